@@ -1,0 +1,38 @@
+# Every third-party library, all of them Debian packages (scripts/bootstrap installs them,
+# docs/dependencies.md says why each is here). Nothing is vendored and nothing is downloaded.
+find_package(Threads REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(absl REQUIRED)
+find_package(Protobuf REQUIRED)
+find_package(gRPC CONFIG REQUIRED)
+find_package(RocksDB CONFIG REQUIRED)
+find_package(hwy CONFIG REQUIRED)
+find_package(yaml-cpp REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(GTest REQUIRED)
+find_package(benchmark REQUIRED)
+
+# Debian's GlooConfig.cmake names imported targets that do not resolve; the library is plain.
+find_library(GLOO_LIBRARY gloo REQUIRED)
+find_path(GLOO_INCLUDE_DIR gloo/context.h REQUIRED)
+add_library(milepost_gloo INTERFACE)
+target_link_libraries(milepost_gloo INTERFACE ${GLOO_LIBRARY})
+target_include_directories(milepost_gloo SYSTEM INTERFACE ${GLOO_INCLUDE_DIR})
+
+# Debian's dnnl-config.cmake asks for OpenCL's development files, which the CPU engine does not need.
+find_library(DNNL_LIBRARY dnnl REQUIRED)
+add_library(milepost_dnnl INTERFACE)
+target_link_libraries(milepost_dnnl INTERFACE ${DNNL_LIBRARY})
+
+find_library(XXHASH_LIBRARY xxhash REQUIRED)
+add_library(milepost_xxhash INTERFACE)
+target_link_libraries(milepost_xxhash INTERFACE ${XXHASH_LIBRARY})
+
+find_program(PROTOC protoc REQUIRED)
+find_program(GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
+find_program(CCACHE ccache)
+if(CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+endif()

@@ -1,0 +1,85 @@
+# One CMake target per folder, made by these helpers. The target is named after its folder
+# (engine/graph -> engine_graph); sources are the folder's own *.cc; DEPS are the only folders
+# whose headers it may include, which scripts/check_layering.py verifies.
+
+add_library(milepost_options INTERFACE)
+target_compile_options(milepost_options INTERFACE -Wall -Wextra -Werror -Wno-unused-parameter
+  -Wno-missing-field-initializers)
+target_include_directories(milepost_options INTERFACE ${PROJECT_SOURCE_DIR})
+target_link_libraries(milepost_options INTERFACE Threads::Threads)
+if(MILEPOST_SANITIZE)
+  add_compile_options(-fsanitize=${MILEPOST_SANITIZE} -fno-omit-frame-pointer -g)
+  add_link_options(-fsanitize=${MILEPOST_SANITIZE})
+  if(MILEPOST_SANITIZE MATCHES "thread")
+    add_compile_definitions(MILEPOST_TSAN=1)
+  endif()
+endif()
+if(MILEPOST_TIDY)
+  find_program(CLANG_TIDY clang-tidy REQUIRED)
+  set(CMAKE_CXX_CLANG_TIDY ${CLANG_TIDY})
+endif()
+
+# milepost_library(DEPS <targets>... [TEST_DEPS <targets>...])
+# Library from *.cc (without *_test.cc and *_main.cc) and, where there are *_test.cc, a test binary
+# <target>_test whose every case is registered with ctest.
+function(milepost_library)
+  cmake_parse_arguments(ARG "" "" "DEPS;TEST_DEPS" ${ARGN})
+  file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+  string(REPLACE "/" "_" target ${folder})
+  file(GLOB sources CONFIGURE_DEPENDS *.cc)
+  file(GLOB tests CONFIGURE_DEPENDS *_test.cc)
+  file(GLOB mains CONFIGURE_DEPENDS *_main.cc)
+  if(tests)
+    list(REMOVE_ITEM sources ${tests})
+  endif()
+  if(mains)
+    list(REMOVE_ITEM sources ${mains})
+  endif()
+  if(sources)
+    add_library(${target} STATIC ${sources})
+    target_link_libraries(${target} PUBLIC milepost_options ${ARG_DEPS})
+  else()
+    add_library(${target} INTERFACE)
+    target_link_libraries(${target} INTERFACE milepost_options ${ARG_DEPS})
+  endif()
+  if(tests AND BUILD_TESTING)
+    milepost_test(NAME ${target}_test SOURCES ${tests} DEPS ${target} ${ARG_TEST_DEPS})
+  endif()
+endfunction()
+
+# milepost_test(NAME <name> SOURCES <files>... [DEPS <targets>...] [TIMEOUT <s>])
+function(milepost_test)
+  cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SOURCES;DEPS" ${ARGN})
+  if(NOT BUILD_TESTING)
+    return()
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_executable(${ARG_NAME} ${ARG_SOURCES})
+  target_link_libraries(${ARG_NAME} PRIVATE milepost_options ${ARG_DEPS} GTest::gmock
+    GTest::gtest_main)
+  set_target_properties(${ARG_NAME} PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test)
+  include(GoogleTest)
+  gtest_discover_tests(${ARG_NAME} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+    TEST_PREFIX "${ARG_NAME}." WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+    PROPERTIES TIMEOUT ${ARG_TIMEOUT}
+    ENVIRONMENT "MILEPOST_BIN_DIR=${CMAKE_BINARY_DIR}/bin;OMP_NUM_THREADS=1")
+endfunction()
+
+# milepost_binary(NAME <name> SOURCES <files>... DEPS <targets>...)  -> build/<preset>/bin/<name>
+function(milepost_binary)
+  cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS" ${ARGN})
+  add_executable(${ARG_NAME} ${ARG_SOURCES})
+  target_link_libraries(${ARG_NAME} PRIVATE milepost_options ${ARG_DEPS})
+endfunction()
+
+# milepost_benchmark(NAME <name> SOURCES <files>... DEPS <targets>...)  -> build/<preset>/bench/<name>
+function(milepost_benchmark)
+  cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS" ${ARGN})
+  add_executable(${ARG_NAME} ${ARG_SOURCES})
+  target_link_libraries(${ARG_NAME} PRIVATE milepost_options ${ARG_DEPS})
+  set_target_properties(${ARG_NAME} PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
+endfunction()
