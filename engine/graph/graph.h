@@ -1,0 +1,146 @@
+// The graph IR: typed, shaped values and the ops that make them, for ONE micro-batch.
+//
+//   graph::Builder builder(...);                 // builder.h
+//   models::BuildGpt2(spec, builder);            // forward only
+//   graph::AddBackward(graph);                   // autodiff.h
+//   plan::PlanStep(...)                          // plan/planner.h: everything else
+//
+// A graph is plain data: copyable, no pointers, no device. Values are in definition order, ops in
+// execution order (a valid topological order). Not synchronised: share it read-only.
+//
+// Shape legend: B batch (sequences), T sequence length, N = B*T rows, C width, V vocabulary,
+// P positions, H heads, K and M a linear layer's input and output width. Everything is row-major.
+#ifndef MILEPOST_ENGINE_GRAPH_GRAPH_H_
+#define MILEPOST_ENGINE_GRAPH_GRAPH_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+
+namespace milepost::graph {
+
+enum class DType : uint8_t { kF32, kBF16, kF64, kI32 };
+int64_t ByteSize(DType dtype);
+const char* Name(DType dtype);  // safetensors' names: "F32", "BF16", "F64", "I32"
+
+using Shape = absl::InlinedVector<int64_t, 4>;
+int64_t Elements(const Shape& shape);
+
+using ValueId = int32_t;
+inline constexpr ValueId kNoValue = -1;
+inline constexpr int kNoBlock = -1;
+
+enum class ValueKind : uint8_t {
+  kInput,              // filled by the host before each micro-step
+  kParameter,          // compute dtype (bf16 or f32); a slice of its block's flat group
+  kParameterGradient,  // f32; a slice of the flat group's gradient; accumulates over micro-steps
+  kActivation,         // lives within one micro-step
+  kStepAccumulator,    // persists and accumulates over the micro-steps of one step (the loss sum)
+};
+
+struct Value {
+  std::string name;  // "h.3.attn.qkv"; parameters: Hugging Face's name
+  DType dtype;
+  Shape shape;
+  ValueKind kind;
+  int block = kNoBlock;
+};
+
+enum class OpKind : uint8_t {
+  // ---- forward: inputs -> outputs ----
+  kEmbedding,          // tokens i32[N], wte[V,C], wpe[P,C] -> x[N,C] (with dropout)
+  kLayerNorm,          // x[N,C], gamma[C], beta[C] -> y[N,C], mean f32[N], rstd f32[N]
+  kResidualLayerNorm,  // residual[N,C], delta[N,C], gamma, beta -> sum[N,C], y[N,C], mean, rstd
+                       //   sum = residual + dropout(delta); y = LayerNorm(sum)
+  kLinear,             // x[N,K], w[K,M], bias[M] -> y[N,M]  (Hugging Face's Conv1D layout)
+  kGelu,               // x[N,M] -> y[N,M]  (tanh form)
+  kAttention,          // qkv[N,3C] -> out[N,C], lse f32[B,H,T]  (causal, scale 1/sqrt(C/H))
+  kLmHeadLoss,         // x[N,C], wte[V,C], targets i32[N] -> loss_sum f64[1] (accumulates)
+  kLmHeadLogits,       // x[N,C], wte[V,C] -> logits f32[B,V] of each sequence's last position
+  // ---- backward ----
+  kEmbeddingBackward,          // tokens, dx[N,C] -> dwte, dwpe
+  kLayerNormBackward,          // x, gamma, mean, rstd, dy -> dx, dgamma, dbeta
+  kResidualLayerNormBackward,  // sum, gamma, mean, rstd, dy, dsum|kNoValue -> dx, ddelta, dgamma,
+                               // dbeta
+                               //   dx = dsum + LayerNorm backward(dy): gradient of the residual;
+                               //   ddelta = dropout mask(dx); without dropout ddelta IS dx
+                               //   (kNoValue)
+  kLinearBackwardInput,        // dy[N,M], w[K,M] -> dx[N,K]
+  kLinearBackwardWeight,       // x[N,K], dy[N,M] -> dw[K,M], dbias[M]
+  kGeluBackward,               // x, dy -> dx
+  kAttentionBackward,          // qkv, out, lse, dout -> dqkv
+  kLmHeadLossBackward,  // x, wte, targets -> loss_sum, dx, dwte: forward AND backward, in chunks
+                        //   of rows, so that logits of the whole batch never exist at once.
+                        //   Gradients carry the factor 1 / (valid targets of the global batch).
+  // ---- added by the ZeRO pass; work on flat groups (plan::FlatGroup), not on values ----
+  kReduceGradients,  // all-reduce (stage 0) or reduce-scatter (stage 1) of one group's gradient
+  kGradNorm,         // sum of squares of one group's owned gradient -> its f64 slot of `norms`
+  kReduceScalars,    // all-reduce (sum) of the step's scalars: norm, loss, stop flag
+  kAdamW,  // one group's owned shard: gradient, master, m, v -> all, and the parameter shard
+  kGatherParameters,  // all-gather of one group's parameters after the update
+};
+const char* Name(OpKind kind);
+
+enum class Phase : uint8_t { kForward, kBackward, kUpdate };
+
+// How an op writes an output.
+enum class WriteMode : uint8_t {
+  kAssign,
+  kAccumulate,        // += always
+  kAccumulateInStep,  // assigns on the first micro-step of a step, += on the later ones
+};
+
+struct Output {
+  ValueId value = kNoValue;  // kNoValue: not wanted
+  WriteMode mode = WriteMode::kAssign;
+  // This output may use the bytes of that input when the input dies here (kNoValue: never).
+  ValueId may_overwrite = kNoValue;
+};
+
+struct Attributes {
+  int64_t batch = 0;     // B
+  int64_t sequence = 0;  // T
+  int64_t heads = 0;
+  double dropout = 0;  // probability; 0: none
+  uint32_t dropout_tag =
+      0;  // the "tensor" of the counter-based mask; the same in forward and backward
+  double epsilon = 1e-5;   // LayerNorm
+  int64_t chunk_rows = 0;  // kLmHeadLoss*: rows of logits that exist at once
+  int32_t group = -1;      // flat-group ops
+};
+
+struct Op {
+  OpKind kind;
+  Phase phase = Phase::kForward;
+  int block = kNoBlock;
+  absl::InlinedVector<ValueId, 6> inputs;
+  absl::InlinedVector<Output, 4> outputs;
+  Attributes attributes;
+};
+
+enum class Initializer : uint8_t { kZeros, kOnes, kNormal };
+
+struct Parameter {
+  ValueId value = kNoValue;
+  ValueId gradient = kNoValue;  // set by AddBackward
+  Initializer initializer = Initializer::kZeros;
+  double stddev = 0;   // kNormal
+  bool decay = false;  // weight decay: tensors of two or more dimensions
+};
+
+struct Graph {
+  std::vector<Value> values;
+  std::vector<Op> ops;
+  std::vector<Parameter> parameters;  // in definition order
+  int blocks = 0;  // parameters and ops carry a block in [0, blocks): the unit of a flat group
+  ValueId tokens = kNoValue;    // i32[N]
+  ValueId targets = kNoValue;   // i32[N], -1: ignored
+  ValueId loss_sum = kNoValue;  // f64[1]: sum over valid targets, in nats
+  ValueId logits = kNoValue;    // generation graphs
+};
+
+}  // namespace milepost::graph
+
+#endif  // MILEPOST_ENGINE_GRAPH_GRAPH_H_

@@ -1,0 +1,147 @@
+// The compiled step: every buffer's place in one arena and every op's stream and order, known
+// before the first allocation.
+//
+// Immutable after plan::PlanStep (planner.h) has verified it (verify.h). Plain data, printable
+// (printer.h); share it read-only between threads.
+#ifndef MILEPOST_ENGINE_PLAN_STEP_PLAN_H_
+#define MILEPOST_ENGINE_PLAN_STEP_PLAN_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/graph/graph.h"
+
+namespace milepost::plan {
+
+// What a buffer's bytes count as in reports.
+enum class BufferClass : uint8_t {
+  kParameters,
+  kGradients,
+  kOptimizer,  // master, m, v
+  kActivations,
+  kWorkspace,  // scratch of one op
+  kCommunication,
+  kInputs,
+};
+inline constexpr int kBufferClasses = 7;
+const char* Name(BufferClass c);
+
+using BufferId = int32_t;
+inline constexpr BufferId kNoBuffer = -1;
+
+struct Buffer {
+  std::string name;
+  BufferClass buffer_class;
+  int64_t bytes = 0;
+  int64_t offset = 0;       // in the arena; a multiple of 64
+  bool persistent = false;  // lives through the whole run; never shares bytes
+};
+
+// Where a graph value lies: `offset` bytes into `buffer` (parameters lie inside their group's
+// buffer).
+struct Place {
+  BufferId buffer = kNoBuffer;
+  int64_t offset = 0;
+};
+
+struct GroupParameter {
+  int parameter;  // index into graph.parameters (the same in every program's graph)
+  std::string name;
+  graph::Shape shape;
+  int64_t begin = 0;  // first element in the flat group
+  int64_t elements = 0;
+  bool decay = false;
+};
+
+// One block's parameters laid end to end; the unit that ZeRO shards.
+struct FlatGroup {
+  std::string name;  // "h.3"
+  std::vector<GroupParameter> parameters;
+  int64_t elements = 0;         // without padding
+  int64_t padded_elements = 0;  // multiple of world * 128
+  int64_t shard_elements = 0;   // of the optimizer state that a rank keeps: padded_elements / world
+                               // at stage 1, padded_elements at stage 0
+  BufferId parameter_buffer = kNoBuffer;  // padded_elements, compute dtype
+  BufferId gradient_buffer = kNoBuffer;   // padded_elements, f32
+  // shard_elements f32 each. At fp32 the master IS the parameter buffer's shard: master_buffer is
+  // kNoBuffer then.
+  BufferId master_buffer = kNoBuffer;
+  BufferId m_buffer = kNoBuffer;
+  BufferId v_buffer = kNoBuffer;
+};
+
+enum class Stream : uint8_t { kCompute, kCommunication };
+
+enum class When : uint8_t {
+  kEveryMicroStep,
+  kLastMicroStep,  // gradient reduction: overlaps the last backward
+  kUpdate,         // after the last micro-step
+};
+
+struct Access {
+  BufferId buffer;
+  int64_t begin = 0;  // bytes within the buffer
+  int64_t end = 0;
+  bool write = false;
+};
+
+struct PlannedOp {
+  graph::Op op;
+  Stream stream = Stream::kCompute;
+  When when = When::kEveryMicroStep;
+  // Indices of earlier ops of the same program on OTHER streams that must have finished (order
+  // within a stream is program order).
+  std::vector<int32_t> wait_for;
+  std::vector<Access> accesses;
+  BufferId workspace = kNoBuffer;
+  int64_t workspace_bytes = 0;
+  double flops = 0;       // of matrix products
+  double bytes = 0;       // read and written, at least
+  double wire_bytes = 0;  // sent by this rank
+};
+
+// A schedule of ops over one graph. All programs of a plan share the arena and the persistent
+// buffers.
+struct Program {
+  graph::Graph graph;
+  std::vector<Place> places;   // by ValueId
+  std::vector<PlannedOp> ops;  // program order
+};
+
+struct PlanOptions {
+  int world = 1;
+  int zero_stage = 0;  // 0 or 1
+  graph::DType compute_dtype = graph::DType::kF32;
+  int64_t micro_batch = 1;
+  int64_t sequence = 1;
+  int64_t accumulation = 1;
+  int threads = 1;  // of this rank: per-thread workspaces depend on it
+  int64_t lm_head_chunk_bytes = 64 << 20;
+  int64_t shard_alignment = 128;  // elements
+  // What a backend found that an op needs beyond the model of workspace.h: every matrix-product
+  // op's workspace is at least this.
+  int64_t min_matmul_workspace_bytes = 0;
+};
+
+struct StepPlan {
+  PlanOptions options;
+  std::vector<Buffer> buffers;
+  std::vector<FlatGroup> groups;                // in block order
+  int64_t arena_bytes = 0;                      // what the rank allocates, exactly
+  int64_t bytes_by_class[kBufferClasses] = {};  // at the arena's peak; sums to arena_bytes with
+  int64_t slack_bytes = 0;                      // alignment and fragmentation
+  // f64 scalars of a step, all-reduced together: [0] sum of squared gradients, [1] loss sum,
+  // [2] stop flag. Norm partials of the groups follow from [4] on.
+  BufferId scalars = kNoBuffer;
+  int64_t parameters = 0;          // elements, tied ones once, no padding
+  double flops_per_step = 0;       // per rank, matrix products and attention
+  double wire_bytes_per_step = 0;  // sent per rank
+
+  Program train;     // forward, backward, reduction, update
+  Program evaluate;  // forward and loss only, no dropout, the same micro-batch
+};
+
+}  // namespace milepost::plan
+
+#endif  // MILEPOST_ENGINE_PLAN_STEP_PLAN_H_

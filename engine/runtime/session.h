@@ -1,0 +1,134 @@
+// One rank's training: plan, arena, data, executor and optimizer behind a step-by-step interface.
+// No gRPC, no processes: worker/trainer puts those around it; tests run several in one process over
+// comm::InProcessGroup.
+//
+//   MP_ASSIGN_OR_RETURN(auto session, TrainingSession::Create(spec, {.rank = r}, communicator));
+//   MP_RETURN_IF_ERROR(session->InitializeParameters());          // or Restore(...)
+//   while (session->step() < spec.train().steps()) {
+//     MP_ASSIGN_OR_RETURN(StepReport report, session->Step(stop_requested));
+//     if (report.stop_agreed) break;                               // every rank sees it at the
+//     same step
+//   }
+//
+// Not thread-safe: one thread drives it. Step and Evaluate block on collectives; a lost peer gives
+// UNAVAILABLE (or ABORTED after Communicator::Abort), after which only destruction is allowed. No
+// allocation, lock, system call or log line of ours inside a step (collectives and data prefetch
+// have their own threads).
+#ifndef MILEPOST_ENGINE_RUNTIME_SESSION_H_
+#define MILEPOST_ENGINE_RUNTIME_SESSION_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "engine/plan/step_plan.h"
+#include "milepost/v1/checkpoint.pb.h"
+#include "milepost/v1/job_spec.pb.h"
+
+namespace milepost::comm {
+class Communicator;
+}
+
+namespace milepost::runtime {
+
+struct SessionOptions {
+  int threads = 1;  // OpenMP threads of this rank
+};
+
+struct StepReport {
+  int64_t step = 0;       // optimizer steps done, this one included
+  double train_loss = 0;  // mean over the global batch's valid targets, nats
+  double lr = 0;
+  double grad_norm = 0;       // before clipping, global
+  double clipped_norm = 0;    // after
+  bool skipped = false;       // non-finite norm: nothing was updated, the schedule did not advance
+  int64_t skipped_steps = 0;  // so far
+  int64_t tokens = 0;         // of the global batch
+  double seconds = 0;         // wall time of this step
+  double data_wait_seconds = 0;
+  double communication_wait_seconds = 0;  // compute stream waiting for the communication stream
+  bool stop_agreed = false;  // some rank asked to stop: every rank stops after this step
+};
+
+struct EvaluationReport {
+  double loss = 0;  // mean over valid targets, nats
+  int64_t tokens = 0;
+};
+
+// A contiguous piece of one tensor's state: elements [begin, end), flat, row-major.
+struct StateInterval {
+  int32_t tensor = 0;  // index into state_tensors()
+  int64_t begin = 0;
+  int64_t end = 0;
+  char* data = nullptr;  // host memory; element 0 of the interval
+};
+
+class TrainingSession {
+ public:
+  // `spec` is normalised. `communicator` must outlive the session; its rank and world count.
+  // Opens the data (INVALID_ARGUMENT / NOT_FOUND with the path), plans, allocates one arena
+  // (RESOURCE_EXHAUSTED with the figures).
+  static absl::StatusOr<std::unique_ptr<TrainingSession>> Create(const v1::JobSpec& spec,
+                                                                 const SessionOptions& options,
+                                                                 comm::Communicator* communicator);
+  virtual ~TrainingSession() = default;
+
+  // From the spec's seed: the same values at any world size.
+  virtual absl::Status InitializeParameters() = 0;
+
+  // ---- state in and out ----
+  // Names, kinds ("master", "m", "v"), dtypes and global shapes; the same on every rank.
+  virtual const std::vector<v1::TensorInfo>& state_tensors() const = 0;
+  // The intervals that this rank must be given by a restore, in tensor order; `data` points into
+  // the arena. Fill all of them, then call FinishRestore.
+  virtual std::vector<StateInterval> RestoreTargets() = 0;
+  // FAILED_PRECONDITION when the state does not fit the spec (says what differs). Collective:
+  // rebuilds the compute-dtype parameters (all-gather at stage 1).
+  virtual absl::Status FinishRestore(const v1::TrainerState& state) = 0;
+  // The intervals that this rank saves: over all ranks every element exactly once. `data` points
+  // into the arena: copy before the next Step.
+  virtual std::vector<StateInterval> SaveSources() = 0;
+  virtual v1::TrainerState trainer_state() const = 0;
+
+  // ---- training ----
+  virtual absl::StatusOr<StepReport> Step(bool stop_requested) = 0;
+  virtual absl::StatusOr<EvaluationReport>
+  Evaluate() = 0;                    // FAILED_PRECONDITION: no validation data
+  virtual int64_t step() const = 0;  // optimizer steps done
+  virtual const plan::StepPlan& plan() const = 0;
+  // Bytes of the arena as allocated: equals plan().arena_bytes.
+  virtual int64_t allocated_bytes() const = 0;
+};
+
+// Text generation from master weights, one sequence, on the CPU backend.
+struct GenerateOptions {
+  int64_t tokens = 200;
+  double temperature = 0.8;  // 0: greedy
+  int64_t top_k = 0;         // 0: all
+  uint64_t seed = 0;
+  int threads = 1;
+};
+
+class Generator {
+ public:
+  static absl::StatusOr<std::unique_ptr<Generator>> Create(const v1::ModelSpec& model,
+                                                           v1::Precision precision, int threads);
+  virtual ~Generator() = default;
+  // Master tensors wanted, whole, f32; `data` is host memory that lives as long as the generator.
+  // Fill all, then call FinishLoad.
+  virtual const std::vector<v1::TensorInfo>& tensors() const = 0;
+  virtual std::vector<StateInterval> LoadTargets() = 0;
+  virtual absl::Status FinishLoad() = 0;
+  // Calls `emit` with each new token id. INVALID_ARGUMENT for an empty prompt or an id outside the
+  // vocabulary. Longer texts than the context slide the window.
+  virtual absl::Status Generate(absl::Span<const int32_t> prompt, const GenerateOptions& options,
+                                const std::function<void(int32_t)>& emit) = 0;
+};
+
+}  // namespace milepost::runtime
+
+#endif  // MILEPOST_ENGINE_RUNTIME_SESSION_H_
