@@ -1,0 +1,34 @@
+// Protobuf messages as text for people and programs: the spec's own field names, enum values in
+// lower case without their prefix, 64-bit integers as numbers, timestamps as RFC 3339, NaN and
+// infinities as null.
+//
+//   MessageToYaml(spec)         // ParseJobSpecYaml gives the same spec back
+//   MessageToJson(job).dump(2)  // needs <nlohmann/json.hpp>
+//
+// Only fields that are set appear, in the order of the proto; an empty message is `{}`.
+// Thread-safe.
+#ifndef MILEPOST_COMMON_SPEC_TO_YAML_H_
+#define MILEPOST_COMMON_SPEC_TO_YAML_H_
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+namespace google::protobuf {
+class EnumValueDescriptor;
+class Message;
+}  // namespace google::protobuf
+
+namespace milepost {
+
+std::string MessageToYaml(const google::protobuf::Message& message);
+nlohmann::ordered_json MessageToJson(const google::protobuf::Message& message);
+
+// Block-style YAML of any JSON value; ends with a newline.
+std::string JsonToYaml(const nlohmann::ordered_json& value);
+
+// PRECISION_BF16 -> "bf16"
+std::string EnumYamlName(const google::protobuf::EnumValueDescriptor& value);
+
+}  // namespace milepost
+
+#endif  // MILEPOST_COMMON_SPEC_TO_YAML_H_
