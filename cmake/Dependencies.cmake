@@ -21,7 +21,8 @@ add_library(milepost_gloo INTERFACE)
 target_link_libraries(milepost_gloo INTERFACE ${GLOO_LIBRARY})
 target_include_directories(milepost_gloo SYSTEM INTERFACE ${GLOO_INCLUDE_DIR})
 
-# Debian's dnnl-config.cmake asks for OpenCL's development files, which the CPU engine does not need.
+# Debian's dnnl-config.cmake asks for OpenCL's development files, which the CPU engine does not
+# need.
 find_library(DNNL_LIBRARY dnnl REQUIRED)
 add_library(milepost_dnnl INTERFACE)
 target_link_libraries(milepost_dnnl INTERFACE ${DNNL_LIBRARY})

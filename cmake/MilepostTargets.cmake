@@ -75,7 +75,8 @@ function(milepost_binary)
   target_link_libraries(${ARG_NAME} PRIVATE milepost_options ${ARG_DEPS})
 endfunction()
 
-# milepost_benchmark(NAME <name> SOURCES <files>... DEPS <targets>...)  -> build/<preset>/bench/<name>
+# milepost_benchmark(NAME <name> SOURCES <files>... DEPS <targets>...)
+#   -> build/<preset>/bench/<name>
 function(milepost_benchmark)
   cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SOURCES})

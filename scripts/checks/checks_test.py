@@ -1,0 +1,47 @@
+"""The checks themselves must be able to fail: each is given something wrong and must say so."""
+
+import unittest
+
+import doc_paths
+import files
+import layering
+
+
+class LayeringTest(unittest.TestCase):
+    def test_forbidden_folder(self):
+        upward = '#include "engine/runtime/session.h"\n'
+        self.assertTrue(layering.check_file("engine/plan/x.cc", upward))
+        self.assertTrue(layering.check_file("client/cli/x.cc", '#include "coordinator/core/y.h"\n'))
+
+    def test_forbidden_library(self):
+        self.assertTrue(layering.check_file("engine/data/x.cc", "#include <grpcpp/grpcpp.h>\n"))
+        self.assertTrue(layering.check_file("coordinator/core/x.h", "#include <thread>\n"))
+
+    def test_allowed(self):
+        graph, planner = '#include "engine/graph/graph.h"\n', '#include "engine/plan/planner.h"\n'
+        self.assertFalse(layering.check_file("engine/plan/x.cc", graph))
+        self.assertFalse(layering.check_file("coordinator/rpc/x.cc", planner))
+
+    def test_unknown_folder(self):
+        self.assertTrue(layering.check_file("novel/x.cc", ""))
+
+
+class FilesTest(unittest.TestCase):
+    def test_rules(self):
+        self.assertTrue(files.check_text("common/x.cc", "int a; \n"))
+        self.assertTrue(files.check_text("common/x.cc", "x" * 101))
+        self.assertTrue(files.check_text("common/x.cc", "\n" * 900))
+        self.assertTrue(files.check_text("common/x.h", "#ifndef WRONG_H_\n"))
+        self.assertFalse(files.check_text("common/x.h", "#ifndef MILEPOST_COMMON_X_H_\n"))
+
+
+class DocPathsTest(unittest.TestCase):
+    def test_missing_path(self):
+        self.assertTrue(list(doc_paths.missing("README.md", "see `engine/no_such_file.h`")))
+        self.assertTrue(list(doc_paths.missing("README.md", "[here](docs/none.md)")))
+        known = "see `scripts/check` and `build/dev/bin`"
+        self.assertFalse(list(doc_paths.missing("README.md", known)))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=0)

@@ -1,0 +1,103 @@
+"""Fails on an include that the architecture forbids (docs/ARCHITECTURE.md, "Code map").
+
+ALLOWED says, for every folder with code, which other folders its headers may come from.
+"""
+
+import re
+
+from common import ROOT, report, tracked
+
+PURE_ENGINE = {"engine/graph", "engine/models", "engine/plan", "engine/state"}
+
+ALLOWED = {
+    "common": set(),
+    "common/spec": {"common"},
+    "common/rpc": {"common"},
+    "engine/graph": {"common"},
+    "engine/graph/reference": {"common", "engine/graph"},
+    "engine/models": {"common", "engine/graph"},
+    "engine/plan": {"common", "engine/graph", "engine/models", "engine/optim"},
+    "engine/kernels/cpu": {"common"},
+    "engine/comm": {"common"},
+    "engine/optim": {"common"},
+    "engine/data": {"common"},
+    "engine/state": {"common"},
+    "engine/runtime": {"common", "engine/graph", "engine/models", "engine/plan",
+                       "engine/kernels/cpu", "engine/comm", "engine/optim", "engine/data",
+                       "engine/state"},
+    "coordinator/core": {"common"},
+    "coordinator/store": {"common", "coordinator/core", "engine/state"},
+    "coordinator/rpc": {"common", "common/spec", "common/rpc", "coordinator/core",
+                        "coordinator/store"} | PURE_ENGINE,
+    "coordinator": {"common", "coordinator/core", "coordinator/store", "coordinator/rpc"}
+                   | PURE_ENGINE,
+    "worker/agent": {"common", "common/rpc"},
+    "worker/trainer": {"common", "common/spec", "common/rpc", "engine/runtime", "engine/comm",
+                       "engine/data", "engine/optim"} | PURE_ENGINE,
+    "worker": {"common", "common/rpc", "worker/agent", "worker/trainer"},
+    "client/api": {"common", "common/rpc"},
+    # `dataset tokenize` writes token files; `plan` plans. Neither touches a device.
+    "client/cli": {"common", "common/spec", "common/rpc", "client/api", "engine/data"}
+                  | PURE_ENGINE,
+    "client": {"common", "client/api", "client/cli"},
+}
+
+# Third-party headers that must not leak into a part that promises to live without them.
+FORBIDDEN_HEADERS = [
+    ("engine/", re.compile(r"^(grpcpp|grpc)/|\.grpc\.pb\.h$|^rocksdb/")),
+    ("coordinator/core",
+     re.compile(r"^(grpcpp|grpc)/|\.grpc\.pb\.h$|^rocksdb/|^thread$|^mutex$|^random$|^chrono$"
+                r"|^absl/synchronization|^absl/time/clock\.h$")),
+    ("worker/agent", re.compile(r"^rocksdb/|^engine/|^(cuda|nccl)")),
+    ("client/", re.compile(r"^rocksdb/|^engine/(kernels|runtime|comm)/")),
+]
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+
+
+def folder_of(path, folders):
+    """The longest known folder that holds the path, or None."""
+    best = None
+    for folder in folders:
+        if path.startswith(folder + "/") and (best is None or len(folder) > len(best)):
+            best = folder
+    return best
+
+
+def check_file(path, text):
+    """Error lines for one file."""
+    if path.startswith(("tests/", "bench/")):
+        return []
+    here = folder_of(path, ALLOWED)
+    errors = []
+    if here is None:
+        return [f"{path}: no layering rule for its folder; add one to scripts/checks/layering.py"]
+    for number, line in enumerate(text.splitlines(), 1):
+        match = INCLUDE.match(line)
+        if not match:
+            continue
+        header = match.group(2)
+        for prefix, pattern in FORBIDDEN_HEADERS:
+            if path.startswith(prefix) and pattern.search(header):
+                errors.append(f"{path}:{number}: {prefix} must live without <{header}>")
+        there = folder_of(header, ALLOWED)
+        if there is None or there == here or there in ALLOWED[here]:
+            continue
+        # The fp64 reference interpreter is for tests of any engine folder.
+        if path.endswith("_test.cc") and there == "engine/graph/reference":
+            continue
+        if path.endswith("_test.cc") and there.startswith("engine/") and here.startswith("engine/"):
+            continue
+        errors.append(f"{path}:{number}: {here} may not include {there} ({header})")
+    return errors
+
+
+def main():
+    errors = []
+    for path in tracked("*.h", "*.cc"):
+        errors += check_file(path, (ROOT / path).read_text())
+    report(errors)
+
+
+if __name__ == "__main__":
+    main()
