@@ -1,0 +1,38 @@
+// Softmax, cross-entropy and its gradient over a chunk of logits rows, in place; T in {float,
+// bf16}.
+//
+//   LossSum loss;
+//   ClassifierForwardBackward<bf16>(logits, targets, rows, vocabulary, 1.0f / valid_targets,
+//   row_loss,
+//                                   &loss);
+#ifndef MILEPOST_ENGINE_KERNELS_CPU_CLASSIFIER_H_
+#define MILEPOST_ENGINE_KERNELS_CPU_CLASSIFIER_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/kernels/cpu/types.h"
+
+namespace milepost::kernels {
+
+struct LossSum {
+  double loss = 0.0;    // sum over valid rows of -log p(target), unscaled
+  int64_t targets = 0;  // how many rows were valid
+};
+
+size_t ClassifierWorkspaceBytes(int64_t rows);
+
+// logits[rows, vocabulary] becomes (softmax - onehot(target)) * scale; a row whose target is -1 is
+// ignored: its gradient is 0. *sum is added to, in row order. `workspace` is 64-byte aligned.
+template <typename T>
+void ClassifierForwardBackward(T* logits, const int32_t* targets, int64_t rows, int64_t vocabulary,
+                               float scale, void* workspace, LossSum* sum);
+
+// The loss only; logits stay as they are.
+template <typename T>
+void ClassifierForward(const T* logits, const int32_t* targets, int64_t rows, int64_t vocabulary,
+                       void* workspace, LossSum* sum);
+
+}  // namespace milepost::kernels
+
+#endif  // MILEPOST_ENGINE_KERNELS_CPU_CLASSIFIER_H_

@@ -1,0 +1,43 @@
+// Elementwise kernels and column sums, T in {float, bf16}. All parallel; results do not depend on
+// the thread count. n is a number of elements.
+#ifndef MILEPOST_ENGINE_KERNELS_CPU_ELEMENTWISE_H_
+#define MILEPOST_ENGINE_KERNELS_CPU_ELEMENTWISE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/kernels/cpu/types.h"
+
+namespace milepost::kernels {
+
+// GELU, tanh form ("gelu_new"): y = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). y may alias x.
+template <typename T>
+void GeluForward(const T* x, int64_t n, T* y);
+
+// dx = dy * gelu'(x). dx may alias dy or x.
+template <typename T>
+void GeluBackward(const T* x, const T* dy, int64_t n, T* dx);
+
+// db[j] (+)= sum over rows of dy[row, j]. `workspace` is 64-byte aligned.
+size_t BiasGradientWorkspaceBytes(int64_t rows, int64_t width);
+template <typename T>
+void BiasGradient(const T* dy, int64_t rows, int64_t width, bool accumulate, float* db,
+                  void* workspace);
+
+// out = a + b; out may alias either.
+template <typename T>
+void Add(const T* a, const T* b, int64_t n, T* out);
+
+// Round to nearest even.
+void CastToBf16(const float* in, int64_t n, bf16* out);
+void CastToFloat(const bf16* in, int64_t n, float* out);
+
+void Fill(float* out, int64_t n, float value);
+// x *= factor.
+void Scale(float* x, int64_t n, float factor);
+// out += x.
+void Accumulate(const float* x, int64_t n, float* out);
+
+}  // namespace milepost::kernels
+
+#endif  // MILEPOST_ENGINE_KERNELS_CPU_ELEMENTWISE_H_

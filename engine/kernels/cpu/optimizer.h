@@ -1,0 +1,39 @@
+// The optimizer's passes over flat ranges. Both parallel; results do not depend on the thread
+// count.
+//
+//   AdamWParams params{.learning_rate = 3e-4f, ..., .step = 1};
+//   AdamW<bf16>(params, n, master, m, v, gradient, parameter);
+#ifndef MILEPOST_ENGINE_KERNELS_CPU_OPTIMIZER_H_
+#define MILEPOST_ENGINE_KERNELS_CPU_OPTIMIZER_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/kernels/cpu/types.h"
+
+namespace milepost::kernels {
+
+struct AdamWParams {
+  float learning_rate = 0.0f;
+  float beta1 = 0.9f;
+  float beta2 = 0.999f;
+  float epsilon = 1e-8f;
+  float weight_decay = 0.0f;    // decoupled; 0 for tensors without decay: call once per segment
+  float gradient_scale = 1.0f;  // multiplies g: the clip factor, and 1 / loss scale
+  int64_t step = 1;             // 1 for the first update: bias correction
+};
+
+// p -= lr * (mhat / (sqrt(vhat) + eps) + weight_decay * p), one pass. `copy` (nullable) receives p
+// as T; p, m, v are fp32 and updated in place. g is not changed.
+template <typename T>
+void AdamW(const AdamWParams& params, int64_t n, float* p, float* m, float* v, const float* g,
+           T* copy);
+
+// Sum of g[i]^2 in fp64: 4096-element blocks, then the blocks in order. Not finite exactly if some
+// g[i] is not finite (a finite float's square cannot overflow fp64).
+size_t SumSquaresWorkspaceBytes(int64_t n);
+double SumSquares(const float* g, int64_t n, void* workspace);
+
+}  // namespace milepost::kernels
+
+#endif  // MILEPOST_ENGINE_KERNELS_CPU_OPTIMIZER_H_

@@ -1,0 +1,31 @@
+// Counter-based randomness for kernels: values depend on (seed, stream, step, element) and on
+// nothing else, not on threads, vector width, or how a tensor is split.
+#ifndef MILEPOST_ENGINE_KERNELS_CPU_RANDOM_H_
+#define MILEPOST_ENGINE_KERNELS_CPU_RANDOM_H_
+
+#include <cstdint>
+
+namespace milepost::kernels {
+
+// p == 0 means no dropout. The element index of element [row, column] of a call is
+// first_element + row * width + column; a rank or micro-step sets first_element to (global sample
+// row of its first row) * width. Fastest where first_element and width are multiples of 64.
+struct DropoutParams {
+  float p = 0.0f;  // probability of dropping, [0, 1); what is kept is scaled by 1 / (1 - p)
+  uint64_t seed = 0;
+  uint64_t stream = 0;  // which purpose and tensor: any injective number
+  uint64_t step = 0;
+  uint64_t first_element = 0;
+};
+
+// The multiplier of `count` consecutive elements starting at params.first_element + offset: 0 or
+// 1 / (1 - p). For tests and for callers that do not fuse; kernels do the same inside. Serial.
+void DropoutMultipliers(const DropoutParams& params, uint64_t offset, int64_t count, float* out);
+
+// out[i] = mean + stddev * normal(first_element + i). Parallel.
+void NormalInit(float* out, int64_t n, float mean, float stddev, uint64_t seed, uint64_t stream,
+                uint64_t first_element);
+
+}  // namespace milepost::kernels
+
+#endif  // MILEPOST_ENGINE_KERNELS_CPU_RANDOM_H_
