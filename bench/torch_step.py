@@ -1,0 +1,112 @@
+"""The peer of bench/step: the same GPT-2 training step in PyTorch. Prints one JSON object.
+
+fp32, or bf16 by autocast (fp32 master parameters, which is what `precision: bf16` here means too);
+eager or torch.compile; fused AdamW where this PyTorch has it for the CPU; gradient clipping to 1.0.
+"""
+
+import argparse
+import json
+import math
+import resource
+import statistics
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.c_attn, self.c_proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.c_fc, self.c_out = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        q, k, v = self.c_attn(self.ln_1(x)).split(width, dim=2)
+        heads = lambda t: t.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
+        y = F.scaled_dot_product_attention(heads(q), heads(k), heads(v), is_causal=True)
+        x = x + self.c_proj(y.transpose(1, 2).reshape(batch, length, width))
+        return x + self.c_out(F.gelu(self.c_fc(self.ln_2(x)), approximate="tanh"))
+
+
+class Gpt2(nn.Module):
+    def __init__(self, layers, width, heads, vocabulary, context):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.ln_f = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        self.head.weight = self.wte.weight
+        for name, p in self.named_parameters():
+            if p.dim() == 2:
+                nn.init.normal_(p, std=0.02 / (math.sqrt(2 * layers) if "c_proj" in name else 1))
+
+    def forward(self, tokens, targets):
+        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        logits = self.head(self.ln_f(x))
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
+
+
+def make_optimizer(model):
+    decay = [p for p in model.parameters() if p.dim() >= 2]
+    rest = [p for p in model.parameters() if p.dim() < 2]
+    groups = [{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
+    arguments = dict(lr=6e-4, betas=(0.9, 0.95), eps=1e-8)
+    try:
+        return torch.optim.AdamW(groups, fused=True, **arguments), "fused"
+    except (RuntimeError, TypeError):
+        return torch.optim.AdamW(groups, **arguments), "foreach"
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name, default in [("layers", 6), ("width", 384), ("heads", 6), ("vocabulary", 256),
+                          ("context", 256), ("batch", 8), ("threads", 2), ("steps", 8),
+                          ("warmup", 3)]:
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="bf16")
+    parser.add_argument("--mode", choices=["eager", "compile"], default="eager")
+    return parser.parse_args()
+
+
+def main():
+    args = parse()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+    model = Gpt2(args.layers, args.width, args.heads, args.vocabulary, args.context)
+    optimizer, kind = make_optimizer(model)
+    forward = torch.compile(model) if args.mode == "compile" else model
+    tokens = torch.randint(args.vocabulary, (args.batch, args.context + 1))
+    seconds = []
+    loss = None
+    for step in range(args.warmup + args.steps):
+        start = time.perf_counter()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=args.precision == "bf16"):
+            loss = forward(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if step >= args.warmup:
+            seconds.append(time.perf_counter() - start)
+    rows = args.batch * args.context
+    json.dump({
+        "torch": torch.__version__, "mode": args.mode, "optimizer": kind,
+        "tokens_per_second": rows / statistics.median(seconds),
+        "step_seconds_median": statistics.median(seconds),
+        "step_seconds_min": min(seconds), "step_seconds_max": max(seconds),
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "loss": loss.item(),
+    }, sys.stdout)
+    print()
+
+
+if __name__ == "__main__":
+    main()
