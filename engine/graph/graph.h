@@ -1,9 +1,8 @@
 // The graph IR: typed, shaped values and the ops that make them, for ONE micro-batch.
 //
-//   graph::Builder builder(...);                 // builder.h
-//   models::BuildGpt2(spec, builder);            // forward only
-//   graph::AddBackward(graph);                   // autodiff.h
-//   plan::PlanStep(...)                          // plan/planner.h: everything else
+//   MP_ASSIGN_OR_RETURN(Graph graph, models::BuildModel(spec, options));  // builder.h inside
+//   MP_RETURN_IF_ERROR(graph::AddBackward(graph));                        // autodiff.h
+//   plan::PlanTraining(...)                                // plan/planner.h: all of it, and more
 //
 // A graph is plain data: copyable, no pointers, no device. Values are in definition order, ops in
 // execution order (a valid topological order). Not synchronised: share it read-only.
@@ -58,13 +57,16 @@ enum class OpKind : uint8_t {
   kGelu,               // x[N,M] -> y[N,M]  (tanh form)
   kAttention,          // qkv[N,3C] -> out[N,C], lse f32[B,H,T]  (causal, scale 1/sqrt(C/H))
   kLmHeadLoss,         // x[N,C], wte[V,C], targets i32[N] -> loss_sum f64[1] (accumulates)
-  kLmHeadLogits,       // x[N,C], wte[V,C] -> logits f32[B,V] of each sequence's last position
+  kLmHeadLogits,       // x[N,C], wte[V,C] -> logits f32[B,V] of ONE position of each sequence, the
+                       //   same in all: given at run time, so that a window may be partly filled
   // ---- backward ----
   kEmbeddingBackward,          // tokens, dx[N,C] -> dwte, dwpe
-  kLayerNormBackward,          // x, gamma, mean, rstd, dy -> dx, dgamma, dbeta
-  kResidualLayerNormBackward,  // sum, gamma, mean, rstd, dy, dsum|kNoValue -> dx, ddelta, dgamma,
-                               // dbeta
-                               //   dx = dsum + LayerNorm backward(dy): gradient of the residual;
+  kLayerNormBackward,          // x, gamma, mean, rstd, dy, dsum|kNoValue -> dx, dgamma, dbeta
+                               //   dx = dsum + LayerNorm backward(dy); dsum: what other consumers
+                               //   of x added to its gradient
+  kResidualLayerNormBackward,  // sum, gamma, mean, rstd, dy, dsum|kNoValue -> dx, ddelta|kNoValue,
+                               //   dgamma, dbeta
+                               //   dx as above: gradient of sum and so of the residual;
                                //   ddelta = dropout mask(dx); without dropout ddelta IS dx
                                //   (kNoValue)
   kLinearBackwardInput,        // dy[N,M], w[K,M] -> dx[N,K]
@@ -74,18 +76,25 @@ enum class OpKind : uint8_t {
   kLmHeadLossBackward,  // x, wte, targets -> loss_sum, dx, dwte: forward AND backward, in chunks
                         //   of rows, so that logits of the whole batch never exist at once.
                         //   Gradients carry the factor 1 / (valid targets of the global batch).
+                        //   dx may lie over x: a chunk's dwte comes before its dx.
   // ---- added by the ZeRO pass; work on flat groups (plan::FlatGroup), not on values ----
   kReduceGradients,  // all-reduce (stage 0) or reduce-scatter (stage 1) of one group's gradient
-  kGradNorm,         // sum of squares of one group's owned gradient -> its f64 slot of `norms`
-  kReduceScalars,    // all-reduce (sum) of the step's scalars: norm, loss, stop flag
-  kAdamW,  // one group's owned shard: gradient, master, m, v -> all, and the parameter shard
-  kGatherParameters,  // all-gather of one group's parameters after the update
+  kGradNorm,         // sum of squares of this rank's 1/world slice of one group's reduced gradient
+                     //   (at every stage) -> the group's f64 slot of the scalars
+  kReduceScalars,    // sums the groups' norms in group order into scalar 0; then, where world > 1,
+                     //   all-reduce (sum) of the step's scalars: norm, loss, stop flag
+  kAdamW,  // one group's shard (stage 0: all of it): gradient, master, m, v -> all but the
+           // gradient,
+           //   and the parameter shard
+  kGatherParameters,  // stage 1: all-gather of one group's parameters after the update
 };
 const char* Name(OpKind kind);
 
 enum class Phase : uint8_t { kForward, kBackward, kUpdate };
 
-// How an op writes an output.
+// How an op writes an output. Activations are assigned once; gradients and step accumulators are
+// accumulated: their first writer in program order with kAccumulateInStep, later ones (the tied
+// embedding has two) with kAccumulate.
 enum class WriteMode : uint8_t {
   kAssign,
   kAccumulate,        // += always
@@ -134,7 +143,8 @@ struct Graph {
   std::vector<Value> values;
   std::vector<Op> ops;
   std::vector<Parameter> parameters;  // in definition order
-  int blocks = 0;  // parameters and ops carry a block in [0, blocks): the unit of a flat group
+  // Names; values and ops carry an index, in definition order: the unit of a flat group.
+  std::vector<std::string> blocks;
   ValueId tokens = kNoValue;    // i32[N]
   ValueId targets = kNoValue;   // i32[N], -1: ignored
   ValueId loss_sum = kNoValue;  // f64[1]: sum over valid targets, in nats

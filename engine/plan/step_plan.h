@@ -61,7 +61,7 @@ struct FlatGroup {
   int64_t elements = 0;         // without padding
   int64_t padded_elements = 0;  // multiple of world * 128
   int64_t shard_elements = 0;   // of the optimizer state that a rank keeps: padded_elements / world
-                               // at stage 1, padded_elements at stage 0
+                                // at stage 1, padded_elements at stage 0
   BufferId parameter_buffer = kNoBuffer;  // padded_elements, compute dtype
   BufferId gradient_buffer = kNoBuffer;   // padded_elements, f32
   // shard_elements f32 each. At fp32 the master IS the parameter buffer's shard: master_buffer is
@@ -101,9 +101,18 @@ struct PlannedOp {
   double wire_bytes = 0;  // sent by this rank
 };
 
-// A schedule of ops over one graph. All programs of a plan share the arena and the persistent
-// buffers.
-struct Program {
+inline constexpr int kReducedScalars = 4;
+inline constexpr int kNormScalar = 0;
+inline constexpr int kLossScalar = 1;
+inline constexpr int kStopScalar = 2;
+
+// A schedule of ops over one graph: for each micro-step, the kEveryMicroStep ops in order, on the
+// last one joined by the kLastMicroStep ops where they stand; then the kUpdate ops. Both streams
+// are joined at the end: the next step's first op may read every parameter. `evaluate` has
+// kEveryMicroStep ops only; each of its batches is a micro-step of one long step.
+All programs of a plan share the arena and the persistent
+    // buffers.
+    struct Program {
   graph::Graph graph;
   std::vector<Place> places;   // by ValueId
   std::vector<PlannedOp> ops;  // program order
@@ -131,8 +140,10 @@ struct StepPlan {
   int64_t arena_bytes = 0;                      // what the rank allocates, exactly
   int64_t bytes_by_class[kBufferClasses] = {};  // at the arena's peak; sums to arena_bytes with
   int64_t slack_bytes = 0;                      // alignment and fragmentation
-  // f64 scalars of a step, all-reduced together: [0] sum of squared gradients, [1] loss sum,
-  // [2] stop flag. Norm partials of the groups follow from [4] on.
+  // f64 scalars of a step, all-reduced together (the first kReducedScalars): [0] sum of squared
+  // gradients, [1] loss sum, [2] stop flag, [3] free. graph.loss_sum of both programs lies at [1].
+  // Norm partials of the groups follow, group g's at [kReducedScalars + g]; kReduceScalars sums
+  // them into [0].
   BufferId scalars = kNoBuffer;
   int64_t parameters = 0;          // elements, tied ones once, no padding
   double flops_per_step = 0;       // per rank, matrix products and attention

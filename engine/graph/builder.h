@@ -1,0 +1,103 @@
+// Builds the forward part of a Graph, op by op, with shape checks.
+//
+//   Builder b({.compute_dtype = DType::kBF16, .batch = 2, .sequence = 512});
+//   b.BeginBlock("embedding");
+//   ValueId wte = b.Parameter("wte.weight", {vocabulary, width}, Initializer::kNormal, 0.02);
+//   ...
+//   ValueId x = b.Embedding("embedding.out", b.Tokens(), wte, wpe, dropout);
+//   b.LmHeadLoss("loss", y, wte, b.Targets());
+//   MP_ASSIGN_OR_RETURN(Graph graph, std::move(b).Finish());
+//
+// The first misuse (a shape that does not fit, an operand that does not exist) is kept, further
+// calls do nothing useful, and Finish returns it as INVALID_ARGUMENT with the op's and the values'
+// names: model code needs no checks of its own. Value names must be unique. Not thread-safe.
+#ifndef MILEPOST_ENGINE_GRAPH_BUILDER_H_
+#define MILEPOST_ENGINE_GRAPH_BUILDER_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "engine/graph/graph.h"
+
+namespace milepost::graph {
+
+struct BuilderOptions {
+  DType compute_dtype = DType::kF32;  // of parameters and activations: kF32 or kBF16
+  int64_t batch = 1;                  // B
+  int64_t sequence = 1;               // T
+};
+
+struct LayerNormResult {
+  ValueId y = kNoValue;
+  ValueId mean = kNoValue;
+  ValueId rstd = kNoValue;
+};
+
+struct ResidualLayerNormResult {
+  ValueId sum = kNoValue;
+  ValueId y = kNoValue;
+  ValueId mean = kNoValue;
+  ValueId rstd = kNoValue;
+};
+
+class Builder {
+ public:
+  explicit Builder(const BuilderOptions& options);
+
+  // What follows belongs to this block until the next call. Ops that mix blocks belong to the one
+  // they are emitted in.
+  void BeginBlock(absl::string_view name);
+
+  // `name` is the checkpoint's (Hugging Face's). Two or more dimensions: weight decay.
+  ValueId Parameter(absl::string_view name, const Shape& shape, Initializer initializer,
+                    double stddev = 0);
+
+  ValueId Tokens();   // i32[N]; the graph has one
+  ValueId Targets();  // i32[N], -1: ignored; the graph has one
+
+  // Each op names its outputs after `name`: "<name>", or "<name>.sum", "<name>.mean" and so on.
+  ValueId Embedding(absl::string_view name, ValueId tokens, ValueId wte, ValueId wpe,
+                    double dropout);
+  LayerNormResult LayerNorm(absl::string_view name, ValueId x, ValueId gamma, ValueId beta);
+  ResidualLayerNormResult ResidualLayerNorm(absl::string_view name, ValueId residual, ValueId delta,
+                                            ValueId gamma, ValueId beta, double dropout);
+  ValueId Linear(absl::string_view name, ValueId x, ValueId weight, ValueId bias);
+  ValueId Gelu(absl::string_view name, ValueId x);
+  ValueId Attention(absl::string_view name, ValueId qkv, int64_t heads);
+  // Sets Graph::loss_sum. `chunk_rows`: rows of logits that exist at once, in [1, N].
+  ValueId LmHeadLoss(absl::string_view name, ValueId x, ValueId wte, ValueId targets,
+                     int64_t chunk_rows);
+  // Sets Graph::logits.
+  ValueId LmHeadLogits(absl::string_view name, ValueId x, ValueId wte);
+
+  int64_t rows() const { return options_.batch * options_.sequence; }  // N
+  absl::StatusOr<Graph> Finish() &&;
+
+ private:
+  ValueId AddValue(absl::string_view name, DType dtype, const Shape& shape, ValueKind kind);
+  ValueId AddActivation(absl::string_view name, absl::string_view suffix, DType dtype,
+                        const Shape& shape);
+  Op& AddOp(OpKind kind, std::initializer_list<ValueId> inputs);
+  ValueId Input(absl::string_view name, ValueId* slot);
+  uint32_t NextDropoutTag(double dropout);
+  // True when `value` exists and has this type and shape; otherwise keeps the error.
+  bool Expect(absl::string_view op, absl::string_view operand, ValueId value, DType dtype,
+              const Shape& shape);
+  // Dimension `axis` of a value; 1 (and an error kept) when there is none.
+  int64_t Dimension(absl::string_view op, absl::string_view operand, ValueId value, int axis);
+  void Fail(absl::string_view op, absl::string_view message);
+
+  BuilderOptions options_;
+  Graph graph_;
+  absl::flat_hash_set<std::string> names_;
+  absl::Status status_;
+  uint32_t dropout_tags_ = 0;
+};
+
+}  // namespace milepost::graph
+
+#endif  // MILEPOST_ENGINE_GRAPH_BUILDER_H_

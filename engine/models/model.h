@@ -1,0 +1,38 @@
+// A job spec's model as a forward graph.
+//
+//   MP_ASSIGN_OR_RETURN(graph::Graph graph, models::BuildModel(spec.model(), options));
+#ifndef MILEPOST_ENGINE_MODELS_MODEL_H_
+#define MILEPOST_ENGINE_MODELS_MODEL_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "engine/graph/graph.h"
+
+namespace milepost::v1 {
+class ModelSpec;
+}
+
+namespace milepost::models {
+
+enum class Mode : uint8_t {
+  kTraining,    // ends in the loss, with dropout; ready for graph::AddBackward
+  kEvaluation,  // ends in the loss, no dropout
+  kGeneration,  // ends in logits of one position, no dropout
+};
+
+struct ModelOptions {
+  Mode mode = Mode::kTraining;
+  graph::DType compute_dtype = graph::DType::kF32;
+  int64_t batch = 1;
+  int64_t sequence = 1;
+  int64_t lm_head_chunk_rows = 0;  // rows of logits that exist at once; 0: all
+};
+
+// The same parameters in the same order in every mode. INVALID_ARGUMENT, naming the field, when
+// the model is not one that can be built.
+absl::StatusOr<graph::Graph> BuildModel(const v1::ModelSpec& spec, const ModelOptions& options);
+
+}  // namespace milepost::models
+
+#endif  // MILEPOST_ENGINE_MODELS_MODEL_H_
