@@ -1,0 +1,109 @@
+// Collectives among the ranks of one attempt.
+//
+//   absl::Status status = communicator->ReduceScatter(gradients);   // sum; my shard is valid now
+//   status = communicator->AllGather(parameters.data(), parameters.size() * sizeof(float));
+//
+// Every rank makes the same calls in the same order with the same sizes and operations. Each call
+// blocks until this rank's part is done, an error occurs or the time-out passes; never for ever.
+//
+// Errors: UNAVAILABLE (a peer is gone), DEADLINE_EXCEEDED (a peer is silent, or made another call),
+// ABORTED (Abort() was called here). After an error the communicator is poisoned: every later call
+// returns that error at once, peers see this rank as gone, and the contents of the buffers of the
+// failed call are undefined. Make a new communicator to go on.
+//
+// Deterministic: values are added in rank order, ((x0 + x1) + x2) + ..., in every implementation,
+// so all ranks hold the same bits, every run and every implementation give the same bits.
+//
+// Threads: one call at a time (from any thread); Abort from any thread at any time.
+#ifndef MILEPOST_ENGINE_COMM_COMMUNICATOR_H_
+#define MILEPOST_ENGINE_COMM_COMMUNICATOR_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/base/attributes.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+
+namespace milepost::comm {
+
+enum class ReduceOp : uint8_t { kSum, kMax };  // kMax: NaN on any rank gives NaN
+
+struct CommunicatorOptions {
+  absl::Duration timeout = absl::Seconds(60);  // of one collective
+};
+
+// What calls have cost since creation. Read between calls.
+struct CommunicatorStats {
+  int64_t calls = 0;
+  int64_t bytes_sent = 0;  // payload that left this rank
+  double seconds = 0;      // inside calls
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const { return rank_; }
+  int world() const { return world_; }
+
+  // Every rank ends with the reduction over all ranks. Any size, also 0.
+  absl::Status AllReduce(absl::Span<float> values, ReduceOp op = ReduceOp::kSum);
+  absl::Status AllReduce(absl::Span<double> values, ReduceOp op = ReduceOp::kSum);
+  absl::Status AllReduce(absl::Span<int64_t> values, ReduceOp op = ReduceOp::kSum);
+
+  // `buffer` has n elements, n a multiple of world; shard r is [r*n/world, (r+1)*n/world). Rank r
+  // ends with the sum over ranks in shard r of its own buffer; its other shards keep their values.
+  absl::Status ReduceScatter(absl::Span<float> buffer);
+
+  // `bytes` is a multiple of world; rank r's shard is already in place at [r*bytes/world,
+  // (r+1)*bytes/world). Every rank ends with all shards.
+  absl::Status AllGather(void* buffer, size_t bytes);
+
+  // Every rank ends with root's bytes.
+  absl::Status Broadcast(void* buffer, size_t bytes, int root);
+
+  // Returns once every rank has called it.
+  absl::Status Barrier();
+
+  // Makes the current and all later calls here return ABORTED with `reason`, promptly; peers see
+  // this rank as gone. The first reason stays. Never blocks for long; thread-safe.
+  virtual void Abort(absl::string_view reason) = 0;
+
+  const CommunicatorStats& stats() const { return stats_; }
+
+ protected:
+  enum class Type : uint8_t { kFloat, kDouble, kInt64 };
+
+  Communicator(int rank, int world) : rank_(rank), world_(world) {}
+
+  // Arguments are checked; count, bytes > 0 and world > 1. Each adds what it sent to *sent.
+  virtual absl::Status DoAllReduce(void* values, size_t count, Type type, ReduceOp op,
+                                   int64_t* sent) = 0;
+  virtual absl::Status DoReduceScatter(float* buffer, size_t count, int64_t* sent) = 0;
+  virtual absl::Status DoAllGather(char* buffer, size_t bytes, int64_t* sent) = 0;
+  virtual absl::Status DoBroadcast(char* buffer, size_t bytes, int root, int64_t* sent) = 0;
+  // OK, or the error that poisoned this communicator.
+  virtual absl::Status Health() = 0;
+
+ private:
+  template <typename Call>
+  absl::Status Run(bool nothing_to_do, Call call);
+
+  const int rank_;
+  const int world_;
+  CommunicatorStats stats_;
+};
+
+// Another rank went away, fell silent or was aborted: never the root cause of a failure.
+inline bool IsPeerLost(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsAborted(status);
+}
+
+}  // namespace milepost::comm
+
+#endif  // MILEPOST_ENGINE_COMM_COMMUNICATOR_H_

@@ -1,0 +1,120 @@
+// What a checkpoint holds, free of ranks, stages and padding: named tensors, and pieces of them as
+// flat element intervals.
+//
+//   MP_ASSIGN_OR_RETURN(StateLayout layout, StateLayout::FromProto(manifest.tensors()));
+//   MP_RETURN_IF_ERROR(CheckCoverage(layout, intervals));   // every element exactly once
+//
+// Pure: no files, threads or clock. Immutable objects are thread-safe.
+#ifndef MILEPOST_ENGINE_STATE_LAYOUT_H_
+#define MILEPOST_ENGINE_STATE_LAYOUT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace milepost::v1 {
+class TensorInfo;
+}
+
+namespace milepost::state {
+
+enum class DType : uint8_t { kF64, kF32, kF16, kBf16, kI64, kI32, kU8 };
+int64_t Bytes(DType dtype);
+const char* Name(DType dtype);                             // "F32": safetensors' names
+absl::StatusOr<DType> ParseDType(absl::string_view name);  // INVALID_ARGUMENT lists the names
+
+// One tensor of one kind.
+struct TensorSpec {
+  std::string name;  // "h.0.attn.c_attn.weight"
+  std::string kind;  // "master", "m", "v"
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+  int64_t elements = 1;  // product of shape
+};
+
+// Elements [begin, end) of tensor `tensor`, flat and row-major. In elements, never bytes.
+struct Interval {
+  int32_t tensor = 0;
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  int64_t size() const { return end - begin; }
+  friend bool operator==(const Interval&, const Interval&) = default;
+  friend auto operator<=>(const Interval&, const Interval&) = default;  // tensor, begin, end
+};
+
+// An interval and where its bytes are (element `begin` is at data[0]).
+struct TensorSlice {
+  Interval interval;
+  char* data = nullptr;
+};
+
+class StateLayout {
+ public:
+  // INVALID_ARGUMENT for an unknown dtype, a negative dimension, more than 2^60 bytes, an empty or
+  // doubled (name, kind).
+  static absl::StatusOr<StateLayout> Create(std::vector<TensorSpec> tensors);
+  // Any range of v1::TensorInfo. Include the proto's header to call it.
+  template <typename TensorInfos>
+  static absl::StatusOr<StateLayout> FromProto(const TensorInfos& infos);
+
+  const std::vector<TensorSpec>& tensors() const { return tensors_; }
+  const TensorSpec& tensor(int32_t index) const { return tensors_[index]; }
+  int64_t bytes() const { return bytes_; }  // of all tensors
+
+  int64_t BytesOf(const Interval& interval) const {
+    return interval.size() * Bytes(tensors_[interval.tensor].dtype);
+  }
+  // "wte.weight (m) [0, 1048576)"
+  std::string Describe(const Interval& interval) const;
+  // INVALID_ARGUMENT unless the interval is inside its tensor and not empty.
+  absl::Status CheckInterval(const Interval& interval) const;
+
+ private:
+  std::vector<TensorSpec> tensors_;
+  int64_t bytes_ = 0;
+};
+
+absl::StatusOr<TensorSpec> TensorSpecFromProto(const v1::TensorInfo& info);
+v1::TensorInfo TensorSpecToProto(const TensorSpec& spec);
+
+// OK when the intervals cover every element of every tensor exactly once, in any order.
+// FAILED_PRECONDITION naming the tensor and the missing or doubled range (the first one in tensor
+// order); INVALID_ARGUMENT when an interval is outside its tensor. O(n log n).
+absl::Status CheckCoverage(const StateLayout& layout, absl::Span<const Interval> intervals);
+
+// The intersection of wanted with held intervals. Neither may overlap itself (CHECK). Results are
+// sorted; `wanted` and `held` index the inputs as given. O((n + m) log + results).
+struct Overlap {
+  Interval interval;
+  int32_t wanted = 0;
+  int32_t held = 0;
+};
+std::vector<Overlap> Intersect(absl::Span<const Interval> wanted, absl::Span<const Interval> held);
+
+// Cuts intervals into chunks of at most `max_bytes`, on element boundaries, in the order given. An
+// interval of more than one chunk is cut at multiples of the chunk's element count from its begin.
+inline constexpr int64_t kChunkBytes = 4 << 20;
+std::vector<TensorSlice> SplitIntoChunks(const StateLayout& layout,
+                                         absl::Span<const TensorSlice> slices,
+                                         int64_t max_bytes = kChunkBytes);
+
+template <typename TensorInfos>
+absl::StatusOr<StateLayout> StateLayout::FromProto(const TensorInfos& infos) {
+  std::vector<TensorSpec> tensors;
+  for (const auto& info : infos) {
+    absl::StatusOr<TensorSpec> spec = TensorSpecFromProto(info);
+    if (!spec.ok()) return std::move(spec).status();
+    tensors.push_back(*std::move(spec));
+  }
+  return Create(std::move(tensors));
+}
+
+}  // namespace milepost::state
+
+#endif  // MILEPOST_ENGINE_STATE_LAYOUT_H_
