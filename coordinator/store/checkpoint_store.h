@@ -1,0 +1,202 @@
+// Checkpoints: written as one SST file per stream beside the database, made visible by one atomic
+// ingest of all files and the manifest, never changed afterwards.
+//
+//   MP_ASSIGN_OR_RETURN(std::string name, store.Begin(request));
+//   MP_ASSIGN_OR_RETURN(auto stream, store.OpenStream(name, generation, 0));
+//   MP_RETURN_IF_ERROR(stream->Append(std::move(chunk)));  // any number, any order
+//   MP_RETURN_IF_ERROR(stream->Finish().status());         // on disk and synced
+//   MP_RETURN_IF_ERROR(store.WaitStreams(name, deadline, cancelled));
+//   MP_ASSIGN_OR_RETURN(auto prepared, store.Prepare(name));     // coverage, manifest
+//   MP_ASSIGN_OR_RETURN(v1::Checkpoint done, store.Commit(std::move(prepared)));
+//
+// Errors: NOT_FOUND for an unknown or swept checkpoint (begin again), ABORTED for an old
+// generation, RESOURCE_EXHAUSTED for a full disk (the staged files of that checkpoint are gone, all
+// else is as before), DATA_LOSS for bytes that do not match their checksum.
+//
+// Thread-safe. All calls block on the disk.
+#ifndef MILEPOST_COORDINATOR_STORE_CHECKPOINT_STORE_H_
+#define MILEPOST_COORDINATOR_STORE_CHECKPOINT_STORE_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "milepost/v1/store.pb.h"
+
+namespace milepost::coordinator {
+
+class CheckpointReader;
+class Database;
+class StreamWriter;
+struct OpenCheckpoint;
+
+struct CheckpointStoreOptions {
+  std::string staging_dir;  // on the database's file system; wiped at start
+  std::function<absl::StatusOr<uint64_t>(const std::string&)> free_bytes;
+  uint64_t margin_bytes = 0;
+};
+
+// "checkpoints/12" -> 12; 0 when the name is not of that form.
+int64_t CheckpointNumber(absl::string_view name);
+
+// A checkpoint whose coverage is proved and whose manifest file is written: ready to be made
+// visible.
+struct PreparedCheckpoint {
+  std::shared_ptr<OpenCheckpoint> open;  // null: was committed before
+  v1::Checkpoint checkpoint;
+  std::string manifest_file;
+};
+
+struct RetentionRule {
+  int keep_last = 3;
+  int64_t keep_every = 0;  // also keep steps that are a multiple; 0: none
+};
+
+class CheckpointStore {
+ public:
+  static absl::StatusOr<std::unique_ptr<CheckpointStore>> Open(Database* database,
+                                                               CheckpointStoreOptions options);
+  ~CheckpointStore();
+
+  // Reserves space and opens the checkpoint. The same (job, generation, step) gives the same name
+  // while it is open. Drops what older generations of the job have open. ALREADY_EXISTS when that
+  // one is committed: the message starts with its name. INVALID_ARGUMENT for tensors that are not
+  // well-formed.
+  absl::StatusOr<std::string> Begin(const v1::BeginCheckpointRequest& request);
+
+  // `stream` is in [0, streams). A second writer of the same stream replaces the first's data when
+  // it finishes.
+  absl::StatusOr<std::unique_ptr<StreamWriter>> OpenStream(const std::string& name,
+                                                           int64_t generation, int32_t stream);
+
+  // Waits until every stream of an open checkpoint is finished; returns at once when it is
+  // committed. FAILED_PRECONDITION naming the missing streams at the deadline; CANCELLED when
+  // `cancelled` (asked about five times a second) is true.
+  absl::Status WaitStreams(const std::string& name, absl::Time deadline,
+                           const std::function<bool()>& cancelled);
+
+  // FAILED_PRECONDITION names what is missing or doubled.
+  absl::StatusOr<PreparedCheckpoint> Prepare(const std::string& name, absl::Time now);
+  // Makes chunks and manifest visible in one atomic write. Quick: no data is copied.
+  absl::StatusOr<v1::Checkpoint> Commit(PreparedCheckpoint prepared);
+
+  absl::Status Abort(const std::string& name);
+  // Ends what generations older than `generation` of the job have open.
+  void AbortOlder(const std::string& job, int64_t generation);
+
+  absl::StatusOr<v1::CheckpointManifest> Get(const std::string& name);
+  // The job and generation that an open or committed checkpoint belongs to.
+  absl::StatusOr<v1::Checkpoint> Owner(const std::string& name);
+  // Newest (highest number) first; all jobs when `job` is empty.
+  std::vector<v1::Checkpoint> List(const std::string& job);
+  // The checkpoint that the job should resume from: highest step, then highest number, not damaged.
+  std::optional<v1::Checkpoint> Newest(const std::string& job);
+
+  // A reader of the chunks that overlap `ranges` (all when empty). The checkpoint is not deleted
+  // while a reader lives.
+  absl::StatusOr<std::unique_ptr<CheckpointReader>> Read(
+      const std::string& name, const std::vector<v1::TensorRange>& ranges);
+  // Reads everything; marks the checkpoint damaged when a chunk is.
+  absl::StatusOr<v1::VerifyCheckpointResponse> Verify(const std::string& name,
+                                                      const std::function<bool()>& cancelled);
+  absl::Status MarkDamaged(const std::string& name);
+  absl::StatusOr<v1::Checkpoint> Pin(const std::string& name, bool pinned);
+  // FAILED_PRECONDITION when it is pinned, being read, or the newest of its job and `keep_newest`.
+  absl::Status Delete(const std::string& name, bool keep_newest);
+  // Deletes what the rule does not keep: never a pinned one, the newest one, or one being read.
+  // Damaged ones do not count as kept. Returns the names.
+  absl::StatusOr<std::vector<std::string>> Retain(const std::string& job, RetentionRule rule);
+
+ private:
+  friend class CheckpointReader;
+  friend class StreamWriter;
+  struct Committed {
+    v1::Checkpoint checkpoint;
+    int readers = 0;
+  };
+
+  CheckpointStore(Database* database, CheckpointStoreOptions options);
+  absl::Status Load();
+  absl::Status SweepOrphans();
+  absl::Status ReserveLocked(const v1::BeginCheckpointRequest& request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<int64_t> NextNumberLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<std::shared_ptr<OpenCheckpoint>> FindOpenLocked(const std::string& name)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropLocked(std::shared_ptr<OpenCheckpoint> open, absl::Status reason)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<v1::Checkpoint> NewestLocked(const std::string& job)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status DeleteLocked(int64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<v1::StoredManifest> LoadManifest(int64_t number);
+  void StreamFailed(const std::shared_ptr<OpenCheckpoint>& open, const absl::Status& status);
+  absl::Status StreamFinished(const std::shared_ptr<OpenCheckpoint>& open, int32_t stream,
+                              const std::string& file, std::vector<v1::StoredChunk> chunks);
+  void ReleaseReader(int64_t number);
+
+  Database* const database_;
+  const CheckpointStoreOptions options_;
+  absl::Mutex mutex_;
+  absl::CondVar streams_changed_;
+  std::map<int64_t, std::shared_ptr<OpenCheckpoint>> open_ ABSL_GUARDED_BY(mutex_);
+  std::map<int64_t, Committed> committed_ ABSL_GUARDED_BY(mutex_);
+  uint64_t files_made_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+// One stream of one open checkpoint. Append checks the checksum and hands the bytes to a writer
+// thread through a queue of at most kQueueChunks, so that receiving and writing overlap. Not
+// thread-safe. Destroyed without Finish: its file is removed.
+class StreamWriter {
+ public:
+  static constexpr int kQueueChunks = 4;
+  static constexpr int64_t kMaxChunkBytes = 4 << 20;
+
+  ~StreamWriter();
+  // DATA_LOSS names the chunk whose bytes do not have the checksum they came with;
+  // INVALID_ARGUMENT: the interval is outside the tensor or has another size than the data. After
+  // an error the stream is dead.
+  absl::Status Append(v1::Chunk chunk);
+  // Bytes written and synced.
+  absl::StatusOr<int64_t> Finish();
+
+ private:
+  friend class CheckpointStore;
+  struct Impl;
+  explicit StreamWriter(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Chunks of a committed checkpoint in key order, each verified as it is read. Not thread-safe.
+class CheckpointReader {
+ public:
+  ~CheckpointReader();
+  // False at the end. DATA_LOSS names the chunk; the checkpoint is then marked damaged and reading
+  // can go on with the next chunk.
+  absl::StatusOr<bool> Next(v1::Chunk* chunk);
+  const v1::CheckpointManifest& manifest() const { return manifest_.manifest(); }
+
+ private:
+  friend class CheckpointStore;
+  CheckpointReader(CheckpointStore* store, int64_t number, v1::StoredManifest manifest,
+                   std::vector<int> wanted);
+  CheckpointStore* const store_;
+  const int64_t number_;
+  const v1::StoredManifest manifest_;
+  const std::vector<int> wanted_;  // indices into manifest_.chunks()
+  size_t next_ = 0;
+};
+
+}  // namespace milepost::coordinator
+
+#endif  // MILEPOST_COORDINATOR_STORE_CHECKPOINT_STORE_H_

@@ -1,0 +1,80 @@
+// The coordinator's durable state: one RocksDB directory, one process.
+//
+//   MP_ASSIGN_OR_RETURN(auto store, Store::Open({.dir = "/var/lib/milepost"}));
+//   MP_ASSIGN_OR_RETURN(State state, store->LoadState());
+//   MP_RETURN_IF_ERROR(store->Write(outcome));   // synced before it returns
+//
+// Column families: `meta` (records, manifests, counters, rendezvous keys), `chunks` (checkpoint
+// data, only ever ingested), `logs`. docs/internals/checkpoint-format.md has every key and value.
+//
+// Thread-safe. Everything blocks on the disk. A full disk gives RESOURCE_EXHAUSTED and leaves the
+// store usable: the same call succeeds once there is space.
+#ifndef MILEPOST_COORDINATOR_STORE_STORE_H_
+#define MILEPOST_COORDINATOR_STORE_STORE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "coordinator/core/state.h"
+
+namespace milepost::coordinator {
+
+class CheckpointStore;
+class Database;
+class LogStore;
+
+struct StoreOptions {
+  std::string dir;  // made when missing
+  // Bytes that an unprivileged writer can still put on the file system of a path; tests replace it.
+  // Empty: statvfs.
+  std::function<absl::StatusOr<uint64_t>(const std::string& path)> free_bytes;
+  // Left free beside all reservations of open checkpoints: RocksDB's own logs and memtables.
+  uint64_t margin_bytes = 64 << 20;
+  // Lines kept per job; the oldest go first.
+  int64_t log_lines_per_job = 20000;
+};
+
+struct RendezvousKey {
+  int64_t job = 0;  // number
+  int64_t generation = 0;
+  std::string key;
+  std::string value;
+};
+
+class Store {
+ public:
+  // FAILED_PRECONDITION: the directory was written by a newer version, or another process has it
+  // open. PERMISSION_DENIED, NOT_FOUND: it cannot be made or written. The message names the
+  // directory.
+  static absl::StatusOr<std::unique_ptr<Store>> Open(const StoreOptions& options);
+  ~Store();
+
+  absl::StatusOr<State> LoadState();
+  // One synced write of the outcome's durable records, and the end of rendezvous keys of its ended
+  // attempts. Nothing is written when there is nothing durable.
+  absl::Status Write(const Outcome& outcome);
+
+  // Survives the death of the process, not of the machine (not synced).
+  absl::Status PutKey(const RendezvousKey& key);
+  absl::StatusOr<std::vector<RendezvousKey>> LoadKeys();
+
+  CheckpointStore& checkpoints() { return *checkpoints_; }
+  LogStore& logs() { return *logs_; }
+
+ private:
+  Store();
+
+  // In this order: the database goes last.
+  std::unique_ptr<Database> database_;
+  std::unique_ptr<CheckpointStore> checkpoints_;
+  std::unique_ptr<LogStore> logs_;
+};
+
+}  // namespace milepost::coordinator
+
+#endif  // MILEPOST_COORDINATOR_STORE_STORE_H_
