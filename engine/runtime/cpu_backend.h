@@ -1,0 +1,62 @@
+// The CPU: every op kind bound to the kernels of engine/kernels/cpu.
+//
+//   CpuBackend backend(threads);
+//   MP_ASSIGN_OR_RETURN(auto workspace, backend.CheckMatmulWorkspace(plan));
+//   // plan again with workspace.needed when some is missing; then allocate the arena
+//   backend.Attach(arena.data(), communicator);
+//   MP_ASSIGN_OR_RETURN(auto executor, Executor::Create(plan, plan.train, &backend, ...));
+//
+// Products use OpenMP threads of the thread that runs the executor: it must have called
+// UseThreads(). Not thread-safe.
+#ifndef MILEPOST_ENGINE_RUNTIME_CPU_BACKEND_H_
+#define MILEPOST_ENGINE_RUNTIME_CPU_BACKEND_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "engine/plan/step_plan.h"
+#include "engine/runtime/backend.h"
+
+namespace milepost::comm {
+class Communicator;
+}
+namespace milepost::kernels {
+class MatmulCache;
+}
+
+namespace milepost::runtime {
+
+class CpuBackend : public Backend {
+ public:
+  // `threads`: of this rank, at least 1. Calls UseThreads().
+  explicit CpuBackend(int threads);
+  ~CpuBackend() override;
+
+  // Sets the calling thread's OpenMP thread count. Cheap; no system call.
+  void UseThreads() const;
+
+  struct MatmulWorkspace {
+    int64_t needed = 0;   // largest scratch that a matrix product of the plan needs here
+    bool missing = false;  // some op's planned workspace is too small for it
+  };
+  // Creates the primitives (a millisecond each). UNIMPLEMENTED where this CPU cannot do a product.
+  absl::StatusOr<MatmulWorkspace> CheckMatmulWorkspace(const plan::StepPlan& plan);
+
+  // `arena`: plan.arena_bytes, 64-byte aligned. `communicator` may be null where world is 1. Both
+  // must outlive what is bound.
+  void Attach(char* arena, comm::Communicator* communicator);
+
+  absl::StatusOr<BoundOp> Bind(const plan::StepPlan& plan, const plan::Program& program,
+                               const plan::PlannedOp& planned) override;
+
+ private:
+  const int threads_;
+  std::unique_ptr<kernels::MatmulCache> matmuls_;
+  char* arena_ = nullptr;
+  comm::Communicator* communicator_ = nullptr;
+};
+
+}  // namespace milepost::runtime
+
+#endif  // MILEPOST_ENGINE_RUNTIME_CPU_BACKEND_H_

@@ -1,0 +1,121 @@
+// Internal to cpu_backend: one binder per op family. Each resolves pointers and sizes once and
+// returns the call.
+#ifndef MILEPOST_ENGINE_RUNTIME_CPU_OPS_H_
+#define MILEPOST_ENGINE_RUNTIME_CPU_OPS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/kernels/cpu/matmul.h"
+#include "engine/kernels/cpu/random.h"
+#include "engine/kernels/cpu/types.h"
+#include "engine/plan/step_plan.h"
+#include "engine/runtime/backend.h"
+
+namespace milepost::comm {
+class Communicator;
+}
+
+namespace milepost::runtime {
+
+// What a binder is given. Lives only while binding.
+struct Binding {
+  const plan::StepPlan& plan;
+  const plan::Program& program;
+  const plan::PlannedOp& planned;
+  char* arena;
+  kernels::MatmulCache& matmuls;
+  comm::Communicator* communicator;  // null: world 1
+  int threads;
+
+  const graph::Attributes& attributes() const { return planned.op.attributes; }
+  const graph::Value& ValueOf(graph::ValueId id) const { return program.graph.values[id]; }
+  const graph::Shape& InputShape(int i) const { return ValueOf(planned.op.inputs[i]).shape; }
+  graph::ValueId OutputId(int i) const {
+    return i < static_cast<int>(planned.op.outputs.size()) ? planned.op.outputs[i].value
+                                                           : graph::kNoValue;
+  }
+  const graph::Shape& OutputShape(int i) const { return ValueOf(OutputId(i)).shape; }
+
+  // Addresses; null for a buffer, input or output that is not there.
+  char* BufferAt(plan::BufferId id) const {
+    return id == plan::kNoBuffer ? nullptr : arena + plan.buffers[id].offset;
+  }
+  char* ValueAt(graph::ValueId id) const {
+    if (id == graph::kNoValue) return nullptr;
+    const plan::Place& place = program.places[id];
+    return BufferAt(place.buffer) + place.offset;
+  }
+  template <typename T>
+  const T* Input(int i) const {
+    const auto& inputs = planned.op.inputs;
+    return i < static_cast<int>(inputs.size()) ? reinterpret_cast<const T*>(ValueAt(inputs[i]))
+                                               : nullptr;
+  }
+  template <typename T>
+  T* Output(int i) const {
+    return reinterpret_cast<T*>(ValueAt(OutputId(i)));
+  }
+  char* Workspace() const { return BufferAt(planned.workspace); }
+
+  // Whether output i adds to what is there; constant, or by the micro-step.
+  struct Accumulation {
+    graph::WriteMode mode = graph::WriteMode::kAssign;
+    bool At(const StepContext& context) const {
+      return mode == graph::WriteMode::kAccumulate ||
+             (mode == graph::WriteMode::kAccumulateInStep && !context.first_micro_step);
+    }
+  };
+  Accumulation OutputAccumulation(int i) const { return {planned.op.outputs[i].mode}; }
+
+  // INTERNAL when the plan gave the op less than its kernels need.
+  absl::Status RequireWorkspace(int64_t bytes) const;
+};
+
+// A dropout mask's parameters for the rows of the current micro-batch.
+struct DropoutBinding {
+  explicit DropoutBinding(const Binding& binding, int64_t width);
+  kernels::DropoutParams At(const StepContext& context) const;
+
+  double p;
+  uint32_t tag;
+  int64_t elements_per_sample;
+};
+
+// The matrix products that an op makes, for the workspace check; empty for the other kinds.
+std::vector<kernels::MatmulSpec> MatmulSpecsOf(const graph::Graph& graph, const graph::Op& op);
+// Bytes beside the products' own scratch in front of it (the chunk of logits and so on).
+int64_t MatmulOpFixedBytes(const graph::Graph& graph, const graph::Op& op);
+
+absl::StatusOr<BoundOp> BindEmbedding(const Binding& b);
+absl::StatusOr<BoundOp> BindEmbeddingBackward(const Binding& b);
+absl::StatusOr<BoundOp> BindLayerNorm(const Binding& b);
+absl::StatusOr<BoundOp> BindResidualLayerNorm(const Binding& b);
+absl::StatusOr<BoundOp> BindLayerNormBackward(const Binding& b);  // both kinds
+absl::StatusOr<BoundOp> BindGelu(const Binding& b);
+absl::StatusOr<BoundOp> BindGeluBackward(const Binding& b);
+absl::StatusOr<BoundOp> BindAttention(const Binding& b);
+absl::StatusOr<BoundOp> BindAttentionBackward(const Binding& b);
+
+absl::StatusOr<BoundOp> BindLinear(const Binding& b);
+absl::StatusOr<BoundOp> BindLinearBackwardInput(const Binding& b);
+absl::StatusOr<BoundOp> BindLinearBackwardWeight(const Binding& b);
+absl::StatusOr<BoundOp> BindLmHeadLoss(const Binding& b);  // forward only, and with backward
+absl::StatusOr<BoundOp> BindLmHeadLogits(const Binding& b);
+
+absl::StatusOr<BoundOp> BindReduceGradients(const Binding& b);
+absl::StatusOr<BoundOp> BindGradNorm(const Binding& b);
+absl::StatusOr<BoundOp> BindReduceScalars(const Binding& b);
+absl::StatusOr<BoundOp> BindAdamW(const Binding& b);
+absl::StatusOr<BoundOp> BindGatherParameters(const Binding& b);
+
+// Calls binder<float>(b) or binder<bf16>(b) by the plan's compute dtype.
+#define MP_BIND_BY_DTYPE(binder, b)                              \
+  ((b).plan.options.compute_dtype == ::milepost::graph::DType::kBF16 \
+       ? binder<::milepost::kernels::bf16>(b)                    \
+       : binder<float>(b))
+
+}  // namespace milepost::runtime
+
+#endif  // MILEPOST_ENGINE_RUNTIME_CPU_OPS_H_

@@ -1,0 +1,222 @@
+#include "engine/runtime/executor.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+
+namespace milepost::runtime {
+namespace {
+
+// Steady time is only accounted here, never decided upon.
+double Seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Tickets that are met within a few microseconds are not worth a sleep.
+constexpr int kSpins = 200;
+
+plan::Stream Other(plan::Stream stream) {
+  return stream == plan::Stream::kCompute ? plan::Stream::kCommunication : plan::Stream::kCompute;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(
+    const plan::StepPlan& plan, const plan::Program& program, Backend* backend,
+    std::function<void(const absl::Status&)> on_failure) {
+  auto executor = std::unique_ptr<Executor>(new Executor(program, std::move(on_failure)));
+  MP_RETURN_IF_ERROR(executor->Bind(plan, program, backend));
+  const auto& sections = executor->streams_[static_cast<int>(plan::Stream::kCommunication)].thunks;
+  if (std::any_of(sections.begin(), sections.end(), [](const auto& s) { return !s.empty(); })) {
+    executor->communication_ = std::thread([e = executor.get()] { e->CommunicationLoop(); });
+    pthread_setname_np(executor->communication_.native_handle(), "mp-comm");
+  }
+  return executor;
+}
+
+Executor::Executor(const plan::Program& program,
+                   std::function<void(const absl::Status&)> on_failure)
+    : ops_(static_cast<int64_t>(program.ops.size())), on_failure_(std::move(on_failure)) {}
+
+Executor::~Executor() {
+  if (!HasCommunication()) return;
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  communication_.join();
+}
+
+absl::Status Executor::Bind(const plan::StepPlan& plan, const plan::Program& program,
+                            Backend* backend) {
+  bool reduced = false;
+  std::vector<uint8_t> signals(program.ops.size());
+  for (const plan::PlannedOp& op : program.ops) {
+    for (int32_t before : op.wait_for) signals[before] = 1;
+  }
+  for (size_t i = 0; i < program.ops.size(); ++i) {
+    const plan::PlannedOp& op = program.ops[i];
+    Section section = Section::kMicroStep;
+    if (op.when == plan::When::kUpdate) section = reduced ? Section::kUpdate : Section::kReduce;
+    reduced = reduced || op.op.kind == graph::OpKind::kReduceScalars;
+    section_of_.push_back(section);
+    last_only_.push_back(op.when == plan::When::kLastMicroStep);
+    absl::StatusOr<BoundOp> bound = backend->Bind(plan, program, op);
+    if (!bound.ok()) {
+      return Annotate(bound.status(), absl::StrCat("op ", i, " (", graph::Name(op.op.kind), ")"));
+    }
+    Thunk thunk;
+    thunk.run = *std::move(bound);
+    thunk.planned = &op;
+    thunk.index = static_cast<int32_t>(i);
+    thunk.last_only = last_only_.back() != 0;
+    thunk.signals = signals[i] != 0;
+    for (int32_t before : op.wait_for) {
+      MP_CHECK(program.ops[before].stream != op.stream && before < static_cast<int32_t>(i));
+      thunk.waits_for.push_back(before);
+    }
+    streams_[static_cast<int>(op.stream)].thunks[static_cast<int>(section)].push_back(
+        std::move(thunk));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::Run(Section section, const StepContext& context) {
+  if (!failed_.load(std::memory_order_acquire)) {
+    command_.section = section;
+    command_.context = context;
+    command_.bases[static_cast<int>(section)] = base_;
+    base_ += ops_;
+    if (HasCommunication()) Post(command_);
+    RunStream(plan::Stream::kCompute, command_);
+  }
+  const bool failed = failed_.load(std::memory_order_acquire);
+  if (HasCommunication() && (failed || section != Section::kMicroStep)) Join();
+  if (!failed_.load(std::memory_order_acquire)) return absl::OkStatus();
+  std::lock_guard lock(mutex_);
+  return status_;
+}
+
+void Executor::RunStream(plan::Stream stream, const Command& command) {
+  StreamState& state = streams_[static_cast<int>(stream)];
+  const int64_t base = command.bases[static_cast<int>(command.section)];
+  double now = Seconds();
+  for (Thunk& thunk : state.thunks[static_cast<int>(command.section)]) {
+    if (thunk.last_only && !command.context.last_micro_step) continue;
+    if (!thunk.waits_for.empty()) {
+      AwaitOps(thunk, command, stream);
+      const double waited = Seconds();
+      if (stream == plan::Stream::kCompute) wait_seconds_ += waited - now;
+      now = waited;
+    }
+    if (failed_.load(std::memory_order_acquire)) return;
+    if (absl::Status status = thunk.run(command.context); !status.ok()) {
+      return Fail(stream, Annotate(status, graph::Name(thunk.planned->op.kind)));
+    }
+    const double end = Seconds();
+    thunk.seconds += end - now;
+    ++thunk.runs;
+    now = end;
+    if (thunk.signals) {
+      state.progress.store(base + thunk.index + 1, std::memory_order_release);
+      state.progress.notify_all();
+    }
+  }
+}
+
+void Executor::AwaitOps(const Thunk& thunk, const Command& command, plan::Stream stream) {
+  for (const int32_t before : thunk.waits_for) {
+    const bool same_section = section_of_[before] == command.section;
+    if (same_section && last_only_[before] != 0 && !command.context.last_micro_step) continue;
+    const int64_t ticket = command.bases[static_cast<int>(section_of_[before])] + before + 1;
+    AwaitProgress(streams_[static_cast<int>(Other(stream))].progress, ticket);
+  }
+}
+
+void Executor::AwaitProgress(std::atomic<int64_t>& progress, int64_t ticket) {
+  for (int spin = 0;; ++spin) {
+    const int64_t reached = progress.load(std::memory_order_acquire);
+    if (reached >= ticket) return;
+    if (spin >= kSpins) progress.wait(reached, std::memory_order_acquire);
+  }
+}
+
+void Executor::Post(const Command& command) {
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock,
+                  [&] { return posted_ - finished_ < static_cast<int64_t>(queue_.size()); });
+    queue_[posted_ % queue_.size()] = command;
+    ++posted_;
+  }
+  changed_.notify_all();
+}
+
+void Executor::Join() {
+  const double start = Seconds();
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return finished_ == posted_; });
+  wait_seconds_ += Seconds() - start;
+}
+
+void Executor::CommunicationLoop() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return stop_ || finished_ < posted_; });
+    if (finished_ == posted_) return;  // stopped, and nothing left
+    const Command command = queue_[finished_ % queue_.size()];
+    lock.unlock();
+    if (!failed_.load(std::memory_order_acquire)) {
+      RunStream(plan::Stream::kCommunication, command);
+    }
+    lock.lock();
+    ++finished_;
+    changed_.notify_all();
+  }
+}
+
+void Executor::Fail(plan::Stream stream, const absl::Status& status) {
+  bool first = false;
+  {
+    std::lock_guard lock(mutex_);
+    first = status_.ok();
+    if (first) status_ = status;
+  }
+  failed_.store(true, std::memory_order_release);
+  // The other stream wakes from any wait for this one, and sees that it failed.
+  std::atomic<int64_t>& progress = streams_[static_cast<int>(stream)].progress;
+  progress.store(std::numeric_limits<int64_t>::max(), std::memory_order_release);
+  progress.notify_all();
+  if (first && on_failure_) on_failure_(status);
+}
+
+std::vector<OpKindTime> Executor::Times() const {
+  std::vector<OpKindTime> times;
+  for (const StreamState& stream : streams_) {
+    for (const auto& section : stream.thunks) {
+      for (const Thunk& thunk : section) {
+        const graph::Op& op = thunk.planned->op;
+        auto same = [&](const OpKindTime& t) { return t.kind == op.kind && t.phase == op.phase; };
+        auto found = std::find_if(times.begin(), times.end(), same);
+        if (found == times.end()) {
+          found = times.insert(times.end(), {.kind = op.kind, .phase = op.phase});
+        }
+        found->runs += thunk.runs;
+        found->seconds += thunk.seconds;
+        found->flops += thunk.planned->flops * static_cast<double>(thunk.runs);
+        found->bytes += thunk.planned->bytes * static_cast<double>(thunk.runs);
+      }
+    }
+  }
+  return times;
+}
+
+}  // namespace milepost::runtime

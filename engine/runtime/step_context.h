@@ -1,0 +1,38 @@
+// What changes from one micro-step to the next: the only arguments of an op that is already bound
+// to its buffers. The session writes it between executor calls; ops of a running section read it.
+#ifndef MILEPOST_ENGINE_RUNTIME_STEP_CONTEXT_H_
+#define MILEPOST_ENGINE_RUNTIME_STEP_CONTEXT_H_
+
+#include <cstdint>
+
+namespace milepost::runtime {
+
+struct StepContext {
+  // ---- forward and backward ----
+  uint64_t seed = 0;
+  int64_t step = 0;              // optimizer step being made, counted from 0
+  bool first_micro_step = true;  // gradients are assigned, not added to
+  bool last_micro_step = true;   // gradients are reduced
+  // Position in the global sample order of the first row of this rank's micro-batch: dropout masks
+  // are keyed by it, so they do not depend on world size or on how the batch is split.
+  int64_t first_sample = 0;
+  float gradient_factor = 1;  // 1 / (valid targets of the global batch)
+  int64_t position = 0;       // generation: whose logits are wanted, in [0, sequence)
+
+  // ---- reduction of the scalars ----
+  bool stop_requested = false;  // by this rank
+
+  // ---- update ----
+  bool skip_update = false;
+  float learning_rate = 0;
+  float beta1 = 0;
+  float beta2 = 0;
+  float epsilon = 0;
+  float weight_decay = 0;
+  float clip_factor = 1;
+  int64_t update = 1;  // number of this update, counted from 1: bias correction
+};
+
+}  // namespace milepost::runtime
+
+#endif  // MILEPOST_ENGINE_RUNTIME_STEP_CONTEXT_H_
