@@ -1,0 +1,137 @@
+#include "engine/kernels/cpu/matmul.h"
+
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "engine/kernels/cpu/testing.h"
+
+namespace milepost::kernels {
+namespace {
+
+// One product against fp64: the factors as the kernel sees them, the result within the rounding of
+// C.
+template <typename T, typename C>
+void CheckProduct(MatmulSpec spec) {
+  spec.a = spec.b = kDTypeOf<T>;
+  spec.c = kDTypeOf<C>;
+  SCOPED_TRACE(testing::Message() << spec.m << "x" << spec.n << "x" << spec.k << " ta"
+                                  << spec.transpose_a << " tb" << spec.transpose_b << " acc"
+                                  << spec.accumulate << " bias" << spec.bias << " packed"
+                                  << spec.packed_b);
+  const auto a = RandomVector<T>(spec.m * spec.k, 1);
+  const auto b = RandomVector<T>(spec.k * spec.n, 2);
+  const auto bias = RandomVector<float>(spec.n, 3);
+  const auto before = RandomVector<C>(spec.m * spec.n, 4);
+  auto c = before;
+
+  MatmulCache cache;
+  const absl::StatusOr<size_t> bytes = cache.WorkspaceBytes(spec);
+  if (bytes.status().code() == absl::StatusCode::kUnimplemented) {
+    GTEST_SKIP() << bytes.status().message();
+  }
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  AlignedBuffer workspace(*bytes);
+  AlignedBuffer packed(spec.packed_b ? *cache.PackedWeightBytes(spec) : 0);
+  const void* weight = b.data();
+  if (spec.packed_b) {
+    ASSERT_TRUE(cache.PackWeight(spec, b.data(), packed.data(), workspace.data()).ok());
+    weight = packed.data();
+  }
+  const absl::Status status =
+      cache.Execute(spec, a.data(), weight, bias.data(), c.data(), workspace.data());
+  ASSERT_TRUE(status.ok()) << status;
+
+  const double unit = kDTypeOf<C> == DType::kF32 ? 1e-5 : 1.0 / 128;
+  for (int64_t i = 0; i < spec.m; ++i) {
+    for (int64_t j = 0; j < spec.n; ++j) {
+      double want = spec.bias ? bias[j] : 0.0;
+      if (spec.accumulate) want += ToFloat(before[i * spec.n + j]);
+      for (int64_t l = 0; l < spec.k; ++l) {
+        want += double{ToFloat(a[spec.transpose_a ? l * spec.m + i : i * spec.k + l])} *
+                ToFloat(b[spec.transpose_b ? j * spec.k + l : l * spec.n + j]);
+      }
+      ASSERT_NEAR(ToFloat(c[i * spec.n + j]), want, unit * (1 + std::abs(want)))
+          << "at " << i << "," << j;
+    }
+  }
+}
+
+constexpr int64_t kSizes[][3] = {{1, 1, 1}, {3, 17, 7}, {127, 33, 65}, {64, 96, 32}};
+
+TEST(Matmul, EveryTransposeF32) {
+  for (const auto& s : kSizes) {
+    for (int flags = 0; flags < 16; ++flags) {
+      CheckProduct<float, float>({.m = s[0],
+                                  .n = s[1],
+                                  .k = s[2],
+                                  .transpose_a = (flags & 1) != 0,
+                                  .transpose_b = (flags & 2) != 0,
+                                  .accumulate = (flags & 4) != 0,
+                                  .bias = (flags & 8) != 0});
+    }
+  }
+}
+
+TEST(Matmul, Bf16ToBf16AndToF32) {
+  for (const auto& s : kSizes) {
+    for (int flags = 0; flags < 8; ++flags) {
+      const MatmulSpec spec{.m = s[0],
+                            .n = s[1],
+                            .k = s[2],
+                            .transpose_a = (flags & 1) != 0,
+                            .transpose_b = (flags & 2) != 0,
+                            .accumulate = (flags & 4) != 0};
+      CheckProduct<bf16, float>(spec);
+      CheckProduct<bf16, bf16>(spec);
+    }
+  }
+}
+
+TEST(Matmul, PackedWeights) {
+  for (bool transpose : {false, true}) {
+    const MatmulSpec spec{
+        .m = 65, .n = 48, .k = 33, .transpose_b = transpose, .bias = true, .packed_b = true};
+    CheckProduct<float, float>(spec);
+    CheckProduct<bf16, bf16>(spec);
+  }
+}
+
+// More rows than the split threshold, and no multiple of the tile: two primitives.
+TEST(Matmul, TransposedRowsSplit) {
+  const MatmulSpec spec{.m = 1357, .n = 24, .k = 19, .transpose_a = true, .accumulate = true};
+  CheckProduct<float, float>(spec);
+  CheckProduct<bf16, float>(spec);
+}
+
+TEST(Matmul, SameBitsEveryTime) {
+  const MatmulSpec spec{.m = 200, .n = 160, .k = 300};
+  const auto a = RandomVector<float>(spec.m * spec.k, 1);
+  const auto b = RandomVector<float>(spec.k * spec.n, 2);
+  std::vector<float> first(spec.m * spec.n), second(spec.m * spec.n);
+  const ThreadCount threads(2);
+  for (auto* c : {&first, &second}) {
+    MatmulCache cache;
+    AlignedBuffer workspace(*cache.WorkspaceBytes(spec));
+    ASSERT_TRUE(cache.Execute(spec, a.data(), b.data(), nullptr, c->data(), workspace.data()).ok());
+  }
+  EXPECT_EQ(0, std::memcmp(first.data(), second.data(), first.size() * sizeof(float)));
+}
+
+TEST(Matmul, RefusesWhatItCannotDo) {
+  MatmulCache cache;
+  EXPECT_EQ(cache.WorkspaceBytes({.m = 0, .n = 1, .k = 1}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(cache.WorkspaceBytes({.m = 1, .n = 1, .k = 1, .c = DType::kBf16}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(cache.WorkspaceBytes({.m = 1, .n = 1, .k = 1, .a = DType::kBf16}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(cache.PackedWeightBytes({.m = 1, .n = 1, .k = 1}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace milepost::kernels
