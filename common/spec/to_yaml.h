@@ -20,8 +20,14 @@ class Message;
 
 namespace milepost {
 
+enum class Absent {
+  kOmit,          // only what is set
+  kPrintDefault,  // also zero numbers, empty text and lists, so that readers find every key
+};
+
 std::string MessageToYaml(const google::protobuf::Message& message);
-nlohmann::ordered_json MessageToJson(const google::protobuf::Message& message);
+nlohmann::ordered_json MessageToJson(const google::protobuf::Message& message,
+                                     Absent absent = Absent::kOmit);
 
 // Block-style YAML of any JSON value; ends with a newline.
 std::string JsonToYaml(const nlohmann::ordered_json& value);

@@ -1,0 +1,45 @@
+// The digests of validate.h.
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <xxhash.h>
+
+#include "absl/strings/str_format.h"
+#include "common/spec/validate.h"
+#include "milepost/v1/job_spec.pb.h"
+
+namespace milepost {
+namespace {
+
+std::string Digest(const google::protobuf::Message& message) {
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream stream(&bytes);
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.SetSerializationDeterministic(true);
+    message.SerializeToCodedStream(&coded);
+  }
+  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+  return absl::StrFormat("%016x%016x", hash.high64, hash.low64);
+}
+
+}  // namespace
+
+std::string SpecDigest(const v1::JobSpec& normalized) { return Digest(normalized); }
+
+std::string StateDigest(const v1::JobSpec& normalized) {
+  v1::JobSpec relevant;
+  *relevant.mutable_model() = normalized.model();
+  relevant.mutable_data()->set_sequence_length(normalized.data().sequence_length());
+  relevant.mutable_train()->set_seed(normalized.train().seed());
+  relevant.mutable_train()->mutable_optimizer()->set_type(normalized.train().optimizer().type());
+  return Digest(relevant);
+}
+
+std::string LineageDigest(const v1::JobSpec& normalized) {
+  v1::JobSpec lineage = normalized;
+  lineage.clear_name();
+  lineage.mutable_train()->clear_steps();
+  return Digest(lineage);
+}
+
+}  // namespace milepost

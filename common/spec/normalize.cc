@@ -1,0 +1,97 @@
+// The defaults of validate.h.
+#include <cstdint>
+#include <optional>
+
+#include "common/spec/validate.h"
+#include "milepost/v1/job_spec.pb.h"
+
+namespace milepost {
+namespace {
+
+// Sets an absent `optional` field.
+#define MP_DEFAULT(message, field, value)                           \
+  do {                                                              \
+    if (!(message)->has_##field()) (message)->set_##field((value)); \
+  } while (false)
+
+// Sets an enum that is still UNSPECIFIED.
+#define MP_DEFAULT_ENUM(message, field, value)                    \
+  do {                                                            \
+    if ((message)->field() == 0) (message)->set_##field((value)); \
+  } while (false)
+
+std::optional<int64_t> Product(int64_t a, int64_t b) {
+  int64_t product;
+  if (a < 1 || b < 1 || __builtin_mul_overflow(a, b, &product)) return std::nullopt;
+  return product;
+}
+
+// Derives the third of (global, micro, accumulation) when it is a whole number; leaves it absent
+// otherwise, for CheckJobSpec to explain.
+void DeriveBatch(int32_t ranks, v1::BatchSpec* batch) {
+  const bool global = batch->has_global();
+  const bool micro = batch->has_micro();
+  const bool accumulation = batch->has_accumulation();
+  if (global + micro + accumulation != 2) return;
+  if (!global) {
+    const auto per_rank = Product(batch->micro(), batch->accumulation());
+    const auto total = per_rank ? Product(*per_rank, ranks) : std::nullopt;
+    if (total) batch->set_global(*total);
+    return;
+  }
+  const auto divisor = Product(micro ? batch->micro() : batch->accumulation(), ranks);
+  if (!divisor || batch->global() < 1 || batch->global() % *divisor != 0) return;
+  const int64_t third = batch->global() / *divisor;
+  micro ? batch->set_accumulation(third) : batch->set_micro(third);
+}
+
+void NormalizeTrain(int32_t ranks, v1::TrainSpec* train) {
+  MP_DEFAULT(train, seed, 0);
+  MP_DEFAULT_ENUM(train, precision, v1::PRECISION_BF16);
+  DeriveBatch(ranks, train->mutable_batch());
+  MP_DEFAULT(train->mutable_zero(), stage, 1);
+
+  v1::OptimizerSpec* optimizer = train->mutable_optimizer();
+  MP_DEFAULT_ENUM(optimizer, type, v1::OptimizerSpec::TYPE_ADAMW);
+  MP_DEFAULT(optimizer, lr, 6e-4);
+  MP_DEFAULT(optimizer, beta1, 0.9);
+  MP_DEFAULT(optimizer, beta2, 0.95);
+  MP_DEFAULT(optimizer, epsilon, 1e-8);
+  MP_DEFAULT(optimizer, weight_decay, 0.1);
+
+  v1::ScheduleSpec* schedule = train->mutable_schedule();
+  MP_DEFAULT_ENUM(schedule, type, v1::ScheduleSpec::TYPE_COSINE);
+  MP_DEFAULT(schedule, warmup_steps, 0);
+  const bool constant = schedule->type() == v1::ScheduleSpec::TYPE_CONSTANT;
+  MP_DEFAULT(schedule, final_lr_ratio, constant ? 1.0 : 0.1);
+
+  MP_DEFAULT(train, clip_norm, 1.0);
+  MP_DEFAULT_ENUM(train, on_nonfinite, v1::ON_NONFINITE_SKIP);
+  MP_DEFAULT(train->mutable_validation(), every, 0);
+  MP_DEFAULT(train->mutable_validation(), samples, 64);
+}
+
+}  // namespace
+
+void NormalizeJobSpec(v1::JobSpec* spec) {
+  v1::DataSpec* data = spec->mutable_data();
+  if (spec->model().has_gpt2()) MP_DEFAULT(data, sequence_length, spec->model().gpt2().context());
+
+  v1::ResourceSpec* resources = spec->mutable_resources();
+  MP_DEFAULT(resources, ranks, 1);
+  MP_DEFAULT_ENUM(resources, device, v1::DEVICE_KIND_CPU);
+  MP_DEFAULT(resources, threads_per_rank, 0);
+
+  NormalizeTrain(resources->ranks(), spec->mutable_train());
+
+  v1::CheckpointSpec* checkpoint = spec->mutable_checkpoint();
+  MP_DEFAULT(checkpoint, every, 0);
+  MP_DEFAULT(checkpoint, keep_last, 3);
+  MP_DEFAULT(checkpoint, keep_every, 0);
+
+  v1::RestartSpec* restart = spec->mutable_restart();
+  MP_DEFAULT(restart, max_failures, 3);
+  MP_DEFAULT(restart, backoff_seconds, 1.0);
+}
+
+}  // namespace milepost

@@ -1,0 +1,178 @@
+#include "common/spec/to_yaml.h"
+
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
+#include <google/protobuf/timestamp.pb.h>
+
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/time.h"
+#include "common/check.h"
+
+namespace milepost {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+using Json = nlohmann::ordered_json;
+
+std::string TimestampText(const google::protobuf::Timestamp& timestamp) {
+  const absl::Time time =
+      absl::FromUnixSeconds(timestamp.seconds()) + absl::Nanoseconds(timestamp.nanos());
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", time, absl::UTCTimeZone());
+}
+
+// nlohmann throws on text that is not UTF-8; the wire does not promise it is.
+std::string ValidUtf8(const std::string& text) {
+  const Json json = text;
+  return Json::parse(json.dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
+}
+
+Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+// `index` < 0: a singular field.
+Json FieldValue(const Message& message, const FieldDescriptor* field, int index, Absent absent) {
+  const Reflection* r = message.GetReflection();
+#define MP_FIELD(Type) \
+  (index < 0 ? r->Get##Type(message, field) : r->GetRepeated##Type(message, field, index))
+  switch (field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_INT32:
+      return MP_FIELD(Int32);
+    case FieldDescriptor::CPPTYPE_INT64:
+      return MP_FIELD(Int64);
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return MP_FIELD(UInt32);
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return MP_FIELD(UInt64);
+    case FieldDescriptor::CPPTYPE_FLOAT:
+      return Number(MP_FIELD(Float));
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return Number(MP_FIELD(Double));
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return MP_FIELD(Bool);
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return EnumYamlName(*MP_FIELD(Enum));
+    case FieldDescriptor::CPPTYPE_STRING:
+      if (field->type() == FieldDescriptor::TYPE_BYTES) return absl::Base64Escape(MP_FIELD(String));
+      return ValidUtf8(MP_FIELD(String));
+    case FieldDescriptor::CPPTYPE_MESSAGE:
+      return MessageToJson(MP_FIELD(Message), absent);
+  }
+#undef MP_FIELD
+  MP_CHECK(false) << field->full_name();
+  return nullptr;
+}
+
+// Shortest text that reads back as the same number.
+std::string DoubleText(double value) {
+  char buffer[32];
+  const auto end = std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
+  return std::string(buffer, end);
+}
+
+bool PlainYamlText(const std::string& text) {
+  if (text.empty() || text.size() > 256) return false;
+  for (const char c : text) {
+    if (!absl::ascii_isalnum(c) && !strchr("-_./", c)) return false;
+  }
+  if (!absl::ascii_isalpha(text[0]) && text[0] != '/' && text[0] != '.') return false;
+  if (double number; absl::SimpleAtod(text, &number)) return false;  // ".5", "inf", "nan"
+  const std::string lower = absl::AsciiStrToLower(text);
+  for (const char* special :
+       {"null", "true", "false", "yes", "no", "on", "off", "y", "n", ".nan", ".inf"}) {
+    if (lower == special) return false;
+  }
+  return true;
+}
+
+// JSON's string form is a YAML double-quoted scalar.
+std::string YamlScalar(const Json& value) {
+  if (value.is_string()) {
+    const auto& text = value.get_ref<const std::string&>();
+    return PlainYamlText(text) ? text : value.dump();
+  }
+  if (value.is_number_float()) return DoubleText(value.get<double>());
+  return value.dump();
+}
+
+bool IsBlock(const Json& value) { return value.is_structured() && !value.empty(); }
+
+void AppendYaml(const Json& value, int indent, std::string* out) {
+  const std::string margin(indent, ' ');
+  if (value.is_object()) {
+    for (const auto& [key, item] : value.items()) {
+      absl::StrAppend(out, margin, YamlScalar(Json(key)), ":");
+      if (!IsBlock(item)) {
+        absl::StrAppend(out, " ", YamlScalar(item), "\n");
+        continue;
+      }
+      absl::StrAppend(out, "\n");
+      AppendYaml(item, indent + 2, out);
+    }
+    return;
+  }
+  for (const Json& item : value) {
+    if (!IsBlock(item)) {
+      absl::StrAppend(out, margin, "- ", YamlScalar(item), "\n");
+      continue;
+    }
+    std::string block;
+    AppendYaml(item, indent + 2, &block);
+    // The dash takes the place of the block's first margin.
+    absl::StrAppend(out, margin, "- ", absl::string_view(block).substr(indent + 2));
+  }
+}
+
+}  // namespace
+
+std::string EnumYamlName(const google::protobuf::EnumValueDescriptor& value) {
+  // Every enum's zero value is its prefix and UNSPECIFIED.
+  absl::string_view prefix = value.type()->FindValueByNumber(0)->name();
+  absl::string_view name = value.name();
+  if (absl::ConsumeSuffix(&prefix, "UNSPECIFIED")) absl::ConsumePrefix(&name, prefix);
+  return absl::AsciiStrToLower(name);
+}
+
+Json MessageToJson(const Message& message, Absent absent) {
+  if (message.GetDescriptor() == google::protobuf::Timestamp::descriptor()) {
+    return TimestampText(static_cast<const google::protobuf::Timestamp&>(message));
+  }
+  Json json = Json::object();
+  const Reflection* reflection = message.GetReflection();
+  const auto* type = message.GetDescriptor();
+  for (int i = 0; i < type->field_count(); ++i) {
+    const FieldDescriptor* field = type->field(i);
+    if (field->is_repeated()) {
+      const int size = reflection->FieldSize(message, field);
+      if (size > 0 || absent == Absent::kPrintDefault) json[field->name()] = Json::array();
+      for (int k = 0; k < size; ++k) {
+        json[field->name()].push_back(FieldValue(message, field, k, absent));
+      }
+    } else if (reflection->HasField(message, field) ||
+               (absent == Absent::kPrintDefault && !field->has_presence())) {
+      json[field->name()] = FieldValue(message, field, -1, absent);
+    }
+  }
+  return json;
+}
+
+std::string JsonToYaml(const Json& value) {
+  if (!IsBlock(value)) return YamlScalar(value) + "\n";
+  std::string text;
+  AppendYaml(value, 0, &text);
+  return text;
+}
+
+std::string MessageToYaml(const Message& message) { return JsonToYaml(MessageToJson(message)); }
+
+}  // namespace milepost

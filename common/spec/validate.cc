@@ -1,0 +1,267 @@
+#include "common/spec/validate.h"
+
+#include <cmath>
+#include <cstdint>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "milepost/v1/error_details.pb.h"
+#include "milepost/v1/job_spec.pb.h"
+
+namespace milepost {
+namespace {
+
+class Checker {
+ public:
+  std::vector<FieldViolation> Take() { return std::move(violations_); }
+
+  void Add(absl::string_view field, std::string message) {
+    violations_.push_back({std::string(field), std::move(message)});
+  }
+
+  bool Int(absl::string_view field, int64_t value, int64_t low, int64_t high) {
+    if (value >= low && value <= high) return true;
+    Add(field, absl::StrCat("expected ", low, " to ", high, ", got ", value));
+    return false;
+  }
+
+  // [low, high], or [low, high) or (low, high] with the brackets given.
+  bool Real(absl::string_view field, double value, double low, double high,
+            absl::string_view brackets = "[]") {
+    const bool above = brackets[0] == '[' ? value >= low : value > low;
+    const bool below = brackets[1] == ']' ? value <= high : value < high;
+    if (above && below) return true;  // false for NaN
+    Add(field, absl::StrCat("expected a number in ", brackets.substr(0, 1), low, ", ", high,
+                            brackets.substr(1, 1), ", got ", value));
+    return false;
+  }
+
+ private:
+  std::vector<FieldViolation> violations_;
+};
+
+void CheckName(const std::string& name, Checker* check) {
+  bool valid = !name.empty() && name.size() <= 63;
+  for (const char c : name) {
+    valid = valid && (absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.');
+  }
+  if (valid) return;
+  check->Add("name", absl::StrCat("expected 1 to 63 letters, digits, '-', '_' and '.', got ",
+                                  name.size(), " characters"));
+}
+
+void CheckModel(const v1::ModelSpec& model, Checker* check) {
+  if (!model.has_gpt2()) {
+    check->Add("model", "expected a model family: give model.gpt2");
+    return;
+  }
+  const v1::Gpt2Spec& gpt2 = model.gpt2();
+  check->Int("model.gpt2.layers", gpt2.layers(), 1, 1024);
+  const bool width = check->Int("model.gpt2.width", gpt2.width(), 1, 65536);
+  const bool heads = check->Int("model.gpt2.heads", gpt2.heads(), 1, 1024);
+  if (width && heads && gpt2.width() % gpt2.heads() != 0) {
+    check->Add("model.gpt2.heads", absl::StrCat("must divide the width: ", gpt2.width(),
+                                                " is not a multiple of ", gpt2.heads()));
+  }
+  check->Int("model.gpt2.context", gpt2.context(), 1, 1 << 20);
+  check->Int("model.gpt2.vocabulary", gpt2.vocabulary(), 2, 1 << 24);
+  check->Real("model.gpt2.dropout", gpt2.dropout(), 0, 1, "[)");
+}
+
+void CheckPath(absl::string_view field, const std::string& path, Checker* check) {
+  if (path.size() > 4096) {
+    check->Add(field, absl::StrCat("a path of ", path.size(), " characters; at most 4096"));
+    return;
+  }
+  for (const char c : path) {
+    if (static_cast<unsigned char>(c) >= ' ') continue;
+    check->Add(field, "the path holds a control character");
+    return;
+  }
+  if (path[0] != '/') {
+    check->Add(field,
+               absl::StrCat("expected an absolute path, got '", path,
+                            "' (a spec file's relative paths are made absolute when it is read)"));
+  }
+  if (!absl::EndsWith(path, ".npy")) {
+    check->Add(field, absl::StrCat("expected a .npy file of token ids, got '", path,
+                                   "'; `milepost dataset tokenize` makes one from text"));
+  }
+}
+
+void CheckData(const v1::JobSpec& spec, Checker* check) {
+  const v1::DataSpec& data = spec.data();
+  if (data.train().empty()) {
+    check->Add("data.train", "required: the .npy file of training tokens");
+  } else {
+    CheckPath("data.train", data.train(), check);
+  }
+  if (!data.validation().empty()) CheckPath("data.validation", data.validation(), check);
+  if (!spec.model().has_gpt2()) return;
+  const int64_t context = spec.model().gpt2().context();
+  if (data.sequence_length() < 1 || data.sequence_length() > context) {
+    check->Add("data.sequence_length", absl::StrCat("expected 1 to model.gpt2.context (", context,
+                                                    "), got ", data.sequence_length()));
+  }
+}
+
+constexpr int64_t kMaxRanks = 4096;
+constexpr int64_t kMaxMicro = 1 << 16;
+constexpr int64_t kMaxAccumulation = 1 << 16;
+constexpr int64_t kMaxGlobal = 1 << 24;
+
+bool CheckBatchRanges(const v1::BatchSpec& batch, Checker* check) {
+  bool ok = true;
+  if (batch.has_global()) ok &= check->Int("train.batch.global", batch.global(), 1, kMaxGlobal);
+  if (batch.has_micro()) ok &= check->Int("train.batch.micro", batch.micro(), 1, kMaxMicro);
+  if (batch.has_accumulation()) {
+    ok &= check->Int("train.batch.accumulation", batch.accumulation(), 1, kMaxAccumulation);
+  }
+  return ok;
+}
+
+void CheckBatch(const v1::BatchSpec& batch, int64_t ranks, Checker* check) {
+  const int given = batch.has_global() + batch.has_micro() + batch.has_accumulation();
+  if (!CheckBatchRanges(batch, check) || ranks < 1 || ranks > kMaxRanks) return;
+  if (given < 2) {
+    check->Add("train.batch", "give two of global, micro and accumulation; the third is derived");
+    return;
+  }
+  if (given == 3) {
+    const int64_t product = batch.micro() * batch.accumulation() * ranks;
+    if (product == batch.global()) return;
+    check->Add("train.batch.global",
+               absl::StrCat("micro * accumulation * ranks is ", batch.micro(), " * ",
+                            batch.accumulation(), " * ", ranks, " = ", product, ", not ",
+                            batch.global(), ": remove one of the three"));
+    return;
+  }
+  // Normalising left the third absent: `global` was given and does not divide.
+  const absl::string_view factor = batch.has_micro() ? "micro" : "accumulation";
+  const int64_t divisor = (batch.has_micro() ? batch.micro() : batch.accumulation()) * ranks;
+  const int64_t below = batch.global() / divisor * divisor;
+  std::string nearest = below > 0 ? absl::StrCat(below, " or ") : "";
+  check->Add("train.batch.global",
+             absl::StrCat("must be a multiple of ", factor, " * ranks = ", divisor, ", got ",
+                          batch.global(), "; nearest: ", nearest, below + divisor));
+}
+
+void CheckOptimizer(const v1::OptimizerSpec& optimizer, Checker* check) {
+  if (optimizer.type() != v1::OptimizerSpec::TYPE_ADAMW) {
+    check->Add("train.optimizer.type", "expected adamw");
+  }
+  check->Real("train.optimizer.lr", optimizer.lr(), 0, 100, "(]");
+  check->Real("train.optimizer.beta1", optimizer.beta1(), 0, 1, "[)");
+  check->Real("train.optimizer.beta2", optimizer.beta2(), 0, 1, "[)");
+  check->Real("train.optimizer.epsilon", optimizer.epsilon(), 0, 1, "(]");
+  check->Real("train.optimizer.weight_decay", optimizer.weight_decay(), 0, 10);
+}
+
+void CheckSchedule(const v1::TrainSpec& train, Checker* check) {
+  const v1::ScheduleSpec& schedule = train.schedule();
+  if (!v1::ScheduleSpec::Type_IsValid(schedule.type()) || schedule.type() == 0) {
+    check->Add("train.schedule.type", "expected constant, linear or cosine");
+  }
+  if (schedule.warmup_steps() < 0 || schedule.warmup_steps() > train.steps()) {
+    check->Add("train.schedule.warmup_steps",
+               absl::StrCat("expected 0 to train.steps (", train.steps(), "), got ",
+                            schedule.warmup_steps()));
+  }
+  const bool ratio = check->Real("train.schedule.final_lr_ratio", schedule.final_lr_ratio(), 0, 1);
+  if (ratio && schedule.type() == v1::ScheduleSpec::TYPE_CONSTANT &&
+      schedule.final_lr_ratio() != 1) {
+    check->Add(
+        "train.schedule.final_lr_ratio",
+        "a constant schedule ends at its peak: remove this field, or choose linear or cosine");
+  }
+}
+
+void CheckTrain(const v1::JobSpec& spec, Checker* check) {
+  const v1::TrainSpec& train = spec.train();
+  check->Int("train.steps", train.steps(), 1, 1'000'000'000);
+  if (!v1::Precision_IsValid(train.precision()) || train.precision() == 0) {
+    check->Add("train.precision", "expected fp32 or bf16");
+  }
+  CheckBatch(train.batch(), spec.resources().ranks(), check);
+  check->Int("train.zero.stage", train.zero().stage(), 0, 1);
+  CheckOptimizer(train.optimizer(), check);
+  CheckSchedule(train, check);
+  check->Real("train.clip_norm", train.clip_norm(), 0, 1e6);
+  if (!v1::OnNonfinite_IsValid(train.on_nonfinite()) || train.on_nonfinite() == 0) {
+    check->Add("train.on_nonfinite", "expected skip or fail");
+  }
+  check->Int("train.validation.every", train.validation().every(), 0, 1'000'000'000);
+  check->Int("train.validation.samples", train.validation().samples(), 1, 1 << 24);
+  if (train.validation().every() > 0 && spec.data().validation().empty()) {
+    check->Add("train.validation.every",
+               "there is nothing to validate on: give data.validation, or remove this field");
+  }
+}
+
+void CheckResources(const v1::ResourceSpec& resources, Checker* check) {
+  check->Int("resources.ranks", resources.ranks(), 1, kMaxRanks);
+  if (resources.device() != v1::DEVICE_KIND_CPU) check->Add("resources.device", "expected cpu");
+  check->Int("resources.threads_per_rank", resources.threads_per_rank(), 0, 1024);
+}
+
+void CheckCheckpoint(const v1::CheckpointSpec& checkpoint, Checker* check) {
+  check->Int("checkpoint.every", checkpoint.every(), 0, 1'000'000'000);
+  check->Int("checkpoint.keep_last", checkpoint.keep_last(), 1, 10'000);
+  const bool valid = check->Int("checkpoint.keep_every", checkpoint.keep_every(), 0, 1'000'000'000);
+  if (valid && checkpoint.keep_every() > 0 && checkpoint.every() == 0) {
+    check->Add("checkpoint.keep_every",
+               "no checkpoint is taken on the way: give checkpoint.every, or remove this field");
+  }
+  if (checkpoint.resume_from().empty()) return;
+  absl::string_view number = checkpoint.resume_from();
+  uint64_t value;
+  if (!absl::ConsumePrefix(&number, "checkpoints/") || !absl::SimpleAtoi(number, &value)) {
+    check->Add("checkpoint.resume_from",
+               "expected a checkpoint's name such as checkpoints/12; `milepost checkpoint list` "
+               "shows them");
+  }
+}
+
+}  // namespace
+
+std::vector<FieldViolation> CheckJobSpec(const v1::JobSpec& normalized) {
+  Checker check;
+  CheckName(normalized.name(), &check);
+  CheckModel(normalized.model(), &check);
+  CheckData(normalized, &check);
+  CheckTrain(normalized, &check);
+  CheckResources(normalized.resources(), &check);
+  CheckCheckpoint(normalized.checkpoint(), &check);
+  check.Int("restart.max_failures", normalized.restart().max_failures(), 0, 1000);
+  check.Real("restart.backoff_seconds", normalized.restart().backoff_seconds(), 0, 60);
+  return check.Take();
+}
+
+absl::Status ValidateJobSpec(const v1::JobSpec& normalized) {
+  const std::vector<FieldViolation> violations = CheckJobSpec(normalized);
+  if (violations.empty()) return absl::OkStatus();
+  v1::BadRequest bad_request;
+  std::vector<std::string> lines;
+  for (const FieldViolation& violation : violations) {
+    lines.push_back(absl::StrCat(violation.field, ": ", violation.message));
+    auto* detail = bad_request.add_field_violations();
+    detail->set_field(violation.field);
+    detail->set_description(violation.message);
+  }
+  absl::Status status = absl::InvalidArgumentError(absl::StrJoin(lines, "\n"));
+  v1::RpcStatus rpc_status;
+  rpc_status.set_code(static_cast<int>(status.code()));
+  rpc_status.set_message(std::string(status.message()));
+  google::protobuf::Any* any = rpc_status.add_details();
+  any->set_type_url("type.googleapis.com/google.rpc.BadRequest");
+  any->set_value(bad_request.SerializeAsString());
+  status.SetPayload("type.googleapis.com/google.rpc.Status",
+                    absl::Cord(rpc_status.SerializeAsString()));
+  return status;
+}
+
+}  // namespace milepost

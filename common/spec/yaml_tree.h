@@ -1,0 +1,30 @@
+// YAML text as a small tree with line numbers, safe for hostile text. Internal to common/spec.
+#ifndef MILEPOST_COMMON_SPEC_YAML_TREE_H_
+#define MILEPOST_COMMON_SPEC_YAML_TREE_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace milepost {
+
+struct YamlNode {
+  enum class Kind { kNull, kScalar, kSequence, kMapping };
+  Kind kind = Kind::kNull;
+  int line = 0;  // from 1
+  std::string scalar;
+  bool quoted = false;                                // '8' or "8": text, never a number
+  std::vector<YamlNode> items;                        // of a sequence
+  std::vector<std::pair<YamlNode, YamlNode>> fields;  // of a mapping, as written, duplicates too
+};
+
+// One document; empty text is a null node. Anchors, aliases, tags, further documents, more than 32
+// levels or 10,000 values are INVALID_ARGUMENT "filename:line: ...". Thread-safe.
+absl::StatusOr<YamlNode> ParseYamlTree(absl::string_view text, absl::string_view filename);
+
+}  // namespace milepost
+
+#endif  // MILEPOST_COMMON_SPEC_YAML_TREE_H_
