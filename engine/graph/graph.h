@@ -124,8 +124,8 @@ struct Op {
   OpKind kind;
   Phase phase = Phase::kForward;
   int block = kNoBlock;
-  absl::InlinedVector<ValueId, 6> inputs;
-  absl::InlinedVector<Output, 4> outputs;
+  std::vector<ValueId> inputs;
+  std::vector<Output> outputs;
   Attributes attributes;
 };
 

@@ -1,0 +1,217 @@
+#include "engine/graph/autodiff.h"
+
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace milepost::graph {
+namespace {
+
+// The backward being written. Rules read the gradients of their op's outputs, emit ops, and set
+// the gradients of their op's inputs.
+class Backward {
+ public:
+  explicit Backward(Graph& graph) : graph_(graph), gradients_(graph.values.size(), kNoValue) {
+    for (size_t i = 0; i < graph.parameters.size(); ++i) {
+      parameters_.emplace(graph.parameters[i].value, i);
+    }
+  }
+
+  // What has been added to the gradient of a forward value so far; kNoValue: nothing.
+  ValueId Gradient(ValueId value) const { return gradients_[value]; }
+
+  absl::StatusOr<ValueId> RequireGradient(const Op& op, ValueId value) const {
+    if (gradients_[value] != kNoValue) return gradients_[value];
+    return absl::UnimplementedError(absl::StrCat(Name(op.kind), ": ", graph_.values[value].name,
+                                                 " does not contribute to the loss"));
+  }
+
+  absl::Status SetGradient(const Op& op, ValueId value, ValueId gradient) {
+    if (gradients_[value] != kNoValue) {
+      return absl::UnimplementedError(
+          absl::StrCat("gradient of ", graph_.values[value].name, ": ", Name(op.kind),
+                       " cannot add to what its other consumers contributed"));
+    }
+    gradients_[value] = gradient;
+    return absl::OkStatus();
+  }
+
+  // For rules whose op has already added Gradient(value) into `gradient`.
+  void ReplaceGradient(ValueId value, ValueId gradient) { gradients_[value] = gradient; }
+
+  // A new value for (what is known of) the gradient of `of`.
+  ValueId NewGradient(ValueId of) {
+    Value value = graph_.values[of];
+    value.name = absl::StrCat(Gradient(of) == kNoValue ? "grad " : "grad+ ", value.name);
+    value.kind = ValueKind::kActivation;
+    graph_.values.push_back(std::move(value));
+    return static_cast<ValueId>(graph_.values.size()) - 1;
+  }
+
+  // An output that adds to a parameter's gradient; its first writer starts the step's sum.
+  Output ParameterGradient(ValueId parameter) {
+    Parameter& entry = graph_.parameters[parameters_.at(parameter)];
+    if (entry.gradient != kNoValue) {
+      return {.value = entry.gradient, .mode = WriteMode::kAccumulate};
+    }
+    Value value = graph_.values[parameter];
+    value.name = absl::StrCat("grad ", value.name);
+    value.dtype = DType::kF32;
+    value.kind = ValueKind::kParameterGradient;
+    graph_.values.push_back(std::move(value));
+    entry.gradient = static_cast<ValueId>(graph_.values.size()) - 1;
+    return {.value = entry.gradient, .mode = WriteMode::kAccumulateInStep};
+  }
+
+  void Emit(const Op& forward, OpKind kind, std::vector<ValueId> inputs,
+            std::vector<Output> outputs) {
+    graph_.ops.push_back({.kind = kind,
+                          .phase = Phase::kBackward,
+                          .block = forward.block,
+                          .inputs = std::move(inputs),
+                          .outputs = std::move(outputs),
+                          .attributes = forward.attributes});
+  }
+
+ private:
+  Graph& graph_;
+  std::vector<ValueId> gradients_;  // by forward value
+  absl::flat_hash_map<ValueId, size_t> parameters_;
+};
+
+using Rule = absl::Status (*)(Backward&, const Op&);
+
+absl::Status EmbeddingRule(Backward& backward, const Op& op) {
+  MP_ASSIGN_OR_RETURN(const ValueId dx, backward.RequireGradient(op, op.outputs[0].value));
+  const Output dwte = backward.ParameterGradient(op.inputs[1]);
+  const Output dwpe = backward.ParameterGradient(op.inputs[2]);
+  backward.Emit(op, OpKind::kEmbeddingBackward, {op.inputs[0], dx}, {dwte, dwpe});
+  return absl::OkStatus();
+}
+
+absl::Status LayerNormRule(Backward& backward, const Op& op) {
+  const ValueId x = op.inputs[0];
+  const ValueId gamma = op.inputs[1];
+  MP_ASSIGN_OR_RETURN(const ValueId dy, backward.RequireGradient(op, op.outputs[0].value));
+  const ValueId dsum = backward.Gradient(x);
+  const ValueId dx = backward.NewGradient(x);
+  const Output dgamma = backward.ParameterGradient(gamma);
+  const Output dbeta = backward.ParameterGradient(op.inputs[2]);
+  backward.Emit(op, OpKind::kLayerNormBackward,
+                {x, gamma, op.outputs[1].value, op.outputs[2].value, dy, dsum},
+                {{.value = dx, .may_overwrite = dsum != kNoValue ? dsum : dy}, dgamma, dbeta});
+  backward.ReplaceGradient(x, dx);
+  return absl::OkStatus();
+}
+
+absl::Status ResidualLayerNormRule(Backward& backward, const Op& op) {
+  const ValueId residual = op.inputs[0];
+  const ValueId delta = op.inputs[1];
+  const ValueId gamma = op.inputs[2];
+  const ValueId sum = op.outputs[0].value;
+  MP_ASSIGN_OR_RETURN(const ValueId dy, backward.RequireGradient(op, op.outputs[1].value));
+  const ValueId dsum = backward.Gradient(sum);
+  const ValueId dx = backward.NewGradient(residual);
+  // Without dropout the residual and delta have one gradient: the same value serves both.
+  const bool dropout = op.attributes.dropout > 0;
+  const ValueId ddelta = dropout ? backward.NewGradient(delta) : kNoValue;
+  const Output dgamma = backward.ParameterGradient(gamma);
+  const Output dbeta = backward.ParameterGradient(op.inputs[3]);
+  backward.Emit(op, OpKind::kResidualLayerNormBackward,
+                {sum, gamma, op.outputs[2].value, op.outputs[3].value, dy, dsum},
+                {{.value = dx, .may_overwrite = dsum != kNoValue ? dsum : dy},
+                 {.value = ddelta},
+                 dgamma,
+                 dbeta});
+  MP_RETURN_IF_ERROR(backward.SetGradient(op, residual, dx));
+  return backward.SetGradient(op, delta, dropout ? ddelta : dx);
+}
+
+absl::Status LinearRule(Backward& backward, const Op& op) {
+  const ValueId x = op.inputs[0];
+  const ValueId weight = op.inputs[1];
+  MP_ASSIGN_OR_RETURN(const ValueId dy, backward.RequireGradient(op, op.outputs[0].value));
+  const Output dweight = backward.ParameterGradient(weight);
+  const Output dbias = backward.ParameterGradient(op.inputs[2]);
+  // The weight's gradient first: then x is dead and dx can take its bytes.
+  backward.Emit(op, OpKind::kLinearBackwardWeight, {x, dy}, {dweight, dbias});
+  const ValueId dx = backward.NewGradient(x);
+  backward.Emit(op, OpKind::kLinearBackwardInput, {dy, weight}, {{.value = dx}});
+  return backward.SetGradient(op, x, dx);
+}
+
+absl::Status GeluRule(Backward& backward, const Op& op) {
+  const ValueId x = op.inputs[0];
+  MP_ASSIGN_OR_RETURN(const ValueId dy, backward.RequireGradient(op, op.outputs[0].value));
+  const ValueId dx = backward.NewGradient(x);
+  backward.Emit(op, OpKind::kGeluBackward, {x, dy}, {{.value = dx, .may_overwrite = dy}});
+  return backward.SetGradient(op, x, dx);
+}
+
+absl::Status AttentionRule(Backward& backward, const Op& op) {
+  const ValueId qkv = op.inputs[0];
+  const ValueId out = op.outputs[0].value;
+  MP_ASSIGN_OR_RETURN(const ValueId dout, backward.RequireGradient(op, out));
+  const ValueId dqkv = backward.NewGradient(qkv);
+  backward.Emit(op, OpKind::kAttentionBackward, {qkv, out, op.outputs[1].value, dout},
+                {{.value = dqkv}});
+  return backward.SetGradient(op, qkv, dqkv);
+}
+
+// Forward and backward in one op, so it takes the forward op's place.
+absl::Status LmHeadLossRule(Backward& backward, const Op& op) {
+  const ValueId x = op.inputs[0];
+  const ValueId dx = backward.NewGradient(x);
+  const Output dwte = backward.ParameterGradient(op.inputs[1]);
+  backward.Emit(op, OpKind::kLmHeadLossBackward, op.inputs,
+                {op.outputs[0], {.value = dx, .may_overwrite = x}, dwte});
+  return backward.SetGradient(op, x, dx);
+}
+
+struct RuleEntry {
+  OpKind kind;
+  Rule rule;
+};
+
+constexpr std::array<RuleEntry, 7> kRules = {{
+    {OpKind::kEmbedding, EmbeddingRule},
+    {OpKind::kLayerNorm, LayerNormRule},
+    {OpKind::kResidualLayerNorm, ResidualLayerNormRule},
+    {OpKind::kLinear, LinearRule},
+    {OpKind::kGelu, GeluRule},
+    {OpKind::kAttention, AttentionRule},
+    {OpKind::kLmHeadLoss, LmHeadLossRule},
+}};
+
+Rule FindRule(OpKind kind) {
+  for (const RuleEntry& entry : kRules) {
+    if (entry.kind == kind) return entry.rule;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+absl::Status AddBackward(Graph& graph) {
+  if (graph.ops.empty() || graph.ops.back().kind != OpKind::kLmHeadLoss) {
+    return absl::FailedPreconditionError("the graph does not end in a loss without a backward");
+  }
+  std::vector<Op> forward = graph.ops;
+  graph.ops.pop_back();
+  Backward backward(graph);
+  for (auto op = forward.rbegin(); op != forward.rend(); ++op) {
+    const Rule rule = FindRule(op->kind);
+    if (rule == nullptr) {
+      return absl::UnimplementedError(absl::StrCat(Name(op->kind), " has no backward"));
+    }
+    MP_RETURN_IF_ERROR(rule(backward, *op));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace milepost::graph

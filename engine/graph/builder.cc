@@ -1,0 +1,257 @@
+#include "engine/graph/builder.h"
+
+#include <initializer_list>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace milepost::graph {
+namespace {
+
+std::string ToString(DType dtype, const Shape& shape) {
+  return absl::StrCat(Name(dtype), "[", absl::StrJoin(shape, ","), "]");
+}
+
+}  // namespace
+
+Builder::Builder(const BuilderOptions& options) : options_(options) {
+  if (options.batch < 1 || options.sequence < 1) {
+    Fail("graph", absl::StrCat("batch ", options.batch, " and sequence ", options.sequence,
+                               " must be at least 1"));
+  }
+  if (options.compute_dtype != DType::kF32 && options.compute_dtype != DType::kBF16) {
+    Fail("graph",
+         absl::StrCat("compute dtype ", Name(options.compute_dtype), " is none of F32 and BF16"));
+  }
+}
+
+void Builder::BeginBlock(absl::string_view name) { graph_.blocks.emplace_back(name); }
+
+ValueId Builder::Parameter(absl::string_view name, const Shape& shape, Initializer initializer,
+                           double stddev) {
+  if (graph_.blocks.empty()) Fail(name, "a parameter needs a block: call BeginBlock first");
+  for (int64_t dimension : shape) {
+    if (dimension < 1) {
+      Fail(name, absl::StrCat("every dimension of ", ToString(options_.compute_dtype, shape),
+                              " must be at least 1"));
+    }
+  }
+  const ValueId id = AddValue(name, options_.compute_dtype, shape, ValueKind::kParameter);
+  graph_.parameters.push_back(
+      {.value = id, .initializer = initializer, .stddev = stddev, .decay = shape.size() >= 2});
+  return id;
+}
+
+ValueId Builder::Input(absl::string_view name, ValueId* slot) {
+  if (*slot == kNoValue) *slot = AddValue(name, DType::kI32, {rows()}, ValueKind::kInput);
+  return *slot;
+}
+
+ValueId Builder::Tokens() { return Input("tokens", &graph_.tokens); }
+ValueId Builder::Targets() { return Input("targets", &graph_.targets); }
+
+ValueId Builder::Embedding(absl::string_view name, ValueId tokens, ValueId wte, ValueId wpe,
+                           double dropout) {
+  const DType dtype = options_.compute_dtype;
+  const int64_t width = Dimension(name, "wte", wte, 1);
+  const int64_t positions = Dimension(name, "wpe", wpe, 0);
+  if (!Expect(name, "tokens", tokens, DType::kI32, {rows()}) ||
+      !Expect(name, "wte", wte, dtype, {Dimension(name, "wte", wte, 0), width}) ||
+      !Expect(name, "wpe", wpe, dtype, {positions, width})) {
+    return kNoValue;
+  }
+  if (positions < options_.sequence) {
+    Fail(name, absl::StrCat("sequences of ", options_.sequence, " tokens are longer than the ",
+                            positions, " positions of wpe"));
+  }
+  const ValueId out = AddActivation(name, "", dtype, {rows(), width});
+  Op& op = AddOp(OpKind::kEmbedding, {tokens, wte, wpe});
+  op.attributes.dropout = dropout;
+  op.attributes.dropout_tag = NextDropoutTag(dropout);
+  op.outputs = {{.value = out}};
+  return out;
+}
+
+LayerNormResult Builder::LayerNorm(absl::string_view name, ValueId x, ValueId gamma, ValueId beta) {
+  const DType dtype = options_.compute_dtype;
+  const int64_t width = Dimension(name, "x", x, 1);
+  if (!Expect(name, "x", x, dtype, {rows(), width}) ||
+      !Expect(name, "gamma", gamma, dtype, {width}) ||
+      !Expect(name, "beta", beta, dtype, {width})) {
+    return {};
+  }
+  const LayerNormResult result = {
+      .y = AddActivation(name, "", dtype, {rows(), width}),
+      .mean = AddActivation(name, ".mean", DType::kF32, {rows()}),
+      .rstd = AddActivation(name, ".rstd", DType::kF32, {rows()}),
+  };
+  AddOp(OpKind::kLayerNorm, {x, gamma, beta}).outputs = {
+      {.value = result.y}, {.value = result.mean}, {.value = result.rstd}};
+  return result;
+}
+
+ResidualLayerNormResult Builder::ResidualLayerNorm(absl::string_view name, ValueId residual,
+                                                   ValueId delta, ValueId gamma, ValueId beta,
+                                                   double dropout) {
+  const DType dtype = options_.compute_dtype;
+  const int64_t width = Dimension(name, "residual", residual, 1);
+  if (!Expect(name, "residual", residual, dtype, {rows(), width}) ||
+      !Expect(name, "delta", delta, dtype, {rows(), width}) ||
+      !Expect(name, "gamma", gamma, dtype, {width}) ||
+      !Expect(name, "beta", beta, dtype, {width})) {
+    return {};
+  }
+  const ResidualLayerNormResult result = {
+      .sum = AddActivation(name, ".sum", dtype, {rows(), width}),
+      .y = AddActivation(name, "", dtype, {rows(), width}),
+      .mean = AddActivation(name, ".mean", DType::kF32, {rows()}),
+      .rstd = AddActivation(name, ".rstd", DType::kF32, {rows()}),
+  };
+  Op& op = AddOp(OpKind::kResidualLayerNorm, {residual, delta, gamma, beta});
+  op.attributes.dropout = dropout;
+  op.attributes.dropout_tag = NextDropoutTag(dropout);
+  op.outputs = {{.value = result.sum, .may_overwrite = delta},
+                {.value = result.y},
+                {.value = result.mean},
+                {.value = result.rstd}};
+  return result;
+}
+
+ValueId Builder::Linear(absl::string_view name, ValueId x, ValueId weight, ValueId bias) {
+  const DType dtype = options_.compute_dtype;
+  const int64_t in = Dimension(name, "x", x, 1);
+  const int64_t out = Dimension(name, "weight", weight, 1);
+  if (!Expect(name, "x", x, dtype, {rows(), in}) ||
+      !Expect(name, "weight", weight, dtype, {in, out}) ||
+      !Expect(name, "bias", bias, dtype, {out})) {
+    return kNoValue;
+  }
+  const ValueId y = AddActivation(name, "", dtype, {rows(), out});
+  AddOp(OpKind::kLinear, {x, weight, bias}).outputs = {{.value = y}};
+  return y;
+}
+
+ValueId Builder::Gelu(absl::string_view name, ValueId x) {
+  const int64_t width = Dimension(name, "x", x, 1);
+  if (!Expect(name, "x", x, options_.compute_dtype, {rows(), width})) return kNoValue;
+  const ValueId y = AddActivation(name, "", options_.compute_dtype, {rows(), width});
+  AddOp(OpKind::kGelu, {x}).outputs = {{.value = y, .may_overwrite = x}};
+  return y;
+}
+
+ValueId Builder::Attention(absl::string_view name, ValueId qkv, int64_t heads) {
+  const DType dtype = options_.compute_dtype;
+  const int64_t packed = Dimension(name, "qkv", qkv, 1);
+  if (!Expect(name, "qkv", qkv, dtype, {rows(), packed})) return kNoValue;
+  if (heads < 1 || packed % (3 * heads) != 0) {
+    Fail(name, absl::StrCat("width ", packed, " of qkv is not three times a multiple of ", heads,
+                            " heads"));
+    return kNoValue;
+  }
+  const ValueId out = AddActivation(name, "", dtype, {rows(), packed / 3});
+  const ValueId lse =
+      AddActivation(name, ".lse", DType::kF32, {options_.batch, heads, options_.sequence});
+  Op& op = AddOp(OpKind::kAttention, {qkv});
+  op.attributes.heads = heads;
+  op.outputs = {{.value = out}, {.value = lse}};
+  return out;
+}
+
+ValueId Builder::LmHeadLoss(absl::string_view name, ValueId x, ValueId wte, ValueId targets,
+                            int64_t chunk_rows) {
+  const DType dtype = options_.compute_dtype;
+  const int64_t width = Dimension(name, "x", x, 1);
+  if (!Expect(name, "x", x, dtype, {rows(), width}) ||
+      !Expect(name, "wte", wte, dtype, {Dimension(name, "wte", wte, 0), width}) ||
+      !Expect(name, "targets", targets, DType::kI32, {rows()})) {
+    return kNoValue;
+  }
+  if (chunk_rows < 1 || chunk_rows > rows()) {
+    Fail(name, absl::StrCat("chunk_rows ", chunk_rows, " is not in [1, ", rows(), "]"));
+  }
+  if (graph_.loss_sum != kNoValue) Fail(name, "the graph has a loss already");
+  graph_.loss_sum = AddValue(name, DType::kF64, {1}, ValueKind::kStepAccumulator);
+  Op& op = AddOp(OpKind::kLmHeadLoss, {x, wte, targets});
+  op.attributes.chunk_rows = chunk_rows;
+  op.outputs = {{.value = graph_.loss_sum, .mode = WriteMode::kAccumulateInStep}};
+  return graph_.loss_sum;
+}
+
+ValueId Builder::LmHeadLogits(absl::string_view name, ValueId x, ValueId wte) {
+  const DType dtype = options_.compute_dtype;
+  const int64_t width = Dimension(name, "x", x, 1);
+  const int64_t vocabulary = Dimension(name, "wte", wte, 0);
+  if (!Expect(name, "x", x, dtype, {rows(), width}) ||
+      !Expect(name, "wte", wte, dtype, {vocabulary, width})) {
+    return kNoValue;
+  }
+  if (graph_.logits != kNoValue) Fail(name, "the graph has logits already");
+  graph_.logits = AddActivation(name, "", DType::kF32, {options_.batch, vocabulary});
+  AddOp(OpKind::kLmHeadLogits, {x, wte}).outputs = {{.value = graph_.logits}};
+  return graph_.logits;
+}
+
+absl::StatusOr<Graph> Builder::Finish() && {
+  if (!status_.ok()) return status_;
+  return std::move(graph_);
+}
+
+ValueId Builder::AddValue(absl::string_view name, DType dtype, const Shape& shape, ValueKind kind) {
+  if (!names_.insert(std::string(name)).second) Fail(name, "two values have this name");
+  const bool in_block = kind == ValueKind::kParameter || kind == ValueKind::kActivation;
+  graph_.values.push_back(
+      {.name = std::string(name),
+       .dtype = dtype,
+       .shape = shape,
+       .kind = kind,
+       .block = in_block ? static_cast<int>(graph_.blocks.size()) - 1 : kNoBlock});
+  return static_cast<ValueId>(graph_.values.size()) - 1;
+}
+
+ValueId Builder::AddActivation(absl::string_view name, absl::string_view suffix, DType dtype,
+                               const Shape& shape) {
+  return AddValue(absl::StrCat(name, suffix), dtype, shape, ValueKind::kActivation);
+}
+
+Op& Builder::AddOp(OpKind kind, std::initializer_list<ValueId> inputs) {
+  Op op = {.kind = kind,
+           .block = static_cast<int>(graph_.blocks.size()) - 1,
+           .inputs = inputs,
+           .attributes = {.batch = options_.batch, .sequence = options_.sequence}};
+  return graph_.ops.emplace_back(std::move(op));
+}
+
+uint32_t Builder::NextDropoutTag(double dropout) {
+  if (!(dropout >= 0 && dropout < 1)) Fail("dropout", absl::StrCat(dropout, " is not in [0, 1)"));
+  return ++dropout_tags_;
+}
+
+bool Builder::Expect(absl::string_view op, absl::string_view operand, ValueId value, DType dtype,
+                     const Shape& shape) {
+  if (value < 0 || value >= static_cast<ValueId>(graph_.values.size())) {
+    Fail(op, absl::StrCat(operand, " is no value of this graph"));
+    return false;
+  }
+  const Value& found = graph_.values[value];
+  if (found.dtype == dtype && found.shape == shape) return true;
+  Fail(op, absl::StrCat(operand, " (", found.name, ") is ", ToString(found.dtype, found.shape),
+                        ", expected ", ToString(dtype, shape)));
+  return false;
+}
+
+int64_t Builder::Dimension(absl::string_view op, absl::string_view operand, ValueId value,
+                           int axis) {
+  if (value < 0 || value >= static_cast<ValueId>(graph_.values.size())) return 1;
+  const Shape& shape = graph_.values[value].shape;
+  if (axis < static_cast<int>(shape.size())) return shape[axis];
+  Fail(op, absl::StrCat(operand, " (", graph_.values[value].name, ") has ", shape.size(),
+                        " dimensions, expected at least ", axis + 1));
+  return 1;
+}
+
+void Builder::Fail(absl::string_view op, absl::string_view message) {
+  if (status_.ok()) status_ = absl::InvalidArgumentError(absl::StrCat(op, ": ", message));
+}
+
+}  // namespace milepost::graph

@@ -1,0 +1,92 @@
+#include "engine/graph/cost.h"
+
+#include <algorithm>
+
+namespace milepost::graph {
+namespace {
+
+double Bytes(const Value& value) {
+  return static_cast<double>(Elements(value.shape) * ByteSize(value.dtype));
+}
+
+// Bytes of every operand, with the first `skip` inputs left out.
+double OperandBytes(const Graph& graph, const Op& op, size_t skip = 0) {
+  double bytes = 0;
+  for (size_t i = skip; i < op.inputs.size(); ++i) {
+    if (op.inputs[i] != kNoValue) bytes += Bytes(graph.values[op.inputs[i]]);
+  }
+  for (const Output& output : op.outputs) {
+    if (output.value == kNoValue) continue;
+    const bool also_read = output.mode != WriteMode::kAssign;
+    bytes += Bytes(graph.values[output.value]) * (also_read ? 2 : 1);
+  }
+  return bytes;
+}
+
+double Product(const Shape& a, int64_t columns) {
+  return 2.0 * static_cast<double>(Elements(a)) * static_cast<double>(columns);
+}
+
+// One product of T x T scores per head, or one with them: the causal half, diagonal included.
+double AttentionProduct(const Graph& graph, const Op& op) {
+  const double width = static_cast<double>(graph.values[op.inputs[0]].shape[1]) / 3;
+  const double sequence = static_cast<double>(op.attributes.sequence);
+  return static_cast<double>(op.attributes.batch) * sequence * (sequence + 1) * width;
+}
+
+double Flops(const Graph& graph, const Op& op) {
+  const auto shape = [&](size_t input) -> const Shape& {
+    return graph.values[op.inputs[input]].shape;
+  };
+  switch (op.kind) {
+    case OpKind::kLinear:
+      return Product(shape(0), shape(1)[1]);
+    case OpKind::kLinearBackwardInput:
+      return Product(shape(0), shape(1)[0]);
+    case OpKind::kLinearBackwardWeight:
+      return Product(shape(0), shape(1)[1]);
+    case OpKind::kAttention:  // scores; probabilities times values
+      return 2 * AttentionProduct(graph, op);
+    case OpKind::kAttentionBackward:  // scores again, dP, dV, dQ, dK
+      return 5 * AttentionProduct(graph, op);
+    case OpKind::kLmHeadLoss:
+      return Product(shape(0), shape(1)[0]);
+    case OpKind::kLmHeadLossBackward:  // logits, dx, dwte
+      return 3 * Product(shape(0), shape(1)[0]);
+    case OpKind::kLmHeadLogits:
+      return 2.0 * static_cast<double>(op.attributes.batch * Elements(shape(1)));
+    default:
+      return 0;
+  }
+}
+
+double EmbeddingBytes(const Graph& graph, const Op& op) {
+  const double rows = Bytes(graph.values[op.inputs[0]]);
+  if (op.kind == OpKind::kEmbedding) {  // a row of each table read, one written
+    return rows + 3 * Bytes(graph.values[op.outputs[0].value]);
+  }
+  const Value& dx = graph.values[op.inputs[1]];  // and two f32 rows read and written for each
+  return rows + Bytes(dx) + 4.0 * static_cast<double>(Elements(dx.shape) * ByteSize(DType::kF32));
+}
+
+}  // namespace
+
+Cost OpCost(const Graph& graph, const Op& op) {
+  switch (op.kind) {
+    case OpKind::kReduceGradients:
+    case OpKind::kGradNorm:
+    case OpKind::kReduceScalars:
+    case OpKind::kAdamW:
+    case OpKind::kGatherParameters:
+      return {};
+    case OpKind::kEmbedding:
+    case OpKind::kEmbeddingBackward:
+      return {.bytes = EmbeddingBytes(graph, op)};
+    case OpKind::kLmHeadLogits:
+      return {.flops = Flops(graph, op), .bytes = OperandBytes(graph, op, 1)};
+    default:
+      return {.flops = Flops(graph, op), .bytes = OperandBytes(graph, op)};
+  }
+}
+
+}  // namespace milepost::graph

@@ -1,0 +1,89 @@
+#include "engine/graph/graph.h"
+
+#include "common/check.h"
+
+namespace milepost::graph {
+
+int64_t ByteSize(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+    case DType::kI32:
+      return 4;
+    case DType::kBF16:
+      return 2;
+    case DType::kF64:
+      return 8;
+  }
+  MP_CHECK(false) << "unknown dtype " << static_cast<int>(dtype);
+  return 0;
+}
+
+const char* Name(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return "F32";
+    case DType::kBF16:
+      return "BF16";
+    case DType::kF64:
+      return "F64";
+    case DType::kI32:
+      return "I32";
+  }
+  return "unknown";
+}
+
+int64_t Elements(const Shape& shape) {
+  int64_t elements = 1;
+  for (int64_t dimension : shape) elements *= dimension;
+  return elements;
+}
+
+const char* Name(OpKind kind) {
+  switch (kind) {
+    case OpKind::kEmbedding:
+      return "embedding";
+    case OpKind::kLayerNorm:
+      return "layer_norm";
+    case OpKind::kResidualLayerNorm:
+      return "residual_layer_norm";
+    case OpKind::kLinear:
+      return "linear";
+    case OpKind::kGelu:
+      return "gelu";
+    case OpKind::kAttention:
+      return "attention";
+    case OpKind::kLmHeadLoss:
+      return "lm_head_loss";
+    case OpKind::kLmHeadLogits:
+      return "lm_head_logits";
+    case OpKind::kEmbeddingBackward:
+      return "embedding_backward";
+    case OpKind::kLayerNormBackward:
+      return "layer_norm_backward";
+    case OpKind::kResidualLayerNormBackward:
+      return "residual_layer_norm_backward";
+    case OpKind::kLinearBackwardInput:
+      return "linear_backward_input";
+    case OpKind::kLinearBackwardWeight:
+      return "linear_backward_weight";
+    case OpKind::kGeluBackward:
+      return "gelu_backward";
+    case OpKind::kAttentionBackward:
+      return "attention_backward";
+    case OpKind::kLmHeadLossBackward:
+      return "lm_head_loss_backward";
+    case OpKind::kReduceGradients:
+      return "reduce_gradients";
+    case OpKind::kGradNorm:
+      return "grad_norm";
+    case OpKind::kReduceScalars:
+      return "reduce_scalars";
+    case OpKind::kAdamW:
+      return "adamw";
+    case OpKind::kGatherParameters:
+      return "gather_parameters";
+  }
+  return "unknown";
+}
+
+}  // namespace milepost::graph

@@ -1,0 +1,396 @@
+#include "engine/graph/reference/reference_interpreter.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "common/check.h"
+
+namespace milepost::graph {
+namespace {
+
+using Array = std::vector<double>;
+
+// One op being executed: its operands by position.
+struct Run {
+  const Graph& graph;
+  const Op& op;
+  const ReferenceContext& context;
+  std::vector<std::vector<double>>& values;
+  std::vector<std::vector<int32_t>>& all_integers;
+
+  bool has_input(size_t i) const { return op.inputs[i] != kNoValue; }
+  const Array& in(size_t i) const { return values[op.inputs[i]]; }
+  const std::vector<int32_t>& integers(size_t i) const { return all_integers[op.inputs[i]]; }
+  int64_t dim(size_t input, size_t axis) const {
+    return graph.values[op.inputs[input]].shape[axis];
+  }
+  double Dropout(int64_t element) const {
+    if (op.attributes.dropout == 0) return 1;
+    MP_CHECK(context.dropout) << "an op has dropout, the context no mask";
+    return context.dropout(op.attributes.dropout_tag, op.attributes.dropout, element);
+  }
+  // Stores a result by the output's write mode.
+  void Write(size_t i, const Array& result) const {
+    if (i >= op.outputs.size() || op.outputs[i].value == kNoValue) return;
+    const Output& output = op.outputs[i];
+    Array& target = values[output.value];
+    MP_CHECK(target.size() == result.size()) << Name(op.kind) << " output " << i;
+    const bool assign = output.mode == WriteMode::kAssign ||
+                        (output.mode == WriteMode::kAccumulateInStep && context.first_micro_step);
+    for (size_t k = 0; k < result.size(); ++k) {
+      target[k] = assign ? result[k] : target[k] + result[k];
+    }
+  }
+};
+
+// out[m,n] = sum_k a(i,k) b(k,j), with strides.
+Array MatMul(const Array& a, bool transpose_a, const Array& b, bool transpose_b, int64_t m,
+             int64_t n, int64_t k) {
+  Array out(m * n, 0.0);
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t p = 0; p < k; ++p) {
+      const double left = transpose_a ? a[p * m + i] : a[i * k + p];
+      for (int64_t j = 0; j < n; ++j) {
+        out[i * n + j] += left * (transpose_b ? b[j * k + p] : b[p * n + j]);
+      }
+    }
+  }
+  return out;
+}
+
+Array ColumnSums(const Array& a, int64_t columns) {
+  Array sums(columns, 0.0);
+  for (size_t i = 0; i < a.size(); ++i) sums[i % columns] += a[i];
+  return sums;
+}
+
+void Embedding(const Run& run) {
+  const int64_t width = run.dim(1, 1);
+  const int64_t rows = run.dim(0, 0);
+  Array x(rows * width);
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t position = r % run.op.attributes.sequence;
+    for (int64_t c = 0; c < width; ++c) {
+      x[r * width + c] =
+          (run.in(1)[run.integers(0)[r] * width + c] + run.in(2)[position * width + c]) *
+          run.Dropout(r * width + c);
+    }
+  }
+  run.Write(0, x);
+}
+
+void EmbeddingBackward(const Run& run) {
+  const int64_t width = run.dim(1, 1);
+  const int64_t rows = run.dim(0, 0);
+  Array dwte(run.values[run.op.outputs[0].value].size(), 0.0);
+  Array dwpe(run.values[run.op.outputs[1].value].size(), 0.0);
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t position = r % run.op.attributes.sequence;
+    for (int64_t c = 0; c < width; ++c) {
+      const double g = run.in(1)[r * width + c] * run.Dropout(r * width + c);
+      dwte[run.integers(0)[r] * width + c] += g;
+      dwpe[position * width + c] += g;
+    }
+  }
+  run.Write(0, dwte);
+  run.Write(1, dwpe);
+}
+
+// Outputs `first`, first + 1, first + 2: y, mean, rstd.
+void Normalise(const Run& run, const Array& x, const Array& gamma, const Array& beta,
+               size_t first) {
+  const int64_t width = static_cast<int64_t>(gamma.size());
+  const int64_t rows = static_cast<int64_t>(x.size()) / width;
+  Array y(x.size());
+  Array means(rows);
+  Array rstds(rows);
+  for (int64_t r = 0; r < rows; ++r) {
+    double mean = 0;
+    for (int64_t c = 0; c < width; ++c) mean += x[r * width + c] / width;
+    double variance = 0;
+    for (int64_t c = 0; c < width; ++c) {
+      variance += (x[r * width + c] - mean) * (x[r * width + c] - mean) / width;
+    }
+    const double rstd = 1 / std::sqrt(variance + run.op.attributes.epsilon);
+    means[r] = mean;
+    rstds[r] = rstd;
+    for (int64_t c = 0; c < width; ++c) {
+      y[r * width + c] = (x[r * width + c] - mean) * rstd * gamma[c] + beta[c];
+    }
+  }
+  run.Write(first, y);
+  run.Write(first + 1, means);
+  run.Write(first + 2, rstds);
+}
+
+void LayerNorm(const Run& run) { Normalise(run, run.in(0), run.in(1), run.in(2), 0); }
+
+void ResidualLayerNorm(const Run& run) {
+  Array sum = run.in(0);
+  for (size_t i = 0; i < sum.size(); ++i) {
+    sum[i] += run.in(1)[i] * run.Dropout(static_cast<int64_t>(i));
+  }
+  Normalise(run, sum, run.in(2), run.in(3), 1);
+  run.Write(0, sum);
+}
+
+// Inputs x, gamma, mean, rstd, dy, dsum.
+void LayerNormBackward(const Run& run) {
+  const bool residual = run.op.kind == OpKind::kResidualLayerNormBackward;
+  const Array& x = run.in(0);
+  const Array& gamma = run.in(1);
+  const Array& dy = run.in(4);
+  const int64_t width = static_cast<int64_t>(gamma.size());
+  Array dx(x.size());
+  Array dgamma(width, 0.0);
+  Array dbeta(width, 0.0);
+  for (size_t row = 0; row < x.size() / width; ++row) {
+    const double mean = run.in(2)[row];
+    const double rstd = run.in(3)[row];
+    double sum_g = 0;
+    double sum_gx = 0;
+    for (int64_t c = 0; c < width; ++c) {
+      const size_t i = row * width + c;
+      const double normal = (x[i] - mean) * rstd;
+      dgamma[c] += dy[i] * normal;
+      dbeta[c] += dy[i];
+      sum_g += dy[i] * gamma[c] / width;
+      sum_gx += dy[i] * gamma[c] * normal / width;
+    }
+    for (int64_t c = 0; c < width; ++c) {
+      const size_t i = row * width + c;
+      dx[i] = rstd * (dy[i] * gamma[c] - sum_g - (x[i] - mean) * rstd * sum_gx) +
+              (run.has_input(5) ? run.in(5)[i] : 0);
+    }
+  }
+  run.Write(0, dx);
+  run.Write(residual ? 2 : 1, dgamma);
+  run.Write(residual ? 3 : 2, dbeta);
+  if (!residual) return;
+  for (size_t i = 0; i < dx.size(); ++i) dx[i] *= run.Dropout(static_cast<int64_t>(i));
+  run.Write(1, dx);
+}
+
+void Linear(const Run& run) {
+  const int64_t width = run.dim(1, 1);
+  Array y = MatMul(run.in(0), false, run.in(1), false, run.dim(0, 0), width, run.dim(1, 0));
+  for (size_t i = 0; i < y.size(); ++i) y[i] += run.in(2)[i % width];
+  run.Write(0, y);
+}
+
+void LinearBackwardInput(const Run& run) {
+  run.Write(0,
+            MatMul(run.in(0), false, run.in(1), true, run.dim(0, 0), run.dim(1, 0), run.dim(1, 1)));
+}
+
+void LinearBackwardWeight(const Run& run) {
+  run.Write(0,
+            MatMul(run.in(0), true, run.in(1), false, run.dim(0, 1), run.dim(1, 1), run.dim(0, 0)));
+  run.Write(1, ColumnSums(run.in(1), run.dim(1, 1)));
+}
+
+const double kGeluScale = std::sqrt(2 / std::numbers::pi);
+constexpr double kGeluCubic = 0.044715;
+
+void Gelu(const Run& run) {
+  Array y = run.in(0);
+  for (double& v : y) v = 0.5 * v * (1 + std::tanh(kGeluScale * (v + kGeluCubic * v * v * v)));
+  run.Write(0, y);
+}
+
+void GeluBackward(const Run& run) {
+  Array dx = run.in(1);
+  for (size_t i = 0; i < dx.size(); ++i) {
+    const double x = run.in(0)[i];
+    const double t = std::tanh(kGeluScale * (x + kGeluCubic * x * x * x));
+    dx[i] *= 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * kGeluScale * (1 + 3 * kGeluCubic * x * x);
+  }
+  run.Write(0, dx);
+}
+
+// One (sequence, head) of packed qkv[B,T,3C]: element d of q, k or v at position t.
+struct Head {
+  int64_t batch;
+  int64_t head;
+  int64_t sequence;
+  int64_t heads;
+  int64_t size;  // elements of one head
+
+  int64_t Packed(int64_t part, int64_t t, int64_t d) const {
+    return (batch * sequence + t) * 3 * heads * size + (part * heads + head) * size + d;
+  }
+  int64_t Out(int64_t t, int64_t d) const {
+    return (batch * sequence + t) * heads * size + head * size + d;
+  }
+  int64_t Lse(int64_t t) const { return (batch * heads + head) * sequence + t; }
+  double Score(const Array& qkv, int64_t query, int64_t key) const {
+    double score = 0;
+    for (int64_t d = 0; d < size; ++d) {
+      score += qkv[Packed(0, query, d)] * qkv[Packed(1, key, d)];
+    }
+    return score / std::sqrt(static_cast<double>(size));
+  }
+};
+
+template <typename Fn>
+void ForEachHead(const Run& run, const Fn& fn) {
+  const Attributes& a = run.op.attributes;
+  const int64_t size = run.dim(0, 1) / (3 * a.heads);
+  for (int64_t b = 0; b < a.batch; ++b) {
+    for (int64_t h = 0; h < a.heads; ++h) fn(Head{b, h, a.sequence, a.heads, size});
+  }
+}
+
+void AttentionHead(const Head& head, const Array& qkv, Array& out, Array& lse) {
+  for (int64_t t = 0; t < head.sequence; ++t) {
+    Array scores(t + 1);
+    for (int64_t s = 0; s <= t; ++s) scores[s] = head.Score(qkv, t, s);
+    const double highest = *std::max_element(scores.begin(), scores.end());
+    double total = 0;
+    for (double score : scores) total += std::exp(score - highest);
+    lse[head.Lse(t)] = highest + std::log(total);
+    for (int64_t s = 0; s <= t; ++s) {
+      const double p = std::exp(scores[s] - lse[head.Lse(t)]);
+      for (int64_t d = 0; d < head.size; ++d) out[head.Out(t, d)] += p * qkv[head.Packed(2, s, d)];
+    }
+  }
+}
+
+void Attention(const Run& run) {
+  Array out(run.values[run.op.outputs[0].value].size(), 0.0);
+  Array lse(run.values[run.op.outputs[1].value].size(), 0.0);
+  ForEachHead(run, [&](const Head& head) { AttentionHead(head, run.in(0), out, lse); });
+  run.Write(0, out);
+  run.Write(1, lse);
+}
+
+void AttentionBackwardHead(const Run& run, const Head& head, Array& dqkv) {
+  const Array& qkv = run.in(0);
+  const Array& dout = run.in(3);
+  const double scale = 1 / std::sqrt(static_cast<double>(head.size));
+  for (int64_t t = 0; t < head.sequence; ++t) {
+    double row = 0;  // sum of dout * out: what softmax's backward subtracts
+    for (int64_t d = 0; d < head.size; ++d) row += dout[head.Out(t, d)] * run.in(1)[head.Out(t, d)];
+    for (int64_t s = 0; s <= t; ++s) {
+      const double p = std::exp(head.Score(qkv, t, s) - run.in(2)[head.Lse(t)]);
+      double dp = 0;
+      for (int64_t d = 0; d < head.size; ++d) {
+        dp += dout[head.Out(t, d)] * qkv[head.Packed(2, s, d)];
+        dqkv[head.Packed(2, s, d)] += p * dout[head.Out(t, d)];
+      }
+      const double dscore = p * (dp - row) * scale;
+      for (int64_t d = 0; d < head.size; ++d) {
+        dqkv[head.Packed(0, t, d)] += dscore * qkv[head.Packed(1, s, d)];
+        dqkv[head.Packed(1, s, d)] += dscore * qkv[head.Packed(0, t, d)];
+      }
+    }
+  }
+}
+
+void AttentionBackward(const Run& run) {
+  Array dqkv(run.in(0).size(), 0.0);
+  ForEachHead(run, [&](const Head& head) { AttentionBackwardHead(run, head, dqkv); });
+  run.Write(0, dqkv);
+}
+
+// The loss of x[N,C] wte^T; with gradients where the op has them.
+void LmHeadLoss(const Run& run) {
+  const int64_t rows = run.dim(0, 0);
+  const int64_t width = run.dim(0, 1);
+  const int64_t vocabulary = run.dim(1, 0);
+  Array logits = MatMul(run.in(0), false, run.in(1), true, rows, vocabulary, width);
+  double loss = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    double* row = logits.data() + r * vocabulary;
+    const int32_t target = run.integers(2)[r];
+    const double highest = *std::max_element(row, row + vocabulary);
+    double total = 0;
+    for (int64_t v = 0; v < vocabulary; ++v) total += std::exp(row[v] - highest);
+    const double lse = highest + std::log(total);
+    if (target >= 0) loss += lse - row[target];
+    for (int64_t v = 0; v < vocabulary; ++v) {
+      row[v] = target < 0
+                   ? 0
+                   : (std::exp(row[v] - lse) - (v == target ? 1 : 0)) * run.context.gradient_scale;
+    }
+  }
+  run.Write(0, {loss});
+  if (run.op.kind == OpKind::kLmHeadLoss) return;
+  const Array dwte = MatMul(logits, true, run.in(0), false, vocabulary, width, rows);
+  run.Write(1, MatMul(logits, false, run.in(1), false, rows, width, vocabulary));
+  run.Write(2, dwte);
+}
+
+void LmHeadLogits(const Run& run) {
+  const Attributes& a = run.op.attributes;
+  const int64_t width = run.dim(0, 1);
+  const int64_t position = run.context.position < 0 ? a.sequence - 1 : run.context.position;
+  Array x;
+  for (int64_t b = 0; b < a.batch; ++b) {
+    const auto row = run.in(0).begin() + (b * a.sequence + position) * width;
+    x.insert(x.end(), row, row + width);
+  }
+  run.Write(0, MatMul(x, false, run.in(1), true, a.batch, run.dim(1, 0), width));
+}
+
+void Execute(const Run& run) {
+  switch (run.op.kind) {
+    case OpKind::kEmbedding:
+      return Embedding(run);
+    case OpKind::kLayerNorm:
+      return LayerNorm(run);
+    case OpKind::kResidualLayerNorm:
+      return ResidualLayerNorm(run);
+    case OpKind::kLinear:
+      return Linear(run);
+    case OpKind::kGelu:
+      return Gelu(run);
+    case OpKind::kAttention:
+      return Attention(run);
+    case OpKind::kLmHeadLoss:
+    case OpKind::kLmHeadLossBackward:
+      return LmHeadLoss(run);
+    case OpKind::kLmHeadLogits:
+      return LmHeadLogits(run);
+    case OpKind::kEmbeddingBackward:
+      return EmbeddingBackward(run);
+    case OpKind::kLayerNormBackward:
+    case OpKind::kResidualLayerNormBackward:
+      return LayerNormBackward(run);
+    case OpKind::kLinearBackwardInput:
+      return LinearBackwardInput(run);
+    case OpKind::kLinearBackwardWeight:
+      return LinearBackwardWeight(run);
+    case OpKind::kGeluBackward:
+      return GeluBackward(run);
+    case OpKind::kAttentionBackward:
+      return AttentionBackward(run);
+    default:
+      MP_CHECK(false) << Name(run.op.kind) << " works on flat groups, not on values";
+  }
+}
+
+}  // namespace
+
+ReferenceInterpreter::ReferenceInterpreter(const Graph& graph)
+    : graph_(graph), values_(graph.values.size()), integers_(graph.values.size()) {
+  for (size_t i = 0; i < graph.values.size(); ++i) {
+    const Value& value = graph.values[i];
+    if (value.dtype == DType::kI32) {
+      integers_[i].resize(Elements(value.shape), 0);
+    } else {
+      values_[i].resize(Elements(value.shape), 0.0);
+    }
+  }
+}
+
+void ReferenceInterpreter::Run(const ReferenceContext& context) {
+  for (const Op& op : graph_.ops) RunOp(op, context);
+}
+
+void ReferenceInterpreter::RunOp(const Op& op, const ReferenceContext& context) {
+  Execute({graph_, op, context, values_, integers_});
+}
+
+}  // namespace milepost::graph

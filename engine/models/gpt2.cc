@@ -1,0 +1,152 @@
+#include "engine/models/gpt2.h"
+
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "engine/graph/builder.h"
+#include "milepost/v1/job_spec.pb.h"
+
+namespace milepost::models {
+namespace {
+
+using graph::Builder;
+using graph::Initializer;
+using graph::ValueId;
+
+constexpr double kStddev = 0.02;
+
+absl::Status CheckSizes(const v1::Gpt2Spec& spec, const ModelOptions& options) {
+  const auto positive = [](absl::string_view field, int64_t value) {
+    if (value >= 1) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.gpt2.", field, ": ", value, " is not at least 1"));
+  };
+  MP_RETURN_IF_ERROR(positive("layers", spec.layers()));
+  MP_RETURN_IF_ERROR(positive("width", spec.width()));
+  MP_RETURN_IF_ERROR(positive("heads", spec.heads()));
+  MP_RETURN_IF_ERROR(positive("context", spec.context()));
+  MP_RETURN_IF_ERROR(positive("vocabulary", spec.vocabulary()));
+  if (spec.width() % spec.heads() != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.gpt2.heads: ", spec.heads(), " does not divide width ", spec.width()));
+  }
+  if (options.sequence > spec.context()) {
+    return absl::InvalidArgumentError(absl::StrCat("model.gpt2.context: sequences of ",
+                                                   options.sequence, " tokens do not fit ",
+                                                   spec.context(), " positions"));
+  }
+  return absl::OkStatus();
+}
+
+struct Affine {
+  ValueId weight;
+  ValueId bias;
+};
+
+class Gpt2Builder {
+ public:
+  Gpt2Builder(const v1::Gpt2Spec& spec, const ModelOptions& options)
+      : spec_(spec),
+        options_(options),
+        dropout_(options.mode == Mode::kTraining ? spec.dropout() : 0),
+        b_({.compute_dtype = options.compute_dtype,
+            .batch = options.batch,
+            .sequence = options.sequence}) {}
+
+  absl::StatusOr<graph::Graph> Build() && {
+    Embed();
+    for (int64_t layer = 0; layer < spec_.layers(); ++layer) Layer(layer);
+    b_.BeginBlock("ln_f");
+    Norm("ln_f");
+    Head();
+    return std::move(b_).Finish();
+  }
+
+ private:
+  static std::string Hf(absl::string_view name) { return absl::StrCat("transformer.", name); }
+
+  Affine LinearParameters(absl::string_view name, int64_t in, int64_t out, double stddev) {
+    return {
+        b_.Parameter(Hf(absl::StrCat(name, ".weight")), {in, out}, Initializer::kNormal, stddev),
+        b_.Parameter(Hf(absl::StrCat(name, ".bias")), {out}, Initializer::kZeros)};
+  }
+
+  Affine NormParameters(absl::string_view name) {
+    return {b_.Parameter(Hf(absl::StrCat(name, ".weight")), {spec_.width()}, Initializer::kOnes),
+            b_.Parameter(Hf(absl::StrCat(name, ".bias")), {spec_.width()}, Initializer::kZeros)};
+  }
+
+  void Embed() {
+    b_.BeginBlock("embedding");
+    wte_ = b_.Parameter(Hf("wte.weight"), {spec_.vocabulary(), spec_.width()}, Initializer::kNormal,
+                        kStddev);
+    const ValueId wpe = b_.Parameter(Hf("wpe.weight"), {spec_.context(), spec_.width()},
+                                     Initializer::kNormal, kStddev);
+    residual_ = b_.Embedding("embedding", b_.Tokens(), wte_, wpe, dropout_);
+  }
+
+  // Adds what the last sub-layer left to the residual stream and normalises it: y_.
+  void Norm(absl::string_view name) {
+    const Affine norm = NormParameters(name);
+    if (delta_ == graph::kNoValue) {
+      y_ = b_.LayerNorm(name, residual_, norm.weight, norm.bias).y;
+      return;
+    }
+    const auto result =
+        b_.ResidualLayerNorm(name, residual_, delta_, norm.weight, norm.bias, dropout_);
+    residual_ = result.sum;
+    y_ = result.y;
+  }
+
+  void Layer(int64_t layer) {
+    const std::string h = absl::StrCat("h.", layer);
+    const auto named = [&h](absl::string_view name) { return absl::StrCat(h, ".", name); };
+    const int64_t width = spec_.width();
+    const double residual_stddev = kStddev / std::sqrt(2.0 * static_cast<double>(spec_.layers()));
+    b_.BeginBlock(h);
+
+    Norm(named("ln_1"));
+    const Affine attend = LinearParameters(named("attn.c_attn"), width, 3 * width, kStddev);
+    const Affine project = LinearParameters(named("attn.c_proj"), width, width, residual_stddev);
+    const ValueId qkv = b_.Linear(named("attn.qkv"), y_, attend.weight, attend.bias);
+    const ValueId attention = b_.Attention(named("attn.out"), qkv, spec_.heads());
+    delta_ = b_.Linear(named("attn.delta"), attention, project.weight, project.bias);
+
+    Norm(named("ln_2"));
+    const Affine up = LinearParameters(named("mlp.c_fc"), width, 4 * width, kStddev);
+    const Affine down = LinearParameters(named("mlp.c_proj"), 4 * width, width, residual_stddev);
+    const ValueId hidden = b_.Linear(named("mlp.fc"), y_, up.weight, up.bias);
+    const ValueId active = b_.Gelu(named("mlp.gelu"), hidden);
+    delta_ = b_.Linear(named("mlp.delta"), active, down.weight, down.bias);
+  }
+
+  void Head() {
+    if (options_.mode == Mode::kGeneration) {
+      b_.LmHeadLogits("logits", y_, wte_);
+      return;
+    }
+    const int64_t chunk = options_.lm_head_chunk_rows;
+    b_.LmHeadLoss("loss_sum", y_, wte_, b_.Targets(), chunk == 0 ? b_.rows() : chunk);
+  }
+
+  const v1::Gpt2Spec& spec_;
+  const ModelOptions& options_;
+  double dropout_;
+  Builder b_;
+  ValueId wte_ = graph::kNoValue;
+  ValueId residual_ = graph::kNoValue;
+  ValueId delta_ = graph::kNoValue;  // what the last sub-layer adds to the residual stream
+  ValueId y_ = graph::kNoValue;
+};
+
+}  // namespace
+
+absl::StatusOr<graph::Graph> BuildGpt2(const v1::Gpt2Spec& spec, const ModelOptions& options) {
+  MP_RETURN_IF_ERROR(CheckSizes(spec, options));
+  return Gpt2Builder(spec, options).Build();
+}
+
+}  // namespace milepost::models

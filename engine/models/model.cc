@@ -1,0 +1,18 @@
+#include "engine/models/model.h"
+
+#include "engine/models/gpt2.h"
+#include "milepost/v1/job_spec.pb.h"
+
+namespace milepost::models {
+
+absl::StatusOr<graph::Graph> BuildModel(const v1::ModelSpec& spec, const ModelOptions& options) {
+  switch (spec.family_case()) {
+    case v1::ModelSpec::kGpt2:
+      return BuildGpt2(spec.gpt2(), options);
+    case v1::ModelSpec::FAMILY_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError("model: no family given; expected gpt2");
+}
+
+}  // namespace milepost::models
