@@ -1,0 +1,256 @@
+#include "common/spec/validate.h"
+
+#include <gmock/gmock.h>
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
+#include <google/protobuf/util/message_differencer.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+
+#include "common/spec/parse.h"
+#include "common/spec/spec_fixture.h"
+#include "milepost/v1/error_details.pb.h"
+#include "milepost/v1/job_spec.pb.h"
+
+namespace milepost {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using v1::JobSpec;
+
+JobSpec Small() {
+  auto spec = ParseJobSpecYaml(kSpecYaml, "f.yaml");
+  EXPECT_TRUE(spec.ok()) << spec.status();
+  return *std::move(spec);
+}
+
+JobSpec Normalized(const std::function<void(JobSpec*)>& change = [](JobSpec*) {}) {
+  JobSpec spec = Small();
+  change(&spec);
+  NormalizeJobSpec(&spec);
+  return spec;
+}
+
+TEST(NormalizeTest, FillsInEveryDefault) {
+  const JobSpec spec = Normalized();
+  EXPECT_THAT(CheckJobSpec(spec), IsEmpty());
+  EXPECT_EQ(spec.data().sequence_length(), 32);
+  EXPECT_EQ(spec.train().precision(), v1::PRECISION_BF16);
+  EXPECT_EQ(spec.train().batch().accumulation(), 2);
+  EXPECT_EQ(spec.train().zero().stage(), 1);
+  EXPECT_EQ(spec.train().optimizer().lr(), 6e-4);
+  EXPECT_EQ(spec.train().optimizer().beta1(), 0.9);
+  EXPECT_EQ(spec.train().optimizer().beta2(), 0.95);
+  EXPECT_EQ(spec.train().optimizer().epsilon(), 1e-8);
+  EXPECT_EQ(spec.train().optimizer().weight_decay(), 0.1);
+  EXPECT_EQ(spec.train().schedule().type(), v1::ScheduleSpec::TYPE_COSINE);
+  EXPECT_EQ(spec.train().schedule().final_lr_ratio(), 0.1);
+  EXPECT_EQ(spec.train().clip_norm(), 1.0);
+  EXPECT_EQ(spec.train().on_nonfinite(), v1::ON_NONFINITE_SKIP);
+  EXPECT_EQ(spec.train().validation().samples(), 64);
+  EXPECT_EQ(spec.resources().device(), v1::DEVICE_KIND_CPU);
+  EXPECT_EQ(spec.checkpoint().keep_last(), 3);
+  EXPECT_EQ(spec.restart().max_failures(), 3);
+  EXPECT_EQ(spec.restart().backoff_seconds(), 1.0);
+}
+
+// Fields with presence and enums that are still absent.
+void CollectAbsent(const google::protobuf::Message& message, std::vector<std::string>* absent) {
+  const auto* reflection = message.GetReflection();
+  const auto* type = message.GetDescriptor();
+  for (int i = 0; i < type->field_count(); ++i) {
+    const auto* field = type->field(i);
+    using Field = google::protobuf::FieldDescriptor;
+    const bool is_enum = field->cpp_type() == Field::CPPTYPE_ENUM;
+    if ((field->has_presence() || is_enum) && !reflection->HasField(message, field)) {
+      absent->push_back(field->full_name());
+    } else if (field->cpp_type() == Field::CPPTYPE_MESSAGE) {
+      CollectAbsent(reflection->GetMessage(message, field), absent);
+    }
+  }
+}
+
+TEST(NormalizeTest, LeavesNoFieldUnsetAndIsIdempotent) {
+  JobSpec spec = Normalized();
+  std::vector<std::string> absent;
+  CollectAbsent(spec, &absent);
+  EXPECT_THAT(absent, IsEmpty());
+  const JobSpec once = spec;
+  NormalizeJobSpec(&spec);
+  EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(spec, once));
+}
+
+TEST(NormalizeTest, ConstantScheduleEndsAtItsPeak) {
+  const JobSpec spec = Normalized([](JobSpec* s) {
+    s->mutable_train()->mutable_schedule()->set_type(v1::ScheduleSpec::TYPE_CONSTANT);
+  });
+  EXPECT_EQ(spec.train().schedule().final_lr_ratio(), 1.0);
+  EXPECT_THAT(CheckJobSpec(spec), IsEmpty());
+}
+
+JobSpec WithBatch(std::optional<int64_t> global, std::optional<int64_t> micro,
+                  std::optional<int64_t> accumulation, int ranks = 2) {
+  return Normalized([&](JobSpec* s) {
+    auto* batch = s->mutable_train()->mutable_batch();
+    batch->Clear();
+    if (global) batch->set_global(*global);
+    if (micro) batch->set_micro(*micro);
+    if (accumulation) batch->set_accumulation(*accumulation);
+    s->mutable_resources()->set_ranks(ranks);
+  });
+}
+
+TEST(NormalizeTest, DerivesTheThirdOfTheBatch) {
+  for (const JobSpec& spec :
+       {WithBatch(24, 4, {}), WithBatch(24, {}, 3), WithBatch({}, 4, 3), WithBatch(24, 4, 3)}) {
+    EXPECT_EQ(spec.train().batch().global(), 24);
+    EXPECT_EQ(spec.train().batch().micro(), 4);
+    EXPECT_EQ(spec.train().batch().accumulation(), 3);
+    EXPECT_THAT(CheckJobSpec(spec), IsEmpty());
+  }
+}
+
+TEST(CheckTest, ExplainsTheBatch) {
+  constexpr char kTwo[] = "give two of global, micro and accumulation; the third is derived";
+  EXPECT_THAT(CheckJobSpec(WithBatch({}, {}, {})),
+              ElementsAre(FieldViolation{"train.batch", kTwo}));
+  EXPECT_THAT(CheckJobSpec(WithBatch(8, {}, {})), ElementsAre(FieldViolation{"train.batch", kTwo}));
+  EXPECT_THAT(CheckJobSpec(WithBatch(25, 4, {})),
+              ElementsAre(FieldViolation{
+                  "train.batch.global",
+                  "must be a multiple of micro * ranks = 8, got 25; nearest: 24 or 32"}));
+  EXPECT_THAT(CheckJobSpec(WithBatch(2, {}, 3)),
+              ElementsAre(FieldViolation{
+                  "train.batch.global",
+                  "must be a multiple of accumulation * ranks = 6, got 2; nearest: 6"}));
+  EXPECT_THAT(CheckJobSpec(WithBatch(25, 4, 3)),
+              ElementsAre(FieldViolation{"train.batch.global",
+                                         "micro * accumulation * ranks is 4 * 3 * 2 = 24, not 25: "
+                                         "remove one of the three"}));
+  EXPECT_THAT(CheckJobSpec(WithBatch(8, 0, {})),
+              ElementsAre(FieldViolation{"train.batch.micro", "expected 1 to 65536, got 0"}));
+}
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+struct Case {
+  const char* field;
+  std::function<void(JobSpec*)> change;
+};
+
+TEST(CheckTest, FindsEachBrokenRule) {
+  const std::vector<Case> cases = {
+      {"name", [](auto* s) { s->clear_name(); }},
+      {"name", [](auto* s) { s->set_name("a b"); }},
+      {"name", [](auto* s) { s->set_name(std::string(64, 'a')); }},
+      {"model", [](auto* s) { s->clear_model(); }},
+      {"model.gpt2.layers", [](auto* s) { s->mutable_model()->mutable_gpt2()->set_layers(0); }},
+      {"model.gpt2.width", [](auto* s) { s->mutable_model()->mutable_gpt2()->set_width(-1); }},
+      {"model.gpt2.heads", [](auto* s) { s->mutable_model()->mutable_gpt2()->set_heads(3); }},
+      {"model.gpt2.heads", [](auto* s) { s->mutable_model()->mutable_gpt2()->set_heads(0); }},
+      {"model.gpt2.vocabulary",
+       [](auto* s) { s->mutable_model()->mutable_gpt2()->set_vocabulary(1); }},
+      {"model.gpt2.dropout", [](auto* s) { s->mutable_model()->mutable_gpt2()->set_dropout(1); }},
+      {"model.gpt2.dropout",
+       [](auto* s) { s->mutable_model()->mutable_gpt2()->set_dropout(kNan); }},
+      {"data.train", [](auto* s) { s->mutable_data()->clear_train(); }},
+      {"data.train", [](auto* s) { s->mutable_data()->set_train("relative.npy"); }},
+      {"data.train", [](auto* s) { s->mutable_data()->set_train("/data/text.txt"); }},
+      {"data.train", [](auto* s) { s->mutable_data()->set_train("/a\n.npy"); }},
+      {"data.train", [](auto* s) { s->mutable_data()->set_train("/" + std::string(5000, 'a')); }},
+      {"data.validation", [](auto* s) { s->mutable_data()->set_validation("v.npy"); }},
+      {"data.sequence_length", [](auto* s) { s->mutable_data()->set_sequence_length(33); }},
+      {"data.sequence_length", [](auto* s) { s->mutable_data()->set_sequence_length(0); }},
+      {"train.steps", [](auto* s) { s->mutable_train()->set_steps(0); }},
+      {"train.precision", [](auto* s) { s->mutable_train()->set_precision(v1::Precision(99)); }},
+      {"train.zero.stage", [](auto* s) { s->mutable_train()->mutable_zero()->set_stage(2); }},
+      {"train.optimizer.lr", [](auto* s) { s->mutable_train()->mutable_optimizer()->set_lr(0); }},
+      {"train.optimizer.beta1",
+       [](auto* s) { s->mutable_train()->mutable_optimizer()->set_beta1(1); }},
+      {"train.optimizer.beta2",
+       [](auto* s) { s->mutable_train()->mutable_optimizer()->set_beta2(-0.1); }},
+      {"train.optimizer.epsilon",
+       [](auto* s) { s->mutable_train()->mutable_optimizer()->set_epsilon(0); }},
+      {"train.optimizer.weight_decay",
+       [](auto* s) { s->mutable_train()->mutable_optimizer()->set_weight_decay(-1); }},
+      {"train.schedule.warmup_steps",
+       [](auto* s) { s->mutable_train()->mutable_schedule()->set_warmup_steps(11); }},
+      {"train.schedule.final_lr_ratio",
+       [](auto* s) { s->mutable_train()->mutable_schedule()->set_final_lr_ratio(1.5); }},
+      {"train.schedule.final_lr_ratio",
+       [](auto* s) {
+         auto* schedule = s->mutable_train()->mutable_schedule();
+         schedule->set_type(v1::ScheduleSpec::TYPE_CONSTANT);
+         schedule->set_final_lr_ratio(0.5);
+       }},
+      {"train.clip_norm", [](auto* s) { s->mutable_train()->set_clip_norm(-1); }},
+      {"train.validation.every",
+       [](auto* s) {
+         s->mutable_data()->clear_validation();
+         s->mutable_train()->mutable_validation()->set_every(5);
+       }},
+      {"train.validation.samples",
+       [](auto* s) { s->mutable_train()->mutable_validation()->set_samples(0); }},
+      {"resources.ranks", [](auto* s) { s->mutable_resources()->set_ranks(0); }},
+      {"resources.threads_per_rank",
+       [](auto* s) { s->mutable_resources()->set_threads_per_rank(-1); }},
+      {"checkpoint.every", [](auto* s) { s->mutable_checkpoint()->set_every(-1); }},
+      {"checkpoint.keep_last", [](auto* s) { s->mutable_checkpoint()->set_keep_last(0); }},
+      {"checkpoint.keep_every", [](auto* s) { s->mutable_checkpoint()->set_keep_every(5); }},
+      {"checkpoint.resume_from", [](auto* s) { s->mutable_checkpoint()->set_resume_from("12"); }},
+      {"restart.max_failures", [](auto* s) { s->mutable_restart()->set_max_failures(-1); }},
+      {"restart.backoff_seconds", [](auto* s) { s->mutable_restart()->set_backoff_seconds(61); }},
+  };
+  for (const Case& c : cases) {
+    const auto violations = CheckJobSpec(Normalized(c.change));
+    ASSERT_EQ(violations.size(), 1u) << c.field;
+    EXPECT_EQ(violations[0].field, c.field) << violations[0].message;
+  }
+}
+
+TEST(CheckTest, ExtremesNeverOverflow) {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  EXPECT_FALSE(CheckJobSpec(WithBatch(kMax, kMax, {})).empty());
+  EXPECT_FALSE(CheckJobSpec(WithBatch({}, kMax, kMax)).empty());
+  EXPECT_FALSE(CheckJobSpec(WithBatch(kMax, kMax, kMax, 4096)).empty());
+  EXPECT_FALSE(CheckJobSpec(WithBatch({}, 65536, 65536)).empty());
+}
+
+TEST(ValidateTest, CarriesTheViolationsAsDetails) {
+  const absl::Status status = ValidateJobSpec(WithBatch(25, 4, {}));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      status.message(),
+      "train.batch.global: must be a multiple of micro * ranks = 8, got 25; nearest: 24 or 32");
+  v1::RpcStatus details;
+  ASSERT_TRUE(details.ParseFromString(
+      std::string(*status.GetPayload("type.googleapis.com/google.rpc.Status"))));
+  EXPECT_EQ(details.code(), 3);
+  ASSERT_EQ(details.details_size(), 1);
+  EXPECT_EQ(details.details(0).type_url(), "type.googleapis.com/google.rpc.BadRequest");
+  v1::BadRequest bad_request;
+  ASSERT_TRUE(bad_request.ParseFromString(details.details(0).value()));
+  EXPECT_EQ(bad_request.field_violations(0).field(), "train.batch.global");
+  EXPECT_TRUE(ValidateJobSpec(Normalized()).ok());
+}
+
+TEST(DigestTest, EachCoversWhatItSays) {
+  const JobSpec base = Normalized();
+  const JobSpec longer = Normalized([](JobSpec* s) { s->mutable_train()->set_steps(20); });
+  const JobSpec ranks = Normalized([](JobSpec* s) { s->mutable_resources()->set_ranks(1); });
+  const JobSpec seed = Normalized([](JobSpec* s) { s->mutable_train()->set_seed(1); });
+  EXPECT_EQ(SpecDigest(base).size(), 32u);
+  EXPECT_EQ(SpecDigest(base), SpecDigest(Normalized()));
+  EXPECT_NE(SpecDigest(base), SpecDigest(longer));
+  EXPECT_EQ(LineageDigest(base), LineageDigest(longer));
+  EXPECT_NE(LineageDigest(base), LineageDigest(ranks));
+  EXPECT_EQ(StateDigest(base), StateDigest(longer));
+  EXPECT_EQ(StateDigest(base), StateDigest(ranks));
+  EXPECT_NE(StateDigest(base), StateDigest(seed));
+}
+
+}  // namespace
+}  // namespace milepost
