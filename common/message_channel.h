@@ -2,8 +2,9 @@
 // boundaries (SOCK_SEQPACKET).
 //
 //   MP_ASSIGN_OR_RETURN(auto ends, MessageChannel::CreatePair());
-//   options.fds = {{3, ends.second.fd()}};           // the child wraps it: MessageChannel(UniqueFd(3))
-//   MP_RETURN_IF_ERROR(ends.first.Send(start, absl::Now() + absl::Seconds(1)));
+//   options.fds = {{3, ends.second.fd()}};           // the child wraps it:
+//   MessageChannel(UniqueFd(3)) MP_RETURN_IF_ERROR(ends.first.Send(start, absl::Now() +
+//   absl::Seconds(1)));
 //
 // Messages are at most kMaxBytes serialized. One thread may send while another receives.
 #ifndef MILEPOST_COMMON_MESSAGE_CHANNEL_H_
@@ -31,8 +32,8 @@ class MessageChannel {
 
   int fd() const { return fd_.get(); }
 
-  // Waits until `deadline` for room (InfinitePast: not at all). RESOURCE_EXHAUSTED: no room by then;
-  // UNAVAILABLE: the other end is closed; INVALID_ARGUMENT: longer than kMaxBytes.
+  // Waits until `deadline` for room (InfinitePast: not at all). RESOURCE_EXHAUSTED: no room by
+  // then; UNAVAILABLE: the other end is closed; INVALID_ARGUMENT: longer than kMaxBytes.
   absl::Status Send(const google::protobuf::MessageLite& message, absl::Time deadline);
 
   // Waits until `deadline` for a message. DEADLINE_EXCEEDED: none by then; OUT_OF_RANGE: the other

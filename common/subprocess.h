@@ -1,5 +1,5 @@
-// Child processes: start one with chosen arguments, environment, descriptors and CPU cores; signal it;
-// wait for it with a deadline; know how it ended.
+// Child processes: start one with chosen arguments, environment, descriptors and CPU cores; signal
+// it; wait for it with a deadline; know how it ended.
 //
 //   SpawnOptions options;
 //   options.argv = {SiblingBinary("milepost-worker"), "--coordinator", address};
@@ -8,9 +8,9 @@
 //   MP_RETURN_IF_ERROR(child.Signal(SIGTERM));
 //   absl::StatusOr<ExitResult> end = child.Wait(absl::Now() + absl::Seconds(5));
 //
-// The child gets only descriptors 0, 1, 2 and those of `SpawnOptions::fds`, an empty signal mask and
-// default signal handlers. It dies with this process (`death_signal`), whichever thread spawned it:
-// all forks happen on one thread that lives as long as the process.
+// The child gets only descriptors 0, 1, 2 and those of `SpawnOptions::fds`, an empty signal mask
+// and default signal handlers. It dies with this process (`death_signal`), whichever thread spawned
+// it: all forks happen on one thread that lives as long as the process.
 #ifndef MILEPOST_COMMON_SUBPROCESS_H_
 #define MILEPOST_COMMON_SUBPROCESS_H_
 
