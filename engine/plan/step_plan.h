@@ -45,6 +45,10 @@ struct Place {
   int64_t offset = 0;
 };
 
+// A parameter starts at a multiple of kParameterAlignment elements, so that vector loads are
+// aligned in every dtype; the elements between are padding and stay zero.
+inline constexpr int64_t kParameterAlignment = 32;
+
 struct GroupParameter {
   int parameter;  // index into graph.parameters (the same in every program's graph)
   std::string name;
@@ -63,7 +67,8 @@ struct FlatGroup {
   int64_t shard_elements = 0;   // of the optimizer state that a rank keeps: padded_elements / world
                                 // at stage 1, padded_elements at stage 0
   BufferId parameter_buffer = kNoBuffer;  // padded_elements, compute dtype
-  BufferId gradient_buffer = kNoBuffer;   // padded_elements, f32
+  BufferId gradient_buffer = kNoBuffer;  // padded_elements, f32; no buffer in generation plans, nor
+                                         // any of those below
   // shard_elements f32 each. At fp32 the master IS the parameter buffer's shard: master_buffer is
   // kNoBuffer then.
   BufferId master_buffer = kNoBuffer;
@@ -90,14 +95,14 @@ struct PlannedOp {
   graph::Op op;
   Stream stream = Stream::kCompute;
   When when = When::kEveryMicroStep;
-  // Indices of earlier ops of the same program on OTHER streams that must have finished (order
-  // within a stream is program order).
+  // Indices of earlier ops of the same program on OTHER streams that must have finished, where they
+  // run in this micro-step at all (order within a stream is program order).
   std::vector<int32_t> wait_for;
   std::vector<Access> accesses;
   BufferId workspace = kNoBuffer;
   int64_t workspace_bytes = 0;
   double flops = 0;       // of matrix products
-  double bytes = 0;       // read and written, at least
+  double bytes = 0;       // read and written, at least (graph/cost.h)
   double wire_bytes = 0;  // sent by this rank
 };
 
@@ -109,10 +114,9 @@ inline constexpr int kStopScalar = 2;
 // A schedule of ops over one graph: for each micro-step, the kEveryMicroStep ops in order, on the
 // last one joined by the kLastMicroStep ops where they stand; then the kUpdate ops. Both streams
 // are joined at the end: the next step's first op may read every parameter. `evaluate` has
-// kEveryMicroStep ops only; each of its batches is a micro-step of one long step.
-All programs of a plan share the arena and the persistent
-    // buffers.
-    struct Program {
+// kEveryMicroStep ops only; each of its batches is a micro-step of one long step. The programs of
+// a plan share the arena, its persistent buffers and, as they never run at once, the rest of it.
+struct Program {
   graph::Graph graph;
   std::vector<Place> places;   // by ValueId
   std::vector<PlannedOp> ops;  // program order
