@@ -120,9 +120,9 @@ int64_t AvailableMemoryBytes(const std::string& root) {
 absl::StatusOr<Arena> Arena::Allocate(int64_t bytes) {
   const int64_t available = AvailableMemoryBytes();
   if (bytes > available) {
-    return Refused(bytes, absl::StrFormat("only %d bytes (%.2f GiB) are available on this host",
-                                          available,
-                                          static_cast<double>(available) / (int64_t{1} << 30)));
+    return Refused(bytes,
+                   absl::StrFormat("only %d bytes (%.2f GiB) are available on this host", available,
+                                   static_cast<double>(available) / (int64_t{1} << 30)));
   }
   const int64_t page = sysconf(_SC_PAGESIZE);
   const int64_t mapped = std::max(page, (bytes + page - 1) / page * page);

@@ -37,7 +37,7 @@ class CpuBackend : public Backend {
   void UseThreads() const;
 
   struct MatmulWorkspace {
-    int64_t needed = 0;   // largest scratch that a matrix product of the plan needs here
+    int64_t needed = 0;    // largest scratch that a matrix product of the plan needs here
     bool missing = false;  // some op's planned workspace is too small for it
   };
   // Creates the primitives (a millisecond each). UNIMPLEMENTED where this CPU cannot do a product.

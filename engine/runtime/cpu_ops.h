@@ -111,9 +111,9 @@ absl::StatusOr<BoundOp> BindAdamW(const Binding& b);
 absl::StatusOr<BoundOp> BindGatherParameters(const Binding& b);
 
 // Calls binder<float>(b) or binder<bf16>(b) by the plan's compute dtype.
-#define MP_BIND_BY_DTYPE(binder, b)                              \
+#define MP_BIND_BY_DTYPE(binder, b)                                  \
   ((b).plan.options.compute_dtype == ::milepost::graph::DType::kBF16 \
-       ? binder<::milepost::kernels::bf16>(b)                    \
+       ? binder<::milepost::kernels::bf16>(b)                        \
        : binder<float>(b))
 
 }  // namespace milepost::runtime

@@ -152,8 +152,7 @@ void Executor::AwaitProgress(std::atomic<int64_t>& progress, int64_t ticket) {
 void Executor::Post(const Command& command) {
   {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock,
-                  [&] { return posted_ - finished_ < static_cast<int64_t>(queue_.size()); });
+    changed_.wait(lock, [&] { return posted_ - finished_ < static_cast<int64_t>(queue_.size()); });
     queue_[posted_ % queue_.size()] = command;
     ++posted_;
   }

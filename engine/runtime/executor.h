@@ -104,8 +104,8 @@ class Executor {
   bool HasCommunication() const { return communication_.joinable(); }
 
   const int64_t ops_;
-  std::vector<Section> section_of_;   // by op index
-  std::vector<uint8_t> last_only_;    // by op index
+  std::vector<Section> section_of_;     // by op index
+  std::vector<uint8_t> last_only_;      // by op index
   std::array<StreamState, 2> streams_;  // by plan::Stream
   std::function<void(const absl::Status&)> on_failure_;
   Command command_;   // of the compute stream
@@ -115,8 +115,8 @@ class Executor {
   std::atomic<bool> failed_{false};
   std::mutex mutex_;
   std::condition_variable changed_;
-  absl::Status status_;                // first failure
-  std::array<Command, 4> queue_;       // for the communication thread: a ring
+  absl::Status status_;           // first failure
+  std::array<Command, 4> queue_;  // for the communication thread: a ring
   int64_t posted_ = 0;
   int64_t finished_ = 0;
   bool stop_ = false;

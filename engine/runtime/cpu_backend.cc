@@ -1,0 +1,127 @@
+#include "engine/runtime/cpu_backend.h"
+
+#include <omp.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+#include "engine/kernels/cpu/matmul.h"
+#include "engine/runtime/cpu_ops.h"
+#include "engine/runtime/randomness.h"
+
+namespace milepost::runtime {
+
+using graph::OpKind;
+
+absl::Status Binding::RequireWorkspace(int64_t bytes) const {
+  if (bytes <= planned.workspace_bytes) return absl::OkStatus();
+  return absl::InternalError(absl::StrFormat("needs %d bytes of workspace, the plan gives it %d",
+                                             bytes, planned.workspace_bytes));
+}
+
+DropoutBinding::DropoutBinding(const Binding& binding, int64_t width)
+    : p(binding.attributes().dropout),
+      tag(binding.attributes().dropout_tag),
+      elements_per_sample(binding.attributes().sequence * width) {}
+
+kernels::DropoutParams DropoutBinding::At(const StepContext& context) const {
+  return {.p = static_cast<float>(p),
+          .seed = context.seed,
+          .stream = RandomStream(RandomPurpose::kDropout, tag),
+          .step = static_cast<uint64_t>(context.step),
+          .first_element = static_cast<uint64_t>(context.first_sample * elements_per_sample)};
+}
+
+CpuBackend::CpuBackend(int threads)
+    : threads_(threads), matmuls_(std::make_unique<kernels::MatmulCache>()) {
+  MP_CHECK(threads >= 1);
+  UseThreads();
+}
+
+CpuBackend::~CpuBackend() = default;
+
+void CpuBackend::UseThreads() const {
+#ifdef MILEPOST_TSAN
+  omp_set_num_threads(1);  // libgomp is not instrumented
+#else
+  omp_set_num_threads(threads_);
+#endif
+}
+
+absl::StatusOr<CpuBackend::MatmulWorkspace> CpuBackend::CheckMatmulWorkspace(
+    const plan::StepPlan& plan) {
+  MatmulWorkspace result;
+  for (const plan::Program* program : {&plan.train, &plan.evaluate}) {
+    for (const plan::PlannedOp& planned : program->ops) {
+      int64_t scratch = 0;
+      for (const kernels::MatmulSpec& spec : MatmulSpecsOf(program->graph, planned.op)) {
+        MP_ASSIGN_OR_RETURN(const size_t bytes, matmuls_->WorkspaceBytes(spec));
+        scratch = std::max(scratch, static_cast<int64_t>(bytes));
+      }
+      result.needed = std::max(result.needed, scratch);
+      const int64_t fixed = MatmulOpFixedBytes(program->graph, planned.op);
+      result.missing |= scratch > 0 && planned.workspace_bytes < fixed + scratch;
+    }
+  }
+  return result;
+}
+
+void CpuBackend::Attach(char* arena, comm::Communicator* communicator) {
+  arena_ = arena;
+  communicator_ = communicator;
+}
+
+absl::StatusOr<BoundOp> CpuBackend::Bind(const plan::StepPlan& plan, const plan::Program& program,
+                                         const plan::PlannedOp& planned) {
+  MP_CHECK(arena_ != nullptr) << "Attach comes first";
+  const Binding b{plan, program, planned, arena_, *matmuls_, communicator_, threads_};
+  switch (planned.op.kind) {
+    case OpKind::kEmbedding:
+      return BindEmbedding(b);
+    case OpKind::kLayerNorm:
+      return BindLayerNorm(b);
+    case OpKind::kResidualLayerNorm:
+      return BindResidualLayerNorm(b);
+    case OpKind::kLinear:
+      return BindLinear(b);
+    case OpKind::kGelu:
+      return BindGelu(b);
+    case OpKind::kAttention:
+      return BindAttention(b);
+    case OpKind::kLmHeadLoss:
+    case OpKind::kLmHeadLossBackward:
+      return BindLmHeadLoss(b);
+    case OpKind::kLmHeadLogits:
+      return BindLmHeadLogits(b);
+    case OpKind::kEmbeddingBackward:
+      return BindEmbeddingBackward(b);
+    case OpKind::kLayerNormBackward:
+    case OpKind::kResidualLayerNormBackward:
+      return BindLayerNormBackward(b);
+    case OpKind::kLinearBackwardInput:
+      return BindLinearBackwardInput(b);
+    case OpKind::kLinearBackwardWeight:
+      return BindLinearBackwardWeight(b);
+    case OpKind::kGeluBackward:
+      return BindGeluBackward(b);
+    case OpKind::kAttentionBackward:
+      return BindAttentionBackward(b);
+    case OpKind::kReduceGradients:
+      return BindReduceGradients(b);
+    case OpKind::kGradNorm:
+      return BindGradNorm(b);
+    case OpKind::kReduceScalars:
+      return BindReduceScalars(b);
+    case OpKind::kAdamW:
+      return BindAdamW(b);
+    case OpKind::kGatherParameters:
+      return BindGatherParameters(b);
+  }
+  return absl::UnimplementedError(
+      absl::StrCat("the CPU has no kernel for ", graph::Name(planned.op.kind)));
+}
+
+}  // namespace milepost::runtime

@@ -1,0 +1,141 @@
+// Reduction, norm, AdamW and gathering of flat groups on the CPU.
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "common/status_macros.h"
+#include "engine/comm/communicator.h"
+#include "engine/kernels/cpu/optimizer.h"
+#include "engine/runtime/cpu_ops.h"
+
+namespace milepost::runtime {
+namespace {
+
+const plan::FlatGroup& GroupOf(const Binding& b) { return b.plan.groups[b.attributes().group]; }
+
+int Rank(const Binding& b) { return b.communicator == nullptr ? 0 : b.communicator->rank(); }
+
+double* Scalars(const Binding& b) { return reinterpret_cast<double*>(b.BufferAt(b.plan.scalars)); }
+
+// Elements [begin, end) of the shard's data, all decayed or all not.
+struct Segment {
+  int64_t begin;
+  int64_t end;
+  bool decay;
+};
+
+// The parameters' pieces within the group's elements [begin, begin + count), relative to `begin`,
+// neighbours joined. Padding belongs to none.
+std::vector<Segment> SegmentsOf(const plan::FlatGroup& group, int64_t begin, int64_t count) {
+  std::vector<Segment> segments;
+  for (const plan::GroupParameter& p : group.parameters) {
+    const int64_t first = std::max<int64_t>(p.begin - begin, 0);
+    const int64_t last = std::min<int64_t>(p.begin + p.elements - begin, count);
+    if (first >= last) continue;
+    if (!segments.empty() && segments.back().end == first && segments.back().decay == p.decay) {
+      segments.back().end = last;
+    } else {
+      segments.push_back({first, last, p.decay});
+    }
+  }
+  return segments;
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> AdamWOf(const Binding& b) {
+  const plan::FlatGroup& group = GroupOf(b);
+  const int64_t begin =
+      b.plan.options.zero_stage == 0 ? 0 : group.shard_elements * static_cast<int64_t>(Rank(b));
+  T* parameter = reinterpret_cast<T*>(b.BufferAt(group.parameter_buffer)) + begin;
+  float* master = reinterpret_cast<float*>(b.BufferAt(group.master_buffer));
+  const float* gradient = reinterpret_cast<float*>(b.BufferAt(group.gradient_buffer)) + begin;
+  float* m = reinterpret_cast<float*>(b.BufferAt(group.m_buffer));
+  float* v = reinterpret_cast<float*>(b.BufferAt(group.v_buffer));
+  T* copy = parameter;
+  if constexpr (std::is_same_v<T, float>) {
+    if (master == nullptr) {  // the parameter is its own master
+      master = parameter;
+      copy = nullptr;
+    }
+  }
+  if (master == nullptr) return absl::InternalError("a bf16 group has no master buffer");
+  return [=, segments = SegmentsOf(group, begin, group.shard_elements)](const StepContext& c) {
+    if (c.skip_update) return absl::OkStatus();
+    kernels::AdamWParams params{.learning_rate = c.learning_rate,
+                                .beta1 = c.beta1,
+                                .beta2 = c.beta2,
+                                .epsilon = c.epsilon,
+                                .gradient_scale = c.clip_factor,
+                                .step = c.update};
+    for (const Segment& s : segments) {
+      params.weight_decay = s.decay ? c.weight_decay : 0.0F;
+      kernels::AdamW<T>(params, s.end - s.begin, master + s.begin, m + s.begin, v + s.begin,
+                        gradient + s.begin, copy == nullptr ? nullptr : copy + s.begin);
+    }
+    return absl::OkStatus();
+  };
+}
+
+absl::Status NeedsCommunicator(const Binding& b) {
+  if (b.communicator != nullptr) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat(graph::Name(b.planned.op.kind), " is planned, but there is no communicator"));
+}
+
+}  // namespace
+
+absl::StatusOr<BoundOp> BindReduceGradients(const Binding& b) {
+  MP_RETURN_IF_ERROR(NeedsCommunicator(b));
+  const plan::FlatGroup& group = GroupOf(b);
+  const absl::Span<float> gradient(reinterpret_cast<float*>(b.BufferAt(group.gradient_buffer)),
+                                   static_cast<size_t>(group.padded_elements));
+  return [comm = b.communicator, gradient,
+          scatter = b.plan.options.zero_stage > 0](const StepContext&) {
+    return scatter ? comm->ReduceScatter(gradient) : comm->AllReduce(gradient);
+  };
+}
+
+absl::StatusOr<BoundOp> BindGradNorm(const Binding& b) {
+  const plan::FlatGroup& group = GroupOf(b);
+  const int64_t count = group.padded_elements / b.plan.options.world;
+  MP_RETURN_IF_ERROR(
+      b.RequireWorkspace(static_cast<int64_t>(kernels::SumSquaresWorkspaceBytes(count))));
+  const float* gradient =
+      reinterpret_cast<float*>(b.BufferAt(group.gradient_buffer)) + count * Rank(b);
+  double* slot = Scalars(b) + plan::kReducedScalars + b.attributes().group;
+  return [gradient, count, slot, workspace = b.Workspace()](const StepContext&) {
+    *slot = kernels::SumSquares(gradient, count, workspace);
+    return absl::OkStatus();
+  };
+}
+
+absl::StatusOr<BoundOp> BindReduceScalars(const Binding& b) {
+  if (b.plan.options.world > 1) MP_RETURN_IF_ERROR(NeedsCommunicator(b));
+  comm::Communicator* comm = b.plan.options.world > 1 ? b.communicator : nullptr;
+  return [comm, scalars = Scalars(b), groups = b.plan.groups.size()](const StepContext& context) {
+    double sum = 0;
+    for (size_t g = 0; g < groups; ++g) sum += scalars[plan::kReducedScalars + g];
+    scalars[plan::kNormScalar] = sum;
+    scalars[plan::kStopScalar] = context.stop_requested ? 1 : 0;
+    if (comm == nullptr) return absl::OkStatus();
+    return comm->AllReduce(absl::MakeSpan(scalars, plan::kReducedScalars));
+  };
+}
+
+absl::StatusOr<BoundOp> BindAdamW(const Binding& b) { return MP_BIND_BY_DTYPE(AdamWOf, b); }
+
+absl::StatusOr<BoundOp> BindGatherParameters(const Binding& b) {
+  MP_RETURN_IF_ERROR(NeedsCommunicator(b));
+  const plan::FlatGroup& group = GroupOf(b);
+  const size_t bytes =
+      static_cast<size_t>(group.padded_elements * graph::ByteSize(b.plan.options.compute_dtype));
+  return [comm = b.communicator, data = b.BufferAt(group.parameter_buffer),
+          bytes](const StepContext& context) {
+    // Every rank has the same reduced norm, so all of them skip or none.
+    if (context.skip_update) return absl::OkStatus();
+    return comm->AllGather(data, bytes);
+  };
+}
+
+}  // namespace milepost::runtime
