@@ -1,0 +1,314 @@
+// Jobs: scheduling, failures, cancelling, resuming.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "coordinator/core/fake_cluster.h"
+
+namespace milepost::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+
+class JobTest : public ::testing::Test, public FakeCluster {
+ protected:
+  void TearDown() override { EXPECT_EQ(violation, ""); }
+
+  v1::RankReport Failed(const std::string& job, int rank, const std::string& message,
+                        bool peer_lost = false) const {
+    v1::RankReport report = Report(job, rank, v1::RANK_STATE_FAILED);
+    report.set_message(message);
+    report.set_peer_lost(peer_lost);
+    report.set_failure_class(peer_lost ? v1::FAILURE_CLASS_NETWORK : v1::FAILURE_CLASS_INTERNAL);
+    return report;
+  }
+  int Starts() const { return Count(&v1::CoordinatorMessage::has_start_rank); }
+  int Stops() const { return Count(&v1::CoordinatorMessage::has_stop_rank); }
+  int Forgets() const { return Count(&v1::CoordinatorMessage::has_forget_rank); }
+  bool LastStopGraceful() const { return sent.back().message.stop_rank().graceful(); }
+};
+
+TEST_F(JobTest, RunsFromSubmitToSuccess) {
+  const std::string job = Submit(2);
+  EXPECT_EQ(job, "jobs/1");
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_QUEUED);
+  EXPECT_EQ(Job(job).reason(), v1::JOB_REASON_WAITING_FOR_SLOTS);
+  EXPECT_THAT(Job(job).reason_detail(), HasSubstr("0 of 0 on 0 ready workers"));
+
+  Connect("a", 2);
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_STARTING);
+  EXPECT_EQ(Job(job).generation(), 1);
+  ASSERT_EQ(Starts(), 2);
+  EXPECT_EQ(sent[1].message.start_rank().world(), 2);
+  EXPECT_EQ(sent[1].message.start_rank().rank(), 1);
+  EXPECT_EQ(sent[1].message.start_rank().slot(), 1);
+
+  ReportAll(job, v1::RANK_STATE_STARTING);
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_STARTING);
+  Send(Report(job, 0, v1::RANK_STATE_RUNNING));
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_STARTING);
+  Send(Report(job, 1, v1::RANK_STATE_RUNNING));
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_RUNNING);
+
+  Send(Report(job, 0, v1::RANK_STATE_SUCCEEDED));
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_RUNNING);
+  Send(Report(job, 1, v1::RANK_STATE_SUCCEEDED));
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(Forgets(), 2);
+  EXPECT_EQ(Stops(), 0);
+  EXPECT_TRUE(Job(job).has_end_time());
+}
+
+TEST_F(JobTest, SameRequestIdGivesTheSameJob) {
+  JobSubmitted submit{.request_id = "r1", .uid = "u", .spec = Spec(1)};
+  EXPECT_EQ(Do(submit).job, "jobs/1");
+  EXPECT_EQ(Do(submit).job, "jobs/1");
+  EXPECT_EQ(state.jobs().size(), 1u);
+  submit.request_id = "r2";
+  EXPECT_EQ(Do(submit).job, "jobs/2");
+}
+
+TEST_F(JobTest, StrictlyFirstComeFirstServed) {
+  Connect("a", 4);
+  const std::string first = Submit(3);
+  const std::string big = Submit(4);
+  const std::string small = Submit(1);
+  EXPECT_EQ(Job(first).state(), v1::JOB_STATE_STARTING);
+  EXPECT_EQ(Job(big).state(), v1::JOB_STATE_QUEUED);
+  EXPECT_EQ(Job(small).state(), v1::JOB_STATE_QUEUED);  // would fit, but came later
+  EXPECT_THAT(Job(big).reason_detail(), HasSubstr("needs 4 free cpu slots; 1 of 4"));
+  EXPECT_THAT(Job(small).reason_detail(), HasSubstr("jobs/2 is next"));
+  ReportAll(first, v1::RANK_STATE_SUCCEEDED);
+  EXPECT_EQ(Job(big).state(), v1::JOB_STATE_STARTING);
+  EXPECT_EQ(Job(small).state(), v1::JOB_STATE_QUEUED);
+  ReportAll(big, v1::RANK_STATE_SUCCEEDED);
+  EXPECT_EQ(Job(small).state(), v1::JOB_STATE_STARTING);
+}
+
+TEST_F(JobTest, FailedRankStopsTheOthersAndTheNextGenerationFollows) {
+  Connect("a", 2);
+  const std::string job = Submit(2);
+  ReportAll(job, v1::RANK_STATE_RUNNING);
+  Do(CheckpointsChanged{job, "checkpoints/5", 50});
+  Clear();
+  Send(Failed(job, 1, "boom"));
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_RECOVERING);
+  EXPECT_EQ(Job(job).reason(), v1::JOB_REASON_RANK_FAILED);
+  ASSERT_EQ(Stops(), 1);
+  EXPECT_FALSE(LastStopGraceful());
+
+  v1::RankReport killed = Report(job, 0, v1::RANK_STATE_FAILED);
+  killed.set_signal(9);
+  Send(killed);
+  EXPECT_EQ(Job(job).reason(), v1::JOB_REASON_BACKING_OFF);
+  EXPECT_EQ(Job(job).failures(), 1);
+  EXPECT_EQ(Job(job).first_failure().message(), "boom");
+  EXPECT_EQ(NextDeadline(state), now + absl::Seconds(1));
+
+  Clear();
+  Do(WorkerHeartbeat{"workers/a"});
+  Advance(absl::Milliseconds(999));
+  EXPECT_EQ(Starts(), 0);
+  Advance(absl::Milliseconds(1));
+  ASSERT_EQ(Starts(), 2);
+  EXPECT_EQ(Job(job).generation(), 2);
+  EXPECT_EQ(sent[0].message.start_rank().checkpoint(), "checkpoints/5");
+}
+
+TEST_F(JobTest, FirstFailureIsTheEarliestThatIsNotAConsequence) {
+  Connect("a", 3);
+  const std::string job = Submit(3);
+  ReportAll(job, v1::RANK_STATE_RUNNING);
+  Send(Failed(job, 0, "lost a peer", /*peer_lost=*/true));
+  EXPECT_EQ(Job(job).first_failure().rank(), 0);
+  v1::RankReport late = Failed(job, 1, "late");
+  late.mutable_time()->set_seconds(late.time().seconds() + 5);
+  Send(late);
+  EXPECT_EQ(Job(job).first_failure().message(), "late");
+  v1::RankReport root = Failed(job, 2, "root");
+  root.mutable_time()->set_seconds(root.time().seconds() + 2);
+  Send(root);
+  EXPECT_EQ(Job(job).first_failure().message(), "root");
+  EXPECT_EQ(Job(job).first_failure().class_(), v1::FAILURE_CLASS_INTERNAL);
+}
+
+TEST_F(JobTest, BackoffDoublesToTheCapAndTheBudgetEnds) {
+  Connect("a", 1);
+  JobSubmitted submit{.spec = Spec(1)};
+  submit.spec.mutable_restart()->set_max_failures(8);
+  const std::string job = Do(submit).job;
+  for (int expected : {1, 2, 4, 8, 16, 32, 60, 60}) {
+    Send(Failed(job, 0, "boom"));
+    ASSERT_EQ(Job(job).reason(), v1::JOB_REASON_BACKING_OFF);
+    EXPECT_EQ(NextDeadline(state) <= now + absl::Seconds(5), true);
+    EXPECT_EQ(Job(job).next_attempt_time().seconds() - absl::ToUnixSeconds(now), expected);
+    now += absl::Seconds(expected);
+    Connect("a", 1);
+    Do(Tick{});
+    ASSERT_EQ(Job(job).state(), v1::JOB_STATE_STARTING);
+  }
+  Send(Failed(job, 0, "boom"));
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(Job(job).reason(), v1::JOB_REASON_BUDGET_EXHAUSTED);
+  EXPECT_THAT(Job(job).reason_detail(), HasSubstr("boom"));
+}
+
+TEST_F(JobTest, ProgressGivesTheBudgetBack) {
+  Connect("a", 1);
+  const std::string job = Submit(1);
+  for (int round = 1; round <= 10; ++round) {  // max_failures is 3
+    Do(CheckpointsChanged{job, "checkpoints/1", round * 10});
+    Send(Failed(job, 0, "boom"));
+    ASSERT_EQ(Job(job).failures(), 1) << round;
+    Connect("a", 1);
+    Advance(absl::Seconds(1));
+  }
+  // Falling back to an older checkpoint and getting no further is not progress.
+  Do(CheckpointsChanged{job, "checkpoints/1", 50});
+  Do(CheckpointsChanged{job, "checkpoints/2", 100});
+  Send(Failed(job, 0, "boom"));
+  EXPECT_EQ(Job(job).failures(), 2);
+}
+
+TEST_F(JobTest, UserErrorIsNotRetried) {
+  Connect("a", 1);
+  const std::string job = Submit(1);
+  v1::RankReport report = Failed(job, 0, "no such file");
+  report.set_failure_class(v1::FAILURE_CLASS_USER);
+  Send(report);
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_FAILED);
+  EXPECT_THAT(Job(job).reason_detail(), HasSubstr("no such file"));
+}
+
+TEST_F(JobTest, BackingOffJobKeepsItsSlots) {
+  Connect("a", 2);
+  const std::string first = Submit(2);
+  const std::string second = Submit(1);
+  Send(Failed(first, 0, "boom"));
+  Send(Failed(first, 1, "peer", /*peer_lost=*/true));
+  EXPECT_EQ(Job(first).reason(), v1::JOB_REASON_BACKING_OFF);
+  EXPECT_EQ(Job(second).state(), v1::JOB_STATE_QUEUED);
+  Connect("b", 1);  // one slot more: enough for both
+  EXPECT_EQ(Job(second).state(), v1::JOB_STATE_STARTING);
+  Advance(absl::Seconds(1));
+  EXPECT_EQ(Job(first).state(), v1::JOB_STATE_STARTING);
+}
+
+TEST_F(JobTest, CancelsInEveryState) {
+  const std::string queued = Submit(1);
+  Do(JobCancelled{queued});
+  EXPECT_EQ(Job(queued).state(), v1::JOB_STATE_CANCELLED);
+
+  Connect("a", 2);
+  const std::string running = Submit(2);
+  ReportAll(running, v1::RANK_STATE_RUNNING);
+  Clear();
+  Do(JobCancelled{running});
+  EXPECT_EQ(Job(running).state(), v1::JOB_STATE_CANCELLING);
+  EXPECT_TRUE(Job(running).cancel_requested());
+  ASSERT_EQ(Stops(), 2);
+  EXPECT_TRUE(LastStopGraceful());
+  Do(JobCancelled{running});  // idempotent
+  EXPECT_EQ(Stops(), 2);
+  ReportAll(running, v1::RANK_STATE_STOPPED);
+  EXPECT_EQ(Job(running).state(), v1::JOB_STATE_CANCELLED);
+  EXPECT_EQ(Job(running).failures(), 0);
+  Do(JobCancelled{running});
+  EXPECT_EQ(Job(running).state(), v1::JOB_STATE_CANCELLED);
+
+  const std::string backing_off = Submit(1);
+  Send(Failed(backing_off, 0, "boom"));
+  Do(JobCancelled{backing_off});
+  EXPECT_EQ(Job(backing_off).state(), v1::JOB_STATE_CANCELLED);
+  EXPECT_EQ(Do(JobCancelled{"jobs/99"}).status.code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(JobTest, GracefulStopThatTakesTooLongBecomesAKill) {
+  Connect("a", 1);
+  const std::string job = Submit(1);
+  Do(JobCancelled{job});
+  Clear();
+  now += config.graceful_stop;
+  Connect("a", 1);  // says that it has no such rank: it never started
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_CANCELLED);
+
+  const std::string second = Submit(1);
+  Send(Report(second, 0, v1::RANK_STATE_RUNNING));
+  Do(JobCancelled{second});
+  Clear();
+  now += config.graceful_stop - absl::Seconds(1);
+  Do(WorkerHeartbeat{"workers/a"});
+  Advance(absl::Seconds(1));
+  ASSERT_EQ(Stops(), 1);
+  EXPECT_FALSE(LastStopGraceful());
+}
+
+TEST_F(JobTest, SuccessBeatsCancel) {
+  Connect("a", 1);
+  const std::string job = Submit(1);
+  Do(JobCancelled{job});
+  Send(Report(job, 0, v1::RANK_STATE_SUCCEEDED));
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_SUCCEEDED);
+}
+
+TEST_F(JobTest, ResumesOnlyWhatHasEnded) {
+  Connect("a", 1);
+  const std::string job = Submit(1);
+  EXPECT_EQ(Do(JobResumed{.job = job}).status.code(), absl::StatusCode::kFailedPrecondition);
+  Do(CheckpointsChanged{job, "checkpoints/3", 100});
+  Send(Report(job, 0, v1::RANK_STATE_SUCCEEDED));
+  Outcome refused = Do(JobResumed{.job = job, .new_steps = 100});
+  EXPECT_EQ(refused.status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.status.message()), HasSubstr("100 steps"));
+  EXPECT_TRUE(refused.jobs.empty());
+
+  Clear();
+  JobResumed resume{.job = job, .request_id = "x", .new_steps = 200};
+  EXPECT_TRUE(Do(resume).status.ok());
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_STARTING);
+  EXPECT_EQ(Job(job).generation(), 2);
+  EXPECT_EQ(sent[0].message.start_rank().spec().train().steps(), 200);
+  EXPECT_EQ(sent[0].message.start_rank().checkpoint(), "checkpoints/3");
+  EXPECT_TRUE(Do(resume).status.ok());  // the same request again
+  EXPECT_EQ(Job(job).generation(), 2);
+}
+
+TEST_F(JobTest, NewJobStartsFromTheCheckpointItNames) {
+  Connect("a", 1);
+  JobSubmitted submit{.spec = Spec(1)};
+  submit.spec.mutable_checkpoint()->set_resume_from("checkpoints/9");
+  Do(submit);
+  EXPECT_EQ(sent[0].message.start_rank().checkpoint(), "checkpoints/9");
+}
+
+TEST_F(JobTest, CountsOnlyProductiveTimeThatSurvives) {
+  Connect("a", 1);
+  const std::string job = Submit(1);
+  v1::RankProgress progress;
+  progress.set_job(job);
+  progress.set_generation(1);
+  progress.mutable_progress()->set_step(80);
+  progress.mutable_progress()->set_productive_seconds(8);
+  Do(RankProgressed{"workers/a", progress});
+  EXPECT_EQ(Job(job).productive_seconds(), 8);
+  Do(CheckpointsChanged{job, "checkpoints/1", 60});
+  Send(Failed(job, 0, "boom"));
+  EXPECT_EQ(Job(job).productive_seconds(), 6);
+  progress.set_generation(7);  // of no attempt that there is
+  progress.mutable_progress()->set_step(1);
+  Do(RankProgressed{"workers/a", progress});
+  EXPECT_EQ(Job(job).progress().step(), 80);
+}
+
+TEST_F(JobTest, ProgressAndHeartbeatsAreNotWritten) {
+  Connect("a", 1);
+  const std::string job = Submit(1);
+  v1::RankProgress progress;
+  progress.set_job(job);
+  progress.set_generation(1);
+  EXPECT_FALSE(Do(RankProgressed{"workers/a", progress}).NeedsWrite());
+  EXPECT_FALSE(Do(WorkerHeartbeat{"workers/a"}).NeedsWrite());
+  EXPECT_TRUE(Do(JobCancelled{job}).NeedsWrite());
+}
+
+}  // namespace
+}  // namespace milepost::coordinator

@@ -1,0 +1,57 @@
+#include "coordinator/core/transition.h"
+
+#include "common/check.h"
+
+namespace milepost::coordinator {
+
+const v1::JobRecord* Transition::Job(int64_t number) const {
+  auto found = outcome_.jobs.find(number);
+  return found != outcome_.jobs.end() ? &found->second : state_.FindJob(number);
+}
+
+const v1::WorkerRecord* Transition::Worker(const std::string& name) const {
+  auto found = outcome_.workers.find(name);
+  return found != outcome_.workers.end() ? &found->second : state_.FindWorker(name);
+}
+
+v1::JobRecord& Transition::ChangeSoft(int64_t number) {
+  auto found = outcome_.jobs.find(number);
+  if (found != outcome_.jobs.end()) return found->second;
+  const v1::JobRecord* record = state_.FindJob(number);
+  MP_CHECK(record != nullptr) << "job " << number;
+  return outcome_.jobs[number] = *record;
+}
+
+v1::JobRecord& Transition::Change(int64_t number) {
+  outcome_.durable_jobs.insert(number);
+  return ChangeSoft(number);
+}
+
+v1::WorkerRecord& Transition::ChangeWorkerSoft(const std::string& name) {
+  auto found = outcome_.workers.find(name);
+  if (found != outcome_.workers.end()) return found->second;
+  const v1::WorkerRecord* record = state_.FindWorker(name);
+  MP_CHECK(record != nullptr) << "worker " << name;
+  return outcome_.workers[name] = *record;
+}
+
+v1::WorkerRecord& Transition::ChangeWorker(const std::string& name) {
+  outcome_.durable_workers.insert(name);
+  return ChangeWorkerSoft(name);
+}
+
+std::vector<int64_t> Transition::ActiveJobs() const {
+  std::vector<int64_t> numbers;
+  for (int64_t number : state_.active()) {
+    if (!IsTerminal(Job(number)->job().state())) numbers.push_back(number);
+  }
+  // Jobs that this decision made or revived.
+  for (const auto& [number, record] : outcome_.jobs) {
+    if (!state_.active().contains(number) && !IsTerminal(record.job().state())) {
+      numbers.push_back(number);
+    }
+  }
+  return numbers;
+}
+
+}  // namespace milepost::coordinator

@@ -1,0 +1,217 @@
+// What happens to a worker: its lease, its stream, the ranks it says it has.
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "common/proto_time.h"
+#include "coordinator/core/decide.h"
+#include "coordinator/core/transition.h"
+
+namespace milepost::coordinator {
+
+namespace {
+
+bool HasEnded(v1::RankState state) {
+  return state == v1::RANK_STATE_SUCCEEDED || state == v1::RANK_STATE_STOPPED ||
+         state == v1::RANK_STATE_FAILED;
+}
+
+void RemoveStale(v1::WorkerRecord* record, const v1::RankReport& report) {
+  auto* stale = record->mutable_stale();
+  stale->erase(std::remove_if(stale->begin(), stale->end(),
+                              [&](const v1::RankPlacementOfJob& entry) {
+                                return entry.job() == report.job() &&
+                                       entry.generation() == report.generation() &&
+                                       entry.rank() == report.rank();
+                              }),
+               stale->end());
+}
+
+}  // namespace
+
+std::string WorkerName(absl::string_view worker_id) { return absl::StrCat("workers/", worker_id); }
+
+void Transition::Renew(const std::string& name) {
+  const v1::WorkerRecord* known = Worker(name);
+  if (known == nullptr || known->worker().state() == v1::WORKER_STATE_DOWN) return;
+  *ChangeWorkerSoft(name).mutable_worker()->mutable_lease_expire_time() =
+      ToProto(now_ + config_.lease);
+}
+
+void Transition::Heartbeat(const std::string& name) { Renew(name); }
+
+void Transition::Hello(const v1::Hello& hello) {
+  const std::string name = WorkerName(hello.worker_id());
+  const v1::WorkerRecord* known = Worker(name);
+  if (known != nullptr && hello.incarnation() < known->worker().incarnation()) {
+    return Refuse(absl::FailedPreconditionError(absl::StrCat(
+        "worker ", hello.worker_id(), ": incarnation ", hello.incarnation(),
+        " is older than the known ", known->worker().incarnation(),
+        ": another process with this id has started since; give each worker its own --id")));
+  }
+  const bool reborn = known != nullptr && hello.incarnation() > known->worker().incarnation();
+  if (reborn) {
+    LoseRanks(name, absl::StrCat("worker ", hello.worker_id(), " restarted"));
+  }
+  v1::WorkerRecord& record = outcome_.workers.contains(name) ? outcome_.workers[name]
+                             : known != nullptr              ? ChangeWorkerSoft(name)
+                                                             : outcome_.workers[name];
+  outcome_.durable_workers.insert(name);
+  if (reborn) record.set_leaving(false);
+  record.clear_stale();
+  v1::Worker* worker = record.mutable_worker();
+  worker->set_name(name);
+  worker->set_state(record.leaving() ? v1::WORKER_STATE_DRAINING : v1::WORKER_STATE_READY);
+  worker->set_incarnation(hello.incarnation());
+  worker->set_host(hello.host());
+  *worker->mutable_slots() = hello.slots();
+  worker->set_version(hello.version());
+  *worker->mutable_connect_time() = ToProto(now_);
+  *worker->mutable_lease_expire_time() = ToProto(now_ + config_.lease);
+  ReconcileRanks(name, hello);
+}
+
+// The worker's list is the truth about its processes; ours is the truth about what should run.
+void Transition::ReconcileRanks(const std::string& name, const v1::Hello& hello) {
+  std::set<std::tuple<std::string, int64_t, int32_t>> mentioned;
+  for (const v1::RankReport& report : hello.ranks()) {
+    mentioned.emplace(report.job(), report.generation(), report.rank());
+  }
+  for (const v1::RankReport& report : hello.ranks()) Reported(name, report);
+  for (int64_t number : ActiveJobs()) {
+    const int ranks = Job(number)->ranks_size();
+    for (int i = 0; i < ranks && i < Job(number)->ranks_size(); ++i) {
+      const v1::JobRecord& record = *Job(number);
+      const v1::RankRecord& rank = record.ranks(i);
+      if (rank.worker() != name || rank.gone()) continue;
+      if (mentioned.contains({record.job().name(), record.job().generation(), i})) {
+        if (rank.stop() != v1::STOP_KIND_NONE) SendStop(record, rank);
+        continue;
+      }
+      const bool never_started = rank.state() == v1::RANK_STATE_UNSPECIFIED;
+      if (never_started && record.ending() == v1::ATTEMPT_ENDING_NONE) {
+        SendStart(record, rank);
+      } else if (never_started) {
+        v1::RankRecord* changed = Change(number).mutable_ranks(i);
+        changed->set_gone(true);  // the stop came before the start: nothing failed
+        changed->set_state(v1::RANK_STATE_STOPPED);
+      } else {
+        RankLost(number, i, absl::StrCat(name, " no longer has the rank's process"));
+      }
+    }
+    Settle(number);
+  }
+}
+
+void Transition::Reported(const std::string& name, const v1::RankReport& report) {
+  Renew(name);
+  const int64_t number = JobNumber(report.job());
+  const v1::JobRecord* record = Job(number);
+  const bool current = record != nullptr && record->job().generation() == report.generation() &&
+                       report.rank() >= 0 && report.rank() < record->ranks_size() &&
+                       record->ranks(report.rank()).worker() == name &&
+                       !record->ranks(report.rank()).gone();
+  if (!current) return ReportStale(name, report);
+  RankReported(number, report.rank(), report);
+  Settle(number);
+}
+
+// A rank that nobody waits for: of an older generation, or counted as lost since. Its slot is not
+// free before its process has ended.
+void Transition::ReportStale(const std::string& name, const v1::RankReport& report) {
+  if (Worker(name) == nullptr) return;
+  if (HasEnded(report.state())) {
+    RemoveStale(&ChangeWorkerSoft(name), report);
+    return SendForget(name, report);
+  }
+  v1::WorkerRecord& record = ChangeWorkerSoft(name);  // the next Hello would tell again
+  RemoveStale(&record, report);
+  v1::RankPlacementOfJob* stale = record.add_stale();
+  stale->set_job(report.job());
+  stale->set_generation(report.generation());
+  stale->set_rank(report.rank());
+  stale->set_slot(report.slot());
+  Action action{.worker = name};
+  v1::StopRank* stop = action.message.mutable_stop_rank();
+  stop->set_job(report.job());
+  stop->set_generation(report.generation());
+  stop->set_rank(report.rank());
+  stop->set_graceful(false);
+  outcome_.actions.push_back(std::move(action));
+}
+
+void Transition::LoseRanks(const std::string& name, const std::string& why) {
+  for (int64_t number : ActiveJobs()) {
+    bool changed = false;
+    for (int i = 0; i < Job(number)->ranks_size(); ++i) {
+      const v1::RankRecord& rank = Job(number)->ranks(i);
+      if (rank.worker() != name || rank.gone()) continue;
+      RankLost(number, i, why);
+      changed = true;
+    }
+    if (changed) Settle(number);
+  }
+}
+
+void Transition::StreamLost(const std::string& name) {
+  const v1::WorkerRecord* known = Worker(name);
+  if (known == nullptr || known->worker().state() == v1::WORKER_STATE_DOWN) return;
+  v1::WorkerRecord& record = ChangeWorkerSoft(name);
+  bool has_ranks = false;
+  for (int64_t number : ActiveJobs()) {
+    for (const v1::RankRecord& rank : Job(number)->ranks()) {
+      has_ranks = has_ranks || (rank.worker() == name && !rank.gone());
+    }
+  }
+  const bool left = record.leaving() && !has_ranks;
+  if (left) outcome_.durable_workers.insert(name);
+  record.mutable_worker()->set_state(left ? v1::WORKER_STATE_DOWN : v1::WORKER_STATE_DISCONNECTED);
+}
+
+void Transition::Leaving(const std::string& name, const std::string& reason) {
+  const v1::WorkerRecord* known = Worker(name);
+  if (known == nullptr) return;
+  Renew(name);
+  v1::WorkerRecord& record = ChangeWorker(name);
+  record.set_leaving(true);
+  if (record.worker().state() == v1::WORKER_STATE_READY) {
+    record.mutable_worker()->set_state(v1::WORKER_STATE_DRAINING);
+  }
+  for (int64_t number : ActiveJobs()) {
+    const auto& ranks = Job(number)->ranks();
+    const bool here = std::any_of(ranks.begin(), ranks.end(), [&](const v1::RankRecord& rank) {
+      return rank.worker() == name && !rank.gone();
+    });
+    if (!here) continue;
+    BeginEnding(number, v1::ATTEMPT_ENDING_REQUEUE, v1::JOB_REASON_WORKER_LEAVING,
+                absl::StrCat(name, " is leaving", reason.empty() ? "" : ": ", reason));
+    Settle(number);
+  }
+}
+
+void Transition::ExtendLeases() {
+  for (const auto& [name, record] : state_.workers()) {
+    if (record.worker().state() == v1::WORKER_STATE_DOWN) continue;
+    v1::Worker* worker = ChangeWorkerSoft(name).mutable_worker();
+    worker->set_state(v1::WORKER_STATE_DISCONNECTED);
+    *worker->mutable_lease_expire_time() = ToProto(now_ + config_.lease);
+  }
+}
+
+void Transition::ExpireLeases() {
+  for (const auto& [name, record] : state_.workers()) {
+    const v1::Worker& worker = record.worker();
+    if (worker.state() == v1::WORKER_STATE_DOWN) continue;
+    if (FromProto(worker.lease_expire_time()) > now_) continue;
+    ChangeWorker(name).mutable_worker()->set_state(v1::WORKER_STATE_DOWN);
+    const std::string why =
+        absl::StrCat("nothing was heard of ", name, " for ", absl::FormatDuration(config_.lease));
+    LoseRanks(name, why);
+    // Should its stream still be open, a new Hello puts things right.
+    outcome_.actions.push_back(
+        {.worker = name, .close = true, .reason = absl::UnavailableError(why)});
+  }
+}
+
+}  // namespace milepost::coordinator

@@ -1,0 +1,260 @@
+// Workers: leases, streams, incarnations, leaving, what a Hello repairs.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "coordinator/core/fake_cluster.h"
+
+namespace milepost::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+
+class WorkerTest : public ::testing::Test, public FakeCluster {
+ protected:
+  void TearDown() override { EXPECT_EQ(violation, ""); }
+
+  // A Hello that says everything that the coordinator believes runs on the worker.
+  v1::Hello HelloWithRanks(const std::string& id, int slots, const std::string& job) const {
+    v1::Hello hello = MakeHello(id, slots, Worker(id).incarnation());
+    for (const v1::RankRecord& rank : Record(job).ranks()) {
+      if (rank.worker() == WorkerName(id)) {
+        *hello.add_ranks() = Report(job, rank.rank(), v1::RANK_STATE_RUNNING);
+      }
+    }
+    return hello;
+  }
+  int Starts() const { return Count(&v1::CoordinatorMessage::has_start_rank); }
+  int Stops() const { return Count(&v1::CoordinatorMessage::has_stop_rank); }
+  int Forgets() const { return Count(&v1::CoordinatorMessage::has_forget_rank); }
+};
+
+TEST_F(WorkerTest, LostStreamIsNotALostWorker) {
+  Connect("a", 1);
+  const std::string job = Submit(1);
+  ReportAll(job, v1::RANK_STATE_RUNNING);
+  Do(WorkerStreamLost{"workers/a"});
+  EXPECT_EQ(Worker("a").state(), v1::WORKER_STATE_DISCONNECTED);
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_RUNNING);
+  Advance(config.lease - absl::Milliseconds(1));
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_RUNNING);
+  Clear();
+  Do(WorkerHello{HelloWithRanks("a", 1, job)});
+  EXPECT_EQ(Worker("a").state(), v1::WORKER_STATE_READY);
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(Job(job).generation(), 1);
+  EXPECT_TRUE(sent.empty());
+}
+
+TEST_F(WorkerTest, ExpiredLeaseLosesTheRanks) {
+  Connect("a", 1);
+  Connect("b", 1);
+  const std::string job = Submit(2);
+  ReportAll(job, v1::RANK_STATE_RUNNING);
+  Clear();
+  now += config.lease - absl::Seconds(1);
+  Do(WorkerHeartbeat{"workers/b"});
+  Advance(absl::Seconds(1));
+  EXPECT_EQ(Worker("a").state(), v1::WORKER_STATE_DOWN);
+  EXPECT_EQ(Worker("b").state(), v1::WORKER_STATE_READY);
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_RECOVERING);
+  EXPECT_EQ(Job(job).reason(), v1::JOB_REASON_WORKER_LOST);
+  EXPECT_EQ(Job(job).first_failure().class_(), v1::FAILURE_CLASS_HOST);
+  EXPECT_EQ(Stops(), 1);
+  EXPECT_TRUE(sent.back().close);     // should the worker still have a stream, it says Hello again
+  EXPECT_EQ(Job(job).failures(), 0);  // not over yet: rank 1 runs
+  ReportAll(job, v1::RANK_STATE_FAILED);
+  EXPECT_EQ(Job(job).failures(), 1);
+}
+
+TEST_F(WorkerTest, HostFailureIsTheCauseAlthoughPeersNoticeFirst) {
+  Connect("a", 1);
+  Connect("b", 1);
+  const std::string job = Submit(2);
+  ReportAll(job, v1::RANK_STATE_RUNNING);
+  v1::RankReport report = Report(job, 1, v1::RANK_STATE_FAILED);
+  report.set_peer_lost(true);
+  report.set_message("peer went away");
+  Send(report);
+  Do(WorkerStreamLost{"workers/a"});
+  EXPECT_EQ(Job(job).first_failure().message(), "peer went away");
+  Do(WorkerHeartbeat{"workers/b"});
+  Advance(config.lease);
+  EXPECT_THAT(Job(job).first_failure().message(), HasSubstr("nothing was heard of workers/a"));
+  EXPECT_EQ(Job(job).failures(), 1);
+}
+
+TEST_F(WorkerTest, NewIncarnationLosesItsRanksAtOnce) {
+  Connect("a", 1, 1);
+  const std::string job = Submit(1);
+  ReportAll(job, v1::RANK_STATE_RUNNING);
+  Do(WorkerStreamLost{"workers/a"});
+  Connect("a", 1, 2);
+  EXPECT_EQ(Job(job).reason(), v1::JOB_REASON_BACKING_OFF);
+  EXPECT_THAT(Job(job).first_failure().message(), HasSubstr("restarted"));
+  Advance(absl::Seconds(1));
+  EXPECT_EQ(Job(job).generation(), 2);
+}
+
+TEST_F(WorkerTest, OlderIncarnationIsRefused) {
+  Connect("a", 1, 5);
+  Outcome outcome = Connect("a", 1, 4);
+  EXPECT_EQ(outcome.status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Worker("a").incarnation(), 5);
+}
+
+TEST_F(WorkerTest, StartThatWasNeverSeenIsSentAgain) {
+  Connect("a", 1);
+  const std::string job = Submit(1);
+  Clear();
+  Do(WorkerStreamLost{"workers/a"});
+  Connect("a", 1);  // mentions no rank
+  EXPECT_EQ(Starts(), 1);
+  EXPECT_EQ(Job(job).generation(), 1);
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_STARTING);
+}
+
+TEST_F(WorkerTest, RankThatVanishedIsLost) {
+  Connect("a", 1);
+  const std::string job = Submit(1);
+  ReportAll(job, v1::RANK_STATE_STARTING);
+  Connect("a", 1);
+  EXPECT_EQ(Job(job).reason(), v1::JOB_REASON_BACKING_OFF);
+}
+
+TEST_F(WorkerTest, StopIsRepeatedByHello) {
+  Connect("a", 1);
+  const std::string job = Submit(1);
+  ReportAll(job, v1::RANK_STATE_RUNNING);
+  Do(JobCancelled{job});
+  Clear();
+  Do(WorkerHello{HelloWithRanks("a", 1, job)});
+  ASSERT_EQ(Stops(), 1);
+  EXPECT_TRUE(sent[0].message.stop_rank().graceful());
+}
+
+TEST_F(WorkerTest, StaleRankIsKilledAndKeepsItsSlotUntilItIsGone) {
+  Connect("a", 1);
+  const std::string job = Submit(1);
+  ReportAll(job, v1::RANK_STATE_RUNNING);
+  const v1::Hello hello = HelloWithRanks("a", 1, job);
+  Advance(config.lease);  // down: the job backs off
+  Advance(absl::Seconds(1));
+  Clear();
+  Do(WorkerHello{hello});  // it was only cut off: generation 1 still runs there
+  ASSERT_EQ(Stops(), 1);
+  EXPECT_FALSE(sent[0].message.stop_rank().graceful());
+  EXPECT_EQ(Starts(), 0);
+  v1::RankReport killed = hello.ranks(0);
+  killed.set_state(v1::RANK_STATE_FAILED);
+  killed.set_signal(9);
+  Do(RankReported{"workers/a", killed});
+  EXPECT_EQ(Forgets(), 1);
+  EXPECT_EQ(Starts(), 1);
+  EXPECT_EQ(Job(job).generation(), 2);
+  Do(RankReported{"workers/a", killed});  // again: nothing but another Forget
+  EXPECT_EQ(Forgets(), 2);
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_STARTING);
+}
+
+TEST_F(WorkerTest, RanksOfUnknownJobsAreKilled) {
+  v1::Hello hello = MakeHello("a", 1, 1);
+  v1::RankReport* rank = hello.add_ranks();
+  rank->set_job("jobs/77");
+  rank->set_generation(3);
+  rank->set_state(v1::RANK_STATE_RUNNING);
+  Do(WorkerHello{hello});
+  EXPECT_EQ(Stops(), 1);
+}
+
+TEST_F(WorkerTest, LeavingCostsNothingAndTheJobGoesElsewhere) {
+  Connect("a", 1);
+  Connect("b", 1);
+  const std::string job = Submit(2);
+  ReportAll(job, v1::RANK_STATE_RUNNING);
+  Clear();
+  Do(WorkerLeaving{"workers/a", "SIGTERM"});
+  EXPECT_EQ(Worker("a").state(), v1::WORKER_STATE_DRAINING);
+  ASSERT_EQ(Stops(), 2);  // the peer too: it cannot go on alone
+  EXPECT_TRUE(sent[0].message.stop_rank().graceful());
+  EXPECT_TRUE(sent[1].message.stop_rank().graceful());
+  ReportAll(job, v1::RANK_STATE_STOPPED);
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_QUEUED);
+  EXPECT_EQ(Job(job).reason(), v1::JOB_REASON_WORKER_LEAVING);
+  EXPECT_EQ(Job(job).failures(), 0);
+  Do(WorkerStreamLost{"workers/a"});
+  EXPECT_EQ(Worker("a").state(), v1::WORKER_STATE_DOWN);
+  Connect("c", 1);
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_STARTING);
+  EXPECT_EQ(Job(job).generation(), 2);
+}
+
+TEST_F(WorkerTest, PeersOfALeavingRankDoNotSpendTheBudget) {
+  Connect("a", 1);
+  Connect("b", 1);
+  const std::string job = Submit(2);
+  ReportAll(job, v1::RANK_STATE_RUNNING);
+  v1::RankReport peer = Report(job, 1, v1::RANK_STATE_FAILED);
+  peer.set_peer_lost(true);
+  Send(peer);  // arrives before the cause does
+  Send(Report(job, 0, v1::RANK_STATE_STOPPED));
+  EXPECT_EQ(Job(job).failures(), 0);
+  EXPECT_EQ(Job(job).attempts(), 2);
+}
+
+TEST_F(WorkerTest, LeavingWorkerGetsNothingNewUntilItsNextIncarnation) {
+  Connect("a", 1);
+  Do(WorkerLeaving{"workers/a", ""});
+  const std::string job = Submit(1);
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_QUEUED);
+  Connect("a", 1, 1);
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_QUEUED);
+  Connect("a", 1, 2);
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_STARTING);
+}
+
+TEST_F(WorkerTest, CoordinatorRestartExtendsLeasesAndAdoptsRanks) {
+  Connect("a", 2);
+  const std::string job = Submit(2);
+  ReportAll(job, v1::RANK_STATE_RUNNING);
+  const v1::Hello hello = HelloWithRanks("a", 2, job);
+  now += absl::Hours(1);  // the coordinator was away
+  Do(CoordinatorRestarted{});
+  Do(Tick{});
+  EXPECT_EQ(Worker("a").state(), v1::WORKER_STATE_DISCONNECTED);
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_RUNNING);
+  Clear();
+  Advance(absl::Seconds(1));
+  Do(WorkerHello{hello});
+  EXPECT_TRUE(sent.empty());
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(Job(job).generation(), 1);
+  EXPECT_EQ(Job(job).failures(), 0);
+}
+
+TEST_F(WorkerTest, RestartedCoordinatorLosesWorkersThatStayAway) {
+  Connect("a", 1);
+  const std::string job = Submit(1);
+  ReportAll(job, v1::RANK_STATE_RUNNING);
+  now += absl::Hours(1);
+  Do(CoordinatorRestarted{});
+  EXPECT_EQ(NextDeadline(state), now + config.lease);
+  Advance(config.lease);
+  EXPECT_EQ(Worker("a").state(), v1::WORKER_STATE_DOWN);
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_RECOVERING);
+}
+
+TEST_F(WorkerTest, HelloDeliversEndsThatWereMissed) {
+  Connect("a", 1);
+  const std::string job = Submit(1);
+  ReportAll(job, v1::RANK_STATE_RUNNING);
+  Do(WorkerStreamLost{"workers/a"});
+  v1::Hello hello = MakeHello("a", 1, 1);
+  *hello.add_ranks() = Report(job, 0, v1::RANK_STATE_SUCCEEDED);
+  Clear();
+  Do(WorkerHello{hello});
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(Forgets(), 1);
+}
+
+}  // namespace
+}  // namespace milepost::coordinator
