@@ -40,7 +40,7 @@ TEST(MessageTextTest, PrintsJobsForPeopleAndPrograms) {
 spec:
   train:
     precision: bf16
-state: running
+state: RUNNING
 create_time: "2023-11-14T22:13:20.005Z"
 progress:
   step: 1234567890123
@@ -53,7 +53,7 @@ placements:
   const auto json = MessageToJson(job, Absent::kPrintDefault);
   EXPECT_EQ(json["progress"]["lr"], 0.0);
   EXPECT_EQ(json["attempts"], 0);
-  EXPECT_EQ(json["reason"], "unspecified");
+  EXPECT_EQ(json["reason"], "UNSPECIFIED");
   EXPECT_EQ(json["placements"][1]["worker"], "");
   EXPECT_FALSE(json.contains("first_failure"));
 }

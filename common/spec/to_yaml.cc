@@ -17,6 +17,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "common/check.h"
+#include "milepost/v1/job_spec.pb.h"
 
 namespace milepost {
 namespace {
@@ -140,7 +141,8 @@ std::string EnumYamlName(const google::protobuf::EnumValueDescriptor& value) {
   absl::string_view prefix = value.type()->FindValueByNumber(0)->name();
   absl::string_view name = value.name();
   if (absl::ConsumeSuffix(&prefix, "UNSPECIFIED")) absl::ConsumePrefix(&name, prefix);
-  return absl::AsciiStrToLower(name);
+  const bool of_spec = value.file() == v1::JobSpec::descriptor()->file();
+  return of_spec ? absl::AsciiStrToLower(name) : std::string(name);
 }
 
 Json MessageToJson(const Message& message, Absent absent) {

@@ -1,12 +1,12 @@
-// Protobuf messages as text for people and programs: the spec's own field names, enum values in
-// lower case without their prefix, 64-bit integers as numbers, timestamps as RFC 3339, NaN and
-// infinities as null.
+// Protobuf messages as text for people and programs: the proto's own field names, 64-bit integers
+// as numbers, timestamps as RFC 3339, NaN and infinities as null. Enum values lose their prefix;
+// those of the job spec are in lower case (`bf16`), the others, which users only read, are not
+// (`RUNNING`).
 //
 //   MessageToYaml(spec)         // ParseJobSpecYaml gives the same spec back
 //   MessageToJson(job).dump(2)  // needs <nlohmann/json.hpp>
 //
-// Only fields that are set appear, in the order of the proto; an empty message is `{}`.
-// Thread-safe.
+// Fields are in the order of the proto; an empty message is `{}`. Thread-safe.
 #ifndef MILEPOST_COMMON_SPEC_TO_YAML_H_
 #define MILEPOST_COMMON_SPEC_TO_YAML_H_
 
@@ -32,7 +32,7 @@ nlohmann::ordered_json MessageToJson(const google::protobuf::Message& message,
 // Block-style YAML of any JSON value; ends with a newline.
 std::string JsonToYaml(const nlohmann::ordered_json& value);
 
-// PRECISION_BF16 -> "bf16"
+// PRECISION_BF16 -> "bf16", JOB_STATE_RUNNING -> "RUNNING"
 std::string EnumYamlName(const google::protobuf::EnumValueDescriptor& value);
 
 }  // namespace milepost

@@ -1,0 +1,188 @@
+#include "client/api/clients.h"
+
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "client/api/call.h"
+#include "common/status_macros.h"
+#include "milepost/v1/checkpoint.grpc.pb.h"
+#include "milepost/v1/job.grpc.pb.h"
+#include "milepost/v1/worker.grpc.pb.h"
+
+namespace milepost::client {
+namespace {
+
+constexpr int kPageSize = 500;
+constexpr absl::Duration kLongestVerify = absl::Hours(24);
+
+// Calls Service's `method` once, with retries.
+template <typename Service, typename Request, typename Response>
+absl::StatusOr<Response> Unary(Connection& connection,
+                               grpc::Status (Service::Stub::*method)(grpc::ClientContext*,
+                                                                     const Request&, Response*),
+                               const Request& request,
+                               std::optional<absl::Duration> longest = std::nullopt) {
+  Connection::Core& core = connection.core();
+  auto stub = Service::NewStub(core.channel);
+  const std::function<grpc::Status(grpc::ClientContext*, const Request&, Response*)> call =
+      [&](grpc::ClientContext* context, const Request& r, Response* response) {
+        return (stub.get()->*method)(context, r, response);
+      };
+  return Call(core, call, request, longest.value_or(core.options.call));
+}
+
+// Every page of a List call; `items` takes the repeated field out of one.
+template <typename Service, typename Request, typename Response, typename Item>
+absl::StatusOr<std::vector<Item>> ListAll(
+    Connection& connection,
+    grpc::Status (Service::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+    Request request, google::protobuf::RepeatedPtrField<Item>* (Response::*items)(), int limit) {
+  std::vector<Item> all;
+  while (static_cast<int>(all.size()) < limit) {
+    request.set_page_size(std::min<int>(kPageSize, limit - all.size()));
+    MP_ASSIGN_OR_RETURN(Response page, (Unary<Service>(connection, method, request)));
+    for (Item& item : *(page.*items)()) all.push_back(std::move(item));
+    if (page.next_page_token().empty()) break;
+    request.set_page_token(page.next_page_token());
+  }
+  return all;
+}
+
+}  // namespace
+
+std::string NewRequestId() {
+  std::random_device random;
+  const auto bits = [&] { return (static_cast<uint64_t>(random()) << 32) | random(); };
+  const uint64_t high = (bits() & ~0xf000ull) | 0x4000;  // version 4
+  const uint64_t low = (bits() & ~(3ull << 62)) | (2ull << 62);
+  return absl::StrFormat("%08x-%04x-%04x-%04x-%012x", high >> 32, (high >> 16) & 0xffff,
+                         high & 0xffff, low >> 48, low & 0xffffffffffff);
+}
+
+bool IsTerminal(v1::JobState state) {
+  return state == v1::JOB_STATE_SUCCEEDED || state == v1::JOB_STATE_FAILED ||
+         state == v1::JOB_STATE_CANCELLED;
+}
+
+JobClient::JobClient(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
+
+absl::StatusOr<v1::Job> JobClient::Submit(const v1::JobSpec& spec, bool validate_only) {
+  v1::SubmitJobRequest request;
+  *request.mutable_spec() = spec;
+  request.set_request_id(NewRequestId());
+  request.set_validate_only(validate_only);
+  return Unary<v1::JobService>(*connection_, &v1::JobService::Stub::SubmitJob, request);
+}
+
+absl::StatusOr<v1::Job> JobClient::Get(const std::string& name) {
+  v1::GetJobRequest request;
+  request.set_name(name);
+  return Unary<v1::JobService>(*connection_, &v1::JobService::Stub::GetJob, request);
+}
+
+absl::StatusOr<std::vector<v1::Job>> JobClient::List(int limit) {
+  return ListAll<v1::JobService>(*connection_, &v1::JobService::Stub::ListJobs,
+                                 v1::ListJobsRequest(), &v1::ListJobsResponse::mutable_jobs, limit);
+}
+
+absl::StatusOr<v1::Job> JobClient::Cancel(const std::string& name) {
+  v1::CancelJobRequest request;
+  request.set_name(name);
+  return Unary<v1::JobService>(*connection_, &v1::JobService::Stub::CancelJob, request);
+}
+
+absl::StatusOr<v1::Job> JobClient::Resume(const std::string& name,
+                                          std::optional<int64_t> new_steps) {
+  v1::ResumeJobRequest request;
+  request.set_name(name);
+  request.set_request_id(NewRequestId());
+  if (new_steps) request.set_new_steps(*new_steps);
+  return Unary<v1::JobService>(*connection_, &v1::JobService::Stub::ResumeJob, request);
+}
+
+absl::Status JobClient::Watch(const std::string& name,
+                              const std::function<bool(const v1::Job&)>& on_job) {
+  v1::GetJobRequest request;
+  request.set_name(name);
+  Connection::Core& core = connection_->core();
+  auto stub = v1::JobService::NewStub(core.channel);
+  return Stream<v1::Job>(
+      core, [&](grpc::ClientContext* context) { return stub->WatchJob(context, request); }, on_job);
+}
+
+absl::Status JobClient::StreamLogs(v1::StreamLogsRequest request,
+                                   const std::function<bool(const v1::LogLine&)>& on_line) {
+  Connection::Core& core = connection_->core();
+  auto stub = v1::JobService::NewStub(core.channel);
+  uint64_t last = 0;
+  const auto once = [&](const v1::LogLine& line) {
+    if (line.sequence() != 0 && line.sequence() <= last) return true;
+    last = line.sequence();
+    // A stream that is opened again starts where this one broke, not N lines before the end.
+    request.set_tail(0);
+    *request.mutable_since() = line.time();
+    return on_line(line);
+  };
+  return Stream<v1::LogLine>(
+      core, [&](grpc::ClientContext* context) { return stub->StreamLogs(context, request); }, once);
+}
+
+CheckpointClient::CheckpointClient(std::shared_ptr<Connection> connection)
+    : connection_(std::move(connection)) {}
+
+absl::StatusOr<std::vector<v1::Checkpoint>> CheckpointClient::List(const std::string& job,
+                                                                   int limit) {
+  v1::ListCheckpointsRequest request;
+  request.set_job(job);
+  return ListAll<v1::CheckpointService>(*connection_, &v1::CheckpointService::Stub::ListCheckpoints,
+                                        request, &v1::ListCheckpointsResponse::mutable_checkpoints,
+                                        limit);
+}
+
+absl::StatusOr<v1::CheckpointManifest> CheckpointClient::Get(const std::string& name) {
+  v1::GetCheckpointRequest request;
+  request.set_name(name);
+  return Unary<v1::CheckpointService>(*connection_, &v1::CheckpointService::Stub::GetCheckpoint,
+                                      request);
+}
+
+absl::StatusOr<v1::VerifyCheckpointResponse> CheckpointClient::Verify(const std::string& name) {
+  v1::VerifyCheckpointRequest request;
+  request.set_name(name);
+  return Unary<v1::CheckpointService>(*connection_, &v1::CheckpointService::Stub::VerifyCheckpoint,
+                                      request, kLongestVerify);
+}
+
+absl::StatusOr<v1::Checkpoint> CheckpointClient::Pin(const std::string& name, bool pinned) {
+  v1::PinCheckpointRequest request;
+  request.set_name(name);
+  request.set_pinned(pinned);
+  return Unary<v1::CheckpointService>(*connection_, &v1::CheckpointService::Stub::PinCheckpoint,
+                                      request);
+}
+
+absl::Status CheckpointClient::Delete(const std::string& name) {
+  v1::DeleteCheckpointRequest request;
+  request.set_name(name);
+  return Unary<v1::CheckpointService>(*connection_, &v1::CheckpointService::Stub::DeleteCheckpoint,
+                                      request)
+      .status();
+}
+
+WorkerClient::WorkerClient(std::shared_ptr<Connection> connection)
+    : connection_(std::move(connection)) {}
+
+absl::StatusOr<v1::Worker> WorkerClient::Get(const std::string& name) {
+  v1::GetWorkerRequest request;
+  request.set_name(name);
+  return Unary<v1::WorkerService>(*connection_, &v1::WorkerService::Stub::GetWorker, request);
+}
+
+absl::StatusOr<std::vector<v1::Worker>> WorkerClient::List(int limit) {
+  return ListAll<v1::WorkerService>(*connection_, &v1::WorkerService::Stub::ListWorkers,
+                                    v1::ListWorkersRequest(),
+                                    &v1::ListWorkersResponse::mutable_workers, limit);
+}
+
+}  // namespace milepost::client

@@ -1,0 +1,82 @@
+// The coordinator's services as blocking C++ calls. See connection.h for errors, retries and
+// cancellation. Each client is thread-safe, cheap, and keeps its connection alive.
+#ifndef MILEPOST_CLIENT_API_CLIENTS_H_
+#define MILEPOST_CLIENT_API_CLIENTS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/api/connection.h"
+#include "milepost/v1/checkpoint.pb.h"
+#include "milepost/v1/job.pb.h"
+#include "milepost/v1/worker.pb.h"
+
+namespace milepost::client {
+
+// A random UUID: the same request_id sent twice is one request.
+std::string NewRequestId();
+
+class JobClient {
+ public:
+  explicit JobClient(std::shared_ptr<Connection> connection);
+
+  // INVALID_ARGUMENT with a line per field when the spec breaks a rule.
+  absl::StatusOr<v1::Job> Submit(const v1::JobSpec& spec, bool validate_only = false);
+  absl::StatusOr<v1::Job> Get(const std::string& name);
+  // Newest first, at most `limit`.
+  absl::StatusOr<std::vector<v1::Job>> List(int limit = 10'000);
+  absl::StatusOr<v1::Job> Cancel(const std::string& name);
+  absl::StatusOr<v1::Job> Resume(const std::string& name, std::optional<int64_t> new_steps);
+
+  // Calls `on_job` with the job now and after every change, until it is terminal or `on_job`
+  // answers false. A lost stream is opened again for `reach` (counted from the last message).
+  absl::Status Watch(const std::string& name, const std::function<bool(const v1::Job&)>& on_job);
+
+  // Calls `on_line` for every line until the log (with follow: the job) ends or it answers false. A
+  // lost stream is opened again and no line is given twice.
+  absl::Status StreamLogs(v1::StreamLogsRequest request,
+                          const std::function<bool(const v1::LogLine&)>& on_line);
+
+ private:
+  std::shared_ptr<Connection> connection_;
+};
+
+class CheckpointClient {
+ public:
+  explicit CheckpointClient(std::shared_ptr<Connection> connection);
+
+  // Newest first, at most `limit`; of every job when `job` is empty.
+  absl::StatusOr<std::vector<v1::Checkpoint>> List(const std::string& job, int limit = 10'000);
+  absl::StatusOr<v1::CheckpointManifest> Get(const std::string& name);
+  // Reads every byte: may take as long as that takes.
+  absl::StatusOr<v1::VerifyCheckpointResponse> Verify(const std::string& name);
+  absl::StatusOr<v1::Checkpoint> Pin(const std::string& name, bool pinned);
+  absl::Status Delete(const std::string& name);
+
+ private:
+  std::shared_ptr<Connection> connection_;
+};
+
+class WorkerClient {
+ public:
+  explicit WorkerClient(std::shared_ptr<Connection> connection);
+
+  absl::StatusOr<v1::Worker> Get(const std::string& name);
+  absl::StatusOr<std::vector<v1::Worker>> List(int limit = 10'000);
+
+ private:
+  std::shared_ptr<Connection> connection_;
+};
+
+// True for SUCCEEDED, FAILED and CANCELLED.
+bool IsTerminal(v1::JobState state);
+
+}  // namespace milepost::client
+
+#endif  // MILEPOST_CLIENT_API_CLIENTS_H_

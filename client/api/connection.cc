@@ -1,0 +1,70 @@
+#include "client/api/connection.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/api/call.h"
+#include "common/rpc/status.h"
+#include "common/status_macros.h"
+
+namespace milepost::client {
+
+std::shared_ptr<Connection> Connection::To(const std::string& address,
+                                           const ConnectionOptions& options) {
+  auto core = std::make_unique<Core>();
+  core->address = address;
+  core->options = options;
+  core->channel = MakeChannel(address);
+  return std::shared_ptr<Connection>(new Connection(std::move(core)));
+}
+
+Connection::Connection(std::unique_ptr<Core> core) : core_(std::move(core)) {}
+Connection::~Connection() = default;
+
+const std::string& Connection::address() const { return core_->address; }
+
+void Connection::Cancel() {
+  std::lock_guard lock(core_->mutex);
+  core_->cancelled = true;
+  for (grpc::ClientContext* context : core_->in_flight) context->TryCancel();
+  core_->cancelled_changed.notify_all();
+}
+
+CallContext::CallContext(Connection::Core* core) : core_(core) {
+  std::lock_guard lock(core_->mutex);
+  core_->in_flight.insert(&context_);
+  if (core_->cancelled) context_.TryCancel();
+}
+
+CallContext::~CallContext() {
+  std::lock_guard lock(core_->mutex);
+  core_->in_flight.erase(&context_);
+}
+
+bool Backoff::Retry(const grpc::Status& status) {
+  if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return false;
+  std::unique_lock lock(core_->mutex);
+  const absl::Duration left = give_up_ - absl::Now();
+  if (left <= absl::ZeroDuration() || core_->cancelled) return false;
+  const double share = std::uniform_real_distribution<double>(0.5, 1)(core_->random);
+  const absl::Duration delay = std::min(next_ * share, left);
+  next_ = std::min(next_ * 2, absl::Milliseconds(500));
+  return !core_->cancelled_changed.wait_for(lock, absl::ToChronoNanoseconds(delay),
+                                            [&] { return core_->cancelled; });
+}
+
+absl::Status Explained(Connection::Core& core, const grpc::Status& status) {
+  absl::Status result = FromGrpcStatus(status);
+  {
+    std::lock_guard lock(core.mutex);
+    if (core.cancelled) return absl::CancelledError("cancelled");
+  }
+  if (absl::IsUnavailable(result)) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot reach the coordinator at ", core.address, " (tried for ",
+                     absl::FormatDuration(core.options.reach), "): ", result.message()));
+  }
+  return Annotate(result, absl::StrCat("coordinator ", core.address));
+}
+
+}  // namespace milepost::client

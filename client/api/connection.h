@@ -1,0 +1,49 @@
+// A connection to the coordinator, shared by the clients of this folder.
+//
+//   auto connection = client::Connection::To("127.0.0.1:7070");
+//   client::JobClient jobs(connection);
+//   MP_ASSIGN_OR_RETURN(v1::Job job, jobs.Get("jobs/7"));
+//
+// Errors of every call: the server's code and message after "coordinator ADDRESS: ". While the
+// coordinator cannot be reached (UNAVAILABLE) a call is tried again, with back-off and jitter, for
+// ConnectionOptions::reach; no other error is retried. After Cancel every call, also one in flight,
+// ends with CANCELLED.
+//
+// Thread-safe. Calls block; To does not.
+#ifndef MILEPOST_CLIENT_API_CONNECTION_H_
+#define MILEPOST_CLIENT_API_CONNECTION_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+
+namespace milepost::client {
+
+struct ConnectionOptions {
+  absl::Duration reach = absl::Seconds(5);  // how long UNAVAILABLE is retried
+  absl::Duration call = absl::Seconds(60);  // longest unary call; DEADLINE_EXCEEDED after it
+};
+
+class Connection {
+ public:
+  static std::shared_ptr<Connection> To(const std::string& address,
+                                        const ConnectionOptions& options = {});
+  ~Connection();
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  const std::string& address() const;
+  void Cancel();
+
+  struct Core;  // internal to this folder (call.h)
+  Core& core() { return *core_; }
+
+ private:
+  explicit Connection(std::unique_ptr<Core> core);
+  std::unique_ptr<Core> core_;
+};
+
+}  // namespace milepost::client
+
+#endif  // MILEPOST_CLIENT_API_CONNECTION_H_
