@@ -28,6 +28,7 @@
 #include "absl/status/statusor.h"
 #include "engine/plan/step_plan.h"
 #include "engine/runtime/backend.h"
+#include "engine/runtime/op_time.h"
 #include "engine/runtime/step_context.h"
 
 namespace milepost::runtime {
@@ -39,16 +40,6 @@ enum class Section : uint8_t {
   kUpdate,     // update ops after it. Joins both streams.
 };
 inline constexpr int kSections = 3;
-
-// What ops of one kind have cost since creation.
-struct OpKindTime {
-  graph::OpKind kind;
-  graph::Phase phase;
-  int64_t runs = 0;
-  double seconds = 0;
-  double flops = 0;  // of matrix products
-  double bytes = 0;
-};
 
 class Executor {
  public:

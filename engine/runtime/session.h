@@ -3,15 +3,16 @@
 // comm::InProcessGroup.
 //
 //   MP_ASSIGN_OR_RETURN(auto session, TrainingSession::Create(spec, {.rank = r}, communicator));
-//   MP_RETURN_IF_ERROR(session->InitializeParameters());          // or Restore(...)
+//   MP_RETURN_IF_ERROR(session->InitializeParameters());  // or fill RestoreTargets, FinishRestore
 //   while (session->step() < spec.train().steps()) {
 //     MP_ASSIGN_OR_RETURN(StepReport report, session->Step(stop_requested));
-//     if (report.stop_agreed) break;                               // every rank sees it at the
-//     same step
+//     if (report.stop_agreed) break;  // every rank sees it at the same step
 //   }
 //
-// Not thread-safe: one thread drives it. Step and Evaluate block on collectives; a lost peer gives
-// UNAVAILABLE (or ABORTED after Communicator::Abort), after which only destruction is allowed. No
+// Not thread-safe: one thread drives it. All but Create, the accessors and SaveSources are
+// collective: every rank calls them in the same order. They block on peers; a lost peer gives
+// UNAVAILABLE, DEADLINE_EXCEEDED or ABORTED (comm::IsPeerLost). After any error of theirs, which
+// also aborts the communicator so that no peer waits for this rank, only destruction is allowed. No
 // allocation, lock, system call or log line of ours inside a step (collectives and data prefetch
 // have their own threads).
 #ifndef MILEPOST_ENGINE_RUNTIME_SESSION_H_
@@ -26,6 +27,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/plan/step_plan.h"
+#include "engine/runtime/op_time.h"
 #include "milepost/v1/checkpoint.pb.h"
 #include "milepost/v1/job_spec.pb.h"
 
@@ -69,25 +71,25 @@ struct StateInterval {
 
 class TrainingSession {
  public:
-  // `spec` is normalised. `communicator` must outlive the session; its rank and world count.
-  // Opens the data (INVALID_ARGUMENT / NOT_FOUND with the path), plans, allocates one arena
-  // (RESOURCE_EXHAUSTED with the figures).
+  // `spec` is normalised; its resources.ranks is the communicator's world (INVALID_ARGUMENT
+  // otherwise). `communicator` must outlive the session. Opens the data (INVALID_ARGUMENT /
+  // NOT_FOUND with the path), plans, allocates one arena (RESOURCE_EXHAUSTED with the figures).
   static absl::StatusOr<std::unique_ptr<TrainingSession>> Create(const v1::JobSpec& spec,
                                                                  const SessionOptions& options,
                                                                  comm::Communicator* communicator);
   virtual ~TrainingSession() = default;
 
-  // From the spec's seed: the same values at any world size.
+  // From the spec's seed: the same values at any world size. Collective.
   virtual absl::Status InitializeParameters() = 0;
 
   // ---- state in and out ----
   // Names, kinds ("master", "m", "v"), dtypes and global shapes; the same on every rank.
   virtual const std::vector<v1::TensorInfo>& state_tensors() const = 0;
-  // The intervals that this rank must be given by a restore, in tensor order; `data` points into
-  // the arena. Fill all of them, then call FinishRestore.
+  // The intervals that this rank must be given by a restore, sorted by tensor; `data` points into
+  // the arena. Fill all of them, then call FinishRestore, before the first Step.
   virtual std::vector<StateInterval> RestoreTargets() = 0;
-  // FAILED_PRECONDITION when the state does not fit the spec (says what differs). Collective:
-  // rebuilds the compute-dtype parameters (all-gather at stage 1).
+  // FAILED_PRECONDITION when the state does not belong to the spec's model, optimizer kind, seed
+  // and sequence length. Collective: rebuilds the compute-dtype parameters (all-gather at stage 1).
   virtual absl::Status FinishRestore(const v1::TrainerState& state) = 0;
   // The intervals that this rank saves: over all ranks every element exactly once. `data` points
   // into the arena: copy before the next Step.
@@ -95,36 +97,49 @@ class TrainingSession {
   virtual v1::TrainerState trainer_state() const = 0;
 
   // ---- training ----
+  // FAILED_PRECONDITION, naming the step, for a non-finite gradient norm under `on_nonfinite: fail`
+  // (nothing was updated then).
   virtual absl::StatusOr<StepReport> Step(bool stop_requested) = 0;
-  virtual absl::StatusOr<EvaluationReport>
-  Evaluate() = 0;                    // FAILED_PRECONDITION: no validation data
+  // The validation file's first `train.validation.samples` sequences (all, if it has fewer), split
+  // over the ranks. Sets trainer_state's validation fields. FAILED_PRECONDITION: no validation
+  // data.
+  virtual absl::StatusOr<EvaluationReport> Evaluate() = 0;
   virtual int64_t step() const = 0;  // optimizer steps done
   virtual const plan::StepPlan& plan() const = 0;
   // Bytes of the arena as allocated: equals plan().arena_bytes.
   virtual int64_t allocated_bytes() const = 0;
+  // Training ops, by kind and phase, since creation.
+  virtual std::vector<OpKindTime> op_times() const = 0;
 };
 
 // Text generation from master weights, one sequence, on the CPU backend.
+//
+//   MP_ASSIGN_OR_RETURN(auto generator, Generator::Create(model, precision, threads));
+//   for (const StateInterval& target : generator->LoadTargets()) ...   // fill
+//   MP_RETURN_IF_ERROR(generator->FinishLoad());
+//   MP_RETURN_IF_ERROR(generator->Generate(prompt, options, [](int32_t token) { ... }));
+//
+// The same prompt, options and weights give the same tokens. Not thread-safe.
 struct GenerateOptions {
   int64_t tokens = 200;
   double temperature = 0.8;  // 0: greedy
   int64_t top_k = 0;         // 0: all
   uint64_t seed = 0;
-  int threads = 1;
 };
 
 class Generator {
  public:
+  // RESOURCE_EXHAUSTED when the memory cannot be had; INVALID_ARGUMENT for a bad model.
   static absl::StatusOr<std::unique_ptr<Generator>> Create(const v1::ModelSpec& model,
                                                            v1::Precision precision, int threads);
   virtual ~Generator() = default;
-  // Master tensors wanted, whole, f32; `data` is host memory that lives as long as the generator.
-  // Fill all, then call FinishLoad.
+  // Master tensors wanted, whole, f32; `data` is valid until FinishLoad. Fill all, then call it.
   virtual const std::vector<v1::TensorInfo>& tensors() const = 0;
   virtual std::vector<StateInterval> LoadTargets() = 0;
   virtual absl::Status FinishLoad() = 0;
-  // Calls `emit` with each new token id. INVALID_ARGUMENT for an empty prompt or an id outside the
-  // vocabulary. Longer texts than the context slide the window.
+  // Calls `emit` with each new token id as it is made. INVALID_ARGUMENT for an empty prompt, an id
+  // outside the vocabulary or an option out of range. A text longer than the context slides the
+  // window. FAILED_PRECONDITION before FinishLoad.
   virtual absl::Status Generate(absl::Span<const int32_t> prompt, const GenerateOptions& options,
                                 const std::function<void(int32_t)>& emit) = 0;
 };

@@ -1,0 +1,117 @@
+#include "engine/runtime/parameter_store.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/status_macros.h"
+#include "engine/comm/communicator.h"
+#include "engine/kernels/cpu/elementwise.h"
+#include "engine/kernels/cpu/random.h"
+#include "engine/runtime/randomness.h"
+
+namespace milepost::runtime {
+
+ParameterStore::ParameterStore(const plan::StepPlan& plan, const graph::Graph& graph, char* arena,
+                               comm::Communicator* communicator)
+    : plan_(plan),
+      graph_(graph),
+      arena_(arena),
+      communicator_(communicator),
+      rank_(communicator == nullptr ? 0 : communicator->rank()) {
+  for (const graph::Parameter& parameter : graph.parameters) {
+    const graph::Value& value = graph.values[parameter.value];
+    for (const char* kind : kStateKindNames) {
+      v1::TensorInfo& info = tensors_.emplace_back();
+      info.set_name(value.name);
+      info.set_kind(kind);
+      info.set_dtype(graph::Name(graph::DType::kF32));
+      for (int64_t dimension : value.shape) info.add_shape(dimension);
+    }
+  }
+}
+
+int64_t ParameterStore::HeldBegin(const plan::FlatGroup& group) const {
+  return plan_.options.zero_stage == 0 ? 0 : group.shard_elements * rank_;
+}
+
+float* ParameterStore::Data(const plan::FlatGroup& group, int kind) const {
+  const plan::BufferId buffers[kStateKinds] = {group.master_buffer, group.m_buffer, group.v_buffer};
+  if (buffers[kind] != plan::kNoBuffer) return reinterpret_cast<float*>(BufferAt(buffers[kind]));
+  // fp32: the parameter is its own master.
+  return reinterpret_cast<float*>(BufferAt(group.parameter_buffer)) + HeldBegin(group);
+}
+
+template <typename RangeOf>
+std::vector<StateInterval> ParameterStore::Intervals(RangeOf range_of) const {
+  std::vector<StateInterval> intervals;
+  for (const plan::FlatGroup& group : plan_.groups) {
+    const Range range = range_of(group);
+    for (const plan::GroupParameter& p : group.parameters) {
+      const int64_t begin = std::max(p.begin, range.begin);
+      const int64_t end = std::min(p.begin + p.elements, range.end);
+      if (begin >= end) continue;
+      for (int kind = 0; kind < kStateKinds; ++kind) {
+        float* data = Data(group, kind) + (begin - HeldBegin(group));
+        intervals.push_back({.tensor = p.parameter * kStateKinds + kind,
+                             .begin = begin - p.begin,
+                             .end = end - p.begin,
+                             .data = reinterpret_cast<char*>(data)});
+      }
+    }
+  }
+  std::sort(intervals.begin(), intervals.end(),
+            [](const StateInterval& a, const StateInterval& b) { return a.tensor < b.tensor; });
+  return intervals;
+}
+
+std::vector<StateInterval> ParameterStore::Held() const {
+  return Intervals([this](const plan::FlatGroup& group) {
+    return Range{HeldBegin(group), HeldBegin(group) + group.shard_elements};
+  });
+}
+
+std::vector<StateInterval> ParameterStore::Saved() const {
+  // Also at stage 0, where every rank holds everything: the ranks share the work.
+  return Intervals([this](const plan::FlatGroup& group) {
+    const int64_t count = group.padded_elements / plan_.options.world;
+    return Range{count * rank_, count * (rank_ + 1)};
+  });
+}
+
+void ParameterStore::Initialize(uint64_t seed) {
+  for (const StateInterval& interval : Held()) {
+    float* data = reinterpret_cast<float*>(interval.data);
+    const int64_t count = interval.end - interval.begin;
+    const int parameter = interval.tensor / kStateKinds;
+    const graph::Parameter& p = graph_.parameters[parameter];
+    if (interval.tensor % kStateKinds != 0 || p.initializer == graph::Initializer::kZeros) {
+      kernels::Fill(data, count, 0.0F);
+    } else if (p.initializer == graph::Initializer::kOnes) {
+      kernels::Fill(data, count, 1.0F);
+    } else {
+      kernels::NormalInit(
+          data, count, 0.0F, static_cast<float>(p.stddev), seed,
+          RandomStream(RandomPurpose::kInitialize, static_cast<uint32_t>(parameter)),
+          static_cast<uint64_t>(interval.begin));
+    }
+  }
+}
+
+absl::Status ParameterStore::RebuildParameters() {
+  const bool bf16 = plan_.options.compute_dtype == graph::DType::kBF16;
+  const int64_t element = graph::ByteSize(plan_.options.compute_dtype);
+  for (const plan::FlatGroup& group : plan_.groups) {
+    char* parameters = BufferAt(group.parameter_buffer);
+    if (bf16) {
+      kernels::CastToBf16(Data(group, 0), group.shard_elements,
+                          reinterpret_cast<kernels::bf16*>(parameters) + HeldBegin(group));
+    }
+    if (plan_.options.zero_stage > 0 && plan_.options.world > 1) {
+      MP_RETURN_IF_ERROR(communicator_->AllGather(
+          parameters, static_cast<size_t>(group.padded_elements * element)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace milepost::runtime

@@ -1,0 +1,66 @@
+// A rank's parameters and optimizer state inside the arena: which elements of which tensors it
+// holds, their initial values, and the compute-dtype parameters made from the masters.
+//
+//   ParameterStore store(plan, plan.train.graph, arena.data(), communicator);
+//   store.Initialize(seed);                                 // or fill store.Held()
+//   MP_RETURN_IF_ERROR(store.RebuildParameters());          // collective
+//
+// Tensors are numbered parameter * 3 + kind; kinds are master, m, v, in this order. What the
+// constructor is given must outlive the store. Not synchronised.
+#ifndef MILEPOST_ENGINE_RUNTIME_PARAMETER_STORE_H_
+#define MILEPOST_ENGINE_RUNTIME_PARAMETER_STORE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/plan/step_plan.h"
+#include "engine/runtime/session.h"
+
+namespace milepost::runtime {
+
+inline constexpr int kStateKinds = 3;
+inline constexpr const char* kStateKindNames[kStateKinds] = {"master", "m", "v"};
+
+class ParameterStore {
+ public:
+  // `communicator` may be null where the plan's world is 1.
+  ParameterStore(const plan::StepPlan& plan, const graph::Graph& graph, char* arena,
+                 comm::Communicator* communicator);
+
+  const std::vector<v1::TensorInfo>& tensors() const { return tensors_; }
+  // Everything that this rank holds; sorted by tensor.
+  std::vector<StateInterval> Held() const;
+  // What it saves: over all ranks, every element exactly once.
+  std::vector<StateInterval> Saved() const;
+
+  // Masters from (seed, parameter, element); m and v zero. Local.
+  void Initialize(uint64_t seed);
+  // Compute-dtype parameters from the masters: a cast, and at stage 1 an all-gather.
+  absl::Status RebuildParameters();
+
+ private:
+  // This rank's elements of a group that it holds (stage 1: its shard; stage 0: all).
+  int64_t HeldBegin(const plan::FlatGroup& group) const;
+  // Where element HeldBegin() of the group lies.
+  float* Data(const plan::FlatGroup& group, int kind) const;
+  char* BufferAt(plan::BufferId id) const { return arena_ + plan_.buffers[id].offset; }
+  // The tensors' pieces within elements [begin, end) of each group, sorted by tensor.
+  struct Range {
+    int64_t begin;
+    int64_t end;
+  };
+  template <typename RangeOf>
+  std::vector<StateInterval> Intervals(RangeOf range_of) const;
+
+  const plan::StepPlan& plan_;
+  const graph::Graph& graph_;
+  char* const arena_;
+  comm::Communicator* const communicator_;
+  const int rank_;
+  std::vector<v1::TensorInfo> tensors_;
+};
+
+}  // namespace milepost::runtime
+
+#endif  // MILEPOST_ENGINE_RUNTIME_PARAMETER_STORE_H_

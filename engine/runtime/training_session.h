@@ -1,0 +1,90 @@
+// Internal to session.cc: the one implementation of TrainingSession.
+#ifndef MILEPOST_ENGINE_RUNTIME_TRAINING_SESSION_H_
+#define MILEPOST_ENGINE_RUNTIME_TRAINING_SESSION_H_
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "engine/data/dataset.h"
+#include "engine/data/prefetcher.h"
+#include "engine/optim/adamw.h"
+#include "engine/optim/schedule.h"
+#include "engine/runtime/arena.h"
+#include "engine/runtime/cpu_backend.h"
+#include "engine/runtime/executor.h"
+#include "engine/runtime/parameter_store.h"
+#include "engine/runtime/session.h"
+
+namespace milepost::runtime {
+
+class TrainingSessionImpl : public TrainingSession {
+ public:
+  TrainingSessionImpl(const v1::JobSpec& spec, const SessionOptions& options,
+                      comm::Communicator* communicator);
+  // Everything that can fail.
+  absl::Status Open();
+
+  absl::Status InitializeParameters() override;
+  const std::vector<v1::TensorInfo>& state_tensors() const override { return store_->tensors(); }
+  std::vector<StateInterval> RestoreTargets() override { return store_->Held(); }
+  absl::Status FinishRestore(const v1::TrainerState& state) override;
+  std::vector<StateInterval> SaveSources() override { return store_->Saved(); }
+  v1::TrainerState trainer_state() const override { return state_; }
+  absl::StatusOr<StepReport> Step(bool stop_requested) override;
+  absl::StatusOr<EvaluationReport> Evaluate() override;
+  int64_t step() const override { return state_.step(); }
+  const plan::StepPlan& plan() const override { return plan_; }
+  int64_t allocated_bytes() const override { return arena_->bytes(); }
+  std::vector<OpKindTime> op_times() const override { return train_->Times(); }
+
+ private:
+  // Where a program's host-filled values lie.
+  struct Inputs {
+    int32_t* tokens = nullptr;
+    int32_t* targets = nullptr;
+  };
+
+  absl::Status OpenData();
+  absl::Status MakePlan();
+  Inputs InputsOf(const plan::Program& program) const;
+  absl::Status Ready(absl::string_view call) const;
+  // Keeps `status` for every later call and lets no peer wait for this rank.
+  absl::Status Fail(const absl::Status& status);
+  absl::Status RunMicroSteps();
+  // Decides about the update from the reduced scalars.
+  absl::Status Decide(StepReport* report);
+  void Advance(StepReport* report);
+  absl::Status EvaluateTurn(int64_t samples, int64_t turn);
+
+  const v1::JobSpec spec_;
+  const SessionOptions options_;
+  comm::Communicator* const communicator_;
+  data::BatchLayout layout_;
+  optim::Schedule schedule_;
+  optim::AdamWHyper hyper_;
+  v1::TrainerState state_;
+
+  std::shared_ptr<const data::TokenDataset> train_data_;
+  std::shared_ptr<const data::TokenDataset> validation_data_;  // null: none
+  std::unique_ptr<data::Prefetcher> prefetcher_;
+
+  // Declared in the order in which they refer to each other.
+  CpuBackend backend_;
+  plan::StepPlan plan_;
+  std::optional<Arena> arena_;
+  std::optional<ParameterStore> store_;
+  std::unique_ptr<Executor> train_;
+  std::unique_ptr<Executor> evaluate_;
+
+  Inputs train_inputs_;
+  Inputs evaluate_inputs_;
+  double* scalars_ = nullptr;
+  StepContext context_;
+  bool has_parameters_ = false;
+  absl::Status failure_;
+};
+
+}  // namespace milepost::runtime
+
+#endif  // MILEPOST_ENGINE_RUNTIME_TRAINING_SESSION_H_
