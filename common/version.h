@@ -1,0 +1,11 @@
+// The release that every binary reports. CMakeLists.txt's project() has the same one.
+#ifndef MILEPOST_COMMON_VERSION_H_
+#define MILEPOST_COMMON_VERSION_H_
+
+namespace milepost {
+
+inline constexpr char kVersion[] = "0.1.0";
+
+}  // namespace milepost
+
+#endif  // MILEPOST_COMMON_VERSION_H_

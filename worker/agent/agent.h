@@ -1,0 +1,48 @@
+// The worker: runs the ranks that the coordinator tells it to, and reports on them, until told to
+// leave.
+//
+//   MP_ASSIGN_OR_RETURN(auto agent, Agent::Create(options));
+//   // from a signal-handling thread: agent->RequestStop();
+//   agent->Run();
+#ifndef MILEPOST_WORKER_AGENT_AGENT_H_
+#define MILEPOST_WORKER_AGENT_AGENT_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace milepost::worker {
+
+struct AgentOptions {
+  std::string coordinator;                       // host:port
+  std::string data_dir;                          // made if it is not there
+  std::string id;                                // empty: stored, or made up at the first start
+  int slots = 1;                                 // 1 to 1024
+  std::vector<int> cores;                        // empty: all that this process may use
+  std::string trainer_binary;                    // milepost-trainer
+  absl::Duration stop_time = absl::Seconds(60);  // for ranks to checkpoint and leave
+};
+
+class Agent {
+ public:
+  // Takes the data directory, makes the identity. Errors name the flag or the path.
+  static absl::StatusOr<std::unique_ptr<Agent>> Create(AgentOptions options);
+  virtual ~Agent() = default;
+
+  // Blocks until RequestStop and the end of every rank: SIGTERM to each, and SIGKILL after
+  // stop_time. Trainers never outlive it.
+  virtual void Run() = 0;
+
+  // From any thread, also before Run. Does not block.
+  virtual void RequestStop() = 0;
+
+  virtual const std::string& id() const = 0;
+};
+
+}  // namespace milepost::worker
+
+#endif  // MILEPOST_WORKER_AGENT_AGENT_H_

@@ -1,0 +1,102 @@
+#include "worker/agent/exit_class.h"
+
+#include <fstream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/exit_codes.h"
+
+namespace milepost::worker {
+
+namespace {
+
+v1::FailureClass ClassOfExitCode(int code) {
+  switch (code) {
+    case kExitUsage:
+      return v1::FAILURE_CLASS_USER;
+    case kExitData:
+      return v1::FAILURE_CLASS_DATA;
+    case kExitOutOfMemory:
+      return v1::FAILURE_CLASS_OUT_OF_MEMORY;
+    case kExitNetwork:
+    case kExitPeerLost:
+      return v1::FAILURE_CLASS_NETWORK;
+    default:
+      return v1::FAILURE_CLASS_INTERNAL;
+  }
+}
+
+void DescribeSignal(const TrainerEnd& end, v1::RankReport& report) {
+  report.set_signal(end.exit.signal);
+  std::string message = absl::StrCat("the trainer was ", end.exit.ToString());
+  if (end.killed_by_us) {
+    report.set_peer_lost(true);
+    report.set_failure_class(v1::FAILURE_CLASS_HOST);
+    message += " by its worker, as told";
+  } else if (end.exit.signal == SIGKILL && end.oom_kill_seen) {
+    report.set_failure_class(v1::FAILURE_CLASS_OUT_OF_MEMORY);
+    message += " by the kernel's out-of-memory killer";
+  } else if (end.exit.signal == SIGKILL || end.exit.signal == SIGTERM) {
+    report.set_failure_class(v1::FAILURE_CLASS_HOST);
+    message += ", not by Milepost: someone's kill, or the host ran out of memory";
+  } else {
+    report.set_failure_class(v1::FAILURE_CLASS_INTERNAL);
+  }
+  report.set_message(message);
+}
+
+void DescribeFailureCode(const TrainerEnd& end, v1::RankReport& report) {
+  const int code = end.exit.exit_code;
+  report.set_failure_class(ClassOfExitCode(code));
+  report.set_peer_lost(code == kExitPeerLost || code == kExitFenced);
+  if (end.failure.has_value()) {
+    if (end.failure->class_() != v1::FAILURE_CLASS_UNSPECIFIED) {
+      report.set_failure_class(end.failure->class_());
+    }
+    report.set_message(end.failure->message());
+  } else if (!end.last_lines.empty()) {
+    report.set_message(absl::StrCat(end.exit.ToString(), ": ", end.last_lines.back()));
+  } else {
+    report.set_message(absl::StrCat("the trainer ended with ", end.exit.ToString()));
+  }
+}
+
+}  // namespace
+
+void DescribeEnd(const TrainerEnd& end, v1::RankReport& report) {
+  report.set_exit_code(end.exit.exit_code);
+  if (end.exit.success()) {
+    report.set_state(v1::RANK_STATE_SUCCEEDED);
+    return;
+  }
+  // SIGTERM kills only a trainer that has not yet begun.
+  if ((end.exit.signal == 0 && end.exit.exit_code == kExitStopped) ||
+      (end.exit.signal == SIGTERM && end.asked_to_stop)) {
+    report.set_state(v1::RANK_STATE_STOPPED);
+    return;
+  }
+  report.set_state(v1::RANK_STATE_FAILED);
+  if (end.exit.signal != 0) {
+    DescribeSignal(end, report);
+  } else {
+    DescribeFailureCode(end, report);
+  }
+  for (const std::string& line : end.last_lines) report.add_last_lines(line);
+}
+
+int64_t CgroupOomKills() {
+  std::ifstream cgroup("/proc/self/cgroup");
+  std::string line;
+  while (std::getline(cgroup, line)) {
+    if (!absl::StartsWith(line, "0::")) continue;
+    std::ifstream events("/sys/fs/cgroup" + line.substr(3) + "/memory.events");
+    std::string name;
+    int64_t count = 0;
+    while (events >> name >> count) {
+      if (name == "oom_kill") return count;
+    }
+  }
+  return 0;
+}
+
+}  // namespace milepost::worker

@@ -1,0 +1,32 @@
+// What a trainer's end means: the one place that turns exit codes and signals into rank reports.
+#ifndef MILEPOST_WORKER_AGENT_EXIT_CLASS_H_
+#define MILEPOST_WORKER_AGENT_EXIT_CLASS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/subprocess.h"
+#include "milepost/v1/trainer.pb.h"
+
+namespace milepost::worker {
+
+struct TrainerEnd {
+  ExitResult exit;
+  bool asked_to_stop = false;  // SIGTERM from us
+  bool killed_by_us = false;   // SIGKILL: told to by the coordinator, or out of time while stopping
+  bool oom_kill_seen = false;  // the kernel's OOM killer struck in our cgroup while it ran
+  std::optional<v1::TrainerFailure> failure;  // what it said itself
+  std::vector<std::string> last_lines;
+};
+
+// Fills state, exit_code, signal, failure_class, message, last_lines and peer_lost.
+void DescribeEnd(const TrainerEnd& end, v1::RankReport& report);
+
+// OOM kills so far in this process's cgroup (memory.events); 0 when that cannot be read.
+int64_t CgroupOomKills();
+
+}  // namespace milepost::worker
+
+#endif  // MILEPOST_WORKER_AGENT_EXIT_CLASS_H_

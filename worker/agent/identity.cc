@@ -1,0 +1,126 @@
+#include "worker/agent/identity.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <sstream>
+#include <system_error>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/status_macros.h"
+
+namespace milepost::worker {
+
+namespace {
+
+absl::Status ErrnoAt(const std::string& what, const std::string& path) {
+  return absl::ErrnoToStatus(errno, absl::StrCat(what, " ", path));
+}
+
+// Empty when the file is not there.
+absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
+  std::ifstream file(path);
+  if (!file && errno == ENOENT) return "";
+  if (!file) return ErrnoAt("cannot read", path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return std::string(absl::StripAsciiWhitespace(text.str()));
+}
+
+absl::Status SyncPath(const std::string& path, int flags) {
+  UniqueFd fd(open(path.c_str(), flags | O_CLOEXEC));
+  if (!fd.ok() || fsync(fd.get()) != 0) return ErrnoAt("cannot sync", path);
+  return absl::OkStatus();
+}
+
+// Whole or not at all, also through a power cut.
+absl::Status WriteSmallFile(const std::string& folder, const std::string& name,
+                            const std::string& text) {
+  const std::string path = folder + "/" + name;
+  const std::string temporary = path + ".new";
+  {
+    std::ofstream file(temporary, std::ios::trunc);
+    file << text << "\n";
+    file.flush();
+    if (!file) return ErrnoAt("cannot write", temporary);
+  }
+  MP_RETURN_IF_ERROR(SyncPath(temporary, O_WRONLY));
+  if (rename(temporary.c_str(), path.c_str()) != 0) return ErrnoAt("cannot write", path);
+  return SyncPath(folder, O_RDONLY | O_DIRECTORY);
+}
+
+std::string NewId() {
+  std::random_device random;
+  return absl::StrFormat("%s-%06x", HostName().substr(0, 56), random() & 0xffffff);
+}
+
+absl::StatusOr<UniqueFd> LockFolder(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    return absl::ErrnoToStatus(error.value(),
+                               absl::StrCat("cannot make the data directory ", folder));
+  }
+  const std::string path = folder + "/lock";
+  UniqueFd lock(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (!lock.ok()) return ErrnoAt("cannot open", path);
+  if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return ErrnoAt("cannot lock", path);
+    return absl::FailedPreconditionError(
+        absl::StrCat("another milepost-worker uses the data directory ", folder,
+                     "; stop it, or give --data-dir another directory"));
+  }
+  return lock;
+}
+
+}  // namespace
+
+absl::Status CheckWorkerId(const std::string& id) {
+  bool valid = !id.empty() && id.size() <= 63;
+  for (char c : id) valid = valid && (absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.');
+  if (valid) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "worker id \"", id, "\": letters, digits, '-', '_' and '.', 1 to 63 characters"));
+}
+
+std::string HostName() {
+  char name[256] = {};
+  if (gethostname(name, sizeof name - 1) != 0 || !CheckWorkerId(name).ok()) return "host";
+  return name;
+}
+
+absl::StatusOr<Identity> Identity::Load(const std::string& data_dir, const std::string& wanted_id) {
+  if (!wanted_id.empty()) MP_RETURN_IF_ERROR(CheckWorkerId(wanted_id));
+  Identity identity;
+  MP_ASSIGN_OR_RETURN(identity.lock_, LockFolder(data_dir));
+  MP_ASSIGN_OR_RETURN(std::string stored_id, ReadSmallFile(data_dir + "/worker-id"));
+  if (!stored_id.empty() && !wanted_id.empty() && stored_id != wanted_id) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the data directory ", data_dir, " belongs to worker \"", stored_id, "\", not \"",
+        wanted_id, "\"; leave out --id, or give --data-dir another directory"));
+  }
+  identity.id_ = !stored_id.empty() ? stored_id : !wanted_id.empty() ? wanted_id : NewId();
+  MP_RETURN_IF_ERROR(Annotate(CheckWorkerId(identity.id_), data_dir + "/worker-id"));
+  if (stored_id.empty()) {
+    MP_RETURN_IF_ERROR(WriteSmallFile(data_dir, "worker-id", identity.id_));
+  }
+  MP_ASSIGN_OR_RETURN(std::string stored, ReadSmallFile(data_dir + "/incarnation"));
+  if (!stored.empty() && !absl::SimpleAtoi(stored, &identity.incarnation_)) {
+    return absl::DataLossError(absl::StrCat(data_dir, "/incarnation: \"", stored,
+                                            "\" is not a number; remove the directory to start "
+                                            "as a new worker"));
+  }
+  ++identity.incarnation_;
+  MP_RETURN_IF_ERROR(WriteSmallFile(data_dir, "incarnation", absl::StrCat(identity.incarnation_)));
+  return identity;
+}
+
+}  // namespace milepost::worker

@@ -1,0 +1,43 @@
+// Who this worker is: a stable id and an incarnation number that grows with every start, both kept
+// in the worker's data directory, which one process at a time may use.
+//
+//   MP_ASSIGN_OR_RETURN(Identity identity, Identity::Load(data_dir, /*wanted_id=*/""));
+//
+// Blocks on a few small synced writes. The lock is held until the object is gone.
+#ifndef MILEPOST_WORKER_AGENT_IDENTITY_H_
+#define MILEPOST_WORKER_AGENT_IDENTITY_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/unique_fd.h"
+
+namespace milepost::worker {
+
+class Identity {
+ public:
+  // Makes the directory if it is not there. `wanted_id` empty: the stored id, or at the first start
+  // the host's name and a random suffix. FAILED_PRECONDITION: another process has the directory, or
+  // it is another id's; INVALID_ARGUMENT: not a valid id; others: the path and what failed.
+  static absl::StatusOr<Identity> Load(const std::string& data_dir, const std::string& wanted_id);
+
+  const std::string& id() const { return id_; }
+  int64_t incarnation() const { return incarnation_; }
+
+ private:
+  UniqueFd lock_;
+  std::string id_;
+  int64_t incarnation_ = 0;
+};
+
+// Letters, digits, '-', '_' and '.', 1 to 63 characters.
+absl::Status CheckWorkerId(const std::string& id);
+
+// This host's name; "host" when it has none that is a valid id.
+std::string HostName();
+
+}  // namespace milepost::worker
+
+#endif  // MILEPOST_WORKER_AGENT_IDENTITY_H_

@@ -1,0 +1,59 @@
+// A trainer's output: bytes to lines, and the bounded queue of lines on their way to the
+// coordinator.
+#ifndef MILEPOST_WORKER_AGENT_LOG_LINES_H_
+#define MILEPOST_WORKER_AGENT_LOG_LINES_H_
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "milepost/v1/worker.pb.h"
+
+namespace milepost::worker {
+
+inline constexpr size_t kMaxLineBytes = 8 << 10;
+
+// `text` with every byte that is not part of valid UTF-8 replaced by '?'.
+std::string ReplaceInvalidUtf8(absl::string_view text);
+
+// Cuts a byte stream into lines: at '\n' (a '\r' before it goes too), and after kMaxLineBytes, in
+// which case the rest of that line is left out and the line ends in " [cut]". Lines are valid
+// UTF-8. Not thread-safe.
+class LineSplitter {
+ public:
+  void Add(absl::string_view bytes, const std::function<void(std::string)>& emit);
+  // What is left without its '\n', once the stream has ended.
+  void Finish(const std::function<void(std::string)>& emit);
+
+ private:
+  void Emit(const std::function<void(std::string)>& emit);
+  std::string partial_;
+  bool cut_ = false;
+};
+
+// Bounded first-in first-out queue of lines. When it is full new lines are dropped and counted;
+// once there is room again a line saying how many takes their place. Not thread-safe.
+class LogQueue {
+ public:
+  LogQueue(size_t max_lines, size_t max_bytes) : max_lines_(max_lines), max_bytes_(max_bytes) {}
+
+  void Push(v1::LogLine line);
+  bool empty() const { return lines_.empty() && dropped_ == 0; }
+  // At most 256 lines and about 64 KiB, oldest first.
+  v1::LogBatch Pop();
+
+ private:
+  void Append(v1::LogLine line);
+  const size_t max_lines_;
+  const size_t max_bytes_;
+  std::deque<v1::LogLine> lines_;
+  size_t bytes_ = 0;
+  int64_t dropped_ = 0;
+  v1::LogLine last_dropped_;
+};
+
+}  // namespace milepost::worker
+
+#endif  // MILEPOST_WORKER_AGENT_LOG_LINES_H_

@@ -1,0 +1,115 @@
+#include "worker/agent/outbox.h"
+
+#include <utility>
+
+namespace milepost::worker {
+
+void Outbox::SetReport(v1::RankReport report) {
+  absl::MutexLock lock(&mutex_);
+  Entry& entry = ranks_[KeyOf(report)];
+  if (!report.has_progress() && entry.report.has_progress()) {
+    *report.mutable_progress() = std::move(*entry.report.mutable_progress());
+  }
+  entry.report = std::move(report);
+  entry.report_pending = true;
+  entry.progress_pending = false;
+}
+
+void Outbox::SetProgress(const RankKey& key, v1::Progress progress) {
+  absl::MutexLock lock(&mutex_);
+  auto found = ranks_.find(key);
+  if (found == ranks_.end()) return;
+  *found->second.report.mutable_progress() = std::move(progress);
+  found->second.progress_pending = true;
+}
+
+void Outbox::AddLog(v1::LogLine line) {
+  absl::MutexLock lock(&mutex_);
+  logs_.Push(std::move(line));
+}
+
+void Outbox::SetLeaving(const std::string& reason) {
+  absl::MutexLock lock(&mutex_);
+  leaving_ = reason;
+  leaving_pending_ = true;
+}
+
+void Outbox::Forget(const RankKey& key) {
+  absl::MutexLock lock(&mutex_);
+  ranks_.erase(key);
+}
+
+std::optional<v1::RankReport> Outbox::Find(const RankKey& key) const {
+  absl::MutexLock lock(&mutex_);
+  auto found = ranks_.find(key);
+  if (found == ranks_.end()) return std::nullopt;
+  return found->second.report;
+}
+
+bool Outbox::AwaitAllForgotten(absl::Time deadline) const {
+  absl::MutexLock lock(&mutex_);
+  const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ranks_.empty(); };
+  return mutex_.AwaitWithDeadline(absl::Condition(&none), deadline);
+}
+
+v1::WorkerMessage Outbox::StartStream() {
+  absl::MutexLock lock(&mutex_);
+  v1::WorkerMessage message;
+  *message.mutable_hello() = hello_;
+  for (auto& [key, entry] : ranks_) {
+    *message.mutable_hello()->add_ranks() = entry.report;
+    entry.report_pending = entry.progress_pending = false;
+  }
+  leaving_pending_ = !leaving_.empty();
+  woken_ = false;
+  return message;
+}
+
+std::optional<v1::WorkerMessage> Outbox::Next(absl::Time deadline) {
+  absl::MutexLock lock(&mutex_);
+  const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return woken_ || Pending(); };
+  mutex_.AwaitWithDeadline(absl::Condition(&ready), deadline);
+  woken_ = false;
+  if (!Pending()) return std::nullopt;
+  return Take();
+}
+
+void Outbox::Wake() {
+  absl::MutexLock lock(&mutex_);
+  woken_ = true;
+}
+
+bool Outbox::Pending() const {
+  if (leaving_pending_ || !logs_.empty()) return true;
+  for (const auto& [key, entry] : ranks_) {
+    if (entry.report_pending || entry.progress_pending) return true;
+  }
+  return false;
+}
+
+v1::WorkerMessage Outbox::Take() {
+  v1::WorkerMessage message;
+  if (std::exchange(leaving_pending_, false)) {
+    message.mutable_leaving()->set_reason(leaving_);
+    return message;
+  }
+  for (auto& [key, entry] : ranks_) {
+    if (!std::exchange(entry.report_pending, false)) continue;
+    entry.progress_pending = false;
+    *message.mutable_rank_report() = entry.report;
+    return message;
+  }
+  for (auto& [key, entry] : ranks_) {
+    if (!std::exchange(entry.progress_pending, false)) continue;
+    v1::RankProgress& progress = *message.mutable_progress();
+    progress.set_job(key.job);
+    progress.set_generation(key.generation);
+    progress.set_rank(key.rank);
+    *progress.mutable_progress() = entry.report.progress();
+    return message;
+  }
+  *message.mutable_logs() = logs_.Pop();
+  return message;
+}
+
+}  // namespace milepost::worker

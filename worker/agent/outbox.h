@@ -1,0 +1,86 @@
+// What the worker has to tell the coordinator. Rank reports and progress are levels, not events:
+// the newest one of each rank is kept, sent when it changes, and said again in the Hello of every
+// new stream until the coordinator forgets the rank. Logs are a bounded queue.
+//
+// Thread-safe: the agent's loop puts things in, the session's writer takes messages out.
+#ifndef MILEPOST_WORKER_AGENT_OUTBOX_H_
+#define MILEPOST_WORKER_AGENT_OUTBOX_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "milepost/v1/worker.pb.h"
+#include "worker/agent/log_lines.h"
+
+namespace milepost::worker {
+
+struct RankKey {
+  std::string job;
+  int64_t generation = 0;
+  int32_t rank = 0;
+
+  bool operator<(const RankKey& other) const {
+    return std::tie(job, generation, rank) < std::tie(other.job, other.generation, other.rank);
+  }
+};
+
+// Of any message that names job, generation and rank.
+template <typename Message>
+RankKey KeyOf(const Message& message) {
+  return {message.job(), message.generation(), message.rank()};
+}
+
+class Outbox {
+ public:
+  // `hello`: all of the Hello but its ranks.
+  explicit Outbox(v1::Hello hello) : hello_(std::move(hello)) {}
+
+  // Replaces the rank's report; its latest progress stays with it.
+  void SetReport(v1::RankReport report);
+  // Of a rank that has a report.
+  void SetProgress(const RankKey& key, v1::Progress progress);
+  void AddLog(v1::LogLine line);
+  void SetLeaving(const std::string& reason);
+  void Forget(const RankKey& key);
+
+  std::optional<v1::RankReport> Find(const RankKey& key) const;
+  // Waits until every rank is forgotten; false: not by `deadline`.
+  bool AwaitAllForgotten(absl::Time deadline) const;
+
+  // ---- the session's side: one stream at a time ----
+  // The first message of a new stream: says everything, so nothing else is pending after it but
+  // logs.
+  v1::WorkerMessage StartStream();
+  // Waits for something to say; nothing by `deadline`, or after Wake. Order: Leaving, reports,
+  // progress, logs.
+  std::optional<v1::WorkerMessage> Next(absl::Time deadline);
+  // Makes a waiting Next return.
+  void Wake();
+
+ private:
+  struct Entry {
+    v1::RankReport report;  // with the latest progress
+    bool report_pending = false;
+    bool progress_pending = false;
+  };
+
+  bool Pending() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  v1::WorkerMessage Take() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const v1::Hello hello_;
+  mutable absl::Mutex mutex_;
+  std::map<RankKey, Entry> ranks_ ABSL_GUARDED_BY(mutex_);
+  LogQueue logs_ ABSL_GUARDED_BY(mutex_){10000, 4 << 20};
+  std::string leaving_ ABSL_GUARDED_BY(mutex_);
+  bool leaving_pending_ ABSL_GUARDED_BY(mutex_) = false;
+  bool woken_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace milepost::worker
+
+#endif  // MILEPOST_WORKER_AGENT_OUTBOX_H_

@@ -1,0 +1,84 @@
+// One trainer process: started from a StartRank, its output read and its end described. Every call
+// is made by the agent's loop, which polls the descriptors; nothing here blocks.
+#ifndef MILEPOST_WORKER_AGENT_RANK_PROCESS_H_
+#define MILEPOST_WORKER_AGENT_RANK_PROCESS_H_
+
+#include <poll.h>
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/message_channel.h"
+#include "common/subprocess.h"
+#include "worker/agent/exit_class.h"
+#include "worker/agent/log_lines.h"
+#include "worker/agent/outbox.h"
+
+namespace milepost::worker {
+
+struct TrainerOptions {
+  std::string binary;       // milepost-trainer
+  std::string coordinator;  // host:port, for the trainer's own calls
+  std::vector<int> cores;
+  int threads = 1;
+  absl::Duration stop_time;  // that the trainer has after SIGTERM
+};
+
+class RankProcess {
+ public:
+  // Starts `binary train --channel-fd 3`, and puts the rank's STARTING report into `outbox`, which
+  // outlives this.
+  static absl::StatusOr<std::unique_ptr<RankProcess>> Start(const v1::StartRank& start,
+                                                            const TrainerOptions& options,
+                                                            Outbox* outbox);
+
+  const RankKey& key() const { return key_; }
+  int slot() const { return slot_; }
+
+  // SIGTERM: checkpoint at the step boundary and leave.
+  void Stop();
+  // SIGKILL.
+  void Kill();
+
+  // The descriptors to poll for POLLIN: those that are still open. Call HandleEvents when any is
+  // ready.
+  void AddPollEntries(std::vector<pollfd>& entries) const;
+  // Reads what is there. True once the process has ended and all that it said has been put into the
+  // outbox, its final report last: then this object is done with.
+  bool HandleEvents();
+
+ private:
+  struct Output {
+    UniqueFd fd;
+    LineSplitter lines;
+  };
+
+  RankProcess(Subprocess process, MessageChannel channel, const v1::StartRank& start,
+              Outbox* outbox);
+  void ReadOutput(Output& output);
+  void FinishOutput(Output& output);
+  void ReadChannel(bool all);
+  void AddLine(std::string text);
+  v1::RankReport NewReport(v1::RankState state) const;
+  void ReportEnd(const ExitResult& exit);
+
+  const RankKey key_;
+  const int slot_;
+  Outbox* const outbox_;
+  Subprocess process_;
+  MessageChannel channel_;
+  bool channel_open_ = true;
+  Output outputs_[2];
+  const int64_t oom_kills_before_;
+  bool running_ = false;  // RUNNING has been reported
+  TrainerEnd end_;
+  std::deque<std::string> last_lines_;
+};
+
+}  // namespace milepost::worker
+
+#endif  // MILEPOST_WORKER_AGENT_RANK_PROCESS_H_

@@ -1,0 +1,182 @@
+#include "worker/agent/session.h"
+
+#include <grpcpp/grpcpp.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "absl/random/random.h"
+#include "absl/synchronization/mutex.h"
+#include "common/clock.h"
+#include "common/rpc/status.h"
+#include "milepost/v1/worker.grpc.pb.h"
+
+namespace milepost::worker {
+
+namespace {
+
+using Stream = grpc::ClientReaderWriterInterface<v1::WorkerMessage, v1::CoordinatorMessage>;
+
+constexpr absl::Duration kFirstBackoff = absl::Milliseconds(50);
+constexpr absl::Duration kLongestBackoff = absl::Seconds(1);
+constexpr absl::Duration kGoodbye = absl::Seconds(2);
+// Until Welcome says otherwise.
+constexpr absl::Duration kFirstHeartbeat = absl::Seconds(1);
+
+}  // namespace
+
+class Session::Impl {
+ public:
+  Impl(std::string coordinator, Outbox* outbox, Handler handler)
+      : coordinator_(std::move(coordinator)),
+        outbox_(outbox),
+        handler_(std::move(handler)),
+        stub_(v1::WorkerService::NewStub(MakeChannel(coordinator_))),
+        thread_(&Impl::Loop, this) {}
+
+  ~Impl() {
+    {
+      absl::MutexLock lock(&mutex_);
+      stopping_ = true;
+    }
+    outbox_->Wake();
+    const absl::Time deadline = Clock::Real()->Now() + kGoodbye;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!welcomed_ && context_ != nullptr) context_->TryCancel();
+      if (!mutex_.AwaitWithDeadline(absl::Condition(&ended_), deadline) && context_ != nullptr) {
+        context_->TryCancel();
+      }
+    }
+    thread_.join();
+  }
+
+ private:
+  void Loop() {
+    absl::Duration backoff = kFirstBackoff;
+    while (true) {
+      grpc::ClientContext context;
+      context.set_wait_for_ready(true);
+      {
+        absl::MutexLock lock(&mutex_);
+        if (stopping_) break;
+        context_ = &context;
+        welcomed_ = false;
+      }
+      grpc::Status status = RunStream(context);
+      bool was_welcomed;
+      {
+        absl::MutexLock lock(&mutex_);
+        context_ = nullptr;
+        was_welcomed = std::exchange(welcomed_, false);
+        if (stopping_) break;
+      }
+      if (was_welcomed) backoff = kFirstBackoff;
+      LogEnd(status, was_welcomed);
+      Sleep(backoff * absl::Uniform(bits_, 0.7, 1.3));
+      backoff = std::min(backoff * 2, kLongestBackoff);
+    }
+    absl::MutexLock lock(&mutex_);
+    ended_ = true;
+  }
+
+  // The writer is its own thread; this one reads.
+  grpc::Status RunStream(grpc::ClientContext& context) {
+    std::unique_ptr<Stream> stream = stub_->Session(&context);
+    {
+      absl::MutexLock lock(&mutex_);
+      stream_open_ = true;
+      heartbeat_ = kFirstHeartbeat;
+    }
+    std::thread writer(&Impl::Write, this, stream.get());
+    v1::CoordinatorMessage message;
+    while (stream->Read(&message)) {
+      if (message.has_welcome()) {
+        Welcome(message.welcome());
+      } else {
+        handler_(std::move(message));
+      }
+      message.Clear();
+    }
+    {
+      absl::MutexLock lock(&mutex_);
+      stream_open_ = false;
+    }
+    outbox_->Wake();
+    writer.join();
+    return stream->Finish();
+  }
+
+  void Write(Stream* stream) {
+    bool alive = stream->Write(outbox_->StartStream());
+    while (alive) {
+      absl::Time deadline;
+      bool stopping;
+      {
+        absl::MutexLock lock(&mutex_);
+        if (!stream_open_) return;
+        stopping = stopping_;
+        deadline = stopping ? absl::InfinitePast() : Clock::Real()->Now() + heartbeat_;
+      }
+      std::optional<v1::WorkerMessage> message = outbox_->Next(deadline);
+      if (!message.has_value()) {
+        if (stopping) break;
+        message.emplace();
+        message->mutable_heartbeat();
+      }
+      alive = stream->Write(*message);
+    }
+    if (alive) stream->WritesDone();
+  }
+
+  void Welcome(const v1::Welcome& welcome) {
+    {
+      absl::MutexLock lock(&mutex_);
+      welcomed_ = true;
+      heartbeat_ = absl::Seconds(std::clamp(welcome.heartbeat_seconds(), 0.01, 60.0));
+    }
+    outbox_->Wake();  // the wait for the next heartbeat begins anew
+    complained_ = false;
+    spdlog::info("registered with the coordinator at {}", coordinator_);
+  }
+
+  void LogEnd(const grpc::Status& status, bool was_welcomed) {
+    const std::string why = status.ok() ? "it closed the stream" : status.error_message();
+    if (was_welcomed) {
+      spdlog::warn("lost the coordinator at {} ({}); ranks go on, reconnecting", coordinator_, why);
+    } else if (!std::exchange(complained_, true)) {
+      spdlog::warn("the coordinator at {} refused this worker ({}); trying again", coordinator_,
+                   why);
+    }
+  }
+
+  void Sleep(absl::Duration time) {
+    absl::MutexLock lock(&mutex_);
+    mutex_.AwaitWithTimeout(absl::Condition(&stopping_), time);
+  }
+
+  const std::string coordinator_;
+  Outbox* const outbox_;
+  const Handler handler_;
+  std::unique_ptr<v1::WorkerService::StubInterface> stub_;
+  absl::BitGen bits_;
+  bool complained_ = false;  // of not being let in; once until it is
+
+  absl::Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stream_open_ ABSL_GUARDED_BY(mutex_) = false;
+  bool welcomed_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  absl::Duration heartbeat_ ABSL_GUARDED_BY(mutex_) = kFirstHeartbeat;
+  std::thread thread_;  // last: starts when all else is there
+};
+
+Session::Session(std::string coordinator, Outbox* outbox, Handler handler)
+    : impl_(std::make_unique<Impl>(std::move(coordinator), outbox, std::move(handler))) {}
+
+Session::~Session() = default;
+
+}  // namespace milepost::worker

@@ -1,0 +1,33 @@
+// The worker's stream to the coordinator, kept open for ever: connects, says Hello, sends what the
+// outbox has and heartbeats, hands what the coordinator says to a callback, and starts over when
+// the stream ends (after 50 ms, growing to 1 s, with jitter).
+#ifndef MILEPOST_WORKER_AGENT_SESSION_H_
+#define MILEPOST_WORKER_AGENT_SESSION_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "milepost/v1/worker.pb.h"
+#include "worker/agent/outbox.h"
+
+namespace milepost::worker {
+
+class Session {
+ public:
+  // Called on the session's thread, one message at a time; should return quickly. Not for Welcome.
+  using Handler = std::function<void(v1::CoordinatorMessage)>;
+
+  // Starts connecting to `coordinator` (host:port) in the background. `outbox` outlives this.
+  Session(std::string coordinator, Outbox* outbox, Handler handler);
+  // Ends the stream after what was already sent, and its threads; bounded by about 2 s.
+  ~Session();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace milepost::worker
+
+#endif  // MILEPOST_WORKER_AGENT_SESSION_H_

@@ -1,0 +1,98 @@
+// milepost-worker: offers a host's slots to a coordinator and runs the ranks it is given.
+#include <pthread.h>
+#include <signal.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <thread>
+
+#include "common/exit_codes.h"
+#include "common/subprocess.h"
+#include "common/version.h"
+#include "worker/agent/agent.h"
+#include "worker/agent/cores.h"
+
+namespace milepost::worker {
+namespace {
+
+sigset_t StopSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  return signals;
+}
+
+// The first signal asks the agent to leave, the second ends the process at once: the trainers die
+// with it.
+void HandleSignals(Agent* agent) {
+  const sigset_t signals = StopSignals();
+  int signal = 0;
+  sigwait(&signals, &signal);
+  agent->RequestStop();
+  sigwait(&signals, &signal);
+  spdlog::warn("a second signal: leaving now, without checkpoints");
+  _exit(kExitInterrupted);
+}
+
+int Fail(const absl::Status& status) {
+  spdlog::error("{}", std::string(status.message()));
+  return ExitCodeOf(status);
+}
+
+int Main(int argc, char** argv) {
+  AgentOptions options;
+  options.trainer_binary = SiblingBinary("milepost-trainer");
+  std::string cores, log_level = "info";
+  double stop_seconds = 60;
+  CLI::App app{"Offers a host's slots to a Milepost coordinator and runs the ranks it is given."};
+  app.set_version_flag("--version", kVersion);
+  app.add_option("--coordinator", options.coordinator, "host:port of the coordinator")->required();
+  app.add_option("--data-dir", options.data_dir, "where the worker keeps its id; made if not there")
+      ->required();
+  app.add_option("--slots", options.slots, "ranks that may run here at once")
+      ->capture_default_str();
+  app.add_option("--cores", cores, "CPU cores to use, like 0-3,8 (default: all it may use)");
+  app.add_option("--id", options.id, "stable name of this worker (default: kept in the data dir)");
+  app.add_option("--stop-seconds", stop_seconds, "on SIGTERM: time for ranks to checkpoint")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--log-level", log_level, "debug, info, warn or error")
+      ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
+      ->capture_default_str();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  spdlog::set_default_logger(spdlog::stderr_logger_mt("worker"));
+  spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e %L worker: %v");
+  spdlog::set_level(spdlog::level::from_str(log_level));
+  options.stop_time = absl::Seconds(stop_seconds);
+  if (!cores.empty()) {
+    auto parsed = ParseCoreList(cores);
+    if (!parsed.ok()) return Fail(parsed.status());
+    options.cores = *std::move(parsed);
+  }
+  // Before any thread: all inherit the mask, and only the waiting thread takes the signals.
+  const sigset_t signals = StopSignals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  auto agent = Agent::Create(options);
+  if (!agent.ok()) return Fail(agent.status());
+  spdlog::info("worker {} with {} slots", (*agent)->id(), options.slots);
+  // The agent lives as long as the process: the thread may use it at any time.
+  Agent* running = agent->release();
+  std::thread(HandleSignals, running).detach();
+  running->Run();
+  spdlog::info("left");
+  return kExitOk;
+}
+
+}  // namespace
+}  // namespace milepost::worker
+
+int main(int argc, char** argv) { return milepost::worker::Main(argc, argv); }
