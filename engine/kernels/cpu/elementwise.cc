@@ -1,0 +1,157 @@
+#include "engine/kernels/cpu/elementwise.h"
+
+#include <algorithm>
+
+#include "engine/kernels/cpu/parallel.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "engine/kernels/cpu/elementwise.cc"
+#include "hwy/foreach_target.h"
+//
+#include "engine/kernels/cpu/simd-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace milepost::kernels::HWY_NAMESPACE {
+namespace {
+
+constexpr int64_t kGrain = 16384;
+
+// out[i] = fn(a[i]).
+template <typename In, typename Out, typename Fn>
+void Map(const In* a, int64_t n, Out* out, const Fn& fn) {
+  ParallelFor(0, n, kGrain, [=](int64_t begin, int64_t end) HWY_ATTR {
+    ForVectors(end - begin, [&](int64_t i, int64_t count) MP_SIMD {
+      const DF d;
+      const int64_t at = begin + i;
+      StoreUpTo(fn(d, LoadUpTo(d, a + at, count)), d, out + at, count);
+    });
+  });
+}
+
+// out[i] = fn(a[i], b[i]).
+template <typename In, typename Out, typename Fn>
+void Map(const In* a, const In* b, int64_t n, Out* out, const Fn& fn) {
+  ParallelFor(0, n, kGrain, [=](int64_t begin, int64_t end) HWY_ATTR {
+    ForVectors(end - begin, [&](int64_t i, int64_t count) MP_SIMD {
+      const DF d;
+      const int64_t at = begin + i;
+      StoreUpTo(fn(d, LoadUpTo(d, a + at, count), LoadUpTo(d, b + at, count)), d, out + at, count);
+    });
+  });
+}
+
+// gelu(x) = x * s(2u), u = sqrt(2/pi) (x + 0.044715 x^3), s the logistic function: the same as the
+// tanh form, without a tanh.
+constexpr float kTwoU1 = 1.5957691216f;              // 2 sqrt(2/pi)
+constexpr float kTwoU3 = 1.5957691216f * 0.044715f;  // of x^3
+
+HWY_INLINE VF GeluGate(DF d, VF x, VF x2) {
+  const VF two_u = hn::Mul(x, hn::MulAdd(x2, hn::Set(d, kTwoU3), hn::Set(d, kTwoU1)));
+  const VF one = hn::Set(d, 1.0f);
+  return hn::Div(one, hn::Add(one, FastExp(d, hn::Neg(two_u))));
+}
+
+template <typename T>
+void GeluForwardImpl(const T* x, int64_t n, T* y) {
+  Map(x, n, y, [](DF d, VF v) MP_SIMD { return hn::Mul(v, GeluGate(d, v, hn::Mul(v, v))); });
+}
+
+// gelu' = s + x s (1 - s) (2u)'.
+template <typename T>
+void GeluBackwardImpl(const T* x, const T* dy, int64_t n, T* dx) {
+  Map(x, dy, n, dx, [](DF d, VF v, VF g) MP_SIMD {
+    const VF v2 = hn::Mul(v, v);
+    const VF s = GeluGate(d, v, v2);
+    const VF slope = hn::MulAdd(v2, hn::Set(d, 3.0f * kTwoU3), hn::Set(d, kTwoU1));
+    const VF rest = hn::Mul(hn::Mul(v, slope), hn::NegMulAdd(s, s, s));
+    return hn::Mul(g, hn::Add(s, rest));
+  });
+}
+
+template <typename T>
+void AddImpl(const T* a, const T* b, int64_t n, T* out) {
+  Map(a, b, n, out, [](DF d, VF x, VF y) MP_SIMD { return hn::Add(x, y); });
+}
+
+}  // namespace
+
+void GeluForwardF32(const float* x, int64_t n, float* y) { GeluForwardImpl(x, n, y); }
+void GeluForwardBf16(const bf16* x, int64_t n, bf16* y) { GeluForwardImpl(x, n, y); }
+void GeluBackwardF32(const float* x, const float* dy, int64_t n, float* dx) {
+  GeluBackwardImpl(x, dy, n, dx);
+}
+void GeluBackwardBf16(const bf16* x, const bf16* dy, int64_t n, bf16* dx) {
+  GeluBackwardImpl(x, dy, n, dx);
+}
+void AddF32(const float* a, const float* b, int64_t n, float* out) { AddImpl(a, b, n, out); }
+void AddBf16(const bf16* a, const bf16* b, int64_t n, bf16* out) { AddImpl(a, b, n, out); }
+
+void CastToBf16Impl(const float* in, int64_t n, bf16* out) {
+  Map(in, n, out, [](DF d, VF x) MP_SIMD { return x; });
+}
+void CastToFloatImpl(const bf16* in, int64_t n, float* out) {
+  Map(in, n, out, [](DF d, VF x) MP_SIMD { return x; });
+}
+void ScaleImpl(float* x, int64_t n, float factor) {
+  Map(x, n, x, [factor](DF d, VF v) MP_SIMD { return hn::Mul(v, hn::Set(d, factor)); });
+}
+
+}  // namespace milepost::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace milepost::kernels {
+
+HWY_EXPORT(GeluForwardF32);
+HWY_EXPORT(GeluForwardBf16);
+HWY_EXPORT(GeluBackwardF32);
+HWY_EXPORT(GeluBackwardBf16);
+HWY_EXPORT(AddF32);
+HWY_EXPORT(AddBf16);
+HWY_EXPORT(CastToBf16Impl);
+HWY_EXPORT(CastToFloatImpl);
+HWY_EXPORT(ScaleImpl);
+
+template <>
+void GeluForward(const float* x, int64_t n, float* y) {
+  HWY_DYNAMIC_DISPATCH(GeluForwardF32)(x, n, y);
+}
+template <>
+void GeluForward(const bf16* x, int64_t n, bf16* y) {
+  HWY_DYNAMIC_DISPATCH(GeluForwardBf16)(x, n, y);
+}
+template <>
+void GeluBackward(const float* x, const float* dy, int64_t n, float* dx) {
+  HWY_DYNAMIC_DISPATCH(GeluBackwardF32)(x, dy, n, dx);
+}
+template <>
+void GeluBackward(const bf16* x, const bf16* dy, int64_t n, bf16* dx) {
+  HWY_DYNAMIC_DISPATCH(GeluBackwardBf16)(x, dy, n, dx);
+}
+template <>
+void Add(const float* a, const float* b, int64_t n, float* out) {
+  HWY_DYNAMIC_DISPATCH(AddF32)(a, b, n, out);
+}
+template <>
+void Add(const bf16* a, const bf16* b, int64_t n, bf16* out) {
+  HWY_DYNAMIC_DISPATCH(AddBf16)(a, b, n, out);
+}
+
+void CastToBf16(const float* in, int64_t n, bf16* out) {
+  HWY_DYNAMIC_DISPATCH(CastToBf16Impl)(in, n, out);
+}
+void CastToFloat(const bf16* in, int64_t n, float* out) {
+  HWY_DYNAMIC_DISPATCH(CastToFloatImpl)(in, n, out);
+}
+void Scale(float* x, int64_t n, float factor) { HWY_DYNAMIC_DISPATCH(ScaleImpl)(x, n, factor); }
+
+void Accumulate(const float* x, int64_t n, float* out) { Add<float>(out, x, n, out); }
+
+void Fill(float* out, int64_t n, float value) {
+  ParallelFor(0, n, 65536,
+              [=](int64_t begin, int64_t end) { std::fill(out + begin, out + end, value); });
+}
+
+}  // namespace milepost::kernels
+#endif  // HWY_ONCE

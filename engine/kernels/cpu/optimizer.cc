@@ -1,0 +1,128 @@
+#include "engine/kernels/cpu/optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/kernels/cpu/parallel.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "engine/kernels/cpu/optimizer.cc"
+#include "hwy/foreach_target.h"
+//
+#include "engine/kernels/cpu/simd-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace milepost::kernels::HWY_NAMESPACE {
+namespace {
+
+template <typename T>
+void AdamWRange(const AdamWParams& a, int64_t n, float* p, float* m, float* v, const float* g,
+                T* copy) {
+  const DF d;
+  const double correction1 = 1.0 - std::pow(double{a.beta1}, static_cast<double>(a.step));
+  const double correction2 = 1.0 - std::pow(double{a.beta2}, static_cast<double>(a.step));
+  const VF beta1 = hn::Set(d, a.beta1), rest1 = hn::Set(d, 1.0f - a.beta1);
+  const VF beta2 = hn::Set(d, a.beta2), rest2 = hn::Set(d, 1.0f - a.beta2);
+  const VF root2 = hn::Set(d, static_cast<float>(1.0 / std::sqrt(correction2)));
+  const VF step = hn::Set(d, static_cast<float>(a.learning_rate / correction1));
+  const VF shrink = hn::Set(d, static_cast<float>(1.0 - double{a.learning_rate} * a.weight_decay));
+  const VF scale = hn::Set(d, a.gradient_scale), epsilon = hn::Set(d, a.epsilon);
+  ForVectors(n, [&](int64_t i, int64_t count) MP_SIMD {
+    const VF grad = hn::Mul(LoadUpTo(d, g + i, count), scale);
+    const VF new_m = hn::MulAdd(beta1, LoadUpTo(d, m + i, count), hn::Mul(rest1, grad));
+    const VF new_v =
+        hn::MulAdd(beta2, LoadUpTo(d, v + i, count), hn::Mul(rest2, hn::Mul(grad, grad)));
+    const VF denominator = hn::MulAdd(hn::Sqrt(new_v), root2, epsilon);
+    const VF decayed = hn::Mul(LoadUpTo(d, p + i, count), shrink);
+    const VF new_p = hn::NegMulAdd(step, hn::Div(new_m, denominator), decayed);
+    StoreUpTo(new_m, d, m + i, count);
+    StoreUpTo(new_v, d, v + i, count);
+    StoreUpTo(new_p, d, p + i, count);
+    if (copy != nullptr) StoreUpTo(new_p, d, copy + i, count);
+  });
+}
+
+}  // namespace
+
+void AdamWRangeF32(const AdamWParams& params, int64_t n, float* p, float* m, float* v,
+                   const float* g, float* copy) {
+  AdamWRange(params, n, p, m, v, g, copy);
+}
+void AdamWRangeBf16(const AdamWParams& params, int64_t n, float* p, float* m, float* v,
+                    const float* g, bf16* copy) {
+  AdamWRange(params, n, p, m, v, g, copy);
+}
+
+double SumSquaresBlock(const float* g, int64_t n) {
+  const hn::CappedTag<double, 8> d;
+  const hn::Rebind<float, decltype(d)> df;
+  const int64_t lanes = hn::Lanes(d);
+  auto sum0 = hn::Zero(d), sum1 = sum0;
+  int64_t i = 0;
+  for (; i + 2 * lanes <= n; i += 2 * lanes) {
+    const auto a = hn::PromoteTo(d, hn::LoadU(df, g + i));
+    const auto b = hn::PromoteTo(d, hn::LoadU(df, g + i + lanes));
+    sum0 = hn::MulAdd(a, a, sum0);
+    sum1 = hn::MulAdd(b, b, sum1);
+  }
+  double sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1)));
+  for (; i < n; ++i) sum += double{g[i]} * g[i];
+  return sum;
+}
+
+}  // namespace milepost::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace milepost::kernels {
+
+HWY_EXPORT(AdamWRangeF32);
+HWY_EXPORT(AdamWRangeBf16);
+HWY_EXPORT(SumSquaresBlock);
+
+namespace {
+constexpr int64_t kGrain = 16384;
+constexpr int64_t kNormBlock = 4096;
+}  // namespace
+
+template <>
+void AdamW(const AdamWParams& params, int64_t n, float* p, float* m, float* v, const float* g,
+           float* copy) {
+  const auto run = HWY_DYNAMIC_DISPATCH(AdamWRangeF32);
+  ParallelFor(0, n, kGrain, [&](int64_t first, int64_t last) {
+    run(params, last - first, p + first, m + first, v + first, g + first,
+        copy == nullptr ? nullptr : copy + first);
+  });
+}
+template <>
+void AdamW(const AdamWParams& params, int64_t n, float* p, float* m, float* v, const float* g,
+           bf16* copy) {
+  const auto run = HWY_DYNAMIC_DISPATCH(AdamWRangeBf16);
+  ParallelFor(0, n, kGrain, [&](int64_t first, int64_t last) {
+    run(params, last - first, p + first, m + first, v + first, g + first,
+        copy == nullptr ? nullptr : copy + first);
+  });
+}
+
+size_t SumSquaresWorkspaceBytes(int64_t n) {
+  return (n + kNormBlock - 1) / kNormBlock * sizeof(double);
+}
+
+double SumSquares(const float* g, int64_t n, void* workspace) {
+  const auto run = HWY_DYNAMIC_DISPATCH(SumSquaresBlock);
+  double* sums = static_cast<double*>(workspace);
+  const int64_t blocks = (n + kNormBlock - 1) / kNormBlock;
+  ParallelFor(0, blocks, 8, [&](int64_t first, int64_t last) {
+    for (int64_t block = first; block < last; ++block) {
+      const int64_t at = block * kNormBlock;
+      sums[block] = run(g + at, std::min(kNormBlock, n - at));
+    }
+  });
+  double sum = 0.0;
+  for (int64_t block = 0; block < blocks; ++block) sum += sums[block];
+  return sum;
+}
+
+}  // namespace milepost::kernels
+#endif  // HWY_ONCE
