@@ -1,0 +1,138 @@
+// For tests: a tiny job on data of its own, and ranks as threads.
+//
+//   TinyJob job;                               // a folder of its own, removed with it
+//   v1::JobSpec spec = job.Spec({.ranks = 2, .stage = 1});
+//   RunRanks(spec, [&](int rank, TrainingSession& session) { ... });
+#ifndef MILEPOST_ENGINE_RUNTIME_TESTING_H_
+#define MILEPOST_ENGINE_RUNTIME_TESTING_H_
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/philox.h"
+#include "common/spec/validate.h"
+#include "engine/comm/in_process.h"
+#include "engine/data/npy.h"
+#include "engine/runtime/session.h"
+
+namespace milepost::runtime {
+
+struct TinyOptions {
+  int ranks = 1;
+  int stage = 1;
+  v1::Precision precision = v1::PRECISION_FP32;
+  int64_t global_batch = 12;
+  int64_t micro_batch = 2;
+  int64_t layers = 2;
+  int64_t width = 32;
+  double dropout = 0;
+  int64_t steps = 10;
+  uint64_t seed = 7;
+  double lr = 3e-3;
+};
+
+class TinyJob {
+ public:
+  static constexpr int64_t kVocabulary = 61;
+  static constexpr int64_t kContext = 24;
+
+  TinyJob() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "milepost-XXXXXX").string();
+    folder_ = mkdtemp(pattern.data());
+    Write("train.npy", 40 * kContext + 1, 1);
+    Write("validation.npy", 7 * kContext + 1, 2);
+  }
+  ~TinyJob() { std::filesystem::remove_all(folder_); }
+  TinyJob(const TinyJob&) = delete;
+  TinyJob& operator=(const TinyJob&) = delete;
+
+  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+
+  v1::JobSpec Spec(const TinyOptions& options) const {
+    v1::JobSpec spec;
+    spec.set_name("tiny");
+    v1::Gpt2Spec* model = spec.mutable_model()->mutable_gpt2();
+    model->set_layers(options.layers);
+    model->set_width(options.width);
+    model->set_heads(4);
+    model->set_context(kContext);
+    model->set_vocabulary(kVocabulary);
+    model->set_dropout(options.dropout);
+    spec.mutable_data()->set_train(path("train.npy"));
+    spec.mutable_data()->set_validation(path("validation.npy"));
+    v1::TrainSpec* train = spec.mutable_train();
+    train->set_steps(options.steps);
+    train->set_seed(options.seed);
+    train->set_precision(options.precision);
+    train->mutable_batch()->set_global(options.global_batch);
+    train->mutable_batch()->set_micro(options.micro_batch);
+    train->mutable_zero()->set_stage(options.stage);
+    train->mutable_optimizer()->set_lr(options.lr);
+    train->mutable_schedule()->set_warmup_steps(3);
+    train->mutable_validation()->set_samples(5);
+    spec.mutable_resources()->set_ranks(options.ranks);
+    NormalizeJobSpec(&spec);
+    EXPECT_EQ(ValidateJobSpec(spec), absl::OkStatus());
+    return spec;
+  }
+
+  // Ids with some structure, so that a loss falls.
+  void Write(const std::string& name, int64_t tokens, uint64_t seed) const {
+    auto writer = data::NpyWriter::Create(path(name), data::TokenType::kUint8);
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    std::vector<uint32_t> ids(static_cast<size_t>(tokens));
+    uint32_t previous = 0;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const uint32_t random =
+          Philox4x32({static_cast<uint32_t>(i), 0, 0, 0}, PhiloxKey(seed, 0))[0];
+      previous = random % 4 == 0 ? random / 4 % kVocabulary : (previous * 3 + 1) % kVocabulary;
+      ids[i] = previous;
+    }
+    ASSERT_EQ((*writer)->Append(ids), absl::OkStatus());
+    ASSERT_EQ((*writer)->Finish(), absl::OkStatus());
+  }
+
+ private:
+  std::string folder_;
+};
+
+// Calls body(rank, session) on a thread per rank; sessions are created, not initialised.
+inline void RunRanks(const v1::JobSpec& spec,
+                     const std::function<void(int, TrainingSession&)>& body) {
+  auto group = comm::MakeInProcessGroup(spec.resources().ranks());
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < group.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      auto session = TrainingSession::Create(spec, {.threads = 1}, group[rank].get());
+      ASSERT_TRUE(session.ok()) << session.status();
+      body(static_cast<int>(rank), **session);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Losses of rank 0 over spec.train.steps from a fresh start.
+inline std::vector<double> TrainFresh(const v1::JobSpec& spec) {
+  std::vector<double> losses;
+  RunRanks(spec, [&](int rank, TrainingSession& session) {
+    ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
+    while (session.step() < spec.train().steps()) {
+      auto report = session.Step(false);
+      ASSERT_TRUE(report.ok()) << report.status();
+      if (rank == 0) losses.push_back(report->train_loss);
+    }
+  });
+  return losses;
+}
+
+}  // namespace milepost::runtime
+
+#endif  // MILEPOST_ENGINE_RUNTIME_TESTING_H_
