@@ -1,0 +1,79 @@
+#include "engine/plan/accesses.h"
+
+namespace milepost::plan {
+namespace {
+
+using graph::OpKind;
+
+constexpr int64_t kScalarBytes = 8;
+
+void AddBuffer(const StepPlan& plan, BufferId buffer, bool write, std::vector<Access>& accesses) {
+  if (buffer == kNoBuffer) return;
+  accesses.push_back({buffer, 0, plan.buffers[buffer].bytes, write});
+}
+
+void AddScalars(const StepPlan& plan, int64_t first, int64_t count, bool write,
+                std::vector<Access>& accesses) {
+  accesses.push_back({plan.scalars, first * kScalarBytes, (first + count) * kScalarBytes, write});
+}
+
+void AddGroupAccesses(const StepPlan& plan, const graph::Op& op, std::vector<Access>& accesses) {
+  if (op.kind == OpKind::kReduceScalars) {
+    AddScalars(plan, 0, kReducedScalars + static_cast<int64_t>(plan.groups.size()), true, accesses);
+    return;
+  }
+  const int32_t index = op.attributes.group;
+  if (index < 0 || index >= static_cast<int32_t>(plan.groups.size())) return;
+  const FlatGroup& group = plan.groups[index];
+  switch (op.kind) {
+    case OpKind::kReduceGradients:
+      AddBuffer(plan, group.gradient_buffer, true, accesses);
+      break;
+    case OpKind::kGradNorm:
+      AddBuffer(plan, group.gradient_buffer, false, accesses);
+      AddScalars(plan, kReducedScalars + index, 1, true, accesses);
+      break;
+    case OpKind::kAdamW:
+      AddScalars(plan, 0, kReducedScalars, false, accesses);
+      AddBuffer(plan, group.gradient_buffer, false, accesses);
+      AddBuffer(plan, group.master_buffer, true, accesses);
+      AddBuffer(plan, group.m_buffer, true, accesses);
+      AddBuffer(plan, group.v_buffer, true, accesses);
+      AddBuffer(plan, group.parameter_buffer, true, accesses);
+      break;
+    case OpKind::kGatherParameters:
+      AddBuffer(plan, group.parameter_buffer, true, accesses);
+      break;
+    default:
+      break;
+  }
+}
+
+}  // namespace
+
+Access ValueAccess(const Program& program, graph::ValueId value, bool write) {
+  const graph::Value& v = program.graph.values[value];
+  const Place& place = program.places[value];
+  return {place.buffer, place.offset,
+          place.offset + graph::Elements(v.shape) * graph::ByteSize(v.dtype), write};
+}
+
+std::vector<Access> OpAccesses(const StepPlan& plan, const Program& program,
+                               const PlannedOp& planned) {
+  std::vector<Access> accesses;
+  for (graph::ValueId input : planned.op.inputs) {
+    if (input != graph::kNoValue) accesses.push_back(ValueAccess(program, input, false));
+  }
+  for (const graph::Output& output : planned.op.outputs) {
+    if (output.value != graph::kNoValue) {
+      accesses.push_back(ValueAccess(program, output.value, true));
+    }
+  }
+  AddGroupAccesses(plan, planned.op, accesses);
+  if (planned.workspace != kNoBuffer) {
+    accesses.push_back({planned.workspace, 0, planned.workspace_bytes, true});
+  }
+  return accesses;
+}
+
+}  // namespace milepost::plan

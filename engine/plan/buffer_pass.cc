@@ -1,0 +1,170 @@
+#include "engine/plan/buffer_pass.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/plan/accesses.h"
+#include "engine/plan/workspace.h"
+
+namespace milepost::plan {
+namespace {
+
+using graph::DType;
+using graph::kNoValue;
+using graph::Value;
+using graph::ValueId;
+using graph::ValueKind;
+
+BufferId AddBuffer(StepPlan& plan, std::string name, BufferClass buffer_class, int64_t bytes,
+                   bool persistent) {
+  plan.buffers.push_back({.name = std::move(name),
+                          .buffer_class = buffer_class,
+                          .bytes = bytes,
+                          .persistent = persistent});
+  return static_cast<BufferId>(plan.buffers.size()) - 1;
+}
+
+BufferId AddPersistent(StepPlan& plan, std::string name, BufferClass buffer_class, int64_t bytes) {
+  return AddBuffer(plan, std::move(name), buffer_class, bytes, true);
+}
+
+int64_t Bytes(const Value& value) {
+  return graph::Elements(value.shape) * graph::ByteSize(value.dtype);
+}
+
+class BufferAssignment {
+ public:
+  BufferAssignment(StepPlan& plan, Program& program) : plan_(plan), program_(program) {}
+
+  void Run() && {
+    program_.places.assign(program_.graph.values.size(), Place{});
+    PlaceParameters();
+    PlaceInput(program_.graph.tokens);
+    PlaceInput(program_.graph.targets);
+    FindLastReads();
+    for (size_t i = 0; i < program_.ops.size(); ++i) {
+      PlannedOp& planned = program_.ops[i];
+      PlaceOutputs(planned.op, static_cast<int>(i));
+      AddWorkspace(planned);
+      planned.accesses = OpAccesses(plan_, program_, planned);
+    }
+  }
+
+ private:
+  const Value& ValueOf(ValueId id) const { return program_.graph.values[id]; }
+
+  void PlaceParameters() {
+    for (const FlatGroup& group : plan_.groups) {
+      for (const GroupParameter& p : group.parameters) {
+        const graph::Parameter& parameter = program_.graph.parameters[p.parameter];
+        const int64_t size = graph::ByteSize(ValueOf(parameter.value).dtype);
+        program_.places[parameter.value] = {group.parameter_buffer, p.begin * size};
+        if (parameter.gradient == kNoValue) continue;
+        program_.places[parameter.gradient] = {group.gradient_buffer,
+                                               p.begin * graph::ByteSize(DType::kF32)};
+      }
+    }
+  }
+
+  void PlaceInput(ValueId input) {
+    if (input == kNoValue) return;
+    const Value& value = ValueOf(input);
+    for (size_t i = 0; i < plan_.buffers.size(); ++i) {
+      if (plan_.buffers[i].buffer_class == BufferClass::kInputs &&
+          plan_.buffers[i].name == value.name) {
+        program_.places[input] = {static_cast<BufferId>(i), 0};
+        return;
+      }
+    }
+    program_.places[input] = {AddPersistent(plan_, value.name, BufferClass::kInputs, Bytes(value)),
+                              0};
+  }
+
+  void FindLastReads() {
+    last_read_.assign(program_.graph.values.size(), -1);
+    for (size_t i = 0; i < program_.ops.size(); ++i) {
+      for (ValueId input : program_.ops[i].op.inputs) {
+        if (input != kNoValue) last_read_[input] = static_cast<int>(i);
+      }
+    }
+  }
+
+  // True when `output` of op `index` can lie where one of the op's inputs lies.
+  bool CanOverwrite(const graph::Op& op, const graph::Output& output, int index) const {
+    const ValueId victim = output.may_overwrite;
+    if (victim == kNoValue || last_read_[victim] != index) return false;
+    const Value& value = ValueOf(victim);
+    if (value.kind != ValueKind::kActivation || Bytes(value) != Bytes(ValueOf(output.value))) {
+      return false;
+    }
+    return std::none_of(op.outputs.begin(), op.outputs.end(), [&](const graph::Output& other) {
+      return other.value != kNoValue && other.value != output.value &&
+             program_.places[other.value].buffer == program_.places[victim].buffer;
+    });
+  }
+
+  void PlaceOutputs(const graph::Op& op, int index) {
+    for (const graph::Output& output : op.outputs) {
+      if (output.value == kNoValue || program_.places[output.value].buffer != kNoBuffer) continue;
+      const Value& value = ValueOf(output.value);
+      Place& place = program_.places[output.value];
+      if (value.kind == ValueKind::kStepAccumulator) {
+        place = {plan_.scalars, kLossScalar * graph::ByteSize(DType::kF64)};
+      } else if (CanOverwrite(op, output, index)) {
+        place = program_.places[output.may_overwrite];
+      } else {
+        place.buffer = AddBuffer(plan_, value.name, BufferClass::kActivations, Bytes(value), false);
+      }
+    }
+  }
+
+  void AddWorkspace(PlannedOp& planned) {
+    planned.workspace_bytes =
+        WorkspaceBytes(program_.graph, plan_.groups, planned.op, plan_.options);
+    if (planned.workspace_bytes == 0) return;
+    planned.workspace =
+        AddBuffer(plan_, absl::StrCat("workspace of ", graph::Name(planned.op.kind)),
+                  BufferClass::kWorkspace, planned.workspace_bytes, false);
+  }
+
+  StepPlan& plan_;
+  Program& program_;
+  std::vector<int> last_read_;  // by value: index of the last op that reads it
+};
+
+}  // namespace
+
+void AddPersistentBuffers(StepPlan& plan, bool training) {
+  const int64_t compute_size = graph::ByteSize(plan.options.compute_dtype);
+  const int64_t f32_size = graph::ByteSize(DType::kF32);
+  for (FlatGroup& group : plan.groups) {
+    group.parameter_buffer =
+        AddPersistent(plan, absl::StrCat("parameters of ", group.name), BufferClass::kParameters,
+                      group.padded_elements * compute_size);
+  }
+  plan.scalars = AddPersistent(
+      plan, "scalars", BufferClass::kCommunication,
+      graph::ByteSize(DType::kF64) * (kReducedScalars + static_cast<int64_t>(plan.groups.size())));
+  if (!training) return;
+  for (FlatGroup& group : plan.groups) {
+    group.gradient_buffer =
+        AddPersistent(plan, absl::StrCat("gradients of ", group.name), BufferClass::kGradients,
+                      group.padded_elements * f32_size);
+  }
+  const auto add_state = [&](const FlatGroup& group, absl::string_view kind) {
+    return AddPersistent(plan, absl::StrCat(kind, " of ", group.name), BufferClass::kOptimizer,
+                         group.shard_elements * f32_size);
+  };
+  for (FlatGroup& group : plan.groups) {
+    if (plan.options.compute_dtype != DType::kF32) group.master_buffer = add_state(group, "master");
+    group.m_buffer = add_state(group, "m");
+    group.v_buffer = add_state(group, "v");
+  }
+}
+
+void AssignBuffers(StepPlan& plan, Program& program) { BufferAssignment(plan, program).Run(); }
+
+}  // namespace milepost::plan

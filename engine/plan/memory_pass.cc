@@ -1,0 +1,188 @@
+#include "engine/plan/memory_pass.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/plan/stream_pass.h"
+
+namespace milepost::plan {
+namespace {
+
+int64_t RoundUp(int64_t bytes) {
+  return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
+}
+
+struct Span {
+  int32_t first;
+  int32_t last;
+};
+
+// For each op, the program positions during which it may be running.
+std::vector<Span> RunningSpans(const Program& program) {
+  const auto count = static_cast<int32_t>(program.ops.size());
+  const std::vector<FinishedBefore> order = OrderOf(program);
+  std::vector<Span> spans(count);
+  int32_t ends_at = count - 1;  // where the compute stream next waits for what is still running
+  int32_t finished = -1;        // the last communication op that is over there
+  const auto communication = static_cast<int>(Stream::kCommunication);
+  const auto compute = static_cast<int>(Stream::kCompute);
+  std::vector<std::pair<int32_t, int32_t>> joins;  // (compute op, last communication op over)
+  for (int32_t i = 0; i < count; ++i) {
+    if (program.ops[i].stream != Stream::kCompute) continue;
+    if (order[i].last[communication] > finished) {
+      finished = order[i].last[communication];
+      joins.emplace_back(i, finished);
+    }
+  }
+  for (int32_t i = count - 1; i >= 0; --i) {
+    if (program.ops[i].stream == Stream::kCompute) {
+      spans[i] = {i, i};
+      continue;
+    }
+    const auto join = std::find_if(joins.begin(), joins.end(),
+                                   [i](const auto& candidate) { return candidate.second >= i; });
+    spans[i] = {order[i].last[compute] + 1, join == joins.end() ? ends_at : join->first - 1};
+  }
+  return spans;
+}
+
+struct Placed {
+  int64_t begin;
+  int64_t end;
+  Span span;
+};
+
+// The lowest gap of the smallest sufficient size among what lives at the same time. `placed` is
+// sorted by begin.
+int64_t BestFit(const std::vector<Placed>& placed, const Span& span, int64_t bytes) {
+  int64_t cursor = 0;
+  int64_t best = -1;
+  int64_t best_size = 0;
+  for (const Placed& other : placed) {
+    if (other.span.last < span.first || span.last < other.span.first) continue;
+    const int64_t gap = other.begin - cursor;
+    if (gap >= bytes && (best < 0 || gap < best_size)) {
+      best = cursor;
+      best_size = gap;
+    }
+    cursor = std::max(cursor, other.end);
+  }
+  return best >= 0 ? best : cursor;
+}
+
+struct Packing {
+  std::vector<int64_t> offsets;  // by lifetime
+  int64_t bytes = 0;
+};
+
+Packing Pack(const StepPlan& plan, const std::vector<Lifetime>& lifetimes,
+             const std::vector<int32_t>& order) {
+  Packing packing = {.offsets = std::vector<int64_t>(lifetimes.size())};
+  std::vector<Placed> placed;
+  for (int32_t index : order) {
+    const Lifetime& lifetime = lifetimes[index];
+    const int64_t bytes = RoundUp(plan.buffers[lifetime.buffer].bytes);
+    const Span span = {lifetime.first, lifetime.last};
+    const int64_t offset = BestFit(placed, span, bytes);
+    packing.offsets[index] = offset;
+    packing.bytes = std::max(packing.bytes, offset + bytes);
+    const Placed entry = {offset, offset + bytes, span};
+    placed.insert(
+        std::upper_bound(placed.begin(), placed.end(), entry,
+                         [](const Placed& a, const Placed& b) { return a.begin < b.begin; }),
+        entry);
+  }
+  return packing;
+}
+
+// Large buffers first packs tightest for most models, long-lived first for some: the better one.
+Packing BestPacking(const StepPlan& plan, const std::vector<Lifetime>& lifetimes) {
+  std::vector<int32_t> order(lifetimes.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
+  const auto bytes = [&](int32_t i) { return plan.buffers[lifetimes[i].buffer].bytes; };
+  const auto length = [&](int32_t i) { return lifetimes[i].last - lifetimes[i].first; };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int32_t a, int32_t b) { return bytes(a) > bytes(b); });
+  Packing by_size = Pack(plan, lifetimes, order);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int32_t a, int32_t b) { return length(a) > length(b); });
+  Packing by_length = Pack(plan, lifetimes, order);
+  return by_size.bytes <= by_length.bytes ? by_size : by_length;
+}
+
+// Adds the bytes by class that live at the program's fullest position.
+void AddPeak(const StepPlan& plan, const std::vector<Lifetime>& lifetimes,
+             int64_t (&bytes_by_class)[kBufferClasses]) {
+  int32_t end = 0;
+  for (const Lifetime& lifetime : lifetimes) end = std::max(end, lifetime.last + 1);
+  std::vector<int64_t> change(end + 1, 0);
+  for (const Lifetime& lifetime : lifetimes) {
+    change[lifetime.first] += plan.buffers[lifetime.buffer].bytes;
+    change[lifetime.last + 1] -= plan.buffers[lifetime.buffer].bytes;
+  }
+  int64_t live = 0;
+  int64_t most = -1;
+  int32_t peak = 0;
+  for (int32_t position = 0; position < end; ++position) {
+    live += change[position];
+    if (live > most) {
+      most = live;
+      peak = position;
+    }
+  }
+  for (const Lifetime& lifetime : lifetimes) {
+    if (lifetime.first > peak || lifetime.last < peak) continue;
+    const Buffer& buffer = plan.buffers[lifetime.buffer];
+    bytes_by_class[static_cast<int>(buffer.buffer_class)] += buffer.bytes;
+  }
+}
+
+}  // namespace
+
+std::vector<Lifetime> LifetimesOf(const StepPlan& plan, const Program& program) {
+  const std::vector<Span> spans = RunningSpans(program);
+  std::vector<int32_t> slots(plan.buffers.size(), -1);
+  std::vector<Lifetime> lifetimes;
+  for (size_t i = 0; i < program.ops.size(); ++i) {
+    for (const Access& access : program.ops[i].accesses) {
+      if (plan.buffers[access.buffer].persistent) continue;
+      if (slots[access.buffer] < 0) {
+        slots[access.buffer] = static_cast<int32_t>(lifetimes.size());
+        lifetimes.push_back({access.buffer, spans[i].first, spans[i].last});
+      }
+      Lifetime& lifetime = lifetimes[slots[access.buffer]];
+      lifetime.first = std::min(lifetime.first, spans[i].first);
+      lifetime.last = std::max(lifetime.last, spans[i].last);
+    }
+  }
+  return lifetimes;
+}
+
+void AssignOffsets(StepPlan& plan) {
+  std::fill(std::begin(plan.bytes_by_class), std::end(plan.bytes_by_class), 0);
+  int64_t persistent = 0;
+  for (Buffer& buffer : plan.buffers) {
+    if (!buffer.persistent) continue;
+    buffer.offset = persistent;
+    persistent += RoundUp(buffer.bytes);
+    plan.bytes_by_class[static_cast<int>(buffer.buffer_class)] += buffer.bytes;
+  }
+  int64_t transient = 0;
+  std::vector<Lifetime> largest;
+  for (const Program* program : {&plan.train, &plan.evaluate}) {
+    std::vector<Lifetime> lifetimes = LifetimesOf(plan, *program);
+    const Packing packing = BestPacking(plan, lifetimes);
+    for (size_t i = 0; i < lifetimes.size(); ++i) {
+      plan.buffers[lifetimes[i].buffer].offset = persistent + packing.offsets[i];
+    }
+    if (packing.bytes <= transient) continue;
+    transient = packing.bytes;
+    largest = std::move(lifetimes);
+  }
+  AddPeak(plan, largest, plan.bytes_by_class);
+  plan.arena_bytes = persistent + transient;
+  plan.slack_bytes = plan.arena_bytes;
+  for (int64_t bytes : plan.bytes_by_class) plan.slack_bytes -= bytes;
+}
+
+}  // namespace milepost::plan

@@ -1,0 +1,33 @@
+// Gives every buffer its offset in the arena.
+//
+//   AssignOffsets(plan);  // buffers, accesses and streams of all programs are set
+//
+// Persistent buffers come first, each with bytes of its own. The others share what follows: within
+// a program by liveness (from the first access to the last; an access by an op of another stream
+// reaches until the compute stream has waited for it), between programs freely, as they never run
+// at once. Sets offset, arena_bytes, bytes_by_class and slack_bytes.
+#ifndef MILEPOST_ENGINE_PLAN_MEMORY_PASS_H_
+#define MILEPOST_ENGINE_PLAN_MEMORY_PASS_H_
+
+#include <vector>
+
+#include "engine/plan/step_plan.h"
+
+namespace milepost::plan {
+
+inline constexpr int64_t kBufferAlignment = 64;
+
+// Positions in program order, both included, at which a buffer's bytes are in use.
+struct Lifetime {
+  BufferId buffer = kNoBuffer;
+  int32_t first = 0;
+  int32_t last = 0;
+};
+// Of the program's buffers that are not persistent.
+std::vector<Lifetime> LifetimesOf(const StepPlan& plan, const Program& program);
+
+void AssignOffsets(StepPlan& plan);
+
+}  // namespace milepost::plan
+
+#endif  // MILEPOST_ENGINE_PLAN_MEMORY_PASS_H_

@@ -1,0 +1,125 @@
+#include "engine/plan/planner.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "engine/graph/autodiff.h"
+#include "engine/models/model.h"
+#include "engine/optim/batch.h"
+#include "engine/plan/buffer_pass.h"
+#include "engine/plan/memory_pass.h"
+#include "engine/plan/stream_pass.h"
+#include "engine/plan/verify.h"
+#include "engine/plan/workspace.h"
+#include "engine/plan/zero_pass.h"
+
+namespace milepost::plan {
+namespace {
+
+absl::Status CheckOptions(const PlanOptions& options) {
+  const auto at_least_one = [](absl::string_view field, int64_t value) {
+    if (value >= 1) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, " is not at least 1"));
+  };
+  MP_RETURN_IF_ERROR(at_least_one("resources.ranks", options.world));
+  MP_RETURN_IF_ERROR(at_least_one("resources.threads_per_rank", options.threads));
+  MP_RETURN_IF_ERROR(at_least_one("train.batch.micro", options.micro_batch));
+  MP_RETURN_IF_ERROR(at_least_one("train.batch.accumulation", options.accumulation));
+  MP_RETURN_IF_ERROR(at_least_one("data.sequence_length", options.sequence));
+  if (options.zero_stage != 0 && options.zero_stage != 1) {
+    return absl::InvalidArgumentError(absl::StrCat("train.zero.stage: ", options.zero_stage,
+                                                   " is not supported; expected 0 or 1"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<graph::Graph> Build(const v1::ModelSpec& model, models::Mode mode,
+                                   const PlanOptions& options) {
+  const int64_t rows = options.micro_batch * options.sequence;
+  const int64_t vocabulary = model.gpt2().vocabulary();
+  return models::BuildModel(
+      model, {.mode = mode,
+              .compute_dtype = options.compute_dtype,
+              .batch = options.micro_batch,
+              .sequence = options.sequence,
+              .lm_head_chunk_rows = vocabulary < 1
+                                        ? 0
+                                        : LmHeadChunkRows(rows, vocabulary, options.compute_dtype,
+                                                          options.lm_head_chunk_bytes)});
+}
+
+void CompileProgram(StepPlan& plan, Program& program) {
+  AssignBuffers(plan, program);
+  AddStreams(program, plan.options);
+}
+
+absl::StatusOr<StepPlan> FinishPlan(StepPlan plan) {
+  for (const FlatGroup& group : plan.groups) plan.parameters += group.elements;
+  AssignOffsets(plan);
+  for (const PlannedOp& op : plan.train.ops) {
+    const bool repeated = op.when == When::kEveryMicroStep;
+    const double runs = repeated ? static_cast<double>(plan.options.accumulation) : 1;
+    plan.flops_per_step += runs * op.flops;
+    plan.wire_bytes_per_step += runs * op.wire_bytes;
+  }
+  MP_RETURN_IF_ERROR(Verify(plan));
+  return plan;
+}
+
+}  // namespace
+
+absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads) {
+  const v1::BatchSpec& batch = spec.train().batch();
+  optim::BatchRequest request;
+  if (batch.has_global()) request.global = batch.global();
+  if (batch.has_micro()) request.micro = batch.micro();
+  if (batch.has_accumulation()) request.accumulation = batch.accumulation();
+  const int world = spec.resources().ranks();
+  if (world < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("resources.ranks: ", world, " is not at least 1"));
+  }
+  MP_ASSIGN_OR_RETURN(const optim::BatchTriple triple, optim::DeriveBatch(request, world));
+  return PlanOptions{
+      .world = world,
+      .zero_stage = spec.train().zero().stage(),
+      .compute_dtype =
+          spec.train().precision() == v1::PRECISION_FP32 ? graph::DType::kF32 : graph::DType::kBF16,
+      .micro_batch = triple.micro,
+      .sequence = spec.data().sequence_length(),
+      .accumulation = triple.accumulation,
+      .threads = threads,
+  };
+}
+
+absl::StatusOr<StepPlan> PlanTraining(const v1::JobSpec& spec, const PlanOptions& options) {
+  MP_RETURN_IF_ERROR(CheckOptions(options));
+  StepPlan plan = {.options = options};
+  MP_ASSIGN_OR_RETURN(plan.train.graph, Build(spec.model(), models::Mode::kTraining, options));
+  MP_RETURN_IF_ERROR(graph::AddBackward(plan.train.graph));
+  MP_ASSIGN_OR_RETURN(plan.evaluate.graph, Build(spec.model(), models::Mode::kEvaluation, options));
+  plan.groups = MakeFlatGroups(plan.train.graph, options);
+  AddPersistentBuffers(plan, /*training=*/true);
+  plan.train.ops = MakeTrainingOps(plan.train.graph, plan.groups, options);
+  plan.evaluate.ops = MakeForwardOps(plan.evaluate.graph);
+  CompileProgram(plan, plan.train);
+  CompileProgram(plan, plan.evaluate);
+  return FinishPlan(std::move(plan));
+}
+
+absl::StatusOr<StepPlan> PlanGeneration(const v1::ModelSpec& model, const PlanOptions& options) {
+  MP_RETURN_IF_ERROR(CheckOptions(options));
+  if (options.world != 1) {
+    return absl::InvalidArgumentError("a generation plan is for one rank");
+  }
+  StepPlan plan = {.options = options};
+  MP_ASSIGN_OR_RETURN(plan.evaluate.graph, Build(model, models::Mode::kGeneration, options));
+  plan.groups = MakeFlatGroups(plan.evaluate.graph, options);
+  AddPersistentBuffers(plan, /*training=*/false);
+  plan.evaluate.ops = MakeForwardOps(plan.evaluate.graph);
+  CompileProgram(plan, plan.evaluate);
+  return FinishPlan(std::move(plan));
+}
+
+}  // namespace milepost::plan

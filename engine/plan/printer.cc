@@ -1,0 +1,163 @@
+#include "engine/plan/printer.h"
+
+#include <array>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "nlohmann/json.hpp"
+
+namespace milepost::plan {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const char* Precision(const StepPlan& plan) {
+  return plan.options.compute_dtype == graph::DType::kF32 ? "fp32" : "bf16";
+}
+
+const char* PhaseName(graph::Phase phase) {
+  switch (phase) {
+    case graph::Phase::kForward:
+      return "forward";
+    case graph::Phase::kBackward:
+      return "backward";
+    case graph::Phase::kUpdate:
+      return "update";
+  }
+  return "unknown";
+}
+
+const char* StreamName(Stream stream) {
+  return stream == Stream::kCompute ? "compute" : "communication";
+}
+
+const char* WhenName(When when) {
+  switch (when) {
+    case When::kEveryMicroStep:
+      return "every_micro_step";
+    case When::kLastMicroStep:
+      return "last_micro_step";
+    case When::kUpdate:
+      return "update";
+  }
+  return "unknown";
+}
+
+std::string BlockName(const Program& program, int block) {
+  const auto& blocks = program.graph.blocks;
+  return block >= 0 && block < static_cast<int>(blocks.size()) ? blocks[block] : "";
+}
+
+std::string HumanBytes(double bytes) {
+  constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+  size_t unit = 0;
+  while (bytes >= 1024 && unit + 1 < kUnits.size()) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return absl::StrFormat(unit == 0 ? "%.0f %s" : "%.2f %s", bytes, kUnits[unit]);
+}
+
+std::string HumanCount(double count) {
+  constexpr std::array<const char*, 6> kUnits = {"", " k", " M", " G", " T", " P"};
+  size_t unit = 0;
+  while (count >= 1000 && unit + 1 < kUnits.size()) {
+    count /= 1000;
+    ++unit;
+  }
+  return absl::StrFormat(unit == 0 ? "%.0f%s" : "%.2f%s", count, kUnits[unit]);
+}
+
+void AppendSchedule(const StepPlan& plan, std::string& text) {
+  absl::StrAppendFormat(&text, "\n%5s  %-28s %-10s %-13s %-16s %-10s %10s %10s\n", "op", "kind",
+                        "block", "stream", "when", "waits for", "flops", "bytes");
+  for (size_t i = 0; i < plan.train.ops.size(); ++i) {
+    const PlannedOp& op = plan.train.ops[i];
+    absl::StrAppendFormat(&text, "%5d  %-28s %-10s %-13s %-16s %-10s %10s %10s\n", i,
+                          graph::Name(op.op.kind), BlockName(plan.train, op.op.block),
+                          StreamName(op.stream), WhenName(op.when), absl::StrJoin(op.wait_for, ","),
+                          HumanCount(op.flops), HumanBytes(op.bytes));
+  }
+}
+
+Json ScheduleJson(const Program& program) {
+  Json ops = Json::array();
+  for (const PlannedOp& op : program.ops) {
+    ops.push_back({{"op", graph::Name(op.op.kind)},
+                   {"block", BlockName(program, op.op.block)},
+                   {"phase", PhaseName(op.op.phase)},
+                   {"stream", StreamName(op.stream)},
+                   {"when", WhenName(op.when)},
+                   {"wait_for", op.wait_for},
+                   {"flops", op.flops},
+                   {"bytes", op.bytes},
+                   {"wire_bytes", op.wire_bytes}});
+  }
+  return ops;
+}
+
+}  // namespace
+
+std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
+  const PlanOptions& o = plan.options;
+  std::string text = absl::StrFormat(
+      "ranks %d, ZeRO stage %d, %s, micro-batch %d x %d tokens, accumulation %d\n", o.world,
+      o.zero_stage, Precision(plan), o.micro_batch, o.sequence, o.accumulation);
+  absl::StrAppendFormat(&text, "parameters     %s\n",
+                        HumanCount(static_cast<double>(plan.parameters)));
+  absl::StrAppendFormat(&text, "compute        %sFLOP per step and rank\n",
+                        HumanCount(plan.flops_per_step));
+  absl::StrAppendFormat(&text, "wire           %s sent per step and rank\n",
+                        HumanBytes(plan.wire_bytes_per_step));
+  absl::StrAppend(&text, "\nmemory per rank\n");
+  const auto line = [&text](absl::string_view name, int64_t bytes) {
+    absl::StrAppendFormat(&text, "  %-14s %12s  %14d\n", name,
+                          HumanBytes(static_cast<double>(bytes)), bytes);
+  };
+  for (int c = 0; c < kBufferClasses; ++c) {
+    line(Name(static_cast<BufferClass>(c)), plan.bytes_by_class[c]);
+  }
+  line("slack", plan.slack_bytes);
+  line("total", plan.arena_bytes);
+  if (options.available_bytes.has_value()) {
+    const bool fits = plan.arena_bytes <= *options.available_bytes;
+    absl::StrAppendFormat(&text, "%s %s available per rank\n", fits ? "fits in" : "DOES NOT FIT in",
+                          HumanBytes(static_cast<double>(*options.available_bytes)));
+  }
+  if (options.schedule) AppendSchedule(plan, text);
+  return text;
+}
+
+std::string PlanJson(const StepPlan& plan, const PrintOptions& options, int indent) {
+  Json json = Json::object();
+  if (options.available_bytes.has_value()) {
+    json["fits"] = plan.arena_bytes <= *options.available_bytes;
+  }
+  json["world"] = plan.options.world;
+  json["zero_stage"] = plan.options.zero_stage;
+  json["precision"] = Precision(plan);
+  json["micro_batch"] = plan.options.micro_batch;
+  json["sequence"] = plan.options.sequence;
+  json["accumulation"] = plan.options.accumulation;
+  Json& per_rank = json["per_rank"];
+  for (int c = 0; c < kBufferClasses; ++c) {
+    per_rank[Name(static_cast<BufferClass>(c))] = plan.bytes_by_class[c];
+  }
+  per_rank["slack"] = plan.slack_bytes;
+  per_rank["total"] = plan.arena_bytes;
+  json["parameters"] = plan.parameters;
+  json["flops_per_step"] = plan.flops_per_step;
+  json["wire_bytes_per_step"] = plan.wire_bytes_per_step;
+  Json& groups = json["groups"] = Json::array();
+  for (const FlatGroup& group : plan.groups) {
+    groups.push_back({{"name", group.name},
+                      {"elements", group.elements},
+                      {"padded_elements", group.padded_elements},
+                      {"shard_elements", group.shard_elements}});
+  }
+  if (options.schedule) json["ops"] = ScheduleJson(plan.train);
+  return json.dump(indent);
+}
+
+}  // namespace milepost::plan

@@ -1,0 +1,35 @@
+// A plan in words: for `milepost plan`, the coordinator's messages and tests.
+//
+//   std::cout << plan::PlanTable(plan);
+//   std::string json = plan::PlanJson(plan, {.available_bytes = free_bytes});
+#ifndef MILEPOST_ENGINE_PLAN_PRINTER_H_
+#define MILEPOST_ENGINE_PLAN_PRINTER_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "engine/plan/step_plan.h"
+
+namespace milepost::plan {
+
+struct PrintOptions {
+  // Bytes that a rank may use: `fits` says whether the arena does. Absent: no `fits`.
+  std::optional<int64_t> available_bytes;
+  bool schedule = false;  // also every op of the training program, in order
+};
+
+// Several lines, each ended.
+std::string PlanTable(const StepPlan& plan, const PrintOptions& options = {});
+
+// One JSON object: {"fits": bool?, "world", "zero_stage", "precision", "micro_batch", "sequence",
+// "accumulation", "per_rank": {"parameters": bytes, "gradients", "optimizer", "activations",
+// "workspace", "communication", "inputs", "slack", "total"}, "parameters", "flops_per_step",
+// "wire_bytes_per_step", "groups": [{"name", "elements", "padded_elements", "shard_elements"}],
+// "ops": [{"op", "block", "phase", "stream", "when", "wait_for", "flops", "bytes",
+// "wire_bytes"}]?}. `indent` < 0: on one line.
+std::string PlanJson(const StepPlan& plan, const PrintOptions& options = {}, int indent = 2);
+
+}  // namespace milepost::plan
+
+#endif  // MILEPOST_ENGINE_PLAN_PRINTER_H_

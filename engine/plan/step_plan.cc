@@ -1,0 +1,25 @@
+#include "engine/plan/step_plan.h"
+
+namespace milepost::plan {
+
+const char* Name(BufferClass c) {
+  switch (c) {
+    case BufferClass::kParameters:
+      return "parameters";
+    case BufferClass::kGradients:
+      return "gradients";
+    case BufferClass::kOptimizer:
+      return "optimizer";
+    case BufferClass::kActivations:
+      return "activations";
+    case BufferClass::kWorkspace:
+      return "workspace";
+    case BufferClass::kCommunication:
+      return "communication";
+    case BufferClass::kInputs:
+      return "inputs";
+  }
+  return "unknown";
+}
+
+}  // namespace milepost::plan

@@ -1,0 +1,18 @@
+#include "engine/plan/verify.h"
+
+#include "common/status_macros.h"
+
+namespace milepost::plan {
+
+absl::Status Verify(const StepPlan& plan) {
+  MP_RETURN_IF_ERROR(VerifyLayout(plan));
+  for (const Program* program : {&plan.train, &plan.evaluate}) {
+    const char* name = program == &plan.train ? "train" : "evaluate";
+    MP_RETURN_IF_ERROR(Annotate(VerifyOps(plan, *program), name));
+    MP_RETURN_IF_ERROR(Annotate(VerifyValues(plan, *program), name));
+    MP_RETURN_IF_ERROR(Annotate(VerifyOrder(plan, *program), name));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace milepost::plan

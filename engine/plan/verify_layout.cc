@@ -1,0 +1,141 @@
+// Verification, part 1: what holds whatever the ops are.
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "engine/plan/memory_pass.h"
+#include "engine/plan/verify.h"
+
+namespace milepost::plan {
+namespace {
+
+using graph::DType;
+
+template <typename... Parts>
+absl::Status Violation(const Parts&... parts) {
+  return absl::InternalError(absl::StrCat("plan: ", parts...));
+}
+
+absl::Status VerifyBuffers(const StepPlan& plan) {
+  std::vector<const Buffer*> persistent;
+  for (const Buffer& buffer : plan.buffers) {
+    if (buffer.offset < 0 || buffer.offset % kBufferAlignment != 0) {
+      return Violation(buffer.name, ": offset ", buffer.offset, " is not aligned");
+    }
+    if (buffer.bytes < 0 || buffer.offset + buffer.bytes > plan.arena_bytes) {
+      return Violation(buffer.name, ": ends at ", buffer.offset + buffer.bytes, " of ",
+                       plan.arena_bytes, " arena bytes");
+    }
+    if (buffer.persistent) persistent.push_back(&buffer);
+  }
+  const auto before = [](const Buffer* a, const Buffer* b) { return a->offset < b->offset; };
+  std::sort(persistent.begin(), persistent.end(), before);
+  for (size_t i = 1; i < persistent.size(); ++i) {
+    const Buffer& left = *persistent[i - 1];
+    if (left.offset + left.bytes > persistent[i]->offset) {
+      return Violation("persistent ", left.name, " overlaps ", persistent[i]->name);
+    }
+  }
+  for (const Buffer& buffer : plan.buffers) {
+    if (buffer.persistent) continue;
+    auto next = std::lower_bound(persistent.begin(), persistent.end(), &buffer, before);
+    if (next != persistent.end() && (*next)->offset < buffer.offset + buffer.bytes) {
+      return Violation(buffer.name, " overlaps persistent ", (*next)->name);
+    }
+    if (next == persistent.begin()) continue;
+    --next;
+    if ((*next)->offset + (*next)->bytes > buffer.offset) {
+      return Violation(buffer.name, " overlaps persistent ", (*next)->name);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status VerifyBytes(const StepPlan& plan) {
+  int64_t sum = plan.slack_bytes;
+  for (int64_t bytes : plan.bytes_by_class) sum += bytes;
+  if (sum != plan.arena_bytes || plan.slack_bytes < 0) {
+    return Violation("bytes by class and slack add up to ", sum, ", the arena has ",
+                     plan.arena_bytes);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ExpectBuffer(const StepPlan& plan, const FlatGroup& group, const char* what,
+                          BufferId buffer, int64_t bytes) {
+  if (buffer < 0 || buffer >= static_cast<BufferId>(plan.buffers.size())) {
+    return Violation("group ", group.name, " has no buffer for ", what);
+  }
+  const Buffer& found = plan.buffers[buffer];
+  if (!found.persistent) return Violation(found.name, " of a group must be persistent");
+  if (found.bytes == bytes) return absl::OkStatus();
+  return Violation(found.name, " has ", found.bytes, " bytes, expected ", bytes);
+}
+
+absl::Status VerifyGroupBuffers(const StepPlan& plan, const FlatGroup& group) {
+  const int64_t compute = graph::ByteSize(plan.options.compute_dtype);
+  MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "parameters", group.parameter_buffer,
+                                  group.padded_elements * compute));
+  if (plan.train.ops.empty()) return absl::OkStatus();
+  const int64_t shard = group.shard_elements * graph::ByteSize(DType::kF32);
+  MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "gradients", group.gradient_buffer,
+                                  group.padded_elements * graph::ByteSize(DType::kF32)));
+  MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "m", group.m_buffer, shard));
+  MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "v", group.v_buffer, shard));
+  if (plan.options.compute_dtype == DType::kF32) return absl::OkStatus();
+  return ExpectBuffer(plan, group, "master", group.master_buffer, shard);
+}
+
+absl::Status VerifyGroup(const StepPlan& plan, const FlatGroup& group,
+                         std::vector<int>& appearances) {
+  const PlanOptions& options = plan.options;
+  if (group.padded_elements % (options.world * options.shard_alignment) != 0) {
+    return Violation("group ", group.name, ": ", group.padded_elements,
+                     " elements do not split into aligned shards");
+  }
+  const int64_t sharing = options.zero_stage == 0 ? 1 : options.world;
+  if (group.shard_elements * sharing != group.padded_elements) {
+    return Violation("group ", group.name, ": a shard has ", group.shard_elements, " of ",
+                     group.padded_elements, " elements");
+  }
+  int64_t end = 0;
+  for (const GroupParameter& p : group.parameters) {
+    if (p.parameter < 0 || p.parameter >= static_cast<int>(appearances.size())) {
+      return Violation(p.name, " is no parameter of the graph");
+    }
+    ++appearances[p.parameter];
+    if (p.begin < end || p.begin % kParameterAlignment != 0 ||
+        p.elements != graph::Elements(p.shape)) {
+      return Violation(p.name, " overlaps its neighbour in group ", group.name,
+                       ", is not aligned, or has the wrong size");
+    }
+    end = p.begin + p.elements;
+  }
+  if (end > group.padded_elements) return Violation("group ", group.name, " is too small");
+  return VerifyGroupBuffers(plan, group);
+}
+
+absl::Status VerifyGroups(const StepPlan& plan) {
+  const graph::Graph& graph = plan.evaluate.graph;
+  std::vector<int> appearances(graph.parameters.size(), 0);
+  for (const FlatGroup& group : plan.groups) {
+    MP_RETURN_IF_ERROR(VerifyGroup(plan, group, appearances));
+  }
+  for (size_t i = 0; i < appearances.size(); ++i) {
+    if (appearances[i] == 1) continue;
+    return Violation(graph.values[graph.parameters[i].value].name, " is in ", appearances[i],
+                     " flat groups");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status VerifyLayout(const StepPlan& plan) {
+  MP_RETURN_IF_ERROR(VerifyBuffers(plan));
+  MP_RETURN_IF_ERROR(VerifyBytes(plan));
+  return VerifyGroups(plan);
+}
+
+}  // namespace milepost::plan

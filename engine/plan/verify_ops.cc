@@ -1,0 +1,156 @@
+// Verification, part 2: each op's operands by themselves.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "engine/plan/accesses.h"
+#include "engine/plan/verify.h"
+#include "engine/plan/workspace.h"
+
+namespace milepost::plan {
+namespace {
+
+using graph::kNoValue;
+using graph::ValueId;
+
+class OpVerifier {
+ public:
+  OpVerifier(const StepPlan& plan, const Program& program, int32_t index)
+      : plan_(plan), program_(program), planned_(program.ops[index]), index_(index) {}
+
+  absl::Status Run() const {
+    MP_RETURN_IF_ERROR(CheckWaits());
+    MP_RETURN_IF_ERROR(CheckAccesses());
+    MP_RETURN_IF_ERROR(CheckWorkspace());
+    for (size_t i = 0; i < planned_.op.outputs.size(); ++i) {
+      if (planned_.op.outputs[i].value != kNoValue) MP_RETURN_IF_ERROR(CheckOutput(i));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  template <typename... Parts>
+  absl::Status Violation(const Parts&... parts) const {
+    return absl::InternalError(
+        absl::StrCat("op ", index_, " (", graph::Name(planned_.op.kind), "): ", parts...));
+  }
+  const std::string& NameOf(ValueId id) const { return program_.graph.values[id].name; }
+
+  struct Range {
+    int64_t begin;
+    int64_t end;
+    bool Overlaps(const Range& other) const { return begin < other.end && other.begin < end; }
+    bool operator==(const Range&) const = default;
+  };
+  Range InArena(const Access& access) const {
+    const int64_t base = plan_.buffers[access.buffer].offset;
+    return {base + access.begin, base + access.end};
+  }
+  Range InArena(ValueId id) const { return InArena(ValueAccess(program_, id, false)); }
+
+  absl::Status CheckWaits() const {
+    for (int32_t wait : planned_.wait_for) {
+      if (wait < 0 || wait >= index_)
+        return Violation("waits for op ", wait, ", not an earlier one");
+      if (program_.ops[wait].stream == planned_.stream) {
+        return Violation("waits for op ", wait, " of its own stream");
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckAccesses() const {
+    const std::vector<Access> expected = OpAccesses(plan_, program_, planned_);
+    for (const Access& access : expected) {
+      if (access.begin < 0 || access.end > plan_.buffers[access.buffer].bytes) {
+        return Violation("reaches outside ", plan_.buffers[access.buffer].name);
+      }
+    }
+    const auto same = [](const Access& a, const Access& b) {
+      return a.buffer == b.buffer && a.begin == b.begin && a.end == b.end && a.write == b.write;
+    };
+    if (!std::equal(expected.begin(), expected.end(), planned_.accesses.begin(),
+                    planned_.accesses.end(), same)) {
+      return Violation("its recorded accesses are not those of its operands");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckWorkspace() const {
+    const int64_t needed = WorkspaceBytes(program_.graph, plan_.groups, planned_.op, plan_.options);
+    if (planned_.workspace_bytes < needed || (needed > 0 && planned_.workspace == kNoBuffer)) {
+      return Violation("has ", planned_.workspace_bytes, " bytes of workspace, needs ", needed);
+    }
+    if (planned_.workspace == kNoBuffer) return absl::OkStatus();
+    const Range workspace = InArena({planned_.workspace, 0, planned_.workspace_bytes, true});
+    for (size_t i = 0; i + 1 < planned_.accesses.size(); ++i) {
+      if (workspace.Overlaps(InArena(planned_.accesses[i]))) {
+        return Violation("its workspace overlaps ",
+                         plan_.buffers[planned_.accesses[i].buffer].name);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckOutput(size_t position) const {
+    const graph::Output& output = planned_.op.outputs[position];
+    const Range range = InArena(output.value);
+    for (ValueId input : planned_.op.inputs) {
+      if (input == kNoValue || input == output.value || !range.Overlaps(InArena(input))) continue;
+      if (input == output.may_overwrite && range == InArena(input)) continue;
+      return Violation("writes ", NameOf(output.value), " over its input ", NameOf(input));
+    }
+    for (size_t i = 0; i < position; ++i) {
+      const ValueId other = planned_.op.outputs[i].value;
+      if (other != kNoValue && range.Overlaps(InArena(other))) {
+        return Violation("its outputs ", NameOf(output.value), " and ", NameOf(other), " overlap");
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const StepPlan& plan_;
+  const Program& program_;
+  const PlannedOp& planned_;
+  const int32_t index_;
+};
+
+absl::Status VerifyPlaces(const StepPlan& plan, const Program& program) {
+  const graph::Graph& graph = program.graph;
+  if (program.places.size() != graph.values.size()) {
+    return absl::InternalError("not every value has a place");
+  }
+  const auto buffers = static_cast<BufferId>(plan.buffers.size());
+  for (size_t id = 0; id < graph.values.size(); ++id) {
+    if (program.places[id].buffer < 0 || program.places[id].buffer >= buffers) {
+      return absl::InternalError(absl::StrCat(graph.values[id].name, " has no buffer"));
+    }
+  }
+  for (const FlatGroup& group : plan.groups) {
+    for (const GroupParameter& p : group.parameters) {
+      const graph::Parameter& parameter = graph.parameters[p.parameter];
+      const Place& place = program.places[parameter.value];
+      const int64_t size = graph::ByteSize(plan.options.compute_dtype);
+      bool ok = place.buffer == group.parameter_buffer && place.offset == p.begin * size;
+      if (parameter.gradient != kNoValue) {
+        const Place& gradient = program.places[parameter.gradient];
+        ok = ok && gradient.buffer == group.gradient_buffer && gradient.offset == p.begin * 4;
+      }
+      if (!ok) return absl::InternalError(absl::StrCat(p.name, " does not lie in its flat group"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status VerifyOps(const StepPlan& plan, const Program& program) {
+  if (program.ops.empty()) return absl::OkStatus();
+  MP_RETURN_IF_ERROR(VerifyPlaces(plan, program));
+  for (int32_t i = 0; i < static_cast<int32_t>(program.ops.size()); ++i) {
+    MP_RETURN_IF_ERROR(OpVerifier(plan, program, i).Run());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace milepost::plan

@@ -1,0 +1,82 @@
+#include "engine/plan/workspace.h"
+
+#include <algorithm>
+
+namespace milepost::plan {
+namespace {
+
+using graph::OpKind;
+
+constexpr int64_t kAlignment = 64;
+
+int64_t RoundUp(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// kernels/cpu/column_sum.h: rows are summed in blocks of at least 16, at most 64 of them, one f32
+// partial of whole cache lines each.
+int64_t ColumnSumBytes(int64_t rows, int64_t width) {
+  const int64_t block = std::max<int64_t>(16, (rows + 63) / 64);
+  return (rows + block - 1) / block * RoundUp(width, 16) * 4;
+}
+
+// kernels/cpu/classifier.h: an f64 loss per row.
+int64_t ClassifierBytes(int64_t rows) { return rows * 8; }
+
+// kernels/cpu/optimizer.h: an f64 sum per block.
+int64_t SumSquaresBytes(int64_t elements) { return (elements + 4095) / 4096 * 8; }
+
+// kernels/cpu/attention.h, per thread.
+int64_t AttentionBytes(const graph::Graph& graph, const graph::Op& op, const PlanOptions& options) {
+  const int64_t head_dim = graph.values[op.inputs[0]].shape[1] / (3 * op.attributes.heads);
+  const int64_t sequence = op.attributes.sequence;
+  const int64_t per_thread = 8 * RoundUp(sequence, 64) * RoundUp(head_dim, 64) * 4;
+  return options.threads * per_thread;
+}
+
+int64_t LmHeadBytes(const graph::Graph& graph, const graph::Op& op) {
+  const graph::Shape& wte = graph.values[op.inputs[1]].shape;
+  const int64_t rows = op.attributes.chunk_rows;
+  const int64_t element = graph::ByteSize(graph.values[op.inputs[1]].dtype);
+  return RoundUp(rows * wte[0] * element, kAlignment) + RoundUp(ClassifierBytes(rows), kAlignment);
+}
+
+}  // namespace
+
+int64_t WorkspaceBytes(const graph::Graph& graph, const std::vector<FlatGroup>& groups,
+                       const graph::Op& op, const PlanOptions& options) {
+  const auto shape = [&](size_t input) -> const graph::Shape& {
+    return graph.values[op.inputs[input]].shape;
+  };
+  const int64_t product = RoundUp(options.min_matmul_workspace_bytes, kAlignment);
+  switch (op.kind) {
+    case OpKind::kLinear:
+    case OpKind::kLinearBackwardInput:
+    case OpKind::kLmHeadLogits:
+      return product;
+    case OpKind::kLinearBackwardWeight:
+      return RoundUp(ColumnSumBytes(shape(1)[0], shape(1)[1]), kAlignment) + product;
+    case OpKind::kLmHeadLoss:
+    case OpKind::kLmHeadLossBackward:
+      return LmHeadBytes(graph, op) + product;
+    case OpKind::kLayerNormBackward:
+    case OpKind::kResidualLayerNormBackward:  // dgamma and dbeta
+      return RoundUp(2 * ColumnSumBytes(shape(0)[0], shape(0)[1]), kAlignment);
+    case OpKind::kAttention:
+    case OpKind::kAttentionBackward:
+      return RoundUp(AttentionBytes(graph, op, options), kAlignment);
+    case OpKind::kGradNorm: {
+      const int64_t slice = groups[op.attributes.group].padded_elements / options.world;
+      return RoundUp(SumSquaresBytes(slice), kAlignment);
+    }
+    default:
+      return 0;
+  }
+}
+
+int64_t LmHeadChunkRows(int64_t rows, int64_t vocabulary, graph::DType dtype, int64_t chunk_bytes) {
+  const int64_t fitting = chunk_bytes / (vocabulary * graph::ByteSize(dtype)) / 16 * 16;
+  return std::min(rows, std::max<int64_t>(16, fitting));
+}
+
+}  // namespace milepost::plan

@@ -1,0 +1,28 @@
+// How much scratch each op needs: a pure model of the CPU kernels' ...WorkspaceBytes functions
+// (engine/kernels/cpu), which the planner may not link. engine/runtime tests that the two agree.
+#ifndef MILEPOST_ENGINE_PLAN_WORKSPACE_H_
+#define MILEPOST_ENGINE_PLAN_WORKSPACE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/plan/step_plan.h"
+
+namespace milepost::plan {
+
+// Bytes of `op`'s workspace, a multiple of 64; 0: none. The parts lie in this order, each rounded
+// up to 64:
+//   kLinear, kLinearBackwardInput, kLmHeadLogits: the product's scratch
+//   kLinearBackwardWeight:                bias gradient | the product's scratch
+//   kLmHeadLoss, kLmHeadLossBackward:     chunk of logits (compute dtype) | classifier | scratch
+// The scratch of products is options.min_matmul_workspace_bytes: only a backend knows it.
+int64_t WorkspaceBytes(const graph::Graph& graph, const std::vector<FlatGroup>& groups,
+                       const graph::Op& op, const PlanOptions& options);
+
+// Rows of logits that exist at once: what fits `chunk_bytes`, as a multiple of 16, at least 16 and
+// at most `rows`.
+int64_t LmHeadChunkRows(int64_t rows, int64_t vocabulary, graph::DType dtype, int64_t chunk_bytes);
+
+}  // namespace milepost::plan
+
+#endif  // MILEPOST_ENGINE_PLAN_WORKSPACE_H_

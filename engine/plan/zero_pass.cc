@@ -1,0 +1,156 @@
+#include "engine/plan/zero_pass.h"
+
+#include <algorithm>
+
+#include "common/check.h"
+#include "engine/graph/cost.h"
+
+namespace milepost::plan {
+namespace {
+
+using graph::DType;
+using graph::OpKind;
+
+int64_t RoundUp(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+PlannedOp FromGraph(const graph::Graph& graph, const graph::Op& op) {
+  const graph::Cost cost = graph::OpCost(graph, op);
+  return {.op = op, .flops = cost.flops, .bytes = cost.bytes};
+}
+
+class TrainingOps {
+ public:
+  TrainingOps(const graph::Graph& graph, const std::vector<FlatGroup>& groups,
+              const PlanOptions& options)
+      : graph_(graph), groups_(groups), options_(options), sharing_(1.0 / options.world) {}
+
+  std::vector<PlannedOp> Make() && {
+    FindCompletions();
+    for (size_t i = 0; i < graph_.ops.size(); ++i) {
+      ops_.push_back(FromGraph(graph_, graph_.ops[i]));
+      for (int group : completed_by_[i]) Complete(group);
+    }
+    for (int group : order_) AddNorm(group);
+    AddReduceScalars();
+    for (int group = 0; group < static_cast<int>(groups_.size()); ++group) AddUpdate(group);
+    return std::move(ops_);
+  }
+
+ private:
+  // For each op, the groups whose last gradient it writes.
+  void FindCompletions() {
+    std::vector<int> last_writer(groups_.size(), -1);
+    for (size_t i = 0; i < graph_.ops.size(); ++i) {
+      for (const graph::Output& output : graph_.ops[i].outputs) {
+        if (output.value == graph::kNoValue) continue;
+        const graph::Value& value = graph_.values[output.value];
+        if (value.kind == graph::ValueKind::kParameterGradient) {
+          last_writer[value.block] = static_cast<int>(i);
+        }
+      }
+    }
+    completed_by_.resize(graph_.ops.size());
+    for (size_t group = 0; group < groups_.size(); ++group) {
+      MP_CHECK(last_writer[group] >= 0) << groups_[group].name << " has no gradient";
+      completed_by_[last_writer[group]].push_back(static_cast<int>(group));
+    }
+  }
+
+  PlannedOp& Add(OpKind kind, When when, int group) {
+    PlannedOp planned = {.when = when};
+    planned.op.kind = kind;
+    planned.op.phase =
+        when == When::kLastMicroStep ? graph::Phase::kBackward : graph::Phase::kUpdate;
+    planned.op.block = group;
+    planned.op.attributes.group = group;
+    ops_.push_back(std::move(planned));
+    return ops_.back();
+  }
+
+  double Padded(int group) const { return static_cast<double>(groups_[group].padded_elements); }
+  double Shard(int group) const { return static_cast<double>(groups_[group].shard_elements); }
+
+  void Complete(int group) {
+    order_.push_back(group);
+    if (options_.world == 1) return;
+    PlannedOp& op = Add(OpKind::kReduceGradients, When::kLastMicroStep, group);
+    op.bytes = 2 * 4 * Padded(group);
+    // Reduce-scatter, as a ring moves it; an all-reduce is that and an all-gather.
+    op.wire_bytes = (options_.zero_stage == 0 ? 2 : 1) * (1 - sharing_) * 4 * Padded(group);
+  }
+
+  void AddNorm(int group) {
+    Add(OpKind::kGradNorm, When::kUpdate, group).bytes = sharing_ * 4 * Padded(group);
+  }
+
+  void AddReduceScalars() {
+    const double bytes = 8 * kReducedScalars;
+    PlannedOp& op = Add(OpKind::kReduceScalars, When::kUpdate, -1);
+    op.bytes = 2 * bytes;
+    op.wire_bytes = 2 * (1 - sharing_) * bytes;
+  }
+
+  void AddUpdate(int group) {
+    // Gradient read; master, m and v read and written; the compute-dtype copy written.
+    const bool copy = options_.compute_dtype != DType::kF32;
+    Add(OpKind::kAdamW, When::kUpdate, group).bytes = Shard(group) * (7 * 4 + (copy ? 2 : 0));
+    if (options_.world == 1 || options_.zero_stage == 0) return;
+    const double bytes =
+        Padded(group) * static_cast<double>(graph::ByteSize(options_.compute_dtype));
+    PlannedOp& op = Add(OpKind::kGatherParameters, When::kUpdate, group);
+    op.bytes = bytes;
+    op.wire_bytes = (1 - sharing_) * bytes;
+  }
+
+  const graph::Graph& graph_;
+  const std::vector<FlatGroup>& groups_;
+  const PlanOptions& options_;
+  const double sharing_;  // one rank's part of what is divided among all
+  std::vector<std::vector<int>> completed_by_;
+  std::vector<int> order_;  // groups as their gradients complete
+  std::vector<PlannedOp> ops_;
+};
+
+}  // namespace
+
+std::vector<FlatGroup> MakeFlatGroups(const graph::Graph& graph, const PlanOptions& options) {
+  std::vector<FlatGroup> groups(graph.blocks.size());
+  for (size_t i = 0; i < groups.size(); ++i) groups[i].name = graph.blocks[i];
+  for (size_t i = 0; i < graph.parameters.size(); ++i) {
+    const graph::Parameter& parameter = graph.parameters[i];
+    const graph::Value& value = graph.values[parameter.value];
+    FlatGroup& group = groups[value.block];
+    const int64_t elements = graph::Elements(value.shape);
+    const int64_t begin = RoundUp(group.padded_elements, kParameterAlignment);
+    group.parameters.push_back({.parameter = static_cast<int>(i),
+                                .name = value.name,
+                                .shape = value.shape,
+                                .begin = begin,
+                                .elements = elements,
+                                .decay = parameter.decay});
+    group.elements += elements;
+    group.padded_elements = begin + elements;
+  }
+  for (FlatGroup& group : groups) {
+    group.padded_elements = RoundUp(group.padded_elements, options.world * options.shard_alignment);
+    group.shard_elements =
+        options.zero_stage == 0 ? group.padded_elements : group.padded_elements / options.world;
+  }
+  return groups;
+}
+
+std::vector<PlannedOp> MakeTrainingOps(const graph::Graph& graph,
+                                       const std::vector<FlatGroup>& groups,
+                                       const PlanOptions& options) {
+  return TrainingOps(graph, groups, options).Make();
+}
+
+std::vector<PlannedOp> MakeForwardOps(const graph::Graph& graph) {
+  std::vector<PlannedOp> ops;
+  for (const graph::Op& op : graph.ops) ops.push_back(FromGraph(graph, op));
+  return ops;
+}
+
+}  // namespace milepost::plan

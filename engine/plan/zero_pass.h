@@ -1,0 +1,33 @@
+// Flat groups, and the ops that ZeRO adds to a training graph.
+//
+//   plan.groups = MakeFlatGroups(graph, options);
+//   plan.train.ops = MakeTrainingOps(graph, plan.groups, options);
+//
+// One group per block. world 1: no communication. Stage 0: gradients are all-reduced, every rank
+// updates everything. Stage 1: gradients are reduce-scattered, each rank updates its shard (master,
+// m and v exist for the shard only) and the parameters are all-gathered. A group's reduction stands
+// right after the op that completes its gradient, so it overlaps the rest of the last backward; its
+// gather stands after its update, so it overlaps the next group's.
+#ifndef MILEPOST_ENGINE_PLAN_ZERO_PASS_H_
+#define MILEPOST_ENGINE_PLAN_ZERO_PASS_H_
+
+#include <vector>
+
+#include "engine/plan/step_plan.h"
+
+namespace milepost::plan {
+
+// Layout only: the buffers are not set.
+std::vector<FlatGroup> MakeFlatGroups(const graph::Graph& graph, const PlanOptions& options);
+
+// Ops in program order with `when` and their costs; no streams, buffers or accesses yet.
+std::vector<PlannedOp> MakeTrainingOps(const graph::Graph& graph,
+                                       const std::vector<FlatGroup>& groups,
+                                       const PlanOptions& options);
+
+// The graph's ops alone, every micro-step: what evaluation and generation run.
+std::vector<PlannedOp> MakeForwardOps(const graph::Graph& graph);
+
+}  // namespace milepost::plan
+
+#endif  // MILEPOST_ENGINE_PLAN_ZERO_PASS_H_
