@@ -1,0 +1,238 @@
+#include "engine/plan/planner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "engine/plan/memory_pass.h"
+#include "engine/plan/plan_fixture.h"
+#include "engine/plan/printer.h"
+#include "engine/plan/verify.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace milepost::plan {
+namespace {
+
+using graph::DType;
+using graph::OpKind;
+using testing::HasSubstr;
+
+StepPlan Plan(const TestModel& model, const PlanOptions& options) {
+  absl::StatusOr<StepPlan> plan = PlanTraining(SpecOf(model), options);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan.ok() ? *std::move(plan) : StepPlan{};
+}
+
+int Count(const Program& program, OpKind kind) {
+  return static_cast<int>(
+      std::count_if(program.ops.begin(), program.ops.end(),
+                    [kind](const PlannedOp& op) { return op.op.kind == kind; }));
+}
+
+int64_t ClassBytes(const StepPlan& plan, BufferClass c) {
+  return plan.bytes_by_class[static_cast<int>(c)];
+}
+
+TEST(Planner, EveryCombinationVerifies) {
+  for (int world : {1, 2, 3, 8}) {
+    for (int stage : {0, 1}) {
+      for (DType dtype : {DType::kF32, DType::kBF16}) {
+        for (double dropout : {0.0, 0.1}) {
+          SCOPED_TRACE(absl::StrCat(world, " ranks, stage ", stage, " ", graph::Name(dtype)));
+          const StepPlan plan = Plan({.dropout = dropout}, OptionsOf(world, stage, dtype));
+          EXPECT_TRUE(Verify(plan).ok()) << Verify(plan);
+        }
+      }
+    }
+  }
+}
+
+TEST(Planner, CountsGpt2SmallParameters) {
+  PlanOptions options = OptionsOf(1, 0, DType::kBF16);
+  options.sequence = 512;
+  options.accumulation = 1;
+  const StepPlan plan = Plan(Gpt2Small(), options);
+  EXPECT_EQ(plan.parameters, 124439808);  // Hugging Face's gpt2
+  // Linear layers: 6 FLOPs per weight and token; attention: 7 causal T x T products of width C.
+  const double tokens = 1024;
+  const double weights = 12.0 * 12 * 768 * 768 + 50257.0 * 768;
+  const double attention = 12 * 7.0 * 2 * 512 * 513 * 768;
+  EXPECT_DOUBLE_EQ(plan.flops_per_step, 6 * tokens * weights + attention);
+}
+
+TEST(Planner, ClassesAddUpToTheArena) {
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    const StepPlan plan = Plan({}, OptionsOf(2, 1, dtype));
+    int64_t padded = 0;
+    for (const FlatGroup& group : plan.groups) padded += group.padded_elements;
+    EXPECT_EQ(ClassBytes(plan, BufferClass::kParameters), padded * graph::ByteSize(dtype));
+    EXPECT_EQ(ClassBytes(plan, BufferClass::kGradients), padded * 4);
+    const int64_t states = dtype == DType::kF32 ? 2 : 3;  // fp32: the parameters are the master
+    EXPECT_EQ(ClassBytes(plan, BufferClass::kOptimizer), padded / 2 * 4 * states);
+    int64_t end = 0;
+    for (const Buffer& buffer : plan.buffers) end = std::max(end, buffer.offset + buffer.bytes);
+    EXPECT_EQ((end + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment, plan.arena_bytes);
+  }
+}
+
+TEST(Planner, OneRankHasNoCommunication) {
+  for (int stage : {0, 1}) {
+    const StepPlan plan = Plan({}, OptionsOf(1, stage, DType::kF32));
+    EXPECT_EQ(Count(plan.train, OpKind::kReduceGradients), 0);
+    EXPECT_EQ(Count(plan.train, OpKind::kGatherParameters), 0);
+    EXPECT_EQ(plan.wire_bytes_per_step, 0);
+    for (const PlannedOp& op : plan.train.ops) EXPECT_EQ(op.stream, Stream::kCompute);
+  }
+}
+
+TEST(Planner, WireBytesAreThoseOfRings) {
+  const StepPlan all = Plan({}, OptionsOf(4, 0, DType::kBF16));
+  const StepPlan sharded = Plan({}, OptionsOf(4, 1, DType::kBF16));
+  double padded = 0;
+  for (const FlatGroup& group : all.groups) padded += static_cast<double>(group.padded_elements);
+  const double scalars = 2 * 0.75 * 32;
+  EXPECT_DOUBLE_EQ(all.wire_bytes_per_step, 2 * 0.75 * 4 * padded + scalars);
+  EXPECT_DOUBLE_EQ(sharded.wire_bytes_per_step, 0.75 * (4 + 2) * padded + scalars);
+}
+
+TEST(Planner, ReductionsOverlapTheBackward) {
+  const StepPlan plan = Plan({.layers = 4}, OptionsOf(2, 1, DType::kF32));
+  std::set<int> reduced;
+  int backward_after_first = 0;
+  for (const PlannedOp& op : plan.train.ops) {
+    if (op.op.kind == OpKind::kReduceGradients) {
+      EXPECT_EQ(op.stream, Stream::kCommunication);
+      EXPECT_EQ(op.when, When::kLastMicroStep);
+      EXPECT_EQ(op.wait_for.size(), 1u);
+      reduced.insert(op.op.attributes.group);
+    } else if (!reduced.empty() && op.op.phase == graph::Phase::kBackward) {
+      ++backward_after_first;
+      EXPECT_TRUE(op.wait_for.empty()) << "the backward waits for a reduction";
+    }
+  }
+  EXPECT_EQ(reduced.size(), plan.groups.size());
+  EXPECT_GT(backward_after_first, 4 * 8);
+}
+
+TEST(Planner, GathersOverlapUpdates) {
+  const StepPlan plan = Plan({}, OptionsOf(2, 1, DType::kBF16));
+  const auto& ops = plan.train.ops;
+  for (size_t i = 0; i < ops.size(); ++i) {
+    if (ops[i].op.kind != OpKind::kGatherParameters) continue;
+    ASSERT_EQ(ops[i - 1].op.kind, OpKind::kAdamW);
+    EXPECT_EQ(ops[i].wait_for, std::vector<int32_t>{static_cast<int32_t>(i) - 1});
+    if (i + 1 < ops.size()) {
+      EXPECT_TRUE(ops[i + 1].wait_for.empty());
+    }
+  }
+}
+
+TEST(Planner, GroupsArePaddedToAlignedShards) {
+  const StepPlan plan = Plan({.width = 24, .heads = 3}, OptionsOf(3, 1, DType::kBF16));
+  ASSERT_EQ(plan.groups.size(), 4u);
+  EXPECT_EQ(plan.groups[0].name, "embedding");
+  EXPECT_EQ(plan.groups[1].parameters[2].name, "transformer.h.0.attn.c_attn.weight");
+  for (const FlatGroup& group : plan.groups) {
+    EXPECT_EQ(group.padded_elements % (3 * 128), 0);
+    EXPECT_EQ(group.shard_elements * 3, group.padded_elements);
+    EXPECT_LE(group.elements, group.padded_elements);
+  }
+}
+
+TEST(Planner, EvaluationAddsNothingToTheArena) {
+  const StepPlan plan = Plan(Gpt2Small(), OptionsOf(1, 0, DType::kBF16));
+  StepPlan alone = plan;
+  alone.evaluate = {};
+  AssignOffsets(alone);
+  EXPECT_EQ(alone.arena_bytes, plan.arena_bytes);
+}
+
+TEST(Planner, SlackIsSmall) {
+  PlanOptions options = OptionsOf(1, 0, DType::kBF16);
+  options.sequence = 512;
+  const StepPlan plan = Plan(Gpt2Small(), options);
+  EXPECT_LT(static_cast<double>(plan.slack_bytes),
+            0.03 * static_cast<double>(ClassBytes(plan, BufferClass::kActivations)));
+}
+
+TEST(Planner, LargeModelsPlanInMilliseconds) {
+  TestModel model = Gpt2Small();
+  model.layers = 48;
+  const auto start = std::chrono::steady_clock::now();
+  const StepPlan plan = Plan(model, OptionsOf(8, 1, DType::kBF16));
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+  EXPECT_EQ(plan.groups.size(), 50u);
+  EXPECT_LT(taken.count(), 1.0);  // a bound on growth, with room for busy machines and sanitizers
+  RecordProperty("milliseconds", std::to_string(taken.count() * 1e3));
+}
+
+TEST(Planner, GenerationHoldsParametersOnly) {
+  PlanOptions options = OptionsOf(1, 0, DType::kBF16);
+  options.micro_batch = 1;
+  const absl::StatusOr<StepPlan> plan = PlanGeneration(SpecOf({}).model(), options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_TRUE(plan->train.ops.empty());
+  EXPECT_EQ(ClassBytes(*plan, BufferClass::kGradients), 0);
+  EXPECT_EQ(ClassBytes(*plan, BufferClass::kOptimizer), 0);
+  EXPECT_NE(plan->evaluate.graph.logits, graph::kNoValue);
+}
+
+TEST(Planner, RefusesWhatCannotBePlanned) {
+  PlanOptions options = OptionsOf(1, 0, DType::kF32);
+  options.sequence = 33;
+  EXPECT_THAT(PlanTraining(SpecOf({}), options).status().message(), HasSubstr("33"));
+  EXPECT_THAT(PlanTraining(SpecOf({.heads = 5}), OptionsOf(1, 0, DType::kF32)).status().message(),
+              HasSubstr("model.gpt2.heads"));
+  EXPECT_THAT(PlanTraining(SpecOf({}), OptionsOf(1, 2, DType::kF32)).status().message(),
+              HasSubstr("train.zero.stage"));
+}
+
+TEST(Planner, OptionsComeFromTheSpec) {
+  v1::JobSpec spec = SpecOf({});
+  spec.mutable_resources()->set_ranks(2);
+  spec.mutable_data()->set_sequence_length(32);
+  spec.mutable_train()->mutable_zero()->set_stage(1);
+  spec.mutable_train()->set_precision(v1::PRECISION_BF16);
+  spec.mutable_train()->mutable_batch()->set_global(24);
+  spec.mutable_train()->mutable_batch()->set_micro(4);
+  const absl::StatusOr<PlanOptions> options = OptionsFromSpec(spec, 3);
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->world, 2);
+  EXPECT_EQ(options->accumulation, 3);
+  EXPECT_EQ(options->compute_dtype, DType::kBF16);
+  EXPECT_EQ(options->threads, 3);
+  spec.mutable_train()->mutable_batch()->set_global(25);
+  EXPECT_EQ(OptionsFromSpec(spec, 3).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(Printer, JsonHasWhatTheCommandLineDocuments) {
+  const StepPlan plan = Plan({}, OptionsOf(2, 1, DType::kBF16));
+  const auto json = nlohmann::json::parse(
+      PlanJson(plan, {.available_bytes = plan.arena_bytes, .schedule = true}));
+  EXPECT_EQ(json["fits"], true);
+  int64_t sum = 0;
+  for (const auto& [name, bytes] : json["per_rank"].items()) {
+    if (name != "total") sum += bytes.get<int64_t>();
+  }
+  EXPECT_EQ(json["per_rank"]["total"], plan.arena_bytes);
+  EXPECT_EQ(sum, plan.arena_bytes);
+  EXPECT_EQ(json["parameters"], plan.parameters);
+  EXPECT_EQ(json["ops"].size(), plan.train.ops.size());
+  EXPECT_FALSE(nlohmann::json::parse(PlanJson(plan)).contains("fits"));
+}
+
+TEST(Printer, TableSaysWhetherItFits) {
+  const StepPlan plan = Plan({}, OptionsOf(1, 0, DType::kF32));
+  const std::string table =
+      PlanTable(plan, {.available_bytes = plan.arena_bytes - 1, .schedule = true});
+  EXPECT_THAT(table, HasSubstr("DOES NOT FIT"));
+  EXPECT_THAT(table, HasSubstr("optimizer"));
+  EXPECT_THAT(table, HasSubstr("lm_head_loss_backward"));
+}
+
+}  // namespace
+}  // namespace milepost::plan
