@@ -1,0 +1,286 @@
+// Every op of a training step on the CPU against the fp64 interpreter, each on the inputs that the
+// CPU's own earlier ops left: errors do not add up, so tolerances are those of one op.
+#include "engine/runtime/cpu_backend.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <set>
+
+#include "engine/graph/reference/reference_interpreter.h"
+#include "engine/kernels/cpu/random.h"
+#include "engine/kernels/cpu/types.h"
+#include "engine/plan/planner.h"
+#include "engine/runtime/arena.h"
+#include "engine/runtime/executor.h"
+#include "engine/runtime/parameter_store.h"
+#include "engine/runtime/randomness.h"
+#include "engine/runtime/testing.h"
+
+namespace milepost::runtime {
+namespace {
+
+using graph::DType;
+using graph::OpKind;
+using graph::ValueId;
+
+// One rank's plan in an arena, with initial parameters and a batch, and the reference beside it.
+class StepBench {
+ public:
+  StepBench(v1::Precision precision, double dropout, int threads) : backend(threads) {
+    TinyOptions options;
+    options.precision = precision;
+    options.dropout = dropout;
+    options.global_batch = 3;
+    options.micro_batch = 3;
+    const v1::JobSpec spec = job.Spec(options);
+    plan::PlanOptions plan_options = *plan::OptionsFromSpec(spec, threads);
+    // Several chunks of the head, the last one shorter: 72 rows by 32.
+    plan_options.lm_head_chunk_bytes = 32 * TinyJob::kVocabulary * (bf16() ? 2 : 4);
+    plan = *plan::PlanTraining(spec, plan_options);
+    plan_options.min_matmul_workspace_bytes = backend.CheckMatmulWorkspace(plan)->needed;
+    plan = *plan::PlanTraining(spec, plan_options);
+    EXPECT_FALSE(backend.CheckMatmulWorkspace(plan)->missing);
+    arena = std::make_unique<Arena>(*Arena::Allocate(plan.arena_bytes));
+    backend.Attach(arena->data(), nullptr);
+    ParameterStore store(plan, plan.train.graph, arena->data(), nullptr);
+    store.Initialize(11);
+    EXPECT_TRUE(store.RebuildParameters().ok());
+    Perturb();
+    FillInputs();
+    reference = std::make_unique<graph::ReferenceInterpreter>(plan.train.graph);
+    context.seed = 5;
+    context.step = 4;
+    context.first_sample = 9;
+    context.gradient_factor = 1.0F / 70;
+  }
+
+  bool bf16() const { return plan.options.compute_dtype == DType::kBF16; }
+  const graph::Graph& graph() const { return plan.train.graph; }
+
+  char* At(ValueId id) const {
+    const plan::Place& place = plan.train.places[id];
+    return arena->data() + plan.buffers[place.buffer].offset + place.offset;
+  }
+
+  void LoadReference(ValueId id) const {
+    const graph::Value& value = graph().values[id];
+    const int64_t n = graph::Elements(value.shape);
+    if (value.dtype == DType::kI32) {
+      const auto* data = reinterpret_cast<const int32_t*>(At(id));
+      reference->integers(id).assign(data, data + n);
+      return;
+    }
+    reference->values(id) = Read(id);
+  }
+
+  std::vector<double> Read(ValueId id) const {
+    const graph::Value& value = graph().values[id];
+    std::vector<double> out(static_cast<size_t>(graph::Elements(value.shape)));
+    for (size_t i = 0; i < out.size(); ++i) {
+      switch (value.dtype) {
+        case DType::kF32:
+          out[i] = reinterpret_cast<const float*>(At(id))[i];
+          break;
+        case DType::kBF16:
+          out[i] = kernels::ToFloat(reinterpret_cast<const kernels::bf16*>(At(id))[i]);
+          break;
+        case DType::kF64:
+          out[i] = reinterpret_cast<const double*>(At(id))[i];
+          break;
+        case DType::kI32:
+          ADD_FAILURE() << value.name;
+      }
+    }
+    return out;
+  }
+
+  graph::ReferenceContext ReferenceContext() const {
+    graph::ReferenceContext c;
+    c.gradient_scale = context.gradient_factor;
+    c.first_micro_step = context.first_micro_step;
+    // The masks' own definition, by global element.
+    c.dropout = [this](uint32_t tag, double p, int64_t element) {
+      const int64_t width = graph().values[graph().parameters[0].value].shape[1];
+      const kernels::DropoutParams params{
+          .p = static_cast<float>(p),
+          .seed = context.seed,
+          .stream = RandomStream(RandomPurpose::kDropout, tag),
+          .step = static_cast<uint64_t>(context.step),
+          .first_element = static_cast<uint64_t>(context.first_sample * TinyJob::kContext * width)};
+      float multiplier = 0;
+      kernels::DropoutMultipliers(params, static_cast<uint64_t>(element), 1, &multiplier);
+      return static_cast<double>(multiplier);
+    };
+    return c;
+  }
+
+  TinyJob job;
+  CpuBackend backend;
+  plan::StepPlan plan;
+  std::unique_ptr<Arena> arena;
+  std::unique_ptr<graph::ReferenceInterpreter> reference;
+  StepContext context;
+
+ private:
+  // Initial biases are 0 and gains 1: give every parameter values that would show a mix-up.
+  void Perturb() const {
+    for (const graph::Parameter& parameter : graph().parameters) {
+      const graph::Value& value = graph().values[parameter.value];
+      std::vector<float> noise(static_cast<size_t>(graph::Elements(value.shape)));
+      kernels::NormalInit(noise.data(), static_cast<int64_t>(noise.size()), 0, 0.2F, 3,
+                          static_cast<uint64_t>(parameter.value), 0);
+      for (size_t i = 0; i < noise.size(); ++i) {
+        if (bf16()) {
+          auto* data = reinterpret_cast<kernels::bf16*>(At(parameter.value));
+          data[i] = kernels::ToBf16(kernels::ToFloat(data[i]) + noise[i]);
+        } else {
+          reinterpret_cast<float*>(At(parameter.value))[i] += noise[i];
+        }
+      }
+    }
+  }
+  void FillInputs() const {
+    auto* tokens = reinterpret_cast<int32_t*>(At(graph().tokens));
+    auto* targets = reinterpret_cast<int32_t*>(At(graph().targets));
+    for (int64_t i = 0; i < 3 * TinyJob::kContext; ++i) {
+      tokens[i] = static_cast<int32_t>((i * i + 5 * i) % TinyJob::kVocabulary);
+      targets[i] = i % 36 == 7 ? -1 : static_cast<int32_t>((i * 7 + 2) % TinyJob::kVocabulary);
+    }
+  }
+};
+
+// ||a - b|| / ||b||.
+double RelativeError(const std::vector<double>& actual, const std::vector<double>& wanted) {
+  double difference = 0;
+  double norm = 0;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    difference += (actual[i] - wanted[i]) * (actual[i] - wanted[i]);
+    norm += wanted[i] * wanted[i];
+  }
+  return std::sqrt(difference / std::max(norm, 1e-30));
+}
+
+struct Case {
+  v1::Precision precision;
+  double dropout;
+  int threads;
+};
+
+class EveryOp : public ::testing::TestWithParam<Case> {};
+
+TEST_P(EveryOp, MatchesTheReference) {
+  StepBench bench(GetParam().precision, GetParam().dropout, GetParam().threads);
+  // bf16: results are rounded to 8 bits, and attention rounds its probabilities.
+  const double tolerance = bench.bf16() ? 6e-3 : 3e-6;
+  std::set<OpKind> seen;
+  for (bool first : {true, false}) {
+    bench.context.first_micro_step = first;
+    for (const plan::PlannedOp& planned : bench.plan.train.ops) {
+      if (planned.when != plan::When::kEveryMicroStep) continue;
+      for (ValueId id : planned.op.inputs) {
+        if (id != graph::kNoValue) bench.LoadReference(id);
+      }
+      for (const graph::Output& output : planned.op.outputs) {
+        if (output.value != graph::kNoValue) bench.LoadReference(output.value);
+      }
+      auto bound = bench.backend.Bind(bench.plan, bench.plan.train, planned);
+      ASSERT_TRUE(bound.ok()) << bound.status();
+      ASSERT_EQ((*bound)(bench.context), absl::OkStatus());
+      bench.reference->RunOp(planned.op, bench.ReferenceContext());
+      seen.insert(planned.op.kind);
+      for (const graph::Output& output : planned.op.outputs) {
+        if (output.value == graph::kNoValue) continue;
+        EXPECT_LT(RelativeError(bench.Read(output.value), bench.reference->values(output.value)),
+                  tolerance)
+            << graph::Name(planned.op.kind) << " -> " << bench.graph().values[output.value].name;
+      }
+    }
+  }
+  EXPECT_EQ(seen.size(), 12u);  // every forward and backward kind of GPT-2
+}
+
+INSTANTIATE_TEST_SUITE_P(Cpu, EveryOp,
+                         ::testing::Values(Case{v1::PRECISION_FP32, 0.25, 1},
+                                           Case{v1::PRECISION_FP32, 0, 2},
+                                           Case{v1::PRECISION_BF16, 0.25, 2},
+                                           Case{v1::PRECISION_BF16, 0, 1}));
+
+// The whole micro-step through the executor: every parameter's gradient, twice accumulated.
+TEST(WholeModel, GradientsMatchTheReference) {
+  for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+    StepBench bench(precision, 0.25, 2);
+    for (size_t id = 0; id < bench.graph().values.size(); ++id) {
+      const graph::ValueKind kind = bench.graph().values[id].kind;
+      if (kind == graph::ValueKind::kParameter || kind == graph::ValueKind::kInput) {
+        bench.LoadReference(static_cast<ValueId>(id));
+      }
+    }
+    auto executor = Executor::Create(bench.plan, bench.plan.train, &bench.backend, nullptr);
+    ASSERT_TRUE(executor.ok()) << executor.status();
+    for (bool first : {true, false}) {
+      bench.context.first_micro_step = first;
+      bench.context.last_micro_step = !first;
+      bench.context.first_sample = first ? 9 : 12;  // another mask
+      ASSERT_EQ((*executor)->Run(Section::kMicroStep, bench.context), absl::OkStatus());
+      bench.reference->Run(bench.ReferenceContext());
+    }
+    for (const graph::Parameter& parameter : bench.graph().parameters) {
+      EXPECT_LT(RelativeError(bench.Read(parameter.gradient),
+                              bench.reference->values(parameter.gradient)),
+                precision == v1::PRECISION_FP32 ? 1e-5 : 3e-2)
+          << bench.graph().values[parameter.value].name;
+    }
+    EXPECT_NEAR(bench.Read(bench.graph().loss_sum)[0],
+                bench.reference->values(bench.graph().loss_sum)[0],
+                precision == v1::PRECISION_FP32 ? 1e-3 : 1.0);
+  }
+}
+
+// The planner's model of workspaces is the kernels' own, but for the products' scratch, which only
+// a backend knows.
+TEST(CpuBackend, AsksAgainOnlyForProductScratch) {
+  TinyJob job;
+  for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+    for (int threads : {1, 2}) {
+      TinyOptions options;
+      options.precision = precision;
+      const v1::JobSpec spec = job.Spec(options);
+      CpuBackend backend(threads);
+      plan::PlanOptions plan_options = *plan::OptionsFromSpec(spec, threads);
+      plan::StepPlan plan = *plan::PlanTraining(spec, plan_options);
+      const auto workspace = backend.CheckMatmulWorkspace(plan);
+      ASSERT_TRUE(workspace.ok());
+      plan_options.min_matmul_workspace_bytes = workspace->needed;
+      plan = *plan::PlanTraining(spec, plan_options);
+      auto arena = Arena::Allocate(plan.arena_bytes);
+      ASSERT_TRUE(arena.ok());
+      backend.Attach(arena->data(), nullptr);
+      for (const plan::Program* program : {&plan.train, &plan.evaluate}) {
+        EXPECT_EQ(Executor::Create(plan, *program, &backend, nullptr).status(), absl::OkStatus());
+      }
+    }
+  }
+}
+
+TEST(CpuBackend, RefusesAWorkspaceThatIsTooSmall) {
+  TinyJob job;
+  const v1::JobSpec spec = job.Spec({});
+  CpuBackend backend(1);
+  plan::StepPlan plan = *plan::PlanTraining(spec, *plan::OptionsFromSpec(spec, 1));
+  auto arena = Arena::Allocate(plan.arena_bytes);
+  ASSERT_TRUE(arena.ok());
+  backend.Attach(arena->data(), nullptr);
+  int checked = 0;
+  for (plan::PlannedOp& op : plan.train.ops) {
+    if (op.op.kind != OpKind::kAttention && op.op.kind != OpKind::kLmHeadLossBackward) continue;
+    op.workspace_bytes -= 64;
+    EXPECT_EQ(backend.Bind(plan, plan.train, op).status().code(), absl::StatusCode::kInternal);
+    ++checked;
+  }
+  EXPECT_EQ(checked, 3);
+}
+
+}  // namespace
+}  // namespace milepost::runtime

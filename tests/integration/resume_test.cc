@@ -1,0 +1,149 @@
+// State out of N ranks and into M: the trajectory goes on as if nothing had happened.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+#include "engine/runtime/testing.h"
+#include "engine/state/layout.h"
+
+namespace milepost::runtime {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Whole tensors, as a checkpoint would hold them.
+struct Snapshot {
+  std::vector<v1::TensorInfo> tensors;
+  std::vector<std::vector<float>> data;
+  std::vector<state::Interval> covered;
+  v1::TrainerState state;
+};
+
+void Save(TrainingSession& session, Snapshot& snapshot, std::mutex& mutex) {
+  std::lock_guard lock(mutex);
+  if (snapshot.tensors.empty()) {
+    snapshot.tensors = session.state_tensors();
+    for (const v1::TensorInfo& info : snapshot.tensors) {
+      int64_t elements = 1;
+      for (int64_t dimension : info.shape()) elements *= dimension;
+      snapshot.data.emplace_back(static_cast<size_t>(elements));
+    }
+    snapshot.state = session.trainer_state();
+  }
+  EXPECT_EQ(session.trainer_state().SerializeAsString(), snapshot.state.SerializeAsString());
+  for (const StateInterval& i : session.SaveSources()) {
+    std::memcpy(snapshot.data[i.tensor].data() + i.begin, i.data,
+                static_cast<size_t>(i.end - i.begin) * sizeof(float));
+    snapshot.covered.push_back({i.tensor, i.begin, i.end});
+  }
+}
+
+absl::Status Restore(TrainingSession& session, const Snapshot& snapshot) {
+  for (const StateInterval& i : session.RestoreTargets()) {
+    std::memcpy(i.data, snapshot.data[i.tensor].data() + i.begin,
+                static_cast<size_t>(i.end - i.begin) * sizeof(float));
+  }
+  return session.FinishRestore(snapshot.state);
+}
+
+Snapshot TrainAndSave(const v1::JobSpec& spec, int64_t steps) {
+  Snapshot snapshot;
+  std::mutex mutex;
+  RunRanks(spec, [&](int, TrainingSession& session) {
+    ASSERT_TRUE(session.InitializeParameters().ok());
+    while (session.step() < steps) ASSERT_TRUE(session.Step(false).ok());
+    Save(session, snapshot, mutex);
+  });
+  return snapshot;
+}
+
+std::vector<double> RestoreAndTrain(const v1::JobSpec& spec, const Snapshot& snapshot) {
+  std::vector<double> losses;
+  RunRanks(spec, [&](int rank, TrainingSession& session) {
+    ASSERT_EQ(Restore(session, snapshot), absl::OkStatus());
+    while (session.step() < spec.train().steps()) {
+      auto report = session.Step(false);
+      ASSERT_TRUE(report.ok()) << report.status();
+      if (rank == 0) losses.push_back(report->train_loss);
+    }
+  });
+  return losses;
+}
+
+TEST(Resume, EverySavedElementIsSavedOnce) {
+  TinyJob job;
+  for (int ranks : {1, 2, 3}) {
+    for (int stage : {0, 1}) {
+      const Snapshot snapshot = TrainAndSave(job.Spec({.ranks = ranks, .stage = stage}), 0);
+      auto layout = state::StateLayout::FromProto(snapshot.tensors);
+      ASSERT_TRUE(layout.ok()) << layout.status();
+      EXPECT_EQ(CheckCoverage(*layout, snapshot.covered), absl::OkStatus());
+      EXPECT_EQ(snapshot.tensors[1].kind(), "m");
+      EXPECT_EQ(snapshot.tensors[0].name(), "transformer.wte.weight");
+    }
+  }
+}
+
+// Bits where the layout is the same, 1e-5 (fp32) where it is another.
+TEST(Resume, GoesOnAsIfItHadNeverStopped) {
+  TinyJob job;
+  for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+    for (int from : {1, 2}) {
+      TinyOptions options{.ranks = from, .stage = 1, .precision = precision, .dropout = 0.1};
+      options.steps = 8;
+      const v1::JobSpec spec = job.Spec(options);
+      std::vector<double> uninterrupted = TrainFresh(spec);
+      uninterrupted.erase(uninterrupted.begin(), uninterrupted.begin() + 4);
+      const Snapshot snapshot = TrainAndSave(spec, 4);
+      EXPECT_EQ(snapshot.state.samples_consumed(), 48);
+      EXPECT_EQ(RestoreAndTrain(spec, snapshot), uninterrupted);
+      for (int to : {1, 2, 3}) {
+        options.ranks = to;
+        options.stage = to == 3 ? 0 : 1;
+        const std::vector<double> losses = RestoreAndTrain(job.Spec(options), snapshot);
+        ASSERT_EQ(losses.size(), uninterrupted.size());
+        for (size_t i = 0; i < losses.size(); ++i) {
+          EXPECT_NEAR(losses[i] / uninterrupted[i], 1,
+                      precision == v1::PRECISION_FP32 ? 1e-5 : 2e-3)
+              << from << " ranks to " << to << ", step " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(Resume, InitialValuesDoNotDependOnTheLayout) {
+  TinyJob job;
+  const Snapshot one = TrainAndSave(job.Spec({.ranks = 1, .stage = 0}), 0);
+  const Snapshot three = TrainAndSave(job.Spec({.ranks = 3, .stage = 1}), 0);
+  EXPECT_EQ(one.data, three.data);
+  double squares = 0;
+  for (float x : one.data[0]) squares += x * x;
+  EXPECT_NEAR(std::sqrt(squares / static_cast<double>(one.data[0].size())), 0.02, 0.002);
+}
+
+TEST(Resume, RefusesAnotherModelOrSeed) {
+  TinyJob job;
+  const Snapshot snapshot = TrainAndSave(job.Spec({}), 1);
+  RunRanks(job.Spec({.seed = 8}), [&](int, TrainingSession& session) {
+    const absl::Status status = session.FinishRestore(snapshot.state);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("train.seed is 7"));
+  });
+  RunRanks(job.Spec({.layers = 1}), [&](int, TrainingSession& session) {
+    const absl::Status status = session.FinishRestore(snapshot.state);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("another model"));
+  });
+  RunRanks(job.Spec({}), [&](int, TrainingSession& session) {
+    EXPECT_EQ(session.Step(false).status().code(), absl::StatusCode::kFailedPrecondition);
+  });
+}
+
+}  // namespace
+}  // namespace milepost::runtime

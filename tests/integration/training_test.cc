@@ -1,0 +1,256 @@
+// What training promises, whatever the number of ranks, the ZeRO stage and the split of the batch.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "engine/comm/communicator.h"
+#include "engine/comm/in_process.h"
+#include "engine/runtime/testing.h"
+
+namespace milepost::runtime {
+namespace {
+
+using ::testing::HasSubstr;
+
+double LargestRelativeDifference(const std::vector<double>& a, const std::vector<double>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double largest = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    largest = std::max(largest, std::abs(a[i] - b[i]) / std::abs(b[i]));
+  }
+  return largest;
+}
+
+TEST(Training, TheSameSpecTwiceGivesTheSameBits) {
+  TinyJob job;
+  for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+    const v1::JobSpec spec = job.Spec({.ranks = 2, .precision = precision, .dropout = 0.1});
+    const std::vector<double> losses = TrainFresh(spec);
+    ASSERT_EQ(losses.size(), 10u);
+    EXPECT_EQ(losses, TrainFresh(spec));
+    EXPECT_NEAR(losses[0], std::log(TinyJob::kVocabulary), 0.2);
+    EXPECT_LT(losses[9], losses[0] - 0.2) << "it does not learn";
+  }
+}
+
+TEST(Training, RanksAndStagesGiveTheSameLosses) {
+  TinyJob job;
+  for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+    const double tolerance = precision == v1::PRECISION_FP32 ? 1e-5 : 2e-3;
+    // Dropout, so that the masks too must not depend on who computes them.
+    TinyOptions options{.ranks = 1, .stage = 0, .precision = precision, .dropout = 0.1};
+    const std::vector<double> reference = TrainFresh(job.Spec(options));
+    for (int ranks : {1, 2, 3}) {
+      for (int stage : {0, 1}) {
+        options.ranks = ranks;
+        options.stage = stage;
+        EXPECT_LT(LargestRelativeDifference(TrainFresh(job.Spec(options)), reference), tolerance)
+            << ranks << " ranks, stage " << stage << ", precision " << precision;
+      }
+    }
+  }
+}
+
+TEST(Training, TheSplitIntoMicroStepsDoesNotMatter) {
+  TinyJob job;
+  TinyOptions options{.stage = 0, .dropout = 0.1};
+  options.micro_batch = 12;
+  const std::vector<double> reference = TrainFresh(job.Spec(options));
+  for (int64_t micro : {1, 3, 6}) {
+    options.micro_batch = micro;
+    EXPECT_LT(LargestRelativeDifference(TrainFresh(job.Spec(options)), reference), 1e-5) << micro;
+  }
+}
+
+TEST(Training, DropoutChangesTheLossAndTheSeedChangesEverything) {
+  TinyJob job;
+  const std::vector<double> plain = TrainFresh(job.Spec({.steps = 2}));
+  EXPECT_NE(TrainFresh(job.Spec({.dropout = 0.1, .steps = 2}))[0], plain[0]);
+  EXPECT_NE(TrainFresh(job.Spec({.steps = 2, .seed = 8}))[0], plain[0]);
+}
+
+TEST(Training, AllocatesExactlyWhatWasPlanned) {
+  TinyJob job;
+  for (int stage : {0, 1}) {
+    RunRanks(job.Spec({.ranks = 2, .stage = stage}), [](int, TrainingSession& session) {
+      EXPECT_GT(session.plan().arena_bytes, 0);
+      EXPECT_EQ(session.allocated_bytes(), session.plan().arena_bytes);
+    });
+  }
+}
+
+TEST(Training, EveryRankReportsTheSame) {
+  TinyJob job;
+  std::mutex mutex;
+  std::vector<StepReport> reports;
+  RunRanks(job.Spec({.ranks = 3, .steps = 1}), [&](int rank, TrainingSession& session) {
+    ASSERT_TRUE(session.InitializeParameters().ok());
+    auto report = session.Step(/*stop_requested=*/rank == 1);
+    ASSERT_TRUE(report.ok()) << report.status();
+    std::lock_guard lock(mutex);
+    reports.push_back(*report);
+  });
+  ASSERT_EQ(reports.size(), 3u);
+  for (const StepReport& report : reports) {
+    EXPECT_TRUE(report.stop_agreed);
+    EXPECT_EQ(report.step, 1);
+    EXPECT_EQ(report.tokens, 12 * TinyJob::kContext);
+    EXPECT_EQ(report.train_loss, reports[0].train_loss);
+    EXPECT_EQ(report.grad_norm, reports[0].grad_norm);
+    EXPECT_GT(report.grad_norm, 0);
+    EXPECT_LE(report.clipped_norm, 1.0);  // train.clip_norm
+    EXPECT_GT(report.seconds, 0);
+  }
+}
+
+TEST(Training, ValidationDoesNotDependOnRanks) {
+  TinyJob job;  // 5 of the file's 7 samples: no multiple of anything here
+  std::vector<double> losses;
+  for (int ranks : {1, 2, 3}) {
+    RunRanks(job.Spec({.ranks = ranks}), [&](int rank, TrainingSession& session) {
+      ASSERT_TRUE(session.InitializeParameters().ok());
+      auto before = session.Evaluate();
+      ASSERT_TRUE(before.ok()) << before.status();
+      EXPECT_EQ(before->tokens, 5 * TinyJob::kContext);
+      ASSERT_TRUE(session.Step(false).ok());
+      auto after = session.Evaluate();
+      ASSERT_TRUE(after.ok());
+      EXPECT_NE(after->loss, before->loss);
+      EXPECT_EQ(session.trainer_state().validation_loss(), after->loss);
+      EXPECT_EQ(session.trainer_state().validation_step(), 1);
+      if (rank == 0) losses.push_back(after->loss);
+    });
+  }
+  ASSERT_EQ(losses.size(), 3u);
+  EXPECT_LT(LargestRelativeDifference(losses, std::vector<double>(3, losses[0])), 1e-5);
+}
+
+TEST(Training, ValidationLeavesTrainingAlone) {
+  TinyJob job;
+  const v1::JobSpec spec = job.Spec({.ranks = 2, .dropout = 0.1, .steps = 4});
+  std::vector<double> losses;
+  RunRanks(spec, [&](int rank, TrainingSession& session) {
+    ASSERT_TRUE(session.InitializeParameters().ok());
+    while (session.step() < 4) {
+      ASSERT_TRUE(session.Evaluate().ok());
+      auto report = session.Step(false);
+      ASSERT_TRUE(report.ok());
+      if (rank == 0) losses.push_back(report->train_loss);
+    }
+  });
+  EXPECT_EQ(losses, TrainFresh(spec));
+}
+
+// Ruins one weight of rank 0's master so that gradients are not finite from then on.
+void Ruin(TrainingSession& session, float value) {
+  for (const StateInterval& interval : session.SaveSources()) {
+    const v1::TensorInfo& info = session.state_tensors()[interval.tensor];
+    if (info.kind() != "master" || info.name().find("ln_f.weight") == std::string::npos) continue;
+    reinterpret_cast<float*>(interval.data)[0] = value;
+  }
+}
+
+TEST(Training, ANonFiniteNormSkipsTheUpdateOnEveryRank) {
+  TinyJob job;
+  RunRanks(job.Spec({.ranks = 2}), [](int, TrainingSession& session) {
+    ASSERT_TRUE(session.InitializeParameters().ok());
+    ASSERT_TRUE(session.Step(false).ok());
+    Ruin(session, NAN);
+    ASSERT_TRUE(session.FinishRestore(session.trainer_state()).ok());
+    std::vector<std::vector<float>> before;
+    for (const StateInterval& i : session.SaveSources()) {
+      const auto* data = reinterpret_cast<const float*>(i.data);
+      before.emplace_back(data, data + (i.end - i.begin));
+    }
+    auto report = session.Step(false);
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_TRUE(report->skipped);
+    EXPECT_EQ(report->skipped_steps, 1);
+    EXPECT_FALSE(std::isfinite(report->grad_norm));
+    EXPECT_EQ(session.step(), 2);
+    EXPECT_EQ(session.trainer_state().schedule_step(), 1);
+    EXPECT_EQ(session.trainer_state().samples_consumed(), 24);
+    size_t k = 0;
+    for (const StateInterval& i : session.SaveSources()) {
+      EXPECT_EQ(std::memcmp(i.data, before[k].data(), before[k].size() * sizeof(float)), 0);
+      ++k;
+    }
+  });
+}
+
+TEST(Training, ANonFiniteNormFailsWhereTheSpecSaysSo) {
+  TinyJob job;
+  v1::JobSpec spec = job.Spec({});
+  spec.mutable_train()->set_on_nonfinite(v1::ON_NONFINITE_FAIL);
+  RunRanks(spec, [](int, TrainingSession& session) {
+    ASSERT_TRUE(session.InitializeParameters().ok());
+    ASSERT_TRUE(session.Step(false).ok());
+    Ruin(session, INFINITY);
+    ASSERT_TRUE(session.FinishRestore(session.trainer_state()).ok());
+    auto report = session.Step(false);
+    EXPECT_EQ(report.status().code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(report.status().message()), HasSubstr("step 2"));
+    EXPECT_EQ(session.Step(false).status(), report.status());
+  });
+}
+
+TEST(Training, ALostPeerIsAnErrorNotAHang) {
+  TinyJob job;
+  const v1::JobSpec spec = job.Spec({.ranks = 3});
+  auto group = comm::MakeInProcessGroup(3);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      auto session = TrainingSession::Create(spec, {}, group[rank].get());
+      ASSERT_TRUE(session.ok()) << session.status();
+      ASSERT_TRUE((*session)->InitializeParameters().ok());
+      ASSERT_TRUE((*session)->Step(false).ok());
+      if (rank == 1) {
+        session->reset();
+        group[rank].reset();
+        return;
+      }
+      const absl::Status status = (*session)->Step(false).status();
+      EXPECT_TRUE(comm::IsPeerLost(status)) << status;
+      EXPECT_EQ((*session)->Step(false).status(), status);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Training, OneRanksBadDataStopsAllRanks) {
+  TinyJob job;
+  v1::JobSpec spec = job.Spec({.ranks = 2});
+  spec.mutable_model()->mutable_gpt2()->set_vocabulary(40);  // ids go up to 60
+  std::mutex mutex;
+  int data_errors = 0;
+  RunRanks(spec, [&](int, TrainingSession& session) {
+    ASSERT_TRUE(session.InitializeParameters().ok());
+    const absl::Status status = session.Step(false).status();
+    EXPECT_FALSE(status.ok());
+    std::lock_guard lock(mutex);
+    data_errors += status.code() == absl::StatusCode::kInvalidArgument;
+  });
+  EXPECT_GE(data_errors, 1);
+}
+
+TEST(Training, RefusesWhatDoesNotFit) {
+  TinyJob job;
+  auto alone = comm::MakeInProcessGroup(1);
+  auto create = [&](const v1::JobSpec& spec) {
+    return TrainingSession::Create(spec, {}, alone[0].get()).status();
+  };
+  v1::JobSpec spec = job.Spec({.ranks = 2});
+  EXPECT_THAT(std::string(create(spec).message()), HasSubstr("resources.ranks is 2"));
+  alone = comm::MakeInProcessGroup(1);
+  spec = job.Spec({});
+  spec.mutable_data()->set_train(job.path("absent.npy"));
+  EXPECT_EQ(create(spec).code(), absl::StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace milepost::runtime
