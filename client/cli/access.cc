@@ -1,0 +1,81 @@
+#include "client/cli/access.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/spec/nearest.h"
+#include "common/status_macros.h"
+
+namespace milepost::client {
+namespace {
+
+std::string FirstLine(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return std::string(absl::StripAsciiWhitespace(line)).substr(0, 256);
+}
+
+bool AllDigits(const std::string& text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
+}
+
+}  // namespace
+
+absl::StatusOr<Access> Access::Open(const GlobalOptions& options, WhenStopped when_stopped) {
+  Access access;
+  std::string address = options.coordinator;
+  if (address.empty()) {
+    const DataDir dir(options.data_dir);
+    const std::string noted = FirstLine(dir.address_file());
+    if (!noted.empty() && Accepts(noted)) {
+      address = noted;
+    } else if (when_stopped == WhenStopped::kServeDataDir &&
+               std::filesystem::is_directory(dir.coordinator())) {
+      MP_ASSIGN_OR_RETURN(access.temporary_, TemporaryCoordinator::Start(dir));
+      address = access.temporary_->address();
+    } else {
+      // A coordinator that is being restarted comes back at the address it noted.
+      address = noted.empty() ? kDefaultCoordinator : noted;
+    }
+  }
+  access.connection_ = Connection::To(address);
+  return access;
+}
+
+std::string FullName(const std::string& collection, const std::string& typed) {
+  const std::string prefix = collection + "/";
+  return absl::StartsWith(typed, prefix) ? typed : prefix + typed;
+}
+
+absl::StatusOr<std::string> ResolveJob(JobClient jobs, const std::string& typed) {
+  if (absl::StartsWith(typed, "jobs/") || AllDigits(typed)) return FullName("jobs", typed);
+  MP_ASSIGN_OR_RETURN(const std::vector<v1::Job> all, jobs.List());
+  std::vector<std::string> found;
+  std::vector<std::string> names;
+  for (const v1::Job& job : all) {
+    if (job.spec().name() == typed) found.push_back(job.name());
+    names.push_back(job.spec().name());
+  }
+  if (found.size() == 1) return found[0];
+  if (found.empty()) {
+    return absl::NotFoundError(absl::StrCat("no job is called '", typed, "'",
+                                            DidYouMean(typed, names),
+                                            "; `milepost job list` shows all"));
+  }
+  if (found.size() > 8) {
+    found.resize(8);
+    found.push_back("...");
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "several jobs are called '", typed, "': ", absl::StrJoin(found, ", "), "; name one of them"));
+}
+
+}  // namespace milepost::client

@@ -1,0 +1,58 @@
+// Which coordinator a command talks to.
+#ifndef MILEPOST_CLIENT_CLI_ACCESS_H_
+#define MILEPOST_CLIENT_CLI_ACCESS_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/api/clients.h"
+#include "client/cli/local_coordinator.h"
+#include "client/cli/output.h"
+
+namespace milepost::client {
+
+struct GlobalOptions {
+  std::string coordinator;  // --coordinator or MILEPOST_COORDINATOR; empty: find it
+  std::string data_dir = ".milepost";
+  OutputFormat output = OutputFormat::kTable;
+};
+
+inline constexpr char kDefaultCoordinator[] = "127.0.0.1:7070";
+
+enum class WhenStopped {
+  kFail,
+  // Start one on the data directory of a run that has ended, for the length of the command.
+  kServeDataDir,
+};
+
+// A command's connection. Movable; not thread-safe, what it hands out is.
+class Access {
+ public:
+  // In this order: options.coordinator; the coordinator of a `milepost run` on the data directory;
+  // its data, with kServeDataDir; kDefaultCoordinator. Does not wait for the coordinator to answer.
+  static absl::StatusOr<Access> Open(const GlobalOptions& options, WhenStopped when_stopped);
+
+  const std::shared_ptr<Connection>& connection() const { return connection_; }
+  const std::string& address() const { return connection_->address(); }
+  JobClient jobs() const { return JobClient(connection_); }
+  CheckpointClient checkpoints() const { return CheckpointClient(connection_); }
+  WorkerClient workers() const { return WorkerClient(connection_); }
+
+ private:
+  std::unique_ptr<TemporaryCoordinator> temporary_;  // outlives connection_'s calls
+  std::shared_ptr<Connection> connection_;
+};
+
+// The full name of what a user typed: "jobs/7" and "7" as they are, else the one job whose spec has
+// that name (INVALID_ARGUMENT listing them when there are several; NOT_FOUND with the nearest
+// name).
+absl::StatusOr<std::string> ResolveJob(JobClient jobs, const std::string& typed);
+
+// "checkpoints/4" or "4"; "workers/a" or "a". Pure.
+std::string FullName(const std::string& collection, const std::string& typed);
+
+}  // namespace milepost::client
+
+#endif  // MILEPOST_CLIENT_CLI_ACCESS_H_

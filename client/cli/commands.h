@@ -1,0 +1,88 @@
+// The commands behind the command line. Each blocks until it is done, prints, and returns the
+// process's exit code (common/exit_codes.h).
+#ifndef MILEPOST_CLIENT_CLI_COMMANDS_H_
+#define MILEPOST_CLIENT_CLI_COMMANDS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/cli/access.h"
+
+namespace milepost::client {
+
+struct RunOptions {
+  std::string spec;
+  int workers = 1;
+  bool fresh = false;
+};
+int RunCommand(const GlobalOptions& global, const RunOptions& options);
+
+struct PlanOptions {
+  std::string spec;
+  std::optional<int> ranks;
+};
+int PlanCommand(const GlobalOptions& global, const PlanOptions& options);
+
+struct TokenizeOptions {
+  std::vector<std::string> inputs;
+  std::string output;
+  std::string tokenizer = "bytes";
+  double validation_fraction = 0;
+  std::string validation_output;
+};
+int TokenizeCommand(const TokenizeOptions& options);
+
+struct GenerateOptions {
+  std::string checkpoint;  // one of these two
+  std::string job;
+  std::string prompt;
+  int64_t tokens = 200;
+  double temperature = 0.8;
+  int64_t top_k = 0;
+  uint64_t seed = 0;
+};
+int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options);
+
+struct SubmitOptions {
+  std::string spec;
+  bool validate_only = false;
+  bool wait = false;
+};
+int JobSubmitCommand(const GlobalOptions& global, const SubmitOptions& options);
+int JobListCommand(const GlobalOptions& global, int limit);
+int JobDescribeCommand(const GlobalOptions& global, const std::string& job);
+
+struct LogsOptions {
+  std::string job;
+  bool follow = false;
+  std::optional<int> rank;
+  std::optional<double> since_seconds;  // ago
+  int tail = 0;
+};
+int JobLogsCommand(const GlobalOptions& global, const LogsOptions& options);
+
+struct WaitOptions {
+  std::string job;
+  std::optional<double> timeout_seconds;
+};
+int JobWaitCommand(const GlobalOptions& global, const WaitOptions& options);
+int JobCancelCommand(const GlobalOptions& global, const std::string& job);
+int JobResumeCommand(const GlobalOptions& global, const std::string& job,
+                     std::optional<int64_t> new_steps);
+
+int CheckpointListCommand(const GlobalOptions& global, const std::string& job, int limit);
+int CheckpointDescribeCommand(const GlobalOptions& global, const std::string& name);
+int CheckpointVerifyCommand(const GlobalOptions& global, const std::vector<std::string>& names);
+int CheckpointPinCommand(const GlobalOptions& global, const std::string& name, bool pinned);
+int CheckpointDeleteCommand(const GlobalOptions& global, const std::vector<std::string>& names);
+
+int WorkerListCommand(const GlobalOptions& global, int limit);
+int WorkerDescribeCommand(const GlobalOptions& global, const std::string& name);
+
+int VersionCommand(const GlobalOptions& global);
+
+}  // namespace milepost::client
+
+#endif  // MILEPOST_CLIENT_CLI_COMMANDS_H_

@@ -1,0 +1,101 @@
+#include "client/cli/format.h"
+
+#include <google/protobuf/timestamp.pb.h>
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace milepost::client {
+
+std::string HumanBytes(int64_t bytes) {
+  if (bytes < 1024) return absl::StrCat(bytes, " B");
+  static constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB"};
+  double value = static_cast<double>(bytes) / 1024;
+  int unit = 0;
+  while (value >= 1023.95 && unit < 4) {
+    value /= 1024;
+    ++unit;
+  }
+  return absl::StrFormat("%.1f %s", value, kUnits[unit]);
+}
+
+std::string HumanCount(double count) {
+  if (!std::isfinite(count)) return "-";
+  if (count < 999.5) return absl::StrFormat("%.0f", count);
+  static constexpr const char* kUnits[] = {"k", "M", "G", "T", "P", "E"};
+  int unit = -1;
+  while (count >= 999.5 && unit < 5) {
+    count /= 1000;
+    ++unit;
+  }
+  return absl::StrFormat(count < 99.95 ? "%.1f%s" : "%.0f%s", count, kUnits[unit]);
+}
+
+std::string HumanDuration(absl::Duration time) {
+  if (time == absl::InfiniteDuration()) return "-";
+  const int64_t seconds = std::max<int64_t>(0, absl::ToInt64Seconds(time));
+  if (seconds < 60) return absl::StrCat(seconds, "s");
+  if (seconds < 3600) return absl::StrFormat("%dm%02ds", seconds / 60, seconds % 60);
+  if (seconds < 86400) return absl::StrFormat("%dh%02dm", seconds / 3600, seconds / 60 % 60);
+  return absl::StrFormat("%dd%dh", seconds / 86400, seconds / 3600 % 24);
+}
+
+std::string LossText(double loss) { return std::isnan(loss) ? "-" : absl::StrFormat("%.4f", loss); }
+
+std::string RateText(double learning_rate) { return absl::StrFormat("%.2e", learning_rate); }
+
+absl::Time TimeOf(const google::protobuf::Timestamp& timestamp) {
+  if (timestamp.seconds() == 0 && timestamp.nanos() == 0) return absl::InfinitePast();
+  return absl::FromUnixSeconds(timestamp.seconds()) + absl::Nanoseconds(timestamp.nanos());
+}
+
+std::string AgeText(const google::protobuf::Timestamp& since, absl::Time now) {
+  const absl::Time time = TimeOf(since);
+  return time == absl::InfinitePast() ? "-" : HumanDuration(now - time);
+}
+
+std::string TimeText(const google::protobuf::Timestamp& time) {
+  if (TimeOf(time) == absl::InfinitePast()) return "-";
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", TimeOf(time), absl::UTCTimeZone());
+}
+
+std::string Printable(absl::string_view text) {
+  std::string result(text);
+  for (char& c : result) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < ' ' || byte == 0x7f) c = '?';
+  }
+  // U+0080 to U+009F are control characters too.
+  for (size_t i = 0; i + 1 < result.size(); ++i) {
+    if (result[i] == '\xc2' && static_cast<unsigned char>(result[i + 1]) < 0xa0) {
+      result.replace(i, 2, "?");
+    }
+  }
+  return result;
+}
+
+namespace {
+bool Continues(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
+}  // namespace
+
+size_t ColumnsOf(absl::string_view text) {
+  size_t columns = 0;
+  for (const char c : text) columns += Continues(c) ? 0 : 1;
+  return columns;
+}
+
+std::string FitTo(absl::string_view text, size_t width) {
+  std::string printable = Printable(text);
+  if (ColumnsOf(printable) <= width) return printable;
+  if (width == 0) return "";
+  size_t columns = 0;
+  size_t end = 0;
+  for (; end < printable.size(); ++end) {
+    if (!Continues(printable[end]) && columns++ == width - 1) break;
+  }
+  return printable.substr(0, end) + "…";
+}
+
+}  // namespace milepost::client

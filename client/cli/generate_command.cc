@@ -1,0 +1,58 @@
+// milepost generate
+#include "client/cli/generate.h"
+
+#include "absl/strings/str_cat.h"
+#include "client/cli/commands.h"
+#include "common/exit_codes.h"
+#include "common/status_macros.h"
+#include "common/subprocess.h"
+
+namespace milepost::client {
+namespace {
+
+absl::StatusOr<std::string> ChosenCheckpoint(const Access& access, const GenerateOptions& options) {
+  if (!options.checkpoint.empty()) return FullName("checkpoints", options.checkpoint);
+  v1::Job job;
+  if (options.job.empty()) {
+    MP_ASSIGN_OR_RETURN(const std::vector<v1::Job> jobs, access.jobs().List(1));
+    if (jobs.empty()) return absl::NotFoundError("there is no job yet: milepost run SPEC");
+    job = jobs[0];
+  } else {
+    MP_ASSIGN_OR_RETURN(const std::string name, ResolveJob(access.jobs(), options.job));
+    MP_ASSIGN_OR_RETURN(job, access.jobs().Get(name));
+  }
+  if (job.latest_checkpoint().empty()) {
+    return absl::NotFoundError(absl::StrCat(job.name(), " has no checkpoint yet"));
+  }
+  return job.latest_checkpoint();
+}
+
+}  // namespace
+
+std::vector<std::string> GenerateArgv(const std::string& address, const std::string& checkpoint,
+                                      const GenerateOptions& options) {
+  return {SiblingBinary("milepost-trainer"), "generate", "--coordinator", address, "--checkpoint",
+          checkpoint,
+          // One argument: a prompt may begin with a dash.
+          absl::StrCat("--prompt=", options.prompt), "--tokens", absl::StrCat(options.tokens),
+          "--temperature", absl::StrCat(options.temperature), "--top-k",
+          absl::StrCat(options.top_k), "--seed", absl::StrCat(options.seed)};
+}
+
+int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options) {
+  const auto access = Access::Open(global, WhenStopped::kServeDataDir);
+  if (!access.ok()) return Fail(access.status());
+  const auto checkpoint = ChosenCheckpoint(*access, options);
+  if (!checkpoint.ok()) return Fail(checkpoint.status());
+  SpawnOptions spawn;
+  spawn.argv = GenerateArgv(access->address(), *checkpoint, options);
+  spawn.own_process_group = false;
+  auto trainer = Subprocess::Spawn(std::move(spawn));
+  if (!trainer.ok()) return Fail(trainer.status());
+  const auto end = trainer->Wait();
+  if (!end.ok()) return Fail(end.status());
+  if (end->signal == 0) return end->exit_code;
+  return Fail(absl::InternalError(absl::StrCat("milepost-trainer: ", end->ToString())));
+}
+
+}  // namespace milepost::client

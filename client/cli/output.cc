@@ -1,0 +1,242 @@
+#include "client/cli/output.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/cli/format.h"
+#include "client/cli/progress_view.h"
+#include "client/cli/table.h"
+#include "common/exit_codes.h"
+#include "common/spec/to_yaml.h"
+#include "milepost/v1/checkpoint.pb.h"
+#include "milepost/v1/job.pb.h"
+#include "milepost/v1/worker.pb.h"
+
+namespace milepost::client {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string JsonText(const Json& json, OutputFormat format) {
+  if (format == OutputFormat::kYaml) return JsonToYaml(json);
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+template <typename Item, typename Row>
+std::string RenderList(const std::vector<Item>& items, OutputFormat format,
+                       std::vector<std::string> header, const Row& row) {
+  std::string text;
+  if (format == OutputFormat::kName) {
+    for (const Item& item : items) absl::StrAppend(&text, Printable(item.name()), "\n");
+    return text;
+  }
+  if (format == OutputFormat::kJson || format == OutputFormat::kYaml) {
+    Json list = Json::array();
+    for (const Item& item : items) list.push_back(MessageToJson(item, Absent::kPrintDefault));
+    return JsonText(list, format);
+  }
+  Table table(std::move(header));
+  for (const Item& item : items) table.Add(row(item));
+  return table.ToString();
+}
+
+template <typename Enum>
+std::string EnumText(Enum value) {
+  const auto* descriptor = google::protobuf::GetEnumDescriptor<Enum>()->FindValueByNumber(value);
+  if (descriptor == nullptr) return absl::StrCat(static_cast<int>(value));
+  return descriptor->number() == 0 ? "-" : EnumYamlName(*descriptor);
+}
+
+std::string ShortReason(const v1::Job& job) {
+  return job.reason() == v1::JOB_REASON_UNSPECIFIED ? "-" : EnumText(job.reason());
+}
+
+std::string StepsText(const v1::Job& job) {
+  return absl::StrCat(job.progress().step(), "/", job.spec().train().steps());
+}
+
+// "  key:          value\n"
+void Line(std::string* text, absl::string_view key, absl::string_view value) {
+  absl::StrAppend(text, absl::StrFormat("%-14s%s\n", absl::StrCat(key, ":"), Printable(value)));
+}
+
+void AppendProgress(const v1::Job& job, absl::Time now, std::string* text) {
+  const v1::Progress& progress = job.progress();
+  if (progress.step() == 0) return;
+  Line(text, "Progress", PlainProgressLine(job, now));
+  Line(text, "Memory",
+       absl::StrFormat("%s planned, %s used per rank", HumanBytes(progress.planned_bytes()),
+                       HumanBytes(progress.allocated_bytes())));
+  Line(text, "Step time",
+       absl::StrFormat("%.1f ms, of it %.1f ms waiting for data, %.1f ms for other ranks",
+                       progress.step_seconds() * 1e3, progress.data_wait_seconds() * 1e3,
+                       progress.communication_wait_seconds() * 1e3));
+}
+
+void AppendFailure(const v1::Failure& failure, std::string* text) {
+  Line(text, "Failure",
+       absl::StrFormat("%s, rank %d on %s, attempt of generation %d, %s",
+                       EnumText(failure.class_()), failure.rank(), failure.worker(),
+                       failure.generation(), TimeText(failure.time())));
+  Line(text, "", failure.message());
+  for (const std::string& line : failure.last_lines()) {
+    absl::StrAppend(text, "    | ", Printable(line), "\n");
+  }
+}
+
+}  // namespace
+
+std::string RenderJobs(const std::vector<v1::Job>& jobs, OutputFormat format, absl::Time now) {
+  const bool wide = format == OutputFormat::kWide;
+  std::vector<std::string> header = {"NAME", "SPEC", "STATE",    "REASON", "RANKS",
+                                     "STEP", "LOSS", "RESTARTS", "AGE"};
+  if (wide) header.insert(header.end(), {"VALIDATION", "TOKENS/S", "CHECKPOINT", "DETAIL"});
+  return RenderList(jobs, format, header, [&](const v1::Job& job) {
+    const v1::Progress& progress = job.progress();
+    const bool stepped = progress.step() > 0;
+    std::vector<std::string> row = {job.name(),
+                                    job.spec().name(),
+                                    EnumText(job.state()),
+                                    ShortReason(job),
+                                    absl::StrCat(job.spec().resources().ranks()),
+                                    StepsText(job),
+                                    stepped ? LossText(progress.train_loss()) : "-",
+                                    absl::StrCat(std::max(job.attempts() - 1, 0)),
+                                    AgeText(job.create_time(), now)};
+    if (wide) {
+      const bool validated = progress.validation_step() > 0;
+      row.push_back(validated ? LossText(progress.validation_loss()) : "-");
+      row.push_back(stepped ? HumanCount(progress.tokens_per_second()) : "-");
+      row.push_back(job.latest_checkpoint().empty() ? "-" : job.latest_checkpoint());
+      row.push_back(job.reason_detail().empty() ? "-" : job.reason_detail());
+    }
+    return row;
+  });
+}
+
+std::string RenderCheckpoints(const std::vector<v1::Checkpoint>& checkpoints, OutputFormat format,
+                              absl::Time now) {
+  const bool wide = format == OutputFormat::kWide;
+  std::vector<std::string> header = {"NAME", "JOB", "STEP", "SIZE", "STATE", "PINNED", "AGE"};
+  if (wide) header.insert(header.end(), {"GENERATION", "CHUNKS"});
+  return RenderList(checkpoints, format, header, [&](const v1::Checkpoint& checkpoint) {
+    std::vector<std::string> row = {checkpoint.name(),
+                                    checkpoint.job(),
+                                    absl::StrCat(checkpoint.step()),
+                                    HumanBytes(checkpoint.bytes()),
+                                    checkpoint.damaged() ? "DAMAGED" : "COMMITTED",
+                                    checkpoint.pinned() ? "yes" : "no",
+                                    AgeText(checkpoint.create_time(), now)};
+    if (wide) {
+      row.push_back(absl::StrCat(checkpoint.generation()));
+      row.push_back(absl::StrCat(checkpoint.chunks()));
+    }
+    return row;
+  });
+}
+
+std::string RenderWorkers(const std::vector<v1::Worker>& workers, OutputFormat format,
+                          absl::Time now) {
+  const bool wide = format == OutputFormat::kWide;
+  std::vector<std::string> header = {"NAME", "STATE", "HOST", "SLOTS", "BUSY", "CONNECTED"};
+  if (wide) header.insert(header.end(), {"INCARNATION", "VERSION"});
+  return RenderList(workers, format, header, [&](const v1::Worker& worker) {
+    std::vector<std::string> row = {worker.name(),
+                                    EnumText(worker.state()),
+                                    worker.host(),
+                                    absl::StrCat(worker.slots_size()),
+                                    absl::StrCat(worker.assignments_size()),
+                                    AgeText(worker.connect_time(), now)};
+    if (wide) {
+      row.push_back(absl::StrCat(worker.incarnation()));
+      row.push_back(worker.version().empty() ? "-" : worker.version());
+    }
+    return row;
+  });
+}
+
+std::string RenderMessage(const google::protobuf::Message& message, OutputFormat format) {
+  return JsonText(MessageToJson(message, Absent::kPrintDefault), format);
+}
+
+std::string RenderJob(const v1::Job& job, OutputFormat format, absl::Time now) {
+  if (format == OutputFormat::kName) return job.name() + "\n";
+  if (format == OutputFormat::kJson || format == OutputFormat::kYaml) {
+    return RenderMessage(job, format);
+  }
+  std::string text;
+  Line(&text, "Name", job.name());
+  Line(&text, "Spec", job.spec().name());
+  Line(&text, "State", StateLine(job));
+  if (job.reason() != v1::JOB_REASON_UNSPECIFIED) Line(&text, "Reason", EnumText(job.reason()));
+  Line(&text, "Created",
+       absl::StrCat(TimeText(job.create_time()), " (", AgeText(job.create_time(), now), " ago)"));
+  if (job.has_start_time()) Line(&text, "Started", TimeText(job.start_time()));
+  if (job.has_end_time()) Line(&text, "Ended", TimeText(job.end_time()));
+  if (job.state() == v1::JOB_STATE_RECOVERING && job.has_next_attempt_time()) {
+    Line(&text, "Next attempt", TimeText(job.next_attempt_time()));
+  }
+  Line(&text, "Attempts",
+       absl::StrFormat("%d, failures %d of at most %d", job.attempts(), job.failures(),
+                       job.spec().restart().max_failures()));
+  for (const v1::RankPlacement& placement : job.placements()) {
+    Line(&text, absl::StrCat("Rank ", placement.rank()),
+         absl::StrFormat("%s slot %d", placement.worker(), placement.slot()));
+  }
+  AppendProgress(job, now, &text);
+  if (!job.latest_checkpoint().empty()) Line(&text, "Checkpoint", job.latest_checkpoint());
+  if (job.has_first_failure()) AppendFailure(job.first_failure(), &text);
+  if (format == OutputFormat::kWide) {
+    absl::StrAppend(&text, "\n", MessageToYaml(job.spec()));
+  }
+  return text;
+}
+
+std::string RenderWorker(const v1::Worker& worker, OutputFormat format, absl::Time now) {
+  if (format == OutputFormat::kName) return worker.name() + "\n";
+  if (format == OutputFormat::kJson || format == OutputFormat::kYaml) {
+    return RenderMessage(worker, format);
+  }
+  std::string text;
+  Line(&text, "Name", worker.name());
+  Line(&text, "State", EnumText(worker.state()));
+  Line(&text, "Host", worker.host());
+  Line(&text, "Version", worker.version());
+  Line(&text, "Incarnation", absl::StrCat(worker.incarnation()));
+  Line(&text, "Connected", absl::StrCat(AgeText(worker.connect_time(), now), " ago"));
+  for (const v1::Slot& slot : worker.slots()) {
+    std::string use = "free";
+    for (const auto& assignment : worker.assignments()) {
+      if (assignment.slot() != slot.index()) continue;
+      use = absl::StrFormat("%s rank %d", assignment.job(), assignment.rank());
+    }
+    Line(&text, absl::StrCat("Slot ", slot.index()),
+         absl::StrFormat("%s, %d cores, %s", EnumText(slot.device()), slot.cores(), use));
+  }
+  return text;
+}
+
+void Print(absl::string_view text) {
+  fwrite(text.data(), 1, text.size(), stdout);
+  fflush(stdout);
+}
+
+void Note(absl::string_view text) {
+  const std::string line = absl::StrCat(text, "\n");
+  fwrite(line.data(), 1, line.size(), stderr);
+}
+
+void Hint(absl::string_view text) { Note(absl::StrCat("hint: ", text)); }
+
+int Fail(const absl::Status& status) {
+  Note(absl::StrCat("milepost: ", status.message()));
+  return ExitCodeOf(status);
+}
+
+bool StdoutIsTerminal() { return isatty(STDOUT_FILENO) == 1; }
+
+}  // namespace milepost::client

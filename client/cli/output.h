@@ -1,0 +1,50 @@
+// What commands print: data on stdout in the format that -o chose, everything else on stderr.
+#ifndef MILEPOST_CLIENT_CLI_OUTPUT_H_
+#define MILEPOST_CLIENT_CLI_OUTPUT_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace google::protobuf {
+class Message;
+}
+namespace milepost::v1 {
+class Checkpoint;
+class Job;
+class Worker;
+}  // namespace milepost::v1
+
+namespace milepost::client {
+
+enum class OutputFormat { kTable, kWide, kJson, kYaml, kName };
+
+// The text of a list: a table, a JSON array, a YAML list, or one resource name per line. Pure.
+std::string RenderJobs(const std::vector<v1::Job>& jobs, OutputFormat format, absl::Time now);
+std::string RenderCheckpoints(const std::vector<v1::Checkpoint>& checkpoints, OutputFormat format,
+                              absl::Time now);
+std::string RenderWorkers(const std::vector<v1::Worker>& workers, OutputFormat format,
+                          absl::Time now);
+
+// The text of one resource: for people (table, wide), JSON, YAML, or its name. Pure.
+std::string RenderJob(const v1::Job& job, OutputFormat format, absl::Time now);
+std::string RenderWorker(const v1::Worker& worker, OutputFormat format, absl::Time now);
+
+// A message as JSON (indented) or YAML, ending in a newline.
+std::string RenderMessage(const google::protobuf::Message& message, OutputFormat format);
+
+// To stdout, flushed; stderr: one line each, "milepost: " before an error, "hint: " before a hint.
+void Print(absl::string_view text);
+void Note(absl::string_view text);
+void Hint(absl::string_view text);
+// Prints the failure and gives the exit code that stands for it.
+int Fail(const absl::Status& status);
+
+bool StdoutIsTerminal();
+
+}  // namespace milepost::client
+
+#endif  // MILEPOST_CLIENT_CLI_OUTPUT_H_

@@ -1,0 +1,107 @@
+#include "client/cli/progress_view.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/cli/format.h"
+#include "common/spec/to_yaml.h"
+#include "milepost/v1/job.pb.h"
+
+namespace milepost::client {
+namespace {
+
+constexpr absl::Duration kPaceNeeds = absl::Seconds(3);
+
+std::string ValidationText(const v1::Progress& progress) {
+  if (progress.validation_step() == 0 || std::isnan(progress.validation_loss())) return "";
+  return absl::StrFormat("  validation %s @%d", LossText(progress.validation_loss()),
+                         progress.validation_step());
+}
+
+std::string SkippedText(const v1::Progress& progress) {
+  if (progress.skipped_steps() == 0) return "";
+  return absl::StrFormat("  skipped %d", progress.skipped_steps());
+}
+
+std::string RestartText(const v1::Job& job) {
+  return job.attempts() > 1 ? absl::StrCat("  attempt ", job.attempts()) : "";
+}
+
+std::string MemoryText(const v1::Progress& progress) {
+  if (progress.planned_bytes() == 0) return "memory -";
+  return absl::StrFormat("memory %s planned, %s used per rank",
+                         HumanBytes(progress.planned_bytes()),
+                         HumanBytes(progress.allocated_bytes()));
+}
+
+std::string EtaText(const v1::Job& job, absl::Time now) {
+  const absl::Duration left = TimeLeft(job, now);
+  return left == absl::InfiniteDuration() ? "" : absl::StrCat("  ETA ", HumanDuration(left));
+}
+
+}  // namespace
+
+int64_t TokensPerStep(const v1::Job& job) {
+  return job.spec().train().batch().global() * job.spec().data().sequence_length();
+}
+
+absl::Duration TimeLeft(const v1::Job& job, absl::Time now) {
+  const v1::Progress& progress = job.progress();
+  const int64_t left = job.spec().train().steps() - progress.step();
+  if (left <= 0) return absl::ZeroDuration();
+  const absl::Time first = TimeOf(progress.first_step_time());
+  const int64_t done = progress.step() - progress.start_step() - 1;  // since `first`
+  if (first != absl::InfinitePast() && done > 0 && now - first >= kPaceNeeds) {
+    return (now - first) / done * left;
+  }
+  if (progress.tokens_per_second() <= 0) return absl::InfiniteDuration();
+  return absl::Seconds(left * TokensPerStep(job) / progress.tokens_per_second());
+}
+
+std::string StateLine(const v1::Job& job) {
+  const auto* value = v1::JobState_descriptor()->FindValueByNumber(job.state());
+  const std::string state = value == nullptr ? absl::StrCat(job.state()) : EnumYamlName(*value);
+  return job.reason_detail().empty() ? state : absl::StrCat(state, ": ", job.reason_detail());
+}
+
+std::string PlainProgressLine(const v1::Job& job, absl::Time now) {
+  const v1::Progress& progress = job.progress();
+  return absl::StrFormat("step %d/%d  loss %s%s  %s tokens/s%s%s%s", progress.step(),
+                         job.spec().train().steps(), LossText(progress.train_loss()),
+                         ValidationText(progress), HumanCount(progress.tokens_per_second()),
+                         EtaText(job, now), SkippedText(progress), RestartText(job));
+}
+
+std::string ProgressBar(double share, size_t width) {
+  const size_t inside = std::max<size_t>(width, 3) - 2;
+  const double clamped = std::isfinite(share) ? std::clamp(share, 0.0, 1.0) : 0.0;
+  const auto full = static_cast<size_t>(clamped * inside);
+  std::string bar = "[" + std::string(full, '=');
+  if (full < inside) bar += '>' + std::string(inside - full - 1, ' ');
+  return bar + "]";
+}
+
+std::vector<std::string> LiveProgressLines(const v1::Job& job, absl::Time now, size_t columns) {
+  const v1::Progress& progress = job.progress();
+  const int64_t steps = std::max<int64_t>(job.spec().train().steps(), 1);
+  const double share = static_cast<double>(progress.step()) / steps;
+  const std::string head =
+      absl::StrFormat("%s %s  step %d/%d  ", job.name(), StateLine(job), progress.step(), steps);
+  const std::string tail = absl::StrFormat("  %3.0f%%%s", share * 100, EtaText(job, now));
+  const size_t used = ColumnsOf(head) + ColumnsOf(tail);
+  const size_t bar = columns > used + 5 ? std::min<size_t>(columns - used, 40) : 0;
+  std::vector<std::string> lines;
+  lines.push_back(head + (bar > 0 ? ProgressBar(share, bar) : "") + tail);
+  lines.push_back(absl::StrFormat(
+      "  loss %s%s  lr %s  gradient norm %.3g  %s tokens/s%s%s", LossText(progress.train_loss()),
+      ValidationText(progress), RateText(progress.lr()), progress.grad_norm(),
+      HumanCount(progress.tokens_per_second()), SkippedText(progress), RestartText(job)));
+  lines.push_back(absl::StrCat("  ", MemoryText(progress), "  checkpoint ",
+                               job.latest_checkpoint().empty() ? "-" : job.latest_checkpoint()));
+  for (std::string& line : lines) line = FitTo(line, columns);
+  return lines;
+}
+
+}  // namespace milepost::client
