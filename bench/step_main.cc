@@ -1,0 +1,208 @@
+// Training steps of a GPT-2 on this machine, one rank, with where the time goes. Prints one JSON
+// object; torch_step.py is its peer, step_vs_torch runs both.
+//
+//   build/release/bench/step --layers 12 --width 768 --heads 12 --vocabulary 50257 --context 512
+//   --batch 2
+//
+// The floor is the step's matrix products (attention's included) at the rate of one large oneDNN
+// product of the same precision, measured between the steps.
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "common/philox.h"
+#include "common/spec/validate.h"
+#include "common/status_macros.h"
+#include "engine/comm/in_process.h"
+#include "engine/data/npy.h"
+#include "engine/kernels/cpu/matmul.h"
+#include "engine/runtime/session.h"
+
+namespace milepost {
+namespace {
+
+struct Flags {
+  int64_t layers = 6;
+  int64_t width = 384;
+  int64_t heads = 6;
+  int64_t vocabulary = 256;
+  int64_t context = 256;
+  int64_t batch = 8;
+  int64_t accumulation = 1;
+  int threads = 2;
+  int64_t steps = 8;
+  int64_t warmup = 3;
+  std::string precision = "bf16";
+};
+
+double Seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double Median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+absl::Status WriteData(const std::string& path, const Flags& flags) {
+  MP_ASSIGN_OR_RETURN(auto writer, data::NpyWriter::Create(path, data::TokenType::kUint32));
+  std::vector<uint32_t> ids(static_cast<size_t>(64 * flags.context + 1));
+  for (size_t i = 0; i < ids.size(); ++i) {
+    ids[i] = Philox4x32({static_cast<uint32_t>(i), 0, 0, 0}, {1, 2})[0] %
+             static_cast<uint32_t>(flags.vocabulary);
+  }
+  MP_RETURN_IF_ERROR(writer->Append(ids));
+  return writer->Finish();
+}
+
+v1::JobSpec Spec(const Flags& flags, const std::string& data) {
+  v1::JobSpec spec;
+  spec.set_name("bench");
+  v1::Gpt2Spec* model = spec.mutable_model()->mutable_gpt2();
+  model->set_layers(flags.layers);
+  model->set_width(flags.width);
+  model->set_heads(flags.heads);
+  model->set_context(flags.context);
+  model->set_vocabulary(flags.vocabulary);
+  spec.mutable_data()->set_train(data);
+  v1::TrainSpec* train = spec.mutable_train();
+  train->set_steps(1000000);
+  train->set_precision(flags.precision == "bf16" ? v1::PRECISION_BF16 : v1::PRECISION_FP32);
+  train->mutable_batch()->set_micro(flags.batch);
+  train->mutable_batch()->set_accumulation(flags.accumulation);
+  NormalizeJobSpec(&spec);
+  return spec;
+}
+
+// FLOP/s of C[n,n] = A[n,n] B[n,n].
+class Floor {
+ public:
+  explicit Floor(bool bf16) {
+    const kernels::DType type = bf16 ? kernels::DType::kBf16 : kernels::DType::kF32;
+    spec_ = {.m = kSize, .n = kSize, .k = kSize, .a = type, .b = type, .c = type};
+    for (auto* matrix : {&a_, &b_, &c_}) matrix->assign(kSize * kSize * ByteSize(type), 0);
+  }
+  absl::StatusOr<double> Measure() {
+    MP_ASSIGN_OR_RETURN(const size_t scratch, cache_.WorkspaceBytes(spec_));
+    scratch_.resize(scratch + 64);
+    const double start = Seconds();
+    MP_RETURN_IF_ERROR(
+        cache_.Execute(spec_, a_.data(), b_.data(), nullptr, c_.data(), scratch_.data()));
+    return 2.0 * kSize * kSize * kSize / (Seconds() - start);
+  }
+
+ private:
+  static constexpr int64_t kSize = 3072;
+  kernels::MatmulCache cache_;
+  kernels::MatmulSpec spec_;
+  std::vector<char> a_, b_, c_, scratch_;
+};
+
+nlohmann::ordered_json OpTable(const std::vector<runtime::OpKindTime>& before,
+                               const std::vector<runtime::OpKindTime>& after, double rate,
+                               double steps) {
+  nlohmann::ordered_json table = nlohmann::ordered_json::array();
+  for (size_t i = 0; i < after.size(); ++i) {
+    const double seconds = (after[i].seconds - before[i].seconds) / steps;
+    const double flops = (after[i].flops - before[i].flops) / steps;
+    const double bytes = (after[i].bytes - before[i].bytes) / steps;
+    if (seconds == 0) continue;
+    table.push_back({{"op", graph::Name(after[i].kind)},
+                     {"milliseconds_per_step", seconds * 1e3},
+                     {"gflops", flops / seconds / 1e9},
+                     {"gigabytes_per_second", bytes / seconds / 1e9},
+                     {"ratio_to_floor", flops / rate / seconds}});
+  }
+  std::sort(table.begin(), table.end(), [](const auto& x, const auto& y) {
+    return x["milliseconds_per_step"] > y["milliseconds_per_step"];
+  });
+  return table;
+}
+
+absl::Status Run(const Flags& flags) {
+  std::string folder = (std::filesystem::temp_directory_path() / "bench-step-XXXXXX").string();
+  if (mkdtemp(folder.data()) == nullptr) return absl::InternalError("no temporary folder");
+  const std::string data = folder + "/tokens.npy";
+  const absl::Status written = WriteData(data, flags);
+  auto group = comm::MakeInProcessGroup(1);
+  auto created = written.ok() ? runtime::TrainingSession::Create(
+                                    Spec(flags, data), {.threads = flags.threads}, group[0].get())
+                              : written;
+  std::filesystem::remove_all(folder);  // the session keeps its mapping
+  MP_RETURN_IF_ERROR(created.status());
+  runtime::TrainingSession& session = **created;
+  MP_RETURN_IF_ERROR(session.InitializeParameters());
+  for (int64_t i = 0; i < flags.warmup; ++i) MP_RETURN_IF_ERROR(session.Step(false).status());
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);  // before the floor's own matrices
+
+  Floor floor(flags.precision == "bf16");
+  MP_RETURN_IF_ERROR(floor.Measure().status());
+  const std::vector<runtime::OpKindTime> before = session.op_times();
+  std::vector<double> seconds;
+  std::vector<double> rates;
+  double loss = 0;
+  for (int64_t i = 0; i < flags.steps; ++i) {
+    MP_ASSIGN_OR_RETURN(const runtime::StepReport report, session.Step(false));
+    seconds.push_back(report.seconds);
+    loss = report.train_loss;
+    MP_ASSIGN_OR_RETURN(const double rate, floor.Measure());
+    rates.push_back(rate);
+  }
+  const double step = Median(seconds);
+  const double rate = Median(rates);
+  const plan::StepPlan& plan = session.plan();
+  const auto tokens = static_cast<double>(flags.batch * flags.accumulation * flags.context);
+  const double floor_seconds = plan.flops_per_step / rate;
+  const nlohmann::ordered_json result = {
+      {"precision", flags.precision},
+      {"threads", flags.threads},
+      {"parameters", plan.parameters},
+      {"tokens_per_second", tokens / step},
+      {"step_seconds_median", step},
+      {"step_seconds_min", *std::min_element(seconds.begin(), seconds.end())},
+      {"step_seconds_max", *std::max_element(seconds.begin(), seconds.end())},
+      {"flops_per_step", plan.flops_per_step},
+      {"floor_gflops", rate / 1e9},
+      {"floor_seconds", floor_seconds},
+      {"ratio_to_floor", floor_seconds / step},
+      {"arena_bytes", plan.arena_bytes},
+      {"peak_rss_bytes", usage.ru_maxrss * 1024},
+      {"loss", loss},
+      {"ops", OpTable(before, session.op_times(), rate, static_cast<double>(flags.steps))}};
+  std::printf("%s\n", result.dump(1).c_str());
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace milepost
+
+int main(int argc, char** argv) {
+  milepost::Flags flags;
+  CLI::App app{"Training steps of a GPT-2 on this machine"};
+  app.add_option("--layers", flags.layers);
+  app.add_option("--width", flags.width);
+  app.add_option("--heads", flags.heads);
+  app.add_option("--vocabulary", flags.vocabulary);
+  app.add_option("--context", flags.context, "sequence length");
+  app.add_option("--batch", flags.batch, "sequences of a micro-step");
+  app.add_option("--accumulation", flags.accumulation, "micro-steps of a step");
+  app.add_option("--threads", flags.threads);
+  app.add_option("--steps", flags.steps)->check(CLI::PositiveNumber);
+  app.add_option("--warmup", flags.warmup);
+  app.add_option("--precision", flags.precision)->check(CLI::IsMember({"fp32", "bf16"}));
+  CLI11_PARSE(app, argc, argv);
+  if (const absl::Status status = milepost::Run(flags); !status.ok()) {
+    std::fprintf(stderr, "step: %s\n", std::string(status.message()).c_str());
+    return 1;
+  }
+  return 0;
+}
