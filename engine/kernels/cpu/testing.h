@@ -2,10 +2,14 @@
 #ifndef MILEPOST_ENGINE_KERNELS_CPU_TESTING_H_
 #define MILEPOST_ENGINE_KERNELS_CPU_TESTING_H_
 
+#include <gtest/gtest.h>
 #include <omp.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 #include <random>
 #include <vector>
@@ -54,6 +58,72 @@ class ThreadCount {
  private:
   int before_;
 };
+
+template <typename T>
+std::vector<double> ToDouble(const std::vector<T>& values) {
+  std::vector<double> out(values.size());
+  for (size_t i = 0; i < values.size(); ++i) out[i] = ToFloat(values[i]);
+  return out;
+}
+
+// Tolerances against an fp64 reference that starts from the same rounded inputs, relative to the
+// largest magnitude of the tensor: sums of fp32 products, or bf16 results (8 bits of mantissa)
+// of bf16 intermediates.
+template <typename T>
+inline constexpr double kTolerance = 2e-5;
+template <>
+inline constexpr double kTolerance<bf16> = 1.0 / 64;
+
+inline double MaxMagnitude(const std::vector<double>& values) {
+  double max = 0;
+  for (double value : values) max = std::max(max, std::abs(value));
+  return max;
+}
+
+// got against want, everywhere.
+template <typename T>
+void ExpectClose(const std::vector<T>& got, const std::vector<double>& want, double tolerance,
+                 const char* what) {
+  ASSERT_EQ(got.size(), want.size()) << what;
+  const double allowed = tolerance * MaxMagnitude(want) + 1e-30;
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_NEAR(ToFloat(got[i]), want[i], allowed) << what << " at " << i;
+  }
+}
+
+// got, a gradient, against central differences of an fp64 loss by elements of x: all of them where
+// there are few, else every so many.
+template <typename T, typename Loss>
+void ExpectGradient(const std::vector<T>& got, std::vector<double> x, const Loss& loss,
+                    double tolerance, const char* what, size_t samples = 64) {
+  ASSERT_EQ(got.size(), x.size()) << what;
+  double scale = 0;
+  for (const T& value : got) scale = std::max<double>(scale, std::abs(ToFloat(value)));
+  ASSERT_GT(scale, 0) << what << " is zero everywhere";
+  const size_t stride = x.size() <= samples ? 1 : x.size() / samples | 1;
+  constexpr double kStep = 1e-4;
+  for (size_t i = 0; i < x.size(); i += stride) {
+    const double before = x[i];
+    x[i] = before + kStep;
+    const double up = loss(x);
+    x[i] = before - kStep;
+    const double down = loss(x);
+    x[i] = before;
+    ASSERT_NEAR(ToFloat(got[i]), (up - down) / (2 * kStep), tolerance * scale + 1e-7)
+        << what << " at " << i;
+  }
+}
+
+inline double Dot(const std::vector<double>& a, const std::vector<double>& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+template <typename T>
+bool SameBits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
 
 }  // namespace milepost::kernels
 

@@ -1,0 +1,219 @@
+#include <algorithm>
+#include <cmath>
+
+#include "engine/kernels/cpu/attention.h"
+#include "engine/kernels/cpu/attention_layout.h"
+#include "engine/kernels/cpu/parallel.h"
+#include "engine/kernels/cpu/tile_product.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "engine/kernels/cpu/attention_forward.cc"
+#include "hwy/foreach_target.h"
+//
+#include "engine/kernels/cpu/attention_tiles-inl.h"
+#include "hwy/highway.h"
+
+// Scores are kept with keys down and queries across: a query is a lane, so the softmax needs no
+// horizontal sums, and the output accumulates as [dim][query].
+HWY_BEFORE_NAMESPACE();
+namespace milepost::kernels::HWY_NAMESPACE {
+namespace {
+
+// weights = 2^(scores * factor - max), packed; returns the sum per query. `rows` is even.
+HWY_INLINE VF Weigh(DF d, float* scores, int64_t rows, VF factor, VF max, float* weights) {
+  VF sum = hn::Zero(d);
+  for (int64_t r = 0; r < rows; ++r) {
+    const VF p = FastExp2(d, hn::MulSub(hn::LoadU(d, scores + r * kBlock), factor, max));
+    sum = hn::Add(sum, p);
+    hn::StoreU(p, d, weights + r * kBlock);
+  }
+  return sum;
+}
+HWY_INLINE VF Weigh(DF d, float* scores, int64_t rows, VF factor, VF max, bf16* weights) {
+  VF sum0 = hn::Zero(d), sum1 = sum0;
+  uint32_t* words = reinterpret_cast<uint32_t*>(weights);
+  for (int64_t r = 0; r < rows; r += 2) {
+    const float* p = scores + r * kBlock;
+    const VF p0 = FastExp2(d, hn::MulSub(hn::LoadU(d, p), factor, max));
+    const VF p1 = FastExp2(d, hn::MulSub(hn::LoadU(d, p + kBlock), factor, max));
+    sum0 = hn::Add(sum0, p0);
+    sum1 = hn::Add(sum1, p1);
+    hn::StoreU(PairWords(p0, p1), DU32(), words + r / 2 * kBlock);
+  }
+  return hn::Add(sum0, sum1);
+}
+
+HWY_INLINE VF ColumnMax(DF d, const float* scores, int64_t rows) {
+  VF max0 = hn::LoadU(d, scores), max1 = max0;
+  for (int64_t r = 0; r < rows; r += 2) {
+    max0 = hn::Max(max0, hn::LoadU(d, scores + r * kBlock));
+    max1 = hn::Max(max1, hn::LoadU(d, scores + (r + 1) * kBlock));
+  }
+  return hn::Max(max0, max1);
+}
+
+struct Running {
+  alignas(64) float max[kBlock];  // in base 2
+  alignas(64) float sum[kBlock];
+};
+
+// One step of the online softmax over `rows` keys. Rescales what `out` holds.
+template <typename T>
+HWY_INLINE void SoftmaxStep(float* scores, int64_t rows, float scale, int64_t dim, bool first,
+                            T* weights, float* out, Running* running) {
+  const DF d;
+  const VF factor = hn::Set(d, static_cast<float>(scale * kLog2E));
+  for (int64_t q = 0; q < kBlock; q += hn::Lanes(d)) {
+    VF max = hn::Mul(ColumnMax(d, scores + q, rows), factor);
+    VF before = hn::Zero(d);
+    if (!first) {
+      const VF old = hn::LoadU(d, running->max + q);
+      max = hn::Max(max, old);
+      const VF shrink = FastExp2(d, hn::Sub(old, max));
+      before = hn::Mul(hn::LoadU(d, running->sum + q), shrink);
+      for (int64_t i = 0; i < dim; ++i) {
+        float* o = out + i * kBlock + q;
+        hn::StoreU(hn::Mul(hn::LoadU(d, o), shrink), d, o);
+      }
+    }
+    const VF sum = Weigh(d, scores + q, rows, factor, max, weights + q * kPair<T>);
+    hn::StoreU(max, d, running->max + q);
+    hn::StoreU(hn::Add(before, sum), d, running->sum + q);
+  }
+}
+
+// out [dim][kBlock] / sum -> rows of T.
+template <typename T>
+HWY_INLINE void WriteBlock(const AttentionSizes& s, const ForwardArrays<T>& w,
+                           const Running& running, int64_t valid, T* out, float* lse) {
+  const DF d;
+  for (int64_t q = 0; q < kBlock; q += hn::Lanes(d)) {
+    const VF inverse = hn::Div(hn::Set(d, 1.0f), hn::LoadU(d, running.sum + q));
+    for (int64_t i = 0; i < s.dim; ++i) {
+      float* o = w.out + i * kBlock + q;
+      hn::StoreU(hn::Mul(hn::LoadU(d, o), inverse), d, o);
+    }
+  }
+  TransposeWords(reinterpret_cast<const uint32_t*>(w.out), kBlock, s.dim, kBlock,
+                 reinterpret_cast<uint32_t*>(w.out_rows), s.dim);
+  for (int64_t row = 0; row < valid; ++row) {
+    ForVectors(s.dim, [&](int64_t i, int64_t n) MP_SIMD {
+      StoreUpTo(LoadUpTo(d, w.out_rows + row * s.dim + i, n), d, out + row * s.channels + i, n);
+    });
+    lse[row] = static_cast<float>((running.max[row] + std::log2(running.sum[row])) * kLn2);
+  }
+}
+
+// One block of queries against every key it may see.
+template <typename T>
+void QueryBlock(const AttentionSizes& s, TileProduct product, const ForwardArrays<T>& w,
+                int64_t block, int64_t valid, const T* query, T* out, float* lse) {
+  const int64_t steps = s.dim / kPair<T>;
+  CopyRows(query, 3 * s.channels, valid, kBlock, s.dim, w.rows);
+  TransposeWords(reinterpret_cast<const uint32_t*>(w.rows), steps, kBlock, steps,
+                 reinterpret_cast<uint32_t*>(w.query), kBlock);
+  Running running;
+  const int64_t end = (block + 1) * kBlock;
+  for (int64_t key = 0; key < end; key += kKeyTile) {
+    const int64_t count = std::min(kKeyTile, end - key);
+    const TileOperands scores = {w.keys + key * s.dim, steps, 1, w.query, kBlock, w.scores, kBlock};
+    product(scores, count, kBlock, steps, false);
+    if (key + count == end) MaskDiagonal(w.scores + (count - kBlock) * kBlock);
+    SoftmaxStep(w.scores, count, s.scale, s.dim, key == 0, w.weights, w.out, &running);
+    const TileOperands weighted = {
+        w.values + key * s.dim, 1, s.dim, w.weights, kBlock, w.out, kBlock};
+    product(weighted, s.dim, kBlock, count / kPair<T>, key != 0);
+  }
+  WriteBlock(s, w, running, valid, out, lse);
+}
+
+// Query blocks `first`, first + stride, ... of one head.
+template <typename T>
+void ForwardHead(const AttentionShape& shape, int64_t batch, int64_t head, int64_t first,
+                 int64_t stride, const T* qkv, T* out, float* lse, void* workspace) {
+  const AttentionSizes s(shape);
+  const TileProduct product = ChooseTileProduct(kDTypeOf<T>);
+  const ForwardArrays<T> w(s, Carver(workspace));
+  const int64_t row = 3 * s.channels;
+  const T* query = qkv + batch * shape.sequence * row + head * s.dim;
+  T* head_out = out + batch * shape.sequence * s.channels + head * s.dim;
+  float* head_lse = lse + (batch * shape.heads + head) * shape.sequence;
+  const int64_t last = first + (s.blocks - 1 - first) / stride * stride;
+  for (int64_t block = 0; block <= last; ++block) {
+    const int64_t at = block * kBlock;
+    const int64_t valid = std::min(kBlock, shape.sequence - at);
+    const T* key = query + at * row + s.channels;
+    CopyRows(key, row, valid, kBlock, s.dim, w.keys + at * s.dim);
+    CopyRows(key + s.channels, row, valid, kBlock, s.dim, w.rows);
+    PairRows(w.rows, kBlock, s.dim, s.dim, w.values + at * s.dim);
+  }
+  for (int64_t block = first; block < s.blocks; block += stride) {
+    const int64_t at = block * kBlock;
+    QueryBlock(s, product, w, block, std::min(kBlock, shape.sequence - at), query + at * row,
+               head_out + at * s.channels, head_lse + at);
+  }
+}
+
+}  // namespace
+
+void ForwardHeadF32(const AttentionShape& shape, int64_t batch, int64_t head, int64_t first,
+                    int64_t stride, const float* qkv, float* out, float* lse, void* workspace) {
+  ForwardHead(shape, batch, head, first, stride, qkv, out, lse, workspace);
+}
+void ForwardHeadBf16(const AttentionShape& shape, int64_t batch, int64_t head, int64_t first,
+                     int64_t stride, const bf16* qkv, bf16* out, float* lse, void* workspace) {
+  ForwardHead(shape, batch, head, first, stride, qkv, out, lse, workspace);
+}
+
+}  // namespace milepost::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace milepost::kernels {
+
+HWY_EXPORT(ForwardHeadF32);
+HWY_EXPORT(ForwardHeadBf16);
+
+namespace {
+
+size_t BytesPerThread(const AttentionShape& shape, DType type) {
+  const AttentionSizes sizes(shape);
+  return type == DType::kF32 ? ForwardArrays<float>(sizes, Carver(nullptr)).bytes
+                             : ForwardArrays<bf16>(sizes, Carver(nullptr)).bytes;
+}
+
+template <typename T, typename Head>
+void ForwardWith(Head run, const AttentionShape& shape, const T* qkv, T* out, float* lse,
+                 void* workspace) {
+  // A head is split, its query blocks dealt out in turn, only where there are few heads per thread:
+  // every part packs the keys again.
+  const int64_t all = shape.batch * shape.heads;
+  const int64_t wanted = (4 * MaxThreads() + all - 1) / all;
+  const int64_t parts = std::clamp<int64_t>(wanted, 1, AttentionSizes(shape).blocks);
+  const size_t bytes = BytesPerThread(shape, kDTypeOf<T>);
+  ParallelTasks(all * parts, [&](int64_t task, int thread) {
+    const int64_t which = task / parts;
+    run(shape, which / shape.heads, which % shape.heads, task % parts, parts, qkv, out, lse,
+        static_cast<char*>(workspace) + thread * bytes);
+  });
+}
+
+}  // namespace
+
+size_t AttentionForwardWorkspaceBytes(const AttentionShape& shape, DType type, int threads) {
+  return BytesPerThread(shape, type) * threads;
+}
+
+template <>
+void AttentionForward(const AttentionShape& shape, const float* qkv, float* out, float* lse,
+                      void* workspace) {
+  ForwardWith(HWY_DYNAMIC_DISPATCH(ForwardHeadF32), shape, qkv, out, lse, workspace);
+}
+template <>
+void AttentionForward(const AttentionShape& shape, const bf16* qkv, bf16* out, float* lse,
+                      void* workspace) {
+  ForwardWith(HWY_DYNAMIC_DISPATCH(ForwardHeadBf16), shape, qkv, out, lse, workspace);
+}
+
+}  // namespace milepost::kernels
+#endif  // HWY_ONCE

@@ -1,0 +1,189 @@
+#include "engine/kernels/cpu/attention.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "engine/kernels/cpu/parallel.h"
+#include "engine/kernels/cpu/testing.h"
+#include "engine/kernels/cpu/tile_product.h"
+
+namespace milepost::kernels {
+namespace {
+
+struct Reference {
+  std::vector<double> out, lse;
+};
+
+// The definition, in fp64.
+Reference Attend(const AttentionShape& s, const std::vector<double>& qkv) {
+  const int64_t channels = s.heads * s.head_dim;
+  Reference r;
+  r.out.assign(s.batch * s.sequence * channels, 0.0);
+  r.lse.assign(s.batch * s.heads * s.sequence, 0.0);
+  std::vector<double> score(s.sequence);
+  for (int64_t b = 0; b < s.batch; ++b) {
+    for (int64_t h = 0; h < s.heads; ++h) {
+      for (int64_t q = 0; q < s.sequence; ++q) {
+        const double* base = &qkv[b * s.sequence * 3 * channels + h * s.head_dim];
+        double sum = 0;
+        for (int64_t k = 0; k <= q; ++k) {
+          double dot = 0;
+          for (int64_t d = 0; d < s.head_dim; ++d) {
+            dot += base[q * 3 * channels + d] * base[k * 3 * channels + channels + d];
+          }
+          score[k] = dot / std::sqrt(static_cast<double>(s.head_dim));
+          sum += std::exp(score[k]);
+        }
+        const double lse = std::log(sum);
+        r.lse[(b * s.heads + h) * s.sequence + q] = lse;
+        double* out = &r.out[(b * s.sequence + q) * channels + h * s.head_dim];
+        for (int64_t k = 0; k <= q; ++k) {
+          const double p = std::exp(score[k] - lse);
+          for (int64_t d = 0; d < s.head_dim; ++d) {
+            out[d] += p * base[k * 3 * channels + 2 * channels + d];
+          }
+        }
+      }
+    }
+  }
+  return r;
+}
+
+template <typename T>
+struct Results {
+  std::vector<T> out, dqkv;
+  std::vector<float> lse;
+
+  Results(const AttentionShape& s, const std::vector<T>& qkv, const std::vector<T>& d_out)
+      : out(d_out.size()), dqkv(qkv.size()), lse(s.batch * s.heads * s.sequence) {
+    const DType type = kDTypeOf<T>;
+    AlignedBuffer forward(AttentionForwardWorkspaceBytes(s, type, MaxThreads()));
+    AlignedBuffer backward(AttentionBackwardWorkspaceBytes(s, type, MaxThreads()));
+    AttentionForward(s, qkv.data(), out.data(), lse.data(), forward.data());
+    AttentionBackward(s, qkv.data(), out.data(), lse.data(), d_out.data(), dqkv.data(),
+                      backward.data());
+  }
+};
+
+template <typename T>
+void CheckAttention(const AttentionShape& s) {
+  SCOPED_TRACE(testing::Message() << "B" << s.batch << " T" << s.sequence << " H" << s.heads << " D"
+                                  << s.head_dim << " bytes " << sizeof(T));
+  const int64_t outputs = s.batch * s.sequence * s.heads * s.head_dim;
+  const auto qkv = RandomVector<T>(3 * outputs, 11);
+  const auto d_out = RandomVector<T>(outputs, 12);
+  const Results<T> run(s, qkv, d_out);
+  const Reference reference = Attend(s, ToDouble(qkv));
+  ExpectClose(run.out, reference.out, kTolerance<T>, "out");
+  ExpectClose(run.lse, reference.lse, 2e-5, "lse");
+  const auto d_out_f64 = ToDouble(d_out);
+  ExpectGradient(
+      run.dqkv, ToDouble(qkv),
+      [&](const std::vector<double>& x) { return Dot(Attend(s, x).out, d_out_f64); }, kTolerance<T>,
+      "dqkv", s.sequence > 100 ? 24 : 96);
+}
+
+TEST(Attention, MatchesDefinitionOnOddSizes) {
+  for (const AttentionShape& s : {AttentionShape{2, 7, 2, 8}, AttentionShape{1, 1, 1, 16},
+                                  AttentionShape{1, 65, 2, 24}, AttentionShape{2, 64, 1, 64},
+                                  AttentionShape{1, 127, 1, 40}, AttentionShape{1, 17, 3, 128}}) {
+    CheckAttention<float>(s);
+    CheckAttention<bf16>(s);
+  }
+}
+
+// More keys than one forward tile holds: the online softmax rescales.
+TEST(Attention, MatchesDefinitionAcrossTiles) {
+  CheckAttention<float>({1, 300, 1, 32});
+  CheckAttention<bf16>({1, 300, 1, 64});
+}
+
+// Head dimensions that leave a remainder of every kind, the largest among them.
+TEST(Attention, MatchesDefinitionOnWideHeads) {
+  CheckAttention<float>({1, 33, 1, 256});
+  CheckAttention<bf16>({1, 33, 1, 200});
+}
+
+// Scores of several hundred: only the running maximum keeps them finite.
+TEST(Attention, LargeScoresStayFinite) {
+  const AttentionShape s{1, 300, 1, 64};
+  const auto qkv = RandomVector<float>(300 * 3 * 64, 5, 8.0f);
+  const auto d_out = RandomVector<float>(300 * 64, 6);
+  const Results<float> run(s, qkv, d_out);
+  const Reference reference = Attend(s, ToDouble(qkv));
+  ExpectClose(run.out, reference.out, 3e-4, "out");
+  for (float value : run.dqkv) ASSERT_TRUE(std::isfinite(value));
+}
+
+TEST(Attention, NanReachesTheOutput) {
+  const AttentionShape s{1, 5, 1, 16};
+  auto qkv = RandomVector<float>(5 * 3 * 16, 5);
+  qkv[2 * 48 + 16] = std::numeric_limits<float>::quiet_NaN();  // key of position 2
+  const Results<float> run(s, qkv, RandomVector<float>(5 * 16, 6));
+  EXPECT_TRUE(std::isfinite(run.out[1 * 16]));
+  EXPECT_TRUE(std::isnan(run.out[2 * 16]));
+}
+
+template <typename T>
+void CheckThreads(const AttentionShape& s) {
+  const int64_t outputs = s.batch * s.sequence * s.heads * s.head_dim;
+  const auto qkv = RandomVector<T>(3 * outputs, 21);
+  const auto d_out = RandomVector<T>(outputs, 22);
+  std::vector<Results<T>> runs;
+  for (int threads : {1, 2, 3}) {
+    const ThreadCount scope(threads);
+    runs.emplace_back(s, qkv, d_out);
+  }
+  for (const auto& run : runs) {
+    EXPECT_TRUE(SameBits(run.out, runs[0].out));
+    EXPECT_TRUE(SameBits(run.lse, runs[0].lse));
+    EXPECT_TRUE(SameBits(run.dqkv, runs[0].dqkv));
+  }
+}
+
+TEST(Attention, SameBitsOnAnyThreadCount) {
+  CheckThreads<float>({1, 200, 3, 32});
+  CheckThreads<bf16>({1, 330, 1, 64});
+}
+
+TEST(Attention, ChecksTheShape) {
+  EXPECT_TRUE(CheckAttentionShape({1, 1, 1, 8}).ok());
+  EXPECT_TRUE(CheckAttentionShape({2, 512, 12, 256}).ok());
+  for (const AttentionShape& s : {AttentionShape{0, 1, 1, 8}, AttentionShape{1, 1, 1, 12},
+                                  AttentionShape{1, 1, 1, 264}, AttentionShape{1, 1, 1, 0}}) {
+    EXPECT_EQ(CheckAttentionShape(s).code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
+// The bf16 product against fp64, with rows or columns of A contiguous.
+TEST(TileProduct, MatchesDefinition) {
+  constexpr int64_t kM = 12, kN = 80, kK = 18;
+  const auto a = RandomVector<bf16>(kM * kK, 1);
+  const auto b = RandomVector<bf16>(kK * kN, 2);
+  std::vector<double> want(kM * kN);
+  for (int64_t i = 0; i < kM; ++i) {
+    for (int64_t j = 0; j < kN; ++j) {
+      for (int64_t k = 0; k < kK; ++k) {  // word (k / 2, j) of B holds rows k and k + 1
+        want[i * kN + j] +=
+            double{ToFloat(a[i * kK + k])} * ToFloat(b[(k / 2 * kN + j) * 2 + k % 2]);
+      }
+    }
+  }
+  std::vector<bf16> columns(kM * kK);
+  for (int64_t i = 0; i < kM; ++i) {
+    for (int64_t k = 0; k < kK; ++k) columns[(k / 2 * kM + i) * 2 + k % 2] = a[i * kK + k];
+  }
+  const TileProduct product = ChooseTileProduct(DType::kBf16);
+  std::vector<float> c(kM * kN);
+  product({a.data(), kK / 2, 1, b.data(), kN, c.data(), kN}, kM, kN, kK / 2, false);
+  ExpectClose(c, want, 1e-6, "rows");
+  product({columns.data(), 1, kM, b.data(), kN, c.data(), kN}, kM, kN, kK / 2, true);
+  for (double& value : want) value *= 2;
+  ExpectClose(c, want, 1e-6, "columns, accumulated");
+}
+
+}  // namespace
+}  // namespace milepost::kernels

@@ -1,0 +1,116 @@
+// Packing for attention's tile products, per SIMD target. Include after hwy/foreach_target.h.
+//
+// Everything is counted in 4-byte words (see tile_product.h): kPair<T> elements of T make one.
+// Queries and keys come in blocks of kBlock rows; rows past the sequence's end are packed as zeros.
+
+#if defined(MILEPOST_ENGINE_KERNELS_CPU_ATTENTION_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MILEPOST_ENGINE_KERNELS_CPU_ATTENTION_TILES_INL_H_
+#undef MILEPOST_ENGINE_KERNELS_CPU_ATTENTION_TILES_INL_H_
+#else
+#define MILEPOST_ENGINE_KERNELS_CPU_ATTENTION_TILES_INL_H_
+#endif
+
+#include <cstdint>
+#include <cstring>
+
+#include "engine/kernels/cpu/attention_layout.h"
+#include "engine/kernels/cpu/simd-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace milepost::kernels::HWY_NAMESPACE {
+
+// to[j * to_row + i] = from[i * from_row + j] for 4-byte words; rows and columns are multiples
+// of 4.
+HWY_INLINE void TransposeWords(const uint32_t* from, int64_t from_row, int64_t rows,
+                               int64_t columns, uint32_t* to, int64_t to_row) {
+#if HWY_TARGET == HWY_SCALAR
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) to[j * to_row + i] = from[i * from_row + j];
+  }
+#else
+  const hn::FixedTag<uint32_t, 4> d;
+  const hn::FixedTag<uint64_t, 2> d64;
+  for (int64_t i = 0; i < rows; i += 4) {
+    for (int64_t j = 0; j < columns; j += 4) {
+      const uint32_t* p = from + i * from_row + j;
+      const auto r0 = hn::LoadU(d, p), r1 = hn::LoadU(d, p + from_row);
+      const auto r2 = hn::LoadU(d, p + 2 * from_row), r3 = hn::LoadU(d, p + 3 * from_row);
+      const auto a = hn::BitCast(d64, hn::InterleaveLower(d, r0, r1));
+      const auto b = hn::BitCast(d64, hn::InterleaveLower(d, r2, r3));
+      const auto c = hn::BitCast(d64, hn::InterleaveUpper(d, r0, r1));
+      const auto e = hn::BitCast(d64, hn::InterleaveUpper(d, r2, r3));
+      uint32_t* q = to + j * to_row + i;
+      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, a, b)), d, q);
+      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, a, b)), d, q + to_row);
+      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, c, e)), d, q + 2 * to_row);
+      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, c, e)), d, q + 3 * to_row);
+    }
+  }
+#endif
+}
+
+// to[rows, width] = from's first `valid` rows, then zeros.
+template <typename T>
+HWY_INLINE void CopyRows(const T* from, int64_t from_row, int64_t valid, int64_t rows,
+                         int64_t width, T* to) {
+  for (int64_t i = 0; i < valid; ++i) {
+    std::memcpy(to + i * width, from + i * from_row, width * sizeof(T));
+  }
+  std::memset(static_cast<void*>(to + valid * width), 0, (rows - valid) * width * sizeof(T));
+}
+
+// Words that pair rows i and i + 1: word (i / kPair, j) of to[rows / kPair, to_width] holds column
+// j of them. `from` is [rows, width]; columns from width to to_width become 0. For float: a copy.
+HWY_INLINE void PairRows(const float* from, int64_t rows, int64_t width, int64_t to_width,
+                         float* to) {
+  for (int64_t i = 0; i < rows; ++i) {
+    std::memcpy(to + i * to_width, from + i * width, width * sizeof(float));
+    std::memset(to + i * to_width + width, 0, (to_width - width) * sizeof(float));
+  }
+}
+HWY_INLINE void PairRows(const bf16* from, int64_t rows, int64_t width, int64_t to_width,
+                         bf16* to) {
+  for (int64_t i = 0; i < rows; i += 2) {
+    const uint16_t* even = reinterpret_cast<const uint16_t*>(from + i * width);
+    const uint16_t* odd = even + width;
+    uint16_t* out = reinterpret_cast<uint16_t*>(to + i * to_width);
+    int64_t j = 0;
+#if HWY_TARGET != HWY_SCALAR
+    const hn::FixedTag<uint16_t, 8> d;
+    for (; j < width; j += 8) {  // head_dim is a multiple of 8
+      const auto a = hn::LoadU(d, even + j), b = hn::LoadU(d, odd + j);
+      hn::StoreU(hn::InterleaveLower(d, a, b), d, out + 2 * j);
+      hn::StoreU(hn::InterleaveUpper(d, a, b), d, out + 2 * j + 8);
+    }
+#endif
+    for (; j < width; ++j) {
+      out[2 * j] = even[j];
+      out[2 * j + 1] = odd[j];
+    }
+    std::memset(out + 2 * width, 0, 2 * (to_width - width) * sizeof(uint16_t));
+  }
+}
+
+// Two vectors of fp32 as words of bf16 pairs, rounded to nearest (ties away: they do not matter
+// here).
+HWY_INLINE VU32 PairWords(VF even, VF odd) {
+  const DU32 du;
+  const auto half = hn::Set(du, 0x8000u);
+  const auto low = hn::ShiftRight<16>(hn::Add(hn::BitCast(du, even), half));
+  const auto high = hn::And(hn::Add(hn::BitCast(du, odd), half), hn::Set(du, 0xffff0000u));
+  return hn::Or(low, high);
+}
+
+// Sets the scores of keys that lie after their query to -inf, in a diagonal block
+// scores[key][query].
+HWY_INLINE void MaskDiagonal(float* scores) {
+  for (int64_t key = 1; key < kBlock; ++key) {
+    std::fill(scores + key * kBlock, scores + key * kBlock + key, -HUGE_VALF);
+  }
+}
+
+}  // namespace milepost::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // MILEPOST_ENGINE_KERNELS_CPU_ATTENTION_TILES_INL_H_
