@@ -1,0 +1,293 @@
+// Breaks valid plans in every way that the verifier promises to see.
+#include "engine/plan/verify.h"
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/plan/accesses.h"
+#include "engine/plan/memory_pass.h"
+#include "engine/plan/plan_fixture.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace milepost::plan {
+namespace {
+
+using graph::DType;
+using graph::kNoValue;
+using graph::OpKind;
+using graph::WriteMode;
+using testing::HasSubstr;
+
+StepPlan ValidPlan(int world = 2, int stage = 1, double dropout = 0) {
+  absl::StatusOr<StepPlan> plan =
+      PlanTraining(SpecOf({.dropout = dropout}), OptionsOf(world, stage, DType::kBF16));
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *std::move(plan);
+}
+
+void ExpectRefused(const StepPlan& plan, const std::string& what, const std::string& why = "") {
+  const absl::Status status = Verify(plan);
+  EXPECT_FALSE(status.ok()) << "not seen: " << what;
+  EXPECT_THAT(status.message(), HasSubstr(why)) << what;
+}
+
+std::string Describe(const Program& program, size_t i) {
+  return absl::StrCat("op ", i, " ", graph::Name(program.ops[i].op.kind));
+}
+
+int FindOp(const Program& program, OpKind kind) {
+  for (size_t i = 0; i < program.ops.size(); ++i) {
+    if (program.ops[i].op.kind == kind) return static_cast<int>(i);
+  }
+  ADD_FAILURE() << "no " << graph::Name(kind);
+  return 0;
+}
+
+// Puts the ops in another order (or leaves some out), with waits following the ops they name.
+void Reorder(Program& program, const std::vector<int>& order) {
+  std::vector<int> position(program.ops.size(), -1);
+  for (size_t i = 0; i < order.size(); ++i) position[order[i]] = static_cast<int>(i);
+  std::vector<PlannedOp> ops;
+  for (int old : order) {
+    PlannedOp op = program.ops[old];
+    std::vector<int32_t> waits;
+    for (int32_t wait : op.wait_for) {
+      if (position[wait] >= 0) waits.push_back(position[wait]);
+    }
+    op.wait_for = waits;
+    ops.push_back(std::move(op));
+  }
+  program.ops = std::move(ops);
+}
+
+std::vector<int> Identity(const Program& program) {
+  std::vector<int> order(program.ops.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
+  return order;
+}
+
+bool ConflictBetween(const PlannedOp& a, const PlannedOp& b) {
+  for (const Access& x : a.accesses) {
+    for (const Access& y : b.accesses) {
+      if (Conflict(x, y)) return true;
+    }
+  }
+  return false;
+}
+
+TEST(Verify, AcceptsWhatThePassesMake) {
+  for (int world : {1, 2}) {
+    for (int stage : {0, 1}) {
+      EXPECT_TRUE(Verify(ValidPlan(world, stage, 0.1)).ok());
+    }
+  }
+}
+
+TEST(Verify, SeesEveryMissingWait) {
+  for (int stage : {0, 1}) {
+    const StepPlan valid = ValidPlan(2, stage);
+    int waits = 0;
+    for (size_t i = 0; i < valid.train.ops.size(); ++i) {
+      if (valid.train.ops[i].wait_for.empty()) continue;
+      StepPlan plan = valid;
+      plan.train.ops[i].wait_for.clear();
+      ExpectRefused(plan, Describe(plan.train, i), "neither waits");
+      ++waits;
+    }
+    EXPECT_GT(waits, 6);
+  }
+}
+
+TEST(Verify, SeesEveryMissingOp) {
+  for (int world : {1, 2}) {
+    const StepPlan valid = ValidPlan(world);
+    for (size_t i = 0; i < valid.train.ops.size(); ++i) {
+      StepPlan plan = valid;
+      std::vector<int> order = Identity(plan.train);
+      order.erase(order.begin() + static_cast<int>(i));
+      Reorder(plan.train, order);
+      ExpectRefused(plan, "without " + Describe(valid.train, i));
+    }
+  }
+}
+
+TEST(Verify, SeesEveryRepeatedUpdateOp) {
+  const StepPlan valid = ValidPlan();
+  for (size_t i = 0; i < valid.train.ops.size(); ++i) {
+    if (valid.train.ops[i].when == When::kEveryMicroStep) continue;
+    StepPlan plan = valid;
+    std::vector<int> order = Identity(plan.train);
+    order.insert(order.begin() + static_cast<int>(i), static_cast<int>(i));
+    Reorder(plan.train, order);
+    ExpectRefused(plan, "twice " + Describe(valid.train, i));
+  }
+}
+
+// Neighbours of which the second needs the first, the other way round. Two updates to one gradient
+// or two norms may change places unless one starts what the other continues.
+TEST(Verify, SeesSwappedNeighbours) {
+  const StepPlan valid = ValidPlan();
+  int swaps = 0;
+  for (size_t i = 0; i + 1 < valid.train.ops.size(); ++i) {
+    const PlannedOp& first = valid.train.ops[i];
+    const PlannedOp& second = valid.train.ops[i + 1];
+    if (first.stream != second.stream || !ConflictBetween(first, second)) continue;
+    StepPlan plan = valid;
+    std::vector<int> order = Identity(plan.train);
+    std::swap(order[i], order[i + 1]);
+    Reorder(plan.train, order);
+    ExpectRefused(plan, Describe(valid.train, i) + " after its successor");
+    ++swaps;
+  }
+  EXPECT_GT(swaps, 20);
+}
+
+TEST(Verify, SeesAReductionBeforeTheGradientIsComplete) {
+  StepPlan plan = ValidPlan();
+  const int reduce = FindOp(plan.train, OpKind::kReduceGradients);
+  std::vector<int> order = Identity(plan.train);
+  std::swap(order[reduce - 1], order[reduce]);
+  plan.train.ops[reduce].wait_for.clear();
+  Reorder(plan.train, order);
+  ExpectRefused(plan, "reduced one op early", "is not complete");
+}
+
+TEST(Verify, SeesAReductionInEveryMicroStep) {
+  StepPlan plan = ValidPlan();
+  plan.train.ops[FindOp(plan.train, OpKind::kReduceGradients)].when = When::kEveryMicroStep;
+  ExpectRefused(plan, "reduced in the first micro-step");
+}
+
+TEST(Verify, SeesAComputeOpMovedToTheOtherStream) {
+  const StepPlan valid = ValidPlan();
+  for (size_t i = 0; i < valid.train.ops.size(); ++i) {
+    StepPlan plan = valid;
+    if (plan.train.ops[i].stream == Stream::kCommunication) continue;
+    plan.train.ops[i].stream = Stream::kCommunication;
+    ExpectRefused(plan, Describe(plan.train, i) + " on the communication stream");
+  }
+}
+
+TEST(Verify, SeesTwoLiveBuffersInOnePlace) {
+  for (double dropout : {0.0, 0.1}) {
+    const StepPlan valid = ValidPlan(1, 0, dropout);
+    for (const Program* program : {&valid.train, &valid.evaluate}) {
+      const std::vector<Lifetime> lifetimes = LifetimesOf(valid, *program);
+      for (const Lifetime& a : lifetimes) {
+        for (const Lifetime& b : lifetimes) {
+          if (a.buffer == b.buffer || a.last < b.first || b.last < a.first) continue;
+          StepPlan plan = valid;
+          Buffer& moved = plan.buffers[a.buffer];
+          moved.offset = plan.buffers[b.buffer].offset;
+          plan.arena_bytes += moved.bytes;
+          plan.slack_bytes += moved.bytes;
+          ExpectRefused(plan, moved.name + " over " + plan.buffers[b.buffer].name);
+        }
+      }
+    }
+  }
+}
+
+TEST(Verify, SeesWrongWriteModes) {
+  const StepPlan valid = ValidPlan();
+  for (size_t i = 0; i < valid.train.ops.size(); ++i) {
+    for (size_t o = 0; o < valid.train.ops[i].op.outputs.size(); ++o) {
+      const graph::Output& output = valid.train.ops[i].op.outputs[o];
+      if (output.value == kNoValue) continue;
+      for (WriteMode mode :
+           {WriteMode::kAssign, WriteMode::kAccumulate, WriteMode::kAccumulateInStep}) {
+        if (mode == output.mode) continue;
+        StepPlan plan = valid;
+        plan.train.ops[i].op.outputs[o].mode = mode;
+        ExpectRefused(plan, absl::StrCat(Describe(plan.train, i), " output ", o, " in mode ",
+                                         static_cast<int>(mode)));
+      }
+    }
+  }
+}
+
+TEST(Verify, SeesMisplacedBuffers) {
+  const StepPlan valid = ValidPlan();
+  for (size_t i = 0; i < valid.buffers.size(); ++i) {
+    StepPlan plan = valid;
+    plan.buffers[i].offset += 4;
+    ExpectRefused(plan, plan.buffers[i].name + " misaligned", "aligned");
+    plan = valid;
+    plan.buffers[i].offset = (plan.arena_bytes - plan.buffers[i].bytes) / 64 * 64 + 64;
+    ExpectRefused(plan, plan.buffers[i].name + " outside", "arena bytes");
+    plan = valid;
+    if (i == 0) continue;
+    plan.buffers[i].offset = plan.buffers[0].offset;
+    ExpectRefused(plan, plan.buffers[i].name + " over parameters", "overlaps");
+  }
+}
+
+TEST(Verify, SeesWrongPlaces) {
+  const StepPlan valid = ValidPlan();
+  for (size_t i = 0; i < valid.train.places.size(); ++i) {
+    const std::string& name = valid.train.graph.values[i].name;
+    StepPlan plan = valid;
+    plan.train.places[i].offset += 64;
+    ExpectRefused(plan, name + " moved");
+    plan = valid;
+    plan.train.places[i].buffer = kNoBuffer;
+    ExpectRefused(plan, name + " nowhere", "has no buffer");
+  }
+}
+
+TEST(Verify, SeesSmallWorkspacesAndForgottenAccesses) {
+  const StepPlan valid = ValidPlan();
+  for (size_t i = 0; i < valid.train.ops.size(); ++i) {
+    StepPlan plan = valid;
+    PlannedOp& op = plan.train.ops[i];
+    op.accesses.pop_back();
+    ExpectRefused(plan, Describe(plan.train, i), "accesses");
+    if (op.workspace_bytes == 0) continue;
+    plan = valid;
+    plan.train.ops[i].workspace_bytes -= 64;
+    plan.train.ops[i].accesses.back().end -= 64;
+    ExpectRefused(plan, Describe(plan.train, i), "workspace");
+  }
+}
+
+TEST(Verify, SeesWrongGroups) {
+  const StepPlan valid = ValidPlan();
+  const std::vector<std::pair<std::string, std::function<void(FlatGroup&)>>> mutations = {
+      {"padding", [](FlatGroup& g) { g.padded_elements -= 128; }},
+      {"shard", [](FlatGroup& g) { g.shard_elements -= 128; }},
+      {"lost parameter", [](FlatGroup& g) { g.parameters.pop_back(); }},
+      {"doubled parameter", [](FlatGroup& g) { g.parameters.push_back(g.parameters.back()); }},
+      {"overlap", [](FlatGroup& g) { g.parameters[1].begin -= kParameterAlignment; }},
+      {"size", [](FlatGroup& g) { g.parameters[0].elements -= 1; }},
+      {"no gradient", [](FlatGroup& g) { g.gradient_buffer = kNoBuffer; }},
+      {"shared m and v", [](FlatGroup& g) { g.m_buffer = g.parameter_buffer; }},
+      {"no master", [](FlatGroup& g) { g.master_buffer = kNoBuffer; }},
+  };
+  for (size_t i = 0; i < valid.groups.size(); ++i) {
+    for (const auto& [what, mutate] : mutations) {
+      StepPlan plan = valid;
+      mutate(plan.groups[i]);
+      ExpectRefused(plan, valid.groups[i].name + ": " + what);
+    }
+  }
+}
+
+TEST(Verify, SeesBytesThatDoNotAddUp) {
+  StepPlan plan = ValidPlan();
+  plan.bytes_by_class[0] += 1;
+  ExpectRefused(plan, "one byte too many", "add up");
+}
+
+TEST(Verify, SeesAWaitForALaterOp) {
+  StepPlan plan = ValidPlan();
+  plan.train.ops[3].wait_for = {4};
+  ExpectRefused(plan, "waits for the future", "not an earlier one");
+}
+
+}  // namespace
+}  // namespace milepost::plan
