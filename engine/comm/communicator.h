@@ -6,10 +6,11 @@
 // Every rank makes the same calls in the same order with the same sizes and operations. Each call
 // blocks until this rank's part is done, an error occurs or the time-out passes; never for ever.
 //
-// Errors: UNAVAILABLE (a peer is gone), DEADLINE_EXCEEDED (a peer is silent, or made another call),
-// ABORTED (Abort() was called here). After an error the communicator is poisoned: every later call
-// returns that error at once, peers see this rank as gone, and the contents of the buffers of the
-// failed call are undefined. Make a new communicator to go on.
+// Errors: UNAVAILABLE (a peer is gone), DEADLINE_EXCEEDED (a peer is silent, or made another call;
+// in-process ranks find the latter at once: INTERNAL), ABORTED (Abort() was called here). After an
+// error the communicator is poisoned: every later call returns that error at once, peers see this
+// rank as gone, and the contents of the buffers of the failed call are undefined. Make a new
+// communicator to go on.
 //
 // Deterministic: values are added in rank order, ((x0 + x1) + x2) + ..., in every implementation,
 // so all ranks hold the same bits, every run and every implementation give the same bits.
@@ -21,7 +22,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "absl/base/attributes.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -29,6 +29,7 @@
 
 namespace milepost::comm {
 
+enum class ElementType : uint8_t { kFloat, kDouble, kInt64 };
 enum class ReduceOp : uint8_t { kSum, kMax };  // kMax: NaN on any rank gives NaN
 
 struct CommunicatorOptions {
@@ -77,12 +78,10 @@ class Communicator {
   const CommunicatorStats& stats() const { return stats_; }
 
  protected:
-  enum class Type : uint8_t { kFloat, kDouble, kInt64 };
-
   Communicator(int rank, int world) : rank_(rank), world_(world) {}
 
   // Arguments are checked; count, bytes > 0 and world > 1. Each adds what it sent to *sent.
-  virtual absl::Status DoAllReduce(void* values, size_t count, Type type, ReduceOp op,
+  virtual absl::Status DoAllReduce(void* values, size_t count, ElementType type, ReduceOp op,
                                    int64_t* sent) = 0;
   virtual absl::Status DoReduceScatter(float* buffer, size_t count, int64_t* sent) = 0;
   virtual absl::Status DoAllGather(char* buffer, size_t bytes, int64_t* sent) = 0;

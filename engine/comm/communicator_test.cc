@@ -1,0 +1,309 @@
+// The same tests for every kind of communicator.
+#include "engine/comm/communicator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <future>
+#include <limits>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "engine/comm/gloo.h"
+#include "engine/comm/in_process.h"
+
+namespace milepost::comm {
+namespace {
+
+using ::testing::HasSubstr;
+
+using Ranks = std::vector<std::unique_ptr<Communicator>>;
+
+enum class Kind { kInProcess, kGloo };
+
+void OnThreads(int world, const std::function<void(int)>& body) {
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world; ++rank) threads.emplace_back(body, rank);
+  for (std::thread& thread : threads) thread.join();
+}
+
+Ranks MakeRanks(Kind kind, int world, absl::Duration timeout = absl::Seconds(30)) {
+  if (kind == Kind::kInProcess) return MakeInProcessGroup(world, {timeout});
+  InMemoryKeyValueStore store;
+  Ranks ranks(world);
+  OnThreads(world, [&](int rank) {
+    auto made = ConnectGloo(rank, world, &store, {.communicator = {timeout}});
+    ASSERT_TRUE(made.ok()) << made.status();
+    ranks[rank] = *std::move(made);
+  });
+  return ranks;
+}
+
+// Runs `body` on every rank and expects OK everywhere.
+void ExpectOk(const Ranks& ranks, const std::function<absl::Status(Communicator&)>& body) {
+  OnThreads(ranks.size(), [&](int rank) {
+    const absl::Status status = body(*ranks[rank]);
+    EXPECT_TRUE(status.ok()) << "rank " << rank << ": " << status;
+  });
+}
+
+std::vector<float> RandomFloats(size_t n, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<float> value(-1, 1);
+  std::vector<float> values(n);
+  for (float& v : values) v = value(random);
+  return values;
+}
+
+// Added in rank order: what every implementation promises, bit by bit.
+std::vector<float> SumInOrder(const std::vector<std::vector<float>>& inputs) {
+  std::vector<float> sum = inputs[0];
+  for (size_t r = 1; r < inputs.size(); ++r) {
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += inputs[r][i];
+  }
+  return sum;
+}
+
+class CommunicatorTest : public testing::TestWithParam<std::tuple<Kind, int>> {
+ protected:
+  int world() const { return std::get<1>(GetParam()); }
+  Ranks Make() { return MakeRanks(std::get<0>(GetParam()), world()); }
+  std::vector<std::vector<float>> Inputs(size_t n) {
+    std::vector<std::vector<float>> inputs;
+    for (int r = 0; r < world(); ++r) inputs.push_back(RandomFloats(n, 100 * n + r));
+    return inputs;
+  }
+};
+
+TEST_P(CommunicatorTest, AllReduceAddsInRankOrder) {
+  const Ranks ranks = Make();
+  for (size_t n : {0, 1, 2, 5, 1000, 4099, 300007}) {
+    const auto inputs = Inputs(n);
+    const std::vector<float> expected = SumInOrder(inputs);
+    ExpectOk(ranks, [&](Communicator& c) -> absl::Status {
+      std::vector<float> values = inputs[c.rank()];
+      MP_RETURN_IF_ERROR(c.AllReduce(absl::MakeSpan(values)));
+      EXPECT_EQ(values, expected) << n << " elements";
+      return absl::OkStatus();
+    });
+  }
+}
+
+TEST_P(CommunicatorTest, AllReduceOfScalars) {
+  const Ranks ranks = Make();
+  ExpectOk(ranks, [&](Communicator& c) -> absl::Status {
+    const int n = c.world();
+    std::vector<double> sum = {1e-9 * c.rank(), 1.0};
+    MP_RETURN_IF_ERROR(c.AllReduce(absl::MakeSpan(sum)));
+    EXPECT_DOUBLE_EQ(sum[0], 1e-9 * n * (n - 1) / 2);
+    EXPECT_EQ(sum[1], n);
+    std::vector<int64_t> big = {int64_t{1} << 60, -c.rank()};
+    MP_RETURN_IF_ERROR(c.AllReduce(absl::MakeSpan(big), ReduceOp::kMax));
+    EXPECT_EQ(big, (std::vector<int64_t>{int64_t{1} << 60, 0}));
+    std::vector<int64_t> count = {(int64_t{1} << 55) + c.rank()};
+    MP_RETURN_IF_ERROR(c.AllReduce(absl::MakeSpan(count)));
+    EXPECT_EQ(count[0], (int64_t{1} << 55) * n + n * (n - 1) / 2);
+    std::vector<float> max = {-1.0f - c.rank(), c.rank() == n - 1 ? NAN : 1.0f,
+                              std::numeric_limits<float>::infinity()};
+    MP_RETURN_IF_ERROR(c.AllReduce(absl::MakeSpan(max), ReduceOp::kMax));
+    EXPECT_EQ(max[0], -1.0f);
+    EXPECT_TRUE(std::isnan(max[1])) << "a NaN must win on every rank";
+    EXPECT_EQ(max[2], std::numeric_limits<float>::infinity());
+    return absl::OkStatus();
+  });
+}
+
+TEST_P(CommunicatorTest, ReduceScatterFillsOwnShardOnly) {
+  const Ranks ranks = Make();
+  for (size_t shard : {0, 1, 3, 1000, 150001}) {
+    const size_t n = shard * world();
+    const auto inputs = Inputs(n);
+    const std::vector<float> sum = SumInOrder(inputs);
+    ExpectOk(ranks, [&](Communicator& c) -> absl::Status {
+      std::vector<float> values = inputs[c.rank()];
+      std::vector<float> expected = values;
+      std::copy_n(sum.begin() + c.rank() * shard, shard, expected.begin() + c.rank() * shard);
+      MP_RETURN_IF_ERROR(c.ReduceScatter(absl::MakeSpan(values)));
+      EXPECT_EQ(values, expected) << shard << " elements per shard";
+      return absl::OkStatus();
+    });
+  }
+}
+
+TEST_P(CommunicatorTest, AllGatherBringsEveryShard) {
+  const Ranks ranks = Make();
+  for (size_t shard : {0, 1, 7, 4096, 700001}) {
+    std::vector<char> expected(shard * world());
+    for (size_t i = 0; i < expected.size(); ++i) expected[i] = static_cast<char>(i * 131 >> 3);
+    ExpectOk(ranks, [&](Communicator& c) -> absl::Status {
+      std::vector<char> bytes(expected.size(), 'x');
+      std::copy_n(expected.begin() + c.rank() * shard, shard, bytes.begin() + c.rank() * shard);
+      MP_RETURN_IF_ERROR(c.AllGather(bytes.data(), bytes.size()));
+      EXPECT_TRUE(bytes == expected) << shard << " bytes per shard";
+      return absl::OkStatus();
+    });
+  }
+}
+
+TEST_P(CommunicatorTest, BroadcastFromEveryRoot) {
+  const Ranks ranks = Make();
+  for (int root = 0; root < world(); ++root) {
+    for (size_t n : {0, 1, 1000003}) {
+      ExpectOk(ranks, [&](Communicator& c) -> absl::Status {
+        std::vector<char> bytes(n, c.rank() == root ? static_cast<char>('a' + root) : '-');
+        MP_RETURN_IF_ERROR(c.Broadcast(bytes.data(), n, root));
+        EXPECT_TRUE(bytes == std::vector<char>(n, static_cast<char>('a' + root)));
+        return absl::OkStatus();
+      });
+    }
+  }
+}
+
+TEST_P(CommunicatorTest, BarrierWaitsForEveryRank) {
+  const Ranks ranks = Make();
+  std::atomic<int> arrived = 0;
+  ExpectOk(ranks, [&](Communicator& c) -> absl::Status {
+    for (int round = 1; round <= 20; ++round) {
+      ++arrived;
+      MP_RETURN_IF_ERROR(c.Barrier());
+      EXPECT_GE(arrived, round * c.world());
+    }
+    return absl::OkStatus();
+  });
+}
+
+// Ranks run ahead of one another: messages of later calls must not be taken for earlier ones.
+TEST_P(CommunicatorTest, ManyCallsInARow) {
+  const Ranks ranks = Make();
+  ExpectOk(ranks, [&](Communicator& c) -> absl::Status {
+    for (int i = 0; i < 100; ++i) {
+      std::vector<float> values(37 * c.world(), static_cast<float>(i + c.rank()));
+      MP_RETURN_IF_ERROR(c.ReduceScatter(absl::MakeSpan(values)));
+      MP_RETURN_IF_ERROR(c.AllGather(values.data(), values.size() * sizeof(float)));
+      const float expected = i * c.world() + c.world() * (c.world() - 1) / 2;
+      EXPECT_EQ(values, std::vector<float>(values.size(), expected));
+    }
+    EXPECT_EQ(c.stats().calls, c.world() == 1 ? 0 : 200);
+    EXPECT_EQ(c.stats().bytes_sent, 100 * 2 * 37 * 4 * (c.world() - 1));
+    return absl::OkStatus();
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, CommunicatorTest,
+                         testing::Combine(testing::Values(Kind::kInProcess, Kind::kGloo),
+                                          testing::Values(1, 2, 3, 4, 5, 7)),
+                         [](const auto& info) {
+                           return absl::StrCat(
+                               std::get<0>(info.param) == Kind::kGloo ? "Gloo" : "InProcess",
+                               std::get<1>(info.param));
+                         });
+
+class FailureTest : public testing::TestWithParam<Kind> {};
+
+TEST_P(FailureTest, AbortWakesEveryoneAndStays) {
+  const Ranks ranks = MakeRanks(GetParam(), 3);
+  std::promise<void> waiting;
+  std::thread aborter([&] {
+    waiting.get_future().wait();
+    ranks[1]->Abort("told to stop");
+    ranks[1]->Abort("a second time");
+  });
+  OnThreads(3, [&](int rank) {
+    if (rank == 2) {
+      waiting.set_value();
+      return;  // never joins: the others can only be freed by the abort
+    }
+    const absl::Status status = ranks[rank]->Barrier();
+    EXPECT_TRUE(IsPeerLost(status)) << status;
+    EXPECT_EQ(absl::IsAborted(status), rank == 1) << status;
+    EXPECT_EQ(ranks[rank]->Barrier(), status) << "the first error stays";
+  });
+  aborter.join();
+  EXPECT_THAT(ranks[1]->Barrier().message(), HasSubstr("told to stop"));
+  EXPECT_TRUE(absl::IsUnavailable(ranks[2]->Barrier())) << ranks[2]->Barrier();
+}
+
+TEST_P(FailureTest, AbortDuringLargeTransfers) {
+  for (int round = 0; round < 5; ++round) {
+    const Ranks ranks = MakeRanks(GetParam(), 2);
+    std::atomic<int> calls = 0;
+    std::thread aborter([&] {
+      while (calls < 4 + round) std::this_thread::yield();
+      ranks[0]->Abort("enough");
+    });
+    OnThreads(2, [&](int rank) {
+      absl::Status status;
+      while (status.ok()) {
+        std::vector<float> values(400000, 1.0f);  // freed as soon as the call has failed
+        status = ranks[rank]->AllReduce(absl::MakeSpan(values));
+        ++calls;
+      }
+      EXPECT_EQ(status.code(),
+                rank == 0 ? absl::StatusCode::kAborted : absl::StatusCode::kUnavailable)
+          << status;
+    });
+    aborter.join();
+  }
+}
+
+TEST_P(FailureTest, DestroyedPeerIsUnavailableAtOnce) {
+  Ranks ranks = MakeRanks(GetParam(), 3);
+  const auto start = std::chrono::steady_clock::now();
+  OnThreads(3, [&](int rank) {
+    if (rank == 2) {
+      ranks[2].reset();
+      return;
+    }
+    std::vector<float> values(300000);
+    const absl::Status status = ranks[rank]->ReduceScatter(absl::MakeSpan(values));
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    ranks[rank]->Abort("done");
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+}
+
+// A rank that is done and leaves must not fail the others' last collective.
+TEST_P(FailureTest, LeavingAfterTheLastCallIsClean) {
+  for (int round = 0; round < 20; ++round) {
+    Ranks ranks = MakeRanks(GetParam(), 4);
+    OnThreads(4, [&](int rank) {
+      std::vector<float> values(4 * 20000);
+      EXPECT_TRUE(ranks[rank]->ReduceScatter(absl::MakeSpan(values)).ok());
+      const absl::Status last = ranks[rank]->AllGather(values.data(), values.size() * 4);
+      EXPECT_TRUE(last.ok()) << last;
+      ranks[rank].reset();
+    });
+  }
+}
+
+TEST_P(FailureTest, SilentPeerIsFoundByTheTimeout) {
+  const Ranks ranks = MakeRanks(GetParam(), 2, absl::Milliseconds(100));
+  std::vector<char> bytes(1 << 20);
+  const absl::Status status = ranks[0]->AllGather(bytes.data(), bytes.size());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_THAT(std::string(status.message()), ::testing::ContainsRegex("100ms|0\\.1 s"));
+  EXPECT_TRUE(absl::IsUnavailable(ranks[1]->Barrier()));
+}
+
+TEST_P(FailureTest, DifferentCallsAreAnErrorNotGarbage) {
+  const Ranks ranks = MakeRanks(GetParam(), 2, absl::Milliseconds(200));
+  OnThreads(2, [&](int rank) {
+    std::vector<float> values(rank == 0 ? 1000 : 2000);
+    EXPECT_FALSE(ranks[rank]->AllReduce(absl::MakeSpan(values)).ok());
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, FailureTest, testing::Values(Kind::kInProcess, Kind::kGloo),
+                         [](const auto& info) {
+                           return info.param == Kind::kGloo ? "Gloo" : "InProcess";
+                         });
+
+}  // namespace
+}  // namespace milepost::comm
