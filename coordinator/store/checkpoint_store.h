@@ -6,8 +6,7 @@
 //   MP_RETURN_IF_ERROR(stream->Append(std::move(chunk)));  // any number, any order
 //   MP_RETURN_IF_ERROR(stream->Finish().status());         // on disk and synced
 //   MP_RETURN_IF_ERROR(store.WaitStreams(name, deadline, cancelled));
-//   MP_ASSIGN_OR_RETURN(auto prepared, store.Prepare(name));     // coverage, manifest
-//   MP_ASSIGN_OR_RETURN(v1::Checkpoint done, store.Commit(std::move(prepared)));
+//   MP_ASSIGN_OR_RETURN(v1::Checkpoint done, store.Commit(name, now));
 //
 // Errors: NOT_FOUND for an unknown or swept checkpoint (begin again), ABORTED for an old
 // generation, RESOURCE_EXHAUSTED for a full disk (the staged files of that checkpoint are gone, all
@@ -24,12 +23,12 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "milepost/v1/store.pb.h"
@@ -49,14 +48,6 @@ struct CheckpointStoreOptions {
 
 // "checkpoints/12" -> 12; 0 when the name is not of that form.
 int64_t CheckpointNumber(absl::string_view name);
-
-// A checkpoint whose coverage is proved and whose manifest file is written: ready to be made
-// visible.
-struct PreparedCheckpoint {
-  std::shared_ptr<OpenCheckpoint> open;  // null: was committed before
-  v1::Checkpoint checkpoint;
-  std::string manifest_file;
-};
 
 struct RetentionRule {
   int keep_last = 3;
@@ -86,10 +77,14 @@ class CheckpointStore {
   absl::Status WaitStreams(const std::string& name, absl::Time deadline,
                            const std::function<bool()>& cancelled);
 
-  // FAILED_PRECONDITION names what is missing or doubled.
-  absl::StatusOr<PreparedCheckpoint> Prepare(const std::string& name, absl::Time now);
-  // Makes chunks and manifest visible in one atomic write. Quick: no data is copied.
-  absl::StatusOr<v1::Checkpoint> Commit(PreparedCheckpoint prepared);
+  // Runs `publish` (quick: no data is copied) or refuses; for a caller that must hold a lock over
+  // its own check and the moment that the checkpoint becomes visible.
+  using Guard = std::function<absl::Status(const std::function<absl::Status()>& publish)>;
+  // Proves the coverage, then makes chunks and manifest visible in one atomic write. Idempotent;
+  // one of several concurrent callers does the work. FAILED_PRECONDITION names what is missing or
+  // doubled. When the guard refuses, the checkpoint is dropped.
+  absl::StatusOr<v1::Checkpoint> Commit(const std::string& name, absl::Time now,
+                                        const Guard& guard = nullptr);
 
   absl::Status Abort(const std::string& name);
   // Ends what generations older than `generation` of the job have open.
@@ -128,7 +123,10 @@ class CheckpointStore {
 
   CheckpointStore(Database* database, CheckpointStoreOptions options);
   absl::Status Load();
-  absl::Status SweepOrphans();
+  absl::Status SweepOrphans(const std::set<int64_t>& known);
+  // The open or committed twin of what is to begin: its name, or OK and an empty name.
+  absl::StatusOr<std::string> FindTwinLocked(const v1::BeginCheckpointRequest& request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status ReserveLocked(const v1::BeginCheckpointRequest& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<int64_t> NextNumberLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -138,9 +136,21 @@ class CheckpointStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<v1::Checkpoint> NewestLocked(const std::string& job)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The open checkpoint, with `committing` set; null when it is committed.
+  absl::StatusOr<std::shared_ptr<OpenCheckpoint>> ClaimCommit(const std::string& name);
+  absl::Status Publish(const std::shared_ptr<OpenCheckpoint>& open,
+                       const v1::Checkpoint& checkpoint, const std::string& manifest_file);
+  absl::StatusOr<v1::StoredManifest> BuildManifest(const OpenCheckpoint& open, absl::Time now);
+  absl::StatusOr<std::string> WriteManifestFile(int64_t number, const v1::StoredManifest& manifest);
+  absl::Status PutFlagsLocked(const v1::Checkpoint& checkpoint)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Committed*> FindCommittedLocked(const std::string& name)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status DeleteLocked(int64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<v1::StoredManifest> LoadManifest(int64_t number);
+  absl::Status EndedReason(const OpenCheckpoint& open);
   void StreamFailed(const std::shared_ptr<OpenCheckpoint>& open, const absl::Status& status);
+  // Takes the file over.
   absl::Status StreamFinished(const std::shared_ptr<OpenCheckpoint>& open, int32_t stream,
                               const std::string& file, std::vector<v1::StoredChunk> chunks);
   void ReleaseReader(int64_t number);
@@ -184,6 +194,8 @@ class CheckpointReader {
   // False at the end. DATA_LOSS names the chunk; the checkpoint is then marked damaged and reading
   // can go on with the next chunk.
   absl::StatusOr<bool> Next(v1::Chunk* chunk);
+  // "tensor wte.weight m [0, 1048576)": the chunk that the last Next was about.
+  std::string DescribeLast() const;
   const v1::CheckpointManifest& manifest() const { return manifest_.manifest(); }
 
  private:

@@ -1,0 +1,299 @@
+// Reading, verifying, flags and retention.
+#include <rocksdb/db.h>
+#include <rocksdb/write_batch.h>
+#include <spdlog/spdlog.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "coordinator/store/checkpoint_store.h"
+#include "coordinator/store/coverage.h"
+#include "coordinator/store/database.h"
+#include "coordinator/store/keys.h"
+#include "coordinator/store/manifest.h"
+#include "coordinator/store/open_checkpoint.h"
+
+namespace milepost::coordinator {
+
+namespace {
+
+constexpr int kMaxDamagedListed = 100;
+
+bool NewerForResuming(const v1::Checkpoint& a, const v1::Checkpoint& b) {
+  return a.step() != b.step() ? a.step() > b.step()
+                              : CheckpointNumber(a.name()) > CheckpointNumber(b.name());
+}
+
+// Indices of the chunks that overlap a range. Ranges of one tensor are merged first, so each chunk
+// is found by binary search.
+absl::StatusOr<std::vector<int>> FindChunks(const v1::StoredManifest& stored,
+                                            const std::vector<v1::TensorRange>& ranges) {
+  std::vector<int> wanted;
+  if (ranges.empty()) {
+    for (int i = 0; i < stored.chunks_size(); ++i) wanted.push_back(i);
+    return wanted;
+  }
+  std::vector<std::vector<std::pair<int64_t, int64_t>>> by_tensor(stored.manifest().tensors_size());
+  for (const v1::TensorRange& range : ranges) {
+    if (range.tensor() < 0 || range.tensor() >= stored.manifest().tensors_size()) {
+      return absl::InvalidArgumentError(absl::StrCat("ranges: tensor ", range.tensor(), " of ",
+                                                     stored.manifest().tensors_size()));
+    }
+    if (range.begin() < range.end()) {
+      by_tensor[range.tensor()].emplace_back(range.begin(), range.end());
+    }
+  }
+  for (auto& intervals : by_tensor) {
+    std::sort(intervals.begin(), intervals.end());
+    std::vector<std::pair<int64_t, int64_t>> merged;
+    for (const auto& interval : intervals) {
+      if (!merged.empty() && interval.first <= merged.back().second) {
+        merged.back().second = std::max(merged.back().second, interval.second);
+      } else {
+        merged.push_back(interval);
+      }
+    }
+    intervals = std::move(merged);
+  }
+  for (int i = 0; i < stored.chunks_size(); ++i) {
+    const v1::StoredChunk& chunk = stored.chunks(i);
+    const auto& intervals = by_tensor[chunk.tensor()];
+    auto first = std::upper_bound(
+        intervals.begin(), intervals.end(), chunk.begin(),
+        [](int64_t begin, const auto& interval) { return begin < interval.second; });
+    if (first != intervals.end() && first->first < chunk.end()) wanted.push_back(i);
+  }
+  return wanted;
+}
+
+}  // namespace
+
+absl::StatusOr<CheckpointStore::Committed*> CheckpointStore::FindCommittedLocked(
+    const std::string& name) {
+  auto found = committed_.find(CheckpointNumber(name));
+  if (found != committed_.end()) return &found->second;
+  return absl::NotFoundError(absl::StrCat("there is no checkpoint ", name));
+}
+
+absl::StatusOr<v1::StoredManifest> CheckpointStore::LoadManifest(int64_t number) {
+  std::string stored;
+  MP_RETURN_IF_ERROR(
+      database_->Get(database_->meta(), NumberKey(kManifestPrefix, number), &stored));
+  return DecodeManifest(stored);
+}
+
+absl::StatusOr<v1::CheckpointManifest> CheckpointStore::Get(const std::string& name) {
+  v1::Checkpoint checkpoint;
+  {
+    absl::MutexLock lock(&mutex_);
+    MP_ASSIGN_OR_RETURN(Committed * committed, FindCommittedLocked(name));
+    checkpoint = committed->checkpoint;
+  }
+  MP_ASSIGN_OR_RETURN(v1::StoredManifest stored, LoadManifest(CheckpointNumber(name)));
+  *stored.mutable_manifest()->mutable_checkpoint() = checkpoint;  // with its flags
+  return std::move(*stored.mutable_manifest());
+}
+
+absl::StatusOr<v1::Checkpoint> CheckpointStore::Owner(const std::string& name) {
+  absl::MutexLock lock(&mutex_);
+  if (auto committed = FindCommittedLocked(name); committed.ok()) return (*committed)->checkpoint;
+  MP_ASSIGN_OR_RETURN(std::shared_ptr<OpenCheckpoint> open, FindOpenLocked(name));
+  v1::Checkpoint checkpoint;
+  checkpoint.set_name(name);
+  checkpoint.set_job(open->request.job());
+  checkpoint.set_generation(open->request.generation());
+  checkpoint.set_step(open->request.step());
+  return checkpoint;
+}
+
+std::vector<v1::Checkpoint> CheckpointStore::List(const std::string& job) {
+  absl::MutexLock lock(&mutex_);
+  std::vector<v1::Checkpoint> list;
+  for (auto it = committed_.rbegin(); it != committed_.rend(); ++it) {
+    if (job.empty() || it->second.checkpoint.job() == job) list.push_back(it->second.checkpoint);
+  }
+  return list;
+}
+
+std::optional<v1::Checkpoint> CheckpointStore::NewestLocked(const std::string& job) {
+  std::optional<v1::Checkpoint> newest;
+  for (const auto& [number, committed] : committed_) {
+    const v1::Checkpoint& checkpoint = committed.checkpoint;
+    if (checkpoint.job() != job || checkpoint.damaged()) continue;
+    if (!newest.has_value() || NewerForResuming(checkpoint, *newest)) newest = checkpoint;
+  }
+  return newest;
+}
+
+std::optional<v1::Checkpoint> CheckpointStore::Newest(const std::string& job) {
+  absl::MutexLock lock(&mutex_);
+  return NewestLocked(job);
+}
+
+absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointStore::Read(
+    const std::string& name, const std::vector<v1::TensorRange>& ranges) {
+  const int64_t number = CheckpointNumber(name);
+  v1::Checkpoint checkpoint;
+  {
+    absl::MutexLock lock(&mutex_);
+    MP_ASSIGN_OR_RETURN(Committed * committed, FindCommittedLocked(name));
+    ++committed->readers;
+    checkpoint = committed->checkpoint;
+  }
+  auto stored = LoadManifest(number);
+  absl::StatusOr<std::vector<int>> wanted =
+      stored.ok() ? FindChunks(*stored, ranges) : stored.status();
+  if (!wanted.ok()) {
+    ReleaseReader(number);
+    return wanted.status();
+  }
+  *stored->mutable_manifest()->mutable_checkpoint() = checkpoint;
+  return std::unique_ptr<CheckpointReader>(
+      new CheckpointReader(this, number, *std::move(stored), *std::move(wanted)));
+}
+
+void CheckpointStore::ReleaseReader(int64_t number) {
+  absl::MutexLock lock(&mutex_);
+  --committed_.at(number).readers;
+}
+
+CheckpointReader::CheckpointReader(CheckpointStore* store, int64_t number,
+                                   v1::StoredManifest manifest, std::vector<int> wanted)
+    : store_(store), number_(number), manifest_(std::move(manifest)), wanted_(std::move(wanted)) {}
+
+CheckpointReader::~CheckpointReader() { store_->ReleaseReader(number_); }
+
+std::string CheckpointReader::DescribeLast() const {
+  const v1::StoredChunk& chunk = manifest_.chunks(wanted_[next_ - 1]);
+  return DescribeChunk(manifest_.manifest().tensors(chunk.tensor()), chunk.begin(), chunk.end());
+}
+
+absl::StatusOr<bool> CheckpointReader::Next(v1::Chunk* chunk) {
+  if (next_ >= wanted_.size()) return false;
+  const v1::StoredChunk& stored = manifest_.chunks(wanted_[next_++]);
+  chunk->set_tensor(stored.tensor());
+  chunk->set_begin(stored.begin());
+  chunk->set_end(stored.end());
+  chunk->set_xxh3(stored.xxh3());
+  rocksdb::ReadOptions options;
+  options.verify_checksums = true;
+  options.fill_cache = false;
+  Database* database = store_->database_;
+  const rocksdb::Status status = database->db()->Get(
+      options, database->chunks(), ChunkKey(number_, stored.stream(), stored.sequence()),
+      chunk->mutable_data());
+  const std::string& data = chunk->data();
+  if (status.ok() && XXH3_64bits(data.data(), data.size()) == stored.xxh3()) return true;
+  const std::string& name = manifest_.manifest().checkpoint().name();
+  if (absl::Status marked = store_->MarkDamaged(name); !marked.ok()) {
+    spdlog::error("{}: cannot be marked as damaged: {}", name, std::string(marked.message()));
+  }
+  return absl::DataLossError(
+      absl::StrCat(name, ": ", DescribeLast(), " is damaged on disk: ",
+                   status.ok() ? "its bytes do not match its checksum" : status.ToString()));
+}
+
+absl::StatusOr<v1::VerifyCheckpointResponse> CheckpointStore::Verify(
+    const std::string& name, const std::function<bool()>& cancelled) {
+  MP_ASSIGN_OR_RETURN(std::unique_ptr<CheckpointReader> reader, Read(name, {}));
+  v1::VerifyCheckpointResponse response;
+  v1::Chunk chunk;
+  while (true) {
+    if (cancelled()) return absl::CancelledError("the call was cancelled");
+    absl::StatusOr<bool> more = reader->Next(&chunk);
+    if (more.ok() && !*more) break;
+    response.set_chunks_checked(response.chunks_checked() + 1);
+    if (more.ok() || response.damaged_chunks_size() >= kMaxDamagedListed) continue;
+    response.add_damaged_chunks(reader->DescribeLast());
+  }
+  absl::MutexLock lock(&mutex_);
+  MP_ASSIGN_OR_RETURN(Committed * committed, FindCommittedLocked(name));
+  *response.mutable_checkpoint() = committed->checkpoint;
+  return response;
+}
+
+absl::Status CheckpointStore::PutFlagsLocked(const v1::Checkpoint& checkpoint) {
+  rocksdb::WriteBatch batch;
+  batch.Put(database_->meta(), NumberKey(kFlagsPrefix, CheckpointNumber(checkpoint.name())),
+            EncodeFlags(checkpoint));
+  return database_->Write(&batch, /*sync=*/true);
+}
+
+absl::Status CheckpointStore::MarkDamaged(const std::string& name) {
+  absl::MutexLock lock(&mutex_);
+  MP_ASSIGN_OR_RETURN(Committed * committed, FindCommittedLocked(name));
+  if (committed->checkpoint.damaged()) return absl::OkStatus();
+  committed->checkpoint.set_damaged(true);  // in memory even when the disk is full
+  return PutFlagsLocked(committed->checkpoint);
+}
+
+absl::StatusOr<v1::Checkpoint> CheckpointStore::Pin(const std::string& name, bool pinned) {
+  absl::MutexLock lock(&mutex_);
+  MP_ASSIGN_OR_RETURN(Committed * committed, FindCommittedLocked(name));
+  v1::Checkpoint changed = committed->checkpoint;
+  changed.set_pinned(pinned);
+  MP_RETURN_IF_ERROR(PutFlagsLocked(changed));
+  committed->checkpoint = changed;
+  return changed;
+}
+
+absl::Status CheckpointStore::DeleteLocked(int64_t number) {
+  // Manifest first: chunks without one are swept at the next start.
+  rocksdb::WriteBatch batch;
+  batch.Delete(database_->meta(), NumberKey(kManifestPrefix, number));
+  batch.Delete(database_->meta(), NumberKey(kFlagsPrefix, number));
+  MP_RETURN_IF_ERROR(database_->Write(&batch, /*sync=*/true));
+  committed_.erase(number);
+  return DeleteChunks(database_, number);
+}
+
+absl::Status CheckpointStore::Delete(const std::string& name, bool keep_newest) {
+  absl::MutexLock lock(&mutex_);
+  MP_ASSIGN_OR_RETURN(Committed * committed, FindCommittedLocked(name));
+  const v1::Checkpoint& checkpoint = committed->checkpoint;
+  if (checkpoint.pinned()) {
+    return absl::FailedPreconditionError(absl::StrCat(name, " is pinned: unpin it first"));
+  }
+  if (committed->readers > 0) {
+    return absl::FailedPreconditionError(absl::StrCat(name, " is being read: try again later"));
+  }
+  const std::optional<v1::Checkpoint> newest = NewestLocked(checkpoint.job());
+  if (keep_newest && newest.has_value() && newest->name() == name) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(name, " is the newest checkpoint of ", checkpoint.job(),
+                     ", which is not over: it would lose its progress"));
+  }
+  return DeleteLocked(CheckpointNumber(name));
+}
+
+absl::StatusOr<std::vector<std::string>> CheckpointStore::Retain(const std::string& job,
+                                                                 RetentionRule rule) {
+  absl::MutexLock lock(&mutex_);
+  const std::optional<v1::Checkpoint> newest = NewestLocked(job);
+  std::vector<std::string> deleted;
+  if (!newest.has_value()) return deleted;  // all damaged: keep what there is
+  std::vector<v1::Checkpoint> candidates;
+  for (const auto& [number, committed] : committed_) {
+    if (committed.checkpoint.job() == job) candidates.push_back(committed.checkpoint);
+  }
+  std::sort(candidates.begin(), candidates.end(), NewerForResuming);
+  int kept = 0;
+  for (const v1::Checkpoint& checkpoint : candidates) {
+    const int64_t number = CheckpointNumber(checkpoint.name());
+    if (!checkpoint.damaged() && kept < std::max(1, rule.keep_last)) {
+      ++kept;
+      continue;
+    }
+    const bool milestone =
+        !checkpoint.damaged() && rule.keep_every > 0 && checkpoint.step() % rule.keep_every == 0;
+    if (milestone || checkpoint.pinned() || committed_.at(number).readers > 0) continue;
+    MP_RETURN_IF_ERROR(DeleteLocked(number));
+    deleted.push_back(checkpoint.name());
+  }
+  return deleted;
+}
+
+}  // namespace milepost::coordinator

@@ -1,0 +1,453 @@
+// Opening, beginning, streams and committing. checkpoint_reader.cc has reading, retention and
+// flags.
+#include "coordinator/store/checkpoint_store.h"
+
+#include <rocksdb/convenience.h>
+#include <rocksdb/db.h>
+#include <rocksdb/metadata.h>
+#include <rocksdb/sst_file_writer.h>
+#include <rocksdb/write_batch.h>
+#include <spdlog/spdlog.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "common/proto_time.h"
+#include "common/status_macros.h"
+#include "coordinator/store/coverage.h"
+#include "coordinator/store/database.h"
+#include "coordinator/store/keys.h"
+#include "coordinator/store/manifest.h"
+#include "coordinator/store/open_checkpoint.h"
+#include "coordinator/store/stream_writer_impl.h"
+
+namespace milepost::coordinator {
+
+namespace {
+
+// Of one job. Each rank has one upload going; ranks may be one checkpoint apart.
+constexpr size_t kMaxOpenPerJob = 4;
+constexpr int kMaxStreams = 1 << 16;
+constexpr absl::Duration kCancelPoll = absl::Milliseconds(200);
+
+void RemoveFile(const std::string& file) {
+  if (!file.empty()) std::remove(file.c_str());
+}
+
+absl::Status WipeFolder(const std::string& dir) {
+  std::error_code error;
+  std::filesystem::remove_all(dir, error);
+  if (!error) std::filesystem::create_directories(dir, error);
+  if (!error) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat("staging folder ", dir, ": ", error.message()));
+}
+
+}  // namespace
+
+int64_t CheckpointNumber(absl::string_view name) {
+  int64_t number = 0;
+  if (!absl::ConsumePrefix(&name, "checkpoints/") || !absl::SimpleAtoi(name, &number)) return 0;
+  return number > 0 && absl::StrCat(number) == name ? number : 0;
+}
+
+CheckpointStore::CheckpointStore(Database* database, CheckpointStoreOptions options)
+    : database_(database), options_(std::move(options)) {}
+
+CheckpointStore::~CheckpointStore() = default;
+
+absl::StatusOr<std::unique_ptr<CheckpointStore>> CheckpointStore::Open(
+    Database* database, CheckpointStoreOptions options) {
+  std::unique_ptr<CheckpointStore> store(new CheckpointStore(database, std::move(options)));
+  MP_RETURN_IF_ERROR(WipeFolder(store->options_.staging_dir));
+  MP_RETURN_IF_ERROR(store->Load());
+  return store;
+}
+
+absl::Status CheckpointStore::Load() {
+  std::set<int64_t> known;
+  std::unique_ptr<rocksdb::Iterator> it(
+      database_->db()->NewIterator(rocksdb::ReadOptions(), database_->meta()));
+  const std::string prefix(1, kManifestPrefix);
+  absl::MutexLock lock(&mutex_);
+  for (it->Seek(prefix); it->Valid() && it->key().starts_with(prefix); it->Next()) {
+    const int64_t number =
+        static_cast<int64_t>(ReadBe64(absl::string_view(it->key().data() + 1, 8)));
+    known.insert(number);
+    auto manifest = DecodeManifest(absl::string_view(it->value().data(), it->value().size()));
+    if (!manifest.ok()) {
+      spdlog::error("checkpoints/{}: {}; it cannot be used", number,
+                    std::string(manifest.status().message()));
+      continue;
+    }
+    Committed committed{.checkpoint = manifest->manifest().checkpoint()};
+    std::string flags;
+    absl::Status status =
+        database_->Get(database_->meta(), NumberKey(kFlagsPrefix, number), &flags);
+    if (!status.ok() && !absl::IsNotFound(status)) return status;
+    DecodeFlags(flags, &committed.checkpoint);
+    committed_[number] = std::move(committed);
+  }
+  MP_RETURN_IF_ERROR(FromRocks(it->status(), "reading the checkpoints' manifests"));
+  return SweepOrphans(known);
+}
+
+// Chunks without a manifest: their deletion was cut short.
+absl::Status CheckpointStore::SweepOrphans(const std::set<int64_t>& known) {
+  std::vector<rocksdb::LiveFileMetaData> files;
+  database_->db()->GetLiveFilesMetaData(&files);
+  std::set<int64_t> orphans;
+  for (const rocksdb::LiveFileMetaData& file : files) {
+    if (file.column_family_name != "chunks" || file.smallestkey.size() < 8) continue;
+    const int64_t number = static_cast<int64_t>(ReadBe64(file.smallestkey));
+    if (!known.contains(number)) orphans.insert(number);
+  }
+  for (int64_t number : orphans) MP_RETURN_IF_ERROR(DeleteChunks(database_, number));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> CheckpointStore::NextNumberLocked() {
+  std::string stored;
+  int64_t number = 1;
+  absl::Status status = database_->Get(database_->meta(), kNextCheckpointKey, &stored);
+  if (status.ok() && stored.size() == 8) {
+    number = static_cast<int64_t>(ReadBe64(stored));
+  } else if (!absl::IsNotFound(status)) {
+    return status.ok() ? absl::DataLossError("the checkpoint counter is damaged") : status;
+  }
+  std::string next;
+  AppendBe64(static_cast<uint64_t>(number + 1), &next);
+  rocksdb::WriteBatch batch;
+  batch.Put(database_->meta(), kNextCheckpointKey, next);
+  MP_RETURN_IF_ERROR(database_->Write(&batch, /*sync=*/true));
+  return number;
+}
+
+absl::Status CheckpointStore::ReserveLocked(const v1::BeginCheckpointRequest& request) {
+  int64_t reserved = 0;
+  for (const auto& [number, open] : open_) {
+    reserved += std::max<int64_t>(0, open->request.bytes() - open->written_bytes);
+  }
+  MP_ASSIGN_OR_RETURN(const uint64_t free, options_.free_bytes(options_.staging_dir));
+  const uint64_t needed = static_cast<uint64_t>(request.bytes() + reserved) + options_.margin_bytes;
+  if (needed <= free) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("no space for a checkpoint of ", request.bytes(), " bytes: ", free,
+                   " are free on the disk of ", database_->dir(), ", ", reserved,
+                   " of them reserved by ", open_.size(), " open checkpoints and ",
+                   options_.margin_bytes, " kept back; delete checkpoints or free some space"));
+}
+
+absl::StatusOr<std::string> CheckpointStore::FindTwinLocked(
+    const v1::BeginCheckpointRequest& request) {
+  for (const auto& [number, committed] : committed_) {
+    const v1::Checkpoint& checkpoint = committed.checkpoint;
+    if (checkpoint.job() == request.job() && checkpoint.generation() == request.generation() &&
+        checkpoint.step() == request.step()) {
+      return absl::AlreadyExistsError(absl::StrCat(checkpoint.name(), " is already committed"));
+    }
+  }
+  for (const auto& [number, open] : open_) {
+    const v1::BeginCheckpointRequest& twin = open->request;
+    if (twin.job() != request.job() || twin.generation() != request.generation() ||
+        twin.step() != request.step()) {
+      continue;
+    }
+    if (twin.streams() != request.streams() || twin.tensors_size() != request.tensors_size() ||
+        twin.bytes() != request.bytes()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          open->name, " was begun with ", twin.bytes(), " bytes of ", twin.tensors_size(),
+          " tensors in ", twin.streams(), " streams, not ", request.bytes(), " bytes of ",
+          request.tensors_size(), " tensors in ", request.streams(), " streams"));
+    }
+    return open->name;
+  }
+  return std::string();
+}
+
+absl::StatusOr<std::string> CheckpointStore::Begin(const v1::BeginCheckpointRequest& request) {
+  MP_RETURN_IF_ERROR(CheckTensors(request.tensors()));
+  if (request.streams() < 1 || request.streams() > kMaxStreams || request.bytes() < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("streams: must be in [1, ", kMaxStreams, "]; bytes: at least 0"));
+  }
+  AbortOlder(request.job(), request.generation());
+  absl::MutexLock lock(&mutex_);
+  MP_ASSIGN_OR_RETURN(std::string twin, FindTwinLocked(request));
+  if (!twin.empty()) return twin;
+  std::vector<std::shared_ptr<OpenCheckpoint>> of_job;
+  for (const auto& [number, open] : open_) {
+    if (open->request.job() == request.job()) of_job.push_back(open);
+  }
+  if (of_job.size() >= kMaxOpenPerJob && !of_job[0]->committing) {
+    DropLocked(of_job[0], absl::AbortedError("overtaken by later checkpoints of its job"));
+  }
+  MP_RETURN_IF_ERROR(ReserveLocked(request));
+  auto open = std::make_shared<OpenCheckpoint>();
+  MP_ASSIGN_OR_RETURN(open->number, NextNumberLocked());
+  open->name = absl::StrCat("checkpoints/", open->number);
+  open->request = request;
+  for (const v1::TensorInfo& tensor : request.tensors()) {
+    open->elements.push_back(*ElementCount(tensor));
+    open->element_bytes.push_back(DtypeBytes(tensor.dtype()));
+  }
+  open_[open->number] = open;
+  return open->name;
+}
+
+absl::StatusOr<std::shared_ptr<OpenCheckpoint>> CheckpointStore::FindOpenLocked(
+    const std::string& name) {
+  auto found = open_.find(CheckpointNumber(name));
+  if (found != open_.end()) return found->second;
+  if (committed_.contains(CheckpointNumber(name))) {
+    return absl::AlreadyExistsError(absl::StrCat(name, " is already committed"));
+  }
+  return absl::NotFoundError(
+      absl::StrCat("no checkpoint ", name, " is being written: begin again"));
+}
+
+absl::StatusOr<std::unique_ptr<StreamWriter>> CheckpointStore::OpenStream(const std::string& name,
+                                                                          int64_t generation,
+                                                                          int32_t stream) {
+  std::unique_ptr<StreamWriter::Impl> impl;
+  {
+    absl::MutexLock lock(&mutex_);
+    MP_ASSIGN_OR_RETURN(std::shared_ptr<OpenCheckpoint> open, FindOpenLocked(name));
+    if (open->request.generation() != generation) {
+      return absl::AbortedError(absl::StrCat(name, " belongs to generation ",
+                                             open->request.generation(), ", not ", generation));
+    }
+    if (stream < 0 || stream >= open->request.streams()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("stream: must be in [0, ", open->request.streams(), "), not ", stream));
+    }
+    std::string file = absl::StrCat(options_.staging_dir, "/", open->number, "-", stream, "-",
+                                    ++files_made_, ".sst");
+    impl = std::make_unique<StreamWriter::Impl>(this, open, stream, std::move(file));
+  }
+  if (absl::Status status = impl->Start(); !status.ok()) {
+    StreamFailed(impl->open, status);
+    return status;
+  }
+  return std::unique_ptr<StreamWriter>(new StreamWriter(std::move(impl)));
+}
+
+absl::Status CheckpointStore::EndedReason(const OpenCheckpoint& open) {
+  absl::MutexLock lock(&mutex_);
+  return open.ended;
+}
+
+// A full disk ends the whole checkpoint, so that its space is free again; a bad message only its
+// stream.
+void CheckpointStore::StreamFailed(const std::shared_ptr<OpenCheckpoint>& open,
+                                   const absl::Status& status) {
+  absl::MutexLock lock(&mutex_);
+  DropLocked(open, status);
+}
+
+absl::Status CheckpointStore::StreamFinished(const std::shared_ptr<OpenCheckpoint>& open,
+                                             int32_t stream, const std::string& file,
+                                             std::vector<v1::StoredChunk> chunks) {
+  absl::MutexLock lock(&mutex_);
+  if (open->committing) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(open->name, " is being committed: stream ", stream, " comes too late"));
+  }
+  MP_RETURN_IF_ERROR(open->ended);
+  OpenCheckpoint::Stream& slot = open->streams[stream];
+  RemoveFile(slot.file);
+  slot.file = file;
+  slot.chunks = std::move(chunks);
+  streams_changed_.SignalAll();
+  return absl::OkStatus();
+}
+
+void CheckpointStore::DropLocked(std::shared_ptr<OpenCheckpoint> open, absl::Status reason) {
+  if (!open->ended.ok() || open_.erase(open->number) == 0) return;
+  open->ended = std::move(reason);
+  open->dead = true;
+  for (const auto& [stream, slot] : open->streams) RemoveFile(slot.file);
+  open->streams.clear();
+  streams_changed_.SignalAll();
+}
+
+absl::Status CheckpointStore::WaitStreams(const std::string& name, absl::Time deadline,
+                                          const std::function<bool()>& cancelled) {
+  absl::MutexLock lock(&mutex_);
+  if (committed_.contains(CheckpointNumber(name))) return absl::OkStatus();
+  MP_ASSIGN_OR_RETURN(std::shared_ptr<OpenCheckpoint> open, FindOpenLocked(name));
+  while (open->ended.ok() && !open->committing &&
+         static_cast<int>(open->streams.size()) < open->request.streams()) {
+    if (cancelled()) return absl::CancelledError("the call was cancelled");
+    const absl::Time now = absl::Now();
+    if (now >= deadline) {
+      std::vector<int> missing;
+      for (int i = 0; i < open->request.streams() && missing.size() < 20; ++i) {
+        if (!open->streams.contains(i)) missing.push_back(i);
+      }
+      return absl::FailedPreconditionError(
+          absl::StrCat(name, ": of ", open->request.streams(), " streams, ",
+                       open->request.streams() - static_cast<int>(open->streams.size()),
+                       " are not written: ", absl::StrJoin(missing, ", ")));
+    }
+    streams_changed_.WaitWithDeadline(&mutex_, std::min(deadline, now + kCancelPoll));
+  }
+  return committed_.contains(open->number) ? absl::OkStatus() : open->ended;
+}
+
+absl::StatusOr<std::shared_ptr<OpenCheckpoint>> CheckpointStore::ClaimCommit(
+    const std::string& name) {
+  absl::MutexLock lock(&mutex_);
+  if (committed_.contains(CheckpointNumber(name))) return nullptr;
+  MP_ASSIGN_OR_RETURN(std::shared_ptr<OpenCheckpoint> open, FindOpenLocked(name));
+  while (open->committing) streams_changed_.Wait(&mutex_);
+  if (committed_.contains(open->number)) return nullptr;
+  MP_RETURN_IF_ERROR(open->ended);
+  open->committing = true;
+  return open;
+}
+
+absl::StatusOr<v1::StoredManifest> CheckpointStore::BuildManifest(const OpenCheckpoint& open,
+                                                                  absl::Time now) {
+  const v1::BeginCheckpointRequest& request = open.request;
+  v1::StoredManifest stored;
+  std::vector<v1::StoredChunk> chunks;
+  int64_t bytes = 0;
+  for (const auto& [stream, slot] : open.streams) {
+    for (const v1::StoredChunk& chunk : slot.chunks) {
+      chunks.push_back(chunk);
+      *stored.add_chunks() = chunk;
+      bytes += (chunk.end() - chunk.begin()) * open.element_bytes[chunk.tensor()];
+    }
+  }
+  if (absl::Status status = CheckCoverage(request.tensors(), std::move(chunks)); !status.ok()) {
+    return Annotate(status, open.name);
+  }
+  v1::CheckpointManifest* manifest = stored.mutable_manifest();
+  *manifest->mutable_tensors() = request.tensors();
+  *manifest->mutable_state() = request.state();
+  manifest->set_model_yaml(request.model_yaml());
+  v1::Checkpoint* checkpoint = manifest->mutable_checkpoint();
+  checkpoint->set_name(open.name);
+  checkpoint->set_job(request.job());
+  checkpoint->set_step(request.step());
+  checkpoint->set_generation(request.generation());
+  checkpoint->set_bytes(bytes);
+  checkpoint->set_chunks(stored.chunks_size());
+  *checkpoint->mutable_create_time() = ToProto(now);
+  return stored;
+}
+
+absl::StatusOr<std::string> CheckpointStore::WriteManifestFile(int64_t number,
+                                                               const v1::StoredManifest& manifest) {
+  const std::string file = absl::StrCat(options_.staging_dir, "/", number, "-manifest.sst");
+  rocksdb::SstFileWriter sst(rocksdb::EnvOptions(), MetaFileOptions());
+  rocksdb::Status status = sst.Open(file);
+  if (status.ok()) status = sst.Put(NumberKey(kManifestPrefix, number), EncodeManifest(manifest));
+  if (status.ok()) status = sst.Finish();
+  if (status.ok()) return file;
+  RemoveFile(file);
+  return FromRocks(status, absl::StrCat("writing ", file));
+}
+
+absl::StatusOr<v1::Checkpoint> CheckpointStore::Commit(const std::string& name, absl::Time now,
+                                                       const Guard& guard) {
+  MP_ASSIGN_OR_RETURN(std::shared_ptr<OpenCheckpoint> open, ClaimCommit(name));
+  if (open == nullptr) {
+    absl::MutexLock lock(&mutex_);
+    MP_ASSIGN_OR_RETURN(Committed * committed, FindCommittedLocked(name));
+    return committed->checkpoint;
+  }
+  auto release = [&](const absl::Status& status, bool drop) {
+    absl::MutexLock lock(&mutex_);
+    open->committing = false;
+    if (drop) DropLocked(open, status);
+    streams_changed_.SignalAll();
+    return status;
+  };
+  // `committing` keeps open->streams as they are.
+  auto manifest = BuildManifest(*open, now);
+  if (!manifest.ok()) return release(manifest.status(), /*drop=*/false);
+  auto file = WriteManifestFile(open->number, *manifest);
+  if (!file.ok()) return release(file.status(), /*drop=*/true);
+  const v1::Checkpoint checkpoint = manifest->manifest().checkpoint();
+  auto publish = [&] { return Publish(open, checkpoint, *file); };
+  const absl::Status status = guard ? guard(publish) : publish();
+  RemoveFile(*file);
+  if (!status.ok()) return release(status, /*drop=*/true);
+  return checkpoint;
+}
+
+absl::Status CheckpointStore::Publish(const std::shared_ptr<OpenCheckpoint>& open,
+                                      const v1::Checkpoint& checkpoint,
+                                      const std::string& manifest_file) {
+  rocksdb::IngestExternalFileOptions options;
+  options.move_files = true;
+  options.write_global_seqno = false;
+  rocksdb::IngestExternalFileArg chunks;
+  chunks.column_family = database_->chunks();
+  chunks.options = options;
+  for (const auto& [stream, slot] : open->streams) {
+    if (!slot.file.empty()) chunks.external_files.push_back(slot.file);
+  }
+  rocksdb::IngestExternalFileArg meta;
+  meta.column_family = database_->meta();
+  meta.options = options;
+  meta.external_files = {manifest_file};
+  std::vector<rocksdb::IngestExternalFileArg> arguments;
+  if (!chunks.external_files.empty()) arguments.push_back(chunks);
+  arguments.push_back(meta);
+  MP_RETURN_IF_ERROR(FromRocks(database_->db()->IngestExternalFiles(arguments),
+                               absl::StrCat("committing ", open->name)));
+  absl::MutexLock lock(&mutex_);
+  committed_[open->number] = Committed{.checkpoint = checkpoint};
+  open->committing = false;
+  DropLocked(open, absl::AlreadyExistsError(absl::StrCat(open->name, " is already committed")));
+  std::vector<std::shared_ptr<OpenCheckpoint>> overtaken;
+  for (const auto& [number, other] : open_) {
+    if (other->request.job() == checkpoint.job() && other->request.step() < checkpoint.step() &&
+        !other->committing) {
+      overtaken.push_back(other);
+    }
+  }
+  for (const auto& other : overtaken) {
+    DropLocked(other, absl::AbortedError(
+                          absl::StrCat(other->name, " was overtaken by ", checkpoint.name())));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointStore::Abort(const std::string& name) {
+  absl::MutexLock lock(&mutex_);
+  MP_ASSIGN_OR_RETURN(std::shared_ptr<OpenCheckpoint> open, FindOpenLocked(name));
+  if (open->committing) {
+    return absl::FailedPreconditionError(absl::StrCat(name, " is being committed"));
+  }
+  DropLocked(open, absl::AbortedError(absl::StrCat(name, " was given up")));
+  return absl::OkStatus();
+}
+
+void CheckpointStore::AbortOlder(const std::string& job, int64_t generation) {
+  absl::MutexLock lock(&mutex_);
+  std::vector<std::shared_ptr<OpenCheckpoint>> older;
+  for (const auto& [number, open] : open_) {
+    if (open->request.job() == job && open->request.generation() < generation &&
+        !open->committing) {
+      older.push_back(open);
+    }
+  }
+  for (const auto& open : older) {
+    DropLocked(open, absl::AbortedError(absl::StrCat(open->name, ": generation ",
+                                                     open->request.generation(), " of ", job,
+                                                     " is over")));
+  }
+}
+
+}  // namespace milepost::coordinator

@@ -1,0 +1,66 @@
+// The RocksDB directory: options, format version, column families, status mapping. Internal to
+// store/. Thread-safe.
+#ifndef MILEPOST_COORDINATOR_STORE_DATABASE_H_
+#define MILEPOST_COORDINATOR_STORE_DATABASE_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace rocksdb {
+class ColumnFamilyHandle;
+class DB;
+struct Options;
+class Status;
+class WriteBatch;
+}  // namespace rocksdb
+
+namespace milepost::coordinator {
+
+// A full disk and an exhausted quota are RESOURCE_EXHAUSTED, a bad checksum is DATA_LOSS. `what`
+// says what was being done.
+absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what);
+
+// Options of the SST files of `chunks` (also of files written to be ingested there): large values,
+// no compression, XXH3, no cache, no filter.
+rocksdb::Options ChunkFileOptions();
+rocksdb::Options MetaFileOptions();
+
+class Database {
+ public:
+  // Format of everything in the directory. A directory with a larger number is refused.
+  static constexpr int kFormatVersion = 1;
+
+  static absl::StatusOr<std::unique_ptr<Database>> Open(const std::string& dir);
+  ~Database();
+
+  // One atomic write. After a full disk has stopped RocksDB's writes, each call first tries to
+  // resume.
+  absl::Status Write(rocksdb::WriteBatch* batch, bool sync);
+  // NOT_FOUND when there is none.
+  absl::Status Get(rocksdb::ColumnFamilyHandle* family, absl::string_view key,
+                   std::string* value) const;
+
+  rocksdb::DB* db() const { return db_.get(); }
+  rocksdb::ColumnFamilyHandle* meta() const { return families_[0]; }
+  rocksdb::ColumnFamilyHandle* chunks() const { return families_[1]; }
+  rocksdb::ColumnFamilyHandle* logs() const { return families_[2]; }
+  const std::string& dir() const { return dir_; }
+
+ private:
+  explicit Database(std::string dir);
+  absl::Status OpenRocks();
+  absl::Status CheckFormat();
+
+  const std::string dir_;
+  std::unique_ptr<rocksdb::DB> db_;
+  std::vector<rocksdb::ColumnFamilyHandle*> families_;
+};
+
+}  // namespace milepost::coordinator
+
+#endif  // MILEPOST_COORDINATOR_STORE_DATABASE_H_

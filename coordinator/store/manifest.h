@@ -1,0 +1,30 @@
+// The stored form of a manifest and of a checkpoint's flags. Internal to store/.
+#ifndef MILEPOST_COORDINATOR_STORE_MANIFEST_H_
+#define MILEPOST_COORDINATOR_STORE_MANIFEST_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "milepost/v1/store.pb.h"
+
+namespace milepost::coordinator {
+
+class Database;
+
+// Serialised StoredManifest, then XXH3-64 of it, little-endian.
+std::string EncodeManifest(const v1::StoredManifest& manifest);
+// DATA_LOSS when it is not what was encoded.
+absl::StatusOr<v1::StoredManifest> DecodeManifest(absl::string_view stored);
+
+// One byte: bit 0 pinned, bit 1 damaged. Empty: neither.
+std::string EncodeFlags(const v1::Checkpoint& checkpoint);
+void DecodeFlags(absl::string_view flags, v1::Checkpoint* checkpoint);
+
+// Deletes the chunk files of a checkpoint that has no manifest (any more).
+absl::Status DeleteChunks(Database* database, int64_t number);
+
+}  // namespace milepost::coordinator
+
+#endif  // MILEPOST_COORDINATOR_STORE_MANIFEST_H_

@@ -1,0 +1,133 @@
+#include "coordinator/store/store.h"
+
+#include <rocksdb/db.h>
+#include <rocksdb/write_batch.h>
+#include <sys/statvfs.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "coordinator/store/checkpoint_store.h"
+#include "coordinator/store/database.h"
+#include "coordinator/store/keys.h"
+#include "coordinator/store/log_store.h"
+
+namespace milepost::coordinator {
+
+namespace {
+
+absl::StatusOr<uint64_t> StatvfsFreeBytes(const std::string& path) {
+  struct statvfs info;
+  if (statvfs(path.c_str(), &info) != 0) {
+    return absl::InternalError(absl::StrCat("statvfs ", path, ": ", std::strerror(errno)));
+  }
+  return static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
+}
+
+// Calls visit(key, value) for every key of `meta` that starts with `prefix`.
+template <typename Visit>
+absl::Status Scan(const Database& database, char prefix, const Visit& visit) {
+  rocksdb::ReadOptions options;
+  std::unique_ptr<rocksdb::Iterator> it(database.db()->NewIterator(options, database.meta()));
+  const std::string start(1, prefix);
+  for (it->Seek(start); it->Valid() && it->key().starts_with(start); it->Next()) {
+    MP_RETURN_IF_ERROR(visit(absl::string_view(it->key().data(), it->key().size()),
+                             absl::string_view(it->value().data(), it->value().size())));
+  }
+  return FromRocks(it->status(), absl::StrCat("reading ", database.dir()));
+}
+
+absl::Status ParseRecord(absl::string_view value, const char* what,
+                         google::protobuf::MessageLite* record) {
+  if (record->ParseFromArray(value.data(), static_cast<int>(value.size()))) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("the store has a damaged record of a ", what));
+}
+
+std::string RendezvousPrefix(int64_t job, int64_t generation) {
+  std::string key = NumberKey(kRendezvousPrefix, job);
+  AppendBe64(static_cast<uint64_t>(generation), &key);
+  return key;
+}
+
+}  // namespace
+
+Store::Store() = default;
+Store::~Store() {
+  logs_.reset();
+  checkpoints_.reset();
+  database_.reset();
+}
+
+absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) {
+  std::unique_ptr<Store> store(new Store);
+  MP_ASSIGN_OR_RETURN(store->database_, Database::Open(options.dir));
+  store->logs_ = std::make_unique<LogStore>(store->database_.get(), options.log_lines_per_job);
+  CheckpointStoreOptions checkpoint_options;
+  checkpoint_options.staging_dir = absl::StrCat(options.dir, "/staging");
+  checkpoint_options.free_bytes = options.free_bytes ? options.free_bytes : StatvfsFreeBytes;
+  checkpoint_options.margin_bytes = options.margin_bytes;
+  MP_ASSIGN_OR_RETURN(store->checkpoints_,
+                      CheckpointStore::Open(store->database_.get(), checkpoint_options));
+  return store;
+}
+
+absl::StatusOr<State> Store::LoadState() {
+  State state;
+  MP_RETURN_IF_ERROR(Scan(*database_, kJobPrefix, [&](absl::string_view, absl::string_view value) {
+    v1::JobRecord record;
+    MP_RETURN_IF_ERROR(ParseRecord(value, "job", &record));
+    state.PutJob(std::move(record));
+    return absl::OkStatus();
+  }));
+  MP_RETURN_IF_ERROR(
+      Scan(*database_, kWorkerPrefix, [&](absl::string_view, absl::string_view value) {
+        v1::WorkerRecord record;
+        MP_RETURN_IF_ERROR(ParseRecord(value, "worker", &record));
+        state.PutWorker(std::move(record));
+        return absl::OkStatus();
+      }));
+  return state;
+}
+
+absl::Status Store::Write(const Outcome& outcome) {
+  rocksdb::WriteBatch batch(0, 0, /*protection_bytes_per_key=*/8, 0);
+  for (int64_t number : outcome.durable_jobs) {
+    batch.Put(database_->meta(), NumberKey(kJobPrefix, number),
+              outcome.jobs.at(number).SerializeAsString());
+  }
+  for (const std::string& name : outcome.durable_workers) {
+    batch.Put(database_->meta(), kWorkerPrefix + name,
+              outcome.workers.at(name).SerializeAsString());
+  }
+  for (int64_t number : outcome.ended_attempts) {
+    batch.DeleteRange(database_->meta(), NumberKey(kRendezvousPrefix, number),
+                      NumberKey(kRendezvousPrefix, number + 1));
+  }
+  if (batch.Count() == 0) return absl::OkStatus();
+  return database_->Write(&batch, /*sync=*/true);
+}
+
+absl::Status Store::PutKey(const RendezvousKey& key) {
+  rocksdb::WriteBatch batch;
+  batch.Put(database_->meta(), RendezvousPrefix(key.job, key.generation) + key.key, key.value);
+  return database_->Write(&batch, /*sync=*/false);
+}
+
+absl::StatusOr<std::vector<RendezvousKey>> Store::LoadKeys() {
+  std::vector<RendezvousKey> keys;
+  MP_RETURN_IF_ERROR(Scan(*database_, kRendezvousPrefix,
+                          [&](absl::string_view key, absl::string_view value) -> absl::Status {
+                            if (key.size() < 17) {
+                              return absl::DataLossError("the store has a damaged rendezvous key");
+                            }
+                            keys.push_back({static_cast<int64_t>(ReadBe64(key.substr(1))),
+                                            static_cast<int64_t>(ReadBe64(key.substr(9))),
+                                            std::string(key.substr(17)), std::string(value)});
+                            return absl::OkStatus();
+                          }));
+  return keys;
+}
+
+}  // namespace milepost::coordinator
