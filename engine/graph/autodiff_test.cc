@@ -1,0 +1,138 @@
+#include "engine/graph/autodiff.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "engine/graph/builder.h"
+#include "engine/graph/reference/gradient_check.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace milepost::graph {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr int64_t kVocabulary = 9;
+constexpr int64_t kWidth = 6;
+
+// A head over whatever `body` makes of the embedded tokens.
+template <typename Body>
+Graph ModelOf(double dropout, Body body) {
+  Builder b({.batch = 2, .sequence = 5});
+  b.BeginBlock("only");
+  const auto parameter = [&b](const char* name, const Shape& shape) {
+    return b.Parameter(name, shape, Initializer::kNormal, 1);
+  };
+  const ValueId wte = parameter("wte", {kVocabulary, kWidth});
+  const ValueId x = b.Embedding("x", b.Tokens(), wte, parameter("wpe", {7, kWidth}), dropout);
+  b.LmHeadLoss("loss", body(b, x, parameter), wte, b.Targets(), 4);
+  absl::StatusOr<Graph> graph = std::move(b).Finish();
+  EXPECT_TRUE(graph.ok()) << graph.status();
+  return *std::move(graph);
+}
+
+void ExpectGradientsRight(const Graph& graph) {
+  for (int micro_steps : {1, 2}) {
+    EXPECT_THAT(GradientErrors(graph, {.vocabulary = kVocabulary,
+                                       .elements_per_parameter = 1000,
+                                       .micro_steps = micro_steps}),
+                IsEmpty());
+  }
+}
+
+TEST(Autodiff, TiedEmbeddingAndHead) {
+  for (double dropout : {0.0, 0.3}) {
+    ExpectGradientsRight(ModelOf(dropout, [](Builder&, ValueId x, auto) { return x; }));
+  }
+}
+
+TEST(Autodiff, LinearAndGelu) {
+  ExpectGradientsRight(ModelOf(0, [](Builder& b, ValueId x, auto parameter) {
+    const ValueId up = b.Linear("up", x, parameter("w1", {kWidth, 8}), parameter("b1", {8}));
+    return b.Linear("down", b.Gelu("gelu", up), parameter("w2", {8, kWidth}),
+                    parameter("b2", {kWidth}));
+  }));
+}
+
+TEST(Autodiff, LayerNorm) {
+  ExpectGradientsRight(ModelOf(0, [](Builder& b, ValueId x, auto parameter) {
+    return b.LayerNorm("ln", x, parameter("gamma", {kWidth}), parameter("beta", {kWidth})).y;
+  }));
+}
+
+TEST(Autodiff, Attention) {
+  ExpectGradientsRight(ModelOf(0, [](Builder& b, ValueId x, auto parameter) {
+    const ValueId qkv =
+        b.Linear("qkv", x, parameter("w", {kWidth, 3 * kWidth}), parameter("b", {3 * kWidth}));
+    return b.Attention("attention", qkv, 2);
+  }));
+}
+
+// x has two consumers, the norm and the residual; with dropout the residual and delta differ.
+TEST(Autodiff, ResidualStream) {
+  for (double dropout : {0.0, 0.3}) {
+    ExpectGradientsRight(ModelOf(dropout, [dropout](Builder& b, ValueId x, auto parameter) {
+      const auto ln1 = b.LayerNorm("ln1", x, parameter("g1", {kWidth}), parameter("c1", {kWidth}));
+      const ValueId d1 =
+          b.Linear("d1", ln1.y, parameter("w1", {kWidth, kWidth}), parameter("b1", {kWidth}));
+      const auto ln2 = b.ResidualLayerNorm("ln2", x, d1, parameter("g2", {kWidth}),
+                                           parameter("c2", {kWidth}), dropout);
+      const ValueId d2 =
+          b.Linear("d2", ln2.y, parameter("w2", {kWidth, kWidth}), parameter("b2", {kWidth}));
+      return b
+          .ResidualLayerNorm("ln3", ln2.sum, d2, parameter("g3", {kWidth}),
+                             parameter("c3", {kWidth}), dropout)
+          .y;
+    }));
+  }
+}
+
+TEST(Autodiff, WritesEachGradientFirstInStepThenAccumulates) {
+  Graph graph = ModelOf(0, [](Builder&, ValueId x, auto) { return x; });
+  ASSERT_TRUE(AddBackward(graph).ok());
+  const ValueId dwte = graph.parameters[0].gradient;
+  std::vector<WriteMode> modes;
+  for (const Op& op : graph.ops) {
+    for (const Output& output : op.outputs) {
+      if (output.value == dwte) modes.push_back(output.mode);
+    }
+  }
+  EXPECT_THAT(modes, testing::ElementsAre(WriteMode::kAccumulateInStep, WriteMode::kAccumulate));
+  EXPECT_EQ(graph.values[dwte].dtype, DType::kF32);
+  EXPECT_EQ(graph.values[dwte].shape, graph.values[graph.parameters[0].value].shape);
+}
+
+TEST(Autodiff, RefusesAGraphWithoutLossAndASecondBackward) {
+  Graph graph = ModelOf(0, [](Builder&, ValueId x, auto) { return x; });
+  ASSERT_TRUE(AddBackward(graph).ok());
+  EXPECT_EQ(AddBackward(graph).code(), absl::StatusCode::kFailedPrecondition);
+  Graph empty;
+  EXPECT_EQ(AddBackward(empty).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(Autodiff, NamesAValueWhoseGradientItCannotAdd) {
+  Graph graph = ModelOf(0, [](Builder& b, ValueId x, auto parameter) {
+    const ValueId left = b.Gelu("left", x);
+    const ValueId right = b.Gelu("right", x);
+    return b
+        .ResidualLayerNorm("ln", left, right, parameter("g", {kWidth}), parameter("c", {kWidth}), 0)
+        .y;
+  });
+  const absl::Status status = AddBackward(graph);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(status.message(), HasSubstr("gradient of x"));
+}
+
+TEST(Autodiff, NamesAValueThatLeadsNowhere) {
+  Graph graph = ModelOf(0, [](Builder& b, ValueId x, auto) {
+    b.Gelu("unused", x);
+    return x;
+  });
+  EXPECT_THAT(AddBackward(graph).message(), HasSubstr("unused"));
+}
+
+}  // namespace
+}  // namespace milepost::graph

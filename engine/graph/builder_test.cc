@@ -1,0 +1,94 @@
+#include "engine/graph/builder.h"
+
+#include <utility>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace milepost::graph {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+class BuilderTest : public testing::Test {
+ protected:
+  BuilderTest() { b.BeginBlock("block"); }
+  ValueId Parameter(const char* name, const Shape& shape) {
+    return b.Parameter(name, shape, Initializer::kNormal, 0.02);
+  }
+  ValueId Embed() {
+    return b.Embedding("x", b.Tokens(), Parameter("wte", {11, 8}), Parameter("wpe", {4, 8}), 0);
+  }
+  std::string Error() {
+    const absl::StatusOr<Graph> graph = std::move(b).Finish();
+    EXPECT_EQ(graph.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(graph.status().message());
+  }
+
+  Builder b{{.compute_dtype = DType::kBF16, .batch = 3, .sequence = 4}};
+};
+
+TEST_F(BuilderTest, GivesValuesShapesTypesAndBlocks) {
+  const ValueId x = Embed();
+  b.BeginBlock("second");
+  const ValueId weight = Parameter("w", {8, 6});
+  const ValueId bias = Parameter("b", {6});
+  const ValueId y = b.Linear("y", x, weight, bias);
+  const ValueId attention = b.Attention("a", y, 2);
+  const absl::StatusOr<Graph> graph = std::move(b).Finish();
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_EQ(graph->values[y].shape, (Shape{12, 6}));
+  EXPECT_EQ(graph->values[y].dtype, DType::kBF16);
+  EXPECT_EQ(graph->values[attention].shape, (Shape{12, 2}));
+  EXPECT_EQ(graph->values[x].block, 0);
+  EXPECT_EQ(graph->values[y].block, 1);
+  EXPECT_EQ(graph->ops.back().outputs.size(), 2u);
+  const Value& lse = graph->values[graph->ops.back().outputs[1].value];
+  EXPECT_EQ(lse.name, "a.lse");
+  EXPECT_EQ(lse.dtype, DType::kF32);
+  EXPECT_EQ(lse.shape, (Shape{3, 2, 4}));
+  EXPECT_TRUE(graph->parameters[2].decay);
+  EXPECT_FALSE(graph->parameters[3].decay);
+}
+
+TEST_F(BuilderTest, NamesTheOperandThatDoesNotFit) {
+  b.Linear("y", Embed(), Parameter("w", {7, 6}), Parameter("b", {6}));
+  EXPECT_THAT(Error(), AllOf(HasSubstr("y: "), HasSubstr("weight (w)"), HasSubstr("BF16[7,6]"),
+                             HasSubstr("expected BF16[8,6]")));
+}
+
+TEST_F(BuilderTest, KeepsTheFirstError) {
+  const ValueId bad = b.Linear("first", Embed(), Parameter("w", {7, 6}), Parameter("b", {6}));
+  b.Gelu("second", bad);
+  EXPECT_THAT(Error(), HasSubstr("first: "));
+}
+
+TEST_F(BuilderTest, RefusesRepeatedNames) {
+  Parameter("w", {2, 2});
+  Parameter("w", {2, 2});
+  EXPECT_THAT(Error(), HasSubstr("w: two values"));
+}
+
+TEST_F(BuilderTest, RefusesHeadsThatDoNotDivide) {
+  b.Attention("a", b.Linear("y", Embed(), Parameter("w", {8, 6}), Parameter("b", {6})), 4);
+  EXPECT_THAT(Error(), HasSubstr("4 heads"));
+}
+
+TEST_F(BuilderTest, RefusesSequencesLongerThanPositions) {
+  b.Embedding("x", b.Tokens(), Parameter("wte", {11, 8}), Parameter("wpe", {3, 8}), 0);
+  EXPECT_THAT(Error(), HasSubstr("longer than the 3 positions"));
+}
+
+TEST_F(BuilderTest, RefusesChunksOutsideTheBatch) {
+  b.LmHeadLoss("loss", Embed(), Parameter("head", {11, 8}), b.Targets(), 13);
+  EXPECT_THAT(Error(), HasSubstr("[1, 12]"));
+}
+
+TEST_F(BuilderTest, RefusesValuesThatDoNotExist) {
+  b.Gelu("g", kNoValue);
+  EXPECT_THAT(Error(), HasSubstr("x is no value"));
+}
+
+}  // namespace
+}  // namespace milepost::graph

@@ -1,0 +1,59 @@
+#include "engine/graph/cost.h"
+
+#include <utility>
+
+#include "engine/graph/autodiff.h"
+#include "engine/graph/builder.h"
+#include "gtest/gtest.h"
+
+namespace milepost::graph {
+namespace {
+
+Graph TrainingGraph() {
+  Builder b({.compute_dtype = DType::kBF16, .batch = 2, .sequence = 4});
+  b.BeginBlock("only");
+  const auto parameter = [&b](const char* name, const Shape& shape) {
+    return b.Parameter(name, shape, Initializer::kNormal, 1);
+  };
+  const ValueId wte = parameter("wte", {100, 16});
+  const ValueId x = b.Embedding("x", b.Tokens(), wte, parameter("wpe", {4, 16}), 0);
+  const ValueId qkv = b.Linear("qkv", x, parameter("w", {16, 48}), parameter("b", {48}));
+  b.LmHeadLoss("loss", b.Attention("a", qkv, 2), wte, b.Targets(), 8);
+  Graph graph = *std::move(b).Finish();
+  EXPECT_TRUE(AddBackward(graph).ok());
+  return graph;
+}
+
+Cost CostOf(OpKind kind) {
+  const Graph graph = TrainingGraph();
+  for (const Op& op : graph.ops) {
+    if (op.kind == kind) return OpCost(graph, op);
+  }
+  ADD_FAILURE() << "no " << Name(kind);
+  return {};
+}
+
+TEST(Cost, CountsMatrixProducts) {
+  EXPECT_EQ(CostOf(OpKind::kLinear).flops, 2.0 * 8 * 16 * 48);
+  EXPECT_EQ(CostOf(OpKind::kLinearBackwardInput).flops, 2.0 * 8 * 16 * 48);
+  EXPECT_EQ(CostOf(OpKind::kLinearBackwardWeight).flops, 2.0 * 8 * 16 * 48);
+  EXPECT_EQ(CostOf(OpKind::kLmHeadLossBackward).flops, 3 * 2.0 * 8 * 16 * 100);
+  EXPECT_EQ(CostOf(OpKind::kEmbedding).flops, 0);
+}
+
+TEST(Cost, CountsTheCausalHalfOfAttention) {
+  // Pairs of positions per sequence: 4 * 5 / 2; each costs 2 FLOPs per element of width in each of
+  // 2 (forward) or 5 (backward) products; 2 sequences.
+  EXPECT_EQ(CostOf(OpKind::kAttention).flops, 2 * 2 * 2.0 * 10 * 16);
+  EXPECT_EQ(CostOf(OpKind::kAttentionBackward).flops, 5 * 2 * 2.0 * 10 * 16);
+}
+
+TEST(Cost, CountsBytesOnceAndAccumulatedOnesTwice) {
+  EXPECT_EQ(CostOf(OpKind::kLinear).bytes, 2.0 * (8 * 16 + 16 * 48 + 48 + 8 * 48));
+  EXPECT_EQ(CostOf(OpKind::kLinearBackwardWeight).bytes,
+            2.0 * (8 * 16 + 8 * 48) + 2 * 4.0 * (16 * 48 + 48));
+  EXPECT_EQ(CostOf(OpKind::kEmbedding).bytes, 8 * 4 + 3 * 2.0 * 8 * 16);  // not the whole table
+}
+
+}  // namespace
+}  // namespace milepost::graph

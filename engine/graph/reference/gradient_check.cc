@@ -1,0 +1,119 @@
+#include "engine/graph/reference/gradient_check.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_format.h"
+#include "common/philox.h"
+#include "engine/graph/autodiff.h"
+
+namespace milepost::graph {
+namespace {
+
+constexpr double kStep = 1e-5;
+constexpr double kGradientScale = 0.25;
+
+double Uniform(uint64_t counter, uint32_t key) {
+  const auto words = Philox4x32(
+      {static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), 0, 0}, {key, 0});
+  return words[0] / 4294967296.0;
+}
+
+class GradientChecker {
+ public:
+  GradientChecker(const Graph& forward, const GradientCheckOptions& options)
+      : forward_(forward), options_(options), parameters_(forward.parameters.size()) {
+    for (size_t p = 0; p < parameters_.size(); ++p) {
+      const Value& value = forward.values[forward.parameters[p].value];
+      parameters_[p].resize(Elements(value.shape));
+      const double center = forward.parameters[p].initializer == Initializer::kOnes ? 1 : 0;
+      for (size_t i = 0; i < parameters_[p].size(); ++i) {
+        parameters_[p][i] = center + 0.3 * TestNumber(p << 32 | i);
+      }
+    }
+  }
+
+  std::vector<std::string> Run() {
+    Graph graph = forward_;
+    if (const absl::Status status = AddBackward(graph); !status.ok()) {
+      return {std::string(status.message())};
+    }
+    ReferenceInterpreter backward(graph);
+    RunMicroSteps(graph, backward);
+    std::vector<std::string> errors;
+    for (size_t p = 0; p < parameters_.size(); ++p) {
+      const Parameter& parameter = graph.parameters[p];
+      if (parameter.gradient == kNoValue) {
+        errors.push_back(graph.values[parameter.value].name + " has no gradient");
+        continue;
+      }
+      CheckParameter(p, backward.values(parameter.gradient), errors);
+    }
+    return errors;
+  }
+
+ private:
+  // The sum of the loss over all micro-steps, after which `run` also holds the gradients.
+  double RunMicroSteps(const Graph& graph, ReferenceInterpreter& run) const {
+    for (size_t p = 0; p < parameters_.size(); ++p) {
+      run.values(graph.parameters[p].value) = parameters_[p];
+    }
+    for (int micro_step = 0; micro_step < options_.micro_steps; ++micro_step) {
+      std::vector<int32_t>& tokens = run.integers(graph.tokens);
+      std::vector<int32_t>& targets = run.integers(graph.targets);
+      for (size_t i = 0; i < tokens.size(); ++i) {
+        const uint64_t counter = i + 1000 * micro_step;
+        tokens[i] = static_cast<int32_t>(Uniform(counter, 1) * options_.vocabulary);
+        targets[i] = static_cast<int32_t>(Uniform(counter, 2) * options_.vocabulary);
+        if (i % 7 == 3) targets[i] = -1;
+      }
+      run.Run({.gradient_scale = kGradientScale,
+               .first_micro_step = micro_step == 0,
+               .dropout = TestDropout});
+    }
+    return run.values(graph.loss_sum)[0];
+  }
+
+  void CheckParameter(size_t p, const std::vector<double>& gradient,
+                      std::vector<std::string>& errors) {
+    const size_t count = gradient.size();
+    const size_t wanted = std::min<size_t>(count, options_.elements_per_parameter);
+    ReferenceInterpreter run(forward_);
+    for (size_t k = 0; k < wanted; ++k) {
+      const size_t i = k * (count - 1) / std::max<size_t>(wanted - 1, 1);
+      double& element = parameters_[p][i];
+      const double original = element;
+      element = original + kStep;
+      const double above = RunMicroSteps(forward_, run);
+      element = original - kStep;
+      const double below = RunMicroSteps(forward_, run);
+      element = original;
+      const double expected = kGradientScale * (above - below) / (2 * kStep);
+      if (std::abs(gradient[i] - expected) <=
+          options_.tolerance * std::max(1.0, std::abs(expected))) {
+        continue;
+      }
+      errors.push_back(absl::StrFormat("%s[%d]: gradient %.9g, finite difference %.9g",
+                                       forward_.values[forward_.parameters[p].value].name, i,
+                                       gradient[i], expected));
+    }
+  }
+
+  const Graph& forward_;
+  const GradientCheckOptions options_;
+  std::vector<std::vector<double>> parameters_;
+};
+
+}  // namespace
+
+std::vector<std::string> GradientErrors(const Graph& forward, const GradientCheckOptions& options) {
+  return GradientChecker(forward, options).Run();
+}
+
+double TestNumber(uint64_t index) { return 2 * Uniform(index, 3) - 1; }
+
+double TestDropout(uint32_t tag, double p, int64_t element) {
+  return Uniform(static_cast<uint64_t>(element), 1000 + tag) < p ? 0 : 1 / (1 - p);
+}
+
+}  // namespace milepost::graph
