@@ -26,12 +26,31 @@ int64_t ClassifierBytes(int64_t rows) { return rows * 8; }
 // kernels/cpu/optimizer.h: an f64 sum per block.
 int64_t SumSquaresBytes(int64_t elements) { return (elements + 4095) / 4096 * 8; }
 
-// kernels/cpu/attention.h, per thread.
+// kernels/cpu/attention_layout.h: one thread's arrays for one head, each whole cache lines. With
+// f32 elements some arrays serve twice.
+int64_t AttentionBytesPerThread(const graph::Op& op, int64_t dim, graph::DType dtype) {
+  constexpr int64_t kBlock = 64;
+  constexpr int64_t kKeyTile = 256;
+  const int64_t element = graph::ByteSize(dtype);
+  const bool f32 = dtype == graph::DType::kF32;
+  const int64_t padded = RoundUp(op.attributes.sequence, kBlock);
+  const int64_t padded_dim = RoundUp(dim, 16);
+  const auto elements = [&](int64_t count) { return RoundUp(count * element, kAlignment); };
+  const auto floats = [](int64_t count) { return RoundUp(count * 4, kAlignment); };
+  if (op.kind == OpKind::kAttention) {
+    return 2 * elements(padded * dim) + 2 * elements(kBlock * dim) + floats(kKeyTile * kBlock) +
+           (f32 ? 0 : elements(kKeyTile * kBlock)) + 2 * floats(dim * kBlock);
+  }
+  return (f32 ? 4 : 5) * elements(padded * dim) + elements(kBlock * dim) +
+         2 * elements(padded * padded_dim) + 2 * floats(padded) + floats(padded * dim) +
+         2 * floats(kBlock * padded_dim) + 2 * floats(kBlock * kBlock) +
+         (f32 ? 0 : 3 * elements(kBlock * kBlock));
+}
+
 int64_t AttentionBytes(const graph::Graph& graph, const graph::Op& op, const PlanOptions& options) {
-  const int64_t head_dim = graph.values[op.inputs[0]].shape[1] / (3 * op.attributes.heads);
-  const int64_t sequence = op.attributes.sequence;
-  const int64_t per_thread = 8 * RoundUp(sequence, 64) * RoundUp(head_dim, 64) * 4;
-  return options.threads * per_thread;
+  const graph::Value& qkv = graph.values[op.inputs[0]];
+  const int64_t dim = qkv.shape[1] / (3 * op.attributes.heads);
+  return options.threads * AttentionBytesPerThread(op, dim, qkv.dtype);
 }
 
 int64_t LmHeadBytes(const graph::Graph& graph, const graph::Op& op) {
