@@ -1,0 +1,191 @@
+#include "worker/trainer/checkpoint_reader.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/checksum.h"
+#include "common/clock.h"
+#include "common/rpc/status.h"
+#include "common/status_macros.h"
+#include "engine/state/layout.h"
+
+namespace milepost::worker {
+
+namespace {
+
+constexpr absl::Duration kRetryAfter = absl::Milliseconds(100);
+constexpr absl::Duration kUnaryTime = absl::Seconds(10);
+
+bool SameForm(const v1::TensorInfo& a, const v1::TensorInfo& b) {
+  return a.dtype() == b.dtype() &&
+         std::equal(a.shape().begin(), a.shape().end(), b.shape().begin(), b.shape().end());
+}
+
+// For each of `tensors`, its index in the manifest.
+absl::StatusOr<std::vector<int32_t>> MatchTensors(const v1::CheckpointManifest& manifest,
+                                                  const std::vector<v1::TensorInfo>& tensors) {
+  std::map<std::pair<std::string, std::string>, int32_t> known;
+  for (int32_t i = 0; i < manifest.tensors_size(); ++i) {
+    known[{manifest.tensors(i).name(), manifest.tensors(i).kind()}] = i;
+  }
+  std::vector<int32_t> result;
+  for (const v1::TensorInfo& tensor : tensors) {
+    auto found = known.find({tensor.name(), tensor.kind()});
+    if (found == known.end() || !SameForm(manifest.tensors(found->second), tensor)) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          manifest.checkpoint().name(),
+          found == known.end() ? " has no tensor " : " has another shape or dtype for tensor ",
+          tensor.name(), " (", tensor.kind(), "): it is of another model"));
+    }
+    result.push_back(found->second);
+  }
+  return result;
+}
+
+// The targets in the manifest's numbering, sorted, and where arriving chunks go.
+class Scatter {
+ public:
+  static absl::StatusOr<Scatter> Create(const v1::CheckpointManifest& manifest,
+                                        const std::vector<v1::TensorInfo>& tensors,
+                                        const std::vector<runtime::StateInterval>& targets) {
+    MP_ASSIGN_OR_RETURN(std::vector<int32_t> indices, MatchTensors(manifest, tensors));
+    MP_ASSIGN_OR_RETURN(state::StateLayout layout,
+                        state::StateLayout::FromProto(manifest.tensors()));
+    Scatter scatter(manifest.checkpoint().name(), std::move(layout));
+    for (runtime::StateInterval target : targets) {
+      target.tensor = indices[static_cast<size_t>(target.tensor)];
+      if (target.begin < target.end) scatter.targets_.push_back(target);
+    }
+    std::sort(scatter.targets_.begin(), scatter.targets_.end(), [](const auto& a, const auto& b) {
+      return std::tie(a.tensor, a.begin) < std::tie(b.tensor, b.begin);
+    });
+    return scatter;
+  }
+
+  v1::ReadChunksRequest Request() const {
+    v1::ReadChunksRequest request;
+    request.set_name(name_);
+    for (const runtime::StateInterval& target : targets_) {
+      v1::TensorRange& range = *request.add_ranges();
+      range.set_tensor(target.tensor);
+      range.set_begin(target.begin);
+      range.set_end(target.end);
+    }
+    return request;
+  }
+
+  bool empty() const { return targets_.empty(); }
+  void Restart() { copied_ = 0; }
+
+  absl::Status Accept(const v1::Chunk& chunk) {
+    MP_RETURN_IF_ERROR(Check(chunk));
+    const int64_t size = ElementBytes(chunk.tensor());
+    // The first target that ends after the chunk's begin.
+    auto target = std::partition_point(
+        targets_.begin(), targets_.end(), [&](const runtime::StateInterval& t) {
+          return std::pair(t.tensor, t.end) <= std::pair(chunk.tensor(), chunk.begin());
+        });
+    for (; target != targets_.end() && target->tensor == chunk.tensor() &&
+           target->begin < chunk.end();
+         ++target) {
+      const int64_t begin = std::max(target->begin, chunk.begin());
+      const int64_t end = std::min(target->end, chunk.end());
+      std::memcpy(target->data + (begin - target->begin) * size,
+                  chunk.data().data() + (begin - chunk.begin()) * size,
+                  static_cast<size_t>((end - begin) * size));
+      copied_ += end - begin;
+    }
+    return absl::OkStatus();
+  }
+
+  // A committed checkpoint's chunks do not overlap: the count tells whether anything is missing.
+  absl::Status Finish() const {
+    int64_t wanted = 0;
+    for (const auto& target : targets_) wanted += target.end - target.begin;
+    if (copied_ == wanted) return absl::OkStatus();
+    return absl::DataLossError(absl::StrCat(name_, ": ", copied_, " elements came of ", wanted));
+  }
+
+ private:
+  Scatter(std::string name, state::StateLayout layout)
+      : name_(std::move(name)), layout_(std::move(layout)) {}
+
+  int64_t ElementBytes(int32_t tensor) const { return state::Bytes(layout_.tensor(tensor).dtype); }
+
+  absl::Status Check(const v1::Chunk& chunk) const {
+    const state::Interval interval = {chunk.tensor(), chunk.begin(), chunk.end()};
+    const int32_t count = static_cast<int32_t>(layout_.tensors().size());
+    if (chunk.tensor() < 0 || chunk.tensor() >= count || !layout_.CheckInterval(interval).ok() ||
+        layout_.BytesOf(interval) != static_cast<int64_t>(chunk.data().size())) {
+      return absl::DataLossError(
+          absl::StrCat(name_, ": a chunk that is not of its tensors (tensor ", chunk.tensor(), " [",
+                       chunk.begin(), ", ", chunk.end(), "))"));
+    }
+    if (Xxh3(chunk.data()) == chunk.xxh3()) return absl::OkStatus();
+    return absl::DataLossError(absl::StrCat(name_, ": the chunk ", layout_.Describe(interval),
+                                            " does not have the checksum it was saved with"));
+  }
+
+  std::string name_;
+  state::StateLayout layout_;
+  std::vector<runtime::StateInterval> targets_;
+  int64_t copied_ = 0;
+};
+
+}  // namespace
+
+CheckpointReader::CheckpointReader(std::unique_ptr<v1::CheckpointService::StubInterface> stub,
+                                   absl::Duration patience, std::function<bool()> give_up)
+    : stub_(std::move(stub)), patience_(patience), give_up_(std::move(give_up)) {}
+
+absl::Status CheckpointReader::Retry(const std::function<absl::Status()>& call) {
+  const absl::Time deadline = Clock::Real()->Now() + patience_;
+  while (true) {
+    if (give_up_()) return absl::CancelledError("told to stop while restoring");
+    absl::Status status = call();
+    const bool away = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+    if (!away || Clock::Real()->Now() >= deadline) return status;
+    absl::SleepFor(kRetryAfter);
+  }
+}
+
+absl::StatusOr<v1::CheckpointManifest> CheckpointReader::Manifest(const std::string& name) {
+  v1::CheckpointManifest manifest;
+  MP_RETURN_IF_ERROR(Retry([&] {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(Clock::Real()->Now() + kUnaryTime));
+    v1::GetCheckpointRequest request;
+    request.set_name(name);
+    return FromGrpcStatus(stub_->GetCheckpoint(&context, request, &manifest));
+  }));
+  return manifest;
+}
+
+absl::Status CheckpointReader::Read(const v1::CheckpointManifest& manifest,
+                                    const std::vector<v1::TensorInfo>& tensors,
+                                    const std::vector<runtime::StateInterval>& targets) {
+  MP_ASSIGN_OR_RETURN(Scatter scatter, Scatter::Create(manifest, tensors, targets));
+  if (scatter.empty()) return absl::OkStatus();
+  const v1::ReadChunksRequest request = scatter.Request();
+  return Retry([&]() -> absl::Status {
+    scatter.Restart();
+    grpc::ClientContext context;
+    auto stream = stub_->ReadChunks(&context, request);
+    v1::Chunk chunk;
+    absl::Status status;
+    while (status.ok() && stream->Read(&chunk)) status = scatter.Accept(chunk);
+    if (!status.ok()) context.TryCancel();
+    absl::Status end = FromGrpcStatus(stream->Finish());
+    MP_RETURN_IF_ERROR(status);
+    MP_RETURN_IF_ERROR(end);
+    return scatter.Finish();
+  });
+}
+
+}  // namespace milepost::worker

@@ -1,0 +1,53 @@
+#include "worker/trainer/failure.h"
+
+#include "engine/comm/communicator.h"
+
+namespace milepost::worker {
+
+namespace {
+
+TrainerExit Exit(int code, v1::FailureClass failure_class, const absl::Status& status) {
+  return {code, failure_class, std::string(status.message())};
+}
+
+}  // namespace
+
+TrainerExit SetupFailure(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kUnimplemented:
+      return Exit(kExitUsage, v1::FAILURE_CLASS_USER, status);
+    case absl::StatusCode::kResourceExhausted:
+      return Exit(kExitOutOfMemory, v1::FAILURE_CLASS_OUT_OF_MEMORY, status);
+    default:
+      return StepFailure(status);
+  }
+}
+
+TrainerExit RestoreFailure(const absl::Status& status) {
+  if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
+    return Exit(kExitNetwork, v1::FAILURE_CLASS_NETWORK, status);
+  }
+  return absl::IsDataLoss(status) || absl::IsNotFound(status)
+             ? Exit(kExitData, v1::FAILURE_CLASS_DATA, status)
+             : SetupFailure(status);
+}
+
+TrainerExit StepFailure(const absl::Status& status) {
+  if (comm::IsPeerLost(status)) return Exit(kExitPeerLost, v1::FAILURE_CLASS_NETWORK, status);
+  switch (status.code()) {
+    case absl::StatusCode::kDataLoss:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kInvalidArgument:
+      return Exit(kExitData, v1::FAILURE_CLASS_DATA, status);
+    case absl::StatusCode::kFailedPrecondition:
+      return Exit(kExitUsage, v1::FAILURE_CLASS_USER, status);
+    default:
+      return Exit(kExitError, v1::FAILURE_CLASS_INTERNAL, status);
+  }
+}
+
+}  // namespace milepost::worker

@@ -1,0 +1,26 @@
+// How a trainer ends: one mapping from what went wrong to exit code and failure class.
+#ifndef MILEPOST_WORKER_TRAINER_FAILURE_H_
+#define MILEPOST_WORKER_TRAINER_FAILURE_H_
+
+#include "absl/status/status.h"
+#include "common/exit_codes.h"
+#include "milepost/v1/trainer.pb.h"
+
+namespace milepost::worker {
+
+struct TrainerExit {
+  int code = kExitOk;
+  v1::FailureClass failure_class = v1::FAILURE_CLASS_UNSPECIFIED;
+  std::string message;  // empty: nothing went wrong
+};
+
+// Before the first step: a bad spec or file is the user's to mend.
+TrainerExit SetupFailure(const absl::Status& status);
+// Of reading a checkpoint.
+TrainerExit RestoreFailure(const absl::Status& status);
+// Of a step, a validation or another collective call.
+TrainerExit StepFailure(const absl::Status& status);
+
+}  // namespace milepost::worker
+
+#endif  // MILEPOST_WORKER_TRAINER_FAILURE_H_

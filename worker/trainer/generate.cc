@@ -1,0 +1,73 @@
+#include "worker/trainer/generate.h"
+
+#include <cstdio>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/rpc/status.h"
+#include "common/spec/parse.h"
+#include "common/status_macros.h"
+#include "worker/trainer/checkpoint_reader.h"
+
+namespace milepost::worker {
+
+namespace {
+
+constexpr int64_t kByteVocabulary = 256;
+constexpr absl::Duration kPatience = absl::Seconds(5);
+
+absl::StatusOr<std::vector<int32_t>> PromptIds(const GenerateRequest& request, bool bytes) {
+  std::vector<int32_t> ids;
+  if (bytes && request.prompt_ids.empty()) {
+    for (char c : request.prompt) ids.push_back(static_cast<unsigned char>(c));
+    if (ids.empty()) ids.push_back('\n');
+    return ids;
+  }
+  if (request.prompt_ids.empty()) {
+    return absl::InvalidArgumentError(
+        "this model's tokens are not bytes: give the prompt as token ids with --prompt-ids 1,2,3");
+  }
+  for (absl::string_view part : absl::StrSplit(request.prompt_ids, ',')) {
+    if (!absl::SimpleAtoi(part, &ids.emplace_back())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--prompt-ids: \"", part, "\" is not a token id"));
+    }
+  }
+  return ids;
+}
+
+void Print(int32_t id, bool bytes) {
+  if (bytes) {
+    std::putchar(id);
+  } else {
+    std::printf("%d ", id);
+  }
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+absl::Status Generate(const GenerateRequest& request) {
+  CheckpointReader reader(v1::CheckpointService::NewStub(MakeChannel(request.coordinator)),
+                          kPatience, [] { return false; });
+  MP_ASSIGN_OR_RETURN(v1::CheckpointManifest manifest, reader.Manifest(request.checkpoint));
+  v1::ModelSpec model;
+  MP_RETURN_IF_ERROR(
+      ParseYamlMessage(manifest.model_yaml(), request.checkpoint + " model", &model));
+  MP_ASSIGN_OR_RETURN(auto generator,
+                      runtime::Generator::Create(model, v1::PRECISION_FP32, request.threads));
+  MP_RETURN_IF_ERROR(reader.Read(manifest, generator->tensors(), generator->LoadTargets()));
+  MP_RETURN_IF_ERROR(generator->FinishLoad());
+  const bool bytes = model.gpt2().vocabulary() == kByteVocabulary;
+  MP_ASSIGN_OR_RETURN(std::vector<int32_t> prompt, PromptIds(request, bytes));
+  for (int32_t id : prompt) Print(id, bytes);
+  MP_RETURN_IF_ERROR(
+      generator->Generate(prompt, request.options, [bytes](int32_t id) { Print(id, bytes); }));
+  std::putchar('\n');
+  return absl::OkStatus();
+}
+
+}  // namespace milepost::worker

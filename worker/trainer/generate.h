@@ -1,0 +1,27 @@
+// Text from a checkpoint: `milepost-trainer generate`.
+#ifndef MILEPOST_WORKER_TRAINER_GENERATE_H_
+#define MILEPOST_WORKER_TRAINER_GENERATE_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "engine/runtime/session.h"
+
+namespace milepost::worker {
+
+struct GenerateRequest {
+  std::string coordinator;  // host:port
+  std::string checkpoint;   // "checkpoints/12"
+  // Text for a byte-level model (vocabulary 256); token ids, separated by commas, for others.
+  std::string prompt;
+  std::string prompt_ids;
+  runtime::GenerateOptions options;
+  int threads = 1;
+};
+
+// Writes the prompt and what follows it to stdout as it comes. Blocks.
+absl::Status Generate(const GenerateRequest& request);
+
+}  // namespace milepost::worker
+
+#endif  // MILEPOST_WORKER_TRAINER_GENERATE_H_

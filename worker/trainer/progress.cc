@@ -1,0 +1,82 @@
+#include "worker/trainer/progress.h"
+
+#include <spdlog/spdlog.h>
+
+#include <cmath>
+
+#include "common/proto_time.h"
+#include "engine/plan/step_plan.h"
+
+namespace milepost::worker {
+
+namespace {
+
+constexpr absl::Duration kSendInterval = absl::Milliseconds(100);
+constexpr absl::Duration kLogInterval = absl::Seconds(1);
+// Weight of the newest step in the shown rate.
+constexpr double kRateWeight = 0.1;
+
+}  // namespace
+
+void ProgressReporter::Begin(const v1::TrainerState& state, const runtime::TrainingSession& session,
+                             int64_t total_steps) {
+  total_steps_ = total_steps;
+  progress_.set_step(state.step());
+  progress_.set_start_step(state.step());
+  progress_.set_train_loss(state.train_loss());
+  progress_.set_validation_loss(state.validation_step() > 0 ? state.validation_loss() : NAN);
+  progress_.set_validation_step(state.validation_step());
+  progress_.set_skipped_steps(state.skipped_steps());
+  progress_.set_planned_bytes(session.plan().arena_bytes);
+  progress_.set_allocated_bytes(session.allocated_bytes());
+}
+
+void ProgressReporter::Step(const runtime::StepReport& report, absl::Time now) {
+  const bool first = !progress_.has_first_step_time();
+  if (first) *progress_.mutable_first_step_time() = ToProto(now);
+  const double rate = static_cast<double>(report.tokens) / report.seconds;
+  progress_.set_step(report.step);
+  progress_.set_train_loss(report.train_loss);
+  progress_.set_lr(report.lr);
+  progress_.set_grad_norm(report.grad_norm);
+  progress_.set_clipped_norm(report.clipped_norm);
+  progress_.set_skipped_steps(report.skipped_steps);
+  progress_.set_tokens_per_second(
+      first ? rate : progress_.tokens_per_second() * (1 - kRateWeight) + rate * kRateWeight);
+  progress_.set_step_seconds(report.seconds);
+  progress_.set_data_wait_seconds(report.data_wait_seconds);
+  progress_.set_communication_wait_seconds(report.communication_wait_seconds);
+  progress_.set_productive_seconds(progress_.productive_seconds() + report.seconds);
+}
+
+void ProgressReporter::Validation(int64_t step, double loss) {
+  progress_.set_validation_loss(loss);
+  progress_.set_validation_step(step);
+  if (log_) spdlog::info("step {}/{} validation loss {:.4f}", step, total_steps_, loss);
+}
+
+void ProgressReporter::Hold(absl::Duration held) {
+  progress_.set_checkpoint_hold_seconds(absl::ToDoubleSeconds(held));
+}
+
+void ProgressReporter::Send(absl::Time now, bool must) {
+  LogStep(now, must);
+  must = must || pending_;
+  if (!must && now < last_sent_ + kSendInterval) return;
+  last_sent_ = now;
+  *progress_.mutable_time() = ToProto(now);
+  v1::TrainerMessage message;
+  *message.mutable_progress() = progress_;
+  const bool sent = channel_->Send(message, absl::InfinitePast()).ok();
+  pending_ = must && !sent;
+}
+
+void ProgressReporter::LogStep(absl::Time now, bool must) {
+  if (!log_ || (!must && now < last_logged_ + kLogInterval)) return;
+  last_logged_ = now;
+  spdlog::info("step {}/{} loss {:.4f} lr {:.3g} grad norm {:.3f} {:.0f} tokens/s",
+               progress_.step(), total_steps_, progress_.train_loss(), progress_.lr(),
+               progress_.grad_norm(), progress_.tokens_per_second());
+}
+
+}  // namespace milepost::worker

@@ -1,0 +1,44 @@
+// What a rank tells its worker about each step.
+#ifndef MILEPOST_WORKER_TRAINER_PROGRESS_H_
+#define MILEPOST_WORKER_TRAINER_PROGRESS_H_
+
+#include "absl/time/time.h"
+#include "common/message_channel.h"
+#include "engine/runtime/session.h"
+#include "milepost/v1/trainer.pb.h"
+
+namespace milepost::worker {
+
+// Collects the figures of an attempt and sends them, never more often than ten times a second
+// unless told to, and never waiting for the worker. Not thread-safe.
+class ProgressReporter {
+ public:
+  // `channel` outlives this.
+  ProgressReporter(MessageChannel* channel, bool log_steps) : channel_(channel), log_(log_steps) {}
+
+  // Before the first step.
+  void Begin(const v1::TrainerState& state, const runtime::TrainingSession& session,
+             int64_t total_steps);
+  void Step(const runtime::StepReport& report, absl::Time now);
+  void Validation(int64_t step, double loss);
+  void Hold(absl::Duration held);
+  // `must`: at once; else when it is time.
+  void Send(absl::Time now, bool must);
+
+  const v1::Progress& progress() const { return progress_; }
+
+ private:
+  void LogStep(absl::Time now, bool must);
+
+  MessageChannel* const channel_;
+  const bool log_;
+  v1::Progress progress_;
+  int64_t total_steps_ = 0;
+  bool pending_ = false;  // a Send that must be was refused
+  absl::Time last_sent_ = absl::InfinitePast();
+  absl::Time last_logged_ = absl::InfinitePast();
+};
+
+}  // namespace milepost::worker
+
+#endif  // MILEPOST_WORKER_TRAINER_PROGRESS_H_

@@ -1,0 +1,229 @@
+#include "worker/trainer/train.h"
+
+#include <spdlog/spdlog.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/rpc/status.h"
+#include "common/spec/to_yaml.h"
+#include "common/status_macros.h"
+#include "engine/comm/gloo.h"
+#include "engine/comm/in_process.h"
+#include "engine/plan/step_plan.h"
+#include "engine/runtime/session.h"
+#include "milepost/v1/trainer.pb.h"
+#include "worker/trainer/checkpoint_reader.h"
+#include "worker/trainer/checkpoint_uploader.h"
+#include "worker/trainer/failure.h"
+#include "worker/trainer/progress.h"
+#include "worker/trainer/rendezvous.h"
+#include "worker/trainer/signals.h"
+
+namespace milepost::worker {
+
+namespace {
+
+constexpr absl::Duration kHandOver = absl::Seconds(10);
+constexpr absl::Duration kMeetingTime = absl::Minutes(5);
+constexpr absl::Duration kRestorePatience = absl::Minutes(10);
+constexpr absl::Duration kPatience = absl::Seconds(5);  // before saying what is waited for
+
+absl::Time Now() { return Clock::Real()->Now(); }
+
+class Trainer {
+ public:
+  Trainer(v1::TrainerStart start, MessageChannel* channel)
+      : message_(std::move(start)),
+        start_(message_.start()),
+        spec_(start_.spec()),
+        progress_(channel, start_.rank() == 0) {}
+
+  TrainerExit Run();
+
+ private:
+  absl::Status Meet();
+  absl::Status Restore();
+  void MakeUploader();
+  // nullopt: on to the next step.
+  std::optional<TrainerExit> OneStep();
+  absl::Status AfterStep(const runtime::StepReport& report);
+  bool IsCheckpointStep(int64_t step) const;
+  TrainerExit Finish();
+  TrainerExit FinishStopped();
+  static TrainerExit Fenced();
+
+  const v1::TrainerStart message_;
+  const v1::StartRank& start_;
+  const v1::JobSpec& spec_;
+  ProgressReporter progress_;
+  bool fenced_ = false;
+  bool stop_agreed_ = false;
+  int64_t saved_step_ = -1;
+  std::unique_ptr<comm::Communicator> communicator_;
+  std::unique_ptr<runtime::TrainingSession> session_;
+  std::unique_ptr<CheckpointUploader> uploader_;
+};
+
+absl::Status Trainer::Meet() {
+  if (start_.world() == 1) {
+    communicator_ = std::move(comm::MakeInProcessGroup(1)[0]);
+    return absl::OkStatus();
+  }
+  RendezvousStore store(v1::RendezvousService::NewStub(MakeChannel(message_.coordinator())),
+                        start_.job(), start_.generation(), StopRequested);
+  comm::GlooOptions options;
+  options.connect_timeout = kMeetingTime;
+  options.host = LocalAddressTowards(message_.coordinator());
+  auto communicator = comm::ConnectGloo(start_.rank(), start_.world(), &store, options);
+  fenced_ = store.fenced();
+  if (!communicator.ok()) return communicator.status();
+  communicator_ = *std::move(communicator);
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Restore() {
+  CheckpointReader reader(v1::CheckpointService::NewStub(MakeChannel(message_.coordinator())),
+                          kRestorePatience, StopRequested);
+  const absl::Time begin = Now();
+  MP_ASSIGN_OR_RETURN(v1::CheckpointManifest manifest, reader.Manifest(start_.checkpoint()));
+  MP_RETURN_IF_ERROR(reader.Read(manifest, session_->state_tensors(), session_->RestoreTargets()));
+  MP_RETURN_IF_ERROR(session_->FinishRestore(manifest.state()));
+  spdlog::info("step {}: restored {} in {:.2f} s", session_->step(), start_.checkpoint(),
+               absl::ToDoubleSeconds(Now() - begin));
+  saved_step_ = session_->step();
+  return absl::OkStatus();
+}
+
+void Trainer::MakeUploader() {
+  UploaderOptions options;
+  options.job = start_.job();
+  options.generation = start_.generation();
+  options.rank = start_.rank();
+  options.world = start_.world();
+  options.model_yaml = MessageToYaml(spec_.model());
+  options.tensors = session_->state_tensors();
+  uploader_ = std::make_unique<CheckpointUploader>(message_.coordinator(), std::move(options),
+                                                   session_->SaveSources());
+}
+
+TrainerExit Trainer::Fenced() {
+  return {kExitFenced, v1::FAILURE_CLASS_UNSPECIFIED,
+          "a newer generation of this job exists: leaving"};
+}
+
+TrainerExit Trainer::Run() {
+  if (absl::Status status = Meet(); !status.ok()) {
+    if (fenced_) return Fenced();
+    if (StopRequested()) return {.code = kExitStopped};
+    return SetupFailure(status);
+  }
+  auto session =
+      runtime::TrainingSession::Create(spec_, {.threads = message_.threads()}, communicator_.get());
+  if (!session.ok()) return SetupFailure(session.status());
+  session_ = *std::move(session);
+  if (start_.checkpoint().empty()) {
+    if (absl::Status status = session_->InitializeParameters(); !status.ok()) {
+      return SetupFailure(status);
+    }
+  } else if (absl::Status status = Restore(); !status.ok()) {
+    if (StopRequested() && absl::IsCancelled(status)) return {.code = kExitStopped};
+    return RestoreFailure(status);
+  }
+  MakeUploader();
+  progress_.Begin(session_->trainer_state(), *session_, spec_.train().steps());
+  while (session_->step() < spec_.train().steps() && !stop_agreed_) {
+    if (std::optional<TrainerExit> exit = OneStep()) return *std::move(exit);
+  }
+  progress_.Send(Now(), /*must=*/true);
+  return session_->step() < spec_.train().steps() ? FinishStopped() : Finish();
+}
+
+std::optional<TrainerExit> Trainer::OneStep() {
+  auto report = session_->Step(StopRequested());
+  if (!report.ok()) return StepFailure(report.status());
+  stop_agreed_ = report->stop_agreed;
+  progress_.Step(*report, Now());
+  if (absl::Status status = AfterStep(*report); !status.ok()) return StepFailure(status);
+  if (absl::IsAborted(uploader_->State().last)) return Fenced();
+  return std::nullopt;
+}
+
+bool Trainer::IsCheckpointStep(int64_t step) const {
+  const int64_t every = spec_.checkpoint().every();
+  return step == spec_.train().steps() || stop_agreed_ || (every > 0 && step % every == 0);
+}
+
+absl::Status Trainer::AfterStep(const runtime::StepReport& report) {
+  const int64_t step = report.step;
+  const bool last = step == spec_.train().steps();
+  const bool first = step == progress_.progress().start_step() + 1;
+  const int64_t every = spec_.train().validation().every();
+  const bool validate =
+      !spec_.data().validation().empty() && (last || (every > 0 && step % every == 0));
+  // The first step is news at once, not after a validation.
+  progress_.Send(Now(), first);
+  if (validate) {
+    MP_ASSIGN_OR_RETURN(runtime::EvaluationReport evaluation, session_->Evaluate());
+    progress_.Validation(step, evaluation.loss);
+    progress_.Send(Now(), /*must=*/true);
+  }
+  if (IsCheckpointStep(step)) {
+    const absl::Duration held =
+        uploader_->Save(session_->SaveSources(), session_->trainer_state(), last || stop_agreed_);
+    progress_.Hold(held);
+    saved_step_ = step;
+  }
+  return absl::OkStatus();
+}
+
+TrainerExit Trainer::FinishStopped() {
+  spdlog::info("step {}: stopped as told, saving", session_->step());
+  const absl::Status status = uploader_->Wait(Now() + absl::Seconds(message_.stop_seconds()));
+  if (absl::IsAborted(status)) return Fenced();
+  if (!status.ok()) {
+    spdlog::warn("step {}: leaving without a checkpoint of this step: {}", session_->step(),
+                 std::string(status.message()));
+  }
+  return {.code = kExitStopped};
+}
+
+TrainerExit Trainer::Finish() {
+  absl::Status status = uploader_->Wait(Now() + kPatience);
+  if (absl::IsDeadlineExceeded(status)) {
+    spdlog::info("step {}: all steps are done; waiting for the last checkpoint to be committed",
+                 session_->step());
+    status = uploader_->Wait(absl::InfiniteFuture());
+  }
+  if (absl::IsAborted(status)) return Fenced();
+  if (status.ok()) return {};
+  return {absl::IsResourceExhausted(status) ? kExitError : kExitNetwork, v1::FAILURE_CLASS_HOST,
+          absl::StrCat("all steps are done, but the last checkpoint could not be saved: ",
+                       std::string(status.message()))};
+}
+
+}  // namespace
+
+int Train(MessageChannel channel) {
+  v1::TrainerStart start;
+  if (absl::Status status = channel.Receive(&start, Now() + kHandOver); !status.ok()) {
+    spdlog::error("no start message from the worker: {}", std::string(status.message()));
+    return kExitError;
+  }
+  Trainer trainer(std::move(start), &channel);
+  const TrainerExit exit = trainer.Run();
+  if (!exit.message.empty()) {
+    spdlog::error("{}", exit.message);
+    v1::TrainerMessage message;
+    message.mutable_failure()->set_class_(exit.failure_class);
+    message.mutable_failure()->set_message(exit.message);
+    (void)channel.Send(message, Now() + absl::Seconds(1));
+  }
+  return exit.code;
+}
+
+}  // namespace milepost::worker

@@ -1,0 +1,16 @@
+// One rank's attempt, from the worker's TrainerStart to the process's exit code.
+#ifndef MILEPOST_WORKER_TRAINER_TRAIN_H_
+#define MILEPOST_WORKER_TRAINER_TRAIN_H_
+
+#include "common/message_channel.h"
+
+namespace milepost::worker {
+
+// Reads TrainerStart from `channel`, meets the other ranks, restores or initialises, steps to the
+// end or until a stop is agreed, and waits for the last checkpoint. Reports progress and failures
+// on `channel` and logs to spdlog's default logger. Returns an exit code of common/exit_codes.h.
+int Train(MessageChannel channel);
+
+}  // namespace milepost::worker
+
+#endif  // MILEPOST_WORKER_TRAINER_TRAIN_H_

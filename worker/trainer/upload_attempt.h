@@ -1,0 +1,75 @@
+// One attempt to bring a checkpoint's copy to the coordinator: Begin, this rank's streams, Commit.
+#ifndef MILEPOST_WORKER_TRAINER_UPLOAD_ATTEMPT_H_
+#define MILEPOST_WORKER_TRAINER_UPLOAD_ATTEMPT_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "engine/state/layout.h"
+#include "milepost/v1/checkpoint.grpc.pb.h"
+
+namespace grpc {
+class ClientContext;
+}
+
+namespace milepost::worker {
+
+// Streams of each rank: small checkpoints need one, large ones fill two connections.
+int StreamsPerRank(int64_t checkpoint_bytes, int world);
+
+struct Upload {
+  v1::BeginCheckpointRequest begin;
+  int rank = 0;
+  int streams_of_rank = 1;
+  // This rank's part, cut into chunks; the memory stays as it is during the attempt.
+  std::vector<state::TensorSlice> chunks;
+  const state::StateLayout* layout = nullptr;
+};
+
+enum class UploadEnd {
+  kCommitted,
+  kRetry,  // the coordinator is away or forgot what was sent: from the start again
+  kFullDisk,
+  kSuperseded,  // a later checkpoint of this job was begun: this one can never be complete
+  kFenced,      // a newer generation exists
+  kFailed,      // anything else
+};
+struct UploadResult {
+  UploadEnd end;
+  absl::Status status;     // not OK unless committed
+  std::string checkpoint;  // its name, once begun
+};
+
+class Uploader {
+ public:
+  // One connection per stream of this rank.
+  Uploader(const std::string& coordinator, int streams_of_rank);
+  ~Uploader();
+
+  // Blocks; every call in it has a deadline, so that a silent coordinator is kRetry.
+  UploadResult Run(const Upload& upload);
+  // Ends a Run in progress, and all later ones, at once (kRetry). Any thread.
+  void Cancel();
+
+ private:
+  class Call;
+  UploadResult RunBegun(const Upload& upload, const std::string& name);
+  absl::StatusOr<std::string> Begin(const Upload& upload);
+  absl::Status WriteStreams(const Upload& upload, const std::string& name);
+  absl::Status WriteStream(const Upload& upload, const std::string& name, int stream);
+  absl::Status Commit(const Upload& upload, const std::string& name);
+
+  std::vector<std::unique_ptr<v1::CheckpointService::StubInterface>> stubs_;
+  absl::Mutex mutex_;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace milepost::worker
+
+#endif  // MILEPOST_WORKER_TRAINER_UPLOAD_ATTEMPT_H_

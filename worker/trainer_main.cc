@@ -1,0 +1,75 @@
+// milepost-trainer: one rank of a training attempt (started by milepost-worker), or text generation
+// from a checkpoint.
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <string>
+#include <thread>
+
+#include "common/exit_codes.h"
+#include "common/message_channel.h"
+#include "common/version.h"
+#include "worker/trainer/generate.h"
+#include "worker/trainer/signals.h"
+#include "worker/trainer/train.h"
+
+namespace milepost::worker {
+namespace {
+
+int RunGenerate(const GenerateRequest& request) {
+  absl::Status status = Generate(request);
+  if (!status.ok()) spdlog::error("{}", std::string(status.message()));
+  return ExitCodeOf(status);
+}
+
+void AddGenerateOptions(CLI::App* generate, GenerateRequest* request) {
+  generate->add_option("--coordinator", request->coordinator, "host:port")->required();
+  generate->add_option("--checkpoint", request->checkpoint, "checkpoints/<number>")->required();
+  generate->add_option("--prompt", request->prompt, "text, for a byte-level model");
+  generate->add_option("--prompt-ids", request->prompt_ids, "token ids: 1,2,3");
+  generate->add_option("--tokens", request->options.tokens, "how many to generate")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  generate->add_option("--temperature", request->options.temperature, "0: the likeliest token")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  generate->add_option("--top-k", request->options.top_k, "only the k likeliest; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  generate->add_option("--seed", request->options.seed)->capture_default_str();
+  generate->add_option("--threads", request->options.threads)
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+}
+
+int Main(int argc, char** argv) {
+  spdlog::set_default_logger(spdlog::stderr_logger_mt("trainer"));
+  spdlog::set_pattern("%H:%M:%S.%e %L %v");
+  CLI::App app{"One rank of a training attempt, or text from a checkpoint."};
+  app.set_version_flag("--version", kVersion);
+  app.require_subcommand(1);
+  int channel_fd = -1;
+  CLI::App* train = app.add_subcommand("train", "run one rank; started by milepost-worker");
+  train->add_option("--channel-fd", channel_fd, "descriptor of the channel to the worker")
+      ->required();
+  GenerateRequest request;
+  CLI::App* generate =
+      app.add_subcommand("generate", "print text that a checkpoint's model writes");
+  request.threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  AddGenerateOptions(generate, &request);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  if (generate->parsed()) return RunGenerate(request);
+  InstallTrainerSignals();
+  return Train(MessageChannel(UniqueFd(channel_fd)));
+}
+
+}  // namespace
+}  // namespace milepost::worker
+
+int main(int argc, char** argv) { return milepost::worker::Main(argc, argv); }
