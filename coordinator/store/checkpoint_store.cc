@@ -172,6 +172,34 @@ absl::StatusOr<std::string> CheckpointStore::FindTwinLocked(
   return std::string();
 }
 
+// A rank begins a later step only once its part of the earlier one is committed or given up: what is
+// still open of earlier steps can never be complete, and a rank that comes late with one is told so
+// instead of waiting for the others for ever.
+absl::Status CheckpointStore::SupersedeLocked(const v1::BeginCheckpointRequest& request) {
+  const auto refuse = [&](const std::string& name, int64_t step) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "step ", request.step(), " is superseded: ", name, " of step ", step, " was begun since"));
+  };
+  for (const auto& [number, committed] : committed_) {
+    const v1::Checkpoint& other = committed.checkpoint;
+    if (other.job() == request.job() && other.generation() == request.generation() &&
+        other.step() > request.step()) {
+      return refuse(other.name(), other.step());
+    }
+  }
+  std::vector<std::shared_ptr<OpenCheckpoint>> earlier;
+  for (const auto& [number, open] : open_) {
+    if (open->request.job() != request.job()) continue;
+    if (open->request.step() > request.step()) return refuse(open->name, open->request.step());
+    if (!open->committing) earlier.push_back(open);
+  }
+  for (const auto& open : earlier) {
+    DropLocked(open, absl::FailedPreconditionError(absl::StrCat(
+                         open->name, " is superseded by the one of step ", request.step())));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::string> CheckpointStore::Begin(const v1::BeginCheckpointRequest& request) {
   MP_RETURN_IF_ERROR(CheckTensors(request.tensors()));
   if (request.streams() < 1 || request.streams() > kMaxStreams || request.bytes() < 0) {
@@ -182,13 +210,7 @@ absl::StatusOr<std::string> CheckpointStore::Begin(const v1::BeginCheckpointRequ
   absl::MutexLock lock(&mutex_);
   MP_ASSIGN_OR_RETURN(std::string twin, FindTwinLocked(request));
   if (!twin.empty()) return twin;
-  std::vector<std::shared_ptr<OpenCheckpoint>> of_job;
-  for (const auto& [number, open] : open_) {
-    if (open->request.job() == request.job()) of_job.push_back(open);
-  }
-  if (of_job.size() >= kMaxOpenPerJob && !of_job[0]->committing) {
-    DropLocked(of_job[0], absl::AbortedError("overtaken by later checkpoints of its job"));
-  }
+  MP_RETURN_IF_ERROR(SupersedeLocked(request));
   MP_RETURN_IF_ERROR(ReserveLocked(request));
   auto open = std::make_shared<OpenCheckpoint>();
   MP_ASSIGN_OR_RETURN(open->number, NextNumberLocked());

@@ -61,7 +61,8 @@ class CheckpointStore {
   ~CheckpointStore();
 
   // Reserves space and opens the checkpoint. The same (job, generation, step) gives the same name
-  // while it is open. Drops what older generations of the job have open. ALREADY_EXISTS when that
+  // while it is open. Drops what older generations or earlier steps of the job have open;
+  // FAILED_PRECONDITION when a later step of the generation was begun or committed already. ALREADY_EXISTS when that
   // one is committed: the message starts with its name. INVALID_ARGUMENT for tensors that are not
   // well-formed.
   absl::StatusOr<std::string> Begin(const v1::BeginCheckpointRequest& request);
@@ -126,6 +127,8 @@ class CheckpointStore {
   absl::Status SweepOrphans(const std::set<int64_t>& known);
   // The open or committed twin of what is to begin: its name, or OK and an empty name.
   absl::StatusOr<std::string> FindTwinLocked(const v1::BeginCheckpointRequest& request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status SupersedeLocked(const v1::BeginCheckpointRequest& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status ReserveLocked(const v1::BeginCheckpointRequest& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

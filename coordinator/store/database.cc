@@ -109,7 +109,7 @@ Database::~Database() {
 
 absl::StatusOr<std::unique_ptr<Database>> Database::Open(const std::string& dir) {
   std::error_code error;
-  std::filesystem::create_directories(dir, error);
+  std::filesystem::create_directories(absl::StrCat(dir, "/db"), error);
   if (error) {
     return absl::PermissionDeniedError(
         absl::StrCat("data directory ", dir, ": cannot be made: ", error.message()));

@@ -1,0 +1,119 @@
+// milepost-coordinator: parses, wires and runs.
+#include <grpc/support/log.h>
+#include <signal.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/exit_codes.h"
+#include "coordinator/rpc/server.h"
+
+namespace milepost::coordinator {
+namespace {
+
+struct Flags {
+  std::string data_dir;
+  std::string listen = "127.0.0.1:7070";
+  std::string address_file;
+  double lease_seconds = 5;
+  std::string log_level = "info";
+  bool insecure = false;
+};
+
+void AddFlags(CLI::App* app, Flags* flags) {
+  app->add_option("--data-dir", flags->data_dir, "Where jobs and checkpoints are kept")->required();
+  app->add_option("--listen", flags->listen, "HOST:PORT; port 0 takes any free one")
+      ->capture_default_str();
+  app->add_option("--address-file", flags->address_file,
+                  "Write HOST:PORT here once the coordinator serves");
+  app->add_option("--lease-seconds", flags->lease_seconds,
+                  "A worker that is silent for so long counts as lost")
+      ->check(CLI::Range(0.2, 3600.0))
+      ->capture_default_str();
+  app->add_option("--log-level", flags->log_level, "debug, info, warn or error")
+      ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
+      ->capture_default_str();
+  app->add_flag("--insecure", flags->insecure,
+                "Listen on an address that is not loopback, without authentication");
+}
+
+// gRPC's own complaints repeat what we say better.
+void ForwardGrpcLog(gpr_log_func_args* args) {
+  spdlog::debug("grpc: {}:{}: {}", args->file, args->line, args->message);
+}
+
+// All or nothing: a reader sees the whole address or no file.
+absl::Status WriteAddress(const std::string& path, const std::string& address) {
+  const std::string temporary = absl::StrCat(path, ".tmp.", getpid());
+  std::ofstream file(temporary, std::ios::trunc);
+  file << address << "\n";
+  file.close();
+  if (!file.good() || std::rename(temporary.c_str(), path.c_str()) != 0) {
+    std::remove(temporary.c_str());
+    return absl::PermissionDeniedError(
+        absl::StrCat("--address-file: ", path, " cannot be written"));
+  }
+  return absl::OkStatus();
+}
+
+int Fail(const absl::Status& status) {
+  spdlog::error("{}", std::string(status.message()));
+  return ExitCodeOf(status);
+}
+
+int Run(const Flags& flags, const sigset_t& signals) {
+  ServerOptions options;
+  options.store.dir = flags.data_dir;
+  options.coordinator.config.lease = absl::Seconds(flags.lease_seconds);
+  options.listen = flags.listen;
+  options.insecure = flags.insecure;
+  auto server = CoordinatorServer::Start(options);
+  if (!server.ok()) return Fail(server.status());
+  if (!flags.address_file.empty()) {
+    absl::Status status = WriteAddress(flags.address_file, (*server)->address());
+    if (!status.ok()) return Fail(status);
+  }
+  spdlog::info("serving on {}, data in {}", (*server)->address(), flags.data_dir);
+  int signal = 0;
+  sigwait(&signals, &signal);
+  spdlog::info("stopping: {}", strsignal(signal));
+  (*server)->Stop();
+  return kExitOk;
+}
+
+int Main(int argc, char** argv) {
+  // Blocked before any thread starts, so that every thread inherits it and sigwait gets them.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+
+  Flags flags;
+  CLI::App app("The coordinator of Milepost: queues jobs, tracks workers, keeps checkpoints.",
+               "milepost-coordinator");
+  AddFlags(&app, &flags);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  spdlog::set_default_logger(spdlog::stderr_logger_mt("coordinator"));
+  spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e %^%l%$ coordinator: %v");
+  spdlog::set_level(spdlog::level::from_str(flags.log_level));
+  spdlog::flush_on(spdlog::level::info);
+  gpr_set_log_function(ForwardGrpcLog);
+  return Run(flags, signals);
+}
+
+}  // namespace
+}  // namespace milepost::coordinator
+
+int main(int argc, char** argv) { return milepost::coordinator::Main(argc, argv); }

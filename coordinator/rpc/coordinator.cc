@@ -1,0 +1,416 @@
+#include "coordinator/rpc/coordinator.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/spec/validate.h"
+#include "common/status_macros.h"
+#include "coordinator/rpc/worker_session.h"
+#include "coordinator/store/checkpoint_store.h"
+#include "coordinator/store/log_store.h"
+#include "coordinator/store/store.h"
+
+namespace milepost::coordinator {
+
+namespace {
+
+constexpr absl::Duration kLongestSleep = absl::Seconds(1);
+constexpr absl::Duration kPauseAfterFailure = absl::Milliseconds(500);
+constexpr int kHeartbeatsPerLease = 5;
+constexpr int kMaxWorkerIdBytes = 128;
+constexpr int kMaxSlots = 1024;
+constexpr size_t kMaxRequestIdBytes = 128;
+
+class SteadyClock : public Clock {
+ public:
+  absl::Time Now() override {
+    return wall_ + absl::FromChrono(std::chrono::steady_clock::now() - steady_);
+  }
+
+ private:
+  const absl::Time wall_ = absl::Now();
+  const std::chrono::steady_clock::time_point steady_ = std::chrono::steady_clock::now();
+};
+
+std::string NewUid() {
+  std::random_device random;
+  auto word = [&] { return static_cast<uint64_t>(random()) << 32 | random(); };
+  return absl::StrFormat("%016x%016x", word(), word());
+}
+
+absl::Status CheckHello(const v1::Hello& hello) {
+  const std::string& id = hello.worker_id();
+  const bool good = std::all_of(id.begin(), id.end(), [](char c) {
+    return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
+  });
+  if (id.empty() || id.size() > kMaxWorkerIdBytes || !good) {
+    return absl::InvalidArgumentError(absl::StrCat("worker_id: must be 1 to ", kMaxWorkerIdBytes,
+                                                   " letters, digits, '-', '_' and '.', not '",
+                                                   id.substr(0, 200), "'"));
+  }
+  if (hello.slots_size() < 1 || hello.slots_size() > kMaxSlots) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("slots: must be 1 to ", kMaxSlots, ", not ", hello.slots_size()));
+  }
+  if (hello.incarnation() < 1) {
+    return absl::InvalidArgumentError("incarnation: must be at least 1");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Coordinator::Coordinator(Store* store, CoordinatorOptions options)
+    : store_(store),
+      options_(std::move(options)),
+      own_clock_(options_.clock == nullptr ? std::make_unique<SteadyClock>() : nullptr),
+      clock_(options_.clock == nullptr ? own_clock_.get() : options_.clock),
+      rendezvous_(store) {}
+
+Coordinator::~Coordinator() { Stop(); }
+
+absl::Status Coordinator::Start() {
+  MP_RETURN_IF_ERROR(rendezvous_.Load());
+  absl::MutexLock lock(&mutex_);
+  MP_ASSIGN_OR_RETURN(state_, store_->LoadState());
+  for (const auto& [number, record] : state_.jobs()) versions_[number] = 1;
+  const std::set<int64_t> active = state_.active();
+  for (int64_t number : active) {
+    const std::string name = JobName(number);
+    const auto newest = store_->checkpoints().Newest(name);
+    MP_RETURN_IF_ERROR(ApplyLocked(CheckpointsChanged{name, newest ? newest->name() : "",
+                                                      newest ? newest->step() : 0})
+                           .status());
+  }
+  MP_RETURN_IF_ERROR(ApplyLocked(CoordinatorRestarted{}).status());
+  timer_thread_ = std::thread([this] { RunTimer(); });
+  return absl::OkStatus();
+}
+
+void Coordinator::Stop() {
+  std::map<std::string, std::shared_ptr<WorkerSession>> sessions;
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    sessions.swap(sessions_);  // a stream that ends now says nothing about its worker
+    changed_.SignalAll();
+    timer_.SignalAll();
+  }
+  for (auto& [name, session] : sessions) {
+    session->Cut(absl::UnavailableError("the coordinator is stopping"));
+  }
+  if (timer_thread_.joinable()) timer_thread_.join();
+}
+
+void Coordinator::RunTimer() {
+  absl::MutexLock lock(&mutex_);
+  while (!stopping_) {
+    const absl::Time now = clock_->Now();
+    const absl::Time due = NextDeadline(state_);
+    absl::Duration sleep = std::min(due - now, kLongestSleep);
+    if (sleep <= absl::ZeroDuration()) {
+      const auto outcome = ApplyLocked(Tick{});
+      sleep = outcome.ok() ? absl::ZeroDuration() : kPauseAfterFailure;
+    }
+    if (sleep > absl::ZeroDuration()) timer_.WaitWithTimeout(&mutex_, sleep);
+  }
+}
+
+absl::StatusOr<Outcome> Coordinator::ApplyLocked(const Event& event) {
+  if (stopping_) return absl::UnavailableError("the coordinator is stopping");
+  Outcome outcome = Decide(state_, event, clock_->Now(), options_.config);
+  MP_RETURN_IF_ERROR(outcome.status);
+  if (outcome.NeedsWrite()) {
+    if (absl::Status status = store_->Write(outcome); !status.ok()) {
+      spdlog::error("a change of state cannot be stored and did not happen: {}",
+                    std::string(status.message()));
+      return status;
+    }
+  }
+  for (const auto& [number, record] : outcome.jobs) {
+    const v1::JobRecord* before = state_.FindJob(number);
+    if (before == nullptr || before->job().state() != record.job().state()) {
+      const std::string& detail = record.job().reason_detail();
+      spdlog::info("{} is {}, generation {}{}{}", JobName(number),
+                   v1::JobState_Name(record.job().state()).substr(10), record.job().generation(),
+                   detail.empty() ? "" : ": ", detail);
+    }
+  }
+  state_.Apply(outcome);
+  DispatchLocked(outcome);
+  return outcome;
+}
+
+void Coordinator::DispatchLocked(const Outcome& outcome) {
+  for (int64_t number : outcome.ended_attempts) {
+    rendezvous_.Drop(number);
+    const int64_t next = state_.FindJob(number)->job().generation() + 1;
+    store_->checkpoints().AbortOlder(JobName(number), next);
+  }
+  for (const auto& [number, record] : outcome.jobs) ++versions_[number];
+  if (!outcome.jobs.empty()) changed_.SignalAll();
+  if (!outcome.jobs.empty() || !outcome.workers.empty()) timer_.Signal();
+  for (const Action& action : outcome.actions) {
+    auto session = sessions_.find(action.worker);
+    if (session == sessions_.end()) continue;
+    if (action.close) {
+      spdlog::warn("{}: {}", action.worker, std::string(action.reason.message()));
+      session->second->Cut(action.reason);
+      sessions_.erase(session);
+    } else {
+      session->second->Send(action.message);
+    }
+  }
+}
+
+// ---- jobs ----
+
+absl::Status Coordinator::CheckSpec(v1::JobSpec* spec) {
+  NormalizeJobSpec(spec);
+  MP_RETURN_IF_ERROR(ValidateJobSpec(*spec));
+  const std::string& from = spec->checkpoint().resume_from();
+  if (!from.empty()) {
+    auto checkpoint = store_->checkpoints().Get(from);
+    if (!checkpoint.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("checkpoint.resume_from: ", std::string(checkpoint.status().message())));
+    }
+    if (checkpoint->checkpoint().damaged()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("checkpoint.resume_from: ", from, " is damaged"));
+    }
+  }
+  return options_.admission ? options_.admission(*spec) : absl::OkStatus();
+}
+
+absl::StatusOr<v1::Job> Coordinator::Submit(const v1::SubmitJobRequest& request) {
+  if (request.request_id().size() > kMaxRequestIdBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("request_id: at most ", kMaxRequestIdBytes, " bytes"));
+  }
+  JobSubmitted event{.request_id = request.request_id(), .uid = NewUid(), .spec = request.spec()};
+  MP_RETURN_IF_ERROR(CheckSpec(&event.spec));
+  if (request.validate_only()) {
+    v1::Job job;
+    *job.mutable_spec() = event.spec;
+    return job;
+  }
+  absl::MutexLock lock(&mutex_);
+  MP_ASSIGN_OR_RETURN(Outcome outcome, ApplyLocked(event));
+  return FindLocked(outcome.job);
+}
+
+absl::StatusOr<v1::Job> Coordinator::FindLocked(const std::string& name) {
+  const v1::JobRecord* record = state_.FindJob(JobNumber(name));
+  if (record == nullptr) return absl::NotFoundError(absl::StrCat("there is no job '", name, "'"));
+  return record->job();
+}
+
+absl::StatusOr<v1::Job> Coordinator::Get(const std::string& name) {
+  absl::MutexLock lock(&mutex_);
+  return FindLocked(name);
+}
+
+std::vector<v1::Job> Coordinator::List(int64_t before, int limit) {
+  absl::MutexLock lock(&mutex_);
+  std::vector<v1::Job> jobs;
+  auto end = before == 0 ? state_.jobs().end() : state_.jobs().lower_bound(before);
+  for (auto it = std::make_reverse_iterator(end);
+       it != state_.jobs().rend() && static_cast<int>(jobs.size()) < limit; ++it) {
+    jobs.push_back(it->second.job());
+  }
+  return jobs;
+}
+
+absl::StatusOr<v1::Job> Coordinator::Cancel(const std::string& name) {
+  absl::MutexLock lock(&mutex_);
+  MP_RETURN_IF_ERROR(ApplyLocked(JobCancelled{name}).status());
+  return FindLocked(name);
+}
+
+absl::StatusOr<v1::Job> Coordinator::Resume(const v1::ResumeJobRequest& request) {
+  JobResumed event{.job = request.name(), .request_id = request.request_id()};
+  if (request.has_new_steps()) event.new_steps = request.new_steps();
+  absl::MutexLock lock(&mutex_);
+  const auto newest = store_->checkpoints().Newest(request.name());
+  MP_RETURN_IF_ERROR(ApplyLocked(CheckpointsChanged{request.name(), newest ? newest->name() : "",
+                                                    newest ? newest->step() : 0})
+                         .status());
+  MP_RETURN_IF_ERROR(ApplyLocked(event).status());
+  return FindLocked(request.name());
+}
+
+absl::StatusOr<Coordinator::Snapshot> Coordinator::Wait(const std::string& name, uint64_t seen,
+                                                        absl::Duration timeout) {
+  const int64_t number = JobNumber(name);
+  const absl::Time deadline = absl::Now() + timeout;
+  absl::MutexLock lock(&mutex_);
+  while (!stopping_ && state_.FindJob(number) != nullptr && versions_[number] == seen) {
+    if (changed_.WaitWithDeadline(&mutex_, deadline)) break;
+  }
+  if (stopping_) return absl::UnavailableError("the coordinator is stopping");
+  MP_ASSIGN_OR_RETURN(v1::Job job, FindLocked(name));
+  return Snapshot{std::move(job), versions_[number]};
+}
+
+void Coordinator::WaitLogs(absl::Duration timeout) {
+  absl::MutexLock lock(&mutex_);
+  if (!stopping_) changed_.WaitWithTimeout(&mutex_, timeout);
+}
+
+// ---- workers ----
+
+absl::Status Coordinator::Attach(const std::shared_ptr<WorkerSession>& session,
+                                 const v1::Hello& hello) {
+  MP_RETURN_IF_ERROR(CheckHello(hello));
+  v1::CoordinatorMessage welcome;
+  const double lease = absl::ToDoubleSeconds(options_.config.lease);
+  welcome.mutable_welcome()->set_lease_seconds(lease);
+  welcome.mutable_welcome()->set_heartbeat_seconds(lease / kHeartbeatsPerLease);
+  session->Send(std::move(welcome));
+
+  absl::MutexLock lock(&mutex_);
+  std::shared_ptr<WorkerSession>& slot = sessions_[session->worker()];
+  std::shared_ptr<WorkerSession> before = std::exchange(slot, session);
+  absl::Status status = ApplyLocked(WorkerHello{hello}).status();
+  if (!status.ok()) {
+    if (before == nullptr) {
+      sessions_.erase(session->worker());
+    } else {
+      slot = before;
+    }
+    return status;
+  }
+  if (before != nullptr) before->Cut(absl::AbortedError("a newer stream of this worker is open"));
+  spdlog::info("{} connected: {} slots, incarnation {}, {} ranks", session->worker(),
+               hello.slots_size(), hello.incarnation(), hello.ranks_size());
+  return absl::OkStatus();
+}
+
+void Coordinator::Receive(const std::shared_ptr<WorkerSession>& session,
+                          v1::WorkerMessage message) {
+  const std::string& worker = session->worker();
+  if (message.has_logs()) StoreLogs(message.logs());
+  absl::MutexLock lock(&mutex_);
+  auto current = sessions_.find(worker);
+  if (current == sessions_.end() || current->second != session) return;
+  absl::Status status;
+  switch (message.message_case()) {
+    case v1::WorkerMessage::kRankReport:
+      status =
+          ApplyLocked(RankReported{worker, std::move(*message.mutable_rank_report())}).status();
+      break;
+    case v1::WorkerMessage::kProgress:
+      status = ApplyLocked(RankProgressed{worker, std::move(*message.mutable_progress())}).status();
+      break;
+    case v1::WorkerMessage::kLeaving:
+      spdlog::info("{} is leaving: {}", worker, message.leaving().reason());
+      status = ApplyLocked(WorkerLeaving{worker, message.leaving().reason()}).status();
+      break;
+    default:
+      status = ApplyLocked(WorkerHeartbeat{worker}).status();
+  }
+  if (!status.ok()) session->Cut(status);
+}
+
+void Coordinator::Detach(const std::shared_ptr<WorkerSession>& session) {
+  absl::MutexLock lock(&mutex_);
+  auto current = sessions_.find(session->worker());
+  if (current == sessions_.end() || current->second != session) return;
+  sessions_.erase(current);
+  spdlog::info("{} disconnected", session->worker());
+  // Should this not be stored, the lease runs out all the same.
+  (void)ApplyLocked(WorkerStreamLost{session->worker()});
+}
+
+void Coordinator::StoreLogs(const v1::LogBatch& batch) {
+  std::map<int64_t, std::vector<v1::LogLine>> by_job;
+  for (const v1::LogLine& line : batch.lines()) by_job[JobNumber(line.job())].push_back(line);
+  for (auto& [number, lines] : by_job) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (state_.FindJob(number) == nullptr) continue;
+    }
+    absl::Status status = store_->logs().Append(number, std::move(lines));
+    if (!status.ok()) {
+      spdlog::warn("log lines of {} are lost: {}", JobName(number), std::string(status.message()));
+    }
+  }
+  absl::MutexLock lock(&mutex_);
+  changed_.SignalAll();
+}
+
+v1::Worker Coordinator::DescribeLocked(const v1::WorkerRecord& record) {
+  v1::Worker worker = record.worker();
+  for (int64_t number : state_.active()) {
+    const v1::JobRecord& job = *state_.FindJob(number);
+    for (const v1::RankRecord& rank : job.ranks()) {
+      if (rank.gone() || rank.worker() != worker.name()) continue;
+      v1::RankPlacementOfJob* assignment = worker.add_assignments();
+      assignment->set_job(job.job().name());
+      assignment->set_generation(job.job().generation());
+      assignment->set_rank(rank.rank());
+      assignment->set_slot(rank.slot());
+    }
+  }
+  return worker;
+}
+
+absl::StatusOr<v1::Worker> Coordinator::GetWorker(const std::string& name) {
+  absl::MutexLock lock(&mutex_);
+  const v1::WorkerRecord* record = state_.FindWorker(name);
+  if (record == nullptr) {
+    return absl::NotFoundError(absl::StrCat("there is no worker '", name, "'"));
+  }
+  return DescribeLocked(*record);
+}
+
+std::vector<v1::Worker> Coordinator::ListWorkers(const std::string& after, int limit) {
+  absl::MutexLock lock(&mutex_);
+  std::vector<v1::Worker> workers;
+  for (auto it = state_.workers().upper_bound(after);
+       it != state_.workers().end() && static_cast<int>(workers.size()) < limit; ++it) {
+    workers.push_back(DescribeLocked(it->second));
+  }
+  return workers;
+}
+
+// ---- attempts ----
+
+absl::Status Coordinator::CheckGenerationLocked(const std::string& job, int64_t generation) {
+  const v1::JobRecord* record = state_.FindJob(JobNumber(job));
+  if (record == nullptr) return absl::NotFoundError(absl::StrCat("there is no job '", job, "'"));
+  if (record->job().generation() == generation && !record->ranks().empty()) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat("generation ", generation, " of ", job, " is over (it is ",
+                                         v1::JobState_Name(record->job().state()).substr(10),
+                                         " with generation ", record->job().generation(), ")"));
+}
+
+absl::Status Coordinator::CheckGeneration(const std::string& job, int64_t generation) {
+  absl::MutexLock lock(&mutex_);
+  return CheckGenerationLocked(job, generation);
+}
+
+absl::Status Coordinator::WithGeneration(const std::string& job, int64_t generation,
+                                         const std::function<absl::Status()>& action) {
+  absl::MutexLock lock(&mutex_);
+  MP_RETURN_IF_ERROR(CheckGenerationLocked(job, generation));
+  return action();
+}
+
+absl::Status Coordinator::UpdateNewestCheckpoint(const std::string& job) {
+  absl::MutexLock lock(&mutex_);
+  const auto newest = store_->checkpoints().Newest(job);
+  return ApplyLocked(
+             CheckpointsChanged{job, newest ? newest->name() : "", newest ? newest->step() : 0})
+      .status();
+}
+
+}  // namespace milepost::coordinator

@@ -1,0 +1,123 @@
+// The one place where events become decisions, decisions become durable, and only then leave as
+// messages. gRPC services call it; it knows no gRPC.
+//
+//   Coordinator coordinator(store.get(), {.config = {.lease = absl::Seconds(5)}});
+//   MP_RETURN_IF_ERROR(coordinator.Start());
+//   MP_ASSIGN_OR_RETURN(v1::Job job, coordinator.Submit(request));
+//   coordinator.Stop();
+//
+// Thread-safe. Calls block on the disk where they change state. When a change cannot be stored it
+// did not happen: the caller gets the error, and a worker whose message was lost so is cut off (its
+// next Hello repeats it).
+#ifndef MILEPOST_COORDINATOR_RPC_COORDINATOR_H_
+#define MILEPOST_COORDINATOR_RPC_COORDINATOR_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "coordinator/core/decide.h"
+#include "coordinator/rpc/rendezvous.h"
+
+namespace milepost::coordinator {
+
+class Store;
+class WorkerSession;
+
+struct CoordinatorOptions {
+  Config config;
+  // Can this normalised, valid spec ever run? Empty: anything may.
+  std::function<absl::Status(const v1::JobSpec&)> admission;
+  // nullptr: wall time at the start plus steady time since, so that a set clock expires no lease.
+  Clock* clock = nullptr;
+};
+
+class Coordinator {
+ public:
+  Coordinator(Store* store, CoordinatorOptions options);
+  ~Coordinator();  // stops
+
+  // Loads the state, extends the leases, starts the timer.
+  absl::Status Start();
+  // Cuts every worker's stream and wakes every waiter; waits end with UNAVAILABLE. Idempotent.
+  void Stop();
+
+  // ---- jobs ----
+  absl::StatusOr<v1::Job> Submit(const v1::SubmitJobRequest& request);
+  absl::StatusOr<v1::Job> Get(const std::string& name);
+  // Newest first, from below job number `before` (0: from the newest).
+  std::vector<v1::Job> List(int64_t before, int limit);
+  absl::StatusOr<v1::Job> Cancel(const std::string& name);
+  absl::StatusOr<v1::Job> Resume(const v1::ResumeJobRequest& request);
+
+  struct Snapshot {
+    v1::Job job;
+    uint64_t version = 0;
+  };
+  // The job as soon as its version differs from `seen`, at the latest after `timeout`.
+  absl::StatusOr<Snapshot> Wait(const std::string& name, uint64_t seen, absl::Duration timeout);
+  // Returns when a log line may have arrived, a job changed, or after `timeout`.
+  void WaitLogs(absl::Duration timeout);
+
+  // ---- workers ----
+  // The session of a worker that said Hello: it gets Welcome, then all that is wanted of it.
+  // Replaces an older session of the worker.
+  absl::Status Attach(const std::shared_ptr<WorkerSession>& session, const v1::Hello& hello);
+  void Receive(const std::shared_ptr<WorkerSession>& session, v1::WorkerMessage message);
+  void Detach(const std::shared_ptr<WorkerSession>& session);
+  absl::StatusOr<v1::Worker> GetWorker(const std::string& name);
+  // By name, after `after`.
+  std::vector<v1::Worker> ListWorkers(const std::string& after, int limit);
+
+  // ---- attempts ----
+  // ABORTED unless `generation` is the job's current one and its attempt runs.
+  absl::Status CheckGeneration(const std::string& job, int64_t generation);
+  // Runs `action` (short) while the generation is certain to stay the current one.
+  absl::Status WithGeneration(const std::string& job, int64_t generation,
+                              const std::function<absl::Status()>& action);
+  // After a commit, deletion or damage: tells the job's decisions which checkpoint is its newest.
+  absl::Status UpdateNewestCheckpoint(const std::string& job);
+
+  RendezvousTable& rendezvous() { return rendezvous_; }
+  Store& store() { return *store_; }
+
+ private:
+  absl::StatusOr<Outcome> ApplyLocked(const Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DispatchLocked(const Outcome& outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckGenerationLocked(const std::string& job, int64_t generation)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<v1::Job> FindLocked(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckSpec(v1::JobSpec* spec);
+  v1::Worker DescribeLocked(const v1::WorkerRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StoreLogs(const v1::LogBatch& batch);
+  void RunTimer();
+
+  Store* const store_;
+  const CoordinatorOptions options_;
+  const std::unique_ptr<Clock> own_clock_;
+  Clock* const clock_;
+  RendezvousTable rendezvous_;
+
+  absl::Mutex mutex_;
+  absl::CondVar changed_;  // a job or a log
+  absl::CondVar timer_;
+  State state_ ABSL_GUARDED_BY(mutex_);
+  std::map<int64_t, uint64_t> versions_ ABSL_GUARDED_BY(mutex_);  // of jobs, by number
+  std::map<std::string, std::shared_ptr<WorkerSession>> sessions_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread timer_thread_;
+};
+
+}  // namespace milepost::coordinator
+
+#endif  // MILEPOST_COORDINATOR_RPC_COORDINATOR_H_

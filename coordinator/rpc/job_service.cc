@@ -1,0 +1,160 @@
+#include <grpcpp/grpcpp.h>
+
+#include <deque>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "common/proto_time.h"
+#include "common/rpc/status.h"
+#include "common/status_macros.h"
+#include "coordinator/rpc/coordinator.h"
+#include "coordinator/rpc/paging.h"
+#include "coordinator/rpc/services.h"
+#include "coordinator/store/log_store.h"
+#include "coordinator/store/store.h"
+#include "milepost/v1/job.grpc.pb.h"
+
+namespace milepost::coordinator {
+
+namespace {
+
+// Also how soon a call notices that its client has gone.
+constexpr absl::Duration kPoll = absl::Milliseconds(250);
+constexpr absl::Duration kWatchInterval = absl::Milliseconds(100);
+constexpr int kLogPage = 256;
+
+grpc::Status Reply(absl::StatusOr<v1::Job> job, v1::Job* response) {
+  if (!job.ok()) return ToGrpcStatus(job.status());
+  *response = *std::move(job);
+  return grpc::Status::OK;
+}
+
+bool Wanted(const v1::LogLine& line, const v1::StreamLogsRequest& request) {
+  if (request.has_rank() && line.rank() != request.rank()) return false;
+  return !request.has_since() || FromProto(line.time()) >= FromProto(request.since());
+}
+
+// Where the last `tail` wanted lines begin.
+absl::StatusOr<uint64_t> FindTail(LogStore* logs, int64_t job,
+                                  const v1::StreamLogsRequest& request) {
+  std::deque<uint64_t> last;
+  uint64_t next = 0;
+  while (true) {
+    MP_ASSIGN_OR_RETURN(std::vector<v1::LogLine> lines, logs->Read(job, next, kLogPage));
+    if (lines.empty()) return last.empty() ? next : last.front();
+    next = lines.back().sequence() + 1;
+    for (const v1::LogLine& line : lines) {
+      if (!Wanted(line, request)) continue;
+      last.push_back(line.sequence());
+      if (last.size() > static_cast<size_t>(request.tail())) last.pop_front();
+    }
+  }
+}
+
+class JobServiceImpl : public v1::JobService::Service {
+ public:
+  explicit JobServiceImpl(Coordinator* coordinator) : coordinator_(coordinator) {}
+
+  grpc::Status SubmitJob(grpc::ServerContext*, const v1::SubmitJobRequest* request,
+                         v1::Job* response) override {
+    return Reply(coordinator_->Submit(*request), response);
+  }
+  grpc::Status GetJob(grpc::ServerContext*, const v1::GetJobRequest* request,
+                      v1::Job* response) override {
+    return Reply(coordinator_->Get(request->name()), response);
+  }
+  grpc::Status CancelJob(grpc::ServerContext*, const v1::CancelJobRequest* request,
+                         v1::Job* response) override {
+    return Reply(coordinator_->Cancel(request->name()), response);
+  }
+  grpc::Status ResumeJob(grpc::ServerContext*, const v1::ResumeJobRequest* request,
+                         v1::Job* response) override {
+    return Reply(coordinator_->Resume(*request), response);
+  }
+  grpc::Status ListJobs(grpc::ServerContext*, const v1::ListJobsRequest* request,
+                        v1::ListJobsResponse* response) override {
+    return ToGrpcStatus(List(*request, response));
+  }
+  grpc::Status WatchJob(grpc::ServerContext* context, const v1::GetJobRequest* request,
+                        grpc::ServerWriter<v1::Job>* writer) override {
+    return ToGrpcStatus(Watch(context, request->name(), writer));
+  }
+  grpc::Status StreamLogs(grpc::ServerContext* context, const v1::StreamLogsRequest* request,
+                          grpc::ServerWriter<v1::LogLine>* writer) override {
+    return ToGrpcStatus(Logs(context, *request, writer));
+  }
+
+ private:
+  absl::Status List(const v1::ListJobsRequest& request, v1::ListJobsResponse* response) {
+    MP_ASSIGN_OR_RETURN(const int size, PageSize(request.page_size()));
+    MP_ASSIGN_OR_RETURN(const int64_t before, NumberOfToken(request.page_token()));
+    std::vector<v1::Job> jobs = coordinator_->List(before, size + 1);
+    const bool more = static_cast<int>(jobs.size()) > size;
+    if (more) jobs.pop_back();
+    for (v1::Job& job : jobs) *response->add_jobs() = std::move(job);
+    if (more) response->set_next_page_token(TokenOfNumber(JobNumber(jobs.back().name())));
+    return absl::OkStatus();
+  }
+
+  absl::Status Watch(grpc::ServerContext* context, const std::string& name,
+                     grpc::ServerWriter<v1::Job>* writer) {
+    uint64_t seen = 0;
+    absl::Time next_send = absl::InfinitePast();
+    v1::JobState sent_state = v1::JOB_STATE_UNSPECIFIED;
+    while (!context->IsCancelled()) {
+      MP_ASSIGN_OR_RETURN(Coordinator::Snapshot now, coordinator_->Wait(name, seen, kPoll));
+      if (now.version == seen) continue;
+      // A change of state goes out at once; progress at most every kWatchInterval.
+      const absl::Duration early = next_send - absl::Now();
+      if (early > absl::ZeroDuration() && now.job.state() == sent_state) {
+        coordinator_->Wait(name, now.version, early).IgnoreError();
+        continue;
+      }
+      const v1::JobState state = now.job.state();
+      if (!writer->Write(now.job)) break;
+      if (IsTerminal(state)) return absl::OkStatus();
+      seen = now.version;
+      sent_state = state;
+      next_send = absl::Now() + kWatchInterval;
+    }
+    return absl::CancelledError("the watch was cancelled");
+  }
+
+  absl::Status Logs(grpc::ServerContext* context, const v1::StreamLogsRequest& request,
+                    grpc::ServerWriter<v1::LogLine>* writer) {
+    MP_RETURN_IF_ERROR(coordinator_->Get(request.name()).status());
+    if (request.tail() < 0) return absl::InvalidArgumentError("tail: must be at least 0");
+    const int64_t number = JobNumber(request.name());
+    LogStore& logs = coordinator_->store().logs();
+    uint64_t next = 0;
+    if (request.tail() > 0) {
+      MP_ASSIGN_OR_RETURN(next, FindTail(&logs, number, request));
+    }
+    while (!context->IsCancelled()) {
+      MP_ASSIGN_OR_RETURN(v1::Job job, coordinator_->Get(request.name()));
+      // Asked before reading: what is stored after the end was read is none of this attempt's.
+      const bool last = !request.follow() || IsTerminal(job.state());
+      MP_ASSIGN_OR_RETURN(std::vector<v1::LogLine> lines, logs.Read(number, next, kLogPage));
+      for (const v1::LogLine& line : lines) {
+        next = line.sequence() + 1;
+        if (Wanted(line, request) && !writer->Write(line)) {
+          return absl::CancelledError("the client has gone");
+        }
+      }
+      if (lines.empty() && last) return absl::OkStatus();
+      if (lines.empty()) coordinator_->WaitLogs(kPoll);
+      MP_RETURN_IF_ERROR(coordinator_->Wait(request.name(), 0, absl::ZeroDuration()).status());
+    }
+    return absl::CancelledError("the call was cancelled");
+  }
+
+  Coordinator* const coordinator_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeJobService(Coordinator* coordinator) {
+  return std::make_unique<JobServiceImpl>(coordinator);
+}
+
+}  // namespace milepost::coordinator

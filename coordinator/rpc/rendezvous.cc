@@ -1,0 +1,76 @@
+#include "coordinator/rpc/rendezvous.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/status_macros.h"
+#include "coordinator/store/store.h"
+
+namespace milepost::coordinator {
+
+namespace {
+constexpr absl::Duration kPoll = absl::Milliseconds(200);
+}  // namespace
+
+absl::Status RendezvousTable::Load() {
+  MP_ASSIGN_OR_RETURN(std::vector<RendezvousKey> keys, store_->LoadKeys());
+  absl::MutexLock lock(&mutex_);
+  for (RendezvousKey& key : keys) {
+    Attempt& attempt = attempts_[{key.job, key.generation}];
+    attempt.bytes += key.key.size() + key.value.size();
+    attempt.keys[std::move(key.key)] = std::move(key.value);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RendezvousTable::Put(int64_t job, int64_t generation, const std::string& key,
+                                  const std::string& value) {
+  if (key.empty() || key.size() > kMaxKeyBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("key: must have 1 to ", kMaxKeyBytes, " bytes, not ", key.size()));
+  }
+  if (value.size() > kMaxValueBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("value: at most ", kMaxValueBytes, " bytes, not ", value.size()));
+  }
+  absl::MutexLock lock(&mutex_);
+  Attempt& attempt = attempts_[{job, generation}];
+  if (attempt.bytes + key.size() + value.size() > kMaxBytesPerAttempt) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the attempt's keys exceed ", kMaxBytesPerAttempt, " bytes"));
+  }
+  MP_RETURN_IF_ERROR(store_->PutKey({job, generation, key, value}));
+  attempt.bytes += key.size() + value.size();
+  attempt.keys[key] = value;
+  changed_.SignalAll();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> RendezvousTable::Get(int64_t job, int64_t generation,
+                                                 const std::string& key, absl::Time deadline,
+                                                 const std::function<absl::Status()>& check) {
+  while (true) {
+    MP_RETURN_IF_ERROR(check());  // without the lock: it may take others
+    absl::MutexLock lock(&mutex_);
+    const absl::Time until = std::min(deadline, absl::Now() + kPoll);
+    do {
+      auto attempt = attempts_.find({job, generation});
+      if (attempt != attempts_.end()) {
+        auto found = attempt->second.keys.find(key);
+        if (found != attempt->second.keys.end()) return found->second;
+      }
+    } while (!changed_.WaitWithDeadline(&mutex_, until));
+    if (absl::Now() >= deadline) {
+      return absl::DeadlineExceededError(absl::StrCat("nobody has put the key '", key, "' of ",
+                                                      "jobs/", job, " generation ", generation));
+    }
+  }
+}
+
+void RendezvousTable::Drop(int64_t job) {
+  absl::MutexLock lock(&mutex_);
+  attempts_.erase(attempts_.lower_bound({job, 0}), attempts_.lower_bound({job + 1, 0}));
+}
+
+}  // namespace milepost::coordinator

@@ -1,0 +1,58 @@
+// A whole coordinator: store, decisions, services, listening socket.
+//
+//   MP_ASSIGN_OR_RETURN(auto server, CoordinatorServer::Start({.data_dir = dir}));
+//   ... server->address() ...
+//   server->Stop();
+//
+// Several may live in one process, each on its own directory. Thread-safe.
+#ifndef MILEPOST_COORDINATOR_RPC_SERVER_H_
+#define MILEPOST_COORDINATOR_RPC_SERVER_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "coordinator/rpc/coordinator.h"
+#include "coordinator/store/store.h"
+
+namespace milepost::coordinator {
+
+struct ServerOptions {
+  StoreOptions store;
+  CoordinatorOptions coordinator;
+  std::string listen = "127.0.0.1:0";  // host:port; port 0: any free one
+  // Listen on an address that is not loopback although nothing authenticates the callers.
+  bool insecure = false;
+};
+
+class CoordinatorServer {
+ public:
+  // Serving when it returns. UNAVAILABLE: the address cannot be listened on (in use);
+  // INVALID_ARGUMENT: it is not an address, or not loopback without `insecure`; and the errors of
+  // Store::Open.
+  static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(const ServerOptions& options);
+  ~CoordinatorServer();  // stops
+
+  // host:port with the port that was bound.
+  const std::string& address() const { return address_; }
+  Coordinator& coordinator() { return *coordinator_; }
+
+  // Ends all calls within half a second. Idempotent.
+  void Stop();
+
+ private:
+  struct Rpc;
+  CoordinatorServer();
+
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<Coordinator> coordinator_;
+  std::unique_ptr<Rpc> rpc_;
+  std::string address_;
+};
+
+}  // namespace milepost::coordinator
+
+#endif  // MILEPOST_COORDINATOR_RPC_SERVER_H_
