@@ -13,6 +13,11 @@
 namespace milepost::kernels {
 namespace {
 
+class Attention : public OnEveryTarget {};
+MP_ON_EVERY_TARGET(Attention);
+class TileProducts : public OnEveryTarget {};
+MP_ON_EVERY_TARGET(TileProducts);
+
 struct Reference {
   std::vector<double> out, lse;
 };
@@ -86,7 +91,7 @@ void CheckAttention(const AttentionShape& s) {
       "dqkv", s.sequence > 100 ? 24 : 96);
 }
 
-TEST(Attention, MatchesDefinitionOnOddSizes) {
+TEST_P(Attention, MatchesDefinitionOnOddSizes) {
   for (const AttentionShape& s : {AttentionShape{2, 7, 2, 8}, AttentionShape{1, 1, 1, 16},
                                   AttentionShape{1, 65, 2, 24}, AttentionShape{2, 64, 1, 64},
                                   AttentionShape{1, 127, 1, 40}, AttentionShape{1, 17, 3, 128}}) {
@@ -96,19 +101,19 @@ TEST(Attention, MatchesDefinitionOnOddSizes) {
 }
 
 // More keys than one forward tile holds: the online softmax rescales.
-TEST(Attention, MatchesDefinitionAcrossTiles) {
+TEST_P(Attention, MatchesDefinitionAcrossTiles) {
   CheckAttention<float>({1, 300, 1, 32});
   CheckAttention<bf16>({1, 300, 1, 64});
 }
 
 // Head dimensions that leave a remainder of every kind, the largest among them.
-TEST(Attention, MatchesDefinitionOnWideHeads) {
+TEST_P(Attention, MatchesDefinitionOnWideHeads) {
   CheckAttention<float>({1, 33, 1, 256});
   CheckAttention<bf16>({1, 33, 1, 200});
 }
 
 // Scores of several hundred: only the running maximum keeps them finite.
-TEST(Attention, LargeScoresStayFinite) {
+TEST_P(Attention, LargeScoresStayFinite) {
   const AttentionShape s{1, 300, 1, 64};
   const auto qkv = RandomVector<float>(300 * 3 * 64, 5, 8.0f);
   const auto d_out = RandomVector<float>(300 * 64, 6);
@@ -118,7 +123,7 @@ TEST(Attention, LargeScoresStayFinite) {
   for (float value : run.dqkv) ASSERT_TRUE(std::isfinite(value));
 }
 
-TEST(Attention, NanReachesTheOutput) {
+TEST_P(Attention, NanReachesTheOutput) {
   const AttentionShape s{1, 5, 1, 16};
   auto qkv = RandomVector<float>(5 * 3 * 16, 5);
   qkv[2 * 48 + 16] = std::numeric_limits<float>::quiet_NaN();  // key of position 2
@@ -144,12 +149,12 @@ void CheckThreads(const AttentionShape& s) {
   }
 }
 
-TEST(Attention, SameBitsOnAnyThreadCount) {
+TEST_P(Attention, SameBitsOnAnyThreadCount) {
   CheckThreads<float>({1, 200, 3, 32});
   CheckThreads<bf16>({1, 330, 1, 64});
 }
 
-TEST(Attention, ChecksTheShape) {
+TEST_P(Attention, ChecksTheShape) {
   EXPECT_TRUE(CheckAttentionShape({1, 1, 1, 8}).ok());
   EXPECT_TRUE(CheckAttentionShape({2, 512, 12, 256}).ok());
   for (const AttentionShape& s : {AttentionShape{0, 1, 1, 8}, AttentionShape{1, 1, 1, 12},
@@ -159,7 +164,7 @@ TEST(Attention, ChecksTheShape) {
 }
 
 // The bf16 product against fp64, with rows or columns of A contiguous.
-TEST(TileProduct, MatchesDefinition) {
+TEST_P(TileProducts, MatchesDefinition) {
   constexpr int64_t kM = 12, kN = 80, kK = 18;
   const auto a = RandomVector<bf16>(kM * kK, 1);
   const auto b = RandomVector<bf16>(kK * kN, 2);

@@ -93,10 +93,20 @@ HWY_INLINE VF PowerOfTwo(DF d, VF n) {
   return hn::BitCast(d, hn::ShiftLeft<23>(biased));
 }
 
-// 2^x, relative error below 4e-7; 0 below -126 (also for -inf), clamped above 127. A NaN stays one:
-// x86's min and max return their second operand then.
+// Into [low, high]; a NaN stays one.
+HWY_INLINE VF Clamp(DF d, VF x, float low, float high) {
+#if HWY_TARGET == HWY_SCALAR
+  const float value = hn::GetLane(x);
+  return hn::Set(d, value < low ? low : value > high ? high : value);
+#else
+  // x86's min and max return their second operand where either is a NaN.
+  return hn::Min(hn::Set(d, high), hn::Max(hn::Set(d, low), x));
+#endif
+}
+
+// 2^x, relative error below 4e-7; 0 below -126 (also for -inf), clamped above 127.
 HWY_INLINE VF FastExp2(DF d, VF x) {
-  const VF clamped = hn::Min(hn::Set(d, 127.0f), hn::Max(hn::Set(d, -126.0f), x));
+  const VF clamped = Clamp(d, x, -126.0f, 127.0f);
   const VF whole = hn::Round(clamped);
   const VF f = hn::Sub(clamped, whole);
   VF q = hn::Set(d, 1.338130445e-03f);
@@ -110,7 +120,7 @@ HWY_INLINE VF FastExp2(DF d, VF x) {
 
 // e^x, relative error below 4e-7; 0 below -87, clamped above 88.
 HWY_INLINE VF FastExp(DF d, VF x) {
-  const VF clamped = hn::Min(hn::Set(d, 88.0f), hn::Max(hn::Set(d, -87.0f), x));
+  const VF clamped = Clamp(d, x, -87.0f, 88.0f);
   const VF whole = hn::Round(hn::Mul(clamped, hn::Set(d, 1.44269504f)));
   VF r = hn::NegMulAdd(whole, hn::Set(d, 0.693359375f), clamped);
   r = hn::NegMulAdd(whole, hn::Set(d, -2.12194440e-4f), r);

@@ -12,9 +12,11 @@
 #include <cstring>
 #include <new>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "engine/kernels/cpu/types.h"
+#include "hwy/targets.h"
 
 namespace milepost::kernels {
 
@@ -58,6 +60,22 @@ class ThreadCount {
  private:
   int before_;
 };
+
+// A suite that runs every case on each SIMD target of this machine: derive from it, TEST_P, and
+// MP_ON_EVERY_TARGET(Suite).
+class OnEveryTarget : public testing::TestWithParam<int64_t> {
+ protected:
+  void SetUp() override {
+    if ((hwy::SupportedTargets() & GetParam()) == 0) GTEST_SKIP() << "not on this CPU";
+    hwy::SetSupportedTargetsForTest(GetParam());
+  }
+  void TearDown() override { hwy::SetSupportedTargetsForTest(0); }
+};
+#define MP_ON_EVERY_TARGET(suite)                                                          \
+  INSTANTIATE_TEST_SUITE_P(Target, suite, testing::Values(HWY_AVX3, HWY_AVX2, HWY_SCALAR), \
+                           [](const testing::TestParamInfo<int64_t>& info) {               \
+                             return std::string(hwy::TargetName(info.param));              \
+                           })
 
 template <typename T>
 std::vector<double> ToDouble(const std::vector<T>& values) {

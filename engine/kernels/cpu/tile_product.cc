@@ -159,8 +159,8 @@ MP_AVX512_BF16 void DotProductBf16(const TileOperands& o, int64_t m, int64_t n, 
 }
 
 bool HasDotProduct() {
-  return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("avx512bw");
+  return (hwy::SupportedTargets() & HWY_AVX3) != 0 && __builtin_cpu_supports("avx512bf16") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
 }
 #endif
 

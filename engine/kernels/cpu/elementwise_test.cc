@@ -1,0 +1,142 @@
+#include "engine/kernels/cpu/elementwise.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "engine/kernels/cpu/testing.h"
+
+namespace milepost::kernels {
+namespace {
+
+class Elementwise : public OnEveryTarget {};
+MP_ON_EVERY_TARGET(Elementwise);
+
+constexpr int64_t kSizes[] = {1, 3, 7, 17, 127, 40000};
+
+double Gelu(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
+template <typename T>
+void CheckGelu(int64_t n) {
+  const auto x = RandomVector<T>(n, 1, 3.0f);
+  const auto dy = RandomVector<T>(n, 2);
+  std::vector<T> y(n), dx(n);
+  GeluForward(x.data(), n, y.data());
+  GeluBackward(x.data(), dy.data(), n, dx.data());
+  constexpr double kUnit = sizeof(T) == 4 ? 1e-6 : 1.0 / 256;
+  for (int64_t i = 0; i < n; ++i) {
+    const double v = ToFloat(x[i]);
+    const double want = Gelu(v);
+    ASSERT_NEAR(ToFloat(y[i]), want, kUnit * (std::abs(want) + 1e-3)) << v;
+    const double slope = (Gelu(v + 1e-5) - Gelu(v - 1e-5)) / 2e-5 * ToFloat(dy[i]);
+    ASSERT_NEAR(ToFloat(dx[i]), slope, 3 * kUnit * (std::abs(slope) + 1)) << v;
+  }
+}
+
+TEST_P(Elementwise, GeluMatchesDefinition) {
+  for (int64_t n : kSizes) {
+    CheckGelu<float>(n);
+    CheckGelu<bf16>(n);
+  }
+}
+
+TEST_P(Elementwise, GeluInPlaceAndAtTheEnds) {
+  std::vector<float> x = {-1e4f, -40.0f, -10.0f, 0.0f, 10.0f, 40.0f, 1e4f, NAN};
+  GeluForward(x.data(), 8, x.data());
+  for (int i : {0, 1}) EXPECT_NEAR(x[i], 0.0f, 1e-20);
+  EXPECT_EQ(x[3], 0.0f);
+  EXPECT_EQ(x[5], 40.0f);
+  EXPECT_EQ(x[6], 1e4f);
+  EXPECT_TRUE(std::isnan(x[7]));
+}
+
+template <typename T>
+void CheckBiasGradient(int64_t rows, int64_t width, bool accumulate) {
+  const auto dy = RandomVector<T>(rows * width, 3);
+  const auto before = RandomVector<float>(width, 4);
+  std::vector<double> want(width);
+  for (int64_t i = 0; i < rows * width; ++i) want[i % width] += ToFloat(dy[i]);
+  if (accumulate) {
+    for (int64_t j = 0; j < width; ++j) want[j] += before[j];
+  }
+  std::vector<float> first;
+  for (int threads : {1, 2, 3}) {
+    const ThreadCount scope(threads);
+    auto db = before;
+    AlignedBuffer workspace(BiasGradientWorkspaceBytes(rows, width));
+    BiasGradient(dy.data(), rows, width, accumulate, db.data(), workspace.data());
+    ExpectClose(db, want, 1e-5, "db");
+    if (first.empty()) first = db;
+    EXPECT_TRUE(SameBits(db, first));
+  }
+}
+
+TEST_P(Elementwise, BiasGradientSumsRows) {
+  for (int64_t rows : {1, 3, 17, 127, 2050}) {
+    for (int64_t width : {1, 7, 33, 600}) {
+      CheckBiasGradient<float>(rows, width, rows % 2 == 0);
+      CheckBiasGradient<bf16>(rows, width, rows % 2 == 1);
+    }
+  }
+}
+
+TEST_P(Elementwise, CastRoundsToNearestEven) {
+  const float inf = std::numeric_limits<float>::infinity();
+  std::vector<float> in = {0.0f,    -0.0f, 1.0f, 1.00390625f, 1.01171875f,
+                           3.4e38f, inf,   -inf, NAN,         1e-40f};
+  const std::vector<uint16_t> want = {0,      0x8000, 0x3f80, 0x3f80, 0x3f82,
+                                      0x7f80, 0x7f80, 0xff80, 0x7fc0, 0x0001};
+  std::vector<bf16> out(in.size());
+  CastToBf16(in.data(), static_cast<int64_t>(in.size()), out.data());
+  for (size_t i = 0; i < in.size(); ++i) {
+    EXPECT_EQ(out[i].bits, want[i]) << in[i];
+    EXPECT_EQ(ToBf16(in[i]).bits, want[i]) << in[i];
+  }
+  // A NaN whose payload lies in the lower half only, which rounding must not turn into infinity.
+  in.assign(32, std::bit_cast<float>(0x7f800001u));
+  out.resize(32);
+  CastToBf16(in.data(), 32, out.data());
+  for (bf16 h : out) EXPECT_TRUE(std::isnan(ToFloat(h)));
+}
+
+TEST_P(Elementwise, CastsAgreeWithTheScalarOnes) {
+  for (int64_t n : kSizes) {
+    const auto in = RandomVector<float>(n, 5, 100.0f);
+    std::vector<bf16> half(n);
+    std::vector<float> back(n);
+    CastToBf16(in.data(), n, half.data());
+    CastToFloat(half.data(), n, back.data());
+    for (int64_t i = 0; i < n; ++i) {
+      ASSERT_EQ(half[i].bits, ToBf16(in[i]).bits);
+      ASSERT_EQ(back[i], ToFloat(half[i]));
+    }
+  }
+}
+
+TEST_P(Elementwise, AddFillScaleAccumulate) {
+  for (int64_t n : kSizes) {
+    const auto a = RandomVector<float>(n, 6), b = RandomVector<float>(n, 7);
+    std::vector<float> sum(n), filled(n), scaled = a, total = a;
+    Add(a.data(), b.data(), n, sum.data());
+    Fill(filled.data(), n, 2.5f);
+    Scale(scaled.data(), n, -3.0f);
+    Accumulate(b.data(), n, total.data());
+    const auto half = RandomVector<bf16>(n, 8);
+    std::vector<bf16> doubled(n);
+    Add(half.data(), half.data(), n, doubled.data());
+    for (int64_t i = 0; i < n; ++i) {
+      ASSERT_EQ(sum[i], a[i] + b[i]);
+      ASSERT_EQ(filled[i], 2.5f);
+      ASSERT_EQ(scaled[i], -3.0f * a[i]);
+      ASSERT_EQ(total[i], a[i] + b[i]);
+      ASSERT_EQ(ToFloat(doubled[i]), 2 * ToFloat(half[i]));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace milepost::kernels
