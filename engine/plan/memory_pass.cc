@@ -17,31 +17,27 @@ struct Span {
   int32_t last;
 };
 
-// For each op, the program positions during which it may be running.
+// For each op, the program positions during which it may be running: its own for the compute
+// stream, which is what positions count; for a communication op, from after the last compute op
+// that it waits for to before the first that waits for it.
 std::vector<Span> RunningSpans(const Program& program) {
-  const auto count = static_cast<int32_t>(program.ops.size());
-  const std::vector<FinishedBefore> order = OrderOf(program);
-  std::vector<Span> spans(count);
-  int32_t ends_at = count - 1;  // where the compute stream next waits for what is still running
-  int32_t finished = -1;        // the last communication op that is over there
-  const auto communication = static_cast<int>(Stream::kCommunication);
   const auto compute = static_cast<int>(Stream::kCompute);
-  std::vector<std::pair<int32_t, int32_t>> joins;  // (compute op, last communication op over)
-  for (int32_t i = 0; i < count; ++i) {
-    if (program.ops[i].stream != Stream::kCompute) continue;
-    if (order[i].last[communication] > finished) {
-      finished = order[i].last[communication];
-      joins.emplace_back(i, finished);
-    }
-  }
-  for (int32_t i = count - 1; i >= 0; --i) {
-    if (program.ops[i].stream == Stream::kCompute) {
-      spans[i] = {i, i};
+  const auto communication = static_cast<int>(Stream::kCommunication);
+  const std::vector<FinishedBefore> order = OrderOf(program);
+  std::vector<Span> spans(program.ops.size());
+  std::vector<int32_t> running;  // communication ops that no compute op has waited for yet
+  for (int32_t i = 0; i < static_cast<int32_t>(program.ops.size()); ++i) {
+    if (program.ops[i].stream == Stream::kCommunication) {
+      spans[i] = {order[i].last[compute] + 1, static_cast<int32_t>(program.ops.size()) - 1};
+      running.push_back(i);
       continue;
     }
-    const auto join = std::find_if(joins.begin(), joins.end(),
-                                   [i](const auto& candidate) { return candidate.second >= i; });
-    spans[i] = {order[i].last[compute] + 1, join == joins.end() ? ends_at : join->first - 1};
+    spans[i] = {i, i};
+    std::erase_if(running, [&](int32_t op) {
+      if (op > order[i].last[communication]) return false;
+      spans[op].last = i - 1;
+      return true;
+    });
   }
   return spans;
 }
