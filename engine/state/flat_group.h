@@ -38,8 +38,8 @@ class FlatGroupMap {
 };
 
 // Copies what source and target slices have in common, source to target, by memcpy. Returns
-// FAILED_PRECONDITION naming the first range of a target that no source covers. Sources may not
-// overlap one another, nor may targets (CHECK).
+// FAILED_PRECONDITION naming a range of a target that no source covers; targets are partly written
+// then. Sources may not overlap one another, nor may targets (CHECK).
 absl::Status CopySlices(const StateLayout& layout, absl::Span<const TensorSlice> sources,
                         absl::Span<const TensorSlice> targets);
 

@@ -1,0 +1,194 @@
+#include "engine/data/npy_header.h"
+
+#include <optional>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace milepost::data {
+namespace {
+
+constexpr absl::string_view kMagic("\x93NUMPY", 6);
+
+absl::Status Malformed(absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("malformed .npy header: ", what));
+}
+
+// The Python dictionary literal of a header: exactly the keys descr, fortran_order and shape, with
+// values of the forms that NumPy writes.
+class DictionaryParser {
+ public:
+  explicit DictionaryParser(absl::string_view text) : rest_(text) {}
+
+  absl::Status Parse() {
+    MP_RETURN_IF_ERROR(Expect('{'));
+    while (!Take('}')) {
+      MP_ASSIGN_OR_RETURN(const std::string key, QuotedString());
+      MP_RETURN_IF_ERROR(Expect(':'));
+      MP_RETURN_IF_ERROR(Value(key));
+      if (Take(',')) continue;
+      MP_RETURN_IF_ERROR(Expect('}'));
+      break;
+    }
+    if (!absl::StripAsciiWhitespace(rest_).empty()) return Malformed("text after the dictionary");
+    if (!descr) return Malformed("no 'descr'");
+    if (!fortran_order) return Malformed("no 'fortran_order'");
+    if (!shape_given) return Malformed("no 'shape'");
+    return absl::OkStatus();
+  }
+
+  std::optional<std::string> descr;
+  std::optional<bool> fortran_order;
+  bool shape_given = false;
+  int dimensions = 0;
+  int64_t first_dimension = 0;
+
+ private:
+  absl::Status Value(const std::string& key) {
+    if (key == "descr" && !descr) {
+      if (Peek('[')) {
+        return absl::InvalidArgumentError("structured dtype; token files are one plain integer");
+      }
+      MP_ASSIGN_OR_RETURN(descr, QuotedString());
+      return absl::OkStatus();
+    }
+    if (key == "fortran_order" && !fortran_order) {
+      if (TakeWord("True")) {
+        fortran_order = true;
+      } else if (TakeWord("False")) {
+        fortran_order = false;
+      } else {
+        return Malformed("'fortran_order' is neither True nor False");
+      }
+      return absl::OkStatus();
+    }
+    if (key == "shape" && !shape_given) return Shape();
+    return Malformed(absl::StrCat("unknown or repeated key '", absl::CHexEscape(key), "'"));
+  }
+
+  absl::Status Shape() {
+    shape_given = true;
+    MP_RETURN_IF_ERROR(Expect('('));
+    while (!Take(')')) {
+      SkipSpace();
+      size_t digits = 0;
+      while (digits < rest_.size() && absl::ascii_isdigit(rest_[digits])) ++digits;
+      int64_t dimension = 0;
+      if (digits == 0 || !absl::SimpleAtoi(rest_.substr(0, digits), &dimension)) {
+        return Malformed("'shape' is not a tuple of non-negative 64-bit integers");
+      }
+      rest_.remove_prefix(digits);
+      if (dimensions++ == 0) first_dimension = dimension;
+      if (Take(',')) continue;
+      if (dimensions == 1) return Malformed("'shape' is not a tuple; (n,) was expected");
+      MP_RETURN_IF_ERROR(Expect(')'));
+      break;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> QuotedString() {
+    SkipSpace();
+    if (rest_.empty() || (rest_[0] != '\'' && rest_[0] != '"')) {
+      return Malformed("a quoted string was expected");
+    }
+    const size_t end = rest_.find(rest_[0], 1);
+    if (end == absl::string_view::npos) return Malformed("a string without its closing quote");
+    std::string value(rest_.substr(1, end - 1));
+    rest_.remove_prefix(end + 1);
+    return value;
+  }
+
+  void SkipSpace() { rest_ = absl::StripLeadingAsciiWhitespace(rest_); }
+  bool Peek(char c) {
+    SkipSpace();
+    return !rest_.empty() && rest_[0] == c;
+  }
+  bool Take(char c) {
+    if (!Peek(c)) return false;
+    rest_.remove_prefix(1);
+    return true;
+  }
+  bool TakeWord(absl::string_view word) {
+    SkipSpace();
+    if (rest_.substr(0, word.size()) != word) return false;
+    rest_.remove_prefix(word.size());
+    return true;
+  }
+  absl::Status Expect(char c) {
+    if (Take(c)) return absl::OkStatus();
+    return Malformed(absl::StrCat("'", std::string(1, c), "' was expected"));
+  }
+
+  absl::string_view rest_;
+};
+
+absl::StatusOr<TokenType> TypeOf(absl::string_view descr) {
+  if (descr == "|u1" || descr == "<u1" || descr == ">u1" || descr == "u1") return TokenType::kUint8;
+  if (descr == "<u2") return TokenType::kUint16;
+  if (descr == "<u4") return TokenType::kUint32;
+  return absl::InvalidArgumentError(
+      absl::StrCat("dtype '", absl::CHexEscape(descr),
+                   "'; token ids must be uint8, uint16 or uint32, little-endian ('|u1', '<u2', "
+                   "'<u4'): convert with numpy's astype"));
+}
+
+}  // namespace
+
+absl::StatusOr<NpyHeader> ParseNpyHeader(absl::string_view prefix) {
+  if (prefix.substr(0, kMagic.size()) != kMagic) {
+    return absl::InvalidArgumentError("not a .npy file: it does not begin with \\x93NUMPY");
+  }
+  if (prefix.size() < 10) return Malformed("the file ends inside it");
+  const auto byte = [&](size_t i) { return static_cast<int64_t>(static_cast<uint8_t>(prefix[i])); };
+  const int64_t major = byte(6);
+  if (major < 1 || major > 3 || byte(7) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(".npy format version ", major, ".", byte(7),
+                                                   "; 1.0, 2.0 and 3.0 can be read"));
+  }
+  const int64_t start = major == 1 ? 10 : 12;
+  if (static_cast<int64_t>(prefix.size()) < start) return Malformed("the file ends inside it");
+  int64_t length = byte(8) | byte(9) << 8;
+  if (major > 1) length |= byte(10) << 16 | byte(11) << 24;
+  if (length > kMaxNpyHeaderBytes - start) {
+    return Malformed(
+        absl::StrCat(length, " bytes long; at most ", kMaxNpyHeaderBytes - start, " are accepted"));
+  }
+  if (static_cast<int64_t>(prefix.size()) < start + length) {
+    return Malformed("the file ends inside it");
+  }
+  DictionaryParser dictionary(prefix.substr(start, length));
+  MP_RETURN_IF_ERROR(dictionary.Parse());
+  NpyHeader header;
+  MP_ASSIGN_OR_RETURN(header.type, TypeOf(*dictionary.descr));
+  // With one dimension the two orders are the same, but then NumPy writes False.
+  if (*dictionary.fortran_order) {
+    return absl::InvalidArgumentError("Fortran order; save a C-contiguous array");
+  }
+  if (dictionary.dimensions != 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        dictionary.dimensions, " dimensions; one was expected: flatten with numpy's ravel"));
+  }
+  header.elements = dictionary.first_dimension;
+  header.data_offset = start + length;
+  return header;
+}
+
+std::string FormatNpyHeader(TokenType type, int64_t elements) {
+  const char* descr = type == TokenType::kUint8    ? "|u1"
+                      : type == TokenType::kUint16 ? "<u2"
+                                                   : "<u4";
+  const std::string dictionary = absl::StrCat(
+      "{'descr': '", descr, "', 'fortran_order': False, 'shape': (", elements, ",), }");
+  std::string header(kMagic);
+  header.append({1, 0, kWrittenNpyHeaderBytes - 10, 0});
+  header += dictionary;
+  header.resize(kWrittenNpyHeaderBytes - 1, ' ');
+  header += '\n';
+  return header;
+}
+
+}  // namespace milepost::data

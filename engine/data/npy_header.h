@@ -1,0 +1,34 @@
+// The header of a .npy file: strict reading and exact writing.
+// https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+#ifndef MILEPOST_ENGINE_DATA_NPY_HEADER_H_
+#define MILEPOST_ENGINE_DATA_NPY_HEADER_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "engine/data/npy.h"
+
+namespace milepost::data {
+
+struct NpyHeader {
+  TokenType type = TokenType::kUint8;
+  int64_t elements = 0;
+  int64_t data_offset = 0;  // bytes before the first element
+};
+
+// The most that a header may take: version 1.0's own limit, generous for one dimension.
+inline constexpr int64_t kMaxNpyHeaderBytes = 65536;
+
+// `prefix`: the file's first bytes, min(file size, kMaxNpyHeaderBytes) of them. INVALID_ARGUMENT
+// says what is wrong, without the path.
+absl::StatusOr<NpyHeader> ParseNpyHeader(absl::string_view prefix);
+
+// Version 1.0, always the same length whatever the count, so that it can be written over.
+inline constexpr int64_t kWrittenNpyHeaderBytes = 128;
+std::string FormatNpyHeader(TokenType type, int64_t elements);
+
+}  // namespace milepost::data
+
+#endif  // MILEPOST_ENGINE_DATA_NPY_HEADER_H_
