@@ -39,7 +39,7 @@ void AddGenerateOptions(CLI::App* generate, GenerateRequest* request) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   generate->add_option("--seed", request->options.seed)->capture_default_str();
-  generate->add_option("--threads", request->options.threads)
+  generate->add_option("--threads", request->threads)
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
 }

@@ -33,8 +33,6 @@ namespace milepost::coordinator {
 
 namespace {
 
-// Of one job. Each rank has one upload going; ranks may be one checkpoint apart.
-constexpr size_t kMaxOpenPerJob = 4;
 constexpr int kMaxStreams = 1 << 16;
 constexpr absl::Duration kCancelPoll = absl::Milliseconds(200);
 
@@ -172,9 +170,9 @@ absl::StatusOr<std::string> CheckpointStore::FindTwinLocked(
   return std::string();
 }
 
-// A rank begins a later step only once its part of the earlier one is committed or given up: what is
-// still open of earlier steps can never be complete, and a rank that comes late with one is told so
-// instead of waiting for the others for ever.
+// A rank begins a later step only once its part of the earlier one is committed or given up: what
+// is still open of earlier steps can never be complete, and a rank that comes late with one is told
+// so instead of waiting for the others for ever.
 absl::Status CheckpointStore::SupersedeLocked(const v1::BeginCheckpointRequest& request) {
   const auto refuse = [&](const std::string& name, int64_t step) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -189,7 +187,10 @@ absl::Status CheckpointStore::SupersedeLocked(const v1::BeginCheckpointRequest& 
   }
   std::vector<std::shared_ptr<OpenCheckpoint>> earlier;
   for (const auto& [number, open] : open_) {
-    if (open->request.job() != request.job()) continue;
+    if (open->request.job() != request.job() ||
+        open->request.generation() != request.generation()) {
+      continue;
+    }
     if (open->request.step() > request.step()) return refuse(open->name, open->request.step());
     if (!open->committing) earlier.push_back(open);
   }

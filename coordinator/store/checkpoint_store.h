@@ -62,9 +62,9 @@ class CheckpointStore {
 
   // Reserves space and opens the checkpoint. The same (job, generation, step) gives the same name
   // while it is open. Drops what older generations or earlier steps of the job have open;
-  // FAILED_PRECONDITION when a later step of the generation was begun or committed already. ALREADY_EXISTS when that
-  // one is committed: the message starts with its name. INVALID_ARGUMENT for tensors that are not
-  // well-formed.
+  // FAILED_PRECONDITION when a later step of the generation was begun or committed already.
+  // ALREADY_EXISTS when that one is committed: the message starts with its name. INVALID_ARGUMENT
+  // for tensors that are not well-formed.
   absl::StatusOr<std::string> Begin(const v1::BeginCheckpointRequest& request);
 
   // `stream` is in [0, streams). A second writer of the same stream replaces the first's data when
