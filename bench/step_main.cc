@@ -1,5 +1,5 @@
-// Training steps of a GPT-2 on this machine, one rank, with where the time goes. Prints one JSON
-// object; torch_step.py is its peer, step_vs_torch runs both.
+// Training steps of a GPT-2 on this machine, one rank, with where the time goes. Prints one line of
+// JSON; torch_step.py is its peer, step_vs_torch runs both.
 //
 //   build/release/bench/step --layers 12 --width 768 --heads 12 --vocabulary 50257 --context 512
 //   --batch 2
@@ -173,12 +173,13 @@ absl::Status Run(const Flags& flags) {
       {"flops_per_step", plan.flops_per_step},
       {"floor_gflops", rate / 1e9},
       {"floor_seconds", floor_seconds},
+      {"floor_tokens_per_second", tokens / floor_seconds},
       {"ratio_to_floor", floor_seconds / step},
       {"arena_bytes", plan.arena_bytes},
       {"peak_rss_bytes", usage.ru_maxrss * 1024},
       {"loss", loss},
       {"ops", OpTable(before, session.op_times(), rate, static_cast<double>(flags.steps))}};
-  std::printf("%s\n", result.dump(1).c_str());
+  std::printf("%s\n", result.dump().c_str());
   return absl::OkStatus();
 }
 

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -76,7 +77,7 @@ class TinyJob {
     train->mutable_batch()->set_micro(options.micro_batch);
     train->mutable_zero()->set_stage(options.stage);
     train->mutable_optimizer()->set_lr(options.lr);
-    train->mutable_schedule()->set_warmup_steps(3);
+    train->mutable_schedule()->set_warmup_steps(std::min<int64_t>(3, options.steps));
     train->mutable_validation()->set_samples(5);
     spec.mutable_resources()->set_ranks(options.ranks);
     NormalizeJobSpec(&spec);
