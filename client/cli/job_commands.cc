@@ -1,6 +1,8 @@
 // milepost job ...
-#include <algorithm>
+#include <condition_variable>
 #include <mutex>
+#include <optional>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -82,41 +84,56 @@ class Narrator {
   absl::Time last_ = absl::InfinitePast();
 };
 
+// Cancels a connection at a point in time unless destroyed before.
+class CancelAt {
+ public:
+  CancelAt(absl::Time deadline, std::shared_ptr<Connection> connection) {
+    if (deadline == absl::InfiniteFuture()) return;
+    thread_ = std::thread([this, deadline, connection = std::move(connection)] {
+      std::unique_lock lock(mutex_);
+      if (ended_.wait_until(lock, absl::ToChronoTime(deadline), [&] { return done_; })) return;
+      expired_ = true;
+      connection->Cancel();
+    });
+  }
+  ~CancelAt() { Expired(); }
+
+  // Ends the timer; true when it came first.
+  bool Expired() {
+    {
+      std::lock_guard lock(mutex_);
+      done_ = true;
+    }
+    ended_.notify_all();
+    if (thread_.joinable()) thread_.join();
+    return expired_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool done_ = false;
+  bool expired_ = false;
+  std::thread thread_;
+};
+
 int WaitFor(const GlobalOptions& global, const Access& access, const std::string& name,
             absl::Time deadline, const Detacher& detacher) {
   Narrator narrator;
   v1::Job last;
-  bool expired = false;
-  // Watching ends from outside at the deadline, also when the job says nothing.
-  std::mutex mutex;
-  std::condition_variable ended;
-  bool done = false;
-  std::thread timer([&] {
-    std::unique_lock lock(mutex);
-    const auto over = [&] { return done; };
-    if (deadline == absl::InfiniteFuture()) return;
-    if (ended.wait_until(lock, absl::ToChronoTime(deadline), over)) return;
-    expired = true;
-    access.connection()->Cancel();
-  });
+  CancelAt timer(deadline, access.connection());
   const absl::Status status = access.jobs().Watch(name, [&](const v1::Job& job) {
     last = job;
     narrator.Tell(job);
     return true;
   });
-  {
-    std::lock_guard lock(mutex);
-    done = true;
-  }
-  ended.notify_all();
-  timer.join();
+  const bool expired = timer.Expired();
   if (detacher.detached()) {
     Note(absl::StrCat("detached; ", name, " goes on"));
     Hint(absl::StrCat("milepost job wait ", name));
     return kExitInterrupted;
   }
   if (!status.ok() && !expired) return Fail(status);
-  if (last.name().empty() && expired) Note(absl::StrCat(name, " did not answer in time"));
   if (!last.name().empty()) PrintActedOn(global, last);
   if (expired) Note(absl::StrCat(name, " has not finished"));
   if (last.state() == v1::JOB_STATE_FAILED) Hint(absl::StrCat("milepost job describe ", name));

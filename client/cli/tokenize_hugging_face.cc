@@ -55,12 +55,13 @@ try:
             elif seen >= split:
                 emit(1, text)
             else:
-                kept = []
                 lines = text.splitlines(keepends=True)
-                while lines and seen + sum(map(len, kept)) < split:
-                    kept.append(lines.pop(0))
-                emit(0, "".join(kept))
-                emit(1, "".join(lines))
+                kept, size_kept = 0, 0
+                while kept < len(lines) and seen + size_kept < split:
+                    size_kept += len(lines[kept].encode())
+                    kept += 1
+                emit(0, "".join(lines[:kept]))
+                emit(1, "".join(lines[kept:]))
             seen += size
 except UnicodeDecodeError as error:
     fail(f"{path}: not UTF-8: {error}")

@@ -5,10 +5,7 @@
 #include "client/cli/commands.h"
 #include "common/exit_codes.h"
 #include "common/spec/to_yaml.h"
-
-#ifndef MILEPOST_VERSION
-#error "MILEPOST_VERSION is defined by client/cli/CMakeLists.txt"
-#endif
+#include "common/version.h"
 
 namespace milepost::client {
 
@@ -35,7 +32,7 @@ int WorkerDescribeCommand(const GlobalOptions& global, const std::string& name) 
 }
 
 int VersionCommand(const GlobalOptions& global) {
-  const nlohmann::ordered_json version = {{"version", MILEPOST_VERSION}};
+  const nlohmann::ordered_json version = {{"version", kVersion}};
   switch (global.output) {
     case OutputFormat::kJson:
       Print(version.dump(2) + "\n");
@@ -44,7 +41,7 @@ int VersionCommand(const GlobalOptions& global) {
       Print(JsonToYaml(version));
       break;
     default:
-      Print(absl::StrCat("milepost ", MILEPOST_VERSION, "\n"));
+      Print(absl::StrCat("milepost ", kVersion, "\n"));
   }
   return kExitOk;
 }

@@ -1,0 +1,417 @@
+#include "client/cli/app.h"
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "client/cli/commands.h"
+#include "client/cli/output.h"
+#include "common/exit_codes.h"
+#include "common/spec/nearest.h"
+#include "common/version.h"
+
+namespace milepost::client {
+namespace {
+
+const std::map<std::string, OutputFormat> kFormats = {{"table", OutputFormat::kTable},
+                                                      {"wide", OutputFormat::kWide},
+                                                      {"json", OutputFormat::kJson},
+                                                      {"yaml", OutputFormat::kYaml},
+                                                      {"name", OutputFormat::kName}};
+
+// "30", "30s", "5m", "1h30m" -> seconds.
+std::optional<double> ParseSeconds(const std::string& text) {
+  double seconds;
+  absl::Duration duration;
+  if (absl::SimpleAtod(text, &seconds))
+    duration = absl::Seconds(seconds);
+  else if (!absl::ParseDuration(text, &duration))
+    return std::nullopt;
+  if (duration < absl::ZeroDuration() || duration > absl::Hours(24 * 365)) return std::nullopt;
+  return absl::ToDoubleSeconds(duration);
+}
+
+// Builds the CLI11 tree. The commands' option structs live here, for as long as the tree.
+class Tree {
+ public:
+  Tree() : app_("Milepost: distributed training that says what it needs and loses nothing.") {
+    app_.name("milepost");
+    app_.set_version_flag("--version", std::string("milepost ") + kVersion);
+    app_.require_subcommand(1);
+    app_.footer("`milepost COMMAND --help` explains a command. Start with: milepost run SPEC");
+    AddRun();
+    AddPlan();
+    AddDataset();
+    AddGenerate();
+    AddJob();
+    AddCheckpoint();
+    AddWorker();
+    AddVersionAndCompletion();
+  }
+
+  CLI::App& app() { return app_; }
+  // What the parsed command line asks for.
+  const std::function<int()>& chosen() const { return chosen_; }
+
+  CommandInfo Describe(const CLI::App& app) const {
+    CommandInfo info;
+    info.name = app.get_name();
+    info.aliases = app.get_aliases();
+    info.help = app.get_description();
+    for (const CLI::Option* option : app.get_options()) {
+      const auto values = values_.find(option);
+      if (option->get_positional()) {
+        if (values != values_.end()) info.positional_values = values->second;
+        info.takes_files = info.takes_files || files_.count(option) > 0;
+        continue;
+      }
+      FlagInfo flag;
+      for (const auto& name : option->get_snames()) flag.names.push_back("-" + name);
+      for (const auto& name : option->get_lnames()) flag.names.push_back("--" + name);
+      flag.help = option->get_description();
+      flag.takes_value = option->get_expected_max() > 0;
+      if (values != values_.end()) flag.values = values->second;
+      info.flags.push_back(std::move(flag));
+    }
+    for (const CLI::App* child : app.get_subcommands([](const CLI::App*) { return true; })) {
+      info.commands.push_back(Describe(*child));
+    }
+    return info;
+  }
+
+ private:
+  void OneOf(CLI::Option* option, std::vector<std::string> values) {
+    option->check(CLI::Validator(
+        [values](std::string& given) {
+          for (const std::string& value : values) {
+            if (given == value) return std::string();
+          }
+          return absl::StrCat("expected one of ", absl::StrJoin(values, ", "), ", got '", given,
+                              "'", DidYouMean(given, values));
+        },
+        absl::StrJoin(values, "|")));
+    values_[option] = std::move(values);
+  }
+
+  CLI::App* Command(CLI::App* parent, const std::string& name, const std::string& help,
+                    std::function<int()> run) {
+    CLI::App* command = parent->add_subcommand(name, help);
+    command->callback([this, run = std::move(run)] { chosen_ = run; });
+    if (name == "list") command->alias("ls");
+    return command;
+  }
+
+  CLI::App* Group(const std::string& name, const std::string& help) {
+    CLI::App* group = app_.add_subcommand(name, help);
+    group->require_subcommand(1);
+    return group;
+  }
+
+  void AddOutput(CLI::App* command, std::vector<std::string> formats) {
+    OneOf(
+        command->add_option_function<std::string>(
+            "-o,--output", [this](const std::string& name) { global_.output = kFormats.at(name); },
+            "what stdout holds (default: table)"),
+        std::move(formats));
+  }
+
+  void AddDataDir(CLI::App* command) {
+    command->add_option("--data-dir", global_.data_dir, "where `milepost run` keeps everything")
+        ->capture_default_str();
+  }
+
+  // The flags of commands that talk to a coordinator.
+  CLI::App* Connected(CLI::App* command) {
+    AddOutput(command, {"table", "wide", "json", "yaml", "name"});
+    command
+        ->add_option("--coordinator", global_.coordinator,
+                     "HOST:PORT (default: that of `milepost run` here, else 127.0.0.1:7070)")
+        ->envname("MILEPOST_COORDINATOR");
+    AddDataDir(command);
+    return command;
+  }
+
+  CLI::Option* File(CLI::Option* option) {
+    files_.insert({option, true});
+    return option;
+  }
+  CLI::Option* Spec(CLI::App* command, std::string* spec) {
+    return File(command->add_option("spec", *spec, "the job spec, a YAML file")->required());
+  }
+  CLI::Option* JobName(CLI::App* command, std::string* job) {
+    return command->add_option("job", *job, "jobs/7, 7, or the spec's name when it is unique")
+        ->required();
+  }
+  CLI::Option* Seconds(CLI::App* command, const std::string& name, std::optional<double>* seconds,
+                       const std::string& help) {
+    return command
+        ->add_option_function<std::string>(
+            name, [seconds](const std::string& text) { *seconds = ParseSeconds(text); }, help)
+        ->check([](const std::string& text) {
+          return ParseSeconds(text) ? std::string() : "expected a duration such as 30s, 5m or 1h";
+        });
+  }
+  void Limit(CLI::App* command) {
+    command->add_option("--limit", limit_, "at most this many, the newest")
+        ->check(CLI::Range(1, 10'000))
+        ->capture_default_str();
+  }
+
+  void AddRun();
+  void AddPlan();
+  void AddDataset();
+  void AddGenerate();
+  void AddJob();
+  void AddJobControl(CLI::App* group);
+  void AddCheckpoint();
+  void AddWorker();
+  void AddVersionAndCompletion();
+
+  CLI::App app_;
+  std::function<int()> chosen_;
+  std::map<const CLI::Option*, std::vector<std::string>> values_;
+  std::map<const CLI::Option*, bool> files_;
+
+  GlobalOptions global_;
+  RunOptions run_;
+  PlanOptions plan_;
+  TokenizeOptions tokenize_;
+  GenerateOptions generate_;
+  SubmitOptions submit_;
+  LogsOptions logs_;
+  WaitOptions wait_;
+  std::string name_;
+  std::vector<std::string> names_;
+  std::string job_filter_;
+  std::optional<int64_t> new_steps_;
+  std::string shell_;
+  int limit_ = 100;
+};
+
+void Tree::AddRun() {
+  CLI::App* run = Command(&app_, "run", "Train a spec on this machine, all in one: no setup",
+                          [this] { return RunCommand(global_, run_); });
+  Spec(run, &run_.spec);
+  AddOutput(run, {"table", "json"});
+  AddDataDir(run);
+  run->add_option("--workers", run_.workers, "worker processes; the ranks are divided among them")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  run->add_flag("--fresh", run_.fresh, "forget the data directory's jobs and checkpoints first");
+}
+
+void Tree::AddPlan() {
+  CLI::App* plan = Command(&app_, "plan", "Say what a spec needs: memory, FLOPs, bytes on the wire",
+                           [this] { return PlanCommand(global_, plan_); });
+  Spec(plan, &plan_.spec);
+  AddOutput(plan, {"table", "wide", "json", "yaml"});
+  plan->add_option("--ranks", plan_.ranks, "plan for this many ranks instead of the spec's")
+      ->check(CLI::Range(1, 4096));
+}
+
+void Tree::AddDataset() {
+  CLI::App* group = Group("dataset", "Make the token files that jobs train on");
+  CLI::App* tokenize = Command(group, "tokenize", "Turn UTF-8 text into a token file",
+                               [this] { return TokenizeCommand(tokenize_); });
+  File(tokenize->add_option("--input", tokenize_.inputs, "text files, in order")->required());
+  tokenize->add_option("--output", tokenize_.output, "the .npy file to make")->required();
+  tokenize
+      ->add_option("--tokenizer", tokenize_.tokenizer,
+                   "`bytes`, or a Hugging Face tokenizer.json (needs Python's tokenizers)")
+      ->capture_default_str();
+  tokenize->add_option("--validation-fraction", tokenize_.validation_fraction,
+                       "this part of the text, its end, is kept for validation");
+  tokenize->add_option("--validation-output", tokenize_.validation_output,
+                       "the .npy file for validation");
+}
+
+void Tree::AddGenerate() {
+  CLI::App* generate = Command(&app_, "generate", "Print text that a trained model continues",
+                               [this] { return GenerateCommand(global_, generate_); });
+  CLI::Option* checkpoint =
+      generate->add_option("--checkpoint", generate_.checkpoint, "checkpoints/4 or 4");
+  generate
+      ->add_option("--job", generate_.job,
+                   "use this job's newest checkpoint (default: the newest job's)")
+      ->excludes(checkpoint);
+  generate->add_option("--prompt", generate_.prompt, "the text to continue")->required();
+  generate->add_option("--tokens", generate_.tokens, "how many to add")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  generate->add_option("--temperature", generate_.temperature, "0: always the likeliest token")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  generate->add_option("--top-k", generate_.top_k, "choose among the K likeliest; 0: among all")
+      ->check(CLI::Range(0, 1 << 24))
+      ->capture_default_str();
+  generate->add_option("--seed", generate_.seed, "the same seed gives the same text")
+      ->capture_default_str();
+  generate->add_option("--coordinator", global_.coordinator, "HOST:PORT")
+      ->envname("MILEPOST_COORDINATOR");
+  AddDataDir(generate);
+}
+
+void Tree::AddJob() {
+  CLI::App* group = Group("job", "Submit, watch and control jobs");
+  CLI::App* submit = Connected(Command(group, "submit", "Check a spec and queue it",
+                                       [this] { return JobSubmitCommand(global_, submit_); }));
+  Spec(submit, &submit_.spec);
+  submit->add_flag("--validate-only", submit_.validate_only, "only check, also on the coordinator");
+  submit->add_flag("--wait", submit_.wait, "then wait for it, as `job wait` does");
+  Limit(Connected(Command(group, "list", "All jobs, the newest first",
+                          [this] { return JobListCommand(global_, limit_); })));
+  JobName(Connected(Command(group, "describe", "One job: state, reason, progress, failure",
+                            [this] { return JobDescribeCommand(global_, name_); })),
+          &name_);
+  CLI::App* logs = Connected(Command(group, "logs", "What the job's ranks printed",
+                                     [this] { return JobLogsCommand(global_, logs_); }));
+  JobName(logs, &logs_.job);
+  logs->add_flag("-f,--follow", logs_.follow, "go on until the job ends; Ctrl-C only detaches");
+  logs->add_option("--rank", logs_.rank, "only this rank")->check(CLI::Range(0, 4095));
+  Seconds(logs, "--since", &logs_.since_seconds, "only lines of the last 10m, 1h, ...");
+  logs->add_option("--tail", logs_.tail, "only the last N lines")->check(CLI::Range(1, 1'000'000));
+  AddJobControl(group);
+}
+
+void Tree::AddJobControl(CLI::App* group) {
+  CLI::App* wait = Connected(Command(
+      group, "wait", "Wait until a job ends: exit code 0, 100 failed, 103 cancelled, 101 neither",
+      [this] { return JobWaitCommand(global_, wait_); }));
+  JobName(wait, &wait_.job);
+  Seconds(wait, "--timeout", &wait_.timeout_seconds, "give up after 30s, 5m, ...");
+  JobName(Connected(Command(group, "cancel", "Stop a job; its checkpoints are kept",
+                            [this] { return JobCancelCommand(global_, name_); })),
+          &name_);
+  CLI::App* resume =
+      Connected(Command(group, "resume", "Queue an ended job again, from its newest checkpoint",
+                        [this] { return JobResumeCommand(global_, name_, new_steps_); }));
+  JobName(resume, &name_);
+  resume->add_option("--steps", new_steps_, "replaces train.steps: extends a finished job")
+      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000}));
+}
+
+void Tree::AddCheckpoint() {
+  CLI::App* group = Group("checkpoint", "Look after checkpoints");
+  CLI::App* list = Connected(Command(group, "list", "Checkpoints, the newest first", [this] {
+    return CheckpointListCommand(global_, job_filter_, limit_);
+  }));
+  list->add_option("--job", job_filter_, "only this job's");
+  Limit(list);
+  const auto one = [this](CLI::App* command) {
+    Connected(command)->add_option("checkpoint", name_, "checkpoints/4 or 4")->required();
+  };
+  const auto several = [this](CLI::App* command) {
+    Connected(command)->add_option("checkpoints", names_, "checkpoints/4 or 4")->required();
+  };
+  one(Command(group, "describe", "One checkpoint: its state and tensors",
+              [this] { return CheckpointDescribeCommand(global_, name_); }));
+  several(Command(group, "verify", "Read every byte and check it",
+                  [this] { return CheckpointVerifyCommand(global_, names_); }));
+  one(Command(group, "pin", "Keep it whatever the job's retention says",
+              [this] { return CheckpointPinCommand(global_, name_, true); }));
+  one(Command(group, "unpin", "Let the job's retention decide again",
+              [this] { return CheckpointPinCommand(global_, name_, false); }));
+  several(Command(group, "delete", "Delete for good; never a pinned one",
+                  [this] { return CheckpointDeleteCommand(global_, names_); }));
+}
+
+void Tree::AddWorker() {
+  CLI::App* group = Group("worker", "Look at the hosts that train");
+  Limit(Connected(Command(group, "list", "All workers",
+                          [this] { return WorkerListCommand(global_, limit_); })));
+  Connected(Command(group, "describe", "One worker: its slots and what they do",
+                    [this] { return WorkerDescribeCommand(global_, name_); }))
+      ->add_option("worker", name_, "workers/a or a")
+      ->required();
+}
+
+void Tree::AddVersionAndCompletion() {
+  AddOutput(Command(&app_, "version", "This release", [this] { return VersionCommand(global_); }),
+            {"table", "json", "yaml"});
+  CLI::App* completion = Command(&app_, "completion", "Print a shell's completion script", [this] {
+    const auto script = CompletionScript(Describe(app_), shell_);
+    if (!script.ok()) return Fail(script.status());
+    Print(*script);
+    return int{kExitOk};
+  });
+  OneOf(completion->add_option("shell", shell_, "bash, zsh or fish")->required(),
+        {"bash", "zsh", "fish"});
+}
+
+// The innermost command that the arguments named.
+const CLI::App* Innermost(const CLI::App* app) {
+  while (!app->get_subcommands().empty()) app = app->get_subcommands().front();
+  return app;
+}
+
+std::string FullCommand(const CLI::App* app) {
+  return app->get_parent() == nullptr
+             ? app->get_name()
+             : absl::StrCat(FullCommand(app->get_parent()), " ", app->get_name());
+}
+
+std::vector<std::string> NamesIn(const CLI::App* app, bool flags) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app->get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  if (flags) return names;
+  names.clear();
+  for (const CLI::App* child : app->get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(child->get_name());
+  }
+  return names;
+}
+
+// What is wrong with the command line, for stderr.
+std::string Explain(const CLI::App& root, const CLI::ParseError& error) {
+  const CLI::App* command = Innermost(&root);
+  std::vector<std::string> extras = command->remaining();
+  if (extras.empty()) extras = root.remaining(true);
+  if (extras.empty()) return error.what();
+  const std::string& first = extras.front();
+  const bool is_flag = absl::StartsWith(first, "-");
+  const std::vector<std::string> names = NamesIn(command, is_flag);
+  const std::string typed = first.substr(0, first.find('='));
+  const std::string hint = DidYouMean(typed, names);
+  if (is_flag) return absl::StrCat("unknown flag ", typed, hint);
+  if (names.empty()) return absl::StrCat("unexpected argument '", first, "'");
+  return absl::StrCat("unknown command '", first, "'",
+                      hint.empty() ? "; expected one of " + absl::StrJoin(names, ", ") : hint);
+}
+
+}  // namespace
+
+CommandInfo DescribeCommands() {
+  Tree tree;
+  return tree.Describe(tree.app());
+}
+
+int Main(int argc, const char* const* argv) {
+  Tree tree;
+  if (argc <= 1) {
+    Print(tree.app().help());
+    return kExitOk;
+  }
+  // CLI11 reports by throwing; nothing of it leaves this function.
+  try {
+    tree.app().parse(argc, argv);
+  } catch (const CLI::Success& success) {
+    return tree.app().exit(success);
+  } catch (const CLI::ParseError& error) {
+    Note(absl::StrCat("milepost: ", Explain(tree.app(), error)));
+    Hint(absl::StrCat(FullCommand(Innermost(&tree.app())), " --help"));
+    return kExitUsage;
+  }
+  return tree.chosen()();
+}
+
+}  // namespace milepost::client

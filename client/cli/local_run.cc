@@ -1,0 +1,290 @@
+#include "client/cli/local_run.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <sys/signalfd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "client/cli/generate.h"
+#include "client/cli/interrupt.h"
+#include "client/cli/run_choice.h"
+#include "common/poll.h"
+#include "common/status_macros.h"
+
+namespace milepost::client {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr absl::Duration kServeBudget = absl::Seconds(30);
+constexpr absl::Duration kTick = absl::Seconds(1);
+constexpr absl::Duration kLookAgain = absl::Milliseconds(2);
+// A worker gives its ranks 60 s to take a checkpoint.
+constexpr absl::Duration kWorkerPatience = absl::Seconds(75);
+constexpr absl::Duration kCoordinatorPatience = absl::Seconds(10);
+constexpr absl::Duration kSampleBudget = absl::Seconds(30);
+constexpr absl::Duration kEarlierRunBudget = absl::Seconds(15);
+constexpr int kSampleTokens = 240;
+constexpr int kBeginAttempts = 5;
+
+std::vector<int> AllowedCores() {
+  cpu_set_t set;
+  std::vector<int> cores;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &set)) cores.push_back(core);
+  }
+  return cores;
+}
+
+// The part of this host's cores that worker `index` of `workers` has; empty: all.
+std::string CoreShare(int index, int workers) {
+  const std::vector<int> cores = AllowedCores();
+  const int count = static_cast<int>(cores.size());
+  if (workers == 1 || count < workers) return "";
+  return absl::StrJoin(cores.begin() + index * count / workers,
+                       cores.begin() + (index + 1) * count / workers, ",");
+}
+
+absl::Status RemoveOldRun(const DataDir& dir) {
+  std::error_code error;
+  fs::remove_all(dir.coordinator(), error);
+  if (!error) fs::remove_all(dir.logs(), error);
+  for (int i = 0; !error && fs::exists(dir.worker(i), error); ++i)
+    fs::remove_all(dir.worker(i), error);
+  if (!error) return absl::OkStatus();
+  return absl::ErrnoToStatus(error.value(), absl::StrCat("--fresh: cannot empty ", dir.path));
+}
+
+}  // namespace
+
+LocalRun::LocalRun(const GlobalOptions& global, const RunOptions& options, const v1::JobSpec& spec,
+                   RunReport* report)
+    : global_(global),
+      options_(options),
+      spec_(spec),
+      dir_(global.data_dir),
+      report_(report),
+      signals_(BlockInterrupts()) {}
+
+LocalRun::~LocalRun() {
+  watcher_.reset();
+  std::error_code ignored;
+  if (supervisor_) fs::remove(dir_.address_file(), ignored);
+}
+
+absl::Status LocalRun::Prepare() {
+  MP_RETURN_IF_ERROR(MakeDir(dir_.path));
+  MP_ASSIGN_OR_RETURN(RunLock lock, RunLock::Acquire(dir_, absl::Now() + kEarlierRunBudget));
+  lock_.emplace(std::move(lock));
+  if (options_.fresh) MP_RETURN_IF_ERROR(RemoveOldRun(dir_));
+  MP_RETURN_IF_ERROR(MakeDir(dir_.logs()));
+  std::error_code ignored;
+  fs::remove(dir_.address_file(), ignored);
+  MP_ASSIGN_OR_RETURN(HeldPort port, HeldPort::Take());
+  port_.emplace(std::move(port));
+  return absl::OkStatus();
+}
+
+absl::Status LocalRun::StartProcesses() {
+  const absl::Time now = absl::Now();
+  supervisor_ = std::make_unique<Supervisor>(lock_->fd());
+  MP_RETURN_IF_ERROR(supervisor_->Start(
+      {"coordinator", CoordinatorArgv(dir_, port_->address(), /*write_address_file=*/true),
+       dir_.log("coordinator"), SIGTERM},
+      now));
+  const int ranks = spec_.resources().ranks();
+  const int slots = (ranks + options_.workers - 1) / options_.workers;
+  for (int i = 0; i < options_.workers; ++i) {
+    const std::string name = absl::StrCat("worker-", i);
+    MP_RETURN_IF_ERROR(MakeDir(dir_.worker(i)));
+    std::vector<std::string> argv = {SiblingBinary("milepost-worker"),
+                                     "--coordinator",
+                                     port_->address(),
+                                     "--data-dir",
+                                     dir_.worker(i),
+                                     "--slots",
+                                     absl::StrCat(slots),
+                                     "--id",
+                                     absl::StrCat("local-", i)};
+    if (const std::string cores = CoreShare(i, options_.workers); !cores.empty()) {
+      argv.insert(argv.end(), {"--cores", cores});
+    }
+    // Killed with us, not asked: without a coordinator it could not keep a checkpoint anyway.
+    MP_RETURN_IF_ERROR(supervisor_->Start({name, std::move(argv), dir_.log(name), SIGKILL}, now));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LocalRun::WaitUntilServing() {
+  const absl::Time deadline = absl::Now() + kServeBudget;
+  while (!Accepts(port_->address())) {
+    MP_RETURN_IF_ERROR(Wait(absl::Now() + kLookAgain));
+    if (interrupted()) return absl::CancelledError("interrupted");
+    if (absl::Now() < deadline) continue;
+    return absl::DeadlineExceededError(absl::StrCat("the coordinator did not start within ",
+                                                    absl::FormatDuration(kServeBudget), "; see ",
+                                                    dir_.log("coordinator")));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LocalRun::BeginJob() {
+  // Not for long: restarting a coordinator that died is up to this thread.
+  JobClient jobs(Connection::To(port_->address(), {.reach = absl::Milliseconds(500)}));
+  MP_ASSIGN_OR_RETURN(const std::vector<v1::Job> existing, jobs.List());
+  RunChoice choice = ChooseRun(spec_, existing);
+  for (const std::string& name : choice.cancel) {
+    MP_RETURN_IF_ERROR(jobs.Cancel(name).status());
+    report_->Note(absl::StrCat("set aside ", name,
+                               ", an unfinished job of another spec; its checkpoints are kept, and "
+                               "running its spec again resumes it"));
+  }
+  job_ = choice.job;
+  already_done_ = choice.action == RunChoice::kDone;
+  if (choice.action == RunChoice::kSubmit) {
+    MP_ASSIGN_OR_RETURN(job_, jobs.Submit(spec_));
+  } else if (choice.action == RunChoice::kResume) {
+    MP_ASSIGN_OR_RETURN(job_, jobs.Resume(job_.name(), choice.new_steps));
+  }
+  if (choice.action != RunChoice::kSubmit && !job_.latest_checkpoint().empty()) {
+    absl::StrAppend(&choice.how, " (newest checkpoint: ", job_.latest_checkpoint(), ")");
+  }
+  report_->Started(job_, choice.how, port_->address());
+  if (!choice.note.empty()) report_->Note(choice.note);
+  if (!already_done_) {
+    watcher_ = std::make_unique<JobWatcher>(
+        Connection::To(port_->address(), {.reach = absl::Minutes(1)}), job_.name());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LocalRun::Start() {
+  MP_RETURN_IF_ERROR(Prepare());
+  MP_RETURN_IF_ERROR(StartProcesses());
+  absl::Status status;
+  for (int attempt = 0; attempt < kBeginAttempts; ++attempt) {
+    MP_RETURN_IF_ERROR(WaitUntilServing());
+    status = BeginJob();
+    // The coordinator may die in between: it is started again, and a job it has stored is found.
+    if (!absl::IsUnavailable(status)) break;
+  }
+  return status;
+}
+
+void LocalRun::OnSignals() {
+  signalfd_siginfo info;
+  while (read(signals_.get(), &info, sizeof info) == sizeof info) {
+    ++interrupts_;
+    if (interrupts_ == 1) {
+      report_->Note("stopping: saving a checkpoint (Ctrl-C again to stop at once)");
+      if (supervisor_) supervisor_->Stop("worker", SIGTERM);
+    } else if (supervisor_) {
+      supervisor_->Stop("", SIGKILL);
+    }
+  }
+}
+
+void LocalRun::TakeNews() {
+  if (!watcher_) return;
+  if (std::optional<v1::Job> news = watcher_->Take()) job_ = *std::move(news);
+  report_->Changed(job_, absl::Now());
+}
+
+// Blocks until `until` or until something happens, and deals with it. The error is final.
+absl::Status LocalRun::Wait(absl::Time until) {
+  std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0}};
+  if (watcher_ && !watcher_->ended()) fds.push_back({watcher_->fd(), POLLIN, 0});
+  for (const int fd : supervisor_->pidfds()) fds.push_back({fd, POLLIN, 0});
+  const absl::Time wake = std::min(until, supervisor_->NextTime());
+  poll(fds.data(), fds.size(), PollTimeoutMillis(wake));
+  OnSignals();
+  std::vector<ProcessEvent> events;
+  const absl::Status status = supervisor_->Tick(absl::Now(), &events);
+  for (const ProcessEvent& event : events) report_->Restarting(event);
+  return status;
+}
+
+absl::Status LocalRun::FollowToEnd() {
+  absl::Time bound_logs_at = absl::Now() + absl::Minutes(1);
+  while (!already_done_) {
+    TakeNews();
+    if (IsTerminal(job_.state())) return absl::OkStatus();
+    if (interrupted() && !supervisor_->AnyAlive("worker")) return absl::OkStatus();
+    if (const auto ended = watcher_->ended(); ended && !ended->ok()) return *ended;
+    MP_RETURN_IF_ERROR(Wait(absl::Now() + kTick));
+    if (absl::Now() < bound_logs_at) continue;
+    supervisor_->BoundLogs();
+    bound_logs_at = absl::Now() + absl::Minutes(1);
+  }
+  return absl::OkStatus();
+}
+
+void LocalRun::StopAndWait(const std::string& prefix, absl::Duration patience) {
+  supervisor_->Stop(prefix, SIGTERM);
+  const absl::Time deadline = absl::Now() + patience;
+  while (supervisor_->AnyAlive(prefix)) {
+    const absl::Time now = absl::Now();
+    if (now >= deadline) supervisor_->Stop(prefix, SIGKILL);
+    Wait(now < deadline ? std::min(deadline, now + kTick) : now + absl::Milliseconds(20))
+        .IgnoreError();
+  }
+}
+
+void LocalRun::Stop() {
+  if (!supervisor_) return;
+  StopAndWait("worker", kWorkerPatience);
+  if (watcher_) {
+    // The last word about the job, which leaving workers may just have changed.
+    const auto last =
+        JobClient(Connection::To(port_->address(), {.reach = absl::Seconds(1)})).Get(job_.name());
+    if (last.ok()) job_ = *last;
+  }
+  watcher_.reset();
+  StopAndWait("coordinator", kCoordinatorPatience);
+}
+
+std::vector<v1::Checkpoint> LocalRun::Checkpoints() {
+  if (!port_ || interrupts_ > 1 || job_.name().empty()) return {};
+  CheckpointClient checkpoints(Connection::To(port_->address(), {.reach = absl::Seconds(1)}));
+  auto list = checkpoints.List(job_.name());
+  return list.ok() ? *std::move(list) : std::vector<v1::Checkpoint>();
+}
+
+std::string LocalRun::Sample(const std::string& prompt) {
+  // The workers have nothing left to do, and the sample needs the cores.
+  StopAndWait("worker", kWorkerPatience);
+  GenerateOptions options;
+  options.prompt = prompt;
+  options.tokens = kSampleTokens;
+  SpawnOptions spawn;
+  spawn.argv = GenerateArgv(port_->address(), job_.latest_checkpoint(), options);
+  spawn.out = Redirect::Pipe();
+  spawn.err = Redirect::File(dir_.log("generate"));
+  auto trainer = Subprocess::Spawn(std::move(spawn));
+  if (!trainer.ok()) return "";
+  const UniqueFd out = trainer->TakeOut();
+  const absl::Time deadline = absl::Now() + kSampleBudget;
+  std::string text;
+  char buffer[4096];
+  while (interrupts_ == 0 && absl::Now() < deadline) {
+    if (!PollFd(out.get(), POLLIN, std::min(deadline, absl::Now() + absl::Milliseconds(100)))) {
+      OnSignals();
+      continue;
+    }
+    const ssize_t got = read(out.get(), buffer, sizeof buffer);
+    if (got > 0 && text.size() < (1 << 16)) text.append(buffer, got);
+    if (got > 0) continue;
+    const auto end = trainer->Wait(deadline);
+    return end.ok() && end->success() ? text : "";
+  }
+  return "";
+}
+
+}  // namespace milepost::client

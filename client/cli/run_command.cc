@@ -1,0 +1,148 @@
+// milepost run
+#include <algorithm>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/cli/commands.h"
+#include "client/cli/local_run.h"
+#include "client/cli/run_report.h"
+#include "client/cli/unigram.h"
+#include "common/exit_codes.h"
+#include "common/spec/parse.h"
+#include "common/status_macros.h"
+#include "engine/data/dataset.h"
+
+namespace milepost::client {
+namespace {
+
+constexpr int64_t kByteVocabulary = 256;
+constexpr int kPromptBytes = 24;
+
+// Opens the data as a trainer would: what is wrong with it is said before anything starts.
+absl::Status CheckData(const v1::JobSpec& spec) {
+  const data::DatasetOptions options = {.sequence_length = spec.data().sequence_length(),
+                                        .vocabulary = spec.model().gpt2().vocabulary()};
+  for (const std::string& path : {spec.data().train(), spec.data().validation()}) {
+    if (path.empty()) continue;
+    const auto opened = data::TokenDataset::Open(path, options);
+    if (!opened.ok()) return absl::InvalidArgumentError(opened.status().message());
+  }
+  return absl::OkStatus();
+}
+
+bool IsByteLevel(const v1::JobSpec& spec) {
+  if (spec.model().gpt2().vocabulary() != kByteVocabulary) return false;
+  const auto file = data::TokenFile::Open(spec.data().train());
+  return file.ok() && (*file)->type() == data::TokenType::kUint8;
+}
+
+// The first words of the validation (or training) text.
+std::string PromptFrom(const v1::JobSpec& spec) {
+  const std::string& validation = spec.data().validation();
+  const auto file = data::TokenFile::Open(validation.empty() ? spec.data().train() : validation);
+  if (!file.ok()) return "\n";
+  std::vector<int32_t> tokens(std::min<int64_t>(kPromptBytes, (*file)->size()));
+  if (!(*file)->Read(0, kByteVocabulary, absl::MakeSpan(tokens)).ok()) return "\n";
+  std::string prompt;
+  for (const int32_t token : tokens) {
+    if (token < ' ' || token > '~') break;
+    prompt.push_back(static_cast<char>(token));
+  }
+  const size_t space = prompt.rfind(' ');
+  if (space != std::string::npos && space > 0) prompt.resize(space);
+  return prompt.empty() ? "\n" : prompt;
+}
+
+ReportKind KindFor(OutputFormat format) {
+  if (format == OutputFormat::kJson) return ReportKind::kJson;
+  return StdoutIsTerminal() ? ReportKind::kLive : ReportKind::kPlain;
+}
+
+std::string DataDirFlag(const GlobalOptions& global) {
+  return global.data_dir == GlobalOptions().data_dir ? "" : " --data-dir " + global.data_dir;
+}
+
+// What to try next.
+void Advise(const GlobalOptions& global, const RunOptions& options, const LocalRun& run) {
+  const std::string flag = DataDirFlag(global);
+  if (run.interrupted()) {
+    Hint(absl::StrCat("resume: milepost run ", options.spec, flag));
+    return;
+  }
+  switch (run.job().state()) {
+    case v1::JOB_STATE_SUCCEEDED:
+      Hint(absl::StrCat("text from the model: milepost generate", flag, " --job ", run.job().name(),
+                        " --prompt 'And God said' --tokens 300"));
+      Hint(absl::StrCat("train for longer: raise train.steps in ", options.spec,
+                        " and run again; from scratch: milepost run ", options.spec, flag,
+                        " --fresh"));
+      Hint(absl::StrCat("checkpoints: milepost checkpoint list", flag));
+      break;
+    case v1::JOB_STATE_FAILED:
+      Hint(absl::StrCat("why: milepost job describe ", run.job().name(), flag,
+                        "; try again from the newest checkpoint: milepost run ", options.spec,
+                        flag));
+      break;
+    default:
+      Hint(absl::StrCat("resume: milepost run ", options.spec, flag));
+  }
+}
+
+int ExitCodeFor(const LocalRun& run) {
+  if (run.interrupted() && run.job().state() != v1::JOB_STATE_SUCCEEDED) return kExitInterrupted;
+  switch (run.job().state()) {
+    case v1::JOB_STATE_SUCCEEDED:
+      return kExitOk;
+    case v1::JOB_STATE_FAILED:
+      return kExitJobFailed;
+    case v1::JOB_STATE_CANCELLED:
+      return kExitJobCancelled;
+    default:
+      return kExitJobNotFinished;
+  }
+}
+
+void ExplainFailure(const v1::Job& job) {
+  if (job.state() != v1::JOB_STATE_FAILED) return;
+  Note(absl::StrCat("milepost: ", job.name(), " failed: ", job.reason_detail()));
+  if (!job.has_first_failure()) return;
+  Note(absl::StrCat("rank ", job.first_failure().rank(), ": ", job.first_failure().message()));
+  for (const std::string& line : job.first_failure().last_lines()) Note("  | " + line);
+}
+
+}  // namespace
+
+int RunCommand(const GlobalOptions& global, const RunOptions& options) {
+  const absl::Time started = absl::Now();
+  const auto spec = LoadJobSpec(options.spec);
+  if (!spec.ok()) {
+    Fail(spec.status());
+    return kExitUsage;
+  }
+  if (const absl::Status data = CheckData(*spec); !data.ok()) return Fail(data);
+  const auto report = MakeRunReport(KindFor(global.output));
+  LocalRun run(global, options, *spec, report.get());
+  absl::Status status = run.Start();
+  if (status.ok()) status = run.FollowToEnd();
+  RunSummary summary;
+  summary.run_started = started;
+  if (status.ok()) {
+    const bool succeeded = run.job().state() == v1::JOB_STATE_SUCCEEDED;
+    if (succeeded && IsByteLevel(*spec)) summary.sample = run.Sample(PromptFrom(*spec));
+    summary.checkpoints = run.Checkpoints();
+  }
+  run.Stop();
+  if (run.interrupted() && absl::IsCancelled(status)) return kExitInterrupted;
+  if (!status.ok()) return Fail(status);
+  summary.job = run.job();
+  const auto unigram = UnigramLoss(spec->data().train(), spec->data().validation(),
+                                   spec->model().gpt2().vocabulary());
+  if (unigram.ok()) summary.unigram_loss = *unigram;
+  report->Finished(summary);
+  ExplainFailure(run.job());
+  Advise(global, options, run);
+  return ExitCodeFor(run);
+}
+
+}  // namespace milepost::client

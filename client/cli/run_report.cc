@@ -1,0 +1,280 @@
+#include "client/cli/run_report.h"
+
+#include <sys/ioctl.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "client/cli/format.h"
+#include "client/cli/output.h"
+#include "client/cli/progress_view.h"
+#include "common/spec/to_yaml.h"
+
+namespace milepost::client {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr absl::Duration kPlainInterval = absl::Seconds(5);
+constexpr absl::Duration kRedrawInterval = absl::Milliseconds(100);
+
+Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+std::string StateName(v1::JobState state) {
+  const auto* value = v1::JobState_descriptor()->FindValueByNumber(state);
+  return value == nullptr ? absl::StrCat(static_cast<int>(state)) : EnumYamlName(*value);
+}
+
+bool Validated(const v1::Progress& progress) { return progress.validation_step() > 0; }
+
+std::string RestartText(const ProcessEvent& event) {
+  return absl::StrFormat("%s ended with %s; starting it again in %d ms", event.name,
+                         event.end.ToString(), absl::ToInt64Milliseconds(event.restart_in));
+}
+
+// Lines for people at the end, on stdout.
+std::string SummaryText(const RunSummary& summary) {
+  const v1::Job& job = summary.job;
+  const v1::Progress& progress = job.progress();
+  std::string text = absl::StrCat("\n", job.name(), " ", StateLine(job), " at step ",
+                                  progress.step(), "/", job.spec().train().steps(), "\n");
+  absl::StrAppend(&text, "  train loss       ", LossText(progress.train_loss()), "\n");
+  if (Validated(progress)) {
+    absl::StrAppend(&text, "  validation loss  ", LossText(progress.validation_loss()),
+                    " nats per token\n");
+  }
+  if (summary.unigram_loss) {
+    absl::StrAppend(&text, "  unigram model    ", LossText(*summary.unigram_loss),
+                    " nats per token on the same data: what token frequencies alone give\n");
+  }
+  absl::StrAppend(&text, "  throughput       ", HumanCount(progress.tokens_per_second()),
+                  " tokens/s, goodput ", absl::StrFormat("%.0f%%", 100 * Goodput(job, absl::Now())),
+                  "\n");
+  absl::StrAppend(&text, "  memory           ", HumanBytes(progress.planned_bytes()), " planned, ",
+                  HumanBytes(progress.allocated_bytes()), " used per rank\n");
+  absl::StrAppend(&text, "  checkpoints     ");
+  for (const v1::Checkpoint& checkpoint : summary.checkpoints) {
+    absl::StrAppend(&text, " ", checkpoint.name(), "@", checkpoint.step());
+  }
+  absl::StrAppend(&text, summary.checkpoints.empty() ? " none\n" : "\n");
+  if (!summary.sample.empty()) {
+    std::string sample = summary.sample;
+    for (char& c : sample) c = static_cast<unsigned char>(c) < ' ' && c != '\n' ? '?' : c;
+    absl::StrAppend(&text, "\nsample:\n", sample, "\n");
+  }
+  return text;
+}
+
+class PlainReport : public RunReport {
+ public:
+  void Started(const v1::Job& job, const std::string& what, const std::string& address) override {
+    Print(absl::StrCat(what, " ", job.name(), " (", job.spec().name(), "), coordinator ", address,
+                       "\n"));
+  }
+  void Changed(const v1::Job& job, absl::Time now) override {
+    const std::string state = StateLine(job);
+    if (state != state_) Print(absl::StrCat(job.name(), " ", state, "\n"));
+    state_ = state;
+    const v1::Progress& progress = job.progress();
+    if (progress.step() == step_) return;
+    const bool first = step_ == 0;
+    const bool validated = progress.validation_step() != validation_step_;
+    const bool last = progress.step() == job.spec().train().steps();
+    if (!first && !validated && !last && now - printed_ < kPlainInterval) return;
+    Print(PlainProgressLine(job, now) + "\n");
+    printed_ = now;
+    step_ = progress.step();
+    validation_step_ = progress.validation_step();
+  }
+  void Restarting(const ProcessEvent& event) override { Print(RestartText(event) + "\n"); }
+  void Note(absl::string_view text) override { client::Note(text); }
+  void Finished(const RunSummary& summary) override { Print(SummaryText(summary)); }
+
+ private:
+  std::string state_;
+  int64_t step_ = 0;
+  int64_t validation_step_ = 0;
+  absl::Time printed_ = absl::InfinitePast();
+};
+
+// A few lines at the bottom of the terminal, drawn over again; other text scrolls above them.
+class LiveReport : public RunReport {
+ public:
+  ~LiveReport() override { Erase(); }
+  void Started(const v1::Job& job, const std::string& what, const std::string& address) override {
+    Above(absl::StrCat(what, " ", job.name(), " (", job.spec().name(), "), coordinator ", address));
+  }
+  void Changed(const v1::Job& job, absl::Time now) override {
+    const bool state_changed = job.state() != state_;
+    if (!state_changed && now - drawn_at_ < kRedrawInterval) return;
+    state_ = job.state();
+    drawn_at_ = now;
+    std::string frame = EraseText();
+    const std::vector<std::string> lines = LiveProgressLines(job, now, Columns());
+    for (const std::string& line : lines) absl::StrAppend(&frame, line, "\n");
+    drawn_ = lines.size();
+    Print(frame);
+  }
+  void Restarting(const ProcessEvent& event) override { Above(RestartText(event)); }
+  void Note(absl::string_view text) override {
+    Erase();
+    client::Note(text);
+  }
+  void Finished(const RunSummary& summary) override {
+    Changed(summary.job, absl::InfiniteFuture());
+    drawn_ = 0;  // stays on the screen
+    Print(SummaryText(summary));
+  }
+
+ private:
+  static size_t Columns() {
+    winsize size{};
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
+    return std::max<size_t>(size.ws_col, 20) - 1;
+  }
+  std::string EraseText() const {
+    return drawn_ == 0 ? "" : absl::StrCat("\x1b[", drawn_, "A\r\x1b[J");
+  }
+  void Erase() {
+    Print(EraseText());
+    drawn_ = 0;
+  }
+  void Above(const std::string& line) {
+    const std::string text = absl::StrCat(EraseText(), line, "\n");
+    drawn_ = 0;
+    Print(text);
+  }
+
+  v1::JobState state_ = v1::JOB_STATE_UNSPECIFIED;
+  absl::Time drawn_at_ = absl::InfinitePast();
+  size_t drawn_ = 0;
+};
+
+class JsonReport : public RunReport {
+ public:
+  void Started(const v1::Job& job, const std::string& what, const std::string& address) override {
+    Emit({{"event", "started"},
+          {"job", job.name()},
+          {"name", job.spec().name()},
+          {"how", what},
+          {"step", job.progress().step()},
+          {"steps", job.spec().train().steps()},
+          {"coordinator", address}});
+  }
+  void Changed(const v1::Job& job, absl::Time now) override {
+    if (job.state() != state_ || job.reason_detail() != detail_) {
+      state_ = job.state();
+      detail_ = job.reason_detail();
+      Emit({{"event", "state"},
+            {"job", job.name()},
+            {"state", StateName(state_)},
+            {"detail", detail_},
+            {"attempt", job.attempts()},
+            {"generation", job.generation()}});
+    }
+    const v1::Progress& progress = job.progress();
+    if (progress.step() != step_) Progress(progress);
+    if (Validated(progress) && progress.validation_step() != validation_step_) {
+      validation_step_ = progress.validation_step();
+      Emit({{"event", "validation"},
+            {"step", validation_step_},
+            {"validation_loss", Number(progress.validation_loss())}});
+    }
+    if (!job.latest_checkpoint().empty() && job.latest_checkpoint() != checkpoint_) {
+      checkpoint_ = job.latest_checkpoint();
+      Emit({{"event", "checkpoint"},
+            {"checkpoint", checkpoint_},
+            {"hold_seconds", Number(progress.checkpoint_hold_seconds())}});
+    }
+  }
+  void Restarting(const ProcessEvent& event) override {
+    Emit({{"event", "restart"}, {"process", event.name}, {"end", event.end.ToString()}});
+  }
+  void Note(absl::string_view text) override {
+    Emit({{"event", "note"}, {"message", std::string(text)}});
+  }
+  void Finished(const RunSummary& summary) override {
+    if (!summary.sample.empty()) Emit({{"event", "sample"}, {"text", summary.sample}});
+    Emit(FinishedJson(summary));
+  }
+
+ private:
+  void Progress(const v1::Progress& progress) {
+    step_ = progress.step();
+    Emit({{"event", "progress"},
+          {"step", step_},
+          {"train_loss", Number(progress.train_loss())},
+          {"lr", progress.lr()},
+          {"grad_norm", Number(progress.grad_norm())},
+          {"tokens_per_second", progress.tokens_per_second()},
+          {"step_seconds", progress.step_seconds()},
+          {"skipped_steps", progress.skipped_steps()},
+          {"planned_bytes", progress.planned_bytes()},
+          {"allocated_bytes", progress.allocated_bytes()}});
+  }
+  static void Emit(const Json& event) {
+    Print(event.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  }
+
+  v1::JobState state_ = v1::JOB_STATE_UNSPECIFIED;
+  std::string detail_;
+  int64_t step_ = 0;
+  int64_t validation_step_ = 0;
+  std::string checkpoint_;
+};
+
+}  // namespace
+
+double Goodput(const v1::Job& job, absl::Time now) {
+  const absl::Time begin = TimeOf(job.create_time());
+  const absl::Time end = job.has_end_time() ? TimeOf(job.end_time()) : now;
+  if (begin == absl::InfinitePast() || end <= begin) return 0;
+  return std::clamp(job.productive_seconds() / absl::ToDoubleSeconds(end - begin), 0.0, 1.0);
+}
+
+Json FinishedJson(const RunSummary& summary) {
+  const v1::Job& job = summary.job;
+  const v1::Progress& progress = job.progress();
+  const absl::Time first = TimeOf(progress.first_step_time());
+  const bool stepped = first != absl::InfinitePast() && first >= summary.run_started;
+  Json checkpoints = Json::array();
+  for (const v1::Checkpoint& checkpoint : summary.checkpoints) {
+    checkpoints.push_back({{"name", checkpoint.name()},
+                           {"step", checkpoint.step()},
+                           {"bytes", checkpoint.bytes()},
+                           {"damaged", checkpoint.damaged()}});
+  }
+  return {{"event", "finished"},
+          {"job", job.name()},
+          {"state", StateName(job.state())},
+          {"step", progress.step()},
+          {"train_loss", Number(progress.train_loss())},
+          {"validation_loss", Validated(progress) ? Number(progress.validation_loss()) : nullptr},
+          {"unigram_loss", summary.unigram_loss ? Number(*summary.unigram_loss) : nullptr},
+          {"tokens_per_second", progress.tokens_per_second()},
+          {"first_step_seconds",
+           stepped ? Json(absl::ToDoubleSeconds(first - summary.run_started)) : Json(nullptr)},
+          {"goodput", Goodput(job, absl::Now())},
+          {"planned_bytes", progress.planned_bytes()},
+          {"allocated_bytes", progress.allocated_bytes()},
+          {"attempts", job.attempts()},
+          {"failure", job.state() == v1::JOB_STATE_FAILED ? Json(job.reason_detail()) : nullptr},
+          {"checkpoints", std::move(checkpoints)}};
+}
+
+std::unique_ptr<RunReport> MakeRunReport(ReportKind kind) {
+  switch (kind) {
+    case ReportKind::kLive:
+      return std::make_unique<LiveReport>();
+    case ReportKind::kPlain:
+      return std::make_unique<PlainReport>();
+    case ReportKind::kJson:
+      break;
+  }
+  return std::make_unique<JsonReport>();
+}
+
+}  // namespace milepost::client

@@ -1,0 +1,57 @@
+// What `milepost run` says while it runs: a live display, plain lines, or a JSON object per line.
+//
+// JSON lines (stdout, all have "event"): started, state, progress, validation, checkpoint, restart,
+// sample, note, and last of all finished (see FinishedJson).
+#ifndef MILEPOST_CLIENT_CLI_RUN_REPORT_H_
+#define MILEPOST_CLIENT_CLI_RUN_REPORT_H_
+
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "client/cli/supervisor.h"
+#include "milepost/v1/checkpoint.pb.h"
+#include "milepost/v1/job.pb.h"
+
+namespace milepost::client {
+
+// All that is known at the end.
+struct RunSummary {
+  v1::Job job;
+  std::vector<v1::Checkpoint> checkpoints;
+  absl::Time run_started;
+  std::optional<double> unigram_loss;  // nats per token of the validation data
+  std::string sample;                  // generated text; empty: none
+};
+
+// {"event": "finished", "job", "state", "step", "train_loss", "validation_loss", "unigram_loss",
+// "tokens_per_second", "first_step_seconds" (from the start of `milepost run`; null when no step
+// was made), "goodput", "planned_bytes", "allocated_bytes", "attempts", "failure" (its message, or
+// null), "checkpoints": [{"name", "step", "bytes", "damaged"}]}. Pure.
+nlohmann::ordered_json FinishedJson(const RunSummary& summary);
+
+// Productive seconds over the wall time since submit; 0 before any. Pure.
+double Goodput(const v1::Job& job, absl::Time now);
+
+// One thread.
+class RunReport {
+ public:
+  virtual ~RunReport() = default;
+  virtual void Started(const v1::Job& job, const std::string& what, const std::string& address) = 0;
+  // Every new state of the job; also called by the clock (with the same job) about once a second.
+  virtual void Changed(const v1::Job& job, absl::Time now) = 0;
+  virtual void Restarting(const ProcessEvent& event) = 0;
+  virtual void Note(absl::string_view text) = 0;
+  virtual void Finished(const RunSummary& summary) = 0;
+};
+
+enum class ReportKind { kLive, kPlain, kJson };
+std::unique_ptr<RunReport> MakeRunReport(ReportKind kind);
+
+}  // namespace milepost::client
+
+#endif  // MILEPOST_CLIENT_CLI_RUN_REPORT_H_
