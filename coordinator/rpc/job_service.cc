@@ -91,8 +91,8 @@ class JobServiceImpl : public v1::JobService::Service {
     std::vector<v1::Job> jobs = coordinator_->List(before, size + 1);
     const bool more = static_cast<int>(jobs.size()) > size;
     if (more) jobs.pop_back();
-    for (v1::Job& job : jobs) *response->add_jobs() = std::move(job);
     if (more) response->set_next_page_token(TokenOfNumber(JobNumber(jobs.back().name())));
+    for (v1::Job& job : jobs) *response->add_jobs() = std::move(job);
     return absl::OkStatus();
   }
 

@@ -56,6 +56,7 @@ rocksdb::DBOptions DatabaseOptions() {
   options.max_total_wal_size = 32 << 20;
   options.max_manifest_file_size = 16 << 20;
   options.stats_dump_period_sec = 0;
+  options.verify_sst_unique_id_in_manifest = false;  // ingested files have none; it would only warn
   options.stats_persist_period_sec = 0;
   // Space of deleted checkpoints is free at once; also resumes writing when a full disk has space
   // again.
@@ -78,6 +79,7 @@ rocksdb::Options ChunkFileOptions() {
   table.checksum = rocksdb::kXXH3;
   table.format_version = 5;
   table.no_block_cache = true;
+  table.block_size = 1;  // every chunk its own block: damage is one chunk's
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
   options.disable_auto_compactions = true;
   options.write_buffer_size = 1 << 20;  // never used: files are ingested

@@ -141,9 +141,9 @@ absl::StatusOr<int64_t> StreamWriter::Finish() {
     impl_->store->StreamFailed(impl_->open, status);
     return status;
   }
-  MP_RETURN_IF_ERROR(impl_->store->StreamFinished(impl_->open, impl_->stream,
-                                                  impl_->chunks.empty() ? "" : impl_->file,
-                                                  std::move(impl_->chunks)));
+  const std::string file = impl_->chunks.empty() ? "" : impl_->file;
+  MP_RETURN_IF_ERROR(
+      impl_->store->StreamFinished(impl_->open, impl_->stream, file, std::move(impl_->chunks)));
   impl_->handed_over = true;
   return impl_->bytes;
 }

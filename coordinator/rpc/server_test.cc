@@ -1,0 +1,484 @@
+// The coordinator through its API, over loopback.
+#include "coordinator/rpc/server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "coordinator/rpc/fake_worker.h"
+#include "milepost/v1/checkpoint.grpc.pb.h"
+#include "milepost/v1/job.grpc.pb.h"
+
+namespace milepost::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ServerTest : public ::testing::Test {
+ protected:
+  ServerTest() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "milepost-server-XXXXXX");
+    dir_ = mkdtemp(pattern.data());
+    options_.store.dir = dir_;
+    Start();
+  }
+  ~ServerTest() override {
+    server_.reset();
+    std::filesystem::remove_all(dir_);
+  }
+
+  // Again on the same directory, like a restarted process; the address may differ.
+  void Start() {
+    server_.reset();
+    auto server = CoordinatorServer::Start(options_);
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    auto channel = MakeChannel(server_->address());
+    jobs_ = v1::JobService::NewStub(channel);
+    workers_ = v1::WorkerService::NewStub(channel);
+    rendezvous_ = v1::RendezvousService::NewStub(channel);
+    checkpoints_ = v1::CheckpointService::NewStub(channel);
+  }
+
+  static v1::SubmitJobRequest Request(int ranks = 1) {
+    v1::SubmitJobRequest request;
+    v1::JobSpec* spec = request.mutable_spec();
+    spec->set_name("test");
+    v1::Gpt2Spec* model = spec->mutable_model()->mutable_gpt2();
+    model->set_layers(1);
+    model->set_width(8);
+    model->set_heads(2);
+    model->set_context(8);
+    model->set_vocabulary(16);
+    spec->mutable_data()->set_train("/data/train.npy");
+    spec->mutable_train()->set_steps(10);
+    spec->mutable_train()->mutable_batch()->set_global(ranks);
+    spec->mutable_train()->mutable_batch()->set_micro(1);
+    spec->mutable_resources()->set_ranks(ranks);
+    spec->mutable_checkpoint()->set_keep_last(1);
+    spec->mutable_restart()->set_backoff_seconds(0.01);
+    return request;
+  }
+
+  std::string Submit(int ranks = 1) {
+    grpc::ClientContext context;
+    v1::Job job;
+    grpc::Status status = jobs_->SubmitJob(&context, Request(ranks), &job);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return job.name();
+  }
+  v1::Job GetJob(const std::string& name) {
+    grpc::ClientContext context;
+    v1::GetJobRequest request;
+    request.set_name(name);
+    v1::Job job;
+    EXPECT_TRUE(jobs_->GetJob(&context, request, &job).ok());
+    return job;
+  }
+  // Watches until the job is in `state`.
+  v1::Job WaitFor(const std::string& name, v1::JobState state) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    v1::GetJobRequest request;
+    request.set_name(name);
+    auto stream = jobs_->WatchJob(&context, request);
+    v1::Job job;
+    while (stream->Read(&job)) {
+      if (job.state() == state) {
+        context.TryCancel();
+        return job;
+      }
+    }
+    ADD_FAILURE() << name << " is " << v1::JobState_Name(job.state()) << ", not "
+                  << v1::JobState_Name(state);
+    return job;
+  }
+
+  // Writes and commits a checkpoint of one tensor of `count` F32 elements; the commit's status.
+  grpc::Status Save(const v1::StartRank& rank, int64_t step, int64_t count, std::string* name) {
+    v1::BeginCheckpointRequest begin;
+    begin.set_job(rank.job());
+    begin.set_generation(rank.generation());
+    begin.set_step(step);
+    begin.set_bytes(count * 4);
+    begin.set_streams(1);
+    v1::TensorInfo* tensor = begin.add_tensors();
+    tensor->set_name("w");
+    tensor->set_kind("master");
+    tensor->set_dtype("F32");
+    tensor->add_shape(count);
+    v1::BeginCheckpointResponse begun;
+    {
+      grpc::ClientContext context;
+      grpc::Status status = checkpoints_->BeginCheckpoint(&context, begin, &begun);
+      if (!status.ok()) return status;
+    }
+    *name = begun.checkpoint();
+    {
+      grpc::ClientContext context;
+      v1::WriteChunksResponse response;
+      auto writer = checkpoints_->WriteChunks(&context, &response);
+      v1::WriteChunksRequest message;
+      message.set_checkpoint(*name);
+      message.set_generation(rank.generation());
+      for (int64_t at = 0; at < count; at += 1 << 20) {
+        v1::Chunk* chunk = message.mutable_chunk();
+        chunk->set_begin(at);
+        chunk->set_end(std::min<int64_t>(count, at + (1 << 20)));
+        chunk->set_data(std::string((chunk->end() - at) * 4, static_cast<char>('a' + step)));
+        chunk->set_xxh3(XXH3_64bits(chunk->data().data(), chunk->data().size()));
+        writer->Write(message);
+        message.Clear();
+      }
+      writer->WritesDone();
+      grpc::Status status = writer->Finish();
+      if (!status.ok()) return status;
+      EXPECT_EQ(response.bytes(), count * 4);
+    }
+    grpc::ClientContext context;
+    v1::CommitCheckpointRequest commit;
+    commit.set_checkpoint(*name);
+    commit.set_job(rank.job());
+    commit.set_generation(rank.generation());
+    v1::Checkpoint committed;
+    return checkpoints_->CommitCheckpoint(&context, commit, &committed);
+  }
+
+  std::string dir_;
+  ServerOptions options_;
+  std::unique_ptr<CoordinatorServer> server_;
+  std::unique_ptr<v1::JobService::Stub> jobs_;
+  std::unique_ptr<v1::WorkerService::Stub> workers_;
+  std::unique_ptr<v1::RendezvousService::Stub> rendezvous_;
+  std::unique_ptr<v1::CheckpointService::Stub> checkpoints_;
+};
+
+TEST_F(ServerTest, RunsAJob) {
+  FakeWorker worker(server_->address(), "a", 2);
+  EXPECT_EQ(worker.Receive().welcome().lease_seconds(), 5);
+  const std::string job = Submit(2);
+  EXPECT_EQ(job, "jobs/1");
+  const v1::StartRank first = worker.Receive().start_rank();
+  const v1::StartRank second = worker.Receive().start_rank();
+  EXPECT_EQ(first.world(), 2);
+  EXPECT_EQ(second.rank(), 1);
+  worker.Report(first, v1::RANK_STATE_RUNNING);
+  worker.Report(second, v1::RANK_STATE_RUNNING);
+  WaitFor(job, v1::JOB_STATE_RUNNING);
+  worker.Report(first, v1::RANK_STATE_SUCCEEDED);
+  EXPECT_EQ(worker.Receive().forget_rank().rank(), 0);
+  worker.Report(second, v1::RANK_STATE_SUCCEEDED);
+  WaitFor(job, v1::JOB_STATE_SUCCEEDED);
+}
+
+TEST_F(ServerTest, InvalidSpecIsRefusedAndNothingStored) {
+  v1::SubmitJobRequest request = Request();
+  request.mutable_spec()->mutable_model()->mutable_gpt2()->set_heads(3);
+  v1::Job job;
+  {
+    grpc::ClientContext context;
+    grpc::Status status = jobs_->SubmitJob(&context, request, &job);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(status.error_message(), HasSubstr("heads"));
+    EXPECT_FALSE(status.error_details().empty());
+  }
+  request = Request();
+  request.set_validate_only(true);
+  {
+    grpc::ClientContext context;
+    ASSERT_TRUE(jobs_->SubmitJob(&context, request, &job).ok());
+    EXPECT_EQ(job.name(), "");
+    EXPECT_EQ(job.spec().restart().max_failures(), 3);  // normalised
+  }
+  grpc::ClientContext context;
+  v1::ListJobsResponse list;
+  ASSERT_TRUE(jobs_->ListJobs(&context, {}, &list).ok());
+  EXPECT_EQ(list.jobs_size(), 0);
+}
+
+TEST_F(ServerTest, SameRequestIdIsTheSameJobAlsoAfterARestart) {
+  v1::SubmitJobRequest request = Request();
+  request.set_request_id("0c1d");
+  for (int i = 0; i < 3; ++i) {
+    grpc::ClientContext context;
+    v1::Job job;
+    ASSERT_TRUE(jobs_->SubmitJob(&context, request, &job).ok());
+    EXPECT_EQ(job.name(), "jobs/1");
+    if (i == 1) Start();
+  }
+}
+
+TEST_F(ServerTest, ListsInPages) {
+  for (int i = 0; i < 5; ++i) Submit();
+  std::vector<std::string> names;
+  v1::ListJobsRequest request;
+  request.set_page_size(2);
+  do {
+    grpc::ClientContext context;
+    v1::ListJobsResponse page;
+    ASSERT_TRUE(jobs_->ListJobs(&context, request, &page).ok());
+    for (const v1::Job& job : page.jobs()) names.push_back(job.name());
+    request.set_page_token(page.next_page_token());
+  } while (!request.page_token().empty());
+  EXPECT_THAT(names, ::testing::ElementsAre("jobs/5", "jobs/4", "jobs/3", "jobs/2", "jobs/1"));
+  for (auto [size, token] : {std::pair<int, std::string>{-1, ""}, {1, "nonsense"}}) {
+    request.set_page_size(size);
+    request.set_page_token(token);
+    grpc::ClientContext context;
+    v1::ListJobsResponse page;
+    EXPECT_EQ(jobs_->ListJobs(&context, request, &page).error_code(),
+              grpc::StatusCode::INVALID_ARGUMENT);
+  }
+}
+
+TEST_F(ServerTest, RunningRanksAreAdoptedByTheNextCoordinator) {
+  const std::string job = Submit();
+  v1::StartRank start;
+  {
+    FakeWorker worker(server_->address(), "a", 1);
+    worker.Receive();
+    start = worker.Receive().start_rank();
+    worker.Report(start, v1::RANK_STATE_RUNNING);
+    WaitFor(job, v1::JOB_STATE_RUNNING);
+    Start();
+  }
+  EXPECT_EQ(GetJob(job).state(), v1::JOB_STATE_RUNNING);
+  FakeWorker worker(server_->address(), "a", 1, 1,
+                    {FakeWorker::MakeReport(start, v1::RANK_STATE_RUNNING)});
+  EXPECT_TRUE(worker.Receive().has_welcome());
+  worker.Report(start, v1::RANK_STATE_SUCCEEDED);
+  EXPECT_TRUE(worker.Receive().has_forget_rank());  // nothing between: no stop, no start
+  EXPECT_EQ(WaitFor(job, v1::JOB_STATE_SUCCEEDED).generation(), 1);
+}
+
+TEST_F(ServerTest, SilentWorkerLosesItsLease) {
+  options_.coordinator.config.lease = absl::Milliseconds(300);
+  Start();
+  FakeWorker worker(server_->address(), "a", 1);
+  worker.Receive();
+  const std::string job = Submit();
+  worker.Receive();
+  const v1::Job lost = WaitFor(job, v1::JOB_STATE_RECOVERING);
+  EXPECT_EQ(lost.first_failure().class_(), v1::FAILURE_CLASS_HOST);
+  grpc::Status status = worker.Finish();  // cut off, so that it comes again
+  EXPECT_FALSE(status.ok());
+}
+
+TEST_F(ServerTest, BadHellosAreRefused) {
+  FakeWorker newer(server_->address(), "a", 1, 5);
+  EXPECT_TRUE(newer.Receive().has_welcome());
+  FakeWorker older(server_->address(), "a", 1, 4);
+  EXPECT_EQ(older.Finish().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  FakeWorker slashed(server_->address(), "a/b", 1);
+  EXPECT_EQ(slashed.Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  FakeWorker empty(server_->address(), "b", 0);
+  EXPECT_EQ(empty.Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  Submit();
+  EXPECT_TRUE(newer.Receive().has_start_rank());  // the first still has its stream
+}
+
+TEST_F(ServerTest, KeysMeetWithinAGeneration) {
+  FakeWorker worker(server_->address(), "a", 1);
+  worker.Receive();
+  const std::string job = Submit();
+  const v1::StartRank start = worker.Receive().start_rank();
+  v1::GetKeyRequest get;
+  get.set_job(job);
+  get.set_generation(1);
+  get.set_key("rank0");
+  std::thread waiter([&] {
+    grpc::ClientContext context;
+    v1::GetKeyResponse response;
+    EXPECT_TRUE(rendezvous_->GetKey(&context, get, &response).ok());
+    EXPECT_EQ(response.value(), "address");
+  });
+  v1::PutKeyRequest put;
+  put.set_job(job);
+  put.set_generation(1);
+  put.set_key("rank0");
+  put.set_value("address");
+  v1::PutKeyResponse ignored;
+  {
+    grpc::ClientContext context;
+    ASSERT_TRUE(rendezvous_->PutKey(&context, put, &ignored).ok());
+  }
+  waiter.join();
+  Start();  // keys outlive the coordinator
+  {
+    grpc::ClientContext context;
+    v1::GetKeyResponse response;
+    EXPECT_TRUE(rendezvous_->GetKey(&context, get, &response).ok());
+  }
+  auto get_code = [&](const std::string& key, int64_t generation) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(50));
+    v1::GetKeyResponse response;
+    get.set_key(key);
+    get.set_generation(generation);
+    return rendezvous_->GetKey(&context, get, &response).error_code();
+  };
+  EXPECT_EQ(get_code("other", 1), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(get_code("rank0", 2), grpc::StatusCode::ABORTED);
+  put.set_generation(0);
+  grpc::ClientContext context;
+  EXPECT_EQ(rendezvous_->PutKey(&context, put, &ignored).error_code(), grpc::StatusCode::ABORTED);
+}
+
+TEST_F(ServerTest, LogsAreFollowedToTheEnd) {
+  FakeWorker worker(server_->address(), "a", 1);
+  worker.Receive();
+  const std::string job = Submit();
+  const v1::StartRank start = worker.Receive().start_rank();
+  auto log = [&](int count) {
+    v1::WorkerMessage message;
+    for (int i = 0; i < count; ++i) {
+      v1::LogLine* line = message.mutable_logs()->add_lines();
+      line->set_job(job);
+      line->set_rank(i % 2);
+      line->set_text("line " + std::to_string(i));
+    }
+    worker.Send(message);
+  };
+  log(10);
+  v1::StreamLogsRequest request;
+  request.set_name(job);
+  request.set_follow(true);
+  grpc::ClientContext context;
+  auto stream = jobs_->StreamLogs(&context, request);
+  v1::LogLine line;
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_TRUE(stream->Read(&line));
+    EXPECT_EQ(line.sequence(), static_cast<uint64_t>(i + 1));
+  }
+  log(4);
+  worker.Report(start, v1::RANK_STATE_SUCCEEDED);
+  int rest = 0;
+  while (stream->Read(&line)) ++rest;
+  EXPECT_EQ(rest, 4);
+  EXPECT_TRUE(stream->Finish().ok());
+
+  request.set_follow(false);
+  request.set_tail(3);
+  request.set_rank(1);
+  grpc::ClientContext tail_context;
+  auto tail = jobs_->StreamLogs(&tail_context, request);
+  std::vector<std::string> texts;
+  while (tail->Read(&line)) texts.push_back(line.text());
+  EXPECT_THAT(texts, ::testing::ElementsAre("line 9", "line 1", "line 3"));
+}
+
+TEST_F(ServerTest, CheckpointsAreSavedRetainedAndResumedFrom) {
+  FakeWorker worker(server_->address(), "a", 1);
+  worker.Receive();
+  const std::string job = Submit();
+  const v1::StartRank start = worker.Receive().start_rank();
+  const int64_t count = (3 << 20) + 17;  // several chunks
+  std::string first;
+  std::string second;
+  ASSERT_TRUE(Save(start, 1, count, &first).ok());
+  EXPECT_EQ(GetJob(job).latest_checkpoint(), first);
+  ASSERT_TRUE(Save(start, 2, count, &second).ok());
+  EXPECT_EQ(GetJob(job).latest_checkpoint(), second);
+
+  grpc::ClientContext list_context;
+  v1::ListCheckpointsResponse list;
+  ASSERT_TRUE(checkpoints_->ListCheckpoints(&list_context, {}, &list).ok());
+  ASSERT_EQ(list.checkpoints_size(), 1);  // keep_last is 1
+  EXPECT_EQ(list.checkpoints(0).name(), second);
+
+  v1::ReadChunksRequest read;
+  read.set_name(second);
+  grpc::ClientContext read_context;
+  auto reader = checkpoints_->ReadChunks(&read_context, read);
+  v1::Chunk chunk;
+  int64_t next = 0;
+  while (reader->Read(&chunk)) {
+    EXPECT_EQ(chunk.begin(), next);
+    EXPECT_EQ(chunk.data(), std::string((chunk.end() - chunk.begin()) * 4, 'c'));
+    next = chunk.end();
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(next, count);
+
+  worker.Report(start, v1::RANK_STATE_FAILED);
+  EXPECT_TRUE(worker.Receive().has_forget_rank());
+  const v1::StartRank again = worker.Receive().start_rank();
+  EXPECT_EQ(again.generation(), 2);
+  EXPECT_EQ(again.checkpoint(), second);
+  // The old generation is fenced, the new one is not.
+  std::string third;
+  EXPECT_EQ(Save(start, 3, 10, &third).error_code(), grpc::StatusCode::ABORTED);
+  EXPECT_TRUE(Save(again, 3, 10, &third).ok());
+  std::string twin;
+  grpc::Status twice = Save(again, 3, 10, &twin);
+  EXPECT_EQ(twice.error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  EXPECT_THAT(twice.error_message(), HasSubstr(third));
+}
+
+TEST_F(ServerTest, NewestCheckpointOfARunningJobCannotBeDeleted) {
+  FakeWorker worker(server_->address(), "a", 1);
+  worker.Receive();
+  const std::string job = Submit();
+  const v1::StartRank start = worker.Receive().start_rank();
+  std::string name;
+  ASSERT_TRUE(Save(start, 1, 10, &name).ok());
+  v1::DeleteCheckpointRequest request;
+  request.set_name(name);
+  auto remove = [&] {
+    grpc::ClientContext context;
+    v1::DeleteCheckpointResponse response;
+    return checkpoints_->DeleteCheckpoint(&context, request, &response).error_code();
+  };
+  EXPECT_EQ(remove(), grpc::StatusCode::FAILED_PRECONDITION);
+  worker.Report(start, v1::RANK_STATE_SUCCEEDED);
+  WaitFor(job, v1::JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(remove(), grpc::StatusCode::OK);
+  EXPECT_EQ(remove(), grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(ServerTest, StopsAtOnceWithClientsConnected) {
+  FakeWorker worker(server_->address(), "a", 1);
+  worker.Receive();
+  const std::string job = Submit();
+  grpc::ClientContext watch_context;
+  v1::GetJobRequest watch;
+  watch.set_name(job);
+  auto watching = jobs_->WatchJob(&watch_context, watch);
+  v1::Job seen;
+  ASSERT_TRUE(watching->Read(&seen));
+  grpc::ClientContext log_context;
+  v1::StreamLogsRequest logs;
+  logs.set_name(job);
+  logs.set_follow(true);
+  auto following = jobs_->StreamLogs(&log_context, logs);
+  const absl::Time start = absl::Now();
+  server_->Stop();
+  EXPECT_LT(absl::Now() - start, absl::Seconds(1));
+  while (watching->Read(&seen)) {
+  }
+  EXPECT_EQ(watching->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(ServerTest, AddressesThatCannotBeServedAreNamed) {
+  ServerOptions other = options_;
+  other.store.dir = dir_ + "/other";
+  other.listen = server_->address();
+  absl::Status status = CoordinatorServer::Start(other).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(server_->address()));
+  for (const char* listen : {"0.0.0.0:0", "[::]:0", "nonsense", "127.0.0.1:99999", ":0"}) {
+    other.listen = listen;
+    EXPECT_EQ(CoordinatorServer::Start(other).status().code(), absl::StatusCode::kInvalidArgument)
+        << listen;
+  }
+  other.listen = "0.0.0.0:0";
+  other.insecure = true;
+  EXPECT_TRUE(CoordinatorServer::Start(other).ok());
+}
+
+}  // namespace
+}  // namespace milepost::coordinator

@@ -1,0 +1,350 @@
+#include "coordinator/store/checkpoint_store.h"
+
+#include <fstream>
+#include <thread>
+
+#include "coordinator/store/store_fixture.h"
+
+namespace milepost::coordinator {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+bool Never() { return false; }
+
+class CheckpointStoreTest : public StoreFixture {
+ protected:
+  void SetUp() override { Open(); }
+
+  std::vector<v1::Chunk> ReadAll(const std::string& name,
+                                 std::vector<v1::TensorRange> ranges = {}) {
+    auto reader = checkpoints().Read(name, ranges);
+    EXPECT_TRUE(reader.ok()) << reader.status();
+    std::vector<v1::Chunk> chunks;
+    v1::Chunk chunk;
+    while (true) {
+      auto more = (*reader)->Next(&chunk);
+      EXPECT_TRUE(more.ok()) << more.status();
+      if (!more.ok() || !*more) return chunks;
+      chunks.push_back(chunk);
+    }
+  }
+
+  // Flips the first byte of the run of `fill` that a chunk of this fixture is.
+  void FlipByte(char fill, int run) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(dir_ + "/db")) {
+      if (entry.path().extension() != ".sst") continue;
+      std::ifstream in(entry.path(), std::ios::binary);
+      std::string bytes((std::istreambuf_iterator<char>(in)), {});
+      const size_t at = bytes.find(std::string(run, fill));
+      if (at == std::string::npos) continue;
+      std::fstream out(entry.path(), std::ios::binary | std::ios::in | std::ios::out);
+      out.seekp(static_cast<std::streamoff>(at));
+      out.put('!');
+      return;
+    }
+    FAIL() << "no SST file has the chunk";
+  }
+};
+
+TEST_F(CheckpointStoreTest, CommittedDataSurvivesReopening) {
+  const std::string name = Commit(7);
+  EXPECT_EQ(StagedFiles(), 0);
+  Open();
+  EXPECT_THAT(Names(), ElementsAre(name));
+  auto manifest = checkpoints().Get(name);
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  EXPECT_EQ(manifest->checkpoint().bytes(), 64);
+  EXPECT_EQ(manifest->checkpoint().chunks(), 2);
+  EXPECT_EQ(manifest->checkpoint().create_time().seconds(), 5);
+  EXPECT_EQ(manifest->state().step(), 7);
+  const std::vector<v1::Chunk> chunks = ReadAll(name);
+  ASSERT_EQ(chunks.size(), 2u);
+  EXPECT_EQ(chunks[0].data(), std::string(40, 'w'));
+  EXPECT_EQ(chunks[1].data(), std::string(24, 'b'));
+  EXPECT_EQ(chunks[1].xxh3(), MakeChunk(1, 0, 6, 'b').xxh3());
+}
+
+TEST_F(CheckpointStoreTest, ReadsOnlyWhatOverlaps) {
+  const std::string name = *checkpoints().Begin(Request(1));
+  ASSERT_TRUE(
+      WriteStream(name, 0,
+                  {MakeChunk(0, 5, 10, 'x'), MakeChunk(0, 0, 5, 'w'), MakeChunk(1, 0, 6, 'b')})
+          .ok());
+  ASSERT_TRUE(checkpoints().Commit(name, absl::UnixEpoch()).ok());
+  auto range = [](int tensor, int64_t begin, int64_t end) {
+    v1::TensorRange result;
+    result.set_tensor(tensor);
+    result.set_begin(begin);
+    result.set_end(end);
+    return result;
+  };
+  auto fills = [&](std::vector<v1::TensorRange> ranges) {
+    std::string text;
+    for (const v1::Chunk& chunk : ReadAll(name, ranges)) text += chunk.data()[0];
+    return text;
+  };
+  EXPECT_EQ(fills({}), "xwb");
+  EXPECT_EQ(fills({range(0, 4, 5)}), "w");
+  EXPECT_EQ(fills({range(0, 5, 6)}), "x");
+  EXPECT_EQ(fills({range(0, 4, 6)}), "xw");
+  EXPECT_EQ(fills({range(1, 5, 6), range(0, 9, 10), range(0, 7, 9)}), "xb");
+  EXPECT_EQ(fills({range(0, 3, 3)}), "");
+  EXPECT_EQ(checkpoints().Read(name, {range(2, 0, 1)}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(CheckpointStoreTest, BeginAndCommitAreIdempotent) {
+  const std::string name = *checkpoints().Begin(Request(1));
+  EXPECT_EQ(*checkpoints().Begin(Request(1)), name);
+  EXPECT_EQ(checkpoints().Begin(Request(1, /*streams=*/2)).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  ASSERT_TRUE(WriteStream(name, 0, {MakeChunk(0, 0, 10, 'w'), MakeChunk(1, 0, 6, 'b')}).ok());
+  ASSERT_TRUE(checkpoints().Commit(name, absl::UnixEpoch()).ok());
+  EXPECT_TRUE(checkpoints().Commit(name, absl::UnixEpoch()).ok());
+  EXPECT_TRUE(checkpoints().WaitStreams(name, absl::InfinitePast(), Never).ok());
+  const absl::Status again = checkpoints().Begin(Request(1)).status();
+  EXPECT_EQ(again.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(again.message()), StartsWith(name));
+  Open();
+  EXPECT_TRUE(checkpoints().Commit(name, absl::UnixEpoch()).ok());
+  EXPECT_EQ(checkpoints().Begin(Request(1)).status().code(), absl::StatusCode::kAlreadyExists);
+}
+
+TEST_F(CheckpointStoreTest, ConcurrentCommitsAgree) {
+  const std::string name = *checkpoints().Begin(Request(1));
+  ASSERT_TRUE(WriteStream(name, 0, {MakeChunk(0, 0, 10, 'w'), MakeChunk(1, 0, 6, 'b')}).ok());
+  std::vector<absl::Status> results(4);
+  std::vector<std::thread> threads;
+  for (absl::Status& result : results) {
+    threads.emplace_back([&] { result = checkpoints().Commit(name, absl::UnixEpoch()).status(); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const absl::Status& result : results) EXPECT_TRUE(result.ok()) << result;
+}
+
+TEST_F(CheckpointStoreTest, MissingAndDoubledElementsAreNotCommitted) {
+  const std::string name = *checkpoints().Begin(Request(1, /*streams=*/2));
+  ASSERT_TRUE(WriteStream(name, 0, {MakeChunk(0, 0, 10, 'w')}).ok());
+  ASSERT_TRUE(WriteStream(name, 1, {MakeChunk(1, 0, 5, 'b')}).ok());
+  absl::Status status = checkpoints().Commit(name, absl::UnixEpoch()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("tensor b master [5, 6) is missing"));
+  EXPECT_TRUE(Names().empty());
+  // The stream again, whole: it replaces what was there.
+  ASSERT_TRUE(WriteStream(name, 1, {MakeChunk(1, 0, 6, 'c')}).ok());
+  EXPECT_EQ(StagedFiles(), 2);
+  ASSERT_TRUE(checkpoints().Commit(name, absl::UnixEpoch()).ok());
+  EXPECT_EQ(ReadAll(name)[1].data()[0], 'c');
+}
+
+TEST_F(CheckpointStoreTest, WaitsForAllStreams) {
+  const std::string name = *checkpoints().Begin(Request(1, /*streams=*/3));
+  ASSERT_TRUE(WriteStream(name, 1, {}).ok());  // a stream may be empty
+  absl::Status status = checkpoints().WaitStreams(name, absl::InfinitePast(), Never);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("2 are not written: 0, 2"));
+  EXPECT_EQ(checkpoints().WaitStreams(name, absl::InfiniteFuture(), [] { return true; }).code(),
+            absl::StatusCode::kCancelled);
+  std::thread waiter(
+      [&] { EXPECT_TRUE(checkpoints().WaitStreams(name, absl::InfiniteFuture(), Never).ok()); });
+  ASSERT_TRUE(WriteStream(name, 0, {MakeChunk(0, 0, 10, 'w')}).ok());
+  ASSERT_TRUE(WriteStream(name, 2, {MakeChunk(1, 0, 6, 'b')}).ok());
+  waiter.join();
+  EXPECT_TRUE(checkpoints().Commit(name, absl::UnixEpoch()).ok());
+}
+
+TEST_F(CheckpointStoreTest, BadChunksAreRefused) {
+  const std::string name = *checkpoints().Begin(Request(1));
+  auto append = [&](v1::Chunk chunk) {
+    auto writer = checkpoints().OpenStream(name, 1, 0);
+    return (*writer)->Append(std::move(chunk));
+  };
+  v1::Chunk flipped = MakeChunk(1, 0, 6, 'b');
+  flipped.mutable_data()->at(3) ^= 1;
+  absl::Status status = append(flipped);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("tensor b master [0, 6)"));
+  v1::Chunk shorter = MakeChunk(1, 0, 6, 'b');
+  shorter.set_end(5);
+  for (const v1::Chunk& bad : {MakeChunk(2, 0, 1, 'x'), MakeChunk(-1, 0, 1, 'x'),
+                               MakeChunk(1, 0, 7, 'x'), MakeChunk(1, 3, 3, 'x'), shorter}) {
+    EXPECT_EQ(append(bad).code(), absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(checkpoints().OpenStream(name, 1, 1).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(checkpoints().OpenStream(name, 2, 0).status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(checkpoints().OpenStream("checkpoints/99", 1, 0).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(StagedFiles(), 0);
+}
+
+TEST_F(CheckpointStoreTest, UncommittedDataIsSweptAndItsNumberNotUsedAgain) {
+  const std::string name = *checkpoints().Begin(Request(1));
+  ASSERT_TRUE(WriteStream(name, 0, {MakeChunk(0, 0, 10, 'w')}).ok());
+  EXPECT_EQ(StagedFiles(), 1);
+  Open();
+  EXPECT_EQ(StagedFiles(), 0);
+  EXPECT_TRUE(Names().empty());
+  EXPECT_EQ(checkpoints().Commit(name, absl::UnixEpoch()).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_NE(*checkpoints().Begin(Request(1)), name);
+}
+
+TEST_F(CheckpointStoreTest, OldGenerationsAreDropped) {
+  const std::string old = *checkpoints().Begin(Request(1));
+  ASSERT_TRUE(WriteStream(old, 0, {MakeChunk(0, 0, 10, 'w')}).ok());
+  auto writer = checkpoints().OpenStream(old, 1, 0);
+  ASSERT_TRUE(writer.ok());
+  v1::BeginCheckpointRequest request = Request(1);
+  request.set_generation(2);
+  ASSERT_TRUE(checkpoints().Begin(request).ok());
+  EXPECT_EQ((*writer)->Append(MakeChunk(1, 0, 6, 'b')).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(checkpoints().Commit(old, absl::UnixEpoch()).status().code(),
+            absl::StatusCode::kNotFound);
+  writer->reset();
+  EXPECT_EQ(StagedFiles(), 0);
+}
+
+TEST_F(CheckpointStoreTest, GuardThatRefusesLeavesNothing) {
+  const std::string name = *checkpoints().Begin(Request(1));
+  ASSERT_TRUE(WriteStream(name, 0, {MakeChunk(0, 0, 10, 'w'), MakeChunk(1, 0, 6, 'b')}).ok());
+  auto refuse = [](const std::function<absl::Status()>&) { return absl::AbortedError("fenced"); };
+  EXPECT_EQ(checkpoints().Commit(name, absl::UnixEpoch(), refuse).status().code(),
+            absl::StatusCode::kAborted);
+  EXPECT_TRUE(Names().empty());
+  EXPECT_EQ(StagedFiles(), 0);
+}
+
+TEST_F(CheckpointStoreTest, ReservesSpace) {
+  options_.free_bytes = [](const std::string&) { return uint64_t{200}; };
+  options_.margin_bytes = 50;
+  Open();
+  auto begin = [&](const std::string& job) {
+    v1::BeginCheckpointRequest request = Request(1);  // of 64 bytes
+    request.set_job(job);
+    return checkpoints().Begin(request);
+  };
+  auto first = begin("jobs/1");
+  ASSERT_TRUE(first.ok());
+  ASSERT_TRUE(begin("jobs/2").ok());
+  absl::Status status = begin("jobs/3").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("of 64 bytes: 200 are free on the disk of " + dir_ +
+                        ", 128 of them reserved by 2 open checkpoints and 50 kept back"));
+  ASSERT_TRUE(checkpoints().Abort(*first).ok());
+  EXPECT_TRUE(begin("jobs/3").ok());
+}
+
+TEST_F(CheckpointStoreTest, LaterStepSupersedesWhatIsOpen) {
+  const std::string first = *checkpoints().Begin(Request(10));
+  ASSERT_TRUE(WriteStream(first, 0, {MakeChunk(0, 0, 10, 'w')}).ok());
+  ASSERT_TRUE(checkpoints().Begin(Request(20)).ok());
+  EXPECT_EQ(StagedFiles(), 0);
+  EXPECT_EQ(checkpoints().Commit(first, absl::UnixEpoch()).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(checkpoints().Begin(Request(10)).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  Commit(20);
+  EXPECT_EQ(checkpoints().Begin(Request(10)).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(CheckpointStoreTest, FlippedByteIsFoundNamedAndTheOlderCheckpointOffered) {
+  const std::string good = Commit(10);
+  const std::string name = *checkpoints().Begin(Request(20));
+  ASSERT_TRUE(WriteStream(name, 0, {MakeChunk(0, 0, 10, 'w'), MakeChunk(1, 0, 6, 'z')}).ok());
+  ASSERT_TRUE(checkpoints().Commit(name, absl::UnixEpoch()).ok());
+  EXPECT_EQ(checkpoints().Newest("jobs/1")->name(), name);
+  store_.reset();
+  FlipByte('z', 24);
+  Open();
+
+  auto reader = checkpoints().Read(name, {});
+  v1::Chunk chunk;
+  ASSERT_TRUE((*reader)->Next(&chunk).ok());
+  const absl::Status status = (*reader)->Next(&chunk).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr(name + ": tensor b master [0, 6) is damaged"));
+  EXPECT_EQ(checkpoints().Newest("jobs/1")->name(), good);
+  reader->reset();
+  Open();  // remembered
+  EXPECT_EQ(checkpoints().Newest("jobs/1")->name(), good);
+  auto verified = checkpoints().Verify(name, Never);
+  ASSERT_TRUE(verified.ok());
+  EXPECT_THAT(verified->damaged_chunks(), ElementsAre("tensor b master [0, 6)"));
+  EXPECT_EQ(verified->chunks_checked(), 2);
+  EXPECT_TRUE(verified->checkpoint().damaged());
+  verified = checkpoints().Verify(good, Never);
+  EXPECT_TRUE(verified->damaged_chunks().empty());
+  EXPECT_FALSE(verified->checkpoint().damaged());
+}
+
+TEST_F(CheckpointStoreTest, RetentionKeepsTheNewestThePinnedTheRoundAndTheRead) {
+  std::vector<std::string> names;
+  for (int step = 10; step <= 80; step += 10) names.push_back(Commit(step));
+  ASSERT_TRUE(checkpoints().Pin(names[0], true).ok());    // 10
+  auto reader = checkpoints().Read(names[2], {});         // 30
+  ASSERT_TRUE(checkpoints().MarkDamaged(names[7]).ok());  // 80
+  auto deleted = checkpoints().Retain("jobs/1", {.keep_last = 2, .keep_every = 40});
+  ASSERT_TRUE(deleted.ok()) << deleted.status();
+  // Kept: 70 and 60 (newest undamaged), 40 (round), 30 (read), 10 (pinned). 80 is damaged.
+  EXPECT_THAT(Names(), ElementsAre(names[6], names[5], names[3], names[2], names[0]));
+  reader->reset();
+  ASSERT_TRUE(checkpoints().Retain("jobs/1", {.keep_last = 0}).ok());
+  EXPECT_THAT(Names(), ElementsAre(names[6], names[0]));  // never the newest, never a pinned one
+  Open();
+  EXPECT_THAT(Names(), ElementsAre(names[6], names[0]));
+  EXPECT_EQ(ReadAll(names[6]).size(), 2u);
+  EXPECT_TRUE(checkpoints().Get(names[0])->checkpoint().pinned());
+}
+
+TEST_F(CheckpointStoreTest, RetentionKeepsAllWhenAllAreDamaged) {
+  const std::string name = Commit(1);
+  ASSERT_TRUE(checkpoints().MarkDamaged(name).ok());
+  ASSERT_TRUE(checkpoints().Retain("jobs/1", {.keep_last = 1}).ok());
+  EXPECT_THAT(Names(), ElementsAre(name));
+}
+
+TEST_F(CheckpointStoreTest, DeletesWhatMayBeDeleted) {
+  const std::string older = Commit(1);
+  const std::string newest = Commit(2);
+  auto code = [&](const std::string& name, bool keep_newest) {
+    return checkpoints().Delete(name, keep_newest).code();
+  };
+  EXPECT_EQ(code(newest, true), absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(checkpoints().Pin(older, true).ok());
+  EXPECT_EQ(code(older, false), absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(checkpoints().Pin(older, false).ok());
+  auto reader = checkpoints().Read(older, {});
+  EXPECT_EQ(code(older, false), absl::StatusCode::kFailedPrecondition);
+  reader->reset();
+  EXPECT_EQ(code(older, true), absl::StatusCode::kOk);
+  EXPECT_EQ(code(newest, false), absl::StatusCode::kOk);
+  EXPECT_EQ(code(newest, false), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(Names().empty());
+}
+
+TEST_F(CheckpointStoreTest, DeletionFreesTheDisk) {
+  auto begin = Request(1, 1, 1 << 20);
+  const std::string name = *checkpoints().Begin(begin);
+  ASSERT_TRUE(WriteStream(name, 0, {MakeChunk(0, 0, 10, 'w'), MakeChunk(1, 0, 1 << 20, 'b')}).ok());
+  ASSERT_TRUE(checkpoints().Commit(name, absl::UnixEpoch()).ok());
+  auto bytes = [&] {
+    uintmax_t total = 0;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(dir_)) {
+      if (entry.path().extension() == ".sst") total += entry.file_size();
+    }
+    return total;
+  };
+  EXPECT_GT(bytes(), uintmax_t{4} << 20);
+  ASSERT_TRUE(checkpoints().Delete(name, false).ok());
+  EXPECT_LT(bytes(), uintmax_t{1} << 20);
+}
+
+}  // namespace
+}  // namespace milepost::coordinator

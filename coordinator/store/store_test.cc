@@ -1,0 +1,142 @@
+#include "coordinator/store/store.h"
+
+#include <rocksdb/db.h>
+#include <rocksdb/write_batch.h>
+#include <sys/wait.h>
+
+#include <fstream>
+
+#include "coordinator/core/decide.h"
+#include "coordinator/store/database.h"
+#include "coordinator/store/keys.h"
+#include "coordinator/store/log_store.h"
+#include "coordinator/store/store_fixture.h"
+
+namespace milepost::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+
+class StoreTest : public StoreFixture {
+ protected:
+  static Outcome Submit(const State& state) {
+    return Decide(state, JobSubmitted{.request_id = "r", .uid = "u"}, absl::FromUnixSeconds(1), {});
+  }
+  static std::vector<v1::LogLine> Lines(int first, int count) {
+    std::vector<v1::LogLine> lines(count);
+    for (int i = 0; i < count; ++i) lines[i].set_text("line " + std::to_string(first + i));
+    return lines;
+  }
+};
+
+TEST_F(StoreTest, RecordsSurviveReopening) {
+  Open();
+  auto state = store_->LoadState();
+  ASSERT_TRUE(state.ok());
+  const Outcome outcome = Submit(*state);
+  ASSERT_TRUE(store_->Write(outcome).ok());
+  Open();
+  state = store_->LoadState();
+  ASSERT_TRUE(state.ok());
+  EXPECT_EQ(state->FindRequest("r"), 1);
+  ASSERT_NE(state->FindJob(1), nullptr);
+  EXPECT_EQ(state->FindJob(1)->SerializeAsString(), outcome.jobs.at(1).SerializeAsString());
+}
+
+TEST_F(StoreTest, WhatWasWrittenBeforeAKillIsThere) {
+  const pid_t child = fork();
+  if (child == 0) {
+    auto store = Store::Open(options_);
+    State state = *(*store)->LoadState();
+    const bool written = (*store)->Write(Submit(state)).ok() &&
+                         (*store)->PutKey({1, 1, "k", "v"}).ok() &&
+                         (*store)->logs().Append(1, Lines(0, 3)).ok();
+    if (written) kill(getpid(), SIGKILL);
+    _exit(1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status)) << "the child could not write";
+  Open();
+  EXPECT_NE(store_->LoadState()->FindJob(1), nullptr);
+  EXPECT_EQ(store_->LoadKeys()->size(), 1u);
+  EXPECT_EQ(store_->logs().Read(1, 0, 10)->size(), 3u);
+}
+
+TEST_F(StoreTest, RendezvousKeysEndWithTheAttempt) {
+  Open();
+  ASSERT_TRUE(store_->PutKey({1, 1, "a", "x"}).ok());
+  ASSERT_TRUE(store_->PutKey({1, 2, "b", "y"}).ok());
+  ASSERT_TRUE(store_->PutKey({2, 1, "c", "z"}).ok());
+  Outcome outcome;
+  outcome.ended_attempts = {1};
+  ASSERT_TRUE(store_->Write(outcome).ok());
+  Open();
+  auto keys = store_->LoadKeys();
+  ASSERT_EQ(keys->size(), 1u);
+  EXPECT_EQ(keys->at(0).job, 2);
+  EXPECT_EQ(keys->at(0).generation, 1);
+  EXPECT_EQ(keys->at(0).key, "c");
+  EXPECT_EQ(keys->at(0).value, "z");
+}
+
+TEST_F(StoreTest, DirectoryOfANewerVersionIsRefused) {
+  {
+    auto database = Database::Open(dir_);
+    rocksdb::WriteBatch batch;
+    batch.Put((*database)->meta(), kFormatKey, "2");
+    ASSERT_TRUE((*database)->Write(&batch, true).ok());
+  }
+  auto store = Store::Open(options_);
+  EXPECT_EQ(store.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(store.status().message()), HasSubstr(dir_ + " has format 2"));
+  EXPECT_THAT(std::string(store.status().message()), HasSubstr("newer"));
+}
+
+TEST_F(StoreTest, SecondOpenerIsRefused) {
+  Open();
+  auto second = Store::Open(options_);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr(dir_ + " is in use by another"));
+  EXPECT_TRUE(store_->Write(Submit(State())).ok());  // the first is unharmed
+}
+
+TEST_F(StoreTest, DirectoryThatCannotBeMadeIsNamed) {
+  std::ofstream(dir_ + "/file") << "x";
+  options_.dir = dir_ + "/file/store";
+  auto store = Store::Open(options_);
+  ASSERT_FALSE(store.ok());
+  EXPECT_THAT(std::string(store.status().message()), HasSubstr(options_.dir));
+}
+
+TEST_F(StoreTest, LogsAreNumberedAndTrimmed) {
+  options_.log_lines_per_job = 100;
+  Open();
+  LogStore* logs = &store_->logs();
+  for (int i = 0; i < 40; ++i) ASSERT_TRUE(logs->Append(3, Lines(i * 10, 10)).ok());
+  ASSERT_TRUE(logs->Append(2, Lines(0, 1)).ok());
+  ASSERT_TRUE(logs->Append(4, Lines(0, 1)).ok());
+  auto range = logs->GetRange(3);
+  EXPECT_EQ(range->next, 401u);
+  EXPECT_GE(range->next - range->first, 100u);
+  EXPECT_LT(range->next - range->first, 106u);
+  auto lines = logs->Read(3, 0, 1000);
+  EXPECT_EQ(lines->size(), range->next - range->first);
+  EXPECT_EQ(lines->front().sequence(), range->first);
+  EXPECT_EQ(lines->back().text(), "line 399");
+  EXPECT_EQ(logs->Read(3, 395, 3)->front().sequence(), 395u);
+  Open();
+  EXPECT_EQ(store_->logs().GetRange(3)->next, 401u);
+  EXPECT_EQ(store_->logs().GetRange(9)->next, 1u);
+}
+
+TEST_F(StoreTest, LongLinesAreCut) {
+  Open();
+  std::vector<v1::LogLine> lines(1);
+  lines[0].set_text(std::string(20000, 'x'));
+  ASSERT_TRUE(store_->logs().Append(1, lines).ok());
+  EXPECT_EQ(store_->logs().Read(1, 0, 1)->at(0).text().size(), 8192u);
+}
+
+}  // namespace
+}  // namespace milepost::coordinator
