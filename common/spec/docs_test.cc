@@ -1,0 +1,74 @@
+// docs/job-spec.md and the examples against the proto. Runs in the source folder.
+#include <gmock/gmock.h>
+#include <google/protobuf/descriptor.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/spec/parse.h"
+#include "common/spec/to_yaml.h"
+#include "milepost/v1/job_spec.pb.h"
+
+namespace milepost {
+namespace {
+
+std::string ReadText(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// "train.batch.micro" of every field, and its descriptor.
+void Collect(const google::protobuf::Descriptor& type, const std::string& prefix,
+             std::map<std::string, const google::protobuf::FieldDescriptor*>* fields) {
+  for (int i = 0; i < type.field_count(); ++i) {
+    const std::string path = prefix + type.field(i)->name();
+    (*fields)[path] = type.field(i);
+    if (type.field(i)->message_type() != nullptr) {
+      Collect(*type.field(i)->message_type(), path + ".", fields);
+    }
+  }
+}
+
+TEST(JobSpecDocTest, HasARowForEveryFieldAndNoOther) {
+  std::map<std::string, const google::protobuf::FieldDescriptor*> fields;
+  Collect(*v1::JobSpec::descriptor(), "", &fields);
+  ASSERT_GT(fields.size(), 40u);
+  const std::string text = ReadText("docs/job-spec.md");
+  std::map<std::string, std::string> rows;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    if (!absl::StartsWith(line, "| `")) continue;
+    const std::vector<absl::string_view> parts = absl::StrSplit(line, '`');
+    EXPECT_TRUE(rows.emplace(std::string(parts[1]), std::string(line)).second) << line;
+  }
+  for (const auto& [path, field] : fields) {
+    ASSERT_EQ(rows.count(path), 1u) << "docs/job-spec.md has no row for " << path;
+    if (field->enum_type() == nullptr) continue;
+    for (int i = 1; i < field->enum_type()->value_count(); ++i) {
+      const std::string value = EnumYamlName(*field->enum_type()->value(i));
+      EXPECT_THAT(rows[path], ::testing::HasSubstr("`" + value + "`"));
+    }
+  }
+  for (const auto& [path, row] : rows) EXPECT_EQ(fields.count(path), 1u) << row;
+}
+
+TEST(ExamplesTest, AreValid) {
+  int examples = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("examples")) {
+    if (entry.path().extension() != ".yaml") continue;
+    const auto spec = LoadJobSpec(entry.path().string());
+    EXPECT_TRUE(spec.ok()) << spec.status();
+    ++examples;
+  }
+  EXPECT_GE(examples, 3);
+}
+
+}  // namespace
+}  // namespace milepost
