@@ -1,0 +1,292 @@
+#include "tests/e2e/cluster.h"
+
+#include <grpcpp/grpcpp.h>
+#include <spdlog/spdlog.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/random/random.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/checksum.h"
+#include "common/rpc/status.h"
+#include "common/spec/validate.h"
+#include "engine/data/npy.h"
+
+namespace milepost::e2e {
+
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kPause = absl::Milliseconds(10);
+
+std::string Binary(const std::string& name) {
+  const char* folder = getenv("MILEPOST_BIN_DIR");
+  return folder != nullptr ? absl::StrCat(folder, "/", name)
+                           : absl::StrCat(SiblingBinary("../../bin/"), name);
+}
+
+std::vector<int> ChildrenOf(pid_t pid) {
+  std::vector<int> children;
+  std::error_code error;
+  const std::string tasks = absl::StrCat("/proc/", pid, "/task");
+  for (const auto& task : std::filesystem::directory_iterator(tasks, error)) {
+    std::ifstream file(task.path() / "children");
+    int child;
+    while (file >> child) children.push_back(child);
+  }
+  return children;
+}
+
+}  // namespace
+
+bool IsTerminal(const v1::Job& job) {
+  return job.state() == v1::JOB_STATE_SUCCEEDED || job.state() == v1::JOB_STATE_FAILED ||
+         job.state() == v1::JOB_STATE_CANCELLED;
+}
+
+std::string MakeFolder(const std::string& prefix) {
+  std::string path =
+      (std::filesystem::temp_directory_path() / absl::StrCat(prefix, "_XXXXXX")).string();
+  if (mkdtemp(path.data()) == nullptr) abort();
+  return path;
+}
+
+Cluster::Cluster(std::string folder, ClusterOptions options)
+    : folder_(std::move(folder)), options_(options) {
+  workers_.resize(static_cast<size_t>(options.workers));
+}
+
+Cluster::~Cluster() = default;
+
+void Cluster::Fail(const std::string& what) const {
+  std::fprintf(stderr, "FAILED: %s\nlogs are in %s\n", what.c_str(), folder_.c_str());
+  std::exit(1);
+}
+
+Subprocess Cluster::Spawn(std::vector<std::string> argv, const std::string& log) const {
+  SpawnOptions options;
+  options.argv = std::move(argv);
+  options.out = Redirect::File(absl::StrCat(folder_, "/", log));
+  options.err = Redirect::File(absl::StrCat(folder_, "/", log));
+  absl::StatusOr<Subprocess> process = Subprocess::Spawn(std::move(options));
+  if (!process.ok()) Fail(std::string(process.status().message()));
+  return *std::move(process);
+}
+
+void Cluster::Start() {
+  StartCoordinator();
+  for (int i = 0; i < options_.workers; ++i) StartWorker(i);
+}
+
+void Cluster::StartCoordinator() {
+  const std::string address_file = folder_ + "/address";
+  std::filesystem::remove(address_file);
+  coordinator_ = std::make_unique<Subprocess>(Spawn(
+      {Binary("milepost-coordinator"), "--data-dir", folder_ + "/coordinator", "--listen", address_,
+       "--address-file", address_file, "--lease-seconds", absl::StrCat(options_.lease_seconds)},
+      "coordinator.log"));
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (!std::filesystem::exists(address_file)) {
+    if (coordinator_->Wait(absl::InfinitePast()).ok()) Fail("the coordinator ended at its start");
+    if (absl::Now() > deadline) Fail("the coordinator does not serve");
+    absl::SleepFor(kPause);
+  }
+  std::ifstream(address_file) >> address_;
+  auto channel = MakeChannel(address_);
+  jobs_ = v1::JobService::NewStub(channel);
+  checkpoints_ = v1::CheckpointService::NewStub(channel);
+}
+
+void Cluster::StartWorker(int index) {
+  workers_[static_cast<size_t>(index)] = std::make_unique<Subprocess>(
+      Spawn({Binary("milepost-worker"), "--coordinator", address_, "--data-dir",
+             absl::StrCat(folder_, "/worker-", index), "--slots", absl::StrCat(options_.slots)},
+            absl::StrCat("worker-", index, ".log")));
+}
+
+void Cluster::KillCoordinator() {
+  (void)coordinator_->Signal(SIGKILL);
+  (void)coordinator_->Wait();
+}
+
+void Cluster::KillWorker(int index) {
+  Subprocess& worker = *workers_[static_cast<size_t>(index)];
+  (void)worker.Signal(SIGKILL);
+  (void)worker.Wait();
+}
+
+std::vector<int> Cluster::TrainerPids() const {
+  std::vector<int> pids;
+  for (const auto& worker : workers_) {
+    for (int pid : ChildrenOf(worker->pid())) pids.push_back(pid);
+  }
+  return pids;
+}
+
+bool Cluster::KillTrainer(uint64_t pick) {
+  const std::vector<int> pids = TrainerPids();
+  if (pids.empty()) return false;
+  kill(pids[pick % pids.size()], SIGKILL);
+  return true;
+}
+
+int Cluster::StopWorker(int index) {
+  Subprocess& worker = *workers_[static_cast<size_t>(index)];
+  (void)worker.Signal(SIGTERM);
+  auto end = worker.Wait(absl::Now() + kPatience);
+  if (!end.ok()) Fail("the worker does not stop");
+  return end->exit_code;
+}
+
+int Cluster::StopCoordinator() {
+  (void)coordinator_->Signal(SIGTERM);
+  auto end = coordinator_->Wait(absl::Now() + kPatience);
+  if (!end.ok()) Fail("the coordinator does not stop");
+  return end->exit_code;
+}
+
+template <typename Call>
+void Cluster::Rpc(const std::string& name, Call call) {
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (true) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
+    const grpc::Status status = call(&context);
+    if (status.ok()) return;
+    if (status.error_code() != grpc::StatusCode::UNAVAILABLE || absl::Now() > deadline) {
+      Fail(absl::StrCat(name, ": ", status.error_message()));
+    }
+    absl::SleepFor(kPause);
+  }
+}
+
+std::string Cluster::Submit(const v1::JobSpec& spec) {
+  absl::BitGen bits;
+  v1::SubmitJobRequest request;
+  *request.mutable_spec() = spec;
+  request.set_request_id(absl::StrFormat("%08x-0000-4000-8000-%012x", absl::Uniform<uint32_t>(bits),
+                                         absl::Uniform<uint64_t>(bits) >> 16));
+  v1::Job job;
+  Rpc("SubmitJob",
+      [&](grpc::ClientContext* context) { return jobs_->SubmitJob(context, request, &job); });
+  return job.name();
+}
+
+v1::Job Cluster::Get(const std::string& name) {
+  v1::GetJobRequest request;
+  request.set_name(name);
+  v1::Job job;
+  Rpc("GetJob",
+      [&](grpc::ClientContext* context) { return jobs_->GetJob(context, request, &job); });
+  return job;
+}
+
+v1::Job Cluster::Await(const std::string& name, const std::function<bool(const v1::Job&)>& done,
+                       absl::Duration time) {
+  const absl::Time deadline = absl::Now() + time;
+  while (true) {
+    v1::Job job = Get(name);
+    if (done(job)) return job;
+    if (absl::Now() > deadline) Fail(absl::StrCat("waited in vain for ", job.ShortDebugString()));
+    absl::SleepFor(kPause);
+  }
+}
+
+std::vector<v1::Checkpoint> Cluster::Checkpoints(const std::string& job) {
+  v1::ListCheckpointsRequest request;
+  request.set_job(job);
+  request.set_page_size(1000);
+  v1::ListCheckpointsResponse response;
+  Rpc("ListCheckpoints", [&](grpc::ClientContext* context) {
+    return checkpoints_->ListCheckpoints(context, request, &response);
+  });
+  return {response.checkpoints().begin(), response.checkpoints().end()};
+}
+
+std::vector<std::string> Cluster::DamagedChunks(const std::string& checkpoint) {
+  v1::VerifyCheckpointRequest request;
+  request.set_name(checkpoint);
+  v1::VerifyCheckpointResponse response;
+  Rpc("VerifyCheckpoint", [&](grpc::ClientContext* context) {
+    return checkpoints_->VerifyCheckpoint(context, request, &response);
+  });
+  return {response.damaged_chunks().begin(), response.damaged_chunks().end()};
+}
+
+std::map<std::string, uint64_t> Cluster::TensorDigests(const std::string& checkpoint) {
+  v1::GetCheckpointRequest get;
+  get.set_name(checkpoint);
+  v1::CheckpointManifest manifest;
+  Rpc("GetCheckpoint", [&](grpc::ClientContext* context) {
+    return checkpoints_->GetCheckpoint(context, get, &manifest);
+  });
+  std::vector<std::map<int64_t, std::string>> pieces(static_cast<size_t>(manifest.tensors_size()));
+  Rpc("ReadChunks", [&](grpc::ClientContext* context) {
+    v1::ReadChunksRequest request;
+    request.set_name(checkpoint);
+    auto stream = checkpoints_->ReadChunks(context, request);
+    v1::Chunk chunk;
+    while (stream->Read(&chunk)) {
+      pieces[static_cast<size_t>(chunk.tensor())][chunk.begin()] = chunk.data();
+    }
+    return stream->Finish();
+  });
+  std::map<std::string, uint64_t> digests;
+  for (int i = 0; i < manifest.tensors_size(); ++i) {
+    std::string bytes;
+    for (const auto& [begin, data] : pieces[static_cast<size_t>(i)]) bytes += data;
+    const v1::TensorInfo& tensor = manifest.tensors(i);
+    digests[absl::StrCat(tensor.name(), " ", tensor.kind())] = Xxh3(bytes);
+  }
+  return digests;
+}
+
+bool Cluster::CheckpointBeingWritten() const {
+  std::error_code error;
+  return std::filesystem::directory_iterator(folder_ + "/coordinator/staging", error) !=
+         std::filesystem::directory_iterator();
+}
+
+v1::JobSpec SmallJob(const std::string& folder, int64_t steps) {
+  v1::JobSpec spec;
+  spec.set_name("small");
+  for (const char* name : {"train", "validation"}) {
+    const std::string path = absl::StrCat(folder, "/", name, ".npy");
+    (name[0] == 't' ? *spec.mutable_data()->mutable_train()
+                    : *spec.mutable_data()->mutable_validation()) = path;
+    if (std::filesystem::exists(path)) continue;
+    auto writer = data::NpyWriter::Create(path, data::TokenType::kUint8);
+    std::vector<uint32_t> tokens;
+    uint64_t state = name[0] == 't' ? 1 : 2;
+    for (int i = 0; i < 40000; ++i) {
+      state = state * 6364136223846793005U + 1442695040888963407U;
+      // Runs of letters: something to learn.
+      tokens.push_back(static_cast<uint32_t>('a' + (i + (state >> 61)) % 26));
+    }
+    if (!writer.ok() || !(*writer)->Append(tokens).ok() || !(*writer)->Finish().ok()) abort();
+  }
+  v1::Gpt2Spec& model = *spec.mutable_model()->mutable_gpt2();
+  model.set_layers(2);
+  model.set_width(64);
+  model.set_heads(2);
+  model.set_context(64);
+  model.set_vocabulary(256);
+  spec.mutable_train()->set_steps(steps);
+  spec.mutable_train()->set_precision(v1::PRECISION_FP32);
+  spec.mutable_train()->mutable_batch()->set_global(8);
+  spec.mutable_train()->mutable_batch()->set_micro(4);
+  spec.mutable_train()->mutable_validation()->set_samples(16);
+  spec.mutable_resources()->set_ranks(2);
+  spec.mutable_checkpoint()->set_every(10);
+  spec.mutable_checkpoint()->set_keep_last(1000);
+  spec.mutable_restart()->set_backoff_seconds(0.05);
+  NormalizeJobSpec(&spec);
+  return spec;
+}
+
+}  // namespace milepost::e2e

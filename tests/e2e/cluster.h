@@ -1,0 +1,92 @@
+// A coordinator and workers as real processes on loopback, in a folder of their own, for tests.
+//
+//   Cluster cluster(folder, {.workers = 1, .slots = 2});
+//   cluster.Start();
+//   std::string job = cluster.Submit(SmallJob(folder));
+//   v1::Job end = cluster.Await(job, [](const v1::Job& j) { return IsTerminal(j); });
+//
+// Nothing here returns an error: what goes wrong ends the process with a message and the folder's
+// path (the logs are there). Not thread-safe.
+#ifndef MILEPOST_TESTS_E2E_CLUSTER_H_
+#define MILEPOST_TESTS_E2E_CLUSTER_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/subprocess.h"
+#include "milepost/v1/checkpoint.grpc.pb.h"
+#include "milepost/v1/job.grpc.pb.h"
+
+namespace milepost::e2e {
+
+struct ClusterOptions {
+  int workers = 1;
+  int slots = 2;  // of each worker
+  double lease_seconds = 5;
+};
+
+class Cluster {
+ public:
+  Cluster(std::string folder, ClusterOptions options);
+  ~Cluster();
+
+  // Of everything; waits until the coordinator answers.
+  void Start();
+  void StartCoordinator();  // on the same port as before
+  void StartWorker(int index);
+  void KillCoordinator();  // SIGKILL, and waits for the end
+  void KillWorker(int index);
+  // SIGKILLs one trainer, the `pick`-th modulo their number. False: none runs.
+  bool KillTrainer(uint64_t pick);
+  // SIGTERM; the exit code.
+  int StopWorker(int index);
+  int StopCoordinator();
+
+  std::string Submit(const v1::JobSpec& spec);
+  v1::Job Get(const std::string& job);
+  // The first state of the job that `done` accepts; fails after `time`.
+  v1::Job Await(const std::string& job, const std::function<bool(const v1::Job&)>& done,
+                absl::Duration time = absl::Seconds(120));
+  std::vector<v1::Checkpoint> Checkpoints(const std::string& job);
+  std::vector<std::string> DamagedChunks(const std::string& checkpoint);
+  // Over the bytes of every tensor, independent of how they were cut into chunks.
+  std::map<std::string, uint64_t> TensorDigests(const std::string& checkpoint);
+
+  v1::JobService::StubInterface& jobs() { return *jobs_; }
+  std::string address() const { return address_; }
+  // Whether the coordinator has files of an unfinished checkpoint.
+  bool CheckpointBeingWritten() const;
+  std::vector<int> TrainerPids() const;
+
+ private:
+  [[noreturn]] void Fail(const std::string& what) const;
+  Subprocess Spawn(std::vector<std::string> argv, const std::string& log) const;
+  // Calls until the answer is not UNAVAILABLE.
+  template <typename Call>
+  void Rpc(const std::string& name, Call call);
+
+  const std::string folder_;
+  const ClusterOptions options_;
+  std::string address_ = "127.0.0.1:0";
+  std::unique_ptr<Subprocess> coordinator_;
+  std::vector<std::unique_ptr<Subprocess>> workers_;
+  std::unique_ptr<v1::JobService::StubInterface> jobs_;
+  std::unique_ptr<v1::CheckpointService::StubInterface> checkpoints_;
+};
+
+bool IsTerminal(const v1::Job& job);
+
+// A folder under the system's temporary one.
+std::string MakeFolder(const std::string& prefix);
+
+// A byte-level model that trains in seconds, with its data files in `folder` (made once): 2 ranks,
+// stage 1, fp32, a checkpoint every 10 steps, all of them kept.
+v1::JobSpec SmallJob(const std::string& folder, int64_t steps = 200);
+
+}  // namespace milepost::e2e
+
+#endif  // MILEPOST_TESTS_E2E_CLUSTER_H_
