@@ -50,12 +50,27 @@ HWY_INLINE void TransposeWords(const uint32_t* from, int64_t from_row, int64_t r
 #endif
 }
 
+// `count` is a multiple of 4. A row is too short for the call that memcpy would be.
+HWY_INLINE void CopyWords(const uint32_t* from, int64_t count, uint32_t* to) {
+#if HWY_TARGET == HWY_SCALAR
+  std::memcpy(to, from, count * sizeof(uint32_t));
+#else
+  const DU32 wide;
+  const hn::FixedTag<uint32_t, 4> d;
+  const int64_t lanes = hn::Lanes(wide);
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) hn::StoreU(hn::LoadU(wide, from + i), wide, to + i);
+  for (; i < count; i += 4) hn::StoreU(hn::LoadU(d, from + i), d, to + i);
+#endif
+}
+
 // to[rows, width] = from's first `valid` rows, then zeros.
 template <typename T>
 HWY_INLINE void CopyRows(const T* from, int64_t from_row, int64_t valid, int64_t rows,
                          int64_t width, T* to) {
   for (int64_t i = 0; i < valid; ++i) {
-    std::memcpy(to + i * width, from + i * from_row, width * sizeof(T));
+    CopyWords(reinterpret_cast<const uint32_t*>(from + i * from_row), width / kPair<T>,
+              reinterpret_cast<uint32_t*>(to + i * width));
   }
   std::memset(static_cast<void*>(to + valid * width), 0, (rows - valid) * width * sizeof(T));
 }

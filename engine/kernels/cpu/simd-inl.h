@@ -87,41 +87,43 @@ HWY_INLINE void StoreUpTo(VF v, DF d, T* p, int64_t n) {
   n == static_cast<int64_t>(hn::Lanes(d)) ? StoreF(v, d, p) : StoreN(v, d, p, n);
 }
 
-// 2^n for integral n in [-126, 127], given as float.
-HWY_INLINE VF PowerOfTwo(DF d, VF n) {
-  const auto biased = hn::Add(hn::ConvertTo(DI32(), n), hn::Set(DI32(), 127));
-  return hn::BitCast(d, hn::ShiftLeft<23>(biased));
-}
-
-// Into [low, high]; a NaN stays one.
-HWY_INLINE VF Clamp(DF d, VF x, float low, float high) {
+// x where it is a NaN, else 0; for x that is a NaN or negative.
+HWY_INLINE VF NanOrZero(DF d, VF x) {
 #if HWY_TARGET == HWY_SCALAR
   const float value = hn::GetLane(x);
-  return hn::Set(d, value < low ? low : value > high ? high : value);
+  return hn::Set(d, value != value ? value : 0.0f);
 #else
-  // x86's min and max return their second operand where either is a NaN.
-  return hn::Min(hn::Set(d, high), hn::Max(hn::Set(d, low), x));
+  return hn::Max(hn::Zero(d), x);  // x86's max returns its second operand where either is a NaN
 #endif
 }
 
-// 2^x, relative error below 4e-7; 0 below -126 (also for -inf), clamped above 127.
+// Adding this to a float of magnitude below 2^22 leaves the nearest integer in the low bits.
+constexpr float kRoundingBias = 12582912.0f;  // 1.5 * 2^23
+
+// 2^x for x <= 127, relative error below 4e-7; 0 below -126 (also for -inf); a NaN stays one.
 HWY_INLINE VF FastExp2(DF d, VF x) {
-  const VF clamped = Clamp(d, x, -126.0f, 127.0f);
-  const VF whole = hn::Round(clamped);
-  const VF f = hn::Sub(clamped, whole);
+  const DU32 du;
+  const VF bias = hn::Set(d, kRoundingBias);
+  const VF biased = hn::Add(x, bias);
+  const VF f = hn::Sub(x, hn::Sub(biased, bias));
   VF q = hn::Set(d, 1.338130445e-03f);
   q = hn::MulAdd(q, f, hn::Set(d, 9.666370449e-03f));
   q = hn::MulAdd(q, f, hn::Set(d, 5.550381011e-02f));
   q = hn::MulAdd(q, f, hn::Set(d, 2.402234901e-01f));
   q = hn::MulAdd(q, f, hn::Set(d, 6.931471806e-01f));
   q = hn::MulAdd(q, f, hn::Set(d, 1.0f));
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -126.0f)), hn::Mul(q, PowerOfTwo(d, whole)));
+  const auto exponent = hn::ShiftLeft<23>(hn::BitCast(du, biased));
+  const VF power = hn::BitCast(d, hn::Add(hn::BitCast(du, q), exponent));
+  return hn::IfThenElse(hn::Ge(x, hn::Set(d, -126.0f)), power, NanOrZero(d, x));
 }
 
-// e^x, relative error below 4e-7; 0 below -87, clamped above 88.
+// e^x, relative error below 4e-7; 0 below -87, clamped above 88; a NaN stays one.
 HWY_INLINE VF FastExp(DF d, VF x) {
-  const VF clamped = Clamp(d, x, -87.0f, 88.0f);
-  const VF whole = hn::Round(hn::Mul(clamped, hn::Set(d, 1.44269504f)));
+  const DU32 du;
+  const VF bias = hn::Set(d, kRoundingBias);
+  const VF clamped = hn::Min(x, hn::Set(d, 88.0f));  // loses a NaN: the select below has x itself
+  const VF biased = hn::MulAdd(clamped, hn::Set(d, 1.44269504f), bias);
+  const VF whole = hn::Sub(biased, bias);
   VF r = hn::NegMulAdd(whole, hn::Set(d, 0.693359375f), clamped);
   r = hn::NegMulAdd(whole, hn::Set(d, -2.12194440e-4f), r);
   VF q = hn::Set(d, 8.363179053e-03f);
@@ -130,7 +132,9 @@ HWY_INLINE VF FastExp(DF d, VF x) {
   q = hn::MulAdd(q, r, hn::Set(d, 4.999937189e-01f));
   q = hn::MulAdd(q, r, hn::Set(d, 1.0f));
   q = hn::MulAdd(q, r, hn::Set(d, 1.0f));
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.0f)), hn::Mul(q, PowerOfTwo(d, whole)));
+  const auto exponent = hn::ShiftLeft<23>(hn::BitCast(du, biased));
+  const VF power = hn::BitCast(d, hn::Add(hn::BitCast(du, q), exponent));
+  return hn::IfThenElse(hn::Ge(x, hn::Set(d, -87.0f)), power, NanOrZero(d, x));
 }
 
 // High and low halves of the 64-bit products of 32-bit lanes with a constant.

@@ -11,6 +11,65 @@
 #include "engine/kernels/cpu/simd-inl.h"
 #include "hwy/highway.h"
 
+#ifndef MILEPOST_ENGINE_KERNELS_CPU_TILE_PRODUCT_DOT_
+#define MILEPOST_ENGINE_KERNELS_CPU_TILE_PRODUCT_DOT_  // once, not once per target
+namespace milepost::kernels {
+namespace {
+
+#if defined(__x86_64__)
+// Highway 1.0.3 has no target with the bf16 dot product, so this one is written with intrinsics.
+#define MP_AVX512_BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
+
+template <int kRows, int kVectors>
+MP_AVX512_BF16 inline __attribute__((always_inline)) void DotBlock(const TileOperands& o,
+                                                                   int64_t row, int64_t column,
+                                                                   int64_t steps, bool accumulate) {
+  const int32_t* a = static_cast<const int32_t*>(o.a) + row * o.a_row;
+  const int32_t* b = static_cast<const int32_t*>(o.b) + column;
+  float* c = o.c + row * o.c_row + column;
+  __m512 sum[kRows][kVectors];
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 16
+    for (int j = 0; j < kVectors; ++j) {
+      sum[i][j] = accumulate ? _mm512_loadu_ps(c + i * o.c_row + j * 16) : _mm512_setzero_ps();
+    }
+  }
+  for (int64_t s = 0; s < steps; ++s) {
+    __m512i b_pairs[kVectors];
+#pragma GCC unroll 16
+    for (int j = 0; j < kVectors; ++j) b_pairs[j] = _mm512_loadu_si512(b + s * o.b_step + j * 16);
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+      const __m512i a_pair = _mm512_set1_epi32(a[i * o.a_row + s * o.a_step]);
+#pragma GCC unroll 16
+      for (int j = 0; j < kVectors; ++j) {
+        sum[i][j] = _mm512_dpbf16_ps(sum[i][j], reinterpret_cast<__m512bh>(a_pair),
+                                     reinterpret_cast<__m512bh>(b_pairs[j]));
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 16
+    for (int j = 0; j < kVectors; ++j) _mm512_storeu_ps(c + i * o.c_row + j * 16, sum[i][j]);
+  }
+}
+
+MP_AVX512_BF16 void DotProductBf16(const TileOperands& o, int64_t m, int64_t n, int64_t steps,
+                                   bool accumulate) {
+  for (int64_t row = 0; row < m; row += 4) {
+    int64_t column = 0;
+    for (; column + 64 <= n; column += 64) DotBlock<4, 4>(o, row, column, steps, accumulate);
+    for (; column < n; column += 16) DotBlock<4, 1>(o, row, column, steps, accumulate);
+  }
+}
+#endif
+
+}  // namespace
+}  // namespace milepost::kernels
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace milepost::kernels::HWY_NAMESPACE {
 namespace {
@@ -91,11 +150,12 @@ void Product(const TileOperands& o, int64_t m, int64_t n, int64_t steps, bool ac
 
 }  // namespace
 
-void ProductF32(const TileOperands& o, int64_t m, int64_t n, int64_t steps, bool accumulate) {
-  Product<FloatStep>(o, m, n, steps, accumulate);
-}
-void ProductBf16(const TileOperands& o, int64_t m, int64_t n, int64_t steps, bool accumulate) {
-  Product<Bf16Step>(o, m, n, steps, accumulate);
+TileProduct F32Product() { return &Product<FloatStep>; }
+TileProduct Bf16Product() {
+#if HWY_TARGET == HWY_AVX3
+  if (__builtin_cpu_supports("avx512bf16")) return &DotProductBf16;
+#endif
+  return &Product<Bf16Step>;
 }
 
 }  // namespace milepost::kernels::HWY_NAMESPACE
@@ -104,74 +164,12 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace milepost::kernels {
 
-HWY_EXPORT(ProductF32);
-HWY_EXPORT(ProductBf16);
-
-namespace {
-
-#if defined(__x86_64__)
-// Highway 1.0.3 has no target with the bf16 dot product, so this one is written with intrinsics.
-#define MP_AVX512_BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
-
-template <int kRows, int kVectors>
-MP_AVX512_BF16 inline __attribute__((always_inline)) void DotBlock(const TileOperands& o,
-                                                                   int64_t row, int64_t column,
-                                                                   int64_t steps, bool accumulate) {
-  const int32_t* a = static_cast<const int32_t*>(o.a) + row * o.a_row;
-  const int32_t* b = static_cast<const int32_t*>(o.b) + column;
-  float* c = o.c + row * o.c_row + column;
-  __m512 sum[kRows][kVectors];
-#pragma GCC unroll 16
-  for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 16
-    for (int j = 0; j < kVectors; ++j) {
-      sum[i][j] = accumulate ? _mm512_loadu_ps(c + i * o.c_row + j * 16) : _mm512_setzero_ps();
-    }
-  }
-  for (int64_t s = 0; s < steps; ++s) {
-    __m512i b_pairs[kVectors];
-#pragma GCC unroll 16
-    for (int j = 0; j < kVectors; ++j) b_pairs[j] = _mm512_loadu_si512(b + s * o.b_step + j * 16);
-#pragma GCC unroll 16
-    for (int i = 0; i < kRows; ++i) {
-      const __m512i a_pair = _mm512_set1_epi32(a[i * o.a_row + s * o.a_step]);
-#pragma GCC unroll 16
-      for (int j = 0; j < kVectors; ++j) {
-        sum[i][j] = _mm512_dpbf16_ps(sum[i][j], reinterpret_cast<__m512bh>(a_pair),
-                                     reinterpret_cast<__m512bh>(b_pairs[j]));
-      }
-    }
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 16
-    for (int j = 0; j < kVectors; ++j) _mm512_storeu_ps(c + i * o.c_row + j * 16, sum[i][j]);
-  }
-}
-
-MP_AVX512_BF16 void DotProductBf16(const TileOperands& o, int64_t m, int64_t n, int64_t steps,
-                                   bool accumulate) {
-  for (int64_t row = 0; row < m; row += 4) {
-    int64_t column = 0;
-    for (; column + 64 <= n; column += 64) DotBlock<4, 4>(o, row, column, steps, accumulate);
-    for (; column < n; column += 16) DotBlock<4, 1>(o, row, column, steps, accumulate);
-  }
-}
-
-bool HasDotProduct() {
-  return (hwy::SupportedTargets() & HWY_AVX3) != 0 && __builtin_cpu_supports("avx512bf16") &&
-         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
-}
-#endif
-
-}  // namespace
+HWY_EXPORT(F32Product);
+HWY_EXPORT(Bf16Product);
 
 TileProduct ChooseTileProduct(DType type) {
-  if (type == DType::kF32) return HWY_DYNAMIC_DISPATCH(ProductF32);
-#if defined(__x86_64__)
-  if (HasDotProduct()) return &DotProductBf16;
-#endif
-  return HWY_DYNAMIC_DISPATCH(ProductBf16);
+  return type == DType::kF32 ? HWY_DYNAMIC_DISPATCH(F32Product)()
+                             : HWY_DYNAMIC_DISPATCH(Bf16Product)();
 }
 
 }  // namespace milepost::kernels
