@@ -5,12 +5,8 @@
 #include <gloo/transport/pair.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
-#include <ifaddrs.h>
-#include <netdb.h>
-#include <netinet/in.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <exception>
@@ -22,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "engine/comm/address.h"
 #include "engine/comm/in_process.h"
 #include "engine/comm/reduce.h"
 
@@ -457,50 +454,10 @@ absl::Status ConnectPeers(::gloo::transport::Context& context, KeyValueStore* st
   return absl::OkStatus();
 }
 
-// The numeric form of an address. Gloo crashes on names that it cannot resolve.
-absl::StatusOr<std::string> NumericAddress(const sockaddr* address, socklen_t bytes) {
-  char text[NI_MAXHOST];
-  const int error = getnameinfo(address, bytes, text, sizeof(text), nullptr, 0, NI_NUMERICHOST);
-  if (error != 0) return absl::InvalidArgumentError(gai_strerror(error));
-  return std::string(text);
-}
-
-absl::StatusOr<std::string> ResolveHost(const std::string& host) {
-  addrinfo hints = {};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found);
-  if (error != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cannot use the host '", host, "' for collectives: ", gai_strerror(error)));
-  }
-  auto address = NumericAddress(found->ai_addr, found->ai_addrlen);
-  freeaddrinfo(found);
-  return address;
-}
-
-absl::StatusOr<std::string> ResolveInterface(const std::string& name) {
-  ifaddrs* all = nullptr;
-  if (getifaddrs(&all) != 0) return absl::ErrnoToStatus(errno, "cannot list network interfaces");
-  absl::StatusOr<std::string> address = absl::InvalidArgumentError(
-      absl::StrCat("no network interface '", name, "' with an IP address on this host"));
-  for (const ifaddrs* i = all; i != nullptr && !address.ok(); i = i->ifa_next) {
-    if (name != i->ifa_name || i->ifa_addr == nullptr) continue;
-    const int family = i->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6) continue;
-    address =
-        NumericAddress(i->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
-  }
-  freeifaddrs(all);
-  return address;
-}
-
 absl::StatusOr<std::shared_ptr<::gloo::transport::Device>> MakeDevice(const GlooOptions& options) {
   ::gloo::transport::tcp::attr attributes;
-  MP_ASSIGN_OR_RETURN(attributes.hostname, options.interface.empty()
-                                               ? ResolveHost(options.host)
-                                               : ResolveInterface(options.interface));
+  // Gloo crashes on names that it cannot resolve.
+  MP_ASSIGN_OR_RETURN(attributes.hostname, ResolveAddress(options.host, options.interface));
   try {
     return ::gloo::transport::tcp::CreateDevice(attributes);
   } catch (const std::exception& error) {

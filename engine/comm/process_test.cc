@@ -1,9 +1,10 @@
 // What only communicators between processes can show.
-#include "engine/comm/gloo.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,12 +17,33 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "common/unique_fd.h"
+#include "engine/comm/gloo.h"
+#include "engine/comm/tcp.h"
 
 namespace milepost::comm {
 namespace {
 
 using ::testing::HasSubstr;
+
+enum class Kind { kGloo, kTcp };
+
+struct Options {
+  absl::Duration connect_timeout = absl::Seconds(30);
+  std::string host = "127.0.0.1";
+  std::string interface;
+};
+
+absl::StatusOr<std::unique_ptr<Communicator>> Connect(Kind kind, int rank, int world,
+                                                      KeyValueStore* store, const Options& o = {}) {
+  return kind == Kind::kGloo
+             ? ConnectGloo(rank, world, store, {{}, o.connect_timeout, o.host, o.interface})
+             : ConnectTcp(rank, world, store, {{}, o.connect_timeout, o.host, o.interface});
+}
+
+class ProcessTest : public testing::TestWithParam<Kind> {};
 
 // Keys as files in a folder, for ranks in several processes.
 class FolderStore : public KeyValueStore {
@@ -58,21 +80,21 @@ class FolderStore : public KeyValueStore {
 };
 
 // A process that takes part as `rank` and all-reduces for ever.
-pid_t StartPeer(int rank, int world, KeyValueStore* store, size_t elements = 200000) {
+pid_t StartPeer(Kind kind, int rank, int world, KeyValueStore* store, size_t elements = 200000) {
   const pid_t pid = fork();
   if (pid != 0) return pid;
-  auto communicator = ConnectGloo(rank, world, store);
+  auto communicator = Connect(kind, rank, world, store);
   std::vector<float> values(elements);
   while (communicator.ok() && (*communicator)->AllReduce(absl::MakeSpan(values)).ok()) {
   }
   _exit(communicator.ok() ? 0 : 1);
 }
 
-TEST(GlooTest, KilledProcessIsUnavailableAtOnce) {
+TEST_P(ProcessTest, KilledProcessIsUnavailableAtOnce) {
   FolderStore store;
-  const pid_t killed = StartPeer(1, 3, &store);
-  const pid_t survivor = StartPeer(2, 3, &store);
-  auto communicator = ConnectGloo(0, 3, &store);
+  const pid_t killed = StartPeer(GetParam(), 1, 3, &store);
+  const pid_t survivor = StartPeer(GetParam(), 2, 3, &store);
+  auto communicator = Connect(GetParam(), 0, 3, &store);
   ASSERT_TRUE(communicator.ok()) << communicator.status();
   std::vector<float> values(200000);
   absl::Status status;
@@ -94,11 +116,11 @@ TEST(GlooTest, KilledProcessIsUnavailableAtOnce) {
 }
 
 // The peer dies in the middle of a message, wherever that is.
-TEST(GlooTest, KilledMidMessageIsUnavailableAtOnce) {
+TEST_P(ProcessTest, KilledMidMessageIsUnavailableAtOnce) {
   for (int round = 0; round < 10; ++round) {
     FolderStore store;
-    const pid_t peer = StartPeer(1, 2, &store, 4000000);
-    auto communicator = ConnectGloo(0, 2, &store);
+    const pid_t peer = StartPeer(GetParam(), 1, 2, &store, 4000000);
+    auto communicator = Connect(GetParam(), 0, 2, &store);
     ASSERT_TRUE(communicator.ok()) << communicator.status();
     std::thread killer([&] {
       absl::SleepFor(absl::Milliseconds(2 + 3 * round));
@@ -118,34 +140,38 @@ TEST(GlooTest, KilledMidMessageIsUnavailableAtOnce) {
   }
 }
 
-TEST(GlooTest, AbsentPeerIsFoundByTheConnectTimeout) {
+TEST_P(ProcessTest, AbsentPeerIsFoundByTheConnectTimeout) {
   InMemoryKeyValueStore store;
-  const auto result = ConnectGloo(0, 2, &store, {.connect_timeout = absl::Milliseconds(50)});
+  const auto result =
+      Connect(GetParam(), 0, 2, &store, {.connect_timeout = absl::Milliseconds(50)});
   EXPECT_TRUE(absl::IsDeadlineExceeded(result.status())) << result.status();
 }
 
-TEST(GlooTest, PeerThatNeverConnectsIsAnError) {
+TEST_P(ProcessTest, PeerThatGaveUpIsAnError) {
   InMemoryKeyValueStore store;
-  // Published by nobody who listens any more: the other rank gives up at once.
-  ASSERT_FALSE(ConnectGloo(1, 2, &store, {.connect_timeout = absl::Milliseconds(1)}).ok());
-  const auto result = ConnectGloo(0, 2, &store, {.connect_timeout = absl::Milliseconds(100)});
+  // Rank 0 publishes an address and gives up: nobody listens there any more.
+  ASSERT_FALSE(Connect(GetParam(), 0, 2, &store, {.connect_timeout = absl::Milliseconds(20)}).ok());
+  const auto result =
+      Connect(GetParam(), 1, 2, &store, {.connect_timeout = absl::Milliseconds(100)});
   EXPECT_TRUE(absl::IsUnavailable(result.status())) << result.status();
-  EXPECT_THAT(result.status().message(), HasSubstr("rank 0 cannot connect to rank 1"));
+  EXPECT_THAT(result.status().message(), HasSubstr("rank 1 cannot connect to rank 0"));
 }
 
-TEST(GlooTest, UnknownHostAndInterfaceAreInvalid) {
+TEST_P(ProcessTest, UnknownHostAndInterfaceAreInvalid) {
   InMemoryKeyValueStore store;
-  auto result = ConnectGloo(0, 2, &store, {.host = "no-such-host.invalid"});
+  auto result = Connect(GetParam(), 0, 2, &store, {.host = "no-such-host.invalid"});
   EXPECT_TRUE(absl::IsInvalidArgument(result.status())) << result.status();
   EXPECT_THAT(result.status().message(), HasSubstr("no-such-host.invalid"));
-  result = ConnectGloo(0, 2, &store, {.interface = "nosuch0"});
+  result = Connect(GetParam(), 0, 2, &store, {.interface = "nosuch0"});
   EXPECT_TRUE(absl::IsInvalidArgument(result.status())) << result.status();
   EXPECT_THAT(result.status().message(), HasSubstr("nosuch0"));
 }
 
-TEST(GlooTest, InterfaceByName) {
+TEST_P(ProcessTest, InterfaceByName) {
   InMemoryKeyValueStore store;
-  auto connect = [&](int rank) { return ConnectGloo(rank, 2, &store, {.interface = "lo"}); };
+  auto connect = [&](int rank) {
+    return Connect(GetParam(), rank, 2, &store, {.interface = "lo"});
+  };
   absl::StatusOr<std::unique_ptr<Communicator>> first, second;
   std::thread other([&] { second = connect(1); });
   first = connect(0);
@@ -154,18 +180,48 @@ TEST(GlooTest, InterfaceByName) {
   ASSERT_TRUE(second.ok()) << second.status();
 }
 
-TEST(GlooTest, GarbageFromTheStoreIsAnError) {
+TEST_P(ProcessTest, GarbageFromTheStoreIsAnError) {
   InMemoryKeyValueStore store;
-  ASSERT_TRUE(store.Put("gloo/1", "garbage").ok());
-  const auto result = ConnectGloo(0, 2, &store, {.connect_timeout = absl::Milliseconds(100)});
-  EXPECT_FALSE(result.ok());
+  for (const char* key : {"gloo/0", "tcp/0"}) ASSERT_TRUE(store.Put(key, "garbage").ok());
+  EXPECT_FALSE(
+      Connect(GetParam(), 1, 2, &store, {.connect_timeout = absl::Milliseconds(100)}).ok());
 }
 
-TEST(GlooTest, ScratchIsBounded) {
+INSTANTIATE_TEST_SUITE_P(Kinds, ProcessTest, testing::Values(Kind::kGloo, Kind::kTcp),
+                         [](const auto& info) {
+                           return info.param == Kind::kGloo ? "Gloo" : "Tcp";
+                         });
+
+// Whoever finds the port but does not know the secret neither joins nor holds the ranks up.
+TEST(TcpTest, StrangersAreRefused) {
+  InMemoryKeyValueStore store;
+  absl::StatusOr<std::unique_ptr<Communicator>> ranks[2];
+  std::thread accepting([&] { ranks[0] = ConnectTcp(0, 2, &store); });
+  const std::string key = *store.Get("tcp/0", absl::InfiniteFuture());
+  const std::vector<std::string> fields = absl::StrSplit(key, ' ');
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(std::stoi(fields[1]));
+  UniqueFd stranger(socket(AF_INET, SOCK_STREAM, 0));
+  ASSERT_EQ(connect(stranger.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  const std::string noise(24, 'x');
+  ASSERT_EQ(send(stranger.get(), noise.data(), noise.size(), MSG_NOSIGNAL), noise.size());
+  char byte;
+  EXPECT_LE(recv(stranger.get(), &byte, 1, 0), 0) << "the connection must be closed";
+  ranks[1] = ConnectTcp(1, 2, &store);
+  accepting.join();
+  for (const auto& rank : ranks) EXPECT_TRUE(rank.ok()) << rank.status();
+}
+
+TEST(ScratchTest, IsBounded) {
   EXPECT_EQ(GlooScratchBytes(1), 0);
-  EXPECT_EQ(GlooScratchBytes(2), 1 << 20);
   EXPECT_LE(GlooScratchBytes(16), 4 << 20);
   EXPECT_LE(GlooScratchBytes(kMaxGlooWorld), 32 << 20);
+  EXPECT_EQ(TcpScratchBytes(1), 0);
+  EXPECT_EQ(TcpScratchBytes(2), 512 << 10);
+  EXPECT_LE(TcpScratchBytes(16), 4 << 20);
+  EXPECT_LE(TcpScratchBytes(kMaxTcpWorld), 8 << 20);
 }
 
 }  // namespace

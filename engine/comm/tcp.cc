@@ -1,0 +1,389 @@
+#include "engine/comm/tcp.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/check.h"
+#include "common/poll.h"
+#include "common/status_macros.h"
+#include "engine/comm/in_process.h"
+#include "engine/comm/reduce.h"
+#include "engine/comm/tcp_connect.h"
+
+namespace milepost::comm {
+namespace {
+
+// A reduce-scatter is received in pieces of this size into a ring of kRing pieces per peer: small
+// enough that the sum finds them in the cache.
+constexpr size_t kMaxPieceBytes = 256 << 10;
+constexpr size_t kMinPieceBytes = 16 << 10;
+constexpr size_t kScratchBytes = 4 << 20;
+constexpr size_t kRing = 2;
+// One system call's worth: sending and receiving take turns.
+constexpr size_t kTurnBytes = 256 << 10;
+// Below this an all-reduce sends everything to everyone: one exchange instead of two in a row.
+constexpr size_t kSmallBytes = 16 << 10;
+constexpr uint64_t kGoodbye = 0x65796264'6f6f6721;
+
+size_t PieceBytes(int world) {
+  const size_t piece = kScratchBytes / (kRing * std::max(1, world - 1));
+  return std::clamp(piece, kMinPieceBytes, kMaxPieceBytes) / 64 * 64;
+}
+
+// What this rank sends to and receives from one peer in one collective: in either direction
+// nothing, or the call's tag and then the payload.
+struct Flow {
+  int peer = 0;
+
+  const char* out = nullptr;
+  size_t out_bytes = 0;  // the tag included; 0: nothing is sent
+  size_t out_done = 0;
+
+  char* in = nullptr;
+  size_t in_bytes = 0;  // the tag included; 0: nothing is received
+  size_t in_done = 0;
+  size_t in_limit = 0;  // receive no further than this for now
+  size_t ring = 0;      // `in` is a ring of so many bytes; 0: as long as the payload
+  uint64_t in_tag = 0;
+
+  bool sending() const { return out_done < out_bytes; }
+  bool receiving() const { return in_done < in_bytes; }
+  bool can_receive() const { return in_done < std::min(in_bytes, in_limit); }
+};
+constexpr size_t kTag = sizeof(uint64_t);
+
+class TcpCommunicator : public Communicator {
+ public:
+  TcpCommunicator(int rank, std::vector<UniqueFd> sockets, absl::Duration timeout)
+      : Communicator(rank, sockets.size()),
+        sockets_(std::move(sockets)),
+        timeout_(timeout),
+        piece_bytes_(PieceBytes(world())),
+        scratch_(TcpScratchBytes(world())),
+        left_(world()) {
+    flows_.reserve(world());
+    polls_.resize(world());
+    sources_.resize(world());
+  }
+
+  ~TcpCommunicator() override {
+    if (!Health().ok()) return;
+    // So that ranks still in the last collective with others do not take this one for dead. There
+    // is room for it: everything sent before has been received or is being received.
+    for (const UniqueFd& fd : sockets_) {
+      if (fd.ok()) send(fd.get(), &kGoodbye, sizeof(kGoodbye), MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+  }
+
+  void Abort(absl::string_view reason) override { Fail(absl::AbortedError(reason)).IgnoreError(); }
+
+ protected:
+  absl::Status Health() override {
+    std::lock_guard lock(mutex_);
+    return failure_;
+  }
+
+  absl::Status DoAllReduce(void* values, size_t count, ElementType type, ReduceOp op,
+                           int64_t* sent) override {
+    const size_t bytes = count * ElementBytes(type);
+    char* data = static_cast<char*>(values);
+    Begin('r', bytes, static_cast<int>(type) * 16 + static_cast<int>(op));
+    if (bytes <= kSmallBytes) return ReduceWhole(data, count, type, op, sent);
+    MP_RETURN_IF_ERROR(ReduceShards(data, count, type, op, sent));
+    Begin('g', bytes, static_cast<int>(type));
+    return GatherShards(data, count, ElementBytes(type), sent);
+  }
+
+  absl::Status DoReduceScatter(float* buffer, size_t count, int64_t* sent) override {
+    Begin('s', count, 0);
+    return ReduceShards(reinterpret_cast<char*>(buffer), count, ElementType::kFloat, ReduceOp::kSum,
+                        sent);
+  }
+
+  absl::Status DoAllGather(char* buffer, size_t bytes, int64_t* sent) override {
+    Begin('a', bytes, 0);
+    return GatherShards(buffer, bytes, 1, sent);
+  }
+
+  absl::Status DoBroadcast(char* buffer, size_t bytes, int root, int64_t* sent) override {
+    Begin('b', bytes, root);
+    if (rank() == root) {
+      for (int i = 1; i < world(); ++i) Send(AddFlow(i), buffer, bytes, sent);
+    } else {
+      Receive(AddFlow((root - rank() + world()) % world()), buffer, bytes);
+    }
+    return Exchange([] {});
+  }
+
+ private:
+  // ---- what a collective consists of ----
+
+  void Begin(char kind, size_t size, int detail) {
+    uint64_t hash = (size * 31 + static_cast<uint64_t>(kind)) * 31 + static_cast<uint64_t>(detail);
+    hash *= 0x9e3779b97f4a7c15u;
+    tag_ = static_cast<uint64_t>(++sequence_) << 32 | hash >> 32;
+    deadline_ = absl::Now() + timeout_;
+    flows_.clear();
+  }
+
+  // With the i-th rank after this one, 1 <= i < world: not everyone begins with rank 0.
+  Flow& AddFlow(int i) {
+    Flow& flow = flows_.emplace_back();
+    flow.peer = (rank() + i) % world();
+    return flow;
+  }
+
+  static void Send(Flow& flow, const char* data, size_t bytes, int64_t* sent) {
+    flow.out = data;
+    flow.out_bytes = kTag + bytes;
+    *sent += bytes;
+  }
+  static void Receive(Flow& flow, char* data, size_t bytes) {
+    flow.in = data;
+    flow.in_bytes = flow.in_limit = kTag + bytes;
+  }
+
+  char* Ring(const Flow& flow) {
+    const int index = (flow.peer - rank() + world()) % world() - 1;
+    return scratch_.data() + index * kRing * piece_bytes_;
+  }
+
+  absl::Status ReduceWhole(char* data, size_t count, ElementType type, ReduceOp op, int64_t* sent) {
+    const size_t bytes = count * ElementBytes(type);
+    sources_[rank()] = data;
+    for (int i = 1; i < world(); ++i) {
+      Flow& flow = AddFlow(i);
+      Send(flow, data, bytes, sent);
+      Receive(flow, Ring(flow), bytes);
+      sources_[flow.peer] = Ring(flow);
+    }
+    MP_RETURN_IF_ERROR(Exchange([] {}));
+    ReduceInOrder(sources_, data, count, type, op);
+    return absl::OkStatus();
+  }
+
+  // This rank's shard becomes the reduction over all ranks.
+  absl::Status ReduceShards(char* data, size_t count, ElementType type, ReduceOp op,
+                            int64_t* sent) {
+    const size_t element = ElementBytes(type);
+    const auto begin = [&](int rank) { return ShardBegin(count, rank, world()) * element; };
+    char* own = data + begin(rank());
+    const size_t bytes = begin(rank() + 1) - begin(rank());
+    for (int i = 1; i < world(); ++i) {
+      Flow& flow = AddFlow(i);
+      Send(flow, data + begin(flow.peer), begin(flow.peer + 1) - begin(flow.peer), sent);
+      Receive(flow, Ring(flow), bytes);
+      flow.ring = kRing * piece_bytes_;
+      flow.in_limit = kTag + flow.ring;
+    }
+    size_t reduced = 0;  // bytes of the own shard
+    return Exchange([&] {
+      while (reduced < bytes) {
+        const size_t piece = std::min(piece_bytes_, bytes - reduced);
+        for (const Flow& flow : flows_) {
+          if (flow.in_done < kTag + reduced + piece) return;
+        }
+        const size_t at = reduced % (kRing * piece_bytes_);
+        for (Flow& flow : flows_) {
+          sources_[flow.peer] = Ring(flow) + at;
+          flow.in_limit += piece;
+        }
+        sources_[rank()] = own + reduced;
+        ReduceInOrder(sources_, own + reduced, piece / element, type, op);
+        reduced += piece;
+      }
+    });
+  }
+
+  absl::Status GatherShards(char* data, size_t count, size_t element, int64_t* sent) {
+    const auto begin = [&](int rank) { return ShardBegin(count, rank, world()) * element; };
+    for (int i = 1; i < world(); ++i) {
+      Flow& flow = AddFlow(i);
+      Send(flow, data + begin(rank()), begin(rank() + 1) - begin(rank()), sent);
+      Receive(flow, data + begin(flow.peer), begin(flow.peer + 1) - begin(flow.peer));
+    }
+    return Exchange([] {});
+  }
+
+  // ---- moving bytes ----
+
+  // Runs all flows to their end. `progress` is called after every round and may raise limits.
+  template <typename Progress>
+  absl::Status Exchange(Progress progress) {
+    while (true) {
+      bool moved = false, left = false;
+      for (Flow& flow : flows_) {
+        absl::Status status = absl::OkStatus();
+        if (flow.sending()) status = SendSome(flow, &moved);
+        if (status.ok() && flow.can_receive()) status = ReceiveSome(flow, &moved);
+        if (!status.ok()) return Fail(status);
+        left |= flow.sending() || flow.receiving();
+      }
+      progress();
+      if (!left) return Health();
+      if (moved) continue;
+      const absl::Status status = Wait();
+      if (!status.ok()) return Fail(status);
+    }
+  }
+
+  absl::Status SendSome(Flow& flow, bool* moved) {
+    std::array<iovec, 2> parts;
+    size_t n = 0;
+    if (flow.out_done < kTag) {
+      parts[n++] = {reinterpret_cast<char*>(&tag_) + flow.out_done, kTag - flow.out_done};
+    }
+    const size_t payload = std::max(flow.out_done, kTag) - kTag;
+    const size_t bytes = std::min(kTurnBytes, flow.out_bytes - kTag - payload);
+    if (bytes > 0) parts[n++] = {const_cast<char*>(flow.out) + payload, bytes};
+    msghdr message = {};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = n;
+    const ssize_t sent = sendmsg(Fd(flow.peer), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0) return BrokenUnlessBusy(flow.peer);
+    flow.out_done += sent;
+    *moved = true;
+    return absl::OkStatus();
+  }
+
+  absl::Status ReceiveSome(Flow& flow, bool* moved) {
+    if (flow.in_done < kTag) {
+      MP_RETURN_IF_ERROR(ReceiveInto(flow, reinterpret_cast<char*>(&flow.in_tag) + flow.in_done,
+                                     kTag - flow.in_done, moved));
+      if (flow.in_done < kTag) return absl::OkStatus();
+      if (flow.in_tag == kGoodbye) return Gone(flow.peer, "it has left");
+      if (flow.in_tag != tag_) {
+        return absl::InternalError(
+            absl::StrCat("ranks ", rank(), " and ", flow.peer, " made different collective calls"));
+      }
+      if (!flow.can_receive()) return absl::OkStatus();
+    }
+    const size_t payload = flow.in_done - kTag;
+    const size_t at = flow.ring == 0 ? payload : payload % flow.ring;
+    size_t bytes =
+        std::min({kTurnBytes, flow.in_bytes - flow.in_done, flow.in_limit - flow.in_done});
+    if (flow.ring != 0) bytes = std::min(bytes, flow.ring - at);
+    return ReceiveInto(flow, flow.in + at, bytes, moved);
+  }
+
+  absl::Status ReceiveInto(Flow& flow, char* data, size_t bytes, bool* moved) {
+    const ssize_t received = recv(Fd(flow.peer), data, bytes, MSG_DONTWAIT);
+    if (received == 0) return Gone(flow.peer, "it closed the connection");
+    if (received < 0) return BrokenUnlessBusy(flow.peer);
+    flow.in_done += received;
+    *moved = true;
+    return absl::OkStatus();
+  }
+
+  // Sleeps until a flow can go on; finds peers that died although no flow needs them now.
+  absl::Status Wait() {
+    for (int peer = 0; peer < world(); ++peer) {
+      polls_[peer] = {left_[peer] ? -1 : Fd(peer), POLLRDHUP, 0};
+    }
+    for (const Flow& flow : flows_) {
+      pollfd& entry = polls_[flow.peer];
+      // A peer that sends its last bytes and leaves is read to the end, so no POLLRDHUP there.
+      if (flow.can_receive()) entry = {Fd(flow.peer), POLLIN, 0};
+      if (flow.sending()) entry = {Fd(flow.peer), static_cast<short>(entry.events | POLLOUT), 0};
+    }
+    const int ready = poll(polls_.data(), polls_.size(), PollTimeoutMillis(deadline_));
+    if (ready < 0 && errno != EINTR) return absl::ErrnoToStatus(errno, "poll");
+    if (ready <= 0) {
+      return absl::Now() < deadline_ ? absl::OkStatus() : absl::DeadlineExceededError(Overdue());
+    }
+    for (int peer = 0; peer < world(); ++peer) {
+      const pollfd& entry = polls_[peer];
+      if (entry.revents == 0 || (entry.events & (POLLIN | POLLOUT)) != 0) continue;
+      MP_RETURN_IF_ERROR(CheckClosed(peer));
+    }
+    return absl::OkStatus();
+  }
+
+  // A peer that closed its side while nothing is expected from it: fine after a goodbye, or when
+  // there are bytes for a later call to read.
+  absl::Status CheckClosed(int peer) {
+    uint64_t next = 0;
+    const ssize_t bytes = recv(Fd(peer), &next, sizeof(next), MSG_PEEK | MSG_DONTWAIT);
+    if (bytes == 0) return Gone(peer, "it closed the connection");
+    if (bytes < 0) return BrokenUnlessBusy(peer);
+    left_[peer] = true;
+    return absl::OkStatus();
+  }
+
+  std::string Overdue() const {
+    std::string peers;
+    for (const Flow& flow : flows_) {
+      if (flow.sending() || flow.receiving()) absl::StrAppend(&peers, " ", flow.peer);
+    }
+    return absl::StrCat("rank ", rank(), " waited ", absl::FormatDuration(timeout_),
+                        " in a collective for rank", peers);
+  }
+
+  absl::Status BrokenUnlessBusy(int peer) const {
+    if (errno == EAGAIN || errno == EINTR) return absl::OkStatus();
+    return Gone(peer, std::strerror(errno));
+  }
+  static absl::Status Gone(int peer, absl::string_view how) {
+    return absl::UnavailableError(absl::StrCat("rank ", peer, " is gone: ", how));
+  }
+
+  int Fd(int peer) const { return sockets_[peer].get(); }
+
+  // The first failure stays and is returned. Closes the connections: a call in progress in another
+  // thread wakes up, and peers notice at once.
+  absl::Status Fail(const absl::Status& status) {
+    std::lock_guard lock(mutex_);
+    if (!failure_.ok()) return failure_;
+    failure_ = status;
+    for (const UniqueFd& fd : sockets_) {
+      if (fd.ok()) shutdown(fd.get(), SHUT_RDWR);
+    }
+    return failure_;
+  }
+
+  const std::vector<UniqueFd> sockets_;  // by rank; the own one is empty
+  const absl::Duration timeout_;
+  const size_t piece_bytes_;
+  std::vector<char> scratch_;
+
+  // Of the calling thread. Nothing is allocated during a call.
+  uint32_t sequence_ = 0;
+  uint64_t tag_ = 0;
+  absl::Time deadline_;
+  std::vector<Flow> flows_;
+  std::vector<pollfd> polls_;
+  std::vector<const char*> sources_;  // by rank
+  std::vector<bool> left_;            // closed, and nothing more to learn from that
+
+  std::mutex mutex_;
+  absl::Status failure_;
+};
+
+}  // namespace
+
+size_t TcpScratchBytes(int world) { return kRing * (world - 1) * PieceBytes(world); }
+
+absl::StatusOr<std::unique_ptr<Communicator>> ConnectTcp(int rank, int world, KeyValueStore* store,
+                                                         const TcpOptions& options) {
+  MP_CHECK(rank >= 0 && rank < world) << rank << " of " << world;
+  if (world > kMaxTcpWorld) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(world, " ranks; at most ", kMaxTcpWorld, " can be connected over TCP"));
+  }
+  if (world == 1) return std::move(MakeInProcessGroup(1, options.communicator)[0]);
+  MP_ASSIGN_OR_RETURN(std::vector<UniqueFd> sockets, ConnectSockets(rank, world, store, options));
+  return std::make_unique<TcpCommunicator>(rank, std::move(sockets), options.communicator.timeout);
+}
+
+}  // namespace milepost::comm

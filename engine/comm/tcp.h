@@ -1,0 +1,48 @@
+// Ranks as processes, over TCP.
+//
+//   MP_ASSIGN_OR_RETURN(auto communicator,
+//                       ConnectTcp(rank, world, &store, {.host = "10.0.0.7"}));
+//
+// One socket per pair of ranks. The calling thread itself moves the bytes, straight between the
+// sockets and the callers' buffers, sending and receiving in turns; there are no other threads.
+// Every rank exchanges its shards with every other directly: each byte crosses the wire once in a
+// reduce-scatter and once in an all-gather.
+#ifndef MILEPOST_ENGINE_COMM_TCP_H_
+#define MILEPOST_ENGINE_COMM_TCP_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/comm/communicator.h"
+#include "engine/comm/key_value_store.h"
+
+namespace milepost::comm {
+
+struct TcpOptions {
+  CommunicatorOptions communicator;
+  absl::Duration connect_timeout = absl::Seconds(30);  // until all ranks are connected
+  // The address that this rank listens on and gives to its peers: an address or name of this host,
+  // or, when `interface` is given, the first address of that network interface ("eth0").
+  std::string host = "127.0.0.1";
+  std::string interface;
+};
+
+inline constexpr int kMaxTcpWorld = 256;
+
+// Bytes of receive scratch that a communicator allocates at connection, and never more.
+size_t TcpScratchBytes(int world);
+
+// Blocks until this rank is connected to every other, at most `connect_timeout`. `store` is used
+// only during the call. UNAVAILABLE or DEADLINE_EXCEEDED when a peer cannot be reached;
+// INVALID_ARGUMENT when the host or interface does not exist; the store's own errors otherwise.
+// Connections that do not know the secret in the store are refused. A killed peer is noticed at
+// once (its sockets close), whichever rank is being waited for; a host that vanishes, by the
+// time-out. Ranks that make different calls get INTERNAL.
+absl::StatusOr<std::unique_ptr<Communicator>> ConnectTcp(int rank, int world, KeyValueStore* store,
+                                                         const TcpOptions& options = {});
+
+}  // namespace milepost::comm
+
+#endif  // MILEPOST_ENGINE_COMM_TCP_H_
