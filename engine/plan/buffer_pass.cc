@@ -31,6 +31,13 @@ BufferId AddPersistent(StepPlan& plan, std::string name, BufferClass buffer_clas
   return AddBuffer(plan, std::move(name), buffer_class, bytes, true);
 }
 
+// Between micro-steps gradients must stay. With a single micro-step a group's gradient lives from
+// its first writer to its update only, and activations may use its bytes before that; but padding
+// is written by nobody and must stay zero.
+bool GradientsPersist(const FlatGroup& group, const PlanOptions& options) {
+  return options.accumulation > 1 || group.elements != group.padded_elements;
+}
+
 int64_t Bytes(const Value& value) {
   return graph::Elements(value.shape) * graph::ByteSize(value.dtype);
 }
@@ -151,8 +158,8 @@ void AddPersistentBuffers(StepPlan& plan, bool training) {
   if (!training) return;
   for (FlatGroup& group : plan.groups) {
     group.gradient_buffer =
-        AddPersistent(plan, absl::StrCat("gradients of ", group.name), BufferClass::kGradients,
-                      group.padded_elements * f32_size);
+        AddBuffer(plan, absl::StrCat("gradients of ", group.name), BufferClass::kGradients,
+                  group.padded_elements * f32_size, GradientsPersist(group, plan.options));
   }
   const auto add_state = [&](const FlatGroup& group, absl::string_view kind) {
     return AddPersistent(plan, absl::StrCat(kind, " of ", group.name), BufferClass::kOptimizer,

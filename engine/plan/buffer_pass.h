@@ -10,7 +10,8 @@
 
 namespace milepost::plan {
 
-// Parameters; for a plan that trains also gradients, optimizer state and scalars.
+// Parameters and scalars; for a plan that trains also optimizer state and gradients. The latter
+// persist only where they must: with accumulation, or where a group has padding.
 void AddPersistentBuffers(StepPlan& plan, bool training);
 
 // Gives every value of the program a place and every op its workspace and accesses. A value that

@@ -1,6 +1,8 @@
 #include "engine/plan/memory_pass.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <utility>
 
 #include "engine/plan/stream_pass.h"
@@ -91,19 +93,28 @@ Packing Pack(const StepPlan& plan, const std::vector<Lifetime>& lifetimes,
   return packing;
 }
 
-// Large buffers first packs tightest for most models, long-lived first for some: the better one.
+// The best of a few greedy orders: no single one packs every model tightly.
 Packing BestPacking(const StepPlan& plan, const std::vector<Lifetime>& lifetimes) {
-  std::vector<int32_t> order(lifetimes.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
   const auto bytes = [&](int32_t i) { return plan.buffers[lifetimes[i].buffer].bytes; };
-  const auto length = [&](int32_t i) { return lifetimes[i].last - lifetimes[i].first; };
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int32_t a, int32_t b) { return bytes(a) > bytes(b); });
-  Packing by_size = Pack(plan, lifetimes, order);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int32_t a, int32_t b) { return length(a) > length(b); });
-  Packing by_length = Pack(plan, lifetimes, order);
-  return by_size.bytes <= by_length.bytes ? by_size : by_length;
+  const auto length = [&](int32_t i) {
+    return int64_t{1} + lifetimes[i].last - lifetimes[i].first;
+  };
+  const std::function<int64_t(int32_t)> keys[] = {
+      bytes,                                                    // large first
+      [&](int32_t i) { return bytes(i) * length(i); },          // by area in the plan
+      [&](int32_t i) { return int64_t{-lifetimes[i].first}; },  // as they come
+  };
+  Packing best;
+  for (const auto& key : keys) {
+    std::vector<int32_t> order(lifetimes.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+      return key(a) != key(b) ? key(a) > key(b) : bytes(a) > bytes(b);
+    });
+    Packing packing = Pack(plan, lifetimes, order);
+    if (best.offsets.empty() || packing.bytes < best.bytes) best = std::move(packing);
+  }
+  return best;
 }
 
 // Adds the bytes by class that live at the program's fullest position.

@@ -152,11 +152,43 @@ TEST(Planner, EvaluationAddsNothingToTheArena) {
 }
 
 TEST(Planner, SlackIsSmall) {
+  for (int64_t accumulation : {1, 4}) {
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      PlanOptions options = OptionsOf(1, 0, dtype);
+      options.sequence = 512;
+      options.accumulation = accumulation;
+      const StepPlan plan = Plan(Gpt2Small(), options);
+      EXPECT_LT(static_cast<double>(plan.slack_bytes),
+                0.01 * static_cast<double>(plan.arena_bytes));
+    }
+  }
+}
+
+// With one micro-step activations use the bytes of gradients that are not there yet.
+TEST(Planner, WithoutAccumulationGradientsLiveOnlyWhileTheyMust) {
   PlanOptions options = OptionsOf(1, 0, DType::kBF16);
   options.sequence = 512;
+  const StepPlan kept = Plan(Gpt2Small(), options);
+  options.accumulation = 1;
   const StepPlan plan = Plan(Gpt2Small(), options);
-  EXPECT_LT(static_cast<double>(plan.slack_bytes),
-            0.03 * static_cast<double>(ClassBytes(plan, BufferClass::kActivations)));
+  int64_t gradients = 0;
+  for (const FlatGroup& group : plan.groups) {
+    EXPECT_FALSE(plan.buffers[group.gradient_buffer].persistent);
+    gradients += group.padded_elements * 4;
+  }
+  EXPECT_EQ(gradients, ClassBytes(kept, BufferClass::kGradients));
+  EXPECT_LT(plan.arena_bytes, kept.arena_bytes - gradients / 2);
+}
+
+TEST(Planner, GradientsWithPaddingKeepTheirBytes) {
+  PlanOptions options = OptionsOf(1, 0, DType::kBF16);
+  options.accumulation = 1;
+  const StepPlan plan = Plan({.width = 24, .heads = 3}, options);
+  for (const FlatGroup& group : plan.groups) {
+    EXPECT_EQ(plan.buffers[group.gradient_buffer].persistent,
+              group.padded_elements != group.elements);
+  }
+  EXPECT_TRUE(plan.buffers[plan.groups.back().gradient_buffer].persistent);
 }
 
 TEST(Planner, LargeModelsPlanInMilliseconds) {

@@ -67,8 +67,10 @@ struct FlatGroup {
   int64_t shard_elements = 0;   // of the optimizer state that a rank keeps: padded_elements / world
                                 // at stage 1, padded_elements at stage 0
   BufferId parameter_buffer = kNoBuffer;  // padded_elements, compute dtype
-  BufferId gradient_buffer = kNoBuffer;  // padded_elements, f32; no buffer in generation plans, nor
-                                         // any of those below
+  // padded_elements, f32. Not persistent (dead from the update to the step's first writer, its
+  // bytes used by activations meanwhile) when accumulation is 1 and the group has no padding.
+  // Generation plans have neither this buffer nor those below.
+  BufferId gradient_buffer = kNoBuffer;
   // shard_elements f32 each. At fp32 the master IS the parameter buffer's shard: master_buffer is
   // kNoBuffer then.
   BufferId master_buffer = kNoBuffer;

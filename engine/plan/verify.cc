@@ -4,6 +4,12 @@
 
 namespace milepost::plan {
 
+std::vector<int> UnrolledMicroSteps(const StepPlan& plan, const Program& program) {
+  // Evaluation runs as many batches as there are, whatever a training step does.
+  const bool one_only = &program == &plan.train && plan.options.accumulation == 1;
+  return one_only ? std::vector<int>{1} : std::vector<int>{1, 3};
+}
+
 absl::Status Verify(const StepPlan& plan) {
   MP_RETURN_IF_ERROR(VerifyLayout(plan));
   for (const Program* program : {&plan.train, &plan.evaluate}) {

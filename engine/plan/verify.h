@@ -2,7 +2,8 @@
 //
 //   MP_RETURN_IF_ERROR(plan::Verify(plan));
 //
-// Every program is unrolled for steps of one micro-step and of three (first, middle, last), then:
+// Every program is unrolled for steps of one micro-step and, unless the plan is for one only, of
+// three (first, middle, last), then:
 //   - no two conflicting accesses without a happens-before path (stream order and wait_for);
 //   - no read of a value before it is written, nor after its bytes were reused;
 //   - every group's gradient is complete when it is reduced, reduced exactly once (world > 1; never
@@ -15,6 +16,8 @@
 #ifndef MILEPOST_ENGINE_PLAN_VERIFY_H_
 #define MILEPOST_ENGINE_PLAN_VERIFY_H_
 
+#include <vector>
+
 #include "absl/status/status.h"
 #include "engine/plan/step_plan.h"
 
@@ -22,6 +25,9 @@ namespace milepost::plan {
 
 // INTERNAL with the first violation: the op, the value or the buffer, and why.
 absl::Status Verify(const StepPlan& plan);
+
+// How many micro-steps the program is unrolled for.
+std::vector<int> UnrolledMicroSteps(const StepPlan& plan, const Program& program);
 
 // The parts of it, each over plans whose earlier parts hold.
 absl::Status VerifyLayout(const StepPlan& plan);                          // buffers, groups, bytes

@@ -68,7 +68,11 @@ absl::Status ExpectBuffer(const StepPlan& plan, const FlatGroup& group, const ch
     return Violation("group ", group.name, " has no buffer for ", what);
   }
   const Buffer& found = plan.buffers[buffer];
-  if (!found.persistent) return Violation(found.name, " of a group must be persistent");
+  const bool may_die = buffer == group.gradient_buffer && plan.options.accumulation == 1 &&
+                       group.elements == group.padded_elements;
+  if (!found.persistent && !may_die) {
+    return Violation(found.name, " of a group must be persistent");
+  }
   if (found.bytes == bytes) return absl::OkStatus();
   return Violation(found.name, " has ", found.bytes, " bytes, expected ", bytes);
 }

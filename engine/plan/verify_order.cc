@@ -96,7 +96,7 @@ class Unrolled {
 }  // namespace
 
 absl::Status VerifyOrder(const StepPlan& plan, const Program& program) {
-  for (int micro_steps : {1, 3}) {
+  for (int micro_steps : UnrolledMicroSteps(plan, program)) {
     MP_RETURN_IF_ERROR(Unrolled(plan, program, micro_steps).Check());
   }
   return absl::OkStatus();

@@ -23,6 +23,16 @@ using graph::OpKind;
 using graph::WriteMode;
 using testing::HasSubstr;
 
+// One micro-step and no padding: gradients share their bytes with activations.
+StepPlan PlanWithShortLivedGradients(int world) {
+  PlanOptions options = OptionsOf(world, 1, DType::kBF16);
+  options.accumulation = 1;
+  absl::StatusOr<StepPlan> plan = PlanTraining(SpecOf({.width = 256}), options);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  EXPECT_FALSE(plan->buffers[plan->groups[1].gradient_buffer].persistent);
+  return *std::move(plan);
+}
+
 StepPlan ValidPlan(int world = 2, int stage = 1, double dropout = 0) {
   absl::StatusOr<StepPlan> plan =
       PlanTraining(SpecOf({.dropout = dropout}), OptionsOf(world, stage, DType::kBF16));
@@ -173,24 +183,53 @@ TEST(Verify, SeesAComputeOpMovedToTheOtherStream) {
   }
 }
 
-TEST(Verify, SeesTwoLiveBuffersInOnePlace) {
-  for (double dropout : {0.0, 0.1}) {
-    const StepPlan valid = ValidPlan(1, 0, dropout);
-    for (const Program* program : {&valid.train, &valid.evaluate}) {
-      const std::vector<Lifetime> lifetimes = LifetimesOf(valid, *program);
-      for (const Lifetime& a : lifetimes) {
-        for (const Lifetime& b : lifetimes) {
-          if (a.buffer == b.buffer || a.last < b.first || b.last < a.first) continue;
-          StepPlan plan = valid;
-          Buffer& moved = plan.buffers[a.buffer];
-          moved.offset = plan.buffers[b.buffer].offset;
-          plan.arena_bytes += moved.bytes;
-          plan.slack_bytes += moved.bytes;
-          ExpectRefused(plan, moved.name + " over " + plan.buffers[b.buffer].name);
-        }
+// Where every byte of the program's buffers is in use: a group's gradient is written piece by
+// piece, and what has not been written yet may be overwritten.
+std::vector<Lifetime> WhollyLive(const StepPlan& plan, const Program& program) {
+  std::vector<Lifetime> lifetimes = LifetimesOf(plan, program);
+  for (Lifetime& lifetime : lifetimes) {
+    if (plan.buffers[lifetime.buffer].buffer_class != BufferClass::kGradients) continue;
+    for (size_t i = 0; i < program.ops.size(); ++i) {
+      for (const Access& access : program.ops[i].accesses) {
+        if (access.buffer == lifetime.buffer && access.write) lifetime.first = static_cast<int>(i);
       }
     }
   }
+  return lifetimes;
+}
+
+// Every pair of buffers that live at once, put in one place.
+void ExpectOverlapsRefused(const StepPlan& valid) {
+  for (const Program* program : {&valid.train, &valid.evaluate}) {
+    const std::vector<Lifetime> lifetimes = WhollyLive(valid, *program);
+    for (const Lifetime& a : lifetimes) {
+      for (const Lifetime& b : lifetimes) {
+        if (a.buffer == b.buffer || a.last < b.first || b.last < a.first) continue;
+        StepPlan plan = valid;
+        Buffer& moved = plan.buffers[a.buffer];
+        moved.offset = plan.buffers[b.buffer].offset;
+        plan.arena_bytes += moved.bytes;
+        plan.slack_bytes += moved.bytes;
+        ExpectRefused(plan, moved.name + " over " + plan.buffers[b.buffer].name);
+      }
+    }
+  }
+}
+
+TEST(Verify, SeesTwoLiveBuffersInOnePlace) {
+  ExpectOverlapsRefused(ValidPlan(1, 0, 0));
+  ExpectOverlapsRefused(ValidPlan(1, 0, 0.1));
+}
+
+TEST(Verify, SeesActivationsInTheBytesOfLiveGradients) {
+  ExpectOverlapsRefused(PlanWithShortLivedGradients(1));
+  ExpectOverlapsRefused(PlanWithShortLivedGradients(2));
+}
+
+TEST(Verify, SeesGradientsThatWouldNotSurviveAMicroStep) {
+  StepPlan plan = PlanWithShortLivedGradients(2);
+  plan.options.accumulation = 2;
+  ExpectRefused(plan, "accumulates into bytes that activations use", "must be persistent");
 }
 
 TEST(Verify, SeesWrongWriteModes) {

@@ -177,6 +177,7 @@ class Simulation {
         ++group.norms;
         return absl::OkStatus();
       case OpKind::kAdamW:
+        MP_RETURN_IF_ERROR(CheckComplete(index));
         if (scalar_reductions_ != 1) return Violation(name, ": the scalars are not reduced");
         ++group.updates;
         return absl::OkStatus();
@@ -272,7 +273,7 @@ class Simulation {
 
 absl::Status VerifyValues(const StepPlan& plan, const Program& program) {
   if (program.ops.empty()) return absl::OkStatus();
-  for (int micro_steps : {1, 3}) {
+  for (int micro_steps : UnrolledMicroSteps(plan, program)) {
     MP_RETURN_IF_ERROR(Simulation(plan, program, micro_steps).Run());
   }
   return absl::OkStatus();
