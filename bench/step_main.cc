@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -24,6 +25,7 @@
 #include "engine/comm/in_process.h"
 #include "engine/data/npy.h"
 #include "engine/kernels/cpu/matmul.h"
+#include "engine/kernels/cpu/types.h"
 #include "engine/runtime/session.h"
 
 namespace milepost {
@@ -88,7 +90,18 @@ class Floor {
   explicit Floor(bool bf16) {
     const kernels::DType type = bf16 ? kernels::DType::kBf16 : kernels::DType::kF32;
     spec_ = {.m = kSize, .n = kSize, .k = kSize, .a = type, .b = type, .c = type};
-    for (auto* matrix : {&a_, &b_, &c_}) matrix->assign(kSize * kSize * ByteSize(type), 0);
+    // Small numbers: zeros would flatter the clock rate, and must not be NaNs.
+    const auto element = static_cast<int64_t>(ByteSize(type));
+    for (auto* matrix : {&a_, &b_, &c_}) {
+      matrix->resize(static_cast<size_t>(kSize * kSize * element));
+      for (int64_t i = 0; i < kSize * kSize; ++i) {
+        const float value = static_cast<float>(i * 7919 % 201 - 100) / 1024;
+        const kernels::bf16 half = kernels::ToBf16(value);
+        std::memcpy(matrix->data() + i * element,
+                    bf16 ? static_cast<const void*>(&half) : static_cast<const void*>(&value),
+                    static_cast<size_t>(element));
+      }
+    }
   }
   absl::StatusOr<double> Measure() {
     MP_ASSIGN_OR_RETURN(const size_t scratch, cache_.WorkspaceBytes(spec_));

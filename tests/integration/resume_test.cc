@@ -21,6 +21,7 @@ struct Snapshot {
   std::vector<v1::TensorInfo> tensors;
   std::vector<std::vector<float>> data;
   std::vector<state::Interval> covered;
+  std::vector<int64_t> rank_elements;  // saved by each rank
   v1::TrainerState state;
 };
 
@@ -36,7 +37,9 @@ void Save(TrainingSession& session, Snapshot& snapshot, std::mutex& mutex) {
     snapshot.state = session.trainer_state();
   }
   EXPECT_EQ(session.trainer_state().SerializeAsString(), snapshot.state.SerializeAsString());
+  snapshot.rank_elements.push_back(0);
   for (const StateInterval& i : session.SaveSources()) {
+    snapshot.rank_elements.back() += i.end - i.begin;
     std::memcpy(snapshot.data[i.tensor].data() + i.begin, i.data,
                 static_cast<size_t>(i.end - i.begin) * sizeof(float));
     snapshot.covered.push_back({i.tensor, i.begin, i.end});
@@ -83,6 +86,9 @@ TEST(Resume, EverySavedElementIsSavedOnce) {
       auto layout = state::StateLayout::FromProto(snapshot.tensors);
       ASSERT_TRUE(layout.ok()) << layout.status();
       EXPECT_EQ(CheckCoverage(*layout, snapshot.covered), absl::OkStatus());
+      for (int64_t elements : snapshot.rank_elements) {  // the work is shared, at stage 0 too
+        EXPECT_LT(elements, layout->bytes() / 4 * 1.2 / ranks + 1);
+      }
       EXPECT_EQ(snapshot.tensors[1].kind(), "m");
       EXPECT_EQ(snapshot.tensors[0].name(), "transformer.wte.weight");
     }
