@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "common/status_macros.h"
+#include "engine/kernels/cpu/elementwise.h"
 #include "engine/kernels/cpu/parallel.h"
 
 namespace milepost::kernels {
@@ -23,6 +24,11 @@ memory::data_type DnnlType(DType type) {
 // gradient of an odd-sized vocabulary: 340 against 490 GFLOP/s), so those rows are split off.
 constexpr int64_t kSplitAbove = 1024;
 constexpr int64_t kSplitMultiple = 128;
+
+// It also loses a fifth of its rate on a very long inner dimension (the input gradient of a large
+// vocabulary), which is therefore cut into pieces that accumulate in fp32.
+constexpr int64_t kLongInner = 16384;
+constexpr int64_t kInnerBytes = 4096;  // of a row of A in one piece
 
 std::string Describe(const MatmulSpec& s) {
   return absl::StrFormat("matmul m=%d n=%d k=%d %s -> %s%s%s%s%s%s", s.m, s.n, s.k,
@@ -59,50 +65,67 @@ absl::Status FromDnnl(dnnl_status_t status, const MatmulSpec& spec) {
   return absl::InternalError(absl::StrFormat("%s: oneDNN status %d", Describe(spec), status));
 }
 
-// The product of rows [first, first + rows) of op(A).
+struct Range {
+  int64_t first;
+  int64_t count;
+};
+
+// One primitive: some rows of op(A), some of the inner dimension.
 struct Part {
   int64_t a_offset = 0;  // bytes
+  int64_t b_offset = 0;
   int64_t c_offset = 0;
+  bool has_bias = false;
   dnnl::matmul product;
   memory a, b, bias, c, scratch;
 };
 
-memory::desc PlainB(const MatmulSpec& s) {
-  return memory::desc({s.k, s.n}, DnnlType(s.b),
+memory::desc PlainB(const MatmulSpec& s, int64_t inner) {
+  return memory::desc({inner, s.n}, DnnlType(s.b),
                       s.transpose_b ? memory::dims{1, s.k} : memory::dims{s.n, 1});
 }
 
-Part MakePart(const MatmulSpec& s, int64_t first, int64_t rows, const dnnl::engine& engine) {
-  const memory::desc a({rows, s.k}, DnnlType(s.a),
+// `c_type` is the type of what the part writes, which for a cut inner dimension is always fp32.
+Part MakePart(const MatmulSpec& s, Range rows, Range inner, DType c_type,
+              const dnnl::engine& engine) {
+  Part part;
+  const bool first = inner.first == 0;
+  part.has_bias = s.bias && first;
+  const memory::desc a({rows.count, inner.count}, DnnlType(s.a),
                        s.transpose_a ? memory::dims{1, s.m} : memory::dims{s.k, 1});
-  const memory::desc b =
-      s.packed_b ? memory::desc({s.k, s.n}, DnnlType(s.b), memory::format_tag::any) : PlainB(s);
-  const memory::desc c({rows, s.n}, DnnlType(s.c), memory::dims{s.n, 1});
+  const memory::desc b = s.packed_b
+                             ? memory::desc({s.k, s.n}, DnnlType(s.b), memory::format_tag::any)
+                             : PlainB(s, inner.count);
+  const memory::desc c({rows.count, s.n}, DnnlType(c_type), memory::dims{s.n, 1});
   const memory::desc bias =
-      s.bias ? memory::desc({1, s.n}, DnnlType(s.bias_type), memory::dims{s.n, 1}) : memory::desc();
+      part.has_bias ? memory::desc({1, s.n}, DnnlType(s.bias_type), memory::dims{s.n, 1})
+                    : memory::desc();
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  if (s.accumulate) {
+  if (s.accumulate || !first) {
     dnnl::post_ops sum;
     sum.append_sum(1.0f);
     attributes.set_post_ops(sum);
   }
-  const auto desc = s.bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
+  const auto desc = part.has_bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
   const dnnl::matmul::primitive_desc primitive(desc, attributes, engine);
-  Part part;
-  part.a_offset = first * static_cast<int64_t>(ByteSize(s.a)) * (s.transpose_a ? 1 : s.k);
-  part.c_offset = first * static_cast<int64_t>(ByteSize(s.c)) * s.n;
+  const auto a_bytes = static_cast<int64_t>(ByteSize(s.a));
+  const auto c_bytes = static_cast<int64_t>(ByteSize(c_type));
+  part.a_offset =
+      a_bytes * (s.transpose_a ? inner.first * s.m + rows.first : rows.first * s.k + inner.first);
+  part.b_offset = a_bytes * inner.first * (s.transpose_b ? 1 : s.n);
+  part.c_offset = c_bytes * rows.first * s.n;
   part.product = dnnl::matmul(primitive);
   part.a = memory(a, engine, nullptr);
   part.b = memory(primitive.weights_desc(), engine, nullptr);
-  if (s.bias) part.bias = memory(bias, engine, nullptr);
+  if (part.has_bias) part.bias = memory(bias, engine, nullptr);
   part.c = memory(c, engine, nullptr);
   part.scratch = memory(primitive.scratchpad_desc(), engine, nullptr);
   return part;
 }
 
-dnnl_status_t RunPart(const MatmulSpec& s, const Part& part, const void* a, const void* b,
-                      const void* bias, void* c, void* workspace, dnnl_stream_t stream) {
+dnnl_status_t RunPart(const Part& part, const void* a, const void* b, const void* bias, void* c,
+                      void* workspace, dnnl_stream_t stream) {
   const auto set = [](const memory& target, const void* data, int64_t offset) {
     return dnnl_memory_set_data_handle_v2(
         target.get(), const_cast<char*>(static_cast<const char*>(data)) + offset, nullptr);
@@ -114,10 +137,10 @@ dnnl_status_t RunPart(const MatmulSpec& s, const Part& part, const void* a, cons
     return set(target, data, offset);
   };
   dnnl_status_t status = add(DNNL_ARG_SRC, part.a, a, part.a_offset);
-  if (status == dnnl_success) status = add(DNNL_ARG_WEIGHTS, part.b, b, 0);
+  if (status == dnnl_success) status = add(DNNL_ARG_WEIGHTS, part.b, b, part.b_offset);
   if (status == dnnl_success) status = add(DNNL_ARG_DST, part.c, c, part.c_offset);
   if (status == dnnl_success) status = add(DNNL_ARG_SCRATCHPAD, part.scratch, workspace, 0);
-  if (status == dnnl_success && s.bias) status = add(DNNL_ARG_BIAS, part.bias, bias, 0);
+  if (status == dnnl_success && part.has_bias) status = add(DNNL_ARG_BIAS, part.bias, bias, 0);
   if (status != dnnl_success) return status;
   return dnnl_primitive_execute(part.product.get(), stream, count, args.data());
 }
@@ -127,8 +150,10 @@ dnnl_status_t RunPart(const MatmulSpec& s, const Part& part, const void* a, cons
 struct MatmulCache::Entry {
   MatmulSpec spec;
   int threads = 0;
-  std::vector<Part> parts;  // one, or two where the last rows are split off
-  dnnl::reorder pack;       // packed_b only
+  std::vector<Part> parts;  // nearly always one
+  size_t partial_bytes =
+      0;               // fp32 sums before they are rounded to a bf16 C, at the workspace's start
+  dnnl::reorder pack;  // packed_b only
   memory pack_from, pack_scratch;
   size_t packed_bytes = 0;
   size_t workspace_bytes = 0;
@@ -150,22 +175,35 @@ std::unique_ptr<MatmulCache::Entry> MatmulCache::Impl::Build(const MatmulSpec& s
   auto entry = std::make_unique<Entry>();
   entry->spec = spec;
   entry->threads = threads;
+  const bool rounds = spec.c == DType::kBf16;
   int64_t whole = spec.m;
+  int64_t inner = spec.k;
   if (spec.transpose_a && !spec.packed_b && spec.m > kSplitAbove) {
     whole = spec.m / kSplitMultiple * kSplitMultiple;
   }
-  entry->parts.push_back(MakePart(spec, 0, whole, engine));
-  if (whole < spec.m) entry->parts.push_back(MakePart(spec, whole, spec.m - whole, engine));
+  if (!spec.transpose_a && !spec.packed_b && spec.k > kLongInner && !(rounds && spec.accumulate)) {
+    inner = kInnerBytes / static_cast<int64_t>(ByteSize(spec.a));
+    if (rounds) entry->partial_bytes = (spec.m * spec.n * sizeof(float) + 63) / 64 * 64;
+  }
+  const DType c_type = inner < spec.k ? DType::kF32 : spec.c;
+  for (int64_t k = 0; k < spec.k; k += inner) {
+    const Range depth{k, std::min(inner, spec.k - k)};
+    entry->parts.push_back(MakePart(spec, {0, whole}, depth, c_type, engine));
+    if (whole == spec.m) continue;
+    entry->parts.push_back(MakePart(spec, {whole, spec.m - whole}, depth, c_type, engine));
+  }
   for (const Part& part : entry->parts) {
-    entry->workspace_bytes = std::max(entry->workspace_bytes, part.scratch.get_desc().get_size());
+    entry->workspace_bytes =
+        std::max(entry->workspace_bytes, entry->partial_bytes + part.scratch.get_desc().get_size());
   }
   if (spec.packed_b) {
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     const memory::desc packed = entry->parts[0].b.get_desc();
-    const dnnl::reorder::primitive_desc primitive(engine, PlainB(spec), engine, packed, attributes);
+    const dnnl::reorder::primitive_desc primitive(engine, PlainB(spec, spec.k), engine, packed,
+                                                  attributes);
     entry->pack = dnnl::reorder(primitive);
-    entry->pack_from = memory(PlainB(spec), engine, nullptr);
+    entry->pack_from = memory(PlainB(spec, spec.k), engine, nullptr);
     entry->pack_scratch = memory(primitive.scratchpad_desc(), engine, nullptr);
     entry->packed_bytes = packed.get_size();
     entry->workspace_bytes =
@@ -222,9 +260,14 @@ absl::Status MatmulCache::PackWeight(const MatmulSpec& spec, const void* b, void
 absl::Status MatmulCache::Execute(const MatmulSpec& spec, const void* a, const void* b,
                                   const void* bias, void* c, void* workspace) {
   MP_ASSIGN_OR_RETURN(Entry * entry, Find(spec));
+  char* scratch = static_cast<char*>(workspace) + entry->partial_bytes;
+  void* target = entry->partial_bytes > 0 ? workspace : c;
   for (const Part& part : entry->parts) {
     MP_RETURN_IF_ERROR(
-        FromDnnl(RunPart(spec, part, a, b, bias, c, workspace, impl_->stream.get()), spec));
+        FromDnnl(RunPart(part, a, b, bias, target, scratch, impl_->stream.get()), spec));
+  }
+  if (entry->partial_bytes > 0) {
+    CastToBf16(static_cast<const float*>(workspace), spec.m * spec.n, static_cast<bf16*>(c));
   }
   return absl::OkStatus();
 }

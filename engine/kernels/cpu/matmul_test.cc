@@ -15,7 +15,7 @@ namespace {
 // One product against fp64: the factors as the kernel sees them, the result within the rounding of
 // C.
 template <typename T, typename C>
-void CheckProduct(MatmulSpec spec) {
+void CheckProduct(MatmulSpec spec, double f32_tolerance = 1e-5) {
   spec.a = spec.b = kDTypeOf<T>;
   spec.c = kDTypeOf<C>;
   SCOPED_TRACE(testing::Message() << spec.m << "x" << spec.n << "x" << spec.k << " ta"
@@ -45,7 +45,7 @@ void CheckProduct(MatmulSpec spec) {
       cache.Execute(spec, a.data(), weight, bias.data(), c.data(), workspace.data());
   ASSERT_TRUE(status.ok()) << status;
 
-  const double unit = kDTypeOf<C> == DType::kF32 ? 1e-5 : 1.0 / 128;
+  const double unit = kDTypeOf<C> == DType::kF32 ? f32_tolerance : 1.0 / 128;
   for (int64_t i = 0; i < spec.m; ++i) {
     for (int64_t j = 0; j < spec.n; ++j) {
       double want = spec.bias ? bias[j] : 0.0;
@@ -105,6 +105,21 @@ TEST(Matmul, TransposedRowsSplit) {
   const MatmulSpec spec{.m = 1357, .n = 24, .k = 19, .transpose_a = true, .accumulate = true};
   CheckProduct<float, float>(spec);
   CheckProduct<bf16, float>(spec);
+}
+
+// An inner dimension that is cut into pieces: plain, with a bias, accumulating.
+TEST(Matmul, LongInnerDimension) {
+  for (bool transpose : {false, true}) {
+    const MatmulSpec spec{.m = 5,
+                          .n = 17,
+                          .k = 20001,
+                          .transpose_b = transpose,
+                          .accumulate = transpose,
+                          .bias = true};
+    CheckProduct<float, float>(spec, 5e-5);
+    CheckProduct<bf16, float>(spec, 5e-5);
+    CheckProduct<bf16, bf16>(spec);
+  }
 }
 
 TEST(Matmul, SameBitsEveryTime) {
