@@ -74,6 +74,7 @@ class KillTest {
     absl::SleepFor(absl::Seconds(delay));
     const absl::Time give_up = absl::Now() + absl::Seconds(reference_.seconds);
     while (in_checkpoint && !cluster_.CheckpointBeingWritten() && absl::Now() < give_up) {
+      absl::SleepFor(absl::Microseconds(200));
     }
   }
 

@@ -29,8 +29,6 @@ namespace milepost::worker {
 namespace {
 
 constexpr int kMostSlots = 1024;
-// After the last rank ended: for the coordinator to acknowledge the reports.
-constexpr absl::Duration kAcknowledgeTime = absl::Seconds(3);
 // Of stop_time, for the worker itself: the trainers get the rest.
 constexpr double kTrainerShare = 0.9;
 
@@ -112,7 +110,7 @@ void AgentImpl::Run() {
     }
   }
   // Forgetting needs the loop no more, only the inbox.
-  const absl::Time deadline = Clock::Real()->Now() + kAcknowledgeTime;
+  const absl::Time deadline = Clock::Real()->Now() + options_.acknowledge_time;
   while (!outbox_.AwaitAllForgotten(absl::InfinitePast()) && Clock::Real()->Now() < deadline) {
     PollFd(wake_.get(), POLLIN, deadline);
     HandleInbox();

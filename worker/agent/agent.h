@@ -25,6 +25,8 @@ struct AgentOptions {
   std::vector<int> cores;                        // empty: all that this process may use
   std::string trainer_binary;                    // milepost-trainer
   absl::Duration stop_time = absl::Seconds(60);  // for ranks to checkpoint and leave
+  // After the last rank ended: for the coordinator to acknowledge the reports.
+  absl::Duration acknowledge_time = absl::Seconds(3);
 };
 
 class Agent {

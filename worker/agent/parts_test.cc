@@ -1,0 +1,225 @@
+// The agent's parts, each by itself.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "common/exit_codes.h"
+#include "worker/agent/cores.h"
+#include "worker/agent/exit_class.h"
+#include "worker/agent/identity.h"
+#include "worker/agent/log_lines.h"
+#include "worker/agent/outbox.h"
+
+namespace milepost::worker {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::vector<std::string> Split(const std::vector<std::string>& pieces) {
+  LineSplitter splitter;
+  std::vector<std::string> lines;
+  const auto emit = [&](std::string line) { lines.push_back(std::move(line)); };
+  for (const std::string& piece : pieces) splitter.Add(piece, emit);
+  splitter.Finish(emit);
+  return lines;
+}
+
+TEST(LineSplitterTest, CutsAtNewlinesWhereverThePiecesEnd) {
+  EXPECT_THAT(Split({"a\nb", "c\r\n", "\n", "rest"}), ElementsAre("a", "bc", "", "rest"));
+  EXPECT_THAT(Split({}), ElementsAre());
+}
+
+TEST(LineSplitterTest, BoundsLines) {
+  const auto lines = Split({std::string(kMaxLineBytes - 6, 'x') + "\n",
+                            std::string(kMaxLineBytes, 'y'), std::string(100, 'y') + "\nnext\n"});
+  ASSERT_EQ(lines.size(), 3U);
+  EXPECT_EQ(lines[0], std::string(kMaxLineBytes - 6, 'x'));
+  EXPECT_EQ(lines[1], std::string(kMaxLineBytes - 6, 'y') + " [cut]");
+  EXPECT_EQ(lines[2], "next");
+}
+
+TEST(LineSplitterTest, MakesValidUtf8) {
+  EXPECT_EQ(ReplaceInvalidUtf8("gr\xc3\xbc\xc3\x9f"), "gr\xc3\xbc\xc3\x9f");
+  EXPECT_EQ(ReplaceInvalidUtf8("\xf0\x9f\x98\x80!"), "\xf0\x9f\x98\x80!");
+  EXPECT_EQ(ReplaceInvalidUtf8("a\xff\xc3"), "a??");          // not UTF-8, cut short
+  EXPECT_EQ(ReplaceInvalidUtf8("\xc0\xaf"), "??");            // overlong
+  EXPECT_EQ(ReplaceInvalidUtf8("\xed\xa0\x80"), "???");       // surrogate
+  EXPECT_EQ(ReplaceInvalidUtf8("\xf4\x90\x80\x80"), "????");  // beyond U+10FFFF
+}
+
+v1::LogLine Line(const std::string& text) {
+  v1::LogLine line;
+  line.set_text(text);
+  return line;
+}
+
+TEST(LogQueueTest, CountsWhatItDrops) {
+  LogQueue queue(4, 1 << 20);
+  for (int i = 0; i < 10; ++i) queue.Push(Line(std::to_string(i)));
+  const v1::LogBatch batch = queue.Pop();
+  ASSERT_EQ(batch.lines_size(), 4);
+  EXPECT_EQ(batch.lines(2).text(), "2");
+  EXPECT_EQ(batch.lines(3).text(), "[7 lines dropped: the log queue was full]");
+  EXPECT_TRUE(queue.empty());
+  queue.Push(Line("after"));
+  EXPECT_EQ(queue.Pop().lines(0).text(), "after");
+}
+
+TEST(LogQueueTest, BoundsBytesAndBatches) {
+  LogQueue queue(1000, 10000);
+  for (int i = 0; i < 10; ++i) queue.Push(Line(std::string(2000, 'x')));
+  EXPECT_EQ(queue.Pop().lines_size(), 5);  // four and the marker
+  LogQueue large(100000, 1 << 30);
+  for (int i = 0; i < 1000; ++i) large.Push(Line("x"));
+  EXPECT_EQ(large.Pop().lines_size(), 256);
+}
+
+TEST(CoresTest, ParsesLists) {
+  EXPECT_THAT(*ParseCoreList("0-3,8,2"), ElementsAre(0, 1, 2, 3, 8));
+  for (const char* bad : {"", "x", "3-1", "-1", "1,", "0-99999", "1-2-3"}) {
+    EXPECT_THAT(ParseCoreList(bad).status().message(), HasSubstr("core list")) << bad;
+  }
+}
+
+TEST(CoresTest, DividesEvenly) {
+  EXPECT_THAT(DivideCores({0, 1, 2, 3}, 2), ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3)));
+  EXPECT_THAT(DivideCores({4, 5, 6}, 2), ElementsAre(ElementsAre(4), ElementsAre(5, 6)));
+  EXPECT_THAT(DivideCores({7}, 2), ElementsAre(ElementsAre(7), ElementsAre(7)));
+  EXPECT_EQ(RankThreads(0, 4), 4);
+  EXPECT_EQ(RankThreads(2, 4), 2);
+  EXPECT_EQ(RankThreads(8, 4), 4);
+}
+
+v1::RankReport Describe(const TrainerEnd& end) {
+  v1::RankReport report;
+  DescribeEnd(end, report);
+  return report;
+}
+
+TEST(ExitClassTest, TellsHowRanksEnd) {
+  EXPECT_EQ(Describe({}).state(), v1::RANK_STATE_SUCCEEDED);
+  EXPECT_EQ(Describe({.exit = {.exit_code = kExitStopped}}).state(), v1::RANK_STATE_STOPPED);
+  EXPECT_EQ(Describe({.exit = {.signal = SIGTERM}, .asked_to_stop = true}).state(),
+            v1::RANK_STATE_STOPPED);
+  EXPECT_EQ(Describe({.exit = {.signal = SIGTERM}}).state(), v1::RANK_STATE_FAILED);
+}
+
+TEST(ExitClassTest, ClassifiesExitCodes) {
+  const std::pair<int, v1::FailureClass> kCases[] = {
+      {kExitError, v1::FAILURE_CLASS_INTERNAL},
+      {kExitUsage, v1::FAILURE_CLASS_USER},
+      {kExitData, v1::FAILURE_CLASS_DATA},
+      {kExitOutOfMemory, v1::FAILURE_CLASS_OUT_OF_MEMORY},
+      {kExitNetwork, v1::FAILURE_CLASS_NETWORK},
+      {77, v1::FAILURE_CLASS_INTERNAL},
+  };
+  for (const auto& [code, expected] : kCases) {
+    const v1::RankReport report =
+        Describe({.exit = {.exit_code = code}, .last_lines = {"one", "two"}});
+    EXPECT_EQ(report.failure_class(), expected) << code;
+    EXPECT_FALSE(report.peer_lost()) << code;
+    EXPECT_THAT(report.message(), HasSubstr("two"));
+    EXPECT_THAT(report.last_lines(), ElementsAre("one", "two"));
+  }
+  EXPECT_TRUE(Describe({.exit = {.exit_code = kExitPeerLost}}).peer_lost());
+  EXPECT_TRUE(Describe({.exit = {.exit_code = kExitFenced}}).peer_lost());
+}
+
+TEST(ExitClassTest, ClassifiesSignals) {
+  EXPECT_EQ(Describe({.exit = {.signal = SIGBUS}}).failure_class(), v1::FAILURE_CLASS_INTERNAL);
+  EXPECT_EQ(Describe({.exit = {.signal = SIGKILL}}).failure_class(), v1::FAILURE_CLASS_HOST);
+  EXPECT_EQ(Describe({.exit = {.signal = SIGKILL}, .oom_kill_seen = true}).failure_class(),
+            v1::FAILURE_CLASS_OUT_OF_MEMORY);
+  EXPECT_TRUE(Describe({.exit = {.signal = SIGKILL}, .killed_by_us = true}).peer_lost());
+}
+
+v1::RankReport Report(int rank, v1::RankState state) {
+  v1::RankReport report;
+  report.set_job("jobs/1");
+  report.set_generation(1);
+  report.set_rank(rank);
+  report.set_state(state);
+  return report;
+}
+
+TEST(OutboxTest, SendsTheNewestOfEachRankOnce) {
+  Outbox outbox{v1::Hello()};
+  outbox.StartStream();
+  outbox.SetReport(Report(0, v1::RANK_STATE_STARTING));
+  outbox.SetReport(Report(0, v1::RANK_STATE_RUNNING));
+  for (int step = 1; step <= 5; ++step) {
+    v1::Progress progress;
+    progress.set_step(step);
+    outbox.SetProgress({"jobs/1", 1, 0}, progress);
+  }
+  EXPECT_EQ(outbox.Next(absl::InfinitePast())->rank_report().progress().step(), 5);
+  EXPECT_FALSE(outbox.Next(absl::InfinitePast()).has_value());
+  outbox.SetProgress({"jobs/1", 1, 0}, v1::Progress());
+  EXPECT_TRUE(outbox.Next(absl::InfinitePast())->has_progress());
+  // Of a rank that is not known.
+  outbox.SetProgress({"jobs/2", 1, 0}, v1::Progress());
+  EXPECT_FALSE(outbox.Next(absl::InfinitePast()).has_value());
+}
+
+TEST(OutboxTest, ANewStreamSaysEverything) {
+  v1::Hello hello;
+  hello.set_worker_id("w");
+  Outbox outbox{hello};
+  outbox.SetReport(Report(0, v1::RANK_STATE_SUCCEEDED));
+  outbox.SetReport(Report(1, v1::RANK_STATE_RUNNING));
+  outbox.SetLeaving("told to");
+  for (int i = 0; i < 2; ++i) {
+    const v1::WorkerMessage message = outbox.StartStream();
+    EXPECT_EQ(message.hello().worker_id(), "w");
+    EXPECT_EQ(message.hello().ranks_size(), 2);
+    EXPECT_TRUE(outbox.Next(absl::InfinitePast())->has_leaving());
+    EXPECT_FALSE(outbox.Next(absl::InfinitePast()).has_value());
+  }
+  EXPECT_FALSE(outbox.AwaitAllForgotten(absl::InfinitePast()));
+  outbox.Forget({"jobs/1", 1, 0});
+  outbox.Forget({"jobs/1", 1, 1});
+  EXPECT_TRUE(outbox.AwaitAllForgotten(absl::InfinitePast()));
+  EXPECT_EQ(outbox.StartStream().hello().ranks_size(), 0);
+}
+
+class IdentityTest : public testing::Test {
+ protected:
+  IdentityTest() {
+    folder_ = testing::TempDir() + "identity_XXXXXX";
+    if (mkdtemp(folder_.data()) == nullptr) abort();
+  }
+  ~IdentityTest() override { std::filesystem::remove_all(folder_); }
+  absl::StatusOr<Identity> Load(const std::string& id = "") {
+    return Identity::Load(folder_ + "/a/b", id);
+  }
+  std::string folder_;
+};
+
+TEST_F(IdentityTest, KeepsTheIdAndCountsStarts) {
+  std::string id;
+  for (int64_t incarnation = 1; incarnation <= 3; ++incarnation) {
+    auto identity = Load();
+    ASSERT_TRUE(identity.ok()) << identity.status();
+    EXPECT_EQ(identity->incarnation(), incarnation);
+    if (id.empty()) id = identity->id();
+    EXPECT_EQ(identity->id(), id);
+  }
+  EXPECT_THAT(Load("other").status().message(), HasSubstr("belongs to worker"));
+}
+
+TEST_F(IdentityTest, TellsWhatIsWrong) {
+  EXPECT_EQ(Load("no spaces").status().code(), absl::StatusCode::kInvalidArgument);
+  ASSERT_TRUE(Load("w1").ok());
+  std::ofstream(folder_ + "/a/b/incarnation") << "many";
+  EXPECT_EQ(Load().status().code(), absl::StatusCode::kDataLoss);
+  std::ofstream(folder_ + "/file") << "x";
+  EXPECT_THAT(Identity::Load(folder_ + "/file/data", "").status().message(),
+              HasSubstr(folder_ + "/file/data"));
+}
+
+}  // namespace
+}  // namespace milepost::worker
