@@ -25,9 +25,9 @@ memory::data_type DnnlType(DType type) {
 constexpr int64_t kSplitAbove = 1024;
 constexpr int64_t kSplitMultiple = 128;
 
-// It also loses a fifth of its rate on a very long inner dimension (the input gradient of a large
-// vocabulary), which is therefore cut into pieces that accumulate in fp32.
-constexpr int64_t kLongInner = 16384;
+// It also loses a fifth of its rate on a long inner dimension (in bf16 only a very long one, such
+// as a large vocabulary's), which is therefore cut into pieces that accumulate in fp32.
+constexpr int64_t LongInner(DType type) { return type == DType::kF32 ? 2048 : 16384; }
 constexpr int64_t kInnerBytes = 4096;  // of a row of A in one piece
 
 std::string Describe(const MatmulSpec& s) {
@@ -181,7 +181,8 @@ std::unique_ptr<MatmulCache::Entry> MatmulCache::Impl::Build(const MatmulSpec& s
   if (spec.transpose_a && !spec.packed_b && spec.m > kSplitAbove) {
     whole = spec.m / kSplitMultiple * kSplitMultiple;
   }
-  if (!spec.transpose_a && !spec.packed_b && spec.k > kLongInner && !(rounds && spec.accumulate)) {
+  if (!spec.transpose_a && !spec.packed_b && spec.k > LongInner(spec.a) &&
+      !(rounds && spec.accumulate)) {
     inner = kInnerBytes / static_cast<int64_t>(ByteSize(spec.a));
     if (rounds) entry->partial_bytes = (spec.m * spec.n * sizeof(float) + 63) / 64 * 64;
   }
