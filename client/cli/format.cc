@@ -6,8 +6,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/cli/utf8.h"
 
 namespace milepost::client {
+namespace {
+// A byte inside a UTF-8 character.
+bool Continues(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
+}  // namespace
 
 std::string HumanBytes(int64_t bytes) {
   if (bytes < 1024) return absl::StrCat(bytes, " B");
@@ -62,23 +67,29 @@ std::string TimeText(const google::protobuf::Timestamp& time) {
 }
 
 std::string Printable(absl::string_view text) {
-  std::string result(text);
-  for (char& c : result) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < ' ' || byte == 0x7f) c = '?';
-  }
-  // U+0080 to U+009F are control characters too.
-  for (size_t i = 0; i + 1 < result.size(); ++i) {
-    if (result[i] == '\xc2' && static_cast<unsigned char>(result[i + 1]) < 0xa0) {
-      result.replace(i, 2, "?");
+  std::string result;
+  for (size_t at = 0; at < text.size();) {
+    size_t size = 1;
+    Utf8Checker checker;
+    while (at + size < text.size() && Continues(text[at + size]) && size < 4) ++size;
+    while (size > 1 && !(Utf8Checker().Feed(text.substr(at, size)))) --size;
+    const absl::string_view character = text.substr(at, size);
+    const auto byte = static_cast<unsigned char>(character[0]);
+    const bool valid = checker.Feed(character) && checker.Finish();
+    // U+0080 to U+009F, two bytes in UTF-8, are control characters too.
+    const bool high_control =
+        byte == 0xc2 && size == 2 && static_cast<unsigned char>(character[1]) < 0xa0;
+    if (!valid) {
+      result += "\xef\xbf\xbd";
+    } else if (byte < ' ' || byte == 0x7f || high_control) {
+      result += '?';
+    } else {
+      result.append(character.data(), character.size());
     }
+    at += size;
   }
   return result;
 }
-
-namespace {
-bool Continues(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
-}  // namespace
 
 size_t ColumnsOf(absl::string_view text) {
   size_t columns = 0;

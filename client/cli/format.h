@@ -25,10 +25,11 @@ absl::Time TimeOf(const google::protobuf::Timestamp& timestamp);
 std::string AgeText(const google::protobuf::Timestamp& since, absl::Time now);  // "-" when absent
 std::string TimeText(const google::protobuf::Timestamp& time);  // RFC 3339, UTC; "-" when absent
 
-// At most `width` columns of UTF-8, the last one "…" when something was cut. Control characters
-// become '?', so that text of others can never drive the terminal.
-std::string FitTo(absl::string_view text, size_t width);
+// Text of others made safe for a terminal: control characters become '?', and bytes that are not
+// UTF-8 the replacement character.
 std::string Printable(absl::string_view text);
+// Printable, in at most `width` columns, the last one "…" when something was cut.
+std::string FitTo(absl::string_view text, size_t width);
 // Columns that UTF-8 text takes, one per code point.
 size_t ColumnsOf(absl::string_view text);
 

@@ -139,7 +139,7 @@ absl::Status LocalRun::BeginJob() {
   // Not for long: restarting a coordinator that died is up to this thread.
   JobClient jobs(Connection::To(port_->address(), {.reach = absl::Milliseconds(500)}));
   MP_ASSIGN_OR_RETURN(const std::vector<v1::Job> existing, jobs.List());
-  RunChoice choice = ChooseRun(spec_, existing);
+  const RunChoice choice = ChooseRun(spec_, existing);
   for (const std::string& name : choice.cancel) {
     MP_RETURN_IF_ERROR(jobs.Cancel(name).status());
     report_->Note(absl::StrCat("set aside ", name,
@@ -152,9 +152,6 @@ absl::Status LocalRun::BeginJob() {
     MP_ASSIGN_OR_RETURN(job_, jobs.Submit(spec_));
   } else if (choice.action == RunChoice::kResume) {
     MP_ASSIGN_OR_RETURN(job_, jobs.Resume(job_.name(), choice.new_steps));
-  }
-  if (choice.action != RunChoice::kSubmit && !job_.latest_checkpoint().empty()) {
-    absl::StrAppend(&choice.how, " (newest checkpoint: ", job_.latest_checkpoint(), ")");
   }
   report_->Started(job_, choice.how, port_->address());
   if (!choice.note.empty()) report_->Note(choice.note);

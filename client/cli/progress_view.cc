@@ -38,7 +38,8 @@ std::string MemoryText(const v1::Progress& progress) {
 
 std::string EtaText(const v1::Job& job, absl::Time now) {
   const absl::Duration left = TimeLeft(job, now);
-  return left == absl::InfiniteDuration() ? "" : absl::StrCat("  ETA ", HumanDuration(left));
+  const bool unknown = left == absl::InfiniteDuration();
+  return unknown || left == absl::ZeroDuration() ? "" : absl::StrCat("  ETA ", HumanDuration(left));
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "client/cli/format.h"
 #include "client/cli/output.h"
@@ -19,6 +21,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr absl::Duration kPlainInterval = absl::Seconds(5);
+constexpr absl::Duration kStartUp = absl::Seconds(2);
 constexpr absl::Duration kRedrawInterval = absl::Milliseconds(100);
 
 Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
@@ -30,6 +33,14 @@ std::string StateName(v1::JobState state) {
 
 bool Validated(const v1::Progress& progress) { return progress.validation_step() > 0; }
 
+std::string StartedText(const v1::Job& job, const std::string& how, const std::string& address) {
+  std::string text = absl::StrCat(how, " ", job.name(), " (", job.spec().name(), ")");
+  if (!job.latest_checkpoint().empty()) {
+    absl::StrAppend(&text, ", newest checkpoint ", job.latest_checkpoint());
+  }
+  return absl::StrCat(text, ", coordinator ", address);
+}
+
 std::string RestartText(const ProcessEvent& event) {
   return absl::StrFormat("%s ended with %s; starting it again in %d ms", event.name,
                          event.end.ToString(), absl::ToInt64Milliseconds(event.restart_in));
@@ -39,9 +50,11 @@ std::string RestartText(const ProcessEvent& event) {
 std::string SummaryText(const RunSummary& summary) {
   const v1::Job& job = summary.job;
   const v1::Progress& progress = job.progress();
-  std::string text = absl::StrCat("\n", job.name(), " ", StateLine(job), " at step ",
+  std::string text = absl::StrCat("\n", job.name(), " ", StateName(job.state()), " at step ",
                                   progress.step(), "/", job.spec().train().steps(), "\n");
-  absl::StrAppend(&text, "  train loss       ", LossText(progress.train_loss()), "\n");
+  if (progress.step() > 0) {
+    absl::StrAppend(&text, "  train loss       ", LossText(progress.train_loss()), "\n");
+  }
   if (Validated(progress)) {
     absl::StrAppend(&text, "  validation loss  ", LossText(progress.validation_loss()),
                     " nats per token\n");
@@ -61,26 +74,32 @@ std::string SummaryText(const RunSummary& summary) {
   }
   absl::StrAppend(&text, summary.checkpoints.empty() ? " none\n" : "\n");
   if (!summary.sample.empty()) {
-    std::string sample = summary.sample;
-    for (char& c : sample) c = static_cast<unsigned char>(c) < ' ' && c != '\n' ? '?' : c;
-    absl::StrAppend(&text, "\nsample:\n", sample, "\n");
+    absl::StrAppend(&text, "\nsample:\n");
+    for (absl::string_view line : absl::StrSplit(absl::StripSuffix(summary.sample, "\n"), '\n')) {
+      absl::StrAppend(&text, "  ", Printable(line), "\n");
+    }
   }
   return text;
 }
 
 class PlainReport : public RunReport {
  public:
-  void Started(const v1::Job& job, const std::string& what, const std::string& address) override {
-    Print(absl::StrCat(what, " ", job.name(), " (", job.spec().name(), "), coordinator ", address,
-                       "\n"));
+  void Started(const v1::Job& job, const std::string& how, const std::string& address) override {
+    step_ = job.progress().step();
+    validation_step_ = job.progress().validation_step();
+    Print(StartedText(job, how, address) + "\n");
   }
   void Changed(const v1::Job& job, absl::Time now) override {
     const std::string state = StateLine(job);
-    if (state != state_) Print(absl::StrCat(job.name(), " ", state, "\n"));
-    state_ = state;
+    // Waiting for the workers to come up is not worth a line, unless it goes on.
+    const bool starting = job.state() == v1::JOB_STATE_QUEUED && now - begun_ < kStartUp;
+    if (state != state_ && !starting) {
+      Print(absl::StrCat(job.name(), " ", state, "\n"));
+      state_ = state;
+    }
     const v1::Progress& progress = job.progress();
     if (progress.step() == step_) return;
-    const bool first = step_ == 0;
+    const bool first = printed_ == absl::InfinitePast();
     const bool validated = progress.validation_step() != validation_step_;
     const bool last = progress.step() == job.spec().train().steps();
     if (!first && !validated && !last && now - printed_ < kPlainInterval) return;
@@ -94,6 +113,7 @@ class PlainReport : public RunReport {
   void Finished(const RunSummary& summary) override { Print(SummaryText(summary)); }
 
  private:
+  const absl::Time begun_ = absl::Now();
   std::string state_;
   int64_t step_ = 0;
   int64_t validation_step_ = 0;
@@ -104,8 +124,8 @@ class PlainReport : public RunReport {
 class LiveReport : public RunReport {
  public:
   ~LiveReport() override { Erase(); }
-  void Started(const v1::Job& job, const std::string& what, const std::string& address) override {
-    Above(absl::StrCat(what, " ", job.name(), " (", job.spec().name(), "), coordinator ", address));
+  void Started(const v1::Job& job, const std::string& how, const std::string& address) override {
+    Above(StartedText(job, how, address));
   }
   void Changed(const v1::Job& job, absl::Time now) override {
     const bool state_changed = job.state() != state_;
@@ -155,11 +175,12 @@ class LiveReport : public RunReport {
 
 class JsonReport : public RunReport {
  public:
-  void Started(const v1::Job& job, const std::string& what, const std::string& address) override {
+  void Started(const v1::Job& job, const std::string& how, const std::string& address) override {
     Emit({{"event", "started"},
           {"job", job.name()},
           {"name", job.spec().name()},
-          {"how", what},
+          {"how", how},
+          {"checkpoint", job.latest_checkpoint()},
           {"step", job.progress().step()},
           {"steps", job.spec().train().steps()},
           {"coordinator", address}});

@@ -41,7 +41,7 @@ double Goodput(const v1::Job& job, absl::Time now);
 class RunReport {
  public:
   virtual ~RunReport() = default;
-  virtual void Started(const v1::Job& job, const std::string& what, const std::string& address) = 0;
+  virtual void Started(const v1::Job& job, const std::string& how, const std::string& address) = 0;
   // Every new state of the job; also called by the clock (with the same job) about once a second.
   virtual void Changed(const v1::Job& job, absl::Time now) = 0;
   virtual void Restarting(const ProcessEvent& event) = 0;

@@ -5,7 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
-#include <set>
+#include <map>
 #include <sstream>
 
 #include "absl/strings/match.h"
@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "common/spec/parse.h"
 #include "common/spec/to_yaml.h"
+#include "common/spec/validate.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost {
@@ -57,6 +58,22 @@ TEST(JobSpecDocTest, HasARowForEveryFieldAndNoOther) {
     }
   }
   for (const auto& [path, row] : rows) EXPECT_EQ(fields.count(path), 1u) << row;
+}
+
+TEST(JobSpecDocTest, ExampleHasEveryFieldAndIsValid) {
+  const std::string text = ReadText("docs/job-spec.md");
+  const size_t begin = text.rfind("```yaml\n");
+  ASSERT_NE(begin, std::string::npos);
+  const std::string yaml = text.substr(begin + 8, text.rfind("```") - begin - 8);
+  FieldLines lines;
+  auto spec = ParseJobSpecYaml(yaml, "docs/job-spec.md", &lines);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  spec->mutable_data()->set_train("/" + spec->data().train());
+  spec->mutable_data()->set_validation("/" + spec->data().validation());
+  EXPECT_EQ(ValidateJobSpec(*spec), absl::OkStatus());
+  std::map<std::string, const google::protobuf::FieldDescriptor*> fields;
+  Collect(*v1::JobSpec::descriptor(), "", &fields);
+  for (const auto& [path, field] : fields) EXPECT_EQ(lines.count(path), 1u) << path;
 }
 
 TEST(ExamplesTest, AreValid) {

@@ -1,0 +1,155 @@
+#include "client/cli/app.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/str_split.h"
+#include "client/cli/output.h"
+#include "common/exit_codes.h"
+#include "common/subprocess.h"
+#include "milepost/v1/job.pb.h"
+
+namespace milepost::client {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+struct Outcome {
+  int exit_code;
+  std::string out;
+  std::string err;
+};
+
+Outcome RunCli(const std::string& line) {
+  std::vector<std::string> words = absl::StrSplit("milepost " + line, ' ', absl::SkipEmpty());
+  std::vector<const char*> argv;
+  for (const std::string& word : words) argv.push_back(word.c_str());
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  const int exit_code = Main(static_cast<int>(argv.size()), argv.data());
+  fflush(stdout);
+  return {exit_code, ::testing::internal::GetCapturedStdout(),
+          ::testing::internal::GetCapturedStderr()};
+}
+
+TEST(MainTest, WrongCommandLinesSayWhatWasMeant) {
+  const std::vector<std::pair<const char*, const char*>> cases = {
+      {"jbo list", "unknown command 'jbo'; did you mean 'job'?"},
+      {"frobnicate", "unknown command 'frobnicate'; expected one of run, plan, dataset, generate"},
+      {"job lits", "unknown command 'lits'; did you mean 'list'?"},
+      {"job list --ouptut json", "unknown flag --ouptut; did you mean '--output'?"},
+      {"job list -o jsn",
+       "expected one of table, wide, json, yaml, name, got 'jsn'; did you mean "
+       "'json'?"},
+      {"run a.yaml --worker=2", "unknown flag --worker; did you mean '--workers'?"},
+      {"run a.yaml --workers 0", "--workers"},
+      {"run", "spec is required"},
+      {"run a.yaml b.yaml", "unexpected argument 'b.yaml'"},
+      {"job", "A subcommand is required"},
+      {"job wait 7 --timeout soon", "expected a duration such as 30s, 5m or 1h"},
+      {"generate --checkpoint 1 --job 2 --prompt x", "excludes"},
+      {"completion tcsh", "expected one of bash, zsh, fish, got 'tcsh'"},
+      {"run a.yaml -o yaml", "expected one of table, json, got 'yaml'"},
+  };
+  for (const auto& [line, message] : cases) {
+    const Outcome outcome = RunCli(line);
+    EXPECT_EQ(outcome.exit_code, kExitUsage) << line;
+    EXPECT_THAT(outcome.err, HasSubstr(message)) << line;
+    EXPECT_EQ(outcome.out, "") << line;
+  }
+}
+
+TEST(MainTest, HelpAndVersionAreData) {
+  for (const char* line : {"", "--help", "job --help", "job list --help", "--version"}) {
+    const Outcome outcome = RunCli(line);
+    EXPECT_EQ(outcome.exit_code, kExitOk) << line;
+    EXPECT_NE(outcome.out, "") << line;
+    EXPECT_EQ(outcome.err, "") << line;
+  }
+  EXPECT_EQ(RunCli("version -o json").out, "{\n  \"version\": \"0.1.0\"\n}\n");
+}
+
+TEST(MainTest, AMissingSpecOrCoordinatorHasItsExitCode) {
+  EXPECT_EQ(RunCli("run /no/such.yaml").exit_code, kExitUsage);
+  EXPECT_THAT(RunCli("run /no/such.yaml").err, HasSubstr("/no/such.yaml"));
+}
+
+TEST(CompletionTest, KnowsEveryCommandOfTheTree) {
+  const CommandInfo root = DescribeCommands();
+  const auto find = [](const CommandInfo& in, const std::string& name) {
+    return std::find_if(in.commands.begin(), in.commands.end(),
+                        [&](const CommandInfo& c) { return c.name == name; });
+  };
+  ASSERT_NE(find(root, "job"), root.commands.end());
+  const auto list = find(*find(root, "job"), "list");
+  EXPECT_THAT(list->aliases, ::testing::ElementsAre("ls"));
+  EXPECT_EQ(CompletionScript(root, "tcsh").status().code(), absl::StatusCode::kInvalidArgument);
+  for (const char* shell : {"bash", "zsh", "fish"}) {
+    const auto script = CompletionScript(root, shell);
+    ASSERT_TRUE(script.ok());
+    for (const CommandInfo& command : root.commands) EXPECT_THAT(*script, HasSubstr(command.name));
+    EXPECT_THAT(*script, HasSubstr("job ls"));
+  }
+}
+
+// What bash itself makes of the script.
+std::string Complete(const std::string& words, int index) {
+  const std::string path =
+      (std::filesystem::path(::testing::TempDir()) / "milepost_completion_XXXXXX").string();
+  std::string name = path;
+  const int fd = mkstemp(name.data());
+  EXPECT_GE(fd, 0);
+  close(fd);
+  std::ofstream(name) << *CompletionScript(DescribeCommands(), "bash") << "COMP_WORDS=(" << words
+                      << "); COMP_CWORD=" << index << "; _milepost; echo \"${COMPREPLY[*]}\"\n";
+  SpawnOptions options;
+  options.argv = {"/bin/bash", name};
+  options.out = Redirect::Pipe();
+  auto bash = Subprocess::Spawn(std::move(options));
+  EXPECT_TRUE(bash.ok()) << bash.status();
+  const UniqueFd out = bash->TakeOut();
+  std::string text(1 << 16, '\0');
+  size_t size = 0;
+  for (ssize_t got; (got = read(out.get(), &text[size], text.size() - size)) > 0;) size += got;
+  text.resize(size);
+  std::filesystem::remove(name);
+  return text;
+}
+
+TEST(CompletionTest, BashCompletesCommandsFlagsAndValues) {
+  EXPECT_EQ(Complete("milepost jo", 1), "job\n");
+  EXPECT_THAT(Complete("milepost job ''", 2), AllOf(HasSubstr("submit"), HasSubstr("resume")));
+  EXPECT_EQ(Complete("milepost job list --outp", 3), "--output\n");
+  EXPECT_EQ(Complete("milepost job ls -o ya", 4), "yaml\n");
+  EXPECT_EQ(Complete("milepost completion z", 2), "zsh\n");
+}
+
+TEST(OutputTest, ListsInEveryFormat) {
+  v1::Job job;
+  job.set_name("jobs/7");
+  job.mutable_spec()->set_name("quickstart");
+  job.mutable_spec()->mutable_train()->set_steps(100);
+  job.mutable_spec()->mutable_resources()->set_ranks(2);
+  job.set_state(v1::JOB_STATE_QUEUED);
+  job.set_reason(v1::JOB_REASON_WAITING_FOR_SLOTS);
+  job.mutable_create_time()->set_seconds(1000);
+  const absl::Time now = absl::FromUnixSeconds(1042);
+  EXPECT_EQ(RenderJobs({job}, OutputFormat::kTable, now),
+            "NAME    SPEC        STATE   REASON             RANKS  STEP   LOSS  RESTARTS  AGE\n"
+            "jobs/7  quickstart  QUEUED  WAITING_FOR_SLOTS  2      0/100  -     0         42s\n");
+  EXPECT_EQ(RenderJobs({job, job}, OutputFormat::kName, now), "jobs/7\njobs/7\n");
+  EXPECT_THAT(RenderJobs({job}, OutputFormat::kJson, now), HasSubstr("\"state\": \"QUEUED\""));
+  EXPECT_THAT(RenderJobs({job}, OutputFormat::kYaml, now), HasSubstr("- name: jobs/7\n"));
+  EXPECT_EQ(RenderJobs({}, OutputFormat::kJson, now), "[]\n");
+  EXPECT_THAT(RenderJob(job, OutputFormat::kTable, now),
+              HasSubstr("Reason:       WAITING_FOR_SLOTS"));
+}
+
+}  // namespace
+}  // namespace milepost::client

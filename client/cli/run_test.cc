@@ -1,0 +1,159 @@
+// The decisions behind `milepost run`.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "client/cli/run_choice.h"
+#include "client/cli/run_report.h"
+#include "client/cli/supervisor.h"
+#include "common/spec/validate.h"
+
+namespace milepost::client {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+v1::JobSpec Spec(int64_t steps, double lr = 1e-3) {
+  v1::JobSpec spec;
+  spec.set_name("a");
+  spec.mutable_train()->set_steps(steps);
+  spec.mutable_train()->mutable_optimizer()->set_lr(lr);
+  NormalizeJobSpec(&spec);
+  return spec;
+}
+
+v1::Job JobOf(const std::string& name, const v1::JobSpec& spec, v1::JobState state,
+              int64_t step = 0) {
+  v1::Job job;
+  job.set_name(name);
+  *job.mutable_spec() = spec;
+  job.set_state(state);
+  job.mutable_progress()->set_step(step);
+  return job;
+}
+
+TEST(ChooseRunTest, SubmitsWhatIsNew) {
+  EXPECT_EQ(ChooseRun(Spec(10), {}).action, RunChoice::kSubmit);
+  const auto other = JobOf("jobs/1", Spec(10, 5e-3), v1::JOB_STATE_SUCCEEDED, 10);
+  const RunChoice choice = ChooseRun(Spec(10), {other});
+  EXPECT_EQ(choice.action, RunChoice::kSubmit);
+  EXPECT_THAT(choice.cancel, IsEmpty());
+}
+
+TEST(ChooseRunTest, GoesOnWithAnUnfinishedJobAndSetsOthersAside) {
+  const RunChoice choice =
+      ChooseRun(Spec(10), {JobOf("jobs/3", Spec(10, 5e-3), v1::JOB_STATE_QUEUED),
+                           JobOf("jobs/2", Spec(10), v1::JOB_STATE_RECOVERING, 4),
+                           JobOf("jobs/1", Spec(10, 7e-3), v1::JOB_STATE_FAILED)});
+  EXPECT_EQ(choice.action, RunChoice::kAttach);
+  EXPECT_EQ(choice.job.name(), "jobs/2");
+  EXPECT_THAT(choice.cancel, ElementsAre("jobs/3"));
+  EXPECT_EQ(choice.note, "");
+  const RunChoice longer = ChooseRun(Spec(20), {JobOf("jobs/2", Spec(10), v1::JOB_STATE_RUNNING)});
+  EXPECT_EQ(longer.action, RunChoice::kAttach);
+  EXPECT_THAT(longer.note, HasSubstr("run again afterwards"));
+}
+
+TEST(ChooseRunTest, SaysSoWhenItIsDoneAndExtendsWhenMoreIsWanted) {
+  const auto done = JobOf("jobs/1", Spec(10), v1::JOB_STATE_SUCCEEDED, 10);
+  const auto other = JobOf("jobs/2", Spec(10, 5e-3), v1::JOB_STATE_QUEUED);
+  EXPECT_EQ(ChooseRun(Spec(10), {other, done}).action, RunChoice::kDone);
+  EXPECT_THAT(ChooseRun(Spec(10), {other, done}).cancel, IsEmpty());
+  EXPECT_EQ(ChooseRun(Spec(5), {done}).action, RunChoice::kDone);
+  const RunChoice more = ChooseRun(Spec(20), {done});
+  EXPECT_EQ(more.action, RunChoice::kResume);
+  EXPECT_EQ(more.new_steps, 20);
+  EXPECT_EQ(more.how, "extending");
+}
+
+TEST(ChooseRunTest, ResumesWhatFailedOrWasCancelled) {
+  for (const auto state : {v1::JOB_STATE_FAILED, v1::JOB_STATE_CANCELLED}) {
+    const RunChoice choice = ChooseRun(Spec(10), {JobOf("jobs/1", Spec(10), state, 5)});
+    EXPECT_EQ(choice.action, RunChoice::kResume);
+    EXPECT_EQ(choice.new_steps, std::nullopt);
+    EXPECT_EQ(ChooseRun(Spec(8), {JobOf("jobs/1", Spec(10), state, 5)}).new_steps, 8);
+    const RunChoice fewer = ChooseRun(Spec(4), {JobOf("jobs/1", Spec(10), state, 5)});
+    EXPECT_EQ(fewer.new_steps, std::nullopt);
+    EXPECT_THAT(fewer.note, HasSubstr("already made 5 steps"));
+  }
+}
+
+constexpr ExitResult kKilled = {0, SIGKILL};
+constexpr ExitResult kError = {1, 0};
+
+TEST(RestartPolicyTest, AnErrorAtStartIsFinalButALaterOneIsNot) {
+  EXPECT_EQ(RestartPolicy().OnExit(absl::Seconds(1), kError), std::nullopt);
+  RestartPolicy proven;
+  EXPECT_NE(proven.OnExit(absl::Seconds(3), kError), std::nullopt);
+  EXPECT_NE(proven.OnExit(absl::Seconds(1), kError), std::nullopt);
+}
+
+TEST(RestartPolicyTest, BacksOffAndGivesUpWhenLivesStayShort) {
+  RestartPolicy policy;
+  absl::Duration last = absl::ZeroDuration();
+  for (int i = 0; i < 8; ++i) {
+    const auto delay = policy.OnExit(absl::Milliseconds(100), kKilled);
+    ASSERT_NE(delay, std::nullopt) << i;
+    EXPECT_GT(*delay, last);
+    EXPECT_LE(*delay, absl::Seconds(3));
+    last = *delay == absl::Seconds(2) ? last : *delay;
+  }
+  EXPECT_EQ(policy.OnExit(absl::Milliseconds(100), kKilled), std::nullopt);
+}
+
+TEST(RestartPolicyTest, ALongLifeStartsTheCountAgain) {
+  RestartPolicy policy;
+  for (int i = 0; i < 50; ++i) {
+    const auto lived = i % 8 == 7 ? absl::Seconds(10) : absl::Milliseconds(100);
+    ASSERT_NE(policy.OnExit(lived, kKilled), std::nullopt) << i;
+  }
+  EXPECT_EQ(policy.OnExit(absl::Seconds(10), kKilled), absl::Milliseconds(20));
+}
+
+RunSummary Summary() {
+  RunSummary summary;
+  summary.run_started = absl::FromUnixSeconds(1000);
+  summary.job = JobOf("jobs/1", Spec(10), v1::JOB_STATE_SUCCEEDED, 10);
+  summary.job.mutable_create_time()->set_seconds(1001);
+  summary.job.mutable_end_time()->set_seconds(1011);
+  summary.job.set_productive_seconds(8);
+  summary.job.set_attempts(2);
+  v1::Progress* progress = summary.job.mutable_progress();
+  progress->set_train_loss(1.5);
+  progress->set_validation_loss(std::nan(""));
+  progress->set_tokens_per_second(1000);
+  progress->set_planned_bytes(64);
+  progress->set_allocated_bytes(64);
+  progress->mutable_first_step_time()->set_seconds(1003);
+  v1::Checkpoint checkpoint;
+  checkpoint.set_name("checkpoints/1");
+  checkpoint.set_step(10);
+  summary.checkpoints = {checkpoint};
+  return summary;
+}
+
+TEST(FinishedJsonTest, HasEveryKey) {
+  EXPECT_EQ(FinishedJson(Summary()).dump(),
+            R"({"event":"finished","job":"jobs/1","state":"SUCCEEDED","step":10,"train_loss":1.5,)"
+            R"("validation_loss":null,"unigram_loss":null,"tokens_per_second":1000.0,)"
+            R"("first_step_seconds":3.0,"goodput":0.8,"planned_bytes":64,"allocated_bytes":64,)"
+            R"("attempts":2,"failure":null,"checkpoints":[{"name":"checkpoints/1","step":10,)"
+            R"("bytes":0,"damaged":false}]})");
+}
+
+TEST(FinishedJsonTest, AFirstStepOfAnEarlierRunDoesNotCount) {
+  RunSummary summary = Summary();
+  summary.run_started = absl::FromUnixSeconds(1005);
+  EXPECT_TRUE(FinishedJson(summary)["first_step_seconds"].is_null());
+  summary.job.set_state(v1::JOB_STATE_FAILED);
+  summary.job.set_reason_detail("rank 0: out of memory");
+  EXPECT_EQ(FinishedJson(summary)["failure"], "rank 0: out of memory");
+  EXPECT_EQ(Goodput(v1::Job(), absl::Now()), 0);
+}
+
+}  // namespace
+}  // namespace milepost::client
