@@ -246,7 +246,9 @@ TEST(CpuBackend, AsksAgainOnlyForProductScratch) {
     for (int threads : {1, 2}) {
       TinyOptions options;
       options.precision = precision;
-      const v1::JobSpec spec = job.Spec(options);
+      v1::JobSpec spec = job.Spec(options);
+      spec.mutable_model()->mutable_gpt2()->set_context(300);
+      spec.mutable_data()->set_sequence_length(300);
       CpuBackend backend(threads);
       plan::PlanOptions plan_options = *plan::OptionsFromSpec(spec, threads);
       plan::StepPlan plan = *plan::PlanTraining(spec, plan_options);
@@ -264,27 +266,43 @@ TEST(CpuBackend, AsksAgainOnlyForProductScratch) {
   }
 }
 
+struct ModelShape {
+  int64_t context;
+  int64_t width;
+  int64_t heads;
+  int64_t vocabulary;
+};
+
 // ... and not a cache line more than they need.
 TEST(CpuBackend, RefusesAWorkspaceThatIsTooSmall) {
   TinyJob job;
-  for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
-    TinyOptions options;
-    options.precision = precision;
-    const v1::JobSpec spec = job.Spec(options);
-    CpuBackend backend(2);
-    plan::StepPlan plan = *plan::PlanTraining(spec, *plan::OptionsFromSpec(spec, 2));
-    auto arena = Arena::Allocate(plan.arena_bytes);
-    ASSERT_TRUE(arena.ok());
-    backend.Attach(arena->data(), nullptr);
-    std::set<OpKind> seen;
-    for (plan::PlannedOp& op : plan.train.ops) {
-      if (op.workspace_bytes == 0) continue;
-      op.workspace_bytes -= 64;
-      EXPECT_EQ(backend.Bind(plan, plan.train, op).status().code(), absl::StatusCode::kInternal)
-          << graph::Name(op.op.kind);
-      seen.insert(op.op.kind);
+  for (const ModelShape& shape : {ModelShape{24, 32, 4, 61}, {70, 80, 2, 500}, {300, 48, 2, 33}}) {
+    for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+      TinyOptions options;
+      options.precision = precision;
+      v1::JobSpec spec = job.Spec(options);
+      v1::Gpt2Spec* model = spec.mutable_model()->mutable_gpt2();
+      model->set_context(shape.context);
+      model->set_width(shape.width);
+      model->set_heads(shape.heads);
+      model->set_vocabulary(shape.vocabulary);
+      spec.mutable_data()->set_sequence_length(shape.context);
+      CpuBackend backend(2);
+      plan::StepPlan plan = *plan::PlanTraining(spec, *plan::OptionsFromSpec(spec, 2));
+      auto arena = Arena::Allocate(plan.arena_bytes);
+      ASSERT_TRUE(arena.ok());
+      backend.Attach(arena->data(), nullptr);
+      std::set<OpKind> seen;
+      for (plan::PlannedOp& op : plan.train.ops) {
+        if (op.workspace_bytes == 0) continue;
+        op.workspace_bytes -= 64;
+        EXPECT_EQ(backend.Bind(plan, plan.train, op).status().code(), absl::StatusCode::kInternal)
+            << graph::Name(op.op.kind) << " at context " << shape.context;
+        seen.insert(op.op.kind);
+      }
+      // Attention, norms and head with their backwards, weight gradients, the gradient's norm.
+      EXPECT_EQ(seen.size(), 7u);
     }
-    EXPECT_EQ(seen.size(), 7u);  // attention, norms and head with their backwards, weight gradients
   }
 }
 
