@@ -1,0 +1,185 @@
+#include "client/api/clients.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "milepost/v1/job.grpc.pb.h"
+
+namespace milepost::client {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Answers as the test tells it to.
+class FakeJobs : public v1::JobService::Service {
+ public:
+  grpc::Status GetJob(grpc::ServerContext*, const v1::GetJobRequest* request,
+                      v1::Job* job) override {
+    ++calls;
+    if (calls <= failures) return {failure, "not now"};
+    job->set_name(request->name());
+    return grpc::Status::OK;
+  }
+  grpc::Status ListJobs(grpc::ServerContext*, const v1::ListJobsRequest* request,
+                        v1::ListJobsResponse* response) override {
+    const int first = request->page_token().empty() ? 0 : std::stoi(request->page_token());
+    const int end = std::min(first + std::min(request->page_size(), 2), 5);
+    for (int i = first; i < end; ++i) response->add_jobs()->set_name(absl::StrCat("jobs/", i));
+    if (end < 5) response->set_next_page_token(absl::StrCat(end));
+    return grpc::Status::OK;
+  }
+  // The first stream breaks after one message, the second one ends well; with `hang`, neither.
+  grpc::Status WatchJob(grpc::ServerContext* context, const v1::GetJobRequest*,
+                        grpc::ServerWriter<v1::Job>* writer) override {
+    v1::Job job;
+    job.set_attempts(++calls);
+    writer->Write(job);
+    if (hang) {
+      std::unique_lock lock(mutex);
+      hanging = true;
+      changed.notify_all();
+      while (!context->IsCancelled()) changed.wait_for(lock, std::chrono::milliseconds(5));
+      return grpc::Status::CANCELLED;
+    }
+    if (calls == 1) return {grpc::StatusCode::UNAVAILABLE, "going away"};
+    return grpc::Status::OK;
+  }
+  // As a coordinator that restarts after three lines; the lines since the last one are sent again.
+  grpc::Status StreamLogs(grpc::ServerContext*, const v1::StreamLogsRequest* request,
+                          grpc::ServerWriter<v1::LogLine>* writer) override {
+    requests.push_back(*request);
+    const int first = requests.size() == 1 ? 1 : 3;
+    for (int i = first; i <= (requests.size() == 1 ? 3 : 5); ++i) {
+      v1::LogLine line;
+      line.set_sequence(i);
+      line.mutable_time()->set_seconds(100 + i);
+      writer->Write(line);
+    }
+    if (requests.size() == 1) return {grpc::StatusCode::UNAVAILABLE, "going away"};
+    return grpc::Status::OK;
+  }
+
+  std::atomic<int> calls = 0;
+  int failures = 0;
+  grpc::StatusCode failure = grpc::StatusCode::UNAVAILABLE;
+  bool hang = false;
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool hanging = false;
+  std::vector<v1::StreamLogsRequest> requests;
+};
+
+class ClientsTest : public ::testing::Test {
+ protected:
+  ClientsTest() {
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(&fake_);
+    server_ = builder.BuildAndStart();
+    address_ = absl::StrCat("127.0.0.1:", port);
+    connection_ = Connection::To(address_);
+  }
+
+  FakeJobs fake_;
+  std::unique_ptr<grpc::Server> server_;
+  std::string address_;
+  std::shared_ptr<Connection> connection_;
+};
+
+TEST_F(ClientsTest, TriesAgainWhileUnavailable) {
+  fake_.failures = 3;
+  const auto job = JobClient(connection_).Get("jobs/7");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->name(), "jobs/7");
+  EXPECT_EQ(fake_.calls, 4);
+}
+
+TEST_F(ClientsTest, GivesUpInTimeAndNamesTheAddress) {
+  fake_.failures = 1'000'000;
+  auto connection = Connection::To(address_, {.reach = absl::Milliseconds(60)});
+  const auto job = JobClient(connection).Get("jobs/7");
+  EXPECT_EQ(job.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(job.status().message(), HasSubstr("cannot reach the coordinator at " + address_ +
+                                                " (tried for 60ms): not now"));
+  EXPECT_GE(fake_.calls, 2);
+}
+
+TEST_F(ClientsTest, OtherErrorsAreFinal) {
+  fake_.failures = 1;
+  fake_.failure = grpc::StatusCode::NOT_FOUND;
+  const auto job = JobClient(connection_).Get("jobs/7");
+  EXPECT_EQ(job.status(), absl::NotFoundError("coordinator " + address_ + ": not now"));
+  EXPECT_EQ(fake_.calls, 1);
+}
+
+TEST_F(ClientsTest, ListsEveryPageUpToTheLimit) {
+  EXPECT_EQ(JobClient(connection_).List()->size(), 5u);
+  EXPECT_EQ(JobClient(connection_).List(3)->size(), 3u);
+}
+
+TEST_F(ClientsTest, WatchingSurvivesALostStream) {
+  std::vector<int> seen;
+  const absl::Status status = JobClient(connection_).Watch("jobs/1", [&](const v1::Job& job) {
+    seen.push_back(job.attempts());
+    return true;
+  });
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_THAT(seen, ElementsAre(1, 2));
+}
+
+TEST_F(ClientsTest, WatchingEndsWhenAskedTo) {
+  fake_.hang = true;
+  EXPECT_TRUE(JobClient(connection_).Watch("jobs/1", [](const v1::Job&) { return false; }).ok());
+}
+
+TEST_F(ClientsTest, CancelEndsACallInFlightAndAllLaterOnes) {
+  fake_.hang = true;
+  std::thread canceller([&] {
+    std::unique_lock lock(fake_.mutex);
+    fake_.changed.wait(lock, [&] { return fake_.hanging; });
+    connection_->Cancel();
+  });
+  EXPECT_EQ(JobClient(connection_).Watch("jobs/1", [](const v1::Job&) { return true; }).code(),
+            absl::StatusCode::kCancelled);
+  canceller.join();
+  EXPECT_EQ(JobClient(connection_).Get("jobs/1").status().code(), absl::StatusCode::kCancelled);
+}
+
+TEST_F(ClientsTest, LogLinesComeOnceAlsoOverARestart) {
+  v1::StreamLogsRequest request;
+  request.set_tail(3);
+  std::vector<int> seen;
+  const absl::Status status = JobClient(connection_).StreamLogs(request, [&](const auto& line) {
+    seen.push_back(line.sequence());
+    return true;
+  });
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_THAT(seen, ElementsAre(1, 2, 3, 4, 5));
+  ASSERT_EQ(fake_.requests.size(), 2u);
+  EXPECT_EQ(fake_.requests[1].tail(), 0);
+  EXPECT_EQ(fake_.requests[1].since().seconds(), 103);
+}
+
+TEST(RequestIdTest, IsAUuidAndNew) {
+  std::set<std::string> ids;
+  for (int i = 0; i < 100; ++i) {
+    const std::string id = NewRequestId();
+    EXPECT_THAT(id, ::testing::MatchesRegex(
+                        "[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"));
+    ids.insert(id);
+  }
+  EXPECT_EQ(ids.size(), 100u);
+}
+
+}  // namespace
+}  // namespace milepost::client

@@ -1,0 +1,240 @@
+// Files and processes on this machine: tokenizing, locks, ports, the supervisor.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/cli/access.h"
+#include "client/cli/local_coordinator.h"
+#include "client/cli/supervisor.h"
+#include "client/cli/tokenize.h"
+#include "client/cli/unigram.h"
+#include "engine/data/npy.h"
+
+namespace milepost::client {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class LocalTest : public ::testing::Test {
+ protected:
+  LocalTest() {
+    std::string name = (fs::temp_directory_path() / "milepost_cli_XXXXXX").string();
+    dir_ = mkdtemp(name.data());
+  }
+  ~LocalTest() override { fs::remove_all(dir_); }
+
+  std::string Path(const std::string& name) const { return (dir_ / name).string(); }
+  std::string Write(const std::string& name, const std::string& text) const {
+    std::ofstream(Path(name), std::ios::binary) << text;
+    return Path(name);
+  }
+  static std::string Text(const std::string& npy) {
+    const auto file = data::TokenFile::Open(npy);
+    EXPECT_TRUE(file.ok()) << file.status();
+    std::vector<int32_t> tokens((*file)->size());
+    EXPECT_TRUE((*file)->Read(0, 256, absl::MakeSpan(tokens)).ok());
+    return std::string(tokens.begin(), tokens.end());
+  }
+
+  fs::path dir_;
+};
+
+TEST_F(LocalTest, BytesOfSeveralFilesInOrder) {
+  const auto result = TokenizeBytes(
+      {.inputs = {Write("a", "one\n"), Write("b", "caf\xc3\xa9")}, .output = Path("out.npy")});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->train_tokens, 9);
+  EXPECT_EQ(result->vocabulary, 256);
+  EXPECT_EQ(Text(Path("out.npy")), "one\ncaf\xc3\xa9");
+}
+
+TEST_F(LocalTest, ValidationBeginsAtALine) {
+  std::string text;
+  for (int i = 0; i < 100; ++i) absl::StrAppend(&text, "line ", i, "\n");
+  const auto result = TokenizeBytes({.inputs = {Write("a", text)},
+                                     .output = Path("train.npy"),
+                                     .validation_output = Path("validation.npy"),
+                                     .validation_fraction = 0.1});
+  ASSERT_TRUE(result.ok()) << result.status();
+  const std::string train = Text(Path("train.npy"));
+  const std::string validation = Text(Path("validation.npy"));
+  EXPECT_EQ(train + validation, text);
+  EXPECT_EQ(train.back(), '\n');
+  EXPECT_NEAR(static_cast<double>(validation.size()) / text.size(), 0.1, 0.01);
+}
+
+TEST_F(LocalTest, WhatIsNotTextLeavesNoFile) {
+  const auto result = TokenizeBytes(
+      {.inputs = {Write("a", "good\n"), Write("b", "x\ny\xffz")}, .output = Path("out.npy")});
+  EXPECT_EQ(result.status(),
+            absl::InvalidArgumentError(absl::StrCat(Path("b"), ": not UTF-8 at byte 3 (line 2)")));
+  int files = 0;
+  for (const auto& entry : fs::directory_iterator(dir_)) files += entry.is_regular_file();
+  EXPECT_EQ(files, 2);
+  EXPECT_EQ(TokenizeBytes({.inputs = {Path("no")}, .output = Path("o")}).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(TokenizeBytes({.inputs = {Write("e", "")}, .output = Path("o")}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(TokenizeBytes({.inputs = {Write("c", "one line")},
+                             .output = Path("t.npy"),
+                             .validation_output = Path("v.npy"),
+                             .validation_fraction = 0.5})
+                  .status()
+                  .message(),
+              HasSubstr("the validation part is empty"));
+}
+
+TEST_F(LocalTest, ATokenizerThatCannotBeUsedIsExplained) {
+  const auto result = TokenizeHuggingFace({.inputs = {Write("a", "x")}, .output = Path("out.npy")},
+                                          Write("tokenizer.json", "{"));
+  EXPECT_FALSE(result.ok());
+  EXPECT_THAT(result.status().message(),
+              ::testing::AnyOf(HasSubstr("pip install tokenizers"),
+                               HasSubstr("tokenizer.json: not a tokenizer.json")));
+  EXPECT_FALSE(fs::exists(Path("out.npy")));
+}
+
+TEST_F(LocalTest, UnigramLossIsTheCrossEntropy) {
+  const auto tokens = [&](const std::string& name, const std::string& text) {
+    EXPECT_TRUE(TokenizeBytes({.inputs = {Write("text", text)}, .output = Path(name)}).ok());
+    return Path(name);
+  };
+  // Counts plus one: a 4, b 2, the other 254 symbols 1; 260 together.
+  const std::string train = tokens("train.npy", "aaab");
+  const std::string validation = tokens("validation.npy", "abz");
+  const double expected = -(std::log(4 / 260.0) + std::log(2 / 260.0) + std::log(1 / 260.0)) / 3;
+  EXPECT_NEAR(*UnigramLoss(train, validation, 256), expected, 1e-12);
+  const double alone = -(3 * std::log(4 / 260.0) + std::log(2 / 260.0)) / 4;
+  EXPECT_NEAR(*UnigramLoss(train, "", 256), alone, 1e-12);
+  EXPECT_FALSE(UnigramLoss(Path("no.npy"), "", 256).ok());
+}
+
+TEST_F(LocalTest, OneRunAtATimeHoldsADataDir) {
+  const DataDir dir(dir_.string());
+  auto first = RunLock::Acquire(dir, absl::InfinitePast());
+  ASSERT_TRUE(first.ok()) << first.status();
+  const auto second = RunLock::Acquire(dir, absl::InfinitePast());
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(second.status().message(), HasSubstr(absl::StrCat("process ", getpid())));
+  *first = RunLock();
+  EXPECT_TRUE(RunLock::Acquire(dir, absl::InfinitePast()).ok());
+}
+
+TEST_F(LocalTest, ChildrenOfADeadRunHoldTheLockUntilTheyEnd) {
+  const DataDir dir(dir_.string());
+  std::optional<Subprocess> child;
+  {
+    auto lock = RunLock::Acquire(dir, absl::InfinitePast());
+    ASSERT_TRUE(lock.ok());
+    SpawnOptions options;
+    options.argv = {"/bin/cat"};
+    options.in = Redirect::Pipe();
+    options.fds = {{3, lock->fd()}};
+    child.emplace(*Subprocess::Spawn(std::move(options)));
+  }
+  std::ofstream(dir.lock()) << "999999999";  // the run itself is dead
+  EXPECT_THAT(RunLock::Acquire(dir, absl::InfinitePast()).status().message(),
+              HasSubstr("processes of an earlier run"));
+  ASSERT_TRUE(child->Signal(SIGKILL).ok());
+  EXPECT_TRUE(RunLock::Acquire(dir, absl::Now() + absl::Seconds(20)).ok());
+}
+
+TEST(HeldPortTest, AServerThatReusesAddressesMayListenAndNobodyElse) {
+  const auto port = HeldPort::Take();
+  ASSERT_TRUE(port.ok()) << port.status();
+  EXPECT_FALSE(Accepts(port->address()));
+  int number = 0;
+  ASSERT_EQ(sscanf(port->address().c_str(), "127.0.0.1:%d", &number), 1);
+  sockaddr_in name{};
+  name.sin_family = AF_INET;
+  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  name.sin_port = htons(number);
+  auto* generic = reinterpret_cast<sockaddr*>(&name);
+  const UniqueFd plain(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_NE(bind(plain.get(), generic, sizeof name), 0);
+  for (int restart = 0; restart < 2; ++restart) {
+    const UniqueFd server(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const int on = 1;
+    setsockopt(server.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    ASSERT_EQ(bind(server.get(), generic, sizeof name), 0);
+    ASSERT_EQ(listen(server.get(), 1), 0);
+    EXPECT_TRUE(Accepts(port->address()));
+  }
+}
+
+TEST_F(LocalTest, LogsStayBounded) {
+  const std::string log = Write("a.log", std::string(2000, 'x') + "\nlast\n");
+  EXPECT_THAT(LastLines(log, 1), ElementsAre("last"));
+  BoundLog(log, 4000);
+  EXPECT_EQ(fs::file_size(log), 2006u);
+  BoundLog(log, 1000);
+  EXPECT_EQ(fs::file_size(log), 0u);
+  EXPECT_EQ(fs::file_size(log + ".1"), 2006u);
+  EXPECT_TRUE(LastLines(Path("none"), 3).empty());
+}
+
+// Ticks until the supervisor has something to say.
+absl::Status TickUntilEvent(Supervisor* supervisor, std::vector<ProcessEvent>* events) {
+  const absl::Time give_up = absl::Now() + absl::Seconds(20);
+  while (absl::Now() < give_up) {
+    std::vector<pollfd> fds;
+    for (const int fd : supervisor->pidfds()) fds.push_back({fd, POLLIN, 0});
+    poll(fds.data(), fds.size(), 10);
+    const absl::Status status = supervisor->Tick(absl::Now(), events);
+    if (!status.ok() || !events->empty()) return status;
+  }
+  return absl::DeadlineExceededError("nothing happened");
+}
+
+TEST_F(LocalTest, TheSupervisorRestartsWhatIsKilled) {
+  Supervisor supervisor(STDIN_FILENO);
+  ASSERT_TRUE(
+      supervisor
+          .Start({"worker-0", {"/bin/sh", "-c", "echo up; kill -9 $$"}, Path("w.log")}, absl::Now())
+          .ok());
+  std::vector<ProcessEvent> events;
+  ASSERT_TRUE(TickUntilEvent(&supervisor, &events).ok());
+  EXPECT_EQ(events[0].name, "worker-0");
+  EXPECT_EQ(events[0].end.signal, SIGKILL);
+  EXPECT_FALSE(supervisor.AnyAlive("worker"));
+  EXPECT_LT(supervisor.NextTime(), absl::InfiniteFuture());
+  events.clear();
+  ASSERT_TRUE(supervisor.Tick(supervisor.NextTime(), &events).ok());
+  EXPECT_TRUE(supervisor.AnyAlive("worker"));
+  supervisor.Stop("worker", SIGTERM);
+  EXPECT_EQ(supervisor.NextTime(), absl::InfiniteFuture());
+}
+
+TEST_F(LocalTest, TheSupervisorQuotesTheLogOfWhatCannotStart) {
+  Supervisor supervisor(STDIN_FILENO);
+  ASSERT_TRUE(
+      supervisor
+          .Start({"coordinator", {"/bin/sh", "-c", "echo bad data dir; exit 1"}, Path("c.log")},
+                 absl::Now())
+          .ok());
+  std::vector<ProcessEvent> events;
+  const absl::Status status = TickUntilEvent(&supervisor, &events);
+  EXPECT_THAT(status.message(), HasSubstr("coordinator ended with exit code 1"));
+  EXPECT_THAT(status.message(), HasSubstr("bad data dir"));
+  EXPECT_FALSE(supervisor.Start({"x", {"/no/such/binary"}, Path("x.log")}, absl::Now()).ok());
+}
+
+TEST(FullNameTest, AddsTheCollectionOnce) {
+  EXPECT_EQ(FullName("checkpoints", "4"), "checkpoints/4");
+  EXPECT_EQ(FullName("checkpoints", "checkpoints/4"), "checkpoints/4");
+}
+
+}  // namespace
+}  // namespace milepost::client
