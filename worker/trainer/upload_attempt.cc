@@ -81,8 +81,10 @@ UploadResult Uploader::Run(const Upload& upload) {
   absl::StatusOr<std::string> name = Begin(upload);
   if (name.ok()) return RunBegun(upload, *name);
   switch (name.status().code()) {
-    case absl::StatusCode::kAlreadyExists:
-      return {UploadEnd::kCommitted, absl::OkStatus(), ""};
+    case absl::StatusCode::kAlreadyExists: {
+      const std::string message(name.status().message());  // starts with its name
+      return {UploadEnd::kCommitted, absl::OkStatus(), message.substr(0, message.find(' '))};
+    }
     case absl::StatusCode::kAborted:
       return {UploadEnd::kFenced, name.status(), ""};
     case absl::StatusCode::kFailedPrecondition:

@@ -1,0 +1,414 @@
+// Upload and restore against a checkpoint service in this process that keeps everything in memory
+// and fails as told.
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <numeric>
+
+#include "common/rpc/status.h"
+#include "worker/trainer/checkpoint_reader.h"
+#include "worker/trainer/checkpoint_uploader.h"
+
+namespace milepost::worker {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+absl::Time Soon() { return absl::Now() + absl::Seconds(30); }
+
+class FakeService : public v1::CheckpointService::Service {
+ public:
+  struct Open {
+    v1::BeginCheckpointRequest request;
+    std::map<int, std::vector<v1::Chunk>> streams;
+    bool committed = false;
+  };
+
+  FakeService() { Serve("127.0.0.1:0"); }
+  ~FakeService() override { StopServing(); }
+
+  void StopServing() {
+    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
+    server_.reset();
+  }
+  void Serve(const std::string& address) {
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(this);
+    builder.SetMaxReceiveMessageSize(16 << 20);
+    server_ = builder.BuildAndStart();
+    address_ = "127.0.0.1:" + std::to_string(port);
+  }
+  const std::string& address() const { return address_; }
+
+  // Answers of the next calls of Begin, WriteChunks and Commit, in order; then they succeed.
+  void Script(std::deque<absl::Status> begins, std::deque<absl::Status> writes = {},
+              std::deque<absl::Status> commits = {}) {
+    std::lock_guard lock(mutex_);
+    begins_ = std::move(begins);
+    writes_ = std::move(writes);
+    commits_ = std::move(commits);
+  }
+  // While held, Begin calls wait.
+  void Hold(bool held) {
+    std::lock_guard lock(mutex_);
+    held_ = held;
+    changed_.notify_all();
+  }
+  void AwaitBegins(int count) {
+    std::unique_lock lock(mutex_);
+    ASSERT_TRUE(
+        changed_.wait_for(lock, std::chrono::seconds(30), [&] { return begin_calls_ >= count; }));
+  }
+  Open& Get(int64_t step) { return open_[step]; }
+  int begin_calls() const { return begin_calls_; }
+  bool restart_loses_streams = false;
+
+ private:
+  static absl::Status Take(std::deque<absl::Status>& script) {
+    if (script.empty()) return absl::OkStatus();
+    absl::Status status = script.front();
+    script.pop_front();
+    return status;
+  }
+  static int64_t StepOf(const std::string& name) { return std::stoll(name.substr(12)); }
+
+  grpc::Status BeginCheckpoint(grpc::ServerContext*, const v1::BeginCheckpointRequest* request,
+                               v1::BeginCheckpointResponse* response) override {
+    std::unique_lock lock(mutex_);
+    ++begin_calls_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return !held_; });
+    if (absl::Status status = Take(begins_); !status.ok()) return ToGrpcStatus(status);
+    open_[request->step()].request = *request;
+    response->set_checkpoint("checkpoints/" + std::to_string(request->step()));
+    return grpc::Status::OK;
+  }
+
+  grpc::Status WriteChunks(grpc::ServerContext*, grpc::ServerReader<v1::WriteChunksRequest>* reader,
+                           v1::WriteChunksResponse*) override {
+    v1::WriteChunksRequest message;
+    std::vector<v1::Chunk> chunks;
+    std::string name;
+    int stream = -1;
+    while (reader->Read(&message)) {
+      if (!message.checkpoint().empty()) {
+        name = message.checkpoint();
+        stream = message.stream();
+      }
+      if (message.has_chunk()) chunks.push_back(message.chunk());
+    }
+    std::lock_guard lock(mutex_);
+    absl::Status status = Take(writes_);
+    if (status.ok()) open_[StepOf(name)].streams[stream] = std::move(chunks);
+    changed_.notify_all();
+    return ToGrpcStatus(status);
+  }
+
+  grpc::Status CommitCheckpoint(grpc::ServerContext*, const v1::CommitCheckpointRequest* request,
+                                v1::Checkpoint*) override {
+    std::lock_guard lock(mutex_);
+    if (absl::Status status = Take(commits_); !status.ok()) return ToGrpcStatus(status);
+    Open& open = open_[StepOf(request->checkpoint())];
+    if (static_cast<int>(open.streams.size()) < open.request.streams()) {
+      return ToGrpcStatus(absl::FailedPreconditionError("streams are missing"));
+    }
+    open.committed = true;
+    return grpc::Status::OK;
+  }
+
+  grpc::Status GetCheckpoint(grpc::ServerContext*, const v1::GetCheckpointRequest* request,
+                             v1::CheckpointManifest* response) override {
+    std::lock_guard lock(mutex_);
+    const Open& open = open_[StepOf(request->name())];
+    response->mutable_checkpoint()->set_name(request->name());
+    *response->mutable_tensors() = open.request.tensors();
+    *response->mutable_state() = open.request.state();
+    return grpc::Status::OK;
+  }
+
+  grpc::Status ReadChunks(grpc::ServerContext*, const v1::ReadChunksRequest* request,
+                          grpc::ServerWriter<v1::Chunk>* writer) override {
+    std::lock_guard lock(mutex_);
+    for (const auto& [stream, chunks] : open_[StepOf(request->name())].streams) {
+      for (const v1::Chunk& chunk : chunks) {
+        const bool wanted = std::any_of(
+            request->ranges().begin(), request->ranges().end(), [&](const v1::TensorRange& range) {
+              return range.tensor() == chunk.tensor() && range.begin() < chunk.end() &&
+                     chunk.begin() < range.end();
+            });
+        if (wanted) writer->Write(chunk);
+      }
+    }
+    return grpc::Status::OK;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<absl::Status> begins_, writes_, commits_;
+  bool held_ = false;
+  std::atomic<int> begin_calls_{0};
+  std::map<int64_t, Open> open_;
+  std::string address_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+v1::TensorInfo Tensor(const std::string& name, const std::string& kind,
+                      const std::vector<int64_t>& shape) {
+  v1::TensorInfo info;
+  info.set_name(name);
+  info.set_kind(kind);
+  info.set_dtype("F32");
+  info.mutable_shape()->Assign(shape.begin(), shape.end());
+  return info;
+}
+
+// Two tensors in memory: 3,000,000 elements (three chunks) and 10.
+struct State {
+  State() : tensors{Tensor("wte", "master", {3000, 1000}), Tensor("bias", "m", {10})} {
+    values[0].resize(3000000);
+    values[1].resize(10);
+  }
+  void Fill(float offset) {
+    for (auto& tensor : values) std::iota(tensor.begin(), tensor.end(), offset);
+  }
+  runtime::StateInterval Interval(int32_t tensor, int64_t begin, int64_t end) {
+    return {tensor, begin, end,
+            reinterpret_cast<char*>(values[static_cast<size_t>(tensor)].data() + begin)};
+  }
+  // What `rank` of two saves or wants.
+  std::vector<runtime::StateInterval> Half(int rank) {
+    if (rank == 0) return {Interval(0, 0, 1234567)};
+    return {Interval(0, 1234567, 3000000), Interval(1, 0, 10)};
+  }
+  std::vector<runtime::StateInterval> All() {
+    return {Interval(0, 0, 3000000), Interval(1, 0, 10)};
+  }
+
+  std::vector<v1::TensorInfo> tensors;
+  std::vector<float> values[2];
+};
+
+v1::TrainerState AtStep(int64_t step) {
+  v1::TrainerState state;
+  state.set_step(step);
+  return state;
+}
+
+class CheckpointTest : public testing::Test {
+ protected:
+  UploaderOptions Options(int rank, int world) {
+    UploaderOptions options;
+    options.job = "jobs/1";
+    options.generation = 1;
+    options.rank = rank;
+    options.world = world;
+    options.tensors = state_.tensors;
+    return options;
+  }
+  std::unique_ptr<CheckpointUploader> Single() {
+    return std::make_unique<CheckpointUploader>(service_.address(), Options(0, 1), state_.All());
+  }
+  CheckpointReader Reader() {
+    return CheckpointReader(v1::CheckpointService::NewStub(MakeChannel(service_.address())),
+                            absl::Seconds(10), [] { return false; });
+  }
+
+  FakeService service_;
+  State state_;
+};
+
+TEST_F(CheckpointTest, TwoRanksSaveAndOneRestores) {
+  state_.Fill(1);
+  CheckpointUploader first(service_.address(), Options(0, 2), state_.Half(0));
+  CheckpointUploader second(service_.address(), Options(1, 2), state_.Half(1));
+  first.Save(state_.Half(0), AtStep(5), false);
+  second.Save(state_.Half(1), AtStep(5), false);
+  state_.Fill(777);  // the copies are already made
+  EXPECT_TRUE(first.Wait(Soon()).ok());
+  EXPECT_TRUE(second.Wait(Soon()).ok());
+  EXPECT_TRUE(service_.Get(5).committed);
+  EXPECT_EQ(first.State().committed_step, 5);
+
+  State restored;
+  // Its own order of tensors, and pieces that cut across chunks.
+  std::swap(restored.tensors[0], restored.tensors[1]);
+  std::vector<runtime::StateInterval> targets = {restored.Interval(0, 100, 2000001),
+                                                 restored.Interval(1, 0, 10)};
+  targets[0].tensor = 1;
+  targets[1].tensor = 0;
+  CheckpointReader reader = Reader();
+  auto manifest = reader.Manifest("checkpoints/5");
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  EXPECT_EQ(manifest->state().step(), 5);
+  ASSERT_TRUE(reader.Read(*manifest, restored.tensors, targets).ok());
+  state_.Fill(1);
+  EXPECT_TRUE(std::equal(restored.values[0].begin() + 100, restored.values[0].begin() + 2000001,
+                         state_.values[0].begin() + 100));
+  EXPECT_EQ(restored.values[0][99], 0);  // outside the wanted interval
+  EXPECT_EQ(restored.values[0][2000001], 0);
+  EXPECT_EQ(restored.values[1], state_.values[1]);
+}
+
+TEST_F(CheckpointTest, CutsIntoChunksOfFourMebibytes) {
+  auto uploader = Single();
+  uploader->Save(state_.All(), AtStep(1), false);
+  ASSERT_TRUE(uploader->Wait(Soon()).ok());
+  int64_t bytes = 0;
+  for (const v1::Chunk& chunk : service_.Get(1).streams[0]) {
+    EXPECT_LE(chunk.data().size(), 4U << 20);
+    bytes += static_cast<int64_t>(chunk.data().size());
+  }
+  EXPECT_EQ(bytes, 12000040);
+  EXPECT_EQ(service_.Get(1).request.bytes(), 12000040);
+}
+
+TEST_F(CheckpointTest, StartsOverWhenTheCoordinatorForgotTheUpload) {
+  service_.Script({}, {absl::NotFoundError("begin again")}, {absl::NotFoundError("begin again")});
+  auto uploader = Single();
+  uploader->Save(state_.All(), AtStep(1), false);
+  EXPECT_TRUE(uploader->Wait(Soon()).ok());
+  EXPECT_TRUE(service_.Get(1).committed);
+  EXPECT_EQ(service_.begin_calls(), 3);
+}
+
+TEST_F(CheckpointTest, HoldsTheCopyWhileTheCoordinatorIsAway) {
+  auto uploader = Single();
+  const std::string address = service_.address();
+  service_.StopServing();
+  state_.Fill(3);
+  uploader->Save(state_.All(), AtStep(1), false);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(uploader->Wait(absl::Now() + absl::Milliseconds(300))));
+  EXPECT_TRUE(uploader->State().coordinator_away);
+  state_.Fill(4);
+  service_.Serve(address);
+  EXPECT_TRUE(uploader->Wait(Soon()).ok());
+  EXPECT_FALSE(uploader->State().coordinator_away);
+  float first;
+  std::memcpy(&first, service_.Get(1).streams[0][0].data().data(), sizeof first);
+  EXPECT_EQ(first, 3);
+}
+
+TEST_F(CheckpointTest, ALaterSaveReplacesOneThatWaitsForTheCoordinator) {
+  auto uploader = Single();
+  const std::string address = service_.address();
+  service_.StopServing();
+  // Returns although nothing was ever uploaded.
+  for (int step = 1; step <= 3; ++step) uploader->Save(state_.All(), AtStep(step), false);
+  service_.Serve(address);
+  EXPECT_TRUE(uploader->Wait(Soon()).ok());
+  EXPECT_EQ(uploader->State().committed_step, 3);
+  EXPECT_FALSE(service_.Get(1).committed);
+  EXPECT_TRUE(service_.Get(3).committed);
+}
+
+TEST_F(CheckpointTest, ASaveWaitsForAnUploadInProgress) {
+  auto uploader = Single();
+  service_.Hold(true);
+  uploader->Save(state_.All(), AtStep(1), false);
+  service_.AwaitBegins(1);
+  std::thread release([&] { service_.Hold(false); });
+  uploader->Save(state_.All(), AtStep(2), false);
+  release.join();
+  EXPECT_TRUE(uploader->Wait(Soon()).ok());
+  EXPECT_TRUE(service_.Get(1).committed);
+  EXPECT_TRUE(service_.Get(2).committed);
+}
+
+TEST_F(CheckpointTest, AFullDiskEndsTheUploadAndTheNextOneTriesAgain) {
+  service_.Script({absl::ResourceExhaustedError("3 bytes left")});
+  auto uploader = Single();
+  uploader->Save(state_.All(), AtStep(1), false);
+  EXPECT_TRUE(absl::IsResourceExhausted(uploader->Wait(Soon())));
+  uploader->Save(state_.All(), AtStep(2), false);
+  EXPECT_TRUE(uploader->Wait(Soon()).ok());
+}
+
+TEST_F(CheckpointTest, AFullDiskIsTriedAgainForTheLastCheckpointForABoundedTime) {
+  UploaderOptions options = Options(0, 1);
+  options.full_disk_retry = absl::ZeroDuration();
+  service_.Script({absl::ResourceExhaustedError("full")});
+  CheckpointUploader gives_up(service_.address(), options, state_.All());
+  gives_up.Save(state_.All(), AtStep(1), /*final=*/true);
+  EXPECT_TRUE(absl::IsResourceExhausted(gives_up.Wait(Soon())));
+
+  service_.Script({absl::ResourceExhaustedError("full")});
+  auto patient = Single();
+  patient->Save(state_.All(), AtStep(2), /*final=*/true);
+  EXPECT_TRUE(patient->Wait(Soon()).ok());
+}
+
+TEST_F(CheckpointTest, TellsFencedSupersededAndAlreadyCommitted) {
+  service_.Script({absl::AbortedError("generation 2"), absl::FailedPreconditionError("superseded"),
+                   absl::AlreadyExistsError("checkpoints/3")});
+  auto uploader = Single();
+  uploader->Save(state_.All(), AtStep(1), false);
+  EXPECT_TRUE(absl::IsAborted(uploader->Wait(Soon())));
+  uploader->Save(state_.All(), AtStep(2), false);
+  EXPECT_TRUE(absl::IsFailedPrecondition(uploader->Wait(Soon())));
+  uploader->Save(state_.All(), AtStep(3), false);
+  EXPECT_TRUE(uploader->Wait(Soon()).ok());
+  EXPECT_EQ(uploader->State().committed_step, 3);
+}
+
+TEST_F(CheckpointTest, EndsAtOnceWhenDestroyed) {
+  service_.Hold(true);
+  auto uploader = Single();
+  uploader->Save(state_.All(), AtStep(1), false);
+  service_.AwaitBegins(1);
+  uploader.reset();  // would wait for the call's deadline otherwise
+  service_.Hold(false);
+}
+
+TEST_F(CheckpointTest, NamesADamagedChunk) {
+  auto uploader = Single();
+  uploader->Save(state_.All(), AtStep(1), false);
+  ASSERT_TRUE(uploader->Wait(Soon()).ok());
+  v1::Chunk& chunk = service_.Get(1).streams[0][1];
+  (*chunk.mutable_data())[100] ^= 1;
+  CheckpointReader reader = Reader();
+  auto manifest = reader.Manifest("checkpoints/1");
+  ASSERT_TRUE(manifest.ok());
+  const absl::Status status = reader.Read(*manifest, state_.tensors, state_.All());
+  EXPECT_TRUE(absl::IsDataLoss(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("wte (master) [1048576, 2097152)"));
+}
+
+TEST_F(CheckpointTest, NoticesAMissingChunk) {
+  auto uploader = Single();
+  uploader->Save(state_.All(), AtStep(1), false);
+  ASSERT_TRUE(uploader->Wait(Soon()).ok());
+  service_.Get(1).streams[0].pop_back();
+  CheckpointReader reader = Reader();
+  auto manifest = reader.Manifest("checkpoints/1");
+  ASSERT_TRUE(manifest.ok());
+  EXPECT_TRUE(absl::IsDataLoss(reader.Read(*manifest, state_.tensors, state_.All())));
+}
+
+TEST_F(CheckpointTest, RefusesACheckpointOfAnotherModel) {
+  auto uploader = Single();
+  uploader->Save(state_.All(), AtStep(1), false);
+  ASSERT_TRUE(uploader->Wait(Soon()).ok());
+  CheckpointReader reader = Reader();
+  auto manifest = reader.Manifest("checkpoints/1");
+  ASSERT_TRUE(manifest.ok());
+  State other;
+  other.tensors[1] = Tensor("bias", "m", {11});
+  absl::Status status = reader.Read(*manifest, other.tensors, other.All());
+  EXPECT_TRUE(absl::IsFailedPrecondition(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("bias (m)"));
+  other.tensors[1] = Tensor("scale", "m", {10});
+  status = reader.Read(*manifest, other.tensors, other.All());
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no tensor scale (m)"));
+}
+
+}  // namespace
+}  // namespace milepost::worker

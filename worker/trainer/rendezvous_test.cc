@@ -1,0 +1,128 @@
+#include "worker/trainer/rendezvous.h"
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "common/rpc/status.h"
+#include "worker/trainer/failure.h"
+
+namespace milepost::worker {
+namespace {
+
+class FakeRendezvous : public v1::RendezvousService::Service {
+ public:
+  explicit FakeRendezvous(const std::string& address = "127.0.0.1:0") {
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+    address_ = "127.0.0.1:" + std::to_string(port);
+  }
+  ~FakeRendezvous() override { server_->Shutdown(std::chrono::system_clock::now()); }
+  const std::string& address() const { return address_; }
+  std::atomic<int64_t> generation{1};
+
+ private:
+  grpc::Status PutKey(grpc::ServerContext*, const v1::PutKeyRequest* request,
+                      v1::PutKeyResponse*) override {
+    std::lock_guard lock(mutex_);
+    values_[request->job() + request->key()] = request->value();
+    changed_.notify_all();
+    return grpc::Status::OK;
+  }
+  grpc::Status GetKey(grpc::ServerContext* context, const v1::GetKeyRequest* request,
+                      v1::GetKeyResponse* response) override {
+    if (request->generation() != generation) {
+      return grpc::Status(grpc::StatusCode::ABORTED, "a newer generation");
+    }
+    std::unique_lock lock(mutex_);
+    const std::string key = request->job() + request->key();
+    if (!changed_.wait_until(lock, context->deadline(), [&] { return values_.count(key) > 0; })) {
+      return grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "no such key");
+    }
+    response->set_value(values_[key]);
+    return grpc::Status::OK;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, std::string> values_;
+  std::string address_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+std::unique_ptr<RendezvousStore> Store(
+    const std::string& address, int64_t generation = 1,
+    std::function<bool()> give_up = [] { return false; }) {
+  return std::make_unique<RendezvousStore>(v1::RendezvousService::NewStub(MakeChannel(address)),
+                                           "jobs/1", generation, std::move(give_up),
+                                           absl::Seconds(30));
+}
+
+TEST(RendezvousTest, HandsValuesOver) {
+  FakeRendezvous service;
+  auto a = Store(service.address()), b = Store(service.address());
+  std::thread putter([&] { EXPECT_TRUE(a->Put("rank0", "address").ok()); });
+  auto value = b->Get("rank0", absl::Now() + absl::Seconds(30));
+  putter.join();
+  ASSERT_TRUE(value.ok()) << value.status();
+  EXPECT_EQ(*value, "address");
+  EXPECT_TRUE(
+      absl::IsDeadlineExceeded(b->Get("rank1", absl::Now() + absl::Milliseconds(50)).status()));
+}
+
+TEST(RendezvousTest, OutlivesTheCoordinator) {
+  auto service = std::make_unique<FakeRendezvous>();
+  const std::string address = service->address();
+  auto store = Store(address);
+  std::thread putter([&] { EXPECT_TRUE(store->Put("before", "x").ok()); });
+  putter.join();
+  service.reset();
+  std::thread waiter([&] { EXPECT_TRUE(store->Put("after", "y").ok()); });
+  service = std::make_unique<FakeRendezvous>(address);
+  waiter.join();
+  EXPECT_EQ(*store->Get("after", absl::Now() + absl::Seconds(30)), "y");
+}
+
+TEST(RendezvousTest, TellsAnOldGeneration) {
+  FakeRendezvous service;
+  service.generation = 2;
+  auto store = Store(service.address());
+  EXPECT_TRUE(absl::IsAborted(store->Get("key", absl::InfiniteFuture()).status()));
+  EXPECT_TRUE(store->fenced());
+}
+
+TEST(RendezvousTest, GivesUpWhenTold) {
+  FakeRendezvous service;
+  int asked = 0;
+  auto store = Store(service.address(), 1, [&] { return ++asked > 1; });
+  EXPECT_TRUE(absl::IsCancelled(store->Get("never", absl::InfiniteFuture()).status()));
+}
+
+TEST(RendezvousTest, FindsTheAddressTowardsAHost) {
+  EXPECT_EQ(LocalAddressTowards("127.0.0.1:80"), "127.0.0.1");
+  EXPECT_EQ(LocalAddressTowards("nonsense"), "127.0.0.1");
+}
+
+TEST(FailureTest, SaysWhoseFaultItIs) {
+  EXPECT_EQ(SetupFailure(absl::InvalidArgumentError("bad")).code, kExitUsage);
+  EXPECT_EQ(SetupFailure(absl::NotFoundError("no file")).failure_class, v1::FAILURE_CLASS_USER);
+  EXPECT_EQ(SetupFailure(absl::ResourceExhaustedError("arena")).code, kExitOutOfMemory);
+  EXPECT_EQ(SetupFailure(absl::UnavailableError("peer")).code, kExitPeerLost);
+  EXPECT_EQ(RestoreFailure(absl::DataLossError("chunk")).code, kExitData);
+  EXPECT_EQ(RestoreFailure(absl::UnavailableError("away")).code, kExitNetwork);
+  EXPECT_EQ(RestoreFailure(absl::FailedPreconditionError("model")).code, kExitUsage);
+  EXPECT_EQ(StepFailure(absl::InvalidArgumentError("token 300")).failure_class,
+            v1::FAILURE_CLASS_DATA);
+  EXPECT_EQ(StepFailure(absl::AbortedError("peer")).code, kExitPeerLost);
+  EXPECT_EQ(StepFailure(absl::InternalError("bug")).code, kExitError);
+}
+
+}  // namespace
+}  // namespace milepost::worker
