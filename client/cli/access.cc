@@ -66,9 +66,9 @@ absl::StatusOr<std::string> ResolveJob(JobClient jobs, const std::string& typed)
   }
   if (found.size() == 1) return found[0];
   if (found.empty()) {
-    return absl::NotFoundError(absl::StrCat("no job is called '", typed, "'",
-                                            DidYouMean(typed, names),
-                                            "; `milepost job list` shows all"));
+    const std::string hint = DidYouMean(typed, names);
+    return absl::NotFoundError(absl::StrCat(
+        "no job is called '", typed, "'", hint.empty() ? "; `milepost job list` shows all" : hint));
   }
   if (found.size() > 8) {
     found.resize(8);

@@ -82,7 +82,7 @@ void AppendFailure(const v1::Failure& failure, std::string* text) {
        absl::StrFormat("%s, rank %d on %s, attempt of generation %d, %s",
                        EnumText(failure.class_()), failure.rank(), failure.worker(),
                        failure.generation(), TimeText(failure.time())));
-  Line(text, "", failure.message());
+  Line(text, "Message", failure.message());
   for (const std::string& line : failure.last_lines()) {
     absl::StrAppend(text, "    | ", Printable(line), "\n");
   }

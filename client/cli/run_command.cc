@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/cli/commands.h"
+#include "client/cli/format.h"
 #include "client/cli/local_run.h"
 #include "client/cli/run_report.h"
 #include "client/cli/unigram.h"
@@ -106,9 +107,9 @@ int ExitCodeFor(const LocalRun& run) {
 void ExplainFailure(const v1::Job& job) {
   if (job.state() != v1::JOB_STATE_FAILED) return;
   Note(absl::StrCat("milepost: ", job.name(), " failed: ", job.reason_detail()));
-  if (!job.has_first_failure()) return;
-  Note(absl::StrCat("rank ", job.first_failure().rank(), ": ", job.first_failure().message()));
-  for (const std::string& line : job.first_failure().last_lines()) Note("  | " + line);
+  for (const std::string& line : job.first_failure().last_lines()) {
+    Note(absl::StrCat("  rank ", job.first_failure().rank(), " | ", Printable(line)));
+  }
 }
 
 }  // namespace
@@ -134,7 +135,11 @@ int RunCommand(const GlobalOptions& global, const RunOptions& options) {
   }
   run.Stop();
   if (run.interrupted() && absl::IsCancelled(status)) return kExitInterrupted;
-  if (!status.ok()) return Fail(status);
+  if (!status.ok()) {
+    // Of exit codes, "not found" and "time-out" are about jobs, not about this machine.
+    const int code = Fail(status);
+    return code == kExitUsage ? code : int{kExitError};
+  }
   summary.job = run.job();
   const auto unigram = UnigramLoss(spec->data().train(), spec->data().validation(),
                                    spec->model().gpt2().vocabulary());
