@@ -169,14 +169,14 @@ TEST(ProgressViewTest, LiveLinesFitTheTerminal) {
   job.set_reason_detail("evil \x1b[2J text");
   for (const size_t columns : {20, 40, 80, 200}) {
     const auto lines = LiveProgressLines(job, absl::FromUnixSeconds(2000), columns);
-    ASSERT_EQ(lines.size(), 3u);
+    ASSERT_EQ(lines.size(), 4u);
     for (const std::string& line : lines) {
       EXPECT_LE(ColumnsOf(line), columns);
       EXPECT_THAT(line, ::testing::Not(HasSubstr("\x1b")));
     }
   }
   const auto lines = LiveProgressLines(job, absl::FromUnixSeconds(2000), 200);
-  EXPECT_THAT(lines[2],
+  EXPECT_THAT(lines[3],
               HasSubstr("61.3 MiB planned, 61.3 MiB used per rank  checkpoint checkpoints/3"));
 }
 

@@ -42,6 +42,11 @@ std::string EtaText(const v1::Job& job, absl::Time now) {
   return unknown || left == absl::ZeroDuration() ? "" : absl::StrCat("  ETA ", HumanDuration(left));
 }
 
+std::string StateName(const v1::Job& job) {
+  const auto* value = v1::JobState_descriptor()->FindValueByNumber(job.state());
+  return value == nullptr ? absl::StrCat(job.state()) : EnumYamlName(*value);
+}
+
 }  // namespace
 
 int64_t TokensPerStep(const v1::Job& job) {
@@ -62,8 +67,7 @@ absl::Duration TimeLeft(const v1::Job& job, absl::Time now) {
 }
 
 std::string StateLine(const v1::Job& job) {
-  const auto* value = v1::JobState_descriptor()->FindValueByNumber(job.state());
-  const std::string state = value == nullptr ? absl::StrCat(job.state()) : EnumYamlName(*value);
+  const std::string state = StateName(job);
   return job.reason_detail().empty() ? state : absl::StrCat(state, ": ", job.reason_detail());
 }
 
@@ -89,18 +93,21 @@ std::vector<std::string> LiveProgressLines(const v1::Job& job, absl::Time now, s
   const int64_t steps = std::max<int64_t>(job.spec().train().steps(), 1);
   const double share = static_cast<double>(progress.step()) / steps;
   const std::string head =
-      absl::StrFormat("%s %s  step %d/%d  ", job.name(), StateLine(job), progress.step(), steps);
+      absl::StrFormat("%s %s  step %d/%d  ", job.name(), StateName(job), progress.step(), steps);
   const std::string tail = absl::StrFormat("  %3.0f%%%s", share * 100, EtaText(job, now));
   const size_t used = ColumnsOf(head) + ColumnsOf(tail);
   const size_t bar = columns > used + 5 ? std::min<size_t>(columns - used, 40) : 0;
   std::vector<std::string> lines;
   lines.push_back(head + (bar > 0 ? ProgressBar(share, bar) : "") + tail);
-  lines.push_back(absl::StrFormat(
-      "  loss %s%s  lr %s  gradient norm %.3g  %s tokens/s%s%s", LossText(progress.train_loss()),
-      ValidationText(progress), RateText(progress.lr()), progress.grad_norm(),
-      HumanCount(progress.tokens_per_second()), SkippedText(progress), RestartText(job)));
-  lines.push_back(absl::StrCat("  ", MemoryText(progress), "  checkpoint ",
-                               job.latest_checkpoint().empty() ? "-" : job.latest_checkpoint()));
+  if (!job.reason_detail().empty()) lines.push_back("  " + job.reason_detail());
+  if (progress.step() > 0) {
+    lines.push_back(absl::StrFormat(
+        "  loss %s%s  lr %s  gradient norm %.2f  %s tokens/s%s%s", LossText(progress.train_loss()),
+        ValidationText(progress), RateText(progress.lr()), progress.grad_norm(),
+        HumanCount(progress.tokens_per_second()), SkippedText(progress), RestartText(job)));
+    lines.push_back(absl::StrCat("  ", MemoryText(progress), "  checkpoint ",
+                                 job.latest_checkpoint().empty() ? "-" : job.latest_checkpoint()));
+  }
   for (std::string& line : lines) line = FitTo(line, columns);
   return lines;
 }

@@ -25,8 +25,8 @@ absl::Duration TimeLeft(const v1::Job& job, absl::Time now);
 // 42s".
 std::string PlainProgressLine(const v1::Job& job, absl::Time now);
 
-// Lines for a terminal of `columns` columns, without escape sequences: state and bar, figures,
-// memory and checkpoint.
+// Lines for a terminal of `columns` columns, without escape sequences: state and bar; the state's
+// reason, when there is one; figures, memory and checkpoint, once a step is made.
 std::vector<std::string> LiveProgressLines(const v1::Job& job, absl::Time now, size_t columns);
 
 // "[=====>    ]", `width` columns with the brackets (at least 3). `share` is clamped to [0, 1].

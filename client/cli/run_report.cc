@@ -129,6 +129,8 @@ class LiveReport : public RunReport {
   }
   void Changed(const v1::Job& job, absl::Time now) override {
     const bool state_changed = job.state() != state_;
+    // Waiting for the workers to come up is not worth showing, unless it goes on.
+    if (job.state() == v1::JOB_STATE_QUEUED && now - begun_ < kStartUp) return;
     if (!state_changed && now - drawn_at_ < kRedrawInterval) return;
     state_ = job.state();
     drawn_at_ = now;
@@ -168,6 +170,7 @@ class LiveReport : public RunReport {
     Print(text);
   }
 
+  const absl::Time begun_ = absl::Now();
   v1::JobState state_ = v1::JOB_STATE_UNSPECIFIED;
   absl::Time drawn_at_ = absl::InfinitePast();
   size_t drawn_ = 0;
