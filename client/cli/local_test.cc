@@ -106,6 +106,40 @@ TEST_F(LocalTest, ATokenizerThatCannotBeUsedIsExplained) {
   EXPECT_FALSE(fs::exists(Path("out.npy")));
 }
 
+// A stand-in for the Python package, whose token of a character is its code point times 100.
+TEST_F(LocalTest, HuggingFaceTokensComeThroughPython) {
+  Write("tokenizers.py", R"(
+class Encoding: pass
+class Tokenizer:
+    @staticmethod
+    def from_file(path): return Tokenizer()
+    def get_vocab_size(self): return 100000
+    def encode(self, text, add_special_tokens):
+        encoding = Encoding()
+        encoding.ids = [100 * ord(c) for c in text]
+        return encoding
+)");
+  setenv("PYTHONPATH", dir_.c_str(), 1);
+  std::string text;
+  for (int i = 0; i < 1000; ++i) absl::StrAppend(&text, i % 10, "\n");
+  const auto result = TokenizeHuggingFace({.inputs = {Write("a", text), Write("b", "x")},
+                                           .output = Path("train.npy"),
+                                           .validation_output = Path("validation.npy"),
+                                           .validation_fraction = 0.25},
+                                          "tokenizer.json");
+  unsetenv("PYTHONPATH");
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->train_tokens, 1502);  // up to the end of the line that holds byte 1500.75
+  EXPECT_EQ(result->validation_tokens, 499);
+  EXPECT_EQ(result->vocabulary, 100000);
+  EXPECT_EQ(result->dtype, "uint32");
+  const auto validation = data::TokenFile::Open(Path("validation.npy"));
+  std::vector<int32_t> tokens(499);
+  ASSERT_TRUE((*validation)->Read(0, 100000, absl::MakeSpan(tokens)).ok());
+  EXPECT_EQ(tokens[0], 100 * '1');
+  EXPECT_EQ(tokens[498], 100 * 'x');
+}
+
 TEST_F(LocalTest, UnigramLossIsTheCrossEntropy) {
   const auto tokens = [&](const std::string& name, const std::string& text) {
     EXPECT_TRUE(TokenizeBytes({.inputs = {Write("text", text)}, .output = Path(name)}).ok());
