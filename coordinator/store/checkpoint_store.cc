@@ -411,6 +411,7 @@ absl::StatusOr<v1::Checkpoint> CheckpointStore::Commit(const std::string& name, 
 absl::Status CheckpointStore::Publish(const std::shared_ptr<OpenCheckpoint>& open,
                                       const v1::Checkpoint& checkpoint,
                                       const std::string& manifest_file) {
+  MP_RETURN_IF_ERROR(database_->CheckSpace());
   rocksdb::IngestExternalFileOptions options;
   options.move_files = true;
   options.write_global_seqno = false;

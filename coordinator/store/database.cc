@@ -4,9 +4,12 @@
 #include <rocksdb/sst_file_manager.h>
 #include <rocksdb/table.h>
 #include <spdlog/spdlog.h>
+#include <sys/statvfs.h>
 
+#include <cerrno>
 #include <cstdarg>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <utility>
 
@@ -103,6 +106,14 @@ absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what) {
   return absl::InternalError(message);
 }
 
+absl::StatusOr<uint64_t> StatvfsFreeBytes(const std::string& path) {
+  struct statvfs info;
+  if (statvfs(path.c_str(), &info) != 0) {
+    return absl::InternalError(absl::StrCat("statvfs ", path, ": ", std::strerror(errno)));
+  }
+  return static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
+}
+
 Database::Database(std::string dir) : dir_(std::move(dir)) {}
 
 Database::~Database() {
@@ -180,15 +191,19 @@ absl::Status Database::CheckFormat() {
 }
 
 absl::Status Database::Write(rocksdb::WriteBatch* batch, bool sync) {
+  MP_RETURN_IF_ERROR(CheckSpace());
   rocksdb::WriteOptions options;
   options.sync = sync;
   options.protection_bytes_per_key = 8;
-  rocksdb::Status status = db_->Write(options, batch);
-  if (!status.ok()) {
-    // A full disk leaves the database read-only until it is resumed.
-    if (db_->Resume().ok()) status = db_->Write(options, batch);
-  }
-  return FromRocks(status, absl::StrCat("writing to ", dir_));
+  return FromRocks(db_->Write(options, batch), absl::StrCat("writing to ", dir_));
+}
+
+absl::Status Database::CheckSpace() const {
+  MP_ASSIGN_OR_RETURN(const uint64_t free, StatvfsFreeBytes(dir_));
+  if (free >= kLowSpaceBytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("the disk of ", dir_, " is full: ", free,
+                                                   " bytes are free, ", kLowSpaceBytes,
+                                                   " are needed; free some space and try again"));
 }
 
 absl::Status Database::Get(rocksdb::ColumnFamilyHandle* family, absl::string_view key,

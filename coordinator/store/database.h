@@ -3,6 +3,7 @@
 #ifndef MILEPOST_COORDINATOR_STORE_DATABASE_H_
 #define MILEPOST_COORDINATOR_STORE_DATABASE_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +26,9 @@ namespace milepost::coordinator {
 // says what was being done.
 absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what);
 
+// Bytes that an unprivileged writer can still put on the file system of `path`.
+absl::StatusOr<uint64_t> StatvfsFreeBytes(const std::string& path);
+
 // Options of the SST files of `chunks` (also of files written to be ingested there): large values,
 // no compression, XXH3, no cache, no filter.
 rocksdb::Options ChunkFileOptions();
@@ -38,9 +42,14 @@ class Database {
   static absl::StatusOr<std::unique_ptr<Database>> Open(const std::string& dir);
   ~Database();
 
-  // One atomic write. After a full disk has stopped RocksDB's writes, each call first tries to
-  // resume.
+  // Records are refused when less than this is free: room for RocksDB to write out what it has in
+  // memory. An append to its log that fails for lack of space would stop it, and Debian's build
+  // (with assertions) dies of the recovery.
+  static constexpr uint64_t kLowSpaceBytes = 32 << 20;
+
+  // One atomic write. RESOURCE_EXHAUSTED, with nothing done, when space is low.
   absl::Status Write(rocksdb::WriteBatch* batch, bool sync);
+  absl::Status CheckSpace() const;
   // NOT_FOUND when there is none.
   absl::Status Get(rocksdb::ColumnFamilyHandle* family, absl::string_view key,
                    std::string* value) const;

@@ -2,10 +2,6 @@
 
 #include <rocksdb/db.h>
 #include <rocksdb/write_batch.h>
-#include <sys/statvfs.h>
-
-#include <cerrno>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
@@ -17,14 +13,6 @@
 namespace milepost::coordinator {
 
 namespace {
-
-absl::StatusOr<uint64_t> StatvfsFreeBytes(const std::string& path) {
-  struct statvfs info;
-  if (statvfs(path.c_str(), &info) != 0) {
-    return absl::InternalError(absl::StrCat("statvfs ", path, ": ", std::strerror(errno)));
-  }
-  return static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
-}
 
 // Calls visit(key, value) for every key of `meta` that starts with `prefix`.
 template <typename Visit>
