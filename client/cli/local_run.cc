@@ -279,7 +279,13 @@ std::string LocalRun::Sample(const std::string& prompt) {
     if (got > 0 && text.size() < (1 << 16)) text.append(buffer, got);
     if (got > 0) continue;
     const auto end = trainer->Wait(deadline);
-    return end.ok() && end->success() ? text : "";
+    if (end.ok() && end->success()) return text;
+    break;
+  }
+  if (interrupts_ == 0) {
+    report_->Note(absl::StrCat("no sample: the model did not print one within ",
+                               absl::FormatDuration(kSampleBudget), " (", dir_.log("generate"),
+                               " may say why)"));
   }
   return "";
 }
