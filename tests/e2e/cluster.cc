@@ -42,6 +42,18 @@ std::vector<int> ChildrenOf(pid_t pid) {
   return children;
 }
 
+// CPU time used so far, in clock ticks; 0 when it is gone.
+int64_t CpuTicks(int pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
+  std::string text;
+  std::getline(file, text, ')');  // the name may hold spaces
+  std::string word;
+  for (int i = 0; i < 11; ++i) file >> word;
+  int64_t user = 0, system = 0;
+  file >> user >> system;
+  return user + system;
+}
+
 }  // namespace
 
 bool IsTerminal(const v1::Job& job) {
@@ -135,6 +147,19 @@ bool Cluster::KillTrainer(uint64_t pick) {
   return true;
 }
 
+void Cluster::AwaitIdleTrainers() const {
+  const absl::Time deadline = absl::Now() + kPatience;
+  int64_t before = -1000;
+  while (absl::Now() < deadline) {
+    int64_t now = 0;
+    for (int pid : TrainerPids()) now += CpuTicks(pid);
+    if (now <= before + 3) return;  // retrying takes a little
+    before = now;
+    absl::SleepFor(absl::Seconds(1));
+  }
+  Fail("the trainers do not come to rest");
+}
+
 int Cluster::StopWorker(int index) {
   Subprocess& worker = *workers_[static_cast<size_t>(index)];
   (void)worker.Signal(SIGTERM);
@@ -175,6 +200,28 @@ std::string Cluster::Submit(const v1::JobSpec& spec) {
   Rpc("SubmitJob",
       [&](grpc::ClientContext* context) { return jobs_->SubmitJob(context, request, &job); });
   return job.name();
+}
+
+void Cluster::Cancel(const std::string& name) {
+  v1::CancelJobRequest request;
+  request.set_name(name);
+  v1::Job job;
+  Rpc("CancelJob",
+      [&](grpc::ClientContext* context) { return jobs_->CancelJob(context, request, &job); });
+}
+
+std::vector<v1::LogLine> Cluster::Logs(const std::string& job) {
+  v1::StreamLogsRequest request;
+  request.set_name(job);
+  std::vector<v1::LogLine> lines;
+  Rpc("StreamLogs", [&](grpc::ClientContext* context) {
+    lines.clear();
+    auto stream = jobs_->StreamLogs(context, request);
+    v1::LogLine line;
+    while (stream->Read(&line)) lines.push_back(line);
+    return stream->Finish();
+  });
+  return lines;
 }
 
 v1::Job Cluster::Get(const std::string& name) {

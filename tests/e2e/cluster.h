@@ -47,6 +47,7 @@ class Cluster {
   int StopCoordinator();
 
   std::string Submit(const v1::JobSpec& spec);
+  void Cancel(const std::string& job);
   v1::Job Get(const std::string& job);
   // The first state of the job that `done` accepts; fails after `time`.
   v1::Job Await(const std::string& job, const std::function<bool(const v1::Job&)>& done,
@@ -56,11 +57,12 @@ class Cluster {
   // Over the bytes of every tensor, independent of how they were cut into chunks.
   std::map<std::string, uint64_t> TensorDigests(const std::string& checkpoint);
 
-  v1::JobService::StubInterface& jobs() { return *jobs_; }
-  std::string address() const { return address_; }
+  std::vector<v1::LogLine> Logs(const std::string& job);
   // Whether the coordinator has files of an unfinished checkpoint.
   bool CheckpointBeingWritten() const;
   std::vector<int> TrainerPids() const;
+  // Until no trainer has used the CPU for a second.
+  void AwaitIdleTrainers() const;
 
  private:
   [[noreturn]] void Fail(const std::string& what) const;
