@@ -295,6 +295,41 @@ TEST_P(FailureTest, DestroyedPeerIsUnavailableAtOnce) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 
+// Also when the dead rank has no part in what is being waited for.
+TEST_P(FailureTest, DeathOfABystanderIsNoticed) {
+  const Ranks ranks = MakeRanks(GetParam(), 3);
+  const auto start = std::chrono::steady_clock::now();
+  ranks[1]->Abort("dead");
+  std::vector<char> bytes(100);
+  const absl::Status status = ranks[0]->Broadcast(bytes.data(), bytes.size(), /*root=*/2);
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("is gone"));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+}
+
+// Many pieces, and ranks that begin at different times: what a fast rank sends must wait for its
+// turn in the sum.
+TEST_P(FailureTest, LateRanksDoNotSpoilTheSum) {
+  const Ranks ranks = MakeRanks(GetParam(), 3);
+  const size_t n = 3 * 700001;
+  std::atomic<int> entered = 0;
+  for (int late = 0; late < 3; ++late) {
+    const int before = entered;
+    OnThreads(3, [&](int rank) {
+      std::vector<float> values(n);
+      for (size_t i = 0; i < n; ++i) values[i] = (i * 7 + rank * 3) % 1000;
+      while (rank == late && entered < before + 2) std::this_thread::yield();
+      ++entered;
+      ASSERT_TRUE(ranks[rank]->ReduceScatter(absl::MakeSpan(values)).ok());
+      size_t wrong = 0;
+      for (size_t i = n / 3 * rank; i < n / 3 * (rank + 1); ++i) {
+        wrong += values[i] != i * 7 % 1000 + (i * 7 + 3) % 1000 + (i * 7 + 6) % 1000;
+      }
+      EXPECT_EQ(wrong, 0) << "rank " << rank << ", late " << late;
+    });
+  }
+}
+
 // A rank that is done and leaves must not fail the others' last collective.
 TEST_P(FailureTest, LeavingAfterTheLastCallIsClean) {
   for (int round = 0; round < 20; ++round) {

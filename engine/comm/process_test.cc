@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -19,6 +20,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "common/poll.h"
 #include "common/unique_fd.h"
 #include "engine/comm/gloo.h"
 #include "engine/comm/tcp.h"
@@ -213,9 +215,11 @@ TEST(TcpTest, StrangersAreRefused) {
   address.sin_port = htons(std::stoi(fields[1]));
   UniqueFd stranger(socket(AF_INET, SOCK_STREAM, 0));
   ASSERT_EQ(connect(stranger.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  const std::string noise(24, 'x');
-  ASSERT_EQ(send(stranger.get(), noise.data(), noise.size(), MSG_NOSIGNAL), noise.size());
+  // A greeting of rank 1 of 2 that is right but for the secret.
+  const std::string greeting("\0MPcomm1--------\1\0\0\0\2\0\0\0", 24);
+  ASSERT_EQ(send(stranger.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL), greeting.size());
   char byte;
+  ASSERT_TRUE(PollFd(stranger.get(), POLLIN, absl::Now() + absl::Seconds(20)));
   EXPECT_LE(recv(stranger.get(), &byte, 1, 0), 0) << "the connection must be closed";
   ranks[1] = ConnectTcp(1, 2, &store);
   accepting.join();
