@@ -65,7 +65,7 @@ function(milepost_test)
   gtest_discover_tests(${ARG_NAME} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
     TEST_PREFIX "${ARG_NAME}." WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
     PROPERTIES TIMEOUT ${ARG_TIMEOUT}
-    ENVIRONMENT "MILEPOST_BIN_DIR=${CMAKE_BINARY_DIR}/bin;OMP_NUM_THREADS=1")
+    ENVIRONMENT "MILEPOST_BIN_DIR=${CMAKE_BINARY_DIR}/bin;OMP_NUM_THREADS=1;TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/cmake/tsan.supp")
 endfunction()
 
 # milepost_binary(NAME <name> SOURCES <files>... DEPS <targets>...)  -> build/<preset>/bin/<name>
