@@ -158,56 +158,76 @@ nlohmann::ordered_json OpTable(const std::vector<runtime::OpKindTime>& before,
   return table;
 }
 
-absl::Status Run(const Flags& flags) {
+absl::StatusOr<std::unique_ptr<runtime::TrainingSession>> MakeSession(
+    const Flags& flags, comm::Communicator* communicator) {
   std::string folder = (std::filesystem::temp_directory_path() / "bench-step-XXXXXX").string();
   if (mkdtemp(folder.data()) == nullptr) return absl::InternalError("no temporary folder");
   const std::string data = folder + "/tokens.npy";
-  const absl::Status written = WriteData(data, flags);
-  auto group = comm::MakeInProcessGroup(1);
-  auto created = written.ok() ? runtime::TrainingSession::Create(
-                                    Spec(flags, data), {.threads = flags.threads}, group[0].get())
-                              : written;
+  absl::StatusOr<std::unique_ptr<runtime::TrainingSession>> session;
+  if (absl::Status status = WriteData(data, flags); !status.ok()) {
+    session = status;
+  } else {
+    session = runtime::TrainingSession::Create(Spec(flags, data), {.threads = flags.threads},
+                                               communicator);
+  }
   std::filesystem::remove_all(folder);  // the session keeps its mapping
-  MP_RETURN_IF_ERROR(created.status());
-  runtime::TrainingSession& session = **created;
-  MP_RETURN_IF_ERROR(session.InitializeParameters());
-  for (int64_t i = 0; i < flags.warmup; ++i) MP_RETURN_IF_ERROR(session.Step(false).status());
-  rusage usage = {};
-  getrusage(RUSAGE_SELF, &usage);  // before the floor's own matrices
+  return session;
+}
 
+struct Measured {
+  std::vector<double> seconds;  // of each step
+  double floor_rate = 0;
+  double loss = 0;
+  nlohmann::ordered_json ops;
+};
+
+// Steps and large products, alternating.
+absl::StatusOr<Measured> Measure(const Flags& flags, runtime::TrainingSession& session) {
   Floor floor(flags.precision == "bf16");
   MP_RETURN_IF_ERROR(floor.Prepare());
   const std::vector<runtime::OpKindTime> before = session.op_times();
-  std::vector<double> seconds;
-  double loss = 0;
+  Measured measured;
   for (int64_t i = 0; i < flags.steps; ++i) {
     MP_ASSIGN_OR_RETURN(const runtime::StepReport report, session.Step(false));
-    seconds.push_back(report.seconds);
-    loss = report.train_loss;
+    measured.seconds.push_back(report.seconds);
+    measured.loss = report.train_loss;
     MP_RETURN_IF_ERROR(floor.Measure());
   }
-  const double step = Median(seconds);
-  const double rate = floor.Rate();
-  const plan::StepPlan& plan = session.plan();
+  measured.floor_rate = floor.Rate();
+  measured.ops =
+      OpTable(before, session.op_times(), measured.floor_rate, static_cast<double>(flags.steps));
+  return measured;
+}
+
+absl::Status Run(const Flags& flags) {
+  auto group = comm::MakeInProcessGroup(1);
+  MP_ASSIGN_OR_RETURN(auto session, MakeSession(flags, group[0].get()));
+  MP_RETURN_IF_ERROR(session->InitializeParameters());
+  for (int64_t i = 0; i < flags.warmup; ++i) MP_RETURN_IF_ERROR(session->Step(false).status());
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);  // before the floor's own matrices
+  MP_ASSIGN_OR_RETURN(const Measured measured, Measure(flags, *session));
+  const double step = Median(measured.seconds);
+  const plan::StepPlan& plan = session->plan();
   const auto tokens = static_cast<double>(flags.batch * flags.accumulation * flags.context);
-  const double floor_seconds = plan.flops_per_step / rate;
-  const nlohmann::ordered_json result = {
-      {"precision", flags.precision},
-      {"threads", flags.threads},
-      {"parameters", plan.parameters},
-      {"tokens_per_second", tokens / step},
-      {"step_seconds_median", step},
-      {"step_seconds_min", *std::min_element(seconds.begin(), seconds.end())},
-      {"step_seconds_max", *std::max_element(seconds.begin(), seconds.end())},
-      {"flops_per_step", plan.flops_per_step},
-      {"floor_gflops", rate / 1e9},
-      {"floor_seconds", floor_seconds},
-      {"floor_tokens_per_second", tokens / floor_seconds},
-      {"ratio_to_floor", floor_seconds / step},
-      {"arena_bytes", plan.arena_bytes},
-      {"peak_rss_bytes", usage.ru_maxrss * 1024},
-      {"loss", loss},
-      {"ops", OpTable(before, session.op_times(), rate, static_cast<double>(flags.steps))}};
+  const double floor_seconds = plan.flops_per_step / measured.floor_rate;
+  const auto [least, most] = std::minmax_element(measured.seconds.begin(), measured.seconds.end());
+  const nlohmann::ordered_json result = {{"precision", flags.precision},
+                                         {"threads", flags.threads},
+                                         {"parameters", plan.parameters},
+                                         {"tokens_per_second", tokens / step},
+                                         {"step_seconds_median", step},
+                                         {"step_seconds_min", *least},
+                                         {"step_seconds_max", *most},
+                                         {"flops_per_step", plan.flops_per_step},
+                                         {"floor_gflops", measured.floor_rate / 1e9},
+                                         {"floor_seconds", floor_seconds},
+                                         {"floor_tokens_per_second", tokens / floor_seconds},
+                                         {"ratio_to_floor", floor_seconds / step},
+                                         {"arena_bytes", plan.arena_bytes},
+                                         {"peak_rss_bytes", usage.ru_maxrss * 1024},
+                                         {"loss", measured.loss},
+                                         {"ops", measured.ops}};
   std::printf("%s\n", result.dump().c_str());
   return absl::OkStatus();
 }
