@@ -265,6 +265,25 @@ std::vector<std::string> Cluster::DamagedChunks(const std::string& checkpoint) {
   return {response.damaged_chunks().begin(), response.damaged_chunks().end()};
 }
 
+void Cluster::FlipAByteOfTheNewestChunks() const {
+  constexpr uintmax_t kManifestBytes = 64 << 10;  // the files that hold no chunks are smaller
+  std::filesystem::path newest;
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(folder_ + "/coordinator")) {
+    if (entry.path().extension() != ".sst" || entry.file_size() < kManifestBytes) continue;
+    // Named by a number that grows.
+    if (newest.empty() || entry.path().filename() > newest.filename()) newest = entry.path();
+  }
+  if (newest.empty()) Fail("there is no file with chunks");
+  std::fstream file(newest, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(1000);
+  const char byte = static_cast<char>(file.get() ^ 1);
+  file.seekp(1000);
+  file.put(byte);
+  file.close();
+  if (!file) Fail(absl::StrCat("cannot damage ", newest.string()));
+}
+
 std::map<std::string, uint64_t> Cluster::TensorDigests(const std::string& checkpoint) {
   v1::GetCheckpointRequest get;
   get.set_name(checkpoint);

@@ -54,6 +54,8 @@ class Cluster {
                 absl::Duration time = absl::Seconds(120));
   std::vector<v1::Checkpoint> Checkpoints(const std::string& job);
   std::vector<std::string> DamagedChunks(const std::string& checkpoint);
+  // In the newest file that holds chunks, as a failing disk would.
+  void FlipAByteOfTheNewestChunks() const;
   // Over the bytes of every tensor, independent of how they were cut into chunks.
   std::map<std::string, uint64_t> TensorDigests(const std::string& checkpoint);
 

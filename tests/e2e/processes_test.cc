@@ -49,7 +49,7 @@ TEST_F(ProcessesTest, TrainsToTheEnd) {
 }
 
 TEST_F(ProcessesTest, AWorkerThatLeavesSavesFirstAndTheJobGoesOnAsIfNothingHadHappened) {
-  v1::JobSpec spec = SmallJob(folder_, 60);
+  v1::JobSpec spec = SmallJob(folder_, 150);
   spec.mutable_checkpoint()->set_every(0);
   const v1::Job whole = cluster_.Await(cluster_.Submit(spec), IsTerminal);
   ASSERT_EQ(whole.state(), v1::JOB_STATE_SUCCEEDED);
@@ -90,6 +90,26 @@ TEST_F(ProcessesTest, TrainingGoesOnWhileTheCoordinatorIsAway) {
     if (absl::StrContains(line.text(), "step 80/80 loss")) last_step = FromProto(line.time());
   }
   EXPECT_LT(last_step, back);
+}
+
+TEST_F(ProcessesTest, ADamagedCheckpointIsNamedAndTheOneBeforeItIsUsed) {
+  v1::JobSpec spec = SmallJob(folder_, 150);
+  const v1::Job whole = cluster_.Await(cluster_.Submit(spec), IsTerminal);
+  const std::string job = cluster_.Submit(spec);
+  cluster_.Await(job, AtStep(21));
+  EXPECT_EQ(cluster_.StopWorker(0), 0);
+  const std::vector<v1::Checkpoint> saved = cluster_.Checkpoints(job);
+  ASSERT_GE(saved.size(), 3U);
+  ASSERT_LT(saved[0].step(), 150) << "it was over before the worker left";
+  cluster_.FlipAByteOfTheNewestChunks();
+
+  cluster_.StartWorker(0);
+  const v1::Job end = cluster_.Await(job, IsTerminal);
+  EXPECT_EQ(end.state(), v1::JOB_STATE_SUCCEEDED) << end.DebugString();
+  EXPECT_EQ(end.first_failure().class_(), v1::FAILURE_CLASS_DATA);
+  EXPECT_THAT(end.first_failure().message(), HasSubstr(saved[0].name() + ": tensor "));
+  EXPECT_EQ(end.progress().start_step(), saved[1].step());
+  EXPECT_EQ(end.progress().train_loss(), whole.progress().train_loss());
 }
 
 TEST_F(ProcessesTest, AnIdOutsideTheVocabularyFailsTheJobAndSaysWhere) {

@@ -47,7 +47,8 @@ class Trainer {
 
  private:
   absl::Status Meet();
-  absl::Status Restore();
+  // nullopt: the session holds the checkpoint's state.
+  std::optional<TrainerExit> Restore();
   void MakeUploader();
   // nullopt: on to the next step.
   std::optional<TrainerExit> OneStep();
@@ -63,7 +64,6 @@ class Trainer {
   ProgressReporter progress_;
   bool fenced_ = false;
   bool stop_agreed_ = false;
-  int64_t saved_step_ = -1;
   std::unique_ptr<comm::Communicator> communicator_;
   std::unique_ptr<runtime::TrainingSession> session_;
   std::unique_ptr<CheckpointUploader> uploader_;
@@ -86,17 +86,23 @@ absl::Status Trainer::Meet() {
   return absl::OkStatus();
 }
 
-absl::Status Trainer::Restore() {
+std::optional<TrainerExit> Trainer::Restore() {
   CheckpointReader reader(v1::CheckpointService::NewStub(MakeChannel(message_.coordinator())),
                           kRestorePatience, StopRequested);
   const absl::Time begin = Now();
-  MP_ASSIGN_OR_RETURN(v1::CheckpointManifest manifest, reader.Manifest(start_.checkpoint()));
-  MP_RETURN_IF_ERROR(reader.Read(manifest, session_->state_tensors(), session_->RestoreTargets()));
-  MP_RETURN_IF_ERROR(session_->FinishRestore(manifest.state()));
+  auto manifest = reader.Manifest(start_.checkpoint());
+  absl::Status status = manifest.status();
+  if (status.ok()) {
+    status = reader.Read(*manifest, session_->state_tensors(), session_->RestoreTargets());
+  }
+  if (absl::IsCancelled(status)) return TrainerExit{.code = kExitStopped};
+  if (!status.ok()) return RestoreFailure(status);
+  // With the other ranks: here an error may mean that one of them is gone.
+  status = session_->FinishRestore(manifest->state());
+  if (!status.ok()) return SetupFailure(status);
   spdlog::info("step {}: restored {} in {:.2f} s", session_->step(), start_.checkpoint(),
                absl::ToDoubleSeconds(Now() - begin));
-  saved_step_ = session_->step();
-  return absl::OkStatus();
+  return std::nullopt;
 }
 
 void Trainer::MakeUploader() {
@@ -130,9 +136,8 @@ TrainerExit Trainer::Run() {
     if (absl::Status status = session_->InitializeParameters(); !status.ok()) {
       return SetupFailure(status);
     }
-  } else if (absl::Status status = Restore(); !status.ok()) {
-    if (StopRequested() && absl::IsCancelled(status)) return {.code = kExitStopped};
-    return RestoreFailure(status);
+  } else if (std::optional<TrainerExit> exit = Restore()) {
+    return *std::move(exit);
   }
   MakeUploader();
   progress_.Begin(session_->trainer_state(), *session_, spec_.train().steps());
@@ -176,7 +181,6 @@ absl::Status Trainer::AfterStep(const runtime::StepReport& report) {
     const absl::Duration held =
         uploader_->Save(session_->SaveSources(), session_->trainer_state(), last || stop_agreed_);
     progress_.Hold(held);
-    saved_step_ = step;
   }
   return absl::OkStatus();
 }
