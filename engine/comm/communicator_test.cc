@@ -303,7 +303,6 @@ TEST_P(FailureTest, DeathOfABystanderIsNoticed) {
   std::vector<char> bytes(100);
   const absl::Status status = ranks[0]->Broadcast(bytes.data(), bytes.size(), /*root=*/2);
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("is gone"));
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 
