@@ -100,6 +100,7 @@ int Run(const Flags& flags, const sigset_t& signals) {
 }
 
 int Main(int argc, char** argv) {
+  KeepFreedMemory();
   // Blocked before any thread starts, so that every thread inherits it and sigwait gets them.
   sigset_t signals;
   sigemptyset(&signals);

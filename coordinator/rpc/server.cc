@@ -6,6 +6,8 @@
 #include <grpcpp/impl/service_type.h>
 #include <grpcpp/resource_quota.h>
 
+#include <malloc.h>
+
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -23,6 +25,7 @@ namespace {
 
 // One thread per call in progress: worker sessions, watches, log followers, checkpoint streams.
 constexpr int kMaxThreads = 1024;
+constexpr int kMaxFreedBytes = 256 << 20;
 constexpr int kMinPingIntervalMs = 5000;
 constexpr auto kStopGrace = std::chrono::milliseconds(200);
 
@@ -53,6 +56,12 @@ void InitialiseGrpcOnce() {
 }
 
 }  // namespace
+
+void KeepFreedMemory() {
+  mallopt(M_MMAP_THRESHOLD, kMaxMessageBytes * 2);
+  mallopt(M_TRIM_THRESHOLD, kMaxFreedBytes);
+  mallopt(M_ARENA_MAX, 2);
+}
 
 struct CoordinatorServer::Rpc {
   std::vector<std::unique_ptr<grpc::Service>> services;

@@ -28,6 +28,11 @@ struct ServerOptions {
   bool insecure = false;
 };
 
+// For a process that is a coordinator, before its first thread: keeps freed memory of the size of
+// checkpoint chunks in the process. glibc gives it back and faults it in again with every chunk
+// otherwise.
+void KeepFreedMemory();
+
 class CoordinatorServer {
  public:
   // Serving when it returns. UNAVAILABLE: the address cannot be listened on (in use);
