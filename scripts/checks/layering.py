@@ -22,7 +22,7 @@ ALLOWED = {
     "engine/optim": {"common"},
     "engine/data": {"common"},
     "engine/state": {"common"},
-    "engine/runtime": {"common", "engine/graph", "engine/models", "engine/plan",
+    "engine/runtime": {"common", "common/spec", "engine/graph", "engine/models", "engine/plan",
                        "engine/kernels/cpu", "engine/comm", "engine/optim", "engine/data",
                        "engine/state"},
     "coordinator/core": {"common"},
