@@ -3,9 +3,8 @@
 # whose headers it may include, which scripts/check_layering.py verifies.
 
 add_library(milepost_options INTERFACE)
-# -Wno-restrict: GCC 12 warns falsely about std::string's operator+ (GCC bug 105651).
 target_compile_options(milepost_options INTERFACE -Wall -Wextra -Werror -Wno-unused-parameter
-  -Wno-missing-field-initializers -Wno-restrict)
+  -Wno-missing-field-initializers)
 target_include_directories(milepost_options INTERFACE ${PROJECT_SOURCE_DIR})
 target_link_libraries(milepost_options INTERFACE Threads::Threads)
 if(MILEPOST_SANITIZE)
