@@ -148,8 +148,8 @@ TEST(MemoryPass, LiveBuffersNeverOverlap) {
 }
 
 TEST(Workspace, ChunksOfTheHeadFitTheirBytes) {
-  EXPECT_EQ(LmHeadChunkRows(1024, 50257, graph::DType::kBF16, 64 << 20), 656);
-  EXPECT_EQ(LmHeadChunkRows(1024, 50257, graph::DType::kF32, 64 << 20), 320);
+  EXPECT_EQ(LmHeadChunkRows(1024, 50257, graph::DType::kBF16, 64 << 20), 512);
+  EXPECT_EQ(LmHeadChunkRows(1024, 50257, graph::DType::kF32, 64 << 20), 256);
   EXPECT_EQ(LmHeadChunkRows(1024, 256, graph::DType::kF32, 64 << 20), 1024);  // all rows
   EXPECT_EQ(LmHeadChunkRows(1024, 50257, graph::DType::kF32, 1), 16);         // at least
   EXPECT_EQ(LmHeadChunkRows(9, 50257, graph::DType::kF32, 1), 9);  // never more than rows

@@ -94,8 +94,10 @@ int64_t WorkspaceBytes(const graph::Graph& graph, const std::vector<FlatGroup>& 
 }
 
 int64_t LmHeadChunkRows(int64_t rows, int64_t vocabulary, graph::DType dtype, int64_t chunk_bytes) {
-  const int64_t fitting = chunk_bytes / (vocabulary * graph::ByteSize(dtype)) / 16 * 16;
-  return std::min(rows, std::max<int64_t>(16, fitting));
+  const int64_t fitting =
+      std::max<int64_t>(16, chunk_bytes / (vocabulary * graph::ByteSize(dtype)) / 16 * 16);
+  const int64_t chunks = (rows + fitting - 1) / fitting;
+  return std::min(rows, RoundUp((rows + chunks - 1) / chunks, 16));
 }
 
 }  // namespace milepost::plan

@@ -19,8 +19,8 @@ namespace milepost::plan {
 int64_t WorkspaceBytes(const graph::Graph& graph, const std::vector<FlatGroup>& groups,
                        const graph::Op& op, const PlanOptions& options);
 
-// Rows of logits that exist at once: what fits `chunk_bytes`, as a multiple of 16, at least 16 and
-// at most `rows`.
+// Rows of logits that exist at once: as few chunks as fit `chunk_bytes` allow, of even size (a
+// short last one would waste products), a multiple of 16, at least 16 and at most `rows`.
 int64_t LmHeadChunkRows(int64_t rows, int64_t vocabulary, graph::DType dtype, int64_t chunk_bytes);
 
 }  // namespace milepost::plan
