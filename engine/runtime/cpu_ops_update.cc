@@ -7,6 +7,7 @@
 #include "common/status_macros.h"
 #include "engine/comm/communicator.h"
 #include "engine/kernels/cpu/optimizer.h"
+#include "engine/kernels/cpu/parallel.h"
 #include "engine/runtime/cpu_ops.h"
 
 namespace milepost::runtime {
@@ -42,6 +43,8 @@ std::vector<Segment> SegmentsOf(const plan::FlatGroup& group, int64_t begin, int
   return segments;
 }
 
+constexpr int64_t kUpdateGrain = 4096;  // elements
+
 template <typename T>
 absl::StatusOr<BoundOp> AdamWOf(const Binding& b) {
   const plan::FlatGroup& group = GroupOf(b);
@@ -60,19 +63,28 @@ absl::StatusOr<BoundOp> AdamWOf(const Binding& b) {
     }
   }
   if (master == nullptr) return absl::InternalError("a bf16 group has no master buffer");
-  return [=, segments = SegmentsOf(group, begin, group.shard_elements)](const StepContext& c) {
+  return [=, count = group.shard_elements,
+          segments = SegmentsOf(group, begin, group.shard_elements)](const StepContext& c) {
     if (c.skip_update) return absl::OkStatus();
-    kernels::AdamWParams params{.learning_rate = c.learning_rate,
-                                .beta1 = c.beta1,
-                                .beta2 = c.beta2,
-                                .epsilon = c.epsilon,
-                                .gradient_scale = c.clip_factor,
-                                .step = c.update};
-    for (const Segment& s : segments) {
-      params.weight_decay = s.decay ? c.weight_decay : 0.0F;
-      kernels::AdamW<T>(params, s.end - s.begin, master + s.begin, m + s.begin, v + s.begin,
-                        gradient + s.begin, copy == nullptr ? nullptr : copy + s.begin);
-    }
+    const kernels::AdamWParams params{.learning_rate = c.learning_rate,
+                                      .beta1 = c.beta1,
+                                      .beta2 = c.beta2,
+                                      .epsilon = c.epsilon,
+                                      .gradient_scale = c.clip_factor,
+                                      .step = c.update};
+    // One fork for the whole group: biases and norms are far too short for one each. Inside it the
+    // kernel stays on its thread.
+    kernels::ParallelFor(0, count, kUpdateGrain, [&](int64_t first, int64_t last) {
+      for (const Segment& s : segments) {
+        const int64_t from = std::max(s.begin, first);
+        const int64_t to = std::min(s.end, last);
+        if (from >= to) continue;
+        kernels::AdamWParams of = params;
+        of.weight_decay = s.decay ? c.weight_decay : 0.0F;
+        kernels::AdamW<T>(of, to - from, master + from, m + from, v + from, gradient + from,
+                          copy == nullptr ? nullptr : copy + from);
+      }
+    });
     return absl::OkStatus();
   };
 }
