@@ -14,13 +14,6 @@ find_package(CLI11 REQUIRED)
 find_package(GTest REQUIRED)
 find_package(benchmark REQUIRED)
 
-# Debian's GlooConfig.cmake names imported targets that do not resolve; the library is plain.
-find_library(GLOO_LIBRARY gloo REQUIRED)
-find_path(GLOO_INCLUDE_DIR gloo/context.h REQUIRED)
-add_library(milepost_gloo INTERFACE)
-target_link_libraries(milepost_gloo INTERFACE ${GLOO_LIBRARY})
-target_include_directories(milepost_gloo SYSTEM INTERFACE ${GLOO_INCLUDE_DIR})
-
 # Debian's dnnl-config.cmake asks for OpenCL's development files, which the CPU engine does not
 # need.
 find_library(DNNL_LIBRARY dnnl REQUIRED)

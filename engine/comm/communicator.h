@@ -6,11 +6,11 @@
 // Every rank makes the same calls in the same order with the same sizes and operations. Each call
 // blocks until this rank's part is done, an error occurs or the time-out passes; never for ever.
 //
-// Errors: UNAVAILABLE (a peer is gone), DEADLINE_EXCEEDED (a peer is silent; with Gloo also one
-// that made another call), INTERNAL (the ranks made different calls: our bug), ABORTED (Abort() was
-// called here). After an error the communicator is poisoned: every later call returns that error at
-// once, peers see this rank as gone, and the contents of the buffers of the failed call are
-// undefined. Make a new communicator to go on.
+// Errors: UNAVAILABLE (a peer is gone), DEADLINE_EXCEEDED (a peer is silent), INTERNAL (the ranks
+// made different calls: our bug), ABORTED (Abort() was called here). After an error the
+// communicator is poisoned: every later call returns that error at once, peers see this rank as
+// gone, and the contents of the buffers of the failed call are undefined. Make a new communicator
+// to go on.
 //
 // Deterministic: values are added in rank order, ((x0 + x1) + x2) + ..., in every implementation,
 // so all ranks hold the same bits, every run and every implementation give the same bits.

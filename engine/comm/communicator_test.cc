@@ -16,7 +16,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "engine/comm/gloo.h"
 #include "engine/comm/in_process.h"
 #include "engine/comm/tcp.h"
 
@@ -27,20 +26,9 @@ using ::testing::HasSubstr;
 
 using Ranks = std::vector<std::unique_ptr<Communicator>>;
 
-enum class Kind { kInProcess, kGloo, kTcp };
+enum class Kind { kInProcess, kTcp };
 
-std::string NameOf(Kind kind) {
-  return kind == Kind::kInProcess ? "InProcess" : kind == Kind::kGloo ? "Gloo" : "Tcp";
-}
-
-// Debian's libgloo is not built for ThreadSanitizer, which then misses what orders its threads.
-bool CannotRun(Kind kind) {
-#ifdef MILEPOST_TSAN
-  return kind == Kind::kGloo;
-#else
-  return false;
-#endif
-}
+std::string NameOf(Kind kind) { return kind == Kind::kInProcess ? "InProcess" : "Tcp"; }
 
 void OnThreads(int world, const std::function<void(int)>& body) {
   std::vector<std::thread> threads;
@@ -53,8 +41,7 @@ Ranks MakeRanks(Kind kind, int world, absl::Duration timeout = absl::Seconds(30)
   InMemoryKeyValueStore store;
   Ranks ranks(world);
   OnThreads(world, [&](int rank) {
-    auto made = kind == Kind::kGloo ? ConnectGloo(rank, world, &store, {.communicator = {timeout}})
-                                    : ConnectTcp(rank, world, &store, {.communicator = {timeout}});
+    auto made = ConnectTcp(rank, world, &store, {.communicator = {timeout}});
     ASSERT_TRUE(made.ok()) << made.status();
     ranks[rank] = *std::move(made);
   });
@@ -88,9 +75,6 @@ std::vector<float> SumInOrder(const std::vector<std::vector<float>>& inputs) {
 
 class CommunicatorTest : public testing::TestWithParam<std::tuple<Kind, int>> {
  protected:
-  void SetUp() override {
-    if (CannotRun(std::get<0>(GetParam()))) GTEST_SKIP() << "Gloo under ThreadSanitizer";
-  }
   int world() const { return std::get<1>(GetParam()); }
   Ranks Make() { return MakeRanks(std::get<0>(GetParam()), world()); }
   std::vector<std::vector<float>> Inputs(size_t n) {
@@ -215,20 +199,14 @@ TEST_P(CommunicatorTest, ManyCallsInARow) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, CommunicatorTest,
-                         testing::Combine(testing::Values(Kind::kInProcess, Kind::kGloo,
-                                                          Kind::kTcp),
+                         testing::Combine(testing::Values(Kind::kInProcess, Kind::kTcp),
                                           testing::Values(1, 2, 3, 4, 5, 7)),
                          [](const auto& info) {
                            return absl::StrCat(NameOf(std::get<0>(info.param)),
                                                std::get<1>(info.param));
                          });
 
-class FailureTest : public testing::TestWithParam<Kind> {
- protected:
-  void SetUp() override {
-    if (CannotRun(GetParam())) GTEST_SKIP() << "Gloo under ThreadSanitizer";
-  }
-};
+class FailureTest : public testing::TestWithParam<Kind> {};
 
 TEST_P(FailureTest, AbortWakesEveryoneAndStays) {
   const Ranks ranks = MakeRanks(GetParam(), 3);
@@ -360,8 +338,7 @@ TEST_P(FailureTest, DifferentCallsAreAnErrorNotGarbage) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, FailureTest,
-                         testing::Values(Kind::kInProcess, Kind::kGloo, Kind::kTcp),
+INSTANTIATE_TEST_SUITE_P(Kinds, FailureTest, testing::Values(Kind::kInProcess, Kind::kTcp),
                          [](const auto& info) { return NameOf(info.param); });
 
 }  // namespace

@@ -22,7 +22,6 @@
 #include "absl/time/clock.h"
 #include "common/poll.h"
 #include "common/unique_fd.h"
-#include "engine/comm/gloo.h"
 #include "engine/comm/tcp.h"
 
 namespace milepost::comm {
@@ -30,36 +29,16 @@ namespace {
 
 using ::testing::HasSubstr;
 
-enum class Kind { kGloo, kTcp };
-
-struct Options {
-  absl::Duration connect_timeout = absl::Seconds(30);
-  std::string host = "127.0.0.1";
-  std::string interface;
-};
-
-absl::StatusOr<std::unique_ptr<Communicator>> Connect(Kind kind, int rank, int world,
-                                                      KeyValueStore* store, const Options& o = {}) {
-  return kind == Kind::kGloo
-             ? ConnectGloo(rank, world, store, {{}, o.connect_timeout, o.host, o.interface})
-             : ConnectTcp(rank, world, store, {{}, o.connect_timeout, o.host, o.interface});
+absl::StatusOr<std::unique_ptr<Communicator>> Connect(int rank, int world, KeyValueStore* store,
+                                                      const TcpOptions& options = {}) {
+  return ConnectTcp(rank, world, store, options);
 }
-
-class ProcessTest : public testing::TestWithParam<Kind> {
- protected:
-  void SetUp() override {
-#ifdef MILEPOST_TSAN
-    // Debian's libgloo is not built for it.
-    if (GetParam() == Kind::kGloo) GTEST_SKIP() << "Gloo under ThreadSanitizer";
-#endif
-  }
-};
 
 // Keys as files in a folder, for ranks in several processes.
 class FolderStore : public KeyValueStore {
  public:
   FolderStore() {
-    std::string pattern = absl::StrCat(testing::TempDir(), "/milepost_gloo_XXXXXX");
+    std::string pattern = absl::StrCat(testing::TempDir(), "/milepost_tcp_XXXXXX");
     folder_ = mkdtemp(pattern.data());
   }
   ~FolderStore() override {
@@ -90,21 +69,21 @@ class FolderStore : public KeyValueStore {
 };
 
 // A process that takes part as `rank` and all-reduces for ever.
-pid_t StartPeer(Kind kind, int rank, int world, KeyValueStore* store, size_t elements = 200000) {
+pid_t StartPeer(int rank, int world, KeyValueStore* store, size_t elements = 200000) {
   const pid_t pid = fork();
   if (pid != 0) return pid;
-  auto communicator = Connect(kind, rank, world, store);
+  auto communicator = Connect(rank, world, store);
   std::vector<float> values(elements);
   while (communicator.ok() && (*communicator)->AllReduce(absl::MakeSpan(values)).ok()) {
   }
   _exit(communicator.ok() ? 0 : 1);
 }
 
-TEST_P(ProcessTest, KilledProcessIsUnavailableAtOnce) {
+TEST(TcpTest, KilledProcessIsUnavailableAtOnce) {
   FolderStore store;
-  const pid_t killed = StartPeer(GetParam(), 1, 3, &store);
-  const pid_t survivor = StartPeer(GetParam(), 2, 3, &store);
-  auto communicator = Connect(GetParam(), 0, 3, &store);
+  const pid_t killed = StartPeer(1, 3, &store);
+  const pid_t survivor = StartPeer(2, 3, &store);
+  auto communicator = Connect(0, 3, &store);
   ASSERT_TRUE(communicator.ok()) << communicator.status();
   std::vector<float> values(200000);
   absl::Status status;
@@ -126,11 +105,11 @@ TEST_P(ProcessTest, KilledProcessIsUnavailableAtOnce) {
 }
 
 // The peer dies in the middle of a message, wherever that is.
-TEST_P(ProcessTest, KilledMidMessageIsUnavailableAtOnce) {
+TEST(TcpTest, KilledMidMessageIsUnavailableAtOnce) {
   for (int round = 0; round < 10; ++round) {
     FolderStore store;
-    const pid_t peer = StartPeer(GetParam(), 1, 2, &store, 4000000);
-    auto communicator = Connect(GetParam(), 0, 2, &store);
+    const pid_t peer = StartPeer(1, 2, &store, 4000000);
+    auto communicator = Connect(0, 2, &store);
     ASSERT_TRUE(communicator.ok()) << communicator.status();
     std::thread killer([&] {
       absl::SleepFor(absl::Milliseconds(2 + 3 * round));
@@ -150,38 +129,34 @@ TEST_P(ProcessTest, KilledMidMessageIsUnavailableAtOnce) {
   }
 }
 
-TEST_P(ProcessTest, AbsentPeerIsFoundByTheConnectTimeout) {
+TEST(TcpTest, AbsentPeerIsFoundByTheConnectTimeout) {
   InMemoryKeyValueStore store;
-  const auto result =
-      Connect(GetParam(), 0, 2, &store, {.connect_timeout = absl::Milliseconds(50)});
+  const auto result = Connect(0, 2, &store, {.connect_timeout = absl::Milliseconds(50)});
   EXPECT_TRUE(absl::IsDeadlineExceeded(result.status())) << result.status();
 }
 
-TEST_P(ProcessTest, PeerThatGaveUpIsAnError) {
+TEST(TcpTest, PeerThatGaveUpIsAnError) {
   InMemoryKeyValueStore store;
   // Rank 0 publishes an address and gives up: nobody listens there any more.
-  ASSERT_FALSE(Connect(GetParam(), 0, 2, &store, {.connect_timeout = absl::Milliseconds(20)}).ok());
-  const auto result =
-      Connect(GetParam(), 1, 2, &store, {.connect_timeout = absl::Milliseconds(100)});
+  ASSERT_FALSE(Connect(0, 2, &store, {.connect_timeout = absl::Milliseconds(20)}).ok());
+  const auto result = Connect(1, 2, &store, {.connect_timeout = absl::Milliseconds(100)});
   EXPECT_TRUE(absl::IsUnavailable(result.status())) << result.status();
   EXPECT_THAT(result.status().message(), HasSubstr("rank 1 cannot connect to rank 0"));
 }
 
-TEST_P(ProcessTest, UnknownHostAndInterfaceAreInvalid) {
+TEST(TcpTest, UnknownHostAndInterfaceAreInvalid) {
   InMemoryKeyValueStore store;
-  auto result = Connect(GetParam(), 0, 2, &store, {.host = "no-such-host.invalid"});
+  auto result = Connect(0, 2, &store, {.host = "no-such-host.invalid"});
   EXPECT_TRUE(absl::IsInvalidArgument(result.status())) << result.status();
   EXPECT_THAT(result.status().message(), HasSubstr("no-such-host.invalid"));
-  result = Connect(GetParam(), 0, 2, &store, {.interface = "nosuch0"});
+  result = Connect(0, 2, &store, {.interface = "nosuch0"});
   EXPECT_TRUE(absl::IsInvalidArgument(result.status())) << result.status();
   EXPECT_THAT(result.status().message(), HasSubstr("nosuch0"));
 }
 
-TEST_P(ProcessTest, InterfaceByName) {
+TEST(TcpTest, InterfaceByName) {
   InMemoryKeyValueStore store;
-  auto connect = [&](int rank) {
-    return Connect(GetParam(), rank, 2, &store, {.interface = "lo"});
-  };
+  auto connect = [&](int rank) { return Connect(rank, 2, &store, {.interface = "lo"}); };
   absl::StatusOr<std::unique_ptr<Communicator>> first, second;
   std::thread other([&] { second = connect(1); });
   first = connect(0);
@@ -190,17 +165,11 @@ TEST_P(ProcessTest, InterfaceByName) {
   ASSERT_TRUE(second.ok()) << second.status();
 }
 
-TEST_P(ProcessTest, GarbageFromTheStoreIsAnError) {
+TEST(TcpTest, GarbageFromTheStoreIsAnError) {
   InMemoryKeyValueStore store;
-  for (const char* key : {"gloo/0", "tcp/0"}) ASSERT_TRUE(store.Put(key, "garbage").ok());
-  EXPECT_FALSE(
-      Connect(GetParam(), 1, 2, &store, {.connect_timeout = absl::Milliseconds(100)}).ok());
+  ASSERT_TRUE(store.Put("tcp/0", "garbage").ok());
+  EXPECT_FALSE(Connect(1, 2, &store, {.connect_timeout = absl::Milliseconds(100)}).ok());
 }
-
-INSTANTIATE_TEST_SUITE_P(Kinds, ProcessTest, testing::Values(Kind::kGloo, Kind::kTcp),
-                         [](const auto& info) {
-                           return info.param == Kind::kGloo ? "Gloo" : "Tcp";
-                         });
 
 // Whoever finds the port but does not know the secret neither joins nor holds the ranks up.
 TEST(TcpTest, StrangersAreRefused) {
@@ -227,9 +196,6 @@ TEST(TcpTest, StrangersAreRefused) {
 }
 
 TEST(ScratchTest, IsBounded) {
-  EXPECT_EQ(GlooScratchBytes(1), 0);
-  EXPECT_LE(GlooScratchBytes(16), 4 << 20);
-  EXPECT_LE(GlooScratchBytes(kMaxGlooWorld), 32 << 20);
   EXPECT_EQ(TcpScratchBytes(1), 0);
   EXPECT_EQ(TcpScratchBytes(2), 512 << 10);
   EXPECT_LE(TcpScratchBytes(16), 4 << 20);

@@ -12,8 +12,8 @@
 #include "common/rpc/status.h"
 #include "common/spec/to_yaml.h"
 #include "common/status_macros.h"
-#include "engine/comm/gloo.h"
 #include "engine/comm/in_process.h"
+#include "engine/comm/tcp.h"
 #include "engine/plan/step_plan.h"
 #include "engine/runtime/session.h"
 #include "milepost/v1/trainer.pb.h"
@@ -76,10 +76,10 @@ absl::Status Trainer::Meet() {
   }
   RendezvousStore store(v1::RendezvousService::NewStub(MakeChannel(message_.coordinator())),
                         start_.job(), start_.generation(), StopRequested);
-  comm::GlooOptions options;
+  comm::TcpOptions options;
   options.connect_timeout = kMeetingTime;
   options.host = LocalAddressTowards(message_.coordinator());
-  auto communicator = comm::ConnectGloo(start_.rank(), start_.world(), &store, options);
+  auto communicator = comm::ConnectTcp(start_.rank(), start_.world(), &store, options);
   fenced_ = store.fenced();
   if (!communicator.ok()) return communicator.status();
   communicator_ = *std::move(communicator);
