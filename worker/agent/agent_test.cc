@@ -194,6 +194,11 @@ class AgentTest : public testing::Test {
   AgentTest() {
     folder_ = testing::TempDir() + "agent_XXXXXX";
     if (mkdtemp(folder_.data()) == nullptr) abort();
+  }
+  void SetUp() override {
+#ifdef MILEPOST_TSAN
+    GTEST_SKIP() << "gRPC and abseil come without ThreadSanitizer's instrumentation";
+#endif
     coordinator_ = std::make_unique<FakeCoordinator>();
   }
   ~AgentTest() override {
