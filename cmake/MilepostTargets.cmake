@@ -61,11 +61,13 @@ function(milepost_test)
     GTest::gtest_main)
   set_target_properties(${ARG_NAME} PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test)
+  set(environment "MILEPOST_BIN_DIR=${CMAKE_BINARY_DIR}/bin" "OMP_NUM_THREADS=1"
+    "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/cmake/tsan.supp")
   include(GoogleTest)
   gtest_discover_tests(${ARG_NAME} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
     TEST_PREFIX "${ARG_NAME}." WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
     PROPERTIES TIMEOUT ${ARG_TIMEOUT}
-    ENVIRONMENT "MILEPOST_BIN_DIR=${CMAKE_BINARY_DIR}/bin;OMP_NUM_THREADS=1;TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/cmake/tsan.supp")
+    ENVIRONMENT "${environment}")
 endfunction()
 
 # milepost_binary(NAME <name> SOURCES <files>... DEPS <targets>...)  -> build/<preset>/bin/<name>

@@ -85,7 +85,7 @@ def loss_sum(weights, tokens, targets):
 
 
 def lr_at(step):
-    """Linear warm-up, then cosine from the peak (at step warmup - 1) to ratio * peak (at the last)."""
+    """Linear warm-up, then cosine from the peak (step warmup - 1) to ratio * peak (the last)."""
     if step < TRAIN["warmup_steps"]:
         return TRAIN["lr"] * (step + 1) / TRAIN["warmup_steps"]
     first = TRAIN["warmup_steps"] - 1
