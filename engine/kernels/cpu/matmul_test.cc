@@ -107,6 +107,21 @@ TEST(Matmul, TransposedRowsSplit) {
   CheckProduct<bf16, float>(spec);
 }
 
+// Every thread computes rows of its own; the last share of 2500 rows is split once more.
+TEST(Matmul, TransposedRowsSharedByThreads) {
+  for (const int count : {2, 3}) {
+    const ThreadCount threads(count);
+    for (const int64_t m : {383, 700, 2500}) {
+      for (const bool flag : {false, true}) {
+        const MatmulSpec spec{
+            .m = m, .n = 24, .k = 19, .transpose_a = true, .accumulate = flag, .bias = flag};
+        CheckProduct<float, float>(spec);
+        CheckProduct<bf16, float>(spec);
+      }
+    }
+  }
+}
+
 // An inner dimension that is cut into pieces: plain, with a bias, accumulating.
 TEST(Matmul, LongInnerDimension) {
   for (bool transpose : {false, true}) {
