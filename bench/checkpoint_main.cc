@@ -17,9 +17,11 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -126,11 +128,9 @@ class Bench {
     v1::TrainerState trainer;
     trainer.set_step(step);
     const absl::Time start = absl::Now();
-    *held = 0;
-    for (size_t i = 0; i < uploaders_.size(); ++i) {
-      const absl::Duration hold = uploaders_[i]->Save(sources_[i], trainer, /*final=*/false);
-      *held += absl::ToDoubleSeconds(hold);  // one after the other: together one copy of the state
-    }
+    *held = OnEveryRank([&](size_t rank) {
+      return absl::ToDoubleSeconds(uploaders_[rank]->Save(sources_[rank], trainer, false));
+    });
     for (auto& uploader : uploaders_) {
       const absl::Status status = uploader->Wait(absl::Now() + absl::Minutes(5));
       MP_CHECK(status.ok()) << status;
@@ -138,15 +138,30 @@ class Bench {
     return Seconds(start);
   }
 
+  // What a hold is compared with: every rank copies its share of the state in memory, all at once.
   double Copy() {
-    const absl::Time start = absl::Now();
-    std::memcpy(copy_.data(), state_.data(), state_.size());
-    return Seconds(start);
+    return OnEveryRank([&](size_t rank) {
+      const absl::Time start = absl::Now();
+      const size_t share = state_.size() / uploaders_.size();
+      std::memcpy(&copy_[rank * share], &state_[rank * share], share);
+      return Seconds(start);
+    });
   }
 
   const std::vector<char>& state() const { return state_; }
 
  private:
+  // Runs `body` for all ranks at the same time, as trainers do; the longest of what it returns.
+  double OnEveryRank(const std::function<double(size_t)>& body) {
+    std::vector<double> seconds(uploaders_.size());
+    std::vector<std::thread> threads;
+    for (size_t rank = 0; rank < uploaders_.size(); ++rank) {
+      threads.emplace_back([&, rank] { seconds[rank] = body(rank); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return *std::max_element(seconds.begin(), seconds.end());
+  }
+
   void MakeUploaders(const std::string& address, const v1::StartRank& start) {
     const int64_t elements = static_cast<int64_t>(state_.size()) / 4;
     worker::UploaderOptions options;
