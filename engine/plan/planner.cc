@@ -81,7 +81,7 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
         absl::StrCat("resources.ranks: ", world, " is not at least 1"));
   }
   MP_ASSIGN_OR_RETURN(const optim::BatchTriple triple, optim::DeriveBatch(request, world));
-  return PlanOptions{
+  PlanOptions options{
       .world = world,
       .zero_stage = spec.train().zero().stage(),
       .compute_dtype =
@@ -91,6 +91,13 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
       .accumulation = triple.accumulation,
       .threads = threads,
   };
+  const v1::Gpt2Spec& model = spec.model().gpt2();
+  const int64_t chunk_rows =
+      LmHeadChunkRows(options.micro_batch * options.sequence, model.vocabulary(),
+                      options.compute_dtype, options.lm_head_chunk_bytes);
+  options.min_matmul_workspace_bytes = MatmulWorkspaceReserve(
+      threads, options.compute_dtype, chunk_rows, model.width(), model.vocabulary());
+  return options;
 }
 
 absl::StatusOr<StepPlan> PlanTraining(const v1::JobSpec& spec, const PlanOptions& options) {

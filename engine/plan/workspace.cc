@@ -93,6 +93,14 @@ int64_t WorkspaceBytes(const graph::Graph& graph, const std::vector<FlatGroup>& 
   }
 }
 
+int64_t MatmulWorkspaceReserve(int threads, graph::DType dtype, int64_t chunk_rows, int64_t width,
+                               int64_t vocabulary) {
+  constexpr int64_t kBytesPerThread = 2 << 20;
+  constexpr int64_t kLongInner = 16384;  // bf16 products this deep are summed in fp32 pieces
+  const bool partial = dtype == graph::DType::kBF16 && vocabulary > kLongInner;
+  return threads * kBytesPerThread + (partial ? RoundUp(chunk_rows * width * 4, kAlignment) : 0);
+}
+
 int64_t LmHeadChunkRows(int64_t rows, int64_t vocabulary, graph::DType dtype, int64_t chunk_bytes) {
   const int64_t fitting =
       std::max<int64_t>(16, chunk_bytes / (vocabulary * graph::ByteSize(dtype)) / 16 * 16);

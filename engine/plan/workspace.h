@@ -15,9 +15,16 @@ namespace milepost::plan {
 //   kLinear, kLinearBackwardInput, kLmHeadLogits: the product's scratch
 //   kLinearBackwardWeight:                bias gradient | the product's scratch
 //   kLmHeadLoss, kLmHeadLossBackward:     chunk of logits (compute dtype) | classifier | scratch
-// The scratch of products is options.min_matmul_workspace_bytes: only a backend knows it.
+// The scratch of products is options.min_matmul_workspace_bytes (MatmulWorkspaceReserve).
 int64_t WorkspaceBytes(const graph::Graph& graph, const std::vector<FlatGroup>& groups,
                        const graph::Op& op, const PlanOptions& options);
+
+// Scratch to reserve for matrix products: at least what oneDNN 2.6 asked for at every GPT-2 size
+// tried (at most 1.64 MiB a thread) and fp32 partial sums of a large bf16 vocabulary. A backend
+// that needs more plans once again with what it found, so a plan made without one may fall short,
+// by a scratch, only there.
+int64_t MatmulWorkspaceReserve(int threads, graph::DType dtype, int64_t chunk_rows, int64_t width,
+                               int64_t vocabulary);
 
 // Rows of logits that exist at once: as few chunks as fit `chunk_bytes` allow, of even size (a
 // short last one would waste products), a multiple of 16, at least 16 and at most `rows`.

@@ -273,6 +273,34 @@ struct ModelShape {
   int64_t vocabulary;
 };
 
+// What is planned without a backend is what a run allocates: the reserve for products is enough.
+TEST(CpuBackend, TheReserveForProductsIsEnough) {
+  TinyJob job;
+  for (const ModelShape& shape :
+       {ModelShape{128, 192, 6, 256}, {256, 384, 6, 256}, {512, 768, 12, 50257}}) {
+    for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+      for (const int threads : {1, 2, 4}) {
+        TinyOptions options;
+        options.precision = precision;
+        v1::JobSpec spec = job.Spec(options);
+        v1::Gpt2Spec* model = spec.mutable_model()->mutable_gpt2();
+        model->set_context(shape.context);
+        model->set_width(shape.width);
+        model->set_heads(shape.heads);
+        model->set_vocabulary(shape.vocabulary);
+        spec.mutable_data()->set_sequence_length(shape.context);
+        CpuBackend backend(threads);
+        const auto plan = plan::PlanTraining(spec, *plan::OptionsFromSpec(spec, threads));
+        ASSERT_TRUE(plan.ok()) << plan.status();
+        const auto workspace = backend.CheckMatmulWorkspace(*plan);
+        ASSERT_TRUE(workspace.ok()) << workspace.status();
+        EXPECT_FALSE(workspace->missing) << shape.width << " wide, " << threads << " threads, "
+                                         << workspace->needed << " bytes needed";
+      }
+    }
+  }
+}
+
 // ... and not a cache line more than they need.
 TEST(CpuBackend, RefusesAWorkspaceThatIsTooSmall) {
   TinyJob job;
@@ -288,7 +316,9 @@ TEST(CpuBackend, RefusesAWorkspaceThatIsTooSmall) {
       model->set_vocabulary(shape.vocabulary);
       spec.mutable_data()->set_sequence_length(shape.context);
       CpuBackend backend(2);
-      plan::StepPlan plan = *plan::PlanTraining(spec, *plan::OptionsFromSpec(spec, 2));
+      plan::PlanOptions plan_options = *plan::OptionsFromSpec(spec, 2);
+      plan_options.min_matmul_workspace_bytes = 0;  // the reserve for products is generous
+      plan::StepPlan plan = *plan::PlanTraining(spec, plan_options);
       auto arena = Arena::Allocate(plan.arena_bytes);
       ASSERT_TRUE(arena.ok());
       backend.Attach(arena->data(), nullptr);
