@@ -41,8 +41,9 @@ TrainerExit StepFailure(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kDataLoss:
     case absl::StatusCode::kOutOfRange:
-    case absl::StatusCode::kInvalidArgument:
       return Exit(kExitData, v1::FAILURE_CLASS_DATA, status);
+    // A token id outside the vocabulary: trying again reads the same.
+    case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kFailedPrecondition:
       return Exit(kExitUsage, v1::FAILURE_CLASS_USER, status);
     default:

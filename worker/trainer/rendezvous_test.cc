@@ -127,7 +127,8 @@ TEST(FailureTest, SaysWhoseFaultItIs) {
   EXPECT_EQ(RestoreFailure(absl::UnavailableError("away")).code, kExitNetwork);
   EXPECT_EQ(RestoreFailure(absl::FailedPreconditionError("model")).code, kExitUsage);
   EXPECT_EQ(StepFailure(absl::InvalidArgumentError("token 300")).failure_class,
-            v1::FAILURE_CLASS_DATA);
+            v1::FAILURE_CLASS_USER);
+  EXPECT_EQ(StepFailure(absl::DataLossError("flipped")).failure_class, v1::FAILURE_CLASS_DATA);
   EXPECT_EQ(StepFailure(absl::AbortedError("peer")).code, kExitPeerLost);
   EXPECT_EQ(StepFailure(absl::InternalError("bug")).code, kExitError);
 }
