@@ -23,6 +23,7 @@ void ProgressReporter::Begin(const v1::TrainerState& state, const runtime::Train
   total_steps_ = total_steps;
   progress_.set_step(state.step());
   progress_.set_start_step(state.step());
+  logged_step_ = state.step();
   progress_.set_train_loss(state.train_loss());
   progress_.set_validation_loss(state.validation_step() > 0 ? state.validation_loss() : NAN);
   progress_.set_validation_step(state.validation_step());
@@ -72,8 +73,10 @@ void ProgressReporter::Send(absl::Time now, bool must) {
 }
 
 void ProgressReporter::LogStep(absl::Time now, bool must) {
-  if (!log_ || (!must && now < last_logged_ + kLogInterval)) return;
+  if (!log_ || progress_.step() == logged_step_) return;
+  if (!must && now < last_logged_ + kLogInterval) return;
   last_logged_ = now;
+  logged_step_ = progress_.step();
   spdlog::info("step {}/{} loss {:.4f} lr {:.3g} grad norm {:.3f} {:.0f} tokens/s",
                progress_.step(), total_steps_, progress_.train_loss(), progress_.lr(),
                progress_.grad_norm(), progress_.tokens_per_second());

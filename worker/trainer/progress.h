@@ -37,6 +37,7 @@ class ProgressReporter {
   bool pending_ = false;  // a Send that must be was refused
   absl::Time last_sent_ = absl::InfinitePast();
   absl::Time last_logged_ = absl::InfinitePast();
+  int64_t logged_step_ = 0;
 };
 
 }  // namespace milepost::worker
