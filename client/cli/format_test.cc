@@ -161,6 +161,14 @@ TEST(ProgressViewTest, PlainLine) {
       "3  attempt 2");
 }
 
+TEST(ProgressViewTest, MemoryOnceKnown) {
+  v1::Progress progress;
+  EXPECT_EQ(MemoryText(progress), "");
+  progress.set_planned_bytes(3 << 20);
+  progress.set_allocated_bytes(3 << 20);
+  EXPECT_EQ(MemoryText(progress), "  memory 3.0 MiB planned, 3.0 MiB used per rank");
+}
+
 TEST(ProgressViewTest, LiveLinesFitTheTerminal) {
   v1::Job job = RunningJob();
   job.mutable_progress()->set_planned_bytes(64277709);

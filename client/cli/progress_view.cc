@@ -29,13 +29,6 @@ std::string RestartText(const v1::Job& job) {
   return job.attempts() > 1 ? absl::StrCat("  attempt ", job.attempts()) : "";
 }
 
-std::string MemoryText(const v1::Progress& progress) {
-  if (progress.planned_bytes() == 0) return "memory -";
-  return absl::StrFormat("memory %s planned, %s used per rank",
-                         HumanBytes(progress.planned_bytes()),
-                         HumanBytes(progress.allocated_bytes()));
-}
-
 std::string EtaText(const v1::Job& job, absl::Time now) {
   const absl::Duration left = TimeLeft(job, now);
   const bool unknown = left == absl::InfiniteDuration();
@@ -48,6 +41,13 @@ std::string StateName(const v1::Job& job) {
 }
 
 }  // namespace
+
+std::string MemoryText(const v1::Progress& progress) {
+  if (progress.planned_bytes() == 0) return "";
+  return absl::StrFormat("  memory %s planned, %s used per rank",
+                         HumanBytes(progress.planned_bytes()),
+                         HumanBytes(progress.allocated_bytes()));
+}
 
 int64_t TokensPerStep(const v1::Job& job) {
   return job.spec().train().batch().global() * job.spec().data().sequence_length();
@@ -105,7 +105,7 @@ std::vector<std::string> LiveProgressLines(const v1::Job& job, absl::Time now, s
         "  loss %s%s  lr %s  gradient norm %.2f  %s tokens/s%s%s", LossText(progress.train_loss()),
         ValidationText(progress), RateText(progress.lr()), progress.grad_norm(),
         HumanCount(progress.tokens_per_second()), SkippedText(progress), RestartText(job)));
-    lines.push_back(absl::StrCat("  ", MemoryText(progress), "  checkpoint ",
+    lines.push_back(absl::StrCat(MemoryText(progress), "  checkpoint ",
                                  job.latest_checkpoint().empty() ? "-" : job.latest_checkpoint()));
   }
   for (std::string& line : lines) line = FitTo(line, columns);

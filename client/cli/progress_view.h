@@ -10,9 +10,13 @@
 
 namespace milepost::v1 {
 class Job;
-}
+class Progress;
+}  // namespace milepost::v1
 
 namespace milepost::client {
+
+// "  memory 61.3 MiB planned, 61.3 MiB used per rank"; nothing until it is known.
+std::string MemoryText(const v1::Progress& progress);
 
 // Sequences * tokens of one optimizer step.
 int64_t TokensPerStep(const v1::Job& job);

@@ -63,11 +63,15 @@ std::string SummaryText(const RunSummary& summary) {
     absl::StrAppend(&text, "  unigram model    ", LossText(*summary.unigram_loss),
                     " nats per token on the same data: what token frequencies alone give\n");
   }
-  absl::StrAppend(&text, "  throughput       ", HumanCount(progress.tokens_per_second()),
-                  " tokens/s, goodput ", absl::StrFormat("%.0f%%", 100 * Goodput(job, absl::Now())),
-                  "\n");
-  absl::StrAppend(&text, "  memory           ", HumanBytes(progress.planned_bytes()), " planned, ",
-                  HumanBytes(progress.allocated_bytes()), " used per rank\n");
+  if (progress.step() > 0) {
+    absl::StrAppend(&text, "  throughput       ", HumanCount(progress.tokens_per_second()),
+                    " tokens/s, goodput ",
+                    absl::StrFormat("%.0f%%", 100 * Goodput(job, absl::Now())), "\n");
+  }
+  if (progress.planned_bytes() > 0) {
+    absl::StrAppend(&text, "  memory           ", HumanBytes(progress.planned_bytes()),
+                    " planned, ", HumanBytes(progress.allocated_bytes()), " used per rank\n");
+  }
   absl::StrAppend(&text, "  checkpoints     ");
   for (const v1::Checkpoint& checkpoint : summary.checkpoints) {
     absl::StrAppend(&text, " ", checkpoint.name(), "@", checkpoint.step());
@@ -103,7 +107,7 @@ class PlainReport : public RunReport {
     const bool validated = progress.validation_step() != validation_step_;
     const bool last = progress.step() == job.spec().train().steps();
     if (!first && !validated && !last && now - printed_ < kPlainInterval) return;
-    Print(PlainProgressLine(job, now) + "\n");
+    Print(PlainProgressLine(job, now) + MemoryText(progress) + "\n");
     printed_ = now;
     step_ = progress.step();
     validation_step_ = progress.validation_step();
