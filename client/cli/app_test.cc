@@ -77,6 +77,7 @@ TEST(MainTest, HelpAndVersionAreData) {
 
 TEST(MainTest, AMissingSpecOrCoordinatorHasItsExitCode) {
   EXPECT_EQ(RunCli("run /no/such.yaml").exit_code, kExitUsage);
+  EXPECT_EQ(RunCli("plan /no/such.yaml").exit_code, kExitUsage);
   EXPECT_THAT(RunCli("run /no/such.yaml").err, HasSubstr("/no/such.yaml"));
 }
 

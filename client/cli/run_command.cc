@@ -117,10 +117,7 @@ void ExplainFailure(const v1::Job& job) {
 int RunCommand(const GlobalOptions& global, const RunOptions& options) {
   const absl::Time started = absl::Now();
   const auto spec = LoadJobSpec(options.spec);
-  if (!spec.ok()) {
-    Fail(spec.status());
-    return kExitUsage;
-  }
+  if (!spec.ok()) return Fail(spec.status());
   if (const absl::Status data = CheckData(*spec); !data.ok()) return Fail(data);
   const auto report = MakeRunReport(KindFor(global.output));
   LocalRun run(global, options, *spec, report.get());

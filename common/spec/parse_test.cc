@@ -252,8 +252,8 @@ TEST(ReadJobSpecFileTest, FillsInNameAndAbsolutePaths) {
 TEST(ReadJobSpecFileTest, ExplainsWhatCannotBeRead) {
   const TempDir dir;
   const auto missing = ReadJobSpecFile((dir.path() / "no.yaml").string());
-  EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(missing.status().message(), HasSubstr("no.yaml"));
+  EXPECT_EQ(missing.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(missing.status().message(), HasSubstr("no.yaml: No such file"));
   const auto folder = ReadJobSpecFile(dir.path().string());
   EXPECT_EQ(folder.status().code(), absl::StatusCode::kInvalidArgument);
 }

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <vector>
 
@@ -22,10 +23,16 @@ namespace fs = std::filesystem;
 
 constexpr size_t kLongestName = 63;
 
+// An invalid argument whatever the reason: "not found" is about jobs.
+absl::Status Unreadable(const std::string& path, int error) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("cannot read the job spec ", path, ": ", std::strerror(error)));
+}
+
 absl::StatusOr<std::string> ReadBounded(const std::string& path) {
   // Not blocking: a FIFO without a writer would hold the open for ever.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot read the job spec ", path));
+  if (fd < 0) return Unreadable(path, errno);
   struct stat info;
   if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
     close(fd);
@@ -39,7 +46,7 @@ absl::StatusOr<std::string> ReadBounded(const std::string& path) {
     if (got < 0) {
       const int error = errno;
       close(fd);
-      return absl::ErrnoToStatus(error, absl::StrCat("cannot read the job spec ", path));
+      return Unreadable(path, error);
     }
     size += got;
   }
