@@ -24,6 +24,8 @@ namespace fs = std::filesystem;
 
 constexpr absl::Duration kServeBudget = absl::Seconds(30);
 constexpr absl::Duration kTick = absl::Seconds(1);
+// `timeout` signals its child and then its whole process group: one wish to stop, not two.
+constexpr absl::Duration kSameInterrupt = absl::Milliseconds(200);
 constexpr absl::Duration kLookAgain = absl::Milliseconds(2);
 // A worker gives its ranks 60 s to take a checkpoint.
 constexpr absl::Duration kWorkerPatience = absl::Seconds(75);
@@ -178,8 +180,11 @@ absl::Status LocalRun::Start() {
 void LocalRun::OnSignals() {
   signalfd_siginfo info;
   while (read(signals_.get(), &info, sizeof info) == sizeof info) {
+    const absl::Time now = absl::Now();
+    if (interrupts_ == 1 && now < interrupted_at_ + kSameInterrupt) continue;
     ++interrupts_;
     if (interrupts_ == 1) {
+      interrupted_at_ = now;
       report_->Note("stopping: saving a checkpoint (Ctrl-C again to stop at once)");
       if (supervisor_) supervisor_->Stop("worker", SIGTERM);
     } else if (supervisor_) {

@@ -64,6 +64,7 @@ class LocalRun {
   RunReport* report_;
   UniqueFd signals_;
   int interrupts_ = 0;
+  absl::Time interrupted_at_ = absl::InfinitePast();  // the first
   std::optional<RunLock> lock_;
   std::optional<HeldPort> port_;
   std::unique_ptr<Supervisor> supervisor_;
