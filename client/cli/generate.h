@@ -3,15 +3,16 @@
 #define MILEPOST_CLIENT_CLI_GENERATE_H_
 
 #include <string>
-#include <vector>
+
+#include "common/subprocess.h"
 
 namespace milepost::client {
 
 struct GenerateOptions;
 
-// The command line of the trainer that prints the text on stdout. `checkpoint` is a full name.
-std::vector<std::string> GenerateArgv(const std::string& address, const std::string& checkpoint,
-                                      const GenerateOptions& options);
+// How to start the trainer that prints the text on stdout. `checkpoint` is a full name.
+SpawnOptions GenerateSpawn(const std::string& address, const std::string& checkpoint,
+                           const GenerateOptions& options);
 
 }  // namespace milepost::client
 

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli/commands.h"
 #include "common/exit_codes.h"
+#include "common/openmp.h"
 #include "common/status_macros.h"
 #include "common/subprocess.h"
 
@@ -29,14 +30,17 @@ absl::StatusOr<std::string> ChosenCheckpoint(const Access& access, const Generat
 
 }  // namespace
 
-std::vector<std::string> GenerateArgv(const std::string& address, const std::string& checkpoint,
-                                      const GenerateOptions& options) {
-  return {SiblingBinary("milepost-trainer"), "generate", "--coordinator", address, "--checkpoint",
-          checkpoint,
-          // One argument: a prompt may begin with a dash.
-          absl::StrCat("--prompt=", options.prompt), "--tokens", absl::StrCat(options.tokens),
-          "--temperature", absl::StrCat(options.temperature), "--top-k",
-          absl::StrCat(options.top_k), "--seed", absl::StrCat(options.seed)};
+SpawnOptions GenerateSpawn(const std::string& address, const std::string& checkpoint,
+                           const GenerateOptions& options) {
+  SpawnOptions spawn;
+  spawn.argv = {SiblingBinary("milepost-trainer"), "generate", "--coordinator", address,
+                "--checkpoint", checkpoint,
+                // One argument: a prompt may begin with a dash.
+                absl::StrCat("--prompt=", options.prompt), "--tokens", absl::StrCat(options.tokens),
+                "--temperature", absl::StrCat(options.temperature), "--top-k",
+                absl::StrCat(options.top_k), "--seed", absl::StrCat(options.seed)};
+  spawn.env = ShortOpenMpSpins();
+  return spawn;
 }
 
 int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options) {
@@ -44,8 +48,7 @@ int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options)
   if (!access.ok()) return Fail(access.status());
   const auto checkpoint = ChosenCheckpoint(*access, options);
   if (!checkpoint.ok()) return Fail(checkpoint.status());
-  SpawnOptions spawn;
-  spawn.argv = GenerateArgv(access->address(), *checkpoint, options);
+  SpawnOptions spawn = GenerateSpawn(access->address(), *checkpoint, options);
   spawn.own_process_group = false;
   auto trainer = Subprocess::Spawn(std::move(spawn));
   if (!trainer.ok()) return Fail(trainer.status());

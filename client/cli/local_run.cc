@@ -265,8 +265,7 @@ std::string LocalRun::Sample(const std::string& prompt) {
   GenerateOptions options;
   options.prompt = prompt;
   options.tokens = kSampleTokens;
-  SpawnOptions spawn;
-  spawn.argv = GenerateArgv(port_->address(), job_.latest_checkpoint(), options);
+  SpawnOptions spawn = GenerateSpawn(port_->address(), job_.latest_checkpoint(), options);
   spawn.out = Redirect::Pipe();
   spawn.err = Redirect::File(dir_.log("generate"));
   auto trainer = Subprocess::Spawn(std::move(spawn));

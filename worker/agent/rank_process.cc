@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
+#include "common/openmp.h"
 #include "common/proto_time.h"
 #include "common/status_macros.h"
 
@@ -44,7 +45,8 @@ absl::StatusOr<std::unique_ptr<RankProcess>> RankProcess::Start(const v1::StartR
   MP_ASSIGN_OR_RETURN(auto channel, MessageChannel::CreatePair());
   SpawnOptions spawn;
   spawn.argv = {options.binary, "train", "--channel-fd", absl::StrCat(kChannelFd)};
-  spawn.env = {{"OMP_NUM_THREADS", absl::StrCat(options.threads)}};
+  spawn.env = ShortOpenMpSpins();
+  spawn.env.emplace_back("OMP_NUM_THREADS", absl::StrCat(options.threads));
   spawn.out = Redirect::Pipe();
   spawn.err = Redirect::Pipe();
   spawn.fds = {{kChannelFd, channel.second.fd()}};
