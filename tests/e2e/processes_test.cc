@@ -127,10 +127,11 @@ TEST_F(ProcessesTest, AnIdOutsideTheVocabularyFailsTheJobAndSaysWhere) {
   ASSERT_TRUE((*writer)->Finish().ok());
   v1::JobSpec spec = SmallJob(folder_);
   spec.mutable_data()->set_train(path);
-  spec.mutable_restart()->set_max_failures(0);
+  spec.mutable_restart()->set_max_failures(5);  // it would only fail again: none is used
   const v1::Job end = cluster_.Await(cluster_.Submit(spec), IsTerminal);
   EXPECT_EQ(end.state(), v1::JOB_STATE_FAILED);
-  EXPECT_EQ(end.first_failure().class_(), v1::FAILURE_CLASS_DATA);
+  EXPECT_EQ(end.attempts(), 1);
+  EXPECT_EQ(end.first_failure().class_(), v1::FAILURE_CLASS_USER);
   EXPECT_THAT(end.first_failure().message(), HasSubstr(path));
   EXPECT_THAT(end.first_failure().message(), HasSubstr("300"));
   EXPECT_GT(end.first_failure().last_lines_size(), 0);
