@@ -27,6 +27,14 @@ bool AllDigits(const std::string& text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
 }
 
+absl::Status NothingServes(const DataDir& dir, const std::string& named) {
+  const std::string run = "milepost run SPEC --data-dir " + named;
+  return absl::FailedPreconditionError(
+      std::filesystem::is_directory(dir.coordinator())
+          ? absl::StrCat("no run is going on in ", named, "; start one: ", run)
+          : absl::StrCat("there are no jobs in ", named, "; make one: ", run));
+}
+
 }  // namespace
 
 absl::StatusOr<Access> Access::Open(const GlobalOptions& options, WhenStopped when_stopped) {
@@ -41,6 +49,8 @@ absl::StatusOr<Access> Access::Open(const GlobalOptions& options, WhenStopped wh
                std::filesystem::is_directory(dir.coordinator())) {
       MP_ASSIGN_OR_RETURN(access.temporary_, TemporaryCoordinator::Start(dir));
       address = access.temporary_->address();
+    } else if (noted.empty() && options.data_dir != kDefaultDataDir) {
+      return NothingServes(dir, options.data_dir);
     } else {
       // A coordinator that is being restarted comes back at the address it noted.
       address = noted.empty() ? kDefaultCoordinator : noted;

@@ -13,9 +13,11 @@
 
 namespace milepost::client {
 
+inline constexpr char kDefaultDataDir[] = ".milepost";
+
 struct GlobalOptions {
   std::string coordinator;  // --coordinator or MILEPOST_COORDINATOR; empty: find it
-  std::string data_dir = ".milepost";
+  std::string data_dir = kDefaultDataDir;
   OutputFormat output = OutputFormat::kTable;
 };
 
@@ -31,7 +33,8 @@ enum class WhenStopped {
 class Access {
  public:
   // In this order: options.coordinator; the coordinator of a `milepost run` on the data directory;
-  // its data, with kServeDataDir; kDefaultCoordinator. Does not wait for the coordinator to answer.
+  // its data, with kServeDataDir; kDefaultCoordinator, unless the user named a data directory. Does
+  // not wait for the coordinator to answer.
   static absl::StatusOr<Access> Open(const GlobalOptions& options, WhenStopped when_stopped);
 
   const std::shared_ptr<Connection>& connection() const { return connection_; }

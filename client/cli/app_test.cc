@@ -79,6 +79,9 @@ TEST(MainTest, AMissingSpecOrCoordinatorHasItsExitCode) {
   EXPECT_EQ(RunCli("run /no/such.yaml").exit_code, kExitUsage);
   EXPECT_EQ(RunCli("plan /no/such.yaml").exit_code, kExitUsage);
   EXPECT_THAT(RunCli("run /no/such.yaml").err, HasSubstr("/no/such.yaml"));
+  const auto nowhere = RunCli("job wait 1 --data-dir /no/such");
+  EXPECT_EQ(nowhere.exit_code, kExitError);
+  EXPECT_THAT(nowhere.err, HasSubstr("there are no jobs in /no/such"));
 }
 
 TEST(CompletionTest, KnowsEveryCommandOfTheTree) {
