@@ -33,12 +33,22 @@ absl::StatusOr<std::string> ChosenCheckpoint(const Access& access, const Generat
 SpawnOptions GenerateSpawn(const std::string& address, const std::string& checkpoint,
                            const GenerateOptions& options) {
   SpawnOptions spawn;
-  spawn.argv = {SiblingBinary("milepost-trainer"), "generate", "--coordinator", address,
-                "--checkpoint", checkpoint,
-                // One argument: a prompt may begin with a dash.
-                absl::StrCat("--prompt=", options.prompt), "--tokens", absl::StrCat(options.tokens),
-                "--temperature", absl::StrCat(options.temperature), "--top-k",
-                absl::StrCat(options.top_k), "--seed", absl::StrCat(options.seed)};
+  spawn.argv = {SiblingBinary("milepost-trainer"),
+                "generate",
+                "--coordinator",
+                address,
+                "--checkpoint",
+                checkpoint,
+                "--tokens",
+                absl::StrCat(options.tokens),
+                "--temperature",
+                absl::StrCat(options.temperature),
+                "--top-k",
+                absl::StrCat(options.top_k),
+                "--seed",
+                absl::StrCat(options.seed)};
+  // One argument, as it may begin with a dash; after a bare "--prompt=" the next would be taken.
+  if (!options.prompt.empty()) spawn.argv.push_back("--prompt=" + options.prompt);
   spawn.env = ShortOpenMpSpins();
   return spawn;
 }
