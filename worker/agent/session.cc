@@ -55,6 +55,7 @@ class Session::Impl {
 
  private:
   void Loop() {
+    spdlog::info("connecting to the coordinator at {}", coordinator_);
     absl::Duration backoff = kFirstBackoff;
     while (true) {
       grpc::ClientContext context;
