@@ -26,6 +26,8 @@ sigset_t StopSignals() {
   return signals;
 }
 
+constexpr absl::Duration kSameInterrupt = absl::Milliseconds(200);
+
 // The first signal asks the agent to leave, the second ends the process at once: the trainers die
 // with it.
 void HandleSignals(Agent* agent) {
@@ -33,6 +35,10 @@ void HandleSignals(Agent* agent) {
   int signal = 0;
   sigwait(&signals, &signal);
   agent->RequestStop();
+  // `timeout` signals its child and then its whole process group: one wish to stop, not two.
+  absl::SleepFor(kSameInterrupt);
+  const timespec now{};
+  while (sigtimedwait(&signals, nullptr, &now) > 0) continue;
   sigwait(&signals, &signal);
   spdlog::warn("a second signal: leaving now, without checkpoints");
   _exit(kExitInterrupted);
