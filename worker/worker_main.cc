@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 
+#include "absl/time/clock.h"
 #include "common/exit_codes.h"
 #include "common/subprocess.h"
 #include "common/version.h"
