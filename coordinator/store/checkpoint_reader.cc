@@ -247,8 +247,11 @@ absl::Status CheckpointStore::DeleteLocked(int64_t number) {
   batch.Delete(database_->meta(), NumberKey(kFlagsPrefix, number));
   MP_RETURN_IF_ERROR(database_->Write(&batch, /*sync=*/true));
   committed_.erase(number);
-  return DeleteChunks(database_, number);
+  deleter_.Add(number);
+  return absl::OkStatus();
 }
+
+bool CheckpointStore::AwaitDeletions(absl::Time deadline) { return deleter_.Await(deadline); }
 
 absl::Status CheckpointStore::Delete(const std::string& name, bool keep_newest) {
   absl::MutexLock lock(&mutex_);

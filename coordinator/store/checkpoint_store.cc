@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
 #include "common/proto_time.h"
 #include "common/status_macros.h"
 #include "coordinator/store/coverage.h"
@@ -34,6 +35,7 @@ namespace milepost::coordinator {
 namespace {
 
 constexpr int kMaxStreams = 1 << 16;
+constexpr absl::Duration kDeletionPatience = absl::Seconds(15);  // less than a caller has
 constexpr absl::Duration kCancelPoll = absl::Milliseconds(200);
 
 void RemoveFile(const std::string& file) {
@@ -57,7 +59,7 @@ int64_t CheckpointNumber(absl::string_view name) {
 }
 
 CheckpointStore::CheckpointStore(Database* database, CheckpointStoreOptions options)
-    : database_(database), options_(std::move(options)) {}
+    : database_(database), options_(std::move(options)), deleter_(database) {}
 
 CheckpointStore::~CheckpointStore() = default;
 
@@ -94,11 +96,12 @@ absl::Status CheckpointStore::Load() {
     committed_[number] = std::move(committed);
   }
   MP_RETURN_IF_ERROR(FromRocks(it->status(), "reading the checkpoints' manifests"));
-  return SweepOrphans(known);
+  SweepOrphans(known);
+  return absl::OkStatus();
 }
 
 // Chunks without a manifest: their deletion was cut short.
-absl::Status CheckpointStore::SweepOrphans(const std::set<int64_t>& known) {
+void CheckpointStore::SweepOrphans(const std::set<int64_t>& known) {
   std::vector<rocksdb::LiveFileMetaData> files;
   database_->db()->GetLiveFilesMetaData(&files);
   std::set<int64_t> orphans;
@@ -107,8 +110,7 @@ absl::Status CheckpointStore::SweepOrphans(const std::set<int64_t>& known) {
     const int64_t number = static_cast<int64_t>(ReadBe64(file.smallestkey));
     if (!known.contains(number)) orphans.insert(number);
   }
-  for (int64_t number : orphans) MP_RETURN_IF_ERROR(DeleteChunks(database_, number));
-  return absl::OkStatus();
+  for (int64_t number : orphans) deleter_.Add(number);
 }
 
 absl::StatusOr<int64_t> CheckpointStore::NextNumberLocked() {
@@ -202,6 +204,13 @@ absl::Status CheckpointStore::SupersedeLocked(const v1::BeginCheckpointRequest& 
 }
 
 absl::StatusOr<std::string> CheckpointStore::Begin(const v1::BeginCheckpointRequest& request) {
+  absl::StatusOr<std::string> name = TryBegin(request);
+  if (!absl::IsResourceExhausted(name.status())) return name;
+  deleter_.Await(absl::Now() + kDeletionPatience);
+  return TryBegin(request);
+}
+
+absl::StatusOr<std::string> CheckpointStore::TryBegin(const v1::BeginCheckpointRequest& request) {
   MP_RETURN_IF_ERROR(CheckTensors(request.tensors()));
   if (request.streams() < 1 || request.streams() > kMaxStreams || request.bytes() < 0) {
     return absl::InvalidArgumentError(

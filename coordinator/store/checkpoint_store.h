@@ -31,6 +31,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "coordinator/store/chunk_deleter.h"
 #include "milepost/v1/store.pb.h"
 
 namespace milepost::coordinator {
@@ -108,11 +109,15 @@ class CheckpointStore {
                                                       const std::function<bool()>& cancelled);
   absl::Status MarkDamaged(const std::string& name);
   absl::StatusOr<v1::Checkpoint> Pin(const std::string& name, bool pinned);
+  // Deleted checkpoints are gone at once; their space is free a moment later, and Begin waits for
+  // that when it needs it.
   // FAILED_PRECONDITION when it is pinned, being read, or the newest of its job and `keep_newest`.
   absl::Status Delete(const std::string& name, bool keep_newest);
   // Deletes what the rule does not keep: never a pinned one, the newest one, or one being read.
   // Damaged ones do not count as kept. Returns the names.
   absl::StatusOr<std::vector<std::string>> Retain(const std::string& job, RetentionRule rule);
+  // Until the space of everything deleted is free; false when it is not at `deadline`.
+  bool AwaitDeletions(absl::Time deadline);
 
  private:
   friend class CheckpointReader;
@@ -124,7 +129,8 @@ class CheckpointStore {
 
   CheckpointStore(Database* database, CheckpointStoreOptions options);
   absl::Status Load();
-  absl::Status SweepOrphans(const std::set<int64_t>& known);
+  void SweepOrphans(const std::set<int64_t>& known);
+  absl::StatusOr<std::string> TryBegin(const v1::BeginCheckpointRequest& request);
   // The open or committed twin of what is to begin: its name, or OK and an empty name.
   absl::StatusOr<std::string> FindTwinLocked(const v1::BeginCheckpointRequest& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -165,6 +171,7 @@ class CheckpointStore {
   std::map<int64_t, std::shared_ptr<OpenCheckpoint>> open_ ABSL_GUARDED_BY(mutex_);
   std::map<int64_t, Committed> committed_ ABSL_GUARDED_BY(mutex_);
   uint64_t files_made_ ABSL_GUARDED_BY(mutex_) = 0;
+  ChunkDeleter deleter_;
 };
 
 // One stream of one open checkpoint. Append checks the checksum and hands the bytes to a writer

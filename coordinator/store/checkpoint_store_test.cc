@@ -343,7 +343,16 @@ TEST_F(CheckpointStoreTest, DeletionFreesTheDisk) {
   };
   EXPECT_GT(bytes(), uintmax_t{4} << 20);
   ASSERT_TRUE(checkpoints().Delete(name, false).ok());
+  EXPECT_TRUE(checkpoints().AwaitDeletions(absl::Now() + absl::Seconds(30)));
   EXPECT_LT(bytes(), uintmax_t{1} << 20);
+}
+
+TEST_F(CheckpointStoreTest, BeginLooksAgainOnceDeletionsAreDone) {
+  int asked = 0;
+  options_.free_bytes = [&](const std::string&) { return uint64_t{asked++ == 0 ? 0u : 1u << 30}; };
+  Open();
+  EXPECT_TRUE(checkpoints().Begin(Request(1)).ok());
+  EXPECT_EQ(asked, 2);
 }
 
 }  // namespace

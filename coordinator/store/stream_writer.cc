@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -21,9 +22,22 @@ namespace milepost::coordinator {
 
 namespace {
 
-// The kernel starts writing back while the stream still arrives, so that the sync at its end, which
-// the save waits for, finds little left to do.
-rocksdb::EnvOptions FileOptions() {
+constexpr int64_t kFirstSequence = 1;
+constexpr int64_t kLastSequence = std::numeric_limits<int64_t>::max();
+constexpr size_t kDirectWriteBytes = 4 << 20;
+
+// Past the page cache: one copy less, and nothing is left for the sync at the end, which the save
+// waits for.
+rocksdb::EnvOptions DirectFile() {
+  rocksdb::EnvOptions options;
+  options.use_direct_writes = true;
+  options.writable_file_max_buffer_size = kDirectWriteBytes;
+  return options;
+}
+
+// For file systems without direct writes. The kernel starts writing back while the stream still
+// arrives, so that the sync finds little left to do.
+rocksdb::EnvOptions BufferedFile() {
   rocksdb::EnvOptions options;
   options.bytes_per_sync = 8 << 20;
   return options;
@@ -37,16 +51,28 @@ StreamWriter::Impl::Impl(CheckpointStore* store, std::shared_ptr<OpenCheckpoint>
       open(std::move(open)),
       stream(stream),
       file(std::move(file)),
-      sst(FileOptions(), ChunkFileOptions()) {}
+      sst(std::make_unique<rocksdb::SstFileWriter>(DirectFile(), ChunkFileOptions())) {}
 
 absl::Status StreamWriter::Impl::Start() {
-  MP_RETURN_IF_ERROR(FromRocks(sst.Open(file), absl::StrCat("writing ", file)));
+  rocksdb::Status opened = sst->Open(file);
+  if (!opened.ok()) {
+    sst = std::make_unique<rocksdb::SstFileWriter>(BufferedFile(), ChunkFileOptions());
+    opened = sst->Open(file);
+  }
+  MP_RETURN_IF_ERROR(FromRocks(opened, absl::StrCat("writing ", file)));
   thread = std::thread([this] { Run(); });
   return absl::OkStatus();
 }
 
+// A record without bytes before the first chunk and after the last: to ingest the file RocksDB
+// reads its first and its last record, which would be chunks.
+rocksdb::Status StreamWriter::Impl::PutEdge(int64_t sequence) {
+  return sst->Put(ChunkKey(open->number, stream, sequence), "");
+}
+
 void StreamWriter::Impl::Run() {
-  for (int64_t sequence = 0;; ++sequence) {
+  rocksdb::Status put = PutEdge(kFirstSequence - 1);
+  for (int64_t sequence = kFirstSequence;; ++sequence) {
     std::string data;
     {
       absl::MutexLock lock(&mutex);
@@ -54,7 +80,7 @@ void StreamWriter::Impl::Run() {
       if (queue.empty()) return;
       data = std::move(queue.front());
     }
-    const rocksdb::Status put = sst.Put(ChunkKey(open->number, stream, sequence), data);
+    if (put.ok()) put = sst->Put(ChunkKey(open->number, stream, sequence), data);
     open->written_bytes += static_cast<int64_t>(data.size());
     absl::MutexLock lock(&mutex);
     queue.pop_front();  // only now: the queue bounds what is in memory
@@ -107,7 +133,7 @@ absl::Status StreamWriter::Impl::Check(const v1::Chunk& chunk) const {
 absl::Status StreamWriter::Impl::Push(v1::Chunk chunk) {
   v1::StoredChunk stored;
   stored.set_stream(stream);
-  stored.set_sequence(static_cast<int64_t>(chunks.size()));
+  stored.set_sequence(kFirstSequence + static_cast<int64_t>(chunks.size()));
   stored.set_tensor(chunk.tensor());
   stored.set_begin(chunk.begin());
   stored.set_end(chunk.end());
@@ -129,8 +155,9 @@ absl::Status StreamWriter::Impl::FinishFile() {
     MP_RETURN_IF_ERROR(status);
   }
   if (chunks.empty()) return absl::OkStatus();
+  MP_RETURN_IF_ERROR(FromRocks(PutEdge(kLastSequence), absl::StrCat("writing ", file)));
   // Finish also syncs. On a full disk it is the first call that fails.
-  return FromRocks(sst.Finish(), absl::StrCat("writing ", file));
+  return FromRocks(sst->Finish(), absl::StrCat("writing ", file));
 }
 
 StreamWriter::StreamWriter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

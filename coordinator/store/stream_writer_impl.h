@@ -19,6 +19,7 @@ struct StreamWriter::Impl {
   Impl(CheckpointStore* store, std::shared_ptr<OpenCheckpoint> open, int32_t stream,
        std::string file);
   absl::Status Start();
+  rocksdb::Status PutEdge(int64_t sequence);
   void Run();
   void Close();
   absl::Status Check(const v1::Chunk& chunk) const;
@@ -29,7 +30,7 @@ struct StreamWriter::Impl {
   const std::shared_ptr<OpenCheckpoint> open;
   const int32_t stream;
   const std::string file;
-  rocksdb::SstFileWriter sst;  // used by the thread only, until it is joined
+  std::unique_ptr<rocksdb::SstFileWriter> sst;  // used by the thread only, until it is joined
   std::vector<v1::StoredChunk> chunks;
   int64_t bytes = 0;
   bool handed_over = false;  // the file is the store's
