@@ -99,7 +99,7 @@ std::vector<Overlap> Intersect(absl::Span<const Interval> wanted, absl::Span<con
 
 // Cuts intervals into chunks of at most `max_bytes`, on element boundaries, in the order given. An
 // interval of more than one chunk is cut at multiples of the chunk's element count from its begin.
-inline constexpr int64_t kChunkBytes = 4 << 20;
+inline constexpr int64_t kChunkBytes = 1 << 20;
 std::vector<TensorSlice> SplitIntoChunks(const StateLayout& layout,
                                          absl::Span<const TensorSlice> slices,
                                          int64_t max_bytes = kChunkBytes);

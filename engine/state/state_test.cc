@@ -159,10 +159,10 @@ TEST(ChunkTest, CutsOnElementBoundaries) {
                           std::pair(Interval{2, 1, 2}, 200)));
 }
 
-TEST(ChunkTest, DefaultIsFourMebibytes) {
-  const StateLayout layout = MakeLayout({{"a", "m", DType::kF32, {(1 << 20) + 1}}});
+TEST(ChunkTest, DefaultIsOneMebibyte) {
+  const StateLayout layout = MakeLayout({{"a", "m", DType::kF32, {(1 << 18) + 1}}});
   char byte = 0;
-  const auto chunks = SplitIntoChunks(layout, {{{0, 0, (1 << 20) + 1}, &byte}});
+  const auto chunks = SplitIntoChunks(layout, {{{0, 0, (1 << 18) + 1}, &byte}});
   ASSERT_EQ(chunks.size(), 2);
   EXPECT_EQ(layout.BytesOf(chunks[0].interval), kChunkBytes);
 }

@@ -10,6 +10,7 @@
 #include "common/clock.h"
 #include "common/rpc/status.h"
 #include "common/status_macros.h"
+#include "worker/trainer/chunk_stream.h"
 
 namespace milepost::worker {
 
@@ -63,13 +64,18 @@ class Uploader::Call {
   grpc::ClientContext context_;
 };
 
-Uploader::Uploader(const std::string& coordinator, int streams_of_rank) {
-  for (int i = 0; i < streams_of_rank; ++i) {
-    stubs_.push_back(v1::CheckpointService::NewStub(MakeChannel(coordinator)));
-  }
+Uploader::Uploader(const std::string& coordinator, int streams_of_rank)
+    : coordinator_(coordinator) {
+  channels_.resize(static_cast<size_t>(streams_of_rank));
+  Connect();
 }
 
 Uploader::~Uploader() = default;
+
+void Uploader::Connect() {
+  for (auto& channel : channels_) channel = MakeChannel(coordinator_);
+  stub_ = v1::CheckpointService::NewStub(channels_[0]);
+}
 
 void Uploader::Cancel() {
   absl::MutexLock lock(&mutex_);
@@ -108,7 +114,7 @@ absl::StatusOr<std::string> Uploader::Begin(const Upload& upload) {
   Call call(this, kUnaryTime);
   v1::BeginCheckpointResponse response;
   MP_RETURN_IF_ERROR(
-      FromGrpcStatus(stubs_[0]->BeginCheckpoint(call.context(), upload.begin, &response)));
+      FromGrpcStatus(stub_->BeginCheckpoint(call.context(), upload.begin, &response)));
   return response.checkpoint();
 }
 
@@ -121,8 +127,12 @@ absl::Status Uploader::WriteStreams(const Upload& upload, const std::string& nam
   }
   results[0] = WriteStream(upload, name, 0);
   for (std::thread& thread : threads) thread.join();
-  for (const absl::Status& result : results) MP_RETURN_IF_ERROR(result);
-  return absl::OkStatus();
+  absl::Status status;
+  for (const absl::Status& result : results) status.Update(result);
+  // A connection that is stuck keeps what it was given, and with it the memory.
+  if (!status.ok()) Connect();
+  loans_.AwaitReturned();
+  return status;
 }
 
 absl::Status Uploader::WriteStream(const Upload& upload, const std::string& name, int stream) {
@@ -132,25 +142,24 @@ absl::Status Uploader::WriteStream(const Upload& upload, const std::string& name
   for (size_t i = first; i < last; ++i) bytes += upload.layout->BytesOf(upload.chunks[i].interval);
   Call call(this, kStreamTime + absl::Seconds(bytes / kSlowestBytesPerSecond));
   v1::WriteChunksResponse response;
-  auto writer = stubs_[static_cast<size_t>(stream)]->WriteChunks(call.context(), &response);
-  v1::WriteChunksRequest request;
-  request.set_checkpoint(name);
-  request.set_stream(upload.rank * upload.streams_of_rank + stream);
-  request.set_generation(upload.begin.generation());
-  bool alive = first < last || writer->Write(request);  // an empty stream still says its name
-  for (size_t i = first; i < last && alive; ++i) {
+  ChunkStream writer(channels_[static_cast<size_t>(stream)], call.context());
+  v1::WriteChunksRequest message;
+  message.set_checkpoint(name);
+  message.set_stream(upload.rank * upload.streams_of_rank + stream);
+  message.set_generation(upload.begin.generation());
+  if (first == last) writer.Write(EncodeMessage(message));  // an empty stream still says its name
+  for (size_t i = first; i < last; ++i) {
     const state::TensorSlice& slice = upload.chunks[i];
-    v1::Chunk& chunk = *request.mutable_chunk();
+    const size_t size = static_cast<size_t>(upload.layout->BytesOf(slice.interval));
+    v1::Chunk& chunk = *message.mutable_chunk();
     chunk.set_tensor(slice.interval.tensor);
     chunk.set_begin(slice.interval.begin);
     chunk.set_end(slice.interval.end);
-    chunk.set_data(slice.data, static_cast<size_t>(upload.layout->BytesOf(slice.interval)));
-    chunk.set_xxh3(Xxh3(chunk.data()));
-    alive = writer->Write(request);
-    request.clear_checkpoint();
+    chunk.set_xxh3(Xxh3(slice.data, size));
+    if (!writer.Write(EncodeChunkMessage(message, loans_.Lend(slice.data, size)))) break;
+    message.clear_checkpoint();
   }
-  if (alive) writer->WritesDone();
-  return FromGrpcStatus(writer->Finish());
+  return writer.Finish();
 }
 
 absl::Status Uploader::Commit(const Upload& upload, const std::string& name) {
@@ -164,7 +173,7 @@ absl::Status Uploader::Commit(const Upload& upload, const std::string& name) {
     absl::Status status;
     {
       Call call(this, kUnaryTime);
-      status = FromGrpcStatus(stubs_[0]->CommitCheckpoint(call.context(), request, &checkpoint));
+      status = FromGrpcStatus(stub_->CommitCheckpoint(call.context(), request, &checkpoint));
     }
     // Other ranks still write.
     const bool waits = absl::IsFailedPrecondition(status) || absl::IsDeadlineExceeded(status);

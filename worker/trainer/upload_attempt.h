@@ -12,10 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "engine/state/layout.h"
 #include "milepost/v1/checkpoint.grpc.pb.h"
-
-namespace grpc {
-class ClientContext;
-}
+#include "worker/trainer/chunk_stream.h"
 
 namespace milepost::worker {
 
@@ -64,7 +61,12 @@ class Uploader {
   absl::Status WriteStream(const Upload& upload, const std::string& name, int stream);
   absl::Status Commit(const Upload& upload, const std::string& name);
 
-  std::vector<std::unique_ptr<v1::CheckpointService::StubInterface>> stubs_;
+  void Connect();
+
+  const std::string coordinator_;
+  Loans loans_;  // before the channels, which may hold the last of them
+  std::vector<std::shared_ptr<grpc::Channel>> channels_;  // one per stream
+  std::unique_ptr<v1::CheckpointService::StubInterface> stub_;
   absl::Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mutex_);
