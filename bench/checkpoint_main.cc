@@ -191,6 +191,13 @@ class Bench {
   std::vector<std::unique_ptr<worker::CheckpointUploader>> uploaders_;
 };
 
+// Lets the disk finish what the last measurement left behind: the coordinator deletes the
+// checkpoint before the last one in the background.
+void Settle() {
+  sync();
+  absl::SleepFor(absl::Milliseconds(500));
+}
+
 void Run(const Flags& flags, const std::string& dir, const std::string& address) {
   Bench bench(flags, address);
   const double gib = static_cast<double>(flags.mib) / 1024;
@@ -204,9 +211,12 @@ void Run(const Flags& flags, const std::string& dir, const std::string& address)
   std::printf("%d ranks, %.2f GiB; round: plain GiB/s, durable save GiB/s, ratio, hold / copy\n",
               flags.ranks, gib);
   for (int round = 0; round < flags.rounds; ++round) {
+    Settle();
     plain.push_back(PlainWrite(dir + "/plain", bench.state()));
+    Settle();
+    const double copy = bench.Copy();
     saved.push_back(bench.Save(round + 2, &held));
-    holds.push_back(held / bench.Copy());
+    holds.push_back(held / copy);
     ratios.push_back(plain.back() / saved.back());
     std::printf("  %d: %6.2f %6.2f  %5.2f  %5.2f\n", round, gib / plain.back(), gib / saved.back(),
                 ratios.back(), holds.back());
