@@ -108,6 +108,7 @@ std::vector<std::string> LiveProgressLines(const v1::Job& job, absl::Time now, s
     lines.push_back(absl::StrCat(MemoryText(progress), "  checkpoint ",
                                  job.latest_checkpoint().empty() ? "-" : job.latest_checkpoint()));
   }
+  if (!progress.checkpoint_problem().empty()) lines.push_back("  " + progress.checkpoint_problem());
   for (std::string& line : lines) line = FitTo(line, columns);
   return lines;
 }

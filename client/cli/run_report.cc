@@ -72,11 +72,13 @@ std::string SummaryText(const RunSummary& summary) {
     absl::StrAppend(&text, "  memory           ", HumanBytes(progress.planned_bytes()),
                     " planned, ", HumanBytes(progress.allocated_bytes()), " used per rank\n");
   }
-  absl::StrAppend(&text, "  checkpoints     ");
-  for (const v1::Checkpoint& checkpoint : summary.checkpoints) {
-    absl::StrAppend(&text, " ", checkpoint.name(), "@", checkpoint.step());
+  if (summary.checkpoints) {
+    absl::StrAppend(&text, "  checkpoints     ");
+    for (const v1::Checkpoint& checkpoint : *summary.checkpoints) {
+      absl::StrAppend(&text, " ", checkpoint.name(), "@", checkpoint.step());
+    }
+    absl::StrAppend(&text, summary.checkpoints->empty() ? " none\n" : "\n");
   }
-  absl::StrAppend(&text, summary.checkpoints.empty() ? " none\n" : "\n");
   if (!summary.sample.empty()) {
     absl::StrAppend(&text, "\nsample:\n");
     for (absl::string_view line : absl::StrSplit(absl::StripSuffix(summary.sample, "\n"), '\n')) {
@@ -102,6 +104,10 @@ class PlainReport : public RunReport {
       state_ = state;
     }
     const v1::Progress& progress = job.progress();
+    if (progress.checkpoint_problem() != problem_) {
+      problem_ = progress.checkpoint_problem();
+      if (!problem_.empty()) Print(problem_ + "\n");
+    }
     if (progress.step() == step_) return;
     const bool first = printed_ == absl::InfinitePast();
     const bool validated = progress.validation_step() != validation_step_;
@@ -119,6 +125,7 @@ class PlainReport : public RunReport {
  private:
   const absl::Time begun_ = absl::Now();
   std::string state_;
+  std::string problem_;
   int64_t step_ = 0;
   int64_t validation_step_ = 0;
   absl::Time printed_ = absl::InfinitePast();
@@ -204,6 +211,10 @@ class JsonReport : public RunReport {
             {"generation", job.generation()}});
     }
     const v1::Progress& progress = job.progress();
+    if (progress.checkpoint_problem() != problem_) {
+      problem_ = progress.checkpoint_problem();
+      Emit({{"event", "checkpoint_problem"}, {"message", problem_}});
+    }
     if (progress.step() != step_) Progress(progress);
     if (Validated(progress) && progress.validation_step() != validation_step_) {
       validation_step_ = progress.validation_step();
@@ -249,6 +260,7 @@ class JsonReport : public RunReport {
 
   v1::JobState state_ = v1::JOB_STATE_UNSPECIFIED;
   std::string detail_;
+  std::string problem_;
   int64_t step_ = 0;
   int64_t validation_step_ = 0;
   std::string checkpoint_;
@@ -269,7 +281,8 @@ Json FinishedJson(const RunSummary& summary) {
   const absl::Time first = TimeOf(progress.first_step_time());
   const bool stepped = first != absl::InfinitePast() && first >= summary.run_started;
   Json checkpoints = Json::array();
-  for (const v1::Checkpoint& checkpoint : summary.checkpoints) {
+  for (const v1::Checkpoint& checkpoint :
+       summary.checkpoints.value_or(std::vector<v1::Checkpoint>())) {
     checkpoints.push_back({{"name", checkpoint.name()},
                            {"step", checkpoint.step()},
                            {"bytes", checkpoint.bytes()},

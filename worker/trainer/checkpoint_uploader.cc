@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "absl/random/random.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/check.h"
 #include "common/clock.h"
@@ -161,31 +163,41 @@ class CheckpointUploader::Impl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const int64_t step = upload_.begin.step();
     if (result.end == UploadEnd::kRetry && !stopping_) {
-      if (!std::exchange(state_.coordinator_away, true)) {
-        spdlog::warn("step {}: holding the checkpoint until the coordinator takes it ({})", step,
-                     std::string(result.status.message()));
-      }
+      state_.coordinator_away = true;
+      Problem("holding the checkpoint until the coordinator takes it", "", result);
       return backoff * absl::Uniform(bits_, 0.7, 1.3);
     }
     state_.coordinator_away = false;
     const absl::Time now = Clock::Real()->Now();
     if (result.end == UploadEnd::kFullDisk && final_ &&
         now < saved_time_ + options_.full_disk_retry) {
-      spdlog::warn("step {}: the last checkpoint does not fit, trying again: {}", step,
-                   std::string(result.status.message()));
+      Problem("the last checkpoint does not fit, trying again",
+              absl::StrCat(" for ", absl::FormatDuration(options_.full_disk_retry)), result);
       return kFullDiskPause;
     }
     state_.active = false;
     state_.last = result.status;
     if (result.end == UploadEnd::kCommitted) {
       state_.committed_step = step;
+      state_.problem.clear();
       spdlog::info("step {}: checkpoint {} committed in {:.2f} s", step, result.checkpoint,
                    absl::ToDoubleSeconds(now - saved_time_));
     } else if (result.end != UploadEnd::kFenced && !stopping_) {
-      spdlog::warn("step {}: the checkpoint was not saved, training goes on: {}", step,
-                   std::string(result.status.message()));
+      Problem(final_ ? "the last checkpoint was not saved"
+                     : "the checkpoint was not saved, training goes on",
+              "", result);
     }
     return absl::ZeroDuration();
+  }
+
+  // Said once, not at every attempt.
+  void Problem(absl::string_view what, const std::string& how_long, const UploadResult& result)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const std::string head =
+        absl::StrCat("step ", upload_.begin.step(), ": ", what, how_long, ": ");
+    if (absl::StartsWith(state_.problem, head)) return;
+    state_.problem = absl::StrCat(head, result.status.message());
+    spdlog::warn("{}", state_.problem);
   }
 
   const UploaderOptions options_;

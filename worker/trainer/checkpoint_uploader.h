@@ -39,7 +39,9 @@ struct UploadState {
   bool active = false;  // not committed and not given up
   bool coordinator_away = false;
   absl::Status last =
-      absl::OkStatus();         // how the last one ended; ABORTED: a newer generation exists
+      absl::OkStatus();  // how the last one ended; ABORTED: a newer generation exists
+  // Why the newest Save is not committed, when it should be by now: one line for the user.
+  std::string problem;
   int64_t committed_step = -1;  // newest that this rank knows to be committed
 };
 

@@ -60,6 +60,12 @@ void ProgressReporter::Hold(absl::Duration held) {
   progress_.set_checkpoint_hold_seconds(absl::ToDoubleSeconds(held));
 }
 
+void ProgressReporter::CheckpointProblem(const std::string& problem, absl::Time now) {
+  if (problem == progress_.checkpoint_problem()) return;
+  progress_.set_checkpoint_problem(problem);
+  Send(now, /*must=*/true);
+}
+
 void ProgressReporter::Send(absl::Time now, bool must) {
   LogStep(now, must);
   must = must || pending_;

@@ -22,6 +22,8 @@ class ProgressReporter {
   void Step(const runtime::StepReport& report, absl::Time now);
   void Validation(int64_t step, double loss);
   void Hold(absl::Duration held);
+  // Empty: none. A change is sent at once.
+  void CheckpointProblem(const std::string& problem, absl::Time now);
   // `must`: at once; else when it is time.
   void Send(absl::Time now, bool must);
 

@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,6 +32,7 @@ namespace {
 constexpr absl::Duration kHandOver = absl::Seconds(10);
 constexpr absl::Duration kMeetingTime = absl::Minutes(5);
 constexpr absl::Duration kRestorePatience = absl::Minutes(10);
+constexpr absl::Duration kStopPoll = absl::Milliseconds(200);
 constexpr absl::Duration kPatience = absl::Seconds(5);  // before saying what is waited for
 
 absl::Time Now() { return Clock::Real()->Now(); }
@@ -154,7 +156,9 @@ std::optional<TrainerExit> Trainer::OneStep() {
   stop_agreed_ = report->stop_agreed;
   progress_.Step(*report, Now());
   if (absl::Status status = AfterStep(*report); !status.ok()) return StepFailure(status);
-  if (absl::IsAborted(uploader_->State().last)) return Fenced();
+  const UploadState upload = uploader_->State();
+  progress_.CheckpointProblem(upload.problem, Now());
+  if (absl::IsAborted(upload.last)) return Fenced();
   return std::nullopt;
 }
 
@@ -187,7 +191,12 @@ absl::Status Trainer::AfterStep(const runtime::StepReport& report) {
 
 TrainerExit Trainer::FinishStopped() {
   spdlog::info("step {}: stopped as told, saving", session_->step());
-  const absl::Status status = uploader_->Wait(Now() + absl::Seconds(message_.stop_seconds()));
+  const absl::Time deadline = Now() + absl::Seconds(message_.stop_seconds());
+  absl::Status status = absl::DeadlineExceededError("");
+  while (absl::IsDeadlineExceeded(status) && Now() < deadline) {
+    status = uploader_->Wait(std::min(deadline, Now() + kStopPoll));
+    progress_.CheckpointProblem(uploader_->State().problem, Now());
+  }
   if (absl::IsAborted(status)) return Fenced();
   if (!status.ok()) {
     spdlog::warn("step {}: leaving without a checkpoint of this step: {}", session_->step(),
@@ -198,10 +207,15 @@ TrainerExit Trainer::FinishStopped() {
 
 TrainerExit Trainer::Finish() {
   absl::Status status = uploader_->Wait(Now() + kPatience);
+  progress_.CheckpointProblem(uploader_->State().problem, Now());
   if (absl::IsDeadlineExceeded(status)) {
     spdlog::info("step {}: all steps are done; waiting for the last checkpoint to be committed",
                  session_->step());
-    status = uploader_->Wait(absl::InfiniteFuture());
+  }
+  while (absl::IsDeadlineExceeded(status)) {
+    if (StopRequested()) return FinishStopped();
+    progress_.CheckpointProblem(uploader_->State().problem, Now());
+    status = uploader_->Wait(Now() + kStopPoll);
   }
   if (absl::IsAborted(status)) return Fenced();
   if (status.ok()) return {};
