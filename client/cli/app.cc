@@ -242,7 +242,10 @@ void Tree::AddGenerate() {
       ->add_option("--job", generate_.job,
                    "use this job's newest checkpoint (default: the newest job's)")
       ->excludes(checkpoint);
-  generate->add_option("--prompt", generate_.prompt, "the text to continue")->required();
+  CLI::App* prompt = generate->add_option_group("prompt");
+  prompt->add_option("--prompt", generate_.prompt, "the text to continue, for a byte-level model");
+  prompt->add_option("--prompt-ids", generate_.prompt_ids, "token ids to continue: 1,2,3");
+  prompt->require_option(1);
   generate->add_option("--tokens", generate_.tokens, "how many to add")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();

@@ -37,7 +37,8 @@ int TokenizeCommand(const TokenizeOptions& options);
 struct GenerateOptions {
   std::string checkpoint;  // one of these two
   std::string job;
-  std::string prompt;
+  std::string prompt;      // one of these two
+  std::string prompt_ids;  // "1,2,3"
   int64_t tokens = 200;
   double temperature = 0.8;
   int64_t top_k = 0;

@@ -49,6 +49,7 @@ SpawnOptions GenerateSpawn(const std::string& address, const std::string& checkp
                 absl::StrCat(options.seed)};
   // One argument, as it may begin with a dash; after a bare "--prompt=" the next would be taken.
   if (!options.prompt.empty()) spawn.argv.push_back("--prompt=" + options.prompt);
+  if (!options.prompt_ids.empty()) spawn.argv.push_back("--prompt-ids=" + options.prompt_ids);
   spawn.env = ShortOpenMpSpins();
   return spawn;
 }

@@ -134,7 +134,11 @@ int WaitFor(const GlobalOptions& global, const Access& access, const std::string
     return kExitInterrupted;
   }
   if (!status.ok() && !expired) return Fail(status);
-  if (!last.name().empty()) PrintActedOn(global, last);
+  if (last.name().empty()) {
+    return Fail(absl::DeadlineExceededError(
+        absl::StrCat("the coordinator did not say how ", name, " is doing within --timeout")));
+  }
+  PrintActedOn(global, last);
   if (expired) Note(absl::StrCat(name, " has not finished"));
   if (last.state() == v1::JOB_STATE_FAILED) Hint(absl::StrCat("milepost job describe ", name));
   return ExitCodeOfJob(last.state());

@@ -185,7 +185,9 @@ void LocalRun::OnSignals() {
     ++interrupts_;
     if (interrupts_ == 1) {
       interrupted_at_ = now;
-      report_->Note("stopping: saving a checkpoint (Ctrl-C again to stop at once)");
+      if (!IsTerminal(job_.state())) {
+        report_->Note("stopping: saving a checkpoint (Ctrl-C again to stop at once)");
+      }
       if (supervisor_) supervisor_->Stop("worker", SIGTERM);
     } else if (supervisor_) {
       supervisor_->Stop("", SIGKILL);
@@ -252,11 +254,12 @@ void LocalRun::Stop() {
   StopAndWait("coordinator", kCoordinatorPatience);
 }
 
-std::vector<v1::Checkpoint> LocalRun::Checkpoints() {
-  if (!port_ || interrupts_ > 1 || job_.name().empty()) return {};
+std::optional<std::vector<v1::Checkpoint>> LocalRun::Checkpoints() {
+  if (!port_ || interrupts_ > 1 || job_.name().empty()) return std::nullopt;
   CheckpointClient checkpoints(Connection::To(port_->address(), {.reach = absl::Seconds(1)}));
   auto list = checkpoints.List(job_.name());
-  return list.ok() ? *std::move(list) : std::vector<v1::Checkpoint>();
+  if (!list.ok()) return std::nullopt;
+  return *std::move(list);
 }
 
 std::string LocalRun::Sample(const std::string& prompt) {

@@ -44,8 +44,8 @@ class LocalRun {
   bool interrupted() const { return interrupts_ > 0; }
   bool already_done() const { return already_done_; }
   const v1::Job& job() const { return job_; }
-  // The job's; empty when they cannot be listed.
-  std::vector<v1::Checkpoint> Checkpoints();
+  // The job's; nullopt when they cannot be listed.
+  std::optional<std::vector<v1::Checkpoint>> Checkpoints();
 
  private:
   absl::Status Prepare();

@@ -1,11 +1,9 @@
 // milepost plan
-#include <unistd.h>
-
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/commands.h"
+#include "client/cli/fit.h"
 #include "client/cli/format.h"
 #include "common/exit_codes.h"
 #include "common/spec/parse.h"
@@ -26,39 +24,6 @@ absl::Status ChangeRanks(int ranks, v1::JobSpec* spec) {
   return Annotate(ValidateJobSpec(*spec), absl::StrCat("with --ranks ", ranks));
 }
 
-absl::StatusOr<plan::StepPlan> PlanSpec(const v1::JobSpec& spec) {
-  const int ranks = spec.resources().ranks();
-  const int cores = std::max(1u, std::thread::hardware_concurrency());
-  const int asked = spec.resources().threads_per_rank();
-  const int threads = asked > 0 ? asked : std::max(1, cores / ranks);
-  MP_ASSIGN_OR_RETURN(const plan::PlanOptions options, plan::OptionsFromSpec(spec, threads));
-  return plan::PlanTraining(spec, options);
-}
-
-// What one of `ranks` ranks on this host may use.
-int64_t AvailableBytes(int ranks) {
-  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE) / ranks;
-}
-
-// The largest smaller micro-batch that fits, by more accumulation.
-void SuggestFitting(v1::JobSpec spec, int64_t available) {
-  v1::BatchSpec* batch = spec.mutable_train()->mutable_batch();
-  for (int64_t micro = batch->micro() - 1; micro >= 1; --micro) {
-    if (batch->global() % (micro * spec.resources().ranks()) != 0) continue;
-    batch->set_micro(micro);
-    batch->clear_accumulation();
-    NormalizeJobSpec(&spec);
-    const auto plan = PlanSpec(spec);
-    if (!plan.ok() || plan->arena_bytes > available) continue;
-    return Hint(absl::StrCat("train.batch.micro: ", micro,
-                             " with accumulation: ", batch->accumulation(), " needs ",
-                             HumanBytes(plan->arena_bytes), " per rank and fits"));
-  }
-  Hint(
-      "no smaller micro-batch fits either: shorten data.sequence_length, use more ranks, or make "
-      "the model smaller");
-}
-
 }  // namespace
 
 int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
@@ -68,9 +33,9 @@ int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
     const absl::Status changed = ChangeRanks(*options.ranks, &*spec);
     if (!changed.ok()) return Fail(changed);
   }
-  const auto plan = PlanSpec(*spec);
+  const auto plan = PlanOnHost(*spec);
   if (!plan.ok()) return Fail(plan.status());
-  const int64_t available = AvailableBytes(spec->resources().ranks());
+  const int64_t available = HostBytesPerRank(spec->resources().ranks());
   const plan::PrintOptions print = {.available_bytes = available,
                                     .schedule = global.output == OutputFormat::kWide};
   switch (global.output) {
@@ -83,14 +48,10 @@ int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
     default:
       Print(plan::PlanTable(*plan, print));
   }
-  if (plan->arena_bytes > available) {
-    Note(absl::StrCat("does not fit this host: ", HumanBytes(plan->arena_bytes), " per rank, ",
-                      HumanBytes(available), " there for each of ", spec->resources().ranks(),
-                      " ranks"));
-    SuggestFitting(*spec, available);
-  } else {
-    Hint(absl::StrCat("milepost run ", options.spec));
+  if (const absl::Status fits = CheckFits(*spec, *plan, available); !fits.ok()) {
+    return Fail(fits);
   }
+  Hint(absl::StrCat("milepost run ", options.spec));
   return kExitOk;
 }
 

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/cli/commands.h"
+#include "client/cli/fit.h"
 #include "client/cli/format.h"
 #include "client/cli/local_run.h"
 #include "client/cli/run_report.h"
@@ -30,6 +31,11 @@ absl::Status CheckData(const v1::JobSpec& spec) {
     if (!opened.ok()) return absl::InvalidArgumentError(opened.status().message());
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckMemory(const v1::JobSpec& spec) {
+  MP_ASSIGN_OR_RETURN(const plan::StepPlan plan, PlanOnHost(spec));
+  return CheckFits(spec, plan, HostBytesPerRank(spec.resources().ranks()));
 }
 
 bool IsByteLevel(const v1::JobSpec& spec) {
@@ -119,6 +125,7 @@ int RunCommand(const GlobalOptions& global, const RunOptions& options) {
   const auto spec = LoadJobSpec(options.spec);
   if (!spec.ok()) return Fail(spec.status());
   if (const absl::Status data = CheckData(*spec); !data.ok()) return Fail(data);
+  if (const absl::Status fits = CheckMemory(*spec); !fits.ok()) return Fail(fits);
   const auto report = MakeRunReport(KindFor(global.output));
   LocalRun run(global, options, *spec, report.get());
   absl::Status status = run.Start();

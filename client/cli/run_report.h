@@ -22,7 +22,7 @@ namespace milepost::client {
 // All that is known at the end.
 struct RunSummary {
   v1::Job job;
-  std::vector<v1::Checkpoint> checkpoints;
+  std::optional<std::vector<v1::Checkpoint>> checkpoints;  // nullopt: not known
   absl::Time run_started;
   std::optional<double> unigram_loss;  // nats per token of the validation data
   std::string sample;                  // generated text; empty: none

@@ -132,7 +132,7 @@ RunSummary Summary() {
   v1::Checkpoint checkpoint;
   checkpoint.set_name("checkpoints/1");
   checkpoint.set_step(10);
-  summary.checkpoints = {checkpoint};
+  summary.checkpoints.emplace({checkpoint});
   return summary;
 }
 

@@ -135,6 +135,8 @@ TEST(ParseTest, SaysWhatIsWrongAndWhere) {
        "f.yaml:1: the tag tag:yaml.org,2002:python/object is not supported: remove it"},
       {"name: a\n---\nname: b", "f.yaml:1: several YAML documents in one file: keep one"},
       {"name: a\n bad: [", "f.yaml:2: not valid YAML: illegal map value"},
+      {"data:\n\ttrain: a",
+       "f.yaml:2: not valid YAML: illegal map value (line 2 is indented with a tab: use spaces)"},
       {"name: 'a\x01\nb'\ntrain: {steps: 'a\x02'}",
        "f.yaml:3: train.steps: expected a whole number, got the text \"a?\""},
   };

@@ -4,9 +4,12 @@
 #include <yaml-cpp/exceptions.h>
 #include <yaml-cpp/parser.h>
 
+#include <algorithm>
 #include <sstream>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/spec/parse.h"
 #include "common/status_macros.h"
 
@@ -109,6 +112,17 @@ absl::Status At(absl::string_view filename, int line, absl::string_view problem)
   return absl::InvalidArgumentError(absl::StrCat(filename, ":", line, ": ", problem));
 }
 
+// YAML forbids tabs in indentation, and yaml-cpp then speaks of something else.
+std::string TabHint(absl::string_view text, int line) {
+  const std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
+  for (int i = std::max(0, line - 1); i <= line && i < static_cast<int>(lines.size()); ++i) {
+    const size_t first = lines[i].find_first_not_of(" \t");
+    if (lines[i].substr(0, first).find('\t') == absl::string_view::npos) continue;
+    return absl::StrCat(" (line ", i + 1, " is indented with a tab: use spaces)");
+  }
+  return "";
+}
+
 // yaml-cpp reports its errors by throwing; nothing of it leaves this function.
 absl::Status Drive(absl::string_view text, absl::string_view filename, TreeBuilder* builder) {
   try {
@@ -120,7 +134,8 @@ absl::Status Drive(absl::string_view text, absl::string_view filename, TreeBuild
       return At(filename, 1, "several YAML documents in one file: keep one");
     }
   } catch (const YAML::Exception& error) {
-    return At(filename, error.mark.line + 1, absl::StrCat("not valid YAML: ", error.msg));
+    return At(filename, error.mark.line + 1,
+              absl::StrCat("not valid YAML: ", error.msg, TabHint(text, error.mark.line)));
   }
   return absl::OkStatus();
 }
