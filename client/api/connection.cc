@@ -49,8 +49,20 @@ bool Backoff::Retry(const grpc::Status& status) {
   const double share = std::uniform_real_distribution<double>(0.5, 1)(core_->random);
   const absl::Duration delay = std::min(next_ * share, left);
   next_ = std::min(next_ * 2, absl::Milliseconds(500));
-  return !core_->cancelled_changed.wait_for(lock, absl::ToChronoNanoseconds(delay),
-                                            [&] { return core_->cancelled; });
+  if (core_->channel->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_READY) {
+    return !core_->cancelled_changed.wait_for(lock, absl::ToChronoNanoseconds(delay),
+                                              [&] { return core_->cancelled; });
+  }
+  // gRPC gets on with connecting only while some thread waits in it.
+  const absl::Time end = absl::Now() + delay;
+  bool connected = false;
+  while (!core_->cancelled && !connected && absl::Now() < end) {
+    lock.unlock();
+    const absl::Time slice = std::min(end, absl::Now() + absl::Milliseconds(50));
+    connected = core_->channel->WaitForConnected(absl::ToChronoTime(slice));
+    lock.lock();
+  }
+  return !core_->cancelled;
 }
 
 absl::Status Explained(Connection::Core& core, const grpc::Status& status) {

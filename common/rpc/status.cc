@@ -1,5 +1,8 @@
 #include "common/rpc/status.h"
 
+#include "absl/time/clock.h"
+#include "common/clock.h"
+
 namespace milepost {
 
 namespace {
@@ -33,6 +36,15 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target) {
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+}
+
+void PauseForRetry(grpc::Channel* channel, absl::Duration pause) {
+  const absl::Time end = Clock::Real()->Now() + pause;
+  if (channel->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_READY) {
+    absl::SleepFor(pause);
+  } else {
+    channel->WaitForConnected(absl::ToChronoTime(end));
+  }
 }
 
 }  // namespace milepost

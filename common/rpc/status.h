@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 
 namespace milepost {
 
@@ -20,8 +21,13 @@ absl::Status FromGrpcStatus(const grpc::Status& status);
 inline constexpr int kMaxMessageBytes = 16 << 20;
 
 // A channel of its own connection (not shared with other channels to the same target), so that bulk
-// streams spread over several. Connects in the background; never blocks. Reconnects within 1 s.
+// streams spread over several. Never blocks. Reconnects within 1 s, as long as some thread is in a
+// call on it or in PauseForRetry: gRPC's synchronous API gets on with connecting only there (and
+// else every 5 s).
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target);
+
+// Waits `pause` between two attempts of a call, less when the channel was away and connects.
+void PauseForRetry(grpc::Channel* channel, absl::Duration pause);
 
 }  // namespace milepost
 

@@ -140,9 +140,12 @@ class Scatter {
 
 }  // namespace
 
-CheckpointReader::CheckpointReader(std::unique_ptr<v1::CheckpointService::StubInterface> stub,
-                                   absl::Duration patience, std::function<bool()> give_up)
-    : stub_(std::move(stub)), patience_(patience), give_up_(std::move(give_up)) {}
+CheckpointReader::CheckpointReader(const std::string& coordinator, absl::Duration patience,
+                                   std::function<bool()> give_up)
+    : channel_(MakeChannel(coordinator)),
+      stub_(v1::CheckpointService::NewStub(channel_)),
+      patience_(patience),
+      give_up_(std::move(give_up)) {}
 
 absl::Status CheckpointReader::Retry(const std::function<absl::Status()>& call) {
   const absl::Time deadline = Clock::Real()->Now() + patience_;
@@ -151,7 +154,7 @@ absl::Status CheckpointReader::Retry(const std::function<absl::Status()>& call) 
     absl::Status status = call();
     const bool away = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
     if (!away || Clock::Real()->Now() >= deadline) return status;
-    absl::SleepFor(kRetryAfter);
+    PauseForRetry(channel_.get(), kRetryAfter);
   }
 }
 

@@ -23,8 +23,8 @@ namespace milepost::worker {
 // without an answer (UNAVAILABLE then) or `give_up` answers true (CANCELLED). Thread-safe.
 class CheckpointReader {
  public:
-  CheckpointReader(std::unique_ptr<v1::CheckpointService::StubInterface> stub,
-                   absl::Duration patience, std::function<bool()> give_up);
+  CheckpointReader(const std::string& coordinator, absl::Duration patience,
+                   std::function<bool()> give_up);
 
   absl::StatusOr<v1::CheckpointManifest> Manifest(const std::string& name);
 
@@ -38,6 +38,7 @@ class CheckpointReader {
  private:
   absl::Status Retry(const std::function<absl::Status()>& call);
 
+  const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::CheckpointService::StubInterface> stub_;
   const absl::Duration patience_;
   const std::function<bool()> give_up_;

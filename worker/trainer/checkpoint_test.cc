@@ -224,8 +224,7 @@ class CheckpointTest : public testing::Test {
     return std::make_unique<CheckpointUploader>(service_->address(), Options(0, 1), state_.All());
   }
   CheckpointReader Reader() {
-    return CheckpointReader(v1::CheckpointService::NewStub(MakeChannel(service_->address())),
-                            absl::Seconds(10), [] { return false; });
+    return CheckpointReader(service_->address(), absl::Seconds(10), [] { return false; });
   }
 
   std::unique_ptr<FakeService> service_;

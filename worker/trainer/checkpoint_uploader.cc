@@ -21,6 +21,7 @@ namespace {
 
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(100);
 constexpr absl::Duration kLongestBackoff = absl::Seconds(1);
+constexpr absl::Duration kReconnectSlice = absl::Milliseconds(50);
 constexpr absl::Duration kFullDiskPause = absl::Seconds(2);
 
 state::StateLayout LayoutOf(const std::vector<v1::TensorInfo>& tensors) {
@@ -151,10 +152,25 @@ class CheckpointUploader::Impl {
         continue;
       }
       backoff = std::min(backoff * 2, kLongestBackoff);
-      const auto changed = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return stopping_ || saves_ != save;
-      };
-      mutex_.AwaitWithTimeout(absl::Condition(&changed), pause);
+      PauseFor(pause, save);
+    }
+  }
+
+  // Less when there is a newer Save, or when the coordinator was away and is back.
+  void PauseFor(absl::Duration pause, int64_t save) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto changed = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return stopping_ || saves_ != save;
+    };
+    const absl::Time end = Clock::Real()->Now() + pause;
+    if (uploader_.Connected()) {
+      mutex_.AwaitWithDeadline(absl::Condition(&changed), end);
+      return;
+    }
+    bool connected = false;
+    while (!changed() && !connected && Clock::Real()->Now() < end) {
+      mutex_.Unlock();
+      connected = uploader_.AwaitConnection(std::min(end, Clock::Real()->Now() + kReconnectSlice));
+      mutex_.Lock();
     }
   }
 

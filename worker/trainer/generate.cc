@@ -51,8 +51,7 @@ void Print(int32_t id, bool bytes) {
 }  // namespace
 
 absl::Status Generate(const GenerateRequest& request) {
-  CheckpointReader reader(v1::CheckpointService::NewStub(MakeChannel(request.coordinator)),
-                          kPatience, [] { return false; });
+  CheckpointReader reader(request.coordinator, kPatience, [] { return false; });
   MP_ASSIGN_OR_RETURN(v1::CheckpointManifest manifest, reader.Manifest(request.checkpoint));
   v1::ModelSpec model;
   MP_RETURN_IF_ERROR(

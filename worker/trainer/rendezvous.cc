@@ -52,6 +52,7 @@ absl::Status RendezvousStore::Put(absl::string_view key, absl::string_view value
   request.set_value(std::string(value));
   return Retry(Clock::Real()->Now() + put_timeout_, [&](absl::Time deadline) {
     grpc::ClientContext context;
+    context.set_wait_for_ready(true);
     context.set_deadline(absl::ToChronoTime(deadline));
     v1::PutKeyResponse response;
     return Annotate(FromGrpcStatus(stub_->PutKey(&context, request, &response)), "rendezvous");
@@ -66,6 +67,7 @@ absl::StatusOr<std::string> RendezvousStore::Get(absl::string_view key, absl::Ti
   v1::GetKeyResponse response;
   MP_RETURN_IF_ERROR(Retry(deadline, [&](absl::Time slice) {
     grpc::ClientContext context;
+    context.set_wait_for_ready(true);
     context.set_deadline(absl::ToChronoTime(slice));
     return Annotate(FromGrpcStatus(stub_->GetKey(&context, request, &response)), "rendezvous");
   }));

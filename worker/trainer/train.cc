@@ -89,8 +89,7 @@ absl::Status Trainer::Meet() {
 }
 
 std::optional<TrainerExit> Trainer::Restore() {
-  CheckpointReader reader(v1::CheckpointService::NewStub(MakeChannel(message_.coordinator())),
-                          kRestorePatience, StopRequested);
+  CheckpointReader reader(message_.coordinator(), kRestorePatience, StopRequested);
   const absl::Time begin = Now();
   auto manifest = reader.Manifest(start_.checkpoint());
   absl::Status status = manifest.status();

@@ -77,6 +77,12 @@ void Uploader::Connect() {
   stub_ = v1::CheckpointService::NewStub(channels_[0]);
 }
 
+bool Uploader::Connected() { return channels_[0]->GetState(true) == GRPC_CHANNEL_READY; }
+
+bool Uploader::AwaitConnection(absl::Time deadline) {
+  return channels_[0]->WaitForConnected(absl::ToChronoTime(deadline));
+}
+
 void Uploader::Cancel() {
   absl::MutexLock lock(&mutex_);
   cancelled_ = true;

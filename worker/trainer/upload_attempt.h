@@ -50,6 +50,9 @@ class Uploader {
 
   // Blocks; every call in it has a deadline, so that a silent coordinator is kRetry.
   UploadResult Run(const Upload& upload);
+  // Between Runs, on their thread. gRPC gets on with connecting only while some thread waits in it.
+  bool Connected();
+  bool AwaitConnection(absl::Time deadline);
   // Ends a Run in progress, and all later ones, at once (kRetry). Any thread.
   void Cancel();
 
