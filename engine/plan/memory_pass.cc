@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -93,7 +94,32 @@ Packing Pack(const StepPlan& plan, const std::vector<Lifetime>& lifetimes,
   return packing;
 }
 
-// The best of a few greedy orders: no single one packs every model tightly.
+// The bytes that live at the fullest position: no packing needs less.
+int64_t MostLive(const StepPlan& plan, const std::vector<Lifetime>& lifetimes) {
+  std::map<int32_t, int64_t> changes;
+  for (const Lifetime& lifetime : lifetimes) {
+    const int64_t bytes = RoundUp(plan.buffers[lifetime.buffer].bytes);
+    changes[lifetime.first] += bytes;
+    changes[lifetime.last + 1] -= bytes;
+  }
+  int64_t live = 0;
+  int64_t most = 0;
+  for (const auto& [position, change] : changes) most = std::max(most, live += change);
+  return most;
+}
+
+// What reaches the top comes first in the next packing.
+void RaiseHighest(const StepPlan& plan, const std::vector<Lifetime>& lifetimes,
+                  const Packing& packing, std::vector<int32_t>& order) {
+  std::stable_partition(order.begin(), order.end(), [&](int32_t i) {
+    return packing.offsets[i] + RoundUp(plan.buffers[lifetimes[i].buffer].bytes) == packing.bytes;
+  });
+}
+
+constexpr int kRepacks = 16;
+
+// The best of a few greedy orders, each mended a few times: no single one packs every model
+// tightly.
 Packing BestPacking(const StepPlan& plan, const std::vector<Lifetime>& lifetimes) {
   const auto bytes = [&](int32_t i) { return plan.buffers[lifetimes[i].buffer].bytes; };
   const auto length = [&](int32_t i) {
@@ -104,6 +130,7 @@ Packing BestPacking(const StepPlan& plan, const std::vector<Lifetime>& lifetimes
       [&](int32_t i) { return bytes(i) * length(i); },          // by area in the plan
       [&](int32_t i) { return int64_t{-lifetimes[i].first}; },  // as they come
   };
+  const int64_t floor = MostLive(plan, lifetimes);
   Packing best;
   for (const auto& key : keys) {
     std::vector<int32_t> order(lifetimes.size());
@@ -111,8 +138,12 @@ Packing BestPacking(const StepPlan& plan, const std::vector<Lifetime>& lifetimes
     std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
       return key(a) != key(b) ? key(a) > key(b) : bytes(a) > bytes(b);
     });
-    Packing packing = Pack(plan, lifetimes, order);
-    if (best.offsets.empty() || packing.bytes < best.bytes) best = std::move(packing);
+    for (int repack = 0; repack <= kRepacks; ++repack) {
+      Packing packing = Pack(plan, lifetimes, order);
+      RaiseHighest(plan, lifetimes, packing, order);
+      if (best.offsets.empty() || packing.bytes < best.bytes) best = std::move(packing);
+      if (best.bytes == floor) return best;
+    }
   }
   return best;
 }
