@@ -11,6 +11,7 @@
 #include "client/cli/run_report.h"
 #include "client/cli/unigram.h"
 #include "common/exit_codes.h"
+#include "common/spec/model_sizes.h"
 #include "common/spec/parse.h"
 #include "common/status_macros.h"
 #include "engine/data/dataset.h"
@@ -24,7 +25,7 @@ constexpr int kPromptBytes = 24;
 // Opens the data as a trainer would: what is wrong with it is said before anything starts.
 absl::Status CheckData(const v1::JobSpec& spec) {
   const data::DatasetOptions options = {.sequence_length = spec.data().sequence_length(),
-                                        .vocabulary = spec.model().gpt2().vocabulary()};
+                                        .vocabulary = SizesOf(spec.model()).vocabulary};
   for (const std::string& path : {spec.data().train(), spec.data().validation()}) {
     if (path.empty()) continue;
     const auto opened = data::TokenDataset::Open(path, options);
@@ -39,7 +40,7 @@ absl::Status CheckMemory(const v1::JobSpec& spec) {
 }
 
 bool IsByteLevel(const v1::JobSpec& spec) {
-  if (spec.model().gpt2().vocabulary() != kByteVocabulary) return false;
+  if (SizesOf(spec.model()).vocabulary != kByteVocabulary) return false;
   const auto file = data::TokenFile::Open(spec.data().train());
   return file.ok() && (*file)->type() == data::TokenType::kUint8;
 }
@@ -146,7 +147,7 @@ int RunCommand(const GlobalOptions& global, const RunOptions& options) {
   }
   summary.job = run.job();
   const auto unigram = UnigramLoss(spec->data().train(), spec->data().validation(),
-                                   spec->model().gpt2().vocabulary());
+                                   SizesOf(spec->model()).vocabulary);
   if (unigram.ok()) summary.unigram_loss = *unigram;
   report->Finished(summary);
   ExplainFailure(run.job());

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "common/spec/model_sizes.h"
 #include "common/spec/validate.h"
 #include "milepost/v1/job_spec.pb.h"
 
@@ -45,6 +46,24 @@ void DeriveBatch(int32_t ranks, v1::BatchSpec* batch) {
   micro ? batch->set_accumulation(third) : batch->set_micro(third);
 }
 
+void NormalizeLlama(v1::LlamaSpec* llama) {
+  MP_DEFAULT(llama, kv_heads, llama->heads());
+  if (llama->heads() > 0 && llama->width() % llama->heads() == 0) {
+    MP_DEFAULT(llama, head_dim, llama->width() / llama->heads());
+  }
+  MP_DEFAULT(llama, rope_theta, 10000.0);
+  if (llama->has_rope_scaling()) {
+    v1::RopeScalingSpec* scaling = llama->mutable_rope_scaling();
+    MP_DEFAULT(scaling, factor, 8.0);
+    MP_DEFAULT(scaling, low_freq_factor, 1.0);
+    MP_DEFAULT(scaling, high_freq_factor, 4.0);
+    MP_DEFAULT(scaling, original_context, 8192);
+  }
+  MP_DEFAULT(llama, norm_epsilon, 1e-5);
+  MP_DEFAULT(llama, tied, false);
+  MP_DEFAULT(llama, qkv_bias, false);
+}
+
 void NormalizeTrain(int32_t ranks, v1::TrainSpec* train) {
   MP_DEFAULT(train, seed, 0);
   MP_DEFAULT_ENUM(train, precision, v1::PRECISION_BF16);
@@ -75,7 +94,10 @@ void NormalizeTrain(int32_t ranks, v1::TrainSpec* train) {
 
 void NormalizeJobSpec(v1::JobSpec* spec) {
   v1::DataSpec* data = spec->mutable_data();
-  if (spec->model().has_gpt2()) MP_DEFAULT(data, sequence_length, spec->model().gpt2().context());
+  if (spec->model().has_llama()) NormalizeLlama(spec->mutable_model()->mutable_llama());
+  if (spec->model().family_case() != v1::ModelSpec::FAMILY_NOT_SET) {
+    MP_DEFAULT(data, sequence_length, SizesOf(spec->model()).context);
+  }
 
   v1::ResourceSpec* resources = spec->mutable_resources();
   MP_DEFAULT(resources, ranks, 1);

@@ -151,6 +151,9 @@ class Converter {
       case FieldDescriptor::CPPTYPE_DOUBLE:
         if (auto v = Double(value, path)) reflection->SetDouble(message, field, *v);
         break;
+      case FieldDescriptor::CPPTYPE_BOOL:
+        if (auto v = Bool(value, path)) reflection->SetBool(message, field, *v);
+        break;
       case FieldDescriptor::CPPTYPE_ENUM:
         if (auto v = Enum(value, path, *field->enum_type())) {
           reflection->SetEnumValue(message, field, *v);
@@ -195,6 +198,14 @@ class Converter {
       return parsed;
     }
     Problem(value.line, path, absl::StrCat("expected a number, got ", Shown(value)));
+    return std::nullopt;
+  }
+
+  std::optional<bool> Bool(const YamlNode& value, const std::string& path) {
+    const bool plain = value.kind == YamlNode::Kind::kScalar && !value.quoted;
+    if (plain && value.scalar == "true") return true;
+    if (plain && value.scalar == "false") return false;
+    Problem(value.line, path, absl::StrCat("expected true or false, got ", Shown(value)));
     return std::nullopt;
   }
 

@@ -240,6 +240,19 @@ TEST(ParseTest, PrintedSpecsReadBackTheSame) {
   }
 }
 
+TEST(ParseTest, TruthIsTrueOrFalse) {
+  const auto spec = ParseJobSpecYaml("model: {llama: {tied: true, qkv_bias: false}}", "f.yaml");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_TRUE(spec->model().llama().tied());
+  EXPECT_TRUE(spec->model().llama().has_qkv_bias());
+  EXPECT_FALSE(spec->model().llama().qkv_bias());
+  for (const char* other : {"yes", "'true'", "1", "True", "[]"}) {
+    const auto bad =
+        ParseJobSpecYaml(absl::StrCat("model: {llama: {tied: ", other, "}}"), "f.yaml");
+    EXPECT_THAT(bad.status().message(), ::testing::HasSubstr("expected true or false")) << other;
+  }
+}
+
 TEST(ReadJobSpecFileTest, FillsInNameAndAbsolutePaths) {
   const TempDir dir;
   const std::string path =

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "common/spec/model_sizes.h"
 #include "milepost/v1/error_details.pb.h"
 #include "milepost/v1/job_spec.pb.h"
 
@@ -54,12 +55,7 @@ void CheckName(const std::string& name, Checker* check) {
                                   name.size(), " characters"));
 }
 
-void CheckModel(const v1::ModelSpec& model, Checker* check) {
-  if (!model.has_gpt2()) {
-    check->Add("model", "expected a model family: give model.gpt2");
-    return;
-  }
-  const v1::Gpt2Spec& gpt2 = model.gpt2();
+void CheckGpt2(const v1::Gpt2Spec& gpt2, Checker* check) {
   check->Int("model.gpt2.layers", gpt2.layers(), 1, 1024);
   const bool width = check->Int("model.gpt2.width", gpt2.width(), 1, 65536);
   const bool heads = check->Int("model.gpt2.heads", gpt2.heads(), 1, 1024);
@@ -70,6 +66,61 @@ void CheckModel(const v1::ModelSpec& model, Checker* check) {
   check->Int("model.gpt2.context", gpt2.context(), 1, 1 << 20);
   check->Int("model.gpt2.vocabulary", gpt2.vocabulary(), 2, 1 << 24);
   check->Real("model.gpt2.dropout", gpt2.dropout(), 0, 1, "[)");
+}
+
+void CheckRopeScaling(const v1::RopeScalingSpec& scaling, Checker* check) {
+  check->Real("model.llama.rope_scaling.factor", scaling.factor(), 1, 1e6);
+  const bool low = check->Real("model.llama.rope_scaling.low_freq_factor",
+                               scaling.low_freq_factor(), 0, 1e6, "(]");
+  const bool high = check->Real("model.llama.rope_scaling.high_freq_factor",
+                                scaling.high_freq_factor(), 0, 1e6, "(]");
+  if (low && high && scaling.high_freq_factor() <= scaling.low_freq_factor()) {
+    check->Add("model.llama.rope_scaling.high_freq_factor",
+               absl::StrCat("must be above low_freq_factor (", scaling.low_freq_factor(), "), got ",
+                            scaling.high_freq_factor()));
+  }
+  check->Int("model.llama.rope_scaling.original_context", scaling.original_context(), 1, 1 << 24);
+}
+
+void CheckLlamaHeads(const v1::LlamaSpec& llama, Checker* check) {
+  const bool heads = check->Int("model.llama.heads", llama.heads(), 1, 1024);
+  const bool kv = check->Int("model.llama.kv_heads", llama.kv_heads(), 1, 1024);
+  if (heads && kv && llama.heads() % llama.kv_heads() != 0) {
+    check->Add("model.llama.kv_heads", absl::StrCat("must divide heads: ", llama.heads(),
+                                                    " is not a multiple of ", llama.kv_heads()));
+  }
+  if (!llama.has_head_dim()) {  // the default is width / heads
+    check->Add("model.llama.head_dim",
+               absl::StrCat("give it, as heads (", llama.heads(), ") does not divide the width (",
+                            llama.width(), ")"));
+  } else if (llama.head_dim() < 8 || llama.head_dim() > 256 || llama.head_dim() % 8 != 0) {
+    check->Add("model.llama.head_dim",
+               absl::StrCat("expected a multiple of 8 from 8 to 256, got ", llama.head_dim()));
+  }
+}
+
+void CheckLlama(const v1::LlamaSpec& llama, Checker* check) {
+  check->Int("model.llama.layers", llama.layers(), 1, 1024);
+  check->Int("model.llama.width", llama.width(), 1, 65536);
+  CheckLlamaHeads(llama, check);
+  check->Int("model.llama.hidden", llama.hidden(), 1, 1 << 20);
+  check->Int("model.llama.context", llama.context(), 1, 1 << 20);
+  check->Int("model.llama.vocabulary", llama.vocabulary(), 2, 1 << 24);
+  check->Real("model.llama.rope_theta", llama.rope_theta(), 1, 1e12);
+  if (llama.has_rope_scaling()) CheckRopeScaling(llama.rope_scaling(), check);
+  check->Real("model.llama.norm_epsilon", llama.norm_epsilon(), 0, 1, "(]");
+}
+
+void CheckModel(const v1::ModelSpec& model, Checker* check) {
+  switch (model.family_case()) {
+    case v1::ModelSpec::kGpt2:
+      return CheckGpt2(model.gpt2(), check);
+    case v1::ModelSpec::kLlama:
+      return CheckLlama(model.llama(), check);
+    case v1::ModelSpec::FAMILY_NOT_SET:
+      break;
+  }
+  check->Add("model", "expected a model family: give model.gpt2 or model.llama");
 }
 
 void CheckPath(absl::string_view field, const std::string& path, Checker* check) {
@@ -101,11 +152,12 @@ void CheckData(const v1::JobSpec& spec, Checker* check) {
     CheckPath("data.train", data.train(), check);
   }
   if (!data.validation().empty()) CheckPath("data.validation", data.validation(), check);
-  if (!spec.model().has_gpt2()) return;
-  const int64_t context = spec.model().gpt2().context();
-  if (data.sequence_length() < 1 || data.sequence_length() > context) {
-    check->Add("data.sequence_length", absl::StrCat("expected 1 to model.gpt2.context (", context,
-                                                    "), got ", data.sequence_length()));
+  if (spec.model().family_case() == v1::ModelSpec::FAMILY_NOT_SET) return;
+  const ModelSizes model = SizesOf(spec.model());
+  if (data.sequence_length() < 1 || data.sequence_length() > model.context) {
+    check->Add("data.sequence_length",
+               absl::StrCat("expected 1 to model.", model.family, ".context (", model.context,
+                            "), got ", data.sequence_length()));
   }
 }
 

@@ -57,7 +57,7 @@ TEST(NormalizeTest, FillsInEveryDefault) {
   EXPECT_EQ(spec.restart().backoff_seconds(), 1.0);
 }
 
-// Fields with presence and enums that are still absent.
+// Fields with presence and enums that are still absent; of a choice, one is enough.
 void CollectAbsent(const google::protobuf::Message& message, std::vector<std::string>* absent) {
   const auto* reflection = message.GetReflection();
   const auto* type = message.GetDescriptor();
@@ -65,6 +65,11 @@ void CollectAbsent(const google::protobuf::Message& message, std::vector<std::st
     const auto* field = type->field(i);
     using Field = google::protobuf::FieldDescriptor;
     const bool is_enum = field->cpp_type() == Field::CPPTYPE_ENUM;
+    const auto* choice = field->real_containing_oneof();
+    if (choice != nullptr && reflection->HasOneof(message, choice) &&
+        !reflection->HasField(message, field)) {
+      continue;
+    }
     if ((field->has_presence() || is_enum) && !reflection->HasField(message, field)) {
       absent->push_back(field->full_name());
     } else if (field->cpp_type() == Field::CPPTYPE_MESSAGE) {
@@ -81,6 +86,37 @@ TEST(NormalizeTest, LeavesNoFieldUnsetAndIsIdempotent) {
   const JobSpec once = spec;
   NormalizeJobSpec(&spec);
   EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(spec, once));
+}
+
+JobSpec WithLlama(const std::function<void(v1::LlamaSpec*)>& change = [](v1::LlamaSpec*) {}) {
+  return Normalized([&](JobSpec* s) {
+    v1::LlamaSpec* llama = s->mutable_model()->mutable_llama();
+    llama->set_layers(2);
+    llama->set_width(64);
+    llama->set_heads(4);
+    llama->set_hidden(96);
+    llama->set_context(48);
+    llama->set_vocabulary(256);
+    llama->mutable_rope_scaling();
+    change(llama);
+  });
+}
+
+TEST(NormalizeTest, FillsInLlamasDefaults) {
+  const JobSpec spec = WithLlama();
+  EXPECT_THAT(CheckJobSpec(spec), IsEmpty());
+  std::vector<std::string> absent;
+  CollectAbsent(spec, &absent);
+  EXPECT_THAT(absent, IsEmpty());
+  const v1::LlamaSpec& llama = spec.model().llama();
+  EXPECT_EQ(llama.kv_heads(), 4);
+  EXPECT_EQ(llama.head_dim(), 16);
+  EXPECT_EQ(llama.rope_theta(), 10000);
+  EXPECT_EQ(llama.rope_scaling().factor(), 8);
+  EXPECT_EQ(llama.norm_epsilon(), 1e-5);
+  EXPECT_EQ(spec.data().sequence_length(), 48);
+  EXPECT_FALSE(
+      WithLlama([](auto* m) { m->clear_rope_scaling(); }).model().llama().has_rope_scaling());
 }
 
 TEST(NormalizeTest, ConstantScheduleEndsAtItsPeak) {
@@ -140,6 +176,47 @@ struct Case {
   const char* field;
   std::function<void(JobSpec*)> change;
 };
+
+TEST(CheckTest, FindsEachBrokenRuleOfLlama) {
+  const std::vector<std::pair<const char*, std::function<void(v1::LlamaSpec*)>>> cases = {
+      {"model.llama.layers", [](auto* m) { m->set_layers(0); }},
+      {"model.llama.width",
+       [](auto* m) {
+         m->set_width(65600);
+         m->set_head_dim(8);
+       }},
+      {"model.llama.heads",
+       [](auto* m) {
+         m->set_heads(1028);
+         m->set_head_dim(8);
+         m->set_kv_heads(1);
+       }},
+      {"model.llama.kv_heads", [](auto* m) { m->set_kv_heads(3); }},
+      {"model.llama.kv_heads", [](auto* m) { m->set_kv_heads(0); }},
+      {"model.llama.head_dim", [](auto* m) { m->set_head_dim(12); }},
+      {"model.llama.head_dim", [](auto* m) { m->set_head_dim(264); }},
+      {"model.llama.head_dim", [](auto* m) { m->set_heads(5); }},
+      {"model.llama.hidden", [](auto* m) { m->set_hidden(0); }},
+      {"model.llama.context", [](auto* m) { m->set_context(1 << 21); }},
+      {"model.llama.vocabulary", [](auto* m) { m->set_vocabulary(1); }},
+      {"model.llama.rope_theta", [](auto* m) { m->set_rope_theta(0.5); }},
+      {"model.llama.rope_theta", [](auto* m) { m->set_rope_theta(kNan); }},
+      {"model.llama.norm_epsilon", [](auto* m) { m->set_norm_epsilon(0); }},
+      {"model.llama.rope_scaling.factor",
+       [](auto* m) { m->mutable_rope_scaling()->set_factor(0.5); }},
+      {"model.llama.rope_scaling.low_freq_factor",
+       [](auto* m) { m->mutable_rope_scaling()->set_low_freq_factor(0); }},
+      {"model.llama.rope_scaling.high_freq_factor",
+       [](auto* m) { m->mutable_rope_scaling()->set_high_freq_factor(1); }},
+      {"model.llama.rope_scaling.original_context",
+       [](auto* m) { m->mutable_rope_scaling()->set_original_context(0); }},
+  };
+  for (const auto& [field, change] : cases) {
+    const auto violations = CheckJobSpec(WithLlama(change));
+    ASSERT_EQ(violations.size(), 1u) << field;
+    EXPECT_EQ(violations[0].field, field);
+  }
+}
 
 TEST(CheckTest, FindsEachBrokenRule) {
   const std::vector<Case> cases = {

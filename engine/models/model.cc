@@ -9,6 +9,8 @@ absl::StatusOr<graph::Graph> BuildModel(const v1::ModelSpec& spec, const ModelOp
   switch (spec.family_case()) {
     case v1::ModelSpec::kGpt2:
       return BuildGpt2(spec.gpt2(), options);
+    case v1::ModelSpec::kLlama:
+      return absl::UnimplementedError("model.llama: cannot be built yet");
     case v1::ModelSpec::FAMILY_NOT_SET:
       break;
   }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/spec/model_sizes.h"
 #include "common/status_macros.h"
 #include "engine/graph/autodiff.h"
 #include "engine/models/model.h"
@@ -37,7 +38,7 @@ absl::Status CheckOptions(const PlanOptions& options) {
 absl::StatusOr<graph::Graph> Build(const v1::ModelSpec& model, models::Mode mode,
                                    const PlanOptions& options) {
   const int64_t rows = options.micro_batch * options.sequence;
-  const int64_t vocabulary = model.gpt2().vocabulary();
+  const int64_t vocabulary = SizesOf(model).vocabulary;
   return models::BuildModel(
       model, {.mode = mode,
               .compute_dtype = options.compute_dtype,
@@ -91,12 +92,12 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
       .accumulation = triple.accumulation,
       .threads = threads,
   };
-  const v1::Gpt2Spec& model = spec.model().gpt2();
+  const ModelSizes model = SizesOf(spec.model());
   const int64_t chunk_rows =
-      LmHeadChunkRows(options.micro_batch * options.sequence, model.vocabulary(),
+      LmHeadChunkRows(options.micro_batch * options.sequence, model.vocabulary,
                       options.compute_dtype, options.lm_head_chunk_bytes);
   options.min_matmul_workspace_bytes = MatmulWorkspaceReserve(
-      threads, options.compute_dtype, chunk_rows, model.width(), model.vocabulary());
+      threads, options.compute_dtype, chunk_rows, model.width, model.vocabulary);
   return options;
 }
 

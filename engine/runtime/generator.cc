@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "common/spec/model_sizes.h"
 #include "common/status_macros.h"
 #include "engine/kernels/cpu/elementwise.h"
 #include "engine/plan/planner.h"
@@ -49,8 +50,9 @@ class GeneratorImpl : public Generator {
 };
 
 absl::Status GeneratorImpl::Open(const v1::ModelSpec& model, v1::Precision precision, int threads) {
-  context_ = model.gpt2().context();
-  vocabulary_ = model.gpt2().vocabulary();
+  const ModelSizes sizes = SizesOf(model);
+  context_ = sizes.context;
+  vocabulary_ = sizes.vocabulary;
   plan::PlanOptions options;
   options.compute_dtype =
       precision == v1::PRECISION_BF16 ? graph::DType::kBF16 : graph::DType::kF32;

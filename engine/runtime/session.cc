@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/check.h"
+#include "common/spec/model_sizes.h"
 #include "common/spec/validate.h"
 #include "common/status_macros.h"
 #include "engine/comm/communicator.h"
@@ -78,7 +79,7 @@ absl::Status TrainingSessionImpl::Open() {
 
 absl::Status TrainingSessionImpl::OpenData() {
   const data::DatasetOptions options{.sequence_length = spec_.data().sequence_length(),
-                                     .vocabulary = spec_.model().gpt2().vocabulary()};
+                                     .vocabulary = SizesOf(spec_.model()).vocabulary};
   MP_ASSIGN_OR_RETURN(train_data_, data::TokenDataset::Open(spec_.data().train(), options));
   if (spec_.data().validation().empty()) return absl::OkStatus();
   MP_ASSIGN_OR_RETURN(validation_data_,

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/rpc/status.h"
+#include "common/spec/model_sizes.h"
 #include "common/spec/parse.h"
 #include "common/status_macros.h"
 #include "worker/trainer/checkpoint_reader.h"
@@ -60,7 +61,7 @@ absl::Status Generate(const GenerateRequest& request) {
                       runtime::Generator::Create(model, v1::PRECISION_FP32, request.threads));
   MP_RETURN_IF_ERROR(reader.Read(manifest, generator->tensors(), generator->LoadTargets()));
   MP_RETURN_IF_ERROR(generator->FinishLoad());
-  const bool bytes = model.gpt2().vocabulary() == kByteVocabulary;
+  const bool bytes = SizesOf(model).vocabulary == kByteVocabulary;
   MP_ASSIGN_OR_RETURN(std::vector<int32_t> prompt, PromptIds(request, bytes));
   for (int32_t id : prompt) Print(id, bytes);
   MP_RETURN_IF_ERROR(

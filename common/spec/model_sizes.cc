@@ -1,0 +1,30 @@
+#include "common/spec/model_sizes.h"
+
+#include "milepost/v1/job_spec.pb.h"
+
+namespace milepost {
+namespace {
+
+template <typename Family>
+ModelSizes Sizes(const char* name, const Family& family) {
+  return {.family = name,
+          .vocabulary = family.vocabulary(),
+          .width = family.width(),
+          .context = family.context()};
+}
+
+}  // namespace
+
+ModelSizes SizesOf(const v1::ModelSpec& model) {
+  switch (model.family_case()) {
+    case v1::ModelSpec::kGpt2:
+      return Sizes("gpt2", model.gpt2());
+    case v1::ModelSpec::kLlama:
+      return Sizes("llama", model.llama());
+    case v1::ModelSpec::FAMILY_NOT_SET:
+      break;
+  }
+  return {};
+}
+
+}  // namespace milepost
