@@ -1,0 +1,146 @@
+#include "engine/state/safetensors.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+#include "engine/state/safetensors_index.h"
+
+namespace milepost::state {
+namespace {
+
+float Bf16ToF32(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+
+template <float (*kWiden)(uint16_t)>
+void Widen(const char* source, int64_t count, float* out) {
+  for (int64_t i = 0; i < count; ++i) {
+    uint16_t bits;  // the file's data may lie at any offset
+    std::memcpy(&bits, source + 2 * i, sizeof(bits));
+    out[i] = kWiden(bits);
+  }
+}
+
+}  // namespace
+
+float F16ToF32(uint16_t bits) {
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
+  const uint32_t exponent = (bits >> 10) & 0x1f;
+  const uint32_t fraction = bits & 0x3ff;
+  if (exponent == 0) {  // zero and subnormals: fraction * 2^-24
+    const float magnitude = static_cast<float>(fraction) * 0x1p-24F;
+    return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(magnitude));
+  }
+  const uint32_t wide = exponent == 0x1f ? 0xff : exponent + 127 - 15;
+  return std::bit_cast<float>(sign | wide << 23 | fraction << 13);
+}
+
+absl::StatusOr<std::shared_ptr<const SafetensorsFile>> SafetensorsFile::Open(
+    const std::string& path) {
+  // Not blocking: a FIFO without a writer would hold the open for ever.
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
+  const absl::Cleanup close_file = [fd] { close(fd); };
+  struct stat info;
+  if (fstat(fd, &info) != 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot stat ", path));
+  if (!S_ISREG(info.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": not a regular file"));
+  }
+  if (info.st_size == 0) return absl::DataLossError(absl::StrCat(path, ": empty file"));
+  const auto size = static_cast<size_t>(info.st_size);
+  void* mapping = mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
+  if (mapping == MAP_FAILED) return absl::ErrnoToStatus(errno, absl::StrCat("cannot map ", path));
+  std::shared_ptr<SafetensorsFile> file(new SafetensorsFile);
+  file->path_ = path;
+  file->mapping_ = mapping;
+  file->mapping_bytes_ = size;
+  const char* bytes = static_cast<const char*>(mapping);
+  auto header = ParseSafetensorsHeader({bytes, size}, info.st_size);
+  if (!header.ok()) return Annotate(header.status(), path);
+  file->header_ = *std::move(header);
+  file->data_ = bytes + file->header_.data_offset;
+  for (const SafetensorsTensor& tensor : file->header_.tensors) {
+    file->by_name_.emplace(tensor.name, &tensor);
+  }
+  return file;
+}
+
+SafetensorsFile::~SafetensorsFile() {
+  if (mapping_ != nullptr) munmap(mapping_, mapping_bytes_);
+}
+
+const SafetensorsTensor* SafetensorsFile::Find(absl::string_view name) const {
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : found->second;
+}
+
+absl::Status SafetensorsFile::ReadF32(const SafetensorsTensor& tensor, int64_t begin, int64_t end,
+                                      float* out) const {
+  MP_CHECK(begin >= 0 && begin <= end && end <= tensor.elements) << tensor.name;
+  const int64_t count = end - begin;
+  const char* source = data_ + tensor.begin + begin * SafetensorsElementBytes(tensor.dtype);
+  if (tensor.dtype == "F32") {
+    std::memcpy(out, source, static_cast<size_t>(count) * sizeof(float));
+  } else if (tensor.dtype == "BF16") {
+    Widen<Bf16ToF32>(source, count, out);
+  } else if (tensor.dtype == "F16") {
+    Widen<F16ToF32>(source, count, out);
+  } else {
+    return absl::InvalidArgumentError(absl::StrCat(path_, ": tensor ", tensor.name, " is ",
+                                                   tensor.dtype,
+                                                   "; parameters are read from F32, F16 or BF16"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<const SafetensorsFolder>> SafetensorsFolder::Open(
+    const std::string& folder) {
+  auto result = std::make_unique<SafetensorsFolder>();
+  result->path_ = folder;
+  const std::string index = absl::StrCat(folder, "/", kSafetensorsIndex);
+  if (access(index.c_str(), F_OK) != 0) {
+    const std::string path = absl::StrCat(folder, "/", kSafetensorsFile);
+    auto file = SafetensorsFile::Open(path);
+    if (absl::IsNotFound(file.status())) {
+      return absl::NotFoundError(
+          absl::StrCat(folder, ": holds neither ", kSafetensorsFile, " nor ", kSafetensorsIndex));
+    }
+    MP_RETURN_IF_ERROR(file.status());
+    for (const SafetensorsTensor& tensor : (*file)->header().tensors) {
+      result->tensors_[tensor.name] = {*file, &tensor};
+    }
+    return result;
+  }
+  MP_ASSIGN_OR_RETURN(const auto weight_map, ReadSafetensorsIndex(index));
+  std::map<std::string, std::shared_ptr<const SafetensorsFile>> files;
+  for (const auto& [name, file_name] : weight_map) {
+    auto& file = files[file_name];
+    if (file == nullptr) {
+      MP_ASSIGN_OR_RETURN(file, SafetensorsFile::Open(absl::StrCat(folder, "/", file_name)));
+    }
+    const SafetensorsTensor* tensor = file->Find(name);
+    if (tensor == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(index, ": it says that ", file_name, " holds ",
+                                                     name, ", which it does not"));
+    }
+    result->tensors_[name] = {file, tensor};
+  }
+  return result;
+}
+
+const SafetensorsFolder::Place* SafetensorsFolder::Find(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? nullptr : &found->second;
+}
+
+}  // namespace milepost::state
