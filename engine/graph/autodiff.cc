@@ -89,7 +89,8 @@ using Rule = absl::Status (*)(Backward&, const Op&);
 absl::Status EmbeddingRule(Backward& backward, const Op& op) {
   MP_ASSIGN_OR_RETURN(const ValueId dx, backward.RequireGradient(op, op.outputs[0].value));
   const Output dwte = backward.ParameterGradient(op.inputs[1]);
-  const Output dwpe = backward.ParameterGradient(op.inputs[2]);
+  const bool learned = op.inputs[2] != kNoValue;
+  const Output dwpe = learned ? backward.ParameterGradient(op.inputs[2]) : Output{};
   backward.Emit(op, OpKind::kEmbeddingBackward, {op.inputs[0], dx}, {dwte, dwpe});
   return absl::OkStatus();
 }
@@ -132,16 +133,46 @@ absl::Status ResidualLayerNormRule(Backward& backward, const Op& op) {
   return backward.SetGradient(op, delta, dropout ? ddelta : dx);
 }
 
+absl::Status RmsNormRule(Backward& backward, const Op& op) {
+  const ValueId x = op.inputs[0];
+  const ValueId gamma = op.inputs[1];
+  MP_ASSIGN_OR_RETURN(const ValueId dy, backward.RequireGradient(op, op.outputs[0].value));
+  const ValueId dsum = backward.Gradient(x);
+  const ValueId dx = backward.NewGradient(x);
+  const Output dgamma = backward.ParameterGradient(gamma);
+  backward.Emit(op, OpKind::kRmsNormBackward, {x, gamma, op.outputs[1].value, dy, dsum},
+                {{.value = dx, .may_overwrite = dsum != kNoValue ? dsum : dy}, dgamma});
+  backward.ReplaceGradient(x, dx);
+  return absl::OkStatus();
+}
+
+absl::Status ResidualRmsNormRule(Backward& backward, const Op& op) {
+  const ValueId residual = op.inputs[0];
+  const ValueId gamma = op.inputs[2];
+  const ValueId sum = op.outputs[0].value;
+  MP_ASSIGN_OR_RETURN(const ValueId dy, backward.RequireGradient(op, op.outputs[1].value));
+  const ValueId dsum = backward.Gradient(sum);
+  const ValueId dx = backward.NewGradient(residual);
+  const Output dgamma = backward.ParameterGradient(gamma);
+  backward.Emit(op, OpKind::kRmsNormBackward, {sum, gamma, op.outputs[2].value, dy, dsum},
+                {{.value = dx, .may_overwrite = dsum != kNoValue ? dsum : dy}, dgamma});
+  MP_RETURN_IF_ERROR(backward.SetGradient(op, residual, dx));
+  return backward.SetGradient(op, op.inputs[1], dx);
+}
+
 absl::Status LinearRule(Backward& backward, const Op& op) {
   const ValueId x = op.inputs[0];
-  const ValueId weight = op.inputs[1];
   MP_ASSIGN_OR_RETURN(const ValueId dy, backward.RequireGradient(op, op.outputs[0].value));
-  const Output dweight = backward.ParameterGradient(weight);
-  const Output dbias = backward.ParameterGradient(op.inputs[2]);
+  std::vector<Output> gradients;  // of the weights, then of the biases
+  for (size_t i = 1; i < op.inputs.size(); ++i) {
+    gradients.push_back(backward.ParameterGradient(op.inputs[i]));
+  }
   // The weight's gradient first: then x is dead and dx can take its bytes.
-  backward.Emit(op, OpKind::kLinearBackwardWeight, {x, dy}, {dweight, dbias});
+  backward.Emit(op, OpKind::kLinearBackwardWeight, {x, dy}, std::move(gradients));
   const ValueId dx = backward.NewGradient(x);
-  backward.Emit(op, OpKind::kLinearBackwardInput, {dy, weight}, {{.value = dx}});
+  std::vector<ValueId> inputs = {dy};
+  inputs.insert(inputs.end(), op.inputs.begin() + 1, op.inputs.begin() + 1 + op.attributes.parts);
+  backward.Emit(op, OpKind::kLinearBackwardInput, std::move(inputs), {{.value = dx}});
   return backward.SetGradient(op, x, dx);
 }
 
@@ -151,6 +182,25 @@ absl::Status GeluRule(Backward& backward, const Op& op) {
   const ValueId dx = backward.NewGradient(x);
   backward.Emit(op, OpKind::kGeluBackward, {x, dy}, {{.value = dx, .may_overwrite = dy}});
   return backward.SetGradient(op, x, dx);
+}
+
+absl::Status SwiGluRule(Backward& backward, const Op& op) {
+  const ValueId x = op.inputs[0];
+  MP_ASSIGN_OR_RETURN(const ValueId dy, backward.RequireGradient(op, op.outputs[0].value));
+  const ValueId dx = backward.NewGradient(x);
+  backward.Emit(op, OpKind::kSwiGluBackward, {x, dy}, {{.value = dx, .may_overwrite = x}});
+  return backward.SetGradient(op, x, dx);
+}
+
+absl::Status NoGradientRule(Backward&, const Op&) { return absl::OkStatus(); }
+
+absl::Status RopeRule(Backward& backward, const Op& op) {
+  const ValueId qkv = op.inputs[0];
+  MP_ASSIGN_OR_RETURN(const ValueId dout, backward.RequireGradient(op, op.outputs[0].value));
+  const ValueId dqkv = backward.NewGradient(qkv);
+  backward.Emit(op, OpKind::kRopeBackward, {dout, op.inputs[1]},
+                {{.value = dqkv, .may_overwrite = dout}});
+  return backward.SetGradient(op, qkv, dqkv);
 }
 
 absl::Status AttentionRule(Backward& backward, const Op& op) {
@@ -178,12 +228,17 @@ struct RuleEntry {
   Rule rule;
 };
 
-constexpr std::array<RuleEntry, 7> kRules = {{
+constexpr std::array<RuleEntry, 12> kRules = {{
     {OpKind::kEmbedding, EmbeddingRule},
     {OpKind::kLayerNorm, LayerNormRule},
     {OpKind::kResidualLayerNorm, ResidualLayerNormRule},
+    {OpKind::kRmsNorm, RmsNormRule},
+    {OpKind::kResidualRmsNorm, ResidualRmsNormRule},
     {OpKind::kLinear, LinearRule},
     {OpKind::kGelu, GeluRule},
+    {OpKind::kSwiGlu, SwiGluRule},
+    {OpKind::kRopeTable, NoGradientRule},
+    {OpKind::kRope, RopeRule},
     {OpKind::kAttention, AttentionRule},
     {OpKind::kLmHeadLoss, LmHeadLossRule},
 }};

@@ -71,6 +71,71 @@ TEST(Autodiff, Attention) {
   }));
 }
 
+// Weights [out, in] whose results lie side by side, with biases and without.
+TEST(Autodiff, LinearRows) {
+  for (bool biased : {false, true}) {
+    ExpectGradientsRight(ModelOf(0, [biased](Builder& b, ValueId x, auto parameter) {
+      const ValueId w[] = {parameter("w1", {4, kWidth}), parameter("w2", {1, kWidth}),
+                           parameter("w3", {3, kWidth})};
+      std::vector<ValueId> biases;
+      if (biased) biases = {parameter("b1", {4}), parameter("b2", {1}), parameter("b3", {3})};
+      const ValueId y = b.LinearRows("y", x, w, biases);
+      const ValueId back = parameter("w4", {kWidth, 8});
+      return b.LinearRows("z", b.Gelu("gelu", y), {back});
+    }));
+  }
+}
+
+TEST(Autodiff, RmsNormAndItsResidual) {
+  ExpectGradientsRight(ModelOf(0, [](Builder& b, ValueId x, auto parameter) {
+    const auto first = b.RmsNorm("n1", x, parameter("g1", {kWidth}), 1e-3);
+    const ValueId delta = b.LinearRows("d", first.y, {parameter("w", {kWidth, kWidth})});
+    const auto second = b.ResidualRmsNorm("n2", x, delta, parameter("g2", {kWidth}), 0.1);
+    const ValueId other = b.LinearRows("e", second.y, {parameter("u", {kWidth, kWidth})});
+    return b.ResidualRmsNorm("n3", second.sum, other, parameter("g3", {kWidth}), 1e-5).y;
+  }));
+}
+
+TEST(Autodiff, SwiGlu) {
+  ExpectGradientsRight(ModelOf(0, [](Builder& b, ValueId x, auto parameter) {
+    const ValueId up =
+        b.LinearRows("up", x, {parameter("g", {5, kWidth}), parameter("u", {5, kWidth})});
+    return b.LinearRows("down", b.SwiGlu("act", up), {parameter("d", {kWidth, 5})});
+  }));
+}
+
+// Rotated, with fewer heads of keys than of queries, as few as one, and as many.
+TEST(Autodiff, RopeAndGroupedAttention) {
+  constexpr int64_t kHeads = 4;
+  constexpr int64_t kDim = 4;
+  for (int64_t kv_heads : {1, 2, 4}) {
+    ExpectGradientsRight(ModelOf(0, [kv_heads](Builder& b, ValueId x, auto parameter) {
+      const ValueId table =
+          b.RopeTable("rope", kDim, {.theta = 10, .factor = 3, .original_context = 20});
+      const ValueId qkv = b.LinearRows(
+          "qkv", x,
+          {parameter("q", {kHeads * kDim, kWidth}), parameter("k", {kv_heads * kDim, kWidth}),
+           parameter("v", {kv_heads * kDim, kWidth})});
+      const ValueId rotated = b.Rope("rotated", qkv, table, kHeads, kv_heads);
+      const ValueId out = b.Attention("attention", rotated, kHeads, kv_heads);
+      return b.LinearRows("out", out, {parameter("o", {kWidth, kHeads * kDim})});
+    }));
+  }
+}
+
+TEST(Autodiff, UntiedHeadWithoutPositions) {
+  Builder b({.batch = 2, .sequence = 5});
+  b.BeginBlock("only");
+  const auto parameter = [&b](const char* name) {
+    return b.Parameter(name, {kVocabulary, kWidth}, Initializer::kNormal, 1);
+  };
+  const ValueId x = b.Embedding("x", b.Tokens(), parameter("wte"), kNoValue, 0);
+  b.LmHeadLoss("loss", x, parameter("head"), b.Targets(), 4);
+  absl::StatusOr<Graph> graph = std::move(b).Finish();
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  ExpectGradientsRight(*graph);
+}
+
 // x has two consumers, the norm and the residual; with dropout the residual and delta differ.
 TEST(Autodiff, ResidualStream) {
   for (double dropout : {0.0, 0.3}) {

@@ -55,13 +55,14 @@ ValueId Builder::Embedding(absl::string_view name, ValueId tokens, ValueId wte, 
                            double dropout) {
   const DType dtype = options_.compute_dtype;
   const int64_t width = Dimension(name, "wte", wte, 1);
-  const int64_t positions = Dimension(name, "wpe", wpe, 0);
+  const bool learned = wpe != kNoValue;
+  const int64_t positions = learned ? Dimension(name, "wpe", wpe, 0) : 0;
   if (!Expect(name, "tokens", tokens, DType::kI32, {rows()}) ||
       !Expect(name, "wte", wte, dtype, {Dimension(name, "wte", wte, 0), width}) ||
-      !Expect(name, "wpe", wpe, dtype, {positions, width})) {
+      (learned && !Expect(name, "wpe", wpe, dtype, {positions, width}))) {
     return kNoValue;
   }
-  if (positions < options_.sequence) {
+  if (learned && positions < options_.sequence) {
     Fail(name, absl::StrCat("sequences of ", options_.sequence, " tokens are longer than the ",
                             positions, " positions of wpe"));
   }
@@ -118,6 +119,44 @@ ResidualLayerNormResult Builder::ResidualLayerNorm(absl::string_view name, Value
   return result;
 }
 
+RmsNormResult Builder::RmsNorm(absl::string_view name, ValueId x, ValueId gamma, double epsilon) {
+  const DType dtype = options_.compute_dtype;
+  const int64_t width = Dimension(name, "x", x, 1);
+  if (!Expect(name, "x", x, dtype, {rows(), width}) ||
+      !Expect(name, "gamma", gamma, dtype, {width})) {
+    return {};
+  }
+  const RmsNormResult result = {
+      .y = AddActivation(name, "", dtype, {rows(), width}),
+      .rstd = AddActivation(name, ".rstd", DType::kF32, {rows()}),
+  };
+  Op& op = AddOp(OpKind::kRmsNorm, {x, gamma});
+  op.attributes.epsilon = epsilon;
+  op.outputs = {{.value = result.y}, {.value = result.rstd}};
+  return result;
+}
+
+ResidualRmsNormResult Builder::ResidualRmsNorm(absl::string_view name, ValueId residual,
+                                               ValueId delta, ValueId gamma, double epsilon) {
+  const DType dtype = options_.compute_dtype;
+  const int64_t width = Dimension(name, "residual", residual, 1);
+  if (!Expect(name, "residual", residual, dtype, {rows(), width}) ||
+      !Expect(name, "delta", delta, dtype, {rows(), width}) ||
+      !Expect(name, "gamma", gamma, dtype, {width})) {
+    return {};
+  }
+  const ResidualRmsNormResult result = {
+      .sum = AddActivation(name, ".sum", dtype, {rows(), width}),
+      .y = AddActivation(name, "", dtype, {rows(), width}),
+      .rstd = AddActivation(name, ".rstd", DType::kF32, {rows()}),
+  };
+  Op& op = AddOp(OpKind::kResidualRmsNorm, {residual, delta, gamma});
+  op.attributes.epsilon = epsilon;
+  op.outputs = {
+      {.value = result.sum, .may_overwrite = delta}, {.value = result.y}, {.value = result.rstd}};
+  return result;
+}
+
 ValueId Builder::Linear(absl::string_view name, ValueId x, ValueId weight, ValueId bias) {
   const DType dtype = options_.compute_dtype;
   const int64_t in = Dimension(name, "x", x, 1);
@@ -132,6 +171,34 @@ ValueId Builder::Linear(absl::string_view name, ValueId x, ValueId weight, Value
   return y;
 }
 
+ValueId Builder::LinearRows(absl::string_view name, ValueId x, absl::Span<const ValueId> weights,
+                            absl::Span<const ValueId> biases) {
+  const DType dtype = options_.compute_dtype;
+  const int64_t in = Dimension(name, "x", x, 1);
+  if (weights.empty() || (!biases.empty() && biases.size() != weights.size())) {
+    Fail(name, absl::StrCat(weights.size(), " weights and ", biases.size(), " biases"));
+    return kNoValue;
+  }
+  if (!Expect(name, "x", x, dtype, {rows(), in})) return kNoValue;
+  int64_t width = 0;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const int64_t out = Dimension(name, "weight", weights[i], 0);
+    if (!Expect(name, "weight", weights[i], dtype, {out, in}) ||
+        (!biases.empty() && !Expect(name, "bias", biases[i], dtype, {out}))) {
+      return kNoValue;
+    }
+    width += out;
+  }
+  const ValueId y = AddActivation(name, "", dtype, {rows(), width});
+  Op& op = AddOp(OpKind::kLinear, {x});
+  op.inputs.insert(op.inputs.end(), weights.begin(), weights.end());
+  op.inputs.insert(op.inputs.end(), biases.begin(), biases.end());
+  op.attributes.parts = static_cast<int64_t>(weights.size());
+  op.attributes.transposed = true;
+  op.outputs = {{.value = y}};
+  return y;
+}
+
 ValueId Builder::Gelu(absl::string_view name, ValueId x) {
   const int64_t width = Dimension(name, "x", x, 1);
   if (!Expect(name, "x", x, options_.compute_dtype, {rows(), width})) return kNoValue;
@@ -140,20 +207,68 @@ ValueId Builder::Gelu(absl::string_view name, ValueId x) {
   return y;
 }
 
-ValueId Builder::Attention(absl::string_view name, ValueId qkv, int64_t heads) {
-  const DType dtype = options_.compute_dtype;
-  const int64_t packed = Dimension(name, "qkv", qkv, 1);
-  if (!Expect(name, "qkv", qkv, dtype, {rows(), packed})) return kNoValue;
-  if (heads < 1 || packed % (3 * heads) != 0) {
-    Fail(name, absl::StrCat("width ", packed, " of qkv is not three times a multiple of ", heads,
-                            " heads"));
+ValueId Builder::SwiGlu(absl::string_view name, ValueId x) {
+  const int64_t width = Dimension(name, "x", x, 1);
+  if (!Expect(name, "x", x, options_.compute_dtype, {rows(), width})) return kNoValue;
+  if (width % 2 != 0) Fail(name, absl::StrCat("width ", width, " is not two halves"));
+  const ValueId y = AddActivation(name, "", options_.compute_dtype, {rows(), width / 2});
+  AddOp(OpKind::kSwiGlu, {x}).outputs = {{.value = y}};
+  return y;
+}
+
+ValueId Builder::RopeTable(absl::string_view name, int64_t head_dim, const RopeAttributes& rope) {
+  if (head_dim < 2 || head_dim % 2 != 0) {
+    Fail(name, absl::StrCat("heads of width ", head_dim, " have no two halves"));
     return kNoValue;
   }
-  const ValueId out = AddActivation(name, "", dtype, {rows(), packed / 3});
+  const ValueId table = AddActivation(name, "", DType::kF32, {options_.sequence, head_dim});
+  Op& op = AddOp(OpKind::kRopeTable, {});
+  op.attributes.rope = rope;
+  op.outputs = {{.value = table}};
+  return table;
+}
+
+ValueId Builder::Rope(absl::string_view name, ValueId qkv, ValueId table, int64_t heads,
+                      int64_t kv_heads) {
+  const DType dtype = options_.compute_dtype;
+  const int64_t head_dim = HeadDim(name, qkv, heads, kv_heads);
+  if (head_dim == 0 || !Expect(name, "table", table, DType::kF32, {options_.sequence, head_dim})) {
+    return kNoValue;
+  }
+  const Shape shape = graph_.values[qkv].shape;
+  const ValueId out = AddActivation(name, "", dtype, shape);
+  Op& op = AddOp(OpKind::kRope, {qkv, table});
+  op.attributes.heads = heads;
+  op.attributes.kv_heads = kv_heads;
+  op.outputs = {{.value = out, .may_overwrite = qkv}};
+  return out;
+}
+
+int64_t Builder::HeadDim(absl::string_view op, ValueId qkv, int64_t heads, int64_t kv_heads) {
+  const int64_t packed = Dimension(op, "qkv", qkv, 1);
+  if (!Expect(op, "qkv", qkv, options_.compute_dtype, {rows(), packed})) return 0;
+  if (heads < 1 || kv_heads < 1 || heads % kv_heads != 0) {
+    Fail(op, absl::StrCat(heads, " heads are no multiple of ", kv_heads, " heads of keys"));
+    return 0;
+  }
+  const int64_t all = heads + 2 * kv_heads;
+  if (packed % all == 0) return packed / all;
+  Fail(op, absl::StrCat("width ", packed, " of qkv is not a multiple of ", heads,
+                        " heads and twice ", kv_heads, " more"));
+  return 0;
+}
+
+ValueId Builder::Attention(absl::string_view name, ValueId qkv, int64_t heads, int64_t kv_heads) {
+  const DType dtype = options_.compute_dtype;
+  if (kv_heads == 0) kv_heads = heads;
+  const int64_t head_dim = HeadDim(name, qkv, heads, kv_heads);
+  if (head_dim == 0) return kNoValue;
+  const ValueId out = AddActivation(name, "", dtype, {rows(), heads * head_dim});
   const ValueId lse =
       AddActivation(name, ".lse", DType::kF32, {options_.batch, heads, options_.sequence});
   Op& op = AddOp(OpKind::kAttention, {qkv});
   op.attributes.heads = heads;
+  op.attributes.kv_heads = kv_heads;
   op.outputs = {{.value = out}, {.value = lse}};
   return out;
 }

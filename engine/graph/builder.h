@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "engine/graph/graph.h"
 
 namespace milepost::graph {
@@ -44,6 +45,17 @@ struct ResidualLayerNormResult {
   ValueId rstd = kNoValue;
 };
 
+struct RmsNormResult {
+  ValueId y = kNoValue;
+  ValueId rstd = kNoValue;
+};
+
+struct ResidualRmsNormResult {
+  ValueId sum = kNoValue;
+  ValueId y = kNoValue;
+  ValueId rstd = kNoValue;
+};
+
 class Builder {
  public:
   explicit Builder(const BuilderOptions& options);
@@ -60,14 +72,28 @@ class Builder {
   ValueId Targets();  // i32[N], -1: ignored; the graph has one
 
   // Each op names its outputs after `name`: "<name>", or "<name>.sum", "<name>.mean" and so on.
+  // `wpe`: kNoValue for no learned positions.
   ValueId Embedding(absl::string_view name, ValueId tokens, ValueId wte, ValueId wpe,
                     double dropout);
   LayerNormResult LayerNorm(absl::string_view name, ValueId x, ValueId gamma, ValueId beta);
   ResidualLayerNormResult ResidualLayerNorm(absl::string_view name, ValueId residual, ValueId delta,
                                             ValueId gamma, ValueId beta, double dropout);
+  RmsNormResult RmsNorm(absl::string_view name, ValueId x, ValueId gamma, double epsilon);
+  ResidualRmsNormResult ResidualRmsNorm(absl::string_view name, ValueId residual, ValueId delta,
+                                        ValueId gamma, double epsilon);
   ValueId Linear(absl::string_view name, ValueId x, ValueId weight, ValueId bias);
+  // y = x [w0; w1; ...]^T + biases: weights [Mi,K] as in torch's nn.Linear, one or several, whose
+  // results lie side by side. One product serves them all where they follow each other in their
+  // block: define them in this order, one after the other. `biases`: none, or one for each weight.
+  ValueId LinearRows(absl::string_view name, ValueId x, absl::Span<const ValueId> weights,
+                     absl::Span<const ValueId> biases = {});
   ValueId Gelu(absl::string_view name, ValueId x);
-  ValueId Attention(absl::string_view name, ValueId qkv, int64_t heads);
+  ValueId SwiGlu(absl::string_view name, ValueId x);
+  // One table serves every layer.
+  ValueId RopeTable(absl::string_view name, int64_t head_dim, const RopeAttributes& rope);
+  ValueId Rope(absl::string_view name, ValueId qkv, ValueId table, int64_t heads, int64_t kv_heads);
+  // `kv_heads` 0: as many as heads.
+  ValueId Attention(absl::string_view name, ValueId qkv, int64_t heads, int64_t kv_heads = 0);
   // Sets Graph::loss_sum. `chunk_rows`: rows of logits that exist at once, in [1, N].
   ValueId LmHeadLoss(absl::string_view name, ValueId x, ValueId wte, ValueId targets,
                      int64_t chunk_rows);
@@ -87,6 +113,8 @@ class Builder {
   // True when `value` exists and has this type and shape; otherwise keeps the error.
   bool Expect(absl::string_view op, absl::string_view operand, ValueId value, DType dtype,
               const Shape& shape);
+  // Width of a head of the packed qkv; 0 (and an error kept) when the heads do not fit it.
+  int64_t HeadDim(absl::string_view op, ValueId qkv, int64_t heads, int64_t kv_heads);
   // Dimension `axis` of a value; 1 (and an error kept) when there is none.
   int64_t Dimension(absl::string_view op, absl::string_view operand, ValueId value, int axis);
   void Fail(absl::string_view op, absl::string_view message);

@@ -90,5 +90,35 @@ TEST_F(BuilderTest, RefusesValuesThatDoNotExist) {
   EXPECT_THAT(Error(), HasSubstr("x is no value"));
 }
 
+TEST_F(BuilderTest, PacksWeightsAndGroupsHeads) {
+  const ValueId qkv = b.LinearRows(
+      "qkv", Embed(), {Parameter("q", {16, 8}), Parameter("k", {4, 8}), Parameter("v", {4, 8})});
+  const ValueId table = b.RopeTable("table", 4, {});
+  const ValueId out = b.Attention("a", b.Rope("r", qkv, table, 4, 1), 4, 1);
+  const absl::StatusOr<Graph> graph = std::move(b).Finish();
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_EQ(graph->values[qkv].shape, (Shape{12, 24}));
+  EXPECT_EQ(graph->values[table].shape, (Shape{4, 4}));
+  EXPECT_EQ(graph->values[table].dtype, DType::kF32);
+  EXPECT_EQ(graph->values[out].shape, (Shape{12, 16}));
+  EXPECT_EQ(graph->ops.back().attributes.kv_heads, 1);
+}
+
+TEST_F(BuilderTest, RefusesWeightsOfAnotherInput) {
+  b.LinearRows("y", Embed(), {Parameter("w1", {6, 8}), Parameter("w2", {6, 7})});
+  EXPECT_THAT(Error(), AllOf(HasSubstr("y: weight (w2)"), HasSubstr("expected BF16[6,8]")));
+}
+
+TEST_F(BuilderTest, RefusesGroupsThatDoNotDivide) {
+  b.Attention("a", b.LinearRows("qkv", Embed(), {Parameter("w", {40, 8})}), 4, 3);
+  EXPECT_THAT(Error(), HasSubstr("4 heads are no multiple of 3"));
+}
+
+TEST_F(BuilderTest, RefusesATableOfOtherHeads) {
+  const ValueId qkv = b.LinearRows("qkv", Embed(), {Parameter("w", {48, 8})});
+  b.Rope("r", qkv, b.RopeTable("table", 4, {}), 4, 1);
+  EXPECT_THAT(Error(), HasSubstr("table"));
+}
+
 }  // namespace
 }  // namespace milepost::graph

@@ -29,7 +29,9 @@ double Product(const Shape& a, int64_t columns) {
 
 // One product of T x T scores per head, or one with them: the causal half, diagonal included.
 double AttentionProduct(const Graph& graph, const Op& op) {
-  const double width = static_cast<double>(graph.values[op.inputs[0]].shape[1]) / 3;
+  const bool forward = op.kind == OpKind::kAttention;
+  const ValueId out = forward ? op.outputs[0].value : op.inputs[1];
+  const double width = static_cast<double>(graph.values[out].shape[1]);
   const double sequence = static_cast<double>(op.attributes.sequence);
   return static_cast<double>(op.attributes.batch) * sequence * (sequence + 1) * width;
 }
@@ -40,9 +42,8 @@ double Flops(const Graph& graph, const Op& op) {
   };
   switch (op.kind) {
     case OpKind::kLinear:
-      return Product(shape(0), shape(1)[1]);
     case OpKind::kLinearBackwardInput:
-      return Product(shape(0), shape(1)[0]);
+      return Product(shape(0), graph.values[op.outputs[0].value].shape[1]);
     case OpKind::kLinearBackwardWeight:
       return Product(shape(0), shape(1)[1]);
     case OpKind::kAttention:  // scores; probabilities times values
@@ -63,10 +64,14 @@ double Flops(const Graph& graph, const Op& op) {
 double EmbeddingBytes(const Graph& graph, const Op& op) {
   const double rows = Bytes(graph.values[op.inputs[0]]);
   if (op.kind == OpKind::kEmbedding) {  // a row of each table read, one written
-    return rows + 3 * Bytes(graph.values[op.outputs[0].value]);
+    const int tables = op.inputs[2] == kNoValue ? 1 : 2;
+    return rows + (tables + 1) * Bytes(graph.values[op.outputs[0].value]);
   }
-  const Value& dx = graph.values[op.inputs[1]];  // and two f32 rows read and written for each
-  return rows + Bytes(dx) + 4.0 * static_cast<double>(Elements(dx.shape) * ByteSize(DType::kF32));
+  const int tables =
+      op.outputs[1].value == kNoValue ? 1 : 2;  // an f32 row of each read and written
+  const Value& dx = graph.values[op.inputs[1]];
+  return rows + Bytes(dx) +
+         2.0 * tables * static_cast<double>(Elements(dx.shape) * ByteSize(DType::kF32));
 }
 
 }  // namespace

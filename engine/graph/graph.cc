@@ -46,10 +46,20 @@ const char* Name(OpKind kind) {
       return "layer_norm";
     case OpKind::kResidualLayerNorm:
       return "residual_layer_norm";
+    case OpKind::kRmsNorm:
+      return "rms_norm";
+    case OpKind::kResidualRmsNorm:
+      return "residual_rms_norm";
     case OpKind::kLinear:
       return "linear";
     case OpKind::kGelu:
       return "gelu";
+    case OpKind::kSwiGlu:
+      return "swiglu";
+    case OpKind::kRopeTable:
+      return "rope_table";
+    case OpKind::kRope:
+      return "rope";
     case OpKind::kAttention:
       return "attention";
     case OpKind::kLmHeadLoss:
@@ -62,12 +72,18 @@ const char* Name(OpKind kind) {
       return "layer_norm_backward";
     case OpKind::kResidualLayerNormBackward:
       return "residual_layer_norm_backward";
+    case OpKind::kRmsNormBackward:
+      return "rms_norm_backward";
     case OpKind::kLinearBackwardInput:
       return "linear_backward_input";
     case OpKind::kLinearBackwardWeight:
       return "linear_backward_weight";
     case OpKind::kGeluBackward:
       return "gelu_backward";
+    case OpKind::kSwiGluBackward:
+      return "swiglu_backward";
+    case OpKind::kRopeBackward:
+      return "rope_backward";
     case OpKind::kAttentionBackward:
       return "attention_backward";
     case OpKind::kLmHeadLossBackward:

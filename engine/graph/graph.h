@@ -8,7 +8,8 @@
 // execution order (a valid topological order). Not synchronised: share it read-only.
 //
 // Shape legend: B batch (sequences), T sequence length, N = B*T rows, C width, V vocabulary,
-// P positions, H heads, K and M a linear layer's input and output width. Everything is row-major.
+// P positions, H heads of queries, G heads of keys and of values (H is a multiple of G), D width of
+// a head, K and M a linear layer's input and output width. Everything is row-major.
 #ifndef MILEPOST_ENGINE_GRAPH_GRAPH_H_
 #define MILEPOST_ENGINE_GRAPH_GRAPH_H_
 
@@ -49,13 +50,23 @@ struct Value {
 
 enum class OpKind : uint8_t {
   // ---- forward: inputs -> outputs ----
-  kEmbedding,          // tokens i32[N], wte[V,C], wpe[P,C] -> x[N,C] (with dropout)
+  kEmbedding,          // tokens i32[N], wte[V,C], wpe[P,C]|kNoValue -> x[N,C] (with dropout)
   kLayerNorm,          // x[N,C], gamma[C], beta[C] -> y[N,C], mean f32[N], rstd f32[N]
   kResidualLayerNorm,  // residual[N,C], delta[N,C], gamma, beta -> sum[N,C], y[N,C], mean, rstd
                        //   sum = residual + dropout(delta); y = LayerNorm(sum)
+  kRmsNorm,            // x[N,C], gamma[C] -> y[N,C], rstd f32[N]
+  kResidualRmsNorm,    // residual[N,C], delta[N,C], gamma -> sum[N,C], y[N,C], rstd
+                       //   sum = residual + delta; y = RmsNorm(sum)
   kLinear,             // x[N,K], w[K,M], bias[M] -> y[N,M]  (Hugging Face's Conv1D layout)
+                       //   transposed: x[N,K], `parts` weights w[Mi,K] (torch's nn.Linear layout),
+                       //   then as many biases[Mi] or none -> y[N, sum of Mi], part beside part
   kGelu,               // x[N,M] -> y[N,M]  (tanh form)
-  kAttention,          // qkv[N,3C] -> out[N,C], lse f32[B,H,T]  (causal, scale 1/sqrt(C/H))
+  kSwiGlu,             // x[N,2M]: gate, then up -> y[N,M] = silu(gate) up
+  kRopeTable,          // -> table f32[T,D]: row t is the cosines of D/2 angles, then their sines
+  kRope,               // qkv[N,(H+2G)D], table -> the same with every head of q and k rotated:
+                       //   element i of a head's first half with element i of its second half
+  kAttention,          // qkv[N,(H+2G)D] -> out[N,HD], lse f32[B,H,T]  (causal, scale 1/sqrt(D))
+                       //   head h reads the keys and values of head h / (H/G)
   kLmHeadLoss,         // x[N,C], wte[V,C], targets i32[N] -> loss_sum f64[1] (accumulates)
   kLmHeadLogits,       // x[N,C], wte[V,C] -> logits f32[B,V] of ONE position of each sequence, the
                        //   same in all: given at run time, so that a window may be partly filled
@@ -69,16 +80,22 @@ enum class OpKind : uint8_t {
                                //   dx as above: gradient of sum and so of the residual;
                                //   ddelta = dropout mask(dx); without dropout ddelta IS dx
                                //   (kNoValue)
-  kLinearBackwardInput,        // dy[N,M], w[K,M] -> dx[N,K]
-  kLinearBackwardWeight,       // x[N,K], dy[N,M] -> dw[K,M], dbias[M]
+  kRmsNormBackward,            // x, gamma, rstd, dy, dsum|kNoValue -> dx, dgamma
+                               //   dx as above; serves kResidualRmsNorm too, where x is sum and
+                               //   dx the gradient of both the residual and delta
+  kLinearBackwardInput,        // dy[N,M], the weights -> dx[N,K]
+  kLinearBackwardWeight,       // x[N,K], dy[N,M] -> the weights' gradients, then the biases'
   kGeluBackward,               // x, dy -> dx
+  kSwiGluBackward,             // x[N,2M], dy[N,M] -> dx[N,2M]
+  kRopeBackward,               // dout, table -> dqkv: rotated back
   kAttentionBackward,          // qkv, out, lse, dout -> dqkv
   kLmHeadLossBackward,  // x, wte, targets -> loss_sum, dx, dwte: forward AND backward, in chunks
                         //   of rows, so that logits of the whole batch never exist at once.
                         //   Gradients carry the factor 1 / (valid targets of the global batch).
                         //   dx may lie over x: a chunk's dwte comes before its dx.
   // ---- added by the ZeRO pass; work on flat groups (plan::FlatGroup), not on values ----
-  kReduceGradients,  // all-reduce (stage 0) or reduce-scatter (stage 1) of one group's gradient
+  kReduceGradients,  // all-reduce (stage 0) or reduce-scatter (stage 1) of one group's gradient;
+                     //   from stage 2 on reduce-scatter of a micro-step's, added to a shard
   kGradNorm,         // sum of squares of this rank's 1/world slice of one group's reduced gradient
                      //   (at every stage) -> the group's f64 slot of the scalars
   kReduceScalars,    // sums the groups' norms in group order into scalar 0; then, where world > 1,
@@ -86,7 +103,8 @@ enum class OpKind : uint8_t {
   kAdamW,  // one group's shard (stage 0: all of it): gradient, master, m, v -> all but the
            // gradient,
            //   and the parameter shard
-  kGatherParameters,  // stage 1: all-gather of one group's parameters after the update
+  kGatherParameters,  // all-gather of one group's parameters: in place, after the update (stages 1
+                      //   and 2), or (stage 3) -> every parameter of the group, gathered
 };
 const char* Name(OpKind kind);
 
@@ -108,14 +126,30 @@ struct Output {
   ValueId may_overwrite = kNoValue;
 };
 
+// Rotary positions: angle i of position t is t f(i), f(i) = theta^(-2i/D). With factor > 1 as
+// Llama 3 does it: f / factor where the wavelength 2 pi / f is above original_context /
+// low_frequency, f where it is below original_context / high_frequency, and between the two a mix
+// that is linear in original_context / wavelength.
+struct RopeAttributes {
+  double theta = 10000;
+  double factor = 1;
+  double low_frequency = 1;
+  double high_frequency = 4;
+  double original_context = 8192;
+};
+
 struct Attributes {
   int64_t batch = 0;     // B
   int64_t sequence = 0;  // T
   int64_t heads = 0;
-  double dropout = 0;  // probability; 0: none
+  int64_t kv_heads = 0;     // heads of keys and of values: divides heads
+  int64_t parts = 1;        // kLinear*: weights, side by side in the output
+  bool transposed = false;  // kLinear*: weights are [M,K]
+  RopeAttributes rope;      // kRopeTable
+  double dropout = 0;       // probability; 0: none
   uint32_t dropout_tag =
       0;  // the "tensor" of the counter-based mask; the same in forward and backward
-  double epsilon = 1e-5;   // LayerNorm
+  double epsilon = 1e-5;   // LayerNorm, RmsNorm
   int64_t chunk_rows = 0;  // kLmHeadLoss*: rows of logits that exist at once
   int32_t group = -1;      // flat-group ops
 };

@@ -119,6 +119,15 @@ absl::StatusOr<BoundOp> CpuBackend::Bind(const plan::StepPlan& plan, const plan:
       return BindAdamW(b);
     case OpKind::kGatherParameters:
       return BindGatherParameters(b);
+    case OpKind::kRmsNorm:
+    case OpKind::kResidualRmsNorm:
+    case OpKind::kRmsNormBackward:
+    case OpKind::kSwiGlu:
+    case OpKind::kSwiGluBackward:
+    case OpKind::kRopeTable:
+    case OpKind::kRope:
+    case OpKind::kRopeBackward:
+      break;
   }
   return absl::UnimplementedError(
       absl::StrCat("the CPU has no kernel for ", graph::Name(planned.op.kind)));

@@ -5,46 +5,12 @@
 #include <numbers>
 
 #include "common/check.h"
+#include "engine/graph/reference/reference_run.h"
 
 namespace milepost::graph {
-namespace {
 
-using Array = std::vector<double>;
+namespace reference {
 
-// One op being executed: its operands by position.
-struct Run {
-  const Graph& graph;
-  const Op& op;
-  const ReferenceContext& context;
-  std::vector<std::vector<double>>& values;
-  std::vector<std::vector<int32_t>>& all_integers;
-
-  bool has_input(size_t i) const { return op.inputs[i] != kNoValue; }
-  const Array& in(size_t i) const { return values[op.inputs[i]]; }
-  const std::vector<int32_t>& integers(size_t i) const { return all_integers[op.inputs[i]]; }
-  int64_t dim(size_t input, size_t axis) const {
-    return graph.values[op.inputs[input]].shape[axis];
-  }
-  double Dropout(int64_t element) const {
-    if (op.attributes.dropout == 0) return 1;
-    MP_CHECK(context.dropout) << "an op has dropout, the context no mask";
-    return context.dropout(op.attributes.dropout_tag, op.attributes.dropout, element);
-  }
-  // Stores a result by the output's write mode.
-  void Write(size_t i, const Array& result) const {
-    if (i >= op.outputs.size() || op.outputs[i].value == kNoValue) return;
-    const Output& output = op.outputs[i];
-    Array& target = values[output.value];
-    MP_CHECK(target.size() == result.size()) << Name(op.kind) << " output " << i;
-    const bool assign = output.mode == WriteMode::kAssign ||
-                        (output.mode == WriteMode::kAccumulateInStep && context.first_micro_step);
-    for (size_t k = 0; k < result.size(); ++k) {
-      target[k] = assign ? result[k] : target[k] + result[k];
-    }
-  }
-};
-
-// out[m,n] = sum_k a(i,k) b(k,j), with strides.
 Array MatMul(const Array& a, bool transpose_a, const Array& b, bool transpose_b, int64_t m,
              int64_t n, int64_t k) {
   Array out(m * n, 0.0);
@@ -65,6 +31,15 @@ Array ColumnSums(const Array& a, int64_t columns) {
   return sums;
 }
 
+}  // namespace reference
+
+namespace {
+
+using reference::Array;
+using reference::ColumnSums;
+using reference::MatMul;
+using reference::Run;
+
 void Embedding(const Run& run) {
   const int64_t width = run.dim(1, 1);
   const int64_t rows = run.dim(0, 0);
@@ -72,9 +47,9 @@ void Embedding(const Run& run) {
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t position = r % run.op.attributes.sequence;
     for (int64_t c = 0; c < width; ++c) {
+      const double learned = run.has_input(2) ? run.in(2)[position * width + c] : 0;
       x[r * width + c] =
-          (run.in(1)[run.integers(0)[r] * width + c] + run.in(2)[position * width + c]) *
-          run.Dropout(r * width + c);
+          (run.in(1)[run.integers(0)[r] * width + c] + learned) * run.Dropout(r * width + c);
     }
   }
   run.Write(0, x);
@@ -84,13 +59,14 @@ void EmbeddingBackward(const Run& run) {
   const int64_t width = run.dim(1, 1);
   const int64_t rows = run.dim(0, 0);
   Array dwte(run.values[run.op.outputs[0].value].size(), 0.0);
-  Array dwpe(run.values[run.op.outputs[1].value].size(), 0.0);
+  const bool learned = run.op.outputs[1].value != kNoValue;
+  Array dwpe(learned ? run.values[run.op.outputs[1].value].size() : 0, 0.0);
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t position = r % run.op.attributes.sequence;
     for (int64_t c = 0; c < width; ++c) {
       const double g = run.in(1)[r * width + c] * run.Dropout(r * width + c);
       dwte[run.integers(0)[r] * width + c] += g;
-      dwpe[position * width + c] += g;
+      if (learned) dwpe[position * width + c] += g;
     }
   }
   run.Write(0, dwte);
@@ -172,22 +148,52 @@ void LayerNormBackward(const Run& run) {
   run.Write(1, dx);
 }
 
+// The weights of a transposed layer, stacked: [M,K] of all parts. Otherwise the one weight.
+Array LinearWeight(const Run& run) {
+  Array weight = run.in(1);
+  for (int64_t i = 1; i < run.op.attributes.parts; ++i) {
+    weight.insert(weight.end(), run.in(1 + i).begin(), run.in(1 + i).end());
+  }
+  return weight;
+}
+
 void Linear(const Run& run) {
-  const int64_t width = run.dim(1, 1);
-  Array y = MatMul(run.in(0), false, run.in(1), false, run.dim(0, 0), width, run.dim(1, 0));
-  for (size_t i = 0; i < y.size(); ++i) y[i] += run.in(2)[i % width];
+  const Attributes& a = run.op.attributes;
+  const int64_t width = run.graph.values[run.op.outputs[0].value].shape[1];
+  Array bias;
+  for (size_t i = 1 + a.parts; i < run.op.inputs.size(); ++i) {
+    bias.insert(bias.end(), run.in(i).begin(), run.in(i).end());
+  }
+  Array y = MatMul(run.in(0), false, LinearWeight(run), a.transposed, run.dim(0, 0), width,
+                   run.dim(0, 1));
+  for (size_t i = 0; !bias.empty() && i < y.size(); ++i) y[i] += bias[i % width];
   run.Write(0, y);
 }
 
 void LinearBackwardInput(const Run& run) {
-  run.Write(0,
-            MatMul(run.in(0), false, run.in(1), true, run.dim(0, 0), run.dim(1, 0), run.dim(1, 1)));
+  const int64_t width = run.graph.values[run.op.outputs[0].value].shape[1];
+  run.Write(0, MatMul(run.in(0), false, LinearWeight(run), !run.op.attributes.transposed,
+                      run.dim(0, 0), width, run.dim(0, 1)));
 }
 
 void LinearBackwardWeight(const Run& run) {
-  run.Write(0,
-            MatMul(run.in(0), true, run.in(1), false, run.dim(0, 1), run.dim(1, 1), run.dim(0, 0)));
-  run.Write(1, ColumnSums(run.in(1), run.dim(1, 1)));
+  const int64_t rows = run.dim(0, 0);
+  const int64_t in = run.dim(0, 1);
+  const int64_t out = run.dim(1, 1);
+  const Array sums = ColumnSums(run.in(1), out);
+  const size_t parts = run.op.attributes.parts;
+  if (!run.op.attributes.transposed) {
+    run.Write(0, MatMul(run.in(0), true, run.in(1), false, in, out, rows));
+    return run.Write(1, sums);
+  }
+  const Array all = MatMul(run.in(1), true, run.in(0), false, out, in, rows);
+  int64_t first = 0;
+  for (size_t i = 0; i < parts; ++i) {
+    const int64_t last = first + run.graph.values[run.op.outputs[i].value].shape[0];
+    run.Write(i, Array(all.begin() + first * in, all.begin() + last * in));
+    run.Write(parts + i, Array(sums.begin() + first, sums.begin() + last));
+    first = last;
+  }
 }
 
 const double kGeluScale = std::sqrt(2 / std::numbers::pi);
@@ -209,16 +215,19 @@ void GeluBackward(const Run& run) {
   run.Write(0, dx);
 }
 
-// One (sequence, head) of packed qkv[B,T,3C]: element d of q, k or v at position t.
+// One (sequence, head) of packed qkv[B,T,(H+2G)D]: element d of q, k or v at position t.
 struct Head {
   int64_t batch;
   int64_t head;
   int64_t sequence;
   int64_t heads;
+  int64_t kv_heads;
   int64_t size;  // elements of one head
 
   int64_t Packed(int64_t part, int64_t t, int64_t d) const {
-    return (batch * sequence + t) * 3 * heads * size + (part * heads + head) * size + d;
+    const int64_t shared = head * kv_heads / heads;
+    const int64_t at = part == 0 ? head : heads + (part - 1) * kv_heads + shared;
+    return ((batch * sequence + t) * (heads + 2 * kv_heads) + at) * size + d;
   }
   int64_t Out(int64_t t, int64_t d) const {
     return (batch * sequence + t) * heads * size + head * size + d;
@@ -236,9 +245,9 @@ struct Head {
 template <typename Fn>
 void ForEachHead(const Run& run, const Fn& fn) {
   const Attributes& a = run.op.attributes;
-  const int64_t size = run.dim(0, 1) / (3 * a.heads);
+  const int64_t size = run.dim(0, 1) / (a.heads + 2 * a.kv_heads);
   for (int64_t b = 0; b < a.batch; ++b) {
-    for (int64_t h = 0; h < a.heads; ++h) fn(Head{b, h, a.sequence, a.heads, size});
+    for (int64_t h = 0; h < a.heads; ++h) fn(Head{b, h, a.sequence, a.heads, a.kv_heads, size});
   }
 }
 
@@ -342,8 +351,18 @@ void Execute(const Run& run) {
       return LayerNorm(run);
     case OpKind::kResidualLayerNorm:
       return ResidualLayerNorm(run);
+    case OpKind::kRmsNorm:
+    case OpKind::kResidualRmsNorm:
+      return reference::RmsNorm(run);
     case OpKind::kLinear:
       return Linear(run);
+    case OpKind::kSwiGlu:
+      return reference::SwiGlu(run);
+    case OpKind::kRopeTable:
+      return reference::RopeTable(run);
+    case OpKind::kRope:
+    case OpKind::kRopeBackward:
+      return reference::Rope(run);
     case OpKind::kGelu:
       return Gelu(run);
     case OpKind::kAttention:
@@ -358,6 +377,10 @@ void Execute(const Run& run) {
     case OpKind::kLayerNormBackward:
     case OpKind::kResidualLayerNormBackward:
       return LayerNormBackward(run);
+    case OpKind::kRmsNormBackward:
+      return reference::RmsNormBackward(run);
+    case OpKind::kSwiGluBackward:
+      return reference::SwiGluBackward(run);
     case OpKind::kLinearBackwardInput:
       return LinearBackwardInput(run);
     case OpKind::kLinearBackwardWeight:

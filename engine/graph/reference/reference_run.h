@@ -1,0 +1,63 @@
+// What the interpreter's op families share. Internal to the reference.
+#ifndef MILEPOST_ENGINE_GRAPH_REFERENCE_REFERENCE_RUN_H_
+#define MILEPOST_ENGINE_GRAPH_REFERENCE_REFERENCE_RUN_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "common/check.h"
+#include "engine/graph/graph.h"
+#include "engine/graph/reference/reference_interpreter.h"
+
+namespace milepost::graph::reference {
+
+using Array = std::vector<double>;
+
+// One op being executed: its operands by position.
+struct Run {
+  const Graph& graph;
+  const Op& op;
+  const ReferenceContext& context;
+  std::vector<std::vector<double>>& values;
+  std::vector<std::vector<int32_t>>& all_integers;
+
+  bool has_input(size_t i) const { return op.inputs[i] != kNoValue; }
+  const Array& in(size_t i) const { return values[op.inputs[i]]; }
+  const std::vector<int32_t>& integers(size_t i) const { return all_integers[op.inputs[i]]; }
+  int64_t dim(size_t input, size_t axis) const {
+    return graph.values[op.inputs[input]].shape[axis];
+  }
+  double Dropout(int64_t element) const {
+    if (op.attributes.dropout == 0) return 1;
+    MP_CHECK(context.dropout) << "an op has dropout, the context no mask";
+    return context.dropout(op.attributes.dropout_tag, op.attributes.dropout, element);
+  }
+  // Stores a result by the output's write mode.
+  void Write(size_t i, const Array& result) const {
+    if (i >= op.outputs.size() || op.outputs[i].value == kNoValue) return;
+    const Output& output = op.outputs[i];
+    Array& target = values[output.value];
+    MP_CHECK(target.size() == result.size()) << Name(op.kind) << " output " << i;
+    const bool assign = output.mode == WriteMode::kAssign ||
+                        (output.mode == WriteMode::kAccumulateInStep && context.first_micro_step);
+    for (size_t k = 0; k < result.size(); ++k) {
+      target[k] = assign ? result[k] : target[k] + result[k];
+    }
+  }
+};
+
+// out[m,n] = sum_k a(i,k) b(k,j), with strides.
+Array MatMul(const Array& a, bool transpose_a, const Array& b, bool transpose_b, int64_t m,
+             int64_t n, int64_t k);
+Array ColumnSums(const Array& a, int64_t columns);
+
+void RmsNorm(const Run& run);  // with and without the residual
+void RmsNormBackward(const Run& run);
+void SwiGlu(const Run& run);
+void SwiGluBackward(const Run& run);
+void RopeTable(const Run& run);
+void Rope(const Run& run);  // and its backward
+
+}  // namespace milepost::graph::reference
+
+#endif  // MILEPOST_ENGINE_GRAPH_REFERENCE_REFERENCE_RUN_H_
