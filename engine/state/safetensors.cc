@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -15,12 +14,11 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "engine/state/half.h"
 #include "engine/state/safetensors_index.h"
 
 namespace milepost::state {
 namespace {
-
-float Bf16ToF32(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 
 template <float (*kWiden)(uint16_t)>
 void Widen(const char* source, int64_t count, float* out) {
@@ -32,18 +30,6 @@ void Widen(const char* source, int64_t count, float* out) {
 }
 
 }  // namespace
-
-float F16ToF32(uint16_t bits) {
-  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
-  const uint32_t exponent = (bits >> 10) & 0x1f;
-  const uint32_t fraction = bits & 0x3ff;
-  if (exponent == 0) {  // zero and subnormals: fraction * 2^-24
-    const float magnitude = static_cast<float>(fraction) * 0x1p-24F;
-    return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(magnitude));
-  }
-  const uint32_t wide = exponent == 0x1f ? 0xff : exponent + 127 - 15;
-  return std::bit_cast<float>(sign | wide << 23 | fraction << 13);
-}
 
 absl::StatusOr<std::shared_ptr<const SafetensorsFile>> SafetensorsFile::Open(
     const std::string& path) {
@@ -88,6 +74,7 @@ absl::Status SafetensorsFile::ReadF32(const SafetensorsTensor& tensor, int64_t b
                                       float* out) const {
   MP_CHECK(begin >= 0 && begin <= end && end <= tensor.elements) << tensor.name;
   const int64_t count = end - begin;
+  if (count == 0) return absl::OkStatus();  // of a dtype that need not be one of those
   const char* source = data_ + tensor.begin + begin * SafetensorsElementBytes(tensor.dtype);
   if (tensor.dtype == "F32") {
     std::memcpy(out, source, static_cast<size_t>(count) * sizeof(float));

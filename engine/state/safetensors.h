@@ -42,7 +42,7 @@ class SafetensorsFile {
     return {data_ + tensor.begin, static_cast<size_t>(tensor.end - tensor.begin)};
   }
   // Elements [begin, end), which must be inside the tensor (CHECK), as float. INVALID_ARGUMENT,
-  // naming the tensor, unless it is F32, F16 or BF16.
+  // naming the tensor, unless it is F32, F16 or BF16 (or nothing is asked for).
   absl::Status ReadF32(const SafetensorsTensor& tensor, int64_t begin, int64_t end,
                        float* out) const;
 
@@ -81,9 +81,6 @@ class SafetensorsFolder {
   std::string path_;
   std::map<std::string, Place> tensors_;
 };
-
-// IEEE half precision, exactly; NaNs keep their payload's upper bits.
-float F16ToF32(uint16_t bits);
 
 }  // namespace milepost::state
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -11,6 +12,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "engine/state/half.h"
 #include "engine/state/safetensors_index.h"
 #include "engine/state/safetensors_writer.h"
 
@@ -390,6 +392,35 @@ TEST(F16Test, EveryValue) {
     EXPECT_EQ(value, sign * expected) << bits;
     EXPECT_EQ(std::signbit(value), sign < 0) << bits;
   }
+}
+
+// Against the definition: of the two neighbours with 8 bits of significand the nearer one, and of
+// two that are as near the even one.
+TEST(Bf16Test, RoundsToNearestEven) {
+  std::mt19937 random(3);
+  std::vector<uint32_t> patterns = {0,          0x80000000, 0x7f800000, 0xff800000,
+                                    0x7f7fffff, 0x3f808000, 0x3f818000, 0x00000001,
+                                    0x00008000, 0x00018000, 0x7f7f8000};
+  for (int i = 0; i < 10000; ++i) patterns.push_back(static_cast<uint32_t>(random()));
+  for (const uint32_t bits : patterns) {
+    const float value = std::bit_cast<float>(bits);
+    const uint16_t rounded = F32ToBf16(value);
+    if (std::isnan(value)) {
+      EXPECT_TRUE(std::isnan(Bf16ToF32(rounded))) << bits;
+      continue;
+    }
+    const auto below = static_cast<uint16_t>(bits >> 16);  // towards zero
+    const auto above = static_cast<uint16_t>(below + 1);
+    if ((bits & 0xffff) == 0) {
+      EXPECT_EQ(rounded, below);
+      continue;
+    }
+    // In units of the last place, so that infinity is one step above the largest.
+    const uint32_t rest = bits & 0xffff;
+    const bool up = rest > 0x8000 || (rest == 0x8000 && below % 2 == 1);
+    EXPECT_EQ(rounded, up ? above : below) << bits;
+  }
+  EXPECT_TRUE(std::isnan(Bf16ToF32(F32ToBf16(std::bit_cast<float>(0x7f800001)))));
 }
 
 }  // namespace
