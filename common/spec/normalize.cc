@@ -69,6 +69,7 @@ void NormalizeTrain(int32_t ranks, v1::TrainSpec* train) {
   MP_DEFAULT_ENUM(train, precision, v1::PRECISION_BF16);
   DeriveBatch(ranks, train->mutable_batch());
   MP_DEFAULT(train->mutable_zero(), stage, 1);
+  MP_DEFAULT(train->mutable_zero(), prefetch, 1);
 
   v1::OptimizerSpec* optimizer = train->mutable_optimizer();
   MP_DEFAULT_ENUM(optimizer, type, v1::OptimizerSpec::TYPE_ADAMW);

@@ -239,7 +239,8 @@ void CheckTrain(const v1::JobSpec& spec, Checker* check) {
     check->Add("train.precision", "expected fp32 or bf16");
   }
   CheckBatch(train.batch(), spec.resources().ranks(), check);
-  check->Int("train.zero.stage", train.zero().stage(), 0, 1);
+  check->Int("train.zero.stage", train.zero().stage(), 0, 3);
+  check->Int("train.zero.prefetch", train.zero().prefetch(), 0, 16);
   CheckOptimizer(train.optimizer(), check);
   CheckSchedule(train, check);
   check->Real("train.clip_norm", train.clip_norm(), 0, 1e6);

@@ -17,7 +17,21 @@ void AddScalars(const StepPlan& plan, int64_t first, int64_t count, bool write,
   accesses.push_back({plan.scalars, first * kScalarBytes, (first + count) * kScalarBytes, write});
 }
 
-void AddGroupAccesses(const StepPlan& plan, const graph::Op& op, std::vector<Access>& accesses) {
+// Where the step's reduced gradient lies.
+BufferId ReducedGradient(const FlatGroup& group) {
+  return group.gradient_shard_buffer != kNoBuffer ? group.gradient_shard_buffer
+                                                  : group.gradient_buffer;
+}
+
+void AddGather(const StepPlan& plan, const Program& program, const graph::Op& op,
+               const FlatGroup& group, std::vector<Access>& accesses) {
+  const bool in_place = op.outputs.empty();
+  AddBuffer(plan, group.parameter_buffer, in_place, accesses);
+  if (!in_place) AddBuffer(plan, program.places[op.outputs[0].value].buffer, true, accesses);
+}
+
+void AddGroupAccesses(const StepPlan& plan, const Program& program, const graph::Op& op,
+                      std::vector<Access>& accesses) {
   if (op.kind == OpKind::kReduceScalars) {
     AddScalars(plan, 0, kReducedScalars + static_cast<int64_t>(plan.groups.size()), true, accesses);
     return;
@@ -28,21 +42,22 @@ void AddGroupAccesses(const StepPlan& plan, const graph::Op& op, std::vector<Acc
   switch (op.kind) {
     case OpKind::kReduceGradients:
       AddBuffer(plan, group.gradient_buffer, true, accesses);
+      AddBuffer(plan, group.gradient_shard_buffer, true, accesses);
       break;
     case OpKind::kGradNorm:
-      AddBuffer(plan, group.gradient_buffer, false, accesses);
+      AddBuffer(plan, ReducedGradient(group), false, accesses);
       AddScalars(plan, kReducedScalars + index, 1, true, accesses);
       break;
     case OpKind::kAdamW:
       AddScalars(plan, 0, kReducedScalars, false, accesses);
-      AddBuffer(plan, group.gradient_buffer, false, accesses);
+      AddBuffer(plan, ReducedGradient(group), false, accesses);
       AddBuffer(plan, group.master_buffer, true, accesses);
       AddBuffer(plan, group.m_buffer, true, accesses);
       AddBuffer(plan, group.v_buffer, true, accesses);
       AddBuffer(plan, group.parameter_buffer, true, accesses);
       break;
     case OpKind::kGatherParameters:
-      AddBuffer(plan, group.parameter_buffer, true, accesses);
+      AddGather(plan, program, op, group, accesses);
       break;
     default:
       break;
@@ -69,7 +84,7 @@ std::vector<Access> OpAccesses(const StepPlan& plan, const Program& program,
       accesses.push_back(ValueAccess(program, output.value, true));
     }
   }
-  AddGroupAccesses(plan, planned.op, accesses);
+  AddGroupAccesses(plan, program, planned.op, accesses);
   if (planned.workspace != kNoBuffer) {
     accesses.push_back({planned.workspace, 0, planned.workspace_bytes, true});
   }

@@ -35,6 +35,7 @@ BufferId AddPersistent(StepPlan& plan, std::string name, BufferClass buffer_clas
 // its first writer to its update only, and activations may use its bytes before that; but padding
 // is written by nobody and must stay zero.
 bool GradientsPersist(const FlatGroup& group, const PlanOptions& options) {
+  if (options.ShardsGradients()) return false;  // reduced, padding and all, in each micro-step
   return options.accumulation > 1 || group.elements != group.padded_elements;
 }
 
@@ -68,7 +69,9 @@ class BufferAssignment {
       for (const GroupParameter& p : group.parameters) {
         const graph::Parameter& parameter = program_.graph.parameters[p.parameter];
         const int64_t size = graph::ByteSize(ValueOf(parameter.value).dtype);
-        program_.places[parameter.value] = {group.parameter_buffer, p.begin * size};
+        if (!plan_.options.ShardsParameters()) {
+          program_.places[parameter.value] = {group.parameter_buffer, p.begin * size};
+        }
         if (parameter.gradient == kNoValue) continue;
         program_.places[parameter.gradient] = {group.gradient_buffer,
                                                p.begin * graph::ByteSize(DType::kF32)};
@@ -113,7 +116,20 @@ class BufferAssignment {
     });
   }
 
+  // Gathered parameters lie as in their flat group.
+  void PlaceGathered(const graph::Op& op) {
+    const FlatGroup& group = plan_.groups[op.attributes.group];
+    const int64_t size = graph::ByteSize(plan_.options.compute_dtype);
+    const BufferId buffer =
+        AddBuffer(plan_, absl::StrCat("gathered parameters of ", group.name),
+                  BufferClass::kCommunication, group.padded_elements * size, false);
+    for (size_t i = 0; i < op.outputs.size(); ++i) {
+      program_.places[op.outputs[i].value] = {buffer, group.parameters[i].begin * size};
+    }
+  }
+
   void PlaceOutputs(const graph::Op& op, int index) {
+    if (op.kind == graph::OpKind::kGatherParameters && !op.outputs.empty()) PlaceGathered(op);
     for (const graph::Output& output : op.outputs) {
       if (output.value == kNoValue || program_.places[output.value].buffer != kNoBuffer) continue;
       const Value& value = ValueOf(output.value);
@@ -148,18 +164,25 @@ void AddPersistentBuffers(StepPlan& plan, bool training) {
   const int64_t compute_size = graph::ByteSize(plan.options.compute_dtype);
   const int64_t f32_size = graph::ByteSize(DType::kF32);
   for (FlatGroup& group : plan.groups) {
-    group.parameter_buffer =
-        AddPersistent(plan, absl::StrCat("parameters of ", group.name), BufferClass::kParameters,
-                      group.padded_elements * compute_size);
+    const int64_t held =
+        plan.options.ShardsParameters() ? group.shard_elements : group.padded_elements;
+    group.parameter_buffer = AddPersistent(plan, absl::StrCat("parameters of ", group.name),
+                                           BufferClass::kParameters, held * compute_size);
   }
   plan.scalars = AddPersistent(
       plan, "scalars", BufferClass::kCommunication,
       graph::ByteSize(DType::kF64) * (kReducedScalars + static_cast<int64_t>(plan.groups.size())));
   if (!training) return;
+  const bool shards = plan.options.ShardsGradients();
   for (FlatGroup& group : plan.groups) {
     group.gradient_buffer =
-        AddBuffer(plan, absl::StrCat("gradients of ", group.name), BufferClass::kGradients,
+        AddBuffer(plan, absl::StrCat("gradients of ", group.name),
+                  shards ? BufferClass::kCommunication : BufferClass::kGradients,
                   group.padded_elements * f32_size, GradientsPersist(group, plan.options));
+    if (!shards) continue;
+    group.gradient_shard_buffer =
+        AddBuffer(plan, absl::StrCat("gradient shard of ", group.name), BufferClass::kGradients,
+                  group.shard_elements * f32_size, plan.options.accumulation > 1);
   }
   const auto add_state = [&](const FlatGroup& group, absl::string_view kind) {
     return AddPersistent(plan, absl::StrCat(kind, " of ", group.name), BufferClass::kOptimizer,

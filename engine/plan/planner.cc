@@ -9,6 +9,7 @@
 #include "engine/models/model.h"
 #include "engine/optim/batch.h"
 #include "engine/plan/buffer_pass.h"
+#include "engine/plan/gather_pass.h"
 #include "engine/plan/memory_pass.h"
 #include "engine/plan/stream_pass.h"
 #include "engine/plan/verify.h"
@@ -28,9 +29,13 @@ absl::Status CheckOptions(const PlanOptions& options) {
   MP_RETURN_IF_ERROR(at_least_one("train.batch.micro", options.micro_batch));
   MP_RETURN_IF_ERROR(at_least_one("train.batch.accumulation", options.accumulation));
   MP_RETURN_IF_ERROR(at_least_one("data.sequence_length", options.sequence));
-  if (options.zero_stage != 0 && options.zero_stage != 1) {
+  if (options.zero_stage < 0 || options.zero_stage > 3) {
     return absl::InvalidArgumentError(absl::StrCat("train.zero.stage: ", options.zero_stage,
-                                                   " is not supported; expected 0 or 1"));
+                                                   " is not supported; expected 0 to 3"));
+  }
+  if (options.prefetch < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("train.zero.prefetch: ", options.prefetch, " is not at least 0"));
   }
   return absl::OkStatus();
 }
@@ -51,6 +56,8 @@ absl::StatusOr<graph::Graph> Build(const v1::ModelSpec& model, models::Mode mode
 }
 
 void CompileProgram(StepPlan& plan, Program& program) {
+  AddGathers(program, plan.groups, plan.options);
+  LimitInFlight(program);
   AssignBuffers(plan, program);
   AddStreams(program, plan.options);
 }
@@ -85,6 +92,7 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
   PlanOptions options{
       .world = world,
       .zero_stage = spec.train().zero().stage(),
+      .prefetch = spec.train().zero().prefetch(),
       .compute_dtype =
           spec.train().precision() == v1::PRECISION_FP32 ? graph::DType::kF32 : graph::DType::kBF16,
       .micro_batch = triple.micro,

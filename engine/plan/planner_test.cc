@@ -39,7 +39,7 @@ int64_t ClassBytes(const StepPlan& plan, BufferClass c) {
 
 TEST(Planner, EveryCombinationVerifies) {
   for (int world : {1, 2, 3, 8}) {
-    for (int stage : {0, 1}) {
+    for (int stage : {0, 1, 2, 3}) {
       for (DType dtype : {DType::kF32, DType::kBF16}) {
         for (double dropout : {0.0, 0.1}) {
           SCOPED_TRACE(absl::StrCat(world, " ranks, stage ", stage, " ", graph::Name(dtype)));
@@ -80,7 +80,7 @@ TEST(Planner, ClassesAddUpToTheArena) {
 }
 
 TEST(Planner, OneRankHasNoCommunication) {
-  for (int stage : {0, 1}) {
+  for (int stage : {0, 1, 2, 3}) {
     const StepPlan plan = Plan({}, OptionsOf(1, stage, DType::kF32));
     EXPECT_EQ(Count(plan.train, OpKind::kReduceGradients), 0);
     EXPECT_EQ(Count(plan.train, OpKind::kGatherParameters), 0);
@@ -219,7 +219,7 @@ TEST(Planner, RefusesWhatCannotBePlanned) {
   EXPECT_THAT(PlanTraining(SpecOf({}), options).status().message(), HasSubstr("33"));
   EXPECT_THAT(PlanTraining(SpecOf({.heads = 5}), OptionsOf(1, 0, DType::kF32)).status().message(),
               HasSubstr("model.gpt2.heads"));
-  EXPECT_THAT(PlanTraining(SpecOf({}), OptionsOf(1, 2, DType::kF32)).status().message(),
+  EXPECT_THAT(PlanTraining(SpecOf({}), OptionsOf(1, 4, DType::kF32)).status().message(),
               HasSubstr("train.zero.stage"));
 }
 

@@ -20,8 +20,8 @@ enum class BufferClass : uint8_t {
   kGradients,
   kOptimizer,  // master, m, v
   kActivations,
-  kWorkspace,  // scratch of one op
-  kCommunication,
+  kWorkspace,      // scratch of one op
+  kCommunication,  // scalars; a group's whole gradient or gathered parameters while it is needed
   kInputs,
 };
 inline constexpr int kBufferClasses = 7;
@@ -64,15 +64,20 @@ struct FlatGroup {
   std::vector<GroupParameter> parameters;
   int64_t elements = 0;         // without padding
   int64_t padded_elements = 0;  // multiple of world * 128
-  int64_t shard_elements = 0;   // of the optimizer state that a rank keeps: padded_elements / world
-                                // at stage 1, padded_elements at stage 0
-  BufferId parameter_buffer = kNoBuffer;  // padded_elements, compute dtype
-  // padded_elements, f32. Not persistent (dead from the update to the step's first writer, its
-  // bytes used by activations meanwhile) when accumulation is 1 and the group has no padding.
-  // Generation plans have neither this buffer nor those below.
+  int64_t shard_elements = 0;   // of what is sharded: padded_elements / options.Shards()
+  // Compute dtype: padded_elements, or shard_elements where parameters are sharded. Buffers of
+  // gathered parameters have padded_elements and are outputs of their kGatherParameters op.
+  BufferId parameter_buffer = kNoBuffer;
+  // padded_elements, f32. Where gradients are sharded: a micro-step's gradient, from its first
+  // writer to its reduction. Otherwise the step's, and not persistent (dead from the update to the
+  // step's first writer, its bytes used by activations meanwhile) when accumulation is 1 and the
+  // group has no padding. Generation plans have neither this buffer nor those below.
   BufferId gradient_buffer = kNoBuffer;
-  // shard_elements f32 each. At fp32 the master IS the parameter buffer's shard: master_buffer is
-  // kNoBuffer then.
+  // shard_elements, f32, where gradients are sharded: the step's sum of reduced gradients. Not
+  // persistent (lives from the reduction to the update) when accumulation is 1.
+  BufferId gradient_shard_buffer = kNoBuffer;
+  // shard_elements f32 each. At fp32 the master IS this rank's shard in the parameter buffer:
+  // master_buffer is kNoBuffer then.
   BufferId master_buffer = kNoBuffer;
   BufferId m_buffer = kNoBuffer;
   BufferId v_buffer = kNoBuffer;
@@ -82,7 +87,7 @@ enum class Stream : uint8_t { kCompute, kCommunication };
 
 enum class When : uint8_t {
   kEveryMicroStep,
-  kLastMicroStep,  // gradient reduction: overlaps the last backward
+  kLastMicroStep,  // gradient reduction at stages 0 and 1: overlaps the last backward
   kUpdate,         // after the last micro-step
 };
 
@@ -100,6 +105,9 @@ struct PlannedOp {
   // Indices of earlier ops of the same program on OTHER streams that must have finished, where they
   // run in this micro-step at all (order within a stream is program order).
   std::vector<int32_t> wait_for;
+  // An earlier op of the other stream that must have finished even where nothing conflicts; -1:
+  // none. It bounds how many groups are gathered, or wait for their reduction, at once.
+  int32_t after = -1;
   std::vector<Access> accesses;
   BufferId workspace = kNoBuffer;
   int64_t workspace_bytes = 0;
@@ -115,18 +123,23 @@ inline constexpr int kStopScalar = 2;
 
 // A schedule of ops over one graph: for each micro-step, the kEveryMicroStep ops in order, on the
 // last one joined by the kLastMicroStep ops where they stand; then the kUpdate ops. Both streams
-// are joined at the end: the next step's first op may read every parameter. `evaluate` has
-// kEveryMicroStep ops only; each of its batches is a micro-step of one long step. The programs of
-// a plan share the arena, its persistent buffers and, as they never run at once, the rest of it.
+// are joined between two micro-steps, and at the end: the next step's first op may read every
+// parameter. `evaluate` has kEveryMicroStep ops only; each of its batches is a micro-step of one
+// long step. The programs of a plan share the arena, its persistent buffers and, as they never run
+// at once, the rest of it.
 struct Program {
   graph::Graph graph;
-  std::vector<Place> places;   // by ValueId
+  // By ValueId. Where parameters are sharded a parameter itself has no place: ops read its gathered
+  // copies, values that the ZeRO pass has added to the graph.
+  std::vector<Place> places;
   std::vector<PlannedOp> ops;  // program order
 };
 
 struct PlanOptions {
   int world = 1;
-  int zero_stage = 0;  // 0 or 1
+  int zero_stage = 0;  // 0 to 3
+  // Stage 3: how many blocks ahead of its use a block's parameters are gathered.
+  int prefetch = 1;
   graph::DType compute_dtype = graph::DType::kF32;
   int64_t micro_batch = 1;
   int64_t sequence = 1;
@@ -137,6 +150,11 @@ struct PlanOptions {
   // What a backend found that an op needs beyond the model of workspace.h: every matrix-product
   // op's workspace is at least this.
   int64_t min_matmul_workspace_bytes = 0;
+
+  // Into how many shards a flat group is cut. A single rank keeps everything at every stage.
+  int Shards() const { return zero_stage == 0 ? 1 : world; }
+  bool ShardsGradients() const { return zero_stage >= 2 && Shards() > 1; }
+  bool ShardsParameters() const { return zero_stage >= 3 && Shards() > 1; }
 };
 
 struct StepPlan {
@@ -153,7 +171,7 @@ struct StepPlan {
   BufferId scalars = kNoBuffer;
   int64_t parameters = 0;          // elements, tied ones once, no padding
   double flops_per_step = 0;       // per rank, matrix products and attention
-  double wire_bytes_per_step = 0;  // sent per rank
+  double wire_bytes_per_step = 0;  // sent per rank, validation not counted
 
   Program train;     // forward, backward, reduction, update
   Program evaluate;  // forward and loss only, no dropout, the same micro-batch

@@ -64,6 +64,9 @@ void AddStreams(Program& program, const PlanOptions& options) {
     planned.wait_for.clear();
     order[i] = ByStreamOrder(order, program, latest, planned.stream);
     int32_t needed = -1;  // with two streams, one wait is enough: the latest
+    if (planned.after >= 0 && program.ops[planned.after].stream != planned.stream) {
+      needed = planned.after;
+    }
     for (const Access& access : planned.accesses) {
       for (const Seen& earlier : seen[access.buffer]) {
         if (program.ops[earlier.op].stream != planned.stream && Conflict(access, earlier.access)) {

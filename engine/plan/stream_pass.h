@@ -14,8 +14,8 @@ namespace milepost::plan {
 inline constexpr int kStreams = 2;
 
 // Collectives go to the communication stream where there are peers, the rest to the compute stream.
-// An op waits for the latest op of the other stream that it conflicts with, unless that has
-// finished already by what is ordered before.
+// An op waits for the latest op of the other stream that it conflicts with (or for its `after`),
+// unless that has finished already by what is ordered before.
 void AddStreams(Program& program, const PlanOptions& options);
 
 // For each op, the index of the last op of each stream that has finished when it starts; -1: none.

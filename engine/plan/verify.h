@@ -7,11 +7,16 @@
 //   - no two conflicting accesses without a happens-before path (stream order and wait_for);
 //   - no read of a value before it is written, nor after its bytes were reused;
 //   - every group's gradient is complete when it is reduced, reduced exactly once (world > 1; never
-//     at world 1), then measured once, updated once after the scalars, and gathered once (stage 1);
-//   - gradients and step accumulators are started once a step and never lost between micro-steps;
+//     at world 1), then measured once, updated once after the scalars, and gathered once (stages 1
+//     and 2); from stage 2 on it is started and reduced exactly once in every micro-step;
+//   - stage 3: ops read parameters only where a gather has put them, from the gather on and until
+//     their bytes are reused;
+//   - gradients (or their shards) and step accumulators are started once a step and never lost
+//     between micro-steps;
 //   - persistent buffers overlap nothing; every buffer lies inside the arena, aligned; operands of
 //     an op overlap only where it may overwrite; workspaces are large enough; groups hold every
-//     parameter once, padded as the stage needs; the byte counts add up.
+//     parameter once, padded as the stage needs; the byte counts add up, in the arena and on the
+//     wire.
 // Runs in time nearly linear in the number of ops; a 48-layer plan takes a few milliseconds.
 #ifndef MILEPOST_ENGINE_PLAN_VERIFY_H_
 #define MILEPOST_ENGINE_PLAN_VERIFY_H_

@@ -1,5 +1,6 @@
 // Verification, part 1: what holds whatever the ops are.
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -68,8 +69,11 @@ absl::Status ExpectBuffer(const StepPlan& plan, const FlatGroup& group, const ch
     return Violation("group ", group.name, " has no buffer for ", what);
   }
   const Buffer& found = plan.buffers[buffer];
-  const bool may_die = buffer == group.gradient_buffer && plan.options.accumulation == 1 &&
-                       group.elements == group.padded_elements;
+  const bool one_micro_step = plan.options.accumulation == 1;
+  const bool may_die = (buffer == group.gradient_buffer &&
+                        (plan.options.ShardsGradients() ||
+                         (one_micro_step && group.elements == group.padded_elements))) ||
+                       (buffer == group.gradient_shard_buffer && one_micro_step);
   if (!found.persistent && !may_die) {
     return Violation(found.name, " of a group must be persistent");
   }
@@ -79,10 +83,18 @@ absl::Status ExpectBuffer(const StepPlan& plan, const FlatGroup& group, const ch
 
 absl::Status VerifyGroupBuffers(const StepPlan& plan, const FlatGroup& group) {
   const int64_t compute = graph::ByteSize(plan.options.compute_dtype);
-  MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "parameters", group.parameter_buffer,
-                                  group.padded_elements * compute));
+  const int64_t held =
+      plan.options.ShardsParameters() ? group.shard_elements : group.padded_elements;
+  MP_RETURN_IF_ERROR(
+      ExpectBuffer(plan, group, "parameters", group.parameter_buffer, held * compute));
   if (plan.train.ops.empty()) return absl::OkStatus();
   const int64_t shard = group.shard_elements * graph::ByteSize(DType::kF32);
+  if (plan.options.ShardsGradients()) {
+    MP_RETURN_IF_ERROR(
+        ExpectBuffer(plan, group, "its gradient shard", group.gradient_shard_buffer, shard));
+  } else if (group.gradient_shard_buffer != kNoBuffer) {
+    return Violation("group ", group.name, " has a gradient shard, but gradients are whole");
+  }
   MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "gradients", group.gradient_buffer,
                                   group.padded_elements * graph::ByteSize(DType::kF32)));
   MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "m", group.m_buffer, shard));
@@ -98,8 +110,7 @@ absl::Status VerifyGroup(const StepPlan& plan, const FlatGroup& group,
     return Violation("group ", group.name, ": ", group.padded_elements,
                      " elements do not split into aligned shards");
   }
-  const int64_t sharing = options.zero_stage == 0 ? 1 : options.world;
-  if (group.shard_elements * sharing != group.padded_elements) {
+  if (group.shard_elements * options.Shards() != group.padded_elements) {
     return Violation("group ", group.name, ": a shard has ", group.shard_elements, " of ",
                      group.padded_elements, " elements");
   }
@@ -118,6 +129,40 @@ absl::Status VerifyGroup(const StepPlan& plan, const FlatGroup& group,
   }
   if (end > group.padded_elements) return Violation("group ", group.name, " is too small");
   return VerifyGroupBuffers(plan, group);
+}
+
+// What a ring sends, from the paper's formulas and not from how the pass counted it: a reduction
+// or a gather moves each byte once past every rank, an all-reduce twice.
+double WireBytes(const StepPlan& plan, const PlannedOp& planned) {
+  const PlanOptions& options = plan.options;
+  const double others = 1 - 1.0 / options.Shards();
+  if (options.world == 1) return 0;
+  if (planned.op.kind == graph::OpKind::kReduceScalars) {
+    return 2 * (1 - 1.0 / options.world) * 8 * kReducedScalars;
+  }
+  const int32_t index = planned.op.attributes.group;
+  if (index < 0 || index >= static_cast<int32_t>(plan.groups.size())) return 0;
+  const auto elements = static_cast<double>(plan.groups[index].padded_elements);
+  if (planned.op.kind == graph::OpKind::kReduceGradients) {
+    return (options.Shards() == 1 ? 2 * (1 - 1.0 / options.world) : others) * 4 * elements;
+  }
+  if (planned.op.kind != graph::OpKind::kGatherParameters) return 0;
+  return others * static_cast<double>(graph::ByteSize(options.compute_dtype)) * elements;
+}
+
+absl::Status VerifyWire(const StepPlan& plan) {
+  double sum = 0;
+  for (const PlannedOp& planned : plan.train.ops) {
+    const bool repeated = planned.when == When::kEveryMicroStep;
+    const double bytes = WireBytes(plan, planned);
+    if (planned.wire_bytes != bytes) {
+      return Violation(graph::Name(planned.op.kind), " sends ", planned.wire_bytes,
+                       " bytes, expected ", bytes);
+    }
+    sum += bytes * (repeated ? static_cast<double>(plan.options.accumulation) : 1);
+  }
+  if (std::abs(sum - plan.wire_bytes_per_step) <= 1e-9 * sum) return absl::OkStatus();
+  return Violation("a step sends ", sum, " bytes, the plan says ", plan.wire_bytes_per_step);
 }
 
 absl::Status VerifyGroups(const StepPlan& plan) {
@@ -139,6 +184,7 @@ absl::Status VerifyGroups(const StepPlan& plan) {
 absl::Status VerifyLayout(const StepPlan& plan) {
   MP_RETURN_IF_ERROR(VerifyBuffers(plan));
   MP_RETURN_IF_ERROR(VerifyBytes(plan));
+  MP_RETURN_IF_ERROR(VerifyWire(plan));
   return VerifyGroups(plan);
 }
 

@@ -20,6 +20,8 @@ class OpVerifier {
 
   absl::Status Run() const {
     MP_RETURN_IF_ERROR(CheckWaits());
+    MP_RETURN_IF_ERROR(CheckOperands());
+    MP_RETURN_IF_ERROR(CheckGather());
     MP_RETURN_IF_ERROR(CheckAccesses());
     MP_RETURN_IF_ERROR(CheckWorkspace());
     for (size_t i = 0; i < planned_.op.outputs.size(); ++i) {
@@ -54,6 +56,47 @@ class OpVerifier {
         return Violation("waits for op ", wait, ", not an earlier one");
       if (program_.ops[wait].stream == planned_.stream) {
         return Violation("waits for op ", wait, " of its own stream");
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Only parameters that are sharded have no place: nobody may use them but by gathering.
+  absl::Status CheckOperands() const {
+    const auto placed = [&](ValueId id) {
+      return id == kNoValue || program_.places[id].buffer != kNoBuffer;
+    };
+    for (ValueId input : planned_.op.inputs) {
+      if (!placed(input)) return Violation("reads ", NameOf(input), ", which is sharded");
+    }
+    for (const graph::Output& output : planned_.op.outputs) {
+      if (!placed(output.value)) return Violation("writes ", NameOf(output.value));
+    }
+    return absl::OkStatus();
+  }
+
+  // Gathered parameters lie in one buffer just as in their flat group.
+  absl::Status CheckGather() const {
+    if (planned_.op.kind != graph::OpKind::kGatherParameters || planned_.op.outputs.empty()) {
+      return absl::OkStatus();
+    }
+    const int32_t index = planned_.op.attributes.group;
+    if (index < 0 || index >= static_cast<int32_t>(plan_.groups.size()) ||
+        planned_.op.outputs.size() != plan_.groups[index].parameters.size()) {
+      return Violation("does not gather a whole flat group");
+    }
+    const FlatGroup& group = plan_.groups[index];
+    const int64_t size = graph::ByteSize(plan_.options.compute_dtype);
+    const BufferId buffer = program_.places[planned_.op.outputs[0].value].buffer;
+    if (plan_.buffers[buffer].bytes != group.padded_elements * size) {
+      return Violation("gathers ", group.name, " into ", plan_.buffers[buffer].bytes, " bytes");
+    }
+    for (size_t i = 0; i < group.parameters.size(); ++i) {
+      const ValueId output = planned_.op.outputs[i].value;
+      const Place& place = program_.places[output];
+      if (place.buffer != buffer || place.offset != group.parameters[i].begin * size ||
+          program_.graph.values[output].shape != group.parameters[i].shape) {
+        return Violation("does not gather ", group.parameters[i].name, " as it lies in its group");
       }
     }
     return absl::OkStatus();
@@ -121,7 +164,9 @@ absl::Status VerifyPlaces(const StepPlan& plan, const Program& program) {
     return absl::InternalError("not every value has a place");
   }
   const auto buffers = static_cast<BufferId>(plan.buffers.size());
+  const bool sharded = plan.options.ShardsParameters();
   for (size_t id = 0; id < graph.values.size(); ++id) {
+    if (sharded && graph.values[id].kind == graph::ValueKind::kParameter) continue;
     if (program.places[id].buffer < 0 || program.places[id].buffer >= buffers) {
       return absl::InternalError(absl::StrCat(graph.values[id].name, " has no buffer"));
     }
@@ -131,7 +176,8 @@ absl::Status VerifyPlaces(const StepPlan& plan, const Program& program) {
       const graph::Parameter& parameter = graph.parameters[p.parameter];
       const Place& place = program.places[parameter.value];
       const int64_t size = graph::ByteSize(plan.options.compute_dtype);
-      bool ok = place.buffer == group.parameter_buffer && place.offset == p.begin * size;
+      bool ok = sharded ? place.buffer == kNoBuffer
+                        : place.buffer == group.parameter_buffer && place.offset == p.begin * size;
       if (parameter.gradient != kNoValue) {
         const Place& gradient = program.places[parameter.gradient];
         ok = ok && gradient.buffer == group.gradient_buffer && gradient.offset == p.begin * 4;

@@ -1,5 +1,6 @@
 // Verification, part 4: happens-before between the streams. A step is unrolled into instances of
-// ops; for each instance it is known how many of the other stream's have finished before it. Two
+// ops; for each instance it is known how many of the other stream's have finished before it (all of
+// the earlier micro-steps': the streams are joined between them). Two
 // instances that neither order covers may run at once, so their accesses must not conflict.
 #include <algorithm>
 #include <vector>
@@ -18,6 +19,7 @@ class Unrolled {
       : plan_(plan), program_(program), latest_(program.ops.size(), kNone) {
     for (int m = 0; m < micro_steps; ++m) {
       for (auto& latest : latest_) latest = kNone;  // waits look back within a micro-step
+      for (size_t s = 0; s < 2; ++s) joined_[s] = streams_[s].size();
       Append(When::kEveryMicroStep, m == micro_steps - 1);
     }
     Append(When::kUpdate, false);
@@ -51,7 +53,7 @@ class Unrolled {
         continue;
       }
       std::vector<Instance>& stream = streams_[Index(planned.stream)];
-      Instance instance = {.op = i};
+      Instance instance = {.op = i, .finished = {joined_[0], joined_[1]}};
       if (!stream.empty()) Absorb(planned.stream, stream.size() - 1, instance);
       for (int32_t wait : planned.wait_for) {
         if (latest_[wait] != kNone) Absorb(program_.ops[wait].stream, latest_[wait], instance);
@@ -90,6 +92,7 @@ class Unrolled {
   const StepPlan& plan_;
   const Program& program_;
   std::vector<Instance> streams_[2];
+  size_t joined_[2] = {0, 0};   // instances that were over when the micro-step began
   std::vector<size_t> latest_;  // by op: its instance of this micro-step, within its stream
 };
 

@@ -92,7 +92,7 @@ bool ConflictBetween(const PlannedOp& a, const PlannedOp& b) {
 
 TEST(Verify, AcceptsWhatThePassesMake) {
   for (int world : {1, 2}) {
-    for (int stage : {0, 1}) {
+    for (int stage : {0, 1, 2, 3}) {
       EXPECT_TRUE(Verify(ValidPlan(world, stage, 0.1)).ok());
     }
   }

@@ -27,18 +27,19 @@ class Simulation {
         program_(program),
         training_(&program == &plan.train),
         micro_steps_(micro_steps),
-        valid_(program.graph.values.size(), false),
+        shards_begin_(static_cast<ValueId>(program.graph.values.size())),
+        valid_(program.graph.values.size() + plan.groups.size(), false),
         written_in_(program.graph.values.size(), kNever),
         groups_(plan.groups.size()) {}
 
   absl::Status Run() {
     for (size_t id = 0; id < program_.graph.values.size(); ++id) {
       const ValueKind kind = program_.graph.values[id].kind;
-      if (kind == ValueKind::kInput || kind == ValueKind::kParameter)
-        Hold(static_cast<ValueId>(id));
+      const bool whole = kind == ValueKind::kParameter && !plan_.options.ShardsParameters();
+      if (kind == ValueKind::kInput || whole) Hold(static_cast<ValueId>(id));
     }
     for (micro_step_ = 0; micro_step_ < micro_steps_; ++micro_step_) {
-      ForgetActivations();
+      ForgetTransients();
       MP_RETURN_IF_ERROR(RunOps(When::kEveryMicroStep, micro_step_ == micro_steps_ - 1));
     }
     MP_RETURN_IF_ERROR(RunOps(When::kUpdate, false));
@@ -125,16 +126,18 @@ class Simulation {
   absl::Status Accumulate(const graph::Output& output) {
     const graph::Value& value = ValueOf(output.value);
     const bool started = valid_[output.value];
-    if (output.mode == WriteMode::kAssign) {
-      return Violation("assigns ", value.name, ": earlier micro-steps would be lost");
+    const bool each = EveryMicroStep(value);
+    if (output.mode == WriteMode::kAssign && (!each || started)) {
+      return Violation("assigns ", value.name, ": what was added before would be lost");
     }
     if (output.mode == WriteMode::kAccumulate && !started) {
       return Violation("adds to ", value.name, " before it is started in this step");
     }
-    if (output.mode == WriteMode::kAccumulateInStep && (micro_step_ == 0) == started) {
+    if (output.mode == WriteMode::kAccumulateInStep && (each || (micro_step_ == 0) == started)) {
       return Violation(started ? "starts again " : "does not start ", value.name);
     }
-    if (value.kind == ValueKind::kParameterGradient && groups_[value.block].reductions > 0) {
+    if (value.kind == ValueKind::kParameterGradient &&
+        groups_[value.block].reductions > (each ? micro_step_ : 0)) {
       return Violation("writes ", value.name, " after it was reduced");
     }
     if (!started) Hold(output.value);
@@ -142,14 +145,77 @@ class Simulation {
     return absl::OkStatus();
   }
 
-  // Every gradient of the group holds all micro-steps of this step.
+  // Gradients that are sharded are started in every micro-step and reduced in it.
+  bool EveryMicroStep(const graph::Value& value) const {
+    return value.kind == ValueKind::kParameterGradient && plan_.options.ShardsGradients();
+  }
+
+  // Every gradient of the group holds all micro-steps of this step or, before its reduction into a
+  // shard, this micro-step.
   absl::Status CheckComplete(int group) const {
+    const int last = plan_.options.ShardsGradients() ? micro_step_ : micro_steps_ - 1;
     for (const GroupParameter& p : plan_.groups[group].parameters) {
       const ValueId gradient = program_.graph.parameters[p.parameter].gradient;
-      if (gradient == kNoValue || !valid_[gradient] || written_in_[gradient] != micro_steps_ - 1) {
+      if (gradient == kNoValue || !valid_[gradient] || written_in_[gradient] != last) {
         return Violation("the gradient of ", p.name, " is not complete");
       }
     }
+    return absl::OkStatus();
+  }
+
+  // The micro-step's gradient goes into the shard, which thereby holds all micro-steps so far. The
+  // first reduction assigns; the later ones find there what the earlier ones left.
+  absl::Status Reduce(int index) {
+    MP_RETURN_IF_ERROR(CheckComplete(index));
+    Group& group = groups_[index];
+    const std::string& name = plan_.groups[index].name;
+    if (!plan_.options.ShardsGradients()) {
+      ++group.reductions;
+      return absl::OkStatus();
+    }
+    if (program_.ops[index_].when != When::kEveryMicroStep || group.reductions != micro_step_) {
+      return Violation(name, " is not reduced once in every micro-step");
+    }
+    const ValueId shard = shards_begin_ + index;
+    if (micro_step_ == 0) {
+      HoldBytes(shard, GroupBytes(plan_.groups[index].gradient_shard_buffer));
+    } else if (!valid_[shard]) {
+      return Violation("the gradient shard of ", name, " was lost between micro-steps");
+    }
+    ++group.reductions;
+    for (const GroupParameter& p : plan_.groups[index].parameters) {  // sums in other ranks' shards
+      valid_[program_.graph.parameters[p.parameter].gradient] = false;
+    }
+    return absl::OkStatus();
+  }
+
+  // The group's gradient of the whole step is there, reduced.
+  absl::Status CheckReduced(int index) const {
+    const Group& group = groups_[index];
+    if (group.reductions != Reductions()) {
+      return Violation(plan_.groups[index].name, " is not reduced");
+    }
+    if (!plan_.options.ShardsGradients()) return CheckComplete(index);
+    if (valid_[shards_begin_ + index]) return absl::OkStatus();
+    return Violation("the gradient shard of ", plan_.groups[index].name,
+                     " is not written, or its bytes are reused");
+  }
+
+  // Into values of the program (before use), or in place (after the update).
+  absl::Status Gather(int index) {
+    Group& group = groups_[index];
+    const std::string& name = plan_.groups[index].name;
+    if (!Op().outputs.empty()) {
+      if (!plan_.options.ShardsParameters() || program_.ops[index_].when != When::kEveryMicroStep ||
+          group.updates > 0) {
+        return Violation(name, " is gathered for use, but not sharded or already updated");
+      }
+      return absl::OkStatus();
+    }
+    if (plan_.options.ShardsParameters())
+      return Violation(name, " has no buffer to be gathered in");
+    if (group.updates != 1) return Violation(name, " is gathered before its update");
+    ++group.gathers;
     return absl::OkStatus();
   }
 
@@ -161,30 +227,26 @@ class Simulation {
       return absl::OkStatus();
     }
     const int32_t index = Op().attributes.group;
-    if (!training_ || index < 0 || index >= static_cast<int32_t>(groups_.size())) {
+    const bool gather = kind == OpKind::kGatherParameters && !Op().outputs.empty();
+    if ((!training_ && !gather) || index < 0 || index >= static_cast<int32_t>(groups_.size())) {
       return Violation("has no flat group to work on");
     }
     Group& group = groups_[index];
     const std::string& name = plan_.groups[index].name;
     switch (kind) {
       case OpKind::kReduceGradients:
-        MP_RETURN_IF_ERROR(CheckComplete(index));
-        ++group.reductions;
-        return absl::OkStatus();
+        return Reduce(index);
       case OpKind::kGradNorm:
-        MP_RETURN_IF_ERROR(CheckComplete(index));
-        if (group.reductions != Reductions()) return Violation(name, " is not reduced");
+        MP_RETURN_IF_ERROR(CheckReduced(index));
         ++group.norms;
         return absl::OkStatus();
       case OpKind::kAdamW:
-        MP_RETURN_IF_ERROR(CheckComplete(index));
+        MP_RETURN_IF_ERROR(CheckReduced(index));
         if (scalar_reductions_ != 1) return Violation(name, ": the scalars are not reduced");
         ++group.updates;
         return absl::OkStatus();
       default:
-        if (group.updates != 1) return Violation(name, " is gathered before its update");
-        ++group.gathers;
-        return absl::OkStatus();
+        return Gather(index);
     }
   }
 
@@ -202,7 +264,11 @@ class Simulation {
     return absl::OkStatus();
   }
 
-  int Reductions() const { return plan_.options.world > 1 ? 1 : 0; }
+  // How often a step reduces each group.
+  int Reductions() const {
+    if (plan_.options.world == 1) return 0;
+    return plan_.options.ShardsGradients() ? micro_steps_ : 1;
+  }
 
   absl::Status CheckEnd() const {
     const ValueId result =
@@ -215,7 +281,8 @@ class Simulation {
       return absl::InternalError(
           absl::StrCat("the scalars are reduced ", scalar_reductions_, " times"));
     }
-    const int gathers = plan_.options.zero_stage == 0 ? 0 : Reductions();
+    const bool gathers_after = plan_.options.Shards() > 1 && !plan_.options.ShardsParameters();
+    const int gathers = gathers_after ? 1 : 0;
     for (size_t i = 0; i < groups_.size(); ++i) {
       const Group& group = groups_[i];
       if (group.reductions == Reductions() && group.norms == 1 && group.updates == 1 &&
@@ -231,12 +298,17 @@ class Simulation {
   }
 
   // `id` now owns its bytes; whatever lay there is gone.
-  void Hold(ValueId id) {
-    const Access access = ValueAccess(program_, id, true);
+  void Hold(ValueId id) { HoldBytes(id, ValueAccess(program_, id, true)); }
+
+  void HoldBytes(ValueId id, const Access& access) {
     const int64_t base = plan_.buffers[access.buffer].offset;
     Evict(base + access.begin, base + access.end);
     held_[base + access.begin] = {base + access.end, id};
     valid_[id] = true;
+  }
+
+  Access GroupBytes(BufferId buffer) const {
+    return {buffer, 0, plan_.buffers[buffer].bytes, true};
   }
 
   void Evict(int64_t begin, int64_t end) {
@@ -248,11 +320,14 @@ class Simulation {
     }
   }
 
-  void ForgetActivations() {
+  // What does not outlive a micro-step.
+  void ForgetTransients() {
     for (auto it = held_.begin(); it != held_.end();) {
-      const bool activation = ValueOf(it->second.value).kind == ValueKind::kActivation;
-      if (activation) valid_[it->second.value] = false;
-      it = activation ? held_.erase(it) : std::next(it);
+      const ValueId id = it->second.value;
+      const bool transient = id < shards_begin_ && (ValueOf(id).kind == ValueKind::kActivation ||
+                                                    EveryMicroStep(ValueOf(id)));
+      if (transient) valid_[id] = false;
+      it = transient ? held_.erase(it) : std::next(it);
     }
   }
 
@@ -263,6 +338,7 @@ class Simulation {
   int micro_step_ = 0;
   size_t index_ = 0;              // of the op being run
   std::map<int64_t, Held> held_;  // arena bytes by begin; disjoint
+  const ValueId shards_begin_;    // group g's gradient shard counts as value shards_begin_ + g
   std::vector<bool> valid_;       // by value: its bytes hold it
   std::vector<int> written_in_;   // by value that accumulates: last micro-step that added to it
   std::vector<Group> groups_;

@@ -20,6 +20,17 @@ PlannedOp FromGraph(const graph::Graph& graph, const graph::Op& op) {
   return {.op = op, .flops = cost.flops, .bytes = cost.bytes};
 }
 
+// Where every micro-step's gradient is reduced and let go, its first writer always assigns.
+void StartEveryMicroStep(const graph::Graph& graph, graph::Op& op) {
+  for (graph::Output& output : op.outputs) {
+    if (output.value == graph::kNoValue) continue;
+    if (graph.values[output.value].kind != graph::ValueKind::kParameterGradient) continue;
+    if (output.mode == graph::WriteMode::kAccumulateInStep) {
+      output.mode = graph::WriteMode::kAssign;
+    }
+  }
+}
+
 class TrainingOps {
  public:
   TrainingOps(const graph::Graph& graph, const std::vector<FlatGroup>& groups,
@@ -30,6 +41,7 @@ class TrainingOps {
     FindCompletions();
     for (size_t i = 0; i < graph_.ops.size(); ++i) {
       ops_.push_back(FromGraph(graph_, graph_.ops[i]));
+      if (options_.ShardsGradients()) StartEveryMicroStep(graph_, ops_.back().op);
       for (int group : completed_by_[i]) Complete(group);
     }
     for (int group : order_) AddNorm(group);
@@ -61,8 +73,7 @@ class TrainingOps {
   PlannedOp& Add(OpKind kind, When when, int group) {
     PlannedOp planned = {.when = when};
     planned.op.kind = kind;
-    planned.op.phase =
-        when == When::kLastMicroStep ? graph::Phase::kBackward : graph::Phase::kUpdate;
+    planned.op.phase = when == When::kUpdate ? graph::Phase::kUpdate : graph::Phase::kBackward;
     planned.op.block = group;
     planned.op.attributes.group = group;
     ops_.push_back(std::move(planned));
@@ -75,10 +86,11 @@ class TrainingOps {
   void Complete(int group) {
     order_.push_back(group);
     if (options_.world == 1) return;
-    PlannedOp& op = Add(OpKind::kReduceGradients, When::kLastMicroStep, group);
+    const When when = options_.ShardsGradients() ? When::kEveryMicroStep : When::kLastMicroStep;
+    PlannedOp& op = Add(OpKind::kReduceGradients, when, group);
     op.bytes = 2 * 4 * Padded(group);
     // Reduce-scatter, as a ring moves it; an all-reduce is that and an all-gather.
-    op.wire_bytes = (options_.zero_stage == 0 ? 2 : 1) * (1 - sharing_) * 4 * Padded(group);
+    op.wire_bytes = (options_.Shards() == 1 ? 2 : 1) * (1 - sharing_) * 4 * Padded(group);
   }
 
   void AddNorm(int group) {
@@ -96,7 +108,7 @@ class TrainingOps {
     // Gradient read; master, m and v read and written; the compute-dtype copy written.
     const bool copy = options_.compute_dtype != DType::kF32;
     Add(OpKind::kAdamW, When::kUpdate, group).bytes = Shard(group) * (7 * 4 + (copy ? 2 : 0));
-    if (options_.world == 1 || options_.zero_stage == 0) return;
+    if (options_.Shards() == 1 || options_.ShardsParameters()) return;
     const double bytes =
         Padded(group) * static_cast<double>(graph::ByteSize(options_.compute_dtype));
     PlannedOp& op = Add(OpKind::kGatherParameters, When::kUpdate, group);
@@ -135,8 +147,7 @@ std::vector<FlatGroup> MakeFlatGroups(const graph::Graph& graph, const PlanOptio
   }
   for (FlatGroup& group : groups) {
     group.padded_elements = RoundUp(group.padded_elements, options.world * options.shard_alignment);
-    group.shard_elements =
-        options.zero_stage == 0 ? group.padded_elements : group.padded_elements / options.world;
+    group.shard_elements = group.padded_elements / options.Shards();
   }
   return groups;
 }

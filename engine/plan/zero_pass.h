@@ -5,9 +5,11 @@
 //
 // One group per block. world 1: no communication. Stage 0: gradients are all-reduced, every rank
 // updates everything. Stage 1: gradients are reduce-scattered, each rank updates its shard (master,
-// m and v exist for the shard only) and the parameters are all-gathered. A group's reduction stands
-// right after the op that completes its gradient, so it overlaps the rest of the last backward; its
-// gather stands after its update, so it overlaps the next group's.
+// m and v exist for the shard only) and the parameters are all-gathered. Stage 2: gradients are
+// reduce-scattered in every micro-step and added to a shard, so a group's whole gradient is
+// short-lived. Stage 3: no gather follows the update; gather_pass.h adds those before use. A
+// group's reduction stands right after the op that completes its gradient, so it overlaps the rest
+// of the backward; the gather after its update overlaps the next group's update.
 #ifndef MILEPOST_ENGINE_PLAN_ZERO_PASS_H_
 #define MILEPOST_ENGINE_PLAN_ZERO_PASS_H_
 

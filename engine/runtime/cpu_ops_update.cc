@@ -1,6 +1,7 @@
 // Reduction, norm, AdamW and gathering of flat groups on the CPU.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
@@ -16,6 +17,20 @@ namespace {
 const plan::FlatGroup& GroupOf(const Binding& b) { return b.plan.groups[b.attributes().group]; }
 
 int Rank(const Binding& b) { return b.communicator == nullptr ? 0 : b.communicator->rank(); }
+
+// First element of this rank's shard within the group.
+int64_t ShardBegin(const Binding& b) {
+  return GroupOf(b).shard_elements * (Rank(b) % b.plan.options.Shards());
+}
+
+// The reduced gradient of this rank's shard.
+float* ShardGradient(const Binding& b) {
+  const plan::FlatGroup& group = GroupOf(b);
+  if (group.gradient_shard_buffer != plan::kNoBuffer) {
+    return reinterpret_cast<float*>(b.BufferAt(group.gradient_shard_buffer));
+  }
+  return reinterpret_cast<float*>(b.BufferAt(group.gradient_buffer)) + ShardBegin(b);
+}
 
 double* Scalars(const Binding& b) { return reinterpret_cast<double*>(b.BufferAt(b.plan.scalars)); }
 
@@ -48,11 +63,11 @@ constexpr int64_t kUpdateGrain = 4096;  // elements
 template <typename T>
 absl::StatusOr<BoundOp> AdamWOf(const Binding& b) {
   const plan::FlatGroup& group = GroupOf(b);
-  const int64_t begin =
-      b.plan.options.zero_stage == 0 ? 0 : group.shard_elements * static_cast<int64_t>(Rank(b));
-  T* parameter = reinterpret_cast<T*>(b.BufferAt(group.parameter_buffer)) + begin;
+  const int64_t begin = ShardBegin(b);
+  T* parameter = reinterpret_cast<T*>(b.BufferAt(group.parameter_buffer)) +
+                 (b.plan.options.ShardsParameters() ? 0 : begin);
   float* master = reinterpret_cast<float*>(b.BufferAt(group.master_buffer));
-  const float* gradient = reinterpret_cast<float*>(b.BufferAt(group.gradient_buffer)) + begin;
+  const float* gradient = ShardGradient(b);
   float* m = reinterpret_cast<float*>(b.BufferAt(group.m_buffer));
   float* v = reinterpret_cast<float*>(b.BufferAt(group.v_buffer));
   T* copy = parameter;
@@ -95,6 +110,51 @@ absl::Status NeedsCommunicator(const Binding& b) {
       absl::StrCat(graph::Name(b.planned.op.kind), " is planned, but there is no communicator"));
 }
 
+// Elements of a flat group that belong to no parameter.
+std::vector<Segment> PaddingOf(const plan::FlatGroup& group) {
+  std::vector<Segment> padding;
+  int64_t end = 0;
+  for (const plan::GroupParameter& p : group.parameters) {
+    if (p.begin > end) padding.push_back({end, p.begin, false});
+    end = p.begin + p.elements;
+  }
+  if (end < group.padded_elements) padding.push_back({end, group.padded_elements, false});
+  return padding;
+}
+
+// Nobody writes the padding of a gradient that shares its bytes with activations: it is zeroed
+// here, so that a shard is finite and its norm needs no exceptions.
+BoundOp ReduceIntoShard(const Binding& b, absl::Span<float> gradient) {
+  const plan::FlatGroup& group = GroupOf(b);
+  float* shard = ShardGradient(b);
+  return [comm = b.communicator, gradient, shard, padding = PaddingOf(group),
+          mine = gradient.data() + ShardBegin(b),
+          count = group.shard_elements](const StepContext& context) {
+    for (const Segment& s : padding) std::fill(&gradient[0] + s.begin, &gradient[0] + s.end, 0.0F);
+    MP_RETURN_IF_ERROR(comm->ReduceScatter(gradient));
+    if (context.first_micro_step) {
+      std::copy(mine, mine + count, shard);
+    } else {
+      for (int64_t i = 0; i < count; ++i) shard[i] += mine[i];
+    }
+    return absl::OkStatus();
+  };
+}
+
+// Every rank's shard, the padding in it too, into a buffer of whole parameters.
+BoundOp GatherFromShards(const Binding& b) {
+  const plan::FlatGroup& group = GroupOf(b);
+  const int64_t element = graph::ByteSize(b.plan.options.compute_dtype);
+  char* whole = b.BufferAt(b.program.places[b.OutputId(0)].buffer);
+  return [comm = b.communicator, whole, mine = whole + ShardBegin(b) * element,
+          shard = b.BufferAt(group.parameter_buffer),
+          shard_bytes = static_cast<size_t>(group.shard_elements * element),
+          bytes = static_cast<size_t>(group.padded_elements * element)](const StepContext&) {
+    std::memcpy(mine, shard, shard_bytes);
+    return comm->AllGather(whole, bytes);
+  };
+}
+
 }  // namespace
 
 absl::StatusOr<BoundOp> BindReduceGradients(const Binding& b) {
@@ -102,10 +162,11 @@ absl::StatusOr<BoundOp> BindReduceGradients(const Binding& b) {
   const plan::FlatGroup& group = GroupOf(b);
   const absl::Span<float> gradient(reinterpret_cast<float*>(b.BufferAt(group.gradient_buffer)),
                                    static_cast<size_t>(group.padded_elements));
-  return [comm = b.communicator, gradient,
-          scatter = b.plan.options.zero_stage > 0](const StepContext&) {
-    return scatter ? comm->ReduceScatter(gradient) : comm->AllReduce(gradient);
-  };
+  if (b.plan.options.ShardsGradients()) return ReduceIntoShard(b, gradient);
+  return
+      [comm = b.communicator, gradient, scatter = b.plan.options.Shards() > 1](const StepContext&) {
+        return scatter ? comm->ReduceScatter(gradient) : comm->AllReduce(gradient);
+      };
 }
 
 absl::StatusOr<BoundOp> BindGradNorm(const Binding& b) {
@@ -113,8 +174,8 @@ absl::StatusOr<BoundOp> BindGradNorm(const Binding& b) {
   const int64_t count = group.padded_elements / b.plan.options.world;
   MP_RETURN_IF_ERROR(
       b.RequireWorkspace(static_cast<int64_t>(kernels::SumSquaresWorkspaceBytes(count))));
-  const float* gradient =
-      reinterpret_cast<float*>(b.BufferAt(group.gradient_buffer)) + count * Rank(b);
+  const int64_t slice = Rank(b) / b.plan.options.Shards();  // within the shard
+  const float* gradient = ShardGradient(b) + count * slice;
   double* slot = Scalars(b) + plan::kReducedScalars + b.attributes().group;
   return [gradient, count, slot, workspace = b.Workspace()](const StepContext&) {
     *slot = kernels::SumSquares(gradient, count, workspace);
@@ -139,6 +200,7 @@ absl::StatusOr<BoundOp> BindAdamW(const Binding& b) { return MP_BIND_BY_DTYPE(Ad
 
 absl::StatusOr<BoundOp> BindGatherParameters(const Binding& b) {
   MP_RETURN_IF_ERROR(NeedsCommunicator(b));
+  if (!b.planned.op.outputs.empty()) return GatherFromShards(b);
   const plan::FlatGroup& group = GroupOf(b);
   const size_t bytes =
       static_cast<size_t>(group.padded_elements * graph::ByteSize(b.plan.options.compute_dtype));

@@ -99,7 +99,8 @@ absl::Status Executor::Run(Section section, const StepContext& context) {
     RunStream(plan::Stream::kCompute, command_);
   }
   const bool failed = failed_.load(std::memory_order_acquire);
-  if (HasCommunication() && (failed || section != Section::kMicroStep)) Join();
+  const bool goes_on = section == Section::kMicroStep && context.last_micro_step;
+  if (HasCommunication() && (failed || !goes_on)) Join();
   if (!failed_.load(std::memory_order_acquire)) return absl::OkStatus();
   std::lock_guard lock(mutex_);
   return status_;

@@ -34,8 +34,8 @@
 namespace milepost::runtime {
 
 enum class Section : uint8_t {
-  kMicroStep,  // forward and backward; on the last micro-step also starts the reductions. Returns
-               // when the compute stream is done; the communication stream may still be working.
+  kMicroStep,  // forward and backward. Joins both streams, but on the last micro-step returns when
+               // the compute stream is done: the communication stream may still be reducing.
   kReduce,     // update ops up to kReduceScalars. Joins both streams.
   kUpdate,     // update ops after it. Joins both streams.
 };

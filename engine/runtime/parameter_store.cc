@@ -31,14 +31,18 @@ ParameterStore::ParameterStore(const plan::StepPlan& plan, const graph::Graph& g
 }
 
 int64_t ParameterStore::HeldBegin(const plan::FlatGroup& group) const {
-  return plan_.options.zero_stage == 0 ? 0 : group.shard_elements * rank_;
+  return group.shard_elements * (rank_ % plan_.options.Shards());
+}
+
+int64_t ParameterStore::ParameterBegin(const plan::FlatGroup& group) const {
+  return plan_.options.ShardsParameters() ? 0 : HeldBegin(group);
 }
 
 float* ParameterStore::Data(const plan::FlatGroup& group, int kind) const {
   const plan::BufferId buffers[kStateKinds] = {group.master_buffer, group.m_buffer, group.v_buffer};
   if (buffers[kind] != plan::kNoBuffer) return reinterpret_cast<float*>(BufferAt(buffers[kind]));
   // fp32: the parameter is its own master.
-  return reinterpret_cast<float*>(BufferAt(group.parameter_buffer)) + HeldBegin(group);
+  return reinterpret_cast<float*>(BufferAt(group.parameter_buffer)) + ParameterBegin(group);
 }
 
 template <typename RangeOf>
@@ -104,9 +108,9 @@ absl::Status ParameterStore::RebuildParameters() {
     char* parameters = BufferAt(group.parameter_buffer);
     if (bf16) {
       kernels::CastToBf16(Data(group, 0), group.shard_elements,
-                          reinterpret_cast<kernels::bf16*>(parameters) + HeldBegin(group));
+                          reinterpret_cast<kernels::bf16*>(parameters) + ParameterBegin(group));
     }
-    if (plan_.options.zero_stage > 0 && plan_.options.world > 1) {
+    if (plan_.options.Shards() > 1 && !plan_.options.ShardsParameters()) {
       MP_RETURN_IF_ERROR(communicator_->AllGather(
           parameters, static_cast<size_t>(group.padded_elements * element)));
     }

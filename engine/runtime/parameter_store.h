@@ -36,12 +36,15 @@ class ParameterStore {
 
   // Masters from (seed, parameter, element); m and v zero. Local.
   void Initialize(uint64_t seed);
-  // Compute-dtype parameters from the masters: a cast, and at stage 1 an all-gather.
+  // Compute-dtype parameters from the masters: a cast and, where parameters are whole but masters
+  // are sharded, an all-gather.
   absl::Status RebuildParameters();
 
  private:
-  // This rank's elements of a group that it holds (stage 1: its shard; stage 0: all).
+  // First of the group's elements whose master this rank holds (stage 0: all; else its shard).
   int64_t HeldBegin(const plan::FlatGroup& group) const;
+  // Where those begin in the parameter buffer.
+  int64_t ParameterBegin(const plan::FlatGroup& group) const;
   // Where element HeldBegin() of the group lies.
   float* Data(const plan::FlatGroup& group, int kind) const;
   char* BufferAt(plan::BufferId id) const { return arena_ + plan_.buffers[id].offset; }

@@ -257,16 +257,20 @@ absl::StatusOr<EvaluationReport> TrainingSessionImpl::Evaluate() {
 
 absl::Status TrainingSessionImpl::EvaluateTurn(int64_t samples, int64_t turn) {
   const data::ValidationShare share = data::ValidationShareOf(samples, layout_, turn);
-  if (share.count == 0) return absl::OkStatus();  // the program has no collectives
+  // Where parameters are gathered, every rank must take part in every turn.
+  if (share.count == 0 && !plan_.options.ShardsParameters()) return absl::OkStatus();
   const auto filled = static_cast<size_t>(share.count * plan_.options.sequence);
   const auto rows = static_cast<size_t>(layout_.micro_batch * plan_.options.sequence);
-  MP_RETURN_IF_ERROR(validation_data_->FetchInOrder(share.first, share.count,
-                                                    {evaluate_inputs_.tokens, filled},
-                                                    {evaluate_inputs_.targets, filled}));
+  if (share.count > 0) {
+    MP_RETURN_IF_ERROR(validation_data_->FetchInOrder(share.first, share.count,
+                                                      {evaluate_inputs_.tokens, filled},
+                                                      {evaluate_inputs_.targets, filled}));
+  }
   std::fill(evaluate_inputs_.tokens + filled, evaluate_inputs_.tokens + rows, 0);
   std::fill(evaluate_inputs_.targets + filled, evaluate_inputs_.targets + rows, -1);
   StepContext context;
   context.first_micro_step = false;  // the sum was zeroed: some rank may have no first turn
+  context.last_micro_step = false;   // both streams are joined after each turn
   return evaluate_->Run(Section::kMicroStep, context);
 }
 

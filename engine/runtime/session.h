@@ -89,7 +89,8 @@ class TrainingSession {
   // the arena. Fill all of them, then call FinishRestore, before the first Step.
   virtual std::vector<StateInterval> RestoreTargets() = 0;
   // FAILED_PRECONDITION when the state does not belong to the spec's model, optimizer kind, seed
-  // and sequence length. Collective: rebuilds the compute-dtype parameters (all-gather at stage 1).
+  // and sequence length. Collective: rebuilds the compute-dtype parameters (all-gather at stages 1
+  // and 2).
   virtual absl::Status FinishRestore(const v1::TrainerState& state) = 0;
   // The intervals that this rank saves: over all ranks every element exactly once. `data` points
   // into the arena: copy before the next Step.

@@ -29,6 +29,7 @@ namespace milepost::runtime {
 struct TinyOptions {
   int ranks = 1;
   int stage = 1;
+  int prefetch = 1;
   v1::Precision precision = v1::PRECISION_FP32;
   int64_t global_batch = 12;
   int64_t micro_batch = 2;
@@ -76,6 +77,7 @@ class TinyJob {
     train->mutable_batch()->set_global(options.global_batch);
     train->mutable_batch()->set_micro(options.micro_batch);
     train->mutable_zero()->set_stage(options.stage);
+    train->mutable_zero()->set_prefetch(options.prefetch);
     train->mutable_optimizer()->set_lr(options.lr);
     train->mutable_schedule()->set_warmup_steps(std::min<int64_t>(3, options.steps));
     train->mutable_validation()->set_samples(5);

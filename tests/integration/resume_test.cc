@@ -65,6 +65,17 @@ Snapshot TrainAndSave(const v1::JobSpec& spec, int64_t steps) {
   return snapshot;
 }
 
+Snapshot RestoreTrainAndSave(const v1::JobSpec& spec, const Snapshot& from, int64_t steps) {
+  Snapshot snapshot;
+  std::mutex mutex;
+  RunRanks(spec, [&](int, TrainingSession& session) {
+    ASSERT_EQ(Restore(session, from), absl::OkStatus());
+    while (session.step() < steps) ASSERT_TRUE(session.Step(false).ok());
+    Save(session, snapshot, mutex);
+  });
+  return snapshot;
+}
+
 std::vector<double> RestoreAndTrain(const v1::JobSpec& spec, const Snapshot& snapshot) {
   std::vector<double> losses;
   RunRanks(spec, [&](int rank, TrainingSession& session) {
@@ -81,7 +92,7 @@ std::vector<double> RestoreAndTrain(const v1::JobSpec& spec, const Snapshot& sna
 TEST(Resume, EverySavedElementIsSavedOnce) {
   TinyJob job;
   for (int ranks : {1, 2, 3}) {
-    for (int stage : {0, 1}) {
+    for (int stage : {0, 1, 3}) {
       const Snapshot snapshot = TrainAndSave(job.Spec({.ranks = ranks, .stage = stage}), 0);
       auto layout = state::StateLayout::FromProto(snapshot.tensors);
       ASSERT_TRUE(layout.ok()) << layout.status();
@@ -123,11 +134,46 @@ TEST(Resume, GoesOnAsIfItHadNeverStopped) {
   }
 }
 
+// A run that moves from stage to stage and back, with other ranks each time.
+TEST(Resume, AcrossStages) {
+  struct Layout {
+    int ranks;
+    int stage;
+  };
+  TinyJob job;
+  for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+    TinyOptions options{.ranks = 4, .stage = 3, .precision = precision, .dropout = 0.1};
+    options.micro_batch = 1;
+    options.steps = 8;
+    const std::vector<double> uninterrupted = TrainFresh(job.Spec(options));
+    const Snapshot wide = TrainAndSave(job.Spec(options), 2);
+    for (const Layout& layout : {Layout{4, 3}, Layout{3, 1}, Layout{1, 0}, Layout{2, 2}}) {
+      options.ranks = layout.ranks;
+      options.stage = layout.stage;
+      const Snapshot narrow = RestoreTrainAndSave(job.Spec(options), wide, 5);
+      EXPECT_EQ(narrow.state.samples_consumed(), 60);
+      options.ranks = 4;
+      options.stage = 3;
+      const std::vector<double> losses = RestoreAndTrain(job.Spec(options), narrow);
+      ASSERT_EQ(losses.size(), 3u);
+      for (size_t i = 0; i < losses.size(); ++i) {
+        const double expected = uninterrupted[5 + i];
+        if (layout.ranks == 4) {
+          EXPECT_EQ(losses[i], expected);
+        }
+        EXPECT_NEAR(losses[i] / expected, 1, precision == v1::PRECISION_FP32 ? 1e-5 : 2e-3)
+            << "by " << layout.ranks << " ranks at stage " << layout.stage << ", step " << 5 + i;
+      }
+    }
+  }
+}
+
 TEST(Resume, InitialValuesDoNotDependOnTheLayout) {
   TinyJob job;
   const Snapshot one = TrainAndSave(job.Spec({.ranks = 1, .stage = 0}), 0);
-  const Snapshot three = TrainAndSave(job.Spec({.ranks = 3, .stage = 1}), 0);
-  EXPECT_EQ(one.data, three.data);
+  for (int stage : {1, 2, 3}) {
+    EXPECT_EQ(TrainAndSave(job.Spec({.ranks = 3, .stage = stage}), 0).data, one.data);
+  }
   double squares = 0;
   for (float x : one.data[0]) squares += x * x;
   EXPECT_NEAR(std::sqrt(squares / static_cast<double>(one.data[0].size())), 0.02, 0.002);
