@@ -1,11 +1,13 @@
-// Causal multi-head attention that never holds a sequence x sequence matrix (flash attention): fp32
-// online softmax over key tiles, log-sum-exp saved, probabilities recomputed in the backward.
+// Causal multi-head attention, grouped or not, that never holds a sequence x sequence matrix (flash
+// attention): fp32 online softmax over key tiles, log-sum-exp saved, probabilities recomputed in
+// the backward.
 //
 //   AttentionShape shape{.batch = 2, .sequence = 512, .heads = 12, .head_dim = 64};
 //   AttentionForward<bf16>(shape, qkv, out, lse, workspace);   // AttentionForwardWorkspaceBytes
 //
-// qkv: [batch, sequence, 3 * heads * head_dim] as Hugging Face's GPT-2 c_attn packs it (all of q,
-// then all of k, then all of v; heads inside each). out: [batch, sequence, heads * head_dim]. lse:
+// qkv: [batch, sequence, (heads + 2 * kv_heads) * head_dim] as Hugging Face's GPT-2 c_attn packs it
+// (all of q, then all of k, then all of v; heads inside each). Query head h reads the keys and
+// values of head h / (heads / kv_heads). out: [batch, sequence, heads * head_dim]. lse:
 // float [batch, heads, sequence]. Scores are scaled by 1 / sqrt(head_dim). In bf16 the
 // probabilities and the score gradients are rounded to bf16 before their products; sums are fp32.
 // Results do not depend on the thread count.
@@ -25,10 +27,11 @@ struct AttentionShape {
   int64_t sequence = 0;
   int64_t heads = 0;
   int64_t head_dim = 0;  // a multiple of 8, at most 256
+  int64_t kv_heads = 0;  // divides heads; 0: as many
 };
 
-// InvalidArgument where head_dim is not supported or a size is not positive. Check once, when
-// planning.
+// InvalidArgument where head_dim is not supported, a size is not positive or kv_heads does not
+// divide heads. Check once, when planning.
 absl::Status CheckAttentionShape(const AttentionShape& shape);
 
 // Workspace is per thread: `threads` is MaxThreads() of the thread that will call. 64-byte aligned.
@@ -40,8 +43,8 @@ template <typename T>
 void AttentionForward(const AttentionShape& shape, const T* qkv, T* out, float* lse,
                       void* workspace);
 
-// dqkv (laid out as qkv) is overwritten; it may not alias anything read. Parallel over (batch,
-// head).
+// dqkv (laid out as qkv) is overwritten; it may not alias anything read. Parallel over (batch, head
+// of keys).
 template <typename T>
 void AttentionBackward(const AttentionShape& shape, const T* qkv, const T* out, const float* lse,
                        const T* d_out, T* dqkv, void* workspace);

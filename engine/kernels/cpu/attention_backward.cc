@@ -20,14 +20,18 @@ HWY_BEFORE_NAMESPACE();
 namespace milepost::kernels::HWY_NAMESPACE {
 namespace {
 
-// Where one head's rows start, in what the caller gave.
+// Where the rows of one head of queries, and of the keys that it reads, start.
 template <typename T>
 struct Head {
-  const T* query;  // keys follow `channels` further on, values twice that
+  const T* query;
+  const T* key;
+  const T* value;
   const T* out;
   const float* lse;
   const T* d_out;
   T* d_query;
+  T* d_key;
+  T* d_value;
 };
 
 template <typename T>
@@ -50,19 +54,23 @@ HWY_INLINE void PackQueryRows(const AttentionSizes& s, const T* rows, T* columns
 }
 
 template <typename T>
-void PackBlock(const AttentionSizes& s, const BackwardArrays<T>& w, const Head<T>& head,
-               int64_t block, int64_t valid) {
+void PackKeyBlock(const AttentionSizes& s, const BackwardArrays<T>& w, const Head<T>& head,
+                  int64_t block, int64_t valid) {
   const int64_t at = block * kBlock;
-  const int64_t row = 3 * s.channels;
-  const T* query = head.query + at * row;
-  CopyRows(query, row, valid, kBlock, s.dim, w.rows);
+  T* keys = w.keys + at * s.dim;
+  CopyRows(head.key + at * s.row, s.row, valid, kBlock, s.dim, keys);
+  if (w.key_pairs != w.keys) PairRows(keys, kBlock, s.dim, s.dim, w.key_pairs + at * s.dim);
+  CopyRows(head.value + at * s.row, s.row, valid, kBlock, s.dim, w.values + at * s.dim);
+}
+
+template <typename T>
+void PackQueryBlock(const AttentionSizes& s, const BackwardArrays<T>& w, const Head<T>& head,
+                    int64_t block, int64_t valid) {
+  const int64_t at = block * kBlock;
+  CopyRows(head.query + at * s.row, s.row, valid, kBlock, s.dim, w.rows);
   PackQueryRows(s, w.rows, w.query_columns + at * s.dim, w.query_pairs + at * s.padded_dim);
   CopyRows(head.d_out + at * s.channels, s.channels, valid, kBlock, s.dim, w.rows);
   PackQueryRows(s, w.rows, w.d_out_columns + at * s.dim, w.d_out_pairs + at * s.padded_dim);
-  T* keys = w.keys + at * s.dim;
-  CopyRows(query + s.channels, row, valid, kBlock, s.dim, keys);
-  if (w.key_pairs != w.keys) PairRows(keys, kBlock, s.dim, s.dim, w.key_pairs + at * s.dim);
-  CopyRows(query + 2 * s.channels, row, valid, kBlock, s.dim, w.values + at * s.dim);
   for (int64_t i = 0; i < kBlock; ++i) {
     w.lse[at + i] = i < valid ? static_cast<float>(head.lse[at + i] * kLog2E) : 0.0f;
     const int64_t offset = (at + i) * s.channels;
@@ -124,27 +132,28 @@ HWY_INLINE void Differentiate(const AttentionSizes& s, const BackwardArrays<bf16
   }
 }
 
-// What key block `key_block` and query block `query_block` give each other.
+// What key block `key_block` and query block `query_block` give each other. `accumulate`: d_key and
+// d_value, those of the key block, hold something already.
 template <typename T>
 void BlockPair(const AttentionSizes& s, TileProduct product, const BackwardArrays<T>& w,
-               int64_t key_block, int64_t query_block) {
+               int64_t key_block, int64_t query_block, bool accumulate, float* d_key,
+               float* d_value) {
   constexpr int64_t kPairSteps = kBlock / kPair<T>;
   const int64_t steps = s.dim / kPair<T>;
   const int64_t k = key_block * kBlock;
   const int64_t q = query_block * kBlock;
-  const bool diagonal = key_block == query_block;
   product({w.keys + k * s.dim, steps, 1, w.query_columns + q * s.dim, kBlock, w.scores, kBlock},
           kBlock, kBlock, steps, false);
   product({w.values + k * s.dim, steps, 1, w.d_out_columns + q * s.dim, kBlock, w.d_scores, kBlock},
           kBlock, kBlock, steps, false);
-  if (diagonal) MaskDiagonal(w.scores);
+  if (key_block == query_block) MaskDiagonal(w.scores);
   Differentiate(s, w, w.lse + q, w.delta + q);
-  product({w.weights, kPairSteps, 1, w.d_out_pairs + q * s.padded_dim, s.padded_dim, w.d_value,
+  product({w.weights, kPairSteps, 1, w.d_out_pairs + q * s.padded_dim, s.padded_dim, d_value,
            s.padded_dim},
-          kBlock, s.padded_dim, kPairSteps, !diagonal);
-  product({w.d_weights, kPairSteps, 1, w.query_pairs + q * s.padded_dim, s.padded_dim, w.d_key,
+          kBlock, s.padded_dim, kPairSteps, accumulate);
+  product({w.d_weights, kPairSteps, 1, w.query_pairs + q * s.padded_dim, s.padded_dim, d_key,
            s.padded_dim},
-          kBlock, s.padded_dim, kPairSteps, !diagonal);
+          kBlock, s.padded_dim, kPairSteps, accumulate);
   product(
       {w.key_pairs + k * s.dim, 1, s.dim, w.d_weight_pairs, kBlock, w.d_query + q * s.dim, kBlock},
       s.dim, kBlock, kPairSteps, key_block > 0);
@@ -162,32 +171,56 @@ HWY_INLINE void WriteRows(const float* from, int64_t from_row, float factor, int
   }
 }
 
+// One head of queries; number `member` of those that share their keys.
 template <typename T>
-void BackwardHead(const AttentionShape& shape, int64_t batch, int64_t which, const T* qkv,
+void BackwardQueries(const AttentionSizes& s, TileProduct product, const BackwardArrays<T>& w,
+                     int64_t sequence, int64_t member, const Head<T>& head) {
+  const auto valid = [&](int64_t block) { return std::min(kBlock, sequence - block * kBlock); };
+  for (int64_t block = 0; block < s.blocks; ++block) {
+    if (member == 0) PackKeyBlock(s, w, head, block, valid(block));
+    PackQueryBlock(s, w, head, block, valid(block));
+  }
+  for (int64_t key = 0; key < s.blocks; ++key) {
+    const int64_t kept = s.group == 1 ? 0 : key * kBlock * s.padded_dim;
+    float* d_key = w.d_key + kept;
+    float* d_value = w.d_value + kept;
+    for (int64_t query = key; query < s.blocks; ++query) {
+      BlockPair(s, product, w, key, query, query > key || member > 0, d_key, d_value);
+    }
+    if (member != s.group - 1) continue;
+    const int64_t to = key * kBlock * s.row;
+    WriteRows(d_key, s.padded_dim, s.scale, valid(key), s.dim, head.d_key + to, s.row);
+    WriteRows(d_value, s.padded_dim, 1.0f, valid(key), s.dim, head.d_value + to, s.row);
+  }
+  for (int64_t block = 0; block < s.blocks; ++block) {
+    TransposeWords(reinterpret_cast<const uint32_t*>(w.d_query + block * kBlock * s.dim), kBlock,
+                   s.dim, kBlock, reinterpret_cast<uint32_t*>(w.d_query_rows), s.dim);
+    WriteRows(w.d_query_rows, s.dim, s.scale, valid(block), s.dim,
+              head.d_query + block * kBlock * s.row, s.row);
+  }
+}
+
+template <typename T>
+void BackwardHead(const AttentionShape& shape, int64_t batch, int64_t kv_head, const T* qkv,
                   const T* out, const float* lse, const T* d_out, T* dqkv, void* workspace) {
   const AttentionSizes s(shape);
   const TileProduct product = ChooseTileProduct(kDTypeOf<T>);
   const BackwardArrays<T> w(s, Carver(workspace));
-  const int64_t row = 3 * s.channels;
-  const int64_t start = batch * shape.sequence * s.channels;
-  const Head<T> head = {qkv + 3 * start + which * s.dim, out + start + which * s.dim,
-                        lse + (batch * shape.heads + which) * shape.sequence,
-                        d_out + start + which * s.dim, dqkv + 3 * start + which * s.dim};
-  const auto valid = [&](int64_t block) {
-    return std::min(kBlock, shape.sequence - block * kBlock);
-  };
-  for (int64_t block = 0; block < s.blocks; ++block) PackBlock(s, w, head, block, valid(block));
-  for (int64_t key = 0; key < s.blocks; ++key) {
-    for (int64_t query = key; query < s.blocks; ++query) BlockPair(s, product, w, key, query);
-    T* d_key = head.d_query + key * kBlock * row + s.channels;
-    WriteRows(w.d_key, s.padded_dim, s.scale, valid(key), s.dim, d_key, row);
-    WriteRows(w.d_value, s.padded_dim, 1.0f, valid(key), s.dim, d_key + s.channels, row);
-  }
-  float* rows = w.d_key;  // free by now: [kBlock][dim]
-  for (int64_t block = 0; block < s.blocks; ++block) {
-    TransposeWords(reinterpret_cast<const uint32_t*>(w.d_query + block * kBlock * s.dim), kBlock,
-                   s.dim, kBlock, reinterpret_cast<uint32_t*>(rows), s.dim);
-    WriteRows(rows, s.dim, s.scale, valid(block), s.dim, head.d_query + block * kBlock * row, row);
+  const T* packed = qkv + batch * shape.sequence * s.row;
+  T* d_packed = dqkv + batch * shape.sequence * s.row;
+  for (int64_t member = 0; member < s.group; ++member) {
+    const int64_t which = kv_head * s.group + member;
+    const int64_t at = batch * shape.sequence * s.channels + which * s.dim;
+    const Head<T> head = {packed + which * s.dim,
+                          packed + s.Key(kv_head),
+                          packed + s.Value(kv_head),
+                          out + at,
+                          lse + (batch * shape.heads + which) * shape.sequence,
+                          d_out + at,
+                          d_packed + which * s.dim,
+                          d_packed + s.Key(kv_head),
+                          d_packed + s.Value(kv_head)};
+    BackwardQueries(s, product, w, shape.sequence, member, head);
   }
 }
 
@@ -225,8 +258,9 @@ template <typename T, typename Head>
 void BackwardWith(Head run, const AttentionShape& shape, const T* qkv, const T* out,
                   const float* lse, const T* d_out, T* dqkv, void* workspace) {
   const size_t bytes = BytesPerThread(shape, kDTypeOf<T>);
-  ParallelTasks(shape.batch * shape.heads, [&](int64_t task, int thread) {
-    run(shape, task / shape.heads, task % shape.heads, qkv, out, lse, d_out, dqkv,
+  const int64_t heads = AttentionSizes(shape).kv_heads;
+  ParallelTasks(shape.batch * heads, [&](int64_t task, int thread) {
+    run(shape, task / heads, task % heads, qkv, out, lse, d_out, dqkv,
         static_cast<char*>(workspace) + thread * bytes);
   });
 }
@@ -235,13 +269,14 @@ void BackwardWith(Head run, const AttentionShape& shape, const T* qkv, const T* 
 
 absl::Status CheckAttentionShape(const AttentionShape& s) {
   if (s.batch > 0 && s.sequence > 0 && s.heads > 0 && s.head_dim > 0 && s.head_dim <= 256 &&
-      s.head_dim % 8 == 0) {
+      s.head_dim % 8 == 0 && (s.kv_heads == 0 || (s.kv_heads > 0 && s.heads % s.kv_heads == 0))) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrFormat(
-      "attention over batch=%d sequence=%d heads=%d head_dim=%d: sizes must be positive, and the "
-      "width of a head a multiple of 8 and at most 256",
-      s.batch, s.sequence, s.heads, s.head_dim));
+      "attention over batch=%d sequence=%d heads=%d head_dim=%d kv_heads=%d: sizes must be "
+      "positive, the width of a head a multiple of 8 and at most 256, and kv_heads a divisor of "
+      "heads",
+      s.batch, s.sequence, s.heads, s.head_dim, s.kv_heads));
 }
 
 size_t AttentionBackwardWorkspaceBytes(const AttentionShape& shape, DType type, int threads) {

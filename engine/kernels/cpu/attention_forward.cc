@@ -109,7 +109,7 @@ template <typename T>
 void QueryBlock(const AttentionSizes& s, TileProduct product, const ForwardArrays<T>& w,
                 int64_t block, int64_t valid, const T* query, T* out, float* lse) {
   const int64_t steps = s.dim / kPair<T>;
-  CopyRows(query, 3 * s.channels, valid, kBlock, s.dim, w.rows);
+  CopyRows(query, s.row, valid, kBlock, s.dim, w.rows);
   TransposeWords(reinterpret_cast<const uint32_t*>(w.rows), steps, kBlock, steps,
                  reinterpret_cast<uint32_t*>(w.query), kBlock);
   Running running;
@@ -134,22 +134,23 @@ void ForwardHead(const AttentionShape& shape, int64_t batch, int64_t head, int64
   const AttentionSizes s(shape);
   const TileProduct product = ChooseTileProduct(kDTypeOf<T>);
   const ForwardArrays<T> w(s, Carver(workspace));
-  const int64_t row = 3 * s.channels;
-  const T* query = qkv + batch * shape.sequence * row + head * s.dim;
+  const T* sequence = qkv + batch * shape.sequence * s.row;
+  const T* query = sequence + head * s.dim;
+  const T* keys = sequence + s.Key(head / s.group);
+  const T* values = sequence + s.Value(head / s.group);
   T* head_out = out + batch * shape.sequence * s.channels + head * s.dim;
   float* head_lse = lse + (batch * shape.heads + head) * shape.sequence;
   const int64_t last = first + (s.blocks - 1 - first) / stride * stride;
   for (int64_t block = 0; block <= last; ++block) {
     const int64_t at = block * kBlock;
     const int64_t valid = std::min(kBlock, shape.sequence - at);
-    const T* key = query + at * row + s.channels;
-    CopyRows(key, row, valid, kBlock, s.dim, w.keys + at * s.dim);
-    CopyRows(key + s.channels, row, valid, kBlock, s.dim, w.rows);
+    CopyRows(keys + at * s.row, s.row, valid, kBlock, s.dim, w.keys + at * s.dim);
+    CopyRows(values + at * s.row, s.row, valid, kBlock, s.dim, w.rows);
     PairRows(w.rows, kBlock, s.dim, s.dim, w.values + at * s.dim);
   }
   for (int64_t block = first; block < s.blocks; block += stride) {
     const int64_t at = block * kBlock;
-    QueryBlock(s, product, w, block, std::min(kBlock, shape.sequence - at), query + at * row,
+    QueryBlock(s, product, w, block, std::min(kBlock, shape.sequence - at), query + at * s.row,
                head_out + at * s.channels, head_lse + at);
   }
 }

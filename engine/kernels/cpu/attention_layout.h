@@ -25,15 +25,25 @@ struct AttentionSizes {
         padded(blocks * kBlock),
         dim(shape.head_dim),
         padded_dim((shape.head_dim + 15) / 16 * 16),
+        group(shape.kv_heads == 0 ? 1 : shape.heads / shape.kv_heads),
+        kv_heads(shape.heads / group),
         channels(shape.heads * shape.head_dim),
+        row(channels + 2 * kv_heads * shape.head_dim),
         scale(1.0f / std::sqrt(static_cast<float>(shape.head_dim))) {}
 
   int64_t blocks;      // of queries, and of keys
   int64_t padded;      // sequence, in whole blocks
   int64_t dim;         // of a head
   int64_t padded_dim;  // in whole vectors
-  int64_t channels;    // of all heads
+  int64_t group;       // heads of queries that share a head of keys
+  int64_t kv_heads;    // heads of keys
+  int64_t channels;    // of all heads of queries
+  int64_t row;         // of packed q, k and v
   float scale;
+
+  // From the first element of a packed row.
+  int64_t Key(int64_t kv_head) const { return channels + kv_head * dim; }
+  int64_t Value(int64_t kv_head) const { return channels + (kv_heads + kv_head) * dim; }
 };
 
 // Cuts a workspace into arrays; with a null base it only counts.
@@ -78,7 +88,8 @@ struct ForwardArrays {
   size_t bytes;
 };
 
-// One thread's arrays of the backward, for one head.
+// One thread's arrays of the backward, for one head of keys. Where several heads of queries share
+// it, the gradients of all its keys are kept until the last of them.
 template <typename T>
 struct BackwardArrays {
   BackwardArrays(const AttentionSizes& s, Carver carver)
@@ -93,8 +104,9 @@ struct BackwardArrays {
         lse(carver.Take<float>(s.padded)),
         delta(carver.Take<float>(s.padded)),
         d_query(carver.Take<float>(s.padded * s.dim)),
-        d_key(carver.Take<float>(kBlock * s.padded_dim)),
-        d_value(carver.Take<float>(kBlock * s.padded_dim)),
+        d_key(carver.Take<float>((s.group == 1 ? kBlock : s.padded) * s.padded_dim)),
+        d_value(carver.Take<float>((s.group == 1 ? kBlock : s.padded) * s.padded_dim)),
+        d_query_rows(s.group == 1 ? d_key : carver.Take<float>(kBlock * s.dim)),
         scores(carver.Take<float>(kBlock * kBlock)),
         d_scores(carver.Take<float>(kBlock * kBlock)),
         weights(sizeof(T) == 4 ? reinterpret_cast<T*>(scores) : carver.Take<T>(kBlock * kBlock)),
@@ -103,24 +115,25 @@ struct BackwardArrays {
         d_weight_pairs(sizeof(T) == 4 ? d_weights : carver.Take<T>(kBlock * kBlock)),
         bytes(carver.used()) {}
 
-  T* keys;            // [padded][dim]
-  T* key_pairs;       // [padded / pair][dim] words; for float, keys themselves
-  T* values;          // [padded][dim]
-  T* rows;            // [kBlock][dim], what is being packed
-  T* query_columns;   // per block [dim / pair][kBlock] words
-  T* d_out_columns;   // the same
-  T* query_pairs;     // per block [kBlock / pair][padded_dim] words
-  T* d_out_pairs;     // the same
-  float* lse;         // [padded], in base 2
-  float* delta;       // [padded]
-  float* d_query;     // per block [dim][kBlock]
-  float* d_key;       // [kBlock][padded_dim]
-  float* d_value;     // [kBlock][padded_dim]
-  float* scores;      // [kBlock][kBlock]: keys down, queries across
-  float* d_scores;    // the same
-  T* weights;         // [kBlock][kBlock], keys down; for float, scores themselves
-  T* d_weights;       // the same; for float, d_scores themselves
-  T* d_weight_pairs;  // [kBlock / pair][kBlock] words, pairs of keys
+  T* keys;              // [padded][dim]
+  T* key_pairs;         // [padded / pair][dim] words; for float, keys themselves
+  T* values;            // [padded][dim]
+  T* rows;              // [kBlock][dim], what is being packed
+  T* query_columns;     // per block [dim / pair][kBlock] words
+  T* d_out_columns;     // the same
+  T* query_pairs;       // per block [kBlock / pair][padded_dim] words
+  T* d_out_pairs;       // the same
+  float* lse;           // [padded], in base 2
+  float* delta;         // [padded]
+  float* d_query;       // per block [dim][kBlock]
+  float* d_key;         // [kBlock][padded_dim]; grouped: [padded][padded_dim]
+  float* d_value;       // the same
+  float* d_query_rows;  // [kBlock][dim]; ungrouped: over d_key, which is free by then
+  float* scores;        // [kBlock][kBlock]: keys down, queries across
+  float* d_scores;      // the same
+  T* weights;           // [kBlock][kBlock], keys down; for float, scores themselves
+  T* d_weights;         // the same; for float, d_scores themselves
+  T* d_weight_pairs;    // [kBlock / pair][kBlock] words, pairs of keys
   size_t bytes;
 };
 

@@ -22,23 +22,28 @@ struct Reference {
   std::vector<double> out, lse;
 };
 
+int64_t KvHeads(const AttentionShape& s) { return s.kv_heads == 0 ? s.heads : s.kv_heads; }
+int64_t PackedWidth(const AttentionShape& s) { return (s.heads + 2 * KvHeads(s)) * s.head_dim; }
+
 // The definition, in fp64.
 Reference Attend(const AttentionShape& s, const std::vector<double>& qkv) {
   const int64_t channels = s.heads * s.head_dim;
+  const int64_t row = PackedWidth(s);
   Reference r;
   r.out.assign(s.batch * s.sequence * channels, 0.0);
   r.lse.assign(s.batch * s.heads * s.sequence, 0.0);
   std::vector<double> score(s.sequence);
   for (int64_t b = 0; b < s.batch; ++b) {
     for (int64_t h = 0; h < s.heads; ++h) {
+      const double* query = &qkv[b * s.sequence * row + h * s.head_dim];
+      const int64_t shared = h / (s.heads / KvHeads(s));
+      const double* keys = &qkv[b * s.sequence * row + (s.heads + shared) * s.head_dim];
+      const double* values = keys + KvHeads(s) * s.head_dim;
       for (int64_t q = 0; q < s.sequence; ++q) {
-        const double* base = &qkv[b * s.sequence * 3 * channels + h * s.head_dim];
         double sum = 0;
         for (int64_t k = 0; k <= q; ++k) {
           double dot = 0;
-          for (int64_t d = 0; d < s.head_dim; ++d) {
-            dot += base[q * 3 * channels + d] * base[k * 3 * channels + channels + d];
-          }
+          for (int64_t d = 0; d < s.head_dim; ++d) dot += query[q * row + d] * keys[k * row + d];
           score[k] = dot / std::sqrt(static_cast<double>(s.head_dim));
           sum += std::exp(score[k]);
         }
@@ -47,9 +52,7 @@ Reference Attend(const AttentionShape& s, const std::vector<double>& qkv) {
         double* out = &r.out[(b * s.sequence + q) * channels + h * s.head_dim];
         for (int64_t k = 0; k <= q; ++k) {
           const double p = std::exp(score[k] - lse);
-          for (int64_t d = 0; d < s.head_dim; ++d) {
-            out[d] += p * base[k * 3 * channels + 2 * channels + d];
-          }
+          for (int64_t d = 0; d < s.head_dim; ++d) out[d] += p * values[k * row + d];
         }
       }
     }
@@ -76,9 +79,9 @@ struct Results {
 template <typename T>
 void CheckAttention(const AttentionShape& s) {
   SCOPED_TRACE(testing::Message() << "B" << s.batch << " T" << s.sequence << " H" << s.heads << " D"
-                                  << s.head_dim << " bytes " << sizeof(T));
+                                  << s.head_dim << " G" << s.kv_heads << " bytes " << sizeof(T));
   const int64_t outputs = s.batch * s.sequence * s.heads * s.head_dim;
-  const auto qkv = RandomVector<T>(3 * outputs, 11);
+  const auto qkv = RandomVector<T>(s.batch * s.sequence * PackedWidth(s), 11);
   const auto d_out = RandomVector<T>(outputs, 12);
   const Results<T> run(s, qkv, d_out);
   const Reference reference = Attend(s, ToDouble(qkv));
@@ -98,6 +101,16 @@ TEST_P(Attention, MatchesDefinitionOnOddSizes) {
     CheckAttention<float>(s);
     CheckAttention<bf16>(s);
   }
+}
+
+// Fewer heads of keys than of queries: one, some, and as many, over one block of keys and several.
+TEST_P(Attention, MatchesDefinitionWithSharedKeys) {
+  for (int64_t kv_heads : {1, 2, 4}) {
+    CheckAttention<float>({2, 9, 4, 8, kv_heads});
+    CheckAttention<bf16>({1, 70, 4, 16, kv_heads});
+  }
+  CheckAttention<float>({1, 131, 6, 24, 2});
+  CheckAttention<bf16>({2, 65, 3, 40, 1});
 }
 
 // More keys than one forward tile holds: the online softmax rescales.
@@ -135,7 +148,7 @@ TEST_P(Attention, NanReachesTheOutput) {
 template <typename T>
 void CheckThreads(const AttentionShape& s) {
   const int64_t outputs = s.batch * s.sequence * s.heads * s.head_dim;
-  const auto qkv = RandomVector<T>(3 * outputs, 21);
+  const auto qkv = RandomVector<T>(s.batch * s.sequence * PackedWidth(s), 21);
   const auto d_out = RandomVector<T>(outputs, 22);
   std::vector<Results<T>> runs;
   for (int threads : {1, 2, 3}) {
@@ -152,13 +165,15 @@ void CheckThreads(const AttentionShape& s) {
 TEST_P(Attention, SameBitsOnAnyThreadCount) {
   CheckThreads<float>({1, 200, 3, 32});
   CheckThreads<bf16>({1, 330, 1, 64});
+  CheckThreads<bf16>({1, 150, 6, 32, 2});
 }
 
 TEST_P(Attention, ChecksTheShape) {
   EXPECT_TRUE(CheckAttentionShape({1, 1, 1, 8}).ok());
   EXPECT_TRUE(CheckAttentionShape({2, 512, 12, 256}).ok());
   for (const AttentionShape& s : {AttentionShape{0, 1, 1, 8}, AttentionShape{1, 1, 1, 12},
-                                  AttentionShape{1, 1, 1, 264}, AttentionShape{1, 1, 1, 0}}) {
+                                  AttentionShape{1, 1, 1, 264}, AttentionShape{1, 1, 1, 0},
+                                  AttentionShape{1, 1, 4, 8, 3}, AttentionShape{1, 1, 4, 8, -1}}) {
     EXPECT_EQ(CheckAttentionShape(s).code(), absl::StatusCode::kInvalidArgument);
   }
 }
