@@ -34,12 +34,13 @@ void ForwardRows(const int32_t* tokens, const T* wte, const T* wpe, int64_t firs
   alignas(64) float keep[kDropoutChunk];
   for (int64_t row = first; row < last; ++row) {
     const T* token = wte + int64_t{tokens[row]} * width;
-    const T* position = wpe + row % sequence * width;
+    const T* position = wpe == nullptr ? nullptr : wpe + row % sequence * width;
     for (int64_t at = 0; at < width; at += kDropoutChunk) {
       const int64_t count = std::min(kDropoutChunk, width - at);
       Multipliers(dropout, row * width + at, count, keep);
       ForVectors(count, [&](int64_t i, int64_t n) MP_SIMD {
-        const VF sum = hn::Add(LoadUpTo(d, token + at + i, n), LoadUpTo(d, position + at + i, n));
+        VF sum = LoadUpTo(d, token + at + i, n);
+        if (position != nullptr) sum = hn::Add(sum, LoadUpTo(d, position + at + i, n));
         StoreUpTo(hn::Mul(sum, LoadUpTo(d, keep + i, n)), d, out + row * width + at + i, n);
       });
     }

@@ -12,7 +12,7 @@
 namespace milepost::kernels {
 
 // out[b,t,:] = dropout(wte[tokens[b,t],:] + wpe[t,:]). tokens[N] must lie inside wte (the data
-// loader checks); wpe has at least `sequence` rows.
+// loader checks); wpe has at least `sequence` rows, or is null: no positions.
 template <typename T>
 void EmbeddingForward(const int32_t* tokens, const T* wte, const T* wpe, int64_t batch,
                       int64_t sequence, int64_t width, const DropoutParams& dropout, T* out);

@@ -69,6 +69,17 @@ TEST_P(Embedding, MatchesDefinition) {
   }
 }
 
+TEST_P(Embedding, PositionsMayBeMissing) {
+  const auto tokens = Tokens();
+  const auto wte = RandomVector<bf16>(kVocabulary * 21, 1);
+  std::vector<bf16> out(kRows * 21);
+  EmbeddingForward<bf16>(tokens.data(), wte.data(), nullptr, kBatch, kSequence, 21, DropoutParams{},
+                         out.data());
+  for (int64_t i = 0; i < kRows * 21; ++i) {
+    ASSERT_EQ(out[i].bits, wte[tokens[i / 21] * 21 + i % 21].bits);
+  }
+}
+
 TEST_P(Embedding, OneOutputMayBeMissing) {
   const auto tokens = Tokens();
   const auto dy = RandomVector<float>(kRows * 8, 3);

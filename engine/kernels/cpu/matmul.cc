@@ -35,17 +35,27 @@ constexpr int64_t kShareRows = 128;
 constexpr int64_t LongInner(DType type) { return type == DType::kF32 ? 2048 : 16384; }
 constexpr int64_t kInnerBytes = 4096;  // of a row of A in one piece
 
+// Elements from one stored row to the next.
+int64_t ARow(const MatmulSpec& s) {
+  if (s.a_row > 0) return s.a_row;
+  return s.transpose_a ? s.m : s.k;
+}
+int64_t CRow(const MatmulSpec& s) { return s.c_row > 0 ? s.c_row : s.n; }
+
 std::string Describe(const MatmulSpec& s) {
-  return absl::StrFormat("matmul m=%d n=%d k=%d %s -> %s%s%s%s%s%s", s.m, s.n, s.k,
-                         s.a == DType::kF32 ? "f32" : "bf16", s.c == DType::kF32 ? "f32" : "bf16",
-                         s.transpose_a ? " transpose_a" : "", s.transpose_b ? " transpose_b" : "",
-                         s.accumulate ? " accumulate" : "", s.bias ? " bias" : "",
-                         s.packed_b ? " packed_b" : "");
+  return absl::StrFormat("matmul m=%d n=%d k=%d a_row=%d c_row=%d %s -> %s%s%s%s%s%s", s.m, s.n,
+                         s.k, ARow(s), CRow(s), s.a == DType::kF32 ? "f32" : "bf16",
+                         s.c == DType::kF32 ? "f32" : "bf16", s.transpose_a ? " transpose_a" : "",
+                         s.transpose_b ? " transpose_b" : "", s.accumulate ? " accumulate" : "",
+                         s.bias ? " bias" : "", s.packed_b ? " packed_b" : "");
 }
 
 absl::Status Check(const MatmulSpec& s) {
   if (s.m <= 0 || s.n <= 0 || s.k <= 0) {
     return absl::InvalidArgumentError(Describe(s) + ": sizes must be positive");
+  }
+  if (ARow(s) < (s.transpose_a ? s.m : s.k) || CRow(s) < s.n) {
+    return absl::InvalidArgumentError(Describe(s) + ": rows overlap");
   }
   if (s.a != s.b) {
     return absl::InvalidArgumentError(Describe(s) + ": A and B must have the same type");
@@ -97,11 +107,11 @@ Part MakePart(const MatmulSpec& s, Range rows, Range inner, DType c_type,
   const bool first = inner.first == 0;
   part.has_bias = s.bias && first;
   const memory::desc a({rows.count, inner.count}, DnnlType(s.a),
-                       s.transpose_a ? memory::dims{1, s.m} : memory::dims{s.k, 1});
+                       s.transpose_a ? memory::dims{1, ARow(s)} : memory::dims{ARow(s), 1});
   const memory::desc b = s.packed_b
                              ? memory::desc({s.k, s.n}, DnnlType(s.b), memory::format_tag::any)
                              : PlainB(s, inner.count);
-  const memory::desc c({rows.count, s.n}, DnnlType(c_type), memory::dims{s.n, 1});
+  const memory::desc c({rows.count, s.n}, DnnlType(c_type), memory::dims{CRow(s), 1});
   const memory::desc bias =
       part.has_bias ? memory::desc({1, s.n}, DnnlType(s.bias_type), memory::dims{s.n, 1})
                     : memory::desc();
@@ -116,10 +126,10 @@ Part MakePart(const MatmulSpec& s, Range rows, Range inner, DType c_type,
   const dnnl::matmul::primitive_desc primitive(desc, attributes, engine);
   const auto a_bytes = static_cast<int64_t>(ByteSize(s.a));
   const auto c_bytes = static_cast<int64_t>(ByteSize(c_type));
-  part.a_offset =
-      a_bytes * (s.transpose_a ? inner.first * s.m + rows.first : rows.first * s.k + inner.first);
+  part.a_offset = a_bytes * (s.transpose_a ? inner.first * ARow(s) + rows.first
+                                           : rows.first * ARow(s) + inner.first);
   part.b_offset = a_bytes * inner.first * (s.transpose_b ? 1 : s.n);
-  part.c_offset = c_bytes * rows.first * s.n;
+  part.c_offset = c_bytes * rows.first * CRow(s);
   part.product = dnnl::matmul(primitive);
   part.a = memory(a, engine, nullptr);
   part.b = memory(primitive.weights_desc(), engine, nullptr);
@@ -213,8 +223,9 @@ std::unique_ptr<MatmulCache::Entry> MatmulCache::Impl::Build(const MatmulSpec& s
   entry->threads = threads;
   const bool rounds = spec.c == DType::kBf16;
   int64_t inner = spec.k;
+  const bool whole_rows = CRow(spec) == spec.n;  // partial sums are rounded all at once
   if (!spec.transpose_a && !spec.packed_b && spec.k > LongInner(spec.a) &&
-      !(rounds && spec.accumulate)) {
+      !(rounds && (spec.accumulate || !whole_rows))) {
     inner = kInnerBytes / static_cast<int64_t>(ByteSize(spec.a));
     if (rounds) entry->partial_bytes = (spec.m * spec.n * sizeof(float) + 63) / 64 * 64;
   }

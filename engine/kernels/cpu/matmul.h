@@ -10,7 +10,10 @@
 //   forward          {m=N, n=M, k=K}                                 Execute(x, W, bias, y)
 //   input gradient   {m=N, n=K, k=M, transpose_b}                    Execute(dy, W, null, dx)
 //   weight gradient  {m=K, n=M, k=N, transpose_a, c=kF32, accumulate} Execute(x, dy, null, dW)
-// For the tied head logits = x wte^T, wte[V,C]: forward {m=N, n=V, k=C, transpose_b}, input
+// With W stored [M,K] (torch's nn.Linear): forward {m=N, n=M, k=K, transpose_b} (x, W); input
+// gradient {m=N, n=K, k=M} (dy, W); weight gradient {m=M, n=K, k=N, transpose_a} of (dy, x). Where
+// y is some columns of a wider matrix, c_row (forward) and a_row (gradients) are that matrix's
+// width. For the tied head logits = x wte^T, wte[V,C]: forward {m=N, n=V, k=C, transpose_b}, input
 // gradient {m=N, n=C, k=V}, weight gradient dwte {m=V, n=C, k=N, transpose_a} of (dlogits, x).
 #ifndef MILEPOST_ENGINE_KERNELS_CPU_MATMUL_H_
 #define MILEPOST_ENGINE_KERNELS_CPU_MATMUL_H_
@@ -38,6 +41,8 @@ struct MatmulSpec {
   bool bias = false;        // bias[n] of type `bias_type`
   DType bias_type = DType::kF32;
   bool packed_b = false;  // B is what PackWeight wrote
+  int64_t a_row = 0;      // elements from one stored row of A to the next; 0: rows are adjacent
+  int64_t c_row = 0;      // the same for C
 
   bool operator==(const MatmulSpec&) const = default;
 };

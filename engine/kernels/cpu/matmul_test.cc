@@ -91,6 +91,66 @@ TEST(Matmul, Bf16ToBf16AndToF32) {
   }
 }
 
+// A or C as some columns of a wider matrix: the same bits as the product of a copy, and no other
+// column is touched.
+template <typename T>
+void CheckColumns(MatmulSpec dense, bool wide_a, bool wide_c) {
+  dense.a = dense.b = kDTypeOf<T>;
+  dense.c = kDTypeOf<T>;
+  MatmulSpec wide = dense;
+  const int64_t a_columns = dense.transpose_a ? dense.m : dense.k;
+  const int64_t a_rows = dense.m * dense.k / a_columns;
+  wide.a_row = wide_a ? a_columns + 13 : 0;
+  wide.c_row = wide_c ? dense.n + 5 : 0;
+  const int64_t a_row = wide_a ? wide.a_row : a_columns, c_row = wide_c ? wide.c_row : dense.n;
+  const auto a = RandomVector<T>(a_rows * a_row, 1), b = RandomVector<T>(dense.k * dense.n, 2);
+  const auto before = RandomVector<T>(dense.m * c_row, 3);
+  std::vector<T> a_copy, want, got = before;
+  for (int64_t i = 0; i < a_rows; ++i) {
+    a_copy.insert(a_copy.end(), &a[i * a_row], &a[i * a_row] + a_columns);
+  }
+  for (int64_t i = 0; i < dense.m; ++i) {
+    want.insert(want.end(), &before[i * c_row], &before[i * c_row] + dense.n);
+  }
+  MatmulCache cache;
+  AlignedBuffer one(*cache.WorkspaceBytes(dense)), other(*cache.WorkspaceBytes(wide));
+  ASSERT_TRUE(cache.Execute(dense, a_copy.data(), b.data(), nullptr, want.data(), one.data()).ok());
+  ASSERT_TRUE(cache.Execute(wide, a.data(), b.data(), nullptr, got.data(), other.data()).ok());
+  for (int64_t i = 0; i < dense.m * c_row; ++i) {
+    const int64_t column = i % c_row;
+    const T expected = column < dense.n ? want[i / c_row * dense.n + column] : before[i];
+    ASSERT_NEAR(ToFloat(got[i]), ToFloat(expected),
+                (sizeof(T) == 4 ? 1e-5 : 1.0 / 64) * (1 + std::abs(ToFloat(expected))))
+        << i / c_row << "," << column;
+  }
+}
+
+TEST(Matmul, ColumnsOfAWiderMatrix) {
+  for (int flags = 0; flags < 32; ++flags) {
+    const MatmulSpec spec{.m = 37,
+                          .n = 24,
+                          .k = 19,
+                          .transpose_a = (flags & 1) != 0,
+                          .transpose_b = (flags & 2) != 0,
+                          .accumulate = (flags & 4) != 0};
+    CheckColumns<float>(spec, (flags & 8) != 0, (flags & 16) != 0);
+    CheckColumns<bf16>(spec, (flags & 8) != 0, (flags & 16) != 0);
+  }
+  // Rows for every thread, rows split off, a long inner dimension.
+  CheckColumns<float>({.m = 1100, .n = 8, .k = 16, .transpose_a = true}, true, true);
+  CheckColumns<float>({.m = 4, .n = 8, .k = 5000}, true, true);
+  CheckColumns<bf16>({.m = 4, .n = 8, .k = 17000}, true, false);
+  CheckColumns<bf16>({.m = 4, .n = 8, .k = 17000}, true, true);
+}
+
+TEST(Matmul, RefusesRowsThatOverlap) {
+  MatmulCache cache;
+  for (const MatmulSpec& spec : {MatmulSpec{.m = 4, .n = 4, .k = 4, .a_row = 3},
+                                 MatmulSpec{.m = 4, .n = 4, .k = 4, .c_row = 3}}) {
+    EXPECT_EQ(cache.WorkspaceBytes(spec).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
 TEST(Matmul, PackedWeights) {
   for (bool transpose : {false, true}) {
     const MatmulSpec spec{
