@@ -147,6 +147,15 @@ absl::StatusOr<v1::CheckpointManifest> CheckpointClient::Get(const std::string& 
                                       request);
 }
 
+absl::Status CheckpointClient::Read(const v1::ReadChunksRequest& request,
+                                    const std::function<bool(const v1::Chunk&)>& on_chunk) {
+  Connection::Core& core = connection_->core();
+  auto stub = v1::CheckpointService::NewStub(core.channel);
+  return Stream<v1::Chunk>(
+      core, [&](grpc::ClientContext* context) { return stub->ReadChunks(context, request); },
+      on_chunk);
+}
+
 absl::StatusOr<v1::VerifyCheckpointResponse> CheckpointClient::Verify(const std::string& name) {
   v1::VerifyCheckpointRequest request;
   request.set_name(name);

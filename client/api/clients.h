@@ -54,6 +54,11 @@ class CheckpointClient {
   // Newest first, at most `limit`; of every job when `job` is empty.
   absl::StatusOr<std::vector<v1::Checkpoint>> List(const std::string& job, int limit = 10'000);
   absl::StatusOr<v1::CheckpointManifest> Get(const std::string& name);
+  // Calls `on_chunk` with the chunks that overlap the request's ranges until it answers false. A
+  // lost stream is opened again, from its start: chunks may come twice. Checksums are not checked
+  // here.
+  absl::Status Read(const v1::ReadChunksRequest& request,
+                    const std::function<bool(const v1::Chunk&)>& on_chunk);
   // Reads every byte: may take as long as that takes.
   absl::StatusOr<v1::VerifyCheckpointResponse> Verify(const std::string& name);
   absl::StatusOr<v1::Checkpoint> Pin(const std::string& name, bool pinned);

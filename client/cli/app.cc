@@ -188,6 +188,7 @@ class Tree {
   SubmitOptions submit_;
   LogsOptions logs_;
   WaitOptions wait_;
+  ExportOptions export_;
   std::string name_;
   std::vector<std::string> names_;
   std::string job_filter_;
@@ -322,6 +323,18 @@ void Tree::AddCheckpoint() {
               [this] { return CheckpointPinCommand(global_, name_, true); }));
   one(Command(group, "unpin", "Let the job's retention decide again",
               [this] { return CheckpointPinCommand(global_, name_, false); }));
+  CLI::App* to_files = Command(group, "export", "Write its weights for Hugging Face's transformers",
+                               [this] { return CheckpointExportCommand(global_, export_); });
+  Connected(to_files)
+      ->add_option("checkpoint", export_.checkpoint, "checkpoints/4 or 4")
+      ->required();
+  OneOf(
+      to_files->add_option("--format", export_.format, "the kind of files")->capture_default_str(),
+      {"safetensors"});
+  to_files->add_option("--out", export_.folder, "the folder to make")->required();
+  OneOf(to_files->add_option("--dtype", export_.dtype, "of the weights; fp32 loses nothing")
+            ->capture_default_str(),
+        {"fp32", "bf16"});
   several(Command(group, "delete", "Delete for good; never a pinned one",
                   [this] { return CheckpointDeleteCommand(global_, names_); }));
 }

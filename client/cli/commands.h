@@ -79,6 +79,14 @@ int CheckpointVerifyCommand(const GlobalOptions& global, const std::vector<std::
 int CheckpointPinCommand(const GlobalOptions& global, const std::string& name, bool pinned);
 int CheckpointDeleteCommand(const GlobalOptions& global, const std::vector<std::string>& names);
 
+struct ExportOptions {
+  std::string checkpoint;
+  std::string format = "safetensors";
+  std::string folder;
+  std::string dtype = "fp32";
+};
+int CheckpointExportCommand(const GlobalOptions& global, const ExportOptions& options);
+
 int WorkerListCommand(const GlobalOptions& global, int limit);
 int WorkerDescribeCommand(const GlobalOptions& global, const std::string& name);
 

@@ -1,0 +1,182 @@
+#include "client/cli/checkpoint_export.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/checksum.h"
+#include "engine/state/half.h"
+#include "engine/state/safetensors.h"
+
+namespace milepost::client {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+constexpr char kModel[] = "gpt2: {layers: 1, width: 8, heads: 2, context: 4, vocabulary: 16}\n";
+
+float ValueOf(int tensor, int64_t element) {
+  return static_cast<float>(tensor) + static_cast<float>(element) / 7;
+}
+
+class CheckpointExportTest : public testing::Test {
+ protected:
+  CheckpointExportTest() {
+    std::string pattern = absl::StrCat(testing::TempDir(), "/milepost_export_XXXXXX");
+    folder_ = mkdtemp(pattern.data());
+    manifest_.mutable_checkpoint()->set_name("checkpoints/4");
+    manifest_.set_model_yaml(kModel);
+    Add("transformer.wte.weight", "master", {16, 8});
+    Add("transformer.wte.weight", "m", {16, 8});
+    Add("transformer.h.0.ln_1.bias", "master", {8});
+    Add("transformer.h.0.ln_1.bias", "v", {8});
+  }
+  ~CheckpointExportTest() override { fs::remove_all(folder_); }
+
+  void Add(const char* name, const char* kind, std::vector<int64_t> shape) {
+    v1::TensorInfo& info = *manifest_.add_tensors();
+    info.set_name(name);
+    info.set_kind(kind);
+    info.set_dtype("F32");
+    for (const int64_t dimension : shape) info.add_shape(dimension);
+  }
+
+  static v1::Chunk ChunkOf(int tensor, int64_t begin, int64_t end) {
+    v1::Chunk chunk;
+    chunk.set_tensor(tensor);
+    chunk.set_begin(begin);
+    chunk.set_end(end);
+    for (int64_t i = begin; i < end; ++i) {
+      const float value = ValueOf(tensor, i);
+      chunk.mutable_data()->append(reinterpret_cast<const char*>(&value), sizeof(value));
+    }
+    chunk.set_xxh3(Xxh3(chunk.data()));
+    return chunk;
+  }
+
+  // Answers with these chunks and records what was asked for.
+  ChunkReader Reader(std::vector<v1::Chunk> chunks) {
+    return [this, chunks](const v1::ReadChunksRequest& request,
+                          const std::function<bool(const v1::Chunk&)>& on_chunk) {
+      request_ = request;
+      for (const v1::Chunk& chunk : chunks) {
+        if (!on_chunk(chunk)) break;
+      }
+      return absl::OkStatus();
+    };
+  }
+  // Out of order, cut anywhere, one of them twice, as after a lost stream.
+  std::vector<v1::Chunk> Good() const {
+    return {ChunkOf(2, 0, 8), ChunkOf(0, 50, 128), ChunkOf(0, 0, 50), ChunkOf(2, 0, 8)};
+  }
+
+  std::string Out() const { return folder_ + "/out"; }
+  void ExpectNothingLeft() const { EXPECT_TRUE(fs::is_empty(folder_)); }
+
+  std::string folder_;
+  v1::CheckpointManifest manifest_;
+  v1::ReadChunksRequest request_;
+};
+
+TEST_F(CheckpointExportTest, WritesTheMastersAndTheConfig) {
+  const auto report = ExportCheckpoint(manifest_, Reader(Good()), {.folder = Out() + "/"});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->tensors, 2);
+  EXPECT_EQ(report->bytes, (128 + 8) * 4);
+  EXPECT_EQ(report->files, 1);
+  ASSERT_EQ(request_.ranges_size(), 2);
+  EXPECT_EQ(request_.name(), "checkpoints/4");
+  EXPECT_EQ(request_.ranges(1).tensor(), 2);
+  EXPECT_EQ(request_.ranges(1).end(), 8);
+
+  const auto weights = state::SafetensorsFolder::Open(Out());
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  EXPECT_EQ((*weights)->tensors().size(), 2);
+  const auto* wte = (*weights)->Find("transformer.wte.weight");
+  ASSERT_NE(wte, nullptr);
+  EXPECT_EQ(wte->tensor->shape, (std::vector<int64_t>{16, 8}));
+  std::vector<float> values(128);
+  ASSERT_TRUE(wte->file->ReadF32(*wte->tensor, 0, 128, values.data()).ok());
+  for (int64_t i = 0; i < 128; ++i) EXPECT_EQ(values[static_cast<size_t>(i)], ValueOf(0, i));
+
+  std::ifstream config(Out() + "/config.json");
+  const std::string text{std::istreambuf_iterator<char>(config), {}};
+  EXPECT_THAT(text, HasSubstr("\"n_embd\": 8"));
+  EXPECT_THAT(text, HasSubstr("float32"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1) << "nothing beside it";
+}
+
+TEST_F(CheckpointExportTest, RoundsToBf16InShards) {
+  const auto report = ExportCheckpoint(manifest_, Reader(Good()),
+                                       {.folder = Out(), .bf16 = true, .max_shard_bytes = 100});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->files, 2);
+  EXPECT_EQ(report->bytes, (128 + 8) * 2);
+  const auto weights = state::SafetensorsFolder::Open(Out());
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  const auto* wte = (*weights)->Find("transformer.wte.weight");
+  EXPECT_EQ(wte->tensor->dtype, "BF16");
+  std::vector<float> values(128);
+  ASSERT_TRUE(wte->file->ReadF32(*wte->tensor, 0, 128, values.data()).ok());
+  for (int64_t i = 0; i < 128; ++i) {
+    EXPECT_EQ(values[static_cast<size_t>(i)], state::Bf16ToF32(state::F32ToBf16(ValueOf(0, i))));
+  }
+}
+
+TEST_F(CheckpointExportTest, NeverTouchesWhatIsThere) {
+  fs::create_directory(Out());
+  std::ofstream(Out() + "/mine") << "x";
+  absl::Status status = ExportCheckpoint(manifest_, Reader(Good()), {.folder = Out()}).status();
+  EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("not an empty folder"));
+  EXPECT_TRUE(fs::exists(Out() + "/mine"));
+  fs::remove(Out() + "/mine");
+  EXPECT_TRUE(ExportCheckpoint(manifest_, Reader(Good()), {.folder = Out()}).ok()) << "empty";
+  fs::remove_all(Out());
+  std::ofstream(Out()) << "a file";
+  status = ExportCheckpoint(manifest_, Reader(Good()), {.folder = Out()}).status();
+  EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
+  EXPECT_TRUE(absl::IsNotFound(
+      ExportCheckpoint(manifest_, Reader(Good()), {.folder = folder_ + "/a/b"}).status()));
+}
+
+TEST_F(CheckpointExportTest, DamageLeavesNothingBehind) {
+  auto flipped = Good();
+  (*flipped[1].mutable_data())[5] ^= 1;
+  auto missing = Good();
+  missing.erase(missing.begin() + 1);
+  auto unasked = Good();
+  unasked[0] = ChunkOf(1, 0, 8);
+  auto outside = Good();
+  outside[0].set_begin(1);
+  outside[0].set_end(9);
+  const std::pair<std::vector<v1::Chunk>, const char*> cases[] = {
+      {flipped, "wte.weight (master) [50, 128) does not have the checksum"},
+      {missing, "elements of transformer.wte.weight from 50 on did not come"},
+      {unasked, "a chunk that was not asked for (tensor 1 [0, 8))"},
+      {outside, "a chunk that was not asked for (tensor 2 [1, 9))"},
+  };
+  for (const auto& [chunks, message] : cases) {
+    const absl::Status status =
+        ExportCheckpoint(manifest_, Reader(chunks), {.folder = Out()}).status();
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_THAT(status.message(), HasSubstr(message));
+    ExpectNothingLeft();
+  }
+  const ChunkReader away = [](const auto&, const auto&) { return absl::UnavailableError("away"); };
+  EXPECT_TRUE(absl::IsUnavailable(ExportCheckpoint(manifest_, away, {.folder = Out()}).status()));
+  manifest_.set_model_yaml("bert: {}");
+  EXPECT_FALSE(ExportCheckpoint(manifest_, Reader(Good()), {.folder = Out()}).ok());
+  ExpectNothingLeft();
+}
+
+}  // namespace
+}  // namespace milepost::client

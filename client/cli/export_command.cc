@@ -1,0 +1,55 @@
+// milepost checkpoint export
+#include <memory>
+#include <mutex>
+
+#include "absl/strings/str_cat.h"
+#include "client/cli/checkpoint_export.h"
+#include "client/cli/commands.h"
+#include "client/cli/format.h"
+#include "client/cli/interrupt.h"
+#include "common/exit_codes.h"
+#include "common/status_macros.h"
+
+namespace milepost::client {
+namespace {
+
+absl::StatusOr<ExportReport> Export(const Access& access, const ExportOptions& options) {
+  MP_ASSIGN_OR_RETURN(const v1::CheckpointManifest manifest,
+                      access.checkpoints().Get(FullName("checkpoints", options.checkpoint)));
+  const auto read = [&](const v1::ReadChunksRequest& request,
+                        const std::function<bool(const v1::Chunk&)>& on_chunk) {
+    return access.checkpoints().Read(request, on_chunk);
+  };
+  return ExportCheckpoint(manifest, read,
+                          {.folder = options.folder, .bf16 = options.dtype == "bf16"});
+}
+
+}  // namespace
+
+int CheckpointExportCommand(const GlobalOptions& global, const ExportOptions& options) {
+  // Made before the connection, whose threads inherit the blocked signals; a half-written folder is
+  // removed on the way out.
+  std::mutex mutex;
+  std::shared_ptr<Connection> connection;
+  InterruptGuard guard([&] {
+    const std::lock_guard lock(mutex);
+    if (connection != nullptr) connection->Cancel();
+  });
+  const auto access = Access::Open(global, WhenStopped::kServeDataDir);
+  if (!access.ok()) return Fail(access.status());
+  {
+    const std::lock_guard lock(mutex);
+    connection = access->connection();
+  }
+  if (guard.interrupted()) return kExitInterrupted;
+  const auto report = Export(*access, options);
+  if (guard.interrupted() && !report.ok()) return kExitInterrupted;
+  if (!report.ok()) return Fail(report.status());
+  Print(options.folder + "\n");
+  Note(absl::StrCat("wrote ", report->tensors, " tensors, ", HumanBytes(report->bytes), ", in ",
+                    report->files == 1 ? "one file" : absl::StrCat(report->files, " files"),
+                    " and config.json"));
+  return kExitOk;
+}
+
+}  // namespace milepost::client

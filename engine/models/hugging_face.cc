@@ -1,0 +1,172 @@
+#include "engine/models/hugging_face.h"
+
+#include <exception>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/status_macros.h"
+#include "milepost/v1/job_spec.pb.h"
+
+namespace milepost::models {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kMaxConfigBytes = 1 << 20;
+constexpr int kMaxConfigDepth = 32;
+constexpr int64_t kGpt2EndOfText = 50256;
+
+// How a config's value must stand to the spec's.
+enum class Rule : uint8_t {
+  kWrite,    // written, never compared: only training reads it
+  kEqual,    // equal to the spec's, or to one of `also`
+  kAtLeast,  // a number not below the spec's
+};
+
+struct Field {
+  const char* key;
+  std::string spec_field;  // "model.gpt2.layers"; empty: fixed by the family
+  Json value;
+  Json if_absent;  // transformers' default; discarded: the key is required
+  Rule rule = Rule::kEqual;
+  std::vector<Json> also = {};
+};
+
+struct Family {
+  std::string prefix;  // of the base model within the *ForCausalLM one
+  std::vector<Field> fields;
+};
+
+const Json kRequired = Json(Json::value_t::discarded);
+
+Family Gpt2(const v1::Gpt2Spec& spec) {
+  const auto field = [](absl::string_view name) { return absl::StrCat("model.gpt2.", name); };
+  // GPT-2's own end of text, where the vocabulary holds it; no guess at others' tokens.
+  const Json end = spec.vocabulary() > kGpt2EndOfText ? Json(kGpt2EndOfText) : Json(nullptr);
+  return {
+      .prefix = "transformer.",
+      .fields = {
+          {"architectures", "", Json::array({"GPT2LMHeadModel"}), nullptr, Rule::kWrite},
+          {"model_type", "", "gpt2", kRequired},
+          {"n_layer", field("layers"), spec.layers(), 12},
+          {"n_embd", field("width"), spec.width(), 768},
+          {"n_head", field("heads"), spec.heads(), 12},
+          {"n_positions", field("context"), spec.context(), 1024},
+          {"vocab_size", field("vocabulary"), spec.vocabulary(), 50257},
+          {"n_inner", field("width"), nullptr, nullptr, Rule::kEqual, {4 * spec.width()}},
+          {"activation_function", "", "gelu_new", "gelu_new", Rule::kEqual, {"gelu_pytorch_tanh"}},
+          {"layer_norm_epsilon", "", 1e-5, 1e-5},
+          {"tie_word_embeddings", "", true, true},
+          {"scale_attn_weights", "", true, true},
+          {"scale_attn_by_inverse_layer_idx", "", false, false},
+          {"add_cross_attention", "", false, false},
+          {"embd_pdrop", "", spec.dropout(), 0.1, Rule::kWrite},
+          {"resid_pdrop", "", spec.dropout(), 0.1, Rule::kWrite},
+          {"attn_pdrop", "", 0.0, 0.1, Rule::kWrite},
+          {"initializer_range", "", 0.02, 0.02, Rule::kWrite},
+          {"bos_token_id", "", end, nullptr, Rule::kWrite},
+          {"eos_token_id", "", end, nullptr, Rule::kWrite},
+      }};
+}
+
+absl::StatusOr<Family> FamilyOf(const v1::ModelSpec& spec) {
+  switch (spec.family_case()) {
+    case v1::ModelSpec::kGpt2:
+      return Gpt2(spec.gpt2());
+    default:
+      return absl::InvalidArgumentError(
+          "model: this family has no Hugging Face form yet; gpt2 has one");
+  }
+}
+
+// Bounded in size and depth; nlohmann throws, nothing of it leaves this function.
+absl::StatusOr<Json> ParseConfig(absl::string_view text) {
+  if (text.size() > kMaxConfigBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("longer than ", kMaxConfigBytes, " bytes: not a model's config"));
+  }
+  bool deep = false;
+  const Json::parser_callback_t bounded = [&deep](int depth, Json::parse_event_t, Json&) {
+    deep = deep || depth > kMaxConfigDepth;
+    return !deep;
+  };
+  try {
+    Json config = Json::parse(text.begin(), text.end(), bounded);
+    if (deep) return absl::InvalidArgumentError("not a model's config: nested too deeply");
+    if (!config.is_object()) return absl::InvalidArgumentError("not a JSON object");
+    return config;
+  } catch (const std::exception& error) {
+    return absl::InvalidArgumentError(absl::StrCat("not valid JSON: ", error.what()));
+  }
+}
+
+bool Fits(const Field& field, const Json& found) {
+  if (field.rule == Rule::kAtLeast) {
+    return found.is_number() && field.value.is_number() && found >= field.value;
+  }
+  if (found == field.value) return true;
+  for (const Json& other : field.also) {
+    if (found == other) return true;
+  }
+  return false;
+}
+
+std::string Shown(const Json& value) {
+  constexpr size_t kLongest = 100;
+  std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
+  if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
+  return text;
+}
+
+// Empty: it fits.
+std::string Difference(const Field& field, const Json& config) {
+  if (field.rule == Rule::kWrite) return "";
+  const auto found = config.find(field.key);
+  const bool absent = found == config.end();
+  if (absent && field.if_absent.is_discarded()) return absl::StrCat(field.key, " is missing");
+  const Json& value = absent ? field.if_absent : *found;
+  if (Fits(field, value)) return "";
+  const absl::string_view least = field.rule == Rule::kAtLeast ? "at least " : "";
+  const std::string wanted =
+      field.spec_field.empty()
+          ? absl::StrCat("this model family needs ", least, Shown(field.value))
+          : absl::StrCat(field.spec_field, " needs ", least, Shown(field.value));
+  return absl::StrCat(field.key, " is ", Shown(value), absent ? " (it is not given)" : "", ", ",
+                      wanted);
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> HfConfig(const v1::ModelSpec& spec, absl::string_view dtype) {
+  MP_ASSIGN_OR_RETURN(const Family family, FamilyOf(spec));
+  Json config = Json::object();
+  for (const Field& field : family.fields) config[field.key] = field.value;
+  config["torch_dtype"] = std::string(dtype);
+  return config.dump(2) + "\n";
+}
+
+absl::Status CheckHfConfig(const v1::ModelSpec& spec, absl::string_view config_json) {
+  MP_ASSIGN_OR_RETURN(const Family family, FamilyOf(spec));
+  MP_ASSIGN_OR_RETURN(const Json config, ParseConfig(config_json));
+  std::vector<std::string> differences;
+  for (const Field& field : family.fields) {
+    std::string difference = Difference(field, config);
+    if (!difference.empty()) differences.push_back(std::move(difference));
+  }
+  if (differences.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrJoin(differences, "\n"));
+}
+
+std::vector<std::string> HfNames(const v1::ModelSpec& spec, absl::string_view parameter) {
+  std::vector<std::string> names = {std::string(parameter)};
+  const auto family = FamilyOf(spec);
+  if (family.ok() && absl::StartsWith(parameter, family->prefix)) {
+    names.emplace_back(parameter.substr(family->prefix.size()));
+  }
+  return names;
+}
+
+}  // namespace milepost::models

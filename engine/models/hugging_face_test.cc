@@ -1,0 +1,113 @@
+#include "engine/models/hugging_face.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "milepost/v1/job_spec.pb.h"
+
+namespace milepost::models {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+v1::ModelSpec Gpt2() {
+  v1::ModelSpec model;
+  v1::Gpt2Spec& gpt2 = *model.mutable_gpt2();
+  gpt2.set_layers(12);
+  gpt2.set_width(768);
+  gpt2.set_heads(12);
+  gpt2.set_context(1024);
+  gpt2.set_vocabulary(50257);
+  gpt2.set_dropout(0.1);
+  return model;
+}
+
+TEST(HuggingFaceTest, WritesAGpt2Config) {
+  const auto config = HfConfig(Gpt2(), "float32");
+  ASSERT_TRUE(config.ok()) << config.status();
+  for (const char* line :
+       {"\"architectures\": [\n    \"GPT2LMHeadModel\"\n  ]", "\"model_type\": \"gpt2\"",
+        "\"n_layer\": 12", "\"n_embd\": 768", "\"n_head\": 12", "\"n_positions\": 1024",
+        "\"vocab_size\": 50257", "\"activation_function\": \"gelu_new\"",
+        "\"layer_norm_epsilon\": 1e-05", "\"tie_word_embeddings\": true", "\"resid_pdrop\": 0.1",
+        "\"eos_token_id\": 50256", "\"torch_dtype\": \"float32\""}) {
+    EXPECT_THAT(*config, HasSubstr(line));
+  }
+  v1::ModelSpec bytes = Gpt2();
+  bytes.mutable_gpt2()->set_vocabulary(256);
+  EXPECT_THAT(*HfConfig(bytes, "bfloat16"), HasSubstr("\"eos_token_id\": null"));
+  EXPECT_TRUE(absl::IsInvalidArgument(HfConfig(v1::ModelSpec(), "float32").status()));
+}
+
+TEST(HuggingFaceTest, ReadsItsOwnConfigAndTheHubs) {
+  EXPECT_TRUE(CheckHfConfig(Gpt2(), *HfConfig(Gpt2(), "float32")).ok());
+  // huggingface.co/gpt2/resolve/main/config.json, in part: what it leaves out has defaults.
+  const char hub[] = R"({
+    "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1,
+    "bos_token_id": 50256, "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02,
+    "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12,
+    "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1, "summary_activation": null,
+    "task_specific_params": {"text-generation": {"do_sample": true, "max_length": 50}},
+    "vocab_size": 50257})";
+  EXPECT_TRUE(CheckHfConfig(Gpt2(), hub).ok()) << CheckHfConfig(Gpt2(), hub);
+  EXPECT_TRUE(CheckHfConfig(Gpt2(), R"({"model_type": "gpt2"})").ok());
+}
+
+TEST(HuggingFaceTest, NamesEveryDifferenceWithBothValues) {
+  const auto changed = [](const char* from, const char* to) {
+    const std::string config = *HfConfig(Gpt2(), "float32");
+    EXPECT_THAT(config, HasSubstr(from));
+    return std::string(CheckHfConfig(Gpt2(), absl::StrReplaceAll(config, {{from, to}})).message());
+  };
+  EXPECT_EQ(changed("\"n_layer\": 12", "\"n_layer\": 24"),
+            "n_layer is 24, model.gpt2.layers needs 12");
+  EXPECT_EQ(changed("\"vocab_size\": 50257", "\"vocab_size\": \"50257\""),
+            "vocab_size is \"50257\", model.gpt2.vocabulary needs 50257");
+  EXPECT_EQ(changed("\"gelu_new\"", "\"relu\""),
+            "activation_function is \"relu\", this model family needs \"gelu_new\"");
+  EXPECT_EQ(changed("\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false"),
+            "tie_word_embeddings is false, this model family needs true");
+  EXPECT_EQ(changed("\"n_inner\": null", "\"n_inner\": 3072"), "");
+  EXPECT_THAT(changed("\"n_inner\": null", "\"n_inner\": 3000"), HasSubstr("n_inner is 3000"));
+  EXPECT_EQ(changed("\"model_type\": \"gpt2\"", "\"x\": 1"), "model_type is missing");
+  EXPECT_EQ(changed("\"initializer_range\": 0.02", "\"initializer_range\": 1"), "");
+
+  v1::ModelSpec wide = Gpt2();
+  wide.mutable_gpt2()->set_width(1024);
+  wide.mutable_gpt2()->set_heads(16);
+  EXPECT_EQ(CheckHfConfig(wide, R"({"model_type": "gpt2", "n_embd": 768})").message(),
+            "n_embd is 768, model.gpt2.width needs 1024\n"
+            "n_head is 12 (it is not given), model.gpt2.heads needs 16");
+}
+
+TEST(HuggingFaceTest, RefusesWhatIsNoConfig) {
+  const std::pair<std::string, const char*> cases[] = {
+      {"", "not valid JSON"},
+      {"[]", "not a JSON object"},
+      {"{\"a\": \"\xff\"}", "not valid JSON"},
+      {std::string(100000, '['), "not"},
+      {absl::StrCat("{\"a\":", std::string(1000, '['), std::string(1000, ']'), "}"),
+       "nested too deeply"},
+      {std::string((1 << 20) + 1, ' '), "longer than"},
+  };
+  for (const auto& [text, message] : cases) {
+    const absl::Status status = CheckHfConfig(Gpt2(), text);
+    EXPECT_TRUE(absl::IsInvalidArgument(status));
+    EXPECT_THAT(status.message(), HasSubstr(message));
+  }
+}
+
+TEST(HuggingFaceTest, NamesWithAndWithoutTheBaseModelsPrefix) {
+  EXPECT_THAT(HfNames(Gpt2(), "transformer.wte.weight"),
+              ElementsAre("transformer.wte.weight", "wte.weight"));
+  EXPECT_THAT(HfNames(Gpt2(), "lm_head.weight"), ElementsAre("lm_head.weight"));
+}
+
+}  // namespace
+}  // namespace milepost::models
