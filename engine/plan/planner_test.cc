@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <set>
 #include <string>
 
@@ -97,6 +98,100 @@ TEST(Planner, WireBytesAreThoseOfRings) {
   const double scalars = 2 * 0.75 * 32;
   EXPECT_DOUBLE_EQ(all.wire_bytes_per_step, 2 * 0.75 * 4 * padded + scalars);
   EXPECT_DOUBLE_EQ(sharded.wire_bytes_per_step, 0.75 * (4 + 2) * padded + scalars);
+}
+
+// Stage 2 pays the reduction in every micro-step; stage 3 pays a gather there in the forward and in
+// the backward instead of one after the update.
+TEST(Planner, WireBytesOfShardedGradientsAndParameters) {
+  PlanOptions options = OptionsOf(4, 2, DType::kBF16);
+  const TestModel model = {.layers = 5};
+  const StepPlan gradients = Plan(model, options);
+  double padded = 0;
+  for (const FlatGroup& group : gradients.groups) {
+    padded += static_cast<double>(group.padded_elements);
+  }
+  const double scalars = 2 * 0.75 * 32;
+  const auto micro_steps = static_cast<double>(options.accumulation);
+  EXPECT_DOUBLE_EQ(gradients.wire_bytes_per_step, 0.75 * (4 * micro_steps + 2) * padded + scalars);
+  options.zero_stage = 3;
+  options.prefetch = 0;
+  const StepPlan parameters = Plan(model, options);
+  // The final norm's forward and backward are neighbours: one gather serves both.
+  const double once = static_cast<double>(parameters.groups.back().padded_elements);
+  EXPECT_DOUBLE_EQ(parameters.wire_bytes_per_step,
+                   0.75 * micro_steps * (4 * padded + 2 * (2 * padded - once)) + scalars);
+  options.prefetch = 1;  // the last layer stays for its backward
+  const StepPlan ahead = Plan(model, options);
+  const double last = static_cast<double>(parameters.groups[5].padded_elements);
+  EXPECT_DOUBLE_EQ(ahead.wire_bytes_per_step,
+                   parameters.wire_bytes_per_step - 0.75 * micro_steps * 2 * last);
+}
+
+// The op that first reads what op `gather` fills.
+size_t FirstReader(const Program& program, size_t gather) {
+  for (size_t i = gather; i < program.ops.size(); ++i) {
+    for (graph::ValueId input : program.ops[i].op.inputs) {
+      for (const graph::Output& output : program.ops[gather].op.outputs) {
+        if (input == output.value) return i;
+      }
+    }
+  }
+  ADD_FAILURE() << "gather " << gather << " is for nobody";
+  return gather;
+}
+
+// Blocks begun from op `from` up to op `to`.
+int BlocksBegun(const Program& program, size_t from, size_t to) {
+  int begun = 0;
+  int block = graph::kNoBlock;
+  for (size_t i = 0; i <= to; ++i) {
+    const PlannedOp& op = program.ops[i];
+    if (op.op.attributes.group >= 0) continue;
+    if (op.op.block != block && i > from) ++begun;
+    block = op.op.block;
+  }
+  return begun;
+}
+
+TEST(Planner, GathersStandAsFarAheadAsAskedFor) {
+  for (int prefetch : {0, 1, 2}) {
+    PlanOptions options = OptionsOf(2, 3, DType::kBF16);
+    options.prefetch = prefetch;
+    const StepPlan plan = Plan({.layers = 6}, options);
+    for (const Program* program : {&plan.train, &plan.evaluate}) {
+      int gathers = 0;
+      for (size_t i = 0; i < program->ops.size(); ++i) {
+        const PlannedOp& op = program->ops[i];
+        if (op.op.kind != OpKind::kGatherParameters) continue;
+        ++gathers;
+        EXPECT_EQ(op.stream, Stream::kCommunication);
+        const size_t reader = FirstReader(*program, i);
+        const int ahead = BlocksBegun(*program, i, reader) - 1;
+        // Only the first blocks cannot be gathered that early.
+        EXPECT_EQ(ahead, op.wait_for.empty() ? std::min(gathers - 1, prefetch) : prefetch)
+            << "op " << i << ", prefetch " << prefetch;
+      }
+      EXPECT_GT(gathers, 7);
+    }
+  }
+}
+
+// What a stage keeps, and what it needs for a while.
+TEST(Planner, EveryStageNeedsLess) {
+  PlanOptions options = OptionsOf(4, 0, DType::kBF16);
+  options.sequence = 512;
+  for (int64_t accumulation : {1, 4}) {
+    options.accumulation = accumulation;
+    int64_t previous = std::numeric_limits<int64_t>::max();
+    for (int stage : {0, 1, 2, 3}) {
+      options.zero_stage = stage;
+      const StepPlan plan = Plan(Gpt2Small(), options);
+      EXPECT_LT(plan.arena_bytes, previous) << "stage " << stage;
+      previous = plan.arena_bytes;
+      RecordProperty(absl::StrCat("arena_stage", stage, "_accumulation", accumulation),
+                     std::to_string(plan.arena_bytes));
+    }
+  }
 }
 
 TEST(Planner, ReductionsOverlapTheBackward) {

@@ -18,7 +18,7 @@ absl::Status Verify(const StepPlan& plan) {
     MP_RETURN_IF_ERROR(Annotate(VerifyValues(plan, *program), name));
     MP_RETURN_IF_ERROR(Annotate(VerifyOrder(plan, *program), name));
   }
-  return absl::OkStatus();
+  return VerifyWire(plan);
 }
 
 }  // namespace milepost::plan

@@ -39,6 +39,7 @@ absl::Status VerifyLayout(const StepPlan& plan);                          // buf
 absl::Status VerifyOps(const StepPlan& plan, const Program& program);     // operands, one by one
 absl::Status VerifyValues(const StepPlan& plan, const Program& program);  // program order
 absl::Status VerifyOrder(const StepPlan& plan, const Program& program);   // between streams
+absl::Status VerifyWire(const StepPlan& plan);                            // bytes sent
 
 }  // namespace milepost::plan
 

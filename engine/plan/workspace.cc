@@ -41,16 +41,32 @@ int64_t AttentionBytesPerThread(const graph::Op& op, int64_t dim, graph::DType d
     return 2 * elements(padded * dim) + 2 * elements(kBlock * dim) + floats(kKeyTile * kBlock) +
            (f32 ? 0 : elements(kKeyTile * kBlock)) + 2 * floats(dim * kBlock);
   }
+  const bool grouped = op.attributes.kv_heads < op.attributes.heads;
   return (f32 ? 4 : 5) * elements(padded * dim) + elements(kBlock * dim) +
          2 * elements(padded * padded_dim) + 2 * floats(padded) + floats(padded * dim) +
-         2 * floats(kBlock * padded_dim) + 2 * floats(kBlock * kBlock) +
+         2 * floats((grouped ? padded : kBlock) * padded_dim) +
+         (grouped ? floats(kBlock * dim) : 0) + 2 * floats(kBlock * kBlock) +
          (f32 ? 0 : 3 * elements(kBlock * kBlock));
 }
 
 int64_t AttentionBytes(const graph::Graph& graph, const graph::Op& op, const PlanOptions& options) {
   const graph::Value& qkv = graph.values[op.inputs[0]];
-  const int64_t dim = qkv.shape[1] / (3 * op.attributes.heads);
+  const int64_t dim = qkv.shape[1] / (op.attributes.heads + 2 * op.attributes.kv_heads);
   return options.threads * AttentionBytesPerThread(op, dim, qkv.dtype);
+}
+
+// Several biases lie side by side in front of the product's scratch.
+int64_t PackedBiasBytes(const graph::Graph& graph, const graph::Op& op) {
+  const int64_t biases = static_cast<int64_t>(op.inputs.size()) - 1 - op.attributes.parts;
+  const graph::Value& y = graph.values[op.outputs[0].value];
+  return biases > 1 ? RoundUp(y.shape[1] * graph::ByteSize(y.dtype), kAlignment) : 0;
+}
+
+int64_t BiasGradientBytes(const graph::Shape& dy, const graph::Op& op) {
+  const int64_t biases = static_cast<int64_t>(op.outputs.size()) - op.attributes.parts;
+  if (biases == 0) return 0;
+  const int64_t packed = biases > 1 ? RoundUp(dy[1] * 4, kAlignment) : 0;
+  return RoundUp(ColumnSumBytes(dy[0], dy[1]), kAlignment) + packed;
 }
 
 int64_t LmHeadBytes(const graph::Graph& graph, const graph::Op& op) {
@@ -70,17 +86,20 @@ int64_t WorkspaceBytes(const graph::Graph& graph, const std::vector<FlatGroup>& 
   const int64_t product = RoundUp(options.min_matmul_workspace_bytes, kAlignment);
   switch (op.kind) {
     case OpKind::kLinear:
+      return PackedBiasBytes(graph, op) + product;
     case OpKind::kLinearBackwardInput:
     case OpKind::kLmHeadLogits:
       return product;
     case OpKind::kLinearBackwardWeight:
-      return RoundUp(ColumnSumBytes(shape(1)[0], shape(1)[1]), kAlignment) + product;
+      return BiasGradientBytes(shape(1), op) + product;
     case OpKind::kLmHeadLoss:
     case OpKind::kLmHeadLossBackward:
       return LmHeadBytes(graph, op) + product;
     case OpKind::kLayerNormBackward:
     case OpKind::kResidualLayerNormBackward:  // dgamma and dbeta
       return RoundUp(2 * ColumnSumBytes(shape(0)[0], shape(0)[1]), kAlignment);
+    case OpKind::kRmsNormBackward:  // dgamma
+      return RoundUp(ColumnSumBytes(shape(0)[0], shape(0)[1]), kAlignment);
     case OpKind::kAttention:
     case OpKind::kAttentionBackward:
       return RoundUp(AttentionBytes(graph, op, options), kAlignment);

@@ -12,8 +12,10 @@ namespace milepost::plan {
 
 // Bytes of `op`'s workspace, a multiple of 64; 0: none. The parts lie in this order, each rounded
 // up to 64:
-//   kLinear, kLinearBackwardInput, kLmHeadLogits: the product's scratch
-//   kLinearBackwardWeight:                bias gradient | the product's scratch
+//   kLinear:                              several biases, gathered | the product's scratch
+//   kLinearBackwardInput, kLmHeadLogits:  the product's scratch
+//   kLinearBackwardWeight:                sums of bias gradients | several of them, gathered |
+//                                         the product's scratch
 //   kLmHeadLoss, kLmHeadLossBackward:     chunk of logits (compute dtype) | classifier | scratch
 // The scratch of products is options.min_matmul_workspace_bytes (MatmulWorkspaceReserve).
 int64_t WorkspaceBytes(const graph::Graph& graph, const std::vector<FlatGroup>& groups,
