@@ -1,6 +1,7 @@
 #include "engine/models/model.h"
 
 #include "engine/models/gpt2.h"
+#include "engine/models/llama.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost::models {
@@ -10,11 +11,11 @@ absl::StatusOr<graph::Graph> BuildModel(const v1::ModelSpec& spec, const ModelOp
     case v1::ModelSpec::kGpt2:
       return BuildGpt2(spec.gpt2(), options);
     case v1::ModelSpec::kLlama:
-      return absl::UnimplementedError("model.llama: cannot be built yet");
+      return BuildLlama(spec.llama(), options);
     case v1::ModelSpec::FAMILY_NOT_SET:
       break;
   }
-  return absl::InvalidArgumentError("model: no family given; expected gpt2");
+  return absl::InvalidArgumentError("model: no family given; expected gpt2 or llama");
 }
 
 }  // namespace milepost::models

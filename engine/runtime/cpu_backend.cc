@@ -120,14 +120,20 @@ absl::StatusOr<BoundOp> CpuBackend::Bind(const plan::StepPlan& plan, const plan:
     case OpKind::kGatherParameters:
       return BindGatherParameters(b);
     case OpKind::kRmsNorm:
+      return BindRmsNorm(b);
     case OpKind::kResidualRmsNorm:
+      return BindResidualRmsNorm(b);
     case OpKind::kRmsNormBackward:
+      return BindRmsNormBackward(b);
     case OpKind::kSwiGlu:
+      return BindSwiGlu(b);
     case OpKind::kSwiGluBackward:
+      return BindSwiGluBackward(b);
     case OpKind::kRopeTable:
+      return BindRopeTable(b);
     case OpKind::kRope:
     case OpKind::kRopeBackward:
-      break;
+      return BindRope(b);
   }
   return absl::UnimplementedError(
       absl::StrCat("the CPU has no kernel for ", graph::Name(planned.op.kind)));

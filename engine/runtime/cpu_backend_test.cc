@@ -28,10 +28,7 @@ using graph::ValueId;
 // One rank's plan in an arena, with initial parameters and a batch, and the reference beside it.
 class StepBench {
  public:
-  StepBench(v1::Precision precision, double dropout, int threads) : backend(threads) {
-    TinyOptions options;
-    options.precision = precision;
-    options.dropout = dropout;
+  StepBench(TinyOptions options, int threads) : backend(threads) {
     options.global_batch = 3;
     options.micro_batch = 3;
     const v1::JobSpec spec = job.Spec(options);
@@ -163,15 +160,14 @@ double RelativeError(const std::vector<double>& actual, const std::vector<double
 }
 
 struct Case {
-  v1::Precision precision;
-  double dropout;
+  TinyOptions options;
   int threads;
 };
 
 class EveryOp : public ::testing::TestWithParam<Case> {};
 
 TEST_P(EveryOp, MatchesTheReference) {
-  StepBench bench(GetParam().precision, GetParam().dropout, GetParam().threads);
+  StepBench bench(GetParam().options, GetParam().threads);
   // bf16: results are rounded to 8 bits, and attention rounds its probabilities.
   const double tolerance = bench.bf16() ? 6e-3 : 3e-6;
   std::set<OpKind> seen;
@@ -198,19 +194,47 @@ TEST_P(EveryOp, MatchesTheReference) {
       }
     }
   }
-  EXPECT_EQ(seen.size(), 14u);  // every forward and backward kind of GPT-2
+  // Every forward and backward kind of the family.
+  EXPECT_EQ(seen.size(), GetParam().options.llama ? 16u : 14u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Cpu, EveryOp,
-                         ::testing::Values(Case{v1::PRECISION_FP32, 0.25, 1},
-                                           Case{v1::PRECISION_FP32, 0, 2},
-                                           Case{v1::PRECISION_BF16, 0.25, 2},
-                                           Case{v1::PRECISION_BF16, 0, 1}));
+INSTANTIATE_TEST_SUITE_P(
+    Gpt2, EveryOp,
+    ::testing::Values(Case{{.precision = v1::PRECISION_FP32, .dropout = 0.25}, 1},
+                      Case{{.precision = v1::PRECISION_FP32}, 2},
+                      Case{{.precision = v1::PRECISION_BF16, .dropout = 0.25}, 2},
+                      Case{{.precision = v1::PRECISION_BF16}, 1}));
+
+// Heads of keys: one, some, all. Width 20 and hidden 13: gate and up do not follow each other
+// without a gap, so that they are two products.
+INSTANTIATE_TEST_SUITE_P(
+    Llama, EveryOp,
+    ::testing::Values(
+        Case{{.precision = v1::PRECISION_FP32, .llama = true}, 2},
+        Case{{.precision = v1::PRECISION_BF16, .llama = true, .tied = true, .qkv_bias = true}, 2},
+        Case{{.precision = v1::PRECISION_FP32,
+              .width = 20,
+              .llama = true,
+              .kv_heads = 1,
+              .hidden = 13,
+              .qkv_bias = true},
+             1},
+        Case{{.precision = v1::PRECISION_BF16,
+              .width = 20,
+              .llama = true,
+              .kv_heads = 1,
+              .hidden = 13},
+             2},
+        Case{{.precision = v1::PRECISION_FP32, .llama = true, .kv_heads = 4, .tied = true}, 1}));
 
 // The whole micro-step through the executor: every parameter's gradient, twice accumulated.
-TEST(WholeModel, GradientsMatchTheReference) {
+class WholeModel : public ::testing::TestWithParam<TinyOptions> {};
+
+TEST_P(WholeModel, GradientsMatchTheReference) {
   for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
-    StepBench bench(precision, 0.25, 2);
+    TinyOptions options = GetParam();
+    options.precision = precision;
+    StepBench bench(options, 2);
     for (size_t id = 0; id < bench.graph().values.size(); ++id) {
       const graph::ValueKind kind = bench.graph().values[id].kind;
       if (kind == graph::ValueKind::kParameter || kind == graph::ValueKind::kInput) {
@@ -227,9 +251,12 @@ TEST(WholeModel, GradientsMatchTheReference) {
       bench.reference->Run(bench.ReferenceContext());
     }
     for (const graph::Parameter& parameter : bench.graph().parameters) {
+      // A key bias moves all scores of a query nearly alike: its gradient's terms cancel.
+      const bool key_bias = bench.graph().values[parameter.value].name.ends_with("k_proj.bias");
+      const double bf16_tolerance = key_bias ? 8e-2 : 4e-2;
       EXPECT_LT(RelativeError(bench.Read(parameter.gradient),
                               bench.reference->values(parameter.gradient)),
-                precision == v1::PRECISION_FP32 ? 1e-5 : 3e-2)
+                precision == v1::PRECISION_FP32 ? 1e-5 : bf16_tolerance)
           << bench.graph().values[parameter.value].name;
     }
     EXPECT_NEAR(bench.Read(bench.graph().loss_sum)[0],
@@ -238,16 +265,22 @@ TEST(WholeModel, GradientsMatchTheReference) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(
+    Cpu, WholeModel,
+    ::testing::Values(TinyOptions{.dropout = 0.25}, TinyOptions{.llama = true, .qkv_bias = true},
+                      TinyOptions{
+                          .width = 20, .llama = true, .kv_heads = 1, .hidden = 13, .tied = true}));
+
 // The planner's model of workspaces is the kernels' own, but for the products' scratch, which only
 // a backend knows.
 TEST(CpuBackend, AsksAgainOnlyForProductScratch) {
   TinyJob job;
   for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
-    for (int threads : {1, 2}) {
-      TinyOptions options;
-      options.precision = precision;
-      v1::JobSpec spec = job.Spec(options);
-      spec.mutable_model()->mutable_gpt2()->set_context(300);
+    for (int threads : {1, 2, 3, 4}) {
+      const bool llama = threads > 2;
+      v1::JobSpec spec = job.Spec({.precision = precision, .llama = llama, .qkv_bias = true});
+      v1::ModelSpec* model = spec.mutable_model();
+      llama ? model->mutable_llama()->set_context(300) : model->mutable_gpt2()->set_context(300);
       spec.mutable_data()->set_sequence_length(300);
       CpuBackend backend(threads);
       plan::PlanOptions plan_options = *plan::OptionsFromSpec(spec, threads);
@@ -301,6 +334,52 @@ TEST(CpuBackend, TheReserveForProductsIsEnough) {
   }
 }
 
+TEST(CpuBackend, TheReserveForProductsIsEnoughForLlama) {
+  TinyJob job;
+  for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+    for (const int threads : {1, 2, 4}) {
+      v1::JobSpec spec = job.Spec({.precision = precision, .llama = true});
+      v1::LlamaSpec* model = spec.mutable_model()->mutable_llama();
+      model->set_context(512);
+      model->set_width(1024);
+      model->set_heads(16);
+      model->set_kv_heads(4);
+      model->set_head_dim(64);
+      model->set_hidden(2816);
+      model->set_vocabulary(32000);
+      spec.mutable_data()->set_sequence_length(512);
+      CpuBackend backend(threads);
+      const auto plan = plan::PlanTraining(spec, *plan::OptionsFromSpec(spec, threads));
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      const auto workspace = backend.CheckMatmulWorkspace(*plan);
+      ASSERT_TRUE(workspace.ok()) << workspace.status();
+      EXPECT_FALSE(workspace->missing)
+          << threads << " threads, " << workspace->needed << " bytes needed";
+    }
+  }
+}
+
+// Every op refuses a cache line less of workspace than it is planned to have; `kinds`: how many
+// kinds of op have one.
+void ExpectExactWorkspaces(const v1::JobSpec& spec, size_t kinds) {
+  CpuBackend backend(2);
+  plan::PlanOptions plan_options = *plan::OptionsFromSpec(spec, 2);
+  plan_options.min_matmul_workspace_bytes = 0;  // the reserve for products is generous
+  plan::StepPlan plan = *plan::PlanTraining(spec, plan_options);
+  auto arena = Arena::Allocate(plan.arena_bytes);
+  ASSERT_TRUE(arena.ok());
+  backend.Attach(arena->data(), nullptr);
+  std::set<OpKind> seen;
+  for (plan::PlannedOp& op : plan.train.ops) {
+    if (op.workspace_bytes == 0) continue;
+    op.workspace_bytes -= 64;
+    EXPECT_EQ(backend.Bind(plan, plan.train, op).status().code(), absl::StatusCode::kInternal)
+        << graph::Name(op.op.kind) << " at sequence length " << spec.data().sequence_length();
+    seen.insert(op.op.kind);
+  }
+  EXPECT_EQ(seen.size(), kinds);
+}
+
 // ... and not a cache line more than they need.
 TEST(CpuBackend, RefusesAWorkspaceThatIsTooSmall) {
   TinyJob job;
@@ -315,23 +394,25 @@ TEST(CpuBackend, RefusesAWorkspaceThatIsTooSmall) {
       model->set_heads(shape.heads);
       model->set_vocabulary(shape.vocabulary);
       spec.mutable_data()->set_sequence_length(shape.context);
-      CpuBackend backend(2);
-      plan::PlanOptions plan_options = *plan::OptionsFromSpec(spec, 2);
-      plan_options.min_matmul_workspace_bytes = 0;  // the reserve for products is generous
-      plan::StepPlan plan = *plan::PlanTraining(spec, plan_options);
-      auto arena = Arena::Allocate(plan.arena_bytes);
-      ASSERT_TRUE(arena.ok());
-      backend.Attach(arena->data(), nullptr);
-      std::set<OpKind> seen;
-      for (plan::PlannedOp& op : plan.train.ops) {
-        if (op.workspace_bytes == 0) continue;
-        op.workspace_bytes -= 64;
-        EXPECT_EQ(backend.Bind(plan, plan.train, op).status().code(), absl::StatusCode::kInternal)
-            << graph::Name(op.op.kind) << " at context " << shape.context;
-        seen.insert(op.op.kind);
-      }
       // Attention, norms and head with their backwards, weight gradients, the gradient's norm.
-      EXPECT_EQ(seen.size(), 7u);
+      ExpectExactWorkspaces(spec, 7);
+    }
+  }
+}
+
+TEST(CpuBackend, RefusesAWorkspaceThatIsTooSmallForLlama) {
+  TinyJob job;
+  for (const int64_t context : {24, 70, 300}) {
+    for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+      for (const int64_t kv_heads : {1, 4}) {
+        v1::JobSpec spec = job.Spec(
+            {.precision = precision, .llama = true, .kv_heads = kv_heads, .qkv_bias = true});
+        spec.mutable_model()->mutable_llama()->set_context(context);
+        spec.mutable_data()->set_sequence_length(context);
+        // Attention and its backward, norms' backward, the head, linear layers of several biases
+        // and their weight gradients, the gradient's norm.
+        ExpectExactWorkspaces(spec, 7);
+      }
     }
   }
 }

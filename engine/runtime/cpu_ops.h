@@ -88,6 +88,10 @@ std::vector<kernels::MatmulSpec> MatmulSpecsOf(const graph::Graph& graph, const 
 // Bytes beside the products' own scratch in front of it (the chunk of logits and so on).
 int64_t MatmulOpFixedBytes(const graph::Graph& graph, const graph::Op& op);
 
+// Their parts for kLinear and its backwards.
+std::vector<kernels::MatmulSpec> LinearMatmulSpecs(const graph::Graph& graph, const graph::Op& op);
+int64_t LinearFixedBytes(const graph::Graph& graph, const graph::Op& op);
+
 absl::StatusOr<BoundOp> BindEmbedding(const Binding& b);
 absl::StatusOr<BoundOp> BindEmbeddingBackward(const Binding& b);
 absl::StatusOr<BoundOp> BindLayerNorm(const Binding& b);
@@ -97,6 +101,14 @@ absl::StatusOr<BoundOp> BindGelu(const Binding& b);
 absl::StatusOr<BoundOp> BindGeluBackward(const Binding& b);
 absl::StatusOr<BoundOp> BindAttention(const Binding& b);
 absl::StatusOr<BoundOp> BindAttentionBackward(const Binding& b);
+
+absl::StatusOr<BoundOp> BindRmsNorm(const Binding& b);
+absl::StatusOr<BoundOp> BindResidualRmsNorm(const Binding& b);
+absl::StatusOr<BoundOp> BindRmsNormBackward(const Binding& b);
+absl::StatusOr<BoundOp> BindSwiGlu(const Binding& b);
+absl::StatusOr<BoundOp> BindSwiGluBackward(const Binding& b);
+absl::StatusOr<BoundOp> BindRopeTable(const Binding& b);
+absl::StatusOr<BoundOp> BindRope(const Binding& b);  // forward and backward
 
 absl::StatusOr<BoundOp> BindLinear(const Binding& b);
 absl::StatusOr<BoundOp> BindLinearBackwardInput(const Binding& b);

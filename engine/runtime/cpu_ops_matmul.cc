@@ -1,12 +1,9 @@
-// Linear layers and the tied head on the CPU. An op's workspace holds its fixed part (the chunk of
-// logits, the bias gradient's partial sums) and behind it the product's own scratch.
+// The language-model head on the CPU. An op's workspace holds its fixed part (the chunk of logits)
+// and behind it the product's own scratch.
 #include <algorithm>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "engine/kernels/cpu/classifier.h"
-#include "engine/kernels/cpu/elementwise.h"
 #include "engine/kernels/cpu/matmul.h"
 #include "engine/runtime/cpu_ops.h"
 
@@ -52,27 +49,6 @@ struct HeadSizes {
   graph::DType dtype;
 };
 
-struct LinearProducts {
-  LinearProducts(int64_t rows, int64_t in, int64_t out, kernels::DType t)
-      : forward{.m = rows, .n = out, .k = in, .a = t, .b = t, .c = t, .bias = true, .bias_type = t},
-        dx{.m = rows, .n = in, .k = out, .transpose_b = true, .a = t, .b = t, .c = t},
-        dw_assign{.m = in, .n = out, .k = rows, .transpose_a = true, .a = t, .b = t},
-        dw_add(dw_assign) {
-    dw_add.accumulate = true;
-  }
-  MatmulSpec forward, dx, dw_assign, dw_add;
-};
-
-LinearProducts LinearProductsOf(const graph::Graph& graph, const graph::Op& op) {
-  const graph::Shape& first = graph.values[op.inputs[0]].shape;
-  const graph::Shape& second = graph.values[op.inputs[1]].shape;
-  const kernels::DType t = KernelDType(graph.values[op.inputs[0]].dtype);
-  if (op.kind == OpKind::kLinearBackwardWeight) {  // x[N,K], dy[N,M]
-    return LinearProducts(first[0], first[1], second[1], t);
-  }
-  return LinearProducts(first[0], second[0], second[1], t);  // x or dy, w[K,M]
-}
-
 MatmulSpec LogitsOfOneRow(const graph::Graph& graph, const graph::Op& op) {
   const HeadSizes sizes(graph, op);
   MatmulSpec spec = HeadProducts(1, sizes.width, sizes.vocabulary, KernelDType(sizes.dtype)).logits;
@@ -95,13 +71,9 @@ absl::Status Prepare(const Binding& b) {
 std::vector<MatmulSpec> MatmulSpecsOf(const graph::Graph& graph, const graph::Op& op) {
   switch (op.kind) {
     case OpKind::kLinear:
-      return {LinearProductsOf(graph, op).forward};
     case OpKind::kLinearBackwardInput:
-      return {LinearProductsOf(graph, op).dx};
-    case OpKind::kLinearBackwardWeight: {
-      const LinearProducts products = LinearProductsOf(graph, op);
-      return {products.dw_assign, products.dw_add};
-    }
+    case OpKind::kLinearBackwardWeight:
+      return LinearMatmulSpecs(graph, op);
     case OpKind::kLmHeadLogits:
       return {LogitsOfOneRow(graph, op)};
     case OpKind::kLmHeadLoss:
@@ -124,10 +96,10 @@ std::vector<MatmulSpec> MatmulSpecsOf(const graph::Graph& graph, const graph::Op
 
 int64_t MatmulOpFixedBytes(const graph::Graph& graph, const graph::Op& op) {
   switch (op.kind) {
-    case OpKind::kLinearBackwardWeight: {
-      const graph::Shape& dy = graph.values[op.inputs[1]].shape;
-      return Align(static_cast<int64_t>(kernels::BiasGradientWorkspaceBytes(dy[0], dy[1])));
-    }
+    case OpKind::kLinear:
+    case OpKind::kLinearBackwardInput:
+    case OpKind::kLinearBackwardWeight:
+      return LinearFixedBytes(graph, op);
     case OpKind::kLmHeadLoss:
     case OpKind::kLmHeadLossBackward: {
       const HeadSizes sizes(graph, op);
@@ -136,47 +108,6 @@ int64_t MatmulOpFixedBytes(const graph::Graph& graph, const graph::Op& op) {
     default:
       return 0;
   }
-}
-
-absl::StatusOr<BoundOp> BindLinear(const Binding& b) {
-  MP_RETURN_IF_ERROR(Prepare(b));
-  return [matmuls = &b.matmuls, spec = LinearProductsOf(b.program.graph, b.planned.op).forward,
-          x = b.Input<char>(0), w = b.Input<char>(1), bias = b.Input<char>(2),
-          y = b.Output<char>(0), workspace = b.Workspace()](const StepContext&) {
-    return matmuls->Execute(spec, x, w, bias, y, workspace);
-  };
-}
-
-absl::StatusOr<BoundOp> BindLinearBackwardInput(const Binding& b) {
-  MP_RETURN_IF_ERROR(Prepare(b));
-  return [matmuls = &b.matmuls, spec = LinearProductsOf(b.program.graph, b.planned.op).dx,
-          dy = b.Input<char>(0), w = b.Input<char>(1), dx = b.Output<char>(0),
-          workspace = b.Workspace()](const StepContext&) {
-    return matmuls->Execute(spec, dy, w, nullptr, dx, workspace);
-  };
-}
-
-template <typename T>
-static absl::StatusOr<BoundOp> LinearBackwardWeightOf(const Binding& b) {
-  MP_RETURN_IF_ERROR(Prepare(b));
-  const LinearProducts products = LinearProductsOf(b.program.graph, b.planned.op);
-  const graph::Shape& dy_shape = b.InputShape(1);
-  return [matmuls = &b.matmuls, assign = products.dw_assign, add = products.dw_add,
-          x = b.Input<T>(0), dy = b.Input<T>(1), dw = b.Output<float>(0),
-          dbias = b.Output<float>(1), rows = dy_shape[0], width = dy_shape[1],
-          accumulation = b.OutputAccumulation(0), bias_accumulation = b.OutputAccumulation(1),
-          fixed = MatmulOpFixedBytes(b.program.graph, b.planned.op),
-          workspace = b.Workspace()](const StepContext& context) {
-    if (dbias != nullptr) {
-      kernels::BiasGradient<T>(dy, rows, width, bias_accumulation.At(context), dbias, workspace);
-    }
-    return matmuls->Execute(accumulation.At(context) ? add : assign, x, dy, nullptr, dw,
-                            workspace + fixed);
-  };
-}
-
-absl::StatusOr<BoundOp> BindLinearBackwardWeight(const Binding& b) {
-  return MP_BIND_BY_DTYPE(LinearBackwardWeightOf, b);
 }
 
 namespace {

@@ -28,7 +28,8 @@ absl::StatusOr<BoundOp> EmbeddingBackwardOf(const Binding& b) {
   const graph::Attributes& a = b.attributes();
   const int64_t vocabulary = b.OutputShape(0)[0];
   const int64_t width = b.OutputShape(0)[1];
-  const int64_t positions = b.OutputShape(1)[0];
+  const bool learned = b.OutputId(1) != graph::kNoValue;
+  const int64_t positions = learned ? b.OutputShape(1)[0] : 0;
   return [tokens = b.Input<int32_t>(0), dy = b.Input<T>(1), dwte = b.Output<float>(0),
           dwpe = b.Output<float>(1), add_wte = b.OutputAccumulation(0),
           add_wpe = b.OutputAccumulation(1), batch = a.batch, sequence = a.sequence, width,
@@ -38,7 +39,7 @@ absl::StatusOr<BoundOp> EmbeddingBackwardOf(const Binding& b) {
       kernels::EmbeddingBackward<T>(tokens, dy, batch, sequence, width, vocabulary, positions, mask,
                                     accumulate, wte, wpe);
     };
-    if (add_wte.At(context) == add_wpe.At(context)) {
+    if (dwpe == nullptr || add_wte.At(context) == add_wpe.At(context)) {
       run(add_wte.At(context), dwte, dwpe);
     } else {
       run(add_wte.At(context), dwte, nullptr);
@@ -129,10 +130,12 @@ absl::StatusOr<BoundOp> GeluBackwardOf(const Binding& b) {
 
 absl::StatusOr<kernels::AttentionShape> AttentionShapeOf(const Binding& b) {
   const graph::Attributes& a = b.attributes();
-  const kernels::AttentionShape shape{.batch = a.batch,
-                                      .sequence = a.sequence,
-                                      .heads = a.heads,
-                                      .head_dim = b.InputShape(0).back() / 3 / a.heads};
+  const kernels::AttentionShape shape{
+      .batch = a.batch,
+      .sequence = a.sequence,
+      .heads = a.heads,
+      .head_dim = b.InputShape(0).back() / (a.heads + 2 * a.kv_heads),
+      .kv_heads = a.kv_heads};
   MP_RETURN_IF_ERROR(kernels::CheckAttentionShape(shape));
   return shape;
 }

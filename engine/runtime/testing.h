@@ -40,6 +40,11 @@ struct TinyOptions {
   uint64_t seed = 7;
   double lr = 3e-3;
 };
+  bool llama = false;    // instead of GPT-2; what follows is its
+  int64_t kv_heads = 2;  // of 4
+  int64_t hidden = 48;
+  bool tied = false;
+  bool qkv_bias = false;
 
 class TinyJob {
  public:
@@ -61,13 +66,11 @@ class TinyJob {
   v1::JobSpec Spec(const TinyOptions& options) const {
     v1::JobSpec spec;
     spec.set_name("tiny");
-    v1::Gpt2Spec* model = spec.mutable_model()->mutable_gpt2();
-    model->set_layers(options.layers);
-    model->set_width(options.width);
-    model->set_heads(4);
-    model->set_context(kContext);
-    model->set_vocabulary(kVocabulary);
-    model->set_dropout(options.dropout);
+    if (options.llama) {
+      *spec.mutable_model()->mutable_llama() = Llama(options);
+    } else {
+      *spec.mutable_model()->mutable_gpt2() = Gpt2(options);
+    }
     spec.mutable_data()->set_train(path("train.npy"));
     spec.mutable_data()->set_validation(path("validation.npy"));
     v1::TrainSpec* train = spec.mutable_train();
@@ -88,6 +91,33 @@ class TinyJob {
   }
 
   // Ids with some structure, so that a loss falls.
+
+  static v1::Gpt2Spec Gpt2(const TinyOptions& options) {
+    v1::Gpt2Spec model;
+    model.set_layers(options.layers);
+    model.set_width(options.width);
+    model.set_heads(4);
+    model.set_context(kContext);
+    model.set_vocabulary(kVocabulary);
+    model.set_dropout(options.dropout);
+    return model;
+  }
+
+  static v1::LlamaSpec Llama(const TinyOptions& options) {
+    v1::LlamaSpec model;
+    model.set_layers(options.layers);
+    model.set_width(options.width);
+    model.set_heads(4);
+    model.set_kv_heads(options.kv_heads);
+    model.set_head_dim(8);
+    model.set_hidden(options.hidden);
+    model.set_context(kContext);
+    model.set_vocabulary(kVocabulary);
+    model.mutable_rope_scaling()->set_original_context(16);
+    model.set_tied(options.tied);
+    model.set_qkv_bias(options.qkv_bias);
+    return model;
+  }
   void Write(const std::string& name, int64_t tokens, uint64_t seed) const {
     auto writer = data::NpyWriter::Create(path(name), data::TokenType::kUint8);
     ASSERT_TRUE(writer.ok()) << writer.status();

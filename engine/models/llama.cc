@@ -1,0 +1,166 @@
+#include "engine/models/llama.h"
+
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "engine/graph/builder.h"
+#include "milepost/v1/job_spec.pb.h"
+
+namespace milepost::models {
+namespace {
+
+using graph::Builder;
+using graph::Initializer;
+using graph::ValueId;
+
+constexpr double kStddev = 0.02;
+
+absl::Status CheckSizes(const v1::LlamaSpec& spec, const ModelOptions& options) {
+  const auto invalid = [](absl::string_view field, const auto&... message) {
+    return absl::InvalidArgumentError(absl::StrCat("model.llama.", field, ": ", message...));
+  };
+  const std::pair<const char*, int64_t> sizes[] = {
+      {"layers", spec.layers()},     {"width", spec.width()},          {"heads", spec.heads()},
+      {"kv_heads", spec.kv_heads()}, {"head_dim", spec.head_dim()},    {"hidden", spec.hidden()},
+      {"context", spec.context()},   {"vocabulary", spec.vocabulary()}};
+  for (const auto& [field, value] : sizes) {
+    if (value < 1) return invalid(field, value, " is not at least 1");
+  }
+  if (spec.heads() % spec.kv_heads() != 0) {
+    return invalid("kv_heads", spec.kv_heads(), " does not divide heads ", spec.heads());
+  }
+  if (options.sequence > spec.context()) {
+    return invalid("context", "sequences of ", options.sequence, " tokens do not fit ",
+                   spec.context(), " positions");
+  }
+  return absl::OkStatus();
+}
+
+graph::RopeAttributes RopeOf(const v1::LlamaSpec& spec) {
+  graph::RopeAttributes rope{.theta = spec.rope_theta()};
+  if (!spec.has_rope_scaling()) return rope;
+  const v1::RopeScalingSpec& scaling = spec.rope_scaling();
+  rope.factor = scaling.factor();
+  rope.low_frequency = scaling.low_freq_factor();
+  rope.high_frequency = scaling.high_freq_factor();
+  rope.original_context = static_cast<double>(scaling.original_context());
+  return rope;
+}
+
+class LlamaBuilder {
+ public:
+  LlamaBuilder(const v1::LlamaSpec& spec, const ModelOptions& options)
+      : spec_(spec),
+        options_(options),
+        residual_stddev_(kStddev / std::sqrt(2.0 * static_cast<double>(spec.layers()))),
+        b_({.compute_dtype = options.compute_dtype,
+            .batch = options.batch,
+            .sequence = options.sequence}) {}
+
+  absl::StatusOr<graph::Graph> Build() && {
+    b_.BeginBlock("embedding");
+    embedding_ = Weight("model.embed_tokens", spec_.vocabulary(), spec_.width(), kStddev);
+    residual_ = b_.Embedding("embedding", b_.Tokens(), embedding_, graph::kNoValue, 0);
+    rope_ = b_.RopeTable("rope", spec_.head_dim(), RopeOf(spec_));
+    for (int64_t layer = 0; layer < spec_.layers(); ++layer) Layer(layer);
+    b_.BeginBlock("norm");
+    Norm("model.norm", "norm");
+    Head();
+    return std::move(b_).Finish();
+  }
+
+ private:
+  ValueId Weight(absl::string_view name, int64_t out, int64_t in, double stddev) {
+    return b_.Parameter(absl::StrCat(name, ".weight"), {out, in}, Initializer::kNormal, stddev);
+  }
+  ValueId Bias(absl::string_view name, int64_t out) {
+    return b_.Parameter(absl::StrCat(name, ".bias"), {out}, Initializer::kZeros);
+  }
+
+  // Adds what the last sub-layer left to the residual stream and normalises it: y_.
+  void Norm(absl::string_view parameter, absl::string_view name) {
+    const ValueId gamma =
+        b_.Parameter(absl::StrCat(parameter, ".weight"), {spec_.width()}, Initializer::kOnes);
+    if (delta_ == graph::kNoValue) {
+      y_ = b_.RmsNorm(name, residual_, gamma, spec_.norm_epsilon()).y;
+      return;
+    }
+    const auto result = b_.ResidualRmsNorm(name, residual_, delta_, gamma, spec_.norm_epsilon());
+    residual_ = result.sum;
+    y_ = result.y;
+  }
+
+  void Layer(int64_t layer) {
+    const std::string name = absl::StrCat("layers.", layer);
+    const std::string hf = absl::StrCat("model.", name);
+    b_.BeginBlock(name);
+    Norm(hf + ".input_layernorm", name + ".input_norm");
+    Attend(hf + ".self_attn", name + ".attn");
+    Norm(hf + ".post_attention_layernorm", name + ".mlp_norm");
+    FeedForward(hf + ".mlp", name + ".mlp");
+  }
+
+  void Attend(const std::string& hf, const std::string& name) {
+    const int64_t width = spec_.width();
+    const int64_t queries = spec_.heads() * spec_.head_dim();
+    const int64_t keys = spec_.kv_heads() * spec_.head_dim();
+    const std::vector<ValueId> weights = {Weight(hf + ".q_proj", queries, width, kStddev),
+                                          Weight(hf + ".k_proj", keys, width, kStddev),
+                                          Weight(hf + ".v_proj", keys, width, kStddev)};
+    std::vector<ValueId> biases;
+    if (spec_.qkv_bias()) {
+      biases = {Bias(hf + ".q_proj", queries), Bias(hf + ".k_proj", keys),
+                Bias(hf + ".v_proj", keys)};
+    }
+    const ValueId output = Weight(hf + ".o_proj", width, queries, residual_stddev_);
+    const ValueId qkv = b_.LinearRows(name + ".qkv", y_, weights, biases);
+    const ValueId rotated = b_.Rope(name + ".rotated", qkv, rope_, spec_.heads(), spec_.kv_heads());
+    const ValueId out = b_.Attention(name + ".out", rotated, spec_.heads(), spec_.kv_heads());
+    delta_ = b_.LinearRows(name + ".delta", out, {output});
+  }
+
+  void FeedForward(const std::string& hf, const std::string& name) {
+    const int64_t width = spec_.width();
+    const int64_t hidden = spec_.hidden();
+    const std::vector<ValueId> weights = {Weight(hf + ".gate_proj", hidden, width, kStddev),
+                                          Weight(hf + ".up_proj", hidden, width, kStddev)};
+    const ValueId down = Weight(hf + ".down_proj", width, hidden, residual_stddev_);
+    const ValueId both = b_.LinearRows(name + ".gate_up", y_, weights);
+    const ValueId active = b_.SwiGlu(name + ".swiglu", both);
+    delta_ = b_.LinearRows(name + ".delta", active, {down});
+  }
+
+  void Head() {
+    const ValueId head =
+        spec_.tied() ? embedding_ : Weight("lm_head", spec_.vocabulary(), spec_.width(), kStddev);
+    if (options_.mode == Mode::kGeneration) {
+      b_.LmHeadLogits("logits", y_, head);
+      return;
+    }
+    const int64_t chunk = options_.lm_head_chunk_rows;
+    b_.LmHeadLoss("loss_sum", y_, head, b_.Targets(), chunk == 0 ? b_.rows() : chunk);
+  }
+
+  const v1::LlamaSpec& spec_;
+  const ModelOptions& options_;
+  const double residual_stddev_;
+  Builder b_;
+  ValueId embedding_ = graph::kNoValue;
+  ValueId rope_ = graph::kNoValue;
+  ValueId residual_ = graph::kNoValue;
+  ValueId delta_ = graph::kNoValue;  // what the last sub-layer adds to the residual stream
+  ValueId y_ = graph::kNoValue;
+};
+
+}  // namespace
+
+absl::StatusOr<graph::Graph> BuildLlama(const v1::LlamaSpec& spec, const ModelOptions& options) {
+  MP_RETURN_IF_ERROR(CheckSizes(spec, options));
+  return LlamaBuilder(spec, options).Build();
+}
+
+}  // namespace milepost::models

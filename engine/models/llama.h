@@ -1,0 +1,35 @@
+// Llama 3, Mistral, Qwen2 and their like: pre-norm with RMSNorm, rotary positions, SwiGLU, grouped
+// query attention, the head tied or not. Forward only.
+//
+//   MP_ASSIGN_OR_RETURN(graph::Graph graph,
+//                       models::BuildLlama(spec, {.mode = Mode::kTraining, ...}));
+//
+// Parameters have the names and shapes of Hugging Face's LlamaForCausalLM state dict, weights of
+// linear layers output first: "model.embed_tokens.weight" [V,C], "model.layers.0.input_layernorm.
+// weight" [C], "model.layers.0.self_attn.q_proj.weight" [HD,C], ..., "model.norm.weight" [C], and
+// "lm_head.weight" [V,C] where the head is not tied. Where several layers read one input (q, k and
+// v; gate and up) their weights follow each other in the block, so that one product serves them.
+//
+// Initial values: normal(0, 0.02); residual projections (o_proj, down_proj) normal(0,
+// 0.02 / sqrt(2 layers)); biases 0; norm weights 1. Blocks: "embedding", "layers.0" ..., "norm"
+// (the last norm and the untied head).
+#ifndef MILEPOST_ENGINE_MODELS_LLAMA_H_
+#define MILEPOST_ENGINE_MODELS_LLAMA_H_
+
+#include "absl/status/statusor.h"
+#include "engine/graph/graph.h"
+#include "engine/models/model.h"
+
+namespace milepost::v1 {
+class LlamaSpec;
+}
+
+namespace milepost::models {
+
+// `spec` is normalised: optional fields are set. INVALID_ARGUMENT, naming the field, when sizes do
+// not fit each other.
+absl::StatusOr<graph::Graph> BuildLlama(const v1::LlamaSpec& spec, const ModelOptions& options);
+
+}  // namespace milepost::models
+
+#endif  // MILEPOST_ENGINE_MODELS_LLAMA_H_

@@ -1,0 +1,148 @@
+#include "engine/models/llama.h"
+
+#include <map>
+#include <string>
+
+#include "common/spec/validate.h"
+#include "engine/graph/reference/gradient_check.h"
+#include "engine/models/model.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "milepost/v1/job_spec.pb.h"
+
+namespace milepost::models {
+namespace {
+
+using graph::Graph;
+using graph::Shape;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+v1::LlamaSpec Tiny() {
+  v1::LlamaSpec spec;
+  spec.set_layers(2);
+  spec.set_width(16);
+  spec.set_heads(4);
+  spec.set_kv_heads(2);
+  spec.set_head_dim(8);
+  spec.set_hidden(24);
+  spec.set_context(7);
+  spec.set_vocabulary(11);
+  spec.set_rope_theta(100);
+  spec.set_norm_epsilon(1e-5);
+  return spec;
+}
+
+v1::ModelSpec Model(const v1::LlamaSpec& llama) {
+  v1::JobSpec spec;
+  *spec.mutable_model()->mutable_llama() = llama;
+  NormalizeJobSpec(&spec);
+  return spec.model();
+}
+
+Graph Build(const v1::LlamaSpec& llama, const ModelOptions& options) {
+  absl::StatusOr<Graph> graph = BuildModel(Model(llama), options);
+  EXPECT_TRUE(graph.ok()) << graph.status();
+  return *std::move(graph);
+}
+
+std::map<std::string, Shape> Parameters(const Graph& graph) {
+  std::map<std::string, Shape> found;
+  for (const graph::Parameter& parameter : graph.parameters) {
+    const graph::Value& value = graph.values[parameter.value];
+    found[value.name] = value.shape;
+    EXPECT_EQ(parameter.decay, value.shape.size() == 2) << value.name;
+  }
+  return found;
+}
+
+// LlamaForCausalLM(LlamaConfig(...)).state_dict(); Qwen2's has the biases too.
+std::map<std::string, Shape> HuggingFaces(bool tied, bool qkv_bias) {
+  std::map<std::string, Shape> layer = {
+      {"input_layernorm.weight", {16}},      {"self_attn.q_proj.weight", {32, 16}},
+      {"self_attn.k_proj.weight", {16, 16}}, {"self_attn.v_proj.weight", {16, 16}},
+      {"self_attn.o_proj.weight", {16, 32}}, {"post_attention_layernorm.weight", {16}},
+      {"mlp.gate_proj.weight", {24, 16}},    {"mlp.up_proj.weight", {24, 16}},
+      {"mlp.down_proj.weight", {16, 24}}};
+  if (qkv_bias) {
+    layer["self_attn.q_proj.bias"] = {32};
+    layer["self_attn.k_proj.bias"] = {16};
+    layer["self_attn.v_proj.bias"] = {16};
+  }
+  std::map<std::string, Shape> expected = {{"model.embed_tokens.weight", {11, 16}},
+                                           {"model.norm.weight", {16}}};
+  if (!tied) expected["lm_head.weight"] = {11, 16};
+  for (const char* prefix : {"model.layers.0.", "model.layers.1."}) {
+    for (const auto& [name, shape] : layer) expected[prefix + name] = shape;
+  }
+  return expected;
+}
+
+TEST(Llama, HasHuggingFacesParameters) {
+  for (bool tied : {false, true}) {
+    for (bool qkv_bias : {false, true}) {
+      v1::LlamaSpec spec = Tiny();
+      spec.set_tied(tied);
+      spec.set_qkv_bias(qkv_bias);
+      EXPECT_EQ(Parameters(Build(spec, {.sequence = 7})), HuggingFaces(tied, qkv_bias));
+    }
+  }
+}
+
+TEST(Llama, GradientsAreThoseOfFiniteDifferences) {
+  for (int64_t kv_heads : {1, 2, 4}) {
+    v1::LlamaSpec spec = Tiny();
+    spec.set_kv_heads(kv_heads);
+    spec.set_tied(kv_heads == 1);
+    spec.set_qkv_bias(kv_heads == 4);
+    if (kv_heads == 2) {
+      spec.mutable_rope_scaling()->set_original_context(40);
+      spec.mutable_rope_scaling()->set_factor(4);
+    }
+    EXPECT_THAT(
+        graph::GradientErrors(Build(spec, {.batch = 2, .sequence = 6}),
+                              {.vocabulary = 11, .elements_per_parameter = 4, .micro_steps = 2}),
+        IsEmpty());
+  }
+}
+
+TEST(Llama, EveryModeHasTheSameParameters) {
+  const Graph training = Build(Tiny(), {.mode = Mode::kTraining, .batch = 2, .sequence = 5});
+  for (Mode mode : {Mode::kEvaluation, Mode::kGeneration}) {
+    const Graph other = Build(Tiny(), {.mode = mode, .batch = 1, .sequence = 7});
+    EXPECT_EQ(Parameters(other), Parameters(training));
+    EXPECT_EQ(other.blocks, training.blocks);
+  }
+}
+
+TEST(Llama, GenerationGivesTheLogitsOfOnePosition) {
+  const Graph graph = Build(Tiny(), {.mode = Mode::kGeneration, .batch = 1, .sequence = 6});
+  graph::ReferenceInterpreter reference(graph);
+  for (const graph::Parameter& parameter : graph.parameters) {
+    auto& values = reference.values(parameter.value);
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = graph::TestNumber(i + 1000 * parameter.value);
+    }
+  }
+  auto& tokens = reference.integers(graph.tokens);
+  const auto logits = [&](const std::vector<int32_t>& ids) {
+    tokens = ids;
+    reference.Run({.position = 2});
+    return reference.values(graph.logits);
+  };
+  EXPECT_EQ(logits({1, 2, 3, 0, 0, 0}), logits({1, 2, 3, 9, 8, 7}));  // causal
+  EXPECT_NE(logits({1, 2, 3, 9, 8, 7}), logits({2, 1, 3, 9, 8, 7}));  // positions are seen
+}
+
+TEST(Llama, NamesTheFieldThatDoesNotFit) {
+  const auto error = [](v1::LlamaSpec spec, auto change) {
+    change(spec);
+    return std::string(BuildModel(Model(spec), {.sequence = 7}).status().message());
+  };
+  EXPECT_THAT(error(Tiny(), [](auto& s) { s.set_kv_heads(3); }), HasSubstr("model.llama.kv_heads"));
+  EXPECT_THAT(error(Tiny(), [](auto& s) { s.set_hidden(0); }), HasSubstr("model.llama.hidden"));
+  EXPECT_THAT(error(Tiny(), [](auto& s) { s.set_context(6); }), HasSubstr("model.llama.context"));
+}
+
+}  // namespace
+}  // namespace milepost::models
