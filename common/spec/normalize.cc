@@ -67,6 +67,7 @@ void NormalizeLlama(v1::LlamaSpec* llama) {
 void NormalizeTrain(int32_t ranks, v1::TrainSpec* train) {
   MP_DEFAULT(train, seed, 0);
   MP_DEFAULT_ENUM(train, precision, v1::PRECISION_BF16);
+  MP_DEFAULT_ENUM(train, recompute, v1::RECOMPUTE_NONE);
   DeriveBatch(ranks, train->mutable_batch());
   MP_DEFAULT(train->mutable_zero(), stage, 1);
   MP_DEFAULT(train->mutable_zero(), prefetch, 1);

@@ -238,6 +238,9 @@ void CheckTrain(const v1::JobSpec& spec, Checker* check) {
   if (!v1::Precision_IsValid(train.precision()) || train.precision() == 0) {
     check->Add("train.precision", "expected fp32 or bf16");
   }
+  if (!v1::Recompute_IsValid(train.recompute()) || train.recompute() == 0) {
+    check->Add("train.recompute", "expected none, selective or full");
+  }
   CheckBatch(train.batch(), spec.resources().ranks(), check);
   check->Int("train.zero.stage", train.zero().stage(), 0, 3);
   check->Int("train.zero.prefetch", train.zero().prefetch(), 0, 16);

@@ -243,6 +243,7 @@ TEST(CheckTest, FindsEachBrokenRule) {
       {"data.sequence_length", [](auto* s) { s->mutable_data()->set_sequence_length(0); }},
       {"train.steps", [](auto* s) { s->mutable_train()->set_steps(0); }},
       {"train.precision", [](auto* s) { s->mutable_train()->set_precision(v1::Precision(99)); }},
+      {"train.recompute", [](auto* s) { s->mutable_train()->set_recompute(v1::Recompute(99)); }},
       {"train.zero.stage", [](auto* s) { s->mutable_train()->mutable_zero()->set_stage(4); }},
       {"train.zero.prefetch",
        [](auto* s) { s->mutable_train()->mutable_zero()->set_prefetch(-1); }},

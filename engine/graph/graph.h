@@ -108,7 +108,8 @@ enum class OpKind : uint8_t {
 };
 const char* Name(OpKind kind);
 
-enum class Phase : uint8_t { kForward, kBackward, kUpdate };
+// kRecompute: an op of the forward, run once more within the backward.
+enum class Phase : uint8_t { kForward, kBackward, kUpdate, kRecompute };
 
 // How an op writes an output. Activations are assigned once; gradients and step accumulators are
 // accumulated: their first writer in program order with kAccumulateInStep, later ones (the tied

@@ -11,6 +11,7 @@
 #include "engine/plan/buffer_pass.h"
 #include "engine/plan/gather_pass.h"
 #include "engine/plan/memory_pass.h"
+#include "engine/plan/recompute_pass.h"
 #include "engine/plan/stream_pass.h"
 #include "engine/plan/verify.h"
 #include "engine/plan/workspace.h"
@@ -55,6 +56,17 @@ absl::StatusOr<graph::Graph> Build(const v1::ModelSpec& model, models::Mode mode
                                                           options.lm_head_chunk_bytes)});
 }
 
+Recompute RecomputeOf(v1::Recompute recompute) {
+  switch (recompute) {
+    case v1::RECOMPUTE_SELECTIVE:
+      return Recompute::kSelective;
+    case v1::RECOMPUTE_FULL:
+      return Recompute::kFull;
+    default:
+      return Recompute::kNone;
+  }
+}
+
 void CompileProgram(StepPlan& plan, Program& program) {
   AddGathers(program, plan.groups, plan.options);
   LimitInFlight(program);
@@ -68,7 +80,8 @@ absl::StatusOr<StepPlan> FinishPlan(StepPlan plan) {
   for (const PlannedOp& op : plan.train.ops) {
     const bool repeated = op.when == When::kEveryMicroStep;
     const double runs = repeated ? static_cast<double>(plan.options.accumulation) : 1;
-    plan.flops_per_step += runs * op.flops;
+    const bool again = op.op.phase == graph::Phase::kRecompute;
+    (again ? plan.recompute_flops_per_step : plan.flops_per_step) += runs * op.flops;
     plan.wire_bytes_per_step += runs * op.wire_bytes;
   }
   MP_RETURN_IF_ERROR(Verify(plan));
@@ -93,6 +106,7 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
       .world = world,
       .zero_stage = spec.train().zero().stage(),
       .prefetch = spec.train().zero().prefetch(),
+      .recompute = RecomputeOf(spec.train().recompute()),
       .compute_dtype =
           spec.train().precision() == v1::PRECISION_FP32 ? graph::DType::kF32 : graph::DType::kBF16,
       .micro_batch = triple.micro,
@@ -114,6 +128,7 @@ absl::StatusOr<StepPlan> PlanTraining(const v1::JobSpec& spec, const PlanOptions
   StepPlan plan = {.options = options};
   MP_ASSIGN_OR_RETURN(plan.train.graph, Build(spec.model(), models::Mode::kTraining, options));
   MP_RETURN_IF_ERROR(graph::AddBackward(plan.train.graph));
+  AddRecompute(plan.train.graph, options.recompute);
   MP_ASSIGN_OR_RETURN(plan.evaluate.graph, Build(spec.model(), models::Mode::kEvaluation, options));
   plan.groups = MakeFlatGroups(plan.train.graph, options);
   AddPersistentBuffers(plan, /*training=*/true);

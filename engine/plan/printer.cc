@@ -24,6 +24,8 @@ const char* PhaseName(graph::Phase phase) {
       return "backward";
     case graph::Phase::kUpdate:
       return "update";
+    case graph::Phase::kRecompute:
+      return "recompute";
   }
   return "unknown";
 }
@@ -102,12 +104,18 @@ Json ScheduleJson(const Program& program) {
 std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
   const PlanOptions& o = plan.options;
   std::string text = absl::StrFormat(
-      "ranks %d, ZeRO stage %d, %s, micro-batch %d x %d tokens, accumulation %d\n", o.world,
-      o.zero_stage, Precision(plan), o.micro_batch, o.sequence, o.accumulation);
+      "ranks %d, ZeRO stage %d, %s, micro-batch %d x %d tokens, accumulation %d%s%s\n", o.world,
+      o.zero_stage, Precision(plan), o.micro_batch, o.sequence, o.accumulation,
+      o.recompute == Recompute::kNone ? "" : ", recompute ",
+      o.recompute == Recompute::kNone ? "" : Name(o.recompute));
   absl::StrAppendFormat(&text, "parameters     %s\n",
                         HumanCount(static_cast<double>(plan.parameters)));
   absl::StrAppendFormat(&text, "compute        %sFLOP per step and rank\n",
                         HumanCount(plan.flops_per_step));
+  if (o.recompute != Recompute::kNone) {
+    absl::StrAppendFormat(&text, "recompute      %sFLOP more\n",
+                          HumanCount(plan.recompute_flops_per_step));
+  }
   absl::StrAppendFormat(&text, "wire           %s sent per step and rank\n",
                         HumanBytes(plan.wire_bytes_per_step));
   absl::StrAppend(&text, "\nmemory per rank\n");
@@ -140,6 +148,7 @@ std::string PlanJson(const StepPlan& plan, const PrintOptions& options, int inde
   json["micro_batch"] = plan.options.micro_batch;
   json["sequence"] = plan.options.sequence;
   json["accumulation"] = plan.options.accumulation;
+  json["recompute"] = Name(plan.options.recompute);
   Json& per_rank = json["per_rank"];
   for (int c = 0; c < kBufferClasses; ++c) {
     per_rank[Name(static_cast<BufferClass>(c))] = plan.bytes_by_class[c];
@@ -148,6 +157,7 @@ std::string PlanJson(const StepPlan& plan, const PrintOptions& options, int inde
   per_rank["total"] = plan.arena_bytes;
   json["parameters"] = plan.parameters;
   json["flops_per_step"] = plan.flops_per_step;
+  json["recompute_flops_per_step"] = plan.recompute_flops_per_step;
   json["wire_bytes_per_step"] = plan.wire_bytes_per_step;
   Json& groups = json["groups"] = Json::array();
   for (const FlatGroup& group : plan.groups) {

@@ -22,4 +22,16 @@ const char* Name(BufferClass c) {
   return "unknown";
 }
 
+const char* Name(Recompute recompute) {
+  switch (recompute) {
+    case Recompute::kNone:
+      return "none";
+    case Recompute::kSelective:
+      return "selective";
+    case Recompute::kFull:
+      return "full";
+  }
+  return "unknown";
+}
+
 }  // namespace milepost::plan

@@ -135,11 +135,16 @@ struct Program {
   std::vector<PlannedOp> ops;  // program order
 };
 
+// Which activations are made once more in the backward instead of being kept (recompute_pass.h).
+enum class Recompute : uint8_t { kNone, kSelective, kFull };
+const char* Name(Recompute recompute);
+
 struct PlanOptions {
   int world = 1;
   int zero_stage = 0;  // 0 to 3
   // Stage 3: how many blocks ahead of its use a block's parameters are gathered.
   int prefetch = 1;
+  Recompute recompute = Recompute::kNone;
   graph::DType compute_dtype = graph::DType::kF32;
   int64_t micro_batch = 1;
   int64_t sequence = 1;
@@ -169,9 +174,10 @@ struct StepPlan {
   // Norm partials of the groups follow, group g's at [kReducedScalars + g]; kReduceScalars sums
   // them into [0].
   BufferId scalars = kNoBuffer;
-  int64_t parameters = 0;          // elements, tied ones once, no padding
-  double flops_per_step = 0;       // per rank, matrix products and attention
-  double wire_bytes_per_step = 0;  // sent per rank, validation not counted
+  int64_t parameters = 0;               // elements, tied ones once, no padding
+  double flops_per_step = 0;            // per rank, matrix products and attention; what MFU counts
+  double recompute_flops_per_step = 0;  // those of activations made once more, not in the above
+  double wire_bytes_per_step = 0;       // sent per rank, validation not counted
 
   Program train;     // forward, backward, reduction, update
   Program evaluate;  // forward and loss only, no dropout, the same micro-batch

@@ -30,6 +30,7 @@ struct TinyOptions {
   int ranks = 1;
   int stage = 1;
   int prefetch = 1;
+  v1::Recompute recompute = v1::RECOMPUTE_NONE;
   v1::Precision precision = v1::PRECISION_FP32;
   int64_t global_batch = 12;
   int64_t micro_batch = 2;
@@ -39,12 +40,12 @@ struct TinyOptions {
   int64_t steps = 10;
   uint64_t seed = 7;
   double lr = 3e-3;
-};
   bool llama = false;    // instead of GPT-2; what follows is its
   int64_t kv_heads = 2;  // of 4
   int64_t hidden = 48;
   bool tied = false;
   bool qkv_bias = false;
+};
 
 class TinyJob {
  public:
@@ -77,6 +78,7 @@ class TinyJob {
     train->set_steps(options.steps);
     train->set_seed(options.seed);
     train->set_precision(options.precision);
+    train->set_recompute(options.recompute);
     train->mutable_batch()->set_global(options.global_batch);
     train->mutable_batch()->set_micro(options.micro_batch);
     train->mutable_zero()->set_stage(options.stage);
@@ -89,8 +91,6 @@ class TinyJob {
     EXPECT_EQ(ValidateJobSpec(spec), absl::OkStatus());
     return spec;
   }
-
-  // Ids with some structure, so that a loss falls.
 
   static v1::Gpt2Spec Gpt2(const TinyOptions& options) {
     v1::Gpt2Spec model;
@@ -118,6 +118,8 @@ class TinyJob {
     model.set_qkv_bias(options.qkv_bias);
     return model;
   }
+
+  // Ids with some structure, so that a loss falls.
   void Write(const std::string& name, int64_t tokens, uint64_t seed) const {
     auto writer = data::NpyWriter::Create(path(name), data::TokenType::kUint8);
     ASSERT_TRUE(writer.ok()) << writer.status();

@@ -72,6 +72,55 @@ TEST(Training, PrefetchDoesNotMatter) {
   }
 }
 
+struct Measured {
+  std::vector<double> losses;
+  int64_t arena_bytes = 0;
+};
+
+Measured TrainAndMeasure(const v1::JobSpec& spec) {
+  Measured run;
+  RunRanks(spec, [&](int rank, TrainingSession& session) {
+    ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
+    EXPECT_EQ(session.allocated_bytes(), session.plan().arena_bytes);
+    while (session.step() < spec.train().steps()) {
+      auto report = session.Step(false);
+      ASSERT_TRUE(report.ok()) << report.status();
+      if (rank == 0) run.losses.push_back(report->train_loss);
+    }
+    if (rank == 0) run.arena_bytes = session.plan().arena_bytes;
+  });
+  return run;
+}
+
+// The same kernels on the same inputs: not one bit changes, masks included.
+TEST(Training, RecomputationChangesOnlyMemory) {
+  TinyJob job;
+  struct Layout {
+    int ranks;
+    int stage;
+  };
+  for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+    for (const Layout& layout : {Layout{1, 0}, Layout{2, 1}, Layout{2, 2}, Layout{2, 3}}) {
+      for (double dropout : {0.0, 0.1}) {
+        TinyOptions options{.ranks = layout.ranks, .stage = layout.stage, .precision = precision};
+        options.dropout = dropout;
+        options.layers = 4;
+        options.micro_batch = 3;
+        options.steps = 4;
+        const Measured kept = TrainAndMeasure(job.Spec(options));
+        options.recompute = v1::RECOMPUTE_SELECTIVE;
+        const Measured selective = TrainAndMeasure(job.Spec(options));
+        options.recompute = v1::RECOMPUTE_FULL;
+        const Measured full = TrainAndMeasure(job.Spec(options));
+        EXPECT_EQ(selective.losses, kept.losses) << "stage " << layout.stage;
+        EXPECT_EQ(full.losses, kept.losses) << "stage " << layout.stage;
+        EXPECT_LT(selective.arena_bytes, kept.arena_bytes);
+        EXPECT_LT(full.arena_bytes, selective.arena_bytes);
+      }
+    }
+  }
+}
+
 TEST(Training, TheSplitIntoMicroStepsDoesNotMatter) {
   TinyJob job;
   TinyOptions options{.stage = 0, .dropout = 0.1};
