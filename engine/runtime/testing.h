@@ -30,7 +30,6 @@ struct TinyOptions {
   int ranks = 1;
   int stage = 1;
   int prefetch = 1;
-  v1::Recompute recompute = v1::RECOMPUTE_NONE;
   v1::Precision precision = v1::PRECISION_FP32;
   int64_t global_batch = 12;
   int64_t micro_batch = 2;
@@ -78,7 +77,6 @@ class TinyJob {
     train->set_steps(options.steps);
     train->set_seed(options.seed);
     train->set_precision(options.precision);
-    train->set_recompute(options.recompute);
     train->mutable_batch()->set_global(options.global_batch);
     train->mutable_batch()->set_micro(options.micro_batch);
     train->mutable_zero()->set_stage(options.stage);
