@@ -39,6 +39,8 @@ std::string LineageDigest(const v1::JobSpec& normalized) {
   v1::JobSpec lineage = normalized;
   lineage.clear_name();
   lineage.mutable_train()->clear_steps();
+  // Its default follows the steps.
+  lineage.mutable_train()->mutable_schedule()->clear_decay_steps();
   return Digest(lineage);
 }
 

@@ -1,4 +1,5 @@
 // The defaults of validate.h.
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -84,7 +85,11 @@ void NormalizeTrain(int32_t ranks, v1::TrainSpec* train) {
   MP_DEFAULT_ENUM(schedule, type, v1::ScheduleSpec::TYPE_COSINE);
   MP_DEFAULT(schedule, warmup_steps, 0);
   const bool constant = schedule->type() == v1::ScheduleSpec::TYPE_CONSTANT;
-  MP_DEFAULT(schedule, final_lr_ratio, constant ? 1.0 : 0.1);
+  const bool inverse_sqrt = schedule->type() == v1::ScheduleSpec::TYPE_INVERSE_SQRT;
+  MP_DEFAULT(schedule, final_lr_ratio, constant ? 1.0 : inverse_sqrt ? 0.0 : 0.1);
+  const bool stable = schedule->type() == v1::ScheduleSpec::TYPE_WARMUP_STABLE_DECAY;
+  const int64_t rest = std::max<int64_t>(0, train->steps() - schedule->warmup_steps());
+  MP_DEFAULT(schedule, decay_steps, stable ? std::min(rest, train->steps() / 5) : 0);
 
   MP_DEFAULT(train, clip_norm, 1.0);
   MP_DEFAULT_ENUM(train, on_nonfinite, v1::ON_NONFINITE_SKIP);
@@ -96,6 +101,7 @@ void NormalizeTrain(int32_t ranks, v1::TrainSpec* train) {
 
 void NormalizeJobSpec(v1::JobSpec* spec) {
   v1::DataSpec* data = spec->mutable_data();
+  for (v1::TokenSource& source : *data->mutable_mixture()) MP_DEFAULT(&source, weight, 1.0);
   if (spec->model().has_llama()) NormalizeLlama(spec->mutable_model()->mutable_llama());
   if (spec->model().family_case() != v1::ModelSpec::FAMILY_NOT_SET) {
     MP_DEFAULT(data, sequence_length, SizesOf(spec->model()).context);

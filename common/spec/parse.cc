@@ -127,11 +127,27 @@ class Converter {
                            Join(path, other->name()), " is: keep one"));
       return;
     }
-    MP_CHECK(!field->is_repeated()) << field->full_name();
-    if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+    if (field->is_repeated()) {
+      FillList(value, here, field, message);
+    } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
       Fill(value, here, reflection->MutableMessage(message, field));
     } else {
       FillScalar(value, here, field, message);
+    }
+  }
+
+  // Of mappings: no field is a list of anything else.
+  void FillList(const YamlNode& value, const std::string& path, const FieldDescriptor* field,
+                Message* message) {
+    MP_CHECK(field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) << field->full_name();
+    if (value.kind != YamlNode::Kind::kSequence) {
+      Problem(value.line, path, absl::StrCat("expected a list, got ", Shown(value)));
+      return;
+    }
+    for (size_t i = 0; i < value.items.size(); ++i) {
+      const std::string here = absl::StrCat(path, "[", i, "]");
+      if (lines_ != nullptr) (*lines_)[here] = value.items[i].line;
+      Fill(value.items[i], here, message->GetReflection()->AddMessage(message, field));
     }
   }
 

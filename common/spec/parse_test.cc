@@ -93,7 +93,7 @@ TEST(ParseTest, SaysWhatIsWrongAndWhere) {
       {"modle: {}", "f.yaml:1: modle: unknown field; did you mean 'model'?"},
       {"train: {zzz: 1}",
        "f.yaml:1: train.zzz: unknown field; expected one of steps, seed, precision, batch, zero, "
-       "optimizer, schedule, clip_norm, on_nonfinite, validation, recompute"},
+       "optimizer, schedule, clip_norm, on_nonfinite, validation, recompute, init_from"},
       {"train: {steps: many}", "f.yaml:1: train.steps: expected a whole number, got 'many'"},
       {"train: {steps: \"10\"}",
        "f.yaml:1: train.steps: expected a whole number, got the text \"10\""},
@@ -253,15 +253,42 @@ TEST(ParseTest, TruthIsTrueOrFalse) {
   }
 }
 
+TEST(ParseTest, ListsOfMappings) {
+  FieldLines lines;
+  const auto spec = ParseJobSpecYaml(
+      "data:\n  mixture:\n    - {path: a.npy, weight: 2}\n    - path: b.bin\n", "f.yaml", &lines);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  ASSERT_EQ(spec->data().mixture_size(), 2);
+  EXPECT_EQ(spec->data().mixture(0).weight(), 2);
+  EXPECT_EQ(spec->data().mixture(1).path(), "b.bin");
+  EXPECT_FALSE(spec->data().mixture(1).has_weight());
+  EXPECT_EQ(lines["data.mixture[1].path"], 4);
+  const std::pair<const char*, const char*> cases[] = {
+      {"data: {mixture: a.npy}", "f.yaml:1: data.mixture: expected a list, got 'a.npy'"},
+      {"data: {mixture: [a.npy]}",
+       "f.yaml:1: data.mixture[0]: expected a mapping of fields, got 'a.npy'"},
+      {"data: {mixture: [{path: a, wight: 1}]}",
+       "f.yaml:1: data.mixture[0].wight: unknown field; did you mean 'weight'?"},
+      {"data: {train: [a]}", "f.yaml:1: data.train: expected text, got a list"},
+  };
+  for (const auto& [yaml, message] : cases) {
+    EXPECT_EQ(ParseJobSpecYaml(yaml, "f.yaml").status().message(), message);
+  }
+}
+
 TEST(ReadJobSpecFileTest, FillsInNameAndAbsolutePaths) {
   const TempDir dir;
   const std::string path =
-      dir.Write("my spec.yaml", "data: {train: ../d/a.npy, validation: b.npy}");
+      dir.Write("my spec.yaml",
+                "data: {train: ../d/a.npy, validation: b.npy, mixture: [{path: m.bin}]}\n"
+                "train: {init_from: ../hf/}\n");
   const auto spec = ReadJobSpecFile(path);
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_EQ(spec->name(), "my-spec");
   EXPECT_EQ(spec->data().train(), (dir.path().parent_path() / "d/a.npy").string());
   EXPECT_EQ(spec->data().validation(), (dir.path() / "b.npy").string());
+  EXPECT_EQ(spec->data().mixture(0).path(), (dir.path() / "m.bin").string());
+  EXPECT_EQ(spec->train().init_from(), (dir.path().parent_path() / "hf/").string());
 }
 
 TEST(ReadJobSpecFileTest, ExplainsWhatCannotBeRead) {

@@ -94,7 +94,11 @@ absl::StatusOr<v1::JobSpec> ReadJobSpecFile(const std::string& path, FieldLines*
   if (spec.has_data()) {
     MakeAbsolute(folder, spec.mutable_data()->mutable_train());
     MakeAbsolute(folder, spec.mutable_data()->mutable_validation());
+    for (v1::TokenSource& source : *spec.mutable_data()->mutable_mixture()) {
+      MakeAbsolute(folder, source.mutable_path());
+    }
   }
+  if (spec.has_train()) MakeAbsolute(folder, spec.mutable_train()->mutable_init_from());
   return spec;
 }
 

@@ -123,35 +123,72 @@ void CheckModel(const v1::ModelSpec& model, Checker* check) {
   check->Add("model", "expected a model family: give model.gpt2 or model.llama");
 }
 
-void CheckPath(absl::string_view field, const std::string& path, Checker* check) {
+// False: so bad that nothing more need be said about it.
+bool CheckPath(absl::string_view field, const std::string& path, Checker* check) {
   if (path.size() > 4096) {
     check->Add(field, absl::StrCat("a path of ", path.size(), " characters; at most 4096"));
-    return;
+    return false;
   }
   for (const char c : path) {
     if (static_cast<unsigned char>(c) >= ' ') continue;
     check->Add(field, "the path holds a control character");
-    return;
+    return false;
   }
   if (path[0] != '/') {
     check->Add(field,
                absl::StrCat("expected an absolute path, got '", path,
                             "' (a spec file's relative paths are made absolute when it is read)"));
   }
-  if (!absl::EndsWith(path, ".npy")) {
-    check->Add(field, absl::StrCat("expected a .npy file of token ids, got '", path,
+  return true;
+}
+
+void CheckTokenPath(absl::string_view field, const std::string& path, Checker* check) {
+  if (!CheckPath(field, path, check)) return;
+  if (!absl::EndsWith(path, ".npy") && !absl::EndsWith(path, ".bin")) {
+    check->Add(field, absl::StrCat("expected a .npy or .bin file of token ids, got '", path,
                                    "'; `milepost dataset tokenize` makes one from text"));
+  }
+}
+
+constexpr int kMaxSources = 256;
+constexpr double kLeastShare = 1e-6;
+
+void CheckMixture(const v1::DataSpec& data, Checker* check) {
+  if (data.mixture_size() > kMaxSources) {
+    check->Add("data.mixture", absl::StrCat(data.mixture_size(), " files; at most ", kMaxSources));
+    return;
+  }
+  double sum = 0;
+  for (const v1::TokenSource& source : data.mixture()) sum += source.weight();
+  for (int i = 0; i < data.mixture_size(); ++i) {
+    const v1::TokenSource& source = data.mixture(i);
+    const std::string field = absl::StrCat("data.mixture[", i, "]");
+    if (source.path().empty()) {
+      check->Add(field + ".path", "required: a file of training tokens");
+    } else {
+      CheckTokenPath(field + ".path", source.path(), check);
+    }
+    const bool weight = check->Real(field + ".weight", source.weight(), 0, 1e9, "(]");
+    if (weight && source.weight() < kLeastShare * sum) {
+      check->Add(field + ".weight", absl::StrCat(source.weight(),
+                                                 " is less than a millionth of all "
+                                                 "weights together: raise it, or remove the file"));
+    }
   }
 }
 
 void CheckData(const v1::JobSpec& spec, Checker* check) {
   const v1::DataSpec& data = spec.data();
-  if (data.train().empty()) {
-    check->Add("data.train", "required: the .npy file of training tokens");
+  if (data.mixture_size() > 0 && !data.train().empty()) {
+    check->Add("data.mixture", "given beside data.train: keep one of them");
+  } else if (data.mixture_size() > 0) {
+    CheckMixture(data, check);
+  } else if (data.train().empty()) {
+    check->Add("data.train", "required: the file of training tokens, .npy or .bin");
   } else {
-    CheckPath("data.train", data.train(), check);
+    CheckTokenPath("data.train", data.train(), check);
   }
-  if (!data.validation().empty()) CheckPath("data.validation", data.validation(), check);
+  if (!data.validation().empty()) CheckTokenPath("data.validation", data.validation(), check);
   if (spec.model().family_case() == v1::ModelSpec::FAMILY_NOT_SET) return;
   const ModelSizes model = SizesOf(spec.model());
   if (data.sequence_length() < 1 || data.sequence_length() > model.context) {
@@ -213,16 +250,35 @@ void CheckOptimizer(const v1::OptimizerSpec& optimizer, Checker* check) {
   check->Real("train.optimizer.weight_decay", optimizer.weight_decay(), 0, 10);
 }
 
+void CheckDecaySteps(const v1::TrainSpec& train, Checker* check) {
+  const v1::ScheduleSpec& schedule = train.schedule();
+  if (schedule.type() != v1::ScheduleSpec::TYPE_WARMUP_STABLE_DECAY) {
+    if (schedule.decay_steps() != 0) {
+      check->Add("train.schedule.decay_steps",
+                 "only warmup_stable_decay has it: remove this field, or choose that type");
+    }
+    return;
+  }
+  const int64_t most = train.steps() - schedule.warmup_steps();
+  if (schedule.decay_steps() < 0 || (most >= 0 && schedule.decay_steps() > most)) {
+    check->Add("train.schedule.decay_steps",
+               absl::StrCat("expected 0 to train.steps - warmup_steps (", most, "), got ",
+                            schedule.decay_steps()));
+  }
+}
+
 void CheckSchedule(const v1::TrainSpec& train, Checker* check) {
   const v1::ScheduleSpec& schedule = train.schedule();
   if (!v1::ScheduleSpec::Type_IsValid(schedule.type()) || schedule.type() == 0) {
-    check->Add("train.schedule.type", "expected constant, linear or cosine");
+    check->Add("train.schedule.type",
+               "expected constant, linear, cosine, inverse_sqrt or warmup_stable_decay");
   }
   if (schedule.warmup_steps() < 0 || schedule.warmup_steps() > train.steps()) {
     check->Add("train.schedule.warmup_steps",
                absl::StrCat("expected 0 to train.steps (", train.steps(), "), got ",
                             schedule.warmup_steps()));
   }
+  CheckDecaySteps(train, check);
   const bool ratio = check->Real("train.schedule.final_lr_ratio", schedule.final_lr_ratio(), 0, 1);
   if (ratio && schedule.type() == v1::ScheduleSpec::TYPE_CONSTANT &&
       schedule.final_lr_ratio() != 1) {
@@ -246,6 +302,12 @@ void CheckTrain(const v1::JobSpec& spec, Checker* check) {
   check->Int("train.zero.prefetch", train.zero().prefetch(), 0, 16);
   CheckOptimizer(train.optimizer(), check);
   CheckSchedule(train, check);
+  if (!train.init_from().empty()) CheckPath("train.init_from", train.init_from(), check);
+  if (!train.init_from().empty() && !spec.checkpoint().resume_from().empty()) {
+    check->Add(
+        "train.init_from",
+        "given beside checkpoint.resume_from, which brings all parameters: keep one of them");
+  }
   check->Real("train.clip_norm", train.clip_norm(), 0, 1e6);
   if (!v1::OnNonfinite_IsValid(train.on_nonfinite()) || train.on_nonfinite() == 0) {
     check->Add("train.on_nonfinite", "expected skip or fail");

@@ -70,7 +70,11 @@ void CollectAbsent(const google::protobuf::Message& message, std::vector<std::st
         !reflection->HasField(message, field)) {
       continue;
     }
-    if ((field->has_presence() || is_enum) && !reflection->HasField(message, field)) {
+    if (field->is_repeated()) {
+      for (int k = 0; k < reflection->FieldSize(message, field); ++k) {
+        CollectAbsent(reflection->GetRepeatedMessage(message, field, k), absent);
+      }
+    } else if ((field->has_presence() || is_enum) && !reflection->HasField(message, field)) {
       absent->push_back(field->full_name());
     } else if (field->cpp_type() == Field::CPPTYPE_MESSAGE) {
       CollectAbsent(reflection->GetMessage(message, field), absent);
@@ -79,7 +83,7 @@ void CollectAbsent(const google::protobuf::Message& message, std::vector<std::st
 }
 
 TEST(NormalizeTest, LeavesNoFieldUnsetAndIsIdempotent) {
-  JobSpec spec = Normalized();
+  JobSpec spec = Normalized([](JobSpec* s) { s->mutable_data()->add_mixture(); });
   std::vector<std::string> absent;
   CollectAbsent(spec, &absent);
   EXPECT_THAT(absent, IsEmpty());
@@ -124,6 +128,11 @@ TEST(NormalizeTest, ConstantScheduleEndsAtItsPeak) {
     s->mutable_train()->mutable_schedule()->set_type(v1::ScheduleSpec::TYPE_CONSTANT);
   });
   EXPECT_EQ(spec.train().schedule().final_lr_ratio(), 1.0);
+  EXPECT_EQ(spec.train().schedule().decay_steps(), 0);
+  const v1::JobSpec stable = Normalized([](auto* s) {
+    s->mutable_train()->mutable_schedule()->set_type(v1::ScheduleSpec::TYPE_WARMUP_STABLE_DECAY);
+  });
+  EXPECT_EQ(stable.train().schedule().decay_steps(), stable.train().steps() / 5);
   EXPECT_THAT(CheckJobSpec(spec), IsEmpty());
 }
 
@@ -239,6 +248,33 @@ TEST(CheckTest, FindsEachBrokenRule) {
       {"data.train", [](auto* s) { s->mutable_data()->set_train("/a\n.npy"); }},
       {"data.train", [](auto* s) { s->mutable_data()->set_train("/" + std::string(5000, 'a')); }},
       {"data.validation", [](auto* s) { s->mutable_data()->set_validation("v.npy"); }},
+      {"data.mixture", [](auto* s) { s->mutable_data()->add_mixture()->set_path("/a.npy"); }},
+      {"data.mixture[0].path",
+       [](auto* s) {
+         s->mutable_data()->clear_train();
+         s->mutable_data()->add_mixture();
+       }},
+      {"data.mixture[1].path",
+       [](auto* s) {
+         s->mutable_data()->clear_train();
+         s->mutable_data()->add_mixture()->set_path("/a.npy");
+         s->mutable_data()->add_mixture()->set_path("/b.txt");
+       }},
+      {"data.mixture[0].weight",
+       [](auto* s) {
+         s->mutable_data()->clear_train();
+         auto* source = s->mutable_data()->add_mixture();
+         source->set_path("/a.npy");
+         source->set_weight(0);
+       }},
+      {"data.mixture[1].weight",
+       [](auto* s) {
+         s->mutable_data()->clear_train();
+         s->mutable_data()->add_mixture()->set_path("/a.npy");
+         auto* source = s->mutable_data()->add_mixture();
+         source->set_path("/b.bin");
+         source->set_weight(1e-7);
+       }},
       {"data.sequence_length", [](auto* s) { s->mutable_data()->set_sequence_length(33); }},
       {"data.sequence_length", [](auto* s) { s->mutable_data()->set_sequence_length(0); }},
       {"train.steps", [](auto* s) { s->mutable_train()->set_steps(0); }},
@@ -265,6 +301,21 @@ TEST(CheckTest, FindsEachBrokenRule) {
          auto* schedule = s->mutable_train()->mutable_schedule();
          schedule->set_type(v1::ScheduleSpec::TYPE_CONSTANT);
          schedule->set_final_lr_ratio(0.5);
+       }},
+      {"train.schedule.decay_steps",
+       [](auto* s) { s->mutable_train()->mutable_schedule()->set_decay_steps(3); }},
+      {"train.schedule.decay_steps",
+       [](auto* s) {
+         auto* schedule = s->mutable_train()->mutable_schedule();
+         schedule->set_type(v1::ScheduleSpec::TYPE_WARMUP_STABLE_DECAY);
+         schedule->set_warmup_steps(4);
+         schedule->set_decay_steps(7);
+       }},
+      {"train.init_from", [](auto* s) { s->mutable_train()->set_init_from("models/a"); }},
+      {"train.init_from",
+       [](auto* s) {
+         s->mutable_train()->set_init_from("/models/a");
+         s->mutable_checkpoint()->set_resume_from("checkpoints/1");
        }},
       {"train.clip_norm", [](auto* s) { s->mutable_train()->set_clip_norm(-1); }},
       {"train.validation.every",

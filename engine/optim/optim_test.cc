@@ -49,6 +49,47 @@ TEST(ScheduleTest, Shapes) {
   EXPECT_EQ(constant.LrAt(100), 1.0);
 }
 
+// peak * sqrt(warmup / step), steps counted from 1 ("Attention is all you need", without its
+// scale).
+TEST(ScheduleTest, InverseSquareRoot) {
+  const Schedule s = {Schedule::Type::kInverseSqrt, 2e-3, 100, 100000, 0};
+  EXPECT_DOUBLE_EQ(s.LrAt(49), 1e-3);
+  EXPECT_DOUBLE_EQ(s.LrAt(99), 2e-3);
+  EXPECT_DOUBLE_EQ(s.LrAt(399), 1e-3);
+  EXPECT_DOUBLE_EQ(s.LrAt(9999), 2e-4);
+  for (int64_t step = 100; step < 2000; step += 7) {
+    // As PyTorch's LambdaLR would be given it: min((k+1) w^-1.5, (k+1)^-0.5) normalised to the
+    // peak.
+    const double k = static_cast<double>(step + 1);
+    const double noam = std::min(k * std::pow(100, -1.5), std::pow(k, -0.5)) * std::sqrt(100.0);
+    EXPECT_NEAR(s.LrAt(step), 2e-3 * noam, 1e-16) << step;
+  }
+  const Schedule none = {Schedule::Type::kInverseSqrt, 1.0, 0, 100, 0};
+  EXPECT_EQ(none.LrAt(0), 1.0);
+  EXPECT_DOUBLE_EQ(none.LrAt(3), 0.5);
+  const Schedule least = {Schedule::Type::kInverseSqrt, 1.0, 4, 100, 0.25};
+  EXPECT_DOUBLE_EQ(least.LrAt(15), 0.5);
+  EXPECT_DOUBLE_EQ(least.LrAt(90), 0.25);
+}
+
+TEST(ScheduleTest, WarmupStableDecay) {
+  // 4 steps up, the peak up to the 6th, 4 steps down: written out by hand.
+  const Schedule s = {Schedule::Type::kWarmupStableDecay, 8e-4, 4, 10, 0.5, 4};
+  const double expected[] = {2e-4, 4e-4, 6e-4, 8e-4, 8e-4, 8e-4, 7e-4, 6e-4, 5e-4, 4e-4};
+  for (int64_t step = 0; step < 10; ++step) EXPECT_NEAR(s.LrAt(step), expected[step], 1e-18);
+  EXPECT_EQ(s.LrAt(12), 4e-4);
+  // All decay: the linear schedule. None: constant after warm-up.
+  const Schedule all = {Schedule::Type::kWarmupStableDecay, 1.0, 3, 50, 0.1, 47};
+  const Schedule linear = {Schedule::Type::kLinear, 1.0, 3, 50, 0.1};
+  const Schedule no_decay = {Schedule::Type::kWarmupStableDecay, 1.0, 3, 50, 0.1, 0};
+  for (int64_t step = 0; step < 50; ++step) {
+    EXPECT_EQ(all.LrAt(step), linear.LrAt(step)) << step;
+    EXPECT_EQ(no_decay.LrAt(step), step < 2 ? (step + 1) / 3.0 : 1.0) << step;
+  }
+  const Schedule one = {Schedule::Type::kWarmupStableDecay, 1.0, 0, 1, 0.1, 0};
+  EXPECT_EQ(one.LrAt(0), 1.0);
+}
+
 TEST(ScheduleTest, ShortRunsStayFinite) {
   EXPECT_EQ((Schedule{Schedule::Type::kCosine, 1.0, 0, 1, 0.1}.LrAt(0)), 1.0);
   EXPECT_EQ((Schedule{Schedule::Type::kCosine, 1.0, 3, 3, 0.1}.LrAt(2)), 1.0);
@@ -65,6 +106,12 @@ TEST(ScheduleTest, ComesFromTheSpec) {
   spec.mutable_schedule()->set_final_lr_ratio(0.25);
   const Schedule s = ScheduleFromSpec(spec);
   EXPECT_EQ(s.type, Schedule::Type::kLinear);
+  spec.mutable_schedule()->set_decay_steps(7);
+  spec.mutable_schedule()->set_type(v1::ScheduleSpec::TYPE_WARMUP_STABLE_DECAY);
+  EXPECT_EQ(ScheduleFromSpec(spec).type, Schedule::Type::kWarmupStableDecay);
+  EXPECT_EQ(ScheduleFromSpec(spec).decay_steps, 7);
+  spec.mutable_schedule()->set_type(v1::ScheduleSpec::TYPE_INVERSE_SQRT);
+  EXPECT_EQ(ScheduleFromSpec(spec).type, Schedule::Type::kInverseSqrt);
   EXPECT_EQ(s.LrAt(4), 0.5);
   EXPECT_EQ(s.LrAt(49), 0.125);
 }

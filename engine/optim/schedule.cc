@@ -13,13 +13,20 @@ double Schedule::LrAt(int64_t step) const {
   if (step < warmup_steps) {
     return peak_lr * (static_cast<double>(step + 1) / static_cast<double>(warmup_steps));
   }
-  const int64_t peak_step = std::max<int64_t>(warmup_steps - 1, 0);
-  if (type == Type::kConstant || step == peak_step) return peak_lr;
+  int64_t peak_step = std::max<int64_t>(warmup_steps - 1, 0);
+  if (type == Type::kInverseSqrt) {
+    const double ratio = static_cast<double>(peak_step + 1) / static_cast<double>(step + 1);
+    return peak_lr * std::max(std::sqrt(ratio), final_lr_ratio);
+  }
+  if (type == Type::kWarmupStableDecay) {
+    peak_step = std::max(peak_step, total_steps - 1 - decay_steps);
+  }
+  if (type == Type::kConstant || step <= peak_step) return peak_lr;
   const double t =
       static_cast<double>(step - peak_step) / static_cast<double>(total_steps - 1 - peak_step);
   // cos(pi) is not exactly -1 after rounding elsewhere: the last step's ratio is exact by rule.
   if (t >= 1) return peak_lr * final_lr_ratio;
-  const double f = type == Type::kLinear ? 1 - t : 0.5 * (1 + std::cos(std::numbers::pi * t));
+  const double f = type == Type::kCosine ? 0.5 * (1 + std::cos(std::numbers::pi * t)) : 1 - t;
   return peak_lr * (final_lr_ratio + (1 - final_lr_ratio) * f);
 }
 
@@ -32,6 +39,12 @@ Schedule ScheduleFromSpec(const v1::TrainSpec& spec) {
     case v1::ScheduleSpec::TYPE_LINEAR:
       schedule.type = Schedule::Type::kLinear;
       break;
+    case v1::ScheduleSpec::TYPE_INVERSE_SQRT:
+      schedule.type = Schedule::Type::kInverseSqrt;
+      break;
+    case v1::ScheduleSpec::TYPE_WARMUP_STABLE_DECAY:
+      schedule.type = Schedule::Type::kWarmupStableDecay;
+      break;
     default:
       schedule.type = Schedule::Type::kCosine;
       break;
@@ -40,6 +53,7 @@ Schedule ScheduleFromSpec(const v1::TrainSpec& spec) {
   schedule.warmup_steps = spec.schedule().warmup_steps();
   schedule.total_steps = spec.steps();
   schedule.final_lr_ratio = spec.schedule().final_lr_ratio();
+  schedule.decay_steps = spec.schedule().decay_steps();
   return schedule;
 }
 

@@ -8,9 +8,11 @@
 //   step < warmup:   peak * (step + 1) / warmup          so step warmup - 1 runs at the peak
 //   then             peak * (ratio + (1 - ratio) * f(t))  t = (step - W) / (total - 1 - W)
 // with W = max(warmup - 1, 0), the step that first runs at the peak, and f(t) = 1 (constant, where
-// ratio plays no part), 1 - t (linear) or (1 + cos(pi t)) / 2 (cosine). The last step, total - 1,
-// runs at exactly peak * ratio, when there is a step after the peak; with no such step it is at the
-// peak. Steps past the end keep the last value.
+// ratio plays no part), 1 - t (linear) or (1 + cos(pi t)) / 2 (cosine). Warm-up-stable-decay is
+// linear with W = total - 1 - decay in place of the first one, and at the peak until then. The last
+// step, total - 1, runs at exactly peak * ratio, when there is a step after the peak; with no such
+// step it is at the peak. Inverse square root: peak * max(sqrt((W + 1) / (step + 1)), ratio). Steps
+// past the end keep the last value.
 #ifndef MILEPOST_ENGINE_OPTIM_SCHEDULE_H_
 #define MILEPOST_ENGINE_OPTIM_SCHEDULE_H_
 
@@ -23,12 +25,13 @@ class TrainSpec;
 namespace milepost::optim {
 
 struct Schedule {
-  enum class Type { kConstant, kLinear, kCosine };
+  enum class Type { kConstant, kLinear, kCosine, kInverseSqrt, kWarmupStableDecay };
   Type type = Type::kCosine;
   double peak_lr = 0;
   int64_t warmup_steps = 0;
   int64_t total_steps = 0;
   double final_lr_ratio = 0.1;
+  int64_t decay_steps = 0;  // warm-up-stable-decay: at most total - warmup
 
   double LrAt(int64_t step) const;
 };
