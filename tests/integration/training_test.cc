@@ -60,6 +60,25 @@ TEST(Training, RanksAndStagesGiveTheSameLosses) {
   }
 }
 
+TEST(Training, LlamasRanksAndStagesGiveTheSameLosses) {
+  TinyJob job;
+  for (const bool tied : {false, true}) {
+    TinyOptions options{.ranks = 1, .stage = 0};
+    options.llama = true;
+    options.tied = tied;
+    options.steps = 5;
+    const std::vector<double> reference = TrainFresh(job.Spec(options));
+    for (int ranks : {2, 3}) {
+      for (int stage : {0, 1, 2, 3}) {
+        options.ranks = ranks;
+        options.stage = stage;
+        EXPECT_LT(LargestRelativeDifference(TrainFresh(job.Spec(options)), reference), 1e-5)
+            << ranks << " ranks, stage " << stage;
+      }
+    }
+  }
+}
+
 // When parameters are gathered changes nothing but memory and waiting: not one bit.
 TEST(Training, PrefetchDoesNotMatter) {
   TinyJob job;
@@ -101,9 +120,10 @@ TEST(Training, RecomputationChangesOnlyMemory) {
   };
   for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
     for (const Layout& layout : {Layout{1, 0}, Layout{2, 1}, Layout{2, 2}, Layout{2, 3}}) {
-      for (double dropout : {0.0, 0.1}) {
+      for (const bool llama : {false, true}) {
         TinyOptions options{.ranks = layout.ranks, .stage = layout.stage, .precision = precision};
-        options.dropout = dropout;
+        options.llama = llama;
+        options.dropout = llama ? 0 : 0.1;
         options.layers = 4;
         options.micro_batch = 3;
         options.steps = 4;
