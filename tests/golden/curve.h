@@ -1,0 +1,148 @@
+// What the golden curves share: the formulas of make_gpt2_curve.py and make_llama_curve.py, and a
+// run that is held against the figures of a golden file.
+#ifndef MILEPOST_TESTS_GOLDEN_CURVE_H_
+#define MILEPOST_TESTS_GOLDEN_CURVE_H_
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "common/spec/validate.h"
+#include "engine/comm/in_process.h"
+#include "engine/data/npy.h"
+#include "engine/runtime/session.h"
+#include "gtest/gtest.h"
+#include "milepost/v1/job_spec.pb.h"
+#include "nlohmann/json.hpp"
+
+namespace milepost {
+
+class GoldenCurve : public testing::Test {
+ protected:
+  using json = nlohmann::json;
+  static constexpr double kTolerance = 1e-4;  // relative
+
+  // ---- the formulas of the generators ----
+
+  static uint32_t Token(int64_t i, int64_t vocabulary) {
+    return static_cast<uint32_t>((i * i + 3 * (i / 5)) % vocabulary);
+  }
+
+  static float Uniform(int64_t parameter, int64_t element) {
+    const uint64_t wide = static_cast<uint64_t>(element) * 2654435761u +
+                          static_cast<uint64_t>(parameter) * 40503u + 12345u;
+    uint32_t mixed = static_cast<uint32_t>(wide);
+    mixed = (mixed ^ (mixed >> 15)) * 2246822519u;
+    return static_cast<float>(mixed / 2147483648.0 - 1);
+  }
+
+  // `norm`: what the names of norms have in them, and no others'.
+  static float InitialWeight(const std::string& name, const char* norm, int64_t parameter,
+                             int64_t element) {
+    const float value = Uniform(parameter, element) * 0.3f;
+    const bool norm_weight = name.find(norm) != std::string::npos && name.ends_with(".weight");
+    return norm_weight ? value + 1.0f : value;
+  }
+
+  // ---- the run ----
+
+  void Open(const std::string& file_name) {
+    std::ifstream file("tests/golden/" + file_name);
+    ASSERT_TRUE(file) << "tests run in the repository's root";
+    golden_ = json::parse(file);
+    std::string pattern = (std::filesystem::temp_directory_path() / "milepost-golden-XXXXXX");
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  void WriteTokens(const json& model) const {
+    const int64_t count = golden_["samples"].get<int64_t>() * model["context"].get<int64_t>() + 1;
+    std::vector<uint32_t> tokens(count);
+    for (int64_t i = 0; i < count; ++i) tokens[i] = Token(i, model["vocabulary"]);
+    auto writer = data::NpyWriter::Create(folder_ + "/train.npy", data::TokenType::kUint8);
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    ASSERT_EQ((*writer)->Append(tokens), absl::OkStatus());
+    ASSERT_EQ((*writer)->Finish(), absl::OkStatus());
+  }
+
+  v1::JobSpec Spec(const v1::ModelSpec& model, int stage, int64_t micro) const {
+    const json& train = golden_["train"];
+    v1::JobSpec spec;
+    spec.set_name("golden");
+    *spec.mutable_model() = model;
+    spec.mutable_data()->set_train(folder_ + "/train.npy");
+    v1::TrainSpec& t = *spec.mutable_train();
+    t.set_steps(train["steps"]);
+    t.set_precision(v1::PRECISION_FP32);
+    t.mutable_batch()->set_global(golden_["samples"]);
+    t.mutable_batch()->set_micro(micro);
+    t.mutable_zero()->set_stage(stage);
+    t.mutable_optimizer()->set_lr(train["lr"]);
+    t.mutable_optimizer()->set_beta1(train["beta1"]);
+    t.mutable_optimizer()->set_beta2(train["beta2"]);
+    t.mutable_optimizer()->set_epsilon(train["epsilon"]);
+    t.mutable_optimizer()->set_weight_decay(train["weight_decay"]);
+    t.mutable_schedule()->set_type(v1::ScheduleSpec::TYPE_COSINE);
+    t.mutable_schedule()->set_warmup_steps(train["warmup_steps"]);
+    t.mutable_schedule()->set_final_lr_ratio(train["final_lr_ratio"]);
+    t.set_clip_norm(train["clip_norm"]);
+    spec.mutable_resources()->set_ranks(1);
+    NormalizeJobSpec(&spec);
+    EXPECT_EQ(ValidateJobSpec(spec), absl::OkStatus());
+    return spec;
+  }
+
+  // The weights that PyTorch started from, through the door that checkpoints use. `parameters`: in
+  // the generator's order.
+  static void SetWeights(const json& parameters, const char* norm,
+                         runtime::TrainingSession& session) {
+    ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
+    const v1::TrainerState state = session.trainer_state();
+    std::map<std::string, int64_t> index;
+    for (const json& name : parameters) index.emplace(name, index.size());
+    for (const runtime::StateInterval& target : session.RestoreTargets()) {
+      const v1::TensorInfo& tensor = session.state_tensors()[target.tensor];
+      ASSERT_TRUE(index.contains(tensor.name())) << tensor.name();
+      auto* values = reinterpret_cast<float*>(target.data);
+      for (int64_t e = target.begin; e < target.end; ++e) {
+        const bool weight = tensor.kind() == "master";
+        values[e - target.begin] =
+            weight ? InitialWeight(tensor.name(), norm, index.at(tensor.name()), e) : 0.0f;
+      }
+    }
+    ASSERT_EQ(session.FinishRestore(state), absl::OkStatus());
+  }
+
+  // Trains `spec` and compares every step with `golden` ("parameters", "steps").
+  static void ExpectTheCurve(const v1::JobSpec& spec, const json& golden, const char* norm) {
+    auto group = comm::MakeInProcessGroup(1);
+    auto session = runtime::TrainingSession::Create(spec, {.threads = 1}, group[0].get());
+    ASSERT_TRUE(session.ok()) << session.status();
+    SetWeights(golden["parameters"], norm, **session);
+    ASSERT_EQ(golden["steps"].size(), 20u);
+    for (const json& expected : golden["steps"]) {
+      const absl::StatusOr<runtime::StepReport> report = (*session)->Step(false);
+      ASSERT_TRUE(report.ok()) << report.status();
+      const auto near = [&](const char* field, double value) {
+        const double wanted = expected[field];
+        EXPECT_NEAR(value, wanted, kTolerance * std::abs(wanted))
+            << field << " of step " << report->step;
+      };
+      near("loss", report->train_loss);
+      near("grad_norm", report->grad_norm);
+      near("lr", report->lr);
+    }
+  }
+
+  json golden_;
+  std::string folder_;
+};
+
+}  // namespace milepost
+
+#endif  // MILEPOST_TESTS_GOLDEN_CURVE_H_

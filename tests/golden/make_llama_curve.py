@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Makes llama_curve.json: 20 training steps of tiny Llamas in Hugging Face transformers, fp32.
+
+    python3 tests/golden/make_llama_curve.py > tests/golden/llama_curve.json
+
+Needs torch and transformers. Each case is a transformers model: LlamaForCausalLM with grouped-query
+attention and Llama 3's rotary scaling, its head tied and not, and Qwen2ForCausalLM, which has biases
+on q, k and v. Initial weights and tokens come from the integer formulas of make_gpt2_curve.py, which
+llama_curve_test.cc repeats, so nothing but the figures needs to be stored. Every step trains on all
+samples, so the order in which a data loader visits them does not matter.
+"""
+import json
+import math
+
+import torch
+import torch.nn.functional as F
+import transformers
+
+from make_gpt2_curve import lr_at, uniform, TRAIN
+
+SAMPLES = 8
+MODEL = {"layers": 2, "width": 32, "heads": 4, "kv_heads": 2, "head_dim": 16, "hidden": 80,
+         "context": 32, "vocabulary": 64, "rope_theta": 1000.0, "norm_epsilon": 1e-5}
+SCALING = {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_context": 31}
+CASES = {
+    "llama": MODEL | {"rope_scaling": SCALING, "tied": False, "qkv_bias": False},
+    "llama-tied": MODEL | {"rope_scaling": SCALING, "kv_heads": 1, "tied": True, "qkv_bias": False},
+    "qwen2": MODEL | {"head_dim": 8, "kv_heads": 4, "tied": True, "qkv_bias": True},
+}
+
+
+def token(i):
+    return (i * i + 3 * (i // 5)) % MODEL["vocabulary"]
+
+
+def build(model):
+    rope = {"rope_type": "default", "rope_theta": model["rope_theta"]}
+    if "rope_scaling" in model:
+        s = model["rope_scaling"]
+        rope |= {"rope_type": "llama3", "factor": s["factor"],
+                 "low_freq_factor": s["low_freq_factor"],
+                 "high_freq_factor": s["high_freq_factor"],
+                 "original_max_position_embeddings": s["original_context"]}
+    sizes = dict(hidden_size=model["width"], num_hidden_layers=model["layers"],
+                 num_attention_heads=model["heads"], num_key_value_heads=model["kv_heads"],
+                 head_dim=model["head_dim"], intermediate_size=model["hidden"],
+                 max_position_embeddings=model["context"], vocab_size=model["vocabulary"],
+                 rms_norm_eps=model["norm_epsilon"], rope_parameters=rope,
+                 tie_word_embeddings=model["tied"], attn_implementation="eager", use_cache=False)
+    if model["qkv_bias"]:
+        return transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**sizes))
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
+
+
+def set_weights(network):
+    """The e-th element of the i-th parameter, in transformers' order, from uniform(i, e)."""
+    with torch.no_grad():
+        for index, (name, weight) in enumerate(network.named_parameters()):
+            values = uniform(index, weight.numel()).reshape(weight.shape) * 0.3
+            weight.copy_(values + 1 if "norm" in name else values)
+
+
+def train(model):
+    network = build(model).float()
+    set_weights(network)
+    length = model["context"]
+    stream = torch.tensor([token(i) for i in range(SAMPLES * length + 1)])
+    tokens = stream[:-1].view(SAMPLES, length)
+    targets = stream[1:].view(SAMPLES, length)
+    weights = dict(network.named_parameters())
+    optimizer = torch.optim.AdamW(
+        [{"params": [w for w in weights.values() if w.dim() >= 2],
+          "weight_decay": TRAIN["weight_decay"]},
+         {"params": [w for w in weights.values() if w.dim() < 2], "weight_decay": 0.0}],
+        betas=(TRAIN["beta1"], TRAIN["beta2"]), eps=TRAIN["epsilon"])
+    curve = []
+    for step in range(TRAIN["steps"]):
+        logits = network(input_ids=tokens).logits
+        loss = F.cross_entropy(logits.reshape(-1, model["vocabulary"]), targets.reshape(-1))
+        optimizer.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(weights.values(), TRAIN["clip_norm"])
+        for group in optimizer.param_groups:
+            group["lr"] = lr_at(step)
+        optimizer.step()
+        curve.append({"loss": loss.item(), "grad_norm": norm.item(), "lr": lr_at(step)})
+    return {"model": model, "parameters": list(weights), "steps": curve}
+
+
+def main():
+    torch.set_num_threads(1)
+    print(json.dumps({"torch": torch.__version__, "transformers": transformers.__version__,
+                      "samples": SAMPLES, "train": TRAIN,
+                      "cases": {name: train(model) for name, model in CASES.items()}}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
