@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "common/spec/validate.h"
 #include "engine/graph/reference/reference_interpreter.h"
 #include "engine/kernels/cpu/random.h"
 #include "engine/models/model.h"
@@ -29,14 +30,29 @@ v1::ModelSpec Model() {
   return model;
 }
 
+v1::ModelSpec LlamaModel() {
+  v1::JobSpec spec;
+  v1::LlamaSpec* llama = spec.mutable_model()->mutable_llama();
+  llama->set_layers(2);
+  llama->set_width(32);
+  llama->set_heads(4);
+  llama->set_kv_heads(2);
+  llama->set_hidden(40);
+  llama->set_context(kContext);
+  llama->set_vocabulary(kVocabulary);
+  NormalizeJobSpec(&spec);
+  return spec.model();
+}
+
 std::vector<float> Weights(size_t tensor, int64_t elements) {
   std::vector<float> weights(static_cast<size_t>(elements));
   kernels::NormalInit(weights.data(), elements, 0, 0.3F, 1, tensor, 0);
   return weights;
 }
 
-std::unique_ptr<Generator> MakeGenerator(v1::Precision precision, bool finish = true) {
-  auto generator = Generator::Create(Model(), precision, 1);
+std::unique_ptr<Generator> MakeGenerator(v1::Precision precision, bool finish = true,
+                                         const v1::ModelSpec& model = Model()) {
+  auto generator = Generator::Create(model, precision, 1);
   EXPECT_TRUE(generator.ok()) << generator.status();
   for (const StateInterval& target : (*generator)->LoadTargets()) {
     const std::vector<float> weights = Weights(static_cast<size_t>(target.tensor), target.end);
@@ -57,9 +73,9 @@ std::vector<int32_t> Generate(Generator& generator, const std::vector<int32_t>& 
 }
 
 // Greedy choice of the fp64 reference on exactly the window's tokens: no padding at all.
-int32_t ReferenceNext(const std::vector<int32_t>& text) {
+int32_t ReferenceNext(const v1::ModelSpec& model, const std::vector<int32_t>& text) {
   const auto length = std::min<int64_t>(static_cast<int64_t>(text.size()), kContext);
-  auto graph = models::BuildModel(Model(), {.mode = models::Mode::kGeneration, .sequence = length});
+  auto graph = models::BuildModel(model, {.mode = models::Mode::kGeneration, .sequence = length});
   EXPECT_TRUE(graph.ok()) << graph.status();
   graph::ReferenceInterpreter reference(*graph);
   for (size_t i = 0; i < graph->parameters.size(); ++i) {
@@ -74,15 +90,18 @@ int32_t ReferenceNext(const std::vector<int32_t>& text) {
 }
 
 TEST(Generator, GreedyTextIsTheReferencesAlsoWhenTheWindowSlides) {
-  auto generator = MakeGenerator(v1::PRECISION_FP32);
-  std::vector<int32_t> text = {3, 1, 4};
-  for (int32_t token : Generate(*generator, text, {.tokens = 2 * kContext, .temperature = 0})) {
-    EXPECT_EQ(token, ReferenceNext(text)) << "after " << text.size();
-    text.push_back(token);
+  for (const v1::ModelSpec& model : {Model(), LlamaModel()}) {
+    auto generator = MakeGenerator(v1::PRECISION_FP32, true, model);
+    std::vector<int32_t> text = {3, 1, 4};
+    for (int32_t token : Generate(*generator, text, {.tokens = 2 * kContext, .temperature = 0})) {
+      EXPECT_EQ(token, ReferenceNext(model, text)) << "after " << text.size();
+      text.push_back(token);
+    }
+    EXPECT_EQ(text.size(), 3u + 2 * kContext);
+    // A prompt longer than the context: its end counts.
+    EXPECT_EQ(Generate(*generator, text, {.tokens = 1, .temperature = 0})[0],
+              ReferenceNext(model, text));
   }
-  EXPECT_EQ(text.size(), 3u + 2 * kContext);
-  // A prompt longer than the context: its end counts.
-  EXPECT_EQ(Generate(*generator, text, {.tokens = 1, .temperature = 0})[0], ReferenceNext(text));
 }
 
 TEST(Generator, IsRepeatableAndFollowsTheSeed) {
