@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "common/status_macros.h"
 #include "milepost/v1/job_spec.pb.h"
 
@@ -23,7 +24,7 @@ constexpr int64_t kGpt2EndOfText = 50256;
 enum class Rule : uint8_t {
   kWrite,    // written, never compared: only training reads it
   kEqual,    // equal to the spec's, or to one of `also`
-  kAtLeast,  // a number not below the spec's
+  kAtLeast,  // a number not below the spec's (or the one in `also`), or the spec's value itself
 };
 
 struct Field {
@@ -72,13 +73,79 @@ Family Gpt2(const v1::Gpt2Spec& spec) {
       }};
 }
 
+// The fields of rope_scaling, none for plain rotary positions.
+void AddRope(const v1::LlamaSpec& spec, std::vector<Field>* fields) {
+  const std::string scaling = "model.llama.rope_scaling";
+  fields->push_back({"rope_theta", "model.llama.rope_theta", spec.rope_theta(), 10000.0});
+  if (!spec.has_rope_scaling()) {
+    fields->push_back(
+        {"rope_scaling.rope_type", scaling, nullptr, nullptr, Rule::kEqual, {"default"}});
+    return;
+  }
+  const v1::RopeScalingSpec& rope = spec.rope_scaling();
+  fields->push_back({"rope_scaling.rope_type", scaling, "llama3", nullptr});
+  fields->push_back({"rope_scaling.factor", scaling + ".factor", rope.factor(), kRequired});
+  fields->push_back({"rope_scaling.low_freq_factor", scaling + ".low_freq_factor",
+                     rope.low_freq_factor(), kRequired});
+  fields->push_back({"rope_scaling.high_freq_factor", scaling + ".high_freq_factor",
+                     rope.high_freq_factor(), kRequired});
+  fields->push_back({"rope_scaling.original_max_position_embeddings", scaling + ".original_context",
+                     rope.original_context(), kRequired});
+}
+
+Family Llama(const v1::LlamaSpec& spec) {
+  const auto field = [](absl::string_view name) { return absl::StrCat("model.llama.", name); };
+  const bool qwen2 = spec.qkv_bias();
+  const bool usual_head = spec.head_dim() * spec.heads() == spec.width();
+  Family family = {
+      .prefix = "model.",
+      .fields = {
+          {"architectures", "", Json::array({qwen2 ? "Qwen2ForCausalLM" : "LlamaForCausalLM"}),
+           nullptr, Rule::kWrite},
+          {"model_type",
+           field("qkv_bias"),
+           qwen2 ? "qwen2" : "llama",
+           kRequired,
+           Rule::kEqual,
+           {qwen2 ? "qwen2" : "mistral"}},
+          {"num_hidden_layers", field("layers"), spec.layers(), kRequired},
+          {"hidden_size", field("width"), spec.width(), kRequired},
+          {"num_attention_heads", field("heads"), spec.heads(), kRequired},
+          {"num_key_value_heads", field("kv_heads"), spec.kv_heads(), spec.heads()},
+          {"head_dim",
+           field("head_dim"),
+           spec.head_dim(),
+           nullptr,
+           Rule::kEqual,
+           {usual_head ? Json(nullptr) : Json(spec.head_dim())}},
+          {"intermediate_size", field("hidden"), spec.hidden(), kRequired},
+          // No parameter depends on it: a shorter context than the weights were made for is fine.
+          {"max_position_embeddings", field("context"), spec.context(), kRequired, Rule::kAtLeast},
+          {"sliding_window", field("context"), nullptr, nullptr, Rule::kAtLeast, {spec.context()}},
+          {"vocab_size", field("vocabulary"), spec.vocabulary(), kRequired},
+          {"rms_norm_eps", field("norm_epsilon"), spec.norm_epsilon(), 1e-6},
+          {"tie_word_embeddings", field("tied"), spec.tied(), false},
+          {"hidden_act", "", "silu", "silu"},
+          {"attention_bias", "", false, false},
+          {"mlp_bias", "", false, false},
+          {"attention_dropout", "", 0.0, 0.0, Rule::kWrite},
+          {"initializer_range", "", 0.02, 0.02, Rule::kWrite},
+          {"bos_token_id", "", nullptr, nullptr, Rule::kWrite},
+          {"eos_token_id", "", nullptr, nullptr, Rule::kWrite},
+      }};
+  AddRope(spec, &family.fields);
+  return family;
+}
+
 absl::StatusOr<Family> FamilyOf(const v1::ModelSpec& spec) {
   switch (spec.family_case()) {
     case v1::ModelSpec::kGpt2:
       return Gpt2(spec.gpt2());
+    case v1::ModelSpec::kLlama:
+      return Llama(spec.llama());
     default:
       return absl::InvalidArgumentError(
-          "model: this family has no Hugging Face form yet; gpt2 has one");
+          "model: this family has no Hugging Face form; gpt2 and llama have one");
   }
 }
 
@@ -103,11 +170,33 @@ absl::StatusOr<Json> ParseConfig(absl::string_view text) {
   }
 }
 
-bool Fits(const Field& field, const Json& found) {
-  if (field.rule == Rule::kAtLeast) {
-    return found.is_number() && field.value.is_number() && found >= field.value;
+// One form for what transformers' versions write differently: rope_scaling's keys at the top as
+// "rope_scaling.factor", wherever they and rope_theta were; a window only where it is used.
+Json Unified(Json config) {
+  for (const char* name : {"rope_scaling", "rope_parameters"}) {
+    const auto found = config.find(name);
+    if (found == config.end() || !found->is_object()) continue;
+    const Json rope = *found;
+    for (const auto& [key, value] : rope.items()) {
+      const std::string known = key == "type" ? "rope_type" : key;
+      config[known == "rope_theta" ? known : absl::StrCat("rope_scaling.", known)] = value;
+    }
   }
+  const std::string type =
+      config.value("model_type", Json()).is_string() ? config["model_type"].get<std::string>() : "";
+  if (type == "qwen2" && config.value("use_sliding_window", Json(false)) == Json(false)) {
+    config.erase("sliding_window");
+  }
+  if (type == "mistral" && !config.contains("sliding_window")) config["sliding_window"] = 4096;
+  return config;
+}
+
+bool Fits(const Field& field, const Json& found) {
   if (found == field.value) return true;
+  if (field.rule == Rule::kAtLeast) {
+    const Json& least = field.also.empty() ? field.value : field.also.front();
+    return found.is_number() && found >= least;
+  }
   for (const Json& other : field.also) {
     if (found == other) return true;
   }
@@ -130,10 +219,11 @@ std::string Difference(const Field& field, const Json& config) {
   const Json& value = absent ? field.if_absent : *found;
   if (Fits(field, value)) return "";
   const absl::string_view least = field.rule == Rule::kAtLeast ? "at least " : "";
-  const std::string wanted =
-      field.spec_field.empty()
-          ? absl::StrCat("this model family needs ", least, Shown(field.value))
-          : absl::StrCat(field.spec_field, " needs ", least, Shown(field.value));
+  const Json& needed =
+      field.rule == Rule::kAtLeast && !field.also.empty() ? field.also.front() : field.value;
+  const std::string wanted = field.spec_field.empty()
+                                 ? absl::StrCat("this model family needs ", least, Shown(needed))
+                                 : absl::StrCat(field.spec_field, " needs ", least, Shown(needed));
   return absl::StrCat(field.key, " is ", Shown(value), absent ? " (it is not given)" : "", ", ",
                       wanted);
 }
@@ -143,14 +233,22 @@ std::string Difference(const Field& field, const Json& config) {
 absl::StatusOr<std::string> HfConfig(const v1::ModelSpec& spec, absl::string_view dtype) {
   MP_ASSIGN_OR_RETURN(const Family family, FamilyOf(spec));
   Json config = Json::object();
-  for (const Field& field : family.fields) config[field.key] = field.value;
+  for (const Field& field : family.fields) {
+    absl::string_view key = field.key;
+    if (!absl::ConsumePrefix(&key, "rope_scaling.")) {
+      config[field.key] = field.value;
+    } else if (!field.value.is_null()) {
+      config["rope_scaling"][std::string(key)] = field.value;
+    }
+  }
   config["torch_dtype"] = std::string(dtype);
   return config.dump(2) + "\n";
 }
 
 absl::Status CheckHfConfig(const v1::ModelSpec& spec, absl::string_view config_json) {
   MP_ASSIGN_OR_RETURN(const Family family, FamilyOf(spec));
-  MP_ASSIGN_OR_RETURN(const Json config, ParseConfig(config_json));
+  MP_ASSIGN_OR_RETURN(Json parsed, ParseConfig(config_json));
+  const Json config = Unified(std::move(parsed));
   std::vector<std::string> differences;
   for (const Field& field : family.fields) {
     std::string difference = Difference(field, config);

@@ -86,6 +86,94 @@ TEST(HuggingFaceTest, NamesEveryDifferenceWithBothValues) {
             "n_head is 12 (it is not given), model.gpt2.heads needs 16");
 }
 
+// Llama 3.2 1B.
+v1::ModelSpec Llama() {
+  v1::ModelSpec model;
+  v1::LlamaSpec& llama = *model.mutable_llama();
+  llama.set_layers(16);
+  llama.set_width(2048);
+  llama.set_heads(32);
+  llama.set_kv_heads(8);
+  llama.set_head_dim(64);
+  llama.set_hidden(8192);
+  llama.set_context(8192);
+  llama.set_vocabulary(128256);
+  llama.set_rope_theta(500000);
+  llama.mutable_rope_scaling()->set_factor(32);
+  llama.mutable_rope_scaling()->set_low_freq_factor(1);
+  llama.mutable_rope_scaling()->set_high_freq_factor(4);
+  llama.mutable_rope_scaling()->set_original_context(8192);
+  llama.set_norm_epsilon(1e-5);
+  llama.set_tied(true);
+  llama.set_qkv_bias(false);
+  return model;
+}
+
+// As on the hub (rope_scaling, rope_theta) and as transformers 5 writes it (rope_parameters).
+constexpr char kLlamaHub[] = R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false,
+  "attention_dropout": 0.0, "bos_token_id": 128000, "eos_token_id": 128001, "head_dim": 64,
+  "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 8192,
+  "max_position_embeddings": 131072, "mlp_bias": false, "model_type": "llama",
+  "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8,
+  "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": {"factor": 32.0,
+  "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192,
+  "rope_type": "llama3"}, "rope_theta": 500000.0, "tie_word_embeddings": true,
+  "torch_dtype": "bfloat16", "use_cache": true, "vocab_size": 128256})";
+
+TEST(HuggingFaceTest, ReadsAndWritesLlama) {
+  EXPECT_EQ(CheckHfConfig(Llama(), *HfConfig(Llama(), "float32")), absl::OkStatus());
+  EXPECT_EQ(CheckHfConfig(Llama(), kLlamaHub), absl::OkStatus());
+  const std::string v5 = absl::StrReplaceAll(
+      kLlamaHub, {{"\"rope_scaling\": {", "\"rope_parameters\": {\"rope_theta\": 500000.0, "},
+                  {", \"rope_theta\": 500000.0, \"tie", ", \"tie"}});
+  EXPECT_THAT(v5, Not(HasSubstr("rope_scaling")));
+  EXPECT_EQ(CheckHfConfig(Llama(), v5), absl::OkStatus());
+
+  const auto changed = [](const char* from, const char* to) {
+    EXPECT_THAT(kLlamaHub, HasSubstr(from));
+    return std::string(
+        CheckHfConfig(Llama(), absl::StrReplaceAll(kLlamaHub, {{from, to}})).message());
+  };
+  EXPECT_EQ(changed("\"max_position_embeddings\": 131072", "\"max_position_embeddings\": 4096"),
+            "max_position_embeddings is 4096, model.llama.context needs at least 8192");
+  EXPECT_EQ(changed("\"factor\": 32.0", "\"factor\": 8.0"),
+            "rope_scaling.factor is 8.0, model.llama.rope_scaling.factor needs 32.0");
+  EXPECT_EQ(changed("\"rope_type\": \"llama3\"", "\"rope_type\": \"yarn\""),
+            "rope_scaling.rope_type is \"yarn\", model.llama.rope_scaling needs \"llama3\"");
+  EXPECT_EQ(changed("\"rope_theta\": 500000.0", "\"rope_theta\": 10000"),
+            "rope_theta is 10000, model.llama.rope_theta needs 500000.0");
+  EXPECT_EQ(changed("\"attention_bias\": false", "\"attention_bias\": true"),
+            "attention_bias is true, this model family needs false");
+  EXPECT_EQ(changed("\"num_key_value_heads\": 8,", ""),
+            "num_key_value_heads is 32 (it is not given), model.llama.kv_heads needs 8");
+  EXPECT_EQ(changed("\"head_dim\": 64,", ""), "");
+  EXPECT_EQ(changed("\"head_dim\": 64", "\"head_dim\": 128"),
+            "head_dim is 128, model.llama.head_dim needs 64");
+  EXPECT_THAT(HfNames(Llama(), "model.norm.weight"),
+              ElementsAre("model.norm.weight", "norm.weight"));
+}
+
+TEST(HuggingFaceTest, ReadsMistralAndQwen2) {
+  v1::ModelSpec model = Llama();
+  model.mutable_llama()->clear_rope_scaling();
+  const std::string plain = absl::StrReplaceAll(*HfConfig(model, "float32"),
+                                                {{"\"sliding_window\": null", "\"x\": null"}});
+  EXPECT_THAT(plain, Not(HasSubstr("rope_scaling")));
+  const std::string mistral = absl::StrReplaceAll(plain, {{"\"llama\"", "\"mistral\""}});
+  // Mistral's default window of 4096 is shorter than this context of 8192.
+  EXPECT_EQ(CheckHfConfig(model, mistral).message(),
+            "sliding_window is 4096, model.llama.context needs at least 8192");
+  model.mutable_llama()->set_context(4096);
+  EXPECT_EQ(CheckHfConfig(model, mistral), absl::OkStatus());
+  const std::string qwen2 = absl::StrReplaceAll(
+      plain, {{"\"llama\"", "\"qwen2\""}, {"\"x\": null", "\"sliding_window\": 10"}});
+  EXPECT_EQ(CheckHfConfig(model, qwen2).message(),
+            "model_type is \"qwen2\", model.llama.qkv_bias needs \"llama\"");
+  model.mutable_llama()->set_qkv_bias(true);
+  EXPECT_EQ(CheckHfConfig(model, qwen2), absl::OkStatus());
+  EXPECT_THAT(*HfConfig(model, "float32"), HasSubstr("Qwen2ForCausalLM"));
+}
+
 TEST(HuggingFaceTest, RefusesWhatIsNoConfig) {
   const std::pair<std::string, const char*> cases[] = {
       {"", "not valid JSON"},

@@ -21,6 +21,7 @@
 #include "worker/trainer/checkpoint_reader.h"
 #include "worker/trainer/checkpoint_uploader.h"
 #include "worker/trainer/failure.h"
+#include "worker/trainer/initial_weights.h"
 #include "worker/trainer/progress.h"
 #include "worker/trainer/rendezvous.h"
 #include "worker/trainer/signals.h"
@@ -51,6 +52,8 @@ class Trainer {
   absl::Status Meet();
   // nullopt: the session holds the checkpoint's state.
   std::optional<TrainerExit> Restore();
+  // New parameters: from the seed, or from train.init_from.
+  absl::Status Initialize();
   void MakeUploader();
   // nullopt: on to the next step.
   std::optional<TrainerExit> OneStep();
@@ -106,6 +109,19 @@ std::optional<TrainerExit> Trainer::Restore() {
   return std::nullopt;
 }
 
+absl::Status Trainer::Initialize() {
+  MP_RETURN_IF_ERROR(session_->InitializeParameters());
+  const std::string& folder = spec_.train().init_from();
+  if (folder.empty()) return absl::OkStatus();
+  const absl::Time begin = Now();
+  MP_RETURN_IF_ERROR(ReadInitialWeights(folder, spec_.model(), session_->state_tensors(),
+                                        session_->RestoreTargets()));
+  MP_RETURN_IF_ERROR(session_->FinishRestore(session_->trainer_state()));
+  spdlog::info("initial parameters of {} in {:.2f} s", folder,
+               absl::ToDoubleSeconds(Now() - begin));
+  return absl::OkStatus();
+}
+
 void Trainer::MakeUploader() {
   UploaderOptions options;
   options.job = start_.job();
@@ -134,9 +150,7 @@ TrainerExit Trainer::Run() {
   if (!session.ok()) return SetupFailure(session.status());
   session_ = *std::move(session);
   if (start_.checkpoint().empty()) {
-    if (absl::Status status = session_->InitializeParameters(); !status.ok()) {
-      return SetupFailure(status);
-    }
+    if (absl::Status status = Initialize(); !status.ok()) return SetupFailure(status);
   } else if (std::optional<TrainerExit> exit = Restore()) {
     return *std::move(exit);
   }

@@ -1,0 +1,82 @@
+#include "worker/trainer/initial_weights.h"
+
+#include <algorithm>
+#include <fstream>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/status_macros.h"
+#include "engine/models/hugging_face.h"
+#include "engine/state/safetensors.h"
+
+namespace milepost::worker {
+namespace {
+
+using Place = state::SafetensorsFolder::Place;
+
+constexpr absl::string_view kParameterKind = "master";
+constexpr size_t kMaxConfigBytes = 1 << 20;  // more is no config: the check of it says so
+
+absl::Status CheckConfig(const std::string& folder, const v1::ModelSpec& model) {
+  const std::string path = absl::StrCat(folder, "/config.json");
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) {
+    return absl::NotFoundError(absl::StrCat("train.init_from: cannot open ", path,
+                                            "; it needs a folder with config.json and weights"));
+  }
+  std::string text(kMaxConfigBytes + 1, '\0');
+  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(stream.gcount()));
+  return Annotate(models::CheckHfConfig(model, text), absl::StrCat("train.init_from: ", path));
+}
+
+absl::StatusOr<const Place*> PlaceOf(const state::SafetensorsFolder& weights,
+                                     const v1::ModelSpec& model, const v1::TensorInfo& tensor) {
+  const std::vector<std::string> names = models::HfNames(model, tensor.name());
+  for (const std::string& name : names) {
+    const Place* place = weights.Find(name);
+    if (place == nullptr) continue;
+    const std::vector<int64_t>& shape = place->tensor->shape;
+    if (std::equal(shape.begin(), shape.end(), tensor.shape().begin(), tensor.shape().end())) {
+      return place;
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("train.init_from: ", place->file->path(), ": tensor ", name,
+                     " has the shape [", absl::StrJoin(shape, ", "), "], the model's is [",
+                     absl::StrJoin(tensor.shape(), ", "), "]"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "train.init_from: ", weights.path(), " holds no tensor ", absl::StrJoin(names, " or ")));
+}
+
+}  // namespace
+
+absl::Status ReadInitialWeights(const std::string& folder, const v1::ModelSpec& model,
+                                const std::vector<v1::TensorInfo>& tensors,
+                                const std::vector<runtime::StateInterval>& targets) {
+  MP_RETURN_IF_ERROR(CheckConfig(folder, model));
+  auto weights = state::SafetensorsFolder::Open(folder);
+  if (!weights.ok()) return Annotate(weights.status(), "train.init_from");
+  // All of them on every rank: what is missing is found by all, not only by those who need it.
+  std::vector<const Place*> places(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].kind() != kParameterKind) continue;
+    MP_ASSIGN_OR_RETURN(places[i], PlaceOf(**weights, model, tensors[i]));
+  }
+  for (const runtime::StateInterval& target : targets) {
+    const Place* place = places[static_cast<size_t>(target.tensor)];
+    if (place == nullptr) continue;
+    if (tensors[static_cast<size_t>(target.tensor)].dtype() != "F32") {
+      return absl::UnimplementedError(
+          absl::StrCat("train.init_from: master parameters of dtype ",
+                       tensors[static_cast<size_t>(target.tensor)].dtype()));
+    }
+    MP_RETURN_IF_ERROR(Annotate(place->file->ReadF32(*place->tensor, target.begin, target.end,
+                                                     reinterpret_cast<float*>(target.data)),
+                                "train.init_from"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace milepost::worker

@@ -1,0 +1,212 @@
+#include "worker/trainer/initial_weights.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "engine/models/hugging_face.h"
+#include "engine/runtime/testing.h"
+#include "engine/state/half.h"
+#include "engine/state/safetensors_writer.h"
+
+namespace milepost::worker {
+namespace {
+
+using runtime::StateInterval;
+using runtime::TinyJob;
+using runtime::TrainingSession;
+using testing::HasSubstr;
+
+// All of a kind's tensors, whole, by name.
+using Weights = std::map<std::string, std::vector<float>>;
+
+Weights Gather(const v1::JobSpec& spec, const std::string& kind,
+               const std::function<void(TrainingSession&)>& prepare) {
+  Weights all;
+  std::mutex mutex;
+  runtime::RunRanks(spec, [&](int rank, TrainingSession& session) {
+    prepare(session);
+    const std::lock_guard lock(mutex);
+    for (const StateInterval& source : session.SaveSources()) {
+      const v1::TensorInfo& tensor = session.state_tensors()[static_cast<size_t>(source.tensor)];
+      if (tensor.kind() != kind) continue;
+      int64_t elements = 1;
+      for (const int64_t dimension : tensor.shape()) elements *= dimension;
+      std::vector<float>& values = all[tensor.name()];
+      values.resize(static_cast<size_t>(elements), NAN);
+      std::memcpy(values.data() + source.begin, source.data,
+                  static_cast<size_t>(source.end - source.begin) * sizeof(float));
+    }
+  });
+  return all;
+}
+
+void Initialize(TrainingSession& session) {
+  ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
+}
+
+// Writes the weights as an export would, in shards.
+void WriteFolder(const std::string& folder, const v1::JobSpec& spec, const Weights& weights,
+                 const std::string& dtype, const std::string& without_prefix = "") {
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/config.json") << *models::HfConfig(spec.model(), "float32");
+  std::vector<v1::TensorInfo> infos;
+  runtime::RunRanks(spec, [&](int rank, TrainingSession& session) {
+    if (rank == 0) infos = session.state_tensors();
+  });
+  std::vector<state::SafetensorsTensor> tensors;
+  for (const v1::TensorInfo& info : infos) {
+    if (info.kind() != "master") continue;
+    state::SafetensorsTensor& tensor = tensors.emplace_back();
+    tensor.name =
+        info.name().substr(info.name().starts_with(without_prefix) ? without_prefix.size() : 0);
+    tensor.dtype = dtype;
+    tensor.shape.assign(info.shape().begin(), info.shape().end());
+  }
+  auto writer = state::SafetensorsWriter::Create(folder, tensors, 20000);
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  size_t index = 0;
+  for (const v1::TensorInfo& info : infos) {
+    if (info.kind() != "master") continue;
+    std::string bytes;
+    for (const float value : weights.at(info.name())) {
+      const auto half = static_cast<_Float16>(value);
+      const uint16_t brain = state::F32ToBf16(value);
+      const void* data = dtype == "F32"    ? static_cast<const void*>(&value)
+                         : dtype == "BF16" ? static_cast<const void*>(&brain)
+                                           : static_cast<const void*>(&half);
+      bytes.append(static_cast<const char*>(data), dtype == "F32" ? 4 : 2);
+    }
+    ASSERT_TRUE((*writer)->Write(index++, 0, bytes).ok());
+  }
+  ASSERT_GT((*writer)->files().size(), 1u);
+  ASSERT_TRUE((*writer)->Finish().ok());
+}
+
+absl::Status Load(const std::string& folder, const v1::JobSpec& spec, TrainingSession& session) {
+  EXPECT_EQ(session.InitializeParameters(), absl::OkStatus());
+  absl::Status status =
+      ReadInitialWeights(folder, spec.model(), session.state_tensors(), session.RestoreTargets());
+  if (!status.ok()) return status;
+  return session.FinishRestore(session.trainer_state());
+}
+
+// At every stage and world, of both families: the masters are the files', bit for bit, and training
+// goes on from them as from the parameters that they were written from.
+TEST(InitialWeightsTest, EveryShardGetsItsElements) {
+  const TinyJob job;
+  for (const bool llama : {false, true}) {
+    v1::JobSpec from = job.Spec({.ranks = 1, .stage = 0, .seed = 11, .llama = llama});
+    const Weights weights = Gather(from, "master", Initialize);
+    const std::string folder = job.path(llama ? "llama" : "gpt2");
+    WriteFolder(folder, from, weights, "F32", llama ? "" : "transformer.");
+    for (const auto& [ranks, stage] : std::vector<std::pair<int, int>>{{1, 0}, {2, 1}, {3, 3}}) {
+      const v1::JobSpec spec =
+          job.Spec({.ranks = ranks, .stage = stage, .steps = 3, .seed = 7, .llama = llama});
+      const auto load = [&](TrainingSession& session) {
+        ASSERT_EQ(Load(folder, spec, session), absl::OkStatus());
+      };
+      EXPECT_EQ(Gather(spec, "master", load), weights) << ranks << " ranks, stage " << stage;
+      for (const auto& [name, values] : Gather(spec, "v", load)) {
+        EXPECT_THAT(values, testing::Each(0.0F)) << name;
+      }
+    }
+  }
+}
+
+TEST(InitialWeightsTest, ComputesWithWhatItRead) {
+  const TinyJob job;
+  const v1::JobSpec from = job.Spec({.ranks = 1, .stage = 0, .seed = 11});
+  WriteFolder(job.path("hf"), from, Gather(from, "master", Initialize), "F32");
+  const auto loss = [&](const v1::JobSpec& spec,
+                        const std::function<void(TrainingSession&)>& prepare) {
+    double loss = 0;
+    runtime::RunRanks(spec, [&](int rank, TrainingSession& session) {
+      prepare(session);
+      const auto report = session.Evaluate();
+      ASSERT_TRUE(report.ok()) << report.status();
+      if (rank == 0) loss = report->loss;
+    });
+    return loss;
+  };
+  const double expected = loss(from, Initialize);
+  for (const int stage : {1, 3}) {
+    const v1::JobSpec spec = job.Spec({.ranks = 2, .stage = stage, .seed = 7});
+    EXPECT_NE(loss(spec, Initialize), expected) << "another seed, other parameters";
+    EXPECT_NEAR(loss(spec,
+                     [&](TrainingSession& session) {
+                       ASSERT_EQ(Load(job.path("hf"), spec, session), absl::OkStatus());
+                     }),
+                expected, 1e-6 * expected);
+  }
+}
+
+TEST(InitialWeightsTest, WidensHalves) {
+  const TinyJob job;
+  const v1::JobSpec spec = job.Spec({.ranks = 2, .stage = 1});
+  const Weights weights = Gather(spec, "master", Initialize);
+  for (const std::string dtype : {"BF16", "F16"}) {
+    WriteFolder(job.path(dtype), spec, weights, dtype);
+    const Weights read = Gather(spec, "master", [&](TrainingSession& session) {
+      ASSERT_EQ(Load(job.path(dtype), spec, session), absl::OkStatus());
+    });
+    for (const auto& [name, values] : weights) {
+      for (size_t i = 0; i < values.size(); ++i) {
+        const float expected = dtype == "F16" ? static_cast<float>(static_cast<_Float16>(values[i]))
+                                              : state::Bf16ToF32(state::F32ToBf16(values[i]));
+        ASSERT_EQ(read.at(name)[i], expected) << name << " " << i;
+      }
+    }
+  }
+}
+
+TEST(InitialWeightsTest, SaysWhatDoesNotFit) {
+  const TinyJob job;
+  const v1::JobSpec spec = job.Spec({.ranks = 1, .stage = 0});
+  const std::string folder = job.path("hf");
+  WriteFolder(folder, spec, Gather(spec, "master", Initialize), "F32");
+  const auto read = [&](const v1::JobSpec& other, const std::string& from) {
+    absl::Status status;
+    runtime::RunRanks(
+        other, [&](int rank, TrainingSession& session) { status = Load(from, other, session); });
+    return status;
+  };
+  absl::Status status = read(spec, job.path("absent"));
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("absent/config.json; it needs a folder with config"));
+
+  status = read(job.Spec({.ranks = 1, .stage = 0, .layers = 3}), folder);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(status.message(),
+              HasSubstr("hf/config.json: n_layer is 2, model.gpt2.layers needs 3"));
+
+  // The config of one model beside the weights of another.
+  const v1::JobSpec deeper = job.Spec({.ranks = 1, .stage = 0, .layers = 3});
+  std::ofstream(folder + "/config.json") << *models::HfConfig(deeper.model(), "float32");
+  status = read(deeper, folder);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("holds no tensor transformer.h.2.ln_1.weight or "
+                                          "h.2.ln_1.weight"));
+  const v1::JobSpec wider = job.Spec({.ranks = 1, .stage = 0, .width = 64});
+  std::ofstream(folder + "/config.json") << *models::HfConfig(wider.model(), "float32");
+  status = read(wider, folder);
+  EXPECT_THAT(status.message(), HasSubstr("has the shape [61, 32], the model's is [61, 64]"));
+
+  std::ofstream(folder + "/config.json") << *models::HfConfig(spec.model(), "float32");
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() == ".safetensors") std::filesystem::resize_file(entry, 3000);
+  }
+  status = read(spec, folder);
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr(".safetensors: truncated"));
+}
+
+}  // namespace
+}  // namespace milepost::worker
