@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
@@ -48,27 +49,30 @@ std::optional<int64_t> Number(const std::string& path) {
   return value;
 }
 
+enum class Part { kAll, kFree };
+
 // File cache counts as used by the cgroup but the kernel gives it back before it kills.
-int64_t Remaining(std::optional<int64_t> limit, std::optional<int64_t> used,
-                  std::optional<int64_t> reclaimable) {
-  if (!limit || !used) return kUnknown;
+int64_t PartOf(Part part, std::optional<int64_t> limit, std::optional<int64_t> used,
+               std::optional<int64_t> reclaimable) {
+  if (!limit || (part == Part::kFree && !used)) return kUnknown;
+  if (part == Part::kAll) return *limit;
   return std::max<int64_t>(0, *limit - *used + reclaimable.value_or(0));
 }
 
-int64_t CgroupV2Bytes(const std::string& folder) {
-  return Remaining(Number(folder + "/memory.max"), Number(folder + "/memory.current"),
-                   Field(ReadSmallFile(folder + "/memory.stat"), "inactive_file "));
+int64_t CgroupV2Bytes(Part part, const std::string& folder) {
+  return PartOf(part, Number(folder + "/memory.max"), Number(folder + "/memory.current"),
+                Field(ReadSmallFile(folder + "/memory.stat"), "inactive_file "));
 }
 
-int64_t CgroupV1Bytes(const std::string& folder) {
-  return Remaining(Number(folder + "/memory.limit_in_bytes"),
-                   Number(folder + "/memory.usage_in_bytes"),
-                   Field(ReadSmallFile(folder + "/memory.stat"), "total_inactive_file "));
+int64_t CgroupV1Bytes(Part part, const std::string& folder) {
+  return PartOf(part, Number(folder + "/memory.limit_in_bytes"),
+                Number(folder + "/memory.usage_in_bytes"),
+                Field(ReadSmallFile(folder + "/memory.stat"), "total_inactive_file "));
 }
 
 // The process's cgroup and every one above it: each may hold the limit. In a container the path of
 // /proc/self/cgroup may not exist under the mount, whose root is then the container's own.
-int64_t CgroupBytes(const std::string& root) {
+int64_t CgroupBytes(Part part, const std::string& root) {
   int64_t least = kUnknown;
   for (absl::string_view line :
        absl::StrSplit(ReadSmallFile(root + "/proc/self/cgroup"), '\n', absl::SkipEmpty())) {
@@ -82,7 +86,8 @@ int64_t CgroupBytes(const std::string& root) {
     const std::string base = root + (v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory");
     std::string path = parts[2] == "/" ? "" : parts[2];
     while (true) {
-      least = std::min(least, v2 ? CgroupV2Bytes(base + path) : CgroupV1Bytes(base + path));
+      least =
+          std::min(least, v2 ? CgroupV2Bytes(part, base + path) : CgroupV1Bytes(part, base + path));
       if (path.empty()) break;
       path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
     }
@@ -90,11 +95,20 @@ int64_t CgroupBytes(const std::string& root) {
   return least;
 }
 
-absl::Status Refused(int64_t bytes, absl::string_view why) {
-  return absl::ResourceExhaustedError(absl::StrFormat(
+std::string Refusal(int64_t bytes, absl::string_view why) {
+  return absl::StrFormat(
       "the training arena needs %d bytes (%.2f GiB), but %s; use a smaller micro batch or sequence "
       "length, or more ranks at ZeRO stage 1",
-      bytes, static_cast<double>(bytes) / (int64_t{1} << 30), why));
+      bytes, static_cast<double>(bytes) / (int64_t{1} << 30), why);
+}
+
+absl::Status Refused(int64_t bytes, absl::string_view why) {
+  return absl::ResourceExhaustedError(Refusal(bytes, why));
+}
+
+std::string Gib(int64_t bytes) {
+  return absl::StrFormat("%d bytes (%.2f GiB)", bytes,
+                         static_cast<double>(bytes) / (int64_t{1} << 30));
 }
 
 // Faults every page in now. Kernels before 5.14 do not know the call: pages then come as touched.
@@ -114,15 +128,21 @@ absl::Status Populate(char* data, int64_t bytes) {
 
 int64_t AvailableMemoryBytes(const std::string& root) {
   const std::optional<int64_t> kib = Field(ReadSmallFile(root + "/proc/meminfo"), "MemAvailable:");
-  return std::min(kib ? *kib * 1024 : kUnknown, CgroupBytes(root));
+  return std::min(kib ? *kib * 1024 : kUnknown, CgroupBytes(Part::kFree, root));
+}
+
+int64_t MemoryLimitBytes(const std::string& root) {
+  const std::optional<int64_t> kib = Field(ReadSmallFile(root + "/proc/meminfo"), "MemTotal:");
+  return std::min(kib ? *kib * 1024 : kUnknown, CgroupBytes(Part::kAll, root));
 }
 
 absl::StatusOr<Arena> Arena::Allocate(int64_t bytes) {
-  const int64_t available = AvailableMemoryBytes();
-  if (bytes > available) {
-    return Refused(bytes,
-                   absl::StrFormat("only %d bytes (%.2f GiB) are available on this host", available,
-                                   static_cast<double>(available) / (int64_t{1} << 30)));
+  if (const int64_t limit = MemoryLimitBytes(); bytes > limit) {
+    return absl::FailedPreconditionError(
+        Refusal(bytes, absl::StrCat("this host never has more than ", Gib(limit))));
+  }
+  if (const int64_t available = AvailableMemoryBytes(); bytes > available) {
+    return Refused(bytes, absl::StrCat("only ", Gib(available), " are available on this host now"));
   }
   const int64_t page = sysconf(_SC_PAGESIZE);
   const int64_t mapped = std::max(page, (bytes + page - 1) / page * page);

@@ -20,7 +20,7 @@ namespace milepost::runtime {
 class Arena {
  public:
   // RESOURCE_EXHAUSTED, with the figures, when `bytes` exceeds AvailableMemoryBytes() or the kernel
-  // refuses. Blocks while the kernel zeroes the pages (about 0.1 s per GiB).
+  // refuses; FAILED_PRECONDITION when it exceeds MemoryLimitBytes(): trying again cannot help. Blocks while the kernel zeroes the pages (about 0.1 s per GiB).
   static absl::StatusOr<Arena> Allocate(int64_t bytes);
 
   Arena(Arena&& other) noexcept;
@@ -43,6 +43,8 @@ class Arena {
 // (v2 or v1) leaves, reclaimable file cache included. INT64_MAX where nothing can be read. `root`
 // stands before /proc and /sys; tests use it.
 int64_t AvailableMemoryBytes(const std::string& root = "");
+// The same if nothing else were running: the host's MemTotal, or its cgroup's limit.
+int64_t MemoryLimitBytes(const std::string& root = "");
 
 }  // namespace milepost::runtime
 

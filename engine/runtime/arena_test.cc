@@ -48,9 +48,17 @@ TEST(Arena, IsZeroedAlignedAndExactlyAsLarge) {
 
 TEST(Arena, RefusesWithTheFigures) {
   const auto arena = Arena::Allocate(int64_t{1} << 50);
-  EXPECT_EQ(arena.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(arena.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(arena.status().message()), HasSubstr("1125899906842624 bytes"));
-  EXPECT_THAT(std::string(arena.status().message()), HasSubstr("available on this host"));
+  EXPECT_THAT(std::string(arena.status().message()), HasSubstr("this host never has more than"));
+}
+
+TEST(Arena, WhatOthersUseMayBeFreeLater) {
+  const int64_t free = AvailableMemoryBytes();
+  const int64_t limit = MemoryLimitBytes();
+  if (free >= limit) GTEST_SKIP() << "nothing else uses memory here";
+  const auto arena = Arena::Allocate(limit);
+  EXPECT_EQ(arena.status().code(), absl::StatusCode::kResourceExhausted) << arena.status();
 }
 
 TEST(AvailableMemory, IsTheHostsWhereThereIsNoCgroup) {
@@ -58,6 +66,7 @@ TEST(AvailableMemory, IsTheHostsWhereThereIsNoCgroup) {
   EXPECT_EQ(AvailableMemoryBytes(root.path()), std::numeric_limits<int64_t>::max());
   root.Write("/proc/meminfo", "MemTotal:  100 kB\nMemAvailable:     64 kB\n");
   EXPECT_EQ(AvailableMemoryBytes(root.path()), 64 * 1024);
+  EXPECT_EQ(MemoryLimitBytes(root.path()), 100 * 1024);
 }
 
 TEST(AvailableMemory, HonoursTheTightestCgroupAbove) {
@@ -70,6 +79,7 @@ TEST(AvailableMemory, HonoursTheTightestCgroupAbove) {
   root.Write("/sys/fs/cgroup/jobs/memory.current", "3000\n");
   root.Write("/sys/fs/cgroup/jobs/memory.stat", "anon 1\ninactive_file 500\n");
   EXPECT_EQ(AvailableMemoryBytes(root.path()), 5000 - 3000 + 500);
+  EXPECT_EQ(MemoryLimitBytes(root.path()), 5000);
 }
 
 TEST(AvailableMemory, ReadsVersionOne) {
