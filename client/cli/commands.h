@@ -90,6 +90,9 @@ int CheckpointExportCommand(const GlobalOptions& global, const ExportOptions& op
 int WorkerListCommand(const GlobalOptions& global, int limit);
 int WorkerDescribeCommand(const GlobalOptions& global, const std::string& name);
 
+// What waiting for a job in this state ends with.
+int ExitCodeOfJob(v1::JobState state);
+
 int VersionCommand(const GlobalOptions& global);
 
 }  // namespace milepost::client

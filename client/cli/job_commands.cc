@@ -19,19 +19,6 @@ namespace {
 
 constexpr absl::Duration kLineInterval = absl::Seconds(5);
 
-int ExitCodeOfJob(v1::JobState state) {
-  switch (state) {
-    case v1::JOB_STATE_SUCCEEDED:
-      return kExitOk;
-    case v1::JOB_STATE_FAILED:
-      return kExitJobFailed;
-    case v1::JOB_STATE_CANCELLED:
-      return kExitJobCancelled;
-    default:
-      return kExitJobNotFinished;
-  }
-}
-
 // After an action: the job's name (or all of it, with -o json or yaml) on stdout.
 void PrintActedOn(const GlobalOptions& global, const v1::Job& job) {
   const bool whole = global.output == OutputFormat::kJson || global.output == OutputFormat::kYaml;
@@ -145,6 +132,19 @@ int WaitFor(const GlobalOptions& global, const Access& access, const std::string
 }
 
 }  // namespace
+
+int ExitCodeOfJob(v1::JobState state) {
+  switch (state) {
+    case v1::JOB_STATE_SUCCEEDED:
+      return kExitOk;
+    case v1::JOB_STATE_FAILED:
+      return kExitJobFailed;
+    case v1::JOB_STATE_CANCELLED:
+      return kExitJobCancelled;
+    default:
+      return kExitJobNotFinished;
+  }
+}
 
 int JobSubmitCommand(const GlobalOptions& global, const SubmitOptions& options) {
   const auto spec = LoadJobSpec(options.spec);

@@ -99,16 +99,7 @@ void Advise(const GlobalOptions& global, const RunOptions& options, const LocalR
 
 int ExitCodeFor(const LocalRun& run) {
   if (run.interrupted() && run.job().state() != v1::JOB_STATE_SUCCEEDED) return kExitInterrupted;
-  switch (run.job().state()) {
-    case v1::JOB_STATE_SUCCEEDED:
-      return kExitOk;
-    case v1::JOB_STATE_FAILED:
-      return kExitJobFailed;
-    case v1::JOB_STATE_CANCELLED:
-      return kExitJobCancelled;
-    default:
-      return kExitJobNotFinished;
-  }
+  return ExitCodeOfJob(run.job().state());
 }
 
 void ExplainFailure(const v1::Job& job) {
