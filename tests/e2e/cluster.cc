@@ -160,9 +160,9 @@ void Cluster::AwaitIdleTrainers() const {
   Fail("the trainers do not come to rest");
 }
 
-int Cluster::StopWorker(int index) {
+int Cluster::StopWorker(int index, std::initializer_list<int> signals) {
   Subprocess& worker = *workers_[static_cast<size_t>(index)];
-  (void)worker.Signal(SIGTERM);
+  for (const int signal : signals) (void)worker.Signal(signal);
   auto end = worker.Wait(absl::Now() + kPatience);
   if (!end.ok()) Fail("the worker does not stop");
   return end->exit_code;

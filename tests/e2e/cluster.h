@@ -10,7 +10,10 @@
 #ifndef MILEPOST_TESTS_E2E_CLUSTER_H_
 #define MILEPOST_TESTS_E2E_CLUSTER_H_
 
+#include <signal.h>
+
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <string>
@@ -42,8 +45,8 @@ class Cluster {
   void KillWorker(int index);
   // SIGKILLs one trainer, the `pick`-th modulo their number. False: none runs.
   bool KillTrainer(uint64_t pick);
-  // SIGTERM; the exit code.
-  int StopWorker(int index);
+  // Sends the signals, all at once; the exit code.
+  int StopWorker(int index, std::initializer_list<int> signals = {SIGTERM});
   int StopCoordinator();
 
   std::string Submit(const v1::JobSpec& spec);
