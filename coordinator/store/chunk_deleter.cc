@@ -4,15 +4,21 @@
 
 #include <string>
 
+#include "absl/time/clock.h"
 #include "coordinator/store/manifest.h"
 
 namespace milepost::coordinator {
+
+namespace {
+constexpr absl::Duration kLastDeletions = absl::Seconds(5);
+}  // namespace
 
 ChunkDeleter::ChunkDeleter(Database* database) : database_(database) {
   thread_ = std::thread(&ChunkDeleter::Run, this);
 }
 
 ChunkDeleter::~ChunkDeleter() {
+  Await(absl::Now() + kLastDeletions);
   {
     absl::MutexLock lock(&mutex_);
     closed_ = true;

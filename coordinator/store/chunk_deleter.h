@@ -25,7 +25,7 @@ class Database;
 class ChunkDeleter {
  public:
   explicit ChunkDeleter(Database* database);
-  // Finishes the checkpoint that it is at, and no other.
+  // Goes on deleting for a few seconds at most.
   ~ChunkDeleter();
 
   void Add(int64_t number);
