@@ -45,6 +45,9 @@ absl::StatusOr<Access> Access::Open(const GlobalOptions& options, WhenStopped wh
     const std::string noted = FirstLine(dir.address_file());
     if (!noted.empty() && Accepts(noted)) {
       address = noted;
+    } else if (options.data_dir == kDefaultDataDir && Accepts(kDefaultCoordinator)) {
+      // Whatever the command, the same coordinator: not for some the stored run in this folder.
+      address = kDefaultCoordinator;
     } else if (when_stopped == WhenStopped::kServeDataDir &&
                std::filesystem::is_directory(dir.coordinator())) {
       MP_ASSIGN_OR_RETURN(access.temporary_, TemporaryCoordinator::Start(dir));

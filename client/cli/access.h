@@ -33,7 +33,8 @@ enum class WhenStopped {
 class Access {
  public:
   // In this order: options.coordinator; the coordinator of a `milepost run` on the data directory;
-  // its data, with kServeDataDir; kDefaultCoordinator, unless the user named a data directory. Does
+  // kDefaultCoordinator where one listens, unless the user named a data directory; the data
+  // directory's data, with kServeDataDir; kDefaultCoordinator again, with the same exception. Does
   // not wait for the coordinator to answer.
   static absl::StatusOr<Access> Open(const GlobalOptions& options, WhenStopped when_stopped);
 
