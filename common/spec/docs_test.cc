@@ -82,6 +82,7 @@ TEST(JobSpecDocTest, ExamplesHaveEveryFieldAndAreValid) {
     }
     if (!spec->train().init_from().empty()) spec->mutable_train()->set_init_from("/model");
     spec->mutable_data()->set_validation("/v.npy");
+    if (spec->has_report()) spec->mutable_report()->set_tensorboard("/runs");
     NormalizeJobSpec(&*spec);
     EXPECT_EQ(ValidateJobSpec(*spec), absl::OkStatus());
     for (const auto& [path, line] : of_one) {  // "data.mixture[0].path" is data.mixture.path

@@ -119,6 +119,7 @@ void NormalizeJobSpec(v1::JobSpec* spec) {
   MP_DEFAULT(checkpoint, keep_last, 3);
   MP_DEFAULT(checkpoint, keep_every, 0);
 
+  spec->mutable_report();
   v1::RestartSpec* restart = spec->mutable_restart();
   MP_DEFAULT(restart, max_failures, 3);
   MP_DEFAULT(restart, backoff_seconds, 1.0);

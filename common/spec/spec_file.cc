@@ -99,6 +99,7 @@ absl::StatusOr<v1::JobSpec> ReadJobSpecFile(const std::string& path, FieldLines*
     }
   }
   if (spec.has_train()) MakeAbsolute(folder, spec.mutable_train()->mutable_init_from());
+  if (spec.has_report()) MakeAbsolute(folder, spec.mutable_report()->mutable_tensorboard());
   return spec;
 }
 

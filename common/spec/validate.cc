@@ -356,6 +356,8 @@ std::vector<FieldViolation> CheckJobSpec(const v1::JobSpec& normalized) {
   CheckCheckpoint(normalized.checkpoint(), &check);
   check.Int("restart.max_failures", normalized.restart().max_failures(), 0, 1000);
   check.Real("restart.backoff_seconds", normalized.restart().backoff_seconds(), 0, 60);
+  const std::string& tensorboard = normalized.report().tensorboard();
+  if (!tensorboard.empty()) CheckPath("report.tensorboard", tensorboard, &check);
   return check.Take();
 }
 

@@ -334,6 +334,7 @@ TEST(CheckTest, FindsEachBrokenRule) {
       {"checkpoint.resume_from", [](auto* s) { s->mutable_checkpoint()->set_resume_from("12"); }},
       {"restart.max_failures", [](auto* s) { s->mutable_restart()->set_max_failures(-1); }},
       {"restart.backoff_seconds", [](auto* s) { s->mutable_restart()->set_backoff_seconds(61); }},
+      {"report.tensorboard", [](auto* s) { s->mutable_report()->set_tensorboard("runs/a"); }},
   };
   for (const Case& c : cases) {
     const auto violations = CheckJobSpec(Normalized(c.change));

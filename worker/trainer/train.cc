@@ -24,6 +24,7 @@
 #include "worker/trainer/initial_weights.h"
 #include "worker/trainer/progress.h"
 #include "worker/trainer/rendezvous.h"
+#include "worker/trainer/scalar_log.h"
 #include "worker/trainer/signals.h"
 
 namespace milepost::worker {
@@ -72,6 +73,7 @@ class Trainer {
   std::unique_ptr<comm::Communicator> communicator_;
   std::unique_ptr<runtime::TrainingSession> session_;
   std::unique_ptr<CheckpointUploader> uploader_;
+  std::unique_ptr<ScalarLog> scalars_;  // rank 0's, when asked for
 };
 
 absl::Status Trainer::Meet() {
@@ -156,6 +158,9 @@ TrainerExit Trainer::Run() {
   }
   MakeUploader();
   progress_.Begin(session_->trainer_state(), *session_, spec_.train().steps());
+  if (start_.rank() == 0 && !spec_.report().tensorboard().empty()) {
+    scalars_ = std::make_unique<ScalarLog>(spec_.report().tensorboard(), session_->step(), Now());
+  }
   while (session_->step() < spec_.train().steps() && !stop_agreed_) {
     if (std::optional<TrainerExit> exit = OneStep()) return *std::move(exit);
   }
@@ -168,6 +173,7 @@ std::optional<TrainerExit> Trainer::OneStep() {
   if (!report.ok()) return StepFailure(report.status());
   stop_agreed_ = report->stop_agreed;
   progress_.Step(*report, Now());
+  if (scalars_ != nullptr) scalars_->Step(progress_.progress(), Now());
   if (absl::Status status = AfterStep(*report); !status.ok()) return StepFailure(status);
   const UploadState upload = uploader_->State();
   progress_.CheckpointProblem(upload.problem, Now());
@@ -192,6 +198,7 @@ absl::Status Trainer::AfterStep(const runtime::StepReport& report) {
   if (validate) {
     MP_ASSIGN_OR_RETURN(runtime::EvaluationReport evaluation, session_->Evaluate());
     progress_.Validation(step, evaluation.loss);
+    if (scalars_ != nullptr) scalars_->Validation(progress_.progress(), Now());
     progress_.Send(Now(), /*must=*/true);
   }
   if (IsCheckpointStep(step)) {

@@ -1,0 +1,41 @@
+// What a training run leaves for TensorBoard. Training never fails because of it: a folder that
+// cannot be written is said once in the log, and that is all.
+//
+//   ScalarLog log("/runs/a", session.step(), now);
+//   log.Step(progress, now);         // after every step
+//   log.Validation(progress, now);   // after a validation
+//
+// At most ten points a second. Not thread-safe; writes a few KiB to a file about once a second.
+#ifndef MILEPOST_WORKER_TRAINER_SCALAR_LOG_H_
+#define MILEPOST_WORKER_TRAINER_SCALAR_LOG_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+#include "milepost/v1/job.pb.h"
+#include "worker/trainer/tensorboard.h"
+
+namespace milepost::worker {
+
+class ScalarLog {
+ public:
+  ScalarLog(const std::string& folder, int64_t start_step, absl::Time now);
+  // Writes what is still held back.
+  ~ScalarLog();
+
+  void Step(const v1::Progress& progress, absl::Time now);
+  void Validation(const v1::Progress& progress, absl::Time now);
+
+ private:
+  void Flush();
+
+  std::unique_ptr<TensorBoardWriter> events_;  // null: it cannot be written
+  absl::Time last_point_ = absl::InfinitePast();
+  absl::Time last_flush_ = absl::InfinitePast();
+};
+
+}  // namespace milepost::worker
+
+#endif  // MILEPOST_WORKER_TRAINER_SCALAR_LOG_H_
