@@ -18,34 +18,49 @@ absl::Status Communicator::Run(bool nothing_to_do, Call call) {
   return status;
 }
 
-absl::Status Communicator::AllReduce(absl::Span<float> values, ReduceOp op) {
-  return Run(values.empty(), [&](int64_t* sent) {
-    return DoAllReduce(values.data(), values.size(), ElementType::kFloat, op, sent);
+RankSet Communicator::Checked(const RankSet& among) const {
+  if (among.count == 0) return Everyone();
+  const int index = among.stride > 0 ? among.IndexOf(rank_) : -1;
+  MP_CHECK(index >= 0 && index < among.count && among.RankAt(index) == rank_)
+      << "rank " << rank_ << " is not in its set";
+  MP_CHECK(among.first >= 0 && among.RankAt(among.count - 1) < world_);
+  return among;
+}
+
+absl::Status Communicator::AllReduce(absl::Span<float> values, ReduceOp op, const RankSet& among) {
+  const RankSet set = Checked(among);
+  return Run(values.empty() || set.count == 1, [&](int64_t* sent) {
+    return DoAllReduce(values.data(), values.size(), ElementType::kFloat, op, set, sent);
   });
 }
 
 absl::Status Communicator::AllReduce(absl::Span<double> values, ReduceOp op) {
   return Run(values.empty(), [&](int64_t* sent) {
-    return DoAllReduce(values.data(), values.size(), ElementType::kDouble, op, sent);
+    return DoAllReduce(values.data(), values.size(), ElementType::kDouble, op, Everyone(), sent);
   });
 }
 
 absl::Status Communicator::AllReduce(absl::Span<int64_t> values, ReduceOp op) {
   return Run(values.empty(), [&](int64_t* sent) {
-    return DoAllReduce(values.data(), values.size(), ElementType::kInt64, op, sent);
+    return DoAllReduce(values.data(), values.size(), ElementType::kInt64, op, Everyone(), sent);
   });
 }
 
-absl::Status Communicator::ReduceScatter(absl::Span<float> buffer) {
-  MP_CHECK(buffer.size() % world_ == 0) << buffer.size() << " elements, " << world_ << " ranks";
-  return Run(buffer.empty(),
-             [&](int64_t* sent) { return DoReduceScatter(buffer.data(), buffer.size(), sent); });
+absl::Status Communicator::ReduceScatter(absl::Span<float> buffer, const RankSet& among) {
+  const RankSet set = Checked(among);
+  MP_CHECK(buffer.size() % set.count == 0)
+      << buffer.size() << " elements, " << set.count << " ranks";
+  return Run(buffer.empty() || set.count == 1, [&](int64_t* sent) {
+    return DoReduceScatter(buffer.data(), buffer.size(), set, sent);
+  });
 }
 
-absl::Status Communicator::AllGather(void* buffer, size_t bytes) {
-  MP_CHECK(bytes % world_ == 0) << bytes << " bytes, " << world_ << " ranks";
-  return Run(bytes == 0,
-             [&](int64_t* sent) { return DoAllGather(static_cast<char*>(buffer), bytes, sent); });
+absl::Status Communicator::AllGather(void* buffer, size_t bytes, const RankSet& among) {
+  const RankSet set = Checked(among);
+  MP_CHECK(bytes % set.count == 0) << bytes << " bytes, " << set.count << " ranks";
+  return Run(bytes == 0 || set.count == 1, [&](int64_t* sent) {
+    return DoAllGather(static_cast<char*>(buffer), bytes, set, sent);
+  });
 }
 
 absl::Status Communicator::Broadcast(void* buffer, size_t bytes, int root) {
@@ -58,7 +73,7 @@ absl::Status Communicator::Broadcast(void* buffer, size_t bytes, int root) {
 absl::Status Communicator::Barrier() {
   int64_t token = 0;
   return Run(false, [&](int64_t* sent) {
-    return DoAllReduce(&token, 1, ElementType::kInt64, ReduceOp::kSum, sent);
+    return DoAllReduce(&token, 1, ElementType::kInt64, ReduceOp::kSum, Everyone(), sent);
   });
 }
 

@@ -43,6 +43,19 @@ struct CommunicatorStats {
   double seconds = 0;      // inside calls
 };
 
+// Ranks first, first + stride, ...: `count` of them; 0: every rank. Where a call has one, the ranks
+// of the set do among themselves what the call says for the world: `world` and `rank` then mean the
+// set's size and a rank's index in it. Still every rank of the world makes the call, each with the
+// set that it belongs to itself; the sets have equal sizes and no rank in common.
+struct RankSet {
+  int first = 0;
+  int count = 0;
+  int stride = 1;
+
+  int RankAt(int index) const { return first + index * stride; }
+  int IndexOf(int rank) const { return (rank - first) / stride; }
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -53,17 +66,18 @@ class Communicator {
   int world() const { return world_; }
 
   // Every rank ends with the reduction over all ranks. Any size, also 0.
-  absl::Status AllReduce(absl::Span<float> values, ReduceOp op = ReduceOp::kSum);
+  absl::Status AllReduce(absl::Span<float> values, ReduceOp op = ReduceOp::kSum,
+                         const RankSet& among = {});
   absl::Status AllReduce(absl::Span<double> values, ReduceOp op = ReduceOp::kSum);
   absl::Status AllReduce(absl::Span<int64_t> values, ReduceOp op = ReduceOp::kSum);
 
   // `buffer` has n elements, n a multiple of world; shard r is [r*n/world, (r+1)*n/world). Rank r
   // ends with the sum over ranks in shard r of its own buffer; its other shards keep their values.
-  absl::Status ReduceScatter(absl::Span<float> buffer);
+  absl::Status ReduceScatter(absl::Span<float> buffer, const RankSet& among = {});
 
   // `bytes` is a multiple of world; rank r's shard is already in place at [r*bytes/world,
   // (r+1)*bytes/world). Every rank ends with all shards.
-  absl::Status AllGather(void* buffer, size_t bytes);
+  absl::Status AllGather(void* buffer, size_t bytes, const RankSet& among = {});
 
   // Every rank ends with root's bytes.
   absl::Status Broadcast(void* buffer, size_t bytes, int root);
@@ -80,11 +94,14 @@ class Communicator {
  protected:
   Communicator(int rank, int world) : rank_(rank), world_(world) {}
 
-  // Arguments are checked; count, bytes > 0 and world > 1. Each adds what it sent to *sent.
+  // Arguments are checked; count, bytes > 0 and more than one rank takes part. Each adds what it
+  // sent to *sent.
   virtual absl::Status DoAllReduce(void* values, size_t count, ElementType type, ReduceOp op,
+                                   const RankSet& set, int64_t* sent) = 0;
+  virtual absl::Status DoReduceScatter(float* buffer, size_t count, const RankSet& set,
+                                       int64_t* sent) = 0;
+  virtual absl::Status DoAllGather(char* buffer, size_t bytes, const RankSet& set,
                                    int64_t* sent) = 0;
-  virtual absl::Status DoReduceScatter(float* buffer, size_t count, int64_t* sent) = 0;
-  virtual absl::Status DoAllGather(char* buffer, size_t bytes, int64_t* sent) = 0;
   virtual absl::Status DoBroadcast(char* buffer, size_t bytes, int root, int64_t* sent) = 0;
   // OK, or the error that poisoned this communicator.
   virtual absl::Status Health() = 0;
@@ -92,6 +109,9 @@ class Communicator {
  private:
   template <typename Call>
   absl::Status Run(bool nothing_to_do, Call call);
+  // `among` with its count, checked.
+  RankSet Checked(const RankSet& among) const;
+  RankSet Everyone() const { return {0, world_, 1}; }
 
   const int rank_;
   const int world_;

@@ -98,6 +98,39 @@ TEST_P(CommunicatorTest, AllReduceAddsInRankOrder) {
   }
 }
 
+// Halves and pairs across them, as hybrid sharding has them, in turns; an odd world is one set.
+TEST_P(CommunicatorTest, SetsOfRanksWorkAmongThemselves) {
+  const int half = world() % 2 == 0 ? world() / 2 : world();
+  const Ranks ranks = Make();
+  for (size_t shard : {1, 100, 70001}) {
+    const size_t n = shard * half;
+    const auto inputs = Inputs(n);
+    const auto sum_of = [&](const RankSet& set) {
+      std::vector<std::vector<float>> members;
+      for (int i = 0; i < set.count; ++i) members.push_back(inputs[set.RankAt(i)]);
+      return SumInOrder(members);
+    };
+    ExpectOk(ranks, [&](Communicator& c) -> absl::Status {
+      const RankSet mine = {c.rank() / half * half, half, 1};
+      const RankSet across = {c.rank() % half, world() / half, half};
+      const size_t begin = shard * (c.rank() % half);
+      std::vector<float> values = inputs[c.rank()];
+      MP_RETURN_IF_ERROR(c.ReduceScatter(absl::MakeSpan(values), mine));
+      const std::vector<float> scattered = sum_of(mine);
+      EXPECT_EQ(std::vector<float>(&values[begin], &values[begin] + shard),
+                std::vector<float>(&scattered[begin], &scattered[begin] + shard));
+      values = inputs[c.rank()];
+      MP_RETURN_IF_ERROR(c.AllReduce(absl::MakeSpan(values), ReduceOp::kSum, across));
+      EXPECT_EQ(values, sum_of(across));
+      std::vector<float> gathered(n, -1);
+      std::copy(&scattered[begin], &scattered[begin] + shard, &gathered[begin]);
+      MP_RETURN_IF_ERROR(c.AllGather(gathered.data(), n * sizeof(float), mine));
+      EXPECT_EQ(gathered, scattered);
+      return absl::OkStatus();
+    });
+  }
+}
+
 TEST_P(CommunicatorTest, AllReduceOfScalars) {
   const Ranks ranks = Make();
   ExpectOk(ranks, [&](Communicator& c) -> absl::Status {

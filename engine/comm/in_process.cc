@@ -136,33 +136,35 @@ class InProcessCommunicator : public Communicator {
   absl::Status Health() override { return group_->Health(rank()); }
 
   absl::Status DoAllReduce(void* values, size_t count, ElementType type, ReduceOp op,
-                           int64_t* sent) override {
+                           const RankSet& set, int64_t* sent) override {
     char* data = static_cast<char*>(values);
     const int detail = static_cast<int>(type) * 16 + static_cast<int>(op);
     MP_RETURN_IF_ERROR(group_->Enter(rank(), {data, 'r', count, detail}));
     const size_t bytes = ElementBytes(type);
-    ReduceShard(ShardBegin(count, rank(), world()) * bytes,
-                ShardBegin(count, rank() + 1, world()) * bytes, type, op, sent);
+    const auto begin = [&](int index) { return ShardBegin(count, index, set.count) * bytes; };
+    const int own = set.IndexOf(rank());
+    ReduceShard(begin(own), begin(own + 1), type, op, set, sent);
     MP_RETURN_IF_ERROR(group_->Meet(rank(), /*then_read=*/true));
-    for (int r = 0; r < world(); ++r) {
-      CopyFrom(r, ShardBegin(count, r, world()) * bytes, ShardBegin(count, r + 1, world()) * bytes,
-               data);
-    }
+    for (int i = 0; i < set.count; ++i) CopyFrom(set.RankAt(i), begin(i), begin(i + 1), data);
     return group_->Meet(rank(), /*then_read=*/false);
   }
 
-  absl::Status DoReduceScatter(float* buffer, size_t count, int64_t* sent) override {
+  absl::Status DoReduceScatter(float* buffer, size_t count, const RankSet& set,
+                               int64_t* sent) override {
     MP_RETURN_IF_ERROR(group_->Enter(rank(), {reinterpret_cast<char*>(buffer), 's', count, 0}));
-    const size_t shard = count / world() * sizeof(float);
-    ReduceShard(shard * rank(), shard * (rank() + 1), ElementType::kFloat, ReduceOp::kSum, sent);
+    const size_t shard = count / set.count * sizeof(float);
+    const size_t begin = shard * set.IndexOf(rank());
+    ReduceShard(begin, begin + shard, ElementType::kFloat, ReduceOp::kSum, set, sent);
     return group_->Meet(rank(), /*then_read=*/false);
   }
 
-  absl::Status DoAllGather(char* buffer, size_t bytes, int64_t* sent) override {
+  absl::Status DoAllGather(char* buffer, size_t bytes, const RankSet& set, int64_t* sent) override {
     MP_RETURN_IF_ERROR(group_->Enter(rank(), {buffer, 'g', bytes, 0}));
-    const size_t shard = bytes / world();
-    for (int r = 0; r < world(); ++r) CopyFrom(r, shard * r, shard * (r + 1), buffer);
-    *sent += shard * (world() - 1);
+    const size_t shard = bytes / set.count;
+    for (int i = 0; i < set.count; ++i) {
+      CopyFrom(set.RankAt(i), shard * i, shard * (i + 1), buffer);
+    }
+    *sent += shard * (set.count - 1);
     return group_->Meet(rank(), /*then_read=*/false);
   }
 
@@ -174,13 +176,16 @@ class InProcessCommunicator : public Communicator {
   }
 
  private:
-  // Bytes [begin, end) of this rank's buffer become the reduction over all ranks' buffers.
-  void ReduceShard(size_t begin, size_t end, ElementType type, ReduceOp op, int64_t* sent) {
+  // Bytes [begin, end) of this rank's buffer become the reduction over the buffers of the set.
+  void ReduceShard(size_t begin, size_t end, ElementType type, ReduceOp op, const RankSet& set,
+                   int64_t* sent) {
     std::vector<const char*> sources;
-    for (const Contribution& c : group_->all()) sources.push_back(c.data + begin);
+    for (int i = 0; i < set.count; ++i) {
+      sources.push_back(group_->all()[set.RankAt(i)].data + begin);
+    }
     ReduceInOrder(sources, group_->all()[rank()].data + begin, (end - begin) / ElementBytes(type),
                   type, op);
-    *sent += (end - begin) * (world() - 1);
+    *sent += (end - begin) * (set.count - 1);
   }
 
   void CopyFrom(int other, size_t begin, size_t end, char* data) {

@@ -45,6 +45,7 @@ size_t PieceBytes(int world) {
 // nothing, or the call's tag and then the payload.
 struct Flow {
   int peer = 0;
+  int index = 0;  // the peer's in the call's set of ranks
 
   const char* out = nullptr;
   size_t out_bytes = 0;  // the tag included; 0: nothing is sent
@@ -95,29 +96,30 @@ class TcpCommunicator : public Communicator {
   }
 
   absl::Status DoAllReduce(void* values, size_t count, ElementType type, ReduceOp op,
-                           int64_t* sent) override {
+                           const RankSet& set, int64_t* sent) override {
     const size_t bytes = count * ElementBytes(type);
     char* data = static_cast<char*>(values);
-    Begin('r', bytes, static_cast<int>(type) * 16 + static_cast<int>(op));
+    Begin('r', bytes, static_cast<int>(type) * 16 + static_cast<int>(op), set);
     if (bytes <= kSmallBytes) return ReduceWhole(data, count, type, op, sent);
     MP_RETURN_IF_ERROR(ReduceShards(data, count, type, op, sent));
-    Begin('g', bytes, static_cast<int>(type));
+    Begin('g', bytes, static_cast<int>(type), set);
     return GatherShards(data, count, ElementBytes(type), sent);
   }
 
-  absl::Status DoReduceScatter(float* buffer, size_t count, int64_t* sent) override {
-    Begin('s', count, 0);
+  absl::Status DoReduceScatter(float* buffer, size_t count, const RankSet& set,
+                               int64_t* sent) override {
+    Begin('s', count, 0, set);
     return ReduceShards(reinterpret_cast<char*>(buffer), count, ElementType::kFloat, ReduceOp::kSum,
                         sent);
   }
 
-  absl::Status DoAllGather(char* buffer, size_t bytes, int64_t* sent) override {
-    Begin('a', bytes, 0);
+  absl::Status DoAllGather(char* buffer, size_t bytes, const RankSet& set, int64_t* sent) override {
+    Begin('a', bytes, 0, set);
     return GatherShards(buffer, bytes, 1, sent);
   }
 
   absl::Status DoBroadcast(char* buffer, size_t bytes, int root, int64_t* sent) override {
-    Begin('b', bytes, root);
+    Begin('b', bytes, root, {0, world(), 1});
     if (rank() == root) {
       for (int i = 1; i < world(); ++i) Send(AddFlow(i), buffer, bytes, sent);
     } else {
@@ -129,7 +131,10 @@ class TcpCommunicator : public Communicator {
  private:
   // ---- what a collective consists of ----
 
-  void Begin(char kind, size_t size, int detail) {
+  // Every rank begins the same calls, whatever its set: the count of them tells them apart.
+  void Begin(char kind, size_t size, int detail, const RankSet& set) {
+    set_ = set;
+    own_ = set.IndexOf(rank());
     uint64_t hash = (size * 31 + static_cast<uint64_t>(kind)) * 31 + static_cast<uint64_t>(detail);
     hash *= 0x9e3779b97f4a7c15u;
     tag_ = static_cast<uint64_t>(++sequence_) << 32 | hash >> 32;
@@ -137,10 +142,12 @@ class TcpCommunicator : public Communicator {
     flows_.clear();
   }
 
-  // With the i-th rank after this one, 1 <= i < world: not everyone begins with rank 0.
+  // With the i-th rank after this one in the set, 1 <= i < its count: not everyone begins with the
+  // first.
   Flow& AddFlow(int i) {
     Flow& flow = flows_.emplace_back();
-    flow.peer = (rank() + i) % world();
+    flow.index = (own_ + i) % set_.count;
+    flow.peer = set_.RankAt(flow.index);
     return flow;
   }
 
@@ -161,28 +168,32 @@ class TcpCommunicator : public Communicator {
 
   absl::Status ReduceWhole(char* data, size_t count, ElementType type, ReduceOp op, int64_t* sent) {
     const size_t bytes = count * ElementBytes(type);
-    sources_[rank()] = data;
-    for (int i = 1; i < world(); ++i) {
+    sources_[own_] = data;
+    for (int i = 1; i < set_.count; ++i) {
       Flow& flow = AddFlow(i);
       Send(flow, data, bytes, sent);
       Receive(flow, Ring(flow), bytes);
-      sources_[flow.peer] = Ring(flow);
+      sources_[flow.index] = Ring(flow);
     }
     MP_RETURN_IF_ERROR(Exchange([] {}));
-    ReduceInOrder(sources_, data, count, type, op);
+    ReduceInOrder(Sources(), data, count, type, op);
     return absl::OkStatus();
   }
 
-  // This rank's shard becomes the reduction over all ranks.
+  absl::Span<const char* const> Sources() const {
+    return {sources_.data(), static_cast<size_t>(set_.count)};
+  }
+
+  // This rank's shard becomes the reduction over the set.
   absl::Status ReduceShards(char* data, size_t count, ElementType type, ReduceOp op,
                             int64_t* sent) {
     const size_t element = ElementBytes(type);
-    const auto begin = [&](int rank) { return ShardBegin(count, rank, world()) * element; };
-    char* own = data + begin(rank());
-    const size_t bytes = begin(rank() + 1) - begin(rank());
-    for (int i = 1; i < world(); ++i) {
+    const auto begin = [&](int index) { return ShardBegin(count, index, set_.count) * element; };
+    char* own = data + begin(own_);
+    const size_t bytes = begin(own_ + 1) - begin(own_);
+    for (int i = 1; i < set_.count; ++i) {
       Flow& flow = AddFlow(i);
-      Send(flow, data + begin(flow.peer), begin(flow.peer + 1) - begin(flow.peer), sent);
+      Send(flow, data + begin(flow.index), begin(flow.index + 1) - begin(flow.index), sent);
       Receive(flow, Ring(flow), bytes);
       flow.ring = kRing * piece_bytes_;
       flow.in_limit = kTag + flow.ring;
@@ -196,22 +207,22 @@ class TcpCommunicator : public Communicator {
         }
         const size_t at = reduced % (kRing * piece_bytes_);
         for (Flow& flow : flows_) {
-          sources_[flow.peer] = Ring(flow) + at;
+          sources_[flow.index] = Ring(flow) + at;
           flow.in_limit += piece;
         }
-        sources_[rank()] = own + reduced;
-        ReduceInOrder(sources_, own + reduced, piece / element, type, op);
+        sources_[own_] = own + reduced;
+        ReduceInOrder(Sources(), own + reduced, piece / element, type, op);
         reduced += piece;
       }
     });
   }
 
   absl::Status GatherShards(char* data, size_t count, size_t element, int64_t* sent) {
-    const auto begin = [&](int rank) { return ShardBegin(count, rank, world()) * element; };
-    for (int i = 1; i < world(); ++i) {
+    const auto begin = [&](int index) { return ShardBegin(count, index, set_.count) * element; };
+    for (int i = 1; i < set_.count; ++i) {
       Flow& flow = AddFlow(i);
-      Send(flow, data + begin(rank()), begin(rank() + 1) - begin(rank()), sent);
-      Receive(flow, data + begin(flow.peer), begin(flow.peer + 1) - begin(flow.peer));
+      Send(flow, data + begin(own_), begin(own_ + 1) - begin(own_), sent);
+      Receive(flow, data + begin(flow.index), begin(flow.index + 1) - begin(flow.index));
     }
     return Exchange([] {});
   }
@@ -363,7 +374,9 @@ class TcpCommunicator : public Communicator {
   absl::Time deadline_;
   std::vector<Flow> flows_;
   std::vector<pollfd> polls_;
-  std::vector<const char*> sources_;  // by rank
+  RankSet set_;                       // of the current call
+  int own_ = 0;                       // this rank's index in it
+  std::vector<const char*> sources_;  // by index in the set
   std::vector<bool> left_;            // closed, and nothing more to learn from that
 
   std::mutex mutex_;
