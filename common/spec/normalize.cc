@@ -72,6 +72,7 @@ void NormalizeTrain(int32_t ranks, v1::TrainSpec* train) {
   DeriveBatch(ranks, train->mutable_batch());
   MP_DEFAULT(train->mutable_zero(), stage, 1);
   MP_DEFAULT(train->mutable_zero(), prefetch, 1);
+  MP_DEFAULT(train->mutable_zero(), group, 0);
 
   v1::OptimizerSpec* optimizer = train->mutable_optimizer();
   MP_DEFAULT_ENUM(optimizer, type, v1::OptimizerSpec::TYPE_ADAMW);

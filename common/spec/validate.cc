@@ -239,6 +239,13 @@ void CheckBatch(const v1::BatchSpec& batch, int64_t ranks, Checker* check) {
                           batch.global(), "; nearest: ", nearest, below + divisor));
 }
 
+void CheckShardGroup(int32_t ranks, int32_t group, Checker* check) {
+  if (!check->Int("train.zero.group", group, 0, kMaxRanks) || group == 0) return;
+  if (ranks % group == 0) return;
+  check->Add("train.zero.group", absl::StrCat("must divide resources.ranks (", ranks, "), got ",
+                                              group, "; 0: all ranks"));
+}
+
 void CheckOptimizer(const v1::OptimizerSpec& optimizer, Checker* check) {
   if (optimizer.type() != v1::OptimizerSpec::TYPE_ADAMW) {
     check->Add("train.optimizer.type", "expected adamw");
@@ -300,6 +307,7 @@ void CheckTrain(const v1::JobSpec& spec, Checker* check) {
   CheckBatch(train.batch(), spec.resources().ranks(), check);
   check->Int("train.zero.stage", train.zero().stage(), 0, 3);
   check->Int("train.zero.prefetch", train.zero().prefetch(), 0, 16);
+  CheckShardGroup(spec.resources().ranks(), train.zero().group(), check);
   CheckOptimizer(train.optimizer(), check);
   CheckSchedule(train, check);
   if (!train.init_from().empty()) CheckPath("train.init_from", train.init_from(), check);

@@ -281,6 +281,11 @@ TEST(CheckTest, FindsEachBrokenRule) {
       {"train.precision", [](auto* s) { s->mutable_train()->set_precision(v1::Precision(99)); }},
       {"train.recompute", [](auto* s) { s->mutable_train()->set_recompute(v1::Recompute(99)); }},
       {"train.zero.stage", [](auto* s) { s->mutable_train()->mutable_zero()->set_stage(4); }},
+      {"train.zero.group",
+       [](auto* s) {
+         s->mutable_resources()->set_ranks(4);
+         s->mutable_train()->mutable_zero()->set_group(3);
+       }},
       {"train.zero.prefetch",
        [](auto* s) { s->mutable_train()->mutable_zero()->set_prefetch(-1); }},
       {"train.optimizer.lr", [](auto* s) { s->mutable_train()->mutable_optimizer()->set_lr(0); }},

@@ -83,6 +83,7 @@ Cost OpCost(const Graph& graph, const Op& op) {
     case OpKind::kReduceScalars:
     case OpKind::kAdamW:
     case OpKind::kGatherParameters:
+    case OpKind::kReduceReplicas:
       return {};
     case OpKind::kEmbedding:
     case OpKind::kEmbeddingBackward:

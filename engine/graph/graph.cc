@@ -96,6 +96,8 @@ const char* Name(OpKind kind) {
       return "reduce_scalars";
     case OpKind::kAdamW:
       return "adamw";
+    case OpKind::kReduceReplicas:
+      return "reduce_replicas";
     case OpKind::kGatherParameters:
       return "gather_parameters";
   }

@@ -105,6 +105,8 @@ enum class OpKind : uint8_t {
            //   and the parameter shard
   kGatherParameters,  // all-gather of one group's parameters: in place, after the update (stages 1
                       //   and 2), or (stage 3) -> every parameter of the group, gathered
+  kReduceReplicas,    // hybrid sharding: all-reduce of one group's reduced gradient shard among the
+                      //   ranks that hold the same shard, once a step
 };
 const char* Name(OpKind kind);
 

@@ -44,6 +44,9 @@ void AddGroupAccesses(const StepPlan& plan, const Program& program, const graph:
       AddBuffer(plan, group.gradient_buffer, true, accesses);
       AddBuffer(plan, group.gradient_shard_buffer, true, accesses);
       break;
+    case OpKind::kReduceReplicas:
+      AddBuffer(plan, ReducedGradient(group), true, accesses);
+      break;
     case OpKind::kGradNorm:
       AddBuffer(plan, ReducedGradient(group), false, accesses);
       AddScalars(plan, kReducedScalars + index, 1, true, accesses);

@@ -34,6 +34,12 @@ absl::Status CheckOptions(const PlanOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat("train.zero.stage: ", options.zero_stage,
                                                    " is not supported; expected 0 to 3"));
   }
+  if (options.shard_ranks < 0 ||
+      (options.shard_ranks > 0 && options.world % options.shard_ranks != 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("train.zero.group: ", options.shard_ranks,
+                                                   " does not divide the ", options.world,
+                                                   " ranks"));
+  }
   if (options.prefetch < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("train.zero.prefetch: ", options.prefetch, " is not at least 0"));
@@ -105,6 +111,7 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
   PlanOptions options{
       .world = world,
       .zero_stage = spec.train().zero().stage(),
+      .shard_ranks = spec.train().zero().group(),
       .prefetch = spec.train().zero().prefetch(),
       .recompute = RecomputeOf(spec.train().recompute()),
       .compute_dtype =

@@ -39,7 +39,7 @@ int64_t ClassBytes(const StepPlan& plan, BufferClass c) {
 }
 
 TEST(Planner, EveryCombinationVerifies) {
-  for (int world : {1, 2, 3, 8}) {
+  for (int world : {1, 2, 3, 5, 7, 8}) {
     for (int stage : {0, 1, 2, 3}) {
       for (DType dtype : {DType::kF32, DType::kBF16}) {
         for (double dropout : {0.0, 0.1}) {
@@ -78,6 +78,24 @@ TEST(Planner, ClassesAddUpToTheArena) {
     for (const Buffer& buffer : plan.buffers) end = std::max(end, buffer.offset + buffer.bytes);
     EXPECT_EQ((end + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment, plan.arena_bytes);
   }
+}
+
+TEST(Planner, HybridShardingKeepsGathersInItsGroup) {
+  PlanOptions options = OptionsOf(8, 1, DType::kBF16);
+  options.shard_ranks = 4;
+  const StepPlan plan = Plan({}, options);
+  double padded = 0;
+  for (const FlatGroup& group : plan.groups) {
+    padded += static_cast<double>(group.padded_elements);
+    EXPECT_EQ(group.shard_elements * 4, group.padded_elements);
+  }
+  // Reduced and gathered among 4, shards all-reduced between the 2 replicas.
+  const double scalars = 2 * (7.0 / 8) * 32;
+  EXPECT_DOUBLE_EQ(plan.wire_bytes_per_step,
+                   0.75 * (4 + 2) * padded + 2 * 0.5 * 4 * padded / 4 + scalars);
+  options.shard_ranks = 3;
+  EXPECT_THAT(PlanTraining(SpecOf({}), options).status().message(),
+              HasSubstr("train.zero.group: 3 does not divide the 8 ranks"));
 }
 
 TEST(Planner, OneRankHasNoCommunication) {

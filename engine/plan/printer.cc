@@ -104,8 +104,9 @@ Json ScheduleJson(const Program& program) {
 std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
   const PlanOptions& o = plan.options;
   std::string text = absl::StrFormat(
-      "ranks %d, ZeRO stage %d, %s, micro-batch %d x %d tokens, accumulation %d%s%s\n", o.world,
-      o.zero_stage, Precision(plan), o.micro_batch, o.sequence, o.accumulation,
+      "ranks %d, ZeRO stage %d%s, %s, micro-batch %d x %d tokens, accumulation %d%s%s\n", o.world,
+      o.zero_stage, o.Replicas() > 1 ? absl::StrCat(" in groups of ", o.Shards()) : "",
+      Precision(plan), o.micro_batch, o.sequence, o.accumulation,
       o.recompute == Recompute::kNone ? "" : ", recompute ",
       o.recompute == Recompute::kNone ? "" : Name(o.recompute));
   absl::StrAppendFormat(&text, "parameters     %s\n",
@@ -144,6 +145,7 @@ std::string PlanJson(const StepPlan& plan, const PrintOptions& options, int inde
   }
   json["world"] = plan.options.world;
   json["zero_stage"] = plan.options.zero_stage;
+  json["shards"] = plan.options.Shards();
   json["precision"] = Precision(plan);
   json["micro_batch"] = plan.options.micro_batch;
   json["sequence"] = plan.options.sequence;

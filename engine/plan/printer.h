@@ -22,7 +22,7 @@ struct PrintOptions {
 // Several lines, each ended.
 std::string PlanTable(const StepPlan& plan, const PrintOptions& options = {});
 
-// One JSON object: {"fits": bool?, "world", "zero_stage", "precision", "micro_batch", "sequence",
+// One JSON object: {"fits": bool?, "world", "zero_stage", "shards", "precision", "micro_batch", "sequence",
 // "accumulation", "recompute", "per_rank": {"parameters": bytes, "gradients", "optimizer",
 // "activations", "workspace", "communication", "inputs", "slack", "total"}, "parameters",
 // "flops_per_step", "recompute_flops_per_step", "wire_bytes_per_step", "groups": [{"name",

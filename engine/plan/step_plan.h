@@ -142,6 +142,9 @@ const char* Name(Recompute recompute);
 struct PlanOptions {
   int world = 1;
   int zero_stage = 0;  // 0 to 3
+  // Hybrid sharding: what is sharded is so among this many neighbouring ranks, and replicated from
+  // there on. Divides world; 0: all ranks.
+  int shard_ranks = 0;
   // Stage 3: how many blocks ahead of its use a block's parameters are gathered.
   int prefetch = 1;
   Recompute recompute = Recompute::kNone;
@@ -157,7 +160,10 @@ struct PlanOptions {
   int64_t min_matmul_workspace_bytes = 0;
 
   // Into how many shards a flat group is cut. A single rank keeps everything at every stage.
-  int Shards() const { return zero_stage == 0 ? 1 : world; }
+  // Rank r keeps shard r % Shards().
+  int Shards() const { return zero_stage == 0 ? 1 : shard_ranks > 0 ? shard_ranks : world; }
+  // How many ranks hold the same shard; 1 where nothing is sharded among several.
+  int Replicas() const { return Shards() > 1 ? world / Shards() : 1; }
   bool ShardsGradients() const { return zero_stage >= 2 && Shards() > 1; }
   bool ShardsParameters() const { return zero_stage >= 3 && Shards() > 1; }
 };

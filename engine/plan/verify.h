@@ -8,7 +8,8 @@
 //   - no read of a value before it is written, nor after its bytes were reused;
 //   - every group's gradient is complete when it is reduced, reduced exactly once (world > 1; never
 //     at world 1), then measured once, updated once after the scalars, and gathered once (stages 1
-//     and 2); from stage 2 on it is started and reduced exactly once in every micro-step;
+//     and 2); from stage 2 on it is started and reduced exactly once in every micro-step; with
+//     replicas of shards these are reduced among them exactly once, after the last micro-step's;
 //   - stage 3: ops read parameters only where a gather has put them, from the gather on and until
 //     their bytes are reused;
 //   - gradients (or their shards) and step accumulators are started once a step and never lost

@@ -110,6 +110,9 @@ absl::Status VerifyGroup(const StepPlan& plan, const FlatGroup& group,
     return Violation("group ", group.name, ": ", group.padded_elements,
                      " elements do not split into aligned shards");
   }
+  if (options.Shards() * options.Replicas() != options.world && options.Shards() != 1) {
+    return Violation(options.Shards(), " shards do not divide ", options.world, " ranks");
+  }
   if (group.shard_elements * options.Shards() != group.padded_elements) {
     return Violation("group ", group.name, ": a shard has ", group.shard_elements, " of ",
                      group.padded_elements, " elements");
@@ -145,6 +148,9 @@ double WireBytes(const StepPlan& plan, const PlannedOp& planned) {
   const auto elements = static_cast<double>(plan.groups[index].padded_elements);
   if (planned.op.kind == graph::OpKind::kReduceGradients) {
     return (options.Shards() == 1 ? 2 * (1 - 1.0 / options.world) : others) * 4 * elements;
+  }
+  if (planned.op.kind == graph::OpKind::kReduceReplicas) {
+    return 2 * (1 - 1.0 / options.Replicas()) * 4 * (elements / options.Shards());
   }
   if (planned.op.kind != graph::OpKind::kGatherParameters) return 0;
   return others * static_cast<double>(graph::ByteSize(options.compute_dtype)) * elements;

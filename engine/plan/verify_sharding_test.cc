@@ -75,6 +75,29 @@ TEST(Verify, SeesAGatherAfterItsUse) {
   }
 }
 
+TEST(Verify, SeesReplicasThatAreNotReduced) {
+  for (int stage : {1, 2, 3}) {
+    PlanOptions options = OptionsOf(4, stage, DType::kBF16);
+    options.shard_ranks = 2;
+    const absl::StatusOr<StepPlan> valid = PlanTraining(SpecOf({}), options);
+    ASSERT_TRUE(valid.ok()) << valid.status();
+    const int reduce = FindOp(valid->train, OpKind::kReduceReplicas);
+    StepPlan plan = *valid;
+    plan.train.ops[reduce].when = When::kEveryMicroStep;
+    ExpectRefused(plan, "before the last micro-step");
+    plan = *valid;
+    std::vector<int> order = Identity(plan.train);
+    order.erase(order.begin() + reduce);
+    Reorder(plan.train, order);
+    ExpectRefused(plan, "left out", "is not reduced");
+    plan = *valid;
+    order = Identity(plan.train);
+    std::swap(order[reduce - 1], order[reduce]);
+    Reorder(plan.train, order);
+    ExpectRefused(plan, "before the reduction within the group");
+  }
+}
+
 TEST(Verify, SeesAShardReadAsIfItWereWhole) {
   const StepPlan valid = ValidPlan(2, 3);
   const FlatGroup& group = valid.groups[1];

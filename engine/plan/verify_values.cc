@@ -51,6 +51,7 @@ class Simulation {
 
   struct Group {
     int reductions = 0;
+    int across = 0;  // reductions among replicas
     int norms = 0;
     int updates = 0;
     int gathers = 0;
@@ -189,10 +190,10 @@ class Simulation {
     return absl::OkStatus();
   }
 
-  // The group's gradient of the whole step is there, reduced.
-  absl::Status CheckReduced(int index) const {
+  // The group's gradient of the whole step is there, reduced; so often among replicas.
+  absl::Status CheckReduced(int index, int across) const {
     const Group& group = groups_[index];
-    if (group.reductions != Reductions()) {
+    if (group.reductions != Reductions() || group.across != across) {
       return Violation(plan_.groups[index].name, " is not reduced");
     }
     if (!plan_.options.ShardsGradients()) return CheckComplete(index);
@@ -222,8 +223,8 @@ class Simulation {
   absl::Status GroupOp() {
     const OpKind kind = Op().kind;
     if (kind == OpKind::kReduceScalars) return ReduceScalars();
-    if (kind != OpKind::kReduceGradients && kind != OpKind::kGradNorm && kind != OpKind::kAdamW &&
-        kind != OpKind::kGatherParameters) {
+    if (kind != OpKind::kReduceGradients && kind != OpKind::kReduceReplicas &&
+        kind != OpKind::kGradNorm && kind != OpKind::kAdamW && kind != OpKind::kGatherParameters) {
       return absl::OkStatus();
     }
     const int32_t index = Op().attributes.group;
@@ -236,12 +237,17 @@ class Simulation {
     switch (kind) {
       case OpKind::kReduceGradients:
         return Reduce(index);
+      case OpKind::kReduceReplicas:
+        // Complete within the shard's ranks, and not yet beyond them.
+        MP_RETURN_IF_ERROR(CheckReduced(index, 0));
+        ++group.across;
+        return absl::OkStatus();
       case OpKind::kGradNorm:
-        MP_RETURN_IF_ERROR(CheckReduced(index));
+        MP_RETURN_IF_ERROR(CheckReduced(index, AcrossReplicas()));
         ++group.norms;
         return absl::OkStatus();
       case OpKind::kAdamW:
-        MP_RETURN_IF_ERROR(CheckReduced(index));
+        MP_RETURN_IF_ERROR(CheckReduced(index, AcrossReplicas()));
         if (scalar_reductions_ != 1) return Violation(name, ": the scalars are not reduced");
         ++group.updates;
         return absl::OkStatus();
@@ -264,6 +270,9 @@ class Simulation {
     return absl::OkStatus();
   }
 
+  // How often a step reduces each group's shards among replicas.
+  int AcrossReplicas() const { return plan_.options.Replicas() > 1 ? 1 : 0; }
+
   // How often a step reduces each group.
   int Reductions() const {
     if (plan_.options.world == 1) return 0;
@@ -285,7 +294,7 @@ class Simulation {
     const int gathers = gathers_after ? 1 : 0;
     for (size_t i = 0; i < groups_.size(); ++i) {
       const Group& group = groups_[i];
-      if (group.reductions == Reductions() && group.norms == 1 && group.updates == 1 &&
+      if (group.reductions == Reductions() && group.across == AcrossReplicas() && group.norms == 1 && group.updates == 1 &&
           group.gathers == gathers) {
         continue;
       }

@@ -81,6 +81,7 @@ class TrainingOps {
   }
 
   double Padded(int group) const { return static_cast<double>(groups_[group].padded_elements); }
+  double OtherShards() const { return 1 - 1.0 / options_.Shards(); }
   double Shard(int group) const { return static_cast<double>(groups_[group].shard_elements); }
 
   void Complete(int group) {
@@ -90,7 +91,12 @@ class TrainingOps {
     PlannedOp& op = Add(OpKind::kReduceGradients, when, group);
     op.bytes = 2 * 4 * Padded(group);
     // Reduce-scatter, as a ring moves it; an all-reduce is that and an all-gather.
-    op.wire_bytes = (options_.Shards() == 1 ? 2 : 1) * (1 - sharing_) * 4 * Padded(group);
+    op.wire_bytes = options_.Shards() == 1 ? 2 * (1 - sharing_) * 4 * Padded(group)
+                                           : OtherShards() * 4 * Padded(group);
+    if (options_.Replicas() == 1) return;
+    PlannedOp& across = Add(OpKind::kReduceReplicas, When::kLastMicroStep, group);
+    across.bytes = 2 * 4 * Shard(group);
+    across.wire_bytes = 2 * (1 - 1.0 / options_.Replicas()) * 4 * Shard(group);
   }
 
   void AddNorm(int group) {
@@ -113,7 +119,7 @@ class TrainingOps {
         Padded(group) * static_cast<double>(graph::ByteSize(options_.compute_dtype));
     PlannedOp& op = Add(OpKind::kGatherParameters, When::kUpdate, group);
     op.bytes = bytes;
-    op.wire_bytes = (1 - sharing_) * bytes;
+    op.wire_bytes = OtherShards() * bytes;
   }
 
   const graph::Graph& graph_;

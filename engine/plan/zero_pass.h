@@ -9,7 +9,9 @@
 // reduce-scattered in every micro-step and added to a shard, so a group's whole gradient is
 // short-lived. Stage 3: no gather follows the update; gather_pass.h adds those before use. A
 // group's reduction stands right after the op that completes its gradient, so it overlaps the rest
-// of the backward; the gather after its update overlaps the next group's update.
+// of the backward; the gather after its update overlaps the next group's update. With hybrid
+// sharding all of that happens within a group of ranks, and the step's reduced shards are then
+// all-reduced among the replicas.
 #ifndef MILEPOST_ENGINE_PLAN_ZERO_PASS_H_
 #define MILEPOST_ENGINE_PLAN_ZERO_PASS_H_
 

@@ -119,6 +119,8 @@ absl::StatusOr<BoundOp> CpuBackend::Bind(const plan::StepPlan& plan, const plan:
       return BindAdamW(b);
     case OpKind::kGatherParameters:
       return BindGatherParameters(b);
+    case OpKind::kReduceReplicas:
+      return BindReduceReplicas(b);
     case OpKind::kRmsNorm:
       return BindRmsNorm(b);
     case OpKind::kResidualRmsNorm:

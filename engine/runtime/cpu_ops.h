@@ -121,6 +121,7 @@ absl::StatusOr<BoundOp> BindGradNorm(const Binding& b);
 absl::StatusOr<BoundOp> BindReduceScalars(const Binding& b);
 absl::StatusOr<BoundOp> BindAdamW(const Binding& b);
 absl::StatusOr<BoundOp> BindGatherParameters(const Binding& b);
+absl::StatusOr<BoundOp> BindReduceReplicas(const Binding& b);
 
 // Calls binder<float>(b) or binder<bf16>(b) by the plan's compute dtype.
 #define MP_BIND_BY_DTYPE(binder, b)                                  \

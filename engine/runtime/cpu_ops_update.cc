@@ -10,6 +10,7 @@
 #include "engine/kernels/cpu/optimizer.h"
 #include "engine/kernels/cpu/parallel.h"
 #include "engine/runtime/cpu_ops.h"
+#include "engine/runtime/shard_ranks.h"
 
 namespace milepost::runtime {
 namespace {
@@ -127,11 +128,11 @@ std::vector<Segment> PaddingOf(const plan::FlatGroup& group) {
 BoundOp ReduceIntoShard(const Binding& b, absl::Span<float> gradient) {
   const plan::FlatGroup& group = GroupOf(b);
   float* shard = ShardGradient(b);
-  return [comm = b.communicator, gradient, shard, padding = PaddingOf(group),
+  return [comm = b.communicator, among = ShardRanks(b.plan.options, Rank(b)), gradient, shard, padding = PaddingOf(group),
           mine = gradient.data() + ShardBegin(b),
           count = group.shard_elements](const StepContext& context) {
     for (const Segment& s : padding) std::fill(&gradient[0] + s.begin, &gradient[0] + s.end, 0.0F);
-    MP_RETURN_IF_ERROR(comm->ReduceScatter(gradient));
+    MP_RETURN_IF_ERROR(comm->ReduceScatter(gradient, among));
     if (context.first_micro_step) {
       std::copy(mine, mine + count, shard);
     } else {
@@ -146,12 +147,12 @@ BoundOp GatherFromShards(const Binding& b) {
   const plan::FlatGroup& group = GroupOf(b);
   const int64_t element = graph::ByteSize(b.plan.options.compute_dtype);
   char* whole = b.BufferAt(b.program.places[b.OutputId(0)].buffer);
-  return [comm = b.communicator, whole, mine = whole + ShardBegin(b) * element,
+  return [comm = b.communicator, among = ShardRanks(b.plan.options, Rank(b)), whole, mine = whole + ShardBegin(b) * element,
           shard = b.BufferAt(group.parameter_buffer),
           shard_bytes = static_cast<size_t>(group.shard_elements * element),
           bytes = static_cast<size_t>(group.padded_elements * element)](const StepContext&) {
     std::memcpy(mine, shard, shard_bytes);
-    return comm->AllGather(whole, bytes);
+    return comm->AllGather(whole, bytes, among);
   };
 }
 
@@ -163,10 +164,22 @@ absl::StatusOr<BoundOp> BindReduceGradients(const Binding& b) {
   const absl::Span<float> gradient(reinterpret_cast<float*>(b.BufferAt(group.gradient_buffer)),
                                    static_cast<size_t>(group.padded_elements));
   if (b.plan.options.ShardsGradients()) return ReduceIntoShard(b, gradient);
-  return
-      [comm = b.communicator, gradient, scatter = b.plan.options.Shards() > 1](const StepContext&) {
-        return scatter ? comm->ReduceScatter(gradient) : comm->AllReduce(gradient);
-      };
+  return [comm = b.communicator, among = ShardRanks(b.plan.options, Rank(b)), gradient,
+          scatter = b.plan.options.Shards() > 1](const StepContext&) {
+    return scatter ? comm->ReduceScatter(gradient, among) : comm->AllReduce(gradient);
+  };
+}
+
+absl::StatusOr<BoundOp> BindReduceReplicas(const Binding& b) {
+  MP_RETURN_IF_ERROR(NeedsCommunicator(b));
+  const plan::PlanOptions& options = b.plan.options;
+  const comm::RankSet among = {.first = Rank(b) % options.Shards(),
+                               .count = options.Replicas(),
+                               .stride = options.Shards()};
+  const absl::Span<float> shard(ShardGradient(b), static_cast<size_t>(GroupOf(b).shard_elements));
+  return [comm = b.communicator, shard, among](const StepContext&) {
+    return comm->AllReduce(shard, comm::ReduceOp::kSum, among);
+  };
 }
 
 absl::StatusOr<BoundOp> BindGradNorm(const Binding& b) {
@@ -204,11 +217,11 @@ absl::StatusOr<BoundOp> BindGatherParameters(const Binding& b) {
   const plan::FlatGroup& group = GroupOf(b);
   const size_t bytes =
       static_cast<size_t>(group.padded_elements * graph::ByteSize(b.plan.options.compute_dtype));
-  return [comm = b.communicator, data = b.BufferAt(group.parameter_buffer),
-          bytes](const StepContext& context) {
+  return [comm = b.communicator, among = ShardRanks(b.plan.options, Rank(b)),
+          data = b.BufferAt(group.parameter_buffer), bytes](const StepContext& context) {
     // Every rank has the same reduced norm, so all of them skip or none.
     if (context.skip_update) return absl::OkStatus();
-    return comm->AllGather(data, bytes);
+    return comm->AllGather(data, bytes, among);
   };
 }
 

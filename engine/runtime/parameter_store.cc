@@ -8,6 +8,7 @@
 #include "engine/kernels/cpu/elementwise.h"
 #include "engine/kernels/cpu/random.h"
 #include "engine/runtime/randomness.h"
+#include "engine/runtime/shard_ranks.h"
 
 namespace milepost::runtime {
 
@@ -75,10 +76,11 @@ std::vector<StateInterval> ParameterStore::Held() const {
 }
 
 std::vector<StateInterval> ParameterStore::Saved() const {
-  // Also at stage 0, where every rank holds everything: the ranks share the work.
+  // Ranks that hold the same shard (at stage 0: everything) share the work.
   return Intervals([this](const plan::FlatGroup& group) {
     const int64_t count = group.padded_elements / plan_.options.world;
-    return Range{count * rank_, count * (rank_ + 1)};
+    const int64_t begin = HeldBegin(group) + rank_ / plan_.options.Shards() * count;
+    return Range{begin, begin + count};
   });
 }
 
@@ -112,7 +114,8 @@ absl::Status ParameterStore::RebuildParameters() {
     }
     if (plan_.options.Shards() > 1 && !plan_.options.ShardsParameters()) {
       MP_RETURN_IF_ERROR(communicator_->AllGather(
-          parameters, static_cast<size_t>(group.padded_elements * element)));
+          parameters, static_cast<size_t>(group.padded_elements * element),
+          ShardRanks(plan_.options, rank_)));
     }
   }
   return absl::OkStatus();

@@ -29,7 +29,9 @@ namespace milepost::runtime {
 struct TinyOptions {
   int ranks = 1;
   int stage = 1;
+  int group = 0;  // ranks that share out shards; 0: all
   int prefetch = 1;
+  v1::Recompute recompute = v1::RECOMPUTE_NONE;
   v1::Precision precision = v1::PRECISION_FP32;
   int64_t global_batch = 12;
   int64_t micro_batch = 2;
@@ -77,10 +79,12 @@ class TinyJob {
     train->set_steps(options.steps);
     train->set_seed(options.seed);
     train->set_precision(options.precision);
+    train->set_recompute(options.recompute);
     train->mutable_batch()->set_global(options.global_batch);
     train->mutable_batch()->set_micro(options.micro_batch);
     train->mutable_zero()->set_stage(options.stage);
     train->mutable_zero()->set_prefetch(options.prefetch);
+    train->mutable_zero()->set_group(options.group);
     train->mutable_optimizer()->set_lr(options.lr);
     train->mutable_schedule()->set_warmup_steps(std::min<int64_t>(3, options.steps));
     train->mutable_validation()->set_samples(5);

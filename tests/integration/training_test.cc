@@ -79,6 +79,31 @@ TEST(Training, LlamasRanksAndStagesGiveTheSameLosses) {
   }
 }
 
+// Shards within groups of ranks, replicas from group to group.
+TEST(Training, HybridShardingGivesTheSameLosses) {
+  struct Layout {
+    int ranks;
+    int group;
+  };
+  TinyJob job;
+  for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+    TinyOptions options{.ranks = 1, .stage = 0, .precision = precision, .dropout = 0.1};
+    options.micro_batch = 1;
+    options.steps = 5;
+    const std::vector<double> reference = TrainFresh(job.Spec(options));
+    for (const Layout& layout : {Layout{4, 2}, Layout{6, 3}, Layout{6, 2}, Layout{3, 1}}) {
+      for (int stage : {1, 2, 3}) {
+        options.ranks = layout.ranks;
+        options.group = layout.group;
+        options.stage = stage;
+        EXPECT_LT(LargestRelativeDifference(TrainFresh(job.Spec(options)), reference),
+                  precision == v1::PRECISION_FP32 ? 1e-5 : 2e-3)
+            << layout.ranks << " ranks in groups of " << layout.group << ", stage " << stage;
+      }
+    }
+  }
+}
+
 // When parameters are gathered changes nothing but memory and waiting: not one bit.
 TEST(Training, PrefetchDoesNotMatter) {
   TinyJob job;
@@ -161,11 +186,15 @@ TEST(Training, DropoutChangesTheLossAndTheSeedChangesEverything) {
 
 TEST(Training, AllocatesExactlyWhatWasPlanned) {
   TinyJob job;
-  for (int stage : {0, 1, 2, 3}) {
-    RunRanks(job.Spec({.ranks = 2, .stage = stage}), [](int, TrainingSession& session) {
-      EXPECT_GT(session.plan().arena_bytes, 0);
-      EXPECT_EQ(session.allocated_bytes(), session.plan().arena_bytes);
-    });
+  for (int group : {0, 2}) {
+    for (int stage : {0, 1, 2, 3}) {
+      TinyOptions options{.ranks = 4, .stage = stage, .group = group};
+      options.micro_batch = 1;
+      RunRanks(job.Spec(options), [](int, TrainingSession& session) {
+        EXPECT_GT(session.plan().arena_bytes, 0);
+        EXPECT_EQ(session.allocated_bytes(), session.plan().arena_bytes);
+      });
+    }
   }
 }
 
