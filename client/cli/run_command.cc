@@ -22,12 +22,20 @@ namespace {
 constexpr int64_t kByteVocabulary = 256;
 constexpr int kPromptBytes = 24;
 
+std::vector<std::string> TrainPaths(const v1::JobSpec& spec) {
+  std::vector<std::string> paths;
+  for (const v1::TokenSource& source : spec.data().mixture()) paths.push_back(source.path());
+  if (paths.empty()) paths.push_back(spec.data().train());
+  return paths;
+}
+
 // Opens the data as a trainer would: what is wrong with it is said before anything starts.
 absl::Status CheckData(const v1::JobSpec& spec) {
   const data::DatasetOptions options = {.sequence_length = spec.data().sequence_length(),
                                         .vocabulary = SizesOf(spec.model()).vocabulary};
-  for (const std::string& path : {spec.data().train(), spec.data().validation()}) {
-    if (path.empty()) continue;
+  std::vector<std::string> paths = TrainPaths(spec);
+  if (!spec.data().validation().empty()) paths.push_back(spec.data().validation());
+  for (const std::string& path : paths) {
     const auto opened = data::TokenDataset::Open(path, options);
     if (!opened.ok()) return absl::InvalidArgumentError(opened.status().message());
   }
@@ -41,14 +49,17 @@ absl::Status CheckMemory(const v1::JobSpec& spec) {
 
 bool IsByteLevel(const v1::JobSpec& spec) {
   if (SizesOf(spec.model()).vocabulary != kByteVocabulary) return false;
-  const auto file = data::TokenFile::Open(spec.data().train());
-  return file.ok() && (*file)->type() == data::TokenType::kUint8;
+  for (const std::string& path : TrainPaths(spec)) {
+    const auto file = data::TokenFile::Open(path);
+    if (!file.ok() || (*file)->type() != data::TokenType::kUint8) return false;
+  }
+  return true;
 }
 
 // The first words of the validation (or training) text.
 std::string PromptFrom(const v1::JobSpec& spec) {
   const std::string& validation = spec.data().validation();
-  const auto file = data::TokenFile::Open(validation.empty() ? spec.data().train() : validation);
+  const auto file = data::TokenFile::Open(validation.empty() ? TrainPaths(spec)[0] : validation);
   if (!file.ok()) return "\n";
   std::vector<int32_t> tokens(std::min<int64_t>(kPromptBytes, (*file)->size()));
   if (!(*file)->Read(0, kByteVocabulary, absl::MakeSpan(tokens)).ok()) return "\n";

@@ -17,8 +17,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "engine/data/npy.h"
 #include "engine/data/sampler.h"
+#include "engine/data/token_file.h"
 
 namespace milepost::data {
 

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "engine/data/npy.h"
 #include "engine/data/prefetcher.h"
 
 namespace milepost::data {
@@ -132,7 +133,7 @@ TEST_F(DatasetTest, PrefetcherGivesTheRanksMicroBatchesInOrder) {
   const auto dataset = Open(400, 4);
   const SampleOrder order(dataset->samples(), 9);
   const BatchLayout layout = {3, 2, 1, 2};
-  Prefetcher prefetcher(dataset, order, layout);
+  Prefetcher prefetcher(TokenMixture::Of(dataset, order), layout);
   std::vector<int32_t> in(12), out(12);
   for (const int64_t start : {0, 36, 12}) {  // restartable anywhere, also backwards
     prefetcher.Start(start);
@@ -155,7 +156,7 @@ TEST_F(DatasetTest, PrefetcherReportsTheErrorAtItsPlace) {
   const SampleOrder order(dataset->samples(), 9);
   int64_t bad_at = 0;
   while (order.SampleAt(bad_at) != 50) ++bad_at;
-  Prefetcher prefetcher(dataset, order, {1, 1, 0, 1});
+  Prefetcher prefetcher(TokenMixture::Of(dataset, order), {1, 1, 0, 1});
   prefetcher.Start(0);
   for (int64_t i = 0; i < bad_at; ++i) ASSERT_TRUE(prefetcher.Next().ok()) << i;
   for (int again = 0; again < 2; ++again) {
@@ -168,7 +169,8 @@ TEST_F(DatasetTest, PrefetcherReportsTheErrorAtItsPlace) {
 TEST_F(DatasetTest, PrefetcherStopsAtAnyMoment) {
   const auto dataset = Open(400, 4);
   for (int taken = 0; taken < 6; ++taken) {
-    Prefetcher prefetcher(dataset, SampleOrder(dataset->samples(), 1), {2, 1, 0, 1}, 1);
+    Prefetcher prefetcher(TokenMixture::Of(dataset, SampleOrder(dataset->samples(), 1)),
+                          {2, 1, 0, 1}, 1);
     if (taken == 5) continue;  // never started
     prefetcher.Start(0);
     for (int i = 0; i < taken; ++i) EXPECT_TRUE(prefetcher.Next().ok());

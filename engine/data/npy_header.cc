@@ -138,8 +138,10 @@ absl::StatusOr<TokenType> TypeOf(absl::string_view descr) {
 
 }  // namespace
 
+bool IsNpy(absl::string_view prefix) { return prefix.substr(0, kMagic.size()) == kMagic; }
+
 absl::StatusOr<NpyHeader> ParseNpyHeader(absl::string_view prefix) {
-  if (prefix.substr(0, kMagic.size()) != kMagic) {
+  if (!IsNpy(prefix)) {
     return absl::InvalidArgumentError("not a .npy file: it does not begin with \\x93NUMPY");
   }
   if (prefix.size() < 10) return Malformed("the file ends inside it");

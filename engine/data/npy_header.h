@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "engine/data/npy.h"
+#include "engine/data/token_file.h"
 
 namespace milepost::data {
 
@@ -20,6 +20,9 @@ struct NpyHeader {
 
 // The most that a header may take: version 1.0's own limit, generous for one dimension.
 inline constexpr int64_t kMaxNpyHeaderBytes = 65536;
+
+// Whether a file that begins so is one (perhaps a damaged one).
+bool IsNpy(absl::string_view prefix);
 
 // `prefix`: the file's first bytes, min(file size, kMaxNpyHeaderBytes) of them. INVALID_ARGUMENT
 // says what is wrong, without the path.

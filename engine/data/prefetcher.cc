@@ -7,11 +7,11 @@
 
 namespace milepost::data {
 
-Prefetcher::Prefetcher(std::shared_ptr<const TokenDataset> dataset, const SampleOrder& order,
-                       const BatchLayout& layout, int depth)
-    : dataset_(std::move(dataset)), order_(order), layout_(layout), slots_(depth + 1) {
+Prefetcher::Prefetcher(std::shared_ptr<const TokenMixture> data, const BatchLayout& layout,
+                       int depth)
+    : data_(std::move(data)), layout_(layout), slots_(depth + 1) {
   MP_CHECK(depth >= 1) << depth;
-  const int64_t tokens = layout.micro_batch * dataset_->sequence_length();
+  const int64_t tokens = layout.micro_batch * data_->sequence_length();
   for (MicroBatch& slot : slots_) {
     slot.tokens.resize(tokens);
     slot.targets.resize(tokens);
@@ -57,8 +57,8 @@ void Prefetcher::Produce(int64_t first_sample) {
     slot.first_sample = layout_.FirstSample(first_sample + step * layout_.GlobalBatch(),
                                             number % layout_.accumulation);
     absl::Status status =
-        dataset_->FetchBatch(order_, slot.first_sample, layout_.micro_batch,
-                             absl::MakeSpan(slot.tokens), absl::MakeSpan(slot.targets));
+        data_->FetchBatch(slot.first_sample, layout_.micro_batch, absl::MakeSpan(slot.tokens),
+                          absl::MakeSpan(slot.targets));
     std::lock_guard lock(mutex_);
     if (!status.ok()) {
       error_ = std::move(status);

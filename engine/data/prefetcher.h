@@ -1,6 +1,6 @@
 // Fetches a rank's next micro-batches on a thread of its own while the current ones are trained on.
 //
-//   Prefetcher prefetcher(dataset, order, layout, /*depth=*/2);
+//   Prefetcher prefetcher(mixture, layout, /*depth=*/2);
 //   prefetcher.Start(/*first_sample=*/state.samples_consumed());
 //   MP_ASSIGN_OR_RETURN(const MicroBatch* batch, prefetcher.Next());   // micro-step 0 of that step
 //   ...                                                                // valid until the next Next
@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/data/dataset.h"
+#include "engine/data/mixture.h"
 
 namespace milepost::data {
 
@@ -32,8 +33,7 @@ struct MicroBatch {
 
 class Prefetcher {
  public:
-  Prefetcher(std::shared_ptr<const TokenDataset> dataset, const SampleOrder& order,
-             const BatchLayout& layout, int depth = 2);
+  Prefetcher(std::shared_ptr<const TokenMixture> data, const BatchLayout& layout, int depth = 2);
   ~Prefetcher();  // stops the thread
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
@@ -56,8 +56,7 @@ class Prefetcher {
   void Stop();
   void Produce(int64_t first_sample);
 
-  const std::shared_ptr<const TokenDataset> dataset_;
-  const SampleOrder order_;
+  const std::shared_ptr<const TokenMixture> data_;
   const BatchLayout layout_;
   std::vector<MicroBatch> slots_;  // a ring
 

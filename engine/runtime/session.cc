@@ -62,8 +62,7 @@ absl::Status TrainingSessionImpl::Open() {
              .accumulation = plan_.options.accumulation,
              .rank = communicator_->rank(),
              .world = communicator_->world()};
-  prefetcher_ = std::make_unique<data::Prefetcher>(
-      train_data_, data::SampleOrder(train_data_->samples(), spec_.train().seed()), layout_);
+  prefetcher_ = std::make_unique<data::Prefetcher>(train_data_, layout_);
   MP_ASSIGN_OR_RETURN(arena_, Arena::Allocate(plan_.arena_bytes));
   backend_.Attach(arena_->data(), communicator_);
   store_.emplace(plan_, plan_.train.graph, arena_->data(), communicator_);
@@ -80,7 +79,12 @@ absl::Status TrainingSessionImpl::Open() {
 absl::Status TrainingSessionImpl::OpenData() {
   const data::DatasetOptions options{.sequence_length = spec_.data().sequence_length(),
                                      .vocabulary = SizesOf(spec_.model()).vocabulary};
-  MP_ASSIGN_OR_RETURN(train_data_, data::TokenDataset::Open(spec_.data().train(), options));
+  std::vector<data::WeightedPath> paths;
+  for (const v1::TokenSource& source : spec_.data().mixture()) {
+    paths.push_back({source.path(), source.weight()});
+  }
+  if (paths.empty()) paths.push_back({spec_.data().train()});
+  MP_ASSIGN_OR_RETURN(train_data_, data::TokenMixture::Open(paths, options, spec_.train().seed()));
   if (spec_.data().validation().empty()) return absl::OkStatus();
   MP_ASSIGN_OR_RETURN(validation_data_,
                       data::TokenDataset::Open(spec_.data().validation(), options));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/data/dataset.h"
+#include "engine/data/mixture.h"
 #include "engine/data/prefetcher.h"
 #include "engine/optim/adamw.h"
 #include "engine/optim/schedule.h"
@@ -65,7 +66,7 @@ class TrainingSessionImpl : public TrainingSession {
   optim::AdamWHyper hyper_;
   v1::TrainerState state_;
 
-  std::shared_ptr<const data::TokenDataset> train_data_;
+  std::shared_ptr<const data::TokenMixture> train_data_;
   std::shared_ptr<const data::TokenDataset> validation_data_;  // null: none
   std::unique_ptr<data::Prefetcher> prefetcher_;
 

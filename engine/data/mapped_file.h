@@ -1,0 +1,39 @@
+// A file's bytes in memory, read-only, brought in as they are touched.
+//
+//   MP_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
+//   absl::string_view bytes = file.bytes();   // as long as `file`
+//
+// Movable; thread-safe. A file that is cut while it is mapped makes reads raise SIGBUS.
+#ifndef MILEPOST_ENGINE_DATA_MAPPED_FILE_H_
+#define MILEPOST_ENGINE_DATA_MAPPED_FILE_H_
+
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace milepost::data {
+
+class MappedFile {
+ public:
+  // NOT_FOUND or PERMISSION_DENIED when it cannot be opened; INVALID_ARGUMENT for what is not a
+  // regular file, or empty.
+  static absl::StatusOr<MappedFile> Open(const std::string& path);
+  MappedFile() = default;  // no bytes
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+  MappedFile& operator=(MappedFile&& other) noexcept {
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+
+  absl::string_view bytes() const { return bytes_; }
+
+ private:
+  absl::string_view bytes_;
+};
+
+}  // namespace milepost::data
+
+#endif  // MILEPOST_ENGINE_DATA_MAPPED_FILE_H_

@@ -1,0 +1,30 @@
+// Megatron's .idx: what the .bin beside it holds. "MMIDIDX\0\0", version 1 (u64), dtype code (u8),
+// number of sequences and of document entries (u64 each), then the sequences' lengths (int32) and
+// byte offsets (int64), and the number of the sequence that each document begins with (int64), all
+// little-endian (megatron/core/datasets/indexed_dataset.py).
+#ifndef MILEPOST_ENGINE_DATA_MEGATRON_INDEX_H_
+#define MILEPOST_ENGINE_DATA_MEGATRON_INDEX_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "engine/data/token_file.h"
+
+namespace milepost::data {
+
+struct MegatronIndex {
+  TokenType type = TokenType::kUint16;
+  int64_t sequences = 0;
+  int64_t documents = 0;
+  int64_t tokens = 0;  // of all sequences, which follow each other without gaps
+};
+
+// `bytes`: the whole file; reads all of it. INVALID_ARGUMENT says what is wrong, without the path:
+// also for a dtype that token ids are not of, sequences that do not follow each other, and
+// documents that do not.
+absl::StatusOr<MegatronIndex> ParseMegatronIndex(absl::string_view bytes);
+
+}  // namespace milepost::data
+
+#endif  // MILEPOST_ENGINE_DATA_MEGATRON_INDEX_H_

@@ -1,0 +1,88 @@
+// Which of several sets each sample of a run comes from, and the samples of a run.
+//
+//   MP_ASSIGN_OR_RETURN(auto data, TokenMixture::Open({{"web.npy", 7}, {"code.bin", 3}}, options,
+//                                                     seed));
+//   MP_RETURN_IF_ERROR(data->FetchBatch(first_global_sample, count, tokens, targets));
+//
+// The choice is computed from (weights, seed, number of the sample), never stored: the same at any
+// world size and after any restart. Immutable and thread-safe.
+#ifndef MILEPOST_ENGINE_DATA_MIXTURE_H_
+#define MILEPOST_ENGINE_DATA_MIXTURE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "engine/data/dataset.h"
+#include "engine/data/sampler.h"
+
+namespace milepost::data {
+
+// Cuts the run into blocks of kBlock samples. Of every block each set has the same number of
+// places, its weight's share (rounded by largest remainders), and a permutation of the block's own
+// shuffles the places: so both which set a sample is of and how many that set has had before are
+// known at once. The values are part of the data order that checkpoints rely on: they never change.
+class MixtureOrder {
+ public:
+  static constexpr int64_t kBlock = 1 << 20;
+
+  struct Pick {
+    size_t set = 0;
+    int64_t index = 0;  // how many of the run's samples in the set's own order come before it
+  };
+
+  // INVALID_ARGUMENT: no weights, one that is not above 0, or below a millionth of their sum.
+  static absl::StatusOr<MixtureOrder> Create(absl::Span<const double> weights, uint64_t seed);
+
+  // global_sample >= 0. O(log sets).
+  Pick At(int64_t global_sample) const;
+  // Of each block: a set's places.
+  int64_t PlacesOf(size_t set) const { return ends_[set] - (set == 0 ? 0 : ends_[set - 1]); }
+
+ private:
+  MixtureOrder() = default;
+
+  uint64_t seed_ = 0;
+  std::vector<int64_t> ends_;  // of each set's places before they are shuffled
+};
+
+struct WeightedPath {
+  std::string path;
+  double weight = 1;
+};
+
+class TokenMixture {
+ public:
+  // TokenDataset::Open's errors and MixtureOrder::Create's. One path: its samples in the order of
+  // SampleOrder(samples, seed).
+  static absl::StatusOr<std::shared_ptr<const TokenMixture>> Open(
+      const std::vector<WeightedPath>& paths, const DatasetOptions& options, uint64_t seed);
+  static std::shared_ptr<const TokenMixture> Of(std::shared_ptr<const TokenDataset> dataset,
+                                                const SampleOrder& order);
+
+  int64_t sequence_length() const { return sets_[0].dataset->sequence_length(); }
+
+  // Samples [first, first + count) of the run, row-major [count, T] each. As
+  // TokenDataset::FetchBatch.
+  absl::Status FetchBatch(int64_t first, int64_t count, absl::Span<int32_t> tokens,
+                          absl::Span<int32_t> targets) const;
+
+ private:
+  struct Set {
+    std::shared_ptr<const TokenDataset> dataset;
+    SampleOrder order;
+  };
+
+  TokenMixture() = default;
+
+  std::vector<Set> sets_;
+  std::vector<MixtureOrder> order_;  // one, where there are several sets
+};
+
+}  // namespace milepost::data
+
+#endif  // MILEPOST_ENGINE_DATA_MIXTURE_H_
