@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Weights to and from transformers, with the real programs.
+
+    scripts/test --interop                                 builds, makes the environment, runs this
+    tests/interop/hugging_face.py build/dev/bin            with python's transformers and torch
+
+For each family a randomly initialised transformers model is saved, trained one step from
+`train.init_from` at a learning rate too small to change a bit, and exported:
+- our validation loss is transformers' loss on the same tokens (1e-5 relative);
+- the exported weights are the saved ones, bit for bit, and load with from_pretrained;
+- our logits are transformers' (1e-4);
+- a bf16 export is the rounded weights; a sharded folder is read as well.
+Passed with transformers 5.23.0, torch 2.15.0, safetensors 0.8.0.
+"""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import numpy
+import torch
+import transformers
+
+T = 32
+VOCABULARY = 128
+SAMPLES = 12
+FAMILIES = {
+    "gpt2": (
+        transformers.GPT2Config(n_layer=2, n_embd=64, n_head=4, n_positions=T,
+                                vocab_size=VOCABULARY, initializer_range=0.2, bos_token_id=None,
+                                eos_token_id=None),
+        f"gpt2: {{layers: 2, width: 64, heads: 4, context: {T}, vocabulary: {VOCABULARY}}}"),
+    "llama": (
+        transformers.LlamaConfig(num_hidden_layers=2, hidden_size=64, num_attention_heads=4,
+                                 num_key_value_heads=2, intermediate_size=96,
+                                 max_position_embeddings=T, vocab_size=VOCABULARY,
+                                 initializer_range=0.2, rms_norm_eps=1e-5),
+        f"llama: {{layers: 2, width: 64, heads: 4, kv_heads: 2, hidden: 96, context: {T}, "
+        f"vocabulary: {VOCABULARY}}}"),
+    "llama3": (
+        transformers.LlamaConfig(num_hidden_layers=2, hidden_size=64, num_attention_heads=4,
+                                 num_key_value_heads=1, head_dim=8, intermediate_size=96,
+                                 max_position_embeddings=T, vocab_size=VOCABULARY,
+                                 initializer_range=0.2, rms_norm_eps=1e-6,
+                                 tie_word_embeddings=True,
+                                 rope_parameters={
+                                     "rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0,
+                                     "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                                     "original_max_position_embeddings": 16}),
+        f"llama: {{layers: 2, width: 64, heads: 4, kv_heads: 1, head_dim: 8, hidden: 96, "
+        f"context: {T}, vocabulary: {VOCABULARY}, norm_epsilon: 1e-6, tied: true, "
+        "rope_theta: 500, rope_scaling: {factor: 4, original_context: 16}}"),
+    "qwen2": (
+        transformers.Qwen2Config(num_hidden_layers=2, hidden_size=64, num_attention_heads=4,
+                                 num_key_value_heads=2, intermediate_size=96,
+                                 max_position_embeddings=T, vocab_size=VOCABULARY,
+                                 initializer_range=0.2, rms_norm_eps=1e-6, bos_token_id=None,
+                                 eos_token_id=None),
+        f"llama: {{layers: 2, width: 64, heads: 4, kv_heads: 2, hidden: 96, context: {T}, "
+        f"vocabulary: {VOCABULARY}, norm_epsilon: 1e-6, qkv_bias: true}}"),
+}
+
+
+def check(condition, what):
+    if not condition:
+        sys.exit(f"FAILED: {what}")
+
+
+def load(folder, **options):
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, **options).eval()
+
+
+def weights(model):
+    """By name, without tied duplicates."""
+    return {name: value.detach() for name, value in model.named_parameters()}
+
+
+def run(*command):
+    result = subprocess.run([str(c) for c in command], capture_output=True, text=True)
+    check(result.returncode == 0, f"{' '.join(map(str, command))}\n{result.stdout}{result.stderr}")
+    return result.stdout
+
+
+def write_tokens(path, count, seed):
+    generator = numpy.random.default_rng(seed)
+    tokens = generator.integers(0, VOCABULARY, count).astype(numpy.uint16)
+    numpy.save(path, tokens)
+    return torch.from_numpy(tokens.astype(numpy.int64))
+
+
+def spec_text(model, saved):
+    return f"""
+model:
+  {model}
+data: {{train: train.npy, validation: validation.npy}}
+train:
+  steps: 1
+  precision: fp32
+  init_from: {saved}
+  batch: {{global: 4, micro: 2}}
+  optimizer: {{lr: 1e-30, weight_decay: 0}}
+  validation: {{samples: {SAMPLES}}}
+resources: {{ranks: 2, threads_per_rank: 1}}
+"""
+
+
+def reference_loss(model, tokens):
+    with torch.no_grad():
+        inputs = torch.stack([tokens[i * T:i * T + T] for i in range(SAMPLES)])
+        targets = torch.stack([tokens[i * T + 1:i * T + T + 1] for i in range(SAMPLES)])
+        logits = model(inputs).logits.double()
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).item()
+
+
+def check_family(bin_dir, folder, family):
+    config, model = FAMILIES[family]
+    torch.manual_seed(1)
+    original = transformers.AutoModelForCausalLM.from_config(config).float().eval()
+    for parameter in original.parameters():  # biases and norms that say something
+        if parameter.dim() == 1:
+            parameter.data.add_(torch.randn_like(parameter) * 0.1)
+    saved = folder / "saved"
+    original.save_pretrained(saved, max_shard_size="50KB")
+    check((saved / "model.safetensors.index.json").exists(), "the saved model has shards")
+    write_tokens(folder / "train.npy", 40 * T + 1, 1)
+    tokens = write_tokens(folder / "validation.npy", SAMPLES * T + 1, 2)
+    spec = folder / "spec.yaml"
+    spec.write_text(spec_text(model, "saved"))
+
+    data_dir = ["--data-dir", folder / "data"]
+    milepost = bin_dir / "milepost"
+    run(milepost, "run", spec, *data_dir)
+    described = json.loads(run(milepost, "checkpoint", "describe", "1", "-o", "json", *data_dir))
+    ours, theirs = described["state"]["validation_loss"], reference_loss(original, tokens)
+    check(abs(ours - theirs) <= 1e-5 * theirs, f"{family}: loss {ours}, transformers' {theirs}")
+
+    exported = folder / "exported"
+    run(milepost, "checkpoint", "export", "1", "--format", "safetensors", "--out", exported,
+        *data_dir)
+    again = load(exported)
+    check(type(again) is type(original), f"{family}: loaded as {type(again).__name__}")
+    before, after = weights(original), weights(again)
+    check(before.keys() == after.keys(), f"{family}: {before.keys() ^ after.keys()}")
+    for name, value in before.items():
+        check(torch.equal(value, after[name]), f"{family}: {name} is not the same bit for bit")
+
+    ids = tokens[:T]
+    with torch.no_grad():
+        expected = again(ids[None]).logits[0].double()
+    text = run(bin_dir / "interop_logits", spec, exported, ",".join(map(str, ids.tolist())))
+    found = torch.tensor([[float(x) for x in line.split()] for line in text.splitlines()],
+                         dtype=torch.float64)
+    error = (found - expected).abs().max().item()
+    check(error <= 1e-4, f"{family}: logits differ by {error}")
+
+    rounded = folder / "rounded"
+    run(milepost, "checkpoint", "export", "1", "--dtype", "bf16", "--out", rounded, *data_dir)
+    for name, value in weights(load(rounded)).items():
+        check(value.dtype == torch.bfloat16, f"{family}: {name} is {value.dtype}")
+        check(torch.equal(value, before[name].bfloat16()), f"{family}: {name} is not rounded")
+    print(f"ok    {family}: loss {ours:.6f} (transformers {theirs:.6f}), "
+          f"{len(before)} tensors bit for bit, logits within {error:.1e}")
+
+
+def main():
+    bin_dir = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "build/dev/bin").resolve()
+    for family in sys.argv[2:] or FAMILIES:
+        with tempfile.TemporaryDirectory() as folder:
+            check_family(bin_dir, pathlib.Path(folder), family)
+
+
+if __name__ == "__main__":
+    main()
