@@ -22,12 +22,12 @@ struct PrintOptions {
 // Several lines, each ended.
 std::string PlanTable(const StepPlan& plan, const PrintOptions& options = {});
 
-// One JSON object: {"fits": bool?, "world", "zero_stage", "shards", "precision", "micro_batch", "sequence",
-// "accumulation", "recompute", "per_rank": {"parameters": bytes, "gradients", "optimizer",
-// "activations", "workspace", "communication", "inputs", "slack", "total"}, "parameters",
-// "flops_per_step", "recompute_flops_per_step", "wire_bytes_per_step", "groups": [{"name",
-// "elements", "padded_elements", "shard_elements"}], "ops": [{"op", "block", "phase", "stream",
-// "when", "wait_for", "flops", "bytes", "wire_bytes"}]?}. `indent` < 0: on one line.
+// One JSON object: {"fits": bool?, "world", "zero_stage", "shards", "precision", "micro_batch",
+// "sequence", "accumulation", "recompute", "per_rank": {"parameters": bytes, "gradients",
+// "optimizer", "activations", "workspace", "communication", "inputs", "slack", "total"},
+// "parameters", "flops_per_step", "recompute_flops_per_step", "wire_bytes_per_step", "groups":
+// [{"name", "elements", "padded_elements", "shard_elements"}], "ops": [{"op", "block", "phase",
+// "stream", "when", "wait_for", "flops", "bytes", "wire_bytes"}]?}. `indent` < 0: on one line.
 std::string PlanJson(const StepPlan& plan, const PrintOptions& options = {}, int indent = 2);
 
 }  // namespace milepost::plan

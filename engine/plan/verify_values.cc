@@ -294,8 +294,8 @@ class Simulation {
     const int gathers = gathers_after ? 1 : 0;
     for (size_t i = 0; i < groups_.size(); ++i) {
       const Group& group = groups_[i];
-      if (group.reductions == Reductions() && group.across == AcrossReplicas() && group.norms == 1 && group.updates == 1 &&
-          group.gathers == gathers) {
+      if (group.reductions == Reductions() && group.across == AcrossReplicas() &&
+          group.norms == 1 && group.updates == 1 && group.gathers == gathers) {
         continue;
       }
       return absl::InternalError(

@@ -128,8 +128,8 @@ std::vector<Segment> PaddingOf(const plan::FlatGroup& group) {
 BoundOp ReduceIntoShard(const Binding& b, absl::Span<float> gradient) {
   const plan::FlatGroup& group = GroupOf(b);
   float* shard = ShardGradient(b);
-  return [comm = b.communicator, among = ShardRanks(b.plan.options, Rank(b)), gradient, shard, padding = PaddingOf(group),
-          mine = gradient.data() + ShardBegin(b),
+  return [comm = b.communicator, among = ShardRanks(b.plan.options, Rank(b)), gradient, shard,
+          padding = PaddingOf(group), mine = gradient.data() + ShardBegin(b),
           count = group.shard_elements](const StepContext& context) {
     for (const Segment& s : padding) std::fill(&gradient[0] + s.begin, &gradient[0] + s.end, 0.0F);
     MP_RETURN_IF_ERROR(comm->ReduceScatter(gradient, among));
@@ -147,8 +147,8 @@ BoundOp GatherFromShards(const Binding& b) {
   const plan::FlatGroup& group = GroupOf(b);
   const int64_t element = graph::ByteSize(b.plan.options.compute_dtype);
   char* whole = b.BufferAt(b.program.places[b.OutputId(0)].buffer);
-  return [comm = b.communicator, among = ShardRanks(b.plan.options, Rank(b)), whole, mine = whole + ShardBegin(b) * element,
-          shard = b.BufferAt(group.parameter_buffer),
+  return [comm = b.communicator, among = ShardRanks(b.plan.options, Rank(b)), whole,
+          mine = whole + ShardBegin(b) * element, shard = b.BufferAt(group.parameter_buffer),
           shard_bytes = static_cast<size_t>(group.shard_elements * element),
           bytes = static_cast<size_t>(group.padded_elements * element)](const StepContext&) {
     std::memcpy(mine, shard, shard_bytes);
@@ -173,9 +173,8 @@ absl::StatusOr<BoundOp> BindReduceGradients(const Binding& b) {
 absl::StatusOr<BoundOp> BindReduceReplicas(const Binding& b) {
   MP_RETURN_IF_ERROR(NeedsCommunicator(b));
   const plan::PlanOptions& options = b.plan.options;
-  const comm::RankSet among = {.first = Rank(b) % options.Shards(),
-                               .count = options.Replicas(),
-                               .stride = options.Shards()};
+  const comm::RankSet among = {
+      .first = Rank(b) % options.Shards(), .count = options.Replicas(), .stride = options.Shards()};
   const absl::Span<float> shard(ShardGradient(b), static_cast<size_t>(GroupOf(b).shard_elements));
   return [comm = b.communicator, shard, among](const StepContext&) {
     return comm->AllReduce(shard, comm::ReduceOp::kSum, among);

@@ -113,9 +113,9 @@ absl::Status ParameterStore::RebuildParameters() {
                           reinterpret_cast<kernels::bf16*>(parameters) + ParameterBegin(group));
     }
     if (plan_.options.Shards() > 1 && !plan_.options.ShardsParameters()) {
-      MP_RETURN_IF_ERROR(communicator_->AllGather(
-          parameters, static_cast<size_t>(group.padded_elements * element),
-          ShardRanks(plan_.options, rank_)));
+      MP_RETURN_IF_ERROR(
+          communicator_->AllGather(parameters, static_cast<size_t>(group.padded_elements * element),
+                                   ShardRanks(plan_.options, rank_)));
     }
   }
   return absl::OkStatus();

@@ -79,6 +79,24 @@ TEST(Training, LlamasRanksAndStagesGiveTheSameLosses) {
   }
 }
 
+// Ranks that divide no size of the model.
+TEST(Training, OddNumbersOfRanks) {
+  TinyJob job;
+  TinyOptions options{.ranks = 1, .stage = 0, .global_batch = 35};
+  options.micro_batch = 5;
+  options.steps = 3;
+  const std::vector<double> reference = TrainFresh(job.Spec(options));
+  for (int ranks : {5, 7}) {
+    for (int stage : {1, 2, 3}) {
+      options.ranks = ranks;
+      options.stage = stage;
+      options.micro_batch = 1;
+      EXPECT_LT(LargestRelativeDifference(TrainFresh(job.Spec(options)), reference), 1e-5)
+          << ranks << " ranks, stage " << stage;
+    }
+  }
+}
+
 // Shards within groups of ranks, replicas from group to group.
 TEST(Training, HybridShardingGivesTheSameLosses) {
   struct Layout {
