@@ -65,6 +65,21 @@ void NormalizeLlama(v1::LlamaSpec* llama) {
   MP_DEFAULT(llama, qkv_bias, false);
 }
 
+// A field that the type does not have stays absent.
+void NormalizeOptimizer(v1::OptimizerSpec* optimizer) {
+  const bool sgd = optimizer->type() == v1::OptimizerSpec::TYPE_SGD;
+  const bool lion = optimizer->type() == v1::OptimizerSpec::TYPE_LION;
+  MP_DEFAULT(optimizer, lr, sgd ? 0.01 : lion ? 1e-4 : 6e-4);
+  MP_DEFAULT(optimizer, weight_decay, sgd ? 0.0 : 0.1);
+  if (sgd) {
+    MP_DEFAULT(optimizer, momentum, 0.9);
+    return;
+  }
+  MP_DEFAULT(optimizer, beta1, 0.9);
+  MP_DEFAULT(optimizer, beta2, lion ? 0.99 : 0.95);
+  if (!lion) MP_DEFAULT(optimizer, epsilon, 1e-8);
+}
+
 void NormalizeTrain(int32_t ranks, v1::TrainSpec* train) {
   MP_DEFAULT(train, seed, 0);
   MP_DEFAULT_ENUM(train, precision, v1::PRECISION_BF16);
@@ -76,11 +91,7 @@ void NormalizeTrain(int32_t ranks, v1::TrainSpec* train) {
 
   v1::OptimizerSpec* optimizer = train->mutable_optimizer();
   MP_DEFAULT_ENUM(optimizer, type, v1::OptimizerSpec::TYPE_ADAMW);
-  MP_DEFAULT(optimizer, lr, 6e-4);
-  MP_DEFAULT(optimizer, beta1, 0.9);
-  MP_DEFAULT(optimizer, beta2, 0.95);
-  MP_DEFAULT(optimizer, epsilon, 1e-8);
-  MP_DEFAULT(optimizer, weight_decay, 0.1);
+  NormalizeOptimizer(optimizer);
 
   v1::ScheduleSpec* schedule = train->mutable_schedule();
   MP_DEFAULT_ENUM(schedule, type, v1::ScheduleSpec::TYPE_COSINE);

@@ -247,14 +247,29 @@ void CheckShardGroup(int32_t ranks, int32_t group, Checker* check) {
 }
 
 void CheckOptimizer(const v1::OptimizerSpec& optimizer, Checker* check) {
-  if (optimizer.type() != v1::OptimizerSpec::TYPE_ADAMW) {
-    check->Add("train.optimizer.type", "expected adamw");
+  const bool adamw = optimizer.type() == v1::OptimizerSpec::TYPE_ADAMW;
+  const bool sgd = optimizer.type() == v1::OptimizerSpec::TYPE_SGD;
+  const bool lion = optimizer.type() == v1::OptimizerSpec::TYPE_LION;
+  if (!adamw && !sgd && !lion) {
+    check->Add("train.optimizer.type", "expected adamw, sgd or lion");
+    return;
   }
   check->Real("train.optimizer.lr", optimizer.lr(), 0, 100, "(]");
-  check->Real("train.optimizer.beta1", optimizer.beta1(), 0, 1, "[)");
-  check->Real("train.optimizer.beta2", optimizer.beta2(), 0, 1, "[)");
-  check->Real("train.optimizer.epsilon", optimizer.epsilon(), 0, 1, "(]");
   check->Real("train.optimizer.weight_decay", optimizer.weight_decay(), 0, 10);
+  // What a type does not have must not be given: it would do nothing.
+  const auto field = [&](absl::string_view name, bool has, bool given, double value, double high,
+                         absl::string_view brackets) {
+    const std::string path = absl::StrCat("train.optimizer.", name);
+    if (has) {
+      check->Real(path, value, 0, high, brackets);
+    } else if (given) {
+      check->Add(path, absl::StrCat(sgd ? "sgd" : lion ? "lion" : "adamw", " has none: remove it"));
+    }
+  };
+  field("beta1", !sgd, optimizer.has_beta1(), optimizer.beta1(), 1, "[)");
+  field("beta2", !sgd, optimizer.has_beta2(), optimizer.beta2(), 1, "[)");
+  field("epsilon", adamw, optimizer.has_epsilon(), optimizer.epsilon(), 1, "(]");
+  field("momentum", sgd, optimizer.has_momentum(), optimizer.momentum(), 1, "[)");
 }
 
 void CheckDecaySteps(const v1::TrainSpec& train, Checker* check) {

@@ -86,7 +86,7 @@ TEST(NormalizeTest, LeavesNoFieldUnsetAndIsIdempotent) {
   JobSpec spec = Normalized([](JobSpec* s) { s->mutable_data()->add_mixture(); });
   std::vector<std::string> absent;
   CollectAbsent(spec, &absent);
-  EXPECT_THAT(absent, IsEmpty());
+  EXPECT_THAT(absent, ElementsAre("milepost.v1.OptimizerSpec.momentum"));  // adamw has none
   const JobSpec once = spec;
   NormalizeJobSpec(&spec);
   EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(spec, once));
@@ -106,12 +106,32 @@ JobSpec WithLlama(const std::function<void(v1::LlamaSpec*)>& change = [](v1::Lla
   });
 }
 
+TEST(NormalizeTest, GivesEachOptimizerItsOwnDefaults) {
+  const auto optimizer = [](v1::OptimizerSpec::Type type) {
+    return Normalized([&](JobSpec* s) {
+             s->mutable_train()->mutable_optimizer()->Clear();
+             s->mutable_train()->mutable_optimizer()->set_type(type);
+           })
+        .train()
+        .optimizer();
+  };
+  const v1::OptimizerSpec sgd = optimizer(v1::OptimizerSpec::TYPE_SGD);
+  EXPECT_EQ(sgd.lr(), 0.01);
+  EXPECT_EQ(sgd.momentum(), 0.9);
+  EXPECT_EQ(sgd.weight_decay(), 0);
+  EXPECT_FALSE(sgd.has_beta1() || sgd.has_beta2() || sgd.has_epsilon());
+  const v1::OptimizerSpec lion = optimizer(v1::OptimizerSpec::TYPE_LION);
+  EXPECT_EQ(lion.lr(), 1e-4);
+  EXPECT_EQ(lion.beta2(), 0.99);
+  EXPECT_FALSE(lion.has_epsilon() || lion.has_momentum());
+}
+
 TEST(NormalizeTest, FillsInLlamasDefaults) {
   const JobSpec spec = WithLlama();
   EXPECT_THAT(CheckJobSpec(spec), IsEmpty());
   std::vector<std::string> absent;
   CollectAbsent(spec, &absent);
-  EXPECT_THAT(absent, IsEmpty());
+  EXPECT_THAT(absent, ElementsAre("milepost.v1.OptimizerSpec.momentum"));  // adamw has none
   const v1::LlamaSpec& llama = spec.model().llama();
   EXPECT_EQ(llama.kv_heads(), 4);
   EXPECT_EQ(llama.head_dim(), 16);
@@ -297,6 +317,20 @@ TEST(CheckTest, FindsEachBrokenRule) {
        [](auto* s) { s->mutable_train()->mutable_optimizer()->set_epsilon(0); }},
       {"train.optimizer.weight_decay",
        [](auto* s) { s->mutable_train()->mutable_optimizer()->set_weight_decay(-1); }},
+      {"train.optimizer.momentum",
+       [](auto* s) { s->mutable_train()->mutable_optimizer()->set_momentum(0.9); }},
+      {"train.optimizer.beta2",
+       [](auto* s) {
+         s->mutable_train()->mutable_optimizer()->Clear();
+         s->mutable_train()->mutable_optimizer()->set_type(v1::OptimizerSpec::TYPE_SGD);
+         s->mutable_train()->mutable_optimizer()->set_beta2(0.9);
+       }},
+      {"train.optimizer.epsilon",
+       [](auto* s) {
+         s->mutable_train()->mutable_optimizer()->Clear();
+         s->mutable_train()->mutable_optimizer()->set_type(v1::OptimizerSpec::TYPE_LION);
+         s->mutable_train()->mutable_optimizer()->set_epsilon(1e-8);
+       }},
       {"train.schedule.warmup_steps",
        [](auto* s) { s->mutable_train()->mutable_schedule()->set_warmup_steps(11); }},
       {"train.schedule.final_lr_ratio",

@@ -81,7 +81,7 @@ Cost OpCost(const Graph& graph, const Op& op) {
     case OpKind::kReduceGradients:
     case OpKind::kGradNorm:
     case OpKind::kReduceScalars:
-    case OpKind::kAdamW:
+    case OpKind::kOptimizer:
     case OpKind::kGatherParameters:
     case OpKind::kReduceReplicas:
       return {};

@@ -94,8 +94,8 @@ const char* Name(OpKind kind) {
       return "grad_norm";
     case OpKind::kReduceScalars:
       return "reduce_scalars";
-    case OpKind::kAdamW:
-      return "adamw";
+    case OpKind::kOptimizer:
+      return "optimizer";
     case OpKind::kReduceReplicas:
       return "reduce_replicas";
     case OpKind::kGatherParameters:

@@ -100,9 +100,8 @@ enum class OpKind : uint8_t {
                      //   (at every stage) -> the group's f64 slot of the scalars
   kReduceScalars,    // sums the groups' norms in group order into scalar 0; then, where world > 1,
                      //   all-reduce (sum) of the step's scalars: norm, loss, stop flag
-  kAdamW,  // one group's shard (stage 0: all of it): gradient, master, m, v -> all but the
-           // gradient,
-           //   and the parameter shard
+  kOptimizer,  // one group's shard (stage 0: all of it): gradient, master, m, v where the optimizer
+               //   has it -> all but the gradient, and the parameter shard
   kGatherParameters,  // all-gather of one group's parameters: in place, after the update (stages 1
                       //   and 2), or (stage 3) -> every parameter of the group, gathered
   kReduceReplicas,    // hybrid sharding: all-reduce of one group's reduced gradient shard among the

@@ -17,11 +17,11 @@ double BiasCorrection(double beta, int64_t n) {
 
 }  // namespace
 
-AdamWHyper AdamWFromSpec(const v1::OptimizerSpec& spec) {
-  return {spec.beta1(), spec.beta2(), spec.epsilon(), spec.weight_decay()};
+OptimizerHyper HyperFromSpec(const v1::OptimizerSpec& spec) {
+  return {spec.beta1(), spec.beta2(), spec.epsilon(), spec.weight_decay(), spec.momentum()};
 }
 
-AdamWStep AdamWStepAt(const AdamWHyper& hyper, double lr, int64_t update) {
+AdamWStep AdamWStepAt(const OptimizerHyper& hyper, double lr, int64_t update) {
   MP_CHECK(update >= 1) << update;
   return {.lr = lr,
           .beta1 = hyper.beta1,

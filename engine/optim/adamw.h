@@ -17,13 +17,15 @@ class OptimizerSpec;
 
 namespace milepost::optim {
 
-struct AdamWHyper {
+struct OptimizerHyper {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
   double weight_decay = 0.1;  // on tensors of two or more dimensions
+  double momentum = 0;
 };
-AdamWHyper AdamWFromSpec(const v1::OptimizerSpec& spec);
+// 0 for what the spec's type does not have.
+OptimizerHyper HyperFromSpec(const v1::OptimizerSpec& spec);
 
 // With g the clipped gradient, for an element with weight decay `wd` (0 where there is none):
 //   m = beta1*m + (1-beta1)*g      v = beta2*v + (1-beta2)*g*g
@@ -38,7 +40,7 @@ struct AdamWStep {
   double bias2 = 1;  // 1 - beta2^update
 };
 // `update` counts updates made, this one included: from 1. Skipped steps do not count.
-AdamWStep AdamWStepAt(const AdamWHyper& hyper, double lr, int64_t update);
+AdamWStep AdamWStepAt(const OptimizerHyper& hyper, double lr, int64_t update);
 
 struct ClipResult {
   bool finite = true;       // false: the norm is NaN or infinite, the step must be skipped

@@ -205,7 +205,7 @@ TEST(ClipTest, NonFiniteNormsNeverScale) {
 }
 
 TEST(AdamWTest, BiasCorrections) {
-  const AdamWHyper hyper = {0.9, 0.999, 1e-8, 0.1};
+  const OptimizerHyper hyper = {0.9, 0.999, 1e-8, 0.1};
   const AdamWStep first = AdamWStepAt(hyper, 1e-3, 1);
   EXPECT_NEAR(first.bias1, 0.1, 1e-15);
   EXPECT_NEAR(first.bias2, 0.001, 1e-15);
@@ -225,7 +225,7 @@ TEST(AdamWTest, ComesFromTheSpec) {
   spec.set_beta2(0.7);
   spec.set_epsilon(1e-6);
   spec.set_weight_decay(0.3);
-  const AdamWHyper hyper = AdamWFromSpec(spec);
+  const OptimizerHyper hyper = HyperFromSpec(spec);
   EXPECT_EQ(hyper.beta1, 0.8);
   EXPECT_EQ(hyper.beta2, 0.7);
   EXPECT_EQ(hyper.epsilon, 1e-6);

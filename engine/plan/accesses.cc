@@ -51,7 +51,7 @@ void AddGroupAccesses(const StepPlan& plan, const Program& program, const graph:
       AddBuffer(plan, ReducedGradient(group), false, accesses);
       AddScalars(plan, kReducedScalars + index, 1, true, accesses);
       break;
-    case OpKind::kAdamW:
+    case OpKind::kOptimizer:
       AddScalars(plan, 0, kReducedScalars, false, accesses);
       AddBuffer(plan, ReducedGradient(group), false, accesses);
       AddBuffer(plan, group.master_buffer, true, accesses);

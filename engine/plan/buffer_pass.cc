@@ -191,7 +191,7 @@ void AddPersistentBuffers(StepPlan& plan, bool training) {
   for (FlatGroup& group : plan.groups) {
     if (plan.options.compute_dtype != DType::kF32) group.master_buffer = add_state(group, "master");
     group.m_buffer = add_state(group, "m");
-    group.v_buffer = add_state(group, "v");
+    if (HasSecondMoment(plan.options.optimizer)) group.v_buffer = add_state(group, "v");
   }
 }
 

@@ -62,6 +62,17 @@ absl::StatusOr<graph::Graph> Build(const v1::ModelSpec& model, models::Mode mode
                                                           options.lm_head_chunk_bytes)});
 }
 
+Optimizer OptimizerOf(v1::OptimizerSpec::Type type) {
+  switch (type) {
+    case v1::OptimizerSpec::TYPE_SGD:
+      return Optimizer::kSgd;
+    case v1::OptimizerSpec::TYPE_LION:
+      return Optimizer::kLion;
+    default:
+      return Optimizer::kAdamW;
+  }
+}
+
 Recompute RecomputeOf(v1::Recompute recompute) {
   switch (recompute) {
     case v1::RECOMPUTE_SELECTIVE:
@@ -114,6 +125,7 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
       .shard_ranks = spec.train().zero().group(),
       .prefetch = spec.train().zero().prefetch(),
       .recompute = RecomputeOf(spec.train().recompute()),
+      .optimizer = OptimizerOf(spec.train().optimizer().type()),
       .compute_dtype =
           spec.train().precision() == v1::PRECISION_FP32 ? graph::DType::kF32 : graph::DType::kBF16,
       .micro_batch = triple.micro,

@@ -236,7 +236,7 @@ TEST(Planner, GathersOverlapUpdates) {
   const auto& ops = plan.train.ops;
   for (size_t i = 0; i < ops.size(); ++i) {
     if (ops[i].op.kind != OpKind::kGatherParameters) continue;
-    ASSERT_EQ(ops[i - 1].op.kind, OpKind::kAdamW);
+    ASSERT_EQ(ops[i - 1].op.kind, OpKind::kOptimizer);
     EXPECT_EQ(ops[i].wait_for, std::vector<int32_t>{static_cast<int32_t>(i) - 1});
     if (i + 1 < ops.size()) {
       EXPECT_TRUE(ops[i + 1].wait_for.empty());

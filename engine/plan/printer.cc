@@ -151,6 +151,7 @@ std::string PlanJson(const StepPlan& plan, const PrintOptions& options, int inde
   json["sequence"] = plan.options.sequence;
   json["accumulation"] = plan.options.accumulation;
   json["recompute"] = Name(plan.options.recompute);
+  json["optimizer"] = Name(plan.options.optimizer);
   Json& per_rank = json["per_rank"];
   for (int c = 0; c < kBufferClasses; ++c) {
     per_rank[Name(static_cast<BufferClass>(c))] = plan.bytes_by_class[c];

@@ -22,6 +22,18 @@ const char* Name(BufferClass c) {
   return "unknown";
 }
 
+const char* Name(Optimizer optimizer) {
+  switch (optimizer) {
+    case Optimizer::kAdamW:
+      return "adamw";
+    case Optimizer::kSgd:
+      return "sgd";
+    case Optimizer::kLion:
+      return "lion";
+  }
+  return "unknown";
+}
+
 const char* Name(Recompute recompute) {
   switch (recompute) {
     case Recompute::kNone:

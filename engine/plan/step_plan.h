@@ -80,7 +80,7 @@ struct FlatGroup {
   // master_buffer is kNoBuffer then.
   BufferId master_buffer = kNoBuffer;
   BufferId m_buffer = kNoBuffer;
-  BufferId v_buffer = kNoBuffer;
+  BufferId v_buffer = kNoBuffer;  // where HasSecondMoment
 };
 
 enum class Stream : uint8_t { kCompute, kCommunication };
@@ -139,6 +139,11 @@ struct Program {
 enum class Recompute : uint8_t { kNone, kSelective, kFull };
 const char* Name(Recompute recompute);
 
+enum class Optimizer : uint8_t { kAdamW, kSgd, kLion };
+const char* Name(Optimizer optimizer);  // as the job spec writes it
+// v beside m; the others have m alone.
+inline bool HasSecondMoment(Optimizer optimizer) { return optimizer == Optimizer::kAdamW; }
+
 struct PlanOptions {
   int world = 1;
   int zero_stage = 0;  // 0 to 3
@@ -148,6 +153,7 @@ struct PlanOptions {
   // Stage 3: how many blocks ahead of its use a block's parameters are gathered.
   int prefetch = 1;
   Recompute recompute = Recompute::kNone;
+  Optimizer optimizer = Optimizer::kAdamW;
   graph::DType compute_dtype = graph::DType::kF32;
   int64_t micro_batch = 1;
   int64_t sequence = 1;

@@ -98,7 +98,11 @@ absl::Status VerifyGroupBuffers(const StepPlan& plan, const FlatGroup& group) {
   MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "gradients", group.gradient_buffer,
                                   group.padded_elements * graph::ByteSize(DType::kF32)));
   MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "m", group.m_buffer, shard));
-  MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "v", group.v_buffer, shard));
+  if (HasSecondMoment(plan.options.optimizer)) {
+    MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "v", group.v_buffer, shard));
+  } else if (group.v_buffer != kNoBuffer) {
+    return Violation("group ", group.name, " has a v that its optimizer does not use");
+  }
   if (plan.options.compute_dtype == DType::kF32) return absl::OkStatus();
   return ExpectBuffer(plan, group, "master", group.master_buffer, shard);
 }

@@ -178,7 +178,7 @@ TEST(Verify, SeesShardsOfGradientsOverwrittenBeforeTheUpdate) {
     if (ops[i].op.kind != OpKind::kReduceGradients) continue;
     const int group = ops[i].op.attributes.group;
     size_t update = i;
-    while (ops[update].op.kind != OpKind::kAdamW || ops[update].op.attributes.group != group) {
+    while (ops[update].op.kind != OpKind::kOptimizer || ops[update].op.attributes.group != group) {
       ++update;
     }
     const BufferId shard = plan->groups[group].gradient_shard_buffer;

@@ -224,7 +224,8 @@ class Simulation {
     const OpKind kind = Op().kind;
     if (kind == OpKind::kReduceScalars) return ReduceScalars();
     if (kind != OpKind::kReduceGradients && kind != OpKind::kReduceReplicas &&
-        kind != OpKind::kGradNorm && kind != OpKind::kAdamW && kind != OpKind::kGatherParameters) {
+        kind != OpKind::kGradNorm && kind != OpKind::kOptimizer &&
+        kind != OpKind::kGatherParameters) {
       return absl::OkStatus();
     }
     const int32_t index = Op().attributes.group;
@@ -246,7 +247,7 @@ class Simulation {
         MP_RETURN_IF_ERROR(CheckReduced(index, AcrossReplicas()));
         ++group.norms;
         return absl::OkStatus();
-      case OpKind::kAdamW:
+      case OpKind::kOptimizer:
         MP_RETURN_IF_ERROR(CheckReduced(index, AcrossReplicas()));
         if (scalar_reductions_ != 1) return Violation(name, ": the scalars are not reduced");
         ++group.updates;

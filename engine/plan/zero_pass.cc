@@ -113,7 +113,9 @@ class TrainingOps {
   void AddUpdate(int group) {
     // Gradient read; master, m and v read and written; the compute-dtype copy written.
     const bool copy = options_.compute_dtype != DType::kF32;
-    Add(OpKind::kAdamW, When::kUpdate, group).bytes = Shard(group) * (7 * 4 + (copy ? 2 : 0));
+    const int passes = HasSecondMoment(options_.optimizer) ? 7 : 5;
+    Add(OpKind::kOptimizer, When::kUpdate, group).bytes =
+        Shard(group) * (passes * 4 + (copy ? 2 : 0));
     if (options_.Shards() == 1 || options_.ShardsParameters()) return;
     const double bytes =
         Padded(group) * static_cast<double>(graph::ByteSize(options_.compute_dtype));

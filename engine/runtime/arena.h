@@ -20,7 +20,8 @@ namespace milepost::runtime {
 class Arena {
  public:
   // RESOURCE_EXHAUSTED, with the figures, when `bytes` exceeds AvailableMemoryBytes() or the kernel
-  // refuses; FAILED_PRECONDITION when it exceeds MemoryLimitBytes(): trying again cannot help. Blocks while the kernel zeroes the pages (about 0.1 s per GiB).
+  // refuses; FAILED_PRECONDITION when it exceeds MemoryLimitBytes(): trying again cannot help.
+  // Blocks while the kernel zeroes the pages (about 0.1 s per GiB).
   static absl::StatusOr<Arena> Allocate(int64_t bytes);
 
   Arena(Arena&& other) noexcept;

@@ -115,8 +115,8 @@ absl::StatusOr<BoundOp> CpuBackend::Bind(const plan::StepPlan& plan, const plan:
       return BindGradNorm(b);
     case OpKind::kReduceScalars:
       return BindReduceScalars(b);
-    case OpKind::kAdamW:
-      return BindAdamW(b);
+    case OpKind::kOptimizer:
+      return BindOptimizer(b);
     case OpKind::kGatherParameters:
       return BindGatherParameters(b);
     case OpKind::kReduceReplicas:

@@ -119,7 +119,7 @@ absl::StatusOr<BoundOp> BindLmHeadLogits(const Binding& b);
 absl::StatusOr<BoundOp> BindReduceGradients(const Binding& b);
 absl::StatusOr<BoundOp> BindGradNorm(const Binding& b);
 absl::StatusOr<BoundOp> BindReduceScalars(const Binding& b);
-absl::StatusOr<BoundOp> BindAdamW(const Binding& b);
+absl::StatusOr<BoundOp> BindOptimizer(const Binding& b);
 absl::StatusOr<BoundOp> BindGatherParameters(const Binding& b);
 absl::StatusOr<BoundOp> BindReduceReplicas(const Binding& b);
 

@@ -1,4 +1,4 @@
-// Reduction, norm, AdamW and gathering of flat groups on the CPU.
+// Reduction, norm, optimizer and gathering of flat groups on the CPU.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -61,44 +61,78 @@ std::vector<Segment> SegmentsOf(const plan::FlatGroup& group, int64_t begin, int
 
 constexpr int64_t kUpdateGrain = 4096;  // elements
 
+// Where one group's update works: element 0 of each is the shard's first.
 template <typename T>
-absl::StatusOr<BoundOp> AdamWOf(const Binding& b) {
+struct UpdatePlaces {
+  float* master;
+  float* m;
+  float* v;  // null where the optimizer has none
+  const float* gradient;
+  T* copy;  // null: the parameter is its own master
+};
+
+// One segment's elements [from, to) with weight decay `decay`.
+template <typename T>
+void Update(plan::Optimizer optimizer, const StepContext& c, float decay, int64_t from, int64_t to,
+            const UpdatePlaces<T>& at) {
+  float* master = at.master + from;
+  float* m = at.m + from;
+  const float* gradient = at.gradient + from;
+  T* copy = at.copy == nullptr ? nullptr : at.copy + from;
+  switch (optimizer) {
+    case plan::Optimizer::kAdamW:
+      return kernels::AdamW<T>({.learning_rate = c.learning_rate,
+                                .beta1 = c.beta1,
+                                .beta2 = c.beta2,
+                                .epsilon = c.epsilon,
+                                .weight_decay = decay,
+                                .gradient_scale = c.clip_factor,
+                                .step = c.update},
+                               to - from, master, m, at.v + from, gradient, copy);
+    case plan::Optimizer::kSgd:
+      return kernels::Sgd<T>({.learning_rate = c.learning_rate,
+                              .momentum = c.momentum,
+                              .weight_decay = decay,
+                              .gradient_scale = c.clip_factor},
+                             to - from, master, m, gradient, copy);
+    case plan::Optimizer::kLion:
+      return kernels::Lion<T>({.learning_rate = c.learning_rate,
+                               .beta1 = c.beta1,
+                               .beta2 = c.beta2,
+                               .weight_decay = decay,
+                               .gradient_scale = c.clip_factor},
+                              to - from, master, m, gradient, copy);
+  }
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> OptimizerOf(const Binding& b) {
   const plan::FlatGroup& group = GroupOf(b);
   const int64_t begin = ShardBegin(b);
   T* parameter = reinterpret_cast<T*>(b.BufferAt(group.parameter_buffer)) +
                  (b.plan.options.ShardsParameters() ? 0 : begin);
-  float* master = reinterpret_cast<float*>(b.BufferAt(group.master_buffer));
-  const float* gradient = ShardGradient(b);
-  float* m = reinterpret_cast<float*>(b.BufferAt(group.m_buffer));
-  float* v = reinterpret_cast<float*>(b.BufferAt(group.v_buffer));
-  T* copy = parameter;
+  UpdatePlaces<T> at = {.master = reinterpret_cast<float*>(b.BufferAt(group.master_buffer)),
+                        .m = reinterpret_cast<float*>(b.BufferAt(group.m_buffer)),
+                        .v = reinterpret_cast<float*>(b.BufferAt(group.v_buffer)),
+                        .gradient = ShardGradient(b),
+                        .copy = parameter};
   if constexpr (std::is_same_v<T, float>) {
-    if (master == nullptr) {  // the parameter is its own master
-      master = parameter;
-      copy = nullptr;
+    if (at.master == nullptr) {  // the parameter is its own master
+      at.master = parameter;
+      at.copy = nullptr;
     }
   }
-  if (master == nullptr) return absl::InternalError("a bf16 group has no master buffer");
-  return [=, count = group.shard_elements,
+  if (at.master == nullptr) return absl::InternalError("a bf16 group has no master buffer");
+  return [at, optimizer = b.plan.options.optimizer, count = group.shard_elements,
           segments = SegmentsOf(group, begin, group.shard_elements)](const StepContext& c) {
     if (c.skip_update) return absl::OkStatus();
-    const kernels::AdamWParams params{.learning_rate = c.learning_rate,
-                                      .beta1 = c.beta1,
-                                      .beta2 = c.beta2,
-                                      .epsilon = c.epsilon,
-                                      .gradient_scale = c.clip_factor,
-                                      .step = c.update};
     // One fork for the whole group: biases and norms are far too short for one each. Inside it the
     // kernel stays on its thread.
     kernels::ParallelFor(0, count, kUpdateGrain, [&](int64_t first, int64_t last) {
       for (const Segment& s : segments) {
         const int64_t from = std::max(s.begin, first);
         const int64_t to = std::min(s.end, last);
-        if (from >= to) continue;
-        kernels::AdamWParams of = params;
-        of.weight_decay = s.decay ? c.weight_decay : 0.0F;
-        kernels::AdamW<T>(of, to - from, master + from, m + from, v + from, gradient + from,
-                          copy == nullptr ? nullptr : copy + from);
+        if (from < to) Update(optimizer, c, s.decay ? c.weight_decay : 0.0F, from, to, at);
       }
     });
     return absl::OkStatus();
@@ -208,7 +242,7 @@ absl::StatusOr<BoundOp> BindReduceScalars(const Binding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindAdamW(const Binding& b) { return MP_BIND_BY_DTYPE(AdamWOf, b); }
+absl::StatusOr<BoundOp> BindOptimizer(const Binding& b) { return MP_BIND_BY_DTYPE(OptimizerOf, b); }
 
 absl::StatusOr<BoundOp> BindGatherParameters(const Binding& b) {
   MP_RETURN_IF_ERROR(NeedsCommunicator(b));

@@ -66,7 +66,7 @@ plan::Program TwoStreamProgram() {
       MakeOp(OpKind::kLinearBackwardInput, compute, When::kEveryMicroStep),        // 3
       MakeOp(OpKind::kGradNorm, compute, When::kUpdate, {2}),                      // 4
       MakeOp(OpKind::kReduceScalars, communication, When::kUpdate, {4}),           // 5
-      MakeOp(OpKind::kAdamW, compute, When::kUpdate, {5}),                         // 6
+      MakeOp(OpKind::kOptimizer, compute, When::kUpdate, {5}),                     // 6
       MakeOp(OpKind::kGatherParameters, communication, When::kUpdate, {6}),        // 7
   };
   return program;

@@ -12,19 +12,24 @@
 
 namespace milepost::runtime {
 
+namespace {
+constexpr const char* kKindNames[] = {"master", "m", "v"};
+}  // namespace
+
 ParameterStore::ParameterStore(const plan::StepPlan& plan, const graph::Graph& graph, char* arena,
                                comm::Communicator* communicator)
     : plan_(plan),
       graph_(graph),
+      kinds_(plan::HasSecondMoment(plan.options.optimizer) ? 3 : 2),
       arena_(arena),
       communicator_(communicator),
       rank_(communicator == nullptr ? 0 : communicator->rank()) {
   for (const graph::Parameter& parameter : graph.parameters) {
     const graph::Value& value = graph.values[parameter.value];
-    for (const char* kind : kStateKindNames) {
+    for (int kind = 0; kind < kinds_; ++kind) {
       v1::TensorInfo& info = tensors_.emplace_back();
       info.set_name(value.name);
-      info.set_kind(kind);
+      info.set_kind(kKindNames[kind]);
       info.set_dtype(graph::Name(graph::DType::kF32));
       for (int64_t dimension : value.shape) info.add_shape(dimension);
     }
@@ -40,7 +45,7 @@ int64_t ParameterStore::ParameterBegin(const plan::FlatGroup& group) const {
 }
 
 float* ParameterStore::Data(const plan::FlatGroup& group, int kind) const {
-  const plan::BufferId buffers[kStateKinds] = {group.master_buffer, group.m_buffer, group.v_buffer};
+  const plan::BufferId buffers[] = {group.master_buffer, group.m_buffer, group.v_buffer};
   if (buffers[kind] != plan::kNoBuffer) return reinterpret_cast<float*>(BufferAt(buffers[kind]));
   // fp32: the parameter is its own master.
   return reinterpret_cast<float*>(BufferAt(group.parameter_buffer)) + ParameterBegin(group);
@@ -55,9 +60,9 @@ std::vector<StateInterval> ParameterStore::Intervals(RangeOf range_of) const {
       const int64_t begin = std::max(p.begin, range.begin);
       const int64_t end = std::min(p.begin + p.elements, range.end);
       if (begin >= end) continue;
-      for (int kind = 0; kind < kStateKinds; ++kind) {
+      for (int kind = 0; kind < kinds_; ++kind) {
         float* data = Data(group, kind) + (begin - HeldBegin(group));
-        intervals.push_back({.tensor = p.parameter * kStateKinds + kind,
+        intervals.push_back({.tensor = p.parameter * kinds_ + kind,
                              .begin = begin - p.begin,
                              .end = end - p.begin,
                              .data = reinterpret_cast<char*>(data)});
@@ -88,9 +93,9 @@ void ParameterStore::Initialize(uint64_t seed) {
   for (const StateInterval& interval : Held()) {
     float* data = reinterpret_cast<float*>(interval.data);
     const int64_t count = interval.end - interval.begin;
-    const int parameter = interval.tensor / kStateKinds;
+    const int parameter = interval.tensor / kinds_;
     const graph::Parameter& p = graph_.parameters[parameter];
-    if (interval.tensor % kStateKinds != 0 || p.initializer == graph::Initializer::kZeros) {
+    if (interval.tensor % kinds_ != 0 || p.initializer == graph::Initializer::kZeros) {
       kernels::Fill(data, count, 0.0F);
     } else if (p.initializer == graph::Initializer::kOnes) {
       kernels::Fill(data, count, 1.0F);

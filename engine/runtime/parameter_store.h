@@ -5,8 +5,8 @@
 //   store.Initialize(seed);                                 // or fill store.Held()
 //   MP_RETURN_IF_ERROR(store.RebuildParameters());          // collective
 //
-// Tensors are numbered parameter * 3 + kind; kinds are master, m, v, in this order. What the
-// constructor is given must outlive the store. Not synchronised.
+// Tensors are numbered parameter * kinds + kind; kinds are master, m and, where the optimizer has
+// it, v, in this order. What the constructor is given must outlive the store. Not synchronised.
 #ifndef MILEPOST_ENGINE_RUNTIME_PARAMETER_STORE_H_
 #define MILEPOST_ENGINE_RUNTIME_PARAMETER_STORE_H_
 
@@ -18,9 +18,6 @@
 #include "engine/runtime/session.h"
 
 namespace milepost::runtime {
-
-inline constexpr int kStateKinds = 3;
-inline constexpr const char* kStateKindNames[kStateKinds] = {"master", "m", "v"};
 
 class ParameterStore {
  public:
@@ -58,6 +55,7 @@ class ParameterStore {
 
   const plan::StepPlan& plan_;
   const graph::Graph& graph_;
+  const int kinds_;
   char* const arena_;
   comm::Communicator* const communicator_;
   const int rank_;

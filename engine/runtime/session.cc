@@ -42,7 +42,7 @@ TrainingSessionImpl::TrainingSessionImpl(const v1::JobSpec& spec, const SessionO
       options_(options),
       communicator_(communicator),
       schedule_(optim::ScheduleFromSpec(spec.train())),
-      hyper_(optim::AdamWFromSpec(spec.train().optimizer())),
+      hyper_(optim::HyperFromSpec(spec.train().optimizer())),
       backend_(std::max(1, options.threads)) {
   state_.set_seed(spec.train().seed());
   state_.set_spec_digest(StateDigest(spec));
@@ -210,6 +210,7 @@ absl::Status TrainingSessionImpl::Decide(StepReport* report) {
   context_.beta2 = static_cast<float>(hyper_.beta2);
   context_.epsilon = static_cast<float>(hyper_.epsilon);
   context_.weight_decay = static_cast<float>(hyper_.weight_decay);
+  context_.momentum = static_cast<float>(hyper_.momentum);
   context_.update = state_.schedule_step() + 1;
   report->lr = lr;
   report->grad_norm = clip.norm;

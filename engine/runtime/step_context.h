@@ -29,6 +29,7 @@ struct StepContext {
   float beta2 = 0;
   float epsilon = 0;
   float weight_decay = 0;
+  float momentum = 0;
   float clip_factor = 1;
   int64_t update = 1;  // number of this update, counted from 1: bias correction
 };

@@ -63,7 +63,7 @@ class TrainingSessionImpl : public TrainingSession {
   comm::Communicator* const communicator_;
   data::BatchLayout layout_;
   optim::Schedule schedule_;
-  optim::AdamWHyper hyper_;
+  optim::OptimizerHyper hyper_;
   v1::TrainerState state_;
 
   std::shared_ptr<const data::TokenMixture> train_data_;

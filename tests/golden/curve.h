@@ -82,11 +82,7 @@ class GoldenCurve : public testing::Test {
     t.mutable_batch()->set_global(golden_["samples"]);
     t.mutable_batch()->set_micro(micro);
     t.mutable_zero()->set_stage(stage);
-    t.mutable_optimizer()->set_lr(train["lr"]);
-    t.mutable_optimizer()->set_beta1(train["beta1"]);
-    t.mutable_optimizer()->set_beta2(train["beta2"]);
-    t.mutable_optimizer()->set_epsilon(train["epsilon"]);
-    t.mutable_optimizer()->set_weight_decay(train["weight_decay"]);
+    SetOptimizer(*t.mutable_optimizer());
     t.mutable_schedule()->set_type(v1::ScheduleSpec::TYPE_COSINE);
     t.mutable_schedule()->set_warmup_steps(train["warmup_steps"]);
     t.mutable_schedule()->set_final_lr_ratio(train["final_lr_ratio"]);
@@ -95,6 +91,20 @@ class GoldenCurve : public testing::Test {
     NormalizeJobSpec(&spec);
     EXPECT_EQ(ValidateJobSpec(spec), absl::OkStatus());
     return spec;
+  }
+
+  void SetOptimizer(v1::OptimizerSpec& optimizer) const {
+    const json& train = golden_["train"];
+    const std::string kind = golden_.value("optimizer", "adamw");
+    optimizer.set_type(kind == "sgd"    ? v1::OptimizerSpec::TYPE_SGD
+                       : kind == "lion" ? v1::OptimizerSpec::TYPE_LION
+                                        : v1::OptimizerSpec::TYPE_ADAMW);
+    optimizer.set_lr(train["lr"]);
+    optimizer.set_weight_decay(train["weight_decay"]);
+    if (train.contains("beta1")) optimizer.set_beta1(train["beta1"]);
+    if (train.contains("beta2")) optimizer.set_beta2(train["beta2"]);
+    if (train.contains("epsilon")) optimizer.set_epsilon(train["epsilon"]);
+    if (train.contains("momentum")) optimizer.set_momentum(train["momentum"]);
   }
 
   // The weights that PyTorch started from, through the door that checkpoints use. `parameters`: in

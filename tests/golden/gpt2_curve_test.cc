@@ -7,12 +7,9 @@ namespace {
 
 class Gpt2Curve : public GoldenCurve {
  protected:
-  void SetUp() override {
-    Open("gpt2_curve.json");
+  void Expect(const char* file, int stage, int64_t micro) {
+    Open(file);
     WriteTokens(golden_["model"]);
-  }
-
-  void Expect(int stage, int64_t micro) const {
     v1::ModelSpec model;
     v1::Gpt2Spec& gpt2 = *model.mutable_gpt2();
     gpt2.set_layers(golden_["model"]["layers"]);
@@ -24,9 +21,13 @@ class Gpt2Curve : public GoldenCurve {
   }
 };
 
-TEST_F(Gpt2Curve, WholeBatchAtOnce) { Expect(0, 8); }
+TEST_F(Gpt2Curve, WholeBatchAtOnce) { Expect("gpt2_curve.json", 0, 8); }
 
-TEST_F(Gpt2Curve, AccumulatedOverMicroSteps) { Expect(1, 2); }
+TEST_F(Gpt2Curve, AccumulatedOverMicroSteps) { Expect("gpt2_curve.json", 1, 2); }
+
+TEST_F(Gpt2Curve, Sgd) { Expect("gpt2_sgd_curve.json", 0, 8); }
+
+TEST_F(Gpt2Curve, Lion) { Expect("gpt2_lion_curve.json", 0, 8); }
 
 }  // namespace
 }  // namespace milepost

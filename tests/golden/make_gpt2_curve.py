@@ -2,22 +2,29 @@
 """Makes gpt2_curve.json: 20 training steps of a tiny GPT-2 in PyTorch, fp32.
 
     python3 tests/golden/make_gpt2_curve.py > tests/golden/gpt2_curve.json
+    python3 tests/golden/make_gpt2_curve.py sgd > tests/golden/gpt2_sgd_curve.json
+    python3 tests/golden/make_gpt2_curve.py lion > tests/golden/gpt2_lion_curve.json
 
-Needs torch only. The model is written out here, independently of Milepost. Initial weights and
+Needs torch only. Lion, which torch does not have, follows algorithm 2 of its paper. The model is written out here, independently of Milepost. Initial weights and
 tokens come from integer formulas (see `uniform` and `token`) that gpt2_curve_test.cc repeats, so
 nothing but the figures needs to be stored. Every step trains on all samples, so the order in which
 a data loader visits them does not matter.
 """
 import json
 import math
+import sys
 
 import torch
 import torch.nn.functional as F
 
 MODEL = {"layers": 2, "width": 32, "heads": 4, "context": 32, "vocabulary": 64}
 SAMPLES = 8
-TRAIN = {"steps": 20, "lr": 5e-3, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8,
-         "weight_decay": 0.1, "clip_norm": 1.0, "warmup_steps": 4, "final_lr_ratio": 0.1}
+TRAIN = {"steps": 20, "clip_norm": 1.0, "warmup_steps": 4, "final_lr_ratio": 0.1}
+OPTIMIZERS = {
+    "adamw": {"lr": 5e-3, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1},
+    "sgd": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01},
+    "lion": {"lr": 1e-3, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.1},
+}
 
 
 def token(i):
@@ -94,18 +101,40 @@ def lr_at(step):
     return TRAIN["lr"] * (ratio + (1 - ratio) * (1 + math.cos(math.pi * t)) / 2)
 
 
+class Lion(torch.optim.Optimizer):
+    """Chen et al., "Symbolic Discovery of Optimization Algorithms" (2023), algorithm 2."""
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                m = self.state[p].setdefault("m", torch.zeros_like(p))
+                update = (group["beta1"] * m + (1 - group["beta1"]) * p.grad).sign()
+                p.sub_(group["lr"] * (update + group["weight_decay"] * p))
+                m.mul_(group["beta2"]).add_(p.grad, alpha=1 - group["beta2"])
+
+
+def make_optimizer(kind, weights):
+    groups = [{"params": [w for w in weights.values() if w.dim() >= 2],
+               "weight_decay": TRAIN["weight_decay"]},
+              {"params": [w for w in weights.values() if w.dim() < 2], "weight_decay": 0.0}]
+    if kind == "sgd":
+        return torch.optim.SGD(groups, lr=TRAIN["lr"], momentum=TRAIN["momentum"])
+    if kind == "lion":
+        return Lion(groups, {"lr": 0.0, "beta1": TRAIN["beta1"], "beta2": TRAIN["beta2"]})
+    return torch.optim.AdamW(groups, betas=(TRAIN["beta1"], TRAIN["beta2"]), eps=TRAIN["epsilon"])
+
+
 def main():
+    kind = sys.argv[1] if len(sys.argv) > 1 else "adamw"
+    TRAIN.update(OPTIMIZERS[kind])
     torch.set_num_threads(1)
     length = MODEL["context"]
     stream = torch.tensor([token(i) for i in range(SAMPLES * length + 1)])
     tokens = stream[:-1].view(SAMPLES, length)
     targets = stream[1:].view(SAMPLES, length)
     weights = initial_weights()
-    optimizer = torch.optim.AdamW(
-        [{"params": [w for w in weights.values() if w.dim() >= 2],
-          "weight_decay": TRAIN["weight_decay"]},
-         {"params": [w for w in weights.values() if w.dim() < 2], "weight_decay": 0.0}],
-        betas=(TRAIN["beta1"], TRAIN["beta2"]), eps=TRAIN["epsilon"])
+    optimizer = make_optimizer(kind, weights)
     curve = []
     for step in range(TRAIN["steps"]):
         loss = loss_sum(weights, tokens, targets) / targets.numel()
@@ -116,7 +145,7 @@ def main():
             group["lr"] = lr_at(step)
         optimizer.step()
         curve.append({"loss": loss.item(), "grad_norm": norm.item(), "lr": lr_at(step)})
-    print(json.dumps({"torch": torch.__version__, "model": MODEL, "samples": SAMPLES,
+    print(json.dumps({"torch": torch.__version__, "optimizer": kind, "model": MODEL, "samples": SAMPLES,
                       "train": TRAIN, "parameters": list(weights), "steps": curve}, indent=1))
 
 

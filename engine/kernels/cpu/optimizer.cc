@@ -43,7 +43,60 @@ void AdamWRange(const AdamWParams& a, int64_t n, float* p, float* m, float* v, c
   });
 }
 
+template <typename T>
+void SgdRange(const SgdParams& a, int64_t n, float* p, float* m, const float* g, T* copy) {
+  const DF d;
+  const VF momentum = hn::Set(d, a.momentum), decay = hn::Set(d, a.weight_decay);
+  const VF scale = hn::Set(d, a.gradient_scale), step = hn::Set(d, a.learning_rate);
+  ForVectors(n, [&](int64_t i, int64_t count) MP_SIMD {
+    const VF old_p = LoadUpTo(d, p + i, count);
+    const VF grad = hn::MulAdd(decay, old_p, hn::Mul(LoadUpTo(d, g + i, count), scale));
+    const VF new_m = hn::MulAdd(momentum, LoadUpTo(d, m + i, count), grad);
+    const VF new_p = hn::NegMulAdd(step, new_m, old_p);
+    StoreUpTo(new_m, d, m + i, count);
+    StoreUpTo(new_p, d, p + i, count);
+    if (copy != nullptr) StoreUpTo(new_p, d, copy + i, count);
+  });
+}
+
+template <typename T>
+void LionRange(const LionParams& a, int64_t n, float* p, float* m, const float* g, T* copy) {
+  const DF d;
+  const VF beta1 = hn::Set(d, a.beta1), rest1 = hn::Set(d, 1.0f - a.beta1);
+  const VF beta2 = hn::Set(d, a.beta2), rest2 = hn::Set(d, 1.0f - a.beta2);
+  const VF scale = hn::Set(d, a.gradient_scale), step = hn::Set(d, a.learning_rate);
+  const VF shrink = hn::Set(d, static_cast<float>(1.0 - double{a.learning_rate} * a.weight_decay));
+  const VF zero = hn::Zero(d);
+  ForVectors(n, [&](int64_t i, int64_t count) MP_SIMD {
+    const VF grad = hn::Mul(LoadUpTo(d, g + i, count), scale);
+    const VF old_m = LoadUpTo(d, m + i, count);
+    const VF mixed = hn::MulAdd(beta1, old_m, hn::Mul(rest1, grad));
+    const VF signed_step = hn::IfThenElse(hn::Eq(mixed, zero), zero, hn::CopySign(step, mixed));
+    const VF new_p = hn::Sub(hn::Mul(LoadUpTo(d, p + i, count), shrink), signed_step);
+    StoreUpTo(hn::MulAdd(beta2, old_m, hn::Mul(rest2, grad)), d, m + i, count);
+    StoreUpTo(new_p, d, p + i, count);
+    if (copy != nullptr) StoreUpTo(new_p, d, copy + i, count);
+  });
+}
+
 }  // namespace
+
+void SgdRangeF32(const SgdParams& params, int64_t n, float* p, float* m, const float* g,
+                 float* copy) {
+  SgdRange(params, n, p, m, g, copy);
+}
+void SgdRangeBf16(const SgdParams& params, int64_t n, float* p, float* m, const float* g,
+                  bf16* copy) {
+  SgdRange(params, n, p, m, g, copy);
+}
+void LionRangeF32(const LionParams& params, int64_t n, float* p, float* m, const float* g,
+                  float* copy) {
+  LionRange(params, n, p, m, g, copy);
+}
+void LionRangeBf16(const LionParams& params, int64_t n, float* p, float* m, const float* g,
+                   bf16* copy) {
+  LionRange(params, n, p, m, g, copy);
+}
 
 void AdamWRangeF32(const AdamWParams& params, int64_t n, float* p, float* m, float* v,
                    const float* g, float* copy) {
@@ -79,12 +132,43 @@ namespace milepost::kernels {
 
 HWY_EXPORT(AdamWRangeF32);
 HWY_EXPORT(AdamWRangeBf16);
+HWY_EXPORT(SgdRangeF32);
+HWY_EXPORT(SgdRangeBf16);
+HWY_EXPORT(LionRangeF32);
+HWY_EXPORT(LionRangeBf16);
 HWY_EXPORT(SumSquaresBlock);
 
 namespace {
 constexpr int64_t kGrain = 16384;
 constexpr int64_t kNormBlock = 4096;
+
+// One state tensor: SGD and Lion.
+template <typename Run, typename Params, typename T>
+void RunRanges(Run run, const Params& params, int64_t n, float* p, float* m, const float* g,
+               T* copy) {
+  ParallelFor(0, n, kGrain, [&](int64_t first, int64_t last) {
+    run(params, last - first, p + first, m + first, g + first,
+        copy == nullptr ? nullptr : copy + first);
+  });
+}
 }  // namespace
+
+template <>
+void Sgd(const SgdParams& params, int64_t n, float* p, float* m, const float* g, float* copy) {
+  RunRanges(HWY_DYNAMIC_DISPATCH(SgdRangeF32), params, n, p, m, g, copy);
+}
+template <>
+void Sgd(const SgdParams& params, int64_t n, float* p, float* m, const float* g, bf16* copy) {
+  RunRanges(HWY_DYNAMIC_DISPATCH(SgdRangeBf16), params, n, p, m, g, copy);
+}
+template <>
+void Lion(const LionParams& params, int64_t n, float* p, float* m, const float* g, float* copy) {
+  RunRanges(HWY_DYNAMIC_DISPATCH(LionRangeF32), params, n, p, m, g, copy);
+}
+template <>
+void Lion(const LionParams& params, int64_t n, float* p, float* m, const float* g, bf16* copy) {
+  RunRanges(HWY_DYNAMIC_DISPATCH(LionRangeBf16), params, n, p, m, g, copy);
+}
 
 template <>
 void AdamW(const AdamWParams& params, int64_t n, float* p, float* m, float* v, const float* g,

@@ -29,6 +29,31 @@ template <typename T>
 void AdamW(const AdamWParams& params, int64_t n, float* p, float* m, float* v, const float* g,
            T* copy);
 
+struct SgdParams {
+  float learning_rate = 0.0f;
+  float momentum = 0.9f;
+  float weight_decay = 0.0f;  // added to the gradient, as torch.optim.SGD does
+  float gradient_scale = 1.0f;
+};
+
+// m = momentum * m + (g + weight_decay * p);  p -= lr * m. Otherwise as AdamW.
+template <typename T>
+void Sgd(const SgdParams& params, int64_t n, float* p, float* m, const float* g, T* copy);
+
+struct LionParams {
+  float learning_rate = 0.0f;
+  float beta1 = 0.9f;
+  float beta2 = 0.99f;
+  float weight_decay = 0.0f;  // decoupled
+  float gradient_scale = 1.0f;
+};
+
+// p -= lr * (sign(beta1 * m + (1 - beta1) * g) + weight_decay * p);  m = beta2 * m + (1 - beta2) *
+// g (Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023, algorithm 2; sign(0) is
+// 0). Otherwise as AdamW.
+template <typename T>
+void Lion(const LionParams& params, int64_t n, float* p, float* m, const float* g, T* copy);
+
 // Sum of g[i]^2 in fp64: 4096-element blocks, then the blocks in order. Not finite exactly if some
 // g[i] is not finite (a finite float's square cannot overflow fp64).
 size_t SumSquaresWorkspaceBytes(int64_t n);

@@ -56,6 +56,80 @@ TEST_P(Optimizer, AdamWMatchesDefinition) {
   }
 }
 
+// torch.optim.SGD's definition, in fp64, several steps in a row.
+template <typename T>
+void CheckSgd(int64_t n, float weight_decay) {
+  const SgdParams params{.learning_rate = 1e-2f,
+                         .momentum = 0.9f,
+                         .weight_decay = weight_decay,
+                         .gradient_scale = 0.5f};
+  auto p = RandomVector<float>(n, 1);
+  std::vector<float> m(n);
+  std::vector<T> copy(n);
+  auto want_p = ToDouble(p);
+  std::vector<double> want_m(n);
+  for (uint32_t step = 1; step <= 4; ++step) {
+    const auto g = RandomVector<float>(n, 10 + step);
+    Sgd(params, n, p.data(), m.data(), g.data(), copy.data());
+    for (int64_t i = 0; i < n; ++i) {
+      want_m[i] = params.momentum * want_m[i] + 0.5 * g[i] + weight_decay * want_p[i];
+      want_p[i] -= params.learning_rate * want_m[i];
+    }
+  }
+  ExpectClose(p, want_p, 4e-6, "p");
+  ExpectClose(m, want_m, 4e-6, "m");
+  for (int64_t i = 0; i < n; ++i) ASSERT_EQ(ToFloat(copy[i]), ToFloat(FromFloat<T>(p[i])));
+}
+
+TEST_P(Optimizer, SgdMatchesDefinition) {
+  for (int64_t n : {1, 3, 17, 127, 33000}) {
+    CheckSgd<float>(n, 0.0f);
+    CheckSgd<bf16>(n, 0.1f);
+  }
+}
+
+// Algorithm 2 of the paper, in fp64. A step's direction is a sign: where the interpolation is as
+// small as rounding the two may differ, and such elements are left out.
+template <typename T>
+void CheckLion(int64_t n, float weight_decay) {
+  const LionParams params{.learning_rate = 1e-2f,
+                          .beta1 = 0.9f,
+                          .beta2 = 0.99f,
+                          .weight_decay = weight_decay,
+                          .gradient_scale = 0.5f};
+  auto p = RandomVector<float>(n, 1);
+  std::vector<float> m(n);
+  std::vector<T> copy(n);
+  auto want_p = ToDouble(p);
+  std::vector<double> want_m(n);
+  std::vector<bool> close_call(n);
+  for (uint32_t step = 1; step <= 4; ++step) {
+    auto g = RandomVector<float>(n, 10 + step);
+    g[0] = 0;  // sign(0) is 0
+    Lion(params, n, p.data(), m.data(), g.data(), copy.data());
+    for (int64_t i = 0; i < n; ++i) {
+      const double mixed = params.beta1 * want_m[i] + (1 - double{params.beta1}) * 0.5 * g[i];
+      close_call[i] = close_call[i] || (mixed != 0 && std::abs(mixed) < 1e-7);
+      const double sign = mixed > 0 ? 1 : mixed < 0 ? -1 : 0;
+      want_p[i] -= params.learning_rate * (sign + weight_decay * want_p[i]);
+      want_m[i] = params.beta2 * want_m[i] + (1 - double{params.beta2}) * 0.5 * g[i];
+    }
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    if (close_call[i]) want_p[i] = p[i];
+  }
+  ExpectClose(p, want_p, 4e-6, "p");
+  ExpectClose(m, want_m, 4e-6, "m");
+  for (int64_t i = 0; i < n; ++i) ASSERT_EQ(ToFloat(copy[i]), ToFloat(FromFloat<T>(p[i])));
+}
+
+TEST_P(Optimizer, LionMatchesDefinition) {
+  for (int64_t n : {1, 3, 17, 127, 33000}) {
+    CheckLion<float>(n, 0.0f);
+    CheckLion<bf16>(n, 0.1f);
+  }
+}
+
 TEST_P(Optimizer, AdamWWithoutCopyOnAnyThreadCount) {
   constexpr int64_t kN = 100001;
   const auto g = RandomVector<float>(kN, 2);
