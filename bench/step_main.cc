@@ -1,5 +1,5 @@
-// Training steps of a GPT-2 on this machine, one rank, with where the time goes. Prints one line of
-// JSON; torch_step.py is its peer, step_vs_torch runs both.
+// Training steps of a GPT-2 or a Llama on this machine, one rank, with where the time goes. Prints
+// one line of JSON; torch_step.py is its peer, step_vs_torch runs both.
 //
 //   build/release/bench/step --layers 12 --width 768 --heads 12 --vocabulary 50257 --context 512
 //   --batch 2
@@ -32,9 +32,12 @@ namespace milepost {
 namespace {
 
 struct Flags {
+  std::string family = "gpt2";
   int64_t layers = 6;
   int64_t width = 384;
   int64_t heads = 6;
+  int64_t kv_heads = 2;   // Llama only
+  int64_t hidden = 1024;  // Llama only
   int64_t vocabulary = 256;
   int64_t context = 256;
   int64_t batch = 8;
@@ -65,15 +68,26 @@ absl::Status WriteData(const std::string& path, const Flags& flags) {
   return writer->Finish();
 }
 
-v1::JobSpec Spec(const Flags& flags, const std::string& data) {
-  v1::JobSpec spec;
-  spec.set_name("bench");
-  v1::Gpt2Spec* model = spec.mutable_model()->mutable_gpt2();
+template <typename Family>
+void SetSizes(const Flags& flags, Family* model) {
   model->set_layers(flags.layers);
   model->set_width(flags.width);
   model->set_heads(flags.heads);
   model->set_context(flags.context);
   model->set_vocabulary(flags.vocabulary);
+}
+
+v1::JobSpec Spec(const Flags& flags, const std::string& data) {
+  v1::JobSpec spec;
+  spec.set_name("bench");
+  if (flags.family == "llama") {
+    v1::LlamaSpec* model = spec.mutable_model()->mutable_llama();
+    SetSizes(flags, model);
+    model->set_kv_heads(flags.kv_heads);
+    model->set_hidden(flags.hidden);
+  } else {
+    SetSizes(flags, spec.mutable_model()->mutable_gpt2());
+  }
   spec.mutable_data()->set_train(data);
   v1::TrainSpec* train = spec.mutable_train();
   train->set_steps(1000000);
@@ -237,10 +251,13 @@ absl::Status Run(const Flags& flags) {
 
 int main(int argc, char** argv) {
   milepost::Flags flags;
-  CLI::App app{"Training steps of a GPT-2 on this machine"};
+  CLI::App app{"Training steps of a model on this machine"};
+  app.add_option("--family", flags.family)->check(CLI::IsMember({"gpt2", "llama"}));
   app.add_option("--layers", flags.layers);
   app.add_option("--width", flags.width);
   app.add_option("--heads", flags.heads);
+  app.add_option("--kv-heads", flags.kv_heads, "llama only");
+  app.add_option("--hidden", flags.hidden, "llama only");
   app.add_option("--vocabulary", flags.vocabulary);
   app.add_option("--context", flags.context, "sequence length");
   app.add_option("--batch", flags.batch, "sequences of a micro-step");

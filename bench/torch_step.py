@@ -1,4 +1,4 @@
-"""The peer of bench/step: the same GPT-2 training step in PyTorch. Prints one JSON object.
+"""The peer of bench/step: the same training step of a GPT-2 or a Llama in PyTorch. Prints one JSON object.
 
 fp32, or bf16 by autocast (fp32 master parameters, which is what `precision: bf16` here means too);
 eager or torch.compile; fused AdamW where this PyTorch has it for the CPU; gradient clipping to 1.0.
@@ -54,6 +54,80 @@ class Gpt2(nn.Module):
         return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
 
 
+class RmsNorm(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        if hasattr(F, "rms_norm"):
+            return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), 1e-5)
+        x32 = x.float()
+        return (x32 * torch.rsqrt(x32.square().mean(-1, True) + 1e-5)).to(x.dtype) * self.weight
+
+
+def rotate(x, cosines, sines):
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * cosines - b * sines, b * cosines + a * sines), dim=-1)
+
+
+class LlamaBlock(nn.Module):
+    def __init__(self, width, heads, kv_heads, hidden):
+        super().__init__()
+        self.heads, self.kv_heads, self.dim = heads, kv_heads, width // heads
+        self.norm_1, self.norm_2 = RmsNorm(width), RmsNorm(width)
+        self.qkv = nn.Linear(width, (heads + 2 * kv_heads) * self.dim, bias=False)
+        self.c_proj = nn.Linear(width, width, bias=False)
+        self.gate_up = nn.Linear(width, 2 * hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x, cosines, sines):
+        batch, length, width = x.shape
+        counts = [self.heads, self.kv_heads, self.kv_heads]
+        packed = self.qkv(self.norm_1(x)).split([n * self.dim for n in counts], dim=2)
+        q, k, v = (t.view(batch, length, n, self.dim).transpose(1, 2)
+                   for t, n in zip(packed, counts))
+        q, k = rotate(q, cosines, sines), rotate(k, cosines, sines)
+        shared = self.heads // self.kv_heads
+        k, v = k.repeat_interleave(shared, 1), v.repeat_interleave(shared, 1)
+        y = F.scaled_dot_product_attention(q.to(v.dtype), k.to(v.dtype), v, is_causal=True)
+        x = x + self.c_proj(y.transpose(1, 2).reshape(batch, length, width))
+        gate, up = self.gate_up(self.norm_2(x)).chunk(2, dim=-1)
+        return x + self.down(F.silu(gate) * up)
+
+
+class Llama(nn.Module):
+    def __init__(self, layers, width, heads, kv_heads, hidden, vocabulary, context):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.blocks = nn.ModuleList(LlamaBlock(width, heads, kv_heads, hidden)
+                                    for _ in range(layers))
+        self.norm = RmsNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        dim = width // heads
+        frequencies = 10000.0 ** (-torch.arange(0, dim, 2).double() / dim)
+        angles = torch.arange(context).double()[:, None] * frequencies
+        self.register_buffer("cosines", angles.cos().float())
+        self.register_buffer("sines", angles.sin().float())
+        for name, p in self.named_parameters():
+            if p.dim() == 2:
+                nn.init.normal_(p, std=0.02 / (math.sqrt(2 * layers) if "c_proj" in name else 1))
+
+    def forward(self, tokens, targets):
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x, self.cosines, self.sines)
+        logits = self.head(self.norm(x))
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
+
+
+def make_model(args):
+    if args.family == "llama":
+        return Llama(args.layers, args.width, args.heads, args.kv_heads, args.hidden,
+                     args.vocabulary, args.context)
+    return Gpt2(args.layers, args.width, args.heads, args.vocabulary, args.context)
+
+
 def make_optimizer(model):
     decay = [p for p in model.parameters() if p.dim() >= 2]
     rest = [p for p in model.parameters() if p.dim() < 2]
@@ -67,10 +141,11 @@ def make_optimizer(model):
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, default in [("layers", 6), ("width", 384), ("heads", 6), ("vocabulary", 256),
-                          ("context", 256), ("batch", 8), ("threads", 2), ("steps", 8),
-                          ("warmup", 3)]:
+    for name, default in [("layers", 6), ("width", 384), ("heads", 6), ("kv-heads", 2),
+                          ("hidden", 1024), ("vocabulary", 256), ("context", 256), ("batch", 8),
+                          ("threads", 2), ("steps", 8), ("warmup", 3)]:
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--family", choices=["gpt2", "llama"], default="gpt2")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="bf16")
     parser.add_argument("--mode", choices=["eager", "compile"], default="eager")
     return parser.parse_args()
@@ -80,7 +155,7 @@ def main():
     args = parse()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    model = Gpt2(args.layers, args.width, args.heads, args.vocabulary, args.context)
+    model = make_model(args)
     optimizer, kind = make_optimizer(model)
     forward = torch.compile(model) if args.mode == "compile" else model
     tokens = torch.randint(args.vocabulary, (args.batch, args.context + 1))
