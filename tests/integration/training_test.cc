@@ -336,9 +336,7 @@ TEST(Training, ANonFiniteNormFailsWhereTheSpecSaysSo) {
   });
 }
 
-TEST(Training, ALostPeerIsAnErrorNotAHang) {
-  TinyJob job;
-  const v1::JobSpec spec = job.Spec({.ranks = 3});
+void LoseRankOne(const v1::JobSpec& spec) {
   auto group = comm::MakeInProcessGroup(3);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 3; ++rank) {
@@ -358,6 +356,11 @@ TEST(Training, ALostPeerIsAnErrorNotAHang) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Training, ALostPeerIsAnErrorNotAHang) {
+  TinyJob job;
+  for (int stage : {1, 3}) LoseRankOne(job.Spec({.ranks = 3, .stage = stage}));
 }
 
 TEST(Training, OneRanksBadDataStopsAllRanks) {
