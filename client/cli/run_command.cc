@@ -15,6 +15,7 @@
 #include "common/spec/parse.h"
 #include "common/status_macros.h"
 #include "engine/data/dataset.h"
+#include "engine/models/hugging_face.h"
 
 namespace milepost::client {
 namespace {
@@ -40,6 +41,14 @@ absl::Status CheckData(const v1::JobSpec& spec) {
     if (!opened.ok()) return absl::InvalidArgumentError(opened.status().message());
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckInitFrom(const v1::JobSpec& spec) {
+  const std::string& folder = spec.train().init_from();
+  if (folder.empty()) return absl::OkStatus();
+  const absl::Status status = models::CheckHfFolder(spec.model(), folder);
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(absl::StrCat("train.init_from: ", status.message()));
 }
 
 absl::Status CheckMemory(const v1::JobSpec& spec) {
@@ -128,6 +137,7 @@ int RunCommand(const GlobalOptions& global, const RunOptions& options) {
   const auto spec = LoadJobSpec(options.spec);
   if (!spec.ok()) return Fail(spec.status());
   if (const absl::Status data = CheckData(*spec); !data.ok()) return Fail(data);
+  if (const absl::Status weights = CheckInitFrom(*spec); !weights.ok()) return Fail(weights);
   if (const absl::Status fits = CheckMemory(*spec); !fits.ok()) return Fail(fits);
   const auto report = MakeRunReport(KindFor(global.output));
   LocalRun run(global, options, *spec, report.get());

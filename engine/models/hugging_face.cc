@@ -1,6 +1,7 @@
 #include "engine/models/hugging_face.h"
 
 #include <exception>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -41,7 +42,8 @@ struct Family {
   std::vector<Field> fields;
 };
 
-const Json kRequired = Json(Json::value_t::discarded);
+// For Field::if_absent.
+Json Required() { return Json(Json::value_t::discarded); }
 
 Family Gpt2(const v1::Gpt2Spec& spec) {
   const auto field = [](absl::string_view name) { return absl::StrCat("model.gpt2.", name); };
@@ -51,7 +53,7 @@ Family Gpt2(const v1::Gpt2Spec& spec) {
       .prefix = "transformer.",
       .fields = {
           {"architectures", "", Json::array({"GPT2LMHeadModel"}), nullptr, Rule::kWrite},
-          {"model_type", "", "gpt2", kRequired},
+          {"model_type", "", "gpt2", Required()},
           {"n_layer", field("layers"), spec.layers(), 12},
           {"n_embd", field("width"), spec.width(), 768},
           {"n_head", field("heads"), spec.heads(), 12},
@@ -84,13 +86,13 @@ void AddRope(const v1::LlamaSpec& spec, std::vector<Field>* fields) {
   }
   const v1::RopeScalingSpec& rope = spec.rope_scaling();
   fields->push_back({"rope_scaling.rope_type", scaling, "llama3", nullptr});
-  fields->push_back({"rope_scaling.factor", scaling + ".factor", rope.factor(), kRequired});
+  fields->push_back({"rope_scaling.factor", scaling + ".factor", rope.factor(), Required()});
   fields->push_back({"rope_scaling.low_freq_factor", scaling + ".low_freq_factor",
-                     rope.low_freq_factor(), kRequired});
+                     rope.low_freq_factor(), Required()});
   fields->push_back({"rope_scaling.high_freq_factor", scaling + ".high_freq_factor",
-                     rope.high_freq_factor(), kRequired});
+                     rope.high_freq_factor(), Required()});
   fields->push_back({"rope_scaling.original_max_position_embeddings", scaling + ".original_context",
-                     rope.original_context(), kRequired});
+                     rope.original_context(), Required()});
 }
 
 Family Llama(const v1::LlamaSpec& spec) {
@@ -105,12 +107,12 @@ Family Llama(const v1::LlamaSpec& spec) {
           {"model_type",
            field("qkv_bias"),
            qwen2 ? "qwen2" : "llama",
-           kRequired,
+           Required(),
            Rule::kEqual,
            {qwen2 ? "qwen2" : "mistral"}},
-          {"num_hidden_layers", field("layers"), spec.layers(), kRequired},
-          {"hidden_size", field("width"), spec.width(), kRequired},
-          {"num_attention_heads", field("heads"), spec.heads(), kRequired},
+          {"num_hidden_layers", field("layers"), spec.layers(), Required()},
+          {"hidden_size", field("width"), spec.width(), Required()},
+          {"num_attention_heads", field("heads"), spec.heads(), Required()},
           {"num_key_value_heads", field("kv_heads"), spec.kv_heads(), spec.heads()},
           {"head_dim",
            field("head_dim"),
@@ -118,11 +120,11 @@ Family Llama(const v1::LlamaSpec& spec) {
            nullptr,
            Rule::kEqual,
            {usual_head ? Json(nullptr) : Json(spec.head_dim())}},
-          {"intermediate_size", field("hidden"), spec.hidden(), kRequired},
+          {"intermediate_size", field("hidden"), spec.hidden(), Required()},
           // No parameter depends on it: a shorter context than the weights were made for is fine.
-          {"max_position_embeddings", field("context"), spec.context(), kRequired, Rule::kAtLeast},
+          {"max_position_embeddings", field("context"), spec.context(), Required(), Rule::kAtLeast},
           {"sliding_window", field("context"), nullptr, nullptr, Rule::kAtLeast, {spec.context()}},
-          {"vocab_size", field("vocabulary"), spec.vocabulary(), kRequired},
+          {"vocab_size", field("vocabulary"), spec.vocabulary(), Required()},
           {"rms_norm_eps", field("norm_epsilon"), spec.norm_epsilon(), 1e-6},
           {"tie_word_embeddings", field("tied"), spec.tied(), false},
           {"hidden_act", "", "silu", "silu"},
@@ -256,6 +258,19 @@ absl::Status CheckHfConfig(const v1::ModelSpec& spec, absl::string_view config_j
   }
   if (differences.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrJoin(differences, "\n"));
+}
+
+absl::Status CheckHfFolder(const v1::ModelSpec& spec, const std::string& folder) {
+  const std::string path = folder + "/config.json";
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) {
+    return absl::NotFoundError(
+        absl::StrCat("cannot open ", path, "; a folder with config.json and weights is needed"));
+  }
+  std::string text(kMaxConfigBytes + 1, '\0');
+  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(stream.gcount()));
+  return Annotate(CheckHfConfig(spec, text), path);
 }
 
 std::vector<std::string> HfNames(const v1::ModelSpec& spec, absl::string_view parameter) {

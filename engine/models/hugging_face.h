@@ -6,7 +6,7 @@
 //
 // Parameters already have the names and shapes of the *ForCausalLM state dict (a tied head has no
 // entry), so weights need no table. A family is one function in hugging_face.cc: its config's keys,
-// each with the spec's field and value. Pure: no files.
+// each with the spec's field and value. Only CheckHfFolder touches files.
 #ifndef MILEPOST_ENGINE_MODELS_HUGGING_FACE_H_
 #define MILEPOST_ENGINE_MODELS_HUGGING_FACE_H_
 
@@ -32,6 +32,9 @@ absl::StatusOr<std::string> HfConfig(const v1::ModelSpec& spec, absl::string_vie
 // JSON object. Keys that only training reads (dropout, initializer_range) are not compared; an
 // absent key has transformers' default.
 absl::Status CheckHfConfig(const v1::ModelSpec& spec, absl::string_view config_json);
+
+// CheckHfConfig of FOLDER/config.json; errors name the file. NOT_FOUND when there is none.
+absl::Status CheckHfFolder(const v1::ModelSpec& spec, const std::string& folder);
 
 // Under which names a parameter may be stored, the likeliest first: with the base model's prefix
 // and, as in files of the bare base model, without it.

@@ -1,7 +1,6 @@
 #include "worker/trainer/initial_weights.h"
 
 #include <algorithm>
-#include <fstream>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -16,20 +15,6 @@ namespace {
 using Place = state::SafetensorsFolder::Place;
 
 constexpr absl::string_view kParameterKind = "master";
-constexpr size_t kMaxConfigBytes = 1 << 20;  // more is no config: the check of it says so
-
-absl::Status CheckConfig(const std::string& folder, const v1::ModelSpec& model) {
-  const std::string path = absl::StrCat(folder, "/config.json");
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) {
-    return absl::NotFoundError(absl::StrCat("train.init_from: cannot open ", path,
-                                            "; it needs a folder with config.json and weights"));
-  }
-  std::string text(kMaxConfigBytes + 1, '\0');
-  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(stream.gcount()));
-  return Annotate(models::CheckHfConfig(model, text), absl::StrCat("train.init_from: ", path));
-}
 
 absl::StatusOr<const Place*> PlaceOf(const state::SafetensorsFolder& weights,
                                      const v1::ModelSpec& model, const v1::TensorInfo& tensor) {
@@ -55,7 +40,7 @@ absl::StatusOr<const Place*> PlaceOf(const state::SafetensorsFolder& weights,
 absl::Status ReadInitialWeights(const std::string& folder, const v1::ModelSpec& model,
                                 const std::vector<v1::TensorInfo>& tensors,
                                 const std::vector<runtime::StateInterval>& targets) {
-  MP_RETURN_IF_ERROR(CheckConfig(folder, model));
+  MP_RETURN_IF_ERROR(Annotate(models::CheckHfFolder(model, folder), "train.init_from"));
   auto weights = state::SafetensorsFolder::Open(folder);
   if (!weights.ok()) return Annotate(weights.status(), "train.init_from");
   // All of them on every rank: what is missing is found by all, not only by those who need it.

@@ -180,7 +180,7 @@ TEST(InitialWeightsTest, SaysWhatDoesNotFit) {
   };
   absl::Status status = read(spec, job.path("absent"));
   EXPECT_TRUE(absl::IsNotFound(status)) << status;
-  EXPECT_THAT(status.message(), HasSubstr("absent/config.json; it needs a folder with config"));
+  EXPECT_THAT(status.message(), HasSubstr("absent/config.json; a folder with config"));
 
   status = read(job.Spec({.ranks = 1, .stage = 0, .layers = 3}), folder);
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
