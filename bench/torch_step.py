@@ -1,4 +1,4 @@
-"""The peer of bench/step: the same training step of a GPT-2 or a Llama in PyTorch. Prints one JSON object.
+"""The peer of bench/step: the same step of a GPT-2 or a Llama in PyTorch. Prints one JSON object.
 
 fp32, or bf16 by autocast (fp32 master parameters, which is what `precision: bf16` here means too);
 eager or torch.compile; fused AdamW where this PyTorch has it for the CPU; gradient clipping to 1.0.

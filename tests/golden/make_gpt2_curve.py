@@ -5,8 +5,8 @@
     python3 tests/golden/make_gpt2_curve.py sgd > tests/golden/gpt2_sgd_curve.json
     python3 tests/golden/make_gpt2_curve.py lion > tests/golden/gpt2_lion_curve.json
 
-Needs torch only. Lion, which torch does not have, follows algorithm 2 of its paper. The model is written out here, independently of Milepost. Initial weights and
-tokens come from integer formulas (see `uniform` and `token`) that gpt2_curve_test.cc repeats, so
+Needs torch only. Lion, which torch does not have, follows algorithm 2 of its paper. The model is
+written out here, independently of Milepost. Initial weights and tokens come from integer formulas (see `uniform` and `token`) that gpt2_curve_test.cc repeats, so
 nothing but the figures needs to be stored. Every step trains on all samples, so the order in which
 a data loader visits them does not matter.
 """
@@ -145,7 +145,8 @@ def main():
             group["lr"] = lr_at(step)
         optimizer.step()
         curve.append({"loss": loss.item(), "grad_norm": norm.item(), "lr": lr_at(step)})
-    print(json.dumps({"torch": torch.__version__, "optimizer": kind, "model": MODEL, "samples": SAMPLES,
+    print(json.dumps({"torch": torch.__version__, "optimizer": kind, "model": MODEL,
+                      "samples": SAMPLES,
                       "train": TRAIN, "parameters": list(weights), "steps": curve}, indent=1))
 
 

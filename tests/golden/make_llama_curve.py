@@ -4,10 +4,11 @@
     python3 tests/golden/make_llama_curve.py > tests/golden/llama_curve.json
 
 Needs torch and transformers. Each case is a transformers model: LlamaForCausalLM with grouped-query
-attention and Llama 3's rotary scaling, its head tied and not, and Qwen2ForCausalLM, which has biases
-on q, k and v. Initial weights and tokens come from the integer formulas of make_gpt2_curve.py, which
-llama_curve_test.cc repeats, so nothing but the figures needs to be stored. Every step trains on all
-samples, so the order in which a data loader visits them does not matter.
+attention and Llama 3's rotary scaling, its head tied and not, and Qwen2ForCausalLM, which has
+biases on q, k and v. Initial weights and tokens come from the integer formulas of
+make_gpt2_curve.py, which llama_curve_test.cc repeats, so nothing but the figures needs to be
+stored. Every step trains on all samples, so the order in which a data loader visits them does not
+matter.
 """
 import json
 import math

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Prints, in hex, the event file that worker/trainer/tensorboard_test.cc expects.
 
-Needs `pip install tensorboard` (made with 2.21.0). The events are tensorboard's own protobuf messages,
-framed by its own record writer.
+Needs `pip install tensorboard` (made with 2.21.0). The events are tensorboard's own protobuf
+messages, framed by its own record writer.
 """
 import io
 
