@@ -6,9 +6,10 @@
     python3 tests/golden/make_gpt2_curve.py lion > tests/golden/gpt2_lion_curve.json
 
 Needs torch only. Lion, which torch does not have, follows algorithm 2 of its paper. The model is
-written out here, independently of Milepost. Initial weights and tokens come from integer formulas (see `uniform` and `token`) that gpt2_curve_test.cc repeats, so
-nothing but the figures needs to be stored. Every step trains on all samples, so the order in which
-a data loader visits them does not matter.
+written out here, independently of Milepost. Initial weights and tokens come from integer formulas
+(see `uniform` and `token`) that gpt2_curve_test.cc repeats, so nothing but the figures needs to be
+stored. Every step trains on all samples, so the order in which a data loader visits them does not
+matter.
 """
 import json
 import math
