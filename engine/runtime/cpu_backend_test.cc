@@ -253,7 +253,8 @@ TEST_P(WholeModel, GradientsMatchTheReference) {
     for (const graph::Parameter& parameter : bench.graph().parameters) {
       // A key bias moves all scores of a query nearly alike: its gradient's terms cancel.
       const bool key_bias = bench.graph().values[parameter.value].name.ends_with("k_proj.bias");
-      const double bf16_tolerance = key_bias ? 8e-2 : 4e-2;
+      // A Llama rounds to bf16 once more, after the rotation, in a narrower model.
+      const double bf16_tolerance = key_bias ? 8e-2 : options.llama ? 4e-2 : 3e-2;
       EXPECT_LT(RelativeError(bench.Read(parameter.gradient),
                               bench.reference->values(parameter.gradient)),
                 precision == v1::PRECISION_FP32 ? 1e-5 : bf16_tolerance)
