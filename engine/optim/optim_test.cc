@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "engine/optim/adamw.h"
 #include "engine/optim/batch.h"
+#include "engine/optim/optimizer.h"
 #include "engine/optim/schedule.h"
 #include "milepost/v1/job_spec.pb.h"
 
@@ -204,32 +204,19 @@ TEST(ClipTest, NonFiniteNormsNeverScale) {
   }
 }
 
-TEST(AdamWTest, BiasCorrections) {
-  const OptimizerHyper hyper = {0.9, 0.999, 1e-8, 0.1};
-  const AdamWStep first = AdamWStepAt(hyper, 1e-3, 1);
-  EXPECT_NEAR(first.bias1, 0.1, 1e-15);
-  EXPECT_NEAR(first.bias2, 0.001, 1e-15);
-  EXPECT_EQ(first.lr, 1e-3);
-  EXPECT_EQ(first.weight_decay, 0.1);
-  for (const int64_t update : {2, 10, 1000, 1000000}) {
-    const AdamWStep step = AdamWStepAt(hyper, 1e-3, update);
-    EXPECT_NEAR(step.bias1, 1 - std::pow(0.9, update), 1e-14);
-    EXPECT_NEAR(step.bias2, 1 - std::pow(0.999, update), 1e-14);
-  }
-  EXPECT_EQ(AdamWStepAt({0.0, 0.0, 1e-8, 0}, 1, 1).bias1, 1.0);
-}
-
-TEST(AdamWTest, ComesFromTheSpec) {
+TEST(OptimizerHyperTest, ComesFromTheSpec) {
   v1::OptimizerSpec spec;
   spec.set_beta1(0.8);
   spec.set_beta2(0.7);
   spec.set_epsilon(1e-6);
   spec.set_weight_decay(0.3);
+  spec.set_momentum(0.6);
   const OptimizerHyper hyper = HyperFromSpec(spec);
   EXPECT_EQ(hyper.beta1, 0.8);
   EXPECT_EQ(hyper.beta2, 0.7);
   EXPECT_EQ(hyper.epsilon, 1e-6);
   EXPECT_EQ(hyper.weight_decay, 0.3);
+  EXPECT_EQ(hyper.momentum, 0.6);
 }
 
 }  // namespace

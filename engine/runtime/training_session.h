@@ -9,7 +9,7 @@
 #include "engine/data/dataset.h"
 #include "engine/data/mixture.h"
 #include "engine/data/prefetcher.h"
-#include "engine/optim/adamw.h"
+#include "engine/optim/optimizer.h"
 #include "engine/optim/schedule.h"
 #include "engine/runtime/arena.h"
 #include "engine/runtime/cpu_backend.h"

@@ -292,11 +292,11 @@ TEST_F(CheckpointTest, HoldsTheCopyWhileTheCoordinatorIsAway) {
   state_.Fill(3);
   uploader->Save(state_.All(), AtStep(1), false);
   EXPECT_TRUE(absl::IsDeadlineExceeded(uploader->Wait(absl::Now() + absl::Milliseconds(300))));
-  EXPECT_TRUE(uploader->State().coordinator_away);
+  EXPECT_THAT(uploader->State().problem, HasSubstr("until the coordinator takes it"));
   state_.Fill(4);
   service_->Serve(address);
   EXPECT_TRUE(uploader->Wait(Soon()).ok());
-  EXPECT_FALSE(uploader->State().coordinator_away);
+  EXPECT_EQ(uploader->State().problem, "");
   float first;
   std::memcpy(&first, service_->Get(1).streams[0][0].data().data(), sizeof first);
   EXPECT_EQ(first, 3);

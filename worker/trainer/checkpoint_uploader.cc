@@ -179,11 +179,9 @@ class CheckpointUploader::Impl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const int64_t step = upload_.begin.step();
     if (result.end == UploadEnd::kRetry && !stopping_) {
-      state_.coordinator_away = true;
       Problem("holding the checkpoint until the coordinator takes it", "", result);
       return backoff * absl::Uniform(bits_, 0.7, 1.3);
     }
-    state_.coordinator_away = false;
     const absl::Time now = Clock::Real()->Now();
     if (result.end == UploadEnd::kFullDisk && final_ &&
         now < saved_time_ + options_.full_disk_retry) {

@@ -37,7 +37,6 @@ struct UploaderOptions {
 // How the newest Save stands.
 struct UploadState {
   bool active = false;  // not committed and not given up
-  bool coordinator_away = false;
   absl::Status last =
       absl::OkStatus();  // how the last one ended; ABORTED: a newer generation exists
   // Why the newest Save is not committed, when it should be by now: one line for the user.
