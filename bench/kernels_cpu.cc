@@ -179,30 +179,39 @@ void RegisterProducts(DType type, const std::string& suffix) {
   }
 }
 
-// Multiply-adds under the causal mask: half of sequence^2 per head and product.
-double AttentionFlops(const AttentionShape& s, int products) {
-  return 2.0 * products * s.batch * s.heads * s.head_dim * s.sequence * (s.sequence + 1) / 2;
+// Multiply-adds that the masks leave: of length^2 per document, head and product, half where
+// causal.
+double AttentionFlops(const AttentionShape& s, int64_t documents, int products) {
+  const double length = static_cast<double>(s.sequence) / static_cast<double>(documents);
+  const double seen = s.causal ? (length + 1) / 2 : length;
+  return 2.0 * products * s.batch * s.heads * s.head_dim * s.sequence * seen;
 }
 
 template <typename T>
 void Attention(benchmark::State& state, bool backward) {
-  const AttentionShape s{state.range(0), state.range(1), 12, 64};
+  const AttentionShape s{state.range(0), state.range(1), 12, 64, 0, state.range(2) != 0};
+  const int64_t documents = state.range(3);
+  std::vector<int32_t> packed(s.batch * s.sequence);
+  for (size_t i = 0; i < packed.size(); ++i) {
+    packed[i] = static_cast<int32_t>(i % s.sequence * documents / s.sequence);
+  }
+  const int32_t* ids = documents > 1 ? packed.data() : nullptr;
   const int64_t outputs = s.batch * s.sequence * s.heads * s.head_dim;
   Buffer qkv(3 * outputs * 4), out(outputs * 4), d_out(outputs * 4), dqkv(3 * outputs * 4);
   Buffer lse(s.batch * s.heads * s.sequence * 4);
   Buffer workspace(std::max(AttentionForwardWorkspaceBytes(s, kDTypeOf<T>, MaxThreads()),
                             AttentionBackwardWorkspaceBytes(s, kDTypeOf<T>, MaxThreads())));
   ProductRate(kDTypeOf<T>);
-  AttentionForward(s, qkv.as<T>(), out.as<T>(), lse.as<float>(), workspace.data());
+  AttentionForward(s, qkv.as<T>(), ids, out.as<T>(), lse.as<float>(), workspace.data());
   for (auto _ : state) {
     if (backward) {
-      AttentionBackward(s, qkv.as<T>(), out.as<T>(), lse.as<float>(), d_out.as<T>(), dqkv.as<T>(),
-                        workspace.data());
+      AttentionBackward(s, qkv.as<T>(), ids, out.as<T>(), lse.as<float>(), d_out.as<T>(),
+                        dqkv.as<T>(), workspace.data());
     } else {
-      AttentionForward(s, qkv.as<T>(), out.as<T>(), lse.as<float>(), workspace.data());
+      AttentionForward(s, qkv.as<T>(), ids, out.as<T>(), lse.as<float>(), workspace.data());
     }
   }
-  ReportFlops(state, AttentionFlops(s, backward ? 5 : 2), kDTypeOf<T>);
+  ReportFlops(state, AttentionFlops(s, documents, backward ? 5 : 2), kDTypeOf<T>);
 }
 
 template <typename T>
@@ -343,9 +352,14 @@ void RegisterAll(const std::string& suffix) {
   for (bool backward : {false, true}) {
     add(backward ? "attention/backward" : "attention/forward",
         [=](benchmark::State& s) { Attention<T>(s, backward); })
-        ->Args({8, 256})
-        ->Args({2, 512})
-        ->Args({1, 1024});
+        ->ArgNames({"batch", "sequence", "causal", "documents"})
+        ->Args({8, 256, 1, 1})
+        ->Args({2, 512, 1, 1})
+        ->Args({1, 1024, 1, 1})
+        ->Args({1, 1024, 1, 8})
+        ->Args({2, 512, 0, 1})
+        ->Args({1, 1024, 0, 1})
+        ->Args({1, 1024, 0, 8});
   }
   add("residual_layernorm/forward", Norm<T>);
   add("layernorm/backward", NormBackward<T>);

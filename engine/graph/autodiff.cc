@@ -208,7 +208,7 @@ absl::Status AttentionRule(Backward& backward, const Op& op) {
   const ValueId out = op.outputs[0].value;
   MP_ASSIGN_OR_RETURN(const ValueId dout, backward.RequireGradient(op, out));
   const ValueId dqkv = backward.NewGradient(qkv);
-  backward.Emit(op, OpKind::kAttentionBackward, {qkv, out, op.outputs[1].value, dout},
+  backward.Emit(op, OpKind::kAttentionBackward, {qkv, out, op.outputs[1].value, dout, op.inputs[1]},
                 {{.value = dqkv}});
   return backward.SetGradient(op, qkv, dqkv);
 }

@@ -67,7 +67,7 @@ TEST(Autodiff, Attention) {
   ExpectGradientsRight(ModelOf(0, [](Builder& b, ValueId x, auto parameter) {
     const ValueId qkv =
         b.Linear("qkv", x, parameter("w", {kWidth, 3 * kWidth}), parameter("b", {3 * kWidth}));
-    return b.Attention("attention", qkv, 2);
+    return b.Attention("attention", qkv, {.heads = 2});
   }));
 }
 
@@ -117,9 +117,28 @@ TEST(Autodiff, RopeAndGroupedAttention) {
           {parameter("q", {kHeads * kDim, kWidth}), parameter("k", {kv_heads * kDim, kWidth}),
            parameter("v", {kv_heads * kDim, kWidth})});
       const ValueId rotated = b.Rope("rotated", qkv, table, kHeads, kv_heads);
-      const ValueId out = b.Attention("attention", rotated, kHeads, kv_heads);
+      const ValueId out =
+          b.Attention("attention", rotated, {.heads = kHeads, .kv_heads = kv_heads});
       return b.LinearRows("out", out, {parameter("o", {kWidth, kHeads * kDim})});
     }));
+  }
+}
+
+// Not causal, and within documents: here the positions of equal tokens are one.
+TEST(Autodiff, AttentionWithoutTheCausalMaskAndWithinDocuments) {
+  for (bool causal : {false, true}) {
+    for (bool documents : {false, true}) {
+      if (causal && !documents) continue;
+      ExpectGradientsRight(ModelOf(0, [=](Builder& b, ValueId x, auto parameter) {
+        const ValueId qkv = b.LinearRows("qkv", x, {parameter("q", {4 * 4, kWidth})});
+        const ValueId out = b.Attention("attention", qkv,
+                                        {.heads = 2,
+                                         .kv_heads = 1,
+                                         .causal = causal,
+                                         .documents = documents ? b.Tokens() : kNoValue});
+        return b.LinearRows("out", out, {parameter("o", {kWidth, 2 * 4})});
+      }));
+    }
   }
 }
 

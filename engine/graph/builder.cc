@@ -258,17 +258,22 @@ int64_t Builder::HeadDim(absl::string_view op, ValueId qkv, int64_t heads, int64
   return 0;
 }
 
-ValueId Builder::Attention(absl::string_view name, ValueId qkv, int64_t heads, int64_t kv_heads) {
+ValueId Builder::Attention(absl::string_view name, ValueId qkv, const AttentionOptions& options) {
   const DType dtype = options_.compute_dtype;
-  if (kv_heads == 0) kv_heads = heads;
+  const int64_t heads = options.heads;
+  const int64_t kv_heads = options.kv_heads == 0 ? heads : options.kv_heads;
   const int64_t head_dim = HeadDim(name, qkv, heads, kv_heads);
-  if (head_dim == 0) return kNoValue;
+  if (head_dim == 0 || (options.documents != kNoValue &&
+                        !Expect(name, "documents", options.documents, DType::kI32, {rows()}))) {
+    return kNoValue;
+  }
   const ValueId out = AddActivation(name, "", dtype, {rows(), heads * head_dim});
   const ValueId lse =
       AddActivation(name, ".lse", DType::kF32, {options_.batch, heads, options_.sequence});
-  Op& op = AddOp(OpKind::kAttention, {qkv});
+  Op& op = AddOp(OpKind::kAttention, {qkv, options.documents});
   op.attributes.heads = heads;
   op.attributes.kv_heads = kv_heads;
+  op.attributes.causal = options.causal;
   op.outputs = {{.value = out}, {.value = lse}};
   return out;
 }

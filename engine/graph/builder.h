@@ -56,6 +56,13 @@ struct ResidualRmsNormResult {
   ValueId rstd = kNoValue;
 };
 
+struct AttentionOptions {
+  int64_t heads = 1;
+  int64_t kv_heads = 0;  // 0: as many as heads
+  bool causal = true;
+  ValueId documents = kNoValue;  // i32[N], ids of documents that do not see each other
+};
+
 class Builder {
  public:
   explicit Builder(const BuilderOptions& options);
@@ -92,8 +99,7 @@ class Builder {
   // One table serves every layer.
   ValueId RopeTable(absl::string_view name, int64_t head_dim, const RopeAttributes& rope);
   ValueId Rope(absl::string_view name, ValueId qkv, ValueId table, int64_t heads, int64_t kv_heads);
-  // `kv_heads` 0: as many as heads.
-  ValueId Attention(absl::string_view name, ValueId qkv, int64_t heads, int64_t kv_heads = 0);
+  ValueId Attention(absl::string_view name, ValueId qkv, const AttentionOptions& options);
   // Sets Graph::loss_sum. `chunk_rows`: rows of logits that exist at once, in [1, N].
   ValueId LmHeadLoss(absl::string_view name, ValueId x, ValueId wte, ValueId targets,
                      int64_t chunk_rows);

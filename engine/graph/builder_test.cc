@@ -35,7 +35,7 @@ TEST_F(BuilderTest, GivesValuesShapesTypesAndBlocks) {
   const ValueId weight = Parameter("w", {8, 6});
   const ValueId bias = Parameter("b", {6});
   const ValueId y = b.Linear("y", x, weight, bias);
-  const ValueId attention = b.Attention("a", y, 2);
+  const ValueId attention = b.Attention("a", y, {.heads = 2});
   const absl::StatusOr<Graph> graph = std::move(b).Finish();
   ASSERT_TRUE(graph.ok()) << graph.status();
   EXPECT_EQ(graph->values[y].shape, (Shape{12, 6}));
@@ -71,7 +71,8 @@ TEST_F(BuilderTest, RefusesRepeatedNames) {
 }
 
 TEST_F(BuilderTest, RefusesHeadsThatDoNotDivide) {
-  b.Attention("a", b.Linear("y", Embed(), Parameter("w", {8, 6}), Parameter("b", {6})), 4);
+  b.Attention("a", b.Linear("y", Embed(), Parameter("w", {8, 6}), Parameter("b", {6})),
+              {.heads = 4});
   EXPECT_THAT(Error(), HasSubstr("4 heads"));
 }
 
@@ -94,7 +95,7 @@ TEST_F(BuilderTest, PacksWeightsAndGroupsHeads) {
   const ValueId qkv = b.LinearRows(
       "qkv", Embed(), {Parameter("q", {16, 8}), Parameter("k", {4, 8}), Parameter("v", {4, 8})});
   const ValueId table = b.RopeTable("table", 4, {});
-  const ValueId out = b.Attention("a", b.Rope("r", qkv, table, 4, 1), 4, 1);
+  const ValueId out = b.Attention("a", b.Rope("r", qkv, table, 4, 1), {.heads = 4, .kv_heads = 1});
   const absl::StatusOr<Graph> graph = std::move(b).Finish();
   ASSERT_TRUE(graph.ok()) << graph.status();
   EXPECT_EQ(graph->values[qkv].shape, (Shape{12, 24}));
@@ -110,7 +111,8 @@ TEST_F(BuilderTest, RefusesWeightsOfAnotherInput) {
 }
 
 TEST_F(BuilderTest, RefusesGroupsThatDoNotDivide) {
-  b.Attention("a", b.LinearRows("qkv", Embed(), {Parameter("w", {40, 8})}), 4, 3);
+  b.Attention("a", b.LinearRows("qkv", Embed(), {Parameter("w", {40, 8})}),
+              {.heads = 4, .kv_heads = 3});
   EXPECT_THAT(Error(), HasSubstr("4 heads are no multiple of 3"));
 }
 

@@ -27,13 +27,15 @@ double Product(const Shape& a, int64_t columns) {
   return 2.0 * static_cast<double>(Elements(a)) * static_cast<double>(columns);
 }
 
-// One product of T x T scores per head, or one with them: the causal half, diagonal included.
+// One product of T x T scores per head, or one with them: under the causal mask half of it,
+// diagonal included. Where documents end is not known before they are read: counted as if nowhere.
 double AttentionProduct(const Graph& graph, const Op& op) {
   const bool forward = op.kind == OpKind::kAttention;
   const ValueId out = forward ? op.outputs[0].value : op.inputs[1];
   const double width = static_cast<double>(graph.values[out].shape[1]);
   const double sequence = static_cast<double>(op.attributes.sequence);
-  return static_cast<double>(op.attributes.batch) * sequence * (sequence + 1) * width;
+  return static_cast<double>(op.attributes.batch) * sequence *
+         (op.attributes.causal ? sequence + 1 : 2 * sequence) * width;
 }
 
 double Flops(const Graph& graph, const Op& op) {

@@ -9,7 +9,7 @@
 namespace milepost::graph {
 namespace {
 
-Graph TrainingGraph() {
+Graph TrainingGraph(bool causal = true) {
   Builder b({.compute_dtype = DType::kBF16, .batch = 2, .sequence = 4});
   b.BeginBlock("only");
   const auto parameter = [&b](const char* name, const Shape& shape) {
@@ -18,14 +18,14 @@ Graph TrainingGraph() {
   const ValueId wte = parameter("wte", {100, 16});
   const ValueId x = b.Embedding("x", b.Tokens(), wte, parameter("wpe", {4, 16}), 0);
   const ValueId qkv = b.Linear("qkv", x, parameter("w", {16, 48}), parameter("b", {48}));
-  b.LmHeadLoss("loss", b.Attention("a", qkv, 2), wte, b.Targets(), 8);
+  b.LmHeadLoss("loss", b.Attention("a", qkv, {.heads = 2, .causal = causal}), wte, b.Targets(), 8);
   Graph graph = *std::move(b).Finish();
   EXPECT_TRUE(AddBackward(graph).ok());
   return graph;
 }
 
-Cost CostOf(OpKind kind) {
-  const Graph graph = TrainingGraph();
+Cost CostOf(OpKind kind, bool causal = true) {
+  const Graph graph = TrainingGraph(causal);
   for (const Op& op : graph.ops) {
     if (op.kind == kind) return OpCost(graph, op);
   }
@@ -46,6 +46,11 @@ TEST(Cost, CountsTheCausalHalfOfAttention) {
   // 2 (forward) or 5 (backward) products; 2 sequences.
   EXPECT_EQ(CostOf(OpKind::kAttention).flops, 2 * 2 * 2.0 * 10 * 16);
   EXPECT_EQ(CostOf(OpKind::kAttentionBackward).flops, 5 * 2 * 2.0 * 10 * 16);
+}
+
+TEST(Cost, CountsAllOfAttentionWithoutTheCausalMask) {
+  EXPECT_EQ(CostOf(OpKind::kAttention, false).flops, 2 * 2 * 2.0 * 16 * 16);
+  EXPECT_EQ(CostOf(OpKind::kAttentionBackward, false).flops, 5 * 2 * 2.0 * 16 * 16);
 }
 
 TEST(Cost, CountsBytesOnceAndAccumulatedOnesTwice) {

@@ -65,8 +65,10 @@ enum class OpKind : uint8_t {
   kRopeTable,          // -> table f32[T,D]: row t is the cosines of D/2 angles, then their sines
   kRope,               // qkv[N,(H+2G)D], table -> the same with every head of q and k rotated:
                        //   element i of a head's first half with element i of its second half
-  kAttention,          // qkv[N,(H+2G)D] -> out[N,HD], lse f32[B,H,T]  (causal, scale 1/sqrt(D))
-                       //   head h reads the keys and values of head h / (H/G)
+  kAttention,          // qkv[N,(H+2G)D], documents i32[N]|kNoValue -> out[N,HD], lse f32[B,H,T]
+                       //   scale 1/sqrt(D); head h reads the keys and values of head h / (H/G);
+                       //   documents: a position sees those of its own id only. Ids never fall
+                       //   along a sequence
   kLmHeadLoss,         // x[N,C], wte[V,C], targets i32[N] -> loss_sum f64[1] (accumulates)
   kLmHeadLogits,       // x[N,C], wte[V,C] -> logits f32[B,V] of ONE position of each sequence, the
                        //   same in all: given at run time, so that a window may be partly filled
@@ -88,7 +90,7 @@ enum class OpKind : uint8_t {
   kGeluBackward,               // x, dy -> dx
   kSwiGluBackward,             // x[N,2M], dy[N,M] -> dx[N,2M]
   kRopeBackward,               // dout, table -> dqkv: rotated back
-  kAttentionBackward,          // qkv, out, lse, dout -> dqkv
+  kAttentionBackward,          // qkv, out, lse, dout, documents|kNoValue -> dqkv
   kLmHeadLossBackward,  // x, wte, targets -> loss_sum, dx, dwte: forward AND backward, in chunks
                         //   of rows, so that logits of the whole batch never exist at once.
                         //   Gradients carry the factor 1 / (valid targets of the global batch).
@@ -145,6 +147,7 @@ struct Attributes {
   int64_t sequence = 0;  // T
   int64_t heads = 0;
   int64_t kv_heads = 0;     // heads of keys and of values: divides heads
+  bool causal = true;       // kAttention*: a position sees none after it
   int64_t parts = 1;        // kLinear*: weights, side by side in the output
   bool transposed = false;  // kLinear*: weights are [M,K]
   RopeAttributes rope;      // kRopeTable

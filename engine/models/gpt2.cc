@@ -112,7 +112,7 @@ class Gpt2Builder {
     const Affine attend = LinearParameters(named("attn.c_attn"), width, 3 * width, kStddev);
     const Affine project = LinearParameters(named("attn.c_proj"), width, width, residual_stddev);
     const ValueId qkv = b_.Linear(named("attn.qkv"), y_, attend.weight, attend.bias);
-    const ValueId attention = b_.Attention(named("attn.out"), qkv, spec_.heads());
+    const ValueId attention = b_.Attention(named("attn.out"), qkv, {.heads = spec_.heads()});
     delta_ = b_.Linear(named("attn.delta"), attention, project.weight, project.bias);
 
     Norm(named("ln_2"));

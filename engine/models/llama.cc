@@ -119,7 +119,8 @@ class LlamaBuilder {
     const ValueId output = Weight(hf + ".o_proj", width, queries, residual_stddev_);
     const ValueId qkv = b_.LinearRows(name + ".qkv", y_, weights, biases);
     const ValueId rotated = b_.Rope(name + ".rotated", qkv, rope_, spec_.heads(), spec_.kv_heads());
-    const ValueId out = b_.Attention(name + ".out", rotated, spec_.heads(), spec_.kv_heads());
+    const ValueId out = b_.Attention(name + ".out", rotated,
+                                     {.heads = spec_.heads(), .kv_heads = spec_.kv_heads()});
     delta_ = b_.LinearRows(name + ".delta", out, {output});
   }
 

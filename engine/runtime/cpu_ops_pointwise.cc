@@ -135,7 +135,8 @@ absl::StatusOr<kernels::AttentionShape> AttentionShapeOf(const Binding& b) {
       .sequence = a.sequence,
       .heads = a.heads,
       .head_dim = b.InputShape(0).back() / (a.heads + 2 * a.kv_heads),
-      .kv_heads = a.kv_heads};
+      .kv_heads = a.kv_heads,
+      .causal = a.causal};
   MP_RETURN_IF_ERROR(kernels::CheckAttentionShape(shape));
   return shape;
 }
@@ -145,9 +146,9 @@ absl::StatusOr<BoundOp> AttentionOf(const Binding& b) {
   MP_ASSIGN_OR_RETURN(const kernels::AttentionShape shape, AttentionShapeOf(b));
   MP_RETURN_IF_ERROR(b.RequireWorkspace(static_cast<int64_t>(
       kernels::AttentionForwardWorkspaceBytes(shape, kernels::kDTypeOf<T>, b.threads))));
-  return [shape, qkv = b.Input<T>(0), out = b.Output<T>(0), lse = b.Output<float>(1),
-          workspace = b.Workspace()](const StepContext&) {
-    kernels::AttentionForward<T>(shape, qkv, out, lse, workspace);
+  return [shape, qkv = b.Input<T>(0), documents = b.Input<int32_t>(1), out = b.Output<T>(0),
+          lse = b.Output<float>(1), workspace = b.Workspace()](const StepContext&) {
+    kernels::AttentionForward<T>(shape, qkv, documents, out, lse, workspace);
     return absl::OkStatus();
   };
 }
@@ -157,12 +158,12 @@ absl::StatusOr<BoundOp> AttentionBackwardOf(const Binding& b) {
   MP_ASSIGN_OR_RETURN(const kernels::AttentionShape shape, AttentionShapeOf(b));
   MP_RETURN_IF_ERROR(b.RequireWorkspace(static_cast<int64_t>(
       kernels::AttentionBackwardWorkspaceBytes(shape, kernels::kDTypeOf<T>, b.threads))));
-  return
-      [shape, qkv = b.Input<T>(0), out = b.Input<T>(1), lse = b.Input<float>(2),
-       dout = b.Input<T>(3), dqkv = b.Output<T>(0), workspace = b.Workspace()](const StepContext&) {
-        kernels::AttentionBackward<T>(shape, qkv, out, lse, dout, dqkv, workspace);
-        return absl::OkStatus();
-      };
+  return [shape, qkv = b.Input<T>(0), out = b.Input<T>(1), lse = b.Input<float>(2),
+          dout = b.Input<T>(3), documents = b.Input<int32_t>(4), dqkv = b.Output<T>(0),
+          workspace = b.Workspace()](const StepContext&) {
+    kernels::AttentionBackward<T>(shape, qkv, documents, out, lse, dout, dqkv, workspace);
+    return absl::OkStatus();
+  };
 }
 
 }  // namespace

@@ -223,6 +223,8 @@ struct Head {
   int64_t heads;
   int64_t kv_heads;
   int64_t size;  // elements of one head
+  bool causal;
+  const int32_t* documents;  // of the sequence, or null
 
   int64_t Packed(int64_t part, int64_t t, int64_t d) const {
     const int64_t shared = head * kv_heads / heads;
@@ -231,6 +233,10 @@ struct Head {
   }
   int64_t Out(int64_t t, int64_t d) const {
     return (batch * sequence + t) * heads * size + head * size + d;
+  }
+  bool Sees(int64_t query, int64_t key) const {
+    return (!causal || key <= query) &&
+           (documents == nullptr || documents[query] == documents[key]);
   }
   int64_t Lse(int64_t t) const { return (batch * heads + head) * sequence + t; }
   double Score(const Array& qkv, int64_t query, int64_t key) const {
@@ -246,20 +252,27 @@ template <typename Fn>
 void ForEachHead(const Run& run, const Fn& fn) {
   const Attributes& a = run.op.attributes;
   const int64_t size = run.dim(0, 1) / (a.heads + 2 * a.kv_heads);
+  const size_t documents = run.op.kind == OpKind::kAttention ? 1 : 4;
+  const int32_t* ids = run.has_input(documents) ? run.integers(documents).data() : nullptr;
+  const int64_t step = ids == nullptr ? 0 : a.sequence;
   for (int64_t b = 0; b < a.batch; ++b) {
-    for (int64_t h = 0; h < a.heads; ++h) fn(Head{b, h, a.sequence, a.heads, a.kv_heads, size});
+    for (int64_t h = 0; h < a.heads; ++h) {
+      fn(Head{b, h, a.sequence, a.heads, a.kv_heads, size, a.causal, ids + b * step});
+    }
   }
 }
 
 void AttentionHead(const Head& head, const Array& qkv, Array& out, Array& lse) {
   for (int64_t t = 0; t < head.sequence; ++t) {
-    Array scores(t + 1);
-    for (int64_t s = 0; s <= t; ++s) scores[s] = head.Score(qkv, t, s);
+    Array scores(head.sequence, -HUGE_VAL);
+    for (int64_t s = 0; s < head.sequence; ++s) {
+      if (head.Sees(t, s)) scores[s] = head.Score(qkv, t, s);
+    }
     const double highest = *std::max_element(scores.begin(), scores.end());
     double total = 0;
     for (double score : scores) total += std::exp(score - highest);
     lse[head.Lse(t)] = highest + std::log(total);
-    for (int64_t s = 0; s <= t; ++s) {
+    for (int64_t s = 0; s < head.sequence; ++s) {
       const double p = std::exp(scores[s] - lse[head.Lse(t)]);
       for (int64_t d = 0; d < head.size; ++d) out[head.Out(t, d)] += p * qkv[head.Packed(2, s, d)];
     }
@@ -281,7 +294,8 @@ void AttentionBackwardHead(const Run& run, const Head& head, Array& dqkv) {
   for (int64_t t = 0; t < head.sequence; ++t) {
     double row = 0;  // sum of dout * out: what softmax's backward subtracts
     for (int64_t d = 0; d < head.size; ++d) row += dout[head.Out(t, d)] * run.in(1)[head.Out(t, d)];
-    for (int64_t s = 0; s <= t; ++s) {
+    for (int64_t s = 0; s < head.sequence; ++s) {
+      if (!head.Sees(t, s)) continue;
       const double p = std::exp(head.Score(qkv, t, s) - run.in(2)[head.Lse(t)]);
       double dp = 0;
       for (int64_t d = 0; d < head.size; ++d) {

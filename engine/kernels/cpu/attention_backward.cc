@@ -136,8 +136,8 @@ HWY_INLINE void Differentiate(const AttentionSizes& s, const BackwardArrays<bf16
 // d_value, those of the key block, hold something already.
 template <typename T>
 void BlockPair(const AttentionSizes& s, TileProduct product, const BackwardArrays<T>& w,
-               int64_t key_block, int64_t query_block, bool accumulate, float* d_key,
-               float* d_value) {
+               const KeyBounds& keys, int64_t key_block, int64_t query_block, bool accumulate,
+               float* d_key, float* d_value) {
   constexpr int64_t kPairSteps = kBlock / kPair<T>;
   const int64_t steps = s.dim / kPair<T>;
   const int64_t k = key_block * kBlock;
@@ -146,7 +146,7 @@ void BlockPair(const AttentionSizes& s, TileProduct product, const BackwardArray
           kBlock, kBlock, steps, false);
   product({w.values + k * s.dim, steps, 1, w.d_out_columns + q * s.dim, kBlock, w.d_scores, kBlock},
           kBlock, kBlock, steps, false);
-  if (key_block == query_block) MaskDiagonal(w.scores);
+  if (!keys.Whole(query_block, key_block)) MaskKeys(QueryBounds(keys, query_block), k, w.scores);
   Differentiate(s, w, w.lse + q, w.delta + q);
   product({w.weights, kPairSteps, 1, w.d_out_pairs + q * s.padded_dim, s.padded_dim, d_value,
            s.padded_dim},
@@ -156,7 +156,7 @@ void BlockPair(const AttentionSizes& s, TileProduct product, const BackwardArray
           kBlock, s.padded_dim, kPairSteps, accumulate);
   product(
       {w.key_pairs + k * s.dim, 1, s.dim, w.d_weight_pairs, kBlock, w.d_query + q * s.dim, kBlock},
-      s.dim, kBlock, kPairSteps, key_block > 0);
+      s.dim, kBlock, kPairSteps, key_block > keys.KeyBlocks(query_block).begin);
 }
 
 template <typename T>
@@ -174,8 +174,10 @@ HWY_INLINE void WriteRows(const float* from, int64_t from_row, float factor, int
 // One head of queries; number `member` of those that share their keys.
 template <typename T>
 void BackwardQueries(const AttentionSizes& s, TileProduct product, const BackwardArrays<T>& w,
-                     int64_t sequence, int64_t member, const Head<T>& head) {
-  const auto valid = [&](int64_t block) { return std::min(kBlock, sequence - block * kBlock); };
+                     const KeyBounds& keys, int64_t member, const Head<T>& head) {
+  const auto valid = [&](int64_t block) {
+    return std::min(kBlock, keys.sequence() - block * kBlock);
+  };
   for (int64_t block = 0; block < s.blocks; ++block) {
     if (member == 0) PackKeyBlock(s, w, head, block, valid(block));
     PackQueryBlock(s, w, head, block, valid(block));
@@ -184,8 +186,10 @@ void BackwardQueries(const AttentionSizes& s, TileProduct product, const Backwar
     const int64_t kept = s.group == 1 ? 0 : key * kBlock * s.padded_dim;
     float* d_key = w.d_key + kept;
     float* d_value = w.d_value + kept;
-    for (int64_t query = key; query < s.blocks; ++query) {
-      BlockPair(s, product, w, key, query, query > key || member > 0, d_key, d_value);
+    const BlockRange queries = keys.QueryBlocks(key);
+    for (int64_t query = queries.begin; query < queries.end; ++query) {
+      const bool accumulate = query > queries.begin || member > 0;
+      BlockPair(s, product, w, keys, key, query, accumulate, d_key, d_value);
     }
     if (member != s.group - 1) continue;
     const int64_t to = key * kBlock * s.row;
@@ -202,8 +206,10 @@ void BackwardQueries(const AttentionSizes& s, TileProduct product, const Backwar
 
 template <typename T>
 void BackwardHead(const AttentionShape& shape, int64_t batch, int64_t kv_head, const T* qkv,
-                  const T* out, const float* lse, const T* d_out, T* dqkv, void* workspace) {
+                  const int32_t* documents, const T* out, const float* lse, const T* d_out, T* dqkv,
+                  void* workspace) {
   const AttentionSizes s(shape);
+  const KeyBounds keys(shape, batch, documents);
   const TileProduct product = ChooseTileProduct(kDTypeOf<T>);
   const BackwardArrays<T> w(s, Carver(workspace));
   const T* packed = qkv + batch * shape.sequence * s.row;
@@ -220,21 +226,21 @@ void BackwardHead(const AttentionShape& shape, int64_t batch, int64_t kv_head, c
                           d_packed + which * s.dim,
                           d_packed + s.Key(kv_head),
                           d_packed + s.Value(kv_head)};
-    BackwardQueries(s, product, w, shape.sequence, member, head);
+    BackwardQueries(s, product, w, keys, member, head);
   }
 }
 
 }  // namespace
 
 void BackwardHeadF32(const AttentionShape& shape, int64_t batch, int64_t head, const float* qkv,
-                     const float* out, const float* lse, const float* d_out, float* dqkv,
-                     void* workspace) {
-  BackwardHead(shape, batch, head, qkv, out, lse, d_out, dqkv, workspace);
+                     const int32_t* documents, const float* out, const float* lse,
+                     const float* d_out, float* dqkv, void* workspace) {
+  BackwardHead(shape, batch, head, qkv, documents, out, lse, d_out, dqkv, workspace);
 }
 void BackwardHeadBf16(const AttentionShape& shape, int64_t batch, int64_t head, const bf16* qkv,
-                      const bf16* out, const float* lse, const bf16* d_out, bf16* dqkv,
-                      void* workspace) {
-  BackwardHead(shape, batch, head, qkv, out, lse, d_out, dqkv, workspace);
+                      const int32_t* documents, const bf16* out, const float* lse,
+                      const bf16* d_out, bf16* dqkv, void* workspace) {
+  BackwardHead(shape, batch, head, qkv, documents, out, lse, d_out, dqkv, workspace);
 }
 
 }  // namespace milepost::kernels::HWY_NAMESPACE
@@ -255,12 +261,12 @@ size_t BytesPerThread(const AttentionShape& shape, DType type) {
 }
 
 template <typename T, typename Head>
-void BackwardWith(Head run, const AttentionShape& shape, const T* qkv, const T* out,
-                  const float* lse, const T* d_out, T* dqkv, void* workspace) {
+void BackwardWith(Head run, const AttentionShape& shape, const T* qkv, const int32_t* documents,
+                  const T* out, const float* lse, const T* d_out, T* dqkv, void* workspace) {
   const size_t bytes = BytesPerThread(shape, kDTypeOf<T>);
   const int64_t heads = AttentionSizes(shape).kv_heads;
   ParallelTasks(shape.batch * heads, [&](int64_t task, int thread) {
-    run(shape, task / heads, task % heads, qkv, out, lse, d_out, dqkv,
+    run(shape, task / heads, task % heads, qkv, documents, out, lse, d_out, dqkv,
         static_cast<char*>(workspace) + thread * bytes);
   });
 }
@@ -284,14 +290,17 @@ size_t AttentionBackwardWorkspaceBytes(const AttentionShape& shape, DType type, 
 }
 
 template <>
-void AttentionBackward(const AttentionShape& shape, const float* qkv, const float* out,
-                       const float* lse, const float* d_out, float* dqkv, void* workspace) {
-  BackwardWith(HWY_DYNAMIC_DISPATCH(BackwardHeadF32), shape, qkv, out, lse, d_out, dqkv, workspace);
+void AttentionBackward(const AttentionShape& shape, const float* qkv, const int32_t* documents,
+                       const float* out, const float* lse, const float* d_out, float* dqkv,
+                       void* workspace) {
+  BackwardWith(HWY_DYNAMIC_DISPATCH(BackwardHeadF32), shape, qkv, documents, out, lse, d_out, dqkv,
+               workspace);
 }
 template <>
-void AttentionBackward(const AttentionShape& shape, const bf16* qkv, const bf16* out,
-                       const float* lse, const bf16* d_out, bf16* dqkv, void* workspace) {
-  BackwardWith(HWY_DYNAMIC_DISPATCH(BackwardHeadBf16), shape, qkv, out, lse, d_out, dqkv,
+void AttentionBackward(const AttentionShape& shape, const bf16* qkv, const int32_t* documents,
+                       const bf16* out, const float* lse, const bf16* d_out, bf16* dqkv,
+                       void* workspace) {
+  BackwardWith(HWY_DYNAMIC_DISPATCH(BackwardHeadBf16), shape, qkv, documents, out, lse, d_out, dqkv,
                workspace);
 }
 

@@ -57,6 +57,8 @@ struct Running {
   alignas(64) float sum[kBlock];
 };
 
+constexpr float kLeastScore = -1e38f;
+
 // One step of the online softmax over `rows` keys. Rescales what `out` holds.
 template <typename T>
 HWY_INLINE void SoftmaxStep(float* scores, int64_t rows, float scale, int64_t dim, bool first,
@@ -64,7 +66,8 @@ HWY_INLINE void SoftmaxStep(float* scores, int64_t rows, float scale, int64_t di
   const DF d;
   const VF factor = hn::Set(d, static_cast<float>(scale * kLog2E));
   for (int64_t q = 0; q < kBlock; q += hn::Lanes(d)) {
-    VF max = hn::Mul(ColumnMax(d, scores + q, rows), factor);
+    // Of a query that sees none of these keys the maximum is -inf, and -inf - -inf no number.
+    VF max = hn::Max(hn::Mul(ColumnMax(d, scores + q, rows), factor), hn::Set(d, kLeastScore));
     VF before = hn::Zero(d);
     if (!first) {
       const VF old = hn::LoadU(d, running->max + q);
@@ -104,25 +107,32 @@ HWY_INLINE void WriteBlock(const AttentionSizes& s, const ForwardArrays<T>& w,
   }
 }
 
-// One block of queries against every key it may see.
+// One block of queries against every block of keys of which it sees something.
 template <typename T>
 void QueryBlock(const AttentionSizes& s, TileProduct product, const ForwardArrays<T>& w,
-                int64_t block, int64_t valid, const T* query, T* out, float* lse) {
+                const KeyBounds& keys, int64_t block, int64_t valid, const T* query, T* out,
+                float* lse) {
   const int64_t steps = s.dim / kPair<T>;
   CopyRows(query, s.row, valid, kBlock, s.dim, w.rows);
   TransposeWords(reinterpret_cast<const uint32_t*>(w.rows), steps, kBlock, steps,
                  reinterpret_cast<uint32_t*>(w.query), kBlock);
   Running running;
-  const int64_t end = (block + 1) * kBlock;
-  for (int64_t key = 0; key < end; key += kKeyTile) {
+  const QueryBounds bounds(keys, block);
+  const BlockRange seen = keys.KeyBlocks(block);
+  const int64_t begin = seen.begin * kBlock;
+  const int64_t end = seen.end * kBlock;
+  for (int64_t key = begin; key < end; key += kKeyTile) {
     const int64_t count = std::min(kKeyTile, end - key);
     const TileOperands scores = {w.keys + key * s.dim, steps, 1, w.query, kBlock, w.scores, kBlock};
     product(scores, count, kBlock, steps, false);
-    if (key + count == end) MaskDiagonal(w.scores + (count - kBlock) * kBlock);
-    SoftmaxStep(w.scores, count, s.scale, s.dim, key == 0, w.weights, w.out, &running);
+    for (int64_t i = 0; i < count; i += kBlock) {
+      if (keys.Whole(block, (key + i) / kBlock)) continue;
+      MaskKeys(bounds, key + i, w.scores + i * kBlock);
+    }
+    SoftmaxStep(w.scores, count, s.scale, s.dim, key == begin, w.weights, w.out, &running);
     const TileOperands weighted = {
         w.values + key * s.dim, 1, s.dim, w.weights, kBlock, w.out, kBlock};
-    product(weighted, s.dim, kBlock, count / kPair<T>, key != 0);
+    product(weighted, s.dim, kBlock, count / kPair<T>, key != begin);
   }
   WriteBlock(s, w, running, valid, out, lse);
 }
@@ -130,8 +140,10 @@ void QueryBlock(const AttentionSizes& s, TileProduct product, const ForwardArray
 // Query blocks `first`, first + stride, ... of one head.
 template <typename T>
 void ForwardHead(const AttentionShape& shape, int64_t batch, int64_t head, int64_t first,
-                 int64_t stride, const T* qkv, T* out, float* lse, void* workspace) {
+                 int64_t stride, const T* qkv, const int32_t* documents, T* out, float* lse,
+                 void* workspace) {
   const AttentionSizes s(shape);
+  const KeyBounds bounds(shape, batch, documents);
   const TileProduct product = ChooseTileProduct(kDTypeOf<T>);
   const ForwardArrays<T> w(s, Carver(workspace));
   const T* sequence = qkv + batch * shape.sequence * s.row;
@@ -141,7 +153,8 @@ void ForwardHead(const AttentionShape& shape, int64_t batch, int64_t head, int64
   T* head_out = out + batch * shape.sequence * s.channels + head * s.dim;
   float* head_lse = lse + (batch * shape.heads + head) * shape.sequence;
   const int64_t last = first + (s.blocks - 1 - first) / stride * stride;
-  for (int64_t block = 0; block <= last; ++block) {
+  const int64_t seen_end = bounds.KeyBlocks(last).end;
+  for (int64_t block = bounds.KeyBlocks(first).begin; block < seen_end; ++block) {
     const int64_t at = block * kBlock;
     const int64_t valid = std::min(kBlock, shape.sequence - at);
     CopyRows(keys + at * s.row, s.row, valid, kBlock, s.dim, w.keys + at * s.dim);
@@ -150,20 +163,22 @@ void ForwardHead(const AttentionShape& shape, int64_t batch, int64_t head, int64
   }
   for (int64_t block = first; block < s.blocks; block += stride) {
     const int64_t at = block * kBlock;
-    QueryBlock(s, product, w, block, std::min(kBlock, shape.sequence - at), query + at * s.row,
-               head_out + at * s.channels, head_lse + at);
+    QueryBlock(s, product, w, bounds, block, std::min(kBlock, shape.sequence - at),
+               query + at * s.row, head_out + at * s.channels, head_lse + at);
   }
 }
 
 }  // namespace
 
 void ForwardHeadF32(const AttentionShape& shape, int64_t batch, int64_t head, int64_t first,
-                    int64_t stride, const float* qkv, float* out, float* lse, void* workspace) {
-  ForwardHead(shape, batch, head, first, stride, qkv, out, lse, workspace);
+                    int64_t stride, const float* qkv, const int32_t* documents, float* out,
+                    float* lse, void* workspace) {
+  ForwardHead(shape, batch, head, first, stride, qkv, documents, out, lse, workspace);
 }
 void ForwardHeadBf16(const AttentionShape& shape, int64_t batch, int64_t head, int64_t first,
-                     int64_t stride, const bf16* qkv, bf16* out, float* lse, void* workspace) {
-  ForwardHead(shape, batch, head, first, stride, qkv, out, lse, workspace);
+                     int64_t stride, const bf16* qkv, const int32_t* documents, bf16* out,
+                     float* lse, void* workspace) {
+  ForwardHead(shape, batch, head, first, stride, qkv, documents, out, lse, workspace);
 }
 
 }  // namespace milepost::kernels::HWY_NAMESPACE
@@ -184,8 +199,8 @@ size_t BytesPerThread(const AttentionShape& shape, DType type) {
 }
 
 template <typename T, typename Head>
-void ForwardWith(Head run, const AttentionShape& shape, const T* qkv, T* out, float* lse,
-                 void* workspace) {
+void ForwardWith(Head run, const AttentionShape& shape, const T* qkv, const int32_t* documents,
+                 T* out, float* lse, void* workspace) {
   // A head is split, its query blocks dealt out in turn, only where there are few heads per thread:
   // every part packs the keys again.
   const int64_t all = shape.batch * shape.heads;
@@ -194,8 +209,8 @@ void ForwardWith(Head run, const AttentionShape& shape, const T* qkv, T* out, fl
   const size_t bytes = BytesPerThread(shape, kDTypeOf<T>);
   ParallelTasks(all * parts, [&](int64_t task, int thread) {
     const int64_t which = task / parts;
-    run(shape, which / shape.heads, which % shape.heads, task % parts, parts, qkv, out, lse,
-        static_cast<char*>(workspace) + thread * bytes);
+    run(shape, which / shape.heads, which % shape.heads, task % parts, parts, qkv, documents, out,
+        lse, static_cast<char*>(workspace) + thread * bytes);
   });
 }
 
@@ -206,14 +221,14 @@ size_t AttentionForwardWorkspaceBytes(const AttentionShape& shape, DType type, i
 }
 
 template <>
-void AttentionForward(const AttentionShape& shape, const float* qkv, float* out, float* lse,
-                      void* workspace) {
-  ForwardWith(HWY_DYNAMIC_DISPATCH(ForwardHeadF32), shape, qkv, out, lse, workspace);
+void AttentionForward(const AttentionShape& shape, const float* qkv, const int32_t* documents,
+                      float* out, float* lse, void* workspace) {
+  ForwardWith(HWY_DYNAMIC_DISPATCH(ForwardHeadF32), shape, qkv, documents, out, lse, workspace);
 }
 template <>
-void AttentionForward(const AttentionShape& shape, const bf16* qkv, bf16* out, float* lse,
-                      void* workspace) {
-  ForwardWith(HWY_DYNAMIC_DISPATCH(ForwardHeadBf16), shape, qkv, out, lse, workspace);
+void AttentionForward(const AttentionShape& shape, const bf16* qkv, const int32_t* documents,
+                      bf16* out, float* lse, void* workspace) {
+  ForwardWith(HWY_DYNAMIC_DISPATCH(ForwardHeadBf16), shape, qkv, documents, out, lse, workspace);
 }
 
 }  // namespace milepost::kernels

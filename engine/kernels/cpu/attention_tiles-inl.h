@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "engine/kernels/cpu/attention_bounds.h"
 #include "engine/kernels/cpu/attention_layout.h"
 #include "engine/kernels/cpu/simd-inl.h"
 #include "hwy/highway.h"
@@ -117,11 +118,21 @@ HWY_INLINE VU32 PairWords(VF even, VF odd) {
   return hn::Or(low, high);
 }
 
-// Sets the scores of keys that lie after their query to -inf, in a diagonal block
-// scores[key][query].
-HWY_INLINE void MaskDiagonal(float* scores) {
-  for (int64_t key = 1; key < kBlock; ++key) {
-    std::fill(scores + key * kBlock, scores + key * kBlock + key, -HUGE_VALF);
+// Sets the scores of keys outside their query's bounds to -inf, in a block scores[key][query] whose
+// first key is `first`.
+HWY_INLINE void MaskKeys(const QueryBounds& bounds, int64_t first, float* scores) {
+  const DF d;
+  const DI32 di;
+  const VF none = hn::Set(d, -HUGE_VALF);
+  for (int64_t q = 0; q < kBlock; q += hn::Lanes(d)) {
+    const auto begin = hn::Load(di, bounds.begin + q);
+    const auto end = hn::Load(di, bounds.end + q);
+    for (int64_t key = 0; key < kBlock; ++key) {
+      const auto at = hn::Set(di, static_cast<int32_t>(first + key));
+      const auto hidden = hn::Or(hn::Lt(at, begin), hn::Not(hn::Lt(at, end)));
+      float* score = scores + key * kBlock + q;
+      hn::StoreU(hn::IfThenElse(hn::RebindMask(d, hidden), none, hn::LoadU(d, score)), d, score);
+    }
   }
 }
 
