@@ -1,0 +1,90 @@
+// Batch normalisation over rows of channels, x[rows, channels] (an image batch in NHWC order: a row
+// is a pixel), in steps between which other ranks may take part; T in {float, bf16}.
+//
+//   BatchNormSums(x, rows, channels, sums, workspace);           // sums over this rank's rows
+//   // synchronised: all-reduce `sums`; count: rows of all ranks
+//   BatchNormStatistics(sums, count, channels, epsilon, mean, rstd);
+//   BatchNormUpdateRunning(sums, count, channels, momentum, running_mean, running_variance);
+//   BatchNormForward<float>({.x = x, .mean = mean, ...}, rows, channels, workspace);
+//
+//   BatchNormBackwardSums<float>(args, rows, channels, sums, workspace);   // all-reduce again
+//   BatchNormBackward<float>(args, rows, channels, workspace);
+//
+// Sums are formed in fp64 from fp32 sums over short runs of rows, in an order that depends on the
+// number of rows only: the same bits on any number of threads. A `workspace` is 64-byte aligned and
+// of BatchNormWorkspaceBytes, whichever the call.
+#ifndef MILEPOST_ENGINE_KERNELS_CPU_BATCH_NORM_H_
+#define MILEPOST_ENGINE_KERNELS_CPU_BATCH_NORM_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/kernels/cpu/types.h"
+
+namespace milepost::kernels {
+
+size_t BatchNormWorkspaceBytes(int64_t rows, int64_t channels);
+
+// sums[c] = sum of x[., c]; sums[channels + c] = sum of its squares.
+template <typename T>
+void BatchNormSums(const T* x, int64_t rows, int64_t channels, double* sums, void* workspace);
+
+// mean = sum / count, rstd = 1 / sqrt(variance + epsilon), with the biased variance.
+void BatchNormStatistics(const double* sums, int64_t count, int64_t channels, double epsilon,
+                         float* mean, float* rstd);
+
+// running = (1 - momentum) running + momentum batch, with the unbiased variance, as torch has it. A
+// channel whose statistics are not finite keeps its running ones.
+void BatchNormUpdateRunning(const double* sums, int64_t count, int64_t channels, double momentum,
+                            float* running_mean, float* running_variance);
+
+template <typename T>
+struct BatchNormForwardArgs {
+  const T* x = nullptr;
+  const float* mean = nullptr;
+  const float* rstd = nullptr;
+  const T* gamma = nullptr;
+  const T* beta = nullptr;
+  const T* residual = nullptr;  // null: none
+  bool relu = false;
+  T* y = nullptr;  // may be x or residual
+};
+
+// y = (x - mean) rstd gamma + beta (+ residual), then max(0, y) where `relu`.
+template <typename T>
+void BatchNormForward(const BatchNormForwardArgs<T>& args, int64_t rows, int64_t channels,
+                      void* workspace);
+
+template <typename T>
+struct BatchNormBackwardArgs {
+  const T* x = nullptr;
+  const float* mean = nullptr;
+  const float* rstd = nullptr;
+  const T* gamma = nullptr;
+  const T* beta = nullptr;
+  // The gradient of y and, where y has two consumers, what the second adds to it (null: nothing).
+  const T* dy = nullptr;
+  const T* dy2 = nullptr;
+  // What tells where the ReLU let through: y itself, or (null) what x gives once more, which there
+  // is without a residual only.
+  bool relu = false;
+  const T* y = nullptr;
+};
+
+// Through the ReLU: g = (dy + dy2) where y > 0, else 0; written to `g` (may be dy or dy2; null:
+// not wanted). sums[c] = sum of g, sums[channels + c] = sum of g (x - mean) rstd: the gradients of
+// beta and gamma. Neither of dbeta and dgamma is null; `accumulate`: added to.
+template <typename T>
+void BatchNormBackwardSums(const BatchNormBackwardArgs<T>& args, int64_t rows, int64_t channels,
+                           T* g, double* sums, float* dgamma, float* dbeta, bool accumulate,
+                           void* workspace);
+
+// dx = gamma rstd (g - sum(g)/count - xhat sum(g xhat)/count). `args` as above, of which dy2 must
+// be null: where there is one, dy is g and relu false. dx may be x or dy.
+template <typename T>
+void BatchNormBackward(const BatchNormBackwardArgs<T>& args, const double* sums, int64_t count,
+                       int64_t rows, int64_t channels, T* dx, void* workspace);
+
+}  // namespace milepost::kernels
+
+#endif  // MILEPOST_ENGINE_KERNELS_CPU_BATCH_NORM_H_

@@ -1,0 +1,77 @@
+// Two-dimensional convolutions through oneDNN. Activations are [batch, height, width, channels],
+// weights [out, in, kernel, kernel] (torch's), both dense; square kernels, one stride and one
+// padding in both directions; no bias.
+//
+//   ConvolutionCache cache;
+//   ConvolutionSpec spec{.batch = 8, .height = 56, .width = 56, .in = 64, .out = 64, .kernel = 3};
+//   MP_ASSIGN_OR_RETURN(size_t bytes, cache.WorkspaceBytes(spec, ConvolutionPass::kForward));
+//   MP_RETURN_IF_ERROR(cache.Forward(spec, x, w, y, workspace));
+//
+// oneDNN wants weights in layouts of its own. They are made in the workspace at each call, which
+// costs a pass over the weights: about a fortieth of a training step of 32 images, and every other
+// part of the engine sees torch's layout.
+#ifndef MILEPOST_ENGINE_KERNELS_CPU_CONVOLUTION_H_
+#define MILEPOST_ENGINE_KERNELS_CPU_CONVOLUTION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/kernels/cpu/types.h"
+
+namespace milepost::kernels {
+
+struct ConvolutionSpec {
+  int64_t batch = 0;
+  int64_t height = 0;  // of the input
+  int64_t width = 0;
+  int64_t in = 0;  // channels
+  int64_t out = 0;
+  int64_t kernel = 1;
+  int64_t stride = 1;
+  int64_t padding = 0;
+  DType type = DType::kF32;  // of activations and weights; weight gradients are f32
+
+  int64_t OutHeight() const { return (height + 2 * padding - kernel) / stride + 1; }
+  int64_t OutWidth() const { return (width + 2 * padding - kernel) / stride + 1; }
+  int64_t WeightElements() const { return out * in * kernel * kernel; }
+  bool operator==(const ConvolutionSpec&) const = default;
+};
+
+enum class ConvolutionPass : uint8_t { kForward, kBackwardData, kBackwardWeights };
+
+// Primitives, created on first use of a (spec, pass) and kept; a few milliseconds each, so ask for
+// WorkspaceBytes before the first step. Not thread-safe: one per executor. A call uses the OpenMP
+// threads of the caller, blocks until its result is written and allocates nothing. Sizes hold for
+// the thread count in force when they were asked for. `workspace`: 64-byte aligned; no pointer may
+// alias a result. Errors: InvalidArgument for a bad spec, Unimplemented where this CPU or oneDNN
+// cannot do it.
+class ConvolutionCache {
+ public:
+  ConvolutionCache();
+  ~ConvolutionCache();
+  ConvolutionCache(const ConvolutionCache&) = delete;
+  ConvolutionCache& operator=(const ConvolutionCache&) = delete;
+
+  absl::StatusOr<size_t> WorkspaceBytes(const ConvolutionSpec& spec, ConvolutionPass pass);
+
+  absl::Status Forward(const ConvolutionSpec& spec, const void* x, const void* w, void* y,
+                       void* workspace);
+  absl::Status BackwardData(const ConvolutionSpec& spec, const void* dy, const void* w, void* dx,
+                            void* workspace);
+  // `accumulate`: dw +=.
+  absl::Status BackwardWeights(const ConvolutionSpec& spec, const void* x, const void* dy,
+                               bool accumulate, float* dw, void* workspace);
+
+ private:
+  struct Entry;
+  struct Impl;
+  absl::StatusOr<Entry*> Find(const ConvolutionSpec& spec, ConvolutionPass pass);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace milepost::kernels
+
+#endif  // MILEPOST_ENGINE_KERNELS_CPU_CONVOLUTION_H_
