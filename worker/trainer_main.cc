@@ -1,5 +1,5 @@
 // milepost-trainer: one rank of a training attempt (started by milepost-worker), or text generation
-// from a checkpoint.
+// from a checkpoint, or a measurement of the machine (for `milepost bench device`).
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
@@ -12,6 +12,7 @@
 #include "common/message_channel.h"
 #include "common/version.h"
 #include "worker/trainer/generate.h"
+#include "worker/trainer/measure.h"
 #include "worker/trainer/signals.h"
 #include "worker/trainer/train.h"
 
@@ -44,6 +45,12 @@ void AddGenerateOptions(CLI::App* generate, GenerateRequest* request) {
       ->capture_default_str();
 }
 
+int RunMeasure(const std::string& name, int threads) {
+  absl::Status status = Measure(name, threads);
+  if (!status.ok()) spdlog::error("{}", std::string(status.message()));
+  return ExitCodeOf(status);
+}
+
 int Main(int argc, char** argv) {
   spdlog::set_default_logger(spdlog::stderr_logger_mt("trainer"));
   spdlog::set_pattern("%H:%M:%S.%e %L %v");
@@ -59,12 +66,20 @@ int Main(int argc, char** argv) {
       app.add_subcommand("generate", "print text that a checkpoint's model writes");
   request.threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   AddGenerateOptions(generate, &request);
+  std::string name = "host";
+  int measured_threads = request.threads;
+  CLI::App* measure = app.add_subcommand("measure", "print what this machine can do, as JSON");
+  measure->add_option("--name", name)->capture_default_str();
+  measure->add_option("--threads", measured_threads)
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
   }
   if (generate->parsed()) return RunGenerate(request);
+  if (measure->parsed()) return RunMeasure(name, measured_threads);
   InstallTrainerSignals();
   return Train(MessageChannel(UniqueFd(channel_fd)));
 }

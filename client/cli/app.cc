@@ -49,6 +49,7 @@ class Tree {
     app_.footer("`milepost COMMAND --help` explains a command. Start with: milepost run SPEC");
     AddRun();
     AddPlan();
+    AddBench();
     AddDataset();
     AddGenerate();
     AddJob();
@@ -167,6 +168,7 @@ class Tree {
 
   void AddRun();
   void AddPlan();
+  void AddBench();
   void AddDataset();
   void AddGenerate();
   void AddJob();
@@ -183,6 +185,7 @@ class Tree {
   GlobalOptions global_;
   RunOptions run_;
   PlanOptions plan_;
+  BenchOptions bench_;
   TokenizeOptions tokenize_;
   GenerateOptions generate_;
   SubmitOptions submit_;
@@ -216,6 +219,20 @@ void Tree::AddPlan() {
   AddOutput(plan, {"table", "wide", "json", "yaml"});
   plan->add_option("--ranks", plan_.ranks, "plan for this many ranks instead of the spec's")
       ->check(CLI::Range(1, 4096));
+  File(plan->add_option("--device", plan_.device,
+                        "expect its times and memory: a100, cpu, h100, h200, rtx4090, or a file "
+                        "that `milepost bench device` made"));
+}
+
+void Tree::AddBench() {
+  CLI::App* group = Group("bench", "Measure what a machine can do");
+  CLI::App* device = Command(group, "device", "Measure this machine's cores for `milepost plan`",
+                             [this] { return BenchDeviceCommand(bench_); });
+  device->add_option("--out", bench_.output, "the JSON file to make (default: stdout)");
+  device->add_option("--name", bench_.name, "what plans call it")->capture_default_str();
+  device->add_option("--threads", bench_.threads, "how many to measure with; 0: all cores")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
 }
 
 void Tree::AddDataset() {

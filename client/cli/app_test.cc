@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_split.h"
 #include "client/cli/output.h"
+#include "client/cli/run_cli.h"
 #include "common/exit_codes.h"
 #include "common/subprocess.h"
 #include "milepost/v1/job.pb.h"
@@ -20,28 +21,10 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-struct Outcome {
-  int exit_code;
-  std::string out;
-  std::string err;
-};
-
-Outcome RunCli(const std::string& line) {
-  std::vector<std::string> words = absl::StrSplit("milepost " + line, ' ', absl::SkipEmpty());
-  std::vector<const char*> argv;
-  for (const std::string& word : words) argv.push_back(word.c_str());
-  ::testing::internal::CaptureStdout();
-  ::testing::internal::CaptureStderr();
-  const int exit_code = Main(static_cast<int>(argv.size()), argv.data());
-  fflush(stdout);
-  return {exit_code, ::testing::internal::GetCapturedStdout(),
-          ::testing::internal::GetCapturedStderr()};
-}
-
 TEST(MainTest, WrongCommandLinesSayWhatWasMeant) {
   const std::vector<std::pair<const char*, const char*>> cases = {
       {"jbo list", "unknown command 'jbo'; did you mean 'job'?"},
-      {"frobnicate", "unknown command 'frobnicate'; expected one of run, plan, dataset, generate"},
+      {"frobnicate", "unknown command 'frobnicate'; expected one of run, plan, bench, dataset"},
       {"job lits", "unknown command 'lits'; did you mean 'list'?"},
       {"job list --ouptut json", "unknown flag --ouptut; did you mean '--output'?"},
       {"job list -o jsn",

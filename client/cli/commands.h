@@ -22,8 +22,16 @@ int RunCommand(const GlobalOptions& global, const RunOptions& options);
 struct PlanOptions {
   std::string spec;
   std::optional<int> ranks;
+  std::string device;  // a built-in profile's name or a profile's file; empty: the spec's
 };
 int PlanCommand(const GlobalOptions& global, const PlanOptions& options);
+
+struct BenchOptions {
+  std::string name = "host";
+  std::string output;  // empty: stdout
+  int threads = 0;     // 0: all cores
+};
+int BenchDeviceCommand(const BenchOptions& options);
 
 struct TokenizeOptions {
   std::vector<std::string> inputs;

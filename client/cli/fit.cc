@@ -34,11 +34,18 @@ std::string Remedy(v1::JobSpec spec, int64_t available) {
 
 }  // namespace
 
-absl::StatusOr<plan::StepPlan> PlanOnHost(const v1::JobSpec& spec) {
+int ThreadsPerRank(const v1::JobSpec& spec) {
   const int ranks = spec.resources().ranks();
   const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   const int asked = spec.resources().threads_per_rank();
-  const int threads = asked > 0 ? asked : std::max(1, cores / ranks);
+  return asked > 0 ? asked : std::max(1, cores / ranks);
+}
+
+absl::StatusOr<plan::StepPlan> PlanOnHost(const v1::JobSpec& spec) {
+  return PlanOnHost(spec, ThreadsPerRank(spec));
+}
+
+absl::StatusOr<plan::StepPlan> PlanOnHost(const v1::JobSpec& spec, int threads) {
   MP_ASSIGN_OR_RETURN(const plan::PlanOptions options, plan::OptionsFromSpec(spec, threads));
   return plan::PlanTraining(spec, options);
 }

@@ -14,8 +14,12 @@
 
 namespace milepost::client {
 
-// Rank 0's plan with the threads that each rank would have here. `spec` is normalised.
+// The CPU threads that each rank would have here. `spec` is normalised.
+int ThreadsPerRank(const v1::JobSpec& spec);
+
+// Rank 0's plan with that many threads, or as many as given.
 absl::StatusOr<plan::StepPlan> PlanOnHost(const v1::JobSpec& spec);
+absl::StatusOr<plan::StepPlan> PlanOnHost(const v1::JobSpec& spec, int threads);
 
 // What each of `ranks` ranks may use of this host's physical memory.
 int64_t HostBytesPerRank(int ranks);

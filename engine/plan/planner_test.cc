@@ -368,6 +368,12 @@ TEST(Printer, JsonHasWhatTheCommandLineDocuments) {
   EXPECT_EQ(json["parameters"], plan.parameters);
   EXPECT_EQ(json["ops"].size(), plan.train.ops.size());
   EXPECT_FALSE(nlohmann::json::parse(PlanJson(plan)).contains("fits"));
+  EXPECT_FALSE(json.contains("expected"));
+  const StepEstimate estimate = EstimateStep(plan, *BuiltInProfile("h200"));
+  const auto timed =
+      nlohmann::json::parse(PlanJson(plan, {.estimate = estimate, .device = "h200"}));
+  EXPECT_EQ(timed["expected"]["seconds"], estimate.seconds);
+  EXPECT_EQ(timed["expected"]["bound"], Name(estimate.bound));
 }
 
 TEST(Printer, TableSaysWhetherItFits) {

@@ -71,6 +71,39 @@ std::string HumanCount(double count) {
   return absl::StrFormat(unit == 0 ? "%.0f%s" : "%.2f%s", count, kUnits[unit]);
 }
 
+std::string HumanSeconds(double seconds) {
+  if (seconds >= 1) return absl::StrFormat("%.2f s", seconds);
+  return absl::StrFormat("%.2f ms", seconds * 1e3);
+}
+
+void AppendEstimate(const StepEstimate& e, absl::string_view device, std::string& text) {
+  absl::StrAppendFormat(&text,
+                        "\nexpected on %s\n  step           %s, bound by %s\n"
+                        "  tokens         %s per second, MFU %.1f%%\n",
+                        device, HumanSeconds(e.seconds), Name(e.bound),
+                        HumanCount(e.tokens_per_second), 100 * e.mfu);
+  absl::StrAppendFormat(
+      &text, "  computation    %s bound by FLOPs, %s by memory, %s starting ops\n",
+      HumanSeconds(e.flop_seconds), HumanSeconds(e.memory_seconds), HumanSeconds(e.start_seconds));
+  if (e.communication_seconds > 0) {
+    absl::StrAppendFormat(&text, "  communication  %s, of it %s not hidden\n",
+                          HumanSeconds(e.communication_seconds), HumanSeconds(e.exposed_seconds));
+  }
+}
+
+Json EstimateJson(const StepEstimate& e, absl::string_view device) {
+  return {{"device", std::string(device)},
+          {"seconds", e.seconds},
+          {"tokens_per_second", e.tokens_per_second},
+          {"mfu", e.mfu},
+          {"bound", Name(e.bound)},
+          {"flop_seconds", e.flop_seconds},
+          {"memory_seconds", e.memory_seconds},
+          {"start_seconds", e.start_seconds},
+          {"exposed_seconds", e.exposed_seconds},
+          {"communication_seconds", e.communication_seconds}};
+}
+
 void AppendSchedule(const StepPlan& plan, std::string& text) {
   absl::StrAppendFormat(&text, "\n%5s  %-28s %-10s %-13s %-16s %-10s %10s %10s\n", "op", "kind",
                         "block", "stream", "when", "waits for", "flops", "bytes");
@@ -134,6 +167,7 @@ std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
     absl::StrAppendFormat(&text, "%s %s available per rank\n", fits ? "fits in" : "DOES NOT FIT in",
                           HumanBytes(static_cast<double>(*options.available_bytes)));
   }
+  if (options.estimate.has_value()) AppendEstimate(*options.estimate, options.device, text);
   if (options.schedule) AppendSchedule(plan, text);
   return text;
 }
@@ -158,6 +192,9 @@ std::string PlanJson(const StepPlan& plan, const PrintOptions& options, int inde
   }
   per_rank["slack"] = plan.slack_bytes;
   per_rank["total"] = plan.arena_bytes;
+  if (options.estimate.has_value()) {
+    json["expected"] = EstimateJson(*options.estimate, options.device);
+  }
   json["parameters"] = plan.parameters;
   json["flops_per_step"] = plan.flops_per_step;
   json["recompute_flops_per_step"] = plan.recompute_flops_per_step;

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "engine/plan/estimate.h"
 #include "engine/plan/step_plan.h"
 
 namespace milepost::plan {
@@ -16,6 +17,9 @@ namespace milepost::plan {
 struct PrintOptions {
   // Bytes that a rank may use: `fits` says whether the arena does. Absent: no `fits`.
   std::optional<int64_t> available_bytes;
+  // What is expected of a step, and on which device. Absent: nothing is said about time.
+  std::optional<StepEstimate> estimate;
+  std::string device;
   bool schedule = false;  // also every op of the training program, in order
 };
 
@@ -25,7 +29,9 @@ std::string PlanTable(const StepPlan& plan, const PrintOptions& options = {});
 // One JSON object: {"fits": bool?, "world", "zero_stage", "shards", "precision", "micro_batch",
 // "sequence", "accumulation", "recompute", "per_rank": {"parameters": bytes, "gradients",
 // "optimizer", "activations", "workspace", "communication", "inputs", "slack", "total"},
-// "parameters", "flops_per_step", "recompute_flops_per_step", "wire_bytes_per_step", "groups":
+// "expected": {"device", "seconds", "tokens_per_second", "mfu", "bound", "flop_seconds",
+// "memory_seconds", "start_seconds", "exposed_seconds", "communication_seconds"}?, "parameters",
+// "flops_per_step", "recompute_flops_per_step", "wire_bytes_per_step", "groups":
 // [{"name", "elements", "padded_elements", "shard_elements"}], "ops": [{"op", "block", "phase",
 // "stream", "when", "wait_for", "flops", "bytes", "wire_bytes"}]?}. `indent` < 0: on one line.
 std::string PlanJson(const StepPlan& plan, const PrintOptions& options = {}, int indent = 2);

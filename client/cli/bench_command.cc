@@ -1,0 +1,60 @@
+// milepost bench device: measured by milepost-trainer, which owns the device.
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "client/cli/commands.h"
+#include "common/exit_codes.h"
+#include "common/openmp.h"
+#include "common/subprocess.h"
+
+namespace milepost::client {
+namespace {
+
+absl::Status Measure(const BenchOptions& options, const Redirect& out) {
+  const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
+  SpawnOptions spawn;
+  spawn.argv = {SiblingBinary("milepost-trainer"),
+                "measure",
+                "--name",
+                options.name,
+                "--threads",
+                absl::StrCat(options.threads > 0 ? options.threads : static_cast<int>(cores))};
+  spawn.env = ShortOpenMpSpins();
+  spawn.own_process_group = false;
+  spawn.out = out;
+  auto trainer = Subprocess::Spawn(std::move(spawn));
+  if (!trainer.ok()) return trainer.status();
+  const auto end = trainer->Wait();
+  if (!end.ok()) return end.status();
+  if (end->success()) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("milepost-trainer: ", end->ToString()));
+}
+
+}  // namespace
+
+int BenchDeviceCommand(const BenchOptions& options) {
+  Note("measuring for a few seconds; nothing else should run here");
+  if (options.output.empty()) {
+    const absl::Status status = Measure(options, Redirect::Inherit());
+    return status.ok() ? int{kExitOk} : Fail(status);
+  }
+  // Whole or not at all: it may replace a profile that is in use.
+  const std::string unfinished = options.output + ".new";
+  std::remove(unfinished.c_str());
+  const absl::Status status = Measure(options, Redirect::File(unfinished));
+  if (!status.ok()) {
+    std::remove(unfinished.c_str());
+    return Fail(status);
+  }
+  if (std::rename(unfinished.c_str(), options.output.c_str()) != 0) {
+    return Fail(absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", options.output)));
+  }
+  Note(absl::StrCat("wrote ", options.output));
+  Hint(absl::StrCat("milepost plan SPEC --device ", options.output));
+  return kExitOk;
+}
+
+}  // namespace milepost::client

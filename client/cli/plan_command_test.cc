@@ -1,0 +1,90 @@
+// milepost plan, from the spec's text to what it prints. Run in the source folder.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "client/cli/run_cli.h"
+#include "common/exit_codes.h"
+#include "engine/plan/device_profile.h"
+
+namespace milepost::client {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class PlanCommandTest : public ::testing::Test {
+ protected:
+  PlanCommandTest() : folder_(absl::StrCat(::testing::TempDir(), "/plan-", getpid())) {
+    std::filesystem::create_directories(folder_);
+  }
+  ~PlanCommandTest() override { std::filesystem::remove_all(folder_); }
+
+  std::string Write(const std::string& name, const std::string& text) {
+    const std::string path = folder_ + "/" + name;
+    std::ofstream(path) << text;
+    return path;
+  }
+
+  const std::string folder_;
+};
+
+nlohmann::json PlanJson(const std::string& arguments) {
+  const Outcome outcome = RunCli(absl::StrCat("plan -o json ", arguments));
+  EXPECT_EQ(outcome.exit_code, kExitOk) << outcome.err;
+  return nlohmann::json::parse(outcome.out, nullptr, false);
+}
+
+TEST_F(PlanCommandTest, ExpectsTimesOfADeviceThatIsNotHere) {
+  const auto h200 = PlanJson("examples/gpt2-124m.yaml --device h200");
+  EXPECT_EQ(h200["fits"], true);
+  EXPECT_EQ(h200["expected"]["device"], "h200");
+  const auto a100 = PlanJson("examples/gpt2-124m.yaml --device a100");
+  EXPECT_LT(h200["expected"]["seconds"], a100["expected"]["seconds"]);
+  const double parts = h200["expected"]["flop_seconds"].get<double>() +
+                       h200["expected"]["memory_seconds"].get<double>() +
+                       h200["expected"]["start_seconds"].get<double>() +
+                       h200["expected"]["exposed_seconds"].get<double>();
+  EXPECT_NEAR(parts, h200["expected"]["seconds"].get<double>(), 1e-9);
+  EXPECT_EQ(PlanJson("examples/gpt2-124m.yaml")["expected"]["device"], "cpu");
+}
+
+TEST_F(PlanCommandTest, ReadsAMeasuredProfile) {
+  plan::DeviceProfile profile = *plan::BuiltInProfile("cpu");
+  profile.name = "box";
+  profile.threads = 4;
+  const std::string file = Write("box.json", plan::ProfileJson(profile));
+  const auto plan = PlanJson(absl::StrCat("examples/gpt2-124m.yaml --device ", file));
+  EXPECT_EQ(plan["expected"]["device"], "box");
+  const Outcome table = RunCli(absl::StrCat("plan examples/gpt2-124m.yaml --device ", file));
+  EXPECT_THAT(table.out, AllOf(HasSubstr("expected on box"), HasSubstr("bound by compute")));
+}
+
+TEST_F(PlanCommandTest, ABadDeviceIsExplained) {
+  const Outcome name = RunCli("plan examples/gpt2-124m.yaml --device h20");
+  EXPECT_EQ(name.exit_code, kExitUsage);
+  EXPECT_THAT(name.err, HasSubstr("did you mean 'h200'"));
+  const std::string bad = Write("bad.json", "{\"name\": 3}");
+  const Outcome file = RunCli(absl::StrCat("plan examples/gpt2-124m.yaml --device ", bad));
+  EXPECT_EQ(file.exit_code, kExitUsage);
+  EXPECT_THAT(file.err, HasSubstr("bad.json: name: expected text"));
+  const Outcome none = RunCli("plan examples/gpt2-124m.yaml --device /no/such.json");
+  EXPECT_EQ(none.exit_code, kExitUsage);
+  EXPECT_THAT(none.err, HasSubstr("cannot read /no/such.json"));
+}
+
+// Nothing is asked of a device, and the network is not asked either: only the spec counts.
+TEST_F(PlanCommandTest, WhatDoesNotFitExitsAsABadSpecDoes) {
+  const Outcome outcome = RunCli("plan examples/llama3-8b.yaml --device rtx4090");
+  EXPECT_EQ(outcome.exit_code, kExitUsage);
+  EXPECT_THAT(outcome.out, HasSubstr("DOES NOT FIT"));
+  EXPECT_THAT(outcome.err, HasSubstr("does not fit"));
+}
+
+}  // namespace
+}  // namespace milepost::client

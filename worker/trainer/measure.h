@@ -1,0 +1,16 @@
+// What this machine can do: `milepost-trainer measure`, behind `milepost bench device`.
+#ifndef MILEPOST_WORKER_TRAINER_MEASURE_H_
+#define MILEPOST_WORKER_TRAINER_MEASURE_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace milepost::worker {
+
+// Prints a device profile (plan/device_profile.h) named `name` on stdout. Blocks for seconds.
+absl::Status Measure(const std::string& name, int threads);
+
+}  // namespace milepost::worker
+
+#endif  // MILEPOST_WORKER_TRAINER_MEASURE_H_
