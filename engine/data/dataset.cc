@@ -72,6 +72,22 @@ absl::Status TokenDataset::FetchInOrder(int64_t first, int64_t count, absl::Span
   return absl::OkStatus();
 }
 
+std::vector<Field> TokenFields(int64_t sequence_length) {
+  const int64_t bytes = sequence_length * static_cast<int64_t>(sizeof(int32_t));
+  return {{.name = "tokens", .sample_bytes = bytes},
+          {.name = "targets", .sample_bytes = bytes, .targets = sequence_length}};
+}
+
+TokensInOrder::TokensInOrder(std::shared_ptr<const TokenDataset> dataset)
+    : dataset_(std::move(dataset)), fields_(TokenFields(dataset_->sequence_length())) {}
+
+absl::Status TokensInOrder::Fetch(int64_t first, int64_t count,
+                                  absl::Span<char* const> into) const {
+  const auto size = static_cast<size_t>(count * dataset_->sequence_length());
+  return dataset_->FetchInOrder(first, count, {reinterpret_cast<int32_t*>(into[0]), size},
+                                {reinterpret_cast<int32_t*>(into[1]), size});
+}
+
 int64_t ValidationTurns(int64_t total, const BatchLayout& layout) {
   const int64_t per_turn = layout.micro_batch * layout.world;
   return (total + per_turn - 1) / per_turn;

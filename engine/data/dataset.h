@@ -13,10 +13,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "engine/data/sample_source.h"
 #include "engine/data/sampler.h"
 #include "engine/data/token_file.h"
 
@@ -74,6 +76,23 @@ class TokenDataset {
   std::shared_ptr<const TokenFile> file_;
   DatasetOptions options_;
   int64_t samples_;
+};
+
+// "tokens" and "targets" of sequences of T: i32 each, every target valid.
+std::vector<Field> TokenFields(int64_t sequence_length);
+
+// A file's samples in its own order: validation.
+class TokensInOrder : public SampleSource {
+ public:
+  explicit TokensInOrder(std::shared_ptr<const TokenDataset> dataset);
+
+  const std::vector<Field>& fields() const override { return fields_; }
+  int64_t samples() const override { return dataset_->samples(); }
+  absl::Status Fetch(int64_t first, int64_t count, absl::Span<char* const> into) const override;
+
+ private:
+  std::shared_ptr<const TokenDataset> dataset_;
+  std::vector<Field> fields_;
 };
 
 // The part [first, first + count) of `total` validation samples that `rank` evaluates, in whole

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "engine/data/mixture.h"
 #include "engine/data/npy.h"
 #include "engine/data/prefetcher.h"
 
@@ -144,8 +145,9 @@ TEST_F(DatasetTest, PrefetcherGivesTheRanksMicroBatchesInOrder) {
       EXPECT_EQ((*batch)->first_sample, first);
       ASSERT_TRUE(
           dataset->FetchBatch(order, first, 3, absl::MakeSpan(in), absl::MakeSpan(out)).ok());
-      EXPECT_EQ((*batch)->tokens, in);
-      EXPECT_EQ((*batch)->targets, out);
+      EXPECT_EQ(std::memcmp((*batch)->fields[0].data(), in.data(), 12 * sizeof(int32_t)), 0);
+      EXPECT_EQ(std::memcmp((*batch)->fields[1].data(), out.data(), 12 * sizeof(int32_t)), 0);
+      EXPECT_EQ((*batch)->step_targets, (std::vector<int64_t>{0, 2 * 3 * 4}));
     }
   }
   EXPECT_GE(prefetcher.wait_seconds(), 0);
@@ -171,11 +173,11 @@ TEST_F(DatasetTest, PrefetcherStopsAtAnyMoment) {
   for (int taken = 0; taken < 6; ++taken) {
     Prefetcher prefetcher(TokenMixture::Of(dataset, SampleOrder(dataset->samples(), 1)),
                           {2, 1, 0, 1}, 1);
+    EXPECT_EQ(prefetcher.Bytes(), 2 * 2 * 2 * 4 * 4);
     if (taken == 5) continue;  // never started
     prefetcher.Start(0);
     for (int i = 0; i < taken; ++i) EXPECT_TRUE(prefetcher.Next().ok());
   }
-  EXPECT_EQ(Prefetcher::Bytes(2, 4, 1), 2 * 2 * 2 * 4 * 4);
 }
 
 }  // namespace

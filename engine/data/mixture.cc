@@ -62,6 +62,7 @@ MixtureOrder::Pick MixtureOrder::At(int64_t global_sample) const {
 absl::StatusOr<std::shared_ptr<const TokenMixture>> TokenMixture::Open(
     const std::vector<WeightedPath>& paths, const DatasetOptions& options, uint64_t seed) {
   std::shared_ptr<TokenMixture> mixture(new TokenMixture);
+  mixture->fields_ = TokenFields(options.sequence_length);
   std::vector<double> weights;
   for (const WeightedPath& path : paths) {
     MP_ASSIGN_OR_RETURN(auto dataset, TokenDataset::Open(path.path, options));
@@ -79,8 +80,21 @@ absl::StatusOr<std::shared_ptr<const TokenMixture>> TokenMixture::Open(
 std::shared_ptr<const TokenMixture> TokenMixture::Of(std::shared_ptr<const TokenDataset> dataset,
                                                      const SampleOrder& order) {
   std::shared_ptr<TokenMixture> mixture(new TokenMixture);
+  mixture->fields_ = TokenFields(dataset->sequence_length());
   mixture->sets_.push_back({std::move(dataset), order});
   return mixture;
+}
+
+int64_t TokenMixture::samples() const {
+  int64_t samples = 0;
+  for (const Set& set : sets_) samples += set.dataset->samples();
+  return samples;
+}
+
+absl::Status TokenMixture::Fetch(int64_t first, int64_t count, absl::Span<char* const> into) const {
+  const auto size = static_cast<size_t>(count * sequence_length());
+  return FetchBatch(first, count, {reinterpret_cast<int32_t*>(into[0]), size},
+                    {reinterpret_cast<int32_t*>(into[1]), size});
 }
 
 absl::Status TokenMixture::FetchBatch(int64_t first, int64_t count, absl::Span<int32_t> tokens,

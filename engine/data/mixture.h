@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/data/dataset.h"
+#include "engine/data/sample_source.h"
 #include "engine/data/sampler.h"
 
 namespace milepost::data {
@@ -55,7 +56,7 @@ struct WeightedPath {
   double weight = 1;
 };
 
-class TokenMixture {
+class TokenMixture : public SampleSource {
  public:
   // TokenDataset::Open's errors and MixtureOrder::Create's. One path: its samples in the order of
   // SampleOrder(samples, seed).
@@ -65,6 +66,11 @@ class TokenMixture {
                                                 const SampleOrder& order);
 
   int64_t sequence_length() const { return sets_[0].dataset->sequence_length(); }
+
+  // "tokens" and "targets"; samples of all sets.
+  const std::vector<Field>& fields() const override { return fields_; }
+  int64_t samples() const override;
+  absl::Status Fetch(int64_t first, int64_t count, absl::Span<char* const> into) const override;
 
   // Samples [first, first + count) of the run, row-major [count, T] each. As
   // TokenDataset::FetchBatch.
@@ -79,6 +85,7 @@ class TokenMixture {
 
   TokenMixture() = default;
 
+  std::vector<Field> fields_;
   std::vector<Set> sets_;
   std::vector<MixtureOrder> order_;  // one, where there are several sets
 };

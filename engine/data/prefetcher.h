@@ -1,6 +1,6 @@
 // Fetches a rank's next micro-batches on a thread of its own while the current ones are trained on.
 //
-//   Prefetcher prefetcher(mixture, layout, /*depth=*/2);
+//   Prefetcher prefetcher(source, layout, /*depth=*/2);
 //   prefetcher.Start(/*first_sample=*/state.samples_consumed());
 //   MP_ASSIGN_OR_RETURN(const MicroBatch* batch, prefetcher.Next());   // micro-step 0 of that step
 //   ...                                                                // valid until the next Next
@@ -21,25 +21,26 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/data/dataset.h"
-#include "engine/data/mixture.h"
+#include "engine/data/sample_source.h"
 
 namespace milepost::data {
 
 struct MicroBatch {
-  int64_t first_sample = 0;      // global number of the first of its samples
-  std::vector<int32_t> tokens;   // [micro_batch, T]
-  std::vector<int32_t> targets;  // [micro_batch, T]
+  int64_t first_sample = 0;               // global number of the first of its samples
+  std::vector<std::vector<char>> fields;  // in the source's order, micro_batch samples each
+  // By field: valid targets of all of this rank's micro-batches of the step.
+  std::vector<int64_t> step_targets;
 };
 
 class Prefetcher {
  public:
-  Prefetcher(std::shared_ptr<const TokenMixture> data, const BatchLayout& layout, int depth = 2);
+  Prefetcher(std::shared_ptr<const SampleSource> data, const BatchLayout& layout, int depth = 2);
   ~Prefetcher();  // stops the thread
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
 
   // Bytes of all micro-batches.
-  static int64_t Bytes(int64_t micro_batch, int64_t sequence_length, int depth = 2);
+  int64_t Bytes() const;
 
   // Starts, or restarts at another position: `first_sample` is the global number of a step's first
   // sample (over all ranks). Drops what was fetched before.
@@ -55,10 +56,13 @@ class Prefetcher {
  private:
   void Stop();
   void Produce(int64_t first_sample);
+  absl::Status Fill(int64_t number, int64_t step_first, MicroBatch& batch);
+  absl::Status CountStep(int64_t step_first);
 
-  const std::shared_ptr<const TokenMixture> data_;
+  const std::shared_ptr<const SampleSource> data_;
   const BatchLayout layout_;
-  std::vector<MicroBatch> slots_;  // a ring
+  std::vector<MicroBatch> slots_;      // a ring
+  std::vector<int64_t> step_targets_;  // of the step being fetched
 
   std::mutex mutex_;
   std::condition_variable changed_;

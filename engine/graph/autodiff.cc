@@ -253,11 +253,11 @@ Rule FindRule(OpKind kind) {
 }  // namespace
 
 absl::Status AddBackward(Graph& graph) {
-  if (graph.ops.empty() || graph.ops.back().kind != OpKind::kLmHeadLoss) {
+  if (graph.ops.empty() || !IsLoss(graph.ops.back().kind)) {
     return absl::FailedPreconditionError("the graph does not end in a loss without a backward");
   }
   std::vector<Op> forward = graph.ops;
-  graph.ops.pop_back();
+  std::erase_if(graph.ops, [](const Op& op) { return IsLoss(op.kind); });
   Backward backward(graph);
   for (auto op = forward.rbegin(); op != forward.rend(); ++op) {
     const Rule rule = FindRule(op->kind);

@@ -43,13 +43,15 @@ ValueId Builder::Parameter(absl::string_view name, const Shape& shape, Initializ
   return id;
 }
 
-ValueId Builder::Input(absl::string_view name, ValueId* slot) {
-  if (*slot == kNoValue) *slot = AddValue(name, DType::kI32, {rows()}, ValueKind::kInput);
-  return *slot;
+ValueId Builder::Input(absl::string_view name, DType dtype, const Shape& shape) {
+  const ValueId known = graph_.Input(name);
+  if (known != kNoValue) return Expect(name, "input", known, dtype, shape) ? known : kNoValue;
+  graph_.inputs.push_back(AddValue(name, dtype, shape, ValueKind::kInput));
+  return graph_.inputs.back();
 }
 
-ValueId Builder::Tokens() { return Input("tokens", &graph_.tokens); }
-ValueId Builder::Targets() { return Input("targets", &graph_.targets); }
+ValueId Builder::Tokens() { return Input("tokens", DType::kI32, {rows()}); }
+ValueId Builder::Targets() { return Input("targets", DType::kI32, {rows()}); }
 
 ValueId Builder::Embedding(absl::string_view name, ValueId tokens, ValueId wte, ValueId wpe,
                            double dropout) {
@@ -279,7 +281,7 @@ ValueId Builder::Attention(absl::string_view name, ValueId qkv, const AttentionO
 }
 
 ValueId Builder::LmHeadLoss(absl::string_view name, ValueId x, ValueId wte, ValueId targets,
-                            int64_t chunk_rows) {
+                            int64_t chunk_rows, double weight) {
   const DType dtype = options_.compute_dtype;
   const int64_t width = Dimension(name, "x", x, 1);
   if (!Expect(name, "x", x, dtype, {rows(), width}) ||
@@ -290,12 +292,21 @@ ValueId Builder::LmHeadLoss(absl::string_view name, ValueId x, ValueId wte, Valu
   if (chunk_rows < 1 || chunk_rows > rows()) {
     Fail(name, absl::StrCat("chunk_rows ", chunk_rows, " is not in [1, ", rows(), "]"));
   }
-  if (graph_.loss_sum != kNoValue) Fail(name, "the graph has a loss already");
-  graph_.loss_sum = AddValue(name, DType::kF64, {1}, ValueKind::kStepAccumulator);
   Op& op = AddOp(OpKind::kLmHeadLoss, {x, wte, targets});
   op.attributes.chunk_rows = chunk_rows;
-  op.outputs = {{.value = graph_.loss_sum, .mode = WriteMode::kAccumulateInStep}};
-  return graph_.loss_sum;
+  return AddLoss(name, targets, weight, op);
+}
+
+ValueId Builder::AddLoss(absl::string_view name, ValueId targets, double weight, Op& op) {
+  if (graph_.losses.size() == kMaxLosses) {
+    Fail(name, absl::StrCat("the graph has ", kMaxLosses, " losses already"));
+  }
+  const ValueId sums = AddValue(name, DType::kF64, {kLossSums}, ValueKind::kStepAccumulator);
+  op.attributes.head = static_cast<int32_t>(graph_.losses.size());
+  op.outputs = {{.value = sums, .mode = WriteMode::kAccumulateInStep}};
+  graph_.losses.push_back(
+      {.name = std::string(name), .sums = sums, .targets = targets, .weight = weight});
+  return sums;
 }
 
 ValueId Builder::LmHeadLogits(absl::string_view name, ValueId x, ValueId wte) {

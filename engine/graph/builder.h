@@ -75,8 +75,10 @@ class Builder {
   ValueId Parameter(absl::string_view name, const Shape& shape, Initializer initializer,
                     double stddev = 0);
 
-  ValueId Tokens();   // i32[N]; the graph has one
-  ValueId Targets();  // i32[N], -1: ignored; the graph has one
+  // What the host fills before each micro-step: the same value each time the name is given again.
+  ValueId Input(absl::string_view name, DType dtype, const Shape& shape);
+  ValueId Tokens();   // "tokens" i32[N]
+  ValueId Targets();  // "targets" i32[N], -1: ignored
 
   // Each op names its outputs after `name`: "<name>", or "<name>.sum", "<name>.mean" and so on.
   // `wpe`: kNoValue for no learned positions.
@@ -100,9 +102,10 @@ class Builder {
   ValueId RopeTable(absl::string_view name, int64_t head_dim, const RopeAttributes& rope);
   ValueId Rope(absl::string_view name, ValueId qkv, ValueId table, int64_t heads, int64_t kv_heads);
   ValueId Attention(absl::string_view name, ValueId qkv, const AttentionOptions& options);
-  // Sets Graph::loss_sum. `chunk_rows`: rows of logits that exist at once, in [1, N].
+  // Adds a loss head, called `name`: the sums. `chunk_rows`: rows of logits that exist at once, in
+  // [1, N].
   ValueId LmHeadLoss(absl::string_view name, ValueId x, ValueId wte, ValueId targets,
-                     int64_t chunk_rows);
+                     int64_t chunk_rows, double weight = 1);
   // Sets Graph::logits.
   ValueId LmHeadLogits(absl::string_view name, ValueId x, ValueId wte);
 
@@ -114,7 +117,8 @@ class Builder {
   ValueId AddActivation(absl::string_view name, absl::string_view suffix, DType dtype,
                         const Shape& shape);
   Op& AddOp(OpKind kind, std::initializer_list<ValueId> inputs);
-  ValueId Input(absl::string_view name, ValueId* slot);
+  // A loss head whose sums are the output of `op`.
+  ValueId AddLoss(absl::string_view name, ValueId targets, double weight, Op& op);
   uint32_t NextDropoutTag(double dropout);
   // True when `value` exists and has this type and shape; otherwise keeps the error.
   bool Expect(absl::string_view op, absl::string_view operand, ValueId value, DType dtype,

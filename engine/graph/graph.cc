@@ -104,4 +104,11 @@ const char* Name(OpKind kind) {
   return "unknown";
 }
 
+ValueId Graph::Input(absl::string_view name) const {
+  for (const ValueId input : inputs) {
+    if (values[input].name == name) return input;
+  }
+  return kNoValue;
+}
+
 }  // namespace milepost::graph

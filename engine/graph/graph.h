@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/strings/string_view.h"
 
 namespace milepost::graph {
 
@@ -69,7 +70,7 @@ enum class OpKind : uint8_t {
                        //   scale 1/sqrt(D); head h reads the keys and values of head h / (H/G);
                        //   documents: a position sees those of its own id only. Ids never fall
                        //   along a sequence
-  kLmHeadLoss,         // x[N,C], wte[V,C], targets i32[N] -> loss_sum f64[1] (accumulates)
+  kLmHeadLoss,         // x[N,C], wte[V,C], targets i32[N] -> sums f64[3] (accumulate; LossHead)
   kLmHeadLogits,       // x[N,C], wte[V,C] -> logits f32[B,V] of ONE position of each sequence, the
                        //   same in all: given at run time, so that a window may be partly filled
   // ---- backward ----
@@ -91,10 +92,11 @@ enum class OpKind : uint8_t {
   kSwiGluBackward,             // x[N,2M], dy[N,M] -> dx[N,2M]
   kRopeBackward,               // dout, table -> dqkv: rotated back
   kAttentionBackward,          // qkv, out, lse, dout, documents|kNoValue -> dqkv
-  kLmHeadLossBackward,  // x, wte, targets -> loss_sum, dx, dwte: forward AND backward, in chunks
-                        //   of rows, so that logits of the whole batch never exist at once.
-                        //   Gradients carry the factor 1 / (valid targets of the global batch).
-                        //   dx may lie over x: a chunk's dwte comes before its dx.
+  kLmHeadLossBackward,         // x, wte, targets -> sums, dx, dwte: forward AND backward, in chunks
+                               //   of rows, so that logits of the whole batch never exist at once.
+  //   Gradients carry the head's weight / its valid targets in the global
+  //   batch.
+  //   dx may lie over x: a chunk's dwte comes before its dx.
   // ---- added by the ZeRO pass; work on flat groups (plan::FlatGroup), not on values ----
   kReduceGradients,  // all-reduce (stage 0) or reduce-scatter (stage 1) of one group's gradient;
                      //   from stage 2 on reduce-scatter of a micro-step's, added to a shard
@@ -110,6 +112,8 @@ enum class OpKind : uint8_t {
                       //   ranks that hold the same shard, once a step
 };
 const char* Name(OpKind kind);
+// A forward op that ends a task: its backward makes the loss too, and takes its place.
+inline bool IsLoss(OpKind kind) { return kind == OpKind::kLmHeadLoss; }
 
 // kRecompute: an op of the forward, run once more within the backward.
 enum class Phase : uint8_t { kForward, kBackward, kUpdate, kRecompute };
@@ -156,6 +160,7 @@ struct Attributes {
       0;  // the "tensor" of the counter-based mask; the same in forward and backward
   double epsilon = 1e-5;   // LayerNorm, RmsNorm
   int64_t chunk_rows = 0;  // kLmHeadLoss*: rows of logits that exist at once
+  int32_t head = 0;        // losses: index into Graph::losses
   int32_t group = -1;      // flat-group ops
 };
 
@@ -178,16 +183,33 @@ struct Parameter {
   bool decay = false;  // weight decay: tensors of two or more dimensions
 };
 
+// What the model is trained for; a model of several tasks has several.
+struct LossHead {
+  std::string name;  // "lm"
+  // f64[kLossSums], a step accumulator: [kLossSum] the loss over valid targets, in nats,
+  // [kLossTargets] how many those are, [kLossCorrect] how many of them have the largest logit (the
+  // first of equal ones); the last only without a backward, in training it stays 0.
+  ValueId sums = kNoValue;
+  ValueId targets = kNoValue;  // the input it reads, i32, -1: ignored
+  double weight = 1;           // of its mean over the valid targets of the global batch
+};
+inline constexpr int kLossSum = 0;
+inline constexpr int kLossTargets = 1;
+inline constexpr int kLossCorrect = 2;
+inline constexpr int kLossSums = 3;
+inline constexpr int kMaxLosses = 8;
+
 struct Graph {
   std::vector<Value> values;
   std::vector<Op> ops;
   std::vector<Parameter> parameters;  // in definition order
   // Names; values and ops carry an index, in definition order: the unit of a flat group.
   std::vector<std::string> blocks;
-  ValueId tokens = kNoValue;    // i32[N]
-  ValueId targets = kNoValue;   // i32[N], -1: ignored
-  ValueId loss_sum = kNoValue;  // f64[1]: sum over valid targets, in nats
-  ValueId logits = kNoValue;    // generation graphs
+  std::vector<ValueId> inputs;   // found by name: "tokens" i32[N], "targets" i32[N]
+  std::vector<LossHead> losses;  // in the order in which the ops that make them stand
+  ValueId logits = kNoValue;     // generation graphs
+
+  ValueId Input(absl::string_view name) const;  // kNoValue: there is none of this name
 };
 
 }  // namespace milepost::graph

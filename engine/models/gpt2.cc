@@ -129,7 +129,7 @@ class Gpt2Builder {
       return;
     }
     const int64_t chunk = options_.lm_head_chunk_rows;
-    b_.LmHeadLoss("loss_sum", y_, wte_, b_.Targets(), chunk == 0 ? b_.rows() : chunk);
+    b_.LmHeadLoss("lm", y_, wte_, b_.Targets(), chunk == 0 ? b_.rows() : chunk);
   }
 
   const v1::Gpt2Spec& spec_;

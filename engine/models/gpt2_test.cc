@@ -126,11 +126,11 @@ TEST(Gpt2, InitialLossIsThatOfAUniformGuess) {
     }
   }
   for (size_t i = 0; i < 32; ++i) {
-    reference.integers(graph.tokens)[i] = static_cast<int32_t>(i * 7 % vocabulary);
-    reference.integers(graph.targets)[i] = static_cast<int32_t>(i * 11 % vocabulary);
+    reference.integers(graph.Input("tokens"))[i] = static_cast<int32_t>(i * 7 % vocabulary);
+    reference.integers(graph.Input("targets"))[i] = static_cast<int32_t>(i * 11 % vocabulary);
   }
   reference.Run({});
-  EXPECT_NEAR(reference.values(graph.loss_sum)[0] / 32, std::log(vocabulary), 0.1);
+  EXPECT_NEAR(reference.values(graph.losses[0].sums)[0] / 32, std::log(vocabulary), 0.1);
 }
 
 TEST(Gpt2, GenerationGivesTheLogitsOfOnePosition) {
@@ -143,7 +143,7 @@ TEST(Gpt2, GenerationGivesTheLogitsOfOnePosition) {
       values[i] = graph::TestNumber(i + 100 * parameter.value);
     }
   }
-  auto& tokens = reference.integers(graph.tokens);
+  auto& tokens = reference.integers(graph.Input("tokens"));
   tokens = {1, 2, 3, 0, 0, 0};
   reference.Run({.position = 2});
   const std::vector<double> logits = reference.values(graph.logits);

@@ -143,7 +143,7 @@ class LlamaBuilder {
       return;
     }
     const int64_t chunk = options_.lm_head_chunk_rows;
-    b_.LmHeadLoss("loss_sum", y_, head, b_.Targets(), chunk == 0 ? b_.rows() : chunk);
+    b_.LmHeadLoss("lm", y_, head, b_.Targets(), chunk == 0 ? b_.rows() : chunk);
   }
 
   const v1::LlamaSpec& spec_;

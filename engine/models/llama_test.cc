@@ -124,7 +124,7 @@ TEST(Llama, GenerationGivesTheLogitsOfOnePosition) {
       values[i] = graph::TestNumber(i + 1000 * parameter.value);
     }
   }
-  auto& tokens = reference.integers(graph.tokens);
+  auto& tokens = reference.integers(graph.Input("tokens"));
   const auto logits = [&](const std::vector<int32_t>& ids) {
     tokens = ids;
     reference.Run({.position = 2});

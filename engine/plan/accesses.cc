@@ -33,7 +33,8 @@ void AddGather(const StepPlan& plan, const Program& program, const graph::Op& op
 void AddGroupAccesses(const StepPlan& plan, const Program& program, const graph::Op& op,
                       std::vector<Access>& accesses) {
   if (op.kind == OpKind::kReduceScalars) {
-    AddScalars(plan, 0, kReducedScalars + static_cast<int64_t>(plan.groups.size()), true, accesses);
+    AddScalars(plan, 0, plan.ReducedScalars() + static_cast<int64_t>(plan.groups.size()), true,
+               accesses);
     return;
   }
   const int32_t index = op.attributes.group;
@@ -49,10 +50,10 @@ void AddGroupAccesses(const StepPlan& plan, const Program& program, const graph:
       break;
     case OpKind::kGradNorm:
       AddBuffer(plan, ReducedGradient(group), false, accesses);
-      AddScalars(plan, kReducedScalars + index, 1, true, accesses);
+      AddScalars(plan, plan.ReducedScalars() + index, 1, true, accesses);
       break;
     case OpKind::kOptimizer:
-      AddScalars(plan, 0, kReducedScalars, false, accesses);
+      AddScalars(plan, 0, plan.ReducedScalars(), false, accesses);
       AddBuffer(plan, ReducedGradient(group), false, accesses);
       AddBuffer(plan, group.master_buffer, true, accesses);
       AddBuffer(plan, group.m_buffer, true, accesses);

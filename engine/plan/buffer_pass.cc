@@ -50,8 +50,7 @@ class BufferAssignment {
   void Run() && {
     program_.places.assign(program_.graph.values.size(), Place{});
     PlaceParameters();
-    PlaceInput(program_.graph.tokens);
-    PlaceInput(program_.graph.targets);
+    for (const ValueId input : program_.graph.inputs) PlaceInput(input);
     FindLastReads();
     for (size_t i = 0; i < program_.ops.size(); ++i) {
       PlannedOp& planned = program_.ops[i];
@@ -80,7 +79,6 @@ class BufferAssignment {
   }
 
   void PlaceInput(ValueId input) {
-    if (input == kNoValue) return;
     const Value& value = ValueOf(input);
     for (size_t i = 0; i < plan_.buffers.size(); ++i) {
       if (plan_.buffers[i].buffer_class == BufferClass::kInputs &&
@@ -135,7 +133,7 @@ class BufferAssignment {
       const Value& value = ValueOf(output.value);
       Place& place = program_.places[output.value];
       if (value.kind == ValueKind::kStepAccumulator) {
-        place = {plan_.scalars, kLossScalar * graph::ByteSize(DType::kF64)};
+        place = {plan_.scalars, LossScalar(op.attributes.head) * graph::ByteSize(DType::kF64)};
       } else if (CanOverwrite(op, output, index)) {
         place = program_.places[output.may_overwrite];
       } else {
@@ -169,9 +167,10 @@ void AddPersistentBuffers(StepPlan& plan, bool training) {
     group.parameter_buffer = AddPersistent(plan, absl::StrCat("parameters of ", group.name),
                                            BufferClass::kParameters, held * compute_size);
   }
-  plan.scalars = AddPersistent(
-      plan, "scalars", BufferClass::kCommunication,
-      graph::ByteSize(DType::kF64) * (kReducedScalars + static_cast<int64_t>(plan.groups.size())));
+  plan.scalars =
+      AddPersistent(plan, "scalars", BufferClass::kCommunication,
+                    graph::ByteSize(DType::kF64) *
+                        (plan.ReducedScalars() + static_cast<int64_t>(plan.groups.size())));
   if (!training) return;
   const bool shards = plan.options.ShardsGradients();
   for (FlatGroup& group : plan.groups) {

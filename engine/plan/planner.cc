@@ -149,6 +149,7 @@ absl::StatusOr<StepPlan> PlanTraining(const v1::JobSpec& spec, const PlanOptions
   MP_RETURN_IF_ERROR(graph::AddBackward(plan.train.graph));
   AddRecompute(plan.train.graph, options.recompute);
   MP_ASSIGN_OR_RETURN(plan.evaluate.graph, Build(spec.model(), models::Mode::kEvaluation, options));
+  plan.loss_heads = static_cast<int>(plan.train.graph.losses.size());
   plan.groups = MakeFlatGroups(plan.train.graph, options);
   AddPersistentBuffers(plan, /*training=*/true);
   plan.train.ops = MakeTrainingOps(plan.train.graph, plan.groups, options);

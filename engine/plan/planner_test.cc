@@ -90,7 +90,7 @@ TEST(Planner, HybridShardingKeepsGathersInItsGroup) {
     EXPECT_EQ(group.shard_elements * 4, group.padded_elements);
   }
   // Reduced and gathered among 4, shards all-reduced between the 2 replicas.
-  const double scalars = 2 * (7.0 / 8) * 32;
+  const double scalars = 2 * (7.0 / 8) * 40;
   EXPECT_DOUBLE_EQ(plan.wire_bytes_per_step,
                    0.75 * (4 + 2) * padded + 2 * 0.5 * 4 * padded / 4 + scalars);
   options.shard_ranks = 3;
@@ -113,7 +113,7 @@ TEST(Planner, WireBytesAreThoseOfRings) {
   const StepPlan sharded = Plan({}, OptionsOf(4, 1, DType::kBF16));
   double padded = 0;
   for (const FlatGroup& group : all.groups) padded += static_cast<double>(group.padded_elements);
-  const double scalars = 2 * 0.75 * 32;
+  const double scalars = 2 * 0.75 * 40;
   EXPECT_DOUBLE_EQ(all.wire_bytes_per_step, 2 * 0.75 * 4 * padded + scalars);
   EXPECT_DOUBLE_EQ(sharded.wire_bytes_per_step, 0.75 * (4 + 2) * padded + scalars);
 }
@@ -128,7 +128,7 @@ TEST(Planner, WireBytesOfShardedGradientsAndParameters) {
   for (const FlatGroup& group : gradients.groups) {
     padded += static_cast<double>(group.padded_elements);
   }
-  const double scalars = 2 * 0.75 * 32;
+  const double scalars = 2 * 0.75 * 40;
   const auto micro_steps = static_cast<double>(options.accumulation);
   EXPECT_DOUBLE_EQ(gradients.wire_bytes_per_step, 0.75 * (4 * micro_steps + 2) * padded + scalars);
   options.zero_stage = 3;

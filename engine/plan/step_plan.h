@@ -116,10 +116,11 @@ struct PlannedOp {
   double wire_bytes = 0;  // sent by this rank
 };
 
-inline constexpr int kReducedScalars = 4;
-inline constexpr int kNormScalar = 0;
-inline constexpr int kLossScalar = 1;
-inline constexpr int kStopScalar = 2;
+// Of the step's f64 scalars. The sums of loss head h follow at LossScalar(h).
+inline constexpr int kNormScalar = 0;  // sum of squared gradients
+inline constexpr int kStopScalar = 1;  // how many ranks ask to stop
+inline constexpr int kFixedScalars = 2;
+constexpr int LossScalar(int head) { return kFixedScalars + graph::kLossSums * head; }
 
 // A schedule of ops over one graph: for each micro-step, the kEveryMicroStep ops in order, on the
 // last one joined by the kLastMicroStep ops where they stand; then the kUpdate ops. Both streams
@@ -181,11 +182,12 @@ struct StepPlan {
   int64_t arena_bytes = 0;                      // what the rank allocates, exactly
   int64_t bytes_by_class[kBufferClasses] = {};  // at the arena's peak; sums to arena_bytes with
   int64_t slack_bytes = 0;                      // alignment and fragmentation
-  // f64 scalars of a step, all-reduced together (the first kReducedScalars): [0] sum of squared
-  // gradients, [1] loss sum, [2] stop flag, [3] free. graph.loss_sum of both programs lies at [1].
-  // Norm partials of the groups follow, group g's at [kReducedScalars + g]; kReduceScalars sums
-  // them into [0].
+  // f64 scalars of a step. The first ReducedScalars() are all-reduced together: the fixed ones and
+  // the loss heads' sums. Norm partials of the groups follow, group g's at [ReducedScalars() + g];
+  // kReduceScalars sums them into kNormScalar.
   BufferId scalars = kNoBuffer;
+  int loss_heads = 0;  // of either program's graph; 0: a generation plan
+  int ReducedScalars() const { return LossScalar(loss_heads); }
   int64_t parameters = 0;               // elements, tied ones once, no padding
   double flops_per_step = 0;            // per rank, matrix products and attention; what MFU counts
   double recompute_flops_per_step = 0;  // those of activations made once more, not in the above

@@ -145,7 +145,7 @@ double WireBytes(const StepPlan& plan, const PlannedOp& planned) {
   const double others = 1 - 1.0 / options.Shards();
   if (options.world == 1) return 0;
   if (planned.op.kind == graph::OpKind::kReduceScalars) {
-    return 2 * (1 - 1.0 / options.world) * 8 * kReducedScalars;
+    return 2 * (1 - 1.0 / options.world) * 8 * plan.ReducedScalars();
   }
   const int32_t index = planned.op.attributes.group;
   if (index < 0 || index >= static_cast<int32_t>(plan.groups.size())) return 0;

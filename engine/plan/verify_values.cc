@@ -263,9 +263,9 @@ class Simulation {
         return Violation("the norm of ", plan_.groups[i].name, " is not known");
       }
     }
-    const ValueId loss = program_.graph.loss_sum;
-    if (loss == kNoValue || written_in_[loss] != micro_steps_ - 1) {
-      return Violation("the loss is not complete");
+    for (const graph::LossHead& head : program_.graph.losses) {
+      if (written_in_[head.sums] == micro_steps_ - 1) continue;
+      return Violation("the loss of ", head.name, " is not complete");
     }
     ++scalar_reductions_;
     return absl::OkStatus();
@@ -280,12 +280,17 @@ class Simulation {
     return plan_.options.ShardsGradients() ? micro_steps_ : 1;
   }
 
+  absl::Status CheckResults() const {
+    const graph::Graph& graph = program_.graph;
+    const bool generates = graph.losses.empty();
+    bool complete = !generates || (graph.logits != kNoValue && valid_[graph.logits]);
+    for (const graph::LossHead& head : graph.losses) complete &= bool{valid_[head.sums]};
+    if (complete) return absl::OkStatus();
+    return absl::InternalError("a result of the program is not written");
+  }
+
   absl::Status CheckEnd() const {
-    const ValueId result =
-        program_.graph.loss_sum != kNoValue ? program_.graph.loss_sum : program_.graph.logits;
-    if (result == kNoValue || !valid_[result]) {
-      return absl::InternalError("the result of the program is not written");
-    }
+    MP_RETURN_IF_ERROR(CheckResults());
     if (!training_) return absl::OkStatus();
     if (scalar_reductions_ != 1) {
       return absl::InternalError(

@@ -21,7 +21,7 @@ int64_t ColumnSumBytes(int64_t rows, int64_t width) {
 }
 
 // kernels/cpu/classifier.h: an f64 loss per row.
-int64_t ClassifierBytes(int64_t rows) { return rows * 8; }
+int64_t ClassifierBytes(int64_t rows) { return rows * 9; }  // a loss, and whether it is right
 
 // kernels/cpu/optimizer.h: an f64 sum per block.
 int64_t SumSquaresBytes(int64_t elements) { return (elements + 4095) / 4096 * 8; }

@@ -104,7 +104,7 @@ class TrainingOps {
   }
 
   void AddReduceScalars() {
-    const double bytes = 8 * kReducedScalars;
+    const double bytes = 8 * LossScalar(static_cast<int>(graph_.losses.size()));
     PlannedOp& op = Add(OpKind::kReduceScalars, When::kUpdate, -1);
     op.bytes = 2 * bytes;
     op.wire_bytes = 2 * (1 - sharing_) * bytes;

@@ -50,7 +50,7 @@ class StepBench {
     context.seed = 5;
     context.step = 4;
     context.first_sample = 9;
-    context.gradient_factor = 1.0F / 70;
+    context.gradient_factors.fill(1.0F / 70);
   }
 
   bool bf16() const { return plan.options.compute_dtype == DType::kBF16; }
@@ -95,7 +95,7 @@ class StepBench {
 
   graph::ReferenceContext ReferenceContext() const {
     graph::ReferenceContext c;
-    c.gradient_scale = context.gradient_factor;
+    c.gradient_scale = context.gradient_factors[0];
     c.first_micro_step = context.first_micro_step;
     // The masks' own definition, by global element.
     c.dropout = [this](uint32_t tag, double p, int64_t element) {
@@ -139,8 +139,8 @@ class StepBench {
     }
   }
   void FillInputs() const {
-    auto* tokens = reinterpret_cast<int32_t*>(At(graph().tokens));
-    auto* targets = reinterpret_cast<int32_t*>(At(graph().targets));
+    auto* tokens = reinterpret_cast<int32_t*>(At(graph().Input("tokens")));
+    auto* targets = reinterpret_cast<int32_t*>(At(graph().Input("targets")));
     for (int64_t i = 0; i < 3 * TinyJob::kContext; ++i) {
       tokens[i] = static_cast<int32_t>((i * i + 5 * i) % TinyJob::kVocabulary);
       targets[i] = i % 36 == 7 ? -1 : static_cast<int32_t>((i * 7 + 2) % TinyJob::kVocabulary);
@@ -260,8 +260,8 @@ TEST_P(WholeModel, GradientsMatchTheReference) {
                 precision == v1::PRECISION_FP32 ? 1e-5 : bf16_tolerance)
           << bench.graph().values[parameter.value].name;
     }
-    EXPECT_NEAR(bench.Read(bench.graph().loss_sum)[0],
-                bench.reference->values(bench.graph().loss_sum)[0],
+    EXPECT_NEAR(bench.Read(bench.graph().losses[0].sums)[0],
+                bench.reference->values(bench.graph().losses[0].sums)[0],
                 precision == v1::PRECISION_FP32 ? 1e-3 : 1.0);
   }
 }

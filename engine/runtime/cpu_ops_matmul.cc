@@ -123,8 +123,9 @@ struct Head {
         x(b.Input<T>(0)),
         wte(b.Input<T>(1)),
         targets(b.Input<int32_t>(2)),
-        loss(b.Output<double>(0)),
-        loss_accumulation(b.OutputAccumulation(0)),
+        head(b.attributes().head),
+        sums(b.Output<double>(0)),
+        sums_accumulation(b.OutputAccumulation(0)),
         dx(b.Output<T>(1)),
         dwte(b.Output<float>(2)),
         logits(reinterpret_cast<T*>(b.Workspace())),
@@ -139,7 +140,10 @@ struct Head {
       const int64_t rows = std::min(sizes.chunk, sizes.rows - row);
       MP_RETURN_IF_ERROR(RunChunk(row, rows, context, &sum));
     }
-    *loss = loss_accumulation.At(context) ? *loss + sum.loss : sum.loss;
+    if (!sums_accumulation.At(context)) std::fill(sums, sums + graph::kLossSums, 0.0);
+    sums[graph::kLossSum] += sum.loss;
+    sums[graph::kLossTargets] += static_cast<double>(sum.targets);
+    sums[graph::kLossCorrect] += static_cast<double>(sum.correct);
     return absl::OkStatus();
   }
 
@@ -153,7 +157,7 @@ struct Head {
       return absl::OkStatus();
     }
     kernels::ClassifierForwardBackward<T>(logits, targets + row, rows, sizes.vocabulary,
-                                          context.gradient_factor, classifier, sum);
+                                          context.gradient_factors[head], classifier, sum);
     // dwte first: dx may lie over x.
     const bool add = row > 0 || dwte_accumulation.At(context);
     MP_RETURN_IF_ERROR(
@@ -167,8 +171,9 @@ struct Head {
   const T* x;
   const T* wte;
   const int32_t* targets;
-  double* loss;
-  Binding::Accumulation loss_accumulation;
+  int32_t head;
+  double* sums;
+  Binding::Accumulation sums_accumulation;
   T* dx;
   float* dwte;  // null: the loss alone
   Binding::Accumulation dwte_accumulation;

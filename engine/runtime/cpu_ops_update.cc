@@ -222,7 +222,7 @@ absl::StatusOr<BoundOp> BindGradNorm(const Binding& b) {
       b.RequireWorkspace(static_cast<int64_t>(kernels::SumSquaresWorkspaceBytes(count))));
   const int64_t slice = Rank(b) / b.plan.options.Shards();  // within the shard
   const float* gradient = ShardGradient(b) + count * slice;
-  double* slot = Scalars(b) + plan::kReducedScalars + b.attributes().group;
+  double* slot = Scalars(b) + b.plan.ReducedScalars() + b.attributes().group;
   return [gradient, count, slot, workspace = b.Workspace()](const StepContext&) {
     *slot = kernels::SumSquares(gradient, count, workspace);
     return absl::OkStatus();
@@ -232,13 +232,14 @@ absl::StatusOr<BoundOp> BindGradNorm(const Binding& b) {
 absl::StatusOr<BoundOp> BindReduceScalars(const Binding& b) {
   if (b.plan.options.world > 1) MP_RETURN_IF_ERROR(NeedsCommunicator(b));
   comm::Communicator* comm = b.plan.options.world > 1 ? b.communicator : nullptr;
-  return [comm, scalars = Scalars(b), groups = b.plan.groups.size()](const StepContext& context) {
+  return [comm, scalars = Scalars(b), reduced = b.plan.ReducedScalars(),
+          groups = b.plan.groups.size()](const StepContext& context) {
     double sum = 0;
-    for (size_t g = 0; g < groups; ++g) sum += scalars[plan::kReducedScalars + g];
+    for (size_t g = 0; g < groups; ++g) sum += scalars[reduced + g];
     scalars[plan::kNormScalar] = sum;
     scalars[plan::kStopScalar] = context.stop_requested ? 1 : 0;
     if (comm == nullptr) return absl::OkStatus();
-    return comm->AllReduce(absl::MakeSpan(scalars, plan::kReducedScalars));
+    return comm->AllReduce(absl::MakeSpan(scalars, reduced));
   };
 }
 

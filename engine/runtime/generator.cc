@@ -141,7 +141,7 @@ absl::Status GeneratorImpl::Generate(absl::Span<const int32_t> prompt,
                                      const std::function<void(int32_t)>& emit) {
   MP_RETURN_IF_ERROR(CheckRequest(prompt, options));
   backend_.UseThreads();
-  auto* tokens = reinterpret_cast<int32_t*>(ValueAt(program().graph.tokens));
+  auto* tokens = reinterpret_cast<int32_t*>(ValueAt(program().graph.Input("tokens")));
   const absl::Span<const float> logits(
       reinterpret_cast<const float*>(ValueAt(program().graph.logits)),
       static_cast<size_t>(vocabulary_));

@@ -83,7 +83,7 @@ int32_t ReferenceNext(const v1::ModelSpec& model, const std::vector<int32_t>& te
     const std::vector<float> weights = Weights(i, graph::Elements(graph->values[id].shape));
     reference.values(id).assign(weights.begin(), weights.end());
   }
-  reference.integers(graph->tokens).assign(text.end() - length, text.end());
+  reference.integers(graph->Input("tokens")).assign(text.end() - length, text.end());
   reference.Run({});
   const std::vector<double>& logits = reference.values(graph->logits);
   return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());

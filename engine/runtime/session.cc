@@ -1,6 +1,7 @@
 #include "engine/runtime/session.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <limits>
@@ -9,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/check.h"
-#include "common/spec/model_sizes.h"
 #include "common/spec/validate.h"
 #include "common/status_macros.h"
 #include "engine/comm/communicator.h"
@@ -22,6 +22,16 @@ namespace {
 // Steady time is reported here, never decided upon.
 double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// The heads' weighted means over their valid targets. `sums`: kLossSums of each.
+double MeanLoss(const std::vector<graph::LossHead>& heads, const double* sums) {
+  double loss = 0;
+  for (const graph::LossHead& head : heads) {
+    loss += head.weight * sums[graph::kLossSum] / std::max(sums[graph::kLossTargets], 1.0);
+    sums += graph::kLossSums;
+  }
+  return loss;
 }
 
 }  // namespace
@@ -56,38 +66,27 @@ absl::Status TrainingSessionImpl::Open() {
         absl::StrFormat("resources.ranks is %d, but %d ranks have met", spec_.resources().ranks(),
                         communicator_->world()));
   }
-  MP_RETURN_IF_ERROR(OpenData());
+  MP_ASSIGN_OR_RETURN(data_, OpenTrainingData(spec_));
   MP_RETURN_IF_ERROR(MakePlan());
   layout_ = {.micro_batch = plan_.options.micro_batch,
              .accumulation = plan_.options.accumulation,
              .rank = communicator_->rank(),
              .world = communicator_->world()};
-  prefetcher_ = std::make_unique<data::Prefetcher>(train_data_, layout_);
+  prefetcher_ = std::make_unique<data::Prefetcher>(data_.train, layout_);
   MP_ASSIGN_OR_RETURN(arena_, Arena::Allocate(plan_.arena_bytes));
   backend_.Attach(arena_->data(), communicator_);
   store_.emplace(plan_, plan_.train.graph, arena_->data(), communicator_);
   auto abort = [this](const absl::Status& status) { communicator_->Abort(status.message()); };
   MP_ASSIGN_OR_RETURN(train_, Executor::Create(plan_, plan_.train, &backend_, abort));
   MP_ASSIGN_OR_RETURN(evaluate_, Executor::Create(plan_, plan_.evaluate, &backend_, abort));
-  train_inputs_ = InputsOf(plan_.train);
-  evaluate_inputs_ = InputsOf(plan_.evaluate);
+  MP_ASSIGN_OR_RETURN(train_inputs_,
+                      HostInputs::Find(plan_, plan_.train, arena_->data(), *data_.train));
+  if (data_.validation != nullptr) {
+    MP_ASSIGN_OR_RETURN(evaluate_inputs_,
+                        HostInputs::Find(plan_, plan_.evaluate, arena_->data(), *data_.validation));
+  }
   scalars_ = reinterpret_cast<double*>(arena_->data() + plan_.buffers[plan_.scalars].offset);
   context_.seed = spec_.train().seed();
-  return absl::OkStatus();
-}
-
-absl::Status TrainingSessionImpl::OpenData() {
-  const data::DatasetOptions options{.sequence_length = spec_.data().sequence_length(),
-                                     .vocabulary = SizesOf(spec_.model()).vocabulary};
-  std::vector<data::WeightedPath> paths;
-  for (const v1::TokenSource& source : spec_.data().mixture()) {
-    paths.push_back({source.path(), source.weight()});
-  }
-  if (paths.empty()) paths.push_back({spec_.data().train()});
-  MP_ASSIGN_OR_RETURN(train_data_, data::TokenMixture::Open(paths, options, spec_.train().seed()));
-  if (spec_.data().validation().empty()) return absl::OkStatus();
-  MP_ASSIGN_OR_RETURN(validation_data_,
-                      data::TokenDataset::Open(spec_.data().validation(), options));
   return absl::OkStatus();
 }
 
@@ -100,15 +99,6 @@ absl::Status TrainingSessionImpl::MakePlan() {
   options.min_matmul_workspace_bytes = workspace.needed;
   MP_ASSIGN_OR_RETURN(plan_, plan::PlanTraining(spec_, options));
   return absl::OkStatus();
-}
-
-TrainingSessionImpl::Inputs TrainingSessionImpl::InputsOf(const plan::Program& program) const {
-  auto at = [&](graph::ValueId id) {
-    const plan::Place& place = program.places[id];
-    return reinterpret_cast<int32_t*>(arena_->data() + plan_.buffers[place.buffer].offset +
-                                      place.offset);
-  };
-  return {at(program.graph.tokens), at(program.graph.targets)};
 }
 
 absl::Status TrainingSessionImpl::Ready(absl::string_view call) const {
@@ -178,18 +168,33 @@ absl::StatusOr<StepReport> TrainingSessionImpl::Step(bool stop_requested) {
 }
 
 absl::Status TrainingSessionImpl::RunMicroSteps() {
-  // Training data has a valid target at every position.
-  const int64_t targets = layout_.GlobalBatch() * plan_.options.sequence;
-  context_.gradient_factor = static_cast<float>(1.0 / static_cast<double>(targets));
   for (int64_t a = 0; a < layout_.accumulation; ++a) {
     MP_ASSIGN_OR_RETURN(const data::MicroBatch* batch, prefetcher_->Next());
-    std::memcpy(train_inputs_.tokens, batch->tokens.data(), batch->tokens.size() * sizeof(int32_t));
-    std::memcpy(train_inputs_.targets, batch->targets.data(),
-                batch->targets.size() * sizeof(int32_t));
+    if (a == 0) MP_RETURN_IF_ERROR(NormaliseLosses(*batch));
+    train_inputs_.Copy(batch->fields);
     context_.first_micro_step = a == 0;
     context_.last_micro_step = a + 1 == layout_.accumulation;
     context_.first_sample = batch->first_sample;
     MP_RETURN_IF_ERROR(train_->Run(Section::kMicroStep, context_));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TrainingSessionImpl::NormaliseLosses(const data::MicroBatch& first) {
+  std::array<double, graph::kMaxLosses> targets = {};
+  const auto& heads = plan_.train.graph.losses;
+  for (size_t head = 0; head < heads.size(); ++head) {
+    targets[head] = static_cast<double>(first.step_targets[train_inputs_.TargetField(head)]);
+  }
+  if (data::TargetsVary(*data_.train)) {
+    MP_RETURN_IF_ERROR(communicator_->AllReduce(absl::MakeSpan(targets)));
+  } else {
+    for (double& count : targets) count *= layout_.world;
+  }
+  for (size_t head = 0; head < heads.size(); ++head) {
+    // A step without one valid target has a loss and gradients of 0.
+    context_.gradient_factors[head] =
+        static_cast<float>(heads[head].weight / std::max(targets[head], 1.0));
   }
   return absl::OkStatus();
 }
@@ -221,7 +226,7 @@ absl::Status TrainingSessionImpl::Decide(StepReport* report) {
 
 void TrainingSessionImpl::Advance(StepReport* report) {
   report->tokens = layout_.GlobalBatch() * plan_.options.sequence;
-  report->train_loss = scalars_[plan::kLossScalar] / static_cast<double>(report->tokens);
+  report->train_loss = MeanLoss(plan_.train.graph.losses, scalars_ + plan::LossScalar(0));
   report->stop_agreed = scalars_[plan::kStopScalar] > 0;
   state_.set_step(state_.step() + 1);
   state_.set_samples_consumed(state_.samples_consumed() + layout_.GlobalBatch());
@@ -237,24 +242,30 @@ void TrainingSessionImpl::Advance(StepReport* report) {
 
 absl::StatusOr<EvaluationReport> TrainingSessionImpl::Evaluate() {
   MP_RETURN_IF_ERROR(Ready("Evaluate"));
-  if (validation_data_ == nullptr) {
+  if (data_.validation == nullptr) {
     return absl::FailedPreconditionError("data.validation is empty: there is nothing to evaluate");
   }
   backend_.UseThreads();
   const int64_t samples =
-      std::min(spec_.train().validation().samples(), validation_data_->samples());
-  scalars_[plan::kLossScalar] = 0;
+      std::min(spec_.train().validation().samples(), data_.validation->samples());
+  const auto& heads = plan_.evaluate.graph.losses;
+  const absl::Span<double> sums(scalars_ + plan::LossScalar(0), heads.size() * graph::kLossSums);
+  std::fill(sums.begin(), sums.end(), 0.0);
   const int64_t turns = data::ValidationTurns(samples, layout_);
   for (int64_t turn = 0; turn < turns; ++turn) {
     if (absl::Status status = EvaluateTurn(samples, turn); !status.ok()) return Fail(status);
   }
-  double loss = scalars_[plan::kLossScalar];
-  if (absl::Status status = communicator_->AllReduce(absl::MakeSpan(&loss, 1)); !status.ok()) {
-    return Fail(status);
-  }
+  if (absl::Status status = communicator_->AllReduce(sums); !status.ok()) return Fail(status);
   EvaluationReport report;
-  report.tokens = samples * plan_.options.sequence;
-  report.loss = loss / static_cast<double>(report.tokens);
+  report.loss = MeanLoss(heads, sums.data());
+  for (size_t head = 0; head < heads.size(); ++head) {
+    const double* sum = &sums[head * graph::kLossSums];
+    const double targets = std::max(sum[graph::kLossTargets], 1.0);
+    report.heads.push_back({.name = heads[head].name,
+                            .loss = sum[graph::kLossSum] / targets,
+                            .accuracy = sum[graph::kLossCorrect] / targets,
+                            .targets = static_cast<int64_t>(sum[graph::kLossTargets])});
+  }
   state_.set_validation_loss(report.loss);
   state_.set_validation_step(state_.step());
   return report;
@@ -264,17 +275,9 @@ absl::Status TrainingSessionImpl::EvaluateTurn(int64_t samples, int64_t turn) {
   const data::ValidationShare share = data::ValidationShareOf(samples, layout_, turn);
   // Where parameters are gathered, every rank must take part in every turn.
   if (share.count == 0 && !plan_.options.ShardsParameters()) return absl::OkStatus();
-  const auto filled = static_cast<size_t>(share.count * plan_.options.sequence);
-  const auto rows = static_cast<size_t>(layout_.micro_batch * plan_.options.sequence);
-  if (share.count > 0) {
-    MP_RETURN_IF_ERROR(validation_data_->FetchInOrder(share.first, share.count,
-                                                      {evaluate_inputs_.tokens, filled},
-                                                      {evaluate_inputs_.targets, filled}));
-  }
-  std::fill(evaluate_inputs_.tokens + filled, evaluate_inputs_.tokens + rows, 0);
-  std::fill(evaluate_inputs_.targets + filled, evaluate_inputs_.targets + rows, -1);
+  MP_RETURN_IF_ERROR(evaluate_inputs_.FetchPadded(*data_.validation, share.first, share.count));
   StepContext context;
-  context.first_micro_step = false;  // the sum was zeroed: some rank may have no first turn
+  context.first_micro_step = false;  // the sums were zeroed: some rank may have no first turn
   context.last_micro_step = false;   // both streams are joined after each turn
   return evaluate_->Run(Section::kMicroStep, context);
 }

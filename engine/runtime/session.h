@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -43,7 +44,7 @@ struct SessionOptions {
 
 struct StepReport {
   int64_t step = 0;       // optimizer steps done, this one included
-  double train_loss = 0;  // mean over the global batch's valid targets, nats
+  double train_loss = 0;  // mean over the global batch's valid targets, nats; heads weighted
   double lr = 0;
   double grad_norm = 0;       // before clipping, global
   double clipped_norm = 0;    // after
@@ -57,8 +58,14 @@ struct StepReport {
 };
 
 struct EvaluationReport {
-  double loss = 0;  // mean over valid targets, nats
-  int64_t tokens = 0;
+  struct Head {
+    std::string name;     // of the loss head: "lm"
+    double loss = 0;      // mean over valid targets, nats; e^loss is the perplexity
+    double accuracy = 0;  // share of the valid targets that have the largest logit
+    int64_t targets = 0;
+  };
+  double loss = 0;  // the heads', weighted as in training
+  std::vector<Head> heads;
 };
 
 // A contiguous piece of one tensor's state: elements [begin, end), flat, row-major.

@@ -3,7 +3,10 @@
 #ifndef MILEPOST_ENGINE_RUNTIME_STEP_CONTEXT_H_
 #define MILEPOST_ENGINE_RUNTIME_STEP_CONTEXT_H_
 
+#include <array>
 #include <cstdint>
+
+#include "engine/graph/graph.h"
 
 namespace milepost::runtime {
 
@@ -16,8 +19,9 @@ struct StepContext {
   // Position in the global sample order of the first row of this rank's micro-batch: dropout masks
   // are keyed by it, so they do not depend on world size or on how the batch is split.
   int64_t first_sample = 0;
-  float gradient_factor = 1;  // 1 / (valid targets of the global batch)
-  int64_t position = 0;       // generation: whose logits are wanted, in [0, sequence)
+  // By loss head: its weight / its valid targets in the global batch.
+  std::array<float, graph::kMaxLosses> gradient_factors = {};
+  int64_t position = 0;  // generation: whose logits are wanted, in [0, sequence)
 
   // ---- reduction of the scalars ----
   bool stop_requested = false;  // by this rank

@@ -7,15 +7,16 @@
 #include <vector>
 
 #include "engine/data/dataset.h"
-#include "engine/data/mixture.h"
 #include "engine/data/prefetcher.h"
 #include "engine/optim/optimizer.h"
 #include "engine/optim/schedule.h"
 #include "engine/runtime/arena.h"
 #include "engine/runtime/cpu_backend.h"
 #include "engine/runtime/executor.h"
+#include "engine/runtime/host_inputs.h"
 #include "engine/runtime/parameter_store.h"
 #include "engine/runtime/session.h"
+#include "engine/runtime/training_data.h"
 
 namespace milepost::runtime {
 
@@ -40,19 +41,13 @@ class TrainingSessionImpl : public TrainingSession {
   std::vector<OpKindTime> op_times() const override { return train_->Times(); }
 
  private:
-  // Where a program's host-filled values lie.
-  struct Inputs {
-    int32_t* tokens = nullptr;
-    int32_t* targets = nullptr;
-  };
-
-  absl::Status OpenData();
   absl::Status MakePlan();
-  Inputs InputsOf(const plan::Program& program) const;
   absl::Status Ready(absl::string_view call) const;
   // Keeps `status` for every later call and lets no peer wait for this rank.
   absl::Status Fail(const absl::Status& status);
   absl::Status RunMicroSteps();
+  // The step's gradient factors, from its valid targets over all ranks.
+  absl::Status NormaliseLosses(const data::MicroBatch& first);
   // Decides about the update from the reduced scalars.
   absl::Status Decide(StepReport* report);
   void Advance(StepReport* report);
@@ -66,8 +61,7 @@ class TrainingSessionImpl : public TrainingSession {
   optim::OptimizerHyper hyper_;
   v1::TrainerState state_;
 
-  std::shared_ptr<const data::TokenMixture> train_data_;
-  std::shared_ptr<const data::TokenDataset> validation_data_;  // null: none
+  TrainingData data_;
   std::unique_ptr<data::Prefetcher> prefetcher_;
 
   // Declared in the order in which they refer to each other.
@@ -78,8 +72,8 @@ class TrainingSessionImpl : public TrainingSession {
   std::unique_ptr<Executor> train_;
   std::unique_ptr<Executor> evaluate_;
 
-  Inputs train_inputs_;
-  Inputs evaluate_inputs_;
+  HostInputs train_inputs_;
+  HostInputs evaluate_inputs_;  // where there is validation data
   double* scalars_ = nullptr;
   StepContext context_;
   bool has_parameters_ = false;

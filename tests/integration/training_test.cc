@@ -250,7 +250,10 @@ TEST(Training, ValidationDoesNotDependOnRanks) {
       ASSERT_TRUE(session.InitializeParameters().ok());
       auto before = session.Evaluate();
       ASSERT_TRUE(before.ok()) << before.status();
-      EXPECT_EQ(before->tokens, 5 * TinyJob::kContext);
+      ASSERT_EQ(before->heads.size(), 1u);
+      EXPECT_EQ(before->heads[0].targets, 5 * TinyJob::kContext);
+      EXPECT_EQ(before->heads[0].loss, before->loss);
+      EXPECT_EQ(before->heads[0].name, "lm");
       ASSERT_TRUE(session.Step(false).ok());
       auto after = session.Evaluate();
       ASSERT_TRUE(after.ok());

@@ -63,7 +63,7 @@ absl::Status PrintLogits(const std::string& spec_path, const std::string& folder
   graph::ReferenceInterpreter reference(graph);
   MP_RETURN_IF_ERROR(LoadWeights(folder, spec.model(), graph, &reference));
   for (size_t position = 0; position < tokens.size(); ++position) {
-    reference.integers(graph.tokens).assign(tokens.begin(), tokens.end());
+    reference.integers(graph.Input("tokens")).assign(tokens.begin(), tokens.end());
     reference.Run({.position = static_cast<int64_t>(position)});
     for (const double logit : reference.values(graph.logits)) std::printf("%.9g ", logit);
     std::printf("\n");

@@ -59,8 +59,8 @@ class GradientChecker {
       run.values(graph.parameters[p].value) = parameters_[p];
     }
     for (int micro_step = 0; micro_step < options_.micro_steps; ++micro_step) {
-      std::vector<int32_t>& tokens = run.integers(graph.tokens);
-      std::vector<int32_t>& targets = run.integers(graph.targets);
+      std::vector<int32_t>& tokens = run.integers(graph.Input("tokens"));
+      std::vector<int32_t>& targets = run.integers(graph.Input("targets"));
       for (size_t i = 0; i < tokens.size(); ++i) {
         const uint64_t counter = i + 1000 * micro_step;
         tokens[i] = static_cast<int32_t>(Uniform(counter, 1) * options_.vocabulary);
@@ -71,7 +71,9 @@ class GradientChecker {
                .first_micro_step = micro_step == 0,
                .dropout = TestDropout});
     }
-    return run.values(graph.loss_sum)[0];
+    double loss = 0;
+    for (const LossHead& head : graph.losses) loss += run.values(head.sums)[kLossSum];
+    return loss;
   }
 
   void CheckParameter(size_t p, const std::vector<double>& gradient,

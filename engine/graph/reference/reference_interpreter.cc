@@ -323,7 +323,8 @@ void LmHeadLoss(const Run& run) {
   const int64_t width = run.dim(0, 1);
   const int64_t vocabulary = run.dim(1, 0);
   Array logits = MatMul(run.in(0), false, run.in(1), true, rows, vocabulary, width);
-  double loss = 0;
+  const bool training = run.op.kind == OpKind::kLmHeadLossBackward;
+  Array sums(kLossSums, 0.0);
   for (int64_t r = 0; r < rows; ++r) {
     double* row = logits.data() + r * vocabulary;
     const int32_t target = run.integers(2)[r];
@@ -331,15 +332,20 @@ void LmHeadLoss(const Run& run) {
     double total = 0;
     for (int64_t v = 0; v < vocabulary; ++v) total += std::exp(row[v] - highest);
     const double lse = highest + std::log(total);
-    if (target >= 0) loss += lse - row[target];
+    if (target >= 0) {
+      const int64_t best = std::max_element(row, row + vocabulary) - row;
+      sums[kLossSum] += lse - row[target];
+      sums[kLossTargets] += 1;
+      sums[kLossCorrect] += !training && best == target ? 1 : 0;
+    }
     for (int64_t v = 0; v < vocabulary; ++v) {
       row[v] = target < 0
                    ? 0
                    : (std::exp(row[v] - lse) - (v == target ? 1 : 0)) * run.context.gradient_scale;
     }
   }
-  run.Write(0, {loss});
-  if (run.op.kind == OpKind::kLmHeadLoss) return;
+  run.Write(0, sums);
+  if (!training) return;
   const Array dwte = MatMul(logits, true, run.in(0), false, vocabulary, width, rows);
   run.Write(1, MatMul(logits, false, run.in(1), false, rows, width, vocabulary));
   run.Write(2, dwte);

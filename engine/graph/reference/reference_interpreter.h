@@ -2,10 +2,10 @@
 // and simple on purpose; for tests.
 //
 //   ReferenceInterpreter reference(graph);
-//   reference.integers(graph.tokens) = tokens;
+//   reference.integers(graph.Input("tokens")) = tokens;
 //   reference.values(graph.parameters[0].value) = weights;
 //   reference.Run({.gradient_scale = 1.0 / valid_targets});       // or RunOp, one by one
-//   double loss = reference.values(graph.loss_sum)[0];
+//   double loss = reference.values(graph.losses[0].sums)[0];
 //
 // Holds every value of the graph as its own array, whatever the value's dtype, zero at first; the
 // arrays keep their contents between runs. Write modes are honoured; may_overwrite is not used.

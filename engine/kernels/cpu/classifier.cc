@@ -119,9 +119,32 @@ void SumLosses(const int32_t* targets, int64_t rows, int64_t vocabulary, void* w
   }
 }
 
+// Whether the target's logit is the first of the largest; what is not finite is never right.
+template <typename T>
+bool IsCorrect(const T* row, int32_t target, int64_t n) {
+  const float wanted = ToFloat(row[target]);
+  bool wrong = !std::isfinite(wanted);
+  for (int64_t i = 0; i < target; ++i) wrong |= !(ToFloat(row[i]) < wanted);
+  for (int64_t i = target; i < n; ++i) wrong |= !(ToFloat(row[i]) <= wanted);
+  return !wrong;
+}
+
+// SumLosses of the loss alone, and how many rows are right.
+template <typename T, typename RowLoss>
+void SumForward(const T* logits, const int32_t* targets, int64_t rows, int64_t vocabulary,
+                void* workspace, LossSum* sum, const RowLoss& row_loss) {
+  auto* correct = reinterpret_cast<uint8_t*>(static_cast<double*>(workspace) + rows);
+  SumLosses(targets, rows, vocabulary, workspace, sum, [&](int64_t row) {
+    const T* x = logits + row * vocabulary;
+    correct[row] = targets[row] >= 0 && IsCorrect(x, targets[row], vocabulary);
+    return targets[row] < 0 ? 0.0 : row_loss(x, targets[row], vocabulary);
+  });
+  for (int64_t row = 0; row < rows; ++row) sum->correct += correct[row];
+}
+
 }  // namespace
 
-size_t ClassifierWorkspaceBytes(int64_t rows) { return rows * sizeof(double); }
+size_t ClassifierWorkspaceBytes(int64_t rows) { return rows * (sizeof(double) + sizeof(uint8_t)); }
 
 template <>
 void ClassifierForwardBackward(float* logits, const int32_t* targets, int64_t rows,
@@ -143,18 +166,12 @@ void ClassifierForwardBackward(bf16* logits, const int32_t* targets, int64_t row
 template <>
 void ClassifierForward(const float* logits, const int32_t* targets, int64_t rows,
                        int64_t vocabulary, void* workspace, LossSum* sum) {
-  const auto run = HWY_DYNAMIC_DISPATCH(RowLossF32);
-  SumLosses(targets, rows, vocabulary, workspace, sum, [&](int64_t row) {
-    return targets[row] < 0 ? 0.0 : run(logits + row * vocabulary, targets[row], vocabulary);
-  });
+  SumForward(logits, targets, rows, vocabulary, workspace, sum, HWY_DYNAMIC_DISPATCH(RowLossF32));
 }
 template <>
 void ClassifierForward(const bf16* logits, const int32_t* targets, int64_t rows, int64_t vocabulary,
                        void* workspace, LossSum* sum) {
-  const auto run = HWY_DYNAMIC_DISPATCH(RowLossBf16);
-  SumLosses(targets, rows, vocabulary, workspace, sum, [&](int64_t row) {
-    return targets[row] < 0 ? 0.0 : run(logits + row * vocabulary, targets[row], vocabulary);
-  });
+  SumForward(logits, targets, rows, vocabulary, workspace, sum, HWY_DYNAMIC_DISPATCH(RowLossBf16));
 }
 
 }  // namespace milepost::kernels

@@ -18,17 +18,19 @@ namespace milepost::kernels {
 struct LossSum {
   double loss = 0.0;    // sum over valid rows of -log p(target), unscaled
   int64_t targets = 0;  // how many rows were valid
+  int64_t correct = 0;  // of those: whose largest logit (the first of equal ones) is the target's
 };
 
 size_t ClassifierWorkspaceBytes(int64_t rows);
 
 // logits[rows, vocabulary] becomes (softmax - onehot(target)) * scale; a row whose target is -1 is
-// ignored: its gradient is 0. *sum is added to, in row order. `workspace` is 64-byte aligned.
+// ignored: its gradient is 0. *sum is added to, in row order, but for `correct`, which would cost a
+// pass. `workspace` is 64-byte aligned.
 template <typename T>
 void ClassifierForwardBackward(T* logits, const int32_t* targets, int64_t rows, int64_t vocabulary,
                                float scale, void* workspace, LossSum* sum);
 
-// The loss only; logits stay as they are.
+// The sums only; logits stay as they are.
 template <typename T>
 void ClassifierForward(const T* logits, const int32_t* targets, int64_t rows, int64_t vocabulary,
                        void* workspace, LossSum* sum);

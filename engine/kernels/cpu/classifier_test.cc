@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -27,6 +28,16 @@ double Loss(const std::vector<double>& logits, const std::vector<int32_t>& targe
   return loss;
 }
 
+int64_t Correct(const std::vector<double>& logits, const std::vector<int32_t>& targets) {
+  const auto vocabulary = static_cast<int64_t>(logits.size() / targets.size());
+  int64_t correct = 0;
+  for (size_t row = 0; row < targets.size(); ++row) {
+    const auto begin = logits.begin() + static_cast<int64_t>(row) * vocabulary;
+    correct += std::max_element(begin, begin + vocabulary) - begin == targets[row] ? 1 : 0;
+  }
+  return correct;
+}
+
 template <typename T>
 void CheckLossAndGradient(int64_t rows, int64_t vocabulary) {
   SCOPED_TRACE(testing::Message() << rows << "x" << vocabulary << " bytes " << sizeof(T));
@@ -50,6 +61,8 @@ void CheckLossAndGradient(int64_t rows, int64_t vocabulary) {
   EXPECT_DOUBLE_EQ(only.loss, 10.0 + both.loss);
   EXPECT_EQ(both.targets, valid);
   EXPECT_EQ(only.targets, 1 + valid);
+  EXPECT_EQ(both.correct, 0);
+  EXPECT_EQ(only.correct, Correct(ToDouble(logits), targets));
   if (vocabulary == 1) return;  // the gradient is zero
   const auto loss = [&](const auto& x) { return kScale * Loss(x, targets); };
   ExpectGradient(gradient, ToDouble(logits), loss, kTolerance<T>, "logits");
@@ -66,6 +79,15 @@ TEST_P(Classifier, MatchesDefinition) {
       CheckLossAndGradient<bf16>(rows, vocabulary);
     }
   }
+}
+
+TEST_P(Classifier, TheFirstOfEqualLogitsIsTheAnswer) {
+  const std::vector<float> logits = {1, 5, 5, 5, 1, 5, 2, 2, 2};
+  const std::vector<int32_t> targets = {1, 2, 0};
+  AlignedBuffer workspace(ClassifierWorkspaceBytes(3));
+  LossSum sum;
+  ClassifierForward(logits.data(), targets.data(), 3, 3, workspace.data(), &sum);
+  EXPECT_EQ(sum.correct, 2);
 }
 
 TEST_P(Classifier, LargeLogitsStayFinite) {

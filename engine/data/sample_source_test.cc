@@ -1,0 +1,79 @@
+#include "engine/data/sample_source.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+
+#include "engine/data/prefetcher.h"
+
+namespace milepost::data {
+namespace {
+
+// Sample i is its own number; the first i % 5 of its four targets are valid, at most four.
+class Numbers : public SampleSource {
+ public:
+  const std::vector<Field>& fields() const override { return fields_; }
+  int64_t samples() const override { return 100; }
+  absl::Status Fetch(int64_t first, int64_t count, absl::Span<char* const> into) const override {
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t sample = first + i;
+      std::memcpy(into[0] + i * 8, &sample, 8);
+      std::memset(into[1] + i * 16, 0xff, 16);
+      std::memset(into[1] + i * 16, 0, static_cast<size_t>(Valid(sample) * 4));
+    }
+    return absl::OkStatus();
+  }
+  absl::StatusOr<int64_t> CountTargets(size_t field, int64_t first, int64_t count) const override {
+    EXPECT_EQ(field, 1u);
+    int64_t targets = 0;
+    for (int64_t i = first; i < first + count; ++i) targets += Valid(i);
+    return targets;
+  }
+  static int64_t Valid(int64_t sample) { return sample % 5; }
+
+ private:
+  std::vector<Field> fields_ = {{.name = "number", .sample_bytes = 8},
+                                {.name = "targets", .sample_bytes = 16, .targets = kVaries}};
+};
+
+TEST(SampleSource, FixedCountsAreProducts) {
+  class Fixed : public Numbers {
+   public:
+    const std::vector<Field>& fields() const override { return fields_; }
+    absl::StatusOr<int64_t> CountTargets(size_t field, int64_t first,
+                                         int64_t count) const override {
+      return SampleSource::CountTargets(field, first, count);
+    }
+
+   private:
+    std::vector<Field> fields_ = {{"number", 8, 0}, {"targets", 16, 3}};
+  };
+  EXPECT_EQ(*Fixed().CountTargets(1, 7, 4), 12);
+  EXPECT_FALSE(TargetsVary(Fixed()));
+  EXPECT_TRUE(TargetsVary(Numbers()));
+}
+
+// Each micro-batch of a step knows the targets of all this rank's micro-batches of that step.
+TEST(SampleSource, PrefetcherCountsAStepsTargetsAhead) {
+  const BatchLayout layout = {.micro_batch = 2, .accumulation = 3, .rank = 1, .world = 2};
+  Prefetcher prefetcher(std::make_shared<Numbers>(), layout, 1);
+  prefetcher.Start(12);
+  for (int64_t step = 1; step < 5; ++step) {
+    int64_t expected = 0;
+    for (int64_t a = 0; a < 3; ++a) {
+      for (int64_t i = 0; i < 2; ++i) expected += Numbers::Valid(step * 12 + (a * 2 + 1) * 2 + i);
+    }
+    for (int64_t a = 0; a < 3; ++a) {
+      const auto batch = prefetcher.Next();
+      ASSERT_TRUE(batch.ok()) << batch.status();
+      EXPECT_EQ((*batch)->step_targets, (std::vector<int64_t>{0, expected}));
+      int64_t number = 0;
+      std::memcpy(&number, (*batch)->fields[0].data() + 8, 8);
+      EXPECT_EQ(number, step * 12 + (a * 2 + 1) * 2 + 1);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace milepost::data
