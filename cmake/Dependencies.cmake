@@ -13,6 +13,8 @@ find_package(spdlog REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(GTest REQUIRED)
 find_package(benchmark REQUIRED)
+find_package(JPEG REQUIRED)
+find_package(PNG REQUIRED)
 
 # Debian's dnnl-config.cmake asks for OpenCL's development files, which the CPU engine does not
 # need.
