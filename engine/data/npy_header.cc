@@ -1,6 +1,7 @@
 #include "engine/data/npy_header.h"
 
 #include <optional>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -43,14 +44,13 @@ class DictionaryParser {
   std::optional<std::string> descr;
   std::optional<bool> fortran_order;
   bool shape_given = false;
-  int dimensions = 0;
-  int64_t first_dimension = 0;
+  std::vector<int64_t> shape;
 
  private:
   absl::Status Value(const std::string& key) {
     if (key == "descr" && !descr) {
       if (Peek('[')) {
-        return absl::InvalidArgumentError("structured dtype; token files are one plain integer");
+        return absl::InvalidArgumentError("structured dtype; one plain integer was expected");
       }
       MP_ASSIGN_OR_RETURN(descr, QuotedString());
       return absl::OkStatus();
@@ -81,9 +81,10 @@ class DictionaryParser {
         return Malformed("'shape' is not a tuple of non-negative 64-bit integers");
       }
       rest_.remove_prefix(digits);
-      if (dimensions++ == 0) first_dimension = dimension;
+      if (shape.size() == kMaxNpyDimensions) return Malformed("too many dimensions");
+      shape.push_back(dimension);
       if (Take(',')) continue;
-      if (dimensions == 1) return Malformed("'shape' is not a tuple; (n,) was expected");
+      if (shape.size() == 1) return Malformed("'shape' is not a tuple; (n,) was expected");
       MP_RETURN_IF_ERROR(Expect(')'));
       break;
     }
@@ -140,7 +141,7 @@ absl::StatusOr<TokenType> TypeOf(absl::string_view descr) {
 
 bool IsNpy(absl::string_view prefix) { return prefix.substr(0, kMagic.size()) == kMagic; }
 
-absl::StatusOr<NpyHeader> ParseNpyHeader(absl::string_view prefix) {
+absl::StatusOr<NpyArrayHeader> ParseNpyArrayHeader(absl::string_view prefix) {
   if (!IsNpy(prefix)) {
     return absl::InvalidArgumentError("not a .npy file: it does not begin with \\x93NUMPY");
   }
@@ -164,18 +165,25 @@ absl::StatusOr<NpyHeader> ParseNpyHeader(absl::string_view prefix) {
   }
   DictionaryParser dictionary(prefix.substr(start, length));
   MP_RETURN_IF_ERROR(dictionary.Parse());
-  NpyHeader header;
-  MP_ASSIGN_OR_RETURN(header.type, TypeOf(*dictionary.descr));
   // With one dimension the two orders are the same, but then NumPy writes False.
   if (*dictionary.fortran_order) {
     return absl::InvalidArgumentError("Fortran order; save a C-contiguous array");
   }
-  if (dictionary.dimensions != 1) {
+  return NpyArrayHeader{.descr = std::move(*dictionary.descr),
+                        .shape = std::move(dictionary.shape),
+                        .data_offset = start + length};
+}
+
+absl::StatusOr<NpyHeader> ParseNpyHeader(absl::string_view prefix) {
+  MP_ASSIGN_OR_RETURN(const NpyArrayHeader array, ParseNpyArrayHeader(prefix));
+  NpyHeader header;
+  MP_ASSIGN_OR_RETURN(header.type, TypeOf(array.descr));
+  if (array.shape.size() != 1) {
     return absl::InvalidArgumentError(absl::StrCat(
-        dictionary.dimensions, " dimensions; one was expected: flatten with numpy's ravel"));
+        array.shape.size(), " dimensions; one was expected: flatten with numpy's ravel"));
   }
-  header.elements = dictionary.first_dimension;
-  header.data_offset = start + length;
+  header.elements = array.shape[0];
+  header.data_offset = array.data_offset;
   return header;
 }
 

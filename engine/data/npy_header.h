@@ -3,8 +3,10 @@
 #ifndef MILEPOST_ENGINE_DATA_NPY_HEADER_H_
 #define MILEPOST_ENGINE_DATA_NPY_HEADER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -21,12 +23,22 @@ struct NpyHeader {
 // The most that a header may take: version 1.0's own limit, generous for one dimension.
 inline constexpr int64_t kMaxNpyHeaderBytes = 65536;
 
+// Any array's header.
+struct NpyArrayHeader {
+  std::string descr;  // the dtype as NumPy writes it: "<i4"
+  std::vector<int64_t> shape;
+  int64_t data_offset = 0;
+};
+inline constexpr size_t kMaxNpyDimensions = 32;
+
 // Whether a file that begins so is one (perhaps a damaged one).
 bool IsNpy(absl::string_view prefix);
 
 // `prefix`: the file's first bytes, min(file size, kMaxNpyHeaderBytes) of them. INVALID_ARGUMENT
 // says what is wrong, without the path.
 absl::StatusOr<NpyHeader> ParseNpyHeader(absl::string_view prefix);
+// The same for an array of any dtype and shape, in C order.
+absl::StatusOr<NpyArrayHeader> ParseNpyArrayHeader(absl::string_view prefix);
 
 // Version 1.0, always the same length whatever the count, so that it can be written over.
 inline constexpr int64_t kWrittenNpyHeaderBytes = 128;

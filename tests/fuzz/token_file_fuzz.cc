@@ -25,6 +25,7 @@ void CheckIndex(absl::string_view bytes) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::string_view bytes(reinterpret_cast<const char*>(data), size);
+  (void)milepost::data::ParseNpyArrayHeader(bytes);
   const auto npy = milepost::data::ParseNpyHeader(bytes);
   MP_CHECK(!npy.ok() || (npy->elements >= 0 && npy->data_offset > 0));
   const auto llmc = milepost::data::ParseLlmcHeader(bytes);

@@ -3,14 +3,16 @@
 
     python3 tests/golden/make_images.py tests/golden/images
 
-Needs Pillow and NumPy. Written with Pillow 13.0 (libjpeg-turbo 3.2). For every NAME.jpg or NAME.png
-there is that name + .rgb: u8 RGB rows, EXIF orientation applied. resize.txt lists crops and resizes of
-`base.png`: x y width height out_width out_height, with NUMBER.resized as their pixels.
+Needs Pillow and NumPy. Written with Pillow 13.0 (libjpeg-turbo 3.2). Beside every .jpg and .png its
+pixels lie in NAME.rgb: u8 RGB rows, EXIF orientation applied. resize.txt lists crops and resizes of
+base.png, "x y width height out_width out_height"; the pixels of line N are N.resized.
+*.tar: WebDataset shards of three samples.
 """
 
 import io
 import pathlib
 import sys
+import tarfile
 
 import numpy
 from PIL import Image, ImageOps
@@ -19,7 +21,7 @@ WIDTH, HEIGHT = 75, 53
 
 
 def picture():
-    """Edges, gradients and some noise: nothing that a wrong channel, row or column would survive."""
+    """Edges, gradients and noise: no wrong channel, row or column would go unseen."""
     y, x = numpy.mgrid[0:HEIGHT, 0:WIDTH].astype(numpy.float64)
     noise = numpy.random.default_rng(7).normal(0, 6, (HEIGHT, WIDTH, 3))
     pixels = numpy.stack([255 * x / WIDTH, 255 * y / HEIGHT, 255 * (x + y) / (WIDTH + HEIGHT)], 2)
@@ -97,11 +99,32 @@ def make_resizes(folder):
     (folder / "centre40_32.resized").write_bytes(centre.tobytes())
 
 
+def make_tars(folder):
+    """The same WebDataset shard in the tar formats that Python writes."""
+    for name, form in (("gnu", tarfile.GNU_FORMAT), ("pax", tarfile.PAX_FORMAT),
+                       ("ustar", tarfile.USTAR_FORMAT)):
+        with tarfile.open(folder / f"{name}.tar", "w", format=form) as tar:
+            add(tar, "./", b"", tarfile.DIRTYPE)
+            for number, key in enumerate(["a/0001", "deep/" * 18 + "0002", "long/" * 9 + "n" * 90]):
+                image = (folder / "bit.png").read_bytes()
+                add(tar, f"{key}.cls", f"{number * 7}\n".encode())
+                add(tar, f"{key}.seg.json", b"{}")
+                add(tar, f"{key}.PNG", image)
+
+
+def add(tar, name, data, kind=tarfile.REGTYPE):
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    info.type = kind
+    tar.addfile(info, io.BytesIO(data))
+
+
 def main():
     folder = pathlib.Path(sys.argv[1])
     folder.mkdir(exist_ok=True)
     make_files(folder)
     make_resizes(folder)
+    make_tars(folder)
 
 
 if __name__ == "__main__":
