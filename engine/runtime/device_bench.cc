@@ -99,9 +99,10 @@ absl::StatusOr<double> AttentionRate(const DeviceBenchOptions& options) {
   Fill(at(qkv), 3 * out);
   Fill(at(dy), out);
   MP_ASSIGN_OR_RETURN(const double seconds, LeastSeconds(options.repeats, [&] {
-                        kernels::AttentionForward(shape, at(qkv), at(y), sums, workspace.data());
-                        kernels::AttentionBackward(shape, at(qkv), at(y), sums, at(dy), at(dqkv),
-                                                   workspace.data());
+                        kernels::AttentionForward<T>(shape, at(qkv), nullptr, at(y), sums,
+                                                     workspace.data());
+                        kernels::AttentionBackward<T>(shape, at(qkv), nullptr, at(y), sums, at(dy),
+                                                      at(dqkv), workspace.data());
                         return absl::OkStatus();
                       }));
   const auto product = static_cast<double>(shape.sequence * (shape.sequence + 1) * width);
