@@ -172,7 +172,7 @@ TEST_F(DatasetTest, PrefetcherStopsAtAnyMoment) {
   const auto dataset = Open(400, 4);
   for (int taken = 0; taken < 6; ++taken) {
     Prefetcher prefetcher(TokenMixture::Of(dataset, SampleOrder(dataset->samples(), 1)),
-                          {2, 1, 0, 1}, 1);
+                          {2, 1, 0, 1}, {.depth = 1});
     EXPECT_EQ(prefetcher.Bytes(), 2 * 2 * 2 * 4 * 4);
     if (taken == 5) continue;  // never started
     prefetcher.Start(0);

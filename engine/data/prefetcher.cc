@@ -11,14 +11,18 @@
 namespace milepost::data {
 
 Prefetcher::Prefetcher(std::shared_ptr<const SampleSource> data, const BatchLayout& layout,
-                       int depth)
-    : data_(std::move(data)), layout_(layout), slots_(depth + 1) {
-  MP_CHECK(depth >= 1) << depth;
+                       const PrefetchOptions& options)
+    : data_(std::move(data)),
+      layout_(layout),
+      units_(options.threads == 1 ? 1 : layout.micro_batch),
+      slots_(static_cast<size_t>(options.depth + 1)),
+      thread_count_(options.threads) {
+  MP_CHECK(options.depth >= 1 && options.threads >= 1) << options.depth << " " << options.threads;
   step_targets_.resize(data_->fields().size());
-  for (MicroBatch& slot : slots_) {
-    slot.step_targets.resize(data_->fields().size());
+  for (Slot& slot : slots_) {
+    slot.batch.step_targets.resize(data_->fields().size());
     for (const Field& field : data_->fields()) {
-      slot.fields.emplace_back(layout.micro_batch * field.sample_bytes);
+      slot.batch.fields.emplace_back(layout.micro_batch * field.sample_bytes);
     }
   }
 }
@@ -27,90 +31,129 @@ Prefetcher::~Prefetcher() { Stop(); }
 
 int64_t Prefetcher::Bytes() const {
   int64_t bytes = 0;
-  for (const MicroBatch& slot : slots_) {
-    for (const auto& field : slot.fields) bytes += static_cast<int64_t>(field.size());
+  for (const Slot& slot : slots_) {
+    for (const auto& field : slot.batch.fields) bytes += static_cast<int64_t>(field.size());
   }
   return bytes;
 }
 
 void Prefetcher::Stop() {
-  if (!thread_.joinable()) return;
   {
     std::lock_guard lock(mutex_);
     stop_ = true;
   }
-  changed_.notify_all();
-  thread_.join();
+  freed_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
 }
 
 void Prefetcher::Start(int64_t first_sample) {
   Stop();
-  produced_ = 0;
+  for (Slot& slot : slots_) slot.number = -1;
+  next_unit_ = 0;
+  in_flight_ = 0;
   taken_ = 0;
   stop_ = false;
   error_ = absl::OkStatus();
-  thread_ = std::thread([this, first_sample] { Produce(first_sample); });
-}
-
-void Prefetcher::Produce(int64_t first_sample) {
-  const int64_t slots = slots_.size();
-  for (int64_t number = 0;; ++number) {
-    {
-      std::unique_lock lock(mutex_);
-      // The slot is free once the batch after the one that it held has been taken.
-      changed_.wait(lock, [&] { return stop_ || number - taken_ < slots - (taken_ > 0 ? 1 : 0); });
-      if (stop_) return;
-    }
-    const int64_t step = number / layout_.accumulation;
-    absl::Status status = Fill(number % layout_.accumulation,
-                               first_sample + step * layout_.GlobalBatch(), slots_[number % slots]);
-    std::lock_guard lock(mutex_);
-    if (!status.ok()) {
-      error_ = std::move(status);
-      changed_.notify_all();
-      return;
-    }
-    ++produced_;
-    changed_.notify_all();
+  for (int i = 0; i < thread_count_; ++i) {
+    threads_.emplace_back([this, first_sample] { Produce(first_sample); });
   }
 }
 
-absl::Status Prefetcher::Fill(int64_t number, int64_t step_first, MicroBatch& batch) {
-  if (number == 0) MP_RETURN_IF_ERROR(CountStep(step_first));
-  batch.step_targets = step_targets_;
-  batch.first_sample = layout_.FirstSample(step_first, number);
-  absl::InlinedVector<char*, 4> into;
-  for (std::vector<char>& field : batch.fields) into.push_back(field.data());
-  return data_->Fetch(batch.first_sample, layout_.micro_batch, into);
+bool Prefetcher::MayFetch(int64_t unit) const {
+  // The slot is free once the batch after the one that it held has been taken.
+  const auto slots = static_cast<int64_t>(slots_.size());
+  return error_.ok() && unit / units_ - taken_ < slots - (taken_ > 0 ? 1 : 0);
 }
 
-absl::Status Prefetcher::CountStep(int64_t step_first) {
-  std::fill(step_targets_.begin(), step_targets_.end(), 0);
-  for (size_t field = 0; field < step_targets_.size(); ++field) {
+void Prefetcher::Produce(int64_t first_sample) {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    freed_.wait(lock, [&] { return stop_ || MayFetch(next_unit_); });
+    if (stop_) return;
+    const int64_t unit = next_unit_++;
+    const int64_t number = unit / units_;
+    Slot& slot = slots_[static_cast<size_t>(number) % slots_.size()];
+    if (unit % units_ == 0) {
+      slot.number = number;
+      slot.missing = units_;
+    }
+    ++in_flight_;
+    lock.unlock();
+    absl::Status status = FetchUnit(unit, first_sample, slot.batch);
+    lock.lock();
+    --in_flight_;
+    --slot.missing;
+    if (!status.ok() && (error_.ok() || unit < error_unit_)) {
+      error_ = std::move(status);
+      error_unit_ = unit;
+    }
+    if (slot.missing == 0 || !error_.ok()) fetched_.notify_one();
+  }
+}
+
+absl::Status Prefetcher::FetchUnit(int64_t unit, int64_t first_sample, MicroBatch& batch) {
+  const int64_t number = unit / units_;
+  const int64_t micro_step = number % layout_.accumulation;
+  const int64_t step_first = first_sample + number / layout_.accumulation * layout_.GlobalBatch();
+  const int64_t batch_first = layout_.FirstSample(step_first, micro_step);
+  const int64_t part = unit % units_;
+  if (part == 0) {
+    batch.first_sample = batch_first;
+    if (thread_count_ > 1) {
+      MP_RETURN_IF_ERROR(CountStep(step_first, &batch.step_targets));
+    } else {
+      // One thread meets a step's first micro-batch before its others.
+      if (micro_step == 0) MP_RETURN_IF_ERROR(CountStep(step_first, &step_targets_));
+      batch.step_targets = step_targets_;
+    }
+  }
+  const int64_t count = layout_.micro_batch / units_;
+  absl::InlinedVector<char*, 4> into;
+  for (size_t field = 0; field < batch.fields.size(); ++field) {
+    into.push_back(batch.fields[field].data() + part * count * data_->fields()[field].sample_bytes);
+  }
+  return data_->Fetch(batch_first + part * count, count, into);
+}
+
+absl::Status Prefetcher::CountStep(int64_t step_first, std::vector<int64_t>* targets) const {
+  std::fill(targets->begin(), targets->end(), 0);
+  for (size_t field = 0; field < targets->size(); ++field) {
     if (data_->fields()[field].targets == 0) continue;
     for (int64_t a = 0; a < layout_.accumulation; ++a) {
       MP_ASSIGN_OR_RETURN(
-          const int64_t targets,
+          const int64_t count,
           data_->CountTargets(field, layout_.FirstSample(step_first, a), layout_.micro_batch));
-      step_targets_[field] += targets;
+      (*targets)[field] += count;
     }
   }
   return absl::OkStatus();
 }
 
+bool Prefetcher::BatchIsThere() const {
+  const Slot& slot = slots_[static_cast<size_t>(taken_) % slots_.size()];
+  return slot.number == taken_ && slot.missing == 0 &&
+         (error_.ok() || taken_ < error_unit_ / units_);
+}
+
+// Batches before the bad one are still handed out, and no earlier unit may yet fail.
+bool Prefetcher::ErrorIsDue() const {
+  return !error_.ok() && in_flight_ == 0 && taken_ >= error_unit_ / units_;
+}
+
 absl::StatusOr<const MicroBatch*> Prefetcher::Next() {
-  MP_CHECK(thread_.joinable()) << "Start was not called";
+  MP_CHECK(!threads_.empty()) << "Start was not called";
   std::unique_lock lock(mutex_);
-  if (taken_ == produced_ && error_.ok()) {
+  if (!BatchIsThere() && !ErrorIsDue()) {
     const auto start = std::chrono::steady_clock::now();
-    changed_.wait(lock, [&] { return taken_ < produced_ || !error_.ok(); });
+    fetched_.wait(lock, [&] { return BatchIsThere() || ErrorIsDue(); });
     wait_seconds_ +=
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
-  if (taken_ == produced_) return error_;  // batches before the bad one are still handed out
-  const MicroBatch* batch = &slots_[taken_++ % slots_.size()];
+  if (!BatchIsThere()) return error_;
+  const MicroBatch* batch = &slots_[static_cast<size_t>(taken_++) % slots_.size()].batch;
   lock.unlock();
-  changed_.notify_all();
+  freed_.notify_all();
   return batch;
 }
 

@@ -5,7 +5,7 @@
 //   std::vector<char*> into = ...;                   // fields[f].sample_bytes * count each
 //   MP_RETURN_IF_ERROR(source.Fetch(first, count, into));
 //
-// Immutable and thread-safe.
+// Immutable, but for its statistics, and thread-safe.
 #ifndef MILEPOST_ENGINE_DATA_SAMPLE_SOURCE_H_
 #define MILEPOST_ENGINE_DATA_SAMPLE_SOURCE_H_
 
@@ -30,6 +30,14 @@ struct Field {
   int64_t targets = 0;
 };
 
+// What fetching has cost since the source was opened, over all threads.
+struct SourceStats {
+  int64_t samples = 0;      // fetched
+  int64_t bytes_read = 0;   // of files, as they are stored
+  int64_t damaged = 0;      // samples that another one stands for, as theirs could not be decoded
+  double busy_seconds = 0;  // in Fetch, added up over the threads
+};
+
 class SampleSource {
  public:
   virtual ~SampleSource() = default;
@@ -45,6 +53,8 @@ class SampleSource {
   // Valid targets of the field in those samples. Needed, and more than a product, only where they
   // vary.
   virtual absl::StatusOr<int64_t> CountTargets(size_t field, int64_t first, int64_t count) const;
+  // All zero where a sample costs next to nothing.
+  virtual SourceStats stats() const { return {}; }
 };
 
 // Whether a step's ranks have to tell each other how many valid targets they have.

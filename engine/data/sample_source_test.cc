@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <condition_variable>
 #include <cstring>
 #include <memory>
+#include <mutex>
+#include <string>
 
 #include "engine/data/prefetcher.h"
 
@@ -57,7 +60,7 @@ TEST(SampleSource, FixedCountsAreProducts) {
 // Each micro-batch of a step knows the targets of all this rank's micro-batches of that step.
 TEST(SampleSource, PrefetcherCountsAStepsTargetsAhead) {
   const BatchLayout layout = {.micro_batch = 2, .accumulation = 3, .rank = 1, .world = 2};
-  Prefetcher prefetcher(std::make_shared<Numbers>(), layout, 1);
+  Prefetcher prefetcher(std::make_shared<Numbers>(), layout, {.depth = 1});
   prefetcher.Start(12);
   for (int64_t step = 1; step < 5; ++step) {
     int64_t expected = 0;
@@ -73,6 +76,57 @@ TEST(SampleSource, PrefetcherCountsAStepsTargetsAhead) {
       EXPECT_EQ(number, step * 12 + (a * 2 + 1) * 2 + 1);
     }
   }
+}
+
+// Whatever the threads do, batches come in order and hold their samples; also when a step's targets
+// vary.
+TEST(SampleSource, ManyThreadsFetchTheSameBatches) {
+  const BatchLayout layout = {.micro_batch = 3, .accumulation = 2, .rank = 1, .world = 2};
+  Prefetcher one(std::make_shared<Numbers>(), layout);
+  Prefetcher many(std::make_shared<Numbers>(), layout, {.depth = 3, .threads = 5});
+  EXPECT_EQ(many.Bytes(), 4 * 3 * 24);
+  for (const int64_t start : {0, 24}) {
+    one.Start(start);
+    many.Start(start);
+    for (int i = 0; i < 300; ++i) {
+      const auto want = one.Next();
+      const auto got = many.Next();
+      ASSERT_TRUE(want.ok() && got.ok());
+      ASSERT_EQ((*got)->first_sample, (*want)->first_sample);
+      ASSERT_EQ((*got)->fields, (*want)->fields);
+      ASSERT_EQ((*got)->step_targets, (*want)->step_targets);
+    }
+  }
+}
+
+// Every sample from 17 on is bad. Later ones fail at once, the first only after a later one has.
+class LateFailure : public Numbers {
+ public:
+  absl::Status Fetch(int64_t first, int64_t count, absl::Span<char* const> into) const override {
+    if (first + count <= 17) return Numbers::Fetch(first, count, into);
+    std::unique_lock lock(mutex_);
+    if (first > 17) {
+      later_failed_ = true;
+      changed_.notify_all();
+    } else {
+      changed_.wait(lock, [&] { return later_failed_; });
+    }
+    return absl::DataLossError(std::to_string(first));
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  mutable bool later_failed_ = false;
+};
+
+TEST(SampleSource, TheFirstErrorIsReportedAfterTheGoodBatches) {
+  Prefetcher prefetcher(std::make_shared<LateFailure>(),
+                        {.micro_batch = 4, .accumulation = 1, .rank = 0, .world = 1},
+                        {.depth = 2, .threads = 4});
+  prefetcher.Start(0);
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(prefetcher.Next().ok()) << i;
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(prefetcher.Next().status().message(), "17");
 }
 
 }  // namespace
