@@ -1,0 +1,110 @@
+// Samples of images: "images", u8 RGB [size, size, 3], and "targets", i32.
+//
+//   ImageSourceOptions options = {.view = {.image_size = 224}, .classes = 1000, .seed = 1};
+//   MP_ASSIGN_OR_RETURN(auto train, ImageSource::Open("imagenet/train", options));
+//
+// Training: sample k of the run is the image SampleOrder(samples, seed).SampleAt(k), shown as
+// RandomView(..., seed, k) or, with patches, one tile. Validation: images (or all tiles of each) in
+// the set's order, centred.
+#ifndef MILEPOST_ENGINE_DATA_IMAGES_IMAGE_SOURCE_H_
+#define MILEPOST_ENGINE_DATA_IMAGES_IMAGE_SOURCE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "engine/data/images/decode.h"
+#include "engine/data/images/image_set.h"
+#include "engine/data/images/render.h"
+#include "engine/data/images/view.h"
+#include "engine/data/sample_source.h"
+#include "engine/data/sampler.h"
+
+namespace milepost::data {
+
+struct ImageSourceOptions {
+  ViewOptions view;
+  DecodeLimits limits;
+  int64_t classes = 0;  // labels must be below it
+  // A validation set's meaning of class folders: the training set's. Empty: its own.
+  std::vector<std::string> class_names;
+  bool train = true;
+  uint64_t seed = 0;
+  // Whether another image stands for one that is damaged: the next one of the set that is not
+  // (tile t modulo its tiles). Which one depends on the files alone, so the data order stays the
+  // same at any world size, but an image may count as damaged in one crop and not in another:
+  // decoding stops below the crop. Otherwise a damaged image is an error. Images that cannot be
+  // read at all (missing, no permission, a failing disk) are errors always.
+  bool skip_damaged = false;
+};
+
+// Memory per thread that is in Fetch: an encoded file (at most 256 MiB), and 3 bytes per pixel of
+// what is decoded of it, at most limits.max_pixels; a progressive JPEG another 6 per pixel of the
+// whole. Kept for the next image.
+class ImageSource : public SampleSource {
+ public:
+  // OpenImageSet's errors. With patches the header of every image is read, and INVALID_ARGUMENT,
+  // naming it, is returned for a damaged one (skipped: it has no tiles).
+  static absl::StatusOr<std::shared_ptr<const ImageSource>> Open(const std::string& path,
+                                                                 const ImageSourceOptions& options);
+
+  const std::vector<Field>& fields() const override { return fields_; }
+  int64_t samples() const override { return order_.samples(); }
+  absl::Status Fetch(int64_t first, int64_t count, absl::Span<char* const> into) const override;
+  SourceStats stats() const override;
+
+  const ImageSet& set() const { return *set_; }
+  // Why the first damaged image was skipped, with its name; empty: none was.
+  std::string first_damage() const;
+
+ private:
+  // What a thread needs to fetch samples.
+  struct Scratch {
+    explicit Scratch(const DecodeLimits& limits) : renderer(limits) {}
+    ViewRenderer renderer;
+    std::string storage;
+  };
+  // An image, or a tile of it.
+  struct Place {
+    int64_t image = 0;
+    int64_t tile = 0;
+  };
+
+  ImageSource(std::shared_ptr<const ImageSet> set, const ImageSourceOptions& options);
+  absl::Status IndexTiles();
+  absl::StatusOr<int64_t> CountTiles(int64_t image, Scratch* scratch) const;
+  bool patches() const { return options_.view.patch_size > 0; }
+  Place PlaceOf(int64_t sample) const;
+  Place NextImage(const Place& place) const;
+  int64_t TilesOfImage(int64_t image) const;
+  absl::Status FetchOne(int64_t global, Scratch* scratch, uint8_t* pixels, int32_t* label) const;
+  absl::Status Show(const Place& place, int64_t global, Scratch* scratch, uint8_t* pixels) const;
+  View ViewOf(const Place& place, int64_t global, int64_t width, int64_t height) const;
+  std::unique_ptr<Scratch> Borrow() const;
+  void Return(std::unique_ptr<Scratch> scratch) const;
+  void NoteDamage(const absl::Status& status) const;
+
+  const std::shared_ptr<const ImageSet> set_;
+  const ImageSourceOptions options_;
+  const std::vector<Field> fields_;
+  SampleOrder order_;
+  std::vector<int64_t> tile_ends_;  // how many tiles there are up to each image's last
+
+  mutable std::atomic<int64_t> fetched_ = 0;
+  mutable std::atomic<int64_t> bytes_read_ = 0;
+  mutable std::atomic<int64_t> damaged_ = 0;
+  mutable std::atomic<int64_t> busy_nanoseconds_ = 0;
+  mutable std::mutex mutex_;
+  mutable std::vector<std::unique_ptr<Scratch>> idle_;
+  mutable std::string first_damage_;
+};
+
+}  // namespace milepost::data
+
+#endif  // MILEPOST_ENGINE_DATA_IMAGES_IMAGE_SOURCE_H_
