@@ -67,6 +67,10 @@ void NormalizeLlama(v1::LlamaSpec* llama) {
 
 // A field that the type does not have stays absent.
 void NormalizeOptimizer(v1::OptimizerSpec* optimizer) {
+  for (v1::ParameterGroupSpec& group : *optimizer->mutable_groups()) {
+    MP_DEFAULT(&group, lr_scale, 1.0);
+    MP_DEFAULT(&group, freeze, false);
+  }
   const bool sgd = optimizer->type() == v1::OptimizerSpec::TYPE_SGD;
   const bool lion = optimizer->type() == v1::OptimizerSpec::TYPE_LION;
   MP_DEFAULT(optimizer, lr, sgd ? 0.01 : lion ? 1e-4 : 6e-4);

@@ -246,7 +246,43 @@ void CheckShardGroup(int32_t ranks, int32_t group, Checker* check) {
                                               group, "; 0: all ranks"));
 }
 
+constexpr int kMaxParameterGroups = 64;
+constexpr size_t kMaxPattern = 256;
+
+void CheckPattern(const std::string& field, const std::string& pattern, Checker* check) {
+  if (pattern.empty()) check->Add(field, "required: a pattern of parameter names, such as h.0.*");
+  bool printable = true;
+  for (const char c : pattern) printable = printable && absl::ascii_isgraph(c);
+  if (printable && pattern.size() <= kMaxPattern) return;
+  check->Add(field, absl::StrCat("expected at most ", kMaxPattern,
+                                 " printable characters without blanks, got ", pattern.size()));
+}
+
+// That every pattern matches something is found where the model is built: by the planner.
+void CheckParameterGroups(const v1::OptimizerSpec& optimizer, Checker* check) {
+  if (optimizer.groups_size() > kMaxParameterGroups) {
+    check->Add("train.optimizer.groups",
+               absl::StrCat(optimizer.groups_size(), " groups; at most ", kMaxParameterGroups));
+    return;
+  }
+  for (int i = 0; i < optimizer.groups_size(); ++i) {
+    const v1::ParameterGroupSpec& group = optimizer.groups(i);
+    const std::string field = absl::StrCat("train.optimizer.groups[", i, "]");
+    CheckPattern(field + ".match", group.match(), check);
+    check->Real(field + ".lr_scale", group.lr_scale(), 0, 1000, "(]");
+    if (group.has_weight_decay()) {
+      check->Real(field + ".weight_decay", group.weight_decay(), 0, 10);
+    }
+    if (group.freeze() && (group.lr_scale() != 1 || group.has_weight_decay())) {
+      check->Add(field + ".freeze",
+                 "frozen parameters have no learning rate or weight decay: remove lr_scale and "
+                 "weight_decay, or freeze");
+    }
+  }
+}
+
 void CheckOptimizer(const v1::OptimizerSpec& optimizer, Checker* check) {
+  CheckParameterGroups(optimizer, check);
   const bool adamw = optimizer.type() == v1::OptimizerSpec::TYPE_ADAMW;
   const bool sgd = optimizer.type() == v1::OptimizerSpec::TYPE_SGD;
   const bool lion = optimizer.type() == v1::OptimizerSpec::TYPE_LION;

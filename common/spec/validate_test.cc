@@ -319,6 +319,29 @@ TEST(CheckTest, FindsEachBrokenRule) {
        [](auto* s) { s->mutable_train()->mutable_optimizer()->set_weight_decay(-1); }},
       {"train.optimizer.momentum",
        [](auto* s) { s->mutable_train()->mutable_optimizer()->set_momentum(0.9); }},
+      {"train.optimizer.groups[0].match",
+       [](auto* s) { s->mutable_train()->mutable_optimizer()->add_groups(); }},
+      {"train.optimizer.groups[0].match",
+       [](auto* s) { s->mutable_train()->mutable_optimizer()->add_groups()->set_match("a b"); }},
+      {"train.optimizer.groups[0].lr_scale",
+       [](auto* s) {
+         auto* group = s->mutable_train()->mutable_optimizer()->add_groups();
+         group->set_match("*");
+         group->set_lr_scale(0);
+       }},
+      {"train.optimizer.groups[0].weight_decay",
+       [](auto* s) {
+         auto* group = s->mutable_train()->mutable_optimizer()->add_groups();
+         group->set_match("*");
+         group->set_weight_decay(11);
+       }},
+      {"train.optimizer.groups[0].freeze",
+       [](auto* s) {
+         auto* group = s->mutable_train()->mutable_optimizer()->add_groups();
+         group->set_match("*");
+         group->set_freeze(true);
+         group->set_weight_decay(0);
+       }},
       {"train.optimizer.beta2",
        [](auto* s) {
          s->mutable_train()->mutable_optimizer()->Clear();

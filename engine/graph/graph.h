@@ -39,6 +39,7 @@ enum class ValueKind : uint8_t {
   kParameterGradient,  // f32; a slice of the flat group's gradient; accumulates over micro-steps
   kActivation,         // lives within one micro-step
   kStepAccumulator,    // persists and accumulates over the micro-steps of one step (the loss sum)
+  kDiscarded,          // a gradient nobody wants, of an op that also makes others; never read
 };
 
 struct Value {

@@ -137,7 +137,9 @@ class BufferAssignment {
       } else if (CanOverwrite(op, output, index)) {
         place = program_.places[output.may_overwrite];
       } else {
-        place.buffer = AddBuffer(plan_, value.name, BufferClass::kActivations, Bytes(value), false);
+        const BufferClass kept = value.kind == ValueKind::kDiscarded ? BufferClass::kWorkspace
+                                                                     : BufferClass::kActivations;
+        place.buffer = AddBuffer(plan_, value.name, kept, Bytes(value), false);
       }
     }
   }
@@ -174,6 +176,7 @@ void AddPersistentBuffers(StepPlan& plan, bool training) {
   if (!training) return;
   const bool shards = plan.options.ShardsGradients();
   for (FlatGroup& group : plan.groups) {
+    if (group.frozen) continue;
     group.gradient_buffer =
         AddBuffer(plan, absl::StrCat("gradients of ", group.name),
                   shards ? BufferClass::kCommunication : BufferClass::kGradients,
@@ -189,8 +192,9 @@ void AddPersistentBuffers(StepPlan& plan, bool training) {
   };
   for (FlatGroup& group : plan.groups) {
     if (plan.options.compute_dtype != DType::kF32) group.master_buffer = add_state(group, "master");
+    if (group.frozen) continue;
     group.m_buffer = add_state(group, "m");
-    if (HasSecondMoment(plan.options.optimizer)) group.v_buffer = add_state(group, "v");
+    if (HasSecondMoment(group.optimizer)) group.v_buffer = add_state(group, "v");
   }
 }
 

@@ -98,7 +98,7 @@ class GatherPass {
     PlannedOp planned;
     planned.op.kind = OpKind::kGatherParameters;
     planned.op.phase = region.phase;
-    planned.op.block = region.group;
+    planned.op.block = groups_[region.group].block;
     planned.op.attributes.group = region.group;
     for (ValueId value : region.values) planned.op.outputs.push_back({.value = value});
     planned.bytes = static_cast<double>(groups_[region.group].padded_elements *

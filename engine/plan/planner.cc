@@ -2,15 +2,18 @@
 
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/spec/model_sizes.h"
 #include "common/status_macros.h"
 #include "engine/graph/autodiff.h"
+#include "engine/graph/freeze.h"
 #include "engine/models/model.h"
 #include "engine/optim/batch.h"
 #include "engine/plan/buffer_pass.h"
 #include "engine/plan/gather_pass.h"
 #include "engine/plan/memory_pass.h"
+#include "engine/plan/parameter_updates.h"
 #include "engine/plan/recompute_pass.h"
 #include "engine/plan/stream_pass.h"
 #include "engine/plan/verify.h"
@@ -84,6 +87,12 @@ Recompute RecomputeOf(v1::Recompute recompute) {
   }
 }
 
+void FreezeParameters(const ParameterUpdates& updates, graph::Graph& graph) {
+  std::vector<bool> frozen;
+  for (const ParameterUpdate& update : updates.by_parameter) frozen.push_back(update.frozen);
+  if (absl::c_linear_search(frozen, true)) graph::FreezeParameters(graph, frozen);
+}
+
 void CompileProgram(StepPlan& plan, Program& program) {
   AddGathers(program, plan.groups, plan.options);
   LimitInFlight(program);
@@ -147,10 +156,14 @@ absl::StatusOr<StepPlan> PlanTraining(const v1::JobSpec& spec, const PlanOptions
   StepPlan plan = {.options = options};
   MP_ASSIGN_OR_RETURN(plan.train.graph, Build(spec.model(), models::Mode::kTraining, options));
   MP_RETURN_IF_ERROR(graph::AddBackward(plan.train.graph));
+  MP_ASSIGN_OR_RETURN(ParameterUpdates updates,
+                      UpdatesOf(spec.train().optimizer(), plan.train.graph, options.optimizer));
+  FreezeParameters(updates, plan.train.graph);
+  plan.parameter_groups = std::move(updates.groups);
   AddRecompute(plan.train.graph, options.recompute);
   MP_ASSIGN_OR_RETURN(plan.evaluate.graph, Build(spec.model(), models::Mode::kEvaluation, options));
   plan.loss_heads = static_cast<int>(plan.train.graph.losses.size());
-  plan.groups = MakeFlatGroups(plan.train.graph, options);
+  plan.groups = MakeFlatGroups(plan.train.graph, updates.by_parameter, options);
   AddPersistentBuffers(plan, /*training=*/true);
   plan.train.ops = MakeTrainingOps(plan.train.graph, plan.groups, options);
   plan.evaluate.ops = MakeForwardOps(plan.evaluate.graph);
@@ -166,7 +179,7 @@ absl::StatusOr<StepPlan> PlanGeneration(const v1::ModelSpec& model, const PlanOp
   }
   StepPlan plan = {.options = options};
   MP_ASSIGN_OR_RETURN(plan.evaluate.graph, Build(model, models::Mode::kGeneration, options));
-  plan.groups = MakeFlatGroups(plan.evaluate.graph, options);
+  plan.groups = MakeFlatGroups(plan.evaluate.graph, {}, options);
   AddPersistentBuffers(plan, /*training=*/false);
   plan.evaluate.ops = MakeForwardOps(plan.evaluate.graph);
   CompileProgram(plan, plan.evaluate);

@@ -104,6 +104,37 @@ Json EstimateJson(const StepEstimate& e, absl::string_view device) {
           {"communication_seconds", e.communication_seconds}};
 }
 
+std::string Describe(const ParameterGroup& group) {
+  if (group.frozen) return "frozen";
+  std::vector<std::string> parts;
+  if (group.lr_scale != 1) parts.push_back(absl::StrCat("learning rate x ", group.lr_scale));
+  if (group.weight_decay) parts.push_back(absl::StrCat("weight decay ", *group.weight_decay));
+  return parts.empty() ? "as all others" : absl::StrJoin(parts, ", ");
+}
+
+void AppendParameterGroups(const StepPlan& plan, std::string& text) {
+  if (plan.parameter_groups.empty()) return;
+  absl::StrAppend(&text, "\nparameter groups\n");
+  for (const ParameterGroup& group : plan.parameter_groups) {
+    absl::StrAppendFormat(&text, "  %-24s %5d tensors %12s parameters  %s\n", group.match,
+                          group.tensors, HumanCount(static_cast<double>(group.parameters)),
+                          Describe(group));
+  }
+}
+
+Json ParameterGroupsJson(const StepPlan& plan) {
+  Json groups = Json::array();
+  for (const ParameterGroup& group : plan.parameter_groups) {
+    Json& json = groups.emplace_back(Json{{"match", group.match},
+                                          {"tensors", group.tensors},
+                                          {"parameters", group.parameters},
+                                          {"lr_scale", group.lr_scale},
+                                          {"freeze", group.frozen}});
+    if (group.weight_decay) json["weight_decay"] = *group.weight_decay;
+  }
+  return groups;
+}
+
 void AppendSchedule(const StepPlan& plan, std::string& text) {
   absl::StrAppendFormat(&text, "\n%5s  %-28s %-10s %-13s %-16s %-10s %10s %10s\n", "op", "kind",
                         "block", "stream", "when", "waits for", "flops", "bytes");
@@ -167,6 +198,7 @@ std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
     absl::StrAppendFormat(&text, "%s %s available per rank\n", fits ? "fits in" : "DOES NOT FIT in",
                           HumanBytes(static_cast<double>(*options.available_bytes)));
   }
+  AppendParameterGroups(plan, text);
   if (options.estimate.has_value()) AppendEstimate(*options.estimate, options.device, text);
   if (options.schedule) AppendSchedule(plan, text);
   return text;
@@ -204,8 +236,10 @@ std::string PlanJson(const StepPlan& plan, const PrintOptions& options, int inde
     groups.push_back({{"name", group.name},
                       {"elements", group.elements},
                       {"padded_elements", group.padded_elements},
-                      {"shard_elements", group.shard_elements}});
+                      {"shard_elements", group.shard_elements},
+                      {"frozen", group.frozen}});
   }
+  json["parameter_groups"] = ParameterGroupsJson(plan);
   if (options.schedule) json["ops"] = ScheduleJson(plan.train);
   return json.dump(indent);
 }

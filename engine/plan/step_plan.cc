@@ -34,6 +34,13 @@ const char* Name(Optimizer optimizer) {
   return "unknown";
 }
 
+std::vector<GroupState> StatesOf(const FlatGroup& group) {
+  std::vector<GroupState> states = {{.kind = "master", .buffer = group.master_buffer}};
+  if (group.m_buffer != kNoBuffer) states.push_back({.kind = "m", .buffer = group.m_buffer});
+  if (group.v_buffer != kNoBuffer) states.push_back({.kind = "v", .buffer = group.v_buffer});
+  return states;
+}
+
 const char* Name(Recompute recompute) {
   switch (recompute) {
     case Recompute::kNone:

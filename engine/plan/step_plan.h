@@ -7,6 +7,7 @@
 #define MILEPOST_ENGINE_PLAN_STEP_PLAN_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,29 @@ struct Place {
 // aligned in every dtype; the elements between are padding and stay zero.
 inline constexpr int64_t kParameterAlignment = 32;
 
+enum class Optimizer : uint8_t { kAdamW, kSgd, kLion };
+const char* Name(Optimizer optimizer);  // as the job spec writes it
+// v beside m; the others have m alone.
+inline bool HasSecondMoment(Optimizer optimizer) { return optimizer == Optimizer::kAdamW; }
+
+// How one parameter is updated.
+struct ParameterUpdate {
+  Optimizer optimizer = Optimizer::kAdamW;
+  float lr_scale = 1;                 // times the step's learning rate
+  std::optional<float> weight_decay;  // absent: the step's, where the parameter decays
+  bool frozen = false;                // never: it has no gradient and no m or v
+};
+
+// One entry of train.optimizer.groups and what it matches.
+struct ParameterGroup {
+  std::string match;
+  double lr_scale = 1;
+  std::optional<double> weight_decay;
+  bool frozen = false;
+  int64_t tensors = 0;
+  int64_t parameters = 0;  // elements
+};
+
 struct GroupParameter {
   int parameter;  // index into graph.parameters (the same in every program's graph)
   std::string name;
@@ -56,11 +80,19 @@ struct GroupParameter {
   int64_t begin = 0;  // first element in the flat group
   int64_t elements = 0;
   bool decay = false;
+  float lr_scale = 1;                 // as ParameterUpdate has it
+  std::optional<float> weight_decay;  // the same
 };
 
-// One block's parameters laid end to end; the unit that ZeRO shards.
+// Those of one block's parameters that are updated alike, laid end to end; the unit that ZeRO
+// shards.
 struct FlatGroup {
-  std::string name;  // "h.3"
+  std::string name;  // "h.3"; "h.3 (frozen)"
+  int block = 0;     // of the graph
+  Optimizer optimizer = Optimizer::kAdamW;
+  // Its parameters are never updated: of the buffers below it has theirs and, where there are
+  // masters, those.
+  bool frozen = false;
   std::vector<GroupParameter> parameters;
   int64_t elements = 0;         // without padding
   int64_t padded_elements = 0;  // multiple of world * 128
@@ -82,6 +114,17 @@ struct FlatGroup {
   BufferId m_buffer = kNoBuffer;
   BufferId v_buffer = kNoBuffer;  // where HasSecondMoment
 };
+
+// A tensor kind that checkpoints hold of each parameter of a group, and where this rank's part
+// lies.
+struct GroupState {
+  const char* kind;             // "master", "m", "v"
+  BufferId buffer = kNoBuffer;  // kNoBuffer: this rank's shard of the parameters themselves
+  graph::DType dtype = graph::DType::kF32;
+  int64_t elements_per_item = 1;  // elements of the parameter that share one item
+};
+// Of one group: master first.
+std::vector<GroupState> StatesOf(const FlatGroup& group);
 
 enum class Stream : uint8_t { kCompute, kCommunication };
 
@@ -140,11 +183,6 @@ struct Program {
 enum class Recompute : uint8_t { kNone, kSelective, kFull };
 const char* Name(Recompute recompute);
 
-enum class Optimizer : uint8_t { kAdamW, kSgd, kLion };
-const char* Name(Optimizer optimizer);  // as the job spec writes it
-// v beside m; the others have m alone.
-inline bool HasSecondMoment(Optimizer optimizer) { return optimizer == Optimizer::kAdamW; }
-
 struct PlanOptions {
   int world = 1;
   int zero_stage = 0;  // 0 to 3
@@ -178,10 +216,11 @@ struct PlanOptions {
 struct StepPlan {
   PlanOptions options;
   std::vector<Buffer> buffers;
-  std::vector<FlatGroup> groups;                // in block order
-  int64_t arena_bytes = 0;                      // what the rank allocates, exactly
-  int64_t bytes_by_class[kBufferClasses] = {};  // at the arena's peak; sums to arena_bytes with
-  int64_t slack_bytes = 0;                      // alignment and fragmentation
+  std::vector<FlatGroup> groups;                 // in block order; a block may have several
+  std::vector<ParameterGroup> parameter_groups;  // as the spec lists them
+  int64_t arena_bytes = 0;                       // what the rank allocates, exactly
+  int64_t bytes_by_class[kBufferClasses] = {};   // at the arena's peak; sums to arena_bytes with
+  int64_t slack_bytes = 0;                       // alignment and fragmentation
   // f64 scalars of a step. The first ReducedScalars() are all-reduced together: the fixed ones and
   // the loss heads' sums. Norm partials of the groups follow, group g's at [ReducedScalars() + g];
   // kReduceScalars sums them into kNormScalar.

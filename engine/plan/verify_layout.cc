@@ -81,6 +81,16 @@ absl::Status ExpectBuffer(const StepPlan& plan, const FlatGroup& group, const ch
   return Violation(found.name, " has ", found.bytes, " bytes, expected ", bytes);
 }
 
+absl::Status VerifyFrozenBuffers(const FlatGroup& group) {
+  for (BufferId buffer :
+       {group.gradient_buffer, group.gradient_shard_buffer, group.m_buffer, group.v_buffer}) {
+    if (buffer != kNoBuffer) {
+      return Violation("group ", group.name, " has a gradient or a state, but is frozen");
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status VerifyGroupBuffers(const StepPlan& plan, const FlatGroup& group) {
   const int64_t compute = graph::ByteSize(plan.options.compute_dtype);
   const int64_t held =
@@ -89,6 +99,10 @@ absl::Status VerifyGroupBuffers(const StepPlan& plan, const FlatGroup& group) {
       ExpectBuffer(plan, group, "parameters", group.parameter_buffer, held * compute));
   if (plan.train.ops.empty()) return absl::OkStatus();
   const int64_t shard = group.shard_elements * graph::ByteSize(DType::kF32);
+  if (plan.options.compute_dtype != DType::kF32) {
+    MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "master", group.master_buffer, shard));
+  }
+  if (group.frozen) return VerifyFrozenBuffers(group);
   if (plan.options.ShardsGradients()) {
     MP_RETURN_IF_ERROR(
         ExpectBuffer(plan, group, "its gradient shard", group.gradient_shard_buffer, shard));
@@ -98,13 +112,11 @@ absl::Status VerifyGroupBuffers(const StepPlan& plan, const FlatGroup& group) {
   MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "gradients", group.gradient_buffer,
                                   group.padded_elements * graph::ByteSize(DType::kF32)));
   MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "m", group.m_buffer, shard));
-  if (HasSecondMoment(plan.options.optimizer)) {
-    MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "v", group.v_buffer, shard));
-  } else if (group.v_buffer != kNoBuffer) {
-    return Violation("group ", group.name, " has a v that its optimizer does not use");
+  if (HasSecondMoment(group.optimizer)) {
+    return ExpectBuffer(plan, group, "v", group.v_buffer, shard);
   }
-  if (plan.options.compute_dtype == DType::kF32) return absl::OkStatus();
-  return ExpectBuffer(plan, group, "master", group.master_buffer, shard);
+  if (group.v_buffer == kNoBuffer) return absl::OkStatus();
+  return Violation("group ", group.name, " has a v that its optimizer does not use");
 }
 
 absl::Status VerifyGroup(const StepPlan& plan, const FlatGroup& group,

@@ -1,5 +1,6 @@
 // Verification, part 2: each op's operands by themselves.
 #include <algorithm>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
@@ -158,6 +159,20 @@ class OpVerifier {
   const int32_t index_;
 };
 
+// Values that some op has: what was frozen or made once more leaves others behind.
+std::vector<bool> UsedValues(const Program& program) {
+  std::vector<bool> used(program.graph.values.size(), false);
+  for (const PlannedOp& planned : program.ops) {
+    for (ValueId input : planned.op.inputs) {
+      if (input != kNoValue) used[input] = true;
+    }
+    for (const graph::Output& output : planned.op.outputs) {
+      if (output.value != kNoValue) used[output.value] = true;
+    }
+  }
+  return used;
+}
+
 absl::Status VerifyPlaces(const StepPlan& plan, const Program& program) {
   const graph::Graph& graph = program.graph;
   if (program.places.size() != graph.values.size()) {
@@ -165,7 +180,9 @@ absl::Status VerifyPlaces(const StepPlan& plan, const Program& program) {
   }
   const auto buffers = static_cast<BufferId>(plan.buffers.size());
   const bool sharded = plan.options.ShardsParameters();
+  const std::vector<bool> used = UsedValues(program);
   for (size_t id = 0; id < graph.values.size(); ++id) {
+    if (!used[id]) continue;
     if (sharded && graph.values[id].kind == graph::ValueKind::kParameter) continue;
     if (program.places[id].buffer < 0 || program.places[id].buffer >= buffers) {
       return absl::InternalError(absl::StrCat(graph.values[id].name, " has no buffer"));

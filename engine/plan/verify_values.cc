@@ -30,7 +30,17 @@ class Simulation {
         shards_begin_(static_cast<ValueId>(program.graph.values.size())),
         valid_(program.graph.values.size() + plan.groups.size(), false),
         written_in_(program.graph.values.size(), kNever),
-        groups_(plan.groups.size()) {}
+        group_of_(program.graph.values.size(), -1),
+        groups_(plan.groups.size()) {
+    for (size_t group = 0; group < plan.groups.size(); ++group) {
+      for (const GroupParameter& p : plan.groups[group].parameters) {
+        const graph::Parameter& parameter = program.graph.parameters[p.parameter];
+        for (ValueId id : {parameter.value, parameter.gradient}) {
+          if (id != kNoValue) group_of_[id] = static_cast<int>(group);
+        }
+      }
+    }
+  }
 
   absl::Status Run() {
     for (size_t id = 0; id < program_.graph.values.size(); ++id) {
@@ -99,7 +109,7 @@ class Simulation {
     if (!valid_[id]) {
       return Violation("reads ", value.name, " before it is written or after its bytes are reused");
     }
-    if (value.kind == ValueKind::kParameter && groups_[value.block].updates > 0) {
+    if (value.kind == ValueKind::kParameter && groups_[group_of_[id]].updates > 0) {
       return Violation("reads ", value.name, " after its update began");
     }
     return absl::OkStatus();
@@ -113,6 +123,9 @@ class Simulation {
           return Violation("accumulates into the activation ", value.name);
         }
         Hold(output.value);
+        return absl::OkStatus();
+      case ValueKind::kDiscarded:
+        Evict(output.value);
         return absl::OkStatus();
       case ValueKind::kParameterGradient:
       case ValueKind::kStepAccumulator:
@@ -138,7 +151,7 @@ class Simulation {
       return Violation(started ? "starts again " : "does not start ", value.name);
     }
     if (value.kind == ValueKind::kParameterGradient &&
-        groups_[value.block].reductions > (each ? micro_step_ : 0)) {
+        groups_[group_of_[output.value]].reductions > (each ? micro_step_ : 0)) {
       return Violation("writes ", value.name, " after it was reduced");
     }
     if (!started) Hold(output.value);
@@ -259,7 +272,7 @@ class Simulation {
 
   absl::Status ReduceScalars() {
     for (size_t i = 0; i < groups_.size(); ++i) {
-      if (groups_[i].norms != 1) {
+      if (groups_[i].norms != (plan_.groups[i].frozen ? 0 : 1)) {
         return Violation("the norm of ", plan_.groups[i].name, " is not known");
       }
     }
@@ -300,6 +313,10 @@ class Simulation {
     const int gathers = gathers_after ? 1 : 0;
     for (size_t i = 0; i < groups_.size(); ++i) {
       const Group& group = groups_[i];
+      if (plan_.groups[i].frozen) {
+        MP_RETURN_IF_ERROR(CheckUntouched(i));
+        continue;
+      }
       if (group.reductions == Reductions() && group.across == AcrossReplicas() &&
           group.norms == 1 && group.updates == 1 && group.gathers == gathers) {
         continue;
@@ -312,6 +329,15 @@ class Simulation {
     return absl::OkStatus();
   }
 
+  absl::Status CheckUntouched(size_t index) const {
+    const Group& group = groups_[index];
+    if (group.reductions + group.across + group.norms + group.updates + group.gathers == 0) {
+      return absl::OkStatus();
+    }
+    return absl::InternalError(
+        absl::StrCat("group ", plan_.groups[index].name, " is frozen, but reduced or updated"));
+  }
+
   // `id` now owns its bytes; whatever lay there is gone.
   void Hold(ValueId id) { HoldBytes(id, ValueAccess(program_, id, true)); }
 
@@ -320,6 +346,13 @@ class Simulation {
     Evict(base + access.begin, base + access.end);
     held_[base + access.begin] = {base + access.end, id};
     valid_[id] = true;
+  }
+
+  // What lay where `id` lies is gone.
+  void Evict(ValueId id) {
+    const Access access = ValueAccess(program_, id, true);
+    const int64_t base = plan_.buffers[access.buffer].offset;
+    Evict(base + access.begin, base + access.end);
   }
 
   Access GroupBytes(BufferId buffer) const {
@@ -356,6 +389,7 @@ class Simulation {
   const ValueId shards_begin_;    // group g's gradient shard counts as value shards_begin_ + g
   std::vector<bool> valid_;       // by value: its bytes hold it
   std::vector<int> written_in_;   // by value that accumulates: last micro-step that added to it
+  std::vector<int> group_of_;     // by value: a parameter's or gradient's flat group; -1: none
   std::vector<Group> groups_;
   int scalar_reductions_ = 0;
 };

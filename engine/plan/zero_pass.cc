@@ -1,7 +1,11 @@
 #include "engine/plan/zero_pass.h"
 
 #include <algorithm>
+#include <string>
+#include <tuple>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "engine/graph/cost.h"
 
@@ -24,7 +28,11 @@ PlannedOp FromGraph(const graph::Graph& graph, const graph::Op& op) {
 void StartEveryMicroStep(const graph::Graph& graph, graph::Op& op) {
   for (graph::Output& output : op.outputs) {
     if (output.value == graph::kNoValue) continue;
-    if (graph.values[output.value].kind != graph::ValueKind::kParameterGradient) continue;
+    const graph::ValueKind kind = graph.values[output.value].kind;
+    // What is discarded goes along: an op's gradients are written in one mode.
+    if (kind != graph::ValueKind::kParameterGradient && kind != graph::ValueKind::kDiscarded) {
+      continue;
+    }
     if (output.mode == graph::WriteMode::kAccumulateInStep) {
       output.mode = graph::WriteMode::kAssign;
     }
@@ -46,25 +54,34 @@ class TrainingOps {
     }
     for (int group : order_) AddNorm(group);
     AddReduceScalars();
-    for (int group = 0; group < static_cast<int>(groups_.size()); ++group) AddUpdate(group);
+    for (int group = 0; group < static_cast<int>(groups_.size()); ++group) {
+      if (!groups_[group].frozen) AddUpdate(group);
+    }
     return std::move(ops_);
   }
 
  private:
   // For each op, the groups whose last gradient it writes.
   void FindCompletions() {
+    absl::flat_hash_map<graph::ValueId, int> group_of;  // by gradient
+    for (size_t group = 0; group < groups_.size(); ++group) {
+      for (const GroupParameter& p : groups_[group].parameters) {
+        group_of[graph_.parameters[p.parameter].gradient] = static_cast<int>(group);
+      }
+    }
     std::vector<int> last_writer(groups_.size(), -1);
     for (size_t i = 0; i < graph_.ops.size(); ++i) {
       for (const graph::Output& output : graph_.ops[i].outputs) {
         if (output.value == graph::kNoValue) continue;
         const graph::Value& value = graph_.values[output.value];
         if (value.kind == graph::ValueKind::kParameterGradient) {
-          last_writer[value.block] = static_cast<int>(i);
+          last_writer[group_of.at(output.value)] = static_cast<int>(i);
         }
       }
     }
     completed_by_.resize(graph_.ops.size());
     for (size_t group = 0; group < groups_.size(); ++group) {
+      if (groups_[group].frozen) continue;
       MP_CHECK(last_writer[group] >= 0) << groups_[group].name << " has no gradient";
       completed_by_[last_writer[group]].push_back(static_cast<int>(group));
     }
@@ -74,7 +91,7 @@ class TrainingOps {
     PlannedOp planned = {.when = when};
     planned.op.kind = kind;
     planned.op.phase = when == When::kUpdate ? graph::Phase::kUpdate : graph::Phase::kBackward;
-    planned.op.block = group;
+    planned.op.block = group < 0 ? graph::kNoBlock : groups_[group].block;
     planned.op.attributes.group = group;
     ops_.push_back(std::move(planned));
     return ops_.back();
@@ -113,7 +130,7 @@ class TrainingOps {
   void AddUpdate(int group) {
     // Gradient read; master, m and v read and written; the compute-dtype copy written.
     const bool copy = options_.compute_dtype != DType::kF32;
-    const int passes = HasSecondMoment(options_.optimizer) ? 7 : 5;
+    const int passes = HasSecondMoment(groups_[group].optimizer) ? 7 : 5;
     Add(OpKind::kOptimizer, When::kUpdate, group).bytes =
         Shard(group) * (passes * 4 + (copy ? 2 : 0));
     if (options_.Shards() == 1 || options_.ShardsParameters()) return;
@@ -133,15 +150,56 @@ class TrainingOps {
   std::vector<PlannedOp> ops_;
 };
 
+// Whether a parameter belongs into the group, if it is of its block.
+bool Alike(const FlatGroup& group, const ParameterUpdate& update) {
+  return group.frozen == update.frozen && (group.frozen || group.optimizer == update.optimizer);
+}
+
+// In block order; of a block those first that the plan's optimizer updates, and the frozen last.
+template <typename UpdateOf>
+std::vector<FlatGroup> EmptyGroups(const graph::Graph& graph, Optimizer main, UpdateOf update_of) {
+  std::vector<FlatGroup> groups;
+  for (size_t i = 0; i < graph.parameters.size(); ++i) {
+    const int block = graph.values[graph.parameters[i].value].block;
+    const ParameterUpdate update = update_of(i);
+    if (std::any_of(groups.begin(), groups.end(),
+                    [&](const FlatGroup& g) { return g.block == block && Alike(g, update); })) {
+      continue;
+    }
+    const bool other = update.optimizer != main;
+    groups.push_back({.name = absl::StrCat(graph.blocks[block],
+                                           update.frozen ? " (frozen)"
+                                           : other ? absl::StrCat(" (", Name(update.optimizer), ")")
+                                                   : ""),
+                      .block = block,
+                      .optimizer = update.optimizer,
+                      .frozen = update.frozen});
+  }
+  std::stable_sort(groups.begin(), groups.end(), [main](const FlatGroup& a, const FlatGroup& b) {
+    const auto rank = [main](const FlatGroup& g) {
+      return std::tuple(g.block, g.frozen, g.optimizer != main);
+    };
+    return rank(a) < rank(b);
+  });
+  return groups;
+}
+
 }  // namespace
 
-std::vector<FlatGroup> MakeFlatGroups(const graph::Graph& graph, const PlanOptions& options) {
-  std::vector<FlatGroup> groups(graph.blocks.size());
-  for (size_t i = 0; i < groups.size(); ++i) groups[i].name = graph.blocks[i];
+std::vector<FlatGroup> MakeFlatGroups(const graph::Graph& graph,
+                                      const std::vector<ParameterUpdate>& updates,
+                                      const PlanOptions& options) {
+  const auto update_of = [&](size_t parameter) {
+    return updates.empty() ? ParameterUpdate{.optimizer = options.optimizer} : updates[parameter];
+  };
+  std::vector<FlatGroup> groups = EmptyGroups(graph, options.optimizer, update_of);
   for (size_t i = 0; i < graph.parameters.size(); ++i) {
     const graph::Parameter& parameter = graph.parameters[i];
     const graph::Value& value = graph.values[parameter.value];
-    FlatGroup& group = groups[value.block];
+    const ParameterUpdate update = update_of(i);
+    FlatGroup& group = *std::find_if(groups.begin(), groups.end(), [&](const FlatGroup& g) {
+      return g.block == value.block && Alike(g, update);
+    });
     const int64_t elements = graph::Elements(value.shape);
     const int64_t begin = RoundUp(group.padded_elements, kParameterAlignment);
     group.parameters.push_back({.parameter = static_cast<int>(i),
@@ -149,7 +207,9 @@ std::vector<FlatGroup> MakeFlatGroups(const graph::Graph& graph, const PlanOptio
                                 .shape = value.shape,
                                 .begin = begin,
                                 .elements = elements,
-                                .decay = parameter.decay});
+                                .decay = parameter.decay,
+                                .lr_scale = update.lr_scale,
+                                .weight_decay = update.weight_decay});
     group.elements += elements;
     group.padded_elements = begin + elements;
   }

@@ -84,13 +84,14 @@ struct DropoutBinding {
 };
 
 // The matrix products that an op makes, for the workspace check; empty for the other kinds.
-std::vector<kernels::MatmulSpec> MatmulSpecsOf(const graph::Graph& graph, const graph::Op& op);
+std::vector<kernels::MatmulSpec> MatmulSpecsOf(const plan::Program& program, const graph::Op& op);
 // Bytes beside the products' own scratch in front of it (the chunk of logits and so on).
-int64_t MatmulOpFixedBytes(const graph::Graph& graph, const graph::Op& op);
+int64_t MatmulOpFixedBytes(const plan::Program& program, const graph::Op& op);
 
 // Their parts for kLinear and its backwards.
-std::vector<kernels::MatmulSpec> LinearMatmulSpecs(const graph::Graph& graph, const graph::Op& op);
-int64_t LinearFixedBytes(const graph::Graph& graph, const graph::Op& op);
+std::vector<kernels::MatmulSpec> LinearMatmulSpecs(const plan::Program& program,
+                                                   const graph::Op& op);
+int64_t LinearFixedBytes(const plan::Program& program, const graph::Op& op);
 
 absl::StatusOr<BoundOp> BindEmbedding(const Binding& b);
 absl::StatusOr<BoundOp> BindEmbeddingBackward(const Binding& b);

@@ -1,5 +1,5 @@
 // Linear layers on the CPU. Several weights [Mi,K] whose results lie side by side are one product
-// where they follow each other in their flat group; otherwise one each, on columns of the output.
+// where they follow each other in memory; otherwise one each, on columns of the output.
 //
 // An op's workspace holds its fixed part (packed biases, or the bias gradients' sums) and behind it
 // the products' own scratch.
@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "engine/kernels/cpu/elementwise.h"
 #include "engine/kernels/cpu/matmul.h"
@@ -33,7 +32,8 @@ struct Run {
 };
 
 struct Layer {
-  Layer(const graph::Graph& graph, const graph::Op& op) : transposed(op.attributes.transposed) {
+  Layer(const plan::Program& program, const graph::Op& op) : transposed(op.attributes.transposed) {
+    const graph::Graph& graph = program.graph;
     const auto shape = [&](ValueId id) -> const graph::Shape& { return graph.values[id].shape; };
     const size_t parts = static_cast<size_t>(op.attributes.parts);
     const bool forward = op.kind == OpKind::kLinear;
@@ -56,17 +56,19 @@ struct Layer {
         (i <= parts ? weights : biases).push_back(op.inputs[i]);
       }
     }
-    FindRuns(graph);
+    FindRuns(program);
   }
 
-  void FindRuns(const graph::Graph& graph) {
+  void FindRuns(const plan::Program& program) {
     int64_t column = 0;
+    plan::Place end;  // of the weight before
     for (size_t i = 0; i < weights.size(); ++i) {
-      const graph::Shape& weight = graph.values[weights[i]].shape;
-      const int64_t columns = transposed ? weight[0] : out;
-      const bool follows =
-          i > 0 && weights[i] == weights[i - 1] + 1 &&
-          graph::Elements(graph.values[weights[i - 1]].shape) % plan::kParameterAlignment == 0;
+      const graph::Value& weight = program.graph.values[weights[i]];
+      const plan::Place& place = program.places[weights[i]];
+      const int64_t columns = transposed ? weight.shape[0] : out;
+      const bool follows = i > 0 && place.buffer == end.buffer && place.offset == end.offset;
+      end = {place.buffer,
+             place.offset + graph::Elements(weight.shape) * graph::ByteSize(weight.dtype)};
       if (follows) {
         ++runs.back().count;
         runs.back().columns += columns;
@@ -130,29 +132,14 @@ struct Layer {
   std::vector<Run> runs;
 };
 
-// What Layer::FindRuns took from the shapes, held against the plan's addresses.
-absl::Status CheckRuns(const Binding& b, const Layer& layer) {
-  for (const Run& run : layer.runs) {
-    for (size_t i = run.first + 1; i < run.first + run.count; ++i) {
-      const graph::Value& before = b.ValueOf(layer.weights[i - 1]);
-      const int64_t bytes = graph::Elements(before.shape) * graph::ByteSize(before.dtype);
-      if (b.ValueAt(layer.weights[i]) == b.ValueAt(layer.weights[i - 1]) + bytes) continue;
-      return absl::InternalError(
-          absl::StrCat(b.ValueOf(layer.weights[i]).name, " does not follow ", before.name));
-    }
-  }
-  return absl::OkStatus();
-}
-
 // Asks for the primitives, so that none is created during a step.
-absl::Status Prepare(const Binding& b, const Layer& layer) {
-  MP_RETURN_IF_ERROR(CheckRuns(b, layer));
+absl::Status Prepare(const Binding& b) {
   int64_t scratch = 0;
-  for (const MatmulSpec& spec : LinearMatmulSpecs(b.program.graph, b.planned.op)) {
+  for (const MatmulSpec& spec : LinearMatmulSpecs(b.program, b.planned.op)) {
     MP_ASSIGN_OR_RETURN(const size_t bytes, b.matmuls.WorkspaceBytes(spec));
     scratch = std::max(scratch, static_cast<int64_t>(bytes));
   }
-  return b.RequireWorkspace(LinearFixedBytes(b.program.graph, b.planned.op) + scratch);
+  return b.RequireWorkspace(LinearFixedBytes(b.program, b.planned.op) + scratch);
 }
 
 struct Product {
@@ -181,8 +168,8 @@ std::vector<Bytes> BiasesOf(const Binding& b, const Layer& layer) {
 
 }  // namespace
 
-std::vector<MatmulSpec> LinearMatmulSpecs(const graph::Graph& graph, const graph::Op& op) {
-  const Layer layer(graph, op);
+std::vector<MatmulSpec> LinearMatmulSpecs(const plan::Program& program, const graph::Op& op) {
+  const Layer layer(program, op);
   std::vector<MatmulSpec> specs;
   for (const Run& run : layer.runs) {
     if (op.kind == OpKind::kLinear) {
@@ -197,16 +184,16 @@ std::vector<MatmulSpec> LinearMatmulSpecs(const graph::Graph& graph, const graph
   return specs;
 }
 
-int64_t LinearFixedBytes(const graph::Graph& graph, const graph::Op& op) {
-  const Layer layer(graph, op);
+int64_t LinearFixedBytes(const plan::Program& program, const graph::Op& op) {
+  const Layer layer(program, op);
   if (op.kind == OpKind::kLinear) return layer.PackedBiasBytes(layer.element);
   if (op.kind == OpKind::kLinearBackwardInput) return 0;
   return layer.BiasSumBytes() + layer.PackedBiasBytes(sizeof(float));
 }
 
 absl::StatusOr<BoundOp> BindLinear(const Binding& b) {
-  const Layer layer(b.program.graph, b.planned.op);
-  MP_RETURN_IF_ERROR(Prepare(b, layer));
+  const Layer layer(b.program, b.planned.op);
+  MP_RETURN_IF_ERROR(Prepare(b));
   const std::vector<Bytes> biases = BiasesOf(b, layer);
   char* packed = biases.size() > 1 ? b.Workspace() : nullptr;
   const char* bias = packed != nullptr ? packed : biases.empty() ? nullptr : biases[0].data;
@@ -219,7 +206,7 @@ absl::StatusOr<BoundOp> BindLinear(const Binding& b) {
                         .bias = bias == nullptr ? nullptr : bias + at,
                         .c = b.Output<char>(0) + at});
   }
-  char* scratch = b.Workspace() + LinearFixedBytes(b.program.graph, b.planned.op);
+  char* scratch = b.Workspace() + LinearFixedBytes(b.program, b.planned.op);
   return [matmuls = &b.matmuls, products = std::move(products), biases, packed,
           scratch](const StepContext&) -> absl::Status {
     char* to = packed;
@@ -235,8 +222,8 @@ absl::StatusOr<BoundOp> BindLinear(const Binding& b) {
 }
 
 absl::StatusOr<BoundOp> BindLinearBackwardInput(const Binding& b) {
-  const Layer layer(b.program.graph, b.planned.op);
-  MP_RETURN_IF_ERROR(Prepare(b, layer));
+  const Layer layer(b.program, b.planned.op);
+  MP_RETURN_IF_ERROR(Prepare(b));
   std::vector<Product> products;
   for (const Run& run : layer.runs) {
     products.push_back({.spec = layer.InputGradient(run),
@@ -284,8 +271,8 @@ struct BiasGradients {
 
 template <typename T>
 absl::StatusOr<BoundOp> LinearBackwardWeightOf(const Binding& b) {
-  const Layer layer(b.program.graph, b.planned.op);
-  MP_RETURN_IF_ERROR(Prepare(b, layer));
+  const Layer layer(b.program, b.planned.op);
+  MP_RETURN_IF_ERROR(Prepare(b));
   const char* x = b.Input<char>(0);
   const char* dy = b.Input<char>(1);
   std::vector<Product> products;
@@ -307,7 +294,7 @@ absl::StatusOr<BoundOp> LinearBackwardWeightOf(const Binding& b) {
                           .biases = BiasesOf(b, layer),
                           .workspace = b.Workspace(),
                           .sums = reinterpret_cast<float*>(b.Workspace() + layer.BiasSumBytes())};
-  char* scratch = b.Workspace() + LinearFixedBytes(b.program.graph, b.planned.op);
+  char* scratch = b.Workspace() + LinearFixedBytes(b.program, b.planned.op);
   return [matmuls = &b.matmuls, products = std::move(products), biases = std::move(biases), scratch,
           accumulation = b.OutputAccumulation(0)](const StepContext& context) -> absl::Status {
     const bool add = accumulation.At(context);

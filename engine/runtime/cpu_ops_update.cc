@@ -2,6 +2,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
@@ -35,11 +38,21 @@ float* ShardGradient(const Binding& b) {
 
 double* Scalars(const Binding& b) { return reinterpret_cast<double*>(b.BufferAt(b.plan.scalars)); }
 
-// Elements [begin, end) of the shard's data, all decayed or all not.
+// Elements [begin, end) of the shard's data, all updated alike.
 struct Segment {
   int64_t begin;
   int64_t end;
-  bool decay;
+  bool decay = false;
+  float lr_scale = 1;
+  std::optional<float> weight_decay = std::nullopt;  // instead of the step's
+
+  bool Alike(const Segment& other) const {
+    return decay == other.decay && lr_scale == other.lr_scale && weight_decay == other.weight_decay;
+  }
+  float LearningRate(const StepContext& c) const { return c.learning_rate * lr_scale; }
+  float WeightDecay(const StepContext& c) const {
+    return weight_decay.value_or(decay ? c.weight_decay : 0.0F);
+  }
 };
 
 // The parameters' pieces within the group's elements [begin, begin + count), relative to `begin`,
@@ -50,10 +63,11 @@ std::vector<Segment> SegmentsOf(const plan::FlatGroup& group, int64_t begin, int
     const int64_t first = std::max<int64_t>(p.begin - begin, 0);
     const int64_t last = std::min<int64_t>(p.begin + p.elements - begin, count);
     if (first >= last) continue;
-    if (!segments.empty() && segments.back().end == first && segments.back().decay == p.decay) {
+    const Segment segment = {first, last, p.decay, p.lr_scale, p.weight_decay};
+    if (!segments.empty() && segments.back().end == first && segments.back().Alike(segment)) {
       segments.back().end = last;
     } else {
-      segments.push_back({first, last, p.decay});
+      segments.push_back(segment);
     }
   }
   return segments;
@@ -71,17 +85,19 @@ struct UpdatePlaces {
   T* copy;  // null: the parameter is its own master
 };
 
-// One segment's elements [from, to) with weight decay `decay`.
+// Elements [from, to) of a segment.
 template <typename T>
-void Update(plan::Optimizer optimizer, const StepContext& c, float decay, int64_t from, int64_t to,
-            const UpdatePlaces<T>& at) {
+void Update(plan::Optimizer optimizer, const StepContext& c, const Segment& segment, int64_t from,
+            int64_t to, const UpdatePlaces<T>& at) {
+  const float decay = segment.WeightDecay(c);
+  const float learning_rate = segment.LearningRate(c);
   float* master = at.master + from;
   float* m = at.m + from;
   const float* gradient = at.gradient + from;
   T* copy = at.copy == nullptr ? nullptr : at.copy + from;
   switch (optimizer) {
     case plan::Optimizer::kAdamW:
-      return kernels::AdamW<T>({.learning_rate = c.learning_rate,
+      return kernels::AdamW<T>({.learning_rate = learning_rate,
                                 .beta1 = c.beta1,
                                 .beta2 = c.beta2,
                                 .epsilon = c.epsilon,
@@ -90,13 +106,13 @@ void Update(plan::Optimizer optimizer, const StepContext& c, float decay, int64_
                                 .step = c.update},
                                to - from, master, m, at.v + from, gradient, copy);
     case plan::Optimizer::kSgd:
-      return kernels::Sgd<T>({.learning_rate = c.learning_rate,
+      return kernels::Sgd<T>({.learning_rate = learning_rate,
                               .momentum = c.momentum,
                               .weight_decay = decay,
                               .gradient_scale = c.clip_factor},
                              to - from, master, m, gradient, copy);
     case plan::Optimizer::kLion:
-      return kernels::Lion<T>({.learning_rate = c.learning_rate,
+      return kernels::Lion<T>({.learning_rate = learning_rate,
                                .beta1 = c.beta1,
                                .beta2 = c.beta2,
                                .weight_decay = decay,
@@ -123,7 +139,7 @@ absl::StatusOr<BoundOp> OptimizerOf(const Binding& b) {
     }
   }
   if (at.master == nullptr) return absl::InternalError("a bf16 group has no master buffer");
-  return [at, optimizer = b.plan.options.optimizer, count = group.shard_elements,
+  return [at, optimizer = group.optimizer, count = group.shard_elements,
           segments = SegmentsOf(group, begin, group.shard_elements)](const StepContext& c) {
     if (c.skip_update) return absl::OkStatus();
     // One fork for the whole group: biases and norms are far too short for one each. Inside it the
@@ -132,7 +148,7 @@ absl::StatusOr<BoundOp> OptimizerOf(const Binding& b) {
       for (const Segment& s : segments) {
         const int64_t from = std::max(s.begin, first);
         const int64_t to = std::min(s.end, last);
-        if (from < to) Update(optimizer, c, s.decay ? c.weight_decay : 0.0F, from, to, at);
+        if (from < to) Update(optimizer, c, s, from, to, at);
       }
     });
     return absl::OkStatus();
@@ -150,10 +166,10 @@ std::vector<Segment> PaddingOf(const plan::FlatGroup& group) {
   std::vector<Segment> padding;
   int64_t end = 0;
   for (const plan::GroupParameter& p : group.parameters) {
-    if (p.begin > end) padding.push_back({end, p.begin, false});
+    if (p.begin > end) padding.push_back({end, p.begin});
     end = p.begin + p.elements;
   }
-  if (end < group.padded_elements) padding.push_back({end, group.padded_elements, false});
+  if (end < group.padded_elements) padding.push_back({end, group.padded_elements});
   return padding;
 }
 
@@ -232,10 +248,14 @@ absl::StatusOr<BoundOp> BindGradNorm(const Binding& b) {
 absl::StatusOr<BoundOp> BindReduceScalars(const Binding& b) {
   if (b.plan.options.world > 1) MP_RETURN_IF_ERROR(NeedsCommunicator(b));
   comm::Communicator* comm = b.plan.options.world > 1 ? b.communicator : nullptr;
+  std::vector<size_t> slots;  // in group order
+  for (size_t g = 0; g < b.plan.groups.size(); ++g) {
+    if (!b.plan.groups[g].frozen) slots.push_back(b.plan.ReducedScalars() + g);
+  }
   return [comm, scalars = Scalars(b), reduced = b.plan.ReducedScalars(),
-          groups = b.plan.groups.size()](const StepContext& context) {
+          slots = std::move(slots)](const StepContext& context) {
     double sum = 0;
-    for (size_t g = 0; g < groups; ++g) sum += scalars[reduced + g];
+    for (const size_t slot : slots) sum += scalars[slot];
     scalars[plan::kNormScalar] = sum;
     scalars[plan::kStopScalar] = context.stop_requested ? 1 : 0;
     if (comm == nullptr) return absl::OkStatus();

@@ -13,25 +13,37 @@
 namespace milepost::runtime {
 
 namespace {
-constexpr const char* kKindNames[] = {"master", "m", "v"};
+// Items of `state` that hold the first `elements` of a parameter.
+int64_t Items(int64_t elements, const plan::GroupState& state) {
+  return (elements + state.elements_per_item - 1) / state.elements_per_item;
+}
 }  // namespace
 
 ParameterStore::ParameterStore(const plan::StepPlan& plan, const graph::Graph& graph, char* arena,
                                comm::Communicator* communicator)
     : plan_(plan),
       graph_(graph),
-      kinds_(plan::HasSecondMoment(plan.options.optimizer) ? 3 : 2),
       arena_(arena),
       communicator_(communicator),
       rank_(communicator == nullptr ? 0 : communicator->rank()) {
-  for (const graph::Parameter& parameter : graph.parameters) {
-    const graph::Value& value = graph.values[parameter.value];
-    for (int kind = 0; kind < kinds_; ++kind) {
+  std::vector<const plan::FlatGroup*> group_of(graph.parameters.size());
+  for (const plan::FlatGroup& group : plan.groups) {
+    for (const plan::GroupParameter& p : group.parameters) group_of[p.parameter] = &group;
+  }
+  for (size_t i = 0; i < graph.parameters.size(); ++i) {
+    const graph::Value& value = graph.values[graph.parameters[i].value];
+    first_tensor_.push_back(static_cast<int32_t>(tensors_.size()));
+    for (const plan::GroupState& state : plan::StatesOf(*group_of[i])) {
       v1::TensorInfo& info = tensors_.emplace_back();
       info.set_name(value.name);
-      info.set_kind(kKindNames[kind]);
-      info.set_dtype(graph::Name(graph::DType::kF32));
-      for (int64_t dimension : value.shape) info.add_shape(dimension);
+      info.set_kind(state.kind);
+      info.set_dtype(graph::Name(state.dtype));
+      item_bytes_.push_back(graph::ByteSize(state.dtype));
+      if (state.elements_per_item == 1) {
+        for (int64_t dimension : value.shape) info.add_shape(dimension);
+      } else {
+        info.add_shape(Items(graph::Elements(value.shape), state));
+      }
     }
   }
 }
@@ -44,11 +56,14 @@ int64_t ParameterStore::ParameterBegin(const plan::FlatGroup& group) const {
   return plan_.options.ShardsParameters() ? 0 : HeldBegin(group);
 }
 
-float* ParameterStore::Data(const plan::FlatGroup& group, int kind) const {
-  const plan::BufferId buffers[] = {group.master_buffer, group.m_buffer, group.v_buffer};
-  if (buffers[kind] != plan::kNoBuffer) return reinterpret_cast<float*>(BufferAt(buffers[kind]));
+char* ParameterStore::Data(const plan::FlatGroup& group, const plan::GroupState& state) const {
+  if (state.buffer != plan::kNoBuffer) return BufferAt(state.buffer);
   // fp32: the parameter is its own master.
-  return reinterpret_cast<float*>(BufferAt(group.parameter_buffer)) + ParameterBegin(group);
+  return BufferAt(group.parameter_buffer) + ParameterBegin(group) * graph::ByteSize(state.dtype);
+}
+
+float* ParameterStore::Master(const plan::FlatGroup& group) const {
+  return reinterpret_cast<float*>(Data(group, plan::StatesOf(group)[0]));
 }
 
 template <typename RangeOf>
@@ -56,16 +71,18 @@ std::vector<StateInterval> ParameterStore::Intervals(RangeOf range_of) const {
   std::vector<StateInterval> intervals;
   for (const plan::FlatGroup& group : plan_.groups) {
     const Range range = range_of(group);
+    const std::vector<plan::GroupState> states = plan::StatesOf(group);
     for (const plan::GroupParameter& p : group.parameters) {
       const int64_t begin = std::max(p.begin, range.begin);
       const int64_t end = std::min(p.begin + p.elements, range.end);
       if (begin >= end) continue;
-      for (int kind = 0; kind < kinds_; ++kind) {
-        float* data = Data(group, kind) + (begin - HeldBegin(group));
-        intervals.push_back({.tensor = p.parameter * kinds_ + kind,
-                             .begin = begin - p.begin,
-                             .end = end - p.begin,
-                             .data = reinterpret_cast<char*>(data)});
+      for (size_t kind = 0; kind < states.size(); ++kind) {
+        const plan::GroupState& state = states[kind];
+        const int64_t item = (begin - HeldBegin(group)) / state.elements_per_item;
+        intervals.push_back({.tensor = first_tensor_[p.parameter] + static_cast<int32_t>(kind),
+                             .begin = (begin - p.begin) / state.elements_per_item,
+                             .end = Items(end - p.begin, state),
+                             .data = Data(group, state) + item * graph::ByteSize(state.dtype)});
       }
     }
   }
@@ -91,11 +108,14 @@ std::vector<StateInterval> ParameterStore::Saved() const {
 
 void ParameterStore::Initialize(uint64_t seed) {
   for (const StateInterval& interval : Held()) {
-    float* data = reinterpret_cast<float*>(interval.data);
     const int64_t count = interval.end - interval.begin;
-    const int parameter = interval.tensor / kinds_;
+    const auto next = std::upper_bound(first_tensor_.begin(), first_tensor_.end(), interval.tensor);
+    const auto parameter = next - first_tensor_.begin() - 1;
     const graph::Parameter& p = graph_.parameters[parameter];
-    if (interval.tensor % kinds_ != 0 || p.initializer == graph::Initializer::kZeros) {
+    float* data = reinterpret_cast<float*>(interval.data);
+    if (interval.tensor != first_tensor_[parameter]) {  // m, v and what belongs to them
+      std::memset(interval.data, 0, static_cast<size_t>(count * item_bytes_[interval.tensor]));
+    } else if (p.initializer == graph::Initializer::kZeros) {
       kernels::Fill(data, count, 0.0F);
     } else if (p.initializer == graph::Initializer::kOnes) {
       kernels::Fill(data, count, 1.0F);
@@ -114,7 +134,7 @@ absl::Status ParameterStore::RebuildParameters() {
   for (const plan::FlatGroup& group : plan_.groups) {
     char* parameters = BufferAt(group.parameter_buffer);
     if (bf16) {
-      kernels::CastToBf16(Data(group, 0), group.shard_elements,
+      kernels::CastToBf16(Master(group), group.shard_elements,
                           reinterpret_cast<kernels::bf16*>(parameters) + ParameterBegin(group));
     }
     if (plan_.options.Shards() > 1 && !plan_.options.ShardsParameters()) {

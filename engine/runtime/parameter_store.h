@@ -5,8 +5,8 @@
 //   store.Initialize(seed);                                 // or fill store.Held()
 //   MP_RETURN_IF_ERROR(store.RebuildParameters());          // collective
 //
-// Tensors are numbered parameter * kinds + kind; kinds are master, m and, where the optimizer has
-// it, v, in this order. What the constructor is given must outlive the store. Not synchronised.
+// Tensors are numbered by parameter and, within one, as plan::StatesOf lists its group's. What
+// the constructor is given must outlive the store. Not synchronised.
 #ifndef MILEPOST_ENGINE_RUNTIME_PARAMETER_STORE_H_
 #define MILEPOST_ENGINE_RUNTIME_PARAMETER_STORE_H_
 
@@ -43,7 +43,8 @@ class ParameterStore {
   // Where those begin in the parameter buffer.
   int64_t ParameterBegin(const plan::FlatGroup& group) const;
   // Where element HeldBegin() of the group lies.
-  float* Data(const plan::FlatGroup& group, int kind) const;
+  char* Data(const plan::FlatGroup& group, const plan::GroupState& state) const;
+  float* Master(const plan::FlatGroup& group) const;
   char* BufferAt(plan::BufferId id) const { return arena_ + plan_.buffers[id].offset; }
   // The tensors' pieces within elements [begin, end) of each group, sorted by tensor.
   struct Range {
@@ -55,11 +56,12 @@ class ParameterStore {
 
   const plan::StepPlan& plan_;
   const graph::Graph& graph_;
-  const int kinds_;
   char* const arena_;
   comm::Communicator* const communicator_;
   const int rank_;
+  std::vector<int32_t> first_tensor_;  // by parameter: its master
   std::vector<v1::TensorInfo> tensors_;
+  std::vector<int64_t> item_bytes_;  // by tensor
 };
 
 }  // namespace milepost::runtime

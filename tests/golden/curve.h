@@ -3,6 +3,7 @@
 #ifndef MILEPOST_TESTS_GOLDEN_CURVE_H_
 #define MILEPOST_TESTS_GOLDEN_CURVE_H_
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -128,7 +129,45 @@ class GoldenCurve : public testing::Test {
     ASSERT_EQ(session.FinishRestore(state), absl::OkStatus());
   }
 
-  // Trains `spec` and compares every step with `golden` ("parameters", "steps").
+  // How far the weights are from those that PyTorch ended with, relative to these: estimated from
+  // products with vectors of signs, tensor by tensor and over all of them.
+  static void ExpectTheWeights(runtime::TrainingSession& session, const json& golden) {
+    double all_differences = 0;
+    double all_squares = 0;
+    size_t seen = 0;
+    for (const runtime::StateInterval& source : session.SaveSources()) {  // whole: one rank
+      const v1::TensorInfo& tensor = session.state_tensors()[source.tensor];
+      if (tensor.kind() != "master") continue;
+      ++seen;
+      const json& wanted = golden.at(tensor.name());
+      const auto* data = reinterpret_cast<const float*>(source.data);
+      std::vector<float> values(data, data + source.end);
+      std::fill(values.begin() + wanted["ignored"][0].get<int64_t>(),
+                values.begin() + wanted["ignored"][1].get<int64_t>(), 0.0F);
+      double differences = 0;
+      double squares = 0;
+      for (int64_t e = 0; e < source.end; ++e) squares += double{values[e]} * values[e];
+      for (size_t k = 0; k < wanted["products"].size(); ++k) {
+        double product = 0;
+        for (int64_t e = 0; e < source.end; ++e) {
+          product += Uniform(1000 + static_cast<int64_t>(k), e) >= 0 ? values[e] : -values[e];
+        }
+        differences += std::pow(product - wanted["products"][k].get<double>(), 2);
+      }
+      differences /= static_cast<double>(wanted["products"].size());
+      const double norm = wanted["norm"];
+      EXPECT_NEAR(std::sqrt(squares), norm, kTolerance * norm) << tensor.name();
+      EXPECT_LT(std::sqrt(differences), kTolerance * norm) << tensor.name();
+      all_differences += differences;
+      all_squares += norm * norm;
+    }
+    EXPECT_EQ(seen, golden.size());
+    EXPECT_LT(std::sqrt(all_differences), kTolerance * std::sqrt(all_squares));
+    RecordProperty("relative_difference", std::to_string(std::sqrt(all_differences / all_squares)));
+  }
+
+  // Trains `spec` and compares every step and the final weights with `golden` ("parameters",
+  // "steps", "final").
   static void ExpectTheCurve(const v1::JobSpec& spec, const json& golden, const char* norm) {
     auto group = comm::MakeInProcessGroup(1);
     auto session = runtime::TrainingSession::Create(spec, {.threads = 1}, group[0].get());
@@ -147,6 +186,7 @@ class GoldenCurve : public testing::Test {
       near("grad_norm", report->grad_norm);
       near("lr", report->lr);
     }
+    ExpectTheWeights(**session, golden["final"]);
   }
 
   json golden_;

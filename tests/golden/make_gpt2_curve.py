@@ -92,6 +92,30 @@ def loss_sum(weights, tokens, targets):
                            reduction="sum")
 
 
+PROJECTIONS = 8
+
+
+def final_state(weights):
+    """What the weights have become, in little: of each tensor its norm and its products with a few
+    vectors of pseudo-random signs. If d is the difference of two tensors, the mean of the squared
+    differences of these products estimates |d|^2.
+
+    A bias of the keys moves all scores of a query alike, so its gradient is nothing but rounding,
+    which AdamW and Lion scale up to whole steps: it is left out.
+    """
+    state = {}
+    for name, weight in weights.items():
+        flat = weight.detach().double().reshape(-1).clone()
+        ignored = [len(flat) // 3, 2 * len(flat) // 3] if name.endswith("c_attn.bias") else [0, 0]
+        flat[ignored[0]:ignored[1]] = 0
+        products = []
+        for k in range(PROJECTIONS):
+            signs = (uniform(1000 + k, flat.numel()) >= 0).double() * 2 - 1
+            products.append((signs * flat).sum().item())
+        state[name] = {"norm": flat.norm().item(), "products": products, "ignored": ignored}
+    return state
+
+
 def lr_at(step):
     """Linear warm-up, then cosine from the peak (step warmup - 1) to ratio * peak (the last)."""
     if step < TRAIN["warmup_steps"]:
@@ -148,7 +172,8 @@ def main():
         curve.append({"loss": loss.item(), "grad_norm": norm.item(), "lr": lr_at(step)})
     print(json.dumps({"torch": torch.__version__, "optimizer": kind, "model": MODEL,
                       "samples": SAMPLES,
-                      "train": TRAIN, "parameters": list(weights), "steps": curve}, indent=1))
+                      "train": TRAIN, "parameters": list(weights), "steps": curve,
+                      "final": final_state(weights)}, indent=1))
 
 
 if __name__ == "__main__":

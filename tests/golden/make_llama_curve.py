@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 
-from make_gpt2_curve import lr_at, uniform, TRAIN
+from make_gpt2_curve import final_state, lr_at, uniform, OPTIMIZERS, TRAIN
 
 SAMPLES = 8
 MODEL = {"layers": 2, "width": 32, "heads": 4, "kv_heads": 2, "head_dim": 16, "hidden": 80,
@@ -85,11 +85,13 @@ def train(model):
             group["lr"] = lr_at(step)
         optimizer.step()
         curve.append({"loss": loss.item(), "grad_norm": norm.item(), "lr": lr_at(step)})
-    return {"model": model, "parameters": list(weights), "steps": curve}
+    return {"model": model, "parameters": list(weights), "steps": curve,
+            "final": final_state(weights)}
 
 
 def main():
     torch.set_num_threads(1)
+    TRAIN.update(OPTIMIZERS["adamw"])
     print(json.dumps({"torch": torch.__version__, "transformers": transformers.__version__,
                       "samples": SAMPLES, "train": TRAIN,
                       "cases": {name: train(model) for name, model in CASES.items()}}, indent=1))

@@ -27,7 +27,17 @@ bool SameForm(const v1::TensorInfo& a, const v1::TensorInfo& b) {
          std::equal(a.shape().begin(), a.shape().end(), b.shape().begin(), b.shape().end());
 }
 
-// For each of `tensors`, its index in the manifest.
+// A parameter that was frozen when the checkpoint was made: it has a master only.
+bool WasFrozen(const v1::CheckpointManifest& manifest, const std::string& name) {
+  const auto of_it = [&](const v1::TensorInfo& t) { return t.name() == name; };
+  const auto& tensors = manifest.tensors();
+  return std::count_if(tensors.begin(), tensors.end(), of_it) == 1 &&
+         std::find_if(tensors.begin(), tensors.end(), of_it)->kind() == "master";
+}
+
+constexpr int32_t kStartsAtZero = -1;
+
+// For each of `tensors`, its index in the manifest, or kStartsAtZero.
 absl::StatusOr<std::vector<int32_t>> MatchTensors(const v1::CheckpointManifest& manifest,
                                                   const std::vector<v1::TensorInfo>& tensors) {
   std::map<std::pair<std::string, std::string>, int32_t> known;
@@ -37,6 +47,10 @@ absl::StatusOr<std::vector<int32_t>> MatchTensors(const v1::CheckpointManifest& 
   std::vector<int32_t> result;
   for (const v1::TensorInfo& tensor : tensors) {
     auto found = known.find({tensor.name(), tensor.kind()});
+    if (found == known.end() && WasFrozen(manifest, tensor.name())) {
+      result.push_back(kStartsAtZero);
+      continue;
+    }
     if (found == known.end() || !SameForm(manifest.tensors(found->second), tensor)) {
       return absl::FailedPreconditionError(absl::StrCat(
           manifest.checkpoint().name(),
@@ -60,6 +74,7 @@ class Scatter {
     Scatter scatter(manifest.checkpoint().name(), std::move(layout));
     for (runtime::StateInterval target : targets) {
       target.tensor = indices[static_cast<size_t>(target.tensor)];
+      if (target.tensor == kStartsAtZero) continue;  // memory of a new session is zero
       if (target.begin < target.end) scatter.targets_.push_back(target);
     }
     std::sort(scatter.targets_.begin(), scatter.targets_.end(), [](const auto& a, const auto& b) {

@@ -1,0 +1,121 @@
+#include "engine/plan/parameter_updates.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/status_macros.h"
+
+namespace milepost::plan {
+namespace {
+
+// The fewest characters to insert, remove or replace in `pattern` until it matches `name` or the
+// end of it from behind a dot on; 0: it does.
+int Changes(absl::string_view pattern, absl::string_view name) {
+  const size_t n = name.size();
+  std::vector<int> row(n + 1), next(n + 1);
+  for (size_t j = 0; j <= n; ++j) {  // nothing of the pattern used: what comes before is free
+    const bool start = j == 0 || name[j - 1] == '.';
+    row[j] = start ? 0 : row[j - 1] + 1;
+  }
+  for (const char p : pattern) {
+    for (size_t j = 0; j <= n; ++j) {
+      if (p == '*') {
+        next[j] = j == 0 ? row[0] : std::min(row[j], next[j - 1]);
+        continue;
+      }
+      next[j] = row[j] + 1;
+      if (j == 0) continue;
+      const int other = p == '?' || p == name[j - 1] ? 0 : 1;
+      next[j] = std::min({next[j], next[j - 1] + 1, row[j - 1] + other});
+    }
+    std::swap(row, next);
+  }
+  return row[n];
+}
+
+std::vector<std::string> NamesOf(const graph::Graph& graph) {
+  std::vector<std::string> names;
+  for (const graph::Parameter& p : graph.parameters) names.push_back(graph.values[p.value].name);
+  return names;
+}
+
+absl::Status MatchesNothing(const v1::OptimizerSpec& spec, int index,
+                            const std::vector<std::string>& names) {
+  const std::string& pattern = spec.groups(index).match();
+  const std::string field = absl::StrCat("train.optimizer.groups[", index, "].match: '", pattern);
+  for (const std::string& name : names) {
+    if (!MatchesName(pattern, name)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, "' matches nothing that an entry before it does not match (", name,
+                     " among others): the first match counts, so put it further up"));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, "' matches no parameter; the nearest are ",
+                   absl::StrJoin(NearestToPattern(pattern, names, 3), ", ")));
+}
+
+void Apply(const v1::ParameterGroupSpec& group, ParameterUpdate& update) {
+  update.frozen = group.freeze();
+  if (group.has_lr_scale()) update.lr_scale *= static_cast<float>(group.lr_scale());
+  if (group.has_weight_decay()) update.weight_decay = static_cast<float>(group.weight_decay());
+}
+
+}  // namespace
+
+bool MatchesName(absl::string_view pattern, absl::string_view name) {
+  return Changes(pattern, name) == 0;
+}
+
+std::vector<std::string> NearestToPattern(absl::string_view pattern,
+                                          const std::vector<std::string>& names, size_t count) {
+  std::vector<int> changes;
+  for (const std::string& name : names) changes.push_back(Changes(pattern, name));
+  std::vector<size_t> order(names.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return changes[a] < changes[b]; });
+  order.resize(std::min(count, order.size()));
+  std::vector<std::string> nearest;
+  for (size_t i : order) nearest.push_back(names[i]);
+  return nearest;
+}
+
+absl::StatusOr<ParameterUpdates> UpdatesOf(const v1::OptimizerSpec& spec, const graph::Graph& graph,
+                                           Optimizer optimizer) {
+  const std::vector<std::string> names = NamesOf(graph);
+  ParameterUpdates updates;
+  for (const v1::ParameterGroupSpec& group : spec.groups()) {
+    updates.groups.push_back({.match = group.match(),
+                              .lr_scale = group.has_lr_scale() ? group.lr_scale() : 1,
+                              .weight_decay = group.has_weight_decay()
+                                                  ? std::optional<double>(group.weight_decay())
+                                                  : std::nullopt,
+                              .frozen = group.freeze()});
+  }
+  size_t frozen = 0;
+  for (size_t i = 0; i < names.size(); ++i) {
+    ParameterUpdate update = {.optimizer = optimizer};
+    for (int g = 0; g < spec.groups_size(); ++g) {
+      if (!MatchesName(spec.groups(g).match(), names[i])) continue;
+      Apply(spec.groups(g), update);
+      ++updates.groups[g].tensors;
+      updates.groups[g].parameters +=
+          graph::Elements(graph.values[graph.parameters[i].value].shape);
+      break;
+    }
+    frozen += update.frozen ? 1 : 0;
+    updates.by_parameter.push_back(update);
+  }
+  for (int g = 0; g < spec.groups_size(); ++g) {
+    if (updates.groups[g].tensors == 0) return MatchesNothing(spec, g, names);
+  }
+  if (frozen == names.size()) {
+    return absl::InvalidArgumentError(
+        "train.optimizer.groups: every parameter is frozen, so there is nothing to train");
+  }
+  return updates;
+}
+
+}  // namespace milepost::plan
