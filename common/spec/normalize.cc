@@ -73,15 +73,21 @@ void NormalizeOptimizer(v1::OptimizerSpec* optimizer) {
   }
   const bool sgd = optimizer->type() == v1::OptimizerSpec::TYPE_SGD;
   const bool lion = optimizer->type() == v1::OptimizerSpec::TYPE_LION;
-  MP_DEFAULT(optimizer, lr, sgd ? 0.01 : lion ? 1e-4 : 6e-4);
-  MP_DEFAULT(optimizer, weight_decay, sgd ? 0.0 : 0.1);
+  const bool lamb = optimizer->type() == v1::OptimizerSpec::TYPE_LAMB;
+  const bool muon = optimizer->type() == v1::OptimizerSpec::TYPE_MUON;
+  MP_DEFAULT(optimizer, lr, sgd ? 0.01 : lion ? 1e-4 : lamb ? 2e-3 : 6e-4);
+  MP_DEFAULT(optimizer, weight_decay, sgd ? 0.0 : lamb ? 0.01 : 0.1);
   if (sgd) {
     MP_DEFAULT(optimizer, momentum, 0.9);
     return;
   }
   MP_DEFAULT(optimizer, beta1, 0.9);
-  MP_DEFAULT(optimizer, beta2, lion ? 0.99 : 0.95);
-  if (!lion) MP_DEFAULT(optimizer, epsilon, 1e-8);
+  MP_DEFAULT(optimizer, beta2, lion ? 0.99 : lamb ? 0.999 : 0.95);
+  if (!lion) MP_DEFAULT(optimizer, epsilon, lamb ? 1e-6 : 1e-8);
+  if (!muon) return;
+  MP_DEFAULT(optimizer, momentum, 0.95);
+  MP_DEFAULT(optimizer, nesterov, true);
+  MP_DEFAULT(optimizer, adamw_lr, optimizer->lr());
 }
 
 void NormalizeTrain(int32_t ranks, v1::TrainSpec* train) {

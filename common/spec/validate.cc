@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/spec/model_sizes.h"
+#include "common/spec/to_yaml.h"
 #include "milepost/v1/error_details.pb.h"
 #include "milepost/v1/job_spec.pb.h"
 
@@ -283,13 +284,15 @@ void CheckParameterGroups(const v1::OptimizerSpec& optimizer, Checker* check) {
 
 void CheckOptimizer(const v1::OptimizerSpec& optimizer, Checker* check) {
   CheckParameterGroups(optimizer, check);
-  const bool adamw = optimizer.type() == v1::OptimizerSpec::TYPE_ADAMW;
   const bool sgd = optimizer.type() == v1::OptimizerSpec::TYPE_SGD;
   const bool lion = optimizer.type() == v1::OptimizerSpec::TYPE_LION;
-  if (!adamw && !sgd && !lion) {
-    check->Add("train.optimizer.type", "expected adamw, sgd or lion");
+  const bool muon = optimizer.type() == v1::OptimizerSpec::TYPE_MUON;
+  if (!v1::OptimizerSpec::Type_IsValid(optimizer.type()) || optimizer.type() == 0) {
+    check->Add("train.optimizer.type", "expected adamw, sgd, lion, lamb, muon or adamw_8bit");
     return;
   }
+  const std::string type =
+      EnumYamlName(*v1::OptimizerSpec::Type_descriptor()->FindValueByNumber(optimizer.type()));
   check->Real("train.optimizer.lr", optimizer.lr(), 0, 100, "(]");
   check->Real("train.optimizer.weight_decay", optimizer.weight_decay(), 0, 10);
   // What a type does not have must not be given: it would do nothing.
@@ -299,13 +302,17 @@ void CheckOptimizer(const v1::OptimizerSpec& optimizer, Checker* check) {
     if (has) {
       check->Real(path, value, 0, high, brackets);
     } else if (given) {
-      check->Add(path, absl::StrCat(sgd ? "sgd" : lion ? "lion" : "adamw", " has none: remove it"));
+      check->Add(path, absl::StrCat(type, " has none: remove it"));
     }
   };
   field("beta1", !sgd, optimizer.has_beta1(), optimizer.beta1(), 1, "[)");
   field("beta2", !sgd, optimizer.has_beta2(), optimizer.beta2(), 1, "[)");
-  field("epsilon", adamw, optimizer.has_epsilon(), optimizer.epsilon(), 1, "(]");
-  field("momentum", sgd, optimizer.has_momentum(), optimizer.momentum(), 1, "[)");
+  field("epsilon", !sgd && !lion, optimizer.has_epsilon(), optimizer.epsilon(), 1, "(]");
+  field("momentum", sgd || muon, optimizer.has_momentum(), optimizer.momentum(), 1, "[)");
+  field("adamw_lr", muon, optimizer.has_adamw_lr(), optimizer.adamw_lr(), 100, "(]");
+  if (!muon && optimizer.has_nesterov()) {
+    check->Add("train.optimizer.nesterov", absl::StrCat(type, " has none: remove it"));
+  }
 }
 
 void CheckDecaySteps(const v1::TrainSpec& train, Checker* check) {

@@ -86,7 +86,9 @@ TEST(NormalizeTest, LeavesNoFieldUnsetAndIsIdempotent) {
   JobSpec spec = Normalized([](JobSpec* s) { s->mutable_data()->add_mixture(); });
   std::vector<std::string> absent;
   CollectAbsent(spec, &absent);
-  EXPECT_THAT(absent, ElementsAre("milepost.v1.OptimizerSpec.momentum"));  // adamw has none
+  EXPECT_THAT(absent, ElementsAre("milepost.v1.OptimizerSpec.momentum",  // adamw has none
+                                  "milepost.v1.OptimizerSpec.nesterov",
+                                  "milepost.v1.OptimizerSpec.adamw_lr"));
   const JobSpec once = spec;
   NormalizeJobSpec(&spec);
   EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(spec, once));
@@ -124,6 +126,17 @@ TEST(NormalizeTest, GivesEachOptimizerItsOwnDefaults) {
   EXPECT_EQ(lion.lr(), 1e-4);
   EXPECT_EQ(lion.beta2(), 0.99);
   EXPECT_FALSE(lion.has_epsilon() || lion.has_momentum());
+  const v1::OptimizerSpec lamb = optimizer(v1::OptimizerSpec::TYPE_LAMB);
+  EXPECT_EQ(lamb.lr(), 2e-3);
+  EXPECT_EQ(lamb.beta2(), 0.999);
+  EXPECT_EQ(lamb.epsilon(), 1e-6);
+  EXPECT_EQ(lamb.weight_decay(), 0.01);
+  const v1::OptimizerSpec muon = optimizer(v1::OptimizerSpec::TYPE_MUON);
+  EXPECT_EQ(muon.momentum(), 0.95);
+  EXPECT_TRUE(muon.nesterov());
+  EXPECT_EQ(muon.adamw_lr(), muon.lr());
+  EXPECT_EQ(muon.beta2(), 0.95);
+  EXPECT_FALSE(optimizer(v1::OptimizerSpec::TYPE_ADAMW_8BIT).has_momentum());
 }
 
 TEST(NormalizeTest, FillsInLlamasDefaults) {
@@ -131,7 +144,9 @@ TEST(NormalizeTest, FillsInLlamasDefaults) {
   EXPECT_THAT(CheckJobSpec(spec), IsEmpty());
   std::vector<std::string> absent;
   CollectAbsent(spec, &absent);
-  EXPECT_THAT(absent, ElementsAre("milepost.v1.OptimizerSpec.momentum"));  // adamw has none
+  EXPECT_THAT(absent, ElementsAre("milepost.v1.OptimizerSpec.momentum",  // adamw has none
+                                  "milepost.v1.OptimizerSpec.nesterov",
+                                  "milepost.v1.OptimizerSpec.adamw_lr"));
   const v1::LlamaSpec& llama = spec.model().llama();
   EXPECT_EQ(llama.kv_heads(), 4);
   EXPECT_EQ(llama.head_dim(), 16);
@@ -319,6 +334,10 @@ TEST(CheckTest, FindsEachBrokenRule) {
        [](auto* s) { s->mutable_train()->mutable_optimizer()->set_weight_decay(-1); }},
       {"train.optimizer.momentum",
        [](auto* s) { s->mutable_train()->mutable_optimizer()->set_momentum(0.9); }},
+      {"train.optimizer.nesterov",
+       [](auto* s) { s->mutable_train()->mutable_optimizer()->set_nesterov(true); }},
+      {"train.optimizer.adamw_lr",
+       [](auto* s) { s->mutable_train()->mutable_optimizer()->set_adamw_lr(1e-3); }},
       {"train.optimizer.groups[0].match",
        [](auto* s) { s->mutable_train()->mutable_optimizer()->add_groups(); }},
       {"train.optimizer.groups[0].match",

@@ -34,9 +34,10 @@ absl::Status Communicator::AllReduce(absl::Span<float> values, ReduceOp op, cons
   });
 }
 
-absl::Status Communicator::AllReduce(absl::Span<double> values, ReduceOp op) {
-  return Run(values.empty(), [&](int64_t* sent) {
-    return DoAllReduce(values.data(), values.size(), ElementType::kDouble, op, Everyone(), sent);
+absl::Status Communicator::AllReduce(absl::Span<double> values, ReduceOp op, const RankSet& among) {
+  const RankSet set = Checked(among);
+  return Run(values.empty() || set.count == 1, [&](int64_t* sent) {
+    return DoAllReduce(values.data(), values.size(), ElementType::kDouble, op, set, sent);
   });
 }
 

@@ -68,7 +68,8 @@ class Communicator {
   // Every rank ends with the reduction over all ranks. Any size, also 0.
   absl::Status AllReduce(absl::Span<float> values, ReduceOp op = ReduceOp::kSum,
                          const RankSet& among = {});
-  absl::Status AllReduce(absl::Span<double> values, ReduceOp op = ReduceOp::kSum);
+  absl::Status AllReduce(absl::Span<double> values, ReduceOp op = ReduceOp::kSum,
+                         const RankSet& among = {});
   absl::Status AllReduce(absl::Span<int64_t> values, ReduceOp op = ReduceOp::kSum);
 
   // `buffer` has n elements, n a multiple of world; shard r is [r*n/world, (r+1)*n/world). Rank r

@@ -86,6 +86,12 @@ Cost OpCost(const Graph& graph, const Op& op) {
     case OpKind::kOptimizer:
     case OpKind::kGatherParameters:
     case OpKind::kReduceReplicas:
+    case OpKind::kUpdateNorms:
+    case OpKind::kReduceUpdateNorms:
+    case OpKind::kMuonMomentum:
+    case OpKind::kGatherUpdates:
+    case OpKind::kOrthogonalize:
+    case OpKind::kScatterUpdates:
       return {};
     case OpKind::kEmbedding:
     case OpKind::kEmbeddingBackward:

@@ -13,6 +13,8 @@ int64_t ByteSize(DType dtype) {
       return 2;
     case DType::kF64:
       return 8;
+    case DType::kU8:
+      return 1;
   }
   MP_CHECK(false) << "unknown dtype " << static_cast<int>(dtype);
   return 0;
@@ -28,6 +30,8 @@ const char* Name(DType dtype) {
       return "F64";
     case DType::kI32:
       return "I32";
+    case DType::kU8:
+      return "U8";
   }
   return "unknown";
 }
@@ -96,6 +100,18 @@ const char* Name(OpKind kind) {
       return "reduce_scalars";
     case OpKind::kOptimizer:
       return "optimizer";
+    case OpKind::kUpdateNorms:
+      return "update_norms";
+    case OpKind::kReduceUpdateNorms:
+      return "reduce_update_norms";
+    case OpKind::kMuonMomentum:
+      return "muon_momentum";
+    case OpKind::kGatherUpdates:
+      return "gather_updates";
+    case OpKind::kOrthogonalize:
+      return "orthogonalize";
+    case OpKind::kScatterUpdates:
+      return "scatter_updates";
     case OpKind::kReduceReplicas:
       return "reduce_replicas";
     case OpKind::kGatherParameters:

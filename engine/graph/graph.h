@@ -22,7 +22,7 @@
 
 namespace milepost::graph {
 
-enum class DType : uint8_t { kF32, kBF16, kF64, kI32 };
+enum class DType : uint8_t { kF32, kBF16, kF64, kI32, kU8 };
 int64_t ByteSize(DType dtype);
 const char* Name(DType dtype);  // safetensors' names: "F32", "BF16", "F64", "I32"
 
@@ -109,8 +109,17 @@ enum class OpKind : uint8_t {
                //   has it -> all but the gradient, and the parameter shard
   kGatherParameters,  // all-gather of one group's parameters: in place, after the update (stages 1
                       //   and 2), or (stage 3) -> every parameter of the group, gathered
-  kReduceReplicas,    // hybrid sharding: all-reduce of one group's reduced gradient shard among the
-                      //   ranks that hold the same shard, once a step
+  // ---- of some optimizers, between the scalars' reduction and kOptimizer ----
+  kUpdateNorms,  // LAMB; one group's shard: gradient, master, m, v -> m, v, and of each tensor
+                 //   the sums of squares of this rank's part of it and of its update
+  kReduceUpdateNorms,  // LAMB: those of all groups, all-reduced among the ranks of the shards
+  kMuonMomentum,       // Muon; one group's shard: gradient, m -> m, and its slice of the update
+  kGatherUpdates,      // Muon: all-gather of one group's updates, in place
+  kOrthogonalize,      // Muon: those of one group's matrices that this rank owns, in place; where
+                       //   there are other owners, theirs become zero
+  kScatterUpdates,     // Muon: sum over the owners; each rank needs its shard of it
+  kReduceReplicas,  // hybrid sharding: all-reduce of one group's reduced gradient shard among the
+                    //   ranks that hold the same shard, once a step
 };
 const char* Name(OpKind kind);
 // A forward op that ends a task: its backward makes the loss too, and takes its place.

@@ -8,7 +8,8 @@
 namespace milepost::optim {
 
 OptimizerHyper HyperFromSpec(const v1::OptimizerSpec& spec) {
-  return {spec.beta1(), spec.beta2(), spec.epsilon(), spec.weight_decay(), spec.momentum()};
+  return {spec.beta1(),        spec.beta2(),    spec.epsilon(),
+          spec.weight_decay(), spec.momentum(), spec.nesterov()};
 }
 
 ClipResult ClipByNorm(double sum_squares, double max_norm) {

@@ -22,6 +22,7 @@ struct OptimizerHyper {
   double epsilon = 1e-8;
   double weight_decay = 0.1;  // on tensors of two or more dimensions
   double momentum = 0;
+  bool nesterov = false;
 };
 // 0 for what the spec's type does not have.
 OptimizerHyper HyperFromSpec(const v1::OptimizerSpec& spec);

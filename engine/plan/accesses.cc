@@ -23,6 +23,37 @@ BufferId ReducedGradient(const FlatGroup& group) {
                                                   : group.gradient_buffer;
 }
 
+BufferId MasterOf(const FlatGroup& group) {
+  return group.master_buffer != kNoBuffer ? group.master_buffer : group.parameter_buffer;
+}
+
+// The pairs of the group's tensors.
+void AddNorms(const StepPlan& plan, const FlatGroup& group, bool write,
+              std::vector<Access>& accesses) {
+  constexpr int64_t kPairBytes = 16;
+  const auto count = static_cast<int64_t>(group.parameters.size());
+  accesses.push_back({plan.update_norms, group.first_norm * kPairBytes,
+                      (group.first_norm + count) * kPairBytes, write});
+}
+
+void AddOptimizer(const StepPlan& plan, const FlatGroup& group, std::vector<Access>& accesses) {
+  if (group.optimizer == Optimizer::kMuon) {
+    AddBuffer(plan, group.update_buffer, false, accesses);
+  } else if (group.optimizer == Optimizer::kLamb) {
+    AddNorms(plan, group, false, accesses);
+    AddBuffer(plan, group.m_buffer, false, accesses);
+    AddBuffer(plan, group.v_buffer, false, accesses);
+  } else {
+    AddBuffer(plan, ReducedGradient(group), false, accesses);
+    for (BufferId state :
+         {group.m_buffer, group.v_buffer, group.m_scale_buffer, group.v_scale_buffer}) {
+      AddBuffer(plan, state, true, accesses);
+    }
+  }
+  AddBuffer(plan, group.master_buffer, true, accesses);
+  AddBuffer(plan, group.parameter_buffer, true, accesses);
+}
+
 void AddGather(const StepPlan& plan, const Program& program, const graph::Op& op,
                const FlatGroup& group, std::vector<Access>& accesses) {
   const bool in_place = op.outputs.empty();
@@ -35,6 +66,10 @@ void AddGroupAccesses(const StepPlan& plan, const Program& program, const graph:
   if (op.kind == OpKind::kReduceScalars) {
     AddScalars(plan, 0, plan.ReducedScalars() + static_cast<int64_t>(plan.groups.size()), true,
                accesses);
+    return;
+  }
+  if (op.kind == OpKind::kReduceUpdateNorms) {
+    AddBuffer(plan, plan.update_norms, true, accesses);
     return;
   }
   const int32_t index = op.attributes.group;
@@ -52,13 +87,28 @@ void AddGroupAccesses(const StepPlan& plan, const Program& program, const graph:
       AddBuffer(plan, ReducedGradient(group), false, accesses);
       AddScalars(plan, plan.ReducedScalars() + index, 1, true, accesses);
       break;
-    case OpKind::kOptimizer:
+    case OpKind::kUpdateNorms:
       AddScalars(plan, 0, plan.ReducedScalars(), false, accesses);
       AddBuffer(plan, ReducedGradient(group), false, accesses);
-      AddBuffer(plan, group.master_buffer, true, accesses);
+      AddBuffer(plan, MasterOf(group), false, accesses);
       AddBuffer(plan, group.m_buffer, true, accesses);
       AddBuffer(plan, group.v_buffer, true, accesses);
-      AddBuffer(plan, group.parameter_buffer, true, accesses);
+      AddNorms(plan, group, true, accesses);
+      break;
+    case OpKind::kMuonMomentum:
+      AddScalars(plan, 0, plan.ReducedScalars(), false, accesses);
+      AddBuffer(plan, ReducedGradient(group), false, accesses);
+      AddBuffer(plan, group.m_buffer, true, accesses);
+      AddBuffer(plan, group.update_buffer, true, accesses);
+      break;
+    case OpKind::kGatherUpdates:
+    case OpKind::kOrthogonalize:
+    case OpKind::kScatterUpdates:
+      AddBuffer(plan, group.update_buffer, true, accesses);
+      break;
+    case OpKind::kOptimizer:
+      AddScalars(plan, 0, plan.ReducedScalars(), false, accesses);
+      AddOptimizer(plan, group, accesses);
       break;
     case OpKind::kGatherParameters:
       AddGather(plan, program, op, group, accesses);

@@ -160,6 +160,39 @@ class BufferAssignment {
 
 }  // namespace
 
+namespace {
+
+void AddQuantizedState(StepPlan& plan, FlatGroup& group) {
+  const auto add = [&](absl::string_view kind, int64_t bytes) {
+    return AddPersistent(plan, absl::StrCat(kind, " of ", group.name), BufferClass::kOptimizer,
+                         bytes);
+  };
+  const int64_t scales = group.shard_elements / kQuantizedBlock * graph::ByteSize(DType::kF32);
+  group.m_buffer = add("m", group.shard_elements);
+  group.m_scale_buffer = add("m.scale", scales);
+  group.v_buffer = add("v", group.shard_elements);
+  group.v_scale_buffer = add("v.scale", scales);
+}
+
+// What lives during the update only.
+void AddUpdateBuffers(StepPlan& plan) {
+  int64_t norms = 0;
+  for (FlatGroup& group : plan.groups) {
+    if (group.frozen) continue;
+    if (group.optimizer == Optimizer::kMuon) {
+      group.update_buffer =
+          AddBuffer(plan, absl::StrCat("update of ", group.name), BufferClass::kCommunication,
+                    group.padded_elements * graph::ByteSize(DType::kF32), false);
+    }
+    if (group.optimizer == Optimizer::kLamb) norms += static_cast<int64_t>(group.parameters.size());
+  }
+  if (norms == 0) return;
+  plan.update_norms = AddBuffer(plan, "norms of updates", BufferClass::kCommunication,
+                                norms * 2 * graph::ByteSize(DType::kF64), false);
+}
+
+}  // namespace
+
 void AddPersistentBuffers(StepPlan& plan, bool training) {
   const int64_t compute_size = graph::ByteSize(plan.options.compute_dtype);
   const int64_t f32_size = graph::ByteSize(DType::kF32);
@@ -193,9 +226,14 @@ void AddPersistentBuffers(StepPlan& plan, bool training) {
   for (FlatGroup& group : plan.groups) {
     if (plan.options.compute_dtype != DType::kF32) group.master_buffer = add_state(group, "master");
     if (group.frozen) continue;
+    if (IsQuantized(group.optimizer)) {
+      AddQuantizedState(plan, group);
+      continue;
+    }
     group.m_buffer = add_state(group, "m");
     if (HasSecondMoment(group.optimizer)) group.v_buffer = add_state(group, "v");
   }
+  AddUpdateBuffers(plan);
 }
 
 void AssignBuffers(StepPlan& plan, Program& program) { BufferAssignment(plan, program).Run(); }

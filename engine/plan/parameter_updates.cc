@@ -41,6 +41,41 @@ std::vector<std::string> NamesOf(const graph::Graph& graph) {
   return names;
 }
 
+// Matrices that nothing but linear layers use: not embeddings, nor a head that makes a loss.
+std::vector<bool> HiddenMatrices(const graph::Graph& graph) {
+  std::vector<bool> other(graph.values.size(), false);
+  for (const graph::Op& op : graph.ops) {
+    if (op.kind == graph::OpKind::kLinear || op.kind == graph::OpKind::kLinearBackwardInput) {
+      continue;
+    }
+    for (graph::ValueId input : op.inputs) {
+      if (input != graph::kNoValue) other[input] = true;
+    }
+  }
+  std::vector<bool> hidden;
+  for (const graph::Parameter& p : graph.parameters) {
+    hidden.push_back(graph.values[p.value].shape.size() == 2 && !other[p.value]);
+  }
+  return hidden;
+}
+
+// What the optimizer does to each parameter, before any group has its say.
+std::vector<ParameterUpdate> Defaults(const v1::OptimizerSpec& spec, const graph::Graph& graph,
+                                      Optimizer optimizer) {
+  const std::vector<bool> hidden = HiddenMatrices(graph);
+  std::vector<ParameterUpdate> updates;
+  for (size_t i = 0; i < hidden.size(); ++i) {
+    ParameterUpdate& update = updates.emplace_back(ParameterUpdate{.optimizer = optimizer});
+    if (optimizer == Optimizer::kMuon && !hidden[i]) {
+      update.optimizer = Optimizer::kAdamW;
+      if (spec.lr() > 0) update.lr_scale = static_cast<float>(spec.adamw_lr() / spec.lr());
+    }
+    const bool vector = graph.values[graph.parameters[i].value].shape.size() < 2;
+    if (optimizer == Optimizer::kAdamW8Bit && vector) update.optimizer = Optimizer::kAdamW;
+  }
+  return updates;
+}
+
 absl::Status MatchesNothing(const v1::OptimizerSpec& spec, int index,
                             const std::vector<std::string>& names) {
   const std::string& pattern = spec.groups(index).match();
@@ -85,7 +120,7 @@ std::vector<std::string> NearestToPattern(absl::string_view pattern,
 absl::StatusOr<ParameterUpdates> UpdatesOf(const v1::OptimizerSpec& spec, const graph::Graph& graph,
                                            Optimizer optimizer) {
   const std::vector<std::string> names = NamesOf(graph);
-  ParameterUpdates updates;
+  ParameterUpdates updates = {.by_parameter = Defaults(spec, graph, optimizer)};
   for (const v1::ParameterGroupSpec& group : spec.groups()) {
     updates.groups.push_back({.match = group.match(),
                               .lr_scale = group.has_lr_scale() ? group.lr_scale() : 1,
@@ -96,7 +131,7 @@ absl::StatusOr<ParameterUpdates> UpdatesOf(const v1::OptimizerSpec& spec, const 
   }
   size_t frozen = 0;
   for (size_t i = 0; i < names.size(); ++i) {
-    ParameterUpdate update = {.optimizer = optimizer};
+    ParameterUpdate& update = updates.by_parameter[i];
     for (int g = 0; g < spec.groups_size(); ++g) {
       if (!MatchesName(spec.groups(g).match(), names[i])) continue;
       Apply(spec.groups(g), update);
@@ -106,7 +141,6 @@ absl::StatusOr<ParameterUpdates> UpdatesOf(const v1::OptimizerSpec& spec, const 
       break;
     }
     frozen += update.frozen ? 1 : 0;
-    updates.by_parameter.push_back(update);
   }
   for (int g = 0; g < spec.groups_size(); ++g) {
     if (updates.groups[g].tensors == 0) return MatchesNothing(spec, g, names);

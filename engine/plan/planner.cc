@@ -71,6 +71,12 @@ Optimizer OptimizerOf(v1::OptimizerSpec::Type type) {
       return Optimizer::kSgd;
     case v1::OptimizerSpec::TYPE_LION:
       return Optimizer::kLion;
+    case v1::OptimizerSpec::TYPE_LAMB:
+      return Optimizer::kLamb;
+    case v1::OptimizerSpec::TYPE_MUON:
+      return Optimizer::kMuon;
+    case v1::OptimizerSpec::TYPE_ADAMW_8BIT:
+      return Optimizer::kAdamW8Bit;
     default:
       return Optimizer::kAdamW;
   }
@@ -107,7 +113,8 @@ absl::StatusOr<StepPlan> FinishPlan(StepPlan plan) {
     const bool repeated = op.when == When::kEveryMicroStep;
     const double runs = repeated ? static_cast<double>(plan.options.accumulation) : 1;
     const bool again = op.op.phase == graph::Phase::kRecompute;
-    (again ? plan.recompute_flops_per_step : plan.flops_per_step) += runs * op.flops;
+    const bool counts = op.op.phase != graph::Phase::kUpdate;  // Muon's are not the model's
+    if (counts) (again ? plan.recompute_flops_per_step : plan.flops_per_step) += runs * op.flops;
     plan.wire_bytes_per_step += runs * op.wire_bytes;
   }
   MP_RETURN_IF_ERROR(Verify(plan));

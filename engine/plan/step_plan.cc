@@ -30,12 +30,30 @@ const char* Name(Optimizer optimizer) {
       return "sgd";
     case Optimizer::kLion:
       return "lion";
+    case Optimizer::kLamb:
+      return "lamb";
+    case Optimizer::kMuon:
+      return "muon";
+    case Optimizer::kAdamW8Bit:
+      return "adamw_8bit";
   }
   return "unknown";
 }
 
 std::vector<GroupState> StatesOf(const FlatGroup& group) {
   std::vector<GroupState> states = {{.kind = "master", .buffer = group.master_buffer}};
+  if (IsQuantized(group.optimizer) && !group.frozen) {
+    const auto codes = [](const char* kind, BufferId buffer) {
+      return GroupState{.kind = kind, .buffer = buffer, .dtype = graph::DType::kU8};
+    };
+    const auto scales = [](const char* kind, BufferId buffer) {
+      return GroupState{.kind = kind, .buffer = buffer, .elements_per_item = kQuantizedBlock};
+    };
+    states.insert(states.end(),
+                  {codes("m", group.m_buffer), scales("m.scale", group.m_scale_buffer),
+                   codes("v", group.v_buffer), scales("v.scale", group.v_scale_buffer)});
+    return states;
+  }
   if (group.m_buffer != kNoBuffer) states.push_back({.kind = "m", .buffer = group.m_buffer});
   if (group.v_buffer != kNoBuffer) states.push_back({.kind = "v", .buffer = group.v_buffer});
   return states;

@@ -50,10 +50,23 @@ struct Place {
 // aligned in every dtype; the elements between are padding and stay zero.
 inline constexpr int64_t kParameterAlignment = 32;
 
-enum class Optimizer : uint8_t { kAdamW, kSgd, kLion };
+enum class Optimizer : uint8_t { kAdamW, kSgd, kLion, kLamb, kMuon, kAdamW8Bit };
 const char* Name(Optimizer optimizer);  // as the job spec writes it
 // v beside m; the others have m alone.
-inline bool HasSecondMoment(Optimizer optimizer) { return optimizer == Optimizer::kAdamW; }
+inline bool HasSecondMoment(Optimizer optimizer) {
+  return optimizer == Optimizer::kAdamW || optimizer == Optimizer::kLamb ||
+         optimizer == Optimizer::kAdamW8Bit;
+}
+// m and v are codes of 8 bits; this many elements of a parameter share a scale.
+inline constexpr int64_t kQuantizedBlock = 256;
+inline bool IsQuantized(Optimizer optimizer) { return optimizer == Optimizer::kAdamW8Bit; }
+// Elements: where parameters start in a flat group, and shards in it. No block of quantised state
+// has parts in two parameters or shards, so the codes do not depend on how things are cut.
+inline int64_t ParameterAlignmentOf(Optimizer optimizer) {
+  return IsQuantized(optimizer) ? kQuantizedBlock : kParameterAlignment;
+}
+// Iterations of kOrthogonalize.
+inline constexpr int64_t kNewtonSchulzSteps = 5;
 
 // How one parameter is updated.
 struct ParameterUpdate {
@@ -113,6 +126,13 @@ struct FlatGroup {
   BufferId master_buffer = kNoBuffer;
   BufferId m_buffer = kNoBuffer;
   BufferId v_buffer = kNoBuffer;  // where HasSecondMoment
+  // Where IsQuantized m and v have shard_elements bytes, and these an f32 per block of them.
+  BufferId m_scale_buffer = kNoBuffer;
+  BufferId v_scale_buffer = kNoBuffer;
+  // Muon: padded_elements f32, from kMuonMomentum to kOptimizer.
+  BufferId update_buffer = kNoBuffer;
+  // LAMB: the group's first tensor among the pairs of plan.update_norms.
+  int64_t first_norm = 0;
 };
 
 // A tensor kind that checkpoints hold of each parameter of a group, and where this rank's part
@@ -209,6 +229,9 @@ struct PlanOptions {
   int Shards() const { return zero_stage == 0 ? 1 : shard_ranks > 0 ? shard_ranks : world; }
   // How many ranks hold the same shard; 1 where nothing is sharded among several.
   int Replicas() const { return Shards() > 1 ? world / Shards() : 1; }
+  // Among how many ranks Muon's matrices are dealt out, in turn: those of the shards; where nothing
+  // is sharded, all.
+  int MatrixOwners() const { return Shards() > 1 ? Shards() : world; }
   bool ShardsGradients() const { return zero_stage >= 2 && Shards() > 1; }
   bool ShardsParameters() const { return zero_stage >= 3 && Shards() > 1; }
 };
@@ -225,6 +248,8 @@ struct StepPlan {
   // the loss heads' sums. Norm partials of the groups follow, group g's at [ReducedScalars() + g];
   // kReduceScalars sums them into kNormScalar.
   BufferId scalars = kNoBuffer;
+  // LAMB: a pair of f64 for each tensor, by group: sums of squares of the tensor and of its update.
+  BufferId update_norms = kNoBuffer;
   int loss_heads = 0;  // of either program's graph; 0: a generation plan
   int ReducedScalars() const { return LossScalar(loss_heads); }
   int64_t parameters = 0;               // elements, tied ones once, no padding

@@ -14,7 +14,9 @@ int Index(Stream stream) { return static_cast<int>(stream); }
 
 bool IsCollective(OpKind kind) {
   return kind == OpKind::kReduceGradients || kind == OpKind::kReduceScalars ||
-         kind == OpKind::kGatherParameters || kind == OpKind::kReduceReplicas;
+         kind == OpKind::kGatherParameters || kind == OpKind::kReduceReplicas ||
+         kind == OpKind::kReduceUpdateNorms || kind == OpKind::kGatherUpdates ||
+         kind == OpKind::kScatterUpdates;
 }
 
 // Adds to `known` all that has finished when op `index` has.

@@ -73,12 +73,36 @@ absl::Status ExpectBuffer(const StepPlan& plan, const FlatGroup& group, const ch
   const bool may_die = (buffer == group.gradient_buffer &&
                         (plan.options.ShardsGradients() ||
                          (one_micro_step && group.elements == group.padded_elements))) ||
-                       (buffer == group.gradient_shard_buffer && one_micro_step);
+                       (buffer == group.gradient_shard_buffer && one_micro_step) ||
+                       buffer == group.update_buffer;
   if (!found.persistent && !may_die) {
     return Violation(found.name, " of a group must be persistent");
   }
   if (found.bytes == bytes) return absl::OkStatus();
   return Violation(found.name, " has ", found.bytes, " bytes, expected ", bytes);
+}
+
+absl::Status VerifyQuantizedBuffers(const StepPlan& plan, const FlatGroup& group) {
+  const int64_t blocks = group.shard_elements / kQuantizedBlock;
+  MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "m", group.m_buffer, group.shard_elements));
+  MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "v", group.v_buffer, group.shard_elements));
+  MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "scales of m", group.m_scale_buffer, 4 * blocks));
+  return ExpectBuffer(plan, group, "scales of v", group.v_scale_buffer, 4 * blocks);
+}
+
+absl::Status VerifyUpdateBuffers(const StepPlan& plan, const FlatGroup& group) {
+  if (group.optimizer == Optimizer::kLamb) {
+    const auto end = group.first_norm + static_cast<int64_t>(group.parameters.size());
+    if (plan.update_norms == kNoBuffer || plan.buffers[plan.update_norms].bytes < 16 * end) {
+      return Violation("group ", group.name, " has no place for the norms of its updates");
+    }
+  }
+  if (group.optimizer != Optimizer::kMuon) return absl::OkStatus();
+  for (const GroupParameter& p : group.parameters) {
+    if (p.shape.size() != 2) return Violation(p.name, " is no matrix, but Muon is to update it");
+  }
+  return ExpectBuffer(plan, group, "its update", group.update_buffer,
+                      group.padded_elements * graph::ByteSize(DType::kF32));
 }
 
 absl::Status VerifyFrozenBuffers(const FlatGroup& group) {
@@ -111,6 +135,8 @@ absl::Status VerifyGroupBuffers(const StepPlan& plan, const FlatGroup& group) {
   }
   MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "gradients", group.gradient_buffer,
                                   group.padded_elements * graph::ByteSize(DType::kF32)));
+  MP_RETURN_IF_ERROR(VerifyUpdateBuffers(plan, group));
+  if (IsQuantized(group.optimizer)) return VerifyQuantizedBuffers(plan, group);
   MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "m", group.m_buffer, shard));
   if (HasSecondMoment(group.optimizer)) {
     return ExpectBuffer(plan, group, "v", group.v_buffer, shard);
@@ -122,7 +148,8 @@ absl::Status VerifyGroupBuffers(const StepPlan& plan, const FlatGroup& group) {
 absl::Status VerifyGroup(const StepPlan& plan, const FlatGroup& group,
                          std::vector<int>& appearances) {
   const PlanOptions& options = plan.options;
-  if (group.padded_elements % (options.world * options.shard_alignment) != 0) {
+  const int64_t alignment = ParameterAlignmentOf(group.optimizer);
+  if (group.padded_elements % (options.world * std::max(options.shard_alignment, alignment)) != 0) {
     return Violation("group ", group.name, ": ", group.padded_elements,
                      " elements do not split into aligned shards");
   }
@@ -139,8 +166,7 @@ absl::Status VerifyGroup(const StepPlan& plan, const FlatGroup& group,
       return Violation(p.name, " is no parameter of the graph");
     }
     ++appearances[p.parameter];
-    if (p.begin < end || p.begin % kParameterAlignment != 0 ||
-        p.elements != graph::Elements(p.shape)) {
+    if (p.begin < end || p.begin % alignment != 0 || p.elements != graph::Elements(p.shape)) {
       return Violation(p.name, " overlaps its neighbour in group ", group.name,
                        ", is not aligned, or has the wrong size");
     }
@@ -159,10 +185,17 @@ double WireBytes(const StepPlan& plan, const PlannedOp& planned) {
   if (planned.op.kind == graph::OpKind::kReduceScalars) {
     return 2 * (1 - 1.0 / options.world) * 8 * plan.ReducedScalars();
   }
+  if (planned.op.kind == graph::OpKind::kReduceUpdateNorms) {  // a pair of f64 per tensor
+    return 2 * others * static_cast<double>(plan.buffers[plan.update_norms].bytes);
+  }
   const int32_t index = planned.op.attributes.group;
   if (index < 0 || index >= static_cast<int32_t>(plan.groups.size())) return 0;
   const auto elements = static_cast<double>(plan.groups[index].padded_elements);
   if (planned.op.kind == graph::OpKind::kReduceGradients) {
+    return (options.Shards() == 1 ? 2 * (1 - 1.0 / options.world) : others) * 4 * elements;
+  }
+  if (planned.op.kind == graph::OpKind::kGatherUpdates) return others * 4 * elements;
+  if (planned.op.kind == graph::OpKind::kScatterUpdates) {
     return (options.Shards() == 1 ? 2 * (1 - 1.0 / options.world) : others) * 4 * elements;
   }
   if (planned.op.kind == graph::OpKind::kReduceReplicas) {

@@ -28,7 +28,7 @@ class Simulation {
         training_(&program == &plan.train),
         micro_steps_(micro_steps),
         shards_begin_(static_cast<ValueId>(program.graph.values.size())),
-        valid_(program.graph.values.size() + plan.groups.size(), false),
+        valid_(program.graph.values.size() + 2 * plan.groups.size() + 1, false),
         written_in_(program.graph.values.size(), kNever),
         group_of_(program.graph.values.size(), -1),
         groups_(plan.groups.size()) {
@@ -65,6 +65,7 @@ class Simulation {
     int norms = 0;
     int updates = 0;
     int gathers = 0;
+    size_t prepared = 0;  // how many of Preparations() are done
   };
   struct Held {
     int64_t end;
@@ -233,14 +234,108 @@ class Simulation {
     return absl::OkStatus();
   }
 
+  // What must come between the scalars' reduction and the group's update, in this order.
+  std::vector<OpKind> Preparations(int index) const {
+    const Optimizer optimizer = plan_.groups[index].optimizer;
+    if (optimizer == Optimizer::kLamb) return {OpKind::kUpdateNorms};
+    if (optimizer != Optimizer::kMuon) return {};
+    std::vector<OpKind> kinds = {OpKind::kMuonMomentum};
+    if (plan_.options.Shards() > 1) kinds.push_back(OpKind::kGatherUpdates);
+    kinds.push_back(OpKind::kOrthogonalize);
+    if (plan_.options.MatrixOwners() > 1) kinds.push_back(OpKind::kScatterUpdates);
+    return kinds;
+  }
+
+  // One of those. The first finds the gradient and makes the update (or the norms), which the
+  // others find.
+  absl::Status Prepare(int index) {
+    Group& group = groups_[index];
+    const std::string& name = plan_.groups[index].name;
+    const std::vector<OpKind> kinds = Preparations(index);
+    if (plan_.groups[index].frozen || group.prepared >= kinds.size() ||
+        kinds[group.prepared] != Op().kind) {
+      return Violation("is not what the update of ", name, " needs next");
+    }
+    if (scalar_reductions_ != 1) return Violation(name, ": the scalars are not reduced");
+    if (norm_reductions_ > 0) return Violation(name, ": the norms of updates are already reduced");
+    const bool lamb = Op().kind == OpKind::kUpdateNorms;
+    const ValueId made = lamb ? Norms() : Update(index);
+    if (group.prepared == 0) {
+      MP_RETURN_IF_ERROR(CheckReduced(index, AcrossReplicas()));
+      if (!lamb || !valid_[made]) {
+        HoldBytes(made, GroupBytes(lamb ? plan_.update_norms : plan_.groups[index].update_buffer));
+      }
+    } else if (!valid_[made]) {
+      return Violation("the update of ", name, " is not written, or its bytes are reused");
+    }
+    ++group.prepared;
+    return absl::OkStatus();
+  }
+
+  // All is there that kOptimizer reads.
+  absl::Status CheckPrepared(int index) const {
+    const std::string& name = plan_.groups[index].name;
+    if (groups_[index].prepared != Preparations(index).size()) {
+      return Violation("the update of ", name, " is not prepared");
+    }
+    const Optimizer optimizer = plan_.groups[index].optimizer;
+    if (optimizer == Optimizer::kLamb && norm_reductions_ != NormReductions()) {
+      return Violation(name, ": the norms of updates are not reduced");
+    }
+    const bool kept = optimizer == Optimizer::kLamb   ? valid_[Norms()]
+                      : optimizer == Optimizer::kMuon ? valid_[Update(index)]
+                                                      : true;
+    if (!kept) return Violation("what the update of ", name, " needs is gone");
+    // The gradient itself has done its part.
+    if (!Preparations(index).empty()) return absl::OkStatus();
+    return CheckReduced(index, AcrossReplicas());
+  }
+
+  ValueId Update(int index) const {
+    return shards_begin_ + static_cast<ValueId>(groups_.size()) + index;
+  }
+  ValueId Norms() const { return shards_begin_ + 2 * static_cast<ValueId>(groups_.size()); }
+  int NormReductions() const {
+    return plan_.update_norms != kNoBuffer && plan_.options.Shards() > 1 ? 1 : 0;
+  }
+
+  absl::Status ReduceUpdateNorms() {
+    for (size_t i = 0; i < groups_.size(); ++i) {
+      const bool lamb = plan_.groups[i].optimizer == Optimizer::kLamb && !plan_.groups[i].frozen;
+      if (lamb && groups_[i].prepared != 1) {
+        return Violation("the norms of ", plan_.groups[i].name, " are not known");
+      }
+    }
+    if (plan_.update_norms == kNoBuffer || !valid_[Norms()]) {
+      return Violation("there are no norms of updates, or their bytes are reused");
+    }
+    ++norm_reductions_;
+    return absl::OkStatus();
+  }
+
+  static bool WorksOnGroup(OpKind kind) {
+    switch (kind) {
+      case OpKind::kReduceGradients:
+      case OpKind::kReduceReplicas:
+      case OpKind::kGradNorm:
+      case OpKind::kOptimizer:
+      case OpKind::kGatherParameters:
+      case OpKind::kUpdateNorms:
+      case OpKind::kMuonMomentum:
+      case OpKind::kGatherUpdates:
+      case OpKind::kOrthogonalize:
+      case OpKind::kScatterUpdates:
+        return true;
+      default:
+        return false;
+    }
+  }
+
   absl::Status GroupOp() {
     const OpKind kind = Op().kind;
     if (kind == OpKind::kReduceScalars) return ReduceScalars();
-    if (kind != OpKind::kReduceGradients && kind != OpKind::kReduceReplicas &&
-        kind != OpKind::kGradNorm && kind != OpKind::kOptimizer &&
-        kind != OpKind::kGatherParameters) {
-      return absl::OkStatus();
-    }
+    if (kind == OpKind::kReduceUpdateNorms) return ReduceUpdateNorms();
+    if (!WorksOnGroup(kind)) return absl::OkStatus();
     const int32_t index = Op().attributes.group;
     const bool gather = kind == OpKind::kGatherParameters && !Op().outputs.empty();
     if ((!training_ && !gather) || index < 0 || index >= static_cast<int32_t>(groups_.size())) {
@@ -261,12 +356,14 @@ class Simulation {
         ++group.norms;
         return absl::OkStatus();
       case OpKind::kOptimizer:
-        MP_RETURN_IF_ERROR(CheckReduced(index, AcrossReplicas()));
+        MP_RETURN_IF_ERROR(CheckPrepared(index));
         if (scalar_reductions_ != 1) return Violation(name, ": the scalars are not reduced");
         ++group.updates;
         return absl::OkStatus();
-      default:
+      case OpKind::kGatherParameters:
         return Gather(index);
+      default:
+        return Prepare(index);
     }
   }
 
@@ -309,6 +406,10 @@ class Simulation {
       return absl::InternalError(
           absl::StrCat("the scalars are reduced ", scalar_reductions_, " times"));
     }
+    if (norm_reductions_ != NormReductions()) {
+      return absl::InternalError(
+          absl::StrCat("the norms of updates are reduced ", norm_reductions_, " times"));
+    }
     const bool gathers_after = plan_.options.Shards() > 1 && !plan_.options.ShardsParameters();
     const int gathers = gathers_after ? 1 : 0;
     for (size_t i = 0; i < groups_.size(); ++i) {
@@ -331,7 +432,8 @@ class Simulation {
 
   absl::Status CheckUntouched(size_t index) const {
     const Group& group = groups_[index];
-    if (group.reductions + group.across + group.norms + group.updates + group.gathers == 0) {
+    if (group.reductions + group.across + group.norms + group.updates + group.gathers == 0 &&
+        group.prepared == 0) {
       return absl::OkStatus();
     }
     return absl::InternalError(
@@ -392,6 +494,7 @@ class Simulation {
   std::vector<int> group_of_;     // by value: a parameter's or gradient's flat group; -1: none
   std::vector<Group> groups_;
   int scalar_reductions_ = 0;
+  int norm_reductions_ = 0;  // of kReduceUpdateNorms
 };
 
 }  // namespace

@@ -69,6 +69,22 @@ int64_t BiasGradientBytes(const graph::Shape& dy, const graph::Op& op) {
   return RoundUp(ColumnSumBytes(dy[0], dy[1]), kAlignment) + packed;
 }
 
+// kernels/cpu/lamb.h: a pair of f64 sums per block of a tensor.
+int64_t UpdateNormsBytes(int64_t elements) { return (elements + 4095) / 4096 * 16; }
+
+// kernels/cpu/muon.h: two squares of the smaller side and a copy of the matrix, whose place the
+// norm's sums take first; then the products' scratch.
+int64_t OrthogonalizeBytes(const FlatGroup& group) {
+  int64_t most = 0;
+  for (const GroupParameter& p : group.parameters) {
+    const int64_t side = std::min(p.shape[0], p.shape[1]);
+    const int64_t copy = std::max(RoundUp(p.elements * 4, kAlignment),
+                                  RoundUp(SumSquaresBytes(p.elements), kAlignment));
+    most = std::max(most, copy + 2 * RoundUp(side * side * 4, kAlignment));
+  }
+  return most;
+}
+
 int64_t LmHeadBytes(const graph::Graph& graph, const graph::Op& op) {
   const graph::Shape& wte = graph.values[op.inputs[1]].shape;
   const int64_t rows = op.attributes.chunk_rows;
@@ -103,6 +119,10 @@ int64_t WorkspaceBytes(const graph::Graph& graph, const std::vector<FlatGroup>& 
     case OpKind::kAttention:
     case OpKind::kAttentionBackward:
       return RoundUp(AttentionBytes(graph, op, options), kAlignment);
+    case OpKind::kUpdateNorms:
+      return RoundUp(UpdateNormsBytes(groups[op.attributes.group].shard_elements), kAlignment);
+    case OpKind::kOrthogonalize:
+      return OrthogonalizeBytes(groups[op.attributes.group]) + product;
     case OpKind::kGradNorm: {
       const int64_t slice = groups[op.attributes.group].padded_elements / options.world;
       return RoundUp(SumSquaresBytes(slice), kAlignment);

@@ -16,6 +16,8 @@ namespace milepost::plan {
 //   kLinearBackwardInput, kLmHeadLogits:  the product's scratch
 //   kLinearBackwardWeight:                sums of bias gradients | several of them, gathered |
 //                                         the product's scratch
+//   kOrthogonalize:                       squares and a copy of the largest matrix | the product's
+//                                         scratch
 //   kLmHeadLoss, kLmHeadLossBackward:     chunk of logits (compute dtype) | classifier | scratch
 // The scratch of products is options.min_matmul_workspace_bytes (MatmulWorkspaceReserve).
 int64_t WorkspaceBytes(const graph::Graph& graph, const std::vector<FlatGroup>& groups,

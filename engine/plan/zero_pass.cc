@@ -54,9 +54,8 @@ class TrainingOps {
     }
     for (int group : order_) AddNorm(group);
     AddReduceScalars();
-    for (int group = 0; group < static_cast<int>(groups_.size()); ++group) {
-      if (!groups_[group].frozen) AddUpdate(group);
-    }
+    AddUpdateNorms();
+    AddUpdates();
     return std::move(ops_);
   }
 
@@ -127,12 +126,95 @@ class TrainingOps {
     op.wire_bytes = 2 * (1 - sharing_) * bytes;
   }
 
+  // LAMB: norms over whole tensors come between m and v and the step.
+  void AddUpdateNorms() {
+    int64_t tensors = 0;
+    for (int group = 0; group < static_cast<int>(groups_.size()); ++group) {
+      if (groups_[group].frozen || groups_[group].optimizer != Optimizer::kLamb) continue;
+      tensors += static_cast<int64_t>(groups_[group].parameters.size());
+      // Gradient and master read, m and v read and written.
+      Add(OpKind::kUpdateNorms, When::kUpdate, group).bytes = Shard(group) * 6 * 4;
+    }
+    if (tensors == 0 || options_.Shards() == 1) return;
+    const double bytes = 16 * static_cast<double>(tensors);
+    PlannedOp& op = Add(OpKind::kReduceUpdateNorms, When::kUpdate, -1);
+    op.bytes = 2 * bytes;
+    op.wire_bytes = 2 * OtherShards() * bytes;
+  }
+
+  // Muon's groups come last, each in three parts. While one is made orthogonal the next one is
+  // gathered and the one before scattered, so three updates exist at once; by itself a rank has
+  // nothing to wait for, and one is enough.
+  void AddUpdates() {
+    std::vector<int> muon;
+    for (int group = 0; group < static_cast<int>(groups_.size()); ++group) {
+      if (groups_[group].frozen) continue;
+      if (groups_[group].optimizer == Optimizer::kMuon) {
+        muon.push_back(group);
+      } else {
+        AddUpdate(group);
+      }
+    }
+    if (muon.empty()) return;
+    const size_t ahead = options_.MatrixOwners() > 1 ? 1 : 0;
+    for (size_t i = 0; i < muon.size() + ahead; ++i) {
+      if (i == 0 && ahead > 0) StartUpdate(muon[0]);
+      if (i + ahead < muon.size()) StartUpdate(muon[i + ahead]);
+      if (i < muon.size()) AddOrthogonalize(muon[i]);
+      if (i >= ahead) AddUpdate(muon[i - ahead]);
+    }
+  }
+
+  // Whole matrices for their owners.
+  void StartUpdate(int group) {
+    Add(OpKind::kMuonMomentum, When::kUpdate, group).bytes = Shard(group) * 4 * 4;
+    const double bytes = 4 * Padded(group);
+    if (options_.Shards() > 1) {
+      PlannedOp& gather = Add(OpKind::kGatherUpdates, When::kUpdate, group);
+      gather.bytes = bytes;
+      gather.wire_bytes = OtherShards() * bytes;
+    }
+  }
+
+  void AddOrthogonalize(int group) {
+    PlannedOp& op = Add(OpKind::kOrthogonalize, When::kUpdate, group);
+    const double share = 1.0 / options_.MatrixOwners();
+    for (const GroupParameter& p : groups_[group].parameters) {
+      const auto side = static_cast<double>(std::min(p.shape[0], p.shape[1]));
+      const auto elements = static_cast<double>(p.elements);
+      // Gram matrix and update: elements times side each; the square: side cubed.
+      op.flops += share * kNewtonSchulzSteps * 2 * (2 * elements * side + side * side * side);
+      op.bytes += share * kNewtonSchulzSteps * 4 * (5 * elements + 5 * side * side);
+    }
+    if (options_.world == 1) return;
+    const double bytes = 4 * Padded(group);
+    PlannedOp& scatter = Add(OpKind::kScatterUpdates, When::kUpdate, group);
+    scatter.bytes = 2 * bytes;
+    scatter.wire_bytes = (options_.Shards() > 1 ? OtherShards() : 2 * (1 - sharing_)) * bytes;
+  }
+
+  // Bytes per element of kOptimizer, the compute-dtype copy aside.
+  static double UpdateBytes(Optimizer optimizer) {
+    switch (optimizer) {
+      case Optimizer::kAdamW:  // gradient read; master, m and v read and written
+        return 7 * 4;
+      case Optimizer::kSgd:
+      case Optimizer::kLion:
+        return 5 * 4;
+      case Optimizer::kLamb:  // master read and written, m and v read
+        return 4 * 4;
+      case Optimizer::kMuon:  // the update read, master read and written
+        return 3 * 4;
+      case Optimizer::kAdamW8Bit:
+        return 3 * 4 + 4 * (1 + 4.0 / kQuantizedBlock);
+    }
+    return 0;
+  }
+
   void AddUpdate(int group) {
-    // Gradient read; master, m and v read and written; the compute-dtype copy written.
     const bool copy = options_.compute_dtype != DType::kF32;
-    const int passes = HasSecondMoment(groups_[group].optimizer) ? 7 : 5;
     Add(OpKind::kOptimizer, When::kUpdate, group).bytes =
-        Shard(group) * (passes * 4 + (copy ? 2 : 0));
+        Shard(group) * (UpdateBytes(groups_[group].optimizer) + (copy ? 2 : 0));
     if (options_.Shards() == 1 || options_.ShardsParameters()) return;
     const double bytes =
         Padded(group) * static_cast<double>(graph::ByteSize(options_.compute_dtype));
@@ -201,7 +283,7 @@ std::vector<FlatGroup> MakeFlatGroups(const graph::Graph& graph,
       return g.block == value.block && Alike(g, update);
     });
     const int64_t elements = graph::Elements(value.shape);
-    const int64_t begin = RoundUp(group.padded_elements, kParameterAlignment);
+    const int64_t begin = RoundUp(group.padded_elements, ParameterAlignmentOf(group.optimizer));
     group.parameters.push_back({.parameter = static_cast<int>(i),
                                 .name = value.name,
                                 .shape = value.shape,
@@ -213,8 +295,15 @@ std::vector<FlatGroup> MakeFlatGroups(const graph::Graph& graph,
     group.elements += elements;
     group.padded_elements = begin + elements;
   }
+  int64_t norms = 0;
   for (FlatGroup& group : groups) {
-    group.padded_elements = RoundUp(group.padded_elements, options.world * options.shard_alignment);
+    const int64_t alignment =
+        std::max(options.shard_alignment, ParameterAlignmentOf(group.optimizer));
+    group.padded_elements = RoundUp(group.padded_elements, options.world * alignment);
+    group.first_norm = norms;
+    if (group.optimizer == Optimizer::kLamb && !group.frozen) {
+      norms += static_cast<int64_t>(group.parameters.size());
+    }
     group.shard_elements = group.padded_elements / options.Shards();
   }
   return groups;

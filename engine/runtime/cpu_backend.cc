@@ -57,12 +57,12 @@ absl::StatusOr<CpuBackend::MatmulWorkspace> CpuBackend::CheckMatmulWorkspace(
   for (const plan::Program* program : {&plan.train, &plan.evaluate}) {
     for (const plan::PlannedOp& planned : program->ops) {
       int64_t scratch = 0;
-      for (const kernels::MatmulSpec& spec : MatmulSpecsOf(*program, planned.op)) {
+      for (const kernels::MatmulSpec& spec : MatmulSpecsOf(plan, *program, planned.op)) {
         MP_ASSIGN_OR_RETURN(const size_t bytes, matmuls_->WorkspaceBytes(spec));
         scratch = std::max(scratch, static_cast<int64_t>(bytes));
       }
       result.needed = std::max(result.needed, scratch);
-      const int64_t fixed = MatmulOpFixedBytes(*program, planned.op);
+      const int64_t fixed = MatmulOpFixedBytes(plan, *program, planned.op);
       result.missing |= scratch > 0 && planned.workspace_bytes < fixed + scratch;
     }
   }
@@ -121,6 +121,18 @@ absl::StatusOr<BoundOp> CpuBackend::Bind(const plan::StepPlan& plan, const plan:
       return BindGatherParameters(b);
     case OpKind::kReduceReplicas:
       return BindReduceReplicas(b);
+    case OpKind::kUpdateNorms:
+      return BindUpdateNorms(b);
+    case OpKind::kReduceUpdateNorms:
+      return BindReduceUpdateNorms(b);
+    case OpKind::kMuonMomentum:
+      return BindMuonMomentum(b);
+    case OpKind::kGatherUpdates:
+      return BindGatherUpdates(b);
+    case OpKind::kOrthogonalize:
+      return BindOrthogonalize(b);
+    case OpKind::kScatterUpdates:
+      return BindScatterUpdates(b);
     case OpKind::kRmsNorm:
       return BindRmsNorm(b);
     case OpKind::kResidualRmsNorm:

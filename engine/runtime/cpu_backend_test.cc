@@ -87,6 +87,7 @@ class StepBench {
           out[i] = reinterpret_cast<const double*>(At(id))[i];
           break;
         case DType::kI32:
+        case DType::kU8:
           ADD_FAILURE() << value.name;
       }
     }

@@ -84,9 +84,11 @@ struct DropoutBinding {
 };
 
 // The matrix products that an op makes, for the workspace check; empty for the other kinds.
-std::vector<kernels::MatmulSpec> MatmulSpecsOf(const plan::Program& program, const graph::Op& op);
+std::vector<kernels::MatmulSpec> MatmulSpecsOf(const plan::StepPlan& plan,
+                                               const plan::Program& program, const graph::Op& op);
 // Bytes beside the products' own scratch in front of it (the chunk of logits and so on).
-int64_t MatmulOpFixedBytes(const plan::Program& program, const graph::Op& op);
+int64_t MatmulOpFixedBytes(const plan::StepPlan& plan, const plan::Program& program,
+                           const graph::Op& op);
 
 // Their parts for kLinear and its backwards.
 std::vector<kernels::MatmulSpec> LinearMatmulSpecs(const plan::Program& program,
@@ -123,6 +125,16 @@ absl::StatusOr<BoundOp> BindReduceScalars(const Binding& b);
 absl::StatusOr<BoundOp> BindOptimizer(const Binding& b);
 absl::StatusOr<BoundOp> BindGatherParameters(const Binding& b);
 absl::StatusOr<BoundOp> BindReduceReplicas(const Binding& b);
+absl::StatusOr<BoundOp> BindUpdateNorms(const Binding& b);
+absl::StatusOr<BoundOp> BindReduceUpdateNorms(const Binding& b);
+absl::StatusOr<BoundOp> BindMuonMomentum(const Binding& b);
+absl::StatusOr<BoundOp> BindGatherUpdates(const Binding& b);
+absl::StatusOr<BoundOp> BindOrthogonalize(const Binding& b);
+absl::StatusOr<BoundOp> BindScatterUpdates(const Binding& b);
+
+// Those of a group that kOrthogonalize works on, for the same.
+std::vector<kernels::MatmulSpec> OrthogonalizeMatmulSpecs(const plan::FlatGroup& group);
+int64_t OrthogonalizeFixedBytes(const plan::FlatGroup& group);
 
 // Calls binder<float>(b) or binder<bf16>(b) by the plan's compute dtype.
 #define MP_BIND_BY_DTYPE(binder, b)                                  \

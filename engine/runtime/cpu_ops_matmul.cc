@@ -59,22 +59,25 @@ MatmulSpec LogitsOfOneRow(const graph::Graph& graph, const graph::Op& op) {
 // Asks for the primitives, so that none is created during a step.
 absl::Status Prepare(const Binding& b) {
   int64_t scratch = 0;
-  for (const MatmulSpec& spec : MatmulSpecsOf(b.program, b.planned.op)) {
+  for (const MatmulSpec& spec : MatmulSpecsOf(b.plan, b.program, b.planned.op)) {
     MP_ASSIGN_OR_RETURN(const size_t bytes, b.matmuls.WorkspaceBytes(spec));
     scratch = std::max(scratch, static_cast<int64_t>(bytes));
   }
-  return b.RequireWorkspace(MatmulOpFixedBytes(b.program, b.planned.op) + scratch);
+  return b.RequireWorkspace(MatmulOpFixedBytes(b.plan, b.program, b.planned.op) + scratch);
 }
 
 }  // namespace
 
-std::vector<MatmulSpec> MatmulSpecsOf(const plan::Program& program, const graph::Op& op) {
+std::vector<MatmulSpec> MatmulSpecsOf(const plan::StepPlan& plan, const plan::Program& program,
+                                      const graph::Op& op) {
   const graph::Graph& graph = program.graph;
   switch (op.kind) {
     case OpKind::kLinear:
     case OpKind::kLinearBackwardInput:
     case OpKind::kLinearBackwardWeight:
       return LinearMatmulSpecs(program, op);
+    case OpKind::kOrthogonalize:
+      return OrthogonalizeMatmulSpecs(plan.groups[op.attributes.group]);
     case OpKind::kLmHeadLogits:
       return {LogitsOfOneRow(graph, op)};
     case OpKind::kLmHeadLoss:
@@ -95,12 +98,15 @@ std::vector<MatmulSpec> MatmulSpecsOf(const plan::Program& program, const graph:
   }
 }
 
-int64_t MatmulOpFixedBytes(const plan::Program& program, const graph::Op& op) {
+int64_t MatmulOpFixedBytes(const plan::StepPlan& plan, const plan::Program& program,
+                           const graph::Op& op) {
   switch (op.kind) {
     case OpKind::kLinear:
     case OpKind::kLinearBackwardInput:
     case OpKind::kLinearBackwardWeight:
       return LinearFixedBytes(program, op);
+    case OpKind::kOrthogonalize:
+      return OrthogonalizeFixedBytes(plan.groups[op.attributes.group]);
     case OpKind::kLmHeadLoss:
     case OpKind::kLmHeadLossBackward: {
       const HeadSizes sizes(program.graph, op);

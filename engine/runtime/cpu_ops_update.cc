@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -10,68 +9,17 @@
 #include "absl/types/span.h"
 #include "common/status_macros.h"
 #include "engine/comm/communicator.h"
+#include "engine/kernels/cpu/adamw_8bit.h"
+#include "engine/kernels/cpu/lamb.h"
+#include "engine/kernels/cpu/muon.h"
 #include "engine/kernels/cpu/optimizer.h"
 #include "engine/kernels/cpu/parallel.h"
+#include "engine/runtime/cpu_group_ops.h"
 #include "engine/runtime/cpu_ops.h"
 #include "engine/runtime/shard_ranks.h"
 
 namespace milepost::runtime {
 namespace {
-
-const plan::FlatGroup& GroupOf(const Binding& b) { return b.plan.groups[b.attributes().group]; }
-
-int Rank(const Binding& b) { return b.communicator == nullptr ? 0 : b.communicator->rank(); }
-
-// First element of this rank's shard within the group.
-int64_t ShardBegin(const Binding& b) {
-  return GroupOf(b).shard_elements * (Rank(b) % b.plan.options.Shards());
-}
-
-// The reduced gradient of this rank's shard.
-float* ShardGradient(const Binding& b) {
-  const plan::FlatGroup& group = GroupOf(b);
-  if (group.gradient_shard_buffer != plan::kNoBuffer) {
-    return reinterpret_cast<float*>(b.BufferAt(group.gradient_shard_buffer));
-  }
-  return reinterpret_cast<float*>(b.BufferAt(group.gradient_buffer)) + ShardBegin(b);
-}
-
-double* Scalars(const Binding& b) { return reinterpret_cast<double*>(b.BufferAt(b.plan.scalars)); }
-
-// Elements [begin, end) of the shard's data, all updated alike.
-struct Segment {
-  int64_t begin;
-  int64_t end;
-  bool decay = false;
-  float lr_scale = 1;
-  std::optional<float> weight_decay = std::nullopt;  // instead of the step's
-
-  bool Alike(const Segment& other) const {
-    return decay == other.decay && lr_scale == other.lr_scale && weight_decay == other.weight_decay;
-  }
-  float LearningRate(const StepContext& c) const { return c.learning_rate * lr_scale; }
-  float WeightDecay(const StepContext& c) const {
-    return weight_decay.value_or(decay ? c.weight_decay : 0.0F);
-  }
-};
-
-// The parameters' pieces within the group's elements [begin, begin + count), relative to `begin`,
-// neighbours joined. Padding belongs to none.
-std::vector<Segment> SegmentsOf(const plan::FlatGroup& group, int64_t begin, int64_t count) {
-  std::vector<Segment> segments;
-  for (const plan::GroupParameter& p : group.parameters) {
-    const int64_t first = std::max<int64_t>(p.begin - begin, 0);
-    const int64_t last = std::min<int64_t>(p.begin + p.elements - begin, count);
-    if (first >= last) continue;
-    const Segment segment = {first, last, p.decay, p.lr_scale, p.weight_decay};
-    if (!segments.empty() && segments.back().end == first && segments.back().Alike(segment)) {
-      segments.back().end = last;
-    } else {
-      segments.push_back(segment);
-    }
-  }
-  return segments;
-}
 
 constexpr int64_t kUpdateGrain = 4096;  // elements
 
@@ -83,7 +31,35 @@ struct UpdatePlaces {
   float* v;  // null where the optimizer has none
   const float* gradient;
   T* copy;  // null: the parameter is its own master
+  // Where IsQuantized.
+  uint8_t* m_codes;
+  uint8_t* v_codes;
+  float* m_scale;
+  float* v_scale;
+  // By tensor of the group: LAMB's pairs of sums of squares, Muon's factors on the learning rate.
+  const double* norms;
+  std::vector<float> factors;
 };
+
+// By how much LAMB's step is longer than AdamW's: |tensor| / |update|. Vectors (biases, norms) take
+// AdamW's.
+float TrustRatio(const Segment& segment, const double* norms) {
+  const double* pair = norms + 2 * segment.tensor;
+  if (!segment.decay || !(pair[0] > 0) || !(pair[1] > 0)) return 1;
+  return static_cast<float>(std::sqrt(pair[0] / pair[1]));
+}
+
+// The update has the scale of AdamW's whatever the shape: root mean square 0.2 (Liu et al., "Muon
+// is scalable for LLM training", 2025).
+std::vector<float> MuonFactors(const plan::FlatGroup& group) {
+  std::vector<float> factors;
+  if (group.optimizer != plan::Optimizer::kMuon) return factors;
+  for (const plan::GroupParameter& p : group.parameters) {
+    const auto longer = static_cast<double>(std::max(p.shape[0], p.shape[1]));
+    factors.push_back(static_cast<float>(0.2 * std::sqrt(longer)));
+  }
+  return factors;
+}
 
 // Elements [from, to) of a segment.
 template <typename T>
@@ -91,33 +67,51 @@ void Update(plan::Optimizer optimizer, const StepContext& c, const Segment& segm
             int64_t to, const UpdatePlaces<T>& at) {
   const float decay = segment.WeightDecay(c);
   const float learning_rate = segment.LearningRate(c);
+  const int64_t n = to - from;
   float* master = at.master + from;
   float* m = at.m + from;
   const float* gradient = at.gradient + from;
   T* copy = at.copy == nullptr ? nullptr : at.copy + from;
+  const kernels::AdamWParams adamw = {.learning_rate = learning_rate,
+                                      .beta1 = c.beta1,
+                                      .beta2 = c.beta2,
+                                      .epsilon = c.epsilon,
+                                      .weight_decay = decay,
+                                      .gradient_scale = c.clip_factor,
+                                      .step = c.update};
   switch (optimizer) {
     case plan::Optimizer::kAdamW:
-      return kernels::AdamW<T>({.learning_rate = learning_rate,
-                                .beta1 = c.beta1,
-                                .beta2 = c.beta2,
-                                .epsilon = c.epsilon,
-                                .weight_decay = decay,
-                                .gradient_scale = c.clip_factor,
-                                .step = c.update},
-                               to - from, master, m, at.v + from, gradient, copy);
+      return kernels::AdamW<T>(adamw, n, master, m, at.v + from, gradient, copy);
+    case plan::Optimizer::kLamb: {
+      kernels::AdamWParams lamb = adamw;
+      lamb.learning_rate *= TrustRatio(segment, at.norms);
+      return kernels::LambApply<T>(lamb, n, master, m, at.v + from, copy);
+    }
+    case plan::Optimizer::kMuon: {
+      const auto shrink = static_cast<float>(1 - double{learning_rate} * decay);
+      return kernels::MuonApply<T>(shrink, learning_rate * at.factors[segment.tensor], n, master,
+                                   gradient, copy);
+    }
+    case plan::Optimizer::kAdamW8Bit: {  // `from` is the first element of a block
+      const int64_t block = from / kernels::kQuantizedBlock;
+      return kernels::AdamW8Bit<T>(
+          adamw, n, master,
+          {at.m_codes + from, at.m_scale + block, at.v_codes + from, at.v_scale + block}, gradient,
+          copy);
+    }
     case plan::Optimizer::kSgd:
       return kernels::Sgd<T>({.learning_rate = learning_rate,
                               .momentum = c.momentum,
                               .weight_decay = decay,
                               .gradient_scale = c.clip_factor},
-                             to - from, master, m, gradient, copy);
+                             n, master, m, gradient, copy);
     case plan::Optimizer::kLion:
       return kernels::Lion<T>({.learning_rate = learning_rate,
                                .beta1 = c.beta1,
                                .beta2 = c.beta2,
                                .weight_decay = decay,
                                .gradient_scale = c.clip_factor},
-                              to - from, master, m, gradient, copy);
+                              n, master, m, gradient, copy);
   }
 }
 
@@ -127,11 +121,19 @@ absl::StatusOr<BoundOp> OptimizerOf(const Binding& b) {
   const int64_t begin = ShardBegin(b);
   T* parameter = reinterpret_cast<T*>(b.BufferAt(group.parameter_buffer)) +
                  (b.plan.options.ShardsParameters() ? 0 : begin);
-  UpdatePlaces<T> at = {.master = reinterpret_cast<float*>(b.BufferAt(group.master_buffer)),
-                        .m = reinterpret_cast<float*>(b.BufferAt(group.m_buffer)),
-                        .v = reinterpret_cast<float*>(b.BufferAt(group.v_buffer)),
-                        .gradient = ShardGradient(b),
-                        .copy = parameter};
+  const bool muon = group.optimizer == plan::Optimizer::kMuon;
+  const float* update = BufferOf<float>(b, group.update_buffer);
+  UpdatePlaces<T> at = {.master = BufferOf<float>(b, group.master_buffer),
+                        .m = BufferOf<float>(b, group.m_buffer),
+                        .v = BufferOf<float>(b, group.v_buffer),
+                        .gradient = muon ? update + begin : ShardGradient(b),
+                        .copy = parameter,
+                        .m_codes = BufferOf<uint8_t>(b, group.m_buffer),
+                        .v_codes = BufferOf<uint8_t>(b, group.v_buffer),
+                        .m_scale = BufferOf<float>(b, group.m_scale_buffer),
+                        .v_scale = BufferOf<float>(b, group.v_scale_buffer),
+                        .norms = NormsOf(b),
+                        .factors = MuonFactors(group)};
   if constexpr (std::is_same_v<T, float>) {
     if (at.master == nullptr) {  // the parameter is its own master
       at.master = parameter;
@@ -153,12 +155,6 @@ absl::StatusOr<BoundOp> OptimizerOf(const Binding& b) {
     });
     return absl::OkStatus();
   };
-}
-
-absl::Status NeedsCommunicator(const Binding& b) {
-  if (b.communicator != nullptr) return absl::OkStatus();
-  return absl::InternalError(
-      absl::StrCat(graph::Name(b.planned.op.kind), " is planned, but there is no communicator"));
 }
 
 // Elements of a flat group that belong to no parameter.

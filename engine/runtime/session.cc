@@ -216,6 +216,7 @@ absl::Status TrainingSessionImpl::Decide(StepReport* report) {
   context_.epsilon = static_cast<float>(hyper_.epsilon);
   context_.weight_decay = static_cast<float>(hyper_.weight_decay);
   context_.momentum = static_cast<float>(hyper_.momentum);
+  context_.nesterov = hyper_.nesterov;
   context_.update = state_.schedule_step() + 1;
   report->lr = lr;
   report->grad_norm = clip.norm;

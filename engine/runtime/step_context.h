@@ -34,6 +34,7 @@ struct StepContext {
   float epsilon = 0;
   float weight_decay = 0;
   float momentum = 0;
+  bool nesterov = false;
   float clip_factor = 1;
   int64_t update = 1;  // number of this update, counted from 1: bias correction
 };

@@ -27,6 +27,12 @@ TEST_F(Gpt2Curve, AccumulatedOverMicroSteps) { Expect("gpt2_curve.json", 1, 2); 
 
 TEST_F(Gpt2Curve, Sgd) { Expect("gpt2_sgd_curve.json", 0, 8); }
 
+TEST_F(Gpt2Curve, Lamb) { Expect("gpt2_lamb_curve.json", 0, 8); }
+
+TEST_F(Gpt2Curve, Muon) { Expect("gpt2_muon_curve.json", 1, 8); }
+
+TEST_F(Gpt2Curve, AdamW8Bit) { Expect("gpt2_adamw_8bit_curve.json", 1, 4); }
+
 TEST_F(Gpt2Curve, Lion) { Expect("gpt2_lion_curve.json", 0, 8); }
 
 }  // namespace

@@ -4,9 +4,12 @@
     python3 tests/golden/make_gpt2_curve.py > tests/golden/gpt2_curve.json
     python3 tests/golden/make_gpt2_curve.py sgd > tests/golden/gpt2_sgd_curve.json
     python3 tests/golden/make_gpt2_curve.py lion > tests/golden/gpt2_lion_curve.json
+    python3 tests/golden/make_gpt2_curve.py lamb > tests/golden/gpt2_lamb_curve.json
+    python3 tests/golden/make_gpt2_curve.py muon > tests/golden/gpt2_muon_curve.json
+    python3 tests/golden/make_gpt2_curve.py adamw_8bit > tests/golden/gpt2_adamw_8bit_curve.json
 
-Needs torch only. Lion, which torch does not have, follows algorithm 2 of its paper. The model is
-written out here, independently of Milepost. Initial weights and tokens come from integer formulas
+Needs torch only. Lion, LAMB and 8-bit AdamW, which torch does not have, follow their papers. Muon
+is torch's, but for its iterations, which are done in fp32 instead of bf16. The model is written out here, independently of Milepost. Initial weights and tokens come from integer formulas
 (see `uniform` and `token`) that gpt2_curve_test.cc repeats, so nothing but the figures needs to be
 stored. Every step trains on all samples, so the order in which a data loader visits them does not
 matter.
@@ -25,6 +28,14 @@ OPTIMIZERS = {
     "adamw": {"lr": 5e-3, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1},
     "sgd": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01},
     "lion": {"lr": 1e-3, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.1},
+    "lamb": {"lr": 0.02, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-6, "weight_decay": 0.05},
+    "muon": {"lr": 5e-3, "momentum": 0.9, "adamw_lr": 4e-3, "beta1": 0.9, "beta2": 0.95,
+             "epsilon": 1e-8, "weight_decay": 0.1},
+    # With a small epsilon elements with small m and v take steps as large as the others', and there a
+    # code is coarse: rounding of 2e-7 in the gradients, which may turn one code into the next, then
+    # moves the final weights of this very script by 2e-4 of their norm. With this one, by 4e-6.
+    "adamw_8bit": {"lr": 5e-3, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-2,
+                   "weight_decay": 0.1},
 }
 
 
@@ -139,7 +150,129 @@ class Lion(torch.optim.Optimizer):
                 m.mul_(group["beta2"]).add_(p.grad, alpha=1 - group["beta2"])
 
 
+class Lamb(torch.optim.Optimizer):
+    """You et al., "Large Batch Optimization for Deep Learning" (2020), algorithm 2, with the
+    identity for phi; tensors of one dimension take steps without the ratio, as in the authors' own
+    code."""
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            beta1, beta2 = group["beta1"], group["beta2"]
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state.update(t=0, m=torch.zeros_like(p), v=torch.zeros_like(p))
+                state["t"] += 1
+                state["m"] = beta1 * state["m"] + (1 - beta1) * p.grad
+                state["v"] = beta2 * state["v"] + (1 - beta2) * p.grad ** 2
+                m = state["m"] / (1 - beta1 ** state["t"])
+                v = state["v"] / (1 - beta2 ** state["t"])
+                update = m / (v.sqrt() + group["epsilon"]) + group["weight_decay"] * p
+                ratio = 1.0
+                if p.dim() >= 2 and p.norm() > 0 and update.norm() > 0:
+                    ratio = p.norm() / update.norm()
+                p.sub_(group["lr"] * ratio * update)
+
+
+def newton_schulz(grad, coefficients, steps, eps):
+    """torch's iterations, in fp32."""
+    a, b, c = coefficients
+    x = grad.T if grad.size(0) > grad.size(1) else grad
+    x = x / x.norm().clamp(min=eps)
+    for _ in range(steps):
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.T if grad.size(0) > grad.size(1) else x
+
+
+class MuonAndAdamW:
+    """Muon for the matrices of the layers, AdamW for all else. The learning rate that is set is
+    Muon's; AdamW's is in proportion."""
+
+    def __init__(self, weights):
+        torch.optim._muon._zeropower_via_newtonschulz = newton_schulz
+        hidden = [w for n, w in weights.items() if w.dim() == 2 and ".h." in n]
+        tables = [w for n, w in weights.items() if w.dim() == 2 and ".h." not in n]
+        vectors = [w for w in weights.values() if w.dim() < 2]
+        self.muon = torch.optim.Muon(hidden, momentum=TRAIN["momentum"],
+                                     weight_decay=TRAIN["weight_decay"],
+                                     adjust_lr_fn="match_rms_adamw")
+        self.adamw = torch.optim.AdamW(
+            [{"params": tables, "weight_decay": TRAIN["weight_decay"]},
+             {"params": vectors, "weight_decay": 0.0}],
+            betas=(TRAIN["beta1"], TRAIN["beta2"]), eps=TRAIN["epsilon"])
+        self.param_groups = self.muon.param_groups
+
+    def zero_grad(self):
+        self.muon.zero_grad()
+        self.adamw.zero_grad()
+
+    def step(self):
+        for group in self.adamw.param_groups:
+            group["lr"] = self.muon.param_groups[0]["lr"] * TRAIN["adamw_lr"] / TRAIN["lr"]
+        self.muon.step()
+        self.adamw.step()
+
+
+def dynamic_codes(signed):
+    """The 8-bit dynamic data type of Dettmers et al., "8-bit Optimizers via Block-wise
+    Quantization" (2022): a decade of 10^-6 to 10^0 per leading zero, the fraction in what bits are
+    left, linear in [0.1, 1]; and 0 and 1."""
+    codes = [0.0, 1.0]
+    for zeros in range(7):
+        bits = 6 - zeros if signed else 7 - zeros
+        edges = torch.linspace(0.1, 1, 2 ** bits + 1, dtype=torch.float64)
+        middles = (edges[:-1] + edges[1:]) / 2 * 10.0 ** -zeros
+        codes += middles.tolist()
+        if signed:
+            codes += (-middles).tolist()
+    assert len(codes) == 256
+    return torch.tensor(sorted(codes), dtype=torch.float64).float()
+
+
+class AdamW8Bit(torch.optim.Optimizer):
+    """AdamW whose m and v go through 8 bits after each step, in blocks of 256 elements of the
+    tensor. A v above 0 takes the least code above 0 at least. Tensors of one dimension are held in
+    fp32."""
+
+    CODES = {"m": dynamic_codes(True), "v": dynamic_codes(False)}
+
+    @classmethod
+    def through_8_bits(cls, x, kind):
+        codes = cls.CODES[kind]
+        blocks = F.pad(x.reshape(-1), (0, -x.numel() % 256)).reshape(-1, 256)
+        scale = blocks.abs().amax(dim=1, keepdim=True)
+        ratio = (blocks / scale.where(scale > 0, torch.ones_like(scale))).double()
+        middles = (codes[:-1].double() + codes[1:].double()) / 2
+        index = torch.bucketize(ratio, middles.float().double())
+        if kind == "v":
+            index = index.where(blocks <= 0, index.clamp(min=1))
+        return (codes[index] * scale).reshape(-1)[:x.numel()].reshape(x.shape)
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            beta1, beta2 = group["beta1"], group["beta2"]
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state.update(t=0, m=torch.zeros_like(p), v=torch.zeros_like(p))
+                state["t"] += 1
+                m = beta1 * state["m"] + (1 - beta1) * p.grad
+                v = beta2 * state["v"] + (1 - beta2) * p.grad ** 2
+                m_hat = m / (1 - beta1 ** state["t"])
+                v_hat = v / (1 - beta2 ** state["t"])
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                p.sub_(group["lr"] * m_hat / (v_hat.sqrt() + group["epsilon"]))
+                small = p.dim() < 2
+                state["m"] = m if small else self.through_8_bits(m, "m")
+                state["v"] = v if small else self.through_8_bits(v, "v")
+
+
 def make_optimizer(kind, weights):
+    if kind == "muon":
+        return MuonAndAdamW(weights)
     groups = [{"params": [w for w in weights.values() if w.dim() >= 2],
                "weight_decay": TRAIN["weight_decay"]},
               {"params": [w for w in weights.values() if w.dim() < 2], "weight_decay": 0.0}]
@@ -147,6 +280,9 @@ def make_optimizer(kind, weights):
         return torch.optim.SGD(groups, lr=TRAIN["lr"], momentum=TRAIN["momentum"])
     if kind == "lion":
         return Lion(groups, {"lr": 0.0, "beta1": TRAIN["beta1"], "beta2": TRAIN["beta2"]})
+    if kind in ("lamb", "adamw_8bit"):
+        return (Lamb if kind == "lamb" else AdamW8Bit)(
+            groups, {"lr": 0.0, **{k: TRAIN[k] for k in ("beta1", "beta2", "epsilon")}})
     return torch.optim.AdamW(groups, betas=(TRAIN["beta1"], TRAIN["beta2"]), eps=TRAIN["epsilon"])
 
 

@@ -1,4 +1,4 @@
-// What the optimizers promise, whatever the number of ranks and the ZeRO stage: parameter groups.
+// What the optimizers promise, whatever the number of ranks and the ZeRO stage.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -121,12 +121,14 @@ TEST(ParameterGroups, FrozenParametersKeepTheirBits) {
 
 TEST(ParameterGroups, EveryOptimizerFreezes) {
   TinyJob job;
-  for (Types::Type type : {Types::TYPE_SGD, Types::TYPE_LION}) {
+  for (Types::Type type : {Types::TYPE_SGD, Types::TYPE_LION, Types::TYPE_LAMB, Types::TYPE_MUON,
+                           Types::TYPE_ADAMW_8BIT}) {
     const v1::JobSpec spec = Freezing(SpecOf(job, {3, 3, 0}, type));
     const Snapshot before = Train(spec, 0).snapshot;
     const Snapshot after = Train(spec, 3).snapshot;
     for (size_t i = 0; i < before.tensors.size(); ++i) {
-      EXPECT_EQ(before.data[i] == after.data[i], IsFrozen(before.tensors[i].name()));
+      EXPECT_EQ(before.data[i] == after.data[i], IsFrozen(before.tensors[i].name()))
+          << before.tensors[i].name() << " (" << before.tensors[i].kind() << ")";
     }
   }
 }
@@ -153,7 +155,8 @@ TEST(ParameterGroups, TheNormIsThatOfTheOthers) {
 // Against the same thing said another way: not one bit is different.
 TEST(ParameterGroups, ScalesAndDecaysAreThoseOfTheOptimizer) {
   TinyJob job;
-  for (Types::Type type : {Types::TYPE_ADAMW, Types::TYPE_SGD, Types::TYPE_LION}) {
+  for (Types::Type type : {Types::TYPE_ADAMW, Types::TYPE_SGD, Types::TYPE_LION, Types::TYPE_LAMB,
+                           Types::TYPE_ADAMW_8BIT}) {
     v1::JobSpec by_group = SpecOf(job, {2, 3, 0}, type);
     v1::OptimizerSpec& optimizer = *by_group.mutable_train()->mutable_optimizer();
     v1::JobSpec plain = by_group;
@@ -191,6 +194,98 @@ TEST(ParameterGroups, DecayOfVectors) {
       }
     }
   }
+}
+
+// Every kind of state, at every layout, against one rank at stage 0.
+class EveryOptimizer : public ::testing::TestWithParam<Types::Type> {};
+
+TEST_P(EveryOptimizer, RanksAndStagesGiveTheSameLosses) {
+  TinyJob job;
+  for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+    const std::vector<double> reference =
+        Train(SpecOf(job, kLayouts[0], GetParam(), precision), 5).losses;
+    EXPECT_LT(reference[4], reference[0]) << "it does not learn";
+    for (const Layout& layout : kLayouts) {
+      ExpectNear(Train(SpecOf(job, layout, GetParam(), precision), 5).losses, reference,
+                 precision == v1::PRECISION_FP32 ? 1e-5 : 2e-3, layout);
+    }
+  }
+}
+
+std::vector<double> GoOn(const v1::JobSpec& spec, const Snapshot& from) {
+  std::vector<double> losses;
+  RunRanks(spec, [&](int rank, TrainingSession& session) {
+    ASSERT_EQ(Restore(session, from), absl::OkStatus());
+    while (session.step() < spec.train().steps()) {
+      auto report = session.Step(false);
+      ASSERT_TRUE(report.ok()) << report.status();
+      if (rank == 0) losses.push_back(report->train_loss);
+    }
+  });
+  return losses;
+}
+
+// Bits where the layout is the same, 1e-5 where it is another; nothing is converted.
+TEST_P(EveryOptimizer, ResumesAtAnyLayout) {
+  TinyJob job;
+  const Layout from = {4, 3, 0};
+  const v1::JobSpec spec = SpecOf(job, from, GetParam());
+  std::vector<double> wanted = Train(spec, 5).losses;
+  wanted.erase(wanted.begin(), wanted.begin() + 2);
+  const Snapshot snapshot = Train(spec, 2).snapshot;
+  auto layout = state::StateLayout::FromProto(snapshot.tensors);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_EQ(CheckCoverage(*layout, snapshot.covered), absl::OkStatus());
+  EXPECT_EQ(GoOn(spec, snapshot), wanted);
+  for (const Layout& to : {Layout{3, 1, 0}, Layout{1, 0, 0}, Layout{4, 2, 2}}) {
+    ExpectNear(GoOn(SpecOf(job, to, GetParam()), snapshot), wanted, 1e-5, to);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, EveryOptimizer,
+                         ::testing::Values(Types::TYPE_SGD, Types::TYPE_LION, Types::TYPE_LAMB,
+                                           Types::TYPE_MUON, Types::TYPE_ADAMW_8BIT),
+                         [](const auto& info) { return Types::Type_Name(info.param); });
+
+// The codes themselves do not depend on how the parameters were cut.
+TEST(AdamW8Bit, TheFirstCodesAreTheSameAtEveryLayout) {
+  TinyJob job;
+  const Snapshot one = Train(SpecOf(job, kLayouts[0], Types::TYPE_ADAMW_8BIT), 0).snapshot;
+  for (const Layout& layout : kLayouts) {
+    const Snapshot other = Train(SpecOf(job, layout, Types::TYPE_ADAMW_8BIT), 0).snapshot;
+    EXPECT_EQ(other.data, one.data);
+  }
+  int codes = 0;
+  for (const v1::TensorInfo& info : one.tensors) {
+    codes += info.dtype() == "U8" ? 1 : 0;
+    if (info.kind() == "m.scale") {
+      EXPECT_EQ(info.shape_size(), 1);
+    }
+  }
+  EXPECT_EQ(codes, 2 * (2 + 4 * 2));  // m and v of two embeddings and four matrices a layer
+}
+
+// A non-finite gradient leaves all of it alone.
+TEST_P(EveryOptimizer, SkipsAltogether) {
+  TinyJob job;
+  std::mutex mutex;
+  Snapshot before, after;
+  RunRanks(SpecOf(job, {2, 3, 0}, GetParam()), [&](int, TrainingSession& session) {
+    ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
+    ASSERT_TRUE(session.Step(false).ok());
+    for (const StateInterval& i : session.SaveSources()) {
+      const v1::TensorInfo& info = session.state_tensors()[i.tensor];
+      if (info.kind() != "master" || info.name().find("ln_f.weight") == std::string::npos) continue;
+      reinterpret_cast<float*>(i.data)[0] = NAN;
+    }
+    ASSERT_EQ(session.FinishRestore(session.trainer_state()), absl::OkStatus());
+    Save(session, before, mutex);
+    auto report = session.Step(false);
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_TRUE(report->skipped);
+    Save(session, after, mutex);
+  });
+  EXPECT_EQ(before.data, after.data);
 }
 
 }  // namespace

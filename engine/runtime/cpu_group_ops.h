@@ -1,0 +1,108 @@
+// Internal: what the ops on flat groups share.
+#ifndef MILEPOST_ENGINE_RUNTIME_CPU_GROUP_OPS_H_
+#define MILEPOST_ENGINE_RUNTIME_CPU_GROUP_OPS_H_
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/comm/communicator.h"
+#include "engine/runtime/cpu_ops.h"
+#include "engine/runtime/shard_ranks.h"
+
+namespace milepost::runtime {
+
+inline const plan::FlatGroup& GroupOf(const Binding& b) {
+  return b.plan.groups[b.attributes().group];
+}
+
+inline int Rank(const Binding& b) { return b.communicator == nullptr ? 0 : b.communicator->rank(); }
+
+// First element of this rank's shard within the group.
+inline int64_t ShardBegin(const Binding& b) {
+  return GroupOf(b).shard_elements * (Rank(b) % b.plan.options.Shards());
+}
+
+template <typename T>
+T* BufferOf(const Binding& b, plan::BufferId buffer) {
+  return reinterpret_cast<T*>(b.BufferAt(buffer));
+}
+
+// The reduced gradient of this rank's shard.
+inline float* ShardGradient(const Binding& b) {
+  const plan::FlatGroup& group = GroupOf(b);
+  if (group.gradient_shard_buffer != plan::kNoBuffer) {
+    return BufferOf<float>(b, group.gradient_shard_buffer);
+  }
+  return BufferOf<float>(b, group.gradient_buffer) + ShardBegin(b);
+}
+
+// The fp32 parameters of this rank's shard.
+inline float* ShardMaster(const Binding& b) {
+  const plan::FlatGroup& group = GroupOf(b);
+  if (group.master_buffer != plan::kNoBuffer) return BufferOf<float>(b, group.master_buffer);
+  return BufferOf<float>(b, group.parameter_buffer) +
+         (b.plan.options.ShardsParameters() ? 0 : ShardBegin(b));
+}
+
+inline double* Scalars(const Binding& b) { return BufferOf<double>(b, b.plan.scalars); }
+
+// LAMB: the pair of the group's first tensor.
+inline double* NormsOf(const Binding& b) {
+  if (b.plan.update_norms == plan::kNoBuffer) return nullptr;
+  return BufferOf<double>(b, b.plan.update_norms) + 2 * GroupOf(b).first_norm;
+}
+
+inline absl::Status NeedsCommunicator(const Binding& b) {
+  if (b.communicator != nullptr) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat(graph::Name(b.planned.op.kind), " is planned, but there is no communicator"));
+}
+
+// Elements [begin, end) of the shard's data, all updated alike.
+struct Segment {
+  int64_t begin;
+  int64_t end;
+  bool decay = false;
+  float lr_scale = 1;
+  std::optional<float> weight_decay = std::nullopt;  // instead of the step's
+  int tensor = -1;  // in the group, where each tensor has a step of its own (LAMB, Muon)
+
+  bool Alike(const Segment& other) const {
+    return decay == other.decay && lr_scale == other.lr_scale &&
+           weight_decay == other.weight_decay && tensor == other.tensor;
+  }
+  float LearningRate(const StepContext& c) const { return c.learning_rate * lr_scale; }
+  float WeightDecay(const StepContext& c) const {
+    return weight_decay.value_or(decay ? c.weight_decay : 0.0F);
+  }
+};
+
+// The parameters' pieces within the group's elements [begin, begin + count), relative to `begin`,
+// neighbours joined where they are updated alike. Padding belongs to none.
+inline std::vector<Segment> SegmentsOf(const plan::FlatGroup& group, int64_t begin, int64_t count) {
+  const bool apart =
+      group.optimizer == plan::Optimizer::kLamb || group.optimizer == plan::Optimizer::kMuon;
+  std::vector<Segment> segments;
+  for (size_t i = 0; i < group.parameters.size(); ++i) {
+    const plan::GroupParameter& p = group.parameters[i];
+    const int64_t first = std::max<int64_t>(p.begin - begin, 0);
+    const int64_t last = std::min<int64_t>(p.begin + p.elements - begin, count);
+    if (first >= last) continue;
+    const Segment segment = {first,      last,           p.decay,
+                             p.lr_scale, p.weight_decay, apart ? static_cast<int>(i) : -1};
+    if (!segments.empty() && segments.back().end == first && segments.back().Alike(segment)) {
+      segments.back().end = last;
+    } else {
+      segments.push_back(segment);
+    }
+  }
+  return segments;
+}
+
+}  // namespace milepost::runtime
+
+#endif  // MILEPOST_ENGINE_RUNTIME_CPU_GROUP_OPS_H_

@@ -1,0 +1,155 @@
+// What LAMB and Muon do before the step itself, on the CPU.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/status_macros.h"
+#include "engine/comm/communicator.h"
+#include "engine/kernels/cpu/lamb.h"
+#include "engine/kernels/cpu/muon.h"
+#include "engine/runtime/cpu_group_ops.h"
+#include "engine/runtime/cpu_ops.h"
+#include "engine/runtime/shard_ranks.h"
+
+namespace milepost::runtime {
+namespace {
+
+kernels::MuonMatrix MatrixOf(const plan::GroupParameter& p) { return {p.shape[0], p.shape[1]}; }
+
+float* UpdateOf(const Binding& b) { return BufferOf<float>(b, GroupOf(b).update_buffer); }
+
+// Matrices of the groups before this one: they are dealt out over the whole plan, so that the ranks
+// get about as many.
+int64_t MatricesBefore(const Binding& b) {
+  int64_t matrices = 0;
+  for (int32_t g = 0; g < b.attributes().group; ++g) {
+    const plan::FlatGroup& group = b.plan.groups[g];
+    if (group.optimizer != plan::Optimizer::kMuon || group.frozen) continue;
+    matrices += static_cast<int64_t>(group.parameters.size());
+  }
+  return matrices;
+}
+
+}  // namespace
+
+absl::StatusOr<BoundOp> BindUpdateNorms(const Binding& b) {
+  const plan::FlatGroup& group = GroupOf(b);
+  const int64_t count = group.shard_elements;
+  MP_RETURN_IF_ERROR(b.RequireWorkspace(static_cast<int64_t>(kernels::LambWorkspaceBytes(count))));
+  return [segments = SegmentsOf(group, ShardBegin(b), count), p = ShardMaster(b),
+          m = BufferOf<float>(b, group.m_buffer), v = BufferOf<float>(b, group.v_buffer),
+          g = ShardGradient(b), norms = NormsOf(b), tensors = group.parameters.size(),
+          workspace = b.Workspace()](const StepContext& c) {
+    if (c.skip_update) return absl::OkStatus();
+    std::fill(norms, norms + 2 * tensors, 0.0);
+    for (const Segment& s : segments) {
+      const kernels::AdamWParams params = {.beta1 = c.beta1,
+                                           .beta2 = c.beta2,
+                                           .epsilon = c.epsilon,
+                                           .weight_decay = s.WeightDecay(c),
+                                           .gradient_scale = c.clip_factor,
+                                           .step = c.update};
+      kernels::LambMoments(params, s.end - s.begin, p + s.begin, m + s.begin, v + s.begin,
+                           g + s.begin, workspace, norms + 2 * s.tensor);
+    }
+    return absl::OkStatus();
+  };
+}
+
+absl::StatusOr<BoundOp> BindReduceUpdateNorms(const Binding& b) {
+  MP_RETURN_IF_ERROR(NeedsCommunicator(b));
+  const auto count = static_cast<size_t>(b.plan.buffers[b.plan.update_norms].bytes / 8);
+  const absl::Span<double> norms(BufferOf<double>(b, b.plan.update_norms), count);
+  return [comm = b.communicator, norms,
+          among = ShardRanks(b.plan.options, Rank(b))](const StepContext& c) {
+    if (c.skip_update) return absl::OkStatus();
+    return comm->AllReduce(norms, comm::ReduceOp::kSum, among);
+  };
+}
+
+absl::StatusOr<BoundOp> BindMuonMomentum(const Binding& b) {
+  const plan::FlatGroup& group = GroupOf(b);
+  return [n = group.shard_elements, m = BufferOf<float>(b, group.m_buffer), g = ShardGradient(b),
+          u = UpdateOf(b) + ShardBegin(b)](const StepContext& c) {
+    if (c.skip_update) return absl::OkStatus();
+    kernels::MuonMomentum(
+        {.momentum = c.momentum, .nesterov = c.nesterov, .gradient_scale = c.clip_factor}, n, m, g,
+        u);
+    return absl::OkStatus();
+  };
+}
+
+absl::StatusOr<BoundOp> BindGatherUpdates(const Binding& b) {
+  MP_RETURN_IF_ERROR(NeedsCommunicator(b));
+  const auto bytes = static_cast<size_t>(GroupOf(b).padded_elements) * sizeof(float);
+  return [comm = b.communicator, u = UpdateOf(b), bytes,
+          among = ShardRanks(b.plan.options, Rank(b))](const StepContext& c) {
+    if (c.skip_update) return absl::OkStatus();
+    return comm->AllGather(u, bytes, among);
+  };
+}
+
+std::vector<kernels::MatmulSpec> OrthogonalizeMatmulSpecs(const plan::FlatGroup& group) {
+  std::vector<kernels::MatmulSpec> specs;
+  for (const plan::GroupParameter& p : group.parameters) {
+    for (const kernels::MatmulSpec& spec : kernels::OrthogonalizeProducts(MatrixOf(p))) {
+      if (std::find(specs.begin(), specs.end(), spec) == specs.end()) specs.push_back(spec);
+    }
+  }
+  return specs;
+}
+
+int64_t OrthogonalizeFixedBytes(const plan::FlatGroup& group) {
+  int64_t most = 0;
+  for (const plan::GroupParameter& p : group.parameters) {
+    most = std::max(most, kernels::OrthogonalizeFixedBytes(MatrixOf(p)));
+  }
+  return most;
+}
+
+absl::StatusOr<BoundOp> BindOrthogonalize(const Binding& b) {
+  const plan::FlatGroup& group = GroupOf(b);
+  int64_t scratch = 0;
+  for (const kernels::MatmulSpec& spec : OrthogonalizeMatmulSpecs(group)) {
+    MP_ASSIGN_OR_RETURN(const size_t bytes, b.matmuls.WorkspaceBytes(spec));
+    scratch = std::max(scratch, static_cast<int64_t>(bytes));
+  }
+  MP_RETURN_IF_ERROR(b.RequireWorkspace(OrthogonalizeFixedBytes(group) + scratch));
+  struct Matrix {
+    kernels::MuonMatrix shape;
+    float* data;
+    bool mine;
+  };
+  const int64_t owners = b.plan.options.MatrixOwners();
+  std::vector<Matrix> matrices;
+  int64_t index = MatricesBefore(b);
+  for (const plan::GroupParameter& p : group.parameters) {
+    matrices.push_back({MatrixOf(p), UpdateOf(b) + p.begin, index++ % owners == Rank(b) % owners});
+  }
+  return [matmuls = &b.matmuls, matrices = std::move(matrices),
+          workspace = b.Workspace()](const StepContext& c) -> absl::Status {
+    if (c.skip_update) return absl::OkStatus();
+    for (const Matrix& matrix : matrices) {
+      if (!matrix.mine) {
+        std::fill_n(matrix.data, matrix.shape.elements(), 0.0F);
+        continue;
+      }
+      MP_RETURN_IF_ERROR(kernels::Orthogonalize(matrix.shape, plan::kNewtonSchulzSteps, *matmuls,
+                                                matrix.data, workspace));
+    }
+    return absl::OkStatus();
+  };
+}
+
+absl::StatusOr<BoundOp> BindScatterUpdates(const Binding& b) {
+  MP_RETURN_IF_ERROR(NeedsCommunicator(b));
+  const absl::Span<float> u(UpdateOf(b), static_cast<size_t>(GroupOf(b).padded_elements));
+  return [comm = b.communicator, u, among = ShardRanks(b.plan.options, Rank(b)),
+          scatter = b.plan.options.Shards() > 1](const StepContext& c) {
+    if (c.skip_update) return absl::OkStatus();
+    return scatter ? comm->ReduceScatter(u, among) : comm->AllReduce(u);
+  };
+}
+
+}  // namespace milepost::runtime
