@@ -9,8 +9,9 @@
     python3 tests/golden/make_gpt2_curve.py adamw_8bit > tests/golden/gpt2_adamw_8bit_curve.json
 
 Needs torch only. Lion, LAMB and 8-bit AdamW, which torch does not have, follow their papers. Muon
-is torch's, but for its iterations, which are done in fp32 instead of bf16. The model is written out here, independently of Milepost. Initial weights and tokens come from integer formulas
-(see `uniform` and `token`) that gpt2_curve_test.cc repeats, so nothing but the figures needs to be
+is torch's, but for its iterations, which are done in fp32 instead of bf16. The model is written out
+here, independently of Milepost. Initial weights and tokens come from integer formulas (see
+`uniform` and `token`) that gpt2_curve_test.cc repeats, so nothing but the figures needs to be
 stored. Every step trains on all samples, so the order in which a data loader visits them does not
 matter.
 """
@@ -31,9 +32,9 @@ OPTIMIZERS = {
     "lamb": {"lr": 0.02, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-6, "weight_decay": 0.05},
     "muon": {"lr": 5e-3, "momentum": 0.9, "adamw_lr": 4e-3, "beta1": 0.9, "beta2": 0.95,
              "epsilon": 1e-8, "weight_decay": 0.1},
-    # With a small epsilon elements with small m and v take steps as large as the others', and there a
-    # code is coarse: rounding of 2e-7 in the gradients, which may turn one code into the next, then
-    # moves the final weights of this very script by 2e-4 of their norm. With this one, by 4e-6.
+    # With a small epsilon elements with small m and v take steps as large as the others', and there
+    # a code is coarse: rounding of 2e-7 in the gradients, which may turn one code into the next,
+    # then moves the final weights of this very script by 2e-4 of their norm. With this one, by 4e-6.
     "adamw_8bit": {"lr": 5e-3, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-2,
                    "weight_decay": 0.1},
 }

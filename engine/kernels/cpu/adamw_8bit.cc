@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
+#include "engine/kernels/cpu/elementwise.h"
 #include "engine/kernels/cpu/parallel.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -14,43 +14,83 @@
 #include "engine/kernels/cpu/simd-inl.h"
 #include "hwy/highway.h"
 
+#ifndef MILEPOST_ENGINE_KERNELS_CPU_ADAMW_8BIT_ONCE_
+#define MILEPOST_ENGINE_KERNELS_CPU_ADAMW_8BIT_ONCE_
+namespace milepost::kernels {
+namespace {
+
+// Where codes change, as arithmetic needs it.
+struct CodeBorders {
+  bool with_sign;
+  float factor[7];    // 10^(6 - e) parts / 0.9
+  float parts[7];     // of decade e
+  float lower[7];     // magnitudes above this are in decade e, or a higher one
+  float first_parts;  // parts[0]
+  float one;          // magnitudes above this take the code of 1
+  float most;         // its index
+};
+
+struct StepFactors {
+  float beta1, beta2, root2, step, shrink, gradient_scale, epsilon;
+};
+
+}  // namespace
+}  // namespace milepost::kernels
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace milepost::kernels::HWY_NAMESPACE {
 namespace {
 
 using DU8 = hn::Rebind<uint8_t, DF>;
-using VI32 = hn::Vec<DI32>;
 constexpr int64_t kN = kQuantizedBlock;
 
-// x[kN] from its codes.
-void Dequantize(const uint8_t* codes, float scale, const float* table, float* x) {
-  const DF d;
-  const VF factor = hn::Set(d, scale);
-  for (int64_t i = 0; i < kN; i += hn::Lanes(d)) {
-    const VI32 index = hn::PromoteTo(DI32(), hn::LoadU(DU8(), codes + i));
-    hn::StoreU(hn::Mul(hn::GatherIndex(d, table, index), factor), d, x + i);
-  }
-}
+// The codes of |x| / scale for one vector of magnitudes in [0, 1], counted from 0 for 0, by
+// arithmetic: gathers from a table of their borders take ten times as long. In decade e the
+// borders are 0.1 + 0.9 i / parts, times 10^(e - 6); where decades meet they are the middles.
+class Magnitudes {
+ public:
+  explicit Magnitudes(const CodeBorders& borders) : b_(borders) {}
 
-// The number of the table's middles below x / scale: the nearest code; `least` where x is above 0.
-// `middles` has 256 entries, the last one infinite.
-void Quantize(const float* x, float scale, const float* middles, int32_t least, uint8_t* codes) {
+  HWY_INLINE VF Index(VF x) const {
+    const DF d;
+    VF factor = hn::Set(d, b_.factor[0]), parts = hn::Set(d, b_.parts[0]);
+    for (int e = 1; e < 7; ++e) {
+      const auto above = hn::Gt(x, hn::Set(d, b_.lower[e]));
+      factor = hn::IfThenElse(above, hn::Set(d, b_.factor[e]), factor);
+      parts = hn::IfThenElse(above, hn::Set(d, b_.parts[e]), parts);
+    }
+    const VF one = hn::Set(d, 1.0f);
+    const VF last = hn::Sub(parts, one);
+    const VF t = hn::Sub(hn::Mul(x, factor), hn::Mul(parts, hn::Set(d, 1.0f / 9)));
+    const VF i = hn::Min(hn::Max(hn::Sub(hn::Ceil(t), one), hn::Zero(d)), last);
+    // Before decade e come 0 and the codes of lower decades.
+    const VF index = hn::Add(hn::Sub(parts, hn::Set(d, b_.first_parts - 1)), i);
+    const VF topped = hn::IfThenElse(hn::Gt(x, hn::Set(d, b_.one)), hn::Set(d, b_.most), index);
+    return hn::IfThenElseZero(hn::Gt(x, hn::Set(d, b_.lower[0])), topped);
+  }
+
+ private:
+  const CodeBorders& b_;
+};
+
+void Quantize(const float* x, float scale, const CodeBorders& borders, uint8_t* codes) {
   const DF d;
   const DI32 di;
-  const VF zero = hn::Zero(d);
+  const Magnitudes magnitudes(borders);
   const VF divisor = hn::Set(d, scale > 0 ? scale : 1.0f);
   for (int64_t i = 0; i < kN; i += hn::Lanes(d)) {
     const VF value = hn::LoadU(d, x + i);
-    const VF ratio = hn::Div(value, divisor);
-    VI32 code = hn::Zero(di);
-    for (int32_t half = 128; half >= 1; half /= 2) {
-      const VF middle = hn::GatherIndex(d, middles, hn::Add(code, hn::Set(di, half - 1)));
-      const auto above = hn::RebindMask(di, hn::Gt(ratio, middle));
-      code = hn::Add(code, hn::IfThenElseZero(above, hn::Set(di, half)));
+    VF index = magnitudes.Index(hn::Div(hn::Abs(value), divisor));
+    if (borders.with_sign) {  // 0 is code 127; there is no -1
+      const VF below = hn::Neg(hn::Min(index, hn::Set(d, 127.0f)));
+      const auto negative = hn::Lt(value, hn::Zero(d));
+      index = hn::Add(hn::Set(d, 127.0f), hn::IfThenElse(negative, below, index));
+    } else {
+      const VF least = hn::IfThenElseZero(hn::Gt(value, hn::Zero(d)), hn::Set(d, 1.0f));
+      index = hn::Max(index, least);
     }
-    const auto positive = hn::RebindMask(di, hn::Gt(value, zero));
-    code = hn::IfThenElse(positive, hn::Max(code, hn::Set(di, least)), code);
-    hn::StoreU(hn::DemoteTo(DU8(), code), DU8(), codes + i);
+    hn::StoreU(hn::DemoteTo(DU8(), hn::ConvertTo(di, index)), DU8(), codes + i);
   }
 }
 
@@ -66,15 +106,11 @@ float LargestMagnitude(const float* x) {
 }  // namespace
 
 // One whole block. p, m and v are updated; m[kN] and v[kN] are fp32.
-void MomentsAndStep(const AdamWParams& a, float* p, float* m, float* v, const float* g) {
+void MomentsAndStep(const StepFactors& a, float* p, float* m, float* v, const float* g) {
   const DF d;
-  const double correction1 = 1.0 - std::pow(double{a.beta1}, static_cast<double>(a.step));
-  const double correction2 = 1.0 - std::pow(double{a.beta2}, static_cast<double>(a.step));
   const VF beta1 = hn::Set(d, a.beta1), rest1 = hn::Set(d, 1.0f - a.beta1);
   const VF beta2 = hn::Set(d, a.beta2), rest2 = hn::Set(d, 1.0f - a.beta2);
-  const VF root2 = hn::Set(d, static_cast<float>(1.0 / std::sqrt(correction2)));
-  const VF step = hn::Set(d, static_cast<float>(a.learning_rate / correction1));
-  const VF shrink = hn::Set(d, static_cast<float>(1.0 - double{a.learning_rate} * a.weight_decay));
+  const VF root2 = hn::Set(d, a.root2), step = hn::Set(d, a.step), shrink = hn::Set(d, a.shrink);
   const VF scale = hn::Set(d, a.gradient_scale), epsilon = hn::Set(d, a.epsilon);
   for (int64_t i = 0; i < kN; i += hn::Lanes(d)) {
     const VF grad = hn::Mul(hn::LoadU(d, g + i), scale);
@@ -88,14 +124,10 @@ void MomentsAndStep(const AdamWParams& a, float* p, float* m, float* v, const fl
   }
 }
 
-void DequantizeBlock(const uint8_t* codes, float scale, const float* table, float* x) {
-  Dequantize(codes, scale, table, x);
-}
-
 // Returns the block's scale.
-float QuantizeBlock(const float* x, const float* middles, int32_t least, uint8_t* codes) {
+float QuantizeBlock(const float* x, const CodeBorders& borders, uint8_t* codes) {
   const float scale = LargestMagnitude(x);
-  Quantize(x, scale, middles, least, codes);
+  Quantize(x, scale, borders, codes);
   return scale;
 }
 
@@ -106,7 +138,6 @@ HWY_AFTER_NAMESPACE();
 namespace milepost::kernels {
 
 HWY_EXPORT(MomentsAndStep);
-HWY_EXPORT(DequantizeBlock);
 HWY_EXPORT(QuantizeBlock);
 
 namespace {
@@ -130,23 +161,46 @@ std::array<float, 256> MakeCodes(bool with_sign) {
   return table;
 }
 
-// Where the nearest code changes.
-std::array<float, 256> Middles(const std::array<float, 256>& codes) {
-  std::array<float, 256> middles;
-  for (size_t i = 0; i + 1 < codes.size(); ++i) {
-    middles[i] = static_cast<float>((double{codes[i]} + codes[i + 1]) / 2);
+CodeBorders MakeBorders(bool with_sign) {
+  CodeBorders borders = {.with_sign = with_sign};
+  const auto code = [&](int e, double i) {
+    return (0.1 + 0.9 * (i + 0.5) / borders.parts[e]) * std::pow(10.0, e - 6);
+  };
+  for (int e = 0; e < 7; ++e) {
+    borders.parts[e] = static_cast<float>(1 << (with_sign ? e : e + 1));
+    borders.factor[e] = static_cast<float>(std::pow(10.0, 6 - e) * borders.parts[e] / 0.9);
+    const double before = e == 0 ? 0 : code(e - 1, borders.parts[e - 1] - 1);
+    borders.lower[e] = static_cast<float>((before + code(e, 0)) / 2);
   }
-  middles.back() = std::numeric_limits<float>::infinity();
-  return middles;
+  borders.first_parts = borders.parts[0];
+  borders.one = static_cast<float>((code(6, borders.parts[6] - 1) + 1) / 2);
+  borders.most = with_sign ? 128 : 255;
+  return borders;
 }
 
-const std::array<float, 256>& SignedMiddles() {
-  static const std::array<float, 256> middles = Middles(SignedCodes());
-  return middles;
+const CodeBorders& SignedBorders() {
+  static const CodeBorders borders = MakeBorders(true);
+  return borders;
 }
-const std::array<float, 256>& UnsignedMiddles() {
-  static const std::array<float, 256> middles = Middles(UnsignedCodes());
-  return middles;
+const CodeBorders& UnsignedBorders() {
+  static const CodeBorders borders = MakeBorders(false);
+  return borders;
+}
+
+StepFactors FactorsOf(const AdamWParams& a) {
+  const double correction1 = 1.0 - std::pow(double{a.beta1}, static_cast<double>(a.step));
+  const double correction2 = 1.0 - std::pow(double{a.beta2}, static_cast<double>(a.step));
+  return {.beta1 = a.beta1,
+          .beta2 = a.beta2,
+          .root2 = static_cast<float>(1.0 / std::sqrt(correction2)),
+          .step = static_cast<float>(a.learning_rate / correction1),
+          .shrink = static_cast<float>(1.0 - double{a.learning_rate} * a.weight_decay),
+          .gradient_scale = a.gradient_scale,
+          .epsilon = a.epsilon};
+}
+
+void Dequantize(const uint8_t* codes, float scale, const std::array<float, 256>& table, float* x) {
+  for (int64_t i = 0; i < kN; ++i) x[i] = table[codes[i]] * scale;
 }
 
 // One block of `count` elements; what is missing of a short one is zero.
@@ -167,23 +221,20 @@ struct Block {
   uint8_t m_codes[kN], v_codes[kN];
 };
 
-template <typename T>
-void CopyTo(const float* from, int64_t count, T* to) {
-  for (int64_t i = 0; i < count; ++i) to[i] = FromFloat<T>(from[i]);
-}
+void CopyTo(const float* from, int64_t count, float* to) { std::copy_n(from, count, to); }
+void CopyTo(const float* from, int64_t count, bf16* to) { CastToBf16(from, count, to); }
 
 template <typename T>
-void RunBlock(const AdamWParams& params, int64_t count, float* p, const QuantizedMoments& s,
+void RunBlock(const StepFactors& factors, int64_t count, float* p, const QuantizedMoments& s,
               const float* g, T* copy, Block& block) {
   block.Load(count, p, g, s);
-  const auto dequantize = HWY_DYNAMIC_DISPATCH(DequantizeBlock);
-  const auto quantize = HWY_DYNAMIC_DISPATCH(QuantizeBlock);
-  dequantize(block.m_codes, *s.m_scale, SignedCodes().data(), block.m);
-  dequantize(block.v_codes, *s.v_scale, UnsignedCodes().data(), block.v);
-  HWY_DYNAMIC_DISPATCH(MomentsAndStep)(params, block.p, block.m, block.v, block.g);
+  Dequantize(block.m_codes, *s.m_scale, SignedCodes(), block.m);
+  Dequantize(block.v_codes, *s.v_scale, UnsignedCodes(), block.v);
+  HWY_DYNAMIC_DISPATCH(MomentsAndStep)(factors, block.p, block.m, block.v, block.g);
   block.Cut(count);
-  *s.m_scale = quantize(block.m, SignedMiddles().data(), 0, block.m_codes);
-  *s.v_scale = quantize(block.v, UnsignedMiddles().data(), 1, block.v_codes);
+  const auto quantize = HWY_DYNAMIC_DISPATCH(QuantizeBlock);
+  *s.m_scale = quantize(block.m, SignedBorders(), block.m_codes);
+  *s.v_scale = quantize(block.v, UnsignedBorders(), block.v_codes);
   std::copy_n(block.p, count, p);
   std::copy_n(block.m_codes, count, s.m);
   std::copy_n(block.v_codes, count, s.v);
@@ -194,12 +245,13 @@ template <typename T>
 void Run(const AdamWParams& params, int64_t n, float* p, const QuantizedMoments& s, const float* g,
          T* copy) {
   const int64_t blocks = (n + kN - 1) / kN;
+  const StepFactors factors = FactorsOf(params);
   ParallelFor(0, blocks, kGrainBlocks, [&](int64_t first, int64_t last) {
     Block block;
     for (int64_t b = first; b < last; ++b) {
       const int64_t at = b * kN;
       const QuantizedMoments here = {s.m + at, s.m_scale + b, s.v + at, s.v_scale + b};
-      RunBlock(params, std::min(kN, n - at), p + at, here, g + at,
+      RunBlock(factors, std::min(kN, n - at), p + at, here, g + at,
                copy == nullptr ? nullptr : copy + at, block);
     }
   });
