@@ -39,6 +39,9 @@ void AddGenerateOptions(CLI::App* generate, GenerateRequest* request) {
   generate->add_option("--top-k", request->options.top_k, "only the k likeliest; 0: all")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  generate->add_option("--top-p", request->options.top_p, "the likeliest that reach this sum")
+      ->check(CLI::Range(1e-9, 1.0))
+      ->capture_default_str();
   generate->add_option("--seed", request->options.seed)->capture_default_str();
   generate->add_option("--threads", request->threads)
       ->check(CLI::Range(1, 1024))

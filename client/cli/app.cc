@@ -273,6 +273,11 @@ void Tree::AddGenerate() {
   generate->add_option("--top-k", generate_.top_k, "choose among the K likeliest; 0: among all")
       ->check(CLI::Range(0, 1 << 24))
       ->capture_default_str();
+  generate
+      ->add_option("--top-p", generate_.top_p,
+                   "choose among the likeliest tokens whose probabilities reach this sum")
+      ->check(CLI::Range(1e-9, 1.0))
+      ->capture_default_str();
   generate->add_option("--seed", generate_.seed, "the same seed gives the same text")
       ->capture_default_str();
   generate->add_option("--coordinator", global_.coordinator, "HOST:PORT")

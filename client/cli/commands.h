@@ -50,6 +50,7 @@ struct GenerateOptions {
   int64_t tokens = 200;
   double temperature = 0.8;
   int64_t top_k = 0;
+  double top_p = 1;
   uint64_t seed = 0;
 };
 int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options);

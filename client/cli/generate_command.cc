@@ -45,6 +45,8 @@ SpawnOptions GenerateSpawn(const std::string& address, const std::string& checkp
                 absl::StrCat(options.temperature),
                 "--top-k",
                 absl::StrCat(options.top_k),
+                "--top-p",
+                absl::StrCat(options.top_p),
                 "--seed",
                 absl::StrCat(options.seed)};
   // One argument, as it may begin with a dash; after a bare "--prompt=" the next would be taken.

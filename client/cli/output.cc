@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -64,6 +66,16 @@ void Line(std::string* text, absl::string_view key, absl::string_view value) {
   absl::StrAppend(text, absl::StrFormat("%-14s%s\n", absl::StrCat(key, ":"), Printable(value)));
 }
 
+std::string StepTimeText(const v1::Progress& p) {
+  const double hidden = std::max(0.0, p.communication_seconds() - p.communication_wait_seconds());
+  return absl::StrFormat(
+      "%.1f ms: forward %.1f, backward %.1f, update %.1f, waiting for data %.1f, for other ranks "
+      "%.1f (%.1f of communication hidden); last checkpoint held it %.1f ms",
+      p.step_seconds() * 1e3, p.forward_seconds() * 1e3, p.backward_seconds() * 1e3,
+      p.update_seconds() * 1e3, p.data_wait_seconds() * 1e3, p.communication_wait_seconds() * 1e3,
+      hidden * 1e3, p.checkpoint_hold_seconds() * 1e3);
+}
+
 void AppendProgress(const v1::Job& job, absl::Time now, std::string* text) {
   const v1::Progress& progress = job.progress();
   if (progress.step() == 0) return;
@@ -71,10 +83,18 @@ void AppendProgress(const v1::Job& job, absl::Time now, std::string* text) {
   Line(text, "Memory",
        absl::StrFormat("%s planned, %s used per rank", HumanBytes(progress.planned_bytes()),
                        HumanBytes(progress.allocated_bytes())));
-  Line(text, "Step time",
-       absl::StrFormat("%.1f ms, of it %.1f ms waiting for data, %.1f ms for other ranks",
-                       progress.step_seconds() * 1e3, progress.data_wait_seconds() * 1e3,
-                       progress.communication_wait_seconds() * 1e3));
+  Line(text, "Step time", StepTimeText(progress));
+  if (progress.model_flops_per_second() > 0) {
+    Line(text, "Compute",
+         absl::StrFormat("%.3g TFLOP/s per rank, %.0f%% MFU",
+                         progress.model_flops_per_second() * 1e-12, progress.mfu() * 100));
+  }
+  for (const v1::LossReport& head : progress.validation_heads()) {
+    Line(text, "Validation",
+         absl::StrFormat("step %d, %s: loss %s, perplexity %.4g, accuracy %.2f%%",
+                         progress.validation_step(), head.name(), LossText(head.loss()),
+                         std::exp(head.loss()), head.accuracy() * 100));
+  }
 }
 
 void AppendFailure(const v1::Failure& failure, std::string* text) {

@@ -250,6 +250,7 @@ class JsonReport : public RunReport {
           {"grad_norm", Number(progress.grad_norm())},
           {"tokens_per_second", progress.tokens_per_second()},
           {"step_seconds", progress.step_seconds()},
+          {"mfu", progress.mfu()},
           {"skipped_steps", progress.skipped_steps()},
           {"planned_bytes", progress.planned_bytes()},
           {"allocated_bytes", progress.allocated_bytes()}});

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -124,6 +125,7 @@ void Executor::RunStream(plan::Stream stream, const Command& command) {
     }
     const double end = Seconds();
     thunk.seconds += end - now;
+    state.seconds[static_cast<int>(thunk.planned->op.phase)] += end - now;
     ++thunk.runs;
     now = end;
     if (thunk.signals) {
@@ -196,6 +198,18 @@ void Executor::Fail(plan::Stream stream, const absl::Status& status) {
   progress.store(std::numeric_limits<int64_t>::max(), std::memory_order_release);
   progress.notify_all();
   if (first && on_failure_) on_failure_(status);
+}
+
+StreamTimes Executor::stream_times() const {
+  using graph::Phase;
+  const auto& compute = streams_[static_cast<int>(plan::Stream::kCompute)].seconds;
+  const auto& communication = streams_[static_cast<int>(plan::Stream::kCommunication)].seconds;
+  const auto in = [&](Phase phase) { return compute[static_cast<int>(phase)]; };
+  return {.forward = in(Phase::kForward),
+          .backward = in(Phase::kBackward) + in(Phase::kRecompute),
+          .update = in(Phase::kUpdate),
+          .exposed = wait_seconds_,
+          .communication = std::accumulate(communication.begin(), communication.end(), 0.0)};
 }
 
 std::vector<OpKindTime> Executor::Times() const {

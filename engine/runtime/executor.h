@@ -55,8 +55,8 @@ class Executor {
 
   absl::Status Run(Section section, const StepContext& context);
 
-  // Seconds that the compute stream has waited for the communication stream since creation.
-  double wait_seconds() const { return wait_seconds_; }
+  // Call only after a section that joins.
+  StreamTimes stream_times() const;
   // By kind and phase, in order of first appearance. Call only after a section that joins.
   std::vector<OpKindTime> Times() const;
 
@@ -78,7 +78,9 @@ class Executor {
     std::array<int64_t, kSections> bases = {};
     StepContext context;
   };
+  static constexpr int kPhases = static_cast<int>(graph::Phase::kRecompute) + 1;
   struct StreamState {
+    std::array<double, kPhases> seconds = {};  // in its ops, by phase
     std::array<std::vector<Thunk>, kSections> thunks;
     std::atomic<int64_t> progress{0};
   };

@@ -133,6 +133,9 @@ absl::Status GeneratorImpl::CheckRequest(absl::Span<const int32_t> prompt,
     return absl::InvalidArgumentError("temperature must be a number of at least 0");
   }
   if (options.top_k < 0) return absl::InvalidArgumentError("top_k must be at least 0");
+  if (!(options.top_p > 0 && options.top_p <= 1)) {
+    return absl::InvalidArgumentError("top_p must be above 0 and at most 1");
+  }
   return absl::OkStatus();
 }
 

@@ -17,6 +17,15 @@ struct OpKindTime {
   double bytes = 0;  // read and written, at least
 };
 
+// Where an executor's time has gone, in seconds since its creation.
+struct StreamTimes {
+  double forward = 0;   // of the compute stream, waits not counted
+  double backward = 0;  // with what is made once more
+  double update = 0;
+  double exposed = 0;        // the compute stream waiting for the communication stream
+  double communication = 0;  // the communication stream in its ops, with the wait for other ranks
+};
+
 }  // namespace milepost::runtime
 
 #endif  // MILEPOST_ENGINE_RUNTIME_OP_TIME_H_

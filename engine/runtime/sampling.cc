@@ -26,6 +26,16 @@ Sampler::Sampler(const GenerateOptions& options, int64_t vocabulary) : options_(
   cumulative_.reserve(static_cast<size_t>(vocabulary));
 }
 
+double Sampler::Accumulate(absl::Span<const float> logits, float largest) {
+  cumulative_.clear();
+  double sum = 0;
+  for (int32_t id : candidates_) {
+    sum += std::exp((static_cast<double>(logits[id]) - largest) / options_.temperature);
+    cumulative_.push_back(sum);
+  }
+  return sum;
+}
+
 int32_t Sampler::Next(absl::Span<const float> logits, int64_t index) {
   candidates_.clear();
   for (size_t i = 0; i < logits.size(); ++i) {
@@ -45,14 +55,15 @@ int32_t Sampler::Next(absl::Span<const float> logits, int64_t index) {
     candidates_.resize(top);
     std::sort(candidates_.begin(), candidates_.end());  // the same order on every C++ library
   }
-  const float largest = logits[*std::min_element(candidates_.begin(), candidates_.end(), better)];
-  cumulative_.clear();
-  double sum = 0;
-  for (int32_t id : candidates_) {
-    sum += std::exp((static_cast<double>(logits[id]) - largest) / options_.temperature);
-    cumulative_.push_back(sum);
+  if (options_.top_p < 1) {
+    std::sort(candidates_.begin(), candidates_.end(), better);
+    const double wanted = options_.top_p * Accumulate(logits, logits[candidates_[0]]);
+    const auto enough = std::lower_bound(cumulative_.begin(), cumulative_.end(), wanted);
+    candidates_.resize(std::min<size_t>(enough - cumulative_.begin() + 1, candidates_.size()));
+    std::sort(candidates_.begin(), candidates_.end());
   }
-  const double wanted = Uniform(options_.seed, index) * sum;
+  const float largest = logits[*std::min_element(candidates_.begin(), candidates_.end(), better)];
+  const double wanted = Uniform(options_.seed, index) * Accumulate(logits, largest);
   const auto found = std::upper_bound(cumulative_.begin(), cumulative_.end(), wanted);
   const auto place = std::min<size_t>(found - cumulative_.begin(), candidates_.size() - 1);
   return candidates_[place];

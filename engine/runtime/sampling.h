@@ -23,6 +23,10 @@ class Sampler {
   int32_t Next(absl::Span<const float> logits, int64_t index);
 
  private:
+  // Fills cumulative_ with the running sums of the candidates' e^(logit / temperature), relative to
+  // `largest`; returns the last.
+  double Accumulate(absl::Span<const float> logits, float largest);
+
   const GenerateOptions options_;
   std::vector<int32_t> candidates_;
   std::vector<double> cumulative_;

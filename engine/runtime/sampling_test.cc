@@ -43,6 +43,26 @@ TEST(Sampler, TopKNeverLeavesTheK) {
   EXPECT_GT(counts[3], 0);
 }
 
+// Probabilities 0.4, 0.3, 0.2, 0.1 at temperature 1.
+TEST(Sampler, TopPKeepsTheFewestThatReachIt) {
+  std::vector<float> logits;
+  for (double p : {0.2, 0.4, 0.1, 0.3}) logits.push_back(static_cast<float>(std::log(p)));
+  const auto chosen = [&](GenerateOptions options) {
+    options.temperature = 1;
+    options.seed = 3;
+    Sampler sampler(options, 4);
+    std::vector<bool> seen(4);
+    for (int i = 0; i < 500; ++i) seen[static_cast<size_t>(sampler.Next(logits, i))] = true;
+    return seen;
+  };
+  EXPECT_EQ(chosen({.top_p = 0.3}), (std::vector<bool>{false, true, false, false}));
+  EXPECT_EQ(chosen({.top_p = 0.6}), (std::vector<bool>{false, true, false, true}));
+  EXPECT_EQ(chosen({.top_p = 0.8}), (std::vector<bool>{true, true, false, true}));
+  EXPECT_EQ(chosen({.top_p = 1}), (std::vector<bool>{true, true, true, true}));
+  // Of the two of top_k, the likelier has 4/7.
+  EXPECT_EQ(chosen({.top_k = 2, .top_p = 0.5}), (std::vector<bool>{false, true, false, false}));
+}
+
 TEST(Sampler, DependsOnSeedAndIndexAlone) {
   const std::vector<float> logits(50, 0.0F);
   Sampler a({.seed = 1}, 50);

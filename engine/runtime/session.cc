@@ -150,7 +150,7 @@ absl::StatusOr<StepReport> TrainingSessionImpl::Step(bool stop_requested) {
   MP_RETURN_IF_ERROR(Ready("Step"));
   const double start = Seconds();
   const double data_before = prefetcher_->wait_seconds();
-  const double communication_before = train_->wait_seconds();
+  const StreamTimes before = train_->stream_times();
   backend_.UseThreads();
   context_.step = state_.step();
   context_.stop_requested = stop_requested;
@@ -163,7 +163,12 @@ absl::StatusOr<StepReport> TrainingSessionImpl::Step(bool stop_requested) {
   Advance(&report);
   report.seconds = Seconds() - start;
   report.data_wait_seconds = prefetcher_->wait_seconds() - data_before;
-  report.communication_wait_seconds = train_->wait_seconds() - communication_before;
+  const StreamTimes after = train_->stream_times();
+  report.forward_seconds = after.forward - before.forward;
+  report.backward_seconds = after.backward - before.backward;
+  report.update_seconds = after.update - before.update;
+  report.communication_wait_seconds = after.exposed - before.exposed;
+  report.communication_seconds = after.communication - before.communication;
   return report;
 }
 

@@ -53,7 +53,13 @@ struct StepReport {
   int64_t tokens = 0;         // of the global batch
   double seconds = 0;         // wall time of this step
   double data_wait_seconds = 0;
+  // Where `seconds` went, but for what is smaller: data_wait, forward, backward, update and
+  // communication_wait follow each other; the rest of communication was hidden behind them.
+  double forward_seconds = 0;
+  double backward_seconds = 0;            // with what is made once more
+  double update_seconds = 0;              // norm, clipping, optimizer
   double communication_wait_seconds = 0;  // compute stream waiting for the communication stream
+  double communication_seconds = 0;       // of that stream, waiting for other ranks included
   bool stop_agreed = false;  // some rank asked to stop: every rank stops after this step
 };
 
@@ -132,6 +138,9 @@ struct GenerateOptions {
   int64_t tokens = 200;
   double temperature = 0.8;  // 0: greedy
   int64_t top_k = 0;         // 0: all
+  // The likeliest tokens whose probabilities, at this temperature and among the top_k, reach this
+  // sum; in (0, 1], 1: all.
+  double top_p = 1;
   uint64_t seed = 0;
 };
 

@@ -3,6 +3,7 @@
 import unittest
 
 import doc_paths
+import doc_snippets
 import files
 import layering
 
@@ -41,6 +42,19 @@ class DocPathsTest(unittest.TestCase):
         self.assertTrue(list(doc_paths.missing("README.md", "[here](docs/none.md)")))
         known = "see `scripts/check` and `build/dev/bin`"
         self.assertFalse(list(doc_paths.missing("README.md", known)))
+
+
+class DocSnippetsTest(unittest.TestCase):
+    SOURCE = "engine/models/worked_example_test.cc worked example"
+
+    def test_stale_copy(self):
+        stale = f"<!-- source: {self.SOURCE} -->\n```cpp\nint old;\n```\n"
+        self.assertTrue(list(doc_snippets.differing("x.md", stale)))
+        self.assertFalse(list(doc_snippets.differing("x.md", doc_snippets.updated(stale))))
+
+    def test_no_such_part(self):
+        lost = "<!-- source: README.md nothing -->\n```cpp\n```\n"
+        self.assertTrue(list(doc_snippets.differing("x.md", lost)))
 
 
 if __name__ == "__main__":

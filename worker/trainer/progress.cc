@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "common/proto_time.h"
+#include "engine/plan/device_profile.h"
 #include "engine/plan/step_plan.h"
 
 namespace milepost::worker {
@@ -30,6 +31,13 @@ void ProgressReporter::Begin(const v1::TrainerState& state, const runtime::Train
   progress_.set_skipped_steps(state.skipped_steps());
   progress_.set_planned_bytes(session.plan().arena_bytes);
   progress_.set_allocated_bytes(session.allocated_bytes());
+  const plan::StepPlan& plan = session.plan();
+  flops_per_step_ = plan.flops_per_step;
+  auto profile = plan::BuiltInProfile("cpu");
+  if (profile.ok()) {
+    const plan::DeviceProfile rank = plan::ForThreads(*std::move(profile), plan.options.threads);
+    matmul_rate_ = plan::RateOf(rank, plan.options.compute_dtype).peak;
+  }
 }
 
 void ProgressReporter::Step(const runtime::StepReport& report, absl::Time now) {
@@ -47,13 +55,28 @@ void ProgressReporter::Step(const runtime::StepReport& report, absl::Time now) {
   progress_.set_step_seconds(report.seconds);
   progress_.set_data_wait_seconds(report.data_wait_seconds);
   progress_.set_communication_wait_seconds(report.communication_wait_seconds);
+  progress_.set_forward_seconds(report.forward_seconds);
+  progress_.set_backward_seconds(report.backward_seconds);
+  progress_.set_update_seconds(report.update_seconds);
+  progress_.set_communication_seconds(report.communication_seconds);
+  progress_.set_model_flops_per_second(flops_per_step_ / report.seconds);
+  if (matmul_rate_ > 0) progress_.set_mfu(progress_.model_flops_per_second() / matmul_rate_);
   progress_.set_productive_seconds(progress_.productive_seconds() + report.seconds);
 }
 
-void ProgressReporter::Validation(int64_t step, double loss) {
-  progress_.set_validation_loss(loss);
+void ProgressReporter::Validation(int64_t step, const runtime::EvaluationReport& report) {
+  progress_.set_validation_loss(report.loss);
   progress_.set_validation_step(step);
-  if (log_) spdlog::info("step {}/{} validation loss {:.4f}", step, total_steps_, loss);
+  progress_.clear_validation_heads();
+  for (const runtime::EvaluationReport::Head& head : report.heads) {
+    v1::LossReport* out = progress_.add_validation_heads();
+    out->set_name(head.name);
+    out->set_loss(head.loss);
+    out->set_accuracy(head.accuracy);
+    if (!log_) continue;
+    spdlog::info("step {}/{} validation {} loss {:.4f} perplexity {:.4g} accuracy {:.2f}%", step,
+                 total_steps_, head.name, head.loss, std::exp(head.loss), 100 * head.accuracy);
+  }
 }
 
 void ProgressReporter::Hold(absl::Duration held) {

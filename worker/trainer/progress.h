@@ -20,7 +20,7 @@ class ProgressReporter {
   void Begin(const v1::TrainerState& state, const runtime::TrainingSession& session,
              int64_t total_steps);
   void Step(const runtime::StepReport& report, absl::Time now);
-  void Validation(int64_t step, double loss);
+  void Validation(int64_t step, const runtime::EvaluationReport& report);
   void Hold(absl::Duration held);
   // Empty: none. A change is sent at once.
   void CheckpointProblem(const std::string& problem, absl::Time now);
@@ -36,7 +36,9 @@ class ProgressReporter {
   const bool log_;
   v1::Progress progress_;
   int64_t total_steps_ = 0;
-  bool pending_ = false;  // a Send that must be was refused
+  double flops_per_step_ = 0;  // of this rank
+  double matmul_rate_ = 0;     // of its device, FLOP/s
+  bool pending_ = false;       // a Send that must be was refused
   absl::Time last_sent_ = absl::InfinitePast();
   absl::Time last_logged_ = absl::InfinitePast();
   int64_t logged_step_ = 0;

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace milepost::worker {
 
 namespace {
@@ -37,7 +39,14 @@ void ScalarLog::Step(const v1::Progress& progress, absl::Time now) {
       {"speed/tokens_per_second", progress.tokens_per_second()},
       {"speed/step_seconds", progress.step_seconds()},
       {"speed/data_wait_seconds", progress.data_wait_seconds()},
+      {"speed/forward_seconds", progress.forward_seconds()},
+      {"speed/backward_seconds", progress.backward_seconds()},
+      {"speed/update_seconds", progress.update_seconds()},
+      {"speed/communication_seconds", progress.communication_seconds()},
       {"speed/communication_wait_seconds", progress.communication_wait_seconds()},
+      {"speed/checkpoint_hold_seconds", progress.checkpoint_hold_seconds()},
+      {"speed/model_flops_per_second", progress.model_flops_per_second()},
+      {"speed/mfu", progress.mfu()},
       {"memory/allocated_bytes", static_cast<double>(progress.allocated_bytes())},
   };
   for (const auto& [tag, value] : scalars) events_->Add(tag, progress.step(), value, now);
@@ -48,7 +57,12 @@ void ScalarLog::Step(const v1::Progress& progress, absl::Time now) {
 
 void ScalarLog::Validation(const v1::Progress& progress, absl::Time now) {
   if (events_ == nullptr) return;
-  events_->Add("validation/loss", progress.validation_step(), progress.validation_loss(), now);
+  const int64_t step = progress.validation_step();
+  events_->Add("validation/loss", step, progress.validation_loss(), now);
+  for (const v1::LossReport& head : progress.validation_heads()) {
+    events_->Add(absl::StrCat("validation/", head.name(), "/loss"), step, head.loss(), now);
+    events_->Add(absl::StrCat("validation/", head.name(), "/accuracy"), step, head.accuracy(), now);
+  }
   Flush();
 }
 

@@ -197,7 +197,7 @@ absl::Status Trainer::AfterStep(const runtime::StepReport& report) {
   progress_.Send(Now(), first);
   if (validate) {
     MP_ASSIGN_OR_RETURN(runtime::EvaluationReport evaluation, session_->Evaluate());
-    progress_.Validation(step, evaluation.loss);
+    progress_.Validation(step, evaluation);
     if (scalars_ != nullptr) scalars_->Validation(progress_.progress(), Now());
     progress_.Send(Now(), /*must=*/true);
   }
