@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
@@ -179,7 +180,7 @@ class InProcessCommunicator : public Communicator {
   // Bytes [begin, end) of this rank's buffer become the reduction over the buffers of the set.
   void ReduceShard(size_t begin, size_t end, ElementType type, ReduceOp op, const RankSet& set,
                    int64_t* sent) {
-    std::vector<const char*> sources;
+    absl::InlinedVector<const char*, 16> sources;
     for (int i = 0; i < set.count; ++i) {
       sources.push_back(group_->all()[set.RankAt(i)].data + begin);
     }

@@ -1,0 +1,140 @@
+// A step allocates nothing: every allocation of the process is counted, of every thread and library
+// (OpenMP and the data prefetcher among them). Apart from them stand those that oneDNN makes on its
+// own whenever a primitive is executed: nodes of its table of arguments.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
+#include <cstdlib>
+
+#include "engine/runtime/testing.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__GLIBC__)
+#define MILEPOST_COUNTS_ALLOCATIONS 0  // the sanitizers' allocators stand in malloc's place
+#else
+#define MILEPOST_COUNTS_ALLOCATIONS 1
+#endif
+
+namespace {
+
+std::atomic<bool> counting{false};
+std::atomic<int64_t> allocations{0};
+std::atomic<size_t> largest_of_onednn{0};
+thread_local bool in_onednn = false;
+
+void Count(size_t bytes) {
+  if (!counting.load(std::memory_order_relaxed)) return;
+  if (in_onednn) {
+    size_t largest = largest_of_onednn;
+    while (bytes > largest && !largest_of_onednn.compare_exchange_weak(largest, bytes)) {
+    }
+  } else {
+    ++allocations;
+  }
+}
+
+}  // namespace
+
+#if MILEPOST_COUNTS_ALLOCATIONS
+extern "C" {
+
+// oneDNN's, whose types do not matter here.
+int dnnl_primitive_execute(const void* primitive, void* stream, int count, const void* arguments) {
+  static const auto next = reinterpret_cast<decltype(&dnnl_primitive_execute)>(
+      dlsym(RTLD_NEXT, "dnnl_primitive_execute"));
+  in_onednn = true;
+  const int status = next(primitive, stream, count, arguments);
+  in_onednn = false;
+  return status;
+}
+
+void* __libc_malloc(size_t size);
+void* __libc_calloc(size_t count, size_t size);
+void* __libc_realloc(void* old, size_t size);
+void* __libc_memalign(size_t alignment, size_t size);
+
+void* malloc(size_t size) {
+  Count(size);
+  return __libc_malloc(size);
+}
+void* calloc(size_t count, size_t size) {
+  Count(count * size);
+  return __libc_calloc(count, size);
+}
+void* realloc(void* old, size_t size) {
+  Count(size);
+  return __libc_realloc(old, size);
+}
+void* memalign(size_t alignment, size_t size) {
+  Count(size);
+  return __libc_memalign(alignment, size);
+}
+void* aligned_alloc(size_t alignment, size_t size) {
+  Count(size);
+  return __libc_memalign(alignment, size);
+}
+int posix_memalign(void** out, size_t alignment, size_t size) {
+  Count(size);
+  *out = __libc_memalign(alignment, size);
+  return *out == nullptr ? ENOMEM : 0;
+}
+}
+#endif
+
+namespace milepost::runtime {
+namespace {
+
+// Of the process, in four steps after three that warm it up.
+int64_t AllocationsInSteps(const v1::JobSpec& spec) {
+  int64_t counted = -1;
+  RunRanks(spec, [&](int rank, TrainingSession& session) {
+    ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
+    bool ok = true;
+    for (int step = 0; step < 8; ++step) {  // rank 0 counts while the others are in steps too
+      if (rank == 0 && step == 3) {
+        allocations = 0;
+        counting = true;
+      }
+      if (rank == 0 && step == 7) {
+        counting = false;
+        counted = allocations;
+      }
+      ok = session.Step(false).ok() && ok;
+    }
+    EXPECT_TRUE(ok);
+  });
+  return counted;
+}
+
+TEST(Allocation, IsCounted) {
+  if (MILEPOST_COUNTS_ALLOCATIONS == 0) GTEST_SKIP() << "a sanitizer's allocator";
+  allocations = 0;
+  counting = true;
+  void* (*volatile allocate)(size_t) = &malloc;  // or the compiler leaves it out
+  std::free(allocate(100));
+  counting = false;
+  EXPECT_EQ(allocations, 1);
+}
+
+TEST(Allocation, NoneInAStep) {
+  if (MILEPOST_COUNTS_ALLOCATIONS == 0) GTEST_SKIP() << "a sanitizer's allocator";
+  const TinyJob job;
+  for (const int ranks : {1, 3}) {
+    for (const bool llama : {false, true}) {
+      for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+        TinyOptions options{.ranks = ranks, .stage = 3, .precision = precision};
+        options.llama = llama;
+        options.dropout = llama ? 0 : 0.1;
+        options.recompute = v1::RECOMPUTE_SELECTIVE;
+        EXPECT_EQ(AllocationsInSteps(job.Spec(options)), 0)
+            << ranks << " ranks, " << (llama ? "Llama" : "GPT-2") << ", precision " << precision;
+        EXPECT_LT(largest_of_onednn, 1024u) << "scratch memory is planned, not oneDNN's own";
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace milepost::runtime
