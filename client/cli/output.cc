@@ -81,8 +81,9 @@ void AppendProgress(const v1::Job& job, absl::Time now, std::string* text) {
   if (progress.step() == 0) return;
   Line(text, "Progress", PlainProgressLine(job, now));
   Line(text, "Memory",
-       absl::StrFormat("%s planned, %s used per rank", HumanBytes(progress.planned_bytes()),
-                       HumanBytes(progress.allocated_bytes())));
+       absl::StrFormat("%s planned, %s used per rank; %s resident in all at the peak",
+                       HumanBytes(progress.planned_bytes()), HumanBytes(progress.allocated_bytes()),
+                       HumanBytes(progress.peak_resident_bytes())));
   Line(text, "Step time", StepTimeText(progress));
   if (progress.model_flops_per_second() > 0) {
     Line(text, "Compute",

@@ -1,6 +1,7 @@
 #include "worker/trainer/progress.h"
 
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 
 #include <cmath>
 
@@ -16,6 +17,13 @@ constexpr absl::Duration kSendInterval = absl::Milliseconds(100);
 constexpr absl::Duration kLogInterval = absl::Seconds(1);
 // Weight of the newest step in the shown rate.
 constexpr double kRateWeight = 0.1;
+
+// Of this process; 0 where the system does not say.
+int64_t PeakResidentBytes() {
+  rusage usage;
+  if (getrusage(RUSAGE_SELF, &usage) != 0) return 0;
+  return int64_t{usage.ru_maxrss} * 1024;
+}
 
 }  // namespace
 
@@ -94,6 +102,7 @@ void ProgressReporter::Send(absl::Time now, bool must) {
   must = must || pending_;
   if (!must && now < last_sent_ + kSendInterval) return;
   last_sent_ = now;
+  progress_.set_peak_resident_bytes(PeakResidentBytes());
   *progress_.mutable_time() = ToProto(now);
   v1::TrainerMessage message;
   *message.mutable_progress() = progress_;

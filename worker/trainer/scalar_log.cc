@@ -47,6 +47,7 @@ void ScalarLog::Step(const v1::Progress& progress, absl::Time now) {
       {"speed/checkpoint_hold_seconds", progress.checkpoint_hold_seconds()},
       {"speed/model_flops_per_second", progress.model_flops_per_second()},
       {"speed/mfu", progress.mfu()},
+      {"memory/peak_resident_bytes", static_cast<double>(progress.peak_resident_bytes())},
       {"memory/allocated_bytes", static_cast<double>(progress.allocated_bytes())},
   };
   for (const auto& [tag, value] : scalars) events_->Add(tag, progress.step(), value, now);
