@@ -84,10 +84,19 @@ void NormalizeOptimizer(v1::OptimizerSpec* optimizer) {
   if (!lion) MP_DEFAULT(optimizer, epsilon, 1e-8);
 }
 
+void NormalizeLossScale(v1::LossScaleSpec* scale) {
+  MP_DEFAULT(scale, initial, 65536.0);
+  MP_DEFAULT(scale, growth, 2.0);
+  MP_DEFAULT(scale, backoff, 0.5);
+  MP_DEFAULT(scale, growth_interval, 2000);
+  MP_DEFAULT(scale, floor, 1.0);
+}
+
 void NormalizeTrain(int32_t ranks, v1::TrainSpec* train) {
   MP_DEFAULT(train, seed, 0);
   MP_DEFAULT_ENUM(train, precision, v1::PRECISION_BF16);
   MP_DEFAULT_ENUM(train, recompute, v1::RECOMPUTE_NONE);
+  if (train->precision() == v1::PRECISION_FP16) NormalizeLossScale(train->mutable_loss_scale());
   DeriveBatch(ranks, train->mutable_batch());
   MP_DEFAULT(train->mutable_zero(), stage, 1);
   MP_DEFAULT(train->mutable_zero(), prefetch, 1);

@@ -13,7 +13,14 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 const char* Precision(const StepPlan& plan) {
-  return plan.options.compute_dtype == graph::DType::kF32 ? "fp32" : "bf16";
+  switch (plan.options.compute_dtype) {
+    case graph::DType::kBF16:
+      return "bf16";
+    case graph::DType::kF16:
+      return "fp16";
+    default:
+      return "fp32";
+  }
 }
 
 const char* PhaseName(graph::Phase phase) {

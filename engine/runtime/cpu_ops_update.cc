@@ -138,7 +138,7 @@ absl::StatusOr<BoundOp> OptimizerOf(const Binding& b) {
       at.copy = nullptr;
     }
   }
-  if (at.master == nullptr) return absl::InternalError("a bf16 group has no master buffer");
+  if (at.master == nullptr) return absl::InternalError("a 16-bit group has no master buffer");
   return [at, optimizer = group.optimizer, count = group.shard_elements,
           segments = SegmentsOf(group, begin, group.shard_elements)](const StepContext& c) {
     if (c.skip_update) return absl::OkStatus();
