@@ -378,6 +378,9 @@ void CheckTrain(const v1::JobSpec& spec, Checker* check) {
   check->Int("train.zero.stage", train.zero().stage(), 0, 3);
   check->Int("train.zero.prefetch", train.zero().prefetch(), 0, 16);
   CheckShardGroup(spec.resources().ranks(), train.zero().group(), check);
+  if (!v1::GradReduce_IsValid(train.grad_reduce()) || train.grad_reduce() == 0) {
+    check->Add("train.grad_reduce", "expected fp32 or bf16");
+  }
   CheckLossScale(train, check);
   CheckOptimizer(train.optimizer(), check);
   CheckSchedule(train, check);

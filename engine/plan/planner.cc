@@ -147,6 +147,8 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
       .recompute = RecomputeOf(spec.train().recompute()),
       .optimizer = OptimizerOf(spec.train().optimizer().type()),
       .compute_dtype = ComputeDType(spec.train().precision()),
+      .grad_reduce = spec.train().grad_reduce() == v1::GRAD_REDUCE_BF16 ? graph::DType::kBF16
+                                                                        : graph::DType::kF32,
       .micro_batch = triple.micro,
       .sequence = spec.data().sequence_length(),
       .accumulation = triple.accumulation,

@@ -194,6 +194,7 @@ struct PlanOptions {
   Recompute recompute = Recompute::kNone;
   Optimizer optimizer = Optimizer::kAdamW;
   graph::DType compute_dtype = graph::DType::kF32;
+  graph::DType grad_reduce = graph::DType::kF32;  // what gradients travel as: kF32 or kBF16
   int64_t micro_batch = 1;
   int64_t sequence = 1;
   int64_t accumulation = 1;

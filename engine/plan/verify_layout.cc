@@ -162,11 +162,12 @@ double WireBytes(const StepPlan& plan, const PlannedOp& planned) {
   const int32_t index = planned.op.attributes.group;
   if (index < 0 || index >= static_cast<int32_t>(plan.groups.size())) return 0;
   const auto elements = static_cast<double>(plan.groups[index].padded_elements);
+  const double gradient = options.grad_reduce == graph::DType::kBF16 ? 2 : 4;
   if (planned.op.kind == graph::OpKind::kReduceGradients) {
-    return (options.Shards() == 1 ? 2 * (1 - 1.0 / options.world) : others) * 4 * elements;
+    return (options.Shards() == 1 ? 2 * (1 - 1.0 / options.world) : others) * gradient * elements;
   }
   if (planned.op.kind == graph::OpKind::kReduceReplicas) {
-    return 2 * (1 - 1.0 / options.Replicas()) * 4 * (elements / options.Shards());
+    return 2 * (1 - 1.0 / options.Replicas()) * gradient * (elements / options.Shards());
   }
   if (planned.op.kind != graph::OpKind::kGatherParameters) return 0;
   return others * static_cast<double>(graph::ByteSize(options.compute_dtype)) * elements;

@@ -108,12 +108,13 @@ class TrainingOps {
     PlannedOp& op = Add(OpKind::kReduceGradients, when, group);
     op.bytes = 2 * 4 * Padded(group);
     // Reduce-scatter, as a ring moves it; an all-reduce is that and an all-gather.
-    op.wire_bytes = options_.Shards() == 1 ? 2 * (1 - sharing_) * 4 * Padded(group)
-                                           : OtherShards() * 4 * Padded(group);
+    const auto wire = static_cast<double>(graph::ByteSize(options_.grad_reduce));
+    op.wire_bytes = options_.Shards() == 1 ? 2 * (1 - sharing_) * wire * Padded(group)
+                                           : OtherShards() * wire * Padded(group);
     if (options_.Replicas() == 1) return;
     PlannedOp& across = Add(OpKind::kReduceReplicas, When::kLastMicroStep, group);
     across.bytes = 2 * 4 * Shard(group);
-    across.wire_bytes = 2 * (1 - 1.0 / options_.Replicas()) * 4 * Shard(group);
+    across.wire_bytes = 2 * (1 - 1.0 / options_.Replicas()) * wire * Shard(group);
   }
 
   void AddNorm(int group) {

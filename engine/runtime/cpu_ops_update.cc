@@ -173,16 +173,42 @@ std::vector<Segment> PaddingOf(const plan::FlatGroup& group) {
   return padding;
 }
 
-// Nobody writes the padding of a gradient that shares its bytes with activations: it is zeroed
-// here, so that a shard is finite and its norm needs no exceptions.
-BoundOp ReduceIntoShard(const Binding& b, absl::Span<float> gradient) {
-  const plan::FlatGroup& group = GroupOf(b);
-  float* shard = ShardGradient(b);
-  return [comm = b.communicator, among = ShardRanks(b.plan.options, Rank(b)), gradient, shard,
-          padding = PaddingOf(group), mine = gradient.data() + ShardBegin(b),
-          count = group.shard_elements](const StepContext& context) {
+// A group's gradient becomes the sum over ranks in this rank's shard. Nobody writes the padding of
+// a gradient that shares its bytes with activations, and a reduction in bf16 leaves anything in the
+// other shards: padding is zeroed here, so that a shard is finite and its norm needs no exceptions.
+struct ScatterGradient {
+  ScatterGradient(const Binding& b, absl::Span<float> values)
+      : comm(b.communicator),
+        among(ShardRanks(b.plan.options, Rank(b))),
+        gradient(values),
+        padding(PaddingOf(GroupOf(b))),
+        bf16(b.plan.options.grad_reduce == graph::DType::kBF16) {}
+
+  absl::Status Run() const {
     for (const Segment& s : padding) std::fill(&gradient[0] + s.begin, &gradient[0] + s.end, 0.0F);
-    MP_RETURN_IF_ERROR(comm->ReduceScatter(gradient, among));
+    return bf16 ? comm->ReduceScatterBf16(gradient, among) : comm->ReduceScatter(gradient, among);
+  }
+
+  comm::Communicator* comm;
+  comm::RankSet among;
+  absl::Span<float> gradient;
+  std::vector<Segment> padding;
+  bool bf16;
+};
+
+BoundOp AllReduceGradient(const Binding& b, absl::Span<float> gradient, comm::RankSet among) {
+  return [comm = b.communicator, gradient, among,
+          bf16 = b.plan.options.grad_reduce == graph::DType::kBF16](const StepContext&) {
+    return bf16 ? comm->AllReduceBf16(gradient, among)
+                : comm->AllReduce(gradient, comm::ReduceOp::kSum, among);
+  };
+}
+
+BoundOp ReduceIntoShard(const Binding& b, absl::Span<float> gradient) {
+  float* shard = ShardGradient(b);
+  return [scatter = ScatterGradient(b, gradient), shard, mine = gradient.data() + ShardBegin(b),
+          count = GroupOf(b).shard_elements](const StepContext& context) {
+    MP_RETURN_IF_ERROR(scatter.Run());
     if (context.first_micro_step) {
       std::copy(mine, mine + count, shard);
     } else {
@@ -214,10 +240,8 @@ absl::StatusOr<BoundOp> BindReduceGradients(const Binding& b) {
   const absl::Span<float> gradient(reinterpret_cast<float*>(b.BufferAt(group.gradient_buffer)),
                                    static_cast<size_t>(group.padded_elements));
   if (b.plan.options.ShardsGradients()) return ReduceIntoShard(b, gradient);
-  return [comm = b.communicator, among = ShardRanks(b.plan.options, Rank(b)), gradient,
-          scatter = b.plan.options.Shards() > 1](const StepContext&) {
-    return scatter ? comm->ReduceScatter(gradient, among) : comm->AllReduce(gradient);
-  };
+  if (b.plan.options.Shards() == 1) return AllReduceGradient(b, gradient, {});
+  return [scatter = ScatterGradient(b, gradient)](const StepContext&) { return scatter.Run(); };
 }
 
 absl::StatusOr<BoundOp> BindReduceReplicas(const Binding& b) {
@@ -226,9 +250,7 @@ absl::StatusOr<BoundOp> BindReduceReplicas(const Binding& b) {
   const comm::RankSet among = {
       .first = Rank(b) % options.Shards(), .count = options.Replicas(), .stride = options.Shards()};
   const absl::Span<float> shard(ShardGradient(b), static_cast<size_t>(GroupOf(b).shard_elements));
-  return [comm = b.communicator, shard, among](const StepContext&) {
-    return comm->AllReduce(shard, comm::ReduceOp::kSum, among);
-  };
+  return AllReduceGradient(b, shard, among);
 }
 
 absl::StatusOr<BoundOp> BindGradNorm(const Binding& b) {
