@@ -73,6 +73,7 @@ void NormalizeOptimizer(v1::OptimizerSpec* optimizer) {
   }
   const bool sgd = optimizer->type() == v1::OptimizerSpec::TYPE_SGD;
   const bool lion = optimizer->type() == v1::OptimizerSpec::TYPE_LION;
+  MP_DEFAULT_ENUM(optimizer, state_dtype, v1::STATE_DTYPE_FP32);
   MP_DEFAULT(optimizer, lr, sgd ? 0.01 : lion ? 1e-4 : 6e-4);
   MP_DEFAULT(optimizer, weight_decay, sgd ? 0.0 : 0.1);
   if (sgd) {

@@ -290,6 +290,9 @@ void CheckOptimizer(const v1::OptimizerSpec& optimizer, Checker* check) {
     check->Add("train.optimizer.type", "expected adamw, sgd or lion");
     return;
   }
+  if (!v1::StateDType_IsValid(optimizer.state_dtype()) || optimizer.state_dtype() == 0) {
+    check->Add("train.optimizer.state_dtype", "expected fp32 or bf16");
+  }
   check->Real("train.optimizer.lr", optimizer.lr(), 0, 100, "(]");
   check->Real("train.optimizer.weight_decay", optimizer.weight_decay(), 0, 10);
   // What a type does not have must not be given: it would do nothing.

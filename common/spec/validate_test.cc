@@ -325,6 +325,12 @@ TEST(CheckTest, FindsEachBrokenRule) {
       {"train.zero.prefetch",
        [](auto* s) { s->mutable_train()->mutable_zero()->set_prefetch(-1); }},
       {"train.optimizer.lr", [](auto* s) { s->mutable_train()->mutable_optimizer()->set_lr(0); }},
+      {"train.grad_reduce",
+       [](auto* s) { s->mutable_train()->set_grad_reduce(static_cast<v1::GradReduce>(7)); }},
+      {"train.optimizer.state_dtype",
+       [](auto* s) {
+         s->mutable_train()->mutable_optimizer()->set_state_dtype(static_cast<v1::StateDType>(7));
+       }},
       {"train.optimizer.beta1",
        [](auto* s) { s->mutable_train()->mutable_optimizer()->set_beta1(1); }},
       {"train.optimizer.beta2",
@@ -470,6 +476,11 @@ TEST(DigestTest, EachCoversWhatItSays) {
   EXPECT_EQ(StateDigest(base), StateDigest(longer));
   EXPECT_EQ(StateDigest(base), StateDigest(ranks));
   EXPECT_NE(StateDigest(base), StateDigest(seed));
+  JobSpec states = base;
+  states.mutable_train()->mutable_optimizer()->set_state_dtype(v1::STATE_DTYPE_BF16);
+  EXPECT_NE(StateDigest(base), StateDigest(states));
+  states.mutable_train()->mutable_optimizer()->set_state_dtype(v1::STATE_DTYPE_FP32);
+  EXPECT_EQ(StateDigest(base), StateDigest(states));
 }
 
 }  // namespace

@@ -149,6 +149,9 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
       .compute_dtype = ComputeDType(spec.train().precision()),
       .grad_reduce = spec.train().grad_reduce() == v1::GRAD_REDUCE_BF16 ? graph::DType::kBF16
                                                                         : graph::DType::kF32,
+      .state_dtype = spec.train().optimizer().state_dtype() == v1::STATE_DTYPE_BF16
+                         ? graph::DType::kBF16
+                         : graph::DType::kF32,
       .micro_batch = triple.micro,
       .sequence = spec.data().sequence_length(),
       .accumulation = triple.accumulation,

@@ -139,6 +139,18 @@ TEST(Planner, GradientsThatTravelAsBf16HalveTheirWireBytes) {
   }
 }
 
+TEST(Planner, StatesInBf16TakeHalfTheBytes) {
+  for (const int stage : {0, 1, 3}) {
+    PlanOptions options = OptionsOf(4, stage, DType::kBF16);
+    const StepPlan fp32 = Plan({}, options);
+    options.state_dtype = DType::kBF16;
+    const StepPlan bf16 = Plan({}, options);
+    const int optimizer = static_cast<int>(BufferClass::kOptimizer);
+    EXPECT_EQ(bf16.bytes_by_class[optimizer] * 12, fp32.bytes_by_class[optimizer] * 8);
+    EXPECT_LT(bf16.arena_bytes, fp32.arena_bytes);
+  }
+}
+
 // Stage 2 pays the reduction in every micro-step; stage 3 pays a gather there in the forward and in
 // the backward instead of one after the update.
 TEST(Planner, WireBytesOfShardedGradientsAndParameters) {

@@ -220,6 +220,7 @@ std::string PlanJson(const StepPlan& plan, const PrintOptions& options, int inde
   json["zero_stage"] = plan.options.zero_stage;
   json["shards"] = plan.options.Shards();
   json["precision"] = Precision(plan);
+  json["state_dtype"] = plan.options.state_dtype == graph::DType::kBF16 ? "bf16" : "fp32";
   json["grad_reduce"] = plan.options.grad_reduce == graph::DType::kBF16 ? "bf16" : "fp32";
   json["micro_batch"] = plan.options.micro_batch;
   json["sequence"] = plan.options.sequence;

@@ -26,9 +26,9 @@ struct PrintOptions {
 // Several lines, each ended.
 std::string PlanTable(const StepPlan& plan, const PrintOptions& options = {});
 
-// One JSON object: {"fits": bool?, "world", "zero_stage", "shards", "precision", "grad_reduce",
-// "micro_batch", "sequence", "accumulation", "recompute", "per_rank": {"parameters": bytes,
-// "gradients", "optimizer", "activations", "workspace", "communication", "inputs", "slack",
+// One JSON object: {"fits": bool?, "world", "zero_stage", "shards", "precision", "state_dtype",
+// "grad_reduce", "micro_batch", "sequence", "accumulation", "recompute", "per_rank": {"parameters":
+// bytes, "gradients", "optimizer", "activations", "workspace", "communication", "inputs", "slack",
 // "total"}, "expected": {"device", "seconds", "tokens_per_second", "mfu", "bound", "flop_seconds",
 // "memory_seconds", "start_seconds", "exposed_seconds", "communication_seconds"}?, "parameters",
 // "flops_per_step", "recompute_flops_per_step", "wire_bytes_per_step", "groups":

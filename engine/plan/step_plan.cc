@@ -36,8 +36,12 @@ const char* Name(Optimizer optimizer) {
 
 std::vector<GroupState> StatesOf(const FlatGroup& group) {
   std::vector<GroupState> states = {{.kind = "master", .buffer = group.master_buffer}};
-  if (group.m_buffer != kNoBuffer) states.push_back({.kind = "m", .buffer = group.m_buffer});
-  if (group.v_buffer != kNoBuffer) states.push_back({.kind = "v", .buffer = group.v_buffer});
+  if (group.m_buffer != kNoBuffer) {
+    states.push_back({.kind = "m", .buffer = group.m_buffer, .dtype = group.state_dtype});
+  }
+  if (group.v_buffer != kNoBuffer) {
+    states.push_back({.kind = "v", .buffer = group.v_buffer, .dtype = group.state_dtype});
+  }
   return states;
 }
 

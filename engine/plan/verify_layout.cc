@@ -111,9 +111,13 @@ absl::Status VerifyGroupBuffers(const StepPlan& plan, const FlatGroup& group) {
   }
   MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "gradients", group.gradient_buffer,
                                   group.padded_elements * graph::ByteSize(DType::kF32)));
-  MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "m", group.m_buffer, shard));
+  if (group.state_dtype != plan.options.state_dtype) {
+    return Violation("group ", group.name, " keeps its state in another type than the options say");
+  }
+  const int64_t state = group.shard_elements * graph::ByteSize(plan.options.state_dtype);
+  MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "m", group.m_buffer, state));
   if (HasSecondMoment(group.optimizer)) {
-    return ExpectBuffer(plan, group, "v", group.v_buffer, shard);
+    return ExpectBuffer(plan, group, "v", group.v_buffer, state);
   }
   if (group.v_buffer == kNoBuffer) return absl::OkStatus();
   return Violation("group ", group.name, " has a v that its optimizer does not use");

@@ -131,9 +131,10 @@ class TrainingOps {
   void AddUpdate(int group) {
     // Gradient read; master, m and v read and written; the compute-dtype copy written.
     const bool copy = options_.compute_dtype != DType::kF32;
-    const int passes = HasSecondMoment(groups_[group].optimizer) ? 7 : 5;
+    const int64_t states = HasSecondMoment(groups_[group].optimizer) ? 2 : 1;
+    const int64_t moved = 3 * 4 + states * 2 * graph::ByteSize(options_.state_dtype);
     Add(OpKind::kOptimizer, When::kUpdate, group).bytes =
-        Shard(group) * (passes * 4 + (copy ? 2 : 0));
+        Shard(group) * static_cast<double>(moved + (copy ? 2 : 0));
     if (options_.Shards() == 1 || options_.ShardsParameters()) return;
     const double bytes =
         Padded(group) * static_cast<double>(graph::ByteSize(options_.compute_dtype));
@@ -194,6 +195,7 @@ std::vector<FlatGroup> MakeFlatGroups(const graph::Graph& graph,
     return updates.empty() ? ParameterUpdate{.optimizer = options.optimizer} : updates[parameter];
   };
   std::vector<FlatGroup> groups = EmptyGroups(graph, options.optimizer, update_of);
+  for (FlatGroup& group : groups) group.state_dtype = options.state_dtype;
   for (size_t i = 0; i < graph.parameters.size(); ++i) {
     const graph::Parameter& parameter = graph.parameters[i];
     const graph::Value& value = graph.values[parameter.value];

@@ -10,9 +10,11 @@
 #include "absl/types/span.h"
 #include "common/status_macros.h"
 #include "engine/comm/communicator.h"
+#include "engine/kernels/cpu/elementwise.h"
 #include "engine/kernels/cpu/optimizer.h"
 #include "engine/kernels/cpu/parallel.h"
 #include "engine/runtime/cpu_ops.h"
+#include "engine/runtime/randomness.h"
 #include "engine/runtime/shard_ranks.h"
 
 namespace milepost::runtime {
@@ -45,6 +47,9 @@ struct Segment {
   bool decay = false;
   float lr_scale = 1;
   std::optional<float> weight_decay = std::nullopt;  // instead of the step's
+  // Where it starts: this element of this parameter. Of its first one, where several are joined.
+  int parameter = -1;
+  int64_t element = 0;
 
   bool Alike(const Segment& other) const {
     return decay == other.decay && lr_scale == other.lr_scale && weight_decay == other.weight_decay;
@@ -56,15 +61,18 @@ struct Segment {
 };
 
 // The parameters' pieces within the group's elements [begin, begin + count), relative to `begin`,
-// neighbours joined. Padding belongs to none.
-std::vector<Segment> SegmentsOf(const plan::FlatGroup& group, int64_t begin, int64_t count) {
+// neighbours joined if `join`. Padding belongs to none.
+std::vector<Segment> SegmentsOf(const plan::FlatGroup& group, int64_t begin, int64_t count,
+                                bool join) {
   std::vector<Segment> segments;
   for (const plan::GroupParameter& p : group.parameters) {
     const int64_t first = std::max<int64_t>(p.begin - begin, 0);
     const int64_t last = std::min<int64_t>(p.begin + p.elements - begin, count);
     if (first >= last) continue;
-    const Segment segment = {first, last, p.decay, p.lr_scale, p.weight_decay};
-    if (!segments.empty() && segments.back().end == first && segments.back().Alike(segment)) {
+    const Segment segment = {
+        first, last, p.decay, p.lr_scale, p.weight_decay, p.parameter, begin + first - p.begin};
+    if (join && !segments.empty() && segments.back().end == first &&
+        segments.back().Alike(segment)) {
       segments.back().end = last;
     } else {
       segments.push_back(segment);
@@ -121,6 +129,43 @@ void Update(plan::Optimizer optimizer, const StepContext& c, const Segment& segm
   }
 }
 
+// m and v in bf16: widened piece by piece, updated in fp32, and rounded back at random.
+struct RoundedStates {
+  template <typename T>
+  void Update(plan::Optimizer optimizer, const StepContext& c, const Segment& segment, int64_t from,
+              int64_t to, const UpdatePlaces<T>& at) const {
+    constexpr int64_t kPiece = 1024;
+    float m_values[kPiece];
+    float v_values[kPiece];
+    for (int64_t i = from; i < to; i += kPiece) {
+      const int64_t n = std::min(kPiece, to - i);
+      const UpdatePlaces<T> here = {.master = at.master + i,
+                                    .m = m_values,
+                                    .v = v_values,
+                                    .gradient = at.gradient + i,
+                                    .copy = at.copy == nullptr ? nullptr : at.copy + i};
+      kernels::CastToFloat(m + i, n, m_values);
+      if (v != nullptr) kernels::CastToFloat(v + i, n, v_values);
+      runtime::Update(optimizer, c, segment, 0, n, here);
+      const auto round = [&](RandomPurpose purpose, const float* values, kernels::bf16* state) {
+        const auto tensor = static_cast<uint32_t>(segment.parameter);
+        const int64_t element = segment.element + i - segment.begin;
+        kernels::RoundToBf16AtRandom(values, n,
+                                     {.seed = c.seed,
+                                      .stream = RandomStream(purpose, tensor),
+                                      .step = static_cast<uint64_t>(c.step),
+                                      .first_element = static_cast<uint64_t>(element)},
+                                     state + i);
+      };
+      round(RandomPurpose::kRoundM, m_values, m);
+      if (v != nullptr) round(RandomPurpose::kRoundV, v_values, v);
+    }
+  }
+
+  kernels::bf16* m;
+  kernels::bf16* v;  // null where the optimizer has none
+};
+
 template <typename T>
 absl::StatusOr<BoundOp> OptimizerOf(const Binding& b) {
   const plan::FlatGroup& group = GroupOf(b);
@@ -139,8 +184,12 @@ absl::StatusOr<BoundOp> OptimizerOf(const Binding& b) {
     }
   }
   if (at.master == nullptr) return absl::InternalError("a 16-bit group has no master buffer");
-  return [at, optimizer = group.optimizer, count = group.shard_elements,
-          segments = SegmentsOf(group, begin, group.shard_elements)](const StepContext& c) {
+  const bool rounded = group.state_dtype == graph::DType::kBF16;
+  const RoundedStates states = {.m = reinterpret_cast<kernels::bf16*>(b.BufferAt(group.m_buffer)),
+                                .v = reinterpret_cast<kernels::bf16*>(b.BufferAt(group.v_buffer))};
+  return [at, rounded, states, optimizer = group.optimizer, count = group.shard_elements,
+          segments = SegmentsOf(group, begin, group.shard_elements, /*join=*/!rounded)](
+             const StepContext& c) {
     if (c.skip_update) return absl::OkStatus();
     // One fork for the whole group: biases and norms are far too short for one each. Inside it the
     // kernel stays on its thread.
@@ -148,7 +197,9 @@ absl::StatusOr<BoundOp> OptimizerOf(const Binding& b) {
       for (const Segment& s : segments) {
         const int64_t from = std::max(s.begin, first);
         const int64_t to = std::min(s.end, last);
-        if (from < to) Update(optimizer, c, s, from, to, at);
+        if (from >= to) continue;
+        rounded ? states.Update(optimizer, c, s, from, to, at)
+                : Update(optimizer, c, s, from, to, at);
       }
     });
     return absl::OkStatus();

@@ -274,6 +274,85 @@ void Restore(TrainingSession& session, const State& state, const v1::TrainerStat
   ASSERT_EQ(session.FinishRestore(trainer), absl::OkStatus());
 }
 
+v1::JobSpec Bf16States(const TinyJob& job, const TinyOptions& options,
+                       v1::OptimizerSpec::Type type = v1::OptimizerSpec::TYPE_ADAMW) {
+  v1::JobSpec spec = job.Spec(options);
+  v1::OptimizerSpec* optimizer = spec.mutable_train()->mutable_optimizer();
+  const double lr = optimizer->lr();
+  optimizer->Clear();
+  optimizer->set_type(type);
+  optimizer->set_lr(type == v1::OptimizerSpec::TYPE_LION ? lr / 5 : lr);
+  optimizer->set_state_dtype(v1::STATE_DTYPE_BF16);
+  NormalizeJobSpec(&spec);
+  EXPECT_EQ(ValidateJobSpec(spec), absl::OkStatus());
+  return spec;
+}
+
+// m and v in bf16 train as m and v in fp32 do, at every stage; the rounding does not depend on how
+// state is sharded, so that stages that sum gradients in the same order agree bitwise.
+TEST(Bf16States, TrainLikeFp32StatesAtEveryStage) {
+  TinyJob job;
+  for (const auto type :
+       {v1::OptimizerSpec::TYPE_ADAMW, v1::OptimizerSpec::TYPE_SGD, v1::OptimizerSpec::TYPE_LION}) {
+    TinyOptions options{.ranks = 2, .stage = 0, .precision = v1::PRECISION_BF16, .dropout = 0.1};
+    options.micro_batch = 6;
+    v1::JobSpec spec = Bf16States(job, options, type);
+    const std::vector<double> losses = TrainFresh(spec);
+    v1::JobSpec exact = spec;
+    exact.mutable_train()->mutable_optimizer()->set_state_dtype(v1::STATE_DTYPE_FP32);
+    const std::vector<double> reference = TrainFresh(exact);
+    EXPECT_NE(losses, reference);
+    EXPECT_LT(LargestRelativeDifference(losses, reference), 5e-3);
+    for (const int stage : {1, 2, 3}) {
+      spec.mutable_train()->mutable_zero()->set_stage(stage);
+      EXPECT_EQ(TrainFresh(spec), losses) << "stage " << stage;
+    }
+    options.ranks = 3;
+    options.stage = 2;
+    options.micro_batch = 2;
+    EXPECT_LT(LargestRelativeDifference(TrainFresh(Bf16States(job, options, type)), losses), 5e-3);
+  }
+}
+
+// What a checkpoint holds is m and v in bf16, and it goes on bitwise, also at another stage.
+TEST(Bf16States, AResumedRunIsBitwiseTheUninterruptedOne) {
+  TinyJob job;
+  TinyOptions options{.ranks = 2, .stage = 1, .precision = v1::PRECISION_BF16, .dropout = 0.1};
+  options.micro_batch = 6;
+  v1::JobSpec spec = Bf16States(job, options);
+  const std::vector<double> whole = TrainFresh(spec);
+  State state;
+  v1::TrainerState trainer;
+  std::mutex mutex;
+  RunRanks(spec, [&](int rank, TrainingSession& session) {
+    for (const v1::TensorInfo& info : session.state_tensors()) {
+      EXPECT_EQ(info.dtype(), info.kind() == "master" ? "F32" : "BF16") << info.name();
+    }
+    ASSERT_TRUE(session.InitializeParameters().ok());
+    while (session.step() < 6) ASSERT_TRUE(session.Step(false).ok());
+    Gather(session, mutex, state);
+    if (rank == 0) trainer = session.trainer_state();
+  });
+  for (const int stage : {1, 0, 3}) {
+    spec.mutable_train()->mutable_zero()->set_stage(stage);
+    RunRanks(spec, [&](int rank, TrainingSession& session) {
+      Restore(session, state, trainer);
+      for (size_t i = 6; i < whole.size(); ++i) {
+        auto report = session.Step(false);
+        ASSERT_TRUE(report.ok()) << report.status();
+        if (rank == 0) {
+          EXPECT_EQ(report->train_loss, whole[i]) << "step " << i;
+        }
+      }
+    });
+  }
+  spec.mutable_train()->mutable_optimizer()->set_state_dtype(v1::STATE_DTYPE_FP32);
+  RunRanks(spec, [&](int, TrainingSession& session) {
+    EXPECT_THAT(std::string(session.FinishRestore(trainer).message()),
+                HasSubstr("the checkpoint is of another"));
+  });
+}
+
 // Stopped while the scale was neither at its start nor just changed.
 TEST(Fp16, AResumedRunIsBitwiseTheUninterruptedOne) {
   TinyJob job;
