@@ -356,7 +356,7 @@ void Tree::AddCheckpoint() {
   to_files->add_option("--out", export_.folder, "the folder to make")->required();
   OneOf(to_files->add_option("--dtype", export_.dtype, "of the weights; fp32 loses nothing")
             ->capture_default_str(),
-        {"fp32", "bf16"});
+        {"fp32", "bf16", "fp16"});
   several(Command(group, "delete", "Delete for good; never a pinned one",
                   [this] { return CheckpointDeleteCommand(global_, names_); }));
 }

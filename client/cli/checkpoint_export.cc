@@ -141,7 +141,7 @@ class Exporter {
       sources_.push_back(i);
       state::SafetensorsTensor& tensor = tensors.emplace_back();
       tensor.name = source.name;
-      tensor.dtype = settings_.bf16 ? "BF16" : "F32";
+      tensor.dtype = state::Name(settings_.dtype);
       tensor.shape = source.shape;
       if (source.elements == 0) continue;
       v1::TensorRange& range = *request_.add_ranges();
@@ -174,29 +174,36 @@ class Exporter {
     }
     // A stream that is opened again gives its chunks again.
     if (!received_.insert(interval).second) return absl::OkStatus();
-    const int64_t element = settings_.bf16 ? 2 : 4;
+    const int64_t element = settings_.dtype == state::DType::kF32 ? 4 : 2;
     return writer_->Write(static_cast<size_t>(outputs_[static_cast<size_t>(chunk.tensor())]),
                           chunk.begin() * element, Converted(chunk));
   }
 
   // The chunk's bytes in the output's dtype.
   absl::string_view Converted(const v1::Chunk& chunk) {
-    const bool from_bf16 = layout_.tensor(chunk.tensor()).dtype == state::DType::kBf16;
-    if (from_bf16 == settings_.bf16) return chunk.data();
+    const state::DType from = layout_.tensor(chunk.tensor()).dtype;
+    if (from == settings_.dtype) return chunk.data();
     const auto count = static_cast<size_t>(chunk.end() - chunk.begin());
-    converted_.resize(count * (from_bf16 ? 4 : 2));
-    for (size_t i = 0; i < count; ++i) {
-      if (from_bf16) {
+    const auto load = [&](size_t i) {
+      if (from == state::DType::kBf16) {
         uint16_t bits;
         std::memcpy(&bits, chunk.data().data() + 2 * i, 2);
-        const float value = state::Bf16ToF32(bits);
-        std::memcpy(converted_.data() + 4 * i, &value, 4);
-      } else {
-        float value;
-        std::memcpy(&value, chunk.data().data() + 4 * i, 4);
-        const uint16_t bits = state::F32ToBf16(value);
-        std::memcpy(converted_.data() + 2 * i, &bits, 2);
+        return state::Bf16ToF32(bits);
       }
+      float value;
+      std::memcpy(&value, chunk.data().data() + 4 * i, 4);
+      return value;
+    };
+    converted_.resize(count * (settings_.dtype == state::DType::kF32 ? 4 : 2));
+    for (size_t i = 0; i < count; ++i) {
+      const float value = load(i);
+      if (settings_.dtype == state::DType::kF32) {
+        std::memcpy(converted_.data() + 4 * i, &value, 4);
+        continue;
+      }
+      const bool bf16 = settings_.dtype == state::DType::kBf16;
+      const uint16_t bits = bf16 ? state::F32ToBf16(value) : state::F32ToF16(value);
+      std::memcpy(converted_.data() + 2 * i, &bits, 2);
     }
     return converted_;
   }
@@ -229,6 +236,12 @@ class Exporter {
   std::string converted_;
 };
 
+const char* TorchName(state::DType dtype) {
+  return dtype == state::DType::kBf16  ? "bfloat16"
+         : dtype == state::DType::kF16 ? "float16"
+                                       : "float32";
+}
+
 }  // namespace
 
 absl::StatusOr<ExportReport> ExportCheckpoint(const v1::CheckpointManifest& manifest,
@@ -237,8 +250,7 @@ absl::StatusOr<ExportReport> ExportCheckpoint(const v1::CheckpointManifest& mani
   v1::ModelSpec model;
   MP_RETURN_IF_ERROR(
       ParseYamlMessage(manifest.model_yaml(), manifest.checkpoint().name() + " model", &model));
-  MP_ASSIGN_OR_RETURN(const std::string config,
-                      models::HfConfig(model, settings.bf16 ? "bfloat16" : "float32"));
+  MP_ASSIGN_OR_RETURN(const std::string config, models::HfConfig(model, TorchName(settings.dtype)));
   MP_ASSIGN_OR_RETURN(const auto folder, FolderInMaking::Create(settings.folder));
   MP_ASSIGN_OR_RETURN(const ExportReport report,
                       Exporter(manifest, settings, folder->path()).Run(read, config));

@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/state/layout.h"
 #include "engine/state/safetensors_writer.h"
 #include "milepost/v1/checkpoint.pb.h"
 
@@ -28,7 +29,8 @@ using ChunkReader = std::function<absl::Status(const v1::ReadChunksRequest&,
 
 struct ExportSettings {
   std::string folder;
-  bool bf16 = false;  // else fp32: the master copy, bit for bit
+  // Of the weights: kF32 (the master copy, bit for bit), kBf16 or kF16.
+  state::DType dtype = state::DType::kF32;
   int64_t max_shard_bytes = state::kSafetensorsShardBytes;
 };
 

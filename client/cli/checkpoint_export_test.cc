@@ -115,8 +115,9 @@ TEST_F(CheckpointExportTest, WritesTheMastersAndTheConfig) {
 }
 
 TEST_F(CheckpointExportTest, RoundsToBf16InShards) {
-  const auto report = ExportCheckpoint(manifest_, Reader(Good()),
-                                       {.folder = Out(), .bf16 = true, .max_shard_bytes = 100});
+  const auto report =
+      ExportCheckpoint(manifest_, Reader(Good()),
+                       {.folder = Out(), .dtype = state::DType::kBf16, .max_shard_bytes = 100});
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(report->files, 2);
   EXPECT_EQ(report->bytes, (128 + 8) * 2);
@@ -129,6 +130,27 @@ TEST_F(CheckpointExportTest, RoundsToBf16InShards) {
   for (int64_t i = 0; i < 128; ++i) {
     EXPECT_EQ(values[static_cast<size_t>(i)], state::Bf16ToF32(state::F32ToBf16(ValueOf(0, i))));
   }
+}
+
+TEST_F(CheckpointExportTest, RoundsToHalves) {
+  const auto report =
+      ExportCheckpoint(manifest_, Reader(Good()), {.folder = Out(), .dtype = state::DType::kF16});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->bytes, (128 + 8) * 2);
+  const auto weights = state::SafetensorsFolder::Open(Out());
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  const auto* wte = (*weights)->Find("transformer.wte.weight");
+  EXPECT_EQ(wte->tensor->dtype, "F16");
+  std::vector<float> values(128);
+  ASSERT_TRUE(wte->file->ReadF32(*wte->tensor, 0, 128, values.data()).ok());
+  for (int64_t i = 0; i < 128; ++i) {
+    const float value = values[static_cast<size_t>(i)];
+    EXPECT_EQ(value, state::F16ToF32(state::F32ToF16(ValueOf(0, i))));
+    EXPECT_NEAR(value, ValueOf(0, i), std::abs(ValueOf(0, i)) / 2048 + 1e-7);
+  }
+  std::ifstream config(Out() + "/config.json");
+  const std::string text{std::istreambuf_iterator<char>(config), {}};
+  EXPECT_THAT(text, HasSubstr("float16"));
 }
 
 TEST_F(CheckpointExportTest, NeverTouchesWhatIsThere) {

@@ -13,6 +13,13 @@
 namespace milepost::client {
 namespace {
 
+// Of --dtype, which the command line has checked.
+state::DType DTypeOf(const std::string& name) {
+  return name == "bf16"   ? state::DType::kBf16
+         : name == "fp16" ? state::DType::kF16
+                          : state::DType::kF32;
+}
+
 absl::StatusOr<ExportReport> Export(const Access& access, const ExportOptions& options) {
   MP_ASSIGN_OR_RETURN(const v1::CheckpointManifest manifest,
                       access.checkpoints().Get(FullName("checkpoints", options.checkpoint)));
@@ -21,7 +28,7 @@ absl::StatusOr<ExportReport> Export(const Access& access, const ExportOptions& o
     return access.checkpoints().Read(request, on_chunk);
   };
   return ExportCheckpoint(manifest, read,
-                          {.folder = options.folder, .bf16 = options.dtype == "bf16"});
+                          {.folder = options.folder, .dtype = DTypeOf(options.dtype)});
 }
 
 }  // namespace

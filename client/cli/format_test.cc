@@ -186,6 +186,13 @@ TEST(ProgressViewTest, LiveLinesFitTheTerminal) {
   const auto lines = LiveProgressLines(job, absl::FromUnixSeconds(2000), 200);
   EXPECT_THAT(lines[3],
               HasSubstr("61.3 MiB planned, 61.3 MiB used per rank  checkpoint checkpoints/3"));
+  EXPECT_THAT(lines[2], ::testing::Not(HasSubstr("loss scale")));
+  job.mutable_progress()->set_loss_scale(32768);
+  EXPECT_THAT(LiveProgressLines(job, absl::FromUnixSeconds(2000), 200)[2],
+              HasSubstr("  loss scale 32768  "));
+  job.mutable_progress()->set_loss_scale_at_floor(true);
+  EXPECT_THAT(LiveProgressLines(job, absl::FromUnixSeconds(2000), 200)[2],
+              HasSubstr("  loss scale 32768 (its floor)  "));
 }
 
 TEST(ProgressViewTest, Bar) {

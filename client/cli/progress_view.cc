@@ -25,6 +25,12 @@ std::string SkippedText(const v1::Progress& progress) {
   return absl::StrFormat("  skipped %d", progress.skipped_steps());
 }
 
+std::string LossScaleText(const v1::Progress& progress) {
+  if (progress.loss_scale() == 0) return "";
+  return absl::StrFormat("  loss scale %g%s", progress.loss_scale(),
+                         progress.loss_scale_at_floor() ? " (its floor)" : "");
+}
+
 std::string RestartText(const v1::Job& job) {
   return job.attempts() > 1 ? absl::StrCat("  attempt ", job.attempts()) : "";
 }
@@ -102,9 +108,10 @@ std::vector<std::string> LiveProgressLines(const v1::Job& job, absl::Time now, s
   if (!job.reason_detail().empty()) lines.push_back("  " + job.reason_detail());
   if (progress.step() > 0) {
     lines.push_back(absl::StrFormat(
-        "  loss %s%s  lr %s  gradient norm %.2f  %s tokens/s%s%s", LossText(progress.train_loss()),
-        ValidationText(progress), RateText(progress.lr()), progress.grad_norm(),
-        HumanCount(progress.tokens_per_second()), SkippedText(progress), RestartText(job)));
+        "  loss %s%s  lr %s  gradient norm %.2f%s  %s tokens/s%s%s",
+        LossText(progress.train_loss()), ValidationText(progress), RateText(progress.lr()),
+        progress.grad_norm(), LossScaleText(progress), HumanCount(progress.tokens_per_second()),
+        SkippedText(progress), RestartText(job)));
     lines.push_back(absl::StrCat(MemoryText(progress), "  checkpoint ",
                                  job.latest_checkpoint().empty() ? "-" : job.latest_checkpoint()));
   }

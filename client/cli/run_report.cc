@@ -243,17 +243,19 @@ class JsonReport : public RunReport {
  private:
   void Progress(const v1::Progress& progress) {
     step_ = progress.step();
-    Emit({{"event", "progress"},
-          {"step", step_},
-          {"train_loss", Number(progress.train_loss())},
-          {"lr", progress.lr()},
-          {"grad_norm", Number(progress.grad_norm())},
-          {"tokens_per_second", progress.tokens_per_second()},
-          {"step_seconds", progress.step_seconds()},
-          {"mfu", progress.mfu()},
-          {"skipped_steps", progress.skipped_steps()},
-          {"planned_bytes", progress.planned_bytes()},
-          {"allocated_bytes", progress.allocated_bytes()}});
+    Json event = {{"event", "progress"},
+                  {"step", step_},
+                  {"train_loss", Number(progress.train_loss())},
+                  {"lr", progress.lr()},
+                  {"grad_norm", Number(progress.grad_norm())},
+                  {"tokens_per_second", progress.tokens_per_second()},
+                  {"step_seconds", progress.step_seconds()},
+                  {"mfu", progress.mfu()},
+                  {"skipped_steps", progress.skipped_steps()},
+                  {"planned_bytes", progress.planned_bytes()},
+                  {"allocated_bytes", progress.allocated_bytes()}};
+    if (progress.loss_scale() > 0) event["loss_scale"] = progress.loss_scale();
+    Emit(event);
   }
   static void Emit(const Json& event) {
     Print(event.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");

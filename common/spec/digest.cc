@@ -32,6 +32,10 @@ std::string StateDigest(const v1::JobSpec& normalized) {
   relevant.mutable_data()->set_sequence_length(normalized.data().sequence_length());
   relevant.mutable_train()->set_seed(normalized.train().seed());
   relevant.mutable_train()->mutable_optimizer()->set_type(normalized.train().optimizer().type());
+  // fp32 is left out: a checkpoint made before there was a choice has it.
+  if (normalized.train().optimizer().state_dtype() == v1::STATE_DTYPE_BF16) {
+    relevant.mutable_train()->mutable_optimizer()->set_state_dtype(v1::STATE_DTYPE_BF16);
+  }
   return Digest(relevant);
 }
 

@@ -73,6 +73,7 @@ void NormalizeOptimizer(v1::OptimizerSpec* optimizer) {
   }
   const bool sgd = optimizer->type() == v1::OptimizerSpec::TYPE_SGD;
   const bool lion = optimizer->type() == v1::OptimizerSpec::TYPE_LION;
+  MP_DEFAULT_ENUM(optimizer, state_dtype, v1::STATE_DTYPE_FP32);
   const bool lamb = optimizer->type() == v1::OptimizerSpec::TYPE_LAMB;
   const bool muon = optimizer->type() == v1::OptimizerSpec::TYPE_MUON;
   MP_DEFAULT(optimizer, lr, sgd ? 0.01 : lion ? 1e-4 : lamb ? 2e-3 : 6e-4);
@@ -90,10 +91,20 @@ void NormalizeOptimizer(v1::OptimizerSpec* optimizer) {
   MP_DEFAULT(optimizer, adamw_lr, optimizer->lr());
 }
 
+void NormalizeLossScale(v1::LossScaleSpec* scale) {
+  MP_DEFAULT(scale, initial, 65536.0);
+  MP_DEFAULT(scale, growth, 2.0);
+  MP_DEFAULT(scale, backoff, 0.5);
+  MP_DEFAULT(scale, growth_interval, 2000);
+  MP_DEFAULT(scale, floor, 1.0);
+}
+
 void NormalizeTrain(int32_t ranks, v1::TrainSpec* train) {
   MP_DEFAULT(train, seed, 0);
   MP_DEFAULT_ENUM(train, precision, v1::PRECISION_BF16);
   MP_DEFAULT_ENUM(train, recompute, v1::RECOMPUTE_NONE);
+  MP_DEFAULT_ENUM(train, grad_reduce, v1::GRAD_REDUCE_FP32);
+  if (train->precision() == v1::PRECISION_FP16) NormalizeLossScale(train->mutable_loss_scale());
   DeriveBatch(ranks, train->mutable_batch());
   MP_DEFAULT(train->mutable_zero(), stage, 1);
   MP_DEFAULT(train->mutable_zero(), prefetch, 1);

@@ -93,7 +93,8 @@ TEST(ParseTest, SaysWhatIsWrongAndWhere) {
       {"modle: {}", "f.yaml:1: modle: unknown field; did you mean 'model'?"},
       {"train: {zzz: 1}",
        "f.yaml:1: train.zzz: unknown field; expected one of steps, seed, precision, batch, zero, "
-       "optimizer, schedule, clip_norm, on_nonfinite, validation, recompute, init_from"},
+       "optimizer, schedule, clip_norm, on_nonfinite, validation, recompute, init_from, "
+       "loss_scale, grad_reduce"},
       {"train: {steps: many}", "f.yaml:1: train.steps: expected a whole number, got 'many'"},
       {"train: {steps: \"10\"}",
        "f.yaml:1: train.steps: expected a whole number, got the text \"10\""},
@@ -115,11 +116,12 @@ TEST(ParseTest, SaysWhatIsWrongAndWhere) {
       {"train: {clip_norm: nan}", "f.yaml:1: train.clip_norm: expected a number, got 'nan'"},
       {"train: {clip_norm: big}", "f.yaml:1: train.clip_norm: expected a number, got 'big'"},
       {"train: {precision: bf61}",
-       "f.yaml:1: train.precision: expected one of fp32, bf16, got 'bf61'; did you mean 'bf16'?"},
+       "f.yaml:1: train.precision: expected one of fp32, bf16, fp16, got 'bf61'; did you mean "
+       "'bf16'?"},
       {"train: {precision: PRECISION_BF16}",
-       "f.yaml:1: train.precision: expected one of fp32, bf16, got 'PRECISION_BF16'"},
+       "f.yaml:1: train.precision: expected one of fp32, bf16, fp16, got 'PRECISION_BF16'"},
       {"train: {precision: unspecified}",
-       "f.yaml:1: train.precision: expected one of fp32, bf16, got 'unspecified'"},
+       "f.yaml:1: train.precision: expected one of fp32, bf16, fp16, got 'unspecified'"},
       {"resources: {device: gpu}",
        "f.yaml:1: resources.device: expected cpu, got 'gpu'; did you mean 'cpu'?"},
       {"name: {a: 1}", "f.yaml:1: name: expected text, got a mapping"},

@@ -293,6 +293,9 @@ void CheckOptimizer(const v1::OptimizerSpec& optimizer, Checker* check) {
   }
   const std::string type =
       EnumYamlName(*v1::OptimizerSpec::Type_descriptor()->FindValueByNumber(optimizer.type()));
+  if (!v1::StateDType_IsValid(optimizer.state_dtype()) || optimizer.state_dtype() == 0) {
+    check->Add("train.optimizer.state_dtype", "expected fp32 or bf16");
+  }
   check->Real("train.optimizer.lr", optimizer.lr(), 0, 100, "(]");
   check->Real("train.optimizer.weight_decay", optimizer.weight_decay(), 0, 10);
   // What a type does not have must not be given: it would do nothing.
@@ -353,11 +356,30 @@ void CheckSchedule(const v1::TrainSpec& train, Checker* check) {
   }
 }
 
+void CheckLossScale(const v1::TrainSpec& train, Checker* check) {
+  if (!train.has_loss_scale()) return;
+  const v1::LossScaleSpec& scale = train.loss_scale();
+  if (train.precision() != v1::PRECISION_FP16) {
+    check->Add("train.loss_scale", "only precision fp16 scales the loss: remove it");
+    return;
+  }
+  constexpr double kMost = 1e30;  // far from the end of fp32, in which the scale is kept
+  const bool initial = check->Real("train.loss_scale.initial", scale.initial(), 1e-6, kMost);
+  check->Real("train.loss_scale.growth", scale.growth(), 1, 1e6);
+  check->Real("train.loss_scale.backoff", scale.backoff(), 0, 1, "()");
+  check->Int("train.loss_scale.growth_interval", scale.growth_interval(), 1, 1'000'000'000);
+  if (check->Real("train.loss_scale.floor", scale.floor(), 1e-6, kMost) && initial &&
+      scale.floor() > scale.initial()) {
+    check->Add("train.loss_scale.floor",
+               absl::StrCat("is above train.loss_scale.initial (", scale.initial(), ")"));
+  }
+}
+
 void CheckTrain(const v1::JobSpec& spec, Checker* check) {
   const v1::TrainSpec& train = spec.train();
   check->Int("train.steps", train.steps(), 1, 1'000'000'000);
   if (!v1::Precision_IsValid(train.precision()) || train.precision() == 0) {
-    check->Add("train.precision", "expected fp32 or bf16");
+    check->Add("train.precision", "expected fp32, bf16 or fp16");
   }
   if (!v1::Recompute_IsValid(train.recompute()) || train.recompute() == 0) {
     check->Add("train.recompute", "expected none, selective or full");
@@ -366,6 +388,10 @@ void CheckTrain(const v1::JobSpec& spec, Checker* check) {
   check->Int("train.zero.stage", train.zero().stage(), 0, 3);
   check->Int("train.zero.prefetch", train.zero().prefetch(), 0, 16);
   CheckShardGroup(spec.resources().ranks(), train.zero().group(), check);
+  if (!v1::GradReduce_IsValid(train.grad_reduce()) || train.grad_reduce() == 0) {
+    check->Add("train.grad_reduce", "expected fp32 or bf16");
+  }
+  CheckLossScale(train, check);
   CheckOptimizer(train.optimizer(), check);
   CheckSchedule(train, check);
   if (!train.init_from().empty()) CheckPath("train.init_from", train.init_from(), check);

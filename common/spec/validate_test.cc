@@ -83,7 +83,15 @@ void CollectAbsent(const google::protobuf::Message& message, std::vector<std::st
 }
 
 TEST(NormalizeTest, LeavesNoFieldUnsetAndIsIdempotent) {
-  JobSpec spec = Normalized([](JobSpec* s) { s->mutable_data()->add_mixture(); });
+  JobSpec spec = Normalized([](JobSpec* s) {
+    s->mutable_data()->add_mixture();
+    s->mutable_train()->set_precision(v1::PRECISION_FP16);  // the others have no loss scale
+  });
+  EXPECT_EQ(spec.train().loss_scale().initial(), 65536);
+  EXPECT_EQ(spec.train().loss_scale().growth(), 2);
+  EXPECT_EQ(spec.train().loss_scale().backoff(), 0.5);
+  EXPECT_EQ(spec.train().loss_scale().growth_interval(), 2000);
+  EXPECT_EQ(spec.train().loss_scale().floor(), 1);
   std::vector<std::string> absent;
   CollectAbsent(spec, &absent);
   EXPECT_THAT(absent, ElementsAre("milepost.v1.OptimizerSpec.momentum",  // adamw has none
@@ -146,7 +154,8 @@ TEST(NormalizeTest, FillsInLlamasDefaults) {
   CollectAbsent(spec, &absent);
   EXPECT_THAT(absent, ElementsAre("milepost.v1.OptimizerSpec.momentum",  // adamw has none
                                   "milepost.v1.OptimizerSpec.nesterov",
-                                  "milepost.v1.OptimizerSpec.adamw_lr"));
+                                  "milepost.v1.OptimizerSpec.adamw_lr",
+                                  "milepost.v1.TrainSpec.loss_scale"));  // nor bf16
   const v1::LlamaSpec& llama = spec.model().llama();
   EXPECT_EQ(llama.kv_heads(), 4);
   EXPECT_EQ(llama.head_dim(), 16);
@@ -262,6 +271,13 @@ TEST(CheckTest, FindsEachBrokenRuleOfLlama) {
   }
 }
 
+std::function<void(JobSpec*)> Fp16(const std::function<void(v1::LossScaleSpec*)>& change) {
+  return [change](JobSpec* s) {
+    s->mutable_train()->set_precision(v1::PRECISION_FP16);
+    change(s->mutable_train()->mutable_loss_scale());
+  };
+}
+
 TEST(CheckTest, FindsEachBrokenRule) {
   const std::vector<Case> cases = {
       {"name", [](auto* s) { s->clear_name(); }},
@@ -324,6 +340,12 @@ TEST(CheckTest, FindsEachBrokenRule) {
       {"train.zero.prefetch",
        [](auto* s) { s->mutable_train()->mutable_zero()->set_prefetch(-1); }},
       {"train.optimizer.lr", [](auto* s) { s->mutable_train()->mutable_optimizer()->set_lr(0); }},
+      {"train.grad_reduce",
+       [](auto* s) { s->mutable_train()->set_grad_reduce(static_cast<v1::GradReduce>(7)); }},
+      {"train.optimizer.state_dtype",
+       [](auto* s) {
+         s->mutable_train()->mutable_optimizer()->set_state_dtype(static_cast<v1::StateDType>(7));
+       }},
       {"train.optimizer.beta1",
        [](auto* s) { s->mutable_train()->mutable_optimizer()->set_beta1(1); }},
       {"train.optimizer.beta2",
@@ -373,6 +395,16 @@ TEST(CheckTest, FindsEachBrokenRule) {
          s->mutable_train()->mutable_optimizer()->set_type(v1::OptimizerSpec::TYPE_LION);
          s->mutable_train()->mutable_optimizer()->set_epsilon(1e-8);
        }},
+      {"train.loss_scale", [](auto* s) { s->mutable_train()->mutable_loss_scale(); }},
+      {"train.loss_scale.initial", Fp16([](auto* scale) { scale->set_initial(0); })},
+      {"train.loss_scale.initial",
+       Fp16([](auto* scale) { scale->set_initial(std::numeric_limits<double>::quiet_NaN()); })},
+      {"train.loss_scale.growth", Fp16([](auto* scale) { scale->set_growth(0.5); })},
+      {"train.loss_scale.backoff", Fp16([](auto* scale) { scale->set_backoff(1); })},
+      {"train.loss_scale.backoff", Fp16([](auto* scale) { scale->set_backoff(0); })},
+      {"train.loss_scale.growth_interval",
+       Fp16([](auto* scale) { scale->set_growth_interval(0); })},
+      {"train.loss_scale.floor", Fp16([](auto* scale) { scale->set_floor(65537); })},
       {"train.schedule.warmup_steps",
        [](auto* s) { s->mutable_train()->mutable_schedule()->set_warmup_steps(11); }},
       {"train.schedule.final_lr_ratio",
@@ -463,6 +495,11 @@ TEST(DigestTest, EachCoversWhatItSays) {
   EXPECT_EQ(StateDigest(base), StateDigest(longer));
   EXPECT_EQ(StateDigest(base), StateDigest(ranks));
   EXPECT_NE(StateDigest(base), StateDigest(seed));
+  JobSpec states = base;
+  states.mutable_train()->mutable_optimizer()->set_state_dtype(v1::STATE_DTYPE_BF16);
+  EXPECT_NE(StateDigest(base), StateDigest(states));
+  states.mutable_train()->mutable_optimizer()->set_state_dtype(v1::STATE_DTYPE_FP32);
+  EXPECT_EQ(StateDigest(base), StateDigest(states));
 }
 
 }  // namespace

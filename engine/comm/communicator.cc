@@ -1,9 +1,11 @@
 #include "engine/comm/communicator.h"
 
 #include <chrono>
+#include <cstring>
 
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "engine/comm/reduce.h"
 
 namespace milepost::comm {
 
@@ -53,6 +55,40 @@ absl::Status Communicator::ReduceScatter(absl::Span<float> buffer, const RankSet
       << buffer.size() << " elements, " << set.count << " ranks";
   return Run(buffer.empty() || set.count == 1, [&](int64_t* sent) {
     return DoReduceScatter(buffer.data(), buffer.size(), set, sent);
+  });
+}
+
+absl::Status Communicator::SumRounded(absl::Span<float> buffer, const RankSet& set, int64_t* sent) {
+  MP_CHECK(buffer.size() % (2 * static_cast<size_t>(set.count)) == 0)
+      << buffer.size() << " elements, " << set.count << " ranks";
+  RoundInPlace(buffer);
+  return DoReduceScatterBf16(reinterpret_cast<char*>(buffer.data()), buffer.size(),
+                             buffer.data() + buffer.size() / 2, set, sent);
+}
+
+absl::Status Communicator::ReduceScatterBf16(absl::Span<float> buffer, const RankSet& among) {
+  const RankSet set = Checked(among);
+  return Run(buffer.empty() || set.count == 1, [&](int64_t* sent) {
+    MP_RETURN_IF_ERROR(SumRounded(buffer, set, sent));
+    const size_t shard = buffer.size() / set.count;
+    std::memmove(buffer.data() + shard * set.IndexOf(rank_), buffer.data() + buffer.size() / 2,
+                 shard * sizeof(float));
+    return absl::OkStatus();
+  });
+}
+
+absl::Status Communicator::AllReduceBf16(absl::Span<float> values, const RankSet& among) {
+  const RankSet set = Checked(among);
+  return Run(values.empty() || set.count == 1, [&](int64_t* sent) {
+    MP_RETURN_IF_ERROR(SumRounded(values, set, sent));
+    const size_t shard = values.size() / set.count;
+    const absl::Span<float> sums = values.subspan(values.size() / 2, shard);
+    RoundInPlace(sums);
+    char* rounded = reinterpret_cast<char*>(values.data());
+    std::memcpy(rounded + 2 * shard * set.IndexOf(rank_), sums.data(), 2 * shard);
+    MP_RETURN_IF_ERROR(DoAllGather(rounded, 2 * values.size(), set, sent));
+    WidenInPlace(values);
+    return absl::OkStatus();
   });
 }
 

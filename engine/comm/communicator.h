@@ -29,7 +29,7 @@
 
 namespace milepost::comm {
 
-enum class ElementType : uint8_t { kFloat, kDouble, kInt64 };
+enum class ElementType : uint8_t { kFloat, kDouble, kInt64, kBf16 };  // kBf16: sums in fp32
 enum class ReduceOp : uint8_t { kSum, kMax };  // kMax: NaN on any rank gives NaN
 
 struct CommunicatorOptions {
@@ -76,6 +76,13 @@ class Communicator {
   // ends with the sum over ranks in shard r of its own buffer; its other shards keep their values.
   absl::Status ReduceScatter(absl::Span<float> buffer, const RankSet& among = {});
 
+  // The same two with half the traffic: every rank's values are rounded to bf16 (to nearest, ties
+  // to even), and these are summed in fp32, in rank order. ReduceScatterBf16 ends with fp32 sums in
+  // the own shard, and the rest of the buffer is lost. AllReduceBf16 rounds the sums once more,
+  // and every rank ends with the same bits. The size is a multiple of twice the ranks.
+  absl::Status AllReduceBf16(absl::Span<float> values, const RankSet& among = {});
+  absl::Status ReduceScatterBf16(absl::Span<float> buffer, const RankSet& among = {});
+
   // `bytes` is a multiple of world; rank r's shard is already in place at [r*bytes/world,
   // (r+1)*bytes/world). Every rank ends with all shards.
   absl::Status AllGather(void* buffer, size_t bytes, const RankSet& among = {});
@@ -101,6 +108,10 @@ class Communicator {
                                    const RankSet& set, int64_t* sent) = 0;
   virtual absl::Status DoReduceScatter(float* buffer, size_t count, const RankSet& set,
                                        int64_t* sent) = 0;
+  // Element i of the own shard of `count` bf16 elements at `data`, summed over the set in fp32,
+  // goes to out[i]; `out` overlaps nothing that is read.
+  virtual absl::Status DoReduceScatterBf16(char* data, size_t count, float* out, const RankSet& set,
+                                           int64_t* sent) = 0;
   virtual absl::Status DoAllGather(char* buffer, size_t bytes, const RankSet& set,
                                    int64_t* sent) = 0;
   virtual absl::Status DoBroadcast(char* buffer, size_t bytes, int root, int64_t* sent) = 0;
@@ -112,6 +123,9 @@ class Communicator {
   absl::Status Run(bool nothing_to_do, Call call);
   // `among` with its count, checked.
   RankSet Checked(const RankSet& among) const;
+  // Leaves the values, rounded, in the first half of the buffer and the own shard's sums in the
+  // second.
+  absl::Status SumRounded(absl::Span<float> buffer, const RankSet& set, int64_t* sent);
   RankSet Everyone() const { return {0, world_, 1}; }
 
   const int rank_;

@@ -172,6 +172,78 @@ TEST_P(CommunicatorTest, ReduceScatterFillsOwnShardOnly) {
   }
 }
 
+// Written out again: to nearest, ties to even.
+float Bf16(float value) {
+  int exponent = 0;
+  const float mantissa = std::frexp(value, &exponent);  // 8 bits of it are kept
+  return std::ldexp(std::nearbyint(std::ldexp(mantissa, 8)), exponent - 8);
+}
+
+// Half the bytes on the wire; the sums are fp32's of the rounded values, bit by bit.
+TEST_P(CommunicatorTest, Bf16ReductionsSumRoundedValuesInFp32) {
+  const Ranks ranks = Make();
+  for (size_t shard : {2, 64, 1000, 150002}) {
+    const size_t n = shard * world();
+    auto inputs = Inputs(n);
+    inputs.back()[1] = 0;
+    std::vector<std::vector<float>> rounded = inputs;
+    if (world() > 1) {
+      for (auto& values : rounded) {
+        for (float& value : values) value = Bf16(value);
+      }
+    }
+    const std::vector<float> sum = SumInOrder(rounded);
+    std::vector<float> sum_rounded = sum;
+    if (world() > 1) {
+      for (float& value : sum_rounded) value = Bf16(value);
+    }
+    ExpectOk(ranks, [&](Communicator& c) -> absl::Status {
+      std::vector<float> values = inputs[c.rank()];
+      const int64_t before = c.stats().bytes_sent;
+      MP_RETURN_IF_ERROR(c.ReduceScatterBf16(absl::MakeSpan(values)));
+      EXPECT_EQ(c.stats().bytes_sent - before, static_cast<int64_t>(2 * shard * (world() - 1)));
+      const size_t begin = shard * c.rank();
+      EXPECT_EQ(std::vector<float>(&values[begin], &values[begin] + shard),
+                std::vector<float>(&sum[begin], &sum[begin] + shard));
+      values = inputs[c.rank()];
+      MP_RETURN_IF_ERROR(c.AllReduceBf16(absl::MakeSpan(values)));
+      EXPECT_EQ(values, sum_rounded) << shard << " elements per shard";
+      EXPECT_EQ(c.stats().bytes_sent - before, static_cast<int64_t>(6 * shard * (world() - 1)));
+      return absl::OkStatus();
+    });
+  }
+}
+
+TEST_P(CommunicatorTest, Bf16ReductionsAmongSetsKeepWhatIsNotFinite) {
+  const int half = world() % 2 == 0 ? world() / 2 : world();
+  const Ranks ranks = Make();
+  ExpectOk(ranks, [&](Communicator& c) -> absl::Status {
+    const RankSet mine = {c.rank() / half * half, half, 1};
+    std::vector<float> values(6 * half, 1.0f);
+    if (c.rank() % half == 0) {
+      for (int i = 0; i < half; ++i) {
+        values[6 * i] = std::numeric_limits<float>::quiet_NaN();
+        values[6 * i + 1] = std::numeric_limits<float>::infinity();
+        values[6 * i + 2] = -3e38f;
+      }
+    }
+    std::vector<float> all = values;
+    MP_RETURN_IF_ERROR(c.ReduceScatterBf16(absl::MakeSpan(values), mine));
+    const size_t own = 6 * (c.rank() % half);
+    EXPECT_TRUE(std::isnan(values[own]));
+    EXPECT_TRUE(std::isinf(values[own + 1]));
+    EXPECT_NEAR(values[own + 2], -3e38f, 2e36f);
+    EXPECT_EQ(values[own + 3], half);
+    MP_RETURN_IF_ERROR(c.AllReduceBf16(absl::MakeSpan(all), mine));
+    for (int i = 0; i < half; ++i) {
+      EXPECT_TRUE(std::isnan(all[6 * i]));
+      EXPECT_TRUE(std::isinf(all[6 * i + 1]));
+      EXPECT_EQ(all[6 * i + 5], half);
+    }
+    return absl::OkStatus();
+  });
+}
+
 TEST_P(CommunicatorTest, AllGatherBringsEveryShard) {
   const Ranks ranks = Make();
   for (size_t shard : {0, 1, 7, 4096, 700001}) {

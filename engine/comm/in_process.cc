@@ -159,6 +159,20 @@ class InProcessCommunicator : public Communicator {
     return group_->Meet(rank(), /*then_read=*/false);
   }
 
+  absl::Status DoReduceScatterBf16(char* data, size_t count, float* out, const RankSet& set,
+                                   int64_t* sent) override {
+    MP_RETURN_IF_ERROR(group_->Enter(rank(), {data, 'h', count, 0}));
+    const size_t shard = count / set.count;
+    const size_t begin = 2 * shard * set.IndexOf(rank());
+    std::vector<const char*> sources;
+    for (int i = 0; i < set.count; ++i) {
+      sources.push_back(group_->all()[set.RankAt(i)].data + begin);
+    }
+    SumBf16InOrder(sources, out, shard);
+    *sent += 2 * shard * (set.count - 1);
+    return group_->Meet(rank(), /*then_read=*/false);
+  }
+
   absl::Status DoAllGather(char* buffer, size_t bytes, const RankSet& set, int64_t* sent) override {
     MP_RETURN_IF_ERROR(group_->Enter(rank(), {buffer, 'g', bytes, 0}));
     const size_t shard = bytes / set.count;

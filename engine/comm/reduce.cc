@@ -1,6 +1,8 @@
 #include "engine/comm/reduce.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <cstring>
 
 #include "common/check.h"
@@ -10,6 +12,15 @@ namespace {
 
 // Fits the first-level cache beside its source; a compile-time length lets the compiler vectorise.
 constexpr size_t kBlock = 1024;
+
+float Widen(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+
+uint16_t Round(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  const uint32_t quiet = bits >> 16 | 0x40;
+  return static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
+}
 
 struct Sum {
   template <typename T>
@@ -57,7 +68,9 @@ void Reduce(absl::Span<const char* const> sources, char* out, size_t count, Redu
 
 }  // namespace
 
-size_t ElementBytes(ElementType type) { return type == ElementType::kFloat ? 4 : 8; }
+size_t ElementBytes(ElementType type) {
+  return type == ElementType::kBf16 ? 2 : type == ElementType::kFloat ? 4 : 8;
+}
 
 void ReduceInOrder(absl::Span<const char* const> sources, char* out, size_t count, ElementType type,
                    ReduceOp op) {
@@ -69,6 +82,47 @@ void ReduceInOrder(absl::Span<const char* const> sources, char* out, size_t coun
       return Reduce<double>(sources, out, count, op);
     case ElementType::kInt64:
       return Reduce<int64_t>(sources, out, count, op);
+    case ElementType::kBf16:
+      MP_CHECK(op == ReduceOp::kSum);
+      return SumBf16InOrder(sources, reinterpret_cast<float*>(out), count);
+  }
+}
+
+void SumBf16InOrder(absl::Span<const char* const> sources, float* out, size_t count) {
+  uint16_t bits[kBlock];
+  float sum[kBlock];
+  for (size_t begin = 0; begin < count; begin += kBlock) {
+    const size_t n = std::min(kBlock, count - begin);
+    for (size_t s = 0; s < sources.size(); ++s) {
+      std::memcpy(bits, sources[s] + 2 * begin, 2 * n);
+      if (s == 0) {
+        for (size_t i = 0; i < n; ++i) sum[i] = Widen(bits[i]);
+      } else {
+        for (size_t i = 0; i < n; ++i) sum[i] += Widen(bits[i]);
+      }
+    }
+    std::memcpy(out + begin, sum, n * sizeof(float));
+  }
+}
+
+void RoundInPlace(absl::Span<float> values) {
+  uint16_t bits[kBlock];
+  char* out = reinterpret_cast<char*>(values.data());
+  for (size_t begin = 0; begin < values.size(); begin += kBlock) {
+    const size_t n = std::min(kBlock, values.size() - begin);
+    for (size_t i = 0; i < n; ++i) bits[i] = Round(values[begin + i]);
+    std::memcpy(out + 2 * begin, bits, 2 * n);
+  }
+}
+
+void WidenInPlace(absl::Span<float> values) {
+  uint16_t bits[kBlock];
+  const char* in = reinterpret_cast<const char*>(values.data());
+  for (size_t blocks = (values.size() + kBlock - 1) / kBlock; blocks > 0; --blocks) {
+    const size_t begin = (blocks - 1) * kBlock;
+    const size_t n = std::min(kBlock, values.size() - begin);
+    std::memcpy(bits, in + 2 * begin, 2 * n);
+    for (size_t i = 0; i < n; ++i) values[begin + i] = Widen(bits[i]);
   }
 }
 

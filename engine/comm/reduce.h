@@ -16,6 +16,14 @@ size_t ElementBytes(ElementType type);
 void ReduceInOrder(absl::Span<const char* const> sources, char* out, size_t count, ElementType type,
                    ReduceOp op);
 
+// Sums of bf16 sources, added in fp32 and in order, into `out`, which overlaps none of them.
+void SumBf16InOrder(absl::Span<const char* const> sources, float* out, size_t count);
+
+// The values as bf16 (to nearest, ties to even; a NaN stays one) in the first half of their bytes,
+// and back.
+void RoundInPlace(absl::Span<float> values);
+void WidenInPlace(absl::Span<float> values);
+
 // First element of rank r's shard when `count` elements are split as evenly as possible.
 inline size_t ShardBegin(size_t count, int rank, int world) {
   const size_t base = count / world;

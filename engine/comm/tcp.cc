@@ -101,7 +101,7 @@ class TcpCommunicator : public Communicator {
     char* data = static_cast<char*>(values);
     Begin('r', bytes, static_cast<int>(type) * 16 + static_cast<int>(op), set);
     if (bytes <= kSmallBytes) return ReduceWhole(data, count, type, op, sent);
-    MP_RETURN_IF_ERROR(ReduceShards(data, count, type, op, sent));
+    MP_RETURN_IF_ERROR(ReduceShards(data, count, type, op, nullptr, sent));
     Begin('g', bytes, static_cast<int>(type), set);
     return GatherShards(data, count, ElementBytes(type), sent);
   }
@@ -110,7 +110,13 @@ class TcpCommunicator : public Communicator {
                                int64_t* sent) override {
     Begin('s', count, 0, set);
     return ReduceShards(reinterpret_cast<char*>(buffer), count, ElementType::kFloat, ReduceOp::kSum,
-                        sent);
+                        nullptr, sent);
+  }
+
+  absl::Status DoReduceScatterBf16(char* data, size_t count, float* out, const RankSet& set,
+                                   int64_t* sent) override {
+    Begin('h', count, 0, set);
+    return ReduceShards(data, count, ElementType::kBf16, ReduceOp::kSum, out, sent);
   }
 
   absl::Status DoAllGather(char* buffer, size_t bytes, const RankSet& set, int64_t* sent) override {
@@ -184,8 +190,8 @@ class TcpCommunicator : public Communicator {
     return {sources_.data(), static_cast<size_t>(set_.count)};
   }
 
-  // This rank's shard becomes the reduction over the set.
-  absl::Status ReduceShards(char* data, size_t count, ElementType type, ReduceOp op,
+  // This rank's shard becomes the reduction over the set; kBf16: `sums` has it.
+  absl::Status ReduceShards(char* data, size_t count, ElementType type, ReduceOp op, float* sums,
                             int64_t* sent) {
     const size_t element = ElementBytes(type);
     const auto begin = [&](int index) { return ShardBegin(count, index, set_.count) * element; };
@@ -211,7 +217,9 @@ class TcpCommunicator : public Communicator {
           flow.in_limit += piece;
         }
         sources_[own_] = own + reduced;
-        ReduceInOrder(Sources(), own + reduced, piece / element, type, op);
+        char* out =
+            sums == nullptr ? own + reduced : reinterpret_cast<char*>(sums + reduced / element);
+        ReduceInOrder(Sources(), out, piece / element, type, op);
         reduced += piece;
       }
     });

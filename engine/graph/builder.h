@@ -27,7 +27,7 @@
 namespace milepost::graph {
 
 struct BuilderOptions {
-  DType compute_dtype = DType::kF32;  // of parameters and activations: kF32 or kBF16
+  DType compute_dtype = DType::kF32;  // of parameters and activations: kF32, kBF16 or kF16
   int64_t batch = 1;                  // B
   int64_t sequence = 1;               // T
 };

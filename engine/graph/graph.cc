@@ -10,6 +10,7 @@ int64_t ByteSize(DType dtype) {
     case DType::kI32:
       return 4;
     case DType::kBF16:
+    case DType::kF16:
       return 2;
     case DType::kF64:
       return 8;
@@ -26,6 +27,8 @@ const char* Name(DType dtype) {
       return "F32";
     case DType::kBF16:
       return "BF16";
+    case DType::kF16:
+      return "F16";
     case DType::kF64:
       return "F64";
     case DType::kI32:

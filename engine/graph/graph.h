@@ -22,9 +22,9 @@
 
 namespace milepost::graph {
 
-enum class DType : uint8_t { kF32, kBF16, kF64, kI32, kU8 };
+enum class DType : uint8_t { kF32, kBF16, kF16, kF64, kI32, kU8 };
 int64_t ByteSize(DType dtype);
-const char* Name(DType dtype);  // safetensors' names: "F32", "BF16", "F64", "I32"
+const char* Name(DType dtype);  // safetensors' names: "F32", "BF16", "F16", "F64", "I32"
 
 using Shape = absl::InlinedVector<int64_t, 4>;
 int64_t Elements(const Shape& shape);
@@ -35,7 +35,7 @@ inline constexpr int kNoBlock = -1;
 
 enum class ValueKind : uint8_t {
   kInput,              // filled by the host before each micro-step
-  kParameter,          // compute dtype (bf16 or f32); a slice of its block's flat group
+  kParameter,          // compute dtype (bf16, f16 or f32); a slice of its block's flat group
   kParameterGradient,  // f32; a slice of the flat group's gradient; accumulates over micro-steps
   kActivation,         // lives within one micro-step
   kStepAccumulator,    // persists and accumulates over the micro-steps of one step (the loss sum)

@@ -219,19 +219,23 @@ void AddPersistentBuffers(StepPlan& plan, bool training) {
         AddBuffer(plan, absl::StrCat("gradient shard of ", group.name), BufferClass::kGradients,
                   group.shard_elements * f32_size, plan.options.accumulation > 1);
   }
-  const auto add_state = [&](const FlatGroup& group, absl::string_view kind) {
+  const auto add_state = [&](const FlatGroup& group, absl::string_view kind, DType dtype) {
     return AddPersistent(plan, absl::StrCat(kind, " of ", group.name), BufferClass::kOptimizer,
-                         group.shard_elements * f32_size);
+                         group.shard_elements * graph::ByteSize(dtype));
   };
   for (FlatGroup& group : plan.groups) {
-    if (plan.options.compute_dtype != DType::kF32) group.master_buffer = add_state(group, "master");
+    if (plan.options.compute_dtype != DType::kF32) {
+      group.master_buffer = add_state(group, "master", DType::kF32);
+    }
     if (group.frozen) continue;
     if (IsQuantized(group.optimizer)) {
       AddQuantizedState(plan, group);
       continue;
     }
-    group.m_buffer = add_state(group, "m");
-    if (HasSecondMoment(group.optimizer)) group.v_buffer = add_state(group, "v");
+    group.m_buffer = add_state(group, "m", group.state_dtype);
+    if (HasSecondMoment(group.optimizer)) {
+      group.v_buffer = add_state(group, "v", group.state_dtype);
+    }
   }
   AddUpdateBuffers(plan);
 }

@@ -99,6 +99,17 @@ void FreezeParameters(const ParameterUpdates& updates, graph::Graph& graph) {
   if (absl::c_linear_search(frozen, true)) graph::FreezeParameters(graph, frozen);
 }
 
+graph::DType ComputeDType(v1::Precision precision) {
+  switch (precision) {
+    case v1::PRECISION_FP32:
+      return graph::DType::kF32;
+    case v1::PRECISION_FP16:
+      return graph::DType::kF16;
+    default:
+      return graph::DType::kBF16;
+  }
+}
+
 void CompileProgram(StepPlan& plan, Program& program) {
   AddGathers(program, plan.groups, plan.options);
   LimitInFlight(program);
@@ -142,8 +153,12 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
       .prefetch = spec.train().zero().prefetch(),
       .recompute = RecomputeOf(spec.train().recompute()),
       .optimizer = OptimizerOf(spec.train().optimizer().type()),
-      .compute_dtype =
-          spec.train().precision() == v1::PRECISION_FP32 ? graph::DType::kF32 : graph::DType::kBF16,
+      .compute_dtype = ComputeDType(spec.train().precision()),
+      .grad_reduce = spec.train().grad_reduce() == v1::GRAD_REDUCE_BF16 ? graph::DType::kBF16
+                                                                        : graph::DType::kF32,
+      .state_dtype = spec.train().optimizer().state_dtype() == v1::STATE_DTYPE_BF16
+                         ? graph::DType::kBF16
+                         : graph::DType::kF32,
       .micro_batch = triple.micro,
       .sequence = spec.data().sequence_length(),
       .accumulation = triple.accumulation,

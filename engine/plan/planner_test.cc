@@ -118,6 +118,39 @@ TEST(Planner, WireBytesAreThoseOfRings) {
   EXPECT_DOUBLE_EQ(sharded.wire_bytes_per_step, 0.75 * (4 + 2) * padded + scalars);
 }
 
+TEST(Planner, GradientsThatTravelAsBf16HalveTheirWireBytes) {
+  for (const int shard_ranks : {0, 2}) {
+    for (const int stage : {0, 1, 2, 3}) {
+      PlanOptions options = OptionsOf(4, stage, DType::kBF16);
+      options.shard_ranks = stage == 0 ? 0 : shard_ranks;
+      const StepPlan fp32 = Plan({}, options);
+      options.grad_reduce = DType::kBF16;
+      const StepPlan bf16 = Plan({}, options);
+      EXPECT_EQ(bf16.arena_bytes, fp32.arena_bytes);
+      ASSERT_EQ(bf16.train.ops.size(), fp32.train.ops.size());
+      for (size_t i = 0; i < fp32.train.ops.size(); ++i) {
+        const OpKind kind = fp32.train.ops[i].op.kind;
+        const bool reduces = kind == OpKind::kReduceGradients || kind == OpKind::kReduceReplicas;
+        EXPECT_DOUBLE_EQ(bf16.train.ops[i].wire_bytes,
+                         fp32.train.ops[i].wire_bytes * (reduces ? 0.5 : 1));
+      }
+      EXPECT_LT(bf16.wire_bytes_per_step, fp32.wire_bytes_per_step);
+    }
+  }
+}
+
+TEST(Planner, StatesInBf16TakeHalfTheBytes) {
+  for (const int stage : {0, 1, 3}) {
+    PlanOptions options = OptionsOf(4, stage, DType::kBF16);
+    const StepPlan fp32 = Plan({}, options);
+    options.state_dtype = DType::kBF16;
+    const StepPlan bf16 = Plan({}, options);
+    const int optimizer = static_cast<int>(BufferClass::kOptimizer);
+    EXPECT_EQ(bf16.bytes_by_class[optimizer] * 12, fp32.bytes_by_class[optimizer] * 8);
+    EXPECT_LT(bf16.arena_bytes, fp32.arena_bytes);
+  }
+}
+
 // Stage 2 pays the reduction in every micro-step; stage 3 pays a gather there in the forward and in
 // the backward instead of one after the update.
 TEST(Planner, WireBytesOfShardedGradientsAndParameters) {

@@ -13,7 +13,14 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 const char* Precision(const StepPlan& plan) {
-  return plan.options.compute_dtype == graph::DType::kF32 ? "fp32" : "bf16";
+  switch (plan.options.compute_dtype) {
+    case graph::DType::kBF16:
+      return "bf16";
+    case graph::DType::kF16:
+      return "fp16";
+    default:
+      return "fp32";
+  }
 }
 
 const char* PhaseName(graph::Phase phase) {
@@ -213,6 +220,8 @@ std::string PlanJson(const StepPlan& plan, const PrintOptions& options, int inde
   json["zero_stage"] = plan.options.zero_stage;
   json["shards"] = plan.options.Shards();
   json["precision"] = Precision(plan);
+  json["state_dtype"] = plan.options.state_dtype == graph::DType::kBF16 ? "bf16" : "fp32";
+  json["grad_reduce"] = plan.options.grad_reduce == graph::DType::kBF16 ? "bf16" : "fp32";
   json["micro_batch"] = plan.options.micro_batch;
   json["sequence"] = plan.options.sequence;
   json["accumulation"] = plan.options.accumulation;

@@ -26,10 +26,10 @@ struct PrintOptions {
 // Several lines, each ended.
 std::string PlanTable(const StepPlan& plan, const PrintOptions& options = {});
 
-// One JSON object: {"fits": bool?, "world", "zero_stage", "shards", "precision", "micro_batch",
-// "sequence", "accumulation", "recompute", "per_rank": {"parameters": bytes, "gradients",
-// "optimizer", "activations", "workspace", "communication", "inputs", "slack", "total"},
-// "expected": {"device", "seconds", "tokens_per_second", "mfu", "bound", "flop_seconds",
+// One JSON object: {"fits": bool?, "world", "zero_stage", "shards", "precision", "state_dtype",
+// "grad_reduce", "micro_batch", "sequence", "accumulation", "recompute", "per_rank": {"parameters":
+// bytes, "gradients", "optimizer", "activations", "workspace", "communication", "inputs", "slack",
+// "total"}, "expected": {"device", "seconds", "tokens_per_second", "mfu", "bound", "flop_seconds",
 // "memory_seconds", "start_seconds", "exposed_seconds", "communication_seconds"}?, "parameters",
 // "flops_per_step", "recompute_flops_per_step", "wire_bytes_per_step", "groups":
 // [{"name", "elements", "padded_elements", "shard_elements"}], "ops": [{"op", "block", "phase",

@@ -54,8 +54,12 @@ std::vector<GroupState> StatesOf(const FlatGroup& group) {
                    codes("v", group.v_buffer), scales("v.scale", group.v_scale_buffer)});
     return states;
   }
-  if (group.m_buffer != kNoBuffer) states.push_back({.kind = "m", .buffer = group.m_buffer});
-  if (group.v_buffer != kNoBuffer) states.push_back({.kind = "v", .buffer = group.v_buffer});
+  if (group.m_buffer != kNoBuffer) {
+    states.push_back({.kind = "m", .buffer = group.m_buffer, .dtype = group.state_dtype});
+  }
+  if (group.v_buffer != kNoBuffer) {
+    states.push_back({.kind = "v", .buffer = group.v_buffer, .dtype = group.state_dtype});
+  }
   return states;
 }
 

@@ -106,6 +106,7 @@ struct FlatGroup {
   // Its parameters are never updated: of the buffers below it has theirs and, where there are
   // masters, those.
   bool frozen = false;
+  graph::DType state_dtype = graph::DType::kF32;  // of m and v: kF32 or kBF16
   std::vector<GroupParameter> parameters;
   int64_t elements = 0;         // without padding
   int64_t padded_elements = 0;  // multiple of world * 128
@@ -121,8 +122,8 @@ struct FlatGroup {
   // shard_elements, f32, where gradients are sharded: the step's sum of reduced gradients. Not
   // persistent (lives from the reduction to the update) when accumulation is 1.
   BufferId gradient_shard_buffer = kNoBuffer;
-  // shard_elements f32 each. At fp32 the master IS this rank's shard in the parameter buffer:
-  // master_buffer is kNoBuffer then.
+  // shard_elements each; the master f32, m and v of state_dtype. At fp32 the master IS this rank's
+  // shard in the parameter buffer: master_buffer is kNoBuffer then.
   BufferId master_buffer = kNoBuffer;
   BufferId m_buffer = kNoBuffer;
   BufferId v_buffer = kNoBuffer;  // where HasSecondMoment
@@ -214,6 +215,8 @@ struct PlanOptions {
   Recompute recompute = Recompute::kNone;
   Optimizer optimizer = Optimizer::kAdamW;
   graph::DType compute_dtype = graph::DType::kF32;
+  graph::DType grad_reduce = graph::DType::kF32;  // what gradients travel as: kF32 or kBF16
+  graph::DType state_dtype = graph::DType::kF32;  // of the optimizer's m and v: kF32 or kBF16
   int64_t micro_batch = 1;
   int64_t sequence = 1;
   int64_t accumulation = 1;

@@ -137,9 +137,13 @@ absl::Status VerifyGroupBuffers(const StepPlan& plan, const FlatGroup& group) {
                                   group.padded_elements * graph::ByteSize(DType::kF32)));
   MP_RETURN_IF_ERROR(VerifyUpdateBuffers(plan, group));
   if (IsQuantized(group.optimizer)) return VerifyQuantizedBuffers(plan, group);
-  MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "m", group.m_buffer, shard));
+  if (group.state_dtype != plan.options.state_dtype) {
+    return Violation("group ", group.name, " keeps its state in another type than the options say");
+  }
+  const int64_t state = group.shard_elements * graph::ByteSize(plan.options.state_dtype);
+  MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "m", group.m_buffer, state));
   if (HasSecondMoment(group.optimizer)) {
-    return ExpectBuffer(plan, group, "v", group.v_buffer, shard);
+    return ExpectBuffer(plan, group, "v", group.v_buffer, state);
   }
   if (group.v_buffer == kNoBuffer) return absl::OkStatus();
   return Violation("group ", group.name, " has a v that its optimizer does not use");
@@ -191,15 +195,16 @@ double WireBytes(const StepPlan& plan, const PlannedOp& planned) {
   const int32_t index = planned.op.attributes.group;
   if (index < 0 || index >= static_cast<int32_t>(plan.groups.size())) return 0;
   const auto elements = static_cast<double>(plan.groups[index].padded_elements);
+  const double gradient = options.grad_reduce == graph::DType::kBF16 ? 2 : 4;
   if (planned.op.kind == graph::OpKind::kReduceGradients) {
-    return (options.Shards() == 1 ? 2 * (1 - 1.0 / options.world) : others) * 4 * elements;
+    return (options.Shards() == 1 ? 2 * (1 - 1.0 / options.world) : others) * gradient * elements;
   }
   if (planned.op.kind == graph::OpKind::kGatherUpdates) return others * 4 * elements;
   if (planned.op.kind == graph::OpKind::kScatterUpdates) {
     return (options.Shards() == 1 ? 2 * (1 - 1.0 / options.world) : others) * 4 * elements;
   }
   if (planned.op.kind == graph::OpKind::kReduceReplicas) {
-    return 2 * (1 - 1.0 / options.Replicas()) * 4 * (elements / options.Shards());
+    return 2 * (1 - 1.0 / options.Replicas()) * gradient * (elements / options.Shards());
   }
   if (planned.op.kind != graph::OpKind::kGatherParameters) return 0;
   return others * static_cast<double>(graph::ByteSize(options.compute_dtype)) * elements;

@@ -307,6 +307,9 @@ TEST(Verify, SeesWrongWireBytes) {
     plan = ValidPlan(4, stage);
     plan.train.ops[FindOp(plan.train, OpKind::kReduceGradients)].wire_bytes *= 2;
     ExpectRefused(plan, "twice an op's bytes", "expected");
+    plan = ValidPlan(4, stage);
+    plan.options.grad_reduce = graph::DType::kBF16;
+    ExpectRefused(plan, "bytes of fp32 gradients", "expected");
   }
 }
 

@@ -27,12 +27,12 @@ int64_t ClassifierBytes(int64_t rows) { return rows * 9; }  // a loss, and wheth
 int64_t SumSquaresBytes(int64_t elements) { return (elements + 4095) / 4096 * 8; }
 
 // kernels/cpu/attention_layout.h: one thread's arrays for one head, each whole cache lines. With
-// f32 elements some arrays serve twice.
+// f32 elements, as which halves are packed, some arrays serve twice.
 int64_t AttentionBytesPerThread(const graph::Op& op, int64_t dim, graph::DType dtype) {
   constexpr int64_t kBlock = 64;
   constexpr int64_t kKeyTile = 256;
-  const int64_t element = graph::ByteSize(dtype);
-  const bool f32 = dtype == graph::DType::kF32;
+  const bool f32 = dtype != graph::DType::kBF16;
+  const int64_t element = f32 ? 4 : 2;
   const int64_t padded = RoundUp(op.attributes.sequence, kBlock);
   const int64_t padded_dim = RoundUp(dim, 16);
   const auto elements = [&](int64_t count) { return RoundUp(count * element, kAlignment); };
@@ -137,7 +137,11 @@ int64_t MatmulWorkspaceReserve(int threads, graph::DType dtype, int64_t chunk_ro
   constexpr int64_t kBytesPerThread = 2 << 20;
   constexpr int64_t kLongInner = 16384;  // bf16 products this deep are summed in fp32 pieces
   const bool partial = dtype == graph::DType::kBF16 && vocabulary > kLongInner;
-  return threads * kBytesPerThread + (partial ? RoundUp(chunk_rows * width * 4, kAlignment) : 0);
+  // kernels/cpu/matmul_half.h: pieces of halves widened to fp32.
+  constexpr int64_t kPieceElements = 512 * 1024 + 1024 * 1024 + 1024 + 512 * 1024;
+  const int64_t pieces = dtype == graph::DType::kF16 ? 4 * kPieceElements : 0;
+  return threads * kBytesPerThread + pieces +
+         (partial ? RoundUp(chunk_rows * width * 4, kAlignment) : 0);
 }
 
 int64_t LmHeadChunkRows(int64_t rows, int64_t vocabulary, graph::DType dtype, int64_t chunk_bytes) {

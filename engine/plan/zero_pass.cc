@@ -107,12 +107,13 @@ class TrainingOps {
     PlannedOp& op = Add(OpKind::kReduceGradients, when, group);
     op.bytes = 2 * 4 * Padded(group);
     // Reduce-scatter, as a ring moves it; an all-reduce is that and an all-gather.
-    op.wire_bytes = options_.Shards() == 1 ? 2 * (1 - sharing_) * 4 * Padded(group)
-                                           : OtherShards() * 4 * Padded(group);
+    const auto wire = static_cast<double>(graph::ByteSize(options_.grad_reduce));
+    op.wire_bytes = options_.Shards() == 1 ? 2 * (1 - sharing_) * wire * Padded(group)
+                                           : OtherShards() * wire * Padded(group);
     if (options_.Replicas() == 1) return;
     PlannedOp& across = Add(OpKind::kReduceReplicas, When::kLastMicroStep, group);
     across.bytes = 2 * 4 * Shard(group);
-    across.wire_bytes = 2 * (1 - 1.0 / options_.Replicas()) * 4 * Shard(group);
+    across.wire_bytes = 2 * (1 - 1.0 / options_.Replicas()) * wire * Shard(group);
   }
 
   void AddNorm(int group) {
@@ -194,13 +195,14 @@ class TrainingOps {
   }
 
   // Bytes per element of kOptimizer, the compute-dtype copy aside.
-  static double UpdateBytes(Optimizer optimizer) {
+  static double UpdateBytes(Optimizer optimizer, DType state_dtype) {
+    const auto state = static_cast<double>(graph::ByteSize(state_dtype));
     switch (optimizer) {
       case Optimizer::kAdamW:  // gradient read; master, m and v read and written
-        return 7 * 4;
+        return 3 * 4 + 4 * state;
       case Optimizer::kSgd:
       case Optimizer::kLion:
-        return 5 * 4;
+        return 3 * 4 + 2 * state;
       case Optimizer::kLamb:  // master read and written, m and v read
         return 4 * 4;
       case Optimizer::kMuon:  // the update read, master read and written
@@ -213,8 +215,9 @@ class TrainingOps {
 
   void AddUpdate(int group) {
     const bool copy = options_.compute_dtype != DType::kF32;
+    const FlatGroup& updated = groups_[group];
     Add(OpKind::kOptimizer, When::kUpdate, group).bytes =
-        Shard(group) * (UpdateBytes(groups_[group].optimizer) + (copy ? 2 : 0));
+        Shard(group) * (UpdateBytes(updated.optimizer, updated.state_dtype) + (copy ? 2 : 0));
     if (options_.Shards() == 1 || options_.ShardsParameters()) return;
     const double bytes =
         Padded(group) * static_cast<double>(graph::ByteSize(options_.compute_dtype));
@@ -275,6 +278,7 @@ std::vector<FlatGroup> MakeFlatGroups(const graph::Graph& graph,
     return updates.empty() ? ParameterUpdate{.optimizer = options.optimizer} : updates[parameter];
   };
   std::vector<FlatGroup> groups = EmptyGroups(graph, options.optimizer, update_of);
+  for (FlatGroup& group : groups) group.state_dtype = options.state_dtype;
   for (size_t i = 0; i < graph.parameters.size(); ++i) {
     const graph::Parameter& parameter = graph.parameters[i];
     const graph::Value& value = graph.values[parameter.value];

@@ -54,6 +54,7 @@ class StepBench {
   }
 
   bool bf16() const { return plan.options.compute_dtype == DType::kBF16; }
+  bool f16() const { return plan.options.compute_dtype == DType::kF16; }
   const graph::Graph& graph() const { return plan.train.graph; }
 
   char* At(ValueId id) const {
@@ -82,6 +83,9 @@ class StepBench {
           break;
         case DType::kBF16:
           out[i] = kernels::ToFloat(reinterpret_cast<const kernels::bf16*>(At(id))[i]);
+          break;
+        case DType::kF16:
+          out[i] = kernels::ToFloat(reinterpret_cast<const kernels::f16*>(At(id))[i]);
           break;
         case DType::kF64:
           out[i] = reinterpret_cast<const double*>(At(id))[i];
@@ -133,6 +137,9 @@ class StepBench {
         if (bf16()) {
           auto* data = reinterpret_cast<kernels::bf16*>(At(parameter.value));
           data[i] = kernels::ToBf16(kernels::ToFloat(data[i]) + noise[i]);
+        } else if (f16()) {
+          auto* data = reinterpret_cast<kernels::f16*>(At(parameter.value));
+          data[i] = kernels::ToF16(kernels::ToFloat(data[i]) + noise[i]);
         } else {
           reinterpret_cast<float*>(At(parameter.value))[i] += noise[i];
         }
@@ -169,8 +176,8 @@ class EveryOp : public ::testing::TestWithParam<Case> {};
 
 TEST_P(EveryOp, MatchesTheReference) {
   StepBench bench(GetParam().options, GetParam().threads);
-  // bf16: results are rounded to 8 bits, and attention rounds its probabilities.
-  const double tolerance = bench.bf16() ? 6e-3 : 3e-6;
+  // bf16: results are rounded to 8 bits, and attention rounds its probabilities. Halves: to 11.
+  const double tolerance = bench.bf16() ? 6e-3 : bench.f16() ? 5e-4 : 3e-6;
   std::set<OpKind> seen;
   for (bool first : {true, false}) {
     bench.context.first_micro_step = first;
@@ -204,7 +211,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Case{{.precision = v1::PRECISION_FP32, .dropout = 0.25}, 1},
                       Case{{.precision = v1::PRECISION_FP32}, 2},
                       Case{{.precision = v1::PRECISION_BF16, .dropout = 0.25}, 2},
-                      Case{{.precision = v1::PRECISION_BF16}, 1}));
+                      Case{{.precision = v1::PRECISION_BF16}, 1},
+                      Case{{.precision = v1::PRECISION_FP16, .dropout = 0.25}, 2}));
 
 // Heads of keys: one, some, all. Width 20 and hidden 13: gate and up do not follow each other
 // without a gap, so that they are two products.
@@ -226,13 +234,21 @@ INSTANTIATE_TEST_SUITE_P(
               .kv_heads = 1,
               .hidden = 13},
              2},
+        Case{{.precision = v1::PRECISION_FP16,
+              .width = 20,
+              .llama = true,
+              .kv_heads = 1,
+              .hidden = 13,
+              .qkv_bias = true},
+             2},
         Case{{.precision = v1::PRECISION_FP32, .llama = true, .kv_heads = 4, .tied = true}, 1}));
 
 // The whole micro-step through the executor: every parameter's gradient, twice accumulated.
 class WholeModel : public ::testing::TestWithParam<TinyOptions> {};
 
 TEST_P(WholeModel, GradientsMatchTheReference) {
-  for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+  for (const v1::Precision precision :
+       {v1::PRECISION_FP32, v1::PRECISION_BF16, v1::PRECISION_FP16}) {
     TinyOptions options = GetParam();
     options.precision = precision;
     StepBench bench(options, 2);
@@ -256,14 +272,20 @@ TEST_P(WholeModel, GradientsMatchTheReference) {
       const bool key_bias = bench.graph().values[parameter.value].name.ends_with("k_proj.bias");
       // A Llama rounds to bf16 once more, after the rotation, in a narrower model.
       const double bf16_tolerance = key_bias ? 8e-2 : options.llama ? 4e-2 : 3e-2;
+      // Halves have three bits more.
+      const double tolerance = precision == v1::PRECISION_FP32   ? 1e-5
+                               : precision == v1::PRECISION_BF16 ? bf16_tolerance
+                                                                 : bf16_tolerance / 8;
       EXPECT_LT(RelativeError(bench.Read(parameter.gradient),
                               bench.reference->values(parameter.gradient)),
-                precision == v1::PRECISION_FP32 ? 1e-5 : bf16_tolerance)
+                tolerance)
           << bench.graph().values[parameter.value].name;
     }
     EXPECT_NEAR(bench.Read(bench.graph().losses[0].sums)[0],
                 bench.reference->values(bench.graph().losses[0].sums)[0],
-                precision == v1::PRECISION_FP32 ? 1e-3 : 1.0);
+                precision == v1::PRECISION_FP32   ? 1e-3
+                : precision == v1::PRECISION_BF16 ? 1.0
+                                                  : 0.125);
   }
 }
 
@@ -277,7 +299,8 @@ INSTANTIATE_TEST_SUITE_P(
 // a backend knows.
 TEST(CpuBackend, AsksAgainOnlyForProductScratch) {
   TinyJob job;
-  for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+  for (const v1::Precision precision :
+       {v1::PRECISION_FP32, v1::PRECISION_BF16, v1::PRECISION_FP16}) {
     for (int threads : {1, 2, 3, 4}) {
       const bool llama = threads > 2;
       v1::JobSpec spec = job.Spec({.precision = precision, .llama = llama, .qkv_bias = true});
@@ -313,7 +336,8 @@ TEST(CpuBackend, TheReserveForProductsIsEnough) {
   TinyJob job;
   for (const ModelShape& shape :
        {ModelShape{128, 192, 6, 256}, {256, 384, 6, 256}, {512, 768, 12, 50257}}) {
-    for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+    for (const v1::Precision precision :
+         {v1::PRECISION_FP32, v1::PRECISION_BF16, v1::PRECISION_FP16}) {
       for (const int threads : {1, 2, 4}) {
         TinyOptions options;
         options.precision = precision;
@@ -338,7 +362,8 @@ TEST(CpuBackend, TheReserveForProductsIsEnough) {
 
 TEST(CpuBackend, TheReserveForProductsIsEnoughForLlama) {
   TinyJob job;
-  for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+  for (const v1::Precision precision :
+       {v1::PRECISION_FP32, v1::PRECISION_BF16, v1::PRECISION_FP16}) {
     for (const int threads : {1, 2, 4}) {
       v1::JobSpec spec = job.Spec({.precision = precision, .llama = true});
       v1::LlamaSpec* model = spec.mutable_model()->mutable_llama();
@@ -386,7 +411,8 @@ void ExpectExactWorkspaces(const v1::JobSpec& spec, size_t kinds) {
 TEST(CpuBackend, RefusesAWorkspaceThatIsTooSmall) {
   TinyJob job;
   for (const ModelShape& shape : {ModelShape{24, 32, 4, 61}, {70, 80, 2, 500}, {300, 48, 2, 33}}) {
-    for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+    for (const v1::Precision precision :
+         {v1::PRECISION_FP32, v1::PRECISION_BF16, v1::PRECISION_FP16}) {
       TinyOptions options;
       options.precision = precision;
       v1::JobSpec spec = job.Spec(options);
@@ -405,7 +431,8 @@ TEST(CpuBackend, RefusesAWorkspaceThatIsTooSmall) {
 TEST(CpuBackend, RefusesAWorkspaceThatIsTooSmallForLlama) {
   TinyJob job;
   for (const int64_t context : {24, 70, 300}) {
-    for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+    for (const v1::Precision precision :
+         {v1::PRECISION_FP32, v1::PRECISION_BF16, v1::PRECISION_FP16}) {
       for (const int64_t kv_heads : {1, 4}) {
         v1::JobSpec spec = job.Spec(
             {.precision = precision, .llama = true, .kv_heads = kv_heads, .qkv_bias = true});

@@ -69,7 +69,10 @@ struct Segment {
   bool decay = false;
   float lr_scale = 1;
   std::optional<float> weight_decay = std::nullopt;  // instead of the step's
-  int tensor = -1;  // in the group, where each tensor has a step of its own (LAMB, Muon)
+  int tensor = -1;  // in the group, where each tensor has a step of its own (StepsApart)
+  // Where it starts: this element of this parameter. Of its first one, where several are joined.
+  int parameter = -1;
+  int64_t element = 0;
 
   bool Alike(const Segment& other) const {
     return decay == other.decay && lr_scale == other.lr_scale &&
@@ -81,19 +84,30 @@ struct Segment {
   }
 };
 
+// LAMB's and Muon's steps are of whole tensors; random rounding is keyed by the tensor.
+inline bool StepsApart(const plan::FlatGroup& group) {
+  return group.optimizer == plan::Optimizer::kLamb || group.optimizer == plan::Optimizer::kMuon ||
+         group.state_dtype != graph::DType::kF32;
+}
+
 // The parameters' pieces within the group's elements [begin, begin + count), relative to `begin`,
 // neighbours joined where they are updated alike. Padding belongs to none.
 inline std::vector<Segment> SegmentsOf(const plan::FlatGroup& group, int64_t begin, int64_t count) {
-  const bool apart =
-      group.optimizer == plan::Optimizer::kLamb || group.optimizer == plan::Optimizer::kMuon;
+  const bool apart = StepsApart(group);
   std::vector<Segment> segments;
   for (size_t i = 0; i < group.parameters.size(); ++i) {
     const plan::GroupParameter& p = group.parameters[i];
     const int64_t first = std::max<int64_t>(p.begin - begin, 0);
     const int64_t last = std::min<int64_t>(p.begin + p.elements - begin, count);
     if (first >= last) continue;
-    const Segment segment = {first,      last,           p.decay,
-                             p.lr_scale, p.weight_decay, apart ? static_cast<int>(i) : -1};
+    const Segment segment = {.begin = first,
+                             .end = last,
+                             .decay = p.decay,
+                             .lr_scale = p.lr_scale,
+                             .weight_decay = p.weight_decay,
+                             .tensor = apart ? static_cast<int>(i) : -1,
+                             .parameter = p.parameter,
+                             .element = begin + first - p.begin};
     if (!segments.empty() && segments.back().end == first && segments.back().Alike(segment)) {
       segments.back().end = last;
     } else {

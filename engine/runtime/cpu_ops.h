@@ -136,10 +136,19 @@ absl::StatusOr<BoundOp> BindScatterUpdates(const Binding& b);
 std::vector<kernels::MatmulSpec> OrthogonalizeMatmulSpecs(const plan::FlatGroup& group);
 int64_t OrthogonalizeFixedBytes(const plan::FlatGroup& group);
 
-// Calls binder<float>(b) or binder<bf16>(b) by the plan's compute dtype.
-#define MP_BIND_BY_DTYPE(binder, b)                                  \
-  ((b).plan.options.compute_dtype == ::milepost::graph::DType::kBF16 \
-       ? binder<::milepost::kernels::bf16>(b)                        \
+// The kernels' name of a compute dtype.
+constexpr kernels::DType KernelDType(graph::DType dtype) {
+  return dtype == graph::DType::kBF16  ? kernels::DType::kBf16
+         : dtype == graph::DType::kF16 ? kernels::DType::kF16
+                                       : kernels::DType::kF32;
+}
+
+// Calls binder<T>(b) with the plan's compute dtype.
+#define MP_BIND_BY_DTYPE(binder, b)                                   \
+  ((b).plan.options.compute_dtype == ::milepost::graph::DType::kBF16  \
+       ? binder<::milepost::kernels::bf16>(b)                         \
+   : (b).plan.options.compute_dtype == ::milepost::graph::DType::kF16 \
+       ? binder<::milepost::kernels::f16>(b)                          \
        : binder<float>(b))
 
 }  // namespace milepost::runtime

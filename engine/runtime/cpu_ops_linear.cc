@@ -41,7 +41,7 @@ struct Layer {
     rows = narrow[0];
     const graph::DType dtype = graph.values[op.inputs[0]].dtype;
     element = graph::ByteSize(dtype);
-    type = dtype == graph::DType::kBF16 ? kernels::DType::kBf16 : kernels::DType::kF32;
+    type = KernelDType(dtype);
     if (op.kind == OpKind::kLinearBackwardWeight) {  // x, dy -> the weights', the biases' gradients
       in = narrow[1];
       out = shape(op.inputs[1])[1];

@@ -16,10 +16,6 @@ using kernels::MatmulSpec;
 constexpr int64_t kAlignment = 64;
 int64_t Align(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-kernels::DType KernelDType(graph::DType dtype) {
-  return dtype == graph::DType::kBF16 ? kernels::DType::kBf16 : kernels::DType::kF32;
-}
-
 // rows x V logits of the head and the three products around them. `first`: whether the weight
 // gradient is assigned.
 struct HeadProducts {

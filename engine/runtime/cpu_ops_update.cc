@@ -10,12 +10,14 @@
 #include "common/status_macros.h"
 #include "engine/comm/communicator.h"
 #include "engine/kernels/cpu/adamw_8bit.h"
+#include "engine/kernels/cpu/elementwise.h"
 #include "engine/kernels/cpu/lamb.h"
 #include "engine/kernels/cpu/muon.h"
 #include "engine/kernels/cpu/optimizer.h"
 #include "engine/kernels/cpu/parallel.h"
 #include "engine/runtime/cpu_group_ops.h"
 #include "engine/runtime/cpu_ops.h"
+#include "engine/runtime/randomness.h"
 #include "engine/runtime/shard_ranks.h"
 
 namespace milepost::runtime {
@@ -115,6 +117,43 @@ void Update(plan::Optimizer optimizer, const StepContext& c, const Segment& segm
   }
 }
 
+// m and v in bf16: widened piece by piece, updated in fp32, and rounded back at random.
+struct RoundedStates {
+  template <typename T>
+  void Update(plan::Optimizer optimizer, const StepContext& c, const Segment& segment, int64_t from,
+              int64_t to, const UpdatePlaces<T>& at) const {
+    constexpr int64_t kPiece = 1024;
+    float m_values[kPiece];
+    float v_values[kPiece];
+    for (int64_t i = from; i < to; i += kPiece) {
+      const int64_t n = std::min(kPiece, to - i);
+      const UpdatePlaces<T> here = {.master = at.master + i,
+                                    .m = m_values,
+                                    .v = v_values,
+                                    .gradient = at.gradient + i,
+                                    .copy = at.copy == nullptr ? nullptr : at.copy + i};
+      kernels::CastToFloat(m + i, n, m_values);
+      if (v != nullptr) kernels::CastToFloat(v + i, n, v_values);
+      runtime::Update(optimizer, c, segment, 0, n, here);
+      const auto round = [&](RandomPurpose purpose, const float* values, kernels::bf16* state) {
+        const auto tensor = static_cast<uint32_t>(segment.parameter);
+        const int64_t element = segment.element + i - segment.begin;
+        kernels::RoundToBf16AtRandom(values, n,
+                                     {.seed = c.seed,
+                                      .stream = RandomStream(purpose, tensor),
+                                      .step = static_cast<uint64_t>(c.step),
+                                      .first_element = static_cast<uint64_t>(element)},
+                                     state + i);
+      };
+      round(RandomPurpose::kRoundM, m_values, m);
+      if (v != nullptr) round(RandomPurpose::kRoundV, v_values, v);
+    }
+  }
+
+  kernels::bf16* m;
+  kernels::bf16* v;  // null where the optimizer has none
+};
+
 template <typename T>
 absl::StatusOr<BoundOp> OptimizerOf(const Binding& b) {
   const plan::FlatGroup& group = GroupOf(b);
@@ -140,9 +179,13 @@ absl::StatusOr<BoundOp> OptimizerOf(const Binding& b) {
       at.copy = nullptr;
     }
   }
-  if (at.master == nullptr) return absl::InternalError("a bf16 group has no master buffer");
-  return [at, optimizer = group.optimizer, count = group.shard_elements,
-          segments = SegmentsOf(group, begin, group.shard_elements)](const StepContext& c) {
+  if (at.master == nullptr) return absl::InternalError("a 16-bit group has no master buffer");
+  const bool rounded = group.state_dtype == graph::DType::kBF16;
+  const RoundedStates states = {.m = reinterpret_cast<kernels::bf16*>(b.BufferAt(group.m_buffer)),
+                                .v = reinterpret_cast<kernels::bf16*>(b.BufferAt(group.v_buffer))};
+  return [at, rounded, states, optimizer = group.optimizer, count = group.shard_elements,
+          segments = SegmentsOf(group, begin, group.shard_elements)](
+             const StepContext& c) {
     if (c.skip_update) return absl::OkStatus();
     // One fork for the whole group: biases and norms are far too short for one each. Inside it the
     // kernel stays on its thread.
@@ -150,7 +193,9 @@ absl::StatusOr<BoundOp> OptimizerOf(const Binding& b) {
       for (const Segment& s : segments) {
         const int64_t from = std::max(s.begin, first);
         const int64_t to = std::min(s.end, last);
-        if (from < to) Update(optimizer, c, s, from, to, at);
+        if (from >= to) continue;
+        rounded ? states.Update(optimizer, c, s, from, to, at)
+                : Update(optimizer, c, s, from, to, at);
       }
     });
     return absl::OkStatus();
@@ -169,16 +214,42 @@ std::vector<Segment> PaddingOf(const plan::FlatGroup& group) {
   return padding;
 }
 
-// Nobody writes the padding of a gradient that shares its bytes with activations: it is zeroed
-// here, so that a shard is finite and its norm needs no exceptions.
-BoundOp ReduceIntoShard(const Binding& b, absl::Span<float> gradient) {
-  const plan::FlatGroup& group = GroupOf(b);
-  float* shard = ShardGradient(b);
-  return [comm = b.communicator, among = ShardRanks(b.plan.options, Rank(b)), gradient, shard,
-          padding = PaddingOf(group), mine = gradient.data() + ShardBegin(b),
-          count = group.shard_elements](const StepContext& context) {
+// A group's gradient becomes the sum over ranks in this rank's shard. Nobody writes the padding of
+// a gradient that shares its bytes with activations, and a reduction in bf16 leaves anything in the
+// other shards: padding is zeroed here, so that a shard is finite and its norm needs no exceptions.
+struct ScatterGradient {
+  ScatterGradient(const Binding& b, absl::Span<float> values)
+      : comm(b.communicator),
+        among(ShardRanks(b.plan.options, Rank(b))),
+        gradient(values),
+        padding(PaddingOf(GroupOf(b))),
+        bf16(b.plan.options.grad_reduce == graph::DType::kBF16) {}
+
+  absl::Status Run() const {
     for (const Segment& s : padding) std::fill(&gradient[0] + s.begin, &gradient[0] + s.end, 0.0F);
-    MP_RETURN_IF_ERROR(comm->ReduceScatter(gradient, among));
+    return bf16 ? comm->ReduceScatterBf16(gradient, among) : comm->ReduceScatter(gradient, among);
+  }
+
+  comm::Communicator* comm;
+  comm::RankSet among;
+  absl::Span<float> gradient;
+  std::vector<Segment> padding;
+  bool bf16;
+};
+
+BoundOp AllReduceGradient(const Binding& b, absl::Span<float> gradient, comm::RankSet among) {
+  return [comm = b.communicator, gradient, among,
+          bf16 = b.plan.options.grad_reduce == graph::DType::kBF16](const StepContext&) {
+    return bf16 ? comm->AllReduceBf16(gradient, among)
+                : comm->AllReduce(gradient, comm::ReduceOp::kSum, among);
+  };
+}
+
+BoundOp ReduceIntoShard(const Binding& b, absl::Span<float> gradient) {
+  float* shard = ShardGradient(b);
+  return [scatter = ScatterGradient(b, gradient), shard, mine = gradient.data() + ShardBegin(b),
+          count = GroupOf(b).shard_elements](const StepContext& context) {
+    MP_RETURN_IF_ERROR(scatter.Run());
     if (context.first_micro_step) {
       std::copy(mine, mine + count, shard);
     } else {
@@ -210,10 +281,8 @@ absl::StatusOr<BoundOp> BindReduceGradients(const Binding& b) {
   const absl::Span<float> gradient(reinterpret_cast<float*>(b.BufferAt(group.gradient_buffer)),
                                    static_cast<size_t>(group.padded_elements));
   if (b.plan.options.ShardsGradients()) return ReduceIntoShard(b, gradient);
-  return [comm = b.communicator, among = ShardRanks(b.plan.options, Rank(b)), gradient,
-          scatter = b.plan.options.Shards() > 1](const StepContext&) {
-    return scatter ? comm->ReduceScatter(gradient, among) : comm->AllReduce(gradient);
-  };
+  if (b.plan.options.Shards() == 1) return AllReduceGradient(b, gradient, {});
+  return [scatter = ScatterGradient(b, gradient)](const StepContext&) { return scatter.Run(); };
 }
 
 absl::StatusOr<BoundOp> BindReduceReplicas(const Binding& b) {
@@ -222,9 +291,7 @@ absl::StatusOr<BoundOp> BindReduceReplicas(const Binding& b) {
   const comm::RankSet among = {
       .first = Rank(b) % options.Shards(), .count = options.Replicas(), .stride = options.Shards()};
   const absl::Span<float> shard(ShardGradient(b), static_cast<size_t>(GroupOf(b).shard_elements));
-  return [comm = b.communicator, shard, among](const StepContext&) {
-    return comm->AllReduce(shard, comm::ReduceOp::kSum, among);
-  };
+  return AllReduceGradient(b, shard, among);
 }
 
 absl::StatusOr<BoundOp> BindGradNorm(const Binding& b) {

@@ -54,8 +54,9 @@ absl::Status GeneratorImpl::Open(const v1::ModelSpec& model, v1::Precision preci
   context_ = sizes.context;
   vocabulary_ = sizes.vocabulary;
   plan::PlanOptions options;
-  options.compute_dtype =
-      precision == v1::PRECISION_BF16 ? graph::DType::kBF16 : graph::DType::kF32;
+  options.compute_dtype = precision == v1::PRECISION_BF16   ? graph::DType::kBF16
+                          : precision == v1::PRECISION_FP16 ? graph::DType::kF16
+                                                            : graph::DType::kF32;
   options.sequence = context_;
   options.threads = std::max(1, threads);
   MP_ASSIGN_OR_RETURN(plan_, plan::PlanGeneration(model, options));
@@ -105,6 +106,8 @@ absl::Status GeneratorImpl::FinishLoad() {
     char* target = ValueAt(parameter.value);
     if (value.dtype == graph::DType::kBF16) {
       kernels::CastToBf16(data, elements, reinterpret_cast<kernels::bf16*>(target));
+    } else if (value.dtype == graph::DType::kF16) {
+      kernels::CastToF16(data, elements, reinterpret_cast<kernels::f16*>(target));
     } else {
       std::memcpy(target, data, static_cast<size_t>(elements) * sizeof(float));
     }

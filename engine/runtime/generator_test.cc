@@ -105,14 +105,16 @@ TEST(Generator, GreedyTextIsTheReferencesAlsoWhenTheWindowSlides) {
 }
 
 TEST(Generator, IsRepeatableAndFollowsTheSeed) {
-  auto generator = MakeGenerator(v1::PRECISION_BF16);
-  const GenerateOptions options{.tokens = 30, .temperature = 1, .top_k = 10, .seed = 5};
-  const std::vector<int32_t> tokens = Generate(*generator, {1, 2}, options);
-  EXPECT_EQ(tokens.size(), 30u);
-  EXPECT_EQ(Generate(*MakeGenerator(v1::PRECISION_BF16), {1, 2}, options), tokens);
-  GenerateOptions other = options;
-  other.seed = 6;
-  EXPECT_NE(Generate(*generator, {1, 2}, other), tokens);
+  for (const v1::Precision precision : {v1::PRECISION_BF16, v1::PRECISION_FP16}) {
+    auto generator = MakeGenerator(precision);
+    const GenerateOptions options{.tokens = 30, .temperature = 1, .top_k = 10, .seed = 5};
+    const std::vector<int32_t> tokens = Generate(*generator, {1, 2}, options);
+    EXPECT_EQ(tokens.size(), 30u);
+    EXPECT_EQ(Generate(*MakeGenerator(precision), {1, 2}, options), tokens);
+    GenerateOptions other = options;
+    other.seed = 6;
+    EXPECT_NE(Generate(*generator, {1, 2}, other), tokens);
+  }
 }
 
 TEST(Generator, SaysWhatIsWrong) {

@@ -129,13 +129,16 @@ void ParameterStore::Initialize(uint64_t seed) {
 }
 
 absl::Status ParameterStore::RebuildParameters() {
-  const bool bf16 = plan_.options.compute_dtype == graph::DType::kBF16;
   const int64_t element = graph::ByteSize(plan_.options.compute_dtype);
   for (const plan::FlatGroup& group : plan_.groups) {
     char* parameters = BufferAt(group.parameter_buffer);
-    if (bf16) {
+    char* mine = parameters + ParameterBegin(group) * element;
+    if (plan_.options.compute_dtype == graph::DType::kBF16) {
       kernels::CastToBf16(Master(group), group.shard_elements,
-                          reinterpret_cast<kernels::bf16*>(parameters) + ParameterBegin(group));
+                          reinterpret_cast<kernels::bf16*>(mine));
+    } else if (plan_.options.compute_dtype == graph::DType::kF16) {
+      kernels::CastToF16(Master(group), group.shard_elements,
+                         reinterpret_cast<kernels::f16*>(mine));
     }
     if (plan_.options.Shards() > 1 && !plan_.options.ShardsParameters()) {
       MP_RETURN_IF_ERROR(

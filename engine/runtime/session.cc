@@ -58,6 +58,10 @@ TrainingSessionImpl::TrainingSessionImpl(const v1::JobSpec& spec, const SessionO
   state_.set_spec_digest(StateDigest(spec));
   state_.set_train_loss(std::numeric_limits<double>::quiet_NaN());
   state_.set_validation_loss(std::numeric_limits<double>::quiet_NaN());
+  if (spec.train().precision() == v1::PRECISION_FP16) {
+    scaler_.emplace(optim::LossScaleFromSpec(spec.train().loss_scale()));
+    KeepLossScale();
+  }
 }
 
 absl::Status TrainingSessionImpl::Open() {
@@ -141,9 +145,19 @@ absl::Status TrainingSessionImpl::FinishRestore(const v1::TrainerState& state) {
   backend_.UseThreads();
   if (absl::Status status = store_->RebuildParameters(); !status.ok()) return Fail(status);
   state_ = state;
+  // A checkpoint of another precision has none, and one for another precision keeps none.
+  if (scaler_.has_value() && state.loss_scale() > 0) {
+    scaler_->Restore(state.loss_scale(), state.loss_scale_clean_steps());
+  }
+  KeepLossScale();
   prefetcher_->Start(state_.samples_consumed());
   has_parameters_ = true;
   return absl::OkStatus();
+}
+
+void TrainingSessionImpl::KeepLossScale() {
+  state_.set_loss_scale(scaler_.has_value() ? scaler_->scale() : 0);
+  state_.set_loss_scale_clean_steps(scaler_.has_value() ? scaler_->clean_steps() : 0);
 }
 
 absl::StatusOr<StepReport> TrainingSessionImpl::Step(bool stop_requested) {
@@ -199,22 +213,25 @@ absl::Status TrainingSessionImpl::NormaliseLosses(const data::MicroBatch& first)
   for (size_t head = 0; head < heads.size(); ++head) {
     // A step without one valid target has a loss and gradients of 0.
     context_.gradient_factors[head] =
-        static_cast<float>(heads[head].weight / std::max(targets[head], 1.0));
+        static_cast<float>(LossScale() * heads[head].weight / std::max(targets[head], 1.0));
   }
   return absl::OkStatus();
 }
 
 absl::Status TrainingSessionImpl::Decide(StepReport* report) {
-  const optim::ClipResult clip =
-      optim::ClipByNorm(scalars_[plan::kNormScalar], spec_.train().clip_norm());
-  if (!clip.finite && spec_.train().on_nonfinite() == v1::ON_NONFINITE_FAIL) {
+  // The gradients are those of the loss times this, until the update divides them.
+  const double loss_scale = LossScale();
+  const optim::ClipResult clip = optim::ClipByNorm(
+      scalars_[plan::kNormScalar] / (loss_scale * loss_scale), spec_.train().clip_norm());
+  const bool mendable = scaler_.has_value() && !scaler_->at_floor();
+  if (!clip.finite && !mendable && spec_.train().on_nonfinite() == v1::ON_NONFINITE_FAIL) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "step %d: the gradient norm is not finite (%g) and train.on_nonfinite is fail",
         state_.step() + 1, clip.norm));
   }
   const double lr = schedule_.LrAt(state_.schedule_step());
   context_.skip_update = !clip.finite;
-  context_.clip_factor = static_cast<float>(clip.scale);
+  context_.clip_factor = static_cast<float>(clip.scale / loss_scale);
   context_.learning_rate = static_cast<float>(lr);
   context_.beta1 = static_cast<float>(hyper_.beta1);
   context_.beta2 = static_cast<float>(hyper_.beta2);
@@ -227,6 +244,7 @@ absl::Status TrainingSessionImpl::Decide(StepReport* report) {
   report->grad_norm = clip.norm;
   report->clipped_norm = clip.clipped_norm;
   report->skipped = !clip.finite;
+  report->loss_scale = scaler_.has_value() ? loss_scale : 0;
   return absl::OkStatus();
 }
 
@@ -242,6 +260,11 @@ void TrainingSessionImpl::Advance(StepReport* report) {
     state_.set_schedule_step(state_.schedule_step() + 1);
   }
   state_.set_train_loss(report->train_loss);
+  if (scaler_.has_value()) {
+    scaler_->Update(/*overflowed=*/report->skipped);
+    report->loss_scale_at_floor = scaler_->at_floor();
+  }
+  KeepLossScale();
   report->step = state_.step();
   report->skipped_steps = state_.skipped_steps();
 }

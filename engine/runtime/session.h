@@ -46,12 +46,14 @@ struct StepReport {
   int64_t step = 0;       // optimizer steps done, this one included
   double train_loss = 0;  // mean over the global batch's valid targets, nats; heads weighted
   double lr = 0;
-  double grad_norm = 0;       // before clipping, global
-  double clipped_norm = 0;    // after
-  bool skipped = false;       // non-finite norm: nothing was updated, the schedule did not advance
-  int64_t skipped_steps = 0;  // so far
-  int64_t tokens = 0;         // of the global batch
-  double seconds = 0;         // wall time of this step
+  double grad_norm = 0;     // before clipping, global; of the gradients without the loss scale
+  double clipped_norm = 0;  // after
+  bool skipped = false;     // non-finite norm: nothing was updated, the schedule did not advance
+  double loss_scale = 0;    // precision fp16: what this backward's loss was multiplied by; else 0
+  bool loss_scale_at_floor = false;  // after this step: a further overflow cannot lower it
+  int64_t skipped_steps = 0;         // so far
+  int64_t tokens = 0;                // of the global batch
+  double seconds = 0;                // wall time of this step
   double data_wait_seconds = 0;
   // Where `seconds` went, but for what is smaller: data_wait, forward, backward, update and
   // communication_wait follow each other; the rest of communication was hidden behind them.
@@ -112,7 +114,8 @@ class TrainingSession {
 
   // ---- training ----
   // FAILED_PRECONDITION, naming the step, for a non-finite gradient norm under `on_nonfinite: fail`
-  // (nothing was updated then).
+  // (nothing was updated then). Under fp16 an overflow that a lower loss scale may mend is skipped
+  // either way: only one at the scale's floor fails.
   virtual absl::StatusOr<StepReport> Step(bool stop_requested) = 0;
   // The validation file's first `train.validation.samples` sequences (all, if it has fewer), split
   // over the ranks. Sets trainer_state's validation fields. FAILED_PRECONDITION: no validation

@@ -19,7 +19,7 @@ struct StepContext {
   // Position in the global sample order of the first row of this rank's micro-batch: dropout masks
   // are keyed by it, so they do not depend on world size or on how the batch is split.
   int64_t first_sample = 0;
-  // By loss head: its weight / its valid targets in the global batch.
+  // By loss head: loss scale * its weight / its valid targets in the global batch.
   std::array<float, graph::kMaxLosses> gradient_factors = {};
   int64_t position = 0;  // generation: whose logits are wanted, in [0, sequence)
 
@@ -35,8 +35,8 @@ struct StepContext {
   float weight_decay = 0;
   float momentum = 0;
   bool nesterov = false;
-  float clip_factor = 1;
-  int64_t update = 1;  // number of this update, counted from 1: bias correction
+  float clip_factor = 1;  // over the loss scale
+  int64_t update = 1;     // number of this update, counted from 1: bias correction
 };
 
 }  // namespace milepost::runtime

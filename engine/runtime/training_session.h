@@ -8,6 +8,7 @@
 
 #include "engine/data/dataset.h"
 #include "engine/data/prefetcher.h"
+#include "engine/optim/loss_scaler.h"
 #include "engine/optim/optimizer.h"
 #include "engine/optim/schedule.h"
 #include "engine/runtime/arena.h"
@@ -51,6 +52,9 @@ class TrainingSessionImpl : public TrainingSession {
   // Decides about the update from the reduced scalars.
   absl::Status Decide(StepReport* report);
   void Advance(StepReport* report);
+  // What the loss of this step's backward is multiplied by; 1 without a scaler.
+  float LossScale() const { return scaler_.has_value() ? scaler_->scale() : 1.0F; }
+  void KeepLossScale();
   absl::Status EvaluateTurn(int64_t samples, int64_t turn);
 
   const v1::JobSpec spec_;
@@ -59,6 +63,7 @@ class TrainingSessionImpl : public TrainingSession {
   data::BatchLayout layout_;
   optim::Schedule schedule_;
   optim::OptimizerHyper hyper_;
+  std::optional<optim::LossScaler> scaler_;  // precision fp16
   v1::TrainerState state_;
 
   TrainingData data_;

@@ -31,6 +31,23 @@ inline uint16_t F32ToBf16(float value) {
   return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
+// The same; from 65520 on infinite, below 2^-14 in steps of 2^-24.
+inline uint16_t F32ToF16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const uint32_t sign = bits >> 16 & 0x8000;
+  const uint32_t magnitude = bits & 0x7fffffff;
+  if (magnitude > 0x7f800000) {
+    return static_cast<uint16_t>(sign | 0x7e00 | (magnitude >> 13 & 0x3ff));
+  }
+  if (magnitude >= 0x477ff000) return static_cast<uint16_t>(sign | 0x7c00);
+  if (magnitude < 0x38800000) {  // 1/2 more leaves the multiple of 2^-24, rounded, in the low bits
+    const float shifted = std::bit_cast<float>(magnitude) + 0.5F;
+    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000));
+  }
+  const uint32_t rounded = magnitude + 0xfff + (magnitude >> 13 & 1) - (uint32_t{112} << 23);
+  return static_cast<uint16_t>(sign | rounded >> 13);
+}
+
 }  // namespace milepost::state
 
 #endif  // MILEPOST_ENGINE_STATE_HALF_H_

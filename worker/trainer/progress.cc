@@ -58,6 +58,14 @@ void ProgressReporter::Step(const runtime::StepReport& report, absl::Time now) {
   progress_.set_grad_norm(report.grad_norm);
   progress_.set_clipped_norm(report.clipped_norm);
   progress_.set_skipped_steps(report.skipped_steps);
+  if (log_ && report.skipped && report.loss_scale_at_floor && !progress_.loss_scale_at_floor()) {
+    spdlog::warn(
+        "step {}: the loss scale has backed off to its floor; gradients that are not "
+        "finite even so skip their step and are not the scale's doing",
+        report.step);
+  }
+  progress_.set_loss_scale(report.loss_scale);
+  progress_.set_loss_scale_at_floor(report.loss_scale_at_floor);
   progress_.set_tokens_per_second(
       first ? rate : progress_.tokens_per_second() * (1 - kRateWeight) + rate * kRateWeight);
   progress_.set_step_seconds(report.seconds);
@@ -115,9 +123,11 @@ void ProgressReporter::LogStep(absl::Time now, bool must) {
   if (!must && now < last_logged_ + kLogInterval) return;
   last_logged_ = now;
   logged_step_ = progress_.step();
-  spdlog::info("step {}/{} loss {:.4f} lr {:.3g} grad norm {:.3f} {:.0f} tokens/s",
+  const double scale = progress_.loss_scale();
+  spdlog::info("step {}/{} loss {:.4f} lr {:.3g} grad norm {:.3f}{} {:.0f} tokens/s",
                progress_.step(), total_steps_, progress_.train_loss(), progress_.lr(),
-               progress_.grad_norm(), progress_.tokens_per_second());
+               progress_.grad_norm(), scale > 0 ? fmt::format(" loss scale {:g}", scale) : "",
+               progress_.tokens_per_second());
 }
 
 }  // namespace milepost::worker

@@ -51,6 +51,9 @@ void ScalarLog::Step(const v1::Progress& progress, absl::Time now) {
       {"memory/allocated_bytes", static_cast<double>(progress.allocated_bytes())},
   };
   for (const auto& [tag, value] : scalars) events_->Add(tag, progress.step(), value, now);
+  if (progress.loss_scale() > 0) {
+    events_->Add("train/loss_scale", progress.step(), progress.loss_scale(), now);
+  }
   if (now < last_flush_ + kFlushInterval) return;
   last_flush_ = now;
   Flush();

@@ -53,8 +53,8 @@ HWY_INLINE void PackQueryRows(const AttentionSizes& s, const T* rows, T* columns
   PairRows(rows, kBlock, s.dim, s.padded_dim, pairs);
 }
 
-template <typename T>
-void PackKeyBlock(const AttentionSizes& s, const BackwardArrays<T>& w, const Head<T>& head,
+template <typename T, typename Stored>
+void PackKeyBlock(const AttentionSizes& s, const BackwardArrays<T>& w, const Head<Stored>& head,
                   int64_t block, int64_t valid) {
   const int64_t at = block * kBlock;
   T* keys = w.keys + at * s.dim;
@@ -63,8 +63,8 @@ void PackKeyBlock(const AttentionSizes& s, const BackwardArrays<T>& w, const Hea
   CopyRows(head.value + at * s.row, s.row, valid, kBlock, s.dim, w.values + at * s.dim);
 }
 
-template <typename T>
-void PackQueryBlock(const AttentionSizes& s, const BackwardArrays<T>& w, const Head<T>& head,
+template <typename T, typename Stored>
+void PackQueryBlock(const AttentionSizes& s, const BackwardArrays<T>& w, const Head<Stored>& head,
                     int64_t block, int64_t valid) {
   const int64_t at = block * kBlock;
   CopyRows(head.query + at * s.row, s.row, valid, kBlock, s.dim, w.rows);
@@ -172,9 +172,9 @@ HWY_INLINE void WriteRows(const float* from, int64_t from_row, float factor, int
 }
 
 // One head of queries; number `member` of those that share their keys.
-template <typename T>
+template <typename T, typename Stored>
 void BackwardQueries(const AttentionSizes& s, TileProduct product, const BackwardArrays<T>& w,
-                     const KeyBounds& keys, int64_t member, const Head<T>& head) {
+                     const KeyBounds& keys, int64_t member, const Head<Stored>& head) {
   const auto valid = [&](int64_t block) {
     return std::min(kBlock, keys.sequence() - block * kBlock);
   };
@@ -204,28 +204,29 @@ void BackwardQueries(const AttentionSizes& s, TileProduct product, const Backwar
   }
 }
 
-template <typename T>
-void BackwardHead(const AttentionShape& shape, int64_t batch, int64_t kv_head, const T* qkv,
-                  const int32_t* documents, const T* out, const float* lse, const T* d_out, T* dqkv,
-                  void* workspace) {
+template <typename Stored>
+void BackwardHead(const AttentionShape& shape, int64_t batch, int64_t kv_head, const Stored* qkv,
+                  const int32_t* documents, const Stored* out, const float* lse,
+                  const Stored* d_out, Stored* dqkv, void* workspace) {
+  using T = PackedAs<Stored>;
   const AttentionSizes s(shape);
   const KeyBounds keys(shape, batch, documents);
   const TileProduct product = ChooseTileProduct(kDTypeOf<T>);
   const BackwardArrays<T> w(s, Carver(workspace));
-  const T* packed = qkv + batch * shape.sequence * s.row;
-  T* d_packed = dqkv + batch * shape.sequence * s.row;
+  const Stored* packed = qkv + batch * shape.sequence * s.row;
+  Stored* d_packed = dqkv + batch * shape.sequence * s.row;
   for (int64_t member = 0; member < s.group; ++member) {
     const int64_t which = kv_head * s.group + member;
     const int64_t at = batch * shape.sequence * s.channels + which * s.dim;
-    const Head<T> head = {packed + which * s.dim,
-                          packed + s.Key(kv_head),
-                          packed + s.Value(kv_head),
-                          out + at,
-                          lse + (batch * shape.heads + which) * shape.sequence,
-                          d_out + at,
-                          d_packed + which * s.dim,
-                          d_packed + s.Key(kv_head),
-                          d_packed + s.Value(kv_head)};
+    const Head<Stored> head = {packed + which * s.dim,
+                               packed + s.Key(kv_head),
+                               packed + s.Value(kv_head),
+                               out + at,
+                               lse + (batch * shape.heads + which) * shape.sequence,
+                               d_out + at,
+                               d_packed + which * s.dim,
+                               d_packed + s.Key(kv_head),
+                               d_packed + s.Value(kv_head)};
     BackwardQueries(s, product, w, keys, member, head);
   }
 }
@@ -242,6 +243,11 @@ void BackwardHeadBf16(const AttentionShape& shape, int64_t batch, int64_t head, 
                       const bf16* d_out, bf16* dqkv, void* workspace) {
   BackwardHead(shape, batch, head, qkv, documents, out, lse, d_out, dqkv, workspace);
 }
+void BackwardHeadF16(const AttentionShape& shape, int64_t batch, int64_t head, const f16* qkv,
+                     const int32_t* documents, const f16* out, const float* lse, const f16* d_out,
+                     f16* dqkv, void* workspace) {
+  BackwardHead(shape, batch, head, qkv, documents, out, lse, d_out, dqkv, workspace);
+}
 
 }  // namespace milepost::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -251,13 +257,14 @@ namespace milepost::kernels {
 
 HWY_EXPORT(BackwardHeadF32);
 HWY_EXPORT(BackwardHeadBf16);
+HWY_EXPORT(BackwardHeadF16);
 
 namespace {
 
 size_t BytesPerThread(const AttentionShape& shape, DType type) {
   const AttentionSizes sizes(shape);
-  return type == DType::kF32 ? BackwardArrays<float>(sizes, Carver(nullptr)).bytes
-                             : BackwardArrays<bf16>(sizes, Carver(nullptr)).bytes;
+  return type == DType::kBf16 ? BackwardArrays<bf16>(sizes, Carver(nullptr)).bytes
+                              : BackwardArrays<float>(sizes, Carver(nullptr)).bytes;
 }
 
 template <typename T, typename Head>
@@ -301,6 +308,13 @@ void AttentionBackward(const AttentionShape& shape, const bf16* qkv, const int32
                        const bf16* out, const float* lse, const bf16* d_out, bf16* dqkv,
                        void* workspace) {
   BackwardWith(HWY_DYNAMIC_DISPATCH(BackwardHeadBf16), shape, qkv, documents, out, lse, d_out, dqkv,
+               workspace);
+}
+template <>
+void AttentionBackward(const AttentionShape& shape, const f16* qkv, const int32_t* documents,
+                       const f16* out, const float* lse, const f16* d_out, f16* dqkv,
+                       void* workspace) {
+  BackwardWith(HWY_DYNAMIC_DISPATCH(BackwardHeadF16), shape, qkv, documents, out, lse, d_out, dqkv,
                workspace);
 }
 

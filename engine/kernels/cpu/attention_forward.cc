@@ -85,10 +85,10 @@ HWY_INLINE void SoftmaxStep(float* scores, int64_t rows, float scale, int64_t di
   }
 }
 
-// out [dim][kBlock] / sum -> rows of T.
-template <typename T>
+// out [dim][kBlock] / sum -> rows of `Stored`.
+template <typename T, typename Stored>
 HWY_INLINE void WriteBlock(const AttentionSizes& s, const ForwardArrays<T>& w,
-                           const Running& running, int64_t valid, T* out, float* lse) {
+                           const Running& running, int64_t valid, Stored* out, float* lse) {
   const DF d;
   for (int64_t q = 0; q < kBlock; q += hn::Lanes(d)) {
     const VF inverse = hn::Div(hn::Set(d, 1.0f), hn::LoadU(d, running.sum + q));
@@ -108,10 +108,10 @@ HWY_INLINE void WriteBlock(const AttentionSizes& s, const ForwardArrays<T>& w,
 }
 
 // One block of queries against every block of keys of which it sees something.
-template <typename T>
+template <typename T, typename Stored>
 void QueryBlock(const AttentionSizes& s, TileProduct product, const ForwardArrays<T>& w,
-                const KeyBounds& keys, int64_t block, int64_t valid, const T* query, T* out,
-                float* lse) {
+                const KeyBounds& keys, int64_t block, int64_t valid, const Stored* query,
+                Stored* out, float* lse) {
   const int64_t steps = s.dim / kPair<T>;
   CopyRows(query, s.row, valid, kBlock, s.dim, w.rows);
   TransposeWords(reinterpret_cast<const uint32_t*>(w.rows), steps, kBlock, steps,
@@ -138,19 +138,20 @@ void QueryBlock(const AttentionSizes& s, TileProduct product, const ForwardArray
 }
 
 // Query blocks `first`, first + stride, ... of one head.
-template <typename T>
+template <typename Stored>
 void ForwardHead(const AttentionShape& shape, int64_t batch, int64_t head, int64_t first,
-                 int64_t stride, const T* qkv, const int32_t* documents, T* out, float* lse,
-                 void* workspace) {
+                 int64_t stride, const Stored* qkv, const int32_t* documents, Stored* out,
+                 float* lse, void* workspace) {
+  using T = PackedAs<Stored>;
   const AttentionSizes s(shape);
   const KeyBounds bounds(shape, batch, documents);
   const TileProduct product = ChooseTileProduct(kDTypeOf<T>);
   const ForwardArrays<T> w(s, Carver(workspace));
-  const T* sequence = qkv + batch * shape.sequence * s.row;
-  const T* query = sequence + head * s.dim;
-  const T* keys = sequence + s.Key(head / s.group);
-  const T* values = sequence + s.Value(head / s.group);
-  T* head_out = out + batch * shape.sequence * s.channels + head * s.dim;
+  const Stored* sequence = qkv + batch * shape.sequence * s.row;
+  const Stored* query = sequence + head * s.dim;
+  const Stored* keys = sequence + s.Key(head / s.group);
+  const Stored* values = sequence + s.Value(head / s.group);
+  Stored* head_out = out + batch * shape.sequence * s.channels + head * s.dim;
   float* head_lse = lse + (batch * shape.heads + head) * shape.sequence;
   const int64_t last = first + (s.blocks - 1 - first) / stride * stride;
   const int64_t seen_end = bounds.KeyBlocks(last).end;
@@ -180,6 +181,11 @@ void ForwardHeadBf16(const AttentionShape& shape, int64_t batch, int64_t head, i
                      float* lse, void* workspace) {
   ForwardHead(shape, batch, head, first, stride, qkv, documents, out, lse, workspace);
 }
+void ForwardHeadF16(const AttentionShape& shape, int64_t batch, int64_t head, int64_t first,
+                    int64_t stride, const f16* qkv, const int32_t* documents, f16* out, float* lse,
+                    void* workspace) {
+  ForwardHead(shape, batch, head, first, stride, qkv, documents, out, lse, workspace);
+}
 
 }  // namespace milepost::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -189,13 +195,14 @@ namespace milepost::kernels {
 
 HWY_EXPORT(ForwardHeadF32);
 HWY_EXPORT(ForwardHeadBf16);
+HWY_EXPORT(ForwardHeadF16);
 
 namespace {
 
 size_t BytesPerThread(const AttentionShape& shape, DType type) {
   const AttentionSizes sizes(shape);
-  return type == DType::kF32 ? ForwardArrays<float>(sizes, Carver(nullptr)).bytes
-                             : ForwardArrays<bf16>(sizes, Carver(nullptr)).bytes;
+  return type == DType::kBf16 ? ForwardArrays<bf16>(sizes, Carver(nullptr)).bytes
+                              : ForwardArrays<float>(sizes, Carver(nullptr)).bytes;
 }
 
 template <typename T, typename Head>
@@ -229,6 +236,11 @@ template <>
 void AttentionForward(const AttentionShape& shape, const bf16* qkv, const int32_t* documents,
                       bf16* out, float* lse, void* workspace) {
   ForwardWith(HWY_DYNAMIC_DISPATCH(ForwardHeadBf16), shape, qkv, documents, out, lse, workspace);
+}
+template <>
+void AttentionForward(const AttentionShape& shape, const f16* qkv, const int32_t* documents,
+                      f16* out, float* lse, void* workspace) {
+  ForwardWith(HWY_DYNAMIC_DISPATCH(ForwardHeadF16), shape, qkv, documents, out, lse, workspace);
 }
 
 }  // namespace milepost::kernels

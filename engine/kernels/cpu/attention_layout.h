@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "engine/kernels/cpu/attention.h"
 
@@ -18,6 +19,10 @@ constexpr double kLn2 = 0.6931471805599453;
 
 template <typename T>
 inline constexpr int64_t kPair = 4 / sizeof(T);  // elements of T in a word
+
+// What tiles of a stored type are packed as: halves are widened, as nothing multiplies them.
+template <typename Stored>
+using PackedAs = std::conditional_t<std::is_same_v<Stored, f16>, float, Stored>;
 
 struct AttentionSizes {
   explicit AttentionSizes(const AttentionShape& shape)

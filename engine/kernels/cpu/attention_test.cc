@@ -121,6 +121,7 @@ TEST_P(Attention, MatchesDefinitionOnOddSizes) {
                                   AttentionShape{1, 127, 1, 40}, AttentionShape{1, 17, 3, 128}}) {
     CheckAttention<float>(s);
     CheckAttention<bf16>(s);
+    CheckAttention<f16>(s);
   }
 }
 
@@ -129,15 +130,18 @@ TEST_P(Attention, MatchesDefinitionWithSharedKeys) {
   for (int64_t kv_heads : {1, 2, 4}) {
     CheckAttention<float>({2, 9, 4, 8, kv_heads});
     CheckAttention<bf16>({1, 70, 4, 16, kv_heads});
+    CheckAttention<f16>({1, 70, 4, 16, kv_heads});
   }
   CheckAttention<float>({1, 131, 6, 24, 2});
   CheckAttention<bf16>({2, 65, 3, 40, 1});
+  CheckAttention<f16>({2, 65, 3, 40, 1});
 }
 
 // More keys than one forward tile holds: the online softmax rescales.
 TEST_P(Attention, MatchesDefinitionAcrossTiles) {
   CheckAttention<float>({1, 300, 1, 32});
   CheckAttention<bf16>({1, 300, 1, 64});
+  CheckAttention<f16>({1, 300, 1, 64});
 }
 
 TEST_P(Attention, MatchesDefinitionWithoutTheCausalMask) {
@@ -146,6 +150,7 @@ TEST_P(Attention, MatchesDefinitionWithoutTheCausalMask) {
         AttentionShape{1, 64, 1, 16, 0, false}, AttentionShape{1, 130, 2, 24, 1, false}}) {
     CheckAttention<float>(s);
     CheckAttention<bf16>(s);
+    CheckAttention<f16>(s);
   }
   CheckAttention<float>({1, 300, 1, 8, 0, false});
 }
@@ -156,12 +161,15 @@ TEST_P(Attention, MatchesDefinitionWithinDocuments) {
     const AttentionShape few{2, 9, 2, 8, 0, causal};
     CheckAttention<float>(few, OfLengths(few, {4, 1, 4, 9}));
     CheckAttention<bf16>(few, OfLengths(few, {1, 8, 1, 1, 7}));
+    CheckAttention<f16>(few, OfLengths(few, {1, 8, 1, 1, 7}));
     const AttentionShape blocks{1, 200, 2, 8, 1, causal};
     CheckAttention<float>(blocks, OfLengths(blocks, {64, 3, 61, 1, 71}));
     CheckAttention<bf16>(blocks, OfLengths(blocks, {10, 130, 60}));
+    CheckAttention<f16>(blocks, OfLengths(blocks, {10, 130, 60}));
     const AttentionShape tiles{1, 340, 1, 8, 0, causal};
     CheckAttention<float>(tiles, OfLengths(tiles, {315, 25}));
     CheckAttention<bf16>(tiles, OfLengths(tiles, {339, 1}));
+    CheckAttention<f16>(tiles, OfLengths(tiles, {339, 1}));
   }
 }
 
@@ -185,6 +193,7 @@ TEST_P(Attention, DocumentsDoNotReachEachOther) {
 TEST_P(Attention, MatchesDefinitionOnWideHeads) {
   CheckAttention<float>({1, 33, 1, 256});
   CheckAttention<bf16>({1, 33, 1, 200});
+  CheckAttention<f16>({1, 33, 1, 200});
 }
 
 // Scores of several hundred: only the running maximum keeps them finite.
@@ -227,7 +236,9 @@ void CheckThreads(const AttentionShape& s, const Documents& documents = {}) {
 TEST_P(Attention, SameBitsOnAnyThreadCount) {
   CheckThreads<float>({1, 200, 3, 32});
   CheckThreads<bf16>({1, 330, 1, 64});
+  CheckThreads<f16>({1, 330, 1, 64});
   CheckThreads<bf16>({1, 150, 6, 32, 2});
+  CheckThreads<f16>({1, 150, 6, 32, 2});
   const AttentionShape bounded{1, 330, 2, 32, 0, false};
   CheckThreads<float>(bounded, OfLengths(bounded, {100, 200, 30}));
 }

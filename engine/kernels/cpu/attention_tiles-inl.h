@@ -76,6 +76,17 @@ HWY_INLINE void CopyRows(const T* from, int64_t from_row, int64_t valid, int64_t
   std::memset(static_cast<void*>(to + valid * width), 0, (rows - valid) * width * sizeof(T));
 }
 
+HWY_INLINE void CopyRows(const f16* from, int64_t from_row, int64_t valid, int64_t rows,
+                         int64_t width, float* to) {
+  const DF d;
+  for (int64_t i = 0; i < valid; ++i) {
+    ForVectors(width, [&](int64_t j, int64_t n) MP_SIMD {
+      StoreUpTo(LoadUpTo(d, from + i * from_row + j, n), d, to + i * width + j, n);
+    });
+  }
+  std::memset(to + valid * width, 0, (rows - valid) * width * sizeof(float));
+}
+
 // Words that pair rows i and i + 1: word (i / kPair, j) of to[rows / kPair, to_width] holds column
 // j of them. `from` is [rows, width]; columns from width to to_width become 0. For float: a copy.
 HWY_INLINE void PairRows(const float* from, int64_t rows, int64_t width, int64_t to_width,

@@ -49,6 +49,9 @@ void SumRowsF32(const float* dy, int64_t first, int64_t last, int64_t width, flo
 void SumRowsBf16(const bf16* dy, int64_t first, int64_t last, int64_t width, float* partial) {
   SumRows(dy, first, last, width, partial);
 }
+void SumRowsF16(const f16* dy, int64_t first, int64_t last, int64_t width, float* partial) {
+  SumRows(dy, first, last, width, partial);
+}
 
 void AddPartialsImpl(const float* partials, int64_t blocks, int64_t stride, int64_t width,
                      bool accumulate, float* out) {
@@ -74,6 +77,7 @@ namespace milepost::kernels {
 
 HWY_EXPORT(SumRowsF32);
 HWY_EXPORT(SumRowsBf16);
+HWY_EXPORT(SumRowsF16);
 HWY_EXPORT(AddPartialsImpl);
 
 void AddPartials(const float* partials, int64_t blocks, int64_t stride, int64_t width,
@@ -108,6 +112,11 @@ template <>
 void BiasGradient(const bf16* dy, int64_t rows, int64_t width, bool accumulate, float* db,
                   void* workspace) {
   BiasGradientWith(HWY_DYNAMIC_DISPATCH(SumRowsBf16), dy, rows, width, accumulate, db, workspace);
+}
+template <>
+void BiasGradient(const f16* dy, int64_t rows, int64_t width, bool accumulate, float* db,
+                  void* workspace) {
+  BiasGradientWith(HWY_DYNAMIC_DISPATCH(SumRowsF16), dy, rows, width, accumulate, db, workspace);
 }
 
 }  // namespace milepost::kernels

@@ -83,10 +83,14 @@ double RowLossAndGradient(T* row, int32_t target, int64_t n, float scale) {
 
 double RowLossF32(const float* row, int32_t target, int64_t n) { return RowLoss(row, target, n); }
 double RowLossBf16(const bf16* row, int32_t target, int64_t n) { return RowLoss(row, target, n); }
+double RowLossF16(const f16* row, int32_t target, int64_t n) { return RowLoss(row, target, n); }
 double RowLossAndGradientF32(float* row, int32_t target, int64_t n, float scale) {
   return RowLossAndGradient(row, target, n, scale);
 }
 double RowLossAndGradientBf16(bf16* row, int32_t target, int64_t n, float scale) {
+  return RowLossAndGradient(row, target, n, scale);
+}
+double RowLossAndGradientF16(f16* row, int32_t target, int64_t n, float scale) {
   return RowLossAndGradient(row, target, n, scale);
 }
 
@@ -98,8 +102,10 @@ namespace milepost::kernels {
 
 HWY_EXPORT(RowLossF32);
 HWY_EXPORT(RowLossBf16);
+HWY_EXPORT(RowLossF16);
 HWY_EXPORT(RowLossAndGradientF32);
 HWY_EXPORT(RowLossAndGradientBf16);
+HWY_EXPORT(RowLossAndGradientF16);
 
 namespace {
 
@@ -162,6 +168,14 @@ void ClassifierForwardBackward(bf16* logits, const int32_t* targets, int64_t row
     return run(logits + row * vocabulary, targets[row], vocabulary, scale);
   });
 }
+template <>
+void ClassifierForwardBackward(f16* logits, const int32_t* targets, int64_t rows,
+                               int64_t vocabulary, float scale, void* workspace, LossSum* sum) {
+  const auto run = HWY_DYNAMIC_DISPATCH(RowLossAndGradientF16);
+  SumLosses(targets, rows, vocabulary, workspace, sum, [&](int64_t row) {
+    return run(logits + row * vocabulary, targets[row], vocabulary, scale);
+  });
+}
 
 template <>
 void ClassifierForward(const float* logits, const int32_t* targets, int64_t rows,
@@ -172,6 +186,14 @@ template <>
 void ClassifierForward(const bf16* logits, const int32_t* targets, int64_t rows, int64_t vocabulary,
                        void* workspace, LossSum* sum) {
   SumForward(logits, targets, rows, vocabulary, workspace, sum, HWY_DYNAMIC_DISPATCH(RowLossBf16));
+}
+template <>
+void ClassifierForward(const f16* logits, const int32_t* targets, int64_t rows, int64_t vocabulary,
+                       void* workspace, LossSum* sum) {
+  const auto run = HWY_DYNAMIC_DISPATCH(RowLossF16);
+  SumLosses(targets, rows, vocabulary, workspace, sum, [&](int64_t row) {
+    return targets[row] < 0 ? 0.0 : run(logits + row * vocabulary, targets[row], vocabulary);
+  });
 }
 
 }  // namespace milepost::kernels

@@ -77,6 +77,7 @@ TEST_P(Classifier, MatchesDefinition) {
     for (int64_t vocabulary : {1, 7, 127, 256, 1003}) {
       CheckLossAndGradient<float>(rows, vocabulary);
       CheckLossAndGradient<bf16>(rows, vocabulary);
+      CheckLossAndGradient<f16>(rows, vocabulary);
     }
   }
 }

@@ -78,20 +78,41 @@ void AddImpl(const T* a, const T* b, int64_t n, T* out) {
 
 void GeluForwardF32(const float* x, int64_t n, float* y) { GeluForwardImpl(x, n, y); }
 void GeluForwardBf16(const bf16* x, int64_t n, bf16* y) { GeluForwardImpl(x, n, y); }
+void GeluForwardF16(const f16* x, int64_t n, f16* y) { GeluForwardImpl(x, n, y); }
 void GeluBackwardF32(const float* x, const float* dy, int64_t n, float* dx) {
   GeluBackwardImpl(x, dy, n, dx);
 }
 void GeluBackwardBf16(const bf16* x, const bf16* dy, int64_t n, bf16* dx) {
   GeluBackwardImpl(x, dy, n, dx);
 }
+void GeluBackwardF16(const f16* x, const f16* dy, int64_t n, f16* dx) {
+  GeluBackwardImpl(x, dy, n, dx);
+}
 void AddF32(const float* a, const float* b, int64_t n, float* out) { AddImpl(a, b, n, out); }
 void AddBf16(const bf16* a, const bf16* b, int64_t n, bf16* out) { AddImpl(a, b, n, out); }
+void AddF16(const f16* a, const f16* b, int64_t n, f16* out) { AddImpl(a, b, n, out); }
 
 void CastToBf16Impl(const float* in, int64_t n, bf16* out) {
   Map(in, n, out, [](DF d, VF x) MP_SIMD { return x; });
 }
 void CastToFloatImpl(const bf16* in, int64_t n, float* out) {
   Map(in, n, out, [](DF d, VF x) MP_SIMD { return x; });
+}
+void CastToF16Impl(const float* in, int64_t n, f16* out) {
+  Map(in, n, out, [](DF d, VF x) MP_SIMD { return x; });
+}
+void CastF16ToFloatImpl(const f16* in, int64_t n, float* out) {
+  Map(in, n, out, [](DF d, VF x) MP_SIMD { return x; });
+}
+void CastRowToF16(const float* in, int64_t n, f16* out) {
+  const DF d;
+  ForVectors(n, [&](int64_t i, int64_t count)
+                    MP_SIMD { StoreUpTo(LoadUpTo(d, in + i, count), d, out + i, count); });
+}
+void CastRowToFloat(const f16* in, int64_t n, float* out) {
+  const DF d;
+  ForVectors(n, [&](int64_t i, int64_t count)
+                    MP_SIMD { StoreUpTo(LoadUpTo(d, in + i, count), d, out + i, count); });
 }
 void ScaleImpl(float* x, int64_t n, float factor) {
   Map(x, n, x, [factor](DF d, VF v) MP_SIMD { return hn::Mul(v, hn::Set(d, factor)); });
@@ -103,14 +124,25 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace milepost::kernels {
 
+namespace {
+constexpr int64_t kRowGrain = 16384;  // elements
+}  // namespace
+
 HWY_EXPORT(GeluForwardF32);
 HWY_EXPORT(GeluForwardBf16);
+HWY_EXPORT(GeluForwardF16);
 HWY_EXPORT(GeluBackwardF32);
 HWY_EXPORT(GeluBackwardBf16);
+HWY_EXPORT(GeluBackwardF16);
 HWY_EXPORT(AddF32);
 HWY_EXPORT(AddBf16);
+HWY_EXPORT(AddF16);
 HWY_EXPORT(CastToBf16Impl);
 HWY_EXPORT(CastToFloatImpl);
+HWY_EXPORT(CastToF16Impl);
+HWY_EXPORT(CastF16ToFloatImpl);
+HWY_EXPORT(CastRowToF16);
+HWY_EXPORT(CastRowToFloat);
 HWY_EXPORT(ScaleImpl);
 
 template <>
@@ -122,12 +154,20 @@ void GeluForward(const bf16* x, int64_t n, bf16* y) {
   HWY_DYNAMIC_DISPATCH(GeluForwardBf16)(x, n, y);
 }
 template <>
+void GeluForward(const f16* x, int64_t n, f16* y) {
+  HWY_DYNAMIC_DISPATCH(GeluForwardF16)(x, n, y);
+}
+template <>
 void GeluBackward(const float* x, const float* dy, int64_t n, float* dx) {
   HWY_DYNAMIC_DISPATCH(GeluBackwardF32)(x, dy, n, dx);
 }
 template <>
 void GeluBackward(const bf16* x, const bf16* dy, int64_t n, bf16* dx) {
   HWY_DYNAMIC_DISPATCH(GeluBackwardBf16)(x, dy, n, dx);
+}
+template <>
+void GeluBackward(const f16* x, const f16* dy, int64_t n, f16* dx) {
+  HWY_DYNAMIC_DISPATCH(GeluBackwardF16)(x, dy, n, dx);
 }
 template <>
 void Add(const float* a, const float* b, int64_t n, float* out) {
@@ -137,12 +177,37 @@ template <>
 void Add(const bf16* a, const bf16* b, int64_t n, bf16* out) {
   HWY_DYNAMIC_DISPATCH(AddBf16)(a, b, n, out);
 }
+template <>
+void Add(const f16* a, const f16* b, int64_t n, f16* out) {
+  HWY_DYNAMIC_DISPATCH(AddF16)(a, b, n, out);
+}
 
 void CastToBf16(const float* in, int64_t n, bf16* out) {
   HWY_DYNAMIC_DISPATCH(CastToBf16Impl)(in, n, out);
 }
 void CastToFloat(const bf16* in, int64_t n, float* out) {
   HWY_DYNAMIC_DISPATCH(CastToFloatImpl)(in, n, out);
+}
+void CastToF16(const float* in, int64_t n, f16* out) {
+  HWY_DYNAMIC_DISPATCH(CastToF16Impl)(in, n, out);
+}
+void CastToFloat(const f16* in, int64_t n, float* out) {
+  HWY_DYNAMIC_DISPATCH(CastF16ToFloatImpl)(in, n, out);
+}
+
+void CastRowsToF16(const float* in, int64_t in_row, int64_t rows, int64_t width, f16* out,
+                   int64_t out_row) {
+  const auto cast = HWY_DYNAMIC_DISPATCH(CastRowToF16);
+  ParallelFor(0, rows, std::max<int64_t>(1, kRowGrain / width), [=](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) cast(in + i * in_row, width, out + i * out_row);
+  });
+}
+void CastRowsToFloat(const f16* in, int64_t in_row, int64_t rows, int64_t width, float* out,
+                     int64_t out_row) {
+  const auto cast = HWY_DYNAMIC_DISPATCH(CastRowToFloat);
+  ParallelFor(0, rows, std::max<int64_t>(1, kRowGrain / width), [=](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) cast(in + i * in_row, width, out + i * out_row);
+  });
 }
 void Scale(float* x, int64_t n, float factor) { HWY_DYNAMIC_DISPATCH(ScaleImpl)(x, n, factor); }
 

@@ -1,5 +1,5 @@
-// Elementwise kernels and column sums, T in {float, bf16}. All parallel; results do not depend on
-// the thread count. n is a number of elements.
+// Elementwise kernels and column sums, T in {float, bf16, f16}. All parallel; results do not depend
+// on the thread count. n is a number of elements.
 #ifndef MILEPOST_ENGINE_KERNELS_CPU_ELEMENTWISE_H_
 #define MILEPOST_ENGINE_KERNELS_CPU_ELEMENTWISE_H_
 
@@ -31,6 +31,13 @@ void Add(const T* a, const T* b, int64_t n, T* out);
 // Round to nearest even.
 void CastToBf16(const float* in, int64_t n, bf16* out);
 void CastToFloat(const bf16* in, int64_t n, float* out);
+void CastToF16(const float* in, int64_t n, f16* out);
+void CastToFloat(const f16* in, int64_t n, float* out);
+// The same of `rows` rows of `width` elements that start *_row elements apart.
+void CastRowsToF16(const float* in, int64_t in_row, int64_t rows, int64_t width, f16* out,
+                   int64_t out_row);
+void CastRowsToFloat(const f16* in, int64_t in_row, int64_t rows, int64_t width, float* out,
+                     int64_t out_row);
 
 void Fill(float* out, int64_t n, float value);
 // x *= factor.

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "engine/kernels/cpu/testing.h"
@@ -27,7 +28,9 @@ void CheckGelu(int64_t n) {
   std::vector<T> y(n), dx(n);
   GeluForward(x.data(), n, y.data());
   GeluBackward(x.data(), dy.data(), n, dx.data());
-  constexpr double kUnit = sizeof(T) == 4 ? 1e-6 : 1.0 / 256;
+  constexpr double kUnit = std::is_same_v<T, float>  ? 1e-6
+                           : std::is_same_v<T, bf16> ? 1.0 / 256
+                                                     : 1.0 / 2048;
   for (int64_t i = 0; i < n; ++i) {
     const double v = ToFloat(x[i]);
     const double want = Gelu(v);
@@ -41,6 +44,7 @@ TEST_P(Elementwise, GeluMatchesDefinition) {
   for (int64_t n : kSizes) {
     CheckGelu<float>(n);
     CheckGelu<bf16>(n);
+    CheckGelu<f16>(n);
   }
 }
 
@@ -80,6 +84,7 @@ TEST_P(Elementwise, BiasGradientSumsRows) {
     for (int64_t width : {1, 7, 33, 600}) {
       CheckBiasGradient<float>(rows, width, rows % 2 == 0);
       CheckBiasGradient<bf16>(rows, width, rows % 2 == 1);
+      CheckBiasGradient<f16>(rows, width, rows % 2 == 1);
     }
   }
 }
@@ -135,6 +140,73 @@ TEST_P(Elementwise, AddFillScaleAccumulate) {
       ASSERT_EQ(total[i], a[i] + b[i]);
       ASSERT_EQ(ToFloat(doubled[i]), 2 * ToFloat(half[i]));
     }
+  }
+}
+
+// Every half, and every float midway between two of them: each is what its bits say, and ties go
+// to the even one.
+TEST_P(Elementwise, HalvesRoundTripAndRoundToEven) {
+  std::vector<f16> halves(65536);
+  for (size_t i = 0; i < halves.size(); ++i) halves[i] = {static_cast<uint16_t>(i)};
+  const auto n = static_cast<int64_t>(halves.size());
+  std::vector<float> wide(halves.size());
+  CastToFloat(halves.data(), n, wide.data());
+  std::vector<f16> back(halves.size());
+  CastToF16(wide.data(), n, back.data());
+  for (size_t i = 0; i < halves.size(); ++i) {
+    const int exponent = static_cast<int>(i >> 10) & 31, mantissa = static_cast<int>(i) & 1023;
+    if (exponent == 31 && mantissa != 0) {
+      EXPECT_TRUE(std::isnan(wide[i]) && std::isnan(ToFloat(back[i])) &&
+                  std::isnan(ToFloat(halves[i])));
+      continue;
+    }
+    const double magnitude = exponent == 31  ? HUGE_VAL
+                             : exponent == 0 ? std::ldexp(mantissa, -24)
+                                             : std::ldexp(1024 + mantissa, exponent - 25);
+    ASSERT_EQ(wide[i], i < 32768 ? magnitude : -magnitude) << i;
+    ASSERT_EQ(ToFloat(halves[i]), wide[i]) << i;
+    ASSERT_EQ(back[i].bits, i);
+    ASSERT_EQ(ToF16(wide[i]).bits, i);
+  }
+  std::vector<float> between, want;
+  for (uint32_t i = 0; i + 1 < 0x7c00; ++i) {
+    const float middle = (wide[i] + wide[i + 1]) / 2;
+    for (float x : {std::nextafter(middle, 0.0f), middle, std::nextafter(middle, HUGE_VALF)}) {
+      between.push_back(x);
+      want.push_back(x < middle || (x == middle && i % 2 == 0) ? wide[i] : wide[i + 1]);
+    }
+  }
+  std::vector<f16> rounded(between.size());
+  CastToF16(between.data(), static_cast<int64_t>(between.size()), rounded.data());
+  for (size_t i = 0; i < between.size(); ++i) {
+    ASSERT_EQ(ToFloat(rounded[i]), want[i]) << between[i];
+    ASSERT_EQ(ToF16(between[i]).bits, rounded[i].bits) << between[i];
+    ASSERT_EQ(ToF16(-between[i]).bits, rounded[i].bits | 0x8000) << between[i];
+  }
+}
+
+TEST_P(Elementwise, HalvesAtTheEndsOfTheirRange) {
+  const std::vector<float> in = {65504.0f, 65519.996f,      65520.0f, 1e30f, HUGE_VALF, -65520.0f,
+                                 0x1p-25f, 0x1.000002p-25f, 1e-30f,   -0.0f, NAN};
+  const std::vector<uint16_t> want = {0x7bff, 0x7bff, 0x7c00, 0x7c00, 0x7c00,
+                                      0xfc00, 0,      1,      0,      0x8000};
+  std::vector<f16> out(in.size());
+  CastToF16(in.data(), static_cast<int64_t>(in.size()), out.data());
+  for (size_t i = 0; i < want.size(); ++i) {
+    EXPECT_EQ(out[i].bits, want[i]) << in[i];
+    EXPECT_EQ(ToF16(in[i]).bits, want[i]) << in[i];
+  }
+  EXPECT_TRUE(std::isnan(ToFloat(out.back())));
+}
+
+TEST_P(Elementwise, RowsOfHalvesKeepTheirPlaces) {
+  const auto in = RandomVector<f16>(5 * 23, 9);
+  std::vector<float> wide(5 * 20, -1.0f);
+  CastRowsToFloat(in.data(), 23, 5, 19, wide.data(), 20);
+  std::vector<f16> out(5 * 23, ToF16(-1.0f));
+  CastRowsToF16(wide.data(), 20, 5, 19, out.data(), 23);
+  for (int i = 0; i < 5 * 23; ++i) {
+    EXPECT_EQ(out[i].bits, i % 23 < 19 ? in[i].bits : ToF16(-1.0f).bits) << i;
   }
 }
 

@@ -86,6 +86,11 @@ void ForwardRowsBf16(const int32_t* tokens, const bf16* wte, const bf16* wpe, in
                      bf16* out) {
   ForwardRows(tokens, wte, wpe, first, last, sequence, width, dropout, out);
 }
+void ForwardRowsF16(const int32_t* tokens, const f16* wte, const f16* wpe, int64_t first,
+                    int64_t last, int64_t sequence, int64_t width, const DropoutParams& dropout,
+                    f16* out) {
+  ForwardRows(tokens, wte, wpe, first, last, sequence, width, dropout, out);
+}
 void BackwardColumnsF32(const int32_t* tokens, const float* dy, int64_t rows, int64_t sequence,
                         int64_t width, int64_t begin, int64_t end, const DropoutParams& dropout,
                         float* dwte, float* dwpe) {
@@ -94,6 +99,11 @@ void BackwardColumnsF32(const int32_t* tokens, const float* dy, int64_t rows, in
 void BackwardColumnsBf16(const int32_t* tokens, const bf16* dy, int64_t rows, int64_t sequence,
                          int64_t width, int64_t begin, int64_t end, const DropoutParams& dropout,
                          float* dwte, float* dwpe) {
+  BackwardColumns(tokens, dy, rows, sequence, width, begin, end, dropout, dwte, dwpe);
+}
+void BackwardColumnsF16(const int32_t* tokens, const f16* dy, int64_t rows, int64_t sequence,
+                        int64_t width, int64_t begin, int64_t end, const DropoutParams& dropout,
+                        float* dwte, float* dwpe) {
   BackwardColumns(tokens, dy, rows, sequence, width, begin, end, dropout, dwte, dwpe);
 }
 
@@ -105,8 +115,10 @@ namespace milepost::kernels {
 
 HWY_EXPORT(ForwardRowsF32);
 HWY_EXPORT(ForwardRowsBf16);
+HWY_EXPORT(ForwardRowsF16);
 HWY_EXPORT(BackwardColumnsF32);
 HWY_EXPORT(BackwardColumnsBf16);
+HWY_EXPORT(BackwardColumnsF16);
 
 namespace {
 
@@ -139,6 +151,14 @@ void EmbeddingForward(const int32_t* tokens, const bf16* wte, const bf16* wpe, i
     run(tokens, wte, wpe, first, last, sequence, width, dropout, out);
   });
 }
+template <>
+void EmbeddingForward(const int32_t* tokens, const f16* wte, const f16* wpe, int64_t batch,
+                      int64_t sequence, int64_t width, const DropoutParams& dropout, f16* out) {
+  const auto run = HWY_DYNAMIC_DISPATCH(ForwardRowsF16);
+  ParallelFor(0, batch * sequence, 16, [&](int64_t first, int64_t last) {
+    run(tokens, wte, wpe, first, last, sequence, width, dropout, out);
+  });
+}
 
 template <>
 void EmbeddingBackward(const int32_t* tokens, const float* dy, int64_t batch, int64_t sequence,
@@ -152,6 +172,13 @@ void EmbeddingBackward(const int32_t* tokens, const bf16* dy, int64_t batch, int
                        int64_t width, int64_t vocabulary, int64_t positions,
                        const DropoutParams& dropout, bool accumulate, float* dwte, float* dwpe) {
   BackwardWith(HWY_DYNAMIC_DISPATCH(BackwardColumnsBf16), tokens, dy, batch, sequence, width,
+               vocabulary, positions, dropout, accumulate, dwte, dwpe);
+}
+template <>
+void EmbeddingBackward(const int32_t* tokens, const f16* dy, int64_t batch, int64_t sequence,
+                       int64_t width, int64_t vocabulary, int64_t positions,
+                       const DropoutParams& dropout, bool accumulate, float* dwte, float* dwpe) {
+  BackwardWith(HWY_DYNAMIC_DISPATCH(BackwardColumnsF16), tokens, dy, batch, sequence, width,
                vocabulary, positions, dropout, accumulate, dwte, dwpe);
 }
 

@@ -65,6 +65,7 @@ TEST_P(Embedding, MatchesDefinition) {
     for (float p : {0.0f, 0.25f}) {
       CheckEmbedding<float>(width, p, false);
       CheckEmbedding<bf16>(width, p, true);
+      CheckEmbedding<f16>(width, p, true);
     }
   }
 }

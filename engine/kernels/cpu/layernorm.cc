@@ -194,6 +194,10 @@ void ForwardRowsBf16(const bf16* x, const bf16* gamma, const bf16* beta, int64_t
                      float* rstd) {
   ForwardRows(x, gamma, beta, first, last, width, epsilon, y, mean, rstd);
 }
+void ForwardRowsF16(const f16* x, const f16* gamma, const f16* beta, int64_t first, int64_t last,
+                    int64_t width, float epsilon, f16* y, float* mean, float* rstd) {
+  ForwardRows(x, gamma, beta, first, last, width, epsilon, y, mean, rstd);
+}
 void ResidualForwardRowsF32(const float* residual, const float* delta, const DropoutParams& dropout,
                             const float* gamma, const float* beta, int64_t first, int64_t last,
                             int64_t width, float epsilon, float* x_out, float* y, float* mean,
@@ -208,12 +212,23 @@ void ResidualForwardRowsBf16(const bf16* residual, const bf16* delta, const Drop
   ResidualForwardRows(residual, delta, dropout, gamma, beta, first, last, width, epsilon, x_out, y,
                       mean, rstd);
 }
+void ResidualForwardRowsF16(const f16* residual, const f16* delta, const DropoutParams& dropout,
+                            const f16* gamma, const f16* beta, int64_t first, int64_t last,
+                            int64_t width, float epsilon, f16* x_out, f16* y, float* mean,
+                            float* rstd) {
+  ResidualForwardRows(residual, delta, dropout, gamma, beta, first, last, width, epsilon, x_out, y,
+                      mean, rstd);
+}
 void BackwardRowsF32(const LayerNormBackwardArgs<float>& args, int64_t first, int64_t last,
                      int64_t width, float* dgamma, float* dbeta) {
   BackwardRows(args, first, last, width, dgamma, dbeta);
 }
 void BackwardRowsBf16(const LayerNormBackwardArgs<bf16>& args, int64_t first, int64_t last,
                       int64_t width, float* dgamma, float* dbeta) {
+  BackwardRows(args, first, last, width, dgamma, dbeta);
+}
+void BackwardRowsF16(const LayerNormBackwardArgs<f16>& args, int64_t first, int64_t last,
+                     int64_t width, float* dgamma, float* dbeta) {
   BackwardRows(args, first, last, width, dgamma, dbeta);
 }
 
@@ -225,10 +240,13 @@ namespace milepost::kernels {
 
 HWY_EXPORT(ForwardRowsF32);
 HWY_EXPORT(ForwardRowsBf16);
+HWY_EXPORT(ForwardRowsF16);
 HWY_EXPORT(ResidualForwardRowsF32);
 HWY_EXPORT(ResidualForwardRowsBf16);
+HWY_EXPORT(ResidualForwardRowsF16);
 HWY_EXPORT(BackwardRowsF32);
 HWY_EXPORT(BackwardRowsBf16);
+HWY_EXPORT(BackwardRowsF16);
 
 namespace {
 
@@ -272,6 +290,14 @@ void LayerNormForward(const bf16* x, const bf16* gamma, const bf16* beta, int64_
     run(x, gamma, beta, first, last, width, epsilon, y, mean, rstd);
   });
 }
+template <>
+void LayerNormForward(const f16* x, const f16* gamma, const f16* beta, int64_t rows, int64_t width,
+                      float epsilon, f16* y, float* mean, float* rstd) {
+  const auto run = HWY_DYNAMIC_DISPATCH(ForwardRowsF16);
+  ParallelFor(0, rows, RowGrain(width), [&](int64_t first, int64_t last) {
+    run(x, gamma, beta, first, last, width, epsilon, y, mean, rstd);
+  });
+}
 
 template <>
 void ResidualLayerNormForward(const float* residual, const float* delta,
@@ -292,6 +318,15 @@ void ResidualLayerNormForward(const bf16* residual, const bf16* delta, const Dro
     run(residual, delta, dropout, gamma, beta, first, last, width, epsilon, x_out, y, mean, rstd);
   });
 }
+template <>
+void ResidualLayerNormForward(const f16* residual, const f16* delta, const DropoutParams& dropout,
+                              const f16* gamma, const f16* beta, int64_t rows, int64_t width,
+                              float epsilon, f16* x_out, f16* y, float* mean, float* rstd) {
+  const auto run = HWY_DYNAMIC_DISPATCH(ResidualForwardRowsF16);
+  ParallelFor(0, rows, RowGrain(width), [&](int64_t first, int64_t last) {
+    run(residual, delta, dropout, gamma, beta, first, last, width, epsilon, x_out, y, mean, rstd);
+  });
+}
 
 template <>
 void LayerNormBackward(const LayerNormBackwardArgs<float>& args, int64_t rows, int64_t width,
@@ -302,6 +337,11 @@ template <>
 void LayerNormBackward(const LayerNormBackwardArgs<bf16>& args, int64_t rows, int64_t width,
                        void* workspace) {
   BackwardWith(HWY_DYNAMIC_DISPATCH(BackwardRowsBf16), args, rows, width, workspace);
+}
+template <>
+void LayerNormBackward(const LayerNormBackwardArgs<f16>& args, int64_t rows, int64_t width,
+                       void* workspace) {
+  BackwardWith(HWY_DYNAMIC_DISPATCH(BackwardRowsF16), args, rows, width, workspace);
 }
 
 }  // namespace milepost::kernels

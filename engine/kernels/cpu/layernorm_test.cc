@@ -91,6 +91,7 @@ TEST_P(LayerNorm, MatchesDefinition) {
     for (int64_t width : {3, 17, 64, 127}) {
       CheckForwardAndBackward<float>(rows, width);
       CheckForwardAndBackward<bf16>(rows, width);
+      CheckForwardAndBackward<f16>(rows, width);
     }
   }
 }
@@ -160,6 +161,7 @@ TEST_P(LayerNorm, ResidualAndDropout) {
     for (int64_t width : {33, 320}) {
       CheckResidual<float>(p, width);
       CheckResidual<bf16>(p, width);
+      CheckResidual<f16>(p, width);
     }
   }
 }

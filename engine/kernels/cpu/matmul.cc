@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "common/status_macros.h"
 #include "engine/kernels/cpu/elementwise.h"
+#include "engine/kernels/cpu/matmul_half.h"
 #include "engine/kernels/cpu/parallel.h"
 
 namespace milepost::kernels {
@@ -42,12 +43,16 @@ int64_t ARow(const MatmulSpec& s) {
 }
 int64_t CRow(const MatmulSpec& s) { return s.c_row > 0 ? s.c_row : s.n; }
 
+const char* Name(DType type) {
+  return type == DType::kF32 ? "f32" : type == DType::kBf16 ? "bf16" : "f16";
+}
+
 std::string Describe(const MatmulSpec& s) {
   return absl::StrFormat("matmul m=%d n=%d k=%d a_row=%d c_row=%d %s -> %s%s%s%s%s%s", s.m, s.n,
-                         s.k, ARow(s), CRow(s), s.a == DType::kF32 ? "f32" : "bf16",
-                         s.c == DType::kF32 ? "f32" : "bf16", s.transpose_a ? " transpose_a" : "",
-                         s.transpose_b ? " transpose_b" : "", s.accumulate ? " accumulate" : "",
-                         s.bias ? " bias" : "", s.packed_b ? " packed_b" : "");
+                         s.k, ARow(s), CRow(s), Name(s.a), Name(s.c),
+                         s.transpose_a ? " transpose_a" : "", s.transpose_b ? " transpose_b" : "",
+                         s.accumulate ? " accumulate" : "", s.bias ? " bias" : "",
+                         s.packed_b ? " packed_b" : "");
 }
 
 absl::Status Check(const MatmulSpec& s) {
@@ -60,8 +65,11 @@ absl::Status Check(const MatmulSpec& s) {
   if (s.a != s.b) {
     return absl::InvalidArgumentError(Describe(s) + ": A and B must have the same type");
   }
-  if (s.c == DType::kBf16 && s.a == DType::kF32) {
-    return absl::InvalidArgumentError(Describe(s) + ": a bf16 result needs bf16 factors");
+  if (s.c != DType::kF32 && s.c != s.a) {
+    return absl::InvalidArgumentError(Describe(s) + ": a 16-bit result needs factors of its type");
+  }
+  if (s.a == DType::kF16 && s.packed_b) {
+    return absl::UnimplementedError(Describe(s) + ": weights of halves are not packed");
   }
   return absl::OkStatus();
 }
@@ -275,8 +283,21 @@ absl::StatusOr<MatmulCache::Entry*> MatmulCache::Find(const MatmulSpec& spec) {
 }
 
 absl::StatusOr<size_t> MatmulCache::WorkspaceBytes(const MatmulSpec& spec) {
+  if (spec.a == DType::kF16) return HalfWorkspaceBytes(spec);
   MP_ASSIGN_OR_RETURN(const Entry* entry, Find(spec));
   return entry->workspace_bytes;
+}
+
+absl::StatusOr<size_t> MatmulCache::HalfWorkspaceBytes(const MatmulSpec& spec) {
+  MP_RETURN_IF_ERROR(Check(spec));
+  const HalfProduct product(spec);
+  size_t scratch = 0;
+  MP_RETURN_IF_ERROR(product.ForEachSpec([&](const MatmulSpec& piece) -> absl::Status {
+    MP_ASSIGN_OR_RETURN(const size_t bytes, WorkspaceBytes(piece));
+    scratch = std::max(scratch, bytes);
+    return absl::OkStatus();
+  }));
+  return product.FixedBytes() + scratch;
 }
 
 absl::StatusOr<size_t> MatmulCache::PackedWeightBytes(const MatmulSpec& spec) {
@@ -307,6 +328,10 @@ absl::Status MatmulCache::PackWeight(const MatmulSpec& spec, const void* b, void
 
 absl::Status MatmulCache::Execute(const MatmulSpec& spec, const void* a, const void* b,
                                   const void* bias, void* c, void* workspace) {
+  if (spec.a == DType::kF16) {
+    MP_RETURN_IF_ERROR(Check(spec));
+    return HalfProduct(spec).Run(*this, a, b, bias, c, workspace);
+  }
   MP_ASSIGN_OR_RETURN(Entry * entry, Find(spec));
   char* scratch = static_cast<char*>(workspace) + entry->partial_bytes;
   void* target = entry->partial_bytes > 0 ? workspace : c;

@@ -36,7 +36,8 @@ struct MatmulSpec {
   bool transpose_b = false;  // B is stored [n,k]
   DType a = DType::kF32;     // A and B have the same type
   DType b = DType::kF32;
-  DType c = DType::kF32;    // bf16 only where A and B are bf16; accumulation is fp32 either way
+  // 16 bits only where A and B are of that type; accumulation is fp32 either way.
+  DType c = DType::kF32;
   bool accumulate = false;  // C += instead of C =
   bool bias = false;        // bias[n] of type `bias_type`
   DType bias_type = DType::kF32;
@@ -77,6 +78,7 @@ class MatmulCache {
   struct Entry;
   struct Impl;
   absl::StatusOr<Entry*> Find(const MatmulSpec& spec);
+  absl::StatusOr<size_t> HalfWorkspaceBytes(const MatmulSpec& spec);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -45,7 +45,9 @@ void CheckProduct(MatmulSpec spec, double f32_tolerance = 1e-5) {
       cache.Execute(spec, a.data(), weight, bias.data(), c.data(), workspace.data());
   ASSERT_TRUE(status.ok()) << status;
 
-  const double unit = kDTypeOf<C> == DType::kF32 ? f32_tolerance : 1.0 / 128;
+  const double unit = kDTypeOf<C> == DType::kF32    ? f32_tolerance
+                      : kDTypeOf<C> == DType::kBf16 ? 1.0 / 128
+                                                    : 1.0 / 1024;
   for (int64_t i = 0; i < spec.m; ++i) {
     for (int64_t j = 0; j < spec.n; ++j) {
       double want = spec.bias ? bias[j] : 0.0;
@@ -88,6 +90,38 @@ TEST(Matmul, Bf16ToBf16AndToF32) {
       CheckProduct<bf16, float>(spec);
       CheckProduct<bf16, bf16>(spec);
     }
+  }
+}
+
+// Halves go through fp32 in pieces of 512 rows, 1024 columns and 1024 of the inner dimension.
+TEST(Matmul, HalvesToHalvesAndToF32) {
+  for (const auto& s : kSizes) {
+    for (int flags = 0; flags < 16; ++flags) {
+      const MatmulSpec spec{.m = s[0],
+                            .n = s[1],
+                            .k = s[2],
+                            .transpose_a = (flags & 1) != 0,
+                            .transpose_b = (flags & 2) != 0,
+                            .accumulate = (flags & 4) != 0,
+                            .bias = (flags & 8) != 0};
+      CheckProduct<f16, float>(spec);
+      CheckProduct<f16, f16>(spec);
+    }
+  }
+  for (int flags = 0; flags < 8; ++flags) {
+    MatmulSpec spec{.m = 6,
+                    .n = 5,
+                    .k = 1100,
+                    .transpose_a = (flags & 1) != 0,
+                    .transpose_b = (flags & 2) != 0,
+                    .accumulate = (flags & 4) != 0,
+                    .bias = true};
+    CheckProduct<f16, f16>(spec, 3e-5);
+    CheckProduct<f16, float>(spec, 3e-5);
+    spec.m = 515, spec.k = 9;
+    CheckProduct<f16, f16>(spec);
+    spec.m = 7, spec.n = 1030;
+    CheckProduct<f16, float>(spec);
   }
 }
 
@@ -135,6 +169,7 @@ TEST(Matmul, ColumnsOfAWiderMatrix) {
                           .accumulate = (flags & 4) != 0};
     CheckColumns<float>(spec, (flags & 8) != 0, (flags & 16) != 0);
     CheckColumns<bf16>(spec, (flags & 8) != 0, (flags & 16) != 0);
+    CheckColumns<f16>(spec, (flags & 8) != 0, (flags & 16) != 0);
   }
   // Rows for every thread, rows split off, a long inner dimension.
   CheckColumns<float>({.m = 1100, .n = 8, .k = 16, .transpose_a = true}, true, true);

@@ -89,12 +89,20 @@ void SgdRangeBf16(const SgdParams& params, int64_t n, float* p, float* m, const 
                   bf16* copy) {
   SgdRange(params, n, p, m, g, copy);
 }
+void SgdRangeF16(const SgdParams& params, int64_t n, float* p, float* m, const float* g,
+                 f16* copy) {
+  SgdRange(params, n, p, m, g, copy);
+}
 void LionRangeF32(const LionParams& params, int64_t n, float* p, float* m, const float* g,
                   float* copy) {
   LionRange(params, n, p, m, g, copy);
 }
 void LionRangeBf16(const LionParams& params, int64_t n, float* p, float* m, const float* g,
                    bf16* copy) {
+  LionRange(params, n, p, m, g, copy);
+}
+void LionRangeF16(const LionParams& params, int64_t n, float* p, float* m, const float* g,
+                  f16* copy) {
   LionRange(params, n, p, m, g, copy);
 }
 
@@ -104,6 +112,10 @@ void AdamWRangeF32(const AdamWParams& params, int64_t n, float* p, float* m, flo
 }
 void AdamWRangeBf16(const AdamWParams& params, int64_t n, float* p, float* m, float* v,
                     const float* g, bf16* copy) {
+  AdamWRange(params, n, p, m, v, g, copy);
+}
+void AdamWRangeF16(const AdamWParams& params, int64_t n, float* p, float* m, float* v,
+                   const float* g, f16* copy) {
   AdamWRange(params, n, p, m, v, g, copy);
 }
 
@@ -132,10 +144,13 @@ namespace milepost::kernels {
 
 HWY_EXPORT(AdamWRangeF32);
 HWY_EXPORT(AdamWRangeBf16);
+HWY_EXPORT(AdamWRangeF16);
 HWY_EXPORT(SgdRangeF32);
 HWY_EXPORT(SgdRangeBf16);
+HWY_EXPORT(SgdRangeF16);
 HWY_EXPORT(LionRangeF32);
 HWY_EXPORT(LionRangeBf16);
+HWY_EXPORT(LionRangeF16);
 HWY_EXPORT(SumSquaresBlock);
 
 namespace {
@@ -162,12 +177,20 @@ void Sgd(const SgdParams& params, int64_t n, float* p, float* m, const float* g,
   RunRanges(HWY_DYNAMIC_DISPATCH(SgdRangeBf16), params, n, p, m, g, copy);
 }
 template <>
+void Sgd(const SgdParams& params, int64_t n, float* p, float* m, const float* g, f16* copy) {
+  RunRanges(HWY_DYNAMIC_DISPATCH(SgdRangeF16), params, n, p, m, g, copy);
+}
+template <>
 void Lion(const LionParams& params, int64_t n, float* p, float* m, const float* g, float* copy) {
   RunRanges(HWY_DYNAMIC_DISPATCH(LionRangeF32), params, n, p, m, g, copy);
 }
 template <>
 void Lion(const LionParams& params, int64_t n, float* p, float* m, const float* g, bf16* copy) {
   RunRanges(HWY_DYNAMIC_DISPATCH(LionRangeBf16), params, n, p, m, g, copy);
+}
+template <>
+void Lion(const LionParams& params, int64_t n, float* p, float* m, const float* g, f16* copy) {
+  RunRanges(HWY_DYNAMIC_DISPATCH(LionRangeF16), params, n, p, m, g, copy);
 }
 
 template <>
@@ -183,6 +206,15 @@ template <>
 void AdamW(const AdamWParams& params, int64_t n, float* p, float* m, float* v, const float* g,
            bf16* copy) {
   const auto run = HWY_DYNAMIC_DISPATCH(AdamWRangeBf16);
+  ParallelFor(0, n, kGrain, [&](int64_t first, int64_t last) {
+    run(params, last - first, p + first, m + first, v + first, g + first,
+        copy == nullptr ? nullptr : copy + first);
+  });
+}
+template <>
+void AdamW(const AdamWParams& params, int64_t n, float* p, float* m, float* v, const float* g,
+           f16* copy) {
+  const auto run = HWY_DYNAMIC_DISPATCH(AdamWRangeF16);
   ParallelFor(0, n, kGrain, [&](int64_t first, int64_t last) {
     run(params, last - first, p + first, m + first, v + first, g + first,
         copy == nullptr ? nullptr : copy + first);

@@ -53,6 +53,7 @@ TEST_P(Optimizer, AdamWMatchesDefinition) {
   for (int64_t n : {1, 3, 17, 127, 33000}) {
     CheckAdamW<float>(n, 0.0f);
     CheckAdamW<bf16>(n, 0.1f);
+    CheckAdamW<f16>(n, 0.1f);
   }
 }
 
@@ -85,6 +86,7 @@ TEST_P(Optimizer, SgdMatchesDefinition) {
   for (int64_t n : {1, 3, 17, 127, 33000}) {
     CheckSgd<float>(n, 0.0f);
     CheckSgd<bf16>(n, 0.1f);
+    CheckSgd<f16>(n, 0.1f);
   }
 }
 
@@ -127,6 +129,7 @@ TEST_P(Optimizer, LionMatchesDefinition) {
   for (int64_t n : {1, 3, 17, 127, 33000}) {
     CheckLion<float>(n, 0.0f);
     CheckLion<bf16>(n, 0.1f);
+    CheckLion<f16>(n, 0.1f);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "engine/kernels/cpu/random.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "engine/kernels/cpu/parallel.h"
 
@@ -61,6 +62,40 @@ void NormalRange(float* out, int64_t n, float mean, float stddev, uint64_t seed,
   }
 }
 
+void RoundRangeAtRandom(const float* in, int64_t n, const RoundingParams& params, bf16* out) {
+  const DF d;
+  const DU32 du;
+  const DU16 d16;
+  const auto key = PhiloxKey(params.seed, params.stream);
+  alignas(64) uint32_t words[64];
+  alignas(64) float values[64];
+  alignas(64) uint16_t rounded[64];
+  for (int64_t done = 0; done < n;) {
+    const uint64_t element = params.first_element + done;
+    const int64_t skip = element % 64;
+    const int64_t use = std::min<int64_t>(64 - skip, n - done);
+    RandomGroup(element / 64, params.step, key, words);
+    std::fill(values, values + 64, 0.0f);
+    std::copy(in + done, in + done + use, values + skip);
+    for (int64_t i = 0; i < 64; i += hn::Lanes(d)) {
+      // A uniform number below 2^16, added below the bits that are kept, carries as often as what
+      // is cut off is large.
+      const VF value = hn::Load(d, values + i);
+      const VU32 noise = hn::ShiftRight<16>(hn::Load(du, words + i));
+      const VU32 bits = hn::ShiftRight<16>(hn::Add(hn::BitCast(du, value), noise));
+      const auto random = hn::DemoteTo(d16, hn::BitCast(DI32(), bits));
+      const auto finite = hn::Lt(hn::Abs(value), hn::Set(d, HUGE_VALF));
+      const VU32 keep =
+          hn::IfThenElse(hn::RebindMask(du, finite), hn::Set(du, 0xffffu), hn::Zero(du));
+      const auto mask = hn::DemoteTo(d16, hn::BitCast(DI32(), keep));
+      const auto nearest = RoundToBf16(value);
+      hn::Store(hn::Or(hn::And(mask, random), hn::AndNot(mask, nearest)), d16, rounded + i);
+    }
+    for (int64_t i = 0; i < use; ++i) out[done + i].bits = rounded[skip + i];
+    done += use;
+  }
+}
+
 }  // namespace milepost::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -69,6 +104,11 @@ namespace milepost::kernels {
 
 HWY_EXPORT(DropoutMultipliersImpl);
 HWY_EXPORT(NormalRange);
+HWY_EXPORT(RoundRangeAtRandom);
+
+void RoundToBf16AtRandom(const float* in, int64_t n, const RoundingParams& params, bf16* out) {
+  HWY_DYNAMIC_DISPATCH(RoundRangeAtRandom)(in, n, params, out);
+}
 
 void DropoutMultipliers(const DropoutParams& params, uint64_t offset, int64_t count, float* out) {
   HWY_DYNAMIC_DISPATCH(DropoutMultipliersImpl)(params, offset, count, out);

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "engine/kernels/cpu/types.h"
+
 namespace milepost::kernels {
 
 // p == 0 means no dropout. The element index of element [row, column] of a call is
@@ -25,6 +27,19 @@ void DropoutMultipliers(const DropoutParams& params, uint64_t offset, int64_t co
 // out[i] = mean + stddev * normal(first_element + i). Parallel.
 void NormalInit(float* out, int64_t n, float mean, float stddev, uint64_t seed, uint64_t stream,
                 uint64_t first_element);
+
+// Where the random numbers of a rounding come from; as DropoutParams.
+struct RoundingParams {
+  uint64_t seed = 0;
+  uint64_t stream = 0;
+  uint64_t step = 0;
+  uint64_t first_element = 0;  // index of in[0]
+};
+
+// Rounds each value to one of its two bf16 neighbours, with probabilities that make the expected
+// result the value itself; what bf16 has stays as it is. Magnitudes beyond the largest bf16 may
+// become infinite; infinities and NaNs stay. Serial.
+void RoundToBf16AtRandom(const float* in, int64_t n, const RoundingParams& params, bf16* out);
 
 }  // namespace milepost::kernels
 

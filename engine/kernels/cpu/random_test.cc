@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <vector>
 
@@ -86,6 +87,60 @@ TEST_P(Random, NormalDoesNotDependOnHowItIsSplit) {
     at += n;
   }
   EXPECT_TRUE(SameBits(whole, parts));
+}
+
+// Rounding at random: to one of the two neighbours, what is exact stays, and the mean is the value.
+TEST_P(Random, RoundsToBf16AtRandomWithoutBias) {
+  constexpr int64_t kCount = 40000;
+  for (const float value : {1.0f + 0x1p-9f, -3.0f - 0x1p-11f, 1e-30f * 1.7f, 100.3f}) {
+    const std::vector<float> in(kCount, value);
+    std::vector<bf16> out(kCount);
+    RoundToBf16AtRandom(in.data(), kCount, {.seed = 3, .stream = 4, .step = 5}, out.data());
+    const uint32_t bits = std::bit_cast<uint32_t>(value) & 0xffff0000u;
+    const float low = std::bit_cast<float>(bits), high = std::bit_cast<float>(bits + 0x10000u);
+    double sum = 0;
+    for (const bf16 h : out) {
+      ASSERT_TRUE(ToFloat(h) == low || ToFloat(h) == high) << ToFloat(h);
+      sum += ToFloat(h);
+    }
+    // Five standard deviations of the mean.
+    const double p = (double{value} - low) / (double{high} - low);
+    const double deviation = std::abs(double{high} - low) * std::sqrt(p * (1 - p) / kCount);
+    EXPECT_NEAR(sum / kCount, value, 5 * deviation);
+  }
+}
+
+TEST_P(Random, RoundingKeepsWhatBf16Has) {
+  std::vector<float> in = {0.0f, -0.0f, 1.0f, -2.5f, HUGE_VALF, -HUGE_VALF, NAN};
+  std::vector<bf16> out(in.size());
+  for (uint64_t step = 0; step < 50; ++step) {
+    RoundToBf16AtRandom(in.data(), static_cast<int64_t>(in.size()), {.step = step}, out.data());
+    for (size_t i = 0; i + 1 < in.size(); ++i) EXPECT_EQ(out[i].bits, ToBf16(in[i]).bits) << in[i];
+    EXPECT_TRUE(std::isnan(ToFloat(out.back())));
+  }
+}
+
+// The numbers belong to the element, not to where a call begins.
+TEST_P(Random, RoundingDependsOnTheElementAlone) {
+  const auto in = RandomVector<float>(1000, 6);
+  const RoundingParams params{.seed = 1, .stream = 2, .step = 3, .first_element = 37};
+  std::vector<bf16> whole(in.size());
+  RoundToBf16AtRandom(in.data(), 1000, params, whole.data());
+  for (const int64_t cut : {1, 27, 64, 500, 999}) {
+    std::vector<bf16> parts(in.size());
+    RoundToBf16AtRandom(in.data(), cut, params, parts.data());
+    RoundingParams rest = params;
+    rest.first_element += cut;
+    RoundToBf16AtRandom(in.data() + cut, 1000 - cut, rest, parts.data() + cut);
+    for (size_t i = 0; i < in.size(); ++i) ASSERT_EQ(parts[i].bits, whole[i].bits) << cut;
+  }
+  RoundingParams other = params;
+  other.step = 4;
+  std::vector<bf16> next(in.size());
+  RoundToBf16AtRandom(in.data(), 1000, other, next.data());
+  int differ = 0;
+  for (size_t i = 0; i < in.size(); ++i) differ += next[i].bits != whole[i].bits;
+  EXPECT_GT(differ, 100);
 }
 
 }  // namespace

@@ -115,12 +115,20 @@ void RmsForwardRowsBf16(const bf16* residual, const bf16* delta, const bf16* gam
                         int64_t last, int64_t width, float epsilon, bf16* x, bf16* y, float* rstd) {
   ForwardRows(residual, delta, gamma, first, last, width, epsilon, x, y, rstd);
 }
+void RmsForwardRowsF16(const f16* residual, const f16* delta, const f16* gamma, int64_t first,
+                       int64_t last, int64_t width, float epsilon, f16* x, f16* y, float* rstd) {
+  ForwardRows(residual, delta, gamma, first, last, width, epsilon, x, y, rstd);
+}
 void RmsBackwardRowsF32(const RmsNormBackwardArgs<float>& args, int64_t first, int64_t last,
                         int64_t width, float* dgamma) {
   BackwardRows(args, first, last, width, dgamma);
 }
 void RmsBackwardRowsBf16(const RmsNormBackwardArgs<bf16>& args, int64_t first, int64_t last,
                          int64_t width, float* dgamma) {
+  BackwardRows(args, first, last, width, dgamma);
+}
+void RmsBackwardRowsF16(const RmsNormBackwardArgs<f16>& args, int64_t first, int64_t last,
+                        int64_t width, float* dgamma) {
   BackwardRows(args, first, last, width, dgamma);
 }
 
@@ -132,8 +140,10 @@ namespace milepost::kernels {
 
 HWY_EXPORT(RmsForwardRowsF32);
 HWY_EXPORT(RmsForwardRowsBf16);
+HWY_EXPORT(RmsForwardRowsF16);
 HWY_EXPORT(RmsBackwardRowsF32);
 HWY_EXPORT(RmsBackwardRowsBf16);
+HWY_EXPORT(RmsBackwardRowsF16);
 
 namespace {
 
@@ -177,6 +187,12 @@ void RmsNormForward(const bf16* x, const bf16* gamma, int64_t rows, int64_t widt
   ForwardWith<bf16>(HWY_DYNAMIC_DISPATCH(RmsForwardRowsBf16), nullptr, nullptr, gamma, rows, width,
                     epsilon, const_cast<bf16*>(x), y, rstd);  // x is only read
 }
+template <>
+void RmsNormForward(const f16* x, const f16* gamma, int64_t rows, int64_t width, float epsilon,
+                    f16* y, float* rstd) {
+  ForwardWith<f16>(HWY_DYNAMIC_DISPATCH(RmsForwardRowsF16), nullptr, nullptr, gamma, rows, width,
+                   epsilon, const_cast<f16*>(x), y, rstd);  // x is only read
+}
 
 template <>
 void ResidualRmsNormForward(const float* residual, const float* delta, const float* gamma,
@@ -192,6 +208,12 @@ void ResidualRmsNormForward(const bf16* residual, const bf16* delta, const bf16*
   ForwardWith(HWY_DYNAMIC_DISPATCH(RmsForwardRowsBf16), residual, delta, gamma, rows, width,
               epsilon, sum, y, rstd);
 }
+template <>
+void ResidualRmsNormForward(const f16* residual, const f16* delta, const f16* gamma, int64_t rows,
+                            int64_t width, float epsilon, f16* sum, f16* y, float* rstd) {
+  ForwardWith(HWY_DYNAMIC_DISPATCH(RmsForwardRowsF16), residual, delta, gamma, rows, width, epsilon,
+              sum, y, rstd);
+}
 
 template <>
 void RmsNormBackward(const RmsNormBackwardArgs<float>& args, int64_t rows, int64_t width,
@@ -202,6 +224,11 @@ template <>
 void RmsNormBackward(const RmsNormBackwardArgs<bf16>& args, int64_t rows, int64_t width,
                      void* workspace) {
   BackwardWith(HWY_DYNAMIC_DISPATCH(RmsBackwardRowsBf16), args, rows, width, workspace);
+}
+template <>
+void RmsNormBackward(const RmsNormBackwardArgs<f16>& args, int64_t rows, int64_t width,
+                     void* workspace) {
+  BackwardWith(HWY_DYNAMIC_DISPATCH(RmsBackwardRowsF16), args, rows, width, workspace);
 }
 
 }  // namespace milepost::kernels

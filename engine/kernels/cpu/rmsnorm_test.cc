@@ -73,6 +73,7 @@ TEST_P(RmsNorm, MatchesDefinition) {
     for (int64_t width : {3, 17, 64, 127, 200}) {
       CheckForwardAndBackward<float>(rows, width);
       CheckForwardAndBackward<bf16>(rows, width);
+      CheckForwardAndBackward<f16>(rows, width);
     }
   }
 }
@@ -97,6 +98,7 @@ TEST_P(RmsNorm, AddsTheResidual) {
   for (int64_t width : {33, 320}) {
     CheckResidual<float>(19, width);
     CheckResidual<bf16>(19, width);
+    CheckResidual<f16>(19, width);
   }
 }
 

@@ -59,6 +59,11 @@ void RopeRowsBf16(const RopeShape& shape, const bf16* x, const float* table, boo
   forward ? TurnRows<true>(shape, x, table, first, last, out)
           : TurnRows<false>(shape, x, table, first, last, out);
 }
+void RopeRowsF16(const RopeShape& shape, const f16* x, const float* table, bool forward,
+                 int64_t first, int64_t last, f16* out) {
+  forward ? TurnRows<true>(shape, x, table, first, last, out)
+          : TurnRows<false>(shape, x, table, first, last, out);
+}
 
 }  // namespace milepost::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -68,6 +73,7 @@ namespace milepost::kernels {
 
 HWY_EXPORT(RopeRowsF32);
 HWY_EXPORT(RopeRowsBf16);
+HWY_EXPORT(RopeRowsF16);
 
 namespace {
 
@@ -110,6 +116,13 @@ void Rope(const RopeShape& shape, const float* x, const float* table, bool forwa
 template <>
 void Rope(const RopeShape& shape, const bf16* x, const float* table, bool forward, bf16* out) {
   const auto run = HWY_DYNAMIC_DISPATCH(RopeRowsBf16);
+  ParallelFor(
+      0, shape.batch * shape.sequence, RowGrain(shape.width),
+      [&](int64_t first, int64_t last) { run(shape, x, table, forward, first, last, out); });
+}
+template <>
+void Rope(const RopeShape& shape, const f16* x, const float* table, bool forward, f16* out) {
+  const auto run = HWY_DYNAMIC_DISPATCH(RopeRowsF16);
   ParallelFor(
       0, shape.batch * shape.sequence, RowGrain(shape.width),
       [&](int64_t first, int64_t last) { run(shape, x, table, forward, first, last, out); });

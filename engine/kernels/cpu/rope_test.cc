@@ -55,6 +55,7 @@ TEST_P(Rope, MatchesDefinition) {
         RopeShape{1, 70, 4 * 128, 3, 128}, RopeShape{1, 1, 16, 1, 6}}) {
     Check<float>(s);
     Check<bf16>(s);
+    Check<f16>(s);
   }
 }
 

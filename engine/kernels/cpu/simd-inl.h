@@ -40,6 +40,17 @@ HWY_INLINE VF LoadF(DF d, const bf16* p) {
   const auto bits = hn::LoadU(DU16(), reinterpret_cast<const uint16_t*>(p));
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(DU32(), bits)));
 }
+// Highway converts halves correctly only where the CPU does.
+HWY_INLINE VF LoadF(DF d, const f16* p) {
+#if HWY_TARGET <= HWY_AVX2
+  const hn::Rebind<hwy::float16_t, DF> d16;
+  return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(p)));
+#else
+  alignas(64) float lanes[kMaxLanes];
+  for (size_t i = 0; i < hn::Lanes(d); ++i) lanes[i] = ToFloat(p[i]);
+  return hn::Load(d, lanes);
+#endif
+}
 
 HWY_INLINE void StoreF(VF v, DF d, float* p) { hn::StoreU(v, d, p); }
 HWY_INLINE hn::Vec<DU16> RoundToBf16(VF v) {
@@ -54,6 +65,17 @@ HWY_INLINE hn::Vec<DU16> RoundToBf16(VF v) {
 }
 HWY_INLINE void StoreF(VF v, DF d, bf16* p) {
   hn::StoreU(RoundToBf16(v), DU16(), reinterpret_cast<uint16_t*>(p));
+}
+HWY_INLINE void StoreF(VF v, DF d, f16* p) {
+#if HWY_TARGET <= HWY_AVX2
+  (void)d;
+  const hn::Rebind<hwy::float16_t, DF> d16;
+  hn::StoreU(hn::DemoteTo(d16, v), d16, reinterpret_cast<hwy::float16_t*>(p));
+#else
+  alignas(64) float lanes[kMaxLanes];
+  hn::Store(v, d, lanes);
+  for (size_t i = 0; i < hn::Lanes(d); ++i) p[i] = ToF16(lanes[i]);
+#endif
 }
 
 template <typename T>

@@ -60,12 +60,19 @@ void SwiGluForwardF32(const float* x, int64_t first, int64_t last, int64_t width
 void SwiGluForwardBf16(const bf16* x, int64_t first, int64_t last, int64_t width, bf16* y) {
   ForwardRows(x, first, last, width, y);
 }
+void SwiGluForwardF16(const f16* x, int64_t first, int64_t last, int64_t width, f16* y) {
+  ForwardRows(x, first, last, width, y);
+}
 void SwiGluBackwardF32(const float* x, const float* dy, int64_t first, int64_t last, int64_t width,
                        float* dx) {
   BackwardRows(x, dy, first, last, width, dx);
 }
 void SwiGluBackwardBf16(const bf16* x, const bf16* dy, int64_t first, int64_t last, int64_t width,
                         bf16* dx) {
+  BackwardRows(x, dy, first, last, width, dx);
+}
+void SwiGluBackwardF16(const f16* x, const f16* dy, int64_t first, int64_t last, int64_t width,
+                       f16* dx) {
   BackwardRows(x, dy, first, last, width, dx);
 }
 
@@ -77,8 +84,10 @@ namespace milepost::kernels {
 
 HWY_EXPORT(SwiGluForwardF32);
 HWY_EXPORT(SwiGluForwardBf16);
+HWY_EXPORT(SwiGluForwardF16);
 HWY_EXPORT(SwiGluBackwardF32);
 HWY_EXPORT(SwiGluBackwardBf16);
+HWY_EXPORT(SwiGluBackwardF16);
 
 namespace {
 // Rows per thread at least.
@@ -98,6 +107,12 @@ void SwiGluForward(const bf16* x, int64_t rows, int64_t width, bf16* y) {
               [&](int64_t first, int64_t last) { run(x, first, last, width, y); });
 }
 template <>
+void SwiGluForward(const f16* x, int64_t rows, int64_t width, f16* y) {
+  const auto run = HWY_DYNAMIC_DISPATCH(SwiGluForwardF16);
+  ParallelFor(0, rows, RowGrain(width),
+              [&](int64_t first, int64_t last) { run(x, first, last, width, y); });
+}
+template <>
 void SwiGluBackward(const float* x, const float* dy, int64_t rows, int64_t width, float* dx) {
   const auto run = HWY_DYNAMIC_DISPATCH(SwiGluBackwardF32);
   ParallelFor(0, rows, RowGrain(width),
@@ -106,6 +121,12 @@ void SwiGluBackward(const float* x, const float* dy, int64_t rows, int64_t width
 template <>
 void SwiGluBackward(const bf16* x, const bf16* dy, int64_t rows, int64_t width, bf16* dx) {
   const auto run = HWY_DYNAMIC_DISPATCH(SwiGluBackwardBf16);
+  ParallelFor(0, rows, RowGrain(width),
+              [&](int64_t first, int64_t last) { run(x, dy, first, last, width, dx); });
+}
+template <>
+void SwiGluBackward(const f16* x, const f16* dy, int64_t rows, int64_t width, f16* dx) {
+  const auto run = HWY_DYNAMIC_DISPATCH(SwiGluBackwardF16);
   ParallelFor(0, rows, RowGrain(width),
               [&](int64_t first, int64_t last) { run(x, dy, first, last, width, dx); });
 }

@@ -40,6 +40,7 @@ TEST_P(SwiGlu, MatchesDefinition) {
     for (int64_t width : {1, 13, 64, 200}) {
       Check<float>(rows, width);
       Check<bf16>(rows, width);
+      Check<f16>(rows, width);
     }
   }
 }

@@ -89,11 +89,13 @@ std::vector<double> ToDouble(const std::vector<T>& values) {
 
 // Tolerances against an fp64 reference that starts from the same rounded inputs, relative to the
 // largest magnitude of the tensor: sums of fp32 products, or bf16 results (8 bits of mantissa)
-// of bf16 intermediates.
+// of bf16 intermediates; halves have 11 bits.
 template <typename T>
 inline constexpr double kTolerance = 2e-5;
 template <>
 inline constexpr double kTolerance<bf16> = 1.0 / 64;
+template <>
+inline constexpr double kTolerance<f16> = 1.0 / 512;
 
 inline double MaxMagnitude(const std::vector<double>& values) {
   double max = 0;
