@@ -1,6 +1,8 @@
 #include "engine/plan/printer.h"
 
 #include <array>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -147,6 +149,26 @@ void AppendSchedule(const StepPlan& plan, std::string& text) {
   }
 }
 
+// How many blocks recompute how.
+std::vector<std::pair<Recompute, int>> BlocksByLevel(const StepPlan& plan) {
+  std::vector<std::pair<Recompute, int>> blocks = {
+      {Recompute::kNone, 0}, {Recompute::kSelective, 0}, {Recompute::kFull, 0}};
+  for (Recompute level : plan.recompute_of_block) ++blocks[static_cast<size_t>(level)].second;
+  return blocks;
+}
+
+std::string RecomputeText(const StepPlan& plan) {
+  if (plan.options.recompute == Recompute::kNone) return "";
+  std::string text = absl::StrCat(", recompute ", Name(plan.options.recompute));
+  if (plan.options.recompute != Recompute::kBudget) return text;
+  std::vector<std::string> parts;
+  for (const auto& [level, blocks] : BlocksByLevel(plan)) {
+    if (blocks > 0) parts.push_back(absl::StrCat(Name(level), " in ", blocks));
+  }
+  return absl::StrCat(text, " of ", HumanBytes(static_cast<double>(plan.options.recompute_budget)),
+                      " (blocks: ", absl::StrJoin(parts, ", "), ")");
+}
+
 Json ScheduleJson(const Program& program) {
   Json ops = Json::array();
   for (const PlannedOp& op : program.ops) {
@@ -168,11 +190,9 @@ Json ScheduleJson(const Program& program) {
 std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
   const PlanOptions& o = plan.options;
   std::string text = absl::StrFormat(
-      "ranks %d, ZeRO stage %d%s, %s, micro-batch %d x %d tokens, accumulation %d%s%s\n", o.world,
+      "ranks %d, ZeRO stage %d%s, %s, micro-batch %d x %d tokens, accumulation %d%s\n", o.world,
       o.zero_stage, o.Replicas() > 1 ? absl::StrCat(" in groups of ", o.Shards()) : "",
-      Precision(plan), o.micro_batch, o.sequence, o.accumulation,
-      o.recompute == Recompute::kNone ? "" : ", recompute ",
-      o.recompute == Recompute::kNone ? "" : Name(o.recompute));
+      Precision(plan), o.micro_batch, o.sequence, o.accumulation, RecomputeText(plan));
   absl::StrAppendFormat(&text, "parameters     %s\n",
                         HumanCount(static_cast<double>(plan.parameters)));
   absl::StrAppendFormat(&text, "compute        %sFLOP per step and rank\n",
@@ -217,6 +237,12 @@ std::string PlanJson(const StepPlan& plan, const PrintOptions& options, int inde
   json["sequence"] = plan.options.sequence;
   json["accumulation"] = plan.options.accumulation;
   json["recompute"] = Name(plan.options.recompute);
+  if (plan.options.recompute == Recompute::kBudget) {
+    json["recompute_budget"] = plan.options.recompute_budget;
+    for (const auto& [level, blocks] : BlocksByLevel(plan)) {
+      json["recompute_blocks"][Name(level)] = blocks;
+    }
+  }
   json["optimizer"] = Name(plan.options.optimizer);
   Json& per_rank = json["per_rank"];
   for (int c = 0; c < kBufferClasses; ++c) {

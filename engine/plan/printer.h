@@ -27,7 +27,8 @@ struct PrintOptions {
 std::string PlanTable(const StepPlan& plan, const PrintOptions& options = {});
 
 // One JSON object: {"fits": bool?, "world", "zero_stage", "shards", "precision", "micro_batch",
-// "sequence", "accumulation", "recompute", "per_rank": {"parameters": bytes, "gradients",
+// "sequence", "accumulation", "recompute", "recompute_budget": bytes?, "recompute_blocks":
+// {"none": blocks, ...}?, "optimizer", "per_rank": {"parameters": bytes, "gradients",
 // "optimizer", "activations", "workspace", "communication", "inputs", "slack", "total"},
 // "expected": {"device", "seconds", "tokens_per_second", "mfu", "bound", "flop_seconds",
 // "memory_seconds", "start_seconds", "exposed_seconds", "communication_seconds"}?, "parameters",
