@@ -10,6 +10,22 @@
 #include "nlohmann/json.hpp"
 
 namespace milepost::plan {
+
+std::string HumanBytes(double bytes) {
+  constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+  size_t unit = 0;
+  while (bytes >= 1024 && unit + 1 < kUnits.size()) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return absl::StrFormat(unit == 0 ? "%.0f %s" : "%.2f %s", bytes, kUnits[unit]);
+}
+
+std::string HumanSeconds(double seconds) {
+  if (seconds >= 1) return absl::StrFormat("%.2f s", seconds);
+  return absl::StrFormat("%.2f ms", seconds * 1e3);
+}
+
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -53,16 +69,6 @@ std::string BlockName(const Program& program, int block) {
   return block >= 0 && block < static_cast<int>(blocks.size()) ? blocks[block] : "";
 }
 
-std::string HumanBytes(double bytes) {
-  constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
-  size_t unit = 0;
-  while (bytes >= 1024 && unit + 1 < kUnits.size()) {
-    bytes /= 1024;
-    ++unit;
-  }
-  return absl::StrFormat(unit == 0 ? "%.0f %s" : "%.2f %s", bytes, kUnits[unit]);
-}
-
 std::string HumanCount(double count) {
   constexpr std::array<const char*, 6> kUnits = {"", " k", " M", " G", " T", " P"};
   size_t unit = 0;
@@ -71,11 +77,6 @@ std::string HumanCount(double count) {
     ++unit;
   }
   return absl::StrFormat(unit == 0 ? "%.0f%s" : "%.2f%s", count, kUnits[unit]);
-}
-
-std::string HumanSeconds(double seconds) {
-  if (seconds >= 1) return absl::StrFormat("%.2f s", seconds);
-  return absl::StrFormat("%.2f ms", seconds * 1e3);
 }
 
 void AppendEstimate(const StepEstimate& e, absl::string_view device, std::string& text) {
@@ -193,6 +194,10 @@ std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
       "ranks %d, ZeRO stage %d%s, %s, micro-batch %d x %d tokens, accumulation %d%s\n", o.world,
       o.zero_stage, o.Replicas() > 1 ? absl::StrCat(" in groups of ", o.Shards()) : "",
       Precision(plan), o.micro_batch, o.sequence, o.accumulation, RecomputeText(plan));
+  for (const v1::Choice& choice : options.choices) {
+    absl::StrAppendFormat(&text, "chosen         %s: %s (%s)\n", choice.field(), choice.value(),
+                          choice.reason());
+  }
   absl::StrAppendFormat(&text, "parameters     %s\n",
                         HumanCount(static_cast<double>(plan.parameters)));
   absl::StrAppendFormat(&text, "compute        %sFLOP per step and rank\n",
@@ -228,6 +233,10 @@ std::string PlanJson(const StepPlan& plan, const PrintOptions& options, int inde
   Json json = Json::object();
   if (options.available_bytes.has_value()) {
     json["fits"] = plan.arena_bytes <= *options.available_bytes;
+  }
+  for (const v1::Choice& choice : options.choices) {
+    json["chosen"].push_back(
+        {{"field", choice.field()}, {"value", choice.value()}, {"reason", choice.reason()}});
   }
   json["world"] = plan.options.world;
   json["zero_stage"] = plan.options.zero_stage;
