@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -15,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/exit_codes.h"
 #include "common/status_macros.h"
+#include "coordinator/rpc/admission.h"
 #include "coordinator/rpc/server.h"
-#include "engine/plan/planner.h"
 
 namespace milepost::coordinator {
 namespace {
@@ -71,18 +70,11 @@ int Fail(const absl::Status& status) {
   return ExitCodeOf(status);
 }
 
-// A job whose step cannot be planned would only fail on every rank.
-absl::Status AdmitIfPlanned(const v1::JobSpec& spec) {
-  const int threads = std::max(1, spec.resources().threads_per_rank());
-  MP_ASSIGN_OR_RETURN(plan::PlanOptions options, plan::OptionsFromSpec(spec, threads));
-  return Annotate(plan::PlanTraining(spec, options).status(), "the step cannot be planned");
-}
-
 int Run(const Flags& flags, const sigset_t& signals) {
   ServerOptions options;
   options.store.dir = flags.data_dir;
   options.coordinator.config.lease = absl::Seconds(flags.lease_seconds);
-  options.coordinator.admission = AdmitIfPlanned;
+  options.coordinator.admission = AdmitWhatFits;
   options.listen = flags.listen;
   options.insecure = flags.insecure;
   auto server = CoordinatorServer::Start(options);

@@ -63,6 +63,9 @@ int Main(int argc, char** argv) {
   app.add_option("--slots", options.slots, "ranks that may run here at once")
       ->capture_default_str();
   app.add_option("--cores", cores, "CPU cores to use, like 0-3,8 (default: all it may use)");
+  app.add_option("--memory-bytes", options.memory_bytes,
+                 "memory that the slots share (default: all that the host has)")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--id", options.id, "stable name of this worker (default: kept in the data dir)");
   app.add_option("--stop-seconds", stop_seconds, "on SIGTERM: time for ranks to checkpoint")
       ->check(CLI::NonNegativeNumber)

@@ -68,10 +68,17 @@ bool IsTerminal(v1::JobState state) {
 JobClient::JobClient(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
 
 absl::StatusOr<v1::Job> JobClient::Submit(const v1::JobSpec& spec, bool validate_only) {
+  return Submit(spec, validate_only, Place());
+}
+
+absl::StatusOr<v1::Job> JobClient::Submit(const v1::JobSpec& spec, bool validate_only,
+                                          const Place& place) {
   v1::SubmitJobRequest request;
   *request.mutable_spec() = spec;
   request.set_request_id(NewRequestId());
   request.set_validate_only(validate_only);
+  request.set_rank_memory_bytes(place.rank_memory_bytes);
+  request.set_rank_threads(place.rank_threads);
   return Unary<v1::JobService>(*connection_, &v1::JobService::Stub::SubmitJob, request);
 }
 

@@ -26,8 +26,15 @@ class JobClient {
  public:
   explicit JobClient(std::shared_ptr<Connection> connection);
 
-  // INVALID_ARGUMENT with a line per field when the spec breaks a rule.
+  // What the caller knows of where the ranks will run; 0: what the workers say counts.
+  struct Place {
+    int64_t rank_memory_bytes = 0;
+    int rank_threads = 0;
+  };
+  // INVALID_ARGUMENT with a line per field when the spec breaks a rule, and when the job cannot
+  // fit. Validated only: a job without a name, whose spec has what was chosen.
   absl::StatusOr<v1::Job> Submit(const v1::JobSpec& spec, bool validate_only = false);
+  absl::StatusOr<v1::Job> Submit(const v1::JobSpec& spec, bool validate_only, const Place& place);
   absl::StatusOr<v1::Job> Get(const std::string& name);
   // Newest first, at most `limit`.
   absl::StatusOr<std::vector<v1::Job>> List(int limit = 10'000);

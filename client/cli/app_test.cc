@@ -138,5 +138,16 @@ TEST(OutputTest, ListsInEveryFormat) {
               HasSubstr("Reason:       WAITING_FOR_SLOTS"));
 }
 
+TEST(RenderJobTest, ShowsWhatWasChosenAndWhy) {
+  v1::Job job;
+  job.set_name("jobs/7");
+  v1::Choice* choice = job.add_choices();
+  choice->set_field("train.zero.stage");
+  choice->set_value("2");
+  choice->set_reason("1 does not fit");
+  EXPECT_THAT(RenderJob(job, OutputFormat::kTable, absl::UnixEpoch()),
+              HasSubstr("Chosen:       train.zero.stage: 2 (1 does not fit)\n"));
+}
+
 }  // namespace
 }  // namespace milepost::client

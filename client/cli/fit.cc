@@ -1,67 +1,36 @@
 #include "client/cli/fit.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <string>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "client/cli/format.h"
-#include "common/spec/validate.h"
+#include "common/host_memory.h"
 #include "common/status_macros.h"
-#include "engine/plan/planner.h"
+#include "engine/plan/admission.h"
 
 namespace milepost::client {
-namespace {
-
-// What could be changed so that it fits.
-std::string Remedy(v1::JobSpec spec, int64_t available) {
-  v1::BatchSpec* batch = spec.mutable_train()->mutable_batch();
-  for (int64_t micro = batch->micro() - 1; micro >= 1; --micro) {
-    if (batch->global() % (micro * spec.resources().ranks()) != 0) continue;
-    batch->set_micro(micro);
-    batch->clear_accumulation();
-    NormalizeJobSpec(&spec);
-    const auto plan = PlanOnHost(spec);
-    if (!plan.ok() || plan->arena_bytes > available) continue;
-    return absl::StrCat("train.batch.micro: ", micro, " with accumulation: ", batch->accumulation(),
-                        " needs ", HumanBytes(plan->arena_bytes), " per rank and fits");
-  }
-  return "no smaller micro-batch fits either: shorten data.sequence_length, use more ranks on more "
-         "hosts, or make the model smaller";
-}
-
-}  // namespace
 
 int ThreadsPerRank(const v1::JobSpec& spec) {
-  const int ranks = spec.resources().ranks();
   const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   const int asked = spec.resources().threads_per_rank();
-  return asked > 0 ? asked : std::max(1, cores / ranks);
+  return asked > 0 ? asked : std::max(1, cores / spec.resources().ranks());
 }
 
-absl::StatusOr<plan::StepPlan> PlanOnHost(const v1::JobSpec& spec) {
-  return PlanOnHost(spec, ThreadsPerRank(spec));
-}
+int64_t HostBytesPerRank(int ranks) { return MemoryLimitBytes() / ranks; }
 
-absl::StatusOr<plan::StepPlan> PlanOnHost(const v1::JobSpec& spec, int threads) {
-  MP_ASSIGN_OR_RETURN(const plan::PlanOptions options, plan::OptionsFromSpec(spec, threads));
-  return plan::PlanTraining(spec, options);
-}
-
-int64_t HostBytesPerRank(int ranks) {
-  const int64_t physical =
-      static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<int64_t>(sysconf(_SC_PAGESIZE));
-  return physical / ranks;
-}
-
-absl::Status CheckFits(const v1::JobSpec& spec, const plan::StepPlan& plan, int64_t available) {
-  if (plan.arena_bytes <= available) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("does not fit this host: ", HumanBytes(plan.arena_bytes), " per rank, ",
-                   HumanBytes(available), " there for each of ", spec.resources().ranks(),
-                   " ranks; ", Remedy(spec, available)));
+absl::StatusOr<plan::RankPlace> PlaceOnHost(const v1::JobSpec& spec) {
+  const int ranks = spec.resources().ranks();
+  plan::RankPlace place = {
+      .memory_bytes = HostBytesPerRank(ranks),
+      .memory_of = ranks == 1 ? "this host" : absl::StrCat("this host, over ", ranks, " ranks,"),
+      .threads = ThreadsPerRank(spec)};
+  const int64_t declared = spec.resources().memory();
+  if (declared > 0 && declared < place.memory_bytes) {
+    place.memory_bytes = declared;
+    place.memory_of = "a rank, as resources.memory says,";
+  }
+  MP_ASSIGN_OR_RETURN(place.profile, plan::ProfileOf(spec, place.threads));
+  return place;
 }
 
 }  // namespace milepost::client

@@ -156,6 +156,7 @@ int JobSubmitCommand(const GlobalOptions& global, const SubmitOptions& options) 
   if (detacher) detacher->Watch(access->connection());
   const auto job = access->jobs().Submit(*spec, options.validate_only);
   if (!job.ok()) return Fail(job.status());
+  for (const v1::Choice& choice : job->choices()) Note(ChoiceText(choice));
   if (options.validate_only) {
     Note(absl::StrCat(options.spec, " is valid; nothing was submitted"));
     return kExitOk;

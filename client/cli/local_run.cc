@@ -11,9 +11,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "client/cli/fit.h"
 #include "client/cli/generate.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/run_choice.h"
+#include "common/host_memory.h"
 #include "common/poll.h"
 #include "common/status_macros.h"
 
@@ -113,6 +115,8 @@ absl::Status LocalRun::StartProcesses() {
                                      dir_.worker(i),
                                      "--slots",
                                      absl::StrCat(slots),
+                                     "--memory-bytes",
+                                     absl::StrCat(MemoryLimitBytes() / options_.workers),
                                      "--id",
                                      absl::StrCat("local-", i)};
     if (const std::string cores = CoreShare(i, options_.workers); !cores.empty()) {
@@ -151,7 +155,11 @@ absl::Status LocalRun::BeginJob() {
   job_ = choice.job;
   already_done_ = choice.action == RunChoice::kDone;
   if (choice.action == RunChoice::kSubmit) {
-    MP_ASSIGN_OR_RETURN(job_, jobs.Submit(spec_));
+    MP_ASSIGN_OR_RETURN(const plan::RankPlace place, PlaceOnHost(spec_));
+    MP_ASSIGN_OR_RETURN(job_, jobs.Submit(spec_, /*validate_only=*/false,
+                                          {.rank_memory_bytes = place.memory_bytes,
+                                           .rank_threads = place.threads}));
+    for (const v1::Choice& chosen : job_.choices()) report_->Note(ChoiceText(chosen));
   } else if (choice.action == RunChoice::kResume) {
     MP_ASSIGN_OR_RETURN(job_, jobs.Resume(job_.name(), choice.new_steps));
   }

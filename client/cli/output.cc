@@ -184,6 +184,10 @@ std::string RenderMessage(const google::protobuf::Message& message, OutputFormat
   return JsonText(MessageToJson(message, Absent::kPrintDefault), format);
 }
 
+std::string ChoiceText(const v1::Choice& choice) {
+  return absl::StrCat(choice.field(), ": ", choice.value(), " (", choice.reason(), ")");
+}
+
 std::string RenderJob(const v1::Job& job, OutputFormat format, absl::Time now) {
   if (format == OutputFormat::kName) return job.name() + "\n";
   if (format == OutputFormat::kJson || format == OutputFormat::kYaml) {
@@ -204,6 +208,7 @@ std::string RenderJob(const v1::Job& job, OutputFormat format, absl::Time now) {
   Line(&text, "Attempts",
        absl::StrFormat("%d, failures %d of at most %d", job.attempts(), job.failures(),
                        job.spec().restart().max_failures()));
+  for (const v1::Choice& choice : job.choices()) Line(&text, "Chosen", ChoiceText(choice));
   for (const v1::RankPlacement& placement : job.placements()) {
     Line(&text, absl::StrCat("Rank ", placement.rank()),
          absl::StrFormat("%s slot %d", placement.worker(), placement.slot()));

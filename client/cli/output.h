@@ -14,6 +14,7 @@ class Message;
 }
 namespace milepost::v1 {
 class Checkpoint;
+class Choice;
 class Job;
 class Worker;
 }  // namespace milepost::v1
@@ -32,6 +33,9 @@ std::string RenderWorkers(const std::vector<v1::Worker>& workers, OutputFormat f
 // The text of one resource: for people (table, wide), JSON, YAML, or its name. Pure.
 std::string RenderJob(const v1::Job& job, OutputFormat format, absl::Time now);
 std::string RenderWorker(const v1::Worker& worker, OutputFormat format, absl::Time now);
+
+// "train.zero.stage: 2 (1 does not fit)"
+std::string ChoiceText(const v1::Choice& choice);
 
 // A message as JSON (indented) or YAML, ending in a newline.
 std::string RenderMessage(const google::protobuf::Message& message, OutputFormat format);

@@ -13,6 +13,7 @@
 #include "common/spec/to_yaml.h"
 #include "common/spec/validate.h"
 #include "common/status_macros.h"
+#include "engine/plan/admission.h"
 #include "engine/plan/device_profile.h"
 #include "engine/plan/estimate.h"
 #include "engine/plan/planner.h"
@@ -56,6 +57,29 @@ int ThreadsOn(const plan::DeviceProfile& profile, const v1::JobSpec& spec) {
   return std::max(1, profile.threads / there);
 }
 
+// A rank of this host, or one of `device`.
+absl::StatusOr<plan::RankPlace> PlaceFor(const std::string& device, const v1::JobSpec& spec) {
+  MP_ASSIGN_OR_RETURN(plan::RankPlace place, PlaceOnHost(spec));
+  if (device.empty()) return place;
+  MP_ASSIGN_OR_RETURN(const plan::DeviceProfile profile, LoadDevice(device));
+  place.threads = ThreadsOn(profile, spec);
+  place.profile = plan::ForThreads(profile, place.threads);
+  if (profile.memory_bytes == 0) return place;
+  place.memory_bytes = plan::UsableBytes(profile);
+  place.memory_of = absl::StrCat("a rank with one ", profile.name);
+  const int64_t declared = spec.resources().memory();
+  if (declared > 0 && declared < place.memory_bytes) {
+    place.memory_bytes = declared;
+    place.memory_of = "a rank, as resources.memory says,";
+  }
+  return place;
+}
+
+absl::StatusOr<plan::StepPlan> PlanFor(const v1::JobSpec& spec, const plan::RankPlace& place) {
+  MP_ASSIGN_OR_RETURN(const plan::PlanOptions options, plan::OptionsFromSpec(spec, place.threads));
+  return plan::PlanTraining(spec, options);
+}
+
 }  // namespace
 
 int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
@@ -65,18 +89,17 @@ int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
     const absl::Status changed = ChangeRanks(*options.ranks, &*spec);
     if (!changed.ok()) return Fail(changed);
   }
-  const auto profile = LoadDevice(options.device.empty() ? "cpu" : options.device);
-  if (!profile.ok()) return Fail(profile.status());
-  const int threads = ThreadsOn(*profile, *spec);
-  const auto plan = PlanOnHost(*spec, threads);
+  const auto place = PlaceFor(options.device, *spec);
+  if (!place.ok()) return Fail(place.status());
+  const auto resolved = plan::ResolveAuto(*spec, *place);
+  if (!resolved.ok()) return Fail(resolved.status());
+  const auto plan = PlanFor(resolved->spec, *place);
   if (!plan.ok()) return Fail(plan.status());
-  const int64_t available = profile->memory_bytes > 0 ? plan::UsableBytes(*profile)
-                                                      : HostBytesPerRank(spec->resources().ranks());
-  const plan::PrintOptions print = {
-      .available_bytes = available,
-      .estimate = plan::EstimateStep(*plan, plan::ForThreads(*profile, threads)),
-      .device = profile->name,
-      .schedule = global.output == OutputFormat::kWide};
+  const plan::PrintOptions print = {.available_bytes = place->memory_bytes,
+                                    .estimate = plan::EstimateStep(*plan, place->profile),
+                                    .device = place->profile.name,
+                                    .choices = resolved->choices,
+                                    .schedule = global.output == OutputFormat::kWide};
   switch (global.output) {
     case OutputFormat::kJson:
       Print(plan::PlanJson(*plan, print) + "\n");
@@ -87,9 +110,8 @@ int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
     default:
       Print(plan::PlanTable(*plan, print));
   }
-  if (const absl::Status fits = CheckFits(*spec, *plan, available); !fits.ok()) {
-    return Fail(fits);
-  }
+  const absl::Status fits = plan::CheckFits(resolved->spec, *plan, *place);
+  if (!fits.ok()) return Fail(fits);
   Hint(absl::StrCat("milepost run ", options.spec));
   return kExitOk;
 }

@@ -78,12 +78,47 @@ TEST_F(PlanCommandTest, ABadDeviceIsExplained) {
   EXPECT_THAT(none.err, HasSubstr("cannot read /no/such.json"));
 }
 
+constexpr char kAutoSpec[] = R"(
+model:
+  gpt2: {layers: 6, width: 128, heads: 4, context: 128, vocabulary: 256}
+data:
+  train: train.npy
+train:
+  steps: 10
+  batch: {global: 48, micro: auto}
+  zero: {stage: auto}
+  recompute: auto
+resources:
+  ranks: 4
+)";
+
+TEST_F(PlanCommandTest, ChoosesWhatIsAutoAndSaysWhy) {
+  const std::string roomy = Write("roomy.yaml", kAutoSpec);
+  const auto plan = PlanJson(roomy);
+  ASSERT_EQ(plan["chosen"].size(), 3u);
+  EXPECT_EQ(plan["chosen"][0]["field"], "train.batch.micro");
+  EXPECT_EQ(plan["chosen"][0]["value"], std::to_string(plan["micro_batch"].get<int64_t>()));
+  EXPECT_EQ(plan["micro_batch"].get<int64_t>() * plan["accumulation"].get<int64_t>(), 12);
+  EXPECT_EQ(plan["recompute"], "none");
+  const std::string tight = Write("tight.yaml", absl::StrCat(kAutoSpec, "  memory: 10MiB\n"));
+  const auto less = PlanJson(tight);
+  EXPECT_EQ(less["fits"], true);
+  EXPECT_LE(less["per_rank"]["total"].get<int64_t>(), 10 << 20);
+  EXPECT_THAT(RunCli(absl::StrCat("plan ", tight)).out,
+              AllOf(HasSubstr("chosen         train.zero.stage: "), HasSubstr("does not fit"),
+                    HasSubstr("as resources.memory says")));
+  const std::string none = Write("none.yaml", absl::StrCat(kAutoSpec, "  memory: 10KiB\n"));
+  const Outcome refused = RunCli(absl::StrCat("plan ", none));
+  EXPECT_EQ(refused.exit_code, kExitUsage);
+  EXPECT_THAT(refused.err, HasSubstr("does not fit whatever is chosen"));
+}
+
 // Nothing is asked of a device, and the network is not asked either: only the spec counts.
 TEST_F(PlanCommandTest, WhatDoesNotFitExitsAsABadSpecDoes) {
   const Outcome outcome = RunCli("plan examples/llama3-8b.yaml --device rtx4090");
   EXPECT_EQ(outcome.exit_code, kExitUsage);
   EXPECT_THAT(outcome.out, HasSubstr("DOES NOT FIT"));
-  EXPECT_THAT(outcome.err, HasSubstr("does not fit"));
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("does not fit"), HasSubstr("one rtx4090 has")));
 }
 
 }  // namespace

@@ -46,7 +46,9 @@ RunChoice ChooseRun(const v1::JobSpec& normalized, const std::vector<v1::Job>& n
   const std::string lineage = LineageDigest(normalized);
   bool found = false;
   for (const v1::Job& job : newest_first) {
-    if (!found && LineageDigest(job.spec()) == lineage) {
+    // With what was left to choose still open, as in the file.
+    const v1::JobSpec& submitted = job.has_submitted_spec() ? job.submitted_spec() : job.spec();
+    if (!found && LineageDigest(submitted) == lineage) {
       found = true;
       choice.job = job;
     } else if (!IsTerminal(job.state())) {

@@ -16,6 +16,7 @@
 #include "common/status_macros.h"
 #include "engine/data/dataset.h"
 #include "engine/models/hugging_face.h"
+#include "engine/plan/admission.h"
 
 namespace milepost::client {
 namespace {
@@ -52,8 +53,8 @@ absl::Status CheckInitFrom(const v1::JobSpec& spec) {
 }
 
 absl::Status CheckMemory(const v1::JobSpec& spec) {
-  MP_ASSIGN_OR_RETURN(const plan::StepPlan plan, PlanOnHost(spec));
-  return CheckFits(spec, plan, HostBytesPerRank(spec.resources().ranks()));
+  MP_ASSIGN_OR_RETURN(const plan::RankPlace place, PlaceOnHost(spec));
+  return plan::Admit(spec, place).status();
 }
 
 bool IsByteLevel(const v1::JobSpec& spec) {

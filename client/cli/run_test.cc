@@ -58,6 +58,17 @@ TEST(ChooseRunTest, GoesOnWithAnUnfinishedJobAndSetsOthersAside) {
   EXPECT_THAT(longer.note, HasSubstr("run again afterwards"));
 }
 
+// The file still says `auto`; the job has what was chosen when it was submitted.
+TEST(ChooseRunTest, FindsTheJobOfASpecWithAutoFields) {
+  v1::JobSpec submitted = Spec(10);
+  submitted.mutable_train()->set_recompute(v1::RECOMPUTE_AUTO);
+  v1::Job job = JobOf("jobs/2", Spec(10), v1::JOB_STATE_FAILED, 4);
+  EXPECT_EQ(ChooseRun(submitted, {job}).action, RunChoice::kSubmit);
+  *job.mutable_submitted_spec() = submitted;
+  EXPECT_EQ(ChooseRun(submitted, {job}).action, RunChoice::kResume);
+  EXPECT_EQ(ChooseRun(submitted, {job}).job.spec().train().recompute(), v1::RECOMPUTE_NONE);
+}
+
 TEST(ChooseRunTest, SaysSoWhenItIsDoneAndExtendsWhenMoreIsWanted) {
   const auto done = JobOf("jobs/1", Spec(10), v1::JOB_STATE_SUCCEEDED, 10);
   const auto other = JobOf("jobs/2", Spec(10, 5e-3), v1::JOB_STATE_QUEUED);

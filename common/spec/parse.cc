@@ -14,6 +14,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/check.h"
+#include "common/spec/auto_fields.h"
+#include "common/spec/byte_size.h"
 #include "common/spec/nearest.h"
 #include "common/spec/to_yaml.h"
 #include "common/spec/yaml_tree.h"
@@ -156,13 +158,14 @@ class Converter {
     const auto* reflection = message->GetReflection();
     switch (field->cpp_type()) {
       case FieldDescriptor::CPPTYPE_INT32:
-        if (auto v = Integer<int32_t>(value, path)) reflection->SetInt32(message, field, *v);
+        if (auto v = Integer<int32_t>(value, path, field)) reflection->SetInt32(message, field, *v);
         break;
       case FieldDescriptor::CPPTYPE_INT64:
-        if (auto v = Integer<int64_t>(value, path)) reflection->SetInt64(message, field, *v);
+        if (auto v = Integer<int64_t>(value, path, field)) reflection->SetInt64(message, field, *v);
         break;
       case FieldDescriptor::CPPTYPE_UINT64:
-        if (auto v = Integer<uint64_t>(value, path)) reflection->SetUInt64(message, field, *v);
+        if (auto v = Integer<uint64_t>(value, path, field))
+          reflection->SetUInt64(message, field, *v);
         break;
       case FieldDescriptor::CPPTYPE_DOUBLE:
         if (auto v = Double(value, path)) reflection->SetDouble(message, field, *v);
@@ -188,10 +191,19 @@ class Converter {
   }
 
   template <typename T>
-  std::optional<T> Integer(const YamlNode& value, const std::string& path) {
+  std::optional<T> Integer(const YamlNode& value, const std::string& path,
+                           const FieldDescriptor* field) {
     T parsed;
     const bool plain = value.kind == YamlNode::Kind::kScalar && !value.quoted;
     if (plain && absl::SimpleAtoi(value.scalar, &parsed)) return parsed;
+    const bool may_be_auto = field->options().GetExtension(v1::may_be_auto);
+    if (may_be_auto && value.scalar == "auto") return static_cast<T>(kAuto);
+    if (field->options().GetExtension(v1::is_bytes)) {
+      if (const auto bytes = ParseByteSize(value.scalar)) return static_cast<T>(*bytes);
+      Problem(value.line, path,
+              absl::StrCat("expected bytes such as 80GiB, 512MiB or 1000000, got ", Shown(value)));
+      return std::nullopt;
+    }
     double real;
     if (plain && absl::SimpleAtod(value.scalar, &real) && std::isfinite(real) &&
         real == std::floor(real)) {
@@ -203,7 +215,9 @@ class Converter {
                   : absl::StrCat("expected a whole number in digits only, got ", Shown(value)));
       return std::nullopt;
     }
-    Problem(value.line, path, absl::StrCat("expected a whole number, got ", Shown(value)));
+    Problem(value.line, path,
+            absl::StrCat("expected a whole number", may_be_auto ? " or auto" : "", ", got ",
+                         Shown(value)));
     return std::nullopt;
   }
 

@@ -93,8 +93,8 @@ TEST(ParseTest, SaysWhatIsWrongAndWhere) {
       {"modle: {}", "f.yaml:1: modle: unknown field; did you mean 'model'?"},
       {"train: {zzz: 1}",
        "f.yaml:1: train.zzz: unknown field; expected one of steps, seed, precision, batch, zero, "
-       "optimizer, schedule, clip_norm, on_nonfinite, validation, recompute, init_from, "
-       "loss_scale, grad_reduce"},
+       "optimizer, schedule, clip_norm, on_nonfinite, validation, recompute, recompute_budget, "
+       "init_from, loss_scale, grad_reduce"},
       {"train: {steps: many}", "f.yaml:1: train.steps: expected a whole number, got 'many'"},
       {"train: {steps: \"10\"}",
        "f.yaml:1: train.steps: expected a whole number, got the text \"10\""},

@@ -17,6 +17,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "common/check.h"
+#include "common/spec/auto_fields.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost {
@@ -41,9 +42,18 @@ std::string ValidUtf8(const std::string& text) {
 
 Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
+// A number that stands for the word.
+bool IsAuto(const Message& message, const FieldDescriptor* field) {
+  if (!field->options().GetExtension(v1::may_be_auto)) return false;
+  const Reflection* r = message.GetReflection();
+  return field->cpp_type() == FieldDescriptor::CPPTYPE_INT32 ? r->GetInt32(message, field) == kAuto
+                                                             : r->GetInt64(message, field) == kAuto;
+}
+
 // `index` < 0: a singular field.
 Json FieldValue(const Message& message, const FieldDescriptor* field, int index, Absent absent) {
   const Reflection* r = message.GetReflection();
+  if (IsAuto(message, field)) return "auto";
 #define MP_FIELD(Type) \
   (index < 0 ? r->Get##Type(message, field) : r->GetRepeated##Type(message, field, index))
   switch (field->cpp_type()) {

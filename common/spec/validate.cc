@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "common/spec/auto_fields.h"
 #include "common/spec/model_sizes.h"
 #include "common/spec/to_yaml.h"
 #include "milepost/v1/error_details.pb.h"
@@ -207,16 +208,31 @@ constexpr int64_t kMaxGlobal = 1 << 24;
 bool CheckBatchRanges(const v1::BatchSpec& batch, Checker* check) {
   bool ok = true;
   if (batch.has_global()) ok &= check->Int("train.batch.global", batch.global(), 1, kMaxGlobal);
-  if (batch.has_micro()) ok &= check->Int("train.batch.micro", batch.micro(), 1, kMaxMicro);
+  if (batch.has_micro() && batch.micro() != kAuto) {
+    ok &= check->Int("train.batch.micro", batch.micro(), 1, kMaxMicro);
+  }
   if (batch.has_accumulation()) {
     ok &= check->Int("train.batch.accumulation", batch.accumulation(), 1, kMaxAccumulation);
   }
   return ok;
 }
 
+void CheckAutoMicro(const v1::BatchSpec& batch, int64_t ranks, Checker* check) {
+  if (!batch.has_global() || batch.has_accumulation()) {
+    check->Add("train.batch.micro",
+               "auto chooses micro and accumulation together: give train.batch.global, and no "
+               "accumulation");
+  } else if (batch.global() % ranks != 0) {
+    check->Add("train.batch.global",
+               absl::StrCat("must be a multiple of resources.ranks (", ranks, "), got ",
+                            batch.global(), "; nearest: ", (batch.global() / ranks + 1) * ranks));
+  }
+}
+
 void CheckBatch(const v1::BatchSpec& batch, int64_t ranks, Checker* check) {
   const int given = batch.has_global() + batch.has_micro() + batch.has_accumulation();
   if (!CheckBatchRanges(batch, check) || ranks < 1 || ranks > kMaxRanks) return;
+  if (batch.has_micro() && batch.micro() == kAuto) return CheckAutoMicro(batch, ranks, check);
   if (given < 2) {
     check->Add("train.batch", "give two of global, micro and accumulation; the third is derived");
     return;
@@ -295,6 +311,11 @@ void CheckOptimizer(const v1::OptimizerSpec& optimizer, Checker* check) {
       EnumYamlName(*v1::OptimizerSpec::Type_descriptor()->FindValueByNumber(optimizer.type()));
   if (!v1::StateDType_IsValid(optimizer.state_dtype()) || optimizer.state_dtype() == 0) {
     check->Add("train.optimizer.state_dtype", "expected fp32 or bf16");
+  }
+  const bool rounds = optimizer.type() == v1::OptimizerSpec::TYPE_ADAMW || sgd || lion;
+  if (!rounds && optimizer.state_dtype() == v1::STATE_DTYPE_BF16) {
+    check->Add("train.optimizer.state_dtype",
+               absl::StrCat("bf16 is for adamw, sgd and lion, not for ", type));
   }
   check->Real("train.optimizer.lr", optimizer.lr(), 0, 100, "(]");
   check->Real("train.optimizer.weight_decay", optimizer.weight_decay(), 0, 10);
@@ -375,6 +396,18 @@ void CheckLossScale(const v1::TrainSpec& train, Checker* check) {
   }
 }
 
+void CheckRecomputeBudget(const v1::TrainSpec& train, Checker* check) {
+  const bool budget = train.recompute() == v1::RECOMPUTE_BUDGET;
+  if (budget && train.recompute_budget() < 1) {
+    check->Add("train.recompute_budget",
+               "required with train.recompute: budget: the bytes of activations that a rank may "
+               "keep, such as 2GiB");
+  } else if (!budget && train.has_recompute_budget()) {
+    check->Add("train.recompute_budget",
+               "only train.recompute: budget has it: remove this field, or set that");
+  }
+}
+
 void CheckTrain(const v1::JobSpec& spec, Checker* check) {
   const v1::TrainSpec& train = spec.train();
   check->Int("train.steps", train.steps(), 1, 1'000'000'000);
@@ -382,10 +415,13 @@ void CheckTrain(const v1::JobSpec& spec, Checker* check) {
     check->Add("train.precision", "expected fp32, bf16 or fp16");
   }
   if (!v1::Recompute_IsValid(train.recompute()) || train.recompute() == 0) {
-    check->Add("train.recompute", "expected none, selective or full");
+    check->Add("train.recompute", "expected none, selective, full, auto or budget");
   }
+  CheckRecomputeBudget(train, check);
   CheckBatch(train.batch(), spec.resources().ranks(), check);
-  check->Int("train.zero.stage", train.zero().stage(), 0, 3);
+  if (train.zero().stage() != kAuto) {
+    check->Int("train.zero.stage", train.zero().stage(), 0, 3);
+  }
   check->Int("train.zero.prefetch", train.zero().prefetch(), 0, 16);
   CheckShardGroup(spec.resources().ranks(), train.zero().group(), check);
   if (!v1::GradReduce_IsValid(train.grad_reduce()) || train.grad_reduce() == 0) {
@@ -416,6 +452,12 @@ void CheckResources(const v1::ResourceSpec& resources, Checker* check) {
   check->Int("resources.ranks", resources.ranks(), 1, kMaxRanks);
   if (resources.device() != v1::DEVICE_KIND_CPU) check->Add("resources.device", "expected cpu");
   check->Int("resources.threads_per_rank", resources.threads_per_rank(), 0, 1024);
+  if (resources.has_memory()) {
+    check->Int("resources.memory", resources.memory(), 1, int64_t{1} << 50);
+  }
+  if (resources.profile().size() > 63) {
+    check->Add("resources.profile", "the name of a device profile has at most 63 characters");
+  }
 }
 
 void CheckCheckpoint(const v1::CheckpointSpec& checkpoint, Checker* check) {

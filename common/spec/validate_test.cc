@@ -94,9 +94,11 @@ TEST(NormalizeTest, LeavesNoFieldUnsetAndIsIdempotent) {
   EXPECT_EQ(spec.train().loss_scale().floor(), 1);
   std::vector<std::string> absent;
   CollectAbsent(spec, &absent);
-  EXPECT_THAT(absent, ElementsAre("milepost.v1.OptimizerSpec.momentum",  // adamw has none
-                                  "milepost.v1.OptimizerSpec.nesterov",
-                                  "milepost.v1.OptimizerSpec.adamw_lr"));
+  EXPECT_THAT(
+      absent,
+      ElementsAre("milepost.v1.OptimizerSpec.momentum",  // adamw has none
+                  "milepost.v1.OptimizerSpec.nesterov", "milepost.v1.OptimizerSpec.adamw_lr",
+                  "milepost.v1.TrainSpec.recompute_budget", "milepost.v1.ResourceSpec.memory"));
   const JobSpec once = spec;
   NormalizeJobSpec(&spec);
   EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(spec, once));
@@ -152,10 +154,13 @@ TEST(NormalizeTest, FillsInLlamasDefaults) {
   EXPECT_THAT(CheckJobSpec(spec), IsEmpty());
   std::vector<std::string> absent;
   CollectAbsent(spec, &absent);
-  EXPECT_THAT(absent, ElementsAre("milepost.v1.OptimizerSpec.momentum",  // adamw has none
-                                  "milepost.v1.OptimizerSpec.nesterov",
-                                  "milepost.v1.OptimizerSpec.adamw_lr",
-                                  "milepost.v1.TrainSpec.loss_scale"));  // nor bf16
+  EXPECT_THAT(
+      absent,
+      ElementsAre("milepost.v1.OptimizerSpec.momentum",  // adamw has none
+                  "milepost.v1.OptimizerSpec.nesterov", "milepost.v1.OptimizerSpec.adamw_lr",
+                  "milepost.v1.TrainSpec.recompute_budget",
+                  "milepost.v1.TrainSpec.loss_scale",  // nor bf16
+                  "milepost.v1.ResourceSpec.memory"));
   const v1::LlamaSpec& llama = spec.model().llama();
   EXPECT_EQ(llama.kv_heads(), 4);
   EXPECT_EQ(llama.head_dim(), 16);

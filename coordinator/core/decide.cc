@@ -14,7 +14,7 @@ struct Apply {
   Transition* transition;
 
   bool operator()(const JobSubmitted& event) {
-    transition->Submit(event.request_id, event.uid, event.spec);
+    transition->Submit(event);
     return true;
   }
   bool operator()(const JobCancelled& event) {

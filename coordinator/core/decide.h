@@ -22,6 +22,7 @@
 #include <optional>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "coordinator/core/state.h"
@@ -34,6 +35,9 @@ struct JobSubmitted {
   std::string request_id;
   std::string uid;  // used when the job is new
   v1::JobSpec spec;
+  // Where the spec as submitted left something to the planner: it, and what was chosen.
+  std::optional<v1::JobSpec> submitted_spec = std::nullopt;
+  std::vector<v1::Choice> choices = {};
 };
 struct JobCancelled {
   std::string job;

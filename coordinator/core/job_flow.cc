@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/proto_time.h"
+#include "coordinator/core/decide.h"
 #include "coordinator/core/transition.h"
 
 namespace milepost::coordinator {
@@ -61,10 +62,9 @@ void TakeProgress(v1::JobRecord* record, const v1::Progress& progress) {
 
 }  // namespace
 
-void Transition::Submit(const std::string& request_id, const std::string& uid,
-                        const v1::JobSpec& spec) {
-  if (!request_id.empty()) {
-    if (int64_t known = state_.FindRequest(request_id); known != 0) {
+void Transition::Submit(const JobSubmitted& event) {
+  if (!event.request_id.empty()) {
+    if (int64_t known = state_.FindRequest(event.request_id); known != 0) {
       outcome_.job = JobName(known);
       return;
     }
@@ -74,13 +74,15 @@ void Transition::Submit(const std::string& request_id, const std::string& uid,
   outcome_.durable_jobs.insert(number);
   v1::Job* job = record.mutable_job();
   job->set_name(JobName(number));
-  job->set_uid(uid);
-  *job->mutable_spec() = spec;
+  job->set_uid(event.uid);
+  *job->mutable_spec() = event.spec;
+  if (event.submitted_spec) *job->mutable_submitted_spec() = *event.submitted_spec;
+  job->mutable_choices()->Assign(event.choices.begin(), event.choices.end());
   job->set_state(v1::JOB_STATE_QUEUED);
   job->set_reason(v1::JOB_REASON_WAITING_FOR_SLOTS);
   *job->mutable_create_time() = ToProto(now_);
   job->mutable_progress()->set_validation_loss(std::nan(""));
-  record.set_request_id(request_id);
+  record.set_request_id(event.request_id);
   record.set_queue_order(state_.NextQueueOrder());
   outcome_.job = job->name();
 }

@@ -18,13 +18,15 @@
 
 namespace milepost::coordinator {
 
+struct JobSubmitted;
+
 class Transition {
  public:
   Transition(const State& state, absl::Time now, const Config& config)
       : state_(state), now_(now), config_(config) {}
 
   // ---- job_flow.cc: events about jobs ----
-  void Submit(const std::string& request_id, const std::string& uid, const v1::JobSpec& spec);
+  void Submit(const JobSubmitted& event);
   void Cancel(const std::string& job);
   void Resume(const std::string& job, const std::string& request_id,
               std::optional<int64_t> new_steps);

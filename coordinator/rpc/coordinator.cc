@@ -172,7 +172,31 @@ void Coordinator::DispatchLocked(const Outcome& outcome) {
 
 // ---- jobs ----
 
-absl::Status Coordinator::CheckSpec(v1::JobSpec* spec) {
+// The caller's word, or else what the workers that are there have told of their slots. A slot that
+// told nothing may have any amount.
+KnownPlace Coordinator::PlaceLocked(const v1::SubmitJobRequest& request, v1::DeviceKind device) {
+  KnownPlace place = {request.rank_memory_bytes(), request.rank_memory_bytes(),
+                      request.rank_threads()};
+  if (place.most_memory > 0) return place;
+  bool all_told = true;
+  for (const auto& [name, record] : state_.workers()) {
+    if (record.worker().state() == v1::WORKER_STATE_DOWN || record.leaving()) continue;
+    for (const v1::Slot& slot : record.worker().slots()) {
+      if (slot.device() != device) continue;
+      place.threads = std::max(place.threads, slot.cores());
+      const int64_t bytes = slot.memory_bytes();
+      all_told = all_told && bytes > 0;
+      if (bytes <= 0) continue;
+      place.least_memory = place.least_memory == 0 ? bytes : std::min(place.least_memory, bytes);
+      place.most_memory = std::max(place.most_memory, bytes);
+    }
+  }
+  if (!all_told) place.most_memory = 0;
+  return place;
+}
+
+absl::Status Coordinator::AdmitSpec(const v1::SubmitJobRequest& request, JobSubmitted* event) {
+  v1::JobSpec* spec = &event->spec;
   NormalizeJobSpec(spec);
   MP_RETURN_IF_ERROR(ValidateJobSpec(*spec));
   const std::string& from = spec->checkpoint().resume_from();
@@ -187,7 +211,17 @@ absl::Status Coordinator::CheckSpec(v1::JobSpec* spec) {
           absl::StrCat("checkpoint.resume_from: ", from, " is damaged"));
     }
   }
-  return options_.admission ? options_.admission(*spec) : absl::OkStatus();
+  if (!options_.admission) return absl::OkStatus();
+  KnownPlace place;
+  {
+    absl::MutexLock lock(&mutex_);
+    place = PlaceLocked(request, spec->resources().device());
+  }
+  MP_ASSIGN_OR_RETURN(AdmittedSpec admitted, options_.admission(*spec, place));
+  if (admitted.choices.empty()) return absl::OkStatus();
+  event->submitted_spec = std::exchange(event->spec, std::move(admitted.spec));
+  event->choices = std::move(admitted.choices);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<v1::Job> Coordinator::Submit(const v1::SubmitJobRequest& request) {
@@ -196,10 +230,19 @@ absl::StatusOr<v1::Job> Coordinator::Submit(const v1::SubmitJobRequest& request)
         absl::StrCat("request_id: at most ", kMaxRequestIdBytes, " bytes"));
   }
   JobSubmitted event{.request_id = request.request_id(), .uid = NewUid(), .spec = request.spec()};
-  MP_RETURN_IF_ERROR(CheckSpec(&event.spec));
+  if (!request.request_id().empty() && !request.validate_only()) {
+    // Said again: what was admitted then stays so, whatever workers there are now.
+    absl::MutexLock lock(&mutex_);
+    if (const int64_t known = state_.FindRequest(request.request_id()); known != 0) {
+      return FindLocked(JobName(known));
+    }
+  }
+  MP_RETURN_IF_ERROR(AdmitSpec(request, &event));
   if (request.validate_only()) {
     v1::Job job;
     *job.mutable_spec() = event.spec;
+    if (event.submitted_spec) *job.mutable_submitted_spec() = *event.submitted_spec;
+    job.mutable_choices()->Assign(event.choices.begin(), event.choices.end());
     return job;
   }
   absl::MutexLock lock(&mutex_);

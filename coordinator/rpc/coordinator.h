@@ -34,10 +34,23 @@ namespace milepost::coordinator {
 class Store;
 class WorkerSession;
 
+// What is known of where a job's ranks would run; 0: nothing.
+struct KnownPlace {
+  int64_t least_memory = 0;  // bytes that a rank has, at least,
+  int64_t most_memory = 0;   // and at most
+  int threads = 0;           // of a rank
+};
+
+// A spec that may run, with nothing left to choose, and what was chosen.
+struct AdmittedSpec {
+  v1::JobSpec spec;
+  std::vector<v1::Choice> choices;
+};
+
 struct CoordinatorOptions {
   Config config;
-  // Can this normalised, valid spec ever run? Empty: anything may.
-  std::function<absl::Status(const v1::JobSpec&)> admission;
+  // Can this normalised, valid spec ever run? Empty: anything may, as it is.
+  std::function<absl::StatusOr<AdmittedSpec>(const v1::JobSpec&, const KnownPlace&)> admission;
   // nullptr: wall time at the start plus steady time since, so that a set clock expires no lease.
   Clock* clock = nullptr;
 };
@@ -97,7 +110,10 @@ class Coordinator {
   absl::Status CheckGenerationLocked(const std::string& job, int64_t generation)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<v1::Job> FindLocked(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CheckSpec(v1::JobSpec* spec);
+  // Fills in the event's spec and what was chosen for it, or says why it cannot run.
+  absl::Status AdmitSpec(const v1::SubmitJobRequest& request, JobSubmitted* event);
+  KnownPlace PlaceLocked(const v1::SubmitJobRequest& request, v1::DeviceKind device)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   v1::Worker DescribeLocked(const v1::WorkerRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StoreLogs(const v1::LogBatch& batch);
   void RunTimer();

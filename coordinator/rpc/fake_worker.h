@@ -17,7 +17,7 @@ class FakeWorker {
  public:
   // Connects and says Hello with `ranks`.
   FakeWorker(const std::string& address, const std::string& id, int slots, int64_t incarnation = 1,
-             const std::vector<v1::RankReport>& ranks = {})
+             const std::vector<v1::RankReport>& ranks = {}, int64_t slot_memory = 0)
       : stub_(v1::WorkerService::NewStub(MakeChannel(address))) {
     context_.set_wait_for_ready(true);
     stream_ = stub_->Session(&context_);
@@ -29,6 +29,7 @@ class FakeWorker {
       v1::Slot* slot = hello->add_slots();
       slot->set_index(i);
       slot->set_device(v1::DEVICE_KIND_CPU);
+      slot->set_memory_bytes(slot_memory);
     }
     for (const v1::RankReport& rank : ranks) *hello->add_ranks() = rank;
     stream_->Write(message);

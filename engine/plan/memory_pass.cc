@@ -196,6 +196,23 @@ std::vector<Lifetime> LifetimesOf(const StepPlan& plan, const Program& program) 
   return lifetimes;
 }
 
+int64_t LeastBytes(const StepPlan& plan) {
+  int64_t persistent = 0;
+  for (const Buffer& buffer : plan.buffers) {
+    if (buffer.persistent) persistent += RoundUp(buffer.bytes);
+  }
+  return persistent + std::max(MostLive(plan, LifetimesOf(plan, plan.train)),
+                               MostLive(plan, LifetimesOf(plan, plan.evaluate)));
+}
+
+int64_t PeakActivationBytes(const StepPlan& plan) {
+  std::vector<Lifetime> lifetimes = LifetimesOf(plan, plan.train);
+  std::erase_if(lifetimes, [&](const Lifetime& lifetime) {
+    return plan.buffers[lifetime.buffer].buffer_class != BufferClass::kActivations;
+  });
+  return MostLive(plan, lifetimes);
+}
+
 void AssignOffsets(StepPlan& plan) {
   std::fill(std::begin(plan.bytes_by_class), std::end(plan.bytes_by_class), 0);
   int64_t persistent = 0;

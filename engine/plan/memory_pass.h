@@ -28,6 +28,13 @@ std::vector<Lifetime> LifetimesOf(const StepPlan& plan, const Program& program);
 
 void AssignOffsets(StepPlan& plan);
 
+// What AssignOffsets cannot go below: persistent buffers and the fullest moment of a program. Needs
+// what it needs, in a fraction of its time.
+int64_t LeastBytes(const StepPlan& plan);
+
+// Bytes of activations at the training program's fullest moment of those.
+int64_t PeakActivationBytes(const StepPlan& plan);
+
 }  // namespace milepost::plan
 
 #endif  // MILEPOST_ENGINE_PLAN_MEMORY_PASS_H_

@@ -1,6 +1,7 @@
 #include "engine/plan/planner.h"
 
 #include <utility>
+#include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,7 @@
 #include "engine/plan/gather_pass.h"
 #include "engine/plan/memory_pass.h"
 #include "engine/plan/parameter_updates.h"
+#include "engine/plan/recompute_budget.h"
 #include "engine/plan/recompute_pass.h"
 #include "engine/plan/stream_pass.h"
 #include "engine/plan/verify.h"
@@ -88,6 +90,8 @@ Recompute RecomputeOf(v1::Recompute recompute) {
       return Recompute::kSelective;
     case v1::RECOMPUTE_FULL:
       return Recompute::kFull;
+    case v1::RECOMPUTE_BUDGET:
+      return Recompute::kBudget;
     default:
       return Recompute::kNone;
   }
@@ -117,9 +121,8 @@ void CompileProgram(StepPlan& plan, Program& program) {
   AddStreams(program, plan.options);
 }
 
-absl::StatusOr<StepPlan> FinishPlan(StepPlan plan) {
+void Tally(StepPlan& plan) {
   for (const FlatGroup& group : plan.groups) plan.parameters += group.elements;
-  AssignOffsets(plan);
   for (const PlannedOp& op : plan.train.ops) {
     const bool repeated = op.when == When::kEveryMicroStep;
     const double runs = repeated ? static_cast<double>(plan.options.accumulation) : 1;
@@ -128,6 +131,33 @@ absl::StatusOr<StepPlan> FinishPlan(StepPlan plan) {
     if (counts) (again ? plan.recompute_flops_per_step : plan.flops_per_step) += runs * op.flops;
     plan.wire_bytes_per_step += runs * op.wire_bytes;
   }
+}
+
+StepPlan DraftOf(const PlanOptions& options, const ParameterUpdates& updates, graph::Graph train,
+                 graph::Graph evaluate, const std::vector<Recompute>& by_block) {
+  StepPlan plan = {.options = options};
+  plan.train.graph = std::move(train);
+  plan.evaluate.graph = std::move(evaluate);
+  AddRecompute(plan.train.graph, by_block);
+  plan.recompute_of_block.assign(by_block.size(), Recompute::kNone);
+  for (const graph::Op& op : plan.train.graph.ops) {
+    if (op.phase != graph::Phase::kRecompute || op.block < 0) continue;
+    plan.recompute_of_block[op.block] = by_block[op.block];
+  }
+  plan.loss_heads = static_cast<int>(plan.train.graph.losses.size());
+  plan.parameter_groups = updates.groups;
+  plan.groups = MakeFlatGroups(plan.train.graph, updates.by_parameter, options);
+  AddPersistentBuffers(plan, /*training=*/true);
+  plan.train.ops = MakeTrainingOps(plan.train.graph, plan.groups, options);
+  plan.evaluate.ops = MakeForwardOps(plan.evaluate.graph);
+  CompileProgram(plan, plan.train);
+  CompileProgram(plan, plan.evaluate);
+  Tally(plan);
+  return plan;
+}
+
+absl::StatusOr<StepPlan> FinishPlan(StepPlan plan) {
+  AssignOffsets(plan);
   MP_RETURN_IF_ERROR(Verify(plan));
   return plan;
 }
@@ -152,6 +182,7 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
       .shard_ranks = spec.train().zero().group(),
       .prefetch = spec.train().zero().prefetch(),
       .recompute = RecomputeOf(spec.train().recompute()),
+      .recompute_budget = spec.train().recompute_budget(),
       .optimizer = OptimizerOf(spec.train().optimizer().type()),
       .compute_dtype = ComputeDType(spec.train().precision()),
       .grad_reduce = spec.train().grad_reduce() == v1::GRAD_REDUCE_BF16 ? graph::DType::kBF16
@@ -173,24 +204,29 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
   return options;
 }
 
-absl::StatusOr<StepPlan> PlanTraining(const v1::JobSpec& spec, const PlanOptions& options) {
+absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOptions& options) {
   MP_RETURN_IF_ERROR(CheckOptions(options));
-  StepPlan plan = {.options = options};
-  MP_ASSIGN_OR_RETURN(plan.train.graph, Build(spec.model(), models::Mode::kTraining, options));
-  MP_RETURN_IF_ERROR(graph::AddBackward(plan.train.graph));
-  MP_ASSIGN_OR_RETURN(ParameterUpdates updates,
-                      UpdatesOf(spec.train().optimizer(), plan.train.graph, options.optimizer));
-  FreezeParameters(updates, plan.train.graph);
-  plan.parameter_groups = std::move(updates.groups);
-  AddRecompute(plan.train.graph, options.recompute);
-  MP_ASSIGN_OR_RETURN(plan.evaluate.graph, Build(spec.model(), models::Mode::kEvaluation, options));
-  plan.loss_heads = static_cast<int>(plan.train.graph.losses.size());
-  plan.groups = MakeFlatGroups(plan.train.graph, updates.by_parameter, options);
-  AddPersistentBuffers(plan, /*training=*/true);
-  plan.train.ops = MakeTrainingOps(plan.train.graph, plan.groups, options);
-  plan.evaluate.ops = MakeForwardOps(plan.evaluate.graph);
-  CompileProgram(plan, plan.train);
-  CompileProgram(plan, plan.evaluate);
+  graph::Graph train, evaluate;
+  MP_ASSIGN_OR_RETURN(train, Build(spec.model(), models::Mode::kTraining, options));
+  MP_RETURN_IF_ERROR(graph::AddBackward(train));
+  MP_ASSIGN_OR_RETURN(const ParameterUpdates updates,
+                      UpdatesOf(spec.train().optimizer(), train, options.optimizer));
+  FreezeParameters(updates, train);
+  MP_ASSIGN_OR_RETURN(evaluate, Build(spec.model(), models::Mode::kEvaluation, options));
+  const auto draft = [&](const std::vector<Recompute>& by_block) {
+    return DraftOf(options, updates, train, evaluate, by_block);
+  };
+  const size_t blocks = train.blocks.size();
+  if (options.recompute != Recompute::kBudget) {
+    return draft(std::vector<Recompute>(blocks, options.recompute));
+  }
+  MP_ASSIGN_OR_RETURN(const std::vector<Recompute> by_block,
+                      ChooseRecompute(options.recompute_budget, blocks, draft));
+  return draft(by_block);
+}
+
+absl::StatusOr<StepPlan> PlanTraining(const v1::JobSpec& spec, const PlanOptions& options) {
+  MP_ASSIGN_OR_RETURN(StepPlan plan, DraftTraining(spec, options));
   return FinishPlan(std::move(plan));
 }
 
@@ -205,6 +241,7 @@ absl::StatusOr<StepPlan> PlanGeneration(const v1::ModelSpec& model, const PlanOp
   AddPersistentBuffers(plan, /*training=*/false);
   plan.evaluate.ops = MakeForwardOps(plan.evaluate.graph);
   CompileProgram(plan, plan.evaluate);
+  Tally(plan);
   return FinishPlan(std::move(plan));
 }
 

@@ -18,7 +18,12 @@ namespace milepost::plan {
 absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads);
 
 // Builds the graphs, runs autodiff and every pass, verifies. INTERNAL only for a bug of ours.
+// INVALID_ARGUMENT, naming the field, for a recomputation budget that cannot be kept.
 absl::StatusOr<StepPlan> PlanTraining(const v1::JobSpec& spec, const PlanOptions& options);
+
+// All of it but offsets and proof, for choosing among many: nothing may run it. Its memory is
+// LeastBytes (memory_pass.h) or a little more.
+absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOptions& options);
 
 // Inference alone: parameters, and one program (in `evaluate`) that ends in logits of the last
 // position. `options.micro_batch` x `options.sequence` tokens; no gradients or optimizer state.

@@ -1,6 +1,8 @@
 #include "engine/plan/printer.h"
 
 #include <array>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -8,6 +10,22 @@
 #include "nlohmann/json.hpp"
 
 namespace milepost::plan {
+
+std::string HumanBytes(double bytes) {
+  constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+  size_t unit = 0;
+  while (bytes >= 1024 && unit + 1 < kUnits.size()) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return absl::StrFormat(unit == 0 ? "%.0f %s" : "%.2f %s", bytes, kUnits[unit]);
+}
+
+std::string HumanSeconds(double seconds) {
+  if (seconds >= 1) return absl::StrFormat("%.2f s", seconds);
+  return absl::StrFormat("%.2f ms", seconds * 1e3);
+}
+
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -58,16 +76,6 @@ std::string BlockName(const Program& program, int block) {
   return block >= 0 && block < static_cast<int>(blocks.size()) ? blocks[block] : "";
 }
 
-std::string HumanBytes(double bytes) {
-  constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
-  size_t unit = 0;
-  while (bytes >= 1024 && unit + 1 < kUnits.size()) {
-    bytes /= 1024;
-    ++unit;
-  }
-  return absl::StrFormat(unit == 0 ? "%.0f %s" : "%.2f %s", bytes, kUnits[unit]);
-}
-
 std::string HumanCount(double count) {
   constexpr std::array<const char*, 6> kUnits = {"", " k", " M", " G", " T", " P"};
   size_t unit = 0;
@@ -76,11 +84,6 @@ std::string HumanCount(double count) {
     ++unit;
   }
   return absl::StrFormat(unit == 0 ? "%.0f%s" : "%.2f%s", count, kUnits[unit]);
-}
-
-std::string HumanSeconds(double seconds) {
-  if (seconds >= 1) return absl::StrFormat("%.2f s", seconds);
-  return absl::StrFormat("%.2f ms", seconds * 1e3);
 }
 
 void AppendEstimate(const StepEstimate& e, absl::string_view device, std::string& text) {
@@ -154,6 +157,26 @@ void AppendSchedule(const StepPlan& plan, std::string& text) {
   }
 }
 
+// How many blocks recompute how.
+std::vector<std::pair<Recompute, int>> BlocksByLevel(const StepPlan& plan) {
+  std::vector<std::pair<Recompute, int>> blocks = {
+      {Recompute::kNone, 0}, {Recompute::kSelective, 0}, {Recompute::kFull, 0}};
+  for (Recompute level : plan.recompute_of_block) ++blocks[static_cast<size_t>(level)].second;
+  return blocks;
+}
+
+std::string RecomputeText(const StepPlan& plan) {
+  if (plan.options.recompute == Recompute::kNone) return "";
+  std::string text = absl::StrCat(", recompute ", Name(plan.options.recompute));
+  if (plan.options.recompute != Recompute::kBudget) return text;
+  std::vector<std::string> parts;
+  for (const auto& [level, blocks] : BlocksByLevel(plan)) {
+    if (blocks > 0) parts.push_back(absl::StrCat(Name(level), " in ", blocks));
+  }
+  return absl::StrCat(text, " of ", HumanBytes(static_cast<double>(plan.options.recompute_budget)),
+                      " (blocks: ", absl::StrJoin(parts, ", "), ")");
+}
+
 Json ScheduleJson(const Program& program) {
   Json ops = Json::array();
   for (const PlannedOp& op : program.ops) {
@@ -175,11 +198,13 @@ Json ScheduleJson(const Program& program) {
 std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
   const PlanOptions& o = plan.options;
   std::string text = absl::StrFormat(
-      "ranks %d, ZeRO stage %d%s, %s, micro-batch %d x %d tokens, accumulation %d%s%s\n", o.world,
+      "ranks %d, ZeRO stage %d%s, %s, micro-batch %d x %d tokens, accumulation %d%s\n", o.world,
       o.zero_stage, o.Replicas() > 1 ? absl::StrCat(" in groups of ", o.Shards()) : "",
-      Precision(plan), o.micro_batch, o.sequence, o.accumulation,
-      o.recompute == Recompute::kNone ? "" : ", recompute ",
-      o.recompute == Recompute::kNone ? "" : Name(o.recompute));
+      Precision(plan), o.micro_batch, o.sequence, o.accumulation, RecomputeText(plan));
+  for (const v1::Choice& choice : options.choices) {
+    absl::StrAppendFormat(&text, "chosen         %s: %s (%s)\n", choice.field(), choice.value(),
+                          choice.reason());
+  }
   absl::StrAppendFormat(&text, "parameters     %s\n",
                         HumanCount(static_cast<double>(plan.parameters)));
   absl::StrAppendFormat(&text, "compute        %sFLOP per step and rank\n",
@@ -216,6 +241,10 @@ std::string PlanJson(const StepPlan& plan, const PrintOptions& options, int inde
   if (options.available_bytes.has_value()) {
     json["fits"] = plan.arena_bytes <= *options.available_bytes;
   }
+  for (const v1::Choice& choice : options.choices) {
+    json["chosen"].push_back(
+        {{"field", choice.field()}, {"value", choice.value()}, {"reason", choice.reason()}});
+  }
   json["world"] = plan.options.world;
   json["zero_stage"] = plan.options.zero_stage;
   json["shards"] = plan.options.Shards();
@@ -226,6 +255,12 @@ std::string PlanJson(const StepPlan& plan, const PrintOptions& options, int inde
   json["sequence"] = plan.options.sequence;
   json["accumulation"] = plan.options.accumulation;
   json["recompute"] = Name(plan.options.recompute);
+  if (plan.options.recompute == Recompute::kBudget) {
+    json["recompute_budget"] = plan.options.recompute_budget;
+    for (const auto& [level, blocks] : BlocksByLevel(plan)) {
+      json["recompute_blocks"][Name(level)] = blocks;
+    }
+  }
   json["optimizer"] = Name(plan.options.optimizer);
   Json& per_rank = json["per_rank"];
   for (int c = 0; c < kBufferClasses; ++c) {

@@ -8,11 +8,16 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/plan/estimate.h"
 #include "engine/plan/step_plan.h"
+#include "milepost/v1/job.pb.h"
 
 namespace milepost::plan {
+
+std::string HumanBytes(double bytes);      // "61.30 MiB"
+std::string HumanSeconds(double seconds);  // "1.20 s", "3.45 ms"
 
 struct PrintOptions {
   // Bytes that a rank may use: `fits` says whether the arena does. Absent: no `fits`.
@@ -20,16 +25,19 @@ struct PrintOptions {
   // What is expected of a step, and on which device. Absent: nothing is said about time.
   std::optional<StepEstimate> estimate;
   std::string device;
-  bool schedule = false;  // also every op of the training program, in order
+  std::vector<v1::Choice> choices;  // what the planner chose (admission.h)
+  bool schedule = false;            // also every op of the training program, in order
 };
 
 // Several lines, each ended.
 std::string PlanTable(const StepPlan& plan, const PrintOptions& options = {});
 
-// One JSON object: {"fits": bool?, "world", "zero_stage", "shards", "precision", "state_dtype",
-// "grad_reduce", "micro_batch", "sequence", "accumulation", "recompute", "per_rank": {"parameters":
-// bytes, "gradients", "optimizer", "activations", "workspace", "communication", "inputs", "slack",
-// "total"}, "expected": {"device", "seconds", "tokens_per_second", "mfu", "bound", "flop_seconds",
+// One JSON object: {"fits": bool?, "chosen": [{"field", "value", "reason"}]?, "world",
+// "zero_stage", "shards", "precision", "state_dtype", "grad_reduce", "micro_batch", "sequence",
+// "accumulation", "recompute", "recompute_budget": bytes?, "recompute_blocks":
+// {"none": blocks, ...}?, "optimizer", "per_rank": {"parameters": bytes, "gradients",
+// "optimizer", "activations", "workspace", "communication", "inputs", "slack", "total"},
+// "expected": {"device", "seconds", "tokens_per_second", "mfu", "bound", "flop_seconds",
 // "memory_seconds", "start_seconds", "exposed_seconds", "communication_seconds"}?, "parameters",
 // "flops_per_step", "recompute_flops_per_step", "wire_bytes_per_step", "groups":
 // [{"name", "elements", "padded_elements", "shard_elements"}], "ops": [{"op", "block", "phase",

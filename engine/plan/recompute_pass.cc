@@ -34,9 +34,9 @@ bool IsCheap(OpKind kind) {
 
 class RecomputePass {
  public:
-  RecomputePass(graph::Graph& graph, Recompute recompute)
+  RecomputePass(graph::Graph& graph, const std::vector<Recompute>& by_block)
       : graph_(graph),
-        recompute_(recompute),
+        by_block_(by_block),
         producer_(graph.values.size(), nullptr),
         again_(graph.values.size(), kNoValue) {}
 
@@ -70,11 +70,18 @@ class RecomputePass {
     }
   }
 
+  Recompute LevelOf(int block) const {
+    return block >= 0 && block < static_cast<int>(by_block_.size()) ? by_block_[block]
+                                                                    : Recompute::kNone;
+  }
+
   // Whether a backward op of `block` finds `value` gone.
   bool Dropped(ValueId value, int block) const {
     const Op* producer = producer_[value];
     if (producer == nullptr || producer->block == forward_.back().block) return false;
-    if (recompute_ == Recompute::kFull) {
+    const Recompute recompute = LevelOf(producer->block);
+    if (recompute == Recompute::kNone) return false;
+    if (recompute == Recompute::kFull) {
       return producer->block == block && !taken_up_.contains(value);
     }
     const bool is_sum = IsResidualNorm(producer->kind) && producer->outputs[0].value == value;
@@ -118,7 +125,7 @@ class RecomputePass {
   }
 
   graph::Graph& graph_;
-  const Recompute recompute_;
+  const std::vector<Recompute>& by_block_;
   std::vector<Op> forward_;
   std::vector<Op> backward_;
   std::vector<const Op*> producer_;        // by value: the forward op that makes it
@@ -128,8 +135,33 @@ class RecomputePass {
 
 }  // namespace
 
-void AddRecompute(graph::Graph& graph, Recompute recompute) {
-  if (recompute != Recompute::kNone) RecomputePass(graph, recompute).Run();
+void AddRecompute(graph::Graph& graph, const std::vector<Recompute>& by_block) {
+  const bool any = std::any_of(by_block.begin(), by_block.end(),
+                               [](Recompute level) { return level != Recompute::kNone; });
+  if (any) RecomputePass(graph, by_block).Run();
+}
+
+std::vector<int64_t> KeptBytes(const graph::Graph& graph) {
+  std::vector<int> made_by(graph.values.size(), graph::kNoBlock);
+  for (const Op& op : graph.ops) {
+    if (op.phase != graph::Phase::kForward) continue;
+    for (const graph::Output& output : op.outputs) {
+      if (output.value != kNoValue) made_by[output.value] = op.block;
+    }
+  }
+  std::vector<int64_t> bytes(graph.blocks.size(), 0);
+  for (const Op& op : graph.ops) {
+    if (op.phase == graph::Phase::kForward) continue;
+    for (ValueId input : op.inputs) {
+      if (input == kNoValue || made_by[input] == graph::kNoBlock) continue;
+      const graph::Value& value = graph.values[input];
+      if (value.kind == graph::ValueKind::kActivation) {
+        bytes[made_by[input]] += graph::Elements(value.shape) * graph::ByteSize(value.dtype);
+      }
+      made_by[input] = graph::kNoBlock;  // counted
+    }
+  }
+  return bytes;
 }
 
 }  // namespace milepost::plan

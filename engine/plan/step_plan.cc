@@ -71,6 +71,8 @@ const char* Name(Recompute recompute) {
       return "selective";
     case Recompute::kFull:
       return "full";
+    case Recompute::kBudget:
+      return "budget";
   }
   return "unknown";
 }

@@ -201,7 +201,8 @@ struct Program {
 };
 
 // Which activations are made once more in the backward instead of being kept (recompute_pass.h).
-enum class Recompute : uint8_t { kNone, kSelective, kFull };
+// kBudget: one of the others for each block, chosen so that activations keep within a budget.
+enum class Recompute : uint8_t { kNone, kSelective, kFull, kBudget };
 const char* Name(Recompute recompute);
 
 struct PlanOptions {
@@ -213,6 +214,7 @@ struct PlanOptions {
   // Stage 3: how many blocks ahead of its use a block's parameters are gathered.
   int prefetch = 1;
   Recompute recompute = Recompute::kNone;
+  int64_t recompute_budget = 0;  // kBudget: bytes of activations at most
   Optimizer optimizer = Optimizer::kAdamW;
   graph::DType compute_dtype = graph::DType::kF32;
   graph::DType grad_reduce = graph::DType::kF32;  // what gradients travel as: kF32 or kBF16
@@ -255,6 +257,8 @@ struct StepPlan {
   BufferId update_norms = kNoBuffer;
   int loss_heads = 0;  // of either program's graph; 0: a generation plan
   int ReducedScalars() const { return LossScalar(loss_heads); }
+  // By index in train.graph.blocks: kNone where nothing is made once more; never kBudget.
+  std::vector<Recompute> recompute_of_block;
   int64_t parameters = 0;               // elements, tied ones once, no padding
   double flops_per_step = 0;            // per rank, matrix products and attention; what MFU counts
   double recompute_flops_per_step = 0;  // those of activations made once more, not in the above

@@ -11,7 +11,6 @@
 #define MILEPOST_ENGINE_RUNTIME_ARENA_H_
 
 #include <cstdint>
-#include <string>
 
 #include "absl/status/statusor.h"
 
@@ -19,7 +18,8 @@ namespace milepost::runtime {
 
 class Arena {
  public:
-  // RESOURCE_EXHAUSTED, with the figures, when `bytes` exceeds AvailableMemoryBytes() or the kernel
+  // RESOURCE_EXHAUSTED, with the figures, when `bytes` exceeds AvailableMemoryBytes()
+  // (common/host_memory.h) or the kernel
   // refuses; FAILED_PRECONDITION when it exceeds MemoryLimitBytes(): trying again cannot help.
   // Blocks while the kernel zeroes the pages (about 0.1 s per GiB).
   static absl::StatusOr<Arena> Allocate(int64_t bytes);
@@ -39,13 +39,6 @@ class Arena {
   int64_t bytes_ = 0;
   int64_t mapped_ = 0;
 };
-
-// What this process may still allocate: the smaller of the host's MemAvailable and what its cgroup
-// (v2 or v1) leaves, reclaimable file cache included. INT64_MAX where nothing can be read. `root`
-// stands before /proc and /sys; tests use it.
-int64_t AvailableMemoryBytes(const std::string& root = "");
-// The same if nothing else were running: the host's MemTotal, or its cgroup's limit.
-int64_t MemoryLimitBytes(const std::string& root = "");
 
 }  // namespace milepost::runtime
 

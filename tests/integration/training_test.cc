@@ -9,6 +9,7 @@
 
 #include "engine/comm/communicator.h"
 #include "engine/comm/in_process.h"
+#include "engine/plan/memory_pass.h"
 #include "engine/runtime/testing.h"
 
 namespace milepost::runtime {
@@ -137,6 +138,7 @@ TEST(Training, PrefetchDoesNotMatter) {
 struct Measured {
   std::vector<double> losses;
   int64_t arena_bytes = 0;
+  int64_t activation_bytes = 0;  // at their fullest moment
 };
 
 Measured TrainAndMeasure(const v1::JobSpec& spec) {
@@ -150,6 +152,7 @@ Measured TrainAndMeasure(const v1::JobSpec& spec) {
       if (rank == 0) run.losses.push_back(report->train_loss);
     }
     if (rank == 0) run.arena_bytes = session.plan().arena_bytes;
+    if (rank == 0) run.activation_bytes = plan::PeakActivationBytes(session.plan());
   });
   return run;
 }
@@ -179,6 +182,14 @@ TEST(Training, RecomputationChangesOnlyMemory) {
         EXPECT_EQ(full.losses, kept.losses) << "stage " << layout.stage;
         EXPECT_LT(selective.arena_bytes, kept.arena_bytes);
         EXPECT_LT(full.arena_bytes, selective.arena_bytes);
+        v1::JobSpec within = job.Spec(options);
+        const int64_t budget = (selective.activation_bytes + full.activation_bytes) / 2;
+        within.mutable_train()->set_recompute(v1::RECOMPUTE_BUDGET);
+        within.mutable_train()->set_recompute_budget(budget);
+        const Measured mixed = TrainAndMeasure(within);
+        EXPECT_EQ(mixed.losses, kept.losses) << "stage " << layout.stage;
+        EXPECT_LE(mixed.activation_bytes, budget);
+        EXPECT_GT(mixed.activation_bytes, full.activation_bytes);
       }
     }
   }

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/clock.h"
+#include "common/host_memory.h"
 #include "common/poll.h"
 #include "common/proto_time.h"
 #include "common/status_macros.h"
@@ -32,7 +33,8 @@ constexpr int kMostSlots = 1024;
 // Of stop_time, for the worker itself: the trainers get the rest.
 constexpr double kTrainerShare = 0.9;
 
-v1::Hello MakeHello(const Identity& identity, const std::vector<std::vector<int>>& slot_cores) {
+v1::Hello MakeHello(const Identity& identity, const std::vector<std::vector<int>>& slot_cores,
+                    int64_t memory_bytes) {
   v1::Hello hello;
   hello.set_worker_id(identity.id());
   hello.set_incarnation(identity.incarnation());
@@ -43,8 +45,13 @@ v1::Hello MakeHello(const Identity& identity, const std::vector<std::vector<int>
     slot.set_index(static_cast<int32_t>(i));
     slot.set_device(v1::DEVICE_KIND_CPU);
     slot.set_cores(static_cast<int32_t>(slot_cores[i].size()));
+    slot.set_memory_bytes(memory_bytes / static_cast<int64_t>(slot_cores.size()));
   }
   return hello;
+}
+
+int64_t MemoryOf(const AgentOptions& options) {
+  return options.memory_bytes > 0 ? options.memory_bytes : MemoryLimitBytes();
 }
 
 class AgentImpl : public Agent {
@@ -54,7 +61,7 @@ class AgentImpl : public Agent {
         identity_(std::move(identity)),
         slot_cores_(DivideCores(options_.cores, options_.slots)),
         wake_(std::move(wake)),
-        outbox_(MakeHello(identity_, slot_cores_)) {}
+        outbox_(MakeHello(identity_, slot_cores_, MemoryOf(options_))) {}
 
   void Run() override;
   void RequestStop() override {

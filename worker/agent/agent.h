@@ -23,6 +23,7 @@ struct AgentOptions {
   std::string id;                                // empty: stored, or made up at the first start
   int slots = 1;                                 // 1 to 1024
   std::vector<int> cores;                        // empty: all that this process may use
+  int64_t memory_bytes = 0;                      // of all slots together; 0: all that the host has
   std::string trainer_binary;                    // milepost-trainer
   absl::Duration stop_time = absl::Seconds(60);  // for ranks to checkpoint and leave
   // After the last rank ended: for the coordinator to acknowledge the reports.

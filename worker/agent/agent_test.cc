@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "common/exit_codes.h"
+#include "common/host_memory.h"
 #include "common/message_channel.h"
 #include "common/subprocess.h"
 #include "milepost/v1/trainer.pb.h"
@@ -241,6 +242,7 @@ TEST_F(AgentTest, SaysHelloAndKeepsItsIdOverRestarts) {
   const v1::Hello first = coordinator_->AwaitHello();
   EXPECT_EQ(first.incarnation(), 1);
   EXPECT_EQ(first.slots_size(), 2);
+  EXPECT_EQ(first.slots(1).memory_bytes(), MemoryLimitBytes() / 2);
   EXPECT_EQ(first.ranks_size(), 0);
   StopAgent();
   StartAgent();

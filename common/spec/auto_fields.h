@@ -1,0 +1,24 @@
+// Fields that a spec leaves to the planner: `train.batch.micro`, `train.zero.stage` and
+// `train.recompute` may be `auto`.
+#ifndef MILEPOST_COMMON_SPEC_AUTO_FIELDS_H_
+#define MILEPOST_COMMON_SPEC_AUTO_FIELDS_H_
+
+#include "milepost/v1/job_spec.pb.h"
+
+namespace milepost {
+
+// `auto` in a field of numbers.
+inline constexpr int kAuto = -1;
+
+inline bool MicroIsAuto(const v1::JobSpec& spec) { return spec.train().batch().micro() == kAuto; }
+inline bool StageIsAuto(const v1::JobSpec& spec) { return spec.train().zero().stage() == kAuto; }
+inline bool RecomputeIsAuto(const v1::JobSpec& spec) {
+  return spec.train().recompute() == v1::RECOMPUTE_AUTO;
+}
+inline bool HasAutoFields(const v1::JobSpec& spec) {
+  return MicroIsAuto(spec) || StageIsAuto(spec) || RecomputeIsAuto(spec);
+}
+
+}  // namespace milepost
+
+#endif  // MILEPOST_COMMON_SPEC_AUTO_FIELDS_H_

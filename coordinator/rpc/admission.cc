@@ -1,0 +1,39 @@
+#include "coordinator/rpc/admission.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "common/status_macros.h"
+#include "engine/plan/admission.h"
+#include "engine/plan/planner.h"
+
+namespace milepost::coordinator {
+namespace {
+
+// The lesser of what the spec declares and what a slot has; 0: not known.
+void SetMemory(const v1::JobSpec& spec, int64_t slot, const char* which, plan::RankPlace* place) {
+  const int64_t declared = spec.resources().memory();
+  const bool by_spec = declared > 0 && (slot == 0 || declared <= slot);
+  place->memory_bytes = by_spec ? declared : slot;
+  place->memory_of = by_spec ? "a rank, as resources.memory says," : which;
+}
+
+}  // namespace
+
+absl::StatusOr<AdmittedSpec> AdmitWhatFits(const v1::JobSpec& spec, const KnownPlace& known) {
+  const int asked = spec.resources().threads_per_rank();
+  plan::RankPlace place = {.threads = std::max(1, asked > 0 ? asked : known.threads)};
+  MP_ASSIGN_OR_RETURN(place.profile, plan::ProfileOf(spec, place.threads));
+  SetMemory(spec, known.least_memory, "the smallest slot of the workers", &place);
+  MP_ASSIGN_OR_RETURN(plan::Resolved resolved, plan::ResolveAuto(spec, place));
+  MP_ASSIGN_OR_RETURN(const plan::PlanOptions options,
+                      plan::OptionsFromSpec(resolved.spec, place.threads));
+  const auto plan = plan::PlanTraining(resolved.spec, options);
+  if (!plan.ok()) return Annotate(plan.status(), "the step cannot be planned");
+  SetMemory(spec, known.most_memory, "the largest slot of the workers", &place);
+  MP_RETURN_IF_ERROR(plan::CheckFits(resolved.spec, *plan, place));
+  return AdmittedSpec{std::move(resolved.spec), std::move(resolved.choices)};
+}
+
+}  // namespace milepost::coordinator

@@ -1,0 +1,172 @@
+#include "coordinator/rpc/admission.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <optional>
+
+#include "common/spec/auto_fields.h"
+#include "common/spec/validate.h"
+#include "coordinator/rpc/fake_worker.h"
+#include "coordinator/rpc/server.h"
+#include "milepost/v1/job.grpc.pb.h"
+
+namespace milepost::coordinator {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int64_t kMiB = 1 << 20;
+
+// Needs about 30 MiB as it is, 9 MiB at the least.
+v1::JobSpec Spec() {
+  v1::JobSpec spec;
+  spec.set_name("test");
+  v1::Gpt2Spec* model = spec.mutable_model()->mutable_gpt2();
+  model->set_layers(4);
+  model->set_width(128);
+  model->set_heads(4);
+  model->set_context(128);
+  model->set_vocabulary(256);
+  spec.mutable_data()->set_train("/data/train.npy");
+  spec.mutable_train()->set_steps(10);
+  spec.mutable_train()->mutable_batch()->set_global(16);
+  spec.mutable_train()->mutable_batch()->set_micro(8);
+  spec.mutable_resources()->set_ranks(2);
+  return spec;
+}
+
+v1::JobSpec AutoSpec() {
+  v1::JobSpec spec = Spec();
+  spec.mutable_train()->mutable_batch()->set_micro(kAuto);
+  spec.mutable_train()->set_recompute(v1::RECOMPUTE_AUTO);
+  return spec;
+}
+
+class AdmissionTest : public ::testing::Test {
+ protected:
+  AdmissionTest() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "milepost-admit-XXXXXX");
+    options_.store.dir = mkdtemp(pattern.data());
+    options_.coordinator.admission = AdmitWhatFits;
+    Start();
+  }
+  ~AdmissionTest() override {
+    server_.reset();
+    std::filesystem::remove_all(options_.store.dir);
+  }
+
+  void Start() {
+    server_.reset();
+    auto server = CoordinatorServer::Start(options_);
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    jobs_ = v1::JobService::NewStub(MakeChannel(server_->address()));
+  }
+
+  // Returns when the coordinator knows the worker.
+  std::unique_ptr<FakeWorker> Connect(const std::string& id, int64_t slot_memory) {
+    auto worker = std::make_unique<FakeWorker>(server_->address(), id, 1, 1,
+                                               std::vector<v1::RankReport>(), slot_memory);
+    const auto stub = v1::WorkerService::NewStub(MakeChannel(server_->address()));
+    EXPECT_TRUE(worker->Receive().has_welcome());
+    v1::Worker known;
+    for (int i = 0; i < 10'000 && known.slots().empty(); ++i) {
+      grpc::ClientContext context;
+      v1::GetWorkerRequest request;
+      request.set_name("workers/" + id);
+      (void)stub->GetWorker(&context, request, &known);
+    }
+    EXPECT_EQ(known.slots(0).memory_bytes(), slot_memory);
+    return worker;
+  }
+
+  grpc::Status Submit(const v1::JobSpec& spec, v1::Job* job, int64_t rank_memory = 0,
+                      bool validate_only = false, const std::string& request_id = "") {
+    v1::SubmitJobRequest request;
+    *request.mutable_spec() = spec;
+    request.set_rank_memory_bytes(rank_memory);
+    request.set_validate_only(validate_only);
+    request.set_request_id(request_id);
+    grpc::ClientContext context;
+    return jobs_->SubmitJob(&context, request, job);
+  }
+
+  ServerOptions options_;
+  std::unique_ptr<CoordinatorServer> server_;
+  std::unique_ptr<v1::JobService::Stub> jobs_;
+};
+
+TEST_F(AdmissionTest, DeclaredMemoryRefusesWithWhatWouldFit) {
+  v1::Job job;
+  EXPECT_TRUE(Submit(Spec(), &job).ok()) << "nothing is known: anything may run";
+  v1::JobSpec spec = Spec();
+  spec.mutable_resources()->set_memory(16 * kMiB);
+  for (const bool validate_only : {false, true}) {
+    const grpc::Status status = Submit(spec, &job, 0, validate_only);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(status.error_message(),
+                AllOf(HasSubstr("does not fit"), HasSubstr("16.00 MiB"),
+                      HasSubstr("resources.memory"), HasSubstr("train.batch.micro: ")));
+  }
+}
+
+TEST_F(AdmissionTest, WorkersTellWhatTheyHave) {
+  v1::Job job;
+  const auto small = Connect("small", 16 * kMiB);
+  EXPECT_THAT(Submit(Spec(), &job).error_message(), HasSubstr("the largest slot of the workers"));
+  const auto large = Connect("large", 1024 * kMiB);
+  EXPECT_TRUE(Submit(Spec(), &job).ok()) << "one of them has room";
+}
+
+TEST_F(AdmissionTest, AWorkerThatSaysNothingMayHaveRoom) {
+  v1::Job job;
+  const auto small = Connect("small", 16 * kMiB);
+  const auto silent = Connect("silent", 0);
+  EXPECT_TRUE(Submit(Spec(), &job).ok());
+}
+
+TEST_F(AdmissionTest, AutoIsChosenOnceAndKept) {
+  v1::Job job;
+  EXPECT_THAT(Submit(AutoSpec(), &job).error_message(), HasSubstr("auto needs to know the memory"));
+  std::string name;
+  {
+    const auto small = Connect("small", 16 * kMiB);
+    const auto large = Connect("large", 1024 * kMiB);
+    const grpc::Status status = Submit(AutoSpec(), &job, 0, false, "request-1");
+    ASSERT_TRUE(status.ok()) << status.error_message();
+  }
+  EXPECT_FALSE(HasAutoFields(job.spec()));
+  EXPECT_TRUE(MicroIsAuto(job.submitted_spec()));
+  ASSERT_EQ(job.choices_size(), 2);
+  EXPECT_EQ(job.choices(0).field(), "train.batch.micro");
+  EXPECT_THAT(job.choices(0).reason(), HasSubstr("the smallest slot of the workers"));
+  EXPECT_EQ(job.spec().train().batch().micro() * job.spec().train().batch().accumulation(), 8);
+  const std::string digest = SpecDigest(job.spec());
+  Start();  // other memory, another process: still what was chosen
+  const auto larger = Connect("larger", 4096 * kMiB);
+  v1::GetJobRequest get;
+  get.set_name(job.name());
+  v1::Job stored;
+  grpc::ClientContext context;
+  ASSERT_TRUE(jobs_->GetJob(&context, get, &stored).ok());
+  EXPECT_EQ(SpecDigest(stored.spec()), digest);
+  EXPECT_EQ(stored.choices_size(), 2);
+  v1::Job again;
+  ASSERT_TRUE(Submit(AutoSpec(), &again, 1, false, "request-1").ok());
+  EXPECT_EQ(again.name(), job.name());
+  EXPECT_EQ(SpecDigest(again.spec()), digest);
+}
+
+TEST_F(AdmissionTest, TheCallersWordCountsBeforeWorkersHaveCome) {
+  v1::Job job;
+  ASSERT_TRUE(Submit(AutoSpec(), &job, 1024 * kMiB, /*validate_only=*/true).ok());
+  EXPECT_EQ(job.name(), "");
+  EXPECT_EQ(job.spec().train().recompute(), v1::RECOMPUTE_NONE);
+  EXPECT_EQ(job.choices_size(), 2);
+}
+
+}  // namespace
+}  // namespace milepost::coordinator

@@ -1,0 +1,53 @@
+// May this job run here? Settles what it leaves to the planner (`auto` fields) and refuses what
+// cannot fit, with the nearest settings that would. The same in the command line (`plan`, `run`)
+// and in the coordinator, when a job is submitted.
+//
+//   MP_ASSIGN_OR_RETURN(Admission admission, Admit(spec, place));
+//   // admission.spec: nothing is `auto` any more; admission.choices say why
+//
+// Pure and deterministic: the same spec and place give the same settings.
+#ifndef MILEPOST_ENGINE_PLAN_ADMISSION_H_
+#define MILEPOST_ENGINE_PLAN_ADMISSION_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/plan/settings.h"
+#include "engine/plan/step_plan.h"
+#include "milepost/v1/job.pb.h"
+#include "milepost/v1/job_spec.pb.h"
+
+namespace milepost::plan {
+
+// The profile that the spec names, or the CPU's, for a rank with `threads` threads.
+// INVALID_ARGUMENT, naming resources.profile, when there is none.
+absl::StatusOr<DeviceProfile> ProfileOf(const v1::JobSpec& spec, int threads);
+
+struct Resolved {
+  v1::JobSpec spec;
+  std::vector<v1::Choice> choices;  // for each field that was `auto`; empty: there was none
+};
+
+// Gives each `auto` field of a valid, normalised spec the value with the least expected time among
+// those that fit; among all within 1% of it, the one that needs the fewest bytes. INVALID_ARGUMENT
+// when the memory is not known, or when nothing fits (with what would).
+absl::StatusOr<Resolved> ResolveAuto(const v1::JobSpec& spec, const RankPlace& place);
+
+// INVALID_ARGUMENT when the plan of `spec` needs more than the place has, with a table of up to six
+// settings that fit: those that change least first. OK where the memory is not known.
+absl::Status CheckFits(const v1::JobSpec& spec, const StepPlan& plan, const RankPlace& place);
+
+struct Admission {
+  v1::JobSpec spec;
+  std::vector<v1::Choice> choices;
+  StepPlan plan;
+};
+
+// ResolveAuto, PlanTraining, CheckFits.
+absl::StatusOr<Admission> Admit(const v1::JobSpec& spec, const RankPlace& place);
+
+}  // namespace milepost::plan
+
+#endif  // MILEPOST_ENGINE_PLAN_ADMISSION_H_

@@ -1,0 +1,71 @@
+// The memory settings of a job, and the search for those that fit: what `auto` fields are chosen
+// by, and what a job that does not fit is told.
+//
+//   MP_ASSIGN_OR_RETURN(std::vector<Setting> settings, Search(spec, space, place));
+//
+// Pure and deterministic; makes a few drafts of the plan for each combination it looks at.
+#ifndef MILEPOST_ENGINE_PLAN_SETTINGS_H_
+#define MILEPOST_ENGINE_PLAN_SETTINGS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/plan/device_profile.h"
+#include "engine/plan/step_plan.h"
+#include "milepost/v1/job_spec.pb.h"
+
+namespace milepost::plan {
+
+// Where a job's ranks would run.
+struct RankPlace {
+  int64_t memory_bytes = 0;  // that each may use; 0: not known
+  std::string memory_of;     // for people: "an h200", "this host over 2 ranks"
+  DeviceProfile profile;     // of one rank: ForThreads has been applied
+  int threads = 1;
+};
+
+// What can be changed about a job's memory without changing what it computes.
+struct Setting {
+  int64_t micro = 1;
+  int64_t accumulation = 1;
+  int stage = 0;
+  Recompute recompute = Recompute::kNone;
+  int64_t recompute_budget = 0;  // with kBudget
+  // Filled in by Search.
+  int64_t bytes = 0;   // that a rank needs
+  double seconds = 0;  // expected of a step
+};
+
+// Micro-batches, stages and recomputations to combine. Micro-batches ascend and divide the
+// sequences of a rank.
+struct SettingSpace {
+  std::vector<int64_t> micros;
+  std::vector<int> stages;
+  std::vector<Recompute> recomputes;
+};
+
+// The divisors of the sequences that a rank has of the global batch, up to `most`, ascending.
+std::vector<int64_t> MicrosUpTo(const v1::JobSpec& spec, int64_t most);
+
+// The setting that the spec gives; its fields that are `auto` have the space's first value.
+Setting SettingOf(const v1::JobSpec& spec);
+v1::JobSpec WithSetting(v1::JobSpec spec, const Setting& setting);
+
+// The bytes and the seconds of a setting. `exact`: as PlanTraining packs it; otherwise the least
+// that any packing needs, in a fraction of the time.
+absl::Status Assess(const v1::JobSpec& spec, const RankPlace& place, bool exact, Setting* setting);
+
+// For each stage and recomputation of the space the largest micro-batch that fits, where one does:
+// by the least bytes, so that a setting here may turn out not to fit by a little. Needs
+// place.memory_bytes. The errors are PlanTraining's.
+absl::StatusOr<std::vector<Setting>> Search(const v1::JobSpec& spec, const SettingSpace& space,
+                                            const RankPlace& place);
+
+// "train.zero.stage 2, train.recompute full": what differs from `before`; empty: nothing.
+std::string Difference(const Setting& before, const Setting& after);
+
+}  // namespace milepost::plan
+
+#endif  // MILEPOST_ENGINE_PLAN_SETTINGS_H_
