@@ -131,8 +131,9 @@ class Exporter {
     outputs_.assign(layout_.tensors().size(), -1);
     for (int32_t i = 0; i < manifest_.tensors_size(); ++i) {
       const state::TensorSpec& source = layout_.tensor(i);
-      if (source.kind != kParameterKind) continue;
-      if (source.dtype != state::DType::kF32 && source.dtype != state::DType::kBf16) {
+      const bool statistic = source.kind == state::kStatisticKind;
+      if (!statistic && source.kind != kParameterKind) continue;
+      if (!statistic && source.dtype != state::DType::kF32 && source.dtype != state::DType::kBf16) {
         return absl::InvalidArgumentError(absl::StrCat("tensor ", source.name, " is ",
                                                        state::Name(source.dtype),
                                                        "; F32 and BF16 can be exported"));
@@ -141,7 +142,7 @@ class Exporter {
       sources_.push_back(i);
       state::SafetensorsTensor& tensor = tensors.emplace_back();
       tensor.name = source.name;
-      tensor.dtype = settings_.bf16 ? "BF16" : "F32";
+      tensor.dtype = statistic ? state::Name(source.dtype) : settings_.bf16 ? "BF16" : "F32";
       tensor.shape = source.shape;
       if (source.elements == 0) continue;
       v1::TensorRange& range = *request_.add_ranges();
@@ -174,15 +175,22 @@ class Exporter {
     }
     // A stream that is opened again gives its chunks again.
     if (!received_.insert(interval).second) return absl::OkStatus();
-    const int64_t element = settings_.bf16 ? 2 : 4;
+    const int64_t element = AsItIs(chunk)    ? state::Bytes(layout_.tensor(chunk.tensor()).dtype)
+                            : settings_.bf16 ? 2
+                                             : 4;
     return writer_->Write(static_cast<size_t>(outputs_[static_cast<size_t>(chunk.tensor())]),
                           chunk.begin() * element, Converted(chunk));
+  }
+
+  // Running statistics keep their dtype: it is not the model's.
+  bool AsItIs(const v1::Chunk& chunk) const {
+    return layout_.tensor(chunk.tensor()).kind == state::kStatisticKind;
   }
 
   // The chunk's bytes in the output's dtype.
   absl::string_view Converted(const v1::Chunk& chunk) {
     const bool from_bf16 = layout_.tensor(chunk.tensor()).dtype == state::DType::kBf16;
-    if (from_bf16 == settings_.bf16) return chunk.data();
+    if (AsItIs(chunk) || from_bf16 == settings_.bf16) return chunk.data();
     const auto count = static_cast<size_t>(chunk.end() - chunk.begin());
     converted_.resize(count * (from_bf16 ? 4 : 2));
     for (size_t i = 0; i < count; ++i) {
