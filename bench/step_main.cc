@@ -1,5 +1,5 @@
-// Training steps of a GPT-2 or a Llama on this machine, one rank, with where the time goes. Prints
-// one line of JSON; torch_step.py is its peer, step_vs_torch runs both.
+// Training steps of a GPT-2, a Llama or a ResNet on this machine, one rank, with where the time
+// goes. Prints one line of JSON; torch_step.py is its peer, step_vs_torch runs both.
 //
 //   build/release/bench/step --layers 12 --width 768 --heads 12 --vocabulary 50257 --context 512
 //   --batch 2
@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -40,6 +41,8 @@ struct Flags {
   int64_t hidden = 1024;  // Llama only
   int64_t vocabulary = 256;
   int64_t context = 256;
+  int64_t depth = 50;   // ResNet only
+  int64_t image = 224;  // ResNet only
   int64_t batch = 8;
   int64_t accumulation = 1;
   int threads = 2;
@@ -68,6 +71,35 @@ absl::Status WriteData(const std::string& path, const Flags& flags) {
   return writer->Finish();
 }
 
+// NumPy's format 1.0.
+absl::Status WriteNpy(const std::string& path, const std::string& type, const std::string& shape,
+                      const std::string& bytes) {
+  std::string header =
+      "{'descr': '" + type + "', 'fortran_order': False, 'shape': (" + shape + "), }";
+  header.append(63 - (10 + header.size()) % 64, ' ');
+  header.push_back('\n');
+  std::ofstream file(path, std::ios::binary);
+  file << "\x93NUMPY" << '\x01' << '\0' << static_cast<char>(header.size() % 256)
+       << static_cast<char>(header.size() / 256) << header << bytes;
+  return file.good() ? absl::OkStatus() : absl::InternalError("cannot write " + path);
+}
+
+constexpr int64_t kClasses = 1000;
+
+// Noise; a step's time does not depend on what it sees.
+absl::Status WriteImages(const std::string& path, const Flags& flags) {
+  std::string pixels(static_cast<size_t>(flags.batch * flags.image * flags.image * 3), '\0');
+  for (size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<char>(i * 2654435761U >> 24);
+  std::string labels;
+  for (int32_t i = 0; i < flags.batch; ++i) {
+    labels.append(reinterpret_cast<const char*>(&i), sizeof(i));
+  }
+  const std::string count = std::to_string(flags.batch), side = std::to_string(flags.image);
+  MP_RETURN_IF_ERROR(WriteNpy(path, "|u1", count + ", " + side + ", " + side + ", 3", pixels));
+  const std::string stem = path.substr(0, path.size() - 4);
+  return WriteNpy(stem + ".labels.npy", "<i4", count + ",", labels);
+}
+
 template <typename Family>
 void SetSizes(const Flags& flags, Family* model) {
   model->set_layers(flags.layers);
@@ -85,6 +117,11 @@ v1::JobSpec Spec(const Flags& flags, const std::string& data) {
     SetSizes(flags, model);
     model->set_kv_heads(flags.kv_heads);
     model->set_hidden(flags.hidden);
+  } else if (flags.family == "resnet") {
+    v1::ResNetSpec* model = spec.mutable_model()->mutable_resnet();
+    model->set_depth(flags.depth);
+    model->set_image_size(flags.image);
+    model->set_classes(kClasses);
   } else {
     SetSizes(flags, spec.mutable_model()->mutable_gpt2());
   }
@@ -176,9 +213,11 @@ absl::StatusOr<std::unique_ptr<runtime::TrainingSession>> MakeSession(
     const Flags& flags, comm::Communicator* communicator) {
   std::string folder = (std::filesystem::temp_directory_path() / "bench-step-XXXXXX").string();
   if (mkdtemp(folder.data()) == nullptr) return absl::InternalError("no temporary folder");
-  const std::string data = folder + "/tokens.npy";
+  const std::string data = folder + "/samples.npy";
+  const bool images = flags.family == "resnet";
   absl::StatusOr<std::unique_ptr<runtime::TrainingSession>> session;
-  if (absl::Status status = WriteData(data, flags); !status.ok()) {
+  if (absl::Status status = images ? WriteImages(data, flags) : WriteData(data, flags);
+      !status.ok()) {
     session = status;
   } else {
     session = runtime::TrainingSession::Create(Spec(flags, data), {.threads = flags.threads},
@@ -223,7 +262,9 @@ absl::Status Run(const Flags& flags) {
   MP_ASSIGN_OR_RETURN(const Measured measured, Measure(flags, *session));
   const double step = Median(measured.seconds);
   const plan::StepPlan& plan = session->plan();
-  const auto tokens = static_cast<double>(flags.batch * flags.accumulation * flags.context);
+  // Of a ResNet: images.
+  const int64_t sample = flags.family == "resnet" ? 1 : flags.context;
+  const auto tokens = static_cast<double>(flags.batch * flags.accumulation * sample);
   const double floor_seconds = plan.flops_per_step / measured.floor_rate;
   const auto [least, most] = std::minmax_element(measured.seconds.begin(), measured.seconds.end());
   const nlohmann::ordered_json result = {{"precision", flags.precision},
@@ -252,7 +293,7 @@ absl::Status Run(const Flags& flags) {
 int main(int argc, char** argv) {
   milepost::Flags flags;
   CLI::App app{"Training steps of a model on this machine"};
-  app.add_option("--family", flags.family)->check(CLI::IsMember({"gpt2", "llama"}));
+  app.add_option("--family", flags.family)->check(CLI::IsMember({"gpt2", "llama", "resnet"}));
   app.add_option("--layers", flags.layers);
   app.add_option("--width", flags.width);
   app.add_option("--heads", flags.heads);
@@ -260,6 +301,8 @@ int main(int argc, char** argv) {
   app.add_option("--hidden", flags.hidden, "llama only");
   app.add_option("--vocabulary", flags.vocabulary);
   app.add_option("--context", flags.context, "sequence length");
+  app.add_option("--depth", flags.depth, "resnet only");
+  app.add_option("--image", flags.image, "resnet only: pixels of a side");
   app.add_option("--batch", flags.batch, "sequences of a micro-step");
   app.add_option("--accumulation", flags.accumulation, "micro-steps of a step");
   app.add_option("--threads", flags.threads);

@@ -1,4 +1,4 @@
-"""The peer of bench/step: the same step of a GPT-2 or a Llama in PyTorch. Prints one JSON object.
+"""The peer of bench/step: the same step of a GPT-2, a Llama or a ResNet in PyTorch. Prints JSON.
 
 fp32, or bf16 by autocast (fp32 master parameters, which is what `precision: bf16` here means too);
 eager or torch.compile; fused AdamW where this PyTorch has it for the CPU; gradient clipping to 1.0.
@@ -121,7 +121,58 @@ class Llama(nn.Module):
         return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
 
 
+class Bottleneck(nn.Module):
+    def __init__(self, inside, inner, stride):
+        super().__init__()
+        def convolve(i, o, kernel, stride):
+            return nn.Sequential(
+                nn.Conv2d(i, o, kernel, stride=stride, padding=kernel // 2, bias=False),
+                nn.BatchNorm2d(o))
+        self.first, self.second = convolve(inside, inner, 1, 1), convolve(inner, inner, 3, stride)
+        self.third = convolve(inner, 4 * inner, 1, 1)
+        same = inside == 4 * inner and stride == 1
+        self.shortcut = nn.Identity() if same else convolve(inside, 4 * inner, 1, stride)
+
+    def forward(self, x):
+        y = F.relu(self.second(F.relu(self.first(x))))
+        return F.relu(self.third(y) + self.shortcut(x))
+
+
+class ResNet(nn.Module):
+    """Of images as bytes, [N, H, W, 3]: channels last throughout."""
+    LAYERS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+
+    def __init__(self, depth):
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64)
+        layers, inside = [], 64
+        for stage, count in enumerate(self.LAYERS[depth]):
+            for layer in range(count):
+                inner = 64 * 2**stage
+                layers.append(Bottleneck(inside, inner, 2 if stage > 0 and layer == 0 else 1))
+                inside = 4 * inner
+        self.layers, self.head = nn.Sequential(*layers), nn.Linear(inside, 1000)
+        self.register_buffer("mean", torch.tensor([0.485, 0.456, 0.406]) * 255)
+        self.register_buffer("deviation", torch.tensor([0.229, 0.224, 0.225]) * 255)
+
+    def forward(self, images, labels):
+        x = ((images.float() - self.mean) / self.deviation).permute(0, 3, 1, 2)
+        x = F.max_pool2d(F.relu(self.norm(self.stem(x))), 3, 2, 1)
+        logits = self.head(self.layers(x).mean((2, 3)))
+        return F.cross_entropy(logits.float(), labels)
+
+
+def make_batch(args):
+    if args.family == "resnet":
+        images = torch.randint(256, (args.batch, args.image, args.image, 3), dtype=torch.uint8)
+        return images, torch.randint(1000, (args.batch,))
+    tokens = torch.randint(args.vocabulary, (args.batch, args.context + 1))
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+
 def make_model(args):
+    if args.family == "resnet":
+        return ResNet(args.depth).to(memory_format=torch.channels_last)
     if args.family == "llama":
         return Llama(args.layers, args.width, args.heads, args.kv_heads, args.hidden,
                      args.vocabulary, args.context)
@@ -143,9 +194,10 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__)
     for name, default in [("layers", 6), ("width", 384), ("heads", 6), ("kv-heads", 2),
                           ("hidden", 1024), ("vocabulary", 256), ("context", 256), ("batch", 8),
+                          ("depth", 50), ("image", 224),
                           ("threads", 2), ("steps", 8), ("warmup", 3)]:
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--family", choices=["gpt2", "llama"], default="gpt2")
+    parser.add_argument("--family", choices=["gpt2", "llama", "resnet"], default="gpt2")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="bf16")
     parser.add_argument("--mode", choices=["eager", "compile"], default="eager")
     return parser.parse_args()
@@ -158,20 +210,20 @@ def main():
     model = make_model(args)
     optimizer, kind = make_optimizer(model)
     forward = torch.compile(model) if args.mode == "compile" else model
-    tokens = torch.randint(args.vocabulary, (args.batch, args.context + 1))
+    batch = make_batch(args)
     seconds = []
     loss = None
     for step in range(args.warmup + args.steps):
         start = time.perf_counter()
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=args.precision == "bf16"):
-            loss = forward(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+            loss = forward(*batch)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if step >= args.warmup:
             seconds.append(time.perf_counter() - start)
-    rows = args.batch * args.context
+    rows = args.batch * (1 if args.family == "resnet" else args.context)
     json.dump({
         "torch": torch.__version__, "mode": args.mode, "optimizer": kind,
         "tokens_per_second": rows / statistics.median(seconds),

@@ -131,8 +131,9 @@ class Exporter {
     outputs_.assign(layout_.tensors().size(), -1);
     for (int32_t i = 0; i < manifest_.tensors_size(); ++i) {
       const state::TensorSpec& source = layout_.tensor(i);
-      if (source.kind != kParameterKind) continue;
-      if (source.dtype != state::DType::kF32 && source.dtype != state::DType::kBf16) {
+      const bool statistic = source.kind == state::kStatisticKind;
+      if (!statistic && source.kind != kParameterKind) continue;
+      if (!statistic && source.dtype != state::DType::kF32 && source.dtype != state::DType::kBf16) {
         return absl::InvalidArgumentError(absl::StrCat("tensor ", source.name, " is ",
                                                        state::Name(source.dtype),
                                                        "; F32 and BF16 can be exported"));
@@ -141,7 +142,7 @@ class Exporter {
       sources_.push_back(i);
       state::SafetensorsTensor& tensor = tensors.emplace_back();
       tensor.name = source.name;
-      tensor.dtype = state::Name(settings_.dtype);
+      tensor.dtype = state::Name(statistic ? source.dtype : settings_.dtype);
       tensor.shape = source.shape;
       if (source.elements == 0) continue;
       v1::TensorRange& range = *request_.add_ranges();
@@ -174,15 +175,21 @@ class Exporter {
     }
     // A stream that is opened again gives its chunks again.
     if (!received_.insert(interval).second) return absl::OkStatus();
-    const int64_t element = settings_.dtype == state::DType::kF32 ? 4 : 2;
+    const int64_t element =
+        state::Bytes(AsItIs(chunk) ? layout_.tensor(chunk.tensor()).dtype : settings_.dtype);
     return writer_->Write(static_cast<size_t>(outputs_[static_cast<size_t>(chunk.tensor())]),
                           chunk.begin() * element, Converted(chunk));
+  }
+
+  // Running statistics keep their dtype: it is not the model's.
+  bool AsItIs(const v1::Chunk& chunk) const {
+    return layout_.tensor(chunk.tensor()).kind == state::kStatisticKind;
   }
 
   // The chunk's bytes in the output's dtype.
   absl::string_view Converted(const v1::Chunk& chunk) {
     const state::DType from = layout_.tensor(chunk.tensor()).dtype;
-    if (from == settings_.dtype) return chunk.data();
+    if (AsItIs(chunk) || from == settings_.dtype) return chunk.data();
     const auto count = static_cast<size_t>(chunk.end() - chunk.begin());
     const auto load = [&](size_t i) {
       if (from == state::DType::kBf16) {

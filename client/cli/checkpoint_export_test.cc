@@ -153,6 +153,34 @@ TEST_F(CheckpointExportTest, RoundsToHalves) {
   EXPECT_THAT(text, HasSubstr("float16"));
 }
 
+// A batch norm's: as they are, whatever the dtype of the parameters.
+TEST_F(CheckpointExportTest, KeepsRunningStatistics) {
+  Add("norm.running_mean", "statistic", {3});
+  Add("norm.num_batches_tracked", "statistic", {});
+  manifest_.mutable_tensors(5)->set_dtype("I64");
+  v1::Chunk counter = ChunkOf(5, 0, 1);
+  const int64_t batches = 1234567;
+  counter.set_data(std::string(reinterpret_cast<const char*>(&batches), sizeof(batches)));
+  counter.set_xxh3(Xxh3(counter.data()));
+  std::vector<v1::Chunk> chunks = Good();
+  chunks.insert(chunks.end(), {ChunkOf(4, 0, 3), counter});
+  const auto report = ExportCheckpoint(manifest_, Reader(chunks), {.folder = Out(), .dtype = state::DType::kBf16});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->bytes, (128 + 8) * 2 + 3 * 4 + 8);
+  const auto weights = state::SafetensorsFolder::Open(Out());
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  const auto* mean = (*weights)->Find("norm.running_mean");
+  ASSERT_NE(mean, nullptr);
+  float value = 0;
+  ASSERT_TRUE(mean->file->ReadF32(*mean->tensor, 2, 3, &value).ok());
+  EXPECT_EQ(value, ValueOf(4, 2));
+  const auto* counted = (*weights)->Find("norm.num_batches_tracked");
+  ASSERT_NE(counted, nullptr);
+  EXPECT_EQ(counted->tensor->dtype, "I64");
+  EXPECT_TRUE(counted->tensor->shape.empty());
+  EXPECT_EQ(counted->file->Bytes(*counted->tensor), counter.data());
+}
+
 TEST_F(CheckpointExportTest, NeverTouchesWhatIsThere) {
   fs::create_directory(Out());
   std::ofstream(Out() + "/mine") << "x";

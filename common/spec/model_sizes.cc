@@ -21,6 +21,16 @@ ModelSizes SizesOf(const v1::ModelSpec& model) {
       return Sizes("gpt2", model.gpt2());
     case v1::ModelSpec::kLlama:
       return Sizes("llama", model.llama());
+    case v1::ModelSpec::kResnet: {
+      const v1::ResNetSpec& resnet = model.resnet();
+      const int stages = resnet.stages_size();
+      const int64_t inner = resnet.width() << (stages > 0 && stages <= 8 ? stages - 1 : 0);
+      return {.family = "resnet",
+              .vocabulary = resnet.classes(),
+              .width = inner * (resnet.bottleneck() ? 4 : 1),
+              .context = 1,
+              .images = true};
+    }
     case v1::ModelSpec::FAMILY_NOT_SET:
       break;
   }

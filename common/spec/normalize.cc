@@ -65,6 +65,44 @@ void NormalizeLlama(v1::LlamaSpec* llama) {
   MP_DEFAULT(llama, qkv_bias, false);
 }
 
+// Layers of the four stages of the well-known depths.
+struct ResNetDepth {
+  int64_t depth;
+  int64_t layers[4];
+  bool bottleneck;
+};
+constexpr ResNetDepth kResNetDepths[] = {{18, {2, 2, 2, 2}, false},
+                                         {34, {3, 4, 6, 3}, false},
+                                         {50, {3, 4, 6, 3}, true},
+                                         {101, {3, 4, 23, 3}, true},
+                                         {152, {3, 8, 36, 3}, true}};
+
+void SetRgb(double red, double green, double blue, v1::RgbSpec* rgb) {
+  rgb->set_red(red);
+  rgb->set_green(green);
+  rgb->set_blue(blue);
+}
+
+void NormalizeResNet(v1::ResNetSpec* resnet) {
+  for (const ResNetDepth& known : kResNetDepths) {
+    if (known.depth != resnet->depth()) continue;
+    if (resnet->stages_size() == 0) {
+      for (int64_t layers : known.layers) resnet->add_stages()->set_layers(layers);
+    }
+    MP_DEFAULT(resnet, bottleneck, known.bottleneck);
+  }
+  MP_DEFAULT(resnet, bottleneck, false);
+  MP_DEFAULT(resnet, image_size, 224);
+  MP_DEFAULT(resnet, width, 64);
+  MP_DEFAULT(resnet, label_smoothing, 0.0);
+  MP_DEFAULT(resnet, sync_statistics, false);
+  MP_DEFAULT(resnet, zero_init_residual, false);
+  if (!resnet->has_pixel_mean()) SetRgb(0.485, 0.456, 0.406, resnet->mutable_pixel_mean());
+  if (!resnet->has_pixel_deviation()) {
+    SetRgb(0.229, 0.224, 0.225, resnet->mutable_pixel_deviation());
+  }
+}
+
 // A field that the type does not have stays absent.
 void NormalizeOptimizer(v1::OptimizerSpec* optimizer) {
   for (v1::ParameterGroupSpec& group : *optimizer->mutable_groups()) {
@@ -136,6 +174,7 @@ void NormalizeJobSpec(v1::JobSpec* spec) {
   v1::DataSpec* data = spec->mutable_data();
   for (v1::TokenSource& source : *data->mutable_mixture()) MP_DEFAULT(&source, weight, 1.0);
   if (spec->model().has_llama()) NormalizeLlama(spec->mutable_model()->mutable_llama());
+  if (spec->model().has_resnet()) NormalizeResNet(spec->mutable_model()->mutable_resnet());
   if (spec->model().family_case() != v1::ModelSpec::FAMILY_NOT_SET) {
     MP_DEFAULT(data, sequence_length, SizesOf(spec->model()).context);
   }

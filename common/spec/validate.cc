@@ -113,16 +113,59 @@ void CheckLlama(const v1::LlamaSpec& llama, Checker* check) {
   check->Real("model.llama.norm_epsilon", llama.norm_epsilon(), 0, 1, "(]");
 }
 
+// Normalising has given a depth its stages: others beside it are a contradiction.
+void CheckResNetStages(const v1::ResNetSpec& resnet, Checker* check) {
+  if (resnet.depth() == 0 && resnet.stages_size() == 0) {
+    check->Add("model.resnet.depth", "required: 18, 34, 50, 101 or 152; or give stages");
+    return;
+  }
+  if (resnet.stages_size() > 5) {
+    check->Add("model.resnet.stages", absl::StrCat(resnet.stages_size(), " stages; at most 5"));
+    return;
+  }
+  int64_t layers = 0;
+  for (int i = 0; i < resnet.stages_size(); ++i) {
+    const int64_t own = resnet.stages(i).layers();
+    check->Int(absl::StrCat("model.resnet.stages[", i, "].layers"), own, 1, 256);
+    layers += own;
+  }
+  if (resnet.depth() == 0) return;
+  if (resnet.stages_size() == 0) {
+    check->Add("model.resnet.depth", absl::StrCat("expected 18, 34, 50, 101 or 152, got ",
+                                                  resnet.depth(), "; or give stages instead"));
+  } else if (resnet.depth() != (resnet.bottleneck() ? 3 : 2) * layers + 2) {
+    check->Add("model.resnet.stages",
+               absl::StrCat("are not those of depth ", resnet.depth(), ": keep one of the two"));
+  }
+}
+
+void CheckResNet(const v1::ResNetSpec& resnet, Checker* check) {
+  CheckResNetStages(resnet, check);
+  check->Int("model.resnet.classes", resnet.classes(), 1, 1 << 20);
+  check->Int("model.resnet.image_size", resnet.image_size(), 1, 8192);
+  check->Int("model.resnet.width", resnet.width(), 1, 4096);
+  check->Real("model.resnet.label_smoothing", resnet.label_smoothing(), 0, 1, "[)");
+  const auto rgb = [&](const std::string& field, const v1::RgbSpec& value, const char* brackets) {
+    check->Real(field + ".red", value.red(), 0, 1, brackets);
+    check->Real(field + ".green", value.green(), 0, 1, brackets);
+    check->Real(field + ".blue", value.blue(), 0, 1, brackets);
+  };
+  rgb("model.resnet.pixel_mean", resnet.pixel_mean(), "[]");
+  rgb("model.resnet.pixel_deviation", resnet.pixel_deviation(), "(]");
+}
+
 void CheckModel(const v1::ModelSpec& model, Checker* check) {
   switch (model.family_case()) {
     case v1::ModelSpec::kGpt2:
       return CheckGpt2(model.gpt2(), check);
     case v1::ModelSpec::kLlama:
       return CheckLlama(model.llama(), check);
+    case v1::ModelSpec::kResnet:
+      return CheckResNet(model.resnet(), check);
     case v1::ModelSpec::FAMILY_NOT_SET:
       break;
   }
-  check->Add("model", "expected a model family: give model.gpt2 or model.llama");
+  check->Add("model", "expected a model family: give model.gpt2, model.llama or model.resnet");
 }
 
 // False: so bad that nothing more need be said about it.
@@ -144,8 +187,8 @@ bool CheckPath(absl::string_view field, const std::string& path, Checker* check)
   return true;
 }
 
-void CheckTokenPath(absl::string_view field, const std::string& path, Checker* check) {
-  if (!CheckPath(field, path, check)) return;
+void CheckTokenPath(absl::string_view field, const std::string& path, bool images, Checker* check) {
+  if (!CheckPath(field, path, check) || images) return;
   if (!absl::EndsWith(path, ".npy") && !absl::EndsWith(path, ".bin")) {
     check->Add(field, absl::StrCat("expected a .npy or .bin file of token ids, got '", path,
                                    "'; `milepost dataset tokenize` makes one from text"));
@@ -168,7 +211,7 @@ void CheckMixture(const v1::DataSpec& data, Checker* check) {
     if (source.path().empty()) {
       check->Add(field + ".path", "required: a file of training tokens");
     } else {
-      CheckTokenPath(field + ".path", source.path(), check);
+      CheckTokenPath(field + ".path", source.path(), false, check);
     }
     const bool weight = check->Real(field + ".weight", source.weight(), 0, 1e9, "(]");
     if (weight && source.weight() < kLeastShare * sum) {
@@ -181,16 +224,22 @@ void CheckMixture(const v1::DataSpec& data, Checker* check) {
 
 void CheckData(const v1::JobSpec& spec, Checker* check) {
   const v1::DataSpec& data = spec.data();
-  if (data.mixture_size() > 0 && !data.train().empty()) {
+  const bool images = SizesOf(spec.model()).images;
+  if (images && data.mixture_size() > 0) {
+    check->Add("data.mixture", "mixtures are of token files; give data.train a set of images");
+  } else if (data.mixture_size() > 0 && !data.train().empty()) {
     check->Add("data.mixture", "given beside data.train: keep one of them");
   } else if (data.mixture_size() > 0) {
     CheckMixture(data, check);
   } else if (data.train().empty()) {
-    check->Add("data.train", "required: the file of training tokens, .npy or .bin");
+    check->Add("data.train", images ? "required: the training images"
+                                    : "required: the file of training tokens, .npy or .bin");
   } else {
-    CheckTokenPath("data.train", data.train(), check);
+    CheckTokenPath("data.train", data.train(), images, check);
   }
-  if (!data.validation().empty()) CheckTokenPath("data.validation", data.validation(), check);
+  if (!data.validation().empty()) {
+    CheckTokenPath("data.validation", data.validation(), images, check);
+  }
   if (spec.model().family_case() == v1::ModelSpec::FAMILY_NOT_SET) return;
   const ModelSizes model = SizesOf(spec.model());
   if (data.sequence_length() < 1 || data.sequence_length() > model.context) {

@@ -16,30 +16,53 @@ namespace {
 // the gradients of their op's inputs.
 class Backward {
  public:
-  explicit Backward(Graph& graph) : graph_(graph), gradients_(graph.values.size(), kNoValue) {
+  explicit Backward(Graph& graph)
+      : graph_(graph),
+        gradients_(graph.values.size(), kNoValue),
+        seconds_(graph.values.size(), kNoValue),
+        differentiable_(graph.values.size(), false) {
     for (size_t i = 0; i < graph.parameters.size(); ++i) {
       parameters_.emplace(graph.parameters[i].value, i);
+      differentiable_[graph.parameters[i].value] = true;
+    }
+    for (const Op& op : graph.ops) {
+      bool any = false;
+      for (ValueId input : op.inputs) any |= input != kNoValue && differentiable_[input];
+      for (const Output& output : op.outputs) {
+        if (output.value != kNoValue) differentiable_[output.value] = any;
+      }
     }
   }
+
+  // Whether it depends on a parameter.
+  bool Differentiable(ValueId value) const { return differentiable_[value]; }
 
   // What has been added to the gradient of a forward value so far; kNoValue: nothing.
   ValueId Gradient(ValueId value) const { return gradients_[value]; }
 
   absl::StatusOr<ValueId> RequireGradient(const Op& op, ValueId value) const {
+    if (seconds_[value] != kNoValue) return CannotAdd(op, value);
     if (gradients_[value] != kNoValue) return gradients_[value];
     return absl::UnimplementedError(absl::StrCat(Name(op.kind), ": ", graph_.values[value].name,
                                                  " does not contribute to the loss"));
   }
 
   absl::Status SetGradient(const Op& op, ValueId value, ValueId gradient) {
-    if (gradients_[value] != kNoValue) {
-      return absl::UnimplementedError(
-          absl::StrCat("gradient of ", graph_.values[value].name, ": ", Name(op.kind),
-                       " cannot add to what its other consumers contributed"));
-    }
+    if (gradients_[value] != kNoValue) return CannotAdd(op, value);
     gradients_[value] = gradient;
     return absl::OkStatus();
   }
+
+  // For values whose producer's rule adds the contributions of two consumers itself:
+  // RequireGradient fails for the other rules, TakeSecond gives these the second one (kNoValue:
+  // there is none).
+  absl::Status AddGradient(const Op& op, ValueId value, ValueId gradient) {
+    if (gradients_[value] == kNoValue) return SetGradient(op, value, gradient);
+    if (seconds_[value] != kNoValue) return CannotAdd(op, value);
+    seconds_[value] = gradient;
+    return absl::OkStatus();
+  }
+  ValueId TakeSecond(ValueId value) { return std::exchange(seconds_[value], kNoValue); }
 
   // For rules whose op has already added Gradient(value) into `gradient`.
   void ReplaceGradient(ValueId value, ValueId gradient) { gradients_[value] = gradient; }
@@ -49,6 +72,16 @@ class Backward {
     Value value = graph_.values[of];
     value.name = absl::StrCat(Gradient(of) == kNoValue ? "grad " : "grad+ ", value.name);
     value.kind = ValueKind::kActivation;
+    graph_.values.push_back(std::move(value));
+    return static_cast<ValueId>(graph_.values.size()) - 1;
+  }
+
+  // For a batch norm's two sums per channel.
+  ValueId NewSums(const Op& op) {
+    Value value = graph_.values[op.inputs[1]];  // the mean
+    value.name = absl::StrCat("grad sums ", sums_++, " ", graph_.values[op.outputs[0].value].name);
+    value.dtype = DType::kF64;
+    value.shape = {2, value.shape[0]};
     graph_.values.push_back(std::move(value));
     return static_cast<ValueId>(graph_.values.size()) - 1;
   }
@@ -77,11 +110,21 @@ class Backward {
                           .outputs = std::move(outputs),
                           .attributes = forward.attributes});
   }
+  Op& LastOp() { return graph_.ops.back(); }
 
  private:
+  absl::Status CannotAdd(const Op& op, ValueId value) const {
+    return absl::UnimplementedError(
+        absl::StrCat("gradient of ", graph_.values[value].name, ": ", Name(op.kind),
+                     " cannot add to what its other consumers contributed"));
+  }
+
   Graph& graph_;
   std::vector<ValueId> gradients_;  // by forward value
+  std::vector<ValueId> seconds_;    // by forward value: AddGradient
+  std::vector<bool> differentiable_;
   absl::flat_hash_map<ValueId, size_t> parameters_;
+  int sums_ = 0;
 };
 
 using Rule = absl::Status (*)(Backward&, const Op&);
@@ -213,6 +256,74 @@ absl::Status AttentionRule(Backward& backward, const Op& op) {
   return backward.SetGradient(op, qkv, dqkv);
 }
 
+absl::Status ConvolutionRule(Backward& backward, const Op& op) {
+  const ValueId x = op.inputs[0];
+  const ValueId w = op.inputs[1];
+  MP_ASSIGN_OR_RETURN(const ValueId dy, backward.RequireGradient(op, op.outputs[0].value));
+  // The weight's gradient first: then x is dead and dx can take its bytes.
+  backward.Emit(op, OpKind::kConvolutionBackwardWeights, {x, dy}, {backward.ParameterGradient(w)});
+  if (!backward.Differentiable(x)) return absl::OkStatus();
+  const ValueId dx = backward.NewGradient(x);
+  backward.Emit(op, OpKind::kConvolutionBackwardData, {dy, w}, {{.value = dx}});
+  return backward.AddGradient(op, x, dx);
+}
+
+// y = BatchNorm(x) + residual, through a ReLU or not, with the statistics of x in training: dx goes
+// through those too.
+absl::Status BatchNormRule(Backward& backward, const Op& op) {
+  const ValueId x = op.inputs[0];
+  const ValueId y = op.outputs[0].value;
+  const ValueId residual = op.inputs[5];
+  const ValueId second = backward.TakeSecond(y);
+  MP_ASSIGN_OR_RETURN(const ValueId dy, backward.RequireGradient(op, y));
+  const bool relu = op.attributes.image.relu;
+  // The gradient of what went into the ReLU, where more than dx comes of it or two make it.
+  const bool wanted = second != kNoValue || (relu && residual != kNoValue);
+  ValueId g = dy;
+  if (wanted) g = backward.NewGradient(residual != kNoValue ? residual : y);
+  const ValueId sums = backward.NewSums(op);
+  const Output dgamma = backward.ParameterGradient(op.inputs[3]);
+  const Output dbeta = backward.ParameterGradient(op.inputs[4]);
+  std::vector<ValueId> inputs(op.inputs.begin(), op.inputs.begin() + 5);
+  inputs.insert(inputs.end(), {dy, second, wanted && relu ? y : kNoValue});
+  backward.Emit(op, OpKind::kBatchNormBackwardSums, inputs,
+                {{.value = sums},
+                 dgamma,
+                 dbeta,
+                 {.value = wanted ? g : kNoValue, .may_overwrite = wanted ? dy : kNoValue}});
+  ValueId reduced = sums;
+  if (op.attributes.image.synchronised) {
+    reduced = backward.NewSums(op);
+    backward.Emit(op, OpKind::kReduceStatistics, {sums},
+                  {{.value = reduced, .may_overwrite = sums}});
+  }
+  const ValueId dx = backward.NewGradient(x);
+  inputs.resize(5);
+  inputs.insert(inputs.end(), {g, reduced});
+  backward.Emit(op, OpKind::kBatchNormBackward, std::move(inputs),
+                {{.value = dx, .may_overwrite = x}});
+  if (wanted) backward.LastOp().attributes.image.relu = false;
+  MP_RETURN_IF_ERROR(backward.SetGradient(op, x, dx));
+  return residual == kNoValue ? absl::OkStatus() : backward.AddGradient(op, residual, g);
+}
+
+absl::Status MaxPoolRule(Backward& backward, const Op& op) {
+  const ValueId x = op.inputs[0];
+  const ValueId second = backward.TakeSecond(op.outputs[0].value);
+  MP_ASSIGN_OR_RETURN(const ValueId dy, backward.RequireGradient(op, op.outputs[0].value));
+  const ValueId dx = backward.NewGradient(x);
+  backward.Emit(op, OpKind::kMaxPoolBackward, {op.outputs[1].value, dy, second}, {{.value = dx}});
+  return backward.SetGradient(op, x, dx);
+}
+
+absl::Status AveragePoolRule(Backward& backward, const Op& op) {
+  const ValueId x = op.inputs[0];
+  MP_ASSIGN_OR_RETURN(const ValueId dy, backward.RequireGradient(op, op.outputs[0].value));
+  const ValueId dx = backward.NewGradient(x);
+  backward.Emit(op, OpKind::kAveragePoolBackward, {dy}, {{.value = dx}});
+  return backward.AddGradient(op, x, dx);
+}
+
 // Forward and backward in one op, so it takes the forward op's place.
 absl::Status LmHeadLossRule(Backward& backward, const Op& op) {
   const ValueId x = op.inputs[0];
@@ -223,12 +334,21 @@ absl::Status LmHeadLossRule(Backward& backward, const Op& op) {
   return backward.SetGradient(op, x, dx);
 }
 
+// Likewise.
+absl::Status ClassifierLossRule(Backward& backward, const Op& op) {
+  const ValueId logits = op.inputs[0];
+  const ValueId dlogits = backward.NewGradient(logits);
+  backward.Emit(op, OpKind::kClassifierLossBackward, op.inputs,
+                {op.outputs[0], {.value = dlogits, .may_overwrite = logits}});
+  return backward.SetGradient(op, logits, dlogits);
+}
+
 struct RuleEntry {
   OpKind kind;
   Rule rule;
 };
 
-constexpr std::array<RuleEntry, 12> kRules = {{
+constexpr std::array<RuleEntry, 21> kRules = {{
     {OpKind::kEmbedding, EmbeddingRule},
     {OpKind::kLayerNorm, LayerNormRule},
     {OpKind::kResidualLayerNorm, ResidualLayerNormRule},
@@ -240,7 +360,16 @@ constexpr std::array<RuleEntry, 12> kRules = {{
     {OpKind::kRopeTable, NoGradientRule},
     {OpKind::kRope, RopeRule},
     {OpKind::kAttention, AttentionRule},
+    {OpKind::kNormalizeImages, NoGradientRule},
+    {OpKind::kConvolution, ConvolutionRule},
+    {OpKind::kBatchNormSums, NoGradientRule},
+    {OpKind::kReduceStatistics, NoGradientRule},
+    {OpKind::kBatchNormStatistics, NoGradientRule},
+    {OpKind::kBatchNorm, BatchNormRule},
+    {OpKind::kMaxPool, MaxPoolRule},
+    {OpKind::kAveragePool, AveragePoolRule},
     {OpKind::kLmHeadLoss, LmHeadLossRule},
+    {OpKind::kClassifierLoss, ClassifierLossRule},
 }};
 
 Rule FindRule(OpKind kind) {

@@ -174,6 +174,72 @@ TEST(Autodiff, ResidualStream) {
   }
 }
 
+// A classifier over whatever `body` makes of normalised images.
+template <typename Body>
+Graph ClassifierOf(double smoothing, Body body) {
+  Builder b({.batch = 3});
+  b.BeginBlock("only");
+  const auto parameter = [&b](const std::string& name, const Shape& shape) {
+    return b.Parameter(name, shape, Initializer::kNormal, 1);
+  };
+  const ValueId x = b.NormalizeImages("x", b.Images(6, 5), {0.4, 0.5, 0.6}, {0.2, 0.25, 0.3});
+  const ValueId pooled = b.AveragePool("pooled", body(b, x, parameter));
+  const ValueId logits = b.LinearRows("logits", pooled, {parameter("head", {kVocabulary, 4})},
+                                      {parameter("c", {kVocabulary})});
+  b.ClassifierLoss("loss", logits, b.Targets(), smoothing);
+  absl::StatusOr<Graph> graph = std::move(b).Finish();
+  EXPECT_TRUE(graph.ok()) << graph.status();
+  return *std::move(graph);
+}
+
+BatchNormParameters NormParameters(Builder& b, const std::string& name) {
+  const auto parameter = [&](const char* suffix) {
+    return b.Parameter(name + suffix, {4}, Initializer::kOnes);
+  };
+  return {.gamma = parameter(".gamma"),
+          .beta = parameter(".beta"),
+          .running_mean = b.Statistic(name + ".mean_", DType::kF32, {4}, 0),
+          .running_variance = b.Statistic(name + ".variance_", DType::kF32, {4}, 1),
+          .batches = b.Statistic(name + ".batches", DType::kI64, {}, 0)};
+}
+
+TEST(Autodiff, ConvolutionAndPools) {
+  for (double smoothing : {0.0, 0.3}) {
+    ExpectGradientsRight(ClassifierOf(smoothing, [](Builder& b, ValueId x, auto parameter) {
+      const ValueId y =
+          b.Convolution("y", x, parameter("w1", {5, 3, 3, 3}), {.stride = 1, .padding = 1});
+      const ValueId pool = b.MaxPool("pool", y, 3, {.stride = 2, .padding = 1});
+      return b.Convolution("z", pool, parameter("w2", {4, 5, 2, 2}), {.stride = 2});
+    }));
+  }
+}
+
+// Norms with and without a ReLU; a stream whose values have two consumers: the next convolution
+// and the next residual, after a pool and after a norm; statistics synchronised and not.
+TEST(Autodiff, BatchNormAndItsResidual) {
+  for (bool synchronised : {false, true}) {
+    ExpectGradientsRight(ClassifierOf(0.1, [&](Builder& b, ValueId x, auto parameter) {
+      const auto norm = [&](const std::string& name, ValueId in, bool relu,
+                            ValueId residual = kNoValue) {
+        return b.BatchNorm(
+            name, in, NormParameters(b, name),
+            {.synchronised = synchronised, .relu = relu, .residual = residual, .epsilon = 0.1});
+      };
+      const auto convolve = [&](const std::string& name, ValueId in) {
+        return b.Convolution(name, in, parameter(name + ".w", {4, 4, 3, 3}),
+                             {.stride = 1, .padding = 1});
+      };
+      const ValueId first = b.Convolution("c0", x, parameter("w0", {4, 3, 1, 1}), {});
+      const ValueId pool =
+          b.MaxPool("pool", norm("n0", first, true), 3, {.stride = 2, .padding = 1});
+      const ValueId one = norm("n1", convolve("c1", pool), true, pool);
+      const ValueId two = norm("n2", convolve("c2", one), false, one);
+      const ValueId side = norm("n3", convolve("c3", two), false);
+      return norm("n4", convolve("c4", norm("n5", convolve("c5", two), true)), true, side);
+    }));
+  }
+}
+
 TEST(Autodiff, WritesEachGradientFirstInStepThenAccumulates) {
   Graph graph = ModelOf(0, [](Builder&, ValueId x, auto) { return x; });
   ASSERT_TRUE(AddBackward(graph).ok());

@@ -14,6 +14,7 @@
 #ifndef MILEPOST_ENGINE_GRAPH_BUILDER_H_
 #define MILEPOST_ENGINE_GRAPH_BUILDER_H_
 
+#include <array>
 #include <cstdint>
 #include <string>
 
@@ -63,6 +64,28 @@ struct AttentionOptions {
   ValueId documents = kNoValue;  // i32[N], ids of documents that do not see each other
 };
 
+struct ConvolutionOptions {
+  int64_t stride = 1;
+  int64_t padding = 0;
+};
+
+struct BatchNormParameters {
+  ValueId gamma = kNoValue;
+  ValueId beta = kNoValue;
+  ValueId running_mean = kNoValue;  // statistics
+  ValueId running_variance = kNoValue;
+  ValueId batches = kNoValue;  // i64[]: how many have been seen
+};
+
+struct BatchNormOptions {
+  bool training = true;         // else the running statistics are used
+  bool synchronised = false;    // over the rows of all ranks
+  bool relu = false;            // y = max(0, ...)
+  ValueId residual = kNoValue;  // added before the ReLU
+  double epsilon = 1e-5;
+  double momentum = 0.1;
+};
+
 class Builder {
  public:
   explicit Builder(const BuilderOptions& options);
@@ -79,6 +102,10 @@ class Builder {
   ValueId Input(absl::string_view name, DType dtype, const Shape& shape);
   ValueId Tokens();   // "tokens" i32[N]
   ValueId Targets();  // "targets" i32[N], -1: ignored
+
+  ValueId Images(int64_t height, int64_t width);  // "images" u8[B,Y,X,3]
+  // A value of the model's state that is not trained. F32 or I64; on every rank the same.
+  ValueId Statistic(absl::string_view name, DType dtype, const Shape& shape, double initial);
 
   // Each op names its outputs after `name`: "<name>", or "<name>.sum", "<name>.mean" and so on.
   // `wpe`: kNoValue for no learned positions.
@@ -102,10 +129,28 @@ class Builder {
   ValueId RopeTable(absl::string_view name, int64_t head_dim, const RopeAttributes& rope);
   ValueId Rope(absl::string_view name, ValueId qkv, ValueId table, int64_t heads, int64_t kv_heads);
   ValueId Attention(absl::string_view name, ValueId qkv, const AttentionOptions& options);
+  // ---- images, [B,Y,X,C] (builder_images.cc) ----
+  // By channel: (byte / 255 - mean) / deviation.
+  ValueId NormalizeImages(absl::string_view name, ValueId images,
+                          const std::array<double, kImageChannels>& mean,
+                          const std::array<double, kImageChannels>& deviation);
+  // `weight`: [out, in, k, k], as torch has it.
+  ValueId Convolution(absl::string_view name, ValueId x, ValueId weight,
+                      const ConvolutionOptions& options);
+  // In training with its own statistics, of at least two rows, which also move the running ones.
+  ValueId BatchNorm(absl::string_view name, ValueId x, const BatchNormParameters& parameters,
+                    const BatchNormOptions& options);
+  ValueId MaxPool(absl::string_view name, ValueId x, int64_t kernel,
+                  const ConvolutionOptions& options);
+  ValueId AveragePool(absl::string_view name, ValueId x);  // -> [B,C]
   // Adds a loss head, called `name`: the sums. `chunk_rows`: rows of logits that exist at once, in
   // [1, N].
   ValueId LmHeadLoss(absl::string_view name, ValueId x, ValueId wte, ValueId targets,
                      int64_t chunk_rows, double weight = 1);
+  // Adds a loss head over logits that the model makes itself; `label_smoothing` in [0, 1) as
+  // torch's cross_entropy has it.
+  ValueId ClassifierLoss(absl::string_view name, ValueId logits, ValueId targets,
+                         double label_smoothing, double weight = 1);
   // Sets Graph::logits.
   ValueId LmHeadLogits(absl::string_view name, ValueId x, ValueId wte);
 
@@ -120,6 +165,11 @@ class Builder {
   // A loss head whose sums are the output of `op`.
   ValueId AddLoss(absl::string_view name, ValueId targets, double weight, Op& op);
   uint32_t NextDropoutTag(double dropout);
+  // The shape of an image value of the compute dtype; empty after a failure.
+  Shape ImageShape(absl::string_view op, absl::string_view operand, ValueId value);
+  // What windows make of `shape`, but for the channels; empty after a failure.
+  Shape WindowedShape(absl::string_view op, const Shape& shape, int64_t kernel,
+                      const ConvolutionOptions& options);
   // True when `value` exists and has this type and shape; otherwise keeps the error.
   bool Expect(absl::string_view op, absl::string_view operand, ValueId value, DType dtype,
               const Shape& shape);

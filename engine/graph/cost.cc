@@ -48,6 +48,16 @@ double Flops(const Graph& graph, const Op& op) {
       return Product(shape(0), graph.values[op.outputs[0].value].shape[1]);
     case OpKind::kLinearBackwardWeight:
       return Product(shape(0), shape(1)[1]);
+    case OpKind::kConvolution:  // every element of y: a sum over the input channels of a window
+      return 2 * static_cast<double>(Elements(graph.values[op.outputs[0].value].shape)) *
+             static_cast<double>(Elements(shape(1)) / shape(1)[0]);
+    case OpKind::kConvolutionBackwardData:  // dy, w
+      return 2 * static_cast<double>(Elements(shape(0))) *
+             static_cast<double>(Elements(shape(1)) / shape(1)[0]);
+    case OpKind::kConvolutionBackwardWeights: {  // x, dy
+      const Shape& w = graph.values[op.outputs[0].value].shape;
+      return 2 * static_cast<double>(Elements(shape(1))) * static_cast<double>(Elements(w) / w[0]);
+    }
     case OpKind::kAttention:  // scores; probabilities times values
       return 2 * AttentionProduct(graph, op);
     case OpKind::kAttentionBackward:  // scores again, dP, dV, dQ, dK
@@ -92,6 +102,7 @@ Cost OpCost(const Graph& graph, const Op& op) {
     case OpKind::kGatherUpdates:
     case OpKind::kOrthogonalize:
     case OpKind::kScatterUpdates:
+    case OpKind::kAverageStatistics:
       return {};
     case OpKind::kEmbedding:
     case OpKind::kEmbeddingBackward:

@@ -13,6 +13,7 @@ int64_t ByteSize(DType dtype) {
     case DType::kF16:
       return 2;
     case DType::kF64:
+    case DType::kI64:
       return 8;
     case DType::kU8:
       return 1;
@@ -35,6 +36,8 @@ const char* Name(DType dtype) {
       return "I32";
     case DType::kU8:
       return "U8";
+    case DType::kI64:
+      return "I64";
   }
   return "unknown";
 }
@@ -95,6 +98,42 @@ const char* Name(OpKind kind) {
       return "attention_backward";
     case OpKind::kLmHeadLossBackward:
       return "lm_head_loss_backward";
+    case OpKind::kNormalizeImages:
+      return "normalize_images";
+    case OpKind::kConvolution:
+      return "convolution";
+    case OpKind::kBatchNormSums:
+      return "batch_norm_sums";
+    case OpKind::kReduceStatistics:
+      return "reduce_statistics";
+    case OpKind::kBatchNormStatistics:
+      return "batch_norm_statistics";
+    case OpKind::kBatchNormRunning:
+      return "batch_norm_running";
+    case OpKind::kBatchNorm:
+      return "batch_norm";
+    case OpKind::kMaxPool:
+      return "max_pool";
+    case OpKind::kAveragePool:
+      return "average_pool";
+    case OpKind::kClassifierLoss:
+      return "classifier_loss";
+    case OpKind::kClassifierLossBackward:
+      return "classifier_loss_backward";
+    case OpKind::kConvolutionBackwardData:
+      return "convolution_backward_data";
+    case OpKind::kConvolutionBackwardWeights:
+      return "convolution_backward_weights";
+    case OpKind::kBatchNormBackwardSums:
+      return "batch_norm_backward_sums";
+    case OpKind::kBatchNormBackward:
+      return "batch_norm_backward";
+    case OpKind::kMaxPoolBackward:
+      return "max_pool_backward";
+    case OpKind::kAveragePoolBackward:
+      return "average_pool_backward";
+    case OpKind::kAverageStatistics:
+      return "average_statistics";
     case OpKind::kReduceGradients:
       return "reduce_gradients";
     case OpKind::kGradNorm:

@@ -9,10 +9,12 @@
 //
 // Shape legend: B batch (sequences), T sequence length, N = B*T rows, C width, V vocabulary,
 // P positions, H heads of queries, G heads of keys and of values (H is a multiple of G), D width of
-// a head, K and M a linear layer's input and output width. Everything is row-major.
+// a head, K and M a linear layer's input and output width. Everything is row-major. Images are
+// [B,Y,X,C]: Y rows and X columns of pixels of C channels; an image op's N is B*Y*X.
 #ifndef MILEPOST_ENGINE_GRAPH_GRAPH_H_
 #define MILEPOST_ENGINE_GRAPH_GRAPH_H_
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -22,9 +24,10 @@
 
 namespace milepost::graph {
 
-enum class DType : uint8_t { kF32, kBF16, kF16, kF64, kI32, kU8 };
+enum class DType : uint8_t { kF32, kBF16, kF16, kF64, kI32, kU8, kI64 };
 int64_t ByteSize(DType dtype);
-const char* Name(DType dtype);  // safetensors' names: "F32", "BF16", "F16", "F64", "I32"
+// safetensors' names: "F32", "BF16", "F16", "F64", "I32", "U8", "I64"
+const char* Name(DType dtype);
 
 using Shape = absl::InlinedVector<int64_t, 4>;
 int64_t Elements(const Shape& shape);
@@ -40,6 +43,8 @@ enum class ValueKind : uint8_t {
   kActivation,         // lives within one micro-step
   kStepAccumulator,    // persists and accumulates over the micro-steps of one step (the loss sum)
   kDiscarded,          // a gradient nobody wants, of an op that also makes others; never read
+  kStatistic,          // a batch norm's running statistics: part of the model's state, not trained;
+                       //   ops of the forward update them in place (WriteMode::kAccumulate)
 };
 
 struct Value {
@@ -74,6 +79,19 @@ enum class OpKind : uint8_t {
   kLmHeadLoss,         // x[N,C], wte[V,C], targets i32[N] -> sums f64[3] (accumulate; LossHead)
   kLmHeadLogits,       // x[N,C], wte[V,C] -> logits f32[B,V] of ONE position of each sequence, the
                        //   same in all: given at run time, so that a window may be partly filled
+  // Of images:
+  kNormalizeImages,      // images u8[B,Y,X,C] -> x[B,Y,X,C] = (images / 255 - mean) / deviation
+  kConvolution,          // x[B,Y,X,I], w[O,I,k,k] -> y[B,Y',X',O]
+  kBatchNormSums,        // x[B,Y,X,C] -> sums f64[2,C]: of x and of its squares over N rows
+  kReduceStatistics,     // sums f64[2,C] -> the same, all-reduced over the ranks
+  kBatchNormStatistics,  // sums, running mean, running variance, batches -> mean f32[C], rstd
+                         //   f32[C], and the three statistics, updated
+  kBatchNormRunning,     // running mean, running variance -> mean, rstd: what evaluation uses
+  kBatchNorm,            // x, mean, rstd, gamma[C], beta[C], residual[B,Y,X,C]|kNoValue -> y
+                         //   y = (x - mean) rstd gamma + beta + residual; max(0, y) with `relu`
+  kMaxPool,              // x[B,Y,X,C] -> y[B,Y',X',C], winners u8[B,Y',X',C]
+  kAveragePool,          // x[B,Y,X,C] -> y[B,C]: over all pixels
+  kClassifierLoss,       // logits[N,V], targets i32[N] -> sums f64[3] (accumulate; LossHead)
   // ---- backward ----
   kEmbeddingBackward,          // tokens, dx[N,C] -> dwte, dwpe
   kLayerNormBackward,          // x, gamma, mean, rstd, dy, dsum|kNoValue -> dx, dgamma, dbeta
@@ -95,9 +113,22 @@ enum class OpKind : uint8_t {
   kAttentionBackward,          // qkv, out, lse, dout, documents|kNoValue -> dqkv
   kLmHeadLossBackward,         // x, wte, targets -> sums, dx, dwte: forward AND backward, in chunks
                                //   of rows, so that logits of the whole batch never exist at once.
-  //   Gradients carry the head's weight / its valid targets in the global
-  //   batch.
-  //   dx may lie over x: a chunk's dwte comes before its dx.
+                               //   Gradients carry the head's weight / its valid targets in the
+                               //   global batch.
+                               //   dx may lie over x: a chunk's dwte comes before its dx.
+  // Of images:
+  kConvolutionBackwardData,     // dy, w -> dx
+  kConvolutionBackwardWeights,  // x, dy -> dw
+  kBatchNormBackwardSums,       // x, mean, rstd, gamma, beta, dy, dy2|kNoValue, y|kNoValue
+                                //   -> sums f64[2,C], dgamma, dbeta, g|kNoValue
+                                //   g = dy + dy2 where the ReLU let through (told by y or, where it
+                                //   is kNoValue, by x); sums of g and of g xhat. dy2: what the
+                                //   second of two consumers of y adds to its gradient
+  kBatchNormBackward,           // x, mean, rstd, gamma, beta, g or dy, sums -> dx; with `relu` dy
+                                //   goes through the ReLU here, told by x
+  kMaxPoolBackward,             // winners, dy, dy2|kNoValue -> dx
+  kAveragePoolBackward,         // dy -> dx
+  kClassifierLossBackward,      // logits, targets -> sums, dlogits: as kLmHeadLossBackward
   // ---- added by the ZeRO pass; work on flat groups (plan::FlatGroup), not on values ----
   kReduceGradients,  // all-reduce (stage 0) or reduce-scatter (stage 1) of one group's gradient;
                      //   from stage 2 on reduce-scatter of a micro-step's, added to a shard
@@ -120,10 +151,13 @@ enum class OpKind : uint8_t {
   kScatterUpdates,     // Muon: sum over the owners; each rank needs its shard of it
   kReduceReplicas,  // hybrid sharding: all-reduce of one group's reduced gradient shard among the
                     //   ranks that hold the same shard, once a step
+  kAverageStatistics,  // running statistics that are not synchronised: their mean over the ranks
 };
 const char* Name(OpKind kind);
 // A forward op that ends a task: its backward makes the loss too, and takes its place.
-inline bool IsLoss(OpKind kind) { return kind == OpKind::kLmHeadLoss; }
+inline bool IsLoss(OpKind kind) {
+  return kind == OpKind::kLmHeadLoss || kind == OpKind::kClassifierLoss;
+}
 
 // kRecompute: an op of the forward, run once more within the backward.
 enum class Phase : uint8_t { kForward, kBackward, kUpdate, kRecompute };
@@ -156,6 +190,22 @@ struct RopeAttributes {
   double original_context = 8192;
 };
 
+inline constexpr int kImageChannels = 3;  // of images as they come in
+
+// Convolutions, pools, batch norms, images.
+struct ImageAttributes {
+  int64_t kernel = 1;  // side of the square window
+  int64_t stride = 1;
+  int64_t padding = 0;
+  bool relu = false;          // kBatchNorm, kBatchNormBackward*
+  bool synchronised = false;  // batch norms: statistics are those of all ranks' rows
+  int64_t rows = 0;           // kBatchNormStatistics: of which a rank's sums are
+  double momentum = 0.1;      // of running statistics, torch's: the new one's share
+  // kNormalizeImages: by channel, of values in [0, 1].
+  std::array<double, kImageChannels> mean = {};
+  std::array<double, kImageChannels> deviation = {};
+};
+
 struct Attributes {
   int64_t batch = 0;     // B
   int64_t sequence = 0;  // T
@@ -165,13 +215,15 @@ struct Attributes {
   int64_t parts = 1;        // kLinear*: weights, side by side in the output
   bool transposed = false;  // kLinear*: weights are [M,K]
   RopeAttributes rope;      // kRopeTable
-  double dropout = 0;       // probability; 0: none
+  ImageAttributes image;
+  double dropout = 0;  // probability; 0: none
   uint32_t dropout_tag =
       0;  // the "tensor" of the counter-based mask; the same in forward and backward
-  double epsilon = 1e-5;   // LayerNorm, RmsNorm
-  int64_t chunk_rows = 0;  // kLmHeadLoss*: rows of logits that exist at once
-  int32_t head = 0;        // losses: index into Graph::losses
-  int32_t group = -1;      // flat-group ops
+  double label_smoothing = 0;  // kClassifierLoss*: share of the target spread over all classes
+  double epsilon = 1e-5;       // LayerNorm, RmsNorm, BatchNorm
+  int64_t chunk_rows = 0;      // kLmHeadLoss*: rows of logits that exist at once
+  int32_t head = 0;            // losses: index into Graph::losses
+  int32_t group = -1;          // flat-group ops
 };
 
 struct Op {
@@ -208,11 +260,17 @@ inline constexpr int kLossTargets = 1;
 inline constexpr int kLossCorrect = 2;
 inline constexpr int kLossSums = 3;
 inline constexpr int kMaxLosses = 8;
+// f32 or, where it counts, i64; on every rank the same at the end of each step.
+struct Statistic {
+  ValueId value = kNoValue;
+  double initial = 0;
+};
 
 struct Graph {
   std::vector<Value> values;
   std::vector<Op> ops;
   std::vector<Parameter> parameters;  // in definition order
+  std::vector<Statistic> statistics;  // likewise
   // Names; values and ops carry an index, in definition order: the unit of a flat group.
   std::vector<std::string> blocks;
   std::vector<ValueId> inputs;   // found by name: "tokens" i32[N], "targets" i32[N]

@@ -139,15 +139,44 @@ Family Llama(const v1::LlamaSpec& spec) {
   return family;
 }
 
+Family ResNet(const v1::ResNetSpec& spec) {
+  const auto field = [](absl::string_view name) { return absl::StrCat("model.resnet.", name); };
+  Json depths = Json::array(), sizes = Json::array(), names = Json::array({"stem"});
+  for (int i = 0; i < spec.stages_size(); ++i) {
+    depths.push_back(spec.stages(i).layers());
+    sizes.push_back((spec.width() << i) * (spec.bottleneck() ? 4 : 1));
+    names.push_back(absl::StrCat("stage", i + 1));
+  }
+  return {.prefix = "resnet.",
+          .fields = {
+              {"architectures", "", Json::array({"ResNetForImageClassification"}), nullptr,
+               Rule::kWrite},
+              {"model_type", "", "resnet", Required()},
+              {"num_channels", "", 3, 3},
+              {"embedding_size", field("width"), spec.width(), 64},
+              {"hidden_sizes", field("width"), sizes, Json::array({256, 512, 1024, 2048})},
+              {"depths", field("stages"), depths, Json::array({3, 4, 6, 3})},
+              {"layer_type", field("bottleneck"), spec.bottleneck() ? "bottleneck" : "basic",
+               "bottleneck"},
+              {"hidden_act", "", "relu", "relu"},
+              {"downsample_in_first_stage", "", false, false},
+              {"downsample_in_bottleneck", "", false, false},
+              {"num_labels", field("classes"), spec.classes(), 2},
+              {"stage_names", "", names, nullptr, Rule::kWrite},
+          }};
+}
+
 absl::StatusOr<Family> FamilyOf(const v1::ModelSpec& spec) {
   switch (spec.family_case()) {
     case v1::ModelSpec::kGpt2:
       return Gpt2(spec.gpt2());
     case v1::ModelSpec::kLlama:
       return Llama(spec.llama());
+    case v1::ModelSpec::kResnet:
+      return ResNet(spec.resnet());
     default:
       return absl::InvalidArgumentError(
-          "model: this family has no Hugging Face form; gpt2 and llama have one");
+          "model: this family has no Hugging Face form; gpt2, llama and resnet have one");
   }
 }
 
@@ -189,6 +218,9 @@ Json Unified(Json config) {
   if (type == "qwen2" && config.value("use_sliding_window", Json(false)) == Json(false)) {
     config.erase("sliding_window");
   }
+  // transformers writes the labels' names alone.
+  const auto labels = config.find("id2label");
+  if (labels != config.end() && labels->is_object()) config["num_labels"] = labels->size();
   if (type == "mistral" && !config.contains("sliding_window")) config["sliding_window"] = 4096;
   return config;
 }

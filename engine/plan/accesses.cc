@@ -72,6 +72,10 @@ void AddGroupAccesses(const StepPlan& plan, const Program& program, const graph:
     AddBuffer(plan, plan.update_norms, true, accesses);
     return;
   }
+  if (op.kind == OpKind::kAverageStatistics) {
+    AddBuffer(plan, plan.statistics, true, accesses);
+    return;
+  }
   const int32_t index = op.attributes.group;
   if (index < 0 || index >= static_cast<int32_t>(plan.groups.size())) return;
   const FlatGroup& group = plan.groups[index];

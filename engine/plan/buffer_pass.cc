@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/plan/accesses.h"
+#include "engine/plan/statistics.h"
 #include "engine/plan/workspace.h"
 
 namespace milepost::plan {
@@ -50,6 +51,7 @@ class BufferAssignment {
   void Run() && {
     program_.places.assign(program_.graph.values.size(), Place{});
     PlaceParameters();
+    PlaceStatistics();
     for (const ValueId input : program_.graph.inputs) PlaceInput(input);
     FindLastReads();
     for (size_t i = 0; i < program_.ops.size(); ++i) {
@@ -75,6 +77,13 @@ class BufferAssignment {
         program_.places[parameter.gradient] = {group.gradient_buffer,
                                                p.begin * graph::ByteSize(DType::kF32)};
       }
+    }
+  }
+
+  void PlaceStatistics() {
+    const StatisticsLayout layout = LayOutStatistics(program_.graph);
+    for (size_t i = 0; i < layout.offsets.size(); ++i) {
+      program_.places[program_.graph.statistics[i].value] = {plan_.statistics, layout.offsets[i]};
     }
   }
 
@@ -201,6 +210,11 @@ void AddPersistentBuffers(StepPlan& plan, bool training) {
         plan.options.ShardsParameters() ? group.shard_elements : group.padded_elements;
     group.parameter_buffer = AddPersistent(plan, absl::StrCat("parameters of ", group.name),
                                            BufferClass::kParameters, held * compute_size);
+  }
+  const int64_t statistics = LayOutStatistics(plan.evaluate.graph).bytes;
+  if (statistics > 0) {
+    plan.statistics =
+        AddPersistent(plan, "running statistics", BufferClass::kParameters, statistics);
   }
   plan.scalars =
       AddPersistent(plan, "scalars", BufferClass::kCommunication,

@@ -29,7 +29,20 @@ OpKind PlainNorm(OpKind kind) {
 // Bound by memory alone: replaying them costs next to nothing beside the matrix products.
 bool IsCheap(OpKind kind) {
   return IsResidualNorm(kind) || kind == OpKind::kLayerNorm || kind == OpKind::kRmsNorm ||
-         kind == OpKind::kGelu || kind == OpKind::kSwiGlu;
+         kind == OpKind::kGelu || kind == OpKind::kSwiGlu || kind == OpKind::kNormalizeImages;
+}
+
+// What adds to the residual stream is kept: replaying it would replay the stream from its begin.
+bool IsCheap(const Op& op) {
+  if (op.kind == OpKind::kBatchNorm) return op.inputs[5] == kNoValue;
+  return IsCheap(op.kind);
+}
+
+// Batch statistics: a few numbers, made once, as they move the running ones and pass by the other
+// ranks.
+bool IsStatistics(OpKind kind) {
+  return kind == OpKind::kBatchNormSums || kind == OpKind::kReduceStatistics ||
+         kind == OpKind::kBatchNormStatistics;
 }
 
 class RecomputePass {
@@ -68,6 +81,12 @@ class RecomputePass {
       }
       block = op.block;
     }
+    for (const Op& op : backward_) {
+      for (ValueId input : op.inputs) {
+        const bool forward = input != kNoValue && producer_[input] != nullptr;
+        if (forward && producer_[input]->block != op.block) taken_up_.insert(input);
+      }
+    }
   }
 
   Recompute LevelOf(int block) const {
@@ -79,13 +98,14 @@ class RecomputePass {
   bool Dropped(ValueId value, int block) const {
     const Op* producer = producer_[value];
     if (producer == nullptr || producer->block == forward_.back().block) return false;
+    if (IsStatistics(producer->kind)) return false;
     const Recompute recompute = LevelOf(producer->block);
     if (recompute == Recompute::kNone) return false;
     if (recompute == Recompute::kFull) {
       return producer->block == block && !taken_up_.contains(value);
     }
     const bool is_sum = IsResidualNorm(producer->kind) && producer->outputs[0].value == value;
-    return IsCheap(producer->kind) && !is_sum;
+    return IsCheap(*producer) && !is_sum;
   }
 
   // `value` as an op of the backward part may read it, made once more where it must be.
@@ -128,9 +148,11 @@ class RecomputePass {
   const std::vector<Recompute>& by_block_;
   std::vector<Op> forward_;
   std::vector<Op> backward_;
-  std::vector<const Op*> producer_;        // by value: the forward op that makes it
-  absl::flat_hash_set<ValueId> taken_up_;  // the residual stream at the begin of blocks
-  std::vector<ValueId> again_;             // by value: the same, made in the backward
+  std::vector<const Op*> producer_;  // by value: the forward op that makes it
+  // What is there anyway: the residual stream at the begin of blocks, and what the backward of
+  // another block reads. Not by kSelective.
+  absl::flat_hash_set<ValueId> taken_up_;
+  std::vector<ValueId> again_;  // by value: the same, made in the backward
 };
 
 }  // namespace

@@ -228,6 +228,7 @@ struct PlanOptions {
   // What a backend found that an op needs beyond the model of workspace.h: every matrix-product
   // op's workspace is at least this.
   int64_t min_matmul_workspace_bytes = 0;
+  int64_t min_convolution_workspace_bytes = 0;  // the same, of every convolution
 
   // Into how many shards a flat group is cut. A single rank keeps everything at every stage.
   // Rank r keeps shard r % Shards().
@@ -255,6 +256,8 @@ struct StepPlan {
   BufferId scalars = kNoBuffer;
   // LAMB: a pair of f64 for each tensor, by group: sums of squares of the tensor and of its update.
   BufferId update_norms = kNoBuffer;
+  // The model's running statistics (statistics.h), whole on every rank; kNoBuffer: it has none.
+  BufferId statistics = kNoBuffer;
   int loss_heads = 0;  // of either program's graph; 0: a generation plan
   int ReducedScalars() const { return LossScalar(loss_heads); }
   // By index in train.graph.blocks: kNone where nothing is made once more; never kBudget.

@@ -16,7 +16,8 @@ bool IsCollective(OpKind kind) {
   return kind == OpKind::kReduceGradients || kind == OpKind::kReduceScalars ||
          kind == OpKind::kGatherParameters || kind == OpKind::kReduceReplicas ||
          kind == OpKind::kReduceUpdateNorms || kind == OpKind::kGatherUpdates ||
-         kind == OpKind::kScatterUpdates;
+         kind == OpKind::kScatterUpdates || kind == OpKind::kReduceStatistics ||
+         kind == OpKind::kAverageStatistics;
 }
 
 // Adds to `known` all that has finished when op `index` has.

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "engine/plan/memory_pass.h"
+#include "engine/plan/statistics.h"
 #include "engine/plan/verify.h"
 
 namespace milepost::plan {
@@ -192,6 +193,18 @@ double WireBytes(const StepPlan& plan, const PlannedOp& planned) {
   if (planned.op.kind == graph::OpKind::kReduceUpdateNorms) {  // a pair of f64 per tensor
     return 2 * others * static_cast<double>(plan.buffers[plan.update_norms].bytes);
   }
+  if (planned.op.kind == graph::OpKind::kReduceStatistics) {
+    const graph::Value& sums = plan.train.graph.values[planned.op.outputs[0].value];
+    return 2 * (1 - 1.0 / options.world) * 8 * static_cast<double>(graph::Elements(sums.shape));
+  }
+  if (planned.op.kind == graph::OpKind::kAverageStatistics) {
+    double elements = 0;
+    for (const graph::Statistic& statistic : plan.train.graph.statistics) {
+      const graph::Value& value = plan.train.graph.values[statistic.value];
+      if (value.dtype == DType::kF32) elements += static_cast<double>(graph::Elements(value.shape));
+    }
+    return 2 * (1 - 1.0 / options.world) * 4 * elements;
+  }
   const int32_t index = planned.op.attributes.group;
   if (index < 0 || index >= static_cast<int32_t>(plan.groups.size())) return 0;
   const auto elements = static_cast<double>(plan.groups[index].padded_elements);
@@ -208,6 +221,23 @@ double WireBytes(const StepPlan& plan, const PlannedOp& planned) {
   }
   if (planned.op.kind != graph::OpKind::kGatherParameters) return 0;
   return others * static_cast<double>(graph::ByteSize(options.compute_dtype)) * elements;
+}
+
+// Both programs have the same statistics, in a buffer that outlives the steps.
+absl::Status VerifyStatistics(const StepPlan& plan) {
+  const StatisticsLayout layout = LayOutStatistics(plan.evaluate.graph);
+  if (layout.offsets.empty()) return absl::OkStatus();
+  if (plan.statistics < 0 || plan.statistics >= static_cast<BufferId>(plan.buffers.size()) ||
+      !plan.buffers[plan.statistics].persistent ||
+      plan.buffers[plan.statistics].bytes != layout.bytes) {
+    return Violation("the running statistics have no persistent buffer of ", layout.bytes,
+                     " bytes");
+  }
+  if (plan.train.ops.empty()) return absl::OkStatus();
+  if (LayOutStatistics(plan.train.graph).offsets != layout.offsets) {
+    return Violation("training and evaluation have different running statistics");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status VerifyGroups(const StepPlan& plan) {
@@ -244,6 +274,7 @@ absl::Status VerifyWire(const StepPlan& plan) {
 absl::Status VerifyLayout(const StepPlan& plan) {
   MP_RETURN_IF_ERROR(VerifyBuffers(plan));
   MP_RETURN_IF_ERROR(VerifyBytes(plan));
+  MP_RETURN_IF_ERROR(VerifyStatistics(plan));
   return VerifyGroups(plan);
 }
 

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "engine/plan/accesses.h"
+#include "engine/plan/statistics.h"
 #include "engine/plan/verify.h"
 #include "engine/plan/workspace.h"
 
@@ -187,6 +188,13 @@ absl::Status VerifyPlaces(const StepPlan& plan, const Program& program) {
     if (program.places[id].buffer < 0 || program.places[id].buffer >= buffers) {
       return absl::InternalError(absl::StrCat(graph.values[id].name, " has no buffer"));
     }
+  }
+  const StatisticsLayout layout = LayOutStatistics(graph);
+  for (size_t i = 0; i < layout.offsets.size(); ++i) {
+    const Place& place = program.places[graph.statistics[i].value];
+    if (place.buffer == plan.statistics && place.offset == layout.offsets[i]) continue;
+    return absl::InternalError(absl::StrCat(graph.values[graph.statistics[i].value].name,
+                                            " does not lie among the running statistics"));
   }
   for (const FlatGroup& group : plan.groups) {
     for (const GroupParameter& p : group.parameters) {

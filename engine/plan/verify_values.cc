@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "engine/plan/accesses.h"
+#include "engine/plan/statistics.h"
 #include "engine/plan/verify.h"
 
 namespace milepost::plan {
@@ -46,7 +47,9 @@ class Simulation {
     for (size_t id = 0; id < program_.graph.values.size(); ++id) {
       const ValueKind kind = program_.graph.values[id].kind;
       const bool whole = kind == ValueKind::kParameter && !plan_.options.ShardsParameters();
-      if (kind == ValueKind::kInput || whole) Hold(static_cast<ValueId>(id));
+      if (kind == ValueKind::kInput || kind == ValueKind::kStatistic || whole) {
+        Hold(static_cast<ValueId>(id));
+      }
     }
     for (micro_step_ = 0; micro_step_ < micro_steps_; ++micro_step_) {
       ForgetTransients();
@@ -131,11 +134,25 @@ class Simulation {
       case ValueKind::kParameterGradient:
       case ValueKind::kStepAccumulator:
         return Accumulate(output);
+      case ValueKind::kStatistic:
+        return MoveStatistic(output);
       case ValueKind::kInput:
       case ValueKind::kParameter:
         break;
     }
     return Violation("writes ", value.name, ", which ops may only read");
+  }
+
+  // Once in every micro-step of training, in the forward, in place.
+  absl::Status MoveStatistic(const graph::Output& output) {
+    const graph::Value& value = ValueOf(output.value);
+    if (!training_ || Op().phase != graph::Phase::kForward ||
+        output.mode != WriteMode::kAccumulate || !valid_[output.value] ||
+        written_in_[output.value] == micro_step_) {
+      return Violation("writes ", value.name, " not once in the forward of every micro-step");
+    }
+    written_in_[output.value] = micro_step_;
+    return absl::OkStatus();
   }
 
   absl::Status Accumulate(const graph::Output& output) {
@@ -335,6 +352,8 @@ class Simulation {
     const OpKind kind = Op().kind;
     if (kind == OpKind::kReduceScalars) return ReduceScalars();
     if (kind == OpKind::kReduceUpdateNorms) return ReduceUpdateNorms();
+    if (kind == OpKind::kReduceStatistics) return ReduceStatistics();
+    if (kind == OpKind::kAverageStatistics) ++averages_;
     if (!WorksOnGroup(kind)) return absl::OkStatus();
     const int32_t index = Op().attributes.group;
     const bool gather = kind == OpKind::kGatherParameters && !Op().outputs.empty();
@@ -381,6 +400,34 @@ class Simulation {
     return absl::OkStatus();
   }
 
+  // What it reduces is a rank's own.
+  absl::Status ReduceStatistics() {
+    const ValueId sums = Op().inputs[0];
+    for (size_t i = 0; i < index_; ++i) {
+      const graph::Op& earlier = program_.ops[i].op;
+      if (earlier.kind != OpKind::kReduceStatistics) continue;
+      if (earlier.inputs[0] == sums || earlier.outputs[0].value == sums) {
+        return Violation(ValueOf(sums).name, " is reduced twice");
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Ranks that make statistics of their own rows agree at the end of a step.
+  absl::Status CheckStatistics() const {
+    const int expected = plan_.options.world > 1 && StatisticsDiffer(program_.graph) ? 1 : 0;
+    if (averages_ != expected) {
+      return absl::InternalError(absl::StrCat("the running statistics are averaged ", averages_,
+                                              " times, expected ", expected));
+    }
+    for (const graph::Statistic& statistic : program_.graph.statistics) {
+      if (valid_[statistic.value] && written_in_[statistic.value] == micro_steps_ - 1) continue;
+      return absl::InternalError(
+          absl::StrCat(ValueOf(statistic.value).name, " is not moved by the last micro-step"));
+    }
+    return absl::OkStatus();
+  }
+
   // How often a step reduces each group's shards among replicas.
   int AcrossReplicas() const { return plan_.options.Replicas() > 1 ? 1 : 0; }
 
@@ -402,6 +449,7 @@ class Simulation {
   absl::Status CheckEnd() const {
     MP_RETURN_IF_ERROR(CheckResults());
     if (!training_) return absl::OkStatus();
+    MP_RETURN_IF_ERROR(CheckStatistics());
     if (scalar_reductions_ != 1) {
       return absl::InternalError(
           absl::StrCat("the scalars are reduced ", scalar_reductions_, " times"));
@@ -495,6 +543,7 @@ class Simulation {
   std::vector<Group> groups_;
   int scalar_reductions_ = 0;
   int norm_reductions_ = 0;  // of kReduceUpdateNorms
+  int averages_ = 0;
 };
 
 }  // namespace

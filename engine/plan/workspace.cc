@@ -62,6 +62,40 @@ int64_t PackedBiasBytes(const graph::Graph& graph, const graph::Op& op) {
   return biases > 1 ? RoundUp(y.shape[1] * graph::ByteSize(y.dtype), kAlignment) : 0;
 }
 
+// kernels/cpu/batch_norm.h: five floats per channel, and two f64 sums per channel of each block.
+int64_t BatchNormBytes(const graph::Shape& images) {
+  const int64_t rows = graph::Elements(images) / images[3];
+  const int64_t block = std::max<int64_t>(16, (rows + 63) / 64);
+  return RoundUp(images[3], 16) * (5 * 4 + (rows + block - 1) / block * 16);
+}
+
+// kernels/cpu/convolution.h: weights, or their gradient, in oneDNN's layout, channels filled up to
+// whole blocks; then its own scratch, as measured with oneDNN 2.6: at most five bytes per element
+// of an image of input and of output for each thread and, for the weights' gradient, that in f32.
+int64_t ConvolutionBytes(const graph::Graph& graph, const graph::Op& op,
+                         const PlanOptions& options) {
+  constexpr int64_t kBlock = 64;
+  constexpr int64_t kFixed = 256 << 10;
+  const auto shape = [&](graph::ValueId id) -> const graph::Shape& {
+    return graph.values[id].shape;
+  };
+  const bool forward = op.kind == OpKind::kConvolution;
+  const bool data = op.kind == OpKind::kConvolutionBackwardData;
+  const graph::Shape& x = shape(data ? op.outputs[0].value : op.inputs[0]);
+  const graph::Shape& y = shape(forward ? op.outputs[0].value : op.inputs[data ? 0 : 1]);
+  const int64_t weights = RoundUp(x[3], kBlock) * RoundUp(y[3], kBlock) *
+                          op.attributes.image.kernel * op.attributes.image.kernel;
+  const int64_t element = graph::ByteSize(graph.values[op.inputs[0]].dtype);
+  int64_t scratch = options.threads * kFixed;
+  if (!forward) {
+    scratch +=
+        options.threads * 5 * (graph::Elements(x) / x[0] + RoundUp(y[3], kBlock) * y[1] * y[2]);
+  }
+  if (!forward && !data) scratch += options.threads * 4 * weights;
+  const int64_t packed = weights * (forward || data ? element : 4);
+  return RoundUp(std::max(packed + scratch, options.min_convolution_workspace_bytes), kAlignment);
+}
+
 int64_t BiasGradientBytes(const graph::Shape& dy, const graph::Op& op) {
   const int64_t biases = static_cast<int64_t>(op.outputs.size()) - op.attributes.parts;
   if (biases == 0) return 0;
@@ -116,6 +150,18 @@ int64_t WorkspaceBytes(const graph::Graph& graph, const std::vector<FlatGroup>& 
       return RoundUp(2 * ColumnSumBytes(shape(0)[0], shape(0)[1]), kAlignment);
     case OpKind::kRmsNormBackward:  // dgamma
       return RoundUp(ColumnSumBytes(shape(0)[0], shape(0)[1]), kAlignment);
+    case OpKind::kConvolution:
+    case OpKind::kConvolutionBackwardData:
+    case OpKind::kConvolutionBackwardWeights:
+      return ConvolutionBytes(graph, op, options);
+    case OpKind::kBatchNormSums:
+    case OpKind::kBatchNorm:
+    case OpKind::kBatchNormBackwardSums:
+    case OpKind::kBatchNormBackward:
+      return RoundUp(BatchNormBytes(shape(0)), kAlignment);
+    case OpKind::kClassifierLoss:
+    case OpKind::kClassifierLossBackward:
+      return RoundUp(ClassifierBytes(shape(0)[0]), kAlignment);
     case OpKind::kAttention:
     case OpKind::kAttentionBackward:
       return RoundUp(AttentionBytes(graph, op, options), kAlignment);

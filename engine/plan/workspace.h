@@ -19,6 +19,7 @@ namespace milepost::plan {
 //   kOrthogonalize:                       squares and a copy of the largest matrix | the product's
 //                                         scratch
 //   kLmHeadLoss, kLmHeadLossBackward:     chunk of logits (compute dtype) | classifier | scratch
+//   kConvolution*:                        weights in oneDNN's layout | its scratch
 // The scratch of products is options.min_matmul_workspace_bytes (MatmulWorkspaceReserve).
 int64_t WorkspaceBytes(const graph::Graph& graph, const std::vector<FlatGroup>& groups,
                        const graph::Op& op, const PlanOptions& options);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "engine/graph/cost.h"
+#include "engine/plan/statistics.h"
 
 namespace milepost::plan {
 namespace {
@@ -49,6 +50,9 @@ class TrainingOps {
     FindCompletions();
     for (size_t i = 0; i < graph_.ops.size(); ++i) {
       ops_.push_back(FromGraph(graph_, graph_.ops[i]));
+      if (graph_.ops[i].kind == OpKind::kReduceStatistics) {
+        ops_.back().wire_bytes = 2 * (1 - sharing_) * ops_.back().bytes / 2;
+      }
       if (options_.ShardsGradients()) StartEveryMicroStep(graph_, ops_.back().op);
       for (int group : completed_by_[i]) Complete(group);
     }
@@ -56,6 +60,7 @@ class TrainingOps {
     AddReduceScalars();
     AddUpdateNorms();
     AddUpdates();
+    AddAverageStatistics();
     return std::move(ops_);
   }
 
@@ -224,6 +229,14 @@ class TrainingOps {
     PlannedOp& op = Add(OpKind::kGatherParameters, When::kUpdate, group);
     op.bytes = bytes;
     op.wire_bytes = OtherShards() * bytes;
+  }
+
+  void AddAverageStatistics() {
+    if (options_.world == 1 || !StatisticsDiffer(graph_)) return;
+    const double bytes = 4 * static_cast<double>(LayOutStatistics(graph_).f32_elements);
+    PlannedOp& op = Add(OpKind::kAverageStatistics, When::kUpdate, -1);
+    op.bytes = 2 * bytes;
+    op.wire_bytes = 2 * (1 - sharing_) * bytes;
   }
 
   const graph::Graph& graph_;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "engine/kernels/cpu/convolution.h"
 #include "engine/kernels/cpu/matmul.h"
 #include "engine/runtime/cpu_ops.h"
 #include "engine/runtime/randomness.h"
@@ -36,7 +37,9 @@ kernels::DropoutParams DropoutBinding::At(const StepContext& context) const {
 }
 
 CpuBackend::CpuBackend(int threads)
-    : threads_(threads), matmuls_(std::make_unique<kernels::MatmulCache>()) {
+    : threads_(threads),
+      matmuls_(std::make_unique<kernels::MatmulCache>()),
+      convolutions_(std::make_unique<kernels::ConvolutionCache>()) {
   MP_CHECK(threads >= 1);
   UseThreads();
 }
@@ -64,6 +67,11 @@ absl::StatusOr<CpuBackend::MatmulWorkspace> CpuBackend::CheckMatmulWorkspace(
       result.needed = std::max(result.needed, scratch);
       const int64_t fixed = MatmulOpFixedBytes(plan, *program, planned.op);
       result.missing |= scratch > 0 && planned.workspace_bytes < fixed + scratch;
+      MP_ASSIGN_OR_RETURN(const int64_t convolution,
+                          ConvolutionWorkspaceBytes(program->graph, planned.op, *convolutions_));
+      if (convolution <= planned.workspace_bytes) continue;
+      result.missing = true;
+      result.convolution = std::max(result.convolution, convolution);
     }
   }
   return result;
@@ -74,10 +82,51 @@ void CpuBackend::Attach(char* arena, comm::Communicator* communicator) {
   communicator_ = communicator;
 }
 
+static absl::StatusOr<BoundOp> BindImageOp(const Binding& b) {
+  switch (b.planned.op.kind) {
+    case OpKind::kNormalizeImages:
+      return BindNormalizeImages(b);
+    case OpKind::kConvolution:
+    case OpKind::kConvolutionBackwardData:
+    case OpKind::kConvolutionBackwardWeights:
+      return BindConvolution(b);
+    case OpKind::kBatchNormSums:
+      return BindBatchNormSums(b);
+    case OpKind::kReduceStatistics:
+      return BindReduceStatistics(b);
+    case OpKind::kBatchNormStatistics:
+      return BindBatchNormStatistics(b);
+    case OpKind::kBatchNormRunning:
+      return BindBatchNormRunning(b);
+    case OpKind::kBatchNorm:
+      return BindBatchNorm(b);
+    case OpKind::kBatchNormBackwardSums:
+      return BindBatchNormBackwardSums(b);
+    case OpKind::kBatchNormBackward:
+      return BindBatchNormBackward(b);
+    case OpKind::kAverageStatistics:
+      return BindAverageStatistics(b);
+    case OpKind::kMaxPool:
+      return BindMaxPool(b);
+    case OpKind::kMaxPoolBackward:
+      return BindMaxPoolBackward(b);
+    case OpKind::kAveragePool:
+    case OpKind::kAveragePoolBackward:
+      return BindAveragePool(b);
+    case OpKind::kClassifierLoss:
+    case OpKind::kClassifierLossBackward:
+      return BindClassifierLoss(b);
+    default:
+      return absl::UnimplementedError(
+          absl::StrCat("the CPU has no kernel for ", graph::Name(b.planned.op.kind)));
+  }
+}
+
 absl::StatusOr<BoundOp> CpuBackend::Bind(const plan::StepPlan& plan, const plan::Program& program,
                                          const plan::PlannedOp& planned) {
   MP_CHECK(arena_ != nullptr) << "Attach comes first";
-  const Binding b{plan, program, planned, arena_, *matmuls_, communicator_, threads_};
+  const Binding b{plan,      program,        planned,       arena_,
+                  *matmuls_, *convolutions_, communicator_, threads_};
   switch (planned.op.kind) {
     case OpKind::kEmbedding:
       return BindEmbedding(b);
@@ -148,9 +197,9 @@ absl::StatusOr<BoundOp> CpuBackend::Bind(const plan::StepPlan& plan, const plan:
     case OpKind::kRope:
     case OpKind::kRopeBackward:
       return BindRope(b);
+    default:
+      return BindImageOp(b);
   }
-  return absl::UnimplementedError(
-      absl::StrCat("the CPU has no kernel for ", graph::Name(planned.op.kind)));
 }
 
 }  // namespace milepost::runtime

@@ -22,8 +22,9 @@ namespace milepost::comm {
 class Communicator;
 }
 namespace milepost::kernels {
+class ConvolutionCache;
 class MatmulCache;
-}
+}  // namespace milepost::kernels
 
 namespace milepost::runtime {
 
@@ -37,8 +38,9 @@ class CpuBackend : public Backend {
   void UseThreads() const;
 
   struct MatmulWorkspace {
-    int64_t needed = 0;    // largest scratch that a matrix product of the plan needs here
-    bool missing = false;  // some op's planned workspace is too small for it
+    int64_t needed = 0;       // largest scratch that a matrix product of the plan needs here
+    int64_t convolution = 0;  // workspace of the largest convolution whose planned one is too small
+    bool missing = false;     // some op's planned workspace is too small
   };
   // Creates the primitives (a millisecond each). UNIMPLEMENTED where this CPU cannot do a product.
   absl::StatusOr<MatmulWorkspace> CheckMatmulWorkspace(const plan::StepPlan& plan);
@@ -53,6 +55,7 @@ class CpuBackend : public Backend {
  private:
   const int threads_;
   std::unique_ptr<kernels::MatmulCache> matmuls_;
+  std::unique_ptr<kernels::ConvolutionCache> convolutions_;
   char* arena_ = nullptr;
   comm::Communicator* communicator_ = nullptr;
 };

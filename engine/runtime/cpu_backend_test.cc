@@ -90,8 +90,7 @@ class StepBench {
         case DType::kF64:
           out[i] = reinterpret_cast<const double*>(At(id))[i];
           break;
-        case DType::kI32:
-        case DType::kU8:
+        default:
           ADD_FAILURE() << value.name;
       }
     }

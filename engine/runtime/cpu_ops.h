@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/kernels/cpu/convolution.h"
 #include "engine/kernels/cpu/matmul.h"
 #include "engine/kernels/cpu/random.h"
 #include "engine/kernels/cpu/types.h"
@@ -26,6 +27,7 @@ struct Binding {
   const plan::PlannedOp& planned;
   char* arena;
   kernels::MatmulCache& matmuls;
+  kernels::ConvolutionCache& convolutions;
   comm::Communicator* communicator;  // null: world 1
   int threads;
 
@@ -112,6 +114,24 @@ absl::StatusOr<BoundOp> BindSwiGlu(const Binding& b);
 absl::StatusOr<BoundOp> BindSwiGluBackward(const Binding& b);
 absl::StatusOr<BoundOp> BindRopeTable(const Binding& b);
 absl::StatusOr<BoundOp> BindRope(const Binding& b);  // forward and backward
+
+// What oneDNN needs for a convolution; 0 for the other kinds.
+absl::StatusOr<int64_t> ConvolutionWorkspaceBytes(const graph::Graph& graph, const graph::Op& op,
+                                                  kernels::ConvolutionCache& convolutions);
+absl::StatusOr<BoundOp> BindNormalizeImages(const Binding& b);
+absl::StatusOr<BoundOp> BindConvolution(const Binding& b);  // and its two backwards
+absl::StatusOr<BoundOp> BindBatchNormSums(const Binding& b);
+absl::StatusOr<BoundOp> BindReduceStatistics(const Binding& b);
+absl::StatusOr<BoundOp> BindBatchNormStatistics(const Binding& b);
+absl::StatusOr<BoundOp> BindBatchNormRunning(const Binding& b);
+absl::StatusOr<BoundOp> BindBatchNorm(const Binding& b);
+absl::StatusOr<BoundOp> BindBatchNormBackwardSums(const Binding& b);
+absl::StatusOr<BoundOp> BindBatchNormBackward(const Binding& b);
+absl::StatusOr<BoundOp> BindAverageStatistics(const Binding& b);
+absl::StatusOr<BoundOp> BindMaxPool(const Binding& b);
+absl::StatusOr<BoundOp> BindMaxPoolBackward(const Binding& b);
+absl::StatusOr<BoundOp> BindAveragePool(const Binding& b);     // forward and backward
+absl::StatusOr<BoundOp> BindClassifierLoss(const Binding& b);  // forward only, and with backward
 
 absl::StatusOr<BoundOp> BindLinear(const Binding& b);
 absl::StatusOr<BoundOp> BindLinearBackwardInput(const Binding& b);

@@ -80,6 +80,10 @@ absl::Status TrainingSessionImpl::Open() {
   MP_ASSIGN_OR_RETURN(arena_, Arena::Allocate(plan_.arena_bytes));
   backend_.Attach(arena_->data(), communicator_);
   store_.emplace(plan_, plan_.train.graph, arena_->data(), communicator_);
+  tensors_ = store_->tensors();
+  statistics_.emplace(plan_, plan_.train.graph, arena_->data(),
+                      static_cast<int32_t>(tensors_.size()));
+  tensors_.insert(tensors_.end(), statistics_->tensors().begin(), statistics_->tensors().end());
   auto abort = [this](const absl::Status& status) { communicator_->Abort(status.message()); };
   MP_ASSIGN_OR_RETURN(train_, Executor::Create(plan_, plan_.train, &backend_, abort));
   MP_ASSIGN_OR_RETURN(evaluate_, Executor::Create(plan_, plan_.evaluate, &backend_, abort));
@@ -100,7 +104,9 @@ absl::Status TrainingSessionImpl::MakePlan() {
   MP_ASSIGN_OR_RETURN(plan_, plan::PlanTraining(spec_, options));
   MP_ASSIGN_OR_RETURN(CpuBackend::MatmulWorkspace workspace, backend_.CheckMatmulWorkspace(plan_));
   if (!workspace.missing) return absl::OkStatus();
-  options.min_matmul_workspace_bytes = workspace.needed;
+  options.min_matmul_workspace_bytes =
+      std::max(options.min_matmul_workspace_bytes, workspace.needed);
+  options.min_convolution_workspace_bytes = workspace.convolution;
   MP_ASSIGN_OR_RETURN(plan_, plan::PlanTraining(spec_, options));
   return absl::OkStatus();
 }
@@ -122,10 +128,27 @@ absl::Status TrainingSessionImpl::InitializeParameters() {
   MP_RETURN_IF_ERROR(failure_);
   backend_.UseThreads();
   store_->Initialize(spec_.train().seed());
+  statistics_->Initialize();
   if (absl::Status status = store_->RebuildParameters(); !status.ok()) return Fail(status);
   prefetcher_->Start(state_.samples_consumed());
   has_parameters_ = true;
   return absl::OkStatus();
+}
+
+std::vector<StateInterval> TrainingSessionImpl::RestoreTargets() {
+  std::vector<StateInterval> targets = store_->Held();
+  const std::vector<StateInterval>& statistics = statistics_->intervals();
+  targets.insert(targets.end(), statistics.begin(), statistics.end());
+  return targets;
+}
+
+std::vector<StateInterval> TrainingSessionImpl::SaveSources() {
+  std::vector<StateInterval> sources = store_->Saved();
+  const std::vector<StateInterval>& statistics = statistics_->intervals();
+  if (communicator_->rank() == 0) {
+    sources.insert(sources.end(), statistics.begin(), statistics.end());
+  }
+  return sources;
 }
 
 absl::Status TrainingSessionImpl::FinishRestore(const v1::TrainerState& state) {

@@ -17,6 +17,7 @@
 #include "engine/runtime/host_inputs.h"
 #include "engine/runtime/parameter_store.h"
 #include "engine/runtime/session.h"
+#include "engine/runtime/statistics_store.h"
 #include "engine/runtime/training_data.h"
 
 namespace milepost::runtime {
@@ -29,10 +30,10 @@ class TrainingSessionImpl : public TrainingSession {
   absl::Status Open();
 
   absl::Status InitializeParameters() override;
-  const std::vector<v1::TensorInfo>& state_tensors() const override { return store_->tensors(); }
-  std::vector<StateInterval> RestoreTargets() override { return store_->Held(); }
+  const std::vector<v1::TensorInfo>& state_tensors() const override { return tensors_; }
+  std::vector<StateInterval> RestoreTargets() override;
   absl::Status FinishRestore(const v1::TrainerState& state) override;
-  std::vector<StateInterval> SaveSources() override { return store_->Saved(); }
+  std::vector<StateInterval> SaveSources() override;
   v1::TrainerState trainer_state() const override { return state_; }
   absl::StatusOr<StepReport> Step(bool stop_requested) override;
   absl::StatusOr<EvaluationReport> Evaluate() override;
@@ -74,6 +75,8 @@ class TrainingSessionImpl : public TrainingSession {
   plan::StepPlan plan_;
   std::optional<Arena> arena_;
   std::optional<ParameterStore> store_;
+  std::optional<StatisticsStore> statistics_;
+  std::vector<v1::TensorInfo> tensors_;  // of both
   std::unique_ptr<Executor> train_;
   std::unique_ptr<Executor> evaluate_;
 

@@ -28,10 +28,14 @@ int64_t Bytes(DType dtype);
 const char* Name(DType dtype);                             // "F32": safetensors' names
 absl::StatusOr<DType> ParseDType(absl::string_view name);  // INVALID_ARGUMENT lists the names
 
+// The kind of tensors that are part of the model but not trained: a batch norm's running
+// statistics. F32 or, where they count, I64.
+inline constexpr char kStatisticKind[] = "statistic";
+
 // One tensor of one kind.
 struct TensorSpec {
   std::string name;  // "h.0.attn.c_attn.weight"
-  std::string kind;  // "master", "m", "v"
+  std::string kind;  // "master", "m", "v", "statistic"
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
   int64_t elements = 1;  // product of shape

@@ -1,12 +1,14 @@
 #include "worker/trainer/initial_weights.h"
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/status_macros.h"
 #include "engine/models/hugging_face.h"
+#include "engine/state/layout.h"
 #include "engine/state/safetensors.h"
 
 namespace milepost::worker {
@@ -35,6 +37,20 @@ absl::StatusOr<const Place*> PlaceOf(const state::SafetensorsFolder& weights,
       "train.init_from: ", weights.path(), " holds no tensor ", absl::StrJoin(names, " or ")));
 }
 
+bool IsStatistic(const v1::TensorInfo& tensor) { return tensor.kind() == state::kStatisticKind; }
+
+// A running statistic, whose dtype is the model's own where it counts.
+absl::Status ReadCounter(const Place& place, const runtime::StateInterval& target) {
+  if (place.tensor->dtype != "I64") {
+    return absl::InvalidArgumentError(absl::StrCat("train.init_from: ", place.file->path(),
+                                                   ": tensor ", place.tensor->name, " is ",
+                                                   place.tensor->dtype, ", expected I64"));
+  }
+  std::memcpy(target.data, place.file->Bytes(*place.tensor).data() + target.begin * sizeof(int64_t),
+              static_cast<size_t>(target.end - target.begin) * sizeof(int64_t));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ReadInitialWeights(const std::string& folder, const v1::ModelSpec& model,
@@ -46,12 +62,20 @@ absl::Status ReadInitialWeights(const std::string& folder, const v1::ModelSpec& 
   // All of them on every rank: what is missing is found by all, not only by those who need it.
   std::vector<const Place*> places(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].kind() != kParameterKind) continue;
+    if (tensors[i].kind() != kParameterKind && !IsStatistic(tensors[i])) continue;
+    // Files that are older than torch 0.4.1 do not count batches; the count starts at 0 then.
+    const bool counts = IsStatistic(tensors[i]) && tensors[i].dtype() == "I64";
+    if (counts && weights.value()->Find(tensors[i].name()) == nullptr) continue;
     MP_ASSIGN_OR_RETURN(places[i], PlaceOf(**weights, model, tensors[i]));
   }
   for (const runtime::StateInterval& target : targets) {
     const Place* place = places[static_cast<size_t>(target.tensor)];
     if (place == nullptr) continue;
+    if (IsStatistic(tensors[static_cast<size_t>(target.tensor)]) &&
+        tensors[static_cast<size_t>(target.tensor)].dtype() == "I64") {
+      MP_RETURN_IF_ERROR(ReadCounter(*place, target));
+      continue;
+    }
     if (tensors[static_cast<size_t>(target.tensor)].dtype() != "F32") {
       return absl::UnimplementedError(
           absl::StrCat("train.init_from: master parameters of dtype ",

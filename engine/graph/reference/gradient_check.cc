@@ -10,7 +10,6 @@
 namespace milepost::graph {
 namespace {
 
-constexpr double kStep = 1e-5;
 constexpr double kGradientScale = 0.25;
 
 double Uniform(uint64_t counter, uint32_t key) {
@@ -59,14 +58,7 @@ class GradientChecker {
       run.values(graph.parameters[p].value) = parameters_[p];
     }
     for (int micro_step = 0; micro_step < options_.micro_steps; ++micro_step) {
-      std::vector<int32_t>& tokens = run.integers(graph.Input("tokens"));
-      std::vector<int32_t>& targets = run.integers(graph.Input("targets"));
-      for (size_t i = 0; i < tokens.size(); ++i) {
-        const uint64_t counter = i + 1000 * micro_step;
-        tokens[i] = static_cast<int32_t>(Uniform(counter, 1) * options_.vocabulary);
-        targets[i] = static_cast<int32_t>(Uniform(counter, 2) * options_.vocabulary);
-        if (i % 7 == 3) targets[i] = -1;
-      }
+      for (ValueId input : graph.inputs) FillInput(graph, input, micro_step, run);
       run.Run({.gradient_scale = kGradientScale,
                .first_micro_step = micro_step == 0,
                .dropout = TestDropout});
@@ -74,6 +66,24 @@ class GradientChecker {
     double loss = 0;
     for (const LossHead& head : graph.losses) loss += run.values(head.sums)[kLossSum];
     return loss;
+  }
+
+  void FillInput(const Graph& graph, ValueId input, int micro_step,
+                 ReferenceInterpreter& run) const {
+    const bool targets = graph.values[input].name == "targets";
+    if (graph.values[input].dtype == DType::kU8) {
+      std::vector<double>& bytes = run.values(input);
+      for (size_t i = 0; i < bytes.size(); ++i) {
+        bytes[i] = std::floor(256 * Uniform(i + 100000 * micro_step, 4));
+      }
+      return;
+    }
+    std::vector<int32_t>& ids = run.integers(input);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const uint64_t counter = i + 1000 * micro_step;
+      ids[i] = static_cast<int32_t>(Uniform(counter, targets ? 2 : 1) * options_.vocabulary);
+      if (targets && i % 7 == 3) ids[i] = -1;
+    }
   }
 
   void CheckParameter(size_t p, const std::vector<double>& gradient,
@@ -85,12 +95,12 @@ class GradientChecker {
       const size_t i = k * (count - 1) / std::max<size_t>(wanted - 1, 1);
       double& element = parameters_[p][i];
       const double original = element;
-      element = original + kStep;
+      element = original + options_.step;
       const double above = RunMicroSteps(forward_, run);
-      element = original - kStep;
+      element = original - options_.step;
       const double below = RunMicroSteps(forward_, run);
       element = original;
-      const double expected = kGradientScale * (above - below) / (2 * kStep);
+      const double expected = kGradientScale * (above - below) / (2 * options_.step);
       if (std::abs(gradient[i] - expected) <=
           options_.tolerance * std::max(1.0, std::abs(expected))) {
         continue;

@@ -363,7 +363,48 @@ void LmHeadLogits(const Run& run) {
   run.Write(0, MatMul(x, false, run.in(1), true, a.batch, run.dim(1, 0), width));
 }
 
+// Of images; false: another kind of op.
+bool ExecuteImages(const Run& run) {
+  switch (run.op.kind) {
+    case OpKind::kNormalizeImages:
+      return reference::NormalizeImages(run), true;
+    case OpKind::kConvolution:
+      return reference::Convolution(run), true;
+    case OpKind::kConvolutionBackwardData:
+      return reference::ConvolutionBackwardData(run), true;
+    case OpKind::kConvolutionBackwardWeights:
+      return reference::ConvolutionBackwardWeights(run), true;
+    case OpKind::kBatchNormSums:
+      return reference::BatchNormSums(run), true;
+    case OpKind::kReduceStatistics:
+      return reference::ReduceStatistics(run), true;
+    case OpKind::kBatchNormStatistics:
+      return reference::BatchNormStatistics(run), true;
+    case OpKind::kBatchNormRunning:
+      return reference::BatchNormRunning(run), true;
+    case OpKind::kBatchNorm:
+      return reference::BatchNorm(run), true;
+    case OpKind::kBatchNormBackwardSums:
+      return reference::BatchNormBackwardSums(run), true;
+    case OpKind::kBatchNormBackward:
+      return reference::BatchNormBackward(run), true;
+    case OpKind::kMaxPool:
+      return reference::MaxPool(run), true;
+    case OpKind::kMaxPoolBackward:
+      return reference::MaxPoolBackward(run), true;
+    case OpKind::kAveragePool:
+    case OpKind::kAveragePoolBackward:
+      return reference::AveragePool(run), true;
+    case OpKind::kClassifierLoss:
+    case OpKind::kClassifierLossBackward:
+      return reference::ClassifierLoss(run), true;
+    default:
+      return false;
+  }
+}
+
 void Execute(const Run& run) {
+  if (ExecuteImages(run)) return;
   switch (run.op.kind) {
     case OpKind::kEmbedding:
       return Embedding(run);

@@ -58,6 +58,22 @@ void SwiGluBackward(const Run& run);
 void RopeTable(const Run& run);
 void Rope(const Run& run);  // and its backward
 
+void NormalizeImages(const Run& run);
+void Convolution(const Run& run);
+void ConvolutionBackwardData(const Run& run);
+void ConvolutionBackwardWeights(const Run& run);
+void BatchNormSums(const Run& run);
+void ReduceStatistics(const Run& run);
+void BatchNormStatistics(const Run& run);
+void BatchNormRunning(const Run& run);
+void BatchNorm(const Run& run);
+void BatchNormBackwardSums(const Run& run);
+void BatchNormBackward(const Run& run);
+void MaxPool(const Run& run);
+void MaxPoolBackward(const Run& run);
+void AveragePool(const Run& run);     // and its backward
+void ClassifierLoss(const Run& run);  // with its backward, or without
+
 }  // namespace milepost::graph::reference
 
 #endif  // MILEPOST_ENGINE_GRAPH_REFERENCE_REFERENCE_RUN_H_

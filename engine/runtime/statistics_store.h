@@ -1,0 +1,36 @@
+// A rank's running statistics inside the arena, as state tensors of kind "statistic". Every rank
+// holds all of them; one saves them.
+//
+//   StatisticsStore statistics(plan, plan.train.graph, arena.data(), /*first_tensor=*/n);
+//   statistics.Initialize();
+#ifndef MILEPOST_ENGINE_RUNTIME_STATISTICS_STORE_H_
+#define MILEPOST_ENGINE_RUNTIME_STATISTICS_STORE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/plan/step_plan.h"
+#include "engine/runtime/session.h"
+
+namespace milepost::runtime {
+
+class StatisticsStore {
+ public:
+  // Its tensors are numbered from `first_tensor` on. What it is given must outlive it.
+  StatisticsStore(const plan::StepPlan& plan, const graph::Graph& graph, char* arena,
+                  int32_t first_tensor);
+
+  const std::vector<v1::TensorInfo>& tensors() const { return tensors_; }
+  // All of every tensor, in order.
+  const std::vector<StateInterval>& intervals() const { return intervals_; }
+  void Initialize() const;
+
+ private:
+  const graph::Graph& graph_;
+  std::vector<v1::TensorInfo> tensors_;
+  std::vector<StateInterval> intervals_;
+};
+
+}  // namespace milepost::runtime
+
+#endif  // MILEPOST_ENGINE_RUNTIME_STATISTICS_STORE_H_
