@@ -252,6 +252,7 @@ void TrainingSessionImpl::Advance(StepReport* report) {
   report->tokens = layout_.GlobalBatch() * plan_.options.sequence;
   report->train_loss = MeanLoss(plan_.train.graph.losses, scalars_ + plan::LossScalar(0));
   report->stop_agreed = scalars_[plan::kStopScalar] > 0;
+  report->data = data_.train->stats();
   state_.set_step(state_.step() + 1);
   state_.set_samples_consumed(state_.samples_consumed() + layout_.GlobalBatch());
   if (report->skipped) {

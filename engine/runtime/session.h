@@ -27,6 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "engine/data/sample_source.h"
 #include "engine/plan/step_plan.h"
 #include "engine/runtime/op_time.h"
 #include "milepost/v1/checkpoint.pb.h"
@@ -55,6 +56,7 @@ struct StepReport {
   double data_wait_seconds = 0;
   double communication_wait_seconds = 0;  // compute stream waiting for the communication stream
   bool stop_agreed = false;  // some rank asked to stop: every rank stops after this step
+  data::SourceStats data;    // of this rank's training data, since the session was created
 };
 
 struct EvaluationReport {

@@ -167,20 +167,18 @@ absl::Status ImageSource::Fetch(int64_t first, int64_t count, absl::Span<char* c
 }
 
 SourceStats ImageSource::stats() const {
+  std::lock_guard lock(mutex_);
   return {.samples = fetched_.load(std::memory_order_relaxed),
           .bytes_read = bytes_read_.load(std::memory_order_relaxed),
           .damaged = damaged_.load(std::memory_order_relaxed),
-          .busy_seconds = 1e-9 * static_cast<double>(busy_nanoseconds_.load())};
-}
-
-std::string ImageSource::first_damage() const {
-  std::lock_guard lock(mutex_);
-  return first_damage_;
+          .busy_seconds = 1e-9 * static_cast<double>(busy_nanoseconds_.load()),
+          .first_damage = first_damage_};
 }
 
 void ImageSource::NoteDamage(const absl::Status& status) const {
   std::lock_guard lock(mutex_);
-  if (first_damage_.empty()) first_damage_ = std::string(status.message());
+  if (first_damage_ != nullptr) return;
+  first_damage_ = std::make_shared<const std::string>(status.message());
 }
 
 std::unique_ptr<ImageSource::Scratch> ImageSource::Borrow() const {

@@ -157,7 +157,8 @@ TEST_F(ImageSourceTest, SkippingTakesTheNextGoodImage) {
   EXPECT_EQ(Fetch(*source, 5)->label, 3);
   EXPECT_EQ(Fetch(*source, 9)->label, 0);  // around the end
   EXPECT_EQ(source->stats().damaged, 3);
-  EXPECT_THAT(source->first_damage(), HasSubstr("class2/1.img.jpg: neither JPEG nor PNG"));
+  ASSERT_NE(source->stats().first_damage, nullptr);
+  EXPECT_THAT(*source->stats().first_damage, HasSubstr("class2/1.img.jpg: neither JPEG nor PNG"));
   std::filesystem::remove(folder_ + "/class1/0.img.jpg");  // not there is not damaged
   EXPECT_EQ(Fetch(*source, 2).status().code(), absl::StatusCode::kNotFound);
 }
