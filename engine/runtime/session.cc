@@ -72,7 +72,8 @@ absl::Status TrainingSessionImpl::Open() {
              .accumulation = plan_.options.accumulation,
              .rank = communicator_->rank(),
              .world = communicator_->world()};
-  prefetcher_ = std::make_unique<data::Prefetcher>(data_.train, layout_);
+  prefetcher_ = std::make_unique<data::Prefetcher>(
+      data_.train, layout_, data::ForThreads(data_.threads, layout_.micro_batch));
   MP_ASSIGN_OR_RETURN(arena_, Arena::Allocate(plan_.arena_bytes));
   backend_.Attach(arena_->data(), communicator_);
   store_.emplace(plan_, plan_.train.graph, arena_->data(), communicator_);

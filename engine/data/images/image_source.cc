@@ -101,12 +101,14 @@ ImageSource::Place ImageSource::NextImage(const Place& place) const {
 }
 
 View ImageSource::ViewOf(const Place& place, int64_t global, int64_t width, int64_t height) const {
-  const ViewOptions& view = options_.view;
-  if (patches()) {
-    return TileView(view, width, height, place.tile, options_.train, options_.seed, global);
+  const ViewOptions& options = options_.view;
+  if (options_.train && options.random_crop && !patches()) {
+    return RandomView(options, width, height, options_.seed, global);
   }
-  return options_.train ? RandomView(view, width, height, options_.seed, global)
-                        : CentreView(view, width, height);
+  View view =
+      patches() ? TileView(options, width, height, place.tile) : CentreView(options, width, height);
+  view.flip = options_.train && IsMirrored(options, options_.seed, global);
+  return view;
 }
 
 absl::Status ImageSource::Show(const Place& place, int64_t global, Scratch* scratch,

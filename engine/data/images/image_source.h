@@ -4,8 +4,8 @@
 //   MP_ASSIGN_OR_RETURN(auto train, ImageSource::Open("imagenet/train", options));
 //
 // Training: sample k of the run is the image SampleOrder(samples, seed).SampleAt(k), shown as
-// RandomView(..., seed, k) or, with patches, one tile. Validation: images (or all tiles of each) in
-// the set's order, centred.
+// RandomView(..., seed, k) or, with patches, one tile, or its centre. Validation: images (or all
+// tiles of each) in the set's order, centred.
 #ifndef MILEPOST_ENGINE_DATA_IMAGES_IMAGE_SOURCE_H_
 #define MILEPOST_ENGINE_DATA_IMAGES_IMAGE_SOURCE_H_
 
