@@ -4,7 +4,6 @@
 //
 //   build/release/bench/images --data imagenet/train --size 224 --threads 1 --samples 2000
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <ctime>
 #include <string>
@@ -32,9 +31,8 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", source.status().ToString().c_str());
     return 1;
   }
-  milepost::data::Prefetcher prefetcher(
-      *source, {.micro_batch = batch},
-      {.depth = static_cast<int>(std::max<int64_t>(2, 2 * threads / batch)), .threads = threads});
+  milepost::data::Prefetcher prefetcher(*source, {.micro_batch = batch},
+                                        milepost::data::ForThreads(threads, batch));
   prefetcher.Start(0);
   int64_t done = 0;
   std::clock_t start = 0;

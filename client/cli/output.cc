@@ -76,10 +76,21 @@ std::string StepTimeText(const v1::Progress& p) {
       hidden * 1e3, p.checkpoint_hold_seconds() * 1e3);
 }
 
+std::string DataText(const v1::DataReport& data) {
+  const auto samples = static_cast<double>(data.samples());
+  std::string text = absl::StrFormat(
+      "%d samples on one rank, %.2f ms of a thread and %s of file each", data.samples(),
+      data.busy_seconds() / samples * 1e3, HumanBytes(data.bytes_read() / data.samples()));
+  if (data.damaged_samples() == 0) return text;
+  return absl::StrCat(text, "; ", data.damaged_samples(),
+                      " damaged ones replaced, the first: ", data.first_damage());
+}
+
 void AppendProgress(const v1::Job& job, absl::Time now, std::string* text) {
   const v1::Progress& progress = job.progress();
   if (progress.step() == 0) return;
   Line(text, "Progress", PlainProgressLine(job, now));
+  if (progress.has_data()) Line(text, "Data", DataText(progress.data()));
   Line(text, "Memory",
        absl::StrFormat("%s planned, %s used per rank; %s resident in all at the peak",
                        HumanBytes(progress.planned_bytes()), HumanBytes(progress.allocated_bytes()),

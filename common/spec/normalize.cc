@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "absl/strings/match.h"
 #include "common/spec/model_sizes.h"
 #include "common/spec/validate.h"
 #include "milepost/v1/job_spec.pb.h"
@@ -168,13 +169,36 @@ void NormalizeTrain(int32_t ranks, v1::TrainSpec* train) {
   MP_DEFAULT(train->mutable_validation(), samples, 64);
 }
 
+// Plain pixels are taken as they are unless something else is said.
+void NormalizeImages(int64_t image_size, v1::DataSpec* data) {
+  const bool plain = absl::EndsWith(data->train(), ".npy");
+  v1::ImageDataSpec* images = data->mutable_images();
+  MP_DEFAULT_ENUM(images, crop, plain ? v1::IMAGE_CROP_CENTRE : v1::IMAGE_CROP_RANDOM);
+  MP_DEFAULT(images, min_scale, 0.08);
+  MP_DEFAULT(images, max_scale, 1.0);
+  MP_DEFAULT(images, min_ratio, 0.75);
+  MP_DEFAULT(images, max_ratio, 4.0 / 3);
+  MP_DEFAULT(images, flip, plain ? 0.0 : 0.5);
+  MP_DEFAULT(images, resize, plain ? image_size : image_size * 8 / 7);
+  if (images->has_patch()) {
+    MP_DEFAULT(images->mutable_patch(), size, image_size);
+    MP_DEFAULT(images->mutable_patch(), stride, images->patch().size());
+  }
+  MP_DEFAULT(images, decode_threads, 4);
+  MP_DEFAULT_ENUM(images, on_corrupt, v1::ON_CORRUPT_FAIL);
+  MP_DEFAULT(images, max_pixels, int64_t{1} << 27);
+}
+
 }  // namespace
 
 void NormalizeJobSpec(v1::JobSpec* spec) {
   v1::DataSpec* data = spec->mutable_data();
   for (v1::TokenSource& source : *data->mutable_mixture()) MP_DEFAULT(&source, weight, 1.0);
   if (spec->model().has_llama()) NormalizeLlama(spec->mutable_model()->mutable_llama());
-  if (spec->model().has_resnet()) NormalizeResNet(spec->mutable_model()->mutable_resnet());
+  if (spec->model().has_resnet()) {
+    NormalizeResNet(spec->mutable_model()->mutable_resnet());
+    NormalizeImages(spec->model().resnet().image_size(), data);
+  }
   if (spec->model().family_case() != v1::ModelSpec::FAMILY_NOT_SET) {
     MP_DEFAULT(data, sequence_length, SizesOf(spec->model()).context);
   }

@@ -222,6 +222,33 @@ void CheckMixture(const v1::DataSpec& data, Checker* check) {
   }
 }
 
+void CheckImages(const v1::JobSpec& spec, Checker* check) {
+  const v1::ImageDataSpec& images = spec.data().images();
+  const auto range = [&](const std::string& field, double low, double high, double most) {
+    check->Real("data.images.min_" + field, low, 0, most, "(]");
+    if (check->Real("data.images.max_" + field, high, 0, most, "(]") && high < low) {
+      check->Add("data.images.max_" + field,
+                 absl::StrCat("must not be below min_", field, " (", low, "), got ", high));
+    }
+  };
+  if (!v1::ImageCrop_IsValid(images.crop()) || images.crop() == 0) {
+    check->Add("data.images.crop", "expected random or centre");
+  }
+  range("scale", images.min_scale(), images.max_scale(), 1);
+  range("ratio", images.min_ratio(), images.max_ratio(), 1000);
+  check->Real("data.images.flip", images.flip(), 0, 1);
+  check->Int("data.images.resize", images.resize(), spec.model().resnet().image_size(), 65535);
+  if (images.has_patch()) {
+    check->Int("data.images.patch.size", images.patch().size(), 1, 65535);
+    check->Int("data.images.patch.stride", images.patch().stride(), 1, images.patch().size());
+  }
+  check->Int("data.images.decode_threads", images.decode_threads(), 1, 256);
+  if (!v1::OnCorrupt_IsValid(images.on_corrupt()) || images.on_corrupt() == 0) {
+    check->Add("data.images.on_corrupt", "expected fail or skip");
+  }
+  check->Int("data.images.max_pixels", images.max_pixels(), 1, int64_t{1} << 32);
+}
+
 void CheckData(const v1::JobSpec& spec, Checker* check) {
   const v1::DataSpec& data = spec.data();
   const bool images = SizesOf(spec.model()).images;
@@ -241,6 +268,11 @@ void CheckData(const v1::JobSpec& spec, Checker* check) {
     CheckTokenPath("data.validation", data.validation(), images, check);
   }
   if (spec.model().family_case() == v1::ModelSpec::FAMILY_NOT_SET) return;
+  if (images) {
+    CheckImages(spec, check);
+  } else if (data.has_images()) {
+    check->Add("data.images", "the model is of tokens: remove it, or give model.resnet");
+  }
   const ModelSizes model = SizesOf(spec.model());
   if (data.sequence_length() < 1 || data.sequence_length() > model.context) {
     check->Add("data.sequence_length",

@@ -94,9 +94,10 @@ TEST(NormalizeTest, LeavesNoFieldUnsetAndIsIdempotent) {
   EXPECT_EQ(spec.train().loss_scale().floor(), 1);
   std::vector<std::string> absent;
   CollectAbsent(spec, &absent);
+  // Of other models, optimizers, precisions.
   EXPECT_THAT(
       absent,
-      ElementsAre("milepost.v1.OptimizerSpec.momentum",  // adamw has none
+      ElementsAre("milepost.v1.DataSpec.images", "milepost.v1.OptimizerSpec.momentum",
                   "milepost.v1.OptimizerSpec.nesterov", "milepost.v1.OptimizerSpec.adamw_lr",
                   "milepost.v1.TrainSpec.recompute_budget", "milepost.v1.ResourceSpec.memory"));
   const JobSpec once = spec;
@@ -154,12 +155,12 @@ TEST(NormalizeTest, FillsInLlamasDefaults) {
   EXPECT_THAT(CheckJobSpec(spec), IsEmpty());
   std::vector<std::string> absent;
   CollectAbsent(spec, &absent);
+  // Of other models, optimizers, precisions.
   EXPECT_THAT(
       absent,
-      ElementsAre("milepost.v1.OptimizerSpec.momentum",  // adamw has none
+      ElementsAre("milepost.v1.DataSpec.images", "milepost.v1.OptimizerSpec.momentum",
                   "milepost.v1.OptimizerSpec.nesterov", "milepost.v1.OptimizerSpec.adamw_lr",
-                  "milepost.v1.TrainSpec.recompute_budget",
-                  "milepost.v1.TrainSpec.loss_scale",  // nor bf16
+                  "milepost.v1.TrainSpec.recompute_budget", "milepost.v1.TrainSpec.loss_scale",
                   "milepost.v1.ResourceSpec.memory"));
   const v1::LlamaSpec& llama = spec.model().llama();
   EXPECT_EQ(llama.kv_heads(), 4);

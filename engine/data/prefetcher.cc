@@ -10,6 +10,11 @@
 
 namespace milepost::data {
 
+PrefetchOptions ForThreads(int threads, int64_t micro_batch) {
+  const int64_t wanted = threads == 1 ? 0 : (2 * threads + micro_batch - 1) / micro_batch;
+  return {.depth = static_cast<int>(std::max<int64_t>(2, wanted)), .threads = threads};
+}
+
 Prefetcher::Prefetcher(std::shared_ptr<const SampleSource> data, const BatchLayout& layout,
                        const PrefetchOptions& options)
     : data_(std::move(data)),

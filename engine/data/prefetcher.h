@@ -37,6 +37,9 @@ struct PrefetchOptions {
   int threads = 1;  // more than one: each fetches sample by sample, for samples that cost time
 };
 
+// So deep that every thread has a sample to fetch while a micro-batch is waited for.
+PrefetchOptions ForThreads(int threads, int64_t micro_batch);
+
 class Prefetcher {
  public:
   Prefetcher(std::shared_ptr<const SampleSource> data, const BatchLayout& layout,

@@ -10,6 +10,7 @@
 #define MILEPOST_ENGINE_DATA_SAMPLE_SOURCE_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,7 @@ struct SourceStats {
   int64_t bytes_read = 0;   // of files, as they are stored
   int64_t damaged = 0;      // samples that another one stands for, as theirs could not be decoded
   double busy_seconds = 0;  // in Fetch, added up over the threads
+  std::shared_ptr<const std::string> first_damage;  // file and reason; null: none
 };
 
 class SampleSource {

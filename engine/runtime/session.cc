@@ -76,7 +76,8 @@ absl::Status TrainingSessionImpl::Open() {
              .accumulation = plan_.options.accumulation,
              .rank = communicator_->rank(),
              .world = communicator_->world()};
-  prefetcher_ = std::make_unique<data::Prefetcher>(data_.train, layout_);
+  prefetcher_ = std::make_unique<data::Prefetcher>(
+      data_.train, layout_, data::ForThreads(data_.threads, layout_.micro_batch));
   MP_ASSIGN_OR_RETURN(arena_, Arena::Allocate(plan_.arena_bytes));
   backend_.Attach(arena_->data(), communicator_);
   store_.emplace(plan_, plan_.train.graph, arena_->data(), communicator_);
@@ -275,6 +276,7 @@ void TrainingSessionImpl::Advance(StepReport* report) {
   report->tokens = layout_.GlobalBatch() * plan_.options.sequence;
   report->train_loss = MeanLoss(plan_.train.graph.losses, scalars_ + plan::LossScalar(0));
   report->stop_agreed = scalars_[plan::kStopScalar] > 0;
+  report->data = data_.train->stats();
   state_.set_step(state_.step() + 1);
   state_.set_samples_consumed(state_.samples_consumed() + layout_.GlobalBatch());
   if (report->skipped) {

@@ -27,6 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "engine/data/sample_source.h"
 #include "engine/plan/step_plan.h"
 #include "engine/runtime/op_time.h"
 #include "milepost/v1/checkpoint.pb.h"
@@ -63,6 +64,7 @@ struct StepReport {
   double communication_wait_seconds = 0;  // compute stream waiting for the communication stream
   double communication_seconds = 0;       // of that stream, waiting for other ranks included
   bool stop_agreed = false;  // some rank asked to stop: every rank stops after this step
+  data::SourceStats data;    // of this rank's training data, since the session was created
 };
 
 struct EvaluationReport {

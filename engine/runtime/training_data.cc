@@ -5,13 +5,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "common/spec/model_sizes.h"
 #include "common/status_macros.h"
 #include "engine/data/dataset.h"
-#include "engine/data/images/image_set.h"
 #include "engine/data/images/image_source.h"
-#include "engine/data/images/pixel_source.h"
 #include "engine/data/mixture.h"
 #include "milepost/v1/job_spec.pb.h"
 
@@ -19,34 +16,35 @@ namespace milepost::runtime {
 
 namespace {
 
-// Plain pixels are taken as they are, so they must have the model's size; what is compressed is
-// cropped at random, as torchvision's reference training does it, and for validation its centre.
-absl::StatusOr<std::shared_ptr<const data::SampleSource>> OpenImages(
-    const std::string& path, const data::ImageSourceOptions& options) {
-  if (!absl::EndsWith(path, ".npy")) {
-    MP_ASSIGN_OR_RETURN(auto source, data::ImageSource::Open(path, options));
-    return std::shared_ptr<const data::SampleSource>(std::move(source));
-  }
-  MP_ASSIGN_OR_RETURN(auto set, data::OpenImageSet(path, {.classes = options.classes}));
-  MP_ASSIGN_OR_RETURN(
-      auto source, data::PixelSource::Create(std::move(set), options.view.image_size, options.train,
-                                             options.seed));
-  return std::shared_ptr<const data::SampleSource>(std::move(source));
+data::ImageSourceOptions ImageOptions(const v1::JobSpec& spec) {
+  const v1::ImageDataSpec& images = spec.data().images();
+  data::ImageSourceOptions options{.limits = {.max_pixels = images.max_pixels()},
+                                   .classes = spec.model().resnet().classes(),
+                                   .seed = spec.train().seed(),
+                                   .skip_damaged = images.on_corrupt() == v1::ON_CORRUPT_SKIP};
+  options.view = {.image_size = spec.model().resnet().image_size(),
+                  .min_scale = images.min_scale(),
+                  .max_scale = images.max_scale(),
+                  .min_ratio = images.min_ratio(),
+                  .max_ratio = images.max_ratio(),
+                  .random_crop = images.crop() == v1::IMAGE_CROP_RANDOM,
+                  .flip = images.flip(),
+                  .resize = images.resize(),
+                  .patch_size = images.patch().size(),
+                  .patch_stride = images.patch().stride()};
+  return options;
 }
 
 absl::StatusOr<TrainingData> OpenImageData(const v1::JobSpec& spec) {
-  const v1::ResNetSpec& model = spec.model().resnet();
-  data::ImageSourceOptions options{
-      .view = {.image_size = model.image_size(), .resize = model.image_size() * 8 / 7},
-      .classes = model.classes(),
-      .seed = spec.train().seed()};
+  data::ImageSourceOptions options = ImageOptions(spec);
   TrainingData data;
-  MP_ASSIGN_OR_RETURN(data.train, OpenImages(spec.data().train(), options));
+  data.threads = spec.data().images().decode_threads();
+  MP_ASSIGN_OR_RETURN(auto train, data::ImageSource::Open(spec.data().train(), options));
+  options.class_names = train->set().class_names();
+  data.train = std::move(train);
   if (spec.data().validation().empty()) return data;
-  const auto* train = dynamic_cast<const data::ImageSource*>(data.train.get());
-  if (train != nullptr) options.class_names = train->set().class_names();
   options.train = false;
-  MP_ASSIGN_OR_RETURN(data.validation, OpenImages(spec.data().validation(), options));
+  MP_ASSIGN_OR_RETURN(data.validation, data::ImageSource::Open(spec.data().validation(), options));
   return data;
 }
 

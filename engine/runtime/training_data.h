@@ -18,6 +18,7 @@ namespace milepost::runtime {
 struct TrainingData {
   std::shared_ptr<const data::SampleSource> train;       // endless, in the order of train.seed
   std::shared_ptr<const data::SampleSource> validation;  // null: none
+  int threads = 1;                                       // that fetching training samples is worth
 };
 
 // `spec` is normalised. INVALID_ARGUMENT or NOT_FOUND with the path.

@@ -68,6 +68,7 @@ void ProgressReporter::Step(const runtime::StepReport& report, absl::Time now) {
   progress_.set_loss_scale_at_floor(report.loss_scale_at_floor);
   progress_.set_tokens_per_second(
       first ? rate : progress_.tokens_per_second() * (1 - kRateWeight) + rate * kRateWeight);
+  SetData(report.data);
   progress_.set_step_seconds(report.seconds);
   progress_.set_data_wait_seconds(report.data_wait_seconds);
   progress_.set_communication_wait_seconds(report.communication_wait_seconds);
@@ -93,6 +94,20 @@ void ProgressReporter::Validation(int64_t step, const runtime::EvaluationReport&
     spdlog::info("step {}/{} validation {} loss {:.4f} perplexity {:.4g} accuracy {:.2f}%", step,
                  total_steps_, head.name, head.loss, std::exp(head.loss), 100 * head.accuracy);
   }
+}
+
+void ProgressReporter::SetData(const data::SourceStats& stats) {
+  if (stats.samples == 0) return;
+  v1::DataReport* data = progress_.mutable_data();
+  data->set_samples(stats.samples);
+  data->set_bytes_read(stats.bytes_read);
+  data->set_busy_seconds(stats.busy_seconds);
+  if (stats.damaged == data->damaged_samples() || stats.first_damage == nullptr) return;
+  if (log_ && data->damaged_samples() == 0) {
+    spdlog::warn("damaged images are replaced by others; the first: {}", *stats.first_damage);
+  }
+  data->set_damaged_samples(stats.damaged);
+  data->set_first_damage(*stats.first_damage);
 }
 
 void ProgressReporter::Hold(absl::Duration held) {

@@ -4,6 +4,7 @@
 
 #include "absl/time/time.h"
 #include "common/message_channel.h"
+#include "engine/data/sample_source.h"
 #include "engine/runtime/session.h"
 #include "milepost/v1/trainer.pb.h"
 
@@ -31,6 +32,7 @@ class ProgressReporter {
 
  private:
   void LogStep(absl::Time now, bool must);
+  void SetData(const data::SourceStats& stats);
 
   MessageChannel* const channel_;
   const bool log_;

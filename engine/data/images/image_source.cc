@@ -101,12 +101,14 @@ ImageSource::Place ImageSource::NextImage(const Place& place) const {
 }
 
 View ImageSource::ViewOf(const Place& place, int64_t global, int64_t width, int64_t height) const {
-  const ViewOptions& view = options_.view;
-  if (patches()) {
-    return TileView(view, width, height, place.tile, options_.train, options_.seed, global);
+  const ViewOptions& options = options_.view;
+  if (options_.train && options.random_crop && !patches()) {
+    return RandomView(options, width, height, options_.seed, global);
   }
-  return options_.train ? RandomView(view, width, height, options_.seed, global)
-                        : CentreView(view, width, height);
+  View view =
+      patches() ? TileView(options, width, height, place.tile) : CentreView(options, width, height);
+  view.flip = options_.train && IsMirrored(options, options_.seed, global);
+  return view;
 }
 
 absl::Status ImageSource::Show(const Place& place, int64_t global, Scratch* scratch,
@@ -167,20 +169,18 @@ absl::Status ImageSource::Fetch(int64_t first, int64_t count, absl::Span<char* c
 }
 
 SourceStats ImageSource::stats() const {
+  std::lock_guard lock(mutex_);
   return {.samples = fetched_.load(std::memory_order_relaxed),
           .bytes_read = bytes_read_.load(std::memory_order_relaxed),
           .damaged = damaged_.load(std::memory_order_relaxed),
-          .busy_seconds = 1e-9 * static_cast<double>(busy_nanoseconds_.load())};
-}
-
-std::string ImageSource::first_damage() const {
-  std::lock_guard lock(mutex_);
-  return first_damage_;
+          .busy_seconds = 1e-9 * static_cast<double>(busy_nanoseconds_.load()),
+          .first_damage = first_damage_};
 }
 
 void ImageSource::NoteDamage(const absl::Status& status) const {
   std::lock_guard lock(mutex_);
-  if (first_damage_.empty()) first_damage_ = std::string(status.message());
+  if (first_damage_ != nullptr) return;
+  first_damage_ = std::make_shared<const std::string>(status.message());
 }
 
 std::unique_ptr<ImageSource::Scratch> ImageSource::Borrow() const {

@@ -4,8 +4,8 @@
 //   MP_ASSIGN_OR_RETURN(auto train, ImageSource::Open("imagenet/train", options));
 //
 // Training: sample k of the run is the image SampleOrder(samples, seed).SampleAt(k), shown as
-// RandomView(..., seed, k) or, with patches, one tile. Validation: images (or all tiles of each) in
-// the set's order, centred.
+// RandomView(..., seed, k) or, with patches, one tile, or its centre. Validation: images (or all
+// tiles of each) in the set's order, centred.
 #ifndef MILEPOST_ENGINE_DATA_IMAGES_IMAGE_SOURCE_H_
 #define MILEPOST_ENGINE_DATA_IMAGES_IMAGE_SOURCE_H_
 
@@ -60,8 +60,6 @@ class ImageSource : public SampleSource {
   SourceStats stats() const override;
 
   const ImageSet& set() const { return *set_; }
-  // Why the first damaged image was skipped, with its name; empty: none was.
-  std::string first_damage() const;
 
  private:
   // What a thread needs to fetch samples.
@@ -102,7 +100,7 @@ class ImageSource : public SampleSource {
   mutable std::atomic<int64_t> busy_nanoseconds_ = 0;
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<Scratch>> idle_;
-  mutable std::string first_damage_;
+  mutable std::shared_ptr<const std::string> first_damage_;
 };
 
 }  // namespace milepost::data

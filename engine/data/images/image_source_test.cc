@@ -109,6 +109,27 @@ TEST_F(ImageSourceTest, ValidationIsCentredAndInOrder) {
   EXPECT_EQ(Fetch(*source, 1)->pixels, want);
 }
 
+// Pixels of the samples' size stay as they are.
+TEST_F(ImageSourceTest, TrainingOnCentresKeepsWholePixels) {
+  const std::string bytes = Golden("base.png");
+  std::filesystem::remove_all(folder_);
+  Write("a/1.png", bytes);
+  const ViewOptions view = {.image_size = 53, .random_crop = false, .flip = 0.5, .resize = 53};
+  const auto source = Open({.view = view, .seed = 2});
+  const std::string pixels = Golden("base.png.rgb");
+  int mirrored = 0;
+  for (int64_t i = 0; i < 40; ++i) {
+    const bool flip = IsMirrored(view, 2, i);
+    mirrored += flip;
+    const std::string got = Fetch(*source, i)->pixels;
+    for (size_t x = 0; x < 53; ++x) {
+      EXPECT_EQ(got.substr((53 + x) * 3, 3), pixels.substr((75 + 11 + (flip ? 52 - x : x)) * 3, 3));
+    }
+  }
+  EXPECT_GT(mirrored, 5);
+  EXPECT_LT(mirrored, 35);
+}
+
 TEST_F(ImageSourceTest, ThreadsAndWorldSizeChangeNothing) {
   const auto source = Open({.view = small_, .seed = 8});
   std::map<int64_t, Sample> seen;
@@ -157,7 +178,8 @@ TEST_F(ImageSourceTest, SkippingTakesTheNextGoodImage) {
   EXPECT_EQ(Fetch(*source, 5)->label, 3);
   EXPECT_EQ(Fetch(*source, 9)->label, 0);  // around the end
   EXPECT_EQ(source->stats().damaged, 3);
-  EXPECT_THAT(source->first_damage(), HasSubstr("class2/1.img.jpg: neither JPEG nor PNG"));
+  ASSERT_NE(source->stats().first_damage, nullptr);
+  EXPECT_THAT(*source->stats().first_damage, HasSubstr("class2/1.img.jpg: neither JPEG nor PNG"));
   std::filesystem::remove(folder_ + "/class1/0.img.jpg");  // not there is not damaged
   EXPECT_EQ(Fetch(*source, 2).status().code(), absl::StatusCode::kNotFound);
 }

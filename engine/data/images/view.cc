@@ -31,10 +31,6 @@ int64_t UpTo(uint32_t word, int64_t n) {
   return static_cast<int64_t>((uint64_t{word} * static_cast<uint64_t>(n + 1)) >> 32);
 }
 
-bool Flips(const ViewOptions& options, uint64_t seed, int64_t sample) {
-  return Uniform(Draw(seed, kFlipStream, sample, 0)[0], 0, 1) < options.flip;
-}
-
 ResampleAxis AxisOf(int64_t first, int64_t length, int64_t outputs) {
   return {static_cast<double>(first), static_cast<double>(length) / static_cast<double>(outputs),
           first, first + length};
@@ -113,11 +109,16 @@ bool View::operator==(const View& other) const {
   return Same(x, other.x) && Same(y, other.y) && flip == other.flip;
 }
 
+bool IsMirrored(const ViewOptions& options, uint64_t seed, int64_t global_sample) {
+  return Uniform(Draw(seed, kFlipStream, global_sample, 0)[0], 0, 1) < options.flip;
+}
+
 View RandomView(const ViewOptions& options, int64_t width, int64_t height, uint64_t seed,
                 int64_t global_sample) {
   const Region crop = RandomCrop(options, width, height, seed, global_sample);
   return {AxisOf(crop.x, crop.width, options.image_size),
-          AxisOf(crop.y, crop.height, options.image_size), Flips(options, seed, global_sample)};
+          AxisOf(crop.y, crop.height, options.image_size),
+          IsMirrored(options, seed, global_sample)};
 }
 
 View CentreView(const ViewOptions& options, int64_t width, int64_t height) {
@@ -132,12 +133,11 @@ int64_t TilesOf(const ViewOptions& options, int64_t width, int64_t height) {
   return TilesAlong(options, width) * TilesAlong(options, height);
 }
 
-View TileView(const ViewOptions& options, int64_t width, int64_t height, int64_t tile, bool random,
-              uint64_t seed, int64_t global_sample) {
+View TileView(const ViewOptions& options, int64_t width, int64_t height, int64_t tile) {
   const int64_t columns = TilesAlong(options, width);
   MP_CHECK(tile >= 0 && tile < TilesOf(options, width, height)) << tile;
   return {TileAxis(options, width, tile % columns), TileAxis(options, height, tile / columns),
-          random && Flips(options, seed, global_sample)};
+          false};
 }
 
 int ShrinkFor(const View& view) {

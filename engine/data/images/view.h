@@ -22,6 +22,7 @@ struct ViewOptions {
   double max_scale = 1;
   double min_ratio = 0.75;
   double max_ratio = 4.0 / 3;
+  bool random_crop = true;   // training; otherwise the centre
   double flip = 0.5;         // share of the samples that are mirrored left to right
   int64_t resize = 256;      // validation: the shorter side before the centre is cut out
   int64_t patch_size = 0;    // above 0: tiles of that size instead of crops
@@ -43,6 +44,9 @@ struct View {
 View RandomView(const ViewOptions& options, int64_t width, int64_t height, uint64_t seed,
                 int64_t global_sample);
 
+// Whether a training sample is mirrored; every view but RandomView leaves that to its caller.
+bool IsMirrored(const ViewOptions& options, uint64_t seed, int64_t global_sample);
+
 // As Resize(options.resize), CenterCrop(options.image_size); image_size is at most resize.
 View CentreView(const ViewOptions& options, int64_t width, int64_t height);
 
@@ -50,9 +54,8 @@ View CentreView(const ViewOptions& options, int64_t width, int64_t height);
 // one of a row and of a column is moved back so that it ends with the image. Every pixel is in some
 // tile, none is made up: only an image smaller than a tile has its edge repeated.
 int64_t TilesOf(const ViewOptions& options, int64_t width, int64_t height);
-// `tile` in [0, TilesOf). `seed` and `global_sample` choose the mirroring, if `random`.
-View TileView(const ViewOptions& options, int64_t width, int64_t height, int64_t tile, bool random,
-              uint64_t seed, int64_t global_sample);
+// `tile` in [0, TilesOf).
+View TileView(const ViewOptions& options, int64_t width, int64_t height, int64_t tile);
 
 // How far a JPEG may be shrunk while it is decoded: 1, 2, 4 or 8, so that the shrunk part still has
 // at least as many pixels as the view.

@@ -158,7 +158,7 @@ TEST(Tiles, CoverEveryPixelAndMakeNoneUp) {
     std::set<std::pair<int64_t, int64_t>> places;
     const int64_t tiles = TilesOf(options, width, height);
     for (int64_t tile = 0; tile < tiles; ++tile) {
-      const View view = TileView(options, width, height, tile, false, 0, 0);
+      const View view = TileView(options, width, height, tile);
       ASSERT_EQ(view.x.end - view.x.first, 8);
       ASSERT_EQ(view.y.end - view.y.first, 8);
       ASSERT_EQ(view.x.scale, 1);
@@ -179,7 +179,7 @@ TEST(Tiles, CoverEveryPixelAndMakeNoneUp) {
 TEST(Tiles, AreCutOutOfTheImage) {
   const ViewOptions options{.image_size = 20, .patch_size = 20, .patch_stride = 20};
   const std::string pixels = Golden("base.png.rgb");
-  const View view = TileView(options, kGoldenWidth, kGoldenHeight, 7, false, 0, 0);
+  const View view = TileView(options, kGoldenWidth, kGoldenHeight, 7);
   const std::string tile = Rendered(Golden("base.png"), view, 20);
   for (size_t row = 0; row < 20; ++row) {  // the fourth of the second row: moved back to column 55
     EXPECT_EQ(tile.substr(row * 60, 60), pixels.substr(((20 + row) * 75 + 55) * 3, 60));
@@ -187,7 +187,7 @@ TEST(Tiles, AreCutOutOfTheImage) {
   // Mirrored for half of the samples.
   int flips = 0;
   for (int64_t sample = 0; sample < 100; ++sample) {
-    flips += TileView(options, 75, 53, 0, true, 1, sample).flip;
+    flips += IsMirrored(options, 1, sample);
   }
   EXPECT_GT(flips, 30);
   EXPECT_LT(flips, 70);
@@ -196,7 +196,7 @@ TEST(Tiles, AreCutOutOfTheImage) {
 TEST(Tiles, RepeatTheEdgeOfAnImageThatIsSmaller) {
   const ViewOptions options{.image_size = 80, .patch_size = 80, .patch_stride = 40};
   ASSERT_EQ(TilesOf(options, kGoldenWidth, kGoldenHeight), 1);
-  const View view = TileView(options, kGoldenWidth, kGoldenHeight, 0, false, 0, 0);
+  const View view = TileView(options, kGoldenWidth, kGoldenHeight, 0);
   const std::string tile = Rendered(Golden("base.png"), view, 80);
   const std::string pixels = Golden("base.png.rgb");
   EXPECT_EQ(tile.substr(0, 75 * 3), pixels.substr(0, 75 * 3));
