@@ -86,9 +86,13 @@ TEST(NormalizeTest, LeavesNoFieldUnsetAndIsIdempotent) {
   JobSpec spec = Normalized([](JobSpec* s) { s->mutable_data()->add_mixture(); });
   std::vector<std::string> absent;
   CollectAbsent(spec, &absent);
-  EXPECT_THAT(absent, ElementsAre("milepost.v1.OptimizerSpec.momentum",  // adamw has none
-                                  "milepost.v1.OptimizerSpec.nesterov",
-                                  "milepost.v1.OptimizerSpec.adamw_lr"));
+  EXPECT_THAT(
+      absent,
+      ElementsAre("milepost.v1.DataSpec.masking",  // none by default
+                  "milepost.v1.DataSpec.document_separator",
+                  "milepost.v1.DataSpec.segment_separator", "milepost.v1.DataSpec.padding",
+                  "milepost.v1.OptimizerSpec.momentum",  // adamw has none
+                  "milepost.v1.OptimizerSpec.nesterov", "milepost.v1.OptimizerSpec.adamw_lr"));
   const JobSpec once = spec;
   NormalizeJobSpec(&spec);
   EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(spec, once));
@@ -144,9 +148,13 @@ TEST(NormalizeTest, FillsInLlamasDefaults) {
   EXPECT_THAT(CheckJobSpec(spec), IsEmpty());
   std::vector<std::string> absent;
   CollectAbsent(spec, &absent);
-  EXPECT_THAT(absent, ElementsAre("milepost.v1.OptimizerSpec.momentum",  // adamw has none
-                                  "milepost.v1.OptimizerSpec.nesterov",
-                                  "milepost.v1.OptimizerSpec.adamw_lr"));
+  EXPECT_THAT(
+      absent,
+      ElementsAre("milepost.v1.DataSpec.masking",  // none by default
+                  "milepost.v1.DataSpec.document_separator",
+                  "milepost.v1.DataSpec.segment_separator", "milepost.v1.DataSpec.padding",
+                  "milepost.v1.OptimizerSpec.momentum",  // adamw has none
+                  "milepost.v1.OptimizerSpec.nesterov", "milepost.v1.OptimizerSpec.adamw_lr"));
   const v1::LlamaSpec& llama = spec.model().llama();
   EXPECT_EQ(llama.kv_heads(), 4);
   EXPECT_EQ(llama.head_dim(), 16);
