@@ -284,14 +284,16 @@ void Embed(benchmark::State& state, bool backward) {
       x(kTokens * kWidth * 4);
   std::vector<int32_t> tokens(kTokens);
   for (int64_t i = 0; i < kTokens; ++i) tokens[i] = static_cast<int32_t>(i * 7919 % kVocabulary);
+  const EmbeddingRows rows{tokens.data(), nullptr, nullptr, kBatch, kSequence};
   CopyRate();
   for (auto _ : state) {
     if (backward) {
-      EmbeddingBackward(tokens.data(), x.as<T>(), kBatch, kSequence, kWidth, kVocabulary, kSequence,
-                        DropoutParams{}, true, table.as<float>(), positions.as<float>());
+      EmbeddingBackward<T>(rows, x.as<T>(), kWidth, DropoutParams{},
+                           {table.as<float>(), kVocabulary, true},
+                           {positions.as<float>(), kSequence, true}, {});
     } else {
-      EmbeddingForward(tokens.data(), table.as<T>(), positions.as<T>(), kBatch, kSequence, kWidth,
-                       DropoutParams{}, x.as<T>());
+      EmbeddingForward<T>(rows, {table.as<T>(), positions.as<T>()}, kWidth, DropoutParams{},
+                          x.as<T>());
     }
   }
   const double n = 1.0 * kTokens * kWidth;

@@ -1,5 +1,5 @@
-// Training steps of a GPT-2, a Llama or a ResNet on this machine, one rank, with where the time
-// goes. Prints one line of JSON; torch_step.py is its peer, step_vs_torch runs both.
+// Training steps of a GPT-2, a Llama, a BERT or a ResNet on this machine, one rank, with where the
+// time goes. Prints one line of JSON; torch_step.py is its peer, step_vs_torch runs both.
 //
 //   build/release/bench/step --layers 12 --width 768 --heads 12 --vocabulary 50257 --context 512
 //   --batch 2
@@ -38,7 +38,7 @@ struct Flags {
   int64_t width = 384;
   int64_t heads = 6;
   int64_t kv_heads = 2;   // Llama only
-  int64_t hidden = 1024;  // Llama only
+  int64_t hidden = 1024;  // Llama and BERT
   int64_t vocabulary = 256;
   int64_t context = 256;
   int64_t depth = 50;   // ResNet only
@@ -122,6 +122,11 @@ v1::JobSpec Spec(const Flags& flags, const std::string& data) {
     model->set_depth(flags.depth);
     model->set_image_size(flags.image);
     model->set_classes(kClasses);
+  } else if (flags.family == "bert") {
+    v1::BertSpec* model = spec.mutable_model()->mutable_bert();
+    SetSizes(flags, model);
+    model->set_hidden(flags.hidden);
+    spec.mutable_data()->mutable_masking()->set_mask_token(flags.vocabulary - 1);
   } else {
     SetSizes(flags, spec.mutable_model()->mutable_gpt2());
   }
@@ -293,12 +298,13 @@ absl::Status Run(const Flags& flags) {
 int main(int argc, char** argv) {
   milepost::Flags flags;
   CLI::App app{"Training steps of a model on this machine"};
-  app.add_option("--family", flags.family)->check(CLI::IsMember({"gpt2", "llama", "resnet"}));
+  app.add_option("--family", flags.family)
+      ->check(CLI::IsMember({"gpt2", "llama", "bert", "resnet"}));
   app.add_option("--layers", flags.layers);
   app.add_option("--width", flags.width);
   app.add_option("--heads", flags.heads);
   app.add_option("--kv-heads", flags.kv_heads, "llama only");
-  app.add_option("--hidden", flags.hidden, "llama only");
+  app.add_option("--hidden", flags.hidden, "llama and bert");
   app.add_option("--vocabulary", flags.vocabulary);
   app.add_option("--context", flags.context, "sequence length");
   app.add_option("--depth", flags.depth, "resnet only");

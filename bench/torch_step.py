@@ -1,7 +1,9 @@
-"""The peer of bench/step: the same step of a GPT-2, a Llama or a ResNet in PyTorch. Prints JSON.
+"""The peer of bench/step: the same step of a GPT-2, a Llama, a BERT or a ResNet in PyTorch.
 
 fp32, or bf16 by autocast (fp32 master parameters, which is what `precision: bf16` here means too);
 eager or torch.compile; fused AdamW where this PyTorch has it for the CPU; gradient clipping to 1.0.
+BERT's logits are made at all positions, as transformers' BertForMaskedLM makes them; --gather makes
+those of the masked positions alone (eager only: their number varies).
 """
 
 import argparse
@@ -162,10 +164,64 @@ class ResNet(nn.Module):
         return F.cross_entropy(logits.float(), labels)
 
 
+class BertBlock(nn.Module):
+    def __init__(self, width, heads, hidden):
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.c_proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
+        self.norm_1, self.norm_2 = nn.LayerNorm(width, 1e-12), nn.LayerNorm(width, 1e-12)
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        q, k, v = self.qkv(x).split(width, dim=2)
+        heads = lambda t: t.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
+        y = F.scaled_dot_product_attention(heads(q), heads(k), heads(v))
+        x = self.norm_1(x + self.c_proj(y.transpose(1, 2).reshape(batch, length, width)))
+        return self.norm_2(x + self.down(F.gelu(self.up(x))))
+
+
+class Bert(nn.Module):
+    def __init__(self, layers, width, heads, hidden, vocabulary, context, gather):
+        super().__init__()
+        self.gather = gather
+        self.words, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
+        self.segments = nn.Embedding(2, width)
+        self.norm, self.transform_norm = nn.LayerNorm(width, 1e-12), nn.LayerNorm(width, 1e-12)
+        self.blocks = nn.ModuleList(BertBlock(width, heads, hidden) for _ in range(layers))
+        self.transform = nn.Linear(width, width)
+        self.bias = nn.Parameter(torch.zeros(vocabulary))
+        for p in self.parameters():
+            if p.dim() == 2:
+                nn.init.normal_(p, std=0.02)
+
+    def forward(self, tokens, targets):
+        x = self.words(tokens) + self.positions(torch.arange(tokens.shape[1]))
+        x = self.norm(x + self.segments.weight[0])
+        for block in self.blocks:
+            x = block(x)
+        x, targets = x.flatten(0, 1), targets.flatten()
+        if self.gather:
+            x, targets = x[targets >= 0], targets[targets >= 0]
+        x = self.transform_norm(F.gelu(self.transform(x)))
+        return F.cross_entropy(F.linear(x, self.words.weight, self.bias), targets, ignore_index=-1)
+
+
+def masked(tokens):
+    """Inputs and targets: of 15% of the tokens, 80% become the mask, 10% random ones."""
+    mask, random = int(tokens.max()), torch.randint_like(tokens, int(tokens.max()))
+    chosen, fate = torch.rand(tokens.shape) < 0.15, torch.rand(tokens.shape)
+    inputs = torch.where(chosen & (fate < 0.8), mask, tokens)
+    inputs = torch.where(chosen & (fate >= 0.8) & (fate < 0.9), random, inputs)
+    return inputs, torch.where(chosen, tokens, -1)
+
+
 def make_batch(args):
     if args.family == "resnet":
         images = torch.randint(256, (args.batch, args.image, args.image, 3), dtype=torch.uint8)
         return images, torch.randint(1000, (args.batch,))
+    if args.family == "bert":
+        return masked(torch.randint(args.vocabulary, (args.batch, args.context)))
     tokens = torch.randint(args.vocabulary, (args.batch, args.context + 1))
     return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
@@ -173,6 +229,9 @@ def make_batch(args):
 def make_model(args):
     if args.family == "resnet":
         return ResNet(args.depth).to(memory_format=torch.channels_last)
+    if args.family == "bert":
+        return Bert(args.layers, args.width, args.heads, args.hidden, args.vocabulary, args.context,
+                    args.gather)
     if args.family == "llama":
         return Llama(args.layers, args.width, args.heads, args.kv_heads, args.hidden,
                      args.vocabulary, args.context)
@@ -197,7 +256,8 @@ def parse():
                           ("depth", 50), ("image", 224),
                           ("threads", 2), ("steps", 8), ("warmup", 3)]:
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--family", choices=["gpt2", "llama", "resnet"], default="gpt2")
+    parser.add_argument("--family", choices=["gpt2", "llama", "bert", "resnet"], default="gpt2")
+    parser.add_argument("--gather", action="store_true")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="bf16")
     parser.add_argument("--mode", choices=["eager", "compile"], default="eager")
     return parser.parse_args()
@@ -215,6 +275,8 @@ def main():
     loss = None
     for step in range(args.warmup + args.steps):
         start = time.perf_counter()
+        if args.family == "bert":
+            inputs, targets = masked(tokens[:, :-1].contiguous())
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=args.precision == "bf16"):
             loss = forward(*batch)
         loss.backward()

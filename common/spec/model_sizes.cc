@@ -21,6 +21,8 @@ ModelSizes SizesOf(const v1::ModelSpec& model) {
       return Sizes("gpt2", model.gpt2());
     case v1::ModelSpec::kLlama:
       return Sizes("llama", model.llama());
+    case v1::ModelSpec::kBert:
+      return Sizes("bert", model.bert());
     case v1::ModelSpec::kResnet: {
       const v1::ResNetSpec& resnet = model.resnet();
       const int stages = resnet.stages_size();

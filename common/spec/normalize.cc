@@ -104,6 +104,13 @@ void NormalizeResNet(v1::ResNetSpec* resnet) {
   }
 }
 
+void NormalizeBert(v1::BertSpec* bert) {
+  const auto hidden = Product(4, bert->width());
+  if (hidden) MP_DEFAULT(bert, hidden, *hidden);
+  MP_DEFAULT(bert, segments, 2);
+  MP_DEFAULT(bert, norm_epsilon, 1e-12);
+}
+
 // A field that the type does not have stays absent.
 void NormalizeOptimizer(v1::OptimizerSpec* optimizer) {
   for (v1::ParameterGroupSpec& group : *optimizer->mutable_groups()) {
@@ -199,6 +206,8 @@ void NormalizeJobSpec(v1::JobSpec* spec) {
     NormalizeResNet(spec->mutable_model()->mutable_resnet());
     NormalizeImages(spec->model().resnet().image_size(), data);
   }
+  if (spec->model().has_bert()) NormalizeBert(spec->mutable_model()->mutable_bert());
+  if (data->has_masking()) MP_DEFAULT(data->mutable_masking(), probability, 0.15);
   if (spec->model().family_case() != v1::ModelSpec::FAMILY_NOT_SET) {
     MP_DEFAULT(data, sequence_length, SizesOf(spec->model()).context);
   }

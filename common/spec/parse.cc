@@ -138,10 +138,12 @@ class Converter {
     }
   }
 
-  // Of mappings: no field is a list of anything else.
+  // Of mappings or of whole numbers: no field is a list of anything else.
   void FillList(const YamlNode& value, const std::string& path, const FieldDescriptor* field,
                 Message* message) {
-    MP_CHECK(field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) << field->full_name();
+    const bool mappings = field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
+    MP_CHECK(mappings || field->cpp_type() == FieldDescriptor::CPPTYPE_INT64) << field->full_name();
+    const auto* reflection = message->GetReflection();
     if (value.kind != YamlNode::Kind::kSequence) {
       Problem(value.line, path, absl::StrCat("expected a list, got ", Shown(value)));
       return;
@@ -149,7 +151,11 @@ class Converter {
     for (size_t i = 0; i < value.items.size(); ++i) {
       const std::string here = absl::StrCat(path, "[", i, "]");
       if (lines_ != nullptr) (*lines_)[here] = value.items[i].line;
-      Fill(value.items[i], here, message->GetReflection()->AddMessage(message, field));
+      if (mappings) {
+        Fill(value.items[i], here, reflection->AddMessage(message, field));
+      } else if (const auto number = Integer<int64_t>(value.items[i], here)) {
+        reflection->AddInt64(message, field, *number);
+      }
     }
   }
 

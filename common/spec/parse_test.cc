@@ -255,6 +255,19 @@ TEST(ParseTest, TruthIsTrueOrFalse) {
   }
 }
 
+TEST(ParseTest, ReadsAndWritesListsOfNumbers) {
+  const auto spec = ParseJobSpecYaml("data: {masking: {special_tokens: [101, 102]}}", "f.yaml");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  ASSERT_EQ(spec->data().masking().special_tokens_size(), 2);
+  EXPECT_EQ(spec->data().masking().special_tokens(1), 102);
+  const auto again = ParseJobSpecYaml(MessageToYaml(*spec), "f.yaml");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->data().masking().special_tokens(0), 101);
+  EXPECT_EQ(
+      ParseJobSpecYaml("data: {masking: {special_tokens: [1, x]}}", "f.yaml").status().message(),
+      "f.yaml:1: data.masking.special_tokens[1]: expected a whole number, got 'x'");
+}
+
 TEST(ParseTest, ListsOfMappings) {
   FieldLines lines;
   const auto spec = ParseJobSpecYaml(

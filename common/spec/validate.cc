@@ -154,18 +154,37 @@ void CheckResNet(const v1::ResNetSpec& resnet, Checker* check) {
   rgb("model.resnet.pixel_deviation", resnet.pixel_deviation(), "(]");
 }
 
+void CheckBert(const v1::BertSpec& bert, Checker* check) {
+  check->Int("model.bert.layers", bert.layers(), 1, 1024);
+  const bool width = check->Int("model.bert.width", bert.width(), 1, 65536);
+  const bool heads = check->Int("model.bert.heads", bert.heads(), 1, 1024);
+  if (width && heads && bert.width() % bert.heads() != 0) {
+    check->Add("model.bert.heads", absl::StrCat("must divide the width: ", bert.width(),
+                                                " is not a multiple of ", bert.heads()));
+  }
+  if (width) check->Int("model.bert.hidden", bert.hidden(), 1, 1 << 20);
+  check->Int("model.bert.context", bert.context(), 1, 1 << 20);
+  check->Int("model.bert.vocabulary", bert.vocabulary(), 2, 1 << 24);
+  check->Int("model.bert.segments", bert.segments(), 1, 1024);
+  check->Real("model.bert.dropout", bert.dropout(), 0, 1, "[)");
+  check->Real("model.bert.norm_epsilon", bert.norm_epsilon(), 0, 1, "(]");
+}
+
 void CheckModel(const v1::ModelSpec& model, Checker* check) {
   switch (model.family_case()) {
     case v1::ModelSpec::kGpt2:
       return CheckGpt2(model.gpt2(), check);
     case v1::ModelSpec::kLlama:
       return CheckLlama(model.llama(), check);
+    case v1::ModelSpec::kBert:
+      return CheckBert(model.bert(), check);
     case v1::ModelSpec::kResnet:
       return CheckResNet(model.resnet(), check);
     case v1::ModelSpec::FAMILY_NOT_SET:
       break;
   }
-  check->Add("model", "expected a model family: give model.gpt2, model.llama or model.resnet");
+  check->Add("model",
+             "expected a model family: give model.gpt2, model.llama, model.bert or model.resnet");
 }
 
 // False: so bad that nothing more need be said about it.
@@ -249,6 +268,47 @@ void CheckImages(const v1::JobSpec& spec, Checker* check) {
   check->Int("data.images.max_pixels", images.max_pixels(), 1, int64_t{1} << 32);
 }
 
+constexpr int kMaxSpecialTokens = 256;
+
+void CheckMasking(const v1::JobSpec& spec, int64_t vocabulary, Checker* check) {
+  const bool bert = spec.model().has_bert();
+  const v1::MaskingSpec& masking = spec.data().masking();
+  if (bert != spec.data().has_masking()) {
+    check->Add("data.masking", bert ? "required: BERT learns to find masked tokens again"
+                                    : "only BERT has it: this model predicts the next token");
+    return;
+  }
+  if (!bert) return;
+  check->Real("data.masking.probability", masking.probability(), 0, 1, "(]");
+  if (!masking.has_mask_token()) {
+    check->Add("data.masking.mask_token", "required: the id that stands for a masked token");
+  } else {
+    check->Int("data.masking.mask_token", masking.mask_token(), 0, vocabulary - 1);
+  }
+  if (masking.special_tokens_size() > kMaxSpecialTokens) {
+    check->Add("data.masking.special_tokens",
+               absl::StrCat(masking.special_tokens_size(), " ids; at most ", kMaxSpecialTokens));
+    return;
+  }
+  for (int i = 0; i < masking.special_tokens_size(); ++i) {
+    check->Int(absl::StrCat("data.masking.special_tokens[", i, "]"), masking.special_tokens(i), 0,
+               vocabulary - 1);
+  }
+}
+
+void CheckDocuments(const v1::JobSpec& spec, int64_t vocabulary, Checker* check) {
+  const v1::DataSpec& data = spec.data();
+  if (data.has_document_separator()) {
+    check->Int("data.document_separator", data.document_separator(), 0, vocabulary - 1);
+  }
+  if (data.has_padding()) check->Int("data.padding", data.padding(), 0, vocabulary - 1);
+  if (!data.has_segment_separator()) return;
+  check->Int("data.segment_separator", data.segment_separator(), 0, vocabulary - 1);
+  if (!spec.model().has_bert()) {
+    check->Add("data.segment_separator", "only BERT has segments");
+  }
+}
+
 void CheckData(const v1::JobSpec& spec, Checker* check) {
   const v1::DataSpec& data = spec.data();
   const bool images = SizesOf(spec.model()).images;
@@ -274,6 +334,10 @@ void CheckData(const v1::JobSpec& spec, Checker* check) {
     check->Add("data.images", "the model is of tokens: remove it, or give model.resnet");
   }
   const ModelSizes model = SizesOf(spec.model());
+  if (model.vocabulary >= 2) {
+    CheckMasking(spec, model.vocabulary, check);
+    CheckDocuments(spec, model.vocabulary, check);
+  }
   if (data.sequence_length() < 1 || data.sequence_length() > model.context) {
     check->Add("data.sequence_length",
                absl::StrCat("expected 1 to model.", model.family, ".context (", model.context,

@@ -15,10 +15,11 @@ absl::StatusOr<std::shared_ptr<const TokenDataset>> TokenDataset::Open(
     const std::string& path, const DatasetOptions& options) {
   MP_CHECK(options.sequence_length >= 1 && options.vocabulary >= 1);
   MP_ASSIGN_OR_RETURN(std::shared_ptr<const TokenFile> file, TokenFile::Open(path));
-  if (file->size() < options.sequence_length + 1) {
+  const int64_t least = options.sequence_length + (options.next_token ? 1 : 0);
+  if (file->size() < least) {
     return absl::InvalidArgumentError(absl::StrCat(
         path, ": ", file->size(), " tokens; a sequence of ", options.sequence_length, " needs ",
-        options.sequence_length + 1,
+        least,
         ": the sequence is longer than the file. Use more data or a smaller data.sequence_length"));
   }
   return std::shared_ptr<const TokenDataset>(new TokenDataset(std::move(file), options));
@@ -27,13 +28,17 @@ absl::StatusOr<std::shared_ptr<const TokenDataset>> TokenDataset::Open(
 TokenDataset::TokenDataset(std::shared_ptr<const TokenFile> file, const DatasetOptions& options)
     : file_(std::move(file)),
       options_(options),
-      samples_((file_->size() - 1) / options.sequence_length) {}
+      samples_((file_->size() - (options.next_token ? 1 : 0)) / options.sequence_length) {}
 
 absl::Status TokenDataset::FetchSample(int64_t sample, int32_t* tokens, int32_t* targets) const {
   // The targets are the inputs shifted by one: read T tokens, move them, read the last one.
   const int64_t length = options_.sequence_length;
   const int64_t begin = sample * length;
   MP_RETURN_IF_ERROR(file_->Read(begin, options_.vocabulary, absl::MakeSpan(tokens, length)));
+  if (!options_.next_token) {
+    std::memcpy(targets, tokens, length * sizeof(int32_t));
+    return absl::OkStatus();
+  }
   std::memcpy(targets, tokens + 1, (length - 1) * sizeof(int32_t));
   return file_->Read(begin + length, options_.vocabulary, absl::MakeSpan(targets + length - 1, 1));
 }

@@ -27,6 +27,8 @@ namespace milepost::data {
 struct DatasetOptions {
   int64_t sequence_length = 0;  // T, at least 1
   int64_t vocabulary = 0;       // ids must be below it; 1 to 2^31
+  // Targets are the tokens one on. False: the tokens themselves; sample i is tokens [i*T, i*T + T).
+  bool next_token = true;
 };
 
 // Which global samples a rank works on. Step s (counted from 0) uses [s*G, (s+1)*G) of the global
@@ -50,11 +52,12 @@ struct BatchLayout {
 // Immutable and thread-safe.
 class TokenDataset {
  public:
-  // TokenFile::Open's errors, and INVALID_ARGUMENT when the file holds fewer than T + 1 tokens.
+  // TokenFile::Open's errors, and INVALID_ARGUMENT when the file holds too few tokens for one
+  // sample.
   static absl::StatusOr<std::shared_ptr<const TokenDataset>> Open(const std::string& path,
                                                                   const DatasetOptions& options);
 
-  int64_t samples() const { return samples_; }  // (tokens - 1) / T: of one epoch
+  int64_t samples() const { return samples_; }  // of one epoch: as many as the file holds
   int64_t sequence_length() const { return options_.sequence_length; }
   int64_t vocabulary() const { return options_.vocabulary; }
   const TokenFile& file() const { return *file_; }

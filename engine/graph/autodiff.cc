@@ -132,9 +132,13 @@ using Rule = absl::Status (*)(Backward&, const Op&);
 absl::Status EmbeddingRule(Backward& backward, const Op& op) {
   MP_ASSIGN_OR_RETURN(const ValueId dx, backward.RequireGradient(op, op.outputs[0].value));
   const Output dwte = backward.ParameterGradient(op.inputs[1]);
-  const bool learned = op.inputs[2] != kNoValue;
-  const Output dwpe = learned ? backward.ParameterGradient(op.inputs[2]) : Output{};
-  backward.Emit(op, OpKind::kEmbeddingBackward, {op.inputs[0], dx}, {dwte, dwpe});
+  const auto of = [&](ValueId table) {
+    return table == kNoValue ? Output{} : backward.ParameterGradient(table);
+  };
+  const Output dwpe = of(op.inputs[2]);
+  const Output dwse = of(op.inputs[4]);
+  backward.Emit(op, OpKind::kEmbeddingBackward, {op.inputs[0], dx, op.inputs[3], op.inputs[5]},
+                {dwte, dwpe, dwse});
   return absl::OkStatus();
 }
 
@@ -212,10 +216,22 @@ absl::Status LinearRule(Backward& backward, const Op& op) {
   }
   // The weight's gradient first: then x is dead and dx can take its bytes.
   backward.Emit(op, OpKind::kLinearBackwardWeight, {x, dy}, std::move(gradients));
+  const ValueId dsum = backward.Gradient(x);
   const ValueId dx = backward.NewGradient(x);
   std::vector<ValueId> inputs = {dy};
   inputs.insert(inputs.end(), op.inputs.begin() + 1, op.inputs.begin() + 1 + op.attributes.parts);
-  backward.Emit(op, OpKind::kLinearBackwardInput, std::move(inputs), {{.value = dx}});
+  if (dsum != kNoValue) inputs.push_back(dsum);
+  backward.Emit(op, OpKind::kLinearBackwardInput, std::move(inputs),
+                {{.value = dx, .may_overwrite = dsum}});
+  backward.ReplaceGradient(x, dx);
+  return absl::OkStatus();
+}
+
+absl::Status DropoutRule(Backward& backward, const Op& op) {
+  const ValueId x = op.inputs[0];
+  MP_ASSIGN_OR_RETURN(const ValueId dy, backward.RequireGradient(op, op.outputs[0].value));
+  const ValueId dx = backward.NewGradient(x);
+  backward.Emit(op, OpKind::kDropout, {dy}, {{.value = dx, .may_overwrite = dy}});
   return backward.SetGradient(op, x, dx);
 }
 
@@ -241,7 +257,7 @@ absl::Status RopeRule(Backward& backward, const Op& op) {
   const ValueId qkv = op.inputs[0];
   MP_ASSIGN_OR_RETURN(const ValueId dout, backward.RequireGradient(op, op.outputs[0].value));
   const ValueId dqkv = backward.NewGradient(qkv);
-  backward.Emit(op, OpKind::kRopeBackward, {dout, op.inputs[1]},
+  backward.Emit(op, OpKind::kRopeBackward, {dout, op.inputs[1], op.inputs[2]},
                 {{.value = dqkv, .may_overwrite = dout}});
   return backward.SetGradient(op, qkv, dqkv);
 }
@@ -329,8 +345,10 @@ absl::Status LmHeadLossRule(Backward& backward, const Op& op) {
   const ValueId x = op.inputs[0];
   const ValueId dx = backward.NewGradient(x);
   const Output dwte = backward.ParameterGradient(op.inputs[1]);
+  const ValueId bias = op.inputs[3];
+  const Output dbias = bias == kNoValue ? Output{} : backward.ParameterGradient(bias);
   backward.Emit(op, OpKind::kLmHeadLossBackward, op.inputs,
-                {op.outputs[0], {.value = dx, .may_overwrite = x}, dwte});
+                {op.outputs[0], {.value = dx, .may_overwrite = x}, dwte, dbias});
   return backward.SetGradient(op, x, dx);
 }
 
@@ -348,7 +366,7 @@ struct RuleEntry {
   Rule rule;
 };
 
-constexpr std::array<RuleEntry, 21> kRules = {{
+constexpr std::array<RuleEntry, 22> kRules = {{
     {OpKind::kEmbedding, EmbeddingRule},
     {OpKind::kLayerNorm, LayerNormRule},
     {OpKind::kResidualLayerNorm, ResidualLayerNormRule},
@@ -356,6 +374,7 @@ constexpr std::array<RuleEntry, 21> kRules = {{
     {OpKind::kResidualRmsNorm, ResidualRmsNormRule},
     {OpKind::kLinear, LinearRule},
     {OpKind::kGelu, GeluRule},
+    {OpKind::kDropout, DropoutRule},
     {OpKind::kSwiGlu, SwiGluRule},
     {OpKind::kRopeTable, NoGradientRule},
     {OpKind::kRope, RopeRule},

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "engine/graph/builder.h"
 #include "engine/graph/reference/gradient_check.h"
 #include "gmock/gmock.h"
@@ -27,7 +28,8 @@ Graph ModelOf(double dropout, Body body) {
     return b.Parameter(name, shape, Initializer::kNormal, 1);
   };
   const ValueId wte = parameter("wte", {kVocabulary, kWidth});
-  const ValueId x = b.Embedding("x", b.Tokens(), wte, parameter("wpe", {7, kWidth}), dropout);
+  const ValueId x =
+      b.Embedding("x", b.Tokens(), wte, {.wpe = parameter("wpe", {7, kWidth})}, dropout);
   b.LmHeadLoss("loss", body(b, x, parameter), wte, b.Targets(), 4);
   absl::StatusOr<Graph> graph = std::move(b).Finish();
   EXPECT_TRUE(graph.ok()) << graph.status();
@@ -142,13 +144,73 @@ TEST(Autodiff, AttentionWithoutTheCausalMaskAndWithinDocuments) {
   }
 }
 
+// Rows of every table given from outside, and positions of the rotation.
+TEST(Autodiff, GivenPositionsAndSegments) {
+  Builder b({.batch = 2, .sequence = kVocabulary});
+  b.BeginBlock("only");
+  const auto parameter = [&b](const char* name, const Shape& shape) {
+    return b.Parameter(name, shape, Initializer::kNormal, 1);
+  };
+  const ValueId wte = parameter("wte", {kVocabulary, kWidth});
+  const ValueId places = b.Tokens();  // any i32 below the sequence length
+  const ValueId x = b.Embedding("x", b.Tokens(), wte,
+                                {.wpe = parameter("wpe", {kVocabulary + 1, kWidth}),
+                                 .positions = places,
+                                 .wse = parameter("wse", {kVocabulary, kWidth}),
+                                 .segments = places},
+                                0.2);
+  const ValueId table = b.RopeTable("rope", 4, {.theta = 10});
+  const ValueId qkv = b.LinearRows("qkv", x, {parameter("w", {12, kWidth})});
+  const ValueId rotated = b.Rope("rotated", qkv, table, 1, 1, places);
+  const ValueId out = b.Attention("attention", rotated, {.heads = 1});
+  b.LmHeadLoss("loss", b.LinearRows("out", out, {parameter("o", {kWidth, 4})}), wte, b.Targets(),
+               4);
+  absl::StatusOr<Graph> graph = std::move(b).Finish();
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  ExpectGradientsRight(*graph);
+}
+
+// Normalised after each sub-layer: y is read by the next one and is the residual, too.
+TEST(Autodiff, PostNorm) {
+  for (double dropout : {0.0, 0.3}) {
+    ExpectGradientsRight(ModelOf(0, [dropout](Builder& b, ValueId x, auto parameter) {
+      ValueId y = b.LayerNorm("ln", x, parameter("g", {kWidth}), parameter("c", {kWidth}), 0.1).y;
+      if (dropout > 0) y = b.Dropout("dropped", y, dropout);
+      for (const char* name : {"1", "2"}) {
+        const auto named = [name](const char* what) { return absl::StrCat(what, name); };
+        const ValueId up =
+            b.LinearRows(named("up"), y, {parameter(named("u").c_str(), {4, kWidth})});
+        const ValueId active = b.Gelu(named("gelu"), up, /*exact=*/true);
+        const ValueId delta =
+            b.LinearRows(named("down"), active, {parameter(named("d").c_str(), {kWidth, 4})});
+        y = b.ResidualLayerNorm(named("norm"), y, delta, parameter(named("g").c_str(), {kWidth}),
+                                parameter(named("c").c_str(), {kWidth}), dropout, 1e-12)
+                .y;
+      }
+      return y;
+    }));
+  }
+}
+
+TEST(Autodiff, HeadWithBias) {
+  Builder b({.batch = 2, .sequence = 5});
+  b.BeginBlock("only");
+  const ValueId wte = b.Parameter("wte", {kVocabulary, kWidth}, Initializer::kNormal, 1);
+  const ValueId bias = b.Parameter("bias", {kVocabulary}, Initializer::kZeros);
+  const ValueId x = b.Embedding("x", b.Tokens(), wte, {}, 0);
+  b.MaskedLmHeadLoss("loss", x, wte, bias, b.Targets(), 4);
+  absl::StatusOr<Graph> graph = std::move(b).Finish();
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  ExpectGradientsRight(*graph);
+}
+
 TEST(Autodiff, UntiedHeadWithoutPositions) {
   Builder b({.batch = 2, .sequence = 5});
   b.BeginBlock("only");
   const auto parameter = [&b](const char* name) {
     return b.Parameter(name, {kVocabulary, kWidth}, Initializer::kNormal, 1);
   };
-  const ValueId x = b.Embedding("x", b.Tokens(), parameter("wte"), kNoValue, 0);
+  const ValueId x = b.Embedding("x", b.Tokens(), parameter("wte"), {}, 0);
   b.LmHeadLoss("loss", x, parameter("head"), b.Targets(), 4);
   absl::StatusOr<Graph> graph = std::move(b).Finish();
   ASSERT_TRUE(graph.ok()) << graph.status();

@@ -54,15 +54,20 @@ ValueId Builder::Input(absl::string_view name, DType dtype, const Shape& shape) 
 ValueId Builder::Tokens() { return Input("tokens", DType::kI32, {rows()}); }
 ValueId Builder::Targets() { return Input("targets", DType::kI32, {rows()}); }
 
-ValueId Builder::Embedding(absl::string_view name, ValueId tokens, ValueId wte, ValueId wpe,
-                           double dropout) {
+ValueId Builder::Embedding(absl::string_view name, ValueId tokens, ValueId wte,
+                           const EmbeddingTables& tables, double dropout) {
   const DType dtype = options_.compute_dtype;
   const int64_t width = Dimension(name, "wte", wte, 1);
-  const bool learned = wpe != kNoValue;
-  const int64_t positions = learned ? Dimension(name, "wpe", wpe, 0) : 0;
+  const bool learned = tables.wpe != kNoValue;
+  const bool segmented = tables.wse != kNoValue;
+  const int64_t positions = learned ? Dimension(name, "wpe", tables.wpe, 0) : 0;
+  const int64_t segments = segmented ? Dimension(name, "wse", tables.wse, 0) : 0;
   if (!Expect(name, "tokens", tokens, DType::kI32, {rows()}) ||
       !Expect(name, "wte", wte, dtype, {Dimension(name, "wte", wte, 0), width}) ||
-      (learned && !Expect(name, "wpe", wpe, dtype, {positions, width}))) {
+      (learned && !Expect(name, "wpe", tables.wpe, dtype, {positions, width})) ||
+      (segmented && !Expect(name, "wse", tables.wse, dtype, {segments, width})) ||
+      !ExpectRowsOf(name, "positions", tables.positions) ||
+      !ExpectRowsOf(name, "segments", tables.segments)) {
     return kNoValue;
   }
   if (learned && positions < options_.sequence) {
@@ -70,14 +75,16 @@ ValueId Builder::Embedding(absl::string_view name, ValueId tokens, ValueId wte, 
                             positions, " positions of wpe"));
   }
   const ValueId out = AddActivation(name, "", dtype, {rows(), width});
-  Op& op = AddOp(OpKind::kEmbedding, {tokens, wte, wpe});
+  Op& op = AddOp(OpKind::kEmbedding,
+                 {tokens, wte, tables.wpe, tables.positions, tables.wse, tables.segments});
   op.attributes.dropout = dropout;
   op.attributes.dropout_tag = NextDropoutTag(dropout);
   op.outputs = {{.value = out}};
   return out;
 }
 
-LayerNormResult Builder::LayerNorm(absl::string_view name, ValueId x, ValueId gamma, ValueId beta) {
+LayerNormResult Builder::LayerNorm(absl::string_view name, ValueId x, ValueId gamma, ValueId beta,
+                                   double epsilon) {
   const DType dtype = options_.compute_dtype;
   const int64_t width = Dimension(name, "x", x, 1);
   if (!Expect(name, "x", x, dtype, {rows(), width}) ||
@@ -90,14 +97,15 @@ LayerNormResult Builder::LayerNorm(absl::string_view name, ValueId x, ValueId ga
       .mean = AddActivation(name, ".mean", DType::kF32, {rows()}),
       .rstd = AddActivation(name, ".rstd", DType::kF32, {rows()}),
   };
-  AddOp(OpKind::kLayerNorm, {x, gamma, beta}).outputs = {
-      {.value = result.y}, {.value = result.mean}, {.value = result.rstd}};
+  Op& op = AddOp(OpKind::kLayerNorm, {x, gamma, beta});
+  op.attributes.epsilon = epsilon;
+  op.outputs = {{.value = result.y}, {.value = result.mean}, {.value = result.rstd}};
   return result;
 }
 
 ResidualLayerNormResult Builder::ResidualLayerNorm(absl::string_view name, ValueId residual,
                                                    ValueId delta, ValueId gamma, ValueId beta,
-                                                   double dropout) {
+                                                   double dropout, double epsilon) {
   const DType dtype = options_.compute_dtype;
   const int64_t width = Dimension(name, "residual", residual, 1);
   if (!Expect(name, "residual", residual, dtype, {rows(), width}) ||
@@ -113,6 +121,7 @@ ResidualLayerNormResult Builder::ResidualLayerNorm(absl::string_view name, Value
       .rstd = AddActivation(name, ".rstd", DType::kF32, {rows()}),
   };
   Op& op = AddOp(OpKind::kResidualLayerNorm, {residual, delta, gamma, beta});
+  op.attributes.epsilon = epsilon;
   op.attributes.dropout = dropout;
   op.attributes.dropout_tag = NextDropoutTag(dropout);
   op.outputs = {{.value = result.sum, .may_overwrite = delta},
@@ -202,11 +211,24 @@ ValueId Builder::LinearRows(absl::string_view name, ValueId x, absl::Span<const 
   return y;
 }
 
-ValueId Builder::Gelu(absl::string_view name, ValueId x) {
+ValueId Builder::Gelu(absl::string_view name, ValueId x, bool exact) {
   const int64_t width = Dimension(name, "x", x, 1);
   if (!Expect(name, "x", x, options_.compute_dtype, {rows(), width})) return kNoValue;
   const ValueId y = AddActivation(name, "", options_.compute_dtype, {rows(), width});
-  AddOp(OpKind::kGelu, {x}).outputs = {{.value = y, .may_overwrite = x}};
+  Op& op = AddOp(OpKind::kGelu, {x});
+  op.attributes.exact = exact;
+  op.outputs = {{.value = y, .may_overwrite = x}};
+  return y;
+}
+
+ValueId Builder::Dropout(absl::string_view name, ValueId x, double dropout) {
+  const int64_t width = Dimension(name, "x", x, 1);
+  if (!Expect(name, "x", x, options_.compute_dtype, {rows(), width})) return kNoValue;
+  const ValueId y = AddActivation(name, "", options_.compute_dtype, {rows(), width});
+  Op& op = AddOp(OpKind::kDropout, {x});
+  op.attributes.dropout = dropout;
+  op.attributes.dropout_tag = NextDropoutTag(dropout);
+  op.outputs = {{.value = y, .may_overwrite = x}};
   return y;
 }
 
@@ -232,15 +254,16 @@ ValueId Builder::RopeTable(absl::string_view name, int64_t head_dim, const RopeA
 }
 
 ValueId Builder::Rope(absl::string_view name, ValueId qkv, ValueId table, int64_t heads,
-                      int64_t kv_heads) {
+                      int64_t kv_heads, ValueId positions) {
   const DType dtype = options_.compute_dtype;
   const int64_t head_dim = HeadDim(name, qkv, heads, kv_heads);
-  if (head_dim == 0 || !Expect(name, "table", table, DType::kF32, {options_.sequence, head_dim})) {
+  if (head_dim == 0 || !Expect(name, "table", table, DType::kF32, {options_.sequence, head_dim}) ||
+      !ExpectRowsOf(name, "positions", positions)) {
     return kNoValue;
   }
   const Shape shape = graph_.values[qkv].shape;
   const ValueId out = AddActivation(name, "", dtype, shape);
-  Op& op = AddOp(OpKind::kRope, {qkv, table});
+  Op& op = AddOp(OpKind::kRope, {qkv, table, positions});
   op.attributes.heads = heads;
   op.attributes.kv_heads = kv_heads;
   op.outputs = {{.value = out, .may_overwrite = qkv}};
@@ -266,8 +289,7 @@ ValueId Builder::Attention(absl::string_view name, ValueId qkv, const AttentionO
   const int64_t heads = options.heads;
   const int64_t kv_heads = options.kv_heads == 0 ? heads : options.kv_heads;
   const int64_t head_dim = HeadDim(name, qkv, heads, kv_heads);
-  if (head_dim == 0 || (options.documents != kNoValue &&
-                        !Expect(name, "documents", options.documents, DType::kI32, {rows()}))) {
+  if (head_dim == 0 || !ExpectRowsOf(name, "documents", options.documents)) {
     return kNoValue;
   }
   const ValueId out = AddActivation(name, "", dtype, {rows(), heads * head_dim});
@@ -283,18 +305,32 @@ ValueId Builder::Attention(absl::string_view name, ValueId qkv, const AttentionO
 
 ValueId Builder::LmHeadLoss(absl::string_view name, ValueId x, ValueId wte, ValueId targets,
                             int64_t chunk_rows, double weight) {
+  return AddLmHeadLoss(name, {x, wte, targets, kNoValue}, chunk_rows, /*gathers=*/false, weight);
+}
+
+ValueId Builder::MaskedLmHeadLoss(absl::string_view name, ValueId x, ValueId wte, ValueId bias,
+                                  ValueId targets, int64_t chunk_rows, double weight) {
+  return AddLmHeadLoss(name, {x, wte, targets, bias}, chunk_rows, /*gathers=*/true, weight);
+}
+
+ValueId Builder::AddLmHeadLoss(absl::string_view name, std::array<ValueId, 4> inputs,
+                               int64_t chunk_rows, bool gathers, double weight) {
+  const auto [x, wte, targets, bias] = inputs;
   const DType dtype = options_.compute_dtype;
   const int64_t width = Dimension(name, "x", x, 1);
+  const int64_t vocabulary = Dimension(name, "wte", wte, 0);
   if (!Expect(name, "x", x, dtype, {rows(), width}) ||
-      !Expect(name, "wte", wte, dtype, {Dimension(name, "wte", wte, 0), width}) ||
-      !Expect(name, "targets", targets, DType::kI32, {rows()})) {
+      !Expect(name, "wte", wte, dtype, {vocabulary, width}) ||
+      !Expect(name, "targets", targets, DType::kI32, {rows()}) ||
+      (bias != kNoValue && !Expect(name, "bias", bias, dtype, {vocabulary}))) {
     return kNoValue;
   }
   if (chunk_rows < 1 || chunk_rows > rows()) {
     Fail(name, absl::StrCat("chunk_rows ", chunk_rows, " is not in [1, ", rows(), "]"));
   }
-  Op& op = AddOp(OpKind::kLmHeadLoss, {x, wte, targets});
+  Op& op = AddOp(OpKind::kLmHeadLoss, {x, wte, targets, bias});
   op.attributes.chunk_rows = chunk_rows;
+  op.attributes.gathers = gathers;
   return AddLoss(name, targets, weight, op);
 }
 
@@ -310,17 +346,18 @@ ValueId Builder::AddLoss(absl::string_view name, ValueId targets, double weight,
   return sums;
 }
 
-ValueId Builder::LmHeadLogits(absl::string_view name, ValueId x, ValueId wte) {
+ValueId Builder::LmHeadLogits(absl::string_view name, ValueId x, ValueId wte, ValueId bias) {
   const DType dtype = options_.compute_dtype;
   const int64_t width = Dimension(name, "x", x, 1);
   const int64_t vocabulary = Dimension(name, "wte", wte, 0);
   if (!Expect(name, "x", x, dtype, {rows(), width}) ||
-      !Expect(name, "wte", wte, dtype, {vocabulary, width})) {
+      !Expect(name, "wte", wte, dtype, {vocabulary, width}) ||
+      (bias != kNoValue && !Expect(name, "bias", bias, dtype, {vocabulary}))) {
     return kNoValue;
   }
   if (graph_.logits != kNoValue) Fail(name, "the graph has logits already");
   graph_.logits = AddActivation(name, "", DType::kF32, {options_.batch, vocabulary});
-  AddOp(OpKind::kLmHeadLogits, {x, wte}).outputs = {{.value = graph_.logits}};
+  AddOp(OpKind::kLmHeadLogits, {x, wte, bias}).outputs = {{.value = graph_.logits}};
   return graph_.logits;
 }
 
@@ -357,6 +394,10 @@ Op& Builder::AddOp(OpKind kind, std::initializer_list<ValueId> inputs) {
 uint32_t Builder::NextDropoutTag(double dropout) {
   if (!(dropout >= 0 && dropout < 1)) Fail("dropout", absl::StrCat(dropout, " is not in [0, 1)"));
   return ++dropout_tags_;
+}
+
+bool Builder::ExpectRowsOf(absl::string_view op, absl::string_view operand, ValueId value) {
+  return value == kNoValue || Expect(op, operand, value, DType::kI32, {rows()});
 }
 
 bool Builder::Expect(absl::string_view op, absl::string_view operand, ValueId value, DType dtype,

@@ -57,6 +57,14 @@ struct ResidualRmsNormResult {
   ValueId rstd = kNoValue;
 };
 
+// Tables beside the tokens', and the rows that they are read at (kEmbedding). kNoValue: none.
+struct EmbeddingTables {
+  ValueId wpe = kNoValue;        // [P,C]
+  ValueId positions = kNoValue;  // i32[N], each below the sequence length
+  ValueId wse = kNoValue;        // [S,C]
+  ValueId segments = kNoValue;   // i32[N], each below S
+};
+
 struct AttentionOptions {
   int64_t heads = 1;
   int64_t kv_heads = 0;  // 0: as many as heads
@@ -108,12 +116,13 @@ class Builder {
   ValueId Statistic(absl::string_view name, DType dtype, const Shape& shape, double initial);
 
   // Each op names its outputs after `name`: "<name>", or "<name>.sum", "<name>.mean" and so on.
-  // `wpe`: kNoValue for no learned positions.
-  ValueId Embedding(absl::string_view name, ValueId tokens, ValueId wte, ValueId wpe,
-                    double dropout);
-  LayerNormResult LayerNorm(absl::string_view name, ValueId x, ValueId gamma, ValueId beta);
+  ValueId Embedding(absl::string_view name, ValueId tokens, ValueId wte,
+                    const EmbeddingTables& tables, double dropout);
+  LayerNormResult LayerNorm(absl::string_view name, ValueId x, ValueId gamma, ValueId beta,
+                            double epsilon = 1e-5);
   ResidualLayerNormResult ResidualLayerNorm(absl::string_view name, ValueId residual, ValueId delta,
-                                            ValueId gamma, ValueId beta, double dropout);
+                                            ValueId gamma, ValueId beta, double dropout,
+                                            double epsilon = 1e-5);
   RmsNormResult RmsNorm(absl::string_view name, ValueId x, ValueId gamma, double epsilon);
   ResidualRmsNormResult ResidualRmsNorm(absl::string_view name, ValueId residual, ValueId delta,
                                         ValueId gamma, double epsilon);
@@ -123,11 +132,14 @@ class Builder {
   // block: define them in this order, one after the other. `biases`: none, or one for each weight.
   ValueId LinearRows(absl::string_view name, ValueId x, absl::Span<const ValueId> weights,
                      absl::Span<const ValueId> biases = {});
-  ValueId Gelu(absl::string_view name, ValueId x);
+  ValueId Gelu(absl::string_view name, ValueId x, bool exact = false);
+  ValueId Dropout(absl::string_view name, ValueId x, double dropout);
   ValueId SwiGlu(absl::string_view name, ValueId x);
   // One table serves every layer.
   ValueId RopeTable(absl::string_view name, int64_t head_dim, const RopeAttributes& rope);
-  ValueId Rope(absl::string_view name, ValueId qkv, ValueId table, int64_t heads, int64_t kv_heads);
+  // `positions`: i32[N], each below the sequence length; kNoValue: the place in the sequence.
+  ValueId Rope(absl::string_view name, ValueId qkv, ValueId table, int64_t heads, int64_t kv_heads,
+               ValueId positions = kNoValue);
   ValueId Attention(absl::string_view name, ValueId qkv, const AttentionOptions& options);
   // ---- images, [B,Y,X,C] (builder_images.cc) ----
   // By channel: (byte / 255 - mean) / deviation.
@@ -147,12 +159,15 @@ class Builder {
   // [1, N].
   ValueId LmHeadLoss(absl::string_view name, ValueId x, ValueId wte, ValueId targets,
                      int64_t chunk_rows, double weight = 1);
+  // The same where few rows have a target: logits of the others are never made.
+  ValueId MaskedLmHeadLoss(absl::string_view name, ValueId x, ValueId wte, ValueId bias,
+                           ValueId targets, int64_t chunk_rows, double weight = 1);
   // Adds a loss head over logits that the model makes itself; `label_smoothing` in [0, 1) as
   // torch's cross_entropy has it.
   ValueId ClassifierLoss(absl::string_view name, ValueId logits, ValueId targets,
                          double label_smoothing, double weight = 1);
   // Sets Graph::logits.
-  ValueId LmHeadLogits(absl::string_view name, ValueId x, ValueId wte);
+  ValueId LmHeadLogits(absl::string_view name, ValueId x, ValueId wte, ValueId bias = kNoValue);
 
   int64_t rows() const { return options_.batch * options_.sequence; }  // N
   absl::StatusOr<Graph> Finish() &&;
@@ -162,6 +177,8 @@ class Builder {
   ValueId AddActivation(absl::string_view name, absl::string_view suffix, DType dtype,
                         const Shape& shape);
   Op& AddOp(OpKind kind, std::initializer_list<ValueId> inputs);
+  ValueId AddLmHeadLoss(absl::string_view name, std::array<ValueId, 4> inputs, int64_t chunk_rows,
+                        bool gathers, double weight);
   // A loss head whose sums are the output of `op`.
   ValueId AddLoss(absl::string_view name, ValueId targets, double weight, Op& op);
   uint32_t NextDropoutTag(double dropout);
@@ -170,6 +187,8 @@ class Builder {
   // What windows make of `shape`, but for the channels; empty after a failure.
   Shape WindowedShape(absl::string_view op, const Shape& shape, int64_t kernel,
                       const ConvolutionOptions& options);
+  // True where an i32 of each row is not given, or is one.
+  bool ExpectRowsOf(absl::string_view op, absl::string_view operand, ValueId value);
   // True when `value` exists and has this type and shape; otherwise keeps the error.
   bool Expect(absl::string_view op, absl::string_view operand, ValueId value, DType dtype,
               const Shape& shape);

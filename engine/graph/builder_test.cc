@@ -18,7 +18,8 @@ class BuilderTest : public testing::Test {
     return b.Parameter(name, shape, Initializer::kNormal, 0.02);
   }
   ValueId Embed() {
-    return b.Embedding("x", b.Tokens(), Parameter("wte", {11, 8}), Parameter("wpe", {4, 8}), 0);
+    return b.Embedding("x", b.Tokens(), Parameter("wte", {11, 8}),
+                       {.wpe = Parameter("wpe", {4, 8})}, 0);
   }
   std::string Error() {
     const absl::StatusOr<Graph> graph = std::move(b).Finish();
@@ -77,7 +78,7 @@ TEST_F(BuilderTest, RefusesHeadsThatDoNotDivide) {
 }
 
 TEST_F(BuilderTest, RefusesSequencesLongerThanPositions) {
-  b.Embedding("x", b.Tokens(), Parameter("wte", {11, 8}), Parameter("wpe", {3, 8}), 0);
+  b.Embedding("x", b.Tokens(), Parameter("wte", {11, 8}), {.wpe = Parameter("wpe", {3, 8})}, 0);
   EXPECT_THAT(Error(), HasSubstr("longer than the 3 positions"));
 }
 

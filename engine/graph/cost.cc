@@ -38,6 +38,14 @@ double AttentionProduct(const Graph& graph, const Op& op) {
          (op.attributes.causal ? sequence + 1 : 2 * sequence) * width;
 }
 
+// Logits of every row. Where only rows with a target have some, how many those are is not known
+// before they are read: counted as if they were one chunk.
+double HeadProduct(const Graph& graph, const Op& op) {
+  const int64_t rows =
+      op.attributes.gathers ? op.attributes.chunk_rows : graph.values[op.inputs[0]].shape[0];
+  return Product(graph.values[op.inputs[1]].shape, rows);
+}
+
 double Flops(const Graph& graph, const Op& op) {
   const auto shape = [&](size_t input) -> const Shape& {
     return graph.values[op.inputs[input]].shape;
@@ -63,9 +71,9 @@ double Flops(const Graph& graph, const Op& op) {
     case OpKind::kAttentionBackward:  // scores again, dP, dV, dQ, dK
       return 5 * AttentionProduct(graph, op);
     case OpKind::kLmHeadLoss:
-      return Product(shape(0), shape(1)[0]);
+      return HeadProduct(graph, op);
     case OpKind::kLmHeadLossBackward:  // logits, dx, dwte
-      return 3 * Product(shape(0), shape(1)[0]);
+      return 3 * HeadProduct(graph, op);
     case OpKind::kLmHeadLogits:
       return 2.0 * static_cast<double>(op.attributes.batch * Elements(shape(1)));
     default:
@@ -76,11 +84,11 @@ double Flops(const Graph& graph, const Op& op) {
 double EmbeddingBytes(const Graph& graph, const Op& op) {
   const double rows = Bytes(graph.values[op.inputs[0]]);
   if (op.kind == OpKind::kEmbedding) {  // a row of each table read, one written
-    const int tables = op.inputs[2] == kNoValue ? 1 : 2;
+    const int tables = 1 + (op.inputs[2] != kNoValue) + (op.inputs[4] != kNoValue);
     return rows + (tables + 1) * Bytes(graph.values[op.outputs[0].value]);
   }
-  const int tables =
-      op.outputs[1].value == kNoValue ? 1 : 2;  // an f32 row of each read and written
+  // An f32 row of each read and written.
+  const int tables = 1 + (op.outputs[1].value != kNoValue) + (op.outputs[2].value != kNoValue);
   const Value& dx = graph.values[op.inputs[1]];
   return rows + Bytes(dx) +
          2.0 * tables * static_cast<double>(Elements(dx.shape) * ByteSize(DType::kF32));

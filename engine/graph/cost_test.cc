@@ -16,7 +16,7 @@ Graph TrainingGraph(bool causal = true) {
     return b.Parameter(name, shape, Initializer::kNormal, 1);
   };
   const ValueId wte = parameter("wte", {100, 16});
-  const ValueId x = b.Embedding("x", b.Tokens(), wte, parameter("wpe", {4, 16}), 0);
+  const ValueId x = b.Embedding("x", b.Tokens(), wte, {.wpe = parameter("wpe", {4, 16})}, 0);
   const ValueId qkv = b.Linear("qkv", x, parameter("w", {16, 48}), parameter("b", {48}));
   b.LmHeadLoss("loss", b.Attention("a", qkv, {.heads = 2, .causal = causal}), wte, b.Targets(), 8);
   Graph graph = *std::move(b).Finish();

@@ -20,7 +20,7 @@ Graph Model() {
     return b.Parameter(name, shape, Initializer::kNormal, 1);
   };
   const ValueId wte = parameter("wte", {9, 6});
-  ValueId x = b.Embedding("x", b.Tokens(), wte, parameter("wpe", {7, 6}), 0);
+  ValueId x = b.Embedding("x", b.Tokens(), wte, {.wpe = parameter("wpe", {7, 6})}, 0);
   x = b.LayerNorm("ln", x, parameter("gamma", {6}), parameter("beta", {6})).y;
   x = b.Linear("low", x, parameter("w1", {6, 6}), parameter("b1", {6}));
   x = b.Linear("high", b.Gelu("gelu", x), parameter("w2", {6, 6}), parameter("b2", {6}));

@@ -70,6 +70,8 @@ const char* Name(OpKind kind) {
       return "rope_table";
     case OpKind::kRope:
       return "rope";
+    case OpKind::kDropout:
+      return "dropout";
     case OpKind::kAttention:
       return "attention";
     case OpKind::kLmHeadLoss:

@@ -57,7 +57,10 @@ struct Value {
 
 enum class OpKind : uint8_t {
   // ---- forward: inputs -> outputs ----
-  kEmbedding,          // tokens i32[N], wte[V,C], wpe[P,C]|kNoValue -> x[N,C] (with dropout)
+  kEmbedding,          // tokens i32[N], wte[V,C], wpe[P,C]|kNoValue, positions i32[N]|kNoValue,
+                       //   wse[S,C]|kNoValue, segments i32[N]|kNoValue -> x[N,C] (with dropout)
+                       //   a row's position: positions', or its place in the sequence; its
+                       //   segment: segments', or 0
   kLayerNorm,          // x[N,C], gamma[C], beta[C] -> y[N,C], mean f32[N], rstd f32[N]
   kResidualLayerNorm,  // residual[N,C], delta[N,C], gamma, beta -> sum[N,C], y[N,C], mean, rstd
                        //   sum = residual + dropout(delta); y = LayerNorm(sum)
@@ -67,18 +70,22 @@ enum class OpKind : uint8_t {
   kLinear,             // x[N,K], w[K,M], bias[M] -> y[N,M]  (Hugging Face's Conv1D layout)
                        //   transposed: x[N,K], `parts` weights w[Mi,K] (torch's nn.Linear layout),
                        //   then as many biases[Mi] or none -> y[N, sum of Mi], part beside part
-  kGelu,               // x[N,M] -> y[N,M]  (tanh form)
+  kGelu,               // x[N,M] -> y[N,M]  (tanh form; exact: by the error function)
   kSwiGlu,             // x[N,2M]: gate, then up -> y[N,M] = silu(gate) up
   kRopeTable,          // -> table f32[T,D]: row t is the cosines of D/2 angles, then their sines
-  kRope,               // qkv[N,(H+2G)D], table -> the same with every head of q and k rotated:
-                       //   element i of a head's first half with element i of its second half
+  kRope,               // qkv[N,(H+2G)D], table, positions i32[N]|kNoValue -> the same with every
+                       //   head of q and k rotated: element i of a head's first half with element
+                       //   i of its second half, by the row's position as for kEmbedding
+  kDropout,            // x[N,M] -> y[N,M]; also its own backward: dy -> dx
   kAttention,          // qkv[N,(H+2G)D], documents i32[N]|kNoValue -> out[N,HD], lse f32[B,H,T]
                        //   scale 1/sqrt(D); head h reads the keys and values of head h / (H/G);
                        //   documents: a position sees those of its own id only. Ids never fall
                        //   along a sequence
-  kLmHeadLoss,         // x[N,C], wte[V,C], targets i32[N] -> sums f64[3] (accumulate; LossHead)
-  kLmHeadLogits,       // x[N,C], wte[V,C] -> logits f32[B,V] of ONE position of each sequence, the
-                       //   same in all: given at run time, so that a window may be partly filled
+  kLmHeadLoss,         // x[N,C], wte[V,C], targets i32[N], bias[V]|kNoValue -> sums f64[3]
+                       //   (accumulate; LossHead); gathers: rows without a target are left out
+  kLmHeadLogits,       // x[N,C], wte[V,C], bias[V]|kNoValue -> logits f32[B,V] of ONE position of
+                       //   each sequence, the same in all: given at run time, so that a window may
+                       //   be partly filled
   // Of images:
   kNormalizeImages,      // images u8[B,Y,X,C] -> x[B,Y,X,C] = (images / 255 - mean) / deviation
   kConvolution,          // x[B,Y,X,I], w[O,I,k,k] -> y[B,Y',X',O]
@@ -93,7 +100,8 @@ enum class OpKind : uint8_t {
   kAveragePool,          // x[B,Y,X,C] -> y[B,C]: over all pixels
   kClassifierLoss,       // logits[N,V], targets i32[N] -> sums f64[3] (accumulate; LossHead)
   // ---- backward ----
-  kEmbeddingBackward,          // tokens, dx[N,C] -> dwte, dwpe
+  kEmbeddingBackward,          // tokens, dx[N,C], positions, segments -> dwte, dwpe, dwse (the last
+                               //   four or kNoValue)
   kLayerNormBackward,          // x, gamma, mean, rstd, dy, dsum|kNoValue -> dx, dgamma, dbeta
                                //   dx = dsum + LayerNorm backward(dy); dsum: what other consumers
                                //   of x added to its gradient
@@ -105,17 +113,18 @@ enum class OpKind : uint8_t {
   kRmsNormBackward,            // x, gamma, rstd, dy, dsum|kNoValue -> dx, dgamma
                                //   dx as above; serves kResidualRmsNorm too, where x is sum and
                                //   dx the gradient of both the residual and delta
-  kLinearBackwardInput,        // dy[N,M], the weights -> dx[N,K]
+  kLinearBackwardInput,        // dy[N,M], the weights[, dsum] -> dx[N,K]
+                               //   dsum: what other consumers of x added to its gradient
   kLinearBackwardWeight,       // x[N,K], dy[N,M] -> the weights' gradients, then the biases'
   kGeluBackward,               // x, dy -> dx
   kSwiGluBackward,             // x[N,2M], dy[N,M] -> dx[N,2M]
-  kRopeBackward,               // dout, table -> dqkv: rotated back
+  kRopeBackward,               // dout, table, positions|kNoValue -> dqkv: rotated back
   kAttentionBackward,          // qkv, out, lse, dout, documents|kNoValue -> dqkv
-  kLmHeadLossBackward,         // x, wte, targets -> sums, dx, dwte: forward AND backward, in chunks
-                               //   of rows, so that logits of the whole batch never exist at once.
-                               //   Gradients carry the head's weight / its valid targets in the
-                               //   global batch.
-                               //   dx may lie over x: a chunk's dwte comes before its dx.
+  kLmHeadLossBackward,  // x, wte, targets, bias|kNoValue -> sums, dx, dwte, dbias|kNoValue: forward
+                        //   AND backward, in chunks of rows, so that logits of the whole batch
+                        //   never exist at once. Gradients carry the head's weight / its valid
+                        //   targets in the global batch.
+                        //   dx may lie over x: a chunk's dwte comes before its dx.
   // Of images:
   kConvolutionBackwardData,     // dy, w -> dx
   kConvolutionBackwardWeights,  // x, dy -> dw
@@ -214,6 +223,7 @@ struct Attributes {
   bool causal = true;       // kAttention*: a position sees none after it
   int64_t parts = 1;        // kLinear*: weights, side by side in the output
   bool transposed = false;  // kLinear*: weights are [M,K]
+  bool exact = false;       // kGelu*: not the tanh form
   RopeAttributes rope;      // kRopeTable
   ImageAttributes image;
   double dropout = 0;  // probability; 0: none
@@ -222,6 +232,7 @@ struct Attributes {
   double label_smoothing = 0;  // kClassifierLoss*: share of the target spread over all classes
   double epsilon = 1e-5;       // LayerNorm, RmsNorm, BatchNorm
   int64_t chunk_rows = 0;      // kLmHeadLoss*: rows of logits that exist at once
+  bool gathers = false;        // kLmHeadLoss*: chunks are of rows that have a target
   int32_t head = 0;            // losses: index into Graph::losses
   int32_t group = -1;          // flat-group ops
 };

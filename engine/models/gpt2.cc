@@ -83,9 +83,13 @@ class Gpt2Builder {
     b_.BeginBlock("embedding");
     wte_ = b_.Parameter(Hf("wte.weight"), {spec_.vocabulary(), spec_.width()}, Initializer::kNormal,
                         kStddev);
+    ValueId positions = graph::kNoValue;
     const ValueId wpe = b_.Parameter(Hf("wpe.weight"), {spec_.context(), spec_.width()},
                                      Initializer::kNormal, kStddev);
-    residual_ = b_.Embedding("embedding", b_.Tokens(), wte_, wpe, dropout_);
+    if (options_.documents) documents_ = b_.Input("documents", graph::DType::kI32, {b_.rows()});
+    if (options_.documents) positions = b_.Input("positions", graph::DType::kI32, {b_.rows()});
+    residual_ = b_.Embedding("embedding", b_.Tokens(), wte_, {.wpe = wpe, .positions = positions},
+                             dropout_);
   }
 
   // Adds what the last sub-layer left to the residual stream and normalises it: y_.
@@ -112,7 +116,8 @@ class Gpt2Builder {
     const Affine attend = LinearParameters(named("attn.c_attn"), width, 3 * width, kStddev);
     const Affine project = LinearParameters(named("attn.c_proj"), width, width, residual_stddev);
     const ValueId qkv = b_.Linear(named("attn.qkv"), y_, attend.weight, attend.bias);
-    const ValueId attention = b_.Attention(named("attn.out"), qkv, {.heads = spec_.heads()});
+    const ValueId attention =
+        b_.Attention(named("attn.out"), qkv, {.heads = spec_.heads(), .documents = documents_});
     delta_ = b_.Linear(named("attn.delta"), attention, project.weight, project.bias);
 
     Norm(named("ln_2"));
@@ -137,6 +142,7 @@ class Gpt2Builder {
   double dropout_;
   Builder b_;
   ValueId wte_ = graph::kNoValue;
+  ValueId documents_ = graph::kNoValue;
   ValueId residual_ = graph::kNoValue;
   ValueId delta_ = graph::kNoValue;  // what the last sub-layer adds to the residual stream
   ValueId y_ = graph::kNoValue;

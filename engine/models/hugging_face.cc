@@ -139,6 +139,30 @@ Family Llama(const v1::LlamaSpec& spec) {
   return family;
 }
 
+Family Bert(const v1::BertSpec& spec) {
+  const auto field = [](absl::string_view name) { return absl::StrCat("model.bert.", name); };
+  return {.prefix = "bert.",
+          .fields = {
+              {"architectures", "", Json::array({"BertForMaskedLM"}), nullptr, Rule::kWrite},
+              {"model_type", "", "bert", Required()},
+              {"num_hidden_layers", field("layers"), spec.layers(), 12},
+              {"hidden_size", field("width"), spec.width(), 768},
+              {"num_attention_heads", field("heads"), spec.heads(), 12},
+              {"intermediate_size", field("hidden"), spec.hidden(), 3072},
+              {"max_position_embeddings", field("context"), spec.context(), 512},
+              {"type_vocab_size", field("segments"), spec.segments(), 2},
+              {"vocab_size", field("vocabulary"), spec.vocabulary(), 30522},
+              {"hidden_act", "", "gelu", "gelu"},
+              {"layer_norm_eps", field("norm_epsilon"), spec.norm_epsilon(), 1e-12},
+              {"position_embedding_type", "", "absolute", "absolute"},
+              {"is_decoder", "", false, false},
+              {"tie_word_embeddings", "", true, true},
+              {"hidden_dropout_prob", "", spec.dropout(), 0.1, Rule::kWrite},
+              {"attention_probs_dropout_prob", "", 0.0, 0.1, Rule::kWrite},
+              {"initializer_range", "", 0.02, 0.02, Rule::kWrite},
+          }};
+}
+
 Family ResNet(const v1::ResNetSpec& spec) {
   const auto field = [](absl::string_view name) { return absl::StrCat("model.resnet.", name); };
   Json depths = Json::array(), sizes = Json::array(), names = Json::array({"stem"});
@@ -172,11 +196,13 @@ absl::StatusOr<Family> FamilyOf(const v1::ModelSpec& spec) {
       return Gpt2(spec.gpt2());
     case v1::ModelSpec::kLlama:
       return Llama(spec.llama());
+    case v1::ModelSpec::kBert:
+      return Bert(spec.bert());
     case v1::ModelSpec::kResnet:
       return ResNet(spec.resnet());
     default:
       return absl::InvalidArgumentError(
-          "model: this family has no Hugging Face form; gpt2, llama and resnet have one");
+          "model: this family has no Hugging Face form; gpt2, llama, bert and resnet have one");
   }
 }
 
@@ -308,8 +334,17 @@ absl::Status CheckHfFolder(const v1::ModelSpec& spec, const std::string& folder)
 std::vector<std::string> HfNames(const v1::ModelSpec& spec, absl::string_view parameter) {
   std::vector<std::string> names = {std::string(parameter)};
   const auto family = FamilyOf(spec);
-  if (family.ok() && absl::StartsWith(parameter, family->prefix)) {
-    names.emplace_back(parameter.substr(family->prefix.size()));
+  // The hub's BERTs come from TensorFlow, with its names.
+  for (const auto& [ours, older] : {std::pair{".LayerNorm.weight", ".LayerNorm.gamma"},
+                                    std::pair{".LayerNorm.bias", ".LayerNorm.beta"}}) {
+    absl::string_view stem = parameter;
+    if (spec.has_bert() && absl::ConsumeSuffix(&stem, ours)) {
+      names.push_back(absl::StrCat(stem, older));
+    }
+  }
+  for (size_t i = 0, all = names.size(); family.ok() && i < all; ++i) {
+    if (!absl::StartsWith(names[i], family->prefix)) continue;
+    names.push_back(names[i].substr(family->prefix.size()));
   }
   return names;
 }

@@ -4,9 +4,10 @@
 //   MP_RETURN_IF_ERROR(models::CheckHfConfig(spec, json));                      // import
 //   for (const std::string& name : models::HfNames(spec, "transformer.wte.weight")) ...
 //
-// Parameters already have the names and shapes of the *ForCausalLM state dict (a tied head has no
-// entry), so weights need no table. A family is one function in hugging_face.cc: its config's keys,
-// each with the spec's field and value. Only CheckHfFolder touches files.
+// Parameters already have the names and shapes of the *ForCausalLM (BERT: BertForMaskedLM) state
+// dict, where a tied head has no entry, so weights need no table. A family is one function in
+// hugging_face.cc: its config's keys, each with the spec's field and value. Only CheckHfFolder
+// touches files.
 #ifndef MILEPOST_ENGINE_MODELS_HUGGING_FACE_H_
 #define MILEPOST_ENGINE_MODELS_HUGGING_FACE_H_
 

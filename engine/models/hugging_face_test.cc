@@ -174,6 +174,40 @@ TEST(HuggingFaceTest, ReadsMistralAndQwen2) {
   EXPECT_THAT(*HfConfig(model, "float32"), HasSubstr("Qwen2ForCausalLM"));
 }
 
+TEST(HuggingFaceTest, ReadsAndWritesBert) {
+  v1::ModelSpec model;
+  v1::BertSpec& bert = *model.mutable_bert();
+  bert.set_layers(12);
+  bert.set_width(768);
+  bert.set_heads(12);
+  bert.set_hidden(3072);
+  bert.set_context(512);
+  bert.set_vocabulary(30522);
+  bert.set_segments(2);
+  bert.set_norm_epsilon(1e-12);
+  EXPECT_EQ(CheckHfConfig(model, *HfConfig(model, "float32")), absl::OkStatus());
+  EXPECT_THAT(*HfConfig(model, "float32"), HasSubstr("BertForMaskedLM"));
+  // huggingface.co/bert-base-uncased/resolve/main/config.json
+  const char hub[] = R"({"architectures": ["BertForMaskedLM"], "attention_probs_dropout_prob": 0.1,
+    "gradient_checkpointing": false, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
+    "hidden_size": 768, "initializer_range": 0.02, "intermediate_size": 3072,
+    "layer_norm_eps": 1e-12, "max_position_embeddings": 512, "model_type": "bert",
+    "num_attention_heads": 12, "num_hidden_layers": 12, "pad_token_id": 0,
+    "position_embedding_type": "absolute", "transformers_version": "4.6.0.dev0",
+    "type_vocab_size": 2, "use_cache": true, "vocab_size": 30522})";
+  EXPECT_EQ(CheckHfConfig(model, hub), absl::OkStatus());
+  EXPECT_EQ(
+      CheckHfConfig(model, absl::StrReplaceAll(hub, {{"\"gelu\"", "\"gelu_new\""}})).message(),
+      "hidden_act is \"gelu_new\", this model family needs \"gelu\"");
+  bert.set_segments(1);
+  EXPECT_EQ(CheckHfConfig(model, hub).message(),
+            "type_vocab_size is 2, model.bert.segments needs 1");
+  EXPECT_THAT(HfNames(model, "bert.embeddings.LayerNorm.weight"),
+              ElementsAre("bert.embeddings.LayerNorm.weight", "bert.embeddings.LayerNorm.gamma",
+                          "embeddings.LayerNorm.weight", "embeddings.LayerNorm.gamma"));
+  EXPECT_THAT(HfNames(model, "cls.predictions.bias"), ElementsAre("cls.predictions.bias"));
+}
+
 TEST(HuggingFaceTest, RefusesWhatIsNoConfig) {
   const std::pair<std::string, const char*> cases[] = {
       {"", "not valid JSON"},

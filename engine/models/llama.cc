@@ -64,7 +64,11 @@ class LlamaBuilder {
   absl::StatusOr<graph::Graph> Build() && {
     b_.BeginBlock("embedding");
     embedding_ = Weight("model.embed_tokens", spec_.vocabulary(), spec_.width(), kStddev);
-    residual_ = b_.Embedding("embedding", b_.Tokens(), embedding_, graph::kNoValue, 0);
+    residual_ = b_.Embedding("embedding", b_.Tokens(), embedding_, {}, 0);
+    if (options_.documents) {
+      documents_ = b_.Input("documents", graph::DType::kI32, {b_.rows()});
+      positions_ = b_.Input("positions", graph::DType::kI32, {b_.rows()});
+    }
     rope_ = b_.RopeTable("rope", spec_.head_dim(), RopeOf(spec_));
     for (int64_t layer = 0; layer < spec_.layers(); ++layer) Layer(layer);
     b_.BeginBlock("norm");
@@ -118,9 +122,11 @@ class LlamaBuilder {
     }
     const ValueId output = Weight(hf + ".o_proj", width, queries, residual_stddev_);
     const ValueId qkv = b_.LinearRows(name + ".qkv", y_, weights, biases);
-    const ValueId rotated = b_.Rope(name + ".rotated", qkv, rope_, spec_.heads(), spec_.kv_heads());
-    const ValueId out = b_.Attention(name + ".out", rotated,
-                                     {.heads = spec_.heads(), .kv_heads = spec_.kv_heads()});
+    const ValueId rotated =
+        b_.Rope(name + ".rotated", qkv, rope_, spec_.heads(), spec_.kv_heads(), positions_);
+    const ValueId out = b_.Attention(
+        name + ".out", rotated,
+        {.heads = spec_.heads(), .kv_heads = spec_.kv_heads(), .documents = documents_});
     delta_ = b_.LinearRows(name + ".delta", out, {output});
   }
 
@@ -152,6 +158,8 @@ class LlamaBuilder {
   Builder b_;
   ValueId embedding_ = graph::kNoValue;
   ValueId rope_ = graph::kNoValue;
+  ValueId documents_ = graph::kNoValue;
+  ValueId positions_ = graph::kNoValue;
   ValueId residual_ = graph::kNoValue;
   ValueId delta_ = graph::kNoValue;  // what the last sub-layer adds to the residual stream
   ValueId y_ = graph::kNoValue;

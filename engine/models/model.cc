@@ -1,5 +1,6 @@
 #include "engine/models/model.h"
 
+#include "engine/models/bert.h"
 #include "engine/models/gpt2.h"
 #include "engine/models/llama.h"
 #include "engine/models/resnet.h"
@@ -13,12 +14,15 @@ absl::StatusOr<graph::Graph> BuildModel(const v1::ModelSpec& spec, const ModelOp
       return BuildGpt2(spec.gpt2(), options);
     case v1::ModelSpec::kLlama:
       return BuildLlama(spec.llama(), options);
+    case v1::ModelSpec::kBert:
+      return BuildBert(spec.bert(), options);
     case v1::ModelSpec::kResnet:
       return BuildResNet(spec.resnet(), options);
     case v1::ModelSpec::FAMILY_NOT_SET:
       break;
   }
-  return absl::InvalidArgumentError("model: no family given; expected gpt2, llama or resnet");
+  return absl::InvalidArgumentError(
+      "model: no family given; expected gpt2, llama, bert or resnet");
 }
 
 }  // namespace milepost::models

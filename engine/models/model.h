@@ -27,6 +27,9 @@ struct ModelOptions {
   int64_t batch = 1;
   int64_t sequence = 1;
   int64_t lm_head_chunk_rows = 0;  // rows of logits that exist at once; 0: all
+  // Inputs "documents" (Builder::Attention) and "positions" (within the document), i32[N] each.
+  bool documents = false;
+  bool segments = false;  // BERT: input "segments", i32[N]
 };
 
 // The same parameters in the same order in every mode. INVALID_ARGUMENT, naming the field, when

@@ -64,7 +64,9 @@ absl::StatusOr<graph::Graph> Build(const v1::ModelSpec& model, models::Mode mode
               .lm_head_chunk_rows = vocabulary < 1
                                         ? 0
                                         : LmHeadChunkRows(rows, vocabulary, options.compute_dtype,
-                                                          options.lm_head_chunk_bytes)});
+                                                          options.lm_head_chunk_bytes),
+              .documents = options.documents,
+              .segments = options.segments});
 }
 
 Optimizer OptimizerOf(v1::OptimizerSpec::Type type) {
@@ -193,6 +195,8 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
       .micro_batch = triple.micro,
       .sequence = spec.data().sequence_length(),
       .accumulation = triple.accumulation,
+      .documents = spec.data().has_document_separator() || spec.data().has_padding(),
+      .segments = spec.data().has_segment_separator(),
       .threads = threads,
   };
   const ModelSizes model = SizesOf(spec.model());

@@ -104,8 +104,9 @@ class RecomputePass {
     if (recompute == Recompute::kFull) {
       return producer->block == block && !taken_up_.contains(value);
     }
+    // What another block made is kept: making it again would need that block's parameters here.
     const bool is_sum = IsResidualNorm(producer->kind) && producer->outputs[0].value == value;
-    return IsCheap(*producer) && !is_sum;
+    return IsCheap(*producer) && !is_sum && producer->block == block;
   }
 
   // `value` as an op of the backward part may read it, made once more where it must be.

@@ -222,6 +222,9 @@ struct PlanOptions {
   int64_t micro_batch = 1;
   int64_t sequence = 1;
   int64_t accumulation = 1;
+  // Inputs that say where documents and segments are (models::ModelOptions).
+  bool documents = false;
+  bool segments = false;
   int threads = 1;  // of this rank: per-thread workspaces depend on it
   int64_t lm_head_chunk_bytes = 64 << 20;
   int64_t shard_alignment = 128;  // elements

@@ -123,7 +123,15 @@ int64_t LmHeadBytes(const graph::Graph& graph, const graph::Op& op) {
   const graph::Shape& wte = graph.values[op.inputs[1]].shape;
   const int64_t rows = op.attributes.chunk_rows;
   const int64_t element = graph::ByteSize(graph.values[op.inputs[1]].dtype);
-  return RoundUp(rows * wte[0] * element, kAlignment) + RoundUp(ClassifierBytes(rows), kAlignment);
+  int64_t bytes =
+      RoundUp(rows * wte[0] * element, kAlignment) + RoundUp(ClassifierBytes(rows), kAlignment);
+  if (op.kind == OpKind::kLmHeadLossBackward && op.outputs[3].value != graph::kNoValue) {
+    bytes += RoundUp(ColumnSumBytes(rows, wte[0]), kAlignment);
+  }
+  if (op.attributes.gathers) {  // the rows, their numbers and their targets
+    bytes += RoundUp(rows * wte[1] * element, kAlignment) + 2 * RoundUp(rows * 4, kAlignment);
+  }
+  return bytes;
 }
 
 }  // namespace

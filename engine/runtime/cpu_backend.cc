@@ -138,6 +138,8 @@ absl::StatusOr<BoundOp> CpuBackend::Bind(const plan::StepPlan& plan, const plan:
       return BindLinear(b);
     case OpKind::kGelu:
       return BindGelu(b);
+    case OpKind::kDropout:
+      return BindDropout(b);
     case OpKind::kAttention:
       return BindAttention(b);
     case OpKind::kLmHeadLoss:

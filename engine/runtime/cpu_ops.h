@@ -104,6 +104,7 @@ absl::StatusOr<BoundOp> BindResidualLayerNorm(const Binding& b);
 absl::StatusOr<BoundOp> BindLayerNormBackward(const Binding& b);  // both kinds
 absl::StatusOr<BoundOp> BindGelu(const Binding& b);
 absl::StatusOr<BoundOp> BindGeluBackward(const Binding& b);
+absl::StatusOr<BoundOp> BindDropout(const Binding& b);  // forward and backward
 absl::StatusOr<BoundOp> BindAttention(const Binding& b);
 absl::StatusOr<BoundOp> BindAttentionBackward(const Binding& b);
 

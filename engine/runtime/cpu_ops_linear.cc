@@ -48,13 +48,13 @@ struct Layer {
       for (size_t i = 0; i < op.outputs.size(); ++i) {
         (i < parts ? weights : biases).push_back(op.outputs[i].value);
       }
-    } else {  // x or dy, the weights, forward: the biases
+    } else {  // x or dy, the weights; forward: the biases; backward: what dx adds to
       const int64_t other = shape(op.outputs[0].value)[1];
       in = forward ? narrow[1] : other;
       out = forward ? other : narrow[1];
-      for (size_t i = 1; i < op.inputs.size(); ++i) {
-        (i <= parts ? weights : biases).push_back(op.inputs[i]);
-      }
+      weights.assign(op.inputs.begin() + 1, op.inputs.begin() + 1 + parts);
+      if (forward) biases.assign(op.inputs.begin() + 1 + parts, op.inputs.end());
+      adds = !forward && op.inputs.size() > 1 + parts;
     }
     FindRuns(program);
   }
@@ -100,7 +100,7 @@ struct Layer {
             .a = type,
             .b = type,
             .c = type,
-            .accumulate = run.first > 0,
+            .accumulate = run.first > 0 || adds,
             .a_row = Wide(run)};
   }
   MatmulSpec WeightGradient(const Run& run, bool accumulate) const {
@@ -126,6 +126,7 @@ struct Layer {
   }
 
   bool transposed;
+  bool adds = false;  // dx adds to what its last input holds
   int64_t rows, in, out, element;
   kernels::DType type;
   std::vector<ValueId> weights, biases;  // kLinearBackwardWeight: their gradients
@@ -231,8 +232,12 @@ absl::StatusOr<BoundOp> BindLinearBackwardInput(const Binding& b) {
                         .b = b.ValueAt(layer.weights[run.first]),
                         .c = b.Output<char>(0)});
   }
-  return [matmuls = &b.matmuls, products = std::move(products),
+  char* dx = b.Output<char>(0);
+  const char* dsum = layer.adds ? b.Input<char>(1 + b.attributes().parts) : nullptr;
+  return [matmuls = &b.matmuls, products = std::move(products), dx, dsum,
+          bytes = layer.rows * layer.in * layer.element,
           scratch = b.Workspace()](const StepContext&) -> absl::Status {
+    if (dsum != nullptr && dsum != dx) std::memcpy(dx, dsum, bytes);
     for (const Product& p : products) {
       MP_RETURN_IF_ERROR(matmuls->Execute(p.spec, p.a, p.b, nullptr, p.c, scratch));
     }

@@ -80,7 +80,8 @@ absl::StatusOr<BoundOp> RopeOf(const Binding& b) {
                                  .sequence = a.sequence,
                                  .width = b.InputShape(0)[1],
                                  .heads = a.heads + a.kv_heads,
-                                 .head_dim = b.InputShape(1)[1]};
+                                 .head_dim = b.InputShape(1)[1],
+                                 .positions = b.Input<int32_t>(2)};
   return [shape, x = b.Input<T>(0), table = b.Input<float>(1), out = b.Output<T>(0),
           forward = b.planned.op.kind == graph::OpKind::kRope](const StepContext&) {
     kernels::Rope<T>(shape, x, table, forward, out);

@@ -4,6 +4,7 @@
 
 #include "common/status_macros.h"
 #include "engine/kernels/cpu/classifier.h"
+#include "engine/kernels/cpu/elementwise.h"
 #include "engine/kernels/cpu/matmul.h"
 #include "engine/runtime/cpu_ops.h"
 
@@ -19,8 +20,16 @@ int64_t Align(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kA
 // rows x V logits of the head and the three products around them. `first`: whether the weight
 // gradient is assigned.
 struct HeadProducts {
-  HeadProducts(int64_t rows, int64_t width, int64_t vocabulary, kernels::DType t)
-      : logits{.m = rows, .n = vocabulary, .k = width, .transpose_b = true, .a = t, .b = t, .c = t},
+  HeadProducts(int64_t rows, int64_t width, int64_t vocabulary, kernels::DType t, bool bias)
+      : logits{.m = rows,
+               .n = vocabulary,
+               .k = width,
+               .transpose_b = true,
+               .a = t,
+               .b = t,
+               .c = t,
+               .bias = bias,
+               .bias_type = t},
         dx{.m = rows, .n = width, .k = vocabulary, .a = t, .b = t, .c = t},
         dw_assign{.m = vocabulary, .n = width, .k = rows, .transpose_a = true, .a = t, .b = t},
         dw_add(dw_assign) {
@@ -35,19 +44,38 @@ struct HeadSizes {
         width(graph.values[op.inputs[0]].shape[1]),
         vocabulary(graph.values[op.inputs[1]].shape[0]),
         chunk(op.attributes.chunk_rows > 0 ? std::min(op.attributes.chunk_rows, rows) : rows),
-        dtype(graph.values[op.inputs[0]].dtype) {}
+        dtype(graph.values[op.inputs[0]].dtype),
+        gathers(op.attributes.gathers),
+        bias(op.inputs.back() != graph::kNoValue),
+        bias_gradient(bias && op.kind == OpKind::kLmHeadLossBackward) {}
   int64_t LogitsBytes() const { return Align(chunk * vocabulary * graph::ByteSize(dtype)); }
   int64_t ClassifierBytes() const {
     return Align(static_cast<int64_t>(kernels::ClassifierWorkspaceBytes(chunk)));
   }
 
+  int64_t BiasGradientBytes() const {
+    return bias_gradient
+               ? Align(static_cast<int64_t>(kernels::BiasGradientWorkspaceBytes(chunk, vocabulary)))
+               : 0;
+  }
+  int64_t RowsBytes() const { return Align(chunk * width * graph::ByteSize(dtype)); }
+  int64_t NumbersBytes() const { return Align(chunk * static_cast<int64_t>(sizeof(int32_t))); }
+  int64_t FixedBytes() const {
+    return LogitsBytes() + ClassifierBytes() + BiasGradientBytes() +
+           (gathers ? RowsBytes() + 2 * NumbersBytes() : 0);
+  }
+  HeadProducts Products(int64_t rows_at_once) const {
+    return HeadProducts(rows_at_once, width, vocabulary, KernelDType(dtype), bias);
+  }
+
   int64_t rows, width, vocabulary, chunk;
   graph::DType dtype;
+  bool gathers;
+  bool bias, bias_gradient;
 };
 
 MatmulSpec LogitsOfOneRow(const graph::Graph& graph, const graph::Op& op) {
-  const HeadSizes sizes(graph, op);
-  MatmulSpec spec = HeadProducts(1, sizes.width, sizes.vocabulary, KernelDType(sizes.dtype)).logits;
+  MatmulSpec spec = HeadSizes(graph, op).Products(1).logits;
   spec.c = kernels::DType::kF32;
   return spec;
 }
@@ -80,9 +108,9 @@ std::vector<MatmulSpec> MatmulSpecsOf(const plan::StepPlan& plan, const plan::Pr
     case OpKind::kLmHeadLossBackward: {
       const HeadSizes sizes(graph, op);
       std::vector<MatmulSpec> specs;
-      for (int64_t rows : {sizes.chunk, sizes.rows % sizes.chunk}) {
+      for (int64_t rows : {sizes.chunk, sizes.gathers ? 0 : sizes.rows % sizes.chunk}) {
         if (rows == 0) continue;
-        const HeadProducts p(rows, sizes.width, sizes.vocabulary, KernelDType(sizes.dtype));
+        const HeadProducts p = sizes.Products(rows);
         specs.push_back(p.logits);
         if (op.kind == OpKind::kLmHeadLoss) continue;
         specs.insert(specs.end(), {p.dx, p.dw_assign, p.dw_add});
@@ -104,10 +132,8 @@ int64_t MatmulOpFixedBytes(const plan::StepPlan& plan, const plan::Program& prog
     case OpKind::kOrthogonalize:
       return OrthogonalizeFixedBytes(plan.groups[op.attributes.group]);
     case OpKind::kLmHeadLoss:
-    case OpKind::kLmHeadLossBackward: {
-      const HeadSizes sizes(program.graph, op);
-      return sizes.LogitsBytes() + sizes.ClassifierBytes();
-    }
+    case OpKind::kLmHeadLossBackward:
+      return HeadSizes(program.graph, op).FixedBytes();
     default:
       return 0;
   }
@@ -120,29 +146,34 @@ template <typename T>
 struct Head {
   explicit Head(const Binding& b)
       : sizes(b.program.graph, b.planned.op),
-        whole(sizes.chunk, sizes.width, sizes.vocabulary, kernels::kDTypeOf<T>),
-        tail(sizes.rows % sizes.chunk, sizes.width, sizes.vocabulary, kernels::kDTypeOf<T>),
+        whole(sizes.Products(sizes.chunk)),
+        tail(sizes.Products(sizes.rows % sizes.chunk)),
         matmuls(&b.matmuls),
         x(b.Input<T>(0)),
         wte(b.Input<T>(1)),
         targets(b.Input<int32_t>(2)),
+        bias(b.Input<T>(3)),
         head(b.attributes().head),
         sums(b.Output<double>(0)),
         sums_accumulation(b.OutputAccumulation(0)),
         dx(b.Output<T>(1)),
         dwte(b.Output<float>(2)),
+        dbias(b.Output<float>(3)),
         logits(reinterpret_cast<T*>(b.Workspace())),
         classifier(b.Workspace() + sizes.LogitsBytes()),
-        scratch(classifier + sizes.ClassifierBytes()) {
+        bias_sums(classifier + sizes.ClassifierBytes()),
+        scratch(b.Workspace() + sizes.FixedBytes()) {
     if (dwte != nullptr) dwte_accumulation = b.OutputAccumulation(2);
+    if (dbias != nullptr) dbias_accumulation = b.OutputAccumulation(3);
+    char* gathered = bias_sums + sizes.BiasGradientBytes();
+    rows_x = reinterpret_cast<T*>(gathered);
+    numbers = reinterpret_cast<int32_t*>(gathered + sizes.RowsBytes());
+    rows_targets = reinterpret_cast<int32_t*>(gathered + sizes.RowsBytes() + sizes.NumbersBytes());
   }
 
   absl::Status Run(const StepContext& context) const {
     kernels::LossSum sum;
-    for (int64_t row = 0; row < sizes.rows; row += sizes.chunk) {
-      const int64_t rows = std::min(sizes.chunk, sizes.rows - row);
-      MP_RETURN_IF_ERROR(RunChunk(row, rows, context, &sum));
-    }
+    MP_RETURN_IF_ERROR(sizes.gathers ? RunGathered(context, &sum) : RunAll(context, &sum));
     if (!sums_accumulation.At(context)) std::fill(sums, sums + graph::kLossSums, 0.0);
     sums[graph::kLossSum] += sum.loss;
     sums[graph::kLossTargets] += static_cast<double>(sum.targets);
@@ -150,22 +181,69 @@ struct Head {
     return absl::OkStatus();
   }
 
-  absl::Status RunChunk(int64_t row, int64_t rows, const StepContext& context,
+  absl::Status RunAll(const StepContext& context, kernels::LossSum* sum) const {
+    for (int64_t row = 0; row < sizes.rows; row += sizes.chunk) {
+      const int64_t at = row * sizes.width;
+      const Chunk chunk{std::min(sizes.chunk, sizes.rows - row), x + at, targets + row,
+                        dx == nullptr ? nullptr : dx + at, row > 0};
+      MP_RETURN_IF_ERROR(RunChunk(chunk, context, sum));
+    }
+    return absl::OkStatus();
+  }
+
+  // Chunks of rows that have a target; the last one is filled up with zeros. dx may lie over x: of
+  // the rows behind those that were gathered nothing is written.
+  absl::Status RunGathered(const StepContext& context, kernels::LossSum* sum) const {
+    for (int64_t row = 0, begin = 0; row < sizes.rows; begin = row) {
+      int64_t count = 0;
+      for (; row < sizes.rows && count < sizes.chunk; ++row) {
+        if (targets[row] < 0) continue;
+        numbers[count] = static_cast<int32_t>(row);
+        rows_targets[count] = targets[row];
+        std::copy_n(x + row * sizes.width, sizes.width, rows_x + count++ * sizes.width);
+      }
+      if (count > 0 || begin == 0) {  // without any, gradients still have to be assigned
+        std::fill_n(rows_x + count * sizes.width, (sizes.chunk - count) * sizes.width, T{});
+        std::fill_n(rows_targets + count, sizes.chunk - count, -1);
+        MP_RETURN_IF_ERROR(
+            RunChunk({sizes.chunk, rows_x, rows_targets, rows_x, begin > 0}, context, sum));
+      }
+      if (dx == nullptr) continue;
+      std::fill_n(dx + begin * sizes.width, (row - begin) * sizes.width, T{});
+      for (int64_t i = 0; i < count; ++i) {
+        std::copy_n(rows_x + i * sizes.width, sizes.width, dx + numbers[i] * sizes.width);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  struct Chunk {
+    int64_t rows;
+    const T* x;
+    const int32_t* targets;
+    T* dx;     // may be x
+    bool add;  // the parameters' gradients hold those of other chunks
+  };
+  absl::Status RunChunk(const Chunk& chunk, const StepContext& context,
                         kernels::LossSum* sum) const {
-    const HeadProducts& p = rows == sizes.chunk ? whole : tail;
-    const T* rows_x = x + row * sizes.width;
-    MP_RETURN_IF_ERROR(matmuls->Execute(p.logits, rows_x, wte, nullptr, logits, scratch));
+    const HeadProducts& p = chunk.rows == sizes.chunk ? whole : tail;
+    MP_RETURN_IF_ERROR(matmuls->Execute(p.logits, chunk.x, wte, bias, logits, scratch));
     if (dwte == nullptr) {
-      kernels::ClassifierForward<T>(logits, targets + row, rows, sizes.vocabulary, classifier, sum);
+      kernels::ClassifierForward<T>(logits, chunk.targets, chunk.rows, sizes.vocabulary, classifier,
+                                    sum);
       return absl::OkStatus();
     }
-    kernels::ClassifierForwardBackward<T>(logits, targets + row, rows, sizes.vocabulary,
+    kernels::ClassifierForwardBackward<T>(logits, chunk.targets, chunk.rows, sizes.vocabulary,
                                           context.gradient_factors[head], classifier, sum);
+    if (dbias != nullptr) {
+      const bool add = chunk.add || dbias_accumulation.At(context);
+      kernels::BiasGradient<T>(logits, chunk.rows, sizes.vocabulary, add, dbias, bias_sums);
+    }
     // dwte first: dx may lie over x.
-    const bool add = row > 0 || dwte_accumulation.At(context);
+    const bool add = chunk.add || dwte_accumulation.At(context);
     MP_RETURN_IF_ERROR(
-        matmuls->Execute(add ? p.dw_add : p.dw_assign, logits, rows_x, nullptr, dwte, scratch));
-    return matmuls->Execute(p.dx, logits, wte, nullptr, dx + row * sizes.width, scratch);
+        matmuls->Execute(add ? p.dw_add : p.dw_assign, logits, chunk.x, nullptr, dwte, scratch));
+    return matmuls->Execute(p.dx, logits, wte, nullptr, chunk.dx, scratch);
   }
 
   HeadSizes sizes;
@@ -174,15 +252,22 @@ struct Head {
   const T* x;
   const T* wte;
   const int32_t* targets;
+  const T* bias;  // or null
   int32_t head;
   double* sums;
   Binding::Accumulation sums_accumulation;
   T* dx;
-  float* dwte;  // null: the loss alone
-  Binding::Accumulation dwte_accumulation;
+  float* dwte;   // null: the loss alone
+  float* dbias;  // or null
+  Binding::Accumulation dwte_accumulation, dbias_accumulation;
   T* logits;
   char* classifier;
+  char* bias_sums;
   char* scratch;
+  // Of the rows that are gathered.
+  T* rows_x;
+  int32_t* numbers;
+  int32_t* rows_targets;
 };
 
 template <typename T>
@@ -203,13 +288,14 @@ absl::StatusOr<BoundOp> BindLmHeadLogits(const Binding& b) {
   const HeadSizes sizes(b.program.graph, b.planned.op);
   const int64_t row_bytes = sizes.width * graph::ByteSize(sizes.dtype);
   return [matmuls = &b.matmuls, spec = LogitsOfOneRow(b.program.graph, b.planned.op),
-          x = b.Input<char>(0), wte = b.Input<char>(1), logits = b.Output<float>(0),
-          batch = a.batch, sequence = a.sequence, vocabulary = sizes.vocabulary, row_bytes,
+          x = b.Input<char>(0), wte = b.Input<char>(1), bias = b.Input<char>(2),
+          logits = b.Output<float>(0), batch = a.batch, sequence = a.sequence,
+          vocabulary = sizes.vocabulary, row_bytes,
           workspace = b.Workspace()](const StepContext& context) -> absl::Status {
     for (int64_t s = 0; s < batch; ++s) {
       const char* row = x + (s * sequence + context.position) * row_bytes;
       MP_RETURN_IF_ERROR(
-          matmuls->Execute(spec, row, wte, nullptr, logits + s * vocabulary, workspace));
+          matmuls->Execute(spec, row, wte, bias, logits + s * vocabulary, workspace));
     }
     return absl::OkStatus();
   };

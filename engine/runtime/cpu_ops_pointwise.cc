@@ -1,52 +1,55 @@
-// Embedding, LayerNorm, GELU and attention on the CPU.
+// Embedding, LayerNorm, GELU, dropout and attention on the CPU.
 #include "common/status_macros.h"
 #include "engine/kernels/cpu/attention.h"
+#include "engine/kernels/cpu/dropout.h"
 #include "engine/kernels/cpu/elementwise.h"
 #include "engine/kernels/cpu/embedding.h"
+#include "engine/kernels/cpu/gelu_erf.h"
 #include "engine/kernels/cpu/layernorm.h"
 #include "engine/runtime/cpu_ops.h"
 
 namespace milepost::runtime {
 namespace {
 
+kernels::EmbeddingRows EmbeddingRowsOf(const Binding& b, int positions, int segments) {
+  return {b.Input<int32_t>(0), b.Input<int32_t>(positions), b.Input<int32_t>(segments),
+          b.attributes().batch, b.attributes().sequence};
+}
+
 template <typename T>
 absl::StatusOr<BoundOp> EmbeddingOf(const Binding& b) {
-  const graph::Attributes& a = b.attributes();
   const int64_t width = b.InputShape(1)[1];
-  return [tokens = b.Input<int32_t>(0), wte = b.Input<T>(1), wpe = b.Input<T>(2),
-          x = b.Output<T>(0), batch = a.batch, sequence = a.sequence, width,
+  const kernels::EmbeddingTables<T> tables{b.Input<T>(1), b.Input<T>(2), b.Input<T>(4)};
+  return [rows = EmbeddingRowsOf(b, 3, 5), tables, x = b.Output<T>(0), width,
           dropout = DropoutBinding(b, width)](const StepContext& context) {
-    kernels::EmbeddingForward<T>(tokens, wte, wpe, batch, sequence, width, dropout.At(context), x);
+    kernels::EmbeddingForward<T>(rows, tables, width, dropout.At(context), x);
     return absl::OkStatus();
   };
 }
 
-// wte's gradient may already hold the head's, wpe's has no other writer: the two accumulate
-// independently.
+// wte's gradient may already hold the head's, the others have no other writer: each accumulates or
+// not for itself.
 template <typename T>
 absl::StatusOr<BoundOp> EmbeddingBackwardOf(const Binding& b) {
-  const graph::Attributes& a = b.attributes();
-  const int64_t vocabulary = b.OutputShape(0)[0];
-  const int64_t width = b.OutputShape(0)[1];
-  const bool learned = b.OutputId(1) != graph::kNoValue;
-  const int64_t positions = learned ? b.OutputShape(1)[0] : 0;
-  return [tokens = b.Input<int32_t>(0), dy = b.Input<T>(1), dwte = b.Output<float>(0),
-          dwpe = b.Output<float>(1), add_wte = b.OutputAccumulation(0),
-          add_wpe = b.OutputAccumulation(1), batch = a.batch, sequence = a.sequence, width,
-          vocabulary, positions, dropout = DropoutBinding(b, width)](const StepContext& context) {
-    const kernels::DropoutParams mask = dropout.At(context);
-    auto run = [&](bool accumulate, float* wte, float* wpe) {
-      kernels::EmbeddingBackward<T>(tokens, dy, batch, sequence, width, vocabulary, positions, mask,
-                                    accumulate, wte, wpe);
-    };
-    if (dwpe == nullptr || add_wte.At(context) == add_wpe.At(context)) {
-      run(add_wte.At(context), dwte, dwpe);
-    } else {
-      run(add_wte.At(context), dwte, nullptr);
-      run(add_wpe.At(context), nullptr, dwpe);
+  struct Table {
+    kernels::TableGradient gradient;
+    Binding::Accumulation accumulation;
+    kernels::TableGradient At(const StepContext& context) const {
+      return {gradient.data, gradient.rows, accumulation.At(context)};
     }
-    return absl::OkStatus();
   };
+  const auto table = [&b](int output) -> Table {
+    if (b.OutputId(output) == graph::kNoValue) return {};
+    return {{b.Output<float>(output), b.OutputShape(output)[0]}, b.OutputAccumulation(output)};
+  };
+  const int64_t width = b.InputShape(1)[1];
+  return
+      [rows = EmbeddingRowsOf(b, 2, 3), dy = b.Input<T>(1), width, wte = table(0), wpe = table(1),
+       wse = table(2), dropout = DropoutBinding(b, width)](const StepContext& context) {
+        kernels::EmbeddingBackward<T>(rows, dy, width, dropout.At(context), wte.At(context),
+                                      wpe.At(context), wse.At(context));
+        return absl::OkStatus();
+      };
 }
 
 int64_t Rows(const graph::Shape& shape) { return graph::Elements(shape) / shape.back(); }
@@ -112,18 +115,29 @@ absl::StatusOr<BoundOp> LayerNormBackwardOf(const Binding& b) {
 
 template <typename T>
 absl::StatusOr<BoundOp> GeluOf(const Binding& b) {
-  return [x = b.Input<T>(0), n = graph::Elements(b.InputShape(0)),
+  const auto run = b.attributes().exact ? kernels::GeluErfForward<T> : kernels::GeluForward<T>;
+  return [run, x = b.Input<T>(0), n = graph::Elements(b.InputShape(0)),
           y = b.Output<T>(0)](const StepContext&) {
-    kernels::GeluForward<T>(x, n, y);
+    run(x, n, y);
     return absl::OkStatus();
   };
 }
 
 template <typename T>
 absl::StatusOr<BoundOp> GeluBackwardOf(const Binding& b) {
-  return [x = b.Input<T>(0), dy = b.Input<T>(1), n = graph::Elements(b.InputShape(0)),
+  const auto run = b.attributes().exact ? kernels::GeluErfBackward<T> : kernels::GeluBackward<T>;
+  return [run, x = b.Input<T>(0), dy = b.Input<T>(1), n = graph::Elements(b.InputShape(0)),
           dx = b.Output<T>(0)](const StepContext&) {
-    kernels::GeluBackward<T>(x, dy, n, dx);
+    run(x, dy, n, dx);
+    return absl::OkStatus();
+  };
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> DropoutOf(const Binding& b) {
+  return [x = b.Input<T>(0), n = graph::Elements(b.InputShape(0)), y = b.Output<T>(0),
+          dropout = DropoutBinding(b, b.InputShape(0)[1])](const StepContext& context) {
+    kernels::Dropout<T>(x, n, dropout.At(context), y);
     return absl::OkStatus();
   };
 }
@@ -180,6 +194,7 @@ absl::StatusOr<BoundOp> BindLayerNormBackward(const Binding& b) {
   return MP_BIND_BY_DTYPE(LayerNormBackwardOf, b);
 }
 absl::StatusOr<BoundOp> BindGelu(const Binding& b) { return MP_BIND_BY_DTYPE(GeluOf, b); }
+absl::StatusOr<BoundOp> BindDropout(const Binding& b) { return MP_BIND_BY_DTYPE(DropoutOf, b); }
 absl::StatusOr<BoundOp> BindGeluBackward(const Binding& b) {
   return MP_BIND_BY_DTYPE(GeluBackwardOf, b);
 }

@@ -50,6 +50,9 @@ class GeneratorImpl : public Generator {
 };
 
 absl::Status GeneratorImpl::Open(const v1::ModelSpec& model, v1::Precision precision, int threads) {
+  if (model.has_bert()) {
+    return absl::InvalidArgumentError("BERT finds masked tokens again; it generates no text");
+  }
   const ModelSizes sizes = SizesOf(model);
   context_ = sizes.context;
   vocabulary_ = sizes.vocabulary;

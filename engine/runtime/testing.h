@@ -46,6 +46,8 @@ struct TinyOptions {
   int64_t hidden = 48;
   bool tied = false;
   bool qkv_bias = false;
+  bool bert = false;       // instead of GPT-2, with masking and segments
+  bool documents = false;  // separated by token 5, attention bounded by them
 };
 
 class TinyJob {
@@ -68,11 +70,18 @@ class TinyJob {
   v1::JobSpec Spec(const TinyOptions& options) const {
     v1::JobSpec spec;
     spec.set_name("tiny");
-    if (options.llama) {
+    if (options.bert) {
+      *spec.mutable_model()->mutable_bert() = Bert(options);
+      spec.mutable_data()->mutable_masking()->set_probability(0.3);
+      spec.mutable_data()->mutable_masking()->set_mask_token(kVocabulary - 1);
+      spec.mutable_data()->mutable_masking()->add_special_tokens(3);
+      spec.mutable_data()->set_segment_separator(7);
+    } else if (options.llama) {
       *spec.mutable_model()->mutable_llama() = Llama(options);
     } else {
       *spec.mutable_model()->mutable_gpt2() = Gpt2(options);
     }
+    if (options.documents) spec.mutable_data()->set_document_separator(5);
     spec.mutable_data()->set_train(path("train.npy"));
     spec.mutable_data()->set_validation(path("validation.npy"));
     v1::TrainSpec* train = spec.mutable_train();
@@ -101,6 +110,19 @@ class TinyJob {
     model.set_heads(4);
     model.set_context(kContext);
     model.set_vocabulary(kVocabulary);
+    model.set_dropout(options.dropout);
+    return model;
+  }
+
+  static v1::BertSpec Bert(const TinyOptions& options) {
+    v1::BertSpec model;
+    model.set_layers(options.layers);
+    model.set_width(options.width);
+    model.set_heads(4);
+    model.set_hidden(options.hidden);
+    model.set_context(kContext);
+    model.set_vocabulary(kVocabulary);
+    model.set_segments(3);
     model.set_dropout(options.dropout);
     return model;
   }

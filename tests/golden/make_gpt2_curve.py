@@ -118,7 +118,11 @@ def final_state(weights):
     state = {}
     for name, weight in weights.items():
         flat = weight.detach().double().reshape(-1).clone()
-        ignored = [len(flat) // 3, 2 * len(flat) // 3] if name.endswith("c_attn.bias") else [0, 0]
+        ignored = [0, 0]
+        if name.endswith("c_attn.bias"):
+            ignored = [len(flat) // 3, 2 * len(flat) // 3]
+        elif name.endswith("self.key.bias"):
+            ignored = [0, len(flat)]
         flat[ignored[0]:ignored[1]] = 0
         products = []
         for k in range(PROJECTIONS):

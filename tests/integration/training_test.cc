@@ -80,6 +80,65 @@ TEST(Training, LlamasRanksAndStagesGiveTheSameLosses) {
   }
 }
 
+// Masking too depends on nothing but the sample, and a step's valid targets are counted over all
+// ranks and micro-steps.
+TEST(Training, BertsLossesDependOnNoLayout) {
+  TinyJob job;
+  struct Layout {
+    int ranks;
+    int stage;
+    int group;
+  };
+  std::vector<Layout> layouts = {{4, 1, 2}, {4, 2, 2}, {4, 3, 2}};
+  for (int ranks : {1, 2, 3, 4}) {
+    for (int stage : {0, 1, 2, 3}) layouts.push_back({ranks, stage, 0});
+  }
+  for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+    TinyOptions options{.ranks = 1, .stage = 0, .precision = precision, .dropout = 0.1};
+    options.global_batch = 24;
+    options.steps = 10;
+    options.bert = true;
+    options.documents = precision == v1::PRECISION_FP32;
+    const std::vector<double> reference = TrainFresh(job.Spec(options));
+    ASSERT_EQ(reference.size(), 10u);
+    for (const Layout& layout : layouts) {
+      for (const v1::Recompute recompute :
+           {v1::RECOMPUTE_NONE, v1::RECOMPUTE_SELECTIVE, v1::RECOMPUTE_FULL}) {
+        options.ranks = layout.ranks;
+        options.stage = layout.stage;
+        options.group = layout.group;
+        options.recompute = recompute;
+        options.micro_batch = 24 / layout.ranks / (layout.stage % 2 + 1);
+        EXPECT_LT(LargestRelativeDifference(TrainFresh(job.Spec(options)), reference),
+                  precision == v1::PRECISION_FP32 ? 1e-5 : 2e-3)
+            << layout.ranks << " ranks in groups of " << layout.group << ", stage " << layout.stage
+            << ", recompute " << recompute << ", precision " << precision;
+      }
+    }
+  }
+}
+
+// Documents that do not see each other, in the causal families.
+TEST(Training, PackedDocumentsDependOnNoLayout) {
+  TinyJob job;
+  for (const bool llama : {false, true}) {
+    TinyOptions options{.ranks = 1, .stage = 0, .steps = 5, .llama = llama, .documents = true};
+    const std::vector<double> reference = TrainFresh(job.Spec(options));
+    options.documents = false;
+    EXPECT_GT(LargestRelativeDifference(TrainFresh(job.Spec(options)), reference), 1e-4);
+    options.documents = true;
+    for (int ranks : {2, 3}) {
+      for (int stage : {1, 3}) {
+        options.ranks = ranks;
+        options.stage = stage;
+        options.recompute = stage == 3 ? v1::RECOMPUTE_FULL : v1::RECOMPUTE_SELECTIVE;
+        EXPECT_LT(LargestRelativeDifference(TrainFresh(job.Spec(options)), reference), 1e-5)
+            << ranks << " ranks, stage " << stage;
+      }
+    }
+  }
+}
+
 // Ranks that divide no size of the model.
 TEST(Training, OddNumbersOfRanks) {
   TinyJob job;

@@ -22,6 +22,9 @@ import numpy
 import torch
 import transformers
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "golden"))
+from make_bert_curve import mask, VALIDATION_STREAM  # noqa: E402
+
 T = 32
 VOCABULARY = 128
 SAMPLES = 12
@@ -59,7 +62,19 @@ FAMILIES = {
                                  eos_token_id=None),
         f"llama: {{layers: 2, width: 64, heads: 4, kv_heads: 2, hidden: 96, context: {T}, "
         f"vocabulary: {VOCABULARY}, norm_epsilon: 1e-6, qkv_bias: true}}"),
+    "bert": (
+        transformers.BertConfig(num_hidden_layers=2, hidden_size=64, num_attention_heads=4,
+                                intermediate_size=96, max_position_embeddings=T,
+                                vocab_size=VOCABULARY, initializer_range=0.2),
+        f"bert: {{layers: 2, width: 64, heads: 4, hidden: 96, context: {T}, "
+        f"vocabulary: {VOCABULARY}}}"),
 }
+MASK = VOCABULARY - 1
+
+
+def auto_class(config):
+    return (transformers.AutoModelForMaskedLM if config.model_type == "bert"
+            else transformers.AutoModelForCausalLM)
 
 
 def check(condition, what):
@@ -68,7 +83,8 @@ def check(condition, what):
 
 
 def load(folder, **options):
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, **options).eval()
+    config = transformers.AutoConfig.from_pretrained(folder)
+    return auto_class(config).from_pretrained(folder, **options).eval()
 
 
 def weights(model):
@@ -90,10 +106,11 @@ def write_tokens(path, count, seed):
 
 
 def spec_text(model, saved):
+    masking = f", masking: {{mask_token: {MASK}}}" if model.startswith("bert") else ""
     return f"""
 model:
   {model}
-data: {{train: train.npy, validation: validation.npy}}
+data: {{train: train.npy, validation: validation.npy{masking}}}
 train:
   steps: 1
   precision: fp32
@@ -109,6 +126,10 @@ def reference_loss(model, tokens):
     with torch.no_grad():
         inputs = torch.stack([tokens[i * T:i * T + T] for i in range(SAMPLES)])
         targets = torch.stack([tokens[i * T + 1:i * T + T + 1] for i in range(SAMPLES)])
+        if model.config.model_type == "bert":
+            samples = [mask(sample.tolist(), i, 0, VALIDATION_STREAM, 0.15, MASK, VOCABULARY)
+                       for i, sample in enumerate(inputs)]
+            inputs, targets = (torch.tensor([s[k] for s in samples]) for k in (0, 1))
         logits = model(inputs).logits.double()
         return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).item()
 
@@ -116,7 +137,7 @@ def reference_loss(model, tokens):
 def check_family(bin_dir, folder, family):
     config, model = FAMILIES[family]
     torch.manual_seed(1)
-    original = transformers.AutoModelForCausalLM.from_config(config).float().eval()
+    original = auto_class(config).from_config(config).float().eval()
     for parameter in original.parameters():  # biases and norms that say something
         if parameter.dim() == 1:
             parameter.data.add_(torch.randn_like(parameter) * 0.1)

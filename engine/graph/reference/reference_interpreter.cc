@@ -40,16 +40,23 @@ using reference::ColumnSums;
 using reference::MatMul;
 using reference::Run;
 
+// The row of a table that row r of the batch reads: where the index is not given, `fallback`.
+int64_t TableRow(const Run& run, size_t index, int64_t r, int64_t fallback) {
+  return run.has_input(index) ? run.integers(index)[r] : fallback;
+}
+
 void Embedding(const Run& run) {
   const int64_t width = run.dim(1, 1);
   const int64_t rows = run.dim(0, 0);
   Array x(rows * width);
   for (int64_t r = 0; r < rows; ++r) {
-    const int64_t position = r % run.op.attributes.sequence;
+    const int64_t position = TableRow(run, 3, r, r % run.op.attributes.sequence);
+    const int64_t segment = TableRow(run, 5, r, 0);
     for (int64_t c = 0; c < width; ++c) {
-      const double learned = run.has_input(2) ? run.in(2)[position * width + c] : 0;
-      x[r * width + c] =
-          (run.in(1)[run.integers(0)[r] * width + c] + learned) * run.Dropout(r * width + c);
+      double sum = run.in(1)[run.integers(0)[r] * width + c];
+      if (run.has_input(2)) sum += run.in(2)[position * width + c];
+      if (run.has_input(4)) sum += run.in(4)[segment * width + c];
+      x[r * width + c] = sum * run.Dropout(r * width + c);
     }
   }
   run.Write(0, x);
@@ -58,19 +65,29 @@ void Embedding(const Run& run) {
 void EmbeddingBackward(const Run& run) {
   const int64_t width = run.dim(1, 1);
   const int64_t rows = run.dim(0, 0);
-  Array dwte(run.values[run.op.outputs[0].value].size(), 0.0);
-  const bool learned = run.op.outputs[1].value != kNoValue;
-  Array dwpe(learned ? run.values[run.op.outputs[1].value].size() : 0, 0.0);
+  Array tables[3];
+  for (size_t i = 0; i < 3; ++i) {
+    const ValueId output = run.op.outputs[i].value;
+    if (output != kNoValue) tables[i].assign(run.values[output].size(), 0.0);
+  }
   for (int64_t r = 0; r < rows; ++r) {
-    const int64_t position = r % run.op.attributes.sequence;
+    const int64_t places[3] = {run.integers(0)[r],
+                               TableRow(run, 2, r, r % run.op.attributes.sequence),
+                               TableRow(run, 3, r, 0)};
     for (int64_t c = 0; c < width; ++c) {
       const double g = run.in(1)[r * width + c] * run.Dropout(r * width + c);
-      dwte[run.integers(0)[r] * width + c] += g;
-      if (learned) dwpe[position * width + c] += g;
+      for (size_t i = 0; i < 3; ++i) {
+        if (!tables[i].empty()) tables[i][places[i] * width + c] += g;
+      }
     }
   }
-  run.Write(0, dwte);
-  run.Write(1, dwpe);
+  for (size_t i = 0; i < 3; ++i) run.Write(i, tables[i]);
+}
+
+void Dropout(const Run& run) {
+  Array y = run.in(0);
+  for (size_t i = 0; i < y.size(); ++i) y[i] *= run.Dropout(static_cast<int64_t>(i));
+  run.Write(0, y);
 }
 
 // Outputs `first`, first + 1, first + 2: y, mean, rstd.
@@ -172,8 +189,11 @@ void Linear(const Run& run) {
 
 void LinearBackwardInput(const Run& run) {
   const int64_t width = run.graph.values[run.op.outputs[0].value].shape[1];
-  run.Write(0, MatMul(run.in(0), false, LinearWeight(run), !run.op.attributes.transposed,
-                      run.dim(0, 0), width, run.dim(0, 1)));
+  Array dx = MatMul(run.in(0), false, LinearWeight(run), !run.op.attributes.transposed,
+                    run.dim(0, 0), width, run.dim(0, 1));
+  const size_t dsum = 1 + run.op.attributes.parts;
+  for (size_t i = 0; run.op.inputs.size() > dsum && i < dx.size(); ++i) dx[i] += run.in(dsum)[i];
+  run.Write(0, dx);
 }
 
 void LinearBackwardWeight(const Run& run) {
@@ -199,8 +219,14 @@ void LinearBackwardWeight(const Run& run) {
 const double kGeluScale = std::sqrt(2 / std::numbers::pi);
 constexpr double kGeluCubic = 0.044715;
 
+double Phi(double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); }
+
 void Gelu(const Run& run) {
   Array y = run.in(0);
+  if (run.op.attributes.exact) {
+    for (double& v : y) v *= Phi(v);
+    return run.Write(0, y);
+  }
   for (double& v : y) v = 0.5 * v * (1 + std::tanh(kGeluScale * (v + kGeluCubic * v * v * v)));
   run.Write(0, y);
 }
@@ -209,6 +235,10 @@ void GeluBackward(const Run& run) {
   Array dx = run.in(1);
   for (size_t i = 0; i < dx.size(); ++i) {
     const double x = run.in(0)[i];
+    if (run.op.attributes.exact) {
+      dx[i] *= Phi(x) + x * std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi);
+      continue;
+    }
     const double t = std::tanh(kGeluScale * (x + kGeluCubic * x * x * x));
     dx[i] *= 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * kGeluScale * (1 + 3 * kGeluCubic * x * x);
   }
@@ -327,6 +357,7 @@ void LmHeadLoss(const Run& run) {
   Array sums(kLossSums, 0.0);
   for (int64_t r = 0; r < rows; ++r) {
     double* row = logits.data() + r * vocabulary;
+    for (int64_t v = 0; run.has_input(3) && v < vocabulary; ++v) row[v] += run.in(3)[v];
     const int32_t target = run.integers(2)[r];
     const double highest = *std::max_element(row, row + vocabulary);
     double total = 0;
@@ -349,6 +380,7 @@ void LmHeadLoss(const Run& run) {
   const Array dwte = MatMul(logits, true, run.in(0), false, vocabulary, width, rows);
   run.Write(1, MatMul(logits, false, run.in(1), false, rows, width, vocabulary));
   run.Write(2, dwte);
+  run.Write(3, ColumnSums(logits, vocabulary));
 }
 
 void LmHeadLogits(const Run& run) {
@@ -360,7 +392,11 @@ void LmHeadLogits(const Run& run) {
     const auto row = run.in(0).begin() + (b * a.sequence + position) * width;
     x.insert(x.end(), row, row + width);
   }
-  run.Write(0, MatMul(x, false, run.in(1), true, a.batch, run.dim(1, 0), width));
+  Array logits = MatMul(x, false, run.in(1), true, a.batch, run.dim(1, 0), width);
+  for (size_t i = 0; run.has_input(2) && i < logits.size(); ++i) {
+    logits[i] += run.in(2)[i % run.in(2).size()];
+  }
+  run.Write(0, logits);
 }
 
 // Of images; false: another kind of op.
@@ -426,6 +462,8 @@ void Execute(const Run& run) {
       return reference::Rope(run);
     case OpKind::kGelu:
       return Gelu(run);
+    case OpKind::kDropout:
+      return Dropout(run);
     case OpKind::kAttention:
       return Attention(run);
     case OpKind::kLmHeadLoss:

@@ -112,7 +112,8 @@ void Rope(const Run& run) {
   const int64_t width = run.dim(0, 1);
   Array out = run.in(0);
   for (int64_t row = 0; row < run.dim(0, 0); ++row) {
-    const double* cosines = run.in(1).data() + row % a.sequence * size;
+    const double* cosines =
+        run.in(1).data() + (run.has_input(2) ? run.integers(2)[row] : row % a.sequence) * size;
     for (int64_t head = 0; head < a.heads + a.kv_heads; ++head) {
       for (int64_t i = 0; i < half; ++i) {
         double& x = out[row * width + head * size + i];

@@ -1,6 +1,7 @@
-// Token + position embedding, T in {float, bf16}. N = batch * sequence rows.
+// Sums of rows of up to three tables: tokens, positions, segments; T in {float, bf16}.
 //
-//   EmbeddingForward<bf16>(tokens, wte, wpe, batch, sequence, width, DropoutParams{}, x);
+//   EmbeddingForward<bf16>({tokens, nullptr, nullptr, batch, sequence}, {wte, wpe}, width,
+//                          DropoutParams{}, x);
 #ifndef MILEPOST_ENGINE_KERNELS_CPU_EMBEDDING_H_
 #define MILEPOST_ENGINE_KERNELS_CPU_EMBEDDING_H_
 
@@ -11,19 +12,41 @@
 
 namespace milepost::kernels {
 
-// out[b,t,:] = dropout(wte[tokens[b,t],:] + wpe[t,:]). tokens[N] must lie inside wte (the data
-// loader checks); wpe has at least `sequence` rows, or is null: no positions.
-template <typename T>
-void EmbeddingForward(const int32_t* tokens, const T* wte, const T* wpe, int64_t batch,
-                      int64_t sequence, int64_t width, const DropoutParams& dropout, T* out);
+// Which rows of the tables each of the batch * sequence rows reads. They must lie inside the
+// tables: the data loader checks.
+struct EmbeddingRows {
+  const int32_t* tokens = nullptr;
+  const int32_t* positions = nullptr;  // null: a row's place in its sequence
+  const int32_t* segments = nullptr;   // null: 0
+  int64_t batch = 0;
+  int64_t sequence = 0;
+};
 
-// dwte[tokens[b,t],:] += g, dwpe[t,:] += g with g = dropout mask * dy[b,t,:]. Rows are added in the
-// order of N, whatever the thread count. accumulate == false first zeroes dwte[vocabulary,width]
-// and dwpe[positions,width]. Either output may be null: then it is not computed. No workspace.
 template <typename T>
-void EmbeddingBackward(const int32_t* tokens, const T* dy, int64_t batch, int64_t sequence,
-                       int64_t width, int64_t vocabulary, int64_t positions,
-                       const DropoutParams& dropout, bool accumulate, float* dwte, float* dwpe);
+struct EmbeddingTables {
+  const T* wte = nullptr;
+  const T* wpe = nullptr;  // null: no positions
+  const T* wse = nullptr;  // null: no segments
+};
+
+// out[r,:] = dropout(wte[token,:] + wpe[position,:] + wse[segment,:]).
+template <typename T>
+void EmbeddingForward(const EmbeddingRows& rows, const EmbeddingTables<T>& tables, int64_t width,
+                      const DropoutParams& dropout, T* out);
+
+// A table's gradient [rows, width]; null data: not wanted. Not accumulating, it is zeroed first.
+struct TableGradient {
+  float* data = nullptr;
+  int64_t rows = 0;
+  bool accumulate = false;
+};
+
+// Adds g = dropout mask * dy[r,:] to the rows that r read, in the order of r whatever the thread
+// count. No workspace.
+template <typename T>
+void EmbeddingBackward(const EmbeddingRows& rows, const T* dy, int64_t width,
+                       const DropoutParams& dropout, const TableGradient& dwte,
+                       const TableGradient& dwpe, const TableGradient& dwse);
 
 }  // namespace milepost::kernels
 

@@ -37,7 +37,9 @@ void TurnRows(const RopeShape& shape, const T* x, const float* table, int64_t fi
   const int64_t turned = shape.heads * shape.head_dim;
   for (int64_t row = first; row < last; ++row) {
     const int64_t at = row * shape.width;
-    const float* angles = table + row % shape.sequence * shape.head_dim;
+    const int64_t position =
+        shape.positions == nullptr ? row % shape.sequence : shape.positions[row];
+    const float* angles = table + position * shape.head_dim;
     for (int64_t i = at; i < at + turned; i += shape.head_dim) {
       TurnHead<kForward>(x + i, angles, shape.head_dim / 2, out + i);
     }

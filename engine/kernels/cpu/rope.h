@@ -33,6 +33,8 @@ struct RopeShape {
   int64_t width = 0;     // of a row of x
   int64_t heads = 0;     // that turn, at the row's front; the rest is passed on as it is
   int64_t head_dim = 0;  // even
+  // [batch, sequence]: the table's row of each row of x. Null: its place in the sequence.
+  const int32_t* positions = nullptr;
 };
 
 // out = x [batch, sequence, width] turned, T in {float, bf16}; backwards (the gradient's way) if

@@ -19,12 +19,13 @@ std::vector<double> Turn(const RopeShape& s, double theta, const std::vector<dou
   std::vector<double> out = x;
   const int64_t half = s.head_dim / 2;
   for (int64_t row = 0; row < s.batch * s.sequence; ++row) {
+    const int64_t position = s.positions == nullptr ? row % s.sequence : s.positions[row];
     for (int64_t h = 0; h < s.heads; ++h) {
       double* head = &out[row * s.width + h * s.head_dim];
       for (int64_t i = 0; i < half; ++i) {
         const double f = std::exp(-std::log(theta) * 2 * static_cast<double>(i) /
                                   static_cast<double>(s.head_dim));
-        const double angle = direction * static_cast<double>(row % s.sequence) * f;
+        const double angle = direction * static_cast<double>(position) * f;
         const std::complex<double> z =
             std::complex<double>(head[i], head[half + i]) * std::polar(1.0, angle);
         head[i] = z.real();
@@ -57,6 +58,14 @@ TEST_P(Rope, MatchesDefinition) {
     Check<bf16>(s);
     Check<f16>(s);
   }
+}
+
+TEST_P(Rope, PositionsMayBeGiven) {
+  const std::vector<int32_t> positions = {0, 1, 2, 0, 1, 0, 4, 3};
+  RopeShape s{1, 8, 24, 2, 8};
+  s.positions = positions.data();
+  Check<float>(s);
+  Check<bf16>(s);
 }
 
 // Rotations keep what attention computes: products depend on the distance of positions only.

@@ -1,0 +1,156 @@
+#include "engine/data/text_source.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "common/check.h"
+#include "common/philox.h"
+#include "common/status_macros.h"
+
+namespace milepost::data {
+namespace {
+
+// Streams of common/philox.h; engine/runtime/randomness.h has those below 2^40.
+constexpr uint64_t kTrainingStream = uint64_t{1} << 40;
+constexpr uint64_t kValidationStream = uint64_t{2} << 40;
+
+constexpr double kWords = 4294967296.0;
+
+// Of the chosen tokens, in tenths.
+constexpr uint32_t kReplaced = 8;
+constexpr uint32_t kRandom = 9;
+
+}  // namespace
+
+// One sample's arrays; those that are not wanted are null.
+struct TextSource::Sample {
+  int32_t* tokens;
+  int32_t* targets;
+  int32_t* documents = nullptr;
+  int32_t* positions = nullptr;
+  int32_t* segments = nullptr;
+};
+
+TextSource::TextSource(std::shared_ptr<const SampleSource> tokens, const TextOptions& options)
+    : tokens_(std::move(tokens)),
+      options_(options),
+      length_(tokens_->fields()[0].sample_bytes / static_cast<int64_t>(sizeof(int32_t))),
+      fields_(tokens_->fields()) {
+  MP_CHECK(fields_.size() == 2 && fields_[0].name == "tokens" && fields_[1].name == "targets");
+  const int64_t bytes = fields_[0].sample_bytes;
+  if (options_.masking || options_.Documents()) fields_[1].targets = kVaries;
+  if (options_.Documents()) {
+    fields_.push_back({.name = "documents", .sample_bytes = bytes});
+    fields_.push_back({.name = "positions", .sample_bytes = bytes});
+  }
+  if (options_.Segments()) fields_.push_back({.name = "segments", .sample_bytes = bytes});
+  if (!options_.masking) return;
+  always_ = options_.masking->probability >= 1;
+  if (!always_) threshold_ = static_cast<uint32_t>(options_.masking->probability * kWords);
+  unmaskable_ = options_.masking->special_tokens;
+  for (const auto& token :
+       {options_.document_separator, options_.padding, options_.segment_separator}) {
+    if (token) unmaskable_.push_back(*token);
+  }
+  std::sort(unmaskable_.begin(), unmaskable_.end());
+}
+
+bool TextSource::Maskable(int32_t token) const {
+  return !std::binary_search(unmaskable_.begin(), unmaskable_.end(), token);
+}
+
+void TextSource::Mark(const Sample& sample) const {
+  int32_t document = 0;
+  int32_t position = 0;
+  int32_t segment = 0;
+  for (int64_t t = 0; t < length_; ++t) {
+    const int32_t token = sample.tokens[t];
+    if (t > 0) {
+      const int32_t before = sample.tokens[t - 1];
+      const bool begins =
+          before == options_.document_separator ||
+          (options_.padding && (before == *options_.padding) != (token == *options_.padding));
+      document += begins ? 1 : 0;
+      position = begins ? 0 : position + 1;
+      if (begins) {
+        segment = 0;
+      } else if (before == options_.segment_separator && segment + 1 < options_.segments) {
+        ++segment;
+      }
+    }
+    if (sample.documents != nullptr) {
+      sample.documents[t] = document;
+      sample.positions[t] = position;
+    }
+    if (sample.segments != nullptr) sample.segments[t] = segment;
+  }
+}
+
+// Counter: (position, 0, sample). Words: whether it is chosen, what becomes of it, the random id.
+void TextSource::Mask(int64_t number, const Sample& sample) const {
+  const bool training = options_.pass == MaskingPass::kTraining;
+  const auto key = PhiloxKey(options_.seed, training ? kTrainingStream : kValidationStream);
+  const auto wide = static_cast<uint64_t>(number);
+  for (int64_t t = 0; t < length_; ++t) {
+    const int32_t token = sample.tokens[t];
+    sample.targets[t] = -1;
+    const auto words = Philox4x32({static_cast<uint32_t>(t), 0, static_cast<uint32_t>(wide),
+                                   static_cast<uint32_t>(wide >> 32)},
+                                  key);
+    if ((!always_ && words[0] >= threshold_) || !Maskable(token)) continue;
+    sample.targets[t] = token;
+    const auto tenth = static_cast<uint32_t>(uint64_t{words[1]} * 10 >> 32);
+    if (tenth < kReplaced) {
+      sample.tokens[t] = options_.masking->mask_token;
+    } else if (tenth < kRandom) {
+      const auto vocabulary = static_cast<uint64_t>(options_.vocabulary);
+      sample.tokens[t] = static_cast<int32_t>(words[2] * vocabulary >> 32);
+    }
+  }
+}
+
+void TextSource::CutTargets(const Sample& sample) const {
+  for (int64_t t = 0; t < length_; ++t) {
+    const bool ends = sample.tokens[t] == options_.document_separator;
+    const bool padded = options_.padding && (sample.tokens[t] == *options_.padding ||
+                                             sample.targets[t] == *options_.padding);
+    if (ends || padded) sample.targets[t] = -1;
+  }
+}
+
+absl::Status TextSource::Fetch(int64_t first, int64_t count, absl::Span<char* const> into) const {
+  MP_CHECK(into.size() == fields_.size());
+  MP_RETURN_IF_ERROR(tokens_->Fetch(first, count, into.subspan(0, 2)));
+  absl::InlinedVector<int32_t*, 5> arrays;
+  for (char* field : into) arrays.push_back(reinterpret_cast<int32_t*>(field));
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t at = i * length_;
+    Sample sample{arrays[0] + at, arrays[1] + at};
+    if (options_.Documents()) {
+      sample.documents = arrays[2] + at;
+      sample.positions = arrays[3] + at;
+    }
+    if (options_.Segments()) sample.segments = arrays.back() + at;
+    if (options_.Documents() || options_.Segments()) Mark(sample);
+    options_.masking ? Mask(first + i, sample) : CutTargets(sample);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> TextSource::CountTargets(size_t field, int64_t first, int64_t count) const {
+  if (fields_[field].targets != kVaries) return tokens_->CountTargets(field, first, count);
+  std::vector<int32_t> tokens(length_);
+  std::vector<int32_t> targets(length_);
+  char* into[] = {reinterpret_cast<char*>(tokens.data()), reinterpret_cast<char*>(targets.data())};
+  int64_t valid = 0;
+  for (int64_t number = first; number < first + count; ++number) {
+    MP_RETURN_IF_ERROR(tokens_->Fetch(number, 1, into));
+    const Sample sample{tokens.data(), targets.data()};
+    options_.masking ? Mask(number, sample) : CutTargets(sample);
+    valid += std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; });
+  }
+  return valid;
+}
+
+}  // namespace milepost::data

@@ -1,0 +1,94 @@
+// What a model is given besides token ids: which tokens it has to find again, where documents,
+// segments and padding are. Put around a source of "tokens" and "targets" of T each.
+//
+//   TextOptions options{.vocabulary = 30522, .seed = 7};
+//   options.masking = Masking{.probability = 0.15, .mask_token = 103, .special_tokens = {101,
+//   102}}; auto source = std::make_shared<TextSource>(tokens, options); source->fields();   //
+//   "tokens", "targets", and what the options ask for beyond them
+//
+// With masking: a token is chosen with the given probability, each by itself; separators, padding
+// and special tokens never are. Its target is the token, all other targets are -1. Of those chosen
+// 8 in 10 become mask_token, 1 in 10 a random id below the vocabulary, 1 in 10 stay (Devlin et al.
+// 2018). What is drawn depends on (seed, epoch's pass, sample, position) alone, where the sample is
+// its number in the source's order: in training another draw in each epoch, in validation the same
+// each time. The values never change: resumed runs rely on them.
+//
+// With documents (a separator or padding is given): "documents" holds an id for each position that
+// grows by one where a document begins, "positions" its place in the document. A separator ends the
+// document that it belongs to; a run of padding is a document. Without masking, a target that is
+// padding or lies in another document than its input becomes -1.
+//
+// With segments (a separator is given): "segments" holds how many segment separators come before a
+// position in its document, at most segments - 1.
+//
+// Immutable and thread-safe.
+#ifndef MILEPOST_ENGINE_DATA_TEXT_SOURCE_H_
+#define MILEPOST_ENGINE_DATA_TEXT_SOURCE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "engine/data/sample_source.h"
+
+namespace milepost::data {
+
+struct Masking {
+  double probability = 0.15;
+  int32_t mask_token = 0;
+  std::vector<int32_t> special_tokens;
+};
+
+enum class MaskingPass : uint8_t { kTraining, kValidation };
+
+struct TextOptions {
+  int64_t vocabulary = 0;
+  uint64_t seed = 0;
+  MaskingPass pass = MaskingPass::kTraining;
+  std::optional<Masking> masking;
+  std::optional<int32_t> document_separator;
+  std::optional<int32_t> padding;
+  std::optional<int32_t> segment_separator;
+  int64_t segments = 1;
+
+  bool Documents() const { return document_separator.has_value() || padding.has_value(); }
+  bool Segments() const { return segment_separator.has_value(); }
+  // Whether the options ask for anything at all.
+  bool Any() const { return masking.has_value() || Documents() || Segments(); }
+};
+
+class TextSource : public SampleSource {
+ public:
+  // `tokens` has the fields "tokens" and "targets", i32, in this order.
+  TextSource(std::shared_ptr<const SampleSource> tokens, const TextOptions& options);
+
+  const std::vector<Field>& fields() const override { return fields_; }
+  int64_t samples() const override { return tokens_->samples(); }
+  absl::Status Fetch(int64_t first, int64_t count, absl::Span<char* const> into) const override;
+  // Reads the samples.
+  absl::StatusOr<int64_t> CountTargets(size_t field, int64_t first, int64_t count) const override;
+
+ private:
+  struct Sample;
+
+  void Mark(const Sample& sample) const;
+  void Mask(int64_t number, const Sample& sample) const;
+  void CutTargets(const Sample& sample) const;
+  bool Maskable(int32_t token) const;
+
+  const std::shared_ptr<const SampleSource> tokens_;
+  const TextOptions options_;
+  const int64_t length_;  // T
+  std::vector<Field> fields_;
+  std::vector<int32_t> unmaskable_;  // sorted
+  uint32_t threshold_ = 0;           // of a random word: chosen below it
+  bool always_ = false;              // probability 1
+};
+
+}  // namespace milepost::data
+
+#endif  // MILEPOST_ENGINE_DATA_TEXT_SOURCE_H_

@@ -1,0 +1,189 @@
+#include "engine/models/bert.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "engine/graph/builder.h"
+#include "milepost/v1/job_spec.pb.h"
+
+namespace milepost::models {
+namespace {
+
+using graph::Builder;
+using graph::DType;
+using graph::Initializer;
+using graph::ValueId;
+
+constexpr double kStddev = 0.02;
+
+absl::Status CheckSizes(const v1::BertSpec& spec, const ModelOptions& options) {
+  const auto invalid = [](absl::string_view field, const auto&... message) {
+    return absl::InvalidArgumentError(absl::StrCat("model.bert.", field, ": ", message...));
+  };
+  const std::pair<const char*, int64_t> sizes[] = {
+      {"layers", spec.layers()},        {"width", spec.width()},     {"heads", spec.heads()},
+      {"hidden", spec.hidden()},        {"context", spec.context()}, {"segments", spec.segments()},
+      {"vocabulary", spec.vocabulary()}};
+  for (const auto& [field, value] : sizes) {
+    if (value < 1) return invalid(field, value, " is not at least 1");
+  }
+  if (spec.width() % spec.heads() != 0) {
+    return invalid("heads", spec.heads(), " does not divide width ", spec.width());
+  }
+  if (options.sequence > spec.context()) {
+    return invalid("context", "sequences of ", options.sequence, " tokens do not fit ",
+                   spec.context(), " positions");
+  }
+  return absl::OkStatus();
+}
+
+struct Affine {
+  ValueId weight;
+  ValueId bias;
+};
+
+class BertBuilder {
+ public:
+  BertBuilder(const v1::BertSpec& spec, const ModelOptions& options)
+      : spec_(spec),
+        options_(options),
+        dropout_(options.mode == Mode::kTraining ? spec.dropout() : 0),
+        b_({.compute_dtype = options.compute_dtype,
+            .batch = options.batch,
+            .sequence = options.sequence}) {}
+
+  absl::StatusOr<graph::Graph> Build() && {
+    if (options_.documents) {
+      documents_ = b_.Input("documents", DType::kI32, {b_.rows()});
+      positions_ = b_.Input("positions", DType::kI32, {b_.rows()});
+    }
+    if (options_.segments) segments_ = b_.Input("segments", DType::kI32, {b_.rows()});
+    Embed();
+    for (int64_t layer = 0; layer < spec_.layers(); ++layer) Layer(layer);
+    Head();
+    return std::move(b_).Finish();
+  }
+
+ private:
+  ValueId Weight(const std::string& name, int64_t out, int64_t in) {
+    return b_.Parameter(name + ".weight", {out, in}, Initializer::kNormal, kStddev);
+  }
+  ValueId Bias(const std::string& name, int64_t out) {
+    return b_.Parameter(name + ".bias", {out}, Initializer::kZeros);
+  }
+  Affine Norm(const std::string& name) {
+    const ValueId weight = b_.Parameter(name + ".weight", {spec_.width()}, Initializer::kOnes);
+    return {weight, Bias(name, spec_.width())};
+  }
+
+  void Embed() {
+    const std::string hf = "bert.embeddings.";
+    const int64_t width = spec_.width();
+    b_.BeginBlock("embeddings");
+    words_ = Weight(hf + "word_embeddings", spec_.vocabulary(), width);
+    const ValueId positions = Weight(hf + "position_embeddings", spec_.context(), width);
+    const ValueId segments = Weight(hf + "token_type_embeddings", spec_.segments(), width);
+    const Affine norm = Norm(hf + "LayerNorm");
+    const ValueId sum = b_.Embedding(
+        "embeddings.sum", b_.Tokens(), words_,
+        {.wpe = positions, .positions = positions_, .wse = segments, .segments = segments_},
+        /*dropout=*/0);
+    y_ = b_.LayerNorm("embeddings.norm", sum, norm.weight, norm.bias, spec_.norm_epsilon()).y;
+    if (dropout_ > 0) y_ = b_.Dropout("embeddings.dropped", y_, dropout_);
+  }
+
+  // y_ = LayerNorm(y_ + dropout(delta)).
+  void AddAndNorm(const std::string& hf, const std::string& name, ValueId delta) {
+    const Affine norm = Norm(hf + ".output.LayerNorm");
+    y_ = b_.ResidualLayerNorm(name, y_, delta, norm.weight, norm.bias, dropout_,
+                              spec_.norm_epsilon())
+             .y;
+  }
+
+  void Layer(int64_t layer) {
+    const std::string name = absl::StrCat("layer.", layer);
+    const std::string hf = absl::StrCat("bert.encoder.", name);
+    b_.BeginBlock(name);
+    AddAndNorm(hf + ".attention", name + ".attn.norm", Attend(hf + ".attention", name + ".attn"));
+    AddAndNorm(hf, name + ".mlp.norm", FeedForward(hf, name + ".mlp"));
+  }
+
+  ValueId Attend(const std::string& hf, const std::string& name) {
+    const int64_t width = spec_.width();
+    std::vector<ValueId> weights;
+    std::vector<ValueId> biases;
+    for (const char* part : {".self.query", ".self.key", ".self.value"}) {
+      weights.push_back(Weight(hf + part, width, width));
+    }
+    for (const char* part : {".self.query", ".self.key", ".self.value"}) {
+      biases.push_back(Bias(hf + part, width));
+    }
+    const ValueId weight = Weight(hf + ".output.dense", width, width);
+    const ValueId bias = Bias(hf + ".output.dense", width);
+    const ValueId qkv = b_.LinearRows(name + ".qkv", y_, weights, biases);
+    const ValueId out = b_.Attention(
+        name + ".out", qkv, {.heads = spec_.heads(), .causal = false, .documents = documents_});
+    return b_.LinearRows(name + ".delta", out, {weight}, {bias});
+  }
+
+  ValueId FeedForward(const std::string& hf, const std::string& name) {
+    const ValueId up = Weight(hf + ".intermediate.dense", spec_.hidden(), spec_.width());
+    const ValueId up_bias = Bias(hf + ".intermediate.dense", spec_.hidden());
+    const ValueId down = Weight(hf + ".output.dense", spec_.width(), spec_.hidden());
+    const ValueId down_bias = Bias(hf + ".output.dense", spec_.width());
+    const ValueId hidden = b_.LinearRows(name + ".fc", y_, {up}, {up_bias});
+    const ValueId active = b_.Gelu(name + ".gelu", hidden, /*exact=*/true);
+    return b_.LinearRows(name + ".delta", active, {down}, {down_bias});
+  }
+
+  void Head() {
+    const std::string hf = "cls.predictions";
+    const int64_t width = spec_.width();
+    b_.BeginBlock("head");
+    const ValueId bias = Bias(hf, spec_.vocabulary());
+    const ValueId dense = Weight(hf + ".transform.dense", width, width);
+    const ValueId dense_bias = Bias(hf + ".transform.dense", width);
+    const Affine norm = Norm(hf + ".transform.LayerNorm");
+    const ValueId x = b_.LinearRows("head.fc", y_, {dense}, {dense_bias});
+    const ValueId active = b_.Gelu("head.gelu", x, /*exact=*/true);
+    const ValueId y =
+        b_.LayerNorm("head.norm", active, norm.weight, norm.bias, spec_.norm_epsilon()).y;
+    if (options_.mode == Mode::kGeneration) {
+      b_.LmHeadLogits("logits", y, words_, bias);
+      return;
+    }
+    b_.MaskedLmHeadLoss("mlm", y, words_, bias, b_.Targets(), ChunkRows());
+  }
+
+  // Rows of logits at once. With the usual share of masked tokens, 0.15, one such chunk mostly
+  // holds all that a batch has: the last chunk, computed in full, is the only waste.
+  int64_t ChunkRows() const {
+    const int64_t rows = b_.rows();
+    const int64_t expected = (rows / 6 + 15) / 16 * 16;
+    const int64_t most = options_.lm_head_chunk_rows == 0 ? rows : options_.lm_head_chunk_rows;
+    return std::clamp<int64_t>(expected, 1, most);
+  }
+
+  const v1::BertSpec& spec_;
+  const ModelOptions& options_;
+  double dropout_;
+  Builder b_;
+  ValueId documents_ = graph::kNoValue;
+  ValueId positions_ = graph::kNoValue;
+  ValueId segments_ = graph::kNoValue;
+  ValueId words_ = graph::kNoValue;
+  ValueId y_ = graph::kNoValue;  // between sub-layers
+};
+
+}  // namespace
+
+absl::StatusOr<graph::Graph> BuildBert(const v1::BertSpec& spec, const ModelOptions& options) {
+  MP_RETURN_IF_ERROR(CheckSizes(spec, options));
+  return BertBuilder(spec, options).Build();
+}
+
+}  // namespace milepost::models

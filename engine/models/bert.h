@@ -1,0 +1,36 @@
+// BERT: post-norm encoder, learned positions and segments, masked-language-model head with a
+// decoder tied to the token embedding; GELU by the error function. No pooler. Forward only.
+//
+//   MP_ASSIGN_OR_RETURN(graph::Graph graph,
+//                       models::BuildBert(spec, {.mode = Mode::kTraining, ...}));
+//
+// Parameters have the names and shapes of Hugging Face's BertForMaskedLM state dict, weights of
+// linear layers output first: "bert.embeddings.word_embeddings.weight" [V,C], ...,
+// "bert.encoder.layer.0.attention.self.query.weight" [C,C], ..., "cls.predictions.bias" [V]. The
+// decoder is the word embeddings and has no entry of its own.
+//
+// The head's logits are made where a target is and nowhere else (Builder::MaskedLmHeadLoss).
+// Generation mode gives the logits of one position: what the masked token there may have been.
+//
+// Initial values: normal(0, 0.02), biases 0, LayerNorm weights 1. Blocks: "embeddings", "layer.0"
+// ..., "head".
+#ifndef MILEPOST_ENGINE_MODELS_BERT_H_
+#define MILEPOST_ENGINE_MODELS_BERT_H_
+
+#include "absl/status/statusor.h"
+#include "engine/graph/graph.h"
+#include "engine/models/model.h"
+
+namespace milepost::v1 {
+class BertSpec;
+}
+
+namespace milepost::models {
+
+// `spec` is normalised: optional fields are set. INVALID_ARGUMENT, naming the field, when sizes do
+// not fit each other.
+absl::StatusOr<graph::Graph> BuildBert(const v1::BertSpec& spec, const ModelOptions& options);
+
+}  // namespace milepost::models
+
+#endif  // MILEPOST_ENGINE_MODELS_BERT_H_
