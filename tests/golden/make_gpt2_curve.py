@@ -34,7 +34,7 @@ OPTIMIZERS = {
              "epsilon": 1e-8, "weight_decay": 0.1},
     # With a small epsilon elements with small m and v take steps as large as the others', and there
     # a code is coarse: rounding of 2e-7 in the gradients, which may turn one code into the next,
-    # then moves the final weights of this very script by 2e-4 of their norm. With this one, by 4e-6.
+    # then moves the final weights of this script by 2e-4 of their norm. With this one, by 4e-6.
     "adamw_8bit": {"lr": 5e-3, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-2,
                    "weight_decay": 0.1},
 }
