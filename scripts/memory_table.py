@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Prints the tables of docs/memory.md: bytes per rank by ZeRO stage, recomputation and precision.
+"""Prints the tables of docs/memory.md: bytes per rank by ZeRO stage, recomputation,
+precision and optimizer.
 
     scripts/memory_table.py --milepost build/dev/bin/milepost > tables.md
 
@@ -34,7 +35,7 @@ GIB = 1 << 30
 
 
 def plan(binary, model, ranks, stage, recompute="none", precision="bf16", accumulation=4,
-         extra_zero=""):
+         extra_zero="", optimizer="adamw"):
     spec = f"""name: memory
 model:
   {model["family"]}: {model["model"]}
@@ -47,6 +48,7 @@ train:
   recompute: {recompute}
   batch: {{micro: {model["micro"]}, accumulation: {accumulation}}}
   zero: {{stage: {stage}{extra_zero}}}
+  optimizer: {{type: {optimizer}}}
 resources:
   ranks: {ranks}
   threads_per_rank: 1
@@ -128,6 +130,16 @@ def precisions(binary, model, ranks):
     print()
 
 
+def optimizers(binary, model, ranks, stage):
+    describe(model, ranks, precision="bf16", stage=stage, recompute="full")
+    header(["optimizer", "optimizer's state", "total", "sent per step"])
+    for kind in ("adamw", "lamb", "lion", "sgd", "muon", "adamw_8bit"):
+        p = plan(binary, model, ranks, stage, recompute="full", optimizer=kind)
+        row([f"`{kind}`", gib(p["per_rank"]["optimizer"]), gib(p["per_rank"]["total"]),
+             gib(p["wire_bytes_per_step"])])
+    print()
+
+
 def prefetches(binary, model, ranks):
     describe(model, ranks, precision="bf16", stage=3, recompute="full")
     header(["prefetch", "in passing", "total"])
@@ -151,6 +163,7 @@ def main():
     stages(binary, large, 8)
     recompute(binary, large, 8, 3)
     prefetches(binary, large, 8)
+    optimizers(binary, large, 8, 1)
 
 
 if __name__ == "__main__":

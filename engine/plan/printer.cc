@@ -207,6 +207,7 @@ std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
   }
   absl::StrAppendFormat(&text, "parameters     %s\n",
                         HumanCount(static_cast<double>(plan.parameters)));
+  absl::StrAppendFormat(&text, "optimizer      %s\n", Name(o.optimizer));
   absl::StrAppendFormat(&text, "compute        %sFLOP per step and rank\n",
                         HumanCount(plan.flops_per_step));
   if (o.recompute != Recompute::kNone) {

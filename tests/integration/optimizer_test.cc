@@ -37,6 +37,8 @@ v1::JobSpec SpecOf(const TinyJob& job, const Layout& layout, Types::Type type,
   v1::OptimizerSpec& optimizer = *spec.mutable_train()->mutable_optimizer();
   optimizer.Clear();
   optimizer.set_type(type);
+  // LAMB's steps are in proportion to the weights, which are small: a wrong ratio must show.
+  if (type == Types::TYPE_LAMB) optimizer.set_lr(0.1);
   NormalizeJobSpec(&spec);
   EXPECT_EQ(ValidateJobSpec(spec), absl::OkStatus());
   return spec;

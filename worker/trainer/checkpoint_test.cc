@@ -398,6 +398,28 @@ TEST_F(CheckpointTest, NoticesAMissingChunk) {
   EXPECT_TRUE(absl::IsDataLoss(reader.Read(*manifest, state_.tensors, state_.All())));
 }
 
+// A tensor that the checkpoint has a master of and nothing else: its m stays as it is.
+TEST_F(CheckpointTest, WhatWasFrozenHasNoOtherKinds) {
+  state_.Fill(1);
+  auto uploader = Single();
+  uploader->Save(state_.All(), AtStep(1), false);
+  ASSERT_TRUE(uploader->Wait(Soon()).ok());
+  CheckpointReader reader = Reader();
+  auto manifest = reader.Manifest("checkpoints/1");
+  ASSERT_TRUE(manifest.ok());
+  State other;
+  std::vector<runtime::StateInterval> targets = other.All();
+  other.tensors.push_back(Tensor("wte", "m", {3000, 1000}));
+  std::vector<float> m(3000000, 0.0F);
+  targets.push_back({2, 0, 3000000, reinterpret_cast<char*>(m.data())});
+  ASSERT_EQ(reader.Read(*manifest, other.tensors, targets), absl::OkStatus());
+  EXPECT_EQ(other.values[0], state_.values[0]);
+  EXPECT_EQ(m, std::vector<float>(3000000, 0.0F));
+  other.tensors.push_back(Tensor("bias", "v", {10}));  // it has an m
+  targets.push_back({3, 0, 10, reinterpret_cast<char*>(m.data())});
+  EXPECT_TRUE(absl::IsFailedPrecondition(reader.Read(*manifest, other.tensors, targets)));
+}
+
 TEST_F(CheckpointTest, RefusesACheckpointOfAnotherModel) {
   auto uploader = Single();
   uploader->Save(state_.All(), AtStep(1), false);
