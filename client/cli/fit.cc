@@ -22,7 +22,7 @@ absl::StatusOr<plan::RankPlace> PlaceOnHost(const v1::JobSpec& spec) {
   const int ranks = spec.resources().ranks();
   plan::RankPlace place = {
       .memory_bytes = HostBytesPerRank(ranks),
-      .memory_of = ranks == 1 ? "this host" : absl::StrCat("this host, over ", ranks, " ranks,"),
+      .memory_of = ranks == 1 ? "this host" : absl::StrCat("this host over ", ranks, " ranks"),
       .threads = ThreadsPerRank(spec)};
   const int64_t declared = spec.resources().memory();
   if (declared > 0 && declared < place.memory_bytes) {
