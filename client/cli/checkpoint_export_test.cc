@@ -164,7 +164,8 @@ TEST_F(CheckpointExportTest, KeepsRunningStatistics) {
   counter.set_xxh3(Xxh3(counter.data()));
   std::vector<v1::Chunk> chunks = Good();
   chunks.insert(chunks.end(), {ChunkOf(4, 0, 3), counter});
-  const auto report = ExportCheckpoint(manifest_, Reader(chunks), {.folder = Out(), .dtype = state::DType::kBf16});
+  const auto report =
+      ExportCheckpoint(manifest_, Reader(chunks), {.folder = Out(), .dtype = state::DType::kBf16});
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(report->bytes, (128 + 8) * 2 + 3 * 4 + 8);
   const auto weights = state::SafetensorsFolder::Open(Out());
@@ -223,7 +224,7 @@ TEST_F(CheckpointExportTest, DamageLeavesNothingBehind) {
   }
   const ChunkReader away = [](const auto&, const auto&) { return absl::UnavailableError("away"); };
   EXPECT_TRUE(absl::IsUnavailable(ExportCheckpoint(manifest_, away, {.folder = Out()}).status()));
-  manifest_.set_model_yaml("bert: {}");
+  manifest_.set_model_yaml("no_such_family: {}");
   EXPECT_FALSE(ExportCheckpoint(manifest_, Reader(Good()), {.folder = Out()}).ok());
   ExpectNothingLeft();
 }

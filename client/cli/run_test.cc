@@ -148,13 +148,13 @@ RunSummary Summary() {
 }
 
 TEST(FinishedJsonTest, HasEveryKey) {
-  EXPECT_EQ(
-      FinishedJson(Summary()).dump(),
-      R"({"event":"finished","job":"jobs/1","state":"SUCCEEDED","step":10,"train_loss":1.5,)"
-      R"("validation_loss":null,"unigram_loss":null,"tokens_per_second":1000.0,)"
-      R"("first_step_seconds":3.0,"goodput":0.8,"planned_bytes":64,"allocated_bytes":64,"peak_resident_bytes":0,)"
-      R"("attempts":2,"failure":null,"checkpoints":[{"name":"checkpoints/1","step":10,)"
-      R"("bytes":0,"damaged":false}]})");
+  EXPECT_EQ(FinishedJson(Summary()).dump(),
+            R"({"event":"finished","job":"jobs/1","state":"SUCCEEDED","step":10,"train_loss":1.5,)"
+            R"("validation_loss":null,"unigram_loss":null,"tokens_per_second":1000.0,)"
+            R"("first_step_seconds":3.0,"goodput":0.8,"planned_bytes":64,"allocated_bytes":64,)"
+            R"("peak_resident_bytes":0,)"
+            R"("attempts":2,"failure":null,"checkpoints":[{"name":"checkpoints/1","step":10,)"
+            R"("bytes":0,"damaged":false}]})");
 }
 
 TEST(FinishedJsonTest, AFirstStepOfAnEarlierRunDoesNotCount) {

@@ -153,7 +153,7 @@ class Converter {
       if (lines_ != nullptr) (*lines_)[here] = value.items[i].line;
       if (mappings) {
         Fill(value.items[i], here, reflection->AddMessage(message, field));
-      } else if (const auto number = Integer<int64_t>(value.items[i], here)) {
+      } else if (const auto number = Integer<int64_t>(value.items[i], here, field)) {
         reflection->AddInt64(message, field, *number);
       }
     }

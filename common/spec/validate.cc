@@ -558,6 +558,8 @@ void CheckTrain(const v1::JobSpec& spec, Checker* check) {
   check->Int("train.steps", train.steps(), 1, 1'000'000'000);
   if (!v1::Precision_IsValid(train.precision()) || train.precision() == 0) {
     check->Add("train.precision", "expected fp32, bf16 or fp16");
+  } else if (spec.model().has_resnet() && train.precision() == v1::PRECISION_FP16) {
+    check->Add("train.precision", "fp16 is not for model.resnet: choose bf16 or fp32");
   }
   if (!v1::Recompute_IsValid(train.recompute()) || train.recompute() == 0) {
     check->Add("train.recompute", "expected none, selective, full, auto or budget");

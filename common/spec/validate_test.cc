@@ -97,11 +97,11 @@ TEST(NormalizeTest, LeavesNoFieldUnsetAndIsIdempotent) {
   // Of other models, optimizers, precisions, data.
   EXPECT_THAT(
       absent,
-      ElementsAre("milepost.v1.DataSpec.masking", "milepost.v1.DataSpec.document_separator",
+      ElementsAre("milepost.v1.DataSpec.images", "milepost.v1.DataSpec.masking",
+                  "milepost.v1.DataSpec.document_separator",
                   "milepost.v1.DataSpec.segment_separator", "milepost.v1.DataSpec.padding",
-                  "milepost.v1.DataSpec.images", "milepost.v1.OptimizerSpec.momentum",
-                  "milepost.v1.OptimizerSpec.nesterov", "milepost.v1.OptimizerSpec.adamw_lr",
-                  "milepost.v1.TrainSpec.recompute_budget",
+                  "milepost.v1.OptimizerSpec.momentum", "milepost.v1.OptimizerSpec.nesterov",
+                  "milepost.v1.OptimizerSpec.adamw_lr", "milepost.v1.TrainSpec.recompute_budget",
                   "milepost.v1.ResourceSpec.memory"));
   const JobSpec once = spec;
   NormalizeJobSpec(&spec);
@@ -161,12 +161,12 @@ TEST(NormalizeTest, FillsInLlamasDefaults) {
   // Of other models, optimizers, precisions, data.
   EXPECT_THAT(
       absent,
-      ElementsAre("milepost.v1.DataSpec.masking", "milepost.v1.DataSpec.document_separator",
+      ElementsAre("milepost.v1.DataSpec.images", "milepost.v1.DataSpec.masking",
+                  "milepost.v1.DataSpec.document_separator",
                   "milepost.v1.DataSpec.segment_separator", "milepost.v1.DataSpec.padding",
-                  "milepost.v1.DataSpec.images", "milepost.v1.OptimizerSpec.momentum",
-                  "milepost.v1.OptimizerSpec.nesterov", "milepost.v1.OptimizerSpec.adamw_lr",
-                  "milepost.v1.TrainSpec.recompute_budget", "milepost.v1.TrainSpec.loss_scale",
-                  "milepost.v1.ResourceSpec.memory"));
+                  "milepost.v1.OptimizerSpec.momentum", "milepost.v1.OptimizerSpec.nesterov",
+                  "milepost.v1.OptimizerSpec.adamw_lr", "milepost.v1.TrainSpec.recompute_budget",
+                  "milepost.v1.TrainSpec.loss_scale", "milepost.v1.ResourceSpec.memory"));
   const v1::LlamaSpec& llama = spec.model().llama();
   EXPECT_EQ(llama.kv_heads(), 4);
   EXPECT_EQ(llama.head_dim(), 16);

@@ -147,6 +147,7 @@ class InProcessCommunicator : public Communicator {
     ReduceShard(begin(own), begin(own + 1), type, op, set, sent);
     MP_RETURN_IF_ERROR(group_->Meet(rank(), /*then_read=*/true));
     for (int i = 0; i < set.count; ++i) CopyFrom(set.RankAt(i), begin(i), begin(i + 1), data);
+    *sent += static_cast<int64_t>((begin(own + 1) - begin(own)) * (set.count - 1));
     return group_->Meet(rank(), /*then_read=*/false);
   }
 

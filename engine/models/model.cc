@@ -21,8 +21,7 @@ absl::StatusOr<graph::Graph> BuildModel(const v1::ModelSpec& spec, const ModelOp
     case v1::ModelSpec::FAMILY_NOT_SET:
       break;
   }
-  return absl::InvalidArgumentError(
-      "model: no family given; expected gpt2, llama, bert or resnet");
+  return absl::InvalidArgumentError("model: no family given; expected gpt2, llama, bert or resnet");
 }
 
 }  // namespace milepost::models

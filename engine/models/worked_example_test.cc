@@ -32,7 +32,7 @@ class RotaryGptBuilder {
     b_.BeginBlock("embedding");
     const ValueId wte = Weight("wte.weight", spec_.vocabulary, spec_.width);
     rope_ = b_.RopeTable("rope", spec_.width / spec_.heads, {.theta = 10000});
-    residual_ = b_.Embedding("embedding", b_.Tokens(), wte, graph::kNoValue, /*dropout=*/0);
+    residual_ = b_.Embedding("embedding", b_.Tokens(), wte, {}, /*dropout=*/0);
     for (int64_t layer = 0; layer < spec_.layers; ++layer) Layer(absl::StrCat("h.", layer));
     b_.BeginBlock("ln_f");
     const ValueId y = Norm("ln_f");

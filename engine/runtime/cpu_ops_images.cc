@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "common/status_macros.h"
 #include "engine/comm/communicator.h"
@@ -247,6 +248,12 @@ ConvolutionSpec SpecOf(const graph::Graph& graph, const graph::Op& op) {
           .type = x.dtype == graph::DType::kBF16 ? kernels::DType::kBf16 : kernels::DType::kF32};
 }
 
+absl::StatusOr<BoundOp> NoKernel(const Binding& b) {
+  return absl::UnimplementedError(absl::StrCat(graph::Name(b.planned.op.kind), ": the CPU has no ",
+                                               "kernel for ",
+                                               graph::Name(b.plan.options.compute_dtype)));
+}
+
 }  // namespace
 
 absl::StatusOr<int64_t> ConvolutionWorkspaceBytes(const graph::Graph& graph, const graph::Op& op,
@@ -339,28 +346,36 @@ absl::StatusOr<BoundOp> BindAverageStatistics(const Binding& b) {
   };
 }
 
+// Images have no kernels on halves: a spec that asks for them is refused.
+#define MP_BIND_F32_OR_BF16(binder, b)                                               \
+  ((b).plan.options.compute_dtype == graph::DType::kBF16  ? binder<kernels::bf16>(b) \
+   : (b).plan.options.compute_dtype == graph::DType::kF32 ? binder<float>(b)         \
+                                                          : NoKernel(b))
+
 absl::StatusOr<BoundOp> BindNormalizeImages(const Binding& b) {
-  return MP_BIND_BY_DTYPE(NormalizeImagesOf, b);
+  return MP_BIND_F32_OR_BF16(NormalizeImagesOf, b);
 }
 absl::StatusOr<BoundOp> BindBatchNormSums(const Binding& b) {
-  return MP_BIND_BY_DTYPE(BatchNormSumsOf, b);
+  return MP_BIND_F32_OR_BF16(BatchNormSumsOf, b);
 }
-absl::StatusOr<BoundOp> BindBatchNorm(const Binding& b) { return MP_BIND_BY_DTYPE(BatchNormOf, b); }
+absl::StatusOr<BoundOp> BindBatchNorm(const Binding& b) {
+  return MP_BIND_F32_OR_BF16(BatchNormOf, b);
+}
 absl::StatusOr<BoundOp> BindBatchNormBackwardSums(const Binding& b) {
-  return MP_BIND_BY_DTYPE(BatchNormBackwardSumsOf, b);
+  return MP_BIND_F32_OR_BF16(BatchNormBackwardSumsOf, b);
 }
 absl::StatusOr<BoundOp> BindBatchNormBackward(const Binding& b) {
-  return MP_BIND_BY_DTYPE(BatchNormBackwardOf, b);
+  return MP_BIND_F32_OR_BF16(BatchNormBackwardOf, b);
 }
-absl::StatusOr<BoundOp> BindMaxPool(const Binding& b) { return MP_BIND_BY_DTYPE(MaxPoolOf, b); }
+absl::StatusOr<BoundOp> BindMaxPool(const Binding& b) { return MP_BIND_F32_OR_BF16(MaxPoolOf, b); }
 absl::StatusOr<BoundOp> BindMaxPoolBackward(const Binding& b) {
-  return MP_BIND_BY_DTYPE(MaxPoolBackwardOf, b);
+  return MP_BIND_F32_OR_BF16(MaxPoolBackwardOf, b);
 }
 absl::StatusOr<BoundOp> BindAveragePool(const Binding& b) {
-  return MP_BIND_BY_DTYPE(AveragePoolOf, b);
+  return MP_BIND_F32_OR_BF16(AveragePoolOf, b);
 }
 absl::StatusOr<BoundOp> BindClassifierLoss(const Binding& b) {
-  return MP_BIND_BY_DTYPE(ClassifierLossOf, b);
+  return MP_BIND_F32_OR_BF16(ClassifierLossOf, b);
 }
 
 }  // namespace milepost::runtime

@@ -184,8 +184,7 @@ absl::StatusOr<BoundOp> OptimizerOf(const Binding& b) {
   const RoundedStates states = {.m = reinterpret_cast<kernels::bf16*>(b.BufferAt(group.m_buffer)),
                                 .v = reinterpret_cast<kernels::bf16*>(b.BufferAt(group.v_buffer))};
   return [at, rounded, states, optimizer = group.optimizer, count = group.shard_elements,
-          segments = SegmentsOf(group, begin, group.shard_elements)](
-             const StepContext& c) {
+          segments = SegmentsOf(group, begin, group.shard_elements)](const StepContext& c) {
     if (c.skip_update) return absl::OkStatus();
     // One fork for the whole group: biases and norms are far too short for one each. Inside it the
     // kernel stays on its thread.

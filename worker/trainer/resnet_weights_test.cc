@@ -28,6 +28,7 @@ v1::JobSpec SpecOf(const runtime::TinyImages& job, int ranks, int stage) {
   resnet->mutable_stages(1)->set_layers(1);
   spec.mutable_data()->set_train(job.path("golden.npy"));
   spec.mutable_data()->set_validation(job.path("golden.npy"));
+  spec.mutable_train()->mutable_validation()->set_samples(12);
   return spec;
 }
 

@@ -223,6 +223,7 @@ struct Block {
 
 void CopyTo(const float* from, int64_t count, float* to) { std::copy_n(from, count, to); }
 void CopyTo(const float* from, int64_t count, bf16* to) { CastToBf16(from, count, to); }
+void CopyTo(const float* from, int64_t count, f16* to) { CastToF16(from, count, to); }
 
 template <typename T>
 void RunBlock(const StepFactors& factors, int64_t count, float* p, const QuantizedMoments& s,
@@ -276,6 +277,11 @@ void AdamW8Bit(const AdamWParams& params, int64_t n, float* p, const QuantizedMo
 template <>
 void AdamW8Bit(const AdamWParams& params, int64_t n, float* p, const QuantizedMoments& state,
                const float* g, bf16* copy) {
+  Run(params, n, p, state, g, copy);
+}
+template <>
+void AdamW8Bit(const AdamWParams& params, int64_t n, float* p, const QuantizedMoments& state,
+               const float* g, f16* copy) {
   Run(params, n, p, state, g, copy);
 }
 

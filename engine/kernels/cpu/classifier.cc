@@ -190,10 +190,7 @@ void ClassifierForward(const bf16* logits, const int32_t* targets, int64_t rows,
 template <>
 void ClassifierForward(const f16* logits, const int32_t* targets, int64_t rows, int64_t vocabulary,
                        void* workspace, LossSum* sum) {
-  const auto run = HWY_DYNAMIC_DISPATCH(RowLossF16);
-  SumLosses(targets, rows, vocabulary, workspace, sum, [&](int64_t row) {
-    return targets[row] < 0 ? 0.0 : run(logits + row * vocabulary, targets[row], vocabulary);
-  });
+  SumForward(logits, targets, rows, vocabulary, workspace, sum, HWY_DYNAMIC_DISPATCH(RowLossF16));
 }
 
 }  // namespace milepost::kernels

@@ -41,6 +41,10 @@ void DropoutRangeBf16(const bf16* x, int64_t begin, int64_t end, const DropoutPa
                       bf16* y) {
   Range(x, begin, end, params, y);
 }
+void DropoutRangeF16(const f16* x, int64_t begin, int64_t end, const DropoutParams& params,
+                     f16* y) {
+  Range(x, begin, end, params, y);
+}
 
 }  // namespace milepost::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -50,6 +54,7 @@ namespace milepost::kernels {
 
 HWY_EXPORT(DropoutRangeF32);
 HWY_EXPORT(DropoutRangeBf16);
+HWY_EXPORT(DropoutRangeF16);
 
 namespace {
 
@@ -67,6 +72,10 @@ void Dropout(const float* x, int64_t n, const DropoutParams& params, float* y) {
 template <>
 void Dropout(const bf16* x, int64_t n, const DropoutParams& params, bf16* y) {
   Apply(HWY_DYNAMIC_DISPATCH(DropoutRangeBf16), x, n, params, y);
+}
+template <>
+void Dropout(const f16* x, int64_t n, const DropoutParams& params, f16* y) {
+  Apply(HWY_DYNAMIC_DISPATCH(DropoutRangeF16), x, n, params, y);
 }
 
 }  // namespace milepost::kernels

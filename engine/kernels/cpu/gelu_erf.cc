@@ -63,10 +63,14 @@ void BackwardRange(const T* x, const T* dy, int64_t n, T* dx) {
 
 void GeluErfForwardF32(const float* x, int64_t n, float* y) { ForwardRange(x, n, y); }
 void GeluErfForwardBf16(const bf16* x, int64_t n, bf16* y) { ForwardRange(x, n, y); }
+void GeluErfForwardF16(const f16* x, int64_t n, f16* y) { ForwardRange(x, n, y); }
 void GeluErfBackwardF32(const float* x, const float* dy, int64_t n, float* dx) {
   BackwardRange(x, dy, n, dx);
 }
 void GeluErfBackwardBf16(const bf16* x, const bf16* dy, int64_t n, bf16* dx) {
+  BackwardRange(x, dy, n, dx);
+}
+void GeluErfBackwardF16(const f16* x, const f16* dy, int64_t n, f16* dx) {
   BackwardRange(x, dy, n, dx);
 }
 
@@ -78,8 +82,10 @@ namespace milepost::kernels {
 
 HWY_EXPORT(GeluErfForwardF32);
 HWY_EXPORT(GeluErfForwardBf16);
+HWY_EXPORT(GeluErfForwardF16);
 HWY_EXPORT(GeluErfBackwardF32);
 HWY_EXPORT(GeluErfBackwardBf16);
+HWY_EXPORT(GeluErfBackwardF16);
 
 namespace {
 
@@ -109,12 +115,20 @@ void GeluErfForward(const bf16* x, int64_t n, bf16* y) {
   Forward(HWY_DYNAMIC_DISPATCH(GeluErfForwardBf16), x, n, y);
 }
 template <>
+void GeluErfForward(const f16* x, int64_t n, f16* y) {
+  Forward(HWY_DYNAMIC_DISPATCH(GeluErfForwardF16), x, n, y);
+}
+template <>
 void GeluErfBackward(const float* x, const float* dy, int64_t n, float* dx) {
   Backward(HWY_DYNAMIC_DISPATCH(GeluErfBackwardF32), x, dy, n, dx);
 }
 template <>
 void GeluErfBackward(const bf16* x, const bf16* dy, int64_t n, bf16* dx) {
   Backward(HWY_DYNAMIC_DISPATCH(GeluErfBackwardBf16), x, dy, n, dx);
+}
+template <>
+void GeluErfBackward(const f16* x, const f16* dy, int64_t n, f16* dx) {
+  Backward(HWY_DYNAMIC_DISPATCH(GeluErfBackwardF16), x, dy, n, dx);
 }
 
 }  // namespace milepost::kernels

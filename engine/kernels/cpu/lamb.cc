@@ -81,6 +81,10 @@ void LambApplyBf16(const AdamWParams& params, int64_t n, float* p, const float* 
                    bf16* copy) {
   ApplyRange(params, n, p, m, v, copy);
 }
+void LambApplyF16(const AdamWParams& params, int64_t n, float* p, const float* m, const float* v,
+                  f16* copy) {
+  ApplyRange(params, n, p, m, v, copy);
+}
 
 }  // namespace milepost::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -91,6 +95,7 @@ namespace milepost::kernels {
 HWY_EXPORT(LambMomentsBlock);
 HWY_EXPORT(LambApplyF32);
 HWY_EXPORT(LambApplyBf16);
+HWY_EXPORT(LambApplyF16);
 
 namespace {
 constexpr int64_t kGrain = 16384;
@@ -140,6 +145,11 @@ template <>
 void LambApply(const AdamWParams& params, int64_t n, float* p, const float* m, const float* v,
                bf16* copy) {
   Apply(HWY_DYNAMIC_DISPATCH(LambApplyBf16), params, n, p, m, v, copy);
+}
+template <>
+void LambApply(const AdamWParams& params, int64_t n, float* p, const float* m, const float* v,
+               f16* copy) {
+  Apply(HWY_DYNAMIC_DISPATCH(LambApplyF16), params, n, p, m, v, copy);
 }
 
 }  // namespace milepost::kernels

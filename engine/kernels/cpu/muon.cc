@@ -51,6 +51,9 @@ void MuonApplyF32(float shrink, float step, int64_t n, float* p, const float* u,
 void MuonApplyBf16(float shrink, float step, int64_t n, float* p, const float* u, bf16* copy) {
   ApplyRange(shrink, step, n, p, u, copy);
 }
+void MuonApplyF16(float shrink, float step, int64_t n, float* p, const float* u, f16* copy) {
+  ApplyRange(shrink, step, n, p, u, copy);
+}
 
 // y = factor * x; y may be x.
 void ScaleRange(float factor, int64_t n, const float* x, float* y) {
@@ -79,6 +82,7 @@ namespace milepost::kernels {
 HWY_EXPORT(MuonMomentumRange);
 HWY_EXPORT(MuonApplyF32);
 HWY_EXPORT(MuonApplyBf16);
+HWY_EXPORT(MuonApplyF16);
 HWY_EXPORT(ScaleRange);
 HWY_EXPORT(MixRange);
 
@@ -144,6 +148,10 @@ void MuonApply(float shrink, float step, int64_t n, float* p, const float* u, fl
 template <>
 void MuonApply(float shrink, float step, int64_t n, float* p, const float* u, bf16* copy) {
   Apply(HWY_DYNAMIC_DISPATCH(MuonApplyBf16), shrink, step, n, p, u, copy);
+}
+template <>
+void MuonApply(float shrink, float step, int64_t n, float* p, const float* u, f16* copy) {
+  Apply(HWY_DYNAMIC_DISPATCH(MuonApplyF16), shrink, step, n, p, u, copy);
 }
 
 std::vector<MatmulSpec> OrthogonalizeProducts(const MuonMatrix& matrix) {
