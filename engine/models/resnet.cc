@@ -33,6 +33,11 @@ absl::Status CheckSizes(const v1::ResNetSpec& spec, const ModelOptions& options)
   for (int i = 0; i < spec.stages_size(); ++i) {
     MP_RETURN_IF_ERROR(positive(absl::StrCat("stages[", i, "].layers"), spec.stages(i).layers()));
   }
+  if (options.compute_dtype != DType::kF32 && options.compute_dtype != DType::kBF16) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("train.precision: model.resnet is trained in fp32 or bf16, not in ",
+                     graph::Name(options.compute_dtype)));
+  }
   if (options.sequence != 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("data.sequence_length: ", options.sequence, ", but an image is one sample"));
