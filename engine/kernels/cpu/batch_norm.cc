@@ -40,7 +40,7 @@ namespace {
 
 // totals[0..n) += the vector's lanes.
 HWY_INLINE void AddTo(VF v, DF d, int64_t n, double* totals) {
-  alignas(64) float lanes[kMaxLanes];
+  alignas(64) float lanes[kMaxLanes] = {};  // the compiler does not see that n lanes are stored
   hn::Store(v, d, lanes);
   for (int64_t i = 0; i < n; ++i) totals[i] += lanes[i];
 }
