@@ -20,16 +20,18 @@ int64_t HostBytesPerRank(int ranks) { return MemoryLimitBytes() / ranks; }
 
 absl::StatusOr<plan::RankPlace> PlaceOnHost(const v1::JobSpec& spec) {
   const int ranks = spec.resources().ranks();
+  const int threads = ThreadsPerRank(spec);
+  MP_ASSIGN_OR_RETURN(const plan::DeviceProfile profile, plan::ProfileOf(spec, threads));
   plan::RankPlace place = {
       .memory_bytes = HostBytesPerRank(ranks),
       .memory_of = ranks == 1 ? "this host" : absl::StrCat("this host over ", ranks, " ranks"),
-      .threads = ThreadsPerRank(spec)};
+      .profile = profile,
+      .threads = threads};
   const int64_t declared = spec.resources().memory();
   if (declared > 0 && declared < place.memory_bytes) {
     place.memory_bytes = declared;
     place.memory_of = "a rank, as resources.memory says,";
   }
-  MP_ASSIGN_OR_RETURN(place.profile, plan::ProfileOf(spec, place.threads));
   return place;
 }
 

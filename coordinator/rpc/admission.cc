@@ -23,8 +23,9 @@ void SetMemory(const v1::JobSpec& spec, int64_t slot, const char* which, plan::R
 
 absl::StatusOr<AdmittedSpec> AdmitWhatFits(const v1::JobSpec& spec, const KnownPlace& known) {
   const int asked = spec.resources().threads_per_rank();
-  plan::RankPlace place = {.threads = std::max(1, asked > 0 ? asked : known.threads)};
-  MP_ASSIGN_OR_RETURN(place.profile, plan::ProfileOf(spec, place.threads));
+  const int threads = std::max(1, asked > 0 ? asked : known.threads);
+  MP_ASSIGN_OR_RETURN(const plan::DeviceProfile profile, plan::ProfileOf(spec, threads));
+  plan::RankPlace place = {.profile = profile, .threads = threads};
   SetMemory(spec, known.least_memory, "the smallest slot of the workers", &place);
   MP_ASSIGN_OR_RETURN(plan::Resolved resolved, plan::ResolveAuto(spec, place));
   MP_ASSIGN_OR_RETURN(const plan::PlanOptions options,

@@ -25,7 +25,7 @@ HWY_INLINE void StoreWinners(hn::Vec<DI32> v, uint8_t* p, int64_t n) {
     hn::StoreU(hn::DemoteTo(DU8(), v), DU8(), p);
     return;
   }
-  alignas(64) int32_t lanes[kMaxLanes];
+  alignas(64) int32_t lanes[kMaxLanes] = {};
   hn::Store(v, DI32(), lanes);
   for (int64_t i = 0; i < n; ++i) p[i] = static_cast<uint8_t>(lanes[i]);
 }
