@@ -274,9 +274,9 @@ def main():
     seconds = []
     loss = None
     for step in range(args.warmup + args.steps):
+        if args.family == "bert":  # how many are masked varies, as it does in training
+            batch = make_batch(args)
         start = time.perf_counter()
-        if args.family == "bert":
-            inputs, targets = masked(tokens[:, :-1].contiguous())
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=args.precision == "bf16"):
             loss = forward(*batch)
         loss.backward()
