@@ -1,4 +1,5 @@
 #include "engine/plan/printer.h"
+#include "engine/plan/snapshot_bytes.h"
 
 #include <array>
 #include <utility>
@@ -226,6 +227,8 @@ std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
   }
   line("slack", plan.slack_bytes);
   line("total", plan.arena_bytes);
+  absl::StrAppendFormat(&text, "and %s of host memory while a checkpoint is saved\n",
+                        HumanBytes(static_cast<double>(SnapshotBytes(plan))));
   if (options.available_bytes.has_value()) {
     const bool fits = plan.arena_bytes <= *options.available_bytes;
     absl::StrAppendFormat(&text, "%s %s available per rank\n", fits ? "fits in" : "DOES NOT FIT in",
@@ -269,6 +272,7 @@ std::string PlanJson(const StepPlan& plan, const PrintOptions& options, int inde
   }
   per_rank["slack"] = plan.slack_bytes;
   per_rank["total"] = plan.arena_bytes;
+  json["snapshot_bytes"] = SnapshotBytes(plan);
   if (options.estimate.has_value()) {
     json["expected"] = EstimateJson(*options.estimate, options.device);
   }

@@ -10,6 +10,7 @@
 #include "engine/comm/communicator.h"
 #include "engine/comm/in_process.h"
 #include "engine/plan/memory_pass.h"
+#include "engine/plan/snapshot_bytes.h"
 #include "engine/runtime/testing.h"
 
 namespace milepost::runtime {
@@ -201,6 +202,11 @@ TEST(Training, AllocatesExactlyWhatWasPlanned) {
       RunRanks(job.Spec(options), [](int, TrainingSession& session) {
         EXPECT_GT(session.plan().arena_bytes, 0);
         EXPECT_EQ(session.allocated_bytes(), session.plan().arena_bytes);
+        int64_t saved = 0;
+        for (const StateInterval& i : session.SaveSources()) saved += 4 * (i.end - i.begin);
+        const int64_t planned = plan::SnapshotBytes(session.plan());
+        EXPECT_LE(saved, planned);
+        EXPECT_GT(saved, planned / 2);  // of tiny groups much is padding
       });
     }
   }
