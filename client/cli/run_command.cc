@@ -15,6 +15,7 @@
 #include "common/spec/parse.h"
 #include "common/status_macros.h"
 #include "engine/data/dataset.h"
+#include "engine/data/images/image_set.h"
 #include "engine/models/hugging_face.h"
 #include "engine/plan/admission.h"
 
@@ -31,8 +32,18 @@ std::vector<std::string> TrainPaths(const v1::JobSpec& spec) {
   return paths;
 }
 
+absl::Status CheckImages(const v1::JobSpec& spec) {
+  for (const std::string& path : {spec.data().train(), spec.data().validation()}) {
+    if (path.empty()) continue;
+    const auto opened = data::OpenImageSet(path, {.classes = spec.model().resnet().classes()});
+    if (!opened.ok()) return absl::InvalidArgumentError(opened.status().message());
+  }
+  return absl::OkStatus();
+}
+
 // Opens the data as a trainer would: what is wrong with it is said before anything starts.
 absl::Status CheckData(const v1::JobSpec& spec) {
+  if (SizesOf(spec.model()).images) return CheckImages(spec);
   const data::DatasetOptions options = {.sequence_length = spec.data().sequence_length(),
                                         .vocabulary = SizesOf(spec.model()).vocabulary};
   std::vector<std::string> paths = TrainPaths(spec);

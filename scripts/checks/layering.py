@@ -38,7 +38,8 @@ ALLOWED = {
     "worker": {"common", "common/rpc", "worker/agent", "worker/trainer"},
     "client/api": {"common", "common/rpc"},
     # `dataset tokenize` writes token files; `plan` plans. Neither touches a device.
-    "client/cli": {"common", "common/spec", "common/rpc", "client/api", "engine/data"}
+    "client/cli": {"common", "common/spec", "common/rpc", "client/api", "engine/data",
+                   "engine/data/images"}
                   | PURE_ENGINE,
     "client": {"common", "client/api", "client/cli"},
 }
