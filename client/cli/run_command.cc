@@ -68,7 +68,13 @@ absl::Status CheckMemory(const v1::JobSpec& spec) {
   return plan::Admit(spec, place).status();
 }
 
+// Predicts the next token; the other families have nothing that `generate` could continue.
+bool WritesText(const v1::JobSpec& spec) {
+  return spec.model().has_gpt2() || spec.model().has_llama();
+}
+
 bool IsByteLevel(const v1::JobSpec& spec) {
+  if (!WritesText(spec)) return false;
   if (SizesOf(spec.model()).vocabulary != kByteVocabulary) return false;
   for (const std::string& path : TrainPaths(spec)) {
     const auto file = data::TokenFile::Open(path);
@@ -112,8 +118,10 @@ void Advise(const GlobalOptions& global, const RunOptions& options, const LocalR
   }
   switch (run.job().state()) {
     case v1::JOB_STATE_SUCCEEDED:
-      Hint(absl::StrCat("text from the model: milepost generate", flag, " --job ", run.job().name(),
-                        " --prompt 'And God said' --tokens 300"));
+      if (WritesText(run.job().spec())) {
+        Hint(absl::StrCat("text from the model: milepost generate", flag, " --job ",
+                          run.job().name(), " --prompt 'And God said' --tokens 300"));
+      }
       Hint(absl::StrCat("train for longer: raise train.steps in ", options.spec,
                         " and run again; from scratch: milepost run ", options.spec, flag,
                         " --fresh"));
