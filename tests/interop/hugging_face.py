@@ -186,7 +186,8 @@ def check_family(bin_dir, folder, family):
 
 RESNET = """
 model:
-  resnet: {stages: [{layers: 1}, {layers: 2}], bottleneck: true, classes: 5, image_size: 32, width: 8}
+  resnet:
+    {stages: [{layers: 1}, {layers: 2}], bottleneck: true, classes: 5, image_size: 32, width: 8}
 data: {train: train.npy, validation: validation.npy}
 train:
   steps: 1
