@@ -38,10 +38,6 @@ data::TextOptions TextOptionsOf(const v1::JobSpec& spec) {
   return text;
 }
 
-}  // namespace
-
-namespace {
-
 data::ImageSourceOptions ImageOptions(const v1::JobSpec& spec) {
   const v1::ImageDataSpec& images = spec.data().images();
   data::ImageSourceOptions options{.limits = {.max_pixels = images.max_pixels()},

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "common/proto_time.h"
+#include "engine/plan/admission.h"
 #include "engine/plan/device_profile.h"
 #include "engine/plan/step_plan.h"
 
@@ -28,8 +29,8 @@ int64_t PeakResidentBytes() {
 }  // namespace
 
 void ProgressReporter::Begin(const v1::TrainerState& state, const runtime::TrainingSession& session,
-                             int64_t total_steps) {
-  total_steps_ = total_steps;
+                             const v1::JobSpec& spec) {
+  total_steps_ = spec.train().steps();
   progress_.set_step(state.step());
   progress_.set_start_step(state.step());
   logged_step_ = state.step();
@@ -41,11 +42,8 @@ void ProgressReporter::Begin(const v1::TrainerState& state, const runtime::Train
   progress_.set_allocated_bytes(session.allocated_bytes());
   const plan::StepPlan& plan = session.plan();
   flops_per_step_ = plan.flops_per_step;
-  auto profile = plan::BuiltInProfile("cpu");
-  if (profile.ok()) {
-    const plan::DeviceProfile rank = plan::ForThreads(*std::move(profile), plan.options.threads);
-    matmul_rate_ = plan::RateOf(rank, plan.options.compute_dtype).peak;
-  }
+  const auto profile = plan::ProfileOf(spec, plan.options.threads);
+  if (profile.ok()) matmul_rate_ = plan::RateOf(*profile, plan.options.compute_dtype).peak;
 }
 
 void ProgressReporter::Step(const runtime::StepReport& report, absl::Time now) {

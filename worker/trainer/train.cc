@@ -157,7 +157,7 @@ TrainerExit Trainer::Run() {
     return *std::move(exit);
   }
   MakeUploader();
-  progress_.Begin(session_->trainer_state(), *session_, spec_.train().steps());
+  progress_.Begin(session_->trainer_state(), *session_, spec_);
   if (start_.rank() == 0 && !spec_.report().tensorboard().empty()) {
     scalars_ = std::make_unique<ScalarLog>(spec_.report().tensorboard(), session_->step(), Now());
   }

@@ -157,6 +157,15 @@ namespace {
 constexpr int64_t kGrain = 16384;
 constexpr int64_t kNormBlock = 4096;
 
+// AdamW.
+template <typename Run, typename T>
+void RunRanges(Run run, const AdamWParams& params, int64_t n, float* p, float* m, float* v,
+               const float* g, T* copy) {
+  ParallelFor(0, n, kGrain, [&](int64_t first, int64_t last) {
+    run(params, last - first, p + first, m + first, v + first, g + first,
+        copy == nullptr ? nullptr : copy + first);
+  });
+}
 // One state tensor: SGD and Lion.
 template <typename Run, typename Params, typename T>
 void RunRanges(Run run, const Params& params, int64_t n, float* p, float* m, const float* g,
@@ -196,29 +205,17 @@ void Lion(const LionParams& params, int64_t n, float* p, float* m, const float* 
 template <>
 void AdamW(const AdamWParams& params, int64_t n, float* p, float* m, float* v, const float* g,
            float* copy) {
-  const auto run = HWY_DYNAMIC_DISPATCH(AdamWRangeF32);
-  ParallelFor(0, n, kGrain, [&](int64_t first, int64_t last) {
-    run(params, last - first, p + first, m + first, v + first, g + first,
-        copy == nullptr ? nullptr : copy + first);
-  });
+  RunRanges(HWY_DYNAMIC_DISPATCH(AdamWRangeF32), params, n, p, m, v, g, copy);
 }
 template <>
 void AdamW(const AdamWParams& params, int64_t n, float* p, float* m, float* v, const float* g,
            bf16* copy) {
-  const auto run = HWY_DYNAMIC_DISPATCH(AdamWRangeBf16);
-  ParallelFor(0, n, kGrain, [&](int64_t first, int64_t last) {
-    run(params, last - first, p + first, m + first, v + first, g + first,
-        copy == nullptr ? nullptr : copy + first);
-  });
+  RunRanges(HWY_DYNAMIC_DISPATCH(AdamWRangeBf16), params, n, p, m, v, g, copy);
 }
 template <>
 void AdamW(const AdamWParams& params, int64_t n, float* p, float* m, float* v, const float* g,
            f16* copy) {
-  const auto run = HWY_DYNAMIC_DISPATCH(AdamWRangeF16);
-  ParallelFor(0, n, kGrain, [&](int64_t first, int64_t last) {
-    run(params, last - first, p + first, m + first, v + first, g + first,
-        copy == nullptr ? nullptr : copy + first);
-  });
+  RunRanges(HWY_DYNAMIC_DISPATCH(AdamWRangeF16), params, n, p, m, v, g, copy);
 }
 
 size_t SumSquaresWorkspaceBytes(int64_t n) {
