@@ -92,9 +92,10 @@ void AppendProgress(const v1::Job& job, absl::Time now, std::string* text) {
   Line(text, "Progress", PlainProgressLine(job, now));
   if (progress.has_data()) Line(text, "Data", DataText(progress.data()));
   Line(text, "Memory",
-       absl::StrFormat("%s planned, %s used per rank; %s resident in all at the peak",
+       absl::StrFormat("%s planned, %s used per rank; resident at the peak %s, planned %s",
                        HumanBytes(progress.planned_bytes()), HumanBytes(progress.allocated_bytes()),
-                       HumanBytes(progress.peak_resident_bytes())));
+                       HumanBytes(progress.peak_resident_bytes()),
+                       HumanBytes(progress.required_bytes())));
   Line(text, "Step time", StepTimeText(progress));
   if (progress.model_flops_per_second() > 0) {
     Line(text, "Compute",

@@ -66,6 +66,7 @@ absl::StatusOr<plan::RankPlace> PlaceFor(const std::string& device, const v1::Jo
   place.profile = plan::ForThreads(profile, place.threads);
   if (profile.memory_bytes == 0) return place;
   place.memory_bytes = plan::UsableBytes(profile);
+  place.host_memory = false;
   place.memory_of = absl::StrCat("a rank with one ", profile.name);
   const int64_t declared = spec.resources().memory();
   if (declared > 0 && declared < place.memory_bytes) {
@@ -95,7 +96,7 @@ int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
   if (!resolved.ok()) return Fail(resolved.status());
   const auto plan = PlanFor(resolved->spec, *place);
   if (!plan.ok()) return Fail(plan.status());
-  const plan::PrintOptions print = {.available_bytes = place->memory_bytes,
+  const plan::PrintOptions print = {.place = *place,
                                     .estimate = plan::EstimateStep(*plan, place->profile),
                                     .device = place->profile.name,
                                     .choices = resolved->choices,

@@ -305,6 +305,7 @@ Json FinishedJson(const RunSummary& summary) {
           {"planned_bytes", progress.planned_bytes()},
           {"allocated_bytes", progress.allocated_bytes()},
           {"peak_resident_bytes", progress.peak_resident_bytes()},
+          {"required_bytes", progress.required_bytes()},
           {"attempts", job.attempts()},
           {"failure", job.state() == v1::JOB_STATE_FAILED ? Json(job.reason_detail()) : nullptr},
           {"checkpoints", std::move(checkpoints)}};

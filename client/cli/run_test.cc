@@ -152,7 +152,7 @@ TEST(FinishedJsonTest, HasEveryKey) {
             R"({"event":"finished","job":"jobs/1","state":"SUCCEEDED","step":10,"train_loss":1.5,)"
             R"("validation_loss":null,"unigram_loss":null,"tokens_per_second":1000.0,)"
             R"("first_step_seconds":3.0,"goodput":0.8,"planned_bytes":64,"allocated_bytes":64,)"
-            R"("peak_resident_bytes":0,)"
+            R"("peak_resident_bytes":0,"required_bytes":0,)"
             R"("attempts":2,"failure":null,"checkpoints":[{"name":"checkpoints/1","step":10,)"
             R"("bytes":0,"damaged":false}]})");
 }

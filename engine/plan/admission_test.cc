@@ -9,6 +9,7 @@
 #include "common/spec/validate.h"
 #include "engine/plan/plan_fixture.h"
 #include "engine/plan/planner.h"
+#include "engine/plan/required_bytes.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -53,7 +54,7 @@ RankPlace PlaceWith(int64_t bytes) {
 int64_t Needs(const v1::JobSpec& spec) {
   const auto plan = PlanTraining(spec, *OptionsFromSpec(spec, 1));
   EXPECT_TRUE(plan.ok()) << plan.status();
-  return plan.ok() ? plan->arena_bytes : 0;
+  return plan.ok() ? RequiredBytes(*plan, plan->arena_bytes, /*arena_in_host_memory=*/true) : 0;
 }
 
 // Every setting that `auto` may take, assessed one by one.
@@ -183,7 +184,8 @@ TEST(Admission, WhatDoesNotFitIsToldTheNearestThatDoes) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   const std::vector<std::string> lines = absl::StrSplit(status.message(), '\n');
   ASSERT_EQ(lines.size(), 7u) << status.message();
-  EXPECT_THAT(lines[0], AllOf(HasSubstr("does not fit: a rank needs"), HasSubstr("the test has")));
+  EXPECT_THAT(lines[0], AllOf(HasSubstr("does not fit: a rank needs"), HasSubstr("the test has"),
+                              HasSubstr("while a checkpoint is saved")));
   // One change each, then two.
   EXPECT_THAT(status.message(), AllOf(HasSubstr("\n  train.recompute: selective "),
                                       HasSubstr("\n  train.zero.stage: 2 "),
@@ -197,10 +199,24 @@ TEST(Admission, WhatFitsIsPlanned) {
   const v1::JobSpec spec = Spec();
   const auto admission = Admit(spec, PlaceWith(Needs(spec)));
   ASSERT_TRUE(admission.ok()) << admission.status();
-  EXPECT_EQ(admission->plan.arena_bytes, Needs(spec));
+  EXPECT_EQ(admission->plan.arena_bytes + SnapshotBytes(admission->plan), Needs(spec));
   EXPECT_TRUE(Admit(spec, PlaceWith(0)).ok()) << "unknown memory refuses nothing";
   EXPECT_THAT(Admit(spec, PlaceWith(1000)).status().message(),
               HasSubstr("no micro-batch, stage or recomputation makes it fit"));
+}
+
+// What a GPU has to hold is the arena: the copy of a checkpoint is its host's.
+TEST(Admission, ADeviceOfItsOwnNeedsNoRoomForTheCopy) {
+  const v1::JobSpec spec = Spec();
+  const auto plan = PlanTraining(spec, *OptionsFromSpec(spec, 1));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  RankPlace place = PlaceWith(plan->arena_bytes);
+  EXPECT_FALSE(CheckFits(spec, *plan, place).ok());
+  place.host_memory = false;
+  EXPECT_EQ(CheckFits(spec, *plan, place), absl::OkStatus());
+  place.memory_bytes -= 1;
+  EXPECT_THAT(CheckFits(spec, *plan, place).message(),
+              AllOf(HasSubstr("does not fit"), Not(HasSubstr("checkpoint"))));
 }
 
 TEST(Admission, ABadProfileIsNamed) {
@@ -229,7 +245,8 @@ TEST(Admission, LargePlansStaySmall) {
   spec.mutable_train()->set_recompute(v1::RECOMPUTE_FULL);
   spec.mutable_resources()->set_ranks(512);
   NormalizeJobSpec(&spec);
-  RankPlace place = {.memory_of = "an h200", .profile = *BuiltInProfile("h200")};
+  RankPlace place = {
+      .memory_of = "an h200", .host_memory = false, .profile = *BuiltInProfile("h200")};
   place.memory_bytes = UsableBytes(place.profile);
   const auto admission = Admit(spec, place);
   ASSERT_TRUE(admission.ok()) << admission.status();

@@ -10,6 +10,7 @@
 #include "engine/plan/memory_pass.h"
 #include "engine/plan/plan_fixture.h"
 #include "engine/plan/printer.h"
+#include "engine/plan/required_bytes.h"
 #include "engine/plan/verify.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -389,9 +390,16 @@ TEST(Planner, OptionsComeFromTheSpec) {
 
 TEST(Printer, JsonHasWhatTheCommandLineDocuments) {
   const StepPlan plan = Plan({}, OptionsOf(2, 1, DType::kBF16));
-  const auto json = nlohmann::json::parse(
-      PlanJson(plan, {.available_bytes = plan.arena_bytes, .schedule = true}));
+  const int64_t copy = SnapshotBytes(plan);
+  RankPlace place = {.memory_bytes = plan.arena_bytes + copy};
+  const auto json = nlohmann::json::parse(PlanJson(plan, {.place = place, .schedule = true}));
   EXPECT_EQ(json["fits"], true);
+  EXPECT_EQ(json["snapshot_bytes"], copy);
+  EXPECT_EQ(json["required_bytes"], plan.arena_bytes + copy);
+  place.memory_bytes -= 1;
+  EXPECT_EQ(nlohmann::json::parse(PlanJson(plan, {.place = place}))["fits"], false);
+  place.host_memory = false;
+  EXPECT_EQ(nlohmann::json::parse(PlanJson(plan, {.place = place}))["fits"], true);
   int64_t sum = 0;
   for (const auto& [name, bytes] : json["per_rank"].items()) {
     if (name != "total") sum += bytes.get<int64_t>();
@@ -411,8 +419,8 @@ TEST(Printer, JsonHasWhatTheCommandLineDocuments) {
 
 TEST(Printer, TableSaysWhetherItFits) {
   const StepPlan plan = Plan({}, OptionsOf(1, 0, DType::kF32));
-  const std::string table =
-      PlanTable(plan, {.available_bytes = plan.arena_bytes - 1, .schedule = true});
+  const RankPlace place = {.memory_bytes = plan.arena_bytes};
+  const std::string table = PlanTable(plan, {.place = place, .schedule = true});
   EXPECT_THAT(table, HasSubstr("DOES NOT FIT"));
   EXPECT_THAT(table, HasSubstr("optimizer"));
   EXPECT_THAT(table, HasSubstr("lm_head_loss_backward"));

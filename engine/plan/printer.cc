@@ -1,5 +1,4 @@
 #include "engine/plan/printer.h"
-#include "engine/plan/snapshot_bytes.h"
 
 #include <array>
 #include <utility>
@@ -8,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "engine/plan/required_bytes.h"
 #include "nlohmann/json.hpp"
 
 namespace milepost::plan {
@@ -30,6 +30,14 @@ std::string HumanSeconds(double seconds) {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+int64_t Needed(const StepPlan& plan, const RankPlace& place) {
+  return RequiredBytes(plan, plan.arena_bytes, place.host_memory);
+}
+
+bool Fits(const StepPlan& plan, const RankPlace& place) {
+  return Needed(plan, place) <= place.memory_bytes;
+}
 
 const char* Precision(const StepPlan& plan) {
   switch (plan.options.compute_dtype) {
@@ -229,10 +237,11 @@ std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
   line("total", plan.arena_bytes);
   absl::StrAppendFormat(&text, "and %s of host memory while a checkpoint is saved\n",
                         HumanBytes(static_cast<double>(SnapshotBytes(plan))));
-  if (options.available_bytes.has_value()) {
-    const bool fits = plan.arena_bytes <= *options.available_bytes;
-    absl::StrAppendFormat(&text, "%s %s available per rank\n", fits ? "fits in" : "DOES NOT FIT in",
-                          HumanBytes(static_cast<double>(*options.available_bytes)));
+  if (options.place.has_value()) {
+    absl::StrAppendFormat(&text, "%s in all: %s %s available per rank\n",
+                          HumanBytes(static_cast<double>(Needed(plan, *options.place))),
+                          Fits(plan, *options.place) ? "fits in" : "DOES NOT FIT in",
+                          HumanBytes(static_cast<double>(options.place->memory_bytes)));
   }
   AppendParameterGroups(plan, text);
   if (options.estimate.has_value()) AppendEstimate(*options.estimate, options.device, text);
@@ -242,9 +251,7 @@ std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
 
 std::string PlanJson(const StepPlan& plan, const PrintOptions& options, int indent) {
   Json json = Json::object();
-  if (options.available_bytes.has_value()) {
-    json["fits"] = plan.arena_bytes <= *options.available_bytes;
-  }
+  if (options.place.has_value()) json["fits"] = Fits(plan, *options.place);
   for (const v1::Choice& choice : options.choices) {
     json["chosen"].push_back(
         {{"field", choice.field()}, {"value", choice.value()}, {"reason", choice.reason()}});
@@ -273,6 +280,7 @@ std::string PlanJson(const StepPlan& plan, const PrintOptions& options, int inde
   per_rank["slack"] = plan.slack_bytes;
   per_rank["total"] = plan.arena_bytes;
   json["snapshot_bytes"] = SnapshotBytes(plan);
+  if (options.place.has_value()) json["required_bytes"] = Needed(plan, *options.place);
   if (options.estimate.has_value()) {
     json["expected"] = EstimateJson(*options.estimate, options.device);
   }

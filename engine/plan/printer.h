@@ -1,7 +1,7 @@
 // A plan in words: for `milepost plan`, the coordinator's messages and tests.
 //
 //   std::cout << plan::PlanTable(plan);
-//   std::string json = plan::PlanJson(plan, {.available_bytes = free_bytes});
+//   std::string json = plan::PlanJson(plan, {.place = place});
 #ifndef MILEPOST_ENGINE_PLAN_PRINTER_H_
 #define MILEPOST_ENGINE_PLAN_PRINTER_H_
 
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/plan/estimate.h"
+#include "engine/plan/settings.h"
 #include "engine/plan/step_plan.h"
 #include "milepost/v1/job.pb.h"
 
@@ -20,8 +21,8 @@ std::string HumanBytes(double bytes);      // "61.30 MiB"
 std::string HumanSeconds(double seconds);  // "1.20 s", "3.45 ms"
 
 struct PrintOptions {
-  // Bytes that a rank may use: `fits` says whether the arena does. Absent: no `fits`.
-  std::optional<int64_t> available_bytes;
+  // Where ranks would run: `fits` says whether one does. Absent: no `fits`.
+  std::optional<RankPlace> place;
   // What is expected of a step, and on which device. Absent: nothing is said about time.
   std::optional<StepEstimate> estimate;
   std::string device;
@@ -37,8 +38,9 @@ std::string PlanTable(const StepPlan& plan, const PrintOptions& options = {});
 // "accumulation", "recompute", "recompute_budget": bytes?, "recompute_blocks":
 // {"none": blocks, ...}?, "optimizer", "per_rank": {"parameters": bytes, "gradients",
 // "optimizer", "activations", "workspace", "communication", "inputs", "slack", "total"},
-// "snapshot_bytes", "expected": {"device", "seconds", "tokens_per_second", "mfu", "bound",
-// "flop_seconds", "memory_seconds", "start_seconds", "exposed_seconds", "communication_seconds"}?,
+// "snapshot_bytes", "required_bytes"?, "expected": {"device", "seconds", "tokens_per_second",
+// "mfu", "bound", "flop_seconds", "memory_seconds", "start_seconds", "exposed_seconds",
+// "communication_seconds"}?,
 // "parameters", "flops_per_step", "recompute_flops_per_step", "wire_bytes_per_step", "groups":
 // [{"name", "elements", "padded_elements", "shard_elements"}], "ops": [{"op", "block", "phase",
 // "stream", "when", "wait_for", "flops", "bytes", "wire_bytes"}]?}. `indent` < 0: on one line.

@@ -12,6 +12,7 @@
 #include "engine/plan/estimate.h"
 #include "engine/plan/memory_pass.h"
 #include "engine/plan/planner.h"
+#include "engine/plan/required_bytes.h"
 
 namespace milepost::plan {
 namespace {
@@ -117,7 +118,8 @@ absl::Status Assess(const v1::JobSpec& spec, const RankPlace& place, bool exact,
   MP_ASSIGN_OR_RETURN(const PlanOptions options, OptionsFromSpec(changed, place.threads));
   MP_ASSIGN_OR_RETURN(const StepPlan plan,
                       exact ? PlanTraining(changed, options) : DraftTraining(changed, options));
-  setting->bytes = exact ? plan.arena_bytes : LeastBytes(plan);
+  setting->bytes =
+      RequiredBytes(plan, exact ? plan.arena_bytes : LeastBytes(plan), place.host_memory);
   setting->seconds = EstimateStep(plan, place.profile).seconds;
   return absl::OkStatus();
 }

@@ -22,6 +22,8 @@ namespace milepost::plan {
 struct RankPlace {
   int64_t memory_bytes = 0;  // that each may use; 0: not known
   std::string memory_of;     // for people: "an h200", "this host over 2 ranks"
+  // The memory is a host's, which copies of checkpoints take part of too; else a device's own.
+  bool host_memory = true;
   DeviceProfile profile;     // of one rank: ForThreads has been applied
   int threads = 1;
 };
@@ -34,7 +36,7 @@ struct Setting {
   Recompute recompute = Recompute::kNone;
   int64_t recompute_budget = 0;  // with kBudget
   // Filled in by Search.
-  int64_t bytes = 0;   // that a rank needs
+  int64_t bytes = 0;   // that a rank needs (required_bytes.h)
   double seconds = 0;  // expected of a step
 };
 

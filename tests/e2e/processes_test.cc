@@ -42,10 +42,11 @@ TEST_F(ProcessesTest, TrainsToTheEnd) {
   EXPECT_EQ(end.progress().step(), 25);
   EXPECT_EQ(end.progress().validation_step(), 25);
   EXPECT_EQ(end.progress().planned_bytes(), end.progress().allocated_bytes());
-  // What the process holds beside the arena: code, libraries, connections, pages of the data.
-  EXPECT_GT(end.progress().peak_resident_bytes(), end.progress().planned_bytes());
+  // What the process holds beside the plan's: code, libraries, connections, pages of the data.
+  EXPECT_GT(end.progress().required_bytes(), end.progress().planned_bytes());
+  EXPECT_GT(end.progress().peak_resident_bytes(), end.progress().required_bytes());
   EXPECT_LE(end.progress().peak_resident_bytes(),
-            end.progress().planned_bytes() * 11 / 10 + (64 << 20));
+            end.progress().required_bytes() * 11 / 10 + (64 << 20));
   EXPECT_EQ(end.attempts(), 1);
   std::vector<int64_t> steps;
   for (const v1::Checkpoint& checkpoint : cluster_.Checkpoints(end.name())) {

@@ -10,7 +10,7 @@
 #include "engine/comm/communicator.h"
 #include "engine/comm/in_process.h"
 #include "engine/plan/memory_pass.h"
-#include "engine/plan/snapshot_bytes.h"
+#include "engine/plan/required_bytes.h"
 #include "engine/runtime/testing.h"
 
 namespace milepost::runtime {

@@ -8,6 +8,7 @@
 #include "common/proto_time.h"
 #include "engine/plan/admission.h"
 #include "engine/plan/device_profile.h"
+#include "engine/plan/required_bytes.h"
 #include "engine/plan/step_plan.h"
 
 namespace milepost::worker {
@@ -39,6 +40,8 @@ void ProgressReporter::Begin(const v1::TrainerState& state, const runtime::Train
   progress_.set_validation_step(state.validation_step());
   progress_.set_skipped_steps(state.skipped_steps());
   progress_.set_planned_bytes(session.plan().arena_bytes);
+  progress_.set_required_bytes(plan::RequiredBytes(session.plan(), session.plan().arena_bytes,
+                                                   /*arena_in_host_memory=*/true));
   progress_.set_allocated_bytes(session.allocated_bytes());
   const plan::StepPlan& plan = session.plan();
   flops_per_step_ = plan.flops_per_step;

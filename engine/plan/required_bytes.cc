@@ -1,4 +1,4 @@
-#include "engine/plan/snapshot_bytes.h"
+#include "engine/plan/required_bytes.h"
 
 namespace milepost::plan {
 
@@ -11,6 +11,10 @@ int64_t SnapshotBytes(const StepPlan& plan) {
     }
   }
   return bytes;
+}
+
+int64_t RequiredBytes(const StepPlan& plan, int64_t arena_bytes, bool arena_in_host_memory) {
+  return arena_bytes + (arena_in_host_memory ? SnapshotBytes(plan) : 0);
 }
 
 }  // namespace milepost::plan

@@ -1,0 +1,23 @@
+// What a rank needs of the memory that its arena lies in. A checkpoint takes host memory beside the
+// arena: a rank copies what it saves, goes on training, and streams the copy away.
+//
+//   const int64_t at_the_peak = RequiredBytes(plan, plan.arena_bytes, in_host_memory);
+#ifndef MILEPOST_ENGINE_PLAN_REQUIRED_BYTES_H_
+#define MILEPOST_ENGINE_PLAN_REQUIRED_BYTES_H_
+
+#include <cstdint>
+
+#include "engine/plan/step_plan.h"
+
+namespace milepost::plan {
+
+// The copy of one rank's part of a checkpoint, in host memory; padding included, running statistics
+// (a few kB of a ResNet) not. Pure. Drafts of plans will do.
+int64_t SnapshotBytes(const StepPlan& plan);
+
+// `arena_bytes`, and the copy where it lies in the same memory.
+int64_t RequiredBytes(const StepPlan& plan, int64_t arena_bytes, bool arena_in_host_memory);
+
+}  // namespace milepost::plan
+
+#endif  // MILEPOST_ENGINE_PLAN_REQUIRED_BYTES_H_
