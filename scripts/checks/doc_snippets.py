@@ -34,7 +34,10 @@ def differing(document, text):
 def updated(text):
     def replace(match):
         source = part(match.group(1), match.group(2))
-        return match.group(0) if source is None else match.group(0).replace(match.group(3), source)
+        if source is None:
+            return match.group(0)
+        begin, end = (at - match.start() for at in match.span(3))
+        return match.group(0)[:begin] + source + match.group(0)[end:]
     return BLOCK.sub(replace, text)
 
 
