@@ -5,12 +5,14 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <map>
 #include <string>
 #include <thread>
 
 #include "common/exit_codes.h"
 #include "common/message_channel.h"
 #include "common/version.h"
+#include "milepost/v1/job_spec.pb.h"
 #include "worker/trainer/generate.h"
 #include "worker/trainer/measure.h"
 #include "worker/trainer/signals.h"
@@ -43,6 +45,11 @@ void AddGenerateOptions(CLI::App* generate, GenerateRequest* request) {
       ->check(CLI::Range(1e-9, 1.0))
       ->capture_default_str();
   generate->add_option("--seed", request->options.seed)->capture_default_str();
+  const std::map<std::string, v1::Precision> precisions = {
+      {"fp32", v1::PRECISION_FP32}, {"bf16", v1::PRECISION_BF16}, {"fp16", v1::PRECISION_FP16}};
+  generate->add_option("--precision", request->precision)
+      ->transform(CLI::CheckedTransformer(precisions))
+      ->default_str("fp32");
   generate->add_option("--threads", request->threads)
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();

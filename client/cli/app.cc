@@ -280,6 +280,11 @@ void Tree::AddGenerate() {
       ->capture_default_str();
   generate->add_option("--seed", generate_.seed, "the same seed gives the same text")
       ->capture_default_str();
+  generate
+      ->add_option("--precision", generate_.precision,
+                   "what the weights are rounded to; half the bytes are twice the speed")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+      ->capture_default_str();
   generate->add_option("--coordinator", global_.coordinator, "HOST:PORT")
       ->envname("MILEPOST_COORDINATOR");
   AddDataDir(generate);

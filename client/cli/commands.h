@@ -52,6 +52,7 @@ struct GenerateOptions {
   int64_t top_k = 0;
   double top_p = 1;
   uint64_t seed = 0;
+  std::string precision = "fp32";
 };
 int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options);
 

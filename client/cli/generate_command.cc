@@ -48,7 +48,9 @@ SpawnOptions GenerateSpawn(const std::string& address, const std::string& checkp
                 "--top-p",
                 absl::StrCat(options.top_p),
                 "--seed",
-                absl::StrCat(options.seed)};
+                absl::StrCat(options.seed),
+                "--precision",
+                options.precision};
   // One argument, as it may begin with a dash; after a bare "--prompt=" the next would be taken.
   if (!options.prompt.empty()) spawn.argv.push_back("--prompt=" + options.prompt);
   if (!options.prompt_ids.empty()) spawn.argv.push_back("--prompt-ids=" + options.prompt_ids);

@@ -1,5 +1,6 @@
 #include "engine/graph/builder.h"
 
+#include <algorithm>
 #include <initializer_list>
 #include <utility>
 
@@ -24,6 +25,11 @@ Builder::Builder(const BuilderOptions& options) : options_(options) {
       options.compute_dtype != DType::kF16) {
     Fail("graph", absl::StrCat("compute dtype ", Name(options.compute_dtype),
                                " is none of F32, BF16 and F16"));
+  }
+  if (caches() && (options.batch != 1 || options.sequence > options.cached_positions)) {
+    Fail("graph",
+         absl::StrCat(options.batch, " sequences of ", options.sequence,
+                      " tokens are no piece of one text of at most ", options.cached_positions));
   }
 }
 
@@ -52,6 +58,7 @@ ValueId Builder::Input(absl::string_view name, DType dtype, const Shape& shape) 
 }
 
 ValueId Builder::Tokens() { return Input("tokens", DType::kI32, {rows()}); }
+ValueId Builder::Positions() { return Input("positions", DType::kI32, {rows()}); }
 ValueId Builder::Targets() { return Input("targets", DType::kI32, {rows()}); }
 
 ValueId Builder::Embedding(absl::string_view name, ValueId tokens, ValueId wte,
@@ -70,13 +77,15 @@ ValueId Builder::Embedding(absl::string_view name, ValueId tokens, ValueId wte,
       !ExpectRowsOf(name, "segments", tables.segments)) {
     return kNoValue;
   }
-  if (learned && positions < options_.sequence) {
-    Fail(name, absl::StrCat("sequences of ", options_.sequence, " tokens are longer than the ",
-                            positions, " positions of wpe"));
+  const int64_t needed = std::max(options_.sequence, options_.cached_positions);
+  if (learned && positions < needed) {
+    Fail(name, absl::StrCat("sequences of ", needed, " tokens are longer than the ", positions,
+                            " positions of wpe"));
   }
   const ValueId out = AddActivation(name, "", dtype, {rows(), width});
-  Op& op = AddOp(OpKind::kEmbedding,
-                 {tokens, wte, tables.wpe, tables.positions, tables.wse, tables.segments});
+  const ValueId places = learned && caches() ? Positions() : tables.positions;
+  Op& op =
+      AddOp(OpKind::kEmbedding, {tokens, wte, tables.wpe, places, tables.wse, tables.segments});
   op.attributes.dropout = dropout;
   op.attributes.dropout_tag = NextDropoutTag(dropout);
   op.outputs = {{.value = out}};
@@ -247,7 +256,7 @@ ValueId Builder::RopeTable(absl::string_view name, int64_t head_dim, const RopeA
     return kNoValue;
   }
   const ValueId table = AddActivation(name, "", DType::kF32, {options_.sequence, head_dim});
-  Op& op = AddOp(OpKind::kRopeTable, {});
+  Op& op = AddOp(OpKind::kRopeTable, {caches() ? Positions() : kNoValue});
   op.attributes.rope = rope;
   op.outputs = {{.value = table}};
   return table;
@@ -284,7 +293,30 @@ int64_t Builder::HeadDim(absl::string_view op, ValueId qkv, int64_t heads, int64
   return 0;
 }
 
+ValueId Builder::CachedAttention(absl::string_view name, ValueId qkv,
+                                 const AttentionOptions& options) {
+  const DType dtype = options_.compute_dtype;
+  const int64_t kv_heads = options.kv_heads == 0 ? options.heads : options.kv_heads;
+  const int64_t head_dim = HeadDim(name, qkv, options.heads, kv_heads);
+  if (head_dim == 0) return kNoValue;
+  if (!options.causal || options.documents != kNoValue) {
+    Fail(name, "only causal attention over one document can be continued from a cache");
+    return kNoValue;
+  }
+  const ValueId positions = Positions();
+  const ValueId cache =
+      AddValue(absl::StrCat(name, ".cache"), dtype,
+               {2, kv_heads, options_.cached_positions, head_dim}, ValueKind::kCache);
+  const ValueId out = AddActivation(name, "", dtype, {rows(), options.heads * head_dim});
+  Op& op = AddOp(OpKind::kCachedAttention, {qkv, positions, cache});
+  op.attributes.heads = options.heads;
+  op.attributes.kv_heads = kv_heads;
+  op.outputs = {{.value = out}, {.value = cache, .mode = WriteMode::kAccumulate}};
+  return out;
+}
+
 ValueId Builder::Attention(absl::string_view name, ValueId qkv, const AttentionOptions& options) {
+  if (caches()) return CachedAttention(name, qkv, options);
   const DType dtype = options_.compute_dtype;
   const int64_t heads = options.heads;
   const int64_t kv_heads = options.kv_heads == 0 ? heads : options.kv_heads;

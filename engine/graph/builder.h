@@ -31,6 +31,10 @@ struct BuilderOptions {
   DType compute_dtype = DType::kF32;  // of parameters and activations: kF32, kBF16 or kF16
   int64_t batch = 1;                  // B
   int64_t sequence = 1;               // T
+  // Above 0: the T rows are a piece of a longer text of one sequence, whose keys and values are
+  // kept for so many positions, P. Where the rows stand is told by the input "positions" i32[T],
+  // each below P: Embedding and RopeTable read it, and Attention becomes kCachedAttention.
+  int64_t cached_positions = 0;
 };
 
 struct LayerNormResult {
@@ -60,7 +64,7 @@ struct ResidualRmsNormResult {
 // Tables beside the tokens', and the rows that they are read at (kEmbedding). kNoValue: none.
 struct EmbeddingTables {
   ValueId wpe = kNoValue;        // [P,C]
-  ValueId positions = kNoValue;  // i32[N], each below the sequence length
+  ValueId positions = kNoValue;  // i32[N], each below P; kNoValue: BuilderOptions'
   ValueId wse = kNoValue;        // [S,C]
   ValueId segments = kNoValue;   // i32[N], each below S
 };
@@ -135,7 +139,8 @@ class Builder {
   ValueId Gelu(absl::string_view name, ValueId x, bool exact = false);
   ValueId Dropout(absl::string_view name, ValueId x, double dropout);
   ValueId SwiGlu(absl::string_view name, ValueId x);
-  // One table serves every layer.
+  // One table serves every layer: row t is of position t or, with cached_positions, of the
+  // t-th row's.
   ValueId RopeTable(absl::string_view name, int64_t head_dim, const RopeAttributes& rope);
   // `positions`: i32[N], each below the sequence length; kNoValue: the place in the sequence.
   ValueId Rope(absl::string_view name, ValueId qkv, ValueId table, int64_t heads, int64_t kv_heads,
@@ -177,6 +182,9 @@ class Builder {
   ValueId AddActivation(absl::string_view name, absl::string_view suffix, DType dtype,
                         const Shape& shape);
   Op& AddOp(OpKind kind, std::initializer_list<ValueId> inputs);
+  bool caches() const { return options_.cached_positions > 0; }
+  ValueId Positions();  // "positions" i32[N]
+  ValueId CachedAttention(absl::string_view name, ValueId qkv, const AttentionOptions& options);
   ValueId AddLmHeadLoss(absl::string_view name, std::array<ValueId, 4> inputs, int64_t chunk_rows,
                         bool gathers, double weight);
   // A loss head whose sums are the output of `op`.

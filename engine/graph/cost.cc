@@ -68,6 +68,11 @@ double Flops(const Graph& graph, const Op& op) {
     }
     case OpKind::kAttention:  // scores; probabilities times values
       return 2 * AttentionProduct(graph, op);
+    case OpKind::kCachedAttention: {  // the same, as if the cache were full
+      const Shape& cache = shape(2);
+      return 4 * static_cast<double>(Elements(graph.values[op.outputs[0].value].shape)) *
+             static_cast<double>(cache[2]);
+    }
     case OpKind::kAttentionBackward:  // scores again, dP, dV, dQ, dK
       return 5 * AttentionProduct(graph, op);
     case OpKind::kLmHeadLoss:

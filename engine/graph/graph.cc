@@ -74,6 +74,8 @@ const char* Name(OpKind kind) {
       return "dropout";
     case OpKind::kAttention:
       return "attention";
+    case OpKind::kCachedAttention:
+      return "cached_attention";
     case OpKind::kLmHeadLoss:
       return "lm_head_loss";
     case OpKind::kLmHeadLogits:

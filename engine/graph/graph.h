@@ -45,6 +45,8 @@ enum class ValueKind : uint8_t {
   kDiscarded,          // a gradient nobody wants, of an op that also makes others; never read
   kStatistic,          // a batch norm's running statistics: part of the model's state, not trained;
                        //   ops of the forward update them in place (WriteMode::kAccumulate)
+  kCache,              // keys and values of the text so far, by position: shared by the programs
+                       //   that generate, which add to it in place (WriteMode::kAccumulate)
 };
 
 struct Value {
@@ -72,7 +74,8 @@ enum class OpKind : uint8_t {
                        //   then as many biases[Mi] or none -> y[N, sum of Mi], part beside part
   kGelu,               // x[N,M] -> y[N,M]  (tanh form; exact: by the error function)
   kSwiGlu,             // x[N,2M]: gate, then up -> y[N,M] = silu(gate) up
-  kRopeTable,          // -> table f32[T,D]: row t is the cosines of D/2 angles, then their sines
+  kRopeTable,          // positions i32[T]|kNoValue -> table f32[T,D]: row t is the cosines of D/2
+                       //   angles, then their sines, of the position t or positions[t]
   kRope,               // qkv[N,(H+2G)D], table, positions i32[N]|kNoValue -> the same with every
                        //   head of q and k rotated: element i of a head's first half with element
                        //   i of its second half, by the row's position as for kEmbedding
@@ -81,6 +84,11 @@ enum class OpKind : uint8_t {
                        //   scale 1/sqrt(D); head h reads the keys and values of head h / (H/G);
                        //   documents: a position sees those of its own id only. Ids never fall
                        //   along a sequence
+  kCachedAttention,    // qkv[N,(H+2G)D], positions i32[N], cache[2,G,P,D] -> out[N,HD], cache, in
+                       //   place; of one sequence (B = 1). How many rows there are is given at run
+                       //   time, so that a chunk of text may be partly filled: row r's keys and
+                       //   values are put into the cache at its position, positions[0] + r, and its
+                       //   query sees the cached ones up to that. out of other rows: zeros
   kLmHeadLoss,         // x[N,C], wte[V,C], targets i32[N], bias[V]|kNoValue -> sums f64[3]
                        //   (accumulate; LossHead); gathers: rows without a target are left out
   kLmHeadLogits,       // x[N,C], wte[V,C], bias[V]|kNoValue -> logits f32[B,V] of ONE position of

@@ -54,7 +54,8 @@ class BertBuilder {
         dropout_(options.mode == Mode::kTraining ? spec.dropout() : 0),
         b_({.compute_dtype = options.compute_dtype,
             .batch = options.batch,
-            .sequence = options.sequence}) {}
+            .sequence = options.sequence,
+            .cached_positions = options.cached_positions}) {}
 
   absl::StatusOr<graph::Graph> Build() && {
     if (options_.documents) {

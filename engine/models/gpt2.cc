@@ -1,5 +1,6 @@
 #include "engine/models/gpt2.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -33,10 +34,11 @@ absl::Status CheckSizes(const v1::Gpt2Spec& spec, const ModelOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("model.gpt2.heads: ", spec.heads(), " does not divide width ", spec.width()));
   }
-  if (options.sequence > spec.context()) {
-    return absl::InvalidArgumentError(absl::StrCat("model.gpt2.context: sequences of ",
-                                                   options.sequence, " tokens do not fit ",
-                                                   spec.context(), " positions"));
+  const int64_t positions = std::max(options.sequence, options.cached_positions);
+  if (positions > spec.context()) {
+    return absl::InvalidArgumentError(absl::StrCat("model.gpt2.context: sequences of ", positions,
+                                                   " tokens do not fit ", spec.context(),
+                                                   " positions"));
   }
   return absl::OkStatus();
 }
@@ -54,7 +56,8 @@ class Gpt2Builder {
         dropout_(options.mode == Mode::kTraining ? spec.dropout() : 0),
         b_({.compute_dtype = options.compute_dtype,
             .batch = options.batch,
-            .sequence = options.sequence}) {}
+            .sequence = options.sequence,
+            .cached_positions = options.cached_positions}) {}
 
   absl::StatusOr<graph::Graph> Build() && {
     Embed();

@@ -1,5 +1,6 @@
 #include "engine/models/llama.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -33,9 +34,10 @@ absl::Status CheckSizes(const v1::LlamaSpec& spec, const ModelOptions& options) 
   if (spec.heads() % spec.kv_heads() != 0) {
     return invalid("kv_heads", spec.kv_heads(), " does not divide heads ", spec.heads());
   }
-  if (options.sequence > spec.context()) {
-    return invalid("context", "sequences of ", options.sequence, " tokens do not fit ",
-                   spec.context(), " positions");
+  const int64_t positions = std::max(options.sequence, options.cached_positions);
+  if (positions > spec.context()) {
+    return invalid("context", "sequences of ", positions, " tokens do not fit ", spec.context(),
+                   " positions");
   }
   return absl::OkStatus();
 }
@@ -59,7 +61,8 @@ class LlamaBuilder {
         residual_stddev_(kStddev / std::sqrt(2.0 * static_cast<double>(spec.layers()))),
         b_({.compute_dtype = options.compute_dtype,
             .batch = options.batch,
-            .sequence = options.sequence}) {}
+            .sequence = options.sequence,
+            .cached_positions = options.cached_positions}) {}
 
   absl::StatusOr<graph::Graph> Build() && {
     b_.BeginBlock("embedding");

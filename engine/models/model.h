@@ -18,7 +18,7 @@ namespace milepost::models {
 enum class Mode : uint8_t {
   kTraining,    // ends in the loss, with dropout; ready for graph::AddBackward
   kEvaluation,  // ends in the loss, no dropout
-  kGeneration,  // ends in logits of one position, no dropout
+  kGeneration,  // ends in logits of one position of each sequence, no dropout
 };
 
 struct ModelOptions {
@@ -26,6 +26,9 @@ struct ModelOptions {
   graph::DType compute_dtype = graph::DType::kF32;
   int64_t batch = 1;
   int64_t sequence = 1;
+  // kGeneration; above 0: `sequence` tokens of one text go on from cached keys and values of at
+  // most so many positions (graph::BuilderOptions); 0: from the sequence's beginning.
+  int64_t cached_positions = 0;
   int64_t lm_head_chunk_rows = 0;  // rows of logits that exist at once; 0: all
   // Inputs "documents" (Builder::Attention) and "positions" (within the document), i32[N] each.
   bool documents = false;

@@ -26,7 +26,8 @@ class RotaryGptBuilder {
         options_(options),
         b_({.compute_dtype = options.compute_dtype,
             .batch = options.batch,
-            .sequence = options.sequence}) {}
+            .sequence = options.sequence,
+            .cached_positions = options.cached_positions}) {}
 
   absl::StatusOr<graph::Graph> Build() && {
     b_.BeginBlock("embedding");

@@ -52,7 +52,8 @@ class BufferAssignment {
     program_.places.assign(program_.graph.values.size(), Place{});
     PlaceParameters();
     PlaceStatistics();
-    for (const ValueId input : program_.graph.inputs) PlaceInput(input);
+    for (const ValueId input : program_.graph.inputs) PlaceShared(input, BufferClass::kInputs);
+    PlaceCaches();
     FindLastReads();
     for (size_t i = 0; i < program_.ops.size(); ++i) {
       PlannedOp& planned = program_.ops[i];
@@ -87,17 +88,24 @@ class BufferAssignment {
     }
   }
 
-  void PlaceInput(ValueId input) {
-    const Value& value = ValueOf(input);
+  // In the persistent buffer of its name, which another program may have brought.
+  void PlaceShared(ValueId id, BufferClass buffer_class) {
+    const Value& value = ValueOf(id);
     for (size_t i = 0; i < plan_.buffers.size(); ++i) {
-      if (plan_.buffers[i].buffer_class == BufferClass::kInputs &&
-          plan_.buffers[i].name == value.name) {
-        program_.places[input] = {static_cast<BufferId>(i), 0};
+      const Buffer& buffer = plan_.buffers[i];
+      if (buffer.persistent && buffer.buffer_class == buffer_class && buffer.name == value.name) {
+        program_.places[id] = {static_cast<BufferId>(i), 0};
         return;
       }
     }
-    program_.places[input] = {AddPersistent(plan_, value.name, BufferClass::kInputs, Bytes(value)),
-                              0};
+    program_.places[id] = {AddPersistent(plan_, value.name, buffer_class, Bytes(value)), 0};
+  }
+
+  void PlaceCaches() {
+    for (size_t id = 0; id < program_.graph.values.size(); ++id) {
+      if (program_.graph.values[id].kind != ValueKind::kCache) continue;
+      PlaceShared(static_cast<ValueId>(id), BufferClass::kActivations);
+    }
   }
 
   void FindLastReads() {

@@ -15,8 +15,8 @@ namespace milepost::plan {
 void AddPersistentBuffers(StepPlan& plan, bool training);
 
 // Gives every value of the program a place and every op its workspace and accesses. A value that
-// may overwrite an input which dies at the same op takes that input's buffer. Token and target
-// buffers are shared by all programs.
+// may overwrite an input which dies at the same op takes that input's buffer. Buffers of
+// inputs and of caches are shared by all programs: the one with the most rows comes first.
 void AssignBuffers(StepPlan& plan, Program& program);
 
 }  // namespace milepost::plan

@@ -201,8 +201,11 @@ int64_t LeastBytes(const StepPlan& plan) {
   for (const Buffer& buffer : plan.buffers) {
     if (buffer.persistent) persistent += RoundUp(buffer.bytes);
   }
-  return persistent + std::max(MostLive(plan, LifetimesOf(plan, plan.train)),
-                               MostLive(plan, LifetimesOf(plan, plan.evaluate)));
+  int64_t transient = 0;
+  for (const Program* program : plan.Programs()) {
+    transient = std::max(transient, MostLive(plan, LifetimesOf(plan, *program)));
+  }
+  return persistent + transient;
 }
 
 int64_t PeakActivationBytes(const StepPlan& plan) {
@@ -224,7 +227,7 @@ void AssignOffsets(StepPlan& plan) {
   }
   int64_t transient = 0;
   std::vector<Lifetime> largest;
-  for (const Program* program : {&plan.train, &plan.evaluate}) {
+  for (const Program* program : plan.Programs()) {
     std::vector<Lifetime> lifetimes = LifetimesOf(plan, *program);
     const Packing packing = BestPacking(plan, lifetimes);
     for (size_t i = 0; i < lifetimes.size(); ++i) {

@@ -236,15 +236,24 @@ absl::StatusOr<StepPlan> PlanTraining(const v1::JobSpec& spec, const PlanOptions
 
 absl::StatusOr<StepPlan> PlanGeneration(const v1::ModelSpec& model, const PlanOptions& options) {
   MP_RETURN_IF_ERROR(CheckOptions(options));
-  if (options.world != 1) {
-    return absl::InvalidArgumentError("a generation plan is for one rank");
+  if (options.world != 1 || options.micro_batch != 1) {
+    return absl::InvalidArgumentError("a generation plan is for one rank and one text");
   }
   StepPlan plan = {.options = options};
-  MP_ASSIGN_OR_RETURN(plan.evaluate.graph, Build(model, models::Mode::kGeneration, options));
-  plan.groups = MakeFlatGroups(plan.evaluate.graph, {}, options);
+  const auto build = [&](int64_t rows) {
+    return models::BuildModel(model, {.mode = models::Mode::kGeneration,
+                                      .compute_dtype = options.compute_dtype,
+                                      .sequence = rows,
+                                      .cached_positions = options.sequence});
+  };
+  MP_ASSIGN_OR_RETURN(plan.prompt.graph, build(PromptChunk(options.sequence)));
+  MP_ASSIGN_OR_RETURN(plan.next.graph, build(1));
+  plan.groups = MakeFlatGroups(plan.prompt.graph, {}, options);
   AddPersistentBuffers(plan, /*training=*/false);
-  plan.evaluate.ops = MakeForwardOps(plan.evaluate.graph);
-  CompileProgram(plan, plan.evaluate);
+  for (Program* program : {&plan.prompt, &plan.next}) {
+    program->ops = MakeForwardOps(program->graph);
+    CompileProgram(plan, *program);
+  }
   Tally(plan);
   return FinishPlan(std::move(plan));
 }

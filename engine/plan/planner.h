@@ -6,6 +6,9 @@
 #ifndef MILEPOST_ENGINE_PLAN_PLANNER_H_
 #define MILEPOST_ENGINE_PLAN_PLANNER_H_
 
+#include <algorithm>
+#include <cstdint>
+
 #include "absl/status/statusor.h"
 #include "engine/plan/step_plan.h"
 #include "milepost/v1/job_spec.pb.h"
@@ -25,9 +28,14 @@ absl::StatusOr<StepPlan> PlanTraining(const v1::JobSpec& spec, const PlanOptions
 // LeastBytes (memory_pass.h) or a little more.
 absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOptions& options);
 
-// Inference alone: parameters, and one program (in `evaluate`) that ends in logits of the last
-// position. `options.micro_batch` x `options.sequence` tokens; no gradients or optimizer state.
+// Inference alone: parameters, caches of keys and values for options.sequence positions of one
+// text, and the programs `prompt` (of PromptChunk tokens) and `next` (of one). No gradients or
+// optimizer state; what the programs need beside the caches does not grow with the positions.
+// INVALID_ARGUMENT for a model that does not go on with a text.
 absl::StatusOr<StepPlan> PlanGeneration(const v1::ModelSpec& model, const PlanOptions& options);
+
+// How many tokens of a text are run at once.
+constexpr int64_t PromptChunk(int64_t positions) { return std::min<int64_t>(positions, 64); }
 
 }  // namespace milepost::plan
 

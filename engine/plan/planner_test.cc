@@ -349,15 +349,43 @@ TEST(Planner, LargeModelsPlanInMilliseconds) {
   RecordProperty("milliseconds", std::to_string(taken.count() * 1e3));
 }
 
-TEST(Planner, GenerationHoldsParametersOnly) {
+TEST(Planner, GenerationHoldsParametersAndCaches) {
   PlanOptions options = OptionsOf(1, 0, DType::kBF16);
   options.micro_batch = 1;
   const absl::StatusOr<StepPlan> plan = PlanGeneration(SpecOf({}).model(), options);
   ASSERT_TRUE(plan.ok()) << plan.status();
+  int64_t caches = 0;
+  for (const Buffer& buffer : plan->buffers) {
+    if (buffer.persistent && buffer.buffer_class == BufferClass::kActivations) {
+      caches += buffer.bytes;
+    }
+  }
+  const TestModel model;
+  EXPECT_EQ(caches, model.layers * 2 * model.width * options.sequence * 2);
+  EXPECT_GT(ClassBytes(*plan, BufferClass::kActivations), caches);
   EXPECT_TRUE(plan->train.ops.empty());
   EXPECT_EQ(ClassBytes(*plan, BufferClass::kGradients), 0);
   EXPECT_EQ(ClassBytes(*plan, BufferClass::kOptimizer), 0);
-  EXPECT_NE(plan->evaluate.graph.logits, graph::kNoValue);
+  EXPECT_NE(plan->prompt.graph.logits, graph::kNoValue);
+  EXPECT_NE(plan->next.graph.logits, graph::kNoValue);
+  EXPECT_TRUE(plan->evaluate.ops.empty());
+}
+
+// What is not kept does not grow with the text.
+TEST(Planner, GenerationsActivationsAreOfOneChunk) {
+  PlanOptions options{.threads = 2};
+  int64_t transient[2];
+  for (int i : {0, 1}) {
+    options.sequence = i == 0 ? 512 : 4096;
+    const absl::StatusOr<StepPlan> plan =
+        PlanGeneration(SpecOf({.context = 4096}).model(), options);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    transient[i] = plan->arena_bytes;
+    for (const Buffer& buffer : plan->buffers) {
+      if (buffer.persistent) transient[i] -= (buffer.bytes + 63) / 64 * 64;
+    }
+  }
+  EXPECT_EQ(transient[0], transient[1]);
 }
 
 TEST(Planner, RefusesWhatCannotBePlanned) {

@@ -6,6 +6,7 @@
 #ifndef MILEPOST_ENGINE_PLAN_STEP_PLAN_H_
 #define MILEPOST_ENGINE_PLAN_STEP_PLAN_H_
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -19,8 +20,8 @@ namespace milepost::plan {
 enum class BufferClass : uint8_t {
   kParameters,
   kGradients,
-  kOptimizer,  // master, m, v
-  kActivations,
+  kOptimizer,      // master, m, v
+  kActivations,    // and caches of keys and values
   kWorkspace,      // scratch of one op
   kCommunication,  // scalars; a group's whole gradient or gathered parameters while it is needed
   kInputs,
@@ -189,9 +190,9 @@ constexpr int LossScalar(int head) { return kFixedScalars + graph::kLossSums * h
 // A schedule of ops over one graph: for each micro-step, the kEveryMicroStep ops in order, on the
 // last one joined by the kLastMicroStep ops where they stand; then the kUpdate ops. Both streams
 // are joined between two micro-steps, and at the end: the next step's first op may read every
-// parameter. `evaluate` has kEveryMicroStep ops only; each of its batches is a micro-step of one
-// long step. The programs of a plan share the arena, its persistent buffers and, as they never run
-// at once, the rest of it.
+// parameter. The other programs have kEveryMicroStep ops only; each of their batches is a
+// micro-step of one long step. The programs of a plan share the arena, its persistent buffers and,
+// as they never run at once, the rest of it.
 struct Program {
   graph::Graph graph;
   // By ValueId. Where parameters are sharded a parameter itself has no place: ops read its gathered
@@ -220,7 +221,7 @@ struct PlanOptions {
   graph::DType grad_reduce = graph::DType::kF32;  // what gradients travel as: kF32 or kBF16
   graph::DType state_dtype = graph::DType::kF32;  // of the optimizer's m and v: kF32 or kBF16
   int64_t micro_batch = 1;
-  int64_t sequence = 1;
+  int64_t sequence = 1;  // generation plans: how many positions the caches hold
   int64_t accumulation = 1;
   // Inputs that say where documents and segments are (models::ModelOptions).
   bool documents = false;
@@ -272,6 +273,11 @@ struct StepPlan {
 
   Program train;     // forward, backward, reduction, update
   Program evaluate;  // forward and loss only, no dropout, the same micro-batch
+  // Generation plans have these alone: a chunk of text, and one token, each ending in the logits of
+  // one row. They share the caches: persistent buffers, called as the values are.
+  Program prompt;
+  Program next;
+  std::array<const Program*, 4> Programs() const { return {&train, &evaluate, &prompt, &next}; }
 };
 
 }  // namespace milepost::plan

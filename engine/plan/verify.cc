@@ -12,8 +12,11 @@ std::vector<int> UnrolledMicroSteps(const StepPlan& plan, const Program& program
 
 absl::Status Verify(const StepPlan& plan) {
   MP_RETURN_IF_ERROR(VerifyLayout(plan));
-  for (const Program* program : {&plan.train, &plan.evaluate}) {
-    const char* name = program == &plan.train ? "train" : "evaluate";
+  for (const Program* program : plan.Programs()) {
+    const char* name = program == &plan.train      ? "train"
+                       : program == &plan.evaluate ? "evaluate"
+                       : program == &plan.prompt   ? "prompt"
+                                                   : "next";
     MP_RETURN_IF_ERROR(Annotate(VerifyOps(plan, *program), name));
     MP_RETURN_IF_ERROR(Annotate(VerifyValues(plan, *program), name));
     MP_RETURN_IF_ERROR(Annotate(VerifyOrder(plan, *program), name));

@@ -17,6 +17,8 @@
 //     their bytes are reused;
 //   - gradients (or their shards) and step accumulators are started once a step and never lost
 //     between micro-steps;
+//   - caches are whole, added to once by every run of a program that generates, and the same
+//     bytes in all of them;
 //   - persistent buffers overlap nothing; every buffer lies inside the arena, aligned; operands of
 //     an op overlap only where it may overwrite; workspaces are large enough; groups hold every
 //     parameter once, padded as the stage needs; the byte counts add up, in the arena and on the

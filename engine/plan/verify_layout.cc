@@ -1,6 +1,8 @@
 // Verification, part 1: what holds whatever the ops are.
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -240,8 +242,32 @@ absl::Status VerifyStatistics(const StepPlan& plan) {
   return absl::OkStatus();
 }
 
+// What one program puts into a cache the other one finds.
+absl::Status VerifyCaches(const StepPlan& plan) {
+  std::map<std::string, Place> places;
+  for (const Program* program : {&plan.prompt, &plan.next}) {
+    size_t found = 0;
+    for (size_t id = 0; id < program->graph.values.size(); ++id) {
+      const graph::Value& value = program->graph.values[id];
+      if (value.kind != graph::ValueKind::kCache || id >= program->places.size()) continue;
+      const Place& place = program->places[id];
+      if (place.buffer < 0 || place.buffer >= static_cast<BufferId>(plan.buffers.size()) ||
+          !plan.buffers[place.buffer].persistent || place.offset != 0 ||
+          plan.buffers[place.buffer].bytes !=
+              graph::Elements(value.shape) * graph::ByteSize(value.dtype)) {
+        return Violation(value.name, " has no persistent buffer of its size");
+      }
+      const Place& first = places.try_emplace(value.name, place).first->second;
+      if (first.buffer != place.buffer) return Violation("the programs differ in ", value.name);
+      ++found;
+    }
+    if (found != places.size()) return Violation("a program lacks a cache of the other's");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status VerifyGroups(const StepPlan& plan) {
-  const graph::Graph& graph = plan.evaluate.graph;
+  const graph::Graph& graph = plan.prompt.ops.empty() ? plan.evaluate.graph : plan.prompt.graph;
   std::vector<int> appearances(graph.parameters.size(), 0);
   for (const FlatGroup& group : plan.groups) {
     MP_RETURN_IF_ERROR(VerifyGroup(plan, group, appearances));
@@ -275,6 +301,7 @@ absl::Status VerifyLayout(const StepPlan& plan) {
   MP_RETURN_IF_ERROR(VerifyBuffers(plan));
   MP_RETURN_IF_ERROR(VerifyBytes(plan));
   MP_RETURN_IF_ERROR(VerifyStatistics(plan));
+  MP_RETURN_IF_ERROR(VerifyCaches(plan));
   return VerifyGroups(plan);
 }
 

@@ -47,7 +47,8 @@ class Simulation {
     for (size_t id = 0; id < program_.graph.values.size(); ++id) {
       const ValueKind kind = program_.graph.values[id].kind;
       const bool whole = kind == ValueKind::kParameter && !plan_.options.ShardsParameters();
-      if (kind == ValueKind::kInput || kind == ValueKind::kStatistic || whole) {
+      const bool kept = kind == ValueKind::kStatistic || kind == ValueKind::kCache;
+      if (kind == ValueKind::kInput || kept || whole) {
         Hold(static_cast<ValueId>(id));
       }
     }
@@ -135,7 +136,9 @@ class Simulation {
       case ValueKind::kStepAccumulator:
         return Accumulate(output);
       case ValueKind::kStatistic:
-        return MoveStatistic(output);
+        return MoveInPlace(output, training_);
+      case ValueKind::kCache:
+        return MoveInPlace(output, !training_);
       case ValueKind::kInput:
       case ValueKind::kParameter:
         break;
@@ -143,12 +146,12 @@ class Simulation {
     return Violation("writes ", value.name, ", which ops may only read");
   }
 
-  // Once in every micro-step of training, in the forward, in place.
-  absl::Status MoveStatistic(const graph::Output& output) {
+  // Once in every micro-step, in the forward, in place: statistics in training, caches where text
+  // is generated.
+  absl::Status MoveInPlace(const graph::Output& output, bool allowed) {
     const graph::Value& value = ValueOf(output.value);
-    if (!training_ || Op().phase != graph::Phase::kForward ||
-        output.mode != WriteMode::kAccumulate || !valid_[output.value] ||
-        written_in_[output.value] == micro_step_) {
+    if (!allowed || Op().phase != graph::Phase::kForward || output.mode != WriteMode::kAccumulate ||
+        !valid_[output.value] || written_in_[output.value] == micro_step_) {
       return Violation("writes ", value.name, " not once in the forward of every micro-step");
     }
     written_in_[output.value] = micro_step_;
@@ -442,6 +445,10 @@ class Simulation {
     const bool generates = graph.losses.empty();
     bool complete = !generates || (graph.logits != kNoValue && valid_[graph.logits]);
     for (const graph::LossHead& head : graph.losses) complete &= bool{valid_[head.sums]};
+    for (size_t id = 0; id < graph.values.size(); ++id) {
+      if (graph.values[id].kind != ValueKind::kCache) continue;
+      complete &= valid_[id] && written_in_[id] == micro_steps_ - 1;
+    }
     if (complete) return absl::OkStatus();
     return absl::InternalError("a result of the program is not written");
   }

@@ -28,16 +28,17 @@ int64_t SumSquaresBytes(int64_t elements) { return (elements + 4095) / 4096 * 8;
 
 // kernels/cpu/attention_layout.h: one thread's arrays for one head, each whole cache lines. With
 // f32 elements, as which halves are packed, some arrays serve twice.
-int64_t AttentionBytesPerThread(const graph::Op& op, int64_t dim, graph::DType dtype) {
+int64_t AttentionBytesPerThread(const graph::Op& op, int64_t sequence, int64_t dim,
+                                graph::DType dtype) {
   constexpr int64_t kBlock = 64;
   constexpr int64_t kKeyTile = 256;
   const bool f32 = dtype != graph::DType::kBF16;
   const int64_t element = f32 ? 4 : 2;
-  const int64_t padded = RoundUp(op.attributes.sequence, kBlock);
+  const int64_t padded = RoundUp(sequence, kBlock);
   const int64_t padded_dim = RoundUp(dim, 16);
   const auto elements = [&](int64_t count) { return RoundUp(count * element, kAlignment); };
   const auto floats = [](int64_t count) { return RoundUp(count * 4, kAlignment); };
-  if (op.kind == OpKind::kAttention) {
+  if (op.kind != OpKind::kAttentionBackward) {
     return 2 * elements(padded * dim) + 2 * elements(kBlock * dim) + floats(kKeyTile * kBlock) +
            (f32 ? 0 : elements(kKeyTile * kBlock)) + 2 * floats(dim * kBlock);
   }
@@ -52,7 +53,12 @@ int64_t AttentionBytesPerThread(const graph::Op& op, int64_t dim, graph::DType d
 int64_t AttentionBytes(const graph::Graph& graph, const graph::Op& op, const PlanOptions& options) {
   const graph::Value& qkv = graph.values[op.inputs[0]];
   const int64_t dim = qkv.shape[1] / (op.attributes.heads + 2 * op.attributes.kv_heads);
-  return options.threads * AttentionBytesPerThread(op, dim, qkv.dtype);
+  // kernels/cpu/cached_attention.h: one tile of keys at a time; none for a single row.
+  constexpr int64_t kKeyTile = 256;
+  const bool cached = op.kind == OpKind::kCachedAttention;
+  if (cached && qkv.shape[0] == 1) return 0;
+  const int64_t sequence = cached ? kKeyTile : op.attributes.sequence;
+  return options.threads * AttentionBytesPerThread(op, sequence, dim, qkv.dtype);
 }
 
 // Several biases lie side by side in front of the product's scratch.
@@ -171,6 +177,7 @@ int64_t WorkspaceBytes(const graph::Graph& graph, const std::vector<FlatGroup>& 
     case OpKind::kClassifierLossBackward:
       return RoundUp(ClassifierBytes(shape(0)[0]), kAlignment);
     case OpKind::kAttention:
+    case OpKind::kCachedAttention:
     case OpKind::kAttentionBackward:
       return RoundUp(AttentionBytes(graph, op, options), kAlignment);
     case OpKind::kUpdateNorms:

@@ -57,7 +57,7 @@ void CpuBackend::UseThreads() const {
 absl::StatusOr<CpuBackend::MatmulWorkspace> CpuBackend::CheckMatmulWorkspace(
     const plan::StepPlan& plan) {
   MatmulWorkspace result;
-  for (const plan::Program* program : {&plan.train, &plan.evaluate}) {
+  for (const plan::Program* program : plan.Programs()) {
     for (const plan::PlannedOp& planned : program->ops) {
       int64_t scratch = 0;
       for (const kernels::MatmulSpec& spec : MatmulSpecsOf(plan, *program, planned.op)) {
@@ -142,6 +142,8 @@ absl::StatusOr<BoundOp> CpuBackend::Bind(const plan::StepPlan& plan, const plan:
       return BindDropout(b);
     case OpKind::kAttention:
       return BindAttention(b);
+    case OpKind::kCachedAttention:
+      return BindCachedAttention(b);
     case OpKind::kLmHeadLoss:
     case OpKind::kLmHeadLossBackward:
       return BindLmHeadLoss(b);

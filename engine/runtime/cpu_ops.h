@@ -107,6 +107,7 @@ absl::StatusOr<BoundOp> BindGeluBackward(const Binding& b);
 absl::StatusOr<BoundOp> BindDropout(const Binding& b);  // forward and backward
 absl::StatusOr<BoundOp> BindAttention(const Binding& b);
 absl::StatusOr<BoundOp> BindAttentionBackward(const Binding& b);
+absl::StatusOr<BoundOp> BindCachedAttention(const Binding& b);
 
 absl::StatusOr<BoundOp> BindRmsNorm(const Binding& b);
 absl::StatusOr<BoundOp> BindResidualRmsNorm(const Binding& b);

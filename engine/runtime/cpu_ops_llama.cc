@@ -112,9 +112,9 @@ absl::StatusOr<BoundOp> BindRopeTable(const Binding& b) {
                                    .high_frequency = rope.high_frequency,
                                    .original_context = rope.original_context};
   const graph::Shape& shape = b.OutputShape(0);
-  return [params, sequence = shape[0], head_dim = shape[1],
+  return [params, positions = b.Input<int32_t>(0), rows = shape[0], head_dim = shape[1],
           table = b.Output<float>(0)](const StepContext&) {
-    kernels::RopeTable(params, sequence, head_dim, table);
+    kernels::RopeTable(params, positions, rows, head_dim, table);
     return absl::OkStatus();
   };
 }

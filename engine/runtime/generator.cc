@@ -1,5 +1,8 @@
+#include "engine/runtime/generator.h"
+
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -14,7 +17,6 @@
 #include "engine/runtime/cpu_backend.h"
 #include "engine/runtime/executor.h"
 #include "engine/runtime/sampling.h"
-#include "engine/runtime/session.h"
 
 namespace milepost::runtime {
 namespace {
@@ -22,58 +24,80 @@ namespace {
 class GeneratorImpl : public Generator {
  public:
   explicit GeneratorImpl(int threads) : backend_(std::max(1, threads)) {}
-  absl::Status Open(const v1::ModelSpec& model, v1::Precision precision, int threads);
+  absl::Status Open(const v1::ModelSpec& model, const GeneratorOptions& options);
 
   const std::vector<v1::TensorInfo>& tensors() const override { return tensors_; }
   std::vector<StateInterval> LoadTargets() override;
   absl::Status FinishLoad() override;
   absl::Status Generate(absl::Span<const int32_t> prompt, const GenerateOptions& options,
                         const std::function<void(int32_t)>& emit) override;
+  const plan::StepPlan& plan() const override { return plan_; }
 
  private:
-  const plan::Program& program() const { return plan_.evaluate; }
-  char* ValueAt(graph::ValueId id) const {
-    const plan::Place& place = program().places[id];
+  // One of the plan's programs, bound to the arena.
+  struct Bound {
+    std::unique_ptr<Executor> executor;
+    int64_t rows = 0;
+    int32_t* tokens = nullptr;
+    int32_t* positions = nullptr;
+    const float* logits = nullptr;
+  };
+
+  absl::StatusOr<Bound> Bind(const plan::Program& program);
+  char* ValueAt(const plan::Program& program, graph::ValueId id) const {
+    const plan::Place& place = program.places[id];
     return arena_->data() + plan_.buffers[place.buffer].offset + place.offset;
   }
   absl::Status CheckRequest(absl::Span<const int32_t> prompt, const GenerateOptions& options) const;
+  absl::Status Run(absl::Span<const int32_t> tokens);
+  absl::Span<const int32_t> Add(int32_t token);
 
   CpuBackend backend_;
   plan::StepPlan plan_;
   std::optional<Arena> arena_;
-  std::unique_ptr<Executor> executor_;
+  Bound prompt_;
+  Bound next_;
   std::vector<v1::TensorInfo> tensors_;
   std::vector<float> masters_;  // until FinishLoad
-  int64_t context_ = 0;
+  size_t window_size_ = 0;
   int64_t vocabulary_ = 0;
   bool loaded_ = false;
+
+  // ---- of one text ----
+  std::vector<int32_t> window_;
+  int64_t cached_ = 0;             // tokens of the window that the caches hold
+  const float* logits_ = nullptr;  // after the last of those
 };
 
-absl::Status GeneratorImpl::Open(const v1::ModelSpec& model, v1::Precision precision, int threads) {
+absl::Status GeneratorImpl::Open(const v1::ModelSpec& model, const GeneratorOptions& wanted) {
   if (model.has_bert()) {
     return absl::InvalidArgumentError("BERT finds masked tokens again; it generates no text");
   }
+  if (model.has_resnet()) {
+    return absl::InvalidArgumentError("ResNet classifies images; it generates no text");
+  }
   const ModelSizes sizes = SizesOf(model);
-  context_ = sizes.context;
   vocabulary_ = sizes.vocabulary;
   plan::PlanOptions options;
-  options.compute_dtype = precision == v1::PRECISION_BF16   ? graph::DType::kBF16
-                          : precision == v1::PRECISION_FP16 ? graph::DType::kF16
-                                                            : graph::DType::kF32;
-  options.sequence = context_;
-  options.threads = std::max(1, threads);
+  options.compute_dtype = wanted.precision == v1::PRECISION_BF16   ? graph::DType::kBF16
+                          : wanted.precision == v1::PRECISION_FP16 ? graph::DType::kF16
+                                                                   : graph::DType::kF32;
+  options.sequence = wanted.window > 0 ? std::min(wanted.window, sizes.context) : sizes.context;
+  options.threads = std::max(1, wanted.threads);
   MP_ASSIGN_OR_RETURN(plan_, plan::PlanGeneration(model, options));
   MP_ASSIGN_OR_RETURN(CpuBackend::MatmulWorkspace workspace, backend_.CheckMatmulWorkspace(plan_));
   if (workspace.missing) {
     options.min_matmul_workspace_bytes = workspace.needed;
     MP_ASSIGN_OR_RETURN(plan_, plan::PlanGeneration(model, options));
   }
+  window_size_ = static_cast<size_t>(options.sequence);
   MP_ASSIGN_OR_RETURN(arena_, Arena::Allocate(plan_.arena_bytes));
   backend_.Attach(arena_->data(), nullptr);
-  MP_ASSIGN_OR_RETURN(executor_, Executor::Create(plan_, program(), &backend_, nullptr));
+  MP_ASSIGN_OR_RETURN(prompt_, Bind(plan_.prompt));
+  MP_ASSIGN_OR_RETURN(next_, Bind(plan_.next));
   int64_t elements = 0;
-  for (const graph::Parameter& parameter : program().graph.parameters) {
-    const graph::Value& value = program().graph.values[parameter.value];
+  for (const graph::Parameter& parameter : plan_.prompt.graph.parameters) {
+    const graph::Value& value = plan_.prompt.graph.values[parameter.value];
     v1::TensorInfo& info = tensors_.emplace_back();
     info.set_name(value.name);
     info.set_kind("master");
@@ -88,8 +112,8 @@ absl::Status GeneratorImpl::Open(const v1::ModelSpec& model, v1::Precision preci
 std::vector<StateInterval> GeneratorImpl::LoadTargets() {
   std::vector<StateInterval> targets;
   float* data = masters_.data();
-  for (const graph::Parameter& parameter : program().graph.parameters) {
-    const int64_t elements = graph::Elements(program().graph.values[parameter.value].shape);
+  for (const graph::Parameter& parameter : plan_.prompt.graph.parameters) {
+    const int64_t elements = graph::Elements(plan_.prompt.graph.values[parameter.value].shape);
     targets.push_back({.tensor = static_cast<int32_t>(targets.size()),
                        .begin = 0,
                        .end = elements,
@@ -103,10 +127,10 @@ absl::Status GeneratorImpl::FinishLoad() {
   if (loaded_) return absl::FailedPreconditionError("FinishLoad was called twice");
   backend_.UseThreads();
   const float* data = masters_.data();
-  for (const graph::Parameter& parameter : program().graph.parameters) {
-    const graph::Value& value = program().graph.values[parameter.value];
+  for (const graph::Parameter& parameter : plan_.prompt.graph.parameters) {
+    const graph::Value& value = plan_.prompt.graph.values[parameter.value];
     const int64_t elements = graph::Elements(value.shape);
-    char* target = ValueAt(parameter.value);
+    char* target = ValueAt(plan_.prompt, parameter.value);
     if (value.dtype == graph::DType::kBF16) {
       kernels::CastToBf16(data, elements, reinterpret_cast<kernels::bf16*>(target));
     } else if (value.dtype == graph::DType::kF16) {
@@ -119,6 +143,18 @@ absl::Status GeneratorImpl::FinishLoad() {
   masters_ = std::vector<float>();
   loaded_ = true;
   return absl::OkStatus();
+}
+
+absl::StatusOr<GeneratorImpl::Bound> GeneratorImpl::Bind(const plan::Program& program) {
+  const graph::Graph& graph = program.graph;
+  const graph::ValueId tokens = graph.Input("tokens");
+  Bound bound = {
+      .rows = graph::Elements(graph.values[tokens].shape),
+      .tokens = reinterpret_cast<int32_t*>(ValueAt(program, tokens)),
+      .positions = reinterpret_cast<int32_t*>(ValueAt(program, graph.Input("positions"))),
+      .logits = reinterpret_cast<const float*>(ValueAt(program, graph.logits))};
+  MP_ASSIGN_OR_RETURN(bound.executor, Executor::Create(plan_, program, &backend_, nullptr));
+  return bound;
 }
 
 absl::Status GeneratorImpl::CheckRequest(absl::Span<const int32_t> prompt,
@@ -145,32 +181,55 @@ absl::Status GeneratorImpl::CheckRequest(absl::Span<const int32_t> prompt,
   return absl::OkStatus();
 }
 
+// Runs tokens through the model behind those that the caches hold.
+absl::Status GeneratorImpl::Run(absl::Span<const int32_t> tokens) {
+  while (!tokens.empty()) {
+    Bound& program = tokens.size() == 1 ? next_ : prompt_;
+    const int64_t count = std::min<int64_t>(static_cast<int64_t>(tokens.size()), program.rows);
+    for (int64_t row = 0; row < program.rows; ++row) {
+      const int64_t filled = std::min(row, count - 1);  // rows behind it are not looked at
+      program.tokens[row] = tokens[filled];
+      program.positions[row] = static_cast<int32_t>(cached_ + filled);
+    }
+    StepContext context;
+    context.position = count - 1;
+    MP_RETURN_IF_ERROR(program.executor->Run(Section::kMicroStep, context));
+    logits_ = program.logits;
+    cached_ += count;
+    tokens.remove_prefix(static_cast<size_t>(count));
+  }
+  return absl::OkStatus();
+}
+
+// What must be run through the model for `token` to count.
+absl::Span<const int32_t> GeneratorImpl::Add(int32_t token) {
+  if (window_.size() < window_size_) {
+    window_.push_back(token);
+    return absl::MakeConstSpan(window_).last(1);
+  }
+  const size_t kept = std::max<size_t>(1, window_size_ / 2);
+  window_.erase(window_.begin(), window_.end() - static_cast<std::ptrdiff_t>(kept - 1));
+  window_.push_back(token);
+  cached_ = 0;
+  return window_;
+}
+
 absl::Status GeneratorImpl::Generate(absl::Span<const int32_t> prompt,
                                      const GenerateOptions& options,
                                      const std::function<void(int32_t)>& emit) {
   MP_RETURN_IF_ERROR(CheckRequest(prompt, options));
   backend_.UseThreads();
-  auto* tokens = reinterpret_cast<int32_t*>(ValueAt(program().graph.Input("tokens")));
-  const absl::Span<const float> logits(
-      reinterpret_cast<const float*>(ValueAt(program().graph.logits)),
-      static_cast<size_t>(vocabulary_));
   Sampler sampler(options, vocabulary_);
-  // The window lies at the front of the sequence. What stands behind it is never seen: attention is
-  // causal, and only the logits of the window's last position are taken.
-  int64_t length = std::min<int64_t>(static_cast<int64_t>(prompt.size()), context_);
-  std::fill(tokens, tokens + context_, 0);
-  std::copy(prompt.end() - length, prompt.end(), tokens);
+  window_.reserve(window_size_);
+  window_.assign(prompt.end() - static_cast<std::ptrdiff_t>(std::min(prompt.size(), window_size_)),
+                 prompt.end());
+  cached_ = 0;
+  absl::Span<const int32_t> unseen = window_;
   for (int64_t i = 0; i < options.tokens; ++i) {
-    StepContext context;
-    context.position = length - 1;
-    MP_RETURN_IF_ERROR(executor_->Run(Section::kMicroStep, context));
-    const int32_t next = sampler.Next(logits, i);
-    emit(next);
-    if (length == context_) {
-      std::memmove(tokens, tokens + 1, static_cast<size_t>(context_ - 1) * sizeof(int32_t));
-      --length;
-    }
-    tokens[length++] = next;
+    MP_RETURN_IF_ERROR(Run(unseen));
+    const int32_t token = sampler.Next({logits_, static_cast<size_t>(vocabulary_)}, i);
+    emit(token);
+    unseen = Add(token);
   }
   return absl::OkStatus();
 }
@@ -178,9 +237,9 @@ absl::Status GeneratorImpl::Generate(absl::Span<const int32_t> prompt,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Generator>> Generator::Create(const v1::ModelSpec& model,
-                                                             v1::Precision precision, int threads) {
-  auto generator = std::make_unique<GeneratorImpl>(threads);
-  MP_RETURN_IF_ERROR(generator->Open(model, precision, threads));
+                                                             const GeneratorOptions& options) {
+  auto generator = std::make_unique<GeneratorImpl>(options.threads);
+  MP_RETURN_IF_ERROR(generator->Open(model, options));
   return std::unique_ptr<Generator>(std::move(generator));
 }
 

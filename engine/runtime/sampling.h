@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "engine/runtime/session.h"
+#include "engine/runtime/generator.h"
 
 namespace milepost::runtime {
 

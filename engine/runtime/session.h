@@ -132,41 +132,6 @@ class TrainingSession {
   virtual std::vector<OpKindTime> op_times() const = 0;
 };
 
-// Text generation from master weights, one sequence, on the CPU backend.
-//
-//   MP_ASSIGN_OR_RETURN(auto generator, Generator::Create(model, precision, threads));
-//   for (const StateInterval& target : generator->LoadTargets()) ...   // fill
-//   MP_RETURN_IF_ERROR(generator->FinishLoad());
-//   MP_RETURN_IF_ERROR(generator->Generate(prompt, options, [](int32_t token) { ... }));
-//
-// The same prompt, options and weights give the same tokens. Not thread-safe.
-struct GenerateOptions {
-  int64_t tokens = 200;
-  double temperature = 0.8;  // 0: greedy
-  int64_t top_k = 0;         // 0: all
-  // The likeliest tokens whose probabilities, at this temperature and among the top_k, reach this
-  // sum; in (0, 1], 1: all.
-  double top_p = 1;
-  uint64_t seed = 0;
-};
-
-class Generator {
- public:
-  // RESOURCE_EXHAUSTED when the memory cannot be had; INVALID_ARGUMENT for a bad model.
-  static absl::StatusOr<std::unique_ptr<Generator>> Create(const v1::ModelSpec& model,
-                                                           v1::Precision precision, int threads);
-  virtual ~Generator() = default;
-  // Master tensors wanted, whole, f32; `data` is valid until FinishLoad. Fill all, then call it.
-  virtual const std::vector<v1::TensorInfo>& tensors() const = 0;
-  virtual std::vector<StateInterval> LoadTargets() = 0;
-  virtual absl::Status FinishLoad() = 0;
-  // Calls `emit` with each new token id as it is made. INVALID_ARGUMENT for an empty prompt, an id
-  // outside the vocabulary or an option out of range. A text longer than the context slides the
-  // window. FAILED_PRECONDITION before FinishLoad.
-  virtual absl::Status Generate(absl::Span<const int32_t> prompt, const GenerateOptions& options,
-                                const std::function<void(int32_t)>& emit) = 0;
-};
-
 }  // namespace milepost::runtime
 
 #endif  // MILEPOST_ENGINE_RUNTIME_SESSION_H_

@@ -21,7 +21,7 @@ struct StepContext {
   int64_t first_sample = 0;
   // By loss head: loss scale * its weight / its valid targets in the global batch.
   std::array<float, graph::kMaxLosses> gradient_factors = {};
-  int64_t position = 0;  // generation: whose logits are wanted, in [0, sequence)
+  int64_t position = 0;  // generation: the last row that counts, whose logits are wanted
 
   // ---- reduction of the scalars ----
   bool stop_requested = false;  // by this rank

@@ -57,12 +57,15 @@ absl::Status Generate(const GenerateRequest& request) {
   v1::ModelSpec model;
   MP_RETURN_IF_ERROR(
       ParseYamlMessage(manifest.model_yaml(), request.checkpoint + " model", &model));
-  MP_ASSIGN_OR_RETURN(auto generator,
-                      runtime::Generator::Create(model, v1::PRECISION_FP32, request.threads));
-  MP_RETURN_IF_ERROR(reader.Read(manifest, generator->tensors(), generator->LoadTargets()));
-  MP_RETURN_IF_ERROR(generator->FinishLoad());
   const bool bytes = SizesOf(model).vocabulary == kByteVocabulary;
   MP_ASSIGN_OR_RETURN(std::vector<int32_t> prompt, PromptIds(request, bytes));
+  MP_ASSIGN_OR_RETURN(auto generator, runtime::Generator::Create(
+                                          model, {.precision = request.precision,
+                                                  .threads = request.threads,
+                                                  .window = static_cast<int64_t>(prompt.size()) +
+                                                            request.options.tokens}));
+  MP_RETURN_IF_ERROR(reader.Read(manifest, generator->tensors(), generator->LoadTargets()));
+  MP_RETURN_IF_ERROR(generator->FinishLoad());
   for (int32_t id : prompt) Print(id, bytes);
   MP_RETURN_IF_ERROR(
       generator->Generate(prompt, request.options, [bytes](int32_t id) { Print(id, bytes); }));

@@ -5,7 +5,8 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "engine/runtime/session.h"
+#include "engine/runtime/generator.h"
+#include "milepost/v1/job_spec.pb.h"
 
 namespace milepost::worker {
 
@@ -16,6 +17,7 @@ struct GenerateRequest {
   std::string prompt;
   std::string prompt_ids;
   runtime::GenerateOptions options;
+  v1::Precision precision = v1::PRECISION_FP32;
   int threads = 1;
 };
 

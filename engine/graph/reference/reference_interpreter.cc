@@ -466,6 +466,8 @@ void Execute(const Run& run) {
       return Dropout(run);
     case OpKind::kAttention:
       return Attention(run);
+    case OpKind::kCachedAttention:
+      return reference::CachedAttention(run);
     case OpKind::kLmHeadLoss:
     case OpKind::kLmHeadLossBackward:
       return LmHeadLoss(run);

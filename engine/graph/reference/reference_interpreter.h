@@ -27,7 +27,8 @@ struct ReferenceContext {
   double gradient_scale = 1;
   // The first micro-step of a step: kAccumulateInStep assigns.
   bool first_micro_step = true;
-  // kLmHeadLogits: which position of each sequence; -1: the last.
+  // kLmHeadLogits: which position of each sequence; -1: the last. kCachedAttention: the last row
+  // that counts.
   int64_t position = -1;
   // What dropout multiplies element row * C + column of the micro-batch by: 0 or 1 / (1 - p), the
   // same in forward and backward. Must be set when an op has dropout > 0.

@@ -95,7 +95,8 @@ void RopeTable(const Run& run) {
   Array table(shape[0] * shape[1]);
   for (int64_t t = 0; t < shape[0]; ++t) {
     for (int64_t i = 0; i < half; ++i) {
-      const double angle = t * RopeFrequency(run.op.attributes.rope, i, shape[1]);
+      const int64_t position = run.has_input(0) ? run.integers(0)[t] : t;
+      const double angle = position * RopeFrequency(run.op.attributes.rope, i, shape[1]);
       table[t * shape[1] + i] = std::cos(angle);
       table[t * shape[1] + half + i] = std::sin(angle);
     }

@@ -57,6 +57,7 @@ void SwiGlu(const Run& run);
 void SwiGluBackward(const Run& run);
 void RopeTable(const Run& run);
 void Rope(const Run& run);  // and its backward
+void CachedAttention(const Run& run);
 
 void NormalizeImages(const Run& run);
 void Convolution(const Run& run);

@@ -83,6 +83,14 @@ struct QueryBounds {
     }
   }
 
+  // Of a text that goes on: `valid` queries from position `first` on see all up to themselves.
+  QueryBounds(int64_t first, int64_t valid) {
+    for (int64_t i = 0; i < kBlock; ++i) {
+      begin[i] = 0;
+      end[i] = static_cast<int32_t>(first + std::min(i, valid - 1) + 1);
+    }
+  }
+
   alignas(64) int32_t begin[kBlock];
   alignas(64) int32_t end[kBlock];
 };

@@ -12,6 +12,7 @@
 #include "engine/kernels/cpu/elementwise.h"
 #include "engine/kernels/cpu/matmul_half.h"
 #include "engine/kernels/cpu/parallel.h"
+#include "engine/kernels/cpu/vector_product.h"
 
 namespace milepost::kernels {
 namespace {
@@ -282,7 +283,30 @@ absl::StatusOr<MatmulCache::Entry*> MatmulCache::Find(const MatmulSpec& spec) {
   return impl_->entries.back().get();
 }
 
+// oneDNN packs all of B before it multiplies a single row, or widens it.
+static bool IsVectorProduct(const MatmulSpec& s) {
+  return s.m == 1 && !s.transpose_a && !s.accumulate && !s.packed_b &&
+         (!s.bias || s.bias_type == s.a);
+}
+
+template <typename T>
+static void RunVectorProduct(const MatmulSpec& s, const void* a, const void* b, const void* bias,
+                             void* c, void* workspace) {
+  const VectorProductArgs<T> args{.x = static_cast<const T*>(a),
+                                  .b = static_cast<const T*>(b),
+                                  .bias = s.bias ? static_cast<const T*>(bias) : nullptr,
+                                  .n = s.n,
+                                  .k = s.k,
+                                  .transpose_b = s.transpose_b};
+  s.c == DType::kF32 ? VectorProduct(args, static_cast<float*>(c), workspace)
+                     : VectorProduct(args, static_cast<T*>(c), workspace);
+}
+
 absl::StatusOr<size_t> MatmulCache::WorkspaceBytes(const MatmulSpec& spec) {
+  if (IsVectorProduct(spec)) {
+    MP_RETURN_IF_ERROR(Check(spec));
+    return spec.c == DType::kF32 ? 0 : VectorProductWorkspaceBytes(spec.n);
+  }
   if (spec.a == DType::kF16) return HalfWorkspaceBytes(spec);
   MP_ASSIGN_OR_RETURN(const Entry* entry, Find(spec));
   return entry->workspace_bytes;
@@ -328,6 +352,14 @@ absl::Status MatmulCache::PackWeight(const MatmulSpec& spec, const void* b, void
 
 absl::Status MatmulCache::Execute(const MatmulSpec& spec, const void* a, const void* b,
                                   const void* bias, void* c, void* workspace) {
+  if (IsVectorProduct(spec)) {
+    const auto run = spec.a == DType::kBf16  ? RunVectorProduct<bf16>
+                     : spec.a == DType::kF16 ? RunVectorProduct<f16>
+                                             : RunVectorProduct<float>;
+    MP_RETURN_IF_ERROR(Check(spec));
+    run(spec, a, b, bias, c, workspace);
+    return absl::OkStatus();
+  }
   if (spec.a == DType::kF16) {
     MP_RETURN_IF_ERROR(Check(spec));
     return HalfProduct(spec).Run(*this, a, b, bias, c, workspace);

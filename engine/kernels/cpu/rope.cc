@@ -94,13 +94,15 @@ int64_t RowGrain(int64_t width) { return std::max<int64_t>(1, 8192 / width); }
 
 }  // namespace
 
-void RopeTable(const RopeParams& params, int64_t sequence, int64_t head_dim, float* table) {
+void RopeTable(const RopeParams& params, const int32_t* positions, int64_t rows, int64_t head_dim,
+               float* table) {
   const int64_t half = head_dim / 2;
-  ParallelFor(0, sequence, 16, [&](int64_t first, int64_t last) {
+  ParallelFor(0, rows, 16, [&](int64_t first, int64_t last) {
     for (int64_t i = 0; i < half; ++i) {
       const double frequency = Frequency(params, i, head_dim);
       for (int64_t t = first; t < last; ++t) {
-        const double angle = static_cast<double>(t) * frequency;
+        const int64_t position = positions == nullptr ? t : positions[t];
+        const double angle = static_cast<double>(position) * frequency;
         table[t * head_dim + i] = static_cast<float>(std::cos(angle));
         table[t * head_dim + half + i] = static_cast<float>(std::sin(angle));
       }

@@ -1,7 +1,7 @@
 // Rotary positions, as Hugging Face's Llama lays them out: element i of the first half of a head
 // turns with element i of its second half, by angle position * f(i).
 //
-//   RopeTable(params, sequence, head_dim, table);             // once for all layers
+//   RopeTable(params, nullptr, sequence, head_dim, table);    // once for all layers
 //   Rope<bf16>(shape, qkv, table, /*forward=*/true, qkv);     // in place
 #ifndef MILEPOST_ENGINE_KERNELS_CPU_ROPE_H_
 #define MILEPOST_ENGINE_KERNELS_CPU_ROPE_H_
@@ -23,9 +23,10 @@ struct RopeParams {
   double original_context = 8192;
 };
 
-// table [sequence, head_dim]: the head_dim / 2 cosines of a position, then their sines. Angles are
-// fp64. head_dim is even. Parallel over positions.
-void RopeTable(const RopeParams& params, int64_t sequence, int64_t head_dim, float* table);
+// table [rows, head_dim]: the head_dim / 2 cosines of a position, then their sines; row t is of
+// positions[t], or of t where they are null. Angles are fp64. head_dim is even. Parallel over rows.
+void RopeTable(const RopeParams& params, const int32_t* positions, int64_t rows, int64_t head_dim,
+               float* table);
 
 struct RopeShape {
   int64_t batch = 0;

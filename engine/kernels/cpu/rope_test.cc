@@ -42,7 +42,7 @@ void Check(const RopeShape& s) {
                                   << " bytes " << sizeof(T));
   const auto x = RandomVector<T>(s.batch * s.sequence * s.width, 1);
   std::vector<float> table(s.sequence * s.head_dim);
-  RopeTable({.theta = 500}, s.sequence, s.head_dim, table.data());
+  RopeTable({.theta = 500}, nullptr, s.sequence, s.head_dim, table.data());
   std::vector<T> out(x.size()), back = x;
   kernels::Rope(s, x.data(), table.data(), true, out.data());
   ExpectClose(out, Turn(s, 500, ToDouble(x), 1), kTolerance<T>, "forward");
@@ -68,13 +68,23 @@ TEST_P(Rope, PositionsMayBeGiven) {
   Check<bf16>(s);
 }
 
+TEST_P(Rope, TablesMayBeOfAnyPositions) {
+  const std::vector<int32_t> positions = {7, 0, 3};
+  std::vector<float> all(8 * 16), some(3 * 16);
+  RopeTable({}, nullptr, 8, 16, all.data());
+  RopeTable({}, positions.data(), 3, 16, some.data());
+  for (int row = 0; row < 3; ++row) {
+    for (int i = 0; i < 16; ++i) EXPECT_EQ(some[row * 16 + i], all[positions[row] * 16 + i]);
+  }
+}
+
 // Rotations keep what attention computes: products depend on the distance of positions only.
 TEST_P(Rope, ProductsDependOnDistance) {
   const RopeShape s{1, 40, 16, 1, 16};
   std::vector<float> x(40 * 16), table(40 * 16);
   const auto once = RandomVector<float>(16, 3);
   for (size_t i = 0; i < x.size(); ++i) x[i] = once[i % 16];
-  RopeTable({}, 40, 16, table.data());
+  RopeTable({}, nullptr, 40, 16, table.data());
   kernels::Rope(s, x.data(), table.data(), true, x.data());
   const auto dot = [&](int a, int b) {
     double sum = 0;
@@ -89,7 +99,7 @@ TEST_P(Rope, ProductsDependOnDistance) {
 TEST_P(Rope, StretchesLongWavelengthsAsLlama3) {
   const RopeParams params{.theta = 500000, .factor = 8};
   std::vector<float> table(2 * 128);
-  RopeTable(params, 2, 128, table.data());
+  RopeTable(params, nullptr, 2, 128, table.data());
   const auto frequency = [&](int i) { return std::asin(double{table[128 + 64 + i]}); };
   const auto plain = [](int i) { return std::pow(500000.0, -i / 64.0); };
   EXPECT_NEAR(frequency(20) / plain(20), 1.0, 1e-6);               // wavelength 379: kept
