@@ -64,6 +64,7 @@ void NormalizeLlama(v1::LlamaSpec* llama) {
   MP_DEFAULT(llama, norm_epsilon, 1e-5);
   MP_DEFAULT(llama, tied, false);
   MP_DEFAULT(llama, qkv_bias, false);
+  MP_DEFAULT(llama, qk_norm, false);
 }
 
 // Layers of the four stages of the well-known depths.

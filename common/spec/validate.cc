@@ -111,6 +111,9 @@ void CheckLlama(const v1::LlamaSpec& llama, Checker* check) {
   check->Real("model.llama.rope_theta", llama.rope_theta(), 1, 1e12);
   if (llama.has_rope_scaling()) CheckRopeScaling(llama.rope_scaling(), check);
   check->Real("model.llama.norm_epsilon", llama.norm_epsilon(), 0, 1, "(]");
+  if (llama.qk_norm() && llama.qkv_bias()) {
+    check->Add("model.llama.qk_norm", "no model has both qk_norm and qkv_bias: leave one out");
+  }
 }
 
 // Normalising has given a depth its stages: others beside it are a contradiction.

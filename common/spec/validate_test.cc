@@ -314,6 +314,7 @@ TEST(CheckTest, FindsEachBrokenRuleOfLlama) {
        }},
       {"model.llama.kv_heads", [](auto* m) { m->set_kv_heads(3); }},
       {"model.llama.kv_heads", [](auto* m) { m->set_kv_heads(0); }},
+      {"model.llama.qk_norm", [](auto* m) { m->set_qk_norm(true), m->set_qkv_bias(true); }},
       {"model.llama.head_dim", [](auto* m) { m->set_head_dim(12); }},
       {"model.llama.head_dim", [](auto* m) { m->set_head_dim(264); }},
       {"model.llama.head_dim", [](auto* m) { m->set_heads(5); }},

@@ -262,6 +262,17 @@ absl::Status RopeRule(Backward& backward, const Op& op) {
   return backward.SetGradient(op, qkv, dqkv);
 }
 
+absl::Status QkNormRule(Backward& backward, const Op& op) {
+  const ValueId qkv = op.inputs[0];
+  MP_ASSIGN_OR_RETURN(const ValueId dout, backward.RequireGradient(op, op.outputs[0].value));
+  const ValueId dqkv = backward.NewGradient(qkv);
+  const Output dgamma_q = backward.ParameterGradient(op.inputs[1]);
+  const Output dgamma_k = backward.ParameterGradient(op.inputs[2]);
+  backward.Emit(op, OpKind::kQkNormBackward, {qkv, op.inputs[1], op.inputs[2], dout},
+                {{.value = dqkv, .may_overwrite = dout}, dgamma_q, dgamma_k});
+  return backward.SetGradient(op, qkv, dqkv);
+}
+
 absl::Status AttentionRule(Backward& backward, const Op& op) {
   const ValueId qkv = op.inputs[0];
   const ValueId out = op.outputs[0].value;
@@ -366,7 +377,7 @@ struct RuleEntry {
   Rule rule;
 };
 
-constexpr std::array<RuleEntry, 22> kRules = {{
+constexpr std::array<RuleEntry, 23> kRules = {{
     {OpKind::kEmbedding, EmbeddingRule},
     {OpKind::kLayerNorm, LayerNormRule},
     {OpKind::kResidualLayerNorm, ResidualLayerNormRule},
@@ -378,6 +389,7 @@ constexpr std::array<RuleEntry, 22> kRules = {{
     {OpKind::kSwiGlu, SwiGluRule},
     {OpKind::kRopeTable, NoGradientRule},
     {OpKind::kRope, RopeRule},
+    {OpKind::kQkNorm, QkNormRule},
     {OpKind::kAttention, AttentionRule},
     {OpKind::kNormalizeImages, NoGradientRule},
     {OpKind::kConvolution, ConvolutionRule},

@@ -279,6 +279,24 @@ ValueId Builder::Rope(absl::string_view name, ValueId qkv, ValueId table, int64_
   return out;
 }
 
+ValueId Builder::QkNorm(absl::string_view name, ValueId qkv, ValueId gamma_q, ValueId gamma_k,
+                        int64_t heads, int64_t kv_heads, double epsilon) {
+  const DType dtype = options_.compute_dtype;
+  const int64_t head_dim = HeadDim(name, qkv, heads, kv_heads);
+  if (head_dim == 0 || !Expect(name, "gamma_q", gamma_q, dtype, {head_dim}) ||
+      !Expect(name, "gamma_k", gamma_k, dtype, {head_dim})) {
+    return kNoValue;
+  }
+  const Shape shape = graph_.values[qkv].shape;
+  const ValueId out = AddActivation(name, "", dtype, shape);
+  Op& op = AddOp(OpKind::kQkNorm, {qkv, gamma_q, gamma_k});
+  op.attributes.heads = heads;
+  op.attributes.kv_heads = kv_heads;
+  op.attributes.epsilon = epsilon;
+  op.outputs = {{.value = out, .may_overwrite = qkv}};
+  return out;
+}
+
 int64_t Builder::HeadDim(absl::string_view op, ValueId qkv, int64_t heads, int64_t kv_heads) {
   const int64_t packed = Dimension(op, "qkv", qkv, 1);
   if (!Expect(op, "qkv", qkv, options_.compute_dtype, {rows(), packed})) return 0;

@@ -145,6 +145,9 @@ class Builder {
   // `positions`: i32[N], each below the sequence length; kNoValue: the place in the sequence.
   ValueId Rope(absl::string_view name, ValueId qkv, ValueId table, int64_t heads, int64_t kv_heads,
                ValueId positions = kNoValue);
+  // Gammas: [D].
+  ValueId QkNorm(absl::string_view name, ValueId qkv, ValueId gamma_q, ValueId gamma_k,
+                 int64_t heads, int64_t kv_heads, double epsilon);
   ValueId Attention(absl::string_view name, ValueId qkv, const AttentionOptions& options);
   // ---- images, [B,Y,X,C] (builder_images.cc) ----
   // By channel: (byte / 255 - mean) / deviation.

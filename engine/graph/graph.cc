@@ -70,6 +70,8 @@ const char* Name(OpKind kind) {
       return "rope_table";
     case OpKind::kRope:
       return "rope";
+    case OpKind::kQkNorm:
+      return "qk_norm";
     case OpKind::kDropout:
       return "dropout";
     case OpKind::kAttention:
@@ -98,6 +100,8 @@ const char* Name(OpKind kind) {
       return "swiglu_backward";
     case OpKind::kRopeBackward:
       return "rope_backward";
+    case OpKind::kQkNormBackward:
+      return "qk_norm_backward";
     case OpKind::kAttentionBackward:
       return "attention_backward";
     case OpKind::kLmHeadLossBackward:

@@ -79,6 +79,8 @@ enum class OpKind : uint8_t {
   kRope,               // qkv[N,(H+2G)D], table, positions i32[N]|kNoValue -> the same with every
                        //   head of q and k rotated: element i of a head's first half with element
                        //   i of its second half, by the row's position as for kEmbedding
+  kQkNorm,             // qkv[N,(H+2G)D], gamma_q[D], gamma_k[D] -> the same with every head of q
+                       //   and k normalised as by kRmsNorm
   kDropout,            // x[N,M] -> y[N,M]; also its own backward: dy -> dx
   kAttention,          // qkv[N,(H+2G)D], documents i32[N]|kNoValue -> out[N,HD], lse f32[B,H,T]
                        //   scale 1/sqrt(D); head h reads the keys and values of head h / (H/G);
@@ -127,6 +129,7 @@ enum class OpKind : uint8_t {
   kGeluBackward,               // x, dy -> dx
   kSwiGluBackward,             // x[N,2M], dy[N,M] -> dx[N,2M]
   kRopeBackward,               // dout, table, positions|kNoValue -> dqkv: rotated back
+  kQkNormBackward,             // qkv, gamma_q, gamma_k, dout -> dqkv, dgamma_q, dgamma_k
   kAttentionBackward,          // qkv, out, lse, dout, documents|kNoValue -> dqkv
   kLmHeadLossBackward,  // x, wte, targets, bias|kNoValue -> sums, dx, dwte, dbias|kNoValue: forward
                         //   AND backward, in chunks of rows, so that logits of the whole batch

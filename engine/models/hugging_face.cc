@@ -98,26 +98,30 @@ void AddRope(const v1::LlamaSpec& spec, std::vector<Field>* fields) {
 Family Llama(const v1::LlamaSpec& spec) {
   const auto field = [](absl::string_view name) { return absl::StrCat("model.llama.", name); };
   const bool qwen2 = spec.qkv_bias();
+  const bool qwen3 = spec.qk_norm();
+  const char* type = qwen2 ? "qwen2" : qwen3 ? "qwen3" : "llama";
+  const char* architecture = qwen2   ? "Qwen2ForCausalLM"
+                             : qwen3 ? "Qwen3ForCausalLM"
+                                     : "LlamaForCausalLM";
   const bool usual_head = spec.head_dim() * spec.heads() == spec.width();
   Family family = {
       .prefix = "model.",
       .fields = {
-          {"architectures", "", Json::array({qwen2 ? "Qwen2ForCausalLM" : "LlamaForCausalLM"}),
-           nullptr, Rule::kWrite},
+          {"architectures", "", Json::array({architecture}), nullptr, Rule::kWrite},
           {"model_type",
-           field("qkv_bias"),
-           qwen2 ? "qwen2" : "llama",
+           field(qwen3 ? "qk_norm" : "qkv_bias"),
+           type,
            Required(),
            Rule::kEqual,
-           {qwen2 ? "qwen2" : "mistral"}},
+           {qwen2 || qwen3 ? type : "mistral"}},
           {"num_hidden_layers", field("layers"), spec.layers(), Required()},
           {"hidden_size", field("width"), spec.width(), Required()},
           {"num_attention_heads", field("heads"), spec.heads(), Required()},
-          {"num_key_value_heads", field("kv_heads"), spec.kv_heads(), spec.heads()},
+          {"num_key_value_heads", field("kv_heads"), spec.kv_heads(), qwen3 ? 32 : spec.heads()},
           {"head_dim",
            field("head_dim"),
            spec.head_dim(),
-           nullptr,
+           qwen3 ? Json(128) : Json(nullptr),
            Rule::kEqual,
            {usual_head ? Json(nullptr) : Json(spec.head_dim())}},
           {"intermediate_size", field("hidden"), spec.hidden(), Required()},
@@ -241,7 +245,8 @@ Json Unified(Json config) {
   }
   const std::string type =
       config.value("model_type", Json()).is_string() ? config["model_type"].get<std::string>() : "";
-  if (type == "qwen2" && config.value("use_sliding_window", Json(false)) == Json(false)) {
+  if ((type == "qwen2" || type == "qwen3") &&
+      config.value("use_sliding_window", Json(false)) == Json(false)) {
     config.erase("sliding_window");
   }
   // transformers writes the labels' names alone.

@@ -153,7 +153,7 @@ TEST(HuggingFaceTest, ReadsAndWritesLlama) {
               ElementsAre("model.norm.weight", "norm.weight"));
 }
 
-TEST(HuggingFaceTest, ReadsMistralAndQwen2) {
+TEST(HuggingFaceTest, ReadsMistralAndQwen) {
   v1::ModelSpec model = Llama();
   model.mutable_llama()->clear_rope_scaling();
   const std::string plain = absl::StrReplaceAll(*HfConfig(model, "float32"),
@@ -172,6 +172,18 @@ TEST(HuggingFaceTest, ReadsMistralAndQwen2) {
   model.mutable_llama()->set_qkv_bias(true);
   EXPECT_EQ(CheckHfConfig(model, qwen2), absl::OkStatus());
   EXPECT_THAT(*HfConfig(model, "float32"), HasSubstr("Qwen2ForCausalLM"));
+  const std::string qwen3 = absl::StrReplaceAll(qwen2, {{"\"qwen2\"", "\"qwen3\""}});
+  EXPECT_EQ(CheckHfConfig(model, qwen3).message(),
+            "model_type is \"qwen3\", model.llama.qkv_bias needs \"qwen2\"");
+  model.mutable_llama()->set_qkv_bias(false);
+  model.mutable_llama()->set_qk_norm(true);
+  EXPECT_EQ(CheckHfConfig(model, qwen3), absl::OkStatus());
+  EXPECT_EQ(CheckHfConfig(model, qwen2).message(),
+            "model_type is \"qwen2\", model.llama.qk_norm needs \"qwen3\"");
+  // transformers' defaults, where a config leaves them out, are not the other families'.
+  EXPECT_EQ(CheckHfConfig(model, absl::StrReplaceAll(qwen3, {{"\"head_dim\"", "\"x\""}})).message(),
+            "head_dim is 128 (it is not given), model.llama.head_dim needs 64");
+  EXPECT_THAT(*HfConfig(model, "float32"), HasSubstr("Qwen3ForCausalLM"));
 }
 
 TEST(HuggingFaceTest, ReadsAndWritesBert) {

@@ -88,6 +88,10 @@ class LlamaBuilder {
     return b_.Parameter(absl::StrCat(name, ".bias"), {out}, Initializer::kZeros);
   }
 
+  ValueId HeadNorm(absl::string_view name) {
+    return b_.Parameter(absl::StrCat(name, ".weight"), {spec_.head_dim()}, Initializer::kOnes);
+  }
+
   // Adds what the last sub-layer left to the residual stream and normalises it: y_.
   void Norm(absl::string_view parameter, absl::string_view name) {
     const ValueId gamma =
@@ -124,7 +128,13 @@ class LlamaBuilder {
                 Bias(hf + ".v_proj", keys)};
     }
     const ValueId output = Weight(hf + ".o_proj", width, queries, residual_stddev_);
-    const ValueId qkv = b_.LinearRows(name + ".qkv", y_, weights, biases);
+    ValueId qkv = b_.LinearRows(name + ".qkv", y_, weights, biases);
+    if (spec_.qk_norm()) {
+      const ValueId gamma_q = HeadNorm(hf + ".q_norm");
+      const ValueId gamma_k = HeadNorm(hf + ".k_norm");
+      qkv = b_.QkNorm(name + ".normed", qkv, gamma_q, gamma_k, spec_.heads(), spec_.kv_heads(),
+                      spec_.norm_epsilon());
+    }
     const ValueId rotated =
         b_.Rope(name + ".rotated", qkv, rope_, spec_.heads(), spec_.kv_heads(), positions_);
     const ValueId out = b_.Attention(

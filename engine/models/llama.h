@@ -1,5 +1,5 @@
-// Llama 3, Mistral, Qwen2 and their like: pre-norm with RMSNorm, rotary positions, SwiGLU, grouped
-// query attention, the head tied or not. Forward only.
+// Llama 3, Mistral, Qwen2, Qwen3 and their like: pre-norm with RMSNorm, rotary positions, SwiGLU,
+// grouped query attention, the head tied or not. Forward only.
 //
 //   MP_ASSIGN_OR_RETURN(graph::Graph graph,
 //                       models::BuildLlama(spec, {.mode = Mode::kTraining, ...}));
@@ -7,7 +7,8 @@
 // Parameters have the names and shapes of Hugging Face's LlamaForCausalLM state dict, weights of
 // linear layers output first: "model.embed_tokens.weight" [V,C], "model.layers.0.input_layernorm.
 // weight" [C], "model.layers.0.self_attn.q_proj.weight" [HD,C], ..., "model.norm.weight" [C], and
-// "lm_head.weight" [V,C] where the head is not tied. Where several layers read one input (q, k and
+// "lm_head.weight" [V,C] where the head is not tied; with qk_norm "...self_attn.q_norm.weight" and
+// "...k_norm.weight" [D]. Where several layers read one input (q, k and
 // v; gate and up) their weights follow each other in the block, so that one product serves them.
 //
 // Initial values: normal(0, 0.02); residual projections (o_proj, down_proj) normal(0,

@@ -56,8 +56,8 @@ std::map<std::string, Shape> Parameters(const Graph& graph) {
   return found;
 }
 
-// LlamaForCausalLM(LlamaConfig(...)).state_dict(); Qwen2's has the biases too.
-std::map<std::string, Shape> HuggingFaces(bool tied, bool qkv_bias) {
+// LlamaForCausalLM(LlamaConfig(...)).state_dict(); Qwen2's has the biases too, Qwen3's the norms.
+std::map<std::string, Shape> HuggingFaces(bool tied, bool qkv_bias, bool qk_norm = false) {
   std::map<std::string, Shape> layer = {
       {"input_layernorm.weight", {16}},      {"self_attn.q_proj.weight", {32, 16}},
       {"self_attn.k_proj.weight", {16, 16}}, {"self_attn.v_proj.weight", {16, 16}},
@@ -68,6 +68,10 @@ std::map<std::string, Shape> HuggingFaces(bool tied, bool qkv_bias) {
     layer["self_attn.q_proj.bias"] = {32};
     layer["self_attn.k_proj.bias"] = {16};
     layer["self_attn.v_proj.bias"] = {16};
+  }
+  if (qk_norm) {
+    layer["self_attn.q_norm.weight"] = {8};
+    layer["self_attn.k_norm.weight"] = {8};
   }
   std::map<std::string, Shape> expected = {{"model.embed_tokens.weight", {11, 16}},
                                            {"model.norm.weight", {16}}};
@@ -87,6 +91,9 @@ TEST(Llama, HasHuggingFacesParameters) {
       EXPECT_EQ(Parameters(Build(spec, {.sequence = 7})), HuggingFaces(tied, qkv_bias));
     }
   }
+  v1::LlamaSpec qwen3 = Tiny();
+  qwen3.set_qk_norm(true);
+  EXPECT_EQ(Parameters(Build(qwen3, {.sequence = 7})), HuggingFaces(false, false, true));
 }
 
 TEST(Llama, GradientsAreThoseOfFiniteDifferences) {
@@ -95,6 +102,7 @@ TEST(Llama, GradientsAreThoseOfFiniteDifferences) {
     spec.set_kv_heads(kv_heads);
     spec.set_tied(kv_heads == 1);
     spec.set_qkv_bias(kv_heads == 4);
+    spec.set_qk_norm(kv_heads != 4);
     if (kv_heads == 2) {
       spec.mutable_rope_scaling()->set_original_context(40);
       spec.mutable_rope_scaling()->set_factor(4);

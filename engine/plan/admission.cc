@@ -288,10 +288,9 @@ absl::StatusOr<Resolved> ResolveAuto(const v1::JobSpec& spec, const RankPlace& p
 absl::Status CheckFits(const v1::JobSpec& spec, const StepPlan& plan, const RankPlace& place) {
   const int64_t needed = RequiredBytes(plan, plan.arena_bytes, place.host_memory);
   if (place.memory_bytes <= 0 || needed <= place.memory_bytes) return absl::OkStatus();
-  const std::string copy =
-      place.host_memory ? absl::StrCat(" (", GiB(needed - plan.arena_bytes),
-                                       " of it while a checkpoint is saved)")
-                        : "";
+  const std::string copy = place.host_memory ? absl::StrCat(" (", GiB(needed - plan.arena_bytes),
+                                                            " of it while a checkpoint is saved)")
+                                             : "";
   std::string text = absl::StrCat("does not fit: a rank needs ", GiB(needed), copy, ", and ",
                                   place.memory_of, " has ", GiB(place.memory_bytes));
   MP_ASSIGN_OR_RETURN(const std::vector<Setting> nearest, Nearest(spec, place));

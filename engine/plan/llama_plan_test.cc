@@ -27,6 +27,7 @@ v1::JobSpec TinyLlama(int64_t kv_heads) {
   llama.set_vocabulary(96);
   llama.set_tied(kv_heads == 1);
   llama.set_qkv_bias(kv_heads == 2);
+  llama.set_qk_norm(kv_heads == 4);
   NormalizeJobSpec(&spec);
   return spec;
 }

@@ -41,13 +41,20 @@ std::vector<std::string> NamesOf(const graph::Graph& graph) {
   return names;
 }
 
-// Matrices that nothing but linear layers use: not embeddings, nor a head that makes a loss.
+// Matrices that nothing but linear layers use: not embeddings, nor a head that makes a loss, nor
+// one whose results a loss takes as they are.
 std::vector<bool> HiddenMatrices(const graph::Graph& graph) {
   std::vector<bool> other(graph.values.size(), false);
+  std::vector<bool> logits(graph.values.size(), false);
   for (const graph::Op& op : graph.ops) {
-    if (op.kind == graph::OpKind::kLinear || op.kind == graph::OpKind::kLinearBackwardInput) {
-      continue;
+    if (op.kind == graph::OpKind::kClassifierLoss ||
+        op.kind == graph::OpKind::kClassifierLossBackward) {
+      logits[op.inputs[0]] = true;
     }
+  }
+  for (const graph::Op& op : graph.ops) {
+    if (op.kind == graph::OpKind::kLinearBackwardInput) continue;
+    if (op.kind == graph::OpKind::kLinear && !logits[op.outputs[0].value]) continue;
     for (graph::ValueId input : op.inputs) {
       if (input != graph::kNoValue) other[input] = true;
     }
@@ -121,6 +128,13 @@ absl::StatusOr<ParameterUpdates> UpdatesOf(const v1::OptimizerSpec& spec, const 
                                            Optimizer optimizer) {
   const std::vector<std::string> names = NamesOf(graph);
   ParameterUpdates updates = {.by_parameter = Defaults(spec, graph, optimizer)};
+  if (optimizer == Optimizer::kMuon &&
+      std::none_of(updates.by_parameter.begin(), updates.by_parameter.end(),
+                   [](const ParameterUpdate& u) { return u.optimizer == Optimizer::kMuon; })) {
+    return absl::InvalidArgumentError(
+        "train.optimizer.type: muon updates the matrices of a model's layers, and this model has "
+        "none: take adamw, sgd or lamb");
+  }
   for (const v1::ParameterGroupSpec& group : spec.groups()) {
     updates.groups.push_back({.match = group.match(),
                               .lr_scale = group.has_lr_scale() ? group.lr_scale() : 1,

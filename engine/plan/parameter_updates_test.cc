@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/spec/validate.h"
 #include "engine/plan/plan_fixture.h"
 #include "engine/plan/printer.h"
 #include "engine/plan/verify.h"
@@ -76,6 +77,22 @@ TEST(ParameterUpdates, TheFirstMatchCounts) {
   EXPECT_EQ(plan->parameter_groups[0].tensors, 12);
   EXPECT_EQ(plan->parameter_groups[1].tensors, 12);
   EXPECT_EQ(plan->parameter_groups[2].parameters, 64);
+}
+
+// Its one matrix is the classifier's, a head.
+TEST(ParameterUpdates, MuonNeedsMatricesWithinLayers) {
+  v1::JobSpec spec;
+  v1::ResNetSpec& resnet = *spec.mutable_model()->mutable_resnet();
+  resnet.set_depth(18);
+  resnet.set_classes(10);
+  resnet.set_image_size(32);
+  NormalizeJobSpec(&spec);
+  PlanOptions options = OptionsOf(2, 1, DType::kF32);
+  options.sequence = 1;
+  EXPECT_TRUE(PlanTraining(spec, options).ok());
+  options.optimizer = Optimizer::kMuon;
+  EXPECT_THAT(std::string(PlanTraining(spec, options).status().message()),
+              HasSubstr("train.optimizer.type: muon updates the matrices"));
 }
 
 TEST(ParameterUpdates, RefusesPatternsThatDoNothing) {

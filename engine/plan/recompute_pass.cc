@@ -29,7 +29,8 @@ OpKind PlainNorm(OpKind kind) {
 // Bound by memory alone: replaying them costs next to nothing beside the matrix products.
 bool IsCheap(OpKind kind) {
   return IsResidualNorm(kind) || kind == OpKind::kLayerNorm || kind == OpKind::kRmsNorm ||
-         kind == OpKind::kGelu || kind == OpKind::kSwiGlu || kind == OpKind::kNormalizeImages;
+         kind == OpKind::kQkNorm || kind == OpKind::kGelu || kind == OpKind::kSwiGlu ||
+         kind == OpKind::kNormalizeImages;
 }
 
 // What adds to the residual stream is kept: replaying it would replay the stream from its begin.

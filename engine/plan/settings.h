@@ -24,7 +24,7 @@ struct RankPlace {
   std::string memory_of;     // for people: "an h200", "this host over 2 ranks"
   // The memory is a host's, which copies of checkpoints take part of too; else a device's own.
   bool host_memory = true;
-  DeviceProfile profile;     // of one rank: ForThreads has been applied
+  DeviceProfile profile;  // of one rank: ForThreads has been applied
   int threads = 1;
 };
 

@@ -164,6 +164,8 @@ int64_t WorkspaceBytes(const graph::Graph& graph, const std::vector<FlatGroup>& 
       return RoundUp(2 * ColumnSumBytes(shape(0)[0], shape(0)[1]), kAlignment);
     case OpKind::kRmsNormBackward:  // dgamma
       return RoundUp(ColumnSumBytes(shape(0)[0], shape(0)[1]), kAlignment);
+    case OpKind::kQkNormBackward:  // dgamma_q and dgamma_k
+      return RoundUp(2 * ColumnSumBytes(shape(0)[0], shape(1)[0]), kAlignment);
     case OpKind::kConvolution:
     case OpKind::kConvolutionBackwardData:
     case OpKind::kConvolutionBackwardWeights:

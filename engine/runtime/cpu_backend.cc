@@ -196,6 +196,10 @@ absl::StatusOr<BoundOp> CpuBackend::Bind(const plan::StepPlan& plan, const plan:
       return BindSwiGlu(b);
     case OpKind::kSwiGluBackward:
       return BindSwiGluBackward(b);
+    case OpKind::kQkNorm:
+      return BindQkNorm(b);
+    case OpKind::kQkNormBackward:
+      return BindQkNormBackward(b);
     case OpKind::kRopeTable:
       return BindRopeTable(b);
     case OpKind::kRope:

@@ -235,7 +235,7 @@ TEST_P(EveryOp, MatchesTheReference) {
   // Every forward and backward kind of the family.
   const TinyOptions& options = GetParam().options;
   const bool dropout_alone = options.bert && options.dropout > 0;
-  EXPECT_EQ(seen.size(), options.llama ? 16u : dropout_alone ? 15u : 14u);
+  EXPECT_EQ(seen.size(), options.qk_norm ? 18u : options.llama ? 16u : dropout_alone ? 15u : 14u);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -273,7 +273,10 @@ INSTANTIATE_TEST_SUITE_P(
               .hidden = 13,
               .qkv_bias = true},
              2},
-        Case{{.precision = v1::PRECISION_FP32, .llama = true, .kv_heads = 4, .tied = true}, 1}));
+        Case{{.precision = v1::PRECISION_FP32, .llama = true, .kv_heads = 4, .tied = true}, 1},
+        Case{{.precision = v1::PRECISION_FP32, .llama = true, .qk_norm = true}, 2},
+        Case{{.precision = v1::PRECISION_BF16, .llama = true, .kv_heads = 1, .qk_norm = true}, 1},
+        Case{{.precision = v1::PRECISION_FP16, .llama = true, .qk_norm = true}, 2}));
 
 INSTANTIATE_TEST_SUITE_P(
     Documents, EveryOp,
@@ -343,6 +346,7 @@ INSTANTIATE_TEST_SUITE_P(
                       TinyOptions{
                           .width = 20, .llama = true, .kv_heads = 1, .hidden = 13, .tied = true},
                       TinyOptions{.llama = true, .documents = true},
+                      TinyOptions{.llama = true, .qk_norm = true},
                       TinyOptions{.dropout = 0.25, .bert = true, .documents = true}));
 
 // The planner's model of workspaces is the kernels' own, but for the products' scratch, which only

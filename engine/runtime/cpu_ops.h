@@ -114,6 +114,8 @@ absl::StatusOr<BoundOp> BindResidualRmsNorm(const Binding& b);
 absl::StatusOr<BoundOp> BindRmsNormBackward(const Binding& b);
 absl::StatusOr<BoundOp> BindSwiGlu(const Binding& b);
 absl::StatusOr<BoundOp> BindSwiGluBackward(const Binding& b);
+absl::StatusOr<BoundOp> BindQkNorm(const Binding& b);
+absl::StatusOr<BoundOp> BindQkNormBackward(const Binding& b);
 absl::StatusOr<BoundOp> BindRopeTable(const Binding& b);
 absl::StatusOr<BoundOp> BindRope(const Binding& b);  // forward and backward
 

@@ -1,5 +1,6 @@
-// RMSNorm, SwiGLU and rotary positions on the CPU.
+// RMSNorm, norms of queries and keys, SwiGLU and rotary positions on the CPU.
 #include "common/status_macros.h"
+#include "engine/kernels/cpu/qk_norm.h"
 #include "engine/kernels/cpu/rmsnorm.h"
 #include "engine/kernels/cpu/rope.h"
 #include "engine/kernels/cpu/swiglu.h"
@@ -72,6 +73,45 @@ absl::StatusOr<BoundOp> SwiGluBackwardOf(const Binding& b) {
   };
 }
 
+kernels::QkNormShape QkNormShapeOf(const Binding& b) {
+  return {.rows = b.InputShape(0)[0],
+          .heads = b.attributes().heads,
+          .kv_heads = b.attributes().kv_heads,
+          .head_dim = b.InputShape(1)[0],
+          .epsilon = static_cast<float>(b.attributes().epsilon)};
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> QkNormOf(const Binding& b) {
+  return [shape = QkNormShapeOf(b), qkv = b.Input<T>(0), gamma_q = b.Input<T>(1),
+          gamma_k = b.Input<T>(2), out = b.Output<T>(0)](const StepContext&) {
+    kernels::QkNormForward<T>(shape, qkv, gamma_q, gamma_k, out);
+    return absl::OkStatus();
+  };
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> QkNormBackwardOf(const Binding& b) {
+  const kernels::QkNormShape shape = QkNormShapeOf(b);
+  MP_RETURN_IF_ERROR(b.RequireWorkspace(
+      static_cast<int64_t>(kernels::QkNormBackwardWorkspaceBytes(shape.rows, shape.head_dim))));
+  const kernels::QkNormBackwardArgs<T> args{.qkv = b.Input<T>(0),
+                                            .gamma_q = b.Input<T>(1),
+                                            .gamma_k = b.Input<T>(2),
+                                            .dout = b.Input<T>(3),
+                                            .dqkv = b.Output<T>(0),
+                                            .dgamma_q = b.Output<float>(1),
+                                            .dgamma_k = b.Output<float>(2)};
+  return [shape, args, q = b.OutputAccumulation(1), k = b.OutputAccumulation(2),
+          workspace = b.Workspace()](const StepContext& context) {
+    kernels::QkNormBackwardArgs<T> now = args;
+    now.accumulate_q = q.At(context);
+    now.accumulate_k = k.At(context);
+    kernels::QkNormBackward<T>(shape, now, workspace);
+    return absl::OkStatus();
+  };
+}
+
 // Forward, and backward the other way.
 template <typename T>
 absl::StatusOr<BoundOp> RopeOf(const Binding& b) {
@@ -101,6 +141,10 @@ absl::StatusOr<BoundOp> BindRmsNormBackward(const Binding& b) {
 absl::StatusOr<BoundOp> BindSwiGlu(const Binding& b) { return MP_BIND_BY_DTYPE(SwiGluOf, b); }
 absl::StatusOr<BoundOp> BindSwiGluBackward(const Binding& b) {
   return MP_BIND_BY_DTYPE(SwiGluBackwardOf, b);
+}
+absl::StatusOr<BoundOp> BindQkNorm(const Binding& b) { return MP_BIND_BY_DTYPE(QkNormOf, b); }
+absl::StatusOr<BoundOp> BindQkNormBackward(const Binding& b) {
+  return MP_BIND_BY_DTYPE(QkNormBackwardOf, b);
 }
 absl::StatusOr<BoundOp> BindRope(const Binding& b) { return MP_BIND_BY_DTYPE(RopeOf, b); }
 

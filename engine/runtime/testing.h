@@ -46,6 +46,7 @@ struct TinyOptions {
   int64_t hidden = 48;
   bool tied = false;
   bool qkv_bias = false;
+  bool qk_norm = false;
   bool bert = false;       // instead of GPT-2, with masking and segments
   bool documents = false;  // separated by token 5, attention bounded by them
 };
@@ -140,6 +141,7 @@ class TinyJob {
     model.mutable_rope_scaling()->set_original_context(16);
     model.set_tied(options.tied);
     model.set_qkv_bias(options.qkv_bias);
+    model.set_qk_norm(options.qk_norm);
     return model;
   }
 

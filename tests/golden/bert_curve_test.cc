@@ -87,6 +87,14 @@ TEST_F(BertCurve, AccumulatedOverMicroSteps) { Expect("bert", 1, 2); }
 
 TEST_F(BertCurve, DocumentsAndPadding) { Expect("documents", 2, 4); }
 
+TEST_F(BertCurve, EveryOptimizer) {
+  for (const char* optimizer : {"sgd", "lion", "lamb", "muon", "adamw_8bit"}) {
+    SCOPED_TRACE(optimizer);
+    Open(absl::StrCat("bert_", optimizer, "_curve.json"));
+    Expect("bert", 1, 8);
+  }
+}
+
 // The graph by itself, in fp64, before the first step.
 TEST_F(BertCurve, LogitsAndGradients) {
   const json& golden = golden_["cases"]["bert"];

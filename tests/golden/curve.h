@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/spec/validate.h"
 #include "engine/comm/in_process.h"
 #include "engine/data/npy.h"
@@ -57,6 +58,7 @@ class GoldenCurve : public testing::Test {
     std::ifstream file("tests/golden/" + file_name);
     ASSERT_TRUE(file) << "tests run in the repository's root";
     golden_ = json::parse(file);
+    if (!folder_.empty()) return;
     std::string pattern = (std::filesystem::temp_directory_path() / "milepost-golden-XXXXXX");
     ASSERT_NE(mkdtemp(pattern.data()), nullptr);
     folder_ = pattern;

@@ -24,6 +24,7 @@ class LlamaCurve : public GoldenCurve {
     llama.set_norm_epsilon(golden["norm_epsilon"]);
     llama.set_tied(golden["tied"]);
     llama.set_qkv_bias(golden["qkv_bias"]);
+    llama.set_qk_norm(golden.value("qk_norm", false));
     if (!golden.contains("rope_scaling")) return model;
     const json& scaling = golden["rope_scaling"];
     llama.mutable_rope_scaling()->set_factor(scaling["factor"]);
@@ -47,6 +48,16 @@ TEST_F(LlamaCurve, AccumulatedOverMicroSteps) { Expect("llama", 1, 2); }
 TEST_F(LlamaCurve, TiedHeadAndOneHeadOfKeys) { Expect("llama-tied", 0, 4); }
 
 TEST_F(LlamaCurve, Qwen2Biases) { Expect("qwen2", 1, 8); }
+
+TEST_F(LlamaCurve, Qwen3NormsOfQueriesAndKeys) { Expect("qwen3", 3, 4); }
+
+TEST_F(LlamaCurve, EveryOptimizer) {
+  for (const char* optimizer : {"sgd", "lion", "lamb", "muon", "adamw_8bit"}) {
+    SCOPED_TRACE(optimizer);
+    Open(absl::StrCat("llama_", optimizer, "_curve.json"));
+    Expect("llama", 1, 8);
+  }
+}
 
 }  // namespace
 }  // namespace milepost

@@ -3,6 +3,7 @@
 dynamically masked tokens.
 
     python3 tests/golden/make_bert_curve.py > tests/golden/bert_curve.json
+    python3 tests/golden/make_bert_curve.py KIND > tests/golden/bert_KIND_curve.json
 
 Needs torch and transformers. The model is BertForMaskedLM without dropout. Initial
 weights come from the integer formula of make_gpt2_curve.py, which bert_curve_test.cc repeats. The
@@ -18,14 +19,14 @@ the first masked sample and the norm of every parameter's gradient; after the la
 parameters (bert_curve.safetensors).
 """
 import json
+import sys
 
 import torch
 import torch.nn.functional as F
 import transformers
 
-from make_gpt2_curve import final_state, lr_at, uniform, OPTIMIZERS, TRAIN
+from make_gpt2_curve import final_state, lr_at, make_optimizer, uniform, OPTIMIZERS, TRAIN
 
-TRAIN |= OPTIMIZERS["adamw"]
 
 BATCH = 8
 SEED = 7
@@ -132,14 +133,10 @@ def forward(network, inputs, case):
                    token_type_ids=segments.expand(batch, -1)).logits
 
 
-def train(case):
+def train(case, kind):
     network = build()
     weights = dict(network.named_parameters())
-    optimizer = torch.optim.AdamW(
-        [{"params": [w for w in weights.values() if w.dim() >= 2],
-          "weight_decay": TRAIN["weight_decay"]},
-         {"params": [w for w in weights.values() if w.dim() < 2], "weight_decay": 0.0}],
-        betas=(TRAIN["beta1"], TRAIN["beta2"]), eps=TRAIN["epsilon"])
+    optimizer = make_optimizer(kind, weights, (".layer.", ".transform."))
     result = {"data": case, "parameters": list(weights), "steps": []}
     for step in range(TRAIN["steps"]):
         samples = [masked(step * BATCH + i, case) for i in range(BATCH)]
@@ -164,11 +161,15 @@ def train(case):
 
 
 def main():
+    kind = sys.argv[1] if len(sys.argv) > 1 else "adamw"
+    TRAIN.update(OPTIMIZERS[kind])
+    cases = CASES if kind == "adamw" else {"bert": CASES["bert"]}
     torch.set_num_threads(1)
     print(json.dumps({"torch": torch.__version__, "transformers": transformers.__version__,
+                      "optimizer": kind,
                       "samples": BATCH, "seed": SEED, "model": MODEL, "masking": MASKING,
                       "train": TRAIN,
-                      "cases": {name: train(case) for name, case in CASES.items()}}))
+                      "cases": {name: train(case, kind) for name, case in cases.items()}}))
 
 
 if __name__ == "__main__":

@@ -34,7 +34,8 @@ OPTIMIZERS = {
              "epsilon": 1e-8, "weight_decay": 0.1},
     # With a small epsilon elements with small m and v take steps as large as the others', and there
     # a code is coarse: rounding of 2e-7 in the gradients, which may turn one code into the next,
-    # then moves the final weights of this script by 2e-4 of their norm. With this one, by 4e-6.
+    # then moves the final weights of this script by 2e-4 of their norm. With this one, by 4e-6. Of
+    # other models gradients are smaller: theirs is larger.
     "adamw_8bit": {"lr": 5e-3, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-2,
                    "weight_decay": 0.1},
 }
@@ -195,10 +196,10 @@ class MuonAndAdamW:
     """Muon for the matrices of the layers, AdamW for all else. The learning rate that is set is
     Muon's; AdamW's is in proportion."""
 
-    def __init__(self, weights):
+    def __init__(self, weights, layers):
         torch.optim._muon._zeropower_via_newtonschulz = newton_schulz
-        hidden = [w for n, w in weights.items() if w.dim() == 2 and ".h." in n]
-        tables = [w for n, w in weights.items() if w.dim() == 2 and ".h." not in n]
+        hidden = [w for n, w in weights.items() if w.dim() == 2 and self.within(layers, n)]
+        tables = [w for n, w in weights.items() if w.dim() >= 2 and not self.within(layers, n)]
         vectors = [w for w in weights.values() if w.dim() < 2]
         self.muon = torch.optim.Muon(hidden, momentum=TRAIN["momentum"],
                                      weight_decay=TRAIN["weight_decay"],
@@ -208,6 +209,10 @@ class MuonAndAdamW:
              {"params": vectors, "weight_decay": 0.0}],
             betas=(TRAIN["beta1"], TRAIN["beta2"]), eps=TRAIN["epsilon"])
         self.param_groups = self.muon.param_groups
+
+    @staticmethod
+    def within(layers, name):
+        return any(layer in name for layer in layers)
 
     def zero_grad(self):
         self.muon.zero_grad()
@@ -275,9 +280,10 @@ class AdamW8Bit(torch.optim.Optimizer):
                 state["v"] = v if small else self.through_8_bits(v, "v")
 
 
-def make_optimizer(kind, weights):
+def make_optimizer(kind, weights, layers=(".h.",)):
+    """`layers`: one of these is in the names of the layers' parameters, and in no others'."""
     if kind == "muon":
-        return MuonAndAdamW(weights)
+        return MuonAndAdamW(weights, layers)
     groups = [{"params": [w for w in weights.values() if w.dim() >= 2],
                "weight_decay": TRAIN["weight_decay"]},
               {"params": [w for w in weights.values() if w.dim() < 2], "weight_decay": 0.0}]

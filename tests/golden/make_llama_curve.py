@@ -2,22 +2,24 @@
 """Makes llama_curve.json: 20 training steps of tiny Llamas in Hugging Face transformers, fp32.
 
     python3 tests/golden/make_llama_curve.py > tests/golden/llama_curve.json
+    python3 tests/golden/make_llama_curve.py KIND > tests/golden/llama_KIND_curve.json
 
 Needs torch and transformers. Each case is a transformers model: LlamaForCausalLM with grouped-query
 attention and Llama 3's rotary scaling, its head tied and not, and Qwen2ForCausalLM, which has
-biases on q, k and v. Initial weights and tokens come from the integer formulas of
-make_gpt2_curve.py, which llama_curve_test.cc repeats, so nothing but the figures needs to be
-stored. Every step trains on all samples, so the order in which a data loader visits them does not
-matter.
+biases on q, k and v, and Qwen3ForCausalLM, which normalises the heads of q and k. Initial weights
+and tokens come from the integer formulas of make_gpt2_curve.py, which llama_curve_test.cc repeats,
+so nothing but the figures needs to be stored. Every step trains on all samples, so the order in
+which a data loader visits them does not matter.
 """
 import json
 import math
+import sys
 
 import torch
 import torch.nn.functional as F
 import transformers
 
-from make_gpt2_curve import final_state, lr_at, uniform, OPTIMIZERS, TRAIN
+from make_gpt2_curve import final_state, lr_at, make_optimizer, uniform, OPTIMIZERS, TRAIN
 
 SAMPLES = 8
 MODEL = {"layers": 2, "width": 32, "heads": 4, "kv_heads": 2, "head_dim": 16, "hidden": 80,
@@ -27,6 +29,7 @@ CASES = {
     "llama": MODEL | {"rope_scaling": SCALING, "tied": False, "qkv_bias": False},
     "llama-tied": MODEL | {"rope_scaling": SCALING, "kv_heads": 1, "tied": True, "qkv_bias": False},
     "qwen2": MODEL | {"head_dim": 8, "kv_heads": 4, "tied": True, "qkv_bias": True},
+    "qwen3": MODEL | {"tied": True, "qkv_bias": False, "qk_norm": True},
 }
 
 
@@ -48,6 +51,8 @@ def build(model):
                  max_position_embeddings=model["context"], vocab_size=model["vocabulary"],
                  rms_norm_eps=model["norm_epsilon"], rope_parameters=rope,
                  tie_word_embeddings=model["tied"], attn_implementation="eager", use_cache=False)
+    if model.get("qk_norm"):
+        return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**sizes))
     if model["qkv_bias"]:
         return transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**sizes))
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
@@ -61,7 +66,7 @@ def set_weights(network):
             weight.copy_(values + 1 if "norm" in name else values)
 
 
-def train(model):
+def train(model, kind):
     network = build(model).float()
     set_weights(network)
     length = model["context"]
@@ -69,11 +74,7 @@ def train(model):
     tokens = stream[:-1].view(SAMPLES, length)
     targets = stream[1:].view(SAMPLES, length)
     weights = dict(network.named_parameters())
-    optimizer = torch.optim.AdamW(
-        [{"params": [w for w in weights.values() if w.dim() >= 2],
-          "weight_decay": TRAIN["weight_decay"]},
-         {"params": [w for w in weights.values() if w.dim() < 2], "weight_decay": 0.0}],
-        betas=(TRAIN["beta1"], TRAIN["beta2"]), eps=TRAIN["epsilon"])
+    optimizer = make_optimizer(kind, weights, (".layers.",))
     curve = []
     for step in range(TRAIN["steps"]):
         logits = network(input_ids=tokens).logits
@@ -90,11 +91,17 @@ def train(model):
 
 
 def main():
+    kind = sys.argv[1] if len(sys.argv) > 1 else "adamw"
+    TRAIN.update(OPTIMIZERS[kind])
+    if kind == "adamw_8bit":
+        TRAIN["epsilon"] = 3e-2  # make_gpt2_curve.py says why
+    cases = CASES if kind == "adamw" else {"llama": CASES["llama"]}
     torch.set_num_threads(1)
-    TRAIN.update(OPTIMIZERS["adamw"])
     print(json.dumps({"torch": torch.__version__, "transformers": transformers.__version__,
+                      "optimizer": kind,
                       "samples": SAMPLES, "train": TRAIN,
-                      "cases": {name: train(model) for name, model in CASES.items()}}, indent=1))
+                      "cases": {name: train(model, kind) for name, model in cases.items()}},
+                     indent=1))
 
 
 if __name__ == "__main__":

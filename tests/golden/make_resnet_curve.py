@@ -3,12 +3,13 @@
 
     python3 tests/golden/make_resnet_curve.py > tests/golden/resnet_curve.json
 
-Needs torch and transformers. Two cases: bottleneck layers with label smoothing under AdamW, and
-basic layers under SGD. Initial weights come from the integer formulas of make_gpt2_curve.py, images
-and labels from the ones below, which resnet_curve_test.cc repeats. Every step trains on all samples
-in one micro-batch, so the order in which a data loader visits them does not matter. Beside the
-curve the file has the parameters and running statistics after the last step (base64 of
-little-endian floats) and the loss and the accuracy of the evaluation mode then.
+Needs torch and transformers. Bottleneck layers with label smoothing under AdamW, and basic
+layers under each of the others but Muon, which finds no matrix to update. Initial weights come from
+the integer formulas of make_gpt2_curve.py, images and labels from the ones below, which
+resnet_curve_test.cc repeats. Every step trains on all samples in one micro-batch, so the order in
+which a data loader visits them does not matter. Beside the curve the file has the parameters and
+running statistics after the last step (base64 of little-endian floats) and the loss and the
+accuracy of the evaluation mode then.
 """
 import base64
 import json
@@ -17,20 +18,23 @@ import torch
 import torch.nn.functional as F
 import transformers
 
-from make_gpt2_curve import lr_at, uniform, OPTIMIZERS, TRAIN
+from make_gpt2_curve import lr_at, make_optimizer, uniform, OPTIMIZERS, TRAIN
 
 SAMPLES = 12
 SIZE = 32
 CLASSES = 5
 MEAN = [0.485, 0.456, 0.406]
 DEVIATION = [0.229, 0.224, 0.225]
+EPSILON = {"adamw_8bit": {"epsilon": 3e-2}}  # make_gpt2_curve.py says why
 CASES = {
     "bottleneck": {"optimizer": "adamw", "train": TRAIN | OPTIMIZERS["adamw"],
                    "model": {"stages": [1, 2], "bottleneck": True, "width": 4,
                              "label_smoothing": 0.1}},
-    "basic": {"optimizer": "sgd", "train": TRAIN | OPTIMIZERS["sgd"],
-              "model": {"stages": [2, 1], "bottleneck": False, "width": 8,
-                        "label_smoothing": 0.0}},
+} | {
+    f"basic-{kind}": {"optimizer": kind, "train": TRAIN | OPTIMIZERS[kind] | EPSILON.get(kind, {}),
+                      "model": {"stages": [2, 1], "bottleneck": False, "width": 8,
+                                "label_smoothing": 0.0}}
+    for kind in ("sgd", "lion", "lamb", "adamw_8bit")
 }
 
 
@@ -57,28 +61,19 @@ def build(model):
     return network.float()
 
 
-def make_optimizer(case, weights):
-    train = case["train"]
-    groups = [{"params": [w for w in weights if w.dim() >= 2],
-               "weight_decay": train["weight_decay"]},
-              {"params": [w for w in weights if w.dim() < 2], "weight_decay": 0.0}]
-    if case["optimizer"] == "sgd":
-        return torch.optim.SGD(groups, lr=0, momentum=train["momentum"])
-    return torch.optim.AdamW(groups, betas=(train["beta1"], train["beta2"]), eps=train["epsilon"])
-
-
 def encoded(tensor):
     return base64.b64encode(tensor.detach().float().numpy().astype("<f4").tobytes()).decode()
 
 
 def train(case):
     model = case["model"]
+    TRAIN.clear()
     TRAIN.update(case["train"])  # for lr_at
     network = build(model).train()
     pixels, labels = images()
     inputs = ((pixels / 255 - torch.tensor(MEAN)) / torch.tensor(DEVIATION)).permute(0, 3, 1, 2)
     weights = dict(network.named_parameters())
-    optimizer = make_optimizer(case, list(weights.values()))
+    optimizer = make_optimizer(case["optimizer"], weights)
     curve = []
     for step in range(case["train"]["steps"]):
         loss = F.cross_entropy(network(inputs).logits, labels,

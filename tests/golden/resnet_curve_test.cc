@@ -93,7 +93,13 @@ class ResNetCurve : public GoldenCurve {
 
 TEST_F(ResNetCurve, BottlenecksWithLabelSmoothing) { Expect("bottleneck"); }
 
-TEST_F(ResNetCurve, BasicLayersUnderSgd) { Expect("basic"); }
+TEST_F(ResNetCurve, BasicLayersUnderEveryOtherOptimizer) {
+  for (const char* name : {"basic-sgd", "basic-lion", "basic-lamb", "basic-adamw_8bit"}) {
+    SCOPED_TRACE(name);
+    Open("resnet_curve.json");
+    Expect(name);
+  }
+}
 
 }  // namespace
 }  // namespace milepost

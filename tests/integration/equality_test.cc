@@ -42,7 +42,7 @@ v1::JobSpec TextJob(const Cell& cell, TinyOptions options) {
 }
 
 v1::JobSpec Gpt2Job(const Cell& cell) { return TextJob(cell, {.dropout = 0.1}); }
-v1::JobSpec LlamaJob(const Cell& cell) { return TextJob(cell, {.llama = true}); }
+v1::JobSpec LlamaJob(const Cell& cell) { return TextJob(cell, {.llama = true, .qk_norm = true}); }
 v1::JobSpec BertJob(const Cell& cell) {
   return TextJob(cell, {.dropout = 0.1, .bert = true, .documents = true});
 }

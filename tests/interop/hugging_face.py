@@ -62,6 +62,14 @@ FAMILIES = {
                                  eos_token_id=None),
         f"llama: {{layers: 2, width: 64, heads: 4, kv_heads: 2, hidden: 96, context: {T}, "
         f"vocabulary: {VOCABULARY}, norm_epsilon: 1e-6, qkv_bias: true}}"),
+    "qwen3": (
+        transformers.Qwen3Config(num_hidden_layers=2, hidden_size=64, num_attention_heads=4,
+                                 num_key_value_heads=2, head_dim=24, intermediate_size=96,
+                                 max_position_embeddings=T, vocab_size=VOCABULARY,
+                                 initializer_range=0.2, rms_norm_eps=1e-6,
+                                 tie_word_embeddings=True, bos_token_id=None, eos_token_id=None),
+        f"llama: {{layers: 2, width: 64, heads: 4, kv_heads: 2, head_dim: 24, hidden: 96, "
+        f"context: {T}, vocabulary: {VOCABULARY}, norm_epsilon: 1e-6, tied: true, qk_norm: true}}"),
     "bert": (
         transformers.BertConfig(num_hidden_layers=2, hidden_size=64, num_attention_heads=4,
                                 intermediate_size=96, max_position_embeddings=T,

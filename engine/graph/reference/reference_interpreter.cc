@@ -455,6 +455,10 @@ void Execute(const Run& run) {
       return Linear(run);
     case OpKind::kSwiGlu:
       return reference::SwiGlu(run);
+    case OpKind::kQkNorm:
+      return reference::QkNorm(run);
+    case OpKind::kQkNormBackward:
+      return reference::QkNormBackward(run);
     case OpKind::kRopeTable:
       return reference::RopeTable(run);
     case OpKind::kRope:

@@ -55,6 +55,8 @@ void RmsNorm(const Run& run);  // with and without the residual
 void RmsNormBackward(const Run& run);
 void SwiGlu(const Run& run);
 void SwiGluBackward(const Run& run);
+void QkNorm(const Run& run);
+void QkNormBackward(const Run& run);
 void RopeTable(const Run& run);
 void Rope(const Run& run);  // and its backward
 void CachedAttention(const Run& run);

@@ -1,0 +1,53 @@
+// RMSNorm of every head of the queries and the keys, as Qwen3 has it, before the rotary positions;
+// T in {float, bf16, f16}. A row of qkv is [heads of queries, of keys, of values] x head_dim; the
+// values are passed on. Statistics are fp32. Results do not depend on the thread count.
+//
+//   QkNormForward<bf16>(shape, qkv, gamma_q, gamma_k, out);
+//
+// Source: Dehghani et al. 2023 (arXiv:2302.05442) 2.1, with RMSNorm; Hugging Face's Qwen3Attention.
+#ifndef MILEPOST_ENGINE_KERNELS_CPU_QK_NORM_H_
+#define MILEPOST_ENGINE_KERNELS_CPU_QK_NORM_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/kernels/cpu/types.h"
+
+namespace milepost::kernels {
+
+struct QkNormShape {
+  int64_t rows = 0;
+  int64_t heads = 0;     // of queries
+  int64_t kv_heads = 0;  // of keys, and as many of values
+  int64_t head_dim = 0;
+  float epsilon = 0;
+};
+
+// out = qkv [rows, (heads + 2 kv_heads) head_dim] with each head h of q and k replaced by
+// h / sqrt(mean(h^2) + epsilon) * gamma [head_dim]. out may be qkv.
+template <typename T>
+void QkNormForward(const QkNormShape& shape, const T* qkv, const T* gamma_q, const T* gamma_k,
+                   T* out);
+
+template <typename T>
+struct QkNormBackwardArgs {
+  const T* qkv = nullptr;  // the forward's input
+  const T* gamma_q = nullptr;
+  const T* gamma_k = nullptr;
+  const T* dout = nullptr;
+  T* dqkv = nullptr;  // may be dout
+  float* dgamma_q = nullptr;
+  float* dgamma_k = nullptr;
+  bool accumulate_q = false;  // dgamma_q: += instead of =
+  bool accumulate_k = false;
+};
+
+size_t QkNormBackwardWorkspaceBytes(int64_t rows, int64_t head_dim);
+
+// `workspace` is 64-byte aligned.
+template <typename T>
+void QkNormBackward(const QkNormShape& shape, const QkNormBackwardArgs<T>& args, void* workspace);
+
+}  // namespace milepost::kernels
+
+#endif  // MILEPOST_ENGINE_KERNELS_CPU_QK_NORM_H_
