@@ -3,8 +3,11 @@
 # whose headers it may include, which scripts/check_layering.py verifies.
 
 add_library(milepost_options INTERFACE)
-target_compile_options(milepost_options INTERFACE -Wall -Wextra -Werror -Wno-unused-parameter
-  -Wno-missing-field-initializers)
+set(warnings -Wall -Wextra -Werror -Wno-unused-parameter -Wno-missing-field-initializers)
+list(JOIN warnings "," cuda_host_warnings)
+target_compile_options(milepost_options INTERFACE
+  "$<$<COMPILE_LANGUAGE:CXX>:${warnings}>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Werror all-warnings -Xcompiler=${cuda_host_warnings}>")
 target_include_directories(milepost_options INTERFACE ${PROJECT_SOURCE_DIR})
 target_link_libraries(milepost_options INTERFACE Threads::Threads)
 if(MILEPOST_SANITIZE)
@@ -20,8 +23,8 @@ if(MILEPOST_TIDY)
 endif()
 
 # milepost_library(DEPS <targets>... [TEST_DEPS <targets>...])
-# Library from *.cc (without *_test.cc and *_main.cc) and, where there are *_test.cc, a test binary
-# <target>_test whose every case is registered with ctest.
+# Library from *.cc (without *_test.cc and *_main.cc), *.cu where there is CUDA and, where there are
+# *_test.cc, a test binary <target>_test whose every case is registered with ctest.
 function(milepost_library)
   cmake_parse_arguments(ARG "" "" "DEPS;TEST_DEPS" ${ARGN})
   file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
@@ -34,6 +37,10 @@ function(milepost_library)
   endif()
   if(mains)
     list(REMOVE_ITEM sources ${mains})
+  endif()
+  if(MILEPOST_HAVE_CUDA)
+    file(GLOB cuda_sources CONFIGURE_DEPENDS *.cu)
+    list(APPEND sources ${cuda_sources})
   endif()
   if(sources)
     add_library(${target} STATIC ${sources})

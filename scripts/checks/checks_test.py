@@ -17,6 +17,7 @@ class LayeringTest(unittest.TestCase):
     def test_forbidden_library(self):
         self.assertTrue(layering.check_file("engine/data/x.cc", "#include <grpcpp/grpcpp.h>\n"))
         self.assertTrue(layering.check_file("coordinator/core/x.h", "#include <thread>\n"))
+        self.assertTrue(layering.check_file("engine/plan/x.cc", "#include <cuda_runtime.h>\n"))
 
     def test_allowed(self):
         graph, planner = '#include "engine/graph/graph.h"\n', '#include "engine/plan/planner.h"\n'

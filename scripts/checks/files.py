@@ -7,7 +7,7 @@ from common import ROOT, report, tracked
 MAX_LINES = 800
 MAX_COLUMNS = 100
 MAX_BYTES = 512 * 1024
-CODE = (".h", ".cc", ".proto", ".py", ".cmake")
+CODE = (".h", ".cc", ".cu", ".proto", ".py", ".cmake")
 
 
 def guard_of(path):

@@ -18,13 +18,17 @@ ALLOWED = {
     "engine/models": {"common", "common/spec", "engine/graph"},
     "engine/plan": {"common", "common/spec", "engine/graph", "engine/models", "engine/optim"},
     "engine/kernels/cpu": {"common"},
+    # Storage types and the parameters of a kernel are the same on both devices.
+    "engine/kernels/cuda": {"common", "engine/kernels/cpu"},
+    "engine/kernels/cuda/testing": {"common", "engine/kernels/cpu", "engine/kernels/cuda"},
     "engine/comm": {"common"},
     "engine/optim": {"common"},
     "engine/data": {"common"},
     "engine/data/images": {"common", "engine/data"},
     "engine/state": {"common"},
     "engine/runtime": {"common", "common/spec", "engine/graph", "engine/models", "engine/plan",
-                       "engine/kernels/cpu", "engine/comm", "engine/optim", "engine/data",
+                       "engine/kernels/cpu", "engine/kernels/cuda", "engine/comm",
+                       "engine/optim", "engine/data",
                        "engine/data/images", "engine/state"},
     "coordinator/core": {"common"},
     "coordinator/store": {"common", "coordinator/core", "engine/state"},
@@ -52,7 +56,9 @@ FORBIDDEN_HEADERS = [
                 r"|^absl/synchronization|^absl/time/clock\.h$")),
     ("worker/agent", re.compile(r"^rocksdb/|^engine/|^(cuda|nccl)")),
     ("client/", re.compile(r"^rocksdb/|^engine/(kernels|runtime|comm)/")),
-]
+] + [(folder, re.compile(r"^(cuda|cublas|cudnn|nccl)"))
+     for folder in ("common", "coordinator", "client", "engine/data", "engine/kernels/cpu",
+                    "engine/optim", *sorted(PURE_ENGINE))]
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
@@ -97,7 +103,7 @@ def check_file(path, text):
 
 def main():
     errors = []
-    for path in tracked("*.h", "*.cc"):
+    for path in tracked("*.h", "*.cc", "*.cu"):
         errors += check_file(path, (ROOT / path).read_text())
     report(errors)
 
