@@ -9,6 +9,7 @@ For each family a randomly initialised transformers model is saved, trained one 
 - our validation loss is transformers' loss on the same tokens (1e-5 relative);
 - the exported weights are the saved ones, bit for bit, and load with from_pretrained;
 - our logits are transformers' (1e-4);
+- `milepost generate` writes greedily what transformers' `generate` writes, to the context's end;
 - a bf16 export is the rounded weights; a sharded folder is read as well.
 Passed with transformers 5.23.0, torch 2.15.0, safetensors 0.8.0.
 """
@@ -142,6 +143,17 @@ def reference_loss(model, tokens):
         return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).item()
 
 
+def check_text(milepost, model, tokens, family, data_dir):
+    prompt = tokens[:5]
+    with torch.no_grad():
+        theirs = model.generate(prompt[None], do_sample=False, max_new_tokens=T - 5,
+                                min_new_tokens=T - 5, pad_token_id=0)[0].tolist()
+    ids = ",".join(map(str, prompt.tolist()))
+    ours = run(milepost, "generate", "--checkpoint", "1", "--prompt-ids", ids, "--temperature", "0",
+               "--tokens", T - 5, *data_dir)
+    check([int(x) for x in ours.split()] == theirs, f"{family}: text {ours}, transformers' {theirs}")
+
+
 def check_family(bin_dir, folder, family):
     config, model = FAMILIES[family]
     torch.manual_seed(1)
@@ -183,6 +195,8 @@ def check_family(bin_dir, folder, family):
     error = (found - expected).abs().max().item()
     check(error <= 1e-4, f"{family}: logits differ by {error}")
 
+    if family != "bert":
+        check_text(milepost, again, tokens, family, data_dir)
     rounded = folder / "rounded"
     run(milepost, "checkpoint", "export", "1", "--dtype", "bf16", "--out", rounded, *data_dir)
     for name, value in weights(load(rounded)).items():
