@@ -13,31 +13,33 @@ HWY_BEFORE_NAMESPACE();
 namespace milepost::kernels::HWY_NAMESPACE {
 namespace {
 
-// sums[i] = x . b's i-th row of kRows.
-template <int kRows, typename T>
-HWY_INLINE void Dots(const T* x, const T* b, int64_t k, float* sums) {
+// x . b, each of k elements: in order, as memory is read best, in a few sums so that no addition
+// waits for the one before.
+template <typename T>
+HWY_INLINE float InnerProduct(const T* x, const T* b, int64_t k) {
   const DF d;
-  VF sum[kRows];
-  for (int i = 0; i < kRows; ++i) sum[i] = hn::Zero(d);
-  ForVectors(k, [&](int64_t at, int64_t n) MP_SIMD {
-    const VF v = LoadUpTo(d, x + at, n);
-#pragma GCC unroll 8
-    for (int i = 0; i < kRows; ++i) {
-      sum[i] = hn::MulAdd(v, LoadUpTo(d, b + i * k + at, n), sum[i]);
-    }
+  const int64_t lanes = hn::Lanes(d);
+  VF sum0 = hn::Zero(d), sum1 = sum0, sum2 = sum0, sum3 = sum0;
+  int64_t i = 0;
+  for (; i + 4 * lanes <= k; i += 4 * lanes) {
+    sum0 = hn::MulAdd(LoadF(d, x + i), LoadF(d, b + i), sum0);
+    sum1 = hn::MulAdd(LoadF(d, x + i + lanes), LoadF(d, b + i + lanes), sum1);
+    sum2 = hn::MulAdd(LoadF(d, x + i + 2 * lanes), LoadF(d, b + i + 2 * lanes), sum2);
+    sum3 = hn::MulAdd(LoadF(d, x + i + 3 * lanes), LoadF(d, b + i + 3 * lanes), sum3);
+  }
+  ForVectors(k - i, [&](int64_t at, int64_t n) MP_SIMD {
+    sum0 = hn::MulAdd(LoadUpTo(d, x + i + at, n), LoadUpTo(d, b + i + at, n), sum0);
   });
-  for (int i = 0; i < kRows; ++i) sums[i] = hn::GetLane(hn::SumOfLanes(d, sum[i]));
+  return hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3))));
 }
 
 // Columns [first, last), of a B that is stored by columns.
 template <typename T>
 HWY_INLINE void ByColumns(const VectorProductArgs<T>& a, int64_t first, int64_t last, float* y) {
-  constexpr int kRows = 4;
-  int64_t j = first;
-  for (; j + kRows <= last; j += kRows) Dots<kRows>(a.x, a.b + j * a.k, a.k, y + j);
-  for (; j < last; ++j) Dots<1>(a.x, a.b + j * a.k, a.k, y + j);
-  if (a.bias == nullptr) return;
-  for (j = first; j < last; ++j) y[j] += ToFloat(a.bias[j]);
+  for (int64_t j = first; j < last; ++j) {
+    const float bias = a.bias == nullptr ? 0.0F : ToFloat(a.bias[j]);
+    y[j] = InnerProduct(a.x, a.b + j * a.k, a.k) + bias;
+  }
 }
 
 // y[first, last) += the next kRows rows of B, times x.
@@ -46,6 +48,7 @@ HWY_INLINE void AddRows(const T* x, const T* b, int64_t row, int64_t first, int6
                         float* y) {
   const DF d;
   VF factor[kRows];
+#pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) factor[i] = hn::Set(d, ToFloat(x[i]));
   ForVectors(last - first, [&](int64_t at, int64_t n) MP_SIMD {
     VF sum = LoadUpTo(d, y + first + at, n);
