@@ -46,6 +46,7 @@ v1::ModelSpec Llama(bool variant) {
   if (variant) {
     llama->set_tied(true);
     llama->set_qkv_bias(true);
+    llama->set_qk_norm(true);
     llama->mutable_rope_scaling()->set_factor(4);
     llama->mutable_rope_scaling()->set_original_context(8);
     llama->set_rope_theta(10);
