@@ -1,7 +1,7 @@
 """The peer of bench/generate: greedy text from the same model with random weights by transformers.
 
-`generate` with its key-value cache, as it comes (scaled dot product attention, eager). The first token's
-time is the prompt's; the others' follow from when each comes.
+`generate` with its key-value cache, as it comes (scaled dot product attention, eager). The first
+token's time is the prompt's; the others' follow from when each comes.
 """
 
 import argparse

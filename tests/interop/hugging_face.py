@@ -151,7 +151,8 @@ def check_text(milepost, model, tokens, family, data_dir):
     ids = ",".join(map(str, prompt.tolist()))
     ours = run(milepost, "generate", "--checkpoint", "1", "--prompt-ids", ids, "--temperature", "0",
                "--tokens", T - 5, *data_dir)
-    check([int(x) for x in ours.split()] == theirs, f"{family}: text {ours}, transformers' {theirs}")
+    same = [int(x) for x in ours.split()] == theirs
+    check(same, f"{family}: text {ours}, transformers' {theirs}")
 
 
 def check_family(bin_dir, folder, family):
