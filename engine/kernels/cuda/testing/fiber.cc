@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "common/check.h"
 
@@ -19,14 +20,30 @@ namespace milepost::kernels::cuda {
 namespace {
 constexpr size_t kGuardBytes = 4096;
 constexpr size_t kStackBytes = (256 << 10) + kGuardBytes;  // touched as far as it is used
-}  // namespace
 
-Fiber::Fiber(std::function<void()> body) : body_(std::move(body)) {
+// Stacks that no fiber has at the moment: mapping them anew for each launch costs more than a
+// launch.
+std::vector<char*>& SpareStacks() {
+  static std::vector<char*> stacks;
+  return stacks;
+}
+
+char* NewStack() {
+  if (!SpareStacks().empty()) {
+    char* stack = SpareStacks().back();
+    SpareStacks().pop_back();
+    return stack;
+  }
   void* memory = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   MP_CHECK(memory != MAP_FAILED);
   MP_CHECK(mprotect(memory, kGuardBytes, PROT_NONE) == 0);
-  stack_ = static_cast<char*>(memory);
+  return static_cast<char*>(memory);
+}
+
+}  // namespace
+
+Fiber::Fiber(std::function<void()> body) : body_(std::move(body)), stack_(NewStack()) {
   MP_CHECK(getcontext(&own_) == 0);
   own_.uc_stack.ss_sp = stack_ + kGuardBytes;
   own_.uc_stack.ss_size = kStackBytes - kGuardBytes;
@@ -46,7 +63,7 @@ Fiber::~Fiber() {
 #if defined(__SANITIZE_THREAD__)
   __tsan_destroy_fiber(tsan_own_);
 #endif
-  munmap(stack_, kStackBytes);
+  SpareStacks().push_back(stack_);
 }
 
 void Fiber::SwitchTo(ucontext_t* from, ucontext_t* to, void** fake_stack, const void* stack,

@@ -1,0 +1,82 @@
+// Work over flat buffers that hold many tensors, in one launch: the buffer is cut into chunks that
+// lie within one tensor each, and a block takes a chunk.
+//
+//   std::vector<FlatChunk> chunks = MakeChunks({{0, 1000}, {1024, 50000}});   // copied to the
+//   device
+//
+// Tensors begin at multiples of 4 elements (plan::kParameterAlignment is 32).
+#ifndef MILEPOST_ENGINE_KERNELS_CUDA_FLAT_H_
+#define MILEPOST_ENGINE_KERNELS_CUDA_FLAT_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/kernels/cuda/stream.h"
+
+namespace milepost::kernels::cuda {
+
+inline constexpr int64_t kChunkElements = 4096;
+
+struct FlatRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+struct FlatChunk {
+  int64_t begin = 0;  // within the buffer
+  int32_t count = 0;  // at most kChunkElements
+  int32_t segment = 0;
+};
+
+// Of ranges in any order; chunk.segment is the range's index.
+inline std::vector<FlatChunk> MakeChunks(const std::vector<FlatRange>& ranges) {
+  std::vector<FlatChunk> chunks;
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    for (int64_t at = ranges[i].begin; at < ranges[i].end; at += kChunkElements) {
+      const int64_t count = std::min(kChunkElements, ranges[i].end - at);
+      chunks.push_back({at, static_cast<int32_t>(count), static_cast<int32_t>(i)});
+    }
+  }
+  return chunks;
+}
+
+// A tensor that lies elsewhere: 16-byte aligned; its place in the flat buffer is that of its range.
+struct FlatTensor {
+  void* data = nullptr;
+  int64_t begin = 0;  // of its range
+};
+
+// Copies tensors of T into the flat buffer, or out of it. All pointers, tables too, are device
+// memory.
+template <typename T>
+absl::Status PackTensors(const FlatTensor* tensors, const FlatChunk* chunks, int64_t chunk_count,
+                         T* flat, cudaStream_t stream);
+template <typename T>
+absl::Status UnpackTensors(const FlatTensor* tensors, const FlatChunk* chunks, int64_t chunk_count,
+                           const T* flat, cudaStream_t stream);
+
+// *sum = sum of x[i]^2 in fp64: blocks of 4096 elements, then the blocks, in an order that depends
+// on n alone. Not finite exactly if some x[i] is not. `workspace`: SumSquaresWorkspaceBytes.
+int64_t SumSquaresWorkspaceBytes(int64_t n);
+absl::Status SumSquares(const float* x, int64_t n, double* sum, void* workspace,
+                        cudaStream_t stream);
+
+// What the update multiplies gradients by, or that it is skipped.
+struct UpdateControl {
+  float gradient_scale = 1;
+  uint32_t skip = 0;
+};
+struct ClipArgs {
+  double loss_scale = 1;
+  double max_norm = 0;  // 0: no clipping
+};
+// From *sum_squares (device), the reduced gradient's and still with the loss scale in it: unscales
+// and clips as optim::ClipByNorm; skips where the norm is not finite. `args`, `control`: device.
+absl::Status DecideUpdate(const double* sum_squares, const ClipArgs* args, UpdateControl* control,
+                          cudaStream_t stream);
+
+}  // namespace milepost::kernels::cuda
+
+#endif  // MILEPOST_ENGINE_KERNELS_CUDA_FLAT_H_

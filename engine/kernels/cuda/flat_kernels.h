@@ -1,0 +1,113 @@
+// The kernels behind flat.h.
+#ifndef MILEPOST_ENGINE_KERNELS_CUDA_FLAT_KERNELS_H_
+#define MILEPOST_ENGINE_KERNELS_CUDA_FLAT_KERNELS_H_
+
+#include <cstdint>
+
+#include "engine/kernels/cuda/context.h"
+#include "engine/kernels/cuda/flat.h"
+#include "engine/kernels/cuda/stream.h"
+
+namespace milepost::kernels::cuda {
+
+template <typename T, bool kPacks>
+struct CopyTensorsKernel {
+  static constexpr int kThreads = 256;
+  const FlatTensor* tensors;
+  const FlatChunk* chunks;
+  int64_t chunk_count;
+  T* flat;  // read alone where not kPacks
+
+  Grid grid() const { return {.x = chunk_count}; }
+  template <typename Context>
+  MP_DEVICE void operator()(Context& c) const {
+    const FlatChunk chunk = c.Load(chunks + c.block());
+    const FlatTensor tensor = c.Load(tensors + chunk.segment);
+    T* outside = static_cast<T*>(tensor.data) + (chunk.begin - tensor.begin);
+    T* inside = flat + chunk.begin;
+    const T* from = kPacks ? outside : inside;
+    T* to = kPacks ? inside : outside;
+    constexpr int kEach = 4;  // tensors begin at multiples of that
+    for (int i = c.thread() * kEach; i < chunk.count; i += kThreads * kEach) {
+      if (i + kEach <= chunk.count) {
+        using Four = Pack<T, kEach>;
+        c.Store(reinterpret_cast<Four*>(to + i), c.Load(reinterpret_cast<const Four*>(from + i)));
+      } else {
+        for (int j = i; j < chunk.count; ++j) c.Store(to + j, c.Load(from + j));
+      }
+    }
+  }
+};
+
+inline constexpr int64_t kSquaresBlock = 4096;
+
+// sums[b] = that of the block's elements.
+struct SquaresKernel {
+  static constexpr int kThreads = 256;
+  const float* x;
+  int64_t n;
+  double* sums;
+
+  Grid grid() const { return {.x = CeilDiv(n, kSquaresBlock)}; }
+  template <typename Context>
+  MP_DEVICE void operator()(Context& c) const {
+    const int64_t end = n < (c.block() + 1) * kSquaresBlock ? n : (c.block() + 1) * kSquaresBlock;
+    double sum = 0;
+    MP_UNROLL
+    for (int k = 0; k < kSquaresBlock / (kThreads * 4); ++k) {
+      const int64_t i = c.block() * kSquaresBlock + (k * kThreads + c.thread()) * 4;
+      if (i >= end) continue;
+      const auto values = ReadUpTo<4>(c, x + i, end - i);
+      MP_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        const double value = static_cast<double>(values.v[j]);
+        sum = fma(value, value, sum);
+      }
+    }
+    sum = BlockSum<kThreads, 0>(c, sum);
+    if (c.thread() == 0) c.Store(sums + c.block(), sum);
+  }
+};
+
+// *out = sum of n numbers; one block.
+struct SumKernel {
+  static constexpr int kThreads = 1024;
+  const double* x;
+  int64_t n;
+  double* out;
+
+  Grid grid() const { return {.x = 1}; }
+  template <typename Context>
+  MP_DEVICE void operator()(Context& c) const {
+    double sum = 0;
+    for (int64_t i = c.thread(); i < n; i += kThreads) sum += c.Load(x + i);
+    sum = BlockSum<kThreads, 0>(c, sum);
+    if (c.thread() == 0) c.Store(out, sum);
+  }
+};
+
+struct DecideKernel {
+  static constexpr int kThreads = 32;
+  const double* sum_squares;
+  const ClipArgs* args;
+  UpdateControl* control;
+
+  Grid grid() const { return {.x = 1}; }
+  template <typename Context>
+  MP_DEVICE void operator()(Context& c) const {
+    if (c.thread() != 0) return;
+    const ClipArgs clip = c.Load(args);
+    const double norm = sqrt(c.Load(sum_squares) / (clip.loss_scale * clip.loss_scale));
+    if (!(norm < INFINITY)) {
+      c.Store(control, UpdateControl{1.0f, 1u});
+      return;
+    }
+    double scale = 1;
+    if (clip.max_norm > 0) scale = fmin(1.0, clip.max_norm / (norm + 1e-6));
+    c.Store(control, UpdateControl{static_cast<float>(scale / clip.loss_scale), 0u});
+  }
+};
+
+}  // namespace milepost::kernels::cuda
+
+#endif  // MILEPOST_ENGINE_KERNELS_CUDA_FLAT_KERNELS_H_

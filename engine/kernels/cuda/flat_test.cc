@@ -1,0 +1,96 @@
+#include "engine/kernels/cuda/flat.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "engine/kernels/cpu/testing.h"
+#include "engine/kernels/cuda/flat_kernels.h"
+#include "engine/kernels/cuda/testing/run_kernel.h"
+#include "engine/optim/optimizer.h"
+
+namespace milepost::kernels::cuda {
+namespace {
+
+template <typename T>
+void TestPacking() {
+  const std::vector<FlatRange> ranges = {{0, 5000}, {5024, 5025}, {5056, 5063}, {5088, 9184}};
+  std::vector<std::unique_ptr<HostArray<T>>> tensors;
+  std::vector<FlatTensor> places;
+  for (const FlatRange& range : ranges) {
+    const int64_t n = range.end - range.begin;
+    tensors.push_back(std::make_unique<HostArray<T>>(RandomVector<T>(n, 1 + n)));
+    places.push_back({tensors.back()->data(), range.begin});
+  }
+  HostArray<FlatTensor> table(places);
+  HostArray<FlatChunk> chunks(MakeChunks(ranges));
+  const std::vector<T> before(9200, FromFloat<T>(3));
+  HostArray<T> flat(before);
+  RunKernel(CopyTensorsKernel<T, true>{table.data(), chunks.data(), chunks.size(), flat.data()});
+  std::vector<T> want = before;
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    const std::vector<T> values = tensors[i]->values();
+    std::copy(values.begin(), values.end(), want.begin() + ranges[i].begin);
+    std::memset(static_cast<void*>(tensors[i]->data()), 0xff, values.size() * sizeof(T));
+  }
+  EXPECT_TRUE(SameBits(flat.values(), want));  // what lies between is as it was
+  RunKernel(CopyTensorsKernel<T, false>{table.data(), chunks.data(), chunks.size(), flat.data()});
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    EXPECT_TRUE(SameBits(tensors[i]->values(), std::vector<T>(want.begin() + ranges[i].begin,
+                                                              want.begin() + ranges[i].end)));
+  }
+}
+
+TEST(Flat, PacksAndUnpacks) {
+  TestPacking<float>();
+  TestPacking<bf16>();
+}
+
+double SumOnHost(const std::vector<float>& values, uint64_t seed) {
+  HostArray<float> x(values);
+  const SquaresKernel squares = {x.data(), x.size(), nullptr};
+  HostArray<double> sums(squares.grid().x), sum(1);
+  RunKernel(SquaresKernel{x.data(), x.size(), sums.data()}, seed);
+  RunKernel(SumKernel{sums.data(), sums.size(), sum.data()}, seed);
+  return sum.values()[0];
+}
+
+TEST(Flat, SumOfSquares) {
+  for (const int64_t n : {1, 3, 4096, 4099, 20001}) {
+    std::vector<float> values = RandomVector<float>(n, 7);
+    double want = 0;
+    for (const float value : values) want += double{value} * value;
+    const double got = SumOnHost(values, 3);
+    EXPECT_NEAR(got, want, 1e-12 * want) << n;
+    EXPECT_EQ(got, SumOnHost(values, 4)) << "the order of threads shows";
+    values[n / 2] = std::numeric_limits<float>::max();
+    EXPECT_TRUE(std::isfinite(SumOnHost(values, 3)));
+    values[n / 2] = -INFINITY;
+    EXPECT_FALSE(std::isfinite(SumOnHost(values, 3)));
+    values[n / 2] = NAN;
+    EXPECT_FALSE(std::isfinite(SumOnHost(values, 3)));
+  }
+}
+
+TEST(Flat, DecidesAsTheSession) {
+  for (const double sum : {0.0, 0.25, 1e6, 1e300, double{INFINITY}, double{NAN}}) {
+    for (const double max_norm : {0.0, 1.0}) {
+      for (const double scale : {1.0, 1024.0}) {
+        HostArray<double> sum_squares(std::vector<double>{sum});
+        HostArray<ClipArgs> args(std::vector<ClipArgs>{{scale, max_norm}});
+        HostArray<UpdateControl> control(1);
+        RunKernel(DecideKernel{sum_squares.data(), args.data(), control.data()});
+        const optim::ClipResult clip = optim::ClipByNorm(sum / (scale * scale), max_norm);
+        const UpdateControl got = control.values()[0];
+        EXPECT_EQ(got.skip, clip.finite ? 0u : 1u) << sum;
+        if (clip.finite) {
+          EXPECT_EQ(got.gradient_scale, static_cast<float>(clip.scale / scale)) << sum;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace milepost::kernels::cuda

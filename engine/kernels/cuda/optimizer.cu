@@ -1,0 +1,35 @@
+#include "engine/kernels/cuda/optimizer.h"
+
+#include "engine/kernels/cuda/launch-inl.h"
+#include "engine/kernels/cuda/optimizer_kernels.h"
+
+namespace milepost::kernels::cuda {
+
+template <typename T, typename S>
+absl::Status AdamW(const FlatUpdate<T, S>& update, cudaStream_t stream) {
+  const FlatUpdateKernel<AdamWRule, T, S> kernel = {update};
+  return Launch(kernel, kernel.grid(), stream, "AdamW");
+}
+template <typename T, typename S>
+absl::Status Sgd(const FlatUpdate<T, S>& update, cudaStream_t stream) {
+  const FlatUpdateKernel<SgdRule, T, S> kernel = {update};
+  return Launch(kernel, kernel.grid(), stream, "Sgd");
+}
+template <typename T, typename S>
+absl::Status Lion(const FlatUpdate<T, S>& update, cudaStream_t stream) {
+  const FlatUpdateKernel<LionRule, T, S> kernel = {update};
+  return Launch(kernel, kernel.grid(), stream, "Lion");
+}
+
+#define MP_INSTANTIATE(T, S)                                          \
+  template absl::Status AdamW(const FlatUpdate<T, S>&, cudaStream_t); \
+  template absl::Status Sgd(const FlatUpdate<T, S>&, cudaStream_t);   \
+  template absl::Status Lion(const FlatUpdate<T, S>&, cudaStream_t)
+MP_INSTANTIATE(float, float);
+MP_INSTANTIATE(bf16, float);
+MP_INSTANTIATE(f16, float);
+MP_INSTANTIATE(float, bf16);
+MP_INSTANTIATE(bf16, bf16);
+MP_INSTANTIATE(f16, bf16);
+
+}  // namespace milepost::kernels::cuda
