@@ -351,16 +351,22 @@ absl::Status AveragePoolRule(Backward& backward, const Op& op) {
   return backward.AddGradient(op, x, dx);
 }
 
-// Forward and backward in one op, so it takes the forward op's place.
+// Forward and backward in one op, so it takes the forward op's place. Of several heads over x the
+// last one's comes first: none of them may lie over x while another still reads it.
 absl::Status LmHeadLossRule(Backward& backward, const Op& op) {
   const ValueId x = op.inputs[0];
+  const ValueId dsum = backward.Gradient(x);
   const ValueId dx = backward.NewGradient(x);
   const Output dwte = backward.ParameterGradient(op.inputs[1]);
   const ValueId bias = op.inputs[3];
   const Output dbias = bias == kNoValue ? Output{} : backward.ParameterGradient(bias);
-  backward.Emit(op, OpKind::kLmHeadLossBackward, op.inputs,
-                {op.outputs[0], {.value = dx, .may_overwrite = x}, dwte, dbias});
-  return backward.SetGradient(op, x, dx);
+  std::vector<ValueId> inputs = op.inputs;
+  inputs.push_back(dsum);
+  backward.Emit(
+      op, OpKind::kLmHeadLossBackward, std::move(inputs),
+      {op.outputs[0], {.value = dx, .may_overwrite = dsum != kNoValue ? dsum : x}, dwte, dbias});
+  backward.ReplaceGradient(x, dx);
+  return absl::OkStatus();
 }
 
 // Likewise.

@@ -204,6 +204,53 @@ TEST(Autodiff, HeadWithBias) {
   ExpectGradientsRight(*graph);
 }
 
+// Heads of several weights over one value, which a norm before the last of them reads as well.
+TEST(Autodiff, SeveralHeadsOverOneTrunk) {
+  Builder b({.batch = 2, .sequence = 5});
+  b.BeginBlock("only");
+  const auto parameter = [&b](const std::string& name, const Shape& shape) {
+    return b.Parameter(name, shape, Initializer::kNormal, 1);
+  };
+  const ValueId wte = parameter("wte", {kVocabulary, kWidth});
+  const ValueId x = b.Embedding("x", b.Tokens(), wte, {}, 0);
+  const auto head = [&](const std::string& name, int64_t classes, int64_t chunk, double weight) {
+    b.TokenClassifierLoss(name, x, parameter(name + ".w", {classes, kWidth}),
+                          parameter(name + ".b", {classes}),
+                          b.Input("labels." + name, DType::kI32, {b.rows()}), chunk, weight);
+  };
+  b.LmHeadLoss("lm", x, wte, b.Targets(), 4, 0.75);
+  head("few", 3, 10, 0.5);
+  const ValueId y = b.LayerNorm("y", x, parameter("g", {kWidth}), parameter("c", {kWidth})).y;
+  b.MaskedLmHeadLoss("masked", y, wte, kNoValue, b.Targets(), 3, 2);
+  head("many", 13, 3, 1.5);
+  absl::StatusOr<Graph> graph = std::move(b).Finish();
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  ExpectGradientsRight(*graph);
+}
+
+// The first of them must not write over what the others read: only the last one has x to itself.
+TEST(Autodiff, HeadsOverOneTrunkAddToEachOther) {
+  Builder b({.batch = 2, .sequence = 5});
+  b.BeginBlock("only");
+  const ValueId wte = b.Parameter("wte", {kVocabulary, kWidth}, Initializer::kNormal, 1);
+  const ValueId x = b.Embedding("x", b.Tokens(), wte, {}, 0);
+  b.LmHeadLoss("one", x, wte, b.Targets(), 4);
+  b.LmHeadLoss("two", x, wte, b.Targets(), 4);
+  absl::StatusOr<Graph> graph = std::move(b).Finish();
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  ASSERT_TRUE(AddBackward(*graph).ok());
+  std::vector<Op> heads;
+  for (const Op& op : graph->ops) {
+    if (op.kind == OpKind::kLmHeadLossBackward) heads.push_back(op);
+  }
+  ASSERT_EQ(heads.size(), 2);
+  EXPECT_EQ(heads[0].attributes.head, 1);
+  EXPECT_EQ(heads[0].inputs[4], kNoValue);
+  EXPECT_EQ(heads[0].outputs[1].may_overwrite, x);
+  EXPECT_EQ(heads[1].inputs[4], heads[0].outputs[1].value);
+  EXPECT_EQ(heads[1].outputs[1].may_overwrite, heads[0].outputs[1].value);
+}
+
 TEST(Autodiff, UntiedHeadWithoutPositions) {
   Builder b({.batch = 2, .sequence = 5});
   b.BeginBlock("only");

@@ -358,6 +358,12 @@ ValueId Builder::LmHeadLoss(absl::string_view name, ValueId x, ValueId wte, Valu
   return AddLmHeadLoss(name, {x, wte, targets, kNoValue}, chunk_rows, /*gathers=*/false, weight);
 }
 
+ValueId Builder::TokenClassifierLoss(absl::string_view name, ValueId x, ValueId weights,
+                                     ValueId bias, ValueId targets, int64_t chunk_rows,
+                                     double weight) {
+  return AddLmHeadLoss(name, {x, weights, targets, bias}, chunk_rows, /*gathers=*/false, weight);
+}
+
 ValueId Builder::MaskedLmHeadLoss(absl::string_view name, ValueId x, ValueId wte, ValueId bias,
                                   ValueId targets, int64_t chunk_rows, double weight) {
   return AddLmHeadLoss(name, {x, wte, targets, bias}, chunk_rows, /*gathers=*/true, weight);
@@ -388,7 +394,8 @@ ValueId Builder::AddLoss(absl::string_view name, ValueId targets, double weight,
   if (graph_.losses.size() == kMaxLosses) {
     Fail(name, absl::StrCat("the graph has ", kMaxLosses, " losses already"));
   }
-  const ValueId sums = AddValue(name, DType::kF64, {kLossSums}, ValueKind::kStepAccumulator);
+  const ValueId sums =
+      AddValue(absl::StrCat(name, ".sums"), DType::kF64, {kLossSums}, ValueKind::kStepAccumulator);
   op.attributes.head = static_cast<int32_t>(graph_.losses.size());
   op.outputs = {{.value = sums, .mode = WriteMode::kAccumulateInStep}};
   graph_.losses.push_back(

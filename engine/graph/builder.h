@@ -167,6 +167,9 @@ class Builder {
   // [1, N].
   ValueId LmHeadLoss(absl::string_view name, ValueId x, ValueId wte, ValueId targets,
                      int64_t chunk_rows, double weight = 1);
+  // The same over a layer of its own: weight [V,C], bias [V].
+  ValueId TokenClassifierLoss(absl::string_view name, ValueId x, ValueId weights, ValueId bias,
+                              ValueId targets, int64_t chunk_rows, double weight = 1);
   // The same where few rows have a target: logits of the others are never made.
   ValueId MaskedLmHeadLoss(absl::string_view name, ValueId x, ValueId wte, ValueId bias,
                            ValueId targets, int64_t chunk_rows, double weight = 1);

@@ -131,11 +131,13 @@ enum class OpKind : uint8_t {
   kRopeBackward,               // dout, table, positions|kNoValue -> dqkv: rotated back
   kQkNormBackward,             // qkv, gamma_q, gamma_k, dout -> dqkv, dgamma_q, dgamma_k
   kAttentionBackward,          // qkv, out, lse, dout, documents|kNoValue -> dqkv
-  kLmHeadLossBackward,  // x, wte, targets, bias|kNoValue -> sums, dx, dwte, dbias|kNoValue: forward
-                        //   AND backward, in chunks of rows, so that logits of the whole batch
-                        //   never exist at once. Gradients carry the head's weight / its valid
-                        //   targets in the global batch.
-                        //   dx may lie over x: a chunk's dwte comes before its dx.
+  kLmHeadLossBackward,         // x, wte, targets, bias|kNoValue, dsum|kNoValue -> sums, dx, dwte,
+  //   dbias|kNoValue: forward AND backward, in chunks of rows, so that logits
+  //   of the whole batch never exist at once. Gradients carry the head's
+  //   weight / its valid targets in the global batch.
+  //   dx = dsum + the head's; dsum: what other consumers of x (the heads
+  //   after it) added to its gradient. Without one dx may lie over x: a
+  //   chunk's dwte comes before its dx.
   // Of images:
   kConvolutionBackwardData,     // dy, w -> dx
   kConvolutionBackwardWeights,  // x, dy -> dw
@@ -267,7 +269,7 @@ struct Parameter {
   bool decay = false;  // weight decay: tensors of two or more dimensions
 };
 
-// What the model is trained for; a model of several tasks has several.
+// What the model is trained for; a model of several tasks has several, the family's own first.
 struct LossHead {
   std::string name;  // "lm"
   // f64[kLossSums], a step accumulator: [kLossSum] the loss over valid targets, in nats,

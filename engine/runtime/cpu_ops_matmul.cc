@@ -17,10 +17,10 @@ using kernels::MatmulSpec;
 constexpr int64_t kAlignment = 64;
 int64_t Align(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// rows x V logits of the head and the three products around them. `first`: whether the weight
-// gradient is assigned.
+// rows x V logits of the head and the three products around them. `adds`: dx is added to.
 struct HeadProducts {
-  HeadProducts(int64_t rows, int64_t width, int64_t vocabulary, kernels::DType t, bool bias)
+  HeadProducts(int64_t rows, int64_t width, int64_t vocabulary, kernels::DType t, bool bias,
+               bool adds)
       : logits{.m = rows,
                .n = vocabulary,
                .k = width,
@@ -30,7 +30,7 @@ struct HeadProducts {
                .c = t,
                .bias = bias,
                .bias_type = t},
-        dx{.m = rows, .n = width, .k = vocabulary, .a = t, .b = t, .c = t},
+        dx{.m = rows, .n = width, .k = vocabulary, .a = t, .b = t, .c = t, .accumulate = adds},
         dw_assign{.m = vocabulary, .n = width, .k = rows, .transpose_a = true, .a = t, .b = t},
         dw_add(dw_assign) {
     dw_add.accumulate = true;
@@ -46,8 +46,9 @@ struct HeadSizes {
         chunk(op.attributes.chunk_rows > 0 ? std::min(op.attributes.chunk_rows, rows) : rows),
         dtype(graph.values[op.inputs[0]].dtype),
         gathers(op.attributes.gathers),
-        bias(op.inputs.back() != graph::kNoValue),
-        bias_gradient(bias && op.kind == OpKind::kLmHeadLossBackward) {}
+        bias(op.inputs[op.kind == OpKind::kLmHeadLogits ? 2 : 3] != graph::kNoValue),
+        bias_gradient(bias && op.kind == OpKind::kLmHeadLossBackward),
+        adds(op.kind == OpKind::kLmHeadLossBackward && op.inputs[4] != graph::kNoValue) {}
   int64_t LogitsBytes() const { return Align(chunk * vocabulary * graph::ByteSize(dtype)); }
   int64_t ClassifierBytes() const {
     return Align(static_cast<int64_t>(kernels::ClassifierWorkspaceBytes(chunk)));
@@ -65,13 +66,14 @@ struct HeadSizes {
            (gathers ? RowsBytes() + 2 * NumbersBytes() : 0);
   }
   HeadProducts Products(int64_t rows_at_once) const {
-    return HeadProducts(rows_at_once, width, vocabulary, KernelDType(dtype), bias);
+    return HeadProducts(rows_at_once, width, vocabulary, KernelDType(dtype), bias, adds);
   }
 
   int64_t rows, width, vocabulary, chunk;
   graph::DType dtype;
   bool gathers;
   bool bias, bias_gradient;
+  bool adds;  // dx adds to what its last input holds
 };
 
 MatmulSpec LogitsOfOneRow(const graph::Graph& graph, const graph::Op& op) {
@@ -153,6 +155,7 @@ struct Head {
         wte(b.Input<T>(1)),
         targets(b.Input<int32_t>(2)),
         bias(b.Input<T>(3)),
+        dsum(sizes.adds ? b.Input<T>(4) : nullptr),
         head(b.attributes().head),
         sums(b.Output<double>(0)),
         sums_accumulation(b.OutputAccumulation(0)),
@@ -187,6 +190,9 @@ struct Head {
       const Chunk chunk{std::min(sizes.chunk, sizes.rows - row), x + at, targets + row,
                         dx == nullptr ? nullptr : dx + at, row > 0};
       MP_RETURN_IF_ERROR(RunChunk(chunk, context, sum));
+      if (dx == nullptr) continue;
+      if (dsum != nullptr && dsum != dx) std::copy_n(dsum + at, chunk.rows * sizes.width, chunk.dx);
+      MP_RETURN_IF_ERROR(InputGradient(chunk));
     }
     return absl::OkStatus();
   }
@@ -205,16 +211,31 @@ struct Head {
       if (count > 0 || begin == 0) {  // without any, gradients still have to be assigned
         std::fill_n(rows_x + count * sizes.width, (sizes.chunk - count) * sizes.width, T{});
         std::fill_n(rows_targets + count, sizes.chunk - count, -1);
-        MP_RETURN_IF_ERROR(
-            RunChunk({sizes.chunk, rows_x, rows_targets, rows_x, begin > 0}, context, sum));
+        const Chunk chunk{sizes.chunk, rows_x, rows_targets, rows_x, begin > 0};
+        MP_RETURN_IF_ERROR(RunChunk(chunk, context, sum));
+        if (dx == nullptr) continue;
+        for (int64_t i = 0; dsum != nullptr && i < count; ++i) {
+          std::copy_n(dsum + numbers[i] * sizes.width, sizes.width, rows_x + i * sizes.width);
+        }
+        MP_RETURN_IF_ERROR(InputGradient(chunk));
       }
-      if (dx == nullptr) continue;
-      std::fill_n(dx + begin * sizes.width, (row - begin) * sizes.width, T{});
-      for (int64_t i = 0; i < count; ++i) {
-        std::copy_n(rows_x + i * sizes.width, sizes.width, dx + numbers[i] * sizes.width);
-      }
+      if (dx != nullptr) Scatter(begin, row, count);
     }
     return absl::OkStatus();
+  }
+
+  // The gradients of rows [begin, end), `count` of which were gathered.
+  void Scatter(int64_t begin, int64_t end, int64_t count) const {
+    const int64_t at = begin * sizes.width;
+    const int64_t elements = (end - begin) * sizes.width;
+    if (dsum == nullptr) {
+      std::fill_n(dx + at, elements, T{});
+    } else if (dsum != dx) {
+      std::copy_n(dsum + at, elements, dx + at);
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      std::copy_n(rows_x + i * sizes.width, sizes.width, dx + numbers[i] * sizes.width);
+    }
   }
 
   struct Chunk {
@@ -224,9 +245,10 @@ struct Head {
     T* dx;     // may be x
     bool add;  // the parameters' gradients hold those of other chunks
   };
+  // All but the gradient of x; `logits` then hold theirs.
   absl::Status RunChunk(const Chunk& chunk, const StepContext& context,
                         kernels::LossSum* sum) const {
-    const HeadProducts& p = chunk.rows == sizes.chunk ? whole : tail;
+    const HeadProducts& p = ProductsOf(chunk);
     MP_RETURN_IF_ERROR(matmuls->Execute(p.logits, chunk.x, wte, bias, logits, scratch));
     if (dwte == nullptr) {
       kernels::ClassifierForward<T>(logits, chunk.targets, chunk.rows, sizes.vocabulary, classifier,
@@ -239,11 +261,17 @@ struct Head {
       const bool add = chunk.add || dbias_accumulation.At(context);
       kernels::BiasGradient<T>(logits, chunk.rows, sizes.vocabulary, add, dbias, bias_sums);
     }
-    // dwte first: dx may lie over x.
     const bool add = chunk.add || dwte_accumulation.At(context);
-    MP_RETURN_IF_ERROR(
-        matmuls->Execute(add ? p.dw_add : p.dw_assign, logits, chunk.x, nullptr, dwte, scratch));
-    return matmuls->Execute(p.dx, logits, wte, nullptr, chunk.dx, scratch);
+    return matmuls->Execute(add ? p.dw_add : p.dw_assign, logits, chunk.x, nullptr, dwte, scratch);
+  }
+
+  // After RunChunk, which has read the chunk's x: dx may lie over it.
+  absl::Status InputGradient(const Chunk& chunk) const {
+    return matmuls->Execute(ProductsOf(chunk).dx, logits, wte, nullptr, chunk.dx, scratch);
+  }
+
+  const HeadProducts& ProductsOf(const Chunk& chunk) const {
+    return chunk.rows == sizes.chunk ? whole : tail;
   }
 
   HeadSizes sizes;
@@ -253,6 +281,7 @@ struct Head {
   const T* wte;
   const int32_t* targets;
   const T* bias;  // or null
+  const T* dsum;  // or null; may be dx
   int32_t head;
   double* sums;
   Binding::Accumulation sums_accumulation;

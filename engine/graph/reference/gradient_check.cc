@@ -64,14 +64,28 @@ class GradientChecker {
                .dropout = TestDropout});
     }
     double loss = 0;
-    for (const LossHead& head : graph.losses) loss += run.values(head.sums)[kLossSum];
+    for (const LossHead& head : graph.losses) {
+      loss += head.weight * run.values(head.sums)[kLossSum];
+    }
     return loss;
+  }
+
+  // Targets of the input are below it; 0: it has none.
+  int64_t ClassesOf(const Graph& graph, ValueId input) const {
+    if (graph.values[input].name == "targets") return options_.vocabulary;
+    for (const Op& op : forward_.ops) {
+      if (!IsLoss(op.kind) || forward_.losses[op.attributes.head].targets != input) continue;
+      const bool made = op.kind == OpKind::kClassifierLoss;  // the logits, by the model
+      return graph.values[op.inputs[made ? 0 : 1]].shape[made ? 1 : 0];
+    }
+    return 0;
   }
 
   void FillInput(const Graph& graph, ValueId input, int micro_step,
                  ReferenceInterpreter& run) const {
     const std::string& name = graph.values[input].name;
-    const bool targets = name == "targets";
+    const int64_t classes = ClassesOf(graph, input);
+    const bool targets = classes > 0;
     if (graph.values[input].dtype == DType::kU8) {
       std::vector<double>& bytes = run.values(input);
       for (size_t i = 0; i < bytes.size(); ++i) {
@@ -83,7 +97,8 @@ class GradientChecker {
     std::vector<int32_t>& ids = run.integers(input);
     for (size_t i = 0; i < ids.size(); ++i) {
       const uint64_t counter = i + 1000 * micro_step;
-      ids[i] = static_cast<int32_t>(Uniform(counter, targets ? 2 : 1) * options_.vocabulary);
+      const double drawn = Uniform(counter, targets ? 2 : 1);
+      ids[i] = static_cast<int32_t>(drawn * (targets ? classes : options_.vocabulary));
       if (targets && i % 7 == 3) ids[i] = -1;
     }
   }

@@ -229,7 +229,7 @@ void ClassifierLoss(const Run& run) {
       const double wanted =
           (v == target ? 1 - smoothing : 0) + smoothing / static_cast<double>(classes);
       gradient[r * classes + v] =
-          target < 0 ? 0 : (std::exp(row[v] - lse) - wanted) * run.context.gradient_scale;
+          target < 0 ? 0 : (std::exp(row[v] - lse) - wanted) * run.LossGradientScale();
     }
   }
   run.Write(0, sums);

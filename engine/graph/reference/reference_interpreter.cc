@@ -354,6 +354,7 @@ void LmHeadLoss(const Run& run) {
   const int64_t vocabulary = run.dim(1, 0);
   Array logits = MatMul(run.in(0), false, run.in(1), true, rows, vocabulary, width);
   const bool training = run.op.kind == OpKind::kLmHeadLossBackward;
+  const double scale = run.LossGradientScale();
   Array sums(kLossSums, 0.0);
   for (int64_t r = 0; r < rows; ++r) {
     double* row = logits.data() + r * vocabulary;
@@ -370,15 +371,15 @@ void LmHeadLoss(const Run& run) {
       sums[kLossCorrect] += !training && best == target ? 1 : 0;
     }
     for (int64_t v = 0; v < vocabulary; ++v) {
-      row[v] = target < 0
-                   ? 0
-                   : (std::exp(row[v] - lse) - (v == target ? 1 : 0)) * run.context.gradient_scale;
+      row[v] = target < 0 ? 0 : (std::exp(row[v] - lse) - (v == target ? 1 : 0)) * scale;
     }
   }
   run.Write(0, sums);
   if (!training) return;
   const Array dwte = MatMul(logits, true, run.in(0), false, vocabulary, width, rows);
-  run.Write(1, MatMul(logits, false, run.in(1), false, rows, width, vocabulary));
+  Array dx = MatMul(logits, false, run.in(1), false, rows, width, vocabulary);
+  for (size_t i = 0; run.has_input(4) && i < dx.size(); ++i) dx[i] += run.in(4)[i];
+  run.Write(1, dx);
   run.Write(2, dwte);
   run.Write(3, ColumnSums(logits, vocabulary));
 }

@@ -23,7 +23,8 @@
 namespace milepost::graph {
 
 struct ReferenceContext {
-  // The factor on loss gradients: 1 / (valid targets of the global batch).
+  // The factor on loss gradients, besides the head's weight: 1 / (valid targets of the global
+  // batch).
   double gradient_scale = 1;
   // The first micro-step of a step: kAccumulateInStep assigns.
   bool first_micro_step = true;

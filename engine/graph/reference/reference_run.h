@@ -32,6 +32,10 @@ struct Run {
     MP_CHECK(context.dropout) << "an op has dropout, the context no mask";
     return context.dropout(op.attributes.dropout_tag, op.attributes.dropout, element);
   }
+  // Of a loss op: the factor on its gradient.
+  double LossGradientScale() const {
+    return context.gradient_scale * graph.losses[op.attributes.head].weight;
+  }
   // Stores a result by the output's write mode.
   void Write(size_t i, const Array& result) const {
     if (i >= op.outputs.size() || op.outputs[i].value == kNoValue) return;
