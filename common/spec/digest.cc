@@ -29,6 +29,9 @@ std::string SpecDigest(const v1::JobSpec& normalized) { return Digest(normalized
 std::string StateDigest(const v1::JobSpec& normalized) {
   v1::JobSpec relevant;
   *relevant.mutable_model() = normalized.model();
+  // How much a task counts may change on the way, like the learning rate.
+  relevant.mutable_model()->clear_head_weight();
+  for (v1::TaskHeadSpec& head : *relevant.mutable_model()->mutable_heads()) head.clear_weight();
   relevant.mutable_data()->set_sequence_length(normalized.data().sequence_length());
   relevant.mutable_train()->set_seed(normalized.train().seed());
   relevant.mutable_train()->mutable_optimizer()->set_type(normalized.train().optimizer().type());

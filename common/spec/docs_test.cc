@@ -80,6 +80,10 @@ TEST(JobSpecDocTest, ExamplesHaveEveryFieldAndAreValid) {
     for (v1::TokenSource& source : *spec->mutable_data()->mutable_mixture()) {
       source.set_path("/" + source.path());
     }
+    for (v1::LabelSource& labels : *spec->mutable_data()->mutable_labels()) {
+      labels.set_train("/" + labels.train());
+      labels.set_validation("/" + labels.validation());
+    }
     if (!spec->train().init_from().empty()) spec->mutable_train()->set_init_from("/model");
     spec->mutable_data()->set_validation("/v.npy");
     if (spec->has_report()) spec->mutable_report()->set_tensorboard("/runs");

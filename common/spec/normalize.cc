@@ -177,6 +177,14 @@ void NormalizeTrain(int32_t ranks, v1::TrainSpec* train) {
   MP_DEFAULT(train->mutable_validation(), samples, 64);
 }
 
+// Of a model without further heads the weight of its own stays as it was given.
+void NormalizeHeads(v1::JobSpec* spec) {
+  if (spec->model().heads_size() == 0) return;
+  v1::ModelSpec* model = spec->mutable_model();
+  MP_DEFAULT(model, head_weight, 1.0);
+  for (v1::TaskHeadSpec& head : *model->mutable_heads()) MP_DEFAULT(&head, weight, 1.0);
+}
+
 // Plain pixels are taken as they are unless something else is said.
 void NormalizeImages(int64_t image_size, v1::DataSpec* data) {
   const bool plain = absl::EndsWith(data->train(), ".npy");
@@ -202,6 +210,7 @@ void NormalizeImages(int64_t image_size, v1::DataSpec* data) {
 void NormalizeJobSpec(v1::JobSpec* spec) {
   v1::DataSpec* data = spec->mutable_data();
   for (v1::TokenSource& source : *data->mutable_mixture()) MP_DEFAULT(&source, weight, 1.0);
+  NormalizeHeads(spec);
   if (spec->model().has_llama()) NormalizeLlama(spec->mutable_model()->mutable_llama());
   if (spec->model().has_resnet()) {
     NormalizeResNet(spec->mutable_model()->mutable_resnet());

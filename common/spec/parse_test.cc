@@ -295,7 +295,8 @@ TEST(ReadJobSpecFileTest, FillsInNameAndAbsolutePaths) {
   const TempDir dir;
   const std::string path =
       dir.Write("my spec.yaml",
-                "data: {train: ../d/a.npy, validation: b.npy, mixture: [{path: m.bin}]}\n"
+                "data: {train: ../d/a.npy, validation: b.npy, mixture: [{path: m.bin}],\n"
+                "       labels: [{head: h, train: l.npy}]}\n"
                 "train: {init_from: ../hf/}\n");
   const auto spec = ReadJobSpecFile(path);
   ASSERT_TRUE(spec.ok()) << spec.status();
@@ -303,6 +304,8 @@ TEST(ReadJobSpecFileTest, FillsInNameAndAbsolutePaths) {
   EXPECT_EQ(spec->data().train(), (dir.path().parent_path() / "d/a.npy").string());
   EXPECT_EQ(spec->data().validation(), (dir.path() / "b.npy").string());
   EXPECT_EQ(spec->data().mixture(0).path(), (dir.path() / "m.bin").string());
+  EXPECT_EQ(spec->data().labels(0).train(), (dir.path() / "l.npy").string());
+  EXPECT_EQ(spec->data().labels(0).validation(), "");
   EXPECT_EQ(spec->train().init_from(), (dir.path().parent_path() / "hf/").string());
 }
 

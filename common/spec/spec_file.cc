@@ -97,6 +97,10 @@ absl::StatusOr<v1::JobSpec> ReadJobSpecFile(const std::string& path, FieldLines*
     for (v1::TokenSource& source : *spec.mutable_data()->mutable_mixture()) {
       MakeAbsolute(folder, source.mutable_path());
     }
+    for (v1::LabelSource& labels : *spec.mutable_data()->mutable_labels()) {
+      MakeAbsolute(folder, labels.mutable_train());
+      MakeAbsolute(folder, labels.mutable_validation());
+    }
   }
   if (spec.has_train()) MakeAbsolute(folder, spec.mutable_train()->mutable_init_from());
   if (spec.has_report()) MakeAbsolute(folder, spec.mutable_report()->mutable_tensorboard());

@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "common/spec/auto_fields.h"
 #include "common/spec/model_sizes.h"
+#include "common/spec/task_heads.h"
 #include "common/spec/to_yaml.h"
 #include "milepost/v1/error_details.pb.h"
 #include "milepost/v1/job_spec.pb.h"
@@ -20,6 +21,10 @@ namespace {
 
 class Checker {
  public:
+  void Add(std::vector<FieldViolation> violations) {
+    for (FieldViolation& violation : violations) violations_.push_back(std::move(violation));
+  }
+
   std::vector<FieldViolation> Take() { return std::move(violations_); }
 
   void Add(absl::string_view field, std::string message) {
@@ -635,6 +640,7 @@ std::vector<FieldViolation> CheckJobSpec(const v1::JobSpec& normalized) {
   CheckName(normalized.name(), &check);
   CheckModel(normalized.model(), &check);
   CheckData(normalized, &check);
+  check.Add(CheckTaskHeads(normalized));
   CheckTrain(normalized, &check);
   CheckResources(normalized.resources(), &check);
   CheckCheckpoint(normalized.checkpoint(), &check);

@@ -85,6 +85,7 @@ void CollectAbsent(const google::protobuf::Message& message, std::vector<std::st
 TEST(NormalizeTest, LeavesNoFieldUnsetAndIsIdempotent) {
   JobSpec spec = Normalized([](JobSpec* s) {
     s->mutable_data()->add_mixture();
+    s->mutable_model()->add_heads();  // a model of one head leaves that one's weight as it is
     s->mutable_train()->set_precision(v1::PRECISION_FP16);  // the others have no loss scale
   });
   EXPECT_EQ(spec.train().loss_scale().initial(), 65536);
@@ -161,8 +162,8 @@ TEST(NormalizeTest, FillsInLlamasDefaults) {
   // Of other models, optimizers, precisions, data.
   EXPECT_THAT(
       absent,
-      ElementsAre("milepost.v1.DataSpec.images", "milepost.v1.DataSpec.masking",
-                  "milepost.v1.DataSpec.document_separator",
+      ElementsAre("milepost.v1.ModelSpec.head_weight", "milepost.v1.DataSpec.images",
+                  "milepost.v1.DataSpec.masking", "milepost.v1.DataSpec.document_separator",
                   "milepost.v1.DataSpec.segment_separator", "milepost.v1.DataSpec.padding",
                   "milepost.v1.OptimizerSpec.momentum", "milepost.v1.OptimizerSpec.nesterov",
                   "milepost.v1.OptimizerSpec.adamw_lr", "milepost.v1.TrainSpec.recompute_budget",

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "engine/graph/builder.h"
+#include "engine/models/task_heads.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost::models {
@@ -48,10 +49,11 @@ struct Affine {
 
 class BertBuilder {
  public:
-  BertBuilder(const v1::BertSpec& spec, const ModelOptions& options)
-      : spec_(spec),
+  BertBuilder(const v1::ModelSpec& model, const ModelOptions& options)
+      : model_(model),
+        spec_(model.bert()),
         options_(options),
-        dropout_(options.mode == Mode::kTraining ? spec.dropout() : 0),
+        dropout_(options.mode == Mode::kTraining ? spec_.dropout() : 0),
         b_({.compute_dtype = options.compute_dtype,
             .batch = options.batch,
             .sequence = options.sequence,
@@ -66,6 +68,7 @@ class BertBuilder {
     Embed();
     for (int64_t layer = 0; layer < spec_.layers(); ++layer) Layer(layer);
     Head();
+    AddTokenHeads(model_, options_, y_, b_);
     return std::move(b_).Finish();
   }
 
@@ -157,7 +160,7 @@ class BertBuilder {
       b_.LmHeadLogits("logits", y, words_, bias);
       return;
     }
-    b_.MaskedLmHeadLoss("mlm", y, words_, bias, b_.Targets(), ChunkRows());
+    b_.MaskedLmHeadLoss("mlm", y, words_, bias, b_.Targets(), ChunkRows(), HeadWeight(model_));
   }
 
   // Rows of logits at once. With the usual share of masked tokens, 0.15, one such chunk mostly
@@ -169,6 +172,7 @@ class BertBuilder {
     return std::clamp<int64_t>(expected, 1, most);
   }
 
+  const v1::ModelSpec& model_;
   const v1::BertSpec& spec_;
   const ModelOptions& options_;
   double dropout_;
@@ -182,9 +186,9 @@ class BertBuilder {
 
 }  // namespace
 
-absl::StatusOr<graph::Graph> BuildBert(const v1::BertSpec& spec, const ModelOptions& options) {
-  MP_RETURN_IF_ERROR(CheckSizes(spec, options));
-  return BertBuilder(spec, options).Build();
+absl::StatusOr<graph::Graph> BuildBert(const v1::ModelSpec& model, const ModelOptions& options) {
+  MP_RETURN_IF_ERROR(CheckSizes(model.bert(), options));
+  return BertBuilder(model, options).Build();
 }
 
 }  // namespace milepost::models

@@ -2,7 +2,7 @@
 // decoder tied to the token embedding; GELU by the error function. No pooler. Forward only.
 //
 //   MP_ASSIGN_OR_RETURN(graph::Graph graph,
-//                       models::BuildBert(spec, {.mode = Mode::kTraining, ...}));
+//                       models::BuildBert(model, {.mode = Mode::kTraining, ...}));
 //
 // Parameters have the names and shapes of Hugging Face's BertForMaskedLM state dict, weights of
 // linear layers output first: "bert.embeddings.word_embeddings.weight" [V,C], ...,
@@ -22,14 +22,14 @@
 #include "engine/models/model.h"
 
 namespace milepost::v1 {
-class BertSpec;
+class ModelSpec;
 }
 
 namespace milepost::models {
 
 // `spec` is normalised: optional fields are set. INVALID_ARGUMENT, naming the field, when sizes do
 // not fit each other.
-absl::StatusOr<graph::Graph> BuildBert(const v1::BertSpec& spec, const ModelOptions& options);
+absl::StatusOr<graph::Graph> BuildBert(const v1::ModelSpec& model, const ModelOptions& options);
 
 }  // namespace milepost::models
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "engine/graph/builder.h"
+#include "engine/models/task_heads.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost::models {
@@ -50,10 +51,11 @@ struct Affine {
 
 class Gpt2Builder {
  public:
-  Gpt2Builder(const v1::Gpt2Spec& spec, const ModelOptions& options)
-      : spec_(spec),
+  Gpt2Builder(const v1::ModelSpec& model, const ModelOptions& options)
+      : model_(model),
+        spec_(model.gpt2()),
         options_(options),
-        dropout_(options.mode == Mode::kTraining ? spec.dropout() : 0),
+        dropout_(options.mode == Mode::kTraining ? spec_.dropout() : 0),
         b_({.compute_dtype = options.compute_dtype,
             .batch = options.batch,
             .sequence = options.sequence,
@@ -65,6 +67,7 @@ class Gpt2Builder {
     b_.BeginBlock("ln_f");
     Norm("ln_f");
     Head();
+    AddTokenHeads(model_, options_, y_, b_);
     return std::move(b_).Finish();
   }
 
@@ -137,9 +140,10 @@ class Gpt2Builder {
       return;
     }
     const int64_t chunk = options_.lm_head_chunk_rows;
-    b_.LmHeadLoss("lm", y_, wte_, b_.Targets(), chunk == 0 ? b_.rows() : chunk);
+    b_.LmHeadLoss("lm", y_, wte_, b_.Targets(), chunk == 0 ? b_.rows() : chunk, HeadWeight(model_));
   }
 
+  const v1::ModelSpec& model_;
   const v1::Gpt2Spec& spec_;
   const ModelOptions& options_;
   double dropout_;
@@ -153,9 +157,9 @@ class Gpt2Builder {
 
 }  // namespace
 
-absl::StatusOr<graph::Graph> BuildGpt2(const v1::Gpt2Spec& spec, const ModelOptions& options) {
-  MP_RETURN_IF_ERROR(CheckSizes(spec, options));
-  return Gpt2Builder(spec, options).Build();
+absl::StatusOr<graph::Graph> BuildGpt2(const v1::ModelSpec& model, const ModelOptions& options) {
+  MP_RETURN_IF_ERROR(CheckSizes(model.gpt2(), options));
+  return Gpt2Builder(model, options).Build();
 }
 
 }  // namespace milepost::models

@@ -1,6 +1,6 @@
 // GPT-2: pre-norm, learned positions, tied head, tanh GELU. Forward only.
 //
-//   MP_ASSIGN_OR_RETURN(graph::Graph graph, models::BuildGpt2(spec, {.mode = Mode::kTraining,
+//   MP_ASSIGN_OR_RETURN(graph::Graph graph, models::BuildGpt2(model, {.mode = Mode::kTraining,
 //   ...}));
 //
 // Parameters have the names and shapes of Hugging Face's GPT2LMHeadModel state dict, so that a
@@ -21,13 +21,13 @@
 #include "engine/models/model.h"
 
 namespace milepost::v1 {
-class Gpt2Spec;
+class ModelSpec;
 }
 
 namespace milepost::models {
 
 // INVALID_ARGUMENT, naming the field, when sizes do not fit each other.
-absl::StatusOr<graph::Graph> BuildGpt2(const v1::Gpt2Spec& spec, const ModelOptions& options);
+absl::StatusOr<graph::Graph> BuildGpt2(const v1::ModelSpec& model, const ModelOptions& options);
 
 }  // namespace milepost::models
 

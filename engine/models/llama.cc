@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "engine/graph/builder.h"
+#include "engine/models/task_heads.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost::models {
@@ -55,10 +56,11 @@ graph::RopeAttributes RopeOf(const v1::LlamaSpec& spec) {
 
 class LlamaBuilder {
  public:
-  LlamaBuilder(const v1::LlamaSpec& spec, const ModelOptions& options)
-      : spec_(spec),
+  LlamaBuilder(const v1::ModelSpec& model, const ModelOptions& options)
+      : model_(model),
+        spec_(model.llama()),
         options_(options),
-        residual_stddev_(kStddev / std::sqrt(2.0 * static_cast<double>(spec.layers()))),
+        residual_stddev_(kStddev / std::sqrt(2.0 * static_cast<double>(spec_.layers()))),
         b_({.compute_dtype = options.compute_dtype,
             .batch = options.batch,
             .sequence = options.sequence,
@@ -77,6 +79,7 @@ class LlamaBuilder {
     b_.BeginBlock("norm");
     Norm("model.norm", "norm");
     Head();
+    AddTokenHeads(model_, options_, y_, b_);
     return std::move(b_).Finish();
   }
 
@@ -162,9 +165,10 @@ class LlamaBuilder {
       return;
     }
     const int64_t chunk = options_.lm_head_chunk_rows;
-    b_.LmHeadLoss("lm", y_, head, b_.Targets(), chunk == 0 ? b_.rows() : chunk);
+    b_.LmHeadLoss("lm", y_, head, b_.Targets(), chunk == 0 ? b_.rows() : chunk, HeadWeight(model_));
   }
 
+  const v1::ModelSpec& model_;
   const v1::LlamaSpec& spec_;
   const ModelOptions& options_;
   const double residual_stddev_;
@@ -180,9 +184,9 @@ class LlamaBuilder {
 
 }  // namespace
 
-absl::StatusOr<graph::Graph> BuildLlama(const v1::LlamaSpec& spec, const ModelOptions& options) {
-  MP_RETURN_IF_ERROR(CheckSizes(spec, options));
-  return LlamaBuilder(spec, options).Build();
+absl::StatusOr<graph::Graph> BuildLlama(const v1::ModelSpec& model, const ModelOptions& options) {
+  MP_RETURN_IF_ERROR(CheckSizes(model.llama(), options));
+  return LlamaBuilder(model, options).Build();
 }
 
 }  // namespace milepost::models

@@ -2,7 +2,7 @@
 // grouped query attention, the head tied or not. Forward only.
 //
 //   MP_ASSIGN_OR_RETURN(graph::Graph graph,
-//                       models::BuildLlama(spec, {.mode = Mode::kTraining, ...}));
+//                       models::BuildLlama(model, {.mode = Mode::kTraining, ...}));
 //
 // Parameters have the names and shapes of Hugging Face's LlamaForCausalLM state dict, weights of
 // linear layers output first: "model.embed_tokens.weight" [V,C], "model.layers.0.input_layernorm.
@@ -22,14 +22,14 @@
 #include "engine/models/model.h"
 
 namespace milepost::v1 {
-class LlamaSpec;
+class ModelSpec;
 }
 
 namespace milepost::models {
 
 // `spec` is normalised: optional fields are set. INVALID_ARGUMENT, naming the field, when sizes do
 // not fit each other.
-absl::StatusOr<graph::Graph> BuildLlama(const v1::LlamaSpec& spec, const ModelOptions& options);
+absl::StatusOr<graph::Graph> BuildLlama(const v1::ModelSpec& model, const ModelOptions& options);
 
 }  // namespace milepost::models
 

@@ -11,13 +11,13 @@ namespace milepost::models {
 absl::StatusOr<graph::Graph> BuildModel(const v1::ModelSpec& spec, const ModelOptions& options) {
   switch (spec.family_case()) {
     case v1::ModelSpec::kGpt2:
-      return BuildGpt2(spec.gpt2(), options);
+      return BuildGpt2(spec, options);
     case v1::ModelSpec::kLlama:
-      return BuildLlama(spec.llama(), options);
+      return BuildLlama(spec, options);
     case v1::ModelSpec::kBert:
-      return BuildBert(spec.bert(), options);
+      return BuildBert(spec, options);
     case v1::ModelSpec::kResnet:
-      return BuildResNet(spec.resnet(), options);
+      return BuildResNet(spec, options);
     case v1::ModelSpec::FAMILY_NOT_SET:
       break;
   }

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "engine/graph/builder.h"
+#include "engine/models/task_heads.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost::models {
@@ -50,8 +51,10 @@ absl::Status CheckSizes(const v1::ResNetSpec& spec, const ModelOptions& options)
 
 class ResNetBuilder {
  public:
-  ResNetBuilder(const v1::ResNetSpec& spec, const ModelOptions& options)
-      : spec_(spec),
+  ResNetBuilder(const v1::ModelSpec& model, const ModelOptions& options)
+      : model_(model),
+        spec_(model.resnet()),
+        options_(options),
         training_(options.mode == Mode::kTraining),
         b_({.compute_dtype = options.compute_dtype,
             .batch = options.batch,
@@ -153,10 +156,14 @@ class ResNetBuilder {
     const ValueId bias = b_.Parameter("classifier.1.bias", {spec_.classes()}, Initializer::kZeros);
     const ValueId features = b_.AveragePool("features", x_);
     const ValueId logits = b_.LinearRows("logits", features, {weight}, {bias});
-    b_.ClassifierLoss("class", logits, b_.Targets(), training_ ? spec_.label_smoothing() : 0);
+    b_.ClassifierLoss("class", logits, b_.Targets(), training_ ? spec_.label_smoothing() : 0,
+                      HeadWeight(model_));
+    AddFeatureHeads(model_, options_, features, b_);
   }
 
+  const v1::ModelSpec& model_;
   const v1::ResNetSpec& spec_;
+  const ModelOptions& options_;
   const bool training_;
   Builder b_;
   ValueId x_ = kNoValue;
@@ -165,9 +172,9 @@ class ResNetBuilder {
 
 }  // namespace
 
-absl::StatusOr<graph::Graph> BuildResNet(const v1::ResNetSpec& spec, const ModelOptions& options) {
-  MP_RETURN_IF_ERROR(CheckSizes(spec, options));
-  return ResNetBuilder(spec, options).Build();
+absl::StatusOr<graph::Graph> BuildResNet(const v1::ModelSpec& model, const ModelOptions& options) {
+  MP_RETURN_IF_ERROR(CheckSizes(model.resnet(), options));
+  return ResNetBuilder(model, options).Build();
 }
 
 }  // namespace milepost::models

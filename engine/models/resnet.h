@@ -2,7 +2,7 @@
 // convolution. Forward only.
 //
 //   MP_ASSIGN_OR_RETURN(graph::Graph graph,
-//                       models::BuildResNet(spec, {.mode = Mode::kTraining, ...}));
+//                       models::BuildResNet(model, {.mode = Mode::kTraining, ...}));
 //
 // Inputs: "images" u8[B,S,S,3], S being image_size, and "targets" i32[B]. One loss head, "class":
 // cross-entropy with label smoothing. Evaluation uses the running statistics.
@@ -26,7 +26,7 @@
 #include "engine/models/model.h"
 
 namespace milepost::v1 {
-class ResNetSpec;
+class ModelSpec;
 }
 
 namespace milepost::models {
@@ -34,7 +34,7 @@ namespace milepost::models {
 // `spec` is normalised: `stages`, `bottleneck` and the other optional fields are set. In
 // options.batch images; options.sequence is 1. INVALID_ARGUMENT, naming the field, when sizes do
 // not fit each other; UNIMPLEMENTED for generation.
-absl::StatusOr<graph::Graph> BuildResNet(const v1::ResNetSpec& spec, const ModelOptions& options);
+absl::StatusOr<graph::Graph> BuildResNet(const v1::ModelSpec& model, const ModelOptions& options);
 
 }  // namespace milepost::models
 
