@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
@@ -22,7 +23,17 @@ absl::StatusOr<std::shared_ptr<const TokenDataset>> TokenDataset::Open(
         least,
         ": the sequence is longer than the file. Use more data or a smaller data.sequence_length"));
   }
-  return std::shared_ptr<const TokenDataset>(new TokenDataset(std::move(file), options));
+  std::shared_ptr<TokenDataset> dataset(new TokenDataset(std::move(file), options));
+  for (const LabelOptions& wanted : options.labels) {
+    MP_ASSIGN_OR_RETURN(auto labels, LabelFile::Open(wanted.path, wanted.classes));
+    if (labels->size() != dataset->file().size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(wanted.path, ": ", labels->size(), " labels, but ", path, " has ",
+                       dataset->file().size(), " tokens: give one label for each, -1 for none"));
+    }
+    dataset->labels_.push_back(std::move(labels));
+  }
+  return dataset;
 }
 
 TokenDataset::TokenDataset(std::shared_ptr<const TokenFile> file, const DatasetOptions& options)
@@ -43,10 +54,32 @@ absl::Status TokenDataset::FetchSample(int64_t sample, int32_t* tokens, int32_t*
   return file_->Read(begin + length, options_.vocabulary, absl::MakeSpan(targets + length - 1, 1));
 }
 
-absl::Status TokenDataset::FetchBatch(const SampleOrder& order, int64_t first, int64_t count,
-                                      absl::Span<int32_t> tokens,
-                                      absl::Span<int32_t> targets) const {
+absl::Status TokenDataset::FetchLabels(int64_t sample, int64_t place,
+                                       absl::Span<int32_t* const> labels) const {
   const int64_t length = options_.sequence_length;
+  for (size_t i = 0; i < labels.size(); ++i) {
+    MP_RETURN_IF_ERROR(
+        labels_[i]->Read(sample * length, absl::MakeSpan(labels[i] + place * length, length)));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<Field> TokenDataset::fields() const {
+  const int64_t length = options_.sequence_length;
+  const int64_t bytes = length * static_cast<int64_t>(sizeof(int32_t));
+  std::vector<Field> fields = {{.name = "tokens", .sample_bytes = bytes},
+                               {.name = "targets", .sample_bytes = bytes, .targets = length}};
+  for (const LabelOptions& labels : options_.labels) {
+    fields.push_back({.name = labels.field, .sample_bytes = bytes, .targets = kVaries});
+  }
+  return fields;
+}
+
+absl::Status TokenDataset::FetchBatch(const SampleOrder& order, int64_t first, int64_t count,
+                                      absl::Span<int32_t> tokens, absl::Span<int32_t> targets,
+                                      absl::Span<int32_t* const> labels) const {
+  const int64_t length = options_.sequence_length;
+  MP_CHECK(labels.size() == labels_.size()) << labels.size();
   MP_CHECK(order.samples() == samples_) << "the order is of another dataset";
   MP_CHECK(static_cast<int64_t>(tokens.size()) == count * length &&
            tokens.size() == targets.size());
@@ -58,39 +91,46 @@ absl::Status TokenDataset::FetchBatch(const SampleOrder& order, int64_t first, i
       epoch = order.EpochOf(global);
       permutation.emplace(order.PermutationOf(epoch));
     }
-    MP_RETURN_IF_ERROR(FetchSample((*permutation)(global % samples_), tokens.data() + i * length,
-                                   targets.data() + i * length));
+    const int64_t sample = (*permutation)(global % samples_);
+    MP_RETURN_IF_ERROR(
+        FetchSample(sample, tokens.data() + i * length, targets.data() + i * length));
+    MP_RETURN_IF_ERROR(FetchLabels(sample, i, labels));
   }
   return absl::OkStatus();
 }
 
 absl::Status TokenDataset::FetchInOrder(int64_t first, int64_t count, absl::Span<int32_t> tokens,
-                                        absl::Span<int32_t> targets) const {
+                                        absl::Span<int32_t> targets,
+                                        absl::Span<int32_t* const> labels) const {
   const int64_t length = options_.sequence_length;
+  MP_CHECK(labels.size() == labels_.size()) << labels.size();
   MP_CHECK(first >= 0 && first + count <= samples_) << first << "+" << count << " of " << samples_;
   MP_CHECK(static_cast<int64_t>(tokens.size()) == count * length &&
            tokens.size() == targets.size());
   for (int64_t i = 0; i < count; ++i) {
     MP_RETURN_IF_ERROR(
         FetchSample(first + i, tokens.data() + i * length, targets.data() + i * length));
+    MP_RETURN_IF_ERROR(FetchLabels(first + i, i, labels));
   }
   return absl::OkStatus();
 }
 
-std::vector<Field> TokenFields(int64_t sequence_length) {
-  const int64_t bytes = sequence_length * static_cast<int64_t>(sizeof(int32_t));
-  return {{.name = "tokens", .sample_bytes = bytes},
-          {.name = "targets", .sample_bytes = bytes, .targets = sequence_length}};
-}
-
 TokensInOrder::TokensInOrder(std::shared_ptr<const TokenDataset> dataset)
-    : dataset_(std::move(dataset)), fields_(TokenFields(dataset_->sequence_length())) {}
+    : dataset_(std::move(dataset)), fields_(dataset_->fields()) {}
 
 absl::Status TokensInOrder::Fetch(int64_t first, int64_t count,
                                   absl::Span<char* const> into) const {
   const auto size = static_cast<size_t>(count * dataset_->sequence_length());
-  return dataset_->FetchInOrder(first, count, {reinterpret_cast<int32_t*>(into[0]), size},
-                                {reinterpret_cast<int32_t*>(into[1]), size});
+  absl::InlinedVector<int32_t*, kInlineFields> arrays;
+  for (char* field : into) arrays.push_back(reinterpret_cast<int32_t*>(field));
+  return dataset_->FetchInOrder(first, count, {arrays[0], size}, {arrays[1], size},
+                                absl::MakeSpan(arrays).subspan(2));
+}
+
+absl::StatusOr<int64_t> TokensInOrder::CountTargets(size_t field, int64_t first,
+                                                    int64_t count) const {
+  if (fields_[field].targets == kVaries) return CountByFetching(*this, field, first, count);
+  return SampleSource::CountTargets(field, first, count);
 }
 
 int64_t ValidationTurns(int64_t total, const BatchLayout& layout) {

@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "engine/data/label_file.h"
 #include "engine/data/sample_source.h"
 #include "engine/data/sampler.h"
 #include "engine/data/token_file.h"
@@ -29,6 +30,8 @@ struct DatasetOptions {
   int64_t vocabulary = 0;       // ids must be below it; 1 to 2^31
   // Targets are the tokens one on. False: the tokens themselves; sample i is tokens [i*T, i*T + T).
   bool next_token = true;
+  // Further fields: the labels of each token, T of a sample. Not shifted by one as targets are.
+  std::vector<LabelOptions> labels;
 };
 
 // Which global samples a rank works on. Step s (counted from 0) uses [s*G, (s+1)*G) of the global
@@ -52,8 +55,8 @@ struct BatchLayout {
 // Immutable and thread-safe.
 class TokenDataset {
  public:
-  // TokenFile::Open's errors, and INVALID_ARGUMENT when the file holds too few tokens for one
-  // sample.
+  // TokenFile::Open's errors and LabelFile::Open's, and INVALID_ARGUMENT when the file holds too
+  // few tokens for one sample, or labels are not as many as tokens.
   static absl::StatusOr<std::shared_ptr<const TokenDataset>> Open(const std::string& path,
                                                                   const DatasetOptions& options);
 
@@ -64,25 +67,29 @@ class TokenDataset {
 
   // Samples [first, first + count) of the global order, row-major [count, T] int32 each. Blocks on
   // the disk when pages are not in memory. INVALID_ARGUMENT, naming file, position, id and
-  // vocabulary, for an id outside the vocabulary.
+  // vocabulary, for an id outside the vocabulary. `labels`: of each of the options', [count, T].
   absl::Status FetchBatch(const SampleOrder& order, int64_t first, int64_t count,
-                          absl::Span<int32_t> tokens, absl::Span<int32_t> targets) const;
+                          absl::Span<int32_t> tokens, absl::Span<int32_t> targets,
+                          absl::Span<int32_t* const> labels = {}) const;
 
   // Samples [first, first + count) in the file's own order: validation.
   absl::Status FetchInOrder(int64_t first, int64_t count, absl::Span<int32_t> tokens,
-                            absl::Span<int32_t> targets) const;
+                            absl::Span<int32_t> targets,
+                            absl::Span<int32_t* const> labels = {}) const;
+
+  // "tokens" and "targets", i32 each, every target valid; then those of the labels.
+  std::vector<Field> fields() const;
 
  private:
   TokenDataset(std::shared_ptr<const TokenFile> file, const DatasetOptions& options);
   absl::Status FetchSample(int64_t sample, int32_t* tokens, int32_t* targets) const;
+  absl::Status FetchLabels(int64_t sample, int64_t place, absl::Span<int32_t* const> labels) const;
 
   std::shared_ptr<const TokenFile> file_;
   DatasetOptions options_;
+  std::vector<std::shared_ptr<const LabelFile>> labels_;
   int64_t samples_;
 };
-
-// "tokens" and "targets" of sequences of T: i32 each, every target valid.
-std::vector<Field> TokenFields(int64_t sequence_length);
 
 // A file's samples in its own order: validation.
 class TokensInOrder : public SampleSource {
@@ -92,6 +99,7 @@ class TokensInOrder : public SampleSource {
   const std::vector<Field>& fields() const override { return fields_; }
   int64_t samples() const override { return dataset_->samples(); }
   absl::Status Fetch(int64_t first, int64_t count, absl::Span<char* const> into) const override;
+  absl::StatusOr<int64_t> CountTargets(size_t field, int64_t first, int64_t count) const override;
 
  private:
   std::shared_ptr<const TokenDataset> dataset_;

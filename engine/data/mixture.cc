@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
@@ -62,7 +63,7 @@ MixtureOrder::Pick MixtureOrder::At(int64_t global_sample) const {
 absl::StatusOr<std::shared_ptr<const TokenMixture>> TokenMixture::Open(
     const std::vector<WeightedPath>& paths, const DatasetOptions& options, uint64_t seed) {
   std::shared_ptr<TokenMixture> mixture(new TokenMixture);
-  mixture->fields_ = TokenFields(options.sequence_length);
+  MP_CHECK(options.labels.empty() || paths.size() == 1) << "labels of a mixture";
   std::vector<double> weights;
   for (const WeightedPath& path : paths) {
     MP_ASSIGN_OR_RETURN(auto dataset, TokenDataset::Open(path.path, options));
@@ -74,13 +75,14 @@ absl::StatusOr<std::shared_ptr<const TokenMixture>> TokenMixture::Open(
     MP_ASSIGN_OR_RETURN(MixtureOrder order, MixtureOrder::Create(weights, seed));
     mixture->order_.push_back(std::move(order));
   }
+  mixture->fields_ = mixture->sets_[0].dataset->fields();
   return mixture;
 }
 
 std::shared_ptr<const TokenMixture> TokenMixture::Of(std::shared_ptr<const TokenDataset> dataset,
                                                      const SampleOrder& order) {
   std::shared_ptr<TokenMixture> mixture(new TokenMixture);
-  mixture->fields_ = TokenFields(dataset->sequence_length());
+  mixture->fields_ = dataset->fields();
   mixture->sets_.push_back({std::move(dataset), order});
   return mixture;
 }
@@ -93,8 +95,20 @@ int64_t TokenMixture::samples() const {
 
 absl::Status TokenMixture::Fetch(int64_t first, int64_t count, absl::Span<char* const> into) const {
   const auto size = static_cast<size_t>(count * sequence_length());
+  if (into.size() > 2) {
+    absl::InlinedVector<int32_t*, kInlineFields> arrays;
+    for (char* field : into) arrays.push_back(reinterpret_cast<int32_t*>(field));
+    return sets_[0].dataset->FetchBatch(sets_[0].order, first, count, {arrays[0], size},
+                                        {arrays[1], size}, absl::MakeSpan(arrays).subspan(2));
+  }
   return FetchBatch(first, count, {reinterpret_cast<int32_t*>(into[0]), size},
                     {reinterpret_cast<int32_t*>(into[1]), size});
+}
+
+absl::StatusOr<int64_t> TokenMixture::CountTargets(size_t field, int64_t first,
+                                                   int64_t count) const {
+  if (fields_[field].targets == kVaries) return CountByFetching(*this, field, first, count);
+  return SampleSource::CountTargets(field, first, count);
 }
 
 absl::Status TokenMixture::FetchBatch(int64_t first, int64_t count, absl::Span<int32_t> tokens,

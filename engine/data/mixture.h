@@ -67,10 +67,11 @@ class TokenMixture : public SampleSource {
 
   int64_t sequence_length() const { return sets_[0].dataset->sequence_length(); }
 
-  // "tokens" and "targets"; samples of all sets.
+  // "tokens" and "targets", and the options' labels (one path only); samples of all sets.
   const std::vector<Field>& fields() const override { return fields_; }
   int64_t samples() const override;
   absl::Status Fetch(int64_t first, int64_t count, absl::Span<char* const> into) const override;
+  absl::StatusOr<int64_t> CountTargets(size_t field, int64_t first, int64_t count) const override;
 
   // Samples [first, first + count) of the run, row-major [count, T] each. As
   // TokenDataset::FetchBatch.

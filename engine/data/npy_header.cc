@@ -7,6 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/status_macros.h"
 
 namespace milepost::data {
@@ -199,6 +200,31 @@ std::string FormatNpyHeader(TokenType type, int64_t elements) {
   header.resize(kWrittenNpyHeaderBytes - 1, ' ');
   header += '\n';
   return header;
+}
+
+absl::StatusOr<NpyArray> OpenNpyArray(const std::string& path) {
+  NpyArray array;
+  MP_ASSIGN_OR_RETURN(array.file, MappedFile::Open(path));
+  absl::StatusOr<NpyArrayHeader> header =
+      ParseNpyArrayHeader(array.file.bytes().substr(0, kMaxNpyHeaderBytes));
+  if (!header.ok()) return Annotate(header.status(), path);
+  array.header = *std::move(header);
+  array.data = array.file.bytes().data() + array.header.data_offset;
+  return array;
+}
+
+absl::Status CheckNpyBytes(const NpyArray& array, int64_t element_bytes) {
+  int64_t bytes = element_bytes;
+  for (const int64_t dimension : array.header.shape) {
+    if (__builtin_mul_overflow(bytes, dimension, &bytes)) {
+      return absl::InvalidArgumentError("a shape of more than 2^63 bytes");
+    }
+  }
+  const int64_t has = static_cast<int64_t>(array.file.bytes().size()) - array.header.data_offset;
+  if (bytes == has) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the shape (", absl::StrJoin(array.header.shape, ", "), ") takes ", bytes,
+                   " bytes, but the file has ", has));
 }
 
 }  // namespace milepost::data

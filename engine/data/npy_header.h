@@ -8,8 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "engine/data/mapped_file.h"
 #include "engine/data/token_file.h"
 
 namespace milepost::data {
@@ -39,6 +41,18 @@ bool IsNpy(absl::string_view prefix);
 absl::StatusOr<NpyHeader> ParseNpyHeader(absl::string_view prefix);
 // The same for an array of any dtype and shape, in C order.
 absl::StatusOr<NpyArrayHeader> ParseNpyArrayHeader(absl::string_view prefix);
+
+// One in memory: `data` is element 0, as long as `file`.
+struct NpyArray {
+  MappedFile file;
+  NpyArrayHeader header;
+  const char* data = nullptr;
+};
+// MappedFile::Open's errors; INVALID_ARGUMENT with the path for a header that cannot be read.
+absl::StatusOr<NpyArray> OpenNpyArray(const std::string& path);
+// INVALID_ARGUMENT, without the path, unless the file holds the header's elements of
+// `element_bytes` and no more.
+absl::Status CheckNpyBytes(const NpyArray& array, int64_t element_bytes);
 
 // Version 1.0, always the same length whatever the count, so that it can be written over.
 inline constexpr int64_t kWrittenNpyHeaderBytes = 128;

@@ -114,7 +114,7 @@ absl::Status Prefetcher::FetchUnit(int64_t unit, int64_t first_sample, MicroBatc
     }
   }
   const int64_t count = layout_.micro_batch / units_;
-  absl::InlinedVector<char*, 4> into;
+  absl::InlinedVector<char*, kInlineFields> into;
   for (size_t field = 0; field < batch.fields.size(); ++field) {
     into.push_back(batch.fields[field].data() + part * count * data_->fields()[field].sample_bytes);
   }

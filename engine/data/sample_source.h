@@ -21,6 +21,8 @@
 namespace milepost::data {
 
 inline constexpr int64_t kVaries = -1;
+// So many pointers to fields are held without an allocation: those of a text with seven heads.
+inline constexpr size_t kInlineFields = 12;
 
 // One array of every sample, all of one size.
 struct Field {
@@ -58,6 +60,10 @@ class SampleSource {
   // All zero where a sample costs next to nothing.
   virtual SourceStats stats() const { return {}; }
 };
+
+// Valid targets of the field in those samples, one by one: for sources whose samples are cheap.
+absl::StatusOr<int64_t> CountByFetching(const SampleSource& source, size_t field, int64_t first,
+                                        int64_t count);
 
 // Whether a step's ranks have to tell each other how many valid targets they have.
 bool TargetsVary(const SampleSource& source);

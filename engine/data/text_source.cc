@@ -36,8 +36,9 @@ TextSource::TextSource(std::shared_ptr<const SampleSource> tokens, const TextOpt
     : tokens_(std::move(tokens)),
       options_(options),
       length_(tokens_->fields()[0].sample_bytes / static_cast<int64_t>(sizeof(int32_t))),
+      given_(tokens_->fields().size()),
       fields_(tokens_->fields()) {
-  MP_CHECK(fields_.size() == 2 && fields_[0].name == "tokens" && fields_[1].name == "targets");
+  MP_CHECK(given_ >= 2 && fields_[0].name == "tokens" && fields_[1].name == "targets");
   const int64_t bytes = fields_[0].sample_bytes;
   if (options_.masking || options_.Documents()) fields_[1].targets = kVaries;
   if (options_.Documents()) {
@@ -119,19 +120,28 @@ void TextSource::CutTargets(const Sample& sample) const {
   }
 }
 
+void TextSource::CutLabels(const int32_t* tokens, int32_t* labels) const {
+  for (int64_t t = 0; t < length_; ++t) {
+    if (tokens[t] == options_.padding) labels[t] = -1;
+  }
+}
+
 absl::Status TextSource::Fetch(int64_t first, int64_t count, absl::Span<char* const> into) const {
   MP_CHECK(into.size() == fields_.size());
-  MP_RETURN_IF_ERROR(tokens_->Fetch(first, count, into.subspan(0, 2)));
-  absl::InlinedVector<int32_t*, 5> arrays;
+  MP_RETURN_IF_ERROR(tokens_->Fetch(first, count, into.subspan(0, given_)));
+  absl::InlinedVector<int32_t*, kInlineFields> arrays;
   for (char* field : into) arrays.push_back(reinterpret_cast<int32_t*>(field));
   for (int64_t i = 0; i < count; ++i) {
     const int64_t at = i * length_;
     Sample sample{arrays[0] + at, arrays[1] + at};
     if (options_.Documents()) {
-      sample.documents = arrays[2] + at;
-      sample.positions = arrays[3] + at;
+      sample.documents = arrays[given_] + at;
+      sample.positions = arrays[given_ + 1] + at;
     }
     if (options_.Segments()) sample.segments = arrays.back() + at;
+    for (size_t labels = 2; options_.padding && labels < given_; ++labels) {
+      CutLabels(sample.tokens, arrays[labels] + at);
+    }
     if (options_.Documents() || options_.Segments()) Mark(sample);
     options_.masking ? Mask(first + i, sample) : CutTargets(sample);
   }
@@ -140,17 +150,7 @@ absl::Status TextSource::Fetch(int64_t first, int64_t count, absl::Span<char* co
 
 absl::StatusOr<int64_t> TextSource::CountTargets(size_t field, int64_t first, int64_t count) const {
   if (fields_[field].targets != kVaries) return tokens_->CountTargets(field, first, count);
-  std::vector<int32_t> tokens(length_);
-  std::vector<int32_t> targets(length_);
-  char* into[] = {reinterpret_cast<char*>(tokens.data()), reinterpret_cast<char*>(targets.data())};
-  int64_t valid = 0;
-  for (int64_t number = first; number < first + count; ++number) {
-    MP_RETURN_IF_ERROR(tokens_->Fetch(number, 1, into));
-    const Sample sample{tokens.data(), targets.data()};
-    options_.masking ? Mask(number, sample) : CutTargets(sample);
-    valid += std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; });
-  }
-  return valid;
+  return CountByFetching(*this, field, first, count);
 }
 
 }  // namespace milepost::data

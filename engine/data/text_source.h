@@ -1,5 +1,6 @@
 // What a model is given besides token ids: which tokens it has to find again, where documents,
-// segments and padding are. Put around a source of "tokens" and "targets" of T each.
+// segments and padding are. Put around a source of "tokens" and "targets" of T each, and perhaps of
+// labels, which stay with their tokens: those of padding become -1.
 //
 //   TextOptions options{.vocabulary = 30522, .seed = 7};
 //   options.masking = Masking{.probability = 0.15, .mask_token = 103, .special_tokens = {101,
@@ -63,7 +64,7 @@ struct TextOptions {
 
 class TextSource : public SampleSource {
  public:
-  // `tokens` has the fields "tokens" and "targets", i32, in this order.
+  // `tokens` has the fields "tokens" and "targets", i32, in this order, then those of labels.
   TextSource(std::shared_ptr<const SampleSource> tokens, const TextOptions& options);
 
   const std::vector<Field>& fields() const override { return fields_; }
@@ -79,10 +80,12 @@ class TextSource : public SampleSource {
   void Mask(int64_t number, const Sample& sample) const;
   void CutTargets(const Sample& sample) const;
   bool Maskable(int32_t token) const;
+  void CutLabels(const int32_t* tokens, int32_t* labels) const;
 
   const std::shared_ptr<const SampleSource> tokens_;
   const TextOptions options_;
   const int64_t length_;  // T
+  const size_t given_;    // fields of `tokens_`
   std::vector<Field> fields_;
   std::vector<int32_t> unmaskable_;  // sorted
   uint32_t threshold_ = 0;           // of a random word: chosen below it

@@ -16,6 +16,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "engine/data/label_file.h"
 
 namespace milepost::data {
 
@@ -36,6 +38,8 @@ class ImageSet {
   virtual int64_t size() const = 0;  // at least 1
   // From 0 on, below the number of classes. `image` in [0, size), here and below.
   virtual int32_t LabelOf(int64_t image) const = 0;
+  // Of the options' heads, by their place there: a label for each image, -1: none.
+  virtual absl::Span<const int32_t> HeadLabels(size_t head) const;
   // For messages: the path, or the shard and the place in it.
   virtual std::string NameOf(int64_t image) const = 0;
   // The first `limit` bytes (at least: where nothing is saved by it, all). `out->bytes` lies in
@@ -53,6 +57,8 @@ struct ImageSetOptions {
   // A folder's classes, where another set's labels must be meant (validation): class folders that
   // are not among them are refused. Empty: the folder's own.
   std::vector<std::string> class_names;
+  // Further tasks whose labels the set itself holds: tar shards only.
+  std::vector<std::string> heads;
 };
 
 // What `path` is:
@@ -65,9 +71,15 @@ struct ImageSetOptions {
 //   byte by byte. Names that begin with a dot, other files and deeper folders are ignored.
 // Memory: the name and 12 bytes per image of a folder; 16 bytes per image of a shard; none of .npy.
 // NOT_FOUND, PERMISSION_DENIED; INVALID_ARGUMENT with path and reason for whatever is malformed,
-// holds no image, or has a label that is not below `classes`.
+// holds no image, has a label that is not below `classes`, or no labels of `heads`.
 absl::StatusOr<std::shared_ptr<const ImageSet>> OpenImageSet(const std::string& path,
                                                              const ImageSetOptions& options);
+
+// Of further tasks: a label for each image of the set at `path`, -1: none. Those without a file of
+// their own are in this order the options' `heads` that the set was opened with. LabelFile's
+// errors; INVALID_ARGUMENT where labels are not as many as images or not below the head's classes.
+absl::StatusOr<std::vector<std::vector<int32_t>>> ReadHeadLabels(
+    const std::string& path, const ImageSet& set, absl::Span<const LabelOptions> wanted);
 
 }  // namespace milepost::data
 

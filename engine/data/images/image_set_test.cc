@@ -213,6 +213,28 @@ TEST(ExpandBraces, MakesNumberedNames) {
   }
 }
 
+TEST_F(ImageSetTest, ShardsHoldLabelsOfFurtherHeads) {
+  const auto sample = [](const std::string& key, const std::string& label) {
+    return TarFile(key + ".hue.cls", label) + TarFile(key + ".cls", "1") +
+           TarFile(key + ".jpg", key);
+  };
+  Write("h/0.tar", sample("a", "2") + sample("b", "-1") + kEnd);
+  Write("h/1.tar", sample("c", "0") + kEnd);
+  const auto set = OpenImageSet(folder_ + "/h", {.classes = 2, .heads = {"Hue"}});
+  ASSERT_TRUE(set.ok()) << set.status();
+  EXPECT_THAT((*set)->HeadLabels(0), ElementsAre(2, -1, 0));
+  const auto refusal = [&](const std::string& bytes) {
+    Write("h/1.tar", bytes + kEnd);
+    return Refusal(folder_ + "/h", {.classes = 2, .heads = {"hue"}});
+  };
+  EXPECT_THAT(refusal(TarFile("c.cls", "1") + TarFile("c.jpg", "c")),
+              HasSubstr("1.tar: the sample 'c' at byte 0 has no .hue.cls"));
+  EXPECT_THAT(refusal(TarFile("c.hue.cls", "1") + sample("c", "1")), HasSubstr("two .hue.cls"));
+  EXPECT_THAT(refusal(sample("c", "-2")), HasSubstr("from -1 to"));
+  EXPECT_THAT(Refusal(folder_ + "/h/x.npy", {.classes = 2, .heads = {"hue"}}),
+              HasSubstr("only .tar shards hold"));
+}
+
 TEST_F(ImageSetTest, ShardsFollowEachOther) {
   Write("s/b-1.tar", TarFile("x.cls", "5") + TarFile("x.jpg", "third") + kEnd);
   Write("s/b-0.tar", TarFile("x.cls", "3") + TarFile("x.jpg", "first") +

@@ -32,9 +32,13 @@ bool IsDamage(const absl::Status& status) {
 
 absl::StatusOr<std::shared_ptr<const ImageSource>> ImageSource::Open(
     const std::string& path, const ImageSourceOptions& options) {
-  MP_ASSIGN_OR_RETURN(auto set, OpenImageSet(path, {.classes = options.classes,
-                                                    .class_names = options.class_names}));
+  ImageSetOptions wanted = {.classes = options.classes, .class_names = options.class_names};
+  for (const LabelOptions& labels : options.labels) {
+    if (labels.path.empty()) wanted.heads.push_back(labels.head);
+  }
+  MP_ASSIGN_OR_RETURN(auto set, OpenImageSet(path, wanted));
   std::shared_ptr<ImageSource> source(new ImageSource(std::move(set), options));
+  MP_ASSIGN_OR_RETURN(source->labels_, ReadHeadLabels(path, source->set(), options.labels));
   if (source->patches()) MP_RETURN_IF_ERROR(source->IndexTiles());
   return source;
 }
@@ -45,7 +49,21 @@ ImageSource::ImageSource(std::shared_ptr<const ImageSet> set, const ImageSourceO
       fields_({{.name = "images",
                 .sample_bytes = options.view.image_size * options.view.image_size * 3},
                {.name = "targets", .sample_bytes = sizeof(int32_t), .targets = 1}}),
-      order_(set_->size(), options.seed) {}
+      order_(set_->size(), options.seed) {
+  for (const LabelOptions& labels : options_.labels) {
+    fields_.push_back({.name = labels.field, .sample_bytes = sizeof(int32_t), .targets = kVaries});
+  }
+}
+
+absl::StatusOr<int64_t> ImageSource::CountTargets(size_t field, int64_t first,
+                                                  int64_t count) const {
+  if (fields_[field].targets != kVaries) return SampleSource::CountTargets(field, first, count);
+  int64_t valid = 0;
+  for (int64_t global = first; global < first + count; ++global) {
+    valid += labels_[field - 2][static_cast<size_t>(PlaceOfSample(global).image)] >= 0 ? 1 : 0;
+  }
+  return valid;
+}
 
 absl::Status ImageSource::IndexTiles() {
   Scratch scratch(options_.limits);
@@ -92,6 +110,16 @@ ImageSource::Place ImageSource::PlaceOf(int64_t sample) const {
   return {image, sample - (tile_ends_[static_cast<size_t>(image)] - TilesOfImage(image))};
 }
 
+ImageSource::Place ImageSource::PlaceOfSample(int64_t global) const {
+  return PlaceOf(options_.train ? order_.SampleAt(global) : global);
+}
+
+bool ImageSource::IsLabelledLike(int64_t image, int64_t other) const {
+  return std::none_of(labels_.begin(), labels_.end(), [&](const std::vector<int32_t>& labels) {
+    return labels[static_cast<size_t>(image)] >= 0 && labels[static_cast<size_t>(other)] < 0;
+  });
+}
+
 ImageSource::Place ImageSource::NextImage(const Place& place) const {
   int64_t image = place.image;
   do {
@@ -136,18 +164,21 @@ absl::Status ImageSource::Show(const Place& place, int64_t global, Scratch* scra
 }
 
 absl::Status ImageSource::FetchOne(int64_t global, Scratch* scratch, uint8_t* pixels,
-                                   int32_t* label) const {
-  Place place = PlaceOf(options_.train ? order_.SampleAt(global) : global);
+                                   int64_t* image) const {
+  Place place = PlaceOfSample(global);
+  const int64_t own = place.image;
   absl::Status status = Show(place, global, scratch, pixels);
   const bool replace = options_.skip_damaged && IsDamage(status);
   for (int i = 0; replace && IsDamage(status) && i < kMaxReplacements; ++i) {
     NoteDamage(status);
-    place = NextImage(place);
+    do {
+      place = NextImage(place);
+    } while (!IsLabelledLike(own, place.image));
     status = Show(place, global, scratch, pixels);
   }
   MP_RETURN_IF_ERROR(status);
   if (replace) damaged_.fetch_add(1, std::memory_order_relaxed);
-  *label = set_->LabelOf(place.image);
+  *image = place.image;
   return absl::OkStatus();
 }
 
@@ -157,10 +188,18 @@ absl::Status ImageSource::Fetch(int64_t first, int64_t count, absl::Span<char* c
   std::unique_ptr<Scratch> scratch = Borrow();
   absl::Status status;
   for (int64_t i = 0; i < count && status.ok(); ++i) {
-    int32_t label = 0;
+    int64_t image = 0;
     status = FetchOne(first + i, scratch.get(),
-                      reinterpret_cast<uint8_t*>(into[0]) + i * fields_[0].sample_bytes, &label);
-    std::memcpy(into[1] + i * static_cast<int64_t>(sizeof label), &label, sizeof label);
+                      reinterpret_cast<uint8_t*>(into[0]) + i * fields_[0].sample_bytes, &image);
+    const auto put = [&](size_t field, int32_t label) {
+      std::memcpy(into[field] + i * static_cast<int64_t>(sizeof label), &label, sizeof label);
+    };
+    put(1, set_->LabelOf(image));
+    const auto own = static_cast<size_t>(PlaceOfSample(first + i).image);
+    for (size_t head = 0; head < labels_.size(); ++head) {
+      const bool labelled = labels_[head][own] >= 0;
+      put(2 + head, labelled ? labels_[head][static_cast<size_t>(image)] : -1);
+    }
   }
   Return(std::move(scratch));
   fetched_.fetch_add(count, std::memory_order_relaxed);

@@ -1,4 +1,5 @@
-// Samples of images: "images", u8 RGB [size, size, 3], and "targets", i32.
+// Samples of images: "images", u8 RGB [size, size, 3], and "targets", i32; then the labels of
+// further tasks, i32, -1: none.
 //
 //   ImageSourceOptions options = {.view = {.image_size = 224}, .classes = 1000, .seed = 1};
 //   MP_ASSIGN_OR_RETURN(auto train, ImageSource::Open("imagenet/train", options));
@@ -23,6 +24,7 @@
 #include "engine/data/images/image_set.h"
 #include "engine/data/images/render.h"
 #include "engine/data/images/view.h"
+#include "engine/data/label_file.h"
 #include "engine/data/sample_source.h"
 #include "engine/data/sampler.h"
 
@@ -42,6 +44,7 @@ struct ImageSourceOptions {
   // decoding stops below the crop. Otherwise a damaged image is an error. Images that cannot be
   // read at all (missing, no permission, a failing disk) are errors always.
   bool skip_damaged = false;
+  std::vector<LabelOptions> labels;
 };
 
 // Memory per thread that is in Fetch: an encoded file (at most 256 MiB), and 3 bytes per pixel of
@@ -50,13 +53,16 @@ struct ImageSourceOptions {
 class ImageSource : public SampleSource {
  public:
   // OpenImageSet's errors. With patches the header of every image is read, and INVALID_ARGUMENT,
-  // naming it, is returned for a damaged one (skipped: it has no tiles).
+  // naming it, is returned for a damaged one (skipped: it has no tiles). Labels are read whole:
+  // LabelFile's errors, and INVALID_ARGUMENT where they are not as many as images or not below the
+  // head's classes.
   static absl::StatusOr<std::shared_ptr<const ImageSource>> Open(const std::string& path,
                                                                  const ImageSourceOptions& options);
 
   const std::vector<Field>& fields() const override { return fields_; }
   int64_t samples() const override { return order_.samples(); }
   absl::Status Fetch(int64_t first, int64_t count, absl::Span<char* const> into) const override;
+  absl::StatusOr<int64_t> CountTargets(size_t field, int64_t first, int64_t count) const override;
   SourceStats stats() const override;
 
   const ImageSet& set() const { return *set_; }
@@ -79,9 +85,13 @@ class ImageSource : public SampleSource {
   absl::StatusOr<int64_t> CountTiles(int64_t image, Scratch* scratch) const;
   bool patches() const { return options_.view.patch_size > 0; }
   Place PlaceOf(int64_t sample) const;
+  Place PlaceOfSample(int64_t global) const;
   Place NextImage(const Place& place) const;
+  // Whether `other` has a label wherever `image` has one: the count of targets stays as it was.
+  bool IsLabelledLike(int64_t image, int64_t other) const;
   int64_t TilesOfImage(int64_t image) const;
-  absl::Status FetchOne(int64_t global, Scratch* scratch, uint8_t* pixels, int32_t* label) const;
+  // What is shown of the sample: `image` is its own or the one that stands for it.
+  absl::Status FetchOne(int64_t global, Scratch* scratch, uint8_t* pixels, int64_t* image) const;
   absl::Status Show(const Place& place, int64_t global, Scratch* scratch, uint8_t* pixels) const;
   View ViewOf(const Place& place, int64_t global, int64_t width, int64_t height) const;
   std::unique_ptr<Scratch> Borrow() const;
@@ -90,7 +100,8 @@ class ImageSource : public SampleSource {
 
   const std::shared_ptr<const ImageSet> set_;
   const ImageSourceOptions options_;
-  const std::vector<Field> fields_;
+  std::vector<Field> fields_;
+  std::vector<std::vector<int32_t>> labels_;  // of the options': of each image
   SampleOrder order_;
   std::vector<int64_t> tile_ends_;  // how many tiles there are up to each image's last
 

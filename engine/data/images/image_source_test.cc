@@ -184,6 +184,69 @@ TEST_F(ImageSourceTest, SkippingTakesTheNextGoodImage) {
   EXPECT_EQ(Fetch(*source, 2).status().code(), absl::StatusCode::kNotFound);
 }
 
+class ImageLabelsTest : public ImageSourceTest {
+ protected:
+  // Of the folder's images in its order; class 0 has images 0 and 1.
+  void WriteLabels(const std::string& values) {
+    std::string header = absl::StrCat("{'descr': '|i1', 'fortran_order': False, 'shape': (",
+                                      values.size(), ",), }\n");
+    std::string bytes("\x93NUMPY\x01\x00", 8);
+    bytes += static_cast<char>(header.size());
+    bytes += '\0';
+    std::ofstream(labels_.path, std::ios::binary) << bytes << header << values;
+  }
+  void TearDown() override { std::filesystem::remove(labels_.path); }
+
+  static int32_t LabelOf(const ImageSource& source, int64_t number) {
+    std::string pixels(static_cast<size_t>(source.fields()[0].sample_bytes), ' ');
+    int32_t target = -1, label = -2;
+    EXPECT_EQ(source.Fetch(number, 1,
+                           {pixels.data(), reinterpret_cast<char*>(&target),
+                            reinterpret_cast<char*>(&label)}),
+              absl::OkStatus());
+    return label;
+  }
+
+  const LabelOptions labels_ = {
+      .field = "labels.hue", .path = folder_ + ".labels.npy", .classes = 10, .head = "hue"};
+};
+
+TEST_F(ImageLabelsTest, BelongToTheirImages) {
+  WriteLabels({9, 8, -1, 6, 5, 4, 3, 2, 1, 0});
+  const auto source = Open({.view = small_, .classes = 5, .train = false, .labels = {labels_}});
+  ASSERT_EQ(source->fields().size(), 3u);
+  EXPECT_EQ(source->fields()[2].name, "labels.hue");
+  for (const int64_t i : {0, 2, 7}) EXPECT_EQ(LabelOf(*source, i), i == 2 ? -1 : 9 - i);
+  EXPECT_EQ(*source->CountTargets(2, 0, 4), 3);
+  EXPECT_EQ(*source->CountTargets(1, 0, 4), 4);
+  const auto train = Open({.view = small_, .classes = 5, .seed = 4, .labels = {labels_}});
+  int64_t valid = 0;
+  for (int64_t i = 0; i < 7; ++i) valid += LabelOf(*train, 5 + i) >= 0 ? 1 : 0;
+  EXPECT_EQ(*train->CountTargets(2, 5, 7), valid);
+}
+
+TEST_F(ImageLabelsTest, OfAnotherNumberOrRangeAreRefused) {
+  const auto refusal = [&](const std::string& values) {
+    WriteLabels(values);
+    const auto source = ImageSource::Open(folder_, {.view = small_, .labels = {labels_}});
+    return std::string(source.status().message());
+  };
+  EXPECT_THAT(refusal(std::string(9, '\0')), HasSubstr("9 labels, but " + folder_ + " has 10"));
+  EXPECT_THAT(refusal(std::string(10, '\x0a')), HasSubstr("label 0 is 10"));
+}
+
+// What stands for a damaged image has a label where that one has: the count of targets holds.
+TEST_F(ImageLabelsTest, ReplacementsKeepTheCountOfTargets) {
+  WriteLabels({-1, 8, -1, -1, 5, 4, 3, 2, 1, 0});
+  Write("class0/0.img.jpg", "no image");
+  Write("class0/1.img.jpg", "no image");
+  const auto source =
+      Open({.view = small_, .train = false, .skip_damaged = true, .labels = {labels_}});
+  EXPECT_EQ(LabelOf(*source, 0), -1);
+  EXPECT_EQ(LabelOf(*source, 1), 5);  // over two that have none
+  EXPECT_EQ(*source->CountTargets(2, 0, 2), 1);
+}
+
 TEST_F(ImageSourceTest, SkippingEndsSomewhere) {
   for (int i = 0; i < 10; ++i) Write(absl::StrCat("class", i / 2, "/", i % 2, ".img.jpg"), "no");
   const auto source = Open({.view = small_, .skip_damaged = true});

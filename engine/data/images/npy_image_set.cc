@@ -11,47 +11,14 @@
 #include "absl/strings/str_join.h"
 #include "common/status_macros.h"
 #include "engine/data/images/image.h"
-#include "engine/data/mapped_file.h"
 #include "engine/data/npy_header.h"
 
 namespace milepost::data {
 namespace {
 
-struct Array {
-  MappedFile file;
-  NpyArrayHeader header;
-  const char* data = nullptr;
-};
-
-// Checks that the file has exactly the header's elements of `element_bytes`.
-absl::Status CheckBytes(const Array& array, int64_t element_bytes) {
-  int64_t bytes = element_bytes;
-  for (const int64_t dimension : array.header.shape) {
-    if (__builtin_mul_overflow(bytes, dimension, &bytes)) {
-      return absl::InvalidArgumentError("a shape of more than 2^63 bytes");
-    }
-  }
-  const int64_t has = static_cast<int64_t>(array.file.bytes().size()) - array.header.data_offset;
-  if (bytes == has) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("the shape (", absl::StrJoin(array.header.shape, ", "), ") takes ", bytes,
-                   " bytes, but the file has ", has));
-}
-
-absl::StatusOr<Array> OpenArray(const std::string& path) {
-  Array array;
-  MP_ASSIGN_OR_RETURN(array.file, MappedFile::Open(path));
-  absl::StatusOr<NpyArrayHeader> header =
-      ParseNpyArrayHeader(array.file.bytes().substr(0, kMaxNpyHeaderBytes));
-  if (!header.ok()) return Annotate(header.status(), path);
-  array.header = *std::move(header);
-  array.data = array.file.bytes().data() + array.header.data_offset;
-  return array;
-}
-
 class NpyImageSet : public ImageSet {
  public:
-  NpyImageSet(std::string path, Array images, Array labels)
+  NpyImageSet(std::string path, NpyArray images, NpyArray labels)
       : path_(std::move(path)), images_(std::move(images)), labels_(std::move(labels)) {}
 
   absl::Status Check() const {
@@ -64,7 +31,7 @@ class NpyImageSet : public ImageSet {
           path_, ": dtype '", absl::CHexEscape(type), "' and shape (",
           absl::StrJoin(images.shape, ", "), "); images are uint8 [N, height, width, 3]"));
     }
-    MP_RETURN_IF_ERROR(Annotate(CheckBytes(images_, 1), path_));
+    MP_RETURN_IF_ERROR(Annotate(CheckNpyBytes(images_, 1), path_));
     const std::string labels_path = LabelsPathOf(path_);
     const NpyArrayHeader& labels = labels_.header;
     if ((labels.descr != "<i4" && labels.descr != "<i8") || labels.shape.size() != 1) {
@@ -72,7 +39,7 @@ class NpyImageSet : public ImageSet {
           labels_path, ": dtype '", absl::CHexEscape(labels.descr), "' and ", labels.shape.size(),
           " dimensions; labels are int32 or int64 [N], little-endian"));
     }
-    MP_RETURN_IF_ERROR(Annotate(CheckBytes(labels_, LabelBytes()), labels_path));
+    MP_RETURN_IF_ERROR(Annotate(CheckNpyBytes(labels_, LabelBytes()), labels_path));
     if (labels.shape[0] == images.shape[0]) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(labels_path, ": ", labels.shape[0],
                                                    " labels, but ", path_, " has ", images.shape[0],
@@ -110,8 +77,8 @@ class NpyImageSet : public ImageSet {
   int64_t LabelBytes() const { return labels_.header.descr == "<i8" ? 8 : 4; }
 
   std::string path_;
-  Array images_;
-  Array labels_;
+  NpyArray images_;
+  NpyArray labels_;
 };
 
 }  // namespace
@@ -121,8 +88,8 @@ std::string LabelsPathOf(const std::string& images_path) {
 }
 
 absl::StatusOr<std::shared_ptr<const ImageSet>> OpenNpyImageSet(const std::string& path) {
-  MP_ASSIGN_OR_RETURN(Array images, OpenArray(path));
-  MP_ASSIGN_OR_RETURN(Array labels, OpenArray(LabelsPathOf(path)));
+  MP_ASSIGN_OR_RETURN(NpyArray images, OpenNpyArray(path));
+  MP_ASSIGN_OR_RETURN(NpyArray labels, OpenNpyArray(LabelsPathOf(path)));
   auto set = std::make_shared<NpyImageSet>(path, std::move(images), std::move(labels));
   MP_RETURN_IF_ERROR(set->Check());
   return set;

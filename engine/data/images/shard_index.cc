@@ -1,6 +1,7 @@
 #include "engine/data/images/shard_index.h"
 
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -22,11 +23,13 @@ constexpr int64_t kMaxShards = 100000;
 // The sample whose members are being read.
 class Sample {
  public:
-  explicit Sample(absl::string_view bytes) : bytes_(bytes) {}
+  // `heads`: "<head>.cls" of each further task, in lower case.
+  Sample(absl::string_view bytes, absl::Span<const std::string> heads)
+      : bytes_(bytes), heads_(heads), head_labels_(heads.size()) {}
 
   const std::string& key() const { return key_; }
   void Begin(std::string key, int64_t offset) {
-    *this = Sample(bytes_);
+    *this = Sample(bytes_, heads_);
     key_ = std::move(key);
     begin_ = offset;
   }
@@ -41,27 +44,47 @@ class Sample {
     } else if (extension == "cls") {
       if (has_label_) return Bad("has two classes");
       has_label_ = true;
-      if (member.size > kMaxClassBytes || !ReadLabel(member)) {
+      if (!ReadLabel(member, 0, &entry_.label)) {
         return Bad("has a .cls that is not a number from 0 to 2147483647");
       }
     }
-    return absl::OkStatus();
+    return AddHead(member, extension);
   }
 
   // Samples of other things altogether are left out.
-  absl::Status Finish(std::vector<ShardEntry>* entries) const {
+  absl::Status Finish(std::vector<ShardEntry>* entries,
+                      std::vector<std::vector<int32_t>>* labels) const {
     if (!has_image_ && !has_label_) return absl::OkStatus();
     if (!has_image_) return Bad("has no .jpg, .jpeg or .png beside its .cls");
     if (!has_label_) return Bad("has no .cls beside its image");
+    for (size_t head = 0; head < heads_.size(); ++head) {
+      if (!head_labels_[head].has_value()) {
+        return Bad(absl::StrCat("has no .", heads_[head], " beside its image; -1 in it: no label"));
+      }
+      (*labels)[head].push_back(*head_labels_[head]);
+    }
     entries->push_back(entry_);
     return absl::OkStatus();
   }
 
  private:
-  bool ReadLabel(const TarMember& member) {
+  absl::Status AddHead(const TarMember& member, absl::string_view extension) {
+    for (size_t head = 0; head < heads_.size(); ++head) {
+      if (extension != heads_[head]) continue;
+      if (head_labels_[head].has_value()) return Bad(absl::StrCat("has two .", extension));
+      if (!ReadLabel(member, -1, &head_labels_[head].emplace())) {
+        return Bad(
+            absl::StrCat("has a .", extension, " that is not a number from -1 to 2147483647"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  bool ReadLabel(const TarMember& member, int32_t least, int32_t* label) const {
+    if (member.size > kMaxClassBytes) return false;
     const absl::string_view text = absl::StripAsciiWhitespace(
         bytes_.substr(static_cast<size_t>(member.offset), static_cast<size_t>(member.size)));
-    return absl::SimpleAtoi(text, &entry_.label) && entry_.label >= 0;
+    return absl::SimpleAtoi(text, label) && *label >= least;
   }
   absl::Status Bad(absl::string_view what) const {
     return absl::InvalidArgumentError(
@@ -69,6 +92,8 @@ class Sample {
   }
 
   absl::string_view bytes_;
+  absl::Span<const std::string> heads_;
+  std::vector<std::optional<int32_t>> head_labels_;
   std::string key_;
   int64_t begin_ = 0;
   ShardEntry entry_;
@@ -78,11 +103,17 @@ class Sample {
 
 }  // namespace
 
-absl::StatusOr<std::vector<ShardEntry>> IndexShard(absl::string_view bytes) {
+absl::StatusOr<std::vector<ShardEntry>> IndexShard(absl::string_view bytes,
+                                                   absl::Span<const std::string> heads,
+                                                   std::vector<std::vector<int32_t>>* labels) {
+  std::vector<std::string> extensions;
+  for (const std::string& head : heads) {
+    extensions.push_back(absl::StrCat(absl::AsciiStrToLower(head), ".cls"));
+  }
   std::vector<ShardEntry> entries;
   TarScanner scanner(bytes);
   TarMember member;
-  Sample sample(bytes);
+  Sample sample(bytes, extensions);
   while (true) {
     MP_ASSIGN_OR_RETURN(const bool more, scanner.Next(&member));
     if (!more) break;
@@ -93,12 +124,12 @@ absl::StatusOr<std::vector<ShardEntry>> IndexShard(absl::string_view bytes) {
     if (dot == std::string::npos || dot == base) continue;  // no extension, or hidden
     std::string key = member.name.substr(0, dot);
     if (key != sample.key()) {
-      MP_RETURN_IF_ERROR(sample.Finish(&entries));
+      MP_RETURN_IF_ERROR(sample.Finish(&entries, labels));
       sample.Begin(std::move(key), member.offset - kTarBlock);
     }
     MP_RETURN_IF_ERROR(sample.Add(member, absl::AsciiStrToLower(member.name.substr(dot + 1))));
   }
-  MP_RETURN_IF_ERROR(sample.Finish(&entries));
+  MP_RETURN_IF_ERROR(sample.Finish(&entries, labels));
   return entries;
 }
 

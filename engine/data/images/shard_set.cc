@@ -21,13 +21,16 @@ struct Shard {
 
 class ShardSet : public ImageSet {
  public:
+  explicit ShardSet(const std::vector<std::string>& heads)
+      : heads_(heads), head_labels_(heads.size()) {}
+
   absl::Status Add(const std::string& path) {
     MP_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
     const absl::string_view bytes = file.bytes();
     void* const begin = const_cast<char*>(bytes.data());
     // A scan touches a page here and there; reading ahead of each would read most of the shard.
     madvise(begin, bytes.size(), MADV_RANDOM);
-    absl::StatusOr<std::vector<ShardEntry>> entries = IndexShard(bytes);
+    absl::StatusOr<std::vector<ShardEntry>> entries = IndexShard(bytes, heads_, &head_labels_);
     if (!entries.ok()) return Annotate(entries.status(), path);
     madvise(begin, bytes.size(), MADV_NORMAL);
     entries->shrink_to_fit();
@@ -38,6 +41,7 @@ class ShardSet : public ImageSet {
 
   int64_t size() const override { return ends_.empty() ? 0 : ends_.back(); }
   int32_t LabelOf(int64_t image) const override { return Find(image).second->label; }
+  absl::Span<const int32_t> HeadLabels(size_t head) const override { return head_labels_[head]; }
   std::string NameOf(int64_t image) const override {
     const auto [shard, entry] = Find(image);
     return absl::StrCat(shard->path, ", the image at byte ", entry->offset);
@@ -61,6 +65,8 @@ class ShardSet : public ImageSet {
     return {&shard, &shard.entries[static_cast<size_t>(image - begin)]};
   }
 
+  const std::vector<std::string> heads_;
+  std::vector<std::vector<int32_t>> head_labels_;
   std::vector<Shard> shards_;
   std::vector<int64_t> ends_;  // how many images there are up to each shard's end
 };
@@ -70,8 +76,8 @@ class ShardSet : public ImageSet {
 bool IsShardName(absl::string_view name) { return absl::EndsWith(name, ".tar"); }
 
 absl::StatusOr<std::shared_ptr<const ImageSet>> OpenShardSet(
-    const std::vector<std::string>& paths) {
-  auto set = std::make_shared<ShardSet>();
+    const std::vector<std::string>& paths, const std::vector<std::string>& heads) {
+  auto set = std::make_shared<ShardSet>(heads);
   for (const std::string& path : paths) MP_RETURN_IF_ERROR(set->Add(path));
   return set;
 }

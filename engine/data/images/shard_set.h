@@ -15,8 +15,10 @@ namespace milepost::data {
 
 bool IsShardName(absl::string_view name);  // *.tar
 
-// Scans every shard's headers, one shard after the other. OpenImageSet's errors.
-absl::StatusOr<std::shared_ptr<const ImageSet>> OpenShardSet(const std::vector<std::string>& paths);
+// Scans every shard's headers, one shard after the other. `heads`: ImageSetOptions'. OpenImageSet's
+// errors.
+absl::StatusOr<std::shared_ptr<const ImageSet>> OpenShardSet(const std::vector<std::string>& paths,
+                                                             const std::vector<std::string>& heads);
 
 }  // namespace milepost::data
 
