@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/cli/progress_view.h"
 #include "client/cli/table.h"
@@ -145,6 +146,21 @@ TEST(TimeLeftTest, GoesByThePaceSoFarAndBeforeThatByThroughput) {
   job = RunningJob();
   job.mutable_progress()->set_tokens_per_second(0);
   EXPECT_EQ(TimeLeft(job, now), absl::InfiniteDuration());
+}
+
+TEST(ProgressViewTest, ShowsEachOfSeveralHeads) {
+  v1::Job job = RunningJob();
+  EXPECT_EQ(HeadsText(job.progress().train_heads()), "");
+  for (const char* name : {"lm", "tag"}) {
+    v1::LossReport* head = job.mutable_progress()->add_train_heads();
+    head->set_name(name);
+    head->set_loss(name[0] == 'l' ? 2.25 : 0.5);
+  }
+  const std::string expected = absl::StrCat(" (lm ", LossText(2.25), ", tag ", LossText(0.5), ")");
+  EXPECT_EQ(HeadsText(job.progress().train_heads()), expected);
+  const absl::Time now = absl::FromUnixSeconds(2000);
+  EXPECT_THAT(PlainProgressLine(job, now), testing::HasSubstr(LossText(2.31404) + expected));
+  EXPECT_THAT(LiveProgressLines(job, now, 200)[1], testing::HasSubstr(expected));
 }
 
 TEST(ProgressViewTest, PlainLine) {

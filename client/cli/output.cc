@@ -102,6 +102,9 @@ void AppendProgress(const v1::Job& job, absl::Time now, std::string* text) {
          absl::StrFormat("%.3g TFLOP/s per rank, %.0f%% MFU",
                          progress.model_flops_per_second() * 1e-12, progress.mfu() * 100));
   }
+  for (const v1::LossReport& head : progress.train_heads()) {
+    Line(text, "Training", absl::StrFormat("%s: loss %s", head.name(), LossText(head.loss())));
+  }
   for (const v1::LossReport& head : progress.validation_heads()) {
     Line(text, "Validation",
          absl::StrFormat("step %d, %s: loss %s, perplexity %.4g, accuracy %.2f%%",

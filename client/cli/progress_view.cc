@@ -48,6 +48,15 @@ std::string StateName(const v1::Job& job) {
 
 }  // namespace
 
+std::string HeadsText(const google::protobuf::RepeatedPtrField<v1::LossReport>& heads) {
+  if (heads.size() < 2) return "";
+  std::string text;
+  for (const v1::LossReport& head : heads) {
+    absl::StrAppend(&text, text.empty() ? " (" : ", ", head.name(), " ", LossText(head.loss()));
+  }
+  return text + ")";
+}
+
 std::string MemoryText(const v1::Progress& progress) {
   if (progress.planned_bytes() == 0) return "";
   return absl::StrFormat("  memory %s planned, %s used per rank",
@@ -79,10 +88,11 @@ std::string StateLine(const v1::Job& job) {
 
 std::string PlainProgressLine(const v1::Job& job, absl::Time now) {
   const v1::Progress& progress = job.progress();
-  return absl::StrFormat("step %d/%d  loss %s%s  %s tokens/s%s%s%s", progress.step(),
+  return absl::StrFormat("step %d/%d  loss %s%s%s  %s tokens/s%s%s%s", progress.step(),
                          job.spec().train().steps(), LossText(progress.train_loss()),
-                         ValidationText(progress), HumanCount(progress.tokens_per_second()),
-                         EtaText(job, now), SkippedText(progress), RestartText(job));
+                         HeadsText(progress.train_heads()), ValidationText(progress),
+                         HumanCount(progress.tokens_per_second()), EtaText(job, now),
+                         SkippedText(progress), RestartText(job));
 }
 
 std::string ProgressBar(double share, size_t width) {
@@ -107,11 +117,12 @@ std::vector<std::string> LiveProgressLines(const v1::Job& job, absl::Time now, s
   lines.push_back(head + (bar > 0 ? ProgressBar(share, bar) : "") + tail);
   if (!job.reason_detail().empty()) lines.push_back("  " + job.reason_detail());
   if (progress.step() > 0) {
-    lines.push_back(absl::StrFormat(
-        "  loss %s%s  lr %s  gradient norm %.2f%s  %s tokens/s%s%s",
-        LossText(progress.train_loss()), ValidationText(progress), RateText(progress.lr()),
-        progress.grad_norm(), LossScaleText(progress), HumanCount(progress.tokens_per_second()),
-        SkippedText(progress), RestartText(job)));
+    lines.push_back(
+        absl::StrFormat("  loss %s%s%s  lr %s  gradient norm %.2f%s  %s tokens/s%s%s",
+                        LossText(progress.train_loss()), HeadsText(progress.train_heads()),
+                        ValidationText(progress), RateText(progress.lr()), progress.grad_norm(),
+                        LossScaleText(progress), HumanCount(progress.tokens_per_second()),
+                        SkippedText(progress), RestartText(job)));
     lines.push_back(absl::StrCat(MemoryText(progress), "  checkpoint ",
                                  job.latest_checkpoint().empty() ? "-" : job.latest_checkpoint()));
   }

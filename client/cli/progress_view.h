@@ -2,6 +2,8 @@
 #ifndef MILEPOST_CLIENT_CLI_PROGRESS_VIEW_H_
 #define MILEPOST_CLIENT_CLI_PROGRESS_VIEW_H_
 
+#include <google/protobuf/repeated_field.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -10,11 +12,14 @@
 
 namespace milepost::v1 {
 class Job;
+class LossReport;
 class Progress;
 }  // namespace milepost::v1
 
 namespace milepost::client {
 
+// " (lm 2.3100, tag 0.5000)"; nothing where there is one head or none.
+std::string HeadsText(const google::protobuf::RepeatedPtrField<v1::LossReport>& heads);
 // "  memory 61.3 MiB planned, 61.3 MiB used per rank"; nothing until it is known.
 std::string MemoryText(const v1::Progress& progress);
 

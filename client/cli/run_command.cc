@@ -32,11 +32,34 @@ std::vector<std::string> TrainPaths(const v1::JobSpec& spec) {
   return paths;
 }
 
+// What further heads learn of the training data, or of the validation data.
+std::vector<data::LabelOptions> LabelsOf(const v1::JobSpec& spec, bool train) {
+  std::vector<data::LabelOptions> options;
+  for (const v1::TaskHeadSpec& head : spec.model().heads()) {
+    for (const v1::LabelSource& labels : spec.data().labels()) {
+      if (labels.head() != head.name()) continue;
+      options.push_back({.field = head.name(),
+                         .path = train ? labels.train() : labels.validation(),
+                         .classes = head.classes(),
+                         .head = head.name()});
+    }
+  }
+  return options;
+}
+
 absl::Status CheckImages(const v1::JobSpec& spec) {
-  for (const std::string& path : {spec.data().train(), spec.data().validation()}) {
+  for (const bool train : {true, false}) {
+    const std::string& path = train ? spec.data().train() : spec.data().validation();
     if (path.empty()) continue;
-    const auto opened = data::OpenImageSet(path, {.classes = spec.model().resnet().classes()});
+    data::ImageSetOptions options = {.classes = spec.model().resnet().classes()};
+    const std::vector<data::LabelOptions> labels = LabelsOf(spec, train);
+    for (const data::LabelOptions& of_one : labels) {
+      if (of_one.path.empty()) options.heads.push_back(of_one.head);
+    }
+    const auto opened = data::OpenImageSet(path, options);
     if (!opened.ok()) return absl::InvalidArgumentError(opened.status().message());
+    const auto read = data::ReadHeadLabels(path, **opened, labels);
+    if (!read.ok()) return absl::InvalidArgumentError(read.status().message());
   }
   return absl::OkStatus();
 }
@@ -44,15 +67,16 @@ absl::Status CheckImages(const v1::JobSpec& spec) {
 // Opens the data as a trainer would: what is wrong with it is said before anything starts.
 absl::Status CheckData(const v1::JobSpec& spec) {
   if (SizesOf(spec.model()).images) return CheckImages(spec);
-  const data::DatasetOptions options = {.sequence_length = spec.data().sequence_length(),
-                                        .vocabulary = SizesOf(spec.model()).vocabulary};
-  std::vector<std::string> paths = TrainPaths(spec);
-  if (!spec.data().validation().empty()) paths.push_back(spec.data().validation());
-  for (const std::string& path : paths) {
+  data::DatasetOptions options = {.sequence_length = spec.data().sequence_length(),
+                                  .vocabulary = SizesOf(spec.model()).vocabulary};
+  const auto check = [&](const std::string& path, bool train) -> absl::Status {
+    options.labels = LabelsOf(spec, train);
     const auto opened = data::TokenDataset::Open(path, options);
-    if (!opened.ok()) return absl::InvalidArgumentError(opened.status().message());
-  }
-  return absl::OkStatus();
+    return opened.ok() ? absl::OkStatus() : absl::InvalidArgumentError(opened.status().message());
+  };
+  for (const std::string& path : TrainPaths(spec)) MP_RETURN_IF_ERROR(check(path, true));
+  const std::string& validation = spec.data().validation();
+  return validation.empty() ? absl::OkStatus() : check(validation, false);
 }
 
 absl::Status CheckInitFrom(const v1::JobSpec& spec) {
@@ -178,9 +202,11 @@ int RunCommand(const GlobalOptions& global, const RunOptions& options) {
     return code == kExitUsage ? code : int{kExitError};
   }
   summary.job = run.job();
+  // It is of the language model's loss alone.
+  const bool one_head = spec->model().heads_size() == 0 && !spec->model().has_head_weight();
   const auto unigram = UnigramLoss(spec->data().train(), spec->data().validation(),
                                    SizesOf(spec->model()).vocabulary);
-  if (unigram.ok()) summary.unigram_loss = *unigram;
+  if (unigram.ok() && one_head) summary.unigram_loss = *unigram;
   report->Finished(summary);
   ExplainFailure(run.job());
   Advise(global, options, run);

@@ -53,11 +53,13 @@ std::string SummaryText(const RunSummary& summary) {
   std::string text = absl::StrCat("\n", job.name(), " ", StateName(job.state()), " at step ",
                                   progress.step(), "/", job.spec().train().steps(), "\n");
   if (progress.step() > 0) {
-    absl::StrAppend(&text, "  train loss       ", LossText(progress.train_loss()), "\n");
+    absl::StrAppend(&text, "  train loss       ", LossText(progress.train_loss()),
+                    HeadsText(progress.train_heads()), "\n");
   }
   if (Validated(progress)) {
+    const std::string heads = HeadsText(progress.validation_heads());
     absl::StrAppend(&text, "  validation loss  ", LossText(progress.validation_loss()),
-                    " nats per token\n");
+                    heads.empty() ? " nats per token" : heads, "\n");
   }
   if (summary.unigram_loss) {
     absl::StrAppend(&text, "  unigram model    ", LossText(*summary.unigram_loss),
@@ -255,6 +257,9 @@ class JsonReport : public RunReport {
                   {"planned_bytes", progress.planned_bytes()},
                   {"allocated_bytes", progress.allocated_bytes()}};
     if (progress.loss_scale() > 0) event["loss_scale"] = progress.loss_scale();
+    for (const v1::LossReport& head : progress.train_heads()) {
+      event["train_heads"][head.name()] = Number(head.loss());
+    }
     Emit(event);
   }
   static void Emit(const Json& event) {

@@ -52,7 +52,9 @@ class StepBench {
     context.seed = 5;
     context.step = 4;
     context.first_sample = 9;
-    context.gradient_factors.fill(1.0F / 70);
+    for (size_t head = 0; head < graph().losses.size(); ++head) {
+      context.gradient_factors[head] = kScale * static_cast<float>(graph().losses[head].weight);
+    }
   }
 
   bool bf16() const { return plan.options.compute_dtype == DType::kBF16; }
@@ -101,7 +103,7 @@ class StepBench {
 
   graph::ReferenceContext ReferenceContext() const {
     graph::ReferenceContext c;
-    c.gradient_scale = context.gradient_factors[0];
+    c.gradient_scale = kScale;
     c.first_micro_step = context.first_micro_step;
     // The masks' own definition, by global element.
     c.dropout = [this](uint32_t tag, double p, int64_t element) {
@@ -119,6 +121,21 @@ class StepBench {
     return c;
   }
 
+  // Runs one op on both sides, from the same operands.
+  void RunOp(const plan::PlannedOp& planned) {
+    for (ValueId id : planned.op.inputs) {
+      if (id != graph::kNoValue) LoadReference(id);
+    }
+    for (const graph::Output& output : planned.op.outputs) {
+      if (output.value != graph::kNoValue) LoadReference(output.value);
+    }
+    auto bound = backend.Bind(plan, plan.train, planned);
+    ASSERT_TRUE(bound.ok()) << bound.status();
+    ASSERT_EQ((*bound)(context), absl::OkStatus());
+    reference->RunOp(planned.op, ReferenceContext());
+  }
+
+  static constexpr float kScale = 1.0F / 70;
   TinyJob job;
   CpuBackend backend;
   plan::StepPlan plan;
@@ -164,6 +181,8 @@ class StepBench {
       Set("documents", i, i % TinyJob::kContext / 7);
       Set("positions", i, i % TinyJob::kContext % 7);
       Set("segments", i, i * 5 % 3);
+      Set("labels.kind", i, i % 4 == 1 ? -1 : i % 7);
+      Set("labels.next", i, i % 9 == 2 ? -1 : i * 3 % 130);
     }
   }
 };
@@ -211,16 +230,7 @@ TEST_P(EveryOp, MatchesTheReference) {
     bench.context.first_micro_step = first;
     for (const plan::PlannedOp& planned : bench.plan.train.ops) {
       if (planned.when != plan::When::kEveryMicroStep) continue;
-      for (ValueId id : planned.op.inputs) {
-        if (id != graph::kNoValue) bench.LoadReference(id);
-      }
-      for (const graph::Output& output : planned.op.outputs) {
-        if (output.value != graph::kNoValue) bench.LoadReference(output.value);
-      }
-      auto bound = bench.backend.Bind(bench.plan, bench.plan.train, planned);
-      ASSERT_TRUE(bound.ok()) << bound.status();
-      ASSERT_EQ((*bound)(bench.context), absl::OkStatus());
-      bench.reference->RunOp(planned.op, bench.ReferenceContext());
+      bench.RunOp(planned);
       seen.insert(planned.op.kind);
       for (const graph::Output& output : planned.op.outputs) {
         if (output.value == graph::kNoValue) continue;
@@ -293,6 +303,35 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{.precision = v1::PRECISION_BF16, .dropout = 0.25, .bert = true, .documents = true},
              2}));
 
+INSTANTIATE_TEST_SUITE_P(
+    Heads, EveryOp,
+    ::testing::Values(Case{{.precision = v1::PRECISION_FP32, .heads = true}, 2},
+                      Case{{.precision = v1::PRECISION_BF16, .llama = true, .heads = true}, 1},
+                      Case{{.precision = v1::PRECISION_FP16, .bert = true, .heads = true}, 2}));
+
+// A head that makes logits only where a target is, beside others over the same rows.
+TEST(CpuBackend, AHeadOfFewTargetsAddsToTheOthers) {
+  StepBench bench({.heads = true}, 2);
+  bool met = false;
+  for (plan::PlannedOp planned : bench.plan.train.ops) {
+    if (planned.when != plan::When::kEveryMicroStep) continue;
+    const bool last =
+        planned.op.kind == OpKind::kLmHeadLossBackward && planned.op.attributes.head == 0;
+    if (last) {
+      planned.op.attributes.gathers = true;
+      planned.op.attributes.chunk_rows /= 2;  // the rows then fit where logits were
+      ASSERT_NE(planned.op.inputs[4], graph::kNoValue);
+    }
+    bench.RunOp(planned);
+    met |= last;
+    for (size_t i = 0; last && i < 3; ++i) {
+      const ValueId id = planned.op.outputs[i].value;
+      EXPECT_LT(RelativeError(bench.Read(id), bench.reference->values(id)), 3e-6) << i;
+    }
+  }
+  EXPECT_TRUE(met);
+}
+
 // The whole micro-step through the executor: every parameter's gradient, twice accumulated.
 class WholeModel : public ::testing::TestWithParam<TinyOptions> {};
 
@@ -332,11 +371,14 @@ TEST_P(WholeModel, GradientsMatchTheReference) {
                 tolerance)
           << bench.graph().values[parameter.value].name;
     }
-    EXPECT_NEAR(bench.Read(bench.graph().losses[0].sums)[0],
-                bench.reference->values(bench.graph().losses[0].sums)[0],
-                precision == v1::PRECISION_FP32   ? 1e-3
-                : precision == v1::PRECISION_BF16 ? 1.0
-                                                  : 0.125);
+    for (const graph::LossHead& head : bench.graph().losses) {
+      EXPECT_NEAR(bench.Read(head.sums)[0], bench.reference->values(head.sums)[0],
+                  precision == v1::PRECISION_FP32   ? 1e-3
+                  : precision == v1::PRECISION_BF16 ? 1.0
+                                                    : 0.125)
+          << head.name;
+      EXPECT_EQ(bench.Read(head.sums)[1], bench.reference->values(head.sums)[1]) << head.name;
+    }
   }
 }
 
@@ -347,7 +389,9 @@ INSTANTIATE_TEST_SUITE_P(
                           .width = 20, .llama = true, .kv_heads = 1, .hidden = 13, .tied = true},
                       TinyOptions{.llama = true, .documents = true},
                       TinyOptions{.llama = true, .qk_norm = true},
-                      TinyOptions{.dropout = 0.25, .bert = true, .documents = true}));
+                      TinyOptions{.dropout = 0.25, .bert = true, .documents = true},
+                      TinyOptions{.heads = true}, TinyOptions{.llama = true, .heads = true},
+                      TinyOptions{.bert = true, .heads = true}));
 
 // The planner's model of workspaces is the kernels' own, but for the products' scratch, which only
 // a backend knows.

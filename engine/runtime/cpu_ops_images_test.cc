@@ -45,7 +45,9 @@ class ImageBench {
     Perturb();
     FillInputs();
     reference = std::make_unique<graph::ReferenceInterpreter>(graph());
-    context.gradient_factors.fill(1.0F / 7);
+    for (size_t head = 0; head < graph().losses.size(); ++head) {
+      context.gradient_factors[head] = kScale * static_cast<float>(graph().losses[head].weight);
+    }
   }
 
   bool bf16() const { return plan.options.compute_dtype == DType::kBF16; }
@@ -104,11 +106,12 @@ class ImageBench {
     ASSERT_TRUE(bound.ok()) << bound.status();
     ASSERT_EQ((*bound)(context), absl::OkStatus());
     graph::ReferenceContext c;
-    c.gradient_scale = context.gradient_factors[0];
+    c.gradient_scale = kScale;
     c.first_micro_step = context.first_micro_step;
     reference->RunOp(planned.op, c);
   }
 
+  static constexpr float kScale = 1.0F / 7;
   CpuBackend backend;
   plan::StepPlan plan;
   std::unique_ptr<Arena> arena;
@@ -143,6 +146,10 @@ class ImageBench {
     for (int64_t i = 0; i < plan.options.micro_batch; ++i) {
       targets[i] = i == 1 ? -1 : static_cast<int32_t>(i % TinyImages::kClasses);
     }
+    const ValueId shades = graph().Input("labels.shade");
+    for (int64_t i = 0; shades != graph::kNoValue && i < plan.options.micro_batch; ++i) {
+      reinterpret_cast<int32_t*>(At(shades))[i] = i == 2 ? -1 : static_cast<int32_t>(i % 3);
+    }
   }
 };
 
@@ -165,7 +172,8 @@ TEST(ImageOps, MatchTheReference) {
                                    .global_batch = 4,
                                    .micro_batch = 4,
                                    .bottleneck = bottleneck,
-                                   .sync = bottleneck});
+                                   .sync = bottleneck,
+                                   .heads = !bottleneck});
       spec.mutable_model()->mutable_resnet()->set_image_size(16);
       ImageBench bench(spec, 2);
       std::set<OpKind> seen;

@@ -84,11 +84,13 @@ absl::Status GeneratorImpl::Open(const v1::ModelSpec& model, const GeneratorOpti
                                                                    : graph::DType::kF32;
   options.sequence = wanted.window > 0 ? std::min(wanted.window, sizes.context) : sizes.context;
   options.threads = std::max(1, wanted.threads);
-  MP_ASSIGN_OR_RETURN(plan_, plan::PlanGeneration(model, options));
+  v1::ModelSpec trunk = model;  // further heads make no text
+  trunk.clear_heads();
+  MP_ASSIGN_OR_RETURN(plan_, plan::PlanGeneration(trunk, options));
   MP_ASSIGN_OR_RETURN(CpuBackend::MatmulWorkspace workspace, backend_.CheckMatmulWorkspace(plan_));
   if (workspace.missing) {
     options.min_matmul_workspace_bytes = workspace.needed;
-    MP_ASSIGN_OR_RETURN(plan_, plan::PlanGeneration(model, options));
+    MP_ASSIGN_OR_RETURN(plan_, plan::PlanGeneration(trunk, options));
   }
   window_size_ = static_cast<size_t>(options.sequence);
   MP_ASSIGN_OR_RETURN(arena_, Arena::Allocate(plan_.arena_bytes));

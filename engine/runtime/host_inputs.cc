@@ -52,7 +52,7 @@ void HostInputs::Copy(const std::vector<std::vector<char>>& fields) const {
 
 absl::Status HostInputs::FetchPadded(const data::SampleSource& source, int64_t first,
                                      int64_t count) const {
-  absl::InlinedVector<char*, 4> into;
+  absl::InlinedVector<char*, data::kInlineFields> into;
   for (const Place& place : places_) {
     const int64_t filled = count * place.sample_bytes;
     constexpr int kNoTarget = 0xff;  // in every byte: -1

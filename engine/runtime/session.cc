@@ -24,12 +24,16 @@ double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+// Of the head whose kLossSums these are.
+double MeanLoss(const double* sums) {
+  return sums[graph::kLossSum] / std::max(sums[graph::kLossTargets], 1.0);
+}
+
 // The heads' weighted means over their valid targets. `sums`: kLossSums of each.
 double MeanLoss(const std::vector<graph::LossHead>& heads, const double* sums) {
   double loss = 0;
-  for (const graph::LossHead& head : heads) {
-    loss += head.weight * sums[graph::kLossSum] / std::max(sums[graph::kLossTargets], 1.0);
-    sums += graph::kLossSums;
+  for (size_t head = 0; head < heads.size(); ++head) {
+    loss += heads[head].weight * MeanLoss(sums + head * graph::kLossSums);
   }
   return loss;
 }
@@ -275,6 +279,9 @@ absl::Status TrainingSessionImpl::Decide(StepReport* report) {
 void TrainingSessionImpl::Advance(StepReport* report) {
   report->tokens = layout_.GlobalBatch() * plan_.options.sequence;
   report->train_loss = MeanLoss(plan_.train.graph.losses, scalars_ + plan::LossScalar(0));
+  for (int head = 0; head < plan_.loss_heads; ++head) {
+    report->head_losses[head] = MeanLoss(scalars_ + plan::LossScalar(head));
+  }
   report->stop_agreed = scalars_[plan::kStopScalar] > 0;
   report->data = data_.train->stats();
   state_.set_step(state_.step() + 1);
@@ -316,7 +323,7 @@ absl::StatusOr<EvaluationReport> TrainingSessionImpl::Evaluate() {
     const double* sum = &sums[head * graph::kLossSums];
     const double targets = std::max(sum[graph::kLossTargets], 1.0);
     report.heads.push_back({.name = heads[head].name,
-                            .loss = sum[graph::kLossSum] / targets,
+                            .loss = MeanLoss(sum),
                             .accuracy = sum[graph::kLossCorrect] / targets,
                             .targets = static_cast<int64_t>(sum[graph::kLossTargets])});
   }

@@ -18,6 +18,7 @@
 #ifndef MILEPOST_ENGINE_RUNTIME_SESSION_H_
 #define MILEPOST_ENGINE_RUNTIME_SESSION_H_
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -28,6 +29,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/data/sample_source.h"
+#include "engine/graph/graph.h"
 #include "engine/plan/step_plan.h"
 #include "engine/runtime/op_time.h"
 #include "milepost/v1/checkpoint.pb.h"
@@ -44,8 +46,12 @@ struct SessionOptions {
 };
 
 struct StepReport {
-  int64_t step = 0;       // optimizer steps done, this one included
-  double train_loss = 0;  // mean over the global batch's valid targets, nats; heads weighted
+  int64_t step = 0;  // optimizer steps done, this one included
+  // The mean over the global batch's valid targets, nats; of several heads the sum of their means,
+  // each times its weight.
+  double train_loss = 0;
+  // Those means, in the order of plan().train.graph.losses; further ones are 0.
+  std::array<double, graph::kMaxLosses> head_losses = {};
   double lr = 0;
   double grad_norm = 0;     // before clipping, global; of the gradients without the loss scale
   double clipped_norm = 0;  // after

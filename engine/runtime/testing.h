@@ -23,6 +23,7 @@
 #include "engine/comm/in_process.h"
 #include "engine/data/npy.h"
 #include "engine/runtime/session.h"
+#include "engine/runtime/testing_npy.h"
 
 namespace milepost::runtime {
 
@@ -49,6 +50,7 @@ struct TinyOptions {
   bool qk_norm = false;
   bool bert = false;       // instead of GPT-2, with masking and segments
   bool documents = false;  // separated by token 5, attention bounded by them
+  bool heads = false;      // two further ones, "kind" and "next", over labels of each token
 };
 
 class TinyJob {
@@ -61,6 +63,8 @@ class TinyJob {
     folder_ = mkdtemp(pattern.data());
     Write("train.npy", 40 * kContext + 1, 1);
     Write("validation.npy", 7 * kContext + 1, 2);
+    WriteLabels("train", 40 * kContext + 1);
+    WriteLabels("validation", 7 * kContext + 1);
   }
   ~TinyJob() { std::filesystem::remove_all(folder_); }
   TinyJob(const TinyJob&) = delete;
@@ -82,6 +86,7 @@ class TinyJob {
     } else {
       *spec.mutable_model()->mutable_gpt2() = Gpt2(options);
     }
+    if (options.heads) AddHeads(spec);
     if (options.documents) spec.mutable_data()->set_document_separator(5);
     spec.mutable_data()->set_train(path("train.npy"));
     spec.mutable_data()->set_validation(path("validation.npy"));
@@ -162,6 +167,35 @@ class TinyJob {
   }
 
  private:
+  static constexpr int64_t kKinds = 7;
+  static constexpr int64_t kNexts = 130;
+
+  void AddHeads(v1::JobSpec& spec) const {
+    spec.mutable_model()->set_head_weight(0.5);
+    for (const bool first : {true, false}) {
+      v1::TaskHeadSpec& head = *spec.mutable_model()->add_heads();
+      head.set_name(first ? "kind" : "next");
+      head.set_classes(first ? kKinds : kNexts);
+      head.set_weight(first ? 2 : 0.25);
+      v1::LabelSource& labels = *spec.mutable_data()->add_labels();
+      labels.set_head(head.name());
+      labels.set_train(path("train." + head.name() + ".npy"));
+      labels.set_validation(path("validation." + head.name() + ".npy"));
+    }
+  }
+
+  // Some tokens have none.
+  void WriteLabels(const std::string& name, int64_t tokens) const {
+    std::string kinds, nexts;
+    for (int64_t i = 0; i < tokens; ++i) {
+      kinds.push_back(static_cast<char>(i % 5 == 2 ? -1 : i * i / 3 % kKinds));
+      const auto next = static_cast<int16_t>(i % 11 == 0 ? -1 : (i * i + i / 7) % kNexts);
+      nexts.append(reinterpret_cast<const char*>(&next), sizeof(next));
+    }
+    WriteNpy(path(name + ".kind.npy"), "|i1", absl::StrCat(tokens, ","), kinds);
+    WriteNpy(path(name + ".next.npy"), "<i2", absl::StrCat(tokens, ","), nexts);
+  }
+
   std::string folder_;
 };
 

@@ -11,13 +11,13 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/philox.h"
 #include "common/spec/validate.h"
+#include "engine/runtime/testing_npy.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost::runtime {
@@ -34,20 +34,8 @@ struct TinyImageOptions {
   bool sync = true;
   int64_t steps = 10;
   double lr = 3e-3;
+  bool heads = false;  // a second one, "shade"
 };
-
-// NumPy's format 1.0. `type`: "|u1"; `shape`: "3, 2" or "3,".
-inline void WriteNpy(const std::string& path, const std::string& type, const std::string& shape,
-                     const std::string& bytes) {
-  std::string header =
-      absl::StrCat("{'descr': '", type, "', 'fortran_order': False, 'shape': (", shape, "), }");
-  header.append(63 - (10 + header.size()) % 64, ' ');
-  header.push_back('\n');
-  std::ofstream file(path, std::ios::binary);
-  file << "\x93NUMPY" << '\x01' << '\0' << static_cast<char>(header.size() % 256)
-       << static_cast<char>(header.size() / 256) << header << bytes;
-  ASSERT_TRUE(file.good());
-}
 
 class TinyImages {
  public:
@@ -77,6 +65,7 @@ class TinyImages {
     resnet->set_width(8);
     resnet->set_label_smoothing(0.1);
     resnet->set_sync_statistics(options.sync);
+    if (options.heads) AddHead(spec);
     spec.mutable_data()->set_train(path("train.npy"));
     spec.mutable_data()->set_validation(path("validation.npy"));
     v1::TrainSpec* train = spec.mutable_train();
@@ -97,9 +86,21 @@ class TinyImages {
   }
 
  private:
+  void AddHead(v1::JobSpec& spec) const {
+    spec.mutable_model()->set_head_weight(0.75);
+    v1::TaskHeadSpec& head = *spec.mutable_model()->add_heads();
+    head.set_name("shade");
+    head.set_classes(3);
+    head.set_weight(1.5);
+    v1::LabelSource& labels = *spec.mutable_data()->add_labels();
+    labels.set_head("shade");
+    labels.set_train(path("train.shade.npy"));
+    labels.set_validation(path("validation.shade.npy"));
+  }
+
   // Noise with a stripe whose direction and colour tell the class, so that a loss falls.
   void Write(const std::string& name, int64_t images, uint64_t seed) const {
-    std::string pixels, labels;
+    std::string pixels, labels, shades;
     for (int64_t n = 0; n < images; ++n) {
       const auto at = [&](int64_t i) {
         return Philox4x32({static_cast<uint32_t>(i), static_cast<uint32_t>(n), 0, 0},
@@ -107,6 +108,7 @@ class TinyImages {
       };
       const auto label = static_cast<int32_t>(at(-1) % kClasses);
       labels.append(reinterpret_cast<const char*>(&label), sizeof(label));
+      shades.push_back(static_cast<char>(n % 7 == 3 ? -1 : label % 3));
       for (int64_t i = 0; i < kSize * kSize * 3; ++i) {
         const int64_t y = i / 3 / kSize, x = i / 3 % kSize;
         const bool stripe = (y * (label % 2) + x * (1 - label % 2)) % 4 < 2 && i % 3 == label % 3;
@@ -116,6 +118,7 @@ class TinyImages {
     WriteNpy(path(name + ".npy"), "|u1", absl::StrCat(images, ", ", kSize, ", ", kSize, ", 3"),
              pixels);
     WriteNpy(path(name + ".labels.npy"), "<i4", absl::StrCat(images, ","), labels);
+    WriteNpy(path(name + ".shade.npy"), "|i1", absl::StrCat(images, ","), shades);
   }
 
   std::string folder_;

@@ -12,6 +12,7 @@
 #include "engine/data/images/image_source.h"
 #include "engine/data/mixture.h"
 #include "engine/data/text_source.h"
+#include "engine/models/task_heads.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost::runtime {
@@ -57,15 +58,39 @@ data::ImageSourceOptions ImageOptions(const v1::JobSpec& spec) {
   return options;
 }
 
+// Of every head in the model's order; `path`: of one of its label sources.
+template <typename Path>
+std::vector<data::LabelOptions> LabelsOf(const v1::JobSpec& spec, Path path) {
+  std::vector<data::LabelOptions> options;
+  for (const v1::TaskHeadSpec& head : spec.model().heads()) {
+    for (const v1::LabelSource& labels : spec.data().labels()) {
+      if (labels.head() != head.name()) continue;
+      options.push_back(
+          {models::LabelsInput(head.name()), path(labels), head.classes(), head.name()});
+    }
+  }
+  return options;
+}
+
+std::vector<data::LabelOptions> TrainingLabels(const v1::JobSpec& spec) {
+  return LabelsOf(spec, [](const v1::LabelSource& labels) { return labels.train(); });
+}
+
+std::vector<data::LabelOptions> ValidationLabels(const v1::JobSpec& spec) {
+  return LabelsOf(spec, [](const v1::LabelSource& labels) { return labels.validation(); });
+}
+
 absl::StatusOr<TrainingData> OpenImageData(const v1::JobSpec& spec) {
   data::ImageSourceOptions options = ImageOptions(spec);
   TrainingData data;
   data.threads = spec.data().images().decode_threads();
+  options.labels = TrainingLabels(spec);
   MP_ASSIGN_OR_RETURN(auto train, data::ImageSource::Open(spec.data().train(), options));
   options.class_names = train->set().class_names();
   data.train = std::move(train);
   if (spec.data().validation().empty()) return data;
   options.train = false;
+  options.labels = ValidationLabels(spec);
   MP_ASSIGN_OR_RETURN(data.validation, data::ImageSource::Open(spec.data().validation(), options));
   return data;
 }
@@ -74,9 +99,10 @@ absl::StatusOr<TrainingData> OpenImageData(const v1::JobSpec& spec) {
 
 absl::StatusOr<TrainingData> OpenTrainingData(const v1::JobSpec& spec) {
   if (SizesOf(spec.model()).images) return OpenImageData(spec);
-  const data::DatasetOptions options{.sequence_length = spec.data().sequence_length(),
-                                     .vocabulary = SizesOf(spec.model()).vocabulary,
-                                     .next_token = !spec.data().has_masking()};
+  data::DatasetOptions options{.sequence_length = spec.data().sequence_length(),
+                               .vocabulary = SizesOf(spec.model()).vocabulary,
+                               .next_token = !spec.data().has_masking(),
+                               .labels = TrainingLabels(spec)};
   std::vector<data::WeightedPath> paths;
   for (const v1::TokenSource& source : spec.data().mixture()) {
     paths.push_back({source.path(), source.weight()});
@@ -87,6 +113,7 @@ absl::StatusOr<TrainingData> OpenTrainingData(const v1::JobSpec& spec) {
   MP_ASSIGN_OR_RETURN(data.train, data::TokenMixture::Open(paths, options, spec.train().seed()));
   if (text.Any()) data.train = std::make_shared<data::TextSource>(data.train, text);
   if (spec.data().validation().empty()) return data;
+  options.labels = ValidationLabels(spec);
   MP_ASSIGN_OR_RETURN(auto validation, data::TokenDataset::Open(spec.data().validation(), options));
   data.validation = std::make_shared<data::TokensInOrder>(std::move(validation));
   text.pass = data::MaskingPass::kValidation;

@@ -18,6 +18,7 @@
 #include "engine/comm/in_process.h"
 #include "engine/data/npy.h"
 #include "engine/runtime/session.h"
+#include "engine/runtime/testing_npy.h"
 #include "engine/state/layout.h"
 #include "gtest/gtest.h"
 #include "milepost/v1/job_spec.pb.h"
@@ -73,6 +74,23 @@ class GoldenCurve : public testing::Test {
     ASSERT_TRUE(writer.ok()) << writer.status();
     ASSERT_EQ((*writer)->Append(tokens), absl::OkStatus());
     ASSERT_EQ((*writer)->Finish(), absl::OkStatus());
+  }
+
+  // The formulas of make_resnet_curve.py.
+  void WriteImages(int64_t samples, int64_t size, int64_t classes) const {
+    std::string pixels, labels;
+    for (int64_t n = 0; n < samples; ++n) {
+      const auto label = static_cast<int32_t>(n % classes);
+      labels.append(reinterpret_cast<const char*>(&label), sizeof(label));
+      for (int64_t i = 0; i < size * size * 3; ++i) {
+        const int64_t y = i / 3 / size, x = i / 3 % size, c = i % 3;
+        pixels.push_back(static_cast<char>(
+            (n * 97 + y * y * (31 + 2 * n) + x * x * 17 + c * 101 + x * y * (7 + n)) % 256));
+      }
+    }
+    runtime::WriteNpy(folder_ + "/train.npy", "|u1",
+                      absl::StrCat(samples, ", ", size, ", ", size, ", 3"), pixels);
+    runtime::WriteNpy(folder_ + "/train.labels.npy", "<i4", absl::StrCat(samples, ","), labels);
   }
 
   // `spec`: what else it is to have.
@@ -197,6 +215,11 @@ class GoldenCurve : public testing::Test {
       near("loss", report->train_loss);
       near("grad_norm", report->grad_norm);
       near("lr", report->lr);
+      for (size_t head = 0; expected.contains("heads") && head < expected["heads"].size(); ++head) {
+        const double wanted = expected["heads"][head];
+        EXPECT_NEAR(report->head_losses[head], wanted, kTolerance * wanted)
+            << "head " << head << ", step " << report->step;
+      }
     }
     if (golden.contains("final")) ExpectTheWeights(**session, golden["final"]);
     if (after) after(**session);

@@ -78,7 +78,7 @@ def initial_weights():
     return weights
 
 
-def loss_sum(weights, tokens, targets):
+def trunk(weights, tokens):
     w = {name.removeprefix("transformer."): value for name, value in weights.items()}
     batch, length = tokens.shape
     c, heads = MODEL["width"], MODEL["heads"]
@@ -100,7 +100,11 @@ def loss_sum(weights, tokens, targets):
         x = x + linear(attention.transpose(1, 2).reshape(batch, length, c), h + "attn.c_proj")
         hidden = linear(norm(x, h + "ln_2"), h + "mlp.c_fc")
         x = x + linear(F.gelu(hidden, approximate="tanh"), h + "mlp.c_proj")
-    logits = norm(x, "ln_f") @ w["wte.weight"].T
+    return norm(x, "ln_f")
+
+
+def head_loss_sum(weights, features, targets):
+    logits = features @ weights["transformer.wte.weight"].T
     return F.cross_entropy(logits.reshape(-1, MODEL["vocabulary"]), targets.reshape(-1),
                            reduction="sum")
 
@@ -309,7 +313,8 @@ def main():
     optimizer = make_optimizer(kind, weights)
     curve = []
     for step in range(TRAIN["steps"]):
-        loss = loss_sum(weights, tokens, targets) / targets.numel()
+        features = trunk(weights, tokens)
+        loss = head_loss_sum(weights, features, targets) / targets.numel()
         optimizer.zero_grad()
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(weights.values(), TRAIN["clip_norm"])

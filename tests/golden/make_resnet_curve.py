@@ -47,6 +47,10 @@ def images():
     return pixels.float(), torch.arange(SAMPLES) % CLASSES
 
 
+def normalised(pixels):
+    return ((pixels / 255 - torch.tensor(MEAN)) / torch.tensor(DEVIATION)).permute(0, 3, 1, 2)
+
+
 def build(model):
     widths = [model["width"] * 2**i * (4 if model["bottleneck"] else 1)
               for i in range(len(model["stages"]))]
@@ -71,7 +75,7 @@ def train(case):
     TRAIN.update(case["train"])  # for lr_at
     network = build(model).train()
     pixels, labels = images()
-    inputs = ((pixels / 255 - torch.tensor(MEAN)) / torch.tensor(DEVIATION)).permute(0, 3, 1, 2)
+    inputs = normalised(pixels)
     weights = dict(network.named_parameters())
     optimizer = make_optimizer(case["optimizer"], weights)
     curve = []

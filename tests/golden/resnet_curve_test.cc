@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "absl/strings/escaping.h"
-#include "engine/runtime/testing_images.h"
 #include "tests/golden/curve.h"
 
 namespace milepost {
@@ -25,24 +24,6 @@ class ResNetCurve : public GoldenCurve {
     resnet.set_image_size(size_);
     resnet.set_classes(classes_);
     return model;
-  }
-
-  // The generator's formulas.
-  void WriteImages() const {
-    const int64_t samples = golden_["samples"];
-    std::string pixels, labels;
-    for (int64_t n = 0; n < samples; ++n) {
-      const auto label = static_cast<int32_t>(n % classes_);
-      labels.append(reinterpret_cast<const char*>(&label), sizeof(label));
-      for (int64_t i = 0; i < size_ * size_ * 3; ++i) {
-        const int64_t y = i / 3 / size_, x = i / 3 % size_, c = i % 3;
-        pixels.push_back(static_cast<char>(
-            (n * 97 + y * y * (31 + 2 * n) + x * x * 17 + c * 101 + x * y * (7 + n)) % 256));
-      }
-    }
-    runtime::WriteNpy(folder_ + "/train.npy", "|u1",
-                      absl::StrCat(samples, ", ", size_, ", ", size_, ", 3"), pixels);
-    runtime::WriteNpy(folder_ + "/train.labels.npy", "<i4", absl::StrCat(samples, ","), labels);
   }
 
   // Relative norm of the difference between a tensor and the golden one.
@@ -80,7 +61,7 @@ class ResNetCurve : public GoldenCurve {
     size_ = golden_["image_size"];
     classes_ = golden_["classes"];
     golden_ = json(golden_["cases"][name]);
-    WriteImages();
+    WriteImages(golden_["samples"], size_, classes_);
     v1::JobSpec spec = Spec(Model(), 1, golden_["samples"]);
     spec.mutable_data()->set_validation(spec.data().train());
     ExpectTheCurve(spec, golden_, "normalization",

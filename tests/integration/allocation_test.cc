@@ -118,6 +118,16 @@ TEST(Allocation, IsCounted) {
   EXPECT_EQ(allocations, 1);
 }
 
+// Masked, packed and labelled: targets are counted in every step.
+TEST(Allocation, NoneWhereTargetsVary) {
+  if (MILEPOST_COUNTS_ALLOCATIONS == 0) GTEST_SKIP() << "a sanitizer's allocator";
+  const TinyJob job;
+  for (const int ranks : {1, 2}) {
+    const TinyOptions options{.ranks = ranks, .bert = true, .documents = true, .heads = true};
+    EXPECT_EQ(AllocationsInSteps(job.Spec(options)), 0) << ranks << " ranks";
+  }
+}
+
 TEST(Allocation, NoneInAStep) {
   if (MILEPOST_COUNTS_ALLOCATIONS == 0) GTEST_SKIP() << "a sanitizer's allocator";
   const TinyJob job;

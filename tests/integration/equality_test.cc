@@ -47,6 +47,11 @@ v1::JobSpec BertJob(const Cell& cell) {
   return TextJob(cell, {.dropout = 0.1, .bert = true, .documents = true});
 }
 
+// Three heads over a trunk of packed documents.
+v1::JobSpec HeadsJob(const Cell& cell) {
+  return TextJob(cell, {.llama = true, .documents = true, .heads = true});
+}
+
 // Batch norms tell micro-batches apart, so here they are half the batch, over all ranks. In bf16 a
 // value that rounds the other way moves the loss of so few images by 1e-4, and steps multiply it:
 // smaller ones.
@@ -117,8 +122,9 @@ struct Row {
 
 std::vector<Row> Rows() {
   std::vector<Row> rows;
-  for (const Family& family : {Family{"Gpt2", Gpt2Job}, Family{"Llama", LlamaJob},
-                               Family{"Bert", BertJob}, Family{"ResNet", ResNetJob}}) {
+  for (const Family& family :
+       {Family{"Gpt2", Gpt2Job}, Family{"Llama", LlamaJob}, Family{"Bert", BertJob},
+        Family{"Heads", HeadsJob}, Family{"ResNet", ResNetJob}}) {
     for (const Precision& precision : kPrecisions) {
       const bool halves = precision.value == v1::PRECISION_FP16;
       if (family.name != "ResNet" || !halves) rows.push_back({family, precision});

@@ -263,6 +263,72 @@ TEST(Training, ValidationDoesNotDependOnRanks) {
   EXPECT_LT(LargestRelativeDifference(losses, std::vector<double>(4, losses[0])), 1e-5);
 }
 
+double WeightedSum(const std::vector<graph::LossHead>& heads, const double* means) {
+  double sum = 0;
+  for (size_t i = 0; i < heads.size(); ++i) sum += heads[i].weight * means[i];
+  return sum;
+}
+
+TEST(Training, HeadsAreReportedOneByOne) {
+  TinyJob job;
+  for (const bool bert : {false, true}) {
+    const v1::JobSpec spec =
+        job.Spec({.ranks = 2, .stage = 3, .steps = 30, .bert = bert, .heads = true});
+    RunRanks(spec, [&](int rank, TrainingSession& session) {
+      const std::vector<graph::LossHead>& heads = session.plan().train.graph.losses;
+      ASSERT_EQ(heads.size(), 3u);
+      EXPECT_EQ(heads[0].name, bert ? "mlm" : "lm");
+      EXPECT_EQ(heads[0].weight, 0.5);
+      EXPECT_EQ(heads[1].name, "kind");
+      EXPECT_EQ(heads[1].weight, 2);
+      ASSERT_TRUE(session.InitializeParameters().ok());
+      absl::StatusOr<StepReport> first, last;
+      while (session.step() < 30) {
+        last = session.Step(false);
+        ASSERT_TRUE(last.ok()) << last.status();
+        EXPECT_NEAR(last->train_loss, WeightedSum(heads, last->head_losses.data()), 1e-9);
+        if (session.step() == 1) first = last;
+      }
+      // Near what knows nothing of its classes at first, and lower then.
+      EXPECT_NEAR(first->head_losses[1], std::log(7), 0.2);
+      for (const int head : {0, 1, 2}) EXPECT_LT(last->head_losses[head], first->head_losses[head]);
+      const absl::StatusOr<EvaluationReport> report = session.Evaluate();
+      ASSERT_TRUE(report.ok()) << report.status();
+      ASSERT_EQ(report->heads.size(), 3u);
+      std::vector<double> means;
+      for (const EvaluationReport::Head& head : report->heads) means.push_back(head.loss);
+      EXPECT_NEAR(report->loss, WeightedSum(heads, means.data()), 1e-9);
+      // Of 5 samples of 24 tokens every fifth, from the third on, has no kind.
+      EXPECT_EQ(report->heads[1].targets, 5 * 24 - 24);
+      EXPECT_GT(report->heads[1].accuracy, 1.0 / 7);
+    });
+  }
+}
+
+// A task without one label in a step has no say in it.
+TEST(Training, AHeadWithoutLabelsLeavesTheOthersAlone) {
+  TinyJob job;
+  v1::JobSpec spec = job.Spec({.ranks = 2, .steps = 4, .heads = true});
+  WriteNpy(job.path("train.kind.npy"), "|i1", absl::StrCat(40 * TinyJob::kContext + 1, ","),
+           std::string(40 * TinyJob::kContext + 1, '\xff'));
+  RunRanks(spec, [&](int rank, TrainingSession& session) {
+    ASSERT_TRUE(session.InitializeParameters().ok());
+    for (int step = 0; step < 4; ++step) {
+      const absl::StatusOr<StepReport> report = session.Step(false);
+      ASSERT_TRUE(report.ok()) << report.status();
+      EXPECT_EQ(report->head_losses[1], 0);
+      EXPECT_GT(report->head_losses[2], 4);
+      EXPECT_FALSE(report->skipped);
+    }
+    for (const StateInterval& source : session.SaveSources()) {
+      const v1::TensorInfo& tensor = session.state_tensors()[source.tensor];
+      if (tensor.name() != "heads.kind.weight" || tensor.kind() != "m") continue;
+      const auto* m = reinterpret_cast<const float*>(source.data);
+      for (int64_t i = source.begin; i < source.end; ++i) EXPECT_EQ(m[i - source.begin], 0);
+    }
+  });
+}
+
 TEST(Training, ValidationLeavesTrainingAlone) {
   TinyJob job;
   for (int stage : {1, 3}) {

@@ -11,6 +11,8 @@ For each family a randomly initialised transformers model is saved, trained one 
 - our logits are transformers' (1e-4);
 - `milepost generate` writes greedily what transformers' `generate` writes, to the context's end;
 - a bf16 export is the rounded weights; a sharded folder is read as well.
+A model with further heads starts from a folder that has none, exports them beside what transformers
+knows and loads, and starts from that again.
 Passed with transformers 5.23.0, torch 2.15.0, safetensors 0.8.0.
 """
 import json
@@ -20,6 +22,7 @@ import sys
 import tempfile
 
 import numpy
+import safetensors.torch
 import torch
 import transformers
 
@@ -265,12 +268,95 @@ def check_resnet(bin_dir, folder):
           " bit for bit")
 
 
+HEADS = """
+model:
+  gpt2: {layers: 2, width: 64, heads: 4, context: 32, vocabulary: 128}
+  head_weight: 0.5
+  heads: [{name: tag, classes: 5, weight: 2}, {name: kind, classes: 7}]
+data:
+  train: train.npy
+  validation: validation.npy
+  labels:
+    - {head: tag, train: train.tag.npy, validation: validation.tag.npy}
+    - {head: kind, train: train.kind.npy, validation: validation.kind.npy}
+train:
+  steps: 1
+  precision: fp32
+  init_from: %s
+  batch: {global: 4, micro: 2}
+  optimizer: {lr: 1e-50, weight_decay: 0}
+  validation: {samples: 12}
+resources: {ranks: 2, threads_per_rank: 1}
+"""
+
+
+def write_labels(folder, name, count, seed):
+    generator = numpy.random.default_rng(seed)
+    labels = {head: generator.integers(-1, classes, count).astype(numpy.int8)
+              for head, classes in (("tag", 5), ("kind", 7))}
+    for head, values in labels.items():
+        numpy.save(folder / f"{name}.{head}.npy", values)
+    return {head: torch.from_numpy(values.astype(numpy.int64)) for head, values in labels.items()}
+
+
+def heads_loss(model, exported, tokens, labels):
+    """Of the validation samples, with the heads' weights of the export."""
+    tensors = safetensors.torch.load_file(exported / "model.safetensors")
+    loss = 0.5 * reference_loss(model, tokens)
+    inputs = torch.stack([tokens[i * T:i * T + T] for i in range(SAMPLES)])
+    with torch.no_grad():
+        features = model.transformer(inputs).last_hidden_state.flatten(0, 1).double()
+    for head, weight in (("tag", 2), ("kind", 1)):
+        layer = [tensors[f"heads.{head}.{part}"].double() for part in ("weight", "bias")]
+        wanted = labels[head][:SAMPLES * T]
+        logits = torch.nn.functional.linear(features, *layer)
+        loss += weight * torch.nn.functional.cross_entropy(logits, wanted, ignore_index=-1).item()
+    return loss, tensors
+
+
+def check_heads(bin_dir, folder):
+    torch.manual_seed(1)
+    original = auto_class(FAMILIES["gpt2"][0]).from_config(FAMILIES["gpt2"][0]).float().eval()
+    original.save_pretrained(folder / "saved")
+    write_tokens(folder / "train.npy", 40 * T + 1, 1)
+    write_labels(folder, "train", 40 * T + 1, 3)
+    tokens = write_tokens(folder / "validation.npy", SAMPLES * T + 1, 2)
+    labels = write_labels(folder, "validation", SAMPLES * T + 1, 4)
+    milepost, seen = bin_dir / "milepost", []
+    for source, out in (("saved", "exported"), ("exported", "again")):
+        (folder / "spec.yaml").write_text(HEADS % source)
+        data_dir = ["--data-dir", folder / f"data-{out}"]
+        run(milepost, "run", folder / "spec.yaml", *data_dir)
+        described = json.loads(run(milepost, "checkpoint", "describe", "1", "-o", "json",
+                                   *data_dir))
+        run(milepost, "checkpoint", "export", "1", "--out", folder / out, *data_dir)
+        run(milepost, "generate", "--checkpoint", "1", "--prompt-ids", "1,2,3", "--tokens", "4",
+            *data_dir)
+        loaded, info = transformers.AutoModelForCausalLM.from_pretrained(
+            folder / out, output_loading_info=True)
+        heads = {f"heads.{head}.{part}" for head in labels for part in ("weight", "bias")}
+        check(set(info["unexpected_keys"]) == heads and not info["missing_keys"], f"heads: {info}")
+        before, after = weights(original), weights(loaded)
+        check(before.keys() == after.keys(), f"heads: {before.keys() ^ after.keys()}")
+        for name, value in before.items():
+            check(torch.equal(value, after[name]), f"heads: {name} is not the same bit for bit")
+        theirs, tensors = heads_loss(loaded.eval(), folder / out, tokens, labels)
+        ours = described["state"]["validation_loss"]
+        check(abs(ours - theirs) <= 1e-5 * theirs, f"heads: loss {ours}, torch's {theirs}")
+        seen.append({name: tensors[name] for name in heads})
+    check(seen[0]["heads.tag.weight"].std() > 0.01, "heads: not initialised")
+    for name, value in seen[0].items():
+        check(torch.equal(value, seen[1][name]), f"heads: {name} has changed on its way")
+    print(f"ok    heads: loss {ours:.6f} (torch {theirs:.6f}), there and back bit for bit")
+
+
 def main():
     bin_dir = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "build/dev/bin").resolve()
-    for family in sys.argv[2:] or [*FAMILIES, "resnet"]:
+    for family in sys.argv[2:] or [*FAMILIES, "resnet", "heads"]:
         with tempfile.TemporaryDirectory() as folder:
-            if family == "resnet":
-                check_resnet(bin_dir, pathlib.Path(folder))
+            if family in ("resnet", "heads"):
+                special = check_resnet if family == "resnet" else check_heads
+                special(bin_dir, pathlib.Path(folder))
             else:
                 check_family(bin_dir, pathlib.Path(folder), family)
 

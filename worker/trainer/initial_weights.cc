@@ -1,9 +1,12 @@
 #include "worker/trainer/initial_weights.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <cstring>
 #include <memory>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/status_macros.h"
@@ -37,6 +40,20 @@ absl::StatusOr<const Place*> PlaceOf(const state::SafetensorsFolder& weights,
       "train.init_from: ", weights.path(), " holds no tensor ", absl::StrJoin(names, " or ")));
 }
 
+// "heads.tag." of "heads.tag.bias"; empty: no further head's.
+absl::string_view HeadPrefix(absl::string_view tensor) {
+  if (!absl::StartsWith(tensor, "heads.")) return "";
+  return tensor.substr(0, tensor.rfind('.') + 1);
+}
+
+// Whether the folder has none of a further head: it keeps what it was initialised with.
+bool IsNewHead(const state::SafetensorsFolder& weights, absl::string_view tensor) {
+  const absl::string_view prefix = HeadPrefix(tensor);
+  if (prefix.empty()) return false;
+  return weights.Find(absl::StrCat(prefix, "weight")) == nullptr &&
+         weights.Find(absl::StrCat(prefix, "bias")) == nullptr;
+}
+
 bool IsStatistic(const v1::TensorInfo& tensor) { return tensor.kind() == state::kStatisticKind; }
 
 // A running statistic, whose dtype is the model's own where it counts.
@@ -66,6 +83,10 @@ absl::Status ReadInitialWeights(const std::string& folder, const v1::ModelSpec& 
     // Files that are older than torch 0.4.1 do not count batches; the count starts at 0 then.
     const bool counts = IsStatistic(tensors[i]) && tensors[i].dtype() == "I64";
     if (counts && weights.value()->Find(tensors[i].name()) == nullptr) continue;
+    if (IsNewHead(**weights, tensors[i].name())) {
+      spdlog::info("{} is not in {}: initialised", tensors[i].name(), folder);
+      continue;
+    }
     MP_ASSIGN_OR_RETURN(places[i], PlaceOf(**weights, model, tensors[i]));
   }
   for (const runtime::StateInterval& target : targets) {

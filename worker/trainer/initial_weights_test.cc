@@ -167,6 +167,30 @@ TEST(InitialWeightsTest, WidensHalves) {
   }
 }
 
+TEST(InitialWeightsTest, NewHeadsStartAnew) {
+  const TinyJob job;
+  const v1::JobSpec trunk = job.Spec({.ranks = 1, .stage = 0, .seed = 11});
+  const v1::JobSpec spec = job.Spec({.ranks = 2, .stage = 3, .seed = 3, .heads = true});
+  const Weights stored = Gather(trunk, "master", Initialize);
+  const Weights fresh = Gather(spec, "master", Initialize);
+  WriteFolder(job.path("hf"), trunk, stored, "F32");
+  const Weights read = Gather(spec, "master", [&](TrainingSession& session) {
+    ASSERT_EQ(Load(job.path("hf"), spec, session), absl::OkStatus());
+  });
+  EXPECT_EQ(read.size(), stored.size() + 4);
+  for (const auto& [name, values] : read) {
+    EXPECT_EQ(values, stored.contains(name) ? stored.at(name) : fresh.at(name)) << name;
+  }
+  // A folder that has a head brings it.
+  WriteFolder(job.path("again"), spec, read, "F32");
+  const v1::JobSpec other = job.Spec({.ranks = 2, .stage = 1, .seed = 5, .heads = true});
+  EXPECT_EQ(Gather(other, "master",
+                   [&](TrainingSession& session) {
+                     ASSERT_EQ(Load(job.path("again"), other, session), absl::OkStatus());
+                   }),
+            read);
+}
+
 TEST(InitialWeightsTest, SaysWhatDoesNotFit) {
   const TinyJob job;
   const v1::JobSpec spec = job.Spec({.ranks = 1, .stage = 0});

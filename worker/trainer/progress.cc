@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "absl/strings/str_format.h"
 #include "common/proto_time.h"
 #include "engine/plan/admission.h"
 #include "engine/plan/device_profile.h"
@@ -44,6 +45,10 @@ void ProgressReporter::Begin(const v1::TrainerState& state, const runtime::Train
                                                    /*arena_in_host_memory=*/true));
   progress_.set_allocated_bytes(session.allocated_bytes());
   const plan::StepPlan& plan = session.plan();
+  progress_.clear_train_heads();
+  for (const graph::LossHead& head : plan.train.graph.losses) {
+    if (plan.loss_heads > 1) progress_.add_train_heads()->set_name(head.name);
+  }
   flops_per_step_ = plan.flops_per_step;
   const auto profile = plan::ProfileOf(spec, plan.options.threads);
   if (profile.ok()) matmul_rate_ = plan::RateOf(*profile, plan.options.compute_dtype).peak;
@@ -55,6 +60,9 @@ void ProgressReporter::Step(const runtime::StepReport& report, absl::Time now) {
   const double rate = static_cast<double>(report.tokens) / report.seconds;
   progress_.set_step(report.step);
   progress_.set_train_loss(report.train_loss);
+  for (int head = 0; head < progress_.train_heads_size(); ++head) {
+    progress_.mutable_train_heads(head)->set_loss(report.head_losses[head]);
+  }
   progress_.set_lr(report.lr);
   progress_.set_grad_norm(report.grad_norm);
   progress_.set_clipped_norm(report.clipped_norm);
@@ -140,8 +148,14 @@ void ProgressReporter::LogStep(absl::Time now, bool must) {
   last_logged_ = now;
   logged_step_ = progress_.step();
   const double scale = progress_.loss_scale();
-  spdlog::info("step {}/{} loss {:.4f} lr {:.3g} grad norm {:.3f}{} {:.0f} tokens/s",
-               progress_.step(), total_steps_, progress_.train_loss(), progress_.lr(),
+  std::string heads;
+  for (const v1::LossReport& head : progress_.train_heads()) {
+    absl::StrAppendFormat(&heads, "%s%s %.4f", heads.empty() ? " (" : ", ", head.name(),
+                          head.loss());
+  }
+  if (!heads.empty()) heads += ')';
+  spdlog::info("step {}/{} loss {:.4f}{} lr {:.3g} grad norm {:.3f}{} {:.0f} tokens/s",
+               progress_.step(), total_steps_, progress_.train_loss(), heads, progress_.lr(),
                progress_.grad_norm(), scale > 0 ? fmt::format(" loss scale {:g}", scale) : "",
                progress_.tokens_per_second());
 }

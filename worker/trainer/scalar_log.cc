@@ -51,6 +51,9 @@ void ScalarLog::Step(const v1::Progress& progress, absl::Time now) {
       {"memory/allocated_bytes", static_cast<double>(progress.allocated_bytes())},
   };
   for (const auto& [tag, value] : scalars) events_->Add(tag, progress.step(), value, now);
+  for (const v1::LossReport& head : progress.train_heads()) {
+    events_->Add(absl::StrCat("train/", head.name(), "/loss"), progress.step(), head.loss(), now);
+  }
   if (progress.loss_scale() > 0) {
     events_->Add("train/loss_scale", progress.step(), progress.loss_scale(), now);
   }
