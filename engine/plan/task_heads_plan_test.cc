@@ -60,6 +60,23 @@ TEST(TaskHeadsPlan, IsVerifiedEverywhere) {
   }
 }
 
+// New heads on a trunk that stays as it is.
+TEST(TaskHeadsPlan, OfAFrozenTrunk) {
+  v1::JobSpec spec = WithHeads(2);
+  v1::ParameterGroupSpec& group = *spec.mutable_train()->mutable_optimizer()->add_groups();
+  group.set_match("transformer.*");
+  group.set_freeze(true);
+  const auto sharded = PlanTraining(spec, OptionsOf(2, 3, graph::DType::kF32));
+  EXPECT_TRUE(sharded.ok()) << sharded.status();
+  const auto plan = PlanTraining(spec, OptionsOf(1, 0, graph::DType::kF32));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  int backward = 0;
+  for (const PlannedOp& op : plan->train.ops) {
+    backward += op.op.phase == graph::Phase::kBackward ? 1 : 0;
+  }
+  EXPECT_EQ(backward, 3);  // the losses, and nothing of the trunk
+}
+
 // All heads after the first to run add in the same bytes, so that another head costs no activation.
 TEST(TaskHeadsPlan, AddInOnePlace) {
   const StepPlan plan = PlanOf(3, 1, 0);

@@ -384,14 +384,12 @@ TEST_P(WholeModel, GradientsMatchTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(
     Cpu, WholeModel,
-    ::testing::Values(TinyOptions{.dropout = 0.25}, TinyOptions{.llama = true, .qkv_bias = true},
-                      TinyOptions{
-                          .width = 20, .llama = true, .kv_heads = 1, .hidden = 13, .tied = true},
-                      TinyOptions{.llama = true, .documents = true},
-                      TinyOptions{.llama = true, .qk_norm = true},
-                      TinyOptions{.dropout = 0.25, .bert = true, .documents = true},
-                      TinyOptions{.heads = true}, TinyOptions{.llama = true, .heads = true},
-                      TinyOptions{.bert = true, .heads = true}));
+    ::testing::Values(
+        TinyOptions{.dropout = 0.25}, TinyOptions{.llama = true, .qkv_bias = true},
+        TinyOptions{.width = 20, .llama = true, .kv_heads = 1, .hidden = 13, .tied = true},
+        TinyOptions{.llama = true, .documents = true}, TinyOptions{.llama = true, .qk_norm = true},
+        TinyOptions{.dropout = 0.25, .bert = true, .documents = true}, TinyOptions{.heads = true},
+        TinyOptions{.llama = true, .heads = true}, TinyOptions{.bert = true, .heads = true}));
 
 // The planner's model of workspaces is the kernels' own, but for the products' scratch, which only
 // a backend knows.
