@@ -26,6 +26,8 @@ import safetensors.torch
 import torch
 import transformers
 
+transformers.utils.logging.disable_progress_bar()
+
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "golden"))
 from make_bert_curve import mask, VALIDATION_STREAM  # noqa: E402
 
