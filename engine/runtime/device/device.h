@@ -1,0 +1,78 @@
+// A device with streams of its own, as the executor of a step sees it: the subset of the CUDA
+// runtime that a step needs, so that the same executor drives a GPU and, in tests, a device that
+// runs on the host in any order that streams and events allow (fake_device.h).
+//
+//   MP_RETURN_IF_ERROR(device.Enqueue(kCompute, launch));      // returns before it has run
+//   MP_RETURN_IF_ERROR(device.Record(event, kCompute));
+//   MP_RETURN_IF_ERROR(device.Wait(kCommunication, event));    // the stream waits, not the caller
+//   MP_RETURN_IF_ERROR(device.Synchronize(kCommunication, absl::Seconds(60)));
+//
+// Semantics are CUDA's: work of one stream runs in order; Record marks the work enqueued on the
+// stream so far; Wait makes a stream's later work wait for the event's latest Record, and does
+// nothing where there was none. Errors of work that has been enqueued come back from any later
+// call; after the first one every call returns it.
+//
+// One thread at a time calls a device.
+#ifndef MILEPOST_ENGINE_RUNTIME_DEVICE_DEVICE_H_
+#define MILEPOST_ENGINE_RUNTIME_DEVICE_DEVICE_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace milepost::runtime {
+
+using StreamId = int;
+using EventId = int;
+using GraphId = int;
+
+// Bytes of the device's memory that work reads or writes.
+struct MemoryAccess {
+  const char* begin = nullptr;
+  const char* end = nullptr;
+  bool write = false;
+};
+
+struct Work {
+  // Issues the work to the stream it was bound to, and must not wait for it. Called once or, within
+  // a captured graph, once a launch.
+  std::function<absl::Status()> issue;
+  std::string name;  // for messages
+  // What it touches. Devices that check orders need it; others ignore it.
+  std::vector<MemoryAccess> accesses;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  // Ids from 0 on. RESOURCE_EXHAUSTED when the device has no more.
+  virtual absl::StatusOr<StreamId> AddStream() = 0;
+  virtual absl::StatusOr<EventId> AddEvent() = 0;
+
+  virtual absl::Status Enqueue(StreamId stream, Work work) = 0;
+  virtual absl::Status Record(EventId event, StreamId stream) = 0;
+  virtual absl::Status Wait(StreamId stream, EventId event) = 0;
+
+  // From BeginCapture to EndCapture what is enqueued on `stream`, and on streams that have waited
+  // for an event recorded within the capture, does not run but becomes a graph; Launch runs it as
+  // often as it is called, after the work of `stream` so far and before what follows on it.
+  // FAILED_PRECONDITION where a stream has joined the capture and `stream` has not waited for all
+  // of its work, or where calls do not match.
+  virtual absl::Status BeginCapture(StreamId stream) = 0;
+  virtual absl::StatusOr<GraphId> EndCapture(StreamId stream) = 0;
+  virtual absl::Status Launch(GraphId graph, StreamId stream) = 0;
+
+  // Blocks until all work of the stream is done. DEADLINE_EXCEEDED when that takes longer: the
+  // device is then of no further use.
+  virtual absl::Status Synchronize(StreamId stream, absl::Duration timeout) = 0;
+};
+
+}  // namespace milepost::runtime
+
+#endif  // MILEPOST_ENGINE_RUNTIME_DEVICE_DEVICE_H_

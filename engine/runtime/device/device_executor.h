@@ -1,0 +1,86 @@
+// Walks a plan::Program on a Device: enqueues every op on the stream that the plan gives it, with
+// the plan's waits as events, and never waits itself. The counterpart of Executor (executor.h),
+// with the same sections.
+//
+//   MP_ASSIGN_OR_RETURN(auto executor,
+//                       DeviceExecutor::Create(plan, plan.train, &backend, &device, arena));
+//   for (each micro-step) MP_RETURN_IF_ERROR(executor->Run(Section::kMicroStep, context));
+//   MP_RETURN_IF_ERROR(executor->Run(Section::kReduce, context));
+//   MP_RETURN_IF_ERROR(executor->Synchronize(timeout));   // the scalars may be read now
+//   MP_RETURN_IF_ERROR(executor->Run(Section::kUpdate, context));
+//
+// Streams are joined as the plan wants it: before and after each section, but for the communication
+// of a last micro-step, which goes on beside the first ops of kReduce.
+//
+// A section may be captured: Capture(sections, context) makes a graph of them in order, and Launch
+// runs it. What a captured op takes from the context is what it was at the capture.
+//
+// One thread at a time.
+#ifndef MILEPOST_ENGINE_RUNTIME_DEVICE_DEVICE_EXECUTOR_H_
+#define MILEPOST_ENGINE_RUNTIME_DEVICE_DEVICE_EXECUTOR_H_
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "engine/plan/step_plan.h"
+#include "engine/runtime/backend.h"
+#include "engine/runtime/device/device.h"
+#include "engine/runtime/executor.h"
+#include "engine/runtime/step_context.h"
+
+namespace milepost::runtime {
+
+class DeviceExecutor {
+ public:
+  // What is given must outlive the executor. `arena`: where the plan's buffers lie. The backend
+  // binds ops to the device's streams: kCompute is the first that Create adds, kCommunication the
+  // second.
+  static absl::StatusOr<std::unique_ptr<DeviceExecutor>> Create(const plan::StepPlan& plan,
+                                                                const plan::Program& program,
+                                                                Backend* backend, Device* device,
+                                                                const char* arena);
+
+  // Enqueues the section. The errors are the device's.
+  absl::Status Run(Section section, const StepContext& context);
+
+  // kReduce goes with the last micro-step that it reduces.
+  absl::StatusOr<GraphId> Capture(absl::Span<const Section> sections, const StepContext& context);
+  absl::Status Launch(GraphId graph);
+
+  // Until everything that was enqueued is done.
+  absl::Status Synchronize(absl::Duration timeout);
+
+ private:
+  struct Thunk {
+    BoundOp run;
+    const plan::PlannedOp* planned = nullptr;
+    std::string name;
+    std::vector<MemoryAccess> accesses;
+    EventId event = -1;              // recorded after it, where the other stream waits for it
+    std::vector<int32_t> waits_for;  // indices of ops of the other stream
+  };
+
+  explicit DeviceExecutor(Device* device) : device_(device) {}
+  absl::Status AddStreams();
+  absl::Status Bind(const plan::StepPlan& plan, const plan::Program& program, Backend* backend,
+                    const char* arena);
+  absl::Status EnqueueOp(const Thunk& thunk, Section section, const StepContext& context);
+  bool MustWait(const Thunk& before, Section section, const StepContext& context) const;
+  absl::Status Join();
+
+  Device* const device_;
+  std::array<StreamId, 2> streams_ = {};  // by plan::Stream
+  std::array<EventId, 2> end_events_ = {};
+  std::vector<Thunk> thunks_;  // by op index
+  std::vector<Section> section_of_;
+};
+
+}  // namespace milepost::runtime
+
+#endif  // MILEPOST_ENGINE_RUNTIME_DEVICE_DEVICE_EXECUTOR_H_

@@ -1,0 +1,217 @@
+#include "engine/runtime/device/fake_device.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+
+namespace milepost::runtime {
+namespace {
+
+bool Conflict(const Work& a, const Work& b) {
+  for (const MemoryAccess& x : a.accesses) {
+    for (const MemoryAccess& y : b.accesses) {
+      if ((x.write || y.write) && x.begin < y.end && y.begin < x.end) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+absl::StatusOr<StreamId> FakeDevice::AddStream() {
+  streams_.emplace_back();
+  return static_cast<StreamId>(streams_.size()) - 1;
+}
+
+absl::StatusOr<EventId> FakeDevice::AddEvent() {
+  events_.emplace_back();
+  return static_cast<EventId>(events_.size()) - 1;
+}
+
+int FakeDevice::Append(Nodes& nodes, Work work, std::vector<int> after) {
+  std::erase(after, kNone);
+  Node node{.work = std::move(work), .after = std::move(after)};
+  node.ancestors.resize(nodes.size());
+  for (const int before : node.after) {
+    node.ancestors[before] = true;
+    const std::vector<bool>& theirs = nodes[before].ancestors;
+    for (size_t i = 0; i < theirs.size(); ++i) {
+      if (theirs[i]) node.ancestors[i] = true;
+    }
+  }
+  nodes.push_back(std::move(node));
+  return static_cast<int>(nodes.size()) - 1;
+}
+
+// What the host has waited for is done before anything that it enqueues.
+void FakeDevice::AddHostPast(Node& node) const {
+  for (size_t i = 0; i < host_.size(); ++i) {
+    if (host_[i]) node.ancestors[i] = true;
+  }
+}
+
+// The last node against all before it.
+absl::Status FakeDevice::CheckOrder(const Nodes& nodes) {
+  const Node& node = nodes.back();
+  for (size_t i = 0; i + 1 < nodes.size(); ++i) {
+    if (node.ancestors[i] || !Conflict(nodes[i].work, node.work)) continue;
+    return absl::InternalError(absl::StrCat("nothing orders ", node.work.name, " after ",
+                                            nodes[i].work.name, ", which touches the same bytes"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FakeDevice::Fail(absl::Status status) {
+  if (failure_.ok()) failure_ = std::move(status);
+  return failure_;
+}
+
+// As the next work of the stream, also after `after`.
+absl::Status FakeDevice::AppendTo(StreamId id, Work work, std::vector<int> after) {
+  MP_RETURN_IF_ERROR(failure_);
+  Stream& stream = streams_[id];
+  Nodes& nodes = stream.captured ? capture_ : nodes_;
+  int& last = stream.captured ? stream.last_captured : stream.last;
+  after.push_back(last);
+  last = Append(nodes, std::move(work), std::move(after));
+  if (!stream.captured) AddHostPast(nodes.back());
+  if (absl::Status status = CheckOrder(nodes); !status.ok()) return Fail(std::move(status));
+  return RunSome();
+}
+
+absl::Status FakeDevice::Enqueue(StreamId stream, Work work) {
+  return AppendTo(stream, std::move(work), {});
+}
+
+absl::Status FakeDevice::Record(EventId event, StreamId id) {
+  const Stream& stream = streams_[id];
+  events_[event] = {.node = stream.captured ? stream.last_captured : stream.last,
+                    .captured = stream.captured};
+  return failure_;
+}
+
+absl::Status FakeDevice::Wait(StreamId id, EventId event) {
+  const Mark& mark = events_[event];
+  if (mark.node == kNone) return failure_;
+  Stream& stream = streams_[id];
+  if (mark.captured && capturing_ == kNone) {
+    return Fail(absl::FailedPreconditionError("a wait for an event of a capture that has ended"));
+  }
+  if (stream.captured && !mark.captured) {
+    return Fail(absl::FailedPreconditionError(
+        "a stream that is captured cannot wait for work outside of the capture"));
+  }
+  if (mark.captured && !stream.captured) stream = {.last = stream.last, .captured = true};
+  return AppendTo(id, {.name = "wait"}, {mark.node});
+}
+
+absl::Status FakeDevice::BeginCapture(StreamId stream) {
+  MP_RETURN_IF_ERROR(failure_);
+  if (capturing_ != kNone) return Fail(absl::FailedPreconditionError("a capture is under way"));
+  capture_.clear();
+  capturing_ = stream;
+  streams_[stream].captured = true;
+  streams_[stream].last_captured = Append(capture_, {.name = "begin"}, {});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<GraphId> FakeDevice::EndCapture(StreamId id) {
+  MP_RETURN_IF_ERROR(failure_);
+  if (capturing_ != id) return Fail(absl::FailedPreconditionError("this stream is not captured"));
+  const int end = streams_[id].last_captured;
+  for (Stream& stream : streams_) {
+    if (!stream.captured) continue;
+    const int last = std::exchange(stream.last_captured, kNone);
+    stream.captured = false;
+    if (last == end || (last < end && capture_[end].ancestors[last])) continue;
+    return Fail(absl::FailedPreconditionError(
+        absl::StrCat("a stream joined the capture, and nothing waits for its last work, ",
+                     capture_[last].work.name)));
+  }
+  capturing_ = kNone;
+  Append(capture_, {.name = "end"}, {end});
+  graphs_.push_back(std::exchange(capture_, {}));
+  return static_cast<GraphId>(graphs_.size()) - 1;
+}
+
+absl::Status FakeDevice::Launch(GraphId graph, StreamId id) {
+  MP_RETURN_IF_ERROR(failure_);
+  if (streams_[id].captured) return Fail(absl::UnimplementedError("graphs within graphs"));
+  const int first = static_cast<int>(nodes_.size());
+  for (const Node& node : graphs_[graph]) {
+    std::vector<int> after;
+    for (const int before : node.after) after.push_back(first + before);
+    if (after.empty()) after.push_back(streams_[id].last);
+    Append(nodes_, node.work, std::move(after));
+    AddHostPast(nodes_.back());
+    if (absl::Status status = CheckOrder(nodes_); !status.ok()) return Fail(std::move(status));
+  }
+  streams_[id].last = static_cast<int>(nodes_.size()) - 1;  // behind all others of the graph
+  return RunSome();
+}
+
+// Any node, of `wanted` where given, with nothing left to wait for. There must be one.
+absl::Status FakeDevice::RunOne(const std::vector<bool>* wanted) {
+  std::vector<int> ready;
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const Node& node = nodes_[i];
+    if (node.done || (wanted != nullptr && !(i < wanted->size() && (*wanted)[i]))) continue;
+    if (std::all_of(node.after.begin(), node.after.end(), [&](int n) { return nodes_[n].done; })) {
+      ready.push_back(static_cast<int>(i));
+    }
+  }
+  MP_CHECK(!ready.empty());
+  Node& node = nodes_[ready[random_() % ready.size()]];
+  node.done = true;
+  if (!node.work.issue) return absl::OkStatus();
+  trace_.push_back(node.work.name);
+  if (absl::Status status = node.work.issue(); !status.ok()) return Fail(std::move(status));
+  return absl::OkStatus();
+}
+
+bool FakeDevice::Idle() const {
+  return std::all_of(nodes_.begin(), nodes_.end(), [](const Node& n) { return n.done; });
+}
+
+// A device runs beside its host, a little or not at all.
+absl::Status FakeDevice::RunSome() {
+  for (uint64_t turns = random_() % 4; turns > 1 && !Idle(); --turns) {
+    MP_RETURN_IF_ERROR(RunOne(nullptr));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FakeDevice::Synchronize(StreamId id, absl::Duration) {
+  MP_RETURN_IF_ERROR(failure_);
+  if (capturing_ != kNone) {
+    return Fail(absl::FailedPreconditionError("nothing can be waited for during a capture"));
+  }
+  const int last = streams_[id].last;
+  if (last == kNone) return absl::OkStatus();
+  std::vector<bool> wanted = nodes_[last].ancestors;
+  wanted.push_back(true);
+  const auto left = [&] {
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      if (wanted[i] && !nodes_[i].done) return true;
+    }
+    return false;
+  };
+  while (left()) MP_RETURN_IF_ERROR(RunOne(random_() % 2 == 0 ? &wanted : nullptr));
+  host_.resize(nodes_.size());
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (wanted[i]) host_[i] = true;
+  }
+  if (!std::all_of(host_.begin(), host_.end(), [](bool known) { return known; })) {
+    return absl::OkStatus();
+  }
+  nodes_.clear();
+  host_.clear();
+  for (Stream& stream : streams_) stream.last = kNone;
+  for (Mark& mark : events_) mark = {};
+  return absl::OkStatus();
+}
+
+}  // namespace milepost::runtime

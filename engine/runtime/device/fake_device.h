@@ -1,0 +1,79 @@
+// A device that runs on the host, for tests: work runs in an order drawn at random from those that
+// its streams, events and graphs allow, some of it as late as the caller's Synchronize. Two pieces
+// of work that touch the same bytes, one of them to write, with nothing that orders them are an
+// error as soon as the second is enqueued, in whatever order they would have run.
+//
+//   FakeDevice device(/*seed=*/7);
+#ifndef MILEPOST_ENGINE_RUNTIME_DEVICE_FAKE_DEVICE_H_
+#define MILEPOST_ENGINE_RUNTIME_DEVICE_FAKE_DEVICE_H_
+
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "engine/runtime/device/device.h"
+
+namespace milepost::runtime {
+
+class FakeDevice : public Device {
+ public:
+  explicit FakeDevice(uint64_t seed) : random_(seed) {}
+
+  absl::StatusOr<StreamId> AddStream() override;
+  absl::StatusOr<EventId> AddEvent() override;
+  absl::Status Enqueue(StreamId stream, Work work) override;
+  absl::Status Record(EventId event, StreamId stream) override;
+  absl::Status Wait(StreamId stream, EventId event) override;
+  absl::Status BeginCapture(StreamId stream) override;
+  absl::StatusOr<GraphId> EndCapture(StreamId stream) override;
+  absl::Status Launch(GraphId graph, StreamId stream) override;
+  absl::Status Synchronize(StreamId stream, absl::Duration timeout) override;
+
+  // Names of what has run, in order.
+  const std::vector<std::string>& trace() const { return trace_; }
+
+ private:
+  static constexpr int kNone = -1;
+  // What has to be done, and after what: indices of earlier nodes of the same list.
+  struct Node {
+    Work work;  // without `issue`: only orders others
+    std::vector<int> after;
+    std::vector<bool> ancestors;  // by node: done before it in any order
+    bool done = false;
+  };
+  using Nodes = std::vector<Node>;
+  struct Mark {
+    int node = kNone;
+    bool captured = false;
+  };
+  struct Stream {
+    int last = kNone;
+    bool captured = false;
+    int last_captured = kNone;
+  };
+
+  static int Append(Nodes& nodes, Work work, std::vector<int> after);
+  void AddHostPast(Node& node) const;
+  absl::Status AppendTo(StreamId stream, Work work, std::vector<int> after);
+  static absl::Status CheckOrder(const Nodes& nodes);
+  bool Idle() const;
+  absl::Status RunOne(const std::vector<bool>* wanted);
+  absl::Status RunSome();
+  absl::Status Fail(absl::Status status);
+
+  std::mt19937_64 random_;
+  Nodes nodes_;             // since the host last knew that all was done
+  std::vector<bool> host_;  // by node: the host has waited for it
+  std::vector<Stream> streams_;
+  std::vector<Mark> events_;
+  std::vector<Nodes> graphs_;
+  Nodes capture_;
+  StreamId capturing_ = kNone;
+  std::vector<std::string> trace_;
+  absl::Status failure_;
+};
+
+}  // namespace milepost::runtime
+
+#endif  // MILEPOST_ENGINE_RUNTIME_DEVICE_FAKE_DEVICE_H_
