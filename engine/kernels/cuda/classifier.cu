@@ -1,0 +1,34 @@
+#include "engine/kernels/cuda/classifier.h"
+
+#include "engine/kernels/cuda/classifier_kernels.h"
+#include "engine/kernels/cuda/launch-inl.h"
+
+namespace milepost::kernels::cuda {
+
+int64_t ClassifierWorkspaceBytes(int64_t rows) {
+  return rows * static_cast<int64_t>(sizeof(RowLoss));
+}
+
+template <typename T>
+absl::Status ClassifierLossAndGradient(const ClassifierArgs<T>& args, void* workspace,
+                                       cudaStream_t stream) {
+  return RunClassifier<true>(args, static_cast<RowLoss*>(workspace), [&](const auto& kernel) {
+    return Launch(kernel, kernel.grid(), stream, "ClassifierLossAndGradient");
+  });
+}
+
+template <typename T>
+absl::Status ClassifierLoss(const ClassifierArgs<T>& args, void* workspace, cudaStream_t stream) {
+  return RunClassifier<false>(args, static_cast<RowLoss*>(workspace), [&](const auto& kernel) {
+    return Launch(kernel, kernel.grid(), stream, "ClassifierLoss");
+  });
+}
+
+#define MP_INSTANTIATE(T)                                                                         \
+  template absl::Status ClassifierLossAndGradient(const ClassifierArgs<T>&, void*, cudaStream_t); \
+  template absl::Status ClassifierLoss(const ClassifierArgs<T>&, void*, cudaStream_t)
+MP_INSTANTIATE(float);
+MP_INSTANTIATE(bf16);
+MP_INSTANTIATE(f16);
+
+}  // namespace milepost::kernels::cuda

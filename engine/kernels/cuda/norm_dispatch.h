@@ -1,0 +1,65 @@
+// Which kernel a norm takes: shared by the launches and by the tests.
+#ifndef MILEPOST_ENGINE_KERNELS_CUDA_NORM_DISPATCH_H_
+#define MILEPOST_ENGINE_KERNELS_CUDA_NORM_DISPATCH_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "common/status_macros.h"
+#include "engine/kernels/cuda/column_sum_kernels.h"
+#include "engine/kernels/cuda/norm.h"
+#include "engine/kernels/cuda/norm_any_kernels.h"
+#include "engine/kernels/cuda/norm_kernels.h"
+
+namespace milepost::kernels::cuda {
+
+// Groups of 64 elements of a row are groups of the mask's stream.
+inline bool InItems(int64_t width, const DropoutArgs& dropout) {
+  return width % 64 == 0 && width <= kMaxItemWidth &&
+         (dropout.p <= 0 || dropout.elements_per_sample % 64 == 0);
+}
+
+// run(kernel) launches it.
+template <bool kLayer, typename T, typename Run>
+absl::Status RunNormForward(const NormForwardArgs<T>& a, const Run& run) {
+  const DropoutMask mask = MaskOf(a.dropout);
+  if (!InItems(a.width, a.dropout)) return run(NormForwardAnyKernel<T, kLayer>{a, mask});
+  if (a.width <= 32 * kItemElements) return run(NormForwardKernel<T, kLayer, 32>{a, mask});
+  if (a.width <= 128 * kItemElements) return run(NormForwardKernel<T, kLayer, 128>{a, mask});
+  if (a.width <= 256 * kItemElements) return run(NormForwardKernel<T, kLayer, 256>{a, mask});
+  return run(NormForwardKernel<T, kLayer, 512>{a, mask});
+}
+
+template <typename Kernel, typename T, typename Run>
+absl::Status RunBackwardKernel(const NormBackwardArgs<T>& a, float* workspace, const Run& run) {
+  Kernel kernel = {a, MaskOf(a.dropout), workspace, nullptr};
+  const int64_t blocks = kernel.grid().x;
+  kernel.partial_beta = workspace + blocks * a.width;
+  MP_RETURN_IF_ERROR(run(kernel));
+  MP_RETURN_IF_ERROR(
+      run(ColumnSumKernel{kernel.partial_gamma, blocks, a.width, a.accumulate, a.dgamma}));
+  if (a.dbeta == nullptr) return absl::OkStatus();
+  return run(ColumnSumKernel{kernel.partial_beta, blocks, a.width, a.accumulate, a.dbeta});
+}
+
+template <bool kLayer, typename T, typename Run>
+absl::Status RunNormBackward(const NormBackwardArgs<T>& a, float* workspace, const Run& run) {
+  const DropoutArgs none;
+  if (!InItems(a.width, a.d_delta == nullptr ? none : a.dropout)) {
+    return RunBackwardKernel<NormBackwardAnyKernel<T, kLayer>>(a, workspace, run);
+  }
+  if (a.width <= 32 * kItemElements) {
+    return RunBackwardKernel<NormBackwardKernel<T, kLayer, 32>>(a, workspace, run);
+  }
+  if (a.width <= 128 * kItemElements) {
+    return RunBackwardKernel<NormBackwardKernel<T, kLayer, 128>>(a, workspace, run);
+  }
+  if (a.width <= 256 * kItemElements) {
+    return RunBackwardKernel<NormBackwardKernel<T, kLayer, 256>>(a, workspace, run);
+  }
+  return RunBackwardKernel<NormBackwardKernel<T, kLayer, 512>>(a, workspace, run);
+}
+
+}  // namespace milepost::kernels::cuda
+
+#endif  // MILEPOST_ENGINE_KERNELS_CUDA_NORM_DISPATCH_H_

@@ -1,0 +1,295 @@
+// The kernels behind norm.h, for widths that are multiples of 64. A thread has 32 elements of a row
+// in registers: 8 at each of four places 16 apart within a group of 64, those whose dropout mask
+// eight Philox calls give. kPerRow threads share a row.
+#ifndef MILEPOST_ENGINE_KERNELS_CUDA_NORM_KERNELS_H_
+#define MILEPOST_ENGINE_KERNELS_CUDA_NORM_KERNELS_H_
+
+#include <cstdint>
+
+#include "engine/kernels/cuda/context.h"
+#include "engine/kernels/cuda/norm.h"
+#include "engine/kernels/cuda/random.h"
+#include "engine/kernels/cuda/stream.h"
+
+namespace milepost::kernels::cuda {
+
+inline constexpr int kItemElements = 32;
+inline constexpr int64_t kMaxItemWidth = 512 * kItemElements;
+
+// A thread's share of a row.
+struct Item {
+  float v[4][8];
+};
+MP_DEVICE int64_t ItemBegin(int item) { return item / 2 * 64 + item % 2 * 8; }
+
+template <typename Context, typename T>
+MP_DEVICE Item LoadItem(Context& c, const T* p) {
+  Item item;
+  MP_UNROLL
+  for (int j = 0; j < 4; ++j) {
+    const auto eight = Read<8>(c, p + 16 * j);
+    MP_UNROLL
+    for (int k = 0; k < 8; ++k) item.v[j][k] = eight.v[k];
+  }
+  return item;
+}
+template <typename Context, typename T>
+MP_DEVICE void StoreItem(Context& c, T* p, const Item& item) {
+  MP_UNROLL
+  for (int j = 0; j < 4; ++j) Write(c, p + 16 * j, item.v[j]);
+}
+// What a reader of the stored item would see.
+template <typename T>
+MP_DEVICE void RoundItem(Item& item) {
+  MP_UNROLL
+  for (int i = 0; i < kItemElements; ++i) {
+    item.v[i / 8][i % 8] = Widen(Narrow<T>(item.v[i / 8][i % 8]));
+  }
+}
+
+// Index within the mask's stream of the tensor's first element.
+template <typename Context>
+MP_DEVICE uint64_t FirstElement(Context& c, const DropoutMask& mask) {
+  return c.Load(&mask.position->first_sample) * mask.elements_per_sample;
+}
+// item *= the multipliers of the elements from `element` of the tensor on.
+template <typename Context>
+MP_DEVICE void DropItem(Context& c, const DropoutMask& mask, int64_t element, Item& item) {
+  if (mask.position == nullptr) return;
+  const uint64_t first = FirstElement(c, mask);
+  const MaskItem keep = MaskOfItem(mask, first + element, c.Load(&mask.position->step));
+  MP_UNROLL
+  for (int i = 0; i < kItemElements; ++i) item.v[i / 8][i % 8] *= keep.keep[i / 8][i % 8];
+}
+
+template <int kPerRow>
+inline constexpr int kNormThreads = kPerRow == kWarp ? 128 : kPerRow;
+
+template <typename T, bool kLayer, int kPerRow>
+struct NormForwardKernel {
+  static constexpr int kThreads = kNormThreads<kPerRow>;
+  static constexpr int kRows = kThreads / kPerRow;  // of a block
+  NormForwardArgs<T> a;
+  DropoutMask mask;
+
+  Grid grid() const { return {.x = CeilDiv(a.rows, kRows)}; }
+
+  template <typename Context>
+  MP_DEVICE void operator()(Context& c) const {
+    const int64_t row = c.block() * kRows + c.thread() / kPerRow;
+    if (row >= a.rows) return;  // a whole warp
+    const int item = c.thread() % kPerRow;
+    const bool active = item * kItemElements < a.width;
+    const int64_t column = ItemBegin(item);
+    const int64_t at = row * a.width + column;
+    Item v = {};
+    if (active) v = Input(c, at);
+    float mean = 0;
+    if constexpr (kLayer) {
+      float sum = 0;
+      MP_UNROLL
+      for (int i = 0; i < kItemElements; ++i) sum += v.v[i / 8][i % 8];
+      mean = RowSum<0>(c, sum) / static_cast<float>(a.width);
+    }
+    float squares = 0;
+    if (active) {
+      MP_UNROLL
+      for (int i = 0; i < kItemElements; ++i) {
+        const float centred = v.v[i / 8][i % 8] - mean;
+        squares = fmaf(centred, centred, squares);
+      }
+    }
+    const float variance = RowSum<1>(c, squares) / static_cast<float>(a.width);
+    const float rstd = 1.0f / sqrtf(variance + a.epsilon);
+    if (active) Output(c, column, at, mean, rstd, v);
+    if (item != 0) return;
+    if constexpr (kLayer) c.Store(a.mean + row, mean);
+    c.Store(a.rstd + row, rstd);
+  }
+
+ private:
+  template <int kTag, typename Context>
+  MP_DEVICE static float RowSum(Context& c, float value) {
+    if constexpr (kPerRow == kWarp) {
+      return WarpSum(c, value);
+    } else {
+      return BlockSum<kThreads, kTag>(c, value);
+    }
+  }
+
+  template <typename Context>
+  MP_DEVICE Item Input(Context& c, int64_t at) const {
+    Item v = LoadItem(c, a.x + at);
+    if (a.residual == nullptr) return v;
+    DropItem(c, mask, at, v);
+    const Item residual = LoadItem(c, a.residual + at);
+    MP_UNROLL
+    for (int i = 0; i < kItemElements; ++i) v.v[i / 8][i % 8] += residual.v[i / 8][i % 8];
+    StoreItem(c, a.sum + at, v);
+    RoundItem<T>(v);
+    return v;
+  }
+
+  template <typename Context>
+  MP_DEVICE void Output(Context& c, int64_t column, int64_t at, float mean, float rstd,
+                        Item& v) const {
+    MP_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      const auto gamma = Read<8>(c, a.gamma + column + 16 * j);
+      Floats<8> beta = {};
+      if constexpr (kLayer) beta = Read<8>(c, a.beta + column + 16 * j);
+      MP_UNROLL
+      for (int k = 0; k < 8; ++k) {
+        const float normal = (v.v[j][k] - mean) * rstd;
+        v.v[j][k] = kLayer ? fmaf(normal, gamma.v[k], beta.v[k]) : normal * gamma.v[k];
+      }
+    }
+    StoreItem(c, a.y + at, v);
+  }
+};
+
+// Blocks take every so many-th row, so that how rows are added up depends on sizes alone.
+inline constexpr int64_t kMaxNormBlocks = 264;
+
+// With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)), the
+// first mean of LayerNorm alone; dgamma += dy xhat; dbeta += dy. The last two into partials of the
+// block, [blocks, width]; the block's shared memory holds them meanwhile, each thread its own.
+template <typename T, bool kLayer, int kPerRow>
+struct NormBackwardKernel {
+  static constexpr int kThreads = kNormThreads<kPerRow>;
+  static constexpr int kRows = kThreads / kPerRow;
+  static constexpr int kSums = kLayer ? 2 : 1;
+  NormBackwardArgs<T> a;
+  DropoutMask mask;
+  float* partial_gamma;
+  float* partial_beta;
+
+  Grid grid() const {
+    const int64_t blocks = CeilDiv(a.rows, kRows);
+    return {.x = blocks < kMaxNormBlocks ? blocks : kMaxNormBlocks,
+            .shared_bytes = int64_t{kThreads} * kItemElements * kSums * 4};
+  }
+
+  template <typename Context>
+  MP_DEVICE void operator()(Context& c) const {
+    auto sums = c.template DynamicShared<float>();
+    for (int i = 0; i < kItemElements * kSums; ++i) sums.Set(i * kThreads + c.thread(), 0.0f);
+    const int item = c.thread() % kPerRow;
+    const bool active = item * kItemElements < a.width;
+    int parity = 0;
+    // All threads of a row's group take part, so that they meet in the sums.
+    for (int64_t row = c.block() * kRows + c.thread() / kPerRow; row < a.rows;
+         row += c.blocks() * kRows) {
+      Row(c, sums, row, ItemBegin(item), active, parity);
+      parity ^= 1;
+    }
+    if constexpr (kRows > 1) c.Sync();
+    if (c.thread() < kPerRow && active) Partials(c, sums, ItemBegin(item));
+  }
+
+ private:
+  struct Means {
+    float g, gx;
+  };
+
+  template <typename Context, typename Array>
+  MP_DEVICE void Row(Context& c, Array& sums, int64_t row, int64_t column, bool active,
+                     int parity) const {
+    const int64_t at = row * a.width + column;
+    const float rstd = c.Load(a.rstd + row);
+    float mean = 0;
+    if constexpr (kLayer) mean = c.Load(a.mean + row);
+    Item xhat = {}, g = {};
+    float sum_g = 0, sum_gx = 0;
+    if (active) {
+      xhat = LoadItem(c, a.x + at);
+      g = LoadItem(c, a.dy + at);
+      MP_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        const auto gamma = Read<8>(c, a.gamma + column + 16 * j);
+        MP_UNROLL
+        for (int k = 0; k < 8; ++k) {
+          const float x = (xhat.v[j][k] - mean) * rstd;
+          const float dy = g.v[j][k];
+          const int slot = (j * 8 + k) * kThreads + c.thread();
+          sums.Set(slot, fmaf(dy, x, sums.Get(slot)));
+          if constexpr (kLayer) {
+            const int other = slot + kItemElements * kThreads;
+            sums.Set(other, sums.Get(other) + dy);
+          }
+          xhat.v[j][k] = x;
+          g.v[j][k] = dy * gamma.v[k];
+          sum_g += g.v[j][k];
+          sum_gx = fmaf(g.v[j][k], x, sum_gx);
+        }
+      }
+    }
+    const Means means = RowMeans(c, sum_g, sum_gx, parity);
+    if (active) Output(c, at, rstd, means, xhat, g);
+  }
+
+  // Two sums with one barrier: the next row's go into the other half.
+  template <typename Context>
+  MP_DEVICE Means RowMeans(Context& c, float g, float gx, int parity) const {
+    if constexpr (kLayer) g = WarpSum(c, g);
+    gx = WarpSum(c, gx);
+    if constexpr (kPerRow > kWarp) {
+      constexpr int kWarps = kThreads / kWarp;
+      auto parts = c.template Shared<float, 4 * kWarps, 0>();
+      const int half = parity * 2 * kWarps;
+      if (c.lane() == 0) {
+        parts.Set(half + c.warp(), g);
+        parts.Set(half + kWarps + c.warp(), gx);
+      }
+      c.Sync();
+      g = gx = 0;
+      for (int w = 0; w < kWarps; ++w) {
+        if constexpr (kLayer) g += parts.Get(half + w);
+        gx += parts.Get(half + kWarps + w);
+      }
+    }
+    const float scale = 1.0f / static_cast<float>(a.width);
+    return {kLayer ? g * scale : 0.0f, gx * scale};
+  }
+
+  template <typename Context>
+  MP_DEVICE void Output(Context& c, int64_t at, float rstd, const Means& means, const Item& xhat,
+                        Item& g) const {
+    MP_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      Floats<8> upstream = {};
+      if (a.dx_upstream != nullptr) upstream = Read<8>(c, a.dx_upstream + at + 16 * j);
+      MP_UNROLL
+      for (int k = 0; k < 8; ++k) {
+        g.v[j][k] = rstd * fmaf(-xhat.v[j][k], means.gx, g.v[j][k] - means.g) + upstream.v[k];
+      }
+    }
+    StoreItem(c, a.dx + at, g);
+    if (a.d_delta == nullptr) return;
+    RoundItem<T>(g);
+    DropItem(c, mask, at, g);
+    StoreItem(c, a.d_delta + at, g);
+  }
+
+  template <typename Context, typename Array>
+  MP_DEVICE void Partials(Context& c, Array& sums, int64_t column) const {
+    const int64_t at = c.block() * a.width + column;
+    for (int sum = 0; sum < kSums; ++sum) {
+      float* out = (sum == 0 ? partial_gamma : partial_beta) + at;
+      for (int i = 0; i < kItemElements; i += 4) {
+        float four[4];
+        MP_UNROLL
+        for (int k = 0; k < 4; ++k) {
+          const int slot = (sum * kItemElements + i + k) * kThreads + c.thread();
+          four[k] = sums.Get(slot);
+          for (int row = 1; row < kRows; ++row) four[k] += sums.Get(slot + row * kPerRow);
+        }
+        Write(c, out + i / 8 * 16 + i % 8, four);
+      }
+    }
+  }
+};
+
+}  // namespace milepost::kernels::cuda
+
+#endif  // MILEPOST_ENGINE_KERNELS_CUDA_NORM_KERNELS_H_

@@ -1,0 +1,27 @@
+// Rotary positions; semantics of the CPU's (cpu/rope.h). Device memory, 16-byte aligned; T in
+// {float, bf16, f16}.
+#ifndef MILEPOST_ENGINE_KERNELS_CUDA_ROPE_H_
+#define MILEPOST_ENGINE_KERNELS_CUDA_ROPE_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "engine/kernels/cpu/rope.h"
+#include "engine/kernels/cuda/stream.h"
+
+namespace milepost::kernels::cuda {
+
+// table [rows, head_dim] of fp32: row t is the cosines, then the sines of the position t or
+// positions[t]. Angles are fp64. `positions` (nullable) is device memory.
+absl::Status RopeTable(const RopeParams& params, const int32_t* positions, int64_t rows,
+                       int64_t head_dim, float* table, cudaStream_t stream);
+
+// shape.positions is device memory. out may be x. Fastest where width and head_dim / 2 are
+// multiples of 8.
+template <typename T>
+absl::Status Rope(const RopeShape& shape, const T* x, const float* table, bool forward, T* out,
+                  cudaStream_t stream);
+
+}  // namespace milepost::kernels::cuda
+
+#endif  // MILEPOST_ENGINE_KERNELS_CUDA_ROPE_H_
