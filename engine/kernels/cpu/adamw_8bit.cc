@@ -19,17 +19,6 @@
 namespace milepost::kernels {
 namespace {
 
-// Where codes change, as arithmetic needs it.
-struct CodeBorders {
-  bool with_sign;
-  float factor[7];    // 10^(6 - e) parts / 0.9
-  float parts[7];     // of decade e
-  float lower[7];     // magnitudes above this are in decade e, or a higher one
-  float first_parts;  // parts[0]
-  float one;          // magnitudes above this take the code of 1
-  float most;         // its index
-};
-
 struct StepFactors {
   float beta1, beta2, root2, step, shrink, gradient_scale, epsilon;
 };
@@ -178,15 +167,6 @@ CodeBorders MakeBorders(bool with_sign) {
   return borders;
 }
 
-const CodeBorders& SignedBorders() {
-  static const CodeBorders borders = MakeBorders(true);
-  return borders;
-}
-const CodeBorders& UnsignedBorders() {
-  static const CodeBorders borders = MakeBorders(false);
-  return borders;
-}
-
 StepFactors FactorsOf(const AdamWParams& a) {
   const double correction1 = 1.0 - std::pow(double{a.beta1}, static_cast<double>(a.step));
   const double correction2 = 1.0 - std::pow(double{a.beta2}, static_cast<double>(a.step));
@@ -259,6 +239,15 @@ void Run(const AdamWParams& params, int64_t n, float* p, const QuantizedMoments&
 }
 
 }  // namespace
+
+const CodeBorders& SignedBorders() {
+  static const CodeBorders borders = MakeBorders(true);
+  return borders;
+}
+const CodeBorders& UnsignedBorders() {
+  static const CodeBorders borders = MakeBorders(false);
+  return borders;
+}
 
 const std::array<float, 256>& SignedCodes() {
   static const std::array<float, 256> codes = MakeCodes(true);

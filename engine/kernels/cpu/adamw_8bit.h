@@ -25,6 +25,22 @@ inline constexpr int64_t kQuantizedBlock = 256;  // elements
 const std::array<float, 256>& SignedCodes();
 const std::array<float, 256>& UnsignedCodes();
 
+// Where codes change, as arithmetic needs it. The code of x, a magnitude in [0, 1], counted from 0
+// for 0: that of 1 above `one`, 0 up to lower[0], else with the last decade e whose `lower` is
+// below x: parts[e] - parts[0] + 1 + i, where i = ceil(x factor[e] - parts[e] / 9) - 1 is cut to
+// [0, parts[e] - 1].
+struct CodeBorders {
+  bool with_sign;
+  float factor[7];    // 10^(6 - e) parts / 0.9
+  float parts[7];     // of decade e
+  float lower[7];     // magnitudes above this are in decade e, or a higher one
+  float first_parts;  // parts[0]
+  float one;          // magnitudes above this take the code of 1
+  float most;         // its index
+};
+const CodeBorders& SignedBorders();
+const CodeBorders& UnsignedBorders();
+
 // Element 0 is the first of a block.
 struct QuantizedMoments {
   uint8_t* m;

@@ -28,6 +28,8 @@ struct SegmentFactors {
   float rate = 0;    // learning rate; AdamW: over the bias correction; Muon: times its factor
   float shrink = 1;  // decoupled decay: p is multiplied by it
   float decay = 0;   // SGD, LAMB: added to the gradient or the update, times p
+  int32_t norms =
+      -1;  // LAMB: its tensor's pair of sums, by which the step is scaled; -1: it is not
   // Of the tensor's elements: their index in it is their place in the flat buffer plus this.
   // Rounded states are keyed by it and by the keys.
   int64_t element_offset = 0;

@@ -1,0 +1,35 @@
+// AdamW whose m and v are held in 8 bits; bit for bit what the CPU's (cpu/adamw_8bit.h) makes. A
+// warp has a quantized block of 256 elements: one pass.
+#ifndef MILEPOST_ENGINE_KERNELS_CUDA_ADAMW_8BIT_H_
+#define MILEPOST_ENGINE_KERNELS_CUDA_ADAMW_8BIT_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "engine/kernels/cpu/adamw_8bit.h"
+#include "engine/kernels/cuda/flat.h"
+#include "engine/kernels/cuda/optimizer.h"
+#include "engine/kernels/cuda/stream.h"
+
+namespace milepost::kernels::cuda {
+
+// As FlatUpdate (optimizer.h); chunks begin at multiples of 256 elements, and so do blocks.
+template <typename T>
+struct QuantizedUpdate {
+  const FlatChunk* chunks = nullptr;
+  int64_t chunk_count = 0;
+  const SegmentFactors* factors = nullptr;
+  const StepFactors* step = nullptr;
+  const UpdateControl* control = nullptr;
+  float* p = nullptr;
+  QuantizedMoments state = {};
+  const float* g = nullptr;
+  T* copy = nullptr;  // nullable
+};
+
+template <typename T>
+absl::Status AdamW8Bit(const QuantizedUpdate<T>& update, cudaStream_t stream);
+
+}  // namespace milepost::kernels::cuda
+
+#endif  // MILEPOST_ENGINE_KERNELS_CUDA_ADAMW_8BIT_H_

@@ -1,0 +1,212 @@
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "engine/kernels/cpu/adamw_8bit.h"
+#include "engine/kernels/cpu/lamb.h"
+#include "engine/kernels/cpu/muon.h"
+#include "engine/kernels/cuda/adamw_8bit_kernels.h"
+#include "engine/kernels/cuda/elementwise_kernels.h"
+#include "engine/kernels/cuda/lamb_muon_kernels.h"
+#include "engine/kernels/cuda/testing/run_kernel.h"
+
+namespace milepost::kernels::cuda {
+namespace {
+
+// Tensors of a shard; chunks of the first are two.
+const std::vector<FlatRange> kRanges = {{0, 4501}, {4608, 4613}, {4864, 6000}};
+constexpr int64_t kElements = 6144;
+
+AdamWParams ParamsOf(size_t segment, int64_t step) {
+  return {.learning_rate = 1e-2f * static_cast<float>(segment + 1),
+          .beta2 = 0.95f,
+          .weight_decay = segment == 1 ? 0.0f : 0.1f,
+          .gradient_scale = 0.37f,
+          .step = step};
+}
+
+// What a launch reads from device memory.
+struct Tables {
+  Tables(const std::vector<SegmentFactors>& segments, const StepFactors& at, bool skip)
+      : chunks(MakeChunks(kRanges)),
+        factors(segments),
+        step(std::vector<StepFactors>{at}),
+        control(std::vector<UpdateControl>{{0.37f, skip ? 1u : 0u}}) {}
+  template <typename T>
+  FlatUpdate<T> Update() {
+    return {.chunks = chunks.data(),
+            .chunk_count = chunks.size(),
+            .factors = factors.data(),
+            .step = step.data(),
+            .control = control.data()};
+  }
+  HostArray<FlatChunk> chunks;
+  HostArray<SegmentFactors> factors;
+  HostArray<StepFactors> step;
+  HostArray<UpdateControl> control;
+};
+
+template <typename T>
+class OtherOptimizers : public testing::Test {
+ protected:
+  void SetUp() override {
+    if ((hwy::SupportedTargets() & HWY_AVX2) == 0) {
+      GTEST_SKIP() << "the CPU's kernels round between product and sum here";
+    }
+  }
+};
+using Types = testing::Types<float, bf16, f16>;
+TYPED_TEST_SUITE(OtherOptimizers, Types);
+
+// Several steps, so that states are those of the kernel.
+TYPED_TEST(OtherOptimizers, AdamW8BitIsTheCpus) {
+  using T = TypeParam;
+  constexpr int64_t kBlocks = kElements / kQuantizedBlock;
+  std::vector<float> want_p = RandomVector<float>(kElements, 1);
+  std::vector<uint8_t> want_m(kElements), want_v(kElements);
+  std::vector<float> m_scale(kBlocks), v_scale(kBlocks);
+  std::vector<T> want_copy(kElements, FromFloat<T>(2));
+  HostArray<float> p(want_p), ms(m_scale), vs(v_scale);
+  HostArray<uint8_t> m(want_m), v(want_v);
+  HostArray<T> copy(want_copy);
+  for (int64_t step = 1; step <= 3; ++step) {
+    std::vector<float> g = RandomVector<float>(kElements, 10 + step);
+    for (int64_t i = 256; i < 512; ++i) g[i] = 0;  // a block without a gradient
+    g[4500] = 1e-9f;
+    std::vector<SegmentFactors> factors;
+    for (size_t i = 0; i < kRanges.size(); ++i) {
+      const int64_t begin = kRanges[i].begin, block = begin / kQuantizedBlock;
+      factors.push_back(SegmentFactorsOf(ParamsOf(i, step)));
+      kernels::AdamW8Bit<T>(ParamsOf(i, step), kRanges[i].end - begin, want_p.data() + begin,
+                            {want_m.data() + begin, m_scale.data() + block, want_v.data() + begin,
+                             v_scale.data() + block},
+                            g.data() + begin, want_copy.data() + begin);
+    }
+    HostArray<float> gradient(g);
+    Tables tables(factors, StepFactorsOf(ParamsOf(0, step)), false);
+    RunKernel(MakeAdamW8Bit<T>({tables.chunks.data(),
+                                tables.chunks.size(),
+                                tables.factors.data(),
+                                tables.step.data(),
+                                tables.control.data(),
+                                p.data(),
+                                {m.data(), ms.data(), v.data(), vs.data()},
+                                gradient.data(),
+                                copy.data()}));
+    ASSERT_TRUE(SameBits(m.values(), want_m)) << step;
+    ASSERT_TRUE(SameBits(v.values(), want_v)) << step;
+    ASSERT_TRUE(SameBits(ms.values(), m_scale)) << step;
+    ASSERT_TRUE(SameBits(vs.values(), v_scale)) << step;
+    ASSERT_TRUE(SameBits(p.values(), want_p)) << step;
+    ASSERT_TRUE(SameBits(copy.values(), want_copy)) << step;
+  }
+}
+
+TYPED_TEST(OtherOptimizers, LambIsTheCpus) {
+  using T = TypeParam;
+  const auto gradient = RandomVector<float>(kElements, 4);
+  std::vector<float> want_p = RandomVector<float>(kElements, 1), want_m(kElements, 0.1f),
+                     want_v(kElements, 0.2f);
+  std::vector<T> want_copy(kElements, FromFloat<T>(2));
+  HostArray<float> p(want_p), m(want_m), v(want_v), g(gradient);
+  HostArray<T> copy(want_copy);
+  std::vector<SegmentFactors> factors;
+  std::vector<double> norms(2 * kRanges.size());
+  std::vector<FlatRange> chunk_ranges;
+  for (size_t i = 0; i < kRanges.size(); ++i) {
+    const int64_t begin = kRanges[i].begin, n = kRanges[i].end - begin;
+    AdamWParams params = ParamsOf(i, 3);
+    AlignedBuffer workspace(kernels::LambWorkspaceBytes(n));
+    kernels::LambMoments(params, n, want_p.data() + begin, want_m.data() + begin,
+                         want_v.data() + begin, gradient.data() + begin, workspace.data(),
+                         norms.data() + 2 * i);
+    const bool scaled = i != 1;
+    factors.push_back({.rate = params.learning_rate,
+                       .decay = params.weight_decay,
+                       .norms = scaled ? static_cast<int32_t>(i) : -1});
+    if (scaled) {
+      params.learning_rate *= static_cast<float>(std::sqrt(norms[2 * i] / norms[2 * i + 1]));
+    }
+    kernels::LambApply<T>(params, n, want_p.data() + begin, want_m.data() + begin,
+                          want_v.data() + begin, want_copy.data() + begin);
+    const int64_t first = chunk_ranges.empty() ? 0 : chunk_ranges.back().end;
+    chunk_ranges.push_back({first, first + CeilDiv(n, kChunkElements)});
+  }
+  Tables tables(factors, StepFactorsOf(ParamsOf(0, 3)), false);
+  HostArray<FlatRange> ranges(chunk_ranges);
+  HostArray<double> sums(2 * tables.chunks.size()), got_norms(norms.size());
+  FlatUpdate<float> moments = tables.Update<float>();
+  moments.p = p.data();
+  moments.m = m.data();
+  moments.v = v.data();
+  moments.g = g.data();
+  RunKernel(LambMomentsKernel{moments, sums.data()});
+  RunKernel(LambNormsKernel{tables.control.data(), ranges.data(), ranges.size(), sums.data(),
+                            got_norms.data()});
+  for (size_t i = 0; i < norms.size(); ++i) {
+    EXPECT_NEAR(got_norms.values()[i], norms[i], 1e-12 * norms[i]);
+  }
+  FlatUpdate<T> apply = tables.Update<T>();
+  apply.p = p.data();
+  apply.m = m.data();
+  apply.v = v.data();
+  apply.copy = copy.data();
+  RunKernel(LambApplyKernel<T>{apply, got_norms.data()});
+  EXPECT_TRUE(SameBits(m.values(), want_m));
+  EXPECT_TRUE(SameBits(v.values(), want_v));
+  ExpectNear(p.values(), want_p, 1e-6, 1e-7, "p");
+  ExpectNear(copy.values(), want_copy, kTolerance<T>, 1e-7, "copy");
+}
+
+TYPED_TEST(OtherOptimizers, MuonIsTheCpus) {
+  using T = TypeParam;
+  const auto gradient = RandomVector<float>(kElements, 4);
+  std::vector<float> want_p = RandomVector<float>(kElements, 1);
+  std::vector<T> want_copy(kElements, FromFloat<T>(2));
+  std::vector<SegmentFactors> factors;
+  for (size_t i = 0; i < kRanges.size(); ++i) {
+    factors.push_back({.rate = 0.02f * static_cast<float>(i + 1), .shrink = 0.99f});
+    kernels::MuonApply<T>(factors[i].shrink, factors[i].rate, kRanges[i].end - kRanges[i].begin,
+                          want_p.data() + kRanges[i].begin, gradient.data() + kRanges[i].begin,
+                          want_copy.data() + kRanges[i].begin);
+  }
+  Tables tables(factors, {}, false);
+  HostArray<float> p(RandomVector<float>(kElements, 1)), g(gradient);
+  HostArray<T> copy(std::vector<T>(kElements, FromFloat<T>(2)));
+  FlatUpdate<T> apply = tables.Update<T>();
+  apply.p = p.data();
+  apply.g = g.data();
+  apply.copy = copy.data();
+  RunKernel(MuonApplyKernel<T>{apply});
+  EXPECT_TRUE(SameBits(p.values(), want_p));
+  EXPECT_TRUE(SameBits(copy.values(), want_copy));
+}
+
+TEST(Muon, MomentumAndIterationPieces) {
+  if ((hwy::SupportedTargets() & HWY_AVX2) == 0) GTEST_SKIP();
+  for (const bool nesterov : {false, true}) {
+    constexpr int64_t kN = 3001;
+    const auto gradient = RandomVector<float>(kN, 4);
+    std::vector<float> want_m = RandomVector<float>(kN, 5), want_u(kN);
+    HostArray<float> m(want_m), g(gradient), u(kN);
+    kernels::MuonMomentum({0.9f, nesterov, 0.37f}, kN, want_m.data(), gradient.data(),
+                          want_u.data());
+    HostArray<StepFactors> step(std::vector<StepFactors>{{.momentum = 0.9f}});
+    HostArray<UpdateControl> control(std::vector<UpdateControl>{{0.37f, 0}});
+    RunKernel(MuonMomentumKernel{step.data(), nesterov, control.data(), kN, m.data(), g.data(),
+                                 u.data()});
+    EXPECT_TRUE(SameBits(m.values(), want_m));
+    EXPECT_TRUE(SameBits(u.values(), want_u));
+    HostArray<double> sum(std::vector<double>{16.0});
+    RunKernel(MuonNormaliseKernel{sum.data(), kN, g.data()});
+    RunKernel(PairKernel<MuonMixFn, float>{{2.0f, -3.0f}, g.data(), u.data(), kN, u.data()});
+    for (int64_t i = 0; i < kN; ++i) {
+      ASSERT_EQ(g.values()[i], gradient[i] / 4);
+      ASSERT_NEAR(u.values()[i], gradient[i] / 2 - 3 * want_u[i], 1e-6);
+      if (i > 100) break;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace milepost::kernels::cuda
