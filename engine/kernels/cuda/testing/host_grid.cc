@@ -46,13 +46,13 @@ struct Warp {
 struct SharedStorage {
   std::unique_ptr<char[]> data;
   size_t bytes;
-  std::shared_ptr<MemoryRange> range;
+  std::unique_ptr<MemoryRange> range;
 };
 
 SharedStorage MakeShared(size_t bytes, size_t granule) {
   SharedStorage storage = {std::unique_ptr<char[]>(new char[bytes + 16]), bytes, nullptr};
   std::memset(storage.data.get(), 0xff, bytes);
-  storage.range = HostMemory::Get().Add(storage.data.get(), bytes, granule);
+  storage.range = std::make_unique<MemoryRange>(storage.data.get(), bytes, granule);
   return storage;
 }
 

@@ -1,5 +1,8 @@
 #include "engine/kernels/cuda/testing/host_memory.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 
 namespace milepost::kernels::cuda {
@@ -32,6 +35,15 @@ std::string Marks::Write(const Accessor& by) {
   return "";
 }
 
+MemoryRange::MemoryRange(void* data, size_t bytes, size_t granule)
+    : begin_(static_cast<char*>(data)), bytes_(bytes), granule_(granule) {
+  HostMemory::Get().ranges_.push_back(this);
+}
+MemoryRange::~MemoryRange() {
+  auto& ranges = HostMemory::Get().ranges_;
+  ranges.erase(std::find(ranges.begin(), ranges.end(), this));
+}
+
 std::string MemoryRange::Access(const void* p, size_t bytes, bool write, const Accessor& by) {
   const auto offset = static_cast<size_t>(static_cast<const char*>(p) - begin_);
   if (offset + bytes > bytes_) {
@@ -52,26 +64,16 @@ HostMemory& HostMemory::Get() {
   return memory;
 }
 
-std::shared_ptr<MemoryRange> HostMemory::Add(void* data, size_t bytes, size_t granule) {
-  std::vector<std::weak_ptr<MemoryRange>> alive;
-  for (auto& range : ranges_) {
-    if (!range.expired()) alive.push_back(range);
-  }
-  ranges_ = std::move(alive);
-  auto added = std::make_shared<MemoryRange>(data, bytes, granule);
-  ranges_.push_back(added);
-  return added;
-}
-
 std::string HostMemory::Access(const void* p, size_t bytes, size_t alignment, bool write,
                                const Accessor& by) {
   if (reinterpret_cast<uintptr_t>(p) % alignment != 0) {
     return absl::StrCat("misaligned: address ", reinterpret_cast<uintptr_t>(p) % 256,
                         " modulo 256 for an access of ", alignment, " bytes");
   }
-  for (auto& weak : ranges_) {
-    const auto range = weak.lock();
-    if (range != nullptr && range->Holds(p)) return range->Access(p, bytes, write, by);
+  for (MemoryRange*& range : ranges_) {
+    if (!range->Holds(p)) continue;
+    std::swap(range, ranges_.front());
+    return ranges_.front()->Access(p, bytes, write, by);
   }
   return "out of bounds: in no array";
 }

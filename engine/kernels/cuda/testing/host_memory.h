@@ -44,11 +44,13 @@ class Marks {
   Accessor reads_[2];  // the last one, and the last one unordered with it
 };
 
-// One range of memory; `granule` bytes share a mark.
+// One range of memory that there is while the object lives; `granule` bytes share a mark.
 class MemoryRange {
  public:
-  MemoryRange(void* data, size_t bytes, size_t granule)
-      : begin_(static_cast<char*>(data)), bytes_(bytes), granule_(granule) {}
+  MemoryRange(void* data, size_t bytes, size_t granule);
+  ~MemoryRange();
+  MemoryRange(const MemoryRange&) = delete;
+  MemoryRange& operator=(const MemoryRange&) = delete;
 
   bool Holds(const void* p) const {
     return static_cast<const char*>(p) >= begin_ && static_cast<const char*>(p) < begin_ + bytes_;
@@ -67,11 +69,11 @@ class MemoryRange {
 class HostMemory {
  public:
   static HostMemory& Get();
-  std::shared_ptr<MemoryRange> Add(void* data, size_t bytes, size_t granule);
   std::string Access(const void* p, size_t bytes, size_t alignment, bool write, const Accessor& by);
 
  private:
-  std::vector<std::weak_ptr<MemoryRange>> ranges_;
+  friend class MemoryRange;
+  std::vector<MemoryRange*> ranges_;  // the one found last is first
 };
 
 // n elements on a boundary of 256 bytes, as the device's allocator gives them, `skip` elements
@@ -82,7 +84,7 @@ class HostArray {
   explicit HostArray(int64_t n, int64_t skip = 0) : n_(n), skip_(skip) {
     storage_ = static_cast<T*>(::operator new((n + skip) * sizeof(T) + 1, kAlignment));
     std::memset(static_cast<void*>(storage_), 0xff, (n + skip) * sizeof(T));
-    range_ = HostMemory::Get().Add(data(), n * sizeof(T), sizeof(T));
+    range_ = std::make_unique<MemoryRange>(data(), n * sizeof(T), sizeof(T));
   }
   explicit HostArray(const std::vector<T>& values, int64_t skip = 0)
       : HostArray(static_cast<int64_t>(values.size()), skip) {
@@ -101,7 +103,7 @@ class HostArray {
   T* storage_;
   int64_t n_;
   int64_t skip_;
-  std::shared_ptr<MemoryRange> range_;
+  std::unique_ptr<MemoryRange> range_;
 };
 
 }  // namespace milepost::kernels::cuda
