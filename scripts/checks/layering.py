@@ -30,7 +30,7 @@ ALLOWED = {
                        "engine/kernels/cpu", "engine/kernels/cuda", "engine/comm",
                        "engine/optim", "engine/data",
                        "engine/data/images", "engine/state"},
-    "engine/runtime/device": {"common", "engine/runtime"} | PURE_ENGINE,
+    "engine/runtime/device": {"common", "engine/runtime", "engine/comm"} | PURE_ENGINE,
     "coordinator/core": {"common"},
     "coordinator/store": {"common", "coordinator/core", "engine/state"},
     "coordinator/rpc": {"common", "common/spec", "common/rpc", "coordinator/core",
