@@ -30,6 +30,7 @@ ALLOWED = {
                        "engine/kernels/cpu", "engine/kernels/cuda", "engine/comm",
                        "engine/optim", "engine/data",
                        "engine/data/images", "engine/state"},
+    "engine/runtime/cuda": {"common", "engine/runtime/device", "engine/kernels/cuda"},
     "engine/runtime/device": {"common", "engine/runtime", "engine/comm"} | PURE_ENGINE,
     "coordinator/core": {"common"},
     "coordinator/store": {"common", "coordinator/core", "engine/state"},

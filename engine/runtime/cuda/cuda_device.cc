@@ -1,0 +1,164 @@
+#include "engine/runtime/cuda/cuda_device.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/status_macros.h"
+#include "engine/runtime/cuda/cuda_status.h"
+
+namespace milepost::runtime {
+namespace {
+
+constexpr absl::Duration kShortestLook = absl::Microseconds(20);
+constexpr absl::Duration kLongestLook = absl::Milliseconds(1);
+
+// The second stream is the communication's.
+int PriorityOf(size_t stream, int least, int greatest) { return stream == 1 ? greatest : least; }
+
+}  // namespace
+
+#define MP_CUDA(call) MP_RETURN_IF_ERROR(CudaStatus(call, #call))
+
+absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int ordinal) {
+  int devices = 0;
+  MP_RETURN_IF_ERROR(CudaStatus(cudaGetDeviceCount(&devices), "looking for GPUs"));
+  if (ordinal < 0 || ordinal >= devices) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("there is no GPU ", ordinal, ": the driver has ", devices));
+  }
+  MP_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(ordinal), absl::StrCat("opening GPU ", ordinal)));
+  return std::unique_ptr<CudaDevice>(new CudaDevice(ordinal));
+}
+
+// Errors have been reported where they arose; a device that is lost reports them again here.
+CudaDevice::~CudaDevice() {
+  for (CUgraphExec_st* graph : graphs_) cudaGraphExecDestroy(graph);
+  for (CUevent_st* event : events_) cudaEventDestroy(event);
+  for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
+}
+
+absl::StatusOr<StreamId> CudaDevice::AddStream() {
+  int least = 0;
+  int greatest = 0;
+  MP_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  cudaStream_t stream = nullptr;
+  MP_CUDA(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
+                                       PriorityOf(streams_.size(), least, greatest)));
+  streams_.push_back(stream);
+  return static_cast<StreamId>(streams_.size()) - 1;
+}
+
+absl::StatusOr<EventId> CudaDevice::AddEvent() {
+  cudaEvent_t event = nullptr;
+  MP_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  events_.push_back(event);
+  return static_cast<EventId>(events_.size()) - 1;
+}
+
+absl::Status CudaDevice::Enqueue(StreamId, Work work) { return work.issue(); }
+
+absl::Status CudaDevice::Record(EventId event, StreamId stream) {
+  return CudaStatus(cudaEventRecord(events_[event], streams_[stream]), "cudaEventRecord");
+}
+
+absl::Status CudaDevice::Wait(StreamId stream, EventId event) {
+  return CudaStatus(cudaStreamWaitEvent(streams_[stream], events_[event], 0),
+                    "cudaStreamWaitEvent");
+}
+
+absl::Status CudaDevice::BeginCapture(StreamId stream) {
+  return CudaStatus(cudaStreamBeginCapture(streams_[stream], cudaStreamCaptureModeThreadLocal),
+                    "cudaStreamBeginCapture");
+}
+
+absl::StatusOr<GraphId> CudaDevice::EndCapture(StreamId stream) {
+  cudaGraph_t graph = nullptr;
+  MP_CUDA(cudaStreamEndCapture(streams_[stream], &graph));
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphDestroy(graph);
+  MP_RETURN_IF_ERROR(CudaStatus(error, "cudaGraphInstantiate"));
+  graphs_.push_back(executable);
+  return static_cast<GraphId>(graphs_.size()) - 1;
+}
+
+absl::Status CudaDevice::Launch(GraphId graph, StreamId stream) {
+  return CudaStatus(cudaGraphLaunch(graphs_[graph], streams_[stream]), "cudaGraphLaunch");
+}
+
+// cudaStreamSynchronize has no time-out, and a collective whose peer is gone never ends.
+absl::Status CudaDevice::Synchronize(StreamId stream, absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  absl::Duration look = kShortestLook;
+  while (true) {
+    const cudaError_t error = cudaStreamQuery(streams_[stream]);
+    if (error != cudaErrorNotReady) return CudaStatus(error, "work on the GPU");
+    if (absl::Now() > deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("work on the GPU is not done after ", absl::FormatDuration(timeout)));
+    }
+    absl::SleepFor(look);
+    look = std::min(look * 1.5, kLongestLook);
+  }
+}
+
+absl::Status CudaDevice::Copy(StreamId stream, void* to, const void* from, int64_t bytes) {
+  return CudaStatus(
+      cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, streams_[stream]),
+      "cudaMemcpyAsync");
+}
+
+absl::Status CudaDevice::Zero(StreamId stream, void* data, int64_t bytes) {
+  return CudaStatus(cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), streams_[stream]),
+                    "cudaMemsetAsync");
+}
+
+absl::StatusOr<CudaMemory> CudaMemory::Allocate(const CudaDevice&, int64_t bytes) {
+  void* data = nullptr;
+  const cudaError_t error = cudaMalloc(&data, static_cast<size_t>(std::max<int64_t>(bytes, 1)));
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // it has been seen: later calls need not report it
+    size_t free = 0;
+    size_t total = 0;
+    MP_CUDA(cudaMemGetInfo(&free, &total));
+    return absl::ResourceExhaustedError(
+        absl::StrCat(bytes, " bytes of GPU memory: ", free, " of ", total, " are free"));
+  }
+  MP_RETURN_IF_ERROR(CudaStatus(error, "cudaMalloc"));
+  CudaMemory memory(static_cast<char*>(data), bytes);
+  MP_CUDA(cudaMemset(data, 0, static_cast<size_t>(bytes)));
+  MP_CUDA(cudaDeviceSynchronize());
+  return memory;
+}
+
+CudaMemory::CudaMemory(CudaMemory&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
+CudaMemory& CudaMemory::operator=(CudaMemory&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+CudaMemory::~CudaMemory() { cudaFree(data_); }
+
+absl::StatusOr<PinnedMemory> PinnedMemory::Allocate(const CudaDevice&, int64_t bytes) {
+  void* data = nullptr;
+  MP_CUDA(cudaMallocHost(&data, static_cast<size_t>(std::max<int64_t>(bytes, 1))));
+  return PinnedMemory(static_cast<char*>(data), bytes);
+}
+
+PinnedMemory::PinnedMemory(PinnedMemory&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
+PinnedMemory& PinnedMemory::operator=(PinnedMemory&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+PinnedMemory::~PinnedMemory() { cudaFreeHost(data_); }
+
+#undef MP_CUDA
+
+}  // namespace milepost::runtime

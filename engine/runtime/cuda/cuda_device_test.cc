@@ -1,0 +1,104 @@
+#include "engine/runtime/cuda/cuda_device.h"
+
+#include <cuda_runtime_api.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "engine/runtime/cuda/cuda_status.h"
+
+namespace milepost::runtime {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr absl::Duration kTimeout = absl::Seconds(30);
+
+TEST(CudaStatus, SaysWhatKindOfErrorAndWhatToDo) {
+  EXPECT_TRUE(CudaStatus(cudaSuccess, "a call").ok());
+  EXPECT_EQ(CudaStatus(cudaErrorMemoryAllocation, "a call").code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(CudaStatus(cudaErrorECCUncorrectable, "a call").code(), absl::StatusCode::kUnavailable);
+  const absl::Status driver = CudaStatus(cudaErrorInsufficientDriver, "a call");
+  EXPECT_EQ(driver.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(driver.message(), HasSubstr("install an NVIDIA driver that knows CUDA 1"));
+  const absl::Status other = CudaStatus(cudaErrorInvalidValue, "a call");
+  EXPECT_EQ(other.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(other.message(), HasSubstr("a call: cudaErrorInvalidValue: "));
+}
+
+class OnAGpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto device = CudaDevice::Open(0);
+    if (!device.ok()) {
+      EXPECT_EQ(device.status().code(), absl::StatusCode::kFailedPrecondition);
+      GTEST_SKIP() << "no GPU: " << device.status().message();
+    }
+    device_ = *std::move(device);
+    first_ = *device_->AddStream();
+    second_ = *device_->AddStream();
+    event_ = *device_->AddEvent();
+  }
+  std::unique_ptr<CudaDevice> device_;
+  StreamId first_ = 0;
+  StreamId second_ = 0;
+  EventId event_ = 0;
+};
+
+TEST_F(OnAGpu, RefusesNumbersThatThereAreNot) {
+  EXPECT_THAT(CudaDevice::Open(1000).status().message(), HasSubstr("there is no GPU 1000"));
+}
+
+TEST_F(OnAGpu, MemoryIsZeroAndTooMuchIsRefused) {
+  constexpr int64_t kBytes = 1 << 20;
+  const auto memory = CudaMemory::Allocate(*device_, kBytes);
+  const auto host = PinnedMemory::Allocate(*device_, kBytes);
+  ASSERT_TRUE(memory.ok() && host.ok());
+  std::memset(host->data(), 1, kBytes);
+  ASSERT_TRUE(device_->Copy(first_, host->data(), memory->data(), kBytes).ok());
+  ASSERT_TRUE(device_->Synchronize(first_, kTimeout).ok());
+  EXPECT_EQ(std::count(host->data(), host->data() + kBytes, 0), kBytes);
+  const auto most = CudaMemory::Allocate(*device_, int64_t{1} << 50);
+  EXPECT_EQ(most.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(most.status().message(), HasSubstr("are free"));
+}
+
+// A copy there on one stream, and back on another after an event; then the same as a graph.
+TEST_F(OnAGpu, StreamsEventsAndGraphs) {
+  constexpr int64_t kBytes = 64 << 20;
+  const auto memory = CudaMemory::Allocate(*device_, kBytes);
+  const auto there = PinnedMemory::Allocate(*device_, kBytes);
+  const auto back = PinnedMemory::Allocate(*device_, kBytes);
+  ASSERT_TRUE(memory.ok() && there.ok() && back.ok());
+  const EventId joined = *device_->AddEvent();
+  const auto round_trip = [&] {
+    EXPECT_TRUE(device_->Copy(first_, memory->data(), there->data(), kBytes).ok());
+    EXPECT_TRUE(device_->Record(event_, first_).ok());
+    EXPECT_TRUE(device_->Wait(second_, event_).ok());
+    EXPECT_TRUE(device_->Copy(second_, back->data(), memory->data(), kBytes).ok());
+    EXPECT_TRUE(device_->Record(joined, second_).ok());
+    EXPECT_TRUE(device_->Wait(first_, joined).ok());
+  };
+  std::memset(there->data(), 5, kBytes);
+  std::memset(back->data(), 0, kBytes);
+  round_trip();
+  ASSERT_TRUE(device_->Synchronize(first_, kTimeout).ok());
+  EXPECT_EQ(std::memcmp(there->data(), back->data(), kBytes), 0);
+  ASSERT_TRUE(device_->BeginCapture(first_).ok());
+  round_trip();
+  const auto graph = device_->EndCapture(first_);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  for (int value : {6, 7}) {
+    std::memset(there->data(), value, kBytes);
+    ASSERT_TRUE(device_->Launch(*graph, first_).ok());
+    ASSERT_TRUE(device_->Synchronize(first_, kTimeout).ok());
+    EXPECT_EQ(std::memcmp(there->data(), back->data(), kBytes), 0);
+  }
+}
+
+}  // namespace
+}  // namespace milepost::runtime

@@ -1,0 +1,36 @@
+#include "engine/runtime/cuda/cuda_status.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace milepost::runtime {
+
+absl::Status CudaStatus(cudaError_t error, absl::string_view call) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  const std::string message =
+      absl::StrCat(call, ": ", cudaGetErrorName(error), ": ", cudaGetErrorString(error));
+  switch (error) {
+    case cudaErrorMemoryAllocation:
+      return absl::ResourceExhaustedError(message);
+    case cudaErrorNoDevice:
+      return absl::FailedPreconditionError(
+          absl::StrCat(message,
+                       "; nvidia-smi shows which GPUs the driver has, and "
+                       "CUDA_VISIBLE_DEVICES hides those that it does not name"));
+    case cudaErrorInsufficientDriver:
+    case cudaErrorInitializationError:
+    case cudaErrorStubLibrary:
+      return absl::FailedPreconditionError(
+          absl::StrCat(message, "; install an NVIDIA driver that knows CUDA ",
+                       CUDART_VERSION / 1000, ".", CUDART_VERSION % 1000 / 10));
+    case cudaErrorECCUncorrectable:
+    case cudaErrorHardwareStackError:
+    case cudaErrorDevicesUnavailable:
+    case cudaErrorLaunchFailure:
+    case cudaErrorContained:
+      return absl::UnavailableError(message);
+    default:
+      return absl::InternalError(message);
+  }
+}
+
+}  // namespace milepost::runtime
