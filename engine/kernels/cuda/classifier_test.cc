@@ -12,9 +12,7 @@
 namespace milepost::kernels::cuda {
 namespace {
 
-constexpr auto kRun = [](const auto& kernel) {
-  return RunOnHost(kernel, kernel.grid(), {.seed = 4});
-};
+constexpr auto kRun = [](const auto& kernel) { return RunAnywhere(kernel, 4); };
 
 // 7 rows, of which the third has no target.
 template <typename T>

@@ -10,9 +10,7 @@
 namespace milepost::kernels::cuda {
 namespace {
 
-constexpr auto kRun = [](const auto& kernel) {
-  return RunOnHost(kernel, kernel.grid(), {.seed = 21});
-};
+constexpr auto kRun = [](const auto& kernel) { return RunAnywhere(kernel, 21); };
 
 constexpr int64_t kVocabulary = 29, kPositions = 40, kSegments = 2;
 

@@ -11,9 +11,7 @@ namespace milepost::kernels::cuda {
 namespace {
 
 constexpr float kEpsilon = 1e-3f;
-constexpr auto kRun = [](const auto& kernel) {
-  return RunOnHost(kernel, kernel.grid(), {.seed = 9});
-};
+constexpr auto kRun = [](const auto& kernel) { return RunAnywhere(kernel, 9); };
 
 struct Case {
   int64_t rows, width;

@@ -16,6 +16,12 @@
 #include <string>
 #include <vector>
 
+#if defined(MILEPOST_ON_DEVICE)
+#include <cuda_runtime.h>
+
+#include "common/check.h"
+#endif
+
 namespace milepost::kernels::cuda {
 
 // Who an access belongs to. Two accesses of one location, one of them a write, are in order only
@@ -76,13 +82,27 @@ class HostMemory {
   std::vector<MemoryRange*> ranges_;  // the one found last is first
 };
 
+#if defined(MILEPOST_ON_DEVICE)
+// Pinned: the device reads and writes it where it lies.
+inline void* NewStorage(size_t bytes) {
+  void* data = nullptr;
+  MP_CHECK(cudaMallocHost(&data, bytes) == cudaSuccess) << bytes << " bytes of pinned memory";
+  return data;
+}
+inline void DeleteStorage(void* data) { cudaFreeHost(data); }
+#else
+inline constexpr std::align_val_t kArrayAlignment{256};
+inline void* NewStorage(size_t bytes) { return ::operator new(bytes, kArrayAlignment); }
+inline void DeleteStorage(void* data) { ::operator delete(data, kArrayAlignment); }
+#endif
+
 // n elements on a boundary of 256 bytes, as the device's allocator gives them, `skip` elements
 // after it; filled with 0xff, a NaN in every type, so that reading what nobody wrote shows.
 template <typename T>
 class HostArray {
  public:
   explicit HostArray(int64_t n, int64_t skip = 0) : n_(n), skip_(skip) {
-    storage_ = static_cast<T*>(::operator new((n + skip) * sizeof(T) + 1, kAlignment));
+    storage_ = static_cast<T*>(NewStorage((n + skip) * sizeof(T) + 1));
     std::memset(static_cast<void*>(storage_), 0xff, (n + skip) * sizeof(T));
     range_ = std::make_unique<MemoryRange>(data(), n * sizeof(T), sizeof(T));
   }
@@ -90,7 +110,7 @@ class HostArray {
       : HostArray(static_cast<int64_t>(values.size()), skip) {
     if (n_ > 0) std::memcpy(static_cast<void*>(data()), values.data(), n_ * sizeof(T));
   }
-  ~HostArray() { ::operator delete(storage_, kAlignment); }
+  ~HostArray() { DeleteStorage(storage_); }
   HostArray(const HostArray&) = delete;
   HostArray& operator=(const HostArray&) = delete;
 
@@ -99,7 +119,6 @@ class HostArray {
   std::vector<T> values() { return std::vector<T>(data(), data() + n_); }
 
  private:
-  static constexpr std::align_val_t kAlignment{256};
   T* storage_;
   int64_t n_;
   int64_t skip_;
