@@ -1,7 +1,8 @@
 // LayerNorm and RMSNorm over the last dimension, alone or fused with the residual add and the
 // dropout before it; semantics of the CPU's (cpu/layernorm.h, cpu/rmsnorm.h). T in {float, bf16,
 // f16}; all device memory, 16-byte aligned. One pass over the row where width is a multiple of 64,
-// at most 16384; other widths take slower kernels. The same inputs give the same bits.
+// at most 16384 (LayerNorm's backward: 8192); other widths take slower kernels. The same inputs
+// give the same bits.
 //
 //   NormForwardArgs<bf16> forward{.x = delta, .residual = residual, .gamma = gamma, ...};
 //   MP_RETURN_IF_ERROR(NormForward(forward, stream));

@@ -45,7 +45,9 @@ absl::Status RunBackwardKernel(const NormBackwardArgs<T>& a, float* workspace, c
 template <bool kLayer, typename T, typename Run>
 absl::Status RunNormBackward(const NormBackwardArgs<T>& a, float* workspace, const Run& run) {
   const DropoutArgs none;
-  if (!InItems(a.width, a.d_delta == nullptr ? none : a.dropout)) {
+  // Two sums of 512 threads would need more shared memory than most devices have.
+  const bool too_wide = kLayer && a.width > 256 * kItemElements;
+  if (too_wide || !InItems(a.width, a.d_delta == nullptr ? none : a.dropout)) {
     return RunBackwardKernel<NormBackwardAnyKernel<T, kLayer>>(a, workspace, run);
   }
   if (a.width <= 32 * kItemElements) {
@@ -57,7 +59,7 @@ absl::Status RunNormBackward(const NormBackwardArgs<T>& a, float* workspace, con
   if (a.width <= 256 * kItemElements) {
     return RunBackwardKernel<NormBackwardKernel<T, kLayer, 256>>(a, workspace, run);
   }
-  return RunBackwardKernel<NormBackwardKernel<T, kLayer, 512>>(a, workspace, run);
+  return RunBackwardKernel<NormBackwardKernel<T, false, 512>>(a, workspace, run);
 }
 
 }  // namespace milepost::kernels::cuda

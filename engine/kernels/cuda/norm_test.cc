@@ -173,6 +173,7 @@ TEST(WideNorms, OfBf16) {
   TestForward<bf16, true>({1, 8256, 0.1f}, true);
   TestBackward<bf16, true>({1, 8256, 0.1f}, true);
   TestForward<bf16, false>({1, 16448}, false);
+  TestBackward<bf16, false>({2, 8256}, true);
 }
 
 // More rows than blocks: each block has several, the last ones fewer.

@@ -1,0 +1,34 @@
+// RMSNorm of every head of the queries and the keys; semantics of the CPU's (cpu/qk_norm.h), and
+// the gradient of a bias. T in {float, bf16, f16}; device memory, 16-byte aligned; head_dim at most
+// 256. The same inputs give the same bits.
+#ifndef MILEPOST_ENGINE_KERNELS_CUDA_QK_NORM_H_
+#define MILEPOST_ENGINE_KERNELS_CUDA_QK_NORM_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "engine/kernels/cpu/qk_norm.h"
+#include "engine/kernels/cuda/stream.h"
+
+namespace milepost::kernels::cuda {
+
+// out may be qkv.
+template <typename T>
+absl::Status QkNormForward(const QkNormShape& shape, const T* qkv, const T* gamma_q,
+                           const T* gamma_k, T* out, cudaStream_t stream);
+
+// dqkv may be dout. `workspace`: QkNormBackwardWorkspaceBytes.
+int64_t QkNormBackwardWorkspaceBytes(const QkNormShape& shape);
+template <typename T>
+absl::Status QkNormBackward(const QkNormShape& shape, const QkNormBackwardArgs<T>& args,
+                            void* workspace, cudaStream_t stream);
+
+// db[j] (+)= sum over rows of dy[row, j]. `workspace`: BiasGradientWorkspaceBytes.
+int64_t BiasGradientWorkspaceBytes(int64_t rows, int64_t width);
+template <typename T>
+absl::Status BiasGradient(const T* dy, int64_t rows, int64_t width, bool accumulate, float* db,
+                          void* workspace, cudaStream_t stream);
+
+}  // namespace milepost::kernels::cuda
+
+#endif  // MILEPOST_ENGINE_KERNELS_CUDA_QK_NORM_H_
