@@ -1,6 +1,6 @@
 # The CUDA backend's compiler and libraries. Sets MILEPOST_HAVE_CUDA; where it is on, the language
 # CUDA is enabled and there are the targets milepost_cudart, milepost_cublaslt, milepost_cudnn,
-# milepost_nccl and milepost_cudnn_frontend. A build without CUDA needs none of it.
+# milepost_nvrtc, milepost_nccl and milepost_cudnn_frontend. A build without CUDA needs none of it.
 #
 # Looked at, in this order: MILEPOST_CUDA_HOME (CMake or environment), /opt/milepost/cuda (where
 # `scripts/bootstrap --cuda` puts what the system lacks), the toolkit of the nvcc in PATH,
@@ -56,6 +56,8 @@ if(NOT MILEPOST_CUDA STREQUAL "OFF")
   milepost_cuda_library(cudart cuda_runtime.h cudart)
   milepost_cuda_library(cublaslt cublasLt.h cublasLt)
   milepost_cuda_library(cudnn cudnn.h cudnn)
+  # cudnn-frontend's headers call it.
+  milepost_cuda_library(nvrtc nvrtc.h nvrtc)
   milepost_cuda_library(nccl nccl.h nccl)
   # Headers only.
   find_path(MILEPOST_cudnn_frontend_INCLUDE cudnn_frontend.h
@@ -64,6 +66,10 @@ if(NOT MILEPOST_CUDA STREQUAL "OFF")
   if(NOT MILEPOST_cudnn_frontend_INCLUDE)
     list(APPEND cuda_missing cudnn_frontend.h)
   endif()
+  # The driver library's stand-in, which some tests load where there is no driver.
+  find_file(MILEPOST_CUDA_DRIVER_STUB libcuda.so HINTS ${cuda_roots}
+    PATH_SUFFIXES lib64/stubs lib/stubs NO_DEFAULT_PATH)
+  mark_as_advanced(MILEPOST_CUDA_DRIVER_STUB)
   if(cuda_missing)
     list(JOIN cuda_missing ", " cuda_missing)
     set(cuda_message "the CUDA backend needs ${cuda_missing}; `scripts/bootstrap --cuda` gets it")

@@ -20,6 +20,7 @@ ALLOWED = {
     "engine/kernels/cpu": {"common"},
     # Storage types and the parameters of a kernel are the same on both devices.
     "engine/kernels/cuda": {"common", "engine/kernels/cpu"},
+    "engine/kernels/cuda/libraries": {"common", "engine/kernels/cpu"},
     "engine/kernels/cuda/testing": {"common", "engine/kernels/cpu", "engine/kernels/cuda"},
     "engine/comm": {"common"},
     "engine/optim": {"common"},
@@ -27,7 +28,8 @@ ALLOWED = {
     "engine/data/images": {"common", "engine/data"},
     "engine/state": {"common"},
     "engine/runtime": {"common", "common/spec", "engine/graph", "engine/models", "engine/plan",
-                       "engine/kernels/cpu", "engine/kernels/cuda", "engine/comm",
+                       "engine/kernels/cpu", "engine/kernels/cuda",
+                       "engine/kernels/cuda/libraries", "engine/comm",
                        "engine/optim", "engine/data",
                        "engine/data/images", "engine/state"},
     "engine/runtime/cuda": {"common", "engine/runtime/device", "engine/kernels/cuda"},

@@ -1,0 +1,87 @@
+#include "engine/kernels/cuda/libraries/attention_graph.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace milepost::kernels::cuda {
+namespace {
+
+constexpr int64_t kAlignment = 16;  // entries; 64 bytes
+constexpr int64_t kMaxHeadDim = 128;
+
+int64_t Align(int64_t entries) { return (entries + kAlignment - 1) / kAlignment * kAlignment; }
+
+}  // namespace
+
+absl::Status CheckAttentionGraph(const AttentionGraph& graph) {
+  MP_RETURN_IF_ERROR(CheckAttentionShape(graph.shape));
+  if (graph.shape.head_dim % 8 != 0 || graph.shape.head_dim > kMaxHeadDim) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cuDNN's attention: heads are ", graph.shape.head_dim,
+                     " wide; it takes multiples of 8 up to ", kMaxHeadDim));
+  }
+  if (graph.type == DType::kF32) {
+    return absl::InvalidArgumentError("cuDNN's attention takes bf16 and f16, not fp32");
+  }
+  if (graph.max_documents < 0 || graph.max_documents > graph.Rows()) {
+    return absl::InvalidArgumentError(absl::StrCat("max_documents is ", graph.max_documents,
+                                                   "; there are ", graph.Rows(), " rows"));
+  }
+  const int64_t elements = graph.Rows() * graph.QkvWidth();
+  if (graph.max_documents > 0 && elements > std::numeric_limits<int32_t>::max()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "packed documents of ", elements,
+        " elements of qkv; cuDNN's offsets reach 2^31 - 1: use a smaller micro-batch"));
+  }
+  return absl::OkStatus();
+}
+
+DocumentTables DocumentTablesOf(const AttentionGraph& graph) {
+  const int64_t lengths = Align(graph.max_documents);
+  const int64_t offsets = Align(graph.max_documents + 1);
+  return {.lengths = 0,
+          .qkv_offsets = lengths,
+          .out_offsets = lengths + offsets,
+          .lse_offsets = lengths + 2 * offsets,
+          .entries = lengths + 3 * offsets};
+}
+
+absl::Status MakeDocumentTables(const AttentionGraph& graph, absl::Span<const int32_t> ids,
+                                absl::Span<int32_t> tables) {
+  MP_RETURN_IF_ERROR(CheckAttentionGraph(graph));
+  const DocumentTables at = DocumentTablesOf(graph);
+  if (static_cast<int64_t>(ids.size()) != graph.Rows() ||
+      static_cast<int64_t>(tables.size()) != at.entries) {
+    return absl::InvalidArgumentError(absl::StrCat("document tables: ", ids.size(), " ids and ",
+                                                   tables.size(), " entries; expected ",
+                                                   graph.Rows(), " and ", at.entries));
+  }
+  std::fill(tables.begin(), tables.end(), 0);
+  int64_t document = 0;
+  const auto begin_at = [&](int64_t index, int64_t row) {
+    tables[at.qkv_offsets + index] = static_cast<int32_t>(row * graph.QkvWidth());
+    tables[at.out_offsets + index] = static_cast<int32_t>(row * graph.OutWidth());
+    tables[at.lse_offsets + index] = static_cast<int32_t>(row * graph.shape.heads);
+  };
+  int64_t begin = 0;
+  for (int64_t row = 1; row <= graph.Rows(); ++row) {
+    const bool ends =
+        row == graph.Rows() || row % graph.shape.sequence == 0 || ids[row] != ids[row - 1];
+    if (!ends) continue;
+    if (document == graph.max_documents) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("a micro-batch has more than ", graph.max_documents,
+                       " documents, which is what its attention was planned for"));
+    }
+    begin_at(document, begin);
+    tables[at.lengths + document++] = static_cast<int32_t>(row - begin);
+    begin = row;
+  }
+  for (; document <= graph.max_documents; ++document) begin_at(document, graph.Rows());
+  return absl::OkStatus();
+}
+
+}  // namespace milepost::kernels::cuda

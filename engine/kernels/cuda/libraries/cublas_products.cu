@@ -1,0 +1,380 @@
+#include "engine/kernels/cuda/libraries/cublas_products.h"
+
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "engine/kernels/cuda/libraries/algorithm_file.h"
+
+namespace milepost::kernels::cuda {
+namespace {
+
+constexpr int kMaxProposals = 32;
+constexpr int kTimedRuns = 5;
+// Of timing's operands: small, and not zero, which would draw less power than real numbers.
+constexpr int kFill = 0x3c;
+constexpr uint32_t kAlignment = 16;
+
+absl::Status StatusOf(cublasStatus_t status, absl::string_view what) {
+  if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("cuBLASLt: ", what, ": ", cublasLtGetStatusString(status)));
+}
+
+absl::Status StatusOf(cudaError_t error, absl::string_view what) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  const auto code = error == cudaErrorMemoryAllocation ? absl::StatusCode::kResourceExhausted
+                                                       : absl::StatusCode::kInternal;
+  return absl::Status(code, absl::StrCat("CUDA: ", what, ": ", cudaGetErrorString(error)));
+}
+
+cudaDataType_t DataType(DType type) {
+  return type == DType::kF32 ? CUDA_R_32F : type == DType::kBf16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+
+cublasLtEpilogue_t EpilogueOf(const Product& product) {
+  const bool bias = product.spec.bias;
+  switch (product.epilogue) {
+    case Epilogue::kNone:
+      return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    case Epilogue::kGelu:
+      return bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    case Epilogue::kGeluBackward:
+      return CUBLASLT_EPILOGUE_DGELU;
+  }
+  return CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+// Owners of cuBLASLt's objects and of memory.
+struct FreeOperation {
+  void operator()(cublasLtMatmulDesc_t x) const { cublasLtMatmulDescDestroy(x); }
+};
+struct FreeLayout {
+  void operator()(cublasLtMatrixLayout_t x) const { cublasLtMatrixLayoutDestroy(x); }
+};
+struct FreePreference {
+  void operator()(cublasLtMatmulPreference_t x) const { cublasLtMatmulPreferenceDestroy(x); }
+};
+struct FreeMemory {
+  void operator()(void* x) const { cudaFree(x); }
+};
+struct FreeEvent {
+  void operator()(cudaEvent_t x) const { cudaEventDestroy(x); }
+};
+using OperationPtr = std::unique_ptr<cublasLtMatmulDescOpaque_t, FreeOperation>;
+using LayoutPtr = std::unique_ptr<cublasLtMatrixLayoutOpaque_t, FreeLayout>;
+using PreferencePtr = std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, FreePreference>;
+using MemoryPtr = std::unique_ptr<void, FreeMemory>;
+using EventPtr = std::unique_ptr<CUevent_st, FreeEvent>;
+
+template <typename T>
+absl::Status Set(const OperationPtr& operation, cublasLtMatmulDescAttributes_t what,
+                 const T& value) {
+  return StatusOf(cublasLtMatmulDescSetAttribute(operation.get(), what, &value, sizeof value),
+                  "cublasLtMatmulDescSetAttribute");
+}
+
+absl::Status MakeLayout(DType type, const ColumnMajor& matrix, LayoutPtr* layout) {
+  cublasLtMatrixLayout_t made = nullptr;
+  MP_RETURN_IF_ERROR(StatusOf(
+      cublasLtMatrixLayoutCreate(&made, DataType(type), matrix.rows, matrix.columns, matrix.stride),
+      "cublasLtMatrixLayoutCreate"));
+  layout->reset(made);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<MemoryPtr> Allocate(int64_t bytes) {
+  void* memory = nullptr;
+  MP_RETURN_IF_ERROR(StatusOf(cudaMalloc(&memory, static_cast<size_t>(std::max<int64_t>(bytes, 1))),
+                              absl::StrCat(bytes, " bytes to time matrix products on")));
+  MemoryPtr owner(memory);
+  MP_RETURN_IF_ERROR(StatusOf(cudaMemset(memory, kFill, static_cast<size_t>(bytes)), "cudaMemset"));
+  return owner;
+}
+
+absl::StatusOr<EventPtr> MakeEvent() {
+  cudaEvent_t event = nullptr;
+  MP_RETURN_IF_ERROR(StatusOf(cudaEventCreate(&event), "cudaEventCreate"));
+  return EventPtr(event);
+}
+
+int64_t Bytes(const ColumnMajor& matrix, DType type) {
+  return matrix.stride * matrix.columns * static_cast<int64_t>(ByteSize(type));
+}
+
+// What a product is to cuBLASLt.
+struct Entry {
+  absl::Status Make(const Product& product);
+
+  ColumnMajorProduct shape;
+  OperationPtr operation;
+  LayoutPtr first, second, result;
+  cublasLtMatmulAlgo_t algorithm = {};
+  Algorithm choice;
+  bool chosen = false;
+};
+
+absl::Status Entry::Make(const Product& product) {
+  MP_ASSIGN_OR_RETURN(shape, LayoutOf(product));
+  const MatmulSpec& s = product.spec;
+  MP_RETURN_IF_ERROR(MakeLayout(s.b, shape.first, &first));
+  MP_RETURN_IF_ERROR(MakeLayout(s.a, shape.second, &second));
+  MP_RETURN_IF_ERROR(MakeLayout(s.c, shape.result, &result));
+  cublasLtMatmulDesc_t made = nullptr;
+  MP_RETURN_IF_ERROR(StatusOf(cublasLtMatmulDescCreate(&made, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+                              "cublasLtMatmulDescCreate"));
+  operation.reset(made);
+  const auto transposition = [](bool on) { return on ? CUBLAS_OP_T : CUBLAS_OP_N; };
+  MP_RETURN_IF_ERROR(
+      Set(operation, CUBLASLT_MATMUL_DESC_TRANSA, transposition(shape.transpose_first)));
+  MP_RETURN_IF_ERROR(
+      Set(operation, CUBLASLT_MATMUL_DESC_TRANSB, transposition(shape.transpose_second)));
+  MP_RETURN_IF_ERROR(Set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, EpilogueOf(product)));
+  if (s.bias) {
+    MP_RETURN_IF_ERROR(Set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, DataType(s.bias_type)));
+  }
+  if (shape.aux_stride == 0) return absl::OkStatus();
+  MP_RETURN_IF_ERROR(Set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, DataType(s.c)));
+  return Set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, shape.aux_stride);
+}
+
+// A key without text, so that looking one up allocates nothing.
+using Key = std::array<int64_t, 13>;
+Key KeyOf(const Product& p) {
+  const MatmulSpec& s = p.spec;
+  return {s.m,
+          s.n,
+          s.k,
+          s.transpose_a,
+          s.transpose_b,
+          static_cast<int64_t>(s.a),
+          static_cast<int64_t>(s.b),
+          static_cast<int64_t>(s.c),
+          s.accumulate,
+          s.bias ? 1 + static_cast<int64_t>(s.bias_type) : 0,
+          s.a_row,
+          s.c_row,
+          static_cast<int64_t>(p.epilogue)};
+}
+
+absl::StatusOr<std::string> Identity(const CublasOptions& options) {
+  int device = 0;
+  cudaDeviceProp properties;
+  MP_RETURN_IF_ERROR(StatusOf(cudaGetDevice(&device), "cudaGetDevice"));
+  MP_RETURN_IF_ERROR(
+      StatusOf(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties"));
+  return absl::StrCat(properties.name, ", compute capability ", properties.major, ".",
+                      properties.minor, ", ", properties.multiProcessorCount,
+                      " multiprocessors, cuBLASLt ", cublasLtGetVersion(), ", ",
+                      options.workspace_bytes, " bytes of workspace");
+}
+
+// Memory of Prepare's timings.
+struct Operands {
+  MemoryPtr a, b, bias, c, aux, workspace;
+  ProductArguments arguments() const {
+    return {a.get(), b.get(), bias.get(), c.get(), aux.get(), nullptr};
+  }
+};
+
+absl::StatusOr<Operands> AllocateOperands(const Product& product, const ColumnMajorProduct& shape,
+                                          int64_t workspace_bytes) {
+  const MatmulSpec& s = product.spec;
+  Operands memory;
+  MP_ASSIGN_OR_RETURN(memory.a, Allocate(Bytes(shape.second, s.a)));
+  MP_ASSIGN_OR_RETURN(memory.b, Allocate(Bytes(shape.first, s.b)));
+  MP_ASSIGN_OR_RETURN(memory.c, Allocate(Bytes(shape.result, s.c)));
+  MP_ASSIGN_OR_RETURN(memory.workspace, Allocate(workspace_bytes));
+  const int64_t element = static_cast<int64_t>(ByteSize(s.c));
+  if (s.bias) {
+    MP_ASSIGN_OR_RETURN(memory.bias, Allocate(s.n * element));
+  }
+  if (shape.aux_stride > 0) {
+    MP_ASSIGN_OR_RETURN(memory.aux, Allocate(shape.aux_stride * s.m * element));
+  }
+  return memory;
+}
+
+}  // namespace
+
+struct CublasProducts::Impl {
+  explicit Impl(const CublasOptions& given, std::string identity)
+      : options(given), algorithms(std::move(identity)) {}
+  ~Impl() {
+    if (handle != nullptr) cublasLtDestroy(handle);
+  }
+
+  // A choice from the file, if this library still takes it within the workspace.
+  bool TakeKept(const Product& product, Entry& entry) {
+    const Algorithm* kept = algorithms.Find(ProductKey(product));
+    if (kept == nullptr) return false;
+    static_assert(sizeof entry.algorithm == sizeof kept->words);
+    std::memcpy(&entry.algorithm, kept->words.data(), sizeof entry.algorithm);
+    cublasLtMatmulHeuristicResult_t result = {};
+    const cublasStatus_t status = cublasLtMatmulAlgoCheck(
+        handle, entry.operation.get(), entry.first.get(), entry.second.get(), entry.result.get(),
+        entry.result.get(), &entry.algorithm, &result);
+    if (status != CUBLAS_STATUS_SUCCESS ||
+        result.workspaceSize > static_cast<size_t>(options.workspace_bytes)) {
+      return false;
+    }
+    entry.choice = *kept;
+    entry.chosen = true;
+    return true;
+  }
+
+  absl::StatusOr<std::vector<cublasLtMatmulHeuristicResult_t>> Propose(const Product& product,
+                                                                       const Entry& entry) {
+    cublasLtMatmulPreference_t made = nullptr;
+    MP_RETURN_IF_ERROR(
+        StatusOf(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate"));
+    const PreferencePtr preference(made);
+    const uint64_t bytes = static_cast<uint64_t>(options.workspace_bytes);
+    MP_RETURN_IF_ERROR(
+        StatusOf(cublasLtMatmulPreferenceSetAttribute(
+                     made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes),
+                 "cublasLtMatmulPreferenceSetAttribute"));
+    for (const auto what :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+      MP_RETURN_IF_ERROR(
+          StatusOf(cublasLtMatmulPreferenceSetAttribute(made, what, &kAlignment, sizeof kAlignment),
+                   "cublasLtMatmulPreferenceSetAttribute"));
+    }
+    const int wanted = std::clamp(options.proposals, 1, kMaxProposals);
+    std::vector<cublasLtMatmulHeuristicResult_t> results(wanted);
+    int count = 0;
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+        handle, entry.operation.get(), entry.first.get(), entry.second.get(), entry.result.get(),
+        entry.result.get(), made, wanted, results.data(), &count);
+    results.resize(count);
+    std::erase_if(results, [](const auto& r) { return r.state != CUBLAS_STATUS_SUCCESS; });
+    if (status != CUBLAS_STATUS_SUCCESS || results.empty()) {
+      return absl::UnimplementedError(
+          absl::StrCat("cuBLASLt has no algorithm for ", ProductKey(product), " within ",
+                       options.workspace_bytes, " bytes: ", cublasLtGetStatusString(status)));
+    }
+    return results;
+  }
+
+  absl::Status Launch(const Product& product, Entry& entry, const cublasLtMatmulAlgo_t& algorithm,
+                      const ProductArguments& x, void* workspace, cudaStream_t stream) {
+    // cuBLASLt reads the addresses during the call.
+    if (product.spec.bias) {
+      MP_RETURN_IF_ERROR(Set(entry.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, x.bias));
+    }
+    if (entry.shape.aux_stride > 0) {
+      MP_RETURN_IF_ERROR(Set(entry.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, x.aux));
+    }
+    const void* addend = x.addend != nullptr ? x.addend : x.c;
+    const float alpha = 1;
+    const cublasStatus_t status = cublasLtMatmul(
+        handle, entry.operation.get(), &alpha, x.b, entry.first.get(), x.a, entry.second.get(),
+        &entry.shape.beta, addend, entry.result.get(), x.c, entry.result.get(), &algorithm,
+        workspace, static_cast<size_t>(options.workspace_bytes), stream);
+    if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
+    return StatusOf(status, ProductKey(product));
+  }
+
+  // Nanoseconds of one run: the shortest of a few, after one that is not counted.
+  absl::StatusOr<int64_t> Time(const Product& product, Entry& entry,
+                               const cublasLtMatmulAlgo_t& algorithm, const Operands& memory) {
+    MP_ASSIGN_OR_RETURN(const EventPtr begin, MakeEvent());
+    MP_ASSIGN_OR_RETURN(const EventPtr end, MakeEvent());
+    float best = 0;
+    for (int run = 0; run <= kTimedRuns; ++run) {
+      MP_RETURN_IF_ERROR(StatusOf(cudaEventRecord(begin.get(), nullptr), "cudaEventRecord"));
+      MP_RETURN_IF_ERROR(
+          Launch(product, entry, algorithm, memory.arguments(), memory.workspace.get(), nullptr));
+      MP_RETURN_IF_ERROR(StatusOf(cudaEventRecord(end.get(), nullptr), "cudaEventRecord"));
+      MP_RETURN_IF_ERROR(StatusOf(cudaEventSynchronize(end.get()), "cudaEventSynchronize"));
+      float milliseconds = 0;
+      MP_RETURN_IF_ERROR(StatusOf(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()),
+                                  "cudaEventElapsedTime"));
+      if (run == 1 || (run > 1 && milliseconds < best)) best = milliseconds;
+    }
+    return static_cast<int64_t>(best * 1e6f);
+  }
+
+  absl::Status Choose(const Product& product, Entry& entry) {
+    if (TakeKept(product, entry)) return absl::OkStatus();
+    MP_ASSIGN_OR_RETURN(const auto proposals, Propose(product, entry));
+    size_t fastest = 0;
+    int64_t nanoseconds = 0;
+    if (proposals.size() > 1) {
+      MP_ASSIGN_OR_RETURN(const Operands memory,
+                          AllocateOperands(product, entry.shape, options.workspace_bytes));
+      for (size_t i = 0; i < proposals.size(); ++i) {
+        MP_ASSIGN_OR_RETURN(const int64_t time, Time(product, entry, proposals[i].algo, memory));
+        if (i > 0 && time >= nanoseconds) continue;
+        fastest = i;
+        nanoseconds = time;
+      }
+    }
+    entry.algorithm = proposals[fastest].algo;
+    std::memcpy(entry.choice.words.data(), &entry.algorithm, sizeof entry.algorithm);
+    entry.choice.workspace_bytes = static_cast<int64_t>(proposals[fastest].workspaceSize);
+    entry.choice.nanoseconds = nanoseconds;
+    entry.chosen = true;
+    algorithms.Put(ProductKey(product), entry.choice);
+    return absl::OkStatus();
+  }
+
+  CublasOptions options;
+  AlgorithmTable algorithms;
+  absl::Status algorithms_status;
+  cublasLtHandle_t handle = nullptr;
+  std::map<Key, std::unique_ptr<Entry>> entries;
+};
+
+CublasProducts::CublasProducts(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+CublasProducts::~CublasProducts() = default;
+
+absl::StatusOr<std::unique_ptr<CublasProducts>> CublasProducts::Create(
+    const CublasOptions& options) {
+  MP_ASSIGN_OR_RETURN(std::string identity, Identity(options));
+  auto impl = std::make_unique<Impl>(options, std::move(identity));
+  MP_RETURN_IF_ERROR(StatusOf(cublasLtCreate(&impl->handle), "cublasLtCreate"));
+  if (!options.algorithms_path.empty()) {
+    const absl::Status read = impl->algorithms.Load(options.algorithms_path);
+    if (!absl::IsNotFound(read)) impl->algorithms_status = read;
+  }
+  return std::unique_ptr<CublasProducts>(new CublasProducts(std::move(impl)));
+}
+
+const absl::Status& CublasProducts::algorithms_status() const { return impl_->algorithms_status; }
+
+absl::Status CublasProducts::SaveAlgorithms() const {
+  if (impl_->options.algorithms_path.empty()) return absl::OkStatus();
+  return impl_->algorithms.Save(impl_->options.algorithms_path);
+}
+
+int64_t CublasProducts::WorkspaceBytes() const { return impl_->options.workspace_bytes; }
+
+absl::Status CublasProducts::Prepare(const Product& product) {
+  std::unique_ptr<Entry>& entry = impl_->entries[KeyOf(product)];
+  if (entry != nullptr && entry->chosen) return absl::OkStatus();
+  entry = std::make_unique<Entry>();
+  MP_RETURN_IF_ERROR(entry->Make(product));
+  return impl_->Choose(product, *entry);
+}
+
+absl::Status CublasProducts::Execute(const Product& product, const ProductArguments& arguments,
+                                     void* workspace, CUstream_st* stream) {
+  const auto at = impl_->entries.find(KeyOf(product));
+  if (at == impl_->entries.end() || !at->second->chosen) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the matrix product ", ProductKey(product), " was not prepared"));
+  }
+  return impl_->Launch(product, *at->second, at->second->algorithm, arguments, workspace, stream);
+}
+
+}  // namespace milepost::kernels::cuda

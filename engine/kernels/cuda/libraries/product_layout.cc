@@ -1,0 +1,86 @@
+#include "engine/kernels/cuda/libraries/product_layout.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace milepost::kernels::cuda {
+namespace {
+
+const char* Name(DType type) {
+  return type == DType::kF32 ? "f32" : type == DType::kBf16 ? "bf16" : "f16";
+}
+
+// Elements from row to row of a stored row-major matrix `width` wide.
+int64_t RowOf(int64_t given, int64_t width) { return given > 0 ? given : width; }
+
+absl::Status Refuse(const Product& product, const char* why) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("the matrix product ", ProductKey(product), ": ", why));
+}
+
+absl::Status CheckEpilogue(const Product& product) {
+  const MatmulSpec& s = product.spec;
+  if (product.epilogue == Epilogue::kNone) return absl::OkStatus();
+  if (s.c == DType::kF32) return Refuse(product, "GELU is fused into 16-bit results only");
+  if (s.accumulate) return Refuse(product, "GELU is not fused into a product that accumulates");
+  if (s.n % 8 != 0) return Refuse(product, "GELU is fused into rows of a multiple of 8 only");
+  if (product.epilogue == Epilogue::kGeluBackward && s.bias) {
+    return Refuse(product, "GELU's gradient takes no bias");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Check(const Product& product) {
+  const MatmulSpec& s = product.spec;
+  if (s.m <= 0 || s.n <= 0 || s.k <= 0) return Refuse(product, "sizes must be positive");
+  if (s.packed_b) return Refuse(product, "packed weights are the CPU's");
+  if (s.a != s.b) return Refuse(product, "both operands must have one type");
+  if (s.c != DType::kF32 && s.c != s.a) {
+    return Refuse(product, "the result must be fp32 or of the operands' type");
+  }
+  if (s.bias && s.bias_type != s.c) return Refuse(product, "the bias must be of the result's type");
+  if (s.a_row != 0 && s.a_row < (s.transpose_a ? s.m : s.k)) {
+    return Refuse(product, "A's rows overlap");
+  }
+  if (s.c_row != 0 && s.c_row < s.n) return Refuse(product, "C's rows overlap");
+  return CheckEpilogue(product);
+}
+
+}  // namespace
+
+absl::StatusOr<ColumnMajorProduct> LayoutOf(const Product& product) {
+  const absl::Status status = Check(product);
+  if (!status.ok()) return status;
+  const MatmulSpec& s = product.spec;
+  // Stored: A [m,k] or [k,m], B [k,n] or [n,k], rows by columns.
+  const int64_t a_rows = s.transpose_a ? s.k : s.m, a_columns = s.transpose_a ? s.m : s.k;
+  const int64_t b_rows = s.transpose_b ? s.n : s.k, b_columns = s.transpose_b ? s.k : s.n;
+  return ColumnMajorProduct{
+      .m = s.n,
+      .n = s.m,
+      .k = s.k,
+      .transpose_first = s.transpose_b,
+      .transpose_second = s.transpose_a,
+      .first = {.rows = b_columns, .columns = b_rows, .stride = b_columns},
+      .second = {.rows = a_columns, .columns = a_rows, .stride = RowOf(s.a_row, a_columns)},
+      .result = {.rows = s.n, .columns = s.m, .stride = RowOf(s.c_row, s.n)},
+      .aux_stride = product.epilogue == Epilogue::kNone ? 0 : s.n,
+      .beta = s.accumulate ? 1.0f : 0.0f};
+}
+
+bool Aligned(const Product& product, const ColumnMajorProduct& layout) {
+  const int64_t in = 16 / static_cast<int64_t>(ByteSize(product.spec.a));
+  const int64_t out = 16 / static_cast<int64_t>(ByteSize(product.spec.c));
+  return layout.first.stride % in == 0 && layout.second.stride % in == 0 &&
+         layout.result.stride % out == 0;
+}
+
+std::string ProductKey(const Product& product) {
+  const MatmulSpec& s = product.spec;
+  return absl::StrCat("m=", s.m, " n=", s.n, " k=", s.k, " ta=", s.transpose_a ? 1 : 0,
+                      " tb=", s.transpose_b ? 1 : 0, " in=", Name(s.a), " out=", Name(s.c),
+                      " bias=", s.bias ? Name(s.bias_type) : "no", " add=", s.accumulate ? 1 : 0,
+                      " ar=", RowOf(s.a_row, s.transpose_a ? s.m : s.k),
+                      " cr=", RowOf(s.c_row, s.n), " ep=", static_cast<int>(product.epilogue));
+}
+
+}  // namespace milepost::kernels::cuda
