@@ -11,8 +11,8 @@
 //
 // Layouts are the ops' (engine/graph/graph.h), weights of convolutions included. cuDNN computes
 // fp32 sums of 16-bit products. lse is the natural logarithm; WITH documents it is [N,H] instead of
-// [B,H,T], which only the backward of the same class reads. Convolutions use the engines alone
-// whose results are the same from run to run.
+// [B,H,T]: take cuDNN for both passes of an attention, where Check passes both, or for neither.
+// Convolutions use the engines alone whose results are the same from run to run.
 //
 // Batch norms are not here: cuDNN's fuse statistics and normalisation, and ours keep fp64 sums
 // between them that ranks may reduce.

@@ -99,6 +99,28 @@ TEST(CudnnAttentionTest, RaggedSizesHaveAnEngineOnHopper) {
   EXPECT_TRUE(graphs->Check(graph, AttentionPass::kBackward).ok());
 }
 
+// Of cuDNN 9.19: where the own kernels are needed. A newer one may do better; then docs/cuda.md
+// changes.
+TEST(CudnnAttentionTest, OnAnA100OnlyDocumentsBackwardIsRefused) {
+  if (!LoadDriver()) GTEST_SKIP() << "no libcuda.so.1, and no stub of it in the toolkit";
+  DeviceDescription a100 = HopperH200();
+  a100.name = "NVIDIA A100";
+  a100.compute_capability = 80;
+  a100.multiprocessors = 108;
+  a100.shared_per_block_optin = 166912;
+  const auto graphs = CudnnGraphs::ForDevice(a100);
+  ASSERT_TRUE(graphs.ok()) << graphs.status();
+  AttentionGraph graph{
+      .shape = {.batch = 2, .sequence = 2048, .heads = 32, .head_dim = 128, .kv_heads = 8}};
+  EXPECT_TRUE((*graphs)->Check(graph, AttentionPass::kForward).ok());
+  EXPECT_TRUE((*graphs)->Check(graph, AttentionPass::kBackward).ok());
+  graph.max_documents = 64;
+  EXPECT_TRUE((*graphs)->Check(graph, AttentionPass::kForward).ok());
+  const absl::Status refused = (*graphs)->Check(graph, AttentionPass::kBackward);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(refused.message(), HasSubstr("attention backward of 2 x 2048 rows"));
+}
+
 // ResNet-50's: images of 224 x 224, batch 32.
 TEST(CudnnConvolutionTest, ResNetsShapesHaveEnginesAndWorkspacesOnHopper) {
   const auto graphs = Hopper();
