@@ -92,10 +92,15 @@ void AppendProgress(const v1::Job& job, absl::Time now, std::string* text) {
   Line(text, "Progress", PlainProgressLine(job, now));
   if (progress.has_data()) Line(text, "Data", DataText(progress.data()));
   Line(text, "Memory",
-       absl::StrFormat("%s planned, %s used per rank; resident at the peak %s, planned %s",
-                       HumanBytes(progress.planned_bytes()), HumanBytes(progress.allocated_bytes()),
-                       HumanBytes(progress.peak_resident_bytes()),
-                       HumanBytes(progress.required_bytes())));
+       absl::StrFormat(
+           "%s planned, %s used per rank; %s resident in all at the peak%s",
+           HumanBytes(progress.planned_bytes()), HumanBytes(progress.allocated_bytes()),
+           HumanBytes(progress.peak_resident_bytes()),
+           progress.required_bytes() > progress.planned_bytes()
+               ? absl::StrCat(", a checkpoint's copy of ",
+                              HumanBytes(progress.required_bytes() - progress.planned_bytes()),
+                              " among it")
+               : ""));
   Line(text, "Step time", StepTimeText(progress));
   if (progress.model_flops_per_second() > 0) {
     Line(text, "Compute",
@@ -106,6 +111,12 @@ void AppendProgress(const v1::Job& job, absl::Time now, std::string* text) {
     Line(text, "Training", absl::StrFormat("%s: loss %s", head.name(), LossText(head.loss())));
   }
   for (const v1::LossReport& head : progress.validation_heads()) {
+    if (std::isnan(head.loss())) {
+      Line(text, "Validation",
+           absl::StrFormat("step %d, %s: not one valid target", progress.validation_step(),
+                           head.name()));
+      continue;
+    }
     Line(text, "Validation",
          absl::StrFormat("step %d, %s: loss %s, perplexity %.4g, accuracy %.2f%%",
                          progress.validation_step(), head.name(), LossText(head.loss()),

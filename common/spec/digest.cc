@@ -22,6 +22,11 @@ std::string Digest(const google::protobuf::Message& message) {
   return absl::StrFormat("%016x%016x", hash.high64, hash.low64);
 }
 
+// What was made before there was a choice goes on: a default that was added later is left out.
+void ClearLaterDefaults(v1::ModelSpec* model) {
+  if (model->has_llama() && !model->llama().qk_norm()) model->mutable_llama()->clear_qk_norm();
+}
+
 }  // namespace
 
 std::string SpecDigest(const v1::JobSpec& normalized) { return Digest(normalized); }
@@ -32,6 +37,7 @@ std::string StateDigest(const v1::JobSpec& normalized) {
   // How much a task counts may change on the way, like the learning rate.
   relevant.mutable_model()->clear_head_weight();
   for (v1::TaskHeadSpec& head : *relevant.mutable_model()->mutable_heads()) head.clear_weight();
+  ClearLaterDefaults(relevant.mutable_model());
   relevant.mutable_data()->set_sequence_length(normalized.data().sequence_length());
   relevant.mutable_train()->set_seed(normalized.train().seed());
   relevant.mutable_train()->mutable_optimizer()->set_type(normalized.train().optimizer().type());
@@ -45,6 +51,7 @@ std::string StateDigest(const v1::JobSpec& normalized) {
 std::string LineageDigest(const v1::JobSpec& normalized) {
   v1::JobSpec lineage = normalized;
   lineage.clear_name();
+  ClearLaterDefaults(lineage.mutable_model());
   lineage.mutable_train()->clear_steps();
   // Its default follows the steps.
   lineage.mutable_train()->mutable_schedule()->clear_decay_steps();

@@ -52,11 +52,15 @@ class HeadChecker {
 
   void CheckOwnWeight() {
     const v1::ModelSpec& model = spec_.model();
-    const double weight = model.has_head_weight() ? model.head_weight() : 1;
-    if (weight >= 0 && weight <= 1e9 && (weight > 0 || model.heads_size() > 0)) return;
-    Add("model.head_weight", weight == 0
-                                 ? "0 leaves nothing to learn: raise it, or give model.heads"
-                                 : absl::StrCat("expected a number in [0, 1e+09], got ", weight));
+    if (!model.has_head_weight()) return;
+    if (model.heads_size() == 0) {
+      Add("model.head_weight",
+          "there are no model.heads to weigh the model's own head against: "
+          "remove it, or give model.heads");
+    } else if (!(model.head_weight() >= 0 && model.head_weight() <= 1e9)) {
+      Add("model.head_weight",
+          absl::StrCat("expected a number in [0, 1e+09], got ", model.head_weight()));
+    }
   }
 
   void CheckHead(int index) {
@@ -67,14 +71,20 @@ class HeadChecker {
     for (const char c : name) valid = valid && (absl::ascii_isalnum(c) || c == '_');
     if (!valid) {
       Add(field + ".name",
-          absl::StrCat("expected 1 to ", kLongestHeadName, " letters, digits and '_', got ",
-                       name.size(), " characters"));
+          name.empty() || name.size() > kLongestHeadName
+              ? absl::StrCat("expected 1 to ", kLongestHeadName, " letters, digits and '_', got ",
+                             name.size(), " characters")
+              : absl::StrCat("expected letters, digits and '_' only, got '", name, "'"));
+      refused_.insert(name);
     } else if (name == "lm" || name == "mlm" || name == "class") {
       Add(field + ".name", absl::StrCat("'", name,
                                         "' is a model family's own head: choose "
                                         "another name"));
-    } else if (!heads_.insert(name).second) {
-      Add(field + ".name", absl::StrCat("two heads are called '", name, "'"));
+    } else if (!lower_names_.insert(absl::AsciiStrToLower(name)).second) {
+      // Shards name their members in any case.
+      Add(field + ".name", absl::StrCat("two heads are called '", name, "', whatever the case"));
+    } else {
+      heads_.insert(name);
     }
     if (head.classes() < 2 || head.classes() > kMaxClasses) {
       Add(field + ".classes",
@@ -90,7 +100,9 @@ class HeadChecker {
   void CheckLabels(int index) {
     const v1::LabelSource& labels = spec_.data().labels(index);
     const std::string field = absl::StrCat("data.labels[", index, "]");
-    if (!heads_.contains(labels.head())) {
+    if (refused_.contains(labels.head())) {
+      // Said where the head is.
+    } else if (!heads_.contains(labels.head())) {
       Add(field + ".head",
           absl::StrCat("'", labels.head(), "' is the name of no entry of model.heads"));
     } else if (!labelled_.insert(labels.head()).second) {
@@ -134,6 +146,8 @@ class HeadChecker {
   const v1::JobSpec& spec_;
   const bool images_;
   std::set<std::string> heads_;
+  std::set<std::string> lower_names_;
+  std::set<std::string> refused_;  // names
   std::set<std::string> labelled_;
   std::vector<FieldViolation> violations_;
 };

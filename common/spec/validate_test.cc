@@ -572,5 +572,20 @@ TEST(DigestTest, EachCoversWhatItSays) {
   EXPECT_EQ(StateDigest(base), StateDigest(states));
 }
 
+// Specs that were normalised before there was the field do not have it.
+TEST(DigestTest, ADefaultThatCameLaterIsNoChange) {
+  JobSpec older = Normalized([](JobSpec* s) {
+    s->mutable_model()->mutable_llama()->set_heads(4);
+    s->mutable_model()->mutable_llama()->set_qk_norm(false);
+  });
+  const JobSpec spec = older;
+  older.mutable_model()->mutable_llama()->clear_qk_norm();
+  EXPECT_EQ(StateDigest(older), StateDigest(spec));
+  EXPECT_EQ(LineageDigest(older), LineageDigest(spec));
+  older.mutable_model()->mutable_llama()->set_qk_norm(true);
+  EXPECT_NE(StateDigest(older), StateDigest(spec));
+  EXPECT_NE(LineageDigest(older), LineageDigest(spec));
+}
+
 }  // namespace
 }  // namespace milepost

@@ -283,6 +283,16 @@ std::string Difference(const Field& field, const Json& config) {
   if (absent && field.if_absent.is_discarded()) return absl::StrCat(field.key, " is missing");
   const Json& value = absent ? field.if_absent : *found;
   if (Fits(field, value)) return "";
+  if (absl::string_view(field.key) == "model_type" &&
+      absl::StartsWith(field.spec_field, "model.llama.")) {
+    for (const auto& [type, remedy] : {std::pair("qwen3", "model.llama.qk_norm: true"),
+                                       std::pair("qwen2", "model.llama.qkv_bias: true"),
+                                       std::pair("llama", "neither qk_norm nor qkv_bias"),
+                                       std::pair("mistral", "neither qk_norm nor qkv_bias")}) {
+      if (value == type)
+        return absl::StrCat("model_type is ", Shown(value), ", which needs ", remedy);
+    }
+  }
   const absl::string_view least = field.rule == Rule::kAtLeast ? "at least " : "";
   const Json& needed =
       field.rule == Rule::kAtLeast && !field.also.empty() ? field.also.front() : field.value;

@@ -168,18 +168,23 @@ TEST(HuggingFaceTest, ReadsMistralAndQwen) {
   const std::string qwen2 = absl::StrReplaceAll(
       plain, {{"\"llama\"", "\"qwen2\""}, {"\"x\": null", "\"sliding_window\": 10"}});
   EXPECT_EQ(CheckHfConfig(model, qwen2).message(),
-            "model_type is \"qwen2\", model.llama.qkv_bias needs \"llama\"");
+            "model_type is \"qwen2\", which needs model.llama.qkv_bias: true");
   model.mutable_llama()->set_qkv_bias(true);
   EXPECT_EQ(CheckHfConfig(model, qwen2), absl::OkStatus());
   EXPECT_THAT(*HfConfig(model, "float32"), HasSubstr("Qwen2ForCausalLM"));
   const std::string qwen3 = absl::StrReplaceAll(qwen2, {{"\"qwen2\"", "\"qwen3\""}});
   EXPECT_EQ(CheckHfConfig(model, qwen3).message(),
-            "model_type is \"qwen3\", model.llama.qkv_bias needs \"qwen2\"");
+            "model_type is \"qwen3\", which needs model.llama.qk_norm: true");
   model.mutable_llama()->set_qkv_bias(false);
   model.mutable_llama()->set_qk_norm(true);
   EXPECT_EQ(CheckHfConfig(model, qwen3), absl::OkStatus());
   EXPECT_EQ(CheckHfConfig(model, qwen2).message(),
-            "model_type is \"qwen2\", model.llama.qk_norm needs \"qwen3\"");
+            "model_type is \"qwen2\", which needs model.llama.qkv_bias: true");
+  EXPECT_EQ(CheckHfConfig(model, plain).message(),
+            "model_type is \"llama\", which needs neither qk_norm nor qkv_bias");
+  EXPECT_THAT(
+      CheckHfConfig(model, absl::StrReplaceAll(plain, {{"\"llama\"", "\"phi\""}})).message(),
+      HasSubstr("model_type is \"phi\", model.llama.qk_norm needs \"qwen3\""));
   // transformers' defaults, where a config leaves them out, are not the other families'.
   EXPECT_EQ(CheckHfConfig(model, absl::StrReplaceAll(qwen3, {{"\"head_dim\"", "\"x\""}})).message(),
             "head_dim is 128 (it is not given), model.llama.head_dim needs 64");

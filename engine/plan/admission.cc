@@ -291,8 +291,13 @@ absl::Status CheckFits(const v1::JobSpec& spec, const StepPlan& plan, const Rank
   const std::string copy = place.host_memory ? absl::StrCat(" (", GiB(needed - plan.arena_bytes),
                                                             " of it while a checkpoint is saved)")
                                              : "";
-  std::string text = absl::StrCat("does not fit: a rank needs ", GiB(needed), copy, ", and ",
-                                  place.memory_of, " has ", GiB(place.memory_bytes));
+  // Where rounding hides the difference it is told in bytes.
+  const bool close = GiB(needed) == GiB(place.memory_bytes);
+  const auto shown = [&](int64_t bytes) {
+    return close ? absl::StrCat(bytes, " bytes") : GiB(bytes);
+  };
+  std::string text = absl::StrCat("does not fit: a rank needs ", shown(needed), copy, ", and ",
+                                  place.memory_of, " has ", shown(place.memory_bytes));
   MP_ASSIGN_OR_RETURN(const std::vector<Setting> nearest, Nearest(spec, place));
   if (nearest.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -70,12 +70,7 @@ class GeneratorImpl : public Generator {
 };
 
 absl::Status GeneratorImpl::Open(const v1::ModelSpec& model, const GeneratorOptions& wanted) {
-  if (model.has_bert()) {
-    return absl::InvalidArgumentError("BERT finds masked tokens again; it generates no text");
-  }
-  if (model.has_resnet()) {
-    return absl::InvalidArgumentError("ResNet classifies images; it generates no text");
-  }
+  MP_RETURN_IF_ERROR(CheckGeneratesText(model));
   const ModelSizes sizes = SizesOf(model);
   vocabulary_ = sizes.vocabulary;
   plan::PlanOptions options;
@@ -237,6 +232,16 @@ absl::Status GeneratorImpl::Generate(absl::Span<const int32_t> prompt,
 }
 
 }  // namespace
+
+absl::Status CheckGeneratesText(const v1::ModelSpec& model) {
+  if (model.has_bert()) {
+    return absl::InvalidArgumentError("BERT finds masked tokens again; it generates no text");
+  }
+  if (model.has_resnet()) {
+    return absl::InvalidArgumentError("ResNet classifies images; it generates no text");
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<std::unique_ptr<Generator>> Generator::Create(const v1::ModelSpec& model,
                                                              const GeneratorOptions& options) {

@@ -44,6 +44,10 @@ struct GenerateOptions {
   uint64_t seed = 0;
 };
 
+// OK for a model that goes on with a text; INVALID_ARGUMENT, saying what it does instead,
+// otherwise.
+absl::Status CheckGeneratesText(const v1::ModelSpec& model);
+
 class Generator {
  public:
   // RESOURCE_EXHAUSTED when the memory cannot be had; INVALID_ARGUMENT for a bad model or one that

@@ -321,10 +321,11 @@ absl::StatusOr<EvaluationReport> TrainingSessionImpl::Evaluate() {
   report.loss = MeanLoss(heads, sums.data());
   for (size_t head = 0; head < heads.size(); ++head) {
     const double* sum = &sums[head * graph::kLossSums];
-    const double targets = std::max(sum[graph::kLossTargets], 1.0);
+    const double targets = sum[graph::kLossTargets];
+    constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
     report.heads.push_back({.name = heads[head].name,
-                            .loss = MeanLoss(sum),
-                            .accuracy = sum[graph::kLossCorrect] / targets,
+                            .loss = targets > 0 ? MeanLoss(sum) : kNone,
+                            .accuracy = targets > 0 ? sum[graph::kLossCorrect] / targets : kNone,
                             .targets = static_cast<int64_t>(sum[graph::kLossTargets])});
   }
   state_.set_validation_loss(report.loss);

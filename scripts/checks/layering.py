@@ -32,6 +32,7 @@ ALLOWED = {
                        "engine/kernels/cuda/libraries", "engine/comm",
                        "engine/optim", "engine/data",
                        "engine/data/images", "engine/state"},
+    "engine/runtime/device/testing": {"common", "engine/runtime/device"},
     "engine/runtime/cuda": {"common", "engine/runtime/device", "engine/kernels/cuda"},
     "engine/runtime/device": {"common", "engine/runtime", "engine/comm"} | PURE_ENGINE,
     "coordinator/core": {"common"},

@@ -20,9 +20,9 @@ namespace {
 constexpr int64_t kByteVocabulary = 256;
 constexpr absl::Duration kPatience = absl::Seconds(5);
 
-absl::StatusOr<std::vector<int32_t>> PromptIds(const GenerateRequest& request, bool bytes) {
+absl::StatusOr<std::vector<int32_t>> PromptIds(const GenerateRequest& request, int64_t vocabulary) {
   std::vector<int32_t> ids;
-  if (bytes && request.prompt_ids.empty()) {
+  if (vocabulary == kByteVocabulary && request.prompt_ids.empty()) {
     for (char c : request.prompt) ids.push_back(static_cast<unsigned char>(c));
     if (ids.empty()) ids.push_back('\n');
     return ids;
@@ -35,6 +35,10 @@ absl::StatusOr<std::vector<int32_t>> PromptIds(const GenerateRequest& request, b
     if (!absl::SimpleAtoi(part, &ids.emplace_back())) {
       return absl::InvalidArgumentError(
           absl::StrCat("--prompt-ids: \"", part, "\" is not a token id"));
+    }
+    if (ids.back() < 0 || ids.back() >= vocabulary) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--prompt-ids: ", part, " is none of the model's token ids, 0 to ", vocabulary - 1));
     }
   }
   return ids;
@@ -57,8 +61,10 @@ absl::Status Generate(const GenerateRequest& request) {
   v1::ModelSpec model;
   MP_RETURN_IF_ERROR(
       ParseYamlMessage(manifest.model_yaml(), request.checkpoint + " model", &model));
-  const bool bytes = SizesOf(model).vocabulary == kByteVocabulary;
-  MP_ASSIGN_OR_RETURN(std::vector<int32_t> prompt, PromptIds(request, bytes));
+  MP_RETURN_IF_ERROR(runtime::CheckGeneratesText(model));
+  const int64_t vocabulary = SizesOf(model).vocabulary;
+  const bool bytes = vocabulary == kByteVocabulary;
+  MP_ASSIGN_OR_RETURN(std::vector<int32_t> prompt, PromptIds(request, vocabulary));
   MP_ASSIGN_OR_RETURN(auto generator, runtime::Generator::Create(
                                           model, {.precision = request.precision,
                                                   .threads = request.threads,

@@ -1,6 +1,6 @@
 // A device with streams of its own, as the executor of a step sees it: the subset of the CUDA
 // runtime that a step needs, so that the same executor drives a GPU and, in tests, a device that
-// runs on the host in any order that streams and events allow (fake_device.h).
+// runs on the host in any order that streams and events allow (testing/fake_device.h).
 //
 //   MP_RETURN_IF_ERROR(device.Enqueue(kCompute, launch));      // returns before it has run
 //   MP_RETURN_IF_ERROR(device.Record(event, kCompute));
@@ -39,8 +39,9 @@ struct MemoryAccess {
 };
 
 struct Work {
-  // Issues the work to the stream it was bound to, and must not wait for it. Called once or, within
-  // a captured graph, once a launch.
+  // Issues the work to the stream it was bound to, and must not wait for it. Within a capture it is
+  // called at least once; what it put on the stream then is what a launch runs again, so all that
+  // changes from one launch to the next has to be read on the device.
   std::function<absl::Status()> issue;
   std::string name;  // for messages
   // What it touches. Devices that check orders need it; others ignore it.

@@ -21,23 +21,22 @@ std::vector<MemoryAccess> AccessesOf(const plan::StepPlan& plan, const plan::Pla
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DeviceExecutor>> DeviceExecutor::Create(const plan::StepPlan& plan,
-                                                                       const plan::Program& program,
-                                                                       Backend* backend,
-                                                                       Device* device,
-                                                                       const char* arena) {
-  auto executor = std::unique_ptr<DeviceExecutor>(new DeviceExecutor(device));
-  MP_RETURN_IF_ERROR(executor->AddStreams());
-  MP_RETURN_IF_ERROR(executor->Bind(plan, program, backend, arena));
-  return executor;
+absl::StatusOr<DeviceStreams> DeviceStreams::Add(Device& device) {
+  DeviceStreams streams;
+  MP_ASSIGN_OR_RETURN(streams.compute, device.AddStream());
+  MP_ASSIGN_OR_RETURN(streams.communication, device.AddStream());
+  return streams;
 }
 
-absl::Status DeviceExecutor::AddStreams() {
-  for (size_t i = 0; i < streams_.size(); ++i) {
-    MP_ASSIGN_OR_RETURN(streams_[i], device_->AddStream());
-    MP_ASSIGN_OR_RETURN(end_events_[i], device_->AddEvent());
+absl::StatusOr<std::unique_ptr<DeviceExecutor>> DeviceExecutor::Create(
+    const plan::StepPlan& plan, const plan::Program& program, Backend* backend, Device* device,
+    const DeviceStreams& streams, const char* arena) {
+  auto executor = std::unique_ptr<DeviceExecutor>(new DeviceExecutor(device, streams));
+  for (EventId& event : executor->end_events_) {
+    MP_ASSIGN_OR_RETURN(event, device->AddEvent());
   }
-  return absl::OkStatus();
+  MP_RETURN_IF_ERROR(executor->Bind(plan, program, backend, arena));
+  return executor;
 }
 
 absl::Status DeviceExecutor::Bind(const plan::StepPlan& plan, const plan::Program& program,

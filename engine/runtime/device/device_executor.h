@@ -2,8 +2,9 @@
 // the plan's waits as events, and never waits itself. The counterpart of Executor (executor.h),
 // with the same sections.
 //
-//   MP_ASSIGN_OR_RETURN(auto executor,
-//                       DeviceExecutor::Create(plan, plan.train, &backend, &device, arena));
+//   MP_ASSIGN_OR_RETURN(const DeviceStreams streams, DeviceStreams::Add(device));
+//   MP_ASSIGN_OR_RETURN(auto executor, DeviceExecutor::Create(plan, plan.train, &backend, &device,
+//                                                             streams, arena));
 //   for (each micro-step) MP_RETURN_IF_ERROR(executor->Run(Section::kMicroStep, context));
 //   MP_RETURN_IF_ERROR(executor->Run(Section::kReduce, context));
 //   MP_RETURN_IF_ERROR(executor->Synchronize(timeout));   // the scalars may be read now
@@ -36,14 +37,22 @@
 
 namespace milepost::runtime {
 
+// All programs of a plan share these: their ops touch the same bytes.
+struct DeviceStreams {
+  static absl::StatusOr<DeviceStreams> Add(Device& device);
+
+  StreamId compute = 0;
+  StreamId communication = 0;
+};
+
 class DeviceExecutor {
  public:
   // What is given must outlive the executor. `arena`: where the plan's buffers lie. The backend
-  // binds ops to the device's streams: kCompute is the first that Create adds, kCommunication the
-  // second.
+  // binds ops to the same streams.
   static absl::StatusOr<std::unique_ptr<DeviceExecutor>> Create(const plan::StepPlan& plan,
                                                                 const plan::Program& program,
                                                                 Backend* backend, Device* device,
+                                                                const DeviceStreams& streams,
                                                                 const char* arena);
 
   // Enqueues the section. The errors are the device's.
@@ -66,8 +75,8 @@ class DeviceExecutor {
     std::vector<int32_t> waits_for;  // indices of ops of the other stream
   };
 
-  explicit DeviceExecutor(Device* device) : device_(device) {}
-  absl::Status AddStreams();
+  DeviceExecutor(Device* device, const DeviceStreams& streams)
+      : device_(device), streams_{streams.compute, streams.communication} {}
   absl::Status Bind(const plan::StepPlan& plan, const plan::Program& program, Backend* backend,
                     const char* arena);
   absl::Status EnqueueOp(const Thunk& thunk, Section section, const StepContext& context);
@@ -75,7 +84,7 @@ class DeviceExecutor {
   absl::Status Join();
 
   Device* const device_;
-  std::array<StreamId, 2> streams_ = {};  // by plan::Stream
+  const std::array<StreamId, 2> streams_;  // by plan::Stream
   std::array<EventId, 2> end_events_ = {};
   std::vector<Thunk> thunks_;  // by op index
   std::vector<Section> section_of_;

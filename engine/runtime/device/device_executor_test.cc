@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,7 +19,7 @@
 #include "engine/plan/planner.h"
 #include "engine/runtime/arena.h"
 #include "engine/runtime/cpu_backend.h"
-#include "engine/runtime/device/fake_device.h"
+#include "engine/runtime/device/testing/fake_device.h"
 #include "engine/runtime/parameter_store.h"
 #include "engine/runtime/testing.h"
 
@@ -165,7 +166,8 @@ Result RunRank(const v1::JobSpec& spec, How how, uint64_t seed, comm::Communicat
         plan, plan.train, &backend,
         [&](const absl::Status& status) { communicator->Abort(status.message()); }));
   } else {
-    auto executor = *DeviceExecutor::Create(plan, plan.train, &backend, &device, arena.data());
+    auto executor = *DeviceExecutor::Create(plan, plan.train, &backend, &device,
+                                            *DeviceStreams::Add(device), arena.data());
     runner = how == How::kDevice ? std::make_unique<OnADevice>(std::move(executor))
                                  : std::make_unique<AsGraphs>(std::move(executor));
   }
@@ -234,6 +236,42 @@ TEST(DeviceExecutor, HybridShardingAndOptimizersThatCommunicate) {
     v1::JobSpec spec = Spec(job, 2, 2, false);
     spec.mutable_train()->mutable_optimizer()->set_type(optimizer);
     ExpectTheCpusBits(spec);
+  }
+}
+
+// Evaluation reads what the update has just written, and training overwrites what it reads.
+TEST(DeviceExecutor, ProgramsOfAPlanShareTheStreams) {
+  TinyJob job;
+  const v1::JobSpec spec = Spec(job, 1, 1, false);
+  for (const bool shared : {true, false}) {
+    CpuBackend backend(1);
+    plan::PlanOptions options = *plan::OptionsFromSpec(spec, 1);
+    plan::StepPlan plan = *plan::PlanTraining(spec, options);
+    options.min_matmul_workspace_bytes = backend.CheckMatmulWorkspace(plan)->needed;
+    plan = *plan::PlanTraining(spec, options);
+    const Arena arena = *Arena::Allocate(plan.arena_bytes);
+    backend.Attach(arena.data(), nullptr);
+    FakeDevice device(3);
+    const DeviceStreams streams = *DeviceStreams::Add(device);
+    auto train =
+        *DeviceExecutor::Create(plan, plan.train, &backend, &device, streams, arena.data());
+    auto evaluate =
+        *DeviceExecutor::Create(plan, plan.evaluate, &backend, &device,
+                                shared ? streams : *DeviceStreams::Add(device), arena.data());
+    const auto rounds = [&]() -> absl::Status {
+      for (int round = 0; round < 2; ++round) {
+        for (Section section : {Section::kMicroStep, Section::kReduce, Section::kUpdate}) {
+          MP_RETURN_IF_ERROR(train->Run(section, {}));
+        }
+        MP_RETURN_IF_ERROR(evaluate->Run(Section::kMicroStep, {}));
+      }
+      return train->Synchronize(kTimeout);
+    };
+    const absl::Status status = rounds();
+    EXPECT_EQ(status.ok(), shared) << status;
+    if (!shared) {
+      EXPECT_THAT(std::string(status.message()), testing::HasSubstr("nothing orders"));
+    }
   }
 }
 

@@ -4,8 +4,8 @@
 // error as soon as the second is enqueued, in whatever order they would have run.
 //
 //   FakeDevice device(/*seed=*/7);
-#ifndef MILEPOST_ENGINE_RUNTIME_DEVICE_FAKE_DEVICE_H_
-#define MILEPOST_ENGINE_RUNTIME_DEVICE_FAKE_DEVICE_H_
+#ifndef MILEPOST_ENGINE_RUNTIME_DEVICE_TESTING_FAKE_DEVICE_H_
+#define MILEPOST_ENGINE_RUNTIME_DEVICE_TESTING_FAKE_DEVICE_H_
 
 #include <cstdint>
 #include <random>
@@ -45,7 +45,7 @@ class FakeDevice : public Device {
   using Nodes = std::vector<Node>;
   struct Mark {
     int node = kNone;
-    bool captured = false;
+    int capture = kNone;  // number of the capture that it was recorded in
   };
   struct Stream {
     int last = kNone;
@@ -70,10 +70,11 @@ class FakeDevice : public Device {
   std::vector<Nodes> graphs_;
   Nodes capture_;
   StreamId capturing_ = kNone;
+  int captures_ = 0;  // so far
   std::vector<std::string> trace_;
   absl::Status failure_;
 };
 
 }  // namespace milepost::runtime
 
-#endif  // MILEPOST_ENGINE_RUNTIME_DEVICE_FAKE_DEVICE_H_
+#endif  // MILEPOST_ENGINE_RUNTIME_DEVICE_TESTING_FAKE_DEVICE_H_

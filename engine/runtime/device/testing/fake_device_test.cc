@@ -1,10 +1,11 @@
-#include "engine/runtime/device/fake_device.h"
+#include "engine/runtime/device/testing/fake_device.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -126,6 +127,12 @@ TEST_F(FakeDeviceTest, RefusesCapturesThatCudaRefuses) {
   ASSERT_TRUE(device_->Enqueue(second_, Touch("s", 2, true)).ok());
   EXPECT_THAT(device_->EndCapture(first_).status().message(),
               HasSubstr("nothing waits for its last work, s"));
+  Start(1);
+  ASSERT_TRUE(device_->BeginCapture(first_).ok());
+  ASSERT_TRUE(device_->Record(event_, first_).ok());
+  ASSERT_TRUE(device_->EndCapture(first_).ok());
+  ASSERT_TRUE(device_->BeginCapture(first_).ok());
+  EXPECT_THAT(device_->Wait(first_, event_).message(), HasSubstr("a capture that has ended"));
   Start(1);
   ASSERT_TRUE(device_->Enqueue(second_, Touch("s", 2, true)).ok());
   ASSERT_TRUE(device_->Record(event_, second_).ok());

@@ -1,4 +1,4 @@
-#include "engine/runtime/device/fake_device.h"
+#include "engine/runtime/device/testing/fake_device.h"
 
 #include <algorithm>
 #include <utility>
@@ -89,7 +89,7 @@ absl::Status FakeDevice::Enqueue(StreamId stream, Work work) {
 absl::Status FakeDevice::Record(EventId event, StreamId id) {
   const Stream& stream = streams_[id];
   events_[event] = {.node = stream.captured ? stream.last_captured : stream.last,
-                    .captured = stream.captured};
+                    .capture = stream.captured ? captures_ : kNone};
   return failure_;
 }
 
@@ -97,14 +97,15 @@ absl::Status FakeDevice::Wait(StreamId id, EventId event) {
   const Mark& mark = events_[event];
   if (mark.node == kNone) return failure_;
   Stream& stream = streams_[id];
-  if (mark.captured && capturing_ == kNone) {
+  const bool captured = mark.capture != kNone;
+  if (captured && (capturing_ == kNone || mark.capture != captures_)) {
     return Fail(absl::FailedPreconditionError("a wait for an event of a capture that has ended"));
   }
-  if (stream.captured && !mark.captured) {
+  if (stream.captured && !captured) {
     return Fail(absl::FailedPreconditionError(
         "a stream that is captured cannot wait for work outside of the capture"));
   }
-  if (mark.captured && !stream.captured) stream = {.last = stream.last, .captured = true};
+  if (captured && !stream.captured) stream = {.last = stream.last, .captured = true};
   return AppendTo(id, {.name = "wait"}, {mark.node});
 }
 
@@ -113,6 +114,7 @@ absl::Status FakeDevice::BeginCapture(StreamId stream) {
   if (capturing_ != kNone) return Fail(absl::FailedPreconditionError("a capture is under way"));
   capture_.clear();
   capturing_ = stream;
+  ++captures_;
   streams_[stream].captured = true;
   streams_[stream].last_captured = Append(capture_, {.name = "begin"}, {});
   return absl::OkStatus();
