@@ -29,6 +29,18 @@ plan::Stream Other(plan::Stream stream) {
 
 }  // namespace
 
+std::vector<Section> SectionsOf(const plan::Program& program) {
+  std::vector<Section> sections;
+  bool reduced = false;
+  for (const plan::PlannedOp& op : program.ops) {
+    Section section = Section::kMicroStep;
+    if (op.when == plan::When::kUpdate) section = reduced ? Section::kUpdate : Section::kReduce;
+    reduced = reduced || op.op.kind == graph::OpKind::kReduceScalars;
+    sections.push_back(section);
+  }
+  return sections;
+}
+
 absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(
     const plan::StepPlan& plan, const plan::Program& program, Backend* backend,
     std::function<void(const absl::Status&)> on_failure) {
@@ -58,17 +70,13 @@ Executor::~Executor() {
 
 absl::Status Executor::Bind(const plan::StepPlan& plan, const plan::Program& program,
                             Backend* backend) {
-  bool reduced = false;
+  section_of_ = SectionsOf(program);
   std::vector<uint8_t> signals(program.ops.size());
   for (const plan::PlannedOp& op : program.ops) {
     for (int32_t before : op.wait_for) signals[before] = 1;
   }
   for (size_t i = 0; i < program.ops.size(); ++i) {
     const plan::PlannedOp& op = program.ops[i];
-    Section section = Section::kMicroStep;
-    if (op.when == plan::When::kUpdate) section = reduced ? Section::kUpdate : Section::kReduce;
-    reduced = reduced || op.op.kind == graph::OpKind::kReduceScalars;
-    section_of_.push_back(section);
     last_only_.push_back(op.when == plan::When::kLastMicroStep);
     absl::StatusOr<BoundOp> bound = backend->Bind(plan, program, op);
     if (!bound.ok()) {
@@ -84,7 +92,7 @@ absl::Status Executor::Bind(const plan::StepPlan& plan, const plan::Program& pro
       MP_CHECK(program.ops[before].stream != op.stream && before < static_cast<int32_t>(i));
       thunk.waits_for.push_back(before);
     }
-    streams_[static_cast<int>(op.stream)].thunks[static_cast<int>(section)].push_back(
+    streams_[static_cast<int>(op.stream)].thunks[static_cast<int>(section_of_[i])].push_back(
         std::move(thunk));
   }
   return absl::OkStatus();

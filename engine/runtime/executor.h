@@ -40,6 +40,8 @@ enum class Section : uint8_t {
   kUpdate,     // update ops after it. Joins both streams.
 };
 inline constexpr int kSections = 3;
+// By op index: the section that each op of the program is part of.
+std::vector<Section> SectionsOf(const plan::Program& program);
 
 class Executor {
  public:

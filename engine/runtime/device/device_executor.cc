@@ -41,14 +41,10 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> DeviceExecutor::Create(
 
 absl::Status DeviceExecutor::Bind(const plan::StepPlan& plan, const plan::Program& program,
                                   Backend* backend, const char* arena) {
-  bool reduced = false;
+  section_of_ = SectionsOf(program);
   thunks_.resize(program.ops.size());
   for (size_t i = 0; i < program.ops.size(); ++i) {
     const plan::PlannedOp& op = program.ops[i];
-    Section section = Section::kMicroStep;
-    if (op.when == plan::When::kUpdate) section = reduced ? Section::kUpdate : Section::kReduce;
-    reduced = reduced || op.op.kind == graph::OpKind::kReduceScalars;
-    section_of_.push_back(section);
     absl::StatusOr<BoundOp> bound = backend->Bind(plan, program, op);
     if (!bound.ok()) {
       return Annotate(bound.status(), absl::StrCat("op ", i, " (", graph::Name(op.op.kind), ")"));
