@@ -206,7 +206,11 @@ struct Program {
 enum class Recompute : uint8_t { kNone, kSelective, kFull, kBudget };
 const char* Name(Recompute recompute);
 
+// What the plan runs on: how much scratch ops need depends on it.
+enum class DeviceKind : uint8_t { kCpu, kCuda };
+
 struct PlanOptions {
+  DeviceKind device = DeviceKind::kCpu;
   int world = 1;
   int zero_stage = 0;  // 0 to 3
   // Hybrid sharding: what is sharded is so among this many neighbouring ranks, and replicated from
@@ -226,13 +230,14 @@ struct PlanOptions {
   // Inputs that say where documents and segments are (models::ModelOptions).
   bool documents = false;
   bool segments = false;
-  int threads = 1;  // of this rank: per-thread workspaces depend on it
+  int threads = 1;  // of this rank: a CPU's per-thread workspaces depend on it
   int64_t lm_head_chunk_bytes = 64 << 20;
   int64_t shard_alignment = 128;  // elements
   // What a backend found that an op needs beyond the model of workspace.h: every matrix-product
   // op's workspace is at least this.
   int64_t min_matmul_workspace_bytes = 0;
   int64_t min_convolution_workspace_bytes = 0;  // the same, of every convolution
+  int64_t min_attention_workspace_bytes = 0;    // the same, of every attention
 
   // Into how many shards a flat group is cut. A single rank keeps everything at every stage.
   // Rank r keeps shard r % Shards().

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/plan/cuda_workspace.h"
+
 namespace milepost::plan {
 namespace {
 
@@ -144,6 +146,7 @@ int64_t LmHeadBytes(const graph::Graph& graph, const graph::Op& op) {
 
 int64_t WorkspaceBytes(const graph::Graph& graph, const std::vector<FlatGroup>& groups,
                        const graph::Op& op, const PlanOptions& options) {
+  if (options.device == DeviceKind::kCuda) return CudaWorkspaceBytes(graph, groups, op, options);
   const auto shape = [&](size_t input) -> const graph::Shape& {
     return graph.values[op.inputs[input]].shape;
   };

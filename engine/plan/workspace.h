@@ -1,5 +1,6 @@
-// How much scratch each op needs: a pure model of the CPU kernels' ...WorkspaceBytes functions
-// (engine/kernels/cpu), which the planner may not link. engine/runtime tests that the two agree.
+// How much scratch each op needs: a pure model of the kernels' ...WorkspaceBytes functions
+// (engine/kernels), which the planner may not link. engine/runtime tests that the two agree. The
+// CPU's is here; a GPU's in cuda_workspace.h.
 #ifndef MILEPOST_ENGINE_PLAN_WORKSPACE_H_
 #define MILEPOST_ENGINE_PLAN_WORKSPACE_H_
 

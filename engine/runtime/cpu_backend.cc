@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "engine/comm/communicator.h"
 #include "engine/kernels/cpu/convolution.h"
 #include "engine/kernels/cpu/matmul.h"
 #include "engine/runtime/cpu_ops.h"
@@ -17,10 +18,10 @@ namespace milepost::runtime {
 
 using graph::OpKind;
 
-absl::Status Binding::RequireWorkspace(int64_t bytes) const {
-  if (bytes <= planned.workspace_bytes) return absl::OkStatus();
-  return absl::InternalError(absl::StrFormat("needs %d bytes of workspace, the plan gives it %d",
-                                             bytes, planned.workspace_bytes));
+absl::Status NeedsCommunicator(const Binding& b) {
+  if (b.communicator != nullptr) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat(graph::Name(b.planned.op.kind), " is planned, but there is no communicator"));
 }
 
 DropoutBinding::DropoutBinding(const Binding& binding, int64_t width)
@@ -125,8 +126,9 @@ static absl::StatusOr<BoundOp> BindImageOp(const Binding& b) {
 absl::StatusOr<BoundOp> CpuBackend::Bind(const plan::StepPlan& plan, const plan::Program& program,
                                          const plan::PlannedOp& planned) {
   MP_CHECK(arena_ != nullptr) << "Attach comes first";
-  const Binding b{plan,      program,        planned,       arena_,
-                  *matmuls_, *convolutions_, communicator_, threads_};
+  const int rank = communicator_ == nullptr ? 0 : communicator_->rank();
+  const Binding b{
+      {plan, program, planned, arena_, rank}, *matmuls_, *convolutions_, communicator_, threads_};
   switch (planned.op.kind) {
     case OpKind::kEmbedding:
       return BindEmbedding(b);

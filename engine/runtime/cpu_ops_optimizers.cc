@@ -8,8 +8,8 @@
 #include "engine/comm/communicator.h"
 #include "engine/kernels/cpu/lamb.h"
 #include "engine/kernels/cpu/muon.h"
-#include "engine/runtime/cpu_group_ops.h"
 #include "engine/runtime/cpu_ops.h"
+#include "engine/runtime/group_ops.h"
 #include "engine/runtime/shard_ranks.h"
 
 namespace milepost::runtime {
@@ -62,7 +62,7 @@ absl::StatusOr<BoundOp> BindReduceUpdateNorms(const Binding& b) {
   const auto count = static_cast<size_t>(b.plan.buffers[b.plan.update_norms].bytes / 8);
   const absl::Span<double> norms(BufferOf<double>(b, b.plan.update_norms), count);
   return [comm = b.communicator, norms,
-          among = ShardRanks(b.plan.options, Rank(b))](const StepContext& c) {
+          among = ShardRanks(b.plan.options, b.rank)](const StepContext& c) {
     if (c.skip_update) return absl::OkStatus();
     return comm->AllReduce(norms, comm::ReduceOp::kSum, among);
   };
@@ -84,7 +84,7 @@ absl::StatusOr<BoundOp> BindGatherUpdates(const Binding& b) {
   MP_RETURN_IF_ERROR(NeedsCommunicator(b));
   const auto bytes = static_cast<size_t>(GroupOf(b).padded_elements) * sizeof(float);
   return [comm = b.communicator, u = UpdateOf(b), bytes,
-          among = ShardRanks(b.plan.options, Rank(b))](const StepContext& c) {
+          among = ShardRanks(b.plan.options, b.rank)](const StepContext& c) {
     if (c.skip_update) return absl::OkStatus();
     return comm->AllGather(u, bytes, among);
   };
@@ -125,7 +125,7 @@ absl::StatusOr<BoundOp> BindOrthogonalize(const Binding& b) {
   std::vector<Matrix> matrices;
   int64_t index = MatricesBefore(b);
   for (const plan::GroupParameter& p : group.parameters) {
-    matrices.push_back({MatrixOf(p), UpdateOf(b) + p.begin, index++ % owners == Rank(b) % owners});
+    matrices.push_back({MatrixOf(p), UpdateOf(b) + p.begin, index++ % owners == b.rank % owners});
   }
   return [matmuls = &b.matmuls, matrices = std::move(matrices),
           workspace = b.Workspace()](const StepContext& c) -> absl::Status {
@@ -145,7 +145,7 @@ absl::StatusOr<BoundOp> BindOrthogonalize(const Binding& b) {
 absl::StatusOr<BoundOp> BindScatterUpdates(const Binding& b) {
   MP_RETURN_IF_ERROR(NeedsCommunicator(b));
   const absl::Span<float> u(UpdateOf(b), static_cast<size_t>(GroupOf(b).padded_elements));
-  return [comm = b.communicator, u, among = ShardRanks(b.plan.options, Rank(b)),
+  return [comm = b.communicator, u, among = ShardRanks(b.plan.options, b.rank),
           scatter = b.plan.options.Shards() > 1](const StepContext& c) {
     if (c.skip_update) return absl::OkStatus();
     return scatter ? comm->ReduceScatter(u, among) : comm->AllReduce(u);

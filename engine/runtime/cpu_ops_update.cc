@@ -15,8 +15,8 @@
 #include "engine/kernels/cpu/muon.h"
 #include "engine/kernels/cpu/optimizer.h"
 #include "engine/kernels/cpu/parallel.h"
-#include "engine/runtime/cpu_group_ops.h"
 #include "engine/runtime/cpu_ops.h"
+#include "engine/runtime/group_ops.h"
 #include "engine/runtime/randomness.h"
 #include "engine/runtime/shard_ranks.h"
 
@@ -219,7 +219,7 @@ std::vector<Segment> PaddingOf(const plan::FlatGroup& group) {
 struct ScatterGradient {
   ScatterGradient(const Binding& b, absl::Span<float> values)
       : comm(b.communicator),
-        among(ShardRanks(b.plan.options, Rank(b))),
+        among(ShardRanks(b.plan.options, b.rank)),
         gradient(values),
         padding(PaddingOf(GroupOf(b))),
         bf16(b.plan.options.grad_reduce == graph::DType::kBF16) {}
@@ -263,7 +263,7 @@ BoundOp GatherFromShards(const Binding& b) {
   const plan::FlatGroup& group = GroupOf(b);
   const int64_t element = graph::ByteSize(b.plan.options.compute_dtype);
   char* whole = b.BufferAt(b.program.places[b.OutputId(0)].buffer);
-  return [comm = b.communicator, among = ShardRanks(b.plan.options, Rank(b)), whole,
+  return [comm = b.communicator, among = ShardRanks(b.plan.options, b.rank), whole,
           mine = whole + ShardBegin(b) * element, shard = b.BufferAt(group.parameter_buffer),
           shard_bytes = static_cast<size_t>(group.shard_elements * element),
           bytes = static_cast<size_t>(group.padded_elements * element)](const StepContext&) {
@@ -288,7 +288,7 @@ absl::StatusOr<BoundOp> BindReduceReplicas(const Binding& b) {
   MP_RETURN_IF_ERROR(NeedsCommunicator(b));
   const plan::PlanOptions& options = b.plan.options;
   const comm::RankSet among = {
-      .first = Rank(b) % options.Shards(), .count = options.Replicas(), .stride = options.Shards()};
+      .first = b.rank % options.Shards(), .count = options.Replicas(), .stride = options.Shards()};
   const absl::Span<float> shard(ShardGradient(b), static_cast<size_t>(GroupOf(b).shard_elements));
   return AllReduceGradient(b, shard, among);
 }
@@ -298,7 +298,7 @@ absl::StatusOr<BoundOp> BindGradNorm(const Binding& b) {
   const int64_t count = group.padded_elements / b.plan.options.world;
   MP_RETURN_IF_ERROR(
       b.RequireWorkspace(static_cast<int64_t>(kernels::SumSquaresWorkspaceBytes(count))));
-  const int64_t slice = Rank(b) / b.plan.options.Shards();  // within the shard
+  const int64_t slice = b.rank / b.plan.options.Shards();  // within the shard
   const float* gradient = ShardGradient(b) + count * slice;
   double* slot = Scalars(b) + b.plan.ReducedScalars() + b.attributes().group;
   return [gradient, count, slot, workspace = b.Workspace()](const StepContext&) {
@@ -333,7 +333,7 @@ absl::StatusOr<BoundOp> BindGatherParameters(const Binding& b) {
   const plan::FlatGroup& group = GroupOf(b);
   const size_t bytes =
       static_cast<size_t>(group.padded_elements * graph::ByteSize(b.plan.options.compute_dtype));
-  return [comm = b.communicator, among = ShardRanks(b.plan.options, Rank(b)),
+  return [comm = b.communicator, among = ShardRanks(b.plan.options, b.rank),
           data = b.BufferAt(group.parameter_buffer), bytes](const StepContext& context) {
     // Every rank has the same reduced norm, so all of them skip or none.
     if (context.skip_update) return absl::OkStatus();

@@ -25,9 +25,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/kernels/cuda/libraries/product_layout.h"
-
-struct CUstream_st;
+#include "engine/kernels/cuda/libraries/device_products.h"
 
 namespace milepost::kernels::cuda {
 
@@ -39,22 +37,11 @@ struct CublasOptions {
   std::string algorithms_path;  // empty: nothing is kept
 };
 
-// Device memory, 16-byte aligned. `bias` where spec.bias; `aux` where there is an epilogue;
-// `addend`, laid out as c, is what an accumulating product adds to, c itself where it is null.
-struct ProductArguments {
-  const void* a = nullptr;
-  const void* b = nullptr;
-  const void* bias = nullptr;
-  void* c = nullptr;
-  void* aux = nullptr;
-  const void* addend = nullptr;
-};
-
-class CublasProducts {
+class CublasProducts : public DeviceProducts {
  public:
   // For the current device.
   static absl::StatusOr<std::unique_ptr<CublasProducts>> Create(const CublasOptions& options);
-  ~CublasProducts();
+  ~CublasProducts() override;
   CublasProducts(const CublasProducts&) = delete;
   CublasProducts& operator=(const CublasProducts&) = delete;
 
@@ -63,11 +50,11 @@ class CublasProducts {
   absl::Status SaveAlgorithms() const;
 
   // Of any product: 256-byte aligned.
-  int64_t WorkspaceBytes() const;
+  int64_t WorkspaceBytes() const override;
 
-  absl::Status Prepare(const Product& product);
+  absl::Status Prepare(const Product& product) override;
   absl::Status Execute(const Product& product, const ProductArguments& arguments, void* workspace,
-                       CUstream_st* stream);
+                       CUstream_st* stream) override;
 
  private:
   struct Impl;

@@ -28,63 +28,38 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/kernels/cpu/convolution.h"
-#include "engine/kernels/cuda/libraries/attention_graph.h"
 #include "engine/kernels/cuda/libraries/device_description.h"
-
-struct CUstream_st;
+#include "engine/kernels/cuda/libraries/neural_graphs.h"
 
 namespace milepost::kernels::cuda {
 
-// Device memory, 16-byte aligned. `tables`: MakeDocumentTables', where the graph has documents.
-struct AttentionArguments {
-  const void* qkv = nullptr;
-  const int32_t* tables = nullptr;
-  void* out = nullptr;
-  float* lse = nullptr;
-};
-struct AttentionBackwardArguments {
-  const void* qkv = nullptr;
-  const int32_t* tables = nullptr;
-  const void* out = nullptr;
-  const float* lse = nullptr;
-  const void* dout = nullptr;
-  void* dqkv = nullptr;
-};
-// kForward: x, w -> y. kBackwardData: dy, w -> dx. kBackwardWeights: x, dy -> dw, of the
-// activations' type and assigned: cuDNN has no engine with 16-bit inputs that writes fp32.
-struct ConvolutionArguments {
-  const void* first = nullptr;
-  const void* second = nullptr;
-  void* result = nullptr;
-};
-
-class CudnnGraphs {
+class CudnnGraphs : public NeuralGraphs {
  public:
   static absl::StatusOr<std::unique_ptr<CudnnGraphs>> Create();
   // Of a device that need not be there: graphs can be checked, not run. cuDNN still wants to load a
   // CUDA driver library (libcuda.so.1) for attention; the toolkit's stub will do.
   static absl::StatusOr<std::unique_ptr<CudnnGraphs>> ForDevice(const DeviceDescription& device);
-  ~CudnnGraphs();
+  ~CudnnGraphs() override;
   CudnnGraphs(const CudnnGraphs&) = delete;
   CudnnGraphs& operator=(const CudnnGraphs&) = delete;
 
   // Whether cuDNN has an engine for it; builds nothing.
-  absl::Status Check(const AttentionGraph& graph, AttentionPass pass);
-  absl::Status Check(const ConvolutionSpec& spec, ConvolutionPass pass);
+  absl::Status Check(const AttentionGraph& graph, AttentionPass pass) override;
+  absl::Status Check(const ConvolutionSpec& spec, ConvolutionPass pass) override;
 
-  absl::StatusOr<int64_t> WorkspaceBytes(const AttentionGraph& graph, AttentionPass pass);
-  absl::StatusOr<int64_t> WorkspaceBytes(const ConvolutionSpec& spec, ConvolutionPass pass);
+  absl::StatusOr<int64_t> WorkspaceBytes(const AttentionGraph& graph, AttentionPass pass) override;
+  absl::StatusOr<int64_t> WorkspaceBytes(const ConvolutionSpec& spec,
+                                         ConvolutionPass pass) override;
 
   // Enqueued on `stream`; none waits.
   absl::Status Attention(const AttentionGraph& graph, const AttentionArguments& arguments,
-                         void* workspace, CUstream_st* stream);
+                         void* workspace, CUstream_st* stream) override;
   absl::Status AttentionBackward(const AttentionGraph& graph,
                                  const AttentionBackwardArguments& arguments, void* workspace,
-                                 CUstream_st* stream);
+                                 CUstream_st* stream) override;
   absl::Status Convolution(const ConvolutionSpec& spec, ConvolutionPass pass,
                            const ConvolutionArguments& arguments, void* workspace,
-                           CUstream_st* stream);
+                           CUstream_st* stream) override;
 
  private:
   struct Impl;

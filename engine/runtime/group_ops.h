@@ -1,6 +1,6 @@
-// Internal: what the ops on flat groups share.
-#ifndef MILEPOST_ENGINE_RUNTIME_CPU_GROUP_OPS_H_
-#define MILEPOST_ENGINE_RUNTIME_CPU_GROUP_OPS_H_
+// Internal to backends: what the ops on flat groups share.
+#ifndef MILEPOST_ENGINE_RUNTIME_GROUP_OPS_H_
+#define MILEPOST_ENGINE_RUNTIME_GROUP_OPS_H_
 
 #include <algorithm>
 #include <cmath>
@@ -8,31 +8,27 @@
 #include <optional>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "engine/comm/communicator.h"
-#include "engine/runtime/cpu_ops.h"
-#include "engine/runtime/shard_ranks.h"
+#include "engine/runtime/op_binding.h"
+#include "engine/runtime/step_context.h"
 
 namespace milepost::runtime {
 
-inline const plan::FlatGroup& GroupOf(const Binding& b) {
+inline const plan::FlatGroup& GroupOf(const OpBinding& b) {
   return b.plan.groups[b.attributes().group];
 }
 
-inline int Rank(const Binding& b) { return b.communicator == nullptr ? 0 : b.communicator->rank(); }
-
 // First element of this rank's shard within the group.
-inline int64_t ShardBegin(const Binding& b) {
-  return GroupOf(b).shard_elements * (Rank(b) % b.plan.options.Shards());
+inline int64_t ShardBegin(const OpBinding& b) {
+  return GroupOf(b).shard_elements * (b.rank % b.plan.options.Shards());
 }
 
 template <typename T>
-T* BufferOf(const Binding& b, plan::BufferId buffer) {
+T* BufferOf(const OpBinding& b, plan::BufferId buffer) {
   return reinterpret_cast<T*>(b.BufferAt(buffer));
 }
 
 // The reduced gradient of this rank's shard.
-inline float* ShardGradient(const Binding& b) {
+inline float* ShardGradient(const OpBinding& b) {
   const plan::FlatGroup& group = GroupOf(b);
   if (group.gradient_shard_buffer != plan::kNoBuffer) {
     return BufferOf<float>(b, group.gradient_shard_buffer);
@@ -41,25 +37,19 @@ inline float* ShardGradient(const Binding& b) {
 }
 
 // The fp32 parameters of this rank's shard.
-inline float* ShardMaster(const Binding& b) {
+inline float* ShardMaster(const OpBinding& b) {
   const plan::FlatGroup& group = GroupOf(b);
   if (group.master_buffer != plan::kNoBuffer) return BufferOf<float>(b, group.master_buffer);
   return BufferOf<float>(b, group.parameter_buffer) +
          (b.plan.options.ShardsParameters() ? 0 : ShardBegin(b));
 }
 
-inline double* Scalars(const Binding& b) { return BufferOf<double>(b, b.plan.scalars); }
+inline double* Scalars(const OpBinding& b) { return BufferOf<double>(b, b.plan.scalars); }
 
 // LAMB: the pair of the group's first tensor.
-inline double* NormsOf(const Binding& b) {
+inline double* NormsOf(const OpBinding& b) {
   if (b.plan.update_norms == plan::kNoBuffer) return nullptr;
   return BufferOf<double>(b, b.plan.update_norms) + 2 * GroupOf(b).first_norm;
-}
-
-inline absl::Status NeedsCommunicator(const Binding& b) {
-  if (b.communicator != nullptr) return absl::OkStatus();
-  return absl::InternalError(
-      absl::StrCat(graph::Name(b.planned.op.kind), " is planned, but there is no communicator"));
 }
 
 // Elements [begin, end) of the shard's data, all updated alike.
@@ -119,4 +109,4 @@ inline std::vector<Segment> SegmentsOf(const plan::FlatGroup& group, int64_t beg
 
 }  // namespace milepost::runtime
 
-#endif  // MILEPOST_ENGINE_RUNTIME_CPU_GROUP_OPS_H_
+#endif  // MILEPOST_ENGINE_RUNTIME_GROUP_OPS_H_

@@ -1,0 +1,42 @@
+// Matrix products on a device, whoever computes them: cuBLASLt (cublas_products.h) or, in tests,
+// the host (testing/host_products.h). Needs no CUDA. One thread at a time.
+#ifndef MILEPOST_ENGINE_KERNELS_CUDA_LIBRARIES_DEVICE_PRODUCTS_H_
+#define MILEPOST_ENGINE_KERNELS_CUDA_LIBRARIES_DEVICE_PRODUCTS_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "engine/kernels/cuda/libraries/product_layout.h"
+
+struct CUstream_st;
+
+namespace milepost::kernels::cuda {
+
+// Device memory, 16-byte aligned. `bias` where spec.bias; `aux` where there is an epilogue;
+// `addend`, laid out as c, is what an accumulating product adds to, c itself where it is null.
+struct ProductArguments {
+  const void* a = nullptr;
+  const void* b = nullptr;
+  const void* bias = nullptr;
+  void* c = nullptr;
+  void* aux = nullptr;
+  const void* addend = nullptr;
+};
+
+class DeviceProducts {
+ public:
+  virtual ~DeviceProducts() = default;
+
+  // Of any product: 256-byte aligned.
+  virtual int64_t WorkspaceBytes() const = 0;
+
+  // Before the first Execute of a product. Blocks. UNIMPLEMENTED where there is no algorithm.
+  virtual absl::Status Prepare(const Product& product) = 0;
+  // Enqueued on `stream`; does not wait.
+  virtual absl::Status Execute(const Product& product, const ProductArguments& arguments,
+                               void* workspace, CUstream_st* stream) = 0;
+};
+
+}  // namespace milepost::kernels::cuda
+
+#endif  // MILEPOST_ENGINE_KERNELS_CUDA_LIBRARIES_DEVICE_PRODUCTS_H_

@@ -1,0 +1,69 @@
+// The GPU: every op kind bound to the kernels of engine/kernels/cuda and to NVIDIA's libraries,
+// which come as interfaces. So this folder needs no CUDA: it is linked with the device's kernels
+// and CudaLibraries, or, in tests, with the same kernels on the host (kernels/cuda/testing).
+//
+//   CudaBackend backend({.products = ..., .graphs = ..., .tables = ...});
+//   ...                                                   // plan with Device::kCuda
+//   MP_RETURN_IF_ERROR(backend.Prepare(plan));            // libraries choose their algorithms
+//   backend.Attach({.arena = ..., .control = ..., .update = ..., .streams = ...});
+//   MP_ASSIGN_OR_RETURN(auto executor, DeviceExecutor::Create(plan, plan.train, &backend, ...));
+//
+// A bound op launches its kernels and never waits. Of the StepContext it reads only what decides
+// which kernels run (first_micro_step); everything else comes from the StepControl in device
+// memory, so that what was captured can be replayed. Not thread-safe.
+#ifndef MILEPOST_ENGINE_RUNTIME_CUDA_BACKEND_CUDA_BACKEND_H_
+#define MILEPOST_ENGINE_RUNTIME_CUDA_BACKEND_CUDA_BACKEND_H_
+
+#include <array>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/kernels/cuda/libraries/device_products.h"
+#include "engine/kernels/cuda/libraries/neural_graphs.h"
+#include "engine/kernels/cuda/stream.h"
+#include "engine/plan/step_plan.h"
+#include "engine/runtime/backend.h"
+#include "engine/runtime/cuda_backend/device_communicator.h"
+#include "engine/runtime/cuda_backend/device_tables.h"
+#include "engine/runtime/cuda_backend/step_control.h"
+
+namespace milepost::runtime {
+
+struct CudaServices {
+  kernels::cuda::DeviceProducts* products = nullptr;
+  kernels::cuda::NeuralGraphs* graphs = nullptr;
+  DeviceTables* tables = nullptr;
+  DeviceCommunicator* communicator = nullptr;  // null where world is 1
+};
+
+struct CudaMemoryOfStep {
+  char* arena = nullptr;    // plan.arena_bytes, 256-byte aligned
+  char* control = nullptr;  // ControlLayoutOf(plan).bytes
+  kernels::cuda::UpdateControl* update = nullptr;
+  std::array<cudaStream_t, 2> streams = {};  // by plan::Stream
+  uint64_t seed = 0;
+};
+
+class CudaBackend : public Backend {
+ public:
+  // What the services are must outlive the backend and what it has bound.
+  explicit CudaBackend(const CudaServices& services) : services_(services) {}
+
+  // Before the arena is allocated, since algorithms are timed on memory of their own. Blocks.
+  // RESOURCE_EXHAUSTED, with the op, where a library wants more scratch than the plan has.
+  absl::Status Prepare(const plan::StepPlan& plan);
+
+  void Attach(const CudaMemoryOfStep& memory) { memory_ = memory; }
+
+  absl::StatusOr<BoundOp> Bind(const plan::StepPlan& plan, const plan::Program& program,
+                               const plan::PlannedOp& planned) override;
+
+ private:
+  const CudaServices services_;
+  CudaMemoryOfStep memory_;
+};
+
+}  // namespace milepost::runtime
+
+#endif  // MILEPOST_ENGINE_RUNTIME_CUDA_BACKEND_CUDA_BACKEND_H_
