@@ -123,7 +123,7 @@ TEST(ParseTest, SaysWhatIsWrongAndWhere) {
       {"train: {precision: unspecified}",
        "f.yaml:1: train.precision: expected one of fp32, bf16, fp16, got 'unspecified'"},
       {"resources: {device: gpu}",
-       "f.yaml:1: resources.device: expected cpu, got 'gpu'; did you mean 'cpu'?"},
+       "f.yaml:1: resources.device: expected one of cpu, cuda, got 'gpu'; did you mean 'cpu'?"},
       {"name: {a: 1}", "f.yaml:1: name: expected text, got a mapping"},
       {"train: 3", "f.yaml:1: train: expected a mapping of fields, got '3'"},
       {"train:", "f.yaml:1: train: expected a mapping of fields, got nothing"},

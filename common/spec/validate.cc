@@ -605,7 +605,9 @@ void CheckTrain(const v1::JobSpec& spec, Checker* check) {
 
 void CheckResources(const v1::ResourceSpec& resources, Checker* check) {
   check->Int("resources.ranks", resources.ranks(), 1, kMaxRanks);
-  if (resources.device() != v1::DEVICE_KIND_CPU) check->Add("resources.device", "expected cpu");
+  if (!v1::DeviceKind_IsValid(resources.device()) || resources.device() == 0) {
+    check->Add("resources.device", "expected cpu or cuda");
+  }
   check->Int("resources.threads_per_rank", resources.threads_per_rank(), 0, 1024);
   if (resources.has_memory()) {
     check->Int("resources.memory", resources.memory(), 1, int64_t{1} << 50);

@@ -265,8 +265,9 @@ std::string Rows(const v1::JobSpec& spec, const std::vector<Setting>& settings) 
 }  // namespace
 
 absl::StatusOr<DeviceProfile> ProfileOf(const v1::JobSpec& spec, int threads) {
+  const bool gpu = spec.resources().device() == v1::DEVICE_KIND_CUDA;
   const std::string& name = spec.resources().profile();
-  auto profile = BuiltInProfile(name.empty() ? "cpu" : name);
+  auto profile = BuiltInProfile(!name.empty() ? name : gpu ? "h200" : "cpu");
   if (!profile.ok()) return Annotate(profile.status(), "resources.profile");
   return ForThreads(*std::move(profile), threads);
 }

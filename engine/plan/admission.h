@@ -21,7 +21,7 @@
 
 namespace milepost::plan {
 
-// The profile that the spec names, or the CPU's, for a rank with `threads` threads.
+// The profile that the spec names, or one by its device, for a rank with `threads` threads.
 // INVALID_ARGUMENT, naming resources.profile, when there is none.
 absl::StatusOr<DeviceProfile> ProfileOf(const v1::JobSpec& spec, int threads);
 

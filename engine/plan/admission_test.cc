@@ -224,6 +224,9 @@ TEST(Admission, ADeviceOfItsOwnNeedsNoRoomForTheCopy) {
 TEST(Admission, ABadProfileIsNamed) {
   v1::JobSpec spec = Spec();
   EXPECT_EQ(ProfileOf(spec, 2)->threads, 2);
+  EXPECT_EQ(ProfileOf(spec, 2)->name, "cpu");
+  spec.mutable_resources()->set_device(v1::DEVICE_KIND_CUDA);
+  EXPECT_EQ(ProfileOf(spec, 2)->name, "h200");
   spec.mutable_resources()->set_profile("h20");
   EXPECT_THAT(ProfileOf(spec, 2).status().message(),
               AllOf(HasSubstr("resources.profile: "), HasSubstr("did you mean 'h200'")));

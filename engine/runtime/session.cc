@@ -13,7 +13,6 @@
 #include "common/spec/validate.h"
 #include "common/status_macros.h"
 #include "engine/comm/communicator.h"
-#include "engine/plan/planner.h"
 #include "engine/runtime/training_session.h"
 
 namespace milepost::runtime {
@@ -56,8 +55,7 @@ TrainingSessionImpl::TrainingSessionImpl(const v1::JobSpec& spec, const SessionO
       options_(options),
       communicator_(communicator),
       schedule_(optim::ScheduleFromSpec(spec.train())),
-      hyper_(optim::HyperFromSpec(spec.train().optimizer())),
-      backend_(std::max(1, options.threads)) {
+      hyper_(optim::HyperFromSpec(spec.train().optimizer())) {
   state_.set_seed(spec.train().seed());
   state_.set_spec_digest(StateDigest(spec));
   state_.set_train_loss(std::numeric_limits<double>::quiet_NaN());
@@ -75,44 +73,24 @@ absl::Status TrainingSessionImpl::Open() {
                         communicator_->world()));
   }
   MP_ASSIGN_OR_RETURN(data_, OpenTrainingData(spec_));
-  MP_RETURN_IF_ERROR(MakePlan());
-  layout_ = {.micro_batch = plan_.options.micro_batch,
-             .accumulation = plan_.options.accumulation,
+  const StepEngineFactory make_engine = options_.engine ? options_.engine : CpuStepEngine;
+  MP_ASSIGN_OR_RETURN(engine_, make_engine({.spec = spec_,
+                                            .threads = std::max(1, options_.threads),
+                                            .data = data_,
+                                            .communicator = communicator_}));
+  const plan::StepPlan& plan = engine_->plan();
+  layout_ = {.micro_batch = plan.options.micro_batch,
+             .accumulation = plan.options.accumulation,
              .rank = communicator_->rank(),
              .world = communicator_->world()};
   prefetcher_ = std::make_unique<data::Prefetcher>(
       data_.train, layout_, data::ForThreads(data_.threads, layout_.micro_batch));
-  MP_ASSIGN_OR_RETURN(arena_, Arena::Allocate(plan_.arena_bytes));
-  backend_.Attach(arena_->data(), communicator_);
-  store_.emplace(plan_, plan_.train.graph, arena_->data(), communicator_);
+  store_.emplace(plan, plan.train.graph, engine_->host_arena(), communicator_);
   tensors_ = store_->tensors();
-  statistics_.emplace(plan_, plan_.train.graph, arena_->data(),
+  statistics_.emplace(plan, plan.train.graph, engine_->host_arena(),
                       static_cast<int32_t>(tensors_.size()));
   tensors_.insert(tensors_.end(), statistics_->tensors().begin(), statistics_->tensors().end());
-  auto abort = [this](const absl::Status& status) { communicator_->Abort(status.message()); };
-  MP_ASSIGN_OR_RETURN(train_, Executor::Create(plan_, plan_.train, &backend_, abort));
-  MP_ASSIGN_OR_RETURN(evaluate_, Executor::Create(plan_, plan_.evaluate, &backend_, abort));
-  MP_ASSIGN_OR_RETURN(train_inputs_,
-                      HostInputs::Find(plan_, plan_.train, arena_->data(), *data_.train));
-  if (data_.validation != nullptr) {
-    MP_ASSIGN_OR_RETURN(evaluate_inputs_,
-                        HostInputs::Find(plan_, plan_.evaluate, arena_->data(), *data_.validation));
-  }
-  scalars_ = reinterpret_cast<double*>(arena_->data() + plan_.buffers[plan_.scalars].offset);
   context_.seed = spec_.train().seed();
-  return absl::OkStatus();
-}
-
-absl::Status TrainingSessionImpl::MakePlan() {
-  MP_ASSIGN_OR_RETURN(plan::PlanOptions options,
-                      plan::OptionsFromSpec(spec_, std::max(1, options_.threads)));
-  MP_ASSIGN_OR_RETURN(plan_, plan::PlanTraining(spec_, options));
-  MP_ASSIGN_OR_RETURN(CpuBackend::MatmulWorkspace workspace, backend_.CheckMatmulWorkspace(plan_));
-  if (!workspace.missing) return absl::OkStatus();
-  options.min_matmul_workspace_bytes =
-      std::max(options.min_matmul_workspace_bytes, workspace.needed);
-  options.min_convolution_workspace_bytes = workspace.convolution;
-  MP_ASSIGN_OR_RETURN(plan_, plan::PlanTraining(spec_, options));
   return absl::OkStatus();
 }
 
@@ -131,10 +109,16 @@ absl::Status TrainingSessionImpl::Fail(const absl::Status& status) {
 
 absl::Status TrainingSessionImpl::InitializeParameters() {
   MP_RETURN_IF_ERROR(failure_);
-  backend_.UseThreads();
+  engine_->UseThread();
   store_->Initialize(spec_.train().seed());
   statistics_->Initialize();
-  if (absl::Status status = store_->RebuildParameters(); !status.ok()) return Fail(status);
+  return Start();
+}
+
+absl::Status TrainingSessionImpl::Start() {
+  absl::Status status = store_->RebuildParameters();
+  if (status.ok()) status = engine_->Upload();
+  if (!status.ok()) return Fail(status);
   prefetcher_->Start(state_.samples_consumed());
   has_parameters_ = true;
   return absl::OkStatus();
@@ -145,6 +129,13 @@ std::vector<StateInterval> TrainingSessionImpl::RestoreTargets() {
   const std::vector<StateInterval>& statistics = statistics_->intervals();
   targets.insert(targets.end(), statistics.begin(), statistics.end());
   return targets;
+}
+
+absl::Status TrainingSessionImpl::FetchState() {
+  MP_RETURN_IF_ERROR(failure_);
+  engine_->UseThread();
+  if (absl::Status status = engine_->Download(); !status.ok()) return Fail(status);
+  return absl::OkStatus();
 }
 
 std::vector<StateInterval> TrainingSessionImpl::SaveSources() {
@@ -170,17 +161,14 @@ absl::Status TrainingSessionImpl::FinishRestore(const v1::TrainerState& state) {
         "%s, this spec's %s)",
         state.spec_digest(), state_.spec_digest())));
   }
-  backend_.UseThreads();
-  if (absl::Status status = store_->RebuildParameters(); !status.ok()) return Fail(status);
+  engine_->UseThread();
   state_ = state;
   // A checkpoint of another precision has none, and one for another precision keeps none.
   if (scaler_.has_value() && state.loss_scale() > 0) {
     scaler_->Restore(state.loss_scale(), state.loss_scale_clean_steps());
   }
   KeepLossScale();
-  prefetcher_->Start(state_.samples_consumed());
-  has_parameters_ = true;
-  return absl::OkStatus();
+  return Start();
 }
 
 void TrainingSessionImpl::KeepLossScale() {
@@ -192,20 +180,19 @@ absl::StatusOr<StepReport> TrainingSessionImpl::Step(bool stop_requested) {
   MP_RETURN_IF_ERROR(Ready("Step"));
   const double start = Seconds();
   const double data_before = prefetcher_->wait_seconds();
-  const StreamTimes before = train_->stream_times();
-  backend_.UseThreads();
-  context_.step = state_.step();
+  const StreamTimes before = engine_->stream_times();
+  engine_->UseThread();
   context_.stop_requested = stop_requested;
+  SetUpdate();
+  if (absl::Status status = RunMicroSteps(); !status.ok()) return Fail(status);
+  absl::StatusOr<absl::Span<const double>> scalars = engine_->FinishStep(context_);
+  if (!scalars.ok()) return Fail(scalars.status());
   StepReport report;
-  absl::Status status = RunMicroSteps();
-  if (status.ok()) status = train_->Run(Section::kReduce, context_);
-  if (status.ok()) status = Decide(&report);
-  if (status.ok()) status = train_->Run(Section::kUpdate, context_);
-  if (!status.ok()) return Fail(status);
-  Advance(&report);
+  if (absl::Status status = Report(*scalars, &report); !status.ok()) return Fail(status);
+  Advance(*scalars, &report);
   report.seconds = Seconds() - start;
   report.data_wait_seconds = prefetcher_->wait_seconds() - data_before;
-  const StreamTimes after = train_->stream_times();
+  const StreamTimes after = engine_->stream_times();
   report.forward_seconds = after.forward - before.forward;
   report.backward_seconds = after.backward - before.backward;
   report.update_seconds = after.update - before.update;
@@ -214,24 +201,40 @@ absl::StatusOr<StepReport> TrainingSessionImpl::Step(bool stop_requested) {
   return report;
 }
 
+void TrainingSessionImpl::SetUpdate() {
+  context_.step = state_.step();
+  context_.loss_scale = LossScale();
+  context_.clip_norm = spec_.train().clip_norm();
+  context_.learning_rate = static_cast<float>(schedule_.LrAt(state_.schedule_step()));
+  context_.beta1 = static_cast<float>(hyper_.beta1);
+  context_.beta2 = static_cast<float>(hyper_.beta2);
+  context_.epsilon = static_cast<float>(hyper_.epsilon);
+  context_.weight_decay = static_cast<float>(hyper_.weight_decay);
+  context_.momentum = static_cast<float>(hyper_.momentum);
+  context_.nesterov = hyper_.nesterov;
+  context_.update = state_.schedule_step() + 1;
+}
+
 absl::Status TrainingSessionImpl::RunMicroSteps() {
   for (int64_t a = 0; a < layout_.accumulation; ++a) {
     MP_ASSIGN_OR_RETURN(const data::MicroBatch* batch, prefetcher_->Next());
-    if (a == 0) MP_RETURN_IF_ERROR(NormaliseLosses(*batch));
-    train_inputs_.Copy(batch->fields);
+    MP_ASSIGN_OR_RETURN(const HostInputs* inputs, engine_->NextInputs());
+    if (a == 0) MP_RETURN_IF_ERROR(NormaliseLosses(*batch, *inputs));
+    inputs->Copy(batch->fields);
     context_.first_micro_step = a == 0;
     context_.last_micro_step = a + 1 == layout_.accumulation;
     context_.first_sample = batch->first_sample;
-    MP_RETURN_IF_ERROR(train_->Run(Section::kMicroStep, context_));
+    MP_RETURN_IF_ERROR(engine_->MicroStep(context_));
   }
   return absl::OkStatus();
 }
 
-absl::Status TrainingSessionImpl::NormaliseLosses(const data::MicroBatch& first) {
+absl::Status TrainingSessionImpl::NormaliseLosses(const data::MicroBatch& first,
+                                                  const HostInputs& inputs) {
   std::array<double, graph::kMaxLosses> targets = {};
-  const auto& heads = plan_.train.graph.losses;
+  const auto& heads = plan().train.graph.losses;
   for (size_t head = 0; head < heads.size(); ++head) {
-    targets[head] = static_cast<double>(first.step_targets[train_inputs_.TargetField(head)]);
+    targets[head] = static_cast<double>(first.step_targets[inputs.TargetField(head)]);
   }
   if (data::TargetsVary(*data_.train)) {
     MP_RETURN_IF_ERROR(communicator_->AllReduce(absl::MakeSpan(targets)));
@@ -246,43 +249,30 @@ absl::Status TrainingSessionImpl::NormaliseLosses(const data::MicroBatch& first)
   return absl::OkStatus();
 }
 
-absl::Status TrainingSessionImpl::Decide(StepReport* report) {
-  // The gradients are those of the loss times this, until the update divides them.
-  const double loss_scale = LossScale();
-  const optim::ClipResult clip = optim::ClipByNorm(
-      scalars_[plan::kNormScalar] / (loss_scale * loss_scale), spec_.train().clip_norm());
+absl::Status TrainingSessionImpl::Report(absl::Span<const double> scalars, StepReport* report) {
+  const optim::ClipResult clip = ClipOf(scalars, context_);
   const bool mendable = scaler_.has_value() && !scaler_->at_floor();
   if (!clip.finite && !mendable && spec_.train().on_nonfinite() == v1::ON_NONFINITE_FAIL) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "step %d: the gradient norm is not finite (%g) and train.on_nonfinite is fail",
         state_.step() + 1, clip.norm));
   }
-  const double lr = schedule_.LrAt(state_.schedule_step());
-  context_.skip_update = !clip.finite;
-  context_.clip_factor = static_cast<float>(clip.scale / loss_scale);
-  context_.learning_rate = static_cast<float>(lr);
-  context_.beta1 = static_cast<float>(hyper_.beta1);
-  context_.beta2 = static_cast<float>(hyper_.beta2);
-  context_.epsilon = static_cast<float>(hyper_.epsilon);
-  context_.weight_decay = static_cast<float>(hyper_.weight_decay);
-  context_.momentum = static_cast<float>(hyper_.momentum);
-  context_.nesterov = hyper_.nesterov;
-  context_.update = state_.schedule_step() + 1;
-  report->lr = lr;
+  report->lr = schedule_.LrAt(state_.schedule_step());
   report->grad_norm = clip.norm;
   report->clipped_norm = clip.clipped_norm;
   report->skipped = !clip.finite;
-  report->loss_scale = scaler_.has_value() ? loss_scale : 0;
+  report->loss_scale = scaler_.has_value() ? context_.loss_scale : 0;
   return absl::OkStatus();
 }
 
-void TrainingSessionImpl::Advance(StepReport* report) {
-  report->tokens = layout_.GlobalBatch() * plan_.options.sequence;
-  report->train_loss = MeanLoss(plan_.train.graph.losses, scalars_ + plan::LossScalar(0));
-  for (int head = 0; head < plan_.loss_heads; ++head) {
-    report->head_losses[head] = MeanLoss(scalars_ + plan::LossScalar(head));
+void TrainingSessionImpl::Advance(absl::Span<const double> scalars, StepReport* report) {
+  report->tokens = layout_.GlobalBatch() * plan().options.sequence;
+  const double* sums = &scalars[plan::LossScalar(0)];
+  report->train_loss = MeanLoss(plan().train.graph.losses, sums);
+  for (int head = 0; head < plan().loss_heads; ++head) {
+    report->head_losses[head] = MeanLoss(sums + head * graph::kLossSums);
   }
-  report->stop_agreed = scalars_[plan::kStopScalar] > 0;
+  report->stop_agreed = scalars[plan::kStopScalar] > 0;
   report->data = data_.train->stats();
   state_.set_step(state_.step() + 1);
   state_.set_samples_consumed(state_.samples_consumed() + layout_.GlobalBatch());
@@ -306,16 +296,19 @@ absl::StatusOr<EvaluationReport> TrainingSessionImpl::Evaluate() {
   if (data_.validation == nullptr) {
     return absl::FailedPreconditionError("data.validation is empty: there is nothing to evaluate");
   }
-  backend_.UseThreads();
+  engine_->UseThread();
   const int64_t samples =
       std::min(spec_.train().validation().samples(), data_.validation->samples());
-  const auto& heads = plan_.evaluate.graph.losses;
-  const absl::Span<double> sums(scalars_ + plan::LossScalar(0), heads.size() * graph::kLossSums);
-  std::fill(sums.begin(), sums.end(), 0.0);
+  const auto& heads = plan().evaluate.graph.losses;
+  if (absl::Status status = engine_->BeginEvaluation(); !status.ok()) return Fail(status);
   const int64_t turns = data::ValidationTurns(samples, layout_);
   for (int64_t turn = 0; turn < turns; ++turn) {
     if (absl::Status status = EvaluateTurn(samples, turn); !status.ok()) return Fail(status);
   }
+  const absl::StatusOr<absl::Span<double>> scalars = engine_->FinishEvaluation();
+  if (!scalars.ok()) return Fail(scalars.status());
+  const absl::Span<double> sums =
+      scalars->subspan(plan::LossScalar(0), heads.size() * graph::kLossSums);
   if (absl::Status status = communicator_->AllReduce(sums); !status.ok()) return Fail(status);
   EvaluationReport report;
   report.loss = MeanLoss(heads, sums.data());
@@ -336,12 +329,13 @@ absl::StatusOr<EvaluationReport> TrainingSessionImpl::Evaluate() {
 absl::Status TrainingSessionImpl::EvaluateTurn(int64_t samples, int64_t turn) {
   const data::ValidationShare share = data::ValidationShareOf(samples, layout_, turn);
   // Where parameters are gathered, every rank must take part in every turn.
-  if (share.count == 0 && !plan_.options.ShardsParameters()) return absl::OkStatus();
-  MP_RETURN_IF_ERROR(evaluate_inputs_.FetchPadded(*data_.validation, share.first, share.count));
+  if (share.count == 0 && !plan().options.ShardsParameters()) return absl::OkStatus();
+  MP_ASSIGN_OR_RETURN(const HostInputs* inputs, engine_->NextEvaluationInputs());
+  MP_RETURN_IF_ERROR(inputs->FetchPadded(*data_.validation, share.first, share.count));
   StepContext context;
   context.first_micro_step = false;  // the sums were zeroed: some rank may have no first turn
   context.last_micro_step = false;   // both streams are joined after each turn
-  return evaluate_->Run(Section::kMicroStep, context);
+  return engine_->EvaluateBatch(context);
 }
 
 }  // namespace milepost::runtime

@@ -41,8 +41,13 @@ class Communicator;
 
 namespace milepost::runtime {
 
+class StepEngine;
+struct StepEngineArguments;
+
 struct SessionOptions {
   int threads = 1;  // OpenMP threads of this rank
+  // What it runs on (step_engine.h); none: the CPU.
+  std::function<absl::StatusOr<std::unique_ptr<StepEngine>>(const StepEngineArguments&)> engine;
 };
 
 struct StepReport {
@@ -109,15 +114,17 @@ class TrainingSession {
   // Names, kinds ("master", "m", "v", "statistic"), dtypes and global shapes; the same on every
   // rank.
   virtual const std::vector<v1::TensorInfo>& state_tensors() const = 0;
-  // The intervals that this rank must be given by a restore, sorted by tensor; `data` points into
-  // the arena. Fill all of them, then call FinishRestore, before the first Step.
+  // The intervals that this rank must be given by a restore, sorted by tensor. Fill all of them,
+  // then call FinishRestore, before the first Step.
   virtual std::vector<StateInterval> RestoreTargets() = 0;
   // FAILED_PRECONDITION when the state does not belong to the spec's model, optimizer kind, seed
   // and sequence length. Collective: rebuilds the compute-dtype parameters (all-gather at stages 1
   // and 2).
   virtual absl::Status FinishRestore(const v1::TrainerState& state) = 0;
-  // The intervals that this rank saves: over all ranks every element exactly once. `data` points
-  // into the arena: copy before the next Step.
+  // Brings the state to where SaveSources points. On the CPU it is there; a device copies. Blocks.
+  virtual absl::Status FetchState() = 0;
+  // The intervals that this rank saves: over all ranks every element exactly once. `data` is valid
+  // from FetchState to the next Step: copy it before.
   virtual std::vector<StateInterval> SaveSources() = 0;
   virtual v1::TrainerState trainer_state() const = 0;
 

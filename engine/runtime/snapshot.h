@@ -52,6 +52,7 @@ struct Snapshot {
 
 // Adds what this rank saves.
 inline void Save(TrainingSession& session, Snapshot& snapshot, std::mutex& mutex) {
+  ASSERT_TRUE(session.FetchState().ok());
   std::lock_guard lock(mutex);
   if (snapshot.tensors.empty()) {
     snapshot.tensors = session.state_tensors();

@@ -27,6 +27,8 @@ struct StepContext {
   bool stop_requested = false;  // by this rank
 
   // ---- update ----
+  double loss_scale = 1;  // what the gradients carry
+  double clip_norm = 0;   // 0: no clipping
   bool skip_update = false;
   float learning_rate = 0;
   float beta1 = 0;

@@ -11,13 +11,10 @@
 #include "engine/optim/loss_scaler.h"
 #include "engine/optim/optimizer.h"
 #include "engine/optim/schedule.h"
-#include "engine/runtime/arena.h"
-#include "engine/runtime/cpu_backend.h"
-#include "engine/runtime/executor.h"
-#include "engine/runtime/host_inputs.h"
 #include "engine/runtime/parameter_store.h"
 #include "engine/runtime/session.h"
 #include "engine/runtime/statistics_store.h"
+#include "engine/runtime/step_engine.h"
 #include "engine/runtime/training_data.h"
 
 namespace milepost::runtime {
@@ -33,26 +30,29 @@ class TrainingSessionImpl : public TrainingSession {
   const std::vector<v1::TensorInfo>& state_tensors() const override { return tensors_; }
   std::vector<StateInterval> RestoreTargets() override;
   absl::Status FinishRestore(const v1::TrainerState& state) override;
+  absl::Status FetchState() override;
   std::vector<StateInterval> SaveSources() override;
   v1::TrainerState trainer_state() const override { return state_; }
   absl::StatusOr<StepReport> Step(bool stop_requested) override;
   absl::StatusOr<EvaluationReport> Evaluate() override;
   int64_t step() const override { return state_.step(); }
-  const plan::StepPlan& plan() const override { return plan_; }
-  int64_t allocated_bytes() const override { return arena_->bytes(); }
-  std::vector<OpKindTime> op_times() const override { return train_->Times(); }
+  const plan::StepPlan& plan() const override { return engine_->plan(); }
+  int64_t allocated_bytes() const override { return engine_->allocated_bytes(); }
+  std::vector<OpKindTime> op_times() const override { return engine_->Times(); }
 
  private:
-  absl::Status MakePlan();
   absl::Status Ready(absl::string_view call) const;
   // Keeps `status` for every later call and lets no peer wait for this rank.
   absl::Status Fail(const absl::Status& status);
+  // The initial or restored state goes where steps find it.
+  absl::Status Start();
+  // What the context says of this step's update.
+  void SetUpdate();
   absl::Status RunMicroSteps();
   // The step's gradient factors, from its valid targets over all ranks.
-  absl::Status NormaliseLosses(const data::MicroBatch& first);
-  // Decides about the update from the reduced scalars.
-  absl::Status Decide(StepReport* report);
-  void Advance(StepReport* report);
+  absl::Status NormaliseLosses(const data::MicroBatch& first, const HostInputs& inputs);
+  absl::Status Report(absl::Span<const double> scalars, StepReport* report);
+  void Advance(absl::Span<const double> scalars, StepReport* report);
   // What the loss of this step's backward is multiplied by; 1 without a scaler.
   float LossScale() const { return scaler_.has_value() ? scaler_->scale() : 1.0F; }
   void KeepLossScale();
@@ -71,18 +71,11 @@ class TrainingSessionImpl : public TrainingSession {
   std::unique_ptr<data::Prefetcher> prefetcher_;
 
   // Declared in the order in which they refer to each other.
-  CpuBackend backend_;
-  plan::StepPlan plan_;
-  std::optional<Arena> arena_;
+  std::unique_ptr<StepEngine> engine_;
   std::optional<ParameterStore> store_;
   std::optional<StatisticsStore> statistics_;
   std::vector<v1::TensorInfo> tensors_;  // of both
-  std::unique_ptr<Executor> train_;
-  std::unique_ptr<Executor> evaluate_;
 
-  HostInputs train_inputs_;
-  HostInputs evaluate_inputs_;  // where there is validation data
-  double* scalars_ = nullptr;
   StepContext context_;
   bool has_parameters_ = false;
   absl::Status failure_;

@@ -202,6 +202,7 @@ absl::Status Trainer::AfterStep(const runtime::StepReport& report) {
     progress_.Send(Now(), /*must=*/true);
   }
   if (IsCheckpointStep(step)) {
+    MP_RETURN_IF_ERROR(session_->FetchState());
     const absl::Duration held =
         uploader_->Save(session_->SaveSources(), session_->trainer_state(), last || stop_agreed_);
     progress_.Hold(held);

@@ -19,6 +19,23 @@ constexpr absl::Duration kLongestLook = absl::Milliseconds(1);
 // The second stream is the communication's.
 int PriorityOf(size_t stream, int least, int greatest) { return stream == 1 ? greatest : least; }
 
+// CUDA's own waits have no time-out, and a collective whose peer is gone never ends.
+template <typename Query>
+absl::Status Poll(const Query& query, absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  absl::Duration look = kShortestLook;
+  while (true) {
+    const cudaError_t error = query();
+    if (error != cudaErrorNotReady) return CudaStatus(error, "work on the GPU");
+    if (absl::Now() > deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("work on the GPU is not done after ", absl::FormatDuration(timeout)));
+    }
+    absl::SleepFor(look);
+    look = std::min(look * 1.5, kLongestLook);
+  }
+}
+
 }  // namespace
 
 #define MP_CUDA(call) MP_RETURN_IF_ERROR(CudaStatus(call, #call))
@@ -39,6 +56,39 @@ CudaDevice::~CudaDevice() {
   for (CUgraphExec_st* graph : graphs_) cudaGraphExecDestroy(graph);
   for (CUevent_st* event : events_) cudaEventDestroy(event);
   for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
+  for (char* data : pinned_) cudaHostUnregister(data);
+  for (void* data : memory_) cudaFree(data);
+}
+
+void CudaDevice::UseThread() { cudaSetDevice(ordinal_); }
+
+absl::StatusOr<char*> CudaDevice::Allocate(int64_t bytes) {
+  void* data = nullptr;
+  const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
+  const cudaError_t error = cudaMalloc(&data, size);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // it has been seen: later calls need not report it
+    size_t free = 0;
+    size_t total = 0;
+    MP_CUDA(cudaMemGetInfo(&free, &total));
+    return absl::ResourceExhaustedError(
+        absl::StrCat(bytes, " bytes of GPU memory: ", free, " of ", total, " are free"));
+  }
+  MP_RETURN_IF_ERROR(CudaStatus(error, "cudaMalloc"));
+  memory_.push_back(data);
+  MP_CUDA(cudaMemset(data, 0, size));
+  MP_CUDA(cudaDeviceSynchronize());
+  return static_cast<char*>(data);
+}
+
+absl::Status CudaDevice::Pin(char* data, int64_t bytes) {
+  if (bytes == 0) return absl::OkStatus();
+  const cudaError_t error =
+      cudaHostRegister(data, static_cast<size_t>(bytes), cudaHostRegisterDefault);
+  if (error != cudaSuccess) cudaGetLastError();  // as above
+  MP_RETURN_IF_ERROR(CudaStatus(error, "cudaHostRegister"));
+  pinned_.push_back(data);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<StreamId> CudaDevice::AddStream() {
@@ -90,20 +140,12 @@ absl::Status CudaDevice::Launch(GraphId graph, StreamId stream) {
   return CudaStatus(cudaGraphLaunch(graphs_[graph], streams_[stream]), "cudaGraphLaunch");
 }
 
-// cudaStreamSynchronize has no time-out, and a collective whose peer is gone never ends.
 absl::Status CudaDevice::Synchronize(StreamId stream, absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
-  absl::Duration look = kShortestLook;
-  while (true) {
-    const cudaError_t error = cudaStreamQuery(streams_[stream]);
-    if (error != cudaErrorNotReady) return CudaStatus(error, "work on the GPU");
-    if (absl::Now() > deadline) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("work on the GPU is not done after ", absl::FormatDuration(timeout)));
-    }
-    absl::SleepFor(look);
-    look = std::min(look * 1.5, kLongestLook);
-  }
+  return Poll([&] { return cudaStreamQuery(streams_[stream]); }, timeout);
+}
+
+absl::Status CudaDevice::Await(EventId event, absl::Duration timeout) {
+  return Poll([&] { return cudaEventQuery(events_[event]); }, timeout);
 }
 
 absl::Status CudaDevice::Copy(StreamId stream, void* to, const void* from, int64_t bytes) {
@@ -116,48 +158,6 @@ absl::Status CudaDevice::Zero(StreamId stream, void* data, int64_t bytes) {
   return CudaStatus(cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), streams_[stream]),
                     "cudaMemsetAsync");
 }
-
-absl::StatusOr<CudaMemory> CudaMemory::Allocate(const CudaDevice&, int64_t bytes) {
-  void* data = nullptr;
-  const cudaError_t error = cudaMalloc(&data, static_cast<size_t>(std::max<int64_t>(bytes, 1)));
-  if (error == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // it has been seen: later calls need not report it
-    size_t free = 0;
-    size_t total = 0;
-    MP_CUDA(cudaMemGetInfo(&free, &total));
-    return absl::ResourceExhaustedError(
-        absl::StrCat(bytes, " bytes of GPU memory: ", free, " of ", total, " are free"));
-  }
-  MP_RETURN_IF_ERROR(CudaStatus(error, "cudaMalloc"));
-  CudaMemory memory(static_cast<char*>(data), bytes);
-  MP_CUDA(cudaMemset(data, 0, static_cast<size_t>(bytes)));
-  MP_CUDA(cudaDeviceSynchronize());
-  return memory;
-}
-
-CudaMemory::CudaMemory(CudaMemory&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
-CudaMemory& CudaMemory::operator=(CudaMemory&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-CudaMemory::~CudaMemory() { cudaFree(data_); }
-
-absl::StatusOr<PinnedMemory> PinnedMemory::Allocate(const CudaDevice&, int64_t bytes) {
-  void* data = nullptr;
-  MP_CUDA(cudaMallocHost(&data, static_cast<size_t>(std::max<int64_t>(bytes, 1))));
-  return PinnedMemory(static_cast<char*>(data), bytes);
-}
-
-PinnedMemory::PinnedMemory(PinnedMemory&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
-PinnedMemory& PinnedMemory::operator=(PinnedMemory&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-PinnedMemory::~PinnedMemory() { cudaFreeHost(data_); }
 
 #undef MP_CUDA
 

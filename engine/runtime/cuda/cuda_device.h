@@ -1,12 +1,12 @@
 // One GPU: streams, events and graphs of the CUDA runtime (device.h), and memory.
 //
 //   MP_ASSIGN_OR_RETURN(auto device, CudaDevice::Open(/*ordinal=*/0));
-//   MP_ASSIGN_OR_RETURN(CudaMemory arena, CudaMemory::Allocate(*device, plan.arena_bytes));
+//   MP_ASSIGN_OR_RETURN(char* arena, device->Allocate(plan.arena_bytes));
 //   MP_ASSIGN_OR_RETURN(StreamId compute, device->AddStream());
-//   Launch(..., device->stream(compute));
+//   Launch(..., device->native_stream(compute));
 //
 // Has not run on a GPU yet (docs/cuda.md). One thread at a time, which must be the one that opened
-// it: CUDA's current device is the thread's.
+// it, or have called UseThread: CUDA's current device is the thread's.
 #ifndef MILEPOST_ENGINE_RUNTIME_CUDA_CUDA_DEVICE_H_
 #define MILEPOST_ENGINE_RUNTIME_CUDA_CUDA_DEVICE_H_
 
@@ -33,6 +33,10 @@ class CudaDevice : public Device {
   CudaDevice(const CudaDevice&) = delete;
   CudaDevice& operator=(const CudaDevice&) = delete;
 
+  void UseThread() override;
+  absl::StatusOr<char*> Allocate(int64_t bytes) override;
+  absl::Status Pin(char* data, int64_t bytes) override;
+
   // The second stream has the highest priority, the others the least: what communicates is short,
   // and its results are waited for.
   absl::StatusOr<StreamId> AddStream() override;
@@ -46,56 +50,23 @@ class CudaDevice : public Device {
   absl::Status Launch(GraphId graph, StreamId stream) override;
   // Looks every 20 microseconds, and less often the longer it takes.
   absl::Status Synchronize(StreamId stream, absl::Duration timeout) override;
+  absl::Status Await(EventId event, absl::Duration timeout) override;
 
-  // Copies within a stream: `bytes` between device memory and pinned host memory, either way.
-  absl::Status Copy(StreamId stream, void* to, const void* from, int64_t bytes);
-  absl::Status Zero(StreamId stream, void* data, int64_t bytes);
+  absl::Status Copy(StreamId stream, void* to, const void* from, int64_t bytes) override;
+  absl::Status Zero(StreamId stream, void* data, int64_t bytes) override;
 
-  cudaStream_t stream(StreamId id) const { return streams_[id]; }
+  cudaStream_t native_stream(StreamId id) const override { return streams_[id]; }
   int ordinal() const { return ordinal_; }
 
  private:
   explicit CudaDevice(int ordinal) : ordinal_(ordinal) {}
 
   const int ordinal_;
+  std::vector<void*> memory_;
+  std::vector<char*> pinned_;
   std::vector<cudaStream_t> streams_;
   std::vector<CUevent_st*> events_;
   std::vector<CUgraphExec_st*> graphs_;
-};
-
-// Device memory, zeroed. The device must outlive it. Movable.
-class CudaMemory {
- public:
-  // RESOURCE_EXHAUSTED, with what is free, when it does not fit. Blocks until it is zero.
-  static absl::StatusOr<CudaMemory> Allocate(const CudaDevice& device, int64_t bytes);
-  CudaMemory(CudaMemory&& other) noexcept;
-  CudaMemory& operator=(CudaMemory&& other) noexcept;
-  ~CudaMemory();
-
-  char* data() const { return data_; }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  CudaMemory(char* data, int64_t bytes) : data_(data), bytes_(bytes) {}
-  char* data_ = nullptr;
-  int64_t bytes_ = 0;
-};
-
-// Host memory that copies run beside a stream from and to. As CudaMemory, and not zeroed.
-class PinnedMemory {
- public:
-  static absl::StatusOr<PinnedMemory> Allocate(const CudaDevice& device, int64_t bytes);
-  PinnedMemory(PinnedMemory&& other) noexcept;
-  PinnedMemory& operator=(PinnedMemory&& other) noexcept;
-  ~PinnedMemory();
-
-  char* data() const { return data_; }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  PinnedMemory(char* data, int64_t bytes) : data_(data), bytes_(bytes) {}
-  char* data_ = nullptr;
-  int64_t bytes_ = 0;
 };
 
 }  // namespace milepost::runtime

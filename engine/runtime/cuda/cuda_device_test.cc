@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <vector>
 
 #include "engine/runtime/cuda/cuda_status.h"
 
@@ -43,6 +44,8 @@ class OnAGpu : public testing::Test {
     second_ = *device_->AddStream();
     event_ = *device_->AddEvent();
   }
+  std::vector<char> there_;  // pinned: outlives the device
+  std::vector<char> back_;
   std::unique_ptr<CudaDevice> device_;
   StreamId first_ = 0;
   StreamId second_ = 0;
@@ -55,14 +58,16 @@ TEST_F(OnAGpu, RefusesNumbersThatThereAreNot) {
 
 TEST_F(OnAGpu, MemoryIsZeroAndTooMuchIsRefused) {
   constexpr int64_t kBytes = 1 << 20;
-  const auto memory = CudaMemory::Allocate(*device_, kBytes);
-  const auto host = PinnedMemory::Allocate(*device_, kBytes);
-  ASSERT_TRUE(memory.ok() && host.ok());
-  std::memset(host->data(), 1, kBytes);
-  ASSERT_TRUE(device_->Copy(first_, host->data(), memory->data(), kBytes).ok());
-  ASSERT_TRUE(device_->Synchronize(first_, kTimeout).ok());
-  EXPECT_EQ(std::count(host->data(), host->data() + kBytes, 0), kBytes);
-  const auto most = CudaMemory::Allocate(*device_, int64_t{1} << 50);
+  const auto memory = device_->Allocate(kBytes);
+  ASSERT_TRUE(memory.ok());
+  std::vector<char>& host = back_;
+  host.assign(kBytes, 1);
+  ASSERT_TRUE(device_->Pin(host.data(), kBytes).ok());
+  ASSERT_TRUE(device_->Copy(first_, host.data(), *memory, kBytes).ok());
+  ASSERT_TRUE(device_->Record(event_, first_).ok());
+  ASSERT_TRUE(device_->Await(event_, kTimeout).ok());
+  EXPECT_EQ(std::count(host.begin(), host.end(), 0), kBytes);
+  const auto most = device_->Allocate(int64_t{1} << 50);
   EXPECT_EQ(most.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(most.status().message(), HasSubstr("are free"));
 }
@@ -70,33 +75,36 @@ TEST_F(OnAGpu, MemoryIsZeroAndTooMuchIsRefused) {
 // A copy there on one stream, and back on another after an event; then the same as a graph.
 TEST_F(OnAGpu, StreamsEventsAndGraphs) {
   constexpr int64_t kBytes = 64 << 20;
-  const auto memory = CudaMemory::Allocate(*device_, kBytes);
-  const auto there = PinnedMemory::Allocate(*device_, kBytes);
-  const auto back = PinnedMemory::Allocate(*device_, kBytes);
-  ASSERT_TRUE(memory.ok() && there.ok() && back.ok());
+  const auto memory = device_->Allocate(kBytes);
+  ASSERT_TRUE(memory.ok());
+  std::vector<char>& there = there_;
+  std::vector<char>& back = back_;
+  there.resize(kBytes);
+  back.resize(kBytes);
+  ASSERT_TRUE(device_->Pin(there.data(), kBytes).ok() && device_->Pin(back.data(), kBytes).ok());
   const EventId joined = *device_->AddEvent();
   const auto round_trip = [&] {
-    EXPECT_TRUE(device_->Copy(first_, memory->data(), there->data(), kBytes).ok());
+    EXPECT_TRUE(device_->Copy(first_, *memory, there.data(), kBytes).ok());
     EXPECT_TRUE(device_->Record(event_, first_).ok());
     EXPECT_TRUE(device_->Wait(second_, event_).ok());
-    EXPECT_TRUE(device_->Copy(second_, back->data(), memory->data(), kBytes).ok());
+    EXPECT_TRUE(device_->Copy(second_, back.data(), *memory, kBytes).ok());
     EXPECT_TRUE(device_->Record(joined, second_).ok());
     EXPECT_TRUE(device_->Wait(first_, joined).ok());
   };
-  std::memset(there->data(), 5, kBytes);
-  std::memset(back->data(), 0, kBytes);
+  std::memset(there.data(), 5, kBytes);
+  std::memset(back.data(), 0, kBytes);
   round_trip();
   ASSERT_TRUE(device_->Synchronize(first_, kTimeout).ok());
-  EXPECT_EQ(std::memcmp(there->data(), back->data(), kBytes), 0);
+  EXPECT_EQ(std::memcmp(there.data(), back.data(), kBytes), 0);
   ASSERT_TRUE(device_->BeginCapture(first_).ok());
   round_trip();
   const auto graph = device_->EndCapture(first_);
   ASSERT_TRUE(graph.ok()) << graph.status();
   for (int value : {6, 7}) {
-    std::memset(there->data(), value, kBytes);
+    std::memset(there.data(), value, kBytes);
     ASSERT_TRUE(device_->Launch(*graph, first_).ok());
     ASSERT_TRUE(device_->Synchronize(first_, kTimeout).ok());
-    EXPECT_EQ(std::memcmp(there->data(), back->data(), kBytes), 0);
+    EXPECT_EQ(std::memcmp(there.data(), back.data(), kBytes), 0);
   }
 }
 

@@ -12,7 +12,7 @@
 // nothing where there was none. Errors of work that has been enqueued come back from any later
 // call; after the first one every call returns it.
 //
-// One thread at a time calls a device.
+// One thread at a time calls a device; before another one does, it calls UseThread.
 #ifndef MILEPOST_ENGINE_RUNTIME_DEVICE_DEVICE_H_
 #define MILEPOST_ENGINE_RUNTIME_DEVICE_DEVICE_H_
 
@@ -24,6 +24,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+
+struct CUstream_st;
 
 namespace milepost::runtime {
 
@@ -52,11 +54,24 @@ class Device {
  public:
   virtual ~Device() = default;
 
+  // Makes the device the calling thread's.
+  virtual void UseThread() {}
+
+  // Memory of the device: zeroed, 256-byte aligned, there as long as the device. Blocks.
+  // RESOURCE_EXHAUSTED, with what is free.
+  virtual absl::StatusOr<char*> Allocate(int64_t bytes) = 0;
+  // Host memory that copies are then made from and to without a detour; lasts until the device
+  // goes. An error says that there is none of it: copies work without.
+  virtual absl::Status Pin(char* data, int64_t bytes) = 0;
+
   // Ids from 0 on. RESOURCE_EXHAUSTED when the device has no more.
   virtual absl::StatusOr<StreamId> AddStream() = 0;
   virtual absl::StatusOr<EventId> AddEvent() = 0;
 
   virtual absl::Status Enqueue(StreamId stream, Work work) = 0;
+  // Work of the stream: between memories of the device and of the host, either way.
+  virtual absl::Status Copy(StreamId stream, void* to, const void* from, int64_t bytes) = 0;
+  virtual absl::Status Zero(StreamId stream, void* data, int64_t bytes) = 0;
   virtual absl::Status Record(EventId event, StreamId stream) = 0;
   virtual absl::Status Wait(StreamId stream, EventId event) = 0;
 
@@ -72,6 +87,11 @@ class Device {
   // Blocks until all work of the stream is done. DEADLINE_EXCEEDED when that takes longer: the
   // device is then of no further use.
   virtual absl::Status Synchronize(StreamId stream, absl::Duration timeout) = 0;
+  // The same until the work is done that the event's latest Record marks.
+  virtual absl::Status Await(EventId event, absl::Duration timeout) = 0;
+
+  // What kernels are launched on: the CUDA stream; null where there is none.
+  virtual CUstream_st* native_stream(StreamId) const { return nullptr; }
 };
 
 }  // namespace milepost::runtime

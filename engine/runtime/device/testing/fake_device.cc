@@ -1,6 +1,7 @@
 #include "engine/runtime/device/testing/fake_device.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +21,14 @@ bool Conflict(const Work& a, const Work& b) {
 }
 
 }  // namespace
+
+absl::StatusOr<char*> FakeDevice::Allocate(int64_t bytes) {
+  char* data =
+      static_cast<char*>(::operator new (static_cast<size_t>(bytes), std::align_val_t{256}));
+  std::memset(data, 0, static_cast<size_t>(bytes));
+  memory_.emplace_back(data);
+  return data;
+}
 
 absl::StatusOr<StreamId> FakeDevice::AddStream() {
   streams_.emplace_back();
@@ -84,6 +93,27 @@ absl::Status FakeDevice::AppendTo(StreamId id, Work work, std::vector<int> after
 
 absl::Status FakeDevice::Enqueue(StreamId stream, Work work) {
   return AppendTo(stream, std::move(work), {});
+}
+
+absl::Status FakeDevice::Copy(StreamId stream, void* to, const void* from, int64_t bytes) {
+  char* out = static_cast<char*>(to);
+  const char* in = static_cast<const char*>(from);
+  const auto copy = [out, in, bytes] {
+    std::memcpy(out, in, static_cast<size_t>(bytes));
+    return absl::OkStatus();
+  };
+  return Enqueue(stream, {.issue = copy,
+                          .name = "copy",
+                          .accesses = {{in, in + bytes, false}, {out, out + bytes, true}}});
+}
+
+absl::Status FakeDevice::Zero(StreamId stream, void* data, int64_t bytes) {
+  char* out = static_cast<char*>(data);
+  const auto zero = [out, bytes] {
+    std::memset(out, 0, static_cast<size_t>(bytes));
+    return absl::OkStatus();
+  };
+  return Enqueue(stream, {.issue = zero, .name = "zero", .accesses = {{out, out + bytes, true}}});
 }
 
 absl::Status FakeDevice::Record(EventId event, StreamId id) {
@@ -191,7 +221,18 @@ absl::Status FakeDevice::Synchronize(StreamId id, absl::Duration) {
   if (capturing_ != kNone) {
     return Fail(absl::FailedPreconditionError("nothing can be waited for during a capture"));
   }
-  const int last = streams_[id].last;
+  return RunUntil(streams_[id].last);
+}
+
+absl::Status FakeDevice::Await(EventId event, absl::Duration) {
+  MP_RETURN_IF_ERROR(failure_);
+  if (capturing_ != kNone || events_[event].capture != kNone) {
+    return Fail(absl::FailedPreconditionError("events of a capture cannot be waited for"));
+  }
+  return RunUntil(events_[event].node);
+}
+
+absl::Status FakeDevice::RunUntil(int last) {
   if (last == kNone) return absl::OkStatus();
   std::vector<bool> wanted = nodes_[last].ancestors;
   wanted.push_back(true);

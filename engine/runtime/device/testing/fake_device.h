@@ -8,6 +8,8 @@
 #define MILEPOST_ENGINE_RUNTIME_DEVICE_TESTING_FAKE_DEVICE_H_
 
 #include <cstdint>
+#include <memory>
+#include <new>
 #include <random>
 #include <string>
 #include <vector>
@@ -20,15 +22,20 @@ class FakeDevice : public Device {
  public:
   explicit FakeDevice(uint64_t seed) : random_(seed) {}
 
+  absl::StatusOr<char*> Allocate(int64_t bytes) override;
+  absl::Status Pin(char*, int64_t) override { return absl::OkStatus(); }
   absl::StatusOr<StreamId> AddStream() override;
   absl::StatusOr<EventId> AddEvent() override;
   absl::Status Enqueue(StreamId stream, Work work) override;
+  absl::Status Copy(StreamId stream, void* to, const void* from, int64_t bytes) override;
+  absl::Status Zero(StreamId stream, void* data, int64_t bytes) override;
   absl::Status Record(EventId event, StreamId stream) override;
   absl::Status Wait(StreamId stream, EventId event) override;
   absl::Status BeginCapture(StreamId stream) override;
   absl::StatusOr<GraphId> EndCapture(StreamId stream) override;
   absl::Status Launch(GraphId graph, StreamId stream) override;
   absl::Status Synchronize(StreamId stream, absl::Duration timeout) override;
+  absl::Status Await(EventId event, absl::Duration timeout) override;
 
   // Names of what has run, in order.
   const std::vector<std::string>& trace() const { return trace_; }
@@ -60,9 +67,15 @@ class FakeDevice : public Device {
   bool Idle() const;
   absl::Status RunOne(const std::vector<bool>* wanted);
   absl::Status RunSome();
+  absl::Status RunUntil(int node);
   absl::Status Fail(absl::Status status);
 
+  struct Freed {
+    void operator()(char* data) const { ::operator delete (data, std::align_val_t{256}); }
+  };
+
   std::mt19937_64 random_;
+  std::vector<std::unique_ptr<char, Freed>> memory_;
   Nodes nodes_;             // since the host last knew that all was done
   std::vector<bool> host_;  // by node: the host has waited for it
   std::vector<Stream> streams_;

@@ -1,0 +1,317 @@
+#include "engine/runtime/cuda_backend/cuda_step_engine.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "common/status_macros.h"
+#include "engine/comm/communicator.h"
+#include "engine/plan/planner.h"
+#include "engine/runtime/cuda_backend/cuda_backend.h"
+#include "engine/runtime/cuda_backend/tables_on_device.h"
+#include "engine/runtime/device/device_executor.h"
+#include "engine/runtime/device/host_mirror.h"
+
+namespace milepost::runtime {
+namespace {
+
+using Range = HostMirror::Range;
+
+Range RangeOf(const plan::StepPlan& plan, plan::BufferId id) {
+  const plan::Buffer& buffer = plan.buffers[id];
+  return {buffer.offset, buffer.offset + buffer.bytes};
+}
+
+std::vector<Range> InputsOf(const plan::StepPlan& plan, const plan::Program& program) {
+  std::vector<Range> inputs;
+  for (const graph::ValueId id : program.graph.inputs) {
+    const graph::Value& value = program.graph.values[id];
+    const plan::Place& place = program.places[id];
+    const int64_t begin = plan.buffers[place.buffer].offset + place.offset;
+    inputs.push_back({begin, begin + graph::Elements(value.shape) * graph::ByteSize(value.dtype)});
+  }
+  return inputs;
+}
+
+// What a step needs that a checkpoint has, and what a checkpoint has.
+std::vector<Range> StateOf(const plan::StepPlan& plan, bool with_parameters) {
+  std::vector<Range> state;
+  for (const plan::FlatGroup& group : plan.groups) {
+    bool parameters = with_parameters;
+    for (const plan::GroupState& kind : plan::StatesOf(group)) {
+      if (kind.buffer == plan::kNoBuffer) {
+        parameters = true;
+      } else {
+        state.push_back(RangeOf(plan, kind.buffer));
+      }
+    }
+    if (parameters) state.push_back(RangeOf(plan, group.parameter_buffer));
+  }
+  if (plan.statistics != plan::kNoBuffer) state.push_back(RangeOf(plan, plan.statistics));
+  return state;
+}
+
+class CudaEngine : public StepEngine {
+ public:
+  explicit CudaEngine(CudaEngineParts parts) : parts_(std::move(parts)) {}
+  ~CudaEngine() override;
+  absl::Status Open(const StepEngineArguments& arguments);
+
+  void UseThread() override { device().UseThread(); }
+  const plan::StepPlan& plan() const override { return plan_; }
+  int64_t allocated_bytes() const override { return plan_.arena_bytes; }
+  char* host_arena() override { return state_->data(); }
+  absl::Status Upload() override;
+  absl::Status Download() override;
+
+  absl::StatusOr<const HostInputs*> NextInputs() override;
+  absl::Status MicroStep(const StepContext& context) override;
+  absl::StatusOr<absl::Span<const double>> FinishStep(const StepContext& context) override;
+
+  absl::Status BeginEvaluation() override;
+  absl::StatusOr<const HostInputs*> NextEvaluationInputs() override;
+  absl::Status EvaluateBatch(const StepContext& context) override;
+  absl::StatusOr<absl::Span<double>> FinishEvaluation() override;
+
+  StreamTimes stream_times() const override { return {}; }
+  std::vector<OpKindTime> Times() const override { return {}; }
+
+ private:
+  // What the host fills for one micro-step.
+  struct Slot {
+    HostMirror inputs;
+    HostMirror control;
+    HostInputs train;
+    HostInputs evaluate;
+    EventId copied = 0;
+  };
+  // A section list as it is captured: of a kind of micro-step, or an evaluation's.
+  struct Piece {
+    std::optional<GraphId> graph;
+    int64_t runs = 0;
+  };
+
+  Device& device() const { return *parts_.device; }
+  absl::Status Synchronize() { return train_->Synchronize(parts_.timeout); }
+  absl::Status AllocateOnDevice();
+  absl::Status Bind();
+  absl::StatusOr<Slot> MakeSlot(const TrainingData& data);
+  absl::StatusOr<Slot*> NextSlot();
+  absl::Status CopySlot(const std::vector<Range>& inputs, const StepContext& context);
+  absl::Status RunPiece(DeviceExecutor& executor, absl::Span<const Section> sections,
+                        const StepContext& context, Piece& piece);
+  absl::StatusOr<absl::Span<double>> ReadScalars();
+
+  CudaEngineParts parts_;
+  int rank_ = 0;
+  plan::StepPlan plan_;
+  ControlLayout layout_;
+  DeviceStreams streams_;
+  std::unique_ptr<TablesOnDevice> tables_;
+  std::unique_ptr<DeviceCommunicator> communicator_;
+  std::optional<CudaBackend> backend_;
+  CudaMemoryOfStep memory_;
+  std::unique_ptr<DeviceExecutor> train_;
+  std::unique_ptr<DeviceExecutor> evaluate_;
+
+  std::optional<HostMirror> state_;  // and the scalars
+  std::vector<Range> train_inputs_;  // within the arena
+  std::vector<Range> evaluate_inputs_;
+  std::vector<Slot> slots_;
+  int64_t turn_ = 0;                  // of the slots
+  std::array<Piece, 4> micro_steps_;  // by first_micro_step + 2 last_micro_step
+  Piece evaluation_;
+};
+
+// Pinned memory is given up by the device, which must go before what is pinned; and first all that
+// is on the device.
+CudaEngine::~CudaEngine() {
+  train_.reset();
+  evaluate_.reset();
+  communicator_.reset();
+  parts_.graphs.reset();
+  parts_.products.reset();
+  parts_.device.reset();
+}
+
+absl::Status CudaEngine::Open(const StepEngineArguments& arguments) {
+  rank_ = arguments.communicator->rank();
+  MP_ASSIGN_OR_RETURN(plan::PlanOptions options,
+                      plan::OptionsFromSpec(arguments.spec, arguments.threads));
+  options.device = plan::DeviceKind::kCuda;  // whatever the spec says, as tests do
+  MP_ASSIGN_OR_RETURN(plan_, plan::PlanTraining(arguments.spec, options));
+  MP_ASSIGN_OR_RETURN(streams_, DeviceStreams::Add(device()));
+  if (plan_.options.world > 1) {
+    MP_ASSIGN_OR_RETURN(communicator_,
+                        parts_.communicator(device(), streams_.communication, plan_));
+  }
+  tables_ = std::make_unique<TablesOnDevice>(&device(), streams_.compute, parts_.timeout);
+  backend_.emplace(CudaServices{.products = parts_.products.get(),
+                                .graphs = parts_.graphs.get(),
+                                .tables = tables_.get(),
+                                .communicator = communicator_.get()});
+  MP_RETURN_IF_ERROR(backend_->Prepare(plan_));
+  memory_.seed = arguments.spec.train().seed();
+  MP_RETURN_IF_ERROR(AllocateOnDevice());
+  MP_RETURN_IF_ERROR(Bind());
+  train_inputs_ = InputsOf(plan_, plan_.train);
+  evaluate_inputs_ = InputsOf(plan_, plan_.evaluate);
+  for (int i = 0; i < 2; ++i) {
+    MP_ASSIGN_OR_RETURN(Slot slot, MakeSlot(arguments.data));
+    slots_.push_back(std::move(slot));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaEngine::AllocateOnDevice() {
+  layout_ = ControlLayoutOf(plan_, rank_);
+  MP_ASSIGN_OR_RETURN(memory_.arena, device().Allocate(plan_.arena_bytes));
+  MP_ASSIGN_OR_RETURN(memory_.control, device().Allocate(layout_.bytes));
+  MP_ASSIGN_OR_RETURN(char* update, device().Allocate(sizeof(kernels::cuda::UpdateControl)));
+  memory_.update = reinterpret_cast<kernels::cuda::UpdateControl*>(update);
+  memory_.streams = {device().native_stream(streams_.compute),
+                     device().native_stream(streams_.communication)};
+  MP_ASSIGN_OR_RETURN(state_, HostMirror::Make(plan_.arena_bytes));
+  return state_->Pin(device(), {RangeOf(plan_, plan_.scalars)});
+}
+
+absl::Status CudaEngine::Bind() {
+  backend_->Attach(memory_);
+  MP_ASSIGN_OR_RETURN(train_, DeviceExecutor::Create(plan_, plan_.train, &*backend_,
+                                                     parts_.device.get(), streams_, memory_.arena));
+  MP_ASSIGN_OR_RETURN(evaluate_,
+                      DeviceExecutor::Create(plan_, plan_.evaluate, &*backend_, parts_.device.get(),
+                                             streams_, memory_.arena));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CudaEngine::Slot> CudaEngine::MakeSlot(const TrainingData& data) {
+  MP_ASSIGN_OR_RETURN(HostMirror inputs, HostMirror::Make(plan_.arena_bytes));
+  MP_ASSIGN_OR_RETURN(HostMirror control, HostMirror::Make(layout_.bytes));
+  Slot slot{.inputs = std::move(inputs), .control = std::move(control)};
+  std::vector<Range> ranges = train_inputs_;
+  ranges.insert(ranges.end(), evaluate_inputs_.begin(), evaluate_inputs_.end());
+  MP_RETURN_IF_ERROR(slot.inputs.Pin(device(), std::move(ranges)));
+  MP_RETURN_IF_ERROR(slot.control.Pin(device(), {{0, layout_.bytes}}));
+  MP_ASSIGN_OR_RETURN(slot.train,
+                      HostInputs::Find(plan_, plan_.train, slot.inputs.data(), *data.train));
+  if (data.validation != nullptr) {
+    MP_ASSIGN_OR_RETURN(slot.evaluate, HostInputs::Find(plan_, plan_.evaluate, slot.inputs.data(),
+                                                        *data.validation));
+  }
+  MP_ASSIGN_OR_RETURN(slot.copied, device().AddEvent());
+  return slot;
+}
+
+absl::Status CudaEngine::Upload() {
+  for (const Range& range : StateOf(plan_, /*with_parameters=*/true)) {
+    MP_RETURN_IF_ERROR(device().Copy(streams_.compute, memory_.arena + range.begin,
+                                     state_->data() + range.begin, range.end - range.begin));
+  }
+  return Synchronize();
+}
+
+absl::Status CudaEngine::Download() {
+  for (const Range& range : StateOf(plan_, /*with_parameters=*/false)) {
+    MP_RETURN_IF_ERROR(device().Copy(streams_.compute, state_->data() + range.begin,
+                                     memory_.arena + range.begin, range.end - range.begin));
+  }
+  return Synchronize();
+}
+
+absl::StatusOr<CudaEngine::Slot*> CudaEngine::NextSlot() {
+  Slot& slot = slots_[turn_ % slots_.size()];
+  MP_RETURN_IF_ERROR(device().Await(slot.copied, parts_.timeout));
+  return &slot;
+}
+
+// The slot that was filled, to the device; the next turn is the other's.
+absl::Status CudaEngine::CopySlot(const std::vector<Range>& inputs, const StepContext& context) {
+  Slot& slot = slots_[turn_++ % slots_.size()];
+  for (const Range& range : inputs) {
+    MP_RETURN_IF_ERROR(device().Copy(streams_.compute, memory_.arena + range.begin,
+                                     slot.inputs.data() + range.begin, range.end - range.begin));
+  }
+  WriteControl(plan_, rank_, layout_, context,
+               {.loss_scale = context.loss_scale, .max_norm = context.clip_norm},
+               slot.control.data());
+  MP_RETURN_IF_ERROR(
+      device().Copy(streams_.compute, memory_.control, slot.control.data(), layout_.bytes));
+  return device().Record(slot.copied, streams_.compute);
+}
+
+// The first run loads what is loaded on first use, which a capture could not.
+absl::Status CudaEngine::RunPiece(DeviceExecutor& executor, absl::Span<const Section> sections,
+                                  const StepContext& context, Piece& piece) {
+  if (!parts_.capture || piece.runs++ == 0) {
+    for (const Section section : sections) MP_RETURN_IF_ERROR(executor.Run(section, context));
+    return absl::OkStatus();
+  }
+  if (!piece.graph.has_value()) {
+    MP_ASSIGN_OR_RETURN(piece.graph, executor.Capture(sections, context));
+  }
+  return executor.Launch(*piece.graph);
+}
+
+absl::StatusOr<const HostInputs*> CudaEngine::NextInputs() {
+  MP_ASSIGN_OR_RETURN(Slot * slot, NextSlot());
+  return &slot->train;
+}
+
+absl::Status CudaEngine::MicroStep(const StepContext& context) {
+  constexpr Section kSections[] = {Section::kMicroStep, Section::kReduce, Section::kUpdate};
+  MP_RETURN_IF_ERROR(CopySlot(train_inputs_, context));
+  const absl::Span<const Section> sections(kSections, context.last_micro_step ? 3 : 1);
+  const int kind = (context.first_micro_step ? 1 : 0) + (context.last_micro_step ? 2 : 0);
+  return RunPiece(*train_, sections, context, micro_steps_[kind]);
+}
+
+// The update is part of the last micro-step already.
+absl::StatusOr<absl::Span<const double>> CudaEngine::FinishStep(const StepContext&) {
+  MP_ASSIGN_OR_RETURN(const absl::Span<double> scalars, ReadScalars());
+  return absl::Span<const double>(scalars);
+}
+
+absl::StatusOr<absl::Span<double>> CudaEngine::ReadScalars() {
+  const Range range = RangeOf(plan_, plan_.scalars);
+  MP_RETURN_IF_ERROR(device().Copy(streams_.compute, state_->data() + range.begin,
+                                   memory_.arena + range.begin, range.end - range.begin));
+  MP_RETURN_IF_ERROR(Synchronize());
+  if (communicator_ != nullptr) MP_RETURN_IF_ERROR(communicator_->Health());
+  return absl::Span<double>(reinterpret_cast<double*>(state_->data() + range.begin),
+                            static_cast<size_t>(range.end - range.begin) / sizeof(double));
+}
+
+absl::Status CudaEngine::BeginEvaluation() {
+  const int64_t first = plan::LossScalar(0);
+  const int64_t count = plan_.ReducedScalars() - first;
+  return device().Zero(streams_.compute,
+                       memory_.arena + RangeOf(plan_, plan_.scalars).begin + first * sizeof(double),
+                       count * static_cast<int64_t>(sizeof(double)));
+}
+
+absl::StatusOr<const HostInputs*> CudaEngine::NextEvaluationInputs() {
+  MP_ASSIGN_OR_RETURN(Slot * slot, NextSlot());
+  return &slot->evaluate;
+}
+
+absl::Status CudaEngine::EvaluateBatch(const StepContext& context) {
+  constexpr Section kSections[] = {Section::kMicroStep};
+  MP_RETURN_IF_ERROR(CopySlot(evaluate_inputs_, context));
+  return RunPiece(*evaluate_, kSections, context, evaluation_);
+}
+
+absl::StatusOr<absl::Span<double>> CudaEngine::FinishEvaluation() { return ReadScalars(); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StepEngine>> CudaStepEngine(const StepEngineArguments& arguments,
+                                                           CudaEngineParts parts) {
+  auto engine = std::make_unique<CudaEngine>(std::move(parts));
+  MP_RETURN_IF_ERROR(engine->Open(arguments));
+  return std::unique_ptr<StepEngine>(std::move(engine));
+}
+
+}  // namespace milepost::runtime

@@ -1,0 +1,51 @@
+// Training steps on a GPU (step_engine.h): CudaBackend's ops on a Device, a step's sections
+// captured as graphs and replayed.
+//
+//   CudaEngineParts parts;
+//   MP_ASSIGN_OR_RETURN(parts.device, CudaDevice::Open(ordinal));   // or, in tests, a FakeDevice
+//   ...
+//   MP_ASSIGN_OR_RETURN(auto engine, CudaStepEngine({spec, threads, data, communicator},
+//                                                   std::move(parts)));
+//
+// What a micro-step takes from the host, its inputs and its StepControl, is copied on the compute
+// stream in front of it, from one of two buffers in turn; the host fills one while the device may
+// still read the other. The host waits for the device once a step, for the scalars. The first step
+// runs op by op; then each of the up to four kinds of micro-step (the first or not, the last or
+// not, with which the update goes) becomes a graph when it first comes up.
+#ifndef MILEPOST_ENGINE_RUNTIME_CUDA_BACKEND_CUDA_STEP_ENGINE_H_
+#define MILEPOST_ENGINE_RUNTIME_CUDA_BACKEND_CUDA_STEP_ENGINE_H_
+
+#include <functional>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "engine/kernels/cuda/libraries/device_products.h"
+#include "engine/kernels/cuda/libraries/neural_graphs.h"
+#include "engine/runtime/cuda_backend/device_communicator.h"
+#include "engine/runtime/device/device.h"
+#include "engine/runtime/step_engine.h"
+
+namespace milepost::runtime {
+
+struct CudaEngineParts {
+  std::unique_ptr<Device> device;
+  std::unique_ptr<kernels::cuda::DeviceProducts> products;
+  std::unique_ptr<kernels::cuda::NeuralGraphs> graphs;
+  // Of the ranks of the plan, on this stream. Not called where world is 1. Blocks.
+  std::function<absl::StatusOr<std::unique_ptr<DeviceCommunicator>>(
+      Device& device, StreamId communication, const plan::StepPlan& plan)>
+      communicator;
+  bool capture = true;                         // false: every step runs op by op
+  absl::Duration timeout = absl::Seconds(60);  // of one step's work
+};
+
+// Plans for the device and allocates on it. Errors are the parts', those of StepEngineFactory and
+// RESOURCE_EXHAUSTED where the GPU's memory does not hold the plan. DEADLINE_EXCEEDED later on: the
+// device did not finish a step in time.
+absl::StatusOr<std::unique_ptr<StepEngine>> CudaStepEngine(const StepEngineArguments& arguments,
+                                                           CudaEngineParts parts);
+
+}  // namespace milepost::runtime
+
+#endif  // MILEPOST_ENGINE_RUNTIME_CUDA_BACKEND_CUDA_STEP_ENGINE_H_

@@ -1,0 +1,102 @@
+// What a training session drives: the plan's programs and the memory that they work on, on the CPU
+// or on a device. The session decides what is trained on and what is reported; an engine only runs.
+//
+//   MP_ASSIGN_OR_RETURN(auto engine, CpuStepEngine({spec, threads, data, communicator}));
+//   ... parameters into engine->host_arena(); MP_RETURN_IF_ERROR(engine->Upload());
+//   for (each micro-step) {
+//     MP_ASSIGN_OR_RETURN(const HostInputs* inputs, engine->NextInputs());
+//     inputs->Copy(batch.fields);
+//     MP_RETURN_IF_ERROR(engine->MicroStep(context));
+//   }
+//   MP_ASSIGN_OR_RETURN(absl::Span<const double> scalars, engine->FinishStep(context));
+//
+// One thread at a time, which has called UseThread since another one did. Errors are those of ops
+// and of peers (comm::IsPeerLost); after one only destruction is allowed.
+#ifndef MILEPOST_ENGINE_RUNTIME_STEP_ENGINE_H_
+#define MILEPOST_ENGINE_RUNTIME_STEP_ENGINE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "engine/optim/optimizer.h"
+#include "engine/plan/step_plan.h"
+#include "engine/runtime/host_inputs.h"
+#include "engine/runtime/op_time.h"
+#include "engine/runtime/step_context.h"
+#include "engine/runtime/training_data.h"
+
+namespace milepost::comm {
+class Communicator;
+}
+
+namespace milepost::runtime {
+
+class StepEngine {
+ public:
+  virtual ~StepEngine() = default;
+
+  // Makes the calling thread the one that drives: its OpenMP threads, its device. Cheap.
+  virtual void UseThread() = 0;
+
+  virtual const plan::StepPlan& plan() const = 0;
+  // Of the arena, as allocated: equals plan().arena_bytes.
+  virtual int64_t allocated_bytes() const = 0;
+
+  // ---- state ----
+  // Host memory laid out as the arena. Of the persistent buffers (parameters, optimizer states,
+  // statistics) it holds what Download has last copied, and what Upload copies to where steps find
+  // it. On the CPU it is the arena, and both do nothing. Both block.
+  virtual char* host_arena() = 0;
+  virtual absl::Status Upload() = 0;
+  virtual absl::Status Download() = 0;
+
+  // ---- training ----
+  // Where the next micro-batch goes; valid until the MicroStep that takes it.
+  virtual absl::StatusOr<const HostInputs*> NextInputs() = 0;
+  // May return before it has run. Everything in `context` counts but clip_factor and skip_update.
+  virtual absl::Status MicroStep(const StepContext& context) = 0;
+  // After the last micro-step, with its context: reduces, decides about the update by the context's
+  // clip_norm (a norm that is not finite: none) and makes it. Returns the step's f64 scalars
+  // (plan.scalars); valid until the next call.
+  virtual absl::StatusOr<absl::Span<const double>> FinishStep(const StepContext& context) = 0;
+
+  // ---- evaluation ----
+  // The losses' sums become 0.
+  virtual absl::Status BeginEvaluation() = 0;
+  virtual absl::StatusOr<const HostInputs*> NextEvaluationInputs() = 0;
+  virtual absl::Status EvaluateBatch(const StepContext& context) = 0;
+  // The step's scalars, of which the losses' sums are this rank's.
+  virtual absl::StatusOr<absl::Span<double>> FinishEvaluation() = 0;
+
+  // Since creation; zeros where a device does not tell.
+  virtual StreamTimes stream_times() const = 0;
+  virtual std::vector<OpKindTime> Times() const = 0;
+};
+
+// Of the step's gradients, without the loss scale.
+inline optim::ClipResult ClipOf(absl::Span<const double> scalars, const StepContext& context) {
+  return optim::ClipByNorm(scalars[plan::kNormScalar] / (context.loss_scale * context.loss_scale),
+                           context.clip_norm);
+}
+
+struct StepEngineArguments {
+  const v1::JobSpec& spec;  // normalised
+  int threads = 1;          // OpenMP threads of this rank
+  const TrainingData& data;
+  comm::Communicator* communicator = nullptr;  // outlives the engine
+};
+
+// Plans and allocates. INVALID_ARGUMENT, RESOURCE_EXHAUSTED with the figures.
+using StepEngineFactory =
+    std::function<absl::StatusOr<std::unique_ptr<StepEngine>>(const StepEngineArguments&)>;
+
+absl::StatusOr<std::unique_ptr<StepEngine>> CpuStepEngine(const StepEngineArguments& arguments);
+
+}  // namespace milepost::runtime
+
+#endif  // MILEPOST_ENGINE_RUNTIME_STEP_ENGINE_H_
