@@ -18,12 +18,6 @@ namespace milepost::runtime {
 
 using graph::OpKind;
 
-absl::Status NeedsCommunicator(const Binding& b) {
-  if (b.communicator != nullptr) return absl::OkStatus();
-  return absl::InternalError(
-      absl::StrCat(graph::Name(b.planned.op.kind), " is planned, but there is no communicator"));
-}
-
 DropoutBinding::DropoutBinding(const Binding& binding, int64_t width)
     : p(binding.attributes().dropout),
       tag(binding.attributes().dropout_tag),
@@ -175,19 +169,16 @@ absl::StatusOr<BoundOp> CpuBackend::Bind(const plan::StepPlan& plan, const plan:
     case OpKind::kGatherParameters:
       return BindGatherParameters(b);
     case OpKind::kReduceReplicas:
-      return BindReduceReplicas(b);
+    case OpKind::kReduceUpdateNorms:
+    case OpKind::kGatherUpdates:
+    case OpKind::kScatterUpdates:
+      return BindCall(b);
     case OpKind::kUpdateNorms:
       return BindUpdateNorms(b);
-    case OpKind::kReduceUpdateNorms:
-      return BindReduceUpdateNorms(b);
     case OpKind::kMuonMomentum:
       return BindMuonMomentum(b);
-    case OpKind::kGatherUpdates:
-      return BindGatherUpdates(b);
     case OpKind::kOrthogonalize:
       return BindOrthogonalize(b);
-    case OpKind::kScatterUpdates:
-      return BindScatterUpdates(b);
     case OpKind::kRmsNorm:
       return BindRmsNorm(b);
     case OpKind::kResidualRmsNorm:

@@ -29,8 +29,6 @@ struct Binding : OpBinding {
   int threads;
 };
 
-absl::Status NeedsCommunicator(const Binding& b);
-
 // A dropout mask's parameters for the rows of the current micro-batch.
 struct DropoutBinding {
   explicit DropoutBinding(const Binding& binding, int64_t width);
@@ -81,13 +79,11 @@ absl::StatusOr<int64_t> ConvolutionWorkspaceBytes(const graph::Graph& graph, con
 absl::StatusOr<BoundOp> BindNormalizeImages(const Binding& b);
 absl::StatusOr<BoundOp> BindConvolution(const Binding& b);  // and its two backwards
 absl::StatusOr<BoundOp> BindBatchNormSums(const Binding& b);
-absl::StatusOr<BoundOp> BindReduceStatistics(const Binding& b);
 absl::StatusOr<BoundOp> BindBatchNormStatistics(const Binding& b);
 absl::StatusOr<BoundOp> BindBatchNormRunning(const Binding& b);
 absl::StatusOr<BoundOp> BindBatchNorm(const Binding& b);
 absl::StatusOr<BoundOp> BindBatchNormBackwardSums(const Binding& b);
 absl::StatusOr<BoundOp> BindBatchNormBackward(const Binding& b);
-absl::StatusOr<BoundOp> BindAverageStatistics(const Binding& b);
 absl::StatusOr<BoundOp> BindMaxPool(const Binding& b);
 absl::StatusOr<BoundOp> BindMaxPoolBackward(const Binding& b);
 absl::StatusOr<BoundOp> BindAveragePool(const Binding& b);     // forward and backward
@@ -100,17 +96,17 @@ absl::StatusOr<BoundOp> BindLmHeadLoss(const Binding& b);  // forward only, and 
 absl::StatusOr<BoundOp> BindLmHeadLogits(const Binding& b);
 
 absl::StatusOr<BoundOp> BindReduceGradients(const Binding& b);
-absl::StatusOr<BoundOp> BindGradNorm(const Binding& b);
 absl::StatusOr<BoundOp> BindReduceScalars(const Binding& b);
-absl::StatusOr<BoundOp> BindOptimizer(const Binding& b);
 absl::StatusOr<BoundOp> BindGatherParameters(const Binding& b);
-absl::StatusOr<BoundOp> BindReduceReplicas(const Binding& b);
+absl::StatusOr<BoundOp> BindReduceStatistics(const Binding& b);
+absl::StatusOr<BoundOp> BindAverageStatistics(const Binding& b);
+absl::StatusOr<BoundOp> BindCall(const Binding& b);  // the other collectives: the call alone
+
+absl::StatusOr<BoundOp> BindGradNorm(const Binding& b);
+absl::StatusOr<BoundOp> BindOptimizer(const Binding& b);
 absl::StatusOr<BoundOp> BindUpdateNorms(const Binding& b);
-absl::StatusOr<BoundOp> BindReduceUpdateNorms(const Binding& b);
 absl::StatusOr<BoundOp> BindMuonMomentum(const Binding& b);
-absl::StatusOr<BoundOp> BindGatherUpdates(const Binding& b);
 absl::StatusOr<BoundOp> BindOrthogonalize(const Binding& b);
-absl::StatusOr<BoundOp> BindScatterUpdates(const Binding& b);
 
 // Those of a group that kOrthogonalize works on, for the same.
 std::vector<kernels::MatmulSpec> OrthogonalizeMatmulSpecs(const plan::FlatGroup& group);

@@ -1,19 +1,15 @@
 // Convolutions, batch norms, pools, images and the classifier's loss on the CPU.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 #include "common/status_macros.h"
-#include "engine/comm/communicator.h"
 #include "engine/kernels/cpu/batch_norm.h"
 #include "engine/kernels/cpu/classifier.h"
 #include "engine/kernels/cpu/label_smoothing.h"
 #include "engine/kernels/cpu/pooling.h"
-#include "engine/plan/statistics.h"
 #include "engine/runtime/cpu_ops.h"
 
 namespace milepost::runtime {
@@ -297,17 +293,6 @@ absl::StatusOr<BoundOp> BindConvolution(const Binding& b) {
   }
 }
 
-absl::StatusOr<BoundOp> BindReduceStatistics(const Binding& b) {
-  const double* from = b.Input<double>(0);
-  double* sums = b.Output<double>(0);
-  const auto count = static_cast<size_t>(graph::Elements(b.OutputShape(0)));
-  comm::Communicator* comm = b.plan.options.world > 1 ? b.communicator : nullptr;
-  return [=](const StepContext&) {
-    if (from != sums) std::memcpy(sums, from, count * sizeof(double));
-    return comm == nullptr ? absl::OkStatus() : comm->AllReduce(absl::MakeSpan(sums, count));
-  };
-}
-
 absl::StatusOr<BoundOp> BindBatchNormStatistics(const Binding& b) {
   return [sums = b.Input<double>(0), mean = b.Output<float>(0), rstd = b.Output<float>(1),
           running_mean = b.Output<float>(2), running_variance = b.Output<float>(3),
@@ -330,18 +315,6 @@ absl::StatusOr<BoundOp> BindBatchNormRunning(const Binding& b) {
     for (int64_t c = 0; c < channels; ++c) {
       rstd[c] = static_cast<float>(1 / std::sqrt(running_variance[c] + epsilon));
     }
-    return absl::OkStatus();
-  };
-}
-
-absl::StatusOr<BoundOp> BindAverageStatistics(const Binding& b) {
-  if (b.communicator == nullptr) return absl::InternalError("there is no communicator");
-  float* statistics = reinterpret_cast<float*>(b.BufferAt(b.plan.statistics));
-  const auto count = static_cast<size_t>(plan::LayOutStatistics(b.program.graph).f32_elements);
-  const float share = 1.0F / static_cast<float>(b.plan.options.world);
-  return [comm = b.communicator, statistics, count, share](const StepContext&) {
-    MP_RETURN_IF_ERROR(comm->AllReduce(absl::MakeSpan(statistics, count)));
-    for (size_t i = 0; i < count; ++i) statistics[i] *= share;
     return absl::OkStatus();
   };
 }

@@ -3,14 +3,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "common/status_macros.h"
-#include "engine/comm/communicator.h"
 #include "engine/kernels/cpu/lamb.h"
 #include "engine/kernels/cpu/muon.h"
 #include "engine/runtime/cpu_ops.h"
 #include "engine/runtime/group_ops.h"
-#include "engine/runtime/shard_ranks.h"
 
 namespace milepost::runtime {
 namespace {
@@ -57,17 +54,6 @@ absl::StatusOr<BoundOp> BindUpdateNorms(const Binding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindReduceUpdateNorms(const Binding& b) {
-  MP_RETURN_IF_ERROR(NeedsCommunicator(b));
-  const auto count = static_cast<size_t>(b.plan.buffers[b.plan.update_norms].bytes / 8);
-  const absl::Span<double> norms(BufferOf<double>(b, b.plan.update_norms), count);
-  return [comm = b.communicator, norms,
-          among = ShardRanks(b.plan.options, b.rank)](const StepContext& c) {
-    if (c.skip_update) return absl::OkStatus();
-    return comm->AllReduce(norms, comm::ReduceOp::kSum, among);
-  };
-}
-
 absl::StatusOr<BoundOp> BindMuonMomentum(const Binding& b) {
   const plan::FlatGroup& group = GroupOf(b);
   return [n = group.shard_elements, m = BufferOf<float>(b, group.m_buffer), g = ShardGradient(b),
@@ -77,16 +63,6 @@ absl::StatusOr<BoundOp> BindMuonMomentum(const Binding& b) {
         {.momentum = c.momentum, .nesterov = c.nesterov, .gradient_scale = c.clip_factor}, n, m, g,
         u);
     return absl::OkStatus();
-  };
-}
-
-absl::StatusOr<BoundOp> BindGatherUpdates(const Binding& b) {
-  MP_RETURN_IF_ERROR(NeedsCommunicator(b));
-  const auto bytes = static_cast<size_t>(GroupOf(b).padded_elements) * sizeof(float);
-  return [comm = b.communicator, u = UpdateOf(b), bytes,
-          among = ShardRanks(b.plan.options, b.rank)](const StepContext& c) {
-    if (c.skip_update) return absl::OkStatus();
-    return comm->AllGather(u, bytes, among);
   };
 }
 
@@ -139,16 +115,6 @@ absl::StatusOr<BoundOp> BindOrthogonalize(const Binding& b) {
                                                 matrix.data, workspace));
     }
     return absl::OkStatus();
-  };
-}
-
-absl::StatusOr<BoundOp> BindScatterUpdates(const Binding& b) {
-  MP_RETURN_IF_ERROR(NeedsCommunicator(b));
-  const absl::Span<float> u(UpdateOf(b), static_cast<size_t>(GroupOf(b).padded_elements));
-  return [comm = b.communicator, u, among = ShardRanks(b.plan.options, b.rank),
-          scatter = b.plan.options.Shards() > 1](const StepContext& c) {
-    if (c.skip_update) return absl::OkStatus();
-    return scatter ? comm->ReduceScatter(u, among) : comm->AllReduce(u);
   };
 }
 

@@ -1,14 +1,10 @@
-// Reduction, norm, optimizer and gathering of flat groups on the CPU.
+// Norm and optimizer of flat groups on the CPU.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 #include "common/status_macros.h"
-#include "engine/comm/communicator.h"
 #include "engine/kernels/cpu/adamw_8bit.h"
 #include "engine/kernels/cpu/elementwise.h"
 #include "engine/kernels/cpu/lamb.h"
@@ -18,7 +14,6 @@
 #include "engine/runtime/cpu_ops.h"
 #include "engine/runtime/group_ops.h"
 #include "engine/runtime/randomness.h"
-#include "engine/runtime/shard_ranks.h"
 
 namespace milepost::runtime {
 namespace {
@@ -201,97 +196,7 @@ absl::StatusOr<BoundOp> OptimizerOf(const Binding& b) {
   };
 }
 
-// Elements of a flat group that belong to no parameter.
-std::vector<Segment> PaddingOf(const plan::FlatGroup& group) {
-  std::vector<Segment> padding;
-  int64_t end = 0;
-  for (const plan::GroupParameter& p : group.parameters) {
-    if (p.begin > end) padding.push_back({end, p.begin});
-    end = p.begin + p.elements;
-  }
-  if (end < group.padded_elements) padding.push_back({end, group.padded_elements});
-  return padding;
-}
-
-// A group's gradient becomes the sum over ranks in this rank's shard. Nobody writes the padding of
-// a gradient that shares its bytes with activations, and a reduction in bf16 leaves anything in the
-// other shards: padding is zeroed here, so that a shard is finite and its norm needs no exceptions.
-struct ScatterGradient {
-  ScatterGradient(const Binding& b, absl::Span<float> values)
-      : comm(b.communicator),
-        among(ShardRanks(b.plan.options, b.rank)),
-        gradient(values),
-        padding(PaddingOf(GroupOf(b))),
-        bf16(b.plan.options.grad_reduce == graph::DType::kBF16) {}
-
-  absl::Status Run() const {
-    for (const Segment& s : padding) std::fill(&gradient[0] + s.begin, &gradient[0] + s.end, 0.0F);
-    return bf16 ? comm->ReduceScatterBf16(gradient, among) : comm->ReduceScatter(gradient, among);
-  }
-
-  comm::Communicator* comm;
-  comm::RankSet among;
-  absl::Span<float> gradient;
-  std::vector<Segment> padding;
-  bool bf16;
-};
-
-BoundOp AllReduceGradient(const Binding& b, absl::Span<float> gradient, comm::RankSet among) {
-  return [comm = b.communicator, gradient, among,
-          bf16 = b.plan.options.grad_reduce == graph::DType::kBF16](const StepContext&) {
-    return bf16 ? comm->AllReduceBf16(gradient, among)
-                : comm->AllReduce(gradient, comm::ReduceOp::kSum, among);
-  };
-}
-
-BoundOp ReduceIntoShard(const Binding& b, absl::Span<float> gradient) {
-  float* shard = ShardGradient(b);
-  return [scatter = ScatterGradient(b, gradient), shard, mine = gradient.data() + ShardBegin(b),
-          count = GroupOf(b).shard_elements](const StepContext& context) {
-    MP_RETURN_IF_ERROR(scatter.Run());
-    if (context.first_micro_step) {
-      std::copy(mine, mine + count, shard);
-    } else {
-      for (int64_t i = 0; i < count; ++i) shard[i] += mine[i];
-    }
-    return absl::OkStatus();
-  };
-}
-
-// Every rank's shard, the padding in it too, into a buffer of whole parameters.
-BoundOp GatherFromShards(const Binding& b) {
-  const plan::FlatGroup& group = GroupOf(b);
-  const int64_t element = graph::ByteSize(b.plan.options.compute_dtype);
-  char* whole = b.BufferAt(b.program.places[b.OutputId(0)].buffer);
-  return [comm = b.communicator, among = ShardRanks(b.plan.options, b.rank), whole,
-          mine = whole + ShardBegin(b) * element, shard = b.BufferAt(group.parameter_buffer),
-          shard_bytes = static_cast<size_t>(group.shard_elements * element),
-          bytes = static_cast<size_t>(group.padded_elements * element)](const StepContext&) {
-    std::memcpy(mine, shard, shard_bytes);
-    return comm->AllGather(whole, bytes, among);
-  };
-}
-
 }  // namespace
-
-absl::StatusOr<BoundOp> BindReduceGradients(const Binding& b) {
-  MP_RETURN_IF_ERROR(NeedsCommunicator(b));
-  const plan::FlatGroup& group = GroupOf(b);
-  const absl::Span<float> gradient(reinterpret_cast<float*>(b.BufferAt(group.gradient_buffer)),
-                                   static_cast<size_t>(group.padded_elements));
-  if (b.plan.options.ShardsGradients()) return ReduceIntoShard(b, gradient);
-  if (b.plan.options.Shards() == 1) return AllReduceGradient(b, gradient, {});
-  return [scatter = ScatterGradient(b, gradient)](const StepContext&) { return scatter.Run(); };
-}
-
-absl::StatusOr<BoundOp> BindReduceReplicas(const Binding& b) {
-  MP_RETURN_IF_ERROR(NeedsCommunicator(b));
-  const plan::PlanOptions& options = b.plan.options;
-  const comm::RankSet among = {
-      .first = b.rank % options.Shards(), .count = options.Replicas(), .stride = options.Shards()};
-  const absl::Span<float> shard(ShardGradient(b), static_cast<size_t>(GroupOf(b).shard_elements));
-  return AllReduceGradient(b, shard, among);
-}
 
 absl::StatusOr<BoundOp> BindGradNorm(const Binding& b) {
   const plan::FlatGroup& group = GroupOf(b);
@@ -307,38 +212,6 @@ absl::StatusOr<BoundOp> BindGradNorm(const Binding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindReduceScalars(const Binding& b) {
-  if (b.plan.options.world > 1) MP_RETURN_IF_ERROR(NeedsCommunicator(b));
-  comm::Communicator* comm = b.plan.options.world > 1 ? b.communicator : nullptr;
-  std::vector<size_t> slots;  // in group order
-  for (size_t g = 0; g < b.plan.groups.size(); ++g) {
-    if (!b.plan.groups[g].frozen) slots.push_back(b.plan.ReducedScalars() + g);
-  }
-  return [comm, scalars = Scalars(b), reduced = b.plan.ReducedScalars(),
-          slots = std::move(slots)](const StepContext& context) {
-    double sum = 0;
-    for (const size_t slot : slots) sum += scalars[slot];
-    scalars[plan::kNormScalar] = sum;
-    scalars[plan::kStopScalar] = context.stop_requested ? 1 : 0;
-    if (comm == nullptr) return absl::OkStatus();
-    return comm->AllReduce(absl::MakeSpan(scalars, reduced));
-  };
-}
-
 absl::StatusOr<BoundOp> BindOptimizer(const Binding& b) { return MP_BIND_BY_DTYPE(OptimizerOf, b); }
-
-absl::StatusOr<BoundOp> BindGatherParameters(const Binding& b) {
-  MP_RETURN_IF_ERROR(NeedsCommunicator(b));
-  if (!b.planned.op.outputs.empty()) return GatherFromShards(b);
-  const plan::FlatGroup& group = GroupOf(b);
-  const size_t bytes =
-      static_cast<size_t>(group.padded_elements * graph::ByteSize(b.plan.options.compute_dtype));
-  return [comm = b.communicator, among = ShardRanks(b.plan.options, b.rank),
-          data = b.BufferAt(group.parameter_buffer), bytes](const StepContext& context) {
-    // Every rank has the same reduced norm, so all of them skip or none.
-    if (context.skip_update) return absl::OkStatus();
-    return comm->AllGather(data, bytes, among);
-  };
-}
 
 }  // namespace milepost::runtime

@@ -107,6 +107,21 @@ inline std::vector<Segment> SegmentsOf(const plan::FlatGroup& group, int64_t beg
   return segments;
 }
 
+// The group's elements that belong to no parameter. Nobody writes the padding of a gradient that
+// shares its bytes with activations, and a reduction in bf16 leaves anything in other ranks'
+// shards: before a gradient is scattered its padding is zeroed, so that a shard is finite and its
+// norm needs no exceptions.
+inline std::vector<Segment> PaddingOf(const plan::FlatGroup& group) {
+  std::vector<Segment> padding;
+  int64_t end = 0;
+  for (const plan::GroupParameter& p : group.parameters) {
+    if (p.begin > end) padding.push_back({end, p.begin});
+    end = p.begin + p.elements;
+  }
+  if (end < group.padded_elements) padding.push_back({end, group.padded_elements});
+  return padding;
+}
+
 }  // namespace milepost::runtime
 
 #endif  // MILEPOST_ENGINE_RUNTIME_GROUP_OPS_H_

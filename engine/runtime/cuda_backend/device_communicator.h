@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "engine/runtime/device/collectives.h"
+#include "engine/runtime/collectives.h"
 
 namespace milepost::runtime {
 

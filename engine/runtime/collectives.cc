@@ -1,8 +1,10 @@
-#include "engine/runtime/device/collectives.h"
+#include "engine/runtime/collectives.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "common/check.h"
 #include "common/status_macros.h"
 #include "engine/plan/statistics.h"
 #include "engine/runtime/shard_ranks.h"
@@ -144,6 +146,26 @@ absl::StatusOr<std::optional<Collective>> CollectiveOf(const plan::StepPlan& pla
                                                        const plan::Program& program,
                                                        const plan::PlannedOp& planned, int rank) {
   return CollectiveMaker(plan, program, planned, rank).Make();
+}
+
+absl::Status CallOnHost(const Collective& call, char* data, comm::Communicator& communicator) {
+  const auto count = static_cast<size_t>(call.elements);
+  if (call.kind == Kind::kAllGather) {
+    return communicator.AllGather(data, static_cast<size_t>(call.bytes()), call.among);
+  }
+  if (call.dtype == DType::kF64) {
+    MP_CHECK(call.kind == Kind::kAllReduce && !call.rounded);
+    return communicator.AllReduce(absl::MakeSpan(reinterpret_cast<double*>(data), count),
+                                  comm::ReduceOp::kSum, call.among);
+  }
+  MP_CHECK(call.dtype == DType::kF32) << "sums of " << graph::Name(call.dtype);
+  const absl::Span<float> values(reinterpret_cast<float*>(data), count);
+  if (call.kind == Kind::kReduceScatter) {
+    return call.rounded ? communicator.ReduceScatterBf16(values, call.among)
+                        : communicator.ReduceScatter(values, call.among);
+  }
+  return call.rounded ? communicator.AllReduceBf16(values, call.among)
+                      : communicator.AllReduce(values, comm::ReduceOp::kSum, call.among);
 }
 
 absl::StatusOr<std::vector<Collective>> CollectivesOfStep(const plan::StepPlan& plan, int rank) {

@@ -1,6 +1,6 @@
 // The calls that CollectiveOf tells, against those that the CPU backend makes of a communicator
 // which only writes them down; and one rank's against another's.
-#include "engine/runtime/device/collectives.h"
+#include "engine/runtime/collectives.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

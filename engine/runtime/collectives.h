@@ -1,12 +1,13 @@
-// Which call of a communicator each op of the communication stream is: what a device's backend
-// enqueues, and what tells that all ranks make the same calls in the same order.
+// Which call of a communicator each op of the communication stream is: what every backend calls,
+// and what tells that all ranks make the same calls in the same order.
 //
 //   MP_ASSIGN_OR_RETURN(std::optional<Collective> call,
 //                       CollectiveOf(plan, plan.train, planned, /*rank=*/1));
+//   if (call.has_value()) status = CallOnHost(*call, arena + call->offset, *communicator);
 //
-// Pure.
-#ifndef MILEPOST_ENGINE_RUNTIME_DEVICE_COLLECTIVES_H_
-#define MILEPOST_ENGINE_RUNTIME_DEVICE_COLLECTIVES_H_
+// Pure, but for CallOnHost.
+#ifndef MILEPOST_ENGINE_RUNTIME_COLLECTIVES_H_
+#define MILEPOST_ENGINE_RUNTIME_COLLECTIVES_H_
 
 #include <cstdint>
 #include <optional>
@@ -32,6 +33,8 @@ struct Collective {
   bool of_update = false;
 
   int64_t bytes() const { return elements * graph::ByteSize(dtype); }
+  // Of one rank of the set, where each has its own.
+  int64_t shard_elements() const { return elements / among.count; }
 };
 
 // Of rank `rank`; nullopt for an op that calls nothing here: one that only computes, or one among
@@ -44,6 +47,10 @@ absl::StatusOr<std::optional<Collective>> CollectiveOf(const plan::StepPlan& pla
 // which they are called.
 absl::StatusOr<std::vector<Collective>> CollectivesOfStep(const plan::StepPlan& plan, int rank);
 
+// The call itself, among ranks that have `data` in host memory: the first of its elements. Blocks;
+// the errors are the communicator's.
+absl::Status CallOnHost(const Collective& call, char* data, comm::Communicator& communicator);
+
 }  // namespace milepost::runtime
 
-#endif  // MILEPOST_ENGINE_RUNTIME_DEVICE_COLLECTIVES_H_
+#endif  // MILEPOST_ENGINE_RUNTIME_COLLECTIVES_H_
