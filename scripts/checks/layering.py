@@ -33,7 +33,15 @@ ALLOWED = {
                        "engine/optim", "engine/data",
                        "engine/data/images", "engine/state"},
     "engine/runtime/device/testing": {"common", "engine/runtime/device"},
+    "engine/runtime/device_comm": {"common", "engine/runtime", "engine/runtime/cuda_backend",
+                                   "engine/comm", "engine/kernels/cpu", "engine/kernels/cuda"}
+                                  | PURE_ENGINE,
+    "engine/runtime/device_comm/testing": {"common", "engine/runtime", "engine/comm",
+                                           "engine/runtime/cuda_backend",
+                                           "engine/runtime/device_comm", "engine/kernels/cuda"}
+                                          | PURE_ENGINE,
     "engine/runtime/cuda": {"common", "engine/runtime/device", "engine/runtime/cuda_backend",
+                            "engine/runtime/device_comm",
                             "engine/kernels/cuda", "engine/kernels/cuda/libraries"},
     "engine/runtime/cuda_backend": {"common", "engine/runtime", "engine/runtime/device",
                                     "engine/comm", "engine/kernels/cpu", "engine/kernels/cuda",
