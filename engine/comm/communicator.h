@@ -54,6 +54,7 @@ struct RankSet {
 
   int RankAt(int index) const { return first + index * stride; }
   int IndexOf(int rank) const { return (rank - first) / stride; }
+  bool operator==(const RankSet&) const = default;
 };
 
 class Communicator {

@@ -33,6 +33,7 @@ struct Collective {
   bool of_update = false;
 
   int64_t bytes() const { return elements * graph::ByteSize(dtype); }
+  bool operator==(const Collective&) const = default;
   // Of one rank of the set, where each has its own.
   int64_t shard_elements() const { return elements / among.count; }
 };

@@ -41,8 +41,9 @@ ALLOWED = {
                                            "engine/runtime/device_comm", "engine/kernels/cuda"}
                                           | PURE_ENGINE,
     "engine/runtime/cuda": {"common", "engine/runtime/device", "engine/runtime/cuda_backend",
-                            "engine/runtime/device_comm",
-                            "engine/kernels/cuda", "engine/kernels/cuda/libraries"},
+                            "engine/runtime/device_comm", "engine/comm",
+                            "engine/kernels/cuda", "engine/kernels/cuda/libraries"}
+                           | PURE_ENGINE,
     "engine/runtime/cuda_backend": {"common", "engine/runtime", "engine/runtime/device",
                                     "engine/comm", "engine/kernels/cpu", "engine/kernels/cuda",
                                     "engine/kernels/cuda/libraries"} | PURE_ENGINE,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -146,6 +147,7 @@ absl::Status CudaEngine::Open(const StepEngineArguments& arguments) {
   if (plan_.options.world > 1) {
     MP_ASSIGN_OR_RETURN(communicator_,
                         parts_.communicator(device(), streams_.communication, plan_));
+    parts_.capture &= communicator_->capturable();
   }
   tables_ = std::make_unique<TablesOnDevice>(&device(), streams_.compute, parts_.timeout);
   backend_.emplace(CudaServices{.products = parts_.products.get(),
@@ -168,6 +170,10 @@ absl::Status CudaEngine::Open(const StepEngineArguments& arguments) {
 absl::Status CudaEngine::AllocateOnDevice() {
   layout_ = ControlLayoutOf(plan_, rank_);
   MP_ASSIGN_OR_RETURN(memory_.arena, device().Allocate(plan_.arena_bytes));
+  if (communicator_ != nullptr) {
+    const std::string note = communicator_->Register(memory_.arena, plan_.arena_bytes);
+    if (!note.empty()) parts_.note(note);
+  }
   MP_ASSIGN_OR_RETURN(memory_.control, device().Allocate(layout_.bytes));
   MP_ASSIGN_OR_RETURN(char* update, device().Allocate(sizeof(kernels::cuda::UpdateControl)));
   memory_.update = reinterpret_cast<kernels::cuda::UpdateControl*>(update);

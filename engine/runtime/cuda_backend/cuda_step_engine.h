@@ -17,6 +17,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -36,8 +37,11 @@ struct CudaEngineParts {
   std::function<absl::StatusOr<std::unique_ptr<DeviceCommunicator>>(
       Device& device, StreamId communication, const plan::StepPlan& plan)>
       communicator;
-  bool capture = true;                         // false: every step runs op by op
+  // False: every step runs op by op, as it does where the communicator cannot be captured.
+  bool capture = true;
   absl::Duration timeout = absl::Seconds(60);  // of one step's work
+  // What is no error but should be in the log.
+  std::function<void(const std::string&)> note = [](const std::string&) {};
 };
 
 // Plans for the device and allocates on it. Errors are the parts', those of StepEngineFactory and

@@ -16,6 +16,7 @@
 #define MILEPOST_ENGINE_RUNTIME_CUDA_BACKEND_DEVICE_COMMUNICATOR_H_
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -33,6 +34,15 @@ class DeviceCommunicator {
 
   // Whether Enqueue may be called while its stream is captured. Where not, the step runs op by op.
   virtual bool capturable() const = 0;
+
+  // Lets the network read and write this memory, in which all calls' values and scratch lie,
+  // directly where it can; what it could not, in words, for a log. Everything works without. Once,
+  // before the first call.
+  virtual std::string Register(char* memory, int64_t bytes) {
+    static_cast<void>(memory);
+    static_cast<void>(bytes);
+    return "";
+  }
 
   // `scratch`: CollectiveScratchBytes(call) of device memory, 64-byte aligned; null where that is
   // 0. Does not wait for the call to be done.

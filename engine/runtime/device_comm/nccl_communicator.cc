@@ -23,10 +23,6 @@ using Kind = Collective::Kind;
 constexpr absl::Duration kShortestLook = absl::Microseconds(5);
 constexpr absl::Duration kLongestLook = absl::Milliseconds(1);
 
-bool Same(const comm::RankSet& a, const comm::RankSet& b) {
-  return a.first == b.first && a.count == b.count && a.stride == b.stride;
-}
-
 std::string VersionText(int version) {
   return absl::StrCat(version / 10000, ".", version / 100 % 100, ".", version % 100);
 }
@@ -61,10 +57,8 @@ absl::StatusOr<std::vector<comm::RankSet>> RankSetsOf(const plan::StepPlan& plan
     for (const plan::PlannedOp& op : program->ops) {
       MP_ASSIGN_OR_RETURN(const auto call, CollectiveOf(plan, *program, op, rank));
       if (!call.has_value() || call->among.count == plan.options.world) continue;
-      const bool known = std::any_of(sets.begin(), sets.end(), [&](const comm::RankSet& set) {
-        return Same(set, call->among);
-      });
-      if (!known) sets.push_back(call->among);
+      if (std::find(sets.begin(), sets.end(), call->among) != sets.end()) continue;
+      sets.push_back(call->among);
     }
   }
   return sets;
@@ -229,7 +223,7 @@ bool NcclCommunicator::CloseInOrder() {
   return true;
 }
 
-std::string NcclCommunicator::Register(void* memory, int64_t bytes) {
+std::string NcclCommunicator::Register(char* memory, int64_t bytes) {
   for (const auto& link : links_) {
     NcclResult result = NcclResult::kInternalError;
     {
@@ -251,7 +245,7 @@ std::string NcclCommunicator::Register(void* memory, int64_t bytes) {
 
 absl::StatusOr<NcclCommunicator::Link*> NcclCommunicator::LinkOf(const comm::RankSet& set) {
   for (const auto& link : links_) {
-    if (Same(link->set, set)) return link.get();
+    if (link->set == set) return link.get();
   }
   return absl::InternalError(absl::StrCat("no communicator for ", set.count, " ranks from ",
                                           set.first, " on, every ", set.stride));

@@ -64,13 +64,10 @@ class NcclCommunicator : public DeviceCommunicator {
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
-  // Lets NCCL read and write this device memory directly, where it can. What it could not, in
-  // words, for the log: everything works without. Not collective; once, before the first call.
-  std::string Register(void* memory, int64_t bytes);
-
   int rank() const override { return rank_; }
   int world() const override { return world_; }
   bool capturable() const override { return true; }
+  std::string Register(char* memory, int64_t bytes) override;
   absl::Status Enqueue(const Collective& call, char* arena, void* scratch,
                        cudaStream_t stream) override;
   absl::Status Health() override;

@@ -300,7 +300,7 @@ TEST(NcclCommunicator, ClosesInOrderOrByForce) {
     ranks.Run([&](int rank, auto communicator) {
       ASSERT_TRUE(communicator.ok()) << communicator.status();
       FakeNccl& nccl = *ranks.nccl[rank];
-      EXPECT_EQ((*communicator)->Register(&nccl, 8), "");
+      EXPECT_EQ((*communicator)->Register(reinterpret_cast<char*>(&nccl), 8), "");
       nccl.calls.clear();
       nccl.lag = 2;
       nccl.stuck = stuck;
@@ -322,7 +322,7 @@ TEST(NcclCommunicator, WorksWithoutRegisteredMemory) {
     ASSERT_TRUE(communicator.ok()) << communicator.status();
     ranks.nccl[rank]->results["register"] = NcclResult::kInvalidArgument;
     float values[2] = {1, 2};
-    EXPECT_THAT((*communicator)->Register(values, sizeof(values)),
+    EXPECT_THAT((*communicator)->Register(reinterpret_cast<char*>(values), sizeof(values)),
                 HasSubstr("cannot register 8 bytes"));
     const Collective call = {.elements = 2, .among = {0, 2, 1}};
     EXPECT_EQ((*communicator)->Enqueue(call, reinterpret_cast<char*>(values), nullptr, nullptr),

@@ -1,0 +1,14 @@
+// NCCL itself, as NcclCommunicator calls it. Has not run on a GPU yet (docs/cuda.md).
+#ifndef MILEPOST_ENGINE_RUNTIME_CUDA_NCCL_H_
+#define MILEPOST_ENGINE_RUNTIME_CUDA_NCCL_H_
+
+#include "engine/runtime/device_comm/nccl_api.h"
+
+namespace milepost::runtime {
+
+// Thread-safe, as NCCL is: one communicator by one thread at a time.
+NcclApi& Nccl();
+
+}  // namespace milepost::runtime
+
+#endif  // MILEPOST_ENGINE_RUNTIME_CUDA_NCCL_H_
