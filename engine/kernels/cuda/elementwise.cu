@@ -28,11 +28,16 @@ template absl::Status Cast(const f16*, int64_t, bf16*, cudaStream_t);
 template absl::Status Cast(const f16*, int64_t, f16*, cudaStream_t);
 
 absl::Status Scale(float* x, int64_t n, float factor, cudaStream_t stream) {
-  return Go(MapKernel<ScaleFn, float, float>{{factor}, x, n, x}, stream, "Scale");
+  return ScaleTo(x, n, factor, x, stream);
 }
 
-absl::Status Accumulate(const float* x, int64_t n, float* out, cudaStream_t stream) {
-  return Go(PairKernel<AddFn, float>{{}, out, x, n, out}, stream, "Accumulate");
+absl::Status ScaleTo(const float* x, int64_t n, float factor, float* out, cudaStream_t stream) {
+  return Go(MapKernel<ScaleFn, float, float>{{factor}, x, n, out}, stream, "Scale");
+}
+
+template <typename T>
+absl::Status Accumulate(const T* x, int64_t n, float* out, cudaStream_t stream) {
+  return Go(PairKernel<AddFn, float, T>{{}, out, x, n, out}, stream, "Accumulate");
 }
 
 absl::Status Fill(float* out, int64_t n, float value, cudaStream_t stream) {
@@ -83,6 +88,7 @@ absl::Status Dropout(const T* x, int64_t n, const DropoutArgs& dropout, T* y, cu
 }
 
 #define MP_INSTANTIATE(T)                                                                       \
+  template absl::Status Accumulate(const T*, int64_t, float*, cudaStream_t);                    \
   template absl::Status Add(const T*, const T*, int64_t, T*, cudaStream_t);                     \
   template absl::Status GeluForward(const T*, int64_t, bool, T*, cudaStream_t);                 \
   template absl::Status GeluBackward(const T*, const T*, int64_t, bool, T*, cudaStream_t);      \

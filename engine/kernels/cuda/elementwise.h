@@ -18,10 +18,12 @@ absl::Status Cast(const From* in, int64_t n, To* out, cudaStream_t stream);
 
 // out = value.
 absl::Status Fill(float* out, int64_t n, float value, cudaStream_t stream);
-// x *= factor.
+// x *= factor; out = factor * x.
 absl::Status Scale(float* x, int64_t n, float factor, cudaStream_t stream);
+absl::Status ScaleTo(const float* x, int64_t n, float factor, float* out, cudaStream_t stream);
 // out += x.
-absl::Status Accumulate(const float* x, int64_t n, float* out, cudaStream_t stream);
+template <typename T>
+absl::Status Accumulate(const T* x, int64_t n, float* out, cudaStream_t stream);
 // out = a + b; may be either.
 template <typename T>
 absl::Status Add(const T* a, const T* b, int64_t n, T* out, cudaStream_t stream);

@@ -36,14 +36,14 @@ struct MapKernel {
 };
 
 // out[i] = fn(a[i], b[i]).
-template <typename Fn, typename T>
+template <typename Fn, typename A, typename B = A>
 struct PairKernel {
   static constexpr int kThreads = 256;
   Fn fn;
-  const T* a;
-  const T* b;
+  const A* a;
+  const B* b;
   int64_t n;
-  T* out;
+  A* out;
 
   Grid grid() const { return {.x = CeilDiv(n, kThreads * kMapElements)}; }
   template <typename Context>

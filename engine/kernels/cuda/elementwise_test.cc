@@ -59,6 +59,19 @@ TYPED_TEST(ElementwiseKernels, AddInPlace) {
   }
 }
 
+TYPED_TEST(ElementwiseKernels, AccumulatesIntoFp32) {
+  using T = TypeParam;
+  for (const int64_t n : kSizes) {
+    const auto values = RandomVector<T>(n, 5);
+    std::vector<float> want = RandomVector<float>(n, 6);
+    HostArray<T> x(values);
+    HostArray<float> out(want);
+    RunKernel(PairKernel<AddFn, float, T>{{}, out.data(), x.data(), n, out.data()});
+    for (int64_t i = 0; i < n; ++i) want[i] += ToFloat(values[i]);
+    EXPECT_TRUE(SameBits(out.values(), want));
+  }
+}
+
 TEST(FloatKernels, FillAndScale) {
   for (const int64_t n : kSizes) {
     HostArray<float> x(n);

@@ -41,6 +41,12 @@ absl::Status SumSquares(const float* x, int64_t n, double* sum, void* workspace,
   return Launch(total, total.grid(), stream, "SumSquares' total");
 }
 
+absl::Status SumScalars(const double* values, const int32_t* which, int64_t count, double* sum,
+                        const double* stop_asked, double* stop, cudaStream_t stream) {
+  const SumScalarsKernel kernel = {values, which, count, sum, stop_asked, stop};
+  return Launch(kernel, kernel.grid(), stream, "SumScalars");
+}
+
 absl::Status DecideUpdate(const double* sum_squares, const ClipArgs* args, UpdateControl* control,
                           cudaStream_t stream) {
   const DecideKernel kernel = {sum_squares, args, control};

@@ -63,6 +63,10 @@ int64_t SumSquaresWorkspaceBytes(int64_t n);
 absl::Status SumSquares(const float* x, int64_t n, double* sum, void* workspace,
                         cudaStream_t stream);
 
+// *sum = sum of values[which[i]], i < count, in that order, and *stop = *stop_asked.
+absl::Status SumScalars(const double* values, const int32_t* which, int64_t count, double* sum,
+                        const double* stop_asked, double* stop, cudaStream_t stream);
+
 // What the update multiplies gradients by, or that it is skipped.
 struct UpdateControl {
   float gradient_scale = 1;

@@ -86,6 +86,33 @@ struct SumKernel {
   }
 };
 
+// A warp loads 32 values at once and adds them one after the other.
+struct SumScalarsKernel {
+  static constexpr int kThreads = 32;
+  const double* values;
+  const int32_t* which;
+  int64_t count;
+  double* sum;
+  const double* stop_asked;
+  double* stop;
+
+  Grid grid() const { return {.x = 1}; }
+  template <typename Context>
+  MP_DEVICE void operator()(Context& c) const {
+    double total = 0;
+    for (int64_t first = 0; first < count; first += kWarp) {
+      const int64_t i = first + c.lane();
+      const double value = i < count ? c.Load(values + c.Load(which + i)) : 0.0;
+      for (int lane = 0; lane < kWarp && first + lane < count; ++lane) {
+        total += c.Shuffle(value, lane);
+      }
+    }
+    if (c.thread() != 0) return;
+    c.Store(sum, total);
+    c.Store(stop, c.Load(stop_asked));
+  }
+};
+
 struct DecideKernel {
   static constexpr int kThreads = 32;
   const double* sum_squares;

@@ -73,6 +73,25 @@ TEST(Flat, SumOfSquares) {
   }
 }
 
+TEST(Flat, SumsScalarsInOrder) {
+  for (const int count : {1, 31, 32, 77}) {
+    std::vector<double> numbers(2 * count);
+    for (int i = 0; i < 2 * count; ++i) numbers[i] = std::pow(-1.7, i % 40) / 3;
+    std::vector<int32_t> slots;
+    double want = 0;
+    for (int i = 0; i < count; ++i) {
+      slots.push_back(2 * i + i % 2);
+      want += numbers[slots.back()];
+    }
+    HostArray<double> values(numbers), sum(1), asked(std::vector<double>{1.0}), stop(1);
+    HostArray<int32_t> which(slots);
+    RunKernel(SumScalarsKernel{values.data(), which.data(), count, sum.data(), asked.data(),
+                               stop.data()});
+    EXPECT_EQ(sum.values()[0], want) << count;
+    EXPECT_EQ(stop.values()[0], 1.0);
+  }
+}
+
 TEST(Flat, DecidesAsTheSession) {
   for (const double sum : {0.0, 0.25, 1e6, 1e300, double{INFINITY}, double{NAN}}) {
     for (const double max_norm : {0.0, 1.0}) {
