@@ -1,13 +1,92 @@
 #include "engine/plan/cuda_workspace.h"
 
+#include <algorithm>
+
 namespace milepost::plan {
 namespace {
 
 using graph::OpKind;
 
 constexpr int64_t kAlignment = 256;
+constexpr int64_t kF32 = 4;
 
-int64_t RoundUp(int64_t value) { return (value + kAlignment - 1) / kAlignment * kAlignment; }
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t RoundUp(int64_t value) { return CeilDiv(value, kAlignment) * kAlignment; }
+
+// kernels/cuda/norm_kernels.h: two partial sums of each column for each of its blocks.
+int64_t NormBackwardBytes(const graph::Shape& x) {
+  constexpr int64_t kMostBlocks = 264;
+  return 2 * std::min(x[0], kMostBlocks) * x[1] * kF32;
+}
+
+// kernels/cuda/embedding_kernels.h: an order of the rows, and two partial sums for each 32 of them.
+int64_t EmbeddingBackwardBytes(const graph::Shape& dy) {
+  constexpr int64_t kRunRows = 32;
+  const int64_t runs = CeilDiv(dy[0], kRunRows);
+  return runs * kRunRows * 4 + 2 * runs * dy[1] * kF32;
+}
+
+// kernels/cuda/qk_norm_kernels.h: two partial sums for each warp.
+int64_t QkNormBackwardBytes(const graph::Shape& qkv, int64_t head_dim) {
+  constexpr int64_t kWarps = 8;
+  constexpr int64_t kMostBlocks = 132;
+  const int64_t heads = qkv[0] * (qkv[1] / head_dim);
+  return 2 * std::min(CeilDiv(heads, kWarps), kMostBlocks) * kWarps * head_dim * kF32;
+}
+
+// The same file: at most 256 blocks of at least 32 rows.
+int64_t BiasGradientBytes(int64_t rows, int64_t width) {
+  return CeilDiv(rows, std::max<int64_t>(32, CeilDiv(rows, 256))) * width * kF32;
+}
+
+// kernels/cuda/classifier_kernels.h: RowLoss.
+int64_t ClassifierBytes(int64_t rows) { return rows * 16; }
+
+int64_t HeadBytes(const graph::Graph& graph, const graph::Op& op) {
+  const graph::Shape& x = graph.values[op.inputs[0]].shape;
+  const int64_t vocabulary = graph.values[op.inputs[1]].shape[0];
+  const int64_t element = graph::ByteSize(graph.values[op.inputs[0]].dtype);
+  if (op.kind == OpKind::kLmHeadLogits) return RoundUp(op.attributes.batch * x[1] * element);
+  const int64_t rows =
+      op.attributes.chunk_rows > 0 ? std::min(op.attributes.chunk_rows, x[0]) : x[0];
+  const bool bias_gradient =
+      op.kind == OpKind::kLmHeadLossBackward && op.inputs[3] != graph::kNoValue;
+  return RoundUp(rows * vocabulary * element) + RoundUp(ClassifierBytes(rows)) +
+         (bias_gradient ? RoundUp(BiasGradientBytes(rows, vocabulary)) : 0);
+}
+
+// The own kernels' row sums; where cuDNN may be taken, what its backward is known to keep: a
+// gradient of the queries in fp32, two numbers a row and, with grouped heads, gradients of keys and
+// values by head of queries. Its own figure needs the device: a backend that is told more plans
+// again with min_attention_workspace_bytes.
+int64_t AttentionBytes(const graph::Graph& graph, const graph::Op& op, const PlanOptions& options) {
+  constexpr int64_t kLibrary = 1 << 20;
+  const graph::Value& qkv = graph.values[op.inputs[0]];
+  const graph::Attributes& a = op.attributes;
+  const int64_t dim = qkv.shape[1] / (a.heads + 2 * a.kv_heads);
+  const int64_t rows = a.batch * a.sequence * a.heads;
+  const bool backward = op.kind == OpKind::kAttentionBackward;
+  const size_t documents = backward ? 4 : 1;
+  const bool packed = documents < op.inputs.size() && op.inputs[documents] != graph::kNoValue;
+  const int64_t own = backward ? rows * kF32 : 0;
+  if (packed || qkv.dtype == graph::DType::kF32 || dim % 8 != 0 || dim > 128) return RoundUp(own);
+  int64_t library = kLibrary;
+  if (backward) library += rows * (dim * kF32 + 2 * kF32);
+  if (backward && a.kv_heads < a.heads) library += 2 * rows * dim * graph::ByteSize(qkv.dtype);
+  return RoundUp(std::max({own, library, options.min_attention_workspace_bytes}));
+}
+
+// The weights' gradient comes in their type, and is added to the fp32 one from the workspace.
+int64_t ConvolutionBytes(const graph::Graph& graph, const graph::Op& op,
+                         const PlanOptions& options) {
+  int64_t bytes = 0;
+  if (op.kind == OpKind::kConvolutionBackwardWeights) {
+    const graph::Value& x = graph.values[op.inputs[0]];
+    bytes = RoundUp(graph::Elements(graph.values[op.outputs[0].value].shape) *
+                    graph::ByteSize(x.dtype));
+  }
+  return RoundUp(std::max(bytes, options.min_convolution_workspace_bytes));
+}
 
 // runtime/cuda_backend/device_communicator.h: what a rounded sum sends, in bf16.
 int64_t RoundedSumBytes(const FlatGroup& group, const graph::Op& op, const PlanOptions& options) {
@@ -18,13 +97,39 @@ int64_t RoundedSumBytes(const FlatGroup& group, const graph::Op& op, const PlanO
 
 }  // namespace
 
-int64_t CudaWorkspaceBytes(const graph::Graph&, const std::vector<FlatGroup>& groups,
+int64_t CudaWorkspaceBytes(const graph::Graph& graph, const std::vector<FlatGroup>& groups,
                            const graph::Op& op, const PlanOptions& options) {
+  const auto shape = [&](size_t input) -> const graph::Shape& {
+    return graph.values[op.inputs[input]].shape;
+  };
   switch (op.kind) {
     case OpKind::kLinear:
     case OpKind::kLinearBackwardInput:
-    case OpKind::kLmHeadLogits:
       return RoundUp(kCudaProductScratch);
+    case OpKind::kLinearBackwardWeight: {
+      const bool biases = static_cast<int64_t>(op.outputs.size()) > op.attributes.parts;
+      return (biases ? RoundUp(BiasGradientBytes(shape(1)[0], shape(1)[1])) : 0) +
+             RoundUp(kCudaProductScratch);
+    }
+    case OpKind::kLmHeadLogits:
+    case OpKind::kLmHeadLoss:
+    case OpKind::kLmHeadLossBackward:
+      return HeadBytes(graph, op) + RoundUp(kCudaProductScratch);
+    case OpKind::kEmbeddingBackward:
+      return RoundUp(EmbeddingBackwardBytes(shape(1)));
+    case OpKind::kLayerNormBackward:
+    case OpKind::kResidualLayerNormBackward:
+    case OpKind::kRmsNormBackward:
+      return RoundUp(NormBackwardBytes(shape(0)));
+    case OpKind::kQkNormBackward:
+      return RoundUp(QkNormBackwardBytes(shape(0), shape(1)[0]));
+    case OpKind::kAttention:
+    case OpKind::kAttentionBackward:
+      return AttentionBytes(graph, op, options);
+    case OpKind::kConvolution:
+    case OpKind::kConvolutionBackwardData:
+    case OpKind::kConvolutionBackwardWeights:
+      return ConvolutionBytes(graph, op, options);
     case OpKind::kReduceGradients:
     case OpKind::kReduceReplicas:
       return RoundedSumBytes(groups[op.attributes.group], op, options);

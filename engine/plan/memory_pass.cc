@@ -11,8 +11,9 @@
 namespace milepost::plan {
 namespace {
 
-int64_t RoundUp(int64_t bytes) {
-  return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
+int64_t RoundUp(const StepPlan& plan, int64_t bytes) {
+  const int64_t alignment = BufferAlignment(plan.options);
+  return (bytes + alignment - 1) / alignment * alignment;
 }
 
 struct Span {
@@ -80,7 +81,7 @@ Packing Pack(const StepPlan& plan, const std::vector<Lifetime>& lifetimes,
   std::vector<Placed> placed;
   for (int32_t index : order) {
     const Lifetime& lifetime = lifetimes[index];
-    const int64_t bytes = RoundUp(plan.buffers[lifetime.buffer].bytes);
+    const int64_t bytes = RoundUp(plan, plan.buffers[lifetime.buffer].bytes);
     const Span span = {lifetime.first, lifetime.last};
     const int64_t offset = BestFit(placed, span, bytes);
     packing.offsets[index] = offset;
@@ -98,7 +99,7 @@ Packing Pack(const StepPlan& plan, const std::vector<Lifetime>& lifetimes,
 int64_t MostLive(const StepPlan& plan, const std::vector<Lifetime>& lifetimes) {
   std::map<int32_t, int64_t> changes;
   for (const Lifetime& lifetime : lifetimes) {
-    const int64_t bytes = RoundUp(plan.buffers[lifetime.buffer].bytes);
+    const int64_t bytes = RoundUp(plan, plan.buffers[lifetime.buffer].bytes);
     changes[lifetime.first] += bytes;
     changes[lifetime.last + 1] -= bytes;
   }
@@ -112,7 +113,8 @@ int64_t MostLive(const StepPlan& plan, const std::vector<Lifetime>& lifetimes) {
 void RaiseHighest(const StepPlan& plan, const std::vector<Lifetime>& lifetimes,
                   const Packing& packing, std::vector<int32_t>& order) {
   std::stable_partition(order.begin(), order.end(), [&](int32_t i) {
-    return packing.offsets[i] + RoundUp(plan.buffers[lifetimes[i].buffer].bytes) == packing.bytes;
+    return packing.offsets[i] + RoundUp(plan, plan.buffers[lifetimes[i].buffer].bytes) ==
+           packing.bytes;
   });
 }
 
@@ -199,7 +201,7 @@ std::vector<Lifetime> LifetimesOf(const StepPlan& plan, const Program& program) 
 int64_t LeastBytes(const StepPlan& plan) {
   int64_t persistent = 0;
   for (const Buffer& buffer : plan.buffers) {
-    if (buffer.persistent) persistent += RoundUp(buffer.bytes);
+    if (buffer.persistent) persistent += RoundUp(plan, buffer.bytes);
   }
   int64_t transient = 0;
   for (const Program* program : plan.Programs()) {
@@ -222,7 +224,7 @@ void AssignOffsets(StepPlan& plan) {
   for (Buffer& buffer : plan.buffers) {
     if (!buffer.persistent) continue;
     buffer.offset = persistent;
-    persistent += RoundUp(buffer.bytes);
+    persistent += RoundUp(plan, buffer.bytes);
     plan.bytes_by_class[static_cast<int>(buffer.buffer_class)] += buffer.bytes;
   }
   int64_t transient = 0;

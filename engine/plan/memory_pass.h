@@ -16,6 +16,11 @@
 namespace milepost::plan {
 
 inline constexpr int64_t kBufferAlignment = 64;
+// A GPU's: what its libraries want of their workspaces.
+inline constexpr int64_t kCudaBufferAlignment = 256;
+inline int64_t BufferAlignment(const PlanOptions& options) {
+  return options.device == DeviceKind::kCuda ? kCudaBufferAlignment : kBufferAlignment;
+}
 
 // Positions in program order, both included, at which a buffer's bytes are in use.
 struct Lifetime {

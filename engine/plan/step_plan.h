@@ -36,7 +36,7 @@ struct Buffer {
   std::string name;
   BufferClass buffer_class;
   int64_t bytes = 0;
-  int64_t offset = 0;       // in the arena; a multiple of 64
+  int64_t offset = 0;       // in the arena; a multiple of 64, on a GPU of 256
   bool persistent = false;  // lives through the whole run; never shares bytes
 };
 

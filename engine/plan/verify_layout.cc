@@ -24,7 +24,7 @@ absl::Status Violation(const Parts&... parts) {
 absl::Status VerifyBuffers(const StepPlan& plan) {
   std::vector<const Buffer*> persistent;
   for (const Buffer& buffer : plan.buffers) {
-    if (buffer.offset < 0 || buffer.offset % kBufferAlignment != 0) {
+    if (buffer.offset < 0 || buffer.offset % BufferAlignment(plan.options) != 0) {
       return Violation(buffer.name, ": offset ", buffer.offset, " is not aligned");
     }
     if (buffer.bytes < 0 || buffer.offset + buffer.bytes > plan.arena_bytes) {

@@ -3,8 +3,12 @@
 //   return Launch(ScaleKernel<T>{x, n, factor}, {.x = CeilDiv(n, 256)}, stream, "Scale");
 //
 // Asynchronous; the status is that of the launch. An empty grid launches nothing.
+//
+// With MILEPOST_KERNELS_ON_HOST *.cu files are compiled as C++, for tests, and Launch is that of
+// testing/host_launch.h, which is included before this.
 #ifndef MILEPOST_ENGINE_KERNELS_CUDA_LAUNCH_INL_H_
 #define MILEPOST_ENGINE_KERNELS_CUDA_LAUNCH_INL_H_
+#if !defined(MILEPOST_KERNELS_ON_HOST)
 
 #include <cuda_runtime.h>
 
@@ -111,4 +115,5 @@ absl::Status Launch(const Kernel& kernel, const Grid& grid, cudaStream_t stream,
 
 }  // namespace milepost::kernels::cuda
 
+#endif  // MILEPOST_KERNELS_ON_HOST
 #endif  // MILEPOST_ENGINE_KERNELS_CUDA_LAUNCH_INL_H_

@@ -38,10 +38,10 @@ int64_t BiasGradientWorkspaceBytes(int64_t rows, int64_t width) {
 }
 
 template <typename T>
-absl::Status BiasGradient(const T* dy, int64_t rows, int64_t width, bool accumulate, float* db,
-                          void* workspace, cudaStream_t stream) {
+absl::Status BiasGradient(const T* dy, int64_t rows, int64_t width, int64_t row_stride,
+                          bool accumulate, float* db, void* workspace, cudaStream_t stream) {
   return RunBiasGradient(
-      dy, rows, width, accumulate, db, static_cast<float*>(workspace),
+      dy, rows, width, row_stride, accumulate, db, static_cast<float*>(workspace),
       [&](const auto& kernel) { return Launch(kernel, kernel.grid(), stream, "BiasGradient"); });
 }
 
@@ -50,7 +50,8 @@ absl::Status BiasGradient(const T* dy, int64_t rows, int64_t width, bool accumul
                                       cudaStream_t);                                            \
   template absl::Status QkNormBackward(const QkNormShape&, const QkNormBackwardArgs<T>&, void*, \
                                        cudaStream_t);                                           \
-  template absl::Status BiasGradient(const T*, int64_t, int64_t, bool, float*, void*, cudaStream_t)
+  template absl::Status BiasGradient(const T*, int64_t, int64_t, int64_t, bool, float*, void*,  \
+                                     cudaStream_t)
 MP_INSTANTIATE(float);
 MP_INSTANTIATE(bf16);
 MP_INSTANTIATE(f16);

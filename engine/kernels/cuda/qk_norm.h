@@ -23,11 +23,13 @@ template <typename T>
 absl::Status QkNormBackward(const QkNormShape& shape, const QkNormBackwardArgs<T>& args,
                             void* workspace, cudaStream_t stream);
 
-// db[j] (+)= sum over rows of dy[row, j]. `workspace`: BiasGradientWorkspaceBytes.
+// db[j] (+)= sum over rows of dy[row, j], j < width. dy may be columns of a wider matrix, from one
+// row of which to the next there are `row_stride` elements; it then need not be aligned.
+// `workspace`: BiasGradientWorkspaceBytes.
 int64_t BiasGradientWorkspaceBytes(int64_t rows, int64_t width);
 template <typename T>
-absl::Status BiasGradient(const T* dy, int64_t rows, int64_t width, bool accumulate, float* db,
-                          void* workspace, cudaStream_t stream);
+absl::Status BiasGradient(const T* dy, int64_t rows, int64_t width, int64_t row_stride,
+                          bool accumulate, float* db, void* workspace, cudaStream_t stream);
 
 }  // namespace milepost::kernels::cuda
 

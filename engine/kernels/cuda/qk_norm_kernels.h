@@ -175,7 +175,7 @@ template <typename T, int N>
 struct BiasGradientKernel {
   static constexpr int kThreads = 128;
   const T* dy;
-  int64_t rows, width, rows_per_block;
+  int64_t rows, width, row_stride, rows_per_block;
   float* partials;
 
   Grid grid() const {
@@ -189,7 +189,7 @@ struct BiasGradientKernel {
     const int64_t end = begin + rows_per_block < rows ? begin + rows_per_block : rows;
     Floats<N> sum = {};
     for (int64_t row = begin; row < end; ++row) {
-      const auto values = Read<N>(c, dy + row * width + column);
+      const auto values = Read<N>(c, dy + row * row_stride + column);
       MP_UNROLL
       for (int k = 0; k < N; ++k) sum.v[k] += values.v[k];
     }
@@ -205,12 +205,14 @@ inline int64_t BiasRowsPerBlock(int64_t rows) {
 
 // run(kernel) launches it.
 template <typename T, typename Run>
-absl::Status RunBiasGradient(const T* dy, int64_t rows, int64_t width, bool accumulate, float* db,
-                             float* partials, const Run& run) {
+absl::Status RunBiasGradient(const T* dy, int64_t rows, int64_t width, int64_t row_stride,
+                             bool accumulate, float* db, float* partials, const Run& run) {
   const int64_t each = BiasRowsPerBlock(rows);
-  MP_RETURN_IF_ERROR(width % kPack<T> == 0
-                         ? run(BiasGradientKernel<T, kPack<T>>{dy, rows, width, each, partials})
-                         : run(BiasGradientKernel<T, 1>{dy, rows, width, each, partials}));
+  const bool packs = width % kPack<T> == 0 && row_stride % kPack<T> == 0 &&
+                     reinterpret_cast<uintptr_t>(dy) % 16 == 0;
+  MP_RETURN_IF_ERROR(
+      packs ? run(BiasGradientKernel<T, kPack<T>>{dy, rows, width, row_stride, each, partials})
+            : run(BiasGradientKernel<T, 1>{dy, rows, width, row_stride, each, partials}));
   return run(ColumnSumKernel{partials, CeilDiv(rows, each), width, accumulate, db});
 }
 

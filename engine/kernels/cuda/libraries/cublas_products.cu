@@ -21,7 +21,6 @@ constexpr int kMaxProposals = 32;
 constexpr int kTimedRuns = 5;
 // Of timing's operands: small, and not zero, which would draw less power than real numbers.
 constexpr int kFill = 0x3c;
-constexpr uint32_t kAlignment = 16;
 
 absl::Status StatusOf(cublasStatus_t status, absl::string_view what) {
   if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
@@ -147,7 +146,7 @@ absl::Status Entry::Make(const Product& product) {
 }
 
 // A key without text, so that looking one up allocates nothing.
-using Key = std::array<int64_t, 13>;
+using Key = std::array<int64_t, 14>;
 Key KeyOf(const Product& p) {
   const MatmulSpec& s = p.spec;
   return {s.m,
@@ -162,7 +161,8 @@ Key KeyOf(const Product& p) {
           s.bias ? 1 + static_cast<int64_t>(s.bias_type) : 0,
           s.a_row,
           s.c_row,
-          static_cast<int64_t>(p.epilogue)};
+          static_cast<int64_t>(p.epilogue),
+          p.alignment};
 }
 
 absl::StatusOr<std::string> Identity(const CublasOptions& options) {
@@ -242,11 +242,12 @@ struct CublasProducts::Impl {
         StatusOf(cublasLtMatmulPreferenceSetAttribute(
                      made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes),
                  "cublasLtMatmulPreferenceSetAttribute"));
+    const auto alignment = static_cast<uint32_t>(product.alignment);
     for (const auto what :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
       MP_RETURN_IF_ERROR(
-          StatusOf(cublasLtMatmulPreferenceSetAttribute(made, what, &kAlignment, sizeof kAlignment),
+          StatusOf(cublasLtMatmulPreferenceSetAttribute(made, what, &alignment, sizeof alignment),
                    "cublasLtMatmulPreferenceSetAttribute"));
     }
     const int wanted = std::clamp(options.proposals, 1, kMaxProposals);

@@ -42,6 +42,9 @@ absl::Status Check(const Product& product) {
     return Refuse(product, "A's rows overlap");
   }
   if (s.c_row != 0 && s.c_row < s.n) return Refuse(product, "C's rows overlap");
+  if (product.alignment != 16 && product.alignment != static_cast<int>(ByteSize(s.a))) {
+    return Refuse(product, "operands are aligned to 16 bytes or to elements");
+  }
   return CheckEpilogue(product);
 }
 
@@ -80,7 +83,8 @@ std::string ProductKey(const Product& product) {
                       " tb=", s.transpose_b ? 1 : 0, " in=", Name(s.a), " out=", Name(s.c),
                       " bias=", s.bias ? Name(s.bias_type) : "no", " add=", s.accumulate ? 1 : 0,
                       " ar=", RowOf(s.a_row, s.transpose_a ? s.m : s.k),
-                      " cr=", RowOf(s.c_row, s.n), " ep=", static_cast<int>(product.epilogue));
+                      " cr=", RowOf(s.c_row, s.n), " ep=", static_cast<int>(product.epilogue),
+                      product.alignment == 16 ? "" : " unaligned");
 }
 
 }  // namespace milepost::kernels::cuda

@@ -31,6 +31,7 @@ enum class Epilogue : uint8_t {
 struct Product {
   MatmulSpec spec;  // packed_b is the CPU's alone and must not be set
   Epilogue epilogue = Epilogue::kNone;
+  int alignment = 16;  // bytes, of all operands: less where columns of a matrix begin anywhere
   bool operator==(const Product&) const = default;
 };
 

@@ -1,8 +1,12 @@
+// Its check of longjmp knows one stack only.
+#undef _FORTIFY_SOURCE
+
 #include "engine/kernels/cuda/testing/fiber.h"
 
 #include <sys/mman.h>
 
 #include <cstdint>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -23,16 +27,24 @@ constexpr size_t kStackBytes = (256 << 10) + kGuardBytes;  // touched as far as 
 
 // Stacks that no fiber has at the moment: mapping them anew for each launch costs more than a
 // launch.
-std::vector<char*>& SpareStacks() {
-  static std::vector<char*> stacks;
-  return stacks;
-}
+struct SpareStacks {
+  static SpareStacks& Get() {
+    static auto* spare = new SpareStacks;  // outlives all threads
+    return *spare;
+  }
+  std::mutex mutex;
+  std::vector<char*> stacks;
+};
 
 char* NewStack() {
-  if (!SpareStacks().empty()) {
-    char* stack = SpareStacks().back();
-    SpareStacks().pop_back();
-    return stack;
+  SpareStacks& spare = SpareStacks::Get();
+  {
+    const std::lock_guard<std::mutex> lock(spare.mutex);
+    if (!spare.stacks.empty()) {
+      char* stack = spare.stacks.back();
+      spare.stacks.pop_back();
+      return stack;
+    }
   }
   void* memory = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -63,8 +75,26 @@ Fiber::~Fiber() {
 #if defined(__SANITIZE_THREAD__)
   __tsan_destroy_fiber(tsan_own_);
 #endif
-  SpareStacks().push_back(stack_);
+  SpareStacks& spare = SpareStacks::Get();
+  const std::lock_guard<std::mutex> lock(spare.mutex);
+  spare.stacks.push_back(stack_);
 }
+
+#if defined(MILEPOST_FIBERS_JUMP)
+
+// swapcontext asks the kernel for the signal mask, twice: only a fiber's first step needs it.
+void Fiber::Resume() {
+  if (_setjmp(caller_jump_) != 0) return;
+  if (started_) _longjmp(own_jump_, 1);
+  started_ = true;
+  setcontext(&own_);
+}
+
+void Fiber::Yield() {
+  if (_setjmp(own_jump_) == 0) _longjmp(caller_jump_, 1);
+}
+
+#else
 
 void Fiber::SwitchTo(ucontext_t* from, ucontext_t* to, void** fake_stack, const void* stack,
                      size_t bytes) {
@@ -97,6 +127,8 @@ void Fiber::Resume() {
 void Fiber::Yield() {
   SwitchTo(&own_, &caller_, &own_fake_stack_, caller_stack_, caller_stack_bytes_);
 }
+
+#endif
 
 void Fiber::Enter(unsigned low, unsigned high) {
   Fiber* self = reinterpret_cast<Fiber*>(static_cast<uintptr_t>(uint64_t{high} << 32 | low));
