@@ -16,9 +16,13 @@
 
 #include <array>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/kernels/cuda/flat.h"
+#include "engine/kernels/cuda/libraries/attention_graph.h"
 #include "engine/kernels/cuda/libraries/device_products.h"
 #include "engine/kernels/cuda/libraries/neural_graphs.h"
 #include "engine/kernels/cuda/stream.h"
@@ -45,14 +49,22 @@ struct CudaMemoryOfStep {
   uint64_t seed = 0;
 };
 
+// Scratch that the libraries asked for, at least: what PlanOptions' min_attention_workspace_bytes
+// and min_convolution_workspace_bytes must be.
+struct CudaScratch {
+  int64_t attention = 0;
+  int64_t convolution = 0;
+};
+
 class CudaBackend : public Backend {
  public:
   // What the services are must outlive the backend and what it has bound.
   explicit CudaBackend(const CudaServices& services) : services_(services) {}
 
   // Before the arena is allocated, since algorithms are timed on memory of their own. Blocks.
-  // RESOURCE_EXHAUSTED, with the op, where a library wants more scratch than the plan has.
-  absl::Status Prepare(const plan::StepPlan& plan);
+  // RESOURCE_EXHAUSTED, with the op, where a library wants more scratch than the plan has: `needed`
+  // (nullable) says how much; plan again with that.
+  absl::Status Prepare(const plan::StepPlan& plan, CudaScratch* needed = nullptr);
 
   void Attach(const CudaMemoryOfStep& memory) { memory_ = memory; }
 
@@ -60,8 +72,14 @@ class CudaBackend : public Backend {
                                const plan::PlannedOp& planned) override;
 
  private:
+  // Whether the library is taken for an attention; asked once for each shape.
+  bool TakesGraph(const kernels::cuda::AttentionGraph& graph);
+  absl::Status PrepareOp(const plan::StepPlan& plan, const plan::Program& program,
+                         const plan::PlannedOp& planned, CudaScratch* needed);
+
   const CudaServices services_;
   CudaMemoryOfStep memory_;
+  std::vector<std::pair<kernels::cuda::AttentionGraph, bool>> attentions_;
 };
 
 }  // namespace milepost::runtime

@@ -3,8 +3,12 @@
 #define MILEPOST_ENGINE_RUNTIME_CUDA_BACKEND_CUDA_OPS_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/kernels/cpu/convolution.h"
+#include "engine/kernels/cuda/libraries/attention_graph.h"
+#include "engine/kernels/cuda/libraries/product_layout.h"
 #include "engine/runtime/backend.h"
 #include "engine/runtime/cuda_backend/cuda_backend.h"
 #include "engine/runtime/op_binding.h"
@@ -16,6 +20,8 @@ namespace milepost::runtime {
 struct CudaBinding : OpBinding {
   const CudaServices& services;
   const CudaMemoryOfStep& memory;
+  // kAttention, kAttentionBackward: services.graphs has both passes. Otherwise the own kernels.
+  bool graph_attention = false;
 
   cudaStream_t stream() const { return memory.streams[static_cast<int>(planned.stream)]; }
   // In device memory: for addresses of its fields, not for their values.
@@ -31,6 +37,30 @@ struct CudaBinding : OpBinding {
             .elements_per_sample = static_cast<uint64_t>(attributes().sequence * width)};
   }
 };
+
+// The pieces of a workspace begin at multiples of it (plan/cuda_workspace.h).
+constexpr int64_t AlignScratch(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+// What an op asks the libraries for, before anything is bound: matrix products, and how many bytes
+// of its workspace lie in front of their scratch.
+std::vector<kernels::cuda::Product> ProductsOf(const plan::StepPlan& plan,
+                                               const plan::Program& program, const graph::Op& op);
+int64_t BytesBeforeScratch(const plan::StepPlan& plan, const plan::Program& program,
+                           const graph::Op& op);
+// Their parts: kLinear*; kLmHead*; kOrthogonalize.
+std::vector<kernels::cuda::Product> LinearProducts(const plan::Program& program,
+                                                   const graph::Op& op);
+int64_t LinearBytesBeforeScratch(const plan::Program& program, const graph::Op& op);
+std::vector<kernels::cuda::Product> HeadProducts(const graph::Graph& graph, const graph::Op& op);
+int64_t HeadBytesBeforeScratch(const graph::Graph& graph, const graph::Op& op);
+std::vector<kernels::cuda::Product> OrthogonalizeProducts(const plan::FlatGroup& group);
+int64_t OrthogonalizeBytesBeforeScratch(const plan::FlatGroup& group);
+// Of a kConvolution*, and what of its workspace lies in front of the library's.
+kernels::ConvolutionSpec ConvolutionSpecOf(const graph::Graph& graph, const graph::Op& op);
+kernels::ConvolutionPass ConvolutionPassOf(graph::OpKind kind);
+int64_t ConvolutionBytesBeforeScratch(const graph::Graph& graph, const graph::Op& op);
+// Of a kAttention or kAttentionBackward.
+kernels::cuda::AttentionGraph AttentionGraphOf(const graph::Graph& graph, const graph::Op& op);
 
 // cuda_ops_pointwise.cc, cuda_ops_norm.cc
 absl::StatusOr<BoundOp> BindEmbedding(const CudaBinding& b);

@@ -1,0 +1,228 @@
+#include "engine/runtime/cuda_backend/cuda_backend.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+#include "engine/runtime/cuda_backend/cuda_ops.h"
+
+namespace milepost::runtime {
+
+using graph::OpKind;
+using kernels::cuda::AttentionGraph;
+using kernels::cuda::AttentionPass;
+using kernels::cuda::Product;
+
+namespace {
+
+// "linear -> h.3.mlp.up"
+std::string NameOf(const plan::Program& program, const graph::Op& op) {
+  for (const graph::Output& output : op.outputs) {
+    if (output.value == graph::kNoValue) continue;
+    return absl::StrCat(graph::Name(op.kind), " -> ", program.graph.values[output.value].name);
+  }
+  return graph::Name(op.kind);
+}
+
+absl::Status Annotate(const plan::Program& program, const graph::Op& op,
+                      const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat(NameOf(program, op), ": ", status.message()));
+}
+
+absl::Status RequireScratch(const plan::PlannedOp& planned, int64_t bytes) {
+  if (bytes <= planned.workspace_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("the library and the kernels need ", bytes,
+                                                   " bytes of workspace, the plan gives it ",
+                                                   planned.workspace_bytes));
+}
+
+bool IsAttention(OpKind kind) {
+  return kind == OpKind::kAttention || kind == OpKind::kAttentionBackward;
+}
+bool IsConvolution(OpKind kind) {
+  return kind == OpKind::kConvolution || kind == OpKind::kConvolutionBackwardData ||
+         kind == OpKind::kConvolutionBackwardWeights;
+}
+
+bool Same(const AttentionGraph& a, const AttentionGraph& b) {
+  return a.shape.batch == b.shape.batch && a.shape.sequence == b.shape.sequence &&
+         a.shape.heads == b.shape.heads && a.shape.head_dim == b.shape.head_dim &&
+         a.KvHeads() == b.KvHeads() && a.shape.causal == b.shape.causal && a.type == b.type &&
+         a.max_documents == b.max_documents && a.deterministic == b.deterministic;
+}
+
+}  // namespace
+
+std::vector<Product> ProductsOf(const plan::StepPlan& plan, const plan::Program& program,
+                                const graph::Op& op) {
+  switch (op.kind) {
+    case OpKind::kLinear:
+    case OpKind::kLinearBackwardInput:
+    case OpKind::kLinearBackwardWeight:
+      return LinearProducts(program, op);
+    case OpKind::kLmHeadLogits:
+    case OpKind::kLmHeadLoss:
+    case OpKind::kLmHeadLossBackward:
+      return HeadProducts(program.graph, op);
+    case OpKind::kOrthogonalize:
+      return OrthogonalizeProducts(plan.groups[op.attributes.group]);
+    default:
+      return {};
+  }
+}
+
+int64_t BytesBeforeScratch(const plan::StepPlan& plan, const plan::Program& program,
+                           const graph::Op& op) {
+  switch (op.kind) {
+    case OpKind::kLinearBackwardWeight:
+      return LinearBytesBeforeScratch(program, op);
+    case OpKind::kLmHeadLogits:
+    case OpKind::kLmHeadLoss:
+    case OpKind::kLmHeadLossBackward:
+      return HeadBytesBeforeScratch(program.graph, op);
+    case OpKind::kOrthogonalize:
+      return OrthogonalizeBytesBeforeScratch(plan.groups[op.attributes.group]);
+    default:
+      return 0;
+  }
+}
+
+bool CudaBackend::TakesGraph(const AttentionGraph& graph) {
+  for (const auto& [known, taken] : attentions_) {
+    if (Same(known, graph)) return taken;
+  }
+  // With documents it wants tables of where they lie, which nothing makes.
+  const bool taken = services_.graphs != nullptr && graph.max_documents == 0 &&
+                     services_.graphs->Check(graph, AttentionPass::kForward).ok() &&
+                     services_.graphs->Check(graph, AttentionPass::kBackward).ok();
+  attentions_.emplace_back(graph, taken);
+  return taken;
+}
+
+absl::Status CudaBackend::PrepareOp(const plan::StepPlan& plan, const plan::Program& program,
+                                    const plan::PlannedOp& planned, CudaScratch* needed) {
+  const graph::Op& op = planned.op;
+  const std::vector<Product> products = ProductsOf(plan, program, op);
+  for (const Product& product : products) {
+    MP_RETURN_IF_ERROR(services_.products->Prepare(product));
+  }
+  if (!products.empty()) {
+    const int64_t before = BytesBeforeScratch(plan, program, op);
+    return RequireScratch(planned, before + services_.products->WorkspaceBytes());
+  }
+  if (IsAttention(op.kind)) {
+    const AttentionGraph graph = AttentionGraphOf(program.graph, op);
+    if (!TakesGraph(graph)) return absl::OkStatus();
+    const bool forward = op.kind == OpKind::kAttention;
+    MP_ASSIGN_OR_RETURN(const int64_t bytes,
+                        services_.graphs->WorkspaceBytes(
+                            graph, forward ? AttentionPass::kForward : AttentionPass::kBackward));
+    needed->attention = std::max(needed->attention, AlignScratch(bytes));
+    return RequireScratch(planned, bytes);
+  }
+  if (IsConvolution(op.kind)) {
+    MP_ASSIGN_OR_RETURN(const int64_t bytes,
+                        services_.graphs->WorkspaceBytes(ConvolutionSpecOf(program.graph, op),
+                                                         ConvolutionPassOf(op.kind)));
+    const int64_t all = ConvolutionBytesBeforeScratch(program.graph, op) + bytes;
+    needed->convolution = std::max(needed->convolution, AlignScratch(all));
+    return RequireScratch(planned, all);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaBackend::Prepare(const plan::StepPlan& plan, CudaScratch* needed) {
+  CudaScratch found;
+  absl::Status exhausted;  // the first; all ops are asked, so that `needed` is complete
+  for (const plan::Program* program : plan.Programs()) {
+    for (const plan::PlannedOp& planned : program->ops) {
+      const absl::Status status =
+          Annotate(*program, planned.op, PrepareOp(plan, *program, planned, &found));
+      if (absl::IsResourceExhausted(status)) {
+        exhausted.Update(status);
+      } else {
+        MP_RETURN_IF_ERROR(status);
+      }
+    }
+  }
+  if (needed != nullptr) *needed = found;
+  return exhausted;
+}
+
+namespace {
+
+absl::StatusOr<BoundOp> BindComputeOp(const CudaBinding& b) {
+  switch (b.planned.op.kind) {
+    case OpKind::kEmbedding:
+      return BindEmbedding(b);
+    case OpKind::kEmbeddingBackward:
+      return BindEmbeddingBackward(b);
+    case OpKind::kLayerNorm:
+    case OpKind::kResidualLayerNorm:
+    case OpKind::kRmsNorm:
+    case OpKind::kResidualRmsNorm:
+      return BindNorm(b);
+    case OpKind::kLayerNormBackward:
+    case OpKind::kResidualLayerNormBackward:
+    case OpKind::kRmsNormBackward:
+      return BindNormBackward(b);
+    case OpKind::kLinear:
+      return BindLinear(b);
+    case OpKind::kLinearBackwardInput:
+      return BindLinearBackwardInput(b);
+    case OpKind::kLinearBackwardWeight:
+      return BindLinearBackwardWeight(b);
+    case OpKind::kGelu:
+    case OpKind::kGeluBackward:
+      return BindGelu(b);
+    case OpKind::kSwiGlu:
+    case OpKind::kSwiGluBackward:
+      return BindSwiGlu(b);
+    case OpKind::kDropout:
+      return BindDropout(b);
+    case OpKind::kQkNorm:
+      return BindQkNorm(b);
+    case OpKind::kQkNormBackward:
+      return BindQkNormBackward(b);
+    case OpKind::kRopeTable:
+      return BindRopeTable(b);
+    case OpKind::kRope:
+    case OpKind::kRopeBackward:
+      return BindRope(b);
+    case OpKind::kAttention:
+      return BindAttention(b);
+    case OpKind::kAttentionBackward:
+      return BindAttentionBackward(b);
+    case OpKind::kCachedAttention:
+      return BindCachedAttention(b);
+    case OpKind::kLmHeadLoss:
+    case OpKind::kLmHeadLossBackward:
+      return BindLmHeadLoss(b);
+    case OpKind::kLmHeadLogits:
+      return BindLmHeadLogits(b);
+    default:
+      break;
+  }
+  absl::StatusOr<BoundOp> bound = BindImageOp(b);
+  return absl::IsUnimplemented(bound.status()) ? BindUpdateOp(b) : std::move(bound);
+}
+
+}  // namespace
+
+absl::StatusOr<BoundOp> CudaBackend::Bind(const plan::StepPlan& plan, const plan::Program& program,
+                                          const plan::PlannedOp& planned) {
+  MP_CHECK(memory_.arena != nullptr) << "Attach comes first";
+  const int rank = services_.communicator == nullptr ? 0 : services_.communicator->rank();
+  CudaBinding b{{plan, program, planned, memory_.arena, rank}, services_, memory_};
+  if (IsAttention(planned.op.kind)) {
+    b.graph_attention = TakesGraph(AttentionGraphOf(program.graph, planned.op));
+  }
+  absl::StatusOr<BoundOp> bound =
+      planned.stream == plan::Stream::kCommunication ? BindCollective(b) : BindComputeOp(b);
+  if (bound.ok()) return bound;
+  return Annotate(program, planned.op, bound.status());
+}
+
+}  // namespace milepost::runtime

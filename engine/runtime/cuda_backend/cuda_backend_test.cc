@@ -1,0 +1,207 @@
+// Every op of the forward and the backward of the families of texts on the GPU's backend, against
+// the CPU's.
+#include "engine/runtime/cuda_backend/cuda_backend.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "engine/runtime/cuda_backend/cuda_ops.h"
+#include "engine/runtime/cuda_backend/testing.h"
+#include "engine/runtime/testing.h"
+
+namespace milepost::runtime {
+namespace {
+
+using graph::DType;
+using graph::OpKind;
+using ::testing::HasSubstr;
+
+// Relative to the result's norm. Sums are ordered otherwise; of 16 bits also one rounding each, and
+// the CPU's attention rounds its probabilities.
+double BarOf(OpKind kind, DType dtype) {
+  const bool attention = kind == OpKind::kAttention || kind == OpKind::kAttentionBackward ||
+                         kind == OpKind::kCachedAttention;
+  switch (dtype) {
+    case DType::kBF16:
+      return attention ? 6e-3 : 1.5e-3;
+    case DType::kF16:
+      return attention ? 6e-4 : 2e-4;
+    default:
+      return 2e-6;
+  }
+}
+
+struct Case {
+  TinyOptions options;
+  bool graph_attention = false;
+};
+
+// Two micro-steps: gradients last from one to the next.
+v1::JobSpec SpecOf(const TinyJob& job, TinyOptions options) {
+  options.global_batch = 6;
+  options.micro_batch = 3;
+  return job.Spec(options);
+}
+
+plan::PlanOptions OptionsOf(const v1::JobSpec& spec) {
+  plan::PlanOptions options = *plan::OptionsFromSpec(spec, 1);
+  // Several chunks of the head, the last one shorter: 72 rows by 32.
+  options.lm_head_chunk_bytes = 32 * TinyJob::kVocabulary * graph::ByteSize(options.compute_dtype);
+  return options;
+}
+
+void FillInputs(OpBench& bench, OpBench::ProgramOf program) {
+  const bool masked = (bench.plan().*program).graph.Input("segments") != graph::kNoValue;
+  for (int64_t i = 0; i < 3 * TinyJob::kContext; ++i) {
+    bench.Set(program, "tokens", i, (i * i + 5 * i) % TinyJob::kVocabulary);
+    const bool ignored = masked ? i % 3 != 1 : i % 36 == 7;
+    bench.Set(program, "targets", i, ignored ? -1 : (i * 7 + 2) % TinyJob::kVocabulary);
+    bench.Set(program, "documents", i, i % TinyJob::kContext / 7);
+    bench.Set(program, "positions", i, i % TinyJob::kContext % 7);
+    bench.Set(program, "segments", i, i * 5 % 3);
+    bench.Set(program, "labels.kind", i, i % 4 == 1 ? -1 : i % 7);
+    bench.Set(program, "labels.next", i, i % 9 == 2 ? -1 : i * 3 % 130);
+  }
+}
+
+class EveryOp : public ::testing::TestWithParam<Case> {};
+
+// A key's bias moves all scores of a query alike: its gradient is 0 but for rounding.
+bool IsNoise(const std::string& name) {
+  return absl::StrContains(name, "self.key.bias") || absl::StrContains(name, "k_proj.bias");
+}
+
+void RunProgram(OpBench& bench, OpBench::ProgramOf program, std::set<OpKind>* seen) {
+  FillInputs(bench, program);
+  const std::vector<plan::PlannedOp>& ops = bench.Ops(program);
+  for (size_t i = 0; i < ops.size(); ++i) {
+    if (ops[i].when != plan::When::kEveryMicroStep) continue;
+    seen->insert(ops[i].op.kind);
+    const double bar = BarOf(ops[i].op.kind, bench.plan().options.compute_dtype);
+    for (const OpBench::Result& result : bench.RunOp(program, i)) {
+      if (IsNoise(result.name)) continue;
+      EXPECT_LT(result.error, bar) << graph::Name(ops[i].op.kind) << " -> " << result.name;
+    }
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+}
+
+TEST_P(EveryOp, IsTheCpus) {
+  const TinyJob job;
+  const v1::JobSpec spec = SpecOf(job, GetParam().options);
+  OpBench bench(spec, OptionsOf(spec), {.attention = GetParam().graph_attention});
+  for (size_t head = 0; head < bench.plan().train.graph.losses.size(); ++head) {
+    bench.context.gradient_factors[head] = 0.014F / static_cast<float>(1 + head);
+  }
+  std::set<OpKind> seen;
+  for (const bool first : {true, false}) {
+    bench.context.first_micro_step = first;
+    RunProgram(bench, &plan::StepPlan::train, &seen);
+  }
+  RunProgram(bench, &plan::StepPlan::evaluate, &seen);
+  EXPECT_GE(seen.size(), 14U);
+  EXPECT_EQ(bench.graphs->attention_calls() > 0, GetParam().graph_attention);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Gpt2, EveryOp,
+    ::testing::Values(
+        Case{{.precision = v1::PRECISION_FP32, .layers = 1, .dropout = 0.25}},
+        Case{{.precision = v1::PRECISION_BF16, .layers = 1, .width = 64, .dropout = 0.25}},
+        Case{{.precision = v1::PRECISION_FP16, .layers = 1, .dropout = 0.25}},
+        Case{{.precision = v1::PRECISION_FP32, .layers = 1, .documents = true}}));
+
+// Heads of keys: one, some, all. Width 20 and hidden 13: gate and up do not follow each other
+// without a gap, so that they are two products, whose columns are not aligned.
+INSTANTIATE_TEST_SUITE_P(
+    Llama, EveryOp,
+    ::testing::Values(
+        Case{{.precision = v1::PRECISION_FP32, .layers = 1, .llama = true, .qk_norm = true}},
+        Case{{.precision = v1::PRECISION_BF16,
+              .layers = 1,
+              .llama = true,
+              .kv_heads = 1,
+              .tied = true,
+              .qkv_bias = true}},
+        Case{{.precision = v1::PRECISION_FP32,
+              .layers = 1,
+              .width = 20,
+              .llama = true,
+              .kv_heads = 1,
+              .hidden = 13,
+              .qkv_bias = true}},
+        Case{{.precision = v1::PRECISION_FP16,
+              .layers = 1,
+              .width = 20,
+              .llama = true,
+              .kv_heads = 4,
+              .hidden = 13,
+              .qkv_bias = true}},
+        Case{{.precision = v1::PRECISION_BF16, .layers = 1, .llama = true, .documents = true}}));
+
+// A head of few targets, in several chunks.
+INSTANTIATE_TEST_SUITE_P(Bert, EveryOp,
+                         ::testing::Values(Case{{.precision = v1::PRECISION_FP32,
+                                                 .layers = 1,
+                                                 .dropout = 0.25,
+                                                 .bert = true}},
+                                           Case{{.precision = v1::PRECISION_BF16,
+                                                 .layers = 1,
+                                                 .dropout = 0.25,
+                                                 .bert = true,
+                                                 .documents = true}}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Heads, EveryOp,
+    ::testing::Values(
+        Case{{.precision = v1::PRECISION_FP32, .layers = 1, .heads = true}},
+        Case{{.precision = v1::PRECISION_FP16, .layers = 1, .bert = true, .heads = true}}));
+
+INSTANTIATE_TEST_SUITE_P(
+    GraphAttention, EveryOp,
+    ::testing::Values(Case{{.precision = v1::PRECISION_BF16, .layers = 1}, true},
+                      Case{{.precision = v1::PRECISION_FP16, .layers = 1, .llama = true}, true}));
+
+// A text in pieces: a chunk partly filled, then one row at a time.
+void TestGeneration(const v1::ModelSpec& model, DType dtype) {
+  constexpr int64_t kPositions = TinyJob::kContext;
+  OpBench bench(model, {.compute_dtype = dtype, .sequence = kPositions});
+  const auto run = [&](OpBench::ProgramOf program, int64_t first, int64_t count) {
+    const graph::Graph& graph = (bench.plan().*program).graph;
+    for (int64_t r = 0; r < graph.values[graph.Input("tokens")].shape[0]; ++r) {
+      const int64_t position = first + std::min(r, count - 1);
+      bench.Set(program, "tokens", r, (position * position + 2) % TinyJob::kVocabulary);
+      bench.Set(program, "positions", r, position);
+    }
+    bench.context.position = count - 1;
+    const std::vector<plan::PlannedOp>& ops = bench.Ops(program);
+    for (size_t i = 0; i < ops.size(); ++i) {
+      for (const OpBench::Result& result : bench.RunOp(program, i)) {
+        EXPECT_LT(result.error, BarOf(ops[i].op.kind, dtype))
+            << graph::Name(ops[i].op.kind) << " -> " << result.name;
+      }
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+  };
+  run(&plan::StepPlan::prompt, 0, 7);
+  run(&plan::StepPlan::next, 7, 1);
+  run(&plan::StepPlan::next, 8, 1);
+}
+
+TEST(CudaBackend, GeneratesAsTheCpu) {
+  const TinyJob job;
+  const v1::JobSpec gpt2 = job.Spec({.layers = 1});
+  const v1::JobSpec llama = job.Spec({.layers = 1, .llama = true, .qk_norm = true});
+  TestGeneration(gpt2.model(), DType::kF32);
+  TestGeneration(llama.model(), DType::kBF16);
+  TestGeneration(llama.model(), DType::kF16);
+}
+
+}  // namespace
+}  // namespace milepost::runtime

@@ -1,0 +1,115 @@
+// Attention on the GPU: by the library where it has both passes (CudaBinding::graph_attention),
+// else by the own kernels, which also take what has documents.
+#include "common/status_macros.h"
+#include "engine/kernels/cpu/attention.h"
+#include "engine/kernels/cuda/attention.h"
+#include "engine/kernels/cuda/cached_attention.h"
+#include "engine/runtime/cuda_backend/cuda_ops.h"
+
+namespace milepost::runtime {
+
+namespace cuda = kernels::cuda;
+using graph::OpKind;
+
+cuda::AttentionGraph AttentionGraphOf(const graph::Graph& graph, const graph::Op& op) {
+  const graph::Attributes& a = op.attributes;
+  const graph::Value& qkv = graph.values[op.inputs[0]];
+  const size_t documents = op.kind == OpKind::kAttention ? 1 : 4;
+  const bool packed = documents < op.inputs.size() && op.inputs[documents] != graph::kNoValue;
+  return {.shape = {.batch = a.batch,
+                    .sequence = a.sequence,
+                    .heads = a.heads,
+                    .head_dim = qkv.shape.back() / (a.heads + 2 * a.kv_heads),
+                    .kv_heads = a.kv_heads,
+                    .causal = a.causal},
+          .type = KernelDType(qkv.dtype),
+          .max_documents = packed ? a.batch * a.sequence : 0};
+}
+
+namespace {
+
+template <typename T>
+absl::StatusOr<BoundOp> AttentionOf(const CudaBinding& b) {
+  const cuda::AttentionGraph graph = AttentionGraphOf(b.program.graph, b.planned.op);
+  MP_RETURN_IF_ERROR(kernels::CheckAttentionShape(graph.shape));
+  const T* qkv = b.Input<T>(0);
+  T* out = b.Output<T>(0);
+  float* lse = b.Output<float>(1);
+  if (b.graph_attention) {
+    MP_ASSIGN_OR_RETURN(const int64_t bytes,
+                        b.services.graphs->WorkspaceBytes(graph, cuda::AttentionPass::kForward));
+    MP_RETURN_IF_ERROR(b.RequireWorkspace(bytes));
+    return [graphs = b.services.graphs, graph, qkv, out, lse, workspace = b.Workspace(),
+            stream = b.stream()](const StepContext&) {
+      return graphs->Attention(graph, {.qkv = qkv, .out = out, .lse = lse}, workspace, stream);
+    };
+  }
+  return [shape = graph.shape, qkv, documents = b.Input<int32_t>(1), out, lse,
+          stream = b.stream()](const StepContext&) {
+    return cuda::AttentionForward<T>(shape, qkv, documents, out, lse, stream);
+  };
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> AttentionBackwardOf(const CudaBinding& b) {
+  const cuda::AttentionGraph graph = AttentionGraphOf(b.program.graph, b.planned.op);
+  MP_RETURN_IF_ERROR(kernels::CheckAttentionShape(graph.shape));
+  const T* qkv = b.Input<T>(0);
+  const T* out = b.Input<T>(1);
+  const float* lse = b.Input<float>(2);
+  const T* dout = b.Input<T>(3);
+  T* dqkv = b.Output<T>(0);
+  if (b.graph_attention) {
+    MP_ASSIGN_OR_RETURN(const int64_t bytes,
+                        b.services.graphs->WorkspaceBytes(graph, cuda::AttentionPass::kBackward));
+    MP_RETURN_IF_ERROR(b.RequireWorkspace(bytes));
+    return [graphs = b.services.graphs, graph, qkv, out, lse, dout, dqkv, workspace = b.Workspace(),
+            stream = b.stream()](const StepContext&) {
+      return graphs->AttentionBackward(
+          graph, {.qkv = qkv, .out = out, .lse = lse, .dout = dout, .dqkv = dqkv}, workspace,
+          stream);
+    };
+  }
+  MP_RETURN_IF_ERROR(b.RequireWorkspace(cuda::AttentionWorkspaceBytes(graph.shape)));
+  return [shape = graph.shape, qkv, documents = b.Input<int32_t>(4), out, lse, dout, dqkv,
+          workspace = b.Workspace(), stream = b.stream()](const StepContext&) {
+    return cuda::AttentionBackward<T>(shape, qkv, documents, out, lse, dout, dqkv, workspace,
+                                      stream);
+  };
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> CachedAttentionOf(const CudaBinding& b) {
+  const graph::Attributes& a = b.attributes();
+  const graph::Shape& cache = b.InputShape(2);
+  const kernels::CachedAttentionShape shape{
+      .positions = cache[2], .heads = a.heads, .head_dim = cache[3], .kv_heads = a.kv_heads};
+  MP_RETURN_IF_ERROR(kernels::CheckAttentionShape({.batch = 1,
+                                                   .sequence = shape.positions,
+                                                   .heads = shape.heads,
+                                                   .head_dim = shape.head_dim,
+                                                   .kv_heads = shape.kv_heads}));
+  return
+      [args = cuda::CachedAttentionArgs<T>{.shape = shape,
+                                           .rows = b.OutputShape(0)[0],
+                                           .positions = b.Input<int32_t>(1),
+                                           .last = &b.control()->row,
+                                           .qkv = b.Input<T>(0),
+                                           .cache = b.Output<T>(1),
+                                           .out = b.Output<T>(0)},
+       stream = b.stream()](const StepContext&) { return cuda::CachedAttention<T>(args, stream); };
+}
+
+}  // namespace
+
+absl::StatusOr<BoundOp> BindAttention(const CudaBinding& b) {
+  return MP_BIND_BY_DTYPE(AttentionOf, b);
+}
+absl::StatusOr<BoundOp> BindAttentionBackward(const CudaBinding& b) {
+  return MP_BIND_BY_DTYPE(AttentionBackwardOf, b);
+}
+absl::StatusOr<BoundOp> BindCachedAttention(const CudaBinding& b) {
+  return MP_BIND_BY_DTYPE(CachedAttentionOf, b);
+}
+
+}  // namespace milepost::runtime

@@ -1,0 +1,251 @@
+// The language-model head on the GPU. An op's workspace holds its own part (the chunk of logits and
+// what belongs to it, or the rows whose logits are wanted) and behind it the products' scratch.
+//
+// Rows without a target are not left out where the op says `gathers`: how many have one is known to
+// the device alone, and launches have fixed sizes. Their logits cost what the others' do, and their
+// gradients are zeros.
+#include <algorithm>
+#include <cstdint>
+
+#include "common/status_macros.h"
+#include "engine/kernels/cuda/classifier.h"
+#include "engine/kernels/cuda/qk_norm.h"
+#include "engine/kernels/cuda/rows.h"
+#include "engine/runtime/cuda_backend/cuda_ops.h"
+
+namespace milepost::runtime {
+namespace {
+
+using graph::OpKind;
+using kernels::cuda::DeviceProducts;
+using kernels::cuda::Product;
+namespace cuda = kernels::cuda;
+
+struct HeadSizes {
+  HeadSizes(const graph::Graph& graph, const graph::Op& op)
+      : rows(graph.values[op.inputs[0]].shape[0]),
+        width(graph.values[op.inputs[0]].shape[1]),
+        vocabulary(graph.values[op.inputs[1]].shape[0]),
+        chunk(op.attributes.chunk_rows > 0 ? std::min(op.attributes.chunk_rows, rows) : rows),
+        type(KernelDType(graph.values[op.inputs[0]].dtype)),
+        bias(op.inputs[op.kind == OpKind::kLmHeadLogits ? 2 : 3] != graph::kNoValue),
+        bias_gradient(bias && op.kind == OpKind::kLmHeadLossBackward),
+        adds(op.kind == OpKind::kLmHeadLossBackward && op.inputs[4] != graph::kNoValue) {}
+
+  int64_t Element() const { return static_cast<int64_t>(kernels::ByteSize(type)); }
+  int64_t LogitsBytes() const { return AlignScratch(chunk * vocabulary * Element()); }
+  int64_t ClassifierBytes() const { return AlignScratch(cuda::ClassifierWorkspaceBytes(chunk)); }
+  int64_t BiasGradientBytes() const {
+    return bias_gradient ? AlignScratch(cuda::BiasGradientWorkspaceBytes(chunk, vocabulary)) : 0;
+  }
+  int64_t Bytes() const { return LogitsBytes() + ClassifierBytes() + BiasGradientBytes(); }
+
+  int64_t rows, width, vocabulary, chunk;
+  kernels::DType type;
+  bool bias, bias_gradient;
+  bool adds;  // dx adds to what its last input holds
+};
+
+// rows x V logits of the head and the three products around them.
+struct Products {
+  Products(const HeadSizes& s, int64_t rows)
+      : logits{.spec = {.m = rows,
+                        .n = s.vocabulary,
+                        .k = s.width,
+                        .transpose_b = true,
+                        .a = s.type,
+                        .b = s.type,
+                        .c = s.type,
+                        .bias = s.bias,
+                        .bias_type = s.type}},
+        dx{.spec = {.m = rows,
+                    .n = s.width,
+                    .k = s.vocabulary,
+                    .a = s.type,
+                    .b = s.type,
+                    .c = s.type,
+                    .accumulate = s.adds}},
+        dw_assign{.spec = {.m = s.vocabulary,
+                           .n = s.width,
+                           .k = rows,
+                           .transpose_a = true,
+                           .a = s.type,
+                           .b = s.type}},
+        dw_add(dw_assign) {
+    dw_add.spec.accumulate = true;
+    // Where chunks begin.
+    const bool aligned = s.chunk * s.width * s.Element() % 16 == 0;
+    for (Product* p : {&logits, &dx, &dw_assign, &dw_add}) {
+      p->alignment = aligned ? 16 : static_cast<int>(s.Element());
+    }
+  }
+  Product logits, dx, dw_assign, dw_add;
+};
+
+// The logits of one row of each sequence; a bias is added to them afterwards, since they are fp32
+// and it is not.
+Product LogitsOfRows(const HeadSizes& s, int64_t batch) {
+  Product product = Products(s, batch).logits;
+  product.spec.c = kernels::DType::kF32;
+  product.spec.bias = false;
+  product.alignment = 16;
+  return product;
+}
+int64_t TakenRowsBytes(const HeadSizes& s, int64_t batch) {
+  return AlignScratch(batch * s.width * s.Element());
+}
+
+}  // namespace
+
+std::vector<Product> HeadProducts(const graph::Graph& graph, const graph::Op& op) {
+  const HeadSizes sizes(graph, op);
+  if (op.kind == OpKind::kLmHeadLogits) return {LogitsOfRows(sizes, op.attributes.batch)};
+  std::vector<Product> products;
+  for (int64_t rows : {sizes.chunk, sizes.rows % sizes.chunk}) {
+    if (rows == 0) continue;
+    const Products p(sizes, rows);
+    products.push_back(p.logits);
+    if (op.kind == OpKind::kLmHeadLoss) continue;
+    products.insert(products.end(), {p.dx, p.dw_assign, p.dw_add});
+  }
+  return products;
+}
+
+int64_t HeadBytesBeforeScratch(const graph::Graph& graph, const graph::Op& op) {
+  const HeadSizes sizes(graph, op);
+  return op.kind == OpKind::kLmHeadLogits ? TakenRowsBytes(sizes, op.attributes.batch)
+                                          : sizes.Bytes();
+}
+
+namespace {
+
+// The head over one micro-batch, chunk by chunk of rows.
+template <typename T>
+struct Head {
+  explicit Head(const CudaBinding& b)
+      : sizes(b.program.graph, b.planned.op),
+        whole(sizes, sizes.chunk),
+        tail(sizes, sizes.rows % sizes.chunk),
+        products(b.services.products),
+        stream(b.stream()),
+        x(b.Input<T>(0)),
+        wte(b.Input<T>(1)),
+        targets(b.Input<int32_t>(2)),
+        bias(b.Input<T>(3)),
+        dsum(sizes.adds ? b.Input<T>(4) : nullptr),
+        factor(&b.control()->gradient_factors[b.attributes().head]),
+        sums(b.Output<double>(0)),
+        sums_accumulation(b.OutputAccumulation(0)),
+        dx(b.Output<T>(1)),
+        dwte(b.Output<float>(2)),
+        dbias(b.Output<float>(3)),
+        logits(reinterpret_cast<T*>(b.Workspace())),
+        classifier(b.Workspace() + sizes.LogitsBytes()),
+        bias_sums(classifier + sizes.ClassifierBytes()),
+        scratch(b.Workspace() + sizes.Bytes()) {
+    if (dwte != nullptr) dwte_accumulation = b.OutputAccumulation(2);
+    if (dbias != nullptr) dbias_accumulation = b.OutputAccumulation(3);
+  }
+
+  absl::Status Run(const StepContext& context) const {
+    for (int64_t row = 0; row < sizes.rows; row += sizes.chunk) {
+      MP_RETURN_IF_ERROR(RunChunk(row, std::min(sizes.chunk, sizes.rows - row), context));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  // In this order, since dx may lie over x.
+  absl::Status RunChunk(int64_t row, int64_t rows, const StepContext& context) const {
+    const Products& p = rows == sizes.chunk ? whole : tail;
+    const int64_t at = row * sizes.width;
+    MP_RETURN_IF_ERROR(Execute(p.logits, {.a = x + at, .b = wte, .bias = bias, .c = logits}));
+    const cuda::ClassifierArgs<T> args{.logits = logits,
+                                       .targets = targets + row,
+                                       .rows = rows,
+                                       .vocabulary = sizes.vocabulary,
+                                       .scale = factor,
+                                       .sums = sums,
+                                       .accumulate = row > 0 || sums_accumulation.At(context)};
+    if (dwte == nullptr) return cuda::ClassifierLoss<T>(args, classifier, stream);
+    MP_RETURN_IF_ERROR(cuda::ClassifierLossAndGradient<T>(args, classifier, stream));
+    if (dbias != nullptr) {
+      const bool add = row > 0 || dbias_accumulation.At(context);
+      MP_RETURN_IF_ERROR(cuda::BiasGradient<T>(logits, rows, sizes.vocabulary, sizes.vocabulary,
+                                               add, dbias, bias_sums, stream));
+    }
+    const bool add = row > 0 || dwte_accumulation.At(context);
+    MP_RETURN_IF_ERROR(
+        Execute(add ? p.dw_add : p.dw_assign, {.a = logits, .b = x + at, .c = dwte}));
+    if (dx == nullptr) return absl::OkStatus();
+    return Execute(
+        p.dx,
+        {.a = logits, .b = wte, .c = dx + at, .addend = dsum == nullptr ? nullptr : dsum + at});
+  }
+
+  absl::Status Execute(const Product& product, const cuda::ProductArguments& arguments) const {
+    return products->Execute(product, arguments, scratch, stream);
+  }
+
+  HeadSizes sizes;
+  Products whole, tail;
+  DeviceProducts* products;
+  cudaStream_t stream;
+  const T* x;
+  const T* wte;
+  const int32_t* targets;
+  const T* bias;        // or null
+  const T* dsum;        // or null; may be dx
+  const float* factor;  // of gradients
+  double* sums;
+  OpBinding::Accumulation sums_accumulation;
+  T* dx;
+  float* dwte;   // null: the loss alone
+  float* dbias;  // or null
+  OpBinding::Accumulation dwte_accumulation, dbias_accumulation;
+  T* logits;
+  char* classifier;
+  char* bias_sums;
+  char* scratch;
+};
+
+absl::Status RequireHeadWorkspace(const CudaBinding& b) {
+  return b.RequireWorkspace(HeadBytesBeforeScratch(b.program.graph, b.planned.op) +
+                            b.services.products->WorkspaceBytes());
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> LmHeadLossOf(const CudaBinding& b) {
+  MP_RETURN_IF_ERROR(RequireHeadWorkspace(b));
+  return [head = Head<T>(b)](const StepContext& context) { return head.Run(context); };
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> LmHeadLogitsOf(const CudaBinding& b) {
+  MP_RETURN_IF_ERROR(RequireHeadWorkspace(b));
+  const graph::Attributes& a = b.attributes();
+  const HeadSizes sizes(b.program.graph, b.planned.op);
+  return [products = b.services.products, product = LogitsOfRows(sizes, a.batch), sizes,
+          x = b.Input<T>(0), wte = b.Input<T>(1), bias = b.Input<T>(2), logits = b.Output<float>(0),
+          batch = a.batch, sequence = a.sequence, row = &b.control()->row,
+          taken = reinterpret_cast<T*>(b.Workspace()),
+          scratch = b.Workspace() + TakenRowsBytes(sizes, a.batch),
+          stream = b.stream()](const StepContext&) -> absl::Status {
+    MP_RETURN_IF_ERROR(cuda::TakeRow<T>(x, batch, sequence, sizes.width, row, taken, stream));
+    MP_RETURN_IF_ERROR(
+        products->Execute(product, {.a = taken, .b = wte, .c = logits}, scratch, stream));
+    if (bias == nullptr) return absl::OkStatus();
+    return cuda::AddBias<T>(bias, batch, sizes.vocabulary, logits, stream);
+  };
+}
+
+}  // namespace
+
+absl::StatusOr<BoundOp> BindLmHeadLoss(const CudaBinding& b) {
+  return MP_BIND_BY_DTYPE(LmHeadLossOf, b);
+}
+absl::StatusOr<BoundOp> BindLmHeadLogits(const CudaBinding& b) {
+  return MP_BIND_BY_DTYPE(LmHeadLogitsOf, b);
+}
+
+}  // namespace milepost::runtime

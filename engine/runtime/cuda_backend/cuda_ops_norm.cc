@@ -1,0 +1,125 @@
+// LayerNorm, RMSNorm and the norms of queries and keys on the GPU.
+#include "common/status_macros.h"
+#include "engine/kernels/cuda/norm.h"
+#include "engine/kernels/cuda/qk_norm.h"
+#include "engine/runtime/cuda_backend/cuda_ops.h"
+
+namespace milepost::runtime {
+namespace {
+
+using graph::OpKind;
+namespace cuda = kernels::cuda;
+
+bool IsFused(OpKind kind) {
+  return kind == OpKind::kResidualLayerNorm || kind == OpKind::kResidualRmsNorm ||
+         kind == OpKind::kResidualLayerNormBackward;
+}
+bool IsLayerNorm(OpKind kind) {
+  return kind == OpKind::kLayerNorm || kind == OpKind::kResidualLayerNorm ||
+         kind == OpKind::kLayerNormBackward || kind == OpKind::kResidualLayerNormBackward;
+}
+
+// Inputs: [residual,] x, gamma[, beta]; outputs: [sum,] y[, mean], rstd.
+template <typename T>
+absl::StatusOr<BoundOp> NormOf(const CudaBinding& b) {
+  const bool fused = IsFused(b.planned.op.kind);
+  const bool layer_norm = IsLayerNorm(b.planned.op.kind);
+  const int first = fused ? 1 : 0;
+  const graph::Shape& shape = b.InputShape(0);
+  cuda::NormForwardArgs<T> args;
+  args.x = b.Input<T>(first);
+  args.residual = fused ? b.Input<T>(0) : nullptr;
+  args.sum = fused ? b.Output<T>(0) : nullptr;
+  args.gamma = b.Input<T>(first + 1);
+  args.beta = layer_norm ? b.Input<T>(first + 2) : nullptr;
+  args.y = b.Output<T>(first);
+  args.mean = layer_norm ? b.Output<float>(first + 1) : nullptr;
+  args.rstd = b.Output<float>(first + (layer_norm ? 2 : 1));
+  args.width = shape.back();
+  args.rows = graph::Elements(shape) / args.width;
+  args.epsilon = static_cast<float>(b.attributes().epsilon);
+  if (fused) args.dropout = b.Dropout(args.width);
+  return [args, stream = b.stream()](const StepContext&) {
+    return cuda::NormForward<T>(args, stream);
+  };
+}
+
+// Inputs: x, gamma[, mean], rstd, dy, dsum; outputs: dx[, ddelta], dgamma[, dbeta].
+template <typename T>
+absl::StatusOr<BoundOp> NormBackwardOf(const CudaBinding& b) {
+  const bool fused = IsFused(b.planned.op.kind);
+  const bool layer_norm = IsLayerNorm(b.planned.op.kind);
+  const int rstd = layer_norm ? 3 : 2;
+  const int dgamma = fused ? 2 : 1;
+  const graph::Shape& shape = b.InputShape(0);
+  cuda::NormBackwardArgs<T> args;
+  args.x = b.Input<T>(0);
+  args.gamma = b.Input<T>(1);
+  args.mean = layer_norm ? b.Input<float>(2) : nullptr;
+  args.rstd = b.Input<float>(rstd);
+  args.dy = b.Input<T>(rstd + 1);
+  args.dx_upstream = b.Input<T>(rstd + 2);
+  args.dx = b.Output<T>(0);
+  args.d_delta = fused ? b.Output<T>(1) : nullptr;
+  args.dgamma = b.Output<float>(dgamma);
+  args.dbeta = layer_norm ? b.Output<float>(dgamma + 1) : nullptr;
+  args.width = shape.back();
+  args.rows = graph::Elements(shape) / args.width;
+  if (fused) args.dropout = b.Dropout(args.width);
+  MP_RETURN_IF_ERROR(b.RequireWorkspace(cuda::NormBackwardWorkspaceBytes(args.rows, args.width)));
+  return [args, accumulation = b.OutputAccumulation(dgamma), workspace = b.Workspace(),
+          stream = b.stream()](const StepContext& context) {
+    cuda::NormBackwardArgs<T> now = args;
+    now.accumulate = accumulation.At(context);
+    return cuda::NormBackward<T>(now, workspace, stream);
+  };
+}
+
+kernels::QkNormShape QkNormShapeOf(const CudaBinding& b) {
+  return {.rows = b.InputShape(0)[0],
+          .heads = b.attributes().heads,
+          .kv_heads = b.attributes().kv_heads,
+          .head_dim = b.InputShape(1)[0],
+          .epsilon = static_cast<float>(b.attributes().epsilon)};
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> QkNormOf(const CudaBinding& b) {
+  return [shape = QkNormShapeOf(b), qkv = b.Input<T>(0), gamma_q = b.Input<T>(1),
+          gamma_k = b.Input<T>(2), out = b.Output<T>(0), stream = b.stream()](const StepContext&) {
+    return cuda::QkNormForward<T>(shape, qkv, gamma_q, gamma_k, out, stream);
+  };
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> QkNormBackwardOf(const CudaBinding& b) {
+  const kernels::QkNormShape shape = QkNormShapeOf(b);
+  MP_RETURN_IF_ERROR(b.RequireWorkspace(cuda::QkNormBackwardWorkspaceBytes(shape)));
+  const kernels::QkNormBackwardArgs<T> args{.qkv = b.Input<T>(0),
+                                            .gamma_q = b.Input<T>(1),
+                                            .gamma_k = b.Input<T>(2),
+                                            .dout = b.Input<T>(3),
+                                            .dqkv = b.Output<T>(0),
+                                            .dgamma_q = b.Output<float>(1),
+                                            .dgamma_k = b.Output<float>(2)};
+  return [shape, args, q = b.OutputAccumulation(1), k = b.OutputAccumulation(2),
+          workspace = b.Workspace(), stream = b.stream()](const StepContext& context) {
+    kernels::QkNormBackwardArgs<T> now = args;
+    now.accumulate_q = q.At(context);
+    now.accumulate_k = k.At(context);
+    return cuda::QkNormBackward<T>(shape, now, workspace, stream);
+  };
+}
+
+}  // namespace
+
+absl::StatusOr<BoundOp> BindNorm(const CudaBinding& b) { return MP_BIND_BY_DTYPE(NormOf, b); }
+absl::StatusOr<BoundOp> BindNormBackward(const CudaBinding& b) {
+  return MP_BIND_BY_DTYPE(NormBackwardOf, b);
+}
+absl::StatusOr<BoundOp> BindQkNorm(const CudaBinding& b) { return MP_BIND_BY_DTYPE(QkNormOf, b); }
+absl::StatusOr<BoundOp> BindQkNormBackward(const CudaBinding& b) {
+  return MP_BIND_BY_DTYPE(QkNormBackwardOf, b);
+}
+
+}  // namespace milepost::runtime

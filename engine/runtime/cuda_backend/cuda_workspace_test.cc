@@ -1,0 +1,123 @@
+// The planner's model of workspaces is the kernels' own, and what libraries want beyond it is said.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "engine/kernels/cuda/attention.h"
+#include "engine/kernels/cuda/embedding.h"
+#include "engine/kernels/cuda/norm.h"
+#include "engine/kernels/cuda/qk_norm.h"
+#include "engine/kernels/cuda/testing/host_graphs.h"
+#include "engine/kernels/cuda/testing/host_products.h"
+#include "engine/plan/cuda_workspace.h"
+#include "engine/plan/planner.h"
+#include "engine/runtime/cuda_backend/cuda_backend.h"
+#include "engine/runtime/cuda_backend/cuda_ops.h"
+#include "engine/runtime/testing.h"
+
+namespace milepost::runtime {
+namespace {
+
+using graph::OpKind;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+namespace cuda = kernels::cuda;
+
+plan::StepPlan PlanOf(const TinyJob& job, const TinyOptions& options, int64_t sequence,
+                      plan::PlanOptions* used = nullptr) {
+  v1::JobSpec spec = job.Spec(options);
+  v1::ModelSpec* model = spec.mutable_model();
+  if (model->has_llama()) model->mutable_llama()->set_context(sequence);
+  if (model->has_gpt2()) model->mutable_gpt2()->set_context(sequence);
+  if (model->has_bert()) model->mutable_bert()->set_context(sequence);
+  plan::PlanOptions plan_options = *plan::OptionsFromSpec(spec, 1);
+  plan_options.device = plan::DeviceKind::kCuda;
+  plan_options.sequence = sequence;
+  plan_options.lm_head_chunk_bytes = 200 * TinyJob::kVocabulary * 2;
+  if (used != nullptr)
+    plan_options.min_attention_workspace_bytes = used->min_attention_workspace_bytes;
+  if (used != nullptr) *used = plan_options;
+  auto plan = plan::PlanTraining(spec, plan_options);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *std::move(plan);
+}
+
+// What the kernels of one op ask for; -1: not compared.
+int64_t AskedFor(const plan::StepPlan& plan, const plan::Program& program, const graph::Op& op) {
+  const auto shape = [&](int input) { return program.graph.values[op.inputs[input]].shape; };
+  switch (op.kind) {
+    case OpKind::kEmbeddingBackward:
+      return cuda::EmbeddingBackwardWorkspaceBytes(shape(1)[0], shape(1)[1]);
+    case OpKind::kLayerNormBackward:
+    case OpKind::kResidualLayerNormBackward:
+    case OpKind::kRmsNormBackward:
+      return cuda::NormBackwardWorkspaceBytes(shape(0)[0], shape(0)[1]);
+    case OpKind::kQkNormBackward:
+      return cuda::QkNormBackwardWorkspaceBytes({.rows = shape(0)[0],
+                                                 .heads = op.attributes.heads,
+                                                 .kv_heads = op.attributes.kv_heads,
+                                                 .head_dim = shape(1)[0]});
+    case OpKind::kAttention:
+      return 0;
+    case OpKind::kAttentionBackward:
+      return cuda::AttentionWorkspaceBytes(AttentionGraphOf(program.graph, op).shape);
+    case OpKind::kLinear:
+    case OpKind::kLinearBackwardInput:
+    case OpKind::kLinearBackwardWeight:
+    case OpKind::kLmHeadLoss:
+    case OpKind::kLmHeadLossBackward:
+      return BytesBeforeScratch(plan, program, op) + plan::kCudaProductScratch;
+    default:
+      return -1;
+  }
+}
+
+TEST(CudaWorkspace, IsTheKernelsOwn) {
+  const TinyJob job;
+  std::set<OpKind> seen;
+  const TinyOptions shapes[] = {
+      {.micro_batch = 3},
+      {.global_batch = 40, .micro_batch = 40, .llama = true, .qkv_bias = true},
+      {.micro_batch = 1, .llama = true, .qk_norm = true},
+      {.micro_batch = 2, .bert = true, .heads = true}};
+  for (const TinyOptions& options : shapes) {
+    const plan::StepPlan plan = PlanOf(job, options, 300);
+    for (const plan::Program* program : {&plan.train, &plan.evaluate}) {
+      for (const plan::PlannedOp& planned : program->ops) {
+        const int64_t asked = AskedFor(plan, *program, planned.op);
+        if (asked < 0) continue;
+        EXPECT_EQ(planned.workspace_bytes, AlignScratch(asked)) << graph::Name(planned.op.kind);
+        seen.insert(planned.op.kind);
+      }
+    }
+    for (const plan::Buffer& buffer : plan.buffers) EXPECT_EQ(buffer.offset % 256, 0);
+  }
+  EXPECT_EQ(seen.size(), 12U);
+}
+
+TEST(CudaWorkspace, WhatALibraryWantsBeyondItIsSaid) {
+  const TinyJob job;
+  const TinyOptions options = {.precision = v1::PRECISION_BF16};
+  plan::PlanOptions used;
+  const plan::StepPlan plan = PlanOf(job, options, 24, &used);
+  cuda::HostProducts products;
+  cuda::HostGraphs graphs({.attention = true, .workspace_bytes = int64_t{3} << 20});
+  CudaBackend backend({.products = &products, .graphs = &graphs});
+  CudaScratch needed;
+  const absl::Status status = backend.Prepare(plan, &needed);
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("h.0.attn"), HasSubstr("3145728 bytes")));
+  EXPECT_EQ(needed.attention, int64_t{3} << 20);
+  used.min_attention_workspace_bytes = needed.attention;
+  EXPECT_EQ(backend.Prepare(PlanOf(job, options, 24, &used)), absl::OkStatus());
+
+  cuda::HostProducts greedy(plan::kCudaProductScratch + 256);
+  CudaBackend other({.products = &greedy});
+  EXPECT_TRUE(absl::IsResourceExhausted(other.Prepare(plan)));
+}
+
+}  // namespace
+}  // namespace milepost::runtime
