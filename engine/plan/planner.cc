@@ -179,8 +179,8 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
   }
   MP_ASSIGN_OR_RETURN(const optim::BatchTriple triple, optim::DeriveBatch(request, world));
   PlanOptions options{
-      .device = spec.resources().device() == v1::DEVICE_KIND_CUDA ? DeviceKind::kCuda
-                                                                  : DeviceKind::kCpu,
+      .device =
+          spec.resources().device() == v1::DEVICE_KIND_CUDA ? DeviceKind::kCuda : DeviceKind::kCpu,
       .world = world,
       .zero_stage = spec.train().zero().stage(),
       .shard_ranks = spec.train().zero().group(),
