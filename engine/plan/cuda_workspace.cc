@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "engine/plan/cuda_image_workspace.h"
+#include "engine/plan/cuda_update_workspace.h"
+
 namespace milepost::plan {
 namespace {
 
@@ -76,18 +79,6 @@ int64_t AttentionBytes(const graph::Graph& graph, const graph::Op& op, const Pla
   return RoundUp(std::max({own, library, options.min_attention_workspace_bytes}));
 }
 
-// The weights' gradient comes in their type, and is added to the fp32 one from the workspace.
-int64_t ConvolutionBytes(const graph::Graph& graph, const graph::Op& op,
-                         const PlanOptions& options) {
-  int64_t bytes = 0;
-  if (op.kind == OpKind::kConvolutionBackwardWeights) {
-    const graph::Value& x = graph.values[op.inputs[0]];
-    bytes = RoundUp(graph::Elements(graph.values[op.outputs[0].value].shape) *
-                    graph::ByteSize(x.dtype));
-  }
-  return RoundUp(std::max(bytes, options.min_convolution_workspace_bytes));
-}
-
 // runtime/cuda_backend/device_communicator.h: what a rounded sum sends, in bf16.
 int64_t RoundedSumBytes(const FlatGroup& group, const graph::Op& op, const PlanOptions& options) {
   if (options.grad_reduce != graph::DType::kBF16 || options.world == 1) return 0;
@@ -126,15 +117,12 @@ int64_t CudaWorkspaceBytes(const graph::Graph& graph, const std::vector<FlatGrou
     case OpKind::kAttention:
     case OpKind::kAttentionBackward:
       return AttentionBytes(graph, op, options);
-    case OpKind::kConvolution:
-    case OpKind::kConvolutionBackwardData:
-    case OpKind::kConvolutionBackwardWeights:
-      return ConvolutionBytes(graph, op, options);
     case OpKind::kReduceGradients:
     case OpKind::kReduceReplicas:
       return RoundedSumBytes(groups[op.attributes.group], op, options);
     default:
-      return 0;
+      return RoundUp(CudaUpdateWorkspaceBytes(groups, op, options) +
+                     CudaImageWorkspaceBytes(graph, op, options));
   }
 }
 

@@ -16,18 +16,6 @@ kernels::MuonMatrix MatrixOf(const plan::GroupParameter& p) { return {p.shape[0]
 
 float* UpdateOf(const Binding& b) { return BufferOf<float>(b, GroupOf(b).update_buffer); }
 
-// Matrices of the groups before this one: they are dealt out over the whole plan, so that the ranks
-// get about as many.
-int64_t MatricesBefore(const Binding& b) {
-  int64_t matrices = 0;
-  for (int32_t g = 0; g < b.attributes().group; ++g) {
-    const plan::FlatGroup& group = b.plan.groups[g];
-    if (group.optimizer != plan::Optimizer::kMuon || group.frozen) continue;
-    matrices += static_cast<int64_t>(group.parameters.size());
-  }
-  return matrices;
-}
-
 }  // namespace
 
 absl::StatusOr<BoundOp> BindUpdateNorms(const Binding& b) {
@@ -99,7 +87,7 @@ absl::StatusOr<BoundOp> BindOrthogonalize(const Binding& b) {
   };
   const int64_t owners = b.plan.options.MatrixOwners();
   std::vector<Matrix> matrices;
-  int64_t index = MatricesBefore(b);
+  int64_t index = MuonMatricesBefore(b);
   for (const plan::GroupParameter& p : group.parameters) {
     matrices.push_back({MatrixOf(p), UpdateOf(b) + p.begin, index++ % owners == b.rank % owners});
   }

@@ -46,15 +46,10 @@ float TrustRatio(const Segment& segment, const double* norms) {
   return static_cast<float>(std::sqrt(pair[0] / pair[1]));
 }
 
-// The update has the scale of AdamW's whatever the shape: root mean square 0.2 (Liu et al., "Muon
-// is scalable for LLM training", 2025).
 std::vector<float> MuonFactors(const plan::FlatGroup& group) {
   std::vector<float> factors;
   if (group.optimizer != plan::Optimizer::kMuon) return factors;
-  for (const plan::GroupParameter& p : group.parameters) {
-    const auto longer = static_cast<double>(std::max(p.shape[0], p.shape[1]));
-    factors.push_back(static_cast<float>(0.2 * std::sqrt(longer)));
-  }
+  for (const plan::GroupParameter& p : group.parameters) factors.push_back(MuonFactor(p));
   return factors;
 }
 

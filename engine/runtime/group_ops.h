@@ -44,6 +44,18 @@ inline float* ShardMaster(const OpBinding& b) {
          (b.plan.options.ShardsParameters() ? 0 : ShardBegin(b));
 }
 
+// Muon's matrices of the groups before this one: they are dealt out over the whole plan, so that
+// the ranks get about as many.
+inline int64_t MuonMatricesBefore(const OpBinding& b) {
+  int64_t matrices = 0;
+  for (int32_t g = 0; g < b.attributes().group; ++g) {
+    const plan::FlatGroup& group = b.plan.groups[g];
+    if (group.optimizer != plan::Optimizer::kMuon || group.frozen) continue;
+    matrices += static_cast<int64_t>(group.parameters.size());
+  }
+  return matrices;
+}
+
 inline double* Scalars(const OpBinding& b) { return BufferOf<double>(b, b.plan.scalars); }
 
 // LAMB: the pair of the group's first tensor.
@@ -74,17 +86,26 @@ struct Segment {
   }
 };
 
+// Muon: the update has the scale of AdamW's whatever the shape: root mean square 0.2 (Liu et al.,
+// "Muon is scalable for LLM training", 2025). Times the learning rate.
+inline float MuonFactor(const plan::GroupParameter& p) {
+  const auto longer = static_cast<double>(std::max(p.shape[0], p.shape[1]));
+  return static_cast<float>(0.2 * std::sqrt(longer));
+}
+
 // LAMB's and Muon's steps are of whole tensors; random rounding is keyed by the tensor.
 inline bool StepsApart(const plan::FlatGroup& group) {
   return group.optimizer == plan::Optimizer::kLamb || group.optimizer == plan::Optimizer::kMuon ||
          group.state_dtype != graph::DType::kF32;
 }
 
-// The parameters' pieces within the group's elements [begin, begin + count), relative to `begin`,
-// neighbours joined where they are updated alike. Padding belongs to none.
-inline std::vector<Segment> SegmentsOf(const plan::FlatGroup& group, int64_t begin, int64_t count) {
+// visit(segment) for each of the parameters' pieces within the group's elements [begin, begin +
+// count), in order and relative to `begin`, neighbours joined where they are updated alike. Padding
+// belongs to none.
+template <typename Visit>
+void ForSegments(const plan::FlatGroup& group, int64_t begin, int64_t count, const Visit& visit) {
   const bool apart = StepsApart(group);
-  std::vector<Segment> segments;
+  Segment open = {.begin = 0, .end = 0};
   for (size_t i = 0; i < group.parameters.size(); ++i) {
     const plan::GroupParameter& p = group.parameters[i];
     const int64_t first = std::max<int64_t>(p.begin - begin, 0);
@@ -98,12 +119,19 @@ inline std::vector<Segment> SegmentsOf(const plan::FlatGroup& group, int64_t beg
                              .tensor = apart ? static_cast<int>(i) : -1,
                              .parameter = p.parameter,
                              .element = begin + first - p.begin};
-    if (!segments.empty() && segments.back().end == first && segments.back().Alike(segment)) {
-      segments.back().end = last;
-    } else {
-      segments.push_back(segment);
+    if (open.end == first && open.end > 0 && open.Alike(segment)) {
+      open.end = last;
+      continue;
     }
+    if (open.end > 0) visit(open);
+    open = segment;
   }
+  if (open.end > 0) visit(open);
+}
+
+inline std::vector<Segment> SegmentsOf(const plan::FlatGroup& group, int64_t begin, int64_t count) {
+  std::vector<Segment> segments;
+  ForSegments(group, begin, count, [&](const Segment& s) { segments.push_back(s); });
   return segments;
 }
 

@@ -205,8 +205,14 @@ absl::StatusOr<BoundOp> BindComputeOp(const CudaBinding& b) {
     default:
       break;
   }
+  // A rank by itself has one stream: what reduces statistics is on it too.
   absl::StatusOr<BoundOp> bound = BindImageOp(b);
-  return absl::IsUnimplemented(bound.status()) ? BindUpdateOp(b) : std::move(bound);
+  for (const auto bind : {&BindUpdateOp, &BindCollective}) {
+    if (!absl::IsUnimplemented(bound.status())) return bound;
+    absl::StatusOr<BoundOp> other = bind(b);
+    if (!absl::IsUnimplemented(other.status())) return other;
+  }
+  return bound;
 }
 
 }  // namespace

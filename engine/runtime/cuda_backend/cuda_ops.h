@@ -87,8 +87,13 @@ absl::StatusOr<BoundOp> BindCachedAttention(const CudaBinding& b);
 
 // cuda_ops_images.cc: UNIMPLEMENTED for a kind that is none of its.
 absl::StatusOr<BoundOp> BindImageOp(const CudaBinding& b);
-// cuda_ops_update.cc, cuda_ops_optimizers.cc: norms, updates and what goes with them; the same.
+// cuda_ops_update.cc, cuda_ops_optimizers.cc: norms, updates and what goes with them, the scalars
+// and their collective too; the same.
 absl::StatusOr<BoundOp> BindUpdateOp(const CudaBinding& b);
+absl::StatusOr<BoundOp> BindOptimizer(const CudaBinding& b);
+absl::StatusOr<BoundOp> BindUpdateNorms(const CudaBinding& b);
+absl::StatusOr<BoundOp> BindMuonMomentum(const CudaBinding& b);
+absl::StatusOr<BoundOp> BindOrthogonalize(const CudaBinding& b);
 // cuda_ops_collectives.cc: everything of the communication stream; the same.
 absl::StatusOr<BoundOp> BindCollective(const CudaBinding& b);
 

@@ -112,7 +112,8 @@ absl::StatusOr<BoundOp> BindCollective(const CudaBinding& b) {
       return BindReduceStatistics(b);
     case OpKind::kAverageStatistics:
       return BindAverageStatistics(b);
-    case OpKind::kReduceScalars:  // what is done before is BindUpdateOp's
+    case OpKind::kReduceScalars:
+      return BindUpdateOp(b);
     case OpKind::kReduceReplicas:
     case OpKind::kReduceUpdateNorms:
     case OpKind::kGatherUpdates:
