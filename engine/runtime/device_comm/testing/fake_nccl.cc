@@ -14,6 +14,7 @@ struct ncclComm {
   std::string name;
   int ranks = 0;
   int rank = 0;
+  milepost::runtime::NcclComm parent = nullptr;         // that it was split from
   std::unique_ptr<milepost::comm::Communicator> group;  // once all ranks are here
   int under_way = 0;                                    // so many more polls
   int splits = 0;                                       // so far
@@ -126,6 +127,14 @@ bool FakeNccl::Ready(NcclComm comm) {
   return true;
 }
 
+void FakeNccl::Remove(NcclComm comm) {
+  alive_.erase(comm);
+  for (NcclComm other : alive_) {
+    if (other->parent == comm) misuse.push_back("the world went before a set of it");
+  }
+  delete comm;
+}
+
 NcclResult FakeNccl::GetVersion(int* version_out) {
   *version_out = version;
   return NcclResult::kSuccess;
@@ -175,7 +184,9 @@ NcclResult FakeNccl::AsyncError(NcclComm comm, NcclResult* out) {
   if (comm->child != nullptr) {
     FakeNcclCluster::Part part;
     if (!cluster_.SplitDone(comm->splitting, comm->rank, &part)) return NcclResult::kSuccess;
-    *std::exchange(comm->child, nullptr) = Add(part.name, part.ranks, part.rank);
+    NcclComm child = Add(part.name, part.ranks, part.rank);
+    child->parent = comm;
+    *std::exchange(comm->child, nullptr) = child;
   }
   *out = NcclResult::kSuccess;
   return NcclResult::kSuccess;
@@ -188,19 +199,17 @@ NcclResult FakeNccl::Finalize(NcclComm comm) {
 
 NcclResult FakeNccl::Destroy(NcclComm comm) {
   const NcclResult begun = Begin("destroy", comm);
-  if (begun != NcclResult::kSuccess) return begun;
-  alive_.erase(comm);
-  delete comm;
-  return NcclResult::kSuccess;
+  if (begun == NcclResult::kSuccess) Remove(comm);
+  return begun;
 }
 
 NcclResult FakeNccl::Abort(NcclComm comm) {
   calls.push_back("abort");
-  if (alive_.erase(comm) == 0) {
+  if (alive_.count(comm) == 0) {
     misuse.push_back("aborted a communicator that is gone");
     return NcclResult::kInvalidArgument;
   }
-  delete comm;
+  Remove(comm);
   return NcclResult::kSuccess;
 }
 

@@ -130,6 +130,7 @@ class FakeNccl : public NcclApi {
   NcclComm Add(const std::string& name, int ranks, int rank);
   NcclResult Sum(NcclComm comm, void* receive, size_t count, graph::DType type);
   bool Ready(NcclComm comm);
+  void Remove(NcclComm comm);
 
   FakeNcclCluster& cluster_;
   std::set<NcclComm> alive_;
