@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/close_range.h>
+#include <linux/mempolicy.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/prctl.h>
@@ -30,6 +31,8 @@ namespace milepost {
 namespace {
 
 constexpr int kMaxExtraFds = 16;
+constexpr int kMostNodes = 1024;
+constexpr int kBitsPerWord = 8 * sizeof(unsigned long);
 constexpr int kFirstFreeFd = 64;  // in the child, while descriptors are moved to their places
 
 // All forks happen here: PR_SET_PDEATHSIG fires when the forking *thread* ends.
@@ -88,6 +91,8 @@ struct ChildPlan {
   bool own_process_group = false;
   bool set_cores = false;
   cpu_set_t cores;
+  bool prefer_node = false;
+  unsigned long nodes[kMostNodes / kBitsPerWord] = {};
   int error_fd = -1;  // close-on-exec: closes when exec succeeds, else carries errno
 };
 
@@ -125,6 +130,10 @@ void PlaceDescriptors(const ChildPlan& plan) {
   PlaceDescriptors(plan);
   if (plan.set_cores && sched_setaffinity(0, sizeof plan.cores, &plan.cores) != 0) {
     FailInChild(plan.error_fd);
+  }
+  // A wish: containers often may not, and memory of another node works too.
+  if (plan.prefer_node) {
+    syscall(SYS_set_mempolicy, MPOL_PREFERRED, plan.nodes, static_cast<unsigned long>(kMostNodes));
   }
   execve(plan.argv[0], plan.argv.data(), plan.env.data());
   FailInChild(plan.error_fd);
@@ -187,6 +196,11 @@ void FillCores(const std::vector<int>& cores, ChildPlan& plan) {
   for (int core : cores) CPU_SET(core, &plan.cores);
 }
 
+void FillNode(int node, ChildPlan& plan) {
+  plan.prefer_node = node >= 0 && node < kMostNodes;
+  if (plan.prefer_node) plan.nodes[node / kBitsPerWord] |= 1UL << (node % kBitsPerWord);
+}
+
 absl::Status CheckOptions(const SpawnOptions& options) {
   if (options.argv.empty()) return absl::InvalidArgumentError("argv is empty");
   if (options.fds.size() > kMaxExtraFds) {
@@ -219,6 +233,7 @@ absl::StatusOr<Subprocess> Subprocess::Spawn(SpawnOptions options) {
   plan.argv.push_back(nullptr);
   FillEnvironment(options.env, plan);
   FillCores(options.cores, plan);
+  FillNode(options.memory_node, plan);
   plan.death_signal = options.death_signal;
   plan.own_process_group = options.own_process_group;
   plan.parent = getpid();

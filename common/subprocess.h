@@ -59,6 +59,9 @@ struct SpawnOptions {
   // A process group of its own, so that a terminal's Ctrl-C does not reach it.
   bool own_process_group = true;
   std::vector<int> cores;  // CPU affinity; empty: this process's
+  // NUMA node, below 1024, whose memory it takes first; -1: as this process. Where the kernel
+  // refuses that, it runs without.
+  int memory_node = -1;
 };
 
 struct ExitResult {

@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/mempolicy.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 
 #include <filesystem>
 #include <fstream>
@@ -188,6 +190,30 @@ TEST(SubprocessTest, DiesWithTheProcessNotWithTheThread) {
   EXPECT_FALSE(parent->Wait(absl::InfinitePast()).ok());
   ASSERT_TRUE(parent->Signal(SIGKILL).ok());
   ReadAll(out);  // ends only when the grandchild has closed its stdout too
+}
+
+TEST(SubprocessTest, AMemoryNodeIsPreferredWhereThatIsAllowed) {
+  SpawnOptions options = Shell("grep -m 1 . /proc/self/numa_maps");
+  options.out = Redirect::Pipe();
+  options.memory_node = 0;
+  auto child = Subprocess::Spawn(std::move(options));
+  ASSERT_TRUE(child.ok()) << child.status();
+  const UniqueFd out = child->TakeOut();
+  const std::string text = ReadAll(out);
+  const unsigned long node0 = 1;
+  const bool allowed = syscall(SYS_set_mempolicy, MPOL_PREFERRED, &node0, 64UL) == 0;
+  syscall(SYS_set_mempolicy, MPOL_DEFAULT, nullptr, 0UL);
+  if (allowed && !text.empty()) {
+    EXPECT_NE(text.find(" prefer:0"), std::string::npos) << text;
+  }
+}
+
+TEST(SubprocessTest, AMemoryNodeThatIsNotThereIsNoReasonToFail) {
+  SpawnOptions options = Shell("exit 4");
+  options.memory_node = 1000;
+  auto child = Subprocess::Spawn(std::move(options));
+  ASSERT_TRUE(child.ok()) << child.status();
+  EXPECT_EQ(child->Wait(Soon())->exit_code, 4);
 }
 
 }  // namespace

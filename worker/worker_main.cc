@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <map>
 #include <string>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/exit_codes.h"
 #include "common/subprocess.h"
@@ -53,18 +55,26 @@ int Fail(const absl::Status& status) {
 int Main(int argc, char** argv) {
   AgentOptions options;
   options.trainer_binary = SiblingBinary("milepost-trainer");
-  std::string cores, log_level = "info";
+  options.cuda_trainer_binary = SiblingBinary("milepost-trainer-cuda");
+  std::string cores, gpus, log_level = "info";
   double stop_seconds = 60;
   CLI::App app{"Offers a host's slots to a Milepost coordinator and runs the ranks it is given."};
   app.set_version_flag("--version", kVersion);
   app.add_option("--coordinator", options.coordinator, "host:port of the coordinator")->required();
   app.add_option("--data-dir", options.data_dir, "where the worker keeps its id; made if not there")
       ->required();
-  app.add_option("--slots", options.slots, "ranks that may run here at once")
-      ->capture_default_str();
+  const std::map<std::string, v1::DeviceKind> devices = {{"cpu", v1::DEVICE_KIND_CPU},
+                                                         {"cuda", v1::DEVICE_KIND_CUDA}};
+  app.add_option("--device", options.slots.device,
+                 "what a slot is: a share of the cores, or a GPU (default: cuda where there are "
+                 "GPUs and milepost-trainer-cuda, unless --slots is given)")
+      ->transform(CLI::CheckedTransformer(devices));
+  app.add_option("--slots", options.slots.count, "CPU ranks that may run here at once (default: 1)")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--gpus", gpus, "GPUs to offer, by nvidia-smi's numbers, like 0,2-3 (default: all)");
   app.add_option("--cores", cores, "CPU cores to use, like 0-3,8 (default: all it may use)");
-  app.add_option("--memory-bytes", options.memory_bytes,
-                 "memory that the slots share (default: all that the host has)")
+  app.add_option("--memory-bytes", options.slots.memory_bytes,
+                 "memory that CPU slots share (default: all that the host has)")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--id", options.id, "stable name of this worker (default: kept in the data dir)");
   app.add_option("--stop-seconds", stop_seconds, "on SIGTERM: time for ranks to checkpoint")
@@ -85,7 +95,15 @@ int Main(int argc, char** argv) {
   if (!cores.empty()) {
     auto parsed = ParseCoreList(cores);
     if (!parsed.ok()) return Fail(parsed.status());
-    options.cores = *std::move(parsed);
+    options.slots.cores = *std::move(parsed);
+  }
+  if (!gpus.empty()) {
+    auto parsed = ParseCoreList(gpus);
+    if (!parsed.ok()) {
+      return Fail(absl::InvalidArgumentError(
+          absl::StrCat("--gpus ", gpus, ": numbers and ranges like 0,2-3")));
+    }
+    options.slots.gpus = *std::move(parsed);
   }
   // Before any thread: all inherit the mask, and only the waiting thread takes the signals.
   const sigset_t signals = StopSignals();
@@ -93,7 +111,7 @@ int Main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
   auto agent = Agent::Create(options);
   if (!agent.ok()) return Fail(agent.status());
-  spdlog::info("worker {} with {} slots", (*agent)->id(), options.slots);
+  spdlog::info("worker {} with {}", (*agent)->id(), (*agent)->offer());
   // The agent lives as long as the process: the thread may use it at any time.
   Agent* running = agent->release();
   std::thread(HandleSignals, running).detach();

@@ -22,11 +22,15 @@ absl::StatusOr<plan::RankPlace> PlaceOnHost(const v1::JobSpec& spec) {
   const int ranks = spec.resources().ranks();
   const int threads = ThreadsPerRank(spec);
   MP_ASSIGN_OR_RETURN(const plan::DeviceProfile profile, plan::ProfileOf(spec, threads));
-  plan::RankPlace place = {
-      .memory_bytes = HostBytesPerRank(ranks),
-      .memory_of = ranks == 1 ? "this host" : absl::StrCat("this host over ", ranks, " ranks"),
-      .profile = profile,
-      .threads = threads};
+  plan::RankPlace place = {.profile = profile, .threads = threads};
+  if (spec.resources().device() == v1::DEVICE_KIND_CUDA) {
+    place.memory_bytes = plan::UsableBytes(profile);
+    place.memory_of = absl::StrCat("a rank with one ", profile.name);
+    place.host_memory = false;
+  } else {
+    place.memory_bytes = HostBytesPerRank(ranks);
+    place.memory_of = ranks == 1 ? "this host" : absl::StrCat("this host over ", ranks, " ranks");
+  }
   const int64_t declared = spec.resources().memory();
   if (declared > 0 && declared < place.memory_bytes) {
     place.memory_bytes = declared;

@@ -19,8 +19,9 @@ int ThreadsPerRank(const v1::JobSpec& spec);
 // What each of `ranks` ranks may use of this host's memory.
 int64_t HostBytesPerRank(int ranks);
 
-// The lesser of that and resources.memory, with the spec's device profile. INVALID_ARGUMENT, naming
-// the field, when there is no such profile.
+// The lesser of that and resources.memory, with the spec's device profile; for a job on GPUs the
+// profile's memory, whatever this host has. INVALID_ARGUMENT, naming the field, when there is no
+// such profile.
 absl::StatusOr<plan::RankPlace> PlaceOnHost(const v1::JobSpec& spec);
 
 }  // namespace milepost::client

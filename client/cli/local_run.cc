@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -54,6 +55,14 @@ std::string CoreShare(int index, int workers) {
   if (workers == 1 || count < workers) return "";
   return absl::StrJoin(cores.begin() + index * count / workers,
                        cores.begin() + (index + 1) * count / workers, ",");
+}
+
+// Worker `index`'s slots: a share of the cores each, or the next `slots` of this host's GPUs.
+std::vector<std::string> SlotFlags(v1::DeviceKind device, int index, int slots) {
+  if (device != v1::DEVICE_KIND_CUDA) return {"--device", "cpu", "--slots", absl::StrCat(slots)};
+  std::vector<int> gpus(slots);
+  std::iota(gpus.begin(), gpus.end(), index * slots);
+  return {"--device", "cuda", "--gpus", absl::StrJoin(gpus, ",")};
 }
 
 absl::Status RemoveOldRun(const DataDir& dir) {
@@ -113,12 +122,12 @@ absl::Status LocalRun::StartProcesses() {
                                      port_->address(),
                                      "--data-dir",
                                      dir_.worker(i),
-                                     "--slots",
-                                     absl::StrCat(slots),
                                      "--memory-bytes",
                                      absl::StrCat(MemoryLimitBytes() / options_.workers),
                                      "--id",
                                      absl::StrCat("local-", i)};
+    const v1::DeviceKind device = spec_.resources().device();
+    for (std::string& flag : SlotFlags(device, i, slots)) argv.push_back(std::move(flag));
     if (const std::string cores = CoreShare(i, options_.workers); !cores.empty()) {
       argv.insert(argv.end(), {"--cores", cores});
     }
@@ -141,6 +150,28 @@ absl::Status LocalRun::WaitUntilServing() {
   return absl::OkStatus();
 }
 
+absl::StatusOr<JobClient::Place> LocalRun::PlaceOfRanks() {
+  MP_ASSIGN_OR_RETURN(const plan::RankPlace place, PlaceOnHost(spec_));
+  if (place.host_memory) return JobClient::Place{place.memory_bytes, place.threads};
+  // The workers tell what their GPUs have.
+  WorkerClient workers(Connection::To(port_->address(), {.reach = absl::Milliseconds(500)}));
+  const absl::Time deadline = absl::Now() + kServeBudget;
+  while (true) {
+    MP_ASSIGN_OR_RETURN(const std::vector<v1::Worker> known, workers.List());
+    const auto ready = std::count_if(known.begin(), known.end(), [](const v1::Worker& worker) {
+      return worker.state() == v1::WORKER_STATE_READY;
+    });
+    if (ready >= options_.workers) return JobClient::Place{0, place.threads};
+    if (absl::Now() > deadline) {
+      return absl::DeadlineExceededError(absl::StrCat("the workers did not start within ",
+                                                      absl::FormatDuration(kServeBudget), "; see ",
+                                                      dir_.log("worker-0")));
+    }
+    MP_RETURN_IF_ERROR(Wait(absl::Now() + kLookAgain));
+    if (interrupted()) return absl::CancelledError("interrupted");
+  }
+}
+
 absl::Status LocalRun::BeginJob() {
   // Not for long: restarting a coordinator that died is up to this thread.
   JobClient jobs(Connection::To(port_->address(), {.reach = absl::Milliseconds(500)}));
@@ -155,10 +186,8 @@ absl::Status LocalRun::BeginJob() {
   job_ = choice.job;
   already_done_ = choice.action == RunChoice::kDone;
   if (choice.action == RunChoice::kSubmit) {
-    MP_ASSIGN_OR_RETURN(const plan::RankPlace place, PlaceOnHost(spec_));
-    MP_ASSIGN_OR_RETURN(job_, jobs.Submit(spec_, /*validate_only=*/false,
-                                          {.rank_memory_bytes = place.memory_bytes,
-                                           .rank_threads = place.threads}));
+    MP_ASSIGN_OR_RETURN(const JobClient::Place place, PlaceOfRanks());
+    MP_ASSIGN_OR_RETURN(job_, jobs.Submit(spec_, /*validate_only=*/false, place));
     for (const v1::Choice& chosen : job_.choices()) report_->Note(ChoiceText(chosen));
   } else if (choice.action == RunChoice::kResume) {
     MP_ASSIGN_OR_RETURN(job_, jobs.Resume(job_.name(), choice.new_steps));

@@ -51,6 +51,8 @@ class LocalRun {
   absl::Status Prepare();
   absl::Status StartProcesses();
   absl::Status WaitUntilServing();
+  // What is known of where the ranks will run; waits for the workers where they tell it.
+  absl::StatusOr<JobClient::Place> PlaceOfRanks();
   absl::Status BeginJob();
   absl::Status Wait(absl::Time until);
   void OnSignals();

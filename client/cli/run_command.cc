@@ -87,7 +87,9 @@ absl::Status CheckInitFrom(const v1::JobSpec& spec) {
   return absl::InvalidArgumentError(absl::StrCat("train.init_from: ", status.message()));
 }
 
+// Before anything is started. What GPUs there are the worker finds out: the coordinator checks.
 absl::Status CheckMemory(const v1::JobSpec& spec) {
+  if (spec.resources().device() == v1::DEVICE_KIND_CUDA) return absl::OkStatus();
   MP_ASSIGN_OR_RETURN(const plan::RankPlace place, PlaceOnHost(spec));
   return plan::Admit(spec, place).status();
 }

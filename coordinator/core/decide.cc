@@ -30,8 +30,7 @@ struct Apply {
     return true;
   }
   bool operator()(const WorkerHeartbeat& event) {
-    transition->Heartbeat(event.worker);
-    return false;
+    return transition->Heartbeat(event.worker, event.devices);
   }
   bool operator()(const WorkerStreamLost& event) {
     transition->StreamLost(event.worker);

@@ -14,8 +14,9 @@
 // worker, or a restart of the coordinator, does not. A failure of class USER would only repeat
 // itself and fails the job at once.
 //
-// Scheduling: strictly first come, first served; all ranks of a job in one decision, on the fewest
-// workers. A job that is backing off keeps its place and its slots.
+// Scheduling: strictly first come, first served among the jobs of a device kind; all ranks of a job
+// in one decision, on devices of one model, on the fewest workers. A slot whose device is out of
+// order gets none. A job that is backing off keeps its place and its slots.
 #ifndef MILEPOST_COORDINATOR_CORE_DECIDE_H_
 #define MILEPOST_COORDINATOR_CORE_DECIDE_H_
 
@@ -52,9 +53,10 @@ struct JobResumed {
 struct WorkerHello {
   v1::Hello hello;
 };
-// Any message renews the lease.
+// Any message renews the lease. `devices`: what was measured anew.
 struct WorkerHeartbeat {
   std::string worker;
+  std::vector<v1::DeviceFacts> devices = {};
 };
 struct WorkerStreamLost {
   std::string worker;

@@ -35,9 +35,11 @@ struct FakeCluster {
 
   // A job of `ranks` ranks, max_failures 3, backoff 1 s.
   static v1::JobSpec Spec(int ranks);
-  std::string Submit(int ranks);
+  std::string Submit(int ranks, v1::DeviceKind device = v1::DEVICE_KIND_CPU);
   static v1::Hello MakeHello(const std::string& id, int slots, int64_t incarnation);
   Outcome Connect(const std::string& id, int slots, int64_t incarnation = 1);
+  // A worker with one GPU slot for each model.
+  static v1::Hello MakeGpuHello(const std::string& id, const std::vector<std::string>& models);
 
   const v1::Job& Job(const std::string& name) const;
   const v1::JobRecord& Record(const std::string& name) const;
@@ -80,8 +82,10 @@ inline v1::JobSpec FakeCluster::Spec(int ranks) {
   return spec;
 }
 
-inline std::string FakeCluster::Submit(int ranks) {
-  return Do(JobSubmitted{.spec = Spec(ranks)}).job;
+inline std::string FakeCluster::Submit(int ranks, v1::DeviceKind device) {
+  v1::JobSpec spec = Spec(ranks);
+  spec.mutable_resources()->set_device(device);
+  return Do(JobSubmitted{.spec = std::move(spec)}).job;
 }
 
 inline v1::Hello FakeCluster::MakeHello(const std::string& id, int slots, int64_t incarnation) {
@@ -93,6 +97,16 @@ inline v1::Hello FakeCluster::MakeHello(const std::string& id, int slots, int64_
     v1::Slot* slot = hello.add_slots();
     slot->set_index(i);
     slot->set_device(v1::DEVICE_KIND_CPU);
+  }
+  return hello;
+}
+
+inline v1::Hello FakeCluster::MakeGpuHello(const std::string& id,
+                                           const std::vector<std::string>& models) {
+  v1::Hello hello = MakeHello(id, static_cast<int>(models.size()), 1);
+  for (v1::Slot& slot : *hello.mutable_slots()) {
+    slot.set_device(v1::DEVICE_KIND_CUDA);
+    slot.set_model(models[slot.index()]);
   }
   return hello;
 }

@@ -32,7 +32,7 @@ TEST_F(JobTest, RunsFromSubmitToSuccess) {
   EXPECT_EQ(job, "jobs/1");
   EXPECT_EQ(Job(job).state(), v1::JOB_STATE_QUEUED);
   EXPECT_EQ(Job(job).reason(), v1::JOB_REASON_WAITING_FOR_SLOTS);
-  EXPECT_THAT(Job(job).reason_detail(), HasSubstr("0 of 0 on 0 ready workers"));
+  EXPECT_THAT(Job(job).reason_detail(), HasSubstr("needs 2 cpu slots; no worker is ready"));
 
   Connect("a", 2);
   EXPECT_EQ(Job(job).state(), v1::JOB_STATE_STARTING);

@@ -1,6 +1,8 @@
 #include "coordinator/core/placement.h"
 
 #include <algorithm>
+#include <set>
+#include <tuple>
 
 namespace milepost::coordinator {
 
@@ -24,6 +26,12 @@ FreeSlots::iterator BestWorker(int ranks, FreeSlots* free) {
   return best;
 }
 
+size_t CountWorkers(const std::vector<PlacedRank>& placed) {
+  std::set<std::string> workers;
+  for (const PlacedRank& rank : placed) workers.insert(rank.worker);
+  return workers.size();
+}
+
 }  // namespace
 
 int CountSlots(const FreeSlots& free) {
@@ -44,6 +52,28 @@ std::vector<PlacedRank> TakeSlots(int ranks, FreeSlots* free) {
     slots.erase(slots.begin(), slots.begin() + taken);
   }
   return placed;
+}
+
+std::map<std::string, int> CountSlots(const FreeByModel& free) {
+  std::map<std::string, int> counts;
+  for (const auto& [model, slots] : free) {
+    if (const int count = CountSlots(slots); count > 0) counts[model] = count;
+  }
+  return counts;
+}
+
+std::vector<PlacedRank> TakeSlots(int ranks, FreeByModel* free) {
+  FreeSlots* chosen = nullptr;
+  std::tuple<size_t, int> chosen_key;
+  for (auto& [model, slots] : *free) {
+    FreeSlots trial = slots;
+    const std::vector<PlacedRank> placed = TakeSlots(ranks, &trial);
+    const std::tuple<size_t, int> key = {CountWorkers(placed), CountSlots(slots)};
+    if (placed.empty() || (chosen != nullptr && key >= chosen_key)) continue;
+    chosen = &slots;
+    chosen_key = key;
+  }
+  return chosen == nullptr ? std::vector<PlacedRank>() : TakeSlots(ranks, chosen);
 }
 
 }  // namespace milepost::coordinator

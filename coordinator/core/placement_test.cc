@@ -34,5 +34,29 @@ TEST(PlacementTest, PacksOnTheFewestWorkers) {
   }
 }
 
+TEST(PlacementTest, AllRanksGetOneModel) {
+  struct Case {
+    int ranks;
+    FreeByModel free;
+    std::string expected;
+  };
+  const Case cases[] = {
+      {2, {{"A100", {{"a", {0, 1, 2, 3}}}}, {"H200", {{"b", {0, 1}}}}}, "b0 b1 "},  // tightest
+      {2, {{"A100", {{"a", {0}}, {"b", {1}}}}, {"H200", {{"c", {0, 1, 2}}}}}, "c0 c1 "},  // fewest
+      {2, {{"A100", {{"a", {0, 1}}}}, {"H200", {{"b", {0, 1}}}}}, "a0 a1 "},  // first by name
+      {3, {{"A100", {{"a", {0, 1}}}}, {"H200", {{"b", {0, 1}}}}}, ""},        // never of two
+      {3, {{"A100", {{"a", {0, 1}}}}, {"H200", {{"a", {2, 3, 4}}}}}, "a2 a3 a4 "},
+      {1, {}, ""},
+  };
+  for (const Case& c : cases) {
+    FreeByModel free = c.free;
+    EXPECT_EQ(Show(TakeSlots(c.ranks, &free)), c.expected);
+    int before = 0, after = 0;
+    for (const auto& [model, count] : CountSlots(c.free)) before += count;
+    for (const auto& [model, count] : CountSlots(free)) after += count;
+    EXPECT_EQ(before - after, c.expected.empty() ? 0 : c.ranks);
+  }
+}
+
 }  // namespace
 }  // namespace milepost::coordinator

@@ -4,7 +4,6 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/proto_time.h"
 #include "coordinator/core/transition.h"
@@ -13,37 +12,56 @@ namespace milepost::coordinator {
 
 namespace {
 
-std::string DeviceName(v1::DeviceKind device) {
-  return absl::AsciiStrToLower(v1::DeviceKind_Name(device).substr(12));
-}
-
 int RankCount(const v1::JobRecord& record) {
   return std::max(1, record.job().spec().resources().ranks());
 }
 
+bool TakesRanks(const v1::WorkerRecord& record) {
+  return record.worker().state() == v1::WORKER_STATE_READY && !record.leaving();
+}
+
+// Why nothing can run in the slot; empty: it can be used.
+std::string ProblemOf(const v1::Worker& worker, const v1::Slot& slot) {
+  for (const v1::DeviceFacts& facts : worker.devices()) {
+    if (facts.slot() == slot.index()) return facts.problem();
+  }
+  return "";
+}
+
 }  // namespace
 
-FreeSlots Transition::FindFreeSlots(v1::DeviceKind device) const {
-  FreeSlots free;
-  auto add = [&](const std::string& name) {
-    const v1::WorkerRecord& record = *Worker(name);
-    if (record.worker().state() != v1::WORKER_STATE_READY || record.leaving()) return;
-    std::vector<int>& slots = free[name];
-    for (const v1::Slot& slot : record.worker().slots()) {
-      if (slot.device() == device) slots.push_back(slot.index());
-    }
-    for (const v1::RankPlacementOfJob& stale : record.stale()) std::erase(slots, stale.slot());
-    std::sort(slots.begin(), slots.end());
-  };
-  for (const auto& [name, record] : state_.workers()) add(name);
-  for (const auto& [name, record] : outcome_.workers) {
-    if (state_.FindWorker(name) == nullptr) add(name);
+std::vector<const v1::WorkerRecord*> Transition::ReadyWorkers() const {
+  std::vector<const v1::WorkerRecord*> ready;
+  for (const auto& [name, record] : state_.workers()) {
+    if (TakesRanks(*Worker(name))) ready.push_back(Worker(name));
   }
+  for (const auto& [name, record] : outcome_.workers) {
+    if (state_.FindWorker(name) == nullptr && TakesRanks(record)) ready.push_back(&record);
+  }
+  return ready;
+}
+
+FreeByModel Transition::FindFreeSlots(v1::DeviceKind device) const {
+  std::set<std::pair<std::string, int>> taken;
   for (int64_t number : ActiveJobs()) {
     for (const v1::RankRecord& rank : Job(number)->ranks()) {
-      auto worker = free.find(rank.worker());
-      if (!rank.gone() && worker != free.end()) std::erase(worker->second, rank.slot());
+      if (!rank.gone()) taken.emplace(rank.worker(), rank.slot());
     }
+  }
+  FreeByModel free;
+  for (const v1::WorkerRecord* record : ReadyWorkers()) {
+    const v1::Worker& worker = record->worker();
+    for (const v1::RankPlacementOfJob& stale : record->stale()) {
+      taken.emplace(worker.name(), stale.slot());
+    }
+    for (const v1::Slot& slot : worker.slots()) {
+      const bool usable = slot.device() == device && ProblemOf(worker, slot).empty();
+      if (!usable || taken.contains({worker.name(), slot.index()})) continue;
+      free[slot.model()][worker.name()].push_back(slot.index());
+    }
+  }
+  for (auto& [model, workers] : free) {
+    for (auto& [name, slots] : workers) std::sort(slots.begin(), slots.end());
   }
   return free;
 }
@@ -58,7 +76,7 @@ void Transition::Schedule() {
   }
   if (queue.empty()) return;
   std::sort(queue.begin(), queue.end());
-  std::map<v1::DeviceKind, FreeSlots> free_by_device;
+  std::map<v1::DeviceKind, FreeByModel> free_by_device;
   std::set<v1::DeviceKind> blocked;
   std::map<v1::DeviceKind, int64_t> blockers;
   std::map<v1::DeviceKind, int> ahead;
@@ -69,7 +87,7 @@ void Transition::Schedule() {
     if (added) entry->second = FindFreeSlots(device);
     // An attempt that winds up will need its slots again: whoever came later waits that long.
     bool can_place = !blocked.contains(device) && record.ranks().empty();
-    const int free = CountSlots(entry->second);
+    const std::map<std::string, int> free = CountSlots(entry->second);
     std::vector<PlacedRank> placed;
     if (can_place) placed = TakeSlots(RankCount(record), &entry->second);
     const bool due = !IsSet(record.job().next_attempt_time()) ||
@@ -87,32 +105,41 @@ void Transition::Schedule() {
   }
 }
 
-void Transition::ExplainWait(int64_t number, int free, int ahead, int64_t blocker) {
+SlotSupply Transition::CountSupply(v1::DeviceKind device) const {
+  SlotSupply supply;
+  for (const v1::WorkerRecord* record : ReadyWorkers()) {
+    const v1::Worker& worker = record->worker();
+    ++supply.ready_workers;
+    for (const v1::Slot& slot : worker.slots()) {
+      const std::string problem = ProblemOf(worker, slot);
+      if (problem.empty()) ++supply.by_kind[slot.device()];
+      if (slot.device() != device) continue;
+      if (problem.empty()) {
+        ++supply.by_model[slot.model()];
+      } else {
+        supply.missing.push_back(
+            absl::StrCat("slot ", slot.index(), " of ", worker.name(), " is out: ", problem));
+      }
+    }
+    if (device == v1::DEVICE_KIND_CUDA && !worker.device_note().empty()) {
+      supply.missing.push_back(absl::StrCat(worker.name(), ": ", worker.device_note()));
+    }
+  }
+  return supply;
+}
+
+void Transition::ExplainWait(int64_t number, const std::map<std::string, int>& free, int ahead,
+                             int64_t blocker) {
   const v1::Job& job = Job(number)->job();
-  const std::string device = DeviceName(job.spec().resources().device());
-  const int ranks = RankCount(*Job(number));
   std::string detail;
   if (blocker != 0) {
     detail = absl::StrCat(ahead, ahead == 1 ? " job is" : " jobs are", " ahead in the queue; ",
                           JobName(blocker), " is next");
   } else {
-    int ready = 0;
-    int slots = 0;
-    auto count = [&](const v1::WorkerRecord& record) {
-      if (record.worker().state() != v1::WORKER_STATE_READY || record.leaving()) return;
-      ++ready;
-      slots += record.worker().slots_size();
-    };
-    for (const auto& [name, record] : state_.workers()) count(*Worker(name));
-    for (const auto& [name, record] : outcome_.workers) {
-      if (state_.FindWorker(name) == nullptr) count(record);
-    }
-    detail = absl::StrCat("needs ", ranks, " free ", device, " slot", ranks == 1 ? "" : "s", "; ",
-                          free, " of ", slots, " on ", ready, " ready worker",
-                          ready == 1 ? "" : "s", ready == 1 ? " is free" : " are free");
-    if (slots < ranks) {
-      absl::StrAppend(&detail, ": start workers with ", ranks - slots, " more");
-    }
+    const v1::DeviceKind device = job.spec().resources().device();
+    SlotSupply supply = CountSupply(device);
+    supply.free_by_model = free;
+    detail = WaitReason(RankCount(*Job(number)), device, supply);
   }
   const bool leaving = job.reason() == v1::JOB_REASON_WORKER_LEAVING;
   const v1::JobReason reason = leaving ? job.reason() : v1::JOB_REASON_WAITING_FOR_SLOTS;

@@ -6,6 +6,7 @@
 #ifndef MILEPOST_COORDINATOR_CORE_TRANSITION_H_
 #define MILEPOST_COORDINATOR_CORE_TRANSITION_H_
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "absl/time/time.h"
 #include "coordinator/core/placement.h"
 #include "coordinator/core/state.h"
+#include "coordinator/core/wait_reason.h"
 
 namespace milepost::coordinator {
 
@@ -36,7 +38,8 @@ class Transition {
 
   // ---- worker_flow.cc: events about workers ----
   void Hello(const v1::Hello& hello);
-  void Heartbeat(const std::string& worker);
+  // True when a slot went out of order, or back into it.
+  bool Heartbeat(const std::string& worker, const std::vector<v1::DeviceFacts>& devices);
   void StreamLost(const std::string& worker);
   void Leaving(const std::string& worker, const std::string& reason);
   void Reported(const std::string& worker, const v1::RankReport& report);
@@ -86,8 +89,11 @@ class Transition {
   void Renew(const std::string& worker);
 
   // schedule.cc
-  FreeSlots FindFreeSlots(v1::DeviceKind device) const;
-  void ExplainWait(int64_t number, int free, int ahead, int64_t blocker);
+  std::vector<const v1::WorkerRecord*> ReadyWorkers() const;
+  FreeByModel FindFreeSlots(v1::DeviceKind device) const;
+  SlotSupply CountSupply(v1::DeviceKind device) const;
+  void ExplainWait(int64_t number, const std::map<std::string, int>& free, int ahead,
+                   int64_t blocker);
 
   const State& state_;
   const absl::Time now_;

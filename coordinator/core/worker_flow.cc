@@ -28,6 +28,24 @@ void RemoveStale(v1::WorkerRecord* record, const v1::RankReport& report) {
                stale->end());
 }
 
+bool HasGpuSlot(const v1::Worker& worker, int index) {
+  return std::any_of(worker.slots().begin(), worker.slots().end(), [&](const v1::Slot& slot) {
+    return slot.index() == index && slot.device() == v1::DEVICE_KIND_CUDA;
+  });
+}
+
+// True when what keeps the slot from being used is not what it was.
+bool ReplaceFacts(const v1::DeviceFacts& facts, v1::Worker* worker) {
+  for (v1::DeviceFacts& known : *worker->mutable_devices()) {
+    if (known.slot() != facts.slot()) continue;
+    const bool changed = known.problem() != facts.problem();
+    known = facts;
+    return changed;
+  }
+  *worker->add_devices() = facts;
+  return !facts.problem().empty();
+}
+
 }  // namespace
 
 std::string WorkerName(absl::string_view worker_id) { return absl::StrCat("workers/", worker_id); }
@@ -39,7 +57,16 @@ void Transition::Renew(const std::string& name) {
       ToProto(now_ + config_.lease);
 }
 
-void Transition::Heartbeat(const std::string& name) { Renew(name); }
+bool Transition::Heartbeat(const std::string& name, const std::vector<v1::DeviceFacts>& devices) {
+  Renew(name);
+  bool slots_changed = false;
+  for (const v1::DeviceFacts& facts : devices) {
+    const v1::WorkerRecord* known = Worker(name);
+    if (known == nullptr || !HasGpuSlot(known->worker(), facts.slot())) continue;
+    slots_changed |= ReplaceFacts(facts, ChangeWorkerSoft(name).mutable_worker());
+  }
+  return slots_changed;
+}
 
 void Transition::Hello(const v1::Hello& hello) {
   const std::string name = WorkerName(hello.worker_id());
@@ -67,6 +94,12 @@ void Transition::Hello(const v1::Hello& hello) {
   worker->set_host(hello.host());
   *worker->mutable_slots() = hello.slots();
   worker->set_version(hello.version());
+  worker->clear_devices();
+  for (const v1::DeviceFacts& facts : hello.devices()) {
+    if (HasGpuSlot(*worker, facts.slot())) ReplaceFacts(facts, worker);
+  }
+  worker->set_driver(hello.driver());
+  worker->set_device_note(hello.device_note());
   *worker->mutable_connect_time() = ToProto(now_);
   *worker->mutable_lease_expire_time() = ToProto(now_ + config_.lease);
   ReconcileRanks(name, hello);

@@ -67,9 +67,10 @@ class AdmissionTest : public ::testing::Test {
   }
 
   // Returns when the coordinator knows the worker.
-  std::unique_ptr<FakeWorker> Connect(const std::string& id, int64_t slot_memory) {
+  std::unique_ptr<FakeWorker> Connect(const std::string& id, int64_t slot_memory,
+                                      v1::DeviceKind device = v1::DEVICE_KIND_CPU) {
     auto worker = std::make_unique<FakeWorker>(server_->address(), id, 1, 1,
-                                               std::vector<v1::RankReport>(), slot_memory);
+                                               std::vector<v1::RankReport>(), slot_memory, device);
     const auto stub = v1::WorkerService::NewStub(MakeChannel(server_->address()));
     EXPECT_TRUE(worker->Receive().has_welcome());
     v1::Worker known;
@@ -119,6 +120,20 @@ TEST_F(AdmissionTest, WorkersTellWhatTheyHave) {
   EXPECT_THAT(Submit(Spec(), &job).error_message(), HasSubstr("the largest slot of the workers"));
   const auto large = Connect("large", 1024 * kMiB);
   EXPECT_TRUE(Submit(Spec(), &job).ok()) << "one of them has room";
+}
+
+TEST_F(AdmissionTest, AGpusMemoryIsTheGpusAlone) {
+  v1::JobSpec spec = Spec();
+  spec.mutable_resources()->set_device(v1::DEVICE_KIND_CUDA);
+  v1::Job job;
+  const auto cpu = Connect("cpu", 1 * kMiB);
+  EXPECT_TRUE(Submit(spec, &job).ok()) << "a CPU's memory says nothing about GPUs";
+  // A host's slot of that size would do: a GPU's driver and libraries take more than it has.
+  const auto gpu = Connect("gpu", 1024 * kMiB, v1::DEVICE_KIND_CUDA);
+  EXPECT_THAT(Submit(spec, &job).error_message(),
+              AllOf(HasSubstr("does not fit"), HasSubstr("the largest GPU of the workers")));
+  const auto large = Connect("large", 24 * 1024 * kMiB, v1::DEVICE_KIND_CUDA);
+  EXPECT_TRUE(Submit(spec, &job).ok());
 }
 
 TEST_F(AdmissionTest, AWorkerThatSaysNothingMayHaveRoom) {

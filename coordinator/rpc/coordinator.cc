@@ -27,6 +27,8 @@ constexpr int kHeartbeatsPerLease = 5;
 constexpr int kMaxWorkerIdBytes = 128;
 constexpr int kMaxSlots = 1024;
 constexpr size_t kMaxRequestIdBytes = 128;
+constexpr size_t kMaxDeviceTextBytes = 256;
+constexpr int kMaxThrottleReasons = 16;
 
 class SteadyClock : public Clock {
  public:
@@ -62,7 +64,27 @@ absl::Status CheckHello(const v1::Hello& hello) {
   if (hello.incarnation() < 1) {
     return absl::InvalidArgumentError("incarnation: must be at least 1");
   }
+  for (const v1::Slot& slot : hello.slots()) {
+    if (std::max(slot.model().size(), slot.uuid().size()) <= kMaxDeviceTextBytes) continue;
+    return absl::InvalidArgumentError(absl::StrCat("slots: model and uuid of slot ", slot.index(),
+                                                   " must have at most ", kMaxDeviceTextBytes,
+                                                   " bytes"));
+  }
   return absl::OkStatus();
+}
+
+// Cuts what a worker measured down to as much of it as is kept.
+void BoundFacts(google::protobuf::RepeatedPtrField<v1::DeviceFacts>* devices) {
+  while (devices->size() > kMaxSlots) devices->RemoveLast();
+  for (v1::DeviceFacts& facts : *devices) {
+    facts.set_problem(facts.problem().substr(0, kMaxDeviceTextBytes));
+    while (facts.throttling_size() > kMaxThrottleReasons) {
+      facts.mutable_throttling()->RemoveLast();
+    }
+    for (std::string& reason : *facts.mutable_throttling()) {
+      reason.resize(std::min(reason.size(), kMaxDeviceTextBytes));
+    }
+  }
 }
 
 }  // namespace
@@ -322,7 +344,11 @@ absl::Status Coordinator::Attach(const std::shared_ptr<WorkerSession>& session,
   absl::MutexLock lock(&mutex_);
   std::shared_ptr<WorkerSession>& slot = sessions_[session->worker()];
   std::shared_ptr<WorkerSession> before = std::exchange(slot, session);
-  absl::Status status = ApplyLocked(WorkerHello{hello}).status();
+  v1::Hello bounded = hello;
+  BoundFacts(bounded.mutable_devices());
+  bounded.set_driver(hello.driver().substr(0, kMaxDeviceTextBytes));
+  bounded.set_device_note(hello.device_note().substr(0, kMaxDeviceTextBytes));
+  absl::Status status = ApplyLocked(WorkerHello{std::move(bounded)}).status();
   if (!status.ok()) {
     if (before == nullptr) {
       sessions_.erase(session->worker());
@@ -357,8 +383,11 @@ void Coordinator::Receive(const std::shared_ptr<WorkerSession>& session,
       spdlog::info("{} is leaving: {}", worker, message.leaving().reason());
       status = ApplyLocked(WorkerLeaving{worker, message.leaving().reason()}).status();
       break;
-    default:
-      status = ApplyLocked(WorkerHeartbeat{worker}).status();
+    default: {
+      auto* devices = message.mutable_heartbeat()->mutable_devices();
+      BoundFacts(devices);
+      status = ApplyLocked(WorkerHeartbeat{worker, {devices->begin(), devices->end()}}).status();
+    }
   }
   if (!status.ok()) session->Cut(status);
 }

@@ -17,7 +17,8 @@ class FakeWorker {
  public:
   // Connects and says Hello with `ranks`.
   FakeWorker(const std::string& address, const std::string& id, int slots, int64_t incarnation = 1,
-             const std::vector<v1::RankReport>& ranks = {}, int64_t slot_memory = 0)
+             const std::vector<v1::RankReport>& ranks = {}, int64_t slot_memory = 0,
+             v1::DeviceKind device = v1::DEVICE_KIND_CPU)
       : stub_(v1::WorkerService::NewStub(MakeChannel(address))) {
     context_.set_wait_for_ready(true);
     stream_ = stub_->Session(&context_);
@@ -28,7 +29,7 @@ class FakeWorker {
     for (int i = 0; i < slots; ++i) {
       v1::Slot* slot = hello->add_slots();
       slot->set_index(i);
-      slot->set_device(v1::DEVICE_KIND_CPU);
+      slot->set_device(device);
       slot->set_memory_bytes(slot_memory);
     }
     for (const v1::RankReport& rank : ranks) *hello->add_ranks() = rank;

@@ -9,17 +9,18 @@
 #include <atomic>
 #include <cerrno>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/clock.h"
-#include "common/host_memory.h"
 #include "common/poll.h"
 #include "common/proto_time.h"
 #include "common/status_macros.h"
 #include "common/version.h"
 #include "worker/agent/cores.h"
+#include "worker/agent/gpu_monitor.h"
 #include "worker/agent/identity.h"
 #include "worker/agent/outbox.h"
 #include "worker/agent/rank_process.h"
@@ -29,39 +30,35 @@ namespace milepost::worker {
 
 namespace {
 
-constexpr int kMostSlots = 1024;
 // Of stop_time, for the worker itself: the trainers get the rest.
 constexpr double kTrainerShare = 0.9;
 
-v1::Hello MakeHello(const Identity& identity, const std::vector<std::vector<int>>& slot_cores,
-                    int64_t memory_bytes) {
+// Of a measurement of the GPUs, before they count as out of order.
+constexpr absl::Duration kDriverPatience = absl::Minutes(1);
+
+v1::Hello MakeHello(const Identity& identity, const SlotPlan& plan, const std::string& driver) {
   v1::Hello hello;
   hello.set_worker_id(identity.id());
   hello.set_incarnation(identity.incarnation());
   hello.set_host(HostName());
   hello.set_version(kVersion);
-  for (size_t i = 0; i < slot_cores.size(); ++i) {
-    v1::Slot& slot = *hello.add_slots();
-    slot.set_index(static_cast<int32_t>(i));
-    slot.set_device(v1::DEVICE_KIND_CPU);
-    slot.set_cores(static_cast<int32_t>(slot_cores[i].size()));
-    slot.set_memory_bytes(memory_bytes / static_cast<int64_t>(slot_cores.size()));
-  }
+  for (const PlannedSlot& planned : plan.slots) *hello.add_slots() = planned.slot;
+  if (plan.device == v1::DEVICE_KIND_CUDA) hello.set_driver(driver);
+  hello.set_device_note(plan.note);
   return hello;
-}
-
-int64_t MemoryOf(const AgentOptions& options) {
-  return options.memory_bytes > 0 ? options.memory_bytes : MemoryLimitBytes();
 }
 
 class AgentImpl : public Agent {
  public:
-  AgentImpl(AgentOptions options, Identity identity, UniqueFd wake)
+  // `nvml` is null where no GPU is offered.
+  AgentImpl(AgentOptions options, Identity identity, SlotPlan plan, std::shared_ptr<Nvml> nvml,
+            UniqueFd wake)
       : options_(std::move(options)),
         identity_(std::move(identity)),
-        slot_cores_(DivideCores(options_.cores, options_.slots)),
+        plan_(std::move(plan)),
         wake_(std::move(wake)),
-        outbox_(MakeHello(identity_, slot_cores_, MemoryOf(options_))) {}
+        outbox_(MakeHello(identity_, plan_, nvml == nullptr ? "" : nvml->versions().driver)),
+        nvml_(std::move(nvml)) {}
 
   void Run() override;
   void RequestStop() override {
@@ -69,13 +66,16 @@ class AgentImpl : public Agent {
     WakeUp();
   }
   const std::string& id() const override { return identity_.id(); }
+  std::string offer() const override { return DescribeSlots(plan_); }
 
  private:
+  void WatchGpus();
   void WakeUp();
   void WaitForEvents();
   void HandleInbox();
   void Handle(const v1::CoordinatorMessage& message);
   void HandleStart(const v1::StartRank& start);
+  absl::Status CheckSlot(const v1::StartRank& start) const;
   absl::Status StartTrainer(const v1::StartRank& start);
   void KillOlderRanks(const RankKey& key);
   void RefuseStart(const v1::StartRank& start, v1::RankState state, const std::string& why);
@@ -84,19 +84,34 @@ class AgentImpl : public Agent {
 
   const AgentOptions options_;
   const Identity identity_;
-  const std::vector<std::vector<int>> slot_cores_;
+  const SlotPlan plan_;
   const UniqueFd wake_;
   std::atomic<bool> stop_requested_{false};
   Outbox outbox_;
+  std::shared_ptr<Nvml> nvml_;  // the monitor's once it is there
   absl::Mutex mutex_;
   std::vector<v1::CoordinatorMessage> inbox_ ABSL_GUARDED_BY(mutex_);
   // The loop's own.
   std::map<RankKey, std::unique_ptr<RankProcess>> ranks_;
   bool leaving_ = false;
   absl::Time kill_time_ = absl::InfiniteFuture();
+  std::optional<GpuMonitor> monitor_;
+  absl::Time check_monitor_ = absl::InfiniteFuture();
 };
 
+void AgentImpl::WatchGpus() {
+  if (nvml_ == nullptr) return;
+  std::vector<GpuMonitor::Watched> watched;
+  for (const PlannedSlot& planned : plan_.slots) {
+    watched.push_back({planned.slot.index(), planned.gpu});
+  }
+  monitor_.emplace(std::move(nvml_), std::move(watched), options_.measure_interval,
+                   [this](v1::DeviceFacts facts) { outbox_.SetFacts(std::move(facts)); });
+  check_monitor_ = monitor_->CheckProgress(Clock::Real()->Now(), kDriverPatience);
+}
+
 void AgentImpl::Run() {
+  WatchGpus();
   Session session(options_.coordinator, &outbox_, [this](v1::CoordinatorMessage message) {
     {
       absl::MutexLock lock(&mutex_);
@@ -108,7 +123,13 @@ void AgentImpl::Run() {
     WaitForEvents();
     HandleInbox();
     for (auto it = ranks_.begin(); it != ranks_.end();) {
-      it = it->second->HandleEvents() ? ranks_.erase(it) : std::next(it);
+      const bool ended = it->second->HandleEvents();
+      // It may have ended because its GPU did, which the next placement should know.
+      if (ended && monitor_) monitor_->MeasureSoon();
+      it = ended ? ranks_.erase(it) : std::next(it);
+    }
+    if (monitor_ && Clock::Real()->Now() >= check_monitor_) {
+      check_monitor_ = monitor_->CheckProgress(Clock::Real()->Now(), kDriverPatience);
     }
     if (stop_requested_ && !leaving_) BeginLeaving();
     if (Clock::Real()->Now() >= kill_time_) {
@@ -133,7 +154,7 @@ void AgentImpl::WakeUp() {
 void AgentImpl::WaitForEvents() {
   std::vector<pollfd> entries = {{wake_.get(), POLLIN, 0}};
   for (const auto& [key, rank] : ranks_) rank->AddPollEntries(entries);
-  poll(entries.data(), entries.size(), PollTimeoutMillis(kill_time_));
+  poll(entries.data(), entries.size(), PollTimeoutMillis(std::min(kill_time_, check_monitor_)));
 }
 
 void AgentImpl::HandleInbox() {
@@ -179,9 +200,8 @@ void AgentImpl::HandleStart(const v1::StartRank& start) {
     }
   }
   if (leaving_) return RefuseStart(start, v1::RANK_STATE_STOPPED, "this worker is leaving");
-  if (start.slot() < 0 || start.slot() >= options_.slots) {
-    return RefuseStart(start, v1::RANK_STATE_FAILED,
-                       absl::StrCat("slot ", start.slot(), " of a worker with ", options_.slots));
+  if (absl::Status status = CheckSlot(start); !status.ok()) {
+    return RefuseStart(start, v1::RANK_STATE_FAILED, std::string(status.message()));
   }
   KillOlderRanks(key);
   if (absl::Status status = StartTrainer(start); !status.ok()) {
@@ -189,11 +209,27 @@ void AgentImpl::HandleStart(const v1::StartRank& start) {
   }
 }
 
+absl::Status AgentImpl::CheckSlot(const v1::StartRank& start) const {
+  const auto slots = static_cast<int32_t>(plan_.slots.size());
+  if (start.slot() < 0 || start.slot() >= slots) {
+    return absl::InternalError(absl::StrCat("slot ", start.slot(), " of a worker with ", slots));
+  }
+  const bool wants_gpu = start.spec().resources().device() == v1::DEVICE_KIND_CUDA;
+  const bool has_gpu = plan_.device == v1::DEVICE_KIND_CUDA;
+  if (wants_gpu == has_gpu) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("slot ", start.slot(), has_gpu ? " is a GPU's" : " has no GPU"));
+}
+
 absl::Status AgentImpl::StartTrainer(const v1::StartRank& start) {
+  const PlannedSlot& planned = plan_.slots[static_cast<size_t>(start.slot())];
+  const bool cuda = plan_.device == v1::DEVICE_KIND_CUDA;
   TrainerOptions trainer;
-  trainer.binary = options_.trainer_binary;
+  trainer.binary = cuda ? options_.cuda_trainer_binary : options_.trainer_binary;
   trainer.coordinator = options_.coordinator;
-  trainer.cores = slot_cores_[static_cast<size_t>(start.slot())];
+  trainer.cores = planned.cores;
+  trainer.memory_node = planned.memory_node;
+  trainer.gpu_uuid = planned.slot.uuid();
   trainer.threads = RankThreads(start.spec().resources().threads_per_rank(),
                                 static_cast<int>(trainer.cores.size()));
   trainer.stop_time = options_.stop_time * kTrainerShare;
@@ -249,18 +285,31 @@ void AgentImpl::BeginLeaving() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(AgentOptions options) {
-  if (options.slots < 1 || options.slots > kMostSlots) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--slots ", options.slots, ": from 1 to ", kMostSlots));
+  // Where cores are asked for the driver is left alone.
+  const bool cores_only = options.slots.device == v1::DEVICE_KIND_CPU || options.slots.count > 0;
+  absl::StatusOr<std::unique_ptr<Nvml>> nvml = absl::NotFoundError("not asked for");
+  if (!cores_only) nvml = options.open_nvml();
+  const bool cuda_trainer = access(options.cuda_trainer_binary.c_str(), X_OK) == 0;
+  MP_ASSIGN_OR_RETURN(SlotPlan plan,
+                      PlanSlots(options.slots, nvml.ok() ? nvml->get() : nullptr,
+                                std::string(nvml.status().message()), cuda_trainer));
+  const bool cuda = plan.device == v1::DEVICE_KIND_CUDA;
+  // A host without a driver is nothing to tell of; one whose driver is broken is.
+  if (!nvml.ok() && !absl::IsNotFound(nvml.status())) {
+    plan.note = std::string(nvml.status().message());
   }
-  if (options.cores.empty()) options.cores = AllowedCores();
-  if (access(options.trainer_binary.c_str(), X_OK) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot run ", options.trainer_binary));
+  if (!plan.note.empty()) spdlog::warn("GPUs: {}", plan.note);
+  const std::string& trainer = cuda ? options.cuda_trainer_binary : options.trainer_binary;
+  if (access(trainer.c_str(), X_OK) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot run ", trainer));
   }
   MP_ASSIGN_OR_RETURN(Identity identity, Identity::Load(options.data_dir, options.id));
   UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.ok()) return absl::ErrnoToStatus(errno, "cannot make an eventfd");
-  return std::make_unique<AgentImpl>(std::move(options), std::move(identity), std::move(wake));
+  std::shared_ptr<Nvml> watched;
+  if (cuda) watched = *std::move(nvml);
+  return std::make_unique<AgentImpl>(std::move(options), std::move(identity), std::move(plan),
+                                     std::move(watched), std::move(wake));
 }
 
 }  // namespace milepost::worker

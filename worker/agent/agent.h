@@ -7,24 +7,29 @@
 #ifndef MILEPOST_WORKER_AGENT_AGENT_H_
 #define MILEPOST_WORKER_AGENT_AGENT_H_
 
+#include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "worker/agent/slots.h"
+#include "worker/gpu/nvml.h"
 
 namespace milepost::worker {
 
 struct AgentOptions {
-  std::string coordinator;                       // host:port
-  std::string data_dir;                          // made if it is not there
-  std::string id;                                // empty: stored, or made up at the first start
-  int slots = 1;                                 // 1 to 1024
-  std::vector<int> cores;                        // empty: all that this process may use
-  int64_t memory_bytes = 0;                      // of all slots together; 0: all that the host has
-  std::string trainer_binary;                    // milepost-trainer
+  std::string coordinator;          // host:port
+  std::string data_dir;             // made if it is not there
+  std::string id;                   // empty: stored, or made up at the first start
+  SlotOptions slots;                // what it offers (worker/agent/slots.h)
+  std::string trainer_binary;       // milepost-trainer
+  std::string cuda_trainer_binary;  // milepost-trainer-cuda, for ranks on GPUs
+  // How often the GPUs are measured.
+  absl::Duration measure_interval = absl::Seconds(10);
+  // The driver's library; tests replace it.
+  std::function<absl::StatusOr<std::unique_ptr<Nvml>>()> open_nvml = [] { return Nvml::Open(); };
   absl::Duration stop_time = absl::Seconds(60);  // for ranks to checkpoint and leave
   // After the last rank ended: for the coordinator to acknowledge the reports.
   absl::Duration acknowledge_time = absl::Seconds(3);
@@ -44,6 +49,8 @@ class Agent {
   virtual void RequestStop() = 0;
 
   virtual const std::string& id() const = 0;
+  // "2 cpu slots", "8 cuda slots (NVIDIA H200)"
+  virtual std::string offer() const = 0;
 };
 
 }  // namespace milepost::worker

@@ -23,6 +23,12 @@ void Outbox::SetProgress(const RankKey& key, v1::Progress progress) {
   found->second.progress_pending = true;
 }
 
+void Outbox::SetFacts(v1::DeviceFacts facts) {
+  absl::MutexLock lock(&mutex_);
+  facts_pending_.insert(facts.slot());
+  facts_[facts.slot()] = std::move(facts);
+}
+
 void Outbox::AddLog(v1::LogLine line) {
   absl::MutexLock lock(&mutex_);
   logs_.Push(std::move(line));
@@ -60,6 +66,8 @@ v1::WorkerMessage Outbox::StartStream() {
     *message.mutable_hello()->add_ranks() = entry.report;
     entry.report_pending = entry.progress_pending = false;
   }
+  for (const auto& [slot, facts] : facts_) *message.mutable_hello()->add_devices() = facts;
+  facts_pending_.clear();
   leaving_pending_ = !leaving_.empty();
   woken_ = false;
   return message;
@@ -80,7 +88,7 @@ void Outbox::Wake() {
 }
 
 bool Outbox::Pending() const {
-  if (leaving_pending_ || !logs_.empty()) return true;
+  if (leaving_pending_ || !facts_pending_.empty() || !logs_.empty()) return true;
   for (const auto& [key, entry] : ranks_) {
     if (entry.report_pending || entry.progress_pending) return true;
   }
@@ -106,6 +114,13 @@ v1::WorkerMessage Outbox::Take() {
     progress.set_generation(key.generation);
     progress.set_rank(key.rank);
     *progress.mutable_progress() = entry.report.progress();
+    return message;
+  }
+  if (!facts_pending_.empty()) {
+    for (int32_t slot : facts_pending_) {
+      *message.mutable_heartbeat()->add_devices() = facts_[slot];
+    }
+    facts_pending_.clear();
     return message;
   }
   *message.mutable_logs() = logs_.Pop();

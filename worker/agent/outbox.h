@@ -1,6 +1,7 @@
 // What the worker has to tell the coordinator. Rank reports and progress are levels, not events:
 // the newest one of each rank is kept, sent when it changes, and said again in the Hello of every
-// new stream until the coordinator forgets the rank. Logs are a bounded queue.
+// new stream until the coordinator forgets the rank. What was measured of each GPU slot likewise.
+// Logs are a bounded queue.
 //
 // Thread-safe: the agent's loop puts things in, the session's writer takes messages out.
 #ifndef MILEPOST_WORKER_AGENT_OUTBOX_H_
@@ -9,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 
@@ -37,13 +39,15 @@ RankKey KeyOf(const Message& message) {
 
 class Outbox {
  public:
-  // `hello`: all of the Hello but its ranks.
+  // `hello`: all of the Hello but its ranks and devices.
   explicit Outbox(v1::Hello hello) : hello_(std::move(hello)) {}
 
   // Replaces the rank's report; its latest progress stays with it.
   void SetReport(v1::RankReport report);
   // Of a rank that has a report.
   void SetProgress(const RankKey& key, v1::Progress progress);
+  // Of the slot that it names.
+  void SetFacts(v1::DeviceFacts facts);
   void AddLog(v1::LogLine line);
   void SetLeaving(const std::string& reason);
   void Forget(const RankKey& key);
@@ -57,7 +61,7 @@ class Outbox {
   // logs.
   v1::WorkerMessage StartStream();
   // Waits for something to say; nothing by `deadline`, or after Wake. Order: Leaving, reports,
-  // progress, logs.
+  // progress, devices, logs.
   std::optional<v1::WorkerMessage> Next(absl::Time deadline);
   // Makes a waiting Next return.
   void Wake();
@@ -75,6 +79,8 @@ class Outbox {
   const v1::Hello hello_;
   mutable absl::Mutex mutex_;
   std::map<RankKey, Entry> ranks_ ABSL_GUARDED_BY(mutex_);
+  std::map<int32_t, v1::DeviceFacts> facts_ ABSL_GUARDED_BY(mutex_);  // by slot
+  std::set<int32_t> facts_pending_ ABSL_GUARDED_BY(mutex_);
   LogQueue logs_ ABSL_GUARDED_BY(mutex_){10000, 4 << 20};
   std::string leaving_ ABSL_GUARDED_BY(mutex_);
   bool leaving_pending_ ABSL_GUARDED_BY(mutex_) = false;

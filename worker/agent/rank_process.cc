@@ -47,6 +47,9 @@ absl::StatusOr<std::unique_ptr<RankProcess>> RankProcess::Start(const v1::StartR
   spawn.argv = {options.binary, "train", "--channel-fd", absl::StrCat(kChannelFd)};
   spawn.env = ShortOpenMpSpins();
   spawn.env.emplace_back("OMP_NUM_THREADS", absl::StrCat(options.threads));
+  // Empty hides them all: a CPU rank takes no GPU's memory.
+  spawn.env.emplace_back("CUDA_VISIBLE_DEVICES", options.gpu_uuid);
+  spawn.memory_node = options.memory_node;
   spawn.out = Redirect::Pipe();
   spawn.err = Redirect::Pipe();
   spawn.fds = {{kChannelFd, channel.second.fd()}};

@@ -21,9 +21,11 @@
 namespace milepost::worker {
 
 struct TrainerOptions {
-  std::string binary;       // milepost-trainer
+  std::string binary;       // milepost-trainer, or milepost-trainer-cuda
   std::string coordinator;  // host:port, for the trainer's own calls
   std::vector<int> cores;
+  int memory_node = -1;  // NUMA node that host memory comes from while it has some; -1: any
+  std::string gpu_uuid;  // the only GPU that it sees; empty: none
   int threads = 1;
   absl::Duration stop_time;  // that the trainer has after SIGTERM
 };

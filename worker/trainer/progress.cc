@@ -41,8 +41,9 @@ void ProgressReporter::Begin(const v1::TrainerState& state, const runtime::Train
   progress_.set_validation_step(state.validation_step());
   progress_.set_skipped_steps(state.skipped_steps());
   progress_.set_planned_bytes(session.plan().arena_bytes);
-  progress_.set_required_bytes(plan::RequiredBytes(session.plan(), session.plan().arena_bytes,
-                                                   /*arena_in_host_memory=*/true));
+  const bool host_memory = spec.resources().device() != v1::DEVICE_KIND_CUDA;
+  progress_.set_required_bytes(
+      plan::RequiredBytes(session.plan(), session.plan().arena_bytes, host_memory));
   progress_.set_allocated_bytes(session.allocated_bytes());
   const plan::StepPlan& plan = session.plan();
   progress_.clear_train_heads();

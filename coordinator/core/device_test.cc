@@ -1,0 +1,117 @@
+// Slots of different devices: kinds, models, and GPUs that are out of order.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "coordinator/core/fake_cluster.h"
+
+namespace milepost::coordinator {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr v1::DeviceKind kCuda = v1::DEVICE_KIND_CUDA;
+
+class DeviceTest : public ::testing::Test, public FakeCluster {
+ protected:
+  void TearDown() override { EXPECT_EQ(violation, ""); }
+
+  static v1::DeviceFacts Facts(int slot, const std::string& problem) {
+    v1::DeviceFacts facts;
+    facts.set_slot(slot);
+    facts.set_problem(problem);
+    facts.set_power_watts(300);
+    return facts;
+  }
+  std::string Reason(const std::string& job) const { return Job(job).reason_detail(); }
+  bool Starts(const std::string& job) const { return Job(job).state() == v1::JOB_STATE_STARTING; }
+};
+
+TEST_F(DeviceTest, JobsGetSlotsOfTheirKind) {
+  Connect("cpus", 4);
+  const std::string gpu = Submit(2, kCuda);
+  EXPECT_THAT(Reason(gpu), HasSubstr("needs 2 cuda slots; the workers have 0 cuda slots, 4 cpu"));
+  const std::string cpu = Submit(4);  // not behind it: other slots
+  EXPECT_TRUE(Starts(cpu));
+  Do(WorkerHello{MakeGpuHello("gpus", {"H200", "H200", "H200"})});
+  ASSERT_TRUE(Starts(gpu));
+  EXPECT_EQ(Job(gpu).placements(1).worker(), "workers/gpus");
+  const std::string later = Submit(2, kCuda);
+  EXPECT_THAT(Reason(later), HasSubstr("needs 2 free cuda slots; 1 of 3 on 2 ready workers"));
+}
+
+TEST_F(DeviceTest, AJobsRanksHaveOneModel) {
+  Do(WorkerHello{MakeGpuHello("a", {"A100", "A100", "H200"})});
+  const std::string job = Submit(3, kCuda);
+  EXPECT_THAT(Reason(job), AllOf(HasSubstr("one device model"), HasSubstr("2 A100, 1 H200")));
+  Do(WorkerHello{MakeGpuHello("b", {"H200", "H200"})});
+  ASSERT_TRUE(Starts(job));
+  for (const v1::RankRecord& rank : Record(job).ranks()) {
+    EXPECT_TRUE(rank.worker() == "workers/b" || rank.slot() == 2) << rank.DebugString();
+  }
+}
+
+TEST_F(DeviceTest, ASlotWhoseGpuIsLostGetsNothing) {
+  Do(WorkerHello{MakeGpuHello("a", {"H200", "H200"})});
+  Do(WorkerHeartbeat{"workers/a", {Facts(0, "GPU-0 fell off the bus"), Facts(1, "")}});
+  EXPECT_EQ(Worker("a").devices(0).problem(), "GPU-0 fell off the bus");
+  EXPECT_EQ(Worker("a").devices(1).power_watts(), 300);
+  const std::string job = Submit(2, kCuda);
+  EXPECT_THAT(Reason(job), AllOf(HasSubstr("the workers have 1 cuda slot"),
+                                 HasSubstr("slot 0 of workers/a is out: GPU-0 fell off the bus")));
+  const std::string small = Submit(1, kCuda);
+  EXPECT_FALSE(Starts(small)) << "first come, first served";
+  Do(WorkerHeartbeat{"workers/a", {Facts(0, "")}});
+  EXPECT_TRUE(Starts(job));
+  EXPECT_EQ(Worker("a").devices_size(), 2);
+}
+
+TEST_F(DeviceTest, ALossChangesTheReasonOfAJobThatWaits) {
+  Do(WorkerHello{MakeGpuHello("a", {"H200"})});
+  const std::string running = Submit(1, kCuda);
+  const std::string job = Submit(1, kCuda);
+  EXPECT_THAT(Reason(job), HasSubstr("0 of 1"));
+  Do(WorkerHeartbeat{"workers/a", {Facts(0, "lost")}});
+  EXPECT_THAT(Reason(job), HasSubstr("slot 0 of workers/a is out: lost"));
+  EXPECT_TRUE(Starts(running)) << "its rank says itself how it ends";
+}
+
+TEST_F(DeviceTest, HelloSaysAllThatIsKnown) {
+  v1::Hello hello = MakeGpuHello("a", {"H200"});
+  *hello.add_devices() = Facts(0, "lost");
+  *hello.add_devices() = Facts(7, "of no slot");
+  hello.set_driver("580.65");
+  Do(WorkerHello{hello});
+  EXPECT_EQ(Worker("a").devices_size(), 1);
+  EXPECT_EQ(Worker("a").driver(), "580.65");
+  const std::string job = Submit(1, kCuda);
+  EXPECT_FALSE(Starts(job));
+  hello.clear_devices();
+  Do(WorkerHello{hello});
+  EXPECT_TRUE(Starts(job));
+}
+
+TEST_F(DeviceTest, SaysWhyAHostsGpusAreNotOffered) {
+  v1::Hello hello = MakeHello("a", 1, 1);
+  hello.set_device_note("8 GPUs are not offered: milepost-trainer-cuda is not installed");
+  Do(WorkerHello{hello});
+  EXPECT_THAT(Reason(Submit(1, kCuda)), HasSubstr("workers/a: 8 GPUs are not offered"));
+  const std::string cpu = Submit(2);
+  EXPECT_THAT(Reason(cpu), ::testing::Not(HasSubstr("not offered")));
+}
+
+TEST_F(DeviceTest, FactsOfUnknownWorkersAndCpuSlotsAreIgnored) {
+  Connect("a", 1);
+  Do(WorkerHeartbeat{"workers/a", {Facts(0, "a CPU has no such thing")}});
+  EXPECT_EQ(Worker("a").devices_size(), 0);
+  EXPECT_TRUE(Do(WorkerHeartbeat{"workers/nobody", {Facts(0, "")}}).status.ok());
+  EXPECT_TRUE(Starts(Submit(1)));
+}
+
+TEST_F(DeviceTest, FactsAreNotWritten) {
+  Do(WorkerHello{MakeGpuHello("a", {"H200"})});
+  EXPECT_FALSE(Do(WorkerHeartbeat{"workers/a", {Facts(0, "lost")}}).NeedsWrite());
+}
+
+}  // namespace
+}  // namespace milepost::coordinator
