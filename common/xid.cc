@@ -28,7 +28,8 @@ const char* Meaning(int code) {
     case 74:
       return "NVLink error: reset the GPU; look at its connection where it comes again";
     case 79:
-      return "the GPU has fallen off the bus: restart the host; look at its power and cooling where "
+      return "the GPU has fallen off the bus: restart the host; look at its power and cooling "
+             "where "
              "it comes again";
     case 92:
       return "many memory errors were corrected: replace the GPU when it is free";

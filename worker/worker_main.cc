@@ -71,7 +71,8 @@ int Main(int argc, char** argv) {
       ->transform(CLI::CheckedTransformer(devices));
   app.add_option("--slots", options.slots.count, "CPU ranks that may run here at once (default: 1)")
       ->check(CLI::Range(1, 1024));
-  app.add_option("--gpus", gpus, "GPUs to offer, by nvidia-smi's numbers, like 0,2-3 (default: all)");
+  app.add_option("--gpus", gpus,
+                 "GPUs to offer, by nvidia-smi's numbers, like 0,2-3 (default: all)");
   app.add_option("--cores", cores, "CPU cores to use, like 0-3,8 (default: all it may use)");
   app.add_option("--memory-bytes", options.slots.memory_bytes,
                  "memory that CPU slots share (default: all that the host has)")

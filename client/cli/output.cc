@@ -12,6 +12,7 @@
 #include "client/cli/format.h"
 #include "client/cli/progress_view.h"
 #include "client/cli/table.h"
+#include "client/cli/worker_view.h"
 #include "common/exit_codes.h"
 #include "common/spec/to_yaml.h"
 #include "milepost/v1/checkpoint.pb.h"
@@ -189,18 +190,22 @@ std::string RenderCheckpoints(const std::vector<v1::Checkpoint>& checkpoints, Ou
 std::string RenderWorkers(const std::vector<v1::Worker>& workers, OutputFormat format,
                           absl::Time now) {
   const bool wide = format == OutputFormat::kWide;
-  std::vector<std::string> header = {"NAME", "STATE", "HOST", "SLOTS", "BUSY", "CONNECTED"};
-  if (wide) header.insert(header.end(), {"INCARNATION", "VERSION"});
+  std::vector<std::string> header = {"NAME", "STATE",  "HOST",   "SLOTS",
+                                     "BUSY", "DEVICE", "MEMORY", "CONNECTED"};
+  if (wide) header.insert(header.end(), {"INCARNATION", "VERSION", "DRIVER"});
   return RenderList(workers, format, header, [&](const v1::Worker& worker) {
     std::vector<std::string> row = {worker.name(),
                                     EnumText(worker.state()),
                                     worker.host(),
                                     absl::StrCat(worker.slots_size()),
                                     absl::StrCat(worker.assignments_size()),
+                                    DevicesText(worker),
+                                    SlotMemoryText(worker),
                                     AgeText(worker.connect_time(), now)};
     if (wide) {
       row.push_back(absl::StrCat(worker.incarnation()));
       row.push_back(worker.version().empty() ? "-" : worker.version());
+      row.push_back(worker.driver().empty() ? "-" : worker.driver());
     }
     return row;
   });
@@ -260,14 +265,18 @@ std::string RenderWorker(const v1::Worker& worker, OutputFormat format, absl::Ti
   Line(&text, "Version", worker.version());
   Line(&text, "Incarnation", absl::StrCat(worker.incarnation()));
   Line(&text, "Connected", absl::StrCat(AgeText(worker.connect_time(), now), " ago"));
+  if (!worker.driver().empty()) Line(&text, "Driver", worker.driver());
+  if (!worker.device_note().empty()) Line(&text, "GPUs", worker.device_note());
   for (const v1::Slot& slot : worker.slots()) {
     std::string use = "free";
     for (const auto& assignment : worker.assignments()) {
       if (assignment.slot() != slot.index()) continue;
       use = absl::StrFormat("%s rank %d", assignment.job(), assignment.rank());
     }
-    Line(&text, absl::StrCat("Slot ", slot.index()),
-         absl::StrFormat("%s, %d cores, %s", EnumText(slot.device()), slot.cores(), use));
+    Line(&text, absl::StrCat("Slot ", slot.index()), absl::StrCat(SlotText(slot), ": ", use));
+    for (const v1::DeviceFacts& facts : worker.devices()) {
+      if (facts.slot() == slot.index()) Line(&text, "  GPU", FactsText(facts, now));
+    }
   }
   return text;
 }

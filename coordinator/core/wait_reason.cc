@@ -77,8 +77,8 @@ std::string WaitReason(int ranks, v1::DeviceKind device, const SlotSupply& suppl
                         Models(supply.by_model));
   } else if (supply.by_model.size() > 1) {
     text = absl::StrCat("needs ", ranks, " free ", kind, ranks == 1 ? " slot" : " slots",
-                        " of one device model; free are ",
-                        Models(supply.free_by_model), " of ", Models(supply.by_model));
+                        " of one device model; free are ", Models(supply.free_by_model), " of ",
+                        Models(supply.by_model));
   } else {
     const int free = Total(supply.free_by_model);
     text = absl::StrCat("needs ", ranks, " free ", kind, ranks == 1 ? " slot; " : " slots; ", free,

@@ -44,7 +44,8 @@ TEST(WaitReasonTest, SaysWhichModelsDiffer) {
 }
 
 TEST(WaitReasonTest, SaysAFewOfTheSlotsThatAreOut) {
-  const SlotSupply supply = {.ready_workers = 1, .missing = {"one", "two", "three", "four", "five"}};
+  const SlotSupply supply = {.ready_workers = 1,
+                             .missing = {"one", "two", "three", "four", "five"}};
   EXPECT_EQ(WaitReason(1, kCuda, supply),
             "needs 1 cuda slot; the workers have 0 cuda slots: start workers with 1 more; one; "
             "two; three; and 2 more");

@@ -290,9 +290,8 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(AgentOptions options) {
   absl::StatusOr<std::unique_ptr<Nvml>> nvml = absl::NotFoundError("not asked for");
   if (!cores_only) nvml = options.open_nvml();
   const bool cuda_trainer = access(options.cuda_trainer_binary.c_str(), X_OK) == 0;
-  MP_ASSIGN_OR_RETURN(SlotPlan plan,
-                      PlanSlots(options.slots, nvml.ok() ? nvml->get() : nullptr,
-                                std::string(nvml.status().message()), cuda_trainer));
+  MP_ASSIGN_OR_RETURN(SlotPlan plan, PlanSlots(options.slots, nvml.ok() ? nvml->get() : nullptr,
+                                               std::string(nvml.status().message()), cuda_trainer));
   const bool cuda = plan.device == v1::DEVICE_KIND_CUDA;
   // A host without a driver is nothing to tell of; one whose driver is broken is.
   if (!nvml.ok() && !absl::IsNotFound(nvml.status())) {

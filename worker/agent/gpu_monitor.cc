@@ -58,9 +58,8 @@ void GpuMonitor::Shared::MeasureAll() {
 }
 
 void GpuMonitor::Loop(std::shared_ptr<Shared> shared) {
-  const auto wanted = [s = shared.get()]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    return s->soon || s->stopping;
-  };
+  const auto wanted = [s = shared.get()]()
+                          ABSL_NO_THREAD_SAFETY_ANALYSIS { return s->soon || s->stopping; };
   absl::MutexLock lock(&shared->mutex);
   while (!shared->stopping) {
     shared->soon = false;

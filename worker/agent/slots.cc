@@ -149,8 +149,8 @@ absl::StatusOr<SlotPlan> PlanSlots(const SlotOptions& asked, const Nvml* nvml,
 
 std::string DescribeSlots(const SlotPlan& plan) {
   const bool cuda = plan.device == v1::DEVICE_KIND_CUDA;
-  std::string text =
-      absl::StrCat(plan.slots.size(), cuda ? " cuda" : " cpu", plan.slots.size() == 1 ? " slot" : " slots");
+  std::string text = absl::StrCat(plan.slots.size(), cuda ? " cuda" : " cpu",
+                                  plan.slots.size() == 1 ? " slot" : " slots");
   std::set<std::string> models;
   for (const PlannedSlot& planned : plan.slots) models.insert(planned.slot.model());
   if (cuda) absl::StrAppend(&text, " (", absl::StrJoin(models, ", "), ")");

@@ -25,8 +25,8 @@ class SlotsTest : public ::testing::Test {
   SlotsTest() {
     std::string pattern = std::filesystem::temp_directory_path() / "milepost-slots-XXXXXX";
     root_ = mkdtemp(pattern.data());
-    fake_.gpus = {{.uuid = "GPU-a", .bus = 1}, {.uuid = "GPU-b", .bus = 2},
-                  {.uuid = "GPU-c", .bus = 3}};
+    fake_.gpus = {
+        {.uuid = "GPU-a", .bus = 1}, {.uuid = "GPU-b", .bus = 2}, {.uuid = "GPU-c", .bus = 3}};
     Place(1, 0, "0-3");
     Place(2, 0, "0-3");
     Place(3, 1, "4-7");

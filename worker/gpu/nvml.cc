@@ -28,8 +28,9 @@ absl::Status CannotStart(int error, const char* text) {
           absl::StrCat(why, ": the kernel module is not loaded; try `modprobe nvidia`"));
     case kNvmlVersionMismatch:
       return absl::FailedPreconditionError(absl::StrCat(
-          why, ": the driver's library was updated and the kernel still runs the old module; "
-               "restart the host, or unload and load the nvidia modules"));
+          why,
+          ": the driver's library was updated and the kernel still runs the old module; "
+          "restart the host, or unload and load the nvidia modules"));
     case kNvmlNoPermission:
     case kNvmlOperatingSystem:
       return absl::PermissionDeniedError(absl::StrCat(
@@ -70,8 +71,8 @@ const char* PathText(unsigned int level) {
 
 std::vector<std::string> ThrottleReasons(unsigned long long mask) {
   static constexpr std::pair<unsigned long long, const char*> kReasons[] = {
-      {0x2, "application clocks"}, {0x4, "power cap"},         {0x8, "hardware slowdown"},
-      {0x10, "sync boost"},        {0x20, "hot (software)"},   {0x40, "hot (hardware)"},
+      {0x2, "application clocks"}, {0x4, "power cap"},        {0x8, "hardware slowdown"},
+      {0x10, "sync boost"},        {0x20, "hot (software)"},  {0x40, "hot (hardware)"},
       {0x80, "power brake"},       {0x100, "display clocks"},
   };
   std::vector<std::string> reasons;
@@ -99,8 +100,7 @@ absl::StatusOr<std::unique_ptr<Nvml>> Nvml::Open(const std::string& library) {
   return Open(functions);
 }
 
-absl::StatusOr<std::unique_ptr<Nvml>> Nvml::Open(const NvmlFunctions& functions,
-                                                 std::string root) {
+absl::StatusOr<std::unique_ptr<Nvml>> Nvml::Open(const NvmlFunctions& functions, std::string root) {
   const int error = functions.Init();
   if (error != kNvmlSuccess) return CannotStart(error, functions.ErrorString(error));
   std::unique_ptr<Nvml> nvml(new Nvml(functions, std::move(root)));

@@ -83,18 +83,18 @@ struct NvmlTemperature {
 };
 inline constexpr unsigned int kNvmlTemperatureVersion = sizeof(NvmlTemperature) | (1u << 24);
 
-inline constexpr unsigned int kNvmlTemperatureGpu = 0;   // sensor
-inline constexpr unsigned int kNvmlClockSm = 1;          // clock type
-inline constexpr unsigned int kNvmlUncorrected = 1;      // memory error type
-inline constexpr unsigned int kNvmlVolatileEcc = 0;      // counter type: since the driver's load
-inline constexpr unsigned int kNvmlPcieTx = 0;           // PCIe counter: the GPU sends, KB/s
-inline constexpr unsigned int kNvmlPcieRx = 1;           // PCIe counter: the GPU receives, KB/s
-inline constexpr unsigned int kNvmlP2pRead = 0;          // P2P capability
-inline constexpr unsigned int kNvmlMostNvlinks = 18;     // NVML_NVLINK_MAX_LINKS
-inline constexpr unsigned long long kNvmlEventXid = 8;   // event type: XidCriticalError
-inline constexpr unsigned int kNvmlNameBytes = 96;       // NVML_DEVICE_NAME_V2_BUFFER_SIZE
-inline constexpr unsigned int kNvmlUuidBytes = 96;       // NVML_DEVICE_UUID_V2_BUFFER_SIZE
-inline constexpr unsigned int kNvmlVersionBytes = 80;    // NVML_SYSTEM_*_VERSION_BUFFER_SIZE
+inline constexpr unsigned int kNvmlTemperatureGpu = 0;  // sensor
+inline constexpr unsigned int kNvmlClockSm = 1;         // clock type
+inline constexpr unsigned int kNvmlUncorrected = 1;     // memory error type
+inline constexpr unsigned int kNvmlVolatileEcc = 0;     // counter type: since the driver's load
+inline constexpr unsigned int kNvmlPcieTx = 0;          // PCIe counter: the GPU sends, KB/s
+inline constexpr unsigned int kNvmlPcieRx = 1;          // PCIe counter: the GPU receives, KB/s
+inline constexpr unsigned int kNvmlP2pRead = 0;         // P2P capability
+inline constexpr unsigned int kNvmlMostNvlinks = 18;    // NVML_NVLINK_MAX_LINKS
+inline constexpr unsigned long long kNvmlEventXid = 8;  // event type: XidCriticalError
+inline constexpr unsigned int kNvmlNameBytes = 96;      // NVML_DEVICE_NAME_V2_BUFFER_SIZE
+inline constexpr unsigned int kNvmlUuidBytes = 96;      // NVML_DEVICE_UUID_V2_BUFFER_SIZE
+inline constexpr unsigned int kNvmlVersionBytes = 80;   // NVML_SYSTEM_*_VERSION_BUFFER_SIZE
 
 // Named after NVML's functions, without "nvml" and the version. nullptr: the driver's library does
 // not have it. Init to DeviceGetUuid are always there.

@@ -31,7 +31,7 @@ int With(NvmlDevice device, const Get& get) {
 
 // A getter of one field.
 template <typename Out, typename Field>
-int GetField(NvmlDevice device, Field FakeGpu::* field, Out* out) {
+int GetField(NvmlDevice device, Field FakeGpu::*field, Out* out) {
   return With(device, [&](const FakeGpu& gpu) { *out = static_cast<Out>(gpu.*field); });
 }
 
