@@ -1,6 +1,3 @@
-// Its check of longjmp knows one stack only.
-#undef _FORTIFY_SOURCE
-
 #include "engine/kernels/cuda/testing/fiber.h"
 
 #include <sys/mman.h>
@@ -18,6 +15,10 @@
 #endif
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
+#endif
+
+#if defined(__x86_64__)
+extern "C" void milepost_switch_stacks(void** from, void* to);
 #endif
 
 namespace milepost::kernels::cuda {
@@ -53,18 +54,76 @@ char* NewStack() {
   return static_cast<char*>(memory);
 }
 
+// Whom Enter begins with: the fiber that is resumed for the first time.
+thread_local Fiber* starting = nullptr;
+
+#if defined(__x86_64__)
+
+// swapcontext asks the kernel for the signal mask, twice. What a call leaves to the callee to keep
+// is all that has to be kept. A jump, as a return would be foreseen to go elsewhere.
+asm(R"(
+.text
+.hidden milepost_switch_stacks
+.globl milepost_switch_stacks
+.type milepost_switch_stacks, @function
+milepost_switch_stacks:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  popq %rcx
+  jmp *%rcx
+.size milepost_switch_stacks, .-milepost_switch_stacks
+)");
+
+void Switch(void** from, void** to) { milepost_switch_stacks(from, *to); }
+
+// As if it had been called from a frame that ends at `top`, and had switched away at once.
+void* FirstFrame(char* top, void (*entry)()) {
+  constexpr int kKept = 6;
+  auto** at = reinterpret_cast<void**>(top) - 2;  // aligned as behind a call
+  at[1] = nullptr;
+  at[0] = reinterpret_cast<void*>(entry);
+  for (int i = 1; i <= kKept; ++i) at[-i] = nullptr;
+  return at - kKept;
+}
+
+#else
+
+void Switch(ucontext_t* from, ucontext_t* to) { MP_CHECK(swapcontext(from, to) == 0); }
+
+#endif
+
 }  // namespace
 
 Fiber::Fiber(std::function<void()> body) : body_(std::move(body)), stack_(NewStack()) {
+  Begin();
+#if defined(__SANITIZE_THREAD__)
+  tsan_own_ = __tsan_create_fiber(0);
+#endif
+}
+
+void Fiber::Begin() {
+#if defined(__x86_64__)
+  // Stacks that all end at the same place of a page would push each other out of the cache.
+  static thread_local int fibers = 0;
+  own_ = FirstFrame(stack_ + kStackBytes - fibers++ % 32 * 128, &Fiber::Enter);
+#else
   MP_CHECK(getcontext(&own_) == 0);
   own_.uc_stack.ss_sp = stack_ + kGuardBytes;
   own_.uc_stack.ss_size = kStackBytes - kGuardBytes;
   own_.uc_link = nullptr;
-  const auto self = reinterpret_cast<uintptr_t>(this);
-  makecontext(&own_, reinterpret_cast<void (*)()>(&Fiber::Enter), 2, static_cast<unsigned>(self),
-              static_cast<unsigned>(uint64_t{self} >> 32));
-#if defined(__SANITIZE_THREAD__)
-  tsan_own_ = __tsan_create_fiber(0);
+  makecontext(&own_, &Fiber::Enter, 0);
 #endif
 }
 
@@ -80,31 +139,14 @@ Fiber::~Fiber() {
   spare.stacks.push_back(stack_);
 }
 
-#if defined(MILEPOST_FIBERS_JUMP)
-
-// swapcontext asks the kernel for the signal mask, twice: only a fiber's first step needs it.
-void Fiber::Resume() {
-  if (_setjmp(caller_jump_) != 0) return;
-  if (started_) _longjmp(own_jump_, 1);
-  started_ = true;
-  setcontext(&own_);
-}
-
-void Fiber::Yield() {
-  if (_setjmp(own_jump_) == 0) _longjmp(caller_jump_, 1);
-}
-
-#else
-
-void Fiber::SwitchTo(ucontext_t* from, ucontext_t* to, void** fake_stack, const void* stack,
-                     size_t bytes) {
+void Fiber::SwitchTo(State* from, State* to, void** fake_stack, const void* stack, size_t bytes) {
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(fake_stack, stack, bytes);
 #endif
 #if defined(__SANITIZE_THREAD__)
   __tsan_switch_to_fiber(to == &own_ ? tsan_own_ : tsan_caller_, 0);
 #endif
-  MP_CHECK(swapcontext(from, to) == 0);
+  Switch(from, to);
 #if defined(__SANITIZE_ADDRESS__)
   // Back again, or, in Yield, back in the fiber: where it came from may have changed.
   const void* old_stack = nullptr;
@@ -118,6 +160,7 @@ void Fiber::SwitchTo(ucontext_t* from, ucontext_t* to, void** fake_stack, const 
 }
 
 void Fiber::Resume() {
+  starting = this;
 #if defined(__SANITIZE_THREAD__)
   tsan_caller_ = __tsan_get_current_fiber();
 #endif
@@ -128,10 +171,8 @@ void Fiber::Yield() {
   SwitchTo(&own_, &caller_, &own_fake_stack_, caller_stack_, caller_stack_bytes_);
 }
 
-#endif
-
-void Fiber::Enter(unsigned low, unsigned high) {
-  Fiber* self = reinterpret_cast<Fiber*>(static_cast<uintptr_t>(uint64_t{high} << 32 | low));
+void Fiber::Enter() {
+  Fiber* self = starting;
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_finish_switch_fiber(nullptr, &self->caller_stack_, &self->caller_stack_bytes_);
 #endif

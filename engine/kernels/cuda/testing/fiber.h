@@ -1,17 +1,13 @@
 // Fibers: functions with stacks of their own that run one at a time on the calling thread. The
-// sanitizers are told of every switch. Internal to host_grid.
+// sanitizers are told of every switch. Internal to host_grid and host_launch.
 #ifndef MILEPOST_ENGINE_KERNELS_CUDA_TESTING_FIBER_H_
 #define MILEPOST_ENGINE_KERNELS_CUDA_TESTING_FIBER_H_
-
-#include <setjmp.h>
-#include <ucontext.h>
 
 #include <cstddef>
 #include <functional>
 
-// Where no sanitizer looks at the stack, a switch is a jump.
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define MILEPOST_FIBERS_JUMP
+#if !defined(__x86_64__)
+#include <ucontext.h>
 #endif
 
 namespace milepost::kernels::cuda {
@@ -31,28 +27,27 @@ class Fiber {
   void Yield();
 
  private:
-  static void Enter(unsigned low, unsigned high);
-#if !defined(MILEPOST_FIBERS_JUMP)
-  void SwitchTo(ucontext_t* from, ucontext_t* to, void** fake_stack, const void* stack,
-                size_t bytes);
+#if defined(__x86_64__)
+  using State = void*;  // its stack pointer, what must be kept being on the stack
+#else
+  using State = ucontext_t;
 #endif
+
+  void Begin();
+  static void Enter();
+  void SwitchTo(State* from, State* to, void** fake_stack, const void* stack, size_t bytes);
 
   std::function<void()> body_;
   char* stack_;
-  ucontext_t own_;
-#if defined(MILEPOST_FIBERS_JUMP)
-  bool started_ = false;
-  jmp_buf own_jump_;
-  jmp_buf caller_jump_;
-#else
-  ucontext_t caller_;
+  State own_ = {};
+  State caller_ = {};
+  // Of the sanitizers.
   void* own_fake_stack_ = nullptr;
   void* caller_fake_stack_ = nullptr;
   const void* caller_stack_ = nullptr;
   size_t caller_stack_bytes_ = 0;
   void* tsan_own_ = nullptr;
   void* tsan_caller_ = nullptr;
-#endif
 };
 
 }  // namespace milepost::kernels::cuda
