@@ -109,6 +109,36 @@ TEST_P(EveryOp, IsTheCpus) {
   EXPECT_EQ(bench.graphs->attention_calls() > 0, GetParam().graph_attention);
 }
 
+// Gradients that are added to lie, in every plan, where the sum comes to lie. Nothing says so.
+TEST(CudaBackend, AddsToWhatLiesElsewhere) {
+  const TinyJob job;
+  constexpr OpBench::ProgramOf kTrain = &plan::StepPlan::train;
+  for (const bool bert : {true, false}) {
+    const v1::JobSpec spec = SpecOf(job, {.layers = 1, .bert = bert, .heads = true});
+    OpBench bench(spec, OptionsOf(spec));
+    bench.context.gradient_factors.fill(0.014F);
+    FillInputs(bench, kTrain);
+    std::set<OpKind> seen;
+    for (size_t i = 0; i < bench.Ops(kTrain).size(); ++i) {
+      const graph::Op& op = bench.Ops(kTrain)[i].op;
+      if (bench.Ops(kTrain)[i].when != plan::When::kEveryMicroStep) continue;
+      const bool linear = op.kind == OpKind::kLinearBackwardInput &&
+                          static_cast<int64_t>(op.inputs.size()) > 1 + op.attributes.parts;
+      const bool head = op.kind == OpKind::kLmHeadLossBackward && op.inputs[4] != graph::kNoValue;
+      if (linear || head) {
+        bench.Separate(kTrain, i, op.inputs.size() - 1);
+        seen.insert(op.kind);
+      }
+      for (const OpBench::Result& result : bench.RunOp(kTrain, i)) {
+        if (IsNoise(result.name)) continue;
+        EXPECT_LT(result.error, 2e-6) << graph::Name(op.kind) << " -> " << result.name;
+      }
+    }
+    EXPECT_EQ(seen.contains(OpKind::kLinearBackwardInput), bert);
+    EXPECT_TRUE(seen.contains(OpKind::kLmHeadLossBackward));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Gpt2, EveryOp,
     ::testing::Values(

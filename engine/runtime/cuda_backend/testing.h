@@ -109,6 +109,23 @@ class OpBench {
     if (id != graph::kNoValue) At<int32_t>(program, id)[i] = static_cast<int32_t>(value);
   }
 
+  // Gives an input of an op that is about to run a place of its own, where the plan lets it share
+  // an output's.
+  void Separate(ProgramOf program, size_t op, size_t input) {
+    const char* data = At<char>(program, (cpu_plan_.*program).ops[op].op.inputs[input]);
+    for (plan::StepPlan* plan : {&cpu_plan_, &cuda_plan_}) {
+      graph::ValueId& id = (plan->*program).ops[op].op.inputs[input];
+      const graph::Value value = (plan->*program).graph.values[id];
+      id = static_cast<graph::ValueId>((plan->*program).graph.values.size());
+      (plan->*program).graph.values.push_back(value);
+      plan->buffers.push_back({.name = value.name, .offset = plan->arena_bytes});
+      (plan->*program).places.push_back({static_cast<plan::BufferId>(plan->buffers.size()) - 1, 0});
+    }
+    const graph::ValueId id = (cpu_plan_.*program).ops[op].op.inputs[input];
+    ASSERT_LE(Bytes(program, id), static_cast<size_t>(kSpare));
+    std::memcpy(At<char>(program, id), data, Bytes(program, id));
+  }
+
   // What `context` says and kernels read from device memory.
   void UpdateControl() {
     control_.position = {.step = static_cast<uint64_t>(context.step),
@@ -179,6 +196,8 @@ class OpBench {
   HostTables tables;
 
  private:
+  static constexpr int64_t kSpare = 1 << 20;  // behind the arenas
+
   template <typename MakePlan>
   OpBench(plan::PlanOptions options, const kernels::cuda::HostGraphsOptions& graph_options,
           const MakePlan& make)
@@ -192,8 +211,8 @@ class OpBench {
     cuda_backend_ = std::make_unique<CudaBackend>(
         CudaServices{.products = &products, .graphs = graphs.get(), .tables = &tables});
     EXPECT_EQ(cuda_backend_->Prepare(cuda_plan_), absl::OkStatus());
-    cpu_arena_ = std::make_unique<PoisonedBytes>(cpu_plan_.arena_bytes);
-    cuda_arena_ = std::make_unique<PoisonedBytes>(cuda_plan_.arena_bytes);
+    cpu_arena_ = std::make_unique<PoisonedBytes>(cpu_plan_.arena_bytes + kSpare);
+    cuda_arena_ = std::make_unique<PoisonedBytes>(cuda_plan_.arena_bytes + kSpare);
     cpu_backend_.Attach(cpu_arena_->data(), nullptr);
     context.seed = 5;
     context.step = 4;
