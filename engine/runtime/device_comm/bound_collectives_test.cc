@@ -12,9 +12,11 @@
 
 #include "common/status_macros.h"
 #include "engine/comm/in_process.h"
+#include "engine/kernels/cuda/testing/host_graphs.h"
+#include "engine/kernels/cuda/testing/host_products.h"
 #include "engine/plan/planner.h"
 #include "engine/runtime/cpu_backend.h"
-#include "engine/runtime/cuda_backend/cuda_ops.h"
+#include "engine/runtime/cuda_backend/cuda_backend.h"
 #include "engine/runtime/cuda_backend/tables_on_device.h"
 #include "engine/runtime/device/device_executor.h"
 #include "engine/runtime/device/testing/fake_device.h"
@@ -82,24 +84,57 @@ struct Memory {
   char* data;
 };
 
-// The communication of a step alone.
-class OnlyCollectives : public Backend {
+// The GPU's backend with everything bound, of which the communication alone is run.
+class Bound {
  public:
-  OnlyCollectives(const CudaServices& services, const CudaMemoryOfStep& memory, int rank)
-      : services_(services), memory_(memory), rank_(rank) {}
-
-  absl::StatusOr<BoundOp> Bind(const plan::StepPlan& plan, const plan::Program& program,
-                               const plan::PlannedOp& planned) override {
-    if (planned.stream == plan::Stream::kCompute) {
-      return [](const StepContext&) { return absl::OkStatus(); };
-    }
-    return BindCollective({{plan, program, planned, memory_.arena, rank_}, services_, memory_});
+  Bound(const plan::StepPlan& plan, DeviceCommunicator* communicator, int rank, cudaStream_t stream)
+      : arena(plan.arena_bytes),
+        control_(ControlLayoutOf(plan, rank).bytes),
+        device_(/*seed=*/17 + rank),
+        streams(*DeviceStreams::Add(device_)),
+        tables_(&device_, streams.compute, kTimeout),
+        backend_({.products = &products_,
+                  .graphs = &graphs_,
+                  .tables = &tables_,
+                  .communicator = communicator}),
+        only_(backend_) {
+    std::memset(control_.data, 0, ControlLayoutOf(plan, rank).bytes);
+    EXPECT_EQ(backend_.Prepare(plan), absl::OkStatus());
+    backend_.Attach({.arena = arena.data,
+                     .control = control_.data,
+                     .update = &update_,
+                     .streams = {nullptr, stream}});
   }
+  Device& device() { return device_; }
+  Backend& backend() { return only_; }
+
+  const Memory arena;
 
  private:
-  const CudaServices services_;
-  const CudaMemoryOfStep memory_;
-  const int rank_;
+  struct OnlyCommunication : Backend {
+    explicit OnlyCommunication(Backend& whole) : whole(whole) {}
+    absl::StatusOr<BoundOp> Bind(const plan::StepPlan& plan, const plan::Program& program,
+                                 const plan::PlannedOp& planned) override {
+      MP_ASSIGN_OR_RETURN(BoundOp bound, whole.Bind(plan, program, planned));
+      if (planned.stream == plan::Stream::kCommunication) return bound;
+      return [](const StepContext&) { return absl::OkStatus(); };
+    }
+    Backend& whole;
+  };
+
+  const Memory control_;
+  FakeDevice device_;
+
+ public:
+  const DeviceStreams streams;
+
+ private:
+  TablesOnDevice tables_;
+  kernels::cuda::HostProducts products_;
+  kernels::cuda::HostGraphs graphs_;
+  kernels::cuda::UpdateControl update_;
+  CudaBackend backend_;
+  OnlyCommunication only_;
 };
 
 absl::Status RunStep(const plan::StepPlan& plan, DeviceExecutor& executor, bool captured) {
@@ -120,21 +155,16 @@ absl::Status RunStep(const plan::StepPlan& plan, DeviceExecutor& executor, bool 
 }
 
 std::vector<Collective> Recorded(const plan::StepPlan& plan, int rank, bool captured) {
-  FakeDevice device(/*seed=*/17 + rank);
-  const DeviceStreams streams = *DeviceStreams::Add(device);
-  TablesOnDevice tables(&device, streams.compute, kTimeout);
+  int some_stream = 0;
+  auto* stream = reinterpret_cast<cudaStream_t>(&some_stream);
   RecordingCommunicator recorder(rank, kRanks);
-  const Memory arena(plan.arena_bytes);
-  CudaMemoryOfStep memory;
-  memory.arena = arena.data;
-  memory.streams[1] = reinterpret_cast<cudaStream_t>(&memory);
-  OnlyCollectives backend({.tables = &tables, .communicator = &recorder}, memory, rank);
-  auto executor =
-      DeviceExecutor::Create(plan, plan.train, &backend, &device, streams, memory.arena);
+  Bound bound(plan, &recorder, rank, stream);
+  auto executor = DeviceExecutor::Create(plan, plan.train, &bound.backend(), &bound.device(),
+                                         bound.streams, bound.arena.data);
   EXPECT_TRUE(executor.ok()) << executor.status();
   if (!executor.ok()) return {};
   EXPECT_EQ(RunStep(plan, **executor, captured), absl::OkStatus());
-  for (const cudaStream_t stream : recorder.streams) EXPECT_EQ(stream, memory.streams[1]);
+  for (const cudaStream_t used : recorder.streams) EXPECT_EQ(used, stream);
   return recorder.calls;
 }
 
@@ -212,33 +242,27 @@ void Fill(char* arena, const std::vector<Range>& ranges, int rank) {
 // Every collective of the plan on the CPU's backend and on the GPU's, with memory that is the same
 // before; it is the same to the bit afterwards.
 void ExpectTheCpusMemory(const plan::StepPlan& plan, int rank, comm::Communicator& ranks) {
-  FakeDevice device(/*seed=*/1);
-  const DeviceStreams streams = *DeviceStreams::Add(device);
-  TablesOnDevice tables(&device, streams.compute, kTimeout);
   InProcessDeviceCommunicator communicator(ranks);
-  CudaMemoryOfStep memory;
-  const Memory gpus(plan.arena_bytes);
+  Bound gpu(plan, &communicator, rank, nullptr);
   const Memory cpus(plan.arena_bytes);
-  memory.arena = gpus.data;
-  OnlyCollectives backend({.tables = &tables, .communicator = &communicator}, memory, rank);
   CpuBackend cpu(1);
   cpu.Attach(cpus.data, &ranks);
   const std::vector<Range> ranges = Used(plan);
   for (const plan::PlannedOp& op : plan.train.ops) {
     if (op.stream != plan::Stream::kCommunication) continue;
-    if (op.op.kind == graph::OpKind::kReduceScalars) continue;  // others do a part of it
+    if (op.op.kind == graph::OpKind::kReduceScalars) continue;  // reads the step's control
     const auto wanted = cpu.Bind(plan, plan.train, op);
-    const auto found = backend.Bind(plan, plan.train, op);
+    const auto found = gpu.backend().Bind(plan, plan.train, op);
     ASSERT_TRUE(wanted.ok() && found.ok()) << wanted.status() << found.status();
     for (const bool first : {true, false}) {
       StepContext context;
       context.first_micro_step = first;
       Fill(cpus.data, ranges, rank);
-      Fill(gpus.data, ranges, rank);
+      Fill(gpu.arena.data, ranges, rank);
       ASSERT_EQ((*wanted)(context), absl::OkStatus());
       ASSERT_EQ((*found)(context), absl::OkStatus());
       for (const auto& [begin, bytes] : ranges) {
-        ASSERT_EQ(std::memcmp(cpus.data + begin, gpus.data + begin, bytes), 0)
+        ASSERT_EQ(std::memcmp(cpus.data + begin, gpu.arena.data + begin, bytes), 0)
             << graph::Name(op.op.kind) << ", first " << first;
       }
     }
@@ -261,13 +285,10 @@ TEST(BoundCollectives, DoToMemoryWhatTheCpusDo) {
 
 TEST(BoundCollectives, NeedACommunicator) {
   const plan::StepPlan plan = PlanOf({.stage = 1});
-  CudaMemoryOfStep memory;
-  const Memory arena(plan.arena_bytes);
-  memory.arena = arena.data;
-  OnlyCollectives backend({}, memory, 0);
+  Bound gpu(plan, nullptr, 0, nullptr);
   for (const plan::PlannedOp& op : plan.train.ops) {
     if (op.op.kind != graph::OpKind::kGatherParameters) continue;
-    EXPECT_THAT(backend.Bind(plan, plan.train, op).status().message(),
+    EXPECT_THAT(gpu.backend().Bind(plan, plan.train, op).status().message(),
                 testing::HasSubstr("there is no communicator"));
   }
 }

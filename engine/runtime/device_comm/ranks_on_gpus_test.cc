@@ -1,0 +1,169 @@
+// Whole training runs of several ranks: sessions on the GPU's engine, kernels and libraries on the
+// host, every rank a thread with a device of its own that runs in an order of its own, and each of
+// the communicators between them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "engine/comm/in_process.h"
+#include "engine/kernels/cuda/testing/host_graphs.h"
+#include "engine/kernels/cuda/testing/host_products.h"
+#include "engine/runtime/cuda_backend/cuda_step_engine.h"
+#include "engine/runtime/device/testing/fake_device.h"
+#include "engine/runtime/device_comm/host_staged_communicator.h"
+#include "engine/runtime/device_comm/nccl_communicator.h"
+#include "engine/runtime/device_comm/testing/fake_nccl.h"
+#include "engine/runtime/device_comm/testing/in_process_device_communicator.h"
+#include "engine/runtime/session.h"
+#include "engine/runtime/testing.h"
+
+namespace milepost::runtime {
+namespace {
+
+enum class Transport { kCpu, kInProcess, kThroughTheHost, kNccl };
+
+// Done when it returns, as all work of the fake device.
+class AtOnce : public StagingStream {
+ public:
+  absl::Status Copy(void* to, const void* from, int64_t bytes, cudaStream_t) override {
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+    return absl::OkStatus();
+  }
+  absl::Status Set(uint32_t* word, uint32_t value, cudaStream_t) override {
+    std::atomic_ref(*word).store(value, std::memory_order_release);
+    return absl::OkStatus();
+  }
+  absl::Status Await(uint32_t* word, uint32_t value, cudaStream_t) override {
+    while (static_cast<int32_t>(std::atomic_ref(*word).load(std::memory_order_acquire) - value) <
+           0) {
+      std::this_thread::yield();
+    }
+    return absl::OkStatus();
+  }
+};
+
+// One rank's, for as long as its session lives.
+struct Rank {
+  Rank(comm::Communicator& ranks, FakeNcclCluster& cluster) : ranks(ranks), nccl(cluster) {
+    nccl.lag = 1;
+  }
+
+  absl::StatusOr<std::unique_ptr<DeviceCommunicator>> Connect(Transport transport,
+                                                              const plan::StepPlan& plan) {
+    if (transport == Transport::kInProcess) {
+      return std::make_unique<InProcessDeviceCommunicator>(ranks);
+    }
+    if (transport == Transport::kNccl) {
+      return NcclCommunicator::Create({.sets = *RankSetsOf(plan, ranks.rank())}, nccl, ranks);
+    }
+    staging.resize(*StagingBytes(plan, ranks.rank()));
+    return std::make_unique<HostStagedCommunicator>(
+        stream, ranks,
+        HostStagedCommunicator::Pinned{&words[0], &words[1], staging.data(),
+                                       static_cast<int64_t>(staging.size())});
+  }
+
+  absl::StatusOr<std::unique_ptr<StepEngine>> Engine(Transport transport,
+                                                     const StepEngineArguments& arguments) {
+    CudaEngineParts parts;
+    parts.device = std::make_unique<FakeDevice>(/*seed=*/5 + ranks.rank());
+    parts.products = std::make_unique<kernels::cuda::HostProducts>();
+    parts.graphs = std::make_unique<kernels::cuda::HostGraphs>();
+    parts.communicator = [this, transport](Device&, StreamId, const plan::StepPlan& plan) {
+      return Connect(transport, plan);
+    };
+    return CudaStepEngine(arguments, std::move(parts));
+  }
+
+  comm::Communicator& ranks;
+  FakeNccl nccl;
+  AtOnce stream;
+  uint32_t words[2] = {};
+  std::vector<char> staging;
+};
+
+// Losses and norms of every step, as rank 0 has them; all ranks have the same.
+std::vector<double> Train(const v1::JobSpec& spec, Transport transport) {
+  const int world = spec.resources().ranks();
+  auto host = comm::MakeInProcessGroup(world);
+  auto device = comm::MakeInProcessGroup(world);
+  FakeNcclCluster cluster;
+  std::vector<std::vector<double>> reports(world);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < world; ++r) {
+    threads.emplace_back([&, r] {
+      Rank rank(*device[r], cluster);
+      SessionOptions options;
+      if (transport != Transport::kCpu) {
+        options.engine = [&](const StepEngineArguments& arguments) {
+          return rank.Engine(transport, arguments);
+        };
+      }
+      auto session = TrainingSession::Create(spec, options, host[r].get());
+      ASSERT_TRUE(session.ok()) << session.status();
+      ASSERT_EQ((*session)->InitializeParameters(), absl::OkStatus());
+      while ((*session)->step() < spec.train().steps()) {
+        const auto report = (*session)->Step(false);
+        ASSERT_TRUE(report.ok()) << report.status();
+        reports[r].push_back(report->train_loss);
+        reports[r].push_back(report->grad_norm);
+      }
+      session->reset();
+      EXPECT_THAT(rank.nccl.misuse, testing::IsEmpty());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::vector<double>& others : reports) EXPECT_EQ(others, reports[0]);
+  return reports[0];
+}
+
+// One sequence a micro-step; three steps: op by op, captured, replayed.
+v1::JobSpec Spec(const TinyJob& job, TinyOptions tiny, int64_t micro_steps) {
+  tiny.layers = 1;
+  tiny.steps = 3;
+  tiny.micro_batch = 1;
+  tiny.global_batch = tiny.ranks * micro_steps;
+  v1::JobSpec spec = job.Spec(tiny);
+  const bool bf16 = tiny.precision == v1::PRECISION_BF16;
+  if (bf16) spec.mutable_train()->set_grad_reduce(v1::GRAD_REDUCE_BF16);
+  return spec;
+}
+
+// To the bit over every communicator, and nearly what the CPU has.
+void ExpectAlike(const v1::JobSpec& spec, double relative) {
+  const std::vector<double> in_process = Train(spec, Transport::kInProcess);
+  ASSERT_EQ(in_process.size(), 6u);
+  EXPECT_EQ(Train(spec, Transport::kThroughTheHost), in_process);
+  EXPECT_EQ(Train(spec, Transport::kNccl), in_process);
+  const std::vector<double> cpu = Train(spec, Transport::kCpu);
+  ASSERT_EQ(cpu.size(), 6u);
+  for (size_t i = 0; i < cpu.size(); ++i) {
+    EXPECT_NEAR(in_process[i], cpu[i], relative * cpu[i]) << i;
+  }
+}
+
+TEST(RanksOnGpus, TrainAlikeWithWholeGradients) {
+  const TinyJob job;
+  ExpectAlike(Spec(job, {.ranks = 2, .stage = 0, .precision = v1::PRECISION_BF16}, 1), 2e-2);
+}
+
+TEST(RanksOnGpus, TrainAlikeWithShardsOfGradients) {
+  const TinyJob job;
+  v1::JobSpec spec = Spec(job, {.ranks = 2, .stage = 2}, 2);
+  spec.mutable_train()->mutable_optimizer()->set_type(v1::OptimizerSpec::TYPE_MUON);
+  ExpectAlike(spec, 1e-4);
+}
+
+TEST(RanksOnGpus, TrainAlikeInGroupsThatShardEverything) {
+  const TinyJob job;
+  ExpectAlike(Spec(job, {.ranks = 4, .stage = 3, .group = 2}, 1), 1e-4);
+}
+
+}  // namespace
+}  // namespace milepost::runtime
