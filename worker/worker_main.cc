@@ -1,4 +1,5 @@
-// milepost-worker: offers a host's slots to a coordinator and runs the ranks it is given.
+// milepost-worker: offers a host's slots to a coordinator and runs the ranks it is given; or checks
+// the host (`doctor`).
 #include <pthread.h>
 #include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>
@@ -11,12 +12,14 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "common/exit_codes.h"
 #include "common/subprocess.h"
 #include "common/version.h"
 #include "worker/agent/agent.h"
 #include "worker/agent/cores.h"
+#include "worker/doctor/doctor.h"
 
 namespace milepost::worker {
 namespace {
@@ -60,6 +63,7 @@ int Main(int argc, char** argv) {
   double stop_seconds = 60;
   CLI::App app{"Offers a host's slots to a Milepost coordinator and runs the ranks it is given."};
   app.set_version_flag("--version", kVersion);
+  app.footer("milepost-worker doctor --help: checks this host instead");
   app.add_option("--coordinator", options.coordinator, "host:port of the coordinator")->required();
   app.add_option("--data-dir", options.data_dir, "where the worker keeps its id; made if not there")
       ->required();
@@ -124,4 +128,9 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace milepost::worker
 
-int main(int argc, char** argv) { return milepost::worker::Main(argc, argv); }
+int main(int argc, char** argv) {
+  if (argc > 1 && absl::string_view(argv[1]) == "doctor") {
+    milepost::worker::DoctorMain(argc - 1, argv + 1);
+  }
+  return milepost::worker::Main(argc, argv);
+}

@@ -50,6 +50,7 @@ class Tree {
     AddRun();
     AddPlan();
     AddBench();
+    AddDoctor();
     AddDataset();
     AddGenerate();
     AddJob();
@@ -169,6 +170,7 @@ class Tree {
   void AddRun();
   void AddPlan();
   void AddBench();
+  void AddDoctor();
   void AddDataset();
   void AddGenerate();
   void AddJob();
@@ -186,6 +188,7 @@ class Tree {
   RunOptions run_;
   PlanOptions plan_;
   BenchOptions bench_;
+  DoctorOptions doctor_;
   TokenizeOptions tokenize_;
   GenerateOptions generate_;
   SubmitOptions submit_;
@@ -233,6 +236,25 @@ void Tree::AddBench() {
   device->add_option("--threads", bench_.threads, "how many to measure with; 0: all cores")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
+}
+
+void Tree::AddDoctor() {
+  CLI::App* doctor = Command(&app_, "doctor", "Check this host for training and say what to change",
+                             [this] { return DoctorCommand(global_, doctor_); });
+  AddOutput(doctor, {"table", "json"});
+  doctor
+      ->add_option("--coordinator", global_.coordinator,
+                   "HOST:PORT: does it answer, and over which interface")
+      ->envname("MILEPOST_COORDINATOR");
+  doctor->add_option_function<std::string>(
+      "--data-dir",
+      [this](const std::string& folder) {
+        global_.data_dir = folder;
+        doctor_.data_dir_given = true;
+      },
+      "measure the disk of this folder (default: where `milepost run` keeps everything)");
+  File(doctor->add_option("--dataset", doctor_.data_set,
+                          "measure how fast this file or folder is read"));
 }
 
 void Tree::AddDataset() {

@@ -24,7 +24,8 @@ using ::testing::HasSubstr;
 TEST(MainTest, WrongCommandLinesSayWhatWasMeant) {
   const std::vector<std::pair<const char*, const char*>> cases = {
       {"jbo list", "unknown command 'jbo'; did you mean 'job'?"},
-      {"frobnicate", "unknown command 'frobnicate'; expected one of run, plan, bench, dataset"},
+      {"frobnicate",
+       "unknown command 'frobnicate'; expected one of run, plan, bench, doctor, dataset"},
       {"job lits", "unknown command 'lits'; did you mean 'list'?"},
       {"job list --ouptut json", "unknown flag --ouptut; did you mean '--output'?"},
       {"job list -o jsn",

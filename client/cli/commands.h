@@ -33,6 +33,13 @@ struct BenchOptions {
 };
 int BenchDeviceCommand(const BenchOptions& options);
 
+struct DoctorOptions {
+  std::string data_set;  // measure how fast it is read; empty: do not
+  bool data_dir_given = false;
+};
+// Checks this host. 1 when a check failed.
+int DoctorCommand(const GlobalOptions& global, const DoctorOptions& options);
+
 struct TokenizeOptions {
   std::vector<std::string> inputs;
   std::string output;

@@ -59,10 +59,12 @@ ALLOWED = {
                    | PURE_ENGINE,
     "worker/gpu": {"common"},
     "worker/gpu/testing": {"common", "worker/gpu"},
+    "worker/doctor": {"common", "worker/gpu"},
     "worker/agent": {"common", "common/rpc", "worker/gpu"},
     "worker/trainer": {"common", "common/spec", "common/rpc", "engine/runtime", "engine/comm",
                        "engine/data", "engine/optim"} | PURE_ENGINE,
-    "worker": {"common", "common/rpc", "worker/gpu", "worker/agent", "worker/trainer"},
+    "worker": {"common", "common/rpc", "worker/gpu", "worker/doctor", "worker/agent",
+               "worker/trainer"},
     "client/api": {"common", "common/rpc"},
     # `dataset tokenize` writes token files; `plan` plans. Neither touches a device.
     "client/cli": {"common", "common/spec", "common/rpc", "client/api", "engine/data",
