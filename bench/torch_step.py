@@ -1,9 +1,11 @@
-"""The peer of bench/step: the same step of a GPT-2, a Llama, a BERT or a ResNet in PyTorch.
+"""The peer of bench/step and, with --device cuda, of bench/gpu_step: the same step of a GPT-2, a
+Llama, a BERT or a ResNet in PyTorch.
 
 fp32, or bf16 by autocast (fp32 master parameters, which is what `precision: bf16` here means too);
 eager or torch.compile; fused AdamW where this PyTorch has it for the CPU; gradient clipping to 1.0.
 BERT's logits are made at all positions, as transformers' BertForMaskedLM makes them; --gather makes
-those of the masked positions alone (eager only: their number varies).
+those of the masked positions alone (eager only: their number varies). --pure-bf16: parameters,
+gradients and optimizer states are bf16.
 """
 
 import argparse
@@ -260,29 +262,53 @@ def parse():
     parser.add_argument("--gather", action="store_true")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="bf16")
     parser.add_argument("--mode", choices=["eager", "compile"], default="eager")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--pure-bf16", action="store_true")
     return parser.parse_args()
+
+
+def finish(args):
+    """Waits for what has been enqueued."""
+    if args.device == "cuda":
+        torch.cuda.synchronize()
+
+
+def used_bytes(args):
+    """Of the whole GPU: driver, libraries and context are part of it."""
+    if args.device == "cpu":
+        return {}
+    free, total = torch.cuda.mem_get_info()
+    return {"used_bytes": total - free}
 
 
 def main():
     args = parse()
+    begin = time.perf_counter()
     torch.set_num_threads(args.threads)
+    torch.set_default_device(args.device)
     torch.manual_seed(0)
     model = make_model(args)
+    if args.pure_bf16:
+        model = model.to(torch.bfloat16)
     optimizer, kind = make_optimizer(model)
     forward = torch.compile(model) if args.mode == "compile" else model
     batch = make_batch(args)
     seconds = []
-    loss = None
+    loss, first = None, 0.0
     for step in range(args.warmup + args.steps):
         if args.family == "bert":  # how many are masked varies, as it does in training
             batch = make_batch(args)
         start = time.perf_counter()
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=args.precision == "bf16"):
+        autocast = args.precision == "bf16" and not args.pure_bf16
+        with torch.autocast(args.device, dtype=torch.bfloat16, enabled=autocast):
             loss = forward(*batch)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        finish(args)
+        if step == 0:
+            first = time.perf_counter() - begin
         if step >= args.warmup:
             seconds.append(time.perf_counter() - start)
     rows = args.batch * (1 if args.family == "resnet" else args.context)
@@ -291,6 +317,7 @@ def main():
         "tokens_per_second": rows / statistics.median(seconds),
         "step_seconds_median": statistics.median(seconds),
         "step_seconds_min": min(seconds), "step_seconds_max": max(seconds),
+        "first_step_seconds": first, **used_bytes(args),
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "loss": loss.item(),
     }, sys.stdout)

@@ -1,5 +1,6 @@
-// milepost-trainer: one rank of a training attempt (started by milepost-worker), or text generation
-// from a checkpoint, or a measurement of the machine (for `milepost bench device`).
+// milepost-trainer, milepost-trainer-cuda: one rank of a training attempt (started by
+// milepost-worker), or text generation from a checkpoint, or a measurement of the machine (for
+// `milepost bench device`).
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
@@ -13,6 +14,7 @@
 #include "common/message_channel.h"
 #include "common/version.h"
 #include "milepost/v1/job_spec.pb.h"
+#include "worker/trainer/device.h"
 #include "worker/trainer/generate.h"
 #include "worker/trainer/measure.h"
 #include "worker/trainer/signals.h"
@@ -55,8 +57,8 @@ void AddGenerateOptions(CLI::App* generate, GenerateRequest* request) {
       ->capture_default_str();
 }
 
-int RunMeasure(const std::string& name, int threads) {
-  absl::Status status = Measure(name, threads);
+int RunMeasure(const TrainerDevice& device, const std::string& name, int threads) {
+  absl::Status status = Measure(device, name, threads);
   if (!status.ok()) spdlog::error("{}", std::string(status.message()));
   return ExitCodeOf(status);
 }
@@ -88,10 +90,11 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
   }
+  const TrainerDevice device = DeviceOfThisBinary();
   if (generate->parsed()) return RunGenerate(request);
-  if (measure->parsed()) return RunMeasure(name, measured_threads);
+  if (measure->parsed()) return RunMeasure(device, name, measured_threads);
   InstallTrainerSignals();
-  return Train(MessageChannel(UniqueFd(channel_fd)));
+  return Train(MessageChannel(UniqueFd(channel_fd)), device);
 }
 
 }  // namespace

@@ -232,6 +232,9 @@ void Tree::AddBench() {
   CLI::App* device = Command(group, "device", "Measure this machine's cores for `milepost plan`",
                              [this] { return BenchDeviceCommand(bench_); });
   device->add_option("--out", bench_.output, "the JSON file to make (default: stdout)");
+  device->add_option("--device", bench_.device, "cpu, or cuda: the first GPU")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
   device->add_option("--name", bench_.name, "what plans call it")->capture_default_str();
   device->add_option("--threads", bench_.threads, "how many to measure with; 0: all cores")
       ->check(CLI::Range(0, 1024))

@@ -1,4 +1,6 @@
-// milepost bench device: measured by milepost-trainer, which owns the device.
+// milepost bench device: measured by the device's trainer, which owns it.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -15,13 +17,18 @@ namespace {
 
 absl::Status Measure(const BenchOptions& options, const Redirect& out) {
   const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
+  const std::string binary =
+      SiblingBinary(options.device == "cuda" ? "milepost-trainer-cuda" : "milepost-trainer");
+  if (access(binary.c_str(), X_OK) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("there is no ", binary,
+                     ": build on a machine with NVIDIA's CUDA toolkit (scripts/bootstrap --cuda)"));
+  }
   SpawnOptions spawn;
-  spawn.argv = {SiblingBinary("milepost-trainer"),
-                "measure",
-                "--name",
-                options.name,
-                "--threads",
-                absl::StrCat(options.threads > 0 ? options.threads : static_cast<int>(cores))};
+  spawn.argv = {
+      binary,      "measure",
+      "--name",    options.name,
+      "--threads", absl::StrCat(options.threads > 0 ? options.threads : static_cast<int>(cores))};
   spawn.env = ShortOpenMpSpins();
   spawn.own_process_group = false;
   spawn.out = out;
@@ -30,7 +37,7 @@ absl::Status Measure(const BenchOptions& options, const Redirect& out) {
   const auto end = trainer->Wait();
   if (!end.ok()) return end.status();
   if (end->success()) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("milepost-trainer: ", end->ToString()));
+  return absl::InternalError(absl::StrCat(binary, ": ", end->ToString()));
 }
 
 }  // namespace

@@ -30,6 +30,7 @@ struct BenchOptions {
   std::string name = "host";
   std::string output;  // empty: stdout
   int threads = 0;     // 0: all cores
+  std::string device = "cpu";
 };
 int BenchDeviceCommand(const BenchOptions& options);
 

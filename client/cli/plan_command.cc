@@ -92,6 +92,10 @@ int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
   }
   const auto place = PlaceFor(options.device, *spec);
   if (!place.ok()) return Fail(place.status());
+  if (!options.device.empty()) {  // what ops need beside their results is the device's
+    spec->mutable_resources()->set_device(place->host_memory ? v1::DEVICE_KIND_CPU
+                                                             : v1::DEVICE_KIND_CUDA);
+  }
   const auto resolved = plan::ResolveAuto(*spec, *place);
   if (!resolved.ok()) return Fail(resolved.status());
   const auto plan = PlanFor(resolved->spec, *place);

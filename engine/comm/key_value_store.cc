@@ -21,4 +21,12 @@ absl::StatusOr<std::string> InMemoryKeyValueStore::Get(absl::string_view key, ab
   return values_.find(key)->second;
 }
 
+absl::Status PrefixedStore::Put(absl::string_view key, absl::string_view value) {
+  return store_->Put(absl::StrCat(prefix_, key), value);
+}
+
+absl::StatusOr<std::string> PrefixedStore::Get(absl::string_view key, absl::Time deadline) {
+  return store_->Get(absl::StrCat(prefix_, key), deadline);
+}
+
 }  // namespace milepost::comm

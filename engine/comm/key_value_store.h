@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -34,6 +35,19 @@ class InMemoryKeyValueStore : public KeyValueStore {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::string, std::string, std::less<>> values_;
+};
+
+// Another namespace of a store, which must outlive it: every key begins with `prefix`.
+class PrefixedStore : public KeyValueStore {
+ public:
+  PrefixedStore(KeyValueStore* store, std::string prefix)
+      : store_(store), prefix_(std::move(prefix)) {}
+  absl::Status Put(absl::string_view key, absl::string_view value) override;
+  absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) override;
+
+ private:
+  KeyValueStore* const store_;
+  const std::string prefix_;
 };
 
 }  // namespace milepost::comm

@@ -77,7 +77,8 @@ absl::Status TrainingSessionImpl::Open() {
   MP_ASSIGN_OR_RETURN(engine_, make_engine({.spec = spec_,
                                             .threads = std::max(1, options_.threads),
                                             .data = data_,
-                                            .communicator = communicator_}));
+                                            .communicator = communicator_,
+                                            .device_communicator = options_.device_communicator}));
   const plan::StepPlan& plan = engine_->plan();
   layout_ = {.micro_batch = plan.options.micro_batch,
              .accumulation = plan.options.accumulation,

@@ -48,6 +48,7 @@ struct SessionOptions {
   int threads = 1;  // OpenMP threads of this rank
   // What it runs on (step_engine.h); none: the CPU.
   std::function<absl::StatusOr<std::unique_ptr<StepEngine>>(const StepEngineArguments&)> engine;
+  comm::Communicator* device_communicator = nullptr;  // as StepEngineArguments has it
 };
 
 struct StepReport {

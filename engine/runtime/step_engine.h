@@ -89,6 +89,9 @@ struct StepEngineArguments {
   int threads = 1;          // OpenMP threads of this rank
   const TrainingData& data;
   comm::Communicator* communicator = nullptr;  // outlives the engine
+  // Another one among the same ranks, for a device's calls, which come at other times than the
+  // session's; the same. Null where world is 1, and on the CPU.
+  comm::Communicator* device_communicator = nullptr;
 };
 
 // Plans and allocates. INVALID_ARGUMENT, RESOURCE_EXHAUSTED with the figures.

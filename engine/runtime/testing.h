@@ -199,14 +199,19 @@ class TinyJob {
   std::string folder_;
 };
 
+// What the sessions of a run are created with, by rank.
+using OptionsOfRank = std::function<SessionOptions(int)>;
+
 // Calls body(rank, session) on a thread per rank; sessions are created, not initialised.
-inline void RunRanks(const v1::JobSpec& spec,
-                     const std::function<void(int, TrainingSession&)>& body) {
+inline void RunRanks(
+    const v1::JobSpec& spec, const std::function<void(int, TrainingSession&)>& body,
+    const OptionsOfRank& options = [](int) { return SessionOptions{}; }) {
   auto group = comm::MakeInProcessGroup(spec.resources().ranks());
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < group.size(); ++rank) {
     threads.emplace_back([&, rank] {
-      auto session = TrainingSession::Create(spec, {.threads = 1}, group[rank].get());
+      auto session =
+          TrainingSession::Create(spec, options(static_cast<int>(rank)), group[rank].get());
       ASSERT_TRUE(session.ok()) << session.status();
       body(static_cast<int>(rank), **session);
     });

@@ -41,8 +41,9 @@ ALLOWED = {
                                            "engine/runtime/cuda_backend",
                                            "engine/runtime/device_comm", "engine/kernels/cuda"}
                                           | PURE_ENGINE,
-    "engine/runtime/cuda": {"common", "engine/runtime/device", "engine/runtime/cuda_backend",
-                            "engine/runtime/device_comm", "engine/comm",
+    "engine/runtime/cuda": {"common", "engine/runtime", "engine/runtime/device",
+                            "engine/runtime/cuda_backend", "engine/runtime/device_comm",
+                            "engine/comm", "engine/kernels/cpu",
                             "engine/kernels/cuda", "engine/kernels/cuda/libraries"}
                            | PURE_ENGINE,
     "engine/runtime/cuda_backend": {"common", "engine/runtime", "engine/runtime/device",
@@ -63,8 +64,9 @@ ALLOWED = {
     "worker/agent": {"common", "common/rpc", "worker/gpu"},
     "worker/trainer": {"common", "common/spec", "common/rpc", "engine/runtime", "engine/comm",
                        "engine/data", "engine/optim"} | PURE_ENGINE,
+    # The two trainers' devices.
     "worker": {"common", "common/rpc", "worker/gpu", "worker/doctor", "worker/agent",
-               "worker/trainer"},
+               "worker/trainer", "engine/runtime", "engine/runtime/cuda"},
     "client/api": {"common", "common/rpc"},
     # `dataset tokenize` writes token files; `plan` plans. Neither touches a device.
     "client/cli": {"common", "common/spec", "common/rpc", "client/api", "engine/data",

@@ -5,11 +5,12 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "worker/trainer/device.h"
 
 namespace milepost::worker {
 
 // Prints a device profile (plan/device_profile.h) named `name` on stdout. Blocks for seconds.
-absl::Status Measure(const std::string& name, int threads);
+absl::Status Measure(const TrainerDevice& device, const std::string& name, int threads);
 
 }  // namespace milepost::worker
 

@@ -41,8 +41,9 @@ absl::Time Now() { return Clock::Real()->Now(); }
 
 class Trainer {
  public:
-  Trainer(v1::TrainerStart start, MessageChannel* channel)
-      : message_(std::move(start)),
+  Trainer(v1::TrainerStart start, MessageChannel* channel, const TrainerDevice& device)
+      : device_(device),
+        message_(std::move(start)),
         start_(message_.start()),
         spec_(start_.spec()),
         progress_(channel, start_.rank() == 0) {}
@@ -50,6 +51,7 @@ class Trainer {
   TrainerExit Run();
 
  private:
+  absl::Status CheckDevice() const;
   absl::Status Meet();
   // nullopt: the session holds the checkpoint's state.
   std::optional<TrainerExit> Restore();
@@ -64,6 +66,7 @@ class Trainer {
   TrainerExit FinishStopped();
   static TrainerExit Fenced();
 
+  const TrainerDevice& device_;
   const v1::TrainerStart message_;
   const v1::StartRank& start_;
   const v1::JobSpec& spec_;
@@ -71,6 +74,7 @@ class Trainer {
   bool fenced_ = false;
   bool stop_agreed_ = false;
   std::unique_ptr<comm::Communicator> communicator_;
+  std::unique_ptr<comm::Communicator> device_communicator_;  // of several ranks on GPUs
   std::unique_ptr<runtime::TrainingSession> session_;
   std::unique_ptr<CheckpointUploader> uploader_;
   std::unique_ptr<ScalarLog> scalars_;  // rank 0's, when asked for
@@ -90,6 +94,12 @@ absl::Status Trainer::Meet() {
   fenced_ = store.fenced();
   if (!communicator.ok()) return communicator.status();
   communicator_ = *std::move(communicator);
+  if (device_.kind == v1::DEVICE_KIND_CPU) return absl::OkStatus();
+  comm::PrefixedStore for_device(&store, "device.");
+  auto another = comm::ConnectTcp(start_.rank(), start_.world(), &for_device, options);
+  fenced_ = store.fenced();
+  if (!another.ok()) return another.status();
+  device_communicator_ = *std::move(another);
   return absl::OkStatus();
 }
 
@@ -141,14 +151,29 @@ TrainerExit Trainer::Fenced() {
           "a newer generation of this job exists: leaving"};
 }
 
+// The worker starts the binary of its slot; the coordinator chose the slot by the spec.
+absl::Status Trainer::CheckDevice() const {
+  if (spec_.resources().device() == device_.kind) return absl::OkStatus();
+  const auto name = [](v1::DeviceKind kind) {
+    return EnumYamlName(*v1::DeviceKind_descriptor()->FindValueByNumber(kind));
+  };
+  return absl::InternalError(absl::StrCat("resources.device is ", name(spec_.resources().device()),
+                                          ", and this trainer is for ", name(device_.kind)));
+}
+
 TrainerExit Trainer::Run() {
+  if (absl::Status status = CheckDevice(); !status.ok()) return SetupFailure(status);
   if (absl::Status status = Meet(); !status.ok()) {
     if (fenced_) return Fenced();
     if (StopRequested()) return {.code = kExitStopped};
     return SetupFailure(status);
   }
   auto session =
-      runtime::TrainingSession::Create(spec_, {.threads = message_.threads()}, communicator_.get());
+      runtime::TrainingSession::Create(spec_,
+                                       {.threads = message_.threads(),
+                                        .engine = device_.engine,
+                                        .device_communicator = device_communicator_.get()},
+                                       communicator_.get());
   if (!session.ok()) return SetupFailure(session.status());
   session_ = *std::move(session);
   if (start_.checkpoint().empty()) {
@@ -247,13 +272,13 @@ TrainerExit Trainer::Finish() {
 
 }  // namespace
 
-int Train(MessageChannel channel) {
+int Train(MessageChannel channel, const TrainerDevice& device) {
   v1::TrainerStart start;
   if (absl::Status status = channel.Receive(&start, Now() + kHandOver); !status.ok()) {
     spdlog::error("no start message from the worker: {}", std::string(status.message()));
     return kExitError;
   }
-  Trainer trainer(std::move(start), &channel);
+  Trainer trainer(std::move(start), &channel, device);
   const TrainerExit exit = trainer.Run();
   if (!exit.message.empty()) {
     spdlog::error("{}", exit.message);

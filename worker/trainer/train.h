@@ -3,13 +3,14 @@
 #define MILEPOST_WORKER_TRAINER_TRAIN_H_
 
 #include "common/message_channel.h"
+#include "worker/trainer/device.h"
 
 namespace milepost::worker {
 
 // Reads TrainerStart from `channel`, meets the other ranks, restores or initialises, steps to the
 // end or until a stop is agreed, and waits for the last checkpoint. Reports progress and failures
 // on `channel` and logs to spdlog's default logger. Returns an exit code of common/exit_codes.h.
-int Train(MessageChannel channel);
+int Train(MessageChannel channel, const TrainerDevice& device);
 
 }  // namespace milepost::worker
 

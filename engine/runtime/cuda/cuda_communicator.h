@@ -1,7 +1,7 @@
 // The communicator of a job's ranks on GPUs: NCCL's where every rank has a GPU of its own, through
 // the host where some share one.
 //
-//   parts.communicator = [&](Device&, StreamId, const plan::StepPlan& plan) {
+//   parts.communicator = [&](const plan::StepPlan& plan) {
 //     return ConnectOnGpus(plan, *ranks);
 //   };
 #ifndef MILEPOST_ENGINE_RUNTIME_CUDA_CUDA_COMMUNICATOR_H_

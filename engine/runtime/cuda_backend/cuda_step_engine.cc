@@ -96,6 +96,7 @@ class CudaEngine : public StepEngine {
 
   Device& device() const { return *parts_.device; }
   absl::Status Synchronize() { return train_->Synchronize(parts_.timeout); }
+  absl::Status MakePlan(const StepEngineArguments& arguments);
   absl::Status AllocateOnDevice();
   absl::Status Bind();
   absl::StatusOr<Slot> MakeSlot(const TrainingData& data);
@@ -139,14 +140,10 @@ CudaEngine::~CudaEngine() {
 
 absl::Status CudaEngine::Open(const StepEngineArguments& arguments) {
   rank_ = arguments.communicator->rank();
-  MP_ASSIGN_OR_RETURN(plan::PlanOptions options,
-                      plan::OptionsFromSpec(arguments.spec, arguments.threads));
-  options.device = plan::DeviceKind::kCuda;  // whatever the spec says, as tests do
-  MP_ASSIGN_OR_RETURN(plan_, plan::PlanTraining(arguments.spec, options));
+  MP_RETURN_IF_ERROR(MakePlan(arguments));
   MP_ASSIGN_OR_RETURN(streams_, DeviceStreams::Add(device()));
   if (plan_.options.world > 1) {
-    MP_ASSIGN_OR_RETURN(communicator_,
-                        parts_.communicator(device(), streams_.communication, plan_));
+    MP_ASSIGN_OR_RETURN(communicator_, parts_.communicator(plan_));
     parts_.capture &= communicator_->capturable();
   }
   tables_ = std::make_unique<TablesOnDevice>(&device(), streams_.compute, parts_.timeout);
@@ -154,7 +151,6 @@ absl::Status CudaEngine::Open(const StepEngineArguments& arguments) {
                                 .graphs = parts_.graphs.get(),
                                 .tables = tables_.get(),
                                 .communicator = communicator_.get()});
-  MP_RETURN_IF_ERROR(backend_->Prepare(plan_));
   memory_.seed = arguments.spec.train().seed();
   MP_RETURN_IF_ERROR(AllocateOnDevice());
   MP_RETURN_IF_ERROR(Bind());
@@ -165,6 +161,22 @@ absl::Status CudaEngine::Open(const StepEngineArguments& arguments) {
     slots_.push_back(std::move(slot));
   }
   return absl::OkStatus();
+}
+
+// What the libraries want is known only once they have been asked, for the plan's ops.
+absl::Status CudaEngine::MakePlan(const StepEngineArguments& arguments) {
+  MP_ASSIGN_OR_RETURN(plan::PlanOptions options,
+                      plan::OptionsFromSpec(arguments.spec, arguments.threads));
+  options.device = plan::DeviceKind::kCuda;  // whatever the spec says, as tests do
+  MP_ASSIGN_OR_RETURN(plan_, plan::PlanTraining(arguments.spec, options));
+  CudaBackend libraries({.products = parts_.products.get(), .graphs = parts_.graphs.get()});
+  CudaScratch needed;
+  const absl::Status enough = libraries.Prepare(plan_, &needed);
+  if (enough.ok() || !absl::IsResourceExhausted(enough)) return enough;
+  options.min_attention_workspace_bytes = needed.attention;
+  options.min_convolution_workspace_bytes = needed.convolution;
+  MP_ASSIGN_OR_RETURN(plan_, plan::PlanTraining(arguments.spec, options));
+  return libraries.Prepare(plan_);
 }
 
 absl::Status CudaEngine::AllocateOnDevice() {

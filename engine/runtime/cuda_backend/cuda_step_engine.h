@@ -33,9 +33,8 @@ struct CudaEngineParts {
   std::unique_ptr<Device> device;
   std::unique_ptr<kernels::cuda::DeviceProducts> products;
   std::unique_ptr<kernels::cuda::NeuralGraphs> graphs;
-  // Of the ranks of the plan, on this stream. Not called where world is 1. Blocks.
-  std::function<absl::StatusOr<std::unique_ptr<DeviceCommunicator>>(
-      Device& device, StreamId communication, const plan::StepPlan& plan)>
+  // Of the ranks of the plan. Not called where world is 1. Blocks.
+  std::function<absl::StatusOr<std::unique_ptr<DeviceCommunicator>>(const plan::StepPlan& plan)>
       communicator;
   // False: every step runs op by op, as it does where the communicator cannot be captured.
   bool capture = true;

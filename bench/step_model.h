@@ -1,0 +1,52 @@
+// What benchmarks of training steps share: the model of their flags, on noise, as a session.
+#ifndef MILEPOST_BENCH_STEP_MODEL_H_
+#define MILEPOST_BENCH_STEP_MODEL_H_
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/comm/communicator.h"
+#include "engine/runtime/session.h"
+
+namespace milepost::bench {
+
+struct StepFlags {
+  std::string family = "gpt2";
+  int64_t layers = 6;
+  int64_t width = 384;
+  int64_t heads = 6;
+  int64_t kv_heads = 2;   // Llama only
+  int64_t hidden = 1024;  // Llama and BERT
+  int64_t vocabulary = 256;
+  int64_t context = 256;
+  int64_t depth = 50;   // ResNet only
+  int64_t image = 224;  // ResNet only
+  int64_t batch = 8;
+  int64_t accumulation = 1;
+  int threads = 2;
+  int64_t steps = 8;
+  int64_t warmup = 3;
+  std::string precision = "bf16";
+  bool bf16_states = false;
+};
+
+void AddStepFlags(CLI::App& app, StepFlags* flags);
+
+// Of a sample: tokens, or an image.
+int64_t SampleSize(const StepFlags& flags);
+
+// One rank of the model, without parameters yet.
+absl::StatusOr<std::unique_ptr<runtime::TrainingSession>> MakeSession(
+    const StepFlags& flags, const runtime::SessionOptions& options,
+    comm::Communicator* communicator);
+
+double MonotonicSeconds();
+double Median(std::vector<double> values);
+
+}  // namespace milepost::bench
+
+#endif  // MILEPOST_BENCH_STEP_MODEL_H_

@@ -1,0 +1,198 @@
+#include "engine/runtime/cuda/gpu_bench.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "engine/kernels/cuda/elementwise.h"
+#include "engine/kernels/cuda/libraries/cublas_products.h"
+#include "engine/runtime/cuda/cuda_device.h"
+#include "engine/runtime/cuda/cuda_status.h"
+
+namespace milepost::runtime {
+namespace {
+
+#define MP_CUDA(call) MP_RETURN_IF_ERROR(CudaStatus(call, #call))
+
+constexpr absl::Duration kTimeout = absl::Seconds(30);
+
+// A device with one stream, and two events to time it by.
+class Bench {
+ public:
+  static absl::StatusOr<std::unique_ptr<Bench>> Open(int ordinal) {
+    auto bench = std::unique_ptr<Bench>(new Bench);
+    MP_ASSIGN_OR_RETURN(bench->device, CudaDevice::Open(ordinal));
+    MP_ASSIGN_OR_RETURN(bench->stream, bench->device->AddStream());
+    MP_CUDA(cudaEventCreate(&bench->begin_));
+    MP_CUDA(cudaEventCreate(&bench->end_));
+    return bench;
+  }
+  ~Bench() {
+    if (begin_ != nullptr) cudaEventDestroy(begin_);
+    if (end_ != nullptr) cudaEventDestroy(end_);
+  }
+  Bench(const Bench&) = delete;
+  Bench& operator=(const Bench&) = delete;
+
+  // Of the fastest of `repeats` runs, after one that is not counted.
+  absl::StatusOr<double> Seconds(int repeats, const std::function<absl::Status()>& work) {
+    double fastest = 1e30;
+    for (int i = 0; i <= repeats; ++i) {
+      MP_CUDA(cudaEventRecord(begin_, native()));
+      MP_RETURN_IF_ERROR(work());
+      MP_CUDA(cudaEventRecord(end_, native()));
+      MP_RETURN_IF_ERROR(device->Synchronize(stream, kTimeout));
+      float milliseconds = 0;
+      MP_CUDA(cudaEventElapsedTime(&milliseconds, begin_, end_));
+      if (i > 0) fastest = std::min(fastest, milliseconds * 1e-3);
+    }
+    return fastest;
+  }
+  cudaStream_t native() const { return device->native_stream(stream); }
+
+  std::unique_ptr<CudaDevice> device;
+  StreamId stream = 0;
+
+ private:
+  Bench() = default;
+  cudaEvent_t begin_ = nullptr;
+  cudaEvent_t end_ = nullptr;
+};
+
+kernels::DType TypeOf(const std::string& dtype) {
+  return dtype == "BF16"  ? kernels::DType::kBf16
+         : dtype == "F16" ? kernels::DType::kF16
+                          : kernels::DType::kF32;
+}
+
+// Noise in [-1, 1): zeros would flatter (they draw less power).
+absl::Status FillWithNoise(Bench& bench, kernels::DType type, int64_t n, char* data) {
+  std::vector<char> host(static_cast<size_t>(n * ByteSize(type)));
+  uint32_t state = 1;
+  for (int64_t i = 0; i < n; ++i) {
+    state = state * 1664525U + 1013904223U;
+    const float value = static_cast<float>(static_cast<int32_t>(state)) / 2147483648.0F;
+    if (type == kernels::DType::kF32) {
+      reinterpret_cast<float*>(host.data())[i] = value;
+    } else if (type == kernels::DType::kBf16) {
+      reinterpret_cast<kernels::bf16*>(host.data())[i] = kernels::FromFloat<kernels::bf16>(value);
+    } else {
+      reinterpret_cast<kernels::f16*>(host.data())[i] = kernels::FromFloat<kernels::f16>(value);
+    }
+  }
+  MP_RETURN_IF_ERROR(
+      bench.device->Copy(bench.stream, data, host.data(), static_cast<int64_t>(host.size())));
+  return bench.device->Synchronize(bench.stream, kTimeout);
+}
+
+absl::StatusOr<double> ProductRate(Bench& bench, const std::string& dtype,
+                                   const GpuBenchOptions& options) {
+  const kernels::DType type = TypeOf(dtype);
+  // fp32 products are an order of magnitude slower.
+  const int64_t n = type == kernels::DType::kF32 ? options.product / 2 : options.product;
+  MP_ASSIGN_OR_RETURN(auto products, kernels::cuda::CublasProducts::Create({}));
+  const kernels::cuda::Product product{
+      .spec = {.m = n, .n = n, .k = n, .a = type, .b = type, .c = type}};
+  MP_RETURN_IF_ERROR(products->Prepare(product));
+  char* matrices[3];
+  for (char*& matrix : matrices) {
+    MP_ASSIGN_OR_RETURN(matrix, bench.device->Allocate(n * n * ByteSize(type)));
+  }
+  for (int i = 0; i < 2; ++i) MP_RETURN_IF_ERROR(FillWithNoise(bench, type, n * n, matrices[i]));
+  MP_ASSIGN_OR_RETURN(char* workspace, bench.device->Allocate(products->WorkspaceBytes()));
+  MP_ASSIGN_OR_RETURN(const double seconds, bench.Seconds(options.repeats, [&] {
+    return products->Execute(product, {.a = matrices[0], .b = matrices[1], .c = matrices[2]},
+                             workspace, bench.native());
+  }));
+  return 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n) / seconds;
+}
+
+// Read and written together.
+absl::StatusOr<double> MemoryRate(Bench& bench, const GpuBenchOptions& options) {
+  MP_ASSIGN_OR_RETURN(char* from, bench.device->Allocate(options.copy_bytes));
+  MP_ASSIGN_OR_RETURN(char* to, bench.device->Allocate(options.copy_bytes));
+  MP_ASSIGN_OR_RETURN(const double seconds, bench.Seconds(options.repeats, [&] {
+    return kernels::cuda::Cast(reinterpret_cast<const float*>(from), options.copy_bytes / 4,
+                               reinterpret_cast<float*>(to), bench.native());
+  }));
+  return 2.0 * static_cast<double>(options.copy_bytes) / seconds;
+}
+
+// The slower of both ways.
+absl::StatusOr<double> HostRate(Bench& bench, std::vector<char>& host,
+                                const GpuBenchOptions& options) {
+  MP_ASSIGN_OR_RETURN(char* data, bench.device->Allocate(options.host_bytes));
+  MP_RETURN_IF_ERROR(bench.device->Pin(host.data(), options.host_bytes));
+  MP_ASSIGN_OR_RETURN(const double there, bench.Seconds(options.repeats, [&] {
+    return bench.device->Copy(bench.stream, data, host.data(), options.host_bytes);
+  }));
+  MP_ASSIGN_OR_RETURN(const double back, bench.Seconds(options.repeats, [&] {
+    return bench.device->Copy(bench.stream, host.data(), data, options.host_bytes);
+  }));
+  return static_cast<double>(options.host_bytes) / std::max(there, back);
+}
+
+// From an empty kernel's launch to the next's.
+absl::StatusOr<double> LaunchSeconds(Bench& bench, const GpuBenchOptions& options) {
+  constexpr int kLaunches = 200;
+  MP_ASSIGN_OR_RETURN(char* data, bench.device->Allocate(4));
+  MP_ASSIGN_OR_RETURN(const double seconds, bench.Seconds(options.repeats, [&]() -> absl::Status {
+    for (int i = 0; i < kLaunches; ++i) {
+      MP_RETURN_IF_ERROR(kernels::cuda::Fill(reinterpret_cast<float*>(data), 1, 0, bench.native()));
+    }
+    return absl::OkStatus();
+  }));
+  return seconds / kLaunches;
+}
+
+// "NVIDIA H200" -> "h200".
+plan::DeviceProfile Nearest(const std::string& model) {
+  const std::string lower = absl::AsciiStrToLower(model);
+  for (const std::string& name : plan::BuiltInProfileNames()) {
+    std::string words = name;
+    if (absl::StartsWith(name, "rtx")) words = absl::StrCat("rtx ", name.substr(3));
+    if (name != "cpu" && absl::StrContains(lower, words)) return *plan::BuiltInProfile(name);
+  }
+  return {};
+}
+
+}  // namespace
+
+absl::StatusOr<double> MeasureProductRate(const std::string& dtype,
+                                          const GpuBenchOptions& options) {
+  MP_ASSIGN_OR_RETURN(auto bench, Bench::Open(options.ordinal));
+  return ProductRate(*bench, dtype, options);
+}
+
+absl::StatusOr<plan::DeviceProfile> MeasureGpu(const GpuBenchOptions& options) {
+  std::vector<char> host(static_cast<size_t>(options.host_bytes));  // outlives what pins it
+  MP_ASSIGN_OR_RETURN(auto bench, Bench::Open(options.ordinal));
+  cudaDeviceProp properties;
+  MP_CUDA(cudaGetDeviceProperties(&properties, options.ordinal));
+  plan::DeviceProfile profile = Nearest(properties.name);
+  profile.name = options.name;
+  profile.source = absl::StrCat("milepost bench device, ", properties.name);
+  profile.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
+  for (const char* dtype : {"F32", "BF16", "F16"}) {
+    plan::MatmulRate& rate = profile.matmul[dtype];
+    MP_ASSIGN_OR_RETURN(rate.achieved, ProductRate(*bench, dtype, options));
+    rate.peak = std::max(rate.peak, rate.achieved);
+  }
+  MP_ASSIGN_OR_RETURN(profile.memory_bandwidth, MemoryRate(*bench, options));
+  MP_ASSIGN_OR_RETURN(const double host_rate, HostRate(*bench, host, options));
+  // NVLink's, where the model is known; else what goes through the host.
+  if (profile.host_bandwidth == 0) profile.host_bandwidth = host_rate;
+  MP_ASSIGN_OR_RETURN(profile.op_seconds, LaunchSeconds(*bench, options));
+  return profile;
+}
+
+#undef MP_CUDA
+
+}  // namespace milepost::runtime

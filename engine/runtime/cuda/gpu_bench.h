@@ -1,0 +1,38 @@
+// What a GPU can do, measured with the products and copies that training uses: the profile from
+// which a plan's expected time is computed (plan/estimate.h).
+//
+//   MP_ASSIGN_OR_RETURN(plan::DeviceProfile profile, MeasureGpu({.name = "node7"}));
+//
+// Has not run on a GPU yet (docs/cuda.md).
+#ifndef MILEPOST_ENGINE_RUNTIME_CUDA_GPU_BENCH_H_
+#define MILEPOST_ENGINE_RUNTIME_CUDA_GPU_BENCH_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/plan/device_profile.h"
+
+namespace milepost::runtime {
+
+struct GpuBenchOptions {
+  std::string name = "gpu";
+  int ordinal = 0;
+  int64_t product = 8192;                 // of square matrices
+  int64_t copy_bytes = int64_t{2} << 30;  // on the device
+  int64_t host_bytes = 256 << 20;         // to the device and back
+  int repeats = 10;                       // the fastest counts
+};
+
+// Products in bf16, f16 and fp32; a copy on the device; copies from pinned host memory and back.
+// Blocks for seconds; nothing else should use the GPU. Where the GPU is one of those whose peaks
+// are known (plan::BuiltInProfile), the rates on paper and what cannot be measured with one GPU are
+// theirs. FAILED_PRECONDITION without a GPU, RESOURCE_EXHAUSTED where its memory is taken.
+absl::StatusOr<plan::DeviceProfile> MeasureGpu(const GpuBenchOptions& options);
+
+// FLOP/s of one product of this type ("BF16"), as in the profile; for floors of benchmarks.
+absl::StatusOr<double> MeasureProductRate(const std::string& dtype, const GpuBenchOptions& options);
+
+}  // namespace milepost::runtime
+
+#endif  // MILEPOST_ENGINE_RUNTIME_CUDA_GPU_BENCH_H_

@@ -1,0 +1,87 @@
+#include "engine/runtime/cuda/gpu_step_engine.h"
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+#include <cudnn.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "engine/comm/agreement.h"
+#include "engine/kernels/cuda/libraries/cublas_products.h"
+#include "engine/kernels/cuda/libraries/cudnn_graphs.h"
+#include "engine/runtime/cuda/cuda_communicator.h"
+#include "engine/runtime/cuda/cuda_device.h"
+#include "engine/runtime/cuda/cuda_status.h"
+#include "engine/runtime/cuda_backend/cuda_step_engine.h"
+
+namespace milepost::runtime {
+namespace {
+
+// 90501 -> "9.5.1", with `scale` 10000; of versions as NVIDIA's libraries write them.
+std::string VersionText(size_t version, size_t scale) {
+  return absl::StrCat(version / scale, ".", version % scale / 100, ".", version % 100);
+}
+
+absl::StatusOr<comm::Facts> FactsOf(int ordinal) {
+  cudaDeviceProp properties;
+  MP_RETURN_IF_ERROR(
+      CudaStatus(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties"));
+  return comm::Facts{
+      {"GPU", absl::StrCat(properties.name, " (", properties.totalGlobalMem >> 30, " GiB)")},
+      {"cuBLASLt", VersionText(cublasLtGetVersion(), 10000)},
+      {"cuDNN", VersionText(cudnnGetVersion(), 10000)}};
+}
+
+absl::StatusOr<std::unique_ptr<StepEngine>> MakeEngine(const GpuOptions& options,
+                                                       const StepEngineArguments& arguments) {
+  CudaEngineParts parts;
+  MP_ASSIGN_OR_RETURN(parts.device, CudaDevice::Open(options.ordinal));
+  MP_ASSIGN_OR_RETURN(const comm::Facts facts, FactsOf(options.ordinal));
+  MP_RETURN_IF_ERROR(comm::CheckAgreement(*arguments.communicator, facts));
+  kernels::cuda::CublasOptions products;
+  if (!options.cache_folder.empty()) {
+    // Ranks of a host share the file: whoever saves last is right too.
+    products.algorithms_path = absl::StrCat(options.cache_folder, "/cublaslt-algorithms");
+  }
+  MP_ASSIGN_OR_RETURN(parts.products, kernels::cuda::CublasProducts::Create(products));
+  MP_ASSIGN_OR_RETURN(parts.graphs, kernels::cuda::CudnnGraphs::Create());
+  parts.communicator = [&arguments](const plan::StepPlan& plan) {
+    return ConnectOnGpus(plan, *arguments.device_communicator);
+  };
+  parts.capture = options.capture;
+  parts.timeout = options.timeout;
+  parts.note = options.note;
+  return CudaStepEngine(arguments, std::move(parts));
+}
+
+std::string Environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+}  // namespace
+
+StepEngineFactory GpuStepEngine(const GpuOptions& options) {
+  return [options](const StepEngineArguments& arguments) { return MakeEngine(options, arguments); };
+}
+
+std::string DefaultCacheFolder() {
+  std::string folder = Environment("CACHE_DIRECTORY");
+  if (folder.empty()) {
+    std::string caches = Environment("XDG_CACHE_HOME");
+    if (caches.empty() && !Environment("HOME").empty()) caches = Environment("HOME") + "/.cache";
+    if (caches.empty()) return "";
+    folder = caches + "/milepost";
+  }
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  return error ? "" : folder;
+}
+
+}  // namespace milepost::runtime

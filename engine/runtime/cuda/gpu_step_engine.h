@@ -1,0 +1,40 @@
+// Training steps on an NVIDIA GPU: CudaStepEngine (runtime/cuda_backend) with the CUDA runtime,
+// cuBLASLt and cuDNN.
+//
+//   SessionOptions options{.threads = 8, .engine = GpuStepEngine({.ordinal = 0})};
+//   MP_ASSIGN_OR_RETURN(auto session, TrainingSession::Create(spec, options, communicator));
+//
+// Has not run on a GPU yet (docs/cuda.md).
+#ifndef MILEPOST_ENGINE_RUNTIME_CUDA_GPU_STEP_ENGINE_H_
+#define MILEPOST_ENGINE_RUNTIME_CUDA_GPU_STEP_ENGINE_H_
+
+#include <functional>
+#include <string>
+
+#include "absl/time/time.h"
+#include "engine/runtime/step_engine.h"
+
+namespace milepost::runtime {
+
+struct GpuOptions {
+  int ordinal = 0;  // among those that CUDA_VISIBLE_DEVICES leaves
+  // A folder for what is learnt of a device once: which of cuBLASLt's algorithms are the fastest.
+  // Empty: nothing is kept.
+  std::string cache_folder;
+  bool capture = true;                         // false: no CUDA graphs
+  absl::Duration timeout = absl::Seconds(60);  // of one step's work
+  // What is no error but should be in the log.
+  std::function<void(const std::string&)> note = [](const std::string&) {};
+};
+
+// The factory's errors: FAILED_PRECONDITION without a driver or a GPU of this number, and those of
+// CudaStepEngine.
+StepEngineFactory GpuStepEngine(const GpuOptions& options);
+
+// $CACHE_DIRECTORY (systemd's), $XDG_CACHE_HOME/milepost or ~/.cache/milepost, made if it is not
+// there; empty where it cannot be.
+std::string DefaultCacheFolder();
+
+}  // namespace milepost::runtime
+
+#endif  // MILEPOST_ENGINE_RUNTIME_CUDA_GPU_STEP_ENGINE_H_

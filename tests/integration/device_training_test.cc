@@ -1,0 +1,244 @@
+// Whole training runs on a device against the CPU's. The device is a fake one: its streams and
+// graphs run in random legal orders, its kernels on the host, and its libraries are doubles. So
+// everything but NVIDIA's own code is what a GPU runs. tests/gpu builds the same tests for a GPU.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "engine/runtime/snapshot.h"
+#include "engine/runtime/testing.h"
+#if defined(MILEPOST_ON_DEVICE)
+#include "engine/runtime/cuda/gpu_step_engine.h"
+#else
+#include "engine/kernels/cuda/testing/host_graphs.h"
+#include "engine/kernels/cuda/testing/host_products.h"
+#include "engine/runtime/cuda_backend/cuda_step_engine.h"
+#include "engine/runtime/device/testing/fake_device.h"
+#include "engine/runtime/device_comm/testing/in_process_device_communicator.h"
+#endif
+
+namespace milepost::runtime {
+namespace {
+
+// The curves of both may differ by the order of sums alone.
+constexpr double kFp32Bar = 1e-5;
+constexpr double kBf16Bar = 2e-3;
+
+#if defined(MILEPOST_ON_DEVICE)
+OptionsOfRank OnDevice(uint64_t, bool capture = true, int = 1) {
+  return [capture](int) {
+    SessionOptions options;
+    options.engine = GpuStepEngine({.capture = capture});
+    return options;
+  };
+}
+#else
+OptionsOfRank OnDevice(uint64_t seed, bool capture = true, int ranks = 1) {
+  // Of the devices alone: the sessions' calls are made at other times.
+  auto group = std::make_shared<std::vector<std::unique_ptr<comm::Communicator> > >(
+      comm::MakeInProcessGroup(ranks));
+  return [=](int rank) {
+    SessionOptions options;
+    options.engine = [=](const StepEngineArguments& arguments) {
+      CudaEngineParts parts;
+      parts.device = std::make_unique<FakeDevice>(seed + static_cast<uint64_t>(rank));
+      parts.products = std::make_unique<kernels::cuda::HostProducts>();
+      parts.graphs = std::make_unique<kernels::cuda::HostGraphs>();
+      parts.communicator = [group, rank](const plan::StepPlan&) {
+        return std::make_unique<InProcessDeviceCommunicator>(*(*group)[rank]);
+      };
+      parts.capture = capture;
+      return CudaStepEngine(arguments, std::move(parts));
+    };
+    return options;
+  };
+}
+#endif
+
+struct Run {
+  std::vector<StepReport> reports;
+  EvaluationReport evaluation;
+  Snapshot state;
+};
+
+Run Train(const v1::JobSpec& spec, int64_t steps, const OptionsOfRank& options) {
+  Run run;
+  std::mutex mutex;
+  RunRanks(
+      spec,
+      [&](int rank, TrainingSession& session) {
+        ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
+        while (session.step() < steps) {
+          auto report = session.Step(false);
+          ASSERT_TRUE(report.ok()) << report.status();
+          if (rank == 0) run.reports.push_back(*report);
+        }
+        auto evaluation = session.Evaluate();
+        ASSERT_TRUE(evaluation.ok()) << evaluation.status();
+        if (rank == 0) run.evaluation = *evaluation;
+        Save(session, run.state, mutex);
+      },
+      options);
+  return run;
+}
+
+SessionOptions OnCpu(int) { return {}; }
+
+Run Train(const v1::JobSpec& spec, const OptionsOfRank& options) {
+  return Train(spec, spec.train().steps(), options);
+}
+
+void ExpectClose(double got, double want, double bar, const std::string& what) {
+  EXPECT_LE(std::abs(got - want), bar * std::abs(want)) << what << ": " << got << ", " << want;
+}
+
+void ExpectSame(const Run& device, const Run& cpu, double bar) {
+  ASSERT_EQ(device.reports.size(), cpu.reports.size());
+  for (size_t i = 0; i < cpu.reports.size(); ++i) {
+    const StepReport& got = device.reports[i];
+    const StepReport& want = cpu.reports[i];
+    const std::string step = absl::StrCat("step ", i + 1);
+    ExpectClose(got.train_loss, want.train_loss, bar, step);
+    ExpectClose(got.grad_norm, want.grad_norm, 20 * bar, step + ", norm");
+    EXPECT_EQ(got.skipped, want.skipped) << step;
+    EXPECT_EQ(got.loss_scale, want.loss_scale) << step;
+    EXPECT_EQ(got.lr, want.lr) << step;
+  }
+  ExpectClose(device.evaluation.loss, cpu.evaluation.loss, bar, "validation");
+  EXPECT_EQ(device.evaluation.heads[0].targets, cpu.evaluation.heads[0].targets);
+}
+
+struct Case {
+  std::string name;
+  TinyOptions options;
+};
+
+class Families : public testing::TestWithParam<Case> {};
+
+TEST_P(Families, TrainAsOnTheCpu) {
+  const TinyJob job;
+  for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+    TinyOptions options = GetParam().options;
+    options.steps = 4;
+    options.layers = 1;
+    options.precision = precision;
+    const v1::JobSpec spec = job.Spec(options);
+    const Run cpu = Train(spec, OnCpu);
+    const double bar = precision == v1::PRECISION_FP32 ? kFp32Bar : kBf16Bar;
+    ExpectSame(Train(spec, OnDevice(1)), cpu, bar);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Families,
+    testing::Values(Case{"Gpt2", {.dropout = 0.1}}, Case{"Gpt2Documents", {.documents = true}},
+                    Case{"Llama", {.llama = true, .qk_norm = true}},
+                    Case{"LlamaBias", {.llama = true, .tied = true, .qkv_bias = true}},
+                    Case{"Bert", {.dropout = 0.1, .bert = true}}, Case{"Heads", {.heads = true}},
+                    Case{"Recompute", {.recompute = v1::RECOMPUTE_FULL, .dropout = 0.1}}),
+    [](const auto& info) { return info.param.name; });
+
+struct Sharding {
+  int ranks;
+  int stage;
+  int group;
+};
+
+class Stages : public testing::TestWithParam<Sharding> {};
+
+TEST_P(Stages, TrainAsOnTheCpu) {
+  const TinyJob job;
+  const Sharding& sharding = GetParam();
+  v1::JobSpec spec = job.Spec({.ranks = sharding.ranks,
+                               .stage = sharding.stage,
+                               .group = sharding.group,
+                               .layers = 1,
+                               .dropout = 0.1,
+                               .steps = 3});
+  const OptionsOfRank device = OnDevice(1, /*capture=*/true, sharding.ranks);
+  ExpectSame(Train(spec, device), Train(spec, OnCpu), kFp32Bar);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Stages,
+                         testing::Values(Sharding{2, 0, 0}, Sharding{2, 1, 0}, Sharding{3, 2, 0},
+                                         Sharding{2, 3, 0}, Sharding{4, 3, 2}),
+                         [](const auto& info) {
+                           return absl::StrCat("Stage", info.param.stage, "On", info.param.ranks,
+                                               "By", info.param.group);
+                         });
+
+// Overflows are skipped on the device, and the scale goes its way as on the CPU.
+TEST(DeviceTraining, Fp16SkipsOverflows) {
+  const TinyJob job;
+  v1::JobSpec spec = job.Spec({.precision = v1::PRECISION_FP16, .layers = 1, .steps = 6});
+  spec.mutable_train()->mutable_loss_scale()->set_initial(1e30);
+  spec.mutable_train()->set_clip_norm(0.5);
+  const Run cpu = Train(spec, OnCpu);
+  EXPECT_TRUE(cpu.reports.front().skipped);
+  ExpectSame(Train(spec, OnDevice(6)), cpu, kBf16Bar);
+}
+
+class Optimizers : public testing::TestWithParam<v1::OptimizerSpec::Type> {};
+
+TEST_P(Optimizers, TrainAsOnTheCpu) {
+  const TinyJob job;
+  v1::JobSpec spec = job.Spec({.layers = 1, .steps = 3});
+  v1::OptimizerSpec* optimizer = spec.mutable_train()->mutable_optimizer();
+  optimizer->Clear();
+  optimizer->set_type(GetParam());
+  optimizer->set_lr(1e-3);
+  NormalizeJobSpec(&spec);
+  ASSERT_EQ(ValidateJobSpec(spec), absl::OkStatus());
+  ExpectSame(Train(spec, OnDevice(7)), Train(spec, OnCpu), kFp32Bar);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Optimizers,
+                         testing::Values(v1::OptimizerSpec::TYPE_SGD, v1::OptimizerSpec::TYPE_LION,
+                                         v1::OptimizerSpec::TYPE_LAMB, v1::OptimizerSpec::TYPE_MUON,
+                                         v1::OptimizerSpec::TYPE_ADAMW_8BIT));
+
+// Op by op and as graphs, in several orders: the same bits.
+TEST(DeviceTraining, OrderAndCaptureChangeNothing) {
+  const TinyJob job;
+  const v1::JobSpec spec = job.Spec({.layers = 1, .dropout = 0.1, .steps = 5});
+  const Run first = Train(spec, OnDevice(1, /*capture=*/false));
+  for (const uint64_t seed : {2, 3}) {
+    const Run again = Train(spec, OnDevice(seed));
+    EXPECT_EQ(again.state.data, first.state.data);
+  }
+}
+
+// A checkpoint of the CPU goes on on a device, and one of a device on the CPU.
+TEST(DeviceTraining, CheckpointsMoveBetweenDevices) {
+  const TinyJob job;
+  const v1::JobSpec spec = job.Spec({.layers = 1, .steps = 6});
+  const Run whole = Train(spec, OnCpu);
+  const auto finish = [&](const Run& begun, const OptionsOfRank& options) {
+    std::vector<double> losses;
+    RunRanks(
+        spec,
+        [&](int, TrainingSession& session) {
+          ASSERT_EQ(Restore(session, begun.state), absl::OkStatus());
+          while (session.step() < spec.train().steps()) {
+            auto report = session.Step(false);
+            ASSERT_TRUE(report.ok()) << report.status();
+            losses.push_back(report->train_loss);
+          }
+        },
+        options);
+    ASSERT_EQ(losses.size(), 3U);
+    for (int i = 0; i < 3; ++i) {
+      ExpectClose(losses[i], whole.reports[3 + i].train_loss, kFp32Bar, absl::StrCat("loss ", i));
+    }
+  };
+  finish(Train(spec, 3, OnCpu), OnDevice(4));
+  finish(Train(spec, 3, OnDevice(5)), OnCpu);
+}
+
+}  // namespace
+}  // namespace milepost::runtime

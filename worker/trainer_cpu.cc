@@ -1,0 +1,15 @@
+// milepost-trainer: trains on the CPU.
+#include "engine/runtime/device_bench.h"
+#include "worker/trainer/device.h"
+
+namespace milepost::worker {
+
+TrainerDevice DeviceOfThisBinary() {
+  return {.kind = v1::DEVICE_KIND_CPU,
+          .engine = runtime::CpuStepEngine,
+          .measure = [](const std::string& name, int threads) {
+            return runtime::MeasureCpu({.name = name, .threads = threads});
+          }};
+}
+
+}  // namespace milepost::worker
