@@ -75,7 +75,7 @@ struct Rank {
     parts.device = std::make_unique<FakeDevice>(/*seed=*/5 + ranks.rank());
     parts.products = std::make_unique<kernels::cuda::HostProducts>();
     parts.graphs = std::make_unique<kernels::cuda::HostGraphs>();
-    parts.communicator = [this, transport](Device&, StreamId, const plan::StepPlan& plan) {
+    parts.communicator = [this, transport](const plan::StepPlan& plan) {
       return Connect(transport, plan);
     };
     return CudaStepEngine(arguments, std::move(parts));
