@@ -7,6 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/status_macros.h"
 #include "engine/comm/communicator.h"
 #include "engine/plan/planner.h"
@@ -95,7 +98,10 @@ class CudaEngine : public StepEngine {
   };
 
   Device& device() const { return *parts_.device; }
-  absl::Status Synchronize() { return train_->Synchronize(parts_.timeout); }
+  absl::Status WaitFor(absl::FunctionRef<absl::Status(absl::Duration)> wait);
+  absl::Status Synchronize() {
+    return WaitFor([this](absl::Duration timeout) { return train_->Synchronize(timeout); });
+  }
   absl::Status MakePlan(const StepEngineArguments& arguments);
   absl::Status AllocateOnDevice();
   absl::Status Bind();
@@ -223,6 +229,23 @@ absl::StatusOr<CudaEngine::Slot> CudaEngine::MakeSlot(const TrainingData& data) 
   return slot;
 }
 
+// In pieces, since a communicator may know of a peer that the device waits for in vain. Nothing is
+// left on the device for ever then: it would not even be given up.
+absl::Status CudaEngine::WaitFor(absl::FunctionRef<absl::Status(absl::Duration)> wait) {
+  constexpr absl::Duration kPiece = absl::Seconds(1);
+  const absl::Time deadline = absl::Now() + parts_.timeout;
+  while (true) {
+    const absl::Status status = wait(std::min(kPiece, parts_.timeout));
+    if (!absl::IsDeadlineExceeded(status)) return status;
+    if (communicator_ != nullptr) MP_RETURN_IF_ERROR(communicator_->Health());
+    if (absl::Now() < deadline) continue;
+    const absl::Status late = absl::DeadlineExceededError(
+        absl::StrCat("the GPU's work is not done after ", absl::FormatDuration(parts_.timeout)));
+    if (communicator_ != nullptr) communicator_->Abort(late.message());
+    return late;
+  }
+}
+
 absl::Status CudaEngine::Upload() {
   for (const Range& range : StateOf(plan_, /*with_parameters=*/true)) {
     MP_RETURN_IF_ERROR(device().Copy(streams_.compute, memory_.arena + range.begin,
@@ -241,7 +264,8 @@ absl::Status CudaEngine::Download() {
 
 absl::StatusOr<CudaEngine::Slot*> CudaEngine::NextSlot() {
   Slot& slot = slots_[turn_ % slots_.size()];
-  MP_RETURN_IF_ERROR(device().Await(slot.copied, parts_.timeout));
+  MP_RETURN_IF_ERROR(
+      WaitFor([&](absl::Duration timeout) { return device().Await(slot.copied, timeout); }));
   return &slot;
 }
 

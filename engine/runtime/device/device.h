@@ -84,8 +84,8 @@ class Device {
   virtual absl::StatusOr<GraphId> EndCapture(StreamId stream) = 0;
   virtual absl::Status Launch(GraphId graph, StreamId stream) = 0;
 
-  // Blocks until all work of the stream is done. DEADLINE_EXCEEDED when that takes longer: the
-  // device is then of no further use.
+  // Blocks until all work of the stream is done. DEADLINE_EXCEEDED when that takes longer; it may
+  // be waited for again.
   virtual absl::Status Synchronize(StreamId stream, absl::Duration timeout) = 0;
   // The same until the work is done that the event's latest Record marks.
   virtual absl::Status Await(EventId event, absl::Duration timeout) = 0;

@@ -165,5 +165,85 @@ TEST(RanksOnGpus, TrainAlikeInGroupsThatShardEverything) {
   ExpectAlike(Spec(job, {.ranks = 4, .stage = 3, .group = 2}, 1), 1e-4);
 }
 
+// A device whose work is not done for as long as it is told so.
+class StuckDevice : public FakeDevice {
+ public:
+  StuckDevice(uint64_t seed, const std::atomic<bool>& stuck) : FakeDevice(seed), stuck_(stuck) {}
+  absl::Status Synchronize(StreamId stream, absl::Duration timeout) override {
+    if (stuck_) return absl::DeadlineExceededError("stuck");
+    return FakeDevice::Synchronize(stream, timeout);
+  }
+
+ private:
+  const std::atomic<bool>& stuck_;
+};
+
+// Hears of a peer, as NCCL does, and ends what is under way.
+class HearsOfAPeer : public InProcessDeviceCommunicator {
+ public:
+  HearsOfAPeer(comm::Communicator& ranks, const std::atomic<bool>& gone)
+      : InProcessDeviceCommunicator(ranks), gone_(gone) {}
+  absl::Status Health() override {
+    if (!gone_) return InProcessDeviceCommunicator::Health();
+    InProcessDeviceCommunicator::Abort("a peer is gone");
+    return absl::UnavailableError("a peer is gone");
+  }
+
+ private:
+  const std::atomic<bool>& gone_;
+};
+
+// Of every rank, in its second step, where the device is stuck.
+std::vector<absl::Status> TrainUntilStuck(bool heard, absl::Duration timeout) {
+  const TinyJob job;
+  const v1::JobSpec spec = Spec(job, {.ranks = 2, .stage = 1}, 1);
+  auto host = comm::MakeInProcessGroup(2);
+  auto device = comm::MakeInProcessGroup(2);
+  std::vector<absl::Status> ends(2);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      std::atomic<bool> stuck{false};
+      SessionOptions options;
+      options.engine = [&](const StepEngineArguments& arguments) {
+        CudaEngineParts parts;
+        parts.device = std::make_unique<StuckDevice>(3 + r, stuck);
+        parts.products = std::make_unique<kernels::cuda::HostProducts>();
+        parts.graphs = std::make_unique<kernels::cuda::HostGraphs>();
+        parts.communicator = [&](const plan::StepPlan&) {
+          static const std::atomic<bool> never{false};
+          return std::make_unique<HearsOfAPeer>(*device[r], heard ? stuck : never);
+        };
+        parts.timeout = timeout;
+        return CudaStepEngine(arguments, std::move(parts));
+      };
+      auto session = TrainingSession::Create(spec, options, host[r].get());
+      ASSERT_TRUE(session.ok()) << session.status();
+      ASSERT_EQ((*session)->InitializeParameters(), absl::OkStatus());
+      ASSERT_TRUE((*session)->Step(false).ok());
+      stuck = true;
+      ends[r] = (*session)->Step(false).status();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return ends;
+}
+
+// Long before the step's deadline.
+TEST(RanksOnGpus, APeerThatIsGoneEndsTheWaitForTheDevice) {
+  for (const absl::Status& end : TrainUntilStuck(/*heard=*/true, absl::Hours(1))) {
+    EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable) << end;
+  }
+}
+
+TEST(RanksOnGpus, AStepThatTakesTooLongEndsForAllRanks) {
+  int late = 0;
+  for (const absl::Status& end : TrainUntilStuck(/*heard=*/false, absl::Milliseconds(20))) {
+    EXPECT_TRUE(comm::IsPeerLost(end)) << end;
+    late += absl::IsDeadlineExceeded(end) ? 1 : 0;
+  }
+  EXPECT_GE(late, 1);
+}
+
 }  // namespace
 }  // namespace milepost::runtime
