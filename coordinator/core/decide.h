@@ -39,6 +39,8 @@ struct JobSubmitted {
   // Where the spec as submitted left something to the planner: it, and what was chosen.
   std::optional<v1::JobSpec> submitted_spec = std::nullopt;
   std::vector<v1::Choice> choices = {};
+  // Memory that a GPU slot must have for one of its ranks; 0: any will do.
+  int64_t slot_bytes = 0;
 };
 struct JobCancelled {
   std::string job;

@@ -51,6 +51,33 @@ TEST_F(DeviceTest, AJobsRanksHaveOneModel) {
   }
 }
 
+TEST_F(DeviceTest, ARankGetsAGpuWithRoomForIt) {
+  v1::Hello hello = MakeGpuHello("a", {"H200", "L4", "L4", "unknown"});
+  hello.mutable_slots(0)->set_memory_bytes(int64_t{141} << 30);
+  hello.mutable_slots(1)->set_memory_bytes(int64_t{24} << 30);
+  hello.mutable_slots(2)->set_memory_bytes(int64_t{24} << 30);
+  Do(WorkerHello{hello});
+  const auto submit = [&](int ranks, int64_t gib) {
+    JobSubmitted event{.spec = Spec(ranks), .slot_bytes = gib << 30};
+    event.spec.mutable_resources()->set_device(kCuda);
+    return Do(event).job;
+  };
+  const std::string large = submit(1, 30);
+  ASSERT_TRUE(Starts(large));
+  EXPECT_EQ(Record(large).ranks(0).slot(), 0);
+  const std::string two = submit(2, 30);
+  EXPECT_THAT(Reason(two), AllOf(HasSubstr("one device model"),
+                                 HasSubstr("1 H200, 1 unknown; 2 have "
+                                           "less than the 30.0 GiB that a rank needs")));
+  Do(JobCancelled{two});
+  const std::string small = submit(2, 24);  // just as much
+  ASSERT_TRUE(Starts(small));
+  EXPECT_EQ(Record(small).ranks(0).slot(), 1);
+  const std::string silent = submit(1, 1000);  // may have it
+  ASSERT_TRUE(Starts(silent));
+  EXPECT_EQ(Record(silent).ranks(0).slot(), 3);
+}
+
 TEST_F(DeviceTest, ASlotWhoseGpuIsLostGetsNothing) {
   Do(WorkerHello{MakeGpuHello("a", {"H200", "H200"})});
   Do(WorkerHeartbeat{"workers/a", {Facts(0, "GPU-0 fell off the bus"), Facts(1, "")}});

@@ -83,6 +83,7 @@ void Transition::Submit(const JobSubmitted& event) {
   *job->mutable_create_time() = ToProto(now_);
   job->mutable_progress()->set_validation_loss(std::nan(""));
   record.set_request_id(event.request_id);
+  record.set_slot_bytes(event.slot_bytes);
   record.set_queue_order(state_.NextQueueOrder());
   outcome_.job = job->name();
 }

@@ -54,6 +54,15 @@ std::vector<PlacedRank> TakeSlots(int ranks, FreeSlots* free) {
   return placed;
 }
 
+void RemoveSlots(const std::vector<PlacedRank>& placed, FreeByModel* free) {
+  for (const PlacedRank& rank : placed) {
+    for (auto& [model, workers] : *free) {
+      auto worker = workers.find(rank.worker);
+      if (worker != workers.end()) std::erase(worker->second, rank.slot);
+    }
+  }
+}
+
 std::map<std::string, int> CountSlots(const FreeByModel& free) {
   std::map<std::string, int> counts;
   for (const auto& [model, slots] : free) {

@@ -32,6 +32,8 @@ std::vector<PlacedRank> TakeSlots(int ranks, FreeSlots* free);
 // free slots, then the first by name.
 std::vector<PlacedRank> TakeSlots(int ranks, FreeByModel* free);
 
+void RemoveSlots(const std::vector<PlacedRank>& placed, FreeByModel* free);
+
 int CountSlots(const FreeSlots& free);
 // By model, without those that have none.
 std::map<std::string, int> CountSlots(const FreeByModel& free);

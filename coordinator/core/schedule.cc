@@ -5,12 +5,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/proto_time.h"
 #include "coordinator/core/transition.h"
 
 namespace milepost::coordinator {
 
 namespace {
+
+constexpr double kBytesPerGiB = 1 << 30;
 
 int RankCount(const v1::JobRecord& record) {
   return std::max(1, record.job().spec().resources().ranks());
@@ -26,6 +29,11 @@ std::string ProblemOf(const v1::Worker& worker, const v1::Slot& slot) {
     if (facts.slot() == slot.index()) return facts.problem();
   }
   return "";
+}
+
+// What a slot tells nothing of may be there.
+bool HasRoom(const v1::Slot& slot, const v1::JobRecord& record) {
+  return slot.memory_bytes() == 0 || slot.memory_bytes() >= record.slot_bytes();
 }
 
 }  // namespace
@@ -66,6 +74,18 @@ FreeByModel Transition::FindFreeSlots(v1::DeviceKind device) const {
   return free;
 }
 
+FreeByModel Transition::LargeEnough(const v1::JobRecord& record, FreeByModel free) const {
+  if (record.slot_bytes() == 0) return free;
+  for (auto& [model, workers] : free) {
+    for (auto& [name, indices] : workers) {
+      for (const v1::Slot& slot : Worker(name)->worker().slots()) {
+        if (!HasRoom(slot, record)) std::erase(indices, slot.index());
+      }
+    }
+  }
+  return free;
+}
+
 void Transition::Schedule() {
   std::vector<std::pair<int64_t, int64_t>> queue;  // (order, number)
   for (int64_t number : ActiveJobs()) {
@@ -87,9 +107,11 @@ void Transition::Schedule() {
     if (added) entry->second = FindFreeSlots(device);
     // An attempt that winds up will need its slots again: whoever came later waits that long.
     bool can_place = !blocked.contains(device) && record.ranks().empty();
-    const std::map<std::string, int> free = CountSlots(entry->second);
+    FreeByModel usable = LargeEnough(record, entry->second);
+    const std::map<std::string, int> free = CountSlots(usable);
     std::vector<PlacedRank> placed;
-    if (can_place) placed = TakeSlots(RankCount(record), &entry->second);
+    if (can_place) placed = TakeSlots(RankCount(record), &usable);
+    RemoveSlots(placed, &entry->second);
     const bool due = !IsSet(record.job().next_attempt_time()) ||
                      FromProto(record.job().next_attempt_time()) <= now_;
     if (!placed.empty() && due) {
@@ -105,8 +127,10 @@ void Transition::Schedule() {
   }
 }
 
-SlotSupply Transition::CountSupply(v1::DeviceKind device) const {
+SlotSupply Transition::CountSupply(const v1::JobRecord& job) const {
+  const v1::DeviceKind device = job.job().spec().resources().device();
   SlotSupply supply;
+  int too_small = 0;
   for (const v1::WorkerRecord* record : ReadyWorkers()) {
     const v1::Worker& worker = record->worker();
     ++supply.ready_workers;
@@ -115,7 +139,7 @@ SlotSupply Transition::CountSupply(v1::DeviceKind device) const {
       if (problem.empty()) ++supply.by_kind[slot.device()];
       if (slot.device() != device) continue;
       if (problem.empty()) {
-        ++supply.by_model[slot.model()];
+        HasRoom(slot, job) ? ++supply.by_model[slot.model()] : ++too_small;
       } else {
         supply.missing.push_back(
             absl::StrCat("slot ", slot.index(), " of ", worker.name(), " is out: ", problem));
@@ -124,6 +148,12 @@ SlotSupply Transition::CountSupply(v1::DeviceKind device) const {
     if (device == v1::DEVICE_KIND_CUDA && !worker.device_note().empty()) {
       supply.missing.push_back(absl::StrCat(worker.name(), ": ", worker.device_note()));
     }
+  }
+  if (too_small > 0) {
+    supply.missing.insert(supply.missing.begin(),
+                          absl::StrFormat("%d %s less than the %.1f GiB that a rank needs",
+                                          too_small, too_small == 1 ? "has" : "have",
+                                          static_cast<double>(job.slot_bytes()) / kBytesPerGiB));
   }
   return supply;
 }
@@ -137,7 +167,7 @@ void Transition::ExplainWait(int64_t number, const std::map<std::string, int>& f
                           JobName(blocker), " is next");
   } else {
     const v1::DeviceKind device = job.spec().resources().device();
-    SlotSupply supply = CountSupply(device);
+    SlotSupply supply = CountSupply(*Job(number));
     supply.free_by_model = free;
     detail = WaitReason(RankCount(*Job(number)), device, supply);
   }

@@ -91,7 +91,9 @@ class Transition {
   // schedule.cc
   std::vector<const v1::WorkerRecord*> ReadyWorkers() const;
   FreeByModel FindFreeSlots(v1::DeviceKind device) const;
-  SlotSupply CountSupply(v1::DeviceKind device) const;
+  // Those whose device has room for one of the job's ranks.
+  FreeByModel LargeEnough(const v1::JobRecord& record, FreeByModel free) const;
+  SlotSupply CountSupply(const v1::JobRecord& record) const;
   void ExplainWait(int64_t number, const std::map<std::string, int>& free, int ahead,
                    int64_t blocker);
 

@@ -7,6 +7,7 @@
 #include "common/status_macros.h"
 #include "engine/plan/admission.h"
 #include "engine/plan/planner.h"
+#include "engine/plan/required_bytes.h"
 
 namespace milepost::coordinator {
 namespace {
@@ -22,6 +23,13 @@ void SetMemory(const v1::JobSpec& spec, int64_t slot, const char* which, plan::R
   const bool by_spec = declared > 0 && (slot == 0 || declared <= slot);
   place->memory_bytes = by_spec ? declared : slot;
   place->memory_of = by_spec ? "a rank, as resources.memory says," : which;
+}
+
+// Of a GPU's memory, what a rank may not use.
+int64_t ReservedBytes() {
+  plan::DeviceProfile huge;
+  huge.memory_bytes = int64_t{1} << 50;
+  return huge.memory_bytes - plan::UsableBytes(huge);
 }
 
 }  // namespace
@@ -44,7 +52,10 @@ absl::StatusOr<AdmittedSpec> AdmitWhatFits(const v1::JobSpec& spec, const KnownP
             host_memory ? "the largest slot of the workers" : "the largest GPU of the workers",
             &place);
   MP_RETURN_IF_ERROR(plan::CheckFits(resolved.spec, *plan, place));
-  return AdmittedSpec{std::move(resolved.spec), std::move(resolved.choices)};
+  const int64_t slot_bytes =
+      host_memory ? 0
+                  : plan::RequiredBytes(*plan, plan->arena_bytes, host_memory) + ReservedBytes();
+  return AdmittedSpec{std::move(resolved.spec), std::move(resolved.choices), slot_bytes};
 }
 
 }  // namespace milepost::coordinator

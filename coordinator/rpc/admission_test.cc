@@ -133,7 +133,8 @@ TEST_F(AdmissionTest, AGpusMemoryIsTheGpusAlone) {
   EXPECT_THAT(Submit(spec, &job).error_message(),
               AllOf(HasSubstr("does not fit"), HasSubstr("the largest GPU of the workers")));
   const auto large = Connect("large", 24 * 1024 * kMiB, v1::DEVICE_KIND_CUDA);
-  EXPECT_TRUE(Submit(spec, &job).ok());
+  ASSERT_TRUE(Submit(spec, &job).ok());
+  EXPECT_EQ(large->Receive().start_rank().slot(), 0) << "the small one has no room";
 }
 
 TEST_F(AdmissionTest, AWorkerThatSaysNothingMayHaveRoom) {

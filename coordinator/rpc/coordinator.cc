@@ -240,6 +240,7 @@ absl::Status Coordinator::AdmitSpec(const v1::SubmitJobRequest& request, JobSubm
     place = PlaceLocked(request, spec->resources().device());
   }
   MP_ASSIGN_OR_RETURN(AdmittedSpec admitted, options_.admission(*spec, place));
+  event->slot_bytes = admitted.slot_bytes;
   if (admitted.choices.empty()) return absl::OkStatus();
   event->submitted_spec = std::exchange(event->spec, std::move(admitted.spec));
   event->choices = std::move(admitted.choices);

@@ -45,6 +45,7 @@ struct KnownPlace {
 struct AdmittedSpec {
   v1::JobSpec spec;
   std::vector<v1::Choice> choices;
+  int64_t slot_bytes = 0;  // memory that a GPU must have for a rank; 0: not a job on GPUs
 };
 
 struct CoordinatorOptions {
