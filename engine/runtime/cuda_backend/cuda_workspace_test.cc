@@ -2,9 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <memory>
 #include <set>
+#include <utility>
 
+#include "engine/comm/in_process.h"
 #include "engine/kernels/cuda/attention.h"
 #include "engine/kernels/cuda/embedding.h"
 #include "engine/kernels/cuda/norm.h"
@@ -15,6 +17,9 @@
 #include "engine/plan/planner.h"
 #include "engine/runtime/cuda_backend/cuda_backend.h"
 #include "engine/runtime/cuda_backend/cuda_ops.h"
+#include "engine/runtime/cuda_backend/cuda_step_engine.h"
+#include "engine/runtime/device/testing/fake_device.h"
+#include "engine/runtime/session.h"
 #include "engine/runtime/testing.h"
 
 namespace milepost::runtime {
@@ -117,6 +122,35 @@ TEST(CudaWorkspace, WhatALibraryWantsBeyondItIsSaid) {
   cuda::HostProducts greedy(plan::kCudaProductScratch + 256);
   CudaBackend other({.products = &greedy});
   EXPECT_TRUE(absl::IsResourceExhausted(other.Prepare(plan)));
+}
+
+TEST(CudaWorkspace, ASessionPlansAgainForWhatALibraryWants) {
+  const TinyJob job;
+  const v1::JobSpec spec = job.Spec({.stage = 0,
+                                     .precision = v1::PRECISION_BF16,
+                                     .global_batch = 1,
+                                     .micro_batch = 1,
+                                     .layers = 1,
+                                     .steps = 1});
+  constexpr int64_t kWanted = int64_t{5} << 20;
+  const auto group = comm::MakeInProcessGroup(1);
+  cuda::HostGraphs* graphs = nullptr;
+  SessionOptions options;
+  options.engine = [&](const StepEngineArguments& arguments) {
+    CudaEngineParts parts;
+    parts.device = std::make_unique<FakeDevice>(/*seed=*/3);
+    parts.products = std::make_unique<cuda::HostProducts>();
+    auto made = std::make_unique<cuda::HostGraphs>(
+        cuda::HostGraphsOptions{.attention = true, .workspace_bytes = kWanted});
+    graphs = made.get();
+    parts.graphs = std::move(made);
+    return CudaStepEngine(arguments, std::move(parts));
+  };
+  auto session = TrainingSession::Create(spec, options, group[0].get());
+  ASSERT_TRUE(session.ok()) << session.status();
+  ASSERT_EQ((*session)->InitializeParameters(), absl::OkStatus());
+  EXPECT_EQ((*session)->Step(false).status(), absl::OkStatus());
+  EXPECT_EQ(graphs->attention_calls(), 2);
 }
 
 }  // namespace
