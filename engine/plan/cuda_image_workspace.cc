@@ -23,15 +23,13 @@ int64_t BatchNormSumsBytes(const graph::Shape& images) {
   return CeilDiv(rows, each) * 2 * channels * 8;
 }
 
-// What cuDNN 9.19's engines without differences from run to run were found to want on an H200, for
-// all of ResNet-50's convolutions, 32 and 256 images, bf16 and fp32: weights in another layout or
-// parts of their gradient, in fp32 at most, and little more; where channels are no multiple of 8,
-// images filled up to one, and in fp32 those of the other side too.
+// What cuDNN 9.19's engines without differences from run to run, and in fp32 without TF32, were
+// found to want on an H200 for all of ResNet-50's convolutions, 32 and 256 images: weights in
+// another layout or parts of their gradient, in fp32 at most, and little more; images with a number
+// of channels that is no multiple of 8 filled up to one; in fp32 images in another layout.
 int64_t LibraryBytes(const graph::Value& x, const graph::Value& y, int64_t weights) {
   constexpr int64_t kLittle = int64_t{8} << 20;
   int64_t bytes = weights * 4 + kLittle;
-  const bool narrow = x.shape[3] % 8 != 0 || y.shape[3] % 8 != 0;
-  if (!narrow) return bytes;
   for (const graph::Value* images : {&x, &y}) {
     const int64_t channels = images->shape[3];
     if (channels % 8 == 0 && images->dtype != graph::DType::kF32) continue;

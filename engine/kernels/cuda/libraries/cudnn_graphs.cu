@@ -297,22 +297,25 @@ struct CudnnGraphs::Impl {
         entry->graph.set_device_properties(description).set_sm_version(compute_capability);
       }
       describe(&entry->graph);
-      MP_RETURN_IF_ERROR(Support(*entry, any_order));
+      MP_RETURN_IF_ERROR(Support(*entry, type, any_order));
       at = entries.emplace(key, std::move(entry)).first;
     }
     *found = at->second.get();
     return absl::OkStatus();
   }
 
-  absl::Status Support(Entry& entry, bool any_order) {
+  absl::Status Support(Entry& entry, DType type, bool any_order) {
     fe::graph::Graph& graph = entry.graph;
     constexpr auto kRefused = absl::StatusCode::kUnimplemented;
     MP_RETURN_IF_ERROR(StatusOf(graph.validate(), kRefused, entry.name));
     MP_RETURN_IF_ERROR(StatusOf(graph.build_operation_graph(handle), kRefused, entry.name));
     MP_RETURN_IF_ERROR(
-        StatusOf(graph.create_execution_plans({fe::HeurMode_t::A}), kRefused, entry.name));
+        StatusOf(graph.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}),
+                 kRefused, entry.name));
     // Of attention the graph itself says it; its forward has one order anyway.
     if (!any_order) graph.deselect_numeric_notes({fe::NumericalNote_t::NONDETERMINISTIC});
+    // They would round fp32 inputs to 10 bits of mantissa (TF32).
+    if (type == DType::kF32) graph.deselect_numeric_notes({fe::NumericalNote_t::TENSOR_CORE});
     return StatusOf(graph.check_support(), kRefused, entry.name);
   }
 
