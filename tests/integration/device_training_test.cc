@@ -31,17 +31,22 @@ constexpr double kFp32Bar = 1e-5;
 constexpr double kBf16Bar = 2e-3;
 
 #if defined(MILEPOST_ON_DEVICE)
-OptionsOfRank OnDevice(uint64_t, bool capture = true, int = 1) {
-  return [capture](int) {
+OptionsOfRank OnDevice(uint64_t, bool capture = true, int ranks = 1) {
+  auto group = std::make_shared<std::vector<std::unique_ptr<comm::Communicator>>>(
+      comm::MakeInProcessGroup(ranks));
+  return [=](int rank) {
     SessionOptions options;
-    options.engine = GpuStepEngine({.capture = capture});
+    options.device_communicator = (*group)[rank].get();
+    // Kept alive by the engine's factory.
+    options.engine = [group, factory = GpuStepEngine({.capture = capture})](
+                         const StepEngineArguments& arguments) { return factory(arguments); };
     return options;
   };
 }
 #else
 OptionsOfRank OnDevice(uint64_t seed, bool capture = true, int ranks = 1) {
   // Of the devices alone: the sessions' calls are made at other times.
-  auto group = std::make_shared<std::vector<std::unique_ptr<comm::Communicator> > >(
+  auto group = std::make_shared<std::vector<std::unique_ptr<comm::Communicator>>>(
       comm::MakeInProcessGroup(ranks));
   return [=](int rank) {
     SessionOptions options;

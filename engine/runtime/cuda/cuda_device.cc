@@ -53,11 +53,16 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int ordinal) {
 
 // Errors have been reported where they arose; a device that is lost reports them again here.
 CudaDevice::~CudaDevice() {
-  for (CUgraphExec_st* graph : graphs_) cudaGraphExecDestroy(graph);
+  DropGraphs();
   for (CUevent_st* event : events_) cudaEventDestroy(event);
   for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
   for (char* data : pinned_) cudaHostUnregister(data);
   for (void* data : memory_) cudaFree(data);
+}
+
+void CudaDevice::DropGraphs() {
+  for (CUgraphExec_st* graph : graphs_) cudaGraphExecDestroy(graph);
+  graphs_.clear();
 }
 
 void CudaDevice::UseThread() { cudaSetDevice(ordinal_); }

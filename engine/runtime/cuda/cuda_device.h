@@ -48,6 +48,7 @@ class CudaDevice : public Device {
   absl::Status BeginCapture(StreamId stream) override;
   absl::StatusOr<GraphId> EndCapture(StreamId stream) override;
   absl::Status Launch(GraphId graph, StreamId stream) override;
+  void DropGraphs() override;
   // Looks every 20 microseconds, and less often the longer it takes.
   absl::Status Synchronize(StreamId stream, absl::Duration timeout) override;
   absl::Status Await(EventId event, absl::Duration timeout) override;

@@ -49,15 +49,29 @@ absl::StatusOr<std::unique_ptr<StepEngine>> MakeEngine(const GpuOptions& options
     // Ranks of a host share the file: whoever saves last is right too.
     products.algorithms_path = absl::StrCat(options.cache_folder, "/cublaslt-algorithms");
   }
-  MP_ASSIGN_OR_RETURN(parts.products, kernels::cuda::CublasProducts::Create(products));
+  MP_ASSIGN_OR_RETURN(auto cublas, kernels::cuda::CublasProducts::Create(products));
+  // The engine owns it from here on.
+  kernels::cuda::CublasProducts* const chosen = cublas.get();
+  if (!chosen->algorithms_status().ok()) {
+    options.note(std::string(chosen->algorithms_status().message()));
+  }
+  parts.products = std::move(cublas);
   MP_ASSIGN_OR_RETURN(parts.graphs, kernels::cuda::CudnnGraphs::Create());
+  if (arguments.communicator->world() > 1 && arguments.device_communicator == nullptr) {
+    return absl::InvalidArgumentError("ranks on GPUs need a communicator for their devices");
+  }
   parts.communicator = [&arguments](const plan::StepPlan& plan) {
     return ConnectOnGpus(plan, *arguments.device_communicator);
   };
   parts.capture = options.capture;
   parts.timeout = options.timeout;
   parts.note = options.note;
-  return CudaStepEngine(arguments, std::move(parts));
+  MP_ASSIGN_OR_RETURN(auto engine, CudaStepEngine(arguments, std::move(parts)));
+  if (!products.algorithms_path.empty()) {
+    const absl::Status saved = chosen->SaveAlgorithms();
+    if (!saved.ok()) options.note(std::string(saved.message()));
+  }
+  return engine;
 }
 
 std::string Environment(const char* name) {

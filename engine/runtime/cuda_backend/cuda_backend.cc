@@ -94,9 +94,12 @@ bool CudaBackend::TakesGraph(const AttentionGraph& graph) {
     if (Same(known, graph)) return taken;
   }
   // With documents it wants tables of where they lie, which nothing makes.
-  const bool taken = services_.graphs != nullptr && graph.max_documents == 0 &&
-                     services_.graphs->Check(graph, AttentionPass::kForward).ok() &&
-                     services_.graphs->Check(graph, AttentionPass::kBackward).ok();
+  bool taken = services_.graphs != nullptr && graph.max_documents == 0;
+  for (const AttentionPass pass : {AttentionPass::kForward, AttentionPass::kBackward}) {
+    // That it has an engine, and that it can be built here.
+    taken = taken && services_.graphs->Check(graph, pass).ok() &&
+            services_.graphs->WorkspaceBytes(graph, pass).ok();
+  }
   attentions_.emplace_back(graph, taken);
   return taken;
 }

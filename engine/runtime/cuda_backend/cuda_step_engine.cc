@@ -124,8 +124,9 @@ class CudaEngine : public StepEngine {
   std::unique_ptr<DeviceExecutor> train_;
   std::unique_ptr<DeviceExecutor> evaluate_;
 
-  std::optional<HostMirror> state_;  // and the scalars
-  std::vector<Range> train_inputs_;  // within the arena
+  std::optional<HostMirror> state_;
+  std::optional<HostMirror> scalars_;  // pinned; their buffer alone
+  std::vector<Range> train_inputs_;    // within the arena
   std::vector<Range> evaluate_inputs_;
   std::vector<Slot> slots_;
   int64_t turn_ = 0;                  // of the slots
@@ -138,6 +139,7 @@ class CudaEngine : public StepEngine {
 CudaEngine::~CudaEngine() {
   train_.reset();
   evaluate_.reset();
+  device().DropGraphs();  // a communicator ends only once no graph holds its calls
   communicator_.reset();
   parts_.graphs.reset();
   parts_.products.reset();
@@ -198,7 +200,10 @@ absl::Status CudaEngine::AllocateOnDevice() {
   memory_.streams = {device().native_stream(streams_.compute),
                      device().native_stream(streams_.communication)};
   MP_ASSIGN_OR_RETURN(state_, HostMirror::Make(plan_.arena_bytes));
-  return state_->Pin(device(), {RangeOf(plan_, plan_.scalars)});
+  // Not within the state, which is too large to pin: a copy must not lie in both kinds of memory.
+  const int64_t scalar_bytes = plan_.buffers[plan_.scalars].bytes;
+  MP_ASSIGN_OR_RETURN(scalars_, HostMirror::Make(scalar_bytes));
+  return scalars_->Pin(device(), {{0, scalar_bytes}});
 }
 
 absl::Status CudaEngine::Bind() {
@@ -241,6 +246,7 @@ absl::Status CudaEngine::WaitFor(absl::FunctionRef<absl::Status(absl::Duration)>
     if (absl::Now() < deadline) continue;
     const absl::Status late = absl::DeadlineExceededError(
         absl::StrCat("the GPU's work is not done after ", absl::FormatDuration(parts_.timeout)));
+    device().DropGraphs();  // as in the destructor; nothing runs after this
     if (communicator_ != nullptr) communicator_->Abort(late.message());
     return late;
   }
@@ -318,11 +324,11 @@ absl::StatusOr<absl::Span<const double>> CudaEngine::FinishStep(const StepContex
 
 absl::StatusOr<absl::Span<double>> CudaEngine::ReadScalars() {
   const Range range = RangeOf(plan_, plan_.scalars);
-  MP_RETURN_IF_ERROR(device().Copy(streams_.compute, state_->data() + range.begin,
-                                   memory_.arena + range.begin, range.end - range.begin));
+  MP_RETURN_IF_ERROR(device().Copy(streams_.compute, scalars_->data(), memory_.arena + range.begin,
+                                   range.end - range.begin));
   MP_RETURN_IF_ERROR(Synchronize());
   if (communicator_ != nullptr) MP_RETURN_IF_ERROR(communicator_->Health());
-  return absl::Span<double>(reinterpret_cast<double*>(state_->data() + range.begin),
+  return absl::Span<double>(reinterpret_cast<double*>(scalars_->data()),
                             static_cast<size_t>(range.end - range.begin) / sizeof(double));
 }
 

@@ -83,6 +83,8 @@ class Device {
   virtual absl::Status BeginCapture(StreamId stream) = 0;
   virtual absl::StatusOr<GraphId> EndCapture(StreamId stream) = 0;
   virtual absl::Status Launch(GraphId graph, StreamId stream) = 0;
+  // All graphs are gone; none may be launched any more.
+  virtual void DropGraphs() = 0;
 
   // Blocks until all work of the stream is done. DEADLINE_EXCEEDED when that takes longer; it may
   // be waited for again.

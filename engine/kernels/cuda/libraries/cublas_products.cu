@@ -309,21 +309,28 @@ struct CublasProducts::Impl {
     if (TakeKept(product, entry)) return absl::OkStatus();
     MP_ASSIGN_OR_RETURN(const auto proposals, Propose(product, entry));
     size_t fastest = 0;
-    int64_t nanoseconds = 0;
+    int64_t nanoseconds = -1;
     if (proposals.size() > 1) {
       MP_ASSIGN_OR_RETURN(const Operands memory,
                           AllocateOperands(product, entry.shape, options.workspace_bytes));
       for (size_t i = 0; i < proposals.size(); ++i) {
-        MP_ASSIGN_OR_RETURN(const int64_t time, Time(product, entry, proposals[i].algo, memory));
-        if (i > 0 && time >= nanoseconds) continue;
+        const absl::StatusOr<int64_t> time = Time(product, entry, proposals[i].algo, memory);
+        // A proposal that is refused when it comes to it is none.
+        if (!time.ok() || (nanoseconds >= 0 && *time >= nanoseconds)) continue;
         fastest = i;
-        nanoseconds = time;
+        nanoseconds = *time;
+      }
+      // The device itself is at fault, or none can be run.
+      MP_RETURN_IF_ERROR(StatusOf(cudaDeviceSynchronize(), "timing matrix products"));
+      if (nanoseconds < 0) {
+        return absl::UnimplementedError(
+            absl::StrCat("cuBLASLt can run none of what it proposes for ", ProductKey(product)));
       }
     }
     entry.algorithm = proposals[fastest].algo;
     std::memcpy(entry.choice.words.data(), &entry.algorithm, sizeof entry.algorithm);
     entry.choice.workspace_bytes = static_cast<int64_t>(proposals[fastest].workspaceSize);
-    entry.choice.nanoseconds = nanoseconds;
+    entry.choice.nanoseconds = std::max<int64_t>(nanoseconds, 0);
     entry.chosen = true;
     algorithms.Put(ProductKey(product), entry.choice);
     return absl::OkStatus();

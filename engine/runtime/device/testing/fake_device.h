@@ -34,6 +34,7 @@ class FakeDevice : public Device {
   absl::Status BeginCapture(StreamId stream) override;
   absl::StatusOr<GraphId> EndCapture(StreamId stream) override;
   absl::Status Launch(GraphId graph, StreamId stream) override;
+  void DropGraphs() override { graphs_.clear(); }
   absl::Status Synchronize(StreamId stream, absl::Duration timeout) override;
   absl::Status Await(EventId event, absl::Duration timeout) override;
 
