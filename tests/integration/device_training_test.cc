@@ -7,6 +7,7 @@
 #include <cmath>
 #include <memory>
 #include <mutex>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -128,6 +129,8 @@ struct Case {
   TinyOptions options;
 };
 
+void PrintTo(const Case& test, std::ostream* out) { *out << test.name; }
+
 class Families : public testing::TestWithParam<Case> {};
 
 TEST_P(Families, TrainAsOnTheCpu) {
@@ -158,6 +161,10 @@ struct Sharding {
   int stage;
   int group;
 };
+
+void PrintTo(const Sharding& test, std::ostream* out) {
+  *out << "stage " << test.stage << ", " << test.ranks << " ranks by " << test.group;
+}
 
 class Stages : public testing::TestWithParam<Sharding> {};
 
