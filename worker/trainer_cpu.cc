@@ -1,6 +1,7 @@
 // milepost-trainer: trains on the CPU.
-#include "engine/runtime/device_bench.h"
 #include "worker/trainer/device.h"
+
+#include "engine/runtime/device_bench.h"
 
 namespace milepost::worker {
 

@@ -1,4 +1,6 @@
 // milepost bench device: measured by the device's trainer, which owns it.
+#include "client/cli/commands.h"
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -7,7 +9,6 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "client/cli/commands.h"
 #include "common/exit_codes.h"
 #include "common/openmp.h"
 #include "common/subprocess.h"

@@ -1,4 +1,6 @@
 // milepost plan, from the spec's text to what it prints. Run in the source folder.
+#include "client/cli/run_cli.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -8,7 +10,6 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "client/cli/run_cli.h"
 #include "common/exit_codes.h"
 #include "engine/plan/device_profile.h"
 

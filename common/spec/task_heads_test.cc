@@ -1,3 +1,5 @@
+#include "common/spec/spec_fixture.h"
+
 #include "common/spec/task_heads.h"
 
 #include <gmock/gmock.h>
@@ -12,7 +14,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/spec/parse.h"
-#include "common/spec/spec_fixture.h"
 #include "common/spec/validate.h"
 #include "milepost/v1/job_spec.pb.h"
 

@@ -1,8 +1,8 @@
 // Slots of different devices: kinds, models, and GPUs that are out of order.
+#include "coordinator/core/fake_cluster.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include "coordinator/core/fake_cluster.h"
 
 namespace milepost::coordinator {
 namespace {

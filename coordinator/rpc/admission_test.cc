@@ -1,3 +1,5 @@
+#include "coordinator/rpc/fake_worker.h"
+
 #include "coordinator/rpc/admission.h"
 
 #include <gmock/gmock.h>
@@ -8,7 +10,6 @@
 
 #include "common/spec/auto_fields.h"
 #include "common/spec/validate.h"
-#include "coordinator/rpc/fake_worker.h"
 #include "coordinator/rpc/server.h"
 #include "milepost/v1/job.grpc.pb.h"
 

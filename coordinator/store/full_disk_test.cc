@@ -1,4 +1,6 @@
 // A disk that is really full: a small tmpfs, mounted in a child process where that is allowed.
+#include "coordinator/store/store_fixture.h"
+
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mount.h>
@@ -8,7 +10,6 @@
 #include <cstdio>
 
 #include "coordinator/core/decide.h"
-#include "coordinator/store/store_fixture.h"
 
 namespace milepost::coordinator {
 namespace {

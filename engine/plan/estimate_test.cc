@@ -1,9 +1,10 @@
+#include "engine/plan/plan_fixture.h"
+
 #include "engine/plan/estimate.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "engine/plan/plan_fixture.h"
 #include "engine/plan/planner.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

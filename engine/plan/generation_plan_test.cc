@@ -1,11 +1,12 @@
 // Plans that generate, and ways to break them.
+#include "engine/plan/verify_fixture.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <utility>
 
 #include "engine/plan/planner.h"
-#include "engine/plan/verify_fixture.h"
 
 namespace milepost::plan {
 namespace {

@@ -1,5 +1,7 @@
 // Every op of a training step on the CPU against the fp64 interpreter, each on the inputs that the
 // CPU's own earlier ops left: errors do not add up, so tolerances are those of one op.
+#include "engine/runtime/testing.h"
+
 #include "engine/runtime/cpu_backend.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +20,6 @@
 #include "engine/runtime/executor.h"
 #include "engine/runtime/parameter_store.h"
 #include "engine/runtime/randomness.h"
-#include "engine/runtime/testing.h"
 
 namespace milepost::runtime {
 namespace {

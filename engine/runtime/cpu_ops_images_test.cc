@@ -1,5 +1,7 @@
 // Every op of a ResNet's training, bound to its kernels in a planned arena, against the fp64
 // reference; and the workspaces that the planner expects of convolutions.
+#include "engine/runtime/testing_images.h"
+
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -17,7 +19,6 @@
 #include "engine/runtime/cpu_backend.h"
 #include "engine/runtime/parameter_store.h"
 #include "engine/runtime/statistics_store.h"
-#include "engine/runtime/testing_images.h"
 #include "gtest/gtest.h"
 
 namespace milepost::runtime {

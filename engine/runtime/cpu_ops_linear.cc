@@ -3,6 +3,8 @@
 //
 // An op's workspace holds its fixed part (packed biases, or the bias gradients' sums) and behind it
 // the products' own scratch.
+#include "engine/runtime/cpu_ops.h"
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -11,7 +13,6 @@
 #include "common/status_macros.h"
 #include "engine/kernels/cpu/elementwise.h"
 #include "engine/kernels/cpu/matmul.h"
-#include "engine/runtime/cpu_ops.h"
 
 namespace milepost::runtime {
 namespace {

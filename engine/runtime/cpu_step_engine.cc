@@ -1,3 +1,5 @@
+#include "engine/runtime/step_engine.h"
+
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -8,7 +10,6 @@
 #include "engine/runtime/arena.h"
 #include "engine/runtime/cpu_backend.h"
 #include "engine/runtime/executor.h"
-#include "engine/runtime/step_engine.h"
 
 namespace milepost::runtime {
 namespace {

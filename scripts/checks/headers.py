@@ -1,7 +1,7 @@
 """Fails on a header that does not compile on its own.
 
-A source file that includes the header before anything else proves it at every build, so only
-headers without such a file are compiled here.
+A source file that includes the header before anything else proves it at every build (*.cu: at every
+one with CUDA), so only headers without such a file are compiled here.
 """
 
 import pathlib
@@ -17,9 +17,9 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.M)
 
 
 def proven_by_a_source(headers):
-    """Headers that some .cc includes first."""
+    """Headers that some source includes first."""
     proven = set()
-    for path in tracked("*.cc"):
+    for path in tracked("*.cc") + tracked("*.cu"):
         first = INCLUDE.search((ROOT / path).read_text())
         if first:
             proven.add(first.group(1))

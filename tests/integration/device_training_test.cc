@@ -1,6 +1,7 @@
 // Whole training runs on a device against the CPU's. The device is a fake one: its streams and
 // graphs run in random legal orders, its kernels on the host, and its libraries are doubles. So
-// everything but NVIDIA's own code is what a GPU runs. tests/gpu builds the same tests for a GPU.
+// everything but NVIDIA's own code, and what calls it, is what a GPU runs. tests/gpu builds the
+// same tests for a GPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

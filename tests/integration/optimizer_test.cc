@@ -1,4 +1,6 @@
 // What the optimizers promise, whatever the number of ranks and the ZeRO stage.
+#include "engine/runtime/snapshot.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/runtime/snapshot.h"
 #include "engine/runtime/testing.h"
 
 namespace milepost::runtime {

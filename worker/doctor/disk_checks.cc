@@ -1,3 +1,5 @@
+#include "worker/doctor/checks.h"
+
 #include <fcntl.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -14,7 +16,6 @@
 #include "common/clock.h"
 #include "common/status_macros.h"
 #include "common/unique_fd.h"
-#include "worker/doctor/checks.h"
 
 namespace milepost::worker {
 namespace {

@@ -1,3 +1,5 @@
+#include "engine/kernels/cuda/attention_kernels.h"
+
 #include "engine/kernels/cpu/attention.h"
 
 #include <gtest/gtest.h>
@@ -5,7 +7,6 @@
 #include <vector>
 
 #include "engine/kernels/cpu/parallel.h"
-#include "engine/kernels/cuda/attention_kernels.h"
 #include "engine/kernels/cuda/testing/run_kernel.h"
 
 namespace milepost::kernels::cuda {

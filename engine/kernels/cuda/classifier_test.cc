@@ -1,3 +1,5 @@
+#include "engine/kernels/cuda/classifier_kernels.h"
+
 #include "engine/kernels/cpu/classifier.h"
 
 #include <gtest/gtest.h>
@@ -6,7 +8,6 @@
 #include <type_traits>
 
 #include "engine/kernels/cpu/label_smoothing.h"
-#include "engine/kernels/cuda/classifier_kernels.h"
 #include "engine/kernels/cuda/testing/run_kernel.h"
 
 namespace milepost::kernels::cuda {

@@ -1,10 +1,11 @@
+#include "engine/kernels/cuda/embedding_kernels.h"
+
 #include "engine/kernels/cpu/embedding.h"
 
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "engine/kernels/cuda/embedding_kernels.h"
 #include "engine/kernels/cuda/testing/run_kernel.h"
 
 namespace milepost::kernels::cuda {

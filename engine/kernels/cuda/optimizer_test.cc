@@ -1,3 +1,5 @@
+#include "engine/kernels/cuda/optimizer_kernels.h"
+
 #include "engine/kernels/cpu/optimizer.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +10,6 @@
 #include "engine/kernels/cpu/random.h"
 #include "engine/kernels/cpu/testing.h"
 #include "engine/kernels/cuda/flat_kernels.h"
-#include "engine/kernels/cuda/optimizer_kernels.h"
 #include "engine/kernels/cuda/testing/run_kernel.h"
 
 namespace milepost::kernels::cuda {

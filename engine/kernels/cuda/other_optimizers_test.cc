@@ -1,3 +1,5 @@
+#include "engine/kernels/cuda/lamb_muon_kernels.h"
+
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -7,7 +9,6 @@
 #include "engine/kernels/cpu/muon.h"
 #include "engine/kernels/cuda/adamw_8bit_kernels.h"
 #include "engine/kernels/cuda/elementwise_kernels.h"
-#include "engine/kernels/cuda/lamb_muon_kernels.h"
 #include "engine/kernels/cuda/testing/run_kernel.h"
 
 namespace milepost::kernels::cuda {

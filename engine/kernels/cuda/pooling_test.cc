@@ -1,8 +1,9 @@
+#include "engine/kernels/cuda/pooling_kernels.h"
+
 #include "engine/kernels/cpu/pooling.h"
 
 #include <gtest/gtest.h>
 
-#include "engine/kernels/cuda/pooling_kernels.h"
 #include "engine/kernels/cuda/testing/run_kernel.h"
 
 namespace milepost::kernels::cuda {

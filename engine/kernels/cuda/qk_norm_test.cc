@@ -1,9 +1,10 @@
+#include "engine/kernels/cuda/qk_norm_kernels.h"
+
 #include "engine/kernels/cpu/qk_norm.h"
 
 #include <gtest/gtest.h>
 
 #include "engine/kernels/cpu/elementwise.h"
-#include "engine/kernels/cuda/qk_norm_kernels.h"
 #include "engine/kernels/cuda/testing/run_kernel.h"
 
 namespace milepost::kernels::cuda {

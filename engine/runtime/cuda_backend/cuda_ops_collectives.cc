@@ -1,5 +1,7 @@
 // The communication stream's ops on a GPU: each is the call that CollectiveOf tells, and kernels
 // around it on the same stream.
+#include "engine/runtime/cuda_backend/device_call.h"
+
 #include <utility>
 #include <vector>
 
@@ -10,7 +12,6 @@
 #include "engine/kernels/cuda/flat.h"
 #include "engine/plan/statistics.h"
 #include "engine/runtime/cuda_backend/cuda_ops.h"
-#include "engine/runtime/cuda_backend/device_call.h"
 #include "engine/runtime/group_ops.h"
 
 namespace milepost::runtime {

@@ -1,5 +1,7 @@
 // Every image op of a ResNet's training, evaluation's too, bound by CudaBackend to the device's
 // kernels on the host, against the CPU's from the same operands.
+#include "engine/runtime/cuda_backend/testing.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -22,7 +24,6 @@
 #include "engine/runtime/cpu_backend.h"
 #include "engine/runtime/cuda_backend/cuda_backend.h"
 #include "engine/runtime/cuda_backend/cuda_ops.h"
-#include "engine/runtime/cuda_backend/testing.h"
 #include "engine/runtime/parameter_store.h"
 #include "engine/runtime/statistics_store.h"
 #include "engine/runtime/testing_images.h"

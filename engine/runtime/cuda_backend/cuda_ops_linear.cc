@@ -3,12 +3,13 @@
 // output.
 //
 // An op's workspace holds the bias gradients' sums and behind them the products' scratch.
+#include "engine/runtime/cuda_backend/cuda_ops.h"
+
 #include <utility>
 #include <vector>
 
 #include "common/status_macros.h"
 #include "engine/kernels/cuda/qk_norm.h"
-#include "engine/runtime/cuda_backend/cuda_ops.h"
 
 namespace milepost::runtime {
 namespace {

@@ -1,5 +1,7 @@
 // The optimizers on flat shards. What a step changes, and whether it updates at all, the kernels
 // read from device memory (step_control.h, UpdateControl).
+#include "engine/runtime/group_ops.h"
+
 #include <algorithm>
 #include <type_traits>
 #include <utility>
@@ -14,7 +16,6 @@
 #include "engine/kernels/cuda/lamb_muon.h"
 #include "engine/kernels/cuda/optimizer.h"
 #include "engine/runtime/cuda_backend/cuda_ops.h"
-#include "engine/runtime/group_ops.h"
 
 namespace milepost::runtime {
 namespace {
