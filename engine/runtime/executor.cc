@@ -225,16 +225,7 @@ std::vector<OpKindTime> Executor::Times() const {
   for (const StreamState& stream : streams_) {
     for (const auto& section : stream.thunks) {
       for (const Thunk& thunk : section) {
-        const graph::Op& op = thunk.planned->op;
-        auto same = [&](const OpKindTime& t) { return t.kind == op.kind && t.phase == op.phase; };
-        auto found = std::find_if(times.begin(), times.end(), same);
-        if (found == times.end()) {
-          found = times.insert(times.end(), {.kind = op.kind, .phase = op.phase});
-        }
-        found->runs += thunk.runs;
-        found->seconds += thunk.seconds;
-        found->flops += thunk.planned->flops * static_cast<double>(thunk.runs);
-        found->bytes += thunk.planned->bytes * static_cast<double>(thunk.runs);
+        AddOpTime(*thunk.planned, thunk.runs, thunk.seconds, &times);
       }
     }
   }

@@ -3,8 +3,10 @@
 #define MILEPOST_ENGINE_RUNTIME_OP_TIME_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "engine/graph/graph.h"
+#include "engine/plan/step_plan.h"
 
 namespace milepost::runtime {
 
@@ -16,6 +18,11 @@ struct OpKindTime {
   double flops = 0;  // of matrix products
   double bytes = 0;  // read and written, at least
 };
+
+// Adds `runs` of an op, which took `seconds` together, to its kind's and phase's entry, which is
+// made at the end where there is none.
+void AddOpTime(const plan::PlannedOp& op, int64_t runs, double seconds,
+               std::vector<OpKindTime>* times);
 
 // Where an executor's time has gone, in seconds since its creation.
 struct StreamTimes {

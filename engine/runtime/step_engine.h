@@ -73,7 +73,7 @@ class StepEngine {
   // The step's scalars, of which the losses' sums are this rank's.
   virtual absl::StatusOr<absl::Span<double>> FinishEvaluation() = 0;
 
-  // Since creation; zeros where a device does not tell.
+  // Since creation. A device times ops in some of the runs only, and `runs` are those.
   virtual StreamTimes stream_times() const = 0;
   virtual std::vector<OpKindTime> Times() const = 0;
 };

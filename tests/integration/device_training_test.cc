@@ -255,6 +255,43 @@ TEST(DeviceTraining, OrderAndCaptureChangeNothing) {
   }
 }
 
+// Of every step, whether its ops are enqueued or launched as a graph; of ops, from some runs.
+TEST(DeviceTraining, SaysWhereTheTimeGoes) {
+  const TinyJob job;
+  for (const bool capture : {false, true}) {
+    for (const int ranks : {1, 2}) {
+      SCOPED_TRACE(absl::StrCat(ranks, " ranks", capture ? ", captured" : ""));
+      const v1::JobSpec spec = job.Spec({.ranks = ranks,
+                                         .stage = 3,
+                                         .global_batch = 2 * ranks,
+                                         .micro_batch = 1,
+                                         .layers = 1,
+                                         .steps = 4});
+      RunRanks(
+          spec,
+          [&](int, TrainingSession& session) {
+            ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
+            while (session.step() < spec.train().steps()) {
+              auto report = session.Step(false);
+              ASSERT_TRUE(report.ok()) << report.status();
+              EXPECT_GT(report->forward_seconds, 0);
+              EXPECT_GT(report->backward_seconds, 0);
+              EXPECT_GT(report->update_seconds, 0);
+              EXPECT_EQ(report->communication_seconds > 0, ranks > 1);
+              EXPECT_GE(report->communication_wait_seconds, 0);
+            }
+            double update = 0;
+            for (const OpKindTime& time : session.op_times()) {
+              EXPECT_GT(time.runs, 0) << graph::Name(time.kind);
+              if (time.kind == graph::OpKind::kOptimizer) update += time.seconds;
+            }
+            EXPECT_GT(update, 0);
+          },
+          OnDevice(8, capture, ranks));
+    }
+  }
+}
+
 // A checkpoint of the CPU goes on on a device, and one of a device on the CPU.
 TEST(DeviceTraining, CheckpointsMoveBetweenDevices) {
   const TinyJob job;

@@ -55,6 +55,7 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int ordinal) {
 CudaDevice::~CudaDevice() {
   DropGraphs();
   for (CUevent_st* event : events_) cudaEventDestroy(event);
+  for (CUevent_st* timer : timers_) cudaEventDestroy(timer);
   for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
   for (char* data : pinned_) cudaHostUnregister(data);
   for (void* data : memory_) cudaFree(data);
@@ -123,6 +124,35 @@ absl::Status CudaDevice::Record(EventId event, StreamId stream) {
 absl::Status CudaDevice::Wait(StreamId stream, EventId event) {
   return CudaStatus(cudaStreamWaitEvent(streams_[stream], events_[event], 0),
                     "cudaStreamWaitEvent");
+}
+
+absl::StatusOr<TimerId> CudaDevice::AddTimer() {
+  cudaEvent_t timer = nullptr;
+  MP_CUDA(cudaEventCreateWithFlags(&timer, cudaEventDefault));
+  timers_.push_back(timer);
+  return static_cast<TimerId>(timers_.size()) - 1;
+}
+
+// Within a capture an event's record only orders, unless it is external; outside of one it must not
+// be.
+absl::Status CudaDevice::Stamp(TimerId timer, StreamId stream) {
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  MP_CUDA(cudaStreamIsCapturing(streams_[stream], &capture));
+  const unsigned int flags =
+      capture == cudaStreamCaptureStatusNone ? cudaEventRecordDefault : cudaEventRecordExternal;
+  return CudaStatus(cudaEventRecordWithFlags(timers_[timer], streams_[stream], flags),
+                    "cudaEventRecordWithFlags");
+}
+
+absl::StatusOr<double> CudaDevice::Elapsed(TimerId from, TimerId to) {
+  float milliseconds = 0;
+  const cudaError_t error = cudaEventElapsedTime(&milliseconds, timers_[from], timers_[to]);
+  if (error == cudaErrorNotReady || error == cudaErrorInvalidResourceHandle) {
+    cudaGetLastError();  // it has been seen: later calls need not report it
+    return absl::FailedPreconditionError("nobody has waited for what a timer notes");
+  }
+  MP_RETURN_IF_ERROR(CudaStatus(error, "cudaEventElapsedTime"));
+  return static_cast<double>(milliseconds) / 1e3;
 }
 
 absl::Status CudaDevice::BeginCapture(StreamId stream) {

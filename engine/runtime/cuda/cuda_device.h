@@ -45,6 +45,10 @@ class CudaDevice : public Device {
   absl::Status Enqueue(StreamId stream, Work work) override;
   absl::Status Record(EventId event, StreamId stream) override;
   absl::Status Wait(StreamId stream, EventId event) override;
+  absl::StatusOr<TimerId> AddTimer() override;
+  absl::Status Stamp(TimerId timer, StreamId stream) override;
+  // To about half a microsecond.
+  absl::StatusOr<double> Elapsed(TimerId from, TimerId to) override;
   absl::Status BeginCapture(StreamId stream) override;
   absl::StatusOr<GraphId> EndCapture(StreamId stream) override;
   absl::Status Launch(GraphId graph, StreamId stream) override;
@@ -67,6 +71,7 @@ class CudaDevice : public Device {
   std::vector<char*> pinned_;
   std::vector<cudaStream_t> streams_;
   std::vector<CUevent_st*> events_;
+  std::vector<CUevent_st*> timers_;  // events that note the time
   std::vector<CUgraphExec_st*> graphs_;
 };
 

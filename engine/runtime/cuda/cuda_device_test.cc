@@ -108,5 +108,37 @@ TEST_F(OnAGpu, StreamsEventsAndGraphs) {
   }
 }
 
+// Of a copy, and of each launch of a graph with the same copy.
+TEST_F(OnAGpu, TimersNoteWhatWorkTakes) {
+  constexpr int64_t kBytes = 256 << 20;
+  const auto memory = device_->Allocate(2 * kBytes);
+  ASSERT_TRUE(memory.ok());
+  const TimerId begin = *device_->AddTimer();
+  const TimerId end = *device_->AddTimer();
+  EXPECT_EQ(device_->Elapsed(begin, end).status().code(), absl::StatusCode::kFailedPrecondition);
+  const auto copy = [&] {
+    EXPECT_EQ(device_->Stamp(begin, first_), absl::OkStatus());
+    EXPECT_EQ(device_->Copy(first_, *memory + kBytes, *memory, kBytes), absl::OkStatus());
+    EXPECT_EQ(device_->Stamp(end, first_), absl::OkStatus());
+  };
+  const auto expect_time = [&] {
+    ASSERT_EQ(device_->Synchronize(first_, kTimeout), absl::OkStatus());
+    const auto seconds = device_->Elapsed(begin, end);
+    ASSERT_TRUE(seconds.ok()) << seconds.status();
+    EXPECT_GT(*seconds, kBytes / 20e12);  // faster than any memory
+    EXPECT_LT(*seconds, 1);
+  };
+  copy();
+  expect_time();
+  ASSERT_EQ(device_->BeginCapture(first_), absl::OkStatus());
+  copy();
+  const auto graph = device_->EndCapture(first_);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  for (int launch = 0; launch < 2; ++launch) {
+    ASSERT_EQ(device_->Launch(*graph, first_), absl::OkStatus());
+    expect_time();
+  }
+}
+
 }  // namespace
 }  // namespace milepost::runtime

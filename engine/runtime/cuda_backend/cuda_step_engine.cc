@@ -17,11 +17,15 @@
 #include "engine/runtime/cuda_backend/tables_on_device.h"
 #include "engine/runtime/device/device_executor.h"
 #include "engine/runtime/device/host_mirror.h"
+#include "engine/runtime/device/piece_timer.h"
 
 namespace milepost::runtime {
 namespace {
 
 using Range = HostMirror::Range;
+
+constexpr int64_t kRunsOpByOp = 2;      // of a kind of micro-step, before it is captured
+constexpr int64_t kOpsTimedEvery = 16;  // runs that are op by op
 
 Range RangeOf(const plan::StepPlan& plan, plan::BufferId id) {
   const plan::Buffer& buffer = plan.buffers[id];
@@ -79,8 +83,8 @@ class CudaEngine : public StepEngine {
   absl::Status EvaluateBatch(const StepContext& context) override;
   absl::StatusOr<absl::Span<double>> FinishEvaluation() override;
 
-  StreamTimes stream_times() const override { return {}; }
-  std::vector<OpKindTime> Times() const override { return {}; }
+  StreamTimes stream_times() const override { return times_; }
+  std::vector<OpKindTime> Times() const override { return op_times_; }
 
  private:
   // What the host fills for one micro-step.
@@ -95,6 +99,8 @@ class CudaEngine : public StepEngine {
   struct Piece {
     std::optional<GraphId> graph;
     int64_t runs = 0;
+    std::unique_ptr<PieceTimer> timer;  // null: an evaluation's
+    int64_t runs_to_read = 0;           // since the timer was read
   };
 
   Device& device() const { return *parts_.device; }
@@ -111,6 +117,7 @@ class CudaEngine : public StepEngine {
   absl::Status RunPiece(DeviceExecutor& executor, absl::Span<const Section> sections,
                         const StepContext& context, Piece& piece);
   absl::StatusOr<absl::Span<double>> ReadScalars();
+  absl::Status ReadTimers();
 
   CudaEngineParts parts_;
   int rank_ = 0;
@@ -132,6 +139,8 @@ class CudaEngine : public StepEngine {
   int64_t turn_ = 0;                  // of the slots
   std::array<Piece, 4> micro_steps_;  // by first_micro_step + 2 last_micro_step
   Piece evaluation_;
+  StreamTimes times_;
+  std::vector<OpKindTime> op_times_;
 };
 
 // Pinned memory is given up by the device, which must go before what is pinned; and first all that
@@ -213,6 +222,9 @@ absl::Status CudaEngine::Bind() {
   MP_ASSIGN_OR_RETURN(evaluate_,
                       DeviceExecutor::Create(plan_, plan_.evaluate, &*backend_, parts_.device.get(),
                                              streams_, memory_.arena));
+  for (Piece& piece : micro_steps_) {
+    piece.timer = std::make_unique<PieceTimer>(parts_.device.get(), &plan_.train);
+  }
   return absl::OkStatus();
 }
 
@@ -290,15 +302,23 @@ absl::Status CudaEngine::CopySlot(const std::vector<Range>& inputs, const StepCo
   return device().Record(slot.copied, streams_.compute);
 }
 
-// The first run loads what is loaded on first use, which a capture could not.
+// The first run loads what is loaded on first use, which a capture could not; the second shows what
+// ops take.
 absl::Status CudaEngine::RunPiece(DeviceExecutor& executor, absl::Span<const Section> sections,
                                   const StepContext& context, Piece& piece) {
-  if (!parts_.capture || piece.runs++ == 0) {
-    for (const Section section : sections) MP_RETURN_IF_ERROR(executor.Run(section, context));
+  const int64_t run = piece.runs++;
+  ++piece.runs_to_read;
+  PieceTimer* timer = piece.timer.get();
+  if (!parts_.capture || run < kRunsOpByOp) {
+    if (timer != nullptr) timer->Restart(/*by_op=*/run % kOpsTimedEvery == 1);
+    for (const Section section : sections) {
+      MP_RETURN_IF_ERROR(executor.Run(section, context, timer));
+    }
     return absl::OkStatus();
   }
   if (!piece.graph.has_value()) {
-    MP_ASSIGN_OR_RETURN(piece.graph, executor.Capture(sections, context));
+    if (timer != nullptr) timer->Restart(/*by_op=*/false);
+    MP_ASSIGN_OR_RETURN(piece.graph, executor.Capture(sections, context, timer));
   }
   return executor.Launch(*piece.graph);
 }
@@ -319,6 +339,7 @@ absl::Status CudaEngine::MicroStep(const StepContext& context) {
 // The update is part of the last micro-step already.
 absl::StatusOr<absl::Span<const double>> CudaEngine::FinishStep(const StepContext&) {
   MP_ASSIGN_OR_RETURN(const absl::Span<double> scalars, ReadScalars());
+  MP_RETURN_IF_ERROR(ReadTimers());
   return absl::Span<const double>(scalars);
 }
 
@@ -330,6 +351,16 @@ absl::StatusOr<absl::Span<double>> CudaEngine::ReadScalars() {
   if (communicator_ != nullptr) MP_RETURN_IF_ERROR(communicator_->Health());
   return absl::Span<double>(reinterpret_cast<double*>(scalars_->data()),
                             static_cast<size_t>(range.end - range.begin) / sizeof(double));
+}
+
+// The host has just waited for all of the step.
+absl::Status CudaEngine::ReadTimers() {
+  for (Piece& piece : micro_steps_) {
+    if (piece.runs_to_read == 0) continue;
+    MP_RETURN_IF_ERROR(piece.timer->Read(piece.runs_to_read, &times_, &op_times_));
+    piece.runs_to_read = 0;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CudaEngine::BeginEvaluation() {

@@ -9,9 +9,14 @@
 //
 // What a micro-step takes from the host, its inputs and its StepControl, is copied on the compute
 // stream in front of it, from one of two buffers in turn; the host fills one while the device may
-// still read the other. The host waits for the device once a step, for the scalars. The first step
-// runs op by op; then each of the up to four kinds of micro-step (the first or not, the last or
-// not, with which the update goes) becomes a graph when it first comes up.
+// still read the other. The host waits for the device once a step, for the scalars. Each of
+// the up to four kinds of micro-step (the first or not, the last or not, with which the update
+// goes) runs op by op twice and is a graph from then on.
+//
+// Times are the device's (piece_timer.h), read once a step, when it has been waited for; of several
+// micro-steps of one kind in a step the last one stands for all. Ops are timed in each kind's
+// second run, and where nothing is captured in every 16th from there on: Times() has those runs
+// alone.
 #ifndef MILEPOST_ENGINE_RUNTIME_CUDA_BACKEND_CUDA_STEP_ENGINE_H_
 #define MILEPOST_ENGINE_RUNTIME_CUDA_BACKEND_CUDA_STEP_ENGINE_H_
 

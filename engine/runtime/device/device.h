@@ -32,6 +32,7 @@ namespace milepost::runtime {
 using StreamId = int;
 using EventId = int;
 using GraphId = int;
+using TimerId = int;
 
 // Bytes of the device's memory that work reads or writes.
 struct MemoryAccess {
@@ -91,6 +92,14 @@ class Device {
   virtual absl::Status Synchronize(StreamId stream, absl::Duration timeout) = 0;
   // The same until the work is done that the event's latest Record marks.
   virtual absl::Status Await(EventId event, absl::Duration timeout) = 0;
+
+  // What notes the device's time. Ids from 0 on, apart from the events'.
+  virtual absl::StatusOr<TimerId> AddTimer() = 0;
+  // Notes the time at which the stream's work so far is done; part of a capture: of every launch.
+  virtual absl::Status Stamp(TimerId timer, StreamId stream) = 0;
+  // Seconds between the latest times of both; less than 0 where `to` is the earlier one.
+  // FAILED_PRECONDITION where the host has not waited for both.
+  virtual absl::StatusOr<double> Elapsed(TimerId from, TimerId to) = 0;
 
   // What kernels are launched on: the CUDA stream; null where there is none.
   virtual CUstream_st* native_stream(StreamId) const { return nullptr; }

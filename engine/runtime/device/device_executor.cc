@@ -1,5 +1,6 @@
 #include "engine/runtime/device/device_executor.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -73,12 +74,18 @@ bool DeviceExecutor::MustWait(const Thunk& before, Section section,
 }
 
 absl::Status DeviceExecutor::EnqueueOp(const Thunk& thunk, Section section,
-                                       const StepContext& context) {
+                                       const StepContext& context, PieceTimer* timer) {
   const StreamId stream = streams_[static_cast<int>(thunk.planned->stream)];
+  const auto op = static_cast<int32_t>(&thunk - thunks_.data());
+  const bool waits =
+      std::any_of(thunk.waits_for.begin(), thunk.waits_for.end(),
+                  [&](int32_t before) { return MustWait(thunks_[before], section, context); });
+  if (timer != nullptr) MP_RETURN_IF_ERROR(timer->BeforeWaits(op, stream, waits));
   for (const int32_t before : thunk.waits_for) {
     if (!MustWait(thunks_[before], section, context)) continue;
     MP_RETURN_IF_ERROR(device_->Wait(stream, thunks_[before].event));
   }
+  if (timer != nullptr) MP_RETURN_IF_ERROR(timer->BeforeOp(op, stream));
   MP_RETURN_IF_ERROR(
       device_->Enqueue(stream, {.issue = [&thunk, context] { return thunk.run(context); },
                                 .name = thunk.name,
@@ -96,26 +103,29 @@ absl::Status DeviceExecutor::Join() {
   return absl::OkStatus();
 }
 
-absl::Status DeviceExecutor::Run(Section section, const StepContext& context) {
+absl::Status DeviceExecutor::Run(Section section, const StepContext& context, PieceTimer* timer) {
   for (size_t i = 0; i < thunks_.size(); ++i) {
     if (section_of_[i] != section) continue;
     const bool last_only = thunks_[i].planned->when == plan::When::kLastMicroStep;
     if (last_only && !context.last_micro_step) continue;
-    MP_RETURN_IF_ERROR(EnqueueOp(thunks_[i], section, context));
+    MP_RETURN_IF_ERROR(EnqueueOp(thunks_[i], section, context, timer));
   }
-  const bool goes_on = section == Section::kMicroStep && context.last_micro_step;
-  return goes_on ? absl::OkStatus() : Join();
+  if (section == Section::kMicroStep && context.last_micro_step) return absl::OkStatus();
+  if (timer != nullptr) MP_RETURN_IF_ERROR(timer->BeforeJoin());
+  return Join();
 }
 
 absl::StatusOr<GraphId> DeviceExecutor::Capture(absl::Span<const Section> sections,
-                                                const StepContext& context) {
+                                                const StepContext& context, PieceTimer* timer) {
   const StreamId compute = streams_[static_cast<int>(plan::Stream::kCompute)];
   const StreamId communication = streams_[static_cast<int>(plan::Stream::kCommunication)];
   MP_RETURN_IF_ERROR(device_->BeginCapture(compute));
   // So that work of the communication stream that waits for none of the other's is captured too.
   MP_RETURN_IF_ERROR(device_->Record(end_events_[0], compute));
   MP_RETURN_IF_ERROR(device_->Wait(communication, end_events_[0]));
-  for (const Section section : sections) MP_RETURN_IF_ERROR(Run(section, context));
+  for (const Section section : sections) {
+    MP_RETURN_IF_ERROR(Run(section, context, timer));
+  }
   MP_RETURN_IF_ERROR(Join());
   // The capture ends with one stream: the other's waits of the join are its work too.
   MP_RETURN_IF_ERROR(device_->Record(end_events_[1], communication));

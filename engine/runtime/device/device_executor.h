@@ -32,6 +32,7 @@
 #include "engine/plan/step_plan.h"
 #include "engine/runtime/backend.h"
 #include "engine/runtime/device/device.h"
+#include "engine/runtime/device/piece_timer.h"
 #include "engine/runtime/executor.h"
 #include "engine/runtime/step_context.h"
 
@@ -55,11 +56,13 @@ class DeviceExecutor {
                                                                 const DeviceStreams& streams,
                                                                 const char* arena);
 
-  // Enqueues the section. The errors are the device's.
-  absl::Status Run(Section section, const StepContext& context);
+  // Enqueues the section. The errors are the device's. `timer`, where given, has been restarted,
+  // and is told what is enqueued.
+  absl::Status Run(Section section, const StepContext& context, PieceTimer* timer = nullptr);
 
-  // kReduce goes with the last micro-step that it reduces.
-  absl::StatusOr<GraphId> Capture(absl::Span<const Section> sections, const StepContext& context);
+  // kReduce goes with the last micro-step that it reduces. `timer` as above; each launch is timed.
+  absl::StatusOr<GraphId> Capture(absl::Span<const Section> sections, const StepContext& context,
+                                  PieceTimer* timer = nullptr);
   absl::Status Launch(GraphId graph);
 
   // Until everything that was enqueued is done.
@@ -79,7 +82,8 @@ class DeviceExecutor {
       : device_(device), streams_{streams.compute, streams.communication} {}
   absl::Status Bind(const plan::StepPlan& plan, const plan::Program& program, Backend* backend,
                     const char* arena);
-  absl::Status EnqueueOp(const Thunk& thunk, Section section, const StepContext& context);
+  absl::Status EnqueueOp(const Thunk& thunk, Section section, const StepContext& context,
+                         PieceTimer* timer);
   bool MustWait(const Thunk& before, Section section, const StepContext& context) const;
   absl::Status Join();
 

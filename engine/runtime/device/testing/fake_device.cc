@@ -62,6 +62,17 @@ void FakeDevice::AddHostPast(Node& node) const {
   }
 }
 
+// When the node is done, and the timer's time.
+void FakeDevice::Clock(int index) {
+  Node& node = nodes_[index];
+  node.end = host_seconds_;
+  for (const int before : node.after) node.end = std::max(node.end, nodes_[before].end);
+  if (node.work.issue) node.end += cost_(node.work.name);
+  if (node.timer != kNone) {
+    timers_[node.timer] = {.node = index, .seconds = node.end, .noted = true};
+  }
+}
+
 // The last node against all before it.
 absl::Status FakeDevice::CheckOrder(const Nodes& nodes) {
   const Node& node = nodes.back();
@@ -86,7 +97,10 @@ absl::Status FakeDevice::AppendTo(StreamId id, Work work, std::vector<int> after
   int& last = stream.captured ? stream.last_captured : stream.last;
   after.push_back(last);
   last = Append(nodes, std::move(work), std::move(after));
-  if (!stream.captured) AddHostPast(nodes.back());
+  if (!stream.captured) {
+    AddHostPast(nodes.back());
+    Clock(last);
+  }
   if (absl::Status status = CheckOrder(nodes); !status.ok()) return Fail(std::move(status));
   return RunSome();
 }
@@ -139,6 +153,30 @@ absl::Status FakeDevice::Wait(StreamId id, EventId event) {
   return AppendTo(id, {.name = "wait"}, {mark.node});
 }
 
+absl::StatusOr<TimerId> FakeDevice::AddTimer() {
+  timers_.emplace_back();
+  return static_cast<TimerId>(timers_.size()) - 1;
+}
+
+absl::Status FakeDevice::Stamp(TimerId timer, StreamId id) {
+  MP_RETURN_IF_ERROR(AppendTo(id, {.name = "stamp"}, {}));
+  const Stream& stream = streams_[id];
+  Nodes& nodes = stream.captured ? capture_ : nodes_;
+  const int node = stream.captured ? stream.last_captured : stream.last;
+  nodes[node].timer = timer;
+  if (!stream.captured) Clock(node);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> FakeDevice::Elapsed(TimerId from, TimerId to) {
+  MP_RETURN_IF_ERROR(failure_);
+  for (const TimerId id : {from, to}) {
+    if (timers_[id].noted && timers_[id].node == kNone) continue;
+    return Fail(absl::FailedPreconditionError("nobody has waited for what a timer notes"));
+  }
+  return timers_[to].seconds - timers_[from].seconds;
+}
+
 absl::Status FakeDevice::BeginCapture(StreamId stream) {
   MP_RETURN_IF_ERROR(failure_);
   if (capturing_ != kNone) return Fail(absl::FailedPreconditionError("a capture is under way"));
@@ -179,6 +217,8 @@ absl::Status FakeDevice::Launch(GraphId graph, StreamId id) {
     if (after.empty()) after.push_back(streams_[id].last);
     Append(nodes_, node.work, std::move(after));
     AddHostPast(nodes_.back());
+    nodes_.back().timer = node.timer;
+    Clock(static_cast<int>(nodes_.size()) - 1);
     if (absl::Status status = CheckOrder(nodes_); !status.ok()) return Fail(std::move(status));
   }
   streams_[id].last = static_cast<int>(nodes_.size()) - 1;  // behind all others of the graph
@@ -246,6 +286,10 @@ absl::Status FakeDevice::RunUntil(int last) {
   host_.resize(nodes_.size());
   for (size_t i = 0; i < wanted.size(); ++i) {
     if (wanted[i]) host_[i] = true;
+  }
+  host_seconds_ = std::max(host_seconds_, nodes_[last].end);
+  for (Time& time : timers_) {
+    if (time.node != kNone && host_[time.node]) time.node = kNone;
   }
   if (!std::all_of(host_.begin(), host_.end(), [](bool known) { return known; })) {
     return absl::OkStatus();

@@ -4,14 +4,20 @@
 // error as soon as the second is enqueued, in whatever order they would have run.
 //
 //   FakeDevice device(/*seed=*/7);
+//
+// Its clock is one of its own: every piece of work takes the time that SetCost says, beginning when
+// all is done that it waits for, and what the host has waited for. So times do not depend on the
+// order in which work happens to run.
 #ifndef MILEPOST_ENGINE_RUNTIME_DEVICE_TESTING_FAKE_DEVICE_H_
 #define MILEPOST_ENGINE_RUNTIME_DEVICE_TESTING_FAKE_DEVICE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <new>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/runtime/device/device.h"
@@ -38,6 +44,12 @@ class FakeDevice : public Device {
   absl::Status Synchronize(StreamId stream, absl::Duration timeout) override;
   absl::Status Await(EventId event, absl::Duration timeout) override;
 
+  absl::StatusOr<TimerId> AddTimer() override;
+  absl::Status Stamp(TimerId timer, StreamId stream) override;
+  absl::StatusOr<double> Elapsed(TimerId from, TimerId to) override;
+
+  // Seconds that the work of this name takes; before it is enqueued. A microsecond if not called.
+  void SetCost(std::function<double(const std::string& name)> cost) { cost_ = std::move(cost); }
   // Names of what has run, in order.
   const std::vector<std::string>& trace() const { return trace_; }
 
@@ -49,6 +61,8 @@ class FakeDevice : public Device {
     std::vector<int> after;
     std::vector<bool> ancestors;  // by node: done before it in any order
     bool done = false;
+    TimerId timer = kNone;  // that notes `end`
+    double end = 0;         // by the device's clock
   };
   using Nodes = std::vector<Node>;
   struct Mark {
@@ -61,7 +75,15 @@ class FakeDevice : public Device {
     int last_captured = kNone;
   };
 
+  // What a timer has noted last.
+  struct Time {
+    int node = kNone;  // kNone: the host has waited for it
+    double seconds = 0;
+    bool noted = false;
+  };
+
   static int Append(Nodes& nodes, Work work, std::vector<int> after);
+  void Clock(int node);
   void AddHostPast(Node& node) const;
   absl::Status AppendTo(StreamId stream, Work work, std::vector<int> after);
   static absl::Status CheckOrder(const Nodes& nodes);
@@ -87,6 +109,9 @@ class FakeDevice : public Device {
   int captures_ = 0;  // so far
   std::vector<std::string> trace_;
   absl::Status failure_;
+  std::function<double(const std::string&)> cost_ = [](const std::string&) { return 1e-6; };
+  double host_seconds_ = 0;  // when all was done that the host has waited for
+  std::vector<Time> timers_;
 };
 
 }  // namespace milepost::runtime
