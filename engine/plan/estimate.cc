@@ -1,7 +1,9 @@
 #include "engine/plan/estimate.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <vector>
 
@@ -73,8 +75,10 @@ Duration DurationOf(const PlannedOp& planned, const PlanOptions& options,
   return duration;
 }
 
-// Runs a part of the program on both streams, in program order within each and with the waits
-// between them. While both are busy each goes on at 1/2 to 1 of its speed, as the device overlaps.
+// Runs a part of the program on its streams, in program order within each and with the waits
+// between them. While computation and communication are both busy each goes on at 1/2 to 1 of its
+// speed, as the device overlaps; copies to and from the host and what it computes slow down
+// nothing.
 class Timeline {
  public:
   Timeline(const Program& program, const std::vector<double>& seconds, double overlap)
@@ -84,7 +88,7 @@ class Timeline {
     done_.assign(program_.ops.size(), true);  // what is not run here is not waited for
     for (int32_t op : ops) {
       done_[op] = false;
-      streams_[static_cast<int>(program_.ops[op].stream)].ops.push_back(op);
+      StreamOf(program_.ops[op].stream).ops.push_back(op);
     }
     double now = 0;
     while (!AllOver()) now += Advance();
@@ -99,8 +103,11 @@ class Timeline {
     double left = 0;  // seconds of the running op, at full speed
   };
 
+  StreamState& StreamOf(Stream stream) { return streams_[static_cast<int>(stream)]; }
+
   bool AllOver() const {
-    return streams_[0].next == streams_[0].ops.size() && streams_[1].next == streams_[1].ops.size();
+    return std::all_of(std::begin(streams_), std::end(streams_),
+                       [](const StreamState& s) { return s.next == s.ops.size(); });
   }
 
   void Start(StreamState& stream) {
@@ -113,23 +120,33 @@ class Timeline {
     stream.left = seconds_[op];
   }
 
+  double SpeedOf(const StreamState& stream) {
+    const StreamState& compute = StreamOf(Stream::kCompute);
+    const StreamState& communication = StreamOf(Stream::kCommunication);
+    const bool shares = &stream == &compute || &stream == &communication;
+    return shares && compute.running && communication.running ? shared_speed_ : 1;
+  }
+
   // To the end of the first op that ends; how long that takes.
   double Advance() {
     for (StreamState& stream : streams_) Start(stream);
-    const double speed = streams_[0].running && streams_[1].running ? shared_speed_ : 1;
     double least = std::numeric_limits<double>::infinity();
-    for (const StreamState& stream : streams_) {
-      if (stream.running) least = std::min(least, stream.left);
+    std::array<double, kStreams> speeds;
+    for (int s = 0; s < kStreams; ++s) {
+      speeds[s] = SpeedOf(streams_[s]);
+      if (streams_[s].running) least = std::min(least, streams_[s].left / speeds[s]);
     }
     MP_CHECK(std::isfinite(least)) << "the streams wait for each other";
-    for (StreamState& stream : streams_) {
+    for (int s = 0; s < kStreams; ++s) {
+      StreamState& stream = streams_[s];
       if (!stream.running) continue;
-      stream.left -= least;
-      if (stream.left > 0) continue;
+      const bool over = stream.left / speeds[s] <= least;
+      stream.left -= least * speeds[s];
+      if (!over && stream.left > 0) continue;
       stream.running = false;
       done_[stream.ops[stream.next++]] = true;
     }
-    return least / speed;
+    return least;
   }
 
   const Program& program_;

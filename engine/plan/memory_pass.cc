@@ -22,23 +22,22 @@ struct Span {
 };
 
 // For each op, the program positions during which it may be running: its own for the compute
-// stream, which is what positions count; for a communication op, from after the last compute op
-// that it waits for to before the first that waits for it.
+// stream, which is what positions count; for an op of another stream, from after the last compute
+// op that it waits for to before the first that waits for it.
 std::vector<Span> RunningSpans(const Program& program) {
   const auto compute = static_cast<int>(Stream::kCompute);
-  const auto communication = static_cast<int>(Stream::kCommunication);
   const std::vector<FinishedBefore> order = OrderOf(program);
   std::vector<Span> spans(program.ops.size());
-  std::vector<int32_t> running;  // communication ops that no compute op has waited for yet
+  std::vector<int32_t> running;  // ops of other streams that no compute op has waited for yet
   for (int32_t i = 0; i < static_cast<int32_t>(program.ops.size()); ++i) {
-    if (program.ops[i].stream == Stream::kCommunication) {
+    if (program.ops[i].stream != Stream::kCompute) {
       spans[i] = {order[i].last[compute] + 1, static_cast<int32_t>(program.ops.size()) - 1};
       running.push_back(i);
       continue;
     }
     spans[i] = {i, i};
     std::erase_if(running, [&](int32_t op) {
-      if (op > order[i].last[communication]) return false;
+      if (op > order[i].last[static_cast<int>(program.ops[op].stream)]) return false;
       spans[op].last = i - 1;
       return true;
     });

@@ -64,10 +64,6 @@ const char* PhaseName(graph::Phase phase) {
   return "unknown";
 }
 
-const char* StreamName(Stream stream) {
-  return stream == Stream::kCompute ? "compute" : "communication";
-}
-
 const char* WhenName(When when) {
   switch (when) {
     case When::kEveryMicroStep:
@@ -161,7 +157,7 @@ void AppendSchedule(const StepPlan& plan, std::string& text) {
     const PlannedOp& op = plan.train.ops[i];
     absl::StrAppendFormat(&text, "%5d  %-28s %-10s %-13s %-16s %-10s %10s %10s\n", i,
                           graph::Name(op.op.kind), BlockName(plan.train, op.op.block),
-                          StreamName(op.stream), WhenName(op.when), absl::StrJoin(op.wait_for, ","),
+                          Name(op.stream), WhenName(op.when), absl::StrJoin(op.wait_for, ","),
                           HumanCount(op.flops), HumanBytes(op.bytes));
   }
 }
@@ -192,7 +188,7 @@ Json ScheduleJson(const Program& program) {
     ops.push_back({{"op", graph::Name(op.op.kind)},
                    {"block", BlockName(program, op.op.block)},
                    {"phase", PhaseName(op.op.phase)},
-                   {"stream", StreamName(op.stream)},
+                   {"stream", Name(op.stream)},
                    {"when", WhenName(op.when)},
                    {"wait_for", op.wait_for},
                    {"flops", op.flops},

@@ -22,6 +22,22 @@ const char* Name(BufferClass c) {
   return "unknown";
 }
 
+const char* Name(Stream stream) {
+  switch (stream) {
+    case Stream::kCompute:
+      return "compute";
+    case Stream::kCommunication:
+      return "communication";
+    case Stream::kToHost:
+      return "to_host";
+    case Stream::kToDevice:
+      return "to_device";
+    case Stream::kHost:
+      return "host";
+  }
+  return "unknown";
+}
+
 const char* Name(Optimizer optimizer) {
   switch (optimizer) {
     case Optimizer::kAdamW:

@@ -148,7 +148,11 @@ struct GroupState {
 // Of one group: master first.
 std::vector<GroupState> StatesOf(const FlatGroup& group);
 
-enum class Stream : uint8_t { kCompute, kCommunication };
+// What runs side by side. The last three are used only where something is offloaded: copies of each
+// direction, and what the host computes.
+enum class Stream : uint8_t { kCompute, kCommunication, kToHost, kToDevice, kHost };
+inline constexpr int kStreams = 5;
+const char* Name(Stream stream);  // "compute", "communication", "to_host", "to_device", "host"
 
 enum class When : uint8_t {
   kEveryMicroStep,
@@ -170,8 +174,8 @@ struct PlannedOp {
   // Indices of earlier ops of the same program on OTHER streams that must have finished, where they
   // run in this micro-step at all (order within a stream is program order).
   std::vector<int32_t> wait_for;
-  // An earlier op of the other stream that must have finished even where nothing conflicts; -1:
-  // none. It bounds how many groups are gathered, or wait for their reduction, at once.
+  // An earlier op of another stream that must have finished even where nothing conflicts; -1: none.
+  // It bounds how many groups are gathered, wait for their reduction or are copied at once.
   int32_t after = -1;
   std::vector<Access> accesses;
   BufferId workspace = kNoBuffer;
@@ -188,7 +192,7 @@ inline constexpr int kFixedScalars = 2;
 constexpr int LossScalar(int head) { return kFixedScalars + graph::kLossSums * head; }
 
 // A schedule of ops over one graph: for each micro-step, the kEveryMicroStep ops in order, on the
-// last one joined by the kLastMicroStep ops where they stand; then the kUpdate ops. Both streams
+// last one joined by the kLastMicroStep ops where they stand; then the kUpdate ops. All streams
 // are joined between two micro-steps, and at the end: the next step's first op may read every
 // parameter. The other programs have kEveryMicroStep ops only; each of their batches is a
 // micro-step of one long step. The programs of a plan share the arena, its persistent buffers and,

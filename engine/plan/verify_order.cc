@@ -1,8 +1,9 @@
 // Verification, part 4: happens-before between the streams. A step is unrolled into instances of
-// ops; for each instance it is known how many of the other stream's have finished before it (all of
-// the earlier micro-steps': the streams are joined between them). Two
-// instances that neither order covers may run at once, so their accesses must not conflict.
+// ops; for each instance it is known how many of each other stream's have finished before it (all
+// of the earlier micro-steps': the streams are joined between them). Two instances that neither
+// order covers may run at once, so their accesses must not conflict.
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -19,20 +20,15 @@ class Unrolled {
       : plan_(plan), program_(program), latest_(program.ops.size(), kNone) {
     for (int m = 0; m < micro_steps; ++m) {
       for (auto& latest : latest_) latest = kNone;  // waits look back within a micro-step
-      for (size_t s = 0; s < 2; ++s) joined_[s] = streams_[s].size();
+      for (size_t s = 0; s < kStreams; ++s) joined_[s] = streams_[s].size();
       Append(When::kEveryMicroStep, m == micro_steps - 1);
     }
     Append(When::kUpdate, false);
   }
 
   absl::Status Check() const {
-    const std::vector<Instance>& compute = streams_[Index(Stream::kCompute)];
-    const std::vector<Instance>& communication = streams_[Index(Stream::kCommunication)];
-    for (size_t j = 0; j < communication.size(); ++j) {
-      for (size_t k = communication[j].finished[Index(Stream::kCompute)]; k < compute.size(); ++k) {
-        if (compute[k].finished[Index(Stream::kCommunication)] > j) break;
-        MP_RETURN_IF_ERROR(CheckPair(compute[k].op, communication[j].op));
-      }
+    for (int a = 0; a < kStreams; ++a) {
+      for (int b = a + 1; b < kStreams; ++b) MP_RETURN_IF_ERROR(CheckStreams(a, b));
     }
     return absl::OkStatus();
   }
@@ -43,8 +39,19 @@ class Unrolled {
 
   struct Instance {
     int32_t op = 0;
-    size_t finished[2] = {0, 0};  // how many of each stream's instances are over when it starts
+    // How many of each stream's instances are over when it starts.
+    std::array<size_t, kStreams> finished = {};
   };
+
+  absl::Status CheckStreams(int a, int b) const {
+    for (size_t j = 0; j < streams_[b].size(); ++j) {
+      for (size_t k = streams_[b][j].finished[a]; k < streams_[a].size(); ++k) {
+        if (streams_[a][k].finished[b] > j) break;
+        MP_RETURN_IF_ERROR(CheckPair(streams_[a][k].op, streams_[b][j].op));
+      }
+    }
+    return absl::OkStatus();
+  }
 
   void Append(When when, bool last_micro_step) {
     for (int32_t i = 0; i < static_cast<int32_t>(program_.ops.size()); ++i) {
@@ -53,7 +60,7 @@ class Unrolled {
         continue;
       }
       std::vector<Instance>& stream = streams_[Index(planned.stream)];
-      Instance instance = {.op = i, .finished = {joined_[0], joined_[1]}};
+      Instance instance = {.op = i, .finished = joined_};
       if (!stream.empty()) Absorb(planned.stream, stream.size() - 1, instance);
       for (int32_t wait : planned.wait_for) {
         if (latest_[wait] != kNone) Absorb(program_.ops[wait].stream, latest_[wait], instance);
@@ -66,7 +73,7 @@ class Unrolled {
   // All that is over once instance `position` of `stream` is.
   void Absorb(Stream stream, size_t position, Instance& instance) const {
     const Instance& earlier = streams_[Index(stream)][position];
-    for (int s = 0; s < 2; ++s) {
+    for (int s = 0; s < kStreams; ++s) {
       instance.finished[s] = std::max(instance.finished[s], earlier.finished[s]);
     }
     size_t& own = instance.finished[Index(stream)];
@@ -82,7 +89,7 @@ class Unrolled {
         if (x_base + x.begin >= y_base + y.end || y_base + y.begin >= x_base + x.end) continue;
         return absl::InternalError(
             absl::StrCat("op ", a, " (", graph::Name(program_.ops[a].op.kind), ") and op ", b, " (",
-                         graph::Name(program_.ops[b].op.kind), ") on the other stream both touch ",
+                         graph::Name(program_.ops[b].op.kind), ") on another stream both touch ",
                          plan_.buffers[x.buffer].name, " and neither waits for the other"));
       }
     }
@@ -91,8 +98,8 @@ class Unrolled {
 
   const StepPlan& plan_;
   const Program& program_;
-  std::vector<Instance> streams_[2];
-  size_t joined_[2] = {0, 0};   // instances that were over when the micro-step began
+  std::vector<Instance> streams_[kStreams];
+  std::array<size_t, kStreams> joined_ = {};  // instances that were over when the micro-step began
   std::vector<size_t> latest_;  // by op: its instance of this micro-step, within its stream
 };
 

@@ -23,10 +23,6 @@ double Seconds() {
 // Tickets that are met within a few microseconds are not worth a sleep.
 constexpr int kSpins = 200;
 
-plan::Stream Other(plan::Stream stream) {
-  return stream == plan::Stream::kCompute ? plan::Stream::kCommunication : plan::Stream::kCompute;
-}
-
 }  // namespace
 
 std::vector<Section> SectionsOf(const plan::Program& program) {
@@ -46,7 +42,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(
     std::function<void(const absl::Status&)> on_failure) {
   auto executor = std::unique_ptr<Executor>(new Executor(program, std::move(on_failure)));
   MP_RETURN_IF_ERROR(executor->Bind(plan, program, backend));
-  const auto& sections = executor->streams_[static_cast<int>(plan::Stream::kCommunication)].thunks;
+  const auto& sections = executor->threads_[kCommunication].thunks;
   if (std::any_of(sections.begin(), sections.end(), [](const auto& s) { return !s.empty(); })) {
     executor->communication_ = std::thread([e = executor.get()] { e->CommunicationLoop(); });
     pthread_setname_np(executor->communication_.native_handle(), "mp-comm");
@@ -73,7 +69,9 @@ absl::Status Executor::Bind(const plan::StepPlan& plan, const plan::Program& pro
   section_of_ = SectionsOf(program);
   std::vector<uint8_t> signals(program.ops.size());
   for (const plan::PlannedOp& op : program.ops) {
-    for (int32_t before : op.wait_for) signals[before] = 1;
+    for (int32_t before : op.wait_for) {
+      if (ThreadOf(program.ops[before].stream) != ThreadOf(op.stream)) signals[before] = 1;
+    }
   }
   for (size_t i = 0; i < program.ops.size(); ++i) {
     const plan::PlannedOp& op = program.ops[i];
@@ -90,9 +88,11 @@ absl::Status Executor::Bind(const plan::StepPlan& plan, const plan::Program& pro
     thunk.signals = signals[i] != 0;
     for (int32_t before : op.wait_for) {
       MP_CHECK(program.ops[before].stream != op.stream && before < static_cast<int32_t>(i));
-      thunk.waits_for.push_back(before);
+      if (ThreadOf(program.ops[before].stream) != ThreadOf(op.stream)) {
+        thunk.waits_for.push_back(before);
+      }
     }
-    streams_[static_cast<int>(op.stream)].thunks[static_cast<int>(section_of_[i])].push_back(
+    threads_[ThreadOf(op.stream)].thunks[static_cast<int>(section_of_[i])].push_back(
         std::move(thunk));
   }
   return absl::OkStatus();
@@ -105,7 +105,7 @@ absl::Status Executor::Run(Section section, const StepContext& context) {
     command_.bases[static_cast<int>(section)] = base_;
     base_ += ops_;
     if (HasCommunication()) Post(command_);
-    RunStream(plan::Stream::kCompute, command_);
+    RunThread(kCaller, command_);
   }
   const bool failed = failed_.load(std::memory_order_acquire);
   const bool goes_on = section == Section::kMicroStep && context.last_micro_step;
@@ -115,21 +115,21 @@ absl::Status Executor::Run(Section section, const StepContext& context) {
   return status_;
 }
 
-void Executor::RunStream(plan::Stream stream, const Command& command) {
-  StreamState& state = streams_[static_cast<int>(stream)];
+void Executor::RunThread(Thread thread, const Command& command) {
+  ThreadState& state = threads_[thread];
   const int64_t base = command.bases[static_cast<int>(command.section)];
   double now = Seconds();
   for (Thunk& thunk : state.thunks[static_cast<int>(command.section)]) {
     if (thunk.last_only && !command.context.last_micro_step) continue;
     if (!thunk.waits_for.empty()) {
-      AwaitOps(thunk, command, stream);
+      AwaitOps(thunk, command, thread);
       const double waited = Seconds();
-      if (stream == plan::Stream::kCompute) wait_seconds_ += waited - now;
+      if (thread == kCaller) wait_seconds_ += waited - now;
       now = waited;
     }
     if (failed_.load(std::memory_order_acquire)) return;
     if (absl::Status status = thunk.run(command.context); !status.ok()) {
-      return Fail(stream, Annotate(status, graph::Name(thunk.planned->op.kind)));
+      return Fail(thread, Annotate(status, graph::Name(thunk.planned->op.kind)));
     }
     const double end = Seconds();
     thunk.seconds += end - now;
@@ -143,12 +143,12 @@ void Executor::RunStream(plan::Stream stream, const Command& command) {
   }
 }
 
-void Executor::AwaitOps(const Thunk& thunk, const Command& command, plan::Stream stream) {
+void Executor::AwaitOps(const Thunk& thunk, const Command& command, Thread thread) {
   for (const int32_t before : thunk.waits_for) {
     const bool same_section = section_of_[before] == command.section;
     if (same_section && last_only_[before] != 0 && !command.context.last_micro_step) continue;
     const int64_t ticket = command.bases[static_cast<int>(section_of_[before])] + before + 1;
-    AwaitProgress(streams_[static_cast<int>(Other(stream))].progress, ticket);
+    AwaitProgress(threads_[1 - thread].progress, ticket);
   }
 }
 
@@ -185,7 +185,7 @@ void Executor::CommunicationLoop() {
     const Command command = queue_[finished_ % queue_.size()];
     lock.unlock();
     if (!failed_.load(std::memory_order_acquire)) {
-      RunStream(plan::Stream::kCommunication, command);
+      RunThread(kCommunication, command);
     }
     lock.lock();
     ++finished_;
@@ -193,7 +193,7 @@ void Executor::CommunicationLoop() {
   }
 }
 
-void Executor::Fail(plan::Stream stream, const absl::Status& status) {
+void Executor::Fail(Thread thread, const absl::Status& status) {
   bool first = false;
   {
     std::lock_guard lock(mutex_);
@@ -201,8 +201,8 @@ void Executor::Fail(plan::Stream stream, const absl::Status& status) {
     if (first) status_ = status;
   }
   failed_.store(true, std::memory_order_release);
-  // The other stream wakes from any wait for this one, and sees that it failed.
-  std::atomic<int64_t>& progress = streams_[static_cast<int>(stream)].progress;
+  // The other thread wakes from any wait for this one, and sees that it failed.
+  std::atomic<int64_t>& progress = threads_[thread].progress;
   progress.store(std::numeric_limits<int64_t>::max(), std::memory_order_release);
   progress.notify_all();
   if (first && on_failure_) on_failure_(status);
@@ -210,8 +210,8 @@ void Executor::Fail(plan::Stream stream, const absl::Status& status) {
 
 StreamTimes Executor::stream_times() const {
   using graph::Phase;
-  const auto& compute = streams_[static_cast<int>(plan::Stream::kCompute)].seconds;
-  const auto& communication = streams_[static_cast<int>(plan::Stream::kCommunication)].seconds;
+  const auto& compute = threads_[kCaller].seconds;
+  const auto& communication = threads_[kCommunication].seconds;
   const auto in = [&](Phase phase) { return compute[static_cast<int>(phase)]; };
   return {.forward = in(Phase::kForward),
           .backward = in(Phase::kBackward) + in(Phase::kRecompute),
@@ -222,8 +222,8 @@ StreamTimes Executor::stream_times() const {
 
 std::vector<OpKindTime> Executor::Times() const {
   std::vector<OpKindTime> times;
-  for (const StreamState& stream : streams_) {
-    for (const auto& section : stream.thunks) {
+  for (const ThreadState& thread : threads_) {
+    for (const auto& section : thread.thunks) {
       for (const Thunk& thunk : section) {
         AddOpTime(*thunk.planned, thunk.runs, thunk.seconds, &times);
       }

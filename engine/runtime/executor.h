@@ -1,5 +1,6 @@
-// Walks a plan::Program on a Backend: the compute stream on the calling thread, the communication
-// stream (when the program has one) on a thread of the executor's.
+// Walks a plan::Program on a Backend: the communication stream (when the program has one) on a
+// thread of the executor's, all others on the calling thread, in program order: a host that copies
+// to itself or computes twice at once gains nothing.
 //
 //   MP_ASSIGN_OR_RETURN(auto executor, Executor::Create(plan, plan.train, &backend, on_failure));
 //   for (each micro-step) MP_RETURN_IF_ERROR(executor->Run(Section::kMicroStep, context));
@@ -68,20 +69,24 @@ class Executor {
     const plan::PlannedOp* planned = nullptr;
     int32_t index = 0;  // in the program
     bool last_only = false;
-    bool signals = false;            // an op of the other stream waits for it
-    std::vector<int32_t> waits_for;  // indices of ops of the other stream
+    bool signals = false;            // an op of the other thread waits for it
+    std::vector<int32_t> waits_for;  // indices of ops of the other thread
     int64_t runs = 0;
     double seconds = 0;
   };
   // Ops have tickets that grow along a run of the executor: base of the section's latest run +
-  // index + 1. A stream's progress is the ticket of the last op it has finished.
+  // index + 1. A thread's progress is the ticket of the last op it has finished.
   struct Command {
     Section section = Section::kMicroStep;
     std::array<int64_t, kSections> bases = {};
     StepContext context;
   };
   static constexpr int kPhases = static_cast<int>(graph::Phase::kRecompute) + 1;
-  struct StreamState {
+  enum Thread : int { kCaller, kCommunication };
+  static Thread ThreadOf(plan::Stream stream) {
+    return stream == plan::Stream::kCommunication ? kCommunication : kCaller;
+  }
+  struct ThreadState {
     std::array<double, kPhases> seconds = {};  // in its ops, by phase
     std::array<std::vector<Thunk>, kSections> thunks;
     std::atomic<int64_t> progress{0};
@@ -89,21 +94,21 @@ class Executor {
 
   Executor(const plan::Program& program, std::function<void(const absl::Status&)> on_failure);
   absl::Status Bind(const plan::StepPlan& plan, const plan::Program& program, Backend* backend);
-  void RunStream(plan::Stream stream, const Command& command);
-  void AwaitOps(const Thunk& thunk, const Command& command, plan::Stream stream);
+  void RunThread(Thread thread, const Command& command);
+  void AwaitOps(const Thunk& thunk, const Command& command, Thread thread);
   void AwaitProgress(std::atomic<int64_t>& progress, int64_t ticket);
   void Post(const Command& command);
   void Join();
   void CommunicationLoop();
-  void Fail(plan::Stream stream, const absl::Status& status);
+  void Fail(Thread thread, const absl::Status& status);
   bool HasCommunication() const { return communication_.joinable(); }
 
   const int64_t ops_;
   std::vector<Section> section_of_;     // by op index
   std::vector<uint8_t> last_only_;      // by op index
-  std::array<StreamState, 2> streams_;  // by plan::Stream
+  std::array<ThreadState, 2> threads_;  // by Thread
   std::function<void(const absl::Status&)> on_failure_;
-  Command command_;   // of the compute stream
+  Command command_;   // of the calling thread
   int64_t base_ = 0;  // of the next run
   double wait_seconds_ = 0;
 

@@ -22,22 +22,56 @@ std::vector<MemoryAccess> AccessesOf(const plan::StepPlan& plan, const plan::Pla
 
 }  // namespace
 
-absl::StatusOr<DeviceStreams> DeviceStreams::Add(Device& device) {
+absl::StatusOr<DeviceStreams> DeviceStreams::Add(Device& device, bool offloads) {
   DeviceStreams streams;
   MP_ASSIGN_OR_RETURN(streams.compute, device.AddStream());
   MP_ASSIGN_OR_RETURN(streams.communication, device.AddStream());
+  if (!offloads) return streams;
+  MP_ASSIGN_OR_RETURN(streams.to_host, device.AddStream());
+  MP_ASSIGN_OR_RETURN(streams.to_device, device.AddStream());
+  MP_ASSIGN_OR_RETURN(streams.host, device.AddStream());
   return streams;
+}
+
+StreamId DeviceStreams::Of(plan::Stream stream) const {
+  switch (stream) {
+    case plan::Stream::kCompute:
+      return compute;
+    case plan::Stream::kCommunication:
+      return communication;
+    case plan::Stream::kToHost:
+      return to_host;
+    case plan::Stream::kToDevice:
+      return to_device;
+    case plan::Stream::kHost:
+      return host;
+  }
+  return -1;
 }
 
 absl::StatusOr<std::unique_ptr<DeviceExecutor>> DeviceExecutor::Create(
     const plan::StepPlan& plan, const plan::Program& program, Backend* backend, Device* device,
     const DeviceStreams& streams, const char* arena) {
   auto executor = std::unique_ptr<DeviceExecutor>(new DeviceExecutor(device, streams));
-  for (EventId& event : executor->end_events_) {
-    MP_ASSIGN_OR_RETURN(event, device->AddEvent());
-  }
+  MP_RETURN_IF_ERROR(executor->AddJoined(program));
   MP_RETURN_IF_ERROR(executor->Bind(plan, program, backend, arena));
   return executor;
+}
+
+// Computation and communication always; the others where the program uses them.
+absl::Status DeviceExecutor::AddJoined(const plan::Program& program) {
+  for (int s = 0; s < plan::kStreams; ++s) {
+    const auto stream = static_cast<plan::Stream>(s);
+    const bool used = std::any_of(program.ops.begin(), program.ops.end(),
+                                  [&](const plan::PlannedOp& op) { return op.stream == stream; });
+    if (!used && stream != plan::Stream::kCompute && stream != plan::Stream::kCommunication) {
+      continue;
+    }
+    MP_CHECK(streams_.Of(stream) >= 0) << "no stream for " << plan::Name(stream);
+    MP_ASSIGN_OR_RETURN(const EventId end, device_->AddEvent());
+    joined_.push_back({streams_.Of(stream), end});
+  }
+  return absl::OkStatus();
 }
 
 absl::Status DeviceExecutor::Bind(const plan::StepPlan& plan, const plan::Program& program,
@@ -53,6 +87,7 @@ absl::Status DeviceExecutor::Bind(const plan::StepPlan& plan, const plan::Progra
     Thunk& thunk = thunks_[i];
     thunk.run = *std::move(bound);
     thunk.planned = &op;
+    thunk.stream = streams_.Of(op.stream);
     thunk.name = absl::StrCat("op ", i, " (", graph::Name(op.op.kind), ")");
     thunk.accesses = AccessesOf(plan, op, arena);
     for (const int32_t before : op.wait_for) {
@@ -75,7 +110,7 @@ bool DeviceExecutor::MustWait(const Thunk& before, Section section,
 
 absl::Status DeviceExecutor::EnqueueOp(const Thunk& thunk, Section section,
                                        const StepContext& context, PieceTimer* timer) {
-  const StreamId stream = streams_[static_cast<int>(thunk.planned->stream)];
+  const StreamId stream = thunk.stream;
   const auto op = static_cast<int32_t>(&thunk - thunks_.data());
   const bool waits =
       std::any_of(thunk.waits_for.begin(), thunk.waits_for.end(),
@@ -94,11 +129,14 @@ absl::Status DeviceExecutor::EnqueueOp(const Thunk& thunk, Section section,
 }
 
 absl::Status DeviceExecutor::Join() {
-  for (size_t i = 0; i < streams_.size(); ++i) {
-    MP_RETURN_IF_ERROR(device_->Record(end_events_[i], streams_[i]));
+  for (const Joined& joined : joined_) {
+    MP_RETURN_IF_ERROR(device_->Record(joined.end, joined.stream));
   }
-  for (size_t i = 0; i < streams_.size(); ++i) {
-    MP_RETURN_IF_ERROR(device_->Wait(streams_[i], end_events_[1 - i]));
+  for (const Joined& waiting : joined_) {
+    for (const Joined& other : joined_) {
+      if (other.stream == waiting.stream) continue;
+      MP_RETURN_IF_ERROR(device_->Wait(waiting.stream, other.end));
+    }
   }
   return absl::OkStatus();
 }
@@ -117,31 +155,33 @@ absl::Status DeviceExecutor::Run(Section section, const StepContext& context, Pi
 
 absl::StatusOr<GraphId> DeviceExecutor::Capture(absl::Span<const Section> sections,
                                                 const StepContext& context, PieceTimer* timer) {
-  const StreamId compute = streams_[static_cast<int>(plan::Stream::kCompute)];
-  const StreamId communication = streams_[static_cast<int>(plan::Stream::kCommunication)];
-  MP_RETURN_IF_ERROR(device_->BeginCapture(compute));
-  // So that work of the communication stream that waits for none of the other's is captured too.
-  MP_RETURN_IF_ERROR(device_->Record(end_events_[0], compute));
-  MP_RETURN_IF_ERROR(device_->Wait(communication, end_events_[0]));
+  const Joined& compute = joined_.front();
+  MP_RETURN_IF_ERROR(device_->BeginCapture(compute.stream));
+  // So that work of the other streams that waits for none of this one's is captured too.
+  MP_RETURN_IF_ERROR(device_->Record(compute.end, compute.stream));
+  for (size_t i = 1; i < joined_.size(); ++i) {
+    MP_RETURN_IF_ERROR(device_->Wait(joined_[i].stream, compute.end));
+  }
   for (const Section section : sections) {
     MP_RETURN_IF_ERROR(Run(section, context, timer));
   }
   MP_RETURN_IF_ERROR(Join());
-  // The capture ends with one stream: the other's waits of the join are its work too.
-  MP_RETURN_IF_ERROR(device_->Record(end_events_[1], communication));
-  MP_RETURN_IF_ERROR(device_->Wait(compute, end_events_[1]));
-  return device_->EndCapture(compute);
+  // The capture ends with one stream: the others' waits of the join are its work too.
+  for (size_t i = 1; i < joined_.size(); ++i) {
+    MP_RETURN_IF_ERROR(device_->Record(joined_[i].end, joined_[i].stream));
+    MP_RETURN_IF_ERROR(device_->Wait(compute.stream, joined_[i].end));
+  }
+  return device_->EndCapture(compute.stream);
 }
 
 absl::Status DeviceExecutor::Launch(GraphId graph) {
-  const StreamId compute = streams_[static_cast<int>(plan::Stream::kCompute)];
-  MP_RETURN_IF_ERROR(device_->Launch(graph, compute));
+  MP_RETURN_IF_ERROR(device_->Launch(graph, joined_.front().stream));
   return Join();
 }
 
 absl::Status DeviceExecutor::Synchronize(absl::Duration timeout) {
-  for (const StreamId stream : streams_) {
-    MP_RETURN_IF_ERROR(device_->Synchronize(stream, timeout));
+  for (const Joined& joined : joined_) {
+    MP_RETURN_IF_ERROR(device_->Synchronize(joined.stream, timeout));
   }
   return absl::OkStatus();
 }

@@ -20,7 +20,6 @@
 #ifndef MILEPOST_ENGINE_RUNTIME_DEVICE_DEVICE_EXECUTOR_H_
 #define MILEPOST_ENGINE_RUNTIME_DEVICE_DEVICE_EXECUTOR_H_
 
-#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -40,10 +39,15 @@ namespace milepost::runtime {
 
 // All programs of a plan share these: their ops touch the same bytes.
 struct DeviceStreams {
-  static absl::StatusOr<DeviceStreams> Add(Device& device);
+  // With the last three where `plan` uses them.
+  static absl::StatusOr<DeviceStreams> Add(Device& device, bool offloads = false);
+  StreamId Of(plan::Stream stream) const;
 
   StreamId compute = 0;
   StreamId communication = 0;
+  StreamId to_host = -1;
+  StreamId to_device = -1;
+  StreamId host = -1;
 };
 
 class DeviceExecutor {
@@ -74,23 +78,32 @@ class DeviceExecutor {
     const plan::PlannedOp* planned = nullptr;
     std::string name;
     std::vector<MemoryAccess> accesses;
-    EventId event = -1;              // recorded after it, where the other stream waits for it
-    std::vector<int32_t> waits_for;  // indices of ops of the other stream
+    StreamId stream = 0;
+    EventId event = -1;              // recorded after it, where another stream waits for it
+    std::vector<int32_t> waits_for;  // indices of ops of other streams
   };
 
   DeviceExecutor(Device* device, const DeviceStreams& streams)
-      : device_(device), streams_{streams.compute, streams.communication} {}
+      : device_(device), streams_(streams) {}
+  absl::Status AddJoined(const plan::Program& program);
   absl::Status Bind(const plan::StepPlan& plan, const plan::Program& program, Backend* backend,
                     const char* arena);
   absl::Status EnqueueOp(const Thunk& thunk, Section section, const StepContext& context,
                          PieceTimer* timer);
   bool MustWait(const Thunk& before, Section section, const StepContext& context) const;
+  // Every stream waits for all that is on the others.
   absl::Status Join();
 
   Device* const device_;
-  const std::array<StreamId, 2> streams_;  // by plan::Stream
-  std::array<EventId, 2> end_events_ = {};
-  std::vector<Thunk> thunks_;  // by op index
+  // A stream that takes part in joins, and the event that marks its end there.
+  struct Joined {
+    StreamId stream;
+    EventId end;
+  };
+
+  const DeviceStreams streams_;
+  std::vector<Joined> joined_;  // compute first
+  std::vector<Thunk> thunks_;   // by op index
   std::vector<Section> section_of_;
 };
 
