@@ -60,8 +60,8 @@ int64_t HeadBytes(const graph::Graph& graph, const graph::Op& op) {
 
 // The own kernels' row sums; where cuDNN may be taken, what its backward is known to keep: a
 // gradient of the queries in fp32, two numbers a row and, with grouped heads, gradients of keys and
-// values by head of queries. Its own figure needs the device: a backend that is told more plans
-// again with min_attention_workspace_bytes.
+// values by head of queries, with documents in fp32. Its own figure needs the device: a backend
+// that is told more plans again with min_attention_workspace_bytes.
 int64_t AttentionBytes(const graph::Graph& graph, const graph::Op& op, const PlanOptions& options) {
   constexpr int64_t kLibrary = 1 << 20;
   const graph::Value& qkv = graph.values[op.inputs[0]];
@@ -72,10 +72,11 @@ int64_t AttentionBytes(const graph::Graph& graph, const graph::Op& op, const Pla
   const size_t documents = backward ? 4 : 1;
   const bool packed = documents < op.inputs.size() && op.inputs[documents] != graph::kNoValue;
   const int64_t own = backward ? rows * kF32 : 0;
-  if (packed || qkv.dtype == graph::DType::kF32 || dim % 8 != 0 || dim > 128) return RoundUp(own);
+  if (qkv.dtype == graph::DType::kF32 || !LibraryTakesHeads(dim, packed)) return RoundUp(own);
   int64_t library = kLibrary;
   if (backward) library += rows * (dim * kF32 + 2 * kF32);
-  if (backward && a.kv_heads < a.heads) library += 2 * rows * dim * graph::ByteSize(qkv.dtype);
+  const int64_t element = packed ? kF32 : graph::ByteSize(qkv.dtype);
+  if (backward && a.kv_heads < a.heads) library += 2 * rows * dim * element;
   return RoundUp(std::max({own, library, options.min_attention_workspace_bytes}));
 }
 

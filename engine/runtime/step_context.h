@@ -21,6 +21,8 @@ struct StepContext {
   int64_t first_sample = 0;
   // By loss head: loss scale * its weight / its valid targets in the global batch.
   std::array<float, graph::kMaxLosses> gradient_factors = {};
+  // More documents than were planned for: what a GPU's attention is done by (documents.h).
+  bool many_documents = false;
   int64_t position = 0;  // generation: the last row that counts, whose logits are wanted
 
   // ---- reduction of the scalars ----

@@ -15,6 +15,7 @@
 #include "engine/runtime/snapshot.h"
 #include "engine/runtime/testing.h"
 #include "engine/runtime/testing_images.h"
+#include "engine/runtime/testing_npy.h"
 #if defined(MILEPOST_ON_DEVICE)
 #include "engine/runtime/cuda/gpu_step_engine.h"
 #else
@@ -33,7 +34,7 @@ constexpr double kFp32Bar = 1e-5;
 constexpr double kBf16Bar = 2e-3;
 
 #if defined(MILEPOST_ON_DEVICE)
-OptionsOfRank OnDevice(uint64_t, bool capture = true, int ranks = 1) {
+OptionsOfRank OnDevice(uint64_t, bool capture = true, int ranks = 1, bool = false) {
   auto group = std::make_shared<std::vector<std::unique_ptr<comm::Communicator>>>(
       comm::MakeInProcessGroup(ranks));
   return [=](int rank) {
@@ -46,7 +47,8 @@ OptionsOfRank OnDevice(uint64_t, bool capture = true, int ranks = 1) {
   };
 }
 #else
-OptionsOfRank OnDevice(uint64_t seed, bool capture = true, int ranks = 1) {
+// `attention`: the library's double has it.
+OptionsOfRank OnDevice(uint64_t seed, bool capture = true, int ranks = 1, bool attention = false) {
   // Of the devices alone: the sessions' calls are made at other times.
   auto group = std::make_shared<std::vector<std::unique_ptr<comm::Communicator>>>(
       comm::MakeInProcessGroup(ranks));
@@ -56,7 +58,8 @@ OptionsOfRank OnDevice(uint64_t seed, bool capture = true, int ranks = 1) {
       CudaEngineParts parts;
       parts.device = std::make_unique<FakeDevice>(seed + static_cast<uint64_t>(rank));
       parts.products = std::make_unique<kernels::cuda::HostProducts>();
-      parts.graphs = std::make_unique<kernels::cuda::HostGraphs>();
+      parts.graphs = std::make_unique<kernels::cuda::HostGraphs>(
+          kernels::cuda::HostGraphsOptions{.attention = attention});
       parts.communicator = [group, rank](const plan::StepPlan&) {
         return std::make_unique<InProcessDeviceCommunicator>(*(*group)[rank]);
       };
@@ -156,6 +159,30 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"Bert", {.dropout = 0.1, .bert = true}}, Case{"Heads", {.heads = true}},
                     Case{"Recompute", {.recompute = v1::RECOMPUTE_FULL, .dropout = 0.1}}),
     [](const auto& info) { return info.param.name; });
+
+// Packed documents by the library's attention, but in those micro-batches that have more than were
+// planned for: every third sample has one for every other position. Both kinds are captured.
+TEST(DeviceTraining, DocumentsByTheLibraryTrainAsOnTheCpu) {
+  const TinyJob job;
+  std::string tokens;
+  for (int64_t i = 0; i < 40 * TinyJob::kContext + 1; ++i) {
+    const bool many = i / TinyJob::kContext % 3 == 1;
+    tokens += static_cast<char>(i % (many ? 2 : 9) == 1 ? 5 : i * i % TinyJob::kVocabulary);
+  }
+  WriteNpy(job.path("packed.npy"), "|u1", absl::StrCat(tokens.size(), ","), tokens);
+  v1::JobSpec spec = job.Spec({.precision = v1::PRECISION_BF16,
+                               .global_batch = 4,
+                               .micro_batch = 1,
+                               .layers = 1,
+                               .width = 64,
+                               .steps = 6,
+                               .documents = true});
+  spec.mutable_data()->set_train(job.path("packed.npy"));
+  const Trained cpu = Train(spec, OnCpu);
+  for (const uint64_t seed : {1, 2}) {
+    ExpectSame(Train(spec, OnDevice(seed, /*capture=*/true, 1, /*attention=*/true)), cpu, kBf16Bar);
+  }
+}
 
 struct Sharding {
   int ranks;

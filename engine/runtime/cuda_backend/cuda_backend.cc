@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "engine/plan/cuda_workspace.h"
 #include "engine/runtime/cuda_backend/cuda_ops.h"
 
 namespace milepost::runtime {
@@ -46,13 +47,6 @@ bool IsConvolution(OpKind kind) {
          kind == OpKind::kConvolutionBackwardWeights;
 }
 
-bool Same(const AttentionGraph& a, const AttentionGraph& b) {
-  return a.shape.batch == b.shape.batch && a.shape.sequence == b.shape.sequence &&
-         a.shape.heads == b.shape.heads && a.shape.head_dim == b.shape.head_dim &&
-         a.KvHeads() == b.KvHeads() && a.shape.causal == b.shape.causal && a.type == b.type &&
-         a.max_documents == b.max_documents && a.deterministic == b.deterministic;
-}
-
 }  // namespace
 
 std::vector<Product> ProductsOf(const plan::StepPlan& plan, const plan::Program& program,
@@ -91,10 +85,10 @@ int64_t BytesBeforeScratch(const plan::StepPlan& plan, const plan::Program& prog
 
 bool CudaBackend::TakesGraph(const AttentionGraph& graph) {
   for (const auto& [known, taken] : attentions_) {
-    if (Same(known, graph)) return taken;
+    if (known == graph) return taken;
   }
-  // With documents it wants tables of where they lie, which nothing makes.
-  bool taken = services_.graphs != nullptr && graph.max_documents == 0;
+  bool taken = services_.graphs != nullptr &&
+               plan::LibraryTakesHeads(graph.shape.head_dim, graph.max_documents > 0);
   for (const AttentionPass pass : {AttentionPass::kForward, AttentionPass::kBackward}) {
     // That it has an engine, and that it can be built here.
     taken = taken && services_.graphs->Check(graph, pass).ok() &&
@@ -226,7 +220,12 @@ absl::StatusOr<BoundOp> CudaBackend::Bind(const plan::StepPlan& plan, const plan
   const int rank = services_.communicator == nullptr ? 0 : services_.communicator->rank();
   CudaBinding b{{plan, program, planned, memory_.arena, rank}, services_, memory_};
   if (IsAttention(planned.op.kind)) {
-    b.graph_attention = TakesGraph(AttentionGraphOf(program.graph, planned.op));
+    const AttentionGraph graph = AttentionGraphOf(program.graph, planned.op);
+    // The tables are of training's attention.
+    const bool has_tables =
+        graph.max_documents == 0 || ControlLayoutOf(plan, rank).documents == graph;
+    b.graph_attention = has_tables && TakesGraph(graph);
+    takes_documents_ |= b.graph_attention && graph.max_documents > 0;
   }
   absl::StatusOr<BoundOp> bound =
       planned.stream == plan::Stream::kCommunication ? BindCollective(b) : BindComputeOp(b);

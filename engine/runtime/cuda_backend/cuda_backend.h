@@ -9,8 +9,8 @@
 //   MP_ASSIGN_OR_RETURN(auto executor, DeviceExecutor::Create(plan, plan.train, &backend, ...));
 //
 // A bound op launches its kernels and never waits. Of the StepContext it reads only what decides
-// which kernels run (first_micro_step); everything else comes from the StepControl in device
-// memory, so that what was captured can be replayed. Not thread-safe.
+// which kernels run (first_micro_step, many_documents); everything else comes from the StepControl
+// in device memory, so that what was captured can be replayed. Not thread-safe.
 #ifndef MILEPOST_ENGINE_RUNTIME_CUDA_BACKEND_CUDA_BACKEND_H_
 #define MILEPOST_ENGINE_RUNTIME_CUDA_BACKEND_CUDA_BACKEND_H_
 
@@ -71,6 +71,10 @@ class CudaBackend : public Backend {
   absl::StatusOr<BoundOp> Bind(const plan::StepPlan& plan, const plan::Program& program,
                                const plan::PlannedOp& planned) override;
 
+  // Whether something that was bound reads the tables of documents, and the context's
+  // many_documents.
+  bool takes_documents() const { return takes_documents_; }
+
  private:
   // Whether the library is taken for an attention; asked once for each shape.
   bool TakesGraph(const kernels::cuda::AttentionGraph& graph);
@@ -80,6 +84,7 @@ class CudaBackend : public Backend {
   const CudaServices services_;
   CudaMemoryOfStep memory_;
   std::vector<std::pair<kernels::cuda::AttentionGraph, bool>> attentions_;
+  bool takes_documents_ = false;
 };
 
 }  // namespace milepost::runtime

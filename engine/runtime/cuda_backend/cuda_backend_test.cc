@@ -40,6 +40,8 @@ double BarOf(OpKind kind, DType dtype) {
 struct Case {
   TinyOptions options;
   bool graph_attention = false;
+  int64_t document_length = 7;
+  bool many_documents = false;
 };
 
 // Two micro-steps: gradients last from one to the next.
@@ -56,14 +58,14 @@ plan::PlanOptions OptionsOf(const v1::JobSpec& spec) {
   return options;
 }
 
-void FillInputs(OpBench& bench, OpBench::ProgramOf program) {
+void FillInputs(OpBench& bench, OpBench::ProgramOf program, int64_t document_length = 7) {
   const bool masked = (bench.plan().*program).graph.Input("segments") != graph::kNoValue;
   for (int64_t i = 0; i < 3 * TinyJob::kContext; ++i) {
     bench.Set(program, "tokens", i, (i * i + 5 * i) % TinyJob::kVocabulary);
     const bool ignored = masked ? i % 3 != 1 : i % 36 == 7;
     bench.Set(program, "targets", i, ignored ? -1 : (i * 7 + 2) % TinyJob::kVocabulary);
-    bench.Set(program, "documents", i, i % TinyJob::kContext / 7);
-    bench.Set(program, "positions", i, i % TinyJob::kContext % 7);
+    bench.Set(program, "documents", i, i % TinyJob::kContext / document_length);
+    bench.Set(program, "positions", i, i % TinyJob::kContext % document_length);
     bench.Set(program, "segments", i, i * 5 % 3);
     bench.Set(program, "labels.kind", i, i % 4 == 1 ? -1 : i % 7);
     bench.Set(program, "labels.next", i, i % 9 == 2 ? -1 : i * 3 % 130);
@@ -77,8 +79,9 @@ bool IsNoise(const std::string& name) {
   return absl::StrContains(name, "self.key.bias") || absl::StrContains(name, "k_proj.bias");
 }
 
-void RunProgram(OpBench& bench, OpBench::ProgramOf program, std::set<OpKind>* seen) {
-  FillInputs(bench, program);
+void RunProgram(OpBench& bench, OpBench::ProgramOf program, int64_t document_length,
+                std::set<OpKind>* seen) {
+  FillInputs(bench, program, document_length);
   const std::vector<plan::PlannedOp>& ops = bench.Ops(program);
   for (size_t i = 0; i < ops.size(); ++i) {
     if (ops[i].when != plan::When::kEveryMicroStep) continue;
@@ -102,11 +105,13 @@ TEST_P(EveryOp, IsTheCpus) {
   std::set<OpKind> seen;
   for (const bool first : {true, false}) {
     bench.context.first_micro_step = first;
-    RunProgram(bench, &plan::StepPlan::train, &seen);
+    RunProgram(bench, &plan::StepPlan::train, GetParam().document_length, &seen);
   }
-  RunProgram(bench, &plan::StepPlan::evaluate, &seen);
+  RunProgram(bench, &plan::StepPlan::evaluate, GetParam().document_length, &seen);
   EXPECT_GE(seen.size(), 14U);
-  EXPECT_EQ(bench.graphs->attention_calls() > 0, GetParam().graph_attention);
+  EXPECT_EQ(bench.context.many_documents, GetParam().many_documents);
+  EXPECT_EQ(bench.graphs->attention_calls() > 0,
+            GetParam().graph_attention && !GetParam().many_documents);
 }
 
 // Gradients that are added to lie, in every plan, where the sum comes to lie. Nothing says so.
@@ -197,6 +202,22 @@ INSTANTIATE_TEST_SUITE_P(
     GraphAttention, EveryOp,
     ::testing::Values(Case{{.precision = v1::PRECISION_BF16, .layers = 1}, true},
                       Case{{.precision = v1::PRECISION_FP16, .layers = 1, .llama = true}, true}));
+
+// 4 documents in each of 3 sequences; 5 are planned for. Then 12.
+INSTANTIATE_TEST_SUITE_P(
+    GraphAttentionOfDocuments, EveryOp,
+    ::testing::Values(
+        Case{{.precision = v1::PRECISION_BF16, .layers = 1, .width = 64, .documents = true}, true},
+        Case{{.precision = v1::PRECISION_FP16,
+              .layers = 1,
+              .width = 64,
+              .bert = true,
+              .documents = true},
+             true},
+        Case{{.precision = v1::PRECISION_BF16, .layers = 1, .width = 64, .documents = true},
+             true,
+             2,
+             true}));
 
 // A text in pieces: a chunk partly filled, then one row at a time.
 void TestGeneration(const v1::ModelSpec& model, DType dtype) {

@@ -1,9 +1,12 @@
 // Attention on the GPU: by the library where it has both passes (CudaBinding::graph_attention),
-// else by the own kernels, which also take what has documents.
+// else by the own kernels, which also take micro-batches with more documents than were planned for.
+#include <utility>
+
 #include "common/status_macros.h"
 #include "engine/kernels/cpu/attention.h"
 #include "engine/kernels/cuda/attention.h"
 #include "engine/kernels/cuda/cached_attention.h"
+#include "engine/plan/cuda_workspace.h"
 #include "engine/runtime/cuda_backend/cuda_ops.h"
 
 namespace milepost::runtime {
@@ -23,10 +26,17 @@ cuda::AttentionGraph AttentionGraphOf(const graph::Graph& graph, const graph::Op
                     .kv_heads = a.kv_heads,
                     .causal = a.causal},
           .type = KernelDType(qkv.dtype),
-          .max_documents = packed ? a.batch * a.sequence : 0};
+          .max_documents = packed ? plan::PlannedDocuments(a.batch, a.sequence) : 0};
 }
 
 namespace {
+
+// Null without documents.
+const int32_t* TablesOf(const CudaBinding& b, const cuda::AttentionGraph& graph) {
+  if (graph.max_documents == 0) return nullptr;
+  return reinterpret_cast<const int32_t*>(b.memory.control +
+                                          ControlLayoutOf(b.plan, b.rank).tables);
+}
 
 template <typename T>
 absl::StatusOr<BoundOp> AttentionOf(const CudaBinding& b) {
@@ -35,19 +45,24 @@ absl::StatusOr<BoundOp> AttentionOf(const CudaBinding& b) {
   const T* qkv = b.Input<T>(0);
   T* out = b.Output<T>(0);
   float* lse = b.Output<float>(1);
+  BoundOp own = [shape = graph.shape, qkv, documents = b.Input<int32_t>(1), out, lse,
+                 stream = b.stream()](const StepContext&) {
+    return cuda::AttentionForward<T>(shape, qkv, documents, out, lse, stream);
+  };
   if (b.graph_attention) {
     MP_ASSIGN_OR_RETURN(const int64_t bytes,
                         b.services.graphs->WorkspaceBytes(graph, cuda::AttentionPass::kForward));
     MP_RETURN_IF_ERROR(b.RequireWorkspace(bytes));
-    return [graphs = b.services.graphs, graph, qkv, out, lse, workspace = b.Workspace(),
-            stream = b.stream()](const StepContext&) {
-      return graphs->Attention(graph, {.qkv = qkv, .out = out, .lse = lse}, workspace, stream);
-    };
+    return BoundOp([graphs = b.services.graphs, graph, own = std::move(own),
+                    arguments =
+                        cuda::AttentionArguments{
+                            .qkv = qkv, .tables = TablesOf(b, graph), .out = out, .lse = lse},
+                    workspace = b.Workspace(), stream = b.stream()](const StepContext& context) {
+      if (context.many_documents) return own(context);
+      return graphs->Attention(graph, arguments, workspace, stream);
+    });
   }
-  return [shape = graph.shape, qkv, documents = b.Input<int32_t>(1), out, lse,
-          stream = b.stream()](const StepContext&) {
-    return cuda::AttentionForward<T>(shape, qkv, documents, out, lse, stream);
-  };
+  return own;
 }
 
 template <typename T>
@@ -59,23 +74,29 @@ absl::StatusOr<BoundOp> AttentionBackwardOf(const CudaBinding& b) {
   const float* lse = b.Input<float>(2);
   const T* dout = b.Input<T>(3);
   T* dqkv = b.Output<T>(0);
+  MP_RETURN_IF_ERROR(b.RequireWorkspace(cuda::AttentionWorkspaceBytes(graph.shape)));
+  BoundOp own = [shape = graph.shape, qkv, documents = b.Input<int32_t>(4), out, lse, dout, dqkv,
+                 workspace = b.Workspace(), stream = b.stream()](const StepContext&) {
+    return cuda::AttentionBackward<T>(shape, qkv, documents, out, lse, dout, dqkv, workspace,
+                                      stream);
+  };
   if (b.graph_attention) {
     MP_ASSIGN_OR_RETURN(const int64_t bytes,
                         b.services.graphs->WorkspaceBytes(graph, cuda::AttentionPass::kBackward));
     MP_RETURN_IF_ERROR(b.RequireWorkspace(bytes));
-    return [graphs = b.services.graphs, graph, qkv, out, lse, dout, dqkv, workspace = b.Workspace(),
-            stream = b.stream()](const StepContext&) {
-      return graphs->AttentionBackward(
-          graph, {.qkv = qkv, .out = out, .lse = lse, .dout = dout, .dqkv = dqkv}, workspace,
-          stream);
-    };
+    return BoundOp([graphs = b.services.graphs, graph, own = std::move(own),
+                    arguments = cuda::AttentionBackwardArguments{.qkv = qkv,
+                                                                 .tables = TablesOf(b, graph),
+                                                                 .out = out,
+                                                                 .lse = lse,
+                                                                 .dout = dout,
+                                                                 .dqkv = dqkv},
+                    workspace = b.Workspace(), stream = b.stream()](const StepContext& context) {
+      if (context.many_documents) return own(context);
+      return graphs->AttentionBackward(graph, arguments, workspace, stream);
+    });
   }
-  MP_RETURN_IF_ERROR(b.RequireWorkspace(cuda::AttentionWorkspaceBytes(graph.shape)));
-  return [shape = graph.shape, qkv, documents = b.Input<int32_t>(4), out, lse, dout, dqkv,
-          workspace = b.Workspace(), stream = b.stream()](const StepContext&) {
-    return cuda::AttentionBackward<T>(shape, qkv, documents, out, lse, dout, dqkv, workspace,
-                                      stream);
-  };
+  return own;
 }
 
 template <typename T>

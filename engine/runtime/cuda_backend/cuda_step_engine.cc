@@ -14,6 +14,7 @@
 #include "engine/comm/communicator.h"
 #include "engine/plan/planner.h"
 #include "engine/runtime/cuda_backend/cuda_backend.h"
+#include "engine/runtime/cuda_backend/documents.h"
 #include "engine/runtime/cuda_backend/tables_on_device.h"
 #include "engine/runtime/device/device_executor.h"
 #include "engine/runtime/device/host_mirror.h"
@@ -32,13 +33,23 @@ Range RangeOf(const plan::StepPlan& plan, plan::BufferId id) {
   return {buffer.offset, buffer.offset + buffer.bytes};
 }
 
-std::vector<Range> InputsOf(const plan::StepPlan& plan, const plan::Program& program) {
-  std::vector<Range> inputs;
+// What a program takes from the host: within the arena.
+struct Inputs {
+  std::vector<Range> ranges;
+  std::optional<int64_t> documents;  // where the ids of packed ones begin
+};
+
+Inputs InputsOf(const plan::StepPlan& plan, const plan::Program& program) {
+  Inputs inputs;
   for (const graph::ValueId id : program.graph.inputs) {
     const graph::Value& value = program.graph.values[id];
     const plan::Place& place = program.places[id];
     const int64_t begin = plan.buffers[place.buffer].offset + place.offset;
-    inputs.push_back({begin, begin + graph::Elements(value.shape) * graph::ByteSize(value.dtype)});
+    inputs.ranges.push_back(
+        {begin, begin + graph::Elements(value.shape) * graph::ByteSize(value.dtype)});
+  }
+  if (const auto packed = PackedDocumentsOf(plan, program); packed.has_value()) {
+    inputs.documents = packed->ids;
   }
   return inputs;
 }
@@ -113,7 +124,8 @@ class CudaEngine : public StepEngine {
   absl::Status Bind();
   absl::StatusOr<Slot> MakeSlot(const TrainingData& data);
   absl::StatusOr<Slot*> NextSlot();
-  absl::Status CopySlot(const std::vector<Range>& inputs, const StepContext& context);
+  absl::StatusOr<bool> HasManyDocuments(const Inputs& inputs, const Slot& slot);
+  absl::Status CopySlot(const Inputs& inputs, StepContext& context);
   absl::Status RunPiece(DeviceExecutor& executor, absl::Span<const Section> sections,
                         const StepContext& context, Piece& piece);
   absl::StatusOr<absl::Span<double>> ReadScalars();
@@ -133,12 +145,13 @@ class CudaEngine : public StepEngine {
 
   std::optional<HostMirror> state_;
   std::optional<HostMirror> scalars_;  // pinned; their buffer alone
-  std::vector<Range> train_inputs_;    // within the arena
-  std::vector<Range> evaluate_inputs_;
+  Inputs train_inputs_;
+  Inputs evaluate_inputs_;
   std::vector<Slot> slots_;
   int64_t turn_ = 0;                  // of the slots
-  std::array<Piece, 4> micro_steps_;  // by first_micro_step + 2 last_micro_step
-  Piece evaluation_;
+  std::array<Piece, 8> micro_steps_;  // by first_micro_step + 2 last_micro_step + 4 many_documents
+  std::array<Piece, 2> evaluation_;   // by many_documents
+  bool noted_documents_ = false;
   StreamTimes times_;
   std::vector<OpKindTime> op_times_;
 };
@@ -232,8 +245,8 @@ absl::StatusOr<CudaEngine::Slot> CudaEngine::MakeSlot(const TrainingData& data) 
   MP_ASSIGN_OR_RETURN(HostMirror inputs, HostMirror::Make(plan_.arena_bytes));
   MP_ASSIGN_OR_RETURN(HostMirror control, HostMirror::Make(layout_.bytes));
   Slot slot{.inputs = std::move(inputs), .control = std::move(control)};
-  std::vector<Range> ranges = train_inputs_;
-  ranges.insert(ranges.end(), evaluate_inputs_.begin(), evaluate_inputs_.end());
+  std::vector<Range> ranges = train_inputs_.ranges;
+  ranges.insert(ranges.end(), evaluate_inputs_.ranges.begin(), evaluate_inputs_.ranges.end());
   MP_RETURN_IF_ERROR(slot.inputs.Pin(device(), std::move(ranges)));
   MP_RETURN_IF_ERROR(slot.control.Pin(device(), {{0, layout_.bytes}}));
   MP_ASSIGN_OR_RETURN(slot.train,
@@ -287,10 +300,24 @@ absl::StatusOr<CudaEngine::Slot*> CudaEngine::NextSlot() {
   return &slot;
 }
 
+// Whether attention is for the own kernels; otherwise the slot's tables are made.
+absl::StatusOr<bool> CudaEngine::HasManyDocuments(const Inputs& inputs, const Slot& slot) {
+  if (!backend_->takes_documents() || !inputs.documents.has_value()) return false;
+  const char* ids = slot.inputs.data() + *inputs.documents;
+  MP_ASSIGN_OR_RETURN(
+      const bool fit,
+      WriteDocumentTables(layout_, reinterpret_cast<const int32_t*>(ids), slot.control.data()));
+  if (fit || std::exchange(noted_documents_, true)) return !fit;
+  parts_.note(absl::StrCat("a micro-batch has more than ", layout_.documents->max_documents,
+                           " documents: such ones take slower attention kernels"));
+  return true;
+}
+
 // The slot that was filled, to the device; the next turn is the other's.
-absl::Status CudaEngine::CopySlot(const std::vector<Range>& inputs, const StepContext& context) {
+absl::Status CudaEngine::CopySlot(const Inputs& inputs, StepContext& context) {
   Slot& slot = slots_[turn_++ % slots_.size()];
-  for (const Range& range : inputs) {
+  MP_ASSIGN_OR_RETURN(context.many_documents, HasManyDocuments(inputs, slot));
+  for (const Range& range : inputs.ranges) {
     MP_RETURN_IF_ERROR(device().Copy(streams_.compute, memory_.arena + range.begin,
                                      slot.inputs.data() + range.begin, range.end - range.begin));
   }
@@ -330,10 +357,12 @@ absl::StatusOr<const HostInputs*> CudaEngine::NextInputs() {
 
 absl::Status CudaEngine::MicroStep(const StepContext& context) {
   constexpr Section kSections[] = {Section::kMicroStep, Section::kReduce, Section::kUpdate};
-  MP_RETURN_IF_ERROR(CopySlot(train_inputs_, context));
+  StepContext staged = context;
+  MP_RETURN_IF_ERROR(CopySlot(train_inputs_, staged));
   const absl::Span<const Section> sections(kSections, context.last_micro_step ? 3 : 1);
-  const int kind = (context.first_micro_step ? 1 : 0) + (context.last_micro_step ? 2 : 0);
-  return RunPiece(*train_, sections, context, micro_steps_[kind]);
+  const int kind = (staged.first_micro_step ? 1 : 0) + (staged.last_micro_step ? 2 : 0) +
+                   (staged.many_documents ? 4 : 0);
+  return RunPiece(*train_, sections, staged, micro_steps_[kind]);
 }
 
 // The update is part of the last micro-step already.
@@ -378,8 +407,9 @@ absl::StatusOr<const HostInputs*> CudaEngine::NextEvaluationInputs() {
 
 absl::Status CudaEngine::EvaluateBatch(const StepContext& context) {
   constexpr Section kSections[] = {Section::kMicroStep};
-  MP_RETURN_IF_ERROR(CopySlot(evaluate_inputs_, context));
-  return RunPiece(*evaluate_, kSections, context, evaluation_);
+  StepContext staged = context;
+  MP_RETURN_IF_ERROR(CopySlot(evaluate_inputs_, staged));
+  return RunPiece(*evaluate_, kSections, staged, evaluation_[staged.many_documents ? 1 : 0]);
 }
 
 absl::StatusOr<absl::Span<double>> CudaEngine::FinishEvaluation() { return ReadScalars(); }

@@ -11,7 +11,8 @@
 // stream in front of it, from one of two buffers in turn; the host fills one while the device may
 // still read the other. The host waits for the device once a step, for the scalars. Each of
 // the up to four kinds of micro-step (the first or not, the last or not, with which the update
-// goes) runs op by op twice and is a graph from then on.
+// goes; each once more where documents are more than the library's attention was planned for) runs
+// op by op twice and is a graph from then on.
 //
 // Times are the device's (piece_timer.h), read once a step, when it has been waited for; of several
 // micro-steps of one kind in a step the last one stands for all. Ops are timed in each kind's

@@ -102,6 +102,22 @@ TEST(CudaWorkspace, IsTheKernelsOwn) {
   EXPECT_EQ(seen.size(), 12U);
 }
 
+// With documents the library is planned for where it takes them: heads 16 wide, not 8, nor fp32.
+TEST(CudaWorkspace, DocumentsAreTheLibrarysWhereItTakesThem) {
+  const TinyJob job;
+  const auto forward_bytes = [&](int64_t width, v1::Precision precision) {
+    const plan::StepPlan plan =
+        PlanOf(job, {.precision = precision, .width = width, .documents = true}, 24);
+    for (const plan::PlannedOp& planned : plan.train.ops) {
+      if (planned.op.kind == OpKind::kAttention) return planned.workspace_bytes;
+    }
+    return int64_t{-1};
+  };
+  EXPECT_GE(forward_bytes(64, v1::PRECISION_BF16), 1 << 20);
+  EXPECT_EQ(forward_bytes(32, v1::PRECISION_BF16), 0);
+  EXPECT_EQ(forward_bytes(64, v1::PRECISION_FP32), 0);
+}
+
 TEST(CudaWorkspace, WhatALibraryWantsBeyondItIsSaid) {
   const TinyJob job;
   const TinyOptions options = {.precision = v1::PRECISION_BF16};

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "common/philox.h"
+#include "engine/runtime/cuda_backend/documents.h"
 #include "engine/runtime/group_ops.h"
 #include "engine/runtime/randomness.h"
 
@@ -92,6 +93,12 @@ ControlLayout ControlLayoutOf(const plan::StepPlan& plan, int rank) {
     layout.factors.push_back(layout.bytes);
     layout.segments.push_back(count);
     layout.bytes += RoundUp(count * static_cast<int64_t>(sizeof(SegmentFactors)));
+  }
+  if (const auto packed = PackedDocumentsOf(plan, plan.train); packed.has_value()) {
+    layout.documents = packed->graph;
+    layout.tables = layout.bytes;
+    layout.bytes += RoundUp(kernels::cuda::DocumentTablesOf(packed->graph).entries *
+                            static_cast<int64_t>(sizeof(int32_t)));
   }
   return layout;
 }

@@ -6,10 +6,12 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "engine/graph/graph.h"
 #include "engine/kernels/cuda/flat.h"
+#include "engine/kernels/cuda/libraries/attention_graph.h"
 #include "engine/kernels/cuda/optimizer.h"
 #include "engine/kernels/cuda/random.h"
 #include "engine/plan/step_plan.h"
@@ -27,16 +29,20 @@ struct StepControl {
 };
 
 // Where the pieces of the control memory lie: a StepControl, then every group's SegmentFactors, one
-// for each segment of this rank's shard (SegmentsOf, group_ops.h).
+// for each segment of this rank's shard (SegmentsOf, group_ops.h), then the tables of packed
+// documents (documents.h).
 struct ControlLayout {
   std::vector<int64_t> factors;   // by group: bytes from the begin; frozen groups have none
   std::vector<int64_t> segments;  // by group: how many
+  // What training's attention is; none: without documents.
+  std::optional<kernels::cuda::AttentionGraph> documents;
+  int64_t tables = 0;  // bytes from the begin
   int64_t bytes = 0;
 };
 ControlLayout ControlLayoutOf(const plan::StepPlan& plan, int rank);
 
 // Fills `memory`, of layout.bytes, for a micro-step with this context. clip_factor and skip_update
-// are not read: `clip` is what the device decides them from.
+// are not read: `clip` is what the device decides them from. The documents' tables are not written.
 void WriteControl(const plan::StepPlan& plan, int rank, const ControlLayout& layout,
                   const StepContext& context, const kernels::cuda::ClipArgs& clip, char* memory);
 

@@ -29,6 +29,7 @@
 #include "engine/plan/planner.h"
 #include "engine/runtime/cpu_backend.h"
 #include "engine/runtime/cuda_backend/cuda_backend.h"
+#include "engine/runtime/cuda_backend/documents.h"
 #include "engine/runtime/op_binding.h"
 
 namespace milepost::runtime {
@@ -127,18 +128,25 @@ class OpBench {
   }
 
   // What `context` says and kernels read from device memory.
-  void UpdateControl() {
-    control_.position = {.step = static_cast<uint64_t>(context.step),
-                         .first_sample = static_cast<uint64_t>(context.first_sample)};
-    control_.gradient_factors = context.gradient_factors;
-    control_.row = context.position;
+  void UpdateControl(ProgramOf program) {
+    StepControl& control = *reinterpret_cast<StepControl*>(control_->data());
+    control.position = {.step = static_cast<uint64_t>(context.step),
+                        .first_sample = static_cast<uint64_t>(context.first_sample)};
+    control.gradient_factors = context.gradient_factors;
+    control.row = context.position;
+    if (!cuda_backend_->takes_documents()) return;
+    const auto packed = PackedDocumentsOf(cpu_plan_, cpu_plan_.*program);
+    const char* ids = cpu_arena_->data() + packed->ids;
+    const auto fit = WriteDocumentTables(ControlLayoutOf(cuda_plan_, 0),
+                                         reinterpret_cast<const int32_t*>(ids), control_->data());
+    ASSERT_TRUE(fit.ok()) << fit.status();
+    context.many_documents = !*fit;
   }
 
   // One entry for each output.
   std::vector<Result> RunOp(ProgramOf program, size_t op) {
     const plan::PlannedOp& cpu = (cpu_plan_.*program).ops[op];
     const plan::PlannedOp& cuda = (cuda_plan_.*program).ops[op];
-    UpdateControl();
     Poison(program, cuda);
     for (const graph::Output& output : cuda.op.outputs) {
       if (output.value != graph::kNoValue && Adds(output)) CopyToCuda(program, output.value);
@@ -147,7 +155,14 @@ class OpBench {
       if (id != graph::kNoValue) CopyToCuda(program, id);
     }
     Run(cpu_backend_, cpu_plan_, program, cpu);
+    // With documents a library's is [N,H].
+    const bool backward = cuda.op.kind == graph::OpKind::kAttentionBackward;
+    if (backward && LibraryHasDocuments()) TurnLse(program, cuda.op, cuda.op.inputs[2], true);
     Run(*cuda_backend_, cuda_plan_, program, cuda);
+    const bool forward = cuda.op.kind == graph::OpKind::kAttention;
+    if (forward && LibraryHasDocuments()) {
+      TurnLse(program, cuda.op, cuda.op.outputs[1].value, false);
+    }
     std::vector<Result> results;
     for (const graph::Output& output : cuda.op.outputs) {
       if (output.value == graph::kNoValue) continue;
@@ -213,12 +228,14 @@ class OpBench {
     EXPECT_EQ(cuda_backend_->Prepare(cuda_plan_), absl::OkStatus());
     cpu_arena_ = std::make_unique<PoisonedBytes>(cpu_plan_.arena_bytes + kSpare);
     cuda_arena_ = std::make_unique<PoisonedBytes>(cuda_plan_.arena_bytes + kSpare);
+    control_ = std::make_unique<PoisonedBytes>(ControlLayoutOf(cuda_plan_, 0).bytes);
+    new (control_->data()) StepControl();
     cpu_backend_.Attach(cpu_arena_->data(), nullptr);
     context.seed = 5;
     context.step = 4;
     context.first_sample = 9;
     cuda_backend_->Attach({.arena = cuda_arena_->data(),
-                           .control = reinterpret_cast<char*>(&control_),
+                           .control = control_->data(),
                            .update = &update_,
                            .seed = context.seed});
     const bool trains = !cpu_plan_.train.graph.values.empty();
@@ -261,6 +278,23 @@ class OpBench {
     }
   }
 
+  // Known once an attention was bound.
+  bool LibraryHasDocuments() const {
+    return cuda_backend_->takes_documents() && !context.many_documents;
+  }
+  // CUDA's copy of a [B,H,T], to [N,H] or back.
+  void TurnLse(ProgramOf program, const graph::Op& op, graph::ValueId id, bool to_rows) {
+    const graph::Attributes& a = op.attributes;
+    auto* lse = reinterpret_cast<float*>(Address(cuda_plan_, program, cuda_arena_->data(), id));
+    const std::vector<float> before(lse, lse + a.batch * a.heads * a.sequence);
+    for (int64_t i = 0; i < static_cast<int64_t>(before.size()); ++i) {
+      const int64_t t = i % a.sequence, h = i / a.sequence % a.heads;
+      const int64_t row = i / (a.sequence * a.heads) * a.sequence + t;
+      const int64_t turned = row * a.heads + h;
+      lse[to_rows ? turned : i] = before[to_rows ? i : turned];
+    }
+  }
+
   bool Adds(const graph::Output& output) const {
     return OpBinding::Accumulation{output.mode}.At(context);
   }
@@ -285,6 +319,7 @@ class OpBench {
            const plan::PlannedOp& planned) {
     auto bound = backend.Bind(plan, plan.*program, planned);
     ASSERT_TRUE(bound.ok()) << bound.status();
+    if (&backend == cuda_backend_.get()) UpdateControl(program);  // what is bound says what of it
     ASSERT_EQ((*bound)(context), absl::OkStatus()) << graph::Name(planned.op.kind);
   }
 
@@ -306,7 +341,7 @@ class OpBench {
   std::unique_ptr<CudaBackend> cuda_backend_;
   std::unique_ptr<PoisonedBytes> cpu_arena_;
   std::unique_ptr<PoisonedBytes> cuda_arena_;
-  StepControl control_;
+  std::unique_ptr<PoisonedBytes> control_;
   kernels::cuda::UpdateControl update_;
 };
 

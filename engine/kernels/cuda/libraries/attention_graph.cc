@@ -16,6 +16,13 @@ int64_t Align(int64_t entries) { return (entries + kAlignment - 1) / kAlignment 
 
 }  // namespace
 
+bool operator==(const AttentionGraph& a, const AttentionGraph& b) {
+  return a.shape.batch == b.shape.batch && a.shape.sequence == b.shape.sequence &&
+         a.shape.heads == b.shape.heads && a.shape.head_dim == b.shape.head_dim &&
+         a.KvHeads() == b.KvHeads() && a.shape.causal == b.shape.causal && a.type == b.type &&
+         a.max_documents == b.max_documents && a.deterministic == b.deterministic;
+}
+
 absl::Status CheckAttentionGraph(const AttentionGraph& graph) {
   MP_RETURN_IF_ERROR(CheckAttentionShape(graph.shape));
   if (graph.shape.head_dim % 8 != 0 || graph.shape.head_dim > kMaxHeadDim) {

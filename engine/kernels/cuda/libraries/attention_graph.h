@@ -33,6 +33,8 @@ struct AttentionGraph {
   int64_t OutWidth() const { return shape.heads * shape.head_dim; }
 };
 
+bool operator==(const AttentionGraph& a, const AttentionGraph& b);
+
 enum class AttentionPass : uint8_t { kForward, kBackward };
 
 // INVALID_ARGUMENT for sizes that make no attention, or that cuDNN cannot be asked for: head_dim a

@@ -35,15 +35,66 @@ void NarrowAll(const std::vector<float>& values, DType type, void* p) {
 }
 
 template <typename T>
-void Forward(const AttentionShape& shape, const AttentionArguments& x, void* scratch) {
-  kernels::AttentionForward<T>(shape, static_cast<const T*>(x.qkv), nullptr, static_cast<T*>(x.out),
+void Forward(const AttentionShape& shape, const AttentionArguments& x, const int32_t* ids,
+             void* scratch) {
+  kernels::AttentionForward<T>(shape, static_cast<const T*>(x.qkv), ids, static_cast<T*>(x.out),
                                x.lse, scratch);
 }
 template <typename T>
-void Backward(const AttentionShape& shape, const AttentionBackwardArguments& x, void* scratch) {
-  kernels::AttentionBackward<T>(shape, static_cast<const T*>(x.qkv), nullptr,
+void Backward(const AttentionShape& shape, const AttentionBackwardArguments& x, const int32_t* ids,
+              void* scratch) {
+  kernels::AttentionBackward<T>(shape, static_cast<const T*>(x.qkv), ids,
                                 static_cast<const T*>(x.out), x.lse, static_cast<const T*>(x.dout),
                                 static_cast<T*>(x.dqkv), scratch);
+}
+
+// What the tables say, as ids by row; they must cover every row once and cross no sequence's end.
+absl::StatusOr<std::vector<int32_t>> IdsOf(const AttentionGraph& graph, const int32_t* tables) {
+  if ((graph.max_documents > 0) != (tables != nullptr)) {
+    return absl::InvalidArgumentError("tables are given where there are documents");
+  }
+  if (tables == nullptr) return std::vector<int32_t>();
+  const DocumentTables at = DocumentTablesOf(graph);
+  std::vector<int32_t> ids;
+  for (int64_t document = 0; document < graph.max_documents; ++document) {
+    const auto row = static_cast<int64_t>(ids.size());
+    const int64_t length = tables[at.lengths + document];
+    const bool placed = tables[at.qkv_offsets + document] == row * graph.QkvWidth() &&
+                        tables[at.out_offsets + document] == row * graph.OutWidth() &&
+                        tables[at.lse_offsets + document] == row * graph.shape.heads;
+    const bool within =
+        length == 0 || row / graph.shape.sequence == (row + length - 1) / graph.shape.sequence;
+    if (!placed || !within || length < 0) {
+      return absl::InvalidArgumentError("a document's place in the tables is wrong");
+    }
+    ids.insert(ids.end(), static_cast<size_t>(length), static_cast<int32_t>(document));
+  }
+  if (static_cast<int64_t>(ids.size()) != graph.Rows()) {
+    return absl::InvalidArgumentError("the tables' documents do not cover the rows");
+  }
+  return ids;
+}
+
+// Between [B,H,T] and, with documents, [N,H].
+void TurnLse(const AttentionGraph& graph, const float* by_head, float* by_row) {
+  const AttentionShape& s = graph.shape;
+  for (int64_t row = 0; row < graph.Rows(); ++row) {
+    for (int64_t h = 0; h < s.heads; ++h) {
+      by_row[row * s.heads + h] =
+          by_head[(row / s.sequence * s.heads + h) * s.sequence + row % s.sequence];
+    }
+  }
+}
+std::vector<float> LseByHead(const AttentionGraph& graph, const float* by_row) {
+  const AttentionShape& s = graph.shape;
+  std::vector<float> by_head(static_cast<size_t>(graph.Rows() * s.heads));
+  for (int64_t row = 0; row < graph.Rows(); ++row) {
+    for (int64_t h = 0; h < s.heads; ++h) {
+      by_head[(row / s.sequence * s.heads + h) * s.sequence + row % s.sequence] =
+          by_row[row * s.heads + h];
+    }
+  }
+  return by_head;
 }
 
 }  // namespace
@@ -64,7 +115,6 @@ void* HostGraphs::Scratch(size_t bytes) {
 
 absl::Status HostGraphs::Check(const AttentionGraph& graph, AttentionPass) {
   if (!options_.attention) return absl::UnimplementedError("no attention by graphs in this test");
-  if (graph.max_documents > 0) return absl::UnimplementedError("no documents on the host");
   return CheckAttentionGraph(graph);
 }
 
@@ -93,8 +143,14 @@ absl::Status HostGraphs::Attention(const AttentionGraph& graph, const AttentionA
   ++attention_calls_;
   void* scratch =
       Scratch(AttentionForwardWorkspaceBytes(graph.shape, graph.type, omp_get_max_threads()));
-  graph.type == DType::kBf16 ? Forward<bf16>(graph.shape, arguments, scratch)
-                             : Forward<f16>(graph.shape, arguments, scratch);
+  MP_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, IdsOf(graph, arguments.tables));
+  AttentionArguments x = arguments;
+  std::vector<float> lse(ids.empty() ? 0 : static_cast<size_t>(graph.Rows() * graph.shape.heads));
+  if (!ids.empty()) x.lse = lse.data();
+  const int32_t* documents = ids.empty() ? nullptr : ids.data();
+  graph.type == DType::kBf16 ? Forward<bf16>(graph.shape, x, documents, scratch)
+                             : Forward<f16>(graph.shape, x, documents, scratch);
+  if (!ids.empty()) TurnLse(graph, lse.data(), arguments.lse);
   return absl::OkStatus();
 }
 
@@ -106,8 +162,14 @@ absl::Status HostGraphs::AttentionBackward(const AttentionGraph& graph,
   ++attention_calls_;
   void* scratch =
       Scratch(AttentionBackwardWorkspaceBytes(graph.shape, graph.type, omp_get_max_threads()));
-  graph.type == DType::kBf16 ? Backward<bf16>(graph.shape, arguments, scratch)
-                             : Backward<f16>(graph.shape, arguments, scratch);
+  MP_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, IdsOf(graph, arguments.tables));
+  AttentionBackwardArguments x = arguments;
+  std::vector<float> lse;
+  if (!ids.empty()) lse = LseByHead(graph, arguments.lse);
+  if (!ids.empty()) x.lse = lse.data();
+  const int32_t* documents = ids.empty() ? nullptr : ids.data();
+  graph.type == DType::kBf16 ? Backward<bf16>(graph.shape, x, documents, scratch)
+                             : Backward<f16>(graph.shape, x, documents, scratch);
   return absl::OkStatus();
 }
 

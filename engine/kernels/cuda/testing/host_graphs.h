@@ -1,6 +1,6 @@
 // NeuralGraphs on the host, for tests: convolutions and, where asked for, attention by the CPU's
-// kernels, done when the call returns. Attention with documents is refused, and fp32, as cuDNN
-// refuses it.
+// kernels, done when the call returns. Where the documents lie is taken from their tables, which
+// are checked. fp32 attention is refused, as cuDNN refuses it.
 #ifndef MILEPOST_ENGINE_KERNELS_CUDA_TESTING_HOST_GRAPHS_H_
 #define MILEPOST_ENGINE_KERNELS_CUDA_TESTING_HOST_GRAPHS_H_
 
