@@ -6,29 +6,6 @@
 
 namespace milepost::kernels::cuda {
 
-template <typename T>
-absl::Status PackTensors(const FlatTensor* tensors, const FlatChunk* chunks, int64_t chunk_count,
-                         T* flat, cudaStream_t stream) {
-  const CopyTensorsKernel<T, true> kernel = {tensors, chunks, chunk_count, flat};
-  return Launch(kernel, kernel.grid(), stream, "PackTensors");
-}
-
-template <typename T>
-absl::Status UnpackTensors(const FlatTensor* tensors, const FlatChunk* chunks, int64_t chunk_count,
-                           const T* flat, cudaStream_t stream) {
-  const CopyTensorsKernel<T, false> kernel = {tensors, chunks, chunk_count, const_cast<T*>(flat)};
-  return Launch(kernel, kernel.grid(), stream, "UnpackTensors");
-}
-
-#define MP_INSTANTIATE(T)                                                                     \
-  template absl::Status PackTensors(const FlatTensor*, const FlatChunk*, int64_t, T*,         \
-                                    cudaStream_t);                                            \
-  template absl::Status UnpackTensors(const FlatTensor*, const FlatChunk*, int64_t, const T*, \
-                                      cudaStream_t)
-MP_INSTANTIATE(float);
-MP_INSTANTIATE(bf16);
-MP_INSTANTIATE(f16);
-
 int64_t SumSquaresWorkspaceBytes(int64_t n) {
   return CeilDiv(n, kSquaresBlock) * static_cast<int64_t>(sizeof(double));
 }

@@ -42,21 +42,6 @@ inline std::vector<FlatChunk> MakeChunks(const std::vector<FlatRange>& ranges) {
   return chunks;
 }
 
-// A tensor that lies elsewhere: 16-byte aligned; its place in the flat buffer is that of its range.
-struct FlatTensor {
-  void* data = nullptr;
-  int64_t begin = 0;  // of its range
-};
-
-// Copies tensors of T into the flat buffer, or out of it. All pointers, tables too, are device
-// memory.
-template <typename T>
-absl::Status PackTensors(const FlatTensor* tensors, const FlatChunk* chunks, int64_t chunk_count,
-                         T* flat, cudaStream_t stream);
-template <typename T>
-absl::Status UnpackTensors(const FlatTensor* tensors, const FlatChunk* chunks, int64_t chunk_count,
-                           const T* flat, cudaStream_t stream);
-
 // *sum = sum of x[i]^2 in fp64: blocks of 4096 elements, then the blocks, in an order that depends
 // on n alone. Not finite exactly if some x[i] is not. `workspace`: SumSquaresWorkspaceBytes.
 int64_t SumSquaresWorkspaceBytes(int64_t n);

@@ -10,35 +10,6 @@
 
 namespace milepost::kernels::cuda {
 
-template <typename T, bool kPacks>
-struct CopyTensorsKernel {
-  static constexpr int kThreads = 256;
-  const FlatTensor* tensors;
-  const FlatChunk* chunks;
-  int64_t chunk_count;
-  T* flat;  // read alone where not kPacks
-
-  Grid grid() const { return {.x = chunk_count}; }
-  template <typename Context>
-  MP_DEVICE void operator()(Context& c) const {
-    const FlatChunk chunk = c.Load(chunks + c.block());
-    const FlatTensor tensor = c.Load(tensors + chunk.segment);
-    T* outside = static_cast<T*>(tensor.data) + (chunk.begin - tensor.begin);
-    T* inside = flat + chunk.begin;
-    const T* from = kPacks ? outside : inside;
-    T* to = kPacks ? inside : outside;
-    constexpr int kEach = 4;  // tensors begin at multiples of that
-    for (int i = c.thread() * kEach; i < chunk.count; i += kThreads * kEach) {
-      if (i + kEach <= chunk.count) {
-        using Four = Pack<T, kEach>;
-        c.Store(reinterpret_cast<Four*>(to + i), c.Load(reinterpret_cast<const Four*>(from + i)));
-      } else {
-        for (int j = i; j < chunk.count; ++j) c.Store(to + j, c.Load(from + j));
-      }
-    }
-  }
-};
-
 inline constexpr int64_t kSquaresBlock = 4096;
 
 // sums[b] = that of the block's elements.

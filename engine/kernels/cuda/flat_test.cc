@@ -13,40 +13,6 @@
 namespace milepost::kernels::cuda {
 namespace {
 
-template <typename T>
-void TestPacking() {
-  const std::vector<FlatRange> ranges = {{0, 5000}, {5024, 5025}, {5056, 5063}, {5088, 9184}};
-  std::vector<std::unique_ptr<HostArray<T>>> tensors;
-  std::vector<FlatTensor> places;
-  for (const FlatRange& range : ranges) {
-    const int64_t n = range.end - range.begin;
-    tensors.push_back(std::make_unique<HostArray<T>>(RandomVector<T>(n, 1 + n)));
-    places.push_back({tensors.back()->data(), range.begin});
-  }
-  HostArray<FlatTensor> table(places);
-  HostArray<FlatChunk> chunks(MakeChunks(ranges));
-  const std::vector<T> before(9200, FromFloat<T>(3));
-  HostArray<T> flat(before);
-  RunKernel(CopyTensorsKernel<T, true>{table.data(), chunks.data(), chunks.size(), flat.data()});
-  std::vector<T> want = before;
-  for (size_t i = 0; i < ranges.size(); ++i) {
-    const std::vector<T> values = tensors[i]->values();
-    std::copy(values.begin(), values.end(), want.begin() + ranges[i].begin);
-    std::memset(static_cast<void*>(tensors[i]->data()), 0xff, values.size() * sizeof(T));
-  }
-  EXPECT_TRUE(SameBits(flat.values(), want));  // what lies between is as it was
-  RunKernel(CopyTensorsKernel<T, false>{table.data(), chunks.data(), chunks.size(), flat.data()});
-  for (size_t i = 0; i < ranges.size(); ++i) {
-    EXPECT_TRUE(SameBits(tensors[i]->values(), std::vector<T>(want.begin() + ranges[i].begin,
-                                                              want.begin() + ranges[i].end)));
-  }
-}
-
-TEST(Flat, PacksAndUnpacks) {
-  TestPacking<float>();
-  TestPacking<bf16>();
-}
-
 double SumOnHost(const std::vector<float>& values, uint64_t seed) {
   HostArray<float> x(values);
   const SquaresKernel squares = {x.data(), x.size(), nullptr};
