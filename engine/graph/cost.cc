@@ -53,7 +53,7 @@ double Flops(const Graph& graph, const Op& op) {
   switch (op.kind) {
     case OpKind::kLinear:
     case OpKind::kLinearBackwardInput:
-      return Product(shape(0), graph.values[op.outputs[0].value].shape[1]);
+      return Product(shape(0), graph.values[op.outputs.back().value].shape[1]);
     case OpKind::kLinearBackwardWeight:
       return Product(shape(0), shape(1)[1]);
     case OpKind::kConvolution:  // every element of y: a sum over the input channels of a window

@@ -72,6 +72,7 @@ enum class OpKind : uint8_t {
   kLinear,             // x[N,K], w[K,M], bias[M] -> y[N,M]  (Hugging Face's Conv1D layout)
                        //   transposed: x[N,K], `parts` weights w[Mi,K] (torch's nn.Linear layout),
                        //   then as many biases[Mi] or none -> y[N, sum of Mi], part beside part
+                       //   gelu: -> y|kNoValue, gelu(y)[N,M]; of one part, the tanh form
   kGelu,               // x[N,M] -> y[N,M]  (tanh form; exact: by the error function)
   kSwiGlu,             // x[N,2M]: gate, then up -> y[N,M] = silu(gate) up
   kRopeTable,          // positions i32[T]|kNoValue -> table f32[T,D]: row t is the cosines of D/2
@@ -125,6 +126,7 @@ enum class OpKind : uint8_t {
                                //   dx the gradient of both the residual and delta
   kLinearBackwardInput,        // dy[N,M], the weights[, dsum] -> dx[N,K]
                                //   dsum: what other consumers of x added to its gradient
+                               //   gelu: dy, w, z[N,K] -> dz, where x = gelu(z)
   kLinearBackwardWeight,       // x[N,K], dy[N,M] -> the weights' gradients, then the biases'
   kGeluBackward,               // x, dy -> dx
   kSwiGluBackward,             // x[N,2M], dy[N,M] -> dx[N,2M]
@@ -237,6 +239,7 @@ struct Attributes {
   int64_t parts = 1;        // kLinear*: weights, side by side in the output
   bool transposed = false;  // kLinear*: weights are [M,K]
   bool exact = false;       // kGelu*: not the tanh form
+  bool gelu = false;        // kLinear, kLinearBackwardInput: with the GELU behind or before it
   RopeAttributes rope;      // kRopeTable
   ImageAttributes image;
   double dropout = 0;  // probability; 0: none

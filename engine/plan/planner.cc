@@ -13,6 +13,7 @@
 #include "engine/optim/batch.h"
 #include "engine/plan/buffer_pass.h"
 #include "engine/plan/gather_pass.h"
+#include "engine/plan/gelu_pass.h"
 #include "engine/plan/memory_pass.h"
 #include "engine/plan/parameter_updates.h"
 #include "engine/plan/recompute_budget.h"
@@ -141,6 +142,10 @@ StepPlan DraftOf(const PlanOptions& options, const ParameterUpdates& updates, gr
   plan.train.graph = std::move(train);
   plan.evaluate.graph = std::move(evaluate);
   AddRecompute(plan.train.graph, by_block);
+  if (options.fuse_gelu) {
+    FuseGelu(plan.train.graph);
+    FuseGelu(plan.evaluate.graph);
+  }
   plan.recompute_of_block.assign(by_block.size(), Recompute::kNone);
   for (const graph::Op& op : plan.train.graph.ops) {
     if (op.phase != graph::Phase::kRecompute || op.block < 0) continue;
@@ -189,6 +194,7 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
       .recompute_budget = spec.train().recompute_budget(),
       .optimizer = OptimizerOf(spec.train().optimizer().type()),
       .compute_dtype = ComputeDType(spec.train().precision()),
+      .fuse_gelu = spec.resources().device() == v1::DEVICE_KIND_CUDA,
       .grad_reduce = spec.train().grad_reduce() == v1::GRAD_REDUCE_BF16 ? graph::DType::kBF16
                                                                         : graph::DType::kF32,
       .state_dtype = spec.train().optimizer().state_dtype() == v1::STATE_DTYPE_BF16

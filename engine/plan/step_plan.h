@@ -226,6 +226,8 @@ struct PlanOptions {
   int64_t recompute_budget = 0;  // kBudget: bytes of activations at most
   Optimizer optimizer = Optimizer::kAdamW;
   graph::DType compute_dtype = graph::DType::kF32;
+  // GELUs are computed within the products before and behind them (gelu_pass.h).
+  bool fuse_gelu = false;
   graph::DType grad_reduce = graph::DType::kF32;  // what gradients travel as: kF32 or kBF16
   graph::DType state_dtype = graph::DType::kF32;  // of the optimizer's m and v: kF32 or kBF16
   int64_t micro_batch = 1;

@@ -66,7 +66,7 @@ int64_t AttentionBytes(const graph::Graph& graph, const graph::Op& op, const Pla
 // Several biases lie side by side in front of the product's scratch.
 int64_t PackedBiasBytes(const graph::Graph& graph, const graph::Op& op) {
   const int64_t biases = static_cast<int64_t>(op.inputs.size()) - 1 - op.attributes.parts;
-  const graph::Value& y = graph.values[op.outputs[0].value];
+  const graph::Value& y = graph.values[op.outputs.back().value];
   return biases > 1 ? RoundUp(y.shape[1] * graph::ByteSize(y.dtype), kAlignment) : 0;
 }
 

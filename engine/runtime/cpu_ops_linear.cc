@@ -1,5 +1,4 @@
-// Linear layers on the CPU. Several weights [Mi,K] whose results lie side by side are one product
-// where they follow each other in memory; otherwise one each, on columns of the output.
+// Linear layers on the CPU (linear_layer.h).
 //
 // An op's workspace holds its fixed part (packed biases, or the bias gradients' sums) and behind it
 // the products' own scratch.
@@ -7,12 +6,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <utility>
 #include <vector>
 
 #include "common/status_macros.h"
 #include "engine/kernels/cpu/elementwise.h"
 #include "engine/kernels/cpu/matmul.h"
+#include "engine/runtime/linear_layer.h"
 
 namespace milepost::runtime {
 namespace {
@@ -24,114 +25,15 @@ using kernels::MatmulSpec;
 constexpr int64_t kAlignment = 64;
 int64_t Align(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// Weights that make one product: their first, and their columns of the output.
-struct Run {
-  size_t first;
-  size_t count;
-  int64_t column;
-  int64_t columns;
-};
-
-struct Layer {
-  Layer(const plan::Program& program, const graph::Op& op) : transposed(op.attributes.transposed) {
-    const graph::Graph& graph = program.graph;
-    const auto shape = [&](ValueId id) -> const graph::Shape& { return graph.values[id].shape; };
-    const size_t parts = static_cast<size_t>(op.attributes.parts);
-    const bool forward = op.kind == OpKind::kLinear;
-    const graph::Shape& narrow = shape(op.inputs[0]);
-    rows = narrow[0];
-    const graph::DType dtype = graph.values[op.inputs[0]].dtype;
-    element = graph::ByteSize(dtype);
-    type = KernelDType(dtype);
-    if (op.kind == OpKind::kLinearBackwardWeight) {  // x, dy -> the weights', the biases' gradients
-      in = narrow[1];
-      out = shape(op.inputs[1])[1];
-      for (size_t i = 0; i < op.outputs.size(); ++i) {
-        (i < parts ? weights : biases).push_back(op.outputs[i].value);
-      }
-    } else {  // x or dy, the weights; forward: the biases; backward: what dx adds to
-      const int64_t other = shape(op.outputs[0].value)[1];
-      in = forward ? narrow[1] : other;
-      out = forward ? other : narrow[1];
-      weights.assign(op.inputs.begin() + 1, op.inputs.begin() + 1 + parts);
-      if (forward) biases.assign(op.inputs.begin() + 1 + parts, op.inputs.end());
-      adds = !forward && op.inputs.size() > 1 + parts;
-    }
-    FindRuns(program);
-  }
-
-  void FindRuns(const plan::Program& program) {
-    int64_t column = 0;
-    plan::Place end;  // of the weight before
-    for (size_t i = 0; i < weights.size(); ++i) {
-      const graph::Value& weight = program.graph.values[weights[i]];
-      const plan::Place& place = program.places[weights[i]];
-      const int64_t columns = transposed ? weight.shape[0] : out;
-      const bool follows = i > 0 && place.buffer == end.buffer && place.offset == end.offset;
-      end = {place.buffer,
-             place.offset + graph::Elements(weight.shape) * graph::ByteSize(weight.dtype)};
-      if (follows) {
-        ++runs.back().count;
-        runs.back().columns += columns;
-      } else {
-        runs.push_back({i, 1, column, columns});
-      }
-      column += columns;
-    }
-  }
-
-  int64_t Wide(const Run& run) const { return run.columns == out ? 0 : out; }
-  MatmulSpec Forward(const Run& run) const {
-    return {.m = rows,
-            .n = run.columns,
-            .k = in,
-            .transpose_b = transposed,
-            .a = type,
-            .b = type,
-            .c = type,
-            .bias = !biases.empty(),
-            .bias_type = type,
-            .c_row = Wide(run)};
-  }
-  MatmulSpec InputGradient(const Run& run) const {
-    return {.m = rows,
-            .n = in,
-            .k = run.columns,
-            .transpose_b = !transposed,
-            .a = type,
-            .b = type,
-            .c = type,
-            .accumulate = run.first > 0 || adds,
-            .a_row = Wide(run)};
-  }
-  MatmulSpec WeightGradient(const Run& run, bool accumulate) const {
-    MatmulSpec spec{.m = in,
-                    .n = out,
-                    .k = rows,
-                    .transpose_a = true,
-                    .a = type,
-                    .b = type,
-                    .accumulate = accumulate};
-    if (!transposed) return spec;  // x, dy
-    spec.m = run.columns;          // dy, x
-    spec.n = in;
-    spec.a_row = Wide(run);
-    return spec;
-  }
-
-  // Biases that do not lie side by side are gathered, and their gradients dealt out, through here.
+// Biases that do not lie side by side are gathered, and their gradients dealt out, in packed form.
+struct Layer : LinearLayer {
+  Layer(const plan::Program& program, const graph::Op& op)
+      : LinearLayer(program, op, /*with_biases=*/false) {}
   int64_t PackedBiasBytes(int64_t size) const { return biases.size() > 1 ? Align(out * size) : 0; }
   int64_t BiasSumBytes() const {
     if (biases.empty()) return 0;
     return Align(static_cast<int64_t>(kernels::BiasGradientWorkspaceBytes(rows, out)));
   }
-
-  bool transposed;
-  bool adds = false;  // dx adds to what its last input holds
-  int64_t rows, in, out, element;
-  kernels::DType type;
-  std::vector<ValueId> weights, biases;  // kLinearBackwardWeight: their gradients
-  std::vector<Run> runs;
 };
 
 // Asks for the primitives, so that none is created during a step.
@@ -168,12 +70,34 @@ std::vector<Bytes> BiasesOf(const Binding& b, const Layer& layer) {
   return biases;
 }
 
+// What follows the products of a layer with a GELU, which is computed from the rounded sums here.
+using Gelu = std::function<void()>;
+
+template <typename T>
+Gelu GeluOf(const Binding& b) {
+  const int64_t n = graph::Elements(b.OutputShape(1));
+  T* y = b.Output<T>(1);
+  const T* sums = b.OutputId(0) != graph::kNoValue ? b.Output<T>(0) : y;
+  return [sums, n, y] { kernels::GeluForward<T>(sums, n, y); };
+}
+
+template <typename T>
+Gelu GeluBackwardOf(const Binding& b) {
+  const int64_t n = graph::Elements(b.OutputShape(0));
+  T* dx = b.Output<T>(0);
+  return [x = b.Input<T>(2), dx, n] { kernels::GeluBackward<T>(x, dx, n, dx); };
+}
+
+Gelu NoGelu() {
+  return [] {};
+}
+
 }  // namespace
 
 std::vector<MatmulSpec> LinearMatmulSpecs(const plan::Program& program, const graph::Op& op) {
   const Layer layer(program, op);
   std::vector<MatmulSpec> specs;
-  for (const Run& run : layer.runs) {
+  for (const LinearLayer::Run& run : layer.runs) {
     if (op.kind == OpKind::kLinear) {
       specs.push_back(layer.Forward(run));
     } else if (op.kind == OpKind::kLinearBackwardInput) {
@@ -199,18 +123,20 @@ absl::StatusOr<BoundOp> BindLinear(const Binding& b) {
   const std::vector<Bytes> biases = BiasesOf(b, layer);
   char* packed = biases.size() > 1 ? b.Workspace() : nullptr;
   const char* bias = packed != nullptr ? packed : biases.empty() ? nullptr : biases[0].data;
+  const Gelu gelu = layer.gelu ? MP_BIND_BY_DTYPE(GeluOf, b) : NoGelu();
+  char* y = b.Output<char>(layer.gelu && !layer.keeps_sums ? 1 : 0);
   std::vector<Product> products;
-  for (const Run& run : layer.runs) {
-    const int64_t at = run.column * layer.element;
+  for (const LinearLayer::Run& run : layer.runs) {
+    const int64_t at = layer.ColumnBytes(run);
     products.push_back({.spec = layer.Forward(run),
                         .a = b.Input<char>(0),
                         .b = b.ValueAt(layer.weights[run.first]),
                         .bias = bias == nullptr ? nullptr : bias + at,
-                        .c = b.Output<char>(0) + at});
+                        .c = y + at});
   }
   char* scratch = b.Workspace() + LinearFixedBytes(b.program, b.planned.op);
-  return [matmuls = &b.matmuls, products = std::move(products), biases, packed,
-          scratch](const StepContext&) -> absl::Status {
+  return [matmuls = &b.matmuls, products = std::move(products), biases, packed, scratch,
+          gelu](const StepContext&) -> absl::Status {
     char* to = packed;
     for (size_t i = 0; packed != nullptr && i < biases.size(); ++i) {
       std::memcpy(to, biases[i].data, static_cast<size_t>(biases[i].count));
@@ -219,6 +145,7 @@ absl::StatusOr<BoundOp> BindLinear(const Binding& b) {
     for (const Product& p : products) {
       MP_RETURN_IF_ERROR(matmuls->Execute(p.spec, p.a, p.b, p.bias, p.c, scratch));
     }
+    gelu();
     return absl::OkStatus();
   };
 }
@@ -227,21 +154,23 @@ absl::StatusOr<BoundOp> BindLinearBackwardInput(const Binding& b) {
   const Layer layer(b.program, b.planned.op);
   MP_RETURN_IF_ERROR(Prepare(b));
   std::vector<Product> products;
-  for (const Run& run : layer.runs) {
+  for (const LinearLayer::Run& run : layer.runs) {
     products.push_back({.spec = layer.InputGradient(run),
-                        .a = b.Input<char>(0) + run.column * layer.element,
+                        .a = b.Input<char>(0) + layer.ColumnBytes(run),
                         .b = b.ValueAt(layer.weights[run.first]),
                         .c = b.Output<char>(0)});
   }
   char* dx = b.Output<char>(0);
   const char* dsum = layer.adds ? b.Input<char>(1 + b.attributes().parts) : nullptr;
-  return [matmuls = &b.matmuls, products = std::move(products), dx, dsum,
+  const Gelu gelu = layer.gelu ? MP_BIND_BY_DTYPE(GeluBackwardOf, b) : NoGelu();
+  return [matmuls = &b.matmuls, products = std::move(products), dx, dsum, gelu,
           bytes = layer.rows * layer.in * layer.element,
           scratch = b.Workspace()](const StepContext&) -> absl::Status {
     if (dsum != nullptr && dsum != dx) std::memcpy(dx, dsum, bytes);
     for (const Product& p : products) {
       MP_RETURN_IF_ERROR(matmuls->Execute(p.spec, p.a, p.b, nullptr, p.c, scratch));
     }
+    gelu();
     return absl::OkStatus();
   };
 }
@@ -282,8 +211,8 @@ absl::StatusOr<BoundOp> LinearBackwardWeightOf(const Binding& b) {
   const char* x = b.Input<char>(0);
   const char* dy = b.Input<char>(1);
   std::vector<Product> products;
-  for (const Run& run : layer.runs) {
-    const char* columns = dy + run.column * layer.element;
+  for (const LinearLayer::Run& run : layer.runs) {
+    const char* columns = dy + layer.ColumnBytes(run);
     products.push_back({.spec = layer.WeightGradient(run, false),
                         .accumulating = layer.WeightGradient(run, true),
                         .a = layer.transposed ? columns : x,

@@ -174,9 +174,21 @@ Array LinearWeight(const Run& run) {
   return weight;
 }
 
+const double kGeluScale = std::sqrt(2 / std::numbers::pi);
+constexpr double kGeluCubic = 0.044715;
+
+double Phi(double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); }
+double TanhGelu(double x) {
+  return 0.5 * x * (1 + std::tanh(kGeluScale * (x + kGeluCubic * x * x * x)));
+}
+double TanhGeluSlope(double x) {
+  const double t = std::tanh(kGeluScale * (x + kGeluCubic * x * x * x));
+  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * kGeluScale * (1 + 3 * kGeluCubic * x * x);
+}
+
 void Linear(const Run& run) {
   const Attributes& a = run.op.attributes;
-  const int64_t width = run.graph.values[run.op.outputs[0].value].shape[1];
+  const int64_t width = run.graph.values[run.op.outputs.back().value].shape[1];
   Array bias;
   for (size_t i = 1 + a.parts; i < run.op.inputs.size(); ++i) {
     bias.insert(bias.end(), run.in(i).begin(), run.in(i).end());
@@ -185,12 +197,19 @@ void Linear(const Run& run) {
                    run.dim(0, 1));
   for (size_t i = 0; !bias.empty() && i < y.size(); ++i) y[i] += bias[i % width];
   run.Write(0, y);
+  if (!a.gelu) return;
+  for (double& v : y) v = TanhGelu(v);
+  run.Write(1, y);
 }
 
 void LinearBackwardInput(const Run& run) {
   const int64_t width = run.graph.values[run.op.outputs[0].value].shape[1];
   Array dx = MatMul(run.in(0), false, LinearWeight(run), !run.op.attributes.transposed,
                     run.dim(0, 0), width, run.dim(0, 1));
+  if (run.op.attributes.gelu) {
+    for (size_t i = 0; i < dx.size(); ++i) dx[i] *= TanhGeluSlope(run.in(2)[i]);
+    return run.Write(0, dx);
+  }
   const size_t dsum = 1 + run.op.attributes.parts;
   for (size_t i = 0; run.op.inputs.size() > dsum && i < dx.size(); ++i) dx[i] += run.in(dsum)[i];
   run.Write(0, dx);
@@ -216,18 +235,9 @@ void LinearBackwardWeight(const Run& run) {
   }
 }
 
-const double kGeluScale = std::sqrt(2 / std::numbers::pi);
-constexpr double kGeluCubic = 0.044715;
-
-double Phi(double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); }
-
 void Gelu(const Run& run) {
   Array y = run.in(0);
-  if (run.op.attributes.exact) {
-    for (double& v : y) v *= Phi(v);
-    return run.Write(0, y);
-  }
-  for (double& v : y) v = 0.5 * v * (1 + std::tanh(kGeluScale * (v + kGeluCubic * v * v * v)));
+  for (double& v : y) v = run.op.attributes.exact ? v * Phi(v) : TanhGelu(v);
   run.Write(0, y);
 }
 
@@ -235,12 +245,9 @@ void GeluBackward(const Run& run) {
   Array dx = run.in(1);
   for (size_t i = 0; i < dx.size(); ++i) {
     const double x = run.in(0)[i];
-    if (run.op.attributes.exact) {
-      dx[i] *= Phi(x) + x * std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi);
-      continue;
-    }
-    const double t = std::tanh(kGeluScale * (x + kGeluCubic * x * x * x));
-    dx[i] *= 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * kGeluScale * (1 + 3 * kGeluCubic * x * x);
+    dx[i] *= run.op.attributes.exact
+                 ? Phi(x) + x * std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi)
+                 : TanhGeluSlope(x);
   }
   run.Write(0, dx);
 }

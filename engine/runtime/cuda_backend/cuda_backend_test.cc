@@ -24,7 +24,10 @@ using ::testing::HasSubstr;
 
 // Relative to the result's norm. Sums are ordered otherwise; of 16 bits also one rounding each, and
 // the CPU's attention rounds its probabilities.
-double BarOf(OpKind kind, DType dtype) {
+double BarOf(const graph::Op& op, DType dtype) {
+  const OpKind kind = op.kind;
+  // The CPU rounds what goes into a fused GELU, and what its gradient is multiplied by.
+  if (op.attributes.gelu) return dtype == DType::kBF16 ? 0x1p-8 : 0x1p-11;
   const bool attention = kind == OpKind::kAttention || kind == OpKind::kAttentionBackward ||
                          kind == OpKind::kCachedAttention;
   switch (dtype) {
@@ -42,6 +45,7 @@ struct Case {
   bool graph_attention = false;
   int64_t document_length = 7;
   bool many_documents = false;
+  bool fuse_gelu = false;
 };
 
 // Two micro-steps: gradients last from one to the next.
@@ -86,7 +90,7 @@ void RunProgram(OpBench& bench, OpBench::ProgramOf program, int64_t document_len
   for (size_t i = 0; i < ops.size(); ++i) {
     if (ops[i].when != plan::When::kEveryMicroStep) continue;
     seen->insert(ops[i].op.kind);
-    const double bar = BarOf(ops[i].op.kind, bench.plan().options.compute_dtype);
+    const double bar = BarOf(ops[i].op, bench.plan().options.compute_dtype);
     for (const OpBench::Result& result : bench.RunOp(program, i)) {
       if (IsNoise(result.name)) continue;
       EXPECT_LT(result.error, bar) << graph::Name(ops[i].op.kind) << " -> " << result.name;
@@ -98,7 +102,9 @@ void RunProgram(OpBench& bench, OpBench::ProgramOf program, int64_t document_len
 TEST_P(EveryOp, IsTheCpus) {
   const TinyJob job;
   const v1::JobSpec spec = SpecOf(job, GetParam().options);
-  OpBench bench(spec, OptionsOf(spec), {.attention = GetParam().graph_attention});
+  plan::PlanOptions options = OptionsOf(spec);
+  options.fuse_gelu = GetParam().fuse_gelu;
+  OpBench bench(spec, options, {.attention = GetParam().graph_attention});
   for (size_t head = 0; head < bench.plan().train.graph.losses.size(); ++head) {
     bench.context.gradient_factors[head] = 0.014F / static_cast<float>(1 + head);
   }
@@ -108,7 +114,7 @@ TEST_P(EveryOp, IsTheCpus) {
     RunProgram(bench, &plan::StepPlan::train, GetParam().document_length, &seen);
   }
   RunProgram(bench, &plan::StepPlan::evaluate, GetParam().document_length, &seen);
-  EXPECT_GE(seen.size(), 14U);
+  EXPECT_GE(seen.size(), GetParam().fuse_gelu ? 13U : 14U);
   EXPECT_EQ(bench.context.many_documents, GetParam().many_documents);
   EXPECT_EQ(bench.graphs->attention_calls() > 0,
             GetParam().graph_attention && !GetParam().many_documents);
@@ -151,6 +157,15 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{.precision = v1::PRECISION_BF16, .layers = 1, .width = 64, .dropout = 0.25}},
         Case{{.precision = v1::PRECISION_FP16, .layers = 1, .dropout = 0.25}},
         Case{{.precision = v1::PRECISION_FP32, .layers = 1, .documents = true}}));
+
+// Sums kept for the backward, left out where they are made again, and in evaluation.
+INSTANTIATE_TEST_SUITE_P(FusedGelu, EveryOp,
+                         ::testing::Values(Case{.options = {.precision = v1::PRECISION_BF16,
+                                                            .layers = 1},
+                                                .fuse_gelu = true},
+                                           Case{.options = {.recompute = v1::RECOMPUTE_FULL,
+                                                            .precision = v1::PRECISION_FP16},
+                                                .fuse_gelu = true}));
 
 // Heads of keys: one, some, all. Width 20 and hidden 13: gate and up do not follow each other
 // without a gap, so that they are two products, whose columns are not aligned.
@@ -234,7 +249,7 @@ void TestGeneration(const v1::ModelSpec& model, DType dtype) {
     const std::vector<plan::PlannedOp>& ops = bench.Ops(program);
     for (size_t i = 0; i < ops.size(); ++i) {
       for (const OpBench::Result& result : bench.RunOp(program, i)) {
-        EXPECT_LT(result.error, BarOf(ops[i].op.kind, dtype))
+        EXPECT_LT(result.error, BarOf(ops[i].op, dtype))
             << graph::Name(ops[i].op.kind) << " -> " << result.name;
       }
       if (::testing::Test::HasFatalFailure()) return;

@@ -198,6 +198,7 @@ absl::Status CudaEngine::MakePlan(const StepEngineArguments& arguments) {
   MP_ASSIGN_OR_RETURN(plan::PlanOptions options,
                       plan::OptionsFromSpec(arguments.spec, arguments.threads));
   options.device = plan::DeviceKind::kCuda;  // whatever the spec says, as tests do
+  options.fuse_gelu = true;
   MP_ASSIGN_OR_RETURN(plan_, plan::PlanTraining(arguments.spec, options));
   CudaBackend libraries({.products = parts_.products.get(), .graphs = parts_.graphs.get()});
   CudaScratch needed;

@@ -48,6 +48,8 @@ cublasLtEpilogue_t EpilogueOf(const Product& product) {
       return bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     case Epilogue::kGeluBackward:
       return CUBLASLT_EPILOGUE_DGELU;
+    case Epilogue::kGeluAlone:
+      return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
   }
   return CUBLASLT_EPILOGUE_DEFAULT;
 }

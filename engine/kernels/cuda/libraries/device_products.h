@@ -12,9 +12,8 @@ struct CUstream_st;
 
 namespace milepost::kernels::cuda {
 
-// Device memory, aligned to product.alignment. `bias` where spec.bias; `aux` where there is an
-// epilogue; `addend`, laid out as c, is what an accumulating product adds to, c itself where it is
-// null.
+// Device memory, aligned to product.alignment. `bias` where spec.bias; `aux` where the epilogue has
+// one; `addend`, laid out as c, is what an accumulating product adds to, c itself where it is null.
 struct ProductArguments {
   const void* a = nullptr;
   const void* b = nullptr;

@@ -66,7 +66,7 @@ absl::StatusOr<ColumnMajorProduct> LayoutOf(const Product& product) {
       .first = {.rows = b_columns, .columns = b_rows, .stride = b_columns},
       .second = {.rows = a_columns, .columns = a_rows, .stride = RowOf(s.a_row, a_columns)},
       .result = {.rows = s.n, .columns = s.m, .stride = RowOf(s.c_row, s.n)},
-      .aux_stride = product.epilogue == Epilogue::kNone ? 0 : s.n,
+      .aux_stride = HasAux(product.epilogue) ? s.n : 0,
       .beta = s.accumulate ? 1.0f : 0.0f};
 }
 

@@ -25,7 +25,12 @@ enum class Epilogue : uint8_t {
   kNone,          // C = product (+ bias)
   kGelu,          // aux = product (+ bias); C = gelu(aux), the tanh form: kLinear, then kGelu
   kGeluBackward,  // C = product * gelu'(aux): kLinearBackwardInput, then kGeluBackward. No bias
+  kGeluAlone,     // C = gelu(product (+ bias)): kGelu where nobody wants aux
 };
+
+constexpr bool HasAux(Epilogue epilogue) {
+  return epilogue == Epilogue::kGelu || epilogue == Epilogue::kGeluBackward;
+}
 
 // aux: [m,n] of C's type, rows adjacent.
 struct Product {

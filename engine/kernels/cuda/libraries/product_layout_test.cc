@@ -43,7 +43,7 @@ double Finish(const Product& p, double sum, double bias, double old, double* aux
   if (p.epilogue == Epilogue::kGeluBackward) return sum * GeluSlope(*aux);
   sum += bias;
   if (p.epilogue == Epilogue::kNone) return sum + (p.spec.accumulate ? old : 0);
-  *aux = sum;
+  if (p.epilogue == Epilogue::kGelu) *aux = sum;
   return Gelu(sum);
 }
 
@@ -148,6 +148,8 @@ TEST(ProductLayoutTest, GeluAndItsGradientAreTheOpsFused) {
   ExpectSame({.spec = spec, .epilogue = Epilogue::kGelu});
   spec.transpose_b = true;
   ExpectSame({.spec = spec, .epilogue = Epilogue::kGelu});
+  ExpectSame({.spec = spec, .epilogue = Epilogue::kGeluAlone});
+  EXPECT_EQ(LayoutOf({.spec = spec, .epilogue = Epilogue::kGeluAlone})->aux_stride, 0);
   spec.bias = false;
   ExpectSame({.spec = spec, .epilogue = Epilogue::kGeluBackward});
 }

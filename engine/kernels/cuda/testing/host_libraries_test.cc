@@ -82,23 +82,27 @@ TEST(HostProducts, AreThePlainOnes) {
 TEST(HostProducts, FuseGelu) {
   const MatmulSpec s{.m = 3, .n = 8, .k = 5, .a = DType::kF16, .b = DType::kF16, .c = DType::kF16};
   const Operands<f16> x(s);
-  std::vector<f16> plain(24), aux(24), y(24), dx(24);
+  std::vector<f16> plain(24), aux(24), y(24), alone(24), dx(24);
   const auto run = [&](Epilogue epilogue, std::vector<f16>& c) {
     HostProducts products(0);
     const Product product{.spec = s, .epilogue = epilogue, .alignment = 2};
     ASSERT_EQ(products.Prepare(product), absl::OkStatus());
-    const ProductArguments arguments{
-        .a = x.a.data(), .b = x.b.data(), .c = c.data(), .aux = aux.data()};
+    const ProductArguments arguments{.a = x.a.data(),
+                                     .b = x.b.data(),
+                                     .c = c.data(),
+                                     .aux = HasAux(epilogue) ? aux.data() : nullptr};
     ASSERT_EQ(products.Execute(product, arguments, nullptr, nullptr), absl::OkStatus());
   };
   run(Epilogue::kNone, plain);
   run(Epilogue::kGelu, y);
+  run(Epilogue::kGeluAlone, alone);
   run(Epilogue::kGeluBackward, dx);
   std::vector<f16> want(24), want_dx(24);
   kernels::GeluForward<f16>(plain.data(), 24, want.data());
   kernels::GeluBackward<f16>(plain.data(), plain.data(), 24, want_dx.data());
   for (size_t i = 0; i < y.size(); ++i) {
     EXPECT_EQ(aux[i].bits, plain[i].bits);
+    EXPECT_EQ(alone[i].bits, y[i].bits);
     EXPECT_NEAR(ToFloat(y[i]), ToFloat(want[i]), 2e-3 * std::abs(ToFloat(want[i])) + 1e-4);
     EXPECT_NEAR(ToFloat(dx[i]), ToFloat(want_dx[i]), 2e-3 * std::abs(ToFloat(want_dx[i])) + 1e-4);
   }

@@ -71,7 +71,7 @@ absl::Status CheckArguments(const Product& product, const ProductArguments& x,
                             const void* workspace, int64_t workspace_bytes) {
   if (x.a == nullptr || x.b == nullptr || x.c == nullptr) return Wrong(product, "no operand");
   if (product.spec.bias && x.bias == nullptr) return Wrong(product, "no bias");
-  if (product.epilogue != Epilogue::kNone && x.aux == nullptr) return Wrong(product, "no aux");
+  if (HasAux(product.epilogue) && x.aux == nullptr) return Wrong(product, "no aux");
   for (const void* p : {x.a, x.b, x.bias, static_cast<const void*>(x.c),
                         static_cast<const void*>(x.aux), x.addend}) {
     if (!Aligned(p, product.alignment)) return Wrong(product, "an operand is misaligned");
@@ -114,6 +114,8 @@ absl::Status HostProducts::Execute(const Product& product, const ProductArgument
       if (s.accumulate) sum += At(addend, s.c, i * c_row + j);
       if (product.epilogue == Epilogue::kGelu) {
         Put(x.aux, s.c, i * s.n + j, sum);
+        sum = static_cast<float>(Gelu(sum));
+      } else if (product.epilogue == Epilogue::kGeluAlone) {
         sum = static_cast<float>(Gelu(sum));
       } else if (product.epilogue == Epilogue::kGeluBackward) {
         sum *= static_cast<float>(GeluSlope(At(x.aux, s.c, i * s.n + j)));
