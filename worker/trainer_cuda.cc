@@ -4,15 +4,19 @@
 #include "engine/runtime/cuda/gpu_bench.h"
 #include "engine/runtime/cuda/gpu_step_engine.h"
 #include "worker/trainer/device.h"
+#include "worker/trainer/signals.h"
 
 namespace milepost::worker {
 
 TrainerDevice DeviceOfThisBinary() {
+  const runtime::GpuOptions options = {
+      .cache_folder = runtime::DefaultCacheFolder(),
+      .cancelled = StopRequested,
+      .note = [](const std::string& text) { spdlog::info("{}", text); }};
   return {
       .kind = v1::DEVICE_KIND_CUDA,
-      .engine = runtime::GpuStepEngine(
-          {.cache_folder = runtime::DefaultCacheFolder(),
-           .note = [](const std::string& text) { spdlog::info("{}", text); }}),
+      .engine = runtime::GpuStepEngine(options),
+      .generation = runtime::GpuGenerationEngine(options),
       .measure = [](const std::string& name, int) { return runtime::MeasureGpu({.name = name}); }};
 }
 

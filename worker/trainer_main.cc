@@ -91,6 +91,7 @@ int Main(int argc, char** argv) {
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
   }
   const TrainerDevice device = DeviceOfThisBinary();
+  request.engine = device.generation;
   if (generate->parsed()) return RunGenerate(request);
   if (measure->parsed()) return RunMeasure(device, name, measured_threads);
   InstallTrainerSignals();

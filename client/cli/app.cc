@@ -310,6 +310,9 @@ void Tree::AddGenerate() {
                    "what the weights are rounded to; half the bytes are twice the speed")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
       ->capture_default_str();
+  generate->add_option("--device", generate_.device, "cpu, or cuda: the first GPU")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
   generate->add_option("--coordinator", global_.coordinator, "HOST:PORT")
       ->envname("MILEPOST_COORDINATOR");
   AddDataDir(generate);

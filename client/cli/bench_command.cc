@@ -9,8 +9,10 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "client/cli/trainer_binary.h"
 #include "common/exit_codes.h"
 #include "common/openmp.h"
+#include "common/status_macros.h"
 #include "common/subprocess.h"
 
 namespace milepost::client {
@@ -18,18 +20,15 @@ namespace {
 
 absl::Status Measure(const BenchOptions& options, const Redirect& out) {
   const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
-  const std::string binary =
-      SiblingBinary(options.device == "cuda" ? "milepost-trainer-cuda" : "milepost-trainer");
-  if (access(binary.c_str(), X_OK) != 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("there is no ", binary,
-                     ": build on a machine with NVIDIA's CUDA toolkit (scripts/bootstrap --cuda)"));
-  }
+  const bool cuda = options.device == "cuda";
+  MP_RETURN_IF_ERROR(CheckTrainerBinary(cuda));
   SpawnOptions spawn;
-  spawn.argv = {
-      binary,      "measure",
-      "--name",    options.name,
-      "--threads", absl::StrCat(options.threads > 0 ? options.threads : static_cast<int>(cores))};
+  spawn.argv = {TrainerBinary(cuda),
+                "measure",
+                "--name",
+                options.name,
+                "--threads",
+                absl::StrCat(options.threads > 0 ? options.threads : static_cast<int>(cores))};
   spawn.env = ShortOpenMpSpins();
   spawn.own_process_group = false;
   spawn.out = out;
@@ -38,7 +37,7 @@ absl::Status Measure(const BenchOptions& options, const Redirect& out) {
   const auto end = trainer->Wait();
   if (!end.ok()) return end.status();
   if (end->success()) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat(binary, ": ", end->ToString()));
+  return absl::InternalError(absl::StrCat(TrainerBinary(cuda), ": ", end->ToString()));
 }
 
 }  // namespace

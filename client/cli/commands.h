@@ -61,6 +61,7 @@ struct GenerateOptions {
   double top_p = 1;
   uint64_t seed = 0;
   std::string precision = "fp32";
+  std::string device = "cpu";
 };
 int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options);
 

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/commands.h"
+#include "client/cli/trainer_binary.h"
 #include "common/exit_codes.h"
 #include "common/openmp.h"
 #include "common/status_macros.h"
@@ -33,7 +34,7 @@ absl::StatusOr<std::string> ChosenCheckpoint(const Access& access, const Generat
 SpawnOptions GenerateSpawn(const std::string& address, const std::string& checkpoint,
                            const GenerateOptions& options) {
   SpawnOptions spawn;
-  spawn.argv = {SiblingBinary("milepost-trainer"),
+  spawn.argv = {TrainerBinary(options.device == "cuda"),
                 "generate",
                 "--coordinator",
                 address,
@@ -63,6 +64,8 @@ int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options)
   if (!access.ok()) return Fail(access.status());
   const auto checkpoint = ChosenCheckpoint(*access, options);
   if (!checkpoint.ok()) return Fail(checkpoint.status());
+  const absl::Status there = CheckTrainerBinary(options.device == "cuda");
+  if (!there.ok()) return Fail(there);
   SpawnOptions spawn = GenerateSpawn(access->address(), *checkpoint, options);
   spawn.own_process_group = false;
   auto trainer = Subprocess::Spawn(std::move(spawn));

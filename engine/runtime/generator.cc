@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -12,10 +11,6 @@
 #include "common/spec/model_sizes.h"
 #include "common/status_macros.h"
 #include "engine/kernels/cpu/elementwise.h"
-#include "engine/plan/planner.h"
-#include "engine/runtime/arena.h"
-#include "engine/runtime/cpu_backend.h"
-#include "engine/runtime/executor.h"
 #include "engine/runtime/sampling.h"
 
 namespace milepost::runtime {
@@ -23,7 +18,6 @@ namespace {
 
 class GeneratorImpl : public Generator {
  public:
-  explicit GeneratorImpl(int threads) : backend_(std::max(1, threads)) {}
   absl::Status Open(const v1::ModelSpec& model, const GeneratorOptions& options);
 
   const std::vector<v1::TensorInfo>& tensors() const override { return tensors_; }
@@ -31,32 +25,20 @@ class GeneratorImpl : public Generator {
   absl::Status FinishLoad() override;
   absl::Status Generate(absl::Span<const int32_t> prompt, const GenerateOptions& options,
                         const std::function<void(int32_t)>& emit) override;
-  const plan::StepPlan& plan() const override { return plan_; }
+  const plan::StepPlan& plan() const override { return engine_->plan(); }
 
  private:
-  // One of the plan's programs, bound to the arena.
-  struct Bound {
-    std::unique_ptr<Executor> executor;
-    int64_t rows = 0;
-    int32_t* tokens = nullptr;
-    int32_t* positions = nullptr;
-    const float* logits = nullptr;
-  };
-
-  absl::StatusOr<Bound> Bind(const plan::Program& program);
-  char* ValueAt(const plan::Program& program, graph::ValueId id) const {
-    const plan::Place& place = program.places[id];
-    return arena_->data() + plan_.buffers[place.buffer].offset + place.offset;
+  // All parameters are the prompt's.
+  const graph::Graph& Graph() const { return plan().prompt.graph; }
+  char* ParameterAt(graph::ValueId id) const {
+    const plan::Place& place = plan().prompt.places[id];
+    return engine_->host_arena() + plan().buffers[place.buffer].offset + place.offset;
   }
   absl::Status CheckRequest(absl::Span<const int32_t> prompt, const GenerateOptions& options) const;
   absl::Status Run(absl::Span<const int32_t> tokens);
   absl::Span<const int32_t> Add(int32_t token);
 
-  CpuBackend backend_;
-  plan::StepPlan plan_;
-  std::optional<Arena> arena_;
-  Bound prompt_;
-  Bound next_;
+  std::unique_ptr<GenerationEngine> engine_;
   std::vector<v1::TensorInfo> tensors_;
   std::vector<float> masters_;  // until FinishLoad
   size_t window_size_ = 0;
@@ -81,20 +63,12 @@ absl::Status GeneratorImpl::Open(const v1::ModelSpec& model, const GeneratorOpti
   options.threads = std::max(1, wanted.threads);
   v1::ModelSpec trunk = model;  // further heads make no text
   trunk.clear_heads();
-  MP_ASSIGN_OR_RETURN(plan_, plan::PlanGeneration(trunk, options));
-  MP_ASSIGN_OR_RETURN(CpuBackend::MatmulWorkspace workspace, backend_.CheckMatmulWorkspace(plan_));
-  if (workspace.missing) {
-    options.min_matmul_workspace_bytes = workspace.needed;
-    MP_ASSIGN_OR_RETURN(plan_, plan::PlanGeneration(trunk, options));
-  }
+  const GenerationEngineFactory make_engine = wanted.engine ? wanted.engine : CpuGenerationEngine;
+  MP_ASSIGN_OR_RETURN(engine_, make_engine(trunk, options));
   window_size_ = static_cast<size_t>(options.sequence);
-  MP_ASSIGN_OR_RETURN(arena_, Arena::Allocate(plan_.arena_bytes));
-  backend_.Attach(arena_->data(), nullptr);
-  MP_ASSIGN_OR_RETURN(prompt_, Bind(plan_.prompt));
-  MP_ASSIGN_OR_RETURN(next_, Bind(plan_.next));
   int64_t elements = 0;
-  for (const graph::Parameter& parameter : plan_.prompt.graph.parameters) {
-    const graph::Value& value = plan_.prompt.graph.values[parameter.value];
+  for (const graph::Parameter& parameter : Graph().parameters) {
+    const graph::Value& value = Graph().values[parameter.value];
     v1::TensorInfo& info = tensors_.emplace_back();
     info.set_name(value.name);
     info.set_kind("master");
@@ -109,8 +83,8 @@ absl::Status GeneratorImpl::Open(const v1::ModelSpec& model, const GeneratorOpti
 std::vector<StateInterval> GeneratorImpl::LoadTargets() {
   std::vector<StateInterval> targets;
   float* data = masters_.data();
-  for (const graph::Parameter& parameter : plan_.prompt.graph.parameters) {
-    const int64_t elements = graph::Elements(plan_.prompt.graph.values[parameter.value].shape);
+  for (const graph::Parameter& parameter : Graph().parameters) {
+    const int64_t elements = graph::Elements(Graph().values[parameter.value].shape);
     targets.push_back({.tensor = static_cast<int32_t>(targets.size()),
                        .begin = 0,
                        .end = elements,
@@ -122,12 +96,12 @@ std::vector<StateInterval> GeneratorImpl::LoadTargets() {
 
 absl::Status GeneratorImpl::FinishLoad() {
   if (loaded_) return absl::FailedPreconditionError("FinishLoad was called twice");
-  backend_.UseThreads();
+  engine_->UseThread();
   const float* data = masters_.data();
-  for (const graph::Parameter& parameter : plan_.prompt.graph.parameters) {
-    const graph::Value& value = plan_.prompt.graph.values[parameter.value];
+  for (const graph::Parameter& parameter : Graph().parameters) {
+    const graph::Value& value = Graph().values[parameter.value];
     const int64_t elements = graph::Elements(value.shape);
-    char* target = ValueAt(plan_.prompt, parameter.value);
+    char* target = ParameterAt(parameter.value);
     if (value.dtype == graph::DType::kBF16) {
       kernels::CastToBf16(data, elements, reinterpret_cast<kernels::bf16*>(target));
     } else if (value.dtype == graph::DType::kF16) {
@@ -138,20 +112,9 @@ absl::Status GeneratorImpl::FinishLoad() {
     data += elements;
   }
   masters_ = std::vector<float>();
+  MP_RETURN_IF_ERROR(engine_->Upload());
   loaded_ = true;
   return absl::OkStatus();
-}
-
-absl::StatusOr<GeneratorImpl::Bound> GeneratorImpl::Bind(const plan::Program& program) {
-  const graph::Graph& graph = program.graph;
-  const graph::ValueId tokens = graph.Input("tokens");
-  Bound bound = {
-      .rows = graph::Elements(graph.values[tokens].shape),
-      .tokens = reinterpret_cast<int32_t*>(ValueAt(program, tokens)),
-      .positions = reinterpret_cast<int32_t*>(ValueAt(program, graph.Input("positions"))),
-      .logits = reinterpret_cast<const float*>(ValueAt(program, graph.logits))};
-  MP_ASSIGN_OR_RETURN(bound.executor, Executor::Create(plan_, program, &backend_, nullptr));
-  return bound;
 }
 
 absl::Status GeneratorImpl::CheckRequest(absl::Span<const int32_t> prompt,
@@ -181,17 +144,12 @@ absl::Status GeneratorImpl::CheckRequest(absl::Span<const int32_t> prompt,
 // Runs tokens through the model behind those that the caches hold.
 absl::Status GeneratorImpl::Run(absl::Span<const int32_t> tokens) {
   while (!tokens.empty()) {
-    Bound& program = tokens.size() == 1 ? next_ : prompt_;
-    const int64_t count = std::min<int64_t>(static_cast<int64_t>(tokens.size()), program.rows);
-    for (int64_t row = 0; row < program.rows; ++row) {
-      const int64_t filled = std::min(row, count - 1);  // rows behind it are not looked at
-      program.tokens[row] = tokens[filled];
-      program.positions[row] = static_cast<int32_t>(cached_ + filled);
-    }
-    StepContext context;
-    context.position = count - 1;
-    MP_RETURN_IF_ERROR(program.executor->Run(Section::kMicroStep, context));
-    logits_ = program.logits;
+    const plan::Program& program = tokens.size() == 1 ? plan().next : plan().prompt;
+    const graph::Graph& graph = program.graph;
+    const int64_t rows = graph::Elements(graph.values[graph.Input("tokens")].shape);
+    const int64_t count = std::min(static_cast<int64_t>(tokens.size()), rows);
+    MP_ASSIGN_OR_RETURN(logits_,
+                        engine_->Run(program, tokens.first(static_cast<size_t>(count)), cached_));
     cached_ += count;
     tokens.remove_prefix(static_cast<size_t>(count));
   }
@@ -215,7 +173,7 @@ absl::Status GeneratorImpl::Generate(absl::Span<const int32_t> prompt,
                                      const GenerateOptions& options,
                                      const std::function<void(int32_t)>& emit) {
   MP_RETURN_IF_ERROR(CheckRequest(prompt, options));
-  backend_.UseThreads();
+  engine_->UseThread();
   Sampler sampler(options, vocabulary_);
   window_.reserve(window_size_);
   window_.assign(prompt.end() - static_cast<std::ptrdiff_t>(std::min(prompt.size(), window_size_)),
@@ -245,7 +203,7 @@ absl::Status CheckGeneratesText(const v1::ModelSpec& model) {
 
 absl::StatusOr<std::unique_ptr<Generator>> Generator::Create(const v1::ModelSpec& model,
                                                              const GeneratorOptions& options) {
-  auto generator = std::make_unique<GeneratorImpl>(options.threads);
+  auto generator = std::make_unique<GeneratorImpl>();
   MP_RETURN_IF_ERROR(generator->Open(model, options));
   return std::unique_ptr<Generator>(std::move(generator));
 }

@@ -1,4 +1,4 @@
-// Text generation from master weights, one text at a time, on the CPU backend.
+// Text generation from master weights, one text at a time, on the CPU or on a device.
 //
 //   MP_ASSIGN_OR_RETURN(auto generator, Generator::Create(model, {.threads = 8}));
 //   for (const StateInterval& target : generator->LoadTargets()) ...   // fill
@@ -7,7 +7,7 @@
 //
 // Keys and values of the text are kept, so that each token is run through the model once. The same
 // prompt, options and weights give the same tokens, with any number of threads as long as oneDNN's
-// products of the prompt are the same. Not thread-safe.
+// products of the prompt are the same; a GPU's are its own. Not thread-safe.
 #ifndef MILEPOST_ENGINE_RUNTIME_GENERATOR_H_
 #define MILEPOST_ENGINE_RUNTIME_GENERATOR_H_
 
@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/plan/step_plan.h"
+#include "engine/runtime/generation_engine.h"
 #include "engine/runtime/session.h"
 #include "milepost/v1/checkpoint.pb.h"
 #include "milepost/v1/job_spec.pb.h"
@@ -32,6 +33,7 @@ struct GeneratorOptions {
   // Tokens of the window (below), at most the model's context; 0: as many as that. Keys and values
   // take memory for all of them: a text that is known to be shorter needs no more than its length.
   int64_t window = 0;
+  GenerationEngineFactory engine;  // what it runs on; none: the CPU
 };
 
 struct GenerateOptions {

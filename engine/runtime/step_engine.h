@@ -50,7 +50,7 @@ class StepEngine {
   // ---- state ----
   // Host memory laid out as the arena. Of the persistent buffers (parameters, optimizer states,
   // statistics) it holds what Download has last copied, and what Upload copies to where steps find
-  // it. On the CPU it is the arena, and both do nothing. Both block.
+  // it, and on a device takes away. On the CPU it is the arena, and both do nothing. Both block.
   virtual char* host_arena() = 0;
   virtual absl::Status Upload() = 0;
   virtual absl::Status Download() = 0;

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/plan/device_profile.h"
+#include "engine/runtime/generation_engine.h"
 #include "engine/runtime/step_engine.h"
 #include "milepost/v1/job_spec.pb.h"
 
@@ -16,6 +17,7 @@ namespace milepost::worker {
 struct TrainerDevice {
   v1::DeviceKind kind = v1::DEVICE_KIND_CPU;
   runtime::StepEngineFactory engine;
+  runtime::GenerationEngineFactory generation;
   // A profile of this name, of a rank with so many threads. Blocks for seconds.
   std::function<absl::StatusOr<plan::DeviceProfile>(const std::string& name, int threads)> measure;
 };

@@ -69,7 +69,8 @@ absl::Status Generate(const GenerateRequest& request) {
                                           model, {.precision = request.precision,
                                                   .threads = request.threads,
                                                   .window = static_cast<int64_t>(prompt.size()) +
-                                                            request.options.tokens}));
+                                                            request.options.tokens,
+                                                  .engine = request.engine}));
   MP_RETURN_IF_ERROR(reader.Read(manifest, generator->tensors(), generator->LoadTargets()));
   MP_RETURN_IF_ERROR(generator->FinishLoad());
   for (int32_t id : prompt) Print(id, bytes);

@@ -19,6 +19,7 @@ struct GenerateRequest {
   runtime::GenerateOptions options;
   v1::Precision precision = v1::PRECISION_FP32;
   int threads = 1;
+  runtime::GenerationEngineFactory engine;
 };
 
 // Writes the prompt and what follows it to stdout as it comes. Blocks.

@@ -174,7 +174,11 @@ TrainerExit Trainer::Run() {
                                         .engine = device_.engine,
                                         .device_communicator = device_communicator_.get()},
                                        communicator_.get());
-  if (!session.ok()) return SetupFailure(session.status());
+  if (!session.ok()) {
+    // A stop ends ranks that connect on GPUs, which takes up to minutes.
+    const bool stopped = absl::IsAborted(session.status()) && StopRequested();
+    return stopped ? TrainerExit{.code = kExitStopped} : SetupFailure(session.status());
+  }
   session_ = *std::move(session);
   if (start_.checkpoint().empty()) {
     if (absl::Status status = Initialize(); !status.ok()) return SetupFailure(status);

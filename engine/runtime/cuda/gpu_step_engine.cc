@@ -18,6 +18,7 @@
 #include "engine/runtime/cuda/cuda_communicator.h"
 #include "engine/runtime/cuda/cuda_device.h"
 #include "engine/runtime/cuda/cuda_status.h"
+#include "engine/runtime/cuda_backend/cuda_generation_engine.h"
 #include "engine/runtime/cuda_backend/cuda_step_engine.h"
 
 namespace milepost::runtime {
@@ -38,39 +39,58 @@ absl::StatusOr<comm::Facts> FactsOf(int ordinal) {
       {"cuDNN", VersionText(cudnnGetVersion(), 10000)}};
 }
 
-absl::StatusOr<std::unique_ptr<StepEngine>> MakeEngine(const GpuOptions& options,
-                                                       const StepEngineArguments& arguments) {
+// What training and generation have in common.
+struct GpuParts {
   CudaEngineParts parts;
+  kernels::cuda::CublasProducts* products = nullptr;  // of `parts`
+  bool keeps_algorithms = false;
+};
+
+absl::StatusOr<GpuParts> OpenGpu(const GpuOptions& options) {
+  GpuParts gpu;
+  CudaEngineParts& parts = gpu.parts;
   MP_ASSIGN_OR_RETURN(parts.device, CudaDevice::Open(options.ordinal));
-  MP_ASSIGN_OR_RETURN(const comm::Facts facts, FactsOf(options.ordinal));
-  MP_RETURN_IF_ERROR(comm::CheckAgreement(*arguments.communicator, facts));
   kernels::cuda::CublasOptions products;
   if (!options.cache_folder.empty()) {
     // Ranks of a host share the file: whoever saves last is right too.
     products.algorithms_path = absl::StrCat(options.cache_folder, "/cublaslt-algorithms");
+    gpu.keeps_algorithms = true;
   }
   MP_ASSIGN_OR_RETURN(auto cublas, kernels::cuda::CublasProducts::Create(products));
-  // The engine owns it from here on.
-  kernels::cuda::CublasProducts* const chosen = cublas.get();
-  if (!chosen->algorithms_status().ok()) {
-    options.note(std::string(chosen->algorithms_status().message()));
+  gpu.products = cublas.get();
+  if (!cublas->algorithms_status().ok()) {
+    options.note(std::string(cublas->algorithms_status().message()));
   }
   parts.products = std::move(cublas);
   MP_ASSIGN_OR_RETURN(parts.graphs, kernels::cuda::CudnnGraphs::Create());
-  if (arguments.communicator->world() > 1 && arguments.device_communicator == nullptr) {
-    return absl::InvalidArgumentError("ranks on GPUs need a communicator for their devices");
-  }
-  parts.communicator = [&arguments](const plan::StepPlan& plan) {
-    return ConnectOnGpus(plan, *arguments.device_communicator);
-  };
   parts.capture = options.capture;
   parts.timeout = options.timeout;
   parts.note = options.note;
-  MP_ASSIGN_OR_RETURN(auto engine, CudaStepEngine(arguments, std::move(parts)));
-  if (!products.algorithms_path.empty()) {
-    const absl::Status saved = chosen->SaveAlgorithms();
-    if (!saved.ok()) options.note(std::string(saved.message()));
+  return gpu;
+}
+
+// Once all have been chosen.
+void SaveAlgorithms(const GpuOptions& options, bool keeps_algorithms,
+                    kernels::cuda::CublasProducts& products) {
+  if (!keeps_algorithms) return;
+  const absl::Status saved = products.SaveAlgorithms();
+  if (!saved.ok()) options.note(std::string(saved.message()));
+}
+
+absl::StatusOr<std::unique_ptr<StepEngine>> MakeEngine(const GpuOptions& options,
+                                                       const StepEngineArguments& arguments) {
+  MP_ASSIGN_OR_RETURN(GpuParts gpu, OpenGpu(options));
+  MP_ASSIGN_OR_RETURN(const comm::Facts facts, FactsOf(options.ordinal));
+  MP_RETURN_IF_ERROR(comm::CheckAgreement(*arguments.communicator, facts));
+  if (arguments.communicator->world() > 1 && arguments.device_communicator == nullptr) {
+    return absl::InvalidArgumentError("ranks on GPUs need a communicator for their devices");
   }
+  gpu.parts.communicator = [&](const plan::StepPlan& plan) {
+    return ConnectOnGpus(plan, *arguments.device_communicator, GpuTransport::kAuto,
+                         options.cancelled);
+  };
+  MP_ASSIGN_OR_RETURN(auto engine, CudaStepEngine(arguments, std::move(gpu.parts)));
+  SaveAlgorithms(options, gpu.keeps_algorithms, *gpu.products);
   return engine;
 }
 
@@ -83,6 +103,17 @@ std::string Environment(const char* name) {
 
 StepEngineFactory GpuStepEngine(const GpuOptions& options) {
   return [options](const StepEngineArguments& arguments) { return MakeEngine(options, arguments); };
+}
+
+GenerationEngineFactory GpuGenerationEngine(const GpuOptions& options) {
+  return [options](const v1::ModelSpec& model, const plan::PlanOptions& plan_options)
+             -> absl::StatusOr<std::unique_ptr<GenerationEngine>> {
+    MP_ASSIGN_OR_RETURN(GpuParts gpu, OpenGpu(options));
+    MP_ASSIGN_OR_RETURN(auto engine,
+                        CudaGenerationEngine(model, plan_options, std::move(gpu.parts)));
+    SaveAlgorithms(options, gpu.keeps_algorithms, *gpu.products);
+    return engine;
+  };
 }
 
 std::string DefaultCacheFolder() {

@@ -1,5 +1,5 @@
-// Training steps on an NVIDIA GPU: CudaStepEngine (runtime/cuda_backend) with the CUDA runtime,
-// cuBLASLt and cuDNN.
+// Training steps, and generation, on an NVIDIA GPU: CudaStepEngine (runtime/cuda_backend) with the
+// CUDA runtime, cuBLASLt and cuDNN.
 //
 //   SessionOptions options{.threads = 8, .engine = GpuStepEngine({.ordinal = 0})};
 //   MP_ASSIGN_OR_RETURN(auto session, TrainingSession::Create(spec, options, communicator));
@@ -12,6 +12,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "engine/runtime/generation_engine.h"
 #include "engine/runtime/step_engine.h"
 
 namespace milepost::runtime {
@@ -23,6 +24,8 @@ struct GpuOptions {
   std::string cache_folder;
   bool capture = true;                         // false: no CUDA graphs
   absl::Duration timeout = absl::Seconds(60);  // of one step's work
+  // Asked while the ranks connect to each other: true ends that with ABORTED.
+  std::function<bool()> cancelled;
   // What is no error but should be in the log.
   std::function<void(const std::string&)> note = [](const std::string&) {};
 };
@@ -30,6 +33,9 @@ struct GpuOptions {
 // The factory's errors: FAILED_PRECONDITION without a driver or a GPU of this number, and those of
 // CudaStepEngine.
 StepEngineFactory GpuStepEngine(const GpuOptions& options);
+
+// Generation on one: the same errors, those of CudaGenerationEngine.
+GenerationEngineFactory GpuGenerationEngine(const GpuOptions& options);
 
 // $CACHE_DIRECTORY (systemd's), $XDG_CACHE_HOME/milepost or ~/.cache/milepost, made if it is not
 // there; empty where it cannot be.

@@ -283,7 +283,9 @@ absl::Status CudaEngine::Upload() {
     MP_RETURN_IF_ERROR(device().Copy(streams_.compute, memory_.arena + range.begin,
                                      state_->data() + range.begin, range.end - range.begin));
   }
-  return Synchronize();
+  MP_RETURN_IF_ERROR(Synchronize());
+  state_->Clear();  // until there is a checkpoint
+  return absl::OkStatus();
 }
 
 absl::Status CudaEngine::Download() {

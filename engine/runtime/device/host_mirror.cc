@@ -41,6 +41,8 @@ HostMirror::~HostMirror() {
   if (data_ != nullptr) munmap(data_, static_cast<size_t>(bytes_));
 }
 
+void HostMirror::Clear() { madvise(data_, static_cast<size_t>(bytes_), MADV_DONTNEED); }
+
 absl::Status HostMirror::Pin(Device& device, std::vector<Range> ranges) const {
   for (Range& range : ranges) {
     range.begin = range.begin / kPage * kPage;

@@ -35,6 +35,8 @@ class HostMirror {
   ~HostMirror();
 
   char* data() const { return data_; }
+  // Gives the memory back; what was there is zeros. Nothing of it may be pinned.
+  void Clear();
   // Device::Pin of the pages of all ranges.
   absl::Status Pin(Device& device, std::vector<Range> ranges) const;
 

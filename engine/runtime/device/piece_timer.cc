@@ -26,7 +26,8 @@ PieceTimer::Line& PieceTimer::LineOf(int32_t op) {
 
 PieceTimer::Part PieceTimer::PartOf(int32_t op) const {
   const plan::PlannedOp& planned = program_->ops[op];
-  if (planned.stream != plan::Stream::kCompute) return Part::kCommunication;
+  if (planned.stream == plan::Stream::kCommunication) return Part::kCommunication;
+  if (planned.stream != plan::Stream::kCompute) return Part::kOther;
   switch (planned.op.phase) {
     case graph::Phase::kForward:
       return Part::kForward;
@@ -119,6 +120,8 @@ absl::Status PieceTimer::Read(int64_t runs, StreamTimes* times,
         break;
       case Part::kCommunication:
         times->communication += seconds;
+        break;
+      case Part::kOther:
         break;
     }
     if (by_op_ && span.part != Part::kExposed) {

@@ -50,7 +50,7 @@ class PieceTimer {
 
  private:
   static constexpr int kNone = -1;
-  enum class Part : uint8_t { kForward, kBackward, kUpdate, kExposed, kCommunication };
+  enum class Part : uint8_t { kForward, kBackward, kUpdate, kExposed, kCommunication, kOther };
   // From one stamp to another.
   struct Span {
     TimerId from = kNone;

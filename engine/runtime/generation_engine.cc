@@ -1,0 +1,108 @@
+#include "engine/runtime/generation_engine.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "common/status_macros.h"
+#include "engine/plan/planner.h"
+#include "engine/runtime/arena.h"
+#include "engine/runtime/cpu_backend.h"
+#include "engine/runtime/executor.h"
+
+namespace milepost::runtime {
+namespace {
+
+int64_t OffsetOf(const plan::StepPlan& plan, const plan::Program& program, graph::ValueId id) {
+  const plan::Place& place = program.places[id];
+  return plan.buffers[place.buffer].offset + place.offset;
+}
+
+class CpuEngine : public GenerationEngine {
+ public:
+  explicit CpuEngine(int threads) : backend_(threads) {}
+  absl::Status Open(const v1::ModelSpec& model, plan::PlanOptions options);
+
+  void UseThread() override { backend_.UseThreads(); }
+  const plan::StepPlan& plan() const override { return plan_; }
+  char* host_arena() override { return arena_->data(); }
+  absl::Status Upload() override { return absl::OkStatus(); }
+  absl::StatusOr<const float*> Run(const plan::Program& program, absl::Span<const int32_t> tokens,
+                                   int64_t first) override;
+
+ private:
+  struct Bound {
+    std::unique_ptr<Executor> executor;
+    GenerationPlaces places;
+  };
+  absl::StatusOr<Bound> Bind(const plan::Program& program);
+
+  // Declared in the order in which they refer to each other.
+  CpuBackend backend_;
+  plan::StepPlan plan_;
+  std::optional<Arena> arena_;
+  Bound prompt_;
+  Bound next_;
+};
+
+absl::Status CpuEngine::Open(const v1::ModelSpec& model, plan::PlanOptions options) {
+  MP_ASSIGN_OR_RETURN(plan_, plan::PlanGeneration(model, options));
+  MP_ASSIGN_OR_RETURN(CpuBackend::MatmulWorkspace workspace, backend_.CheckMatmulWorkspace(plan_));
+  if (workspace.missing) {
+    options.min_matmul_workspace_bytes = workspace.needed;
+    MP_ASSIGN_OR_RETURN(plan_, plan::PlanGeneration(model, options));
+  }
+  MP_ASSIGN_OR_RETURN(arena_, Arena::Allocate(plan_.arena_bytes));
+  backend_.Attach(arena_->data(), nullptr);
+  MP_ASSIGN_OR_RETURN(prompt_, Bind(plan_.prompt));
+  MP_ASSIGN_OR_RETURN(next_, Bind(plan_.next));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CpuEngine::Bound> CpuEngine::Bind(const plan::Program& program) {
+  Bound bound{.places = GenerationPlaces::Find(plan_, program)};
+  MP_ASSIGN_OR_RETURN(bound.executor, Executor::Create(plan_, program, &backend_, nullptr));
+  return bound;
+}
+
+absl::StatusOr<const float*> CpuEngine::Run(const plan::Program& program,
+                                            absl::Span<const int32_t> tokens, int64_t first) {
+  Bound& bound = &program == &plan_.prompt ? prompt_ : next_;
+  bound.places.Fill(tokens, first, arena_->data());
+  StepContext context;
+  context.position = static_cast<int64_t>(tokens.size()) - 1;
+  MP_RETURN_IF_ERROR(bound.executor->Run(Section::kMicroStep, context));
+  return reinterpret_cast<const float*>(arena_->data() + bound.places.logits);
+}
+
+}  // namespace
+
+GenerationPlaces GenerationPlaces::Find(const plan::StepPlan& plan, const plan::Program& program) {
+  const graph::Graph& graph = program.graph;
+  const graph::ValueId tokens = graph.Input("tokens");
+  const graph::Value& logits = graph.values[graph.logits];
+  return {.rows = graph::Elements(graph.values[tokens].shape),
+          .tokens = OffsetOf(plan, program, tokens),
+          .positions = OffsetOf(plan, program, graph.Input("positions")),
+          .logits = OffsetOf(plan, program, graph.logits),
+          .logit_bytes = graph::Elements(logits.shape) * graph::ByteSize(logits.dtype)};
+}
+
+void GenerationPlaces::Fill(absl::Span<const int32_t> given, int64_t first, char* arena) const {
+  auto* to_tokens = reinterpret_cast<int32_t*>(arena + tokens);
+  auto* to_positions = reinterpret_cast<int32_t*>(arena + positions);
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t filled = std::min(row, static_cast<int64_t>(given.size()) - 1);
+    to_tokens[row] = given[filled];
+    to_positions[row] = static_cast<int32_t>(first + filled);
+  }
+}
+
+absl::StatusOr<std::unique_ptr<GenerationEngine>> CpuGenerationEngine(
+    const v1::ModelSpec& model, const plan::PlanOptions& options) {
+  auto engine = std::make_unique<CpuEngine>(std::max(1, options.threads));
+  MP_RETURN_IF_ERROR(engine->Open(model, options));
+  return std::unique_ptr<GenerationEngine>(std::move(engine));
+}
+
+}  // namespace milepost::runtime
