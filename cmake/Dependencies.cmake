@@ -26,6 +26,10 @@ find_library(XXHASH_LIBRARY xxhash REQUIRED)
 add_library(milepost_xxhash INTERFACE)
 target_link_libraries(milepost_xxhash INTERFACE ${XXHASH_LIBRARY})
 
+find_library(URING_LIBRARY uring REQUIRED)
+add_library(milepost_uring INTERFACE)
+target_link_libraries(milepost_uring INTERFACE ${URING_LIBRARY})
+
 find_program(PROTOC protoc REQUIRED)
 find_program(GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
 find_program(CCACHE ccache)

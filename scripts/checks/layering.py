@@ -51,6 +51,7 @@ ALLOWED = {
                                     "engine/kernels/cuda/libraries",
                                     # testing.h alone
                                     "engine/kernels/cuda/testing"} | PURE_ENGINE,
+    "engine/runtime/state_file": {"common"},
     "engine/runtime/device": {"common", "engine/runtime", "engine/comm"} | PURE_ENGINE,
     "coordinator/core": {"common"},
     "coordinator/store": {"common", "coordinator/core", "engine/state"},
