@@ -44,6 +44,22 @@ const char* Meaning(int code) {
 
 }  // namespace
 
+bool XidNeedsCheck(int code) {
+  switch (code) {
+    case 48:
+    case 62:
+    case 64:
+    case 74:
+    case 79:
+    case 95:
+    case 119:
+    case 120:
+      return true;
+    default:  // a program's own, or one that the driver has dealt with
+      return false;
+  }
+}
+
 std::string XidText(int code) {
   const char* meaning = Meaning(code);
   return meaning == nullptr ? absl::StrCat(code) : absl::StrCat(code, ", ", meaning);

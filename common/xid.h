@@ -10,6 +10,9 @@
 
 namespace milepost {
 
+// Whether a GPU with this error is not to be trusted until it has been reset, or checked.
+bool XidNeedsCheck(int code);
+
 // The code, and its meaning where it is one of those that training meets.
 std::string XidText(int code);
 

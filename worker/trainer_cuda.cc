@@ -2,6 +2,7 @@
 #include <spdlog/spdlog.h>
 
 #include "engine/runtime/cuda/gpu_bench.h"
+#include "engine/runtime/cuda/gpu_check.h"
 #include "engine/runtime/cuda/gpu_step_engine.h"
 #include "worker/trainer/device.h"
 #include "worker/trainer/signals.h"
@@ -17,7 +18,8 @@ TrainerDevice DeviceOfThisBinary() {
       .kind = v1::DEVICE_KIND_CUDA,
       .engine = runtime::GpuStepEngine(options),
       .generation = runtime::GpuGenerationEngine(options),
-      .measure = [](const std::string& name, int) { return runtime::MeasureGpu({.name = name}); }};
+      .measure = [](const std::string& name, int) { return runtime::MeasureGpu({.name = name}); },
+      .check = [] { return runtime::CheckGpu(/*ordinal=*/0); }};
 }
 
 }  // namespace milepost::worker

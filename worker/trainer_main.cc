@@ -63,6 +63,12 @@ int RunMeasure(const TrainerDevice& device, const std::string& name, int threads
   return ExitCodeOf(status);
 }
 
+int RunCheck(const TrainerDevice& device) {
+  const absl::Status status = device.check ? device.check() : absl::OkStatus();
+  if (!status.ok()) spdlog::error("{}", std::string(status.message()));
+  return ExitCodeOf(status);
+}
+
 int Main(int argc, char** argv) {
   spdlog::set_default_logger(spdlog::stderr_logger_mt("trainer"));
   spdlog::set_pattern("%H:%M:%S.%e %L %v");
@@ -85,6 +91,7 @@ int Main(int argc, char** argv) {
   measure->add_option("--threads", measured_threads)
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
+  CLI::App* check = app.add_subcommand("check", "whether the device computes as it should");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -93,6 +100,7 @@ int Main(int argc, char** argv) {
   const TrainerDevice device = DeviceOfThisBinary();
   request.engine = device.generation;
   if (generate->parsed()) return RunGenerate(request);
+  if (check->parsed()) return RunCheck(device);
   if (measure->parsed()) return RunMeasure(device, name, measured_threads);
   InstallTrainerSignals();
   return Train(MessageChannel(UniqueFd(channel_fd)), device);

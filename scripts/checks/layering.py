@@ -35,6 +35,7 @@ ALLOWED = {
                        "engine/data/images", "engine/state"},
     "engine/runtime/device/testing": {"common", "engine/runtime/device"},
     "engine/runtime/device_comm": {"common", "engine/runtime", "engine/runtime/cuda_backend",
+                                   "engine/runtime/device",
                                    "engine/comm", "engine/kernels/cpu", "engine/kernels/cuda"}
                                   | PURE_ENGINE,
     "engine/runtime/device_comm/testing": {"common", "engine/runtime", "engine/comm",

@@ -20,6 +20,7 @@
 #include "common/status_macros.h"
 #include "common/version.h"
 #include "worker/agent/cores.h"
+#include "worker/agent/gpu_check.h"
 #include "worker/agent/gpu_monitor.h"
 #include "worker/agent/identity.h"
 #include "worker/agent/outbox.h"
@@ -102,11 +103,18 @@ class AgentImpl : public Agent {
 void AgentImpl::WatchGpus() {
   if (nvml_ == nullptr) return;
   std::vector<GpuMonitor::Watched> watched;
+  std::map<int, std::string> uuids;  // by GPU
   for (const PlannedSlot& planned : plan_.slots) {
     watched.push_back({planned.slot.index(), planned.gpu});
+    uuids[planned.gpu] = planned.slot.uuid();
   }
-  monitor_.emplace(std::move(nvml_), std::move(watched), options_.measure_interval,
-                   [this](v1::DeviceFacts facts) { outbox_.SetFacts(std::move(facts)); });
+  monitor_.emplace(
+      std::move(nvml_), std::move(watched), options_.measure_interval,
+      [this](v1::DeviceFacts facts) { outbox_.SetFacts(std::move(facts)); },
+      // The thread may outlive the agent.
+      [binary = options_.cuda_trainer_binary, uuids = std::move(uuids)](int gpu) {
+        return CheckGpu(binary, uuids.at(gpu));
+      });
   check_monitor_ = monitor_->CheckProgress(Clock::Real()->Now(), kDriverPatience);
 }
 

@@ -1,12 +1,14 @@
 // The agent on a host with GPUs, which are described to it.
 #include <gmock/gmock.h>
 
+#include "absl/strings/match.h"
 #include "worker/agent/agent_fixture.h"
 #include "worker/gpu/testing/fake_nvml.h"
 
 namespace milepost::worker {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 
@@ -111,6 +113,25 @@ TEST_F(AgentGpuTest, TellsOfALostGpuAndSaysItAgainInItsHello) {
   ASSERT_EQ(hello.devices_size(), 2);
   EXPECT_THAT(hello.devices(0).problem(), HasSubstr("off the bus"));
   EXPECT_EQ(hello.devices(1).problem(), "");
+}
+
+// Grave errors take a slot out until the GPU passes a check, which the fake trainer says of GPU-b.
+TEST_F(AgentGpuTest, AGpuWithAGraveErrorIsOutUntilItPassesACheck) {
+  StartOnGpus();
+  AwaitFacts([](const auto& facts) { return facts.slot() == 1 && facts.problem().empty(); });
+  Change([&] { fake_.xids = {{0, 95}, {1, 48}}; });
+  const v1::DeviceFacts out =
+      AwaitFacts([](const auto& facts) { return facts.slot() == 1 && !facts.problem().empty(); });
+  EXPECT_THAT(out.problem(), HasSubstr("XID 48, memory error"));
+  EXPECT_THAT(out.problem(), HasSubstr("is checked next"));
+  const v1::DeviceFacts back = AwaitFacts([](const auto& facts) {
+    return facts.slot() == 1 && facts.last_xid() == 48 && facts.problem().empty();
+  });
+  EXPECT_EQ(back.last_xid(), 48);
+  const v1::DeviceFacts ill = AwaitFacts([](const auto& facts) {
+    return facts.slot() == 0 && absl::StrContains(facts.problem(), "fails a check");
+  });
+  EXPECT_THAT(ill.problem(), AllOf(HasSubstr("XID 95"), HasSubstr("check: exit code 1")));
 }
 
 TEST_F(AgentGpuTest, LooksAtTheGpusWhenARankHasEnded) {

@@ -9,6 +9,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/clock.h"
 #include "common/proto_time.h"
+#include "common/xid.h"
 
 namespace milepost::worker {
 namespace {
@@ -16,6 +17,15 @@ namespace {
 constexpr absl::Duration kFarewell = absl::Milliseconds(500);
 // Between measurements, however often they are asked for.
 constexpr absl::Duration kShortestInterval = absl::Milliseconds(100);
+
+constexpr int64_t kMeasurementsPerCheck = 10;
+
+// Of a GPU with a grave error.
+struct Distrust {
+  int xid = 0;
+  int64_t measurements = 0;  // since
+  absl::Status failure;      // of the last check
+};
 
 absl::Time Now() { return Clock::Real()->Now(); }
 
@@ -34,21 +44,51 @@ struct GpuMonitor::Shared {
   bool ended ABSL_GUARDED_BY(mutex) = false;
   absl::Time busy_since ABSL_GUARDED_BY(mutex) = absl::InfiniteFuture();
   bool overdue_told ABSL_GUARDED_BY(mutex) = false;
-  std::map<int, std::pair<int, absl::Time>> last_xid;  // by GPU; the thread's own
+  // ---- the thread's own, by GPU ----
+  Check check;
+  std::map<int, std::pair<int, absl::Time>> last_xid;
+  std::map<int, Distrust> distrusted;
 
   void Tell(v1::DeviceFacts facts) ABSL_LOCKS_EXCLUDED(mutex) {
     absl::MutexLock lock(&mutex);
     if (report) report(std::move(facts));
   }
+  void TakeXids();
+  std::string ProblemOf(int gpu);
   void MeasureAll();
 };
 
+void GpuMonitor::Shared::TakeXids() {
+  for (const Nvml::Xid& xid : nvml->TakeXids()) {
+    last_xid[xid.gpu] = {xid.code, Now()};
+    if (XidNeedsCheck(xid.code)) distrusted[xid.gpu] = {.xid = xid.code};
+  }
+}
+
+// Empty for a GPU that may be used.
+std::string GpuMonitor::Shared::ProblemOf(int gpu) {
+  const auto found = distrusted.find(gpu);
+  if (found == distrusted.end()) return "";
+  Distrust& distrust = found->second;
+  if (distrust.measurements++ % kMeasurementsPerCheck == 1) {
+    distrust.failure = check(gpu);
+    if (distrust.failure.ok()) {
+      distrusted.erase(found);
+      return "";
+    }
+  }
+  return absl::StrCat("the driver reported XID ", XidText(distrust.xid),
+                      distrust.failure.ok() ? "; it is checked next" : "; it fails a check: ",
+                      std::string(distrust.failure.message()));
+}
+
 void GpuMonitor::Shared::MeasureAll() {
-  for (const Nvml::Xid& xid : nvml->TakeXids()) last_xid[xid.gpu] = {xid.code, Now()};
+  TakeXids();
   for (const Watched& entry : watched) {
     v1::DeviceFacts facts = nvml->Measure(entry.gpu);
     facts.set_slot(entry.slot);
     *facts.mutable_time() = ToProto(Now());
+    if (facts.problem().empty()) facts.set_problem(ProblemOf(entry.gpu));
     if (const auto xid = last_xid.find(entry.gpu); xid != last_xid.end()) {
       facts.set_last_xid(xid->second.first);
       *facts.mutable_last_xid_time() = ToProto(xid->second.second);
@@ -77,11 +117,12 @@ void GpuMonitor::Loop(std::shared_ptr<Shared> shared) {
 }
 
 GpuMonitor::GpuMonitor(std::shared_ptr<Nvml> nvml, std::vector<Watched> watched,
-                       absl::Duration interval, Report report)
+                       absl::Duration interval, Report report, Check check)
     : shared_(std::make_shared<Shared>()) {
   shared_->nvml = std::move(nvml);
   shared_->watched = std::move(watched);
   shared_->interval = interval;
+  shared_->check = std::move(check);
   {
     absl::MutexLock lock(&shared_->mutex);
     shared_->report = std::move(report);

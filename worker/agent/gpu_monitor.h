@@ -5,6 +5,9 @@
 //                      [&](v1::DeviceFacts facts) { outbox.SetFacts(std::move(facts)); });
 //   monitor.MeasureSoon();   // a rank has just failed: is its GPU still there?
 //
+// A GPU that the driver reports a grave error of (XidNeedsCheck) is out of order, with the reason,
+// until it has passed a check: at the next measurement, then at every tenth.
+//
 // Thread-safe. The destructor does not wait for a call that hangs: that thread and the library are
 // then left behind.
 #ifndef MILEPOST_WORKER_AGENT_GPU_MONITOR_H_
@@ -14,6 +17,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "milepost/v1/worker.pb.h"
 #include "worker/gpu/nvml.h"
@@ -29,10 +33,13 @@ class GpuMonitor {
   // Called on the monitor's thread, or that of a call of CheckProgress; not by or after the
   // destructor. Should return quickly and call nothing of the monitor.
   using Report = std::function<void(v1::DeviceFacts)>;
+  // Whether a GPU, by its number, computes as it should. Called on the monitor's thread; should
+  // take less than CheckProgress's patience.
+  using Check = std::function<absl::Status(int gpu)>;
 
   // The first measurement starts at once.
   GpuMonitor(std::shared_ptr<Nvml> nvml, std::vector<Watched> watched, absl::Duration interval,
-             Report report);
+             Report report, Check check);
   ~GpuMonitor();
   GpuMonitor(const GpuMonitor&) = delete;
   GpuMonitor& operator=(const GpuMonitor&) = delete;

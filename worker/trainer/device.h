@@ -20,6 +20,8 @@ struct TrainerDevice {
   runtime::GenerationEngineFactory generation;
   // A profile of this name, of a rank with so many threads. Blocks for seconds.
   std::function<absl::StatusOr<plan::DeviceProfile>(const std::string& name, int threads)> measure;
+  // Whether the device computes as it should. Blocks for seconds. None: there is nothing to check.
+  std::function<absl::Status()> check;
 };
 
 // Of the binary that this is linked into: worker/trainer_cpu.cc, worker/trainer_cuda.cc.

@@ -3,18 +3,24 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "engine/comm/in_process.h"
 #include "engine/kernels/cuda/elementwise.h"
 #include "engine/kernels/cuda/libraries/cublas_products.h"
 #include "engine/runtime/cuda/cuda_device.h"
 #include "engine/runtime/cuda/cuda_status.h"
+#include "engine/runtime/cuda/nccl.h"
+#include "engine/runtime/device_comm/collective_bench.h"
+#include "engine/runtime/device_comm/nccl_communicator.h"
 
 namespace milepost::runtime {
 namespace {
@@ -163,6 +169,52 @@ plan::DeviceProfile Nearest(const std::string& model) {
   return {};
 }
 
+// Of one of the host's GPUs, each of which has a thread.
+absl::StatusOr<CollectiveRates> RatesOfRank(comm::Communicator& ranks, int64_t bytes) {
+  MP_ASSIGN_OR_RETURN(auto device, CudaDevice::Open(ranks.rank()));
+  MP_ASSIGN_OR_RETURN(auto communicator, NcclCommunicator::Create({}, Nccl(), ranks));
+  return MeasureCollectives(*device, *communicator, {.bytes = bytes});
+}
+
+// Between all GPUs that there are; the slowest rank's.
+absl::StatusOr<CollectiveRates> RatesOfHost(int gpus, int64_t bytes) {
+  const auto group = comm::MakeInProcessGroup(gpus);
+  std::vector<absl::StatusOr<CollectiveRates>> found(static_cast<size_t>(gpus));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < gpus; ++rank) {
+    threads.emplace_back([&, rank] {
+      found[rank] = RatesOfRank(*group[rank], bytes);
+      if (!found[rank].ok()) group[rank]->Abort(found[rank].status().message());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CollectiveRates slowest;
+  for (const auto& rates : found) {
+    MP_RETURN_IF_ERROR(rates.status());
+    const bool first = slowest.all_reduce == 0;
+    slowest.small_seconds = std::max(slowest.small_seconds, rates->small_seconds);
+    slowest.all_reduce =
+        first ? rates->all_reduce : std::min(slowest.all_reduce, rates->all_reduce);
+    slowest.reduce_scatter =
+        first ? rates->reduce_scatter : std::min(slowest.reduce_scatter, rates->reduce_scatter);
+    slowest.all_gather =
+        first ? rates->all_gather : std::min(slowest.all_gather, rates->all_gather);
+  }
+  return slowest;
+}
+
+// What a plan expects of collectives, where there are several GPUs.
+absl::Status MeasureLinks(const GpuBenchOptions& options, plan::DeviceProfile* profile) {
+  int gpus = 0;
+  MP_CUDA(cudaGetDeviceCount(&gpus));
+  if (gpus < 2) return absl::OkStatus();
+  MP_ASSIGN_OR_RETURN(const CollectiveRates rates, RatesOfHost(gpus, options.collective_bytes));
+  profile->host_bandwidth = std::min({rates.all_reduce, rates.reduce_scatter, rates.all_gather});
+  profile->collective_seconds = rates.small_seconds / std::ceil(std::log2(gpus));
+  profile->source += absl::StrCat(", collectives between ", gpus, " GPUs");
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<double> MeasureProductRate(const std::string& dtype,
@@ -190,6 +242,8 @@ absl::StatusOr<plan::DeviceProfile> MeasureGpu(const GpuBenchOptions& options) {
   // NVLink's, where the model is known; else what goes through the host.
   if (profile.host_bandwidth == 0) profile.host_bandwidth = host_rate;
   MP_ASSIGN_OR_RETURN(profile.op_seconds, LaunchSeconds(*bench, options));
+  bench.reset();  // its memory may be wanted
+  MP_RETURN_IF_ERROR(MeasureLinks(options, &profile));
   return profile;
 }
 
