@@ -65,6 +65,7 @@ absl::Status Run(const Options& options) {
   }
   MP_ASSIGN_OR_RETURN(const int64_t used, UsedBytes());
   const plan::StepPlan plan = session->plan();
+  const int64_t beside = session->beside_bytes();
   session.reset();
   MP_ASSIGN_OR_RETURN(const double rate,
                       runtime::MeasureProductRate(absl::AsciiStrToUpper(flags.precision), {}));
@@ -83,6 +84,7 @@ absl::Status Run(const Options& options) {
                                          {"floor_seconds", plan.flops_per_step / rate},
                                          {"ratio_to_floor", plan.flops_per_step / rate / step},
                                          {"arena_bytes", plan.arena_bytes},
+                                         {"beside_bytes", beside},
                                          {"context_bytes", context_bytes},
                                          {"used_bytes", used},
                                          {"loss", loss}};

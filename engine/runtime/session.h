@@ -142,6 +142,8 @@ class TrainingSession {
   virtual const plan::StepPlan& plan() const = 0;
   // Bytes of the arena as allocated: equals plan().arena_bytes.
   virtual int64_t allocated_bytes() const = 0;
+  // What a device has beside it (step_engine.h); 0 on the CPU.
+  virtual int64_t beside_bytes() const = 0;
   // Training ops, by kind and phase, since creation.
   virtual std::vector<OpKindTime> op_times() const = 0;
 };

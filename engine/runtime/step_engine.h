@@ -46,6 +46,9 @@ class StepEngine {
   virtual const plan::StepPlan& plan() const = 0;
   // Of the arena, as allocated: equals plan().arena_bytes.
   virtual int64_t allocated_bytes() const = 0;
+  // Of the device's memory that lies beside the arena, as allocated: what changes from step to step
+  // and the kernels' tables, which no plan counts. 0 on the CPU.
+  virtual int64_t beside_bytes() const { return 0; }
 
   // ---- state ----
   // Host memory laid out as the arena. Of the persistent buffers (parameters, optimizer states,

@@ -81,6 +81,10 @@ class CudaEngine : public StepEngine {
   void UseThread() override { device().UseThread(); }
   const plan::StepPlan& plan() const override { return plan_; }
   int64_t allocated_bytes() const override { return plan_.arena_bytes; }
+  int64_t beside_bytes() const override {
+    return layout_.bytes + static_cast<int64_t>(sizeof(kernels::cuda::UpdateControl)) +
+           tables_->bytes();
+  }
   char* host_arena() override { return state_->data(); }
   absl::Status Upload() override;
   absl::Status Download() override;

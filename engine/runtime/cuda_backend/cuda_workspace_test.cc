@@ -169,5 +169,29 @@ TEST(CudaWorkspace, ASessionPlansAgainForWhatALibraryWants) {
   EXPECT_EQ(graphs->attention_calls(), 2);
 }
 
+// The arena as planned, and a little beside it.
+TEST(CudaWorkspace, AllOfTheDevicesMemoryIsAccountedFor) {
+  const TinyJob job;
+  const auto group = comm::MakeInProcessGroup(1);
+  const FakeDevice* device = nullptr;
+  SessionOptions options;
+  options.engine = [&](const StepEngineArguments& arguments) {
+    CudaEngineParts parts;
+    auto made = std::make_unique<FakeDevice>(/*seed=*/3);
+    device = made.get();
+    parts.device = std::move(made);
+    parts.products = std::make_unique<cuda::HostProducts>();
+    parts.graphs = std::make_unique<cuda::HostGraphs>();
+    return CudaStepEngine(arguments, std::move(parts));
+  };
+  auto session =
+      TrainingSession::Create(job.Spec({.layers = 1, .documents = true}), options, group[0].get());
+  ASSERT_TRUE(session.ok()) << session.status();
+  EXPECT_EQ((*session)->allocated_bytes(), (*session)->plan().arena_bytes);
+  EXPECT_EQ(device->allocated_bytes(), (*session)->allocated_bytes() + (*session)->beside_bytes());
+  EXPECT_GT((*session)->beside_bytes(), 0);
+  EXPECT_LT((*session)->beside_bytes(), 1 << 20);
+}
+
 }  // namespace
 }  // namespace milepost::runtime

@@ -27,6 +27,7 @@ absl::StatusOr<char*> FakeDevice::Allocate(int64_t bytes) {
       static_cast<char*>(::operator new (static_cast<size_t>(bytes), std::align_val_t{256}));
   std::memset(data, 0, static_cast<size_t>(bytes));
   memory_.emplace_back(data);
+  allocated_bytes_ += bytes;
   return data;
 }
 

@@ -50,6 +50,7 @@ class FakeDevice : public Device {
 
   // Seconds that the work of this name takes; before it is enqueued. A microsecond if not called.
   void SetCost(std::function<double(const std::string& name)> cost) { cost_ = std::move(cost); }
+  int64_t allocated_bytes() const { return allocated_bytes_; }
   // Names of what has run, in order.
   const std::vector<std::string>& trace() const { return trace_; }
 
@@ -99,6 +100,7 @@ class FakeDevice : public Device {
 
   std::mt19937_64 random_;
   std::vector<std::unique_ptr<char, Freed>> memory_;
+  int64_t allocated_bytes_ = 0;
   Nodes nodes_;             // since the host last knew that all was done
   std::vector<bool> host_;  // by node: the host has waited for it
   std::vector<Stream> streams_;
