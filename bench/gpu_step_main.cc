@@ -35,6 +35,47 @@ absl::StatusOr<int64_t> UsedBytes() {
   return static_cast<int64_t>(total - free);
 }
 
+// Medians of where each step's time went.
+struct Split {
+  std::vector<double> forward, backward, update, exposed, communication;
+  void Add(const runtime::StepReport& report) {
+    forward.push_back(report.forward_seconds);
+    backward.push_back(report.backward_seconds);
+    update.push_back(report.update_seconds);
+    exposed.push_back(report.communication_wait_seconds);
+    communication.push_back(report.communication_seconds);
+  }
+  nlohmann::ordered_json Json() const {
+    return {{"forward", Median(forward)},
+            {"backward", Median(backward)},
+            {"update", Median(update)},
+            {"communication_wait", Median(exposed)},
+            {"communication", Median(communication)}};
+  }
+};
+
+// Of the second step, whose ops are timed one by one: the costliest kinds first.
+nlohmann::ordered_json OpTable(std::vector<runtime::OpKindTime> times, double rate) {
+  constexpr size_t kMost = 15;
+  constexpr const char* kPhases[] = {"forward", "backward", "update", "recompute"};
+  std::sort(times.begin(), times.end(),
+            [](const runtime::OpKindTime& a, const runtime::OpKindTime& b) {
+              return a.seconds > b.seconds;
+            });
+  times.resize(std::min(times.size(), kMost));
+  nlohmann::ordered_json table = nlohmann::ordered_json::array();
+  for (const runtime::OpKindTime& time : times) {
+    if (time.seconds <= 0) break;
+    table.push_back({{"op", graph::Name(time.kind)},
+                     {"phase", kPhases[static_cast<int>(time.phase)]},
+                     {"runs", time.runs},
+                     {"milliseconds", time.seconds * 1e3},
+                     {"gigabytes_per_second", time.bytes / time.seconds / 1e9},
+                     {"ratio_to_floor", time.flops / rate / time.seconds}});
+  }
+  return table;
+}
+
 struct Options {
   StepFlags step;
   bool capture = true;
@@ -57,15 +98,18 @@ absl::Status Run(const Options& options) {
   const double first_step = MonotonicSeconds() - start;
   for (int64_t i = 1; i < flags.warmup; ++i) MP_RETURN_IF_ERROR(session->Step(false).status());
   std::vector<double> seconds;
+  Split split;
   double loss = 0;
   for (int64_t i = 0; i < flags.steps; ++i) {
     MP_ASSIGN_OR_RETURN(const runtime::StepReport report, session->Step(false));
     seconds.push_back(report.seconds);
+    split.Add(report);
     loss = report.train_loss;
   }
   MP_ASSIGN_OR_RETURN(const int64_t used, UsedBytes());
   const plan::StepPlan plan = session->plan();
   const int64_t beside = session->beside_bytes();
+  const std::vector<runtime::OpKindTime> ops = session->op_times();
   session.reset();
   MP_ASSIGN_OR_RETURN(const double rate,
                       runtime::MeasureProductRate(absl::AsciiStrToUpper(flags.precision), {}));
@@ -87,7 +131,9 @@ absl::Status Run(const Options& options) {
                                          {"beside_bytes", beside},
                                          {"context_bytes", context_bytes},
                                          {"used_bytes", used},
-                                         {"loss", loss}};
+                                         {"loss", loss},
+                                         {"split_seconds", split.Json()},
+                                         {"ops", OpTable(ops, rate)}};
   std::printf("%s\n", result.dump().c_str());
   return absl::OkStatus();
 }

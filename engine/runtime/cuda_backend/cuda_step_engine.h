@@ -12,12 +12,12 @@
 // still read the other. The host waits for the device once a step, for the scalars. Each of
 // the up to four kinds of micro-step (the first or not, the last or not, with which the update
 // goes; each once more where documents are more than the library's attention was planned for) runs
-// op by op twice and is a graph from then on.
+// op by op in the first two steps that have it, and is a graph from then on.
 //
 // Times are the device's (piece_timer.h), read once a step, when it has been waited for; of several
-// micro-steps of one kind in a step the last one stands for all. Ops are timed in each kind's
-// second run, and where nothing is captured in every 16th from there on: Times() has those runs
-// alone.
+// micro-steps of one kind in a step the last one stands for all. Ops are timed in the second step
+// of each kind, and where nothing is captured in every 16th from there on: Times() has those steps
+// alone, so that after some captured ones it has what one step takes.
 #ifndef MILEPOST_ENGINE_RUNTIME_CUDA_BACKEND_CUDA_STEP_ENGINE_H_
 #define MILEPOST_ENGINE_RUNTIME_CUDA_BACKEND_CUDA_STEP_ENGINE_H_
 
