@@ -60,6 +60,7 @@ class CudaEngine : public GenerationEngine {
 CudaEngine::~CudaEngine() {
   prompt_.executor.reset();
   next_.executor.reset();
+  device().DropGraphs();  // which hold the libraries' calls
   parts_.graphs.reset();
   parts_.products.reset();
   parts_.device.reset();
