@@ -11,6 +11,7 @@
 #include "client/cli/run_report.h"
 #include "client/cli/unigram.h"
 #include "common/exit_codes.h"
+#include "common/spec/auto_fields.h"
 #include "common/spec/model_sizes.h"
 #include "common/spec/parse.h"
 #include "common/status_macros.h"
@@ -87,10 +88,15 @@ absl::Status CheckInitFrom(const v1::JobSpec& spec) {
   return absl::InvalidArgumentError(absl::StrCat("train.init_from: ", status.message()));
 }
 
-// Before anything is started. What GPUs there are the worker finds out: the coordinator checks.
+// Before anything is started. What GPUs there are the worker finds out, and the coordinator checks;
+// what is offloaded must fit this host.
 absl::Status CheckMemory(const v1::JobSpec& spec) {
-  if (spec.resources().device() == v1::DEVICE_KIND_CUDA) return absl::OkStatus();
-  MP_ASSIGN_OR_RETURN(const plan::RankPlace place, PlaceOnHost(spec));
+  MP_ASSIGN_OR_RETURN(plan::RankPlace place, PlaceOnHost(spec));
+  if (spec.resources().device() == v1::DEVICE_KIND_CUDA) {
+    if (HasAutoFields(spec)) return absl::OkStatus();
+    place.memory_bytes = 0;
+    place.host_bytes = HostBytesPerRank(spec.resources().ranks());
+  }
   return plan::Admit(spec, place).status();
 }
 

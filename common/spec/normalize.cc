@@ -156,6 +156,8 @@ void NormalizeTrain(int32_t ranks, v1::TrainSpec* train) {
   MP_DEFAULT(train->mutable_zero(), stage, 1);
   MP_DEFAULT(train->mutable_zero(), prefetch, 1);
   MP_DEFAULT(train->mutable_zero(), group, 0);
+  MP_DEFAULT_ENUM(train->mutable_offload(), optimizer, v1::OFFLOAD_TARGET_NONE);
+  MP_DEFAULT(train->mutable_offload(), activations, false);
 
   v1::OptimizerSpec* optimizer = train->mutable_optimizer();
   MP_DEFAULT_ENUM(optimizer, type, v1::OptimizerSpec::TYPE_ADAMW);

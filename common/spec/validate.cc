@@ -561,6 +561,20 @@ void CheckRecomputeBudget(const v1::TrainSpec& train, Checker* check) {
   }
 }
 
+void CheckOffload(const v1::TrainSpec& train, Checker* check) {
+  const v1::OffloadSpec& offload = train.offload();
+  const v1::OptimizerSpec::Type optimizer = train.optimizer().type();
+  if (!v1::OffloadTarget_IsValid(offload.optimizer()) || offload.optimizer() == 0) {
+    check->Add("train.offload.optimizer", "expected none or host");
+  } else if (offload.optimizer() == v1::OFFLOAD_TARGET_HOST &&
+             (optimizer == v1::OptimizerSpec::TYPE_LAMB ||
+              optimizer == v1::OptimizerSpec::TYPE_MUON)) {
+    check->Add("train.offload.optimizer",
+               "host is not for lamb and muon: choose adamw, adamw_8bit, sgd or lion as "
+               "train.optimizer.type, or none here");
+  }
+}
+
 void CheckTrain(const v1::JobSpec& spec, Checker* check) {
   const v1::TrainSpec& train = spec.train();
   check->Int("train.steps", train.steps(), 1, 1'000'000'000);
@@ -583,6 +597,7 @@ void CheckTrain(const v1::JobSpec& spec, Checker* check) {
     check->Add("train.grad_reduce", "expected fp32 or bf16");
   }
   CheckLossScale(train, check);
+  CheckOffload(train, check);
   CheckOptimizer(train.optimizer(), check);
   CheckSchedule(train, check);
   if (!train.init_from().empty()) CheckPath("train.init_from", train.init_from(), check);

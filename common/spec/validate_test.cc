@@ -410,6 +410,15 @@ TEST(CheckTest, FindsEachBrokenRule) {
       {"train.zero.prefetch",
        [](auto* s) { s->mutable_train()->mutable_zero()->set_prefetch(-1); }},
       {"train.optimizer.lr", [](auto* s) { s->mutable_train()->mutable_optimizer()->set_lr(0); }},
+      {"train.offload.optimizer",
+       [](auto* s) {
+         s->mutable_train()->mutable_offload()->set_optimizer(static_cast<v1::OffloadTarget>(3));
+       }},
+      {"train.offload.optimizer",
+       [](auto* s) {
+         s->mutable_train()->mutable_offload()->set_optimizer(v1::OFFLOAD_TARGET_HOST);
+         s->mutable_train()->mutable_optimizer()->set_type(v1::OptimizerSpec::TYPE_MUON);
+       }},
       {"train.grad_reduce",
        [](auto* s) { s->mutable_train()->set_grad_reduce(static_cast<v1::GradReduce>(7)); }},
       {"train.optimizer.state_dtype",

@@ -116,6 +116,9 @@ Cost OpCost(const Graph& graph, const Op& op) {
     case OpKind::kOrthogonalize:
     case OpKind::kScatterUpdates:
     case OpKind::kAverageStatistics:
+    case OpKind::kGradientsToHost:
+    case OpKind::kScalarsToHost:
+    case OpKind::kParametersToDevice:
       return {};
     case OpKind::kEmbedding:
     case OpKind::kEmbeddingBackward:

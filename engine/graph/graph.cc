@@ -166,6 +166,16 @@ const char* Name(OpKind kind) {
       return "reduce_replicas";
     case OpKind::kGatherParameters:
       return "gather_parameters";
+    case OpKind::kGradientsToHost:
+      return "gradients_to_host";
+    case OpKind::kScalarsToHost:
+      return "scalars_to_host";
+    case OpKind::kParametersToDevice:
+      return "parameters_to_device";
+    case OpKind::kCopyToHost:
+      return "copy_to_host";
+    case OpKind::kCopyToDevice:
+      return "copy_to_device";
   }
   return "unknown";
 }

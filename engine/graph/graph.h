@@ -161,7 +161,8 @@ enum class OpKind : uint8_t {
   kReduceScalars,    // sums the groups' norms in group order into scalar 0; then, where world > 1,
                      //   all-reduce (sum) of the step's scalars: norm, loss, stop flag
   kOptimizer,  // one group's shard (stage 0: all of it): gradient, master, m, v where the optimizer
-               //   has it -> all but the gradient, and the parameter shard
+               //   has it -> all but the gradient, and the parameter shard. Offloaded: on the host,
+               //   of what lies there, for kParametersToDevice
   kGatherParameters,  // all-gather of one group's parameters: in place, after the update (stages 1
                       //   and 2), or (stage 3) -> every parameter of the group, gathered
   // ---- of some optimizers, between the scalars' reduction and kOptimizer ----
@@ -176,6 +177,13 @@ enum class OpKind : uint8_t {
   kReduceReplicas,  // hybrid sharding: all-reduce of one group's reduced gradient shard among the
                     //   ranks that hold the same shard, once a step
   kAverageStatistics,  // running statistics that are not synchronised: their mean over the ranks
+  // ---- copies between the device's memory and its host's, where something is offloaded ----
+  kGradientsToHost,  // this rank's shard of one group's reduced gradient -> its place on the host
+  kScalarsToHost,    // the step's reduced scalars -> a copy on the host, whose kOptimizer they
+                     //   tell whether and how to update
+  kParametersToDevice,  // one group's parameters, as the host's kOptimizer made them -> the shard
+  kCopyToHost,          // x -> x, on the host
+  kCopyToDevice,        // x, on the host -> x
 };
 const char* Name(OpKind kind);
 // A forward op that ends a task: its backward makes the loss too, and takes its place.

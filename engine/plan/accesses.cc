@@ -36,6 +36,27 @@ void AddNorms(const StepPlan& plan, const FlatGroup& group, bool write,
                       (group.first_norm + count) * kPairBytes, write});
 }
 
+// What kOptimizer leaves on the host for the device: the shard's parameters.
+void AddHostParameters(const StepPlan& plan, const FlatGroup& group, bool write,
+                       std::vector<Access>& accesses) {
+  if (group.host_parameter_buffer == kNoBuffer) {
+    AddBuffer(plan, group.master_buffer, write, accesses);
+    return;
+  }
+  const int64_t bytes = group.shard_elements * graph::ByteSize(plan.options.compute_dtype);
+  accesses.push_back({group.host_parameter_buffer, 0, bytes, write});
+}
+
+void AddHostOptimizer(const StepPlan& plan, const FlatGroup& group, std::vector<Access>& accesses) {
+  AddBuffer(plan, plan.host_scalars, false, accesses);
+  AddBuffer(plan, group.host_gradient_buffer, false, accesses);
+  for (BufferId state : {group.master_buffer, group.m_buffer, group.v_buffer, group.m_scale_buffer,
+                         group.v_scale_buffer}) {
+    AddBuffer(plan, state, true, accesses);
+  }
+  if (group.host_parameter_buffer != kNoBuffer) AddHostParameters(plan, group, true, accesses);
+}
+
 void AddOptimizer(const StepPlan& plan, const FlatGroup& group, std::vector<Access>& accesses) {
   if (group.optimizer == Optimizer::kMuon) {
     AddBuffer(plan, group.update_buffer, false, accesses);
@@ -76,6 +97,11 @@ void AddGroupAccesses(const StepPlan& plan, const Program& program, const graph:
     AddBuffer(plan, plan.statistics, true, accesses);
     return;
   }
+  if (op.kind == OpKind::kScalarsToHost) {
+    AddScalars(plan, 0, plan.ReducedScalars(), false, accesses);
+    AddBuffer(plan, plan.host_scalars, true, accesses);
+    return;
+  }
   const int32_t index = op.attributes.group;
   if (index < 0 || index >= static_cast<int32_t>(plan.groups.size())) return;
   const FlatGroup& group = plan.groups[index];
@@ -110,7 +136,19 @@ void AddGroupAccesses(const StepPlan& plan, const Program& program, const graph:
     case OpKind::kScatterUpdates:
       AddBuffer(plan, group.update_buffer, true, accesses);
       break;
+    case OpKind::kGradientsToHost:
+      AddBuffer(plan, ReducedGradient(group), false, accesses);
+      AddBuffer(plan, group.host_gradient_buffer, true, accesses);
+      break;
+    case OpKind::kParametersToDevice:
+      AddHostParameters(plan, group, false, accesses);
+      AddBuffer(plan, group.parameter_buffer, true, accesses);
+      break;
     case OpKind::kOptimizer:
+      if (group.Offloaded()) {
+        AddHostOptimizer(plan, group, accesses);
+        break;
+      }
       AddScalars(plan, 0, plan.ReducedScalars(), false, accesses);
       AddOptimizer(plan, group, accesses);
       break;

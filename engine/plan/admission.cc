@@ -27,7 +27,7 @@ std::string GiB(int64_t bytes) { return HumanBytes(static_cast<double>(bytes)); 
 // more than stage 0 and keeps less.
 SettingSpace AutoSpace(const v1::JobSpec& spec) {
   const Setting given = SettingOf(spec);
-  SettingSpace space = {{given.micro}, {given.stage}, {given.recompute}};
+  SettingSpace space = {{given.micro}, {given.stage}, {given.recompute}, {given.offload}};
   if (MicroIsAuto(spec)) space.micros = MicrosUpTo(spec, kMostSequencesAtOnce);
   if (StageIsAuto(spec)) {
     space.stages = {1, 0, 2, 3};
@@ -211,9 +211,13 @@ class Chooser {
 };
 
 // What could be changed about a job that does not fit: less of what it asks for, never more.
-SettingSpace SmallerSpace(const v1::JobSpec& spec) {
+SettingSpace SmallerSpace(const v1::JobSpec& spec, const RankPlace& place) {
   const Setting given = SettingOf(spec);
-  SettingSpace space = {MicrosUpTo(spec, given.micro), {}, {given.recompute}};
+  SettingSpace space = {MicrosUpTo(spec, given.micro), {}, {given.recompute}, {given.offload}};
+  const v1::OptimizerSpec::Type optimizer = spec.train().optimizer().type();
+  const bool can_offload = optimizer != v1::OptimizerSpec::TYPE_LAMB &&
+                           optimizer != v1::OptimizerSpec::TYPE_MUON && !place.host_memory;
+  if (can_offload && !given.offload) space.offloads.push_back(true);
   if (space.micros.empty()) space.micros = {given.micro};
   const int last = spec.resources().ranks() == 1 ? given.stage : 3;
   for (int stage = given.stage; stage <= last; ++stage) space.stages.push_back(stage);
@@ -224,13 +228,14 @@ SettingSpace SmallerSpace(const v1::JobSpec& spec) {
 
 int Changes(const Setting& given, const Setting& other) {
   return (given.micro != other.micro) + (given.stage != other.stage) +
-         (given.recompute != other.recompute);
+         (given.recompute != other.recompute) + (given.offload != other.offload);
 }
 
 // Those that fit, the least changed first, then the fastest.
 absl::StatusOr<std::vector<Setting>> Nearest(const v1::JobSpec& spec, const RankPlace& place) {
   const Setting given = SettingOf(spec);
-  MP_ASSIGN_OR_RETURN(std::vector<Setting> settings, Search(spec, SmallerSpace(spec), place));
+  MP_ASSIGN_OR_RETURN(std::vector<Setting> settings,
+                      Search(spec, SmallerSpace(spec, place), place));
   const auto key = [&](const Setting& s) {
     return std::tuple(Changes(given, s), s.seconds, s.bytes);
   };
@@ -287,6 +292,14 @@ absl::StatusOr<Resolved> ResolveAuto(const v1::JobSpec& spec, const RankPlace& p
 }
 
 absl::Status CheckFits(const v1::JobSpec& spec, const StepPlan& plan, const RankPlace& place) {
+  if (plan.options.Offloads() && place.host_bytes > 0 && HostBytes(plan) > place.host_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("does not fit: a rank needs ", GiB(HostBytes(plan)), " of host memory (",
+                     GiB(SnapshotBytes(plan)), " of it while a checkpoint is saved), and has ",
+                     GiB(place.host_bytes),
+                     "; use more ranks with hosts of their own at train.zero.stage 1 or "
+                     "above, or offload less (train.offload)"));
+  }
   const int64_t needed = RequiredBytes(plan, plan.arena_bytes, place.host_memory);
   if (place.memory_bytes <= 0 || needed <= place.memory_bytes) return absl::OkStatus();
   const std::string copy = place.host_memory ? absl::StrCat(" (", GiB(needed - plan.arena_bytes),

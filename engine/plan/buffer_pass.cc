@@ -20,16 +20,18 @@ using graph::ValueId;
 using graph::ValueKind;
 
 BufferId AddBuffer(StepPlan& plan, std::string name, BufferClass buffer_class, int64_t bytes,
-                   bool persistent) {
+                   bool persistent, Memory memory = Memory::kDevice) {
   plan.buffers.push_back({.name = std::move(name),
                           .buffer_class = buffer_class,
                           .bytes = bytes,
-                          .persistent = persistent});
+                          .persistent = persistent,
+                          .memory = memory});
   return static_cast<BufferId>(plan.buffers.size()) - 1;
 }
 
-BufferId AddPersistent(StepPlan& plan, std::string name, BufferClass buffer_class, int64_t bytes) {
-  return AddBuffer(plan, std::move(name), buffer_class, bytes, true);
+BufferId AddPersistent(StepPlan& plan, std::string name, BufferClass buffer_class, int64_t bytes,
+                       Memory memory = Memory::kDevice) {
+  return AddBuffer(plan, std::move(name), buffer_class, bytes, true, memory);
 }
 
 // Between micro-steps gradients must stay. With a single micro-step a group's gradient lives from
@@ -156,7 +158,9 @@ class BufferAssignment {
       } else {
         const BufferClass kept = value.kind == ValueKind::kDiscarded ? BufferClass::kWorkspace
                                                                      : BufferClass::kActivations;
-        place.buffer = AddBuffer(plan_, value.name, kept, Bytes(value), false);
+        const Memory memory =
+            op.kind == graph::OpKind::kCopyToHost ? Memory::kHost : Memory::kDevice;
+        place.buffer = AddBuffer(plan_, value.name, kept, Bytes(value), false, memory);
       }
     }
   }
@@ -179,16 +183,47 @@ class BufferAssignment {
 
 namespace {
 
+Memory MemoryOfState(const PlanOptions& options) {
+  return options.offload_optimizer ? Memory::kHost : Memory::kDevice;
+}
+
 void AddQuantizedState(StepPlan& plan, FlatGroup& group) {
   const auto add = [&](absl::string_view kind, int64_t bytes) {
     return AddPersistent(plan, absl::StrCat(kind, " of ", group.name), BufferClass::kOptimizer,
-                         bytes);
+                         bytes, MemoryOfState(plan.options));
   };
   const int64_t scales = group.shard_elements / kQuantizedBlock * graph::ByteSize(DType::kF32);
   group.m_buffer = add("m", group.shard_elements);
   group.m_scale_buffer = add("m.scale", scales);
   group.v_buffer = add("v", group.shard_elements);
   group.v_scale_buffer = add("v.scale", scales);
+}
+
+// The host's side of offloaded updates: gradients in, parameters out. While a group's parameters
+// are copied the next one's are made, so two buffers in turn are enough.
+void AddHostBuffers(StepPlan& plan) {
+  plan.host_scalars =
+      AddPersistent(plan, "scalars on the host", BufferClass::kCommunication,
+                    graph::ByteSize(DType::kF64) * plan.ReducedScalars(), Memory::kHost);
+  const int64_t compute_size = graph::ByteSize(plan.options.compute_dtype);
+  const bool copies = plan.options.compute_dtype != DType::kF32;
+  BufferId turns[2] = {kNoBuffer, kNoBuffer};
+  int turn = 0;
+  for (FlatGroup& group : plan.groups) {
+    if (group.frozen) continue;
+    group.host_gradient_buffer = AddPersistent(
+        plan, absl::StrCat("gradients of ", group.name, " on the host"), BufferClass::kGradients,
+        group.shard_elements * graph::ByteSize(DType::kF32), Memory::kHost);
+    if (!copies) continue;
+    BufferId& buffer = turns[turn++ % 2];
+    if (buffer == kNoBuffer) {
+      buffer = AddPersistent(plan, absl::StrCat("parameters on the host, turn ", turn),
+                             BufferClass::kCommunication, 0, Memory::kHost);
+    }
+    int64_t& bytes = plan.buffers[buffer].bytes;
+    bytes = std::max(bytes, group.shard_elements * compute_size);
+    group.host_parameter_buffer = buffer;
+  }
 }
 
 // What lives during the update only.
@@ -243,10 +278,12 @@ void AddPersistentBuffers(StepPlan& plan, bool training) {
   }
   const auto add_state = [&](const FlatGroup& group, absl::string_view kind, DType dtype) {
     return AddPersistent(plan, absl::StrCat(kind, " of ", group.name), BufferClass::kOptimizer,
-                         group.shard_elements * graph::ByteSize(dtype));
+                         group.shard_elements * graph::ByteSize(dtype),
+                         MemoryOfState(plan.options));
   };
   for (FlatGroup& group : plan.groups) {
-    if (plan.options.compute_dtype != DType::kF32) {
+    const bool on_the_host = plan.options.offload_optimizer && !group.frozen;
+    if (plan.options.compute_dtype != DType::kF32 || on_the_host) {
       group.master_buffer = add_state(group, "master", DType::kF32);
     }
     if (group.frozen) continue;
@@ -260,6 +297,7 @@ void AddPersistentBuffers(StepPlan& plan, bool training) {
     }
   }
   AddUpdateBuffers(plan);
+  if (plan.options.offload_optimizer) AddHostBuffers(plan);
 }
 
 void AssignBuffers(StepPlan& plan, Program& program) { BufferAssignment(plan, program).Run(); }

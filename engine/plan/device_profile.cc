@@ -25,16 +25,19 @@ struct Paper {
   double memory_bandwidth;
   double host_bandwidth;     // one way
   double network_bandwidth;  // one way, a rank's share of the host's
+  double host_device;        // one way: PCIe x16
+  double host_memory;        // a rank's share of the host's
 };
 
 // NVIDIA's data sheets: H200 SXM, H100 SXM5 80 GB, A100 SXM4 80 GB and the Ada architecture's white
 // paper. Memory as the driver reports it. Networks: the adapters of a DGX (400 Gb/s a GPU; A100 200
-// Gb/s) and 10 Gb/s for a workstation, whose GPUs talk through PCIe 4.0 x16.
+// Gb/s) and 10 Gb/s for a workstation, whose GPUs talk through PCIe 4.0 x16. A DGX's host memory
+// has 16 channels for eight GPUs (DDR5-4800; A100: DDR4-3200), a workstation's two.
 constexpr Paper kPapers[] = {
-    {"h200", 66.9e12, 989.4e12, int64_t{143771} << 20, 4.8e12, 450e9, 50e9},
-    {"h100", 66.9e12, 989.4e12, int64_t{81559} << 20, 3.35e12, 450e9, 50e9},
-    {"a100", 19.5e12, 311.9e12, int64_t{81920} << 20, 2.039e12, 300e9, 25e9},
-    {"rtx4090", 82.6e12, 165.2e12, int64_t{24564} << 20, 1.008e12, 32e9, 1.25e9},
+    {"h200", 66.9e12, 989.4e12, int64_t{143771} << 20, 4.8e12, 450e9, 50e9, 63e9, 76.8e9},
+    {"h100", 66.9e12, 989.4e12, int64_t{81559} << 20, 3.35e12, 450e9, 50e9, 63e9, 76.8e9},
+    {"a100", 19.5e12, 311.9e12, int64_t{81920} << 20, 2.039e12, 300e9, 25e9, 31.5e9, 51.2e9},
+    {"rtx4090", 82.6e12, 165.2e12, int64_t{24564} << 20, 1.008e12, 32e9, 1.25e9, 31.5e9, 76.8e9},
 };
 
 // What an H200 reached of its paper figures: 790 TFLOP/s in a bf16 product of 8192 on random data,
@@ -62,6 +65,8 @@ DeviceProfile FromPaper(const Paper& paper) {
   profile.host_bandwidth = kLinkPart * paper.host_bandwidth;
   profile.network_bandwidth = kLinkPart * paper.network_bandwidth;
   profile.ranks_per_host = 8;
+  profile.host_device_bandwidth = kLinkPart * paper.host_device;
+  profile.host_memory_bandwidth = kLinkPart * paper.host_memory;
   profile.op_seconds = kGpuOpSeconds;
   profile.collective_seconds = kGpuCollectiveSeconds;
   return profile;
@@ -112,6 +117,8 @@ class Reader {
     double ranks = 0;
     Number("ranks_per_host", 0, 4096, &ranks);
     p.ranks_per_host = static_cast<int>(ranks);
+    Number("host_device_bandwidth", 0, 1e18, &p.host_device_bandwidth);
+    Number("host_memory_bandwidth", 0, 1e18, &p.host_memory_bandwidth);
     Number("op_seconds", 0, 1, &p.op_seconds);
     Number("collective_seconds", 0, 1, &p.collective_seconds);
     Number("overlap", 0, 1, &p.overlap);
@@ -228,6 +235,8 @@ std::string ProfileJson(const DeviceProfile& profile) {
                      {"host_bandwidth", profile.host_bandwidth},
                      {"network_bandwidth", profile.network_bandwidth},
                      {"ranks_per_host", profile.ranks_per_host},
+                     {"host_device_bandwidth", profile.host_device_bandwidth},
+                     {"host_memory_bandwidth", profile.host_memory_bandwidth},
                      {"op_seconds", profile.op_seconds},
                      {"collective_seconds", profile.collective_seconds},
                      {"overlap", profile.overlap},

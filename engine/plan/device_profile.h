@@ -34,10 +34,15 @@ struct DeviceProfile {
   double attention_fraction = 1;
   // Bytes of the device, all of them; 0: the device is a host's cores, which share its memory.
   int64_t memory_bytes = 0;
-  double memory_bandwidth = 0;    // bytes/s, read and written together
-  double host_bandwidth = 0;      // bytes/s that a rank sends to ranks of its own host
-  double network_bandwidth = 0;   // bytes/s that a rank sends to other hosts
-  int ranks_per_host = 0;         // 0: all of them on one
+  double memory_bandwidth = 0;   // bytes/s, read and written together
+  double host_bandwidth = 0;     // bytes/s that a rank sends to ranks of its own host
+  double network_bandwidth = 0;  // bytes/s that a rank sends to other hosts
+  int ranks_per_host = 0;        // 0: all of them on one
+  // Of what is offloaded, a rank's share where all ranks of a host do it at once: bytes/s between a
+  // device and its host, each way, and of the host's memory, read and written together. 0: not
+  // known, and 10 GB/s is taken. Not used where the device is a host's cores.
+  double host_device_bandwidth = 0;
+  double host_memory_bandwidth = 0;
   double op_seconds = 0;          // before an op begins to compute
   double collective_seconds = 0;  // of a message's way, for each doubling of the ranks
   // How much of a collective costs the computation beside it nothing: 1 where copy engines move

@@ -62,11 +62,27 @@ bool IsAttention(OpKind kind) {
   return kind == OpKind::kAttention || kind == OpKind::kAttentionBackward;
 }
 
+bool IsOffloaded(Stream stream) {
+  return stream == Stream::kToHost || stream == Stream::kToDevice || stream == Stream::kHost;
+}
+
+// A copy reads and writes its bytes, in two memories.
+double OffloadSeconds(const PlannedOp& planned, const DeviceProfile& profile) {
+  constexpr double kUnknown = 10e9;
+  const bool host = planned.stream == Stream::kHost;
+  const double known = host ? profile.host_memory_bandwidth : profile.host_device_bandwidth;
+  return planned.bytes / (host ? 1 : 2) / (known > 0 ? known : kUnknown);
+}
+
 Duration DurationOf(const PlannedOp& planned, const PlanOptions& options,
                     const DeviceProfile& profile) {
   Duration duration = {.start = profile.op_seconds};
   if (planned.stream == Stream::kCommunication) {
     duration.wire = WireSeconds(planned, options, profile);
+    return duration;
+  }
+  if (IsOffloaded(planned.stream) && options.device == DeviceKind::kCuda) {
+    duration.memory = OffloadSeconds(planned, profile);
     return duration;
   }
   const double part = IsAttention(planned.op.kind) ? profile.attention_fraction : 1;
@@ -81,14 +97,17 @@ Duration DurationOf(const PlannedOp& planned, const PlanOptions& options,
 // nothing.
 class Timeline {
  public:
-  Timeline(const Program& program, const std::vector<double>& seconds, double overlap)
-      : program_(program), seconds_(seconds), shared_speed_(0.5 + 0.5 * overlap) {}
+  Timeline(const StepPlan& plan, const std::vector<double>& seconds, double overlap)
+      : program_(plan.train),
+        seconds_(seconds),
+        shared_speed_(0.5 + 0.5 * overlap),
+        device_(plan.options.device) {}
 
   double Run(const std::vector<int32_t>& ops) && {
     done_.assign(program_.ops.size(), true);  // what is not run here is not waited for
     for (int32_t op : ops) {
       done_[op] = false;
-      StreamOf(program_.ops[op].stream).ops.push_back(op);
+      StreamOf(RunsOn(program_.ops[op].stream)).ops.push_back(op);
     }
     double now = 0;
     while (!AllOver()) now += Advance();
@@ -102,6 +121,11 @@ class Timeline {
     bool running = false;
     double left = 0;  // seconds of the running op, at full speed
   };
+
+  // A CPU copies and updates in turn with what it computes.
+  Stream RunsOn(Stream stream) const {
+    return device_ == DeviceKind::kCpu && IsOffloaded(stream) ? Stream::kCompute : stream;
+  }
 
   StreamState& StreamOf(Stream stream) { return streams_[static_cast<int>(stream)]; }
 
@@ -152,6 +176,7 @@ class Timeline {
   const Program& program_;
   const std::vector<double>& seconds_;
   const double shared_speed_;
+  const DeviceKind device_;
   std::vector<bool> done_;
   StreamState streams_[kStreams];
 };
@@ -171,7 +196,7 @@ std::vector<int32_t> OpsOf(const Program& program, bool last) {
 
 double StepSeconds(const StepPlan& plan, const std::vector<double>& seconds, double overlap) {
   const auto run = [&](bool last) {
-    return Timeline(plan.train, seconds, overlap).Run(OpsOf(plan.train, last));
+    return Timeline(plan, seconds, overlap).Run(OpsOf(plan.train, last));
   };
   const auto others = static_cast<double>(plan.options.accumulation - 1);
   return (others > 0 ? others * run(/*last=*/false) : 0) + run(/*last=*/true);
@@ -179,7 +204,10 @@ double StepSeconds(const StepPlan& plan, const std::vector<double>& seconds, dou
 
 Bound BoundOf(const StepEstimate& estimate) {
   const double largest = std::max(estimate.flop_seconds, estimate.memory_seconds);
-  if (estimate.exposed_seconds > largest) return Bound::kCommunication;
+  if (estimate.exposed_seconds > largest) {
+    return estimate.offload_seconds > estimate.communication_seconds ? Bound::kOffload
+                                                                     : Bound::kCommunication;
+  }
   return estimate.memory_seconds > estimate.flop_seconds ? Bound::kMemory : Bound::kCompute;
 }
 
@@ -193,6 +221,8 @@ const char* Name(Bound bound) {
       return "memory";
     case Bound::kCommunication:
       return "communication";
+    case Bound::kOffload:
+      return "offload";
   }
   return "unknown";
 }
@@ -209,6 +239,10 @@ StepEstimate EstimateStep(const StepPlan& plan, const DeviceProfile& profile) {
         planned.when == When::kEveryMicroStep ? static_cast<double>(plan.options.accumulation) : 1;
     if (planned.stream == Stream::kCommunication) {
       estimate.communication_seconds += runs * duration.Seconds();
+      continue;
+    }
+    if (IsOffloaded(planned.stream)) {
+      estimate.offload_seconds += runs * duration.Seconds();
       continue;
     }
     compute += runs * duration.Seconds();

@@ -23,8 +23,9 @@ namespace milepost::plan {
 void AddGathers(Program& program, const std::vector<FlatGroup>& groups, const PlanOptions& options);
 
 // Sets PlannedOp::after: a gather starts no earlier than where it stands, and a visit starts once
-// the reductions of all but the last visit are done, so that their bytes come free. Call it when
-// the ops stand where they stay.
+// the reductions, and the copies to the host, of all but the last visit are done, so that their
+// bytes come free; a group's norm is taken once the gradient before its own is on the host. Call it
+// when the ops stand where they stay.
 void LimitInFlight(Program& program);
 
 }  // namespace milepost::plan

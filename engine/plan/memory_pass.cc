@@ -21,26 +21,38 @@ struct Span {
   int32_t last;
 };
 
-// For each op, the program positions during which it may be running: its own for the compute
-// stream, which is what positions count; for an op of another stream, from after the last compute
-// op that it waits for to before the first that waits for it.
-std::vector<Span> RunningSpans(const Program& program) {
+// For each op, the program positions during which it may be running in such a micro-step: its own
+// for the compute stream, which is what positions count; for an op of another stream, from after
+// the last compute op that it waits for to before the first that waits for it.
+std::vector<Span> RunningSpans(const Program& program, bool last_micro_step) {
   const auto compute = static_cast<int>(Stream::kCompute);
-  const std::vector<FinishedBefore> order = OrderOf(program);
+  const std::vector<FinishedBefore> order = OrderOf(program, last_micro_step);
   std::vector<Span> spans(program.ops.size());
   std::vector<int32_t> running;  // ops of other streams that no compute op has waited for yet
   for (int32_t i = 0; i < static_cast<int32_t>(program.ops.size()); ++i) {
+    spans[i] = {i, i};
+    if (!Runs(program.ops[i], last_micro_step)) continue;
     if (program.ops[i].stream != Stream::kCompute) {
       spans[i] = {order[i].last[compute] + 1, static_cast<int32_t>(program.ops.size()) - 1};
       running.push_back(i);
       continue;
     }
-    spans[i] = {i, i};
     std::erase_if(running, [&](int32_t op) {
       if (op > order[i].last[static_cast<int>(program.ops[op].stream)]) return false;
       spans[op].last = i - 1;
       return true;
     });
+  }
+  return spans;
+}
+
+// In any micro-step.
+std::vector<Span> RunningSpans(const StepPlan& plan, const Program& program) {
+  std::vector<Span> spans = RunningSpans(program, /*last_micro_step=*/true);
+  if (plan.options.accumulation == 1) return spans;
+  const std::vector<Span> others = RunningSpans(program, /*last_micro_step=*/false);
+  for (size_t i = 0; i < spans.size(); ++i) {
+    spans[i] = {std::min(spans[i].first, others[i].first), std::max(spans[i].last, others[i].last)};
   }
   return spans;
 }
@@ -179,7 +191,7 @@ void AddPeak(const StepPlan& plan, const std::vector<Lifetime>& lifetimes,
 }  // namespace
 
 std::vector<Lifetime> LifetimesOf(const StepPlan& plan, const Program& program) {
-  const std::vector<Span> spans = RunningSpans(program);
+  const std::vector<Span> spans = RunningSpans(plan, program);
   std::vector<int32_t> slots(plan.buffers.size(), -1);
   std::vector<Lifetime> lifetimes;
   for (size_t i = 0; i < program.ops.size(); ++i) {
@@ -197,39 +209,36 @@ std::vector<Lifetime> LifetimesOf(const StepPlan& plan, const Program& program) 
   return lifetimes;
 }
 
-int64_t LeastBytes(const StepPlan& plan) {
-  int64_t persistent = 0;
-  for (const Buffer& buffer : plan.buffers) {
-    if (buffer.persistent) persistent += RoundUp(plan, buffer.bytes);
-  }
-  int64_t transient = 0;
-  for (const Program* program : plan.Programs()) {
-    transient = std::max(transient, MostLive(plan, LifetimesOf(plan, *program)));
-  }
-  return persistent + transient;
-}
+namespace {
 
-int64_t PeakActivationBytes(const StepPlan& plan) {
-  std::vector<Lifetime> lifetimes = LifetimesOf(plan, plan.train);
+std::vector<Lifetime> LifetimesIn(const StepPlan& plan, const Program& program, Memory memory) {
+  std::vector<Lifetime> lifetimes = LifetimesOf(plan, program);
   std::erase_if(lifetimes, [&](const Lifetime& lifetime) {
-    return plan.buffers[lifetime.buffer].buffer_class != BufferClass::kActivations;
+    return plan.buffers[lifetime.buffer].memory != memory;
   });
-  return MostLive(plan, lifetimes);
+  return lifetimes;
 }
 
-void AssignOffsets(StepPlan& plan) {
-  std::fill(std::begin(plan.bytes_by_class), std::end(plan.bytes_by_class), 0);
+// One arena.
+struct Layout {
+  int64_t bytes = 0;
+  int64_t bytes_by_class[kBufferClasses] = {};
+  int64_t slack_bytes = 0;
+};
+
+Layout LayOut(StepPlan& plan, Memory memory) {
+  Layout layout;
   int64_t persistent = 0;
   for (Buffer& buffer : plan.buffers) {
-    if (!buffer.persistent) continue;
+    if (!buffer.persistent || buffer.memory != memory) continue;
     buffer.offset = persistent;
     persistent += RoundUp(plan, buffer.bytes);
-    plan.bytes_by_class[static_cast<int>(buffer.buffer_class)] += buffer.bytes;
+    layout.bytes_by_class[static_cast<int>(buffer.buffer_class)] += buffer.bytes;
   }
   int64_t transient = 0;
   std::vector<Lifetime> largest;
   for (const Program* program : plan.Programs()) {
-    std::vector<Lifetime> lifetimes = LifetimesOf(plan, *program);
+    std::vector<Lifetime> lifetimes = LifetimesIn(plan, *program, memory);
     const Packing packing = BestPacking(plan, lifetimes);
     for (size_t i = 0; i < lifetimes.size(); ++i) {
       plan.buffers[lifetimes[i].buffer].offset = persistent + packing.offsets[i];
@@ -238,10 +247,45 @@ void AssignOffsets(StepPlan& plan) {
     transient = packing.bytes;
     largest = std::move(lifetimes);
   }
-  AddPeak(plan, largest, plan.bytes_by_class);
-  plan.arena_bytes = persistent + transient;
-  plan.slack_bytes = plan.arena_bytes;
-  for (int64_t bytes : plan.bytes_by_class) plan.slack_bytes -= bytes;
+  AddPeak(plan, largest, layout.bytes_by_class);
+  layout.bytes = persistent + transient;
+  layout.slack_bytes = layout.bytes;
+  for (int64_t bytes : layout.bytes_by_class) layout.slack_bytes -= bytes;
+  return layout;
+}
+
+}  // namespace
+
+int64_t LeastBytes(const StepPlan& plan, Memory memory) {
+  int64_t persistent = 0;
+  for (const Buffer& buffer : plan.buffers) {
+    if (buffer.persistent && buffer.memory == memory) persistent += RoundUp(plan, buffer.bytes);
+  }
+  int64_t transient = 0;
+  for (const Program* program : plan.Programs()) {
+    transient = std::max(transient, MostLive(plan, LifetimesIn(plan, *program, memory)));
+  }
+  return persistent + transient;
+}
+
+int64_t PeakActivationBytes(const StepPlan& plan) {
+  std::vector<Lifetime> lifetimes = LifetimesIn(plan, plan.train, Memory::kDevice);
+  std::erase_if(lifetimes, [&](const Lifetime& lifetime) {
+    return plan.buffers[lifetime.buffer].buffer_class != BufferClass::kActivations;
+  });
+  return MostLive(plan, lifetimes);
+}
+
+void AssignOffsets(StepPlan& plan) {
+  const Layout device = LayOut(plan, Memory::kDevice);
+  plan.arena_bytes = device.bytes;
+  plan.slack_bytes = device.slack_bytes;
+  std::copy_n(device.bytes_by_class, kBufferClasses, plan.bytes_by_class);
+  if (!plan.options.Offloads()) return;
+  const Layout host = LayOut(plan, Memory::kHost);
+  plan.host_arena_bytes = host.bytes;
+  plan.host_slack_bytes = host.slack_bytes;
+  std::copy_n(host.bytes_by_class, kBufferClasses, plan.host_bytes_by_class);
 }
 
 }  // namespace milepost::plan

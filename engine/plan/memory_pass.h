@@ -1,11 +1,11 @@
-// Gives every buffer its offset in the arena.
+// Gives every buffer its offset in its arena.
 //
 //   AssignOffsets(plan);  // buffers, accesses and streams of all programs are set
 //
 // Persistent buffers come first, each with bytes of its own. The others share what follows: within
 // a program by liveness (from the first access to the last; an access by an op of another stream
 // reaches until the compute stream has waited for it), between programs freely, as they never run
-// at once. Sets offset, arena_bytes, bytes_by_class and slack_bytes.
+// at once. Sets offset, arena_bytes, bytes_by_class and slack_bytes, and those of the host's arena.
 #ifndef MILEPOST_ENGINE_PLAN_MEMORY_PASS_H_
 #define MILEPOST_ENGINE_PLAN_MEMORY_PASS_H_
 
@@ -35,9 +35,9 @@ void AssignOffsets(StepPlan& plan);
 
 // What AssignOffsets cannot go below: persistent buffers and the fullest moment of a program. Needs
 // what it needs, in a fraction of its time.
-int64_t LeastBytes(const StepPlan& plan);
+int64_t LeastBytes(const StepPlan& plan, Memory memory = Memory::kDevice);
 
-// Bytes of activations at the training program's fullest moment of those.
+// Bytes of activations on the device at the training program's fullest moment of those.
 int64_t PeakActivationBytes(const StepPlan& plan);
 
 }  // namespace milepost::plan

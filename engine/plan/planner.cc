@@ -15,6 +15,7 @@
 #include "engine/plan/gather_pass.h"
 #include "engine/plan/gelu_pass.h"
 #include "engine/plan/memory_pass.h"
+#include "engine/plan/offload_pass.h"
 #include "engine/plan/parameter_updates.h"
 #include "engine/plan/recompute_budget.h"
 #include "engine/plan/recompute_pass.h"
@@ -49,6 +50,12 @@ absl::Status CheckOptions(const PlanOptions& options) {
   if (options.prefetch < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("train.zero.prefetch: ", options.prefetch, " is not at least 0"));
+  }
+  if (options.offload_optimizer &&
+      (options.optimizer == Optimizer::kLamb || options.optimizer == Optimizer::kMuon)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("train.offload.optimizer: host does not work with ", Name(options.optimizer),
+                     ": take adamw, adamw_8bit, sgd or lion"));
   }
   return absl::OkStatus();
 }
@@ -133,6 +140,8 @@ void Tally(StepPlan& plan) {
     const bool counts = op.op.phase != graph::Phase::kUpdate;  // Muon's are not the model's
     if (counts) (again ? plan.recompute_flops_per_step : plan.flops_per_step) += runs * op.flops;
     plan.wire_bytes_per_step += runs * op.wire_bytes;
+    const bool copy = op.stream == Stream::kToHost || op.stream == Stream::kToDevice;
+    if (copy) plan.offload_bytes_per_step += runs * op.bytes / 2;
   }
 }
 
@@ -146,6 +155,7 @@ StepPlan DraftOf(const PlanOptions& options, const ParameterUpdates& updates, gr
     FuseGelu(plan.train.graph);
     FuseGelu(plan.evaluate.graph);
   }
+  if (options.offload_activations) OffloadActivations(plan.train.graph);
   plan.recompute_of_block.assign(by_block.size(), Recompute::kNone);
   for (const graph::Op& op : plan.train.graph.ops) {
     if (op.phase != graph::Phase::kRecompute || op.block < 0) continue;
@@ -205,6 +215,8 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
       .accumulation = triple.accumulation,
       .documents = spec.data().has_document_separator() || spec.data().has_padding(),
       .segments = spec.data().has_segment_separator(),
+      .offload_optimizer = spec.train().offload().optimizer() == v1::OFFLOAD_TARGET_HOST,
+      .offload_activations = spec.train().offload().activations(),
       .threads = threads,
   };
   const ModelSizes model = SizesOf(spec.model());

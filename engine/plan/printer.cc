@@ -104,19 +104,25 @@ void AppendEstimate(const StepEstimate& e, absl::string_view device, std::string
     absl::StrAppendFormat(&text, "  communication  %s, of it %s not hidden\n",
                           HumanSeconds(e.communication_seconds), HumanSeconds(e.exposed_seconds));
   }
+  if (e.offload_seconds > 0) {
+    absl::StrAppendFormat(&text, "  offload        %s; with communication %s not hidden\n",
+                          HumanSeconds(e.offload_seconds), HumanSeconds(e.exposed_seconds));
+  }
 }
 
 Json EstimateJson(const StepEstimate& e, absl::string_view device) {
-  return {{"device", std::string(device)},
-          {"seconds", e.seconds},
-          {"tokens_per_second", e.tokens_per_second},
-          {"mfu", e.mfu},
-          {"bound", Name(e.bound)},
-          {"flop_seconds", e.flop_seconds},
-          {"memory_seconds", e.memory_seconds},
-          {"start_seconds", e.start_seconds},
-          {"exposed_seconds", e.exposed_seconds},
-          {"communication_seconds", e.communication_seconds}};
+  Json json = {{"device", std::string(device)},
+               {"seconds", e.seconds},
+               {"tokens_per_second", e.tokens_per_second},
+               {"mfu", e.mfu},
+               {"bound", Name(e.bound)},
+               {"flop_seconds", e.flop_seconds},
+               {"memory_seconds", e.memory_seconds},
+               {"start_seconds", e.start_seconds},
+               {"exposed_seconds", e.exposed_seconds},
+               {"communication_seconds", e.communication_seconds}};
+  if (e.offload_seconds > 0) json["offload_seconds"] = e.offload_seconds;
+  return json;
 }
 
 std::string Describe(const ParameterGroup& group) {
@@ -231,6 +237,16 @@ std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
   }
   line("slack", plan.slack_bytes);
   line("total", plan.arena_bytes);
+  if (o.Offloads()) {
+    absl::StrAppendFormat(&text, "\nhost memory per rank (%s copied per step)\n",
+                          HumanBytes(plan.offload_bytes_per_step));
+    for (int c = 0; c < kBufferClasses; ++c) {
+      if (plan.host_bytes_by_class[c] == 0) continue;
+      line(Name(static_cast<BufferClass>(c)), plan.host_bytes_by_class[c]);
+    }
+    line("slack", plan.host_slack_bytes);
+    line("total", plan.host_arena_bytes);
+  }
   absl::StrAppendFormat(&text, "and %s of host memory while a checkpoint is saved\n",
                         HumanBytes(static_cast<double>(SnapshotBytes(plan))));
   if (options.place.has_value()) {
@@ -275,6 +291,15 @@ std::string PlanJson(const StepPlan& plan, const PrintOptions& options, int inde
   }
   per_rank["slack"] = plan.slack_bytes;
   per_rank["total"] = plan.arena_bytes;
+  if (plan.options.Offloads()) {
+    Json& host = json["per_rank_host"];
+    for (int c = 0; c < kBufferClasses; ++c) {
+      host[Name(static_cast<BufferClass>(c))] = plan.host_bytes_by_class[c];
+    }
+    host["slack"] = plan.host_slack_bytes;
+    host["total"] = plan.host_arena_bytes;
+    json["offload_bytes_per_step"] = plan.offload_bytes_per_step;
+  }
   json["snapshot_bytes"] = SnapshotBytes(plan);
   if (options.place.has_value()) json["required_bytes"] = Needed(plan, *options.place);
   if (options.estimate.has_value()) {

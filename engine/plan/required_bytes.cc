@@ -1,5 +1,7 @@
 #include "engine/plan/required_bytes.h"
 
+#include "engine/plan/memory_pass.h"
+
 namespace milepost::plan {
 
 int64_t SnapshotBytes(const StepPlan& plan) {
@@ -13,8 +15,14 @@ int64_t SnapshotBytes(const StepPlan& plan) {
   return bytes;
 }
 
+int64_t HostBytes(const StepPlan& plan) {
+  if (!plan.options.Offloads()) return SnapshotBytes(plan);
+  const bool draft = plan.host_arena_bytes == 0;
+  return SnapshotBytes(plan) + (draft ? LeastBytes(plan, Memory::kHost) : plan.host_arena_bytes);
+}
+
 int64_t RequiredBytes(const StepPlan& plan, int64_t arena_bytes, bool arena_in_host_memory) {
-  return arena_bytes + (arena_in_host_memory ? SnapshotBytes(plan) : 0);
+  return arena_bytes + (arena_in_host_memory ? HostBytes(plan) : 0);
 }
 
 }  // namespace milepost::plan

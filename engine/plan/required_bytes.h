@@ -15,7 +15,10 @@ namespace milepost::plan {
 // (a few kB of a ResNet) not. Pure. Drafts of plans will do.
 int64_t SnapshotBytes(const StepPlan& plan);
 
-// `arena_bytes`, and the copy where it lies in the same memory.
+// What a rank needs of its host's memory, whatever its device: that copy and what is offloaded.
+int64_t HostBytes(const StepPlan& plan);
+
+// `arena_bytes`, and HostBytes where the arena lies in the same memory.
 int64_t RequiredBytes(const StepPlan& plan, int64_t arena_bytes, bool arena_in_host_memory);
 
 }  // namespace milepost::plan

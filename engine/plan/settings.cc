@@ -94,6 +94,7 @@ Setting SettingOf(const v1::JobSpec& spec) {
   setting.stage = StageIsAuto(spec) ? 0 : train.zero().stage();
   setting.recompute = PlanRecompute(train.recompute());
   setting.recompute_budget = train.recompute_budget();
+  setting.offload = train.offload().optimizer() == v1::OFFLOAD_TARGET_HOST;
   return setting;
 }
 
@@ -109,6 +110,7 @@ v1::JobSpec WithSetting(v1::JobSpec spec, const Setting& setting) {
   if (setting.recompute == Recompute::kBudget) {
     train->set_recompute_budget(setting.recompute_budget);
   }
+  if (setting.offload) train->mutable_offload()->set_optimizer(v1::OFFLOAD_TARGET_HOST);
   NormalizeJobSpec(&spec);
   return spec;
 }
@@ -129,12 +131,15 @@ absl::StatusOr<std::vector<Setting>> Search(const v1::JobSpec& spec, const Setti
   std::vector<Setting> settings;
   for (int stage : space.stages) {
     for (Recompute recompute : space.recomputes) {
-      Setting setting = SettingOf(spec);
-      setting.stage = stage;
-      setting.recompute = recompute;
-      auto largest = LargestMicro(spec, space.micros, place, setting);
-      if (!largest.ok()) return largest.status();
-      if (largest->has_value()) settings.push_back(**largest);
+      for (const bool offload : space.offloads) {
+        Setting setting = SettingOf(spec);
+        setting.stage = stage;
+        setting.recompute = recompute;
+        setting.offload = offload;
+        auto largest = LargestMicro(spec, space.micros, place, setting);
+        if (!largest.ok()) return largest.status();
+        if (largest->has_value()) settings.push_back(**largest);
+      }
     }
   }
   return settings;
@@ -151,6 +156,9 @@ std::string Difference(const Setting& before, const Setting& after) {
   }
   if (after.recompute != before.recompute) {
     parts.push_back(absl::StrCat("train.recompute: ", Name(after.recompute)));
+  }
+  if (after.offload != before.offload) {
+    parts.push_back(absl::StrCat("train.offload.optimizer: ", after.offload ? "host" : "none"));
   }
   return absl::StrJoin(parts, ", ");
 }

@@ -24,6 +24,8 @@ struct RankPlace {
   std::string memory_of;     // for people: "an h200", "this host over 2 ranks"
   // The memory is a host's, which copies of checkpoints take part of too; else a device's own.
   bool host_memory = true;
+  // A device's own memory: what each rank may use of its host's beside it; 0: not known.
+  int64_t host_bytes = 0;
   DeviceProfile profile;  // of one rank: ForThreads has been applied
   int threads = 1;
 };
@@ -35,17 +37,19 @@ struct Setting {
   int stage = 0;
   Recompute recompute = Recompute::kNone;
   int64_t recompute_budget = 0;  // with kBudget
+  bool offload = false;          // train.offload.optimizer: host
   // Filled in by Search.
   int64_t bytes = 0;   // that a rank needs (required_bytes.h)
   double seconds = 0;  // expected of a step
 };
 
-// Micro-batches, stages and recomputations to combine. Micro-batches ascend and divide the
-// sequences of a rank.
+// Micro-batches, stages, recomputations and offloads to combine. Micro-batches ascend and divide
+// the sequences of a rank.
 struct SettingSpace {
   std::vector<int64_t> micros;
   std::vector<int> stages;
   std::vector<Recompute> recomputes;
+  std::vector<bool> offloads = {false};
 };
 
 // The divisors of the sequences that a rank has of the global batch, up to `most`, ascending.
@@ -59,8 +63,8 @@ v1::JobSpec WithSetting(v1::JobSpec spec, const Setting& setting);
 // that any packing needs, in a fraction of the time.
 absl::Status Assess(const v1::JobSpec& spec, const RankPlace& place, bool exact, Setting* setting);
 
-// For each stage and recomputation of the space the largest micro-batch that fits, where one does:
-// by the least bytes, so that a setting here may turn out not to fit by a little. Needs
+// For each stage, recomputation and offload of the space the largest micro-batch that fits, where
+// one does: by the least bytes, so that a setting here may turn out not to fit by a little. Needs
 // place.memory_bytes. The errors are PlanTraining's.
 absl::StatusOr<std::vector<Setting>> Search(const v1::JobSpec& spec, const SettingSpace& space,
                                             const RankPlace& place);

@@ -32,12 +32,17 @@ const char* Name(BufferClass c);
 using BufferId = int32_t;
 inline constexpr BufferId kNoBuffer = -1;
 
+// Which of a rank's two arenas a buffer lies in: what is offloaded lies in its host's memory, where
+// a device copies from and to at full speed. On the CPU both are host memory.
+enum class Memory : uint8_t { kDevice, kHost };
+
 struct Buffer {
   std::string name;
   BufferClass buffer_class;
   int64_t bytes = 0;
-  int64_t offset = 0;       // in the arena; a multiple of 64, on a GPU of 256
+  int64_t offset = 0;       // in its arena; a multiple of 64, on a GPU of 256
   bool persistent = false;  // lives through the whole run; never shares bytes
+  Memory memory = Memory::kDevice;
 };
 
 // Where a graph value lies: `offset` bytes into `buffer` (parameters lie inside their group's
@@ -124,7 +129,7 @@ struct FlatGroup {
   // persistent (lives from the reduction to the update) when accumulation is 1.
   BufferId gradient_shard_buffer = kNoBuffer;
   // shard_elements each; the master f32, m and v of state_dtype. At fp32 the master IS this rank's
-  // shard in the parameter buffer: master_buffer is kNoBuffer then.
+  // shard in the parameter buffer, and master_buffer kNoBuffer, unless it is offloaded.
   BufferId master_buffer = kNoBuffer;
   BufferId m_buffer = kNoBuffer;
   BufferId v_buffer = kNoBuffer;  // where HasSecondMoment
@@ -133,6 +138,13 @@ struct FlatGroup {
   BufferId v_scale_buffer = kNoBuffer;
   // Muon: padded_elements f32, from kMuonMomentum to kOptimizer.
   BufferId update_buffer = kNoBuffer;
+  // Offloaded: master (also at fp32), m, v and their scales lie on the host, and so do these.
+  // shard_elements, f32: the step's reduced gradient.
+  BufferId host_gradient_buffer = kNoBuffer;
+  // Compute dtype, at least shard_elements: what kOptimizer leaves for kParametersToDevice. Shared
+  // with every other group but one. At fp32 that takes the master, and there is no such buffer.
+  BufferId host_parameter_buffer = kNoBuffer;
+  bool Offloaded() const { return host_gradient_buffer != kNoBuffer; }
   // LAMB: the group's first tensor among the pairs of plan.update_norms.
   int64_t first_norm = 0;
 };
@@ -236,6 +248,11 @@ struct PlanOptions {
   // Inputs that say where documents and segments are (models::ModelOptions).
   bool documents = false;
   bool segments = false;
+  // Master, m and v lie in host memory, and the host updates them (Ren et al., "ZeRO-Offload",
+  // 2021). Not with LAMB or Muon.
+  bool offload_optimizer = false;
+  // What blocks keep for their backward waits for it in host memory (offload_pass.h).
+  bool offload_activations = false;
   int threads = 1;  // of this rank: a CPU's per-thread workspaces depend on it
   int64_t lm_head_chunk_bytes = 64 << 20;
   int64_t shard_alignment = 128;  // elements
@@ -255,6 +272,7 @@ struct PlanOptions {
   int MatrixOwners() const { return Shards() > 1 ? Shards() : world; }
   bool ShardsGradients() const { return zero_stage >= 2 && Shards() > 1; }
   bool ShardsParameters() const { return zero_stage >= 3 && Shards() > 1; }
+  bool Offloads() const { return offload_optimizer || offload_activations; }
 };
 
 struct StepPlan {
@@ -265,10 +283,16 @@ struct StepPlan {
   int64_t arena_bytes = 0;                       // what the rank allocates, exactly
   int64_t bytes_by_class[kBufferClasses] = {};   // at the arena's peak; sums to arena_bytes with
   int64_t slack_bytes = 0;                       // alignment and fragmentation
+  // The same of the arena in host memory; zeros where nothing is offloaded.
+  int64_t host_arena_bytes = 0;
+  int64_t host_bytes_by_class[kBufferClasses] = {};
+  int64_t host_slack_bytes = 0;
   // f64 scalars of a step. The first ReducedScalars() are all-reduced together: the fixed ones and
   // the loss heads' sums. Norm partials of the groups follow, group g's at [ReducedScalars() + g];
   // kReduceScalars sums them into kNormScalar.
   BufferId scalars = kNoBuffer;
+  // Where optimizers are offloaded: the reduced scalars' copy on the host.
+  BufferId host_scalars = kNoBuffer;
   // LAMB: a pair of f64 for each tensor, by group: sums of squares of the tensor and of its update.
   BufferId update_norms = kNoBuffer;
   // The model's running statistics (statistics.h), whole on every rank; kNoBuffer: it has none.
@@ -281,6 +305,7 @@ struct StepPlan {
   double flops_per_step = 0;            // per rank, matrix products and attention; what MFU counts
   double recompute_flops_per_step = 0;  // those of activations made once more, not in the above
   double wire_bytes_per_step = 0;       // sent per rank, validation not counted
+  double offload_bytes_per_step = 0;    // copied to the host and back, per rank
 
   Program train;     // forward, backward, reduction, update
   Program evaluate;  // forward and loss only, no dropout, the same micro-batch
@@ -289,6 +314,12 @@ struct StepPlan {
   Program prompt;
   Program next;
   std::array<const Program*, 4> Programs() const { return {&train, &evaluate, &prompt, &next}; }
+
+  // Where a buffer begins in both arenas, one behind the other: apart where bytes are.
+  int64_t AddressOf(BufferId id) const {
+    const Buffer& buffer = buffers[id];
+    return buffer.offset + (buffer.memory == Memory::kHost ? arena_bytes : 0);
+  }
 };
 
 }  // namespace milepost::plan

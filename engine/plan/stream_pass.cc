@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "engine/plan/accesses.h"
@@ -22,41 +23,79 @@ bool IsCollective(OpKind kind) {
          kind == OpKind::kAverageStatistics;
 }
 
-// Adds to `known` all that has finished when op `index` has.
-void Absorb(const std::vector<FinishedBefore>& order, const Program& program, int32_t index,
-            FinishedBefore& known) {
-  for (int s = 0; s < kStreams; ++s) {
-    known.last[s] = std::max(known.last[s], order[index].last[s]);
-  }
-  int32_t& own = known.last[Index(program.ops[index].stream)];
-  own = std::max(own, index);
-}
+// What is ordered in a micro-step: the last one, or one before it. Ops are added in program order.
+class Order {
+ public:
+  Order(const Program& program, bool last_micro_step)
+      : program_(program), last_(last_micro_step), before_(program.ops.size()) {}
 
-// What has finished by stream order alone; `latest`: by stream.
-FinishedBefore ByStreamOrder(const std::vector<FinishedBefore>& order, const Program& program,
-                             const FinishedBefore& latest, Stream stream) {
-  FinishedBefore known;
-  if (const int32_t own = latest.last[Index(stream)]; own >= 0) Absorb(order, program, own, known);
-  return known;
-}
+  bool Has(int32_t op) const { return Runs(program_.ops[op], last_); }
+
+  // By stream order.
+  void Add(int32_t op) {
+    if (!Has(op)) return;
+    int32_t& latest = latest_.last[Index(program_.ops[op].stream)];
+    if (latest >= 0) Absorb(latest, before_[op]);
+    latest = op;
+  }
+  // Op `op`, the one that was added last, waits for `earlier`.
+  void Wait(int32_t op, int32_t earlier) {
+    if (Has(op) && Has(earlier)) Absorb(earlier, before_[op]);
+  }
+  // That it need not: it does already, or never runs beside it.
+  bool Ordered(int32_t op, int32_t earlier) const {
+    return !Has(op) || !Has(earlier) ||
+           earlier <= before_[op].last[Index(program_.ops[earlier].stream)];
+  }
+  std::vector<FinishedBefore> Take() && { return std::move(before_); }
+
+ private:
+  // Adds to `known` all that has finished when op `index` has.
+  void Absorb(int32_t index, FinishedBefore& known) const {
+    for (int s = 0; s < kStreams; ++s) {
+      known.last[s] = std::max(known.last[s], before_[index].last[s]);
+    }
+    int32_t& own = known.last[Index(program_.ops[index].stream)];
+    own = std::max(own, index);
+  }
+
+  const Program& program_;
+  const bool last_;
+  std::vector<FinishedBefore> before_;
+  FinishedBefore latest_;
+};
 
 Stream StreamOf(OpKind kind, const PlanOptions& options) {
-  return options.world > 1 && IsCollective(kind) ? Stream::kCommunication : Stream::kCompute;
+  switch (kind) {
+    case OpKind::kGradientsToHost:
+    case OpKind::kScalarsToHost:
+    case OpKind::kCopyToHost:
+      return Stream::kToHost;
+    case OpKind::kParametersToDevice:
+    case OpKind::kCopyToDevice:
+      return Stream::kToDevice;
+    case OpKind::kOptimizer:
+      return options.offload_optimizer ? Stream::kHost : Stream::kCompute;
+    default:
+      return options.world > 1 && IsCollective(kind) ? Stream::kCommunication : Stream::kCompute;
+  }
 }
 
-// Which ops of each buffer are behind an op, to be asked for one by one in program order.
+// What ops have touched so far, to be asked for one op after the other in program order.
 class Conflicts {
  public:
   explicit Conflicts(const Program& program) : program_(program) {}
 
-  // Of each other stream the latest op that must come before op `index`, which is then seen itself.
-  FinishedBefore Before(int32_t index) {
+  // Of each other stream the latest op that must come before op `index`, and the latest of those
+  // that run in every micro-step; the latest first. The op is then seen itself.
+  std::vector<int32_t> Before(int32_t index) {
     const PlannedOp& planned = program_.ops[index];
-    FinishedBefore needed;
+    FinishedBefore needed[2];
     const auto need = [&](int32_t op) {
-      const Stream stream = program_.ops[op].stream;
-      if (stream == planned.stream) return;
-      needed.last[Index(stream)] = std::max(needed.last[Index(stream)], op);
+      const PlannedOp& earlier = program_.ops[op];
+      if (earlier.stream == planned.stream) return;
+      int32_t& latest = needed[Runs(earlier, false) ? 0 : 1].last[Index(earlier.stream)];
+      latest = std::max(latest, op);
     };
     if (planned.after >= 0) need(planned.after);
     for (const Access& access : planned.accesses) {
@@ -65,7 +104,13 @@ class Conflicts {
       }
     }
     for (const Access& access : planned.accesses) seen_[access.buffer].push_back({index, access});
-    return needed;
+    std::vector<int32_t> ops;
+    for (const FinishedBefore& of_kind : needed) {
+      std::copy_if(std::begin(of_kind.last), std::end(of_kind.last), std::back_inserter(ops),
+                   [](int32_t op) { return op >= 0; });
+    }
+    std::sort(ops.begin(), ops.end(), std::greater<>());
+    return ops;
   }
 
  private:
@@ -77,43 +122,34 @@ class Conflicts {
   absl::flat_hash_map<BufferId, std::vector<Seen>> seen_;
 };
 
-// Waits for what of `needed` is not behind the op already, the latest first: what is behind that
-// need not be waited for.
-void AddWaits(const std::vector<FinishedBefore>& order, FinishedBefore needed, Program& program,
-              int32_t index, FinishedBefore& known) {
-  std::sort(std::begin(needed.last), std::end(needed.last), std::greater<>());
-  for (const int32_t op : needed.last) {
-    if (op < 0 || op <= known.last[Index(program.ops[op].stream)]) continue;
-    program.ops[index].wait_for.push_back(op);
-    Absorb(order, program, op, known);
-  }
-}
-
 }  // namespace
 
-std::vector<FinishedBefore> OrderOf(const Program& program) {
-  std::vector<FinishedBefore> order(program.ops.size());
-  FinishedBefore latest;
+std::vector<FinishedBefore> OrderOf(const Program& program, bool last_micro_step) {
+  Order order(program, last_micro_step);
   for (int32_t i = 0; i < static_cast<int32_t>(program.ops.size()); ++i) {
-    const PlannedOp& planned = program.ops[i];
-    order[i] = ByStreamOrder(order, program, latest, planned.stream);
-    for (int32_t wait : planned.wait_for) Absorb(order, program, wait, order[i]);
-    latest.last[Index(planned.stream)] = i;
+    order.Add(i);
+    for (int32_t wait : program.ops[i].wait_for) order.Wait(i, wait);
   }
-  return order;
+  return std::move(order).Take();
 }
 
 void AddStreams(Program& program, const PlanOptions& options) {
+  for (PlannedOp& planned : program.ops) planned.stream = StreamOf(planned.op.kind, options);
   Conflicts conflicts(program);
-  std::vector<FinishedBefore> order(program.ops.size());
-  FinishedBefore latest;
+  Order last(program, /*last_micro_step=*/true);
+  Order others(program, /*last_micro_step=*/false);
   for (int32_t i = 0; i < static_cast<int32_t>(program.ops.size()); ++i) {
     PlannedOp& planned = program.ops[i];
-    planned.stream = StreamOf(planned.op.kind, options);
     planned.wait_for.clear();
-    order[i] = ByStreamOrder(order, program, latest, planned.stream);
-    AddWaits(order, conflicts.Before(i), program, i, order[i]);
-    latest.last[Index(planned.stream)] = i;
+    last.Add(i);
+    others.Add(i);
+    for (const int32_t earlier : conflicts.Before(i)) {
+      const bool alone = options.accumulation == 1;  // there are no others
+      if (last.Ordered(i, earlier) && (alone || others.Ordered(i, earlier))) continue;
+      planned.wait_for.push_back(earlier);
+      last.Wait(i, earlier);
+      others.Wait(i, earlier);
+    }
   }
 }
 

@@ -13,7 +13,8 @@
 
 namespace milepost::plan {
 
-// Collectives go to the communication stream where there are peers, the rest to the compute stream.
+// Collectives go to the communication stream where there are peers, copies to and from the host to
+// streams of their own, offloaded updates to the host's, the rest to the compute stream.
 // An op waits, of each other stream, for the latest op that it conflicts with (or for its `after`),
 // unless that has finished already by what is ordered before.
 void AddStreams(Program& program, const PlanOptions& options);
@@ -24,7 +25,14 @@ struct FinishedBefore {
   FinishedBefore() { std::fill(std::begin(last), std::end(last), -1); }
   int32_t last[kStreams];
 };
-std::vector<FinishedBefore> OrderOf(const Program& program);
+// In the last micro-step and the update, or in a micro-step before it: kLastMicroStep ops, and what
+// only they have waited for, order nothing there.
+std::vector<FinishedBefore> OrderOf(const Program& program, bool last_micro_step);
+
+// Whether an op runs in such a micro-step, or in the update behind it.
+inline bool Runs(const PlannedOp& op, bool last_micro_step) {
+  return last_micro_step || op.when == When::kEveryMicroStep;
+}
 
 }  // namespace milepost::plan
 

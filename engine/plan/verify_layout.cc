@@ -21,15 +21,16 @@ absl::Status Violation(const Parts&... parts) {
   return absl::InternalError(absl::StrCat("plan: ", parts...));
 }
 
-absl::Status VerifyBuffers(const StepPlan& plan) {
+absl::Status VerifyArena(const StepPlan& plan, Memory memory, int64_t arena_bytes) {
   std::vector<const Buffer*> persistent;
   for (const Buffer& buffer : plan.buffers) {
+    if (buffer.memory != memory) continue;
     if (buffer.offset < 0 || buffer.offset % BufferAlignment(plan.options) != 0) {
       return Violation(buffer.name, ": offset ", buffer.offset, " is not aligned");
     }
-    if (buffer.bytes < 0 || buffer.offset + buffer.bytes > plan.arena_bytes) {
-      return Violation(buffer.name, ": ends at ", buffer.offset + buffer.bytes, " of ",
-                       plan.arena_bytes, " arena bytes");
+    if (buffer.bytes < 0 || buffer.offset + buffer.bytes > arena_bytes) {
+      return Violation(buffer.name, ": ends at ", buffer.offset + buffer.bytes, " of ", arena_bytes,
+                       " arena bytes");
     }
     if (buffer.persistent) persistent.push_back(&buffer);
   }
@@ -42,7 +43,7 @@ absl::Status VerifyBuffers(const StepPlan& plan) {
     }
   }
   for (const Buffer& buffer : plan.buffers) {
-    if (buffer.persistent) continue;
+    if (buffer.persistent || buffer.memory != memory) continue;
     auto next = std::lower_bound(persistent.begin(), persistent.end(), &buffer, before);
     if (next != persistent.end() && (*next)->offset < buffer.offset + buffer.bytes) {
       return Violation(buffer.name, " overlaps persistent ", (*next)->name);
@@ -56,14 +57,25 @@ absl::Status VerifyBuffers(const StepPlan& plan) {
   return absl::OkStatus();
 }
 
-absl::Status VerifyBytes(const StepPlan& plan) {
-  int64_t sum = plan.slack_bytes;
-  for (int64_t bytes : plan.bytes_by_class) sum += bytes;
-  if (sum != plan.arena_bytes || plan.slack_bytes < 0) {
-    return Violation("bytes by class and slack add up to ", sum, ", the arena has ",
-                     plan.arena_bytes);
+absl::Status VerifyBytes(const int64_t (&bytes_by_class)[kBufferClasses], int64_t slack_bytes,
+                         int64_t arena_bytes) {
+  int64_t sum = slack_bytes;
+  for (int64_t bytes : bytes_by_class) sum += bytes;
+  if (sum != arena_bytes || slack_bytes < 0) {
+    return Violation("bytes by class and slack add up to ", sum, ", the arena has ", arena_bytes);
   }
   return absl::OkStatus();
+}
+
+// Both memories.
+absl::Status VerifyBuffers(const StepPlan& plan) {
+  MP_RETURN_IF_ERROR(VerifyArena(plan, Memory::kDevice, plan.arena_bytes));
+  MP_RETURN_IF_ERROR(VerifyBytes(plan.bytes_by_class, plan.slack_bytes, plan.arena_bytes));
+  if (!plan.options.Offloads() && plan.host_arena_bytes != 0) {
+    return Violation("nothing is offloaded, but there is an arena in host memory");
+  }
+  MP_RETURN_IF_ERROR(VerifyArena(plan, Memory::kHost, plan.host_arena_bytes));
+  return VerifyBytes(plan.host_bytes_by_class, plan.host_slack_bytes, plan.host_arena_bytes);
 }
 
 absl::Status ExpectBuffer(const StepPlan& plan, const FlatGroup& group, const char* what,
@@ -80,6 +92,13 @@ absl::Status ExpectBuffer(const StepPlan& plan, const FlatGroup& group, const ch
                        buffer == group.update_buffer;
   if (!found.persistent && !may_die) {
     return Violation(found.name, " of a group must be persistent");
+  }
+  const bool state = found.buffer_class == BufferClass::kOptimizer;
+  const bool offloaded = (state && plan.options.offload_optimizer) ||
+                         buffer == group.host_gradient_buffer ||
+                         buffer == group.host_parameter_buffer;
+  if ((found.memory == Memory::kHost) != offloaded) {
+    return Violation(found.name, " lies in the wrong memory");
   }
   if (found.bytes == bytes) return absl::OkStatus();
   return Violation(found.name, " has ", found.bytes, " bytes, expected ", bytes);
@@ -108,9 +127,32 @@ absl::Status VerifyUpdateBuffers(const StepPlan& plan, const FlatGroup& group) {
                       group.padded_elements * graph::ByteSize(DType::kF32));
 }
 
+// Where the host finds a gradient and leaves parameters.
+absl::Status VerifyHostBuffers(const StepPlan& plan, const FlatGroup& group) {
+  const bool offloads = plan.options.offload_optimizer;
+  if (group.Offloaded() != offloads) {
+    return Violation("group ", group.name, offloads ? " is not offloaded" : " is offloaded");
+  }
+  if (!offloads) return absl::OkStatus();
+  if (plan.host_scalars == kNoBuffer || plan.buffers[plan.host_scalars].memory != Memory::kHost ||
+      plan.buffers[plan.host_scalars].bytes != 8 * plan.ReducedScalars()) {
+    return Violation("the host has no place for the scalars");
+  }
+  MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "gradients on the host", group.host_gradient_buffer,
+                                  group.shard_elements * graph::ByteSize(DType::kF32)));
+  const int64_t size = graph::ByteSize(plan.options.compute_dtype);
+  if (plan.options.compute_dtype == DType::kF32) return absl::OkStatus();
+  if (group.host_parameter_buffer == kNoBuffer ||
+      plan.buffers[group.host_parameter_buffer].memory != Memory::kHost ||
+      plan.buffers[group.host_parameter_buffer].bytes < group.shard_elements * size) {
+    return Violation("group ", group.name, " has no place on the host for its parameters");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status VerifyFrozenBuffers(const FlatGroup& group) {
-  for (BufferId buffer :
-       {group.gradient_buffer, group.gradient_shard_buffer, group.m_buffer, group.v_buffer}) {
+  for (BufferId buffer : {group.gradient_buffer, group.gradient_shard_buffer, group.m_buffer,
+                          group.v_buffer, group.host_gradient_buffer}) {
     if (buffer != kNoBuffer) {
       return Violation("group ", group.name, " has a gradient or a state, but is frozen");
     }
@@ -126,7 +168,8 @@ absl::Status VerifyGroupBuffers(const StepPlan& plan, const FlatGroup& group) {
       ExpectBuffer(plan, group, "parameters", group.parameter_buffer, held * compute));
   if (plan.train.ops.empty()) return absl::OkStatus();
   const int64_t shard = group.shard_elements * graph::ByteSize(DType::kF32);
-  if (plan.options.compute_dtype != DType::kF32) {
+  const bool master = plan.options.offload_optimizer && !group.frozen;
+  if (plan.options.compute_dtype != DType::kF32 || master) {
     MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "master", group.master_buffer, shard));
   }
   if (group.frozen) return VerifyFrozenBuffers(group);
@@ -139,6 +182,7 @@ absl::Status VerifyGroupBuffers(const StepPlan& plan, const FlatGroup& group) {
   MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "gradients", group.gradient_buffer,
                                   group.padded_elements * graph::ByteSize(DType::kF32)));
   MP_RETURN_IF_ERROR(VerifyUpdateBuffers(plan, group));
+  MP_RETURN_IF_ERROR(VerifyHostBuffers(plan, group));
   if (IsQuantized(group.optimizer)) return VerifyQuantizedBuffers(plan, group);
   if (group.state_dtype != plan.options.state_dtype) {
     return Violation("group ", group.name, " keeps its state in another type than the options say");
@@ -299,7 +343,6 @@ absl::Status VerifyWire(const StepPlan& plan) {
 
 absl::Status VerifyLayout(const StepPlan& plan) {
   MP_RETURN_IF_ERROR(VerifyBuffers(plan));
-  MP_RETURN_IF_ERROR(VerifyBytes(plan));
   MP_RETURN_IF_ERROR(VerifyStatistics(plan));
   MP_RETURN_IF_ERROR(VerifyCaches(plan));
   return VerifyGroups(plan);

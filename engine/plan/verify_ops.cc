@@ -25,6 +25,7 @@ class OpVerifier {
     MP_RETURN_IF_ERROR(CheckOperands());
     MP_RETURN_IF_ERROR(CheckGather());
     MP_RETURN_IF_ERROR(CheckAccesses());
+    MP_RETURN_IF_ERROR(CheckMemories());
     MP_RETURN_IF_ERROR(CheckWorkspace());
     for (size_t i = 0; i < planned_.op.outputs.size(); ++i) {
       if (planned_.op.outputs[i].value != kNoValue) MP_RETURN_IF_ERROR(CheckOutput(i));
@@ -47,7 +48,7 @@ class OpVerifier {
     bool operator==(const Range&) const = default;
   };
   Range InArena(const Access& access) const {
-    const int64_t base = plan_.buffers[access.buffer].offset;
+    const int64_t base = plan_.AddressOf(access.buffer);
     return {base + access.begin, base + access.end};
   }
   Range InArena(ValueId id) const { return InArena(ValueAccess(program_, id, false)); }
@@ -117,6 +118,23 @@ class OpVerifier {
     if (!std::equal(expected.begin(), expected.end(), planned_.accesses.begin(),
                     planned_.accesses.end(), same)) {
       return Violation("its recorded accesses are not those of its operands");
+    }
+    return absl::OkStatus();
+  }
+
+  // A device's kernels reach their own memory, the host its own; copies read the one and write the
+  // other.
+  absl::Status CheckMemories() const {
+    const Stream stream = planned_.stream;
+    const Memory reads =
+        stream == Stream::kToDevice || stream == Stream::kHost ? Memory::kHost : Memory::kDevice;
+    const Memory writes =
+        stream == Stream::kToHost || stream == Stream::kHost ? Memory::kHost : Memory::kDevice;
+    for (const Access& access : planned_.accesses) {
+      const Buffer& buffer = plan_.buffers[access.buffer];
+      if (buffer.memory == (access.write ? writes : reads)) continue;
+      return Violation("on the stream ", Name(stream), " it cannot ",
+                       access.write ? "write " : "read ", buffer.name);
     }
     return absl::OkStatus();
   }

@@ -84,8 +84,8 @@ class Unrolled {
     for (const Access& x : program_.ops[a].accesses) {
       for (const Access& y : program_.ops[b].accesses) {
         if (!x.write && !y.write) continue;
-        const int64_t x_base = plan_.buffers[x.buffer].offset;
-        const int64_t y_base = plan_.buffers[y.buffer].offset;
+        const int64_t x_base = plan_.AddressOf(x.buffer);
+        const int64_t y_base = plan_.AddressOf(y.buffer);
         if (x_base + x.begin >= y_base + y.end || y_base + y.begin >= x_base + x.end) continue;
         return absl::InternalError(
             absl::StrCat("op ", a, " (", graph::Name(program_.ops[a].op.kind), ") and op ", b, " (",

@@ -29,7 +29,7 @@ class Simulation {
         training_(&program == &plan.train),
         micro_steps_(micro_steps),
         shards_begin_(static_cast<ValueId>(program.graph.values.size())),
-        valid_(program.graph.values.size() + 2 * plan.groups.size() + 1, false),
+        valid_(program.graph.values.size() + 4 * plan.groups.size() + 2, false),
         written_in_(program.graph.values.size(), kNever),
         group_of_(program.graph.values.size(), -1),
         groups_(plan.groups.size()) {
@@ -70,6 +70,8 @@ class Simulation {
     int updates = 0;
     int gathers = 0;
     size_t prepared = 0;  // how many of Preparations() are done
+    int copies = 0;       // offloaded: of the gradient to the host
+    int returns = 0;      // offloaded: of the parameters to the device
   };
   struct Held {
     int64_t end;
@@ -100,7 +102,7 @@ class Simulation {
     }
     const PlannedOp& planned = program_.ops[index_];
     if (planned.workspace != kNoBuffer) {
-      const int64_t begin = plan_.buffers[planned.workspace].offset;
+      const int64_t begin = plan_.AddressOf(planned.workspace);
       Evict(begin, begin + planned.workspace_bytes);
     }
     for (const graph::Output& output : Op().outputs) {
@@ -249,7 +251,9 @@ class Simulation {
     }
     if (plan_.options.ShardsParameters())
       return Violation(name, " has no buffer to be gathered in");
-    if (group.updates != 1) return Violation(name, " is gathered before its update");
+    if (group.updates != 1 || group.returns != Returns(index)) {
+      return Violation(name, " is gathered before its update");
+    }
     ++group.gathers;
     return absl::OkStatus();
   }
@@ -308,9 +312,68 @@ class Simulation {
     if (!kept) return Violation("what the update of ", name, " needs is gone");
     // The gradient itself has done its part.
     if (!Preparations(index).empty()) return absl::OkStatus();
+    if (plan_.groups[index].Offloaded()) return CheckOnHost(index);
     return CheckReduced(index, AcrossReplicas());
   }
 
+  // Copies of the group's parameters back to the device in a step.
+  int Returns(size_t index) const { return plan_.groups[index].Offloaded() ? 1 : 0; }
+
+  // What the host updates by is there.
+  absl::Status CheckOnHost(int index) const {
+    if (valid_[HostGradient(index)] && valid_[HostScalars()]) return absl::OkStatus();
+    return Violation("the host has not got the gradient of ", plan_.groups[index].name,
+                     " and the scalars, or their bytes are reused");
+  }
+
+  absl::Status GradientToHost(int index) {
+    MP_RETURN_IF_ERROR(CheckReduced(index, AcrossReplicas()));
+    if (!plan_.groups[index].Offloaded()) return Violation("is not offloaded");
+    HoldBytes(HostGradient(index), GroupBytes(plan_.groups[index].host_gradient_buffer));
+    ++groups_[index].copies;
+    return absl::OkStatus();
+  }
+
+  absl::Status ScalarsToHost() {
+    if (scalar_reductions_ != 1) return Violation("the scalars are not reduced");
+    if (plan_.host_scalars == kNoBuffer || valid_[HostScalars()]) {
+      return Violation("there is no place for the scalars on the host, or they are there");
+    }
+    HoldBytes(HostScalars(), GroupBytes(plan_.host_scalars));
+    return absl::OkStatus();
+  }
+
+  absl::Status ParametersToDevice(int index) {
+    const FlatGroup& group = plan_.groups[index];
+    const bool staged = group.host_parameter_buffer != kNoBuffer;
+    if (groups_[index].updates != 1 || (staged && !valid_[HostParameters(index)])) {
+      return Violation("the host has no updated parameters of ", group.name);
+    }
+    ++groups_[index].returns;
+    return absl::OkStatus();
+  }
+
+  // By the optimizer; offloaded, what it leaves for the device takes the place of another group's.
+  absl::Status UpdateGroup(int index) {
+    const FlatGroup& group = plan_.groups[index];
+    MP_RETURN_IF_ERROR(CheckPrepared(index));
+    if (scalar_reductions_ != 1) return Violation(group.name, ": the scalars are not reduced");
+    ++groups_[index].updates;
+    if (group.host_parameter_buffer != kNoBuffer) {
+      HoldBytes(HostParameters(index), GroupBytes(group.host_parameter_buffer));
+    }
+    return absl::OkStatus();
+  }
+
+  // Values beyond the graph's: gradient shards, updates, norms of updates, and on the host
+  // gradients, parameters and scalars.
+  ValueId HostGradient(int index) const {
+    return shards_begin_ + 2 * static_cast<ValueId>(groups_.size()) + 1 + index;
+  }
+  ValueId HostParameters(int index) const {
+    return HostGradient(index) + static_cast<ValueId>(groups_.size());
+  }
+  ValueId HostScalars() const { return HostParameters(static_cast<int>(groups_.size())); }
   ValueId Update(int index) const {
     return shards_begin_ + static_cast<ValueId>(groups_.size()) + index;
   }
@@ -345,6 +408,8 @@ class Simulation {
       case OpKind::kGatherUpdates:
       case OpKind::kOrthogonalize:
       case OpKind::kScatterUpdates:
+      case OpKind::kGradientsToHost:
+      case OpKind::kParametersToDevice:
         return true;
       default:
         return false;
@@ -354,6 +419,7 @@ class Simulation {
   absl::Status GroupOp() {
     const OpKind kind = Op().kind;
     if (kind == OpKind::kReduceScalars) return ReduceScalars();
+    if (kind == OpKind::kScalarsToHost) return ScalarsToHost();
     if (kind == OpKind::kReduceUpdateNorms) return ReduceUpdateNorms();
     if (kind == OpKind::kReduceStatistics) return ReduceStatistics();
     if (kind == OpKind::kAverageStatistics) ++averages_;
@@ -364,7 +430,6 @@ class Simulation {
       return Violation("has no flat group to work on");
     }
     Group& group = groups_[index];
-    const std::string& name = plan_.groups[index].name;
     switch (kind) {
       case OpKind::kReduceGradients:
         return Reduce(index);
@@ -378,10 +443,11 @@ class Simulation {
         ++group.norms;
         return absl::OkStatus();
       case OpKind::kOptimizer:
-        MP_RETURN_IF_ERROR(CheckPrepared(index));
-        if (scalar_reductions_ != 1) return Violation(name, ": the scalars are not reduced");
-        ++group.updates;
-        return absl::OkStatus();
+        return UpdateGroup(index);
+      case OpKind::kGradientsToHost:
+        return GradientToHost(index);
+      case OpKind::kParametersToDevice:
+        return ParametersToDevice(index);
       case OpKind::kGatherParameters:
         return Gather(index);
       default:
@@ -474,13 +540,15 @@ class Simulation {
         continue;
       }
       if (group.reductions == Reductions() && group.across == AcrossReplicas() &&
-          group.norms == 1 && group.updates == 1 && group.gathers == gathers) {
+          group.norms == 1 && group.updates == 1 && group.gathers == gathers &&
+          group.copies == Returns(i) && group.returns == Returns(i)) {
         continue;
       }
-      return absl::InternalError(
-          absl::StrCat("group ", plan_.groups[i].name, ": ", group.reductions, " reductions, ",
-                       group.norms, " norms, ", group.updates, " updates and ", group.gathers,
-                       " gathers; expected ", Reductions(), ", 1, 1 and ", gathers));
+      return absl::InternalError(absl::StrCat(
+          "group ", plan_.groups[i].name, ": ", group.reductions, " reductions, ", group.norms,
+          " norms, ", group.updates, " updates and ", group.gathers, " gathers, ", group.copies,
+          " copies and ", group.returns, " returns; expected ", Reductions(), ", 1, 1, ", gathers,
+          ", ", Returns(i), " and ", Returns(i)));
     }
     return absl::OkStatus();
   }
@@ -488,7 +556,7 @@ class Simulation {
   absl::Status CheckUntouched(size_t index) const {
     const Group& group = groups_[index];
     if (group.reductions + group.across + group.norms + group.updates + group.gathers == 0 &&
-        group.prepared == 0) {
+        group.prepared == 0 && group.copies + group.returns == 0) {
       return absl::OkStatus();
     }
     return absl::InternalError(
@@ -499,7 +567,7 @@ class Simulation {
   void Hold(ValueId id) { HoldBytes(id, ValueAccess(program_, id, true)); }
 
   void HoldBytes(ValueId id, const Access& access) {
-    const int64_t base = plan_.buffers[access.buffer].offset;
+    const int64_t base = plan_.AddressOf(access.buffer);
     Evict(base + access.begin, base + access.end);
     held_[base + access.begin] = {base + access.end, id};
     valid_[id] = true;
@@ -508,7 +576,7 @@ class Simulation {
   // What lay where `id` lies is gone.
   void Evict(ValueId id) {
     const Access access = ValueAccess(program_, id, true);
-    const int64_t base = plan_.buffers[access.buffer].offset;
+    const int64_t base = plan_.AddressOf(access.buffer);
     Evict(base + access.begin, base + access.end);
   }
 

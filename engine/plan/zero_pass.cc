@@ -56,7 +56,7 @@ class TrainingOps {
       if (options_.ShardsGradients()) StartEveryMicroStep(graph_, ops_.back().op);
       for (int group : completed_by_[i]) Complete(group);
     }
-    for (int group : order_) AddNorm(group);
+    MeasureUpTo(order_.size());
     AddReduceScalars();
     AddUpdateNorms();
     AddUpdates();
@@ -107,7 +107,25 @@ class TrainingOps {
 
   void Complete(int group) {
     order_.push_back(group);
-    if (options_.world == 1) return;
+    if (options_.world > 1) AddReduction(group);
+    if (!options_.offload_optimizer) return;
+    PlannedOp& copy = Add(OpKind::kGradientsToHost, When::kLastMicroStep, group);
+    copy.bytes = 2 * 4 * Shard(group);
+    // Norms come early, so that gradients on the device may go; and a group late, since the compute
+    // stream would wait for a reduction that has just begun.
+    MeasureUpTo(options_.world > 1 ? order_.size() - 1 : order_.size());
+  }
+
+  // The norms of the groups that complete first, as far as they are not there.
+  void MeasureUpTo(size_t count) {
+    const When when = options_.offload_optimizer ? When::kLastMicroStep : When::kUpdate;
+    for (; measured_ < count; ++measured_) {
+      const int group = order_[measured_];
+      Add(OpKind::kGradNorm, when, group).bytes = sharing_ * 4 * Padded(group);
+    }
+  }
+
+  void AddReduction(int group) {
     const When when = options_.ShardsGradients() ? When::kEveryMicroStep : When::kLastMicroStep;
     PlannedOp& op = Add(OpKind::kReduceGradients, when, group);
     op.bytes = 2 * 4 * Padded(group);
@@ -121,15 +139,13 @@ class TrainingOps {
     across.wire_bytes = 2 * (1 - 1.0 / options_.Replicas()) * wire * Shard(group);
   }
 
-  void AddNorm(int group) {
-    Add(OpKind::kGradNorm, When::kUpdate, group).bytes = sharing_ * 4 * Padded(group);
-  }
-
   void AddReduceScalars() {
     const double bytes = 8 * LossScalar(static_cast<int>(graph_.losses.size()));
     PlannedOp& op = Add(OpKind::kReduceScalars, When::kUpdate, -1);
     op.bytes = 2 * bytes;
     op.wire_bytes = 2 * (1 - sharing_) * bytes;
+    if (!options_.offload_optimizer) return;
+    Add(OpKind::kScalarsToHost, When::kUpdate, -1).bytes = 2 * bytes;
   }
 
   // LAMB: norms over whole tensors come between m and v and the step.
@@ -223,6 +239,10 @@ class TrainingOps {
     const FlatGroup& updated = groups_[group];
     Add(OpKind::kOptimizer, When::kUpdate, group).bytes =
         Shard(group) * (UpdateBytes(updated.optimizer, updated.state_dtype) + (copy ? 2 : 0));
+    if (options_.offload_optimizer) {
+      const auto size = static_cast<double>(graph::ByteSize(options_.compute_dtype));
+      Add(OpKind::kParametersToDevice, When::kUpdate, group).bytes = 2 * size * Shard(group);
+    }
     if (options_.Shards() == 1 || options_.ShardsParameters()) return;
     const double bytes =
         Padded(group) * static_cast<double>(graph::ByteSize(options_.compute_dtype));
@@ -245,6 +265,7 @@ class TrainingOps {
   const double sharing_;  // one rank's part of what is divided among all
   std::vector<std::vector<int>> completed_by_;
   std::vector<int> order_;  // groups as their gradients complete
+  size_t measured_ = 0;     // of those: how many have their norms
   std::vector<PlannedOp> ops_;
 };
 

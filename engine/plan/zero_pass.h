@@ -13,6 +13,11 @@
 // the rest of the backward; the gather after its update overlaps the next group's update. With
 // hybrid sharding all of that happens within a group of ranks, and the step's reduced shards are
 // then all-reduced among the replicas.
+//
+// Offloaded, a group's reduced gradient is copied to the host beside the rest of the backward and
+// measured right after the next group's completes, so that its bytes come free; the host updates
+// group after group once the scalars are there, and each one's parameters are copied back beside
+// the next one's update.
 #ifndef MILEPOST_ENGINE_PLAN_ZERO_PASS_H_
 #define MILEPOST_ENGINE_PLAN_ZERO_PASS_H_
 

@@ -12,6 +12,7 @@
 #include "engine/kernels/cpu/convolution.h"
 #include "engine/kernels/cpu/matmul.h"
 #include "engine/runtime/cpu_ops.h"
+#include "engine/runtime/offload.h"
 #include "engine/runtime/randomness.h"
 
 namespace milepost::runtime {
@@ -72,8 +73,9 @@ absl::StatusOr<CpuBackend::MatmulWorkspace> CpuBackend::CheckMatmulWorkspace(
   return result;
 }
 
-void CpuBackend::Attach(char* arena, comm::Communicator* communicator) {
+void CpuBackend::Attach(char* arena, comm::Communicator* communicator, char* host_arena) {
   arena_ = arena;
+  host_arena_ = host_arena;
   communicator_ = communicator;
 }
 
@@ -121,8 +123,12 @@ absl::StatusOr<BoundOp> CpuBackend::Bind(const plan::StepPlan& plan, const plan:
                                          const plan::PlannedOp& planned) {
   MP_CHECK(arena_ != nullptr) << "Attach comes first";
   const int rank = communicator_ == nullptr ? 0 : communicator_->rank();
-  const Binding b{
-      {plan, program, planned, arena_, rank}, *matmuls_, *convolutions_, communicator_, threads_};
+  const Binding b{{plan, program, planned, arena_, rank, host_arena_},
+                  *matmuls_,
+                  *convolutions_,
+                  communicator_,
+                  threads_};
+  if (IsOffloadCopy(planned.op.kind)) return BindOffloadCopy(b);
   switch (planned.op.kind) {
     case OpKind::kEmbedding:
       return BindEmbedding(b);

@@ -45,9 +45,10 @@ class CpuBackend : public Backend {
   // Creates the primitives (a millisecond each). UNIMPLEMENTED where this CPU cannot do a product.
   absl::StatusOr<MatmulWorkspace> CheckMatmulWorkspace(const plan::StepPlan& plan);
 
-  // `arena`: plan.arena_bytes, 64-byte aligned. `communicator` may be null where world is 1. Both
-  // must outlive what is bound.
-  void Attach(char* arena, comm::Communicator* communicator);
+  // `arena`: plan.arena_bytes, 64-byte aligned; `host_arena`: plan.host_arena_bytes, null where
+  // nothing is offloaded. `communicator` may be null where world is 1. All must outlive what is
+  // bound.
+  void Attach(char* arena, comm::Communicator* communicator, char* host_arena = nullptr);
 
   absl::StatusOr<BoundOp> Bind(const plan::StepPlan& plan, const plan::Program& program,
                                const plan::PlannedOp& planned) override;
@@ -57,6 +58,7 @@ class CpuBackend : public Backend {
   std::unique_ptr<kernels::MatmulCache> matmuls_;
   std::unique_ptr<kernels::ConvolutionCache> convolutions_;
   char* arena_ = nullptr;
+  char* host_arena_ = nullptr;
   comm::Communicator* communicator_ = nullptr;
 };
 

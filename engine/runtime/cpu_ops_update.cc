@@ -1,6 +1,7 @@
 // Norm and optimizer of flat groups on the CPU.
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "engine/kernels/cpu/parallel.h"
 #include "engine/runtime/cpu_ops.h"
 #include "engine/runtime/group_ops.h"
+#include "engine/runtime/offload.h"
 #include "engine/runtime/randomness.h"
 
 namespace milepost::runtime {
@@ -144,18 +146,66 @@ struct RoundedStates {
   kernels::bf16* v;  // null where the optimizer has none
 };
 
+// What an update by the host leaves for the device. The buffer is other groups' too, so that its
+// padding has to be made zero every time.
 template <typename T>
-absl::StatusOr<BoundOp> OptimizerOf(const Binding& b) {
+struct HostParameters {
+  explicit HostParameters(const OpBinding& b)
+      : master(BufferOf<float>(b, GroupOf(b).master_buffer)),
+        parameters(BufferOf<T>(b, GroupOf(b).host_parameter_buffer)),
+        count(GroupOf(b).shard_elements) {
+    if (parameters == nullptr) return;
+    const int64_t first = ShardBegin(b);
+    for (const Segment& all : PaddingOf(GroupOf(b))) {
+      const Segment part = {.begin = std::max<int64_t>(all.begin - first, 0),
+                            .end = std::min(all.end - first, count)};
+      if (part.begin < part.end) padding.push_back(part);
+    }
+  }
+
+  void ZeroPadding() const {
+    for (const Segment& s : padding) std::fill(parameters + s.begin, parameters + s.end, T{});
+  }
+  // As they were: of a step that is skipped.
+  void Restore() const {
+    if (parameters == nullptr) return;
+    if constexpr (std::is_same_v<T, kernels::bf16>) {
+      kernels::CastToBf16(master, count, parameters);
+    } else if constexpr (std::is_same_v<T, kernels::f16>) {
+      kernels::CastToF16(master, count, parameters);
+    }
+  }
+
+  const float* master;
+  T* parameters;  // null: the device's are updated, or the master is copied
+  int64_t count;
+  std::vector<Segment> padding;  // of the shard
+};
+
+template <typename T>
+T* UpdatedParameters(const OpBinding& b) {
+  const plan::FlatGroup& group = GroupOf(b);
+  if (group.Offloaded()) return BufferOf<T>(b, group.host_parameter_buffer);
+  return BufferOf<T>(b, group.parameter_buffer) +
+         (b.plan.options.ShardsParameters() ? 0 : ShardBegin(b));
+}
+
+const float* UpdateGradient(const OpBinding& b) {
+  const plan::FlatGroup& group = GroupOf(b);
+  if (group.Offloaded()) return BufferOf<float>(b, group.host_gradient_buffer);
+  if (group.optimizer != plan::Optimizer::kMuon) return ShardGradient(b);
+  return BufferOf<float>(b, group.update_buffer) + ShardBegin(b);
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> OptimizerOf(const OpBinding& b) {
   const plan::FlatGroup& group = GroupOf(b);
   const int64_t begin = ShardBegin(b);
-  T* parameter = reinterpret_cast<T*>(b.BufferAt(group.parameter_buffer)) +
-                 (b.plan.options.ShardsParameters() ? 0 : begin);
-  const bool muon = group.optimizer == plan::Optimizer::kMuon;
-  const float* update = BufferOf<float>(b, group.update_buffer);
+  T* parameter = UpdatedParameters<T>(b);
   UpdatePlaces<T> at = {.master = BufferOf<float>(b, group.master_buffer),
                         .m = BufferOf<float>(b, group.m_buffer),
                         .v = BufferOf<float>(b, group.v_buffer),
-                        .gradient = muon ? update + begin : ShardGradient(b),
+                        .gradient = UpdateGradient(b),
                         .copy = parameter,
                         .m_codes = BufferOf<uint8_t>(b, group.m_buffer),
                         .v_codes = BufferOf<uint8_t>(b, group.v_buffer),
@@ -174,8 +224,13 @@ absl::StatusOr<BoundOp> OptimizerOf(const Binding& b) {
   const RoundedStates states = {.m = reinterpret_cast<kernels::bf16*>(b.BufferAt(group.m_buffer)),
                                 .v = reinterpret_cast<kernels::bf16*>(b.BufferAt(group.v_buffer))};
   return [at, rounded, states, optimizer = group.optimizer, count = group.shard_elements,
+          staged = HostParameters<T>(b),
           segments = SegmentsOf(group, begin, group.shard_elements)](const StepContext& c) {
-    if (c.skip_update) return absl::OkStatus();
+    if (c.skip_update) {
+      staged.Restore();
+      return absl::OkStatus();
+    }
+    staged.ZeroPadding();
     // One fork for the whole group: biases and norms are far too short for one each. Inside it the
     // kernel stays on its thread.
     kernels::ParallelFor(0, count, kUpdateGrain, [&](int64_t first, int64_t last) {
@@ -208,5 +263,10 @@ absl::StatusOr<BoundOp> BindGradNorm(const Binding& b) {
 }
 
 absl::StatusOr<BoundOp> BindOptimizer(const Binding& b) { return MP_BIND_BY_DTYPE(OptimizerOf, b); }
+
+absl::StatusOr<BoundOp> BindHostOptimizer(const OpBinding& b) {
+  if (!GroupOf(b).Offloaded()) return absl::InternalError("the group is not offloaded");
+  return MP_BIND_BY_DTYPE(OptimizerOf, b);
+}
 
 }  // namespace milepost::runtime

@@ -22,7 +22,11 @@ class CpuEngine : public StepEngine {
   void UseThread() override { backend_.UseThreads(); }
   const plan::StepPlan& plan() const override { return plan_; }
   int64_t allocated_bytes() const override { return arena_->bytes(); }
-  char* host_arena() override { return arena_->data(); }
+  int64_t allocated_host_bytes() const override {
+    return host_arena_.has_value() ? host_arena_->bytes() : 0;
+  }
+  char* mirror() override { return arena_->data(); }
+  char* host_arena() override { return host_arena_.has_value() ? host_arena_->data() : nullptr; }
   absl::Status Upload() override { return absl::OkStatus(); }
   absl::Status Download() override { return absl::OkStatus(); }
 
@@ -49,6 +53,7 @@ class CpuEngine : public StepEngine {
   CpuBackend backend_;
   plan::StepPlan plan_;
   std::optional<Arena> arena_;
+  std::optional<Arena> host_arena_;  // where something is offloaded
   absl::Span<double> scalars_;
   HostInputs train_inputs_;
   HostInputs evaluate_inputs_;  // where there is validation data
@@ -61,7 +66,10 @@ absl::Status CpuEngine::Open(const StepEngineArguments& arguments) {
   const TrainingData& data = arguments.data;
   MP_RETURN_IF_ERROR(MakePlan(arguments.spec, arguments.threads));
   MP_ASSIGN_OR_RETURN(arena_, Arena::Allocate(plan_.arena_bytes));
-  backend_.Attach(arena_->data(), communicator);
+  if (plan_.host_arena_bytes > 0) {
+    MP_ASSIGN_OR_RETURN(host_arena_, Arena::Allocate(plan_.host_arena_bytes));
+  }
+  backend_.Attach(arena_->data(), communicator, host_arena());
   auto abort = [communicator](const absl::Status& s) { communicator->Abort(s.message()); };
   MP_ASSIGN_OR_RETURN(train_, Executor::Create(plan_, plan_.train, &backend_, abort));
   MP_ASSIGN_OR_RETURN(evaluate_, Executor::Create(plan_, plan_.evaluate, &backend_, abort));

@@ -19,6 +19,7 @@ struct OpBinding {
   const plan::PlannedOp& planned;
   char* arena;  // where the plan's buffers lie
   int rank;
+  char* host_arena = nullptr;  // where those in host memory lie; null where nothing is offloaded
 
   const graph::Attributes& attributes() const { return planned.op.attributes; }
   const graph::Value& ValueOf(graph::ValueId id) const { return program.graph.values[id]; }
@@ -31,7 +32,9 @@ struct OpBinding {
 
   // Addresses; null for a buffer, input or output that is not there.
   char* BufferAt(plan::BufferId id) const {
-    return id == plan::kNoBuffer ? nullptr : arena + plan.buffers[id].offset;
+    if (id == plan::kNoBuffer) return nullptr;
+    const plan::Buffer& buffer = plan.buffers[id];
+    return (buffer.memory == plan::Memory::kHost ? host_arena : arena) + buffer.offset;
   }
   char* ValueAt(graph::ValueId id) const {
     if (id == graph::kNoValue) return nullptr;

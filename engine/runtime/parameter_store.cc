@@ -20,10 +20,11 @@ int64_t Items(int64_t elements, const plan::GroupState& state) {
 }  // namespace
 
 ParameterStore::ParameterStore(const plan::StepPlan& plan, const graph::Graph& graph, char* arena,
-                               comm::Communicator* communicator)
+                               comm::Communicator* communicator, char* host_arena)
     : plan_(plan),
       graph_(graph),
       arena_(arena),
+      host_arena_(host_arena),
       communicator_(communicator),
       rank_(communicator == nullptr ? 0 : communicator->rank()) {
   std::vector<const plan::FlatGroup*> group_of(graph.parameters.size());
@@ -139,6 +140,8 @@ absl::Status ParameterStore::RebuildParameters() {
     } else if (plan_.options.compute_dtype == graph::DType::kF16) {
       kernels::CastToF16(Master(group), group.shard_elements,
                          reinterpret_cast<kernels::f16*>(mine));
+    } else if (group.master_buffer != plan::kNoBuffer) {
+      std::memcpy(mine, Master(group), static_cast<size_t>(group.shard_elements * element));
     }
     if (plan_.options.Shards() > 1 && !plan_.options.ShardsParameters()) {
       MP_RETURN_IF_ERROR(

@@ -1,4 +1,4 @@
-// A rank's parameters and optimizer state inside the arena: which elements of which tensors it
+// A rank's parameters and optimizer state inside its arenas: which elements of which tensors it
 // holds, their initial values, and the compute-dtype parameters made from the masters.
 //
 //   ParameterStore store(plan, plan.train.graph, arena.data(), communicator);
@@ -21,9 +21,10 @@ namespace milepost::runtime {
 
 class ParameterStore {
  public:
-  // `communicator` may be null where the plan's world is 1.
+  // `communicator` may be null where the plan's world is 1, `host_arena` where nothing is
+  // offloaded.
   ParameterStore(const plan::StepPlan& plan, const graph::Graph& graph, char* arena,
-                 comm::Communicator* communicator);
+                 comm::Communicator* communicator, char* host_arena = nullptr);
 
   const std::vector<v1::TensorInfo>& tensors() const { return tensors_; }
   // Everything that this rank holds; sorted by tensor.
@@ -45,7 +46,10 @@ class ParameterStore {
   // Where element HeldBegin() of the group lies.
   char* Data(const plan::FlatGroup& group, const plan::GroupState& state) const;
   float* Master(const plan::FlatGroup& group) const;
-  char* BufferAt(plan::BufferId id) const { return arena_ + plan_.buffers[id].offset; }
+  char* BufferAt(plan::BufferId id) const {
+    const plan::Buffer& buffer = plan_.buffers[id];
+    return (buffer.memory == plan::Memory::kHost ? host_arena_ : arena_) + buffer.offset;
+  }
   // The tensors' pieces within elements [begin, end) of each group, sorted by tensor.
   struct Range {
     int64_t begin;
@@ -57,6 +61,7 @@ class ParameterStore {
   const plan::StepPlan& plan_;
   const graph::Graph& graph_;
   char* const arena_;
+  char* const host_arena_;
   comm::Communicator* const communicator_;
   const int rank_;
   std::vector<int32_t> first_tensor_;  // by parameter: its master

@@ -86,9 +86,9 @@ absl::Status TrainingSessionImpl::Open() {
              .world = communicator_->world()};
   prefetcher_ = std::make_unique<data::Prefetcher>(
       data_.train, layout_, data::ForThreads(data_.threads, layout_.micro_batch));
-  store_.emplace(plan, plan.train.graph, engine_->host_arena(), communicator_);
+  store_.emplace(plan, plan.train.graph, engine_->mirror(), communicator_, engine_->host_arena());
   tensors_ = store_->tensors();
-  statistics_.emplace(plan, plan.train.graph, engine_->host_arena(),
+  statistics_.emplace(plan, plan.train.graph, engine_->mirror(),
                       static_cast<int32_t>(tensors_.size()));
   tensors_.insert(tensors_.end(), statistics_->tensors().begin(), statistics_->tensors().end());
   context_.seed = spec_.train().seed();

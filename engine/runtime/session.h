@@ -140,8 +140,9 @@ class TrainingSession {
   virtual absl::StatusOr<EvaluationReport> Evaluate() = 0;
   virtual int64_t step() const = 0;  // optimizer steps done
   virtual const plan::StepPlan& plan() const = 0;
-  // Bytes of the arena as allocated: equals plan().arena_bytes.
+  // Bytes of the arenas as allocated: plan().arena_bytes and plan().host_arena_bytes.
   virtual int64_t allocated_bytes() const = 0;
+  virtual int64_t allocated_host_bytes() const = 0;
   // What a device has beside it (step_engine.h); 0 on the CPU.
   virtual int64_t beside_bytes() const = 0;
   // Training ops, by kind and phase, since creation.

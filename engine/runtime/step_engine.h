@@ -2,7 +2,7 @@
 // or on a device. The session decides what is trained on and what is reported; an engine only runs.
 //
 //   MP_ASSIGN_OR_RETURN(auto engine, CpuStepEngine({spec, threads, data, communicator}));
-//   ... parameters into engine->host_arena(); MP_RETURN_IF_ERROR(engine->Upload());
+//   ... parameters into engine->mirror(); MP_RETURN_IF_ERROR(engine->Upload());
 //   for (each micro-step) {
 //     MP_ASSIGN_OR_RETURN(const HostInputs* inputs, engine->NextInputs());
 //     inputs->Copy(batch.fields);
@@ -44,8 +44,9 @@ class StepEngine {
   virtual void UseThread() = 0;
 
   virtual const plan::StepPlan& plan() const = 0;
-  // Of the arena, as allocated: equals plan().arena_bytes.
+  // Of the arenas, as allocated: plan().arena_bytes and plan().host_arena_bytes.
   virtual int64_t allocated_bytes() const = 0;
+  virtual int64_t allocated_host_bytes() const = 0;
   // Of the device's memory that lies beside the arena, as allocated: what changes from step to step
   // and the kernels' tables, which no plan counts. 0 on the CPU.
   virtual int64_t beside_bytes() const { return 0; }
@@ -54,9 +55,11 @@ class StepEngine {
   // Host memory laid out as the arena. Of the persistent buffers (parameters, optimizer states,
   // statistics) it holds what Download has last copied, and what Upload copies to where steps find
   // it, and on a device takes away. On the CPU it is the arena, and both do nothing. Both block.
-  virtual char* host_arena() = 0;
+  virtual char* mirror() = 0;
   virtual absl::Status Upload() = 0;
   virtual absl::Status Download() = 0;
+  // The plan's arena in host memory; null where nothing is offloaded. Steps use it where it is.
+  virtual char* host_arena() = 0;
 
   // ---- training ----
   // Where the next micro-batch goes; valid until the MicroStep that takes it.

@@ -38,6 +38,7 @@ class TrainingSessionImpl : public TrainingSession {
   int64_t step() const override { return state_.step(); }
   const plan::StepPlan& plan() const override { return engine_->plan(); }
   int64_t allocated_bytes() const override { return engine_->allocated_bytes(); }
+  int64_t allocated_host_bytes() const override { return engine_->allocated_host_bytes(); }
   int64_t beside_bytes() const override { return engine_->beside_bytes(); }
   std::vector<OpKindTime> op_times() const override { return engine_->Times(); }
 

@@ -249,6 +249,73 @@ INSTANTIATE_TEST_SUITE_P(All, Optimizers,
                                          v1::OptimizerSpec::TYPE_LAMB, v1::OptimizerSpec::TYPE_MUON,
                                          v1::OptimizerSpec::TYPE_ADAMW_8BIT));
 
+// Optimizer states in host memory, updated by the host beside the device's copies: the same bits as
+// on the device, with losses scaled and not, op by op and as graphs.
+TEST(DeviceTraining, OffloadedUpdatesHaveTheDevicesBits) {
+  const TinyJob job;
+  struct Test {
+    int ranks;
+    int stage;
+    v1::Precision precision;
+    v1::OptimizerSpec::Type optimizer;
+  };
+  for (const Test& test : {Test{1, 0, v1::PRECISION_FP32, v1::OptimizerSpec::TYPE_ADAMW},
+                           Test{1, 0, v1::PRECISION_FP16, v1::OptimizerSpec::TYPE_ADAMW},
+                           Test{2, 1, v1::PRECISION_BF16, v1::OptimizerSpec::TYPE_LION},
+                           Test{2, 2, v1::PRECISION_FP32, v1::OptimizerSpec::TYPE_SGD},
+                           Test{2, 3, v1::PRECISION_BF16, v1::OptimizerSpec::TYPE_ADAMW_8BIT}}) {
+    SCOPED_TRACE(absl::StrCat(test.ranks, " ranks, stage ", test.stage));
+    v1::JobSpec spec = job.Spec({.ranks = test.ranks,
+                                 .stage = test.stage,
+                                 .precision = test.precision,
+                                 .global_batch = 4,
+                                 .micro_batch = test.stage == 3 ? 2 : 1,
+                                 .layers = 1,
+                                 .steps = 3});
+    v1::OptimizerSpec* optimizer = spec.mutable_train()->mutable_optimizer();
+    optimizer->Clear();
+    optimizer->set_type(test.optimizer);
+    optimizer->set_lr(1e-3);
+    NormalizeJobSpec(&spec);
+    if (test.precision == v1::PRECISION_FP16) {
+      spec.mutable_train()->mutable_loss_scale()->set_initial(1 << 24);
+    }
+    const Trained want = Train(spec, OnDevice(1, /*capture=*/true, test.ranks));
+    spec.mutable_train()->mutable_offload()->set_optimizer(v1::OFFLOAD_TARGET_HOST);
+    for (const bool capture : {false, true}) {
+      if (!capture && test.stage != 1) continue;
+      const Trained got = Train(spec, OnDevice(2, capture, test.ranks));
+      ExpectSame(got, want, 0);
+      EXPECT_TRUE(got.state.data == want.state.data);
+    }
+  }
+}
+
+// Activations that wait in host memory, likewise; with updates there too.
+TEST(DeviceTraining, OffloadedActivationsHaveTheDevicesBits) {
+  const TinyJob job;
+  for (const auto& [ranks, recompute] :
+       {std::pair(1, v1::RECOMPUTE_NONE), std::pair(2, v1::RECOMPUTE_FULL)}) {
+    SCOPED_TRACE(absl::StrCat(ranks, " ranks"));
+    v1::JobSpec spec = job.Spec({.ranks = ranks,
+                                 .stage = 3,
+                                 .recompute = recompute,
+                                 .global_batch = 4 * ranks,
+                                 .micro_batch = 4,
+                                 .layers = 3,
+                                 .width = 64,
+                                 .steps = 3});
+    const Trained want = Train(spec, OnDevice(1, /*capture=*/true, ranks));
+    spec.mutable_train()->mutable_offload()->set_activations(true);
+    for (const bool capture : {false, true}) {
+      const Trained got = Train(spec, OnDevice(3, capture, ranks));
+      ExpectSame(got, want, 0);
+      EXPECT_TRUE(got.state.data == want.state.data);
+      spec.mutable_train()->mutable_offload()->set_optimizer(v1::OFFLOAD_TARGET_HOST);
+    }
+  }
+}
+
 // By one rank and by two, whose statistics are one, or are averaged after each step. Steps are
 // small and batch norms have some rows: a tiny model in bf16 is far from itself in fp32 after two
 // others.

@@ -117,6 +117,25 @@ absl::StatusOr<EventId> CudaDevice::AddEvent() {
 
 absl::Status CudaDevice::Enqueue(StreamId, Work work) { return work.issue(); }
 
+void CudaDevice::RunHostWork(void* host_work) {
+  const auto* const called = static_cast<HostWork*>(host_work);
+  const absl::Status status = called->work->issue();
+  if (status.ok()) return;
+  std::lock_guard lock(called->device->host_mutex_);
+  called->device->host_status_.Update(status);
+}
+
+absl::Status CudaDevice::HostStatus() {
+  std::lock_guard lock(host_mutex_);
+  return host_status_;
+}
+
+absl::Status CudaDevice::EnqueueHost(StreamId stream, const Work& work) {
+  HostWork& host_work = host_work_.try_emplace(&work, HostWork{this, &work}).first->second;
+  return CudaStatus(cudaLaunchHostFunc(streams_[stream], &RunHostWork, &host_work),
+                    "cudaLaunchHostFunc");
+}
+
 absl::Status CudaDevice::Record(EventId event, StreamId stream) {
   return CudaStatus(cudaEventRecord(events_[event], streams_[stream]), "cudaEventRecord");
 }
@@ -176,11 +195,13 @@ absl::Status CudaDevice::Launch(GraphId graph, StreamId stream) {
 }
 
 absl::Status CudaDevice::Synchronize(StreamId stream, absl::Duration timeout) {
-  return Poll([&] { return cudaStreamQuery(streams_[stream]); }, timeout);
+  MP_RETURN_IF_ERROR(Poll([&] { return cudaStreamQuery(streams_[stream]); }, timeout));
+  return HostStatus();
 }
 
 absl::Status CudaDevice::Await(EventId event, absl::Duration timeout) {
-  return Poll([&] { return cudaEventQuery(events_[event]); }, timeout);
+  MP_RETURN_IF_ERROR(Poll([&] { return cudaEventQuery(events_[event]); }, timeout));
+  return HostStatus();
 }
 
 absl::Status CudaDevice::Copy(StreamId stream, void* to, const void* from, int64_t bytes) {

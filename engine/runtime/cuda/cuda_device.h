@@ -11,7 +11,9 @@
 #define MILEPOST_ENGINE_RUNTIME_CUDA_CUDA_DEVICE_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -43,6 +45,7 @@ class CudaDevice : public Device {
   absl::StatusOr<EventId> AddEvent() override;
   // Calls work.issue at once: it puts what it has to do on the stream that it knows.
   absl::Status Enqueue(StreamId stream, Work work) override;
+  absl::Status EnqueueHost(StreamId stream, const Work& work) override;
   absl::Status Record(EventId event, StreamId stream) override;
   absl::Status Wait(StreamId stream, EventId event) override;
   absl::StatusOr<TimerId> AddTimer() override;
@@ -64,7 +67,15 @@ class CudaDevice : public Device {
   int ordinal() const { return ordinal_; }
 
  private:
+  // What the host's work is called with; its first error is kept for the waits to return.
+  struct HostWork {
+    CudaDevice* device;
+    const Work* work;
+  };
+  static void RunHostWork(void* host_work);
+
   explicit CudaDevice(int ordinal) : ordinal_(ordinal) {}
+  absl::Status HostStatus();
 
   const int ordinal_;
   std::vector<void*> memory_;
@@ -73,6 +84,9 @@ class CudaDevice : public Device {
   std::vector<CUevent_st*> events_;
   std::vector<CUevent_st*> timers_;  // events that note the time
   std::vector<CUgraphExec_st*> graphs_;
+  std::map<const Work*, HostWork> host_work_;  // nodes that stay where they are
+  std::mutex host_mutex_;
+  absl::Status host_status_;
 };
 
 }  // namespace milepost::runtime

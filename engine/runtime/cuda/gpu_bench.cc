@@ -239,6 +239,7 @@ absl::StatusOr<plan::DeviceProfile> MeasureGpu(const GpuBenchOptions& options) {
   }
   MP_ASSIGN_OR_RETURN(profile.memory_bandwidth, MemoryRate(*bench, options));
   MP_ASSIGN_OR_RETURN(const double host_rate, HostRate(*bench, host, options));
+  profile.host_device_bandwidth = host_rate;
   // NVLink's, where the model is known; else what goes through the host.
   if (profile.host_bandwidth == 0) profile.host_bandwidth = host_rate;
   MP_ASSIGN_OR_RETURN(profile.op_seconds, LaunchSeconds(*bench, options));

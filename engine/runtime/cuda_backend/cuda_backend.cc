@@ -7,6 +7,7 @@
 #include "common/status_macros.h"
 #include "engine/plan/cuda_workspace.h"
 #include "engine/runtime/cuda_backend/cuda_ops.h"
+#include "engine/runtime/offload.h"
 
 namespace milepost::runtime {
 
@@ -218,7 +219,11 @@ absl::StatusOr<BoundOp> CudaBackend::Bind(const plan::StepPlan& plan, const plan
                                           const plan::PlannedOp& planned) {
   MP_CHECK(memory_.arena != nullptr) << "Attach comes first";
   const int rank = services_.communicator == nullptr ? 0 : services_.communicator->rank();
-  CudaBinding b{{plan, program, planned, memory_.arena, rank}, services_, memory_};
+  CudaBinding b{
+      {plan, program, planned, memory_.arena, rank, memory_.host_arena}, services_, memory_};
+  if (planned.stream == plan::Stream::kHost) {
+    return BindDecidingHostOptimizer(b, memory_.host_threads);
+  }
   if (IsAttention(planned.op.kind)) {
     const AttentionGraph graph = AttentionGraphOf(program.graph, planned.op);
     // The tables are of training's attention.

@@ -45,8 +45,10 @@ struct CudaMemoryOfStep {
   char* arena = nullptr;    // plan.arena_bytes, 256-byte aligned
   char* control = nullptr;  // ControlLayoutOf(plan).bytes
   kernels::cuda::UpdateControl* update = nullptr;
-  std::array<cudaStream_t, 2> streams = {};  // by plan::Stream
+  std::array<cudaStream_t, plan::kStreams> streams = {};  // by plan::Stream
   uint64_t seed = 0;
+  char* host_arena = nullptr;  // plan.host_arena_bytes of pinned memory, where there are some
+  int host_threads = 1;        // for updates by the host
 };
 
 // Scratch that the libraries asked for, at least: what PlanOptions' min_attention_workspace_bytes

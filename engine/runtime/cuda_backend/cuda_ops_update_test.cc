@@ -451,7 +451,8 @@ TEST(CudaUpdatePlan, WhatReadsTheDecisionComesAfterTheScalars) {
       plan::PlanOptions options = *plan::OptionsFromSpec(spec, 1);
       options.device = plan::DeviceKind::kCuda;
       const plan::StepPlan plan = *plan::PlanTraining(spec, options);
-      const std::vector<plan::FinishedBefore> order = plan::OrderOf(plan.train);
+      const std::vector<plan::FinishedBefore> order =
+          plan::OrderOf(plan.train, /*last_micro_step=*/true);
       int scalars = -1;
       int readers = 0;
       for (size_t i = 0; i < plan.train.ops.size(); ++i) {

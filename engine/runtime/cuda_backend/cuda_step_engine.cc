@@ -13,6 +13,7 @@
 #include "common/status_macros.h"
 #include "engine/comm/communicator.h"
 #include "engine/plan/planner.h"
+#include "engine/runtime/arena.h"
 #include "engine/runtime/cuda_backend/cuda_backend.h"
 #include "engine/runtime/cuda_backend/documents.h"
 #include "engine/runtime/cuda_backend/tables_on_device.h"
@@ -62,7 +63,7 @@ std::vector<Range> StateOf(const plan::StepPlan& plan, bool with_parameters) {
     for (const plan::GroupState& kind : plan::StatesOf(group)) {
       if (kind.buffer == plan::kNoBuffer) {
         parameters = true;
-      } else {
+      } else if (plan.buffers[kind.buffer].memory == plan::Memory::kDevice) {
         state.push_back(RangeOf(plan, kind.buffer));
       }
     }
@@ -81,11 +82,15 @@ class CudaEngine : public StepEngine {
   void UseThread() override { device().UseThread(); }
   const plan::StepPlan& plan() const override { return plan_; }
   int64_t allocated_bytes() const override { return plan_.arena_bytes; }
+  int64_t allocated_host_bytes() const override {
+    return host_arena_.has_value() ? host_arena_->bytes() : 0;
+  }
+  char* mirror() override { return state_->data(); }
+  char* host_arena() override { return host_arena_.has_value() ? host_arena_->data() : nullptr; }
   int64_t beside_bytes() const override {
     return layout_.bytes + static_cast<int64_t>(sizeof(kernels::cuda::UpdateControl)) +
            tables_->bytes();
   }
-  char* host_arena() override { return state_->data(); }
   absl::Status Upload() override;
   absl::Status Download() override;
 
@@ -147,6 +152,7 @@ class CudaEngine : public StepEngine {
   std::unique_ptr<DeviceExecutor> train_;
   std::unique_ptr<DeviceExecutor> evaluate_;
 
+  std::optional<Arena> host_arena_;  // pinned; where something is offloaded
   std::optional<HostMirror> state_;
   std::optional<HostMirror> scalars_;  // pinned; their buffer alone
   Inputs train_inputs_;
@@ -164,19 +170,19 @@ class CudaEngine : public StepEngine {
 // Pinned memory is given up by the device, which must go before what is pinned; and first all that
 // is on the device.
 CudaEngine::~CudaEngine() {
-  train_.reset();
-  evaluate_.reset();
   device().DropGraphs();  // a communicator ends only once no graph holds its calls
   communicator_.reset();
   parts_.graphs.reset();
   parts_.products.reset();
   parts_.device.reset();
+  train_.reset();  // host work that was under way was its
+  evaluate_.reset();
 }
 
 absl::Status CudaEngine::Open(const StepEngineArguments& arguments) {
   rank_ = arguments.communicator->rank();
   MP_RETURN_IF_ERROR(MakePlan(arguments));
-  MP_ASSIGN_OR_RETURN(streams_, DeviceStreams::Add(device()));
+  MP_ASSIGN_OR_RETURN(streams_, DeviceStreams::Add(device(), plan_.options.Offloads()));
   if (plan_.options.world > 1) {
     MP_ASSIGN_OR_RETURN(communicator_, parts_.communicator(plan_));
     parts_.capture &= communicator_->capturable();
@@ -187,6 +193,7 @@ absl::Status CudaEngine::Open(const StepEngineArguments& arguments) {
                                 .tables = tables_.get(),
                                 .communicator = communicator_.get()});
   memory_.seed = arguments.spec.train().seed();
+  memory_.host_threads = std::max(1, arguments.threads);
   MP_RETURN_IF_ERROR(AllocateOnDevice());
   MP_RETURN_IF_ERROR(Bind());
   train_inputs_ = InputsOf(plan_, plan_.train);
@@ -225,8 +232,15 @@ absl::Status CudaEngine::AllocateOnDevice() {
   MP_ASSIGN_OR_RETURN(memory_.control, device().Allocate(layout_.bytes));
   MP_ASSIGN_OR_RETURN(char* update, device().Allocate(sizeof(kernels::cuda::UpdateControl)));
   memory_.update = reinterpret_cast<kernels::cuda::UpdateControl*>(update);
-  memory_.streams = {device().native_stream(streams_.compute),
-                     device().native_stream(streams_.communication)};
+  for (int s = 0; s < plan::kStreams; ++s) {
+    const StreamId stream = streams_.Of(static_cast<plan::Stream>(s));
+    if (stream >= 0) memory_.streams[s] = device().native_stream(stream);
+  }
+  if (plan_.host_arena_bytes > 0) {
+    MP_ASSIGN_OR_RETURN(host_arena_, Arena::Allocate(plan_.host_arena_bytes));
+    MP_RETURN_IF_ERROR(device().Pin(host_arena_->data(), plan_.host_arena_bytes));
+    memory_.host_arena = host_arena_->data();
+  }
   MP_ASSIGN_OR_RETURN(state_, HostMirror::Make(plan_.arena_bytes));
   // Not within the state, which is too large to pin: a copy must not lie in both kinds of memory.
   const int64_t scalar_bytes = plan_.buffers[plan_.scalars].bytes;
@@ -236,11 +250,13 @@ absl::Status CudaEngine::AllocateOnDevice() {
 
 absl::Status CudaEngine::Bind() {
   backend_->Attach(memory_);
-  MP_ASSIGN_OR_RETURN(train_, DeviceExecutor::Create(plan_, plan_.train, &*backend_,
-                                                     parts_.device.get(), streams_, memory_.arena));
-  MP_ASSIGN_OR_RETURN(evaluate_,
-                      DeviceExecutor::Create(plan_, plan_.evaluate, &*backend_, parts_.device.get(),
-                                             streams_, memory_.arena));
+  MP_ASSIGN_OR_RETURN(
+      train_, DeviceExecutor::Create(plan_, plan_.train, &*backend_, parts_.device.get(), streams_,
+                                     memory_.arena, OffloadMemory{memory_.host_arena, rank_}));
+  MP_ASSIGN_OR_RETURN(
+      evaluate_,
+      DeviceExecutor::Create(plan_, plan_.evaluate, &*backend_, parts_.device.get(), streams_,
+                             memory_.arena, OffloadMemory{memory_.host_arena, rank_}));
   for (Piece& piece : micro_steps_) {
     piece.timer = std::make_unique<PieceTimer>(parts_.device.get(), &plan_.train);
   }
@@ -370,6 +386,8 @@ absl::Status CudaEngine::MicroStep(const StepContext& context) {
   const absl::Span<const Section> sections(kSections, context.last_micro_step ? 3 : 1);
   const int kind = (staged.first_micro_step ? 1 : 0) + (staged.last_micro_step ? 2 : 0) +
                    (staged.many_documents ? 4 : 0);
+  // The step before has been waited for.
+  if (staged.last_micro_step) train_->SetHostContext(staged);
   return RunPiece(*train_, sections, staged, micro_steps_[kind]);
 }
 

@@ -70,6 +70,10 @@ class Device {
   virtual absl::StatusOr<EventId> AddEvent() = 0;
 
   virtual absl::Status Enqueue(StreamId stream, Work work) = 0;
+  // Work that the host does, in the stream's order, on a thread of the device's: `work.issue` is
+  // called then, and by every launch of a graph that holds it. It may not call the device. `work`
+  // must live until it is done and no graph holds it.
+  virtual absl::Status EnqueueHost(StreamId stream, const Work& work) = 0;
   // Work of the stream: between memories of the device and of the host, either way.
   virtual absl::Status Copy(StreamId stream, void* to, const void* from, int64_t bytes) = 0;
   virtual absl::Status Zero(StreamId stream, void* data, int64_t bytes) = 0;

@@ -10,11 +10,10 @@
 namespace milepost::runtime {
 namespace {
 
-std::vector<MemoryAccess> AccessesOf(const plan::StepPlan& plan, const plan::PlannedOp& op,
-                                     const char* arena) {
+std::vector<MemoryAccess> AccessesOf(const OpBinding& b) {
   std::vector<MemoryAccess> accesses;
-  for (const plan::Access& access : op.accesses) {
-    const char* buffer = arena + plan.buffers[access.buffer].offset;
+  for (const plan::Access& access : b.planned.accesses) {
+    const char* buffer = b.BufferAt(access.buffer);
     accesses.push_back({buffer + access.begin, buffer + access.end, access.write});
   }
   return accesses;
@@ -51,10 +50,10 @@ StreamId DeviceStreams::Of(plan::Stream stream) const {
 
 absl::StatusOr<std::unique_ptr<DeviceExecutor>> DeviceExecutor::Create(
     const plan::StepPlan& plan, const plan::Program& program, Backend* backend, Device* device,
-    const DeviceStreams& streams, const char* arena) {
+    const DeviceStreams& streams, char* arena, const OffloadMemory& offload) {
   auto executor = std::unique_ptr<DeviceExecutor>(new DeviceExecutor(device, streams));
   MP_RETURN_IF_ERROR(executor->AddJoined(program));
-  MP_RETURN_IF_ERROR(executor->Bind(plan, program, backend, arena));
+  MP_RETURN_IF_ERROR(executor->Bind(plan, program, backend, arena, offload));
   return executor;
 }
 
@@ -75,21 +74,29 @@ absl::Status DeviceExecutor::AddJoined(const plan::Program& program) {
 }
 
 absl::Status DeviceExecutor::Bind(const plan::StepPlan& plan, const plan::Program& program,
-                                  Backend* backend, const char* arena) {
+                                  Backend* backend, char* arena, const OffloadMemory& offload) {
   section_of_ = SectionsOf(program);
   thunks_.resize(program.ops.size());
   for (size_t i = 0; i < program.ops.size(); ++i) {
     const plan::PlannedOp& op = program.ops[i];
-    absl::StatusOr<BoundOp> bound = backend->Bind(plan, program, op);
-    if (!bound.ok()) {
-      return Annotate(bound.status(), absl::StrCat("op ", i, " (", graph::Name(op.op.kind), ")"));
-    }
+    const OpBinding binding = {plan, program, op, arena, offload.rank, offload.host_arena};
     Thunk& thunk = thunks_[i];
-    thunk.run = *std::move(bound);
     thunk.planned = &op;
     thunk.stream = streams_.Of(op.stream);
     thunk.name = absl::StrCat("op ", i, " (", graph::Name(op.op.kind), ")");
-    thunk.accesses = AccessesOf(plan, op, arena);
+    thunk.accesses = AccessesOf(binding);
+    if (IsOffloadCopy(op.op.kind)) {
+      thunk.copy = OffloadCopyOf(binding);
+    } else {
+      absl::StatusOr<BoundOp> bound = backend->Bind(plan, program, op);
+      if (!bound.ok()) return Annotate(bound.status(), thunk.name);
+      thunk.run = *std::move(bound);
+    }
+    if (op.stream == plan::Stream::kHost) {
+      thunk.host = {.issue = [this, &thunk] { return thunk.run(host_context_); },
+                    .name = thunk.name,
+                    .accesses = thunk.accesses};
+    }
     for (const int32_t before : op.wait_for) {
       MP_CHECK(program.ops[before].stream != op.stream && before < static_cast<int32_t>(i));
       thunk.waits_for.push_back(before);
@@ -108,6 +115,16 @@ bool DeviceExecutor::MustWait(const Thunk& before, Section section,
   return before.planned->when != plan::When::kLastMicroStep || context.last_micro_step;
 }
 
+absl::Status DeviceExecutor::EnqueueWork(const Thunk& thunk, const StepContext& context) {
+  if (thunk.copy.bytes > 0) {
+    return device_->Copy(thunk.stream, thunk.copy.to, thunk.copy.from, thunk.copy.bytes);
+  }
+  if (thunk.host.issue) return device_->EnqueueHost(thunk.stream, thunk.host);
+  return device_->Enqueue(thunk.stream, {.issue = [&thunk, context] { return thunk.run(context); },
+                                         .name = thunk.name,
+                                         .accesses = thunk.accesses});
+}
+
 absl::Status DeviceExecutor::EnqueueOp(const Thunk& thunk, Section section,
                                        const StepContext& context, PieceTimer* timer) {
   const StreamId stream = thunk.stream;
@@ -121,10 +138,7 @@ absl::Status DeviceExecutor::EnqueueOp(const Thunk& thunk, Section section,
     MP_RETURN_IF_ERROR(device_->Wait(stream, thunks_[before].event));
   }
   if (timer != nullptr) MP_RETURN_IF_ERROR(timer->BeforeOp(op, stream));
-  MP_RETURN_IF_ERROR(
-      device_->Enqueue(stream, {.issue = [&thunk, context] { return thunk.run(context); },
-                                .name = thunk.name,
-                                .accesses = thunk.accesses}));
+  MP_RETURN_IF_ERROR(EnqueueWork(thunk, context));
   return thunk.event < 0 ? absl::OkStatus() : device_->Record(thunk.event, stream);
 }
 

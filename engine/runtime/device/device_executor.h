@@ -33,6 +33,7 @@
 #include "engine/runtime/device/device.h"
 #include "engine/runtime/device/piece_timer.h"
 #include "engine/runtime/executor.h"
+#include "engine/runtime/offload.h"
 #include "engine/runtime/step_context.h"
 
 namespace milepost::runtime {
@@ -50,15 +51,23 @@ struct DeviceStreams {
   StreamId host = -1;
 };
 
+// Where what is offloaded lies, and which rank's it is: its ops copy between both memories.
+struct OffloadMemory {
+  char* host_arena = nullptr;  // the plan's; null where nothing is offloaded
+  int rank = 0;
+};
+
 class DeviceExecutor {
  public:
   // What is given must outlive the executor. `arena`: where the plan's buffers lie. The backend
   // binds ops to the same streams.
-  static absl::StatusOr<std::unique_ptr<DeviceExecutor>> Create(const plan::StepPlan& plan,
-                                                                const plan::Program& program,
-                                                                Backend* backend, Device* device,
-                                                                const DeviceStreams& streams,
-                                                                const char* arena);
+  static absl::StatusOr<std::unique_ptr<DeviceExecutor>> Create(
+      const plan::StepPlan& plan, const plan::Program& program, Backend* backend, Device* device,
+      const DeviceStreams& streams, char* arena, const OffloadMemory& offload = {});
+
+  // What the host's updates read when they run, enqueued or launched: call it when none is under
+  // way, which holds after Synchronize.
+  void SetHostContext(const StepContext& context) { host_context_ = context; }
 
   // Enqueues the section. The errors are the device's. `timer`, where given, has been restarted,
   // and is told what is enqueued.
@@ -78,6 +87,8 @@ class DeviceExecutor {
     const plan::PlannedOp* planned = nullptr;
     std::string name;
     std::vector<MemoryAccess> accesses;
+    OffloadCopy copy;  // of nothing where the op does more
+    Work host;         // of the host's stream
     StreamId stream = 0;
     EventId event = -1;              // recorded after it, where another stream waits for it
     std::vector<int32_t> waits_for;  // indices of ops of other streams
@@ -87,7 +98,8 @@ class DeviceExecutor {
       : device_(device), streams_(streams) {}
   absl::Status AddJoined(const plan::Program& program);
   absl::Status Bind(const plan::StepPlan& plan, const plan::Program& program, Backend* backend,
-                    const char* arena);
+                    char* arena, const OffloadMemory& offload);
+  absl::Status EnqueueWork(const Thunk& thunk, const StepContext& context);
   absl::Status EnqueueOp(const Thunk& thunk, Section section, const StepContext& context,
                          PieceTimer* timer);
   bool MustWait(const Thunk& before, Section section, const StepContext& context) const;
@@ -104,6 +116,7 @@ class DeviceExecutor {
   const DeviceStreams streams_;
   std::vector<Joined> joined_;  // compute first
   std::vector<Thunk> thunks_;   // by op index
+  StepContext host_context_;
   std::vector<Section> section_of_;
 };
 

@@ -117,14 +117,19 @@ void FillInputs(const plan::StepPlan& plan, char* arena, int rank) {
   }
 }
 
+StepContext ContextOfSteps() {
+  StepContext context;
+  context.gradient_factors[0] = 0.01F;
+  context.learning_rate = 0.01F;
+  context.beta1 = 0.9F;
+  context.beta2 = 0.95F;
+  context.epsilon = 1e-8F;
+  return context;
+}
+
 absl::Status Train(Runner& runner) {
   for (int step = 0; step < kSteps; ++step) {
-    StepContext context;
-    context.gradient_factors[0] = 0.01F;
-    context.learning_rate = 0.01F;
-    context.beta1 = 0.9F;
-    context.beta2 = 0.95F;
-    context.epsilon = 1e-8F;
+    StepContext context = ContextOfSteps();
     for (int micro = 0; micro < kMicroSteps; ++micro) {
       context.first_micro_step = micro == 0;
       context.last_micro_step = micro + 1 == kMicroSteps;
@@ -154,8 +159,9 @@ Result RunRank(const v1::JobSpec& spec, How how, uint64_t seed, comm::Communicat
   plan = *plan::PlanTraining(spec, options);
   if (spoil) spoil(plan.train);
   const Arena arena = *Arena::Allocate(plan.arena_bytes);
-  backend.Attach(arena.data(), communicator);
-  ParameterStore store(plan, plan.train.graph, arena.data(), communicator);
+  const Arena host = *Arena::Allocate(plan.host_arena_bytes);
+  backend.Attach(arena.data(), communicator, host.data());
+  ParameterStore store(plan, plan.train.graph, arena.data(), communicator, host.data());
   store.Initialize(7);
   EXPECT_EQ(store.RebuildParameters(), absl::OkStatus());
   FillInputs(plan, arena.data(), communicator->rank());
@@ -166,15 +172,18 @@ Result RunRank(const v1::JobSpec& spec, How how, uint64_t seed, comm::Communicat
         plan, plan.train, &backend,
         [&](const absl::Status& status) { communicator->Abort(status.message()); }));
   } else {
-    auto executor = *DeviceExecutor::Create(plan, plan.train, &backend, &device,
-                                            *DeviceStreams::Add(device), arena.data());
+    auto executor = *DeviceExecutor::Create(
+        plan, plan.train, &backend, &device, *DeviceStreams::Add(device, plan.options.Offloads()),
+        arena.data(), {.host_arena = host.data(), .rank = communicator->rank()});
+    executor->SetHostContext(ContextOfSteps());  // the same in all of them
     runner = how == How::kDevice ? std::make_unique<OnADevice>(std::move(executor))
                                  : std::make_unique<AsGraphs>(std::move(executor));
   }
   Result result = {.status = Train(*runner)};
   if (!result.status.ok()) communicator->Abort(result.status.message());
   for (const plan::Buffer& buffer : plan.buffers) {
-    if (buffer.persistent) result.bytes.append(arena.data() + buffer.offset, buffer.bytes);
+    const char* memory = buffer.memory == plan::Memory::kHost ? host.data() : arena.data();
+    if (buffer.persistent) result.bytes.append(memory + buffer.offset, buffer.bytes);
   }
   return result;
 }
@@ -224,6 +233,21 @@ TEST(DeviceExecutor, AnyOrderThatStreamsAllowGivesTheCpusBits) {
       SCOPED_TRACE(testing::Message() << (llama ? "llama" : "gpt2") << ", stage " << stage);
       ExpectTheCpusBits(Spec(job, 2, stage, llama));
     }
+  }
+}
+
+v1::JobSpec Offloaded(v1::JobSpec spec) {
+  spec.mutable_train()->set_precision(v1::PRECISION_BF16);
+  spec.mutable_train()->mutable_offload()->set_optimizer(v1::OFFLOAD_TARGET_HOST);
+  spec.mutable_train()->mutable_offload()->set_activations(true);
+  return spec;
+}
+
+TEST(DeviceExecutor, CopiesAndTheHostsWorkGoBesideTheRest) {
+  TinyJob job;
+  for (const int stage : {0, 3}) {
+    SCOPED_TRACE(testing::Message() << "stage " << stage);
+    ExpectTheCpusBits(Offloaded(Spec(job, 2, stage, false)));
   }
 }
 
@@ -286,8 +310,10 @@ TEST(DeviceExecutor, OneRankNeedsOneStream) {
 // A wait that orders nothing: it only bounds how much is under way at once, or the streams are
 // joined there anyhow.
 bool OrdersNothing(const plan::Program& program, const plan::PlannedOp& op) {
+  const std::vector<Section> sections = SectionsOf(program);
   const auto joined = [&](int32_t before) {
-    return program.ops[before].op.kind == graph::OpKind::kReduceScalars;
+    return sections[&op - program.ops.data()] == Section::kUpdate &&
+           sections[before] != Section::kUpdate;
   };
   return op.after >= 0 || std::all_of(op.wait_for.begin(), op.wait_for.end(), joined);
 }
@@ -295,8 +321,9 @@ bool OrdersNothing(const plan::Program& program, const plan::PlannedOp& op) {
 // All other waits are needed: without one the device names two ops that nothing orders.
 TEST(DeviceExecutor, ARemovedEventIsFound) {
   TinyJob job;
-  for (int stage : {1, 3}) {
-    const v1::JobSpec spec = Spec(job, 2, stage, false);
+  for (const v1::JobSpec& spec :
+       {Spec(job, 2, 1, false), Spec(job, 2, 3, false), Offloaded(Spec(job, 1, 1, false))}) {
+    const int stage = spec.train().zero().stage();
     const plan::StepPlan plan = *plan::PlanTraining(spec, *plan::OptionsFromSpec(spec, 1));
     int removed = 0;
     for (size_t op = 0; op < plan.train.ops.size(); ++op) {

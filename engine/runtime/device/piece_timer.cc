@@ -16,6 +16,7 @@ void PieceTimer::Restart(bool by_op) {
   used_ = 0;
   lines_.clear();
   spans_.clear();
+  joins_ = 0;
 }
 
 PieceTimer::Line& PieceTimer::LineOf(int32_t op) {
@@ -92,19 +93,31 @@ absl::Status PieceTimer::BeforeJoin() {
   }
   for (size_t i = 0; i < lines_.size(); ++i) {
     if (i != kComputeLine && lines_[i].adjoining && lines_[kComputeLine].adjoining) {
-      spans_.push_back(
-          {.from = lines_[kComputeLine].end, .to = lines_[i].end, .part = Part::kExposed});
+      spans_.push_back({.from = lines_[kComputeLine].end,
+                        .to = lines_[i].end,
+                        .part = Part::kExposed,
+                        .join = joins_});
     }
   }
+  ++joins_;
   for (Line& line : lines_) line.adjoining = false;
   return absl::OkStatus();
 }
 
 absl::Status PieceTimer::Read(int64_t runs, StreamTimes* times,
                               std::vector<OpKindTime>* ops) const {
+  int32_t join = kNone;
+  double longest = 0;  // of the join so far
   for (const Span& span : spans_) {
     MP_ASSIGN_OR_RETURN(double seconds, device_->Elapsed(span.from, span.to));
     seconds = std::max(0.0, seconds) * static_cast<double>(runs);
+    if (span.join != kNone) {
+      if (span.join != join) longest = 0;
+      join = span.join;
+      const double before = longest;
+      longest = std::max(longest, seconds);
+      seconds = longest - before;
+    }
     switch (span.part) {
       case Part::kForward:
         times->forward += seconds;

@@ -56,7 +56,8 @@ class PieceTimer {
     TimerId from = kNone;
     TimerId to = kNone;
     Part part = Part::kForward;
-    int32_t op = kNone;  // the first
+    int32_t op = kNone;    // the first
+    int32_t join = kNone;  // kExposed: of these only the longest counts, as they go on at once
   };
   // A stream of the plan.
   struct Line {
@@ -81,6 +82,7 @@ class PieceTimer {
   size_t used_ = 0;  // of the timers
   std::vector<Line> lines_;
   std::vector<Span> spans_;
+  int32_t joins_ = 0;
 };
 
 }  // namespace milepost::runtime

@@ -33,6 +33,11 @@ class FakeDevice : public Device {
   absl::StatusOr<StreamId> AddStream() override;
   absl::StatusOr<EventId> AddEvent() override;
   absl::Status Enqueue(StreamId stream, Work work) override;
+  absl::Status EnqueueHost(StreamId stream, const Work& work) override {
+    return Enqueue(
+        stream,
+        {.issue = [&work] { return work.issue(); }, .name = work.name, .accesses = work.accesses});
+  }
   absl::Status Copy(StreamId stream, void* to, const void* from, int64_t bytes) override;
   absl::Status Zero(StreamId stream, void* data, int64_t bytes) override;
   absl::Status Record(EventId event, StreamId stream) override;
