@@ -116,12 +116,12 @@ TEST(ParseTest, SaysWhatIsWrongAndWhere) {
       {"train: {clip_norm: nan}", "f.yaml:1: train.clip_norm: expected a number, got 'nan'"},
       {"train: {clip_norm: big}", "f.yaml:1: train.clip_norm: expected a number, got 'big'"},
       {"train: {precision: bf61}",
-       "f.yaml:1: train.precision: expected one of fp32, bf16, fp16, got 'bf61'; did you mean "
+       "f.yaml:1: train.precision: expected one of fp32, bf16, fp16, fp8, got 'bf61'; did you mean "
        "'bf16'?"},
       {"train: {precision: PRECISION_BF16}",
-       "f.yaml:1: train.precision: expected one of fp32, bf16, fp16, got 'PRECISION_BF16'"},
+       "f.yaml:1: train.precision: expected one of fp32, bf16, fp16, fp8, got 'PRECISION_BF16'"},
       {"train: {precision: unspecified}",
-       "f.yaml:1: train.precision: expected one of fp32, bf16, fp16, got 'unspecified'"},
+       "f.yaml:1: train.precision: expected one of fp32, bf16, fp16, fp8, got 'unspecified'"},
       {"resources: {device: gpu}",
        "f.yaml:1: resources.device: expected one of cpu, cuda, got 'gpu'; did you mean 'cpu'?"},
       {"name: {a: 1}", "f.yaml:1: name: expected text, got a mapping"},

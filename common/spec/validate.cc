@@ -579,9 +579,10 @@ void CheckTrain(const v1::JobSpec& spec, Checker* check) {
   const v1::TrainSpec& train = spec.train();
   check->Int("train.steps", train.steps(), 1, 1'000'000'000);
   if (!v1::Precision_IsValid(train.precision()) || train.precision() == 0) {
-    check->Add("train.precision", "expected fp32, bf16 or fp16");
-  } else if (spec.model().has_resnet() && train.precision() == v1::PRECISION_FP16) {
-    check->Add("train.precision", "fp16 is not for model.resnet: choose bf16 or fp32");
+    check->Add("train.precision", "expected fp32, bf16, fp16 or fp8");
+  } else if (spec.model().has_resnet() &&
+             (train.precision() == v1::PRECISION_FP16 || train.precision() == v1::PRECISION_FP8)) {
+    check->Add("train.precision", "fp16 and fp8 are not for model.resnet: choose bf16 or fp32");
   }
   if (!v1::Recompute_IsValid(train.recompute()) || train.recompute() == 0) {
     check->Add("train.recompute", "expected none, selective, full, auto or budget");

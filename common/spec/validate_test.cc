@@ -348,6 +348,14 @@ std::function<void(JobSpec*)> Fp16(const std::function<void(v1::LossScaleSpec*)>
   };
 }
 
+TEST(CheckTest, Fp8HasNoLossScale) {
+  JobSpec spec =
+      Normalized([](JobSpec* s) { s->mutable_train()->set_precision(v1::PRECISION_FP8); });
+  EXPECT_EQ(ValidateJobSpec(spec), absl::OkStatus());
+  spec.mutable_train()->mutable_loss_scale()->set_initial(1);
+  EXPECT_THAT(std::string(ValidateJobSpec(spec).message()), testing::HasSubstr("train.loss_scale"));
+}
+
 TEST(CheckTest, FindsEachBrokenRule) {
   const std::vector<Case> cases = {
       {"name", [](auto* s) { s->clear_name(); }},

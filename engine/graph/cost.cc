@@ -55,7 +55,7 @@ double Flops(const Graph& graph, const Op& op) {
     case OpKind::kLinearBackwardInput:
       return Product(shape(0), graph.values[op.outputs.back().value].shape[1]);
     case OpKind::kLinearBackwardWeight:
-      return Product(shape(0), shape(1)[1]);
+      return Product(shape(0), shape(1)[op.attributes.fp8 ? 0 : 1]);
     case OpKind::kConvolution:  // every element of y: a sum over the input channels of a window
       return 2 * static_cast<double>(Elements(graph.values[op.outputs[0].value].shape)) *
              static_cast<double>(Elements(shape(1)) / shape(1)[0]);
@@ -119,6 +119,8 @@ Cost OpCost(const Graph& graph, const Op& op) {
     case OpKind::kGradientsToHost:
     case OpKind::kScalarsToHost:
     case OpKind::kParametersToDevice:
+    case OpKind::kGatherAmaxes:
+    case OpKind::kUpdateScalings:
       return {};
     case OpKind::kEmbedding:
     case OpKind::kEmbeddingBackward:

@@ -16,6 +16,8 @@ int64_t ByteSize(DType dtype) {
     case DType::kI64:
       return 8;
     case DType::kU8:
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:
       return 1;
   }
   MP_CHECK(false) << "unknown dtype " << static_cast<int>(dtype);
@@ -38,6 +40,10 @@ const char* Name(DType dtype) {
       return "U8";
     case DType::kI64:
       return "I64";
+    case DType::kF8E4M3:
+      return "F8_E4M3";
+    case DType::kF8E5M2:
+      return "F8_E5M2";
   }
   return "unknown";
 }
@@ -140,6 +146,12 @@ const char* Name(OpKind kind) {
       return "max_pool_backward";
     case OpKind::kAveragePoolBackward:
       return "average_pool_backward";
+    case OpKind::kQuantize:
+      return "quantize";
+    case OpKind::kGatherAmaxes:
+      return "gather_amaxes";
+    case OpKind::kUpdateScalings:
+      return "update_scalings";
     case OpKind::kAverageStatistics:
       return "average_statistics";
     case OpKind::kReduceGradients:

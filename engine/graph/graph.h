@@ -24,9 +24,9 @@
 
 namespace milepost::graph {
 
-enum class DType : uint8_t { kF32, kBF16, kF16, kF64, kI32, kU8, kI64 };
+enum class DType : uint8_t { kF32, kBF16, kF16, kF64, kI32, kU8, kI64, kF8E4M3, kF8E5M2 };
 int64_t ByteSize(DType dtype);
-// safetensors' names: "F32", "BF16", "F16", "F64", "I32", "U8", "I64"
+// safetensors' names: "F32", "BF16", "F16", "F64", "I32", "U8", "I64", "F8_E4M3", "F8_E5M2"
 const char* Name(DType dtype);
 
 using Shape = absl::InlinedVector<int64_t, 4>;
@@ -45,6 +45,11 @@ enum class ValueKind : uint8_t {
   kDiscarded,          // a gradient nobody wants, of an op that also makes others; never read
   kStatistic,          // a batch norm's running statistics: part of the model's state, not trained;
                        //   ops of the forward update them in place (WriteMode::kAccumulate)
+  kScaling,            // how a tensor is scaled before it is rounded to 8 bits: f32, a record that
+                       //   outlives steps; set by kUpdateScalings and, in the very first step, by
+                       //   the kQuantize that has it as an output (WriteMode::kAccumulate)
+  kAmax,               // the largest magnitudes of a tensor in a step: f32, by slots. Micro-steps
+                       //   keep the larger (WriteMode::kAccumulateInStep)
   kCache,              // keys and values of the text so far, by position: shared by the programs
                        //   that generate, which add to it in place (WriteMode::kAccumulate)
 };
@@ -73,30 +78,34 @@ enum class OpKind : uint8_t {
                        //   transposed: x[N,K], `parts` weights w[Mi,K] (torch's nn.Linear layout),
                        //   then as many biases[Mi] or none -> y[N, sum of Mi], part beside part
                        //   gelu: -> y|kNoValue, gelu(y)[N,M]; of one part, the tanh form
+                       //   fp8: codes of x[N,K], of the weights[M,K], their scalings, the biases
   kGelu,               // x[N,M] -> y[N,M]  (tanh form; exact: by the error function)
   kSwiGlu,             // x[N,2M]: gate, then up -> y[N,M] = silu(gate) up
-  kRopeTable,          // positions i32[T]|kNoValue -> table f32[T,D]: row t is the cosines of D/2
-                       //   angles, then their sines, of the position t or positions[t]
-  kRope,               // qkv[N,(H+2G)D], table, positions i32[N]|kNoValue -> the same with every
-                       //   head of q and k rotated: element i of a head's first half with element
-                       //   i of its second half, by the row's position as for kEmbedding
-  kQkNorm,             // qkv[N,(H+2G)D], gamma_q[D], gamma_k[D] -> the same with every head of q
-                       //   and k normalised as by kRmsNorm
-  kDropout,            // x[N,M] -> y[N,M]; also its own backward: dy -> dx
-  kAttention,          // qkv[N,(H+2G)D], documents i32[N]|kNoValue -> out[N,HD], lse f32[B,H,T]
-                       //   scale 1/sqrt(D); head h reads the keys and values of head h / (H/G);
-                       //   documents: a position sees those of its own id only. Ids never fall
-                       //   along a sequence
-  kCachedAttention,    // qkv[N,(H+2G)D], positions i32[N], cache[2,G,P,D] -> out[N,HD], cache, in
-                       //   place; of one sequence (B = 1). How many rows there are is given at run
-                       //   time, so that a chunk of text may be partly filled: row r's keys and
-                       //   values are put into the cache at its position, positions[0] + r, and its
-                       //   query sees the cached ones up to that. out of other rows: zeros
-  kLmHeadLoss,         // x[N,C], wte[V,C], targets i32[N], bias[V]|kNoValue -> sums f64[3]
-                       //   (accumulate; LossHead); gathers: rows without a target are left out
-  kLmHeadLogits,       // x[N,C], wte[V,C], bias[V]|kNoValue -> logits f32[B,V] of ONE position of
-                       //   each sequence, the same in all: given at run time, so that a window may
-                       //   be partly filled
+  kQuantize,         // `parts` matrices [Ri,C] as one [R,C], bf16; scaling -> codes[R,C]|kNoValue,
+                     //   turned codes[C,R]|kNoValue, amax|kNoValue, scaling|kNoValue
+                     //   codes = round(scale x) in 8 bits; amax of x. In any phase
+  kRopeTable,        // positions i32[T]|kNoValue -> table f32[T,D]: row t is the cosines of D/2
+                     //   angles, then their sines, of the position t or positions[t]
+  kRope,             // qkv[N,(H+2G)D], table, positions i32[N]|kNoValue -> the same with every
+                     //   head of q and k rotated: element i of a head's first half with element
+                     //   i of its second half, by the row's position as for kEmbedding
+  kQkNorm,           // qkv[N,(H+2G)D], gamma_q[D], gamma_k[D] -> the same with every head of q
+                     //   and k normalised as by kRmsNorm
+  kDropout,          // x[N,M] -> y[N,M]; also its own backward: dy -> dx
+  kAttention,        // qkv[N,(H+2G)D], documents i32[N]|kNoValue -> out[N,HD], lse f32[B,H,T]
+                     //   scale 1/sqrt(D); head h reads the keys and values of head h / (H/G);
+                     //   documents: a position sees those of its own id only. Ids never fall
+                     //   along a sequence
+  kCachedAttention,  // qkv[N,(H+2G)D], positions i32[N], cache[2,G,P,D] -> out[N,HD], cache, in
+                     //   place; of one sequence (B = 1). How many rows there are is given at run
+                     //   time, so that a chunk of text may be partly filled: row r's keys and
+                     //   values are put into the cache at its position, positions[0] + r, and its
+                     //   query sees the cached ones up to that. out of other rows: zeros
+  kLmHeadLoss,       // x[N,C], wte[V,C], targets i32[N], bias[V]|kNoValue -> sums f64[3]
+                     //   (accumulate; LossHead); gathers: rows without a target are left out
+  kLmHeadLogits,     // x[N,C], wte[V,C], bias[V]|kNoValue -> logits f32[B,V] of ONE position of
+                     //   each sequence, the same in all: given at run time, so that a window may
+                     //   be partly filled
   // Of images:
   kNormalizeImages,      // images u8[B,Y,X,C] -> x[B,Y,X,C] = (images / 255 - mean) / deviation
   kConvolution,          // x[B,Y,X,I], w[O,I,k,k] -> y[B,Y',X',O]
@@ -127,7 +136,11 @@ enum class OpKind : uint8_t {
   kLinearBackwardInput,        // dy[N,M], the weights[, dsum] -> dx[N,K]
                                //   dsum: what other consumers of x added to its gradient
                                //   gelu: dy, w, z[N,K] -> dz, where x = gelu(z)
+                               //   fp8: codes of dy[N,M], of the weights[K,M], their scalings
+                               //   [, dsum]
   kLinearBackwardWeight,       // x[N,K], dy[N,M] -> the weights' gradients, then the biases'
+                               //   fp8: codes of x[K,N], of dy[M,N], their scalings[, dy: where
+                               //   there are biases]
   kGeluBackward,               // x, dy -> dx
   kSwiGluBackward,             // x[N,2M], dy[N,M] -> dx[N,2M]
   kRopeBackward,               // dout, table, positions|kNoValue -> dqkv: rotated back
@@ -184,6 +197,9 @@ enum class OpKind : uint8_t {
   kParametersToDevice,  // one group's parameters, as the host's kOptimizer made them -> the shard
   kCopyToHost,          // x -> x, on the host
   kCopyToDevice,        // x, on the host -> x
+  // ---- of 8-bit products ----
+  kGatherAmaxes,    // every tensor's largest magnitude in the step, of all ranks
+  kUpdateScalings,  // from those, every tensor's scaling in the next step
 };
 const char* Name(OpKind kind);
 // A forward op that ends a task: its backward makes the loss too, and takes its place.
@@ -248,6 +264,8 @@ struct Attributes {
   bool transposed = false;  // kLinear*: weights are [M,K]
   bool exact = false;       // kGelu*: not the tanh form
   bool gelu = false;        // kLinear, kLinearBackwardInput: with the GELU behind or before it
+  bool fp8 = false;         // kLinear*: of 8-bit codes
+  int32_t fp8_layer = -1;   // kLinear*: which of the layers that may be so; -1: none
   RopeAttributes rope;      // kRopeTable
   ImageAttributes image;
   double dropout = 0;  // probability; 0: none
@@ -301,11 +319,19 @@ struct Statistic {
   double initial = 0;
 };
 
+// Of one tensor that is rounded to 8 bits.
+struct Scaling {
+  ValueId scaling = kNoValue;
+  ValueId amax = kNoValue;
+  DType dtype = DType::kF8E4M3;  // of its codes
+};
+
 struct Graph {
   std::vector<Value> values;
   std::vector<Op> ops;
   std::vector<Parameter> parameters;  // in definition order
   std::vector<Statistic> statistics;  // likewise
+  std::vector<Scaling> scalings;      // plan/fp8_pass.h
   // Names; values and ops carry an index, in definition order: the unit of a flat group.
   std::vector<std::string> blocks;
   std::vector<ValueId> inputs;   // found by name: "tokens" i32[N], "targets" i32[N]

@@ -93,6 +93,16 @@ void AddGroupAccesses(const StepPlan& plan, const Program& program, const graph:
     AddBuffer(plan, plan.update_norms, true, accesses);
     return;
   }
+  if (op.kind == OpKind::kGatherAmaxes) {
+    AddBuffer(plan, plan.amaxes, false, accesses);
+    AddBuffer(plan, plan.gathered_amaxes, true, accesses);
+    return;
+  }
+  if (op.kind == OpKind::kUpdateScalings) {
+    AddBuffer(plan, plan.gathered_amaxes, false, accesses);
+    AddBuffer(plan, plan.scalings, true, accesses);
+    return;
+  }
   if (op.kind == OpKind::kAverageStatistics) {
     AddBuffer(plan, plan.statistics, true, accesses);
     return;

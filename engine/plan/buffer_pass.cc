@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/plan/accesses.h"
+#include "engine/plan/scalings.h"
 #include "engine/plan/statistics.h"
 #include "engine/plan/workspace.h"
 
@@ -54,6 +55,7 @@ class BufferAssignment {
     program_.places.assign(program_.graph.values.size(), Place{});
     PlaceParameters();
     PlaceStatistics();
+    PlaceScalings();
     for (const ValueId input : program_.graph.inputs) PlaceShared(input, BufferClass::kInputs);
     PlaceCaches();
     FindLastReads();
@@ -87,6 +89,15 @@ class BufferAssignment {
     const StatisticsLayout layout = LayOutStatistics(program_.graph);
     for (size_t i = 0; i < layout.offsets.size(); ++i) {
       program_.places[program_.graph.statistics[i].value] = {plan_.statistics, layout.offsets[i]};
+    }
+  }
+
+  void PlaceScalings() {
+    int64_t i = 0;
+    for (const graph::Scaling& scaling : program_.graph.scalings) {
+      program_.places[scaling.scaling] = {plan_.scalings, i * kScalingBytes};
+      program_.places[scaling.amax] = {plan_.amaxes, i * kAmaxBytes};
+      ++i;
     }
   }
 
@@ -243,6 +254,18 @@ void AddUpdateBuffers(StepPlan& plan) {
                                 norms * 2 * graph::ByteSize(DType::kF64), false);
 }
 
+void AddScalingBuffers(StepPlan& plan) {
+  const auto tensors = static_cast<int64_t>(plan.train.graph.scalings.size());
+  if (tensors == 0) return;
+  plan.scalings = AddPersistent(plan, "scalings of 8-bit tensors", BufferClass::kParameters,
+                                tensors * kScalingBytes);
+  plan.amaxes = AddPersistent(plan, "largest magnitudes of 8-bit tensors",
+                              BufferClass::kCommunication, tensors * kAmaxBytes);
+  plan.gathered_amaxes =
+      AddBuffer(plan, "largest magnitudes of all ranks", BufferClass::kCommunication,
+                plan.options.world * tensors * graph::ByteSize(DType::kF32), false);
+}
+
 }  // namespace
 
 void AddPersistentBuffers(StepPlan& plan, bool training) {
@@ -298,6 +321,7 @@ void AddPersistentBuffers(StepPlan& plan, bool training) {
   }
   AddUpdateBuffers(plan);
   if (plan.options.offload_optimizer) AddHostBuffers(plan);
+  AddScalingBuffers(plan);
 }
 
 void AssignBuffers(StepPlan& plan, Program& program) { BufferAssignment(plan, program).Run(); }

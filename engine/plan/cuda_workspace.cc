@@ -100,7 +100,8 @@ int64_t CudaWorkspaceBytes(const graph::Graph& graph, const std::vector<FlatGrou
       return RoundUp(kCudaProductScratch);
     case OpKind::kLinearBackwardWeight: {
       const bool biases = static_cast<int64_t>(op.outputs.size()) > op.attributes.parts;
-      return (biases ? RoundUp(BiasGradientBytes(shape(1)[0], shape(1)[1])) : 0) +
+      const size_t dy = op.attributes.fp8 ? 4 : 1;
+      return (biases ? RoundUp(BiasGradientBytes(shape(dy)[0], shape(dy)[1])) : 0) +
              RoundUp(kCudaProductScratch);
     }
     case OpKind::kLmHeadLogits:

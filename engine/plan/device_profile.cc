@@ -21,6 +21,7 @@ struct Paper {
   const char* name;
   double fp32;  // dense FLOP/s outside the tensor cores
   double half;  // dense FLOP/s, bf16 and fp16 with fp32 sums
+  double fp8;   // the same of 8 bits; 0: it has none
   int64_t memory_bytes;
   double memory_bandwidth;
   double host_bandwidth;     // one way
@@ -34,10 +35,13 @@ struct Paper {
 // Gb/s) and 10 Gb/s for a workstation, whose GPUs talk through PCIe 4.0 x16. A DGX's host memory
 // has 16 channels for eight GPUs (DDR5-4800; A100: DDR4-3200), a workstation's two.
 constexpr Paper kPapers[] = {
-    {"h200", 66.9e12, 989.4e12, int64_t{143771} << 20, 4.8e12, 450e9, 50e9, 63e9, 76.8e9},
-    {"h100", 66.9e12, 989.4e12, int64_t{81559} << 20, 3.35e12, 450e9, 50e9, 63e9, 76.8e9},
-    {"a100", 19.5e12, 311.9e12, int64_t{81920} << 20, 2.039e12, 300e9, 25e9, 31.5e9, 51.2e9},
-    {"rtx4090", 82.6e12, 165.2e12, int64_t{24564} << 20, 1.008e12, 32e9, 1.25e9, 31.5e9, 76.8e9},
+    {"h200", 66.9e12, 989.4e12, 1978.9e12, int64_t{143771} << 20, 4.8e12, 450e9, 50e9, 63e9,
+     76.8e9},
+    {"h100", 66.9e12, 989.4e12, 1978.9e12, int64_t{81559} << 20, 3.35e12, 450e9, 50e9, 63e9,
+     76.8e9},
+    {"a100", 19.5e12, 311.9e12, 0, int64_t{81920} << 20, 2.039e12, 300e9, 25e9, 31.5e9, 51.2e9},
+    {"rtx4090", 82.6e12, 165.2e12, 330.3e12, int64_t{24564} << 20, 1.008e12, 32e9, 1.25e9, 31.5e9,
+     76.8e9},
 };
 
 // What an H200 reached of its paper figures: 790 TFLOP/s in a bf16 product of 8192 on random data,
@@ -59,6 +63,7 @@ DeviceProfile FromPaper(const Paper& paper) {
   profile.matmul["F32"] = {kMatmulPart * paper.fp32, paper.fp32};
   profile.matmul["BF16"] = {kMatmulPart * paper.half, paper.half};
   profile.matmul["F16"] = profile.matmul["BF16"];
+  if (paper.fp8 > 0) profile.matmul["F8_E4M3"] = {kMatmulPart * paper.fp8, paper.fp8};
   profile.attention_fraction = kAttentionPart;
   profile.memory_bytes = paper.memory_bytes;
   profile.memory_bandwidth = kCopyPart * paper.memory_bandwidth;
@@ -255,6 +260,9 @@ DeviceProfile ForThreads(DeviceProfile profile, int threads) {
 
 MatmulRate RateOf(const DeviceProfile& profile, graph::DType dtype) {
   auto rate = profile.matmul.find(graph::Name(dtype));
+  if (rate == profile.matmul.end() && graph::ByteSize(dtype) == 1) {
+    rate = profile.matmul.find(graph::Name(graph::DType::kBF16));
+  }
   if (rate == profile.matmul.end()) rate = profile.matmul.find("F32");
   return rate == profile.matmul.end() ? MatmulRate{1, 1} : rate->second;
 }

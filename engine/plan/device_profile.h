@@ -28,7 +28,8 @@ struct MatmulRate {
 struct DeviceProfile {
   std::string name;
   std::string source;  // where the figures come from, for people
-  // By graph::Name of the operands' type: "F32", "BF16", "F16". At least "F32".
+  // By graph::Name of the operands' type: "F32", "BF16", "F16", "F8_E4M3". At
+  // least "F32".
   std::map<std::string, MatmulRate> matmul;
   // The part of the product's rate that attention reaches.
   double attention_fraction = 1;
@@ -67,7 +68,8 @@ std::string ProfileJson(const DeviceProfile& profile);  // indented, ends in a n
 // The same device as seen by a rank with so many threads. Does nothing where `threads` is 0.
 DeviceProfile ForThreads(DeviceProfile profile, int threads);
 
-// The rate for operands of a type; that of F32 where the profile does not say.
+// The rate for operands of a type; that of F32 where the profile does not say, of 8
+// bits that of BF16.
 MatmulRate RateOf(const DeviceProfile& profile, graph::DType dtype);
 
 // What an arena may have of memory_bytes: all but what driver, libraries and collectives take.

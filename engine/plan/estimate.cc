@@ -86,7 +86,9 @@ Duration DurationOf(const PlannedOp& planned, const PlanOptions& options,
     return duration;
   }
   const double part = IsAttention(planned.op.kind) ? profile.attention_fraction : 1;
-  duration.flops = planned.flops / (part * RateOf(profile, options.compute_dtype).achieved);
+  const graph::DType operands =
+      planned.op.attributes.fp8 ? graph::DType::kF8E4M3 : options.compute_dtype;
+  duration.flops = planned.flops / (part * RateOf(profile, operands).achieved);
   duration.memory = planned.bytes / profile.memory_bandwidth;
   return duration;
 }

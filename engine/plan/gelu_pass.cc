@@ -43,7 +43,8 @@ class GeluPass {
                           gelu.kind == OpKind::kGeluBackward && product.inputs.size() == 2;
     if (!forward && !backward) return false;
     if (product.block != gelu.block || product.phase != gelu.phase) return false;
-    if (product.attributes.parts != 1 || product.attributes.gelu || gelu.attributes.exact) {
+    if (product.attributes.parts != 1 || product.attributes.gelu || product.attributes.fp8 ||
+        gelu.attributes.exact) {
       return false;
     }
     const graph::ValueId between = product.outputs[0].value;

@@ -9,8 +9,8 @@
 //   kLinearBackwardInput, then kGeluBackward of its result: one kLinearBackwardInput with `gelu`
 //
 // Both ops must stand side by side, in one phase and block. Left alone: the exact form, which
-// cuBLASLt has not, fp32, layers of several weights, widths that are no multiple of 8 (rows of the
-// epilogue's operand are 16-byte aligned), and gradients that others add to.
+// cuBLASLt has not, fp32, 8-bit products, layers of several weights, widths that are no multiple of
+// 8 (rows of the epilogue's operand are 16-byte aligned), and gradients that others add to.
 //
 // Results differ from those of the two ops by less than one rounding: docs/numerics.md.
 #ifndef MILEPOST_ENGINE_PLAN_GELU_PASS_H_

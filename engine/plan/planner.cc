@@ -12,6 +12,7 @@
 #include "engine/models/model.h"
 #include "engine/optim/batch.h"
 #include "engine/plan/buffer_pass.h"
+#include "engine/plan/fp8_pass.h"
 #include "engine/plan/gather_pass.h"
 #include "engine/plan/gelu_pass.h"
 #include "engine/plan/memory_pass.h"
@@ -151,6 +152,7 @@ StepPlan DraftOf(const PlanOptions& options, const ParameterUpdates& updates, gr
   plan.train.graph = std::move(train);
   plan.evaluate.graph = std::move(evaluate);
   AddRecompute(plan.train.graph, by_block);
+  if (options.fp8) AddFp8(plan.train.graph);
   if (options.fuse_gelu) {
     FuseGelu(plan.train.graph);
     FuseGelu(plan.evaluate.graph);
@@ -204,6 +206,7 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
       .recompute_budget = spec.train().recompute_budget(),
       .optimizer = OptimizerOf(spec.train().optimizer().type()),
       .compute_dtype = ComputeDType(spec.train().precision()),
+      .fp8 = spec.train().precision() == v1::PRECISION_FP8,
       .fuse_gelu = spec.resources().device() == v1::DEVICE_KIND_CUDA,
       .grad_reduce = spec.train().grad_reduce() == v1::GRAD_REDUCE_BF16 ? graph::DType::kBF16
                                                                         : graph::DType::kF32,
@@ -232,6 +235,11 @@ absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOption
   MP_RETURN_IF_ERROR(CheckOptions(options));
   graph::Graph train, evaluate;
   MP_ASSIGN_OR_RETURN(train, Build(spec.model(), models::Mode::kTraining, options));
+  if (options.fp8 && MarkFp8(train) == 0) {
+    return absl::InvalidArgumentError(
+        "train.precision: fp8: no layer can be one of 8 bits, since its rows (train.batch.micro x "
+        "data.sequence_length) or its widths are no multiples of 16; choose bf16 or other sizes");
+  }
   MP_RETURN_IF_ERROR(graph::AddBackward(train));
   MP_ASSIGN_OR_RETURN(const ParameterUpdates updates,
                       UpdatesOf(spec.train().optimizer(), train, options.optimizer));

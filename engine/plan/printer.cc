@@ -42,7 +42,7 @@ bool Fits(const StepPlan& plan, const RankPlace& place) {
 const char* Precision(const StepPlan& plan) {
   switch (plan.options.compute_dtype) {
     case graph::DType::kBF16:
-      return "bf16";
+      return plan.options.fp8 ? "fp8" : "bf16";
     case graph::DType::kF16:
       return "fp16";
     default:

@@ -238,6 +238,8 @@ struct PlanOptions {
   int64_t recompute_budget = 0;  // kBudget: bytes of activations at most
   Optimizer optimizer = Optimizer::kAdamW;
   graph::DType compute_dtype = graph::DType::kF32;
+  // The layers of blocks multiply 8 bits (fp8_pass.h); compute_dtype is kBF16.
+  bool fp8 = false;
   // GELUs are computed within the products before and behind them (gelu_pass.h).
   bool fuse_gelu = false;
   graph::DType grad_reduce = graph::DType::kF32;  // what gradients travel as: kF32 or kBF16
@@ -297,6 +299,12 @@ struct StepPlan {
   BufferId update_norms = kNoBuffer;
   // The model's running statistics (statistics.h), whole on every rank; kNoBuffer: it has none.
   BufferId statistics = kNoBuffer;
+  // Of 8-bit products (scalings.h): records by index in train.graph.scalings, which are part of the
+  // trainer's state; slots of the step's largest magnitudes; and these by rank and tensor, f32,
+  // during the update. kNoBuffer: there are none.
+  BufferId scalings = kNoBuffer;
+  BufferId amaxes = kNoBuffer;
+  BufferId gathered_amaxes = kNoBuffer;
   int loss_heads = 0;  // of either program's graph; 0: a generation plan
   int ReducedScalars() const { return LossScalar(loss_heads); }
   // By index in train.graph.blocks: kNone where nothing is made once more; never kBudget.

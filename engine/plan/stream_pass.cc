@@ -20,7 +20,7 @@ bool IsCollective(OpKind kind) {
          kind == OpKind::kGatherParameters || kind == OpKind::kReduceReplicas ||
          kind == OpKind::kReduceUpdateNorms || kind == OpKind::kGatherUpdates ||
          kind == OpKind::kScatterUpdates || kind == OpKind::kReduceStatistics ||
-         kind == OpKind::kAverageStatistics;
+         kind == OpKind::kAverageStatistics || kind == OpKind::kGatherAmaxes;
 }
 
 // What is ordered in a micro-step: the last one, or one before it. Ops are added in program order.

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "engine/plan/memory_pass.h"
+#include "engine/plan/scalings.h"
 #include "engine/plan/statistics.h"
 #include "engine/plan/verify.h"
 
@@ -243,6 +244,10 @@ double WireBytes(const StepPlan& plan, const PlannedOp& planned) {
     const graph::Value& sums = plan.train.graph.values[planned.op.outputs[0].value];
     return 2 * (1 - 1.0 / options.world) * 8 * static_cast<double>(graph::Elements(sums.shape));
   }
+  if (planned.op.kind == graph::OpKind::kGatherAmaxes) {  // an f32 of each tensor and rank
+    const auto tensors = static_cast<double>(plan.train.graph.scalings.size());
+    return (1 - 1.0 / options.world) * (4 * tensors * options.world);
+  }
   if (planned.op.kind == graph::OpKind::kAverageStatistics) {
     double elements = 0;
     for (const graph::Statistic& statistic : plan.train.graph.statistics) {
@@ -284,6 +289,21 @@ absl::Status VerifyStatistics(const StepPlan& plan) {
     return Violation("training and evaluation have different running statistics");
   }
   return absl::OkStatus();
+}
+
+absl::Status VerifyScalings(const StepPlan& plan) {
+  const auto tensors = static_cast<int64_t>(plan.train.graph.scalings.size());
+  if (tensors == 0) return absl::OkStatus();
+  const auto holds = [&](BufferId id, int64_t bytes, bool persistent) {
+    return id >= 0 && id < static_cast<BufferId>(plan.buffers.size()) &&
+           plan.buffers[id].bytes == bytes && plan.buffers[id].persistent == persistent;
+  };
+  if (holds(plan.scalings, tensors * kScalingBytes, true) &&
+      holds(plan.amaxes, tensors * kAmaxBytes, true) &&
+      holds(plan.gathered_amaxes, plan.options.world * tensors * 4, false)) {
+    return absl::OkStatus();
+  }
+  return Violation("the scalings of ", tensors, " tensors have not the buffers that they need");
 }
 
 // What one program puts into a cache the other one finds.
@@ -344,6 +364,7 @@ absl::Status VerifyWire(const StepPlan& plan) {
 absl::Status VerifyLayout(const StepPlan& plan) {
   MP_RETURN_IF_ERROR(VerifyBuffers(plan));
   MP_RETURN_IF_ERROR(VerifyStatistics(plan));
+  MP_RETURN_IF_ERROR(VerifyScalings(plan));
   MP_RETURN_IF_ERROR(VerifyCaches(plan));
   return VerifyGroups(plan);
 }

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "engine/plan/accesses.h"
+#include "engine/plan/scalings.h"
 #include "engine/plan/statistics.h"
 #include "engine/plan/verify.h"
 #include "engine/plan/workspace.h"
@@ -213,6 +214,17 @@ absl::Status VerifyPlaces(const StepPlan& plan, const Program& program) {
     if (place.buffer == plan.statistics && place.offset == layout.offsets[i]) continue;
     return absl::InternalError(absl::StrCat(graph.values[graph.statistics[i].value].name,
                                             " does not lie among the running statistics"));
+  }
+  for (size_t i = 0; i < graph.scalings.size(); ++i) {
+    const Place& scaling = program.places[graph.scalings[i].scaling];
+    const Place& amax = program.places[graph.scalings[i].amax];
+    const auto at = static_cast<int64_t>(i);
+    if (scaling.buffer == plan.scalings && scaling.offset == at * kScalingBytes &&
+        amax.buffer == plan.amaxes && amax.offset == at * kAmaxBytes) {
+      continue;
+    }
+    return absl::InternalError(absl::StrCat(graph.values[graph.scalings[i].scaling].name,
+                                            " does not lie among the scalings"));
   }
   for (const FlatGroup& group : plan.groups) {
     for (const GroupParameter& p : group.parameters) {

@@ -29,7 +29,7 @@ class Simulation {
         training_(&program == &plan.train),
         micro_steps_(micro_steps),
         shards_begin_(static_cast<ValueId>(program.graph.values.size())),
-        valid_(program.graph.values.size() + 4 * plan.groups.size() + 2, false),
+        valid_(program.graph.values.size() + 4 * plan.groups.size() + 3, false),
         written_in_(program.graph.values.size(), kNever),
         group_of_(program.graph.values.size(), -1),
         groups_(plan.groups.size()) {
@@ -47,7 +47,8 @@ class Simulation {
     for (size_t id = 0; id < program_.graph.values.size(); ++id) {
       const ValueKind kind = program_.graph.values[id].kind;
       const bool whole = kind == ValueKind::kParameter && !plan_.options.ShardsParameters();
-      const bool kept = kind == ValueKind::kStatistic || kind == ValueKind::kCache;
+      const bool kept =
+          kind == ValueKind::kStatistic || kind == ValueKind::kScaling || kind == ValueKind::kCache;
       if (kind == ValueKind::kInput || kept || whole) {
         Hold(static_cast<ValueId>(id));
       }
@@ -136,9 +137,12 @@ class Simulation {
         return absl::OkStatus();
       case ValueKind::kParameterGradient:
       case ValueKind::kStepAccumulator:
+      case ValueKind::kAmax:
         return Accumulate(output);
       case ValueKind::kStatistic:
         return MoveInPlace(output, training_);
+      case ValueKind::kScaling:
+        return MoveInPlace(output, training_ && Op().kind == OpKind::kQuantize);
       case ValueKind::kCache:
         return MoveInPlace(output, !training_);
       case ValueKind::kInput:
@@ -148,13 +152,17 @@ class Simulation {
     return Violation("writes ", value.name, ", which ops may only read");
   }
 
-  // Once in every micro-step, in the forward, in place: statistics in training, caches where text
-  // is generated.
+  // Once in every micro-step, in place: statistics in training and caches where text is generated,
+  // both in the forward; scalings.
   absl::Status MoveInPlace(const graph::Output& output, bool allowed) {
     const graph::Value& value = ValueOf(output.value);
-    if (!allowed || Op().phase != graph::Phase::kForward || output.mode != WriteMode::kAccumulate ||
-        !valid_[output.value] || written_in_[output.value] == micro_step_) {
-      return Violation("writes ", value.name, " not once in the forward of every micro-step");
+    const bool scaling = value.kind == ValueKind::kScaling;
+    allowed &= scaling || Op().phase == graph::Phase::kForward;
+    if (!allowed || output.mode != WriteMode::kAccumulate || !valid_[output.value] ||
+        written_in_[output.value] == micro_step_) {
+      return Violation("writes ", value.name,
+                       scaling ? " not once in every micro-step, where it is made"
+                               : " not once in the forward of every micro-step");
     }
     written_in_[output.value] = micro_step_;
     return absl::OkStatus();
@@ -378,6 +386,7 @@ class Simulation {
     return shards_begin_ + static_cast<ValueId>(groups_.size()) + index;
   }
   ValueId Norms() const { return shards_begin_ + 2 * static_cast<ValueId>(groups_.size()); }
+  ValueId Amaxes() const { return HostScalars() + 1; }
   int NormReductions() const {
     return plan_.update_norms != kNoBuffer && plan_.options.Shards() > 1 ? 1 : 0;
   }
@@ -423,6 +432,8 @@ class Simulation {
     if (kind == OpKind::kReduceUpdateNorms) return ReduceUpdateNorms();
     if (kind == OpKind::kReduceStatistics) return ReduceStatistics();
     if (kind == OpKind::kAverageStatistics) ++averages_;
+    if (kind == OpKind::kGatherAmaxes) return GatherAmaxes();
+    if (kind == OpKind::kUpdateScalings) return UpdateScalings();
     if (!WorksOnGroup(kind)) return absl::OkStatus();
     const int32_t index = Op().attributes.group;
     const bool gather = kind == OpKind::kGatherParameters && !Op().outputs.empty();
@@ -482,6 +493,30 @@ class Simulation {
     return absl::OkStatus();
   }
 
+  // Every tensor's are complete; what is gathered is there until the scalings are made of it.
+  absl::Status GatherAmaxes() {
+    for (const graph::Scaling& scaling : program_.graph.scalings) {
+      if (valid_[scaling.amax] && written_in_[scaling.amax] == micro_steps_ - 1) continue;
+      return Violation(ValueOf(scaling.amax).name, " is not complete");
+    }
+    HoldBytes(Amaxes(), GroupBytes(plan_.gathered_amaxes));
+    ++amax_gathers_;
+    return absl::OkStatus();
+  }
+  absl::Status UpdateScalings() {
+    if (amax_gathers_ != 1 || !valid_[Amaxes()]) {
+      return Violation("the largest magnitudes are not gathered, or their bytes are reused");
+    }
+    ++scaling_updates_;
+    return absl::OkStatus();
+  }
+  absl::Status CheckScalings() const {
+    const int expected = program_.graph.scalings.empty() ? 0 : 1;
+    if (amax_gathers_ == expected && scaling_updates_ == expected) return absl::OkStatus();
+    return absl::InternalError(absl::StrCat("the scalings are updated ", scaling_updates_,
+                                            " times from ", amax_gathers_, " gathers"));
+  }
+
   // Ranks that make statistics of their own rows agree at the end of a step.
   absl::Status CheckStatistics() const {
     const int expected = plan_.options.world > 1 && StatisticsDiffer(program_.graph) ? 1 : 0;
@@ -523,6 +558,7 @@ class Simulation {
     MP_RETURN_IF_ERROR(CheckResults());
     if (!training_) return absl::OkStatus();
     MP_RETURN_IF_ERROR(CheckStatistics());
+    MP_RETURN_IF_ERROR(CheckScalings());
     if (scalar_reductions_ != 1) {
       return absl::InternalError(
           absl::StrCat("the scalars are reduced ", scalar_reductions_, " times"));
@@ -617,6 +653,8 @@ class Simulation {
   std::vector<int> group_of_;     // by value: a parameter's or gradient's flat group; -1: none
   std::vector<Group> groups_;
   int scalar_reductions_ = 0;
+  int amax_gathers_ = 0;
+  int scaling_updates_ = 0;
   int norm_reductions_ = 0;  // of kReduceUpdateNorms
   int averages_ = 0;
 };

@@ -111,6 +111,17 @@ int64_t BiasGradientBytes(const graph::Shape& dy, const graph::Op& op) {
   return RoundUp(ColumnSumBytes(dy[0], dy[1]), kAlignment) + packed;
 }
 
+// runtime/cpu_ops_fp8.cc: both operands in bf16, and the biases' gradients.
+int64_t Fp8Bytes(const graph::Graph& graph, const graph::Op& op) {
+  const auto shape = [&](size_t input) -> const graph::Shape& {
+    return graph.values[op.inputs[input]].shape;
+  };
+  const int64_t operands = RoundUp(2 * graph::Elements(shape(0)), kAlignment) +
+                           RoundUp(2 * graph::Elements(shape(1)), kAlignment);
+  const bool biases = op.kind == OpKind::kLinearBackwardWeight && op.inputs.size() > 4;
+  return operands + (biases ? BiasGradientBytes(shape(4), op) : 0);
+}
+
 // kernels/cpu/lamb.h: a pair of f64 sums per block of a tensor.
 int64_t UpdateNormsBytes(int64_t elements) { return (elements + 4095) / 4096 * 16; }
 
@@ -151,6 +162,7 @@ int64_t WorkspaceBytes(const graph::Graph& graph, const std::vector<FlatGroup>& 
     return graph.values[op.inputs[input]].shape;
   };
   const int64_t product = RoundUp(options.min_matmul_workspace_bytes, kAlignment);
+  if (op.attributes.fp8) return Fp8Bytes(graph, op) + product;
   switch (op.kind) {
     case OpKind::kLinear:
       return PackedBiasBytes(graph, op) + product;

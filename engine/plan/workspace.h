@@ -14,6 +14,8 @@ namespace milepost::plan {
 // Bytes of `op`'s workspace, a multiple of 64; 0: none. The parts lie in this order, each rounded
 // up to 64:
 //   kLinear:                              several biases, gathered | the product's scratch
+//   kLinear* with fp8:                    both operands in bf16 | sums of bias gradients | several
+//                                         of them, gathered | the product's scratch
 //   kLinearBackwardInput, kLmHeadLogits:  the product's scratch
 //   kLinearBackwardWeight:                sums of bias gradients | several of them, gathered |
 //                                         the product's scratch

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "engine/graph/cost.h"
+#include "engine/plan/scalings.h"
 #include "engine/plan/statistics.h"
 
 namespace milepost::plan {
@@ -61,6 +62,7 @@ class TrainingOps {
     AddUpdateNorms();
     AddUpdates();
     AddAverageStatistics();
+    AddUpdateScalings();
     return std::move(ops_);
   }
 
@@ -257,6 +259,17 @@ class TrainingOps {
     PlannedOp& op = Add(OpKind::kAverageStatistics, When::kUpdate, -1);
     op.bytes = 2 * bytes;
     op.wire_bytes = 2 * (1 - sharing_) * bytes;
+  }
+
+  void AddUpdateScalings() {
+    const auto tensors = static_cast<int64_t>(graph_.scalings.size());
+    if (tensors == 0) return;
+    const auto amaxes = static_cast<double>(options_.world * tensors * 4);
+    PlannedOp& gather = Add(OpKind::kGatherAmaxes, When::kUpdate, -1);
+    gather.bytes = static_cast<double>(tensors * kAmaxBytes) + amaxes;
+    gather.wire_bytes = (1 - sharing_) * amaxes;
+    Add(OpKind::kUpdateScalings, When::kUpdate, -1).bytes =
+        2 * static_cast<double>(tensors * kScalingBytes) + amaxes;
   }
 
   const graph::Graph& graph_;

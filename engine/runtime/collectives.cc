@@ -53,6 +53,10 @@ class CollectiveMaker {
         call = OnBuffer(Kind::kAllReduce, plan_.statistics,
                         plan::LayOutStatistics(program_.graph).f32_elements, DType::kF32);
         break;
+      case OpKind::kGatherAmaxes:
+        call = OnBuffer(Kind::kAllGather, plan_.gathered_amaxes,
+                        plan_.buffers[plan_.gathered_amaxes].bytes / 4, DType::kF32);
+        break;
       default:
         if (planned_.stream == plan::Stream::kCompute) return std::nullopt;
         return absl::InternalError(absl::StrCat(graph::Name(planned_.op.kind),

@@ -136,6 +136,12 @@ absl::StatusOr<BoundOp> CpuBackend::Bind(const plan::StepPlan& plan, const plan:
       return BindLayerNorm(b);
     case OpKind::kResidualLayerNorm:
       return BindResidualLayerNorm(b);
+    case OpKind::kQuantize:
+      return BindQuantize(b);
+    case OpKind::kGatherAmaxes:
+      return BindGatherAmaxes(b);
+    case OpKind::kUpdateScalings:
+      return BindUpdateScalings(b);
     case OpKind::kLinear:
       return BindLinear(b);
     case OpKind::kGelu:

@@ -95,6 +95,16 @@ absl::StatusOr<BoundOp> BindLinearBackwardWeight(const Binding& b);
 absl::StatusOr<BoundOp> BindLmHeadLoss(const Binding& b);  // forward only, and with backward
 absl::StatusOr<BoundOp> BindLmHeadLogits(const Binding& b);
 
+// cpu_ops_fp8.cc: kLinear* with `fp8`, and what makes codes and scalings.
+std::vector<kernels::MatmulSpec> Fp8MatmulSpecs(const plan::Program& program, const graph::Op& op);
+int64_t Fp8FixedBytes(const plan::Program& program, const graph::Op& op);
+absl::StatusOr<BoundOp> BindQuantize(const Binding& b);
+absl::StatusOr<BoundOp> BindFp8Linear(const Binding& b);
+absl::StatusOr<BoundOp> BindFp8BackwardInput(const Binding& b);
+absl::StatusOr<BoundOp> BindFp8BackwardWeight(const Binding& b);
+absl::StatusOr<BoundOp> BindUpdateScalings(const Binding& b);
+
+absl::StatusOr<BoundOp> BindGatherAmaxes(const Binding& b);
 absl::StatusOr<BoundOp> BindReduceGradients(const Binding& b);
 absl::StatusOr<BoundOp> BindReduceScalars(const Binding& b);
 absl::StatusOr<BoundOp> BindGatherParameters(const Binding& b);

@@ -12,6 +12,7 @@
 #include "engine/plan/statistics.h"
 #include "engine/runtime/collectives.h"
 #include "engine/runtime/cpu_ops.h"
+#include "engine/runtime/fp8_layer.h"
 #include "engine/runtime/group_ops.h"
 
 namespace milepost::runtime {
@@ -103,6 +104,19 @@ absl::StatusOr<BoundOp> BindReduceStatistics(const Binding& b) {
   return [call, from = b.Input<double>(0), sums = b.Output<double>(0),
           count = graph::Elements(b.OutputShape(0))](const StepContext& context) {
     if (from != sums) std::copy_n(from, count, sums);
+    return call.Run(context);
+  };
+}
+
+absl::StatusOr<BoundOp> BindGatherAmaxes(const Binding& b) {
+  MP_ASSIGN_OR_RETURN(const BoundCall call, CallOf(b));
+  const int64_t tensors = QuantizedTensors(b);
+  return [call, tensors, slots = BufferOf<float>(b, b.plan.amaxes),
+          own = BufferOf<float>(b, b.plan.gathered_amaxes) +
+                b.rank * tensors](const StepContext& context) {
+    for (int64_t t = 0; t < tensors; ++t) {
+      own[t] = kernels::AmaxOf(slots + t * kernels::kAmaxSlots);
+    }
     return call.Run(context);
   };
 }

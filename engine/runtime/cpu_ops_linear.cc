@@ -13,6 +13,7 @@
 #include "common/status_macros.h"
 #include "engine/kernels/cpu/elementwise.h"
 #include "engine/kernels/cpu/matmul.h"
+#include "engine/runtime/cpu_bias_gradients.h"
 #include "engine/runtime/linear_layer.h"
 
 namespace milepost::runtime {
@@ -55,21 +56,6 @@ struct Product {
   char* c;
 };
 
-struct Bytes {
-  char* data;
-  int64_t count;
-};
-
-// Where the biases, or their gradients, lie.
-std::vector<Bytes> BiasesOf(const Binding& b, const Layer& layer) {
-  std::vector<Bytes> biases;
-  for (ValueId id : layer.biases) {
-    const graph::Value& value = b.ValueOf(id);
-    biases.push_back({b.ValueAt(id), graph::Elements(value.shape) * graph::ByteSize(value.dtype)});
-  }
-  return biases;
-}
-
 // What follows the products of a layer with a GELU, which is computed from the rounded sums here.
 using Gelu = std::function<void()>;
 
@@ -95,6 +81,7 @@ Gelu NoGelu() {
 }  // namespace
 
 std::vector<MatmulSpec> LinearMatmulSpecs(const plan::Program& program, const graph::Op& op) {
+  if (op.attributes.fp8) return Fp8MatmulSpecs(program, op);
   const Layer layer(program, op);
   std::vector<MatmulSpec> specs;
   for (const LinearLayer::Run& run : layer.runs) {
@@ -111,6 +98,7 @@ std::vector<MatmulSpec> LinearMatmulSpecs(const plan::Program& program, const gr
 }
 
 int64_t LinearFixedBytes(const plan::Program& program, const graph::Op& op) {
+  if (op.attributes.fp8) return Fp8FixedBytes(program, op);
   const Layer layer(program, op);
   if (op.kind == OpKind::kLinear) return layer.PackedBiasBytes(layer.element);
   if (op.kind == OpKind::kLinearBackwardInput) return 0;
@@ -118,9 +106,10 @@ int64_t LinearFixedBytes(const plan::Program& program, const graph::Op& op) {
 }
 
 absl::StatusOr<BoundOp> BindLinear(const Binding& b) {
+  if (b.attributes().fp8) return BindFp8Linear(b);
   const Layer layer(b.program, b.planned.op);
   MP_RETURN_IF_ERROR(Prepare(b));
-  const std::vector<Bytes> biases = BiasesOf(b, layer);
+  const std::vector<BiasBytes> biases = BiasesOf(b, layer.biases);
   char* packed = biases.size() > 1 ? b.Workspace() : nullptr;
   const char* bias = packed != nullptr ? packed : biases.empty() ? nullptr : biases[0].data;
   const Gelu gelu = layer.gelu ? MP_BIND_BY_DTYPE(GeluOf, b) : NoGelu();
@@ -151,6 +140,7 @@ absl::StatusOr<BoundOp> BindLinear(const Binding& b) {
 }
 
 absl::StatusOr<BoundOp> BindLinearBackwardInput(const Binding& b) {
+  if (b.attributes().fp8) return BindFp8BackwardInput(b);
   const Layer layer(b.program, b.planned.op);
   MP_RETURN_IF_ERROR(Prepare(b));
   std::vector<Product> products;
@@ -177,33 +167,6 @@ absl::StatusOr<BoundOp> BindLinearBackwardInput(const Binding& b) {
 
 namespace {
 
-// dbias (+)= the columns' sums of dy.
-template <typename T>
-struct BiasGradients {
-  void Run(bool accumulate) const {
-    if (biases.empty()) return;
-    if (biases.size() == 1) {
-      auto* out = reinterpret_cast<float*>(biases[0].data);
-      return kernels::BiasGradient<T>(dy, rows, width, accumulate, out, workspace);
-    }
-    kernels::BiasGradient<T>(dy, rows, width, false, sums, workspace);
-    const float* from = sums;
-    for (const Bytes& bias : biases) {
-      auto* out = reinterpret_cast<float*>(bias.data);
-      const int64_t n = bias.count / static_cast<int64_t>(sizeof(float));
-      accumulate ? kernels::Accumulate(from, n, out) : static_cast<void>(std::copy_n(from, n, out));
-      from += n;
-    }
-  }
-
-  const T* dy;
-  int64_t rows;
-  int64_t width;
-  std::vector<Bytes> biases;
-  void* workspace;
-  float* sums;  // several biases only
-};
-
 template <typename T>
 absl::StatusOr<BoundOp> LinearBackwardWeightOf(const Binding& b) {
   const Layer layer(b.program, b.planned.op);
@@ -226,7 +189,7 @@ absl::StatusOr<BoundOp> LinearBackwardWeightOf(const Binding& b) {
   BiasGradients<T> biases{.dy = b.Input<T>(1),
                           .rows = layer.rows,
                           .width = layer.out,
-                          .biases = BiasesOf(b, layer),
+                          .biases = BiasesOf(b, layer.biases),
                           .workspace = b.Workspace(),
                           .sums = reinterpret_cast<float*>(b.Workspace() + layer.BiasSumBytes())};
   char* scratch = b.Workspace() + LinearFixedBytes(b.program, b.planned.op);
@@ -245,6 +208,7 @@ absl::StatusOr<BoundOp> LinearBackwardWeightOf(const Binding& b) {
 }  // namespace
 
 absl::StatusOr<BoundOp> BindLinearBackwardWeight(const Binding& b) {
+  if (b.attributes().fp8) return BindFp8BackwardWeight(b);
   return MP_BIND_BY_DTYPE(LinearBackwardWeightOf, b);
 }
 

@@ -71,11 +71,13 @@ struct OpBinding {
   }
 };
 
-// The kernels' name of a compute dtype.
+// The kernels' name of what products read.
 constexpr kernels::DType KernelDType(graph::DType dtype) {
-  return dtype == graph::DType::kBF16  ? kernels::DType::kBf16
-         : dtype == graph::DType::kF16 ? kernels::DType::kF16
-                                       : kernels::DType::kF32;
+  return dtype == graph::DType::kBF16     ? kernels::DType::kBf16
+         : dtype == graph::DType::kF16    ? kernels::DType::kF16
+         : dtype == graph::DType::kF8E4M3 ? kernels::DType::kE4M3
+         : dtype == graph::DType::kF8E5M2 ? kernels::DType::kE5M2
+                                          : kernels::DType::kF32;
 }
 
 }  // namespace milepost::runtime

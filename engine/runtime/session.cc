@@ -91,6 +91,7 @@ absl::Status TrainingSessionImpl::Open() {
   statistics_.emplace(plan, plan.train.graph, engine_->mirror(),
                       static_cast<int32_t>(tensors_.size()));
   tensors_.insert(tensors_.end(), statistics_->tensors().begin(), statistics_->tensors().end());
+  statistics_->InitializeScalings();
   context_.seed = spec_.train().seed();
   return absl::OkStatus();
 }
@@ -117,6 +118,7 @@ absl::Status TrainingSessionImpl::InitializeParameters() {
 }
 
 absl::Status TrainingSessionImpl::Start() {
+  context_.new_scalings = statistics_->HasNewScalings();
   absl::Status status = store_->RebuildParameters();
   if (status.ok()) status = engine_->Upload();
   if (!status.ok()) return Fail(status);
@@ -191,6 +193,7 @@ absl::StatusOr<StepReport> TrainingSessionImpl::Step(bool stop_requested) {
   StepReport report;
   if (absl::Status status = Report(*scalars, &report); !status.ok()) return Fail(status);
   Advance(*scalars, &report);
+  context_.new_scalings = false;
   report.seconds = Seconds() - start;
   report.data_wait_seconds = prefetcher_->wait_seconds() - data_before;
   const StreamTimes after = engine_->stream_times();

@@ -112,8 +112,8 @@ class TrainingSession {
   virtual absl::Status InitializeParameters() = 0;
 
   // ---- state in and out ----
-  // Names, kinds ("master", "m", "v", "statistic"), dtypes and global shapes; the same on every
-  // rank.
+  // Names, kinds ("master", "m", "v", "statistic", "scaling"), dtypes and global shapes; the same
+  // on every rank.
   virtual const std::vector<v1::TensorInfo>& state_tensors() const = 0;
   // The intervals that this rank must be given by a restore, sorted by tensor. Fill all of them,
   // then call FinishRestore, before the first Step.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/kernels/cpu/fp8.h"
+#include "engine/plan/scalings.h"
 #include "engine/plan/statistics.h"
 #include "engine/state/layout.h"
 
@@ -23,10 +25,34 @@ StatisticsStore::StatisticsStore(const plan::StepPlan& plan, const graph::Graph&
          .end = graph::Elements(value.shape),
          .data = arena + plan.buffers[plan.statistics].offset + layout.offsets[i]});
   }
+  if (graph.scalings.empty()) return;
+  static_assert(plan::kScalingFloats == kernels::kScalingFloats &&
+                plan::kAmaxSlots == kernels::kAmaxSlots &&
+                plan::kMostParts == kernels::kMostStacked);
+  const auto tensors = static_cast<int64_t>(graph.scalings.size());
+  v1::TensorInfo& info = tensors_.emplace_back();
+  info.set_name("fp8");
+  info.set_kind(state::kScalingKind);
+  info.set_dtype(graph::Name(graph::DType::kF32));
+  info.add_shape(tensors);
+  info.add_shape(plan::kScalingFloats);
+  intervals_.push_back({.tensor = first_tensor + static_cast<int32_t>(graph.statistics.size()),
+                        .end = tensors * plan::kScalingFloats,
+                        .data = arena + plan.buffers[plan.scalings].offset});
+}
+
+void StatisticsStore::InitializeScalings() const {
+  for (size_t i = 0; i < graph_.scalings.size(); ++i) {
+    const bool e5m2 = graph_.scalings[i].dtype == graph::DType::kF8E5M2;
+    kernels::InitializeScaling(
+        e5m2 ? kernels::kLargestE5M2 : kernels::kLargestE4M3,
+        reinterpret_cast<float*>(intervals_.back().data) + i * kernels::kScalingFloats);
+  }
 }
 
 void StatisticsStore::Initialize() const {
-  for (size_t i = 0; i < intervals_.size(); ++i) {
+  InitializeScalings();
+  for (size_t i = 0; i < graph_.statistics.size(); ++i) {
     const double initial = graph_.statistics[i].initial;
     const int64_t count = intervals_[i].end;
     if (graph_.values[graph_.statistics[i].value].dtype == graph::DType::kF32) {
@@ -36,6 +62,15 @@ void StatisticsStore::Initialize() const {
                   static_cast<int64_t>(initial));
     }
   }
+}
+
+bool StatisticsStore::HasNewScalings() const {
+  if (graph_.scalings.empty()) return false;
+  const auto* records = reinterpret_cast<const float*>(intervals_.back().data);
+  for (size_t i = 0; i < graph_.scalings.size(); ++i) {
+    if (kernels::HasHistory(records + i * kernels::kScalingFloats)) return false;
+  }
+  return true;
 }
 
 }  // namespace milepost::runtime

@@ -1,5 +1,6 @@
-// A rank's running statistics inside the arena, as state tensors of kind "statistic". Every rank
-// holds all of them; one saves them.
+// A rank's running statistics inside the arena, as state tensors of kind "statistic", and the
+// scalings of its 8-bit tensors, as one of kind "scaling". Every rank holds all of them, the same
+// on all; one saves them.
 //
 //   StatisticsStore statistics(plan, plan.train.graph, arena.data(), /*first_tensor=*/n);
 //   statistics.Initialize();
@@ -24,6 +25,10 @@ class StatisticsStore {
   // All of every tensor, in order.
   const std::vector<StateInterval>& intervals() const { return intervals_; }
   void Initialize() const;
+  // These alone: a checkpoint of another precision has none.
+  void InitializeScalings() const;
+  // No step has added to the scalings; false where there are none.
+  bool HasNewScalings() const;
 
  private:
   const graph::Graph& graph_;

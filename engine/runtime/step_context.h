@@ -23,6 +23,8 @@ struct StepContext {
   std::array<float, graph::kMaxLosses> gradient_factors = {};
   // More documents than were planned for: what a GPU's attention is done by (documents.h).
   bool many_documents = false;
+  // Nothing is known yet of 8-bit tensors: their scalings come from the micro-step's own numbers.
+  bool new_scalings = false;
   int64_t position = 0;  // generation: the last row that counts, whose logits are wanted
 
   // ---- reduction of the scalars ----

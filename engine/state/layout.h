@@ -31,11 +31,14 @@ absl::StatusOr<DType> ParseDType(absl::string_view name);  // INVALID_ARGUMENT l
 // The kind of tensors that are part of the model but not trained: a batch norm's running
 // statistics. F32 or, where they count, I64.
 inline constexpr char kStatisticKind[] = "statistic";
+// Of tensors that are rounded to 8 bits. No part of the model: a run without a checkpoint's begins
+// anew.
+inline constexpr char kScalingKind[] = "scaling";
 
 // One tensor of one kind.
 struct TensorSpec {
   std::string name;  // "h.0.attn.c_attn.weight"
-  std::string kind;  // "master", "m", "v", "statistic"
+  std::string kind;  // "master", "m", "v", "statistic", "scaling"
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
   int64_t elements = 1;  // product of shape

@@ -135,6 +135,9 @@ struct Case {
 
 void PrintTo(const Case& test, std::ostream* out) { *out << test.name; }
 
+// Rounding to 8 bits tells two sums apart that differ by the order alone.
+constexpr double kFp8Bar = 1e-2;
+
 class Families : public testing::TestWithParam<Case> {};
 
 TEST_P(Families, TrainAsOnTheCpu) {
@@ -148,6 +151,23 @@ TEST_P(Families, TrainAsOnTheCpu) {
     const Trained cpu = Train(spec, OnCpu);
     const double bar = precision == v1::PRECISION_FP32 ? kFp32Bar : kBf16Bar;
     ExpectSame(Train(spec, OnDevice(1)), cpu, bar);
+  }
+}
+
+// The scalings of the first step, too, are the CPU's.
+TEST(DeviceTraining, Fp8TrainsAsOnTheCpu) {
+  const TinyJob job;
+  for (const bool llama : {false, true}) {
+    for (const int ranks : {1, 2}) {
+      const v1::JobSpec spec = job.Spec({.ranks = ranks,
+                                         .stage = llama ? 3 : 1,
+                                         .precision = v1::PRECISION_FP8,
+                                         .layers = 2,
+                                         .steps = 4,
+                                         .llama = llama});
+      const OptionsOfRank device = OnDevice(3, /*capture=*/true, ranks);
+      ExpectSame(Train(spec, device), Train(spec, OnCpu), kFp8Bar);
+    }
   }
 }
 

@@ -35,9 +35,9 @@ bool WasFrozen(const v1::CheckpointManifest& manifest, const std::string& name) 
          std::find_if(tensors.begin(), tensors.end(), of_it)->kind() == "master";
 }
 
-constexpr int32_t kStartsAtZero = -1;
+constexpr int32_t kLeftAsItIs = -1;
 
-// For each of `tensors`, its index in the manifest, or kStartsAtZero.
+// For each of `tensors`, its index in the manifest, or kLeftAsItIs.
 absl::StatusOr<std::vector<int32_t>> MatchTensors(const v1::CheckpointManifest& manifest,
                                                   const std::vector<v1::TensorInfo>& tensors) {
   std::map<std::pair<std::string, std::string>, int32_t> known;
@@ -47,8 +47,10 @@ absl::StatusOr<std::vector<int32_t>> MatchTensors(const v1::CheckpointManifest& 
   std::vector<int32_t> result;
   for (const v1::TensorInfo& tensor : tensors) {
     auto found = known.find({tensor.name(), tensor.kind()});
-    if (found == known.end() && WasFrozen(manifest, tensor.name())) {
-      result.push_back(kStartsAtZero);
+    const bool starts_anew =
+        tensor.kind() == state::kScalingKind || WasFrozen(manifest, tensor.name());
+    if (found == known.end() && starts_anew) {
+      result.push_back(kLeftAsItIs);
       continue;
     }
     if (found == known.end() || !SameForm(manifest.tensors(found->second), tensor)) {
@@ -74,7 +76,7 @@ class Scatter {
     Scatter scatter(manifest.checkpoint().name(), std::move(layout));
     for (runtime::StateInterval target : targets) {
       target.tensor = indices[static_cast<size_t>(target.tensor)];
-      if (target.tensor == kStartsAtZero) continue;  // memory of a new session is zero
+      if (target.tensor == kLeftAsItIs) continue;  // as a new session has it
       if (target.begin < target.end) scatter.targets_.push_back(target);
     }
     std::sort(scatter.targets_.begin(), scatter.targets_.end(), [](const auto& a, const auto& b) {

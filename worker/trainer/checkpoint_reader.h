@@ -31,7 +31,8 @@ class CheckpointReader {
   // `targets` index `tensors`, do not overlap, and are filled completely on OK. Tensors are matched
   // by name and kind. FAILED_PRECONDITION: the checkpoint has no such tensor, or of another dtype
   // or shape; DATA_LOSS: a chunk whose bytes are not what was saved, named. Other kinds of a tensor
-  // that the checkpoint has a master of, and nothing else (it was frozen), are left as they are.
+  // that the checkpoint has a master of, and nothing else (it was frozen), are left as they are; so
+  // are scalings, which a run in another precision has not.
   absl::Status Read(const v1::CheckpointManifest& manifest,
                     const std::vector<v1::TensorInfo>& tensors,
                     const std::vector<runtime::StateInterval>& targets);

@@ -420,6 +420,23 @@ TEST_F(CheckpointTest, WhatWasFrozenHasNoOtherKinds) {
   EXPECT_TRUE(absl::IsFailedPrecondition(reader.Read(*manifest, other.tensors, targets)));
 }
 
+// A run in another precision has no scalings: they stay as a new session has them.
+TEST_F(CheckpointTest, ScalingsMayBeginAnew) {
+  auto uploader = Single();
+  uploader->Save(state_.All(), AtStep(1), false);
+  ASSERT_TRUE(uploader->Wait(Soon()).ok());
+  CheckpointReader reader = Reader();
+  auto manifest = reader.Manifest("checkpoints/1");
+  ASSERT_TRUE(manifest.ok());
+  State other;
+  std::vector<runtime::StateInterval> targets = other.All();
+  other.tensors.push_back(Tensor("fp8", "scaling", {2, 32}));
+  std::vector<float> records(64, 3.0F);
+  targets.push_back({2, 0, 64, reinterpret_cast<char*>(records.data())});
+  ASSERT_EQ(reader.Read(*manifest, other.tensors, targets), absl::OkStatus());
+  EXPECT_EQ(records, std::vector<float>(64, 3.0F));
+}
+
 TEST_F(CheckpointTest, RefusesACheckpointOfAnotherModel) {
   auto uploader = Single();
   uploader->Save(state_.All(), AtStep(1), false);

@@ -459,8 +459,10 @@ void Execute(const Run& run) {
     case OpKind::kRmsNorm:
     case OpKind::kResidualRmsNorm:
       return reference::RmsNorm(run);
+    case OpKind::kQuantize:
+      return reference::Quantize(run);
     case OpKind::kLinear:
-      return Linear(run);
+      return run.op.attributes.fp8 ? reference::Fp8Linear(run) : Linear(run);
     case OpKind::kSwiGlu:
       return reference::SwiGlu(run);
     case OpKind::kQkNorm:
@@ -495,9 +497,11 @@ void Execute(const Run& run) {
     case OpKind::kSwiGluBackward:
       return reference::SwiGluBackward(run);
     case OpKind::kLinearBackwardInput:
-      return LinearBackwardInput(run);
+      return run.op.attributes.fp8 ? reference::Fp8LinearBackwardInput(run)
+                                   : LinearBackwardInput(run);
     case OpKind::kLinearBackwardWeight:
-      return LinearBackwardWeight(run);
+      return run.op.attributes.fp8 ? reference::Fp8LinearBackwardWeight(run)
+                                   : LinearBackwardWeight(run);
     case OpKind::kGeluBackward:
       return GeluBackward(run);
     case OpKind::kAttentionBackward:

@@ -55,6 +55,12 @@ Array MatMul(const Array& a, bool transpose_a, const Array& b, bool transpose_b,
              int64_t n, int64_t k);
 Array ColumnSums(const Array& a, int64_t columns);
 
+// A scaling of zeros, which values are at first, rounds nothing.
+void Quantize(const Run& run);
+void Fp8Linear(const Run& run);
+void Fp8LinearBackwardInput(const Run& run);
+void Fp8LinearBackwardWeight(const Run& run);
+
 void RmsNorm(const Run& run);  // with and without the residual
 void RmsNormBackward(const Run& run);
 void SwiGlu(const Run& run);

@@ -1,5 +1,6 @@
 // Element types of the CPU kernels. A kernel is a template over float, bf16 or f16 and is defined
-// for exactly these three. The 16-bit ones are storage: arithmetic is fp32.
+// for exactly these three. The 16-bit ones are storage: arithmetic is fp32. Those of 8 bits are
+// what products on a GPU may read (fp8.h).
 //
 //   bf16 h = ToBf16(1.5f);
 //   float f = ToFloat(h);
@@ -24,9 +25,10 @@ struct f16 {
 };
 static_assert(sizeof(f16) == 2);
 
-enum class DType : uint8_t { kF32, kBf16, kF16 };
+enum class DType : uint8_t { kF32, kBf16, kF16, kE4M3, kE5M2 };
 
-constexpr size_t ByteSize(DType type) { return type == DType::kF32 ? 4 : 2; }
+constexpr bool IsFp8(DType type) { return type == DType::kE4M3 || type == DType::kE5M2; }
+constexpr size_t ByteSize(DType type) { return type == DType::kF32 ? 4 : IsFp8(type) ? 1 : 2; }
 
 template <typename T>
 inline constexpr DType kDTypeOf = DType::kF32;

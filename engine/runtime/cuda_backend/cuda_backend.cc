@@ -172,6 +172,10 @@ absl::StatusOr<BoundOp> BindComputeOp(const CudaBinding& b) {
       return BindLinearBackwardInput(b);
     case OpKind::kLinearBackwardWeight:
       return BindLinearBackwardWeight(b);
+    case OpKind::kQuantize:
+      return BindQuantize(b);
+    case OpKind::kUpdateScalings:
+      return BindUpdateScalings(b);
     case OpKind::kGelu:
     case OpKind::kGeluBackward:
       return BindGelu(b);

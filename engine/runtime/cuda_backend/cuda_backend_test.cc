@@ -50,8 +50,9 @@ struct Case {
 
 // Two micro-steps: gradients last from one to the next.
 v1::JobSpec SpecOf(const TinyJob& job, TinyOptions options) {
-  options.global_batch = 6;
-  options.micro_batch = 3;
+  // 8-bit layers have rows in multiples of 16.
+  options.micro_batch = options.precision == v1::PRECISION_FP8 ? 2 : 3;
+  options.global_batch = 2 * options.micro_batch;
   return job.Spec(options);
 }
 
@@ -63,8 +64,9 @@ plan::PlanOptions OptionsOf(const v1::JobSpec& spec) {
 }
 
 void FillInputs(OpBench& bench, OpBench::ProgramOf program, int64_t document_length = 7) {
-  const bool masked = (bench.plan().*program).graph.Input("segments") != graph::kNoValue;
-  for (int64_t i = 0; i < 3 * TinyJob::kContext; ++i) {
+  const graph::Graph& graph = (bench.plan().*program).graph;
+  const bool masked = graph.Input("segments") != graph::kNoValue;
+  for (int64_t i = 0; i < graph.values[graph.Input("tokens")].shape[0]; ++i) {
     bench.Set(program, "tokens", i, (i * i + 5 * i) % TinyJob::kVocabulary);
     const bool ignored = masked ? i % 3 != 1 : i % 36 == 7;
     bench.Set(program, "targets", i, ignored ? -1 : (i * 7 + 2) % TinyJob::kVocabulary);
@@ -111,6 +113,7 @@ TEST_P(EveryOp, IsTheCpus) {
   std::set<OpKind> seen;
   for (const bool first : {true, false}) {
     bench.context.first_micro_step = first;
+    bench.context.new_scalings = first;
     RunProgram(bench, &plan::StepPlan::train, GetParam().document_length, &seen);
   }
   RunProgram(bench, &plan::StepPlan::evaluate, GetParam().document_length, &seen);
@@ -166,6 +169,19 @@ INSTANTIATE_TEST_SUITE_P(FusedGelu, EveryOp,
                                            Case{.options = {.recompute = v1::RECOMPUTE_FULL,
                                                             .precision = v1::PRECISION_FP16},
                                                 .fuse_gelu = true}));
+
+// Biases of one and of several weights, none; layers whose widths are no multiples of 16.
+INSTANTIATE_TEST_SUITE_P(
+    Fp8, EveryOp,
+    ::testing::Values(
+        Case{.options = {.precision = v1::PRECISION_FP8, .layers = 1, .dropout = 0.25}},
+        Case{.options = {.precision = v1::PRECISION_FP8, .layers = 1, .llama = true}},
+        Case{.options = {.precision = v1::PRECISION_FP8,
+                         .layers = 1,
+                         .llama = true,
+                         .hidden = 40,
+                         .qkv_bias = true}},
+        Case{.options = {.precision = v1::PRECISION_FP8, .layers = 1, .bert = true}}));
 
 // Heads of keys: one, some, all. Width 20 and hidden 13: gate and up do not follow each other
 // without a gap, so that they are two products, whose columns are not aligned.

@@ -51,6 +51,9 @@ int64_t BytesBeforeScratch(const plan::StepPlan& plan, const plan::Program& prog
 std::vector<kernels::cuda::Product> LinearProducts(const plan::Program& program,
                                                    const graph::Op& op);
 int64_t LinearBytesBeforeScratch(const plan::Program& program, const graph::Op& op);
+std::vector<kernels::cuda::Product> Fp8LayerProducts(const plan::Program& program,
+                                                     const graph::Op& op);
+int64_t Fp8BytesBeforeScratch(const plan::Program& program, const graph::Op& op);
 std::vector<kernels::cuda::Product> HeadProducts(const graph::Graph& graph, const graph::Op& op);
 int64_t HeadBytesBeforeScratch(const graph::Graph& graph, const graph::Op& op);
 std::vector<kernels::cuda::Product> OrthogonalizeProducts(const plan::FlatGroup& group);
@@ -84,6 +87,12 @@ absl::StatusOr<BoundOp> BindLmHeadLogits(const CudaBinding& b);
 absl::StatusOr<BoundOp> BindAttention(const CudaBinding& b);
 absl::StatusOr<BoundOp> BindAttentionBackward(const CudaBinding& b);
 absl::StatusOr<BoundOp> BindCachedAttention(const CudaBinding& b);
+
+// cuda_ops_fp8.cc: kLinear* with `fp8`, and what makes codes and scalings.
+absl::StatusOr<BoundOp> BindFp8Layer(const CudaBinding& b);
+absl::StatusOr<BoundOp> BindQuantize(const CudaBinding& b);
+absl::StatusOr<BoundOp> BindGatherAmaxes(const CudaBinding& b);
+absl::StatusOr<BoundOp> BindUpdateScalings(const CudaBinding& b);
 
 // cuda_ops_images.cc: UNIMPLEMENTED for a kind that is none of its.
 absl::StatusOr<BoundOp> BindImageOp(const CudaBinding& b);

@@ -113,6 +113,8 @@ absl::StatusOr<BoundOp> BindCollective(const CudaBinding& b) {
       return BindReduceStatistics(b);
     case OpKind::kAverageStatistics:
       return BindAverageStatistics(b);
+    case OpKind::kGatherAmaxes:
+      return BindGatherAmaxes(b);
     case OpKind::kReduceScalars:
       return BindUpdateOp(b);
     case OpKind::kReduceReplicas:

@@ -55,6 +55,7 @@ struct Call {
 }  // namespace
 
 std::vector<Product> LinearProducts(const plan::Program& program, const graph::Op& op) {
+  if (op.attributes.fp8) return Fp8LayerProducts(program, op);
   const Layer layer(program, op);
   std::vector<Product> products;
   for (const LinearLayer::Run& run : layer.runs) {
@@ -71,12 +72,14 @@ std::vector<Product> LinearProducts(const plan::Program& program, const graph::O
 }
 
 int64_t LinearBytesBeforeScratch(const plan::Program& program, const graph::Op& op) {
+  if (op.attributes.fp8) return Fp8BytesBeforeScratch(program, op);
   const Layer layer(program, op);
   if (op.kind != OpKind::kLinearBackwardWeight || layer.biases.empty()) return 0;
   return AlignScratch(cuda::BiasGradientWorkspaceBytes(layer.rows, layer.out));
 }
 
 absl::StatusOr<BoundOp> BindLinear(const CudaBinding& b) {
+  if (b.attributes().fp8) return BindFp8Layer(b);
   const Layer layer(b.program, b.planned.op);
   DeviceProducts* products = b.services.products;
   MP_RETURN_IF_ERROR(b.RequireWorkspace(products->WorkspaceBytes()));
@@ -100,6 +103,7 @@ absl::StatusOr<BoundOp> BindLinear(const CudaBinding& b) {
 }
 
 absl::StatusOr<BoundOp> BindLinearBackwardInput(const CudaBinding& b) {
+  if (b.attributes().fp8) return BindFp8Layer(b);
   const Layer layer(b.program, b.planned.op);
   DeviceProducts* products = b.services.products;
   MP_RETURN_IF_ERROR(b.RequireWorkspace(products->WorkspaceBytes()));
@@ -184,6 +188,7 @@ absl::StatusOr<BoundOp> LinearBackwardWeightOf(const CudaBinding& b) {
 }  // namespace
 
 absl::StatusOr<BoundOp> BindLinearBackwardWeight(const CudaBinding& b) {
+  if (b.attributes().fp8) return BindFp8Layer(b);
   return MP_BIND_BY_DTYPE(LinearBackwardWeightOf, b);
 }
 

@@ -70,6 +70,7 @@ std::vector<Range> StateOf(const plan::StepPlan& plan, bool with_parameters) {
     if (parameters) state.push_back(RangeOf(plan, group.parameter_buffer));
   }
   if (plan.statistics != plan::kNoBuffer) state.push_back(RangeOf(plan, plan.statistics));
+  if (plan.scalings != plan::kNoBuffer) state.push_back(RangeOf(plan, plan.scalings));
   return state;
 }
 
@@ -360,7 +361,8 @@ absl::Status CudaEngine::RunPiece(DeviceExecutor& executor, absl::Span<const Sec
   PieceTimer* timer = piece.timer.get();
   if (timer == nullptr || piece.runs_to_read == 0) ++piece.turns;
   ++piece.runs_to_read;
-  if (!parts_.capture || piece.turns <= kTurnsOpByOp) {
+  // Nor is what the first step alone does captured.
+  if (!parts_.capture || piece.turns <= kTurnsOpByOp || context.new_scalings) {
     if (timer != nullptr) timer->Restart(/*by_op=*/piece.turns % kOpsTimedEvery == 2);
     for (const Section section : sections) {
       MP_RETURN_IF_ERROR(executor.Run(section, context, timer));

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/kernels/cpu/fp8.h"
 #include "engine/kernels/cpu/random.h"
 #include "engine/kernels/cpu/types.h"
 #include "engine/kernels/cuda/testing/host_graphs.h"
@@ -200,6 +201,12 @@ class OpBench {
         case graph::DType::kI64:
           out[i] = static_cast<double>(reinterpret_cast<const int64_t*>(data)[i]);
           break;
+        case graph::DType::kF8E4M3:
+          out[i] = kernels::ToFloat(reinterpret_cast<const kernels::e4m3*>(data)[i]);
+          break;
+        case graph::DType::kF8E5M2:
+          out[i] = kernels::ToFloat(reinterpret_cast<const kernels::e5m2*>(data)[i]);
+          break;
       }
     }
     return out;
@@ -241,6 +248,11 @@ class OpBench {
     const bool trains = !cpu_plan_.train.graph.values.empty();
     for (const ProgramOf program : {&plan::StepPlan::train, &plan::StepPlan::next}) {
       if ((program == &plan::StepPlan::train) == trains) SetParameters(program);
+    }
+    for (const graph::Scaling& scaling : cpu_plan_.train.graph.scalings) {
+      kernels::InitializeScaling(
+          scaling.dtype == graph::DType::kF8E5M2 ? kernels::kLargestE5M2 : kernels::kLargestE4M3,
+          At<float>(&plan::StepPlan::train, scaling.scaling));
     }
     const auto& scalars = cpu_plan_.buffers[cpu_plan_.scalars];
     std::memset(cpu_arena_->data() + scalars.offset, 0, static_cast<size_t>(scalars.bytes));

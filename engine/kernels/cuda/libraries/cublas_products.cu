@@ -36,7 +36,19 @@ absl::Status StatusOf(cudaError_t error, absl::string_view what) {
 }
 
 cudaDataType_t DataType(DType type) {
-  return type == DType::kF32 ? CUDA_R_32F : type == DType::kBf16 ? CUDA_R_16BF : CUDA_R_16F;
+  switch (type) {
+    case DType::kF32:
+      return CUDA_R_32F;
+    case DType::kBf16:
+      return CUDA_R_16BF;
+    case DType::kF16:
+      return CUDA_R_16F;
+    case DType::kE4M3:
+      return CUDA_R_8F_E4M3;
+    case DType::kE5M2:
+      return CUDA_R_8F_E5M2;
+  }
+  return CUDA_R_32F;
 }
 
 cublasLtEpilogue_t EpilogueOf(const Product& product) {
@@ -179,11 +191,29 @@ absl::StatusOr<std::string> Identity(const CublasOptions& options) {
                       options.workspace_bytes, " bytes of workspace");
 }
 
+// 8-bit products came with compute capability 8.9.
+absl::Status CheckFp8Device() {
+  int device = 0, major = 0, minor = 0;
+  MP_RETURN_IF_ERROR(StatusOf(cudaGetDevice(&device), "cudaGetDevice"));
+  MP_RETURN_IF_ERROR(
+      StatusOf(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+               "cudaDeviceGetAttribute"));
+  MP_RETURN_IF_ERROR(
+      StatusOf(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),
+               "cudaDeviceGetAttribute"));
+  if (major > 8 || (major == 8 && minor >= 9)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("train.precision: fp8 needs a GPU of compute capability 8.9 or later, this one "
+                   "has ",
+                   major, ".", minor, "; choose bf16"));
+}
+
 // Memory of Prepare's timings.
 struct Operands {
-  MemoryPtr a, b, bias, c, aux, workspace;
+  MemoryPtr a, b, bias, c, aux, scale, workspace;
   ProductArguments arguments() const {
-    return {a.get(), b.get(), bias.get(), c.get(), aux.get(), nullptr};
+    const auto* one = static_cast<const float*>(scale.get());
+    return {a.get(), b.get(), bias.get(), c.get(), aux.get(), nullptr, one, one};
   }
 };
 
@@ -198,6 +228,9 @@ absl::StatusOr<Operands> AllocateOperands(const Product& product, const ColumnMa
   const int64_t element = static_cast<int64_t>(ByteSize(s.c));
   if (s.bias) {
     MP_ASSIGN_OR_RETURN(memory.bias, Allocate(s.n * element));
+  }
+  if (IsFp8(s.a)) {  // kFill is a small number in fp32 too
+    MP_ASSIGN_OR_RETURN(memory.scale, Allocate(sizeof(float)));
   }
   if (shape.aux_stride > 0) {
     MP_ASSIGN_OR_RETURN(memory.aux, Allocate(shape.aux_stride * s.m * element));
@@ -276,6 +309,10 @@ struct CublasProducts::Impl {
     }
     if (entry.shape.aux_stride > 0) {
       MP_RETURN_IF_ERROR(Set(entry.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, x.aux));
+    }
+    if (IsFp8(product.spec.a)) {  // its first operand is our B
+      MP_RETURN_IF_ERROR(Set(entry.operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, x.b_scale));
+      MP_RETURN_IF_ERROR(Set(entry.operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x.a_scale));
     }
     const void* addend = x.addend != nullptr ? x.addend : x.c;
     const float alpha = 1;
@@ -370,6 +407,7 @@ absl::Status CublasProducts::SaveAlgorithms() const {
 int64_t CublasProducts::WorkspaceBytes() const { return impl_->options.workspace_bytes; }
 
 absl::Status CublasProducts::Prepare(const Product& product) {
+  if (IsFp8(product.spec.a)) MP_RETURN_IF_ERROR(CheckFp8Device());
   std::unique_ptr<Entry>& entry = impl_->entries[KeyOf(product)];
   if (entry != nullptr && entry->chosen) return absl::OkStatus();
   entry = std::make_unique<Entry>();

@@ -21,6 +21,9 @@ struct ProductArguments {
   void* c = nullptr;
   void* aux = nullptr;
   const void* addend = nullptr;
+  // Of 8-bit operands, one float each: what the codes are multiplied by.
+  const float* a_scale = nullptr;
+  const float* b_scale = nullptr;
 };
 
 class DeviceProducts {

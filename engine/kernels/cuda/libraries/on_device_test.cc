@@ -12,6 +12,7 @@
 
 #include "engine/kernels/cpu/attention.h"
 #include "engine/kernels/cpu/convolution.h"
+#include "engine/kernels/cpu/fp8.h"
 #include "engine/kernels/cpu/matmul.h"
 #include "engine/kernels/cpu/parallel.h"
 #include "engine/kernels/cuda/libraries/cublas_products.h"
@@ -248,6 +249,123 @@ TEST(OnDeviceTest, ProductsAreTheCpus) {
     ASSERT_TRUE(status.ok()) << status;
     EXPECT_LT(Error(half_result ? Floats(hc.Read()) : fc.Read(), want),
               half_result ? kBound : 1e-5);
+  }
+}
+
+// a [m,k] times b [n,k]', in fp64.
+std::vector<float> PlainProduct(const MatmulSpec& s, const std::vector<float>& a,
+                                const std::vector<float>& b) {
+  std::vector<float> c(static_cast<size_t>(s.m * s.n));
+  for (int64_t i = 0; i < s.m; ++i) {
+    for (int64_t j = 0; j < s.n; ++j) {
+      double sum = 0;
+      for (int64_t l = 0; l < s.k; ++l) sum += double{a[i * s.k + l]} * b[j * s.k + l];
+      c[i * s.n + j] = static_cast<float>(sum);
+    }
+  }
+  return c;
+}
+
+// The tanh form, and its slope by differences: what cuBLASLt means by GELU.
+double Gelu(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+double GeluSlope(double x) { return (Gelu(x + 1e-5) - Gelu(x - 1e-5)) / 2e-5; }
+
+absl::Status RunProduct(CublasProducts& products, const Product& product,
+                        const ProductArguments& arguments) {
+  if (const absl::Status status = products.Prepare(product); !status.ok()) return status;
+  const DeviceArray<char> workspace(products.WorkspaceBytes());
+  return products.Execute(product, arguments, workspace.get(), nullptr);
+}
+
+TEST(OnDeviceTest, FusedGelusAreTheTanhForms) {
+  SKIP_WITHOUT_DEVICE();
+  const auto products = CublasProducts::Create({});
+  ASSERT_TRUE(products.ok()) << products.status();
+  constexpr DType h = DType::kBf16;
+  MatmulSpec spec{.m = 96, .n = 64, .k = 32, .transpose_b = true, .a = h, .b = h, .c = h};
+  spec.bias_type = h;
+  const std::vector<float> a = Numbers(spec.m * spec.k, 1), b = Numbers(spec.n * spec.k, 2);
+  const std::vector<float> bias = Numbers(spec.n, 3), aux = Numbers(spec.m * spec.n, 4);
+  const std::vector<float> plain = PlainProduct(spec, a, b);
+  std::vector<float> sums = plain, gelu = plain, slope = plain;
+  for (size_t i = 0; i < plain.size(); ++i) {
+    sums[i] += bias[i % spec.n];
+    gelu[i] = static_cast<float>(Gelu(sums[i]));
+    slope[i] = static_cast<float>(plain[i] * GeluSlope(aux[i]));
+  }
+  const DeviceArray<bf16> da(Halves(a)), db(Halves(b)), dbias(Halves(bias)), daux(Halves(aux));
+  for (const Epilogue epilogue : {Epilogue::kGeluBackward, Epilogue::kGelu, Epilogue::kGeluAlone}) {
+    const bool backward = epilogue == Epilogue::kGeluBackward;
+    spec.bias = !backward;
+    const DeviceArray<bf16> c(spec.m * spec.n);
+    const ProductArguments arguments{.a = da.get(),
+                                     .b = db.get(),
+                                     .bias = backward ? nullptr : dbias.get(),
+                                     .c = c.get(),
+                                     .aux = HasAux(epilogue) ? daux.get() : nullptr};
+    const absl::Status status =
+        RunProduct(**products, {.spec = spec, .epilogue = epilogue}, arguments);
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_LT(Error(Floats(c.Read()), backward ? slope : gelu), kBound);
+    if (epilogue == Epilogue::kGelu) {
+      EXPECT_LT(Error(Floats(daux.Read()), sums), kBound);
+    }
+  }
+}
+
+TEST(OnDeviceTest, EightBitProductsAreThoseOfTheirNumbers) {
+  SKIP_WITHOUT_DEVICE();
+  int major = 0, minor = 0;
+  ASSERT_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), cudaSuccess);
+  ASSERT_EQ(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0), cudaSuccess);
+  const auto products = CublasProducts::Create({});
+  ASSERT_TRUE(products.ok()) << products.status();
+  MatmulSpec spec{.m = 96, .n = 64, .k = 32, .transpose_b = true};
+  spec.b = DType::kE4M3;
+  std::vector<float> a = Numbers(spec.m * spec.k, 1), b = Numbers(spec.n * spec.k, 2);
+  std::vector<e4m3> a4, b4;
+  std::vector<e5m2> a5;
+  std::vector<float> wide4 = a, wide5 = a;
+  for (size_t i = 0; i < a.size(); ++i) {
+    a4.push_back(ToE4M3(a[i] * 256));
+    a5.push_back(ToE5M2(a[i] * 256));
+    wide4[i] = ToFloat(a4[i]) / 256;
+    wide5[i] = ToFloat(a5[i]) / 256;
+  }
+  for (float& x : b) {
+    b4.push_back(ToE4M3(x * 64));
+    x = ToFloat(b4.back()) / 64;
+  }
+  const DeviceArray<e4m3> da4(a4), db(b4);
+  const DeviceArray<e5m2> da5(a5);
+  const DeviceArray<float> a_scale(std::vector<float>{1.0F / 256}), b_scale(std::vector{1.0F / 64});
+  const std::vector<float> addend = Numbers(spec.m * spec.n, 5), bias = Numbers(spec.n, 6);
+  for (const bool gradient : {false, true}) {
+    spec.a = gradient ? DType::kE5M2 : DType::kE4M3;
+    spec.c = gradient ? DType::kF32 : DType::kBf16;
+    spec.accumulate = gradient;
+    spec.bias = !gradient;
+    spec.bias_type = DType::kBf16;
+    const DeviceArray<float> f32(addend);
+    const DeviceArray<bf16> h16(spec.m * spec.n), dbias(Halves(bias));
+    const ProductArguments arguments{
+        .a = gradient ? static_cast<const void*>(da5.get()) : da4.get(),
+        .b = db.get(),
+        .bias = gradient ? nullptr : dbias.get(),
+        .c = gradient ? static_cast<void*>(f32.get()) : h16.get(),
+        .a_scale = a_scale.get(),
+        .b_scale = b_scale.get()};
+    const absl::Status status = RunProduct(**products, {.spec = spec}, arguments);
+    if (major < 8 || (major == 8 && minor < 9)) {
+      EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+      continue;
+    }
+    ASSERT_TRUE(status.ok()) << status;
+    std::vector<float> want = PlainProduct(spec, gradient ? wide5 : wide4, b);
+    for (size_t i = 0; i < want.size(); ++i) want[i] += gradient ? addend[i] : bias[i % spec.n];
+    EXPECT_LT(Error(gradient ? f32.Read() : Floats(h16.Read()), want), gradient ? 1e-3 : kBound);
   }
 }
 

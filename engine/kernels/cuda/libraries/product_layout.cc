@@ -6,7 +6,19 @@ namespace milepost::kernels::cuda {
 namespace {
 
 const char* Name(DType type) {
-  return type == DType::kF32 ? "f32" : type == DType::kBf16 ? "bf16" : "f16";
+  switch (type) {
+    case DType::kF32:
+      return "f32";
+    case DType::kBf16:
+      return "bf16";
+    case DType::kF16:
+      return "f16";
+    case DType::kE4M3:
+      return "e4m3";
+    case DType::kE5M2:
+      return "e5m2";
+  }
+  return "unknown";
 }
 
 // Elements from row to row of a stored row-major matrix `width` wide.
@@ -29,14 +41,44 @@ absl::Status CheckEpilogue(const Product& product) {
   return absl::OkStatus();
 }
 
-absl::Status Check(const Product& product) {
+// What Hopper's kernels take: both operands with the summed index innermost, all in multiples
+// of 16.
+absl::Status CheckFp8(const Product& product) {
   const MatmulSpec& s = product.spec;
-  if (s.m <= 0 || s.n <= 0 || s.k <= 0) return Refuse(product, "sizes must be positive");
-  if (s.packed_b) return Refuse(product, "packed weights are the CPU's");
+  if (!IsFp8(s.a) || !IsFp8(s.b) || (s.a == DType::kE5M2 && s.b == DType::kE5M2)) {
+    return Refuse(product, "8-bit operands are e4m3, or e4m3 and e5m2");
+  }
+  if (s.c != DType::kF32 && s.c != DType::kBf16) {
+    return Refuse(product, "the result of 8-bit operands is fp32 or bf16");
+  }
+  if (s.transpose_a || !s.transpose_b) {
+    return Refuse(product, "8-bit operands have the summed index innermost");
+  }
+  if (s.m % 16 != 0 || s.n % 16 != 0 || s.k % 16 != 0 || s.a_row % 16 != 0 || s.c_row % 16 != 0) {
+    return Refuse(product, "the sizes of 8-bit operands are multiples of 16");
+  }
+  if (product.alignment != 16 || product.epilogue != Epilogue::kNone) {
+    return Refuse(product, "8-bit operands are aligned to 16 bytes and have no epilogue");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTypes(const Product& product) {
+  const MatmulSpec& s = product.spec;
+  if (IsFp8(s.a) || IsFp8(s.b)) return CheckFp8(product);
   if (s.a != s.b) return Refuse(product, "both operands must have one type");
   if (s.c != DType::kF32 && s.c != s.a) {
     return Refuse(product, "the result must be fp32 or of the operands' type");
   }
+  return absl::OkStatus();
+}
+
+absl::Status Check(const Product& product) {
+  const MatmulSpec& s = product.spec;
+  if (s.m <= 0 || s.n <= 0 || s.k <= 0) return Refuse(product, "sizes must be positive");
+  if (s.packed_b) return Refuse(product, "packed weights are the CPU's");
+  const absl::Status types = CheckTypes(product);
+  if (!types.ok()) return types;
   if (s.bias && s.bias_type != s.c) return Refuse(product, "the bias must be of the result's type");
   if (s.a_row != 0 && s.a_row < (s.transpose_a ? s.m : s.k)) {
     return Refuse(product, "A's rows overlap");
@@ -80,7 +122,8 @@ bool Aligned(const Product& product, const ColumnMajorProduct& layout) {
 std::string ProductKey(const Product& product) {
   const MatmulSpec& s = product.spec;
   return absl::StrCat("m=", s.m, " n=", s.n, " k=", s.k, " ta=", s.transpose_a ? 1 : 0,
-                      " tb=", s.transpose_b ? 1 : 0, " in=", Name(s.a), " out=", Name(s.c),
+                      " tb=", s.transpose_b ? 1 : 0, " in=", Name(s.a), s.b == s.a ? "" : "x",
+                      s.b == s.a ? "" : Name(s.b), " out=", Name(s.c),
                       " bias=", s.bias ? Name(s.bias_type) : "no", " add=", s.accumulate ? 1 : 0,
                       " ar=", RowOf(s.a_row, s.transpose_a ? s.m : s.k),
                       " cr=", RowOf(s.c_row, s.n), " ep=", static_cast<int>(product.epilogue),

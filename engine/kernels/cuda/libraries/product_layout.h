@@ -32,7 +32,8 @@ constexpr bool HasAux(Epilogue epilogue) {
   return epilogue == Epilogue::kGelu || epilogue == Epilogue::kGeluBackward;
 }
 
-// aux: [m,n] of C's type, rows adjacent.
+// aux: [m,n] of C's type, rows adjacent. Operands of 8 bits: one e4m3, the other too or e5m2; both
+// with k innermost, sizes multiples of 16, the result fp32 or bf16, scaled (ProductArguments).
 struct Product {
   MatmulSpec spec;  // packed_b is the CPU's alone and must not be set
   Epilogue epilogue = Epilogue::kNone;
@@ -60,7 +61,8 @@ struct ColumnMajorProduct {
 };
 
 // INVALID_ARGUMENT for sizes or strides that fit no matrix and for epilogues that cuBLASLt has not:
-// GELUs of fp32 or of accumulating products, and those of rows that are no multiple of 8 wide.
+// GELUs of fp32 or of accumulating products, and those of rows that are no multiple of 8 wide; for
+// 8-bit products that Hopper has not.
 absl::StatusOr<ColumnMajorProduct> LayoutOf(const Product& product);
 
 // Whether cuBLASLt's faster kernels apply: every stride is a multiple of 16 bytes.

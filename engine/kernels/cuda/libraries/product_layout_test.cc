@@ -154,6 +154,44 @@ TEST(ProductLayoutTest, GeluAndItsGradientAreTheOpsFused) {
   ExpectSame({.spec = spec, .epilogue = Epilogue::kGeluBackward});
 }
 
+TEST(ProductLayoutTest, EightBitOperandsHaveTheSummedIndexInnermost) {
+  const MatmulSpec good{.m = 16,
+                        .n = 32,
+                        .k = 48,
+                        .transpose_b = true,
+                        .a = DType::kE5M2,
+                        .b = DType::kE4M3,
+                        .c = DType::kBf16,
+                        .bias = true,
+                        .bias_type = DType::kBf16,
+                        .c_row = 64};
+  ExpectSame({.spec = good});
+  EXPECT_EQ(ProductKey({.spec = good}),
+            "m=16 n=32 k=48 ta=0 tb=1 in=e5m2xe4m3 out=bf16 bias=bf16 add=0 ar=48 cr=64 ep=0");
+  // "TN" and nothing else, on Hopper.
+  EXPECT_TRUE(LayoutOf({.spec = good})->transpose_first);
+  EXPECT_FALSE(LayoutOf({.spec = good})->transpose_second);
+  const auto refusal = [](const Product& product) {
+    return std::string(LayoutOf(product).status().message());
+  };
+  Product bad = {.spec = good};
+  bad.spec.b = DType::kE5M2;
+  EXPECT_THAT(refusal(bad), HasSubstr("8-bit operands are e4m3"));
+  bad.spec.b = DType::kBf16;
+  EXPECT_THAT(refusal(bad), HasSubstr("8-bit operands are e4m3"));
+  bad = {.spec = good};
+  bad.spec.transpose_b = false;
+  EXPECT_THAT(refusal(bad), HasSubstr("innermost"));
+  bad = {.spec = good};
+  bad.spec.k = 40;
+  EXPECT_THAT(refusal(bad), HasSubstr("multiples of 16"));
+  bad = {.spec = good};
+  bad.spec.c = bad.spec.bias_type = DType::kF16;
+  EXPECT_THAT(refusal(bad), HasSubstr("fp32 or bf16"));
+  bad = {.spec = good, .epilogue = Epilogue::kGelu};
+  EXPECT_THAT(refusal(bad), HasSubstr("no epilogue"));
+}
+
 TEST(ProductLayoutTest, RefusesWhatCublasltCannotDo) {
   constexpr DType h = DType::kBf16;
   const MatmulSpec good{.m = 4, .n = 8, .k = 8, .a = h, .b = h, .c = h};

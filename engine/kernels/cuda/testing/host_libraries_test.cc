@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/kernels/cpu/elementwise.h"
+#include "engine/kernels/cpu/fp8.h"
 #include "engine/kernels/cpu/testing.h"
 #include "engine/kernels/cuda/testing/host_graphs.h"
 #include "engine/kernels/cuda/testing/host_products.h"
@@ -105,6 +106,43 @@ TEST(HostProducts, FuseGelu) {
     EXPECT_EQ(alone[i].bits, y[i].bits);
     EXPECT_NEAR(ToFloat(y[i]), ToFloat(want[i]), 2e-3 * std::abs(ToFloat(want[i])) + 1e-4);
     EXPECT_NEAR(ToFloat(dx[i]), ToFloat(want_dx[i]), 2e-3 * std::abs(ToFloat(want_dx[i])) + 1e-4);
+  }
+}
+
+// Against fp64 of the numbers that the codes stand for.
+TEST(HostProducts, MultiplyEightBits) {
+  const MatmulSpec s{.m = 16,
+                     .n = 32,
+                     .k = 48,
+                     .transpose_b = true,
+                     .a = DType::kE5M2,
+                     .b = DType::kE4M3,
+                     .accumulate = true};
+  std::vector<e5m2> a;
+  std::vector<e4m3> b;
+  for (const float x : RandomVector<float>(s.m * s.k, 1)) a.push_back(ToE5M2(x * 64));
+  for (const float x : RandomVector<float>(s.n * s.k, 2)) b.push_back(ToE4M3(x * 16));
+  const std::vector<float> addend = RandomVector<float>(s.m * s.n, 3);
+  std::vector<float> c(addend.size());
+  const float a_scale = 1.0F / 64, b_scale = 1.0F / 16;
+  HostProducts products(0);
+  const Product product{.spec = s};
+  ASSERT_EQ(products.Prepare(product), absl::OkStatus());
+  ProductArguments arguments{.a = a.data(), .b = b.data(), .c = c.data(), .addend = addend.data()};
+  EXPECT_THAT(std::string(products.Execute(product, arguments, nullptr, nullptr).message()),
+              HasSubstr("no scale"));
+  arguments.a_scale = &a_scale;
+  arguments.b_scale = &b_scale;
+  ASSERT_EQ(products.Execute(product, arguments, nullptr, nullptr), absl::OkStatus());
+  for (int64_t i = 0; i < s.m; ++i) {
+    for (int64_t j = 0; j < s.n; ++j) {
+      double want = 0;
+      for (int64_t k = 0; k < s.k; ++k) {
+        want += double{ToFloat(a[i * s.k + k])} * ToFloat(b[j * s.k + k]);
+      }
+      want = want * a_scale * b_scale + addend[i * s.n + j];
+      EXPECT_NEAR(c[i * s.n + j], want, 1e-5 * (1 + std::abs(want)));
+    }
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "engine/kernels/cpu/fp8.h"
 #include "engine/kernels/cpu/types.h"
 
 namespace milepost::kernels::cuda {
@@ -17,6 +18,10 @@ float At(const void* p, DType type, int64_t i) {
       return ToFloat(static_cast<const bf16*>(p)[i]);
     case DType::kF16:
       return ToFloat(static_cast<const f16*>(p)[i]);
+    case DType::kE4M3:
+      return ToFloat(static_cast<const e4m3*>(p)[i]);
+    case DType::kE5M2:
+      return ToFloat(static_cast<const e5m2*>(p)[i]);
     default:
       return static_cast<const float*>(p)[i];
   }
@@ -72,6 +77,9 @@ absl::Status CheckArguments(const Product& product, const ProductArguments& x,
   if (x.a == nullptr || x.b == nullptr || x.c == nullptr) return Wrong(product, "no operand");
   if (product.spec.bias && x.bias == nullptr) return Wrong(product, "no bias");
   if (HasAux(product.epilogue) && x.aux == nullptr) return Wrong(product, "no aux");
+  if (IsFp8(product.spec.a) && (x.a_scale == nullptr || x.b_scale == nullptr)) {
+    return Wrong(product, "no scale of an 8-bit operand");
+  }
   for (const void* p : {x.a, x.b, x.bias, static_cast<const void*>(x.c),
                         static_cast<const void*>(x.aux), x.addend}) {
     if (!Aligned(p, product.alignment)) return Wrong(product, "an operand is misaligned");
@@ -103,6 +111,7 @@ absl::Status HostProducts::Execute(const Product& product, const ProductArgument
   const int64_t c_row = s.c_row > 0 ? s.c_row : s.n;
   Unpack(x.a, s.a, s.m, s.k, a_row, s.transpose_a, a_);
   Unpack(x.b, s.b, s.n, s.k, s.transpose_b ? s.k : s.n, !s.transpose_b, b_);
+  const float scale = IsFp8(s.a) ? *x.a_scale * *x.b_scale : 1;
   const void* addend = x.addend != nullptr ? x.addend : x.c;
   for (int64_t i = 0; i < s.m; ++i) {
     for (int64_t j = 0; j < s.n; ++j) {
@@ -110,6 +119,7 @@ absl::Status HostProducts::Execute(const Product& product, const ProductArgument
       const float* b = b_.data() + j * s.k;
       float sum = 0;
       for (int64_t k = 0; k < s.k; ++k) sum += a[k] * b[k];
+      sum *= scale;
       if (s.bias) sum += At(x.bias, s.bias_type, j);
       if (s.accumulate) sum += At(addend, s.c, i * c_row + j);
       if (product.epilogue == Epilogue::kGelu) {

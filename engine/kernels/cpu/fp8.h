@@ -1,0 +1,189 @@
+// 8-bit numbers, their scaling, and the quantisation of tensors on the CPU.
+//
+// Formats (Micikevicius et al., "FP8 Formats for Deep Learning", 2022): E4M3 has 4 bits of exponent
+// and 3 of mantissa, up to 448 and no infinities; E5M2 has 5 and 2, up to 57344. Storage only:
+//
+//   e4m3 code = ToE4M3(1.3f);      // to nearest, ties to even; larger numbers: the largest
+//   float f = ToFloat(code);       // 1.25; exact, also in bf16
+//
+// Delayed scaling, per tensor: the number that a tensor is multiplied by before it is rounded comes
+// from the largest magnitudes (amax) of the steps before, so that no pass over the tensor is needed
+// first. A record of floats is a tensor's; UpdateScaling is called once a step:
+//
+//   float record[kScalingFloats];
+//   InitializeScaling(kLargestE4M3, record);
+//   ... quantise with record[kScale]; codes times record[kInverse] are the numbers
+//   UpdateScaling(amax, record);
+//
+// The rule. The amax of the last 16 steps are kept. scale = 2^e with the largest integer e, |e| <=
+// 126, for which scale x (largest kept amax) is at most the format's largest number. A power of
+// two, so that scaling itself rounds nothing, and that a scale which is a little off changes only
+// what is tiny. While all kept amax are 0 the scale stays. An amax that is not finite counts as
+// none and is not kept: the step that made it is skipped, not learned from. Larger numbers than any
+// kept saturate; what is not finite becomes a NaN.
+#ifndef MILEPOST_ENGINE_KERNELS_CPU_FP8_H_
+#define MILEPOST_ENGINE_KERNELS_CPU_FP8_H_
+
+#include <bit>
+#include <cstdint>
+
+#include "engine/kernels/cpu/types.h"
+
+namespace milepost::kernels {
+
+struct e4m3 {
+  uint8_t bits;
+};
+struct e5m2 {
+  uint8_t bits;
+};
+
+inline constexpr float kLargestE4M3 = 448.0f;
+inline constexpr float kLargestE5M2 = 57344.0f;
+inline constexpr uint8_t kFp8NaN = 0x7f;  // in both
+
+namespace fp8_internal {
+
+// `mantissa` bits of it, exponents from 2^least on; below that multiples of 2^(least - mantissa).
+constexpr uint8_t Encode(float value, int mantissa, int least, float largest) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const auto sign = static_cast<uint32_t>((bits >> 24) & 0x80u);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude >= 0x7f800000u) return kFp8NaN;
+  float x = std::bit_cast<float>(magnitude);
+  if (x > largest) x = largest;
+  const int exponent = static_cast<int>(std::bit_cast<uint32_t>(x) >> 23) - 127;
+  const int step = (exponent < least ? least : exponent) - mantissa;  // of 2: between neighbours
+  // Adding 1.5 2^23 steps leaves the number of steps, rounded to even, in the low bits.
+  const float magic = std::bit_cast<float>(static_cast<uint32_t>(step + 23 + 127) << 23) * 1.5f;
+  const uint32_t steps = std::bit_cast<uint32_t>(x + magic) - std::bit_cast<uint32_t>(magic);
+  // A count of steps that reaches the next exponent carries into it.
+  const auto biased = static_cast<uint32_t>(step + mantissa - least);
+  return static_cast<uint8_t>(sign | ((biased << mantissa) + steps));
+}
+
+constexpr float Decode(uint8_t code, int mantissa, int least) {
+  const uint32_t magnitude = code & 0x7fu;
+  const uint32_t exponent = magnitude >> mantissa;
+  const uint32_t fraction = magnitude & ((1u << mantissa) - 1);
+  const int step = least - mantissa + (exponent > 0 ? static_cast<int>(exponent) - 1 : 0);
+  const uint32_t steps = fraction + (exponent > 0 ? 1u << mantissa : 0);
+  const float unit = std::bit_cast<float>(static_cast<uint32_t>(step + 127) << 23);
+  const float value = static_cast<float>(steps) * unit;
+  return (code & 0x80u) != 0 ? -value : value;
+}
+
+}  // namespace fp8_internal
+
+constexpr e4m3 ToE4M3(float value) { return {fp8_internal::Encode(value, 3, -6, kLargestE4M3)}; }
+constexpr e5m2 ToE5M2(float value) { return {fp8_internal::Encode(value, 2, -14, kLargestE5M2)}; }
+constexpr float ToFloat(e4m3 code) {
+  if ((code.bits & 0x7fu) == 0x7fu) return std::bit_cast<float>(0x7fc00000u);
+  return fp8_internal::Decode(code.bits, 3, -6);
+}
+constexpr float ToFloat(e5m2 code) {
+  if ((code.bits & 0x7fu) > 0x7cu) return std::bit_cast<float>(0x7fc00000u);
+  if ((code.bits & 0x7fu) == 0x7cu) {
+    return std::bit_cast<float>(code.bits == 0x7cu ? 0x7f800000u : 0xff800000u);
+  }
+  return fp8_internal::Decode(code.bits, 2, -14);
+}
+
+template <>
+inline constexpr DType kDTypeOf<e4m3> = DType::kE4M3;
+template <>
+inline constexpr DType kDTypeOf<e5m2> = DType::kE5M2;
+template <>
+constexpr e4m3 FromFloat<e4m3>(float value) {
+  return ToE4M3(value);
+}
+template <>
+constexpr e5m2 FromFloat<e5m2>(float value) {
+  return ToE5M2(value);
+}
+template <typename Code>
+inline constexpr float kLargestOf = kDTypeOf<Code> == DType::kE4M3 ? kLargestE4M3 : kLargestE5M2;
+
+// A record: 1 / scale, scale, the place of the next amax in the history, the format's largest
+// number, and the history. Records lie at multiples of 128 bytes.
+inline constexpr int kAmaxHistory = 16;
+inline constexpr int kInverse = 0;
+inline constexpr int kScale = 1;
+inline constexpr int kNextAmax = 2;
+inline constexpr int kLargest = 3;
+inline constexpr int kFirstAmax = 4;
+inline constexpr int kScalingFloats = 32;
+
+constexpr void InitializeScaling(float largest, float* record) {
+  for (int i = 0; i < kScalingFloats; ++i) record[i] = 0;
+  record[kInverse] = record[kScale] = 1;
+  record[kLargest] = largest;
+}
+
+// Whether any step's amax, not 0, is kept.
+constexpr bool HasHistory(const float* record) {
+  for (int i = 0; i < kAmaxHistory; ++i) {
+    if (record[kFirstAmax + i] > 0) return true;
+  }
+  return false;
+}
+
+// From one amax alone; nothing where it is 0 or not finite. The largest number is 1.75 times a
+// power of two.
+constexpr void SetScale(float amax, float* record) {
+  if (!(amax > 0 && amax <= 3.4028235e38f)) return;
+  constexpr uint32_t kThreeQuarters = 0x600000u;
+  const uint32_t bits = std::bit_cast<uint32_t>(amax);
+  const int of_amax = static_cast<int>(bits >> 23) - 127;
+  const int of_largest = static_cast<int>(std::bit_cast<uint32_t>(record[kLargest]) >> 23) - 127;
+  int e = of_largest - of_amax - ((bits & 0x7fffffu) > kThreeQuarters ? 1 : 0);
+  e = e > 126 ? 126 : e < -126 ? -126 : e;
+  record[kScale] = std::bit_cast<float>(static_cast<uint32_t>(127 + e) << 23);
+  record[kInverse] = std::bit_cast<float>(static_cast<uint32_t>(127 - e) << 23);
+}
+
+constexpr void UpdateScaling(float amax, float* record) {
+  if (!(amax <= 3.4028235e38f)) return;
+  const int next = static_cast<int>(record[kNextAmax]);
+  record[kFirstAmax + next] = amax;
+  record[kNextAmax] = static_cast<float>((next + 1) % kAmaxHistory);
+  float most = 0;
+  for (int i = 0; i < kAmaxHistory; ++i) {
+    if (record[kFirstAmax + i] > most) most = record[kFirstAmax + i];
+  }
+  SetScale(most, record);
+}
+
+// A matrix [rows, columns] that is made of several, one after another. Each has whole rows.
+inline constexpr int kMostStacked = 3;
+struct Stacked {
+  const bf16* parts[kMostStacked] = {};
+  int64_t first_row[kMostStacked] = {};  // of each part; parts that are not there: rows
+  int64_t rows = 0;
+  int64_t columns = 0;
+};
+
+// The largest magnitudes are kept by slots: slot s has those of the tiles of 64 by 64 elements
+// numbered s, s + kAmaxSlots, ... along the rows. So that they are made in one order everywhere,
+// and by threads that share nothing.
+inline constexpr int kAmaxSlots = 256;
+inline constexpr int64_t kFp8Tile = 64;
+
+// codes[rows, columns] and codes_t[columns, rows], either may be null, of x times record[kScale].
+// slots[kAmaxSlots], nullable: the larger of what is there and the magnitudes in x, which for
+// `first` is as if 0 were there; a NaN has none. rows and columns are multiples of 16. Parallel;
+// bits do not depend on threads.
+template <typename Code>
+void Quantize(const Stacked& x, const float* record, bool first, Code* codes, Code* codes_t,
+              float* slots);
+
+// The largest of a tensor's slots.
+float AmaxOf(const float* slots);
+
+// Codes times record[kInverse] in bf16: exact but where that is below bf16's normal numbers.
+template <typename Code>
+void Dequantize(const Code* codes, int64_t n, const float* record, bf16* out);
+
+}  // namespace milepost::kernels
+
+#endif  // MILEPOST_ENGINE_KERNELS_CPU_FP8_H_

@@ -1,0 +1,193 @@
+// The kernels behind fp8.h.
+#ifndef MILEPOST_ENGINE_KERNELS_CUDA_FP8_KERNELS_H_
+#define MILEPOST_ENGINE_KERNELS_CUDA_FP8_KERNELS_H_
+
+#include <cstdint>
+
+#include "engine/kernels/cpu/fp8.h"
+#include "engine/kernels/cuda/context.h"
+#include "engine/kernels/cuda/stream.h"
+
+namespace milepost::kernels::cuda {
+
+// A block takes the tiles of its slot: 8 threads a row, 8 elements each; then, through shared
+// memory, 4 threads a column, 16 each.
+template <typename Code>
+struct QuantizeKernel {
+  static constexpr int kThreads = 256;
+  static constexpr int kTile = static_cast<int>(kFp8Tile);
+  static constexpr int kRead = 8;                 // elements
+  static constexpr int kReaders = kTile / kRead;  // of a row
+  static constexpr int kRowsAtOnce = kThreads / kReaders;
+  static constexpr int kWrite = 16;
+  static constexpr int kWriters = kTile / kWrite;  // of a column
+  static constexpr int kColumn = kTile + 4;        // bytes: neighbours in other banks
+  static constexpr int kTileTag = 0;
+  static constexpr int kAmaxTag = 1;
+  Stacked x;
+  const float* record;
+  bool first;
+  Code* codes;
+  Code* codes_t;
+  float* slots;
+
+  int64_t across() const { return CeilDiv(x.columns, kTile); }
+  Grid grid() const {
+    const int64_t tiles = CeilDiv(x.rows, kTile) * across();
+    return {.x = tiles < kAmaxSlots ? tiles : kAmaxSlots};
+  }
+
+  template <typename Context>
+  MP_DEVICE void operator()(Context& c) const {
+    const float scale = c.Load(record + kScale);
+    const int64_t wide = (x.columns + kTile - 1) / kTile;
+    const int64_t tiles = (x.rows + kTile - 1) / kTile * wide;
+    float amax = 0;
+    for (int64_t tile = c.block(); tile < tiles; tile += c.blocks()) {
+      amax = fmaxf(amax, Tile(c, tile / wide * kTile, tile % wide * kTile, scale));
+    }
+    if (slots != nullptr) PutAmax(c, amax);
+  }
+
+ private:
+  // Picked without an index, which would put the parts into local memory.
+  MP_DEVICE const bf16* RowOf(int64_t row) const {
+    const bool third = row >= x.first_row[2], second = row >= x.first_row[1];
+    const bf16* part = third ? x.parts[2] : second ? x.parts[1] : x.parts[0];
+    const int64_t begin = third ? x.first_row[2] : second ? x.first_row[1] : x.first_row[0];
+    return part + (row - begin) * x.columns;
+  }
+
+  template <typename Context>
+  MP_DEVICE float Tile(Context& c, int64_t row, int64_t column, float scale) const {
+    auto turned = c.template Shared<uint8_t, kTile * kColumn, kTileTag>();
+    const int read = c.thread() % kReaders * kRead;
+    float amax = 0;
+    MP_UNROLL
+    for (int r = c.thread() / kReaders; r < kTile; r += kRowsAtOnce) {
+      if (row + r >= x.rows || column + read >= x.columns) continue;
+      const auto values = Read<kRead>(c, RowOf(row + r) + column + read);
+      Pack<Code, kRead> made;
+      MP_UNROLL
+      for (int i = 0; i < kRead; ++i) {
+        const float magnitude = fabsf(values.v[i]);
+        amax = magnitude > amax ? magnitude : amax;  // a NaN has none
+        made.v[i] = FromFloat<Code>(values.v[i] * scale);
+        if (codes_t != nullptr) turned.Set((read + i) * kColumn + r, made.v[i].bits);
+      }
+      if (codes == nullptr) continue;
+      c.Store(reinterpret_cast<Pack<Code, kRead>*>(codes + (row + r) * x.columns + column + read),
+              made);
+    }
+    if (codes_t == nullptr) return amax;
+    c.Sync();
+    const int turned_row = c.thread() / kWriters, write = c.thread() % kWriters * kWrite;
+    if (column + turned_row < x.columns && row + write < x.rows) {
+      Pack<Code, kWrite> made;
+      MP_UNROLL
+      for (int i = 0; i < kWrite; ++i) made.v[i] = {turned.Get(turned_row * kColumn + write + i)};
+      c.Store(reinterpret_cast<Pack<Code, kWrite>*>(codes_t + (column + turned_row) * x.rows + row +
+                                                    write),
+              made);
+    }
+    c.Sync();
+    return amax;
+  }
+
+  // The block's slot, and those that have no block.
+  template <typename Context>
+  MP_DEVICE void PutAmax(Context& c, float amax) const {
+    amax = WarpMax(c, amax);
+    auto parts = c.template Shared<float, kThreads / kWarp, kAmaxTag>();
+    if (c.lane() == 0) parts.Set(c.warp(), amax);
+    c.Sync();
+    if (c.thread() > 0) return;
+    for (int i = 1; i < kThreads / kWarp; ++i) amax = fmaxf(amax, parts.Get(i));
+    float* slot = slots + c.block();
+    c.Store(slot, first ? amax : fmaxf(amax, c.Load(slot)));
+    if (!first) return;
+    for (int64_t s = c.block() + c.blocks(); s < kAmaxSlots; s += c.blocks()) {
+      c.Store(slots + s, 0.0f);
+    }
+  }
+};
+
+template <typename Context>
+MP_DEVICE float AmaxOfSlots(Context& c, const float* slots) {
+  float amax = 0;
+  for (int i = c.lane(); i < kAmaxSlots; i += kWarp) amax = fmaxf(amax, c.Load(slots + i));
+  return WarpMax(c, amax);
+}
+
+// A warp.
+struct CalibrateScalingKernel {
+  static constexpr int kThreads = kWarp;
+  const float* slots;
+  float* record;
+
+  Grid grid() const { return {.x = 1}; }
+  template <typename Context>
+  MP_DEVICE void operator()(Context& c) const {
+    const float amax = AmaxOfSlots(c, slots);
+    if (c.thread() > 0) return;
+    float made[kScalingFloats] = {};
+    made[kInverse] = c.Load(record + kInverse);
+    made[kScale] = c.Load(record + kScale);
+    made[kLargest] = c.Load(record + kLargest);
+    SetScale(amax, made);
+    c.Store(record + kInverse, made[kInverse]);
+    c.Store(record + kScale, made[kScale]);
+  }
+};
+
+// A warp a tensor.
+struct CollectAmaxesKernel {
+  static constexpr int kThreads = kWarp;
+  const float* slots;
+  int64_t tensors;
+  float* amaxes;
+
+  Grid grid() const { return {.x = tensors}; }
+  template <typename Context>
+  MP_DEVICE void operator()(Context& c) const {
+    const float amax = AmaxOfSlots(c, slots + c.block() * kAmaxSlots);
+    if (c.thread() == 0) c.Store(amaxes + c.block(), amax);
+  }
+};
+
+// A warp a tensor, a lane a number of its record.
+struct UpdateScalingsKernel {
+  static constexpr int kThreads = kWarp;
+  static_assert(kScalingFloats == kWarp);
+  const float* amaxes;  // [ranks, tensors]
+  int64_t ranks;
+  int64_t tensors;
+  float* records;
+
+  Grid grid() const { return {.x = tensors}; }
+  template <typename Context>
+  MP_DEVICE void operator()(Context& c) const {
+    float amax = 0;
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      amax = fmaxf(amax, c.Load(amaxes + rank * tensors + c.block()));
+    }
+    float* record = records + c.block() * kScalingFloats;
+    float own = c.Load(record + c.lane());
+    if (!(amax <= 3.4028235e38f)) return;  // the same in every lane
+    const int next = static_cast<int>(c.Shuffle(own, kNextAmax));
+    if (c.lane() == kFirstAmax + next) own = amax;
+    const bool kept = c.lane() >= kFirstAmax && c.lane() < kFirstAmax + kAmaxHistory;
+    const float most = WarpMax(c, kept ? own : 0.0f);
+    float made[kFirstAmax] = {c.Shuffle(own, kInverse), c.Shuffle(own, kScale), 0,
+                              c.Shuffle(own, kLargest)};
+    SetScale(most, made);
+    if (c.lane() == kInverse) own = made[kInverse];
+    if (c.lane() == kScale) own = made[kScale];
+    if (c.lane() == kNextAmax) own = static_cast<float>((next + 1) % kAmaxHistory);
+    c.Store(record + c.lane(), own);
+  }
+};
+
+}  // namespace milepost::kernels::cuda
+
+#endif  // MILEPOST_ENGINE_KERNELS_CUDA_FP8_KERNELS_H_

@@ -1,0 +1,156 @@
+// Training with 8-bit products: it follows bf16, and keeps what the other precisions promise.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "engine/runtime/snapshot.h"
+#include "engine/runtime/testing.h"
+
+namespace milepost::runtime {
+namespace {
+
+struct Trace {
+  std::vector<double> losses, norms;
+};
+
+Trace TrainAndTrace(const v1::JobSpec& spec) {
+  Trace trace;
+  RunRanks(spec, [&](int rank, TrainingSession& session) {
+    ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
+    EXPECT_EQ(session.allocated_bytes(), session.plan().arena_bytes);
+    while (session.step() < spec.train().steps()) {
+      auto report = session.Step(false);
+      ASSERT_TRUE(report.ok()) << report.status();
+      if (rank > 0) continue;
+      trace.losses.push_back(report->train_loss);
+      trace.norms.push_back(report->grad_norm);
+    }
+  });
+  return trace;
+}
+
+double LargestRelativeDifference(const std::vector<double>& a, const std::vector<double>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double largest = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    largest = std::max(largest, std::abs(a[i] - b[i]) / std::abs(b[i]));
+  }
+  return largest;
+}
+
+// Of the first step, which has no scalings of earlier ones, as of the later ones.
+TEST(Fp8, FollowsBf16) {
+  const TinyJob job;
+  TinyOptions gpt2{.precision = v1::PRECISION_FP8, .steps = 30}, llama = gpt2, bert = gpt2;
+  llama.llama = true;
+  bert.bert = true;
+  for (TinyOptions options : {gpt2, llama, bert}) {
+    const Trace fp8 = TrainAndTrace(job.Spec(options));
+    options.precision = v1::PRECISION_BF16;
+    const Trace bf16 = TrainAndTrace(job.Spec(options));
+    if (!options.bert) {  // whose masked targets are few
+      EXPECT_LT(fp8.losses.back(), fp8.losses.front() - 0.2) << "it does not learn";
+    }
+    EXPECT_NE(fp8.losses, bf16.losses);
+    EXPECT_LT(LargestRelativeDifference(fp8.losses, bf16.losses), 0.02);
+    EXPECT_NEAR(fp8.norms.front(), bf16.norms.front(), 0.05 * bf16.norms.front());
+  }
+}
+
+TEST(Fp8, RanksAndStagesGiveNearlyTheSameLosses) {
+  const TinyJob job;
+  for (const bool llama : {false, true}) {
+    TinyOptions options{.ranks = 1, .stage = 0, .precision = v1::PRECISION_FP8};
+    options.llama = llama;
+    options.dropout = llama ? 0 : 0.1;
+    const Trace reference = TrainAndTrace(job.Spec(options));
+    for (const int ranks : {2, 3}) {
+      for (const int stage : {0, 1, 2, 3}) {
+        options.ranks = ranks;
+        options.stage = stage;
+        EXPECT_LT(
+            LargestRelativeDifference(TrainAndTrace(job.Spec(options)).losses, reference.losses),
+            5e-3)
+            << ranks << " ranks, stage " << stage << (llama ? ", llama" : ", gpt2");
+      }
+    }
+  }
+}
+
+// They come of the largest magnitudes of all ranks, whose rows are not the same.
+TEST(Fp8, EveryRankHasTheSameScalings) {
+  const TinyJob job;
+  std::vector<std::vector<float>> scalings(2);
+  RunRanks(job.Spec({.ranks = 2, .stage = 1, .precision = v1::PRECISION_FP8}),
+           [&](int rank, TrainingSession& session) {
+             ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
+             for (int i = 0; i < 3; ++i) ASSERT_TRUE(session.Step(false).ok());
+             ASSERT_EQ(session.FetchState(), absl::OkStatus());
+             const StateInterval records = session.RestoreTargets().back();
+             ASSERT_EQ(session.state_tensors()[records.tensor].kind(), "scaling");
+             const auto* data = reinterpret_cast<const float*>(records.data);
+             scalings[rank].assign(data, data + records.end);
+           });
+  EXPECT_EQ(scalings[0], scalings[1]);
+  EXPECT_EQ(scalings[0].size(), 32U * 3 * 4 * 2);  // a record's floats, tensors, layers, blocks
+}
+
+TEST(Fp8, TwiceGivesTheSameBitsAndRecomputationChangesNone) {
+  const TinyJob job;
+  for (const bool llama : {false, true}) {
+    TinyOptions options{.ranks = 2, .stage = llama ? 3 : 1, .precision = v1::PRECISION_FP8};
+    options.llama = llama;
+    options.dropout = llama ? 0 : 0.1;
+    options.steps = 4;
+    const std::vector<double> losses = TrainFresh(job.Spec(options));
+    EXPECT_EQ(TrainFresh(job.Spec(options)), losses);
+    options.recompute = v1::RECOMPUTE_SELECTIVE;
+    EXPECT_EQ(TrainFresh(job.Spec(options)), losses);
+    options.recompute = v1::RECOMPUTE_FULL;
+    EXPECT_EQ(TrainFresh(job.Spec(options)), losses);
+  }
+}
+
+// Scalings are part of a checkpoint: on the same ranks the run goes on with the same bits.
+TEST(Fp8, GoesOnAsIfItHadNeverStopped) {
+  const TinyJob job;
+  for (const int ranks : {1, 2}) {
+    TinyOptions options{.ranks = ranks, .stage = 1, .precision = v1::PRECISION_FP8, .steps = 8};
+    const v1::JobSpec spec = job.Spec(options);
+    Snapshot half, whole;
+    std::mutex mutex;
+    RunRanks(spec, [&](int, TrainingSession& session) {
+      ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
+      while (session.step() < 4) ASSERT_TRUE(session.Step(false).ok());
+      Save(session, half, mutex);
+    });
+    EXPECT_EQ(half.tensors[half.tensors.size() - 1].kind(), "scaling");
+    const std::vector<double> uninterrupted = TrainFresh(spec);
+    for (const int to : {ranks, 3 - ranks}) {
+      options.ranks = to;
+      std::vector<double> losses;
+      RunRanks(job.Spec(options), [&](int rank, TrainingSession& session) {
+        ASSERT_EQ(Restore(session, half), absl::OkStatus());
+        while (session.step() < 8) {
+          auto report = session.Step(false);
+          ASSERT_TRUE(report.ok()) << report.status();
+          if (rank == 0) losses.push_back(report->train_loss);
+        }
+      });
+      const std::vector<double> rest(uninterrupted.begin() + 4, uninterrupted.end());
+      if (to == ranks) {
+        EXPECT_EQ(losses, rest);
+      } else {
+        EXPECT_LT(LargestRelativeDifference(losses, rest), 5e-3);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace milepost::runtime
