@@ -7,6 +7,7 @@
 #include "common/spec/validate.h"
 #include "engine/plan/accesses.h"
 #include "engine/plan/admission.h"
+#include "engine/plan/cuda_beside.h"
 #include "engine/plan/memory_pass.h"
 #include "engine/plan/printer.h"
 #include "engine/plan/required_bytes.h"
@@ -275,8 +276,8 @@ TEST(OffloadPlan, HostBytesCountAgainstTheHost) {
   spec.mutable_train()->mutable_offload()->set_optimizer(v1::OFFLOAD_TARGET_HOST);
   const StepPlan plan = *PlanTraining(spec, *OptionsFromSpec(spec, 1));
   EXPECT_EQ(RequiredBytes(plan, plan.arena_bytes, /*arena_in_host_memory=*/true),
-            plan.arena_bytes + plan.host_arena_bytes + SnapshotBytes(plan));
-  RankPlace place = {.memory_bytes = plan.arena_bytes,
+            plan.arena_bytes + CudaBesideBytes(plan) + plan.host_arena_bytes + SnapshotBytes(plan));
+  RankPlace place = {.memory_bytes = plan.arena_bytes + CudaBesideBytes(plan),
                      .memory_of = "the test",
                      .host_memory = false,
                      .host_bytes = HostBytes(plan),

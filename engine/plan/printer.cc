@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "engine/plan/cuda_beside.h"
 #include "engine/plan/required_bytes.h"
 #include "nlohmann/json.hpp"
 
@@ -237,6 +238,11 @@ std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
   }
   line("slack", plan.slack_bytes);
   line("total", plan.arena_bytes);
+  const int64_t beside = CudaBesideBytes(plan);
+  if (beside > 0) {
+    absl::StrAppendFormat(&text, "and at most %s beside it, of tables and what changes per step\n",
+                          HumanBytes(static_cast<double>(beside)));
+  }
   if (o.Offloads()) {
     absl::StrAppendFormat(&text, "\nhost memory per rank (%s copied per step)\n",
                           HumanBytes(plan.offload_bytes_per_step));
@@ -291,6 +297,7 @@ std::string PlanJson(const StepPlan& plan, const PrintOptions& options, int inde
   }
   per_rank["slack"] = plan.slack_bytes;
   per_rank["total"] = plan.arena_bytes;
+  if (const int64_t beside = CudaBesideBytes(plan); beside > 0) json["beside_bytes"] = beside;
   if (plan.options.Offloads()) {
     Json& host = json["per_rank_host"];
     for (int c = 0; c < kBufferClasses; ++c) {

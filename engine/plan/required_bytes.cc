@@ -1,5 +1,6 @@
 #include "engine/plan/required_bytes.h"
 
+#include "engine/plan/cuda_beside.h"
 #include "engine/plan/memory_pass.h"
 
 namespace milepost::plan {
@@ -22,7 +23,7 @@ int64_t HostBytes(const StepPlan& plan) {
 }
 
 int64_t RequiredBytes(const StepPlan& plan, int64_t arena_bytes, bool arena_in_host_memory) {
-  return arena_bytes + (arena_in_host_memory ? HostBytes(plan) : 0);
+  return arena_bytes + CudaBesideBytes(plan) + (arena_in_host_memory ? HostBytes(plan) : 0);
 }
 
 }  // namespace milepost::plan

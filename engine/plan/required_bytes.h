@@ -18,7 +18,8 @@ int64_t SnapshotBytes(const StepPlan& plan);
 // What a rank needs of its host's memory, whatever its device: that copy and what is offloaded.
 int64_t HostBytes(const StepPlan& plan);
 
-// `arena_bytes`, and HostBytes where the arena lies in the same memory.
+// `arena_bytes`, on a GPU what lies beside it (cuda_beside.h), and HostBytes where the arena lies
+// in the same memory.
 int64_t RequiredBytes(const StepPlan& plan, int64_t arena_bytes, bool arena_in_host_memory);
 
 }  // namespace milepost::plan

@@ -48,7 +48,7 @@ class StepEngine {
   virtual int64_t allocated_bytes() const = 0;
   virtual int64_t allocated_host_bytes() const = 0;
   // Of the device's memory that lies beside the arena, as allocated: what changes from step to step
-  // and the kernels' tables, which no plan counts. 0 on the CPU.
+  // and the kernels' tables; at most plan::CudaBesideBytes. 0 on the CPU.
   virtual int64_t beside_bytes() const { return 0; }
 
   // ---- state ----

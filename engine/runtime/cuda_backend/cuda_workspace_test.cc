@@ -13,6 +13,7 @@
 #include "engine/kernels/cuda/qk_norm.h"
 #include "engine/kernels/cuda/testing/host_graphs.h"
 #include "engine/kernels/cuda/testing/host_products.h"
+#include "engine/plan/cuda_beside.h"
 #include "engine/plan/cuda_workspace.h"
 #include "engine/plan/planner.h"
 #include "engine/runtime/cuda_backend/cuda_backend.h"
@@ -169,28 +170,38 @@ TEST(CudaWorkspace, ASessionPlansAgainForWhatALibraryWants) {
   EXPECT_EQ(graphs->attention_calls(), 2);
 }
 
-// The arena as planned, and a little beside it.
+// The arena as planned, and beside it no more than a plan says.
 TEST(CudaWorkspace, AllOfTheDevicesMemoryIsAccountedFor) {
+  static_assert(sizeof(StepControl) <= 512 && sizeof(cuda::SegmentFactors) <= 64);
   const TinyJob job;
-  const auto group = comm::MakeInProcessGroup(1);
-  const FakeDevice* device = nullptr;
-  SessionOptions options;
-  options.engine = [&](const StepEngineArguments& arguments) {
-    CudaEngineParts parts;
-    auto made = std::make_unique<FakeDevice>(/*seed=*/3);
-    device = made.get();
-    parts.device = std::move(made);
-    parts.products = std::make_unique<cuda::HostProducts>();
-    parts.graphs = std::make_unique<cuda::HostGraphs>();
-    return CudaStepEngine(arguments, std::move(parts));
-  };
-  auto session =
-      TrainingSession::Create(job.Spec({.layers = 1, .documents = true}), options, group[0].get());
-  ASSERT_TRUE(session.ok()) << session.status();
-  EXPECT_EQ((*session)->allocated_bytes(), (*session)->plan().arena_bytes);
-  EXPECT_EQ(device->allocated_bytes(), (*session)->allocated_bytes() + (*session)->beside_bytes());
-  EXPECT_GT((*session)->beside_bytes(), 0);
-  EXPECT_LT((*session)->beside_bytes(), 1 << 20);
+  std::vector<TinyOptions> cases = {{.layers = 1, .documents = true}, {.layers = 2, .llama = true}};
+  cases.push_back({.layers = 3, .width = 640});  // tables of more than one chunk
+  for (const TinyOptions& which : cases) {
+    for (const auto optimizer : {v1::OptimizerSpec::TYPE_ADAMW, v1::OptimizerSpec::TYPE_LAMB}) {
+      v1::JobSpec spec = job.Spec(which);
+      spec.mutable_train()->mutable_optimizer()->set_type(optimizer);
+      const auto group = comm::MakeInProcessGroup(1);
+      const FakeDevice* device = nullptr;
+      SessionOptions options;
+      options.engine = [&](const StepEngineArguments& arguments) {
+        CudaEngineParts parts;
+        auto made = std::make_unique<FakeDevice>(/*seed=*/3);
+        device = made.get();
+        parts.device = std::move(made);
+        parts.products = std::make_unique<cuda::HostProducts>();
+        parts.graphs = std::make_unique<cuda::HostGraphs>();
+        return CudaStepEngine(arguments, std::move(parts));
+      };
+      auto session = TrainingSession::Create(spec, options, group[0].get());
+      ASSERT_TRUE(session.ok()) << session.status();
+      const int64_t beside = (*session)->beside_bytes();
+      EXPECT_EQ((*session)->allocated_bytes(), (*session)->plan().arena_bytes);
+      EXPECT_EQ(device->allocated_bytes(), (*session)->allocated_bytes() + beside);
+      EXPECT_GT(beside, 0);
+      EXPECT_LE(beside, plan::CudaBesideBytes((*session)->plan()));
+      EXPECT_LE(plan::CudaBesideBytes((*session)->plan()), 2 * beside + (512 << 10));
+    }
+  }
 }
 
 }  // namespace

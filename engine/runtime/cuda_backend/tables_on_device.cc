@@ -1,7 +1,5 @@
 #include "engine/runtime/cuda_backend/tables_on_device.h"
 
-#include <algorithm>
-
 #include "common/status_macros.h"
 
 namespace milepost::runtime {
@@ -10,8 +8,13 @@ absl::StatusOr<void*> TablesOnDevice::Reserve(int64_t bytes) {
   constexpr int64_t kAlignment = 256;
   constexpr int64_t kPiece = 256 << 10;
   const int64_t whole = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  if (whole >= kPiece) {  // the piece that is begun is left to small ones
+    MP_ASSIGN_OR_RETURN(char* large, device_->Allocate(whole));
+    bytes_ += whole;
+    return static_cast<void*>(large);
+  }
   if (whole > left_) {
-    left_ = std::max(whole, kPiece);
+    left_ = kPiece;
     MP_ASSIGN_OR_RETURN(free_, device_->Allocate(left_));
     bytes_ += left_;
   }
