@@ -82,6 +82,9 @@ int Main(int argc, char** argv) {
                  "memory that CPU slots share (default: all that the host has)")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--id", options.id, "stable name of this worker (default: kept in the data dir)");
+  std::vector<std::string> labels;
+  app.add_option("--label", labels,
+                 "KEY=VALUE, may be repeated; ranks of a job are kept within one `rack`");
   app.add_option("--stop-seconds", stop_seconds, "on SIGTERM: time for ranks to checkpoint")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
@@ -101,6 +104,14 @@ int Main(int argc, char** argv) {
     auto parsed = ParseCoreList(cores);
     if (!parsed.ok()) return Fail(parsed.status());
     options.slots.cores = *std::move(parsed);
+  }
+  for (const std::string& label : labels) {
+    const size_t equals = label.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return Fail(absl::InvalidArgumentError(
+          absl::StrCat("--label: expected KEY=VALUE such as rack=r12, not '", label, "'")));
+    }
+    options.labels[label.substr(0, equals)] = label.substr(equals + 1);
   }
   if (!gpus.empty()) {
     auto parsed = ParseCoreList(gpus);

@@ -8,6 +8,7 @@
 #include "common/status_macros.h"
 #include "milepost/v1/checkpoint.grpc.pb.h"
 #include "milepost/v1/job.grpc.pb.h"
+#include "milepost/v1/queue.grpc.pb.h"
 #include "milepost/v1/worker.grpc.pb.h"
 
 namespace milepost::client {
@@ -108,6 +109,16 @@ absl::StatusOr<v1::Job> JobClient::Resume(const std::string& name,
   return Unary<v1::JobService>(*connection_, &v1::JobService::Stub::ResumeJob, request);
 }
 
+absl::StatusOr<v1::Job> JobClient::Suspend(const std::string& name) {
+  v1::SuspendJobRequest request;
+  request.set_name(name);
+  return Unary<v1::JobService>(*connection_, &v1::JobService::Stub::SuspendJob, request);
+}
+
+absl::StatusOr<v1::Job> JobClient::Update(const v1::UpdateJobRequest& request) {
+  return Unary<v1::JobService>(*connection_, &v1::JobService::Stub::UpdateJob, request);
+}
+
 absl::Status JobClient::Watch(const std::string& name,
                               const std::function<bool(const v1::Job&)>& on_job) {
   v1::GetJobRequest request;
@@ -199,6 +210,46 @@ absl::StatusOr<std::vector<v1::Worker>> WorkerClient::List(int limit) {
   return ListAll<v1::WorkerService>(*connection_, &v1::WorkerService::Stub::ListWorkers,
                                     v1::ListWorkersRequest(),
                                     &v1::ListWorkersResponse::mutable_workers, limit);
+}
+
+absl::StatusOr<v1::Worker> WorkerClient::Drain(const v1::DrainWorkerRequest& request) {
+  return Unary<v1::WorkerService>(*connection_, &v1::WorkerService::Stub::DrainWorker, request);
+}
+
+absl::StatusOr<v1::Worker> WorkerClient::Resume(const std::string& name) {
+  v1::ResumeWorkerRequest request;
+  request.set_name(name);
+  return Unary<v1::WorkerService>(*connection_, &v1::WorkerService::Stub::ResumeWorker, request);
+}
+
+QueueClient::QueueClient(std::shared_ptr<Connection> connection)
+    : connection_(std::move(connection)) {}
+
+absl::StatusOr<v1::Queue> QueueClient::Get(const std::string& name) {
+  v1::GetQueueRequest request;
+  request.set_name(name);
+  return Unary<v1::QueueService>(*connection_, &v1::QueueService::Stub::GetQueue, request);
+}
+
+absl::StatusOr<std::vector<v1::Queue>> QueueClient::List(int limit) {
+  return ListAll<v1::QueueService>(*connection_, &v1::QueueService::Stub::ListQueues,
+                                   v1::ListQueuesRequest(), &v1::ListQueuesResponse::mutable_queues,
+                                   limit);
+}
+
+absl::StatusOr<v1::Queue> QueueClient::Create(const v1::CreateQueueRequest& request) {
+  return Unary<v1::QueueService>(*connection_, &v1::QueueService::Stub::CreateQueue, request);
+}
+
+absl::StatusOr<v1::Queue> QueueClient::Update(const v1::UpdateQueueRequest& request) {
+  return Unary<v1::QueueService>(*connection_, &v1::QueueService::Stub::UpdateQueue, request);
+}
+
+absl::Status QueueClient::Delete(const std::string& name) {
+  v1::DeleteQueueRequest request;
+  request.set_name(name);
+  return Unary<v1::QueueService>(*connection_, &v1::QueueService::Stub::DeleteQueue, request)
+      .status();
 }
 
 }  // namespace milepost::client

@@ -15,6 +15,7 @@
 #include "client/api/connection.h"
 #include "milepost/v1/checkpoint.pb.h"
 #include "milepost/v1/job.pb.h"
+#include "milepost/v1/queue.pb.h"
 #include "milepost/v1/worker.pb.h"
 
 namespace milepost::client {
@@ -40,6 +41,9 @@ class JobClient {
   absl::StatusOr<std::vector<v1::Job>> List(int limit = 10'000);
   absl::StatusOr<v1::Job> Cancel(const std::string& name);
   absl::StatusOr<v1::Job> Resume(const std::string& name, std::optional<int64_t> new_steps);
+  absl::StatusOr<v1::Job> Suspend(const std::string& name);
+  // As job.proto has it. ABORTED: the etag is not the job's any more.
+  absl::StatusOr<v1::Job> Update(const v1::UpdateJobRequest& request);
 
   // Calls `on_job` with the job now and after every change, until it is terminal or `on_job`
   // answers false. A lost stream is opened again for `reach` (counted from the last message).
@@ -81,6 +85,22 @@ class WorkerClient {
 
   absl::StatusOr<v1::Worker> Get(const std::string& name);
   absl::StatusOr<std::vector<v1::Worker>> List(int limit = 10'000);
+  absl::StatusOr<v1::Worker> Drain(const v1::DrainWorkerRequest& request);
+  absl::StatusOr<v1::Worker> Resume(const std::string& name);
+
+ private:
+  std::shared_ptr<Connection> connection_;
+};
+
+class QueueClient {
+ public:
+  explicit QueueClient(std::shared_ptr<Connection> connection);
+
+  absl::StatusOr<v1::Queue> Get(const std::string& name);
+  absl::StatusOr<std::vector<v1::Queue>> List(int limit = 10'000);
+  absl::StatusOr<v1::Queue> Create(const v1::CreateQueueRequest& request);
+  absl::StatusOr<v1::Queue> Update(const v1::UpdateQueueRequest& request);
+  absl::Status Delete(const std::string& name);
 
  private:
   std::shared_ptr<Connection> connection_;

@@ -43,6 +43,7 @@ class Access {
   JobClient jobs() const { return JobClient(connection_); }
   CheckpointClient checkpoints() const { return CheckpointClient(connection_); }
   WorkerClient workers() const { return WorkerClient(connection_); }
+  QueueClient queues() const { return QueueClient(connection_); }
 
  private:
   std::unique_ptr<TemporaryCoordinator> temporary_;  // outlives connection_'s calls

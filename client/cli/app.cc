@@ -15,6 +15,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/output.h"
 #include "common/exit_codes.h"
+#include "common/spec/duration.h"
 #include "common/spec/nearest.h"
 #include "common/version.h"
 
@@ -26,18 +27,6 @@ const std::map<std::string, OutputFormat> kFormats = {{"table", OutputFormat::kT
                                                       {"json", OutputFormat::kJson},
                                                       {"yaml", OutputFormat::kYaml},
                                                       {"name", OutputFormat::kName}};
-
-// "30", "30s", "5m", "1h30m" -> seconds.
-std::optional<double> ParseSeconds(const std::string& text) {
-  double seconds;
-  absl::Duration duration;
-  if (absl::SimpleAtod(text, &seconds))
-    duration = absl::Seconds(seconds);
-  else if (!absl::ParseDuration(text, &duration))
-    return std::nullopt;
-  if (duration < absl::ZeroDuration() || duration > absl::Hours(24 * 365)) return std::nullopt;
-  return absl::ToDoubleSeconds(duration);
-}
 
 // Builds the CLI11 tree. The commands' option structs live here, for as long as the tree.
 class Tree {
@@ -54,6 +43,7 @@ class Tree {
     AddDataset();
     AddGenerate();
     AddJob();
+    AddQueue();
     AddCheckpoint();
     AddWorker();
     AddVersionAndCompletion();
@@ -158,7 +148,8 @@ class Tree {
         ->add_option_function<std::string>(
             name, [seconds](const std::string& text) { *seconds = ParseSeconds(text); }, help)
         ->check([](const std::string& text) {
-          return ParseSeconds(text) ? std::string() : "expected a duration such as 30s, 5m or 1h";
+          return ParseSeconds(text) ? std::string()
+                                    : "expected a length of time such as 30s, 5m or 1h";
         });
   }
   void Limit(CLI::App* command) {
@@ -175,6 +166,9 @@ class Tree {
   void AddGenerate();
   void AddJob();
   void AddJobControl(CLI::App* group);
+  void AddJobUpdate(CLI::App* group);
+  void AddQueue();
+  void AddQueueFields(CLI::App* command);
   void AddCheckpoint();
   void AddWorker();
   void AddVersionAndCompletion();
@@ -194,6 +188,9 @@ class Tree {
   SubmitOptions submit_;
   LogsOptions logs_;
   WaitOptions wait_;
+  UpdateOptions update_;
+  QueueOptions queue_;
+  DrainOptions drain_;
   ExportOptions export_;
   std::string name_;
   std::vector<std::string> names_;
@@ -349,12 +346,60 @@ void Tree::AddJobControl(CLI::App* group) {
   JobName(Connected(Command(group, "cancel", "Stop a job; its checkpoints are kept",
                             [this] { return JobCancelCommand(global_, name_); })),
           &name_);
-  CLI::App* resume =
-      Connected(Command(group, "resume", "Queue an ended job again, from its newest checkpoint",
-                        [this] { return JobResumeCommand(global_, name_, new_steps_); }));
+  CLI::App* resume = Connected(
+      Command(group, "resume", "Queue a suspended or ended job, from its newest checkpoint",
+              [this] { return JobResumeCommand(global_, name_, new_steps_); }));
   JobName(resume, &name_);
   resume->add_option("--steps", new_steps_, "replaces train.steps: extends a finished job")
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000}));
+  JobName(Connected(Command(group, "suspend", "Have a job save a checkpoint and wait for `resume`",
+                            [this] { return JobSuspendCommand(global_, name_); })),
+          &name_);
+  AddJobUpdate(group);
+}
+
+void Tree::AddJobUpdate(CLI::App* group) {
+  CLI::App* update = Connected(Command(group, "update", "Change when a job gets its slots",
+                                       [this] { return JobUpdateCommand(global_, update_); }));
+  JobName(update, &update_.job);
+  CLI::App* fields = update->add_option_group("changes");
+  fields->add_option("--queue", update_.queue, "the queue whose share it uses");
+  fields->add_option("--priority", update_.priority, "among the jobs of its queue, higher first")
+      ->check(CLI::Range(-1000, 1000));
+  Seconds(fields, "--time-limit", &update_.time_limit_seconds,
+          "how long it may hold slots in all: 90m, 12h; 0: no limit");
+  CLI::Option* depends =
+      fields->add_option("--depends-on", update_.depends_on, "it starts when these have succeeded");
+  fields->add_flag("--independent", update_.independent, "it depends on no job any more")
+      ->excludes(depends);
+  fields->require_option(1, 0);
+}
+
+void Tree::AddQueueFields(CLI::App* command) {
+  command->add_option("queue", queue_.name, "the queue's name")->required();
+  command->add_option("--weight", queue_.weight, "share of what no queue is guaranteed");
+  command->add_option("--guaranteed", queue_.guaranteed,
+                      "slots it can have back at any time: cuda=8, cpu=4");
+  command->add_option("--limit", queue_.limits, "slots it never exceeds: cuda=16, cuda=none");
+  command->add_option("--description", queue_.description, "whose it is, what it is for");
+}
+
+void Tree::AddQueue() {
+  CLI::App* group = Group("queue", "Share the cluster out");
+  Limit(Connected(Command(group, "list", "All queues: what they may hold, and what they do",
+                          [this] { return QueueListCommand(global_, limit_); })));
+  Connected(Command(group, "describe", "One queue",
+                    [this] { return QueueDescribeCommand(global_, name_); }))
+      ->add_option("queue", name_, "queues/a or a")
+      ->required();
+  AddQueueFields(Connected(Command(group, "create", "Make a queue",
+                                   [this] { return QueueCreateCommand(global_, queue_); })));
+  AddQueueFields(Connected(Command(group, "update", "Change what is given of a queue",
+                                   [this] { return QueueUpdateCommand(global_, queue_); })));
+  Connected(Command(group, "delete", "Delete a queue that no job is in",
+                    [this] { return QueueDeleteCommand(global_, name_); }))
+      ->add_option("queue", name_, "queues/a or a")
+      ->required();
 }
 
 void Tree::AddCheckpoint() {
@@ -400,6 +445,18 @@ void Tree::AddWorker() {
                           [this] { return WorkerListCommand(global_, limit_); })));
   Connected(Command(group, "describe", "One worker: its slots and what they do",
                     [this] { return WorkerDescribeCommand(global_, name_); }))
+      ->add_option("worker", name_, "workers/a or a")
+      ->required();
+  CLI::App* drain =
+      Connected(Command(group, "drain", "Have a worker's jobs move elsewhere, and give it no more",
+                        [this] { return WorkerDrainCommand(global_, drain_); }));
+  drain->add_option("worker", drain_.worker, "workers/a or a")->required();
+  drain->add_option("--reason", drain_.reason, "shown wherever the worker is")->required();
+  Seconds(drain, "--deadline", &drain_.deadline_seconds,
+          "jobs may go on for 30m, 2h, ...; then they save a checkpoint and move (default: now)");
+  drain->add_flag("--monitor", drain_.monitor, "wait until it is drained");
+  Connected(Command(group, "resume", "Take a drained worker back",
+                    [this] { return WorkerResumeCommand(global_, name_); }))
       ->add_option("worker", name_, "workers/a or a")
       ->required();
 }

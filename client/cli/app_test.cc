@@ -36,7 +36,7 @@ TEST(MainTest, WrongCommandLinesSayWhatWasMeant) {
       {"run", "spec is required"},
       {"run a.yaml b.yaml", "unexpected argument 'b.yaml'"},
       {"job", "A subcommand is required"},
-      {"job wait 7 --timeout soon", "expected a duration such as 30s, 5m or 1h"},
+      {"job wait 7 --timeout soon", "expected a length of time such as 30s, 5m or 1h"},
       {"generate --checkpoint 1 --job 2 --prompt x", "excludes"},
       {"completion tcsh", "expected one of bash, zsh, fish, got 'tcsh'"},
       {"run a.yaml -o yaml", "expected one of table, json, got 'yaml'"},
@@ -129,8 +129,10 @@ TEST(OutputTest, ListsInEveryFormat) {
   job.mutable_create_time()->set_seconds(1000);
   const absl::Time now = absl::FromUnixSeconds(1042);
   EXPECT_EQ(RenderJobs({job}, OutputFormat::kTable, now),
-            "NAME    SPEC        STATE   REASON             RANKS  STEP   LOSS  RESTARTS  AGE\n"
-            "jobs/7  quickstart  QUEUED  WAITING_FOR_SLOTS  2      0/100  -     0         42s\n");
+            "NAME    SPEC        STATE   REASON             QUEUE    PRIO  RANKS  STEP   LOSS  "
+            "RESTARTS  AGE\n"
+            "jobs/7  quickstart  QUEUED  WAITING_FOR_SLOTS  default  0     2      0/100  -     "
+            "0         42s\n");
   EXPECT_EQ(RenderJobs({job, job}, OutputFormat::kName, now), "jobs/7\njobs/7\n");
   EXPECT_THAT(RenderJobs({job}, OutputFormat::kJson, now), HasSubstr("\"state\": \"QUEUED\""));
   EXPECT_THAT(RenderJobs({job}, OutputFormat::kYaml, now), HasSubstr("- name: jobs/7\n"));

@@ -91,6 +91,33 @@ int JobWaitCommand(const GlobalOptions& global, const WaitOptions& options);
 int JobCancelCommand(const GlobalOptions& global, const std::string& job);
 int JobResumeCommand(const GlobalOptions& global, const std::string& job,
                      std::optional<int64_t> new_steps);
+int JobSuspendCommand(const GlobalOptions& global, const std::string& job);
+
+// What is given is changed.
+struct UpdateOptions {
+  std::string job;
+  std::optional<std::string> queue;
+  std::optional<int> priority;
+  std::optional<double> time_limit_seconds;
+  std::vector<std::string> depends_on;
+  bool independent = false;  // depends on nothing any more
+};
+int JobUpdateCommand(const GlobalOptions& global, const UpdateOptions& options);
+
+int QueueListCommand(const GlobalOptions& global, int limit);
+int QueueDescribeCommand(const GlobalOptions& global, const std::string& name);
+
+// What is given is changed; of a new queue the rest has its defaults.
+struct QueueOptions {
+  std::string name;
+  std::optional<double> weight;
+  std::vector<std::string> guaranteed;  // "cuda=8"
+  std::vector<std::string> limits;      // "cuda=16", "cuda=none"
+  std::optional<std::string> description;
+};
+int QueueCreateCommand(const GlobalOptions& global, const QueueOptions& options);
+int QueueUpdateCommand(const GlobalOptions& global, const QueueOptions& options);
+int QueueDeleteCommand(const GlobalOptions& global, const std::string& name);
 
 int CheckpointListCommand(const GlobalOptions& global, const std::string& job, int limit);
 int CheckpointDescribeCommand(const GlobalOptions& global, const std::string& name);
@@ -108,6 +135,15 @@ int CheckpointExportCommand(const GlobalOptions& global, const ExportOptions& op
 
 int WorkerListCommand(const GlobalOptions& global, int limit);
 int WorkerDescribeCommand(const GlobalOptions& global, const std::string& name);
+
+struct DrainOptions {
+  std::string worker;
+  std::string reason;
+  std::optional<double> deadline_seconds;  // from now
+  bool monitor = false;                    // until it is drained
+};
+int WorkerDrainCommand(const GlobalOptions& global, const DrainOptions& options);
+int WorkerResumeCommand(const GlobalOptions& global, const std::string& name);
 
 // What waiting for a job in this state ends with.
 int ExitCodeOfJob(v1::JobState state);

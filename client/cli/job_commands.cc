@@ -250,6 +250,55 @@ int JobCancelCommand(const GlobalOptions& global, const std::string& typed) {
   return kExitOk;
 }
 
+int JobSuspendCommand(const GlobalOptions& global, const std::string& typed) {
+  const auto access = Access::Open(global, WhenStopped::kFail);
+  if (!access.ok()) return Fail(access.status());
+  const auto name = ResolveJob(access->jobs(), typed);
+  if (!name.ok()) return Fail(name.status());
+  const auto job = access->jobs().Suspend(*name);
+  if (!job.ok()) return Fail(job.status());
+  PrintActedOn(global, *job);
+  Note(absl::StrCat(job->name(), " ", StateLine(*job)));
+  Hint(absl::StrCat("milepost job resume ", job->name()));
+  return kExitOk;
+}
+
+int JobUpdateCommand(const GlobalOptions& global, const UpdateOptions& options) {
+  const auto access = Access::Open(global, WhenStopped::kFail);
+  if (!access.ok()) return Fail(access.status());
+  const auto name = ResolveJob(access->jobs(), options.job);
+  if (!name.ok()) return Fail(name.status());
+  v1::UpdateJobRequest request;
+  request.mutable_job()->set_name(*name);
+  v1::SchedulingSpec* scheduling = request.mutable_job()->mutable_spec()->mutable_scheduling();
+  const auto change = [&](const char* field) {
+    request.mutable_update_mask()->add_paths(absl::StrCat("spec.scheduling.", field));
+  };
+  if (options.queue) {
+    scheduling->set_queue(*options.queue);
+    change("queue");
+  }
+  if (options.priority) {
+    scheduling->set_priority(*options.priority);
+    change("priority");
+  }
+  if (options.time_limit_seconds) {
+    scheduling->set_time_limit(*options.time_limit_seconds);
+    change("time_limit");
+  }
+  if (options.independent || !options.depends_on.empty()) {
+    for (const std::string& other : options.depends_on) {
+      scheduling->add_depends_on(FullName("jobs", other));
+    }
+    change("depends_on");
+  }
+  const auto job = access->jobs().Update(request);
+  if (!job.ok()) return Fail(job.status());
+  PrintActedOn(global, *job);
+  Note(absl::StrCat(job->name(), " ", StateLine(*job)));
+  return kExitOk;
+}
+
 int JobResumeCommand(const GlobalOptions& global, const std::string& typed,
                      std::optional<int64_t> new_steps) {
   const auto access = Access::Open(global, WhenStopped::kFail);

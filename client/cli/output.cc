@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -56,6 +57,11 @@ std::string EnumText(Enum value) {
 
 std::string ShortReason(const v1::Job& job) {
   return job.reason() == v1::JOB_REASON_UNSPECIFIED ? "-" : EnumText(job.reason());
+}
+
+std::string QueueOf(const v1::Job& job) {
+  const std::string& queue = job.spec().scheduling().queue();
+  return queue.empty() ? "default" : queue;
 }
 
 std::string StepsText(const v1::Job& job) {
@@ -140,8 +146,8 @@ void AppendFailure(const v1::Failure& failure, std::string* text) {
 
 std::string RenderJobs(const std::vector<v1::Job>& jobs, OutputFormat format, absl::Time now) {
   const bool wide = format == OutputFormat::kWide;
-  std::vector<std::string> header = {"NAME", "SPEC", "STATE",    "REASON", "RANKS",
-                                     "STEP", "LOSS", "RESTARTS", "AGE"};
+  std::vector<std::string> header = {"NAME",  "SPEC", "STATE", "REASON",   "QUEUE", "PRIO",
+                                     "RANKS", "STEP", "LOSS",  "RESTARTS", "AGE"};
   if (wide) header.insert(header.end(), {"VALIDATION", "TOKENS/S", "CHECKPOINT", "DETAIL"});
   return RenderList(jobs, format, header, [&](const v1::Job& job) {
     const v1::Progress& progress = job.progress();
@@ -150,6 +156,8 @@ std::string RenderJobs(const std::vector<v1::Job>& jobs, OutputFormat format, ab
                                     job.spec().name(),
                                     EnumText(job.state()),
                                     ShortReason(job),
+                                    QueueOf(job),
+                                    absl::StrCat(job.spec().scheduling().priority()),
                                     absl::StrCat(job.spec().resources().ranks()),
                                     StepsText(job),
                                     stepped ? LossText(progress.train_loss()) : "-",
@@ -236,9 +244,15 @@ std::string RenderJob(const v1::Job& job, OutputFormat format, absl::Time now) {
   if (job.state() == v1::JOB_STATE_RECOVERING && job.has_next_attempt_time()) {
     Line(&text, "Next attempt", TimeText(job.next_attempt_time()));
   }
+  Line(&text, "Queue",
+       absl::StrCat(QueueOf(job), ", priority ", job.spec().scheduling().priority(),
+                    job.queue_position() > 0
+                        ? absl::StrCat(", place ", job.queue_position(), " of those that wait")
+                        : ""));
   Line(&text, "Attempts",
        absl::StrFormat("%d, failures %d of at most %d", job.attempts(), job.failures(),
                        job.spec().restart().max_failures()));
+  if (job.preemptions() > 0) Line(&text, "Preempted", absl::StrCat(job.preemptions(), " times"));
   for (const v1::Choice& choice : job.choices()) Line(&text, "Chosen", ChoiceText(choice));
   for (const v1::RankPlacement& placement : job.placements()) {
     Line(&text, absl::StrCat("Rank ", placement.rank()),
@@ -265,6 +279,15 @@ std::string RenderWorker(const v1::Worker& worker, OutputFormat format, absl::Ti
   Line(&text, "Version", worker.version());
   Line(&text, "Incarnation", absl::StrCat(worker.incarnation()));
   Line(&text, "Connected", absl::StrCat(AgeText(worker.connect_time(), now), " ago"));
+  if (worker.has_drain()) {
+    Line(&text, "Drained",
+         absl::StrCat(worker.drain().reason(), " (since ", TimeText(worker.drain().request_time()),
+                      ", jobs leave at ", TimeText(worker.drain().deadline()), ")"));
+  }
+  for (const auto& [key, value] :
+       std::map<std::string, std::string>(worker.labels().begin(), worker.labels().end())) {
+    Line(&text, "Label", absl::StrCat(key, "=", value));
+  }
   if (!worker.driver().empty()) Line(&text, "Driver", worker.driver());
   if (!worker.device_note().empty()) Line(&text, "GPUs", worker.device_note());
   for (const v1::Slot& slot : worker.slots()) {

@@ -16,6 +16,7 @@ namespace milepost::v1 {
 class Checkpoint;
 class Choice;
 class Job;
+class Queue;
 class Worker;
 }  // namespace milepost::v1
 
@@ -29,10 +30,12 @@ std::string RenderCheckpoints(const std::vector<v1::Checkpoint>& checkpoints, Ou
                               absl::Time now);
 std::string RenderWorkers(const std::vector<v1::Worker>& workers, OutputFormat format,
                           absl::Time now);
+std::string RenderQueues(const std::vector<v1::Queue>& queues, OutputFormat format);
 
 // The text of one resource: for people (table, wide), JSON, YAML, or its name. Pure.
 std::string RenderJob(const v1::Job& job, OutputFormat format, absl::Time now);
 std::string RenderWorker(const v1::Worker& worker, OutputFormat format, absl::Time now);
+std::string RenderQueue(const v1::Queue& queue, OutputFormat format);
 
 // "train.zero.stage: 2 (1 does not fit)"
 std::string ChoiceText(const v1::Choice& choice);

@@ -2,8 +2,11 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "client/cli/commands.h"
+#include "client/cli/interrupt.h"
 #include "common/exit_codes.h"
+#include "common/proto_time.h"
 #include "common/spec/to_yaml.h"
 #include "common/version.h"
 
@@ -26,6 +29,63 @@ int WorkerDescribeCommand(const GlobalOptions& global, const std::string& name) 
   const auto access = Access::Open(global, WhenStopped::kServeDataDir);
   if (!access.ok()) return Fail(access.status());
   const auto worker = access->workers().Get(FullName("workers", name));
+  if (!worker.ok()) return Fail(worker.status());
+  Print(RenderWorker(*worker, global.output, absl::Now()));
+  return kExitOk;
+}
+
+namespace {
+
+constexpr absl::Duration kMonitorInterval = absl::Seconds(1);
+
+// Says what the worker still runs until it is drained, or Ctrl-C.
+int MonitorDrain(const Access& access, const std::string& name) {
+  InterruptGuard guard([] {});
+  std::string said;
+  while (!guard.interrupted()) {
+    const auto worker = access.workers().Get(name);
+    if (!worker.ok()) return Fail(worker.status());
+    if (worker->state() == v1::WORKER_STATE_DRAINED) {
+      Note(absl::StrCat(name, " is drained"));
+      return kExitOk;
+    }
+    if (worker->state() == v1::WORKER_STATE_DOWN) {
+      Note(absl::StrCat(name, " is down"));
+      return kExitOk;
+    }
+    const std::string line =
+        absl::StrCat(name, " still has ", worker->assignments_size(), " ranks");
+    if (line != said) Note(line);
+    said = line;
+    absl::SleepFor(kMonitorInterval);
+  }
+  Note("the drain goes on");
+  return kExitInterrupted;
+}
+
+}  // namespace
+
+int WorkerDrainCommand(const GlobalOptions& global, const DrainOptions& options) {
+  const auto access = Access::Open(global, WhenStopped::kFail);
+  if (!access.ok()) return Fail(access.status());
+  v1::DrainWorkerRequest request;
+  request.set_name(FullName("workers", options.worker));
+  request.set_reason(options.reason);
+  if (options.deadline_seconds) {
+    *request.mutable_deadline() = ToProto(absl::Now() + absl::Seconds(*options.deadline_seconds));
+  }
+  const auto worker = access->workers().Drain(request);
+  if (!worker.ok()) return Fail(worker.status());
+  Print(RenderWorker(*worker, global.output, absl::Now()));
+  if (options.monitor) return MonitorDrain(*access, request.name());
+  Hint(absl::StrCat("milepost worker resume ", request.name(), " takes it back"));
+  return kExitOk;
+}
+
+int WorkerResumeCommand(const GlobalOptions& global, const std::string& name) {
+  const auto access = Access::Open(global, WhenStopped::kFail);
+  if (!access.ok()) return Fail(access.status());
+  const auto worker = access->workers().Resume(FullName("workers", name));
   if (!worker.ok()) return Fail(worker.status());
   Print(RenderWorker(*worker, global.output, absl::Now()));
   return kExitOk;

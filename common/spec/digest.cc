@@ -51,6 +51,8 @@ std::string StateDigest(const v1::JobSpec& normalized) {
 std::string LineageDigest(const v1::JobSpec& normalized) {
   v1::JobSpec lineage = normalized;
   lineage.clear_name();
+  lineage.clear_scheduling();  // when it runs is not what it computes
+  lineage.mutable_resources()->clear_device_model();
   ClearLaterDefaults(lineage.mutable_model());
   lineage.mutable_train()->clear_steps();
   // Its default follows the steps.

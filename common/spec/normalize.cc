@@ -236,6 +236,11 @@ void NormalizeJobSpec(v1::JobSpec* spec) {
   MP_DEFAULT(checkpoint, keep_last, 3);
   MP_DEFAULT(checkpoint, keep_every, 0);
 
+  v1::SchedulingSpec* scheduling = spec->mutable_scheduling();
+  if (scheduling->queue().empty()) scheduling->set_queue("default");
+  MP_DEFAULT(scheduling, priority, 0);
+  MP_DEFAULT(scheduling, time_limit, 0.0);
+
   spec->mutable_report();
   v1::RestartSpec* restart = spec->mutable_restart();
   MP_DEFAULT(restart, max_failures, 3);

@@ -16,6 +16,7 @@
 #include "common/check.h"
 #include "common/spec/auto_fields.h"
 #include "common/spec/byte_size.h"
+#include "common/spec/duration.h"
 #include "common/spec/nearest.h"
 #include "common/spec/to_yaml.h"
 #include "common/spec/yaml_tree.h"
@@ -138,11 +139,13 @@ class Converter {
     }
   }
 
-  // Of mappings or of whole numbers: no field is a list of anything else.
+  // Of mappings, whole numbers or texts: no field is a list of anything else.
   void FillList(const YamlNode& value, const std::string& path, const FieldDescriptor* field,
                 Message* message) {
     const bool mappings = field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
-    MP_CHECK(mappings || field->cpp_type() == FieldDescriptor::CPPTYPE_INT64) << field->full_name();
+    const bool texts = field->cpp_type() == FieldDescriptor::CPPTYPE_STRING;
+    MP_CHECK(mappings || texts || field->cpp_type() == FieldDescriptor::CPPTYPE_INT64)
+        << field->full_name();
     const auto* reflection = message->GetReflection();
     if (value.kind != YamlNode::Kind::kSequence) {
       Problem(value.line, path, absl::StrCat("expected a list, got ", Shown(value)));
@@ -153,6 +156,11 @@ class Converter {
       if (lines_ != nullptr) (*lines_)[here] = value.items[i].line;
       if (mappings) {
         Fill(value.items[i], here, reflection->AddMessage(message, field));
+      } else if (texts && value.items[i].kind == YamlNode::Kind::kScalar) {
+        reflection->AddString(message, field, value.items[i].scalar);
+      } else if (texts) {
+        Problem(value.items[i].line, here,
+                absl::StrCat("expected text, got ", Shown(value.items[i])));
       } else if (const auto number = Integer<int64_t>(value.items[i], here, field)) {
         reflection->AddInt64(message, field, *number);
       }
@@ -174,7 +182,7 @@ class Converter {
           reflection->SetUInt64(message, field, *v);
         break;
       case FieldDescriptor::CPPTYPE_DOUBLE:
-        if (auto v = Double(value, path)) reflection->SetDouble(message, field, *v);
+        if (auto v = Double(value, path, field)) reflection->SetDouble(message, field, *v);
         break;
       case FieldDescriptor::CPPTYPE_BOOL:
         if (auto v = Bool(value, path)) reflection->SetBool(message, field, *v);
@@ -227,8 +235,16 @@ class Converter {
     return std::nullopt;
   }
 
-  std::optional<double> Double(const YamlNode& value, const std::string& path) {
+  std::optional<double> Double(const YamlNode& value, const std::string& path,
+                               const FieldDescriptor* field) {
     double parsed;
+    if (field->options().GetExtension(v1::is_duration)) {
+      if (const auto seconds = ParseSeconds(value.scalar)) return *seconds;
+      Problem(
+          value.line, path,
+          absl::StrCat("expected a length of time such as 90m, 12h or 1d12h, got ", Shown(value)));
+      return std::nullopt;
+    }
     if (value.kind == YamlNode::Kind::kScalar && !value.quoted &&
         absl::SimpleAtod(value.scalar, &parsed) && std::isfinite(parsed)) {
       return parsed;

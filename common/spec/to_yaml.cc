@@ -84,6 +84,20 @@ Json FieldValue(const Message& message, const FieldDescriptor* field, int index,
   return nullptr;
 }
 
+// By key, sorted.
+Json MapToJson(const Message& message, const FieldDescriptor* field, Absent absent) {
+  Json entries = Json::object();
+  const Reflection* reflection = message.GetReflection();
+  for (int i = 0; i < reflection->FieldSize(message, field); ++i) {
+    const Message& entry = reflection->GetRepeatedMessage(message, field, i);
+    const auto* type = entry.GetDescriptor();
+    const Json key = FieldValue(entry, type->map_key(), -1, absent);
+    entries[key.is_string() ? key.get<std::string>() : key.dump()] =
+        FieldValue(entry, type->map_value(), -1, absent);
+  }
+  return entries;
+}
+
 // Shortest text that reads back as the same number.
 std::string DoubleText(double value) {
   char buffer[32];
@@ -164,7 +178,11 @@ Json MessageToJson(const Message& message, Absent absent) {
   const auto* type = message.GetDescriptor();
   for (int i = 0; i < type->field_count(); ++i) {
     const FieldDescriptor* field = type->field(i);
-    if (field->is_repeated()) {
+    if (field->is_map()) {
+      if (Json entries = MapToJson(message, field, absent); !entries.empty()) {
+        json[field->name()] = std::move(entries);
+      }
+    } else if (field->is_repeated()) {
       const int size = reflection->FieldSize(message, field);
       if (size > 0 || absent == Absent::kPrintDefault) json[field->name()] = Json::array();
       for (int k = 0; k < size; ++k) {

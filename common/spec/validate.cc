@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "common/spec/auto_fields.h"
 #include "common/spec/model_sizes.h"
+#include "common/spec/scheduling.h"
 #include "common/spec/task_heads.h"
 #include "common/spec/to_yaml.h"
 #include "milepost/v1/error_details.pb.h"
@@ -628,6 +629,9 @@ void CheckResources(const v1::ResourceSpec& resources, Checker* check) {
   if (resources.has_memory()) {
     check->Int("resources.memory", resources.memory(), 1, int64_t{1} << 50);
   }
+  if (resources.device_model().size() > 63) {
+    check->Add("resources.device_model", "has at most 63 characters, such as h200");
+  }
   if (resources.profile().size() > 63) {
     check->Add("resources.profile", "the name of a device profile has at most 63 characters");
   }
@@ -662,6 +666,7 @@ std::vector<FieldViolation> CheckJobSpec(const v1::JobSpec& normalized) {
   CheckTrain(normalized, &check);
   CheckResources(normalized.resources(), &check);
   CheckCheckpoint(normalized.checkpoint(), &check);
+  check.Add(CheckScheduling(normalized.scheduling()));
   check.Int("restart.max_failures", normalized.restart().max_failures(), 0, 1000);
   check.Real("restart.backoff_seconds", normalized.restart().backoff_seconds(), 0, 60);
   const std::string& tensorboard = normalized.report().tensorboard();

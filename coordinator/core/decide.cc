@@ -25,6 +25,30 @@ struct Apply {
     transition->Resume(event.job, event.request_id, event.new_steps);
     return true;
   }
+  bool operator()(const JobSuspended& event) {
+    transition->Suspend(event.job);
+    return true;
+  }
+  bool operator()(const JobUpdated& event) {
+    transition->Update(event);
+    return true;
+  }
+  bool operator()(const QueuePut& event) {
+    transition->Put(event);
+    return true;
+  }
+  bool operator()(const QueueDeleted& event) {
+    transition->Delete(event);
+    return true;
+  }
+  bool operator()(const WorkerDrained& event) {
+    transition->Drain(event.worker, event.reason, event.deadline);
+    return true;
+  }
+  bool operator()(const WorkerResumed& event) {
+    transition->EndDrain(event.worker);
+    return true;
+  }
   bool operator()(const WorkerHello& event) {
     transition->Hello(event.hello);
     return true;
@@ -58,22 +82,45 @@ struct Apply {
   }
   bool operator()(const Tick&) {
     transition->ExpireLeases();
-    transition->KillOverdue();
+    transition->StopOverdue();
+    transition->BeginDrains();
     return true;
   }
 };
+
+// Whether the drain's deadline has something to do yet.
+bool DrainIsAhead(const State& state, const std::string& worker) {
+  const std::set<int64_t>& jobs = state.WithRanksOn(worker);
+  return std::any_of(jobs.begin(), jobs.end(), [&](int64_t number) {
+    const v1::JobRecord& record = *state.FindJob(number);
+    return record.ending() == v1::ATTEMPT_ENDING_NONE && HasRankOn(record, worker);
+  });
+}
 
 }  // namespace
 
 Outcome Decide(const State& state, const Event& event, absl::Time now, const Config& config) {
   Transition transition(state, now, config);
   const bool slots_may_change = std::visit(Apply{&transition}, event);
-  if (slots_may_change) transition.Schedule();
   Outcome outcome = std::move(transition).Take();
+  outcome.schedule = slots_may_change;
   if (outcome.status.ok()) return outcome;
   Outcome refused;
   refused.status = outcome.status;
   return refused;
+}
+
+Outcome DecideSchedule(const State& state, absl::Time now, const Config& config) {
+  Transition transition(state, now, config);
+  transition.Schedule();
+  return std::move(transition).Take();
+}
+
+v1::Job Describe(const State& state, const v1::JobRecord& record) {
+  v1::Job job = record.job();
+  job.set_etag(EtagOf(record.scheduling_version()));
+  DescribeWait(*state.queue_view(), JobNumber(job.name()), record.slot_bytes(), &job);
+  return job;
 }
 
 absl::Time NextDeadline(const State& state) {
@@ -81,12 +128,18 @@ absl::Time NextDeadline(const State& state) {
   for (const auto& [name, record] : state.workers()) {
     if (record.worker().state() == v1::WORKER_STATE_DOWN) continue;
     next = std::min(next, FromProto(record.worker().lease_expire_time()));
+    // Once its jobs have been told, their own deadlines count.
+    const v1::Drain& drain = record.worker().drain();
+    if (IsSet(drain.deadline()) && !state.WithRanksOn(name).empty() && DrainIsAhead(state, name)) {
+      next = std::min(next, FromProto(drain.deadline()));
+    }
   }
-  for (int64_t number : state.active()) {
+  for (int64_t number : state.timed()) {
     const v1::JobRecord& record = *state.FindJob(number);
     if (IsSet(record.stop_deadline())) next = std::min(next, FromProto(record.stop_deadline()));
     const bool backing_off = record.ranks().empty() && IsSet(record.job().next_attempt_time());
     if (backing_off) next = std::min(next, FromProto(record.job().next_attempt_time()));
+    if (record.ending() == v1::ATTEMPT_ENDING_NONE) next = std::min(next, TimeLimitEnd(record));
   }
   return next;
 }

@@ -4,9 +4,13 @@
 // Job:    QUEUED -> STARTING -> RUNNING -> SUCCEEDED
 //         STARTING, RUNNING -> RECOVERING -> STARTING   a rank failed or its worker is lost
 //         STARTING, RUNNING -> RECOVERING -> QUEUED     a worker is leaving: costs no budget
+//         STARTING, RUNNING -> PREEMPTING -> QUEUED     another job needs the slots: the same
+//         any -> SUSPENDING -> SUSPENDED -> QUEUED      by JobSuspended and JobResumed
 //         any -> CANCELLING -> CANCELLED;  RECOVERING -> FAILED when the budget is spent
+//         STARTING, RUNNING -> CANCELLING -> FAILED     the job's time limit is up
 //         a terminal state -> QUEUED by JobResumed
-// Worker: READY <-> DISCONNECTED (stream lost) -> DOWN (lease expired); READY -> DRAINING (leaving)
+// Worker: READY <-> DISCONNECTED (stream lost) -> DOWN (lease expired); READY -> DRAINING (leaving,
+//         or drained: DRAINED when it has no ranks left, READY again by WorkerResumed)
 //
 // Budget: job.failures counts failed attempts since the job last committed a checkpoint beyond all
 // earlier ones; one more than restart.max_failures fails the job. So a long job survives any number
@@ -14,9 +18,8 @@
 // worker, or a restart of the coordinator, does not. A failure of class USER would only repeat
 // itself and fails the job at once.
 //
-// Scheduling: strictly first come, first served among the jobs of a device kind; all ranks of a job
-// in one decision, on devices of one model, on the fewest workers. A slot whose device is out of
-// order gets none. A job that is backing off keeps its place and its slots.
+// Scheduling is a decision of its own, DecideSchedule, which follows those that set
+// Outcome::schedule, or several of them: scheduler.h has its rules.
 #ifndef MILEPOST_COORDINATOR_CORE_DECIDE_H_
 #define MILEPOST_COORDINATOR_CORE_DECIDE_H_
 
@@ -44,6 +47,35 @@ struct JobSubmitted {
 };
 struct JobCancelled {
   std::string job;
+};
+struct JobSuspended {
+  std::string job;
+};
+// New values of spec.scheduling, valid by themselves. ABORTED unless `etag` is empty or the job's.
+struct JobUpdated {
+  std::string job;
+  std::string etag;
+  v1::SchedulingSpec scheduling;
+};
+// A new queue, or new values of one. With `create` ALREADY_EXISTS, without it NOT_FOUND unless
+// `allow_missing`. ABORTED as above.
+struct QueuePut {
+  v1::Queue queue;
+  bool create = false;
+  bool allow_missing = false;
+};
+struct QueueDeleted {
+  std::string name;
+  std::string etag;
+};
+// Until `deadline` its jobs may go on.
+struct WorkerDrained {
+  std::string worker;
+  std::string reason;
+  absl::Time deadline;
+};
+struct WorkerResumed {
+  std::string worker;
 };
 // `newest_step`: see JobResumed in job.proto; INVALID_ARGUMENT unless it exceeds the steps done.
 struct JobResumed {
@@ -86,14 +118,21 @@ struct CoordinatorRestarted {};
 // At NextDeadline or later.
 struct Tick {};
 
-using Event = std::variant<JobSubmitted, JobCancelled, JobResumed, WorkerHello, WorkerHeartbeat,
-                           WorkerStreamLost, WorkerLeaving, RankReported, RankProgressed,
-                           CheckpointsChanged, CoordinatorRestarted, Tick>;
+using Event = std::variant<JobSubmitted, JobCancelled, JobSuspended, JobResumed, JobUpdated,
+                           QueuePut, QueueDeleted, WorkerHello, WorkerHeartbeat, WorkerStreamLost,
+                           WorkerLeaving, WorkerDrained, WorkerResumed, RankReported,
+                           RankProgressed, CheckpointsChanged, CoordinatorRestarted, Tick>;
 
 Outcome Decide(const State& state, const Event& event, absl::Time now, const Config& config);
 
-// When the next Tick is due: a lease ends, a back-off is over, a graceful stop runs out.
-// InfiniteFuture when nothing is pending.
+// Starts what can start, has others make room, says why the rest waits (Outcome::view).
+Outcome DecideSchedule(const State& state, absl::Time now, const Config& config);
+
+// The job as users see it: with the reason why it waits.
+v1::Job Describe(const State& state, const v1::JobRecord& record);
+
+// When the next Tick is due: a lease ends, a back-off is over, a graceful stop or a time limit runs
+// out, a drain begins. InfiniteFuture when nothing is pending.
 absl::Time NextDeadline(const State& state);
 
 std::string WorkerName(absl::string_view worker_id);

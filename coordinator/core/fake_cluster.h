@@ -29,6 +29,7 @@ struct FakeCluster {
   std::vector<Action> sent;  // since the last Clear
   std::string violation;     // of an invariant; empty: none
 
+  // Decides; then schedules, where that has something to do.
   Outcome Do(const Event& event);
   void Clear() { sent.clear(); }
   void Advance(absl::Duration by);  // and Tick
@@ -41,7 +42,8 @@ struct FakeCluster {
   // A worker with one GPU slot for each model.
   static v1::Hello MakeGpuHello(const std::string& id, const std::vector<std::string>& models);
 
-  const v1::Job& Job(const std::string& name) const;
+  void Apply(const Outcome& outcome);
+  v1::Job Job(const std::string& name) const;
   const v1::JobRecord& Record(const std::string& name) const;
   const v1::Worker& Worker(const std::string& id) const;
   // A report of the current generation of one rank.
@@ -60,11 +62,16 @@ struct FakeCluster {
 inline Outcome FakeCluster::Do(const Event& event) {
   Outcome outcome = Decide(state, event, now, config);
   if (!outcome.status.ok()) return outcome;
+  Apply(outcome);
+  if (outcome.schedule) Apply(DecideSchedule(state, now, config));
+  return outcome;
+}
+
+inline void FakeCluster::Apply(const Outcome& outcome) {
   const State before = state;
   state.Apply(outcome);
   if (violation.empty()) violation = CheckInvariants(before, state);
   sent.insert(sent.end(), outcome.actions.begin(), outcome.actions.end());
-  return outcome;
 }
 
 inline void FakeCluster::Advance(absl::Duration by) {
@@ -121,7 +128,9 @@ inline const v1::JobRecord& FakeCluster::Record(const std::string& name) const {
   return *record;
 }
 
-inline const v1::Job& FakeCluster::Job(const std::string& name) const { return Record(name).job(); }
+inline v1::Job FakeCluster::Job(const std::string& name) const {
+  return Describe(state, Record(name));
+}
 
 inline const v1::Worker& FakeCluster::Worker(const std::string& id) const {
   const v1::WorkerRecord* record = state.FindWorker(WorkerName(id));

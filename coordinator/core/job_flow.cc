@@ -1,6 +1,7 @@
-// What happens to a job and its attempt.
+// What happens to a job's attempt.
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -50,6 +51,28 @@ double SurvivingSeconds(const v1::Progress& progress, int64_t checkpoint_step) {
   return progress.productive_seconds() * static_cast<double>(kept) / static_cast<double>(done);
 }
 
+v1::JobState StateOf(v1::AttemptEnding ending) {
+  switch (ending) {
+    case v1::ATTEMPT_ENDING_CANCEL:
+    case v1::ATTEMPT_ENDING_TIME_LIMIT:
+      return v1::JOB_STATE_CANCELLING;
+    case v1::ATTEMPT_ENDING_SUSPEND:
+      return v1::JOB_STATE_SUSPENDING;
+    case v1::ATTEMPT_ENDING_PREEMPT:
+      return v1::JOB_STATE_PREEMPTING;
+    default:
+      return v1::JOB_STATE_RECOVERING;
+  }
+}
+
+// CANCEL overrides every ending, SUSPEND those after which the job would go on; else the first one
+// stands.
+bool Overrides(v1::AttemptEnding ending, v1::AttemptEnding known) {
+  if (known == v1::ATTEMPT_ENDING_NONE || ending == v1::ATTEMPT_ENDING_CANCEL) return true;
+  return ending == v1::ATTEMPT_ENDING_SUSPEND && known != v1::ATTEMPT_ENDING_CANCEL &&
+         known != v1::ATTEMPT_ENDING_TIME_LIMIT;
+}
+
 // Progress of the job is rank 0's: it has the gang's means.
 void TakeProgress(v1::JobRecord* record, const v1::Progress& progress) {
   v1::Job* job = record->mutable_job();
@@ -61,84 +84,6 @@ void TakeProgress(v1::JobRecord* record, const v1::Progress& progress) {
 }
 
 }  // namespace
-
-void Transition::Submit(const JobSubmitted& event) {
-  if (!event.request_id.empty()) {
-    if (int64_t known = state_.FindRequest(event.request_id); known != 0) {
-      outcome_.job = JobName(known);
-      return;
-    }
-  }
-  const int64_t number = state_.NextJobNumber();
-  v1::JobRecord& record = outcome_.jobs[number];
-  outcome_.durable_jobs.insert(number);
-  v1::Job* job = record.mutable_job();
-  job->set_name(JobName(number));
-  job->set_uid(event.uid);
-  *job->mutable_spec() = event.spec;
-  if (event.submitted_spec) *job->mutable_submitted_spec() = *event.submitted_spec;
-  job->mutable_choices()->Assign(event.choices.begin(), event.choices.end());
-  job->set_state(v1::JOB_STATE_QUEUED);
-  job->set_reason(v1::JOB_REASON_WAITING_FOR_SLOTS);
-  *job->mutable_create_time() = ToProto(now_);
-  job->mutable_progress()->set_validation_loss(std::nan(""));
-  record.set_request_id(event.request_id);
-  record.set_slot_bytes(event.slot_bytes);
-  record.set_queue_order(state_.NextQueueOrder());
-  outcome_.job = job->name();
-}
-
-void Transition::Cancel(const std::string& name) {
-  const int64_t number = JobNumber(name);
-  const v1::JobRecord* known = Job(number);
-  if (known == nullptr) {
-    return Refuse(absl::NotFoundError(absl::StrCat("there is no job ", name)));
-  }
-  outcome_.job = name;
-  if (IsTerminal(known->job().state()) || known->ending() == v1::ATTEMPT_ENDING_CANCEL) return;
-  v1::JobRecord& record = Change(number);
-  record.mutable_job()->set_cancel_requested(true);
-  if (record.ranks().empty()) {
-    return EndJob(&record, v1::JOB_STATE_CANCELLED, v1::JOB_REASON_USER, "cancelled");
-  }
-  BeginEnding(number, v1::ATTEMPT_ENDING_CANCEL, v1::JOB_REASON_USER,
-              "cancelled: its ranks checkpoint and leave");
-  Settle(number);
-}
-
-void Transition::Resume(const std::string& name, const std::string& request_id,
-                        std::optional<int64_t> new_steps) {
-  const int64_t number = JobNumber(name);
-  const v1::JobRecord* known = Job(number);
-  if (known == nullptr) {
-    return Refuse(absl::NotFoundError(absl::StrCat("there is no job ", name)));
-  }
-  outcome_.job = name;
-  if (!request_id.empty() && known->resume_request_id() == request_id) return;
-  if (!IsTerminal(known->job().state())) {
-    return Refuse(absl::FailedPreconditionError(
-        absl::StrCat(name, " is ", v1::JobState_Name(known->job().state()).substr(10),
-                     "; only a job that has ended can be resumed")));
-  }
-  const int64_t done = std::max(known->newest_step(), known->job().progress().step());
-  if (new_steps.has_value() && *new_steps <= done) {
-    return Refuse(absl::InvalidArgumentError(absl::StrCat(
-        "new_steps: must exceed the ", done, " steps that ", name, " has done, not ", *new_steps)));
-  }
-  v1::JobRecord& record = Change(number);
-  v1::Job* job = record.mutable_job();
-  if (new_steps.has_value()) job->mutable_spec()->mutable_train()->set_steps(*new_steps);
-  job->set_state(v1::JOB_STATE_QUEUED);
-  job->set_reason(v1::JOB_REASON_USER);
-  job->set_reason_detail("resumed");
-  job->set_failures(0);
-  job->set_cancel_requested(false);
-  job->clear_end_time();
-  job->clear_first_failure();
-  job->clear_next_attempt_time();
-  record.set_resume_request_id(request_id);
-  record.set_queue_order(state_.NextQueueOrder());
-}
 
 void Transition::Checkpoints(const std::string& name, const std::string& newest,
                              int64_t newest_step) {
@@ -164,13 +109,19 @@ void Transition::Progressed(const std::string& worker, const v1::RankProgress& p
   TakeProgress(&ChangeSoft(number), progress.progress());
 }
 
-void Transition::KillOverdue() {
-  for (int64_t number : ActiveJobs()) {
+void Transition::StopOverdue() {
+  const std::set<int64_t> timed = state_.timed();
+  for (int64_t number : timed) {
     const v1::JobRecord* known = Job(number);
-    if (!IsSet(known->stop_deadline()) || FromProto(known->stop_deadline()) > now_) continue;
-    v1::JobRecord& record = Change(number);
-    record.clear_stop_deadline();
-    StopRanks(&record, v1::STOP_KIND_KILL);
+    if (IsSet(known->stop_deadline()) && FromProto(known->stop_deadline()) <= now_) {
+      v1::JobRecord& record = Change(number);
+      record.clear_stop_deadline();
+      StopRanks(&record, v1::STOP_KIND_KILL);
+    } else if (known->ending() == v1::ATTEMPT_ENDING_NONE && TimeLimitEnd(*known) <= now_) {
+      BeginEnding(number, v1::ATTEMPT_ENDING_TIME_LIMIT, v1::JOB_REASON_TIME_LIMIT,
+                  "its time limit is up: its ranks checkpoint and leave");
+      Settle(number);
+    }
   }
 }
 
@@ -185,6 +136,8 @@ void Transition::StartAttempt(int64_t number, const std::vector<PlacedRank>& pla
   job->clear_next_attempt_time();
   if (!IsSet(job->start_time())) *job->mutable_start_time() = ToProto(now_);
   record.set_ending(v1::ATTEMPT_ENDING_NONE);
+  record.set_admission(v1::ADMISSION_NONE);
+  *record.mutable_attempt_start_time() = ToProto(now_);
   record.set_rank_stopped(false);
   record.set_start_checkpoint(job->latest_checkpoint().empty()
                                   ? job->spec().checkpoint().resume_from()
@@ -257,6 +210,9 @@ void Transition::RankReported(int64_t number, int index, const v1::RankReport& r
     const bool ours = rank->stop() == v1::STOP_KIND_KILL && report.signal() == 9;
     if (ours) return;
     v1::Failure failure = FailureOf(report, rank->worker(), now_);
+    if (!report.peer_lost()) {
+      NoteHostFailure(rank->worker(), failure.class_(), record.job().name());
+    }
     const std::string detail =
         absl::StrCat("rank ", index, " on ", rank->worker(), " failed: ", failure.message());
     NoteFailure(&record, std::move(failure), report.peer_lost());
@@ -272,8 +228,9 @@ void Transition::RankLost(int64_t number, int index, const std::string& why) {
   v1::RankRecord* rank = record.mutable_ranks(index);
   rank->set_gone(true);
   rank->set_state(v1::RANK_STATE_FAILED);
+  NoteHostFailure(rank->worker(), v1::FAILURE_CLASS_HOST, record.job().name());
   const bool unwanted =
-      record.ending() == v1::ATTEMPT_ENDING_CANCEL || record.ending() == v1::ATTEMPT_ENDING_REQUEUE;
+      record.ending() != v1::ATTEMPT_ENDING_NONE && record.ending() != v1::ATTEMPT_ENDING_FAILED;
   if (unwanted) return StopRanks(&record, v1::STOP_KIND_KILL);
   v1::Failure failure;
   failure.set_class_(v1::FAILURE_CLASS_HOST);
@@ -302,16 +259,14 @@ void Transition::NoteFailure(v1::JobRecord* record, v1::Failure failure, bool pe
   *record->mutable_job()->mutable_first_failure() = std::move(failure);
 }
 
-// CANCEL overrides every ending; else the first one stands.
 void Transition::BeginEnding(int64_t number, v1::AttemptEnding ending, v1::JobReason reason,
                              const std::string& detail) {
   v1::JobRecord& record = Change(number);
-  if (record.ending() != v1::ATTEMPT_ENDING_NONE && ending != v1::ATTEMPT_ENDING_CANCEL) return;
+  if (!Overrides(ending, record.ending())) return;
   const bool graceful = ending != v1::ATTEMPT_ENDING_FAILED;
   record.set_ending(ending);
   v1::Job* job = record.mutable_job();
-  job->set_state(ending == v1::ATTEMPT_ENDING_CANCEL ? v1::JOB_STATE_CANCELLING
-                                                     : v1::JOB_STATE_RECOVERING);
+  job->set_state(StateOf(ending));
   job->set_reason(reason);
   job->set_reason_detail(detail);
   if (graceful) *record.mutable_stop_deadline() = ToProto(now_ + config_.graceful_stop);
@@ -358,21 +313,42 @@ void Transition::FinishAttempt(int64_t number) {
   record.set_productive_before(record.productive_before() + seconds);
   job->set_productive_seconds(record.productive_before());
   job->mutable_progress()->set_productive_seconds(0);
+  record.set_held_before(record.held_before() +
+                         absl::ToDoubleSeconds(now_ - FromProto(record.attempt_start_time())));
   record.clear_ranks();
   job->clear_placements();
   record.clear_stop_deadline();
+  record.clear_leaves_for();
   record.set_ending(v1::ATTEMPT_ENDING_NONE);
   outcome_.ended_attempts.push_back(number);
   if (succeeded) {
     EndJob(&record, v1::JOB_STATE_SUCCEEDED, v1::JOB_REASON_UNSPECIFIED, "");
-  } else if (ending == v1::ATTEMPT_ENDING_CANCEL) {
-    EndJob(&record, v1::JOB_STATE_CANCELLED, v1::JOB_REASON_USER, "cancelled");
+  } else {
+    FinishEnding(&record, ending);
+  }
+}
+
+void Transition::FinishEnding(v1::JobRecord* record, v1::AttemptEnding ending) {
+  v1::Job* job = record->mutable_job();
+  if (ending == v1::ATTEMPT_ENDING_CANCEL) {
+    EndJob(record, v1::JOB_STATE_CANCELLED, v1::JOB_REASON_USER, "cancelled");
+  } else if (ending == v1::ATTEMPT_ENDING_SUSPEND) {
+    job->set_state(v1::JOB_STATE_SUSPENDED);
+    job->set_reason_detail("suspended: resume it with `milepost job resume`");
+  } else if (ending == v1::ATTEMPT_ENDING_TIME_LIMIT) {
+    EndJob(record, v1::JOB_STATE_FAILED, v1::JOB_REASON_TIME_LIMIT,
+           absl::StrCat("it has held its slots for the ", job->spec().scheduling().time_limit(),
+                        " s of its time limit; resumed, it may go on for as long again"));
+  } else if (ending == v1::ATTEMPT_ENDING_PREEMPT) {
+    job->set_state(v1::JOB_STATE_QUEUED);
+    job->set_preemptions(job->preemptions() + 1);
   } else if (ending == v1::ATTEMPT_ENDING_REQUEUE ||
-             (record.first_failure_peer_lost() && record.rank_stopped())) {
+             (record->first_failure_peer_lost() && record->rank_stopped())) {
     job->set_state(v1::JOB_STATE_QUEUED);
     job->set_reason(v1::JOB_REASON_WORKER_LEAVING);
+    record->set_admission(v1::ADMISSION_HELD);
   } else {
-    FinishFailed(&record);
+    FinishFailed(record);
   }
 }
 
@@ -396,6 +372,7 @@ void Transition::FinishFailed(v1::JobRecord* record) {
       restart.backoff_seconds() * std::pow(2.0, std::min(job->failures() - 1, 30));
   const absl::Duration delay = std::min(absl::Seconds(seconds), config_.backoff_cap);
   *job->mutable_next_attempt_time() = ToProto(now_ + delay);
+  record->set_admission(v1::ADMISSION_HELD);
   job->set_state(v1::JOB_STATE_RECOVERING);
   job->set_reason(v1::JOB_REASON_BACKING_OFF);
   job->set_reason_detail(absl::StrCat("attempt ", job->attempts(), " failed (", cause,
@@ -410,6 +387,7 @@ void Transition::EndJob(v1::JobRecord* record, v1::JobState state, v1::JobReason
   job->set_reason(reason);
   job->set_reason_detail(detail);
   job->clear_next_attempt_time();
+  record->set_admission(v1::ADMISSION_NONE);
   *job->mutable_end_time() = ToProto(now_);
 }
 

@@ -1,88 +1,173 @@
 #include "coordinator/core/placement.h"
 
 #include <algorithm>
-#include <set>
-#include <tuple>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "common/check.h"
 
 namespace milepost::coordinator {
 
-namespace {
+int SlotPool::FreeOf(const PoolHost& host) {
+  return static_cast<int>(std::count_if(host.slots.begin(), host.slots.end(),
+                                        [](const PoolSlot& slot) { return slot.free; }));
+}
 
-// The smallest worker that can hold all `ranks`, else the largest worker.
-FreeSlots::iterator BestWorker(int ranks, FreeSlots* free) {
-  auto best = free->end();
-  for (auto it = free->begin(); it != free->end(); ++it) {
-    if (it->second.empty()) continue;
-    if (best == free->end()) {
-      best = it;
-      continue;
+void SlotPool::Counts::Add(int64_t memory, int count) {
+  total += count;
+  by_memory[memory] += count;
+}
+
+int SlotPool::Counts::With(int64_t slot_bytes) const {
+  if (slot_bytes == 0) return total;
+  int with = 0;
+  for (const auto& [memory, count] : by_memory) {
+    if (memory == 0 || memory >= slot_bytes) with += count;
+  }
+  return with;
+}
+
+int64_t SlotPool::LargestMemory() const {
+  return usable_.by_memory.empty() ? 0 : usable_.by_memory.rbegin()->first;
+}
+
+void SlotPool::AddHost(PoolHost host) {
+  const int index = static_cast<int>(hosts_.size());
+  host_by_worker_[host.worker] = index;
+  for (const PoolSlot& slot : host.slots) {
+    usable_.Add(slot.memory_bytes, 1);
+    if (slot.free) free_.Add(slot.memory_bytes, 1);
+  }
+  hosts_.push_back(std::move(host));
+  Insert(index);
+}
+
+void SlotPool::Insert(int index) {
+  const PoolHost& host = hosts_[index];
+  const int free = FreeOf(host);
+  if (free == 0) return;
+  const auto add = [&](Group& group) {
+    group.hosts[free].insert(index);
+    group.free += free;
+  };
+  if (host.avoided) return add(avoided_);
+  add(all_);
+  add(racks_[host.rack]);
+}
+
+void SlotPool::Erase(int index) {
+  const PoolHost& host = hosts_[index];
+  const int free = FreeOf(host);
+  if (free == 0) return;
+  const auto remove = [&](Group& group) {
+    auto bucket = group.hosts.find(free);
+    bucket->second.erase(index);
+    if (bucket->second.empty()) group.hosts.erase(bucket);
+    group.free -= free;
+  };
+  if (host.avoided) return remove(avoided_);
+  remove(all_);
+  remove(racks_[host.rack]);
+}
+
+// Hosts from the one with the most free slots on; as soon as one can hold all that is missing, the
+// one of those where it fits most tightly.
+std::vector<int> SlotPool::Fill(const Group& group, int ranks) {
+  std::vector<int> chosen;
+  auto bucket = group.hosts.rbegin();
+  auto in_bucket =
+      group.hosts.rend() == bucket ? std::set<int>::const_iterator() : bucket->second.begin();
+  while (ranks > 0 && bucket != group.hosts.rend()) {
+    if (bucket->first >= ranks) {
+      // Buckets of at least `ranks`: their hosts were not taken, but for the first of this one.
+      auto tightest = group.hosts.lower_bound(ranks);
+      chosen.push_back(tightest->first == bucket->first ? *in_bucket : *tightest->second.begin());
+      return chosen;
     }
-    const int size = static_cast<int>(it->second.size());
-    const int best_size = static_cast<int>(best->second.size());
-    const bool fits = size >= ranks;
-    const bool best_fits = best_size >= ranks;
-    if (fits ? (!best_fits || size < best_size) : (!best_fits && size > best_size)) best = it;
+    chosen.push_back(*in_bucket);
+    ranks -= bucket->first;
+    if (++in_bucket == bucket->second.end()) {
+      if (++bucket != group.hosts.rend()) in_bucket = bucket->second.begin();
+    }
   }
-  return best;
+  return chosen;
 }
 
-size_t CountWorkers(const std::vector<PlacedRank>& placed) {
-  std::set<std::string> workers;
-  for (const PlacedRank& rank : placed) workers.insert(rank.worker);
-  return workers.size();
+std::vector<int> SlotPool::ChooseHosts(int ranks) const {
+  if (auto fits = all_.hosts.lower_bound(ranks); fits != all_.hosts.end()) {
+    return {*fits->second.begin()};
+  }
+  const Group* rack = nullptr;
+  for (const auto& [name, group] : racks_) {
+    if (group.free >= ranks && (rack == nullptr || group.free < rack->free)) rack = &group;
+  }
+  if (rack != nullptr) return Fill(*rack, ranks);
+  if (all_.free < ranks) {
+    if (auto fits = avoided_.hosts.lower_bound(ranks); fits != avoided_.hosts.end()) {
+      return {*fits->second.begin()};
+    }
+  }
+  std::vector<std::pair<int, const Group*>> by_free;
+  for (const auto& [name, group] : racks_) by_free.emplace_back(-group.free, &group);
+  std::stable_sort(by_free.begin(), by_free.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  by_free.emplace_back(-avoided_.free, &avoided_);
+  std::vector<int> chosen;
+  for (const auto& [free, group] : by_free) {
+    if (ranks <= 0) break;
+    const std::vector<int> more = Fill(*group, ranks);
+    chosen.insert(chosen.end(), more.begin(), more.end());
+    ranks += free;
+  }
+  return chosen;
 }
 
-}  // namespace
-
-int CountSlots(const FreeSlots& free) {
-  int count = 0;
-  for (const auto& [worker, slots] : free) count += static_cast<int>(slots.size());
-  return count;
+SlotPool SlotPool::WithRoomFor(int64_t slot_bytes) const {
+  SlotPool pool(model_);
+  for (PoolHost host : hosts_) {
+    std::erase_if(host.slots, [&](const PoolSlot& slot) {
+      return slot.memory_bytes != 0 && slot.memory_bytes < slot_bytes;
+    });
+    pool.AddHost(std::move(host));
+  }
+  return pool;
 }
 
-std::vector<PlacedRank> TakeSlots(int ranks, FreeSlots* free) {
+std::vector<PlacedRank> SlotPool::Find(int ranks, int64_t slot_bytes) const {
   std::vector<PlacedRank> placed;
-  if (ranks <= 0 || CountSlots(*free) < ranks) return placed;
-  while (static_cast<int>(placed.size()) < ranks) {
-    const int missing = ranks - static_cast<int>(placed.size());
-    auto worker = BestWorker(missing, free);
-    std::vector<int>& slots = worker->second;
-    const int taken = std::min(missing, static_cast<int>(slots.size()));
-    for (int i = 0; i < taken; ++i) placed.push_back({worker->first, slots[i]});
-    slots.erase(slots.begin(), slots.begin() + taken);
+  if (ranks <= 0 || CountFree(slot_bytes) < ranks) return placed;
+  if (CountFree(slot_bytes) < CountFree(0)) return WithRoomFor(slot_bytes).Find(ranks, 0);
+  for (const int host : ChooseHosts(ranks)) {
+    for (const PoolSlot& slot : hosts_[host].slots) {
+      if (!slot.free || static_cast<int>(placed.size()) == ranks) continue;
+      placed.push_back({hosts_[host].worker, slot.index});
+    }
   }
+  MP_CHECK(static_cast<int>(placed.size()) == ranks) << placed.size() << " of " << ranks;
   return placed;
 }
 
-void RemoveSlots(const std::vector<PlacedRank>& placed, FreeByModel* free) {
-  for (const PlacedRank& rank : placed) {
-    for (auto& [model, workers] : *free) {
-      auto worker = workers.find(rank.worker);
-      if (worker != workers.end()) std::erase(worker->second, rank.slot);
+void SlotPool::Take(const std::vector<PlacedRank>& placed) {
+  for (size_t i = 0; i < placed.size();) {
+    const std::string& worker = placed[i].worker;
+    const auto found = host_by_worker_.find(worker);
+    MP_CHECK(found != host_by_worker_.end()) << worker;
+    Erase(found->second);
+    for (; i < placed.size() && placed[i].worker == worker; ++i) {
+      for (PoolSlot& slot : hosts_[found->second].slots) {
+        if (slot.index != placed[i].slot) continue;
+        MP_CHECK(slot.free) << worker << "/" << slot.index;
+        slot.free = false;
+        free_.Add(slot.memory_bytes, -1);
+      }
     }
+    Insert(found->second);
   }
 }
 
-std::map<std::string, int> CountSlots(const FreeByModel& free) {
-  std::map<std::string, int> counts;
-  for (const auto& [model, slots] : free) {
-    if (const int count = CountSlots(slots); count > 0) counts[model] = count;
-  }
-  return counts;
-}
-
-std::vector<PlacedRank> TakeSlots(int ranks, FreeByModel* free) {
-  FreeSlots* chosen = nullptr;
-  std::tuple<size_t, int> chosen_key;
-  for (auto& [model, slots] : *free) {
-    FreeSlots trial = slots;
-    const std::vector<PlacedRank> placed = TakeSlots(ranks, &trial);
-    const std::tuple<size_t, int> key = {CountWorkers(placed), CountSlots(slots)};
-    if (placed.empty() || (chosen != nullptr && key >= chosen_key)) continue;
-    chosen = &slots;
-    chosen_key = key;
-  }
-  return chosen == nullptr ? std::vector<PlacedRank>() : TakeSlots(ranks, chosen);
+bool IsModel(const std::string& model, const std::string& wanted) {
+  return absl::StrContains(absl::AsciiStrToLower(model), absl::AsciiStrToLower(wanted));
 }
 
 }  // namespace milepost::coordinator

@@ -1,42 +1,105 @@
-// Which free slots a gang gets: all its ranks or none, on devices of one model, on the fewest
-// workers.
+// Which free slots a gang gets: all its ranks or none, on devices of one model, close together.
 //
-//   std::vector<PlacedRank> placed = TakeSlots(ranks, &free_by_model);
+//   SlotPool pool("NVIDIA H200");
+//   pool.AddHost({.worker = "workers/a", .rack = "r1", .slots = {{0, bytes, true}, ...}});
+//   std::vector<PlacedRank> placed = pool.Find(8, /*slot_bytes=*/0);   // empty: too few are free
+//   pool.Take(placed);
+//
+// In this order: one host, where it fits most tightly; one rack, the one with the fewest free
+// slots; whole racks with the most free slots first. Hosts that are to be avoided come last: a gang
+// gets slots there only where it does not fit elsewhere. Ties are broken by name. Consecutive ranks
+// share a host.
+//
+// Finding takes O(log hosts) for a gang that fits one host. Not thread-safe.
 #ifndef MILEPOST_COORDINATOR_CORE_PLACEMENT_H_
 #define MILEPOST_COORDINATOR_CORE_PLACEMENT_H_
 
+#include <cstdint>
 #include <map>
+#include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+
 namespace milepost::coordinator {
-
-// Free slot indices by worker, ascending.
-using FreeSlots = std::map<std::string, std::vector<int>>;
-
-// The same by device model: "NVIDIA H200"; CPU slots have the empty model.
-using FreeByModel = std::map<std::string, FreeSlots>;
 
 struct PlacedRank {
   std::string worker;
   int slot = 0;
 };
 
-// `ranks` slots: whole workers with the most free slots first, the rest on the worker where it fits
-// most tightly; ties by name. Consecutive ranks share a worker. Empty when there are too few. Takes
-// the slots out of `free`.
-std::vector<PlacedRank> TakeSlots(int ranks, FreeSlots* free);
+struct PoolSlot {
+  int index = 0;
+  int64_t memory_bytes = 0;  // 0: not known, enough for anything
+  bool free = false;
+};
 
-// The same from one model: the one where it takes the fewest workers, then the one with the fewest
-// free slots, then the first by name.
-std::vector<PlacedRank> TakeSlots(int ranks, FreeByModel* free);
+struct PoolHost {
+  std::string worker;
+  std::string rack;      // label of its rack; hosts without one count as a rack
+  bool avoided = false;  // it failed recently
+  std::vector<PoolSlot> slots;
+};
 
-void RemoveSlots(const std::vector<PlacedRank>& placed, FreeByModel* free);
+// The slots of one device model that can be used, free or not.
+class SlotPool {
+ public:
+  explicit SlotPool(std::string model) : model_(std::move(model)) {}
 
-int CountSlots(const FreeSlots& free);
-// By model, without those that have none.
-std::map<std::string, int> CountSlots(const FreeByModel& free);
+  // Hosts in order of their names, each once.
+  void AddHost(PoolHost host);
+
+  const std::string& model() const { return model_; }
+  // Slots with room for `slot_bytes`.
+  int CountFree(int64_t slot_bytes) const { return free_.With(slot_bytes); }
+  int CountUsable(int64_t slot_bytes) const { return usable_.With(slot_bytes); }
+  // Largest memory of a slot; 0: not known of any.
+  int64_t LargestMemory() const;
+
+  // `ranks` free slots, by rank. Empty: there are too few.
+  std::vector<PlacedRank> Find(int ranks, int64_t slot_bytes) const;
+  // They are free no longer.
+  void Take(const std::vector<PlacedRank>& placed);
+
+ private:
+  struct Counts {
+    int total = 0;
+    std::map<int64_t, int> by_memory;
+
+    void Add(int64_t memory, int count);
+    int With(int64_t slot_bytes) const;
+  };
+  // Hosts by how many of their slots are free, and by place in hosts_.
+  struct Group {
+    std::map<int, std::set<int>> hosts;
+    int free = 0;
+  };
+
+  void Insert(int host);
+  void Erase(int host);
+  // The hosts that `ranks` slots of the group's come from, in order: the fewest.
+  static std::vector<int> Fill(const Group& group, int ranks);
+  std::vector<int> ChooseHosts(int ranks) const;
+  SlotPool WithRoomFor(int64_t slot_bytes) const;
+  static int FreeOf(const PoolHost& host);
+
+  std::string model_;
+  std::vector<PoolHost> hosts_;
+  absl::flat_hash_map<std::string, int> host_by_worker_;
+  std::map<std::string, Group> racks_;  // without the avoided
+  Group all_;                           // the same hosts
+  Group avoided_;
+  Counts free_;
+  Counts usable_;
+};
+
+// By a device's model; CPU slots have the empty model.
+using SlotPools = std::map<std::string, SlotPool>;
+
+// True when `model` is one that a job asked for by `wanted`: the same, or with `wanted` in it,
+// capitals or not ("h200" of "NVIDIA H200"). An empty wish is any.
+bool IsModel(const std::string& model, const std::string& wanted);
 
 }  // namespace milepost::coordinator
 

@@ -2,60 +2,130 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
 namespace milepost::coordinator {
 namespace {
 
+constexpr int64_t kGiB = int64_t{1} << 30;
+
 std::string Show(const std::vector<PlacedRank>& placed) {
-  std::string text;
-  for (const PlacedRank& rank : placed) text += rank.worker + std::to_string(rank.slot) + " ";
-  return text;
+  return absl::StrJoin(placed, " ", [](std::string* out, const PlacedRank& rank) {
+    absl::StrAppend(out, rank.worker, rank.slot);
+  });
 }
 
-TEST(PlacementTest, PacksOnTheFewestWorkers) {
+struct Host {
+  std::string worker;
+  std::vector<int> free;
+  std::string rack = "";
+  bool avoided = false;
+  int64_t memory = 0;
+};
+
+SlotPool MakePool(const std::vector<Host>& hosts) {
+  SlotPool pool("H200");
+  for (const Host& host : hosts) {
+    PoolHost made = {.worker = host.worker, .rack = host.rack, .avoided = host.avoided};
+    for (const int slot : host.free) made.slots.push_back({slot, host.memory, true});
+    made.slots.push_back({99, host.memory, false});
+    pool.AddHost(std::move(made));
+  }
+  return pool;
+}
+
+TEST(PlacementTest, PacksOnTheFewestHosts) {
   struct Case {
     int ranks;
-    FreeSlots free;
+    std::vector<Host> hosts;
     std::string expected;
   };
   const Case cases[] = {
-      {2, {{"a", {0, 1, 2, 3}}, {"b", {0, 1}}}, "b0 b1 "},  // tightest fit
-      {3, {{"a", {0, 1, 2, 3}}, {"b", {0, 1}}}, "a0 a1 a2 "},
-      {5, {{"a", {0, 1, 2, 3}}, {"b", {0, 1}}, {"c", {5}}}, "a0 a1 a2 a3 c5 "},
-      {2, {{"a", {1}}, {"b", {3}}}, "a1 b3 "},
-      {1, {{"a", {}}, {"b", {3}}}, "b3 "},
+      {2, {{"a", {0, 1, 2, 3}}, {"b", {0, 1}}}, "b0 b1"},  // tightest fit
+      {3, {{"a", {0, 1, 2, 3}}, {"b", {0, 1}}}, "a0 a1 a2"},
+      {5, {{"a", {0, 1, 2, 3}}, {"b", {0, 1}}, {"c", {5}}}, "a0 a1 a2 a3 c5"},
+      {7, {{"a", {0, 1, 2}}, {"b", {0, 1, 2}}, {"c", {0, 1}}}, "a0 a1 a2 b0 b1 b2 c0"},
+      {2, {{"a", {1}}, {"b", {3}}}, "a1 b3"},
+      {1, {{"a", {}}, {"b", {3}}}, "b3"},
       {2, {{"a", {1}}, {"b", {}}}, ""},  // all or none
       {1, {}, ""},
   };
   for (const Case& c : cases) {
-    FreeSlots free = c.free;
-    EXPECT_EQ(Show(TakeSlots(c.ranks, &free)), c.expected);
-    const int taken = c.expected.empty() ? 0 : c.ranks;
-    EXPECT_EQ(CountSlots(free), CountSlots(c.free) - taken);
+    SlotPool pool = MakePool(c.hosts);
+    const int before = pool.CountFree(0);
+    const std::vector<PlacedRank> placed = pool.Find(c.ranks, 0);
+    EXPECT_EQ(Show(placed), c.expected);
+    pool.Take(placed);
+    EXPECT_EQ(pool.CountFree(0), before - static_cast<int>(placed.size()));
   }
 }
 
-TEST(PlacementTest, AllRanksGetOneModel) {
-  struct Case {
-    int ranks;
-    FreeByModel free;
-    std::string expected;
+TEST(PlacementTest, OneRackBeforeSeveral) {
+  const SlotPool pool = MakePool({{"a", {0, 1, 2, 3}, "r1"},
+                                  {"b", {0, 1}, "r2"},
+                                  {"c", {0, 1}, "r2"},
+                                  {"d", {0, 1, 2}, "r3"},
+                                  {"e", {0, 1, 2}, "r3"}});
+  EXPECT_EQ(Show(pool.Find(4, 0)), "a0 a1 a2 a3");  // one host before one rack
+  EXPECT_EQ(Show(pool.Find(5, 0)), "d0 d1 d2 e0 e1");
+  EXPECT_EQ(Show(pool.Find(8, 0)), "d0 d1 d2 e0 e1 e2 a0 a1");  // the fullest racks first
+}
+
+TEST(PlacementTest, AvoidedHostsComeLast) {
+  const SlotPool pool = MakePool({{"a", {0, 1}, "", true}, {"b", {0}}, {"c", {0}}});
+  EXPECT_EQ(Show(pool.Find(2, 0)), "b0 c0");
+  EXPECT_EQ(Show(pool.Find(3, 0)), "b0 c0 a0");
+  EXPECT_EQ(Show(pool.Find(4, 0)), "b0 c0 a0 a1");
+}
+
+TEST(PlacementTest, TakesOnlySlotsWithRoom) {
+  const SlotPool pool = MakePool(
+      {{"a", {0, 1, 2}, "", false, 24 * kGiB}, {"b", {0}, "", false, 80 * kGiB}, {"c", {0}}});
+  EXPECT_EQ(pool.CountFree(40 * kGiB), 2);  // that c has too little was not told
+  EXPECT_EQ(pool.CountUsable(40 * kGiB), 4);
+  EXPECT_EQ(Show(pool.Find(2, 40 * kGiB)), "b0 c0");
+  EXPECT_EQ(Show(pool.Find(3, 40 * kGiB)), "");
+  EXPECT_EQ(pool.LargestMemory(), 80 * kGiB);
+}
+
+TEST(PlacementTest, FindsExactlyWhatIsThere) {
+  std::mt19937 random(7);
+  const auto pick = [&](int low, int high) {
+    return std::uniform_int_distribution<int>(low, high)(random);
   };
-  const Case cases[] = {
-      {2, {{"A100", {{"a", {0, 1, 2, 3}}}}, {"H200", {{"b", {0, 1}}}}}, "b0 b1 "},  // tightest
-      {2, {{"A100", {{"a", {0}}, {"b", {1}}}}, {"H200", {{"c", {0, 1, 2}}}}}, "c0 c1 "},  // fewest
-      {2, {{"A100", {{"a", {0, 1}}}}, {"H200", {{"b", {0, 1}}}}}, "a0 a1 "},  // first by name
-      {3, {{"A100", {{"a", {0, 1}}}}, {"H200", {{"b", {0, 1}}}}}, ""},        // never of two
-      {3, {{"A100", {{"a", {0, 1}}}}, {"H200", {{"a", {2, 3, 4}}}}}, "a2 a3 a4 "},
-      {1, {}, ""},
-  };
-  for (const Case& c : cases) {
-    FreeByModel free = c.free;
-    EXPECT_EQ(Show(TakeSlots(c.ranks, &free)), c.expected);
-    int before = 0, after = 0;
-    for (const auto& [model, count] : CountSlots(c.free)) before += count;
-    for (const auto& [model, count] : CountSlots(free)) after += count;
-    EXPECT_EQ(before - after, c.expected.empty() ? 0 : c.ranks);
+  for (int round = 0; round < 500; ++round) {
+    std::vector<Host> hosts;
+    std::set<std::string> free;
+    for (int i = 0; i < pick(1, 6); ++i) {
+      Host host = {absl::StrCat("w", i, "/"), {}, absl::StrCat("r", pick(0, 2)), pick(0, 4) == 0};
+      for (int slot = 0; slot < pick(0, 4); ++slot) host.free.push_back(slot);
+      for (const int slot : host.free) free.insert(absl::StrCat(host.worker, slot));
+      hosts.push_back(host);
+    }
+    SlotPool pool = MakePool(hosts);
+    while (true) {
+      const int ranks = pick(1, 6);
+      const std::vector<PlacedRank> placed = pool.Find(ranks, 0);
+      ASSERT_EQ(placed.empty(), static_cast<int>(free.size()) < ranks);
+      if (placed.empty()) break;
+      ASSERT_EQ(static_cast<int>(placed.size()), ranks);
+      for (const PlacedRank& rank : placed) {
+        ASSERT_EQ(free.erase(absl::StrCat(rank.worker, rank.slot)), 1u);
+      }
+      pool.Take(placed);
+      ASSERT_EQ(pool.CountFree(0), static_cast<int>(free.size()));
+    }
   }
+}
+
+TEST(PlacementTest, KnowsAModelByAPartOfItsName) {
+  EXPECT_TRUE(IsModel("NVIDIA H200", "h200"));
+  EXPECT_TRUE(IsModel("NVIDIA H200", ""));
+  EXPECT_FALSE(IsModel("NVIDIA A100", "h200"));
 }
 
 }  // namespace

@@ -1,182 +1,294 @@
-// The queue: strictly first come, first served.
+// Makes the input of a scheduling pass of the state, and changes of its result.
 #include <algorithm>
 #include <map>
-#include <set>
+#include <memory>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/proto_time.h"
+#include "coordinator/core/scheduler.h"
 #include "coordinator/core/transition.h"
 
 namespace milepost::coordinator {
-
 namespace {
 
-constexpr double kBytesPerGiB = 1 << 30;
+constexpr size_t kMostMissing = 4;
+constexpr char kRackLabel[] = "rack";
 
-int RankCount(const v1::JobRecord& record) {
-  return std::max(1, record.job().spec().resources().ranks());
-}
+int RankCount(const v1::Job& job) { return std::max(1, job.spec().resources().ranks()); }
 
 bool TakesRanks(const v1::WorkerRecord& record) {
   return record.worker().state() == v1::WORKER_STATE_READY && !record.leaving();
 }
 
 // Why nothing can run in the slot; empty: it can be used.
-std::string ProblemOf(const v1::Worker& worker, const v1::Slot& slot) {
+const std::string& ProblemOf(const v1::Worker& worker, int slot) {
+  static const auto* const kNone = new std::string;
   for (const v1::DeviceFacts& facts : worker.devices()) {
-    if (facts.slot() == slot.index()) return facts.problem();
+    if (facts.slot() == slot) return facts.problem();
   }
-  return "";
+  return *kNone;
 }
 
-// What a slot tells nothing of may be there.
-bool HasRoom(const v1::Slot& slot, const v1::JobRecord& record) {
-  return slot.memory_bytes() == 0 || slot.memory_bytes() >= record.slot_bytes();
+bool IsAvoided(const v1::WorkerRecord& record, absl::Time since) {
+  return record.failures_size() > 0 &&
+         FromProto(record.failures(record.failures_size() - 1).time()) > since;
 }
+
+// Its attempt ends, and the job wants its slots back.
+bool ComesBack(const v1::JobRecord& record) {
+  return record.ending() == v1::ATTEMPT_ENDING_FAILED ||
+         record.ending() == v1::ATTEMPT_ENDING_REQUEUE ||
+         record.ending() == v1::ATTEMPT_ENDING_PREEMPT;
+}
+
+Admission AdmissionOf(const v1::JobRecord& record) {
+  if (!record.ranks().empty()) {
+    return record.ending() == v1::ATTEMPT_ENDING_PREEMPT ? Admission::kNone : Admission::kHeld;
+  }
+  switch (record.admission()) {
+    case v1::ADMISSION_HELD:
+      return Admission::kHeld;
+    case v1::ADMISSION_GRANTED:
+      return Admission::kGranted;
+    default:
+      return Admission::kNone;
+  }
+}
+
+// The state as one scheduling pass sees it, for all kinds of devices at once.
+class Inputs {
+ public:
+  Inputs(const State& state, absl::Time now, const Config& config)
+      : state_(state), now_(now), config_(config) {
+    AddQueue(kDefaultQueue);
+    for (const auto& [id, record] : state.queues()) AddQueue(id);
+    for (const int64_t number : state.active()) AddJob(number, *state.FindJob(number));
+    for (const auto& [name, record] : state.workers()) AddWorker(record);
+  }
+
+  std::map<v1::DeviceKind, ScheduleInput> Take() && {
+    for (auto& [device, input] : inputs_) {
+      input.summary.ready_workers = ready_workers_;
+      input.summary.usable = usable_;
+      if (device == v1::DEVICE_KIND_CUDA) AddMissing(notes_, input.summary);
+    }
+    return std::move(inputs_);
+  }
+
+ private:
+  void AddQueue(const std::string& id) {
+    if (queue_index_.try_emplace(id, static_cast<int>(queue_ids_.size())).second) {
+      queue_ids_.push_back(id);
+    }
+  }
+
+  // A kind of device is looked at when a job wants it.
+  ScheduleInput& InputFor(v1::DeviceKind device) {
+    auto [entry, added] = inputs_.try_emplace(device);
+    ScheduleInput& input = entry->second;
+    if (!added) return input;
+    input.device = device;
+    input.now = now_;
+    input.graceful_stop = config_.graceful_stop;
+    for (const std::string& id : queue_ids_) {
+      QueueShare share = {.name = id};
+      if (const v1::QueueRecord* record = state_.FindQueue(id); record != nullptr) {
+        if (record->queue().has_weight()) share.weight = record->queue().weight();
+        for (const v1::SlotQuota& quota : record->queue().quotas()) {
+          if (quota.device() != device) continue;
+          share.guaranteed = quota.guaranteed();
+          if (quota.has_limit()) share.limit = quota.limit();
+        }
+      }
+      input.queues.push_back(std::move(share));
+    }
+    return input;
+  }
+
+  int QueueOf(const v1::Job& job) const {
+    const auto found = queue_index_.find(job.spec().scheduling().queue());
+    return found == queue_index_.end() ? queue_index_.at(kDefaultQueue) : found->second;
+  }
+
+  void AddJob(int64_t number, const v1::JobRecord& record) {
+    const v1::Job& job = record.job();
+    ScheduleInput& input = InputFor(job.spec().resources().device());
+    QueueShare& share = input.queues[QueueOf(job)];
+    const bool waits =
+        job.state() == v1::JOB_STATE_QUEUED || job.state() == v1::JOB_STATE_RECOVERING;
+    const bool wants = record.ranks().empty() ? waits : ComesBack(record);
+    int held = 0;
+    if (!record.ranks().empty()) held = AddHolding(number, record, input);
+    const bool admitted = wants && AdmissionOf(record) != Admission::kNone;
+    share.used += admitted ? RankCount(job) : held;
+    if (!wants) return;
+    input.demands.push_back(DemandOf(number, record));
+    if (!admitted) input.demands.back().held = held;
+  }
+
+  int AddHolding(int64_t number, const v1::JobRecord& record, ScheduleInput& input) {
+    Holding holding = {.job = number,
+                       .queue = QueueOf(record.job()),
+                       .priority = record.job().spec().scheduling().priority(),
+                       .start = FromProto(record.attempt_start_time()),
+                       .release = TimeLimitEnd(record) + config_.graceful_stop,
+                       .leaving = record.ending() != v1::ATTEMPT_ENDING_NONE,
+                       .leaves_for = JobNumber(record.leaves_for())};
+    if (holding.leaving) holding.release = std::min(holding.release, now_ + config_.graceful_stop);
+    for (const v1::RankRecord& rank : record.ranks()) {
+      if (rank.gone()) continue;
+      taken_[rank.worker()].insert(rank.slot());
+      ++holding.slots;
+      if (holding.slots == 1) holding.model = ModelOf(rank);
+    }
+    const int slots = holding.slots;
+    input.holdings.push_back(std::move(holding));
+    return slots;
+  }
+
+  std::string ModelOf(const v1::RankRecord& rank) const {
+    const v1::WorkerRecord* worker = state_.FindWorker(rank.worker());
+    if (worker == nullptr) return "";
+    for (const v1::Slot& slot : worker->worker().slots()) {
+      if (slot.index() == rank.slot()) return slot.model();
+    }
+    return "";
+  }
+
+  Demand DemandOf(int64_t number, const v1::JobRecord& record) const {
+    const v1::Job& job = record.job();
+    const v1::SchedulingSpec& scheduling = job.spec().scheduling();
+    Demand demand = {.job = number,
+                     .queue = QueueOf(job),
+                     .priority = scheduling.priority(),
+                     .order = record.queue_order(),
+                     .ranks = RankCount(job),
+                     .slot_bytes = record.slot_bytes(),
+                     .device_model = job.spec().resources().device_model(),
+                     .admission = AdmissionOf(record),
+                     .winding_up = !record.ranks().empty()};
+    if (scheduling.time_limit() > 0) {
+      demand.time_limit = absl::Seconds(scheduling.time_limit() - record.held_before());
+    }
+    if (IsSet(job.next_attempt_time())) demand.not_before = FromProto(job.next_attempt_time());
+    for (const std::string& name : scheduling.depends_on()) {
+      const v1::JobRecord* other = state_.FindJob(JobNumber(name));
+      if (other == nullptr || other->job().state() == v1::JOB_STATE_SUCCEEDED) continue;
+      const bool ended = IsTerminal(other->job().state());
+      if (demand.gate == WaitCode::kNone || ended) demand.gate_job = JobNumber(name);
+      if (ended) demand.gate = WaitCode::kFailedDependency;
+      if (demand.gate == WaitCode::kNone) demand.gate = WaitCode::kDependency;
+    }
+    return demand;
+  }
+
+  void AddWorker(const v1::WorkerRecord& record) {
+    if (!TakesRanks(record)) return;
+    const v1::Worker& worker = record.worker();
+    ++ready_workers_;
+    if (!worker.device_note().empty()) {
+      notes_.push_back(absl::StrCat(worker.name(), ": ", worker.device_note()));
+    }
+    absl::flat_hash_set<int> taken;
+    if (auto found = taken_.find(worker.name()); found != taken_.end()) taken = found->second;
+    for (const v1::RankPlacementOfJob& stale : record.stale()) taken.insert(stale.slot());
+    // A host has slots of one model, as a rule.
+    std::map<std::pair<v1::DeviceKind, std::string>, PoolHost> hosts;
+    PoolHost* host = nullptr;
+    const v1::Slot* before = nullptr;
+    for (const v1::Slot& slot : worker.slots()) {
+      const std::string& problem = ProblemOf(worker, slot.index());
+      if (!problem.empty()) {
+        AddOut(worker, slot, problem);
+        continue;
+      }
+      ++usable_[slot.device()];
+      if (!inputs_.contains(slot.device())) continue;
+      const bool same =
+          before != nullptr && before->device() == slot.device() && before->model() == slot.model();
+      if (!same) host = &hosts[{slot.device(), slot.model()}];
+      before = &slot;
+      host->slots.push_back({slot.index(), slot.memory_bytes(), !taken.contains(slot.index())});
+    }
+    const auto rack = worker.labels().find(kRackLabel);
+    for (auto& [key, pool_host] : hosts) {
+      pool_host.worker = worker.name();
+      if (rack != worker.labels().end()) pool_host.rack = rack->second;
+      pool_host.avoided = IsAvoided(record, now_ - config_.avoid_after_failure);
+      std::sort(pool_host.slots.begin(), pool_host.slots.end(),
+                [](const PoolSlot& a, const PoolSlot& b) { return a.index < b.index; });
+      SlotPools& pools = inputs_.at(key.first).pools;
+      pools.try_emplace(key.second, key.second).first->second.AddHost(std::move(pool_host));
+    }
+  }
+
+  void AddOut(const v1::Worker& worker, const v1::Slot& slot, const std::string& problem) {
+    auto input = inputs_.find(slot.device());
+    if (input == inputs_.end()) return;
+    AddMissing({absl::StrCat("slot ", slot.index(), " of ", worker.name(), " is out: ", problem)},
+               input->second.summary);
+  }
+
+  static void AddMissing(const std::vector<std::string>& reasons, ClusterSummary& summary) {
+    for (const std::string& reason : reasons) {
+      ++summary.missing_in_all;
+      if (summary.missing.size() < kMostMissing) summary.missing.push_back(reason);
+    }
+  }
+
+  const State& state_;
+  const absl::Time now_;
+  const Config& config_;
+  std::vector<std::string> queue_ids_;
+  absl::flat_hash_map<std::string, int> queue_index_;
+  std::map<v1::DeviceKind, ScheduleInput> inputs_;
+  absl::flat_hash_map<std::string, absl::flat_hash_set<int>> taken_;
+  std::map<v1::DeviceKind, int> usable_;
+  std::vector<std::string> notes_;
+  int ready_workers_ = 0;
+};
 
 }  // namespace
 
-std::vector<const v1::WorkerRecord*> Transition::ReadyWorkers() const {
-  std::vector<const v1::WorkerRecord*> ready;
-  for (const auto& [name, record] : state_.workers()) {
-    if (TakesRanks(*Worker(name))) ready.push_back(Worker(name));
-  }
-  for (const auto& [name, record] : outcome_.workers) {
-    if (state_.FindWorker(name) == nullptr && TakesRanks(record)) ready.push_back(&record);
-  }
-  return ready;
-}
-
-FreeByModel Transition::FindFreeSlots(v1::DeviceKind device) const {
-  std::set<std::pair<std::string, int>> taken;
-  for (int64_t number : ActiveJobs()) {
-    for (const v1::RankRecord& rank : Job(number)->ranks()) {
-      if (!rank.gone()) taken.emplace(rank.worker(), rank.slot());
-    }
-  }
-  FreeByModel free;
-  for (const v1::WorkerRecord* record : ReadyWorkers()) {
-    const v1::Worker& worker = record->worker();
-    for (const v1::RankPlacementOfJob& stale : record->stale()) {
-      taken.emplace(worker.name(), stale.slot());
-    }
-    for (const v1::Slot& slot : worker.slots()) {
-      const bool usable = slot.device() == device && ProblemOf(worker, slot).empty();
-      if (!usable || taken.contains({worker.name(), slot.index()})) continue;
-      free[slot.model()][worker.name()].push_back(slot.index());
-    }
-  }
-  for (auto& [model, workers] : free) {
-    for (auto& [name, slots] : workers) std::sort(slots.begin(), slots.end());
-  }
-  return free;
-}
-
-FreeByModel Transition::LargeEnough(const v1::JobRecord& record, FreeByModel free) const {
-  if (record.slot_bytes() == 0) return free;
-  for (auto& [model, workers] : free) {
-    for (auto& [name, indices] : workers) {
-      for (const v1::Slot& slot : Worker(name)->worker().slots()) {
-        if (!HasRoom(slot, record)) std::erase(indices, slot.index());
-      }
-    }
-  }
-  return free;
-}
-
 void Transition::Schedule() {
-  std::vector<std::pair<int64_t, int64_t>> queue;  // (order, number)
-  for (int64_t number : ActiveJobs()) {
-    const v1::JobRecord& record = *Job(number);
-    const bool winding_up = !record.ranks().empty() && record.ending() != v1::ATTEMPT_ENDING_NONE &&
-                            record.ending() != v1::ATTEMPT_ENDING_CANCEL;
-    if (record.ranks().empty() || winding_up) queue.emplace_back(record.queue_order(), number);
-  }
-  if (queue.empty()) return;
-  std::sort(queue.begin(), queue.end());
-  std::map<v1::DeviceKind, FreeByModel> free_by_device;
-  std::set<v1::DeviceKind> blocked;
-  std::map<v1::DeviceKind, int64_t> blockers;
-  std::map<v1::DeviceKind, int> ahead;
-  for (const auto& [order, number] : queue) {
-    const v1::JobRecord& record = *Job(number);
-    const v1::DeviceKind device = record.job().spec().resources().device();
-    auto [entry, added] = free_by_device.try_emplace(device);
-    if (added) entry->second = FindFreeSlots(device);
-    // An attempt that winds up will need its slots again: whoever came later waits that long.
-    bool can_place = !blocked.contains(device) && record.ranks().empty();
-    FreeByModel usable = LargeEnough(record, entry->second);
-    const std::map<std::string, int> free = CountSlots(usable);
-    std::vector<PlacedRank> placed;
-    if (can_place) placed = TakeSlots(RankCount(record), &usable);
-    RemoveSlots(placed, &entry->second);
-    const bool due = !IsSet(record.job().next_attempt_time()) ||
-                     FromProto(record.job().next_attempt_time()) <= now_;
-    if (!placed.empty() && due) {
-      StartAttempt(number, placed);
-      continue;
+  auto view = std::make_shared<QueueView>();
+  for (auto& [device, input] : Inputs(state_, now_, config_).Take()) {
+    coordinator::Schedule schedule = PlanSchedule(std::move(input));
+    for (const int64_t number : schedule.no_longer_admitted) {
+      Change(number).set_admission(v1::ADMISSION_NONE);
     }
-    if (IsSet(record.job().next_attempt_time()) && due) {
-      ChangeSoft(number).mutable_job()->clear_next_attempt_time();
+    for (const coordinator::Schedule::Start& start : schedule.starts) {
+      StartAttempt(start.job, start.placed);
     }
-    if (record.ranks().empty() && due) ExplainWait(number, free, ahead[device], blockers[device]);
-    ++ahead[device];
-    if (placed.empty() && blocked.insert(device).second) blockers[device] = number;
+    for (const coordinator::Schedule::Preemption& preemption : schedule.preemptions) {
+      Preempt(preemption.victim, preemption.winner);
+    }
+    ClearBackoffs(schedule.view);
+    view->kinds[device] = std::move(schedule.view);
   }
+  outcome_.view = std::move(view);
 }
 
-SlotSupply Transition::CountSupply(const v1::JobRecord& job) const {
-  const v1::DeviceKind device = job.job().spec().resources().device();
-  SlotSupply supply;
-  int too_small = 0;
-  for (const v1::WorkerRecord* record : ReadyWorkers()) {
-    const v1::Worker& worker = record->worker();
-    ++supply.ready_workers;
-    for (const v1::Slot& slot : worker.slots()) {
-      const std::string problem = ProblemOf(worker, slot);
-      if (problem.empty()) ++supply.by_kind[slot.device()];
-      if (slot.device() != device) continue;
-      if (problem.empty()) {
-        HasRoom(slot, job) ? ++supply.by_model[slot.model()] : ++too_small;
-      } else {
-        supply.missing.push_back(
-            absl::StrCat("slot ", slot.index(), " of ", worker.name(), " is out: ", problem));
-      }
-    }
-    if (device == v1::DEVICE_KIND_CUDA && !worker.device_note().empty()) {
-      supply.missing.push_back(absl::StrCat(worker.name(), ": ", worker.device_note()));
-    }
-  }
-  if (too_small > 0) {
-    supply.missing.insert(supply.missing.begin(),
-                          absl::StrFormat("%d %s less than the %.1f GiB that a rank needs",
-                                          too_small, too_small == 1 ? "has" : "have",
-                                          static_cast<double>(job.slot_bytes()) / kBytesPerGiB));
-  }
-  return supply;
+void Transition::Preempt(int64_t victim, int64_t winner) {
+  Change(winner).set_admission(v1::ADMISSION_GRANTED);
+  BeginEnding(victim, v1::ATTEMPT_ENDING_PREEMPT, v1::JOB_REASON_PREEMPTED,
+              absl::StrCat("makes room for ", JobName(winner), ": its ranks checkpoint and leave"));
+  Change(victim).set_leaves_for(JobName(winner));
+  Settle(victim);
 }
 
-void Transition::ExplainWait(int64_t number, const std::map<std::string, int>& free, int ahead,
-                             int64_t blocker) {
-  const v1::Job& job = Job(number)->job();
-  std::string detail;
-  if (blocker != 0) {
-    detail = absl::StrCat(ahead, ahead == 1 ? " job is" : " jobs are", " ahead in the queue; ",
-                          JobName(blocker), " is next");
-  } else {
-    const v1::DeviceKind device = job.spec().resources().device();
-    SlotSupply supply = CountSupply(*Job(number));
-    supply.free_by_model = free;
-    detail = WaitReason(RankCount(*Job(number)), device, supply);
+// A time that has come is not waited for again.
+void Transition::ClearBackoffs(const KindView& view) {
+  for (const int64_t number : state_.timed()) {
+    const v1::JobRecord& record = *Job(number);
+    const v1::Job& job = record.job();
+    if (!record.ranks().empty() || !IsSet(job.next_attempt_time())) continue;
+    if (FromProto(job.next_attempt_time()) > now_ || !view.waiting.contains(number)) continue;
+    ChangeSoft(number).mutable_job()->clear_next_attempt_time();
   }
-  const bool leaving = job.reason() == v1::JOB_REASON_WORKER_LEAVING;
-  const v1::JobReason reason = leaving ? job.reason() : v1::JOB_REASON_WAITING_FOR_SLOTS;
-  if (job.reason() == reason && job.reason_detail() == detail) return;
-  v1::Job* changed = ChangeSoft(number).mutable_job();
-  changed->set_reason(reason);
-  changed->set_reason_detail(detail);
 }
 
 }  // namespace milepost::coordinator

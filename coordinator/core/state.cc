@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/proto_time.h"
 
 namespace milepost::coordinator {
 
@@ -22,13 +23,55 @@ bool IsTerminal(v1::JobState state) {
          state == v1::JOB_STATE_CANCELLED;
 }
 
+bool HasRankOn(const v1::JobRecord& record, const std::string& worker) {
+  return std::any_of(record.ranks().begin(), record.ranks().end(), [&](const v1::RankRecord& rank) {
+    return rank.worker() == worker && !rank.gone();
+  });
+}
+
+absl::Time TimeLimitEnd(const v1::JobRecord& record) {
+  const double limit = record.job().spec().scheduling().time_limit();
+  if (limit <= 0 || record.ranks().empty()) return absl::InfiniteFuture();
+  return FromProto(record.attempt_start_time()) + absl::Seconds(limit - record.held_before());
+}
+
+std::string EtagOf(int64_t version) { return absl::StrCat("v", version); }
+
+std::string QueueId(absl::string_view name) {
+  return absl::ConsumePrefix(&name, "queues/") ? std::string(name) : "";
+}
+
+std::string QueueName(absl::string_view id) { return absl::StrCat("queues/", id); }
+
+void State::Index(int64_t number, const v1::JobRecord& record) {
+  const auto mark = [number](std::set<int64_t>& jobs, bool in) {
+    in ? void(jobs.insert(number)) : void(jobs.erase(number));
+  };
+  const bool has_ranks = !record.ranks().empty();
+  const bool limited = has_ranks && record.job().spec().scheduling().time_limit() > 0;
+  mark(active_, !IsTerminal(record.job().state()));
+  mark(with_ranks_, has_ranks);
+  mark(timed_, limited || IsSet(record.stop_deadline()) || IsSet(record.job().next_attempt_time()));
+  if (const v1::JobRecord* before = FindJob(number); before != nullptr) {
+    for (const v1::RankRecord& rank : before->ranks()) {
+      auto on = by_worker_.find(rank.worker());
+      if (on == by_worker_.end()) continue;
+      on->second.erase(number);
+      if (on->second.empty()) by_worker_.erase(on);
+    }
+  }
+  for (const v1::RankRecord& rank : record.ranks()) by_worker_[rank.worker()].insert(number);
+}
+
+const std::set<int64_t>& State::WithRanksOn(const std::string& worker) const {
+  static const auto* const kNone = new std::set<int64_t>;
+  const auto found = by_worker_.find(worker);
+  return found == by_worker_.end() ? *kNone : found->second;
+}
+
 void State::PutJob(v1::JobRecord record) {
   const int64_t number = JobNumber(record.job().name());
-  if (IsTerminal(record.job().state())) {
-    active_.erase(number);
-  } else {
-    active_.insert(number);
-  }
+  Index(number, record);
   if (!record.request_id().empty()) requests_[record.request_id()] = number;
   largest_queue_order_ = std::max(largest_queue_order_, record.queue_order());
   jobs_[number] = std::move(record);
@@ -39,7 +82,16 @@ void State::PutWorker(v1::WorkerRecord record) {
   workers_[std::move(name)] = std::move(record);
 }
 
+void State::PutQueue(v1::QueueRecord record) {
+  std::string id = QueueId(record.queue().name());
+  queues_[std::move(id)] = std::move(record);
+}
+
 void State::Apply(const Outcome& outcome) {
+  for (const auto& [id, record] : outcome.queues) {
+    record.has_value() ? PutQueue(*record) : void(queues_.erase(id));
+  }
+  if (outcome.view != nullptr) queue_view_ = outcome.view;
   for (const auto& [number, record] : outcome.jobs) PutJob(record);
   for (const auto& [name, record] : outcome.workers) PutWorker(record);
 }
@@ -52,6 +104,11 @@ const v1::JobRecord* State::FindJob(int64_t number) const {
 const v1::WorkerRecord* State::FindWorker(const std::string& name) const {
   auto found = workers_.find(name);
   return found == workers_.end() ? nullptr : &found->second;
+}
+
+const v1::QueueRecord* State::FindQueue(const std::string& id) const {
+  auto found = queues_.find(id);
+  return found == queues_.end() ? nullptr : &found->second;
 }
 
 int64_t State::FindRequest(const std::string& request_id) const {

@@ -15,13 +15,17 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "coordinator/core/queue_view.h"
 #include "milepost/v1/store.pb.h"
 
 namespace milepost::coordinator {
@@ -32,13 +36,32 @@ struct Config {
   // A rank that was told to checkpoint and leave is killed after this.
   absl::Duration graceful_stop = absl::Seconds(120);
   absl::Duration backoff_cap = absl::Seconds(60);
+  // Hosts with a device or host failure within this time get ranks only where there is no other
+  // way.
+  absl::Duration avoid_after_failure = absl::Hours(1);
 };
+
+inline constexpr char kDefaultQueue[] = "default";
 
 // "jobs/7" -> 7; 0 when the name is not of that form.
 int64_t JobNumber(absl::string_view name);
 std::string JobName(int64_t number);
 
 bool IsTerminal(v1::JobState state);
+
+// "queues/research" -> "research"; empty when the name is not of that form.
+std::string QueueId(absl::string_view name);
+std::string QueueName(absl::string_view id);
+
+// A rank of the job that is not gone is on the worker.
+bool HasRankOn(const v1::JobRecord& record, const std::string& worker);
+
+// When the running attempt has held its slots for as long as the job may; InfiniteFuture: it may
+// for ever, or none runs.
+absl::Time TimeLimitEnd(const v1::JobRecord& record);
+
+// What a record of that version has for an etag.
+std::string EtagOf(int64_t version);
 
 // Something to send to a worker once the mutations are durable. A worker without a stream does not
 // get it; its next Hello repairs that.
@@ -56,11 +79,17 @@ struct Outcome {
   std::map<std::string, v1::WorkerRecord> workers;  // new values, whole
   std::set<int64_t> durable_jobs;                   // of `jobs`: must be stored before acting
   std::set<std::string> durable_workers;
+  std::map<std::string, std::optional<v1::QueueRecord>> queues;  // all durable; none: deleted
   std::vector<int64_t> ended_attempts;  // jobs whose rendezvous keys can go
   std::vector<Action> actions;
   std::string job;  // the job that a submit, cancel or resume was about
+  // Slots may have come free, or be wanted: DecideSchedule has something to do.
+  bool schedule = false;
+  std::shared_ptr<const QueueView> view;  // of DecideSchedule
 
-  bool NeedsWrite() const { return !durable_jobs.empty() || !durable_workers.empty(); }
+  bool NeedsWrite() const {
+    return !durable_jobs.empty() || !durable_workers.empty() || !queues.empty();
+  }
 };
 
 // Not thread-safe.
@@ -68,27 +97,45 @@ class State {
  public:
   void PutJob(v1::JobRecord record);
   void PutWorker(v1::WorkerRecord record);
+  void PutQueue(v1::QueueRecord record);
   void Apply(const Outcome& outcome);
 
   // nullptr when unknown. Valid until the next Put or Apply.
   const v1::JobRecord* FindJob(int64_t number) const;
   const v1::WorkerRecord* FindWorker(const std::string& name) const;
+  // By id ("default"); nullptr when nothing is known of it but that it may be the default queue.
+  const v1::QueueRecord* FindQueue(const std::string& id) const;
   // Job number of a SubmitJob request, 0 when unknown.
   int64_t FindRequest(const std::string& request_id) const;
 
   const std::map<int64_t, v1::JobRecord>& jobs() const { return jobs_; }
   const std::map<std::string, v1::WorkerRecord>& workers() const { return workers_; }
+  const std::map<std::string, v1::QueueRecord>& queues() const { return queues_; }
   // Jobs that are not terminal.
   const std::set<int64_t>& active() const { return active_; }
+  // Jobs that have ranks: all of them, and those with one (gone or not) on a worker.
+  const std::set<int64_t>& with_ranks() const { return with_ranks_; }
+  const std::set<int64_t>& WithRanksOn(const std::string& worker) const;
+  // Jobs for which something is due at some time.
+  const std::set<int64_t>& timed() const { return timed_; }
+  // Of the last DecideSchedule; never null.
+  const std::shared_ptr<const QueueView>& queue_view() const { return queue_view_; }
 
   // Jobs are never removed, so the largest number + 1 was never used.
   int64_t NextJobNumber() const { return jobs_.empty() ? 1 : jobs_.rbegin()->first + 1; }
   int64_t NextQueueOrder() const { return largest_queue_order_ + 1; }
 
  private:
+  void Index(int64_t number, const v1::JobRecord& record);
+
   std::map<int64_t, v1::JobRecord> jobs_;
   std::map<std::string, v1::WorkerRecord> workers_;
+  std::map<std::string, v1::QueueRecord> queues_;
   std::set<int64_t> active_;
+  std::set<int64_t> with_ranks_;
+  std::set<int64_t> timed_;
+  absl::flat_hash_map<std::string, std::set<int64_t>> by_worker_;
+  std::shared_ptr<const QueueView> queue_view_ = std::make_shared<QueueView>();
   std::map<std::string, int64_t> requests_;
   int64_t largest_queue_order_ = 0;
 };

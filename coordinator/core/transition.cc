@@ -40,16 +40,22 @@ v1::WorkerRecord& Transition::ChangeWorker(const std::string& name) {
   return ChangeWorkerSoft(name);
 }
 
-std::vector<int64_t> Transition::ActiveJobs() const {
+std::vector<int64_t> Transition::JobsWithRanks() const {
   std::vector<int64_t> numbers;
-  for (int64_t number : state_.active()) {
-    if (!IsTerminal(Job(number)->job().state())) numbers.push_back(number);
+  for (int64_t number : state_.with_ranks()) {
+    if (!Job(number)->ranks().empty()) numbers.push_back(number);
   }
-  // Jobs that this decision made or revived.
   for (const auto& [number, record] : outcome_.jobs) {
-    if (!state_.active().contains(number) && !IsTerminal(record.job().state())) {
-      numbers.push_back(number);
-    }
+    if (!state_.with_ranks().contains(number) && !record.ranks().empty()) numbers.push_back(number);
+  }
+  return numbers;
+}
+
+std::vector<int64_t> Transition::JobsOn(const std::string& worker) const {
+  const std::set<int64_t>& known = state_.WithRanksOn(worker);
+  std::vector<int64_t> numbers(known.begin(), known.end());
+  for (const auto& [number, record] : outcome_.jobs) {
+    if (!known.contains(number) && !record.ranks().empty()) numbers.push_back(number);
   }
   return numbers;
 }

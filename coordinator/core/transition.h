@@ -1,8 +1,8 @@
 // One decision in the making: copies of the records that change, over an unchanged State. Internal
 // to core/; decide.h is the entry.
 //
-// job_flow.cc has what happens to an attempt, worker_flow.cc what happens to a worker, schedule.cc
-// the queue.
+// job_requests.cc has what users ask of jobs, job_flow.cc what happens to an attempt,
+// worker_flow.cc what happens to a worker, queue_flow.cc the queues, schedule.cc who gets slots.
 #ifndef MILEPOST_COORDINATOR_CORE_TRANSITION_H_
 #define MILEPOST_COORDINATOR_CORE_TRANSITION_H_
 
@@ -16,25 +16,36 @@
 #include "absl/time/time.h"
 #include "coordinator/core/placement.h"
 #include "coordinator/core/state.h"
-#include "coordinator/core/wait_reason.h"
 
 namespace milepost::coordinator {
 
 struct JobSubmitted;
+struct JobUpdated;
+struct QueuePut;
+struct QueueDeleted;
 
 class Transition {
  public:
   Transition(const State& state, absl::Time now, const Config& config)
       : state_(state), now_(now), config_(config) {}
 
-  // ---- job_flow.cc: events about jobs ----
+  // ---- job_requests.cc: what users ask of jobs ----
   void Submit(const JobSubmitted& event);
   void Cancel(const std::string& job);
+  void Suspend(const std::string& job);
+  void Update(const JobUpdated& event);
   void Resume(const std::string& job, const std::string& request_id,
               std::optional<int64_t> new_steps);
+
+  // ---- job_flow.cc: events about jobs ----
   void Checkpoints(const std::string& job, const std::string& newest, int64_t newest_step);
   void Progressed(const std::string& worker, const v1::RankProgress& progress);
-  void KillOverdue();
+  // Graceful stops and time limits that have run out.
+  void StopOverdue();
+
+  // ---- queue_flow.cc ----
+  void Put(const QueuePut& event);
+  void Delete(const QueueDeleted& event);
 
   // ---- worker_flow.cc: events about workers ----
   void Hello(const v1::Hello& hello);
@@ -42,13 +53,15 @@ class Transition {
   bool Heartbeat(const std::string& worker, const std::vector<v1::DeviceFacts>& devices);
   void StreamLost(const std::string& worker);
   void Leaving(const std::string& worker, const std::string& reason);
+  void Drain(const std::string& worker, const std::string& reason, absl::Time deadline);
+  void EndDrain(const std::string& worker);
+  // Has the jobs leave whose workers' drains have come to their deadline.
+  void BeginDrains();
   void Reported(const std::string& worker, const v1::RankReport& report);
   void ExtendLeases();
   void ExpireLeases();
 
   // ---- schedule.cc ----
-  // Starts what can start; says of the rest why it waits. Last step of every decision that may free
-  // or need slots.
   void Schedule();
 
   Outcome Take() && { return std::move(outcome_); }
@@ -62,10 +75,16 @@ class Transition {
   v1::JobRecord& ChangeSoft(int64_t number);
   v1::WorkerRecord& ChangeWorker(const std::string& name);
   v1::WorkerRecord& ChangeWorkerSoft(const std::string& name);
-  std::vector<int64_t> ActiveJobs() const;
+  // Jobs that have ranks: all, and at least those with one on a worker.
+  std::vector<int64_t> JobsWithRanks() const;
+  std::vector<int64_t> JobsOn(const std::string& worker) const;
   void Refuse(absl::Status status) { outcome_.status = std::move(status); }
 
   // job_flow.cc
+  absl::Status CheckScheduling(int64_t number, const v1::SchedulingSpec& scheduling,
+                               const v1::ResourceSpec& resources) const;
+  bool DependsOn(int64_t job, int64_t other) const;
+  void ResumeSuspended(int64_t number);
   void StartAttempt(int64_t number, const std::vector<PlacedRank>& placed);
   void SendStart(const v1::JobRecord& record, const v1::RankRecord& rank);
   void SendStop(const v1::JobRecord& record, const v1::RankRecord& rank);
@@ -78,6 +97,7 @@ class Transition {
   void StopRanks(v1::JobRecord* record, v1::StopKind kind);
   void Settle(int64_t number);
   void FinishAttempt(int64_t number);
+  void FinishEnding(v1::JobRecord* record, v1::AttemptEnding ending);
   void FinishFailed(v1::JobRecord* record);
   void EndJob(v1::JobRecord* record, v1::JobState state, v1::JobReason reason,
               const std::string& detail);
@@ -87,15 +107,15 @@ class Transition {
   void ReconcileRanks(const std::string& worker, const v1::Hello& hello);
   void LoseRanks(const std::string& worker, const std::string& why);
   void Renew(const std::string& worker);
+  void Evict(const std::string& worker, const std::string& why);
+  void NoteHostFailure(const std::string& worker, v1::FailureClass failure_class,
+                       const std::string& job);
+  bool HasRanks(const std::string& worker) const;
+  void SettleDrain(const std::string& worker);
 
   // schedule.cc
-  std::vector<const v1::WorkerRecord*> ReadyWorkers() const;
-  FreeByModel FindFreeSlots(v1::DeviceKind device) const;
-  // Those whose device has room for one of the job's ranks.
-  FreeByModel LargeEnough(const v1::JobRecord& record, FreeByModel free) const;
-  SlotSupply CountSupply(const v1::JobRecord& record) const;
-  void ExplainWait(int64_t number, const std::map<std::string, int>& free, int ahead,
-                   int64_t blocker);
+  void Preempt(int64_t victim, int64_t winner);
+  void ClearBackoffs(const KindView& view);
 
   const State& state_;
   const absl::Time now_;

@@ -48,14 +48,13 @@ std::string Kinds(v1::DeviceKind wanted, const SlotSupply& supply) {
   return text;
 }
 
-std::string Missing(const std::vector<std::string>& missing) {
+std::string Missing(const std::vector<std::string>& missing, size_t in_all) {
   std::string text;
   for (size_t i = 0; i < std::min(missing.size(), kMostMissing); ++i) {
     absl::StrAppend(&text, "; ", missing[i]);
   }
-  if (missing.size() > kMostMissing) {
-    absl::StrAppend(&text, "; and ", missing.size() - kMostMissing, " more");
-  }
+  in_all = std::max(in_all, missing.size());
+  if (in_all > kMostMissing) absl::StrAppend(&text, "; and ", in_all - kMostMissing, " more");
   return text;
 }
 
@@ -86,7 +85,7 @@ std::string WaitReason(int ranks, v1::DeviceKind device, const SlotSupply& suppl
                         supply.ready_workers == 1 ? "worker" : "workers",
                         free == 1 ? " is free" : " are free");
   }
-  return text + Missing(supply.missing);
+  return text + Missing(supply.missing, static_cast<size_t>(supply.missing_in_all));
 }
 
 }  // namespace milepost::coordinator

@@ -22,8 +22,10 @@ struct SlotSupply {
   // Of the kind that the job wants, by device model.
   std::map<std::string, int> by_model;
   std::map<std::string, int> free_by_model;
-  // Why slots of that kind are missing: out of order, or not offered.
+  // Why slots of that kind are missing: out of order, or not offered. The first ones, and how many
+  // there are; 0: these are all.
   std::vector<std::string> missing;
+  int missing_in_all = 0;
 };
 
 // For a job of `ranks` ranks that cannot be placed.

@@ -12,6 +12,8 @@ namespace milepost::coordinator {
 
 namespace {
 
+constexpr int kMostHostFailures = 8;
+
 bool HasEnded(v1::RankState state) {
   return state == v1::RANK_STATE_SUCCEEDED || state == v1::RANK_STATE_STOPPED ||
          state == v1::RANK_STATE_FAILED;
@@ -89,7 +91,8 @@ void Transition::Hello(const v1::Hello& hello) {
   record.clear_stale();
   v1::Worker* worker = record.mutable_worker();
   worker->set_name(name);
-  worker->set_state(record.leaving() ? v1::WORKER_STATE_DRAINING : v1::WORKER_STATE_READY);
+  const bool no_ranks = record.leaving() || worker->has_drain();
+  worker->set_state(no_ranks ? v1::WORKER_STATE_DRAINING : v1::WORKER_STATE_READY);
   worker->set_incarnation(hello.incarnation());
   worker->set_host(hello.host());
   *worker->mutable_slots() = hello.slots();
@@ -100,9 +103,11 @@ void Transition::Hello(const v1::Hello& hello) {
   }
   worker->set_driver(hello.driver());
   worker->set_device_note(hello.device_note());
+  *worker->mutable_labels() = hello.labels();
   *worker->mutable_connect_time() = ToProto(now_);
   *worker->mutable_lease_expire_time() = ToProto(now_ + config_.lease);
   ReconcileRanks(name, hello);
+  SettleDrain(name);
 }
 
 // The worker's list is the truth about its processes; ours is the truth about what should run.
@@ -112,7 +117,7 @@ void Transition::ReconcileRanks(const std::string& name, const v1::Hello& hello)
     mentioned.emplace(report.job(), report.generation(), report.rank());
   }
   for (const v1::RankReport& report : hello.ranks()) Reported(name, report);
-  for (int64_t number : ActiveJobs()) {
+  for (int64_t number : JobsOn(name)) {
     const int ranks = Job(number)->ranks_size();
     for (int i = 0; i < ranks && i < Job(number)->ranks_size(); ++i) {
       const v1::JobRecord& record = *Job(number);
@@ -148,6 +153,7 @@ void Transition::Reported(const std::string& name, const v1::RankReport& report)
   if (!current) return ReportStale(name, report);
   RankReported(number, report.rank(), report);
   Settle(number);
+  SettleDrain(name);
 }
 
 // A rank that nobody waits for: of an older generation, or counted as lost since. Its slot is not
@@ -175,7 +181,7 @@ void Transition::ReportStale(const std::string& name, const v1::RankReport& repo
 }
 
 void Transition::LoseRanks(const std::string& name, const std::string& why) {
-  for (int64_t number : ActiveJobs()) {
+  for (int64_t number : JobsOn(name)) {
     bool changed = false;
     for (int i = 0; i < Job(number)->ranks_size(); ++i) {
       const v1::RankRecord& rank = Job(number)->ranks(i);
@@ -191,12 +197,7 @@ void Transition::StreamLost(const std::string& name) {
   const v1::WorkerRecord* known = Worker(name);
   if (known == nullptr || known->worker().state() == v1::WORKER_STATE_DOWN) return;
   v1::WorkerRecord& record = ChangeWorkerSoft(name);
-  bool has_ranks = false;
-  for (int64_t number : ActiveJobs()) {
-    for (const v1::RankRecord& rank : Job(number)->ranks()) {
-      has_ranks = has_ranks || (rank.worker() == name && !rank.gone());
-    }
-  }
+  const bool has_ranks = HasRanks(name);
   const bool left = record.leaving() && !has_ranks;
   if (left) outcome_.durable_workers.insert(name);
   record.mutable_worker()->set_state(left ? v1::WORKER_STATE_DOWN : v1::WORKER_STATE_DISCONNECTED);
@@ -211,15 +212,82 @@ void Transition::Leaving(const std::string& name, const std::string& reason) {
   if (record.worker().state() == v1::WORKER_STATE_READY) {
     record.mutable_worker()->set_state(v1::WORKER_STATE_DRAINING);
   }
-  for (int64_t number : ActiveJobs()) {
-    const auto& ranks = Job(number)->ranks();
-    const bool here = std::any_of(ranks.begin(), ranks.end(), [&](const v1::RankRecord& rank) {
-      return rank.worker() == name && !rank.gone();
-    });
-    if (!here) continue;
-    BeginEnding(number, v1::ATTEMPT_ENDING_REQUEUE, v1::JOB_REASON_WORKER_LEAVING,
-                absl::StrCat(name, " is leaving", reason.empty() ? "" : ": ", reason));
+  Evict(name, absl::StrCat(name, " is leaving", reason.empty() ? "" : ": ", reason));
+}
+
+// The jobs with ranks there checkpoint and go elsewhere.
+void Transition::Evict(const std::string& name, const std::string& why) {
+  for (int64_t number : JobsOn(name)) {
+    if (!HasRankOn(*Job(number), name)) continue;
+    BeginEnding(number, v1::ATTEMPT_ENDING_REQUEUE, v1::JOB_REASON_WORKER_LEAVING, why);
     Settle(number);
+  }
+}
+
+bool Transition::HasRanks(const std::string& name) const {
+  const std::vector<int64_t> jobs = JobsOn(name);
+  return std::any_of(jobs.begin(), jobs.end(),
+                     [&](int64_t number) { return HasRankOn(*Job(number), name); });
+}
+
+void Transition::Drain(const std::string& name, const std::string& reason, absl::Time deadline) {
+  if (Worker(name) == nullptr) {
+    return Refuse(absl::NotFoundError(absl::StrCat("there is no worker '", name, "'")));
+  }
+  v1::Worker* worker = ChangeWorker(name).mutable_worker();
+  v1::Drain* drain = worker->mutable_drain();
+  drain->set_reason(reason);
+  if (!IsSet(drain->request_time())) *drain->mutable_request_time() = ToProto(now_);
+  *drain->mutable_deadline() = ToProto(deadline);
+  if (worker->state() == v1::WORKER_STATE_READY) worker->set_state(v1::WORKER_STATE_DRAINING);
+  BeginDrains();
+  SettleDrain(name);
+}
+
+void Transition::EndDrain(const std::string& name) {
+  const v1::WorkerRecord* known = Worker(name);
+  if (known == nullptr) {
+    return Refuse(absl::NotFoundError(absl::StrCat("there is no worker '", name, "'")));
+  }
+  if (!known->worker().has_drain()) return;
+  v1::WorkerRecord& record = ChangeWorker(name);
+  record.clear_failures();  // somebody has looked at it
+  v1::Worker* worker = record.mutable_worker();
+  worker->clear_drain();
+  const bool connected =
+      worker->state() == v1::WORKER_STATE_DRAINING || worker->state() == v1::WORKER_STATE_DRAINED;
+  if (connected && !record.leaving()) worker->set_state(v1::WORKER_STATE_READY);
+}
+
+void Transition::BeginDrains() {
+  const auto begin = [&](const std::string& name, const v1::WorkerRecord& record) {
+    const v1::Drain& drain = record.worker().drain();
+    if (!IsSet(drain.deadline()) || FromProto(drain.deadline()) > now_) return;
+    Evict(name, absl::StrCat(name, " is drained: ", drain.reason()));
+  };
+  for (const auto& [name, record] : state_.workers()) begin(name, *Worker(name));
+}
+
+// A drained worker that is connected and has no ranks left is DRAINED.
+void Transition::SettleDrain(const std::string& name) {
+  const v1::WorkerRecord* known = Worker(name);
+  if (known == nullptr || !known->worker().has_drain()) return;
+  if (known->worker().state() != v1::WORKER_STATE_DRAINING || HasRanks(name)) return;
+  ChangeWorker(name).mutable_worker()->set_state(v1::WORKER_STATE_DRAINED);
+}
+
+void Transition::NoteHostFailure(const std::string& name, v1::FailureClass failure_class,
+                                 const std::string& job) {
+  const bool of_host =
+      failure_class == v1::FAILURE_CLASS_HOST || failure_class == v1::FAILURE_CLASS_DEVICE;
+  if (!of_host || Worker(name) == nullptr) return;
+  v1::WorkerRecord& record = ChangeWorker(name);
+  v1::HostFailure* failure = record.add_failures();
+  *failure->mutable_time() = ToProto(now_);
+  failure->set_class_(failure_class);
+  failure->set_job(job);
+  if (record.failures_size() > kMostHostFailures) {
+    record.mutable_failures()->DeleteSubrange(0, record.failures_size() - kMostHostFailures);
   }
 }
 

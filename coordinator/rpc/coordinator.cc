@@ -1,5 +1,6 @@
 #include "coordinator/rpc/coordinator.h"
 
+#include <google/protobuf/util/field_mask_util.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -10,6 +11,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "common/proto_time.h"
+#include "common/spec/scheduling.h"
 #include "common/spec/validate.h"
 #include "common/status_macros.h"
 #include "coordinator/rpc/worker_session.h"
@@ -24,11 +28,15 @@ namespace {
 constexpr absl::Duration kLongestSleep = absl::Seconds(1);
 constexpr absl::Duration kPauseAfterFailure = absl::Milliseconds(500);
 constexpr int kHeartbeatsPerLease = 5;
+// Of the time that a scheduling pass took, until the next one.
+constexpr double kSchedulePause = 4;
 constexpr int kMaxWorkerIdBytes = 128;
 constexpr int kMaxSlots = 1024;
 constexpr size_t kMaxRequestIdBytes = 128;
 constexpr size_t kMaxDeviceTextBytes = 256;
 constexpr int kMaxThrottleReasons = 16;
+constexpr int kMaxLabels = 32;
+constexpr size_t kMaxLabelBytes = 63;
 
 class SteadyClock : public Clock {
  public:
@@ -47,6 +55,35 @@ std::string NewUid() {
   return absl::StrFormat("%016x%016x", word(), word());
 }
 
+// The job's spec.scheduling with what the request changes.
+absl::StatusOr<v1::SchedulingSpec> UpdatedScheduling(const v1::Job& job,
+                                                     const v1::UpdateJobRequest& request) {
+  using google::protobuf::util::FieldMaskUtil;
+  constexpr absl::string_view kPrefix = "spec.scheduling.";
+  v1::SchedulingSpec scheduling = job.spec().scheduling();
+  google::protobuf::FieldMask mask;
+  for (const std::string& path : request.update_mask().paths()) {
+    absl::string_view field = path;
+    const bool known = absl::ConsumePrefix(&field, kPrefix) &&
+                       v1::SchedulingSpec::descriptor()->FindFieldByName(std::string(field));
+    if (!known) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "update_mask: '", path, "' cannot be changed; what can are spec.scheduling's ",
+          "queue, priority, time_limit and depends_on"));
+    }
+    mask.add_paths(std::string(field));
+  }
+  if (mask.paths().empty()) {
+    return absl::InvalidArgumentError("update_mask: names no field, so nothing would change");
+  }
+  FieldMaskUtil::MergeOptions options;
+  options.set_replace_repeated_fields(true);
+  FieldMaskUtil::MergeMessageTo(request.job().spec().scheduling(), mask, options, &scheduling);
+  const std::vector<FieldViolation> violations = CheckScheduling(scheduling);
+  if (violations.empty()) return scheduling;
+  return absl::InvalidArgumentError(absl::StrCat(violations[0].field, ": ", violations[0].message));
+}
+
 absl::Status CheckHello(const v1::Hello& hello) {
   const std::string& id = hello.worker_id();
   const bool good = std::all_of(id.begin(), id.end(), [](char c) {
@@ -63,6 +100,14 @@ absl::Status CheckHello(const v1::Hello& hello) {
   }
   if (hello.incarnation() < 1) {
     return absl::InvalidArgumentError("incarnation: must be at least 1");
+  }
+  if (hello.labels_size() > kMaxLabels) {
+    return absl::InvalidArgumentError(absl::StrCat("labels: at most ", kMaxLabels));
+  }
+  for (const auto& [key, value] : hello.labels()) {
+    if (!key.empty() && std::max(key.size(), value.size()) <= kMaxLabelBytes) continue;
+    return absl::InvalidArgumentError(absl::StrCat("labels: keys and values must have at most ",
+                                                   kMaxLabelBytes, " bytes, keys at least one"));
   }
   for (const v1::Slot& slot : hello.slots()) {
     if (std::max(slot.model().size(), slot.uuid().size()) <= kMaxDeviceTextBytes) continue;
@@ -141,14 +186,37 @@ void Coordinator::RunTimer() {
       const auto outcome = ApplyLocked(Tick{});
       sleep = outcome.ok() ? absl::ZeroDuration() : kPauseAfterFailure;
     }
+    if (stopping_) break;
+    sleep = std::min(sleep, ScheduleLocked());
     if (sleep > absl::ZeroDuration()) timer_.WaitWithTimeout(&mutex_, sleep);
   }
+}
+
+// Events that come close together are followed by one pass: passes take a part of the time at most.
+absl::Duration Coordinator::ScheduleLocked() {
+  if (!schedule_wanted_) return absl::InfiniteDuration();
+  const absl::Time begin = absl::Now();
+  if (begin < next_schedule_) return std::min(next_schedule_ - begin, kLongestSleep);
+  const absl::Status status = CommitLocked(DecideSchedule(state_, clock_->Now(), options_.config));
+  const absl::Time end = absl::Now();
+  next_schedule_ = end + (status.ok() ? kSchedulePause * (end - begin) : kPauseAfterFailure);
+  schedule_wanted_ = !status.ok();
+  return schedule_wanted_ ? kPauseAfterFailure : absl::InfiniteDuration();
 }
 
 absl::StatusOr<Outcome> Coordinator::ApplyLocked(const Event& event) {
   if (stopping_) return absl::UnavailableError("the coordinator is stopping");
   Outcome outcome = Decide(state_, event, clock_->Now(), options_.config);
   MP_RETURN_IF_ERROR(outcome.status);
+  MP_RETURN_IF_ERROR(CommitLocked(outcome));
+  if (outcome.schedule) {
+    schedule_wanted_ = true;
+    timer_.Signal();
+  }
+  return outcome;
+}
+
+absl::Status Coordinator::CommitLocked(const Outcome& outcome) {
   if (outcome.NeedsWrite()) {
     if (absl::Status status = store_->Write(outcome); !status.ok()) {
       spdlog::error("a change of state cannot be stored and did not happen: {}",
@@ -167,7 +235,7 @@ absl::StatusOr<Outcome> Coordinator::ApplyLocked(const Event& event) {
   }
   state_.Apply(outcome);
   DispatchLocked(outcome);
-  return outcome;
+  return absl::OkStatus();
 }
 
 void Coordinator::DispatchLocked(const Outcome& outcome) {
@@ -177,8 +245,10 @@ void Coordinator::DispatchLocked(const Outcome& outcome) {
     store_->checkpoints().AbortOlder(JobName(number), next);
   }
   for (const auto& [number, record] : outcome.jobs) ++versions_[number];
-  if (!outcome.jobs.empty()) changed_.SignalAll();
-  if (!outcome.jobs.empty() || !outcome.workers.empty()) timer_.Signal();
+  if (outcome.view != nullptr) ++view_version_;
+  if (!outcome.jobs.empty() || outcome.view != nullptr) changed_.SignalAll();
+  // What is only renewed comes due later than the timer knows: it finds out then.
+  if (outcome.NeedsWrite()) timer_.Signal();
   for (const Action& action : outcome.actions) {
     auto session = sessions_.find(action.worker);
     if (session == sessions_.end()) continue;
@@ -276,7 +346,15 @@ absl::StatusOr<v1::Job> Coordinator::Submit(const v1::SubmitJobRequest& request)
 absl::StatusOr<v1::Job> Coordinator::FindLocked(const std::string& name) {
   const v1::JobRecord* record = state_.FindJob(JobNumber(name));
   if (record == nullptr) return absl::NotFoundError(absl::StrCat("there is no job '", name, "'"));
-  return record->job();
+  return Describe(state_, *record);
+}
+
+// Of all that Describe tells.
+uint64_t Coordinator::VersionLocked(int64_t number) {
+  const v1::JobRecord* record = state_.FindJob(number);
+  const bool waits = record != nullptr && FindWaiting(*state_.queue_view(), number,
+                                                      record->job().spec().resources().device());
+  return versions_[number] << 32 | (waits ? view_version_ : 0);
 }
 
 absl::StatusOr<v1::Job> Coordinator::Get(const std::string& name) {
@@ -290,7 +368,7 @@ std::vector<v1::Job> Coordinator::List(int64_t before, int limit) {
   auto end = before == 0 ? state_.jobs().end() : state_.jobs().lower_bound(before);
   for (auto it = std::make_reverse_iterator(end);
        it != state_.jobs().rend() && static_cast<int>(jobs.size()) < limit; ++it) {
-    jobs.push_back(it->second.job());
+    jobs.push_back(Describe(state_, it->second));
   }
   return jobs;
 }
@@ -313,17 +391,38 @@ absl::StatusOr<v1::Job> Coordinator::Resume(const v1::ResumeJobRequest& request)
   return FindLocked(request.name());
 }
 
+absl::StatusOr<v1::Job> Coordinator::Suspend(const std::string& name) {
+  absl::MutexLock lock(&mutex_);
+  MP_RETURN_IF_ERROR(ApplyLocked(JobSuspended{name}).status());
+  return FindLocked(name);
+}
+
+absl::StatusOr<v1::Job> Coordinator::Update(const v1::UpdateJobRequest& request) {
+  const std::string& name = request.job().name();
+  absl::MutexLock lock(&mutex_);
+  MP_ASSIGN_OR_RETURN(v1::Job job, FindLocked(name));
+  MP_ASSIGN_OR_RETURN(v1::SchedulingSpec scheduling, UpdatedScheduling(job, request));
+  const JobUpdated event = {name, request.job().etag(), std::move(scheduling)};
+  if (!request.validate_only()) {
+    MP_RETURN_IF_ERROR(ApplyLocked(event).status());
+    return FindLocked(name);
+  }
+  const Outcome outcome = Decide(state_, event, clock_->Now(), options_.config);
+  MP_RETURN_IF_ERROR(outcome.status);
+  return Describe(state_, outcome.jobs.at(JobNumber(name)));
+}
+
 absl::StatusOr<Coordinator::Snapshot> Coordinator::Wait(const std::string& name, uint64_t seen,
                                                         absl::Duration timeout) {
   const int64_t number = JobNumber(name);
   const absl::Time deadline = absl::Now() + timeout;
   absl::MutexLock lock(&mutex_);
-  while (!stopping_ && state_.FindJob(number) != nullptr && versions_[number] == seen) {
+  while (!stopping_ && state_.FindJob(number) != nullptr && VersionLocked(number) == seen) {
     if (changed_.WaitWithDeadline(&mutex_, deadline)) break;
   }
   if (stopping_) return absl::UnavailableError("the coordinator is stopping");
   MP_ASSIGN_OR_RETURN(v1::Job job, FindLocked(name));
-  return Snapshot{std::move(job), versions_[number]};
+  return Snapshot{std::move(job), VersionLocked(number)};
 }
 
 void Coordinator::WaitLogs(absl::Duration timeout) {
@@ -453,6 +552,29 @@ std::vector<v1::Worker> Coordinator::ListWorkers(const std::string& after, int l
     workers.push_back(DescribeLocked(it->second));
   }
   return workers;
+}
+
+absl::StatusOr<v1::Worker> Coordinator::Drain(const v1::DrainWorkerRequest& request) {
+  if (request.reason().empty() || request.reason().size() > kMaxDeviceTextBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("reason: must have 1 to ", kMaxDeviceTextBytes,
+                                                   " bytes: it is shown wherever the worker is"));
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    const absl::Time deadline =
+        request.has_deadline() ? FromProto(request.deadline()) : clock_->Now();
+    MP_RETURN_IF_ERROR(
+        ApplyLocked(WorkerDrained{request.name(), request.reason(), deadline}).status());
+  }
+  return GetWorker(request.name());
+}
+
+absl::StatusOr<v1::Worker> Coordinator::ResumeWorker(const std::string& name) {
+  {
+    absl::MutexLock lock(&mutex_);
+    MP_RETURN_IF_ERROR(ApplyLocked(WorkerResumed{name}).status());
+  }
+  return GetWorker(name);
 }
 
 // ---- attempts ----

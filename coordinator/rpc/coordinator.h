@@ -73,6 +73,16 @@ class Coordinator {
   std::vector<v1::Job> List(int64_t before, int limit);
   absl::StatusOr<v1::Job> Cancel(const std::string& name);
   absl::StatusOr<v1::Job> Resume(const v1::ResumeJobRequest& request);
+  absl::StatusOr<v1::Job> Suspend(const std::string& name);
+  absl::StatusOr<v1::Job> Update(const v1::UpdateJobRequest& request);
+
+  // ---- queues ----
+  absl::StatusOr<v1::Queue> GetQueue(const std::string& name);
+  // By name, after `after`.
+  std::vector<v1::Queue> ListQueues(const std::string& after, int limit);
+  absl::StatusOr<v1::Queue> PutQueue(const v1::Queue& queue, bool create, bool allow_missing,
+                                     bool validate_only);
+  absl::Status DeleteQueue(const v1::DeleteQueueRequest& request);
 
   struct Snapshot {
     v1::Job job;
@@ -92,6 +102,8 @@ class Coordinator {
   absl::StatusOr<v1::Worker> GetWorker(const std::string& name);
   // By name, after `after`.
   std::vector<v1::Worker> ListWorkers(const std::string& after, int limit);
+  absl::StatusOr<v1::Worker> Drain(const v1::DrainWorkerRequest& request);
+  absl::StatusOr<v1::Worker> ResumeWorker(const std::string& name);
 
   // ---- attempts ----
   // ABORTED unless `generation` is the job's current one and its attempt runs.
@@ -107,6 +119,12 @@ class Coordinator {
 
  private:
   absl::StatusOr<Outcome> ApplyLocked(const Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Makes the outcome durable, then the state's, then known to workers and waiters.
+  absl::Status CommitLocked(const Outcome& outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // A scheduling pass, where one is wanted and due. How long to wait for the next.
+  absl::Duration ScheduleLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  uint64_t VersionLocked(int64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  v1::Queue DescribeQueueLocked(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DispatchLocked(const Outcome& outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckGenerationLocked(const std::string& job, int64_t generation)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -130,6 +148,9 @@ class Coordinator {
   absl::CondVar timer_;
   State state_ ABSL_GUARDED_BY(mutex_);
   std::map<int64_t, uint64_t> versions_ ABSL_GUARDED_BY(mutex_);  // of jobs, by number
+  uint32_t view_version_ ABSL_GUARDED_BY(mutex_) = 0;             // of why jobs wait
+  bool schedule_wanted_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time next_schedule_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // by absl::Now
   std::map<std::string, std::shared_ptr<WorkerSession>> sessions_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread timer_thread_;

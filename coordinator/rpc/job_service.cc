@@ -71,6 +71,14 @@ class JobServiceImpl : public v1::JobService::Service {
                          v1::Job* response) override {
     return Reply(coordinator_->Resume(*request), response);
   }
+  grpc::Status SuspendJob(grpc::ServerContext*, const v1::SuspendJobRequest* request,
+                          v1::Job* response) override {
+    return Reply(coordinator_->Suspend(request->name()), response);
+  }
+  grpc::Status UpdateJob(grpc::ServerContext*, const v1::UpdateJobRequest* request,
+                         v1::Job* response) override {
+    return Reply(coordinator_->Update(*request), response);
+  }
   grpc::Status ListJobs(grpc::ServerContext*, const v1::ListJobsRequest* request,
                         v1::ListJobsResponse* response) override {
     return ToGrpcStatus(List(*request, response));
@@ -101,6 +109,7 @@ class JobServiceImpl : public v1::JobService::Service {
     uint64_t seen = 0;
     absl::Time next_send = absl::InfinitePast();
     v1::JobState sent_state = v1::JOB_STATE_UNSPECIFIED;
+    std::string sent;
     while (!context->IsCancelled()) {
       MP_ASSIGN_OR_RETURN(Coordinator::Snapshot now, coordinator_->Wait(name, seen, kPoll));
       if (now.version == seen) continue;
@@ -110,11 +119,13 @@ class JobServiceImpl : public v1::JobService::Service {
         coordinator_->Wait(name, now.version, early).IgnoreError();
         continue;
       }
-      const v1::JobState state = now.job.state();
-      if (!writer->Write(now.job)) break;
-      if (IsTerminal(state)) return absl::OkStatus();
       seen = now.version;
-      sent_state = state;
+      std::string bytes = now.job.SerializeAsString();
+      if (bytes == sent) continue;  // others wait for something else now
+      sent = std::move(bytes);
+      sent_state = now.job.state();
+      if (!writer->Write(now.job)) break;
+      if (IsTerminal(sent_state)) return absl::OkStatus();
       next_send = absl::Now() + kWatchInterval;
     }
     return absl::CancelledError("the watch was cancelled");

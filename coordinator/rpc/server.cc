@@ -97,6 +97,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   builder.SetResourceQuota(quota);
   Coordinator* coordinator = server->coordinator_.get();
   rpc.services.push_back(MakeJobService(coordinator));
+  rpc.services.push_back(MakeQueueService(coordinator));
   rpc.services.push_back(MakeWorkerService(coordinator));
   rpc.services.push_back(MakeRendezvousService(coordinator));
   rpc.services.push_back(MakeCheckpointService(coordinator));

@@ -14,6 +14,7 @@ namespace milepost::coordinator {
 class Coordinator;
 
 std::unique_ptr<grpc::Service> MakeJobService(Coordinator* coordinator);
+std::unique_ptr<grpc::Service> MakeQueueService(Coordinator* coordinator);
 std::unique_ptr<grpc::Service> MakeWorkerService(Coordinator* coordinator);
 std::unique_ptr<grpc::Service> MakeRendezvousService(Coordinator* coordinator);
 std::unique_ptr<grpc::Service> MakeCheckpointService(Coordinator* coordinator);

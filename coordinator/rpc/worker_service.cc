@@ -54,10 +54,16 @@ class WorkerServiceImpl : public v1::WorkerService::Service {
 
   grpc::Status GetWorker(grpc::ServerContext*, const v1::GetWorkerRequest* request,
                          v1::Worker* response) override {
-    auto worker = coordinator_->GetWorker(request->name());
-    if (!worker.ok()) return ToGrpcStatus(worker.status());
-    *response = *std::move(worker);
-    return grpc::Status::OK;
+    return Reply(coordinator_->GetWorker(request->name()), response);
+  }
+
+  grpc::Status DrainWorker(grpc::ServerContext*, const v1::DrainWorkerRequest* request,
+                           v1::Worker* response) override {
+    return Reply(coordinator_->Drain(*request), response);
+  }
+  grpc::Status ResumeWorker(grpc::ServerContext*, const v1::ResumeWorkerRequest* request,
+                            v1::Worker* response) override {
+    return Reply(coordinator_->ResumeWorker(request->name()), response);
   }
 
   grpc::Status ListWorkers(grpc::ServerContext*, const v1::ListWorkersRequest* request,
@@ -73,6 +79,12 @@ class WorkerServiceImpl : public v1::WorkerService::Service {
   }
 
  private:
+  static grpc::Status Reply(absl::StatusOr<v1::Worker> worker, v1::Worker* response) {
+    if (!worker.ok()) return ToGrpcStatus(worker.status());
+    *response = *std::move(worker);
+    return grpc::Status::OK;
+  }
+
   Coordinator* const coordinator_;
 };
 

@@ -76,6 +76,13 @@ absl::StatusOr<State> Store::LoadState() {
         state.PutWorker(std::move(record));
         return absl::OkStatus();
       }));
+  MP_RETURN_IF_ERROR(
+      Scan(*database_, kQueuePrefix, [&](absl::string_view, absl::string_view value) {
+        v1::QueueRecord record;
+        MP_RETURN_IF_ERROR(ParseRecord(value, "queue", &record));
+        state.PutQueue(std::move(record));
+        return absl::OkStatus();
+      }));
   return state;
 }
 
@@ -88,6 +95,14 @@ absl::Status Store::Write(const Outcome& outcome) {
   for (const std::string& name : outcome.durable_workers) {
     batch.Put(database_->meta(), kWorkerPrefix + name,
               outcome.workers.at(name).SerializeAsString());
+  }
+  for (const auto& [id, record] : outcome.queues) {
+    const std::string key = kQueuePrefix + id;
+    if (record.has_value()) {
+      batch.Put(database_->meta(), key, record->SerializeAsString());
+    } else {
+      batch.Delete(database_->meta(), key);
+    }
   }
   for (int64_t number : outcome.ended_attempts) {
     batch.DeleteRange(database_->meta(), NumberKey(kRendezvousPrefix, number),

@@ -37,8 +37,10 @@ constexpr double kTrainerShare = 0.9;
 // Of a measurement of the GPUs, before they count as out of order.
 constexpr absl::Duration kDriverPatience = absl::Minutes(1);
 
-v1::Hello MakeHello(const Identity& identity, const SlotPlan& plan, const std::string& driver) {
+v1::Hello MakeHello(const AgentOptions& options, const Identity& identity, const SlotPlan& plan,
+                    const std::string& driver) {
   v1::Hello hello;
+  for (const auto& [key, value] : options.labels) (*hello.mutable_labels())[key] = value;
   hello.set_worker_id(identity.id());
   hello.set_incarnation(identity.incarnation());
   hello.set_host(HostName());
@@ -58,7 +60,8 @@ class AgentImpl : public Agent {
         identity_(std::move(identity)),
         plan_(std::move(plan)),
         wake_(std::move(wake)),
-        outbox_(MakeHello(identity_, plan_, nvml == nullptr ? "" : nvml->versions().driver)),
+        outbox_(
+            MakeHello(options_, identity_, plan_, nvml == nullptr ? "" : nvml->versions().driver)),
         nvml_(std::move(nvml)) {}
 
   void Run() override;

@@ -8,6 +8,7 @@
 #define MILEPOST_WORKER_AGENT_AGENT_H_
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -20,12 +21,13 @@
 namespace milepost::worker {
 
 struct AgentOptions {
-  std::string coordinator;          // host:port
-  std::string data_dir;             // made if it is not there
-  std::string id;                   // empty: stored, or made up at the first start
-  SlotOptions slots;                // what it offers (worker/agent/slots.h)
-  std::string trainer_binary;       // milepost-trainer
-  std::string cuda_trainer_binary;  // milepost-trainer-cuda, for ranks on GPUs
+  std::string coordinator;                    // host:port
+  std::string data_dir;                       // made if it is not there
+  std::string id;                             // empty: stored, or made up at the first start
+  std::map<std::string, std::string> labels;  // "rack" is used in placement
+  SlotOptions slots;                          // what it offers (worker/agent/slots.h)
+  std::string trainer_binary;                 // milepost-trainer
+  std::string cuda_trainer_binary;            // milepost-trainer-cuda, for ranks on GPUs
   // How often the GPUs are measured.
   absl::Duration measure_interval = absl::Seconds(10);
   // The driver's library; tests replace it.

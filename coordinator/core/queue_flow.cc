@@ -1,0 +1,65 @@
+// Queues: made, changed, deleted.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/proto_time.h"
+#include "coordinator/core/decide.h"
+#include "coordinator/core/transition.h"
+
+namespace milepost::coordinator {
+namespace {
+
+absl::Status CheckEtag(const std::string& name, const std::string& given, int64_t version) {
+  if (given.empty() || given == EtagOf(version)) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat(name, " was changed by someone else (etag ",
+                                         EtagOf(version), ", not ", given,
+                                         "): read it again and repeat the change"));
+}
+
+}  // namespace
+
+void Transition::Put(const QueuePut& event) {
+  const std::string& name = event.queue.name();
+  const std::string id = QueueId(name);
+  const v1::QueueRecord* known = state_.FindQueue(id);
+  const bool exists = known != nullptr || id == kDefaultQueue;
+  if (event.create && exists) {
+    return Refuse(absl::AlreadyExistsError(absl::StrCat("there is a queue '", id, "' already")));
+  }
+  if (!event.create && !exists && !event.allow_missing) {
+    return Refuse(absl::NotFoundError(absl::StrCat("there is no queue '", id, "'")));
+  }
+  const int64_t version = known == nullptr ? 0 : known->version();
+  absl::Status current = CheckEtag(name, event.queue.etag(), version);
+  if (!current.ok()) return Refuse(std::move(current));
+  v1::QueueRecord record;
+  *record.mutable_queue() = event.queue;
+  record.mutable_queue()->clear_usage();
+  record.mutable_queue()->clear_etag();
+  *record.mutable_queue()->mutable_create_time() =
+      known == nullptr ? ToProto(now_) : known->queue().create_time();
+  record.set_version(version + 1);
+  outcome_.queues[id] = std::move(record);
+}
+
+void Transition::Delete(const QueueDeleted& event) {
+  const std::string id = QueueId(event.name);
+  const v1::QueueRecord* known = state_.FindQueue(id);
+  if (id == kDefaultQueue) {
+    return Refuse(absl::FailedPreconditionError("the default queue is always there"));
+  }
+  if (known == nullptr) {
+    return Refuse(absl::NotFoundError(absl::StrCat("there is no queue '", id, "'")));
+  }
+  absl::Status current = CheckEtag(event.name, event.etag, known->version());
+  if (!current.ok()) return Refuse(std::move(current));
+  for (const int64_t number : state_.active()) {
+    if (state_.FindJob(number)->job().spec().scheduling().queue() != id) continue;
+    return Refuse(absl::FailedPreconditionError(absl::StrCat(
+        JobName(number), " is in queue ", id, " and has not ended: cancel it, or move ",
+        "it with `milepost job update ", JobName(number), " --queue ...`")));
+  }
+  outcome_.queues[id] = std::nullopt;
+}
+
+}  // namespace milepost::coordinator

@@ -1,0 +1,157 @@
+#include "coordinator/core/queue_view.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "coordinator/core/placement.h"
+#include "coordinator/core/state.h"
+#include "coordinator/core/wait_reason.h"
+
+namespace milepost::coordinator {
+namespace {
+
+constexpr double kBytesPerGiB = 1 << 30;
+
+std::string TimeText(absl::Time time) {
+  return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", time, absl::UTCTimeZone());
+}
+
+int Ranks(const v1::Job& job) { return std::max(1, job.spec().resources().ranks()); }
+
+// What the pass left, without the slots that are too small for the job or of another model.
+SlotSupply SupplyFor(const KindView& view, int64_t slot_bytes, const v1::Job& job) {
+  const std::string& wanted = job.spec().resources().device_model();
+  SlotSupply supply = {.ready_workers = view.summary.ready_workers,
+                       .by_kind = view.summary.usable,
+                       .missing = view.summary.missing,
+                       .missing_in_all = view.summary.missing_in_all};
+  int too_small = 0;
+  int of_other_models = 0;
+  for (const auto& [model, slots] : view.models) {
+    if (!IsModel(model, wanted)) {
+      of_other_models += slots.usable;
+    } else if (slots.largest_memory != 0 && slots.largest_memory < slot_bytes) {
+      too_small += slots.usable;
+    } else {
+      supply.by_model[model] = slots.usable;
+      if (slots.free > 0) supply.free_by_model[model] = slots.free;
+    }
+  }
+  const auto add = [&](std::string why) {
+    supply.missing.insert(supply.missing.begin(), std::move(why));
+    ++supply.missing_in_all;
+  };
+  if (of_other_models > 0) add(absl::StrCat(of_other_models, " of other models than ", wanted));
+  if (too_small > 0) {
+    add(absl::StrFormat("%d %s less than the %.1f GiB that a rank needs", too_small,
+                        too_small == 1 ? "has" : "have",
+                        static_cast<double>(slot_bytes) / kBytesPerGiB));
+  }
+  return supply;
+}
+
+// "; held by jobs/4 (2 until 2026-01-01 10:00:00 UTC at the latest), jobs/5 (6 until it ends)"
+std::string HoldersText(const KindView& view) {
+  if (view.holders.empty()) return "";
+  std::string text = "; held by ";
+  for (const HolderView& holder : view.holders) {
+    const bool limited = holder.release < absl::InfiniteFuture();
+    absl::StrAppend(&text, &holder == &view.holders.front() ? "" : ", ", JobName(holder.job), " (",
+                    holder.slots, " until ",
+                    limited ? TimeText(holder.release) + " at the latest" : "it ends", ")");
+  }
+  const int more = view.holders_in_all - static_cast<int>(view.holders.size());
+  if (more > 0) absl::StrAppend(&text, " and ", more, more == 1 ? " other" : " others");
+  if (view.head_start < absl::InfiniteFuture()) {
+    absl::StrAppend(&text, "; starts at ", TimeText(view.head_start), " at the latest");
+  }
+  return text;
+}
+
+std::string LimitText(const KindView& view, const v1::Job& job) {
+  const std::string& name = job.spec().scheduling().queue();
+  const auto queue = view.queues.find(name);
+  const QueueSummary slots = queue == view.queues.end() ? QueueSummary{} : queue->second;
+  return absl::StrCat("needs ", Ranks(job), Ranks(job) == 1 ? " slot" : " slots", "; queue ", name,
+                      " holds ", slots.used, " of the ", slots.limit, " that it may have");
+}
+
+std::string DetailOf(const KindView& view, const Waiting& waiting, int64_t slot_bytes,
+                     const v1::Job& job) {
+  const std::string blocker = JobName(waiting.blocker);
+  const int ahead = waiting.position - 1;
+  switch (waiting.code) {
+    case WaitCode::kNone:
+    case WaitCode::kBackingOff:
+      return job.reason_detail();
+    case WaitCode::kSlots:
+    case WaitCode::kTooFewSlots: {
+      const std::string text =
+          WaitReason(Ranks(job), job.spec().resources().device(), SupplyFor(view, slot_bytes, job));
+      return waiting.code == WaitCode::kSlots ? text + HoldersText(view) : text;
+    }
+    case WaitCode::kTurn:
+      return absl::StrCat(ahead, ahead == 1 ? " job is" : " jobs are", " ahead in the queue; ",
+                          blocker, " is next");
+    case WaitCode::kLimit:
+      return LimitText(view, job);
+    case WaitCode::kTooFarLimit:
+      return LimitText(view, job) + ": it can never run there (job update --queue, queue update)";
+    case WaitCode::kRoomIsMade:
+      return "others save a checkpoint and make room for it";
+    case WaitCode::kDependency:
+      return absl::StrCat("starts when ", blocker, " has succeeded");
+    case WaitCode::kFailedDependency:
+      return absl::StrCat("depends on ", blocker,
+                          ", which has ended without success: resume that, ",
+                          "cancel this one, or update its depends_on");
+  }
+  return "";
+}
+
+v1::JobReason ReasonOf(WaitCode code, v1::JobReason known) {
+  switch (code) {
+    case WaitCode::kNone:
+    case WaitCode::kBackingOff:
+      return known;
+    case WaitCode::kTurn:
+      return v1::JOB_REASON_WAITING_FOR_TURN;
+    case WaitCode::kLimit:
+    case WaitCode::kTooFarLimit:
+      return v1::JOB_REASON_QUEUE_LIMIT;
+    case WaitCode::kDependency:
+    case WaitCode::kFailedDependency:
+      return v1::JOB_REASON_DEPENDENCY;
+    default:
+      break;
+  }
+  // How it came to wait is told as long as nothing else but slots keeps it.
+  const bool moved = known == v1::JOB_REASON_WORKER_LEAVING || known == v1::JOB_REASON_PREEMPTED;
+  return moved ? known : v1::JOB_REASON_WAITING_FOR_SLOTS;
+}
+
+}  // namespace
+
+const Waiting* FindWaiting(const QueueView& view, int64_t job, v1::DeviceKind device) {
+  const auto kind = view.kinds.find(device);
+  if (kind == view.kinds.end()) return nullptr;
+  const auto waiting = kind->second.waiting.find(job);
+  return waiting == kind->second.waiting.end() ? nullptr : &waiting->second;
+}
+
+void DescribeWait(const QueueView& view, int64_t number, int64_t slot_bytes, v1::Job* job) {
+  const v1::DeviceKind device = job->spec().resources().device();
+  const Waiting* waiting = FindWaiting(view, number, device);
+  const bool waits =
+      job->state() == v1::JOB_STATE_QUEUED || job->state() == v1::JOB_STATE_RECOVERING;
+  if (waiting == nullptr || !waits) return;
+  const KindView& kind = view.kinds.at(device);
+  job->set_queue_position(waiting->position);
+  // While its last attempt winds up the job's own reason says why.
+  if (job->placements_size() > 0) return;
+  job->set_reason_detail(DetailOf(kind, *waiting, slot_bytes, *job));
+  job->set_reason(ReasonOf(waiting->code, job->reason()));
+}
+
+}  // namespace milepost::coordinator

@@ -1,0 +1,73 @@
+#include "coordinator/core/reservation.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace milepost::coordinator {
+
+int Reservations::Claimed(const std::string& model) const {
+  int claimed = 0;
+  for (const Reservation& reservation : reservations_) {
+    if (reservation.model == model) claimed += reservation.slots;
+  }
+  return claimed;
+}
+
+// Holdings of the model come free in the order of their release, after what is free now; earlier
+// reservations are served first.
+Reservations::Reservation Reservations::Plan(const Demand& demand, const std::string& model,
+                                             int free, const std::vector<Holding>& holdings) const {
+  std::vector<std::pair<absl::Time, int>> releases;
+  for (const Holding& holding : holdings) {
+    if (holding.model == model && holding.release < absl::InfiniteFuture()) {
+      releases.emplace_back(std::max(holding.release, now_), holding.slots);
+    }
+  }
+  std::sort(releases.begin(), releases.end());
+  free -= Claimed(model);
+  Reservation reservation = {.model = model,
+                             .slots = demand.ranks,
+                             .start = free >= demand.ranks ? now_ : absl::InfiniteFuture()};
+  for (const auto& [time, slots] : releases) {
+    if (free >= demand.ranks && time > reservation.start) break;
+    free += slots;
+    if (free >= demand.ranks) reservation.start = time;
+  }
+  const bool known = reservation.start < absl::InfiniteFuture();
+  reservation.left_over = known ? free - demand.ranks : 0;
+  return reservation;
+}
+
+absl::Time Reservations::Add(const Demand& demand, absl::Span<SlotPool* const> pools,
+                             const std::vector<Holding>& holdings) {
+  std::vector<Reservation> possible;
+  absl::Time first = absl::InfiniteFuture();
+  for (const SlotPool* pool : pools) {
+    const int free = pool->CountFree(demand.slot_bytes);
+    possible.push_back(Plan(demand, pool->model(), free, holdings));
+    first = std::min(first, possible.back().start);
+  }
+  for (Reservation& reservation : possible) {
+    if (reservation.start != first) continue;
+    reservations_.push_back(std::move(reservation));
+    if (first < absl::InfiniteFuture()) break;
+  }
+  return first;
+}
+
+bool Reservations::Delays(const std::string& model, int slots, absl::Time release) const {
+  return std::any_of(reservations_.begin(), reservations_.end(), [&](const Reservation& reserved) {
+    if (reserved.model != model || slots <= reserved.left_over) return false;
+    return reserved.start == absl::InfiniteFuture() || release > reserved.start;
+  });
+}
+
+void Reservations::Lend(const std::string& model, int slots, absl::Time release) {
+  for (Reservation& reserved : reservations_) {
+    const bool known = reserved.start < absl::InfiniteFuture();
+    if (reserved.model != model || (known && release <= reserved.start)) continue;
+    reserved.left_over -= slots;
+  }
+}
+
+}  // namespace milepost::coordinator

@@ -1,0 +1,56 @@
+// The slots that a job at the head of the line will get, and who may use them until then (EASY
+// backfill: Lifka, "The ANL/IBM SP Scheduling System", 1995).
+//
+//   Reservations reserved(now);
+//   reserved.Add(demand, eligible, holdings);
+//   if (!reserved.Delays("NVIDIA H200", ranks, release)) ... start ...
+//
+// A reservation is of a device model: the time at which, by the time limits of the jobs that run,
+// enough slots are free, and how many are left over then. A job that ends by then, or gets along
+// with what is left over, delays nobody. Where no such time is known, because jobs without a limit
+// are in the way, nothing of the model is lent.
+#ifndef MILEPOST_COORDINATOR_CORE_RESERVATION_H_
+#define MILEPOST_COORDINATOR_CORE_RESERVATION_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "coordinator/core/scheduler.h"
+
+namespace milepost::coordinator {
+
+class Reservations {
+ public:
+  explicit Reservations(absl::Time now) : now_(now) {}
+
+  // For a job that fits none of `pools` now, though all of them could hold it. Reserves the one
+  // where it starts first, all of them where that is not known. Returns the time.
+  absl::Time Add(const Demand& demand, absl::Span<SlotPool* const> pools,
+                 const std::vector<Holding>& holdings);
+  // Whether a job that takes `slots` of the model now, until `release`, delays one of them.
+  bool Delays(const std::string& model, int slots, absl::Time release) const;
+  // It does not, and has started.
+  void Lend(const std::string& model, int slots, absl::Time release);
+  bool Any() const { return !reservations_.empty(); }
+  // Slots of the model that reservations will need.
+  int Claimed(const std::string& model) const;
+
+ private:
+  struct Reservation {
+    std::string model;
+    int slots = 0;
+    absl::Time start;
+    int left_over = 0;
+  };
+  Reservation Plan(const Demand& demand, const std::string& model, int free,
+                   const std::vector<Holding>& holdings) const;
+
+  const absl::Time now_;
+  std::vector<Reservation> reservations_;
+};
+
+}  // namespace milepost::coordinator
+
+#endif  // MILEPOST_COORDINATOR_CORE_RESERVATION_H_

@@ -1,0 +1,299 @@
+#include "coordinator/core/scheduler.h"
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "coordinator/core/fair_share.h"
+#include "coordinator/core/preemption.h"
+#include "coordinator/core/reservation.h"
+
+namespace milepost::coordinator {
+namespace {
+
+constexpr size_t kMostHolders = 3;
+
+using Pools = absl::InlinedVector<SlotPool*, 4>;
+
+int CountHosts(const std::vector<PlacedRank>& placed) {
+  int hosts = 0;
+  for (size_t i = 0; i < placed.size(); ++i) {
+    hosts += i == 0 || placed[i].worker != placed[i - 1].worker;
+  }
+  return hosts;
+}
+
+class Pass {
+ public:
+  explicit Pass(ScheduleInput input) : input_(std::move(input)), reserved_(input_.now) {}
+
+  Schedule Run() {
+    SortDemands();
+    for (Demand& demand : input_.demands) {
+      if (demand.admission != Admission::kNone) ExamineAdmitted(demand);
+    }
+    Queues();
+    Summarize();
+    return std::move(schedule_);
+  }
+
+ private:
+  // Of every queue the jobs in the order in which they are looked at.
+  void SortDemands() {
+    std::sort(input_.demands.begin(), input_.demands.end(), [](const Demand& a, const Demand& b) {
+      return std::make_tuple(a.queue, -a.priority, a.order, a.job) <
+             std::make_tuple(b.queue, -b.priority, b.order, b.job);
+    });
+  }
+
+  void Queues() {
+    std::vector<std::vector<Demand*>> lines(input_.queues.size());
+    for (Demand& demand : input_.demands) {
+      if (demand.admission == Admission::kNone) lines[demand.queue].push_back(&demand);
+    }
+    limit_blockers_.assign(input_.queues.size(), 0);
+    hopeless_.assign(input_.queues.size(), std::numeric_limits<int>::max());
+    lowest_priority_.assign(input_.queues.size(), std::numeric_limits<int>::max());
+    for (const Holding& holding : input_.holdings) {
+      int& lowest = lowest_priority_[holding.queue];
+      if (!holding.leaving && !holding.stays) lowest = std::min(lowest, holding.priority);
+    }
+    std::vector<size_t> next(lines.size(), 0);
+    FairShare order(&input_.queues);
+    for (size_t q = 0; q < lines.size(); ++q) {
+      if (!lines[q].empty()) order.Put(static_cast<int>(q));
+    }
+    while (order.Any()) {
+      const int queue = order.Next();
+      Examine(*lines[queue][next[queue]++]);
+      if (next[queue] < lines[queue].size()) order.Put(queue);
+    }
+  }
+
+  void ExamineAdmitted(Demand& demand) {
+    const Pools pools = EligiblePools(demand);
+    const bool due = demand.not_before <= input_.now;
+    if (!demand.winding_up && demand.gate == WaitCode::kNone && WithinLimit(demand) &&
+        TryStart(demand, pools)) {
+      return;
+    }
+    if (!demand.winding_up && due && MustQueueAgain(demand)) {
+      input_.queues[demand.queue].used -= demand.ranks;
+      demand.admission = Admission::kNone;
+      schedule_.no_longer_admitted.push_back(demand.job);
+      return;
+    }
+    if (demand.gate != WaitCode::kNone) return Wait(demand, demand.gate, demand.gate_job);
+    if (pools.empty()) return Wait(demand, WaitCode::kTooFewSlots, 0);
+    reserved_.Add(demand, pools, input_.holdings);
+    const bool made = demand.admission == Admission::kGranted;
+    Wait(demand, !due ? WaitCode::kBackingOff : made ? WaitCode::kRoomIsMade : WaitCode::kSlots, 0);
+    if (due && !made && !demand.winding_up) TellOfHead(pools, absl::InfiniteFuture());
+  }
+
+  bool MustQueueAgain(const Demand& demand) const {
+    if (demand.admission == Admission::kGranted) {
+      return std::none_of(
+          input_.holdings.begin(), input_.holdings.end(), [&](const Holding& holding) {
+            return holding.leaving && holding.slots > 0 && holding.leaves_for == demand.job;
+          });
+    }
+    return std::any_of(input_.demands.begin(), input_.demands.end(), [&](const Demand& other) {
+      return other.queue == demand.queue && other.priority > demand.priority &&
+             other.admission == Admission::kNone && other.gate == WaitCode::kNone;
+    });
+  }
+
+  void Examine(Demand& demand) {
+    if (demand.gate != WaitCode::kNone) return Wait(demand, demand.gate, demand.gate_job);
+    const Pools pools = EligiblePools(demand);
+    if (pools.empty()) return Wait(demand, WaitCode::kTooFewSlots, 0);
+    const QueueShare& queue = input_.queues[demand.queue];
+    if (demand.ranks > queue.limit) return Wait(demand, WaitCode::kTooFarLimit, 0);
+    int64_t& blocker = limit_blockers_[demand.queue];
+    if (blocker != 0) return Wait(demand, WaitCode::kTurn, blocker);
+    const bool first = head_ == 0;
+    if (!demand.winding_up) {
+      if (WithinLimit(demand) && TryStart(demand, pools)) return;
+      if (MakeRoom(demand, pools, first)) return Wait(demand, WaitCode::kRoomIsMade, 0);
+    }
+    if (!WithinLimit(demand)) {
+      blocker = demand.job;
+      return Wait(demand, WaitCode::kLimit, 0);
+    }
+    if (!first) return Wait(demand, WaitCode::kTurn, head_);
+    head_ = demand.job;
+    const absl::Time start = reserved_.Add(demand, pools, input_.holdings);
+    Wait(demand, WaitCode::kSlots, 0);
+    TellOfHead(pools, start);
+  }
+
+  // The pools that could hold it if all their slots were free.
+  Pools EligiblePools(const Demand& demand) {
+    Pools pools;
+    for (auto& [model, pool] : input_.pools) {
+      const bool wanted = demand.device_model.empty() || IsModel(model, demand.device_model);
+      if (wanted && pool.CountUsable(demand.slot_bytes) >= demand.ranks) pools.push_back(&pool);
+    }
+    return pools;
+  }
+
+  bool WithinLimit(const Demand& demand) const {
+    const QueueShare& queue = input_.queues[demand.queue];
+    const int more = demand.admission == Admission::kNone ? demand.ranks - demand.held : 0;
+    return queue.used + more <= queue.limit;
+  }
+
+  absl::Time ReleaseOf(const Demand& demand) const {
+    return input_.now + demand.time_limit + input_.graceful_stop;
+  }
+
+  // Of the pools where it fits and delays nobody: the one where it takes the fewest hosts, then the
+  // one with the fewest free slots. One that backs off keeps the slots for itself.
+  bool TryStart(const Demand& demand, const Pools& pools) {
+    const absl::Time release = ReleaseOf(demand);
+    std::tuple<int, int> best_key;
+    SlotPool* best = nullptr;
+    std::vector<PlacedRank> placed;
+    for (SlotPool* pool : pools) {
+      const int free = pool->CountFree(demand.slot_bytes);
+      if (free < demand.ranks || reserved_.Delays(pool->model(), demand.ranks, release)) continue;
+      std::vector<PlacedRank> found = pool->Find(demand.ranks, demand.slot_bytes);
+      const std::tuple<int, int> key = {CountHosts(found), free};
+      if (best != nullptr && key >= best_key) continue;
+      best = pool;
+      best_key = key;
+      placed = std::move(found);
+    }
+    if (best == nullptr) return false;
+    best->Take(placed);
+    reserved_.Lend(best->model(), demand.ranks, release);
+    if (demand.admission == Admission::kNone) input_.queues[demand.queue].used += demand.ranks;
+    input_.holdings.push_back({.job = demand.job,
+                               .queue = demand.queue,
+                               .priority = demand.priority,
+                               .model = best->model(),
+                               .slots = demand.ranks,
+                               .start = input_.now,
+                               .release = release,
+                               .stays = true});
+    if (demand.not_before > input_.now) {
+      Wait(demand, WaitCode::kBackingOff, 0);
+    } else {
+      schedule_.starts.push_back({demand.job, std::move(placed)});
+    }
+    return true;
+  }
+
+  // Without a look at who could: nobody has a lower priority, or what is asked for is no less than
+  // what a job of no lower priority did not get.
+  bool CannotMakeRoom(const Demand& demand) const {
+    if (demand.ranks >= hopeless_[demand.queue]) return true;
+    const QueueShare& own = input_.queues[demand.queue];
+    const bool takes_back = own.used + demand.ranks <= own.guaranteed;
+    return !takes_back && lowest_priority_[demand.queue] >= demand.priority;
+  }
+
+  int ComesFree(const std::string& model) const {
+    int slots = 0;
+    for (const Holding& holding : input_.holdings) {
+      if (holding.leaving && holding.model == model) slots += holding.slots;
+    }
+    return slots;
+  }
+
+  // Tells the fewest others to leave. The job at the head counts with all that is free; one behind
+  // it only with what its victims hold, and only if it gives that back no later than they would
+  // have.
+  bool MakeRoom(Demand& demand, const Pools& pools, bool first) {
+    if (CannotMakeRoom(demand)) return false;
+    const QueueShare& queue = input_.queues[demand.queue];
+    std::vector<int> best;
+    int best_slots = 0;
+    for (const SlotPool* pool : pools) {
+      const int there = pool->CountFree(demand.slot_bytes) + ComesFree(pool->model()) -
+                        reserved_.Claimed(pool->model());
+      const Shortage shortage = {
+          .demand = &demand,
+          .model = pool->model(),
+          .slots = first ? std::max(0, demand.ranks - std::max(0, there)) : demand.ranks,
+          .quota = std::max(0, queue.used + demand.ranks - queue.limit),
+          .held_until = first ? absl::InfinitePast() : ReleaseOf(demand)};
+      const std::vector<int> victims = ChooseVictims(shortage, input_.queues, input_.holdings);
+      if (victims.empty()) continue;
+      int slots = 0;
+      for (const int victim : victims) slots += input_.holdings[victim].slots;
+      if (!best.empty() && slots >= best_slots) continue;
+      best = victims;
+      best_slots = slots;
+    }
+    if (best.empty()) {
+      int& hopeless = hopeless_[demand.queue];
+      if (demand.device_model.empty() && demand.slot_bytes == 0) {
+        hopeless = std::min(hopeless, demand.ranks);
+      }
+      return false;
+    }
+    for (const int victim : best) {
+      Holding& holding = input_.holdings[victim];
+      holding.leaving = true;
+      holding.leaves_for = demand.job;
+      holding.release = std::min(holding.release, input_.now + input_.graceful_stop);
+      schedule_.preemptions.push_back({holding.job, demand.job});
+    }
+    demand.admission = Admission::kGranted;
+    input_.queues[demand.queue].used += demand.ranks;
+    reserved_.Add(demand, pools, input_.holdings);
+    return true;
+  }
+
+  void Wait(const Demand& demand, WaitCode code, int64_t blocker) {
+    schedule_.view.waiting[demand.job] = {code, ++position_, blocker};
+  }
+
+  void TellOfHead(const Pools& pools, absl::Time start) {
+    KindView& view = schedule_.view;
+    if (!view.holders.empty() || view.holders_in_all > 0) return;
+    for (const Holding& holding : input_.holdings) {
+      const bool useful = std::any_of(pools.begin(), pools.end(), [&](const SlotPool* pool) {
+        return pool->model() == holding.model;
+      });
+      if (holding.slots == 0 || !useful) continue;
+      view.holders.push_back({holding.job, holding.slots, holding.release});
+    }
+    std::sort(view.holders.begin(), view.holders.end(),
+              [](const HolderView& a, const HolderView& b) {
+                return std::make_tuple(a.release, a.job) < std::make_tuple(b.release, b.job);
+              });
+    view.holders_in_all = static_cast<int>(view.holders.size());
+    view.holders.resize(std::min(view.holders.size(), kMostHolders));
+    view.head_start = start;
+  }
+
+  void Summarize() {
+    KindView& view = schedule_.view;
+    view.summary = std::move(input_.summary);
+    for (const auto& [model, pool] : input_.pools) {
+      view.models[model] = {pool.CountUsable(0), pool.CountFree(0), pool.LargestMemory()};
+    }
+    for (const QueueShare& queue : input_.queues)
+      view.queues[queue.name] = {queue.used, queue.limit};
+  }
+
+  ScheduleInput input_;
+  Reservations reserved_;
+  Schedule schedule_;
+  std::vector<int64_t> limit_blockers_;  // by queue: the job that waits for its limit
+  std::vector<int> hopeless_;            // by queue: ranks for which nobody could make room
+  std::vector<int> lowest_priority_;     // by queue: of the jobs that may be told to leave
+  int64_t head_ = 0;                     // the first job that waits for slots
+  int position_ = 0;
+};
+
+}  // namespace
+
+Schedule PlanSchedule(ScheduleInput input) { return Pass(std::move(input)).Run(); }
+
+}  // namespace milepost::coordinator

@@ -1,0 +1,117 @@
+// Who starts, who makes room, and why the others wait: one pass over a whole cluster.
+//
+//   ScheduleInput input = ...;                  // schedule.cc makes it of the State
+//   Schedule schedule = PlanSchedule(std::move(input));
+//   for (const Schedule::Start& start : schedule.starts) ...
+//
+// Pure. docs/scheduling.md has the rules and the argument why no gangs can block each other.
+//
+// Per kind of device (CPU and GPU slots have nothing to do with each other), in this order:
+// 1. Jobs that were admitted already: those that recover from a failure, and those that others have
+//    made room for.
+// 2. The queue with the smallest share (fair_share.h) that has a job left; of its jobs the one of
+//    the highest priority, then the one that came first.
+// A job starts when all its ranks find slots, its queue's limit allows it, and it delays no
+// reservation. The first one that must wait for slots reserves them: from then on a job starts only
+// on slots that this one cannot use or will not need, or if it ends, by its time limit, before they
+// come free. It may also have others make room (preemption.h).
+#ifndef MILEPOST_COORDINATOR_CORE_SCHEDULER_H_
+#define MILEPOST_COORDINATOR_CORE_SCHEDULER_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "coordinator/core/placement.h"
+#include "coordinator/core/queue_view.h"
+#include "milepost/v1/job_spec.pb.h"
+
+namespace milepost::coordinator {
+
+// A queue, for one kind of device.
+struct QueueShare {
+  std::string name;
+  double weight = 1;     // of what is free to be shared; above 0
+  int guaranteed = 0;    // slots that it can have back from queues that have more than theirs
+  int limit = kNoLimit;  // slots that it never exceeds
+  int used = 0;          // slots that its jobs hold, or have been admitted to
+
+  static constexpr int kNoLimit = 1 << 30;
+};
+
+enum class Admission : uint8_t {
+  kNone,
+  kHeld,     // it ran, and starts again as soon as it can: a rank failed, or its worker is leaving
+  kGranted,  // others have been told to make room for it
+};
+
+// A job that wants slots.
+struct Demand {
+  int64_t job = 0;
+  int queue = 0;  // index into ScheduleInput::queues
+  int priority = 0;
+  int64_t order = 0;  // smaller came first
+  int ranks = 1;
+  int64_t slot_bytes = 0;                                // that a slot must have
+  std::string device_model;                              // empty: any
+  absl::Duration time_limit = absl::InfiniteDuration();  // that it may still hold its slots
+  // Counted in its queue's `used` already, and before all that are not.
+  Admission admission = Admission::kNone;
+  bool winding_up = false;  // its last attempt still holds slots: it cannot start now
+  int held = 0;             // slots of that attempt, where it is not admitted
+  absl::Time not_before = absl::InfinitePast();
+  WaitCode gate = WaitCode::kNone;  // what else keeps it from starting; kNone: nothing
+  int64_t gate_job = 0;             // the job that it depends on
+};
+
+// A job that holds slots.
+struct Holding {
+  int64_t job = 0;
+  int queue = 0;
+  int priority = 0;
+  std::string model;  // of its devices
+  int slots = 0;      // not gone yet
+  absl::Time start = absl::InfinitePast();
+  absl::Time release = absl::InfiniteFuture();  // at the latest, by its time limit
+  bool leaving = false;                         // told to stop: its slots come free by themselves
+  int64_t leaves_for = 0;                       // the job that it makes room for
+  bool stays = false;                           // may not be told to leave
+};
+
+// All of one kind of device.
+struct ScheduleInput {
+  v1::DeviceKind device = v1::DEVICE_KIND_CPU;
+  absl::Time now;
+  // How long a job that is told to stop may take.
+  absl::Duration graceful_stop;
+  SlotPools pools;
+  std::vector<QueueShare> queues;
+  std::vector<Demand> demands;
+  std::vector<Holding> holdings;
+  ClusterSummary summary;  // for the view
+};
+
+struct Schedule {
+  struct Start {
+    int64_t job = 0;
+    std::vector<PlacedRank> placed;
+  };
+  struct Preemption {
+    int64_t victim = 0;
+    int64_t winner = 0;
+  };
+  std::vector<Start> starts;
+  std::vector<Preemption> preemptions;
+  // Jobs that wait like all others from now on: nobody makes room any more and they still do not
+  // fit, or a job of higher priority waits in their queue.
+  std::vector<int64_t> no_longer_admitted;
+  KindView view;
+};
+
+Schedule PlanSchedule(ScheduleInput input);
+
+}  // namespace milepost::coordinator
+
+#endif  // MILEPOST_COORDINATOR_CORE_SCHEDULER_H_

@@ -1,0 +1,298 @@
+// One pass: who starts, who makes room, who waits for what.
+#include "coordinator/core/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace milepost::coordinator {
+namespace {
+
+const absl::Time kNow = absl::FromUnixSeconds(1'000'000);
+
+class SchedulerTest : public ::testing::Test {
+ protected:
+  // `free` of `slots` slots of one worker.
+  void Host(const std::string& worker, int slots, int free, const std::string& model = "") {
+    PoolHost host = {.worker = worker};
+    for (int i = 0; i < slots; ++i) host.slots.push_back({i, 0, i < free});
+    input_.pools.try_emplace(model, model).first->second.AddHost(std::move(host));
+  }
+  Demand& Wants(int64_t job, int ranks, int queue = 0, int priority = 0) {
+    input_.demands.push_back(
+        {.job = job, .queue = queue, .priority = priority, .order = job, .ranks = ranks});
+    return input_.demands.back();
+  }
+  Holding& Holds(int64_t job, int slots, int queue = 0, int priority = 0,
+                 const std::string& model = "") {
+    input_.queues[queue].used += slots;
+    input_.holdings.push_back({.job = job,
+                               .queue = queue,
+                               .priority = priority,
+                               .model = model,
+                               .slots = slots,
+                               .start = kNow - absl::Hours(1)});
+    return input_.holdings.back();
+  }
+  void Run() {
+    input_.now = kNow;
+    input_.graceful_stop = absl::Minutes(2);
+    schedule_ = PlanSchedule(input_);
+  }
+  std::string Started() const {
+    return absl::StrJoin(schedule_.starts, " ", [](std::string* out, const Schedule::Start& start) {
+      absl::StrAppend(out, start.job);
+    });
+  }
+  std::string Victims() const {
+    std::vector<int64_t> victims;
+    for (const Schedule::Preemption& one : schedule_.preemptions) victims.push_back(one.victim);
+    std::sort(victims.begin(), victims.end());
+    return absl::StrJoin(victims, " ");
+  }
+  WaitCode Code(int64_t job) const { return schedule_.view.waiting.at(job).code; }
+
+  ScheduleInput input_ = {.queues = {{.name = "default"}}};
+  Schedule schedule_;
+};
+
+TEST_F(SchedulerTest, PriorityThenOrder) {
+  Host("a", 4, 3);
+  Wants(1, 1);
+  Wants(2, 1, 0, 5);
+  Wants(3, 1, 0, -1);
+  Wants(4, 1, 0, 5);
+  Run();
+  EXPECT_EQ(Started(), "2 4 1");
+  EXPECT_EQ(Code(3), WaitCode::kSlots);
+  EXPECT_EQ(schedule_.view.waiting.at(3).position, 1);
+}
+
+TEST_F(SchedulerTest, QueuesShareByWeight) {
+  input_.queues = {{.name = "a", .weight = 1}, {.name = "b", .weight = 3}};
+  Host("a", 8, 8);
+  for (int i = 0; i < 8; ++i) Wants(1 + i, 1, 0);
+  for (int i = 0; i < 8; ++i) Wants(101 + i, 1, 1);
+  Run();
+  EXPECT_EQ(Started(), "1 101 102 103 2 104 105 106");
+}
+
+TEST_F(SchedulerTest, WhatIsGuaranteedComesFirst) {
+  input_.queues = {{.name = "a"}, {.name = "b", .guaranteed = 3}};
+  Host("a", 8, 4);
+  for (int i = 0; i < 4; ++i) Wants(1 + i, 1, 0);
+  for (int i = 0; i < 4; ++i) Wants(101 + i, 1, 1);
+  Run();
+  EXPECT_EQ(Started(), "101 102 103 1");
+}
+
+TEST_F(SchedulerTest, NoQueueExceedsItsLimit) {
+  input_.queues = {{.name = "a", .limit = 3}, {.name = "b"}};
+  Host("a", 8, 6);
+  Holds(9, 2, 0);
+  Wants(1, 2, 0);
+  Wants(2, 1, 0);  // would fit, but not pass the one before it
+  Wants(3, 5, 0);
+  Wants(101, 1, 1);
+  Run();
+  EXPECT_EQ(Started(), "101");
+  EXPECT_EQ(Code(1), WaitCode::kLimit);
+  EXPECT_EQ(Code(2), WaitCode::kTurn);
+  EXPECT_EQ(schedule_.view.waiting.at(2).blocker, 1);
+  EXPECT_EQ(Code(3), WaitCode::kTooFarLimit);
+}
+
+TEST_F(SchedulerTest, AJobThatCannotRunAtAllHoldsNobodyUp) {
+  Host("a", 4, 4);
+  Wants(1, 5);
+  Wants(2, 2);
+  Run();
+  EXPECT_EQ(Started(), "2");
+  EXPECT_EQ(Code(1), WaitCode::kTooFewSlots);
+}
+
+TEST_F(SchedulerTest, NothingPassesAHeadWhoseStartIsNotKnown) {
+  Host("a", 4, 1);
+  Holds(9, 3);
+  Wants(1, 4);
+  Wants(2, 1).time_limit = absl::Minutes(1);
+  Run();
+  EXPECT_EQ(Started(), "");
+  EXPECT_EQ(Code(2), WaitCode::kTurn);
+  EXPECT_EQ(schedule_.view.head_start, absl::InfiniteFuture());
+  ASSERT_EQ(schedule_.view.holders.size(), 1u);
+  EXPECT_EQ(schedule_.view.holders[0].job, 9);
+}
+
+TEST_F(SchedulerTest, BackfillsWhatEndsBeforeTheHeadStarts) {
+  Host("a", 4, 2);
+  Holds(9, 2).release = kNow + absl::Minutes(60);
+  Wants(1, 3);
+  Wants(2, 2).time_limit = absl::Minutes(59);  // and 2 minutes to stop: too long
+  Wants(3, 1).time_limit = absl::Minutes(58);
+  Wants(4, 1);  // no limit, but one slot is left over when the head starts
+  Wants(5, 1);
+  Run();
+  EXPECT_EQ(Started(), "3 4");
+  EXPECT_EQ(schedule_.view.head_start, kNow + absl::Minutes(60));
+  EXPECT_EQ(Code(1), WaitCode::kSlots);
+  EXPECT_EQ(Code(2), WaitCode::kTurn);
+}
+
+TEST_F(SchedulerTest, OnlyTheModelThatTheHeadWaitsForIsReserved) {
+  Host("a", 4, 2, "H200");
+  Host("b", 4, 2, "A100");
+  Holds(9, 2, 0, 0, "H200");
+  Demand& head = Wants(1, 4);
+  head.device_model = "h200";
+  Wants(2, 2);
+  Run();
+  EXPECT_EQ(Started(), "2");
+  EXPECT_EQ(schedule_.starts[0].placed[0].worker, "b");
+}
+
+TEST_F(SchedulerTest, AHigherPriorityMakesTheLowestLeave) {
+  Host("a", 8, 1);
+  Holds(1, 2, 0, 3);
+  Holds(2, 2, 0, 1);
+  Holds(3, 2, 0, 1).start = kNow - absl::Minutes(1);  // the one that started last
+  Holds(4, 1, 0, 7);
+  Wants(5, 3, 0, 5);
+  Run();
+  EXPECT_EQ(Victims(), "3");
+  EXPECT_EQ(Code(5), WaitCode::kRoomIsMade);
+  EXPECT_EQ(Started(), "");
+}
+
+TEST_F(SchedulerTest, NoMoreLeaveThanAreNeeded) {
+  Host("a", 8, 0);
+  Holds(1, 1, 0, 0);
+  Holds(2, 6, 0, 1);
+  Wants(3, 6, 0, 5);
+  Run();
+  EXPECT_EQ(Victims(), "2");
+}
+
+TEST_F(SchedulerTest, NobodyLeavesWhereItDoesNotHelp) {
+  Host("a", 8, 0);
+  Holds(1, 2, 0, 0);
+  Holds(2, 6, 0, 9);
+  Wants(3, 3, 0, 5);
+  Run();
+  EXPECT_EQ(Victims(), "");
+  EXPECT_EQ(Code(3), WaitCode::kSlots);
+}
+
+TEST_F(SchedulerTest, RoomIsMadeOnce) {
+  Host("a", 4, 0);
+  Holding& leaving = Holds(1, 4, 0, 0);
+  leaving.leaving = true;
+  leaving.leaves_for = 2;
+  Holds(3, 0, 0, 0);
+  Demand& winner = Wants(2, 4, 0, 5);
+  winner.admission = Admission::kGranted;
+  input_.queues[0].used += 4;
+  Wants(4, 1, 0, 9);
+  Run();
+  EXPECT_EQ(Victims(), "");
+  EXPECT_EQ(Code(2), WaitCode::kRoomIsMade);
+  EXPECT_EQ(Started(), "");
+  EXPECT_TRUE(schedule_.no_longer_admitted.empty());
+}
+
+TEST_F(SchedulerTest, AGrantThatCameToNothingIsGivenUp) {
+  Host("a", 4, 2);  // the host of the victims is gone
+  Holds(9, 2, 0, 9);
+  Demand& winner = Wants(2, 4, 0, 5);
+  winner.admission = Admission::kGranted;
+  input_.queues[0].used += 4;
+  Run();
+  EXPECT_EQ(schedule_.no_longer_admitted, std::vector<int64_t>{2});
+  EXPECT_EQ(Code(2), WaitCode::kSlots);
+}
+
+TEST_F(SchedulerTest, AGuaranteeIsTakenBackFromWhoHasMoreThanTheirs) {
+  input_.queues = {{.name = "a", .guaranteed = 4}, {.name = "b", .guaranteed = 2}};
+  Host("a", 8, 0);
+  Holds(1, 4, 1, 9);
+  Holds(2, 4, 1, 100);
+  Wants(3, 4, 0, -5);  // whatever the priorities
+  Run();
+  EXPECT_EQ(Victims(), "1");
+}
+
+TEST_F(SchedulerTest, NothingIsTakenBackBeyondAGuaranteeNorWithinOne) {
+  input_.queues = {{.name = "a", .guaranteed = 4}, {.name = "b", .guaranteed = 6}};
+  Host("a", 8, 0);
+  Holds(1, 2, 0);
+  Holds(2, 6, 1);
+  Wants(3, 3, 0);
+  Wants(4, 2, 0);
+  Run();
+  EXPECT_EQ(Victims(), "");
+}
+
+TEST_F(SchedulerTest, BehindAHeadOfAnotherQueueRoomIsMadeWithinOnesOwn) {
+  input_.queues = {{.name = "a"}, {.name = "b"}};
+  Host("a", 8, 1);
+  Holds(1, 2, 1, 0);
+  Holds(2, 5, 1, 0).release = kNow + absl::Minutes(30);
+  Wants(3, 8, 0);     // the head: its queue holds nothing
+  Wants(4, 2, 1, 5);  // takes the place of 1
+  Run();
+  EXPECT_EQ(Code(3), WaitCode::kSlots);
+  EXPECT_EQ(Victims(), "1");
+}
+
+TEST_F(SchedulerTest, RoomIsMadeWithinAQueuesLimit) {
+  input_.queues = {{.name = "a", .limit = 4}, {.name = "b"}};
+  Host("a", 16, 12);
+  Holds(1, 2, 0, 0);
+  Holds(2, 2, 0, 1);
+  Wants(3, 2, 0, 5);
+  Run();
+  EXPECT_EQ(Victims(), "1");
+  EXPECT_EQ(Started(), "");
+}
+
+TEST_F(SchedulerTest, WhoeverRecoversComesFirst) {
+  Host("a", 4, 2);
+  Holds(9, 2);
+  Wants(1, 2);
+  Demand& back = Wants(7, 2);
+  back.admission = Admission::kHeld;
+  input_.queues[0].used += 2;
+  Run();
+  EXPECT_EQ(Started(), "7");
+}
+
+TEST_F(SchedulerTest, WhoeverBacksOffKeepsItsSlots) {
+  Host("a", 4, 2);
+  Demand& back = Wants(1, 2);
+  back.admission = Admission::kHeld;
+  back.not_before = kNow + absl::Seconds(3);
+  input_.queues[0].used += 2;
+  Wants(2, 1);
+  Run();
+  EXPECT_EQ(Started(), "");
+  EXPECT_EQ(Code(1), WaitCode::kBackingOff);
+}
+
+TEST_F(SchedulerTest, AGatedJobHoldsNobodyUp) {
+  Host("a", 4, 4);
+  Demand& gated = Wants(1, 4);
+  gated.gate = WaitCode::kDependency;
+  gated.gate_job = 7;
+  Wants(2, 4);
+  Run();
+  EXPECT_EQ(Started(), "2");
+  EXPECT_EQ(Code(1), WaitCode::kDependency);
+  EXPECT_EQ(schedule_.view.waiting.at(1).blocker, 7);
+}
+
+}  // namespace
+}  // namespace milepost::coordinator
