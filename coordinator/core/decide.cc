@@ -100,14 +100,27 @@ bool DrainIsAhead(const State& state, const std::string& worker) {
 }  // namespace
 
 Outcome Decide(const State& state, const Event& event, absl::Time now, const Config& config) {
+  return DecideAll(state, absl::MakeConstSpan(&event, 1), now, config);
+}
+
+Outcome DecideAll(const State& state, absl::Span<const Event> events, absl::Time now,
+                  const Config& config) {
   Transition transition(state, now, config);
-  const bool slots_may_change = std::visit(Apply{&transition}, event);
+  std::vector<EventResult> results;
+  bool schedule = false;
+  for (const Event& event : events) {
+    const bool slots_may_change = std::visit(Apply{&transition}, event);
+    results.push_back(transition.TakeResult());
+    schedule = schedule || (slots_may_change && results.back().status.ok());
+  }
   Outcome outcome = std::move(transition).Take();
-  outcome.schedule = slots_may_change;
-  if (outcome.status.ok()) return outcome;
-  Outcome refused;
-  refused.status = outcome.status;
-  return refused;
+  outcome.schedule = schedule;
+  if (!results.empty()) {
+    outcome.status = results[0].status;
+    outcome.job = results[0].job;
+  }
+  outcome.results = std::move(results);
+  return outcome;
 }
 
 Outcome DecideSchedule(const State& state, absl::Time now, const Config& config) {

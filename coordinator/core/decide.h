@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "coordinator/core/state.h"
 
 namespace milepost::coordinator {
@@ -124,6 +125,11 @@ using Event = std::variant<JobSubmitted, JobCancelled, JobSuspended, JobResumed,
                            RankProgressed, CheckpointsChanged, CoordinatorRestarted, Tick>;
 
 Outcome Decide(const State& state, const Event& event, absl::Time now, const Config& config);
+
+// Several events in one decision, for one write: as if each had been decided on and applied before
+// the next. Outcome::results has what became of each; a refused one changes nothing.
+Outcome DecideAll(const State& state, absl::Span<const Event> events, absl::Time now,
+                  const Config& config);
 
 // Starts what can start, has others make room, says why the rest waits (Outcome::view).
 Outcome DecideSchedule(const State& state, absl::Time now, const Config& config);

@@ -13,12 +13,14 @@ namespace milepost::coordinator {
 
 void Transition::Submit(const JobSubmitted& event) {
   if (!event.request_id.empty()) {
-    if (int64_t known = state_.FindRequest(event.request_id); known != 0) {
-      outcome_.job = JobName(known);
+    int64_t known = state_.FindRequest(event.request_id);
+    if (auto now = requests_.find(event.request_id); now != requests_.end()) known = now->second;
+    if (known != 0) {
+      result_.job = JobName(known);
       return;
     }
   }
-  const int64_t number = state_.NextJobNumber();
+  const int64_t number = NextJobNumber();
   absl::Status allowed = CheckScheduling(number, event.spec.scheduling(), event.spec.resources());
   if (!allowed.ok()) return Refuse(std::move(allowed));
   v1::JobRecord& record = outcome_.jobs[number];
@@ -35,8 +37,9 @@ void Transition::Submit(const JobSubmitted& event) {
   job->mutable_progress()->set_validation_loss(std::nan(""));
   record.set_request_id(event.request_id);
   record.set_slot_bytes(event.slot_bytes);
-  record.set_queue_order(state_.NextQueueOrder());
-  outcome_.job = job->name();
+  record.set_queue_order(NextQueueOrder());
+  if (!event.request_id.empty()) requests_[event.request_id] = number;
+  result_.job = job->name();
 }
 
 void Transition::Cancel(const std::string& name) {
@@ -45,7 +48,7 @@ void Transition::Cancel(const std::string& name) {
   if (known == nullptr) {
     return Refuse(absl::NotFoundError(absl::StrCat("there is no job ", name)));
   }
-  outcome_.job = name;
+  result_.job = name;
   if (IsTerminal(known->job().state()) || known->ending() == v1::ATTEMPT_ENDING_CANCEL) return;
   v1::JobRecord& record = Change(number);
   record.mutable_job()->set_cancel_requested(true);
@@ -64,7 +67,7 @@ void Transition::Resume(const std::string& name, const std::string& request_id,
   if (known == nullptr) {
     return Refuse(absl::NotFoundError(absl::StrCat("there is no job ", name)));
   }
-  outcome_.job = name;
+  result_.job = name;
   if (!request_id.empty() && known->resume_request_id() == request_id) return;
   const v1::JobState known_state = known->job().state();
   if (known_state == v1::JOB_STATE_SUSPENDED || known_state == v1::JOB_STATE_SUSPENDING) {
@@ -93,7 +96,7 @@ void Transition::Resume(const std::string& name, const std::string& request_id,
   job->clear_next_attempt_time();
   record.set_held_before(0);
   record.set_resume_request_id(request_id);
-  record.set_queue_order(state_.NextQueueOrder());
+  record.set_queue_order(NextQueueOrder());
 }
 
 // At its old place, with its budget and time limit as they were.
@@ -113,7 +116,7 @@ void Transition::Suspend(const std::string& name) {
   if (known == nullptr) {
     return Refuse(absl::NotFoundError(absl::StrCat("there is no job ", name)));
   }
-  outcome_.job = name;
+  result_.job = name;
   const v1::JobState known_state = known->job().state();
   if (known_state == v1::JOB_STATE_SUSPENDED || known_state == v1::JOB_STATE_SUSPENDING) return;
   if (IsTerminal(known_state) || known_state == v1::JOB_STATE_CANCELLING) {
@@ -153,7 +156,7 @@ void Transition::Update(const JobUpdated& event) {
   }
   absl::Status allowed = CheckScheduling(number, event.scheduling, known->job().spec().resources());
   if (!allowed.ok()) return Refuse(std::move(allowed));
-  outcome_.job = event.job;
+  result_.job = event.job;
   v1::JobRecord& record = Change(number);
   *record.mutable_job()->mutable_spec()->mutable_scheduling() = event.scheduling;
   record.set_scheduling_version(record.scheduling_version() + 1);
@@ -179,7 +182,7 @@ bool Transition::DependsOn(int64_t job, int64_t other) const {
 absl::Status Transition::CheckScheduling(int64_t number, const v1::SchedulingSpec& scheduling,
                                          const v1::ResourceSpec& resources) const {
   const std::string id = scheduling.queue().empty() ? kDefaultQueue : scheduling.queue();
-  const v1::QueueRecord* queue = state_.FindQueue(id);
+  const v1::QueueRecord* queue = Queue(id);
   if (queue == nullptr && id != kDefaultQueue) {
     return absl::InvalidArgumentError(absl::StrCat("scheduling.queue: there is no queue '", id,
                                                    "': see `milepost queue list`, or make it"));

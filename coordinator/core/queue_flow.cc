@@ -1,4 +1,5 @@
 // Queues: made, changed, deleted.
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,7 +22,7 @@ absl::Status CheckEtag(const std::string& name, const std::string& given, int64_
 void Transition::Put(const QueuePut& event) {
   const std::string& name = event.queue.name();
   const std::string id = QueueId(name);
-  const v1::QueueRecord* known = state_.FindQueue(id);
+  const v1::QueueRecord* known = Queue(id);
   const bool exists = known != nullptr || id == kDefaultQueue;
   if (event.create && exists) {
     return Refuse(absl::AlreadyExistsError(absl::StrCat("there is a queue '", id, "' already")));
@@ -44,7 +45,7 @@ void Transition::Put(const QueuePut& event) {
 
 void Transition::Delete(const QueueDeleted& event) {
   const std::string id = QueueId(event.name);
-  const v1::QueueRecord* known = state_.FindQueue(id);
+  const v1::QueueRecord* known = Queue(id);
   if (id == kDefaultQueue) {
     return Refuse(absl::FailedPreconditionError("the default queue is always there"));
   }
@@ -53,8 +54,11 @@ void Transition::Delete(const QueueDeleted& event) {
   }
   absl::Status current = CheckEtag(event.name, event.etag, known->version());
   if (!current.ok()) return Refuse(std::move(current));
-  for (const int64_t number : state_.active()) {
-    if (state_.FindJob(number)->job().spec().scheduling().queue() != id) continue;
+  std::set<int64_t> active = state_.active();
+  for (const auto& [number, record] : outcome_.jobs) active.insert(number);
+  for (const int64_t number : active) {
+    const v1::Job& job = Job(number)->job();
+    if (job.spec().scheduling().queue() != id || IsTerminal(job.state())) continue;
     return Refuse(absl::FailedPreconditionError(absl::StrCat(
         JobName(number), " is in queue ", id, " and has not ended: cancel it, or move ",
         "it with `milepost job update ", JobName(number), " --queue ...`")));

@@ -72,9 +72,17 @@ struct Action {
   absl::Status reason;
 };
 
-// The result of one decision. When `status` is not OK nothing else is set.
-struct Outcome {
+struct EventResult {
   absl::Status status;
+  std::string job;
+};
+
+// The result of one decision.
+struct Outcome {
+  // Of the event (the first of several) alone: nothing of a refused one is in the rest.
+  absl::Status status;
+  // One for each event, where there were several; see DecideAll.
+  std::vector<EventResult> results;
   std::map<int64_t, v1::JobRecord> jobs;            // new values, whole
   std::map<std::string, v1::WorkerRecord> workers;  // new values, whole
   std::set<int64_t> durable_jobs;                   // of `jobs`: must be stored before acting
@@ -82,7 +90,7 @@ struct Outcome {
   std::map<std::string, std::optional<v1::QueueRecord>> queues;  // all durable; none: deleted
   std::vector<int64_t> ended_attempts;  // jobs whose rendezvous keys can go
   std::vector<Action> actions;
-  std::string job;  // the job that a submit, cancel or resume was about
+  std::string job;  // of `status`'s event: the job that a submit, cancel or resume was about
   // Slots may have come free, or be wanted: DecideSchedule has something to do.
   bool schedule = false;
   std::shared_ptr<const QueueView> view;  // of DecideSchedule

@@ -1,5 +1,7 @@
 #include "coordinator/core/transition.h"
 
+#include <algorithm>
+
 #include "common/check.h"
 
 namespace milepost::coordinator {
@@ -39,6 +41,19 @@ v1::WorkerRecord& Transition::ChangeWorker(const std::string& name) {
   outcome_.durable_workers.insert(name);
   return ChangeWorkerSoft(name);
 }
+
+const v1::QueueRecord* Transition::Queue(const std::string& id) const {
+  auto found = outcome_.queues.find(id);
+  if (found == outcome_.queues.end()) return state_.FindQueue(id);
+  return found->second.has_value() ? &*found->second : nullptr;
+}
+
+int64_t Transition::NextJobNumber() const {
+  const int64_t next = state_.NextJobNumber();
+  return outcome_.jobs.empty() ? next : std::max(next, outcome_.jobs.rbegin()->first + 1);
+}
+
+int64_t Transition::NextQueueOrder() { return state_.NextQueueOrder() + queue_orders_++; }
 
 std::vector<int64_t> Transition::JobsWithRanks() const {
   std::vector<int64_t> numbers;

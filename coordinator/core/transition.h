@@ -1,5 +1,6 @@
-// One decision in the making: copies of the records that change, over an unchanged State. Internal
-// to core/; decide.h is the entry.
+// One decision in the making: copies of the records that change, over an unchanged State. Events
+// follow each other, each seeing what those before it have changed; one that is refused has changed
+// nothing. Internal to core/; decide.h is the entry.
 //
 // job_requests.cc has what users ask of jobs, job_flow.cc what happens to an attempt,
 // worker_flow.cc what happens to a worker, queue_flow.cc the queues, schedule.cc who gets slots.
@@ -9,6 +10,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -64,6 +66,8 @@ class Transition {
   // ---- schedule.cc ----
   void Schedule();
 
+  // Of the last event.
+  EventResult TakeResult() { return std::exchange(result_, {}); }
   Outcome Take() && { return std::move(outcome_); }
 
  private:
@@ -78,7 +82,10 @@ class Transition {
   // Jobs that have ranks: all, and at least those with one on a worker.
   std::vector<int64_t> JobsWithRanks() const;
   std::vector<int64_t> JobsOn(const std::string& worker) const;
-  void Refuse(absl::Status status) { outcome_.status = std::move(status); }
+  void Refuse(absl::Status status) { result_.status = std::move(status); }
+  const v1::QueueRecord* Queue(const std::string& id) const;
+  int64_t NextJobNumber() const;
+  int64_t NextQueueOrder();
 
   // job_flow.cc
   absl::Status CheckScheduling(int64_t number, const v1::SchedulingSpec& scheduling,
@@ -121,6 +128,9 @@ class Transition {
   const absl::Time now_;
   const Config& config_;
   Outcome outcome_;
+  EventResult result_;                       // of the event that is decided on
+  std::map<std::string, int64_t> requests_;  // of jobs submitted in this decision
+  int64_t queue_orders_ = 0;                 // given in this decision
 };
 
 }  // namespace milepost::coordinator

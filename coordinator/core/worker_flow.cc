@@ -302,7 +302,7 @@ void Transition::ExtendLeases() {
 
 void Transition::ExpireLeases() {
   for (const auto& [name, record] : state_.workers()) {
-    const v1::Worker& worker = record.worker();
+    const v1::Worker& worker = Worker(name)->worker();
     if (worker.state() == v1::WORKER_STATE_DOWN) continue;
     if (FromProto(worker.lease_expire_time()) > now_) continue;
     ChangeWorker(name).mutable_worker()->set_state(v1::WORKER_STATE_DOWN);
