@@ -25,11 +25,7 @@ namespace milepost::coordinator {
 
 namespace {
 
-constexpr absl::Duration kLongestSleep = absl::Seconds(1);
-constexpr absl::Duration kPauseAfterFailure = absl::Milliseconds(500);
 constexpr int kHeartbeatsPerLease = 5;
-// Of the time that a scheduling pass took, until the next one.
-constexpr double kSchedulePause = 4;
 constexpr int kMaxWorkerIdBytes = 128;
 constexpr int kMaxSlots = 1024;
 constexpr size_t kMaxRequestIdBytes = 128;
@@ -139,25 +135,25 @@ Coordinator::Coordinator(Store* store, CoordinatorOptions options)
       options_(std::move(options)),
       own_clock_(options_.clock == nullptr ? std::make_unique<SteadyClock>() : nullptr),
       clock_(options_.clock == nullptr ? own_clock_.get() : options_.clock),
-      rendezvous_(store) {}
+      rendezvous_(store),
+      log_writer_([this](const v1::LogBatch& batch) { StoreLogs(batch); }) {}
 
 Coordinator::~Coordinator() { Stop(); }
 
 absl::Status Coordinator::Start() {
   MP_RETURN_IF_ERROR(rendezvous_.Load());
-  absl::MutexLock lock(&mutex_);
-  MP_ASSIGN_OR_RETURN(state_, store_->LoadState());
-  for (const auto& [number, record] : state_.jobs()) versions_[number] = 1;
-  const std::set<int64_t> active = state_.active();
-  for (int64_t number : active) {
-    const std::string name = JobName(number);
-    const auto newest = store_->checkpoints().Newest(name);
-    MP_RETURN_IF_ERROR(ApplyLocked(CheckpointsChanged{name, newest ? newest->name() : "",
-                                                      newest ? newest->step() : 0})
-                           .status());
+  MP_ASSIGN_OR_RETURN(State loaded, store_->LoadState());
+  std::vector<Event> events;
+  for (const int64_t number : loaded.active()) events.push_back(NewestCheckpoint(JobName(number)));
+  events.push_back(CoordinatorRestarted{});
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [number, record] : loaded.jobs()) versions_[number] = 1;
+    state_ = std::move(loaded);
   }
-  MP_RETURN_IF_ERROR(ApplyLocked(CoordinatorRestarted{}).status());
-  timer_thread_ = std::thread([this] { RunTimer(); });
+  MP_RETURN_IF_ERROR(Commit(DecideAll(state_, events, clock_->Now(), options_.config)));
+  schedule_wanted_ = true;  // also jobs that wait say why
+  loop_ = std::thread([this] { RunLoop(); });
   return absl::OkStatus();
 }
 
@@ -168,98 +164,18 @@ void Coordinator::Stop() {
     stopping_ = true;
     sessions.swap(sessions_);  // a stream that ends now says nothing about its worker
     changed_.SignalAll();
-    timer_.SignalAll();
+    wake_.SignalAll();
   }
   for (auto& [name, session] : sessions) {
     session->Cut(absl::UnavailableError("the coordinator is stopping"));
   }
-  if (timer_thread_.joinable()) timer_thread_.join();
+  log_writer_.Stop();
+  if (loop_.joinable()) loop_.join();
 }
 
-void Coordinator::RunTimer() {
-  absl::MutexLock lock(&mutex_);
-  while (!stopping_) {
-    const absl::Time now = clock_->Now();
-    const absl::Time due = NextDeadline(state_);
-    absl::Duration sleep = std::min(due - now, kLongestSleep);
-    if (sleep <= absl::ZeroDuration()) {
-      const auto outcome = ApplyLocked(Tick{});
-      sleep = outcome.ok() ? absl::ZeroDuration() : kPauseAfterFailure;
-    }
-    if (stopping_) break;
-    sleep = std::min(sleep, ScheduleLocked());
-    if (sleep > absl::ZeroDuration()) timer_.WaitWithTimeout(&mutex_, sleep);
-  }
-}
-
-// Events that come close together are followed by one pass: passes take a part of the time at most.
-absl::Duration Coordinator::ScheduleLocked() {
-  if (!schedule_wanted_) return absl::InfiniteDuration();
-  const absl::Time begin = absl::Now();
-  if (begin < next_schedule_) return std::min(next_schedule_ - begin, kLongestSleep);
-  const absl::Status status = CommitLocked(DecideSchedule(state_, clock_->Now(), options_.config));
-  const absl::Time end = absl::Now();
-  next_schedule_ = end + (status.ok() ? kSchedulePause * (end - begin) : kPauseAfterFailure);
-  schedule_wanted_ = !status.ok();
-  return schedule_wanted_ ? kPauseAfterFailure : absl::InfiniteDuration();
-}
-
-absl::StatusOr<Outcome> Coordinator::ApplyLocked(const Event& event) {
-  if (stopping_) return absl::UnavailableError("the coordinator is stopping");
-  Outcome outcome = Decide(state_, event, clock_->Now(), options_.config);
-  MP_RETURN_IF_ERROR(outcome.status);
-  MP_RETURN_IF_ERROR(CommitLocked(outcome));
-  if (outcome.schedule) {
-    schedule_wanted_ = true;
-    timer_.Signal();
-  }
-  return outcome;
-}
-
-absl::Status Coordinator::CommitLocked(const Outcome& outcome) {
-  if (outcome.NeedsWrite()) {
-    if (absl::Status status = store_->Write(outcome); !status.ok()) {
-      spdlog::error("a change of state cannot be stored and did not happen: {}",
-                    std::string(status.message()));
-      return status;
-    }
-  }
-  for (const auto& [number, record] : outcome.jobs) {
-    const v1::JobRecord* before = state_.FindJob(number);
-    if (before == nullptr || before->job().state() != record.job().state()) {
-      const std::string& detail = record.job().reason_detail();
-      spdlog::info("{} is {}, generation {}{}{}", JobName(number),
-                   v1::JobState_Name(record.job().state()).substr(10), record.job().generation(),
-                   detail.empty() ? "" : ": ", detail);
-    }
-  }
-  state_.Apply(outcome);
-  DispatchLocked(outcome);
-  return absl::OkStatus();
-}
-
-void Coordinator::DispatchLocked(const Outcome& outcome) {
-  for (int64_t number : outcome.ended_attempts) {
-    rendezvous_.Drop(number);
-    const int64_t next = state_.FindJob(number)->job().generation() + 1;
-    store_->checkpoints().AbortOlder(JobName(number), next);
-  }
-  for (const auto& [number, record] : outcome.jobs) ++versions_[number];
-  if (outcome.view != nullptr) ++view_version_;
-  if (!outcome.jobs.empty() || outcome.view != nullptr) changed_.SignalAll();
-  // What is only renewed comes due later than the timer knows: it finds out then.
-  if (outcome.NeedsWrite()) timer_.Signal();
-  for (const Action& action : outcome.actions) {
-    auto session = sessions_.find(action.worker);
-    if (session == sessions_.end()) continue;
-    if (action.close) {
-      spdlog::warn("{}: {}", action.worker, std::string(action.reason.message()));
-      session->second->Cut(action.reason);
-      sessions_.erase(session);
-    } else {
-      session->second->Send(action.message);
-    }
-  }
+CheckpointsChanged Coordinator::NewestCheckpoint(const std::string& job) {
+  const auto newest = store_->checkpoints().Newest(job);
+  return {job, newest ? newest->name() : "", newest ? newest->step() : 0};
 }
 
 // ---- jobs ----
@@ -306,7 +222,7 @@ absl::Status Coordinator::AdmitSpec(const v1::SubmitJobRequest& request, JobSubm
   if (!options_.admission) return absl::OkStatus();
   KnownPlace place;
   {
-    absl::MutexLock lock(&mutex_);
+    absl::ReaderMutexLock lock(&mutex_);
     place = PlaceLocked(request, spec->resources().device());
   }
   MP_ASSIGN_OR_RETURN(AdmittedSpec admitted, options_.admission(*spec, place));
@@ -325,7 +241,7 @@ absl::StatusOr<v1::Job> Coordinator::Submit(const v1::SubmitJobRequest& request)
   JobSubmitted event{.request_id = request.request_id(), .uid = NewUid(), .spec = request.spec()};
   if (!request.request_id().empty() && !request.validate_only()) {
     // Said again: what was admitted then stays so, whatever workers there are now.
-    absl::MutexLock lock(&mutex_);
+    absl::ReaderMutexLock lock(&mutex_);
     if (const int64_t known = state_.FindRequest(request.request_id()); known != 0) {
       return FindLocked(JobName(known));
     }
@@ -338,9 +254,8 @@ absl::StatusOr<v1::Job> Coordinator::Submit(const v1::SubmitJobRequest& request)
     job.mutable_choices()->Assign(event.choices.begin(), event.choices.end());
     return job;
   }
-  absl::MutexLock lock(&mutex_);
-  MP_ASSIGN_OR_RETURN(Outcome outcome, ApplyLocked(event));
-  return FindLocked(outcome.job);
+  MP_ASSIGN_OR_RETURN(const std::string name, Do(std::move(event)));
+  return Get(name);
 }
 
 absl::StatusOr<v1::Job> Coordinator::FindLocked(const std::string& name) {
@@ -350,20 +265,21 @@ absl::StatusOr<v1::Job> Coordinator::FindLocked(const std::string& name) {
 }
 
 // Of all that Describe tells.
-uint64_t Coordinator::VersionLocked(int64_t number) {
+uint64_t Coordinator::VersionLocked(int64_t number) const {
   const v1::JobRecord* record = state_.FindJob(number);
   const bool waits = record != nullptr && FindWaiting(*state_.queue_view(), number,
                                                       record->job().spec().resources().device());
-  return versions_[number] << 32 | (waits ? view_version_ : 0);
+  const auto version = versions_.find(number);
+  return (version == versions_.end() ? 0 : version->second) << 32 | (waits ? view_version_ : 0);
 }
 
 absl::StatusOr<v1::Job> Coordinator::Get(const std::string& name) {
-  absl::MutexLock lock(&mutex_);
+  absl::ReaderMutexLock lock(&mutex_);
   return FindLocked(name);
 }
 
 std::vector<v1::Job> Coordinator::List(int64_t before, int limit) {
-  absl::MutexLock lock(&mutex_);
+  absl::ReaderMutexLock lock(&mutex_);
   std::vector<v1::Job> jobs;
   auto end = before == 0 ? state_.jobs().end() : state_.jobs().lower_bound(before);
   for (auto it = std::make_reverse_iterator(end);
@@ -374,39 +290,35 @@ std::vector<v1::Job> Coordinator::List(int64_t before, int limit) {
 }
 
 absl::StatusOr<v1::Job> Coordinator::Cancel(const std::string& name) {
-  absl::MutexLock lock(&mutex_);
-  MP_RETURN_IF_ERROR(ApplyLocked(JobCancelled{name}).status());
-  return FindLocked(name);
+  MP_RETURN_IF_ERROR(Do(JobCancelled{name}).status());
+  return Get(name);
 }
 
 absl::StatusOr<v1::Job> Coordinator::Resume(const v1::ResumeJobRequest& request) {
   JobResumed event{.job = request.name(), .request_id = request.request_id()};
   if (request.has_new_steps()) event.new_steps = request.new_steps();
-  absl::MutexLock lock(&mutex_);
-  const auto newest = store_->checkpoints().Newest(request.name());
-  MP_RETURN_IF_ERROR(ApplyLocked(CheckpointsChanged{request.name(), newest ? newest->name() : "",
-                                                    newest ? newest->step() : 0})
-                         .status());
-  MP_RETURN_IF_ERROR(ApplyLocked(event).status());
-  return FindLocked(request.name());
+  MP_RETURN_IF_ERROR(UpdateNewestCheckpoint(request.name()));
+  MP_RETURN_IF_ERROR(Do(std::move(event)).status());
+  return Get(request.name());
 }
 
 absl::StatusOr<v1::Job> Coordinator::Suspend(const std::string& name) {
-  absl::MutexLock lock(&mutex_);
-  MP_RETURN_IF_ERROR(ApplyLocked(JobSuspended{name}).status());
-  return FindLocked(name);
+  MP_RETURN_IF_ERROR(Do(JobSuspended{name}).status());
+  return Get(name);
 }
 
 absl::StatusOr<v1::Job> Coordinator::Update(const v1::UpdateJobRequest& request) {
   const std::string& name = request.job().name();
-  absl::MutexLock lock(&mutex_);
-  MP_ASSIGN_OR_RETURN(v1::Job job, FindLocked(name));
+  MP_ASSIGN_OR_RETURN(v1::Job job, Get(name));
   MP_ASSIGN_OR_RETURN(v1::SchedulingSpec scheduling, UpdatedScheduling(job, request));
-  const JobUpdated event = {name, request.job().etag(), std::move(scheduling)};
+  // What was read is what is changed: another change in between is refused.
+  const std::string etag = request.job().etag().empty() ? job.etag() : request.job().etag();
+  const JobUpdated event = {name, etag, std::move(scheduling)};
   if (!request.validate_only()) {
-    MP_RETURN_IF_ERROR(ApplyLocked(event).status());
-    return FindLocked(name);
+    MP_RETURN_IF_ERROR(Do(event).status());
+    return Get(name);
   }
+  absl::ReaderMutexLock lock(&mutex_);
   const Outcome outcome = Decide(state_, event, clock_->Now(), options_.config);
   MP_RETURN_IF_ERROR(outcome.status);
   return Describe(state_, outcome.jobs.at(JobNumber(name)));
@@ -416,7 +328,7 @@ absl::StatusOr<Coordinator::Snapshot> Coordinator::Wait(const std::string& name,
                                                         absl::Duration timeout) {
   const int64_t number = JobNumber(name);
   const absl::Time deadline = absl::Now() + timeout;
-  absl::MutexLock lock(&mutex_);
+  absl::ReaderMutexLock lock(&mutex_);
   while (!stopping_ && state_.FindJob(number) != nullptr && VersionLocked(number) == seen) {
     if (changed_.WaitWithDeadline(&mutex_, deadline)) break;
   }
@@ -426,80 +338,88 @@ absl::StatusOr<Coordinator::Snapshot> Coordinator::Wait(const std::string& name,
 }
 
 void Coordinator::WaitLogs(absl::Duration timeout) {
-  absl::MutexLock lock(&mutex_);
+  absl::ReaderMutexLock lock(&mutex_);
   if (!stopping_) changed_.WaitWithTimeout(&mutex_, timeout);
 }
 
 // ---- workers ----
 
-absl::Status Coordinator::Attach(const std::shared_ptr<WorkerSession>& session,
-                                 const v1::Hello& hello) {
-  MP_RETURN_IF_ERROR(CheckHello(hello));
+void Coordinator::Attach(const std::shared_ptr<WorkerSession>& session, const v1::Hello& hello,
+                         std::function<void(const absl::Status&)> done) {
+  if (absl::Status status = CheckHello(hello); !status.ok()) return done(status);
   v1::CoordinatorMessage welcome;
   const double lease = absl::ToDoubleSeconds(options_.config.lease);
   welcome.mutable_welcome()->set_lease_seconds(lease);
   welcome.mutable_welcome()->set_heartbeat_seconds(lease / kHeartbeatsPerLease);
   session->Send(std::move(welcome));
-
-  absl::MutexLock lock(&mutex_);
-  std::shared_ptr<WorkerSession>& slot = sessions_[session->worker()];
-  std::shared_ptr<WorkerSession> before = std::exchange(slot, session);
   v1::Hello bounded = hello;
   BoundFacts(bounded.mutable_devices());
   bounded.set_driver(hello.driver().substr(0, kMaxDeviceTextBytes));
   bounded.set_device_note(hello.device_note().substr(0, kMaxDeviceTextBytes));
-  absl::Status status = ApplyLocked(WorkerHello{std::move(bounded)}).status();
-  if (!status.ok()) {
-    if (before == nullptr) {
-      sessions_.erase(session->worker());
-    } else {
-      slot = before;
-    }
-    return status;
-  }
-  if (before != nullptr) before->Cut(absl::AbortedError("a newer stream of this worker is open"));
-  spdlog::info("{} connected: {} slots, incarnation {}, {} ranks", session->worker(),
-               hello.slots_size(), hello.incarnation(), hello.ranks_size());
-  return absl::OkStatus();
+  const auto take_over = [this, session] {
+    mutex_.AssertHeld();
+    std::shared_ptr<WorkerSession> before = std::exchange(sessions_[session->worker()], session);
+    if (before == nullptr) return;
+    before->Cut(absl::AbortedError("a newer stream of this worker is open"));
+  };
+  Post({.event = [bounded = std::move(bounded)] { return WorkerHello{bounded}; },
+        .applied = take_over,
+        .done = [done = std::move(done)](const auto& result) { done(result.status()); }});
 }
 
-void Coordinator::Receive(const std::shared_ptr<WorkerSession>& session,
-                          v1::WorkerMessage message) {
+void Coordinator::Receive(const std::shared_ptr<WorkerSession>& session, v1::WorkerMessage message,
+                          std::function<void()> done) {
   const std::string& worker = session->worker();
-  if (message.has_logs()) StoreLogs(message.logs());
-  absl::MutexLock lock(&mutex_);
-  auto current = sessions_.find(worker);
-  if (current == sessions_.end() || current->second != session) return;
-  absl::Status status;
+  Event event;
   switch (message.message_case()) {
+    case v1::WorkerMessage::kLogs:
+      log_writer_.Write(std::move(*message.mutable_logs()), std::move(done));
+      done = [] {};
+      event = WorkerHeartbeat{worker};
+      break;
     case v1::WorkerMessage::kRankReport:
-      status =
-          ApplyLocked(RankReported{worker, std::move(*message.mutable_rank_report())}).status();
+      event = RankReported{worker, std::move(*message.mutable_rank_report())};
       break;
     case v1::WorkerMessage::kProgress:
-      status = ApplyLocked(RankProgressed{worker, std::move(*message.mutable_progress())}).status();
+      event = RankProgressed{worker, std::move(*message.mutable_progress())};
       break;
     case v1::WorkerMessage::kLeaving:
       spdlog::info("{} is leaving: {}", worker, message.leaving().reason());
-      status = ApplyLocked(WorkerLeaving{worker, message.leaving().reason()}).status();
+      event = WorkerLeaving{worker, message.leaving().reason()};
       break;
     default: {
       auto* devices = message.mutable_heartbeat()->mutable_devices();
       BoundFacts(devices);
-      status = ApplyLocked(WorkerHeartbeat{worker, {devices->begin(), devices->end()}}).status();
+      event = WorkerHeartbeat{worker, {devices->begin(), devices->end()}};
     }
   }
-  if (!status.ok()) session->Cut(status);
+  // What an older stream has to say does not count once a newer one was heard.
+  const auto if_current = [this, session, event = std::move(event)]() -> std::optional<Event> {
+    mutex_.AssertReaderHeld();
+    auto current = sessions_.find(session->worker());
+    if (current == sessions_.end() || current->second != session) return std::nullopt;
+    return event;
+  };
+  Post({.event = if_current, .done = [session, done = std::move(done)](const auto& result) {
+          if (!result.ok()) session->Cut(result.status());
+          done();
+        }});
 }
 
 void Coordinator::Detach(const std::shared_ptr<WorkerSession>& session) {
-  absl::MutexLock lock(&mutex_);
-  auto current = sessions_.find(session->worker());
-  if (current == sessions_.end() || current->second != session) return;
-  sessions_.erase(current);
-  spdlog::info("{} disconnected", session->worker());
+  const auto if_current = [this, session]() -> std::optional<Event> {
+    mutex_.AssertReaderHeld();
+    auto current = sessions_.find(session->worker());
+    if (current == sessions_.end() || current->second != session) return std::nullopt;
+    return WorkerStreamLost{session->worker()};
+  };
+  const auto forget = [this, session] {
+    mutex_.AssertHeld();
+    sessions_.erase(session->worker());
+    spdlog::info("{} disconnected", session->worker());
+  };
   // Should this not be stored, the lease runs out all the same.
-  (void)ApplyLocked(WorkerStreamLost{session->worker()});
+  Post({.event = if_current, .applied = forget, .done = [](const auto&) {}});
 }
 
 void Coordinator::StoreLogs(const v1::LogBatch& batch) {
@@ -507,7 +427,7 @@ void Coordinator::StoreLogs(const v1::LogBatch& batch) {
   for (const v1::LogLine& line : batch.lines()) by_job[JobNumber(line.job())].push_back(line);
   for (auto& [number, lines] : by_job) {
     {
-      absl::MutexLock lock(&mutex_);
+      absl::ReaderMutexLock lock(&mutex_);
       if (state_.FindJob(number) == nullptr) continue;
     }
     absl::Status status = store_->logs().Append(number, std::move(lines));
@@ -521,7 +441,7 @@ void Coordinator::StoreLogs(const v1::LogBatch& batch) {
 
 v1::Worker Coordinator::DescribeLocked(const v1::WorkerRecord& record) {
   v1::Worker worker = record.worker();
-  for (int64_t number : state_.active()) {
+  for (int64_t number : state_.WithRanksOn(worker.name())) {
     const v1::JobRecord& job = *state_.FindJob(number);
     for (const v1::RankRecord& rank : job.ranks()) {
       if (rank.gone() || rank.worker() != worker.name()) continue;
@@ -536,7 +456,7 @@ v1::Worker Coordinator::DescribeLocked(const v1::WorkerRecord& record) {
 }
 
 absl::StatusOr<v1::Worker> Coordinator::GetWorker(const std::string& name) {
-  absl::MutexLock lock(&mutex_);
+  absl::ReaderMutexLock lock(&mutex_);
   const v1::WorkerRecord* record = state_.FindWorker(name);
   if (record == nullptr) {
     return absl::NotFoundError(absl::StrCat("there is no worker '", name, "'"));
@@ -545,7 +465,7 @@ absl::StatusOr<v1::Worker> Coordinator::GetWorker(const std::string& name) {
 }
 
 std::vector<v1::Worker> Coordinator::ListWorkers(const std::string& after, int limit) {
-  absl::MutexLock lock(&mutex_);
+  absl::ReaderMutexLock lock(&mutex_);
   std::vector<v1::Worker> workers;
   for (auto it = state_.workers().upper_bound(after);
        it != state_.workers().end() && static_cast<int>(workers.size()) < limit; ++it) {
@@ -559,21 +479,14 @@ absl::StatusOr<v1::Worker> Coordinator::Drain(const v1::DrainWorkerRequest& requ
     return absl::InvalidArgumentError(absl::StrCat("reason: must have 1 to ", kMaxDeviceTextBytes,
                                                    " bytes: it is shown wherever the worker is"));
   }
-  {
-    absl::MutexLock lock(&mutex_);
-    const absl::Time deadline =
-        request.has_deadline() ? FromProto(request.deadline()) : clock_->Now();
-    MP_RETURN_IF_ERROR(
-        ApplyLocked(WorkerDrained{request.name(), request.reason(), deadline}).status());
-  }
+  const absl::Time deadline =
+      request.has_deadline() ? FromProto(request.deadline()) : clock_->Now();
+  MP_RETURN_IF_ERROR(Do(WorkerDrained{request.name(), request.reason(), deadline}).status());
   return GetWorker(request.name());
 }
 
 absl::StatusOr<v1::Worker> Coordinator::ResumeWorker(const std::string& name) {
-  {
-    absl::MutexLock lock(&mutex_);
-    MP_RETURN_IF_ERROR(ApplyLocked(WorkerResumed{name}).status());
-  }
+  MP_RETURN_IF_ERROR(Do(WorkerResumed{name}).status());
   return GetWorker(name);
 }
 
@@ -589,23 +502,26 @@ absl::Status Coordinator::CheckGenerationLocked(const std::string& job, int64_t 
 }
 
 absl::Status Coordinator::CheckGeneration(const std::string& job, int64_t generation) {
-  absl::MutexLock lock(&mutex_);
+  absl::ReaderMutexLock lock(&mutex_);
   return CheckGenerationLocked(job, generation);
 }
 
 absl::Status Coordinator::WithGeneration(const std::string& job, int64_t generation,
                                          const std::function<absl::Status()>& action) {
-  absl::MutexLock lock(&mutex_);
-  MP_RETURN_IF_ERROR(CheckGenerationLocked(job, generation));
-  return action();
+  // Between two decisions no other generation can come to be.
+  absl::Status status;
+  const auto run = [&]() -> std::optional<Event> {
+    mutex_.AssertReaderHeld();
+    status = CheckGenerationLocked(job, generation);
+    if (status.ok()) status = action();
+    return std::nullopt;
+  };
+  MP_RETURN_IF_ERROR(Do(Entry{.event = run}).status());
+  return status;
 }
 
 absl::Status Coordinator::UpdateNewestCheckpoint(const std::string& job) {
-  absl::MutexLock lock(&mutex_);
-  const auto newest = store_->checkpoints().Newest(job);
-  return ApplyLocked(
-             CheckpointsChanged{job, newest ? newest->name() : "", newest ? newest->step() : 0})
-      .status();
+  return Do(Entry{.event = [this, job] { return NewestCheckpoint(job); }}).status();
 }
 
 }  // namespace milepost::coordinator

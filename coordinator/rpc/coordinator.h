@@ -6,16 +6,19 @@
 //   MP_ASSIGN_OR_RETURN(v1::Job job, coordinator.Submit(request));
 //   coordinator.Stop();
 //
-// Thread-safe. Calls block on the disk where they change state. When a change cannot be stored it
-// did not happen: the caller gets the error, and a worker whose message was lost so is cut off (its
-// next Hello repeats it).
+// Thread-safe. One thread decides; what comes while it writes is written together with the next
+// write. Calls that change state wait for that, calls that read never do. When a change cannot be
+// stored it did not happen: the caller gets the error, and a worker whose message was lost so is
+// cut off (its next Hello repeats it).
 #ifndef MILEPOST_COORDINATOR_RPC_COORDINATOR_H_
 #define MILEPOST_COORDINATOR_RPC_COORDINATOR_H_
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -27,6 +30,7 @@
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "coordinator/core/decide.h"
+#include "coordinator/rpc/log_writer.h"
 #include "coordinator/rpc/rendezvous.h"
 
 namespace milepost::coordinator {
@@ -96,8 +100,12 @@ class Coordinator {
   // ---- workers ----
   // The session of a worker that said Hello: it gets Welcome, then all that is wanted of it.
   // Replaces an older session of the worker.
-  absl::Status Attach(const std::shared_ptr<WorkerSession>& session, const v1::Hello& hello);
-  void Receive(const std::shared_ptr<WorkerSession>& session, v1::WorkerMessage message);
+  void Attach(const std::shared_ptr<WorkerSession>& session, const v1::Hello& hello,
+              std::function<void(const absl::Status&)> done);
+  // `done` is called when it has been dealt with, by any thread and maybe at once; it must not
+  // block.
+  void Receive(const std::shared_ptr<WorkerSession>& session, v1::WorkerMessage message,
+               std::function<void()> done);
   void Detach(const std::shared_ptr<WorkerSession>& session);
   absl::StatusOr<v1::Worker> GetWorker(const std::string& name);
   // By name, after `after`.
@@ -118,24 +126,47 @@ class Coordinator {
   Store& store() { return *store_; }
 
  private:
-  absl::StatusOr<Outcome> ApplyLocked(const Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Something to decide on, in the order in which it was posted.
+  struct Entry {
+    // The event, asked for right before it is decided on: nullopt: there is nothing to decide any
+    // more. Called with mutex_ held.
+    std::function<std::optional<Event>()> event;
+    // Called with mutex_ held when the decision is durable and has not been refused, before its
+    // messages leave. Entries that have one are decided on alone.
+    std::function<void()> applied;
+    // Called at last, without a lock, with the job that the event was about. Must not block.
+    std::function<void(const absl::StatusOr<std::string>&)> done;
+  };
+
+  // ---- coordinator_loop.cc: the thread that decides ----
+  // Decides on `entry` soon; entries that wait together become one write. When the coordinator
+  // stops, or has too many to decide on, `done` hears it at once.
+  void Post(Entry entry);
+  // The same, and waits. The job that the event was about.
+  absl::StatusOr<std::string> Do(Event event);
+  absl::StatusOr<std::string> Do(Entry entry);
+  void RunLoop();
+  // Decides on what waits, and schedules. How long there is nothing more to do, unless posted to.
+  absl::Duration Turn();
+  std::vector<Entry> TakeBatch();
+  void DecideBatch(std::vector<Entry> batch);
   // Makes the outcome durable, then the state's, then known to workers and waiters.
-  absl::Status CommitLocked(const Outcome& outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // A scheduling pass, where one is wanted and due. How long to wait for the next.
-  absl::Duration ScheduleLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  uint64_t VersionLocked(int64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  v1::Queue DescribeQueueLocked(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Commit(const Outcome& outcome, const std::function<void()>& applied = nullptr);
+  absl::Status Schedule();
   void DispatchLocked(const Outcome& outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  uint64_t VersionLocked(int64_t number) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  v1::Queue DescribeQueueLocked(const std::string& id) ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   absl::Status CheckGenerationLocked(const std::string& job, int64_t generation)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<v1::Job> FindLocked(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<v1::Job> FindLocked(const std::string& name) ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // Fills in the event's spec and what was chosen for it, or says why it cannot run.
   absl::Status AdmitSpec(const v1::SubmitJobRequest& request, JobSubmitted* event);
   KnownPlace PlaceLocked(const v1::SubmitJobRequest& request, v1::DeviceKind device)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  v1::Worker DescribeLocked(const v1::WorkerRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  v1::Worker DescribeLocked(const v1::WorkerRecord& record) ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  CheckpointsChanged NewestCheckpoint(const std::string& job);
   void StoreLogs(const v1::LogBatch& batch);
-  void RunTimer();
 
   Store* const store_;
   const CoordinatorOptions options_;
@@ -143,17 +174,23 @@ class Coordinator {
   Clock* const clock_;
   RendezvousTable rendezvous_;
 
+  // Only the loop's thread writes what it guards, but for sessions_ and the flags.
   absl::Mutex mutex_;
   absl::CondVar changed_;  // a job or a log
-  absl::CondVar timer_;
+  absl::CondVar wake_;     // the loop
   State state_ ABSL_GUARDED_BY(mutex_);
   std::map<int64_t, uint64_t> versions_ ABSL_GUARDED_BY(mutex_);  // of jobs, by number
   uint32_t view_version_ ABSL_GUARDED_BY(mutex_) = 0;             // of why jobs wait
-  bool schedule_wanted_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Time next_schedule_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // by absl::Now
   std::map<std::string, std::shared_ptr<WorkerSession>> sessions_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Entry> pending_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread timer_thread_;
+
+  // Of the loop's thread alone.
+  bool schedule_wanted_ = false;
+  absl::Time next_schedule_ = absl::InfinitePast();  // by absl::Now
+  absl::Time pause_until_ = absl::InfinitePast();    // a write has failed
+  std::thread loop_;
+  LogWriter log_writer_;  // its thread uses what is above
 };
 
 }  // namespace milepost::coordinator

@@ -84,7 +84,7 @@ v1::Queue Coordinator::DescribeQueueLocked(const std::string& id) {
 }
 
 absl::StatusOr<v1::Queue> Coordinator::GetQueue(const std::string& name) {
-  absl::MutexLock lock(&mutex_);
+  absl::ReaderMutexLock lock(&mutex_);
   const std::string id = QueueId(name);
   if (id != kDefaultQueue && state_.FindQueue(id) == nullptr) {
     return absl::NotFoundError(absl::StrCat("there is no queue '", name, "'"));
@@ -93,7 +93,7 @@ absl::StatusOr<v1::Queue> Coordinator::GetQueue(const std::string& name) {
 }
 
 std::vector<v1::Queue> Coordinator::ListQueues(const std::string& after, int limit) {
-  absl::MutexLock lock(&mutex_);
+  absl::ReaderMutexLock lock(&mutex_);
   std::set<std::string> ids = {kDefaultQueue};
   for (const auto& [id, record] : state_.queues()) ids.insert(id);
   std::vector<v1::Queue> queues;
@@ -107,19 +107,18 @@ std::vector<v1::Queue> Coordinator::ListQueues(const std::string& after, int lim
 absl::StatusOr<v1::Queue> Coordinator::PutQueue(const v1::Queue& queue, bool create,
                                                 bool allow_missing, bool validate_only) {
   MP_RETURN_IF_ERROR(CheckQueue(queue));
-  absl::MutexLock lock(&mutex_);
-  const QueuePut event = {queue, create, allow_missing};
+  QueuePut event = {queue, create, allow_missing};
   if (validate_only) {
+    absl::ReaderMutexLock lock(&mutex_);
     MP_RETURN_IF_ERROR(Decide(state_, event, clock_->Now(), options_.config).status);
     return queue;
   }
-  MP_RETURN_IF_ERROR(ApplyLocked(event).status());
-  return DescribeQueueLocked(QueueId(queue.name()));
+  MP_RETURN_IF_ERROR(Do(std::move(event)).status());
+  return GetQueue(queue.name());
 }
 
 absl::Status Coordinator::DeleteQueue(const v1::DeleteQueueRequest& request) {
-  absl::MutexLock lock(&mutex_);
-  return ApplyLocked(QueueDeleted{request.name(), request.etag()}).status();
+  return Do(QueueDeleted{request.name(), request.etag()}).status();
 }
 
 }  // namespace milepost::coordinator

@@ -1,7 +1,9 @@
 #include <grpcpp/grpcpp.h>
 #include <spdlog/spdlog.h>
 
-#include <thread>
+#include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,37 +21,94 @@ namespace {
 
 constexpr absl::Duration kLongestKeyWait = absl::Minutes(10);
 
-using SessionStream = grpc::ServerReaderWriter<v1::CoordinatorMessage, v1::WorkerMessage>;
+// One worker's stream. It is read one message after the other: the next one when the coordinator
+// has dealt with the last. Ends, and deletes itself, when reading does.
+class SessionReactor final
+    : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage> {
+ public:
+  SessionReactor(Coordinator* coordinator, grpc::CallbackServerContext* context)
+      : coordinator_(coordinator), context_(context) {
+    StartRead(&message_);
+  }
 
-class WorkerServiceImpl : public v1::WorkerService::Service {
+  void OnReadDone(bool ok) override {
+    if (!ok) return End(absl::OkStatus());
+    if (session_ != nullptr) {
+      return coordinator_->Receive(session_, std::move(message_), [this] { ReadNext(); });
+    }
+    if (!message_.has_hello()) {
+      return End(absl::InvalidArgumentError("the first message must be Hello"));
+    }
+    const v1::Hello hello = std::move(*message_.mutable_hello());
+    session_ = std::make_shared<WorkerSession>(
+        WorkerName(hello.worker_id()),
+        WorkerSession::Stream{
+            .write = [this](const v1::CoordinatorMessage* outgoing) { StartWrite(outgoing); },
+            .cancel = [this] { context_->TryCancel(); }});
+    coordinator_->Attach(session_, hello, [this, id = hello.worker_id()](const auto& status) {
+      if (status.ok()) return ReadNext();
+      spdlog::warn("worker '{}' is refused: {}", id.substr(0, 128), std::string(status.message()));
+      End(status);
+    });
+  }
+
+  void OnWriteDone(bool) override {
+    if (!session_->Written()) MaybeFinish(/*idle=*/true, std::nullopt);
+  }
+
+  void OnDone() override { delete this; }
+
+ private:
+  void ReadNext() {
+    message_.Clear();
+    StartRead(&message_);
+  }
+
+  // Nothing is being read or dealt with, and nothing will.
+  void End(const absl::Status& status) {
+    bool idle = true;
+    absl::Status reason = status;
+    if (session_ != nullptr) {
+      idle = session_->Close();
+      if (status.ok()) coordinator_->Detach(session_);
+      if (!session_->reason().ok()) reason = session_->reason();
+    }
+    MaybeFinish(idle, reason);
+  }
+
+  // Finishes once: when reading has ended (with `status`) and nothing is being written. The reactor
+  // may be gone when it returns.
+  void MaybeFinish(bool idle, std::optional<absl::Status> status) {
+    absl::Status last;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (status.has_value()) status_ = std::move(status);
+      if (!status_.has_value() || !idle || finished_) return;
+      finished_ = true;
+      last = *status_;
+    }
+    Finish(ToGrpcStatus(last));
+  }
+
+  Coordinator* const coordinator_;
+  grpc::CallbackServerContext* const context_;
+  v1::WorkerMessage message_;
+  std::shared_ptr<WorkerSession> session_;
+  absl::Mutex mutex_;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<absl::Status> status_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Sessions take no thread each: there are thousands.
+using WorkerServiceBase = v1::WorkerService::WithCallbackMethod_Session<v1::WorkerService::Service>;
+
+class WorkerServiceImpl : public WorkerServiceBase {
  public:
   explicit WorkerServiceImpl(Coordinator* coordinator) : coordinator_(coordinator) {}
 
-  grpc::Status Session(grpc::ServerContext* context, SessionStream* stream) override {
-    v1::WorkerMessage message;
-    if (!stream->Read(&message)) return grpc::Status::OK;
-    if (!message.has_hello()) {
-      return ToGrpcStatus(absl::InvalidArgumentError("the first message must be Hello"));
-    }
-    const v1::Hello hello = std::move(*message.mutable_hello());
-    auto session = std::make_shared<WorkerSession>(WorkerName(hello.worker_id()),
-                                                   [context] { context->TryCancel(); });
-    if (absl::Status status = coordinator_->Attach(session, hello); !status.ok()) {
-      session->Close();
-      spdlog::warn("worker '{}' is refused: {}", hello.worker_id().substr(0, 128),
-                   std::string(status.message()));
-      return ToGrpcStatus(status);
-    }
-    std::thread writer([&] {
-      v1::CoordinatorMessage outgoing;
-      while (session->Receive(&outgoing) && stream->Write(outgoing)) {
-      }
-    });
-    while (stream->Read(&message)) coordinator_->Receive(session, std::move(message));
-    session->Close();
-    writer.join();
-    coordinator_->Detach(session);
-    return ToGrpcStatus(session->reason());
+  grpc::ServerBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage>* Session(
+      grpc::CallbackServerContext* context) override {
+    return new SessionReactor(coordinator_, context);
   }
 
   grpc::Status GetWorker(grpc::ServerContext*, const v1::GetWorkerRequest* request,

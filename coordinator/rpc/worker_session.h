@@ -1,5 +1,5 @@
-// What is to be sent to one worker's stream: a bounded queue between decisions and the stream's
-// writer. Thread-safe.
+// What is to be sent to one worker's stream: a bounded queue between decisions and the stream,
+// which writes one message after the other. Thread-safe.
 #ifndef MILEPOST_COORDINATOR_RPC_WORKER_SESSION_H_
 #define MILEPOST_COORDINATOR_RPC_WORKER_SESSION_H_
 
@@ -19,10 +19,17 @@ class WorkerSession {
  public:
   static constexpr size_t kMaxQueued = 4096;
 
-  // `cancel` ends the stream from another thread; called at most once, not after Close by the
-  // stream itself (`cancel` must stay callable while the session is shared).
-  WorkerSession(std::string worker, std::function<void()> cancel)
-      : worker_(std::move(worker)), cancel_(std::move(cancel)) {}
+  // What the session asks of its stream. Called with the session's lock held, never after Close:
+  // neither may block or call back.
+  struct Stream {
+    // Starts to write the message, which stays as it is until Written.
+    std::function<void(const v1::CoordinatorMessage*)> write;
+    // Ends the stream. Called at most once.
+    std::function<void()> cancel;
+  };
+
+  WorkerSession(std::string worker, Stream stream)
+      : worker_(std::move(worker)), stream_(std::move(stream)) {}
 
   const std::string& worker() const { return worker_; }
 
@@ -33,21 +40,20 @@ class WorkerSession {
       if (closed_) return;
       if (queue_.size() < kMaxQueued) {
         queue_.push_back(std::move(message));
+        if (queue_.size() == 1) stream_.write(&queue_.front());
         return;
       }
     }
     Cut(absl::ResourceExhaustedError("the worker does not read its stream"));
   }
 
-  // Blocks for the next message; false when the session is closed.
-  bool Receive(v1::CoordinatorMessage* message) {
+  // The message is written, or will never be: on to the next. False when there is none.
+  bool Written() {
     absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(
-        +[](WorkerSession* self) { return self->closed_ || !self->queue_.empty(); }, this));
-    if (closed_) return false;
-    *message = std::move(queue_.front());
     queue_.pop_front();
-    return true;
+    if (closed_) queue_.clear();
+    if (!queue_.empty()) stream_.write(&queue_.front());
+    return !queue_.empty();
   }
 
   // Ends the stream from the coordinator's side.
@@ -56,13 +62,14 @@ class WorkerSession {
     if (closed_) return;
     closed_ = true;
     reason_ = std::move(reason);
-    cancel_();
+    stream_.cancel();
   }
 
-  // The stream has ended by itself.
-  void Close() {
+  // The stream ends; true when no message is being written.
+  bool Close() {
     absl::MutexLock lock(&mutex_);
     closed_ = true;
+    return queue_.empty();
   }
 
   // Why it was cut; OK when it was not.
@@ -73,8 +80,9 @@ class WorkerSession {
 
  private:
   const std::string worker_;
-  const std::function<void()> cancel_;
+  const Stream stream_;
   absl::Mutex mutex_;
+  // The first one is being written.
   std::deque<v1::CoordinatorMessage> queue_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status reason_ ABSL_GUARDED_BY(mutex_);
