@@ -6,8 +6,13 @@
 // - a scheduling pass: every job of the queue looked at, some started
 // - a page of `job list`
 // - submissions that are durable when they are answered, by many callers at once over gRPC
+// - workers that beat every ten seconds over connections of their own, and jobs that run on them:
+//   what part of a core the coordinator takes, and its memory; the workers are another process
 // - a restart: from the start of the process's work to serving, with the jobs of above stored
+#include <signal.h>
+#include <spdlog/spdlog.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -21,6 +26,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "bench/simulated_workers.h"
 #include "client/api/clients.h"
 #include "client/api/connection.h"
 #include "common/check.h"
@@ -46,6 +53,8 @@ struct Options {
   double seconds = 5;
   std::string data_dir;
 };
+
+constexpr absl::Duration kHeartbeat = absl::Seconds(10);
 
 double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -192,8 +201,73 @@ void BenchServer(const Options& options) {
   printf("restart: %.2f s to serving\n", Seconds() - begin);
 }
 
+double CpuSeconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) { return t.tv_sec + t.tv_usec * 1e-6; };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+int64_t ResidentMiB() {
+  FILE* file = fopen("/proc/self/statm", "r");
+  long pages = 0, resident = 0;
+  const bool read = file != nullptr && fscanf(file, "%ld %ld", &pages, &resident) == 2;
+  if (file != nullptr) fclose(file);
+  return read ? resident * sysconf(_SC_PAGESIZE) >> 20 : 0;
+}
+
+// In a process of its own, until it is killed.
+[[noreturn]] void BeWorkers(const Options& options, const std::string& address) {
+  SimulatedWorkers workers(address, options.workers, options.slots, kHeartbeat);
+  pause();
+  _exit(0);
+}
+
+void BenchWorkers(const Options& options, const char* self) {
+  const std::string dir = options.data_dir + "/workers";
+  std::filesystem::create_directories(options.data_dir);
+  coordinator::ServerOptions server_options;
+  server_options.store.dir = dir;
+  server_options.coordinator.config.lease = 5 * kHeartbeat;
+  auto server = CoordinatorServer::Start(server_options);
+  MP_CHECK(server.ok()) << server.status().ToString();
+  const std::string address = (*server)->address();
+  const pid_t child = fork();
+  if (child == 0) {
+    const std::string workers = absl::StrCat(options.workers), slots = absl::StrCat(options.slots);
+    execl(self, self, "--be-workers-of", address.c_str(), "--workers", workers.c_str(), "--slots",
+          slots.c_str(), nullptr);
+    _exit(1);
+  }
+  client::WorkerClient workers(client::Connection::To(address));
+  const double begin = Seconds();
+  const auto ready = [&] {
+    const auto list = workers.List(options.workers);
+    return list.ok() && static_cast<int>(list->size()) == options.workers;
+  };
+  while (!ready()) absl::SleepFor(absl::Milliseconds(200));
+  printf("%d workers connected after %.1f s\n", options.workers, Seconds() - begin);
+  client::JobClient jobs(client::Connection::To(address));
+  const int ranks = std::max(1, options.workers * options.slots / std::max(1, options.running) / 2);
+  std::string last;
+  for (int i = 0; i < options.running; ++i) last = jobs.Submit(Spec(ranks))->name();
+  while (jobs.Get(last)->state() != v1::JOB_STATE_RUNNING) {
+    absl::SleepFor(absl::Milliseconds(100));
+  }
+  printf("%d jobs of %d ranks run after %.1f s\n", options.running, ranks, Seconds() - begin);
+  const double from = Seconds();
+  const double cpu = CpuSeconds();
+  absl::SleepFor(3 * kHeartbeat);
+  printf("beating every %.0f s: %.2f of a core, %ld MiB resident\n",
+         absl::ToDoubleSeconds(kHeartbeat), (CpuSeconds() - cpu) / (Seconds() - from),
+         static_cast<long>(ResidentMiB()));
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+}
+
 int Main(int argc, char** argv) {
   Options options;
+  std::string workers_of;
   options.data_dir = absl::StrCat("/tmp/milepost-control-plane-", getpid());
   CLI::App app{"Measures the coordinator."};
   app.add_option("--workers", options.workers)->capture_default_str();
@@ -203,8 +277,13 @@ int Main(int argc, char** argv) {
   app.add_option("--callers", options.callers)->capture_default_str();
   app.add_option("--seconds", options.seconds, "of submitting")->capture_default_str();
   app.add_option("--data-dir", options.data_dir)->capture_default_str();
+  app.add_option("--be-workers-of", workers_of, "be the workers of a coordinator");
   CLI11_PARSE(app, argc, argv);
+  if (!workers_of.empty()) BeWorkers(options, workers_of);
+  setvbuf(stdout, nullptr, _IOLBF, 0);
+  spdlog::set_level(spdlog::level::warn);
   BenchPass(options);
+  BenchWorkers(options, "/proc/self/exe");
   BenchServer(options);
   std::filesystem::remove_all(options.data_dir);
   rusage usage{};

@@ -368,8 +368,10 @@ void Tree::AddJobUpdate(CLI::App* group) {
       ->check(CLI::Range(-1000, 1000));
   Seconds(fields, "--time-limit", &update_.time_limit_seconds,
           "how long it may hold slots in all: 90m, 12h; 0: no limit");
-  CLI::Option* depends =
-      fields->add_option("--depends-on", update_.depends_on, "it starts when these have succeeded");
+  CLI::Option* depends = fields
+                             ->add_option("--depends-on", update_.depends_on,
+                                          "it starts when this job has succeeded; may be repeated")
+                             ->allow_extra_args(false);
   fields->add_flag("--independent", update_.independent, "it depends on no job any more")
       ->excludes(depends);
   fields->require_option(1, 0);
@@ -378,9 +380,14 @@ void Tree::AddJobUpdate(CLI::App* group) {
 void Tree::AddQueueFields(CLI::App* command) {
   command->add_option("queue", queue_.name, "the queue's name")->required();
   command->add_option("--weight", queue_.weight, "share of what no queue is guaranteed");
-  command->add_option("--guaranteed", queue_.guaranteed,
-                      "slots it can have back at any time: cuda=8, cpu=4");
-  command->add_option("--limit", queue_.limits, "slots it never exceeds: cuda=16, cuda=none");
+  command
+      ->add_option("--guaranteed", queue_.guaranteed,
+                   "slots it can have back at any time: cuda=8, cpu=4; may be repeated")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--limit", queue_.limits,
+                   "slots it never exceeds: cuda=16, cuda=none; may be repeated")
+      ->allow_extra_args(false);
   command->add_option("--description", queue_.description, "whose it is, what it is for");
 }
 

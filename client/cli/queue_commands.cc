@@ -4,6 +4,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "client/cli/commands.h"
 #include "common/exit_codes.h"
 #include "common/status_macros.h"
@@ -83,7 +84,7 @@ int QueueDescribeCommand(const GlobalOptions& global, const std::string& name) {
 
 int QueueCreateCommand(const GlobalOptions& global, const QueueOptions& options) {
   v1::CreateQueueRequest request;
-  request.set_queue_id(options.name);
+  request.set_queue_id(std::string(absl::StripPrefix(options.name, "queues/")));
   if (absl::Status status = Apply(options, request.mutable_queue()); !status.ok()) {
     return Fail(status);
   }

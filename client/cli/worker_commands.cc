@@ -1,5 +1,6 @@
 // milepost worker ... and milepost version
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -39,8 +40,7 @@ namespace {
 constexpr absl::Duration kMonitorInterval = absl::Seconds(1);
 
 // Says what the worker still runs until it is drained, or Ctrl-C.
-int MonitorDrain(const Access& access, const std::string& name) {
-  InterruptGuard guard([] {});
+int MonitorDrain(const Access& access, const std::string& name, const InterruptGuard& guard) {
   std::string said;
   while (!guard.interrupted()) {
     const auto worker = access.workers().Get(name);
@@ -66,6 +66,8 @@ int MonitorDrain(const Access& access, const std::string& name) {
 }  // namespace
 
 int WorkerDrainCommand(const GlobalOptions& global, const DrainOptions& options) {
+  std::optional<InterruptGuard> guard;
+  if (options.monitor) guard.emplace([] {});
   const auto access = Access::Open(global, WhenStopped::kFail);
   if (!access.ok()) return Fail(access.status());
   v1::DrainWorkerRequest request;
@@ -77,7 +79,7 @@ int WorkerDrainCommand(const GlobalOptions& global, const DrainOptions& options)
   const auto worker = access->workers().Drain(request);
   if (!worker.ok()) return Fail(worker.status());
   Print(RenderWorker(*worker, global.output, absl::Now()));
-  if (options.monitor) return MonitorDrain(*access, request.name());
+  if (options.monitor) return MonitorDrain(*access, request.name(), *guard);
   Hint(absl::StrCat("milepost worker resume ", request.name(), " takes it back"));
   return kExitOk;
 }

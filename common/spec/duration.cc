@@ -1,26 +1,25 @@
 #include "common/spec/duration.h"
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/strip.h"
 
 namespace milepost {
 namespace {
 
 constexpr double kMost = 2147483648.0;
 
-// 0: not a unit.
-double SecondsOf(char unit) {
-  switch (unit) {
-    case 'd':
-      return 86400;
-    case 'h':
-      return 3600;
-    case 'm':
-      return 60;
-    case 's':
-      return 1;
-    default:
-      return 0;
+struct Unit {
+  absl::string_view name;
+  double seconds;
+};
+constexpr Unit kUnits[] = {{"ms", 1e-3}, {"d", 86400}, {"h", 3600}, {"m", 60}, {"s", 1}};
+
+// Takes the unit off the front; 0: there is none.
+double TakeUnit(absl::string_view* text) {
+  for (const Unit& unit : kUnits) {
+    if (absl::ConsumePrefix(text, unit.name)) return unit.seconds;
   }
+  return 0;
 }
 
 }  // namespace
@@ -34,11 +33,11 @@ std::optional<double> ParseSeconds(absl::string_view text) {
     if (end == 0 || !absl::SimpleAtod(text.substr(0, end), &number)) return std::nullopt;
     const bool plain = end == absl::string_view::npos;
     if (plain && !first) return std::nullopt;
-    const double unit = plain ? 1 : SecondsOf(text[end]);
+    text.remove_prefix(plain ? text.size() : end);
+    const double unit = plain ? 1 : TakeUnit(&text);
     if (unit == 0) return std::nullopt;
     total += number * unit;
     if (!(total <= kMost)) return std::nullopt;
-    text.remove_prefix(plain ? text.size() : end + 1);
     first = false;
   }
   return total;

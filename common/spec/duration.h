@@ -11,7 +11,7 @@
 
 namespace milepost {
 
-// Seconds; digits alone, or numbers each with one of the units d, h, m, s. nullopt when it is
+// Seconds; digits alone, or numbers each with one of the units d, h, m, s, ms. nullopt when it is
 // neither, negative, or longer than 2^31 seconds.
 std::optional<double> ParseSeconds(absl::string_view text);
 

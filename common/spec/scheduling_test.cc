@@ -5,7 +5,7 @@
 
 #include "common/spec/duration.h"
 #include "common/spec/parse.h"
-#include "common/spec/spec_fixture.h"
+#include "common/spec/to_yaml.h"
 
 namespace milepost {
 namespace {
@@ -17,6 +17,7 @@ TEST(DurationTest, ReadsWhatPeopleWrite) {
   EXPECT_EQ(ParseSeconds("0.5h"), 1800);
   EXPECT_EQ(ParseSeconds("1d12h"), 129600);
   EXPECT_EQ(ParseSeconds("2m30s"), 150);
+  EXPECT_EQ(ParseSeconds("500ms"), 0.5);
   for (const char* bad :
        {"", "h", "1h30", "5 m", "-3s", "1e3", "1.2.3s", "99999999d", "1w", "nan"}) {
     EXPECT_EQ(ParseSeconds(bad), std::nullopt) << bad;
@@ -43,6 +44,16 @@ TEST(SchedulingTest, SaysWhichFieldIsWrong) {
   EXPECT_THAT(fields, ::testing::ElementsAre("scheduling.queue", "scheduling.priority",
                                              "scheduling.time_limit", "scheduling.depends_on[1]",
                                              "scheduling.depends_on[2]"));
+}
+
+TEST(SchedulingTest, WhatIsPrintedCanBeReadAgain) {
+  v1::JobSpec spec;
+  for (const double seconds : {100'000.0, 1'000'000.0, 0.5}) {
+    spec.mutable_scheduling()->set_time_limit(seconds);
+    const auto again = ParseJobSpecYaml(MessageToYaml(spec), "spec");
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(again->scheduling().time_limit(), seconds);
+  }
 }
 
 TEST(SchedulingTest, ATimeLimitMayHaveUnits) {

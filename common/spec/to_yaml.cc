@@ -42,6 +42,12 @@ std::string ValidUtf8(const std::string& text) {
 
 Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
+// Lengths of time are read without exponents.
+Json WholeIfWhole(double value) {
+  const bool whole = std::floor(value) == value && std::fabs(value) < 1e15;
+  return whole ? Json(static_cast<int64_t>(value)) : Number(value);
+}
+
 // A number that stands for the word.
 bool IsAuto(const Message& message, const FieldDescriptor* field) {
   if (!field->options().GetExtension(v1::may_be_auto)) return false;
@@ -68,7 +74,8 @@ Json FieldValue(const Message& message, const FieldDescriptor* field, int index,
     case FieldDescriptor::CPPTYPE_FLOAT:
       return Number(MP_FIELD(Float));
     case FieldDescriptor::CPPTYPE_DOUBLE:
-      return Number(MP_FIELD(Double));
+      return field->options().GetExtension(v1::is_duration) ? WholeIfWhole(MP_FIELD(Double))
+                                                            : Number(MP_FIELD(Double));
     case FieldDescriptor::CPPTYPE_BOOL:
       return MP_FIELD(Bool);
     case FieldDescriptor::CPPTYPE_ENUM:

@@ -80,6 +80,10 @@ struct Apply {
     transition->ExtendLeases();
     return false;
   }
+  bool operator()(const LeasesLengthened& event) {
+    transition->Lengthen(event.by);
+    return false;
+  }
   bool operator()(const Tick&) {
     transition->ExpireLeases();
     transition->StopOverdue();

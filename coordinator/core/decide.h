@@ -116,13 +116,18 @@ struct CheckpointsChanged {
 };
 // Once, after the state was loaded from the store: every lease is extended.
 struct CoordinatorRestarted {};
+// For that long nobody has listened: no lease ends for it.
+struct LeasesLengthened {
+  absl::Duration by;
+};
 // At NextDeadline or later.
 struct Tick {};
 
-using Event = std::variant<JobSubmitted, JobCancelled, JobSuspended, JobResumed, JobUpdated,
-                           QueuePut, QueueDeleted, WorkerHello, WorkerHeartbeat, WorkerStreamLost,
-                           WorkerLeaving, WorkerDrained, WorkerResumed, RankReported,
-                           RankProgressed, CheckpointsChanged, CoordinatorRestarted, Tick>;
+using Event =
+    std::variant<JobSubmitted, JobCancelled, JobSuspended, JobResumed, JobUpdated, QueuePut,
+                 QueueDeleted, WorkerHello, WorkerHeartbeat, WorkerStreamLost, WorkerLeaving,
+                 WorkerDrained, WorkerResumed, RankReported, RankProgressed, CheckpointsChanged,
+                 CoordinatorRestarted, LeasesLengthened, Tick>;
 
 Outcome Decide(const State& state, const Event& event, absl::Time now, const Config& config);
 

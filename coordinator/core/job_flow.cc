@@ -313,8 +313,11 @@ void Transition::FinishAttempt(int64_t number) {
   record.set_productive_before(record.productive_before() + seconds);
   job->set_productive_seconds(record.productive_before());
   job->mutable_progress()->set_productive_seconds(0);
-  record.set_held_before(record.held_before() +
-                         absl::ToDoubleSeconds(now_ - FromProto(record.attempt_start_time())));
+  if (IsSet(record.attempt_start_time())) {
+    record.set_held_before(record.held_before() +
+                           absl::ToDoubleSeconds(now_ - FromProto(record.attempt_start_time())));
+  }
+  const bool made_room = !record.leaves_for().empty();
   record.clear_ranks();
   job->clear_placements();
   record.clear_stop_deadline();
@@ -324,24 +327,26 @@ void Transition::FinishAttempt(int64_t number) {
   if (succeeded) {
     EndJob(&record, v1::JOB_STATE_SUCCEEDED, v1::JOB_REASON_UNSPECIFIED, "");
   } else {
+    if (made_room) job->set_preemptions(job->preemptions() + 1);
     FinishEnding(&record, ending);
   }
 }
 
 void Transition::FinishEnding(v1::JobRecord* record, v1::AttemptEnding ending) {
   v1::Job* job = record->mutable_job();
+  const double limit = job->spec().scheduling().time_limit();
+  const bool spent = limit > 0 && record->held_before() >= limit;
   if (ending == v1::ATTEMPT_ENDING_CANCEL) {
     EndJob(record, v1::JOB_STATE_CANCELLED, v1::JOB_REASON_USER, "cancelled");
   } else if (ending == v1::ATTEMPT_ENDING_SUSPEND) {
     job->set_state(v1::JOB_STATE_SUSPENDED);
     job->set_reason_detail("suspended: resume it with `milepost job resume`");
-  } else if (ending == v1::ATTEMPT_ENDING_TIME_LIMIT) {
+  } else if (ending == v1::ATTEMPT_ENDING_TIME_LIMIT || spent) {
     EndJob(record, v1::JOB_STATE_FAILED, v1::JOB_REASON_TIME_LIMIT,
-           absl::StrCat("it has held its slots for the ", job->spec().scheduling().time_limit(),
+           absl::StrCat("it has held its slots for the ", limit,
                         " s of its time limit; resumed, it may go on for as long again"));
   } else if (ending == v1::ATTEMPT_ENDING_PREEMPT) {
     job->set_state(v1::JOB_STATE_QUEUED);
-    job->set_preemptions(job->preemptions() + 1);
   } else if (ending == v1::ATTEMPT_ENDING_REQUEUE ||
              (record->first_failure_peer_lost() && record->rank_stopped())) {
     job->set_state(v1::JOB_STATE_QUEUED);

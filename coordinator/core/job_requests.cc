@@ -70,12 +70,11 @@ void Transition::Resume(const std::string& name, const std::string& request_id,
   result_.job = name;
   if (!request_id.empty() && known->resume_request_id() == request_id) return;
   const v1::JobState known_state = known->job().state();
-  if (known_state == v1::JOB_STATE_SUSPENDED || known_state == v1::JOB_STATE_SUSPENDING) {
-    return ResumeSuspended(number);
-  }
-  if (!IsTerminal(known_state)) {
+  const bool suspended =
+      known_state == v1::JOB_STATE_SUSPENDED || known_state == v1::JOB_STATE_SUSPENDING;
+  if (!suspended && !IsTerminal(known_state)) {
     return Refuse(absl::FailedPreconditionError(
-        absl::StrCat(name, " is ", v1::JobState_Name(known->job().state()).substr(10),
+        absl::StrCat(name, " is ", v1::JobState_Name(known_state).substr(10),
                      "; only a job that is suspended or has ended can be resumed")));
   }
   const int64_t done = std::max(known->newest_step(), known->job().progress().step());
@@ -83,9 +82,14 @@ void Transition::Resume(const std::string& name, const std::string& request_id,
     return Refuse(absl::InvalidArgumentError(absl::StrCat(
         "new_steps: must exceed the ", done, " steps that ", name, " has done, not ", *new_steps)));
   }
+  const v1::JobSpec& spec = known->job().spec();
+  absl::Status allowed = CheckScheduling(number, spec.scheduling(), spec.resources());
+  if (!allowed.ok()) return Refuse(std::move(allowed));
   v1::JobRecord& record = Change(number);
+  record.set_resume_request_id(request_id);
   v1::Job* job = record.mutable_job();
   if (new_steps.has_value()) job->mutable_spec()->mutable_train()->set_steps(*new_steps);
+  if (suspended) return ResumeSuspended(&record);
   job->set_state(v1::JOB_STATE_QUEUED);
   job->set_reason(v1::JOB_REASON_USER);
   job->set_reason_detail("resumed");
@@ -95,17 +99,16 @@ void Transition::Resume(const std::string& name, const std::string& request_id,
   job->clear_first_failure();
   job->clear_next_attempt_time();
   record.set_held_before(0);
-  record.set_resume_request_id(request_id);
   record.set_queue_order(NextQueueOrder());
 }
 
-// At its old place, with its budget and time limit as they were.
-void Transition::ResumeSuspended(int64_t number) {
-  v1::JobRecord& record = Change(number);
-  v1::Job* job = record.mutable_job();
-  const bool winds_up = !record.ranks().empty();
-  if (winds_up) record.set_ending(v1::ATTEMPT_ENDING_REQUEUE);
-  job->set_state(winds_up ? v1::JOB_STATE_RECOVERING : v1::JOB_STATE_QUEUED);
+// At its old place, with its budget and time limit as they were. While its ranks still leave it
+// comes back like one that made room: without a claim to the slots that it gives up.
+void Transition::ResumeSuspended(v1::JobRecord* record) {
+  v1::Job* job = record->mutable_job();
+  const bool winds_up = !record->ranks().empty();
+  if (winds_up) record->set_ending(v1::ATTEMPT_ENDING_PREEMPT);
+  job->set_state(winds_up ? v1::JOB_STATE_PREEMPTING : v1::JOB_STATE_QUEUED);
   job->set_reason(v1::JOB_REASON_USER);
   job->set_reason_detail("resumed");
 }
@@ -150,11 +153,12 @@ void Transition::Update(const JobUpdated& event) {
                                                   etag, ", not ", event.etag,
                                                   "): read it again and repeat the update")));
   }
-  if (IsTerminal(known->job().state())) {
-    return Refuse(absl::FailedPreconditionError(absl::StrCat(
-        event.job, " has ended (", v1::JobState_Name(known->job().state()).substr(10), ")")));
-  }
   absl::Status allowed = CheckScheduling(number, event.scheduling, known->job().spec().resources());
+  if (allowed.ok() && DependsOn(event.scheduling, number)) {
+    allowed = absl::InvalidArgumentError(
+        absl::StrCat("scheduling.depends_on: one of these jobs depends on ", event.job, " itself"));
+  }
+  if (allowed.ok()) allowed = CheckMove(*known, event.scheduling.queue());
   if (!allowed.ok()) return Refuse(std::move(allowed));
   result_.job = event.job;
   v1::JobRecord& record = Change(number);
@@ -162,20 +166,46 @@ void Transition::Update(const JobUpdated& event) {
   record.set_scheduling_version(record.scheduling_version() + 1);
 }
 
-bool Transition::DependsOn(int64_t job, int64_t other) const {
+// Of jobs that have not ended: an end is not waited for any more.
+bool Transition::DependsOn(const v1::SchedulingSpec& scheduling, int64_t other) const {
   std::set<int64_t> seen;
-  std::vector<int64_t> open = {job};
+  std::vector<int64_t> open;
+  const auto add = [&](const v1::SchedulingSpec& one) {
+    for (const std::string& name : one.depends_on()) open.push_back(JobNumber(name));
+  };
+  add(scheduling);
   while (!open.empty()) {
     const int64_t next = open.back();
     open.pop_back();
     if (next == other) return true;
     const v1::JobRecord* record = Job(next);
-    if (record == nullptr || !seen.insert(next).second) continue;
-    for (const std::string& name : record->job().spec().scheduling().depends_on()) {
-      open.push_back(JobNumber(name));
-    }
+    if (record == nullptr || IsTerminal(record->job().state()) || !seen.insert(next).second)
+      continue;
+    add(record->job().spec().scheduling());
   }
   return false;
+}
+
+// A job that holds slots takes them along.
+absl::Status Transition::CheckMove(const v1::JobRecord& record, const std::string& queue) const {
+  const v1::JobSpec& spec = record.job().spec();
+  const v1::QueueRecord* to = Queue(queue);
+  const bool holds = !record.ranks().empty() || record.admission() != v1::ADMISSION_NONE;
+  if (!holds || to == nullptr || spec.scheduling().queue() == queue) return absl::OkStatus();
+  const v1::DeviceKind device = spec.resources().device();
+  int used = std::max(1, spec.resources().ranks());
+  for (const int64_t number : JobsWithRanks()) {
+    const v1::JobRecord& other = *Job(number);
+    if (other.job().spec().scheduling().queue() != queue) continue;
+    if (other.job().spec().resources().device() == device) used += other.ranks_size();
+  }
+  for (const v1::SlotQuota& quota : to->queue().quotas()) {
+    if (quota.device() != device || !quota.has_limit() || used <= quota.limit()) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        record.job().name(), " holds slots, and queue ", queue, " would hold ", used, " of the ",
+        quota.limit(), " that it may have: suspend the job first, or raise the limit"));
+  }
+  return absl::OkStatus();
 }
 
 // What cannot be told from the spec alone.
@@ -192,10 +222,6 @@ absl::Status Transition::CheckScheduling(int64_t number, const v1::SchedulingSpe
     if (Job(other) == nullptr || other == number) {
       return absl::InvalidArgumentError(
           absl::StrCat("scheduling.depends_on: there is no job '", name, "' before this one"));
-    }
-    if (DependsOn(other, number)) {
-      return absl::InvalidArgumentError(absl::StrCat("scheduling.depends_on: ", name,
-                                                     " depends on ", JobName(number), " itself"));
     }
   }
   if (queue == nullptr) return absl::OkStatus();

@@ -37,8 +37,9 @@ void SlotPool::AddHost(PoolHost host) {
   host_by_worker_[host.worker] = index;
   for (const PoolSlot& slot : host.slots) {
     usable_.Add(slot.memory_bytes, 1);
-    if (slot.free) free_.Add(slot.memory_bytes, 1);
+    if (slot.free) (host.away ? away_ : free_).Add(slot.memory_bytes, 1);
   }
+  if (host.away) host.slots.clear();
   hosts_.push_back(std::move(host));
   Insert(index);
 }

@@ -39,6 +39,7 @@ struct PoolHost {
   std::string worker;
   std::string rack;      // label of its rack; hosts without one count as a rack
   bool avoided = false;  // it failed recently
+  bool away = false;     // disconnected: its slots are not placed on, but may be back at any moment
   std::vector<PoolSlot> slots;
 };
 
@@ -54,6 +55,8 @@ class SlotPool {
   // Slots with room for `slot_bytes`.
   int CountFree(int64_t slot_bytes) const { return free_.With(slot_bytes); }
   int CountUsable(int64_t slot_bytes) const { return usable_.With(slot_bytes); }
+  // That nobody holds, of hosts that are away: not among the free.
+  int CountAway(int64_t slot_bytes) const { return away_.With(slot_bytes); }
   // Largest memory of a slot; 0: not known of any.
   int64_t LargestMemory() const;
 
@@ -92,6 +95,7 @@ class SlotPool {
   Group avoided_;
   Counts free_;
   Counts usable_;
+  Counts away_;
 };
 
 // By a device's model; CPU slots have the empty model.

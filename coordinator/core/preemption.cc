@@ -17,15 +17,11 @@ bool MustYield(const Demand& demand, const Holding& victim, const std::vector<Qu
 
 }  // namespace
 
-std::vector<int> ChooseVictims(const Shortage& shortage, const std::vector<QueueShare>& queues,
-                               const std::vector<Holding>& holdings) {
-  const Demand& demand = *shortage.demand;
+std::vector<int> OrderVictims(const std::vector<Holding>& holdings) {
   std::vector<int> order;
   for (int i = 0; i < static_cast<int>(holdings.size()); ++i) {
     const Holding& holding = holdings[i];
-    const bool helps = holding.model == shortage.model || holding.queue == demand.queue;
-    const bool may_leave = !holding.leaving && !holding.stays && holding.slots > 0;
-    if (may_leave && helps && holding.release >= shortage.held_until) order.push_back(i);
+    if (!holding.leaving && !holding.stays && holding.held > 0) order.push_back(i);
   }
   std::sort(order.begin(), order.end(), [&](int a, int b) {
     const Holding& x = holdings[a];
@@ -33,32 +29,42 @@ std::vector<int> ChooseVictims(const Shortage& shortage, const std::vector<Queue
     return std::make_tuple(x.priority, y.start, -x.job) <
            std::make_tuple(y.priority, x.start, -y.job);
   });
+  return order;
+}
+
+std::vector<int> ChooseVictims(const Shortage& shortage, const std::vector<QueueShare>& queues,
+                               const std::vector<Holding>& holdings,
+                               const std::vector<int>& order) {
+  const Demand& demand = *shortage.demand;
+  const auto of_pool = [&](const Holding& victim) {
+    return victim.model == shortage.model ? victim.slots : 0;
+  };
+  const auto of_queue = [&](const Holding& victim) {
+    return victim.queue == demand.queue ? victim.held : 0;
+  };
   std::vector<int> used;
-  for (const QueueShare& queue : queues) used.push_back(queue.used);
+  for (const QueueShare& queue : queues) used.push_back(queue.used - queue.leaving);
   int slots = shortage.slots;
   int quota = shortage.quota;
   std::vector<int> chosen;
   for (const int i : order) {
     if (slots <= 0 && quota <= 0) break;
     const Holding& victim = holdings[i];
-    const bool of_pool = victim.model == shortage.model;
-    const bool of_queue = victim.queue == demand.queue;
-    if (!(of_pool && slots > 0) && !(of_queue && quota > 0)) continue;
+    const bool helps = (slots > 0 && of_pool(victim) > 0) || (quota > 0 && of_queue(victim) > 0);
+    if (victim.leaving || !helps || victim.release < shortage.held_until) continue;
     if (!MustYield(demand, victim, queues, used)) continue;
-    if (of_pool) slots -= victim.slots;
-    if (of_queue) quota -= victim.slots;
-    used[victim.queue] -= victim.slots;
+    slots -= of_pool(victim);
+    quota -= of_queue(victim);
+    used[victim.queue] -= victim.held;
     chosen.push_back(i);
   }
   if (slots > 0 || quota > 0) return {};
   // Who was taken first may not be needed beside who came later.
   for (size_t k = chosen.size(); k-- > 0;) {
     const Holding& victim = holdings[chosen[k]];
-    const int of_pool = victim.model == shortage.model ? victim.slots : 0;
-    const int of_queue = victim.queue == demand.queue ? victim.slots : 0;
-    if (slots + of_pool > 0 || quota + of_queue > 0) continue;
-    slots += of_pool;
-    quota += of_queue;
+    if (slots + of_pool(victim) > 0 || quota + of_queue(victim) > 0) continue;
+    slots += of_pool(victim);
+    quota += of_queue(victim);
     chosen.erase(chosen.begin() + static_cast<int64_t>(k));
   }
   return chosen;

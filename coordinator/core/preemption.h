@@ -1,6 +1,7 @@
 // Who makes room for a job that finds no slots.
 //
-//   std::vector<int> victims = ChooseVictims(need, queues, holdings);   // empty: nobody can
+//   std::vector<int> victims = ChooseVictims(need, queues, holdings, OrderVictims(holdings));
+//   // empty: nobody can
 //
 // Two rights, no more:
 // - within a queue a job makes those of lower priority leave;
@@ -33,9 +34,12 @@ struct Shortage {
   absl::Time held_until = absl::InfinitePast();
 };
 
-// Indices into `holdings`, none of which is leaving.
+// Those that may be told to leave, the first to leave first: indices into `holdings`.
+std::vector<int> OrderVictims(const std::vector<Holding>& holdings);
+
+// Indices into `holdings`, out of `order`; those that are leaving by now do not count.
 std::vector<int> ChooseVictims(const Shortage& shortage, const std::vector<QueueShare>& queues,
-                               const std::vector<Holding>& holdings);
+                               const std::vector<Holding>& holdings, const std::vector<int>& order);
 
 }  // namespace milepost::coordinator
 

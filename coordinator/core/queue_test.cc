@@ -169,7 +169,7 @@ TEST_F(QueueTest, NothingDependsOnItself) {
   v1::SchedulingSpec scheduling;
   scheduling.add_depends_on(second);
   EXPECT_THAT(Do(JobUpdated{first, "", scheduling}).status.message(),
-              HasSubstr("jobs/2 depends on jobs/1 itself"));
+              HasSubstr("one of these jobs depends on jobs/1 itself"));
 }
 
 TEST_F(QueueTest, ATimeLimitEndsAJobWithACheckpoint) {
@@ -240,9 +240,56 @@ TEST_F(QueueTest, SuspendsWhatWaitsBacksOffOrWindsUp) {
   EXPECT_EQ(StateOf(job), v1::JOB_STATE_STARTING);
   Do(JobSuspended{job});
   Do(JobResumed{job});  // before its ranks have left
-  EXPECT_EQ(StateOf(job), v1::JOB_STATE_RECOVERING);
+  EXPECT_EQ(StateOf(job), v1::JOB_STATE_PREEMPTING);
   Leave(job);
   EXPECT_EQ(StateOf(job), v1::JOB_STATE_STARTING);
+}
+
+TEST_F(QueueTest, AResumedSuspensionKeepsWhatWasAsked) {
+  const std::string job = Submit(Wish{});
+  Do(JobSuspended{job});
+  EXPECT_TRUE(Do(JobResumed{job, "r1", 2000}).status.ok());
+  EXPECT_EQ(Job(job).spec().train().steps(), 2000);
+  EXPECT_TRUE(Do(JobResumed{job, "r1", 2000}).status.ok()) << "said again";
+  EXPECT_FALSE(Do(JobResumed{job, "r2"}).status.ok());
+}
+
+TEST_F(QueueTest, AResumedVictimDoesNotTakeItsSlotsBack) {
+  Connect("a", 2);
+  const std::string low = Submit(Wish{.ranks = 2});
+  Run(low);
+  const std::string high = Submit(Wish{.ranks = 2, .priority = 1});
+  Do(JobSuspended{low});
+  Do(JobResumed{low});
+  EXPECT_EQ(StateOf(low), v1::JOB_STATE_PREEMPTING);
+  Leave(low);
+  EXPECT_EQ(StateOf(high), v1::JOB_STATE_STARTING);
+  EXPECT_EQ(StateOf(low), v1::JOB_STATE_QUEUED);
+}
+
+TEST_F(QueueTest, ARunningJobIsNotMovedBeyondALimit) {
+  Connect("a", 8);
+  Put("team", 0, 4);
+  const std::string theirs = Submit(Wish{.ranks = 3, .queue = "team"});
+  const std::string mine = Submit(Wish{.ranks = 2});
+  Run(theirs);
+  Run(mine);
+  v1::SchedulingSpec scheduling;
+  scheduling.set_queue("team");
+  EXPECT_THAT(Do(JobUpdated{mine, "", scheduling}).status.message(),
+              HasSubstr("queue team would hold 5 of the 4"));
+}
+
+TEST_F(QueueTest, ABlinkingWorkerChangesNoOrder) {
+  Connect("a", 4);
+  Connect("b", 4);
+  const std::string holder = Submit(Wish{.ranks = 2});
+  Run(holder);
+  const std::string head = Submit(Wish{.ranks = 8});
+  const std::string small = Submit(Wish{.ranks = 1});
+  Do(WorkerStreamLost{Record(holder).ranks(0).worker()});
+  EXPECT_EQ(StateOf(small), v1::JOB_STATE_QUEUED);
+  EXPECT_THAT(Job(small).reason_detail(), HasSubstr(head));
 }
 
 TEST_F(QueueTest, UpdatesWhatDecidesWhenAJobRuns) {

@@ -23,6 +23,12 @@ bool TakesRanks(const v1::WorkerRecord& record) {
   return record.worker().state() == v1::WORKER_STATE_READY && !record.leaving();
 }
 
+// Its stream is lost, its lease is not: it may take ranks again at any moment.
+bool IsAway(const v1::WorkerRecord& record) {
+  return record.worker().state() == v1::WORKER_STATE_DISCONNECTED && !record.leaving() &&
+         !record.worker().has_drain();
+}
+
 // Why nothing can run in the slot; empty: it can be used.
 const std::string& ProblemOf(const v1::Worker& worker, int slot) {
   static const auto* const kNone = new std::string;
@@ -124,6 +130,7 @@ class Inputs {
     if (!record.ranks().empty()) held = AddHolding(number, record, input);
     const bool admitted = wants && AdmissionOf(record) != Admission::kNone;
     share.used += admitted ? RankCount(job) : held;
+    if (!admitted && record.ending() != v1::ATTEMPT_ENDING_NONE) share.leaving += held;
     if (!wants) return;
     input.demands.push_back(DemandOf(number, record));
     if (!admitted) input.demands.back().held = held;
@@ -137,25 +144,27 @@ class Inputs {
                        .release = TimeLimitEnd(record) + config_.graceful_stop,
                        .leaving = record.ending() != v1::ATTEMPT_ENDING_NONE,
                        .leaves_for = JobNumber(record.leaves_for())};
-    if (holding.leaving) holding.release = std::min(holding.release, now_ + config_.graceful_stop);
+    if (holding.leaving) {
+      const absl::Time end = IsSet(record.stop_deadline()) ? FromProto(record.stop_deadline())
+                                                           : now_ + config_.graceful_stop;
+      holding.release = std::min(holding.release, end);
+    }
     for (const v1::RankRecord& rank : record.ranks()) {
       if (rank.gone()) continue;
       taken_[rank.worker()].insert(rank.slot());
-      ++holding.slots;
-      if (holding.slots == 1) holding.model = ModelOf(rank);
+      ++holding.held;
+      const v1::WorkerRecord* worker = state_.FindWorker(rank.worker());
+      if (worker == nullptr) continue;
+      for (const v1::Slot& slot : worker->worker().slots()) {
+        if (slot.index() != rank.slot()) continue;
+        if (holding.held == 1) holding.model = slot.model();
+        const bool comes_back = TakesRanks(*worker) || IsAway(*worker);
+        if (comes_back && ProblemOf(worker->worker(), slot.index()).empty()) ++holding.slots;
+      }
     }
-    const int slots = holding.slots;
+    const int held = holding.held;
     input.holdings.push_back(std::move(holding));
-    return slots;
-  }
-
-  std::string ModelOf(const v1::RankRecord& rank) const {
-    const v1::WorkerRecord* worker = state_.FindWorker(rank.worker());
-    if (worker == nullptr) return "";
-    for (const v1::Slot& slot : worker->worker().slots()) {
-      if (slot.index() == rank.slot()) return slot.model();
-    }
-    return "";
+    return held;
   }
 
   Demand DemandOf(int64_t number, const v1::JobRecord& record) const {
@@ -186,10 +195,11 @@ class Inputs {
   }
 
   void AddWorker(const v1::WorkerRecord& record) {
-    if (!TakesRanks(record)) return;
+    const bool away = IsAway(record);
+    if (!TakesRanks(record) && !away) return;
     const v1::Worker& worker = record.worker();
-    ++ready_workers_;
-    if (!worker.device_note().empty()) {
+    if (!away) ++ready_workers_;
+    if (!away && !worker.device_note().empty()) {
       notes_.push_back(absl::StrCat(worker.name(), ": ", worker.device_note()));
     }
     absl::flat_hash_set<int> taken;
@@ -205,7 +215,7 @@ class Inputs {
         AddOut(worker, slot, problem);
         continue;
       }
-      ++usable_[slot.device()];
+      if (!away) ++usable_[slot.device()];
       if (!inputs_.contains(slot.device())) continue;
       const bool same =
           before != nullptr && before->device() == slot.device() && before->model() == slot.model();
@@ -216,6 +226,7 @@ class Inputs {
     const auto rack = worker.labels().find(kRackLabel);
     for (auto& [key, pool_host] : hosts) {
       pool_host.worker = worker.name();
+      pool_host.away = away;
       if (rack != worker.labels().end()) pool_host.rack = rack->second;
       pool_host.avoided = IsAvoided(record, now_ - config_.avoid_after_failure);
       std::sort(pool_host.slots.begin(), pool_host.slots.end(),

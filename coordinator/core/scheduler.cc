@@ -31,9 +31,10 @@ class Pass {
 
   Schedule Run() {
     SortDemands();
-    for (Demand& demand : input_.demands) {
-      if (demand.admission != Admission::kNone) ExamineAdmitted(demand);
+    for (const Holding& holding : input_.holdings) {
+      if (holding.leaving) comes_free_[holding.model] += holding.slots;
     }
+    Admitted();
     Queues();
     Summarize();
     return std::move(schedule_);
@@ -54,7 +55,7 @@ class Pass {
       if (demand.admission == Admission::kNone) lines[demand.queue].push_back(&demand);
     }
     limit_blockers_.assign(input_.queues.size(), 0);
-    hopeless_.assign(input_.queues.size(), std::numeric_limits<int>::max());
+    victims_ = OrderVictims(input_.holdings);
     lowest_priority_.assign(input_.queues.size(), std::numeric_limits<int>::max());
     for (const Holding& holding : input_.holdings) {
       int& lowest = lowest_priority_[holding.queue];
@@ -72,37 +73,38 @@ class Pass {
     }
   }
 
+  // Slots that were made free for a job are its own before anybody who recovers reserves some.
+  void Admitted() {
+    for (const Admission admission : {Admission::kGranted, Admission::kHeld}) {
+      for (Demand& demand : input_.demands) {
+        if (demand.admission == admission) ExamineAdmitted(demand);
+      }
+    }
+  }
+
   void ExamineAdmitted(Demand& demand) {
     const Pools pools = EligiblePools(demand);
     const bool due = demand.not_before <= input_.now;
-    if (!demand.winding_up && demand.gate == WaitCode::kNone && WithinLimit(demand) &&
-        TryStart(demand, pools)) {
-      return;
-    }
-    if (!demand.winding_up && due && MustQueueAgain(demand)) {
-      input_.queues[demand.queue].used -= demand.ranks;
-      demand.admission = Admission::kNone;
-      schedule_.no_longer_admitted.push_back(demand.job);
-      return;
-    }
-    if (demand.gate != WaitCode::kNone) return Wait(demand, demand.gate, demand.gate_job);
-    if (pools.empty()) return Wait(demand, WaitCode::kTooFewSlots, 0);
-    reserved_.Add(demand, pools, input_.holdings);
-    const bool made = demand.admission == Admission::kGranted;
-    Wait(demand, !due ? WaitCode::kBackingOff : made ? WaitCode::kRoomIsMade : WaitCode::kSlots, 0);
-    if (due && !made && !demand.winding_up) TellOfHead(pools, absl::InfiniteFuture());
+    const bool allowed = demand.gate == WaitCode::kNone && WithinLimit(demand);
+    if (allowed && !demand.winding_up && TryStart(demand, pools)) return;
+    const bool granted = demand.admission == Admission::kGranted;
+    const bool keeps = granted ? RoomIsMadeFor(demand) : demand.winding_up || !due;
+    if (!keeps) return Readmit(demand);
+    // What it cannot have it does not keep from others.
+    if (allowed && !pools.empty()) reserved_.Add(demand, pools, input_.holdings);
+    Wait(demand, granted ? WaitCode::kRoomIsMade : WaitCode::kBackingOff, 0);
   }
 
-  bool MustQueueAgain(const Demand& demand) const {
-    if (demand.admission == Admission::kGranted) {
-      return std::none_of(
-          input_.holdings.begin(), input_.holdings.end(), [&](const Holding& holding) {
-            return holding.leaving && holding.slots > 0 && holding.leaves_for == demand.job;
-          });
-    }
-    return std::any_of(input_.demands.begin(), input_.demands.end(), [&](const Demand& other) {
-      return other.queue == demand.queue && other.priority > demand.priority &&
-             other.admission == Admission::kNone && other.gate == WaitCode::kNone;
+  // It waits like all others from now on.
+  void Readmit(Demand& demand) {
+    input_.queues[demand.queue].used -= demand.ranks;
+    demand.admission = Admission::kNone;
+    schedule_.no_longer_admitted.push_back(demand.job);
+  }
+
+  bool RoomIsMadeFor(const Demand& demand) const {
+    return std::any_of(input_.holdings.begin(), input_.holdings.end(), [&](const Holding& holding) {
+      return holding.leaving && holding.held > 0 && holding.leaves_for == demand.job;
     });
   }
 
@@ -176,6 +178,7 @@ class Pass {
                                .priority = demand.priority,
                                .model = best->model(),
                                .slots = demand.ranks,
+                               .held = demand.ranks,
                                .start = input_.now,
                                .release = release,
                                .stays = true});
@@ -188,20 +191,18 @@ class Pass {
   }
 
   // Without a look at who could: nobody has a lower priority, or what is asked for is no less than
-  // what a job of no lower priority did not get.
+  // what a job like it, of no lower priority, did not get.
   bool CannotMakeRoom(const Demand& demand) const {
-    if (demand.ranks >= hopeless_[demand.queue]) return true;
+    const auto hopeless = hopeless_.find(KindOf(demand));
+    if (hopeless != hopeless_.end() && demand.ranks >= hopeless->second) return true;
     const QueueShare& own = input_.queues[demand.queue];
     const bool takes_back = own.used + demand.ranks <= own.guaranteed;
     return !takes_back && lowest_priority_[demand.queue] >= demand.priority;
   }
 
-  int ComesFree(const std::string& model) const {
-    int slots = 0;
-    for (const Holding& holding : input_.holdings) {
-      if (holding.leaving && holding.model == model) slots += holding.slots;
-    }
-    return slots;
+  using DemandKind = std::tuple<int, std::string, int64_t>;
+  static DemandKind KindOf(const Demand& demand) {
+    return {demand.queue, demand.device_model, demand.slot_bytes};
   }
 
   // Tells the fewest others to leave. The job at the head counts with all that is free; one behind
@@ -213,40 +214,43 @@ class Pass {
     std::vector<int> best;
     int best_slots = 0;
     for (const SlotPool* pool : pools) {
-      const int there = pool->CountFree(demand.slot_bytes) + ComesFree(pool->model()) -
-                        reserved_.Claimed(pool->model());
+      const int there = pool->CountFree(demand.slot_bytes) + pool->CountAway(demand.slot_bytes) +
+                        comes_free_[pool->model()] - reserved_.Claimed(pool->model());
       const Shortage shortage = {
           .demand = &demand,
           .model = pool->model(),
           .slots = first ? std::max(0, demand.ranks - std::max(0, there)) : demand.ranks,
-          .quota = std::max(0, queue.used + demand.ranks - queue.limit),
+          .quota = std::max(0, queue.used + demand.ranks - queue.leaving - queue.limit),
           .held_until = first ? absl::InfinitePast() : ReleaseOf(demand)};
-      const std::vector<int> victims = ChooseVictims(shortage, input_.queues, input_.holdings);
+      if (shortage.slots == 0 && shortage.quota == 0) return false;  // it comes free by itself
+      const std::vector<int> victims =
+          ChooseVictims(shortage, input_.queues, input_.holdings, victims_);
       if (victims.empty()) continue;
       int slots = 0;
-      for (const int victim : victims) slots += input_.holdings[victim].slots;
+      for (const int victim : victims) slots += input_.holdings[victim].held;
       if (!best.empty() && slots >= best_slots) continue;
       best = victims;
       best_slots = slots;
     }
     if (best.empty()) {
-      int& hopeless = hopeless_[demand.queue];
-      if (demand.device_model.empty() && demand.slot_bytes == 0) {
-        hopeless = std::min(hopeless, demand.ranks);
-      }
+      auto [hopeless, added] = hopeless_.try_emplace(KindOf(demand), demand.ranks);
+      if (!added) hopeless->second = std::min(hopeless->second, demand.ranks);
       return false;
     }
-    for (const int victim : best) {
-      Holding& holding = input_.holdings[victim];
-      holding.leaving = true;
-      holding.leaves_for = demand.job;
-      holding.release = std::min(holding.release, input_.now + input_.graceful_stop);
-      schedule_.preemptions.push_back({holding.job, demand.job});
-    }
+    for (const int victim : best) MakeLeave(input_.holdings[victim], demand.job);
     demand.admission = Admission::kGranted;
     input_.queues[demand.queue].used += demand.ranks;
     reserved_.Add(demand, pools, input_.holdings);
     return true;
+  }
+
+  void MakeLeave(Holding& victim, int64_t winner) {
+    victim.leaving = true;
+    victim.leaves_for = winner;
+    victim.release = std::min(victim.release, input_.now + input_.graceful_stop);
+    input_.queues[victim.queue].leaving += victim.held;
+    comes_free_[victim.model] += victim.slots;
+    schedule_.preemptions.push_back({victim.job, winner});
   }
 
   void Wait(const Demand& demand, WaitCode code, int64_t blocker) {
@@ -260,8 +264,8 @@ class Pass {
       const bool useful = std::any_of(pools.begin(), pools.end(), [&](const SlotPool* pool) {
         return pool->model() == holding.model;
       });
-      if (holding.slots == 0 || !useful) continue;
-      view.holders.push_back({holding.job, holding.slots, holding.release});
+      if (holding.held == 0 || !useful) continue;
+      view.holders.push_back({holding.job, holding.held, holding.release});
     }
     std::sort(view.holders.begin(), view.holders.end(),
               [](const HolderView& a, const HolderView& b) {
@@ -285,10 +289,12 @@ class Pass {
   ScheduleInput input_;
   Reservations reserved_;
   Schedule schedule_;
-  std::vector<int64_t> limit_blockers_;  // by queue: the job that waits for its limit
-  std::vector<int> hopeless_;            // by queue: ranks for which nobody could make room
-  std::vector<int> lowest_priority_;     // by queue: of the jobs that may be told to leave
-  int64_t head_ = 0;                     // the first job that waits for slots
+  std::vector<int64_t> limit_blockers_;    // by queue: the job that waits for its limit
+  std::vector<int> victims_;               // who may be told to leave, in order
+  std::map<std::string, int> comes_free_;  // by model: slots of jobs that leave
+  std::map<DemandKind, int> hopeless_;     // ranks for which nobody could make room
+  std::vector<int> lowest_priority_;       // by queue: of the jobs that may be told to leave
+  int64_t head_ = 0;                       // the first job that waits for slots
   int position_ = 0;
 };
 

@@ -7,8 +7,8 @@
 // Pure. docs/scheduling.md has the rules and the argument why no gangs can block each other.
 //
 // Per kind of device (CPU and GPU slots have nothing to do with each other), in this order:
-// 1. Jobs that were admitted already: those that recover from a failure, and those that others have
-//    made room for.
+// 1. Jobs that were admitted already: those that others have made room for, and those that recover
+//    from a failure, for as long as they back off and once after that.
 // 2. The queue with the smallest share (fair_share.h) that has a job left; of its jobs the one of
 //    the highest priority, then the one that came first.
 // A job starts when all its ranks find slots, its queue's limit allows it, and it delays no
@@ -37,13 +37,14 @@ struct QueueShare {
   int guaranteed = 0;    // slots that it can have back from queues that have more than theirs
   int limit = kNoLimit;  // slots that it never exceeds
   int used = 0;          // slots that its jobs hold, or have been admitted to
+  int leaving = 0;       // of these, held by jobs that leave and do not come back at once
 
   static constexpr int kNoLimit = 1 << 30;
 };
 
 enum class Admission : uint8_t {
   kNone,
-  kHeld,     // it ran, and starts again as soon as it can: a rank failed, or its worker is leaving
+  kHeld,     // it ran, and keeps its slots while it winds up and backs off
   kGranted,  // others have been told to make room for it
 };
 
@@ -72,7 +73,8 @@ struct Holding {
   int queue = 0;
   int priority = 0;
   std::string model;  // of its devices
-  int slots = 0;      // not gone yet
+  int slots = 0;      // that come back to the pool when it leaves: not those of a host that drains
+  int held = 0;       // in all
   absl::Time start = absl::InfinitePast();
   absl::Time release = absl::InfiniteFuture();  // at the latest, by its time limit
   bool leaving = false;                         // told to stop: its slots come free by themselves
@@ -104,8 +106,8 @@ struct Schedule {
   };
   std::vector<Start> starts;
   std::vector<Preemption> preemptions;
-  // Jobs that wait like all others from now on: nobody makes room any more and they still do not
-  // fit, or a job of higher priority waits in their queue.
+  // Jobs that wait like all others from now on: they still do not fit, and nobody makes room for
+  // them any more, or they do not back off any more.
   std::vector<int64_t> no_longer_admitted;
   KindView view;
 };

@@ -35,6 +35,7 @@ class SchedulerTest : public ::testing::Test {
                                .priority = priority,
                                .model = model,
                                .slots = slots,
+                               .held = slots,
                                .start = kNow - absl::Hours(1)});
     return input_.holdings.back();
   }
@@ -280,6 +281,87 @@ TEST_F(SchedulerTest, WhoeverBacksOffKeepsItsSlots) {
   Run();
   EXPECT_EQ(Started(), "");
   EXPECT_EQ(Code(1), WaitCode::kBackingOff);
+}
+
+TEST_F(SchedulerTest, WhoeverRecoveredButDoesNotFitMayMakeRoom) {
+  Host("a", 4, 0);
+  Holds(9, 4, 0, 0);
+  Demand& back = Wants(1, 4, 0, 100);
+  back.admission = Admission::kHeld;
+  input_.queues[0].used += 4;
+  Run();
+  EXPECT_EQ(Victims(), "9");
+  EXPECT_EQ(Code(1), WaitCode::kRoomIsMade);
+}
+
+TEST_F(SchedulerTest, WhatALoweredLimitForbidsIsNotKeptFromOthers) {
+  input_.queues = {{.name = "a", .limit = 4}, {.name = "b"}};
+  Host("a", 8, 4);
+  Holds(9, 4, 0);
+  Demand& back = Wants(1, 4, 0);
+  back.admission = Admission::kHeld;
+  input_.queues[0].used += 4;
+  Wants(2, 4, 1);
+  Run();
+  EXPECT_EQ(Started(), "2");
+  EXPECT_EQ(Code(1), WaitCode::kLimit);
+}
+
+TEST_F(SchedulerTest, RoomThatWasMadeIsNotTakenByWhoeverRecovers) {
+  input_.queues = {{.name = "default"}, {.name = "team", .guaranteed = 4}};
+  Host("a", 12, 4);
+  Holds(1, 4);
+  Holds(2, 4);
+  Demand& back = Wants(3, 8);
+  back.admission = Admission::kHeld;
+  back.not_before = kNow + absl::Seconds(5);
+  input_.queues[0].used += 8;
+  Demand& winner = Wants(4, 4, 1);
+  winner.admission = Admission::kGranted;
+  input_.queues[1].used += 4;
+  Run();
+  EXPECT_EQ(Started(), "4");
+  EXPECT_EQ(Victims(), "");
+}
+
+TEST_F(SchedulerTest, NobodyLeavesForWhatComesFreeByItself) {
+  input_.queues = {{.name = "a", .limit = 4}};
+  Host("a", 4, 0, "A100");
+  Host("b", 4, 0, "H200");
+  Holds(8, 2, 0, 0, "A100").leaving = true;
+  input_.queues[0].leaving += 2;
+  Holds(9, 2, 0, 0, "A100");
+  Wants(1, 2, 0, 5);
+  Run();
+  EXPECT_EQ(Victims(), "") << "of the limit";
+  input_.queues[0] = {.name = "a"};
+  input_.holdings.clear();
+  Holds(8, 4, 0, 0, "A100").leaving = true;
+  Holds(9, 4, 0, 0, "H200");
+  Run();
+  EXPECT_EQ(Victims(), "") << "of another model";
+}
+
+TEST_F(SchedulerTest, SlotsThatDoNotComeBackHelpNobody) {
+  Host("a", 4, 0);
+  Holds(1, 4, 0, 0).slots = 0;  // on a host that drains
+  Holds(2, 4, 0, 1);
+  Wants(3, 4, 0, 5);
+  Run();
+  EXPECT_EQ(Victims(), "2");
+}
+
+TEST_F(SchedulerTest, WhatIsAwayIsNeitherPlacedOnNorForgotten) {
+  PoolHost away = {.worker = "a", .away = true};
+  for (int i = 0; i < 4; ++i) away.slots.push_back({i, 0, true});
+  input_.pools.try_emplace("", "").first->second.AddHost(std::move(away));
+  Host("b", 4, 4);
+  Holds(9, 0);
+  Wants(1, 8);
+  Wants(2, 1, 0, -1);
+  Run();
+  EXPECT_EQ(Started(), "") << "the head waits for who is away, and holds its place";
+  EXPECT_EQ(Code(1), WaitCode::kSlots);
 }
 
 TEST_F(SchedulerTest, AGatedJobHoldsNobodyUp) {

@@ -31,7 +31,8 @@ bool HasRankOn(const v1::JobRecord& record, const std::string& worker) {
 
 absl::Time TimeLimitEnd(const v1::JobRecord& record) {
   const double limit = record.job().spec().scheduling().time_limit();
-  if (limit <= 0 || record.ranks().empty()) return absl::InfiniteFuture();
+  const bool runs = !record.ranks().empty() && IsSet(record.attempt_start_time());
+  if (limit <= 0 || !runs) return absl::InfiniteFuture();
   return FromProto(record.attempt_start_time()) + absl::Seconds(limit - record.held_before());
 }
 

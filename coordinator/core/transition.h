@@ -61,6 +61,7 @@ class Transition {
   void BeginDrains();
   void Reported(const std::string& worker, const v1::RankReport& report);
   void ExtendLeases();
+  void Lengthen(absl::Duration by);
   void ExpireLeases();
 
   // ---- schedule.cc ----
@@ -90,8 +91,9 @@ class Transition {
   // job_flow.cc
   absl::Status CheckScheduling(int64_t number, const v1::SchedulingSpec& scheduling,
                                const v1::ResourceSpec& resources) const;
-  bool DependsOn(int64_t job, int64_t other) const;
-  void ResumeSuspended(int64_t number);
+  absl::Status CheckMove(const v1::JobRecord& record, const std::string& queue) const;
+  bool DependsOn(const v1::SchedulingSpec& scheduling, int64_t other) const;
+  void ResumeSuspended(v1::JobRecord* record);
   void StartAttempt(int64_t number, const std::vector<PlacedRank>& placed);
   void SendStart(const v1::JobRecord& record, const v1::RankRecord& rank);
   void SendStop(const v1::JobRecord& record, const v1::RankRecord& rank);

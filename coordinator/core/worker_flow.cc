@@ -249,9 +249,9 @@ void Transition::EndDrain(const std::string& name) {
   if (known == nullptr) {
     return Refuse(absl::NotFoundError(absl::StrCat("there is no worker '", name, "'")));
   }
-  if (!known->worker().has_drain()) return;
   v1::WorkerRecord& record = ChangeWorker(name);
   record.clear_failures();  // somebody has looked at it
+  if (!record.worker().has_drain()) return;
   v1::Worker* worker = record.mutable_worker();
   worker->clear_drain();
   const bool connected =
@@ -288,6 +288,14 @@ void Transition::NoteHostFailure(const std::string& name, v1::FailureClass failu
   failure->set_job(job);
   if (record.failures_size() > kMostHostFailures) {
     record.mutable_failures()->DeleteSubrange(0, record.failures_size() - kMostHostFailures);
+  }
+}
+
+void Transition::Lengthen(absl::Duration by) {
+  for (const auto& [name, record] : state_.workers()) {
+    if (Worker(name)->worker().state() == v1::WORKER_STATE_DOWN) continue;
+    v1::Worker* worker = ChangeWorkerSoft(name).mutable_worker();
+    *worker->mutable_lease_expire_time() = ToProto(FromProto(worker->lease_expire_time()) + by);
   }
 }
 

@@ -16,6 +16,7 @@
 #include "common/spec/scheduling.h"
 #include "common/spec/validate.h"
 #include "common/status_macros.h"
+#include "coordinator/core/placement.h"
 #include "coordinator/rpc/worker_session.h"
 #include "coordinator/store/checkpoint_store.h"
 #include "coordinator/store/log_store.h"
@@ -57,6 +58,7 @@ absl::StatusOr<v1::SchedulingSpec> UpdatedScheduling(const v1::Job& job,
   using google::protobuf::util::FieldMaskUtil;
   constexpr absl::string_view kPrefix = "spec.scheduling.";
   v1::SchedulingSpec scheduling = job.spec().scheduling();
+  if (scheduling.queue().empty()) scheduling.set_queue(kDefaultQueue);
   google::protobuf::FieldMask mask;
   for (const std::string& path : request.update_mask().paths()) {
     absl::string_view field = path;
@@ -164,6 +166,10 @@ void Coordinator::Stop() {
     stopping_ = true;
     sessions.swap(sessions_);  // a stream that ends now says nothing about its worker
     changed_.SignalAll();
+  }
+  {
+    absl::MutexLock lock(&post_mutex_);
+    closed_ = true;
     wake_.SignalAll();
   }
   for (auto& [name, session] : sessions) {
@@ -182,15 +188,19 @@ CheckpointsChanged Coordinator::NewestCheckpoint(const std::string& job) {
 
 // The caller's word, or else what the workers that are there have told of their slots. A slot that
 // told nothing may have any amount.
-KnownPlace Coordinator::PlaceLocked(const v1::SubmitJobRequest& request, v1::DeviceKind device) {
+KnownPlace Coordinator::PlaceLocked(const v1::SubmitJobRequest& request,
+                                    const v1::ResourceSpec& resources) {
   KnownPlace place = {request.rank_memory_bytes(), request.rank_memory_bytes(),
                       request.rank_threads()};
   if (place.most_memory > 0) return place;
   bool all_told = true;
   for (const auto& [name, record] : state_.workers()) {
-    if (record.worker().state() == v1::WORKER_STATE_DOWN || record.leaving()) continue;
-    for (const v1::Slot& slot : record.worker().slots()) {
-      if (slot.device() != device) continue;
+    const v1::Worker& worker = record.worker();
+    if (worker.state() == v1::WORKER_STATE_DOWN || record.leaving() || worker.has_drain()) continue;
+    for (const v1::Slot& slot : worker.slots()) {
+      const bool wanted =
+          slot.device() == resources.device() && IsModel(slot.model(), resources.device_model());
+      if (!wanted) continue;
       place.threads = std::max(place.threads, slot.cores());
       const int64_t bytes = slot.memory_bytes();
       all_told = all_told && bytes > 0;
@@ -223,7 +233,7 @@ absl::Status Coordinator::AdmitSpec(const v1::SubmitJobRequest& request, JobSubm
   KnownPlace place;
   {
     absl::ReaderMutexLock lock(&mutex_);
-    place = PlaceLocked(request, spec->resources().device());
+    place = PlaceLocked(request, spec->resources());
   }
   MP_ASSIGN_OR_RETURN(AdmittedSpec admitted, options_.admission(*spec, place));
   event->slot_bytes = admitted.slot_bytes;
@@ -400,7 +410,9 @@ void Coordinator::Receive(const std::shared_ptr<WorkerSession>& session, v1::Wor
     if (current == sessions_.end() || current->second != session) return std::nullopt;
     return event;
   };
-  Post({.event = if_current, .done = [session, done = std::move(done)](const auto& result) {
+  Post({.event = if_current,
+        .guarded = true,
+        .done = [session, done = std::move(done)](const auto& result) {
           if (!result.ok()) session->Cut(result.status());
           done();
         }});
@@ -419,7 +431,7 @@ void Coordinator::Detach(const std::shared_ptr<WorkerSession>& session) {
     spdlog::info("{} disconnected", session->worker());
   };
   // Should this not be stored, the lease runs out all the same.
-  Post({.event = if_current, .applied = forget, .done = [](const auto&) {}});
+  Post({.event = if_current, .applied = forget, .guarded = true, .done = [](const auto&) {}});
 }
 
 void Coordinator::StoreLogs(const v1::LogBatch& batch) {
@@ -480,7 +492,7 @@ absl::StatusOr<v1::Worker> Coordinator::Drain(const v1::DrainWorkerRequest& requ
                                                    " bytes: it is shown wherever the worker is"));
   }
   const absl::Time deadline =
-      request.has_deadline() ? FromProto(request.deadline()) : clock_->Now();
+      IsSet(request.deadline()) ? FromProto(request.deadline()) : clock_->Now();
   MP_RETURN_IF_ERROR(Do(WorkerDrained{request.name(), request.reason(), deadline}).status());
   return GetWorker(request.name());
 }

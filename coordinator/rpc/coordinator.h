@@ -132,8 +132,10 @@ class Coordinator {
     // more. Called with mutex_ held.
     std::function<std::optional<Event>()> event;
     // Called with mutex_ held when the decision is durable and has not been refused, before its
-    // messages leave. Entries that have one are decided on alone.
+    // messages leave. The `event` of an entry that is `guarded` has to see what it did: such an
+    // entry is not decided on together with one before it that has it.
     std::function<void()> applied;
+    bool guarded = false;
     // Called at last, without a lock, with the job that the event was about. Must not block.
     std::function<void(const absl::StatusOr<std::string>&)> done;
   };
@@ -146,12 +148,20 @@ class Coordinator {
   absl::StatusOr<std::string> Do(Event event);
   absl::StatusOr<std::string> Do(Entry entry);
   void RunLoop();
-  // Decides on what waits, and schedules. How long there is nothing more to do, unless posted to.
+  // Decides on what waits, then on what has become due, and schedules. How long there is nothing
+  // more to do, unless posted to.
   absl::Duration Turn();
-  std::vector<Entry> TakeBatch();
+  void DecideWaiting();
+  // True when something was due.
+  bool TickIfDue();
+  std::vector<Entry> TakeBatch(size_t most);
+  // A batch of one.
+  static std::vector<Entry> One(Event event,
+                                std::function<void(const absl::StatusOr<std::string>&)> done);
   void DecideBatch(std::vector<Entry> batch);
   // Makes the outcome durable, then the state's, then known to workers and waiters.
-  absl::Status Commit(const Outcome& outcome, const std::function<void()>& applied = nullptr);
+  absl::Status Commit(const Outcome& outcome,
+                      const std::vector<std::function<void()>>& applied = {});
   absl::Status Schedule();
   void DispatchLocked(const Outcome& outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -162,7 +172,7 @@ class Coordinator {
   absl::StatusOr<v1::Job> FindLocked(const std::string& name) ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // Fills in the event's spec and what was chosen for it, or says why it cannot run.
   absl::Status AdmitSpec(const v1::SubmitJobRequest& request, JobSubmitted* event);
-  KnownPlace PlaceLocked(const v1::SubmitJobRequest& request, v1::DeviceKind device)
+  KnownPlace PlaceLocked(const v1::SubmitJobRequest& request, const v1::ResourceSpec& resources)
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   v1::Worker DescribeLocked(const v1::WorkerRecord& record) ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   CheckpointsChanged NewestCheckpoint(const std::string& job);
@@ -174,21 +184,29 @@ class Coordinator {
   Clock* const clock_;
   RendezvousTable rendezvous_;
 
-  // Only the loop's thread writes what it guards, but for sessions_ and the flags.
+  // Only the loop's thread writes what it guards.
   absl::Mutex mutex_;
   absl::CondVar changed_;  // a job or a log
-  absl::CondVar wake_;     // the loop
   State state_ ABSL_GUARDED_BY(mutex_);
   std::map<int64_t, uint64_t> versions_ ABSL_GUARDED_BY(mutex_);  // of jobs, by number
   uint32_t view_version_ ABSL_GUARDED_BY(mutex_) = 0;             // of why jobs wait
   std::map<std::string, std::shared_ptr<WorkerSession>> sessions_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Entry> pending_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
-  // Of the loop's thread alone.
+  // Held for no longer than an entry takes to go in or out: whoever posts waits for nothing.
+  absl::Mutex post_mutex_;
+  absl::CondVar wake_;  // the loop
+  std::deque<Entry> pending_ ABSL_GUARDED_BY(post_mutex_);
+  bool closed_ ABSL_GUARDED_BY(post_mutex_) = false;
+
+  // Of the loop's thread alone; times are absl::Now's, due times the clock's.
   bool schedule_wanted_ = false;
-  absl::Time next_schedule_ = absl::InfinitePast();  // by absl::Now
-  absl::Time pause_until_ = absl::InfinitePast();    // a write has failed
+  absl::Time next_schedule_ = absl::InfinitePast();
+  absl::Time pause_until_ = absl::InfinitePast();  // a write has failed
+  absl::Time listened_ = absl::InfiniteFuture();   // when what waited was last decided on
+  bool due_known_ = false;                         // due_ is no later than NextDeadline(state_)
+  absl::Time due_;
+  absl::Time ticked_ = absl::InfinitePast();  // the due time that a Tick has seen, until a pass
   std::thread loop_;
   LogWriter log_writer_;  // its thread uses what is above
 };

@@ -15,6 +15,9 @@ namespace milepost::coordinator {
 namespace {
 
 constexpr absl::Duration kLongestSleep = absl::Seconds(1);
+constexpr absl::Duration kShortestSleep = absl::Milliseconds(1);
+// Of the loop, beyond its sleep, from which on it counts.
+constexpr absl::Duration kDeafness = absl::Milliseconds(500);
 constexpr absl::Duration kPauseAfterFailure = absl::Milliseconds(500);
 // Of the time that a scheduling pass took, until the next one.
 constexpr double kSchedulePause = 4;
@@ -26,8 +29,8 @@ constexpr size_t kLargestBatch = 512;
 void Coordinator::Post(Entry entry) {
   absl::Status refused;
   {
-    absl::MutexLock lock(&mutex_);
-    if (stopping_) {
+    absl::MutexLock lock(&post_mutex_);
+    if (closed_) {
       refused = absl::UnavailableError("the coordinator is stopping");
     } else if (pending_.size() >= kMostPending) {
       refused =
@@ -58,59 +61,100 @@ absl::StatusOr<std::string> Coordinator::Do(Event event) {
 }
 
 void Coordinator::RunLoop() {
+  listened_ = absl::Now();
   while (true) {
     const absl::Duration idle = Turn();
-    absl::MutexLock lock(&mutex_);
-    if (stopping_) break;
-    if (pending_.empty() && idle > absl::ZeroDuration()) wake_.WaitWithTimeout(&mutex_, idle);
+    absl::MutexLock lock(&post_mutex_);
+    if (closed_) break;
+    if (pending_.empty() && idle > absl::ZeroDuration()) wake_.WaitWithTimeout(&post_mutex_, idle);
   }
   std::deque<Entry> rest;
   {
-    absl::MutexLock lock(&mutex_);
+    absl::MutexLock lock(&post_mutex_);
     rest.swap(pending_);
   }
   for (Entry& entry : rest) entry.done(absl::UnavailableError("the coordinator is stopping"));
 }
 
 absl::Duration Coordinator::Turn() {
-  if (std::vector<Entry> batch = TakeBatch(); !batch.empty()) DecideBatch(std::move(batch));
+  DecideWaiting();
   const absl::Time now = absl::Now();
   if (now < pause_until_) return pause_until_ - now;
-  absl::Time due;
-  {
-    absl::ReaderMutexLock lock(&mutex_);
-    due = NextDeadline(state_);
+  if (TickIfDue()) return absl::ZeroDuration();
+  if (!schedule_wanted_) {
+    return std::min(std::max(due_ - clock_->Now(), kShortestSleep), kLongestSleep);
   }
-  // A time that only a pass can deal with stays due until there was one.
-  if (due <= clock_->Now() && !schedule_wanted_) {
-    DecideBatch({Entry{.event = [] { return Tick{}; },
-                       .done =
-                           [this](const auto& result) {
-                             if (!result.ok()) pause_until_ = absl::Now() + kPauseAfterFailure;
-                           }}});
-    return absl::ZeroDuration();
-  }
-  if (!schedule_wanted_) return std::min(due - clock_->Now(), kLongestSleep);
   // Events that come close together are followed by one pass: passes take a part of the time at
   // most.
   if (now < next_schedule_) return next_schedule_ - now;
   const absl::Status status = Schedule();
   if (!status.ok()) pause_until_ = absl::Now() + kPauseAfterFailure;
   schedule_wanted_ = !status.ok();
+  ticked_ = absl::InfinitePast();
   const absl::Time end = absl::Now();
   next_schedule_ = end + kSchedulePause * (end - now);
   return absl::ZeroDuration();
 }
 
-std::vector<Coordinator::Entry> Coordinator::TakeBatch() {
-  absl::MutexLock lock(&mutex_);
+// All that waits at this moment, and no more: what is due must not wait for those who go on
+// posting.
+void Coordinator::DecideWaiting() {
+  size_t left = 0;
+  {
+    absl::MutexLock lock(&post_mutex_);
+    left = pending_.size();
+  }
+  while (left > 0) {
+    std::vector<Entry> batch = TakeBatch(left);
+    left -= batch.size();
+    DecideBatch(std::move(batch));
+  }
+  // Whoever's heartbeat had to wait for a slow disk is not silent.
+  const absl::Time now = absl::Now();
+  const absl::Duration deaf = now - listened_;
+  listened_ = now;
+  if (deaf < kLongestSleep + kDeafness) return;
+  spdlog::warn("the coordinator was held up for {}: leases are lengthened by as much",
+               absl::FormatDuration(deaf));
+  DecideBatch(One(LeasesLengthened{deaf}, [](const auto&) {}));
+}
+
+bool Coordinator::TickIfDue() {
+  const absl::Time now = clock_->Now();
+  if (due_known_ && due_ > now) return false;
+  {
+    absl::ReaderMutexLock lock(&mutex_);
+    due_ = NextDeadline(state_);
+  }
+  due_known_ = true;
+  // A time that only a pass can deal with stays due until there was one.
+  if (due_ > now || due_ == ticked_) return false;
+  ticked_ = due_;
+  DecideBatch(One(Tick{}, [this](const auto& result) {
+    if (result.ok()) return;
+    pause_until_ = absl::Now() + kPauseAfterFailure;
+    ticked_ = absl::InfinitePast();
+  }));
+  return true;
+}
+
+std::vector<Coordinator::Entry> Coordinator::One(
+    Event event, std::function<void(const absl::StatusOr<std::string>&)> done) {
+  std::vector<Entry> batch(1);
+  batch[0].event = [event = std::move(event)] { return event; };
+  batch[0].done = std::move(done);
+  return batch;
+}
+
+std::vector<Coordinator::Entry> Coordinator::TakeBatch(size_t most) {
+  absl::MutexLock lock(&post_mutex_);
   std::vector<Entry> batch;
-  while (!pending_.empty() && batch.size() < kLargestBatch) {
-    const bool alone = pending_.front().applied != nullptr;
-    if (alone && !batch.empty()) break;
+  bool applies = false;
+  while (!pending_.empty() && batch.size() < std::min(most, kLargestBatch)) {
+    if (applies && pending_.front().guarded) break;
+    applies = applies || pending_.front().applied != nullptr;
     batch.push_back(std::move(pending_.front()));
     pending_.pop_front();
-    if (alone) break;
   }
   return batch;
 }
@@ -129,25 +173,26 @@ void Coordinator::DecideBatch(std::vector<Entry> batch) {
     }
     outcome = DecideAll(state_, events, clock_->Now(), options_.config);
   }
-  // Entries with `applied` are alone.
-  const bool refused = !outcome.status.ok();
-  const absl::Status status = events.empty()
-                                  ? absl::OkStatus()
-                                  : Commit(outcome, refused ? nullptr : asking.front()->applied);
+  std::vector<std::function<void()>> applied;
+  for (size_t i = 0; i < asking.size(); ++i) {
+    const bool runs = asking[i]->applied != nullptr && outcome.results[i].status.ok();
+    if (runs) applied.push_back(asking[i]->applied);
+  }
+  const absl::Status status = events.empty() ? absl::OkStatus() : Commit(outcome, applied);
   if (!status.ok() && events.size() > 1) {
     // One of them may need the disk that others do not.
     for (size_t i = 0; i < events.size(); ++i) {
-      DecideBatch({Entry{.event = [event = std::move(events[i])] { return event; },
-                         .done = std::move(asking[i]->done)}});
-      asking[i]->done = nullptr;
+      std::vector<Entry> one = One(std::move(events[i]), std::exchange(asking[i]->done, nullptr));
+      one[0].applied = std::move(asking[i]->applied);
+      DecideBatch(std::move(one));
     }
   } else {
     schedule_wanted_ = schedule_wanted_ || (status.ok() && outcome.schedule);
     for (size_t i = 0; i < asking.size(); ++i) {
       const EventResult& result = outcome.results[i];
       const absl::Status& first = status.ok() ? result.status : status;
-      first.ok() ? asking[i]->done(result.job) : asking[i]->done(first);
-      asking[i]->done = nullptr;
+      const auto done = std::exchange(asking[i]->done, nullptr);
+      first.ok() ? done(result.job) : done(first);
     }
   }
   for (Entry& entry : batch) {
@@ -164,7 +209,8 @@ absl::Status Coordinator::Schedule() {
   return Commit(outcome);
 }
 
-absl::Status Coordinator::Commit(const Outcome& outcome, const std::function<void()>& applied) {
+absl::Status Coordinator::Commit(const Outcome& outcome,
+                                 const std::vector<std::function<void()>>& applied) {
   if (outcome.NeedsWrite()) {
     if (absl::Status status = store_->Write(outcome); !status.ok()) {
       spdlog::error("a change of state cannot be stored and did not happen: {}",
@@ -183,7 +229,11 @@ absl::Status Coordinator::Commit(const Outcome& outcome, const std::function<voi
     }
   }
   state_.Apply(outcome);
-  if (applied != nullptr && !stopping_) applied();
+  // What is only renewed comes due later than is known.
+  if (outcome.NeedsWrite()) due_known_ = false;
+  for (const std::function<void()>& apply : applied) {
+    if (!stopping_) apply();
+  }
   DispatchLocked(outcome);
   return absl::OkStatus();
 }

@@ -23,7 +23,8 @@ namespace milepost::coordinator {
 
 namespace {
 
-// One thread per call in progress: worker sessions, watches, log followers, checkpoint streams.
+// One thread per call in progress: watches, log followers, checkpoint streams. Workers' sessions
+// take none.
 constexpr int kMaxThreads = 1024;
 constexpr int kMaxFreedBytes = 256 << 20;
 constexpr int kMinPingIntervalMs = 5000;

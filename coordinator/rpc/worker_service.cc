@@ -22,19 +22,24 @@ namespace {
 constexpr absl::Duration kLongestKeyWait = absl::Minutes(10);
 
 // One worker's stream. It is read one message after the other: the next one when the coordinator
-// has dealt with the last. Ends, and deletes itself, when reading does.
+// has dealt with the last. It ends when reading does and nothing is being written.
 class SessionReactor final
     : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage> {
  public:
-  SessionReactor(Coordinator* coordinator, grpc::CallbackServerContext* context)
-      : coordinator_(coordinator), context_(context) {
-    StartRead(&message_);
+  static SessionReactor* Start(Coordinator* coordinator, grpc::CallbackServerContext* context) {
+    auto* reactor = new SessionReactor(coordinator, context);
+    reactor->self_.reset(reactor);
+    reactor->StartRead(&reactor->message_);
+    return reactor;
   }
+  ~SessionReactor() override = default;
 
   void OnReadDone(bool ok) override {
     if (!ok) return End(absl::OkStatus());
+    // What the coordinator calls back may come when the call is over: it keeps the reactor.
     if (session_ != nullptr) {
-      return coordinator_->Receive(session_, std::move(message_), [this] { ReadNext(); });
+      return coordinator_->Receive(session_, std::move(message_),
+                                   [self = self_] { self->ReadNext(); });
     }
     if (!message_.has_hello()) {
       return End(absl::InvalidArgumentError("the first message must be Hello"));
@@ -45,20 +50,25 @@ class SessionReactor final
         WorkerSession::Stream{
             .write = [this](const v1::CoordinatorMessage* outgoing) { StartWrite(outgoing); },
             .cancel = [this] { context_->TryCancel(); }});
-    coordinator_->Attach(session_, hello, [this, id = hello.worker_id()](const auto& status) {
-      if (status.ok()) return ReadNext();
-      spdlog::warn("worker '{}' is refused: {}", id.substr(0, 128), std::string(status.message()));
-      End(status);
-    });
+    coordinator_->Attach(session_, hello,
+                         [self = self_, id = hello.worker_id()](const absl::Status& status) {
+                           if (status.ok()) return self->ReadNext();
+                           spdlog::warn("worker '{}' is refused: {}", id.substr(0, 128),
+                                        std::string(status.message()));
+                           self->End(status);
+                         });
   }
 
   void OnWriteDone(bool) override {
-    if (!session_->Written()) MaybeFinish(/*idle=*/true, std::nullopt);
+    if (!session_->Written()) FinishIfOver();
   }
 
-  void OnDone() override { delete this; }
+  void OnDone() override { self_.reset(); }
 
  private:
+  SessionReactor(Coordinator* coordinator, grpc::CallbackServerContext* context)
+      : coordinator_(coordinator), context_(context) {}
+
   void ReadNext() {
     message_.Clear();
     StartRead(&message_);
@@ -66,24 +76,26 @@ class SessionReactor final
 
   // Nothing is being read or dealt with, and nothing will.
   void End(const absl::Status& status) {
-    bool idle = true;
     absl::Status reason = status;
     if (session_ != nullptr) {
-      idle = session_->Close();
+      session_->Close();
       if (status.ok()) coordinator_->Detach(session_);
       if (!session_->reason().ok()) reason = session_->reason();
     }
-    MaybeFinish(idle, reason);
+    {
+      absl::MutexLock lock(&mutex_);
+      status_ = reason;
+    }
+    FinishIfOver();
   }
 
-  // Finishes once: when reading has ended (with `status`) and nothing is being written. The reactor
-  // may be gone when it returns.
-  void MaybeFinish(bool idle, std::optional<absl::Status> status) {
+  // Once, by whichever comes last: the end of reading or of writing.
+  void FinishIfOver() {
     absl::Status last;
     {
       absl::MutexLock lock(&mutex_);
-      if (status.has_value()) status_ = std::move(status);
-      if (!status_.has_value() || !idle || finished_) return;
+      const bool over = status_.has_value() && (session_ == nullptr || session_->idle());
+      if (!over || finished_) return;
       finished_ = true;
       last = *status_;
     }
@@ -92,6 +104,7 @@ class SessionReactor final
 
   Coordinator* const coordinator_;
   grpc::CallbackServerContext* const context_;
+  std::shared_ptr<SessionReactor> self_;  // until the call is done
   v1::WorkerMessage message_;
   std::shared_ptr<WorkerSession> session_;
   absl::Mutex mutex_;
@@ -108,7 +121,7 @@ class WorkerServiceImpl : public WorkerServiceBase {
 
   grpc::ServerBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage>* Session(
       grpc::CallbackServerContext* context) override {
-    return new SessionReactor(coordinator_, context);
+    return SessionReactor::Start(coordinator_, context);
   }
 
   grpc::Status GetWorker(grpc::ServerContext*, const v1::GetWorkerRequest* request,

@@ -65,10 +65,15 @@ class WorkerSession {
     stream_.cancel();
   }
 
-  // The stream ends; true when no message is being written.
-  bool Close() {
+  // The stream ends.
+  void Close() {
     absl::MutexLock lock(&mutex_);
     closed_ = true;
+  }
+
+  // No message is being written.
+  bool idle() {
+    absl::MutexLock lock(&mutex_);
     return queue_.empty();
   }
 
