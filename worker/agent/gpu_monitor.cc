@@ -85,6 +85,10 @@ std::string GpuMonitor::Shared::ProblemOf(int gpu) {
 void GpuMonitor::Shared::MeasureAll() {
   TakeXids();
   for (const Watched& entry : watched) {
+    {
+      absl::MutexLock lock(&mutex);
+      busy_since = Now();  // checks of other GPUs may have taken long
+    }
     v1::DeviceFacts facts = nvml->Measure(entry.gpu);
     facts.set_slot(entry.slot);
     *facts.mutable_time() = ToProto(Now());
