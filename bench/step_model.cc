@@ -88,7 +88,9 @@ v1::JobSpec Spec(const StepFlags& flags, const std::string& data) {
   spec.mutable_data()->set_train(data);
   v1::TrainSpec* train = spec.mutable_train();
   train->set_steps(1000000);
-  train->set_precision(flags.precision == "bf16" ? v1::PRECISION_BF16 : v1::PRECISION_FP32);
+  train->set_precision(flags.precision == "fp8"    ? v1::PRECISION_FP8
+                       : flags.precision == "bf16" ? v1::PRECISION_BF16
+                                                   : v1::PRECISION_FP32);
   if (flags.bf16_states) train->mutable_optimizer()->set_state_dtype(v1::STATE_DTYPE_BF16);
   train->mutable_batch()->set_micro(flags.batch);
   train->mutable_batch()->set_accumulation(flags.accumulation);
@@ -115,7 +117,7 @@ void AddStepFlags(CLI::App& app, StepFlags* flags) {
   app.add_option("--threads", flags->threads);
   app.add_option("--steps", flags->steps)->check(CLI::PositiveNumber);
   app.add_option("--warmup", flags->warmup);
-  app.add_option("--precision", flags->precision)->check(CLI::IsMember({"fp32", "bf16"}));
+  app.add_option("--precision", flags->precision)->check(CLI::IsMember({"fp32", "bf16", "fp8"}));
   app.add_flag("--bf16-states", flags->bf16_states, "of the optimizer");
 }
 
