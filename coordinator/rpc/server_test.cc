@@ -7,11 +7,13 @@
 #include <xxhash.h>
 
 #include <filesystem>
+#include <set>
 #include <thread>
 
 #include "coordinator/rpc/fake_worker.h"
 #include "milepost/v1/checkpoint.grpc.pb.h"
 #include "milepost/v1/job.grpc.pb.h"
+#include "milepost/v1/queue.grpc.pb.h"
 
 namespace milepost::coordinator {
 namespace {
@@ -210,6 +212,124 @@ TEST_F(ServerTest, SameRequestIdIsTheSameJobAlsoAfterARestart) {
     EXPECT_EQ(job.name(), "jobs/1");
     if (i == 1) Start();
   }
+}
+
+TEST_F(ServerTest, JobsThatAreSubmittedAtOnceAreAllThereAfterARestart) {
+  constexpr int kCallers = 8;
+  constexpr int kEach = 20;
+  std::vector<std::set<std::string>> submitted(kCallers);
+  std::vector<std::thread> callers;
+  for (int i = 0; i < kCallers; ++i) {
+    callers.emplace_back([&, i] {
+      for (int k = 0; k < kEach; ++k) submitted[i].insert(Submit());
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  std::set<std::string> all;
+  for (const std::set<std::string>& names : submitted) all.insert(names.begin(), names.end());
+  EXPECT_EQ(all.size(), static_cast<size_t>(kCallers * kEach));
+  Start();
+  for (const std::string& name : all) EXPECT_EQ(GetJob(name).name(), name);
+}
+
+TEST_F(ServerTest, AWorkerIsDrainedAndTakenBack) {
+  FakeWorker worker(server_->address(), "a", 1);
+  worker.Receive();
+  v1::DrainWorkerRequest drain;
+  drain.set_name("workers/a");
+  v1::Worker state;
+  {
+    grpc::ClientContext context;
+    EXPECT_EQ(workers_->DrainWorker(&context, drain, &state).error_code(),
+              grpc::StatusCode::INVALID_ARGUMENT);  // without a reason
+  }
+  drain.set_reason("new disk");
+  {
+    grpc::ClientContext context;
+    EXPECT_TRUE(workers_->DrainWorker(&context, drain, &state).ok());
+  }
+  EXPECT_EQ(state.state(), v1::WORKER_STATE_DRAINED);
+  EXPECT_EQ(state.drain().reason(), "new disk");
+  const std::string job = Submit();
+  v1::ResumeWorkerRequest resume;
+  resume.set_name("workers/a");
+  grpc::ClientContext context;
+  EXPECT_TRUE(workers_->ResumeWorker(&context, resume, &state).ok());
+  EXPECT_EQ(worker.Receive().start_rank().job(), job);
+}
+
+TEST_F(ServerTest, JobsAreUpdatedByMaskAndEtag) {
+  const std::string name = Submit();
+  v1::UpdateJobRequest update;
+  update.mutable_job()->set_name(name);
+  update.mutable_job()->mutable_spec()->mutable_scheduling()->set_priority(7);
+  update.mutable_job()->mutable_spec()->mutable_scheduling()->set_queue("none");
+  const auto call = [&] {
+    grpc::ClientContext context;
+    v1::Job job;
+    const grpc::Status status = jobs_->UpdateJob(&context, update, &job);
+    return std::make_pair(status.error_code(), job);
+  };
+  EXPECT_EQ(call().first, grpc::StatusCode::INVALID_ARGUMENT);  // no mask
+  update.mutable_update_mask()->add_paths("spec.train.steps");
+  EXPECT_EQ(call().first, grpc::StatusCode::INVALID_ARGUMENT);
+  update.mutable_update_mask()->set_paths(0, "spec.scheduling.priority");
+  update.set_validate_only(true);
+  EXPECT_EQ(call().first, grpc::StatusCode::OK);
+  EXPECT_EQ(GetJob(name).spec().scheduling().priority(), 0);
+  update.set_validate_only(false);
+  const auto [code, job] = call();
+  EXPECT_EQ(code, grpc::StatusCode::OK);
+  EXPECT_EQ(job.spec().scheduling().priority(), 7);
+  EXPECT_EQ(job.spec().scheduling().queue(), "default") << "the mask does not name it";
+  update.mutable_job()->set_etag("v0");
+  EXPECT_EQ(call().first, grpc::StatusCode::ABORTED);
+  update.mutable_job()->set_etag(job.etag());
+  EXPECT_EQ(call().first, grpc::StatusCode::OK);
+}
+
+TEST_F(ServerTest, QueuesAreKept) {
+  auto queues = v1::QueueService::NewStub(MakeChannel(server_->address()));
+  v1::CreateQueueRequest create;
+  create.set_queue_id("team");
+  v1::SlotQuota* quota = create.mutable_queue()->add_quotas();
+  quota->set_device(v1::DEVICE_KIND_CPU);
+  quota->set_guaranteed(4);
+  quota->set_limit(2);
+  v1::Queue queue;
+  {
+    grpc::ClientContext context;
+    EXPECT_EQ(queues->CreateQueue(&context, create, &queue).error_code(),
+              grpc::StatusCode::INVALID_ARGUMENT);  // a limit below the guarantee
+  }
+  quota->set_limit(8);
+  {
+    grpc::ClientContext context;
+    EXPECT_TRUE(queues->CreateQueue(&context, create, &queue).ok());
+  }
+  {
+    grpc::ClientContext context;
+    EXPECT_EQ(queues->CreateQueue(&context, create, &queue).error_code(),
+              grpc::StatusCode::ALREADY_EXISTS);
+  }
+  v1::UpdateQueueRequest update;
+  update.mutable_queue()->set_name("queues/team");
+  update.mutable_queue()->set_weight(3);
+  update.mutable_update_mask()->add_paths("weight");
+  {
+    grpc::ClientContext context;
+    EXPECT_TRUE(queues->UpdateQueue(&context, update, &queue).ok());
+  }
+  EXPECT_EQ(queue.quotas(0).limit(), 8);
+  Start();
+  queues = v1::QueueService::NewStub(MakeChannel(server_->address()));
+  v1::ListQueuesResponse list;
+  grpc::ClientContext context;
+  EXPECT_TRUE(queues->ListQueues(&context, {}, &list).ok());
+  ASSERT_EQ(list.queues_size(), 2);
+  EXPECT_EQ(list.queues(0).name(), "queues/default");
+  EXPECT_EQ(list.queues(1).weight(), 3);
+  EXPECT_EQ(list.queues(1).quotas(0).guaranteed(), 4);
 }
 
 TEST_F(ServerTest, ListsInPages) {
