@@ -271,6 +271,7 @@ int Main(int argc, char** argv) {
   options.data_dir = absl::StrCat("/tmp/milepost-control-plane-", getpid());
   CLI::App app{"Measures the coordinator."};
   app.add_option("--workers", options.workers)->capture_default_str();
+  app.add_option("--slots", options.slots, "of a worker")->capture_default_str();
   app.add_option("--queued", options.queued)->capture_default_str();
   app.add_option("--running", options.running)->capture_default_str();
   app.add_option("--jobs", options.jobs, "submit at most this many")->capture_default_str();
