@@ -96,7 +96,6 @@ class Inputs {
     auto [entry, added] = inputs_.try_emplace(device);
     ScheduleInput& input = entry->second;
     if (!added) return input;
-    input.device = device;
     input.now = now_;
     input.graceful_stop = config_.graceful_stop;
     for (const std::string& id : queue_ids_) {

@@ -84,7 +84,6 @@ struct Holding {
 
 // All of one kind of device.
 struct ScheduleInput {
-  v1::DeviceKind device = v1::DEVICE_KIND_CPU;
   absl::Time now;
   // How long a job that is told to stop may take.
   absl::Duration graceful_stop;

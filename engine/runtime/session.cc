@@ -193,7 +193,8 @@ absl::StatusOr<StepReport> TrainingSessionImpl::Step(bool stop_requested) {
   StepReport report;
   if (absl::Status status = Report(*scalars, &report); !status.ok()) return Fail(status);
   Advance(*scalars, &report);
-  context_.new_scalings = false;
+  // A step that is skipped has taught nothing.
+  context_.new_scalings = context_.new_scalings && report.skipped;
   report.seconds = Seconds() - start;
   report.data_wait_seconds = prefetcher_->wait_seconds() - data_before;
   const StreamTimes after = engine_->stream_times();

@@ -116,7 +116,8 @@ class TrainingSession {
   // on every rank.
   virtual const std::vector<v1::TensorInfo>& state_tensors() const = 0;
   // The intervals that this rank must be given by a restore, sorted by tensor. Fill all of them,
-  // then call FinishRestore, before the first Step.
+  // then call FinishRestore, before the first Step. To fill some of them, and keep the rest as
+  // InitializeParameters has made it, call FetchState before.
   virtual std::vector<StateInterval> RestoreTargets() = 0;
   // FAILED_PRECONDITION when the state does not belong to the spec's model, optimizer kind, seed
   // and sequence length. Collective: rebuilds the compute-dtype parameters (all-gather at stages 1

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <mutex>
@@ -403,6 +404,34 @@ TEST(DeviceTraining, SaysWhereTheTimeGoes) {
           },
           OnDevice(8, capture, ranks));
     }
+  }
+}
+
+// As of train.init_from, which brings some of the state.
+TEST(DeviceTraining, WhatIsNotGivenStaysAsItWasInitialised) {
+  const TinyJob job;
+  for (const v1::Precision precision :
+       {v1::PRECISION_FP32, v1::PRECISION_BF16, v1::PRECISION_FP8}) {
+    const v1::JobSpec spec = job.Spec({.precision = precision, .layers = 2, .steps = 2});
+    const auto run = [&](const OptionsOfRank& options) {
+      std::vector<double> losses;
+      RunRanks(
+          spec,
+          [&](int, TrainingSession& session) {
+            ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
+            ASSERT_EQ(session.FetchState(), absl::OkStatus());
+            const StateInterval given = session.RestoreTargets()[0];
+            std::fill_n(reinterpret_cast<float*>(given.data), given.end - given.begin, 0.01F);
+            ASSERT_EQ(session.FinishRestore(session.trainer_state()), absl::OkStatus());
+            while (session.step() < 2) losses.push_back(session.Step(false)->train_loss);
+          },
+          options);
+      return losses;
+    };
+    const std::vector<double> cpu = run(OnCpu);
+    const std::vector<double> device = run(OnDevice(1));
+    ASSERT_EQ(device.size(), cpu.size());
+    for (size_t i = 0; i < cpu.size(); ++i) ExpectClose(device[i], cpu[i], kFp8Bar, "loss");
   }
 }
 

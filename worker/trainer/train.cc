@@ -126,6 +126,8 @@ absl::Status Trainer::Initialize() {
   const std::string& folder = spec_.train().init_from();
   if (folder.empty()) return absl::OkStatus();
   const absl::Time begin = Now();
+  // What the folder does not hold stays as it was initialised.
+  MP_RETURN_IF_ERROR(session_->FetchState());
   MP_RETURN_IF_ERROR(ReadInitialWeights(folder, spec_.model(), session_->state_tensors(),
                                         session_->RestoreTargets()));
   MP_RETURN_IF_ERROR(session_->FinishRestore(session_->trainer_state()));

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "engine/kernels/cpu/parallel.h"
 
 namespace milepost::kernels {
 namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 const bf16* RowOf(const Stacked& x, int64_t row) {
   int part = 0;
@@ -26,7 +29,7 @@ float QuantizeTile(const Stacked& x, int64_t row, int64_t column, float scale, f
     for (int64_t c = 0; c < columns; ++c) {
       const float value = ToFloat(from[c]);
       const float magnitude = std::fabs(value);
-      amax = magnitude > amax ? magnitude : amax;
+      amax = magnitude <= amax ? amax : magnitude < kInfinity ? magnitude : kInfinity;
       made[c] = FromFloat<Code>(value * scale);
     }
     if (codes != nullptr) std::copy_n(made, columns, codes + (row + r) * x.columns + column);

@@ -192,6 +192,12 @@ TEST(Fp8, WhatIsNotFiniteBecomesNaN) {
   EXPECT_EQ(codes[20].bits, kFp8NaN);
   EXPECT_EQ(ToFloat(codes[8]), 1);
   EXPECT_EQ(slots[0], INFINITY);
+  x[7] = ToBf16(1);
+  Quantize<e4m3>(stacked, record.data(), true, codes.data(), nullptr, slots.data());
+  EXPECT_EQ(slots[0], INFINITY) << "of a NaN too: nothing is learned from such a step";
+  const std::vector<float> before = record;
+  UpdateScaling(slots[0], record.data());
+  EXPECT_EQ(record, before);
 }
 
 }  // namespace

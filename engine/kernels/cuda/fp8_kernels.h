@@ -3,12 +3,15 @@
 #define MILEPOST_ENGINE_KERNELS_CUDA_FP8_KERNELS_H_
 
 #include <cstdint>
+#include <limits>
 
 #include "engine/kernels/cpu/fp8.h"
 #include "engine/kernels/cuda/context.h"
 #include "engine/kernels/cuda/stream.h"
 
 namespace milepost::kernels::cuda {
+
+inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // A block takes the tiles of its slot: 8 threads a row, 8 elements each; then, through shared
 // memory, 4 threads a column, 16 each.
@@ -71,7 +74,7 @@ struct QuantizeKernel {
       MP_UNROLL
       for (int i = 0; i < kRead; ++i) {
         const float magnitude = fabsf(values.v[i]);
-        amax = magnitude > amax ? magnitude : amax;  // a NaN has none
+        amax = magnitude <= amax ? amax : magnitude < kInfinity ? magnitude : kInfinity;  // or NaN
         made.v[i] = FromFloat<Code>(values.v[i] * scale);
         if (codes_t != nullptr) turned.Set((read + i) * kColumn + r, made.v[i].bits);
       }

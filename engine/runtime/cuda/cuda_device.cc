@@ -119,6 +119,8 @@ absl::Status CudaDevice::Enqueue(StreamId, Work work) { return work.issue(); }
 
 void CudaDevice::RunHostWork(void* host_work) {
   const auto* const called = static_cast<HostWork*>(host_work);
+  // Nothing builds on what has failed.
+  if (!called->device->HostStatus().ok()) return;
   const absl::Status status = called->work->issue();
   if (status.ok()) return;
   std::lock_guard lock(called->device->host_mutex_);
