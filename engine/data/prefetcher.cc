@@ -24,8 +24,10 @@ Prefetcher::Prefetcher(std::shared_ptr<const SampleSource> data, const BatchLayo
       thread_count_(options.threads) {
   MP_CHECK(options.depth >= 1 && options.threads >= 1) << options.depth << " " << options.threads;
   step_targets_.resize(data_->fields().size());
+  step_documents_.resize(static_cast<size_t>(layout.accumulation));
   for (Slot& slot : slots_) {
-    slot.batch.step_targets.resize(data_->fields().size());
+    slot.batch.step_targets.resize(step_targets_.size());
+    slot.batch.step_documents.resize(step_documents_.size());
     for (const Field& field : data_->fields()) {
       slot.batch.fields.emplace_back(layout.micro_batch * field.sample_bytes);
     }
@@ -106,11 +108,14 @@ absl::Status Prefetcher::FetchUnit(int64_t unit, int64_t first_sample, MicroBatc
   if (part == 0) {
     batch.first_sample = batch_first;
     if (thread_count_ > 1) {
-      MP_RETURN_IF_ERROR(CountStep(step_first, &batch.step_targets));
+      MP_RETURN_IF_ERROR(CountStep(step_first, &batch.step_targets, &batch.step_documents));
     } else {
       // One thread meets a step's first micro-batch before its others.
-      if (micro_step == 0) MP_RETURN_IF_ERROR(CountStep(step_first, &step_targets_));
+      if (micro_step == 0) {
+        MP_RETURN_IF_ERROR(CountStep(step_first, &step_targets_, &step_documents_));
+      }
       batch.step_targets = step_targets_;
+      batch.step_documents = step_documents_;
     }
   }
   const int64_t count = layout_.micro_batch / units_;
@@ -121,7 +126,12 @@ absl::Status Prefetcher::FetchUnit(int64_t unit, int64_t first_sample, MicroBatc
   return data_->Fetch(batch_first + part * count, count, into);
 }
 
-absl::Status Prefetcher::CountStep(int64_t step_first, std::vector<int64_t>* targets) const {
+absl::Status Prefetcher::CountStep(int64_t step_first, std::vector<int64_t>* targets,
+                                   std::vector<int64_t>* documents) const {
+  for (int64_t a = 0; a < layout_.accumulation; ++a) {
+    MP_ASSIGN_OR_RETURN((*documents)[a], data_->CountDocuments(layout_.FirstSample(step_first, a),
+                                                               layout_.micro_batch));
+  }
   std::fill(targets->begin(), targets->end(), 0);
   for (size_t field = 0; field < targets->size(); ++field) {
     if (data_->fields()[field].targets == 0) continue;

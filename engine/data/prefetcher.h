@@ -30,6 +30,8 @@ struct MicroBatch {
   std::vector<std::vector<char>> fields;  // in the source's order, micro_batch samples each
   // By field: valid targets of all of this rank's micro-batches of the step.
   std::vector<int64_t> step_targets;
+  // By micro-step of the step: packed documents of this rank's micro-batch.
+  std::vector<int64_t> step_documents;
 };
 
 struct PrefetchOptions {
@@ -76,14 +78,17 @@ class Prefetcher {
   bool BatchIsThere() const;
   bool ErrorIsDue() const;
   absl::Status FetchUnit(int64_t unit, int64_t first_sample, MicroBatch& batch);
-  absl::Status CountStep(int64_t step_first, std::vector<int64_t>* targets) const;
+  absl::Status CountStep(int64_t step_first, std::vector<int64_t>* targets,
+                         std::vector<int64_t>* documents) const;
 
   const std::shared_ptr<const SampleSource> data_;
   const BatchLayout layout_;
   // A micro-batch is fetched in so many parts, each by any thread.
   const int64_t units_;
-  std::vector<Slot> slots_;            // a ring: micro-batch n lies in slot n % size
-  std::vector<int64_t> step_targets_;  // of the step being fetched, with one thread
+  std::vector<Slot> slots_;  // a ring: micro-batch n lies in slot n % size
+  // Of the step being fetched, with one thread.
+  std::vector<int64_t> step_targets_;
+  std::vector<int64_t> step_documents_;
 
   std::mutex mutex_;
   std::condition_variable fetched_;

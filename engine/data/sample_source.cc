@@ -13,6 +13,8 @@ absl::StatusOr<int64_t> SampleSource::CountTargets(size_t field, int64_t, int64_
   return fields()[field].targets * count;
 }
 
+absl::StatusOr<int64_t> SampleSource::CountDocuments(int64_t, int64_t) const { return 0; }
+
 absl::StatusOr<int64_t> CountByFetching(const SampleSource& source, size_t field, int64_t first,
                                         int64_t count) {
   // Kept by the thread: this is part of steps, which allocate nothing.

@@ -57,6 +57,9 @@ class SampleSource {
   // Valid targets of the field in those samples. Needed, and more than a product, only where they
   // vary.
   virtual absl::StatusOr<int64_t> CountTargets(size_t field, int64_t first, int64_t count) const;
+  // Packed documents in those samples, cut at the ends of samples. Reads the samples; 0 where the
+  // source knows of no documents.
+  virtual absl::StatusOr<int64_t> CountDocuments(int64_t first, int64_t count) const;
   // All zero where a sample costs next to nothing.
   virtual SourceStats stats() const { return {}; }
 };

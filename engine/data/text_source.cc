@@ -61,6 +61,12 @@ bool TextSource::Maskable(int32_t token) const {
   return !std::binary_search(unmaskable_.begin(), unmaskable_.end(), token);
 }
 
+// Whether a document begins with `token`.
+bool TextSource::Begins(int32_t before, int32_t token) const {
+  return before == options_.document_separator ||
+         (options_.padding && (before == *options_.padding) != (token == *options_.padding));
+}
+
 void TextSource::Mark(const Sample& sample) const {
   int32_t document = 0;
   int32_t position = 0;
@@ -69,9 +75,7 @@ void TextSource::Mark(const Sample& sample) const {
     const int32_t token = sample.tokens[t];
     if (t > 0) {
       const int32_t before = sample.tokens[t - 1];
-      const bool begins =
-          before == options_.document_separator ||
-          (options_.padding && (before == *options_.padding) != (token == *options_.padding));
+      const bool begins = Begins(before, token);
       document += begins ? 1 : 0;
       position = begins ? 0 : position + 1;
       if (begins) {
@@ -151,6 +155,29 @@ absl::Status TextSource::Fetch(int64_t first, int64_t count, absl::Span<char* co
 absl::StatusOr<int64_t> TextSource::CountTargets(size_t field, int64_t first, int64_t count) const {
   if (fields_[field].targets != kVaries) return tokens_->CountTargets(field, first, count);
   return CountByFetching(*this, field, first, count);
+}
+
+absl::StatusOr<int64_t> TextSource::CountDocuments(int64_t first, int64_t count) const {
+  if (!options_.Documents()) return 0;
+  // Kept by the thread: this is part of steps, which allocate nothing.
+  static thread_local std::vector<char> scratch;
+  int64_t all = 0;
+  for (size_t field = 0; field < given_; ++field) all += fields_[field].sample_bytes;
+  scratch.resize(std::max(scratch.size(), static_cast<size_t>(all)));
+  absl::InlinedVector<char*, kInlineFields> into;
+  char* next = scratch.data();
+  for (size_t field = 0; field < given_; ++field) {
+    into.push_back(next);
+    next += fields_[field].sample_bytes;
+  }
+  const auto* tokens = reinterpret_cast<const int32_t*>(scratch.data());
+  int64_t documents = 0;
+  for (int64_t number = first; number < first + count; ++number) {
+    MP_RETURN_IF_ERROR(tokens_->Fetch(number, 1, absl::MakeSpan(into)));
+    ++documents;
+    for (int64_t t = 1; t < length_; ++t) documents += Begins(tokens[t - 1], tokens[t]) ? 1 : 0;
+  }
+  return documents;
 }
 
 }  // namespace milepost::data

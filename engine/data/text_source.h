@@ -72,10 +72,12 @@ class TextSource : public SampleSource {
   absl::Status Fetch(int64_t first, int64_t count, absl::Span<char* const> into) const override;
   // Reads the samples.
   absl::StatusOr<int64_t> CountTargets(size_t field, int64_t first, int64_t count) const override;
+  absl::StatusOr<int64_t> CountDocuments(int64_t first, int64_t count) const override;
 
  private:
   struct Sample;
 
+  bool Begins(int32_t before, int32_t token) const;
   void Mark(const Sample& sample) const;
   void Mask(int64_t number, const Sample& sample) const;
   void CutTargets(const Sample& sample) const;

@@ -78,6 +78,24 @@ TEST(TextSource, PaddingIsADocumentWithoutTargets) {
   EXPECT_EQ(*source.CountTargets(1, 0, 1), 1);
 }
 
+// As the ids say: a document ends with its sample.
+TEST(TextSource, CountsDocuments) {
+  const std::vector<int32_t> tokens = {1, 9, 9, 3, 0, 0, 4, 9, 5, 6, 7, 8, 0, 2, 9, 1, 3};
+  for (const std::optional<int32_t>& padding : {std::optional<int32_t>(), std::optional(0)}) {
+    const TextSource source =
+        Of(tokens, 4, {.vocabulary = 10, .document_separator = 9, .padding = padding});
+    for (int64_t first = 0; first < 4; ++first) {
+      for (int64_t count = 1; first + count <= 5; ++count) {  // also into the next epoch
+        const std::vector<int32_t> ids = FetchAll(source, first, count)[2];
+        int64_t want = 0;
+        for (int64_t i = 0; i < count; ++i) want += ids[i * 4 + 3] + 1;
+        EXPECT_EQ(*source.CountDocuments(first, count), want) << first << ", " << count;
+      }
+    }
+  }
+  EXPECT_EQ(*Of(tokens, 4, {.vocabulary = 10}).CountDocuments(0, 4), 0);
+}
+
 TEST(TextSource, CountsSegmentsWithinDocuments) {
   TextOptions options{.vocabulary = 10, .segment_separator = 7, .segments = 3};
   const std::vector<int32_t> tokens = {1, 7, 2, 7, 3, 7, 4, 9, 5, 7, 6, 0};

@@ -1,7 +1,6 @@
 #include "engine/runtime/session.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstring>
 #include <limits>
@@ -92,6 +91,7 @@ absl::Status TrainingSessionImpl::Open() {
                       static_cast<int32_t>(tensors_.size()));
   tensors_.insert(tensors_.end(), statistics_->tensors().begin(), statistics_->tensors().end());
   statistics_->InitializeScalings();
+  agreed_.resize(plan.train.graph.losses.size() + static_cast<size_t>(layout_.accumulation));
   context_.seed = spec_.train().seed();
   return absl::OkStatus();
 }
@@ -224,25 +224,30 @@ absl::Status TrainingSessionImpl::RunMicroSteps() {
   for (int64_t a = 0; a < layout_.accumulation; ++a) {
     MP_ASSIGN_OR_RETURN(const data::MicroBatch* batch, prefetcher_->Next());
     MP_ASSIGN_OR_RETURN(const HostInputs* inputs, engine_->NextInputs());
-    if (a == 0) MP_RETURN_IF_ERROR(NormaliseLosses(*batch, *inputs));
+    if (a == 0) MP_RETURN_IF_ERROR(AgreeOnData(*batch, *inputs));
     inputs->Copy(batch->fields);
     context_.first_micro_step = a == 0;
     context_.last_micro_step = a + 1 == layout_.accumulation;
     context_.first_sample = batch->first_sample;
+    context_.many_documents = agreed_[plan().train.graph.losses.size() + a] > 0;
     MP_RETURN_IF_ERROR(engine_->MicroStep(context_));
   }
   return absl::OkStatus();
 }
 
-absl::Status TrainingSessionImpl::NormaliseLosses(const data::MicroBatch& first,
-                                                  const HostInputs& inputs) {
-  std::array<double, graph::kMaxLosses> targets = {};
+absl::Status TrainingSessionImpl::AgreeOnData(const data::MicroBatch& first,
+                                              const HostInputs& inputs) {
   const auto& heads = plan().train.graph.losses;
+  const absl::Span<double> targets = absl::MakeSpan(agreed_).first(heads.size());
   for (size_t head = 0; head < heads.size(); ++head) {
     targets[head] = static_cast<double>(first.step_targets[inputs.TargetField(head)]);
   }
+  for (int64_t a = 0; a < layout_.accumulation; ++a) {
+    agreed_[heads.size() + a] = first.step_documents[a] > engine_->most_documents() ? 1 : 0;
+  }
+  // Where there are documents, the targets in them vary.
   if (data::TargetsVary(*data_.train)) {
-    MP_RETURN_IF_ERROR(communicator_->AllReduce(absl::MakeSpan(targets)));
+    MP_RETURN_IF_ERROR(communicator_->AllReduce(absl::MakeSpan(agreed_)));
   } else {
     for (double& count : targets) count *= layout_.world;
   }
@@ -306,9 +311,12 @@ absl::StatusOr<EvaluationReport> TrainingSessionImpl::Evaluate() {
       std::min(spec_.train().validation().samples(), data_.validation->samples());
   const auto& heads = plan().evaluate.graph.losses;
   if (absl::Status status = engine_->BeginEvaluation(); !status.ok()) return Fail(status);
-  const int64_t turns = data::ValidationTurns(samples, layout_);
-  for (int64_t turn = 0; turn < turns; ++turn) {
-    if (absl::Status status = EvaluateTurn(samples, turn); !status.ok()) return Fail(status);
+  const absl::StatusOr<std::vector<double>> many_documents = AgreeOnTurns(samples);
+  if (!many_documents.ok()) return Fail(many_documents.status());
+  for (size_t turn = 0; turn < many_documents->size(); ++turn) {
+    const absl::Status status =
+        EvaluateTurn(samples, static_cast<int64_t>(turn), (*many_documents)[turn] > 0);
+    if (!status.ok()) return Fail(status);
   }
   const absl::StatusOr<absl::Span<double>> scalars = engine_->FinishEvaluation();
   if (!scalars.ok()) return Fail(scalars.status());
@@ -331,7 +339,23 @@ absl::StatusOr<EvaluationReport> TrainingSessionImpl::Evaluate() {
   return report;
 }
 
-absl::Status TrainingSessionImpl::EvaluateTurn(int64_t samples, int64_t turn) {
+absl::StatusOr<std::vector<double>> TrainingSessionImpl::AgreeOnTurns(int64_t samples) {
+  std::vector<double> many(static_cast<size_t>(data::ValidationTurns(samples, layout_)));
+  const int64_t most = engine_->most_documents();
+  if (most == std::numeric_limits<int64_t>::max()) return many;
+  for (size_t turn = 0; turn < many.size(); ++turn) {
+    const data::ValidationShare share =
+        data::ValidationShareOf(samples, layout_, static_cast<int64_t>(turn));
+    MP_ASSIGN_OR_RETURN(const int64_t documents,
+                        data_.validation->CountDocuments(share.first, share.count));
+    // What is filled up with is a document each.
+    many[turn] = documents + layout_.micro_batch - share.count > most ? 1 : 0;
+  }
+  MP_RETURN_IF_ERROR(communicator_->AllReduce(absl::MakeSpan(many)));
+  return many;
+}
+
+absl::Status TrainingSessionImpl::EvaluateTurn(int64_t samples, int64_t turn, bool many_documents) {
   const data::ValidationShare share = data::ValidationShareOf(samples, layout_, turn);
   // Where parameters are gathered, every rank must take part in every turn.
   if (share.count == 0 && !plan().options.ShardsParameters()) return absl::OkStatus();
@@ -340,6 +364,7 @@ absl::Status TrainingSessionImpl::EvaluateTurn(int64_t samples, int64_t turn) {
   StepContext context;
   context.first_micro_step = false;  // the sums were zeroed: some rank may have no first turn
   context.last_micro_step = false;   // both streams are joined after each turn
+  context.many_documents = many_documents;
   return engine_->EvaluateBatch(context);
 }
 

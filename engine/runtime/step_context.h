@@ -21,7 +21,8 @@ struct StepContext {
   int64_t first_sample = 0;
   // By loss head: loss scale * its weight / its valid targets in the global batch.
   std::array<float, graph::kMaxLosses> gradient_factors = {};
-  // More documents than were planned for: what a GPU's attention is done by (documents.h).
+  // More documents than were planned for, in this micro-batch of some rank: what a GPU's attention
+  // is done by (documents.h). The same on every rank.
   bool many_documents = false;
   // Nothing is known yet of 8-bit tensors: their scalings come from the micro-step's own numbers.
   bool new_scalings = false;

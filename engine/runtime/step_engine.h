@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -61,6 +62,10 @@ class StepEngine {
   // The plan's arena in host memory; null where nothing is offloaded. Steps use it where it is.
   virtual char* host_arena() = 0;
 
+  // More packed documents in a micro-batch than this are told as StepContext::many_documents, of
+  // every rank's where one rank's has them: ranks enqueue the same calls.
+  virtual int64_t most_documents() const { return std::numeric_limits<int64_t>::max(); }
+
   // ---- training ----
   // Where the next micro-batch goes; valid until the MicroStep that takes it.
   virtual absl::StatusOr<const HostInputs*> NextInputs() = 0;
@@ -75,6 +80,7 @@ class StepEngine {
   // The losses' sums become 0.
   virtual absl::Status BeginEvaluation() = 0;
   virtual absl::StatusOr<const HostInputs*> NextEvaluationInputs() = 0;
+  // Of the context first_micro_step, last_micro_step and many_documents count.
   virtual absl::Status EvaluateBatch(const StepContext& context) = 0;
   // The step's scalars, of which the losses' sums are this rank's.
   virtual absl::StatusOr<absl::Span<double>> FinishEvaluation() = 0;

@@ -51,14 +51,17 @@ class TrainingSessionImpl : public TrainingSession {
   // What the context says of this step's update.
   void SetUpdate();
   absl::Status RunMicroSteps();
-  // The step's gradient factors, from its valid targets over all ranks.
-  absl::Status NormaliseLosses(const data::MicroBatch& first, const HostInputs& inputs);
+  // What ranks must know of the step's data before its first micro-step: the gradient factors, from
+  // the valid targets of all, and which micro-steps have many documents on any.
+  absl::Status AgreeOnData(const data::MicroBatch& first, const HostInputs& inputs);
   absl::Status Report(absl::Span<const double> scalars, StepReport* report);
   void Advance(absl::Span<const double> scalars, StepReport* report);
   // What the loss of this step's backward is multiplied by; 1 without a scaler.
   float LossScale() const { return scaler_.has_value() ? scaler_->scale() : 1.0F; }
   void KeepLossScale();
-  absl::Status EvaluateTurn(int64_t samples, int64_t turn);
+  // By turn of an evaluation: how many ranks have many documents in it.
+  absl::StatusOr<std::vector<double>> AgreeOnTurns(int64_t samples);
+  absl::Status EvaluateTurn(int64_t samples, int64_t turn, bool many_documents);
 
   const v1::JobSpec spec_;
   const SessionOptions options_;
@@ -78,6 +81,8 @@ class TrainingSessionImpl : public TrainingSession {
   std::optional<StatisticsStore> statistics_;
   std::vector<v1::TensorInfo> tensors_;  // of both
 
+  // By loss head the valid targets, then by micro-step how many ranks have many documents.
+  std::vector<double> agreed_;
   StepContext context_;
   bool has_parameters_ = false;
   absl::Status failure_;

@@ -205,6 +205,74 @@ TEST(DeviceTraining, DocumentsByTheLibraryTrainAsOnTheCpu) {
   }
 }
 
+#if !defined(MILEPOST_ON_DEVICE)
+// Notes what is captured and what is launched.
+class NotingDevice : public FakeDevice {
+ public:
+  NotingDevice(uint64_t seed, std::string* notes) : FakeDevice(seed), notes_(*notes) {}
+  absl::Status BeginCapture(StreamId stream) override {
+    notes_ += "c";
+    return FakeDevice::BeginCapture(stream);
+  }
+  absl::Status Launch(GraphId graph, StreamId stream) override {
+    notes_ += absl::StrCat(graph);
+    return FakeDevice::Launch(graph, stream);
+  }
+  absl::StatusOr<GraphId> EndCapture(StreamId stream) override {
+    notes_ += ")";
+    return FakeDevice::EndCapture(stream);
+  }
+
+ private:
+  std::string& notes_;
+};
+
+// Where one rank's micro-batch has more documents than were planned for, all of them take the own
+// kernels, and none enqueues collectives that another captures or replays; in validation too, where
+// parameters are gathered in it.
+TEST(DeviceTraining, RanksWithAndWithoutManyDocumentsDoTheSame) {
+  const TinyJob job;
+  std::string tokens;
+  for (int64_t i = 0; i < 40 * TinyJob::kContext + 1; ++i) {
+    const bool many = i / TinyJob::kContext % 5 == 1;
+    tokens += static_cast<char>(i % (many ? 2 : 9) == 1 ? 5 : i * i % TinyJob::kVocabulary);
+  }
+  WriteNpy(job.path("packed.npy"), "|u1", absl::StrCat(tokens.size(), ","), tokens);
+  v1::JobSpec spec = job.Spec({.ranks = 2,
+                               .stage = 3,
+                               .precision = v1::PRECISION_BF16,
+                               .global_batch = 4,
+                               .micro_batch = 1,
+                               .layers = 1,
+                               .width = 64,
+                               .steps = 8,
+                               .documents = true});
+  spec.mutable_data()->set_train(job.path("packed.npy"));
+  spec.mutable_data()->set_validation(job.path("packed.npy"));
+  spec.mutable_train()->mutable_validation()->set_samples(24);
+  auto group = comm::MakeInProcessGroup(2);
+  std::string notes[2];
+  const Trained device = Train(spec, [&](int rank) {
+    SessionOptions options;
+    options.engine = [&, rank](const StepEngineArguments& arguments) {
+      CudaEngineParts parts;
+      parts.device = std::make_unique<NotingDevice>(1 + rank, &notes[rank]);
+      parts.products = std::make_unique<kernels::cuda::HostProducts>();
+      parts.graphs = std::make_unique<kernels::cuda::HostGraphs>(
+          kernels::cuda::HostGraphsOptions{.attention = true});
+      parts.communicator = [&, rank](const plan::StepPlan&) {
+        return std::make_unique<InProcessDeviceCommunicator>(*group[rank]);
+      };
+      return CudaStepEngine(arguments, std::move(parts));
+    };
+    return options;
+  });
+  ExpectSame(device, Train(spec, OnCpu), kBf16Bar);
+  EXPECT_EQ(notes[0], notes[1]);
+  EXPECT_GE(std::count(notes[0].begin(), notes[0].end(), 'c'), 5);
+}
+#endif
+
 struct Sharding {
   int ranks;
   int stage;

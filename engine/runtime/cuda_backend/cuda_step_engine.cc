@@ -95,6 +95,11 @@ class CudaEngine : public StepEngine {
   absl::Status Upload() override;
   absl::Status Download() override;
 
+  int64_t most_documents() const override {
+    return backend_->takes_documents() ? layout_.documents->max_documents
+                                       : StepEngine::most_documents();
+  }
+
   absl::StatusOr<const HostInputs*> NextInputs() override;
   absl::Status MicroStep(const StepContext& context) override;
   absl::StatusOr<absl::Span<const double>> FinishStep(const StepContext& context) override;
@@ -134,8 +139,9 @@ class CudaEngine : public StepEngine {
   absl::Status Bind();
   absl::StatusOr<Slot> MakeSlot(const TrainingData& data);
   absl::StatusOr<Slot*> NextSlot();
-  absl::StatusOr<bool> HasManyDocuments(const Inputs& inputs, const Slot& slot);
-  absl::Status CopySlot(const Inputs& inputs, StepContext& context);
+  absl::StatusOr<bool> WriteTables(const Inputs& inputs, const Slot& slot);
+  void NoteDocuments();
+  absl::Status CopySlot(const Inputs& inputs, const StepContext& context);
   absl::Status RunPiece(DeviceExecutor& executor, absl::Span<const Section> sections,
                         const StepContext& context, Piece& piece);
   absl::StatusOr<absl::Span<double>> ReadScalars();
@@ -325,23 +331,29 @@ absl::StatusOr<CudaEngine::Slot*> CudaEngine::NextSlot() {
   return &slot;
 }
 
-// Whether attention is for the own kernels; otherwise the slot's tables are made.
-absl::StatusOr<bool> CudaEngine::HasManyDocuments(const Inputs& inputs, const Slot& slot) {
-  if (!backend_->takes_documents() || !inputs.documents.has_value()) return false;
+// The tables of the slot's documents, where the library's attention wants some: whether they hold
+// all of them.
+absl::StatusOr<bool> CudaEngine::WriteTables(const Inputs& inputs, const Slot& slot) {
+  if (!backend_->takes_documents() || !inputs.documents.has_value()) return true;
   const char* ids = slot.inputs.data() + *inputs.documents;
-  MP_ASSIGN_OR_RETURN(
-      const bool fit,
-      WriteDocumentTables(layout_, reinterpret_cast<const int32_t*>(ids), slot.control.data()));
-  if (fit || std::exchange(noted_documents_, true)) return !fit;
+  return WriteDocumentTables(layout_, reinterpret_cast<const int32_t*>(ids), slot.control.data());
+}
+
+void CudaEngine::NoteDocuments() {
+  if (std::exchange(noted_documents_, true)) return;
   parts_.note(absl::StrCat("a micro-batch has more than ", layout_.documents->max_documents,
                            " documents: such ones take slower attention kernels"));
-  return true;
 }
 
 // The slot that was filled, to the device; the next turn is the other's.
-absl::Status CudaEngine::CopySlot(const Inputs& inputs, StepContext& context) {
+absl::Status CudaEngine::CopySlot(const Inputs& inputs, const StepContext& context) {
   Slot& slot = slots_[turn_++ % slots_.size()];
-  MP_ASSIGN_OR_RETURN(context.many_documents, HasManyDocuments(inputs, slot));
+  if (context.many_documents) {
+    NoteDocuments();
+  } else {
+    MP_ASSIGN_OR_RETURN(const bool fit, WriteTables(inputs, slot));
+    if (!fit) return absl::InternalError("more documents than the ranks were told of");
+  }
   for (const Range& range : inputs.ranges) {
     MP_RETURN_IF_ERROR(device().Copy(streams_.compute, memory_.arena + range.begin,
                                      slot.inputs.data() + range.begin, range.end - range.begin));
@@ -383,14 +395,13 @@ absl::StatusOr<const HostInputs*> CudaEngine::NextInputs() {
 
 absl::Status CudaEngine::MicroStep(const StepContext& context) {
   constexpr Section kSections[] = {Section::kMicroStep, Section::kReduce, Section::kUpdate};
-  StepContext staged = context;
-  MP_RETURN_IF_ERROR(CopySlot(train_inputs_, staged));
+  MP_RETURN_IF_ERROR(CopySlot(train_inputs_, context));
   const absl::Span<const Section> sections(kSections, context.last_micro_step ? 3 : 1);
-  const int kind = (staged.first_micro_step ? 1 : 0) + (staged.last_micro_step ? 2 : 0) +
-                   (staged.many_documents ? 4 : 0);
+  const int kind = (context.first_micro_step ? 1 : 0) + (context.last_micro_step ? 2 : 0) +
+                   (context.many_documents ? 4 : 0);
   // The step before has been waited for.
-  if (staged.last_micro_step) train_->SetHostContext(staged);
-  return RunPiece(*train_, sections, staged, micro_steps_[kind]);
+  if (context.last_micro_step) train_->SetHostContext(context);
+  return RunPiece(*train_, sections, context, micro_steps_[kind]);
 }
 
 // The update is part of the last micro-step already.
@@ -438,9 +449,8 @@ absl::StatusOr<const HostInputs*> CudaEngine::NextEvaluationInputs() {
 
 absl::Status CudaEngine::EvaluateBatch(const StepContext& context) {
   constexpr Section kSections[] = {Section::kMicroStep};
-  StepContext staged = context;
-  MP_RETURN_IF_ERROR(CopySlot(evaluate_inputs_, staged));
-  return RunPiece(*evaluate_, kSections, staged, evaluation_[staged.many_documents ? 1 : 0]);
+  MP_RETURN_IF_ERROR(CopySlot(evaluate_inputs_, context));
+  return RunPiece(*evaluate_, kSections, context, evaluation_[context.many_documents ? 1 : 0]);
 }
 
 absl::StatusOr<absl::Span<double>> CudaEngine::FinishEvaluation() { return ReadScalars(); }

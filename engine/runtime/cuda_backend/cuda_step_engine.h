@@ -12,7 +12,10 @@
 // still read the other. The host waits for the device once a step, for the scalars. Each of
 // the up to four kinds of micro-step (the first or not, the last or not, with which the update
 // goes; each once more where documents are more than the library's attention was planned for) runs
-// op by op in the first two steps that have it, and is a graph from then on.
+// op by op in the first two steps that have it, and is a graph from then on. All ranks take the
+// same kind at the same time, so that none enqueues collectives that another replays: what decides
+// about it is the same on all of them: the session's counters, and of documents what the ranks'
+// sessions tell each other, with the valid targets before a step, and before an evaluation.
 //
 // Times are the device's (piece_timer.h), read once a step, when it has been waited for; of several
 // micro-steps of one kind in a step the last one stands for all. Ops are timed in the second step

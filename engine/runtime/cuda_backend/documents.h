@@ -3,7 +3,7 @@
 //
 //   const auto packed = PackedDocumentsOf(plan, plan.train);        // once
 //   MP_ASSIGN_OR_RETURN(const bool fit, WriteDocumentTables(layout, ids, control));
-//   context.many_documents = !fit;                                  // the own kernels, this time
+//   context.many_documents = !fit;                // the own kernels, this time, on every rank
 //
 // A plan is for so many documents (plan::PlannedDocuments): a library takes each for a sequence of
 // the longest's length, so that one for every position would cost much, however few there are.
