@@ -199,7 +199,7 @@ enum class OpKind : uint8_t {
   kCopyToDevice,        // x, on the host -> x
   // ---- of 8-bit products ----
   kGatherAmaxes,    // every tensor's largest magnitude in the step, of all ranks
-  kUpdateScalings,  // from those, every tensor's scaling in the next step
+  kUpdateScalings,  // from those, every tensor's scaling in the next step, if this one updates
 };
 const char* Name(OpKind kind);
 // A forward op that ends a task: its backward makes the loss too, and takes its place.

@@ -99,6 +99,7 @@ void AddGroupAccesses(const StepPlan& plan, const Program& program, const graph:
     return;
   }
   if (op.kind == OpKind::kUpdateScalings) {
+    AddScalars(plan, 0, plan.ReducedScalars(), false, accesses);  // whether the step is skipped
     AddBuffer(plan, plan.gathered_amaxes, false, accesses);
     AddBuffer(plan, plan.scalings, true, accesses);
     return;

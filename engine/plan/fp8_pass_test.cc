@@ -206,6 +206,16 @@ TEST(Fp8Pass, TheVerifierSeesWhatIsMissing) {
               HasSubstr("scalings are updated 0 times"));
   EXPECT_THAT(std::string(Verify(without(OpKind::kGatherAmaxes)).message()),
               HasSubstr("not gathered"));
+  StepPlan hasty = plan;  // before it is known whether the step is skipped
+  std::vector<int> order = Identity(hasty.train);
+  const int scalars = FindOp(hasty.train, OpKind::kReduceScalars);
+  for (const OpKind kind : {OpKind::kUpdateScalings, OpKind::kGatherAmaxes}) {
+    const int op = FindOp(hasty.train, kind);
+    std::erase(order, op);
+    order.insert(order.begin() + scalars, op);
+  }
+  Reorder(hasty.train, order);
+  EXPECT_THAT(std::string(Verify(hasty).message()), HasSubstr("whether the step updates"));
   StepPlan silent = plan;
   PlannedOp& quantize = silent.train.ops[FindOp(silent.train, OpKind::kQuantize)];
   quantize.op.outputs[2] = {};

@@ -507,6 +507,7 @@ class Simulation {
     if (amax_gathers_ != 1 || !valid_[Amaxes()]) {
       return Violation("the largest magnitudes are not gathered, or their bytes are reused");
     }
+    if (scalar_reductions_ != 1) return Violation("whether the step updates is not known");
     ++scaling_updates_;
     return absl::OkStatus();
   }

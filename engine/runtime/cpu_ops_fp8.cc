@@ -199,7 +199,8 @@ absl::StatusOr<BoundOp> BindFp8BackwardWeight(const Binding& b) {
 absl::StatusOr<BoundOp> BindUpdateScalings(const Binding& b) {
   return [amaxes = reinterpret_cast<const float*>(b.BufferAt(b.plan.gathered_amaxes)),
           records = reinterpret_cast<float*>(b.BufferAt(b.plan.scalings)),
-          tensors = QuantizedTensors(b), ranks = b.plan.options.world](const StepContext&) {
+          tensors = QuantizedTensors(b), ranks = b.plan.options.world](const StepContext& context) {
+    if (context.skip_update) return absl::OkStatus();
     for (int64_t t = 0; t < tensors; ++t) {
       float amax = 0;
       for (int64_t rank = 0; rank < ranks; ++rank) {

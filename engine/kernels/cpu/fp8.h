@@ -171,8 +171,8 @@ inline constexpr int64_t kFp8Tile = 64;
 
 // codes[rows, columns] and codes_t[columns, rows], either may be null, of x times record[kScale].
 // slots[kAmaxSlots], nullable: the larger of what is there and the magnitudes in x, which for
-// `first` is as if 0 were there; a NaN's is infinite. rows and columns are multiples of 16. Parallel;
-// bits do not depend on threads.
+// `first` is as if 0 were there; a NaN's is infinite. rows and columns are multiples of 16.
+// Parallel; bits do not depend on threads.
 template <typename Code>
 void Quantize(const Stacked& x, const float* record, bool first, Code* codes, Code* codes_t,
               float* slots);

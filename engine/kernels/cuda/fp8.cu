@@ -27,9 +27,9 @@ absl::Status CollectAmaxes(const float* slots, int64_t tensors, float* amaxes,
   return Launch(kernel, kernel.grid(), stream, "CollectAmaxes");
 }
 
-absl::Status UpdateScalings(const float* amaxes, int64_t ranks, int64_t tensors, float* records,
-                            cudaStream_t stream) {
-  const UpdateScalingsKernel kernel = {amaxes, ranks, tensors, records};
+absl::Status UpdateScalings(const float* amaxes, int64_t ranks, int64_t tensors,
+                            const UpdateControl* control, float* records, cudaStream_t stream) {
+  const UpdateScalingsKernel kernel = {amaxes, ranks, tensors, control, records};
   return Launch(kernel, kernel.grid(), stream, "UpdateScalings");
 }
 

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "engine/kernels/cpu/fp8.h"
+#include "engine/kernels/cuda/flat.h"
 #include "engine/kernels/cuda/stream.h"
 
 namespace milepost::kernels::cuda {
@@ -23,9 +24,10 @@ absl::Status CalibrateScaling(const float* slots, float* record, cudaStream_t st
 // amaxes[t] = AmaxOf(slots + t kAmaxSlots).
 absl::Status CollectAmaxes(const float* slots, int64_t tensors, float* amaxes, cudaStream_t stream);
 
-// UpdateScaling of each record with the largest of amaxes[ranks, tensors].
-absl::Status UpdateScalings(const float* amaxes, int64_t ranks, int64_t tensors, float* records,
-                            cudaStream_t stream);
+// UpdateScaling of each record with the largest of amaxes[ranks, tensors]; nothing in a step whose
+// update is skipped. `control`: device memory.
+absl::Status UpdateScalings(const float* amaxes, int64_t ranks, int64_t tensors,
+                            const UpdateControl* control, float* records, cudaStream_t stream);
 
 }  // namespace milepost::kernels::cuda
 

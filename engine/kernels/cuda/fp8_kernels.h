@@ -7,6 +7,7 @@
 
 #include "engine/kernels/cpu/fp8.h"
 #include "engine/kernels/cuda/context.h"
+#include "engine/kernels/cuda/flat.h"
 #include "engine/kernels/cuda/stream.h"
 
 namespace milepost::kernels::cuda {
@@ -165,11 +166,13 @@ struct UpdateScalingsKernel {
   const float* amaxes;  // [ranks, tensors]
   int64_t ranks;
   int64_t tensors;
+  const UpdateControl* control;
   float* records;
 
   Grid grid() const { return {.x = tensors}; }
   template <typename Context>
   MP_DEVICE void operator()(Context& c) const {
+    if (c.Load(control).skip != 0) return;
     float amax = 0;
     for (int64_t rank = 0; rank < ranks; ++rank) {
       amax = fmaxf(amax, c.Load(amaxes + rank * tensors + c.block()));

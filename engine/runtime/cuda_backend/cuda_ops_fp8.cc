@@ -155,8 +155,9 @@ absl::StatusOr<BoundOp> BindGatherAmaxes(const CudaBinding& b) {
 absl::StatusOr<BoundOp> BindUpdateScalings(const CudaBinding& b) {
   return [amaxes = BufferOf<float>(b, b.plan.gathered_amaxes),
           records = BufferOf<float>(b, b.plan.scalings), tensors = QuantizedTensors(b),
-          ranks = b.plan.options.world, stream = b.stream()](const StepContext&) {
-    return cuda::UpdateScalings(amaxes, ranks, tensors, records, stream);
+          ranks = b.plan.options.world, control = b.memory.update,
+          stream = b.stream()](const StepContext&) {
+    return cuda::UpdateScalings(amaxes, ranks, tensors, control, records, stream);
   };
 }
 
