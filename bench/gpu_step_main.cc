@@ -86,7 +86,7 @@ absl::Status Run(const Options& options) {
   const StepFlags& flags = options.step;
   const double start = MonotonicSeconds();
   // The first call makes the context, which no plan counts.
-  MP_ASSIGN_OR_RETURN(const int64_t context_bytes, UsedBytes());
+  MP_ASSIGN_OR_RETURN(const int64_t bare_context, UsedBytes());
   auto group = comm::MakeInProcessGroup(1);
   const runtime::SessionOptions session_options = {
       .threads = flags.threads,
@@ -111,6 +111,8 @@ absl::Status Run(const Options& options) {
   const int64_t beside = session->beside_bytes();
   const std::vector<runtime::OpKindTime> ops = session->op_times();
   session.reset();
+  // With what the libraries have loaded, which stays: all that is there when nothing trains.
+  MP_ASSIGN_OR_RETURN(const int64_t context, UsedBytes());
   MP_ASSIGN_OR_RETURN(const double rate,
                       runtime::MeasureProductRate(absl::AsciiStrToUpper(flags.precision), {}));
   const double step = Median(seconds);
@@ -129,7 +131,8 @@ absl::Status Run(const Options& options) {
                                          {"ratio_to_floor", plan.flops_per_step / rate / step},
                                          {"arena_bytes", plan.arena_bytes},
                                          {"beside_bytes", beside},
-                                         {"context_bytes", context_bytes},
+                                         {"bare_context_bytes", bare_context},
+                                         {"context_bytes", context},
                                          {"used_bytes", used},
                                          {"loss", loss},
                                          {"split_seconds", split.Json()},

@@ -1,5 +1,9 @@
 """The checks themselves must be able to fail: each is given something wrong and must say so."""
 
+import importlib.machinery
+import importlib.util
+import json
+import pathlib
 import unittest
 
 import doc_paths
@@ -56,6 +60,25 @@ class DocSnippetsTest(unittest.TestCase):
     def test_no_such_part(self):
         lost = "<!-- source: README.md nothing -->\n```cpp\n```\n"
         self.assertTrue(list(doc_snippets.differing("x.md", lost)))
+
+
+class GpuCheckTest(unittest.TestCase):
+    def verdict(self, used, loaded=400):
+        path = str(pathlib.Path(__file__).resolve().parents[1] / "gpu-check")
+        loader = importlib.machinery.SourceFileLoader("gpu_check", path)
+        spec = importlib.util.spec_from_loader("gpu_check", loader)
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+        figures = {"arena_bytes": 990, "beside_bytes": 10, "bare_context_bytes": 500,
+                   "context_bytes": 500 + loaded, "used_bytes": used}
+        return module.memory_verdict(json.dumps(figures))[0]
+
+    def test_memory_is_what_was_planned_and_one_percent(self):
+        self.assertTrue(self.verdict(900 + 1000))
+        self.assertTrue(self.verdict(900 + 1010))
+        self.assertFalse(self.verdict(900 + 1011))
+        self.assertFalse(self.verdict(900 + 999))
+        self.assertFalse(self.verdict(900 + 1000, loaded=0))
 
 
 if __name__ == "__main__":
