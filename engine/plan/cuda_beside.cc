@@ -1,6 +1,6 @@
 #include "engine/plan/cuda_beside.h"
 
-#include "engine/plan/cuda_workspace.h"
+#include "engine/plan/library_attention.h"
 
 namespace milepost::plan {
 namespace {

@@ -4,6 +4,7 @@
 
 #include "engine/plan/cuda_image_workspace.h"
 #include "engine/plan/cuda_update_workspace.h"
+#include "engine/plan/library_attention.h"
 
 namespace milepost::plan {
 namespace {
@@ -58,26 +59,27 @@ int64_t HeadBytes(const graph::Graph& graph, const graph::Op& op) {
          (bias_gradient ? RoundUp(BiasGradientBytes(rows, vocabulary)) : 0);
 }
 
-// The own kernels' row sums; where cuDNN may be taken, what its backward is known to keep: a
-// gradient of the queries in fp32, two numbers a row and, with grouped heads, gradients of keys and
-// values by head of queries, with documents in fp32. Its own figure needs the device: a backend
-// that is told more plans again with min_attention_workspace_bytes.
+// The own kernels' row sums; where cuDNN may be taken, what its calls are known to keep
+// (library_attention.h). A backend that is told more by the device plans again with
+// min_attention_workspace_bytes.
 int64_t AttentionBytes(const graph::Graph& graph, const graph::Op& op, const PlanOptions& options) {
-  constexpr int64_t kLibrary = 1 << 20;
   const graph::Value& qkv = graph.values[op.inputs[0]];
   const graph::Attributes& a = op.attributes;
-  const int64_t dim = qkv.shape[1] / (a.heads + 2 * a.kv_heads);
-  const int64_t rows = a.batch * a.sequence * a.heads;
   const bool backward = op.kind == OpKind::kAttentionBackward;
   const size_t documents = backward ? 4 : 1;
-  const bool packed = documents < op.inputs.size() && op.inputs[documents] != graph::kNoValue;
-  const int64_t own = backward ? rows * kF32 : 0;
-  if (qkv.dtype == graph::DType::kF32 || !LibraryTakesHeads(dim, packed)) return RoundUp(own);
-  int64_t library = kLibrary;
-  if (backward) library += rows * (dim * kF32 + 2 * kF32);
-  const int64_t element = packed ? kF32 : graph::ByteSize(qkv.dtype);
-  if (backward && a.kv_heads < a.heads) library += 2 * rows * dim * element;
-  return RoundUp(std::max({own, library, options.min_attention_workspace_bytes}));
+  const int64_t own = backward ? a.batch * a.sequence * a.heads * kF32 : 0;
+  const LibraryAttention library = LibraryAttentionOf(
+      {.batch = a.batch,
+       .sequence = a.sequence,
+       .heads = a.heads,
+       .kv_heads = a.kv_heads,
+       .head_dim = qkv.shape[1] / (a.heads + 2 * a.kv_heads),
+       .element_bytes = graph::ByteSize(qkv.dtype),
+       .documents = documents < op.inputs.size() && op.inputs[documents] != graph::kNoValue},
+      options.attention_call_bytes);
+  if (!library.taken) return RoundUp(own);
+  const int64_t bytes = backward ? library.backward_bytes : library.forward_bytes;
+  return RoundUp(std::max({own, bytes, options.min_attention_workspace_bytes}));
 }
 
 // runtime/cuda_backend/device_communicator.h: what a rounded sum sends, in bf16.

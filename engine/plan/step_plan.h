@@ -261,8 +261,9 @@ struct PlanOptions {
   // What a backend found that an op needs beyond the model of workspace.h: every matrix-product
   // op's workspace is at least this.
   int64_t min_matmul_workspace_bytes = 0;
-  int64_t min_convolution_workspace_bytes = 0;  // the same, of every convolution
-  int64_t min_attention_workspace_bytes = 0;    // the same, of every attention
+  int64_t min_convolution_workspace_bytes = 0;        // the same, of every convolution
+  int64_t min_attention_workspace_bytes = 0;          // the same, of every attention
+  int64_t attention_call_bytes = int64_t{512} << 20;  // library_attention.h: kAttentionCallBytes
 
   // Into how many shards a flat group is cut. A single rank keeps everything at every stage.
   // Rank r keeps shard r % Shards().

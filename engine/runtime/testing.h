@@ -51,6 +51,7 @@ struct TinyOptions {
   bool bert = false;       // instead of GPT-2, with masking and segments
   bool documents = false;  // separated by token 5, attention bounded by them
   bool heads = false;      // two further ones, "kind" and "next", over labels of each token
+  int64_t head_dim = 8;    // Llama's
 };
 
 class TinyJob {
@@ -139,7 +140,7 @@ class TinyJob {
     model.set_width(options.width);
     model.set_heads(4);
     model.set_kv_heads(options.kv_heads);
-    model.set_head_dim(8);
+    model.set_head_dim(options.head_dim);
     model.set_hidden(options.hidden);
     model.set_context(kContext);
     model.set_vocabulary(kVocabulary);

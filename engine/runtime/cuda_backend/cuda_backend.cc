@@ -84,17 +84,19 @@ int64_t BytesBeforeScratch(const plan::StepPlan& plan, const plan::Program& prog
   }
 }
 
-bool CudaBackend::TakesGraph(const AttentionGraph& graph) {
+bool CudaBackend::TakesGraph(const AttentionGraph& graph, const plan::PlanOptions& options) {
   for (const auto& [known, taken] : attentions_) {
     if (known == graph) return taken;
   }
-  bool taken = services_.graphs != nullptr &&
-               plan::LibraryTakesHeads(graph.shape.head_dim, graph.max_documents > 0);
-  for (const AttentionPass pass : {AttentionPass::kForward, AttentionPass::kBackward}) {
-    // That it has an engine, and that it can be built here.
-    taken = taken && services_.graphs->Check(graph, pass).ok() &&
-            services_.graphs->WorkspaceBytes(graph, pass).ok();
-  }
+  const plan::LibraryAttention library = LibraryAttentionOf(graph, options);
+  // That it has an engine, and that it can be built here.
+  const auto has = [&](const AttentionGraph& call, AttentionPass pass) {
+    return services_.graphs->Check(call, pass).ok() &&
+           services_.graphs->WorkspaceBytes(call, pass).ok();
+  };
+  const bool taken = services_.graphs != nullptr && library.taken &&
+                     has(graph, AttentionPass::kForward) &&
+                     has(BackwardCallOf(graph, library), AttentionPass::kBackward);
   attentions_.emplace_back(graph, taken);
   return taken;
 }
@@ -112,11 +114,13 @@ absl::Status CudaBackend::PrepareOp(const plan::StepPlan& plan, const plan::Prog
   }
   if (IsAttention(op.kind)) {
     const AttentionGraph graph = AttentionGraphOf(program.graph, op);
-    if (!TakesGraph(graph)) return absl::OkStatus();
+    if (!TakesGraph(graph, plan.options)) return absl::OkStatus();
     const bool forward = op.kind == OpKind::kAttention;
+    const AttentionGraph call =
+        forward ? graph : BackwardCallOf(graph, LibraryAttentionOf(graph, plan.options));
     MP_ASSIGN_OR_RETURN(const int64_t bytes,
                         services_.graphs->WorkspaceBytes(
-                            graph, forward ? AttentionPass::kForward : AttentionPass::kBackward));
+                            call, forward ? AttentionPass::kForward : AttentionPass::kBackward));
     needed->attention = std::max(needed->attention, AlignScratch(bytes));
     return RequireScratch(planned, bytes);
   }
@@ -233,7 +237,7 @@ absl::StatusOr<BoundOp> CudaBackend::Bind(const plan::StepPlan& plan, const plan
     // The tables are of training's attention.
     const bool has_tables =
         graph.max_documents == 0 || ControlLayoutOf(plan, rank).documents == graph;
-    b.graph_attention = has_tables && TakesGraph(graph);
+    b.graph_attention = has_tables && TakesGraph(graph, plan.options);
     takes_documents_ |= b.graph_attention && graph.max_documents > 0;
   }
   absl::StatusOr<BoundOp> bound =

@@ -79,7 +79,7 @@ class CudaBackend : public Backend {
 
  private:
   // Whether the library is taken for an attention; asked once for each shape.
-  bool TakesGraph(const kernels::cuda::AttentionGraph& graph);
+  bool TakesGraph(const kernels::cuda::AttentionGraph& graph, const plan::PlanOptions& options);
   absl::Status PrepareOp(const plan::StepPlan& plan, const plan::Program& program,
                          const plan::PlannedOp& planned, CudaScratch* needed);
 

@@ -46,6 +46,8 @@ struct Case {
   int64_t document_length = 7;
   bool many_documents = false;
   bool fuse_gelu = false;
+  int64_t attention_call_bytes = 512 << 20;
+  int calls = 0;  // of the library's attention; 0: not counted
 };
 
 // Two micro-steps: gradients last from one to the next.
@@ -106,6 +108,7 @@ TEST_P(EveryOp, IsTheCpus) {
   const v1::JobSpec spec = SpecOf(job, GetParam().options);
   plan::PlanOptions options = OptionsOf(spec);
   options.fuse_gelu = GetParam().fuse_gelu;
+  options.attention_call_bytes = GetParam().attention_call_bytes;
   OpBench bench(spec, options, {.attention = GetParam().graph_attention});
   for (size_t head = 0; head < bench.plan().train.graph.losses.size(); ++head) {
     bench.context.gradient_factors[head] = 0.014F / static_cast<float>(1 + head);
@@ -121,6 +124,9 @@ TEST_P(EveryOp, IsTheCpus) {
   EXPECT_EQ(bench.context.many_documents, GetParam().many_documents);
   EXPECT_EQ(bench.graphs->attention_calls() > 0,
             GetParam().graph_attention && !GetParam().many_documents);
+  if (GetParam().calls > 0) {
+    EXPECT_EQ(bench.graphs->attention_calls(), GetParam().calls);
+  }
 }
 
 // Gradients that are added to lie, in every plan, where the sum comes to lie. Nothing says so.
@@ -249,6 +255,27 @@ INSTANTIATE_TEST_SUITE_P(
              true,
              2,
              true}));
+
+// Of 3 sequences and 4 heads on 2: a sequence a call, a head of keys of one, and with documents a
+// head of keys of all. Forward in three programs, and the backward twice.
+INSTANTIATE_TEST_SUITE_P(
+    GraphAttentionInParts, EveryOp,
+    ::testing::Values(Case{.options = {.precision = v1::PRECISION_BF16, .layers = 1, .llama = true},
+                           .graph_attention = true,
+                           .attention_call_bytes = 4 * 64 * 128 * 2,
+                           .calls = 3 + 2 * 3},
+                      Case{.options = {.precision = v1::PRECISION_FP16, .layers = 1, .llama = true},
+                           .graph_attention = true,
+                           .attention_call_bytes = 1,
+                           .calls = 3 + 2 * 6},
+                      Case{.options = {.precision = v1::PRECISION_BF16,
+                                       .layers = 1,
+                                       .llama = true,
+                                       .documents = true,
+                                       .head_dim = 16},
+                           .graph_attention = true,
+                           .attention_call_bytes = 1,
+                           .calls = 3 + 2 * 2}));
 
 // A text in pieces: a chunk partly filled, then one row at a time.
 void TestGeneration(const v1::ModelSpec& model, DType dtype) {

@@ -9,6 +9,7 @@
 #include "engine/kernels/cpu/convolution.h"
 #include "engine/kernels/cuda/libraries/attention_graph.h"
 #include "engine/kernels/cuda/libraries/product_layout.h"
+#include "engine/plan/library_attention.h"
 #include "engine/runtime/backend.h"
 #include "engine/runtime/cuda_backend/cuda_backend.h"
 #include "engine/runtime/op_binding.h"
@@ -62,8 +63,13 @@ int64_t OrthogonalizeBytesBeforeScratch(const plan::FlatGroup& group);
 kernels::ConvolutionSpec ConvolutionSpecOf(const graph::Graph& graph, const graph::Op& op);
 kernels::ConvolutionPass ConvolutionPassOf(graph::OpKind kind);
 int64_t ConvolutionBytesBeforeScratch(const graph::Graph& graph, const graph::Op& op);
-// Of a kAttention or kAttentionBackward.
+// Of a kAttention or kAttentionBackward, all of it; what of it is the library's, and what one call
+// of its backward computes.
 kernels::cuda::AttentionGraph AttentionGraphOf(const graph::Graph& graph, const graph::Op& op);
+plan::LibraryAttention LibraryAttentionOf(const kernels::cuda::AttentionGraph& graph,
+                                          const plan::PlanOptions& options);
+kernels::cuda::AttentionGraph BackwardCallOf(const kernels::cuda::AttentionGraph& graph,
+                                             const plan::LibraryAttention& library);
 
 // cuda_ops_pointwise.cc, cuda_ops_norm.cc
 absl::StatusOr<BoundOp> BindEmbedding(const CudaBinding& b);

@@ -1,12 +1,14 @@
-// Attention on the GPU: by the library where it has both passes (CudaBinding::graph_attention),
-// else by the own kernels, which also take micro-batches with more documents than were planned for.
+// Attention on the GPU: by the library where it has both passes (CudaBinding::graph_attention), its
+// backward in the calls that plan/library_attention.h says; else by the own kernels, which also
+// take micro-batches with more documents than were planned for.
 #include <utility>
+#include <vector>
 
 #include "common/status_macros.h"
 #include "engine/kernels/cpu/attention.h"
 #include "engine/kernels/cuda/attention.h"
 #include "engine/kernels/cuda/cached_attention.h"
-#include "engine/plan/cuda_workspace.h"
+#include "engine/plan/library_attention.h"
 #include "engine/runtime/cuda_backend/cuda_ops.h"
 
 namespace milepost::runtime {
@@ -27,6 +29,29 @@ cuda::AttentionGraph AttentionGraphOf(const graph::Graph& graph, const graph::Op
                     .causal = a.causal},
           .type = KernelDType(qkv.dtype),
           .max_documents = packed ? plan::PlannedDocuments(a.batch, a.sequence) : 0};
+}
+
+plan::LibraryAttention LibraryAttentionOf(const cuda::AttentionGraph& graph,
+                                          const plan::PlanOptions& options) {
+  return plan::LibraryAttentionOf(
+      {.batch = graph.shape.batch,
+       .sequence = graph.shape.sequence,
+       .heads = graph.shape.heads,
+       .kv_heads = graph.KvHeads(),
+       .head_dim = graph.shape.head_dim,
+       .element_bytes = static_cast<int64_t>(kernels::ByteSize(graph.type)),
+       .documents = graph.max_documents > 0},
+      options.attention_call_bytes);
+}
+
+cuda::AttentionGraph BackwardCallOf(const cuda::AttentionGraph& graph,
+                                    const plan::LibraryAttention& library) {
+  cuda::AttentionGraph call = graph;
+  call.shape.batch = library.sequences;
+  call.shape.kv_heads = library.kv_heads;
+  call.shape.heads = library.kv_heads * graph.Group();
+  call.row_kv_heads = graph.KvHeads();
+  return call;
 }
 
 namespace {
@@ -65,6 +90,31 @@ absl::StatusOr<BoundOp> AttentionOf(const CudaBinding& b) {
   return own;
 }
 
+// One for each call, which computes sequences of its own or heads of its own. They take turns on a
+// stream, and so share the scratch.
+std::vector<cuda::AttentionBackwardArguments> PartsOf(
+    const cuda::AttentionGraph& graph, const cuda::AttentionGraph& call,
+    const cuda::AttentionBackwardArguments& whole) {
+  const auto element = static_cast<int64_t>(kernels::ByteSize(graph.type));
+  const auto at = [element](const void* data, int64_t elements) {
+    return static_cast<char*>(const_cast<void*>(data)) + elements * element;
+  };
+  std::vector<cuda::AttentionBackwardArguments> parts;
+  for (int64_t row = 0; row < graph.Rows(); row += call.Rows()) {
+    for (int64_t head = 0; head < graph.KvHeads(); head += call.KvHeads()) {
+      cuda::AttentionBackwardArguments part = whole;
+      part.qkv = at(whole.qkv, row * graph.QkvWidth());
+      part.out = at(whole.out, row * graph.OutWidth());
+      part.lse = whole.lse + row * graph.shape.heads;
+      part.dout = at(whole.dout, row * graph.OutWidth());
+      part.dqkv = at(whole.dqkv, row * graph.QkvWidth());
+      part.first_kv_head = head;
+      parts.push_back(part);
+    }
+  }
+  return parts;
+}
+
 template <typename T>
 absl::StatusOr<BoundOp> AttentionBackwardOf(const CudaBinding& b) {
   const cuda::AttentionGraph graph = AttentionGraphOf(b.program.graph, b.planned.op);
@@ -80,23 +130,27 @@ absl::StatusOr<BoundOp> AttentionBackwardOf(const CudaBinding& b) {
     return cuda::AttentionBackward<T>(shape, qkv, documents, out, lse, dout, dqkv, workspace,
                                       stream);
   };
-  if (b.graph_attention) {
-    MP_ASSIGN_OR_RETURN(const int64_t bytes,
-                        b.services.graphs->WorkspaceBytes(graph, cuda::AttentionPass::kBackward));
-    MP_RETURN_IF_ERROR(b.RequireWorkspace(bytes));
-    return BoundOp([graphs = b.services.graphs, graph, own = std::move(own),
-                    arguments = cuda::AttentionBackwardArguments{.qkv = qkv,
-                                                                 .tables = TablesOf(b, graph),
-                                                                 .out = out,
-                                                                 .lse = lse,
-                                                                 .dout = dout,
-                                                                 .dqkv = dqkv},
-                    workspace = b.Workspace(), stream = b.stream()](const StepContext& context) {
-      if (context.many_documents) return own(context);
-      return graphs->AttentionBackward(graph, arguments, workspace, stream);
-    });
-  }
-  return own;
+  if (!b.graph_attention) return own;
+  const cuda::AttentionGraph call =
+      BackwardCallOf(graph, LibraryAttentionOf(graph, b.plan.options));
+  MP_ASSIGN_OR_RETURN(const int64_t bytes,
+                      b.services.graphs->WorkspaceBytes(call, cuda::AttentionPass::kBackward));
+  MP_RETURN_IF_ERROR(b.RequireWorkspace(bytes));
+  const std::vector<cuda::AttentionBackwardArguments> parts = PartsOf(graph, call,
+                                                                      {.qkv = qkv,
+                                                                       .tables = TablesOf(b, graph),
+                                                                       .out = out,
+                                                                       .lse = lse,
+                                                                       .dout = dout,
+                                                                       .dqkv = dqkv});
+  return BoundOp([graphs = b.services.graphs, call, own = std::move(own), parts,
+                  workspace = b.Workspace(), stream = b.stream()](const StepContext& context) {
+    if (context.many_documents) return own(context);
+    for (const cuda::AttentionBackwardArguments& part : parts) {
+      MP_RETURN_IF_ERROR(graphs->AttentionBackward(call, part, workspace, stream));
+    }
+    return absl::OkStatus();
+  });
 }
 
 template <typename T>

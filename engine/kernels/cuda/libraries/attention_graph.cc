@@ -14,13 +14,39 @@ constexpr int64_t kMaxHeadDim = 128;
 
 int64_t Align(int64_t entries) { return (entries + kAlignment - 1) / kAlignment * kAlignment; }
 
+// cuDNN multiplies the offsets of qkv for the gradients of keys by head of queries.
+absl::Status CheckOffsets(const AttentionGraph& graph) {
+  const int64_t elements = graph.Rows() * graph.QkvWidth() * graph.Group();
+  if (graph.max_documents == 0 || elements <= std::numeric_limits<int32_t>::max()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("packed documents of ", elements, " elements of qkv, counted for each of ",
+                   graph.Group(), " heads of queries that share keys; cuDNN's offsets reach ",
+                   "2^31 - 1: use a smaller micro-batch"));
+}
+
+absl::Status CheckPart(const AttentionGraph& graph) {
+  if (graph.RowKvHeads() < graph.KvHeads()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "attention of ", graph.KvHeads(), " heads of keys in rows of ", graph.RowKvHeads()));
+  }
+  // cuDNN reads the log-sum-exp of whole sequences only.
+  if (graph.RowKvHeads() > graph.KvHeads() && graph.max_documents == 0 && graph.shape.batch > 1) {
+    return absl::InvalidArgumentError(
+        "attention of a part of the heads takes one sequence, or documents");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 bool operator==(const AttentionGraph& a, const AttentionGraph& b) {
   return a.shape.batch == b.shape.batch && a.shape.sequence == b.shape.sequence &&
          a.shape.heads == b.shape.heads && a.shape.head_dim == b.shape.head_dim &&
          a.KvHeads() == b.KvHeads() && a.shape.causal == b.shape.causal && a.type == b.type &&
-         a.max_documents == b.max_documents && a.deterministic == b.deterministic;
+         a.max_documents == b.max_documents && a.deterministic == b.deterministic &&
+         a.RowKvHeads() == b.RowKvHeads();
 }
 
 absl::Status CheckAttentionGraph(const AttentionGraph& graph) {
@@ -37,12 +63,8 @@ absl::Status CheckAttentionGraph(const AttentionGraph& graph) {
     return absl::InvalidArgumentError(absl::StrCat("max_documents is ", graph.max_documents,
                                                    "; there are ", graph.Rows(), " rows"));
   }
-  const int64_t elements = graph.Rows() * graph.QkvWidth();
-  if (graph.max_documents > 0 && elements > std::numeric_limits<int32_t>::max()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "packed documents of ", elements,
-        " elements of qkv; cuDNN's offsets reach 2^31 - 1: use a smaller micro-batch"));
-  }
+  MP_RETURN_IF_ERROR(CheckOffsets(graph));
+  MP_RETURN_IF_ERROR(CheckPart(graph));
   return absl::OkStatus();
 }
 
@@ -71,7 +93,7 @@ absl::Status MakeDocumentTables(const AttentionGraph& graph, absl::Span<const in
   const auto begin_at = [&](int64_t index, int64_t row) {
     tables[at.qkv_offsets + index] = static_cast<int32_t>(row * graph.QkvWidth());
     tables[at.out_offsets + index] = static_cast<int32_t>(row * graph.OutWidth());
-    tables[at.lse_offsets + index] = static_cast<int32_t>(row * graph.shape.heads);
+    tables[at.lse_offsets + index] = static_cast<int32_t>(row * graph.RowHeads());
   };
   int64_t begin = 0;
   for (int64_t row = 1; row <= graph.Rows(); ++row) {

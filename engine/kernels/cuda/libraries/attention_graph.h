@@ -26,11 +26,17 @@ struct AttentionGraph {
   int64_t max_documents = 0;
   // The backward's sums in one order: the same inputs, the same bits. Faster without.
   bool deterministic = true;
+  // Of what is only a part of the heads: how many there are of keys in a row; 0: the shape's. Every
+  // one has as many of queries as in the shape.
+  int64_t row_kv_heads = 0;
 
   int64_t KvHeads() const { return shape.kv_heads > 0 ? shape.kv_heads : shape.heads; }
+  int64_t Group() const { return shape.heads / KvHeads(); }
+  int64_t RowKvHeads() const { return row_kv_heads > 0 ? row_kv_heads : KvHeads(); }
+  int64_t RowHeads() const { return RowKvHeads() * Group(); }
   int64_t Rows() const { return shape.batch * shape.sequence; }
-  int64_t QkvWidth() const { return (shape.heads + 2 * KvHeads()) * shape.head_dim; }
-  int64_t OutWidth() const { return shape.heads * shape.head_dim; }
+  int64_t QkvWidth() const { return (RowHeads() + 2 * RowKvHeads()) * shape.head_dim; }
+  int64_t OutWidth() const { return RowHeads() * shape.head_dim; }
 };
 
 bool operator==(const AttentionGraph& a, const AttentionGraph& b);
@@ -38,7 +44,8 @@ bool operator==(const AttentionGraph& a, const AttentionGraph& b);
 enum class AttentionPass : uint8_t { kForward, kBackward };
 
 // INVALID_ARGUMENT for sizes that make no attention, or that cuDNN cannot be asked for: head_dim a
-// multiple of 8, at most 128; fp32; documents with more than 2^31 - 1 elements of qkv.
+// multiple of 8, at most 128; fp32; documents with more than 2^31 - 1 elements of qkv, times heads
+// of queries for each of keys; a part of the heads of several sequences without documents.
 absl::Status CheckAttentionGraph(const AttentionGraph& graph);
 
 // Where the tables begin in one buffer of `entries` int32, at multiples of 16 entries. M is

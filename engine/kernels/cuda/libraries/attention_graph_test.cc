@@ -77,5 +77,31 @@ TEST(AttentionGraphTest, RefusesWhatCudnnCannotBeAsked) {
   EXPECT_THAT(CheckAttentionGraph(graph).message(), HasSubstr("smaller micro-batch"));
 }
 
+// cuDNN multiplies the offsets by the heads of queries for each of keys.
+TEST(AttentionGraphTest, OffsetsOfGroupedHeadsAreCountedForEachOfTheGroup) {
+  AttentionGraph graph{
+      .shape = {.batch = 16, .sequence = 8192, .heads = 32, .head_dim = 128, .kv_heads = 8},
+      .max_documents = 64};
+  ASSERT_LT(graph.Rows() * graph.QkvWidth(), int64_t{1} << 31);
+  EXPECT_THAT(CheckAttentionGraph(graph).message(), HasSubstr("3221225472 elements"));
+  graph.shape.batch = 8;
+  EXPECT_EQ(CheckAttentionGraph(graph), absl::OkStatus());
+}
+
+TEST(AttentionGraphTest, APartOfTheHeadsLiesInRowsOfAll) {
+  AttentionGraph graph = TwoSequences(5);
+  graph.row_kv_heads = 3;
+  EXPECT_EQ(graph.QkvWidth(), (6 + 2 * 3) * 8);
+  EXPECT_EQ(graph.OutWidth(), 6 * 8);
+  EXPECT_EQ(CheckAttentionGraph(graph), absl::OkStatus());
+  EXPECT_FALSE(graph == TwoSequences(5));
+  graph.max_documents = 0;
+  EXPECT_THAT(CheckAttentionGraph(graph).message(), HasSubstr("one sequence"));
+  graph.shape.batch = 1;
+  EXPECT_EQ(CheckAttentionGraph(graph), absl::OkStatus());
+  graph.row_kv_heads = 1;
+  EXPECT_THAT(CheckAttentionGraph(graph).message(), HasSubstr("2 heads of keys in rows of 1"));
+}
+
 }  // namespace
 }  // namespace milepost::kernels::cuda

@@ -48,8 +48,8 @@ std::string Describe(const AttentionGraph& g, AttentionPass pass) {
   return absl::StrCat(Name(g.type), g.shape.causal ? " causal" : "", " attention",
                       pass == AttentionPass::kBackward ? " backward" : "", " of ", g.shape.batch,
                       " x ", g.shape.sequence, " rows, ", g.shape.heads, " heads on ", g.KvHeads(),
-                      ", ", g.shape.head_dim, " wide, at most ", g.max_documents, " documents",
-                      g.deterministic ? ", deterministic" : "");
+                      " of ", g.RowKvHeads(), ", ", g.shape.head_dim, " wide, at most ",
+                      g.max_documents, " documents", g.deterministic ? ", deterministic" : "");
 }
 
 std::string Describe(const ConvolutionSpec& s, ConvolutionPass pass) {
@@ -113,7 +113,7 @@ class AttentionTensors {
   }
   std::vector<int64_t> LseStrides() const {
     const int64_t heads = graph_.shape.heads, rows = graph_.shape.sequence;
-    if (documents_ > 0) return {heads * rows, 1, heads, 1};
+    if (documents_ > 0) return {graph_.RowHeads() * rows, 1, graph_.RowHeads(), 1};
     return {heads * rows, rows, 1, 1};
   }
   void PlaceQkv(const Tensor& tensor) const { Place(tensor, qkv_offsets_); }
@@ -252,7 +252,8 @@ Key KeyOf(const AttentionGraph& g, AttentionPass pass) {
           s.causal,
           static_cast<int64_t>(g.type),
           g.max_documents,
-          g.deterministic};
+          g.deterministic,
+          g.RowKvHeads()};
 }
 Key KeyOf(const ConvolutionSpec& s, ConvolutionPass pass) {
   return {16 + static_cast<int64_t>(pass),
@@ -267,8 +268,22 @@ Key KeyOf(const ConvolutionSpec& s, ConvolutionPass pass) {
           static_cast<int64_t>(s.type)};
 }
 
+// What its heuristics' first engine says that it wants, with what the frontend wants beside it.
+class OpenGraph : public fe::graph::Graph {
+ public:
+  fe::error_t ExpectedWorkspace(int64_t* bytes) {
+    auto configurations = plans.get_barred_engine_configs();
+    if (configurations.empty()) {
+      return {fe::error_code_t::GRAPH_NOT_SUPPORTED, "no engine is left"};
+    }
+    fe::error_t error = fe::detail::get_workspace_size(configurations.front(), *bytes);
+    *bytes += get_fe_workspace_size_subtree();
+    return error;
+  }
+};
+
 struct Entry {
-  fe::graph::Graph graph;
+  OpenGraph graph;
   std::string name;
   bool built = false;
   int64_t workspace_bytes = 0;
@@ -418,6 +433,16 @@ absl::StatusOr<int64_t> CudnnGraphs::WorkspaceBytes(const AttentionGraph& graph,
   return entry->workspace_bytes;
 }
 
+absl::StatusOr<int64_t> CudnnGraphs::ExpectedWorkspaceBytes(const AttentionGraph& graph,
+                                                            AttentionPass pass) {
+  Entry* entry = nullptr;
+  MP_RETURN_IF_ERROR(impl_->Find(graph, pass, &entry));
+  int64_t bytes = 0;
+  MP_RETURN_IF_ERROR(
+      StatusOf(entry->graph.ExpectedWorkspace(&bytes), absl::StatusCode::kInternal, entry->name));
+  return bytes;
+}
+
 absl::StatusOr<int64_t> CudnnGraphs::WorkspaceBytes(const ConvolutionSpec& spec,
                                                     ConvolutionPass pass) {
   Entry* entry = nullptr;
@@ -428,12 +453,23 @@ absl::StatusOr<int64_t> CudnnGraphs::WorkspaceBytes(const ConvolutionSpec& spec,
 
 namespace {
 
+int64_t HeadBytes(const AttentionGraph& graph) {
+  return graph.shape.head_dim * static_cast<int64_t>(ByteSize(graph.type));
+}
+
 // The begins of q, k and v in a packed row, for one that may be written or not.
-std::array<void*, 3> QkvPointers(const AttentionGraph& graph, const void* qkv) {
+std::array<void*, 3> QkvPointers(const AttentionGraph& graph, const void* qkv, int64_t first) {
   char* begin = static_cast<char*>(const_cast<void*>(qkv));
-  const int64_t head = graph.shape.head_dim * static_cast<int64_t>(ByteSize(graph.type));
-  return {begin, begin + graph.shape.heads * head,
-          begin + (graph.shape.heads + graph.KvHeads()) * head};
+  const int64_t head = HeadBytes(graph);
+  return {begin + first * graph.Group() * head, begin + (graph.RowHeads() + first) * head,
+          begin + (graph.RowHeads() + graph.RowKvHeads() + first) * head};
+}
+void* OutPointer(const AttentionGraph& graph, const void* out, int64_t first) {
+  return static_cast<char*>(const_cast<void*>(out)) + first * graph.Group() * HeadBytes(graph);
+}
+float* LsePointer(const AttentionGraph& graph, const float* lse, int64_t first) {
+  const int64_t by_head = graph.max_documents > 0 ? 1 : graph.shape.sequence;
+  return const_cast<float*>(lse) + first * graph.Group() * by_head;
 }
 
 std::array<void*, 4> TablePointers(const AttentionGraph& graph, const int32_t* tables) {
@@ -459,7 +495,7 @@ absl::Status CudnnGraphs::Attention(const AttentionGraph& graph,
   Entry* entry = nullptr;
   MP_RETURN_IF_ERROR(impl_->Find(graph, AttentionPass::kForward, &entry));
   const auto t = TablePointers(graph, arguments.tables);
-  const auto in = QkvPointers(graph, arguments.qkv);
+  const auto in = QkvPointers(graph, arguments.qkv, 0);
   const std::array<void*, 9> pointers = {t[0],  t[1],  t[2],          t[3],         in[0],
                                          in[1], in[2], arguments.out, arguments.lse};
   return impl_->Run(*entry, pointers, graph.max_documents > 0 ? 0 : t.size(), workspace, stream);
@@ -472,8 +508,9 @@ absl::Status CudnnGraphs::AttentionBackward(const AttentionGraph& graph,
   Entry* entry = nullptr;
   MP_RETURN_IF_ERROR(impl_->Find(graph, AttentionPass::kBackward, &entry));
   const auto t = TablePointers(graph, arguments.tables);
-  const auto in = QkvPointers(graph, arguments.qkv);
-  const auto d = QkvPointers(graph, arguments.dqkv);
+  const int64_t first = arguments.first_kv_head;
+  const auto in = QkvPointers(graph, arguments.qkv, first);
+  const auto d = QkvPointers(graph, arguments.dqkv, first);
   const std::array<void*, 13> pointers = {t[0],
                                           t[1],
                                           t[2],
@@ -481,9 +518,9 @@ absl::Status CudnnGraphs::AttentionBackward(const AttentionGraph& graph,
                                           in[0],
                                           in[1],
                                           in[2],
-                                          const_cast<void*>(arguments.out),
-                                          const_cast<void*>(arguments.dout),
-                                          const_cast<float*>(arguments.lse),
+                                          OutPointer(graph, arguments.out, first),
+                                          OutPointer(graph, arguments.dout, first),
+                                          LsePointer(graph, arguments.lse, first),
                                           d[0],
                                           d[1],
                                           d[2]};

@@ -50,6 +50,8 @@ class CudnnGraphs : public NeuralGraphs {
   absl::StatusOr<int64_t> WorkspaceBytes(const AttentionGraph& graph, AttentionPass pass) override;
   absl::StatusOr<int64_t> WorkspaceBytes(const ConvolutionSpec& spec,
                                          ConvolutionPass pass) override;
+  // What its engine says before it is built: of a described device too.
+  absl::StatusOr<int64_t> ExpectedWorkspaceBytes(const AttentionGraph& graph, AttentionPass pass);
 
   // Enqueued on `stream`; none waits.
   absl::Status Attention(const AttentionGraph& graph, const AttentionArguments& arguments,

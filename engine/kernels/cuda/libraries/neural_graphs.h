@@ -15,7 +15,9 @@ struct CUstream_st;
 
 namespace milepost::kernels::cuda {
 
-// Device memory, 16-byte aligned. `tables`: MakeDocumentTables', where the graph has documents.
+// Device memory, 16-byte aligned. `tables`: MakeDocumentTables', where the graph has documents (of
+// all the heads of a row). `first_kv_head`: where a part of the heads begins; all else is given for
+// whole rows.
 struct AttentionArguments {
   const void* qkv = nullptr;
   const int32_t* tables = nullptr;
@@ -29,6 +31,7 @@ struct AttentionBackwardArguments {
   const float* lse = nullptr;
   const void* dout = nullptr;
   void* dqkv = nullptr;
+  int64_t first_kv_head = 0;
 };
 // kForward: x, w -> y. kBackwardData: dy, w -> dx. kBackwardWeights: x, dy -> dw, of the
 // activations' type and assigned: cuDNN has no engine with 16-bit inputs that writes fp32.

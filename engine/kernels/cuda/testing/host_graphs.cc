@@ -61,7 +61,7 @@ absl::StatusOr<std::vector<int32_t>> IdsOf(const AttentionGraph& graph, const in
     const int64_t length = tables[at.lengths + document];
     const bool placed = tables[at.qkv_offsets + document] == row * graph.QkvWidth() &&
                         tables[at.out_offsets + document] == row * graph.OutWidth() &&
-                        tables[at.lse_offsets + document] == row * graph.shape.heads;
+                        tables[at.lse_offsets + document] == row * graph.RowHeads();
     const bool within =
         length == 0 || row / graph.shape.sequence == (row + length - 1) / graph.shape.sequence;
     if (!placed || !within || length < 0) {
@@ -75,7 +75,7 @@ absl::StatusOr<std::vector<int32_t>> IdsOf(const AttentionGraph& graph, const in
   return ids;
 }
 
-// Between [B,H,T] and, with documents, [N,H].
+// From [B,H,T] to what documents have, [N,H].
 void TurnLse(const AttentionGraph& graph, const float* by_head, float* by_row) {
   const AttentionShape& s = graph.shape;
   for (int64_t row = 0; row < graph.Rows(); ++row) {
@@ -84,17 +84,6 @@ void TurnLse(const AttentionGraph& graph, const float* by_head, float* by_row) {
           by_head[(row / s.sequence * s.heads + h) * s.sequence + row % s.sequence];
     }
   }
-}
-std::vector<float> LseByHead(const AttentionGraph& graph, const float* by_row) {
-  const AttentionShape& s = graph.shape;
-  std::vector<float> by_head(static_cast<size_t>(graph.Rows() * s.heads));
-  for (int64_t row = 0; row < graph.Rows(); ++row) {
-    for (int64_t h = 0; h < s.heads; ++h) {
-      by_head[(row / s.sequence * s.heads + h) * s.sequence + row % s.sequence] =
-          by_row[row * s.heads + h];
-    }
-  }
-  return by_head;
 }
 
 }  // namespace
@@ -154,6 +143,70 @@ absl::Status HostGraphs::Attention(const AttentionGraph& graph, const AttentionA
   return absl::OkStatus();
 }
 
+namespace {
+
+// A call's heads out of whole rows, and back; numbers of 16 bits.
+class PartOfHeads {
+ public:
+  PartOfHeads(const AttentionGraph& graph, int64_t first_kv_head)
+      : graph_(graph), first_(first_kv_head) {}
+
+  std::vector<uint16_t> Qkv(const void* rows) const {
+    std::vector<uint16_t> part;
+    ForRuns(true, [&](int64_t at, int64_t count) { Append(rows, at, count, &part); });
+    return part;
+  }
+  std::vector<uint16_t> Out(const void* rows) const {
+    std::vector<uint16_t> part;
+    ForRuns(false, [&](int64_t at, int64_t count) { Append(rows, at, count, &part); });
+    return part;
+  }
+  void PutQkv(const std::vector<uint16_t>& part, void* rows) const {
+    int64_t from = 0;
+    ForRuns(true, [&](int64_t at, int64_t count) {
+      std::copy_n(part.begin() + from, count, static_cast<uint16_t*>(rows) + at);
+      from += count;
+    });
+  }
+  // As [B,H,T], whatever it lies in: that, or with documents [N,H].
+  std::vector<float> Lse(const float* lse) const {
+    const AttentionShape& s = graph_.shape;
+    const int64_t first = first_ * graph_.Group();
+    std::vector<float> part;
+    for (int64_t i = 0; i < graph_.Rows() * s.heads; ++i) {
+      const int64_t batch = i / (s.heads * s.sequence), head = i / s.sequence % s.heads;
+      const int64_t row = batch * s.sequence + i % s.sequence;
+      part.push_back(graph_.max_documents > 0 ? lse[row * graph_.RowHeads() + first + head]
+                                              : lse[first * s.sequence + i]);
+    }
+    return part;
+  }
+
+ private:
+  static void Append(const void* rows, int64_t at, int64_t count, std::vector<uint16_t>* to) {
+    const uint16_t* begin = static_cast<const uint16_t*>(rows) + at;
+    to->insert(to->end(), begin, begin + count);
+  }
+  // In order of the part's elements: where they lie in the rows.
+  template <typename Visit>
+  void ForRuns(bool qkv, const Visit& visit) const {
+    const int64_t dim = graph_.shape.head_dim, group = graph_.Group();
+    const int64_t width = qkv ? graph_.QkvWidth() : graph_.OutWidth();
+    for (int64_t row = 0; row < graph_.Rows(); ++row) {
+      visit(row * width + first_ * group * dim, graph_.shape.heads * dim);
+      if (!qkv) continue;
+      const int64_t keys = row * width + (graph_.RowHeads() + first_) * dim;
+      visit(keys, graph_.KvHeads() * dim);
+      visit(keys + graph_.RowKvHeads() * dim, graph_.KvHeads() * dim);
+    }
+  }
+
+  const AttentionGraph& graph_;
+  const int64_t first_;
+};
+
+}  // namespace
+
 absl::Status HostGraphs::AttentionBackward(const AttentionGraph& graph,
                                            const AttentionBackwardArguments& arguments,
                                            void* workspace, CUstream_st*) {
@@ -163,13 +216,20 @@ absl::Status HostGraphs::AttentionBackward(const AttentionGraph& graph,
   void* scratch =
       Scratch(AttentionBackwardWorkspaceBytes(graph.shape, graph.type, omp_get_max_threads()));
   MP_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, IdsOf(graph, arguments.tables));
-  AttentionBackwardArguments x = arguments;
-  std::vector<float> lse;
-  if (!ids.empty()) lse = LseByHead(graph, arguments.lse);
-  if (!ids.empty()) x.lse = lse.data();
+  const PartOfHeads heads(graph, arguments.first_kv_head);
+  const std::vector<uint16_t> qkv = heads.Qkv(arguments.qkv), out = heads.Out(arguments.out);
+  const std::vector<uint16_t> dout = heads.Out(arguments.dout);
+  const std::vector<float> lse = heads.Lse(arguments.lse);
+  std::vector<uint16_t> dqkv(qkv.size());
+  const AttentionBackwardArguments x = {.qkv = qkv.data(),
+                                        .out = out.data(),
+                                        .lse = lse.data(),
+                                        .dout = dout.data(),
+                                        .dqkv = dqkv.data()};
   const int32_t* documents = ids.empty() ? nullptr : ids.data();
   graph.type == DType::kBf16 ? Backward<bf16>(graph.shape, x, documents, scratch)
                              : Backward<f16>(graph.shape, x, documents, scratch);
+  heads.PutQkv(dqkv, arguments.dqkv);
   return absl::OkStatus();
 }
 
