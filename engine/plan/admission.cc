@@ -50,7 +50,7 @@ class Chooser {
     while (!settings_.empty()) {
       MP_ASSIGN_OR_RETURN(Setting chosen, Preferred());
       MP_RETURN_IF_ERROR(Assess(spec_, place_, /*exact=*/true, &chosen));
-      if (chosen.bytes <= place_.memory_bytes) return Explained(chosen);
+      if (Fits(chosen, place_)) return Explained(chosen);
       MP_RETURN_IF_ERROR(NextSmaller(chosen));
     }
     return Refusal();
@@ -149,8 +149,7 @@ class Chooser {
     const size_t next = IndexOf(chosen.micro) + 1;
     if (next >= space_.micros.size()) return "all sequences of a rank at once";
     Setting larger = WithMicro(chosen, space_.micros[next]);
-    if (!Assess(spec_, place_, /*exact=*/false, &larger).ok() ||
-        larger.bytes > place_.memory_bytes) {
+    if (!Assess(spec_, place_, /*exact=*/false, &larger).ok() || !Fits(larger, place_)) {
       return absl::StrCat(larger.micro, " does not fit");
     }
     return absl::StrCat("more is faster by less than 1%");
@@ -218,6 +217,7 @@ SettingSpace SmallerSpace(const v1::JobSpec& spec, const RankPlace& place) {
   const bool can_offload = optimizer != v1::OptimizerSpec::TYPE_LAMB &&
                            optimizer != v1::OptimizerSpec::TYPE_MUON && !place.host_memory;
   if (can_offload && !given.offload) space.offloads.push_back(true);
+  if (given.offload && place.host_bytes > 0) space.offloads.push_back(false);
   if (space.micros.empty()) space.micros = {given.micro};
   const int last = spec.resources().ranks() == 1 ? given.stage : 3;
   for (int stage = given.stage; stage <= last; ++stage) space.stages.push_back(stage);
@@ -245,7 +245,7 @@ absl::StatusOr<std::vector<Setting>> Nearest(const v1::JobSpec& spec, const Rank
   for (Setting& setting : settings) {
     if (nearest.size() == kMostRows) break;
     MP_RETURN_IF_ERROR(Assess(spec, place, /*exact=*/true, &setting));
-    if (Changes(given, setting) > 0 && setting.bytes <= place.memory_bytes) {
+    if (Changes(given, setting) > 0 && Fits(setting, place)) {
       nearest.push_back(setting);
     }
   }
@@ -291,14 +291,32 @@ absl::StatusOr<Resolved> ResolveAuto(const v1::JobSpec& spec, const RankPlace& p
   return Chooser(spec, place).Resolve();
 }
 
-absl::Status CheckFits(const v1::JobSpec& spec, const StepPlan& plan, const RankPlace& place) {
-  if (plan.options.Offloads() && place.host_bytes > 0 && HostBytes(plan) > place.host_bytes) {
+namespace {
+
+absl::Status HostIsTooSmall(const v1::JobSpec& spec, const StepPlan& plan, const RankPlace& place) {
+  const std::string text =
+      absl::StrCat("does not fit: a rank needs ", GiB(HostBytes(plan)), " of host memory (",
+                   GiB(HostBytes(plan) - plan.host_arena_bytes),
+                   " of it while a checkpoint is saved), and has ", GiB(place.host_bytes));
+  std::vector<Setting> nearest;
+  if (place.memory_bytes > 0) {
+    MP_ASSIGN_OR_RETURN(nearest, Nearest(spec, place));
+  }
+  if (!nearest.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("does not fit: a rank needs ", GiB(HostBytes(plan)), " of host memory (",
-                     GiB(SnapshotBytes(plan)), " of it while a checkpoint is saved), and has ",
-                     GiB(place.host_bytes),
-                     "; use more ranks with hosts of their own at train.zero.stage 1 or "
-                     "above, or offload less (train.offload)"));
+        absl::StrCat(text, "; what fits, bytes of a rank and expected time:", Rows(spec, nearest)));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(text,
+                   "; use more ranks with hosts of their own at train.zero.stage 1 or "
+                   "above, or offload less (train.offload)"));
+}
+
+}  // namespace
+
+absl::Status CheckFits(const v1::JobSpec& spec, const StepPlan& plan, const RankPlace& place) {
+  if (!place.host_memory && place.host_bytes > 0 && HostBytes(plan) > place.host_bytes) {
+    return HostIsTooSmall(spec, plan, place);
   }
   const int64_t needed = RequiredBytes(plan, plan.arena_bytes, place.host_memory);
   if (place.memory_bytes <= 0 || needed <= place.memory_bytes) return absl::OkStatus();

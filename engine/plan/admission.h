@@ -35,9 +35,9 @@ struct Resolved {
 // when the memory is not known, or when nothing fits (with what would).
 absl::StatusOr<Resolved> ResolveAuto(const v1::JobSpec& spec, const RankPlace& place);
 
-// INVALID_ARGUMENT when the plan of `spec` needs more than the place has, with a table of up to six
-// settings that fit: those that change least first. For a device with memory of its own these may
-// offload the optimizer. OK where the memory is not known.
+// INVALID_ARGUMENT when the plan of `spec` needs more than the place has, of a device's memory or
+// of its host's, with a table of up to six settings that fit: those that change least first. For a
+// device with memory of its own these may offload the optimizer. OK where the memory is not known.
 absl::Status CheckFits(const v1::JobSpec& spec, const StepPlan& plan, const RankPlace& place);
 
 struct Admission {

@@ -285,6 +285,26 @@ TEST(OffloadPlan, HostBytesCountAgainstTheHost) {
   EXPECT_EQ(CheckFits(spec, plan, place), absl::OkStatus());
   place.host_bytes -= 1;
   EXPECT_THAT(CheckFits(spec, plan, place).message(), HasSubstr("of host memory"));
+  // What fits then, where the device has room for it.
+  place.memory_bytes = int64_t{1} << 30;
+  EXPECT_THAT(CheckFits(spec, plan, place).message(),
+              HasSubstr("\n  train.offload.optimizer: none "));
+  place.host_bytes = SnapshotBytes(plan);
+  EXPECT_THAT(CheckFits(spec, plan, place).message(), HasSubstr("offload less"));
+}
+
+// A GPU's engine has the state in host memory while a checkpoint is copied out of it.
+TEST(OffloadPlan, HostBytesHaveTheEnginesCopy) {
+  v1::JobSpec spec = Job();
+  PlanOptions options = *OptionsFromSpec(spec, 1);
+  const StepPlan gpu = *PlanTraining(spec, options);
+  int64_t state = 0;
+  for (const BufferId id : StateOnDevice(gpu, false)) state += gpu.buffers[id].bytes;
+  EXPECT_GE(state, 12 * gpu.parameters);
+  EXPECT_EQ(HostBytes(gpu), SnapshotBytes(gpu) + state);
+  options.device = DeviceKind::kCpu;
+  const StepPlan cpu = *PlanTraining(spec, options);
+  EXPECT_EQ(HostBytes(cpu), SnapshotBytes(cpu));
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "engine/plan/required_bytes.h"
 
+#include <algorithm>
+
 #include "engine/plan/cuda_beside.h"
 #include "engine/plan/memory_pass.h"
 
@@ -16,10 +18,45 @@ int64_t SnapshotBytes(const StepPlan& plan) {
   return bytes;
 }
 
+std::vector<BufferId> StateOnDevice(const StepPlan& plan, bool with_parameters) {
+  std::vector<BufferId> state;
+  for (const FlatGroup& group : plan.groups) {
+    bool parameters = with_parameters;
+    for (const GroupState& kind : StatesOf(group)) {
+      if (kind.buffer == kNoBuffer) {
+        parameters = true;
+      } else if (plan.buffers[kind.buffer].memory == Memory::kDevice) {
+        state.push_back(kind.buffer);
+      }
+    }
+    if (parameters) state.push_back(group.parameter_buffer);
+  }
+  if (plan.statistics != kNoBuffer) state.push_back(plan.statistics);
+  if (plan.scalings != kNoBuffer) state.push_back(plan.scalings);
+  return state;
+}
+
+namespace {
+
+// On a GPU; the CPU's engine has none.
+int64_t MirrorBytes(const StepPlan& plan, bool with_parameters) {
+  if (plan.options.device != DeviceKind::kCuda) return 0;
+  int64_t bytes = 0;
+  for (const BufferId id : StateOnDevice(plan, with_parameters)) bytes += plan.buffers[id].bytes;
+  return bytes;
+}
+
+// At the start, which has no copy yet, or while a checkpoint is saved.
+int64_t CopyBytes(const StepPlan& plan) {
+  return std::max(MirrorBytes(plan, true), MirrorBytes(plan, false) + SnapshotBytes(plan));
+}
+
+}  // namespace
+
 int64_t HostBytes(const StepPlan& plan) {
-  if (!plan.options.Offloads()) return SnapshotBytes(plan);
+  if (!plan.options.Offloads()) return CopyBytes(plan);
   const bool draft = plan.host_arena_bytes == 0;
-  return SnapshotBytes(plan) + (draft ? LeastBytes(plan, Memory::kHost) : plan.host_arena_bytes);
+  return CopyBytes(plan) + (draft ? LeastBytes(plan, Memory::kHost) : plan.host_arena_bytes);
 }
 
 int64_t RequiredBytes(const StepPlan& plan, int64_t arena_bytes, bool arena_in_host_memory) {

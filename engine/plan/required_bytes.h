@@ -6,6 +6,7 @@
 #define MILEPOST_ENGINE_PLAN_REQUIRED_BYTES_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "engine/plan/step_plan.h"
 
@@ -15,7 +16,12 @@ namespace milepost::plan {
 // (a few kB of a ResNet) not. Pure. Drafts of plans will do.
 int64_t SnapshotBytes(const StepPlan& plan);
 
-// What a rank needs of its host's memory, whatever its device: that copy and what is offloaded.
+// What of a device's memory a rank's state is, which a GPU's engine copies to and from host memory
+// of its own (StepEngine::mirror): for a checkpoint, and, with the parameters, to the device.
+std::vector<BufferId> StateOnDevice(const StepPlan& plan, bool with_parameters);
+
+// What a rank needs of its host's memory, whatever its device: that copy and what is offloaded; on
+// a GPU, where the copy is made of the engine's, that too.
 int64_t HostBytes(const StepPlan& plan);
 
 // `arena_bytes`, on a GPU what lies beside it (cuda_beside.h), and HostBytes where the arena lies

@@ -59,7 +59,7 @@ absl::StatusOr<std::optional<Setting>> LargestMicro(const v1::JobSpec& spec,
     const bool too_large =
         absl::IsInvalidArgument(status) && setting.recompute == Recompute::kBudget;
     if (!too_large) MP_RETURN_IF_ERROR(status);
-    if (!too_large && setting.bytes <= place.memory_bytes) {
+    if (!too_large && Fits(setting, place)) {
       found = setting;
       low = middle + 1;
     } else {
@@ -110,7 +110,11 @@ v1::JobSpec WithSetting(v1::JobSpec spec, const Setting& setting) {
   if (setting.recompute == Recompute::kBudget) {
     train->set_recompute_budget(setting.recompute_budget);
   }
-  if (setting.offload) train->mutable_offload()->set_optimizer(v1::OFFLOAD_TARGET_HOST);
+  if (setting.offload) {
+    train->mutable_offload()->set_optimizer(v1::OFFLOAD_TARGET_HOST);
+  } else if (train->offload().optimizer() == v1::OFFLOAD_TARGET_HOST) {
+    train->mutable_offload()->set_optimizer(v1::OFFLOAD_TARGET_NONE);
+  }
   NormalizeJobSpec(&spec);
   return spec;
 }
@@ -122,8 +126,14 @@ absl::Status Assess(const v1::JobSpec& spec, const RankPlace& place, bool exact,
                       exact ? PlanTraining(changed, options) : DraftTraining(changed, options));
   setting->bytes =
       RequiredBytes(plan, exact ? plan.arena_bytes : LeastBytes(plan), place.host_memory);
+  setting->host_bytes = HostBytes(plan);
   setting->seconds = EstimateStep(plan, place.profile).seconds;
   return absl::OkStatus();
+}
+
+bool Fits(const Setting& setting, const RankPlace& place) {
+  const bool host = place.host_memory || place.host_bytes <= 0;
+  return setting.bytes <= place.memory_bytes && (host || setting.host_bytes <= place.host_bytes);
 }
 
 absl::StatusOr<std::vector<Setting>> Search(const v1::JobSpec& spec, const SettingSpace& space,

@@ -24,7 +24,7 @@ struct RankPlace {
   std::string memory_of;     // for people: "an h200", "this host over 2 ranks"
   // The memory is a host's, which copies of checkpoints take part of too; else a device's own.
   bool host_memory = true;
-  // A device's own memory: what each rank may use of its host's beside it; 0: not known.
+  // Beside a device's own memory: what each rank may use of its host's; 0: not known.
   int64_t host_bytes = 0;
   DeviceProfile profile;  // of one rank: ForThreads has been applied
   int threads = 1;
@@ -39,8 +39,9 @@ struct Setting {
   int64_t recompute_budget = 0;  // with kBudget
   bool offload = false;          // train.offload.optimizer: host
   // Filled in by Search.
-  int64_t bytes = 0;   // that a rank needs (required_bytes.h)
-  double seconds = 0;  // expected of a step
+  int64_t bytes = 0;       // that a rank needs (required_bytes.h)
+  int64_t host_bytes = 0;  // of its host's memory
+  double seconds = 0;      // expected of a step
 };
 
 // Micro-batches, stages, recomputations and offloads to combine. Micro-batches ascend and divide
@@ -62,6 +63,9 @@ v1::JobSpec WithSetting(v1::JobSpec spec, const Setting& setting);
 // The bytes and the seconds of a setting. `exact`: as PlanTraining packs it; otherwise the least
 // that any packing needs, in a fraction of the time.
 absl::Status Assess(const v1::JobSpec& spec, const RankPlace& place, bool exact, Setting* setting);
+
+// Whether what Assess has found is no more than the place has, as far as that is known.
+bool Fits(const Setting& setting, const RankPlace& place);
 
 // For each stage, recomputation and offload of the space the largest micro-batch that fits, where
 // one does: by the least bytes, so that a setting here may turn out not to fit by a little. Needs

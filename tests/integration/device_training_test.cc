@@ -172,6 +172,30 @@ TEST(DeviceTraining, Fp8TrainsAsOnTheCpu) {
   }
 }
 
+// Beside what travels to the host and back, codes too, and updates there: the device's bits.
+TEST(DeviceTraining, Fp8WithOffloadingHasTheDevicesBits) {
+  const TinyJob job;
+  for (const int ranks : {1, 2}) {
+    SCOPED_TRACE(absl::StrCat(ranks, " ranks"));
+    v1::JobSpec spec = job.Spec({.ranks = ranks,
+                                 .stage = 3,
+                                 .precision = v1::PRECISION_FP8,
+                                 .global_batch = 8 * ranks,
+                                 .micro_batch = 4,
+                                 .layers = 3,
+                                 .width = 64,
+                                 .steps = 4});
+    const Trained want = Train(spec, OnDevice(1, /*capture=*/true, ranks));
+    spec.mutable_train()->mutable_offload()->set_activations(true);
+    for (const bool host : {false, true}) {
+      if (host) spec.mutable_train()->mutable_offload()->set_optimizer(v1::OFFLOAD_TARGET_HOST);
+      const Trained got = Train(spec, OnDevice(2, /*capture=*/true, ranks));
+      ExpectSame(got, want, 0);
+      EXPECT_TRUE(got.state.data == want.state.data);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     All, Families,
     testing::Values(Case{"Gpt2", {.dropout = 0.1}}, Case{"Gpt2Documents", {.documents = true}},

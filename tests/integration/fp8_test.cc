@@ -153,6 +153,30 @@ TEST(Fp8, GoesOnAsIfItHadNeverStopped) {
   }
 }
 
+// What waits in host memory, 8-bit codes among it, changes no bit.
+TEST(Fp8, OffloadingChangesNoBit) {
+  const TinyJob job;
+  for (const bool llama : {false, true}) {
+    for (const int ranks : {1, 2}) {
+      TinyOptions options{.ranks = ranks, .stage = llama ? 3 : 1, .precision = v1::PRECISION_FP8};
+      options.micro_batch = 4;
+      options.global_batch = 8 * ranks;
+      options.layers = 4;
+      options.width = 64;
+      options.steps = 3;
+      options.llama = llama;
+      v1::JobSpec spec = job.Spec(options);
+      const Trace want = TrainAndTrace(spec);
+      spec.mutable_train()->mutable_offload()->set_optimizer(v1::OFFLOAD_TARGET_HOST);
+      EXPECT_EQ(TrainAndTrace(spec).losses, want.losses);
+      spec.mutable_train()->mutable_offload()->set_activations(true);
+      const Trace both = TrainAndTrace(spec);
+      EXPECT_EQ(both.losses, want.losses);
+      EXPECT_EQ(both.norms, want.norms);
+    }
+  }
+}
+
 // One token's embedding is no number, and of all samples one has the token.
 Snapshot WithBadEmbedding(const v1::JobSpec& spec, int32_t token) {
   Snapshot begin;

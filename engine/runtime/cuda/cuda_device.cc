@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/check.h"
 #include "common/status_macros.h"
 #include "engine/runtime/cuda/cuda_status.h"
 
@@ -15,6 +16,7 @@ namespace {
 
 constexpr absl::Duration kShortestLook = absl::Microseconds(20);
 constexpr absl::Duration kLongestLook = absl::Milliseconds(1);
+constexpr absl::Duration kLongestHostWork = absl::Minutes(1);
 
 // The second stream is the communication's.
 int PriorityOf(size_t stream, int least, int greatest) { return stream == 1 ? greatest : least; }
@@ -53,6 +55,7 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int ordinal) {
 
 // Errors have been reported where they arose; a device that is lost reports them again here.
 CudaDevice::~CudaDevice() {
+  StopHostWork();
   DropGraphs();
   for (CUevent_st* event : events_) cudaEventDestroy(event);
   for (CUevent_st* timer : timers_) cudaEventDestroy(timer);
@@ -117,24 +120,19 @@ absl::StatusOr<EventId> CudaDevice::AddEvent() {
 
 absl::Status CudaDevice::Enqueue(StreamId, Work work) { return work.issue(); }
 
-void CudaDevice::RunHostWork(void* host_work) {
-  const auto* const called = static_cast<HostWork*>(host_work);
-  // Nothing builds on what has failed.
-  if (!called->device->HostStatus().ok()) return;
-  const absl::Status status = called->work->issue();
-  if (status.ok()) return;
-  std::lock_guard lock(called->device->host_mutex_);
-  called->device->host_status_.Update(status);
+void CudaDevice::RunHostWork(void* host_call) {
+  const auto* const called = static_cast<HostCall*>(host_call);
+  called->device->host_work_.Run(called->work->issue);
 }
 
-absl::Status CudaDevice::HostStatus() {
-  std::lock_guard lock(host_mutex_);
-  return host_status_;
+void CudaDevice::StopHostWork() {
+  const absl::Status stopped = host_work_.Stop(kLongestHostWork);
+  MP_CHECK(stopped.ok()) << stopped;
 }
 
 absl::Status CudaDevice::EnqueueHost(StreamId stream, const Work& work) {
-  HostWork& host_work = host_work_.try_emplace(&work, HostWork{this, &work}).first->second;
-  return CudaStatus(cudaLaunchHostFunc(streams_[stream], &RunHostWork, &host_work),
+  HostCall& call = host_calls_.try_emplace(&work, HostCall{this, &work}).first->second;
+  return CudaStatus(cudaLaunchHostFunc(streams_[stream], &RunHostWork, &call),
                     "cudaLaunchHostFunc");
 }
 
@@ -198,12 +196,12 @@ absl::Status CudaDevice::Launch(GraphId graph, StreamId stream) {
 
 absl::Status CudaDevice::Synchronize(StreamId stream, absl::Duration timeout) {
   MP_RETURN_IF_ERROR(Poll([&] { return cudaStreamQuery(streams_[stream]); }, timeout));
-  return HostStatus();
+  return host_work_.status();
 }
 
 absl::Status CudaDevice::Await(EventId event, absl::Duration timeout) {
   MP_RETURN_IF_ERROR(Poll([&] { return cudaEventQuery(events_[event]); }, timeout));
-  return HostStatus();
+  return host_work_.status();
 }
 
 absl::Status CudaDevice::Copy(StreamId stream, void* to, const void* from, int64_t bytes) {

@@ -13,13 +13,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/kernels/cuda/stream.h"
 #include "engine/runtime/device/device.h"
+#include "engine/runtime/device/host_work.h"
 
 struct CUevent_st;
 struct CUgraphExec_st;
@@ -46,6 +46,9 @@ class CudaDevice : public Device {
   // Calls work.issue at once: it puts what it has to do on the stream that it knows.
   absl::Status Enqueue(StreamId stream, Work work) override;
   absl::Status EnqueueHost(StreamId stream, const Work& work) override;
+  // The work is this process's own arithmetic: that it ends within a minute is CHECKed, since what
+  // it uses is about to be freed.
+  void StopHostWork() override;
   absl::Status Record(EventId event, StreamId stream) override;
   absl::Status Wait(StreamId stream, EventId event) override;
   absl::StatusOr<TimerId> AddTimer() override;
@@ -68,14 +71,13 @@ class CudaDevice : public Device {
 
  private:
   // What the host's work is called with; its first error is kept for the waits to return.
-  struct HostWork {
+  struct HostCall {
     CudaDevice* device;
     const Work* work;
   };
-  static void RunHostWork(void* host_work);
+  static void RunHostWork(void* host_call);
 
   explicit CudaDevice(int ordinal) : ordinal_(ordinal) {}
-  absl::Status HostStatus();
 
   const int ordinal_;
   std::vector<void*> memory_;
@@ -84,9 +86,8 @@ class CudaDevice : public Device {
   std::vector<CUevent_st*> events_;
   std::vector<CUevent_st*> timers_;  // events that note the time
   std::vector<CUgraphExec_st*> graphs_;
-  std::map<const Work*, HostWork> host_work_;  // nodes that stay where they are
-  std::mutex host_mutex_;
-  absl::Status host_status_;
+  std::map<const Work*, HostCall> host_calls_;  // nodes that stay where they are
+  HostWork host_work_;
 };
 
 }  // namespace milepost::runtime

@@ -12,7 +12,9 @@
 #include "absl/time/clock.h"
 #include "common/status_macros.h"
 #include "engine/comm/communicator.h"
+#include "engine/plan/estimate.h"
 #include "engine/plan/planner.h"
+#include "engine/plan/required_bytes.h"
 #include "engine/runtime/arena.h"
 #include "engine/runtime/cuda_backend/cuda_backend.h"
 #include "engine/runtime/cuda_backend/documents.h"
@@ -58,19 +60,9 @@ Inputs InputsOf(const plan::StepPlan& plan, const plan::Program& program) {
 // What a step needs that a checkpoint has, and what a checkpoint has.
 std::vector<Range> StateOf(const plan::StepPlan& plan, bool with_parameters) {
   std::vector<Range> state;
-  for (const plan::FlatGroup& group : plan.groups) {
-    bool parameters = with_parameters;
-    for (const plan::GroupState& kind : plan::StatesOf(group)) {
-      if (kind.buffer == plan::kNoBuffer) {
-        parameters = true;
-      } else if (plan.buffers[kind.buffer].memory == plan::Memory::kDevice) {
-        state.push_back(RangeOf(plan, kind.buffer));
-      }
-    }
-    if (parameters) state.push_back(RangeOf(plan, group.parameter_buffer));
+  for (const plan::BufferId id : plan::StateOnDevice(plan, with_parameters)) {
+    state.push_back(RangeOf(plan, id));
   }
-  if (plan.statistics != plan::kNoBuffer) state.push_back(RangeOf(plan, plan.statistics));
-  if (plan.scalings != plan::kNoBuffer) state.push_back(RangeOf(plan, plan.scalings));
   return state;
 }
 
@@ -177,6 +169,7 @@ class CudaEngine : public StepEngine {
 // Pinned memory is given up by the device, which must go before what is pinned; and first all that
 // is on the device.
 CudaEngine::~CudaEngine() {
+  device().StopHostWork();
   device().DropGraphs();  // a communicator ends only once no graph holds its calls
   communicator_.reset();
   parts_.graphs.reset();
@@ -189,6 +182,7 @@ CudaEngine::~CudaEngine() {
 absl::Status CudaEngine::Open(const StepEngineArguments& arguments) {
   rank_ = arguments.communicator->rank();
   MP_RETURN_IF_ERROR(MakePlan(arguments));
+  parts_.timeout = StepTimeout(plan_, arguments.threads, parts_.timeout);
   MP_ASSIGN_OR_RETURN(streams_, DeviceStreams::Add(device(), plan_.options.Offloads()));
   if (plan_.options.world > 1) {
     MP_ASSIGN_OR_RETURN(communicator_, parts_.communicator(plan_));
@@ -456,6 +450,15 @@ absl::Status CudaEngine::EvaluateBatch(const StepContext& context) {
 absl::StatusOr<absl::Span<double>> CudaEngine::FinishEvaluation() { return ReadScalars(); }
 
 }  // namespace
+
+absl::Duration StepTimeout(const plan::StepPlan& plan, int threads, absl::Duration least) {
+  constexpr double kMargin = 20;
+  const auto profile = plan::BuiltInProfile("h200");
+  if (!profile.ok()) return least;
+  const double seconds =
+      plan::EstimateStep(plan, plan::ForThreads(*profile, std::max(1, threads))).seconds;
+  return least + absl::Seconds(kMargin * seconds);
+}
 
 absl::StatusOr<std::unique_ptr<StepEngine>> CudaStepEngine(const StepEngineArguments& arguments,
                                                            CudaEngineParts parts) {

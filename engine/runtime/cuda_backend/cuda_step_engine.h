@@ -47,10 +47,16 @@ struct CudaEngineParts {
       communicator;
   // False: every step runs op by op, as it does where the communicator cannot be captured.
   bool capture = true;
-  absl::Duration timeout = absl::Seconds(60);  // of one step's work
+  absl::Duration timeout = absl::Seconds(60);  // of one step's work, at least: StepTimeout
   // What is no error but should be in the log.
   std::function<void(const std::string&)> note = [](const std::string&) {};
 };
+
+// How long the host waits for a step: `least`, and 20 times what a step of the plan is expected to
+// take on an H200 and its host, whose `threads` threads update what is offloaded. The margin is for
+// slower GPUs (an RTX 4090 has a fifth of its rate), and for hosts and links that others use too:
+// the deadline is there to end waits that never would, not to judge speed.
+absl::Duration StepTimeout(const plan::StepPlan& plan, int threads, absl::Duration least);
 
 // Plans for the device and allocates on it. Errors are the parts', those of StepEngineFactory and
 // RESOURCE_EXHAUSTED where the GPU's memory does not hold the plan. DEADLINE_EXCEEDED later on: the

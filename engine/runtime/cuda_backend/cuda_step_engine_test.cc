@@ -12,6 +12,7 @@
 #include "engine/comm/in_process.h"
 #include "engine/kernels/cuda/testing/host_graphs.h"
 #include "engine/kernels/cuda/testing/host_products.h"
+#include "engine/plan/planner.h"
 #include "engine/runtime/device/testing/fake_device.h"
 #include "engine/runtime/testing.h"
 
@@ -52,6 +53,26 @@ TEST(CudaStepEngine, TrainsOnWhereItsTimesAreNotKnown) {
     EXPECT_EQ(report->forward_seconds, 0);
   }
   EXPECT_THAT(notes, ElementsAre(HasSubstr("the clock has stopped")));
+}
+
+// The host reads and writes at least 28 bytes of its memory for each parameter that it updates
+// (AdamW's), at 460 GB/s on an H200's host.
+TEST(CudaStepEngine, WaitsLongerForWhatTakesLonger) {
+  const TinyJob job;
+  const auto timeout_of = [&](int64_t width, bool offload) {
+    v1::JobSpec spec = job.Spec({.precision = v1::PRECISION_BF16, .width = width});
+    if (offload) spec.mutable_train()->mutable_offload()->set_optimizer(v1::OFFLOAD_TARGET_HOST);
+    plan::PlanOptions options = *plan::OptionsFromSpec(spec, 1);
+    options.device = plan::DeviceKind::kCuda;
+    const plan::StepPlan plan = *plan::PlanTraining(spec, options);
+    return std::pair(StepTimeout(plan, 1, absl::Seconds(60)), plan.parameters);
+  };
+  EXPECT_LT(timeout_of(32, false).first, absl::Seconds(61));
+  EXPECT_GE(timeout_of(32, false).first, absl::Seconds(60));
+  const auto [timeout, parameters] = timeout_of(2048, true);
+  EXPECT_GT(timeout - absl::Seconds(60),
+            absl::Seconds(20 * 28 * static_cast<double>(parameters) / 460e9));
+  EXPECT_LT(timeout, absl::Seconds(120));
 }
 
 }  // namespace

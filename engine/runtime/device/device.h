@@ -74,6 +74,9 @@ class Device {
   // called then, and by every launch of a graph that holds it. It may not call the device. `work`
   // must live until it is done and no graph holds it.
   virtual absl::Status EnqueueHost(StreamId stream, const Work& work) = 0;
+  // Waits for the host's work that has begun; none begins any more. Before what it uses is freed: a
+  // device that has failed waits for nothing by itself.
+  virtual void StopHostWork() {}
   // Work of the stream: between memories of the device and of the host, either way.
   virtual absl::Status Copy(StreamId stream, void* to, const void* from, int64_t bytes) = 0;
   virtual absl::Status Zero(StreamId stream, void* data, int64_t bytes) = 0;
