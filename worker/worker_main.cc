@@ -79,7 +79,7 @@ int Main(int argc, char** argv) {
                  "GPUs to offer, by nvidia-smi's numbers, like 0,2-3 (default: all)");
   app.add_option("--cores", cores, "CPU cores to use, like 0-3,8 (default: all it may use)");
   app.add_option("--memory-bytes", options.slots.memory_bytes,
-                 "memory that CPU slots share (default: all that the host has)")
+                 "host memory that the slots share (default: all that it has)")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--id", options.id, "stable name of this worker (default: kept in the data dir)");
   std::vector<std::string> labels;

@@ -43,6 +43,7 @@ absl::StatusOr<AdmittedSpec> AdmitWhatFits(const v1::JobSpec& spec, const KnownP
   SetMemory(spec, known.least_memory,
             host_memory ? "the smallest slot of the workers" : "the smallest GPU of the workers",
             &place);
+  if (!host_memory) place.host_bytes = known.most_host_memory;
   MP_ASSIGN_OR_RETURN(plan::Resolved resolved, plan::ResolveAuto(spec, place));
   MP_ASSIGN_OR_RETURN(const plan::PlanOptions options,
                       plan::OptionsFromSpec(resolved.spec, place.threads));

@@ -69,9 +69,11 @@ class AdmissionTest : public ::testing::Test {
 
   // Returns when the coordinator knows the worker.
   std::unique_ptr<FakeWorker> Connect(const std::string& id, int64_t slot_memory,
-                                      v1::DeviceKind device = v1::DEVICE_KIND_CPU) {
-    auto worker = std::make_unique<FakeWorker>(server_->address(), id, 1, 1,
-                                               std::vector<v1::RankReport>(), slot_memory, device);
+                                      v1::DeviceKind device = v1::DEVICE_KIND_CPU,
+                                      int64_t host_memory = 0) {
+    auto worker =
+        std::make_unique<FakeWorker>(server_->address(), id, 1, 1, std::vector<v1::RankReport>(),
+                                     slot_memory, device, host_memory);
     const auto stub = v1::WorkerService::NewStub(MakeChannel(server_->address()));
     EXPECT_TRUE(worker->Receive().has_welcome());
     v1::Worker known;
@@ -136,6 +138,31 @@ TEST_F(AdmissionTest, AGpusMemoryIsTheGpusAlone) {
   const auto large = Connect("large", 24 * 1024 * kMiB, v1::DEVICE_KIND_CUDA);
   ASSERT_TRUE(Submit(spec, &job).ok());
   EXPECT_EQ(large->Receive().start_rank().slot(), 0) << "the small one has no room";
+}
+
+// What is offloaded has to fit into the host's memory, and what fits instead is said.
+TEST_F(AdmissionTest, AHostsMemoryCountsToo) {
+  v1::JobSpec spec = Spec();
+  spec.mutable_resources()->set_device(v1::DEVICE_KIND_CUDA);
+  spec.mutable_train()->mutable_offload()->set_optimizer(v1::OFFLOAD_TARGET_HOST);
+  v1::Job job;
+  const int64_t gpu = 24 * 1024 * kMiB;
+  const auto small = Connect("small", gpu, v1::DEVICE_KIND_CUDA, 2 * kMiB);
+  EXPECT_THAT(Submit(spec, &job).error_message(),
+              AllOf(HasSubstr("does not fit"), HasSubstr("of host memory"), HasSubstr("2.00 MiB")));
+  const auto silent = Connect("silent", gpu, v1::DEVICE_KIND_CUDA);
+  EXPECT_TRUE(Submit(spec, &job).ok()) << "it may have room";
+}
+
+TEST_F(AdmissionTest, TheLargestHostHasRoom) {
+  v1::JobSpec spec = Spec();
+  spec.mutable_resources()->set_device(v1::DEVICE_KIND_CUDA);
+  spec.mutable_train()->mutable_offload()->set_optimizer(v1::OFFLOAD_TARGET_HOST);
+  v1::Job job;
+  const int64_t gpu = 24 * 1024 * kMiB;
+  const auto small = Connect("small", gpu, v1::DEVICE_KIND_CUDA, 2 * kMiB);
+  const auto large = Connect("large", gpu, v1::DEVICE_KIND_CUDA, 1024 * kMiB);
+  EXPECT_TRUE(Submit(spec, &job).ok());
 }
 
 TEST_F(AdmissionTest, AWorkerThatSaysNothingMayHaveRoom) {

@@ -194,6 +194,7 @@ KnownPlace Coordinator::PlaceLocked(const v1::SubmitJobRequest& request,
                       request.rank_threads()};
   if (place.most_memory > 0) return place;
   bool all_told = true;
+  bool all_hosts_told = true;
   for (const auto& [name, record] : state_.workers()) {
     const v1::Worker& worker = record.worker();
     if (worker.state() == v1::WORKER_STATE_DOWN || record.leaving() || worker.has_drain()) continue;
@@ -202,6 +203,8 @@ KnownPlace Coordinator::PlaceLocked(const v1::SubmitJobRequest& request,
           slot.device() == resources.device() && IsModel(slot.model(), resources.device_model());
       if (!wanted) continue;
       place.threads = std::max(place.threads, slot.cores());
+      all_hosts_told = all_hosts_told && slot.host_memory_bytes() > 0;
+      place.most_host_memory = std::max(place.most_host_memory, slot.host_memory_bytes());
       const int64_t bytes = slot.memory_bytes();
       all_told = all_told && bytes > 0;
       if (bytes <= 0) continue;
@@ -210,6 +213,7 @@ KnownPlace Coordinator::PlaceLocked(const v1::SubmitJobRequest& request,
     }
   }
   if (!all_told) place.most_memory = 0;
+  if (!all_hosts_told) place.most_host_memory = 0;
   return place;
 }
 

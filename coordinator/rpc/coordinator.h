@@ -43,6 +43,8 @@ struct KnownPlace {
   int64_t least_memory = 0;  // bytes that a rank has, at least,
   int64_t most_memory = 0;   // and at most
   int threads = 0;           // of a rank
+  // On GPUs: what a rank has of its host's memory at most.
+  int64_t most_host_memory = 0;
 };
 
 // A spec that may run, with nothing left to choose, and what was chosen.

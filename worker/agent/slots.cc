@@ -20,10 +20,14 @@ constexpr char kNoTrainer[] =
 
 std::string Gpus(size_t count) { return absl::StrCat(count, count == 1 ? " GPU" : " GPUs"); }
 
+int64_t MemoryOf(const SlotOptions& options) {
+  return options.memory_bytes > 0 ? options.memory_bytes : MemoryLimitBytes();
+}
+
 SlotPlan CpuSlots(const SlotOptions& options) {
   SlotPlan plan;
   const int count = std::max(1, options.count);
-  const int64_t memory = options.memory_bytes > 0 ? options.memory_bytes : MemoryLimitBytes();
+  const int64_t memory = MemoryOf(options);
   for (std::vector<int>& cores : DivideCores(options.cores, count)) {
     PlannedSlot& planned = plan.slots.emplace_back();
     planned.slot.set_index(static_cast<int32_t>(plan.slots.size()) - 1);
@@ -66,6 +70,7 @@ PlannedSlot GpuSlot(const Gpu& gpu, const std::vector<Gpu>& gpus, const SlotOpti
   slot.set_device(v1::DEVICE_KIND_CUDA);
   slot.set_cores(static_cast<int32_t>(planned.cores.size()));
   slot.set_memory_bytes(gpu.memory_bytes);
+  slot.set_host_memory_bytes(MemoryOf(options) / static_cast<int64_t>(gpus.size()));
   slot.set_model(gpu.model);
   slot.set_uuid(gpu.uuid);
   slot.set_compute_capability(gpu.compute_capability);

@@ -26,7 +26,7 @@ struct SlotOptions {
   int count = 0;             // of CPU slots, 1 to 1024; 0: not given, 1
   std::vector<int> gpus;     // NVML's indices; empty: all that can be used
   std::vector<int> cores;    // empty: all that this process may use
-  int64_t memory_bytes = 0;  // of all CPU slots together; 0: all that the host has
+  int64_t memory_bytes = 0;  // of the host, for all slots together; 0: all that it has
 };
 
 struct PlannedSlot {

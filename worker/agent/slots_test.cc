@@ -75,6 +75,7 @@ TEST_F(SlotsTest, AGpuIsASlotWithTheCoresOfItsNode) {
   EXPECT_EQ(slot.cores(), 4);
   EXPECT_EQ(slot.uuid(), "GPU-c");
   EXPECT_EQ(slot.memory_bytes(), int64_t{141} << 30);
+  EXPECT_EQ(slot.host_memory_bytes(), MemoryLimitBytes() / 3);
   EXPECT_EQ(slot.compute_capability(), 90);
   EXPECT_EQ(slot.numa_node(), 1);
 }
