@@ -10,6 +10,7 @@
 #include <cmath>
 #include <vector>
 
+#include "common/status_macros.h"
 #include "engine/kernels/cpu/attention.h"
 #include "engine/kernels/cpu/convolution.h"
 #include "engine/kernels/cpu/fp8.h"
@@ -94,6 +95,34 @@ double Error(const std::vector<float>& got, const std::vector<float>& want) {
   return std::sqrt(difference / size);
 }
 
+// The backward with one head of keys a call; without documents also one sequence.
+absl::Status BackwardInParts(CudnnGraphs& cudnn, const AttentionGraph& graph,
+                             const AttentionBackwardArguments& whole, bf16* dqkv) {
+  AttentionGraph part = graph;
+  part.row_kv_heads = graph.KvHeads();
+  part.shape.kv_heads = 1;
+  part.shape.heads = graph.Group();
+  if (graph.max_documents == 0) part.shape.batch = 1;
+  MP_ASSIGN_OR_RETURN(const int64_t bytes, cudnn.WorkspaceBytes(part, AttentionPass::kBackward));
+  const DeviceArray<char> workspace(bytes);
+  for (int64_t row = 0; row < graph.Rows(); row += part.Rows()) {
+    for (int64_t head = 0; head < graph.KvHeads(); ++head) {
+      const AttentionBackwardArguments arguments = {
+          .qkv = static_cast<const bf16*>(whole.qkv) + row * graph.QkvWidth(),
+          .tables = whole.tables,
+          .out = static_cast<const bf16*>(whole.out) + row * graph.OutWidth(),
+          .lse = whole.lse + row * graph.shape.heads,
+          .dout = static_cast<const bf16*>(whole.dout) + row * graph.OutWidth(),
+          .dqkv = dqkv + row * graph.QkvWidth(),
+          .first_kv_head = head};
+      MP_RETURN_IF_ERROR(cudnn.AttentionBackward(part, arguments, workspace.get(), nullptr));
+    }
+  }
+  // The scratch outlives what was enqueued.
+  return cudaDeviceSynchronize() == cudaSuccess ? absl::OkStatus()
+                                                : absl::InternalError("cudaDeviceSynchronize");
+}
+
 void ExpectAttention(CudnnGraphs& cudnn, const AttentionGraph& graph,
                      const std::vector<int32_t>& documents) {
   const AttentionShape& s = graph.shape;
@@ -136,6 +165,11 @@ void ExpectAttention(CudnnGraphs& cudnn, const AttentionGraph& graph,
   status = cudnn.AttentionBackward(graph, arguments, workspace.get(), nullptr);
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_LT(Error(Floats(d_dqkv.Read()), dqkv), 2 * kBound);
+
+  DeviceArray<bf16> d_parts(wide);
+  status = BackwardInParts(cudnn, graph, arguments, d_parts.get());
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_LT(Error(Floats(d_parts.Read()), dqkv), 2 * kBound);
 }
 
 TEST(OnDeviceTest, AttentionIsTheCpus) {
