@@ -254,7 +254,7 @@ std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
     line("total", plan.host_arena_bytes);
   }
   absl::StrAppendFormat(&text, "and %s of host memory while a checkpoint is saved\n",
-                        HumanBytes(static_cast<double>(SnapshotBytes(plan))));
+                        HumanBytes(static_cast<double>(HostBytes(plan) - plan.host_arena_bytes)));
   if (options.place.has_value()) {
     absl::StrAppendFormat(&text, "%s in all: %s %s available per rank\n",
                           HumanBytes(static_cast<double>(Needed(plan, *options.place))),
@@ -308,6 +308,7 @@ std::string PlanJson(const StepPlan& plan, const PrintOptions& options, int inde
     json["offload_bytes_per_step"] = plan.offload_bytes_per_step;
   }
   json["snapshot_bytes"] = SnapshotBytes(plan);
+  json["host_memory_bytes"] = HostBytes(plan);
   if (options.place.has_value()) json["required_bytes"] = Needed(plan, *options.place);
   if (options.estimate.has_value()) {
     json["expected"] = EstimateJson(*options.estimate, options.device);
