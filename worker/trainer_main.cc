@@ -57,8 +57,9 @@ void AddGenerateOptions(CLI::App* generate, GenerateRequest* request) {
       ->capture_default_str();
 }
 
-int RunMeasure(const TrainerDevice& device, const std::string& name, int threads) {
-  absl::Status status = Measure(device, name, threads);
+int RunMeasure(const TrainerDevice& device, const std::string& name, int threads,
+               const std::string& disk_folder) {
+  absl::Status status = Measure(device, name, threads, disk_folder);
   if (!status.ok()) spdlog::error("{}", std::string(status.message()));
   return ExitCodeOf(status);
 }
@@ -91,6 +92,8 @@ int Main(int argc, char** argv) {
   measure->add_option("--threads", measured_threads)
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
+  std::string disk_folder;
+  measure->add_option("--disk", disk_folder, "measure the disk under this folder too");
   CLI::App* check = app.add_subcommand("check", "whether the device computes as it should");
   try {
     app.parse(argc, argv);
@@ -101,7 +104,7 @@ int Main(int argc, char** argv) {
   request.engine = device.generation;
   if (generate->parsed()) return RunGenerate(request);
   if (check->parsed()) return RunCheck(device);
-  if (measure->parsed()) return RunMeasure(device, name, measured_threads);
+  if (measure->parsed()) return RunMeasure(device, name, measured_threads, disk_folder);
   InstallTrainerSignals();
   return Train(MessageChannel(UniqueFd(channel_fd)), device);
 }

@@ -232,6 +232,8 @@ void Tree::AddBench() {
   device->add_option("--device", bench_.device, "cpu, or cuda: the first GPU")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
+  device->add_option("--disk", bench_.disk,
+                     "also measure the disk of this folder (train.offload.path)");
   device->add_option("--name", bench_.name, "what plans call it")->capture_default_str();
   device->add_option("--threads", bench_.threads, "how many to measure with; 0: all cores")
       ->check(CLI::Range(0, 1024))

@@ -29,6 +29,10 @@ absl::Status Measure(const BenchOptions& options, const Redirect& out) {
                 options.name,
                 "--threads",
                 absl::StrCat(options.threads > 0 ? options.threads : static_cast<int>(cores))};
+  if (!options.disk.empty()) {
+    spawn.argv.emplace_back("--disk");
+    spawn.argv.push_back(options.disk);
+  }
   spawn.env = ShortOpenMpSpins();
   spawn.own_process_group = false;
   spawn.out = out;

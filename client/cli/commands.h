@@ -31,6 +31,7 @@ struct BenchOptions {
   std::string output;  // empty: stdout
   int threads = 0;     // 0: all cores
   std::string device = "cpu";
+  std::string disk;  // folder; empty: none is measured
 };
 int BenchDeviceCommand(const BenchOptions& options);
 

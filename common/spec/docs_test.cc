@@ -85,6 +85,9 @@ TEST(JobSpecDocTest, ExamplesHaveEveryFieldAndAreValid) {
       labels.set_validation("/" + labels.validation());
     }
     if (!spec->train().init_from().empty()) spec->mutable_train()->set_init_from("/model");
+    if (!spec->train().offload().path().empty()) {
+      spec->mutable_train()->mutable_offload()->set_path("/nvme");
+    }
     spec->mutable_data()->set_validation("/v.npy");
     if (spec->has_report()) spec->mutable_report()->set_tensorboard("/runs");
     NormalizeJobSpec(&*spec);

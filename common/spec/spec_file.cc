@@ -103,6 +103,9 @@ absl::StatusOr<v1::JobSpec> ReadJobSpecFile(const std::string& path, FieldLines*
     }
   }
   if (spec.has_train()) MakeAbsolute(folder, spec.mutable_train()->mutable_init_from());
+  if (spec.train().has_offload()) {
+    MakeAbsolute(folder, spec.mutable_train()->mutable_offload()->mutable_path());
+  }
   if (spec.has_report()) MakeAbsolute(folder, spec.mutable_report()->mutable_tensorboard());
   return spec;
 }

@@ -566,13 +566,19 @@ void CheckOffload(const v1::TrainSpec& train, Checker* check) {
   const v1::OffloadSpec& offload = train.offload();
   const v1::OptimizerSpec::Type optimizer = train.optimizer().type();
   if (!v1::OffloadTarget_IsValid(offload.optimizer()) || offload.optimizer() == 0) {
-    check->Add("train.offload.optimizer", "expected none or host");
-  } else if (offload.optimizer() == v1::OFFLOAD_TARGET_HOST &&
+    check->Add("train.offload.optimizer", "expected none, host or nvme");
+  } else if (offload.optimizer() != v1::OFFLOAD_TARGET_NONE &&
              (optimizer == v1::OptimizerSpec::TYPE_LAMB ||
               optimizer == v1::OptimizerSpec::TYPE_MUON)) {
     check->Add("train.offload.optimizer",
-               "host is not for lamb and muon: choose adamw, adamw_8bit, sgd or lion as "
+               "host and nvme are not for lamb and muon: choose adamw, adamw_8bit, sgd or lion as "
                "train.optimizer.type, or none here");
+  }
+  if (offload.path().empty()) return;
+  CheckPath("train.offload.path", offload.path(), check);
+  if (offload.optimizer() != v1::OFFLOAD_TARGET_NVME) {
+    check->Add("train.offload.path",
+               "only train.offload.optimizer: nvme has it: remove this field, or set that");
   }
 }
 

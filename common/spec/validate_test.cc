@@ -420,12 +420,27 @@ TEST(CheckTest, FindsEachBrokenRule) {
       {"train.optimizer.lr", [](auto* s) { s->mutable_train()->mutable_optimizer()->set_lr(0); }},
       {"train.offload.optimizer",
        [](auto* s) {
-         s->mutable_train()->mutable_offload()->set_optimizer(static_cast<v1::OffloadTarget>(3));
+         s->mutable_train()->mutable_offload()->set_optimizer(static_cast<v1::OffloadTarget>(4));
        }},
       {"train.offload.optimizer",
        [](auto* s) {
          s->mutable_train()->mutable_offload()->set_optimizer(v1::OFFLOAD_TARGET_HOST);
          s->mutable_train()->mutable_optimizer()->set_type(v1::OptimizerSpec::TYPE_MUON);
+       }},
+      {"train.offload.optimizer",
+       [](auto* s) {
+         s->mutable_train()->mutable_offload()->set_optimizer(v1::OFFLOAD_TARGET_NVME);
+         s->mutable_train()->mutable_optimizer()->set_type(v1::OptimizerSpec::TYPE_MUON);
+       }},
+      {"train.offload.path",
+       [](auto* s) {
+         s->mutable_train()->mutable_offload()->set_optimizer(v1::OFFLOAD_TARGET_NVME);
+         s->mutable_train()->mutable_offload()->set_path("nvme/milepost");
+       }},
+      {"train.offload.path",
+       [](auto* s) {
+         s->mutable_train()->mutable_offload()->set_optimizer(v1::OFFLOAD_TARGET_HOST);
+         s->mutable_train()->mutable_offload()->set_path("/nvme/milepost");
        }},
       {"train.grad_reduce",
        [](auto* s) { s->mutable_train()->set_grad_reduce(static_cast<v1::GradReduce>(7)); }},

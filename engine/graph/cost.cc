@@ -119,6 +119,8 @@ Cost OpCost(const Graph& graph, const Op& op) {
     case OpKind::kGradientsToHost:
     case OpKind::kScalarsToHost:
     case OpKind::kParametersToDevice:
+    case OpKind::kReadState:
+    case OpKind::kWriteState:
     case OpKind::kGatherAmaxes:
     case OpKind::kUpdateScalings:
       return {};

@@ -184,6 +184,10 @@ const char* Name(OpKind kind) {
       return "scalars_to_host";
     case OpKind::kParametersToDevice:
       return "parameters_to_device";
+    case OpKind::kReadState:
+      return "read_state";
+    case OpKind::kWriteState:
+      return "write_state";
     case OpKind::kCopyToHost:
       return "copy_to_host";
     case OpKind::kCopyToDevice:

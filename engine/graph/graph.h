@@ -195,8 +195,11 @@ enum class OpKind : uint8_t {
   kScalarsToHost,    // the step's reduced scalars -> a copy on the host, whose kOptimizer they
                      //   tell whether and how to update
   kParametersToDevice,  // one group's parameters, as the host's kOptimizer made them -> the shard
-  kCopyToHost,          // x -> x, on the host
-  kCopyToDevice,        // x, on the host -> x
+  // Where that state lies on disk between updates:
+  kReadState,     // one group's master, m and v, from the disk to their place on the host
+  kWriteState,    // the other way, after the group's kOptimizer
+  kCopyToHost,    // x -> x, on the host
+  kCopyToDevice,  // x, on the host -> x
   // ---- of 8-bit products ----
   kGatherAmaxes,    // every tensor's largest magnitude in the step, of all ranks
   kUpdateScalings,  // from those, every tensor's scaling in the next step, if this one updates

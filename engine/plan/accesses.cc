@@ -57,6 +57,15 @@ void AddHostOptimizer(const StepPlan& plan, const FlatGroup& group, std::vector<
   if (group.host_parameter_buffer != kNoBuffer) AddHostParameters(plan, group, true, accesses);
 }
 
+// A group's state in its place on the host, as it lies on disk.
+void AddDiskStates(const FlatGroup& group, bool write, std::vector<Access>& accesses) {
+  for (const GroupState& state : StatesOf(group)) {
+    if (state.buffer == kNoBuffer) continue;
+    const int64_t items = group.shard_elements / state.elements_per_item;
+    accesses.push_back({state.buffer, 0, DiskBytes(items * graph::ByteSize(state.dtype)), write});
+  }
+}
+
 void AddOptimizer(const StepPlan& plan, const FlatGroup& group, std::vector<Access>& accesses) {
   if (group.optimizer == Optimizer::kMuon) {
     AddBuffer(plan, group.update_buffer, false, accesses);
@@ -154,6 +163,10 @@ void AddGroupAccesses(const StepPlan& plan, const Program& program, const graph:
     case OpKind::kParametersToDevice:
       AddHostParameters(plan, group, false, accesses);
       AddBuffer(plan, group.parameter_buffer, true, accesses);
+      break;
+    case OpKind::kReadState:
+    case OpKind::kWriteState:
+      AddDiskStates(group, op.kind == OpKind::kReadState, accesses);
       break;
     case OpKind::kOptimizer:
       if (group.Offloaded()) {

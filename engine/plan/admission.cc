@@ -215,8 +215,9 @@ SettingSpace SmallerSpace(const v1::JobSpec& spec, const RankPlace& place) {
   SettingSpace space = {MicrosUpTo(spec, given.micro), {}, {given.recompute}, {given.offload}};
   const v1::OptimizerSpec::Type optimizer = spec.train().optimizer().type();
   const bool can_offload = optimizer != v1::OptimizerSpec::TYPE_LAMB &&
-                           optimizer != v1::OptimizerSpec::TYPE_MUON && !place.host_memory;
-  if (can_offload && !given.offload) space.offloads.push_back(true);
+                           optimizer != v1::OptimizerSpec::TYPE_MUON && !place.host_memory &&
+                           spec.train().offload().optimizer() == v1::OFFLOAD_TARGET_NONE;
+  if (can_offload) space.offloads.push_back(true);
   if (given.offload && place.host_bytes > 0) space.offloads.push_back(false);
   if (space.micros.empty()) space.micros = {given.micro};
   const int last = spec.resources().ranks() == 1 ? given.stage : 3;
@@ -306,10 +307,10 @@ absl::Status HostIsTooSmall(const v1::JobSpec& spec, const StepPlan& plan, const
     return absl::InvalidArgumentError(
         absl::StrCat(text, "; what fits, bytes of a rank and expected time:", Rows(spec, nearest)));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat(text,
-                   "; use more ranks with hosts of their own at train.zero.stage 1 or "
-                   "above, or offload less (train.offload)"));
+  const bool to_disk = spec.train().offload().optimizer() == v1::OFFLOAD_TARGET_HOST;
+  return absl::InvalidArgumentError(absl::StrCat(
+      text, "; use more ranks with hosts of their own at train.zero.stage 1 or above, or offload ",
+      to_disk ? "to a disk (train.offload.optimizer: nvme)" : "less (train.offload)"));
 }
 
 }  // namespace

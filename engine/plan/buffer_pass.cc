@@ -1,6 +1,7 @@
 #include "engine/plan/buffer_pass.h"
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -198,16 +199,68 @@ Memory MemoryOfState(const PlanOptions& options) {
   return options.offload_optimizer ? Memory::kHost : Memory::kDevice;
 }
 
-void AddQuantizedState(StepPlan& plan, FlatGroup& group) {
-  const auto add = [&](absl::string_view kind, int64_t bytes) {
-    return AddPersistent(plan, absl::StrCat(kind, " of ", group.name), BufferClass::kOptimizer,
-                         bytes, MemoryOfState(plan.options));
-  };
+// Where master, m, v and scales lie: each in memory of its own or, where they are on disk, in what
+// groups of the same turn share.
+class StateBuffers {
+ public:
+  explicit StateBuffers(StepPlan& plan) : plan_(plan) {
+    if (!plan.options.offload_disk) return;
+    int updated = 0;
+    for (FlatGroup& group : plan.groups)
+      group.disk_turn = group.frozen ? 0 : updated++ % kDiskTurns;
+  }
+
+  // States of a group in the order of StatesOf.
+  BufferId Add(const FlatGroup& group, absl::string_view kind, int64_t bytes) {
+    if (group.disk_turn < 0) {
+      return AddPersistent(plan_, absl::StrCat(kind, " of ", group.name), BufferClass::kOptimizer,
+                           bytes, MemoryOfState(plan_.options));
+    }
+    const std::string name = absl::StrCat(kind, " on the host, turn ", group.disk_turn);
+    BufferId& buffer = shared_.try_emplace(name, kNoBuffer).first->second;
+    if (buffer == kNoBuffer) {
+      buffer = AddPersistent(plan_, name, BufferClass::kOptimizer, 0, Memory::kHost);
+    }
+    const int64_t on_disk = DiskBytes(bytes);
+    plan_.buffers[buffer].bytes = std::max(plan_.buffers[buffer].bytes, on_disk);
+    const auto index = static_cast<int32_t>(&group - plan_.groups.data());
+    plan_.disk_regions.push_back({.group = index, .buffer = buffer, .bytes = on_disk});
+    plan_.disk_bytes += on_disk;
+    return buffer;
+  }
+
+ private:
+  StepPlan& plan_;
+  std::map<std::string, BufferId> shared_;
+};
+
+void AddQuantizedState(FlatGroup& group, StateBuffers& states) {
   const int64_t scales = group.shard_elements / kQuantizedBlock * graph::ByteSize(DType::kF32);
-  group.m_buffer = add("m", group.shard_elements);
-  group.m_scale_buffer = add("m.scale", scales);
-  group.v_buffer = add("v", group.shard_elements);
-  group.v_scale_buffer = add("v.scale", scales);
+  group.m_buffer = states.Add(group, "m", group.shard_elements);
+  group.m_scale_buffer = states.Add(group, "m.scale", scales);
+  group.v_buffer = states.Add(group, "v", group.shard_elements);
+  group.v_scale_buffer = states.Add(group, "v.scale", scales);
+}
+
+// Master, m, v.
+void AddStates(StepPlan& plan) {
+  StateBuffers states(plan);
+  const auto add = [&](const FlatGroup& group, absl::string_view kind, DType dtype) {
+    return states.Add(group, kind, group.shard_elements * graph::ByteSize(dtype));
+  };
+  for (FlatGroup& group : plan.groups) {
+    const bool on_the_host = plan.options.offload_optimizer && !group.frozen;
+    if (plan.options.compute_dtype != DType::kF32 || on_the_host) {
+      group.master_buffer = add(group, "master", DType::kF32);
+    }
+    if (group.frozen) continue;
+    if (IsQuantized(group.optimizer)) {
+      AddQuantizedState(group, states);
+      continue;
+    }
+    group.m_buffer = add(group, "m", group.state_dtype);
+    if (HasSecondMoment(group.optimizer)) group.v_buffer = add(group, "v", group.state_dtype);
+  }
 }
 
 // The host's side of offloaded updates: gradients in, parameters out. While a group's parameters
@@ -299,26 +352,7 @@ void AddPersistentBuffers(StepPlan& plan, bool training) {
         AddBuffer(plan, absl::StrCat("gradient shard of ", group.name), BufferClass::kGradients,
                   group.shard_elements * f32_size, plan.options.accumulation > 1);
   }
-  const auto add_state = [&](const FlatGroup& group, absl::string_view kind, DType dtype) {
-    return AddPersistent(plan, absl::StrCat(kind, " of ", group.name), BufferClass::kOptimizer,
-                         group.shard_elements * graph::ByteSize(dtype),
-                         MemoryOfState(plan.options));
-  };
-  for (FlatGroup& group : plan.groups) {
-    const bool on_the_host = plan.options.offload_optimizer && !group.frozen;
-    if (plan.options.compute_dtype != DType::kF32 || on_the_host) {
-      group.master_buffer = add_state(group, "master", DType::kF32);
-    }
-    if (group.frozen) continue;
-    if (IsQuantized(group.optimizer)) {
-      AddQuantizedState(plan, group);
-      continue;
-    }
-    group.m_buffer = add_state(group, "m", group.state_dtype);
-    if (HasSecondMoment(group.optimizer)) {
-      group.v_buffer = add_state(group, "v", group.state_dtype);
-    }
-  }
+  AddStates(plan);
   AddUpdateBuffers(plan);
   if (plan.options.offload_optimizer) AddHostBuffers(plan);
   AddScalingBuffers(plan);

@@ -124,6 +124,8 @@ class Reader {
     p.ranks_per_host = static_cast<int>(ranks);
     Number("host_device_bandwidth", 0, 1e18, &p.host_device_bandwidth);
     Number("host_memory_bandwidth", 0, 1e18, &p.host_memory_bandwidth);
+    Number("disk_read_bandwidth", 0, 1e18, &p.disk_read_bandwidth);
+    Number("disk_write_bandwidth", 0, 1e18, &p.disk_write_bandwidth);
     Number("op_seconds", 0, 1, &p.op_seconds);
     Number("collective_seconds", 0, 1, &p.collective_seconds);
     Number("overlap", 0, 1, &p.overlap);
@@ -242,6 +244,8 @@ std::string ProfileJson(const DeviceProfile& profile) {
                      {"ranks_per_host", profile.ranks_per_host},
                      {"host_device_bandwidth", profile.host_device_bandwidth},
                      {"host_memory_bandwidth", profile.host_memory_bandwidth},
+                     {"disk_read_bandwidth", profile.disk_read_bandwidth},
+                     {"disk_write_bandwidth", profile.disk_write_bandwidth},
                      {"op_seconds", profile.op_seconds},
                      {"collective_seconds", profile.collective_seconds},
                      {"overlap", profile.overlap},

@@ -44,6 +44,10 @@ struct DeviceProfile {
   // known, and 10 GB/s is taken. Not used where the device is a host's cores.
   double host_device_bandwidth = 0;
   double host_memory_bandwidth = 0;
+  // Of the disk that optimizer state waits on, likewise a rank's share: bytes/s read from it and
+  // written to it. 0: not known, and 2 GB/s is taken.
+  double disk_read_bandwidth = 0;
+  double disk_write_bandwidth = 0;
   double op_seconds = 0;          // before an op begins to compute
   double collective_seconds = 0;  // of a message's way, for each doubling of the ranks
   // How much of a collective costs the computation beside it nothing: 1 where copy engines move

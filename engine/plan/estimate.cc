@@ -62,8 +62,16 @@ bool IsAttention(OpKind kind) {
   return kind == OpKind::kAttention || kind == OpKind::kAttentionBackward;
 }
 
+// But for the disk.
 bool IsOffloaded(Stream stream) {
   return stream == Stream::kToHost || stream == Stream::kToDevice || stream == Stream::kHost;
+}
+
+double DiskSeconds(const PlannedOp& planned, const DeviceProfile& profile) {
+  constexpr double kUnknown = 2e9;
+  const bool reads = planned.op.kind == OpKind::kReadState;
+  const double known = reads ? profile.disk_read_bandwidth : profile.disk_write_bandwidth;
+  return planned.bytes / (known > 0 ? known : kUnknown);
 }
 
 // A copy reads and writes its bytes, in two memories.
@@ -79,6 +87,10 @@ Duration DurationOf(const PlannedOp& planned, const PlanOptions& options,
   Duration duration = {.start = profile.op_seconds};
   if (planned.stream == Stream::kCommunication) {
     duration.wire = WireSeconds(planned, options, profile);
+    return duration;
+  }
+  if (IsDisk(planned.stream)) {
+    duration.memory = DiskSeconds(planned, profile);
     return duration;
   }
   if (IsOffloaded(planned.stream) && options.device == DeviceKind::kCuda) {
@@ -124,8 +136,10 @@ class Timeline {
     double left = 0;  // seconds of the running op, at full speed
   };
 
-  // A CPU copies and updates in turn with what it computes.
+  // A CPU copies and updates in turn with what it computes. There is one disk, which serves one
+  // after the other.
   Stream RunsOn(Stream stream) const {
+    if (IsDisk(stream)) return Stream::kDisk;
     return device_ == DeviceKind::kCpu && IsOffloaded(stream) ? Stream::kCompute : stream;
   }
 
@@ -207,8 +221,10 @@ double StepSeconds(const StepPlan& plan, const std::vector<double>& seconds, dou
 Bound BoundOf(const StepEstimate& estimate) {
   const double largest = std::max(estimate.flop_seconds, estimate.memory_seconds);
   if (estimate.exposed_seconds > largest) {
-    return estimate.offload_seconds > estimate.communication_seconds ? Bound::kOffload
-                                                                     : Bound::kCommunication;
+    const double largest_beside =
+        std::max({estimate.communication_seconds, estimate.offload_seconds, estimate.disk_seconds});
+    if (estimate.disk_seconds == largest_beside) return Bound::kDisk;
+    return estimate.offload_seconds == largest_beside ? Bound::kOffload : Bound::kCommunication;
   }
   return estimate.memory_seconds > estimate.flop_seconds ? Bound::kMemory : Bound::kCompute;
 }
@@ -225,6 +241,8 @@ const char* Name(Bound bound) {
       return "communication";
     case Bound::kOffload:
       return "offload";
+    case Bound::kDisk:
+      return "disk";
   }
   return "unknown";
 }
@@ -241,6 +259,10 @@ StepEstimate EstimateStep(const StepPlan& plan, const DeviceProfile& profile) {
         planned.when == When::kEveryMicroStep ? static_cast<double>(plan.options.accumulation) : 1;
     if (planned.stream == Stream::kCommunication) {
       estimate.communication_seconds += runs * duration.Seconds();
+      continue;
+    }
+    if (IsDisk(planned.stream)) {
+      estimate.disk_seconds += runs * duration.Seconds();
       continue;
     }
     if (IsOffloaded(planned.stream)) {

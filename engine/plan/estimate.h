@@ -19,8 +19,8 @@
 
 namespace milepost::plan {
 
-enum class Bound : uint8_t { kCompute, kMemory, kCommunication, kOffload };
-const char* Name(Bound bound);  // "compute", "memory", "communication", "offload"
+enum class Bound : uint8_t { kCompute, kMemory, kCommunication, kOffload, kDisk };
+const char* Name(Bound bound);  // "compute", "memory", "communication", "offload", "disk"
 
 struct StepEstimate {
   double seconds = 0;  // of one optimizer step, all micro-steps
@@ -32,10 +32,11 @@ struct StepEstimate {
   double exposed_seconds = 0;
   double communication_seconds = 0;  // of collectives, as if they ran alone
   double offload_seconds = 0;        // of copies and the host's updates, likewise
+  double disk_seconds = 0;           // of what is read from the disk and written to it, likewise
   double tokens_per_second = 0;      // of all ranks
   double mfu = 0;                    // flops_per_step over what the paper peak would do meanwhile
   Bound bound = Bound::kCompute;     // the largest of exposed, memory and FLOP seconds; exposed is
-                                     // the larger of communication and offload
+                                     // the largest of communication, offload and disk
 };
 
 StepEstimate EstimateStep(const StepPlan& plan, const DeviceProfile& profile);

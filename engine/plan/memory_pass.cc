@@ -11,9 +11,10 @@
 namespace milepost::plan {
 namespace {
 
-int64_t RoundUp(const StepPlan& plan, int64_t bytes) {
-  const int64_t alignment = BufferAlignment(plan.options);
-  return (bytes + alignment - 1) / alignment * alignment;
+// What a buffer takes.
+int64_t RoundUp(const StepPlan& plan, const Buffer& buffer) {
+  const int64_t alignment = BufferAlignment(plan.options, buffer.memory);
+  return (buffer.bytes + alignment - 1) / alignment * alignment;
 }
 
 struct Span {
@@ -92,7 +93,7 @@ Packing Pack(const StepPlan& plan, const std::vector<Lifetime>& lifetimes,
   std::vector<Placed> placed;
   for (int32_t index : order) {
     const Lifetime& lifetime = lifetimes[index];
-    const int64_t bytes = RoundUp(plan, plan.buffers[lifetime.buffer].bytes);
+    const int64_t bytes = RoundUp(plan, plan.buffers[lifetime.buffer]);
     const Span span = {lifetime.first, lifetime.last};
     const int64_t offset = BestFit(placed, span, bytes);
     packing.offsets[index] = offset;
@@ -110,7 +111,7 @@ Packing Pack(const StepPlan& plan, const std::vector<Lifetime>& lifetimes,
 int64_t MostLive(const StepPlan& plan, const std::vector<Lifetime>& lifetimes) {
   std::map<int32_t, int64_t> changes;
   for (const Lifetime& lifetime : lifetimes) {
-    const int64_t bytes = RoundUp(plan, plan.buffers[lifetime.buffer].bytes);
+    const int64_t bytes = RoundUp(plan, plan.buffers[lifetime.buffer]);
     changes[lifetime.first] += bytes;
     changes[lifetime.last + 1] -= bytes;
   }
@@ -124,8 +125,7 @@ int64_t MostLive(const StepPlan& plan, const std::vector<Lifetime>& lifetimes) {
 void RaiseHighest(const StepPlan& plan, const std::vector<Lifetime>& lifetimes,
                   const Packing& packing, std::vector<int32_t>& order) {
   std::stable_partition(order.begin(), order.end(), [&](int32_t i) {
-    return packing.offsets[i] + RoundUp(plan, plan.buffers[lifetimes[i].buffer].bytes) ==
-           packing.bytes;
+    return packing.offsets[i] + RoundUp(plan, plan.buffers[lifetimes[i].buffer]) == packing.bytes;
   });
 }
 
@@ -232,7 +232,7 @@ Layout LayOut(StepPlan& plan, Memory memory) {
   for (Buffer& buffer : plan.buffers) {
     if (!buffer.persistent || buffer.memory != memory) continue;
     buffer.offset = persistent;
-    persistent += RoundUp(plan, buffer.bytes);
+    persistent += RoundUp(plan, buffer);
     layout.bytes_by_class[static_cast<int>(buffer.buffer_class)] += buffer.bytes;
   }
   int64_t transient = 0;
@@ -259,7 +259,7 @@ Layout LayOut(StepPlan& plan, Memory memory) {
 int64_t LeastBytes(const StepPlan& plan, Memory memory) {
   int64_t persistent = 0;
   for (const Buffer& buffer : plan.buffers) {
-    if (buffer.persistent && buffer.memory == memory) persistent += RoundUp(plan, buffer.bytes);
+    if (buffer.persistent && buffer.memory == memory) persistent += RoundUp(plan, buffer);
   }
   int64_t transient = 0;
   for (const Program* program : plan.Programs()) {

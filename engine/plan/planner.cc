@@ -54,9 +54,12 @@ absl::Status CheckOptions(const PlanOptions& options) {
   }
   if (options.offload_optimizer &&
       (options.optimizer == Optimizer::kLamb || options.optimizer == Optimizer::kMuon)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("train.offload.optimizer: host does not work with ", Name(options.optimizer),
-                     ": take adamw, adamw_8bit, sgd or lion"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "train.offload.optimizer: ", options.offload_disk ? "nvme" : "host", " does not work with ",
+        Name(options.optimizer), ": take adamw, adamw_8bit, sgd or lion"));
+  }
+  if (options.offload_disk && !options.offload_optimizer) {
+    return absl::InvalidArgumentError("a state on disk is one that is offloaded");
   }
   return absl::OkStatus();
 }
@@ -143,6 +146,7 @@ void Tally(StepPlan& plan) {
     plan.wire_bytes_per_step += runs * op.wire_bytes;
     const bool copy = op.stream == Stream::kToHost || op.stream == Stream::kToDevice;
     if (copy) plan.offload_bytes_per_step += runs * op.bytes / 2;
+    if (IsDisk(op.stream)) plan.disk_bytes_per_step += runs * op.bytes;
   }
 }
 
@@ -218,7 +222,8 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
       .accumulation = triple.accumulation,
       .documents = spec.data().has_document_separator() || spec.data().has_padding(),
       .segments = spec.data().has_segment_separator(),
-      .offload_optimizer = spec.train().offload().optimizer() == v1::OFFLOAD_TARGET_HOST,
+      .offload_optimizer = spec.train().offload().optimizer() > v1::OFFLOAD_TARGET_NONE,
+      .offload_disk = spec.train().offload().optimizer() == v1::OFFLOAD_TARGET_NVME,
       .offload_activations = spec.train().offload().activations(),
       .threads = threads,
   };

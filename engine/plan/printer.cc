@@ -109,6 +109,10 @@ void AppendEstimate(const StepEstimate& e, absl::string_view device, std::string
     absl::StrAppendFormat(&text, "  offload        %s; with communication %s not hidden\n",
                           HumanSeconds(e.offload_seconds), HumanSeconds(e.exposed_seconds));
   }
+  if (e.disk_seconds > 0) {
+    absl::StrAppendFormat(&text, "  disk           %s; with all of the above %s not hidden\n",
+                          HumanSeconds(e.disk_seconds), HumanSeconds(e.exposed_seconds));
+  }
 }
 
 Json EstimateJson(const StepEstimate& e, absl::string_view device) {
@@ -123,6 +127,7 @@ Json EstimateJson(const StepEstimate& e, absl::string_view device) {
                {"exposed_seconds", e.exposed_seconds},
                {"communication_seconds", e.communication_seconds}};
   if (e.offload_seconds > 0) json["offload_seconds"] = e.offload_seconds;
+  if (e.disk_seconds > 0) json["disk_seconds"] = e.disk_seconds;
   return json;
 }
 
@@ -253,8 +258,18 @@ std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
     line("slack", plan.host_slack_bytes);
     line("total", plan.host_arena_bytes);
   }
-  absl::StrAppendFormat(&text, "and %s of host memory while a checkpoint is saved\n",
-                        HumanBytes(static_cast<double>(HostBytes(plan) - plan.host_arena_bytes)));
+  const int64_t copies = HostBytes(plan) - plan.host_arena_bytes;
+  if (copies > 0) {
+    absl::StrAppendFormat(&text, "and %s of host memory while a checkpoint is saved\n",
+                          HumanBytes(static_cast<double>(copies)));
+  }
+  if (o.offload_disk) {
+    absl::StrAppendFormat(&text, "\ndisk per rank (%s read and written per step)\n",
+                          HumanBytes(plan.disk_bytes_per_step));
+    line(Name(BufferClass::kOptimizer), plan.disk_bytes);
+    line("checkpoint", SnapshotBytes(plan));
+    line("total", DiskBytesNeeded(plan));
+  }
   if (options.place.has_value()) {
     absl::StrAppendFormat(&text, "%s in all: %s %s available per rank\n",
                           HumanBytes(static_cast<double>(Needed(plan, *options.place))),
@@ -306,6 +321,10 @@ std::string PlanJson(const StepPlan& plan, const PrintOptions& options, int inde
     host["slack"] = plan.host_slack_bytes;
     host["total"] = plan.host_arena_bytes;
     json["offload_bytes_per_step"] = plan.offload_bytes_per_step;
+  }
+  if (plan.options.offload_disk) {
+    json["disk_bytes"] = DiskBytesNeeded(plan);
+    json["disk_bytes_per_step"] = plan.disk_bytes_per_step;
   }
   json["snapshot_bytes"] = SnapshotBytes(plan);
   json["host_memory_bytes"] = HostBytes(plan);

@@ -38,11 +38,11 @@ std::string PlanTable(const StepPlan& plan, const PrintOptions& options = {});
 // "accumulation", "recompute", "recompute_budget": bytes?, "recompute_blocks":
 // {"none": blocks, ...}?, "optimizer", "per_rank": {"parameters": bytes, "gradients",
 // "optimizer", "activations", "workspace", "communication", "inputs", "slack", "total"},
-// "per_rank_host": as per_rank?, "offload_bytes_per_step"?,
+// "per_rank_host": as per_rank?, "offload_bytes_per_step"?, "disk_bytes"?, "disk_bytes_per_step"?,
 // "snapshot_bytes", "host_memory_bytes", "required_bytes"?, "expected": {"device", "seconds",
 // "tokens_per_second", "mfu", "bound", "flop_seconds", "memory_seconds", "start_seconds",
-// "exposed_seconds", "communication_seconds", "offload_seconds"?}?, "parameters", "flops_per_step",
-// "recompute_flops_per_step", "wire_bytes_per_step", "groups":
+// "exposed_seconds", "communication_seconds", "offload_seconds"?, "disk_seconds"?}?, "parameters",
+// "flops_per_step", "recompute_flops_per_step", "wire_bytes_per_step", "groups":
 // [{"name", "elements", "padded_elements", "shard_elements"}], "ops": [{"op", "block", "phase",
 // "stream", "when", "wait_for", "flops", "bytes", "wire_bytes"}]?}. `indent` < 0: on one line.
 std::string PlanJson(const StepPlan& plan, const PrintOptions& options = {}, int indent = 2);

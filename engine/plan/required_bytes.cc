@@ -48,7 +48,8 @@ int64_t MirrorBytes(const StepPlan& plan, bool with_parameters) {
 
 // At the start, which has no copy yet, or while a checkpoint is saved.
 int64_t CopyBytes(const StepPlan& plan) {
-  return std::max(MirrorBytes(plan, true), MirrorBytes(plan, false) + SnapshotBytes(plan));
+  const int64_t copy = plan.options.offload_disk ? 0 : SnapshotBytes(plan);
+  return std::max(MirrorBytes(plan, true), MirrorBytes(plan, false) + copy);
 }
 
 }  // namespace
@@ -57,6 +58,10 @@ int64_t HostBytes(const StepPlan& plan) {
   if (!plan.options.Offloads()) return CopyBytes(plan);
   const bool draft = plan.host_arena_bytes == 0;
   return CopyBytes(plan) + (draft ? LeastBytes(plan, Memory::kHost) : plan.host_arena_bytes);
+}
+
+int64_t DiskBytesNeeded(const StepPlan& plan) {
+  return plan.options.offload_disk ? plan.disk_bytes + SnapshotBytes(plan) : 0;
 }
 
 int64_t RequiredBytes(const StepPlan& plan, int64_t arena_bytes, bool arena_in_host_memory) {

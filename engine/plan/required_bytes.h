@@ -21,8 +21,12 @@ int64_t SnapshotBytes(const StepPlan& plan);
 std::vector<BufferId> StateOnDevice(const StepPlan& plan, bool with_parameters);
 
 // What a rank needs of its host's memory, whatever its device: that copy and what is offloaded; on
-// a GPU, where the copy is made of the engine's, that too.
+// a GPU, where the copy is made of the engine's, that too. Where states are on disk the copy is a
+// file there.
 int64_t HostBytes(const StepPlan& plan);
+
+// What a rank needs of its host's disk: states and that copy. 0: nothing.
+int64_t DiskBytesNeeded(const StepPlan& plan);
 
 // `arena_bytes`, on a GPU what lies beside it (cuda_beside.h), and HostBytes where the arena lies
 // in the same memory.

@@ -34,8 +34,11 @@ const char* Name(Stream stream) {
       return "to_device";
     case Stream::kHost:
       return "host";
+    case Stream::kDisk:
+      return "disk 0";
+    default:
+      return stream == DiskStream(1) ? "disk 1" : "disk 2";
   }
-  return "unknown";
 }
 
 const char* Name(Optimizer optimizer) {

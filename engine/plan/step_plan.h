@@ -145,6 +145,10 @@ struct FlatGroup {
   // with every other group but one. At fp32 that takes the master, and there is no such buffer.
   BufferId host_parameter_buffer = kNoBuffer;
   bool Offloaded() const { return host_gradient_buffer != kNoBuffer; }
+  // State on disk: which of the kDiskTurns places in host memory the buffers of master, m, v and
+  // scales are, which other groups use too: the group's state lies there from its kReadState to its
+  // kWriteState. They have at least DiskBytes of the group's. -1: it is in memory for good.
+  int disk_turn = -1;
   // LAMB: the group's first tensor among the pairs of plan.update_norms.
   int64_t first_norm = 0;
 };
@@ -160,11 +164,33 @@ struct GroupState {
 // Of one group: master first.
 std::vector<GroupState> StatesOf(const FlatGroup& group);
 
-// What runs side by side. The last three are used only where something is offloaded: copies of each
-// direction, and what the host computes.
-enum class Stream : uint8_t { kCompute, kCommunication, kToHost, kToDevice, kHost };
-inline constexpr int kStreams = 5;
-const char* Name(Stream stream);  // "compute", "communication", "to_host", "to_device", "host"
+// On disk a state takes whole blocks of this many bytes, and memory for it begins at multiples.
+inline constexpr int64_t kDiskBlock = 4096;
+inline int64_t DiskBytes(int64_t bytes) {
+  return (bytes + kDiskBlock - 1) / kDiskBlock * kDiskBlock;
+}
+// How many groups' states are in host memory at once: while one is updated the one before is
+// written and the next one read.
+inline constexpr int kDiskTurns = 3;
+
+// A state of a group (StatesOf), as it lies on disk.
+struct DiskRegion {
+  int32_t group = -1;
+  BufferId buffer = kNoBuffer;  // where it is read to and written from, at its begin
+  int64_t bytes = 0;            // whole blocks
+};
+
+// What runs side by side. All but the first two are used only where something is offloaded: copies
+// of each direction, what the host computes, and for each turn what is read from the disk to its
+// place and written from there.
+enum class Stream : uint8_t { kCompute, kCommunication, kToHost, kToDevice, kHost, kDisk };
+inline constexpr int kStreams = static_cast<int>(Stream::kDisk) + kDiskTurns;
+// "compute", "communication", "to_host", "to_device", "host", "disk 0", ...
+const char* Name(Stream stream);
+inline Stream DiskStream(int turn) {
+  return static_cast<Stream>(static_cast<int>(Stream::kDisk) + turn);
+}
+inline bool IsDisk(Stream stream) { return stream >= Stream::kDisk; }
 
 enum class When : uint8_t {
   kEveryMicroStep,
@@ -253,6 +279,9 @@ struct PlanOptions {
   // Master, m and v lie in host memory, and the host updates them (Ren et al., "ZeRO-Offload",
   // 2021). Not with LAMB or Muon.
   bool offload_optimizer = false;
+  // With it: between updates the state lies in a file on the host's disk (Rajbhandari et al.,
+  // "ZeRO-Infinity", 2021).
+  bool offload_disk = false;
   // What blocks keep for their backward waits for it in host memory (offload_pass.h).
   bool offload_activations = false;
   int threads = 1;  // of this rank: a CPU's per-thread workspaces depend on it
@@ -290,6 +319,9 @@ struct StepPlan {
   int64_t host_arena_bytes = 0;
   int64_t host_bytes_by_class[kBufferClasses] = {};
   int64_t host_slack_bytes = 0;
+  // State on disk: all of the file, in order.
+  std::vector<DiskRegion> disk_regions;
+  int64_t disk_bytes = 0;  // of the file
   // f64 scalars of a step. The first ReducedScalars() are all-reduced together: the fixed ones and
   // the loss heads' sums. Norm partials of the groups follow, group g's at [ReducedScalars() + g];
   // kReduceScalars sums them into kNormScalar.
@@ -315,6 +347,7 @@ struct StepPlan {
   double recompute_flops_per_step = 0;  // those of activations made once more, not in the above
   double wire_bytes_per_step = 0;       // sent per rank, validation not counted
   double offload_bytes_per_step = 0;    // copied to the host and back, per rank
+  double disk_bytes_per_step = 0;       // read and written, per rank
 
   Program train;     // forward, backward, reduction, update
   Program evaluate;  // forward and loss only, no dropout, the same micro-batch

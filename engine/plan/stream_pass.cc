@@ -134,7 +134,9 @@ std::vector<FinishedBefore> OrderOf(const Program& program, bool last_micro_step
 }
 
 void AddStreams(Program& program, const PlanOptions& options) {
-  for (PlannedOp& planned : program.ops) planned.stream = StreamOf(planned.op.kind, options);
+  for (PlannedOp& planned : program.ops) {
+    if (!IsDisk(planned.stream)) planned.stream = StreamOf(planned.op.kind, options);
+  }
   Conflicts conflicts(program);
   Order last(program, /*last_micro_step=*/true);
   Order others(program, /*last_micro_step=*/false);

@@ -14,7 +14,8 @@
 namespace milepost::plan {
 
 // Collectives go to the communication stream where there are peers, copies to and from the host to
-// streams of their own, offloaded updates to the host's, the rest to the compute stream.
+// streams of their own, offloaded updates to the host's, the rest to the compute stream; what is on
+// a stream of the disk stays there.
 // An op waits, of each other stream, for the latest op that it conflicts with (or for its `after`),
 // unless that has finished already by what is ordered before.
 void AddStreams(Program& program, const PlanOptions& options);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -26,7 +27,7 @@ absl::Status VerifyArena(const StepPlan& plan, Memory memory, int64_t arena_byte
   std::vector<const Buffer*> persistent;
   for (const Buffer& buffer : plan.buffers) {
     if (buffer.memory != memory) continue;
-    if (buffer.offset < 0 || buffer.offset % BufferAlignment(plan.options) != 0) {
+    if (buffer.offset < 0 || buffer.offset % BufferAlignment(plan.options, memory) != 0) {
       return Violation(buffer.name, ": offset ", buffer.offset, " is not aligned");
     }
     if (buffer.bytes < 0 || buffer.offset + buffer.bytes > arena_bytes) {
@@ -101,7 +102,8 @@ absl::Status ExpectBuffer(const StepPlan& plan, const FlatGroup& group, const ch
   if ((found.memory == Memory::kHost) != offloaded) {
     return Violation(found.name, " lies in the wrong memory");
   }
-  if (found.bytes == bytes) return absl::OkStatus();
+  const bool shared = state && group.disk_turn >= 0;
+  if (found.bytes == bytes || (shared && found.bytes >= DiskBytes(bytes))) return absl::OkStatus();
   return Violation(found.name, " has ", found.bytes, " bytes, expected ", bytes);
 }
 
@@ -149,6 +151,37 @@ absl::Status VerifyHostBuffers(const StepPlan& plan, const FlatGroup& group) {
     return Violation("group ", group.name, " has no place on the host for its parameters");
   }
   return absl::OkStatus();
+}
+
+// Every state that is on disk has its part of the file and its place on the host, which it shares
+// with no other of the group, nor with a group of another turn.
+absl::Status VerifyDisk(const StepPlan& plan) {
+  std::vector<DiskRegion> expected;
+  std::map<BufferId, std::pair<int, std::string>> uses;  // turn and kind
+  for (size_t g = 0; g < plan.groups.size(); ++g) {
+    const FlatGroup& group = plan.groups[g];
+    if (group.disk_turn >= kDiskTurns || (group.disk_turn >= 0) != plan.options.offload_disk) {
+      return Violation("group ", group.name, " has no turn of the disk, or needs none");
+    }
+    for (const GroupState& state : StatesOf(group)) {
+      if (group.disk_turn < 0 || state.buffer == kNoBuffer) continue;
+      const int64_t bytes = group.shard_elements / state.elements_per_item * ByteSize(state.dtype);
+      expected.push_back({static_cast<int32_t>(g), state.buffer, DiskBytes(bytes)});
+      const std::pair<int, std::string> use = {group.disk_turn, state.kind};
+      if (uses.try_emplace(state.buffer, use).first->second == use) continue;
+      return Violation(plan.buffers[state.buffer].name, " is used for two states at once");
+    }
+  }
+  int64_t bytes = 0;
+  bool same = expected.size() == plan.disk_regions.size();
+  for (size_t i = 0; same && i < expected.size(); ++i) {
+    const DiskRegion& region = plan.disk_regions[i];
+    same = region.group == expected[i].group && region.buffer == expected[i].buffer &&
+           region.bytes == expected[i].bytes;
+    bytes += region.bytes;
+  }
+  if (same && bytes == plan.disk_bytes) return absl::OkStatus();
+  return Violation("the file on disk does not hold every state once");
 }
 
 absl::Status VerifyFrozenBuffers(const FlatGroup& group) {
@@ -366,7 +399,8 @@ absl::Status VerifyLayout(const StepPlan& plan) {
   MP_RETURN_IF_ERROR(VerifyStatistics(plan));
   MP_RETURN_IF_ERROR(VerifyScalings(plan));
   MP_RETURN_IF_ERROR(VerifyCaches(plan));
-  return VerifyGroups(plan);
+  MP_RETURN_IF_ERROR(VerifyGroups(plan));
+  return VerifyDisk(plan);
 }
 
 }  // namespace milepost::plan

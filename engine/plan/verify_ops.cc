@@ -28,6 +28,7 @@ class OpVerifier {
     MP_RETURN_IF_ERROR(CheckAccesses());
     MP_RETURN_IF_ERROR(CheckMemories());
     MP_RETURN_IF_ERROR(CheckWorkspace());
+    MP_RETURN_IF_ERROR(CheckDisk());
     for (size_t i = 0; i < planned_.op.outputs.size(); ++i) {
       if (planned_.op.outputs[i].value != kNoValue) MP_RETURN_IF_ERROR(CheckOutput(i));
     }
@@ -61,6 +62,29 @@ class OpVerifier {
       if (program_.ops[wait].stream == planned_.stream) {
         return Violation("waits for op ", wait, " of its own stream");
       }
+      if (IsDisk(program_.ops[wait].stream) && !MayWaitForDisk(program_.ops[wait].stream)) {
+        return Violation("waits for op ", wait,
+                         " of the disk, which only the host's update of the same turn can");
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  bool MayWaitForDisk(Stream disk) const {
+    const int32_t group = planned_.op.attributes.group;
+    return planned_.stream == Stream::kHost && planned_.op.kind == graph::OpKind::kOptimizer &&
+           group >= 0 && DiskStream(plan_.groups[group].disk_turn) == disk;
+  }
+
+  // What is read and written is on the stream of its group's turn, and nothing else is.
+  absl::Status CheckDisk() const {
+    const graph::OpKind kind = planned_.op.kind;
+    const bool transfer = kind == graph::OpKind::kReadState || kind == graph::OpKind::kWriteState;
+    const int32_t group = planned_.op.attributes.group;
+    if (transfer != IsDisk(planned_.stream) ||
+        (transfer && (group < 0 || group >= static_cast<int32_t>(plan_.groups.size()) ||
+                      planned_.stream != DiskStream(plan_.groups[group].disk_turn)))) {
+      return Violation("is not on its stream");
     }
     return absl::OkStatus();
   }
@@ -127,10 +151,9 @@ class OpVerifier {
   // other.
   absl::Status CheckMemories() const {
     const Stream stream = planned_.stream;
-    const Memory reads =
-        stream == Stream::kToDevice || stream == Stream::kHost ? Memory::kHost : Memory::kDevice;
-    const Memory writes =
-        stream == Stream::kToHost || stream == Stream::kHost ? Memory::kHost : Memory::kDevice;
+    const bool host = stream == Stream::kHost || IsDisk(stream);
+    const Memory reads = host || stream == Stream::kToDevice ? Memory::kHost : Memory::kDevice;
+    const Memory writes = host || stream == Stream::kToHost ? Memory::kHost : Memory::kDevice;
     for (const Access& access : planned_.accesses) {
       const Buffer& buffer = plan_.buffers[access.buffer];
       if (buffer.memory == (access.write ? writes : reads)) continue;

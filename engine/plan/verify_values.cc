@@ -29,7 +29,7 @@ class Simulation {
         training_(&program == &plan.train),
         micro_steps_(micro_steps),
         shards_begin_(static_cast<ValueId>(program.graph.values.size())),
-        valid_(program.graph.values.size() + 4 * plan.groups.size() + 3, false),
+        valid_(program.graph.values.size() + (4 + kMostStates) * plan.groups.size() + 3, false),
         written_in_(program.graph.values.size(), kNever),
         group_of_(program.graph.values.size(), -1),
         groups_(plan.groups.size()) {
@@ -62,7 +62,8 @@ class Simulation {
   }
 
  private:
-  static constexpr int kNever = -1;  // not yet in this step
+  static constexpr int kNever = -1;      // not yet in this step
+  static constexpr int kMostStates = 5;  // of a group
 
   struct Group {
     int reductions = 0;
@@ -73,6 +74,8 @@ class Simulation {
     size_t prepared = 0;  // how many of Preparations() are done
     int copies = 0;       // offloaded: of the gradient to the host
     int returns = 0;      // offloaded: of the parameters to the device
+    int reads = 0;        // on disk: of the state
+    int writes = 0;
   };
   struct Held {
     int64_t end;
@@ -329,6 +332,10 @@ class Simulation {
 
   // What the host updates by is there.
   absl::Status CheckOnHost(int index) const {
+    if (plan_.groups[index].disk_turn >= 0 && !HasState(index)) {
+      return Violation("the state of ", plan_.groups[index].name,
+                       " is not read, or its bytes are reused");
+    }
     if (valid_[HostGradient(index)] && valid_[HostScalars()]) return absl::OkStatus();
     return Violation("the host has not got the gradient of ", plan_.groups[index].name,
                      " and the scalars, or their bytes are reused");
@@ -351,10 +358,48 @@ class Simulation {
     return absl::OkStatus();
   }
 
+  // The group's state is in its place on the host.
+  bool HasState(int index) const {
+    int state = 0;
+    for (const GroupState& s : StatesOf(plan_.groups[index])) {
+      if (s.buffer != kNoBuffer && !valid_[State(index, state)]) return false;
+      ++state;
+    }
+    return true;
+  }
+
+  absl::Status ReadState(int index) {
+    const FlatGroup& group = plan_.groups[index];
+    if (group.disk_turn < 0 || groups_[index].reads + groups_[index].updates > 0) {
+      return Violation("the state of ", group.name, " is read once too often, or is on no disk");
+    }
+    int state = 0;
+    for (const GroupState& s : StatesOf(group)) {
+      if (s.buffer != kNoBuffer) HoldBytes(State(index, state), GroupBytes(s.buffer));
+      ++state;
+    }
+    ++groups_[index].reads;
+    return absl::OkStatus();
+  }
+
+  absl::Status WriteState(int index) {
+    const FlatGroup& group = plan_.groups[index];
+    if (group.disk_turn < 0 || groups_[index].updates != 1 || !HasState(index)) {
+      return Violation("the updated state of ", group.name,
+                       " is not there to be written, or its bytes are reused");
+    }
+    ++groups_[index].writes;
+    return absl::OkStatus();
+  }
+
   absl::Status ParametersToDevice(int index) {
     const FlatGroup& group = plan_.groups[index];
     const bool staged = group.host_parameter_buffer != kNoBuffer;
-    if (groups_[index].updates != 1 || (staged && !valid_[HostParameters(index)])) {
+    // What is not staged is the master.
+    const bool there = staged                 ? valid_[HostParameters(index)]
+                       : group.disk_turn >= 0 ? valid_[State(index, 0)]
+                                              : true;
+    if (groups_[index].updates != 1 || !there) {
       return Violation("the host has no updated parameters of ", group.name);
     }
     ++groups_[index].returns;
@@ -373,8 +418,8 @@ class Simulation {
     return absl::OkStatus();
   }
 
-  // Values beyond the graph's: gradient shards, updates, norms of updates, and on the host
-  // gradients, parameters and scalars.
+  // Values beyond the graph's: gradient shards, updates, norms of updates, on the host gradients,
+  // parameters and scalars, the largest magnitudes, and states that are on disk.
   ValueId HostGradient(int index) const {
     return shards_begin_ + 2 * static_cast<ValueId>(groups_.size()) + 1 + index;
   }
@@ -387,6 +432,7 @@ class Simulation {
   }
   ValueId Norms() const { return shards_begin_ + 2 * static_cast<ValueId>(groups_.size()); }
   ValueId Amaxes() const { return HostScalars() + 1; }
+  ValueId State(int index, int state) const { return Amaxes() + 1 + index * kMostStates + state; }
   int NormReductions() const {
     return plan_.update_norms != kNoBuffer && plan_.options.Shards() > 1 ? 1 : 0;
   }
@@ -419,6 +465,8 @@ class Simulation {
       case OpKind::kScatterUpdates:
       case OpKind::kGradientsToHost:
       case OpKind::kParametersToDevice:
+      case OpKind::kReadState:
+      case OpKind::kWriteState:
         return true;
       default:
         return false;
@@ -459,6 +507,10 @@ class Simulation {
         return GradientToHost(index);
       case OpKind::kParametersToDevice:
         return ParametersToDevice(index);
+      case OpKind::kReadState:
+        return ReadState(index);
+      case OpKind::kWriteState:
+        return WriteState(index);
       case OpKind::kGatherParameters:
         return Gather(index);
       default:
@@ -579,6 +631,7 @@ class Simulation {
       if (group.reductions == Reductions() && group.across == AcrossReplicas() &&
           group.norms == 1 && group.updates == 1 && group.gathers == gathers &&
           group.copies == Returns(i) && group.returns == Returns(i)) {
+        MP_RETURN_IF_ERROR(CheckOnDisk(i));
         continue;
       }
       return absl::InternalError(absl::StrCat(
@@ -590,10 +643,20 @@ class Simulation {
     return absl::OkStatus();
   }
 
+  absl::Status CheckOnDisk(size_t index) const {
+    const int expected = plan_.groups[index].disk_turn >= 0 ? 1 : 0;
+    if (groups_[index].reads == expected && groups_[index].writes == expected) {
+      return absl::OkStatus();
+    }
+    return absl::InternalError(absl::StrCat("group ", plan_.groups[index].name, ": its state is ",
+                                            "read ", groups_[index].reads, " times and written ",
+                                            groups_[index].writes, " times"));
+  }
+
   absl::Status CheckUntouched(size_t index) const {
     const Group& group = groups_[index];
     if (group.reductions + group.across + group.norms + group.updates + group.gathers == 0 &&
-        group.prepared == 0 && group.copies + group.returns == 0) {
+        group.prepared == 0 && group.copies + group.returns + group.reads + group.writes == 0) {
       return absl::OkStatus();
     }
     return absl::InternalError(

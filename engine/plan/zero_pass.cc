@@ -50,6 +50,7 @@ class TrainingOps {
   std::vector<PlannedOp> Make() && {
     FindCompletions();
     for (size_t i = 0; i < graph_.ops.size(); ++i) {
+      if (graph_.ops[i].phase == graph::Phase::kBackward) ReadFirstStates();
       ops_.push_back(FromGraph(graph_, graph_.ops[i]));
       if (graph_.ops[i].kind == OpKind::kReduceStatistics) {
         ops_.back().wire_bytes = 2 * (1 - sharing_) * ops_.back().bytes / 2;
@@ -236,6 +237,37 @@ class TrainingOps {
     return 0;
   }
 
+  // State on disk: what is updated first is read beside the last backward. Nothing is left to do
+  // where that was done.
+  void ReadFirstStates() {
+    if (!options_.offload_disk || !on_disk_.empty()) return;
+    for (int group = 0; group < static_cast<int>(groups_.size()); ++group) {
+      if (!groups_[group].frozen) on_disk_.push_back(group);
+    }
+    const size_t first = std::min<size_t>(on_disk_.size(), kDiskTurns);
+    for (; read_ < first; ++read_) {
+      AddTransfer(OpKind::kReadState, When::kLastMicroStep, on_disk_[read_]);
+    }
+  }
+
+  void AddTransfer(OpKind kind, When when, int group) {
+    PlannedOp& op = Add(kind, when, group);
+    op.stream = DiskStream(groups_[group].disk_turn);
+    for (const GroupState& state : StatesOf(groups_[group])) {
+      const int64_t items = groups_[group].shard_elements / state.elements_per_item;
+      op.bytes += static_cast<double>(DiskBytes(items * graph::ByteSize(state.dtype)));
+    }
+  }
+
+  // Behind an update: its state goes back, and where the one before it goes from, the next one
+  // comes to.
+  void ReplaceState(int group) {
+    AddTransfer(OpKind::kWriteState, When::kUpdate, group);
+    const size_t updated = ++updated_;
+    if (updated < kDiskTurns - 1 || read_ == on_disk_.size()) return;
+    AddTransfer(OpKind::kReadState, When::kUpdate, on_disk_[read_++]);
+  }
+
   void AddUpdate(int group) {
     const bool copy = options_.compute_dtype != DType::kF32;
     const FlatGroup& updated = groups_[group];
@@ -245,6 +277,7 @@ class TrainingOps {
       const auto size = static_cast<double>(graph::ByteSize(options_.compute_dtype));
       Add(OpKind::kParametersToDevice, When::kUpdate, group).bytes = 2 * size * Shard(group);
     }
+    if (options_.offload_disk) ReplaceState(group);
     if (options_.Shards() == 1 || options_.ShardsParameters()) return;
     const double bytes =
         Padded(group) * static_cast<double>(graph::ByteSize(options_.compute_dtype));
@@ -277,8 +310,11 @@ class TrainingOps {
   const PlanOptions& options_;
   const double sharing_;  // one rank's part of what is divided among all
   std::vector<std::vector<int>> completed_by_;
-  std::vector<int> order_;  // groups as their gradients complete
-  size_t measured_ = 0;     // of those: how many have their norms
+  std::vector<int> order_;    // groups as their gradients complete
+  size_t measured_ = 0;       // of those: how many have their norms
+  std::vector<int> on_disk_;  // groups whose state is read and written, in order of their updates
+  size_t read_ = 0;           // of those: how many are read
+  size_t updated_ = 0;        // and updated
   std::vector<PlannedOp> ops_;
 };
 

@@ -17,7 +17,8 @@
 // Offloaded, a group's reduced gradient is copied to the host beside the rest of the backward and
 // measured right after the next group's completes, so that its bytes come free; the host updates
 // group after group once the scalars are there, and each one's parameters are copied back beside
-// the next one's update.
+// the next one's update. Where the states lie on disk, three groups' are read beside the last
+// backward; then, while a group is updated, the one before it is written and the next but one read.
 #ifndef MILEPOST_ENGINE_PLAN_ZERO_PASS_H_
 #define MILEPOST_ENGINE_PLAN_ZERO_PASS_H_
 

@@ -14,6 +14,7 @@
 #include "engine/runtime/cpu_ops.h"
 #include "engine/runtime/offload.h"
 #include "engine/runtime/randomness.h"
+#include "engine/runtime/state_disk.h"
 
 namespace milepost::runtime {
 
@@ -73,9 +74,11 @@ absl::StatusOr<CpuBackend::MatmulWorkspace> CpuBackend::CheckMatmulWorkspace(
   return result;
 }
 
-void CpuBackend::Attach(char* arena, comm::Communicator* communicator, char* host_arena) {
+void CpuBackend::Attach(char* arena, comm::Communicator* communicator, char* host_arena,
+                        StateDisk* disk) {
   arena_ = arena;
   host_arena_ = host_arena;
+  disk_ = disk;
   communicator_ = communicator;
 }
 
@@ -123,12 +126,13 @@ absl::StatusOr<BoundOp> CpuBackend::Bind(const plan::StepPlan& plan, const plan:
                                          const plan::PlannedOp& planned) {
   MP_CHECK(arena_ != nullptr) << "Attach comes first";
   const int rank = communicator_ == nullptr ? 0 : communicator_->rank();
-  const Binding b{{plan, program, planned, arena_, rank, host_arena_},
+  const Binding b{{plan, program, planned, arena_, rank, host_arena_, disk_},
                   *matmuls_,
                   *convolutions_,
                   communicator_,
                   threads_};
   if (IsOffloadCopy(planned.op.kind)) return BindOffloadCopy(b);
+  if (IsDiskTransfer(planned.op.kind)) return BindDiskTransfer(b);
   switch (planned.op.kind) {
     case OpKind::kEmbedding:
       return BindEmbedding(b);
@@ -177,7 +181,7 @@ absl::StatusOr<BoundOp> CpuBackend::Bind(const plan::StepPlan& plan, const plan:
     case OpKind::kReduceScalars:
       return BindReduceScalars(b);
     case OpKind::kOptimizer:
-      return BindOptimizer(b);
+      return AfterItsState(b, BindOptimizer(b));
     case OpKind::kGatherParameters:
       return BindGatherParameters(b);
     case OpKind::kReduceReplicas:

@@ -28,6 +28,8 @@ class MatmulCache;
 
 namespace milepost::runtime {
 
+class StateDisk;
+
 class CpuBackend : public Backend {
  public:
   // `threads`: of this rank, at least 1. Calls UseThreads().
@@ -46,9 +48,10 @@ class CpuBackend : public Backend {
   absl::StatusOr<MatmulWorkspace> CheckMatmulWorkspace(const plan::StepPlan& plan);
 
   // `arena`: plan.arena_bytes, 64-byte aligned; `host_arena`: plan.host_arena_bytes, null where
-  // nothing is offloaded. `communicator` may be null where world is 1. All must outlive what is
-  // bound.
-  void Attach(char* arena, comm::Communicator* communicator, char* host_arena = nullptr);
+  // nothing is offloaded; `disk`: null where no state is on disk. `communicator` may be null where
+  // world is 1. All must outlive what is bound.
+  void Attach(char* arena, comm::Communicator* communicator, char* host_arena = nullptr,
+              StateDisk* disk = nullptr);
 
   absl::StatusOr<BoundOp> Bind(const plan::StepPlan& plan, const plan::Program& program,
                                const plan::PlannedOp& planned) override;
@@ -59,6 +62,7 @@ class CpuBackend : public Backend {
   std::unique_ptr<kernels::ConvolutionCache> convolutions_;
   char* arena_ = nullptr;
   char* host_arena_ = nullptr;
+  StateDisk* disk_ = nullptr;
   comm::Communicator* communicator_ = nullptr;
 };
 

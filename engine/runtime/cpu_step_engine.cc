@@ -10,6 +10,7 @@
 #include "engine/runtime/arena.h"
 #include "engine/runtime/cpu_backend.h"
 #include "engine/runtime/executor.h"
+#include "engine/runtime/state_disk.h"
 
 namespace milepost::runtime {
 namespace {
@@ -27,6 +28,7 @@ class CpuEngine : public StepEngine {
   }
   char* mirror() override { return arena_->data(); }
   char* host_arena() override { return host_arena_.has_value() ? host_arena_->data() : nullptr; }
+  StateDisk* disk() override { return disk_.get(); }
   absl::Status Upload() override { return absl::OkStatus(); }
   absl::Status Download() override { return absl::OkStatus(); }
 
@@ -54,6 +56,7 @@ class CpuEngine : public StepEngine {
   plan::StepPlan plan_;
   std::optional<Arena> arena_;
   std::optional<Arena> host_arena_;  // where something is offloaded
+  std::unique_ptr<StateDisk> disk_;  // where states are on disk
   absl::Span<double> scalars_;
   HostInputs train_inputs_;
   HostInputs evaluate_inputs_;  // where there is validation data
@@ -69,7 +72,11 @@ absl::Status CpuEngine::Open(const StepEngineArguments& arguments) {
   if (plan_.host_arena_bytes > 0) {
     MP_ASSIGN_OR_RETURN(host_arena_, Arena::Allocate(plan_.host_arena_bytes));
   }
-  backend_.Attach(arena_->data(), communicator, host_arena());
+  if (plan_.options.offload_disk) {
+    MP_ASSIGN_OR_RETURN(
+        disk_, StateDisk::Open(plan_, arguments.state_folder, communicator->rank(), host_arena()));
+  }
+  backend_.Attach(arena_->data(), communicator, host_arena(), disk_.get());
   auto abort = [communicator](const absl::Status& s) { communicator->Abort(s.message()); };
   MP_ASSIGN_OR_RETURN(train_, Executor::Create(plan_, plan_.train, &backend_, abort));
   MP_ASSIGN_OR_RETURN(evaluate_, Executor::Create(plan_, plan_.evaluate, &backend_, abort));
@@ -104,6 +111,7 @@ absl::StatusOr<absl::Span<const double>> CpuEngine::FinishStep(const StepContext
   update.skip_update = !clip.finite;
   update.clip_factor = static_cast<float>(clip.scale / context.loss_scale);
   MP_RETURN_IF_ERROR(train_->Run(Section::kUpdate, update));
+  if (disk_ != nullptr) MP_RETURN_IF_ERROR(disk_->AwaitAll());
   return absl::Span<const double>(scalars_);
 }
 

@@ -12,6 +12,8 @@
 
 namespace milepost::runtime {
 
+class StateDisk;
+
 // Lives only while binding.
 struct OpBinding {
   const plan::StepPlan& plan;
@@ -20,6 +22,7 @@ struct OpBinding {
   char* arena;  // where the plan's buffers lie
   int rank;
   char* host_arena = nullptr;  // where those in host memory lie; null where nothing is offloaded
+  StateDisk* disk = nullptr;   // null where no state is on disk
 
   const graph::Attributes& attributes() const { return planned.op.attributes; }
   const graph::Value& ValueOf(graph::ValueId id) const { return program.graph.values[id]; }

@@ -67,10 +67,17 @@ float* ParameterStore::Master(const plan::FlatGroup& group) const {
   return reinterpret_cast<float*>(Data(group, plan::StatesOf(group)[0]));
 }
 
+bool ParameterStore::InPart(const plan::FlatGroup& group, int part) const {
+  if (!plan_.options.offload_disk) return true;
+  const bool on_disk = plan::StatesOf(group)[0].buffer != plan::kNoBuffer;
+  return part == (on_disk ? static_cast<int>(&group - plan_.groups.data()) : groups());
+}
+
 template <typename RangeOf>
-std::vector<StateInterval> ParameterStore::Intervals(RangeOf range_of) const {
+std::vector<StateInterval> ParameterStore::Intervals(int part, RangeOf range_of) const {
   std::vector<StateInterval> intervals;
   for (const plan::FlatGroup& group : plan_.groups) {
+    if (!InPart(group, part)) continue;
     const Range range = range_of(group);
     const std::vector<plan::GroupState> states = plan::StatesOf(group);
     for (const plan::GroupParameter& p : group.parameters) {
@@ -92,23 +99,23 @@ std::vector<StateInterval> ParameterStore::Intervals(RangeOf range_of) const {
   return intervals;
 }
 
-std::vector<StateInterval> ParameterStore::Held() const {
-  return Intervals([this](const plan::FlatGroup& group) {
+std::vector<StateInterval> ParameterStore::Held(int part) const {
+  return Intervals(part, [this](const plan::FlatGroup& group) {
     return Range{HeldBegin(group), HeldBegin(group) + group.shard_elements};
   });
 }
 
-std::vector<StateInterval> ParameterStore::Saved() const {
+std::vector<StateInterval> ParameterStore::Saved(int part) const {
   // Ranks that hold the same shard (at stage 0: everything) share the work.
-  return Intervals([this](const plan::FlatGroup& group) {
+  return Intervals(part, [this](const plan::FlatGroup& group) {
     const int64_t count = group.padded_elements / plan_.options.world;
     const int64_t begin = HeldBegin(group) + rank_ / plan_.options.Shards() * count;
     return Range{begin, begin + count};
   });
 }
 
-void ParameterStore::Initialize(uint64_t seed) {
-  for (const StateInterval& interval : Held()) {
+void ParameterStore::Initialize(uint64_t seed, int part) {
+  for (const StateInterval& interval : Held(part)) {
     const int64_t count = interval.end - interval.begin;
     const auto next = std::upper_bound(first_tensor_.begin(), first_tensor_.end(), interval.tensor);
     const auto parameter = next - first_tensor_.begin() - 1;
@@ -129,27 +136,34 @@ void ParameterStore::Initialize(uint64_t seed) {
   }
 }
 
-absl::Status ParameterStore::RebuildParameters() {
-  const int64_t element = graph::ByteSize(plan_.options.compute_dtype);
-  for (const plan::FlatGroup& group : plan_.groups) {
-    char* parameters = BufferAt(group.parameter_buffer);
-    char* mine = parameters + ParameterBegin(group) * element;
-    if (plan_.options.compute_dtype == graph::DType::kBF16) {
-      kernels::CastToBf16(Master(group), group.shard_elements,
-                          reinterpret_cast<kernels::bf16*>(mine));
-    } else if (plan_.options.compute_dtype == graph::DType::kF16) {
-      kernels::CastToF16(Master(group), group.shard_elements,
-                         reinterpret_cast<kernels::f16*>(mine));
-    } else if (group.master_buffer != plan::kNoBuffer) {
-      std::memcpy(mine, Master(group), static_cast<size_t>(group.shard_elements * element));
-    }
-    if (plan_.options.Shards() > 1 && !plan_.options.ShardsParameters()) {
-      MP_RETURN_IF_ERROR(
-          communicator_->AllGather(parameters, static_cast<size_t>(group.padded_elements * element),
-                                   ShardRanks(plan_.options, rank_)));
-    }
+absl::Status ParameterStore::RebuildParameters(StateDisk* disk) {
+  for (int group = 0; group < groups(); ++group) {
+    if (disk != nullptr) MP_RETURN_IF_ERROR(disk->LoadMaster(group));
+    RebuildShard(plan_.groups[group]);
+    MP_RETURN_IF_ERROR(Gather(plan_.groups[group]));
   }
   return absl::OkStatus();
+}
+
+void ParameterStore::RebuildShard(const plan::FlatGroup& group) {
+  const int64_t element = graph::ByteSize(plan_.options.compute_dtype);
+  char* mine = BufferAt(group.parameter_buffer) + ParameterBegin(group) * element;
+  if (plan_.options.compute_dtype == graph::DType::kBF16) {
+    kernels::CastToBf16(Master(group), group.shard_elements,
+                        reinterpret_cast<kernels::bf16*>(mine));
+  } else if (plan_.options.compute_dtype == graph::DType::kF16) {
+    kernels::CastToF16(Master(group), group.shard_elements, reinterpret_cast<kernels::f16*>(mine));
+  } else if (group.master_buffer != plan::kNoBuffer) {
+    std::memcpy(mine, Master(group), static_cast<size_t>(group.shard_elements * element));
+  }
+}
+
+absl::Status ParameterStore::Gather(const plan::FlatGroup& group) {
+  if (plan_.options.Shards() == 1 || plan_.options.ShardsParameters()) return absl::OkStatus();
+  const int64_t element = graph::ByteSize(plan_.options.compute_dtype);
+  return communicator_->AllGather(BufferAt(group.parameter_buffer),
+                                  static_cast<size_t>(group.padded_elements * element),
+                                  ShardRanks(plan_.options, rank_));
 }
 
 }  // namespace milepost::runtime

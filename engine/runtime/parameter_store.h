@@ -2,8 +2,13 @@
 // holds, their initial values, and the compute-dtype parameters made from the masters.
 //
 //   ParameterStore store(plan, plan.train.graph, arena.data(), communicator);
-//   store.Initialize(seed);                                 // or fill store.Held()
+//   for (int part = 0; part < store.parts(); ++part) {
+//     store.Initialize(seed, part);                         // or fill store.Held(part)
+//   }
 //   MP_RETURN_IF_ERROR(store.RebuildParameters());          // collective
+//
+// Parts: one; where states lie on disk (state_disk.h) each group's states that do, which are all in
+// the same memory, and last what does not.
 //
 // Tensors are numbered by parameter and, within one, as plan::StatesOf lists its group's. What
 // the constructor is given must outlive the store. Not synchronised.
@@ -16,6 +21,7 @@
 #include "absl/status/status.h"
 #include "engine/plan/step_plan.h"
 #include "engine/runtime/session.h"
+#include "engine/runtime/state_disk.h"
 
 namespace milepost::runtime {
 
@@ -27,18 +33,24 @@ class ParameterStore {
                  comm::Communicator* communicator, char* host_arena = nullptr);
 
   const std::vector<v1::TensorInfo>& tensors() const { return tensors_; }
-  // Everything that this rank holds; sorted by tensor.
-  std::vector<StateInterval> Held() const;
+  int parts() const { return plan_.options.offload_disk ? groups() + 1 : 1; }
+  // Everything of the part that this rank holds; sorted by tensor.
+  std::vector<StateInterval> Held(int part) const;
   // What it saves: over all ranks, every element exactly once.
-  std::vector<StateInterval> Saved() const;
+  std::vector<StateInterval> Saved(int part) const;
 
   // Masters from (seed, parameter, element); m and v zero. Local.
-  void Initialize(uint64_t seed);
+  void Initialize(uint64_t seed, int part = 0);
   // Compute-dtype parameters from the masters: a cast and, where parameters are whole but masters
-  // are sharded, an all-gather.
-  absl::Status RebuildParameters();
+  // are sharded, an all-gather. `disk`: where masters are, which pass through their turns' memory;
+  // null: they are in the arenas.
+  absl::Status RebuildParameters(StateDisk* disk = nullptr);
 
  private:
+  int groups() const { return static_cast<int>(plan_.groups.size()); }
+  void RebuildShard(const plan::FlatGroup& group);
+  absl::Status Gather(const plan::FlatGroup& group);
+  bool InPart(const plan::FlatGroup& group, int part) const;
   // First of the group's elements whose master this rank holds (stage 0: all; else its shard).
   int64_t HeldBegin(const plan::FlatGroup& group) const;
   // Where those begin in the parameter buffer.
@@ -56,7 +68,7 @@ class ParameterStore {
     int64_t end;
   };
   template <typename RangeOf>
-  std::vector<StateInterval> Intervals(RangeOf range_of) const;
+  std::vector<StateInterval> Intervals(int part, RangeOf range_of) const;
 
   const plan::StepPlan& plan_;
   const graph::Graph& graph_;

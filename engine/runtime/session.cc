@@ -12,6 +12,7 @@
 #include "common/spec/validate.h"
 #include "common/status_macros.h"
 #include "engine/comm/communicator.h"
+#include "engine/runtime/state_disk.h"
 #include "engine/runtime/training_session.h"
 
 namespace milepost::runtime {
@@ -77,7 +78,8 @@ absl::Status TrainingSessionImpl::Open() {
                                             .threads = std::max(1, options_.threads),
                                             .data = data_,
                                             .communicator = communicator_,
-                                            .device_communicator = options_.device_communicator}));
+                                            .device_communicator = options_.device_communicator,
+                                            .state_folder = StateFolder()}));
   const plan::StepPlan& plan = engine_->plan();
   layout_ = {.micro_batch = plan.options.micro_batch,
              .accumulation = plan.options.accumulation,
@@ -96,6 +98,16 @@ absl::Status TrainingSessionImpl::Open() {
   return absl::OkStatus();
 }
 
+const std::string& TrainingSessionImpl::StateFolder() const {
+  const std::string& path = spec_.train().offload().path();
+  return path.empty() ? options_.state_folder : path;
+}
+
+std::string TrainingSessionImpl::disk_description() const {
+  const StateDisk* disk = engine_->disk();
+  return disk == nullptr ? "" : disk->description();
+}
+
 absl::Status TrainingSessionImpl::Ready(absl::string_view call) const {
   if (!failure_.ok()) return failure_;
   if (has_parameters_) return absl::OkStatus();
@@ -112,14 +124,18 @@ absl::Status TrainingSessionImpl::Fail(const absl::Status& status) {
 absl::Status TrainingSessionImpl::InitializeParameters() {
   MP_RETURN_IF_ERROR(failure_);
   engine_->UseThread();
-  store_->Initialize(spec_.train().seed());
+  for (int part = 0; part < store_->parts(); ++part) {
+    MP_RETURN_IF_ERROR(FetchState(part));  // zeros: padding stays that
+    store_->Initialize(spec_.train().seed(), part);
+    MP_RETURN_IF_ERROR(StoreState(part));
+  }
   statistics_->Initialize();
   return Start();
 }
 
 absl::Status TrainingSessionImpl::Start() {
   context_.new_scalings = statistics_->HasNewScalings();
-  absl::Status status = store_->RebuildParameters();
+  absl::Status status = store_->RebuildParameters(engine_->disk());
   if (status.ok()) status = engine_->Upload();
   if (!status.ok()) return Fail(status);
   prefetcher_->Start(state_.samples_consumed());
@@ -127,22 +143,36 @@ absl::Status TrainingSessionImpl::Start() {
   return absl::OkStatus();
 }
 
-std::vector<StateInterval> TrainingSessionImpl::RestoreTargets() {
-  std::vector<StateInterval> targets = store_->Held();
+std::vector<StateInterval> TrainingSessionImpl::RestoreTargets(int part) {
+  std::vector<StateInterval> targets = store_->Held(part);
+  if (IsOnDisk(part)) return targets;
   const std::vector<StateInterval>& statistics = statistics_->intervals();
   targets.insert(targets.end(), statistics.begin(), statistics.end());
   return targets;
 }
 
-absl::Status TrainingSessionImpl::FetchState() {
+absl::Status TrainingSessionImpl::StoreState(int part) {
   MP_RETURN_IF_ERROR(failure_);
-  engine_->UseThread();
-  if (absl::Status status = engine_->Download(); !status.ok()) return Fail(status);
+  if (!IsOnDisk(part)) return absl::OkStatus();
+  if (absl::Status status = engine_->disk()->Store(part); !status.ok()) return Fail(status);
   return absl::OkStatus();
 }
 
-std::vector<StateInterval> TrainingSessionImpl::SaveSources() {
-  std::vector<StateInterval> sources = store_->Saved();
+absl::Status TrainingSessionImpl::FetchState(int part) {
+  MP_RETURN_IF_ERROR(failure_);
+  engine_->UseThread();
+  absl::Status status;
+  if (IsOnDisk(part)) {
+    status = engine_->disk()->Load(part);
+  } else if (has_parameters_) {  // before that it is still on its way to the device
+    status = engine_->Download();
+  }
+  return status.ok() ? status : Fail(status);
+}
+
+std::vector<StateInterval> TrainingSessionImpl::SaveSources(int part) {
+  std::vector<StateInterval> sources = store_->Saved(part);
+  if (IsOnDisk(part)) return sources;
   const std::vector<StateInterval>& statistics = statistics_->intervals();
   if (communicator_->rank() == 0) {
     sources.insert(sources.end(), statistics.begin(), statistics.end());

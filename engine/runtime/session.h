@@ -28,6 +28,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/check.h"
 #include "engine/data/sample_source.h"
 #include "engine/graph/graph.h"
 #include "engine/plan/step_plan.h"
@@ -49,6 +50,8 @@ struct SessionOptions {
   // What it runs on (step_engine.h); none: the CPU.
   std::function<absl::StatusOr<std::unique_ptr<StepEngine>>(const StepEngineArguments&)> engine;
   comm::Communicator* device_communicator = nullptr;  // as StepEngineArguments has it
+  // For state on disk where the spec names no train.offload.path; there already.
+  std::string state_folder;
 };
 
 struct StepReport {
@@ -115,19 +118,29 @@ class TrainingSession {
   // Names, kinds ("master", "m", "v", "statistic", "scaling"), dtypes and global shapes; the same
   // on every rank.
   virtual const std::vector<v1::TensorInfo>& state_tensors() const = 0;
-  // The intervals that this rank must be given by a restore, sorted by tensor. Fill all of them,
-  // then call FinishRestore, before the first Step. To fill some of them, and keep the rest as
-  // InitializeParameters has made it, call FetchState before.
-  virtual std::vector<StateInterval> RestoreTargets() = 0;
+  // State that lies on disk comes in and goes out in parts, one after the other by the same memory;
+  // other state is one part, 0.
+  virtual int state_parts() const = 0;
+  // The intervals of a part that this rank must be given by a restore, sorted by tensor. For each
+  // part FetchState, fill all of them (or some, where the rest is to stay as InitializeParameters
+  // has made it), and StoreState; then FinishRestore, before the first Step.
+  virtual std::vector<StateInterval> RestoreTargets(int part) = 0;
+  // Takes what a restore has put there. Blocks where it goes to disk.
+  virtual absl::Status StoreState(int part) = 0;
   // FAILED_PRECONDITION when the state does not belong to the spec's model, optimizer kind, seed
   // and sequence length. Collective: rebuilds the compute-dtype parameters (all-gather at stages 1
   // and 2).
   virtual absl::Status FinishRestore(const v1::TrainerState& state) = 0;
-  // Brings the state to where SaveSources points. On the CPU it is there; a device copies. Blocks.
-  virtual absl::Status FetchState() = 0;
-  // The intervals that this rank saves: over all ranks every element exactly once. `data` is valid
-  // from FetchState to the next Step: copy it before.
-  virtual std::vector<StateInterval> SaveSources() = 0;
+  // Brings a part to where SaveSources and RestoreTargets point: zeros that nobody has given a
+  // value yet. On the CPU it is there, or is read from disk; a device copies. Blocks.
+  virtual absl::Status FetchState(int part) = 0;
+  // The intervals that this rank saves of a part: over all ranks and parts every element exactly
+  // once. `data` is valid from FetchState to the next one or the next Step: copy it before.
+  virtual std::vector<StateInterval> SaveSources(int part) = 0;
+  // The same of state that is in one part.
+  std::vector<StateInterval> RestoreTargets() { return RestoreTargets(OnlyPart()); }
+  std::vector<StateInterval> SaveSources() { return SaveSources(OnlyPart()); }
+  absl::Status FetchState() { return FetchState(OnlyPart()); }
   virtual v1::TrainerState trainer_state() const = 0;
 
   // ---- training ----
@@ -144,10 +157,19 @@ class TrainingSession {
   // Bytes of the arenas as allocated: plan().arena_bytes and plan().host_arena_bytes.
   virtual int64_t allocated_bytes() const = 0;
   virtual int64_t allocated_host_bytes() const = 0;
+  // How optimizer state on disk is read and written: "io_uring, past the page cache"; empty where
+  // none is there.
+  virtual std::string disk_description() const = 0;
   // What a device has beside it (step_engine.h); 0 on the CPU.
   virtual int64_t beside_bytes() const = 0;
   // Training ops, by kind and phase, since creation.
   virtual std::vector<OpKindTime> op_times() const = 0;
+
+ private:
+  int OnlyPart() const {
+    MP_CHECK(state_parts() == 1) << "the state is on disk, and comes in parts";
+    return 0;
+  }
 };
 
 }  // namespace milepost::runtime

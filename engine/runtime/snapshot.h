@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "common/status_macros.h"
 #include "engine/runtime/session.h"
 #include "engine/state/layout.h"
 
@@ -52,7 +53,6 @@ struct Snapshot {
 
 // Adds what this rank saves.
 inline void Save(TrainingSession& session, Snapshot& snapshot, std::mutex& mutex) {
-  ASSERT_TRUE(session.FetchState().ok());
   std::lock_guard lock(mutex);
   if (snapshot.tensors.empty()) {
     snapshot.tensors = session.state_tensors();
@@ -65,20 +65,27 @@ inline void Save(TrainingSession& session, Snapshot& snapshot, std::mutex& mutex
   }
   EXPECT_EQ(session.trainer_state().SerializeAsString(), snapshot.state.SerializeAsString());
   snapshot.rank_bytes.push_back(0);
-  for (const StateInterval& i : session.SaveSources()) {
-    TensorData& tensor = snapshot.data[i.tensor];
-    const int64_t bytes = (i.end - i.begin) * tensor.element_bytes();
-    snapshot.rank_bytes.back() += bytes;
-    std::memcpy(tensor.at(i.begin), i.data, static_cast<size_t>(bytes));
-    snapshot.covered.push_back({i.tensor, i.begin, i.end});
+  for (int part = 0; part < session.state_parts(); ++part) {
+    ASSERT_EQ(session.FetchState(part), absl::OkStatus());
+    for (const StateInterval& i : session.SaveSources(part)) {
+      TensorData& tensor = snapshot.data[i.tensor];
+      const int64_t bytes = (i.end - i.begin) * tensor.element_bytes();
+      snapshot.rank_bytes.back() += bytes;
+      std::memcpy(tensor.at(i.begin), i.data, static_cast<size_t>(bytes));
+      snapshot.covered.push_back({i.tensor, i.begin, i.end});
+    }
   }
 }
 
 inline absl::Status Restore(TrainingSession& session, const Snapshot& snapshot) {
-  for (const StateInterval& i : session.RestoreTargets()) {
-    const TensorData& tensor = snapshot.data[i.tensor];
-    std::memcpy(i.data, tensor.at(i.begin),
-                static_cast<size_t>((i.end - i.begin) * tensor.element_bytes()));
+  for (int part = 0; part < session.state_parts(); ++part) {
+    MP_RETURN_IF_ERROR(session.FetchState(part));
+    for (const StateInterval& i : session.RestoreTargets(part)) {
+      const TensorData& tensor = snapshot.data[i.tensor];
+      std::memcpy(i.data, tensor.at(i.begin),
+                  static_cast<size_t>((i.end - i.begin) * tensor.element_bytes()));
+    }
+    MP_RETURN_IF_ERROR(session.StoreState(part));
   }
   return session.FinishRestore(snapshot.state);
 }

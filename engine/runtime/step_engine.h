@@ -19,6 +19,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -36,6 +37,8 @@ class Communicator;
 }
 
 namespace milepost::runtime {
+
+class StateDisk;
 
 class StepEngine {
  public:
@@ -61,6 +64,8 @@ class StepEngine {
   virtual absl::Status Download() = 0;
   // The plan's arena in host memory; null where nothing is offloaded. Steps use it where it is.
   virtual char* host_arena() = 0;
+  // Between steps, where the optimizer's state is on disk; null: it is in the arenas.
+  virtual StateDisk* disk() { return nullptr; }
 
   // More packed documents in a micro-batch than this are told as StepContext::many_documents, of
   // every rank's where one rank's has them: ranks enqueue the same calls.
@@ -104,6 +109,7 @@ struct StepEngineArguments {
   // Another one among the same ranks, for a device's calls, which come at other times than the
   // session's; the same. Null where world is 1, and on the CPU.
   comm::Communicator* device_communicator = nullptr;
+  std::string state_folder = {};  // on a local disk, for state that is to lie there
 };
 
 // Plans and allocates. INVALID_ARGUMENT, RESOURCE_EXHAUSTED with the figures.

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "engine/data/dataset.h"
@@ -28,10 +29,12 @@ class TrainingSessionImpl : public TrainingSession {
 
   absl::Status InitializeParameters() override;
   const std::vector<v1::TensorInfo>& state_tensors() const override { return tensors_; }
-  std::vector<StateInterval> RestoreTargets() override;
+  int state_parts() const override { return store_->parts(); }
+  std::vector<StateInterval> RestoreTargets(int part) override;
+  absl::Status StoreState(int part) override;
   absl::Status FinishRestore(const v1::TrainerState& state) override;
-  absl::Status FetchState() override;
-  std::vector<StateInterval> SaveSources() override;
+  absl::Status FetchState(int part) override;
+  std::vector<StateInterval> SaveSources(int part) override;
   v1::TrainerState trainer_state() const override { return state_; }
   absl::StatusOr<StepReport> Step(bool stop_requested) override;
   absl::StatusOr<EvaluationReport> Evaluate() override;
@@ -39,15 +42,19 @@ class TrainingSessionImpl : public TrainingSession {
   const plan::StepPlan& plan() const override { return engine_->plan(); }
   int64_t allocated_bytes() const override { return engine_->allocated_bytes(); }
   int64_t allocated_host_bytes() const override { return engine_->allocated_host_bytes(); }
+  std::string disk_description() const override;
   int64_t beside_bytes() const override { return engine_->beside_bytes(); }
   std::vector<OpKindTime> op_times() const override { return engine_->Times(); }
 
  private:
   absl::Status Ready(absl::string_view call) const;
+  const std::string& StateFolder() const;
   // Keeps `status` for every later call and lets no peer wait for this rank.
   absl::Status Fail(const absl::Status& status);
   // The initial or restored state goes where steps find it.
   absl::Status Start();
+  // Whether a part is the states of one group, on disk; the last never is.
+  bool IsOnDisk(int part) const { return part + 1 < store_->parts(); }
   // What the context says of this step's update.
   void SetUpdate();
   absl::Status RunMicroSteps();

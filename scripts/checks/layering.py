@@ -32,7 +32,7 @@ ALLOWED = {
                        "engine/kernels/cpu", "engine/kernels/cuda",
                        "engine/kernels/cuda/libraries", "engine/comm",
                        "engine/optim", "engine/data",
-                       "engine/data/images", "engine/state"},
+                       "engine/data/images", "engine/state", "engine/runtime/state_file"},
     "engine/runtime/device/testing": {"common", "engine/runtime/device"},
     "engine/runtime/device_comm": {"common", "engine/runtime", "engine/runtime/cuda_backend",
                                    "engine/runtime/device",

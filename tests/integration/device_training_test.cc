@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <ostream>
@@ -398,6 +399,45 @@ TEST(DeviceTraining, OffloadedUpdatesHaveTheDevicesBits) {
     for (const bool capture : {false, true}) {
       if (!capture && test.stage != 1) continue;
       const Trained got = Train(spec, OnDevice(2, capture, test.ranks));
+      ExpectSame(got, want, 0);
+      EXPECT_TRUE(got.state.data == want.state.data);
+    }
+  }
+}
+
+v1::JobSpec OnDisk(v1::JobSpec spec) {
+  v1::OffloadSpec* offload = spec.mutable_train()->mutable_offload();
+  offload->set_optimizer(v1::OFFLOAD_TARGET_NVME);
+  offload->set_path(std::filesystem::path(spec.data().train()).parent_path().string());
+  return spec;
+}
+
+// The same on disk between updates, with more groups than have places on the host at once.
+TEST(DeviceTraining, StatesOnDiskHaveTheDevicesBits) {
+  const TinyJob job;
+  struct Test {
+    int ranks;
+    int stage;
+    v1::Precision precision;
+    int64_t accumulation;
+  };
+  for (const Test& test : {Test{1, 0, v1::PRECISION_FP32, 2}, Test{1, 0, v1::PRECISION_FP16, 1},
+                           Test{2, 1, v1::PRECISION_BF16, 2}, Test{2, 3, v1::PRECISION_BF16, 1}}) {
+    SCOPED_TRACE(absl::StrCat(test.ranks, " ranks, stage ", test.stage));
+    v1::JobSpec spec = job.Spec({.ranks = test.ranks,
+                                 .stage = test.stage,
+                                 .precision = test.precision,
+                                 .global_batch = test.ranks * test.accumulation,
+                                 .micro_batch = 1,
+                                 .layers = 3,
+                                 .steps = 3});
+    if (test.precision == v1::PRECISION_FP16) {
+      spec.mutable_train()->mutable_loss_scale()->set_initial(1 << 24);
+    }
+    const Trained want = Train(spec, OnDevice(1, /*capture=*/true, test.ranks));
+    for (const bool capture : {false, true}) {
+      if (!capture && test.stage != 1) continue;
+      const Trained got = Train(OnDisk(spec), OnDevice(2, capture, test.ranks));
       ExpectSame(got, want, 0);
       EXPECT_TRUE(got.state.data == want.state.data);
     }

@@ -1,8 +1,10 @@
-// What waits in host memory changes no bit of a training run.
+// What waits in host memory, or on disk, changes no bit of a training run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -50,6 +52,15 @@ v1::JobSpec Offloaded(v1::JobSpec spec) {
   return spec;
 }
 
+// Its state on disk, beside its data.
+v1::JobSpec OnDisk(v1::JobSpec spec) {
+  v1::OffloadSpec* offload = spec.mutable_train()->mutable_offload();
+  offload->set_optimizer(v1::OFFLOAD_TARGET_NVME);
+  offload->set_path(std::filesystem::path(spec.data().train()).parent_path().string());
+  EXPECT_EQ(ValidateJobSpec(spec), absl::OkStatus());
+  return spec;
+}
+
 void ExpectSameBits(const Trained& got, const Trained& want) {
   EXPECT_EQ(got.losses, want.losses);
   EXPECT_EQ(got.skipped, want.skipped);
@@ -77,7 +88,9 @@ TEST(OffloadOptimizer, EveryStageAndWorldHasTheBitsOfNone) {
                                              .micro_batch = 1,
                                              .dropout = 0.1,
                                              .steps = 3});
-          ExpectSameBits(Train(Offloaded(spec)), Train(spec));
+          const Trained want = Train(spec);
+          ExpectSameBits(Train(Offloaded(spec)), want);
+          ExpectSameBits(Train(OnDisk(spec)), want);
         }
       }
     }
@@ -101,11 +114,15 @@ TEST(OffloadOptimizer, EveryOptimizerHasTheBitsOfNone) {
                           v1::OptimizerSpec::TYPE_ADAMW_8BIT}) {
     SCOPED_TRACE(v1::OptimizerSpec::Type_Name(type));
     const v1::JobSpec spec = WithOptimizer(job.Spec(options), type);
-    ExpectSameBits(Train(Offloaded(spec)), Train(spec));
+    const Trained want = Train(spec);
+    ExpectSameBits(Train(Offloaded(spec)), want);
+    ExpectSameBits(Train(OnDisk(spec)), want);
   }
   v1::JobSpec rounded = job.Spec(options);
   rounded.mutable_train()->mutable_optimizer()->set_state_dtype(v1::STATE_DTYPE_BF16);
-  ExpectSameBits(Train(Offloaded(rounded)), Train(rounded));
+  const Trained want = Train(rounded);
+  ExpectSameBits(Train(Offloaded(rounded)), want);
+  ExpectSameBits(Train(OnDisk(rounded)), want);
 }
 
 TEST(OffloadOptimizer, FrozenGroupsStayAsTheyAre) {
@@ -116,7 +133,9 @@ TEST(OffloadOptimizer, FrozenGroupsStayAsTheyAre) {
     frozen->set_match("h.0.*");
     frozen->set_freeze(true);
     NormalizeJobSpec(&spec);
-    ExpectSameBits(Train(Offloaded(spec)), Train(spec));
+    const Trained want = Train(spec);
+    ExpectSameBits(Train(Offloaded(spec)), want);
+    ExpectSameBits(Train(OnDisk(spec)), want);
   }
 }
 
@@ -132,10 +151,11 @@ TEST(OffloadOptimizer, SkippedStepsLeaveTheDevicesParameters) {
     EXPECT_TRUE(want.skipped.front());
     EXPECT_FALSE(want.skipped.back());
     ExpectSameBits(Train(Offloaded(spec)), want);
+    ExpectSameBits(Train(OnDisk(spec)), want);
   }
 }
 
-TEST(OffloadOptimizer, ACheckpointOfEitherGoesOnWithTheOther) {
+TEST(OffloadOptimizer, ACheckpointOfAnyGoesOnWithTheOthers) {
   const TinyJob job;
   for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
     const v1::JobSpec whole =
@@ -144,9 +164,14 @@ TEST(OffloadOptimizer, ACheckpointOfEitherGoesOnWithTheOther) {
     half.mutable_train()->set_steps(3);
     const Trained none = Train(half);
     const Trained host = Train(Offloaded(half));
+    const Trained disk = Train(OnDisk(half));
     const Trained want = Train(whole, &none.state);
     ExpectSameBits(Train(Offloaded(whole), &none.state), want);
     ExpectSameBits(Train(whole, &host.state), want);
+    ExpectSameBits(Train(OnDisk(whole), &host.state), want);
+    ExpectSameBits(Train(OnDisk(whole), &disk.state), want);
+    ExpectSameBits(Train(Offloaded(whole), &disk.state), want);
+    ExpectSameBits(Train(whole, &disk.state), want);
   }
 }
 
@@ -171,6 +196,7 @@ TEST(OffloadActivations, EveryStageAndRecomputationHasTheBitsOfNone) {
       spec.mutable_train()->mutable_offload()->set_activations(true);
       ExpectSameBits(Train(spec), want);
       ExpectSameBits(Train(Offloaded(spec)), want);
+      ExpectSameBits(Train(OnDisk(spec)), want);
     }
   }
 }

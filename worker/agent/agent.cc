@@ -243,6 +243,7 @@ absl::Status AgentImpl::StartTrainer(const v1::StartRank& start) {
   trainer.gpu_uuid = planned.slot.uuid();
   trainer.threads = RankThreads(start.spec().resources().threads_per_rank(),
                                 static_cast<int>(trainer.cores.size()));
+  trainer.state_folder = absl::StrCat(options_.data_dir, "/offload");
   trainer.stop_time = options_.stop_time * kTrainerShare;
   MP_ASSIGN_OR_RETURN(auto rank, RankProcess::Start(start, trainer, &outbox_));
   ranks_[KeyOf(start)] = std::move(rank);

@@ -27,6 +27,7 @@ struct TrainerOptions {
   int memory_node = -1;  // NUMA node that host memory comes from while it has some; -1: any
   std::string gpu_uuid;  // the only GPU that it sees; empty: none
   int threads = 1;
+  std::string state_folder;  // of v1::TrainerStart
   absl::Duration stop_time;  // that the trainer has after SIGTERM
 };
 

@@ -235,8 +235,8 @@ TEST_F(CheckpointTest, TwoRanksSaveAndOneRestores) {
   state_.Fill(1);
   CheckpointUploader first(service_->address(), Options(0, 2), state_.Half(0));
   CheckpointUploader second(service_->address(), Options(1, 2), state_.Half(1));
-  first.Save(state_.Half(0), AtStep(5), false);
-  second.Save(state_.Half(1), AtStep(5), false);
+  EXPECT_TRUE(first.Save(state_.Half(0), AtStep(5), false).ok());
+  EXPECT_TRUE(second.Save(state_.Half(1), AtStep(5), false).ok());
   state_.Fill(777);  // the copies are already made
   EXPECT_TRUE(first.Wait(Soon()).ok());
   EXPECT_TRUE(second.Wait(Soon()).ok());
@@ -265,7 +265,7 @@ TEST_F(CheckpointTest, TwoRanksSaveAndOneRestores) {
 
 TEST_F(CheckpointTest, CutsIntoChunksOfFourMebibytes) {
   auto uploader = Single();
-  uploader->Save(state_.All(), AtStep(1), false);
+  EXPECT_TRUE(uploader->Save(state_.All(), AtStep(1), false).ok());
   ASSERT_TRUE(uploader->Wait(Soon()).ok());
   int64_t bytes = 0;
   for (const v1::Chunk& chunk : service_->Get(1).streams[0]) {
@@ -279,7 +279,7 @@ TEST_F(CheckpointTest, CutsIntoChunksOfFourMebibytes) {
 TEST_F(CheckpointTest, StartsOverWhenTheCoordinatorForgotTheUpload) {
   service_->Script({}, {absl::NotFoundError("begin again")}, {absl::NotFoundError("begin again")});
   auto uploader = Single();
-  uploader->Save(state_.All(), AtStep(1), false);
+  EXPECT_TRUE(uploader->Save(state_.All(), AtStep(1), false).ok());
   EXPECT_TRUE(uploader->Wait(Soon()).ok());
   EXPECT_TRUE(service_->Get(1).committed);
   EXPECT_EQ(service_->begin_calls(), 3);
@@ -290,7 +290,7 @@ TEST_F(CheckpointTest, HoldsTheCopyWhileTheCoordinatorIsAway) {
   const std::string address = service_->address();
   service_->StopServing();
   state_.Fill(3);
-  uploader->Save(state_.All(), AtStep(1), false);
+  EXPECT_TRUE(uploader->Save(state_.All(), AtStep(1), false).ok());
   EXPECT_TRUE(absl::IsDeadlineExceeded(uploader->Wait(absl::Now() + absl::Milliseconds(300))));
   EXPECT_THAT(uploader->State().problem, HasSubstr("until the coordinator takes it"));
   state_.Fill(4);
@@ -307,7 +307,9 @@ TEST_F(CheckpointTest, ALaterSaveReplacesOneThatWaitsForTheCoordinator) {
   const std::string address = service_->address();
   service_->StopServing();
   // Returns although nothing was ever uploaded.
-  for (int step = 1; step <= 3; ++step) uploader->Save(state_.All(), AtStep(step), false);
+  for (int step = 1; step <= 3; ++step) {
+    EXPECT_TRUE(uploader->Save(state_.All(), AtStep(step), false).ok());
+  }
   service_->Serve(address);
   EXPECT_TRUE(uploader->Wait(Soon()).ok());
   EXPECT_EQ(uploader->State().committed_step, 3);
@@ -318,10 +320,10 @@ TEST_F(CheckpointTest, ALaterSaveReplacesOneThatWaitsForTheCoordinator) {
 TEST_F(CheckpointTest, ASaveWaitsForAnUploadInProgress) {
   auto uploader = Single();
   service_->Hold(true);
-  uploader->Save(state_.All(), AtStep(1), false);
+  EXPECT_TRUE(uploader->Save(state_.All(), AtStep(1), false).ok());
   service_->AwaitBegins(1);
   std::thread release([&] { service_->Hold(false); });
-  uploader->Save(state_.All(), AtStep(2), false);
+  EXPECT_TRUE(uploader->Save(state_.All(), AtStep(2), false).ok());
   release.join();
   EXPECT_TRUE(uploader->Wait(Soon()).ok());
   EXPECT_TRUE(service_->Get(1).committed);
@@ -331,9 +333,9 @@ TEST_F(CheckpointTest, ASaveWaitsForAnUploadInProgress) {
 TEST_F(CheckpointTest, AFullDiskEndsTheUploadAndTheNextOneTriesAgain) {
   service_->Script({absl::ResourceExhaustedError("3 bytes left")});
   auto uploader = Single();
-  uploader->Save(state_.All(), AtStep(1), false);
+  EXPECT_TRUE(uploader->Save(state_.All(), AtStep(1), false).ok());
   EXPECT_TRUE(absl::IsResourceExhausted(uploader->Wait(Soon())));
-  uploader->Save(state_.All(), AtStep(2), false);
+  EXPECT_TRUE(uploader->Save(state_.All(), AtStep(2), false).ok());
   EXPECT_TRUE(uploader->Wait(Soon()).ok());
 }
 
@@ -342,12 +344,12 @@ TEST_F(CheckpointTest, AFullDiskIsTriedAgainForTheLastCheckpointForABoundedTime)
   options.full_disk_retry = absl::ZeroDuration();
   service_->Script({absl::ResourceExhaustedError("full")});
   CheckpointUploader gives_up(service_->address(), options, state_.All());
-  gives_up.Save(state_.All(), AtStep(1), /*final=*/true);
+  EXPECT_TRUE(gives_up.Save(state_.All(), AtStep(1), /*final=*/true).ok());
   EXPECT_TRUE(absl::IsResourceExhausted(gives_up.Wait(Soon())));
 
   service_->Script({absl::ResourceExhaustedError("full")});
   auto patient = Single();
-  patient->Save(state_.All(), AtStep(2), /*final=*/true);
+  EXPECT_TRUE(patient->Save(state_.All(), AtStep(2), /*final=*/true).ok());
   EXPECT_TRUE(patient->Wait(Soon()).ok());
 }
 
@@ -355,11 +357,11 @@ TEST_F(CheckpointTest, TellsFencedSupersededAndAlreadyCommitted) {
   service_->Script({absl::AbortedError("generation 2"), absl::FailedPreconditionError("superseded"),
                     absl::AlreadyExistsError("checkpoints/3")});
   auto uploader = Single();
-  uploader->Save(state_.All(), AtStep(1), false);
+  EXPECT_TRUE(uploader->Save(state_.All(), AtStep(1), false).ok());
   EXPECT_TRUE(absl::IsAborted(uploader->Wait(Soon())));
-  uploader->Save(state_.All(), AtStep(2), false);
+  EXPECT_TRUE(uploader->Save(state_.All(), AtStep(2), false).ok());
   EXPECT_TRUE(absl::IsFailedPrecondition(uploader->Wait(Soon())));
-  uploader->Save(state_.All(), AtStep(3), false);
+  EXPECT_TRUE(uploader->Save(state_.All(), AtStep(3), false).ok());
   EXPECT_TRUE(uploader->Wait(Soon()).ok());
   EXPECT_EQ(uploader->State().committed_step, 3);
 }
@@ -367,7 +369,7 @@ TEST_F(CheckpointTest, TellsFencedSupersededAndAlreadyCommitted) {
 TEST_F(CheckpointTest, EndsAtOnceWhenDestroyed) {
   service_->Hold(true);
   auto uploader = Single();
-  uploader->Save(state_.All(), AtStep(1), false);
+  EXPECT_TRUE(uploader->Save(state_.All(), AtStep(1), false).ok());
   service_->AwaitBegins(1);
   uploader.reset();  // would wait for the call's deadline otherwise
   service_->Hold(false);
@@ -375,7 +377,7 @@ TEST_F(CheckpointTest, EndsAtOnceWhenDestroyed) {
 
 TEST_F(CheckpointTest, NamesADamagedChunk) {
   auto uploader = Single();
-  uploader->Save(state_.All(), AtStep(1), false);
+  EXPECT_TRUE(uploader->Save(state_.All(), AtStep(1), false).ok());
   ASSERT_TRUE(uploader->Wait(Soon()).ok());
   v1::Chunk& chunk = service_->Get(1).streams[0][1];
   (*chunk.mutable_data())[100] ^= 1;
@@ -389,7 +391,7 @@ TEST_F(CheckpointTest, NamesADamagedChunk) {
 
 TEST_F(CheckpointTest, NoticesAMissingChunk) {
   auto uploader = Single();
-  uploader->Save(state_.All(), AtStep(1), false);
+  EXPECT_TRUE(uploader->Save(state_.All(), AtStep(1), false).ok());
   ASSERT_TRUE(uploader->Wait(Soon()).ok());
   service_->Get(1).streams[0].pop_back();
   CheckpointReader reader = Reader();
@@ -402,7 +404,7 @@ TEST_F(CheckpointTest, NoticesAMissingChunk) {
 TEST_F(CheckpointTest, WhatWasFrozenHasNoOtherKinds) {
   state_.Fill(1);
   auto uploader = Single();
-  uploader->Save(state_.All(), AtStep(1), false);
+  EXPECT_TRUE(uploader->Save(state_.All(), AtStep(1), false).ok());
   ASSERT_TRUE(uploader->Wait(Soon()).ok());
   CheckpointReader reader = Reader();
   auto manifest = reader.Manifest("checkpoints/1");
@@ -423,7 +425,7 @@ TEST_F(CheckpointTest, WhatWasFrozenHasNoOtherKinds) {
 // A run in another precision has no scalings: they stay as a new session has them.
 TEST_F(CheckpointTest, ScalingsMayBeginAnew) {
   auto uploader = Single();
-  uploader->Save(state_.All(), AtStep(1), false);
+  EXPECT_TRUE(uploader->Save(state_.All(), AtStep(1), false).ok());
   ASSERT_TRUE(uploader->Wait(Soon()).ok());
   CheckpointReader reader = Reader();
   auto manifest = reader.Manifest("checkpoints/1");
@@ -439,7 +441,7 @@ TEST_F(CheckpointTest, ScalingsMayBeginAnew) {
 
 TEST_F(CheckpointTest, RefusesACheckpointOfAnotherModel) {
   auto uploader = Single();
-  uploader->Save(state_.All(), AtStep(1), false);
+  EXPECT_TRUE(uploader->Save(state_.All(), AtStep(1), false).ok());
   ASSERT_TRUE(uploader->Wait(Soon()).ok());
   CheckpointReader reader = Reader();
   auto manifest = reader.Manifest("checkpoints/1");

@@ -12,7 +12,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/check.h"
+#include "common/checksum.h"
 #include "common/clock.h"
+#include "common/status_macros.h"
+#include "worker/trainer/checkpoint_copy.h"
 #include "worker/trainer/upload_attempt.h"
 
 namespace milepost::worker {
@@ -53,28 +56,39 @@ class CheckpointUploader::Impl {
     thread_.join();
   }
 
-  absl::Duration Save(const std::vector<runtime::StateInterval>& sources,
-                      const v1::TrainerState& state, bool final) {
+  absl::StatusOr<absl::Duration> Save(SourceParts sources, const v1::TrainerState& state,
+                                      bool final) {
     const absl::Time begin = Clock::Real()->Now();
     {
       absl::MutexLock lock(&mutex_);
       mutex_.Await(absl::Condition(this, &Impl::CopyIsFree));
+      MP_RETURN_IF_ERROR(prepare_status_);
       if (state_.active) {
         spdlog::warn("step {}: its checkpoint gives way to step {}'s: the coordinator is away",
                      upload_.begin.step(), state.step());
       }
       copying_ = true;
     }
-    Copy(sources);
+    const absl::Status copied = Copy(sources);
     Describe(state);
     const absl::Time end = Clock::Real()->Now();
     absl::MutexLock lock(&mutex_);
     copying_ = false;
+    if (!copied.ok()) {
+      state_.active = false;
+      return copied;
+    }
     final_ = final;
     ++saves_;
     state_.active = true;
     saved_time_ = end;
     return end - begin;
+  }
+
+  absl::Status AwaitCopy() {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(&prepared_));
+    return prepare_status_;
   }
 
   absl::Status Wait(absl::Time deadline) {
@@ -103,17 +117,34 @@ class CheckpointUploader::Impl {
     return layout_.BytesOf({interval.tensor, interval.begin, interval.end});
   }
 
-  void Copy(const std::vector<runtime::StateInterval>& sources) {
+  absl::Status Copy(SourceParts sources) {
     std::vector<state::TensorSlice> slices;
-    char* to = copy_.data();
-    for (const runtime::StateInterval& source : sources) {
-      const int64_t bytes = BytesOf(source);
-      MP_CHECK(to + bytes <= copy_.data() + copy_.size()) << "the state grew";
-      std::memcpy(to, source.data, static_cast<size_t>(bytes));
-      if (bytes > 0) slices.push_back({{source.tensor, source.begin, source.end}, to});
-      to += bytes;
-    }
+    int64_t to = 0;
+    MP_RETURN_IF_ERROR(sources([&](const std::vector<runtime::StateInterval>& part) {
+      const int64_t begin = to;
+      for (const runtime::StateInterval& source : part) {
+        const int64_t bytes = BytesOf(source);
+        MP_CHECK(to + bytes <= copy_.bytes()) << "the state grew";
+        std::memcpy(copy_.data() + to, source.data, static_cast<size_t>(bytes));
+        if (bytes > 0) {
+          slices.push_back({{source.tensor, source.begin, source.end}, copy_.data() + to});
+        }
+        to += bytes;
+      }
+      copy_.Written(begin, to);
+    }));
+    std::sort(slices.begin(), slices.end(), [](const auto& a, const auto& b) {
+      return std::pair(a.interval.tensor, a.interval.begin) <
+             std::pair(b.interval.tensor, b.interval.begin);
+    });
     upload_.chunks = state::SplitIntoChunks(layout_, slices);
+    upload_.checksums.clear();
+    if (options_.copy_folder.empty()) return absl::OkStatus();
+    for (const state::TensorSlice& chunk : upload_.chunks) {
+      const auto size = static_cast<size_t>(layout_.BytesOf(chunk.interval));
+      upload_.checksums.push_back(Xxh3(chunk.data, size));
+    }
+    return absl::OkStatus();
   }
 
   void Describe(const v1::TrainerState& state) {
@@ -133,8 +164,10 @@ class CheckpointUploader::Impl {
   }
 
   void Loop() {
-    copy_.resize(static_cast<size_t>(copy_bytes_));  // faults the pages in
+    absl::StatusOr<CheckpointCopy> copy = CheckpointCopy::Make(copy_bytes_, options_.copy_folder);
     absl::MutexLock lock(&mutex_);
+    prepare_status_ = copy.status();
+    if (copy.ok()) copy_ = *std::move(copy);
     prepared_ = true;
     absl::Duration backoff = kFirstBackoff;
     while (true) {
@@ -222,11 +255,12 @@ class CheckpointUploader::Impl {
   absl::BitGen bits_;
 
   // Written by Save while `copying_`, read by the thread while `attempting_`.
-  std::vector<char> copy_;
+  CheckpointCopy copy_;
   Upload upload_;
 
   mutable absl::Mutex mutex_;
   bool prepared_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status prepare_status_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool copying_ ABSL_GUARDED_BY(mutex_) = false;
   bool attempting_ ABSL_GUARDED_BY(mutex_) = false;
@@ -243,10 +277,21 @@ CheckpointUploader::CheckpointUploader(const std::string& coordinator, UploaderO
 
 CheckpointUploader::~CheckpointUploader() = default;
 
-absl::Duration CheckpointUploader::Save(const std::vector<runtime::StateInterval>& sources,
-                                        const v1::TrainerState& state, bool final) {
+absl::StatusOr<absl::Duration> CheckpointUploader::Save(SourceParts sources,
+                                                        const v1::TrainerState& state, bool final) {
   return impl_->Save(sources, state, final);
 }
+
+absl::StatusOr<absl::Duration> CheckpointUploader::Save(
+    const std::vector<runtime::StateInterval>& sources, const v1::TrainerState& state, bool final) {
+  const auto whole = [&](absl::FunctionRef<void(const std::vector<runtime::StateInterval>&)> copy) {
+    copy(sources);
+    return absl::OkStatus();
+  };
+  return impl_->Save(whole, state, final);
+}
+
+absl::Status CheckpointUploader::AwaitCopy() { return impl_->AwaitCopy(); }
 
 absl::Status CheckpointUploader::Wait(absl::Time deadline) { return impl_->Wait(deadline); }
 

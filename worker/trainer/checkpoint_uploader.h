@@ -2,8 +2,8 @@
 // upload on a thread of its own.
 //
 //   CheckpointUploader uploader(address, options);
-//   MP_ASSIGN_OR_RETURN(absl::Duration held, uploader.Save(session.SaveSources(), state));  // a
-//   copy
+//   MP_ASSIGN_OR_RETURN(absl::Duration held,
+//                       uploader.Save(session.SaveSources(), state, /*final=*/false));  // a copy
 //   ...                                                                     // training goes on
 //   absl::Status last = uploader.Wait(absl::InfiniteFuture());              // committed
 //
@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -32,7 +33,13 @@ struct UploaderOptions {
   std::string model_yaml;
   std::vector<v1::TensorInfo> tensors;                 // what StateInterval::tensor indexes
   absl::Duration full_disk_retry = absl::Seconds(60);  // for a final Save
+  // The copy is made in a file there (checkpoint_copy.h); empty: in memory.
+  std::string copy_folder;
 };
+
+// Calls its argument with the sources, part after part; an error ends it.
+using SourceParts = absl::FunctionRef<absl::Status(
+    absl::FunctionRef<void(const std::vector<runtime::StateInterval>&)>)>;
 
 // How the newest Save stands.
 struct UploadState {
@@ -56,9 +63,16 @@ class CheckpointUploader {
 
   // Copies the sources and returns; the time it took the caller, waiting for an active upload of
   // the previous Save included. `final`: there is no next one, so that a full disk is tried again
-  // for options.full_disk_retry.
-  absl::Duration Save(const std::vector<runtime::StateInterval>& sources,
-                      const v1::TrainerState& state, bool final);
+  // for options.full_disk_retry. RESOURCE_EXHAUSTED: there is no place for the copy.
+  absl::StatusOr<absl::Duration> Save(const std::vector<runtime::StateInterval>& sources,
+                                      const v1::TrainerState& state, bool final);
+  // The same of sources that come in parts, each copied before the next one is asked for. The
+  // errors of `sources`, and of making the copy's file: nothing is saved then.
+  absl::StatusOr<absl::Duration> Save(SourceParts sources, const v1::TrainerState& state,
+                                      bool final);
+
+  // Until there is a place for the copy, which Save waits for too: why there is none.
+  absl::Status AwaitCopy();
 
   // Until the newest Save is committed or given up: how it ended. DEADLINE_EXCEEDED: not by
   // `deadline`.

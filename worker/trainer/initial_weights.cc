@@ -70,43 +70,56 @@ absl::Status ReadCounter(const Place& place, const runtime::StateInterval& targe
 
 }  // namespace
 
-absl::Status ReadInitialWeights(const std::string& folder, const v1::ModelSpec& model,
-                                const std::vector<v1::TensorInfo>& tensors,
-                                const std::vector<runtime::StateInterval>& targets) {
+absl::StatusOr<InitialWeights> InitialWeights::Open(const std::string& folder,
+                                                    const v1::ModelSpec& model,
+                                                    const std::vector<v1::TensorInfo>& tensors) {
   MP_RETURN_IF_ERROR(Annotate(models::CheckHfFolder(model, folder), "train.init_from"));
-  auto weights = state::SafetensorsFolder::Open(folder);
-  if (!weights.ok()) return Annotate(weights.status(), "train.init_from");
+  auto files = state::SafetensorsFolder::Open(folder);
+  if (!files.ok()) return Annotate(files.status(), "train.init_from");
+  InitialWeights weights;
+  weights.files_ = *std::move(files);
+  weights.tensors_ = tensors;
   // All of them on every rank: what is missing is found by all, not only by those who need it.
-  std::vector<const Place*> places(tensors.size());
+  weights.places_.resize(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].kind() != kParameterKind && !IsStatistic(tensors[i])) continue;
     // Files that are older than torch 0.4.1 do not count batches; the count starts at 0 then.
     const bool counts = IsStatistic(tensors[i]) && tensors[i].dtype() == "I64";
-    if (counts && weights.value()->Find(tensors[i].name()) == nullptr) continue;
-    if (IsNewHead(**weights, tensors[i].name())) {
+    if (counts && weights.files_->Find(tensors[i].name()) == nullptr) continue;
+    if (IsNewHead(*weights.files_, tensors[i].name())) {
       spdlog::info("{} is not in {}: initialised", tensors[i].name(), folder);
       continue;
     }
-    MP_ASSIGN_OR_RETURN(places[i], PlaceOf(**weights, model, tensors[i]));
+    MP_ASSIGN_OR_RETURN(weights.places_[i], PlaceOf(*weights.files_, model, tensors[i]));
   }
+  return weights;
+}
+
+absl::Status InitialWeights::Read(const std::vector<runtime::StateInterval>& targets) const {
   for (const runtime::StateInterval& target : targets) {
-    const Place* place = places[static_cast<size_t>(target.tensor)];
+    const Place* place = places_[static_cast<size_t>(target.tensor)];
+    const v1::TensorInfo& tensor = tensors_[static_cast<size_t>(target.tensor)];
     if (place == nullptr) continue;
-    if (IsStatistic(tensors[static_cast<size_t>(target.tensor)]) &&
-        tensors[static_cast<size_t>(target.tensor)].dtype() == "I64") {
+    if (IsStatistic(tensor) && tensor.dtype() == "I64") {
       MP_RETURN_IF_ERROR(ReadCounter(*place, target));
       continue;
     }
-    if (tensors[static_cast<size_t>(target.tensor)].dtype() != "F32") {
+    if (tensor.dtype() != "F32") {
       return absl::UnimplementedError(
-          absl::StrCat("train.init_from: master parameters of dtype ",
-                       tensors[static_cast<size_t>(target.tensor)].dtype()));
+          absl::StrCat("train.init_from: master parameters of dtype ", tensor.dtype()));
     }
     MP_RETURN_IF_ERROR(Annotate(place->file->ReadF32(*place->tensor, target.begin, target.end,
                                                      reinterpret_cast<float*>(target.data)),
                                 "train.init_from"));
   }
   return absl::OkStatus();
+}
+
+absl::Status ReadInitialWeights(const std::string& folder, const v1::ModelSpec& model,
+                                const std::vector<v1::TensorInfo>& tensors,
+                                const std::vector<runtime::StateInterval>& targets) {
+  MP_ASSIGN_OR_RETURN(const InitialWeights weights, InitialWeights::Open(folder, model, tensors));
+  return weights.Read(targets);
 }
 
 }  // namespace milepost::worker

@@ -9,8 +9,10 @@
 
 namespace milepost::worker {
 
-// Prints a device profile (plan/device_profile.h) named `name` on stdout. Blocks for seconds.
-absl::Status Measure(const TrainerDevice& device, const std::string& name, int threads);
+// Prints a device profile (plan/device_profile.h) named `name` on stdout, with the rates of the
+// disk under `disk_folder` unless that is empty. Blocks for seconds.
+absl::Status Measure(const TrainerDevice& device, const std::string& name, int threads,
+                     const std::string& disk_folder);
 
 }  // namespace milepost::worker
 

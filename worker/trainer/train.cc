@@ -3,10 +3,12 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
@@ -57,6 +59,10 @@ class Trainer {
   std::optional<TrainerExit> Restore();
   // New parameters: from the seed, or from train.init_from.
   absl::Status Initialize();
+  // Where optimizer state lies that is offloaded to disk; empty: it is not. Made if it is the
+  // worker's own folder.
+  absl::StatusOr<std::string> StateFolder() const;
+  absl::StatusOr<absl::Duration> SaveState(bool final);
   void MakeUploader();
   // nullopt: on to the next step.
   std::optional<TrainerExit> OneStep();
@@ -71,6 +77,7 @@ class Trainer {
   const v1::StartRank& start_;
   const v1::JobSpec& spec_;
   ProgressReporter progress_;
+  std::string state_folder_;
   bool fenced_ = false;
   bool stop_agreed_ = false;
   std::unique_ptr<comm::Communicator> communicator_;
@@ -108,8 +115,11 @@ std::optional<TrainerExit> Trainer::Restore() {
   const absl::Time begin = Now();
   auto manifest = reader.Manifest(start_.checkpoint());
   absl::Status status = manifest.status();
-  if (status.ok()) {
-    status = reader.Read(*manifest, session_->state_tensors(), session_->RestoreTargets());
+  for (int part = 0; status.ok() && part < session_->state_parts(); ++part) {
+    if (status = session_->FetchState(part); !status.ok()) return SetupFailure(status);
+    status = reader.Read(*manifest, session_->state_tensors(), session_->RestoreTargets(part));
+    if (!status.ok()) break;
+    if (status = session_->StoreState(part); !status.ok()) return SetupFailure(status);
   }
   if (absl::IsCancelled(status)) return TrainerExit{.code = kExitStopped};
   if (!status.ok()) return RestoreFailure(status);
@@ -126,10 +136,14 @@ absl::Status Trainer::Initialize() {
   const std::string& folder = spec_.train().init_from();
   if (folder.empty()) return absl::OkStatus();
   const absl::Time begin = Now();
+  MP_ASSIGN_OR_RETURN(const InitialWeights weights,
+                      InitialWeights::Open(folder, spec_.model(), session_->state_tensors()));
   // What the folder does not hold stays as it was initialised.
-  MP_RETURN_IF_ERROR(session_->FetchState());
-  MP_RETURN_IF_ERROR(ReadInitialWeights(folder, spec_.model(), session_->state_tensors(),
-                                        session_->RestoreTargets()));
+  for (int part = 0; part < session_->state_parts(); ++part) {
+    MP_RETURN_IF_ERROR(session_->FetchState(part));
+    MP_RETURN_IF_ERROR(weights.Read(session_->RestoreTargets(part)));
+    MP_RETURN_IF_ERROR(session_->StoreState(part));
+  }
   MP_RETURN_IF_ERROR(session_->FinishRestore(session_->trainer_state()));
   spdlog::info("initial parameters of {} in {:.2f} s", folder,
                absl::ToDoubleSeconds(Now() - begin));
@@ -144,8 +158,38 @@ void Trainer::MakeUploader() {
   options.world = start_.world();
   options.model_yaml = MessageToYaml(spec_.model());
   options.tensors = session_->state_tensors();
-  uploader_ = std::make_unique<CheckpointUploader>(message_.coordinator(), std::move(options),
-                                                   session_->SaveSources());
+  options.copy_folder = state_folder_;
+  std::vector<runtime::StateInterval> sources;
+  for (int part = 0; part < session_->state_parts(); ++part) {
+    const std::vector<runtime::StateInterval> of_part = session_->SaveSources(part);
+    sources.insert(sources.end(), of_part.begin(), of_part.end());
+  }
+  uploader_ =
+      std::make_unique<CheckpointUploader>(message_.coordinator(), std::move(options), sources);
+}
+
+absl::StatusOr<std::string> Trainer::StateFolder() const {
+  const v1::OffloadSpec& offload = spec_.train().offload();
+  if (offload.optimizer() != v1::OFFLOAD_TARGET_NVME) return "";
+  if (!offload.path().empty()) return offload.path();
+  std::error_code error;
+  std::filesystem::create_directories(message_.state_folder(), error);
+  if (!error) return message_.state_folder();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the worker's folder for offloaded state cannot be made: ", message_.state_folder(), ": ",
+      error.message(), "; name train.offload.path"));
+}
+
+absl::StatusOr<absl::Duration> Trainer::SaveState(bool final) {
+  using Copy = absl::FunctionRef<void(const std::vector<runtime::StateInterval>&)>;
+  const auto parts = [this](Copy copy) {
+    for (int part = 0; part < session_->state_parts(); ++part) {
+      MP_RETURN_IF_ERROR(session_->FetchState(part));
+      copy(session_->SaveSources(part));
+    }
+    return absl::OkStatus();
+  };
+  return uploader_->Save(parts, session_->trainer_state(), final);
 }
 
 TrainerExit Trainer::Fenced() {
@@ -170,11 +214,15 @@ TrainerExit Trainer::Run() {
     if (StopRequested()) return {.code = kExitStopped};
     return SetupFailure(status);
   }
+  absl::StatusOr<std::string> state_folder = StateFolder();
+  if (!state_folder.ok()) return SetupFailure(state_folder.status());
+  state_folder_ = *std::move(state_folder);
   auto session =
       runtime::TrainingSession::Create(spec_,
                                        {.threads = message_.threads(),
                                         .engine = device_.engine,
-                                        .device_communicator = device_communicator_.get()},
+                                        .device_communicator = device_communicator_.get(),
+                                        .state_folder = state_folder_},
                                        communicator_.get());
   if (!session.ok()) {
     // A stop ends ranks that connect on GPUs, which takes up to minutes.
@@ -182,12 +230,20 @@ TrainerExit Trainer::Run() {
     return stopped ? TrainerExit{.code = kExitStopped} : SetupFailure(session.status());
   }
   session_ = *std::move(session);
+  if (!state_folder_.empty()) {
+    spdlog::info("optimizer state: {} MiB in {} ({})", session_->plan().disk_bytes >> 20,
+                 state_folder_, session_->disk_description());
+  }
   if (start_.checkpoint().empty()) {
     if (absl::Status status = Initialize(); !status.ok()) return SetupFailure(status);
   } else if (std::optional<TrainerExit> exit = Restore()) {
     return *std::move(exit);
   }
   MakeUploader();
+  if (!state_folder_.empty()) {  // a full disk shows now, not at the first checkpoint
+    const absl::Status copy = uploader_->AwaitCopy();
+    if (!copy.ok()) return {kExitError, v1::FAILURE_CLASS_HOST, std::string(copy.message())};
+  }
   progress_.Begin(session_->trainer_state(), *session_, spec_);
   if (start_.rank() == 0 && !spec_.report().tensorboard().empty()) {
     scalars_ = std::make_unique<ScalarLog>(spec_.report().tensorboard(), session_->step(), Now());
@@ -233,9 +289,7 @@ absl::Status Trainer::AfterStep(const runtime::StepReport& report) {
     progress_.Send(Now(), /*must=*/true);
   }
   if (IsCheckpointStep(step)) {
-    MP_RETURN_IF_ERROR(session_->FetchState());
-    const absl::Duration held =
-        uploader_->Save(session_->SaveSources(), session_->trainer_state(), last || stop_agreed_);
+    MP_ASSIGN_OR_RETURN(const absl::Duration held, SaveState(last || stop_agreed_));
     progress_.Hold(held);
   }
   return absl::OkStatus();

@@ -161,7 +161,7 @@ absl::Status Uploader::WriteStream(const Upload& upload, const std::string& name
     chunk.set_tensor(slice.interval.tensor);
     chunk.set_begin(slice.interval.begin);
     chunk.set_end(slice.interval.end);
-    chunk.set_xxh3(Xxh3(slice.data, size));
+    chunk.set_xxh3(upload.checksums.empty() ? Xxh3(slice.data, size) : upload.checksums[i]);
     if (!writer.Write(EncodeChunkMessage(message, loans_.Lend(slice.data, size)))) break;
     message.clear_checkpoint();
   }

@@ -25,6 +25,8 @@ struct Upload {
   int streams_of_rank = 1;
   // This rank's part, cut into chunks; the memory stays as it is during the attempt.
   std::vector<state::TensorSlice> chunks;
+  // Of the chunks, where their bytes are on a disk meanwhile; empty: made as they are sent.
+  std::vector<uint64_t> checksums;
   const state::StateLayout* layout = nullptr;
 };
 

@@ -8,6 +8,7 @@
 #include "engine/plan/cuda_workspace.h"
 #include "engine/runtime/cuda_backend/cuda_ops.h"
 #include "engine/runtime/offload.h"
+#include "engine/runtime/state_disk.h"
 
 namespace milepost::runtime {
 
@@ -227,10 +228,12 @@ absl::StatusOr<BoundOp> CudaBackend::Bind(const plan::StepPlan& plan, const plan
                                           const plan::PlannedOp& planned) {
   MP_CHECK(memory_.arena != nullptr) << "Attach comes first";
   const int rank = services_.communicator == nullptr ? 0 : services_.communicator->rank();
-  CudaBinding b{
-      {plan, program, planned, memory_.arena, rank, memory_.host_arena}, services_, memory_};
+  CudaBinding b{{plan, program, planned, memory_.arena, rank, memory_.host_arena, memory_.disk},
+                services_,
+                memory_};
+  if (IsDiskTransfer(planned.op.kind)) return BindDiskTransfer(b);
   if (planned.stream == plan::Stream::kHost) {
-    return BindDecidingHostOptimizer(b, memory_.host_threads);
+    return AfterItsState(b, BindDecidingHostOptimizer(b, memory_.host_threads));
   }
   if (IsAttention(planned.op.kind)) {
     const AttentionGraph graph = AttentionGraphOf(program.graph, planned.op);

@@ -34,6 +34,8 @@
 
 namespace milepost::runtime {
 
+class StateDisk;
+
 struct CudaServices {
   kernels::cuda::DeviceProducts* products = nullptr;
   kernels::cuda::NeuralGraphs* graphs = nullptr;
@@ -49,6 +51,7 @@ struct CudaMemoryOfStep {
   uint64_t seed = 0;
   char* host_arena = nullptr;  // plan.host_arena_bytes of pinned memory, where there are some
   int host_threads = 1;        // for updates by the host
+  StateDisk* disk = nullptr;   // where states are on disk
 };
 
 // Scratch that the libraries asked for, at least: what PlanOptions' min_attention_workspace_bytes

@@ -22,6 +22,7 @@
 #include "engine/runtime/device/device_executor.h"
 #include "engine/runtime/device/host_mirror.h"
 #include "engine/runtime/device/piece_timer.h"
+#include "engine/runtime/state_disk.h"
 
 namespace milepost::runtime {
 namespace {
@@ -80,6 +81,7 @@ class CudaEngine : public StepEngine {
   }
   char* mirror() override { return state_->data(); }
   char* host_arena() override { return host_arena_.has_value() ? host_arena_->data() : nullptr; }
+  StateDisk* disk() override { return disk_.get(); }
   int64_t beside_bytes() const override {
     return layout_.bytes + static_cast<int64_t>(sizeof(kernels::cuda::UpdateControl)) +
            tables_->bytes();
@@ -127,7 +129,7 @@ class CudaEngine : public StepEngine {
     return WaitFor([this](absl::Duration timeout) { return train_->Synchronize(timeout); });
   }
   absl::Status MakePlan(const StepEngineArguments& arguments);
-  absl::Status AllocateOnDevice();
+  absl::Status AllocateOnDevice(const std::string& state_folder);
   absl::Status Bind();
   absl::StatusOr<Slot> MakeSlot(const TrainingData& data);
   absl::StatusOr<Slot*> NextSlot();
@@ -152,6 +154,7 @@ class CudaEngine : public StepEngine {
   std::unique_ptr<DeviceExecutor> evaluate_;
 
   std::optional<Arena> host_arena_;  // pinned; where something is offloaded
+  std::unique_ptr<StateDisk> disk_;  // where states are on disk
   std::optional<HostMirror> state_;
   std::optional<HostMirror> scalars_;  // pinned; their buffer alone
   Inputs train_inputs_;
@@ -195,7 +198,7 @@ absl::Status CudaEngine::Open(const StepEngineArguments& arguments) {
                                 .communicator = communicator_.get()});
   memory_.seed = arguments.spec.train().seed();
   memory_.host_threads = std::max(1, arguments.threads);
-  MP_RETURN_IF_ERROR(AllocateOnDevice());
+  MP_RETURN_IF_ERROR(AllocateOnDevice(arguments.state_folder));
   MP_RETURN_IF_ERROR(Bind());
   train_inputs_ = InputsOf(plan_, plan_.train);
   evaluate_inputs_ = InputsOf(plan_, plan_.evaluate);
@@ -223,7 +226,7 @@ absl::Status CudaEngine::MakePlan(const StepEngineArguments& arguments) {
   return libraries.Prepare(plan_);
 }
 
-absl::Status CudaEngine::AllocateOnDevice() {
+absl::Status CudaEngine::AllocateOnDevice(const std::string& state_folder) {
   layout_ = ControlLayoutOf(plan_, rank_);
   MP_ASSIGN_OR_RETURN(memory_.arena, device().Allocate(plan_.arena_bytes));
   if (communicator_ != nullptr) {
@@ -241,6 +244,10 @@ absl::Status CudaEngine::AllocateOnDevice() {
     MP_ASSIGN_OR_RETURN(host_arena_, Arena::Allocate(plan_.host_arena_bytes));
     MP_RETURN_IF_ERROR(device().Pin(host_arena_->data(), plan_.host_arena_bytes));
     memory_.host_arena = host_arena_->data();
+  }
+  if (plan_.options.offload_disk) {
+    MP_ASSIGN_OR_RETURN(disk_, StateDisk::Open(plan_, state_folder, rank_, host_arena()));
+    memory_.disk = disk_.get();
   }
   MP_ASSIGN_OR_RETURN(state_, HostMirror::Make(plan_.arena_bytes));
   // Not within the state, which is too large to pin: a copy must not lie in both kinds of memory.
@@ -401,6 +408,7 @@ absl::Status CudaEngine::MicroStep(const StepContext& context) {
 // The update is part of the last micro-step already.
 absl::StatusOr<absl::Span<const double>> CudaEngine::FinishStep(const StepContext&) {
   MP_ASSIGN_OR_RETURN(const absl::Span<double> scalars, ReadScalars());
+  if (disk_ != nullptr) MP_RETURN_IF_ERROR(disk_->AwaitAll());
   ReadTimers();
   return absl::Span<const double>(scalars);
 }

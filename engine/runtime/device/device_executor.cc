@@ -42,10 +42,9 @@ StreamId DeviceStreams::Of(plan::Stream stream) const {
       return to_host;
     case plan::Stream::kToDevice:
       return to_device;
-    case plan::Stream::kHost:
+    default:
       return host;
   }
-  return -1;
 }
 
 absl::StatusOr<std::unique_ptr<DeviceExecutor>> DeviceExecutor::Create(
@@ -67,6 +66,7 @@ absl::Status DeviceExecutor::AddJoined(const plan::Program& program) {
       continue;
     }
     MP_CHECK(streams_.Of(stream) >= 0) << "no stream for " << plan::Name(stream);
+    if (plan::IsDisk(stream)) continue;  // in the host's, which has the updates between
     MP_ASSIGN_OR_RETURN(const EventId end, device_->AddEvent());
     joined_.push_back({streams_.Of(stream), end});
   }
@@ -92,13 +92,14 @@ absl::Status DeviceExecutor::Bind(const plan::StepPlan& plan, const plan::Progra
       if (!bound.ok()) return Annotate(bound.status(), thunk.name);
       thunk.run = *std::move(bound);
     }
-    if (op.stream == plan::Stream::kHost) {
+    if (op.stream == plan::Stream::kHost || plan::IsDisk(op.stream)) {
       thunk.host = {.issue = [this, &thunk] { return thunk.run(host_context_); },
                     .name = thunk.name,
                     .accesses = thunk.accesses};
     }
     for (const int32_t before : op.wait_for) {
       MP_CHECK(program.ops[before].stream != op.stream && before < static_cast<int32_t>(i));
+      if (thunks_[before].stream == thunk.stream) continue;  // the host's, and the disk's
       thunk.waits_for.push_back(before);
       if (thunks_[before].event >= 0) continue;
       MP_ASSIGN_OR_RETURN(thunks_[before].event, device_->AddEvent());

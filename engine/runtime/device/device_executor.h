@@ -40,7 +40,7 @@ namespace milepost::runtime {
 
 // All programs of a plan share these: their ops touch the same bytes.
 struct DeviceStreams {
-  // With the last three where `plan` uses them.
+  // With the last three where `plan` uses them. What is on disk is begun in the host's stream.
   static absl::StatusOr<DeviceStreams> Add(Device& device, bool offloads = false);
   StreamId Of(plan::Stream stream) const;
 

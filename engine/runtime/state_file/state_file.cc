@@ -80,6 +80,7 @@ class File : public StateFile {
 
   absl::Status LayOut(const StateFileOptions& options);
   absl::Status OpenFile(const StateFileOptions& options);
+  bool OpenNameless(bool direct);
   absl::Status Reserve() const;
   void MakeIo(const StateFileOptions& options);
   absl::Status CheckRegion(int region) const;
@@ -107,6 +108,7 @@ class File : public StateFile {
   int64_t bytes_ = 0;
   std::string description_;
   UniqueFd fd_;
+  bool named_ = true;
   std::unique_ptr<BlockIo> io_;
 
   std::mutex mutex_;
@@ -129,7 +131,7 @@ absl::Status File::Open(const StateFileOptions& options) {
   for (Region& region : regions_) {
     region.checksums.resize(static_cast<size_t>(PiecesOf(region.bytes)));
   }
-  if (!options.keep && unlink(path_.c_str()) != 0) {
+  if (named_ && !options.keep && unlink(path_.c_str()) != 0) {
     return SystemError(errno, absl::StrCat("taking away ", path_));
   }
   slots_.resize(static_cast<size_t>(options.depth));
@@ -156,16 +158,27 @@ absl::Status File::LayOut(const StateFileOptions& options) {
   return absl::OkStatus();
 }
 
+constexpr mode_t kOwner = 0600;
+
+// Where the file system has such files: no moment is left at which a killed process leaves a name.
+bool File::OpenNameless(bool direct) {
+  const size_t slash = path_.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
+  fd_.Reset(open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | (direct ? O_DIRECT : 0), kOwner));
+  named_ = !fd_.ok();
+  return fd_.ok();
+}
+
 absl::Status File::OpenFile(const StateFileOptions& options) {
-  constexpr int kFlags = O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC;
-  constexpr mode_t kOwner = 0600;
-  bool direct = options.direct;
-  if (direct) fd_.Reset(open(path_.c_str(), kFlags | O_DIRECT, kOwner));
-  if (!fd_.ok()) {
-    direct = false;  // the file system has none, or the error comes again
-    fd_.Reset(open(path_.c_str(), kFlags, kOwner));
-  }
-  if (!fd_.ok()) return SystemError(errno, absl::StrCat("opening ", path_));
+  const auto open_file = [&](bool direct) {
+    if (!options.keep && OpenNameless(direct)) return true;
+    constexpr int kFlags = O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC;
+    fd_.Reset(open(path_.c_str(), kFlags | (direct ? O_DIRECT : 0), kOwner));
+    return fd_.ok();
+  };
+  // Where the file system has no O_DIRECT, or the error comes again.
+  const bool direct = options.direct && open_file(true);
+  if (!direct && !open_file(false)) return SystemError(errno, absl::StrCat("opening ", path_));
   description_ = direct ? "past the page cache" : "through the page cache";
   return absl::OkStatus();
 }
@@ -179,7 +192,7 @@ absl::Status File::Reserve() const {
   const bool fits = !known || static_cast<uint64_t>(bytes_) <= free;
   const int error = fits ? posix_fallocate(fd_.get(), 0, bytes_) : ENOSPC;
   if (error == 0) return absl::OkStatus();
-  unlink(path_.c_str());
+  if (named_) unlink(path_.c_str());
   return SystemError(error, absl::StrCat("reserving ", bytes_, " bytes for ", path_, ", where ",
                                          free, " are free"));
 }

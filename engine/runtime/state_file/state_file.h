@@ -9,8 +9,8 @@
 //   MP_RETURN_IF_ERROR(file->Wait(0));           // DATA_LOSS: not what was written
 //
 // It extends the memory of one process and is worth nothing without it: checksums are in memory,
-// the name is taken away as soon as the file is there, and the disk is given back when the process
-// ends, however it ends. What must last is in checkpoints.
+// the file has no name (where file systems must give it one, it is taken away at once), and the
+// disk is given back when the process ends, however it ends. What must last is in checkpoints.
 //
 // Memory: 8 bytes for each 4 MiB of the file. Disk space is reserved at creation, all of it. Calls
 // may come from any thread; those for one region from one at a time.
@@ -34,7 +34,9 @@ namespace milepost::runtime {
 inline constexpr int64_t kStateFileBlock = 4096;
 
 struct StateFileOptions {
-  std::string path;                            // a file there already is cut off and used
+  // A name in the file's folder, for messages and where a file must have one for a moment, or is to
+  // keep it: a file there already is then cut off and used.
+  std::string path;
   std::vector<int64_t> regions;                // bytes of each
   int depth = 16;                              // pieces under way at once, of at most 4 MiB
   bool uring = true;                           // false: threads that read and write
