@@ -55,7 +55,10 @@ TEST(DiskPlan, StateLiesInTheFileToTheByte) {
     EXPECT_EQ(plan.disk_bytes, file);
     // A checkpoint's copy is there too, and not in memory.
     EXPECT_EQ(DiskBytesNeeded(plan), file + SnapshotBytes(plan));
-    EXPECT_EQ(HostBytes(plan), plan.host_arena_bytes);
+    PlanOptions cpu = plan.options;
+    cpu.device = DeviceKind::kCpu;
+    const StepPlan on_cpu = PlanFor(cpu, {.layers = 7});
+    EXPECT_EQ(HostBytes(on_cpu), on_cpu.host_arena_bytes);
     EXPECT_EQ(plan.disk_bytes_per_step, 2.0 * static_cast<double>(file));
     EXPECT_EQ(plan.host_bytes_by_class[static_cast<int>(BufferClass::kOptimizer)],
               3 * (largest[0] + largest[1] + largest[2]));

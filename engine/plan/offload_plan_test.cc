@@ -290,7 +290,7 @@ TEST(OffloadPlan, HostBytesCountAgainstTheHost) {
   EXPECT_THAT(CheckFits(spec, plan, place).message(),
               HasSubstr("\n  train.offload.optimizer: none "));
   place.host_bytes = SnapshotBytes(plan);
-  EXPECT_THAT(CheckFits(spec, plan, place).message(), HasSubstr("offload less"));
+  EXPECT_THAT(CheckFits(spec, plan, place).message(), HasSubstr("offload to a disk"));
 }
 
 // A GPU's engine has the state in host memory while a checkpoint is copied out of it.

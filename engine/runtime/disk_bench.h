@@ -15,7 +15,7 @@ namespace milepost::runtime {
 
 struct DiskBenchOptions {
   int64_t region_bytes = 64 << 20;
-  int regions = 16;  // written all at once, then read; memory for two
+  int regions = 16;  // written all at once, then read; memory for three
   int repeats = 2;   // the fastest counts
 };
 

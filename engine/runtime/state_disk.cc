@@ -18,15 +18,6 @@ static_assert(plan::kDiskBlock == kStateFileBlock);
 
 constexpr char kDiskPayload[] = "milepost/disk";
 
-// A time-out is not a peer's, and so has another code.
-absl::Status DiskError(const absl::Status& status) {
-  if (status.ok()) return status;
-  absl::Status error = status;
-  if (absl::IsDeadlineExceeded(status)) error = absl::InternalError(status.message());
-  error.SetPayload(kDiskPayload, absl::Cord());
-  return error;
-}
-
 // Of processes and sessions that share a folder; only messages and file systems without nameless
 // files show it.
 std::string PathIn(const std::string& folder, int rank) {
@@ -36,6 +27,14 @@ std::string PathIn(const std::string& folder, int rank) {
 }
 
 }  // namespace
+
+absl::Status DiskFailure(const absl::Status& status) {
+  if (status.ok()) return status;
+  absl::Status error = status;
+  if (absl::IsDeadlineExceeded(status)) error = absl::InternalError(status.message());
+  error.SetPayload(kDiskPayload, absl::Cord());
+  return error;
+}
 
 bool IsDiskFailure(const absl::Status& status) {
   return status.GetPayload(kDiskPayload).has_value();
@@ -73,7 +72,7 @@ absl::StatusOr<std::unique_ptr<StateDisk>> StateDisk::Open(const plan::StepPlan&
                         absl::StrCat(kField, ": ", opened.status().message(),
                                      ": it must be a folder on every worker, and writable there"));
   }
-  if (!opened.ok()) return DiskError(Annotate(opened.status(), kField));
+  if (!opened.ok()) return DiskFailure(Annotate(opened.status(), kField));
   disk->file_ = *std::move(opened);
   return disk;
 }
@@ -82,8 +81,8 @@ absl::Status StateDisk::Begin(int group, bool write) {
   const int turn = plan_.groups[group].disk_turn;
   MP_RETURN_IF_ERROR(Await(turn));
   for (const Piece& piece : pieces_[group]) {
-    MP_RETURN_IF_ERROR(DiskError(write ? file_->Write(piece.region, piece.data)
-                                       : file_->Read(piece.region, piece.data)));
+    MP_RETURN_IF_ERROR(DiskFailure(write ? file_->Write(piece.region, piece.data)
+                                         : file_->Read(piece.region, piece.data)));
     under_way_[turn].push_back(piece.region);
   }
   return absl::OkStatus();
@@ -93,7 +92,7 @@ absl::Status StateDisk::Await(int turn) {
   absl::Status status;
   for (const int region : under_way_[turn]) status.Update(file_->Wait(region));
   under_way_[turn].clear();
-  return DiskError(status);
+  return DiskFailure(status);
 }
 
 absl::Status StateDisk::AwaitAll() {
@@ -116,7 +115,7 @@ absl::Status StateDisk::LoadPieces(int group, size_t count) {
   for (size_t i = 0; stored_[group] && i < count; ++i) {
     status.Update(file_->Wait(pieces_[group][i].region));
   }
-  return DiskError(status);
+  return DiskFailure(status);
 }
 
 absl::Status StateDisk::Load(int group) { return LoadPieces(group, pieces_[group].size()); }

@@ -80,6 +80,8 @@ class StateDisk {
 
 // Whether an error is the disk's: the host's failure, not the job's.
 bool IsDiskFailure(const absl::Status& status);
+// An error that it is. A time-out gets another code: it is not a peer's.
+absl::Status DiskFailure(const absl::Status& status);
 
 // Whether the op reads or writes states on disk.
 bool IsDiskTransfer(graph::OpKind kind);

@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <filesystem>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -328,6 +329,42 @@ TEST_F(CheckpointTest, ASaveWaitsForAnUploadInProgress) {
   EXPECT_TRUE(uploader->Wait(Soon()).ok());
   EXPECT_TRUE(service_->Get(1).committed);
   EXPECT_TRUE(service_->Get(2).committed);
+}
+
+// The copy is a file that nobody sees, and is what is uploaded, whatever becomes of the sources.
+TEST_F(CheckpointTest, PartsAreCopiedToAFile) {
+  std::string folder = (std::filesystem::temp_directory_path() / "milepost-XXXXXX").string();
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  UploaderOptions options = Options(0, 1);
+  options.copy_folder = folder;
+  state_.Fill(1);
+  {
+    CheckpointUploader uploader(service_->address(), options, state_.All());
+    ASSERT_EQ(uploader.AwaitCopy(), absl::OkStatus());
+    EXPECT_TRUE(std::filesystem::is_empty(folder));
+    const auto parts =
+        [&](absl::FunctionRef<void(const std::vector<runtime::StateInterval>&)> copy) {
+          for (const runtime::StateInterval& interval : state_.All()) copy({interval});
+          return absl::OkStatus();
+        };
+    EXPECT_TRUE(uploader.Save(parts, AtStep(5), false).ok());
+    state_.Fill(777);
+    EXPECT_EQ(uploader.Wait(Soon()), absl::OkStatus());
+    const auto fails = [](auto) { return absl::DataLossError("the disk"); };
+    EXPECT_TRUE(absl::IsDataLoss(uploader.Save(fails, AtStep(6), false).status()));
+  }
+  std::filesystem::remove(folder);
+  State restored;
+  CheckpointReader reader = Reader();
+  auto manifest = reader.Manifest("checkpoints/5");
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  ASSERT_EQ(reader.Read(*manifest, restored.tensors, restored.All()), absl::OkStatus());
+  state_.Fill(1);
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(restored.values[i] == state_.values[i]);
+
+  CheckpointUploader nowhere(service_->address(), options, state_.All());
+  EXPECT_TRUE(absl::IsNotFound(nowhere.AwaitCopy()));
+  EXPECT_TRUE(absl::IsNotFound(nowhere.Save(state_.All(), AtStep(7), false).status()));
 }
 
 TEST_F(CheckpointTest, AFullDiskEndsTheUploadAndTheNextOneTriesAgain) {

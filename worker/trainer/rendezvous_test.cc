@@ -9,6 +9,8 @@
 #include <thread>
 
 #include "common/rpc/status.h"
+#include "common/status_macros.h"
+#include "engine/runtime/state_disk.h"
 #include "worker/trainer/failure.h"
 
 namespace milepost::worker {
@@ -131,6 +133,14 @@ TEST(FailureTest, SaysWhoseFaultItIs) {
   EXPECT_EQ(StepFailure(absl::DataLossError("flipped")).failure_class, v1::FAILURE_CLASS_DATA);
   EXPECT_EQ(StepFailure(absl::AbortedError("peer")).code, kExitPeerLost);
   EXPECT_EQ(StepFailure(absl::InternalError("bug")).code, kExitError);
+  // Of a disk that has optimizer state, whatever its code.
+  for (const absl::Status& status :
+       {absl::DataLossError("flipped"), absl::ResourceExhaustedError("full"),
+        absl::DeadlineExceededError("silent")}) {
+    const absl::Status failure = Annotate(runtime::DiskFailure(status), "op 3");
+    EXPECT_EQ(StepFailure(failure).failure_class, v1::FAILURE_CLASS_HOST) << status;
+    EXPECT_EQ(SetupFailure(failure).failure_class, v1::FAILURE_CLASS_HOST) << status;
+  }
 }
 
 }  // namespace
