@@ -25,6 +25,7 @@ struct Flags {
   std::string listen = "127.0.0.1:7070";
   std::string address_file;
   double lease_seconds = 5;
+  double resize_seconds = 600;
   std::string log_level = "info";
   bool insecure = false;
 };
@@ -38,6 +39,10 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--lease-seconds", flags->lease_seconds,
                   "A worker that is silent for so long counts as lost")
       ->check(CLI::Range(0.2, 3600.0))
+      ->capture_default_str();
+  app->add_option("--resize-seconds", flags->resize_seconds,
+                  "An elastic job that may have more ranks is left alone for so long after a start")
+      ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   app->add_option("--log-level", flags->log_level, "debug, info, warn or error")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
@@ -74,6 +79,7 @@ int Run(const Flags& flags, const sigset_t& signals) {
   ServerOptions options;
   options.store.dir = flags.data_dir;
   options.coordinator.config.lease = absl::Seconds(flags.lease_seconds);
+  options.coordinator.config.resize_interval = absl::Seconds(flags.resize_seconds);
   options.coordinator.admission = AdmitWhatFits;
   options.listen = flags.listen;
   options.insecure = flags.insecure;

@@ -12,7 +12,7 @@ namespace milepost::worker {
 TrainerDevice DeviceOfThisBinary() {
   const runtime::GpuOptions options = {
       .cache_folder = runtime::DefaultCacheFolder(),
-      .cancelled = StopRequested,
+      .cancelled = [] { return StopRequested() || AbortRequested(); },
       .note = [](const std::string& text) { spdlog::info("{}", text); }};
   return {
       .kind = v1::DEVICE_KIND_CUDA,

@@ -19,6 +19,7 @@
 #include "common/version.h"
 #include "worker/agent/agent.h"
 #include "worker/agent/cores.h"
+#include "worker/agent/job_memory.h"
 #include "worker/doctor/doctor.h"
 
 namespace milepost::worker {
@@ -81,6 +82,11 @@ int Main(int argc, char** argv) {
   app.add_option("--memory-bytes", options.slots.memory_bytes,
                  "host memory that the slots share (default: all that it has)")
       ->check(CLI::NonNegativeNumber);
+  options.memory_dir = DefaultMemoryDir();
+  app.add_option("--memory-dir", options.memory_dir,
+                 "on a file system in memory: where ranks keep state that outlives them, so that a "
+                 "lost rank costs no step; empty: nowhere")
+      ->capture_default_str();
   app.add_option("--id", options.id, "stable name of this worker (default: kept in the data dir)");
   std::vector<std::string> labels;
   app.add_option("--label", labels,

@@ -124,6 +124,8 @@ absl::Status LocalRun::StartProcesses() {
                                      dir_.worker(i),
                                      "--memory-bytes",
                                      absl::StrCat(MemoryLimitBytes() / options_.workers),
+                                     "--memory-dir",
+                                     dir_.worker(i) + "/memory",
                                      "--id",
                                      absl::StrCat("local-", i)};
     const v1::DeviceKind device = spec_.resources().device();

@@ -15,6 +15,7 @@
 #include "client/cli/table.h"
 #include "client/cli/worker_view.h"
 #include "common/exit_codes.h"
+#include "common/spec/sizes.h"
 #include "common/spec/to_yaml.h"
 #include "milepost/v1/checkpoint.pb.h"
 #include "milepost/v1/job.pb.h"
@@ -131,6 +132,42 @@ void AppendProgress(const v1::Job& job, absl::Time now, std::string* text) {
   }
 }
 
+// "4", and of an elastic job "2/1-8": those that run, at least, at most.
+std::string RanksText(const v1::Job& job) {
+  const v1::ResourceSpec& resources = job.spec().resources();
+  if (!resources.has_min_ranks() && !resources.has_max_ranks()) {
+    return absl::StrCat(resources.ranks());
+  }
+  return absl::StrCat(job.placements_size(), "/", LeastRanks(resources), "-", MostRanks(resources));
+}
+
+constexpr int kShownEvents = 10;
+
+void AppendEvents(const v1::Job& job, std::string* text) {
+  const int first = std::max(0, job.events_size() - kShownEvents);
+  for (int i = first; i < job.events_size(); ++i) {
+    const v1::JobEvent& event = job.events(i);
+    std::string line = absl::StrCat(TimeText(event.time()), "  ", EnumText(event.state()));
+    if (event.reason() != v1::JOB_REASON_UNSPECIFIED) {
+      absl::StrAppend(&line, " (", EnumText(event.reason()), ")");
+    }
+    if (event.ranks() > 0) {
+      absl::StrAppend(&line, ", ", event.ranks(), " ranks, generation ", event.generation());
+    }
+    if (!event.detail().empty()) absl::StrAppend(&line, ": ", Printable(event.detail()));
+    Line(text, "Event", line);
+  }
+}
+
+void AppendStragglers(const v1::Job& job, std::string* text) {
+  for (const v1::Straggler& straggler : job.stragglers()) {
+    Line(text, "Straggler",
+         absl::StrFormat("rank %d on %s needs %.2f times as long as the others, since %s",
+                         straggler.rank(), straggler.worker(), straggler.ratio(),
+                         TimeText(straggler.since())));
+  }
+}
+
 void AppendFailure(const v1::Failure& failure, std::string* text) {
   Line(text, "Failure",
        absl::StrFormat("%s, rank %d on %s, attempt of generation %d, %s",
@@ -158,7 +195,7 @@ std::string RenderJobs(const std::vector<v1::Job>& jobs, OutputFormat format, ab
                                     ShortReason(job),
                                     QueueOf(job),
                                     absl::StrCat(job.spec().scheduling().priority()),
-                                    absl::StrCat(job.spec().resources().ranks()),
+                                    RanksText(job),
                                     StepsText(job),
                                     stepped ? LossText(progress.train_loss()) : "-",
                                     absl::StrCat(std::max(job.attempts() - 1, 0)),
@@ -252,6 +289,17 @@ std::string RenderJob(const v1::Job& job, OutputFormat format, absl::Time now) {
   Line(&text, "Attempts",
        absl::StrFormat("%d, failures %d of at most %d", job.attempts(), job.failures(),
                        job.spec().restart().max_failures()));
+  const v1::ResourceSpec& resources = job.spec().resources();
+  if (resources.has_min_ranks() || resources.has_max_ranks()) {
+    Line(&text, "Ranks",
+         absl::StrFormat("%d now, %d to %d", job.placements_size(), LeastRanks(resources),
+                         MostRanks(resources)));
+  }
+  if (!job.progress().restored_from().empty()) {
+    Line(&text, "Began at",
+         absl::StrFormat("step %d, restored from %s", job.progress().start_step(),
+                         job.progress().restored_from()));
+  }
   if (job.preemptions() > 0) Line(&text, "Preempted", absl::StrCat(job.preemptions(), " times"));
   for (const v1::Choice& choice : job.choices()) Line(&text, "Chosen", ChoiceText(choice));
   for (const v1::RankPlacement& placement : job.placements()) {
@@ -260,6 +308,8 @@ std::string RenderJob(const v1::Job& job, OutputFormat format, absl::Time now) {
   }
   AppendProgress(job, now, &text);
   if (!job.latest_checkpoint().empty()) Line(&text, "Checkpoint", job.latest_checkpoint());
+  AppendStragglers(job, &text);
+  AppendEvents(job, &text);
   if (job.has_first_failure()) AppendFailure(job.first_failure(), &text);
   if (format == OutputFormat::kWide) {
     absl::StrAppend(&text, "\n", MessageToYaml(job.spec()));

@@ -235,6 +235,7 @@ void NormalizeJobSpec(v1::JobSpec* spec) {
   MP_DEFAULT(checkpoint, every, 0);
   MP_DEFAULT(checkpoint, keep_last, 3);
   MP_DEFAULT(checkpoint, keep_every, 0);
+  MP_DEFAULT(checkpoint, redundancy, 0);
 
   v1::SchedulingSpec* scheduling = spec->mutable_scheduling();
   if (scheduling->queue().empty()) scheduling->set_queue("default");
@@ -245,6 +246,7 @@ void NormalizeJobSpec(v1::JobSpec* spec) {
   v1::RestartSpec* restart = spec->mutable_restart();
   MP_DEFAULT(restart, max_failures, 3);
   MP_DEFAULT(restart, backoff_seconds, 1.0);
+  MP_DEFAULT(restart, replace_stragglers, false);
 }
 
 }  // namespace milepost

@@ -12,6 +12,7 @@
 #include "common/spec/auto_fields.h"
 #include "common/spec/model_sizes.h"
 #include "common/spec/scheduling.h"
+#include "common/spec/sizes.h"
 #include "common/spec/task_heads.h"
 #include "common/spec/to_yaml.h"
 #include "milepost/v1/error_details.pb.h"
@@ -626,8 +627,53 @@ void CheckTrain(const v1::JobSpec& spec, Checker* check) {
   }
 }
 
-void CheckResources(const v1::ResourceSpec& resources, Checker* check) {
+// Sizes are planned one by one when the job is submitted.
+constexpr int kMaxSizes = 32;
+
+void CheckSize(const v1::JobSpec& spec, const char* field, int32_t ranks, Checker* check) {
+  if (IsPossibleSize(spec, ranks)) return;
+  const v1::TrainSpec& train = spec.train();
+  const bool automatic = MicroIsAuto(spec);
+  std::string message = absl::StrCat(
+      "train.batch.global (", train.batch().global(), ") must be a multiple of ",
+      automatic ? "" : absl::StrCat("train.batch.micro (", train.batch().micro(), ") * "), ranks,
+      " ranks");
+  if (train.zero().group() > 0) {
+    absl::StrAppend(&message, ", and these of train.zero.group (", train.zero().group(), ")");
+  }
+  check->Add(field, message);
+}
+
+void CheckSizes(const v1::JobSpec& spec, Checker* check) {
+  const v1::ResourceSpec& resources = spec.resources();
+  if (!resources.has_min_ranks() && !resources.has_max_ranks()) return;
+  const int32_t ranks = resources.ranks();
+  bool valid = ranks >= 1 && ranks <= kMaxRanks;
+  valid = check->Int("resources.min_ranks", LeastRanks(resources), 1, kMaxRanks) && valid;
+  valid = check->Int("resources.max_ranks", MostRanks(resources), 1, kMaxRanks) && valid;
+  if (!valid || spec.train().batch().global() < 1) return;
+  if (LeastRanks(resources) > ranks) {
+    return check->Add("resources.min_ranks", absl::StrCat("must be at most resources.ranks (",
+                                                          ranks, "), got ", LeastRanks(resources)));
+  }
+  if (MostRanks(resources) < ranks) {
+    return check->Add("resources.max_ranks", absl::StrCat("must be at least resources.ranks (",
+                                                          ranks, "), got ", MostRanks(resources)));
+  }
+  CheckSize(spec, "resources.min_ranks", LeastRanks(resources), check);
+  CheckSize(spec, "resources.max_ranks", MostRanks(resources), check);
+  const size_t sizes = PossibleSizes(spec).size();
+  if (sizes > kMaxSizes) {
+    check->Add("resources.max_ranks",
+               absl::StrCat("from resources.min_ranks to here the job could run with ", sizes,
+                            " numbers of ranks; at most ", kMaxSizes, ": narrow it"));
+  }
+}
+
+void CheckResources(const v1::JobSpec& spec, Checker* check) {
+  const v1::ResourceSpec& resources = spec.resources();
   check->Int("resources.ranks", resources.ranks(), 1, kMaxRanks);
+  CheckSizes(spec, check);
   if (!v1::DeviceKind_IsValid(resources.device()) || resources.device() == 0) {
     check->Add("resources.device", "expected cpu or cuda");
   }
@@ -651,6 +697,7 @@ void CheckCheckpoint(const v1::CheckpointSpec& checkpoint, Checker* check) {
     check->Add("checkpoint.keep_every",
                "no checkpoint is taken on the way: give checkpoint.every, or remove this field");
   }
+  check->Int("checkpoint.redundancy", checkpoint.redundancy(), 0, 1);
   if (checkpoint.resume_from().empty()) return;
   absl::string_view number = checkpoint.resume_from();
   uint64_t value;
@@ -670,7 +717,7 @@ std::vector<FieldViolation> CheckJobSpec(const v1::JobSpec& normalized) {
   CheckData(normalized, &check);
   check.Add(CheckTaskHeads(normalized));
   CheckTrain(normalized, &check);
-  CheckResources(normalized.resources(), &check);
+  CheckResources(normalized, &check);
   CheckCheckpoint(normalized.checkpoint(), &check);
   check.Add(CheckScheduling(normalized.scheduling()));
   check.Int("restart.max_failures", normalized.restart().max_failures(), 0, 1000);

@@ -103,7 +103,8 @@ TEST(NormalizeTest, LeavesNoFieldUnsetAndIsIdempotent) {
                   "milepost.v1.DataSpec.segment_separator", "milepost.v1.DataSpec.padding",
                   "milepost.v1.OptimizerSpec.momentum", "milepost.v1.OptimizerSpec.nesterov",
                   "milepost.v1.OptimizerSpec.adamw_lr", "milepost.v1.TrainSpec.recompute_budget",
-                  "milepost.v1.ResourceSpec.memory"));
+                  "milepost.v1.ResourceSpec.memory", "milepost.v1.ResourceSpec.min_ranks",
+                  "milepost.v1.ResourceSpec.max_ranks"));
   const JobSpec once = spec;
   NormalizeJobSpec(&spec);
   EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(spec, once));
@@ -167,7 +168,8 @@ TEST(NormalizeTest, FillsInLlamasDefaults) {
                   "milepost.v1.DataSpec.segment_separator", "milepost.v1.DataSpec.padding",
                   "milepost.v1.OptimizerSpec.momentum", "milepost.v1.OptimizerSpec.nesterov",
                   "milepost.v1.OptimizerSpec.adamw_lr", "milepost.v1.TrainSpec.recompute_budget",
-                  "milepost.v1.TrainSpec.loss_scale", "milepost.v1.ResourceSpec.memory"));
+                  "milepost.v1.TrainSpec.loss_scale", "milepost.v1.ResourceSpec.memory",
+                  "milepost.v1.ResourceSpec.min_ranks", "milepost.v1.ResourceSpec.max_ranks"));
   const v1::LlamaSpec& llama = spec.model().llama();
   EXPECT_EQ(llama.kv_heads(), 4);
   EXPECT_EQ(llama.head_dim(), 16);
@@ -415,6 +417,10 @@ TEST(CheckTest, FindsEachBrokenRule) {
          s->mutable_resources()->set_ranks(4);
          s->mutable_train()->mutable_zero()->set_group(3);
        }},
+      {"resources.min_ranks", [](auto* s) { s->mutable_resources()->set_min_ranks(4096); }},
+      {"resources.max_ranks", [](auto* s) { s->mutable_resources()->set_max_ranks(0); }},
+      {"resources.max_ranks", [](auto* s) { s->mutable_resources()->set_max_ranks(4095); }},
+      {"checkpoint.redundancy", [](auto* s) { s->mutable_checkpoint()->set_redundancy(2); }},
       {"train.zero.prefetch",
        [](auto* s) { s->mutable_train()->mutable_zero()->set_prefetch(-1); }},
       {"train.optimizer.lr", [](auto* s) { s->mutable_train()->mutable_optimizer()->set_lr(0); }},

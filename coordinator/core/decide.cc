@@ -69,8 +69,7 @@ struct Apply {
     return true;
   }
   bool operator()(const RankProgressed& event) {
-    transition->Progressed(event.worker, event.progress);
-    return false;
+    return transition->Progressed(event.worker, event.progress);
   }
   bool operator()(const CheckpointsChanged& event) {
     transition->Checkpoints(event.job, event.newest, event.newest_step);
@@ -114,6 +113,7 @@ Outcome DecideAll(const State& state, absl::Span<const Event> events, absl::Time
   bool schedule = false;
   for (const Event& event : events) {
     const bool slots_may_change = std::visit(Apply{&transition}, event);
+    transition.NoteEvents();
     results.push_back(transition.TakeResult());
     schedule = schedule || (slots_may_change && results.back().status.ok());
   }
@@ -130,13 +130,23 @@ Outcome DecideAll(const State& state, absl::Span<const Event> events, absl::Time
 Outcome DecideSchedule(const State& state, absl::Time now, const Config& config) {
   Transition transition(state, now, config);
   transition.Schedule();
+  transition.NoteEvents();
   return std::move(transition).Take();
 }
 
 v1::Job Describe(const State& state, const v1::JobRecord& record) {
   v1::Job job = record.job();
   job.set_etag(EtagOf(record.scheduling_version()));
-  DescribeWait(*state.queue_view(), JobNumber(job.name()), record.slot_bytes(), &job);
+  const int64_t slot_bytes =
+      record.sizes_size() > 0 ? record.sizes(0).slot_bytes() : record.slot_bytes();
+  DescribeWait(*state.queue_view(), JobNumber(job.name()), slot_bytes, &job);
+  return job;
+}
+
+v1::Job DescribeWithEvents(const State& state, const v1::JobRecord& record) {
+  v1::Job job = Describe(state, record);
+  *job.mutable_events() = record.events();
+  job.set_events_left_out(record.events_left_out());
   return job;
 }
 
@@ -157,6 +167,7 @@ absl::Time NextDeadline(const State& state) {
     const bool backing_off = record.ranks().empty() && IsSet(record.job().next_attempt_time());
     if (backing_off) next = std::min(next, FromProto(record.job().next_attempt_time()));
     if (record.ending() == v1::ATTEMPT_ENDING_NONE) next = std::min(next, TimeLimitEnd(record));
+    if (IsSet(record.resize_after())) next = std::min(next, FromProto(record.resize_after()));
   }
   return next;
 }

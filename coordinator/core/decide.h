@@ -5,6 +5,7 @@
 //         STARTING, RUNNING -> RECOVERING -> STARTING   a rank failed or its worker is lost
 //         STARTING, RUNNING -> RECOVERING -> QUEUED     a worker is leaving: costs no budget
 //         STARTING, RUNNING -> PREEMPTING -> QUEUED     another job needs the slots: the same
+//         RUNNING -> RESIZING -> STARTING               an elastic job gets more slots
 //         any -> SUSPENDING -> SUSPENDED -> QUEUED      by JobSuspended and JobResumed
 //         any -> CANCELLING -> CANCELLED;  RECOVERING -> FAILED when the budget is spent
 //         STARTING, RUNNING -> CANCELLING -> FAILED     the job's time limit is up
@@ -45,6 +46,8 @@ struct JobSubmitted {
   std::vector<v1::Choice> choices = {};
   // Memory that a GPU slot must have for one of its ranks; 0: any will do.
   int64_t slot_bytes = 0;
+  // Of an elastic job all that it can run with, ascending; empty: all that are possible.
+  std::vector<v1::JobSize> sizes = {};
 };
 struct JobCancelled {
   std::string job;
@@ -141,6 +144,8 @@ Outcome DecideSchedule(const State& state, absl::Time now, const Config& config)
 
 // The job as users see it: with the reason why it waits.
 v1::Job Describe(const State& state, const v1::JobRecord& record);
+// And with its events.
+v1::Job DescribeWithEvents(const State& state, const v1::JobRecord& record);
 
 // When the next Tick is due: a lease ends, a back-off is over, a graceful stop or a time limit runs
 // out, a drain begins. InfiniteFuture when nothing is pending.

@@ -5,15 +5,19 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/proto_time.h"
+#include "common/spec/sizes.h"
 #include "coordinator/core/decide.h"
+#include "coordinator/core/stragglers.h"
 #include "coordinator/core/transition.h"
 
 namespace milepost::coordinator {
 
 namespace {
 
-constexpr int kMaxLastLines = 20;
+constexpr int kMaxLastLines = 100;
+constexpr size_t kMaxLineBytes = 1024;
 constexpr size_t kMaxMessageBytes = 4096;
 
 bool HasEnded(v1::RankState state) {
@@ -37,18 +41,44 @@ v1::Failure FailureOf(const v1::RankReport& report, const std::string& worker, a
   failure.set_message(message);
   const int first = std::max(0, report.last_lines_size() - kMaxLastLines);
   for (int i = first; i < report.last_lines_size(); ++i) {
-    failure.add_last_lines(report.last_lines(i).substr(0, kMaxMessageBytes));
+    failure.add_last_lines(report.last_lines(i).substr(0, kMaxLineBytes));
   }
   *failure.mutable_time() = IsSet(report.time()) ? report.time() : ToProto(now);
   return failure;
 }
 
-// Productive seconds of an attempt that lost its steps after the newest checkpoint.
-double SurvivingSeconds(const v1::Progress& progress, int64_t checkpoint_step) {
-  const int64_t done = progress.step() - progress.start_step();
-  const int64_t kept = std::min(checkpoint_step, progress.step()) - progress.start_step();
-  if (done <= 0 || kept <= 0) return 0;
-  return progress.productive_seconds() * static_cast<double>(kept) / static_cast<double>(done);
+constexpr int kMostProductive = 16;
+
+// Steps from `step` on are lost. Returns the seconds of the others.
+double CutProductive(int64_t step, google::protobuf::RepeatedPtrField<v1::ProductiveSteps>* all) {
+  double seconds = 0;
+  for (v1::ProductiveSteps& piece : *all) {
+    const int64_t end = std::max(piece.begin(), std::min(piece.end(), step));
+    const auto had = static_cast<double>(piece.end() - piece.begin());
+    const double share = had > 0 ? static_cast<double>(end - piece.begin()) / had : 0;
+    piece.set_seconds(piece.seconds() * share);
+    piece.set_end(end);
+    seconds += piece.seconds();
+  }
+  all->erase(std::remove_if(all->begin(), all->end(),
+                            [](const v1::ProductiveSteps& p) { return p.end() <= p.begin(); }),
+             all->end());
+  return seconds;
+}
+
+void AddProductive(const v1::Progress& progress, v1::JobRecord* record) {
+  if (progress.step() <= progress.start_step() || progress.productive_seconds() <= 0) return;
+  auto* all = record->mutable_productive();
+  if (all->size() == kMostProductive) {
+    // The oldest ones count together.
+    all->Mutable(1)->set_begin(all->Get(0).begin());
+    all->Mutable(1)->set_seconds(all->Get(0).seconds() + all->Get(1).seconds());
+    all->DeleteSubrange(0, 1);
+  }
+  v1::ProductiveSteps* piece = all->Add();
+  piece->set_begin(progress.start_step());
+  piece->set_end(progress.step());
+  piece->set_seconds(progress.productive_seconds());
 }
 
 v1::JobState StateOf(v1::AttemptEnding ending) {
@@ -60,6 +90,8 @@ v1::JobState StateOf(v1::AttemptEnding ending) {
       return v1::JOB_STATE_SUSPENDING;
     case v1::ATTEMPT_ENDING_PREEMPT:
       return v1::JOB_STATE_PREEMPTING;
+    case v1::ATTEMPT_ENDING_RESIZE:
+      return v1::JOB_STATE_RESIZING;
     default:
       return v1::JOB_STATE_RECOVERING;
   }
@@ -73,9 +105,31 @@ bool Overrides(v1::AttemptEnding ending, v1::AttemptEnding known) {
          known != v1::ATTEMPT_ENDING_TIME_LIMIT;
 }
 
-// Progress of the job is rank 0's: it has the gang's means.
+int Urgency(v1::StopKind kind) {
+  switch (kind) {
+    case v1::STOP_KIND_KILL:
+      return 3;
+    case v1::STOP_KIND_ABORT:
+      return 2;
+    case v1::STOP_KIND_GRACEFUL:
+      return 1;
+    default:
+      return 0;
+  }
+}
+
+// Progress of the job is rank 0's: it has the gang's means. The first of an attempt says how much
+// of those before still counts; one that begins beyond all earlier ones has made progress.
 void TakeProgress(v1::JobRecord* record, const v1::Progress& progress) {
   v1::Job* job = record->mutable_job();
+  if (job->progress().productive_seconds() <= 0 && !record->productive().empty()) {
+    record->set_productive_before(
+        CutProductive(progress.start_step(), record->mutable_productive()));
+  }
+  if (progress.start_step() > record->best_step()) {
+    record->set_best_step(progress.start_step());
+    job->set_failures(0);
+  }
   *job->mutable_progress() = progress;
   job->set_productive_seconds(record->productive_before() + progress.productive_seconds());
   if (!IsSet(job->first_step_time()) && IsSet(progress.first_step_time())) {
@@ -100,13 +154,58 @@ void Transition::Checkpoints(const std::string& name, const std::string& newest,
   }
 }
 
-void Transition::Progressed(const std::string& worker, const v1::RankProgress& progress) {
+bool Transition::Progressed(const std::string& worker, const v1::RankProgress& report) {
   Renew(worker);
-  const int64_t number = JobNumber(progress.job());
+  const int64_t number = JobNumber(report.job());
   const v1::JobRecord* known = Job(number);
-  if (known == nullptr || known->job().generation() != progress.generation()) return;
-  if (progress.rank() != 0 || known->ranks().empty() || known->ranks(0).worker() != worker) return;
-  TakeProgress(&ChangeSoft(number), progress.progress());
+  if (known == nullptr || known->job().generation() != report.generation()) return false;
+  const int rank = report.rank();
+  if (rank < 0 || rank >= known->ranks_size() || known->ranks(rank).worker() != worker)
+    return false;
+  const v1::Progress& progress = report.progress();
+  const double own = progress.step_seconds() - progress.communication_wait_seconds();
+  if (known->ranks_size() > 1 && own > 0) {
+    outcome_.speeds.push_back({.job = number,
+                               .generation = report.generation(),
+                               .rank = rank,
+                               .world = known->ranks_size(),
+                               .step = progress.step(),
+                               .seconds = own,
+                               .time = now_});
+  }
+  if (rank != 0) return false;
+  v1::JobRecord& record = ChangeSoft(number);
+  TakeProgress(&record, progress);
+  return NoteStragglers(number, &record);
+}
+
+bool Transition::NoteStragglers(int64_t number, v1::JobRecord* record) {
+  std::vector<v1::Straggler> stragglers =
+      state_.speeds().Stragglers(number, record->job().generation(), now_, config_.straggler_after);
+  std::erase_if(stragglers, [&](const v1::Straggler& straggler) {
+    return straggler.rank() >= record->ranks_size() || record->ranks(straggler.rank()).gone();
+  });
+  for (v1::Straggler& straggler : stragglers) {
+    straggler.set_worker(record->ranks(straggler.rank()).worker());
+  }
+  record->mutable_job()->mutable_stragglers()->Assign(stragglers.begin(), stragglers.end());
+  if (stragglers.empty() || record->ending() != v1::ATTEMPT_ENDING_NONE) return false;
+  if (!record->job().spec().restart().replace_stragglers()) return false;
+  // A host that is avoided already has been given ranks for want of another.
+  const v1::WorkerRecord* worker = Worker(stragglers[0].worker());
+  if (worker == nullptr || IsAvoided(*worker, now_ - config_.avoid_after_failure)) return false;
+  ReplaceStraggler(number, stragglers[0]);
+  return true;
+}
+
+// The job goes on where placement finds another host for it.
+void Transition::ReplaceStraggler(int64_t number, const v1::Straggler& straggler) {
+  NoteHostFailure(straggler.worker(), v1::FAILURE_CLASS_HOST, JobName(number));
+  BeginEnding(number, v1::ATTEMPT_ENDING_REQUEUE, v1::JOB_REASON_STRAGGLER,
+              absl::StrFormat("rank %d on %s needs %.2f times as long as the others: its ranks "
+                              "checkpoint and go on elsewhere",
+                              straggler.rank(), straggler.worker(), straggler.ratio()));
+  Settle(number);
 }
 
 void Transition::StopOverdue() {
@@ -139,9 +238,16 @@ void Transition::StartAttempt(int64_t number, const std::vector<PlacedRank>& pla
   record.set_admission(v1::ADMISSION_NONE);
   *record.mutable_attempt_start_time() = ToProto(now_);
   record.set_rank_stopped(false);
+  record.set_wanted_ranks(0);
+  record.set_start_checkpoint_step(job->latest_checkpoint().empty() ? 0 : record.newest_step());
   record.set_start_checkpoint(job->latest_checkpoint().empty()
                                   ? job->spec().checkpoint().resume_from()
                                   : job->latest_checkpoint());
+  record.clear_resize_after();
+  const int sizes = record.sizes_size();
+  if (sizes > 0 && record.sizes(sizes - 1).ranks() > static_cast<int>(placed.size())) {
+    *record.mutable_resize_after() = ToProto(now_ + config_.resize_interval);
+  }
   record.clear_ranks();
   job->clear_placements();
   for (size_t i = 0; i < placed.size(); ++i) {
@@ -162,12 +268,14 @@ void Transition::SendStart(const v1::JobRecord& record, const v1::RankRecord& ra
   Action action{.worker = rank.worker()};
   v1::StartRank* start = action.message.mutable_start_rank();
   start->set_job(record.job().name());
+  start->set_uid(record.job().uid());
   start->set_generation(record.job().generation());
   start->set_rank(rank.rank());
   start->set_world(record.ranks_size());
   start->set_slot(rank.slot());
-  *start->mutable_spec() = record.job().spec();
+  *start->mutable_spec() = WithRanks(record.job().spec(), record.ranks_size());
   start->set_checkpoint(record.start_checkpoint());
+  start->set_checkpoint_step(record.start_checkpoint_step());
   outcome_.actions.push_back(std::move(action));
 }
 
@@ -178,6 +286,7 @@ void Transition::SendStop(const v1::JobRecord& record, const v1::RankRecord& ran
   stop->set_generation(record.job().generation());
   stop->set_rank(rank.rank());
   stop->set_graceful(rank.stop() == v1::STOP_KIND_GRACEFUL);
+  stop->set_abort(rank.stop() == v1::STOP_KIND_ABORT);
   outcome_.actions.push_back(std::move(action));
 }
 
@@ -207,8 +316,9 @@ void Transition::RankReported(int64_t number, int index, const v1::RankReport& r
                 absl::StrCat("rank ", index, " on ", rank->worker(), " was told to stop"));
   } else if (report.state() == v1::RANK_STATE_FAILED) {
     // A rank that we killed says nothing about why the attempt failed.
-    const bool ours = rank->stop() == v1::STOP_KIND_KILL && report.signal() == 9;
-    if (ours) return;
+    const bool killed = rank->stop() == v1::STOP_KIND_KILL && report.signal() == 9;
+    const bool aborted = rank->stop() == v1::STOP_KIND_ABORT && report.peer_lost();
+    if (killed || aborted) return;
     v1::Failure failure = FailureOf(report, rank->worker(), now_);
     if (!report.peer_lost()) {
       NoteHostFailure(rank->worker(), failure.class_(), record.job().name());
@@ -218,7 +328,7 @@ void Transition::RankReported(int64_t number, int index, const v1::RankReport& r
     NoteFailure(&record, std::move(failure), report.peer_lost());
     BeginEnding(number, v1::ATTEMPT_ENDING_FAILED, v1::JOB_REASON_RANK_FAILED, detail);
     // The others cannot reach the common step any more. (A lost peer may have left in good order.)
-    if (!report.peer_lost()) StopRanks(&record, v1::STOP_KIND_KILL);
+    if (!report.peer_lost()) AbortRanks(&record);
   }
 }
 
@@ -231,7 +341,7 @@ void Transition::RankLost(int64_t number, int index, const std::string& why) {
   NoteHostFailure(rank->worker(), v1::FAILURE_CLASS_HOST, record.job().name());
   const bool unwanted =
       record.ending() != v1::ATTEMPT_ENDING_NONE && record.ending() != v1::ATTEMPT_ENDING_FAILED;
-  if (unwanted) return StopRanks(&record, v1::STOP_KIND_KILL);
+  if (unwanted) return AbortRanks(&record);
   v1::Failure failure;
   failure.set_class_(v1::FAILURE_CLASS_HOST);
   failure.set_rank(index);
@@ -242,7 +352,7 @@ void Transition::RankLost(int64_t number, int index, const std::string& why) {
   NoteFailure(&record, std::move(failure), /*peer_lost=*/false);
   BeginEnding(number, v1::ATTEMPT_ENDING_FAILED, v1::JOB_REASON_WORKER_LOST,
               absl::StrCat("rank ", index, " is lost: ", why));
-  StopRanks(&record, v1::STOP_KIND_KILL);
+  AbortRanks(&record);
 }
 
 void Transition::NoteFailure(v1::JobRecord* record, v1::Failure failure, bool peer_lost) {
@@ -269,14 +379,27 @@ void Transition::BeginEnding(int64_t number, v1::AttemptEnding ending, v1::JobRe
   job->set_state(StateOf(ending));
   job->set_reason(reason);
   job->set_reason_detail(detail);
-  if (graceful) *record.mutable_stop_deadline() = ToProto(now_ + config_.graceful_stop);
-  StopRanks(&record, graceful ? v1::STOP_KIND_GRACEFUL : v1::STOP_KIND_KILL);
+  if (!graceful) return AbortRanks(&record);
+  const absl::Time deadline = now_ + config_.graceful_stop;
+  const bool sooner =
+      !IsSet(record.stop_deadline()) || FromProto(record.stop_deadline()) > deadline;
+  if (sooner) *record.mutable_stop_deadline() = ToProto(deadline);
+  StopRanks(&record, v1::STOP_KIND_GRACEFUL);
+}
+
+// The attempt is lost; what its ranks keep in memory may not be.
+void Transition::AbortRanks(v1::JobRecord* record) {
+  const absl::Time deadline = now_ + config_.abort_stop;
+  const bool sooner =
+      !IsSet(record->stop_deadline()) || FromProto(record->stop_deadline()) > deadline;
+  if (sooner) *record->mutable_stop_deadline() = ToProto(deadline);
+  StopRanks(record, v1::STOP_KIND_ABORT);
 }
 
 // A rank that was asked for as much already is not asked again.
 void Transition::StopRanks(v1::JobRecord* record, v1::StopKind kind) {
   for (v1::RankRecord& rank : *record->mutable_ranks()) {
-    if (rank.gone() || rank.stop() >= kind) continue;
+    if (rank.gone() || Urgency(rank.stop()) >= Urgency(kind)) continue;
     rank.set_stop(kind);
     SendStop(*record, rank);
   }
@@ -308,9 +431,11 @@ void Transition::FinishAttempt(int64_t number) {
     succeeded = succeeded && rank.state() == v1::RANK_STATE_SUCCEEDED;
   }
   const v1::Progress& progress = job->progress();
-  const double seconds =
-      succeeded ? progress.productive_seconds() : SurvivingSeconds(progress, record.newest_step());
-  record.set_productive_before(record.productive_before() + seconds);
+  AddProductive(progress, &record);
+  // As far as is known: what comes after may yet be found in memory.
+  auto productive = record.productive();
+  record.set_productive_before(
+      CutProductive(succeeded ? progress.step() : record.newest_step(), &productive));
   job->set_productive_seconds(record.productive_before());
   job->mutable_progress()->set_productive_seconds(0);
   if (IsSet(record.attempt_start_time())) {
@@ -318,9 +443,19 @@ void Transition::FinishAttempt(int64_t number) {
                            absl::ToDoubleSeconds(now_ - FromProto(record.attempt_start_time())));
   }
   const bool made_room = !record.leaves_for().empty();
+  std::set<std::string> workers;
+  const bool comes_back =
+      ending == v1::ATTEMPT_ENDING_FAILED || ending == v1::ATTEMPT_ENDING_REQUEUE;
+  if (comes_back) record.set_wanted_ranks(record.ranks_size());
+  for (const v1::RankRecord& rank : record.ranks()) {
+    if (comes_back) workers.insert(rank.worker());
+  }
+  record.mutable_last_workers()->Assign(workers.begin(), workers.end());
   record.clear_ranks();
   job->clear_placements();
+  job->clear_stragglers();
   record.clear_stop_deadline();
+  record.clear_resize_after();
   record.clear_leaves_for();
   record.set_ending(v1::ATTEMPT_ENDING_NONE);
   outcome_.ended_attempts.push_back(number);
@@ -347,10 +482,15 @@ void Transition::FinishEnding(v1::JobRecord* record, v1::AttemptEnding ending) {
                         " s of its time limit; resumed, it may go on for as long again"));
   } else if (ending == v1::ATTEMPT_ENDING_PREEMPT) {
     job->set_state(v1::JOB_STATE_QUEUED);
+  } else if (ending == v1::ATTEMPT_ENDING_RESIZE) {
+    job->set_state(v1::JOB_STATE_QUEUED);
+    record->set_admission(v1::ADMISSION_HELD);
   } else if (ending == v1::ATTEMPT_ENDING_REQUEUE ||
              (record->first_failure_peer_lost() && record->rank_stopped())) {
     job->set_state(v1::JOB_STATE_QUEUED);
-    job->set_reason(v1::JOB_REASON_WORKER_LEAVING);
+    if (job->reason() != v1::JOB_REASON_STRAGGLER) {
+      job->set_reason(v1::JOB_REASON_WORKER_LEAVING);
+    }
     record->set_admission(v1::ADMISSION_HELD);
   } else {
     FinishFailed(record);

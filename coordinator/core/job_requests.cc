@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/proto_time.h"
+#include "common/spec/sizes.h"
 #include "coordinator/core/decide.h"
 #include "coordinator/core/transition.h"
 
@@ -24,6 +25,7 @@ void Transition::Submit(const JobSubmitted& event) {
   absl::Status allowed = CheckScheduling(number, event.spec.scheduling(), event.spec.resources());
   if (!allowed.ok()) return Refuse(std::move(allowed));
   v1::JobRecord& record = outcome_.jobs[number];
+  touched_.insert(number);
   outcome_.durable_jobs.insert(number);
   v1::Job* job = record.mutable_job();
   job->set_name(JobName(number));
@@ -37,6 +39,15 @@ void Transition::Submit(const JobSubmitted& event) {
   job->mutable_progress()->set_validation_loss(std::nan(""));
   record.set_request_id(event.request_id);
   record.set_slot_bytes(event.slot_bytes);
+  record.mutable_sizes()->Assign(event.sizes.begin(), event.sizes.end());
+  const std::vector<int> possible = PossibleSizes(event.spec);
+  if (event.sizes.empty() && possible.size() > 1) {
+    for (const int ranks : possible) {
+      v1::JobSize* size = record.add_sizes();
+      size->set_ranks(ranks);
+      size->set_slot_bytes(event.slot_bytes);
+    }
+  }
   record.set_queue_order(NextQueueOrder());
   if (!event.request_id.empty()) requests_[event.request_id] = number;
   result_.job = job->name();
@@ -193,7 +204,7 @@ absl::Status Transition::CheckMove(const v1::JobRecord& record, const std::strin
   const bool holds = !record.ranks().empty() || record.admission() != v1::ADMISSION_NONE;
   if (!holds || to == nullptr || spec.scheduling().queue() == queue) return absl::OkStatus();
   const v1::DeviceKind device = spec.resources().device();
-  int used = std::max(1, spec.resources().ranks());
+  int used = std::max(record.ranks_size(), LeastRanksOf(record));
   for (const int64_t number : JobsWithRanks()) {
     const v1::JobRecord& other = *Job(number);
     if (other.job().spec().scheduling().queue() != queue) continue;
@@ -225,7 +236,7 @@ absl::Status Transition::CheckScheduling(int64_t number, const v1::SchedulingSpe
     }
   }
   if (queue == nullptr) return absl::OkStatus();
-  const int ranks = std::max(1, resources.ranks());
+  const int ranks = LeastRanks(resources);
   for (const v1::SlotQuota& quota : queue->queue().quotas()) {
     if (quota.device() != resources.device() || !quota.has_limit() || ranks <= quota.limit()) {
       continue;

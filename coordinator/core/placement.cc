@@ -38,6 +38,7 @@ void SlotPool::AddHost(PoolHost host) {
   for (const PoolSlot& slot : host.slots) {
     usable_.Add(slot.memory_bytes, 1);
     if (slot.free) (host.away ? away_ : free_).Add(slot.memory_bytes, 1);
+    if (slot.free && !host.away && host.avoided) avoided_free_.Add(slot.memory_bytes, 1);
   }
   if (host.away) host.slots.clear();
   hosts_.push_back(std::move(host));
@@ -149,6 +150,26 @@ std::vector<PlacedRank> SlotPool::Find(int ranks, int64_t slot_bytes) const {
   return placed;
 }
 
+std::vector<PlacedRank> SlotPool::Find(int ranks, int64_t slot_bytes,
+                                       const std::vector<std::string>& first) const {
+  SlotPool known(model_);
+  for (const std::string& worker : first) {
+    const auto found = host_by_worker_.find(worker);
+    if (found != host_by_worker_.end() && !hosts_[found->second].avoided) {
+      known.AddHost(hosts_[found->second]);
+    }
+  }
+  const int there = std::min(ranks, known.CountFree(slot_bytes));
+  if (there == 0 || CountFree(slot_bytes) < ranks) return Find(ranks, slot_bytes);
+  std::vector<PlacedRank> placed = known.Find(there, slot_bytes);
+  if (there == ranks) return placed;
+  SlotPool rest = *this;
+  rest.Take(placed);
+  const std::vector<PlacedRank> more = rest.Find(ranks - there, slot_bytes);
+  placed.insert(placed.end(), more.begin(), more.end());
+  return placed;
+}
+
 void SlotPool::Take(const std::vector<PlacedRank>& placed) {
   for (size_t i = 0; i < placed.size();) {
     const std::string& worker = placed[i].worker;
@@ -161,6 +182,7 @@ void SlotPool::Take(const std::vector<PlacedRank>& placed) {
         MP_CHECK(slot.free) << worker << "/" << slot.index;
         slot.free = false;
         free_.Add(slot.memory_bytes, -1);
+        if (hosts_[found->second].avoided) avoided_free_.Add(slot.memory_bytes, -1);
       }
     }
     Insert(found->second);

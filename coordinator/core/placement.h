@@ -54,6 +54,10 @@ class SlotPool {
   const std::string& model() const { return model_; }
   // Slots with room for `slot_bytes`.
   int CountFree(int64_t slot_bytes) const { return free_.With(slot_bytes); }
+  // Of hosts that are not avoided.
+  int CountGoodFree(int64_t slot_bytes) const {
+    return free_.With(slot_bytes) - avoided_free_.With(slot_bytes);
+  }
   int CountUsable(int64_t slot_bytes) const { return usable_.With(slot_bytes); }
   // That nobody holds, of hosts that are away: not among the free.
   int CountAway(int64_t slot_bytes) const { return away_.With(slot_bytes); }
@@ -62,6 +66,9 @@ class SlotPool {
 
   // `ranks` free slots, by rank. Empty: there are too few.
   std::vector<PlacedRank> Find(int ranks, int64_t slot_bytes) const;
+  // The same, on these workers as far as they have free slots and are not avoided.
+  std::vector<PlacedRank> Find(int ranks, int64_t slot_bytes,
+                               const std::vector<std::string>& first) const;
   // They are free no longer.
   void Take(const std::vector<PlacedRank>& placed);
 
@@ -94,6 +101,7 @@ class SlotPool {
   Group all_;                           // the same hosts
   Group avoided_;
   Counts free_;
+  Counts avoided_free_;  // of these
   Counts usable_;
   Counts away_;
 };

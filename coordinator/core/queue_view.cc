@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/spec/sizes.h"
 #include "coordinator/core/placement.h"
 #include "coordinator/core/state.h"
 #include "coordinator/core/wait_reason.h"
@@ -17,7 +18,7 @@ std::string TimeText(absl::Time time) {
   return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", time, absl::UTCTimeZone());
 }
 
-int Ranks(const v1::Job& job) { return std::max(1, job.spec().resources().ranks()); }
+int Ranks(const v1::Job& job) { return LeastRanks(job.spec().resources()); }
 
 // What the pass left, without the slots that are too small for the job or of another model.
 SlotSupply SupplyFor(const KindView& view, int64_t slot_bytes, const v1::Job& job) {
@@ -127,7 +128,8 @@ v1::JobReason ReasonOf(WaitCode code, v1::JobReason known) {
       break;
   }
   // How it came to wait is told as long as nothing else but slots keeps it.
-  const bool moved = known == v1::JOB_REASON_WORKER_LEAVING || known == v1::JOB_REASON_PREEMPTED;
+  const bool moved = known == v1::JOB_REASON_WORKER_LEAVING || known == v1::JOB_REASON_PREEMPTED ||
+                     known == v1::JOB_REASON_RESIZED || known == v1::JOB_REASON_STRAGGLER;
   return moved ? known : v1::JOB_REASON_WAITING_FOR_SLOTS;
 }
 

@@ -17,8 +17,6 @@ namespace {
 constexpr size_t kMostMissing = 4;
 constexpr char kRackLabel[] = "rack";
 
-int RankCount(const v1::Job& job) { return std::max(1, job.spec().resources().ranks()); }
-
 bool TakesRanks(const v1::WorkerRecord& record) {
   return record.worker().state() == v1::WORKER_STATE_READY && !record.leaving();
 }
@@ -38,16 +36,20 @@ const std::string& ProblemOf(const v1::Worker& worker, int slot) {
   return *kNone;
 }
 
-bool IsAvoided(const v1::WorkerRecord& record, absl::Time since) {
-  return record.failures_size() > 0 &&
-         FromProto(record.failures(record.failures_size() - 1).time()) > since;
-}
-
 // Its attempt ends, and the job wants its slots back.
 bool ComesBack(const v1::JobRecord& record) {
   return record.ending() == v1::ATTEMPT_ENDING_FAILED ||
          record.ending() == v1::ATTEMPT_ENDING_REQUEUE ||
+         record.ending() == v1::ATTEMPT_ENDING_RESIZE ||
          record.ending() == v1::ATTEMPT_ENDING_PREEMPT;
+}
+
+std::vector<GangSize> SizesAbove(const v1::JobRecord& record, int ranks) {
+  std::vector<GangSize> sizes;
+  for (const v1::JobSize& size : record.sizes()) {
+    if (size.ranks() > ranks) sizes.push_back({size.ranks(), size.slot_bytes()});
+  }
+  return sizes;
 }
 
 Admission AdmissionOf(const v1::JobRecord& record) {
@@ -128,11 +130,13 @@ class Inputs {
     int held = 0;
     if (!record.ranks().empty()) held = AddHolding(number, record, input);
     const bool admitted = wants && AdmissionOf(record) != Admission::kNone;
-    share.used += admitted ? RankCount(job) : held;
+    const int counted =
+        admitted ? std::max({held, LeastRanksOf(record), record.wanted_ranks()}) : held;
+    share.used += counted;
     if (!admitted && record.ending() != v1::ATTEMPT_ENDING_NONE) share.leaving += held;
     if (!wants) return;
     input.demands.push_back(DemandOf(number, record));
-    if (!admitted) input.demands.back().held = held;
+    input.demands.back().counted = counted;
   }
 
   int AddHolding(int64_t number, const v1::JobRecord& record, ScheduleInput& input) {
@@ -162,6 +166,14 @@ class Inputs {
       }
     }
     const int held = holding.held;
+    const bool settled = !IsSet(record.resize_after()) || FromProto(record.resize_after()) <= now_;
+    const bool runs =
+        std::all_of(record.ranks().begin(), record.ranks().end(), [](const v1::RankRecord& rank) {
+          return !rank.gone() && rank.state() == v1::RANK_STATE_RUNNING;
+        });
+    if (!holding.leaving && settled && runs) {
+      holding.larger = SizesAbove(record, record.ranks_size());
+    }
     input.holdings.push_back(std::move(holding));
     return held;
   }
@@ -173,11 +185,18 @@ class Inputs {
                      .queue = QueueOf(job),
                      .priority = scheduling.priority(),
                      .order = record.queue_order(),
-                     .ranks = RankCount(job),
+                     .ranks = LeastRanksOf(record),
                      .slot_bytes = record.slot_bytes(),
+                     .usual = std::max(job.spec().resources().ranks(), record.wanted_ranks()),
+                     .wanted = std::max(record.ranks_size(), record.wanted_ranks()),
                      .device_model = job.spec().resources().device_model(),
                      .admission = AdmissionOf(record),
                      .winding_up = !record.ranks().empty()};
+    demand.last_workers.assign(record.last_workers().begin(), record.last_workers().end());
+    if (record.sizes_size() > 0) {
+      demand.slot_bytes = record.sizes(0).slot_bytes();
+      demand.larger = SizesAbove(record, demand.ranks);
+    }
     if (scheduling.time_limit() > 0) {
       demand.time_limit = absl::Seconds(scheduling.time_limit() - record.held_before());
     }
@@ -276,10 +295,22 @@ void Transition::Schedule() {
     for (const coordinator::Schedule::Preemption& preemption : schedule.preemptions) {
       Preempt(preemption.victim, preemption.winner);
     }
+    for (const coordinator::Schedule::Resize& resize : schedule.resizes) {
+      Resize(resize.job, resize.ranks);
+    }
     ClearBackoffs(schedule.view);
     view->kinds[device] = std::move(schedule.view);
   }
   outcome_.view = std::move(view);
+}
+
+void Transition::Resize(int64_t number, int ranks) {
+  const int now = Job(number)->ranks_size();
+  Change(number).set_wanted_ranks(ranks);
+  BeginEnding(number, v1::ATTEMPT_ENDING_RESIZE, v1::JOB_REASON_RESIZED,
+              absl::StrCat("goes on with ", ranks, " ranks instead of ", now,
+                           ", as slots are free: its ranks checkpoint and start again"));
+  Settle(number);
 }
 
 void Transition::Preempt(int64_t victim, int64_t winner) {
@@ -295,6 +326,9 @@ void Transition::ClearBackoffs(const KindView& view) {
   for (const int64_t number : state_.timed()) {
     const v1::JobRecord& record = *Job(number);
     const v1::Job& job = record.job();
+    if (IsSet(record.resize_after()) && FromProto(record.resize_after()) <= now_) {
+      ChangeSoft(number).clear_resize_after();
+    }
     if (!record.ranks().empty() || !IsSet(job.next_attempt_time())) continue;
     if (FromProto(job.next_attempt_time()) > now_ || !view.waiting.contains(number)) continue;
     ChangeSoft(number).mutable_job()->clear_next_attempt_time();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -34,8 +35,14 @@ class Pass {
     for (const Holding& holding : input_.holdings) {
       if (holding.leaving) comes_free_[holding.model] += holding.slots;
     }
+    for (Demand& demand : input_.demands) {
+      DropSizesNobodyHas(demand);
+      wanting_ += demand.gate == WaitCode::kNone && !EligiblePools(demand).empty() &&
+                  demand.ranks <= input_.queues[demand.queue].limit;
+    }
     Admitted();
     Queues();
+    Grow();
     Summarize();
     return std::move(schedule_);
   }
@@ -91,13 +98,42 @@ class Pass {
     const bool keeps = granted ? RoomIsMadeFor(demand) : demand.winding_up || !due;
     if (!keeps) return Readmit(demand);
     // What it cannot have it does not keep from others.
-    if (allowed && !pools.empty()) reserved_.Add(demand, pools, input_.holdings);
+    if (allowed) ReserveWanted(demand);
     Wait(demand, granted ? WaitCode::kRoomIsMade : WaitCode::kBackingOff, 0);
+  }
+
+  // As many slots as it had, where there are so many.
+  void ReserveWanted(Demand demand) {
+    for (auto size = demand.larger.rbegin(); size != demand.larger.rend(); ++size) {
+      if (size->ranks > demand.wanted) continue;
+      Demand larger = demand;
+      larger.ranks = size->ranks;
+      larger.slot_bytes = size->slot_bytes;
+      const Pools pools = EligiblePools(larger);
+      if (!pools.empty()) return void(reserved_.Add(larger, pools, input_.holdings));
+    }
+    const Pools pools = EligiblePools(demand);
+    if (!pools.empty()) reserved_.Add(demand, pools, input_.holdings);
+  }
+
+  // The smallest needs the most of each slot: where none is large enough, the next one is the
+  // least.
+  void DropSizesNobodyHas(Demand& demand) {
+    while (!demand.larger.empty() && EligiblePools(demand).empty()) {
+      const GangSize next = demand.larger.front();
+      Demand larger = demand;
+      larger.larger.erase(larger.larger.begin());
+      larger.ranks = next.ranks;
+      larger.slot_bytes = next.slot_bytes;
+      if (EligiblePools(larger).empty() && larger.larger.empty()) return;
+      demand = std::move(larger);
+    }
   }
 
   // It waits like all others from now on.
   void Readmit(Demand& demand) {
-    input_.queues[demand.queue].used -= demand.ranks;
+    input_.queues[demand.queue].used -= demand.counted;
+    demand.counted = 0;
     demand.admission = Admission::kNone;
     schedule_.no_longer_admitted.push_back(demand.job);
   }
@@ -144,25 +180,34 @@ class Pass {
 
   bool WithinLimit(const Demand& demand) const {
     const QueueShare& queue = input_.queues[demand.queue];
-    const int more = demand.admission == Admission::kNone ? demand.ranks - demand.held : 0;
-    return queue.used + more <= queue.limit;
+    return queue.used + std::max(0, demand.ranks - demand.counted) <= queue.limit;
   }
 
   absl::Time ReleaseOf(const Demand& demand) const {
     return input_.now + demand.time_limit + input_.graceful_stop;
   }
 
+  bool TryStart(const Demand& demand, const Pools& pools) {
+    const QueueShare& queue = input_.queues[demand.queue];
+    for (auto size = demand.larger.rbegin(); size != demand.larger.rend(); ++size) {
+      if (size->ranks > demand.usual && wanting_ > 1) continue;
+      if (queue.used + size->ranks - demand.counted > queue.limit) continue;
+      if (TryStart(demand, *size, pools)) return true;
+    }
+    return TryStart(demand, {demand.ranks, demand.slot_bytes}, pools);
+  }
+
   // Of the pools where it fits and delays nobody: the one where it takes the fewest hosts, then the
   // one with the fewest free slots. One that backs off keeps the slots for itself.
-  bool TryStart(const Demand& demand, const Pools& pools) {
+  bool TryStart(const Demand& demand, const GangSize& size, const Pools& pools) {
     const absl::Time release = ReleaseOf(demand);
     std::tuple<int, int> best_key;
     SlotPool* best = nullptr;
     std::vector<PlacedRank> placed;
     for (SlotPool* pool : pools) {
-      const int free = pool->CountFree(demand.slot_bytes);
-      if (free < demand.ranks || reserved_.Delays(pool->model(), demand.ranks, release)) continue;
-      std::vector<PlacedRank> found = pool->Find(demand.ranks, demand.slot_bytes);
+      const int free = pool->CountFree(size.slot_bytes);
+      if (free < size.ranks || reserved_.Delays(pool->model(), size.ranks, release)) continue;
+      std::vector<PlacedRank> found = pool->Find(size.ranks, size.slot_bytes, demand.last_workers);
       const std::tuple<int, int> key = {CountHosts(found), free};
       if (best != nullptr && key >= best_key) continue;
       best = pool;
@@ -171,14 +216,14 @@ class Pass {
     }
     if (best == nullptr) return false;
     best->Take(placed);
-    reserved_.Lend(best->model(), demand.ranks, release);
-    if (demand.admission == Admission::kNone) input_.queues[demand.queue].used += demand.ranks;
+    reserved_.Lend(best->model(), size.ranks, release);
+    input_.queues[demand.queue].used += size.ranks - demand.counted;
     input_.holdings.push_back({.job = demand.job,
                                .queue = demand.queue,
                                .priority = demand.priority,
                                .model = best->model(),
-                               .slots = demand.ranks,
-                               .held = demand.ranks,
+                               .slots = size.ranks,
+                               .held = size.ranks,
                                .start = input_.now,
                                .release = release,
                                .stays = true});
@@ -239,6 +284,7 @@ class Pass {
     }
     for (const int victim : best) MakeLeave(input_.holdings[victim], demand.job);
     demand.admission = Admission::kGranted;
+    demand.counted += demand.ranks;
     input_.queues[demand.queue].used += demand.ranks;
     reserved_.Add(demand, pools, input_.holdings);
     return true;
@@ -251,6 +297,52 @@ class Pass {
     input_.queues[victim.queue].leaving += victim.held;
     comes_free_[victim.model] += victim.slots;
     schedule_.preemptions.push_back({victim.job, winner});
+  }
+
+  // The smallest one that can, to as many ranks as there are slots for. One at a time: while it
+  // starts again nothing else is known of what is free.
+  void Grow() {
+    std::set<int> limited;  // queues in which somebody waits for the limit
+    for (const Demand& demand : input_.demands) {
+      const auto waiting = schedule_.view.waiting.find(demand.job);
+      if (waiting == schedule_.view.waiting.end()) continue;
+      switch (waiting->second.code) {
+        case WaitCode::kSlots:
+        case WaitCode::kTurn:
+        case WaitCode::kRoomIsMade:
+        case WaitCode::kBackingOff:
+          return;
+        case WaitCode::kLimit:
+          limited.insert(demand.queue);
+          break;
+        default:
+          break;
+      }
+    }
+    std::vector<const Holding*> elastic;
+    for (const Holding& holding : input_.holdings) {
+      const bool may = !holding.leaving && !holding.larger.empty();
+      if (may && !limited.contains(holding.queue)) elastic.push_back(&holding);
+    }
+    std::sort(elastic.begin(), elastic.end(), [](const Holding* a, const Holding* b) {
+      return std::make_tuple(a->held, a->job) < std::make_tuple(b->held, b->job);
+    });
+    for (const Holding* holding : elastic) {
+      const auto pool = input_.pools.find(holding->model);
+      if (pool != input_.pools.end() && Grow(*holding, pool->second)) return;
+    }
+  }
+
+  bool Grow(const Holding& holding, const SlotPool& pool) {
+    const QueueShare& queue = input_.queues[holding.queue];
+    for (auto size = holding.larger.rbegin(); size != holding.larger.rend(); ++size) {
+      // Slots that do not come back, of a host that drains, have to be found as well.
+      if (size->ranks - holding.slots > pool.CountGoodFree(size->slot_bytes)) continue;
+      if (queue.used + size->ranks - holding.held > queue.limit) continue;
+      schedule_.resizes.push_back({holding.job, size->ranks});
+      return true;
+    }
+    return false;
   }
 
   void Wait(const Demand& demand, WaitCode code, int64_t blocker) {
@@ -294,6 +386,7 @@ class Pass {
   std::map<std::string, int> comes_free_;  // by model: slots of jobs that leave
   std::map<DemandKind, int> hopeless_;     // ranks for which nobody could make room
   std::vector<int> lowest_priority_;       // by queue: of the jobs that may be told to leave
+  int wanting_ = 0;                        // jobs that nothing but slots keeps from starting
   int64_t head_ = 0;                       // the first job that waits for slots
   int position_ = 0;
 };

@@ -15,6 +15,7 @@
 // reservation. The first one that must wait for slots reserves them: from then on a job starts only
 // on slots that this one cannot use or will not need, or if it ends, by its time limit, before they
 // come free. It may also have others make room (preemption.h).
+// 3. Where nobody waits for slots, elastic jobs that run are told to go on with more ranks.
 #ifndef MILEPOST_COORDINATOR_CORE_SCHEDULER_H_
 #define MILEPOST_COORDINATOR_CORE_SCHEDULER_H_
 
@@ -48,20 +49,32 @@ enum class Admission : uint8_t {
   kGranted,  // others have been told to make room for it
 };
 
+// A number of ranks that an elastic job can run with.
+struct GangSize {
+  int ranks = 1;
+  int64_t slot_bytes = 0;  // that a slot must have then
+};
+
 // A job that wants slots.
 struct Demand {
   int64_t job = 0;
   int queue = 0;  // index into ScheduleInput::queues
   int priority = 0;
-  int64_t order = 0;  // smaller came first
-  int ranks = 1;
-  int64_t slot_bytes = 0;                                // that a slot must have
-  std::string device_model;                              // empty: any
+  int64_t order = 0;       // smaller came first
+  int ranks = 1;           // at least
+  int64_t slot_bytes = 0;  // that a slot must have then
+  // Of an elastic job further sizes, ascending: it starts with the largest that there are slots
+  // for, with those beyond `usual` only where no other job wants slots.
+  std::vector<GangSize> larger;
+  int usual = 1;
+  int wanted = 0;  // what it had before it had to start again, or is to grow to
+  std::vector<std::string> last_workers;  // which it has run on, and had better again
+  std::string device_model;               // empty: any
   absl::Duration time_limit = absl::InfiniteDuration();  // that it may still hold its slots
   // Counted in its queue's `used` already, and before all that are not.
   Admission admission = Admission::kNone;
   bool winding_up = false;  // its last attempt still holds slots: it cannot start now
-  int held = 0;             // slots of that attempt, where it is not admitted
+  int counted = 0;          // slots that its queue's `used` has for it
   absl::Time not_before = absl::InfinitePast();
   WaitCode gate = WaitCode::kNone;  // what else keeps it from starting; kNone: nothing
   int64_t gate_job = 0;             // the job that it depends on
@@ -80,6 +93,7 @@ struct Holding {
   bool leaving = false;                         // told to stop: its slots come free by themselves
   int64_t leaves_for = 0;                       // the job that it makes room for
   bool stays = false;                           // may not be told to leave
+  std::vector<GangSize> larger;                 // that it may be told to go on with, ascending
 };
 
 // All of one kind of device.
@@ -103,8 +117,13 @@ struct Schedule {
     int64_t victim = 0;
     int64_t winner = 0;
   };
+  struct Resize {
+    int64_t job = 0;
+    int ranks = 0;
+  };
   std::vector<Start> starts;
   std::vector<Preemption> preemptions;
+  std::vector<Resize> resizes;
   // Jobs that wait like all others from now on: they still do not fit, and nobody makes room for
   // them any more, or they do not back off any more.
   std::vector<int64_t> no_longer_admitted;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/proto_time.h"
+#include "common/spec/sizes.h"
 
 namespace milepost::coordinator {
 
@@ -23,10 +24,20 @@ bool IsTerminal(v1::JobState state) {
          state == v1::JOB_STATE_CANCELLED;
 }
 
+int LeastRanksOf(const v1::JobRecord& record) {
+  return record.sizes_size() > 0 ? record.sizes(0).ranks()
+                                 : LeastRanks(record.job().spec().resources());
+}
+
 bool HasRankOn(const v1::JobRecord& record, const std::string& worker) {
   return std::any_of(record.ranks().begin(), record.ranks().end(), [&](const v1::RankRecord& rank) {
     return rank.worker() == worker && !rank.gone();
   });
+}
+
+bool IsAvoided(const v1::WorkerRecord& record, absl::Time since) {
+  return record.failures_size() > 0 &&
+         FromProto(record.failures(record.failures_size() - 1).time()) > since;
 }
 
 absl::Time TimeLimitEnd(const v1::JobRecord& record) {
@@ -52,7 +63,8 @@ void State::Index(int64_t number, const v1::JobRecord& record) {
   const bool limited = has_ranks && record.job().spec().scheduling().time_limit() > 0;
   mark(active_, !IsTerminal(record.job().state()));
   mark(with_ranks_, has_ranks);
-  mark(timed_, limited || IsSet(record.stop_deadline()) || IsSet(record.job().next_attempt_time()));
+  mark(timed_, limited || IsSet(record.stop_deadline()) || IsSet(record.resize_after()) ||
+                   IsSet(record.job().next_attempt_time()));
   if (const v1::JobRecord* before = FindJob(number); before != nullptr) {
     for (const v1::RankRecord& rank : before->ranks()) {
       auto on = by_worker_.find(rank.worker());
@@ -93,7 +105,11 @@ void State::Apply(const Outcome& outcome) {
     record.has_value() ? PutQueue(*record) : void(queues_.erase(id));
   }
   if (outcome.view != nullptr) queue_view_ = outcome.view;
-  for (const auto& [number, record] : outcome.jobs) PutJob(record);
+  for (const SpeedSample& sample : outcome.speeds) speeds_.Add(sample);
+  for (const auto& [number, record] : outcome.jobs) {
+    PutJob(record);
+    if (record.ranks().empty()) speeds_.Forget(number);
+  }
   for (const auto& [name, record] : outcome.workers) PutWorker(record);
 }
 

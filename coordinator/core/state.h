@@ -26,6 +26,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "coordinator/core/queue_view.h"
+#include "coordinator/core/stragglers.h"
 #include "milepost/v1/store.pb.h"
 
 namespace milepost::coordinator {
@@ -35,10 +36,16 @@ struct Config {
   absl::Duration lease = absl::Seconds(5);
   // A rank that was told to checkpoint and leave is killed after this.
   absl::Duration graceful_stop = absl::Seconds(120);
+  // A rank that was told that others are lost is killed after this.
+  absl::Duration abort_stop = absl::Seconds(15);
   absl::Duration backoff_cap = absl::Seconds(60);
   // Hosts with a device or host failure within this time get ranks only where there is no other
   // way.
   absl::Duration avoid_after_failure = absl::Hours(1);
+  // A rank that is slower than the others for so long is a straggler.
+  absl::Duration straggler_after = absl::Minutes(1);
+  // An elastic job that has started with fewer ranks than it may have is left alone for so long.
+  absl::Duration resize_interval = absl::Minutes(10);
 };
 
 inline constexpr char kDefaultQueue[] = "default";
@@ -49,12 +56,18 @@ std::string JobName(int64_t number);
 
 bool IsTerminal(v1::JobState state);
 
+// The fewest ranks that the job runs with.
+int LeastRanksOf(const v1::JobRecord& record);
+
 // "queues/research" -> "research"; empty when the name is not of that form.
 std::string QueueId(absl::string_view name);
 std::string QueueName(absl::string_view id);
 
 // A rank of the job that is not gone is on the worker.
 bool HasRankOn(const v1::JobRecord& record, const std::string& worker);
+
+// It had a device or host failure after `since`.
+bool IsAvoided(const v1::WorkerRecord& record, absl::Time since);
 
 // When the running attempt has held its slots for as long as the job may; InfiniteFuture: it may
 // for ever, or none runs.
@@ -90,6 +103,7 @@ struct Outcome {
   std::map<std::string, std::optional<v1::QueueRecord>> queues;  // all durable; none: deleted
   std::vector<int64_t> ended_attempts;  // jobs whose rendezvous keys can go
   std::vector<Action> actions;
+  std::vector<SpeedSample> speeds;
   std::string job;  // of `status`'s event: the job that a submit, cancel or resume was about
   // Slots may have come free, or be wanted: DecideSchedule has something to do.
   bool schedule = false;
@@ -126,6 +140,7 @@ class State {
   const std::set<int64_t>& WithRanksOn(const std::string& worker) const;
   // Jobs for which something is due at some time.
   const std::set<int64_t>& timed() const { return timed_; }
+  const Speeds& speeds() const { return speeds_; }
   // Of the last DecideSchedule; never null.
   const std::shared_ptr<const QueueView>& queue_view() const { return queue_view_; }
 
@@ -146,6 +161,7 @@ class State {
   std::shared_ptr<const QueueView> queue_view_ = std::make_shared<QueueView>();
   std::map<std::string, int64_t> requests_;
   int64_t largest_queue_order_ = 0;
+  Speeds speeds_;
 };
 
 }  // namespace milepost::coordinator

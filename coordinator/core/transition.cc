@@ -3,8 +3,16 @@
 #include <algorithm>
 
 #include "common/check.h"
+#include "common/proto_time.h"
 
 namespace milepost::coordinator {
+namespace {
+
+// Of a job: how it began, and what happened last.
+constexpr int kFirstEvents = 10;
+constexpr int kMostEvents = 50;
+
+}  // namespace
 
 const v1::JobRecord* Transition::Job(int64_t number) const {
   auto found = outcome_.jobs.find(number);
@@ -17,6 +25,7 @@ const v1::WorkerRecord* Transition::Worker(const std::string& name) const {
 }
 
 v1::JobRecord& Transition::ChangeSoft(int64_t number) {
+  touched_.insert(number);
   auto found = outcome_.jobs.find(number);
   if (found != outcome_.jobs.end()) return found->second;
   const v1::JobRecord* record = state_.FindJob(number);
@@ -73,6 +82,31 @@ std::vector<int64_t> Transition::JobsOn(const std::string& worker) const {
     if (!known.contains(number) && !record.ranks().empty()) numbers.push_back(number);
   }
   return numbers;
+}
+
+void Transition::NoteEvents() {
+  for (const int64_t number : touched_) {
+    v1::JobRecord& record = outcome_.jobs[number];
+    const v1::Job& job = record.job();
+    if (record.events_size() > 0) {
+      const v1::JobEvent& last = record.events(record.events_size() - 1);
+      const bool same = last.state() == job.state() && last.reason() == job.reason() &&
+                        last.generation() == job.generation();
+      if (same) continue;
+    }
+    if (record.events_size() == kMostEvents) {
+      record.mutable_events()->DeleteSubrange(kFirstEvents, 1);
+      record.set_events_left_out(record.events_left_out() + 1);
+    }
+    v1::JobEvent* event = record.add_events();
+    *event->mutable_time() = ToProto(now_);
+    event->set_state(job.state());
+    event->set_reason(job.reason());
+    event->set_detail(job.reason_detail());
+    event->set_generation(job.generation());
+    event->set_ranks(record.ranks_size());
+  }
+  touched_.clear();
 }
 
 }  // namespace milepost::coordinator

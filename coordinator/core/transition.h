@@ -9,6 +9,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,7 +42,8 @@ class Transition {
 
   // ---- job_flow.cc: events about jobs ----
   void Checkpoints(const std::string& job, const std::string& newest, int64_t newest_step);
-  void Progressed(const std::string& worker, const v1::RankProgress& progress);
+  // True when the job is to go on elsewhere.
+  bool Progressed(const std::string& worker, const v1::RankProgress& progress);
   // Graceful stops and time limits that have run out.
   void StopOverdue();
 
@@ -66,6 +68,9 @@ class Transition {
 
   // ---- schedule.cc ----
   void Schedule();
+
+  // Keeps with each job how its state has changed. After each event.
+  void NoteEvents();
 
   // Of the last event.
   EventResult TakeResult() { return std::exchange(result_, {}); }
@@ -95,6 +100,8 @@ class Transition {
   bool DependsOn(const v1::SchedulingSpec& scheduling, int64_t other) const;
   void ResumeSuspended(v1::JobRecord* record);
   void StartAttempt(int64_t number, const std::vector<PlacedRank>& placed);
+  bool NoteStragglers(int64_t number, v1::JobRecord* record);
+  void ReplaceStraggler(int64_t number, const v1::Straggler& straggler);
   void SendStart(const v1::JobRecord& record, const v1::RankRecord& rank);
   void SendStop(const v1::JobRecord& record, const v1::RankRecord& rank);
   void SendForget(const std::string& worker, const v1::RankReport& report);
@@ -103,6 +110,7 @@ class Transition {
   void NoteFailure(v1::JobRecord* record, v1::Failure failure, bool peer_lost);
   void BeginEnding(int64_t number, v1::AttemptEnding ending, v1::JobReason reason,
                    const std::string& detail);
+  void AbortRanks(v1::JobRecord* record);
   void StopRanks(v1::JobRecord* record, v1::StopKind kind);
   void Settle(int64_t number);
   void FinishAttempt(int64_t number);
@@ -124,6 +132,7 @@ class Transition {
 
   // schedule.cc
   void Preempt(int64_t victim, int64_t winner);
+  void Resize(int64_t number, int ranks);
   void ClearBackoffs(const KindView& view);
 
   const State& state_;
@@ -132,6 +141,7 @@ class Transition {
   Outcome outcome_;
   EventResult result_;                       // of the event that is decided on
   std::map<std::string, int64_t> requests_;  // of jobs submitted in this decision
+  std::set<int64_t> touched_;                // jobs changed since NoteEvents
   int64_t queue_orders_ = 0;                 // given in this decision
 };
 

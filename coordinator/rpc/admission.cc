@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "common/spec/sizes.h"
 #include "common/status_macros.h"
 #include "engine/plan/admission.h"
 #include "engine/plan/planner.h"
@@ -32,6 +34,41 @@ int64_t ReservedBytes() {
   return huge.memory_bytes - plan::UsableBytes(huge);
 }
 
+using Place = plan::RankPlace;
+
+absl::StatusOr<plan::StepPlan> PlanOf(const v1::JobSpec& spec, const Place& place) {
+  MP_ASSIGN_OR_RETURN(const plan::PlanOptions options, plan::OptionsFromSpec(spec, place.threads));
+  auto plan = plan::PlanTraining(spec, options);
+  if (!plan.ok()) return Annotate(plan.status(), "the step cannot be planned");
+  return plan;
+}
+
+int64_t SlotBytes(const plan::StepPlan& plan, const Place& place) {
+  if (place.host_memory) return 0;
+  return plan::RequiredBytes(plan, plan.arena_bytes, place.host_memory) + ReservedBytes();
+}
+
+// Every number of ranks with which the job fits. That the fewest do is the user's claim: a job that
+// could not go on with them would wait for ever.
+absl::StatusOr<std::vector<v1::JobSize>> SizesThatFit(const v1::JobSpec& spec, const Place& place) {
+  std::vector<v1::JobSize> sizes;
+  const std::vector<int> possible = PossibleSizes(spec);
+  if (possible.size() == 1) return sizes;
+  for (const int ranks : possible) {
+    const v1::JobSpec sized = WithRanks(spec, ranks);
+    MP_ASSIGN_OR_RETURN(const plan::StepPlan plan, PlanOf(sized, place));
+    const absl::Status fits = plan::CheckFits(sized, plan, place);
+    if (!fits.ok() && ranks == LeastRanks(spec.resources())) {
+      return Annotate(fits, absl::StrCat("resources.min_ranks: with ", ranks, " ranks"));
+    }
+    if (!fits.ok()) continue;
+    v1::JobSize& size = sizes.emplace_back();
+    size.set_ranks(ranks);
+    size.set_slot_bytes(SlotBytes(plan, place));
+  }
+  return sizes;
+}
+
 }  // namespace
 
 absl::StatusOr<AdmittedSpec> AdmitWhatFits(const v1::JobSpec& spec, const KnownPlace& known) {
@@ -45,18 +82,14 @@ absl::StatusOr<AdmittedSpec> AdmitWhatFits(const v1::JobSpec& spec, const KnownP
             &place);
   if (!host_memory) place.host_bytes = known.most_host_memory;
   MP_ASSIGN_OR_RETURN(plan::Resolved resolved, plan::ResolveAuto(spec, place));
-  MP_ASSIGN_OR_RETURN(const plan::PlanOptions options,
-                      plan::OptionsFromSpec(resolved.spec, place.threads));
-  const auto plan = plan::PlanTraining(resolved.spec, options);
-  if (!plan.ok()) return Annotate(plan.status(), "the step cannot be planned");
+  MP_ASSIGN_OR_RETURN(const plan::StepPlan plan, PlanOf(resolved.spec, place));
   SetMemory(spec, known.most_memory,
             host_memory ? "the largest slot of the workers" : "the largest GPU of the workers",
             &place);
-  MP_RETURN_IF_ERROR(plan::CheckFits(resolved.spec, *plan, place));
-  const int64_t slot_bytes =
-      host_memory ? 0
-                  : plan::RequiredBytes(*plan, plan->arena_bytes, host_memory) + ReservedBytes();
-  return AdmittedSpec{std::move(resolved.spec), std::move(resolved.choices), slot_bytes};
+  MP_RETURN_IF_ERROR(plan::CheckFits(resolved.spec, plan, place));
+  MP_ASSIGN_OR_RETURN(std::vector<v1::JobSize> sizes, SizesThatFit(resolved.spec, place));
+  return AdmittedSpec{std::move(resolved.spec), std::move(resolved.choices), SlotBytes(plan, place),
+                      std::move(sizes)};
 }
 
 }  // namespace milepost::coordinator

@@ -241,6 +241,7 @@ absl::Status Coordinator::AdmitSpec(const v1::SubmitJobRequest& request, JobSubm
   }
   MP_ASSIGN_OR_RETURN(AdmittedSpec admitted, options_.admission(*spec, place));
   event->slot_bytes = admitted.slot_bytes;
+  event->sizes = std::move(admitted.sizes);
   if (admitted.choices.empty()) return absl::OkStatus();
   event->submitted_spec = std::exchange(event->spec, std::move(admitted.spec));
   event->choices = std::move(admitted.choices);
@@ -289,7 +290,9 @@ uint64_t Coordinator::VersionLocked(int64_t number) const {
 
 absl::StatusOr<v1::Job> Coordinator::Get(const std::string& name) {
   absl::ReaderMutexLock lock(&mutex_);
-  return FindLocked(name);
+  const v1::JobRecord* record = state_.FindJob(JobNumber(name));
+  if (record == nullptr) return FindLocked(name);
+  return DescribeWithEvents(state_, *record);
 }
 
 std::vector<v1::Job> Coordinator::List(int64_t before, int limit) {

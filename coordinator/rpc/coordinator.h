@@ -52,6 +52,7 @@ struct AdmittedSpec {
   v1::JobSpec spec;
   std::vector<v1::Choice> choices;
   int64_t slot_bytes = 0;  // memory that a GPU must have for a rank; 0: not a job on GPUs
+  std::vector<v1::JobSize> sizes = {};  // of an elastic job, ascending; else empty
 };
 
 struct CoordinatorOptions {

@@ -107,6 +107,14 @@ absl::Status Communicator::Broadcast(void* buffer, size_t bytes, int root) {
   });
 }
 
+absl::Status Communicator::Exchange(absl::Span<const Transfer> transfers) {
+  for (const Transfer& transfer : transfers) {
+    MP_CHECK(transfer.peer >= 0 && transfer.peer < world_ && transfer.peer != rank_)
+        << "rank " << rank_ << " exchanges with " << transfer.peer << " of " << world_;
+  }
+  return Run(false, [&](int64_t* sent) { return DoExchange(transfers, sent); });
+}
+
 absl::Status Communicator::Barrier() {
   int64_t token = 0;
   return Run(false, [&](int64_t* sent) {

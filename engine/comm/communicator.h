@@ -91,6 +91,18 @@ class Communicator {
   // Every rank ends with root's bytes.
   absl::Status Broadcast(void* buffer, size_t bytes, int root);
 
+  // All-to-all of any sizes: what this rank sends to each other and receives from each, at most one
+  // piece per peer and direction. Every rank makes the call, also one with nothing to move; what
+  // two ranks mean to move between them has one size.
+  struct Transfer {
+    int peer = 0;
+    const char* send = nullptr;
+    size_t send_bytes = 0;
+    char* receive = nullptr;
+    size_t receive_bytes = 0;
+  };
+  absl::Status Exchange(absl::Span<const Transfer> transfers);
+
   // Returns once every rank has called it.
   absl::Status Barrier();
 
@@ -116,6 +128,8 @@ class Communicator {
   virtual absl::Status DoAllGather(char* buffer, size_t bytes, const RankSet& set,
                                    int64_t* sent) = 0;
   virtual absl::Status DoBroadcast(char* buffer, size_t bytes, int root, int64_t* sent) = 0;
+  // One entry per peer at most, none for this rank.
+  virtual absl::Status DoExchange(absl::Span<const Transfer> transfers, int64_t* sent) = 0;
   // OK, or the error that poisoned this communicator.
   virtual absl::Status Health() = 0;
 

@@ -273,6 +273,38 @@ TEST_P(CommunicatorTest, BroadcastFromEveryRoot) {
   }
 }
 
+// From a to b go a + 2b pieces, so that some pairs move nothing, or one way only.
+TEST_P(CommunicatorTest, ExchangeMovesWhatEveryPairAgreedOn) {
+  const Ranks ranks = Make();
+  constexpr size_t kPiece = 70'000;
+  const auto bytes = [](int from, int to) { return ((from + 2 * to) % 4) * kPiece; };
+  const auto value = [](int from, int to, size_t i) {
+    return static_cast<char>(from * 31 + to * 7 + i);
+  };
+  ExpectOk(ranks, [&](Communicator& communicator) {
+    const int rank = communicator.rank();
+    std::vector<std::vector<char>> out(world()), in(world());
+    std::vector<Communicator::Transfer> transfers;
+    for (int peer = 0; peer < world(); ++peer) {
+      if (peer == rank) continue;
+      for (size_t i = 0; i < bytes(rank, peer); ++i) out[peer].push_back(value(rank, peer, i));
+      in[peer].resize(bytes(peer, rank));
+      transfers.push_back(
+          {peer, out[peer].data(), out[peer].size(), in[peer].data(), in[peer].size()});
+    }
+    MP_RETURN_IF_ERROR(communicator.Exchange(transfers));
+    for (int peer = 0; peer < world(); ++peer) {
+      for (size_t i = 0; i < in[peer].size(); ++i) {
+        if (in[peer][i] != value(peer, rank, i)) {
+          return absl::DataLossError(absl::StrCat("byte ", i, " from ", peer));
+        }
+      }
+    }
+    MP_RETURN_IF_ERROR(communicator.Exchange({}));
+    return communicator.Barrier();
+  });
+}
+
 TEST_P(CommunicatorTest, BarrierWaitsForEveryRank) {
   const Ranks ranks = Make();
   std::atomic<int> arrived = 0;

@@ -191,7 +191,31 @@ class InProcessCommunicator : public Communicator {
     return group_->Meet(rank(), /*then_read=*/false);
   }
 
+  absl::Status DoExchange(absl::Span<const Transfer> transfers, int64_t* sent) override {
+    // What the others read is the list; it stays where it is until the last Meet.
+    MP_RETURN_IF_ERROR(group_->Enter(rank(), {reinterpret_cast<char*>(&transfers), 'x', 0, 0}));
+    absl::Status status;
+    for (const Transfer& mine : transfers) {
+      *sent += static_cast<int64_t>(mine.send_bytes);
+      if (mine.receive_bytes > 0) status.Update(Take(mine));
+    }
+    if (!status.ok()) group_->Fail(rank(), status);
+    return group_->Meet(rank(), /*then_read=*/false);
+  }
+
  private:
+  absl::Status Take(const Transfer& mine) {
+    const auto& theirs =
+        *reinterpret_cast<const absl::Span<const Transfer>*>(group_->all()[mine.peer].data);
+    for (const Transfer& transfer : theirs) {
+      if (transfer.peer != rank() || transfer.send_bytes != mine.receive_bytes) continue;
+      std::memcpy(mine.receive, transfer.send, mine.receive_bytes);
+      return absl::OkStatus();
+    }
+    return absl::InternalError(
+        absl::StrCat("ranks ", rank(), " and ", mine.peer, " made different collective calls"));
+  }
+
   // Bytes [begin, end) of this rank's buffer become the reduction over the buffers of the set.
   void ReduceShard(size_t begin, size_t end, ElementType type, ReduceOp op, const RankSet& set,
                    int64_t* sent) {

@@ -131,7 +131,17 @@ class TcpCommunicator : public Communicator {
     } else {
       Receive(AddFlow((root - rank() + world()) % world()), buffer, bytes);
     }
-    return Exchange([] {});
+    return RunFlows([] {});
+  }
+
+  absl::Status DoExchange(absl::Span<const Transfer> transfers, int64_t* sent) override {
+    Begin('x', 0, 0, {0, world(), 1});
+    for (const Transfer& transfer : transfers) {
+      Flow& flow = AddFlow((transfer.peer - rank() + world()) % world());
+      if (transfer.send_bytes > 0) Send(flow, transfer.send, transfer.send_bytes, sent);
+      if (transfer.receive_bytes > 0) Receive(flow, transfer.receive, transfer.receive_bytes);
+    }
+    return RunFlows([] {});
   }
 
  private:
@@ -181,7 +191,7 @@ class TcpCommunicator : public Communicator {
       Receive(flow, Ring(flow), bytes);
       sources_[flow.index] = Ring(flow);
     }
-    MP_RETURN_IF_ERROR(Exchange([] {}));
+    MP_RETURN_IF_ERROR(RunFlows([] {}));
     ReduceInOrder(Sources(), data, count, type, op);
     return absl::OkStatus();
   }
@@ -205,7 +215,7 @@ class TcpCommunicator : public Communicator {
       flow.in_limit = kTag + flow.ring;
     }
     size_t reduced = 0;  // bytes of the own shard
-    return Exchange([&] {
+    return RunFlows([&] {
       while (reduced < bytes) {
         const size_t piece = std::min(piece_bytes_, bytes - reduced);
         for (const Flow& flow : flows_) {
@@ -232,14 +242,14 @@ class TcpCommunicator : public Communicator {
       Send(flow, data + begin(own_), begin(own_ + 1) - begin(own_), sent);
       Receive(flow, data + begin(flow.index), begin(flow.index + 1) - begin(flow.index));
     }
-    return Exchange([] {});
+    return RunFlows([] {});
   }
 
   // ---- moving bytes ----
 
   // Runs all flows to their end. `progress` is called after every round and may raise limits.
   template <typename Progress>
-  absl::Status Exchange(Progress progress) {
+  absl::Status RunFlows(Progress progress) {
     while (true) {
       bool moved = false, left = false;
       for (Flow& flow : flows_) {

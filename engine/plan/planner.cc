@@ -225,6 +225,11 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
       .offload_optimizer = spec.train().offload().optimizer() > v1::OFFLOAD_TARGET_NONE,
       .offload_disk = spec.train().offload().optimizer() == v1::OFFLOAD_TARGET_NVME,
       .offload_activations = spec.train().offload().activations(),
+      // Two of its own, by turns, and two of another rank's; after a restart one more of each, of
+      // the attempt before.
+      .state_copies = spec.checkpoint().redundancy() == 0 ? 0
+                      : world > 1                         ? 6
+                                                          : 3,
       .threads = threads,
   };
   const ModelSizes model = SizesOf(spec.model());

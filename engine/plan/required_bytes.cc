@@ -7,16 +7,23 @@
 
 namespace milepost::plan {
 
-int64_t SnapshotBytes(const StepPlan& plan) {
+namespace {
+
+// Of the optimizer's states, where a rank has one of `parts` of them.
+int64_t StateBytes(const StepPlan& plan, int parts) {
   int64_t bytes = 0;
   for (const FlatGroup& group : plan.groups) {
-    const int64_t elements = group.padded_elements / plan.options.world;
+    const int64_t elements = group.padded_elements / parts;
     for (const GroupState& state : StatesOf(group)) {
       bytes += elements / state.elements_per_item * graph::ByteSize(state.dtype);
     }
   }
   return bytes;
 }
+
+}  // namespace
+
+int64_t SnapshotBytes(const StepPlan& plan) { return StateBytes(plan, plan.options.world); }
 
 std::vector<BufferId> StateOnDevice(const StepPlan& plan, bool with_parameters) {
   std::vector<BufferId> state;
@@ -55,9 +62,11 @@ int64_t CopyBytes(const StepPlan& plan) {
 }  // namespace
 
 int64_t HostBytes(const StepPlan& plan) {
-  if (!plan.options.Offloads()) return CopyBytes(plan);
+  const int64_t copies =
+      CopyBytes(plan) + plan.options.state_copies * StateBytes(plan, plan.options.Shards());
+  if (!plan.options.Offloads()) return copies;
   const bool draft = plan.host_arena_bytes == 0;
-  return CopyBytes(plan) + (draft ? LeastBytes(plan, Memory::kHost) : plan.host_arena_bytes);
+  return copies + (draft ? LeastBytes(plan, Memory::kHost) : plan.host_arena_bytes);
 }
 
 int64_t DiskBytesNeeded(const StepPlan& plan) {

@@ -20,9 +20,9 @@ int64_t SnapshotBytes(const StepPlan& plan);
 // of its own (StepEngine::mirror): for a checkpoint, and, with the parameters, to the device.
 std::vector<BufferId> StateOnDevice(const StepPlan& plan, bool with_parameters);
 
-// What a rank needs of its host's memory, whatever its device: that copy and what is offloaded; on
-// a GPU, where the copy is made of the engine's, that too. Where states are on disk the copy is a
-// file there.
+// What a rank needs of its host's memory, whatever its device: that copy, those that
+// checkpoint.redundancy has there all the time, and what is offloaded; on a GPU, where the copy is
+// made of the engine's, that too. Where states are on disk the copy is a file there.
 int64_t HostBytes(const StepPlan& plan);
 
 // What a rank needs of its host's disk: states and that copy. 0: nothing.

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/spec/auto_fields.h"
+#include "common/spec/sizes.h"
 #include "common/spec/validate.h"
 #include "common/status_macros.h"
 #include "engine/plan/estimate.h"
@@ -81,7 +82,14 @@ std::vector<int64_t> MicrosUpTo(const v1::JobSpec& spec, int64_t most) {
     if (divisor * divisor != per_rank) above.push_back(per_rank / divisor);
   }
   micros.insert(micros.end(), above.rbegin(), above.rend());
-  std::erase_if(micros, [&](int64_t micro) { return micro > most; });
+  // An elastic job's has to do for all its sizes.
+  const v1::ResourceSpec& resources = spec.resources();
+  std::erase_if(micros, [&](int64_t micro) {
+    v1::JobSpec with = spec;
+    with.mutable_train()->mutable_batch()->set_micro(micro);
+    return micro > most || !IsPossibleSize(with, LeastRanks(resources)) ||
+           !IsPossibleSize(with, MostRanks(resources));
+  });
   return micros;
 }
 

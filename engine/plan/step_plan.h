@@ -284,6 +284,8 @@ struct PlanOptions {
   bool offload_disk = false;
   // What blocks keep for their backward waits for it in host memory (offload_pass.h).
   bool offload_activations = false;
+  // Of a rank's whole state, in host memory, beside the arena: checkpoint.redundancy.
+  int state_copies = 0;
   int threads = 1;  // of this rank: a CPU's per-thread workspaces depend on it
   int64_t lm_head_chunk_bytes = 64 << 20;
   int64_t shard_alignment = 128;  // elements

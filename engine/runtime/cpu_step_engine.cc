@@ -38,6 +38,8 @@ class CpuEngine : public StepEngine {
   }
   absl::StatusOr<absl::Span<const double>> FinishStep(const StepContext& context) override;
 
+  bool may_have_updated() const override { return updating_; }
+
   absl::Status BeginEvaluation() override;
   absl::StatusOr<const HostInputs*> NextEvaluationInputs() override { return &evaluate_inputs_; }
   absl::Status EvaluateBatch(const StepContext& context) override {
@@ -58,6 +60,7 @@ class CpuEngine : public StepEngine {
   std::optional<Arena> host_arena_;  // where something is offloaded
   std::unique_ptr<StateDisk> disk_;  // where states are on disk
   absl::Span<double> scalars_;
+  bool updating_ = false;
   HostInputs train_inputs_;
   HostInputs evaluate_inputs_;  // where there is validation data
   std::unique_ptr<Executor> train_;
@@ -110,8 +113,10 @@ absl::StatusOr<absl::Span<const double>> CpuEngine::FinishStep(const StepContext
   StepContext update = context;
   update.skip_update = !clip.finite;
   update.clip_factor = static_cast<float>(clip.scale / context.loss_scale);
+  updating_ = true;
   MP_RETURN_IF_ERROR(train_->Run(Section::kUpdate, update));
   if (disk_ != nullptr) MP_RETURN_IF_ERROR(disk_->AwaitAll());
+  updating_ = false;
   return absl::Span<const double>(scalars_);
 }
 

@@ -151,6 +151,10 @@ std::vector<StateInterval> TrainingSessionImpl::RestoreTargets(int part) {
   return targets;
 }
 
+bool TrainingSessionImpl::state_is_whole() const {
+  return has_parameters_ && !in_micro_steps_ && !engine_->may_have_updated();
+}
+
 absl::Status TrainingSessionImpl::StoreState(int part) {
   MP_RETURN_IF_ERROR(failure_);
   if (!IsOnDisk(part)) return absl::OkStatus();
@@ -159,7 +163,7 @@ absl::Status TrainingSessionImpl::StoreState(int part) {
 }
 
 absl::Status TrainingSessionImpl::FetchState(int part) {
-  MP_RETURN_IF_ERROR(failure_);
+  if (!state_is_whole()) MP_RETURN_IF_ERROR(failure_);
   engine_->UseThread();
   absl::Status status;
   if (IsOnDisk(part)) {
@@ -217,12 +221,15 @@ absl::StatusOr<StepReport> TrainingSessionImpl::Step(bool stop_requested) {
   engine_->UseThread();
   context_.stop_requested = stop_requested;
   SetUpdate();
+  // Running statistics move in every one of them.
+  in_micro_steps_ = ChangesStateInMicroSteps();
   if (absl::Status status = RunMicroSteps(); !status.ok()) return Fail(status);
   absl::StatusOr<absl::Span<const double>> scalars = engine_->FinishStep(context_);
   if (!scalars.ok()) return Fail(scalars.status());
   StepReport report;
   if (absl::Status status = Report(*scalars, &report); !status.ok()) return Fail(status);
   Advance(*scalars, &report);
+  in_micro_steps_ = false;
   // A step that is skipped has taught nothing.
   context_.new_scalings = context_.new_scalings && report.skipped;
   report.seconds = Seconds() - start;

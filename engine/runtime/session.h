@@ -131,6 +131,9 @@ class TrainingSession {
   // and sequence length. Collective: rebuilds the compute-dtype parameters (all-gather at stages 1
   // and 2).
   virtual absl::Status FinishRestore(const v1::TrainerState& state) = 0;
+  // Whether the state is that of step(), also after a failure: FetchState may still be called then.
+  // False where the failed step may have begun to change it.
+  virtual bool state_is_whole() const = 0;
   // Brings a part to where SaveSources and RestoreTargets point: zeros that nobody has given a
   // value yet. On the CPU it is there, or is read from disk; a device copies. Blocks.
   virtual absl::Status FetchState(int part) = 0;

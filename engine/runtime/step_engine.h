@@ -11,7 +11,8 @@
 //   MP_ASSIGN_OR_RETURN(absl::Span<const double> scalars, engine->FinishStep(context));
 //
 // One thread at a time, which has called UseThread since another one did. Errors are those of ops
-// and of peers (comm::IsPeerLost); after one only destruction is allowed.
+// and of peers (comm::IsPeerLost); after one only Download is allowed, which then brings
+// the state as it was before the step unless may_have_updated, and destruction.
 #ifndef MILEPOST_ENGINE_RUNTIME_STEP_ENGINE_H_
 #define MILEPOST_ENGINE_RUNTIME_STEP_ENGINE_H_
 
@@ -80,6 +81,9 @@ class StepEngine {
   // clip_norm (a norm that is not finite: none) and makes it. Returns the step's f64 scalars
   // (plan.scalars); valid until the next call.
   virtual absl::StatusOr<absl::Span<const double>> FinishStep(const StepContext& context) = 0;
+
+  // After FinishStep has failed: whether some of the state may be the next step's already.
+  virtual bool may_have_updated() const = 0;
 
   // ---- evaluation ----
   // The losses' sums become 0.

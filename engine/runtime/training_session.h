@@ -33,6 +33,7 @@ class TrainingSessionImpl : public TrainingSession {
   std::vector<StateInterval> RestoreTargets(int part) override;
   absl::Status StoreState(int part) override;
   absl::Status FinishRestore(const v1::TrainerState& state) override;
+  bool state_is_whole() const override;
   absl::Status FetchState(int part) override;
   std::vector<StateInterval> SaveSources(int part) override;
   v1::TrainerState trainer_state() const override { return state_; }
@@ -69,6 +70,7 @@ class TrainingSessionImpl : public TrainingSession {
   // By turn of an evaluation: how many ranks have many documents in it.
   absl::StatusOr<std::vector<double>> AgreeOnTurns(int64_t samples);
   absl::Status EvaluateTurn(int64_t samples, int64_t turn, bool many_documents);
+  bool ChangesStateInMicroSteps() const { return !statistics_->intervals().empty(); }
 
   const v1::JobSpec spec_;
   const SessionOptions options_;
@@ -92,6 +94,7 @@ class TrainingSessionImpl : public TrainingSession {
   std::vector<double> agreed_;
   StepContext context_;
   bool has_parameters_ = false;
+  bool in_micro_steps_ = false;  // that change the state
   absl::Status failure_;
 };
 

@@ -100,7 +100,8 @@ void Cluster::StartCoordinator() {
   std::filesystem::remove(address_file);
   coordinator_ = std::make_unique<Subprocess>(Spawn(
       {Binary("milepost-coordinator"), "--data-dir", folder_ + "/coordinator", "--listen", address_,
-       "--address-file", address_file, "--lease-seconds", absl::StrCat(options_.lease_seconds)},
+       "--address-file", address_file, "--lease-seconds", absl::StrCat(options_.lease_seconds),
+       "--resize-seconds", absl::StrCat(options_.resize_seconds)},
       "coordinator.log"));
   const absl::Time deadline = absl::Now() + kPatience;
   while (!std::filesystem::exists(address_file)) {
@@ -117,7 +118,8 @@ void Cluster::StartCoordinator() {
 void Cluster::StartWorker(int index) {
   workers_[static_cast<size_t>(index)] = std::make_unique<Subprocess>(
       Spawn({Binary("milepost-worker"), "--coordinator", address_, "--data-dir",
-             absl::StrCat(folder_, "/worker-", index), "--slots", absl::StrCat(options_.slots)},
+             absl::StrCat(folder_, "/worker-", index), "--slots", absl::StrCat(options_.slots),
+             "--memory-dir", absl::StrCat(folder_, "/memory/", index)},
             absl::StrCat("worker-", index, ".log")));
 }
 

@@ -30,6 +30,7 @@ struct ClusterOptions {
   int workers = 1;
   int slots = 2;  // of each worker
   double lease_seconds = 5;
+  double resize_seconds = 600;
 };
 
 class Cluster {

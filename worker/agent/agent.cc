@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,6 +24,7 @@
 #include "worker/agent/gpu_check.h"
 #include "worker/agent/gpu_monitor.h"
 #include "worker/agent/identity.h"
+#include "worker/agent/job_memory.h"
 #include "worker/agent/outbox.h"
 #include "worker/agent/rank_process.h"
 #include "worker/agent/session.h"
@@ -62,7 +64,8 @@ class AgentImpl : public Agent {
         wake_(std::move(wake)),
         outbox_(
             MakeHello(options_, identity_, plan_, nvml == nullptr ? "" : nvml->versions().driver)),
-        nvml_(std::move(nvml)) {}
+        nvml_(std::move(nvml)),
+        memory_(options_.memory_dir, identity_.id()) {}
 
   void Run() override;
   void RequestStop() override {
@@ -82,6 +85,7 @@ class AgentImpl : public Agent {
   absl::Status CheckSlot(const v1::StartRank& start) const;
   absl::Status StartTrainer(const v1::StartRank& start);
   void KillOlderRanks(const RankKey& key);
+  void SweepMemory(absl::Duration keep, const std::string& starting = "");
   void RefuseStart(const v1::StartRank& start, v1::RankState state, const std::string& why);
   void HandleStop(const v1::StopRank& stop);
   void BeginLeaving();
@@ -97,6 +101,8 @@ class AgentImpl : public Agent {
   std::vector<v1::CoordinatorMessage> inbox_ ABSL_GUARDED_BY(mutex_);
   // The loop's own.
   std::map<RankKey, std::unique_ptr<RankProcess>> ranks_;
+  JobMemory memory_;
+  absl::Time sweep_time_ = absl::InfinitePast();
   bool leaving_ = false;
   absl::Time kill_time_ = absl::InfiniteFuture();
   std::optional<GpuMonitor> monitor_;
@@ -133,8 +139,10 @@ void AgentImpl::Run() {
   while (!leaving_ || !ranks_.empty()) {
     WaitForEvents();
     HandleInbox();
+    bool any_ended = false;
     for (auto it = ranks_.begin(); it != ranks_.end();) {
       const bool ended = it->second->HandleEvents();
+      any_ended |= ended;
       // It may have ended because its GPU did, which the next placement should know.
       if (ended && monitor_) monitor_->MeasureSoon();
       it = ended ? ranks_.erase(it) : std::next(it);
@@ -142,6 +150,7 @@ void AgentImpl::Run() {
     if (monitor_ && Clock::Real()->Now() >= check_monitor_) {
       check_monitor_ = monitor_->CheckProgress(Clock::Real()->Now(), kDriverPatience);
     }
+    if (any_ended || Clock::Real()->Now() >= sweep_time_) SweepMemory(JobMemory::kKeep);
     if (stop_requested_ && !leaving_) BeginLeaving();
     if (Clock::Real()->Now() >= kill_time_) {
       for (auto& [key, rank] : ranks_) rank->Kill();
@@ -165,7 +174,8 @@ void AgentImpl::WakeUp() {
 void AgentImpl::WaitForEvents() {
   std::vector<pollfd> entries = {{wake_.get(), POLLIN, 0}};
   for (const auto& [key, rank] : ranks_) rank->AddPollEntries(entries);
-  poll(entries.data(), entries.size(), PollTimeoutMillis(std::min(kill_time_, check_monitor_)));
+  const absl::Time next = std::min({kill_time_, check_monitor_, sweep_time_});
+  poll(entries.data(), entries.size(), PollTimeoutMillis(next));
 }
 
 void AgentImpl::HandleInbox() {
@@ -245,9 +255,18 @@ absl::Status AgentImpl::StartTrainer(const v1::StartRank& start) {
                                 static_cast<int>(trainer.cores.size()));
   trainer.state_folder = absl::StrCat(options_.data_dir, "/offload");
   trainer.stop_time = options_.stop_time * kTrainerShare;
+  trainer.memory_folder = memory_.FolderOf(start.job(), start.uid());
+  SweepMemory(JobMemory::kKeepFromOthers, trainer.memory_folder);
   MP_ASSIGN_OR_RETURN(auto rank, RankProcess::Start(start, trainer, &outbox_));
   ranks_[KeyOf(start)] = std::move(rank);
   return absl::OkStatus();
+}
+
+// `starting`: the folder of a rank that is about to start.
+void AgentImpl::SweepMemory(absl::Duration keep, const std::string& starting) {
+  std::set<std::string> used = {starting};
+  for (const auto& [key, rank] : ranks_) used.insert(rank->memory_folder());
+  sweep_time_ = memory_.Sweep(used, Clock::Real()->Now(), keep);
 }
 
 void AgentImpl::KillOlderRanks(const RankKey& key) {
@@ -280,6 +299,8 @@ void AgentImpl::HandleStop(const v1::StopRank& stop) {
   }
   if (stop.graceful()) {
     found->second->Stop();
+  } else if (stop.abort()) {
+    found->second->Abort();
   } else {
     found->second->Kill();
   }

@@ -21,8 +21,10 @@
 namespace milepost::worker {
 
 struct AgentOptions {
-  std::string coordinator;                    // host:port
-  std::string data_dir;                       // made if it is not there
+  std::string coordinator;  // host:port
+  std::string data_dir;     // made if it is not there
+  // On a file system in memory: where ranks keep state that outlives them; empty: nowhere.
+  std::string memory_dir;
   std::string id;                             // empty: stored, or made up at the first start
   std::map<std::string, std::string> labels;  // "rack" is used in placement
   SlotOptions slots;                          // what it offers (worker/agent/slots.h)

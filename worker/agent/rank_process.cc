@@ -16,7 +16,8 @@ namespace milepost::worker {
 
 namespace {
 
-constexpr size_t kLastLines = 20;
+constexpr size_t kLastLines = 100;
+constexpr size_t kLineBytes = 1024;
 constexpr int kChannelFd = 3;
 constexpr absl::Duration kHandOver = absl::Seconds(1);
 // Of one descriptor at a time, so that a trainer that floods its output cannot hold the loop.
@@ -30,6 +31,7 @@ absl::Status SendStart(const v1::StartRank& start, const TrainerOptions& options
   message.set_threads(options.threads);
   message.set_state_folder(options.state_folder);
   message.set_stop_seconds(absl::ToDoubleSeconds(options.stop_time));
+  message.set_memory_folder(options.memory_folder);
   // The socket's buffer takes it before the trainer reads.
   return channel.Send(message, Clock::Real()->Now() + kHandOver);
 }
@@ -57,8 +59,8 @@ absl::StatusOr<std::unique_ptr<RankProcess>> RankProcess::Start(const v1::StartR
   spawn.cores = options.cores;
   MP_ASSIGN_OR_RETURN(Subprocess process, Subprocess::Spawn(std::move(spawn)));
   MP_RETURN_IF_ERROR(SendStart(start, options, channel.first));
-  auto rank = std::unique_ptr<RankProcess>(
-      new RankProcess(std::move(process), std::move(channel.first), start, outbox));
+  auto rank = std::unique_ptr<RankProcess>(new RankProcess(
+      std::move(process), std::move(channel.first), start, options.memory_folder, outbox));
   spdlog::info("started {} on slot {}: pid {}, {} threads", Describe(rank->key_), rank->slot_,
                rank->process_.pid(), options.threads);
   outbox->SetReport(rank->NewReport(v1::RANK_STATE_STARTING));
@@ -66,9 +68,10 @@ absl::StatusOr<std::unique_ptr<RankProcess>> RankProcess::Start(const v1::StartR
 }
 
 RankProcess::RankProcess(Subprocess process, MessageChannel channel, const v1::StartRank& start,
-                         Outbox* outbox)
+                         std::string memory_folder, Outbox* outbox)
     : key_(KeyOf(start)),
       slot_(start.slot()),
+      memory_folder_(std::move(memory_folder)),
       outbox_(outbox),
       process_(std::move(process)),
       channel_(std::move(channel)),
@@ -81,6 +84,14 @@ RankProcess::RankProcess(Subprocess process, MessageChannel channel, const v1::S
 void RankProcess::Stop() {
   end_.asked_to_stop = true;
   if (absl::Status status = process_.Signal(SIGTERM); !status.ok()) {
+    spdlog::error("{}", std::string(status.message()));
+  }
+}
+
+void RankProcess::Abort() {
+  // What does not listen yet dies of it.
+  end_.killed_by_us = true;
+  if (absl::Status status = process_.Signal(SIGUSR1); !status.ok()) {
     spdlog::error("{}", std::string(status.message()));
   }
 }
@@ -134,7 +145,7 @@ void RankProcess::FinishOutput(Output& output) {
 }
 
 void RankProcess::AddLine(std::string text) {
-  last_lines_.push_back(text);
+  last_lines_.push_back(text.substr(0, kLineBytes));
   if (last_lines_.size() > kLastLines) last_lines_.pop_front();
   v1::LogLine line;
   line.set_job(key_.job);

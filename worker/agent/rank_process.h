@@ -27,8 +27,9 @@ struct TrainerOptions {
   int memory_node = -1;  // NUMA node that host memory comes from while it has some; -1: any
   std::string gpu_uuid;  // the only GPU that it sees; empty: none
   int threads = 1;
-  std::string state_folder;  // of v1::TrainerStart
-  absl::Duration stop_time;  // that the trainer has after SIGTERM
+  std::string state_folder;   // of v1::TrainerStart
+  std::string memory_folder;  // likewise
+  absl::Duration stop_time;   // that the trainer has after SIGTERM
 };
 
 class RankProcess {
@@ -41,9 +42,12 @@ class RankProcess {
 
   const RankKey& key() const { return key_; }
   int slot() const { return slot_; }
+  const std::string& memory_folder() const { return memory_folder_; }
 
   // SIGTERM: checkpoint at the step boundary and leave.
   void Stop();
+  // SIGUSR1: another rank is lost; leave at once.
+  void Abort();
   // SIGKILL.
   void Kill();
 
@@ -61,7 +65,7 @@ class RankProcess {
   };
 
   RankProcess(Subprocess process, MessageChannel channel, const v1::StartRank& start,
-              Outbox* outbox);
+              std::string memory_folder, Outbox* outbox);
   void ReadOutput(Output& output);
   void FinishOutput(Output& output);
   void ReadChannel(bool all);
@@ -71,6 +75,7 @@ class RankProcess {
 
   const RankKey key_;
   const int slot_;
+  const std::string memory_folder_;
   Outbox* const outbox_;
   Subprocess process_;
   MessageChannel channel_;

@@ -29,6 +29,13 @@ TrainerExit SetupFailure(const absl::Status& status) {
   }
 }
 
+TrainerExit CopiesFailure(const absl::Status& status) {
+  if (comm::IsPeerLost(status)) return StepFailure(status);
+  return absl::IsResourceExhausted(status)
+             ? Exit(kExitOutOfMemory, v1::FAILURE_CLASS_OUT_OF_MEMORY, status)
+             : Exit(kExitError, v1::FAILURE_CLASS_HOST, status);
+}
+
 TrainerExit RestoreFailure(const absl::Status& status) {
   if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
     return Exit(kExitNetwork, v1::FAILURE_CLASS_NETWORK, status);

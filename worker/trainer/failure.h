@@ -16,6 +16,8 @@ struct TrainerExit {
 
 // Before the first step: a bad spec or file is the user's to mend.
 TrainerExit SetupFailure(const absl::Status& status);
+// Of memory for copies of the state (checkpoint.redundancy): another host may have it.
+TrainerExit CopiesFailure(const absl::Status& status);
 // Of reading a checkpoint.
 TrainerExit RestoreFailure(const absl::Status& status);
 // Of a step, a validation or another collective call.

@@ -31,7 +31,8 @@ int64_t PeakResidentBytes() {
 }  // namespace
 
 void ProgressReporter::Begin(const v1::TrainerState& state, const runtime::TrainingSession& session,
-                             const v1::JobSpec& spec) {
+                             const v1::JobSpec& spec, const std::string& restored_from) {
+  progress_.set_restored_from(restored_from);
   total_steps_ = spec.train().steps();
   progress_.set_step(state.step());
   progress_.set_start_step(state.step());

@@ -19,7 +19,7 @@ class ProgressReporter {
 
   // Before the first step.
   void Begin(const v1::TrainerState& state, const runtime::TrainingSession& session,
-             const v1::JobSpec& spec);
+             const v1::JobSpec& spec, const std::string& restored_from = "");
   void Step(const runtime::StepReport& report, absl::Time now);
   void Validation(int64_t step, const runtime::EvaluationReport& report);
   void Hold(absl::Duration held);

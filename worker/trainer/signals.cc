@@ -1,9 +1,14 @@
 #include "worker/trainer/signals.h"
 
+#include <poll.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <utility>
 
 #include "common/exit_codes.h"
 
@@ -14,7 +19,19 @@ namespace {
 std::atomic<bool> stop_requested{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
+std::atomic<bool> abort_requested{false};
+std::atomic<int> abort_event{-1};
+
 void OnStop(int) { stop_requested = true; }
+
+void OnAbort(int) {
+  const int error = errno;
+  abort_requested = true;
+  const uint64_t one = 1;
+  ssize_t ignored = write(abort_event, &one, sizeof one);
+  (void)ignored;
+  errno = error;
+}
 
 void OnBusError(int) {
   static const char kMessage[] =
@@ -35,6 +52,9 @@ void Handle(int signal, void (*handler)(int)) {
 }  // namespace
 
 void InstallTrainerSignals() {
+  // For the life of the process.
+  abort_event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  Handle(SIGUSR1, OnAbort);
   Handle(SIGTERM, OnStop);
   Handle(SIGINT, OnStop);
   Handle(SIGBUS, OnBusError);
@@ -42,5 +62,24 @@ void InstallTrainerSignals() {
 }
 
 bool StopRequested() { return stop_requested; }
+
+bool AbortRequested() { return abort_requested; }
+
+AbortWatch::AbortWatch(std::function<void()> abort) : end_(eventfd(0, EFD_CLOEXEC)) {
+  if (!end_.ok()) return;  // no descriptor is left: it is killed instead
+  thread_ = std::thread([this, abort = std::move(abort)] {
+    pollfd entries[] = {{end_.get(), POLLIN, 0}, {abort_event, POLLIN, 0}};
+    while (poll(entries, 2, -1) < 0) continue;
+    if (entries[0].revents == 0) abort();
+  });
+}
+
+AbortWatch::~AbortWatch() {
+  if (!thread_.joinable()) return;
+  const uint64_t one = 1;
+  ssize_t ignored = write(end_.get(), &one, sizeof one);
+  (void)ignored;
+  thread_.join();
+}
 
 }  // namespace milepost::worker

@@ -1,7 +1,13 @@
-// The trainer process's signals: SIGTERM and SIGINT ask it to stop at a step boundary; SIGBUS (a
+// The trainer process's signals: SIGTERM and SIGINT ask it to stop at a step boundary; SIGUSR1 to
+// abort, since another rank is lost; SIGBUS (a
 // mapped data file became shorter) ends it with kExitData and a message.
 #ifndef MILEPOST_WORKER_TRAINER_SIGNALS_H_
 #define MILEPOST_WORKER_TRAINER_SIGNALS_H_
+
+#include <functional>
+#include <thread>
+
+#include "common/unique_fd.h"
 
 namespace milepost::worker {
 
@@ -10,6 +16,22 @@ void InstallTrainerSignals();
 
 // Whether a stop was asked for. Async-signal-safe and thread-safe.
 bool StopRequested();
+
+// Likewise of an abort.
+bool AbortRequested();
+
+// Calls `abort` in another thread as soon as an abort is asked for.
+class AbortWatch {
+ public:
+  explicit AbortWatch(std::function<void()> abort);
+  ~AbortWatch();
+  AbortWatch(const AbortWatch&) = delete;
+  AbortWatch& operator=(const AbortWatch&) = delete;
+
+ private:
+  const UniqueFd end_;
+  std::thread thread_;
+};
 
 }  // namespace milepost::worker
 

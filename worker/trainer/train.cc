@@ -20,6 +20,8 @@
 #include "engine/plan/step_plan.h"
 #include "engine/runtime/session.h"
 #include "milepost/v1/trainer.pb.h"
+#include "worker/memory_state/memory_state.h"
+#include "worker/memory_state/peer_copies.h"
 #include "worker/trainer/checkpoint_reader.h"
 #include "worker/trainer/checkpoint_uploader.h"
 #include "worker/trainer/failure.h"
@@ -37,9 +39,12 @@ constexpr absl::Duration kHandOver = absl::Seconds(10);
 constexpr absl::Duration kMeetingTime = absl::Minutes(5);
 constexpr absl::Duration kRestorePatience = absl::Minutes(10);
 constexpr absl::Duration kStopPoll = absl::Milliseconds(200);
+constexpr char kFromMemory[] = "memory";
 constexpr absl::Duration kPatience = absl::Seconds(5);  // before saying what is waited for
 
 absl::Time Now() { return Clock::Real()->Now(); }
+
+absl::Status Aborted() { return absl::AbortedError("another rank is lost, the coordinator says"); }
 
 class Trainer {
  public:
@@ -55,6 +60,10 @@ class Trainer {
  private:
   absl::Status CheckDevice() const;
   absl::Status Meet();
+  // Parameters and the rest of the state, from wherever they come; nullopt: they are there.
+  std::optional<TrainerExit> Begin();
+  // True: the session holds the state that the job's hosts had in memory.
+  absl::StatusOr<bool> RestoreFromMemory();
   // nullopt: the session holds the checkpoint's state.
   std::optional<TrainerExit> Restore();
   // New parameters: from the seed, or from train.init_from.
@@ -64,10 +73,18 @@ class Trainer {
   absl::StatusOr<std::string> StateFolder() const;
   absl::StatusOr<absl::Duration> SaveState(bool final);
   void MakeUploader();
+  absl::Status MakeCopies();
   // nullopt: on to the next step.
   std::optional<TrainerExit> OneStep();
-  absl::Status AfterStep(const runtime::StepReport& report);
+  // What is due after a step: validation, a checkpoint.
+  absl::Status AfterStep(int64_t step);
   bool IsCheckpointStep(int64_t step) const;
+  // A step failed: what is left of the state is kept for the next attempt.
+  TrainerExit Lost(const absl::Status& status);
+  void KeepWhatIsLeft();
+  void ForgetOlderState();
+  // A checkpoint has all of it.
+  void ForgetAllState();
   TrainerExit Finish();
   TrainerExit FinishStopped();
   static TrainerExit Fenced();
@@ -80,9 +97,14 @@ class Trainer {
   std::string state_folder_;
   bool fenced_ = false;
   bool stop_agreed_ = false;
+  bool forgot_older_state_ = false;
+  std::string restored_from_;  // empty: it began anew
   std::unique_ptr<comm::Communicator> communicator_;
   std::unique_ptr<comm::Communicator> device_communicator_;  // of several ranks on GPUs
+  std::unique_ptr<comm::Communicator> copies_communicator_;  // until copies_ has it
+  std::optional<AbortWatch> abort_watch_;
   std::unique_ptr<runtime::TrainingSession> session_;
+  std::unique_ptr<PeerCopies> copies_;  // with checkpoint.redundancy
   std::unique_ptr<CheckpointUploader> uploader_;
   std::unique_ptr<ScalarLog> scalars_;  // rank 0's, when asked for
 };
@@ -93,7 +115,8 @@ absl::Status Trainer::Meet() {
     return absl::OkStatus();
   }
   RendezvousStore store(v1::RendezvousService::NewStub(MakeChannel(message_.coordinator())),
-                        start_.job(), start_.generation(), StopRequested);
+                        start_.job(), start_.generation(),
+                        [] { return StopRequested() || AbortRequested(); });
   comm::TcpOptions options;
   options.connect_timeout = kMeetingTime;
   options.host = LocalAddressTowards(message_.coordinator());
@@ -101,17 +124,50 @@ absl::Status Trainer::Meet() {
   fenced_ = store.fenced();
   if (!communicator.ok()) return communicator.status();
   communicator_ = *std::move(communicator);
-  if (device_.kind == v1::DEVICE_KIND_CPU) return absl::OkStatus();
-  comm::PrefixedStore for_device(&store, "device.");
-  auto another = comm::ConnectTcp(start_.rank(), start_.world(), &for_device, options);
-  fenced_ = store.fenced();
-  if (!another.ok()) return another.status();
-  device_communicator_ = *std::move(another);
+  const auto connect = [&](const char* prefix, std::unique_ptr<comm::Communicator>* to) {
+    comm::PrefixedStore prefixed(&store, prefix);
+    auto another = comm::ConnectTcp(start_.rank(), start_.world(), &prefixed, options);
+    fenced_ = store.fenced();
+    if (another.ok()) *to = *std::move(another);
+    return another.status();
+  };
+  if (device_.kind != v1::DEVICE_KIND_CPU) {
+    MP_RETURN_IF_ERROR(connect("device.", &device_communicator_));
+  }
+  if (spec_.checkpoint().redundancy() > 0) {
+    MP_RETURN_IF_ERROR(connect("copies.", &copies_communicator_));
+  }
   return absl::OkStatus();
 }
 
+std::optional<TrainerExit> Trainer::Begin() {
+  // The first attempt has nobody before it that could have left something.
+  if (start_.generation() > 1) {
+    const absl::StatusOr<bool> restored = RestoreFromMemory();
+    if (!restored.ok()) return SetupFailure(restored.status());
+    if (*restored) return std::nullopt;
+  }
+  if (!start_.checkpoint().empty()) return Restore();
+  if (absl::Status status = Initialize(); !status.ok()) return SetupFailure(status);
+  return std::nullopt;
+}
+
+absl::StatusOr<bool> Trainer::RestoreFromMemory() {
+  const absl::Time begin = Now();
+  MP_ASSIGN_OR_RETURN(const std::optional<v1::TrainerState> state,
+                      TakeUpState(message_.memory_folder(), start_.uid(), start_.generation(),
+                                  start_.checkpoint_step(), *session_, *communicator_));
+  if (!state.has_value()) return false;
+  MP_RETURN_IF_ERROR(session_->FinishRestore(*state));
+  restored_from_ = kFromMemory;
+  spdlog::info("step {}: restored from the hosts' memory in {:.2f} s", session_->step(),
+               absl::ToDoubleSeconds(Now() - begin));
+  return true;
+}
+
 std::optional<TrainerExit> Trainer::Restore() {
-  CheckpointReader reader(message_.coordinator(), kRestorePatience, StopRequested);
+  CheckpointReader reader(message_.coordinator(), kRestorePatience,
+                          [] { return StopRequested() || AbortRequested(); });
   const absl::Time begin = Now();
   auto manifest = reader.Manifest(start_.checkpoint());
   absl::Status status = manifest.status();
@@ -121,11 +177,13 @@ std::optional<TrainerExit> Trainer::Restore() {
     if (!status.ok()) break;
     if (status = session_->StoreState(part); !status.ok()) return SetupFailure(status);
   }
+  if (absl::IsCancelled(status) && AbortRequested()) return SetupFailure(Aborted());
   if (absl::IsCancelled(status)) return TrainerExit{.code = kExitStopped};
   if (!status.ok()) return RestoreFailure(status);
   // With the other ranks: here an error may mean that one of them is gone.
   status = session_->FinishRestore(manifest->state());
   if (!status.ok()) return SetupFailure(status);
+  restored_from_ = start_.checkpoint();
   spdlog::info("step {}: restored {} in {:.2f} s", session_->step(), start_.checkpoint(),
                absl::ToDoubleSeconds(Now() - begin));
   return std::nullopt;
@@ -211,9 +269,14 @@ TrainerExit Trainer::Run() {
   if (absl::Status status = CheckDevice(); !status.ok()) return SetupFailure(status);
   if (absl::Status status = Meet(); !status.ok()) {
     if (fenced_) return Fenced();
+    if (AbortRequested()) return SetupFailure(Aborted());
     if (StopRequested()) return {.code = kExitStopped};
     return SetupFailure(status);
   }
+  abort_watch_.emplace([this] {
+    communicator_->Abort(Aborted().message());
+    if (device_communicator_ != nullptr) device_communicator_->Abort(Aborted().message());
+  });
   absl::StatusOr<std::string> state_folder = StateFolder();
   if (!state_folder.ok()) return SetupFailure(state_folder.status());
   state_folder_ = *std::move(state_folder);
@@ -234,19 +297,20 @@ TrainerExit Trainer::Run() {
     spdlog::info("optimizer state: {} MiB in {} ({})", session_->plan().disk_bytes >> 20,
                  state_folder_, session_->disk_description());
   }
-  if (start_.checkpoint().empty()) {
-    if (absl::Status status = Initialize(); !status.ok()) return SetupFailure(status);
-  } else if (std::optional<TrainerExit> exit = Restore()) {
-    return *std::move(exit);
-  }
+  if (std::optional<TrainerExit> exit = Begin()) return *std::move(exit);
+  if (absl::Status status = MakeCopies(); !status.ok()) return CopiesFailure(status);
   MakeUploader();
   if (!state_folder_.empty()) {  // a full disk shows now, not at the first checkpoint
     const absl::Status copy = uploader_->AwaitCopy();
     if (!copy.ok()) return {kExitError, v1::FAILURE_CLASS_HOST, std::string(copy.message())};
   }
-  progress_.Begin(session_->trainer_state(), *session_, spec_);
+  progress_.Begin(session_->trainer_state(), *session_, spec_, restored_from_);
   if (start_.rank() == 0 && !spec_.report().tensorboard().empty()) {
     scalars_ = std::make_unique<ScalarLog>(spec_.report().tensorboard(), session_->step(), Now());
+  }
+  // The attempt before it may have been lost while it did what was due then.
+  if (restored_from_ == kFromMemory && session_->step() > start_.checkpoint_step()) {
+    if (absl::Status status = AfterStep(session_->step()); !status.ok()) return Lost(status);
   }
   while (session_->step() < spec_.train().steps() && !stop_agreed_) {
     if (std::optional<TrainerExit> exit = OneStep()) return *std::move(exit);
@@ -255,13 +319,56 @@ TrainerExit Trainer::Run() {
   return session_->step() < spec_.train().steps() ? FinishStopped() : Finish();
 }
 
+absl::Status Trainer::MakeCopies() {
+  if (spec_.checkpoint().redundancy() == 0) return absl::OkStatus();
+  auto copies = PeerCopies::Create(message_.memory_folder(),
+                                   {start_.uid(), start_.generation(), start_.rank()}, *session_,
+                                   *communicator_, std::move(copies_communicator_));
+  if (!copies.ok()) return Annotate(copies.status(), "checkpoint.redundancy");
+  copies_ = *std::move(copies);
+  return absl::OkStatus();
+}
+
+// As soon as this attempt's own can stand in for it.
+void Trainer::ForgetOlderState() {
+  const int64_t begin = progress_.progress().start_step();
+  const bool replaced =
+      copies_ == nullptr ? session_->step() > begin : copies_->copied_step() > begin;
+  if (!replaced || forgot_older_state_) return;
+  forgot_older_state_ = true;
+  ForgetState(message_.memory_folder(), start_.generation());
+}
+
+TrainerExit Trainer::Lost(const absl::Status& status) {
+  if (comm::IsPeerLost(status)) KeepWhatIsLeft();
+  return StepFailure(status);
+}
+
+void Trainer::KeepWhatIsLeft() {
+  if (copies_ != nullptr) return;  // its newest copy is what all have
+  const absl::Status kept =
+      KeepState(message_.memory_folder(),
+                {start_.uid(), start_.generation(), start_.rank(), "left"}, *session_);
+  if (kept.ok()) {
+    spdlog::info("step {}: left the state in memory", session_->step());
+  } else {
+    spdlog::info("step {}: leaves no state in memory: {}", session_->step(),
+                 std::string(kept.message()));
+  }
+}
+
 std::optional<TrainerExit> Trainer::OneStep() {
   auto report = session_->Step(StopRequested());
-  if (!report.ok()) return StepFailure(report.status());
+  if (!report.ok()) return Lost(report.status());
   stop_agreed_ = report->stop_agreed;
   progress_.Step(*report, Now());
   if (scalars_ != nullptr) scalars_->Step(progress_.progress(), Now());
-  if (absl::Status status = AfterStep(*report); !status.ok()) return StepFailure(status);
+  if (absl::Status status = AfterStep(report->step); !status.ok()) return Lost(status);
+  if (copies_ != nullptr) {
+    const absl::Status status = copies_->AfterStep(*session_, *communicator_);
+    if (!status.ok()) return Lost(status);
+  }
+  ForgetOlderState();
   const UploadState upload = uploader_->State();
   progress_.CheckpointProblem(upload.problem, Now());
   if (absl::IsAborted(upload.last)) return Fenced();
@@ -273,8 +380,7 @@ bool Trainer::IsCheckpointStep(int64_t step) const {
   return step == spec_.train().steps() || stop_agreed_ || (every > 0 && step % every == 0);
 }
 
-absl::Status Trainer::AfterStep(const runtime::StepReport& report) {
-  const int64_t step = report.step;
+absl::Status Trainer::AfterStep(int64_t step) {
   const bool last = step == spec_.train().steps();
   const bool first = step == progress_.progress().start_step() + 1;
   const int64_t every = spec_.train().validation().every();
@@ -295,18 +401,26 @@ absl::Status Trainer::AfterStep(const runtime::StepReport& report) {
   return absl::OkStatus();
 }
 
+void Trainer::ForgetAllState() {
+  if (copies_ != nullptr) copies_->Finish();
+  ForgetState(message_.memory_folder(), start_.generation() + 1);
+}
+
 TrainerExit Trainer::FinishStopped() {
   spdlog::info("step {}: stopped as told, saving", session_->step());
   const absl::Time deadline = Now() + absl::Seconds(message_.stop_seconds());
   absl::Status status = absl::DeadlineExceededError("");
-  while (absl::IsDeadlineExceeded(status) && Now() < deadline) {
+  while (absl::IsDeadlineExceeded(status) && Now() < deadline && !AbortRequested()) {
     status = uploader_->Wait(std::min(deadline, Now() + kStopPoll));
     progress_.CheckpointProblem(uploader_->State().problem, Now());
   }
   if (absl::IsAborted(status)) return Fenced();
-  if (!status.ok()) {
+  if (status.ok()) {
+    ForgetAllState();
+  } else {
     spdlog::warn("step {}: leaving without a checkpoint of this step: {}", session_->step(),
                  std::string(status.message()));
+    KeepWhatIsLeft();
   }
   return {.code = kExitStopped};
 }
@@ -319,12 +433,16 @@ TrainerExit Trainer::Finish() {
                  session_->step());
   }
   while (absl::IsDeadlineExceeded(status)) {
+    if (AbortRequested()) return Lost(Aborted());
     if (StopRequested()) return FinishStopped();
     progress_.CheckpointProblem(uploader_->State().problem, Now());
     status = uploader_->Wait(Now() + kStopPoll);
   }
   if (absl::IsAborted(status)) return Fenced();
-  if (status.ok()) return {};
+  if (status.ok()) {
+    ForgetAllState();
+    return {};
+  }
   return {absl::IsResourceExhausted(status) ? kExitError : kExitNetwork, v1::FAILURE_CLASS_HOST,
           absl::StrCat("all steps are done, but the last checkpoint could not be saved: ",
                        std::string(status.message()))};

@@ -98,6 +98,8 @@ class CudaEngine : public StepEngine {
   absl::Status MicroStep(const StepContext& context) override;
   absl::StatusOr<absl::Span<const double>> FinishStep(const StepContext& context) override;
 
+  bool may_have_updated() const override { return updating_; }
+
   absl::Status BeginEvaluation() override;
   absl::StatusOr<const HostInputs*> NextEvaluationInputs() override;
   absl::Status EvaluateBatch(const StepContext& context) override;
@@ -164,6 +166,7 @@ class CudaEngine : public StepEngine {
   std::array<Piece, 8> micro_steps_;  // by first_micro_step + 2 last_micro_step + 4 many_documents
   std::array<Piece, 2> evaluation_;   // by many_documents
   bool noted_documents_ = false;
+  bool updating_ = false;  // an update has been enqueued, and is not known to have been done
   bool timed_ = true;
   StreamTimes times_;
   std::vector<OpKindTime> op_times_;
@@ -402,6 +405,7 @@ absl::Status CudaEngine::MicroStep(const StepContext& context) {
                    (context.many_documents ? 4 : 0);
   // The step before has been waited for.
   if (context.last_micro_step) train_->SetHostContext(context);
+  updating_ = context.last_micro_step;
   return RunPiece(*train_, sections, context, micro_steps_[kind]);
 }
 
@@ -409,6 +413,7 @@ absl::Status CudaEngine::MicroStep(const StepContext& context) {
 absl::StatusOr<absl::Span<const double>> CudaEngine::FinishStep(const StepContext&) {
   MP_ASSIGN_OR_RETURN(const absl::Span<double> scalars, ReadScalars());
   if (disk_ != nullptr) MP_RETURN_IF_ERROR(disk_->AwaitAll());
+  updating_ = false;
   ReadTimers();
   return absl::Span<const double>(scalars);
 }

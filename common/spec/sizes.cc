@@ -1,0 +1,40 @@
+#include "common/spec/sizes.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace milepost {
+
+int LeastRanks(const v1::ResourceSpec& resources) {
+  return resources.has_min_ranks() ? resources.min_ranks() : std::max(1, resources.ranks());
+}
+
+int MostRanks(const v1::ResourceSpec& resources) {
+  return resources.has_max_ranks() ? resources.max_ranks() : std::max(1, resources.ranks());
+}
+
+bool IsPossibleSize(const v1::JobSpec& normalized, int ranks) {
+  const v1::BatchSpec& batch = normalized.train().batch();
+  const int64_t micro = std::max<int64_t>(1, batch.micro());  // auto: any divisor will do
+  const int32_t group = normalized.train().zero().group();
+  return batch.global() % (micro * ranks) == 0 && (group <= 0 || ranks % group == 0);
+}
+
+std::vector<int> PossibleSizes(const v1::JobSpec& normalized) {
+  const v1::ResourceSpec& resources = normalized.resources();
+  std::vector<int> sizes;
+  for (int ranks = LeastRanks(resources); ranks <= MostRanks(resources); ++ranks) {
+    if (ranks == resources.ranks() || IsPossibleSize(normalized, ranks)) sizes.push_back(ranks);
+  }
+  return sizes;
+}
+
+v1::JobSpec WithRanks(v1::JobSpec spec, int ranks) {
+  if (ranks == spec.resources().ranks()) return spec;
+  spec.mutable_resources()->set_ranks(ranks);
+  v1::BatchSpec* batch = spec.mutable_train()->mutable_batch();
+  if (batch->micro() > 0) batch->set_accumulation(batch->global() / (batch->micro() * ranks));
+  return spec;
+}
+
+}  // namespace milepost

@@ -1,0 +1,129 @@
+// Real processes: ranks and hosts are lost, hosts come, and jobs go on.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+
+#include "absl/time/clock.h"
+#include "tests/e2e/cluster.h"
+
+namespace milepost::e2e {
+namespace {
+
+class ElasticTest : public testing::Test {
+ protected:
+  ~ElasticTest() override {
+    if (!HasFailure()) std::filesystem::remove_all(folder_);
+  }
+
+  // No checkpoint before the last step.
+  v1::JobSpec Job(int64_t steps = 300) const {
+    v1::JobSpec spec = SmallJob(folder_, steps);
+    spec.mutable_checkpoint()->set_every(0);
+    spec.mutable_resources()->set_threads_per_rank(1);
+    return spec;
+  }
+
+  static v1::Job AwaitStep(Cluster& cluster, const std::string& job, int64_t step) {
+    return cluster.Await(job, [&](const v1::Job& j) { return j.progress().step() >= step; });
+  }
+
+  // The first state with a step done by a later attempt.
+  static v1::Job AwaitNextAttempt(Cluster& cluster, const v1::Job& before) {
+    return cluster.Await(before.name(), [&](const v1::Job& j) {
+      return IsTerminal(j) || (j.generation() > before.generation() &&
+                               j.progress().restored_from() != before.progress().restored_from());
+    });
+  }
+
+  const std::string folder_ = MakeFolder("elastic_test");
+};
+
+TEST_F(ElasticTest, ALostTrainerCostsNoStepWithCopies) {
+  Cluster cluster(folder_, {.workers = 1, .slots = 2});
+  cluster.Start();
+  v1::JobSpec spec = Job();
+  spec.mutable_checkpoint()->set_redundancy(1);
+  const v1::Job expected = cluster.Await(cluster.Submit(spec), IsTerminal);
+  ASSERT_EQ(expected.state(), v1::JOB_STATE_SUCCEEDED) << expected.reason_detail();
+  const v1::Job before = AwaitStep(cluster, cluster.Submit(spec), 50);
+  const absl::Time killed = absl::Now();
+  ASSERT_TRUE(cluster.KillTrainer(1));
+  const v1::Job after = AwaitNextAttempt(cluster, before);
+  std::printf("trainer killed to next step: %.2f s\n", absl::ToDoubleSeconds(absl::Now() - killed));
+  EXPECT_EQ(after.progress().restored_from(), "memory");
+  EXPECT_GE(after.progress().start_step(), before.progress().step() - 2);
+  const v1::Job end = cluster.Await(before.name(), IsTerminal);
+  EXPECT_EQ(end.state(), v1::JOB_STATE_SUCCEEDED) << end.reason_detail();
+  EXPECT_EQ(end.attempts(), 2);
+  EXPECT_EQ(end.progress().train_loss(), expected.progress().train_loss());
+  EXPECT_EQ(end.progress().validation_loss(), expected.progress().validation_loss());
+}
+
+TEST_F(ElasticTest, SurvivorsOfStageZeroGoOnWithoutACheckpoint) {
+  Cluster cluster(folder_, {.workers = 1, .slots = 2});
+  cluster.Start();
+  v1::JobSpec spec = Job();
+  spec.mutable_train()->mutable_zero()->set_stage(0);
+  const v1::Job expected = cluster.Await(cluster.Submit(spec), IsTerminal);
+  const v1::Job before = AwaitStep(cluster, cluster.Submit(spec), 50);
+  ASSERT_TRUE(cluster.KillTrainer(0));
+  const v1::Job after = AwaitNextAttempt(cluster, before);
+  EXPECT_EQ(after.progress().restored_from(), "memory");
+  EXPECT_GE(after.progress().start_step(), before.progress().step());
+  const v1::Job end = cluster.Await(before.name(), IsTerminal);
+  EXPECT_EQ(end.state(), v1::JOB_STATE_SUCCEEDED) << end.reason_detail();
+  EXPECT_EQ(end.progress().train_loss(), expected.progress().train_loss());
+}
+
+// With its memory: the worker that is left has all, and goes on alone.
+TEST_F(ElasticTest, ALostHostCostsNoStepWithCopies) {
+  Cluster cluster(folder_, {.workers = 2, .slots = 1, .lease_seconds = 2});
+  cluster.Start();
+  v1::JobSpec spec = Job();
+  spec.mutable_train()->mutable_zero()->set_stage(3);
+  spec.mutable_checkpoint()->set_redundancy(1);
+  spec.mutable_resources()->set_min_ranks(1);
+  spec.mutable_resources()->set_max_ranks(2);
+  const v1::Job expected = cluster.Await(cluster.Submit(spec), IsTerminal);
+  const v1::Job before = AwaitStep(cluster, cluster.Submit(spec), 50);
+  ASSERT_EQ(before.placements_size(), 2);
+  const absl::Time killed = absl::Now();
+  cluster.KillWorker(1);
+  std::filesystem::remove_all(folder_ + "/memory/1");
+  const v1::Job after = AwaitNextAttempt(cluster, before);
+  std::printf("host lost to next step: %.2f s, of which the lease is 2\n",
+              absl::ToDoubleSeconds(absl::Now() - killed));
+  EXPECT_EQ(after.progress().restored_from(), "memory") << after.reason_detail();
+  EXPECT_GE(after.progress().start_step(), before.progress().step() - 2);
+  EXPECT_EQ(after.placements_size(), 1);
+  const v1::Job end = cluster.Await(before.name(), IsTerminal);
+  EXPECT_EQ(end.state(), v1::JOB_STATE_SUCCEEDED) << end.reason_detail();
+  EXPECT_NEAR(end.progress().train_loss(), expected.progress().train_loss(),
+              1e-5 * expected.progress().train_loss());
+}
+
+TEST_F(ElasticTest, AJobGrowsOntoANewHost) {
+  Cluster cluster(folder_, {.workers = 2, .slots = 1, .resize_seconds = 0.5});
+  cluster.StartCoordinator();
+  cluster.StartWorker(0);
+  v1::JobSpec spec = Job(400);
+  spec.mutable_resources()->set_min_ranks(1);
+  spec.mutable_resources()->set_max_ranks(2);
+  const v1::Job before = AwaitStep(cluster, cluster.Submit(spec), 20);
+  EXPECT_EQ(before.placements_size(), 1);
+  cluster.StartWorker(1);
+  const v1::Job after = AwaitNextAttempt(cluster, before);
+  EXPECT_EQ(after.placements_size(), 2) << after.reason_detail();
+  EXPECT_EQ(after.failures(), 0);
+  const v1::Job end = cluster.Await(before.name(), IsTerminal);
+  EXPECT_EQ(end.state(), v1::JOB_STATE_SUCCEEDED) << end.reason_detail();
+  EXPECT_EQ(end.attempts(), 2);
+  const v1::Job expected = cluster.Await(cluster.Submit(Job(400)), IsTerminal);
+  EXPECT_NEAR(end.progress().train_loss(), expected.progress().train_loss(),
+              1e-5 * expected.progress().train_loss());
+}
+
+}  // namespace
+}  // namespace milepost::e2e
