@@ -106,6 +106,9 @@ class Communicator {
   // Returns once every rank has called it.
   absl::Status Barrier();
 
+  // OK, or the error that has poisoned it. From any thread.
+  absl::Status Check() { return Health(); }
+
   // Makes the current and all later calls here return ABORTED with `reason`, promptly; peers see
   // this rank as gone. The first reason stays. Never blocks for long; thread-safe.
   virtual void Abort(absl::string_view reason) = 0;

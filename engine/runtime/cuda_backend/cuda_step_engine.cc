@@ -149,6 +149,7 @@ class CudaEngine : public StepEngine {
   ControlLayout layout_;
   DeviceStreams streams_;
   std::unique_ptr<TablesOnDevice> tables_;
+  comm::Communicator* host_communicator_ = nullptr;
   std::unique_ptr<DeviceCommunicator> communicator_;
   std::optional<CudaBackend> backend_;
   CudaMemoryOfStep memory_;
@@ -186,7 +187,8 @@ CudaEngine::~CudaEngine() {
 }
 
 absl::Status CudaEngine::Open(const StepEngineArguments& arguments) {
-  rank_ = arguments.communicator->rank();
+  host_communicator_ = arguments.communicator;
+  rank_ = host_communicator_->rank();
   MP_RETURN_IF_ERROR(MakePlan(arguments));
   parts_.timeout = StepTimeout(plan_, arguments.threads, parts_.timeout);
   MP_ASSIGN_OR_RETURN(streams_, DeviceStreams::Add(device(), plan_.options.Offloads()));
@@ -301,9 +303,14 @@ absl::Status CudaEngine::WaitFor(absl::FunctionRef<absl::Status(absl::Duration)>
     const absl::Status status = wait(std::min(kPiece, parts_.timeout));
     if (!absl::IsDeadlineExceeded(status)) return status;
     if (communicator_ != nullptr) MP_RETURN_IF_ERROR(communicator_->Health());
-    if (absl::Now() < deadline) continue;
-    const absl::Status late = absl::DeadlineExceededError(
-        absl::StrCat("the GPU's work is not done after ", absl::FormatDuration(parts_.timeout)));
+    // Aborted, though the device still waits for a peer.
+    const absl::Status aborted = host_communicator_->Check();
+    if (aborted.ok() && absl::Now() < deadline) continue;
+    const absl::Status late =
+        !aborted.ok()
+            ? aborted
+            : absl::DeadlineExceededError(absl::StrCat("the GPU's work is not done after ",
+                                                       absl::FormatDuration(parts_.timeout)));
     device().DropGraphs();  // as in the destructor; nothing runs after this
     if (communicator_ != nullptr) communicator_->Abort(late.message());
     return late;
@@ -325,7 +332,8 @@ absl::Status CudaEngine::Download() {
     MP_RETURN_IF_ERROR(device().Copy(streams_.compute, state_->data() + range.begin,
                                      memory_.arena + range.begin, range.end - range.begin));
   }
-  return Synchronize();
+  // Also after an abort.
+  return train_->Synchronize(parts_.timeout);
 }
 
 absl::StatusOr<CudaEngine::Slot*> CudaEngine::NextSlot() {
