@@ -8,6 +8,7 @@
 // - Every job that the cluster can run at all ends.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
 #include <set>
@@ -25,6 +26,7 @@ struct Load {
   bool priorities = true;
   bool queues = true;
   bool limits = true;  // every job has a time limit
+  bool elastic = false;
 };
 
 class Simulation {
@@ -32,6 +34,7 @@ class Simulation {
   Simulation(uint64_t seed, const Load& load) : load_(load), random_(seed) {
     cluster_.config.graceful_stop = absl::Seconds(10);
     cluster_.config.lease = absl::Hours(10'000);
+    cluster_.config.resize_interval = absl::Seconds(30);
     for (int i = 0; i < load.hosts; ++i) {
       v1::Hello hello = FakeCluster::MakeHello(absl::StrCat("w", i), load.slots, 1);
       (*hello.mutable_labels())["rack"] = absl::StrCat("r", i / 2);
@@ -80,11 +83,32 @@ class Simulation {
     if (load_.priorities) scheduling->set_priority(Pick(-2, 2));
     const int seconds = Pick(20, 400);
     if (load_.limits || Pick(0, 1) == 0) scheduling->set_time_limit(seconds);
-    const Outcome outcome = cluster_.Do(JobSubmitted{.spec = spec});
+    JobSubmitted event{.spec = spec};
+    if (load_.elastic && Pick(0, 1) == 0) MakeElastic(event);
+    const Outcome outcome = cluster_.Do(event);
     if (!outcome.status.ok()) return;  // more than its queue may hold
     // Some end long before their limit.
     needs_[outcome.job] = absl::Seconds(Pick(0, 2) == 0 ? Pick(1, seconds) : seconds - 1);
     Check();
+  }
+
+  // Some sizes around the usual one.
+  void MakeElastic(JobSubmitted& event) {
+    v1::ResourceSpec* resources = event.spec.mutable_resources();
+    std::set<int> sizes = {resources->ranks()};
+    for (int i = Pick(1, 3); i > 0; --i) sizes.insert(Pick(1, load_.hosts * load_.slots));
+    resources->set_min_ranks(*sizes.begin());
+    resources->set_max_ranks(*sizes.rbegin());
+    for (const int ranks : sizes) event.sizes.emplace_back().set_ranks(ranks);
+  }
+
+  static bool IsSize(const v1::JobRecord& record) {
+    if (record.sizes().empty()) {
+      return record.ranks_size() == record.job().spec().resources().ranks();
+    }
+    return std::any_of(record.sizes().begin(), record.sizes().end(), [&](const v1::JobSize& size) {
+      return size.ranks() == record.ranks_size();
+    });
   }
 
   // To the next thing that happens: a job ends by itself, or a rank that was told to leaves.
@@ -139,9 +163,13 @@ class Simulation {
       const std::string job = JobName(number);
       const v1::JobRecord& record = cluster_.Record(job);
       if (record.ending() != v1::ATTEMPT_ENDING_NONE || running_.contains(job)) continue;
-      if (record.ranks_size() != record.job().spec().resources().ranks()) {
-        error_ = absl::StrCat(job, " has only some of its slots");
+      if (!IsSize(record)) error_ = absl::StrCat(job, " has only some of its slots");
+      // Somebody may have come meanwhile; not time and again.
+      const bool in_vain = grows_.contains(number) && record.ranks_size() <= grows_[number];
+      if (in_vain && ++in_vain_[number] > 3) {
+        error_ = absl::StrCat(job, " is stopped to grow again and again, and does not");
       }
+      grows_.erase(number);
       const auto told = told_.find(number);
       if (told != told_.end() && cluster_.now > told->second) {
         error_ = absl::StrCat(job, " started later than it was told");
@@ -159,6 +187,12 @@ class Simulation {
       const v1::JobRecord& record = *cluster_.state.FindJob(number);
       for (const v1::RankRecord& rank : record.ranks()) {
         used[record.job().spec().scheduling().queue()] += rank.gone() ? 0 : 1;
+      }
+      if (record.ending() == v1::ATTEMPT_ENDING_RESIZE) {
+        grows_[number] = record.ranks_size();
+        for (const v1::RankRecord& rank : record.ranks()) {
+          if (rank.state() == v1::RANK_STATE_SUCCEEDED) error_ = "one that has ended is resized";
+        }
       }
       if (record.ending() != v1::ATTEMPT_ENDING_PREEMPT) continue;
       const int64_t winner = JobNumber(record.leaves_for());
@@ -187,12 +221,23 @@ class Simulation {
   std::map<std::string, Running> running_;
   std::map<int64_t, std::set<int64_t>> made_leave_;
   std::map<int64_t, absl::Time> told_;
+  std::map<int64_t, int> grows_;    // jobs that are being resized, and what they had
+  std::map<int64_t, int> in_vain_;  // how often a job had no more ranks then
   std::string error_;
 };
 
 TEST(SchedulingPropertiesTest, HoldUnderRandomQueuesAndPriorities) {
   for (uint64_t seed = 1; seed <= 150; ++seed) {
     ASSERT_EQ(Simulation(seed, {.limits = seed % 2 == 0}).Run(30), "") << "seed " << seed;
+  }
+}
+
+TEST(SchedulingPropertiesTest, HoldOfElasticJobs) {
+  for (uint64_t seed = 1; seed <= 150; ++seed) {
+    ASSERT_EQ(Simulation(seed, {.limits = seed % 2 == 0, .elastic = true}).Run(30), "")
+        << "seed " << seed;
+    ASSERT_EQ(Simulation(seed, {.priorities = false, .queues = false, .elastic = true}).Run(30), "")
+        << "seed " << seed << " without queues";
   }
 }
 
