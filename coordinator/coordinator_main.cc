@@ -12,10 +12,13 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
 #include "common/exit_codes.h"
 #include "common/status_macros.h"
 #include "coordinator/rpc/admission.h"
 #include "coordinator/rpc/server.h"
+#include "coordinator/security/init_pki.h"
 
 namespace milepost::coordinator {
 namespace {
@@ -27,7 +30,7 @@ struct Flags {
   double lease_seconds = 5;
   double resize_seconds = 600;
   std::string log_level = "info";
-  bool insecure = false;
+  std::string tls_dir;
 };
 
 void AddFlags(CLI::App* app, Flags* flags) {
@@ -47,8 +50,9 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--log-level", flags->log_level, "debug, info, warn or error")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
       ->capture_default_str();
-  app->add_flag("--insecure", flags->insecure,
-                "Listen on an address that is not loopback, without authentication");
+  app->add_option("--tls", flags->tls_dir,
+                  "Folder with ca.crt, tls.crt and tls.key, as init-pki makes it; needed to listen "
+                  "on an address that is not loopback");
 }
 
 // gRPC's own complaints repeat what we say better.
@@ -82,7 +86,7 @@ int Run(const Flags& flags, const sigset_t& signals) {
   options.coordinator.config.resize_interval = absl::Seconds(flags.resize_seconds);
   options.coordinator.admission = AdmitWhatFits;
   options.listen = flags.listen;
-  options.insecure = flags.insecure;
+  options.tls_dir = flags.tls_dir;
   auto server = CoordinatorServer::Start(options);
   if (!server.ok()) return Fail(server.status());
   if (!flags.address_file.empty()) {
@@ -94,6 +98,38 @@ int Run(const Flags& flags, const sigset_t& signals) {
   sigwait(&signals, &signal);
   spdlog::info("stopping: {}", strsignal(signal));
   (*server)->Stop();
+  return kExitOk;
+}
+
+int InitPkiMain(int argc, char** argv) {
+  PkiRequest request;
+  int days = 398;
+  CLI::App app(
+      "Makes a private certificate authority for a cluster, and what it signs. Run again, "
+      "it renews the coordinator's certificate and those of the workers that are named.",
+      "milepost-coordinator init-pki");
+  app.add_option("dir", request.dir, "The folder to make or renew")->required();
+  app.add_option("--host", request.hosts,
+                 "A name or address under which the coordinator is reached; may be repeated")
+      ->allow_extra_args(false);
+  app.add_option("--worker", request.workers, "A worker's id; may be repeated")
+      ->allow_extra_args(false);
+  app.add_option("--days", days, "How long certificates hold")
+      ->check(CLI::Range(1, 3650))
+      ->capture_default_str();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  request.lifetime = absl::Hours(24 * days);
+  const auto made = InitPki(request, absl::Now());
+  if (!made.ok()) {
+    std::fprintf(stderr, "milepost-coordinator: %s\n",
+                 std::string(made.status().message()).c_str());
+    return ExitCodeOf(made.status());
+  }
+  for (const std::string& line : *made) std::printf("%s\n", line.c_str());
   return kExitOk;
 }
 
@@ -111,6 +147,7 @@ int Main(int argc, char** argv) {
   CLI::App app("The coordinator of Milepost: queues jobs, tracks workers, keeps checkpoints.",
                "milepost-coordinator");
   AddFlags(&app, &flags);
+  app.footer("milepost-coordinator init-pki --help: makes certificates");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -127,4 +164,9 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace milepost::coordinator
 
-int main(int argc, char** argv) { return milepost::coordinator::Main(argc, argv); }
+int main(int argc, char** argv) {
+  if (argc > 1 && absl::string_view(argv[1]) == "init-pki") {
+    return milepost::coordinator::InitPkiMain(argc - 1, argv + 1);
+  }
+  return milepost::coordinator::Main(argc, argv);
+}

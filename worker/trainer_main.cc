@@ -6,12 +6,14 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <string>
 #include <thread>
 
 #include "common/exit_codes.h"
 #include "common/message_channel.h"
+#include "common/status_macros.h"
 #include "common/version.h"
 #include "milepost/v1/job_spec.pb.h"
 #include "worker/trainer/device.h"
@@ -23,14 +25,25 @@
 namespace milepost::worker {
 namespace {
 
-int RunGenerate(const GenerateRequest& request) {
-  absl::Status status = Generate(request);
+// The user's credentials, from where `milepost generate` puts them: arguments are for all to see.
+absl::Status FindCredentials(Endpoint* coordinator) {
+  const char* authority = std::getenv("MILEPOST_CA");
+  const char* token = std::getenv("MILEPOST_TOKEN");
+  if (authority == nullptr || *authority == '\0') return absl::OkStatus();
+  MP_ASSIGN_OR_RETURN(coordinator->credentials,
+                      UserCredentials(authority, token == nullptr ? "" : token));
+  return absl::OkStatus();
+}
+
+int RunGenerate(GenerateRequest request) {
+  absl::Status status = FindCredentials(&request.coordinator);
+  if (status.ok()) status = Generate(request);
   if (!status.ok()) spdlog::error("{}", std::string(status.message()));
   return ExitCodeOf(status);
 }
 
 void AddGenerateOptions(CLI::App* generate, GenerateRequest* request) {
-  generate->add_option("--coordinator", request->coordinator, "host:port")->required();
+  generate->add_option("--coordinator", request->coordinator.address, "host:port")->required();
   generate->add_option("--checkpoint", request->checkpoint, "checkpoints/<number>")->required();
   generate->add_option("--prompt", request->prompt, "text, for a byte-level model");
   generate->add_option("--prompt-ids", request->prompt_ids, "token ids: 1,2,3");

@@ -66,6 +66,9 @@ int Main(int argc, char** argv) {
   app.set_version_flag("--version", kVersion);
   app.footer("milepost-worker doctor --help: checks this host instead");
   app.add_option("--coordinator", options.coordinator, "host:port of the coordinator")->required();
+  app.add_option("--tls", options.tls_dir,
+                 "folder with this worker's ca.crt, tls.crt and tls.key, as `milepost-coordinator "
+                 "init-pki` makes it");
   app.add_option("--data-dir", options.data_dir, "where the worker keeps its id; made if not there")
       ->required();
   const std::map<std::string, v1::DeviceKind> devices = {{"cpu", v1::DEVICE_KIND_CPU},
@@ -87,7 +90,9 @@ int Main(int argc, char** argv) {
                  "on a file system in memory: where ranks keep state that outlives them, so that a "
                  "lost rank costs no step; empty: nowhere")
       ->capture_default_str();
-  app.add_option("--id", options.id, "stable name of this worker (default: kept in the data dir)");
+  app.add_option(
+      "--id", options.id,
+      "stable name of this worker (default: its certificate's, else kept in the data dir)");
   std::vector<std::string> labels;
   app.add_option("--label", labels,
                  "KEY=VALUE, may be repeated; ranks of a job are kept within one `rack`");

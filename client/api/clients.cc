@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "client/api/call.h"
 #include "common/status_macros.h"
+#include "milepost/v1/auth.grpc.pb.h"
 #include "milepost/v1/checkpoint.grpc.pb.h"
 #include "milepost/v1/job.grpc.pb.h"
 #include "milepost/v1/queue.grpc.pb.h"
@@ -80,6 +81,7 @@ absl::StatusOr<v1::Job> JobClient::Submit(const v1::JobSpec& spec, bool validate
   request.set_validate_only(validate_only);
   request.set_rank_memory_bytes(place.rank_memory_bytes);
   request.set_rank_threads(place.rank_threads);
+  request.set_project(project_);
   return Unary<v1::JobService>(*connection_, &v1::JobService::Stub::SubmitJob, request);
 }
 
@@ -90,8 +92,10 @@ absl::StatusOr<v1::Job> JobClient::Get(const std::string& name) {
 }
 
 absl::StatusOr<std::vector<v1::Job>> JobClient::List(int limit) {
-  return ListAll<v1::JobService>(*connection_, &v1::JobService::Stub::ListJobs,
-                                 v1::ListJobsRequest(), &v1::ListJobsResponse::mutable_jobs, limit);
+  v1::ListJobsRequest request;
+  request.set_project(project_);
+  return ListAll<v1::JobService>(*connection_, &v1::JobService::Stub::ListJobs, request,
+                                 &v1::ListJobsResponse::mutable_jobs, limit);
 }
 
 absl::StatusOr<v1::Job> JobClient::Cancel(const std::string& name) {
@@ -250,6 +254,29 @@ absl::Status QueueClient::Delete(const std::string& name) {
   request.set_name(name);
   return Unary<v1::QueueService>(*connection_, &v1::QueueService::Stub::DeleteQueue, request)
       .status();
+}
+
+AuthClient::AuthClient(std::shared_ptr<Connection> connection)
+    : connection_(std::move(connection)) {}
+
+absl::StatusOr<v1::Principal> AuthClient::WhoAmI() {
+  return Unary<v1::AuthService>(*connection_, &v1::AuthService::Stub::WhoAmI, v1::WhoAmIRequest());
+}
+
+absl::StatusOr<v1::CreateTokenResponse> AuthClient::Create(const v1::CreateTokenRequest& request) {
+  return Unary<v1::AuthService>(*connection_, &v1::AuthService::Stub::CreateToken, request);
+}
+
+absl::StatusOr<std::vector<v1::Token>> AuthClient::List(int limit) {
+  return ListAll<v1::AuthService>(*connection_, &v1::AuthService::Stub::ListTokens,
+                                  v1::ListTokensRequest(), &v1::ListTokensResponse::mutable_tokens,
+                                  limit);
+}
+
+absl::StatusOr<v1::Token> AuthClient::Revoke(const std::string& name) {
+  v1::RevokeTokenRequest request;
+  request.set_name(name);
+  return Unary<v1::AuthService>(*connection_, &v1::AuthService::Stub::RevokeToken, request);
 }
 
 }  // namespace milepost::client

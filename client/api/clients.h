@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/api/connection.h"
+#include "milepost/v1/auth.pb.h"
 #include "milepost/v1/checkpoint.pb.h"
 #include "milepost/v1/job.pb.h"
 #include "milepost/v1/queue.pb.h"
@@ -32,6 +33,10 @@ class JobClient {
     int64_t rank_memory_bytes = 0;
     int rank_threads = 0;
   };
+  // The project of jobs that are submitted, and the only one whose jobs are listed; empty:
+  // "default", and all that one may see.
+  void SetProject(const std::string& project) { project_ = project; }
+
   // INVALID_ARGUMENT with a line per field when the spec breaks a rule, and when the job cannot
   // fit. Validated only: a job without a name, whose spec has what was chosen.
   absl::StatusOr<v1::Job> Submit(const v1::JobSpec& spec, bool validate_only = false);
@@ -56,6 +61,7 @@ class JobClient {
 
  private:
   std::shared_ptr<Connection> connection_;
+  std::string project_;
 };
 
 class CheckpointClient {
@@ -101,6 +107,19 @@ class QueueClient {
   absl::StatusOr<v1::Queue> Create(const v1::CreateQueueRequest& request);
   absl::StatusOr<v1::Queue> Update(const v1::UpdateQueueRequest& request);
   absl::Status Delete(const std::string& name);
+
+ private:
+  std::shared_ptr<Connection> connection_;
+};
+
+class AuthClient {
+ public:
+  explicit AuthClient(std::shared_ptr<Connection> connection);
+
+  absl::StatusOr<v1::Principal> WhoAmI();
+  absl::StatusOr<v1::CreateTokenResponse> Create(const v1::CreateTokenRequest& request);
+  absl::StatusOr<std::vector<v1::Token>> List(int limit = 10'000);
+  absl::StatusOr<v1::Token> Revoke(const std::string& name);
 
  private:
   std::shared_ptr<Connection> connection_;

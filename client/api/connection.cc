@@ -9,12 +9,12 @@
 
 namespace milepost::client {
 
-std::shared_ptr<Connection> Connection::To(const std::string& address,
+std::shared_ptr<Connection> Connection::To(const Endpoint& coordinator,
                                            const ConnectionOptions& options) {
   auto core = std::make_unique<Core>();
-  core->address = address;
+  core->address = coordinator.address;
   core->options = options;
-  core->channel = MakeChannel(address);
+  core->channel = MakeChannel(coordinator);
   return std::shared_ptr<Connection>(new Connection(std::move(core)));
 }
 

@@ -17,6 +17,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "common/rpc/endpoint.h"
 
 namespace milepost::client {
 
@@ -27,7 +28,7 @@ struct ConnectionOptions {
 
 class Connection {
  public:
-  static std::shared_ptr<Connection> To(const std::string& address,
+  static std::shared_ptr<Connection> To(const Endpoint& coordinator,
                                         const ConnectionOptions& options = {});
   ~Connection();
   Connection(const Connection&) = delete;

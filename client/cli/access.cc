@@ -39,28 +39,51 @@ absl::Status NothingServes(const DataDir& dir, const std::string& named) {
 
 absl::StatusOr<Access> Access::Open(const GlobalOptions& options, WhenStopped when_stopped) {
   Access access;
-  std::string address = options.coordinator;
-  if (address.empty()) {
-    const DataDir dir(options.data_dir);
+  const DataDir dir(options.data_dir);
+  const bool anywhere = options.data_dir == kDefaultDataDir;
+  std::string local;  // a coordinator of this data directory
+  Login login{.coordinator = options.coordinator, .authority = "", .token = "", .project = ""};
+  if (login.coordinator.empty()) {
     const std::string noted = FirstLine(dir.address_file());
     if (!noted.empty() && Accepts(noted)) {
-      address = noted;
-    } else if (options.data_dir == kDefaultDataDir && Accepts(kDefaultCoordinator)) {
-      // Whatever the command, the same coordinator: not for some the stored run in this folder.
-      address = kDefaultCoordinator;
-    } else if (when_stopped == WhenStopped::kServeDataDir &&
-               std::filesystem::is_directory(dir.coordinator())) {
-      MP_ASSIGN_OR_RETURN(access.temporary_, TemporaryCoordinator::Start(dir));
-      address = access.temporary_->address();
-    } else if (noted.empty() && options.data_dir != kDefaultDataDir) {
-      return NothingServes(dir, options.data_dir);
-    } else {
-      // A coordinator that is being restarted comes back at the address it noted.
-      address = noted.empty() ? kDefaultCoordinator : noted;
+      local = noted;
+    } else if (anywhere) {
+      MP_ASSIGN_OR_RETURN(login, FindLogin(""));
+    }
+    if (local.empty() && login.coordinator.empty()) {
+      if (anywhere && Accepts(kDefaultCoordinator)) {
+        // Whatever the command, the same coordinator: not for some the stored run in this folder.
+        login.coordinator = kDefaultCoordinator;
+      } else if (when_stopped == WhenStopped::kServeDataDir &&
+                 std::filesystem::is_directory(dir.coordinator())) {
+        MP_ASSIGN_OR_RETURN(access.temporary_, TemporaryCoordinator::Start(dir));
+        local = access.temporary_->address();
+      } else if (noted.empty() && !anywhere) {
+        return NothingServes(dir, options.data_dir);
+      } else {
+        // A coordinator that is being restarted comes back at the address it noted.
+        local = noted;
+        if (noted.empty()) login.coordinator = kDefaultCoordinator;
+      }
     }
   }
-  access.connection_ = Connection::To(address);
+  if (local.empty()) {
+    MP_ASSIGN_OR_RETURN(login, FindLogin(login.coordinator));
+    login = WithEnvironment(std::move(login));
+  } else {
+    login.coordinator = local;
+  }
+  if (!options.project.empty()) login.project = options.project;
+  MP_ASSIGN_OR_RETURN(const Endpoint endpoint, EndpointOf(login));
+  access.login_ = std::move(login);
+  access.connection_ = Connection::To(endpoint);
   return access;
+}
+
+JobClient Access::jobs() const {
+  JobClient jobs(connection_);
+  jobs.SetProject(login_.project);
+  return jobs;
 }
 
 std::string FullName(const std::string& collection, const std::string& typed) {

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "client/api/clients.h"
 #include "client/cli/local_coordinator.h"
+#include "client/cli/login.h"
 #include "client/cli/output.h"
 
 namespace milepost::client {
@@ -18,6 +19,7 @@ inline constexpr char kDefaultDataDir[] = ".milepost";
 struct GlobalOptions {
   std::string coordinator;  // --coordinator or MILEPOST_COORDINATOR; empty: find it
   std::string data_dir = kDefaultDataDir;
+  std::string project;  // --project; empty: the environment's or the login's
   OutputFormat output = OutputFormat::kTable;
 };
 
@@ -33,20 +35,26 @@ enum class WhenStopped {
 class Access {
  public:
   // In this order: options.coordinator; the coordinator of a `milepost run` on the data directory;
-  // kDefaultCoordinator where one listens, unless the user named a data directory; the data
-  // directory's data, with kServeDataDir; kDefaultCoordinator again, with the same exception. Does
-  // not wait for the coordinator to answer.
+  // the one that the user last logged in to, or else kDefaultCoordinator where one listens, unless
+  // the user named a data directory; the data directory's data, with kServeDataDir;
+  // kDefaultCoordinator again, with the same exception. Credentials are those of login.h but for
+  // the coordinators of a data directory. Does not wait for the coordinator to answer.
   static absl::StatusOr<Access> Open(const GlobalOptions& options, WhenStopped when_stopped);
 
   const std::shared_ptr<Connection>& connection() const { return connection_; }
   const std::string& address() const { return connection_->address(); }
-  JobClient jobs() const { return JobClient(connection_); }
+  // As it is connected with.
+  const Login& login() const { return login_; }
+  // With the login's project for new jobs.
+  JobClient jobs() const;
+  AuthClient auth() const { return AuthClient(connection_); }
   CheckpointClient checkpoints() const { return CheckpointClient(connection_); }
   WorkerClient workers() const { return WorkerClient(connection_); }
   QueueClient queues() const { return QueueClient(connection_); }
 
  private:
   std::unique_ptr<TemporaryCoordinator> temporary_;  // outlives connection_'s calls
+  Login login_;
   std::shared_ptr<Connection> connection_;
 };
 

@@ -46,6 +46,7 @@ class Tree {
     AddQueue();
     AddCheckpoint();
     AddWorker();
+    AddAuth();
     AddVersionAndCompletion();
   }
 
@@ -130,6 +131,12 @@ class Tree {
     AddDataDir(command);
     return command;
   }
+  // Of commands about a project's jobs. The environment counts in login.h.
+  CLI::App* InProject(CLI::App* command) {
+    command->add_option("--project", global_.project,
+                        "whose jobs (default: MILEPOST_PROJECT, else the login's)");
+    return command;
+  }
 
   CLI::Option* File(CLI::Option* option) {
     files_.insert({option, true});
@@ -171,6 +178,7 @@ class Tree {
   void AddQueueFields(CLI::App* command);
   void AddCheckpoint();
   void AddWorker();
+  void AddAuth();
   void AddVersionAndCompletion();
 
   CLI::App app_;
@@ -191,6 +199,8 @@ class Tree {
   UpdateOptions update_;
   QueueOptions queue_;
   DrainOptions drain_;
+  LoginOptions login_;
+  TokenOptions token_;
   ExportOptions export_;
   std::string name_;
   std::vector<std::string> names_;
@@ -319,13 +329,16 @@ void Tree::AddGenerate() {
 
 void Tree::AddJob() {
   CLI::App* group = Group("job", "Submit, watch and control jobs");
-  CLI::App* submit = Connected(Command(group, "submit", "Check a spec and queue it",
-                                       [this] { return JobSubmitCommand(global_, submit_); }));
+  CLI::App* submit =
+      InProject(Connected(Command(group, "submit", "Check a spec and queue it",
+                                  [this] { return JobSubmitCommand(global_, submit_); })));
   Spec(submit, &submit_.spec);
   submit->add_flag("--validate-only", submit_.validate_only, "only check, also on the coordinator");
   submit->add_flag("--wait", submit_.wait, "then wait for it, as `job wait` does");
-  Limit(Connected(Command(group, "list", "All jobs, the newest first",
-                          [this] { return JobListCommand(global_, limit_); })));
+  CLI::App* list = InProject(Connected(Command(group, "list", "Jobs, the newest first", [this] {
+    return JobListCommand(global_, limit_);
+  })));
+  Limit(list);
   JobName(Connected(Command(group, "describe", "One job: state, reason, progress, failure",
                             [this] { return JobDescribeCommand(global_, name_); })),
           &name_);
@@ -467,6 +480,39 @@ void Tree::AddWorker() {
   Connected(Command(group, "resume", "Take a drained worker back",
                     [this] { return WorkerResumeCommand(global_, name_); }))
       ->add_option("worker", name_, "workers/a or a")
+      ->required();
+}
+
+void Tree::AddAuth() {
+  CLI::App* group = Group("auth", "Who you are to a coordinator");
+  CLI::App* login =
+      InProject(Connected(Command(group, "login", "Try a token and keep it for later commands",
+                                  [this] { return AuthLoginCommand(global_, login_); })));
+  File(login->add_option("--ca", login_.authority,
+                         "certificate of the authority that signs the coordinator's"))
+      ->envname("MILEPOST_CA");
+  File(login->add_option("--token-file", login_.token_file,
+                         "the token (default: MILEPOST_TOKEN, else asked for)"));
+  Connected(Command(group, "whoami", "Who the coordinator takes you for",
+                    [this] { return AuthWhoAmICommand(global_); }));
+  CLI::App* token = group->add_subcommand("token", "Let others in");
+  token->require_subcommand(1);
+  CLI::App* create = Connected(Command(token, "create", "Make a token and print it, this once",
+                                       [this] { return TokenCreateCommand(global_, token_); }));
+  create->add_option("--user", token_.user, "whose it is: the audit log says so")->required();
+  OneOf(create->add_option("--role", token_.role, "what it may do")->required(),
+        {"viewer", "submitter", "admin"});
+  create
+      ->add_option("--project", token_.projects,
+                   "where; * is everywhere; may be repeated (default: the login's project)")
+      ->allow_extra_args(false);
+  Seconds(create, "--expires", &token_.expires_seconds,
+          "how long it holds: 12h, 30d (default: ever)");
+  Limit(Connected(Command(token, "list", "Tokens that you may revoke",
+                          [this] { return TokenListCommand(global_, limit_); })));
+  Connected(Command(token, "revoke", "Make a token worthless, at once",
+                    [this] { return TokenRevokeCommand(global_, name_); }))
+      ->add_option("token", name_, "tokens/1a2b3c4d5e6f or 1a2b3c4d5e6f")
       ->required();
 }
 

@@ -149,6 +149,25 @@ int WorkerResumeCommand(const GlobalOptions& global, const std::string& name);
 // What waiting for a job in this state ends with.
 int ExitCodeOfJob(v1::JobState state);
 
+struct LoginOptions {
+  std::string authority;   // --ca
+  std::string token_file;  // empty: MILEPOST_TOKEN, or else stdin
+};
+// Tries the token and keeps it.
+int AuthLoginCommand(const GlobalOptions& global, const LoginOptions& options);
+int AuthWhoAmICommand(const GlobalOptions& global);
+
+struct TokenOptions {
+  std::string user;
+  std::string role;
+  std::vector<std::string> projects;  // empty: the login's
+  std::optional<double> expires_seconds;
+};
+// The token alone on stdout.
+int TokenCreateCommand(const GlobalOptions& global, const TokenOptions& options);
+int TokenListCommand(const GlobalOptions& global, int limit);
+int TokenRevokeCommand(const GlobalOptions& global, const std::string& name);
+
 int VersionCommand(const GlobalOptions& global);
 
 }  // namespace milepost::client

@@ -67,6 +67,9 @@ int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options)
   const absl::Status there = CheckTrainerBinary(options.device == "cuda");
   if (!there.ok()) return Fail(there);
   SpawnOptions spawn = GenerateSpawn(access->address(), *checkpoint, options);
+  // Also when empty: what this process was given may be another coordinator's.
+  spawn.env.emplace_back("MILEPOST_CA", access->login().authority);
+  spawn.env.emplace_back("MILEPOST_TOKEN", access->login().token);
   spawn.own_process_group = false;
   auto trainer = Subprocess::Spawn(std::move(spawn));
   if (!trainer.ok()) return Fail(trainer.status());

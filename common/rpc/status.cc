@@ -27,7 +27,7 @@ absl::Status FromGrpcStatus(const grpc::Status& status) {
   return result;
 }
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target) {
+std::shared_ptr<grpc::Channel> MakeChannel(const Endpoint& target) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
@@ -40,7 +40,9 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target) {
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+  const auto credentials =
+      target.credentials != nullptr ? target.credentials : grpc::InsecureChannelCredentials();
+  return grpc::CreateCustomChannel(target.address, credentials, arguments);
 }
 
 void PauseForRetry(grpc::Channel* channel, absl::Duration pause) {

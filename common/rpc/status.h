@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/rpc/endpoint.h"
 
 namespace milepost {
 
@@ -24,7 +25,7 @@ inline constexpr int kMaxMessageBytes = 16 << 20;
 // streams spread over several. Never blocks. Reconnects within 1 s, as long as some thread is in a
 // call on it or in PauseForRetry: gRPC's synchronous API gets on with connecting only there (and
 // else every 5 s).
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target);
+std::shared_ptr<grpc::Channel> MakeChannel(const Endpoint& target);
 
 // Waits `pause` between two attempts of a call, less when the channel was away and connects.
 void PauseForRetry(grpc::Channel* channel, absl::Duration pause);

@@ -48,6 +48,7 @@ struct JobSubmitted {
   int64_t slot_bytes = 0;
   // Of an elastic job all that it can run with, ascending; empty: all that are possible.
   std::vector<v1::JobSize> sizes = {};
+  std::string project = {};
 };
 struct JobCancelled {
   std::string job;

@@ -30,6 +30,7 @@ void Transition::Submit(const JobSubmitted& event) {
   v1::Job* job = record.mutable_job();
   job->set_name(JobName(number));
   job->set_uid(event.uid);
+  job->set_project(event.project);
   *job->mutable_spec() = event.spec;
   if (event.submitted_spec) *job->mutable_submitted_spec() = *event.submitted_spec;
   job->mutable_choices()->Assign(event.choices.begin(), event.choices.end());

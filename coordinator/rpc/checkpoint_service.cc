@@ -2,15 +2,17 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "common/rpc/status.h"
 #include "common/status_macros.h"
 #include "coordinator/rpc/coordinator.h"
+#include "coordinator/rpc/gate.h"
 #include "coordinator/rpc/paging.h"
 #include "coordinator/rpc/services.h"
+#include "coordinator/security/principal.h"
 #include "coordinator/store/checkpoint_store.h"
 #include "coordinator/store/store.h"
 #include "milepost/v1/checkpoint.grpc.pb.h"
@@ -24,86 +26,111 @@ constexpr absl::Duration kLongestCommitWait = absl::Minutes(10);
 
 class CheckpointServiceImpl : public v1::CheckpointService::Service {
  public:
-  explicit CheckpointServiceImpl(Coordinator* coordinator) : coordinator_(coordinator) {}
+  CheckpointServiceImpl(Coordinator* coordinator, Gate* gate)
+      : coordinator_(coordinator), gate_(gate) {}
 
-  grpc::Status BeginCheckpoint(grpc::ServerContext*, const v1::BeginCheckpointRequest* request,
+  // ---- of ranks ----
+  grpc::Status BeginCheckpoint(grpc::ServerContext* context,
+                               const v1::BeginCheckpointRequest* request,
                                v1::BeginCheckpointResponse* response) override {
-    absl::Status status = coordinator_->CheckGeneration(request->job(), request->generation());
-    if (!status.ok()) return ToGrpcStatus(status);
-    auto name = store().Begin(*request);
-    if (!name.ok()) return ToGrpcStatus(name.status());
-    response->set_checkpoint(*std::move(name));
-    return grpc::Status::OK;
+    return gate_->Serve(
+        context, "CheckpointService/BeginCheckpoint", *request,
+        Subject::Attempt(request->job(), request->generation()), [&](GateCall&) -> absl::Status {
+          MP_RETURN_IF_ERROR(coordinator_->CheckGeneration(request->job(), request->generation()));
+          MP_ASSIGN_OR_RETURN(*response->mutable_checkpoint(), store().Begin(*request));
+          return absl::OkStatus();
+        });
   }
-
-  grpc::Status WriteChunks(grpc::ServerContext*, grpc::ServerReader<v1::WriteChunksRequest>* reader,
+  grpc::Status WriteChunks(grpc::ServerContext* context,
+                           grpc::ServerReader<v1::WriteChunksRequest>* reader,
                            v1::WriteChunksResponse* response) override {
-    return ToGrpcStatus(Write(reader, response));
+    return gate_->Serve(context, "CheckpointService/WriteChunks", *response, Subject::Nothing(),
+                        [&](GateCall& call) { return Write(call, reader, response); });
   }
-
   grpc::Status CommitCheckpoint(grpc::ServerContext* context,
                                 const v1::CommitCheckpointRequest* request,
                                 v1::Checkpoint* response) override {
-    return Reply(Commit(context, *request), response);
+    return gate_->Serve(context, "CheckpointService/CommitCheckpoint", *request,
+                        Subject::Attempt(request->job(), request->generation()),
+                        [&](GateCall&) -> absl::Status {
+                          MP_ASSIGN_OR_RETURN(*response, Commit(context, *request));
+                          return absl::OkStatus();
+                        });
   }
-
-  grpc::Status AbortCheckpoint(grpc::ServerContext*, const v1::AbortCheckpointRequest* request,
+  grpc::Status AbortCheckpoint(grpc::ServerContext* context,
+                               const v1::AbortCheckpointRequest* request,
                                v1::AbortCheckpointResponse*) override {
-    absl::Status status = CheckOwner(request->checkpoint(), request->job(), request->generation());
-    return ToGrpcStatus(status.ok() ? store().Abort(request->checkpoint()) : status);
+    return gate_->Serve(context, "CheckpointService/AbortCheckpoint", *request,
+                        Subject::Attempt(request->job(), request->generation()),
+                        [&](GateCall&) -> absl::Status {
+                          MP_RETURN_IF_ERROR(CheckOwner(request->checkpoint(), request->job(),
+                                                        request->generation()));
+                          return store().Abort(request->checkpoint());
+                        });
   }
 
-  grpc::Status GetCheckpoint(grpc::ServerContext*, const v1::GetCheckpointRequest* request,
+  // ---- of users ----
+  grpc::Status GetCheckpoint(grpc::ServerContext* context, const v1::GetCheckpointRequest* request,
                              v1::CheckpointManifest* response) override {
-    auto manifest = store().Get(request->name());
-    if (!manifest.ok()) return ToGrpcStatus(manifest.status());
-    *response = *std::move(manifest);
-    return grpc::Status::OK;
+    return gate_->Serve(context, "CheckpointService/GetCheckpoint", *request,
+                        Subject::Checkpoint(request->name()), [&](GateCall&) -> absl::Status {
+                          MP_ASSIGN_OR_RETURN(*response, store().Get(request->name()));
+                          return absl::OkStatus();
+                        });
   }
-
-  grpc::Status ListCheckpoints(grpc::ServerContext*, const v1::ListCheckpointsRequest* request,
+  grpc::Status ListCheckpoints(grpc::ServerContext* context,
+                               const v1::ListCheckpointsRequest* request,
                                v1::ListCheckpointsResponse* response) override {
-    return ToGrpcStatus(List(*request, response));
+    return gate_->Serve(context, "CheckpointService/ListCheckpoints", *request, Subject::Nothing(),
+                        [&](GateCall& call) { return List(*request, call, response); });
   }
-
-  grpc::Status ReadChunks(grpc::ServerContext*, const v1::ReadChunksRequest* request,
+  grpc::Status ReadChunks(grpc::ServerContext* context, const v1::ReadChunksRequest* request,
                           grpc::ServerWriter<v1::Chunk>* writer) override {
-    return ToGrpcStatus(Read(*request, writer));
+    return gate_->Serve(context, "CheckpointService/ReadChunks", *request,
+                        Subject::Checkpoint(request->name()),
+                        [&](GateCall& call) { return Read(*request, call, writer); });
   }
-
   grpc::Status VerifyCheckpoint(grpc::ServerContext* context,
                                 const v1::VerifyCheckpointRequest* request,
                                 v1::VerifyCheckpointResponse* response) override {
-    auto verified = store().Verify(request->name(), [&] { return context->IsCancelled(); });
-    if (!verified.ok()) return ToGrpcStatus(verified.status());
-    *response = *std::move(verified);
-    if (response->damaged_chunks_size() > 0) Moved(response->checkpoint().job());
-    return grpc::Status::OK;
+    return gate_->Serve(context, "CheckpointService/VerifyCheckpoint", *request,
+                        Subject::Checkpoint(request->name()), [&](GateCall&) -> absl::Status {
+                          MP_ASSIGN_OR_RETURN(*response, store().Verify(request->name(), [&] {
+                            return context->IsCancelled();
+                          }));
+                          if (response->damaged_chunks_size() > 0) {
+                            Moved(response->checkpoint().job());
+                          }
+                          return absl::OkStatus();
+                        });
   }
-
-  grpc::Status PinCheckpoint(grpc::ServerContext*, const v1::PinCheckpointRequest* request,
+  grpc::Status PinCheckpoint(grpc::ServerContext* context, const v1::PinCheckpointRequest* request,
                              v1::Checkpoint* response) override {
-    return Reply(store().Pin(request->name(), request->pinned()), response);
+    return gate_->Serve(context, "CheckpointService/PinCheckpoint", *request,
+                        Subject::Checkpoint(request->name()), [&](GateCall&) -> absl::Status {
+                          MP_ASSIGN_OR_RETURN(*response,
+                                              store().Pin(request->name(), request->pinned()));
+                          return absl::OkStatus();
+                        });
   }
-
-  grpc::Status DeleteCheckpoint(grpc::ServerContext*, const v1::DeleteCheckpointRequest* request,
+  grpc::Status DeleteCheckpoint(grpc::ServerContext* context,
+                                const v1::DeleteCheckpointRequest* request,
                                 v1::DeleteCheckpointResponse*) override {
-    auto manifest = store().Owner(request->name());
-    if (!manifest.ok()) return ToGrpcStatus(manifest.status());
-    auto job = coordinator_->Get(manifest->job());
-    const bool running = job.ok() && !IsTerminal(job->state());
-    absl::Status status = store().Delete(request->name(), /*keep_newest=*/running);
-    if (status.ok()) Moved(manifest->job());
-    return ToGrpcStatus(status);
+    return gate_->Serve(context, "CheckpointService/DeleteCheckpoint", *request,
+                        Subject::Checkpoint(request->name()),
+                        [&](GateCall&) { return Delete(request->name()); });
   }
 
  private:
   CheckpointStore& store() { return coordinator_->store().checkpoints(); }
 
-  static grpc::Status Reply(absl::StatusOr<v1::Checkpoint> checkpoint, v1::Checkpoint* response) {
-    if (!checkpoint.ok()) return ToGrpcStatus(checkpoint.status());
-    *response = *std::move(checkpoint);
-    return grpc::Status::OK;
+  absl::Status Delete(const std::string& name) {
+    MP_ASSIGN_OR_RETURN(const v1::Checkpoint owner, store().Owner(name));
+    const auto job = coordinator_->Get(owner.job());
+    const bool running = job.ok() && !IsTerminal(job->state());
+    MP_RETURN_IF_ERROR(store().Delete(name, /*keep_newest=*/running));
+    Moved(owner.job());
+    return absl::OkStatus();
   }
 
   void Moved(const std::string& job) {
@@ -123,7 +150,7 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
     return absl::OkStatus();
   }
 
-  absl::Status Write(grpc::ServerReader<v1::WriteChunksRequest>* reader,
+  absl::Status Write(GateCall& call, grpc::ServerReader<v1::WriteChunksRequest>* reader,
                      v1::WriteChunksResponse* response) {
     v1::WriteChunksRequest message;
     if (!reader->Read(&message)) {
@@ -131,6 +158,8 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
     }
     const std::string name = message.checkpoint();
     MP_ASSIGN_OR_RETURN(v1::Checkpoint owner, store().Owner(name));
+    call.About(name, "");
+    MP_RETURN_IF_ERROR(call.Check(Subject::Attempt(owner.job(), message.generation())));
     MP_RETURN_IF_ERROR(coordinator_->CheckGeneration(owner.job(), message.generation()));
     MP_ASSIGN_OR_RETURN(std::unique_ptr<StreamWriter> stream,
                         store().OpenStream(name, message.generation(), message.stream()));
@@ -177,12 +206,19 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
     }
   }
 
-  absl::Status List(const v1::ListCheckpointsRequest& request,
+  absl::Status List(const v1::ListCheckpointsRequest& request, const GateCall& call,
                     v1::ListCheckpointsResponse* response) {
+    std::map<std::string, bool> seen;  // by job
+    const auto sees = [&](const std::string& job) {
+      const auto [it, added] = seen.try_emplace(job, false);
+      if (added) it->second = call.Sees(coordinator_->ProjectOf(job).value_or(kEveryProject));
+      return it->second;
+    };
     MP_ASSIGN_OR_RETURN(const int size, PageSize(request.page_size()));
     MP_ASSIGN_OR_RETURN(const int64_t before, NumberOfToken(request.page_token()));
     for (v1::Checkpoint& checkpoint : store().List(request.job())) {
       if (before != 0 && CheckpointNumber(checkpoint.name()) >= before) continue;
+      if (!sees(checkpoint.job())) continue;
       if (response->checkpoints_size() == size) {
         const std::string& last = response->checkpoints(size - 1).name();
         response->set_next_page_token(TokenOfNumber(CheckpointNumber(last)));
@@ -193,12 +229,14 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
     return absl::OkStatus();
   }
 
-  absl::Status Read(const v1::ReadChunksRequest& request, grpc::ServerWriter<v1::Chunk>* writer) {
+  absl::Status Read(const v1::ReadChunksRequest& request, const GateCall& call,
+                    grpc::ServerWriter<v1::Chunk>* writer) {
     const std::vector<v1::TensorRange> ranges(request.ranges().begin(), request.ranges().end());
     MP_ASSIGN_OR_RETURN(std::unique_ptr<CheckpointReader> reader,
                         store().Read(request.name(), ranges));
     v1::Chunk chunk;
     while (true) {
+      MP_RETURN_IF_ERROR(call.StillHolds());
       absl::StatusOr<bool> more = reader->Next(&chunk);
       if (!more.ok()) {
         Moved(reader->manifest().checkpoint().job());
@@ -210,12 +248,13 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
   }
 
   Coordinator* const coordinator_;
+  Gate* const gate_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeCheckpointService(Coordinator* coordinator) {
-  return std::make_unique<CheckpointServiceImpl>(coordinator);
+std::unique_ptr<grpc::Service> MakeCheckpointService(Coordinator* coordinator, Gate* gate) {
+  return std::make_unique<CheckpointServiceImpl>(coordinator, gate);
 }
 
 }  // namespace milepost::coordinator

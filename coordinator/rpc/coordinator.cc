@@ -18,6 +18,7 @@
 #include "common/status_macros.h"
 #include "coordinator/core/placement.h"
 #include "coordinator/rpc/worker_session.h"
+#include "coordinator/security/principal.h"
 #include "coordinator/store/checkpoint_store.h"
 #include "coordinator/store/log_store.h"
 #include "coordinator/store/store.h"
@@ -150,7 +151,10 @@ absl::Status Coordinator::Start() {
   events.push_back(CoordinatorRestarted{});
   {
     absl::MutexLock lock(&mutex_);
-    for (const auto& [number, record] : loaded.jobs()) versions_[number] = 1;
+    for (const auto& [number, record] : loaded.jobs()) {
+      versions_[number] = 1;
+      RememberLocked(number, record);
+    }
     state_ = std::move(loaded);
   }
   MP_RETURN_IF_ERROR(Commit(DecideAll(state_, events, clock_->Now(), options_.config)));
@@ -253,11 +257,20 @@ absl::StatusOr<v1::Job> Coordinator::Submit(const v1::SubmitJobRequest& request)
     return absl::InvalidArgumentError(
         absl::StrCat("request_id: at most ", kMaxRequestIdBytes, " bytes"));
   }
-  JobSubmitted event{.request_id = request.request_id(), .uid = NewUid(), .spec = request.spec()};
-  if (!request.request_id().empty() && !request.validate_only()) {
+  const std::string project = request.project().empty() ? kDefaultProject : request.project();
+  MP_RETURN_IF_ERROR(CheckProject(project));
+  JobSubmitted event{.request_id = request.request_id(),
+                     .uid = NewUid(),
+                     .spec = request.spec(),
+                     .project = project};
+  // What somebody else has sent with the same id is none of this project's.
+  if (!event.request_id.empty() && project != kDefaultProject) {
+    event.request_id = absl::StrCat(project, "/", request.request_id());
+  }
+  if (!event.request_id.empty() && !request.validate_only()) {
     // Said again: what was admitted then stays so, whatever workers there are now.
     absl::ReaderMutexLock lock(&mutex_);
-    if (const int64_t known = state_.FindRequest(request.request_id()); known != 0) {
+    if (const int64_t known = state_.FindRequest(event.request_id); known != 0) {
       return FindLocked(JobName(known));
     }
   }
@@ -265,6 +278,7 @@ absl::StatusOr<v1::Job> Coordinator::Submit(const v1::SubmitJobRequest& request)
   if (request.validate_only()) {
     v1::Job job;
     *job.mutable_spec() = event.spec;
+    job.set_project(project);
     if (event.submitted_spec) *job.mutable_submitted_spec() = *event.submitted_spec;
     job.mutable_choices()->Assign(event.choices.begin(), event.choices.end());
     return job;
@@ -295,12 +309,14 @@ absl::StatusOr<v1::Job> Coordinator::Get(const std::string& name) {
   return DescribeWithEvents(state_, *record);
 }
 
-std::vector<v1::Job> Coordinator::List(int64_t before, int limit) {
+std::vector<v1::Job> Coordinator::List(int64_t before, int limit,
+                                       const std::function<bool(const std::string&)>& wanted) {
   absl::ReaderMutexLock lock(&mutex_);
   std::vector<v1::Job> jobs;
   auto end = before == 0 ? state_.jobs().end() : state_.jobs().lower_bound(before);
   for (auto it = std::make_reverse_iterator(end);
        it != state_.jobs().rend() && static_cast<int>(jobs.size()) < limit; ++it) {
+    if (wanted != nullptr && !wanted(ProjectOfJob(it->second.job()))) continue;
     jobs.push_back(Describe(state_, it->second));
   }
   return jobs;
@@ -389,11 +405,21 @@ void Coordinator::Receive(const std::shared_ptr<WorkerSession>& session, v1::Wor
   const std::string& worker = session->worker();
   Event event;
   switch (message.message_case()) {
-    case v1::WorkerMessage::kLogs:
+    case v1::WorkerMessage::kLogs: {
+      auto* lines = message.mutable_logs()->mutable_lines();
+      {
+        absl::ReaderMutexLock lock(&mutex_);
+        const auto foreign = [&](const v1::LogLine& line) {
+          mutex_.AssertReaderHeld();
+          return !IsItsLineLocked(worker, line);
+        };
+        lines->erase(std::remove_if(lines->begin(), lines->end(), foreign), lines->end());
+      }
       log_writer_.Write(std::move(*message.mutable_logs()), std::move(done));
       done = [] {};
       event = WorkerHeartbeat{worker};
       break;
+    }
     case v1::WorkerMessage::kRankReport:
       event = RankReported{worker, std::move(*message.mutable_rank_report())};
       break;

@@ -63,6 +63,8 @@ struct CoordinatorOptions {
   Clock* clock = nullptr;
 };
 
+std::string ProjectOfJob(const v1::Job& job);
+
 class Coordinator {
  public:
   Coordinator(Store* store, CoordinatorOptions options);
@@ -76,8 +78,10 @@ class Coordinator {
   // ---- jobs ----
   absl::StatusOr<v1::Job> Submit(const v1::SubmitJobRequest& request);
   absl::StatusOr<v1::Job> Get(const std::string& name);
-  // Newest first, from below job number `before` (0: from the newest).
-  std::vector<v1::Job> List(int64_t before, int limit);
+  // Newest first, from below job number `before` (0: from the newest); those whose project `wanted`
+  // answers true to, all when it is empty.
+  std::vector<v1::Job> List(int64_t before, int limit,
+                            const std::function<bool(const std::string&)>& wanted = nullptr);
   absl::StatusOr<v1::Job> Cancel(const std::string& name);
   absl::StatusOr<v1::Job> Resume(const v1::ResumeJobRequest& request);
   absl::StatusOr<v1::Job> Suspend(const std::string& name);
@@ -119,11 +123,21 @@ class Coordinator {
   // ---- attempts ----
   // ABORTED unless `generation` is the job's current one and its attempt runs.
   absl::Status CheckGeneration(const std::string& job, int64_t generation);
+  // The same, and the worker runs a rank of it now. The answer to others does not tell whether
+  // there is such a job.
+  absl::Status CheckRuns(const std::string& worker, const std::string& job, int64_t generation);
   // Runs `action` (short) while the generation is certain to stay the current one.
   absl::Status WithGeneration(const std::string& job, int64_t generation,
                               const std::function<absl::Status()>& action);
   // After a commit, deletion or damage: tells the job's decisions which checkpoint is its newest.
   absl::Status UpdateNewestCheckpoint(const std::string& job);
+
+  // ---- whose things are ----
+  // NOT_FOUND when there is no such job.
+  absl::StatusOr<std::string> ProjectOf(const std::string& job);
+  // A job that the worker runs now made the checkpoint (it is `owner`'s) or begins with it.
+  bool NeedsCheckpoint(const std::string& worker, const std::string& checkpoint,
+                       const std::string& owner);
 
   RendezvousTable& rendezvous() { return rendezvous_; }
   Store& store() { return *store_; }
@@ -168,6 +182,13 @@ class Coordinator {
   absl::Status Schedule();
   void DispatchLocked(const Outcome& outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // ---- coordinator_access.cc ----
+  void RememberLocked(int64_t number, const v1::JobRecord& record)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The worker ran that rank, in the job's newest generation.
+  bool IsItsLineLocked(const std::string& worker, const v1::LogLine& line) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+
   uint64_t VersionLocked(int64_t number) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   v1::Queue DescribeQueueLocked(const std::string& id) ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   absl::Status CheckGenerationLocked(const std::string& job, int64_t generation)
@@ -191,6 +212,11 @@ class Coordinator {
   absl::Mutex mutex_;
   absl::CondVar changed_;  // a job or a log
   State state_ ABSL_GUARDED_BY(mutex_);
+  struct Attempt {
+    int64_t generation = 0;
+    std::vector<std::string> workers;  // by rank
+  };
+  std::map<int64_t, Attempt> attempts_ ABSL_GUARDED_BY(mutex_);   // the newest of each job
   std::map<int64_t, uint64_t> versions_ ABSL_GUARDED_BY(mutex_);  // of jobs, by number
   uint32_t view_version_ ABSL_GUARDED_BY(mutex_) = 0;             // of why jobs wait
   std::map<std::string, std::shared_ptr<WorkerSession>> sessions_ ABSL_GUARDED_BY(mutex_);

@@ -228,6 +228,7 @@ absl::Status Coordinator::Commit(const Outcome& outcome,
                    detail.empty() ? "" : ": ", detail);
     }
   }
+  for (const auto& [number, record] : outcome.jobs) RememberLocked(number, record);
   state_.Apply(outcome);
   // What is only renewed comes due later than is known.
   if (outcome.NeedsWrite()) due_known_ = false;

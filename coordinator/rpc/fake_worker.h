@@ -16,7 +16,7 @@ namespace milepost::coordinator {
 class FakeWorker {
  public:
   // Connects and says Hello with `ranks`.
-  FakeWorker(const std::string& address, const std::string& id, int slots, int64_t incarnation = 1,
+  FakeWorker(const Endpoint& address, const std::string& id, int slots, int64_t incarnation = 1,
              const std::vector<v1::RankReport>& ranks = {}, int64_t slot_memory = 0,
              v1::DeviceKind device = v1::DEVICE_KIND_CPU, int64_t host_memory = 0)
       : stub_(v1::WorkerService::NewStub(MakeChannel(address))) {
@@ -68,6 +68,11 @@ class FakeWorker {
   void Report(const v1::StartRank& start, v1::RankState state) {
     v1::WorkerMessage message;
     *message.mutable_rank_report() = MakeReport(start, state);
+    Send(message);
+  }
+  void Log(const v1::LogLine& line) {
+    v1::WorkerMessage message;
+    *message.mutable_logs()->add_lines() = line;
     Send(message);
   }
   static v1::RankReport MakeReport(const v1::StartRank& start, v1::RankState state) {

@@ -1,15 +1,18 @@
 #include <grpcpp/grpcpp.h>
 
 #include <deque>
+#include <functional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/proto_time.h"
-#include "common/rpc/status.h"
 #include "common/status_macros.h"
 #include "coordinator/rpc/coordinator.h"
+#include "coordinator/rpc/gate.h"
 #include "coordinator/rpc/paging.h"
 #include "coordinator/rpc/services.h"
+#include "coordinator/security/principal.h"
 #include "coordinator/store/log_store.h"
 #include "coordinator/store/store.h"
 #include "milepost/v1/job.grpc.pb.h"
@@ -22,12 +25,6 @@ namespace {
 constexpr absl::Duration kPoll = absl::Milliseconds(250);
 constexpr absl::Duration kWatchInterval = absl::Milliseconds(100);
 constexpr int kLogPage = 256;
-
-grpc::Status Reply(absl::StatusOr<v1::Job> job, v1::Job* response) {
-  if (!job.ok()) return ToGrpcStatus(job.status());
-  *response = *std::move(job);
-  return grpc::Status::OK;
-}
 
 bool Wanted(const v1::LogLine& line, const v1::StreamLogsRequest& request) {
   if (request.has_rank() && line.rank() != request.rank()) return false;
@@ -53,50 +50,104 @@ absl::StatusOr<uint64_t> FindTail(LogStore* logs, int64_t job,
 
 class JobServiceImpl : public v1::JobService::Service {
  public:
-  explicit JobServiceImpl(Coordinator* coordinator) : coordinator_(coordinator) {}
+  JobServiceImpl(Coordinator* coordinator, Gate* gate) : coordinator_(coordinator), gate_(gate) {}
 
-  grpc::Status SubmitJob(grpc::ServerContext*, const v1::SubmitJobRequest* request,
+  grpc::Status SubmitJob(grpc::ServerContext* context, const v1::SubmitJobRequest* request,
                          v1::Job* response) override {
-    return Reply(coordinator_->Submit(*request), response);
+    const std::string project = request->project().empty() ? kDefaultProject : request->project();
+    return gate_->Serve(context, "JobService/SubmitJob", *request, Subject::Project(project),
+                        [&](GateCall& call) -> absl::Status {
+                          MP_RETURN_IF_ERROR(CheckNamed(request->spec(), &call));
+                          MP_ASSIGN_OR_RETURN(*response, coordinator_->Submit(*request));
+                          call.About(response->name(), project);
+                          return absl::OkStatus();
+                        });
   }
-  grpc::Status GetJob(grpc::ServerContext*, const v1::GetJobRequest* request,
+  grpc::Status GetJob(grpc::ServerContext* context, const v1::GetJobRequest* request,
                       v1::Job* response) override {
-    return Reply(coordinator_->Get(request->name()), response);
+    return OnJob(context, "JobService/GetJob", *request, request->name(), response,
+                 [&] { return coordinator_->Get(request->name()); });
   }
-  grpc::Status CancelJob(grpc::ServerContext*, const v1::CancelJobRequest* request,
+  grpc::Status CancelJob(grpc::ServerContext* context, const v1::CancelJobRequest* request,
                          v1::Job* response) override {
-    return Reply(coordinator_->Cancel(request->name()), response);
+    return OnJob(context, "JobService/CancelJob", *request, request->name(), response,
+                 [&] { return coordinator_->Cancel(request->name()); });
   }
-  grpc::Status ResumeJob(grpc::ServerContext*, const v1::ResumeJobRequest* request,
+  grpc::Status ResumeJob(grpc::ServerContext* context, const v1::ResumeJobRequest* request,
                          v1::Job* response) override {
-    return Reply(coordinator_->Resume(*request), response);
+    return OnJob(context, "JobService/ResumeJob", *request, request->name(), response,
+                 [&] { return coordinator_->Resume(*request); });
   }
-  grpc::Status SuspendJob(grpc::ServerContext*, const v1::SuspendJobRequest* request,
+  grpc::Status SuspendJob(grpc::ServerContext* context, const v1::SuspendJobRequest* request,
                           v1::Job* response) override {
-    return Reply(coordinator_->Suspend(request->name()), response);
+    return OnJob(context, "JobService/SuspendJob", *request, request->name(), response,
+                 [&] { return coordinator_->Suspend(request->name()); });
   }
-  grpc::Status UpdateJob(grpc::ServerContext*, const v1::UpdateJobRequest* request,
+  grpc::Status UpdateJob(grpc::ServerContext* context, const v1::UpdateJobRequest* request,
                          v1::Job* response) override {
-    return Reply(coordinator_->Update(*request), response);
+    return gate_->Serve(context, "JobService/UpdateJob", *request,
+                        Subject::Job(request->job().name()), [&](GateCall& call) -> absl::Status {
+                          MP_RETURN_IF_ERROR(CheckNamed(request->job().spec(), &call));
+                          MP_ASSIGN_OR_RETURN(*response, coordinator_->Update(*request));
+                          return absl::OkStatus();
+                        });
   }
-  grpc::Status ListJobs(grpc::ServerContext*, const v1::ListJobsRequest* request,
+  grpc::Status ListJobs(grpc::ServerContext* context, const v1::ListJobsRequest* request,
                         v1::ListJobsResponse* response) override {
-    return ToGrpcStatus(List(*request, response));
+    return gate_->Serve(context, "JobService/ListJobs", *request, Subject::Nothing(),
+                        [&](GateCall& call) { return List(*request, call, response); });
   }
   grpc::Status WatchJob(grpc::ServerContext* context, const v1::GetJobRequest* request,
                         grpc::ServerWriter<v1::Job>* writer) override {
-    return ToGrpcStatus(Watch(context, request->name(), writer));
+    return gate_->Serve(
+        context, "JobService/WatchJob", *request, Subject::Job(request->name()),
+        [&](GateCall& call) { return Watch(context, call, request->name(), writer); });
   }
   grpc::Status StreamLogs(grpc::ServerContext* context, const v1::StreamLogsRequest* request,
                           grpc::ServerWriter<v1::LogLine>* writer) override {
-    return ToGrpcStatus(Logs(context, *request, writer));
+    return gate_->Serve(context, "JobService/StreamLogs", *request, Subject::Job(request->name()),
+                        [&](GateCall& call) { return Logs(context, call, *request, writer); });
   }
 
  private:
-  absl::Status List(const v1::ListJobsRequest& request, v1::ListJobsResponse* response) {
+  // A call about one job that answers with it.
+  grpc::Status OnJob(grpc::ServerContext* context, absl::string_view method,
+                     const google::protobuf::Message& request, const std::string& name,
+                     v1::Job* response, const std::function<absl::StatusOr<v1::Job>()>& action) {
+    return gate_->Serve(context, method, request, Subject::Job(name),
+                        [&](GateCall&) -> absl::Status {
+                          MP_ASSIGN_OR_RETURN(*response, action());
+                          return absl::OkStatus();
+                        });
+  }
+
+  // What the spec refers to of others must be the caller's to see. The answers are those for what
+  // is not there.
+  static absl::Status CheckNamed(const v1::JobSpec& spec, GateCall* call) {
+    const std::string& checkpoint = spec.checkpoint().resume_from();
+    if (!checkpoint.empty()) {
+      const absl::Status seen = call->Check(Subject::Checkpoint(checkpoint), v1::ROLE_VIEWER);
+      if (!seen.ok()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("checkpoint.resume_from: ", std::string(seen.message())));
+      }
+    }
+    for (const std::string& job : spec.scheduling().depends_on()) {
+      if (call->Check(Subject::Job(job), v1::ROLE_VIEWER).ok()) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("scheduling.depends_on: there is no job '", job, "' before this one"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status List(const v1::ListJobsRequest& request, const GateCall& call,
+                    v1::ListJobsResponse* response) {
     MP_ASSIGN_OR_RETURN(const int size, PageSize(request.page_size()));
     MP_ASSIGN_OR_RETURN(const int64_t before, NumberOfToken(request.page_token()));
-    std::vector<v1::Job> jobs = coordinator_->List(before, size + 1);
+    const auto wanted = [&](const std::string& project) {
+      return (request.project().empty() || project == request.project()) && call.Sees(project);
+    };
+    std::vector<v1::Job> jobs = coordinator_->List(before, size + 1, wanted);
     const bool more = static_cast<int>(jobs.size()) > size;
     if (more) jobs.pop_back();
     if (more) response->set_next_page_token(TokenOfNumber(JobNumber(jobs.back().name())));
@@ -104,13 +155,14 @@ class JobServiceImpl : public v1::JobService::Service {
     return absl::OkStatus();
   }
 
-  absl::Status Watch(grpc::ServerContext* context, const std::string& name,
+  absl::Status Watch(grpc::ServerContext* context, const GateCall& call, const std::string& name,
                      grpc::ServerWriter<v1::Job>* writer) {
     uint64_t seen = 0;
     absl::Time next_send = absl::InfinitePast();
     v1::JobState sent_state = v1::JOB_STATE_UNSPECIFIED;
     std::string sent;
     while (!context->IsCancelled()) {
+      MP_RETURN_IF_ERROR(call.StillHolds());
       MP_ASSIGN_OR_RETURN(Coordinator::Snapshot now, coordinator_->Wait(name, seen, kPoll));
       if (now.version == seen) continue;
       // A change of state goes out at once; progress at most every kWatchInterval.
@@ -131,8 +183,8 @@ class JobServiceImpl : public v1::JobService::Service {
     return absl::CancelledError("the watch was cancelled");
   }
 
-  absl::Status Logs(grpc::ServerContext* context, const v1::StreamLogsRequest& request,
-                    grpc::ServerWriter<v1::LogLine>* writer) {
+  absl::Status Logs(grpc::ServerContext* context, const GateCall& call,
+                    const v1::StreamLogsRequest& request, grpc::ServerWriter<v1::LogLine>* writer) {
     MP_RETURN_IF_ERROR(coordinator_->Get(request.name()).status());
     if (request.tail() < 0) return absl::InvalidArgumentError("tail: must be at least 0");
     const int64_t number = JobNumber(request.name());
@@ -142,6 +194,7 @@ class JobServiceImpl : public v1::JobService::Service {
       MP_ASSIGN_OR_RETURN(next, FindTail(&logs, number, request));
     }
     while (!context->IsCancelled()) {
+      MP_RETURN_IF_ERROR(call.StillHolds());
       MP_ASSIGN_OR_RETURN(v1::Job job, coordinator_->Get(request.name()));
       // Asked before reading: what is stored after the end was read is none of this attempt's.
       const bool last = !request.follow() || IsTerminal(job.state());
@@ -160,12 +213,13 @@ class JobServiceImpl : public v1::JobService::Service {
   }
 
   Coordinator* const coordinator_;
+  Gate* const gate_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeJobService(Coordinator* coordinator) {
-  return std::make_unique<JobServiceImpl>(coordinator);
+std::unique_ptr<grpc::Service> MakeJobService(Coordinator* coordinator, Gate* gate) {
+  return std::make_unique<JobServiceImpl>(coordinator, gate);
 }
 
 }  // namespace milepost::coordinator

@@ -1,12 +1,13 @@
 #include <google/protobuf/util/field_mask_util.h>
 #include <grpcpp/grpcpp.h>
 
+#include <functional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/rpc/status.h"
 #include "common/status_macros.h"
 #include "coordinator/rpc/coordinator.h"
+#include "coordinator/rpc/gate.h"
 #include "coordinator/rpc/paging.h"
 #include "coordinator/rpc/services.h"
 #include "milepost/v1/queue.grpc.pb.h"
@@ -16,50 +17,67 @@ namespace {
 
 class QueueServiceImpl : public v1::QueueService::Service {
  public:
-  explicit QueueServiceImpl(Coordinator* coordinator) : coordinator_(coordinator) {}
+  QueueServiceImpl(Coordinator* coordinator, Gate* gate) : coordinator_(coordinator), gate_(gate) {}
 
-  grpc::Status GetQueue(grpc::ServerContext*, const v1::GetQueueRequest* request,
+  grpc::Status GetQueue(grpc::ServerContext* context, const v1::GetQueueRequest* request,
                         v1::Queue* response) override {
-    return Reply(coordinator_->GetQueue(request->name()), response);
+    return Serve(context, "QueueService/GetQueue", *request, request->name(), response,
+                 [&] { return coordinator_->GetQueue(request->name()); });
   }
-  grpc::Status ListQueues(grpc::ServerContext*, const v1::ListQueuesRequest* request,
+  grpc::Status ListQueues(grpc::ServerContext* context, const v1::ListQueuesRequest* request,
                           v1::ListQueuesResponse* response) override {
-    auto size = PageSize(request->page_size());
-    if (!size.ok()) return ToGrpcStatus(size.status());
-    std::vector<v1::Queue> queues = coordinator_->ListQueues(request->page_token(), *size + 1);
-    const bool more = static_cast<int>(queues.size()) > *size;
-    if (more) queues.pop_back();
-    if (more) response->set_next_page_token(queues.back().name());
-    for (v1::Queue& queue : queues) *response->add_queues() = std::move(queue);
-    return grpc::Status::OK;
+    return gate_->Serve(context, "QueueService/ListQueues", *request, Subject::Nothing(),
+                        [&](GateCall&) { return List(*request, response); });
   }
-  grpc::Status CreateQueue(grpc::ServerContext*, const v1::CreateQueueRequest* request,
+  grpc::Status CreateQueue(grpc::ServerContext* context, const v1::CreateQueueRequest* request,
                            v1::Queue* response) override {
     v1::Queue queue = request->queue();
     queue.set_name(QueueName(request->queue_id()));
     queue.clear_etag();
-    return Reply(coordinator_->PutQueue(queue, /*create=*/true, /*allow_missing=*/true,
-                                        request->validate_only()),
-                 response);
+    return Serve(context, "QueueService/CreateQueue", *request, queue.name(), response, [&] {
+      return coordinator_->PutQueue(queue, /*create=*/true, /*allow_missing=*/true,
+                                    request->validate_only());
+    });
   }
-  grpc::Status UpdateQueue(grpc::ServerContext*, const v1::UpdateQueueRequest* request,
+  grpc::Status UpdateQueue(grpc::ServerContext* context, const v1::UpdateQueueRequest* request,
                            v1::Queue* response) override {
-    auto queue = Updated(*request);
-    if (!queue.ok()) return ToGrpcStatus(queue.status());
-    return Reply(coordinator_->PutQueue(*queue, /*create=*/false, request->allow_missing(),
-                                        request->validate_only()),
-                 response);
+    return Serve(context, "QueueService/UpdateQueue", *request, request->queue().name(), response,
+                 [&]() -> absl::StatusOr<v1::Queue> {
+                   MP_ASSIGN_OR_RETURN(const v1::Queue queue, Updated(*request));
+                   return coordinator_->PutQueue(queue, /*create=*/false, request->allow_missing(),
+                                                 request->validate_only());
+                 });
   }
-  grpc::Status DeleteQueue(grpc::ServerContext*, const v1::DeleteQueueRequest* request,
+  grpc::Status DeleteQueue(grpc::ServerContext* context, const v1::DeleteQueueRequest* request,
                            v1::DeleteQueueResponse*) override {
-    return ToGrpcStatus(coordinator_->DeleteQueue(*request));
+    return gate_->Serve(context, "QueueService/DeleteQueue", *request, Subject::Nothing(),
+                        [&](GateCall& call) {
+                          call.About(request->name(), "");
+                          return coordinator_->DeleteQueue(*request);
+                        });
   }
 
  private:
-  static grpc::Status Reply(absl::StatusOr<v1::Queue> queue, v1::Queue* response) {
-    if (!queue.ok()) return ToGrpcStatus(queue.status());
-    *response = *std::move(queue);
-    return grpc::Status::OK;
+  grpc::Status Serve(grpc::ServerContext* context, absl::string_view method,
+                     const google::protobuf::Message& request, const std::string& name,
+                     v1::Queue* response,
+                     const std::function<absl::StatusOr<v1::Queue>()>& action) {
+    return gate_->Serve(context, method, request, Subject::Nothing(),
+                        [&](GateCall& call) -> absl::Status {
+                          call.About(name, "");
+                          MP_ASSIGN_OR_RETURN(*response, action());
+                          return absl::OkStatus();
+                        });
+  }
+
+  absl::Status List(const v1::ListQueuesRequest& request, v1::ListQueuesResponse* response) {
+    MP_ASSIGN_OR_RETURN(const int size, PageSize(request.page_size()));
+    std::vector<v1::Queue> queues = coordinator_->ListQueues(request.page_token(), size + 1);
+    const bool more = static_cast<int>(queues.size()) > size;
+    if (more) queues.pop_back();
+    if (more) response->set_next_page_token(queues.back().name());
+    for (v1::Queue& queue : queues) *response->add_queues() = std::move(queue);
+    return absl::OkStatus();
   }
 
   // The queue with what the mask names; all that can be changed where it names nothing.
@@ -88,12 +106,13 @@ class QueueServiceImpl : public v1::QueueService::Service {
   }
 
   Coordinator* const coordinator_;
+  Gate* const gate_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeQueueService(Coordinator* coordinator) {
-  return std::make_unique<QueueServiceImpl>(coordinator);
+std::unique_ptr<grpc::Service> MakeQueueService(Coordinator* coordinator, Gate* gate) {
+  return std::make_unique<QueueServiceImpl>(coordinator, gate);
 }
 
 }  // namespace milepost::coordinator

@@ -8,16 +8,22 @@
 
 #include <malloc.h>
 
+#include <fstream>
 #include <mutex>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/rpc/endpoint.h"
 #include "common/rpc/status.h"
 #include "common/status_macros.h"
+#include "coordinator/rpc/gate.h"
 #include "coordinator/rpc/services.h"
+#include "coordinator/security/audit_log.h"
+#include "coordinator/security/init_pki.h"
+#include "coordinator/security/token_table.h"
 
 namespace milepost::coordinator {
 
@@ -28,9 +34,10 @@ namespace {
 constexpr int kMaxThreads = 1024;
 constexpr int kMaxFreedBytes = 256 << 20;
 constexpr int kMinPingIntervalMs = 5000;
+constexpr int kHandshakeMs = 15'000;
 constexpr auto kStopGrace = std::chrono::milliseconds(200);
 
-absl::Status CheckAddress(const std::string& listen, bool insecure, std::string* host) {
+absl::Status CheckAddress(const std::string& listen, bool tls, std::string* host) {
   const size_t colon = listen.rfind(':');
   int port = -1;
   if (colon == std::string::npos || colon == 0 ||
@@ -39,13 +46,24 @@ absl::Status CheckAddress(const std::string& listen, bool insecure, std::string*
         absl::StrCat("--listen: expected HOST:PORT, not '", listen, "'"));
   }
   *host = listen.substr(0, colon);
-  const bool loopback = *host == "localhost" || *host == "[::1]" || absl::StartsWith(*host, "127.");
-  if (loopback || insecure) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--listen: ", listen,
-      " is not a loopback address, and callers are not authenticated yet: "
-      "anybody who reaches it can run jobs. Listen on 127.0.0.1, or give --insecure in a network "
-      "that you trust"));
+  if (IsLoopback(listen) || tls) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--listen: ", listen,
+                   " is not a loopback address, and without TLS anybody who reaches it can ",
+                   "run jobs. Make certificates with `milepost-coordinator init-pki DIR --host ",
+                   *host == "0.0.0.0" || *host == "[::]" ? "NAME" : *host,
+                   "` and give --tls DIR/coordinator, ", "or listen on 127.0.0.1"));
+}
+
+// What init-pki has left there, if it has.
+absl::Status ImportAdminToken(const std::string& tls_dir, TokenTable* tokens) {
+  const std::string path = absl::StrCat(tls_dir, "/", kAdminTokenFile);
+  std::ifstream file(path);
+  std::string line;
+  if (!file || !std::getline(file, line)) return absl::OkStatus();
+  const auto token = ParseTokenDigestLine(line);
+  if (!token.ok()) return Annotate(token.status(), path);
+  return tokens->ImportAdmin(*token, absl::Now());
 }
 
 void InitialiseGrpcOnce() {
@@ -69,39 +87,70 @@ struct CoordinatorServer::Rpc {
   std::unique_ptr<grpc::Server> server;
 };
 
+// Whom it lets in.
+absl::Status CoordinatorServer::OpenGate(const ServerOptions& options) {
+  MP_ASSIGN_OR_RETURN(std::vector<v1::TokenRecord> records, store_->LoadTokens());
+  tokens_ = std::make_unique<TokenTable>(
+      std::move(records),
+      [store = store_.get()](const v1::TokenRecord& record) { return store->PutToken(record); });
+  const bool tls = !options.tls_dir.empty();
+  if (tls) MP_RETURN_IF_ERROR(ImportAdminToken(options.tls_dir, tokens_.get()));
+  std::string audit = options.audit_path;
+  if (audit.empty() && tls) audit = absl::StrCat(options.store.dir, "/audit.log");
+  if (!audit.empty()) {
+    MP_ASSIGN_OR_RETURN(audit_, AuditLog::Open({.path = audit}));
+  }
+  gate_ = std::make_unique<Gate>(coordinator_.get(), tokens_.get(), audit_.get(),
+                                 GateOptions{.tls = tls, .limits = options.limits});
+  return absl::OkStatus();
+}
+
 CoordinatorServer::CoordinatorServer() = default;
 CoordinatorServer::~CoordinatorServer() { Stop(); }
 
 absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
     const ServerOptions& options) {
   std::string host;
-  MP_RETURN_IF_ERROR(CheckAddress(options.listen, options.insecure, &host));
+  MP_RETURN_IF_ERROR(CheckAddress(options.listen, !options.tls_dir.empty(), &host));
   InitialiseGrpcOnce();
+  std::shared_ptr<grpc::ServerCredentials> credentials = grpc::InsecureServerCredentials();
+  if (!options.tls_dir.empty()) {
+    MP_ASSIGN_OR_RETURN(credentials, CoordinatorCredentials(options.tls_dir));
+  }
   std::unique_ptr<CoordinatorServer> server(new CoordinatorServer);
   MP_ASSIGN_OR_RETURN(server->store_, Store::Open(options.store));
   server->coordinator_ = std::make_unique<Coordinator>(server->store_.get(), options.coordinator);
   MP_RETURN_IF_ERROR(server->coordinator_->Start());
 
+  MP_RETURN_IF_ERROR(server->OpenGate(options));
+  if (!options.tls_dir.empty()) credentials->SetAuthMetadataProcessor(server->gate_->Processor());
+
   server->rpc_ = std::make_unique<Rpc>();
   Rpc& rpc = *server->rpc_;
   grpc::ServerBuilder builder;
   int port = 0;
-  builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(options.listen, credentials, &port);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // else two servers share a port
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              kMinPingIntervalMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
+  if (!options.tls_dir.empty()) {
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.limits.calls_at_once);
+  }
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.SetMaxSendMessageSize(kMaxMessageBytes);
   grpc::ResourceQuota quota("coordinator");
   quota.SetMaxThreads(kMaxThreads);
   builder.SetResourceQuota(quota);
   Coordinator* coordinator = server->coordinator_.get();
-  rpc.services.push_back(MakeJobService(coordinator));
-  rpc.services.push_back(MakeQueueService(coordinator));
-  rpc.services.push_back(MakeWorkerService(coordinator));
-  rpc.services.push_back(MakeRendezvousService(coordinator));
-  rpc.services.push_back(MakeCheckpointService(coordinator));
+  Gate* gate = server->gate_.get();
+  rpc.services.push_back(MakeAuthService(gate));
+  rpc.services.push_back(MakeJobService(coordinator, gate));
+  rpc.services.push_back(MakeQueueService(coordinator, gate));
+  rpc.services.push_back(MakeWorkerService(coordinator, gate));
+  rpc.services.push_back(MakeRendezvousService(coordinator, gate));
+  rpc.services.push_back(MakeCheckpointService(coordinator, gate));
   for (const auto& service : rpc.services) builder.RegisterService(service.get());
   rpc.server = builder.BuildAndStart();
   if (rpc.server == nullptr || port == 0) {

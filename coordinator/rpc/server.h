@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "coordinator/rpc/coordinator.h"
+#include "coordinator/security/rate_limiter.h"
 #include "coordinator/store/store.h"
 
 namespace milepost::coordinator {
@@ -24,8 +25,13 @@ struct ServerOptions {
   StoreOptions store;
   CoordinatorOptions coordinator;
   std::string listen = "127.0.0.1:0";  // host:port; port 0: any free one
-  // Listen on an address that is not loopback although nothing authenticates the callers.
-  bool insecure = false;
+  // The coordinator's certificate, its key, the authority's (common/rpc/endpoint.h), and the digest
+  // of the first admin token. Empty: plain text, every caller may do everything; loopback only.
+  std::string tls_dir;
+  Limits limits;  // of each caller; not on loopback without TLS
+  // Where calls that change something and refusals are written; empty: with TLS audit.log in the
+  // store's folder, else nowhere.
+  std::string audit_path;
 };
 
 // For a process that is a coordinator, before its first thread: keeps freed memory of the size of
@@ -33,11 +39,15 @@ struct ServerOptions {
 // otherwise.
 void KeepFreedMemory();
 
+class AuditLog;
+class Gate;
+class TokenTable;
+
 class CoordinatorServer {
  public:
   // Serving when it returns. UNAVAILABLE: the address cannot be listened on (in use);
-  // INVALID_ARGUMENT: it is not an address, or not loopback without `insecure`; and the errors of
-  // Store::Open.
+  // INVALID_ARGUMENT: it is not an address, or not loopback without TLS; and the errors of
+  // Store::Open and CoordinatorCredentials.
   static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(const ServerOptions& options);
   ~CoordinatorServer();  // stops
 
@@ -52,8 +62,13 @@ class CoordinatorServer {
   struct Rpc;
   CoordinatorServer();
 
+  absl::Status OpenGate(const ServerOptions& options);
+
   std::unique_ptr<Store> store_;
   std::unique_ptr<Coordinator> coordinator_;
+  std::unique_ptr<TokenTable> tokens_;
+  std::unique_ptr<AuditLog> audit_;
+  std::unique_ptr<Gate> gate_;
   std::unique_ptr<Rpc> rpc_;
   std::string address_;
 };

@@ -449,15 +449,17 @@ TEST_F(ServerTest, KeysMeetWithinAGeneration) {
 }
 
 TEST_F(ServerTest, LogsAreFollowedToTheEnd) {
-  FakeWorker worker(server_->address(), "a", 1);
+  FakeWorker worker(server_->address(), "a", 2);
   worker.Receive();
-  const std::string job = Submit();
+  const std::string job = Submit(2);
   const v1::StartRank start = worker.Receive().start_rank();
+  const v1::StartRank second = worker.Receive().start_rank();
   auto log = [&](int count) {
     v1::WorkerMessage message;
     for (int i = 0; i < count; ++i) {
       v1::LogLine* line = message.mutable_logs()->add_lines();
       line->set_job(job);
+      line->set_generation(start.generation());
       line->set_rank(i % 2);
       line->set_text("line " + std::to_string(i));
     }
@@ -476,6 +478,7 @@ TEST_F(ServerTest, LogsAreFollowedToTheEnd) {
   }
   log(4);
   worker.Report(start, v1::RANK_STATE_SUCCEEDED);
+  worker.Report(second, v1::RANK_STATE_SUCCEEDED);
   int rest = 0;
   while (stream->Read(&line)) ++rest;
   EXPECT_EQ(rest, 4);
@@ -595,9 +598,6 @@ TEST_F(ServerTest, AddressesThatCannotBeServedAreNamed) {
     EXPECT_EQ(CoordinatorServer::Start(other).status().code(), absl::StatusCode::kInvalidArgument)
         << listen;
   }
-  other.listen = "0.0.0.0:0";
-  other.insecure = true;
-  EXPECT_TRUE(CoordinatorServer::Start(other).ok());
 }
 
 }  // namespace

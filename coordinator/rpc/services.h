@@ -1,5 +1,6 @@
 // The gRPC services, each a thin translation to the Coordinator and its store. They block one
-// server thread per call in progress. The coordinator must outlive them.
+// server thread per call in progress. Each lets in whom
+// the gate lets in. Coordinator and gate must outlive them.
 #ifndef MILEPOST_COORDINATOR_RPC_SERVICES_H_
 #define MILEPOST_COORDINATOR_RPC_SERVICES_H_
 
@@ -12,12 +13,14 @@ class Service;
 namespace milepost::coordinator {
 
 class Coordinator;
+class Gate;
 
-std::unique_ptr<grpc::Service> MakeJobService(Coordinator* coordinator);
-std::unique_ptr<grpc::Service> MakeQueueService(Coordinator* coordinator);
-std::unique_ptr<grpc::Service> MakeWorkerService(Coordinator* coordinator);
-std::unique_ptr<grpc::Service> MakeRendezvousService(Coordinator* coordinator);
-std::unique_ptr<grpc::Service> MakeCheckpointService(Coordinator* coordinator);
+std::unique_ptr<grpc::Service> MakeJobService(Coordinator* coordinator, Gate* gate);
+std::unique_ptr<grpc::Service> MakeQueueService(Coordinator* coordinator, Gate* gate);
+std::unique_ptr<grpc::Service> MakeWorkerService(Coordinator* coordinator, Gate* gate);
+std::unique_ptr<grpc::Service> MakeRendezvousService(Coordinator* coordinator, Gate* gate);
+std::unique_ptr<grpc::Service> MakeCheckpointService(Coordinator* coordinator, Gate* gate);
+std::unique_ptr<grpc::Service> MakeAuthService(Gate* gate);
 
 }  // namespace milepost::coordinator
 

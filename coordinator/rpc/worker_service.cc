@@ -1,6 +1,8 @@
 #include <grpcpp/grpcpp.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,9 +12,11 @@
 #include "common/rpc/status.h"
 #include "common/status_macros.h"
 #include "coordinator/rpc/coordinator.h"
+#include "coordinator/rpc/gate.h"
 #include "coordinator/rpc/paging.h"
 #include "coordinator/rpc/services.h"
 #include "coordinator/rpc/worker_session.h"
+#include "coordinator/security/principal.h"
 #include "milepost/v1/worker.grpc.pb.h"
 
 namespace milepost::coordinator {
@@ -26,15 +30,25 @@ constexpr absl::Duration kLongestKeyWait = absl::Minutes(10);
 class SessionReactor final
     : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage> {
  public:
-  static SessionReactor* Start(Coordinator* coordinator, grpc::CallbackServerContext* context) {
-    auto* reactor = new SessionReactor(coordinator, context);
+  static SessionReactor* Start(Coordinator* coordinator, Gate* gate,
+                               grpc::CallbackServerContext* context) {
+    auto* reactor = new SessionReactor(coordinator, gate, context);
     reactor->self_.reset(reactor);
-    reactor->StartRead(&reactor->message_);
+    const absl::Status admitted = reactor->call_.Admit(Subject::Nothing());
+    if (admitted.ok()) {
+      reactor->StartRead(&reactor->message_);
+    } else {
+      reactor->call_.Record(admitted);
+      reactor->End(admitted);
+    }
     return reactor;
   }
   ~SessionReactor() override = default;
 
   void OnReadDone(bool ok) override {
+    if (!ok && session_ == nullptr) {
+      return End(absl::InvalidArgumentError("the stream ended before Hello, or said nonsense"));
+    }
     if (!ok) return End(absl::OkStatus());
     // What the coordinator calls back may come when the call is over: it keeps the reactor.
     if (session_ != nullptr) {
@@ -45,6 +59,10 @@ class SessionReactor final
       return End(absl::InvalidArgumentError("the first message must be Hello"));
     }
     const v1::Hello hello = std::move(*message_.mutable_hello());
+    if (absl::Status status = CheckIsItself(hello); !status.ok()) {
+      call_.Record(status);
+      return End(status);
+    }
     session_ = std::make_shared<WorkerSession>(
         WorkerName(hello.worker_id()),
         WorkerSession::Stream{
@@ -52,6 +70,7 @@ class SessionReactor final
             .cancel = [this] { context_->TryCancel(); }});
     coordinator_->Attach(session_, hello,
                          [self = self_, id = hello.worker_id()](const absl::Status& status) {
+                           self->call_.Record(status);
                            if (status.ok()) return self->ReadNext();
                            spdlog::warn("worker '{}' is refused: {}", id.substr(0, 128),
                                         std::string(status.message()));
@@ -66,8 +85,20 @@ class SessionReactor final
   void OnDone() override { self_.reset(); }
 
  private:
-  SessionReactor(Coordinator* coordinator, grpc::CallbackServerContext* context)
-      : coordinator_(coordinator), context_(context) {}
+  SessionReactor(Coordinator* coordinator, Gate* gate, grpc::CallbackServerContext* context)
+      : coordinator_(coordinator),
+        context_(context),
+        call_(gate, context, "WorkerService/Session", nullptr) {}
+
+  // A worker is who its certificate says; on loopback without TLS whoever it says.
+  absl::Status CheckIsItself(const v1::Hello& hello) {
+    const std::string name = WorkerName(hello.worker_id());
+    call_.About(name, "");
+    const std::string& shown = call_.principal().name();
+    if (shown == name || shown == LocalPrincipal().name()) return absl::OkStatus();
+    return absl::PermissionDeniedError(absl::StrCat(
+        "the certificate is that of ", shown, ", which cannot speak for ", name.substr(0, 200)));
+  }
 
   void ReadNext() {
     message_.Clear();
@@ -104,6 +135,7 @@ class SessionReactor final
 
   Coordinator* const coordinator_;
   grpc::CallbackServerContext* const context_;
+  GateCall call_;
   std::shared_ptr<SessionReactor> self_;  // until the call is done
   v1::WorkerMessage message_;
   std::shared_ptr<WorkerSession> session_;
@@ -117,90 +149,134 @@ using WorkerServiceBase = v1::WorkerService::WithCallbackMethod_Session<v1::Work
 
 class WorkerServiceImpl : public WorkerServiceBase {
  public:
-  explicit WorkerServiceImpl(Coordinator* coordinator) : coordinator_(coordinator) {}
+  WorkerServiceImpl(Coordinator* coordinator, Gate* gate)
+      : coordinator_(coordinator), gate_(gate) {}
 
   grpc::ServerBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage>* Session(
       grpc::CallbackServerContext* context) override {
-    return SessionReactor::Start(coordinator_, context);
+    return SessionReactor::Start(coordinator_, gate_, context);
   }
 
-  grpc::Status GetWorker(grpc::ServerContext*, const v1::GetWorkerRequest* request,
+  grpc::Status GetWorker(grpc::ServerContext* context, const v1::GetWorkerRequest* request,
                          v1::Worker* response) override {
-    return Reply(coordinator_->GetWorker(request->name()), response);
+    return Serve(context, "WorkerService/GetWorker", *request, request->name(), response,
+                 [&] { return coordinator_->GetWorker(request->name()); });
   }
-
-  grpc::Status DrainWorker(grpc::ServerContext*, const v1::DrainWorkerRequest* request,
+  grpc::Status DrainWorker(grpc::ServerContext* context, const v1::DrainWorkerRequest* request,
                            v1::Worker* response) override {
-    return Reply(coordinator_->Drain(*request), response);
+    return Serve(context, "WorkerService/DrainWorker", *request, request->name(), response,
+                 [&] { return coordinator_->Drain(*request); });
   }
-  grpc::Status ResumeWorker(grpc::ServerContext*, const v1::ResumeWorkerRequest* request,
+  grpc::Status ResumeWorker(grpc::ServerContext* context, const v1::ResumeWorkerRequest* request,
                             v1::Worker* response) override {
-    return Reply(coordinator_->ResumeWorker(request->name()), response);
+    return Serve(context, "WorkerService/ResumeWorker", *request, request->name(), response,
+                 [&] { return coordinator_->ResumeWorker(request->name()); });
   }
-
-  grpc::Status ListWorkers(grpc::ServerContext*, const v1::ListWorkersRequest* request,
+  grpc::Status ListWorkers(grpc::ServerContext* context, const v1::ListWorkersRequest* request,
                            v1::ListWorkersResponse* response) override {
-    auto size = PageSize(request->page_size());
-    if (!size.ok()) return ToGrpcStatus(size.status());
-    std::vector<v1::Worker> workers = coordinator_->ListWorkers(request->page_token(), *size + 1);
-    const bool more = static_cast<int>(workers.size()) > *size;
-    if (more) workers.pop_back();
-    if (more) response->set_next_page_token(workers.back().name());
-    for (v1::Worker& worker : workers) *response->add_workers() = std::move(worker);
-    return grpc::Status::OK;
+    return gate_->Serve(context, "WorkerService/ListWorkers", *request, Subject::Nothing(),
+                        [&](GateCall& call) { return List(*request, call, response); });
   }
 
  private:
-  static grpc::Status Reply(absl::StatusOr<v1::Worker> worker, v1::Worker* response) {
-    if (!worker.ok()) return ToGrpcStatus(worker.status());
-    *response = *std::move(worker);
-    return grpc::Status::OK;
+  grpc::Status Serve(grpc::ServerContext* context, absl::string_view method,
+                     const google::protobuf::Message& request, const std::string& name,
+                     v1::Worker* response,
+                     const std::function<absl::StatusOr<v1::Worker>()>& action) {
+    return gate_->Serve(context, method, request, Subject::Nothing(),
+                        [&](GateCall& call) -> absl::Status {
+                          call.About(name, "");
+                          MP_ASSIGN_OR_RETURN(*response, action());
+                          KeepSeen(call, response);
+                          return absl::OkStatus();
+                        });
+  }
+
+  absl::Status List(const v1::ListWorkersRequest& request, const GateCall& call,
+                    v1::ListWorkersResponse* response) {
+    MP_ASSIGN_OR_RETURN(const int size, PageSize(request.page_size()));
+    std::vector<v1::Worker> workers = coordinator_->ListWorkers(request.page_token(), size + 1);
+    const bool more = static_cast<int>(workers.size()) > size;
+    if (more) workers.pop_back();
+    if (more) response->set_next_page_token(workers.back().name());
+    for (v1::Worker& worker : workers) {
+      KeepSeen(call, &worker);
+      *response->add_workers() = std::move(worker);
+    }
+    return absl::OkStatus();
+  }
+
+  // Other projects' ranks are taken out.
+  void KeepSeen(const GateCall& call, v1::Worker* worker) {
+    if (call.Sees(kEveryProject)) return;
+    auto* assignments = worker->mutable_assignments();
+    const auto hidden = [&](const v1::RankPlacementOfJob& rank) {
+      const auto project = coordinator_->ProjectOf(rank.job());
+      return !project.ok() || !call.Sees(*project);
+    };
+    assignments->erase(std::remove_if(assignments->begin(), assignments->end(), hidden),
+                       assignments->end());
   }
 
   Coordinator* const coordinator_;
+  Gate* const gate_;
 };
 
 class RendezvousServiceImpl : public v1::RendezvousService::Service {
  public:
-  explicit RendezvousServiceImpl(Coordinator* coordinator) : coordinator_(coordinator) {}
+  RendezvousServiceImpl(Coordinator* coordinator, Gate* gate)
+      : coordinator_(coordinator), gate_(gate) {}
 
-  grpc::Status PutKey(grpc::ServerContext*, const v1::PutKeyRequest* request,
+  grpc::Status PutKey(grpc::ServerContext* context, const v1::PutKeyRequest* request,
                       v1::PutKeyResponse*) override {
-    // Under the generation's lock: no key outlives the attempt.
-    return ToGrpcStatus(coordinator_->WithGeneration(request->job(), request->generation(), [&] {
+    const auto put = [&] {
       return coordinator_->rendezvous().Put(JobNumber(request->job()), request->generation(),
                                             request->key(), request->value());
-    }));
+    };
+    // Under the generation's lock: no key outlives the attempt.
+    return gate_->Serve(context, "RendezvousService/PutKey", *request,
+                        Subject::Attempt(request->job(), request->generation()), [&](GateCall&) {
+                          return coordinator_->WithGeneration(request->job(), request->generation(),
+                                                              put);
+                        });
   }
 
   grpc::Status GetKey(grpc::ServerContext* context, const v1::GetKeyRequest* request,
                       v1::GetKeyResponse* response) override {
+    return gate_->Serve(context, "RendezvousService/GetKey", *request,
+                        Subject::Attempt(request->job(), request->generation()),
+                        [&](GateCall&) { return Get(context, *request, response); });
+  }
+
+ private:
+  absl::Status Get(grpc::ServerContext* context, const v1::GetKeyRequest& request,
+                   v1::GetKeyResponse* response) {
     const absl::Time deadline =
         std::min(absl::FromChrono(context->deadline()), absl::Now() + kLongestKeyWait);
     auto check = [&] {
       if (context->IsCancelled()) return absl::CancelledError("the call was cancelled");
-      MP_RETURN_IF_ERROR(coordinator_->Wait(request->job(), 0, absl::ZeroDuration()).status());
-      return coordinator_->CheckGeneration(request->job(), request->generation());
+      MP_RETURN_IF_ERROR(coordinator_->Wait(request.job(), 0, absl::ZeroDuration()).status());
+      return coordinator_->CheckGeneration(request.job(), request.generation());
     };
-    auto value = coordinator_->rendezvous().Get(JobNumber(request->job()), request->generation(),
-                                                request->key(), deadline, check);
-    if (!value.ok()) return ToGrpcStatus(value.status());
-    response->set_value(*std::move(value));
-    return grpc::Status::OK;
+    MP_ASSIGN_OR_RETURN(
+        *response->mutable_value(),
+        coordinator_->rendezvous().Get(JobNumber(request.job()), request.generation(),
+                                       request.key(), deadline, check));
+    return absl::OkStatus();
   }
 
- private:
   Coordinator* const coordinator_;
+  Gate* const gate_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeWorkerService(Coordinator* coordinator) {
-  return std::make_unique<WorkerServiceImpl>(coordinator);
+std::unique_ptr<grpc::Service> MakeWorkerService(Coordinator* coordinator, Gate* gate) {
+  return std::make_unique<WorkerServiceImpl>(coordinator, gate);
 }
 
-std::unique_ptr<grpc::Service> MakeRendezvousService(Coordinator* coordinator) {
-  return std::make_unique<RendezvousServiceImpl>(coordinator);
+std::unique_ptr<grpc::Service> MakeRendezvousService(Coordinator* coordinator, Gate* gate) {
+  return std::make_unique<RendezvousServiceImpl>(coordinator, gate);
 }
 
 }  // namespace milepost::coordinator

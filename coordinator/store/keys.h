@@ -15,6 +15,7 @@ inline constexpr char kNextCheckpointKey[] = "!next_checkpoint";  // be64: never
 inline constexpr char kJobPrefix = 'j';                           // be64(job) -> JobRecord
 inline constexpr char kWorkerPrefix = 'w';                        // worker name -> WorkerRecord
 inline constexpr char kQueuePrefix = 'q';                         // queue id -> QueueRecord
+inline constexpr char kTokenPrefix = 't';                         // token name -> TokenRecord
 inline constexpr char kManifestPrefix = 'm';    // be64(checkpoint) -> StoredManifest | le64(xxh3)
 inline constexpr char kFlagsPrefix = 'f';       // be64(checkpoint) -> one byte, CheckpointFlag bits
 inline constexpr char kRendezvousPrefix = 'r';  // be64(job) be64(generation) key -> value

@@ -112,6 +112,21 @@ absl::Status Store::Write(const Outcome& outcome) {
   return database_->Write(&batch, /*sync=*/true);
 }
 
+absl::Status Store::PutToken(const v1::TokenRecord& record) {
+  rocksdb::WriteBatch batch;
+  batch.Put(database_->meta(), kTokenPrefix + record.token().name(), record.SerializeAsString());
+  return database_->Write(&batch, /*sync=*/true);
+}
+
+absl::StatusOr<std::vector<v1::TokenRecord>> Store::LoadTokens() {
+  std::vector<v1::TokenRecord> records;
+  MP_RETURN_IF_ERROR(
+      Scan(*database_, kTokenPrefix, [&](absl::string_view, absl::string_view value) {
+        return ParseRecord(value, "token", &records.emplace_back());
+      }));
+  return records;
+}
+
 absl::Status Store::PutKey(const RendezvousKey& key) {
   rocksdb::WriteBatch batch;
   batch.Put(database_->meta(), RendezvousPrefix(key.job, key.generation) + key.key, key.value);

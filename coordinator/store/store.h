@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "coordinator/core/state.h"
+#include "milepost/v1/store.pb.h"
 
 namespace milepost::coordinator {
 
@@ -58,6 +59,10 @@ class Store {
   // One synced write of the outcome's durable records, and the end of rendezvous keys of its ended
   // attempts. Nothing is written when there is nothing durable.
   absl::Status Write(const Outcome& outcome);
+
+  // Synced.
+  absl::Status PutToken(const v1::TokenRecord& record);
+  absl::StatusOr<std::vector<v1::TokenRecord>> LoadTokens();
 
   // Survives the death of the process, not of the machine (not synced).
   absl::Status PutKey(const RendezvousKey& key);

@@ -12,6 +12,7 @@ PURE_ENGINE = {"engine/graph", "engine/models", "engine/plan", "engine/state"}
 ALLOWED = {
     "common": set(),
     "common/spec": {"common"},
+    "common/pki": {"common"},
     "common/rpc": {"common"},
     "engine/graph": {"common"},
     "engine/graph/reference": {"common", "engine/graph"},
@@ -56,14 +57,16 @@ ALLOWED = {
     "engine/runtime/device": {"common", "engine/runtime", "engine/comm"} | PURE_ENGINE,
     "coordinator/core": {"common", "common/spec"},
     "coordinator/store": {"common", "coordinator/core", "engine/state"},
-    "coordinator/rpc": {"common", "common/spec", "common/rpc", "coordinator/core",
-                        "coordinator/store"} | PURE_ENGINE,
-    "coordinator": {"common", "coordinator/core", "coordinator/store", "coordinator/rpc"}
+    "coordinator/security": {"common", "common/pki", "common/rpc"},
+    "coordinator/rpc": {"common", "common/spec", "common/rpc", "common/pki", "coordinator/core",
+                        "coordinator/store", "coordinator/security"} | PURE_ENGINE,
+    "coordinator": {"common", "coordinator/core", "coordinator/store", "coordinator/security",
+                    "coordinator/rpc"}
                    | PURE_ENGINE,
     "worker/gpu": {"common"},
     "worker/gpu/testing": {"common", "worker/gpu"},
     "worker/doctor": {"common", "worker/gpu"},
-    "worker/agent": {"common", "common/rpc", "worker/gpu"},
+    "worker/agent": {"common", "common/pki", "common/rpc", "worker/gpu"},
     "worker/memory_state": {"common", "engine/runtime", "engine/comm"} | PURE_ENGINE,
     "worker/trainer": {"common", "common/spec", "common/rpc", "engine/runtime", "engine/comm",
                        "engine/data", "engine/optim", "worker/memory_state"} | PURE_ENGINE,

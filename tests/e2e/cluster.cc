@@ -1,6 +1,9 @@
 #include "tests/e2e/cluster.h"
 
+#include <arpa/inet.h>
 #include <grpcpp/grpcpp.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <spdlog/spdlog.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -61,6 +64,23 @@ bool IsTerminal(const v1::Job& job) {
          job.state() == v1::JOB_STATE_CANCELLED;
 }
 
+// This host's address on some network; 127.0.0.1 when it is on none.
+static std::string OwnAddress() {
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return "127.0.0.1";
+  std::string found = "127.0.0.1";
+  for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET) continue;
+    if ((one->ifa_flags & IFF_LOOPBACK) != 0 || (one->ifa_flags & IFF_UP) == 0) continue;
+    char text[INET_ADDRSTRLEN] = "";
+    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr, text,
+              sizeof text);
+    found = text;
+  }
+  freeifaddrs(all);
+  return found;
+}
+
 std::string MakeFolder(const std::string& prefix) {
   std::string path =
       (std::filesystem::temp_directory_path() / absl::StrCat(prefix, "_XXXXXX")).string();
@@ -70,6 +90,8 @@ std::string MakeFolder(const std::string& prefix) {
 
 Cluster::Cluster(std::string folder, ClusterOptions options)
     : folder_(std::move(folder)), options_(options) {
+  if (options.tls) host_ = OwnAddress();
+  listen_ = options.tls ? "0.0.0.0:0" : "127.0.0.1:0";
   workers_.resize(static_cast<size_t>(options.workers));
 }
 
@@ -90,7 +112,29 @@ Subprocess Cluster::Spawn(std::vector<std::string> argv, const std::string& log)
   return *std::move(process);
 }
 
+// Whatever the coordinator's certificate says, renewed.
+void Cluster::MakePki() const {
+  std::vector<std::string> argv = {Binary("milepost-coordinator"), "init-pki", folder_ + "/pki",
+                                   "--host", host_};
+  for (int i = 0; i < options_.workers; ++i) {
+    argv.insert(argv.end(), {"--worker", absl::StrCat("worker-", i)});
+  }
+  Subprocess made = Spawn(std::move(argv), "pki.log");
+  const auto end = made.Wait(absl::Now() + kPatience);
+  if (!end.ok() || !end->success()) Fail("init-pki fails");
+}
+
+Endpoint Cluster::Reached() const {
+  if (!options_.tls) return Endpoint(address_);
+  std::string token;
+  std::ifstream(folder_ + "/pki/client/admin-token") >> token;
+  auto credentials = UserCredentials(folder_ + "/pki/client/ca.crt", token);
+  if (!credentials.ok()) Fail(credentials.status().ToString());
+  return Endpoint(address_, *std::move(credentials));
+}
+
 void Cluster::Start() {
+  if (options_.tls) MakePki();
   StartCoordinator();
   for (int i = 0; i < options_.workers; ++i) StartWorker(i);
 }
@@ -98,29 +142,46 @@ void Cluster::Start() {
 void Cluster::StartCoordinator() {
   const std::string address_file = folder_ + "/address";
   std::filesystem::remove(address_file);
-  coordinator_ = std::make_unique<Subprocess>(Spawn(
-      {Binary("milepost-coordinator"), "--data-dir", folder_ + "/coordinator", "--listen", address_,
-       "--address-file", address_file, "--lease-seconds", absl::StrCat(options_.lease_seconds),
-       "--resize-seconds", absl::StrCat(options_.resize_seconds)},
-      "coordinator.log"));
+  std::vector<std::string> argv = {Binary("milepost-coordinator"),
+                                   "--data-dir",
+                                   folder_ + "/coordinator",
+                                   "--listen",
+                                   listen_,
+                                   "--address-file",
+                                   address_file,
+                                   "--lease-seconds",
+                                   absl::StrCat(options_.lease_seconds),
+                                   "--resize-seconds",
+                                   absl::StrCat(options_.resize_seconds)};
+  if (options_.tls) argv.insert(argv.end(), {"--tls", folder_ + "/pki/coordinator"});
+  coordinator_ = std::make_unique<Subprocess>(Spawn(std::move(argv), "coordinator.log"));
   const absl::Time deadline = absl::Now() + kPatience;
   while (!std::filesystem::exists(address_file)) {
     if (coordinator_->Wait(absl::InfinitePast()).ok()) Fail("the coordinator ended at its start");
     if (absl::Now() > deadline) Fail("the coordinator does not serve");
     absl::SleepFor(kPause);
   }
-  std::ifstream(address_file) >> address_;
-  auto channel = MakeChannel(address_);
+  std::ifstream(address_file) >> listen_;
+  address_ = absl::StrCat(host_, listen_.substr(listen_.rfind(':')));
+  auto channel = MakeChannel(Reached());
   jobs_ = v1::JobService::NewStub(channel);
   checkpoints_ = v1::CheckpointService::NewStub(channel);
 }
 
 void Cluster::StartWorker(int index) {
-  workers_[static_cast<size_t>(index)] = std::make_unique<Subprocess>(
-      Spawn({Binary("milepost-worker"), "--coordinator", address_, "--data-dir",
-             absl::StrCat(folder_, "/worker-", index), "--slots", absl::StrCat(options_.slots),
-             "--memory-dir", absl::StrCat(folder_, "/memory/", index)},
-            absl::StrCat("worker-", index, ".log")));
+  const std::string name = absl::StrCat("worker-", index);
+  std::vector<std::string> argv = {Binary("milepost-worker"),
+                                   "--coordinator",
+                                   address_,
+                                   "--data-dir",
+                                   absl::StrCat(folder_, "/", name),
+                                   "--slots",
+                                   absl::StrCat(options_.slots),
+                                   "--memory-dir",
+                                   absl::StrCat(folder_, "/memory/", index)};
+  if (options_.tls) argv.insert(argv.end(), {"--tls", folder_ + "/pki/workers/" + name});
+  workers_[static_cast<size_t>(index)] =
+      std::make_unique<Subprocess>(Spawn(std::move(argv), name + ".log"));
 }
 
 void Cluster::KillCoordinator() {

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/rpc/endpoint.h"
 #include "common/subprocess.h"
 #include "milepost/v1/checkpoint.grpc.pb.h"
 #include "milepost/v1/job.grpc.pb.h"
@@ -31,6 +32,9 @@ struct ClusterOptions {
   int slots = 2;  // of each worker
   double lease_seconds = 5;
   double resize_seconds = 600;
+  // Certificates in folder/pki, listening on every address, reached at this host's own, which is
+  // not loopback where it has another; calls are the admin's.
+  bool tls = false;
 };
 
 class Cluster {
@@ -41,6 +45,9 @@ class Cluster {
   // Of everything; waits until the coordinator answers.
   void Start();
   void StartCoordinator();  // on the same port as before
+  void MakePki() const;
+  // Of a command line that is to reach the coordinator: HOST:PORT.
+  const std::string& address() const { return address_; }
   void StartWorker(int index);
   void KillCoordinator();  // SIGKILL, and waits for the end
   void KillWorker(int index);
@@ -79,7 +86,11 @@ class Cluster {
 
   const std::string folder_;
   const ClusterOptions options_;
-  std::string address_ = "127.0.0.1:0";
+  Endpoint Reached() const;
+
+  std::string listen_;
+  std::string host_ = "127.0.0.1";
+  std::string address_;
   std::unique_ptr<Subprocess> coordinator_;
   std::vector<std::unique_ptr<Subprocess>> workers_;
   std::unique_ptr<v1::JobService::StubInterface> jobs_;

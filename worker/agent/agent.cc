@@ -8,14 +8,17 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <fstream>
 #include <map>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/clock.h"
+#include "common/pki/certificate.h"
 #include "common/poll.h"
 #include "common/proto_time.h"
 #include "common/status_macros.h"
@@ -56,9 +59,10 @@ v1::Hello MakeHello(const AgentOptions& options, const Identity& identity, const
 class AgentImpl : public Agent {
  public:
   // `nvml` is null where no GPU is offered.
-  AgentImpl(AgentOptions options, Identity identity, SlotPlan plan, std::shared_ptr<Nvml> nvml,
-            UniqueFd wake)
+  AgentImpl(AgentOptions options, Endpoint coordinator, Identity identity, SlotPlan plan,
+            std::shared_ptr<Nvml> nvml, UniqueFd wake)
       : options_(std::move(options)),
+        coordinator_(std::move(coordinator)),
         identity_(std::move(identity)),
         plan_(std::move(plan)),
         wake_(std::move(wake)),
@@ -91,6 +95,7 @@ class AgentImpl : public Agent {
   void BeginLeaving();
 
   const AgentOptions options_;
+  const Endpoint coordinator_;
   const Identity identity_;
   const SlotPlan plan_;
   const UniqueFd wake_;
@@ -129,7 +134,7 @@ void AgentImpl::WatchGpus() {
 
 void AgentImpl::Run() {
   WatchGpus();
-  Session session(options_.coordinator, &outbox_, [this](v1::CoordinatorMessage message) {
+  Session session(coordinator_, &outbox_, [this](v1::CoordinatorMessage message) {
     {
       absl::MutexLock lock(&mutex_);
       inbox_.push_back(std::move(message));
@@ -248,6 +253,7 @@ absl::Status AgentImpl::StartTrainer(const v1::StartRank& start) {
   TrainerOptions trainer;
   trainer.binary = cuda ? options_.cuda_trainer_binary : options_.trainer_binary;
   trainer.coordinator = options_.coordinator;
+  trainer.tls_dir = options_.tls_dir;
   trainer.cores = planned.cores;
   trainer.memory_node = planned.memory_node;
   trainer.gpu_uuid = planned.slot.uuid();
@@ -315,6 +321,36 @@ void AgentImpl::BeginLeaving() {
   kill_time_ = Clock::Real()->Now() + options_.stop_time;
 }
 
+// With a certificate the worker is who that says.
+absl::StatusOr<Endpoint> FindCoordinator(AgentOptions* options) {
+  if (options->tls_dir.empty()) {
+    if (IsLoopback(options->coordinator)) return Endpoint(options->coordinator);
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--coordinator: ", options->coordinator, " is not on this host, and is talked ",
+        "to over TLS alone: give --tls DIR with this worker's certificate ",
+        "(`milepost-coordinator init-pki` makes it)"));
+  }
+  MP_ASSIGN_OR_RETURN(auto credentials, WorkerCredentials(options->tls_dir));
+  const std::string path = TlsFolder(options->tls_dir).certificate();
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  const auto certificate = ReadCertificate(text.str());
+  if (!certificate.ok()) return Annotate(certificate.status(), path);
+  const std::string id = WorkerIdOfUri(certificate->uri);
+  if (id.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " is not a worker's certificate: `milepost-coordinator init-pki DIR ",
+                     "--worker ID` makes one"));
+  }
+  if (!options->id.empty() && options->id != id) {
+    return absl::InvalidArgumentError(absl::StrCat("--id: ", path, " is the certificate of '", id,
+                                                   "', not of '", options->id, "'"));
+  }
+  options->id = id;
+  return Endpoint(options->coordinator, std::move(credentials));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(AgentOptions options) {
@@ -335,13 +371,15 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(AgentOptions options) {
   if (access(trainer.c_str(), X_OK) != 0) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot run ", trainer));
   }
+  MP_ASSIGN_OR_RETURN(Endpoint coordinator, FindCoordinator(&options));
   MP_ASSIGN_OR_RETURN(Identity identity, Identity::Load(options.data_dir, options.id));
   UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.ok()) return absl::ErrnoToStatus(errno, "cannot make an eventfd");
   std::shared_ptr<Nvml> watched;
   if (cuda) watched = *std::move(nvml);
-  return std::make_unique<AgentImpl>(std::move(options), std::move(identity), std::move(plan),
-                                     std::move(watched), std::move(wake));
+  return std::make_unique<AgentImpl>(std::move(options), std::move(coordinator),
+                                     std::move(identity), std::move(plan), std::move(watched),
+                                     std::move(wake));
 }
 
 }  // namespace milepost::worker

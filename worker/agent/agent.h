@@ -22,10 +22,13 @@ namespace milepost::worker {
 
 struct AgentOptions {
   std::string coordinator;  // host:port
-  std::string data_dir;     // made if it is not there
+  // Folder with this worker's certificate (common/rpc/endpoint.h); empty: plain text.
+  std::string tls_dir;
+  std::string data_dir;  // made if it is not there
   // On a file system in memory: where ranks keep state that outlives them; empty: nowhere.
   std::string memory_dir;
-  std::string id;                             // empty: stored, or made up at the first start
+  // Empty: that of the certificate, or stored, or made up at the first start.
+  std::string id;
   std::map<std::string, std::string> labels;  // "rack" is used in placement
   SlotOptions slots;                          // what it offers (worker/agent/slots.h)
   std::string trainer_binary;                 // milepost-trainer

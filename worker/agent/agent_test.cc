@@ -153,6 +153,7 @@ TEST_F(AgentTest, RefusesASlotItDoesNotHave) {
 TEST_F(AgentTest, ASecondAgentOnTheSameFolderIsRefused) {
   StartAgent();
   AgentOptions options;
+  options.coordinator = "127.0.0.1:1";
   options.data_dir = folder_ + "/data";
   options.trainer_binary = "/proc/self/exe";
   const absl::Status status = Agent::Create(options).status();

@@ -28,6 +28,7 @@ absl::Status SendStart(const v1::StartRank& start, const TrainerOptions& options
   v1::TrainerStart message;
   *message.mutable_start() = start;
   message.set_coordinator(options.coordinator);
+  message.set_tls_dir(options.tls_dir);
   message.set_threads(options.threads);
   message.set_state_folder(options.state_folder);
   message.set_stop_seconds(absl::ToDoubleSeconds(options.stop_time));

@@ -22,7 +22,8 @@ namespace milepost::worker {
 
 struct TrainerOptions {
   std::string binary;       // milepost-trainer, or milepost-trainer-cuda
-  std::string coordinator;  // host:port, for the trainer's own calls
+  std::string coordinator;  // host:port, for the trainer's own calls,
+  std::string tls_dir;      // which it makes with the worker's certificate; empty: plain text
   std::vector<int> cores;
   int memory_node = -1;  // NUMA node that host memory comes from while it has some; -1: any
   std::string gpu_uuid;  // the only GPU that it sees; empty: none

@@ -29,11 +29,11 @@ constexpr absl::Duration kFirstHeartbeat = absl::Seconds(1);
 
 class Session::Impl {
  public:
-  Impl(std::string coordinator, Outbox* outbox, Handler handler)
-      : coordinator_(std::move(coordinator)),
+  Impl(Endpoint coordinator, Outbox* outbox, Handler handler)
+      : coordinator_(coordinator.address),
         outbox_(outbox),
         handler_(std::move(handler)),
-        stub_(v1::WorkerService::NewStub(MakeChannel(coordinator_))),
+        stub_(v1::WorkerService::NewStub(MakeChannel(coordinator))),
         thread_(&Impl::Loop, this) {}
 
   ~Impl() {
@@ -175,7 +175,7 @@ class Session::Impl {
   std::thread thread_;  // last: starts when all else is there
 };
 
-Session::Session(std::string coordinator, Outbox* outbox, Handler handler)
+Session::Session(Endpoint coordinator, Outbox* outbox, Handler handler)
     : impl_(std::make_unique<Impl>(std::move(coordinator), outbox, std::move(handler))) {}
 
 Session::~Session() = default;

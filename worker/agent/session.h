@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "common/rpc/endpoint.h"
 #include "milepost/v1/worker.pb.h"
 #include "worker/agent/outbox.h"
 
@@ -18,8 +19,8 @@ class Session {
   // Called on the session's thread, one message at a time; should return quickly. Not for Welcome.
   using Handler = std::function<void(v1::CoordinatorMessage)>;
 
-  // Starts connecting to `coordinator` (host:port) in the background. `outbox` outlives this.
-  Session(std::string coordinator, Outbox* outbox, Handler handler);
+  // Starts connecting to `coordinator` in the background. `outbox` outlives this.
+  Session(Endpoint coordinator, Outbox* outbox, Handler handler);
   // Ends the stream after what was already sent, and its threads; bounded by about 2 s.
   ~Session();
 

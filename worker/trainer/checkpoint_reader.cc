@@ -157,7 +157,7 @@ class Scatter {
 
 }  // namespace
 
-CheckpointReader::CheckpointReader(const std::string& coordinator, absl::Duration patience,
+CheckpointReader::CheckpointReader(const Endpoint& coordinator, absl::Duration patience,
                                    std::function<bool()> give_up)
     : channel_(MakeChannel(coordinator)),
       stub_(v1::CheckpointService::NewStub(channel_)),

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/rpc/endpoint.h"
 #include "engine/runtime/session.h"
 #include "milepost/v1/checkpoint.grpc.pb.h"
 
@@ -23,7 +24,7 @@ namespace milepost::worker {
 // without an answer (UNAVAILABLE then) or `give_up` answers true (CANCELLED). Thread-safe.
 class CheckpointReader {
  public:
-  CheckpointReader(const std::string& coordinator, absl::Duration patience,
+  CheckpointReader(const Endpoint& coordinator, absl::Duration patience,
                    std::function<bool()> give_up);
 
   absl::StatusOr<v1::CheckpointManifest> Manifest(const std::string& name);

@@ -37,7 +37,7 @@ state::StateLayout LayoutOf(const std::vector<v1::TensorInfo>& tensors) {
 
 class CheckpointUploader::Impl {
  public:
-  Impl(const std::string& coordinator, UploaderOptions options,
+  Impl(const Endpoint& coordinator, UploaderOptions options,
        const std::vector<runtime::StateInterval>& sources)
       : options_(std::move(options)),
         layout_(LayoutOf(options_.tensors)),
@@ -271,7 +271,7 @@ class CheckpointUploader::Impl {
   std::thread thread_;
 };
 
-CheckpointUploader::CheckpointUploader(const std::string& coordinator, UploaderOptions options,
+CheckpointUploader::CheckpointUploader(const Endpoint& coordinator, UploaderOptions options,
                                        const std::vector<runtime::StateInterval>& sources)
     : impl_(std::make_unique<Impl>(coordinator, std::move(options), sources)) {}
 

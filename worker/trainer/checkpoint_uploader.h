@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/rpc/endpoint.h"
 #include "engine/runtime/session.h"
 
 namespace milepost::worker {
@@ -56,7 +57,7 @@ class CheckpointUploader {
  public:
   // Allocates and faults in the copy's memory (on the upload thread, in the background): as large
   // as `sources`, which every Save has the size of.
-  CheckpointUploader(const std::string& coordinator, UploaderOptions options,
+  CheckpointUploader(const Endpoint& coordinator, UploaderOptions options,
                      const std::vector<runtime::StateInterval>& sources);
   // Ends an upload in progress at once.
   ~CheckpointUploader();

@@ -5,14 +5,15 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "common/rpc/endpoint.h"
 #include "engine/runtime/generator.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost::worker {
 
 struct GenerateRequest {
-  std::string coordinator;  // host:port
-  std::string checkpoint;   // "checkpoints/12"
+  Endpoint coordinator;
+  std::string checkpoint;  // "checkpoints/12"
   // Text for a byte-level model (vocabulary 256); token ids, separated by commas, for others.
   std::string prompt;
   std::string prompt_ids;

@@ -58,6 +58,7 @@ class Trainer {
   TrainerExit Run();
 
  private:
+  absl::Status FindCoordinator();
   absl::Status CheckDevice() const;
   absl::Status Meet();
   // Parameters and the rest of the state, from wherever they come; nullopt: they are there.
@@ -93,6 +94,7 @@ class Trainer {
   const v1::TrainerStart message_;
   const v1::StartRank& start_;
   const v1::JobSpec& spec_;
+  Endpoint coordinator_;
   ProgressReporter progress_;
   std::string state_folder_;
   bool fenced_ = false;
@@ -114,9 +116,8 @@ absl::Status Trainer::Meet() {
     communicator_ = std::move(comm::MakeInProcessGroup(1)[0]);
     return absl::OkStatus();
   }
-  RendezvousStore store(v1::RendezvousService::NewStub(MakeChannel(message_.coordinator())),
-                        start_.job(), start_.generation(),
-                        [] { return StopRequested() || AbortRequested(); });
+  RendezvousStore store(v1::RendezvousService::NewStub(MakeChannel(coordinator_)), start_.job(),
+                        start_.generation(), [] { return StopRequested() || AbortRequested(); });
   comm::TcpOptions options;
   options.connect_timeout = kMeetingTime;
   options.host = LocalAddressTowards(message_.coordinator());
@@ -166,7 +167,7 @@ absl::StatusOr<bool> Trainer::RestoreFromMemory() {
 }
 
 std::optional<TrainerExit> Trainer::Restore() {
-  CheckpointReader reader(message_.coordinator(), kRestorePatience,
+  CheckpointReader reader(coordinator_, kRestorePatience,
                           [] { return StopRequested() || AbortRequested(); });
   const absl::Time begin = Now();
   auto manifest = reader.Manifest(start_.checkpoint());
@@ -223,7 +224,7 @@ void Trainer::MakeUploader() {
     sources.insert(sources.end(), of_part.begin(), of_part.end());
   }
   uploader_ =
-      std::make_unique<CheckpointUploader>(message_.coordinator(), std::move(options), sources);
+      std::make_unique<CheckpointUploader>(coordinator_, std::move(options), sources);
 }
 
 absl::StatusOr<std::string> Trainer::StateFolder() const {
@@ -265,7 +266,15 @@ absl::Status Trainer::CheckDevice() const {
                                           ", and this trainer is for ", name(device_.kind)));
 }
 
+absl::Status Trainer::FindCoordinator() {
+  coordinator_.address = message_.coordinator();
+  if (message_.tls_dir().empty()) return absl::OkStatus();
+  MP_ASSIGN_OR_RETURN(coordinator_.credentials, WorkerCredentials(message_.tls_dir()));
+  return absl::OkStatus();
+}
+
 TrainerExit Trainer::Run() {
+  if (absl::Status status = FindCoordinator(); !status.ok()) return SetupFailure(status);
   if (absl::Status status = CheckDevice(); !status.ok()) return SetupFailure(status);
   if (absl::Status status = Meet(); !status.ok()) {
     if (fenced_) return Fenced();

@@ -64,8 +64,7 @@ class Uploader::Call {
   grpc::ClientContext context_;
 };
 
-Uploader::Uploader(const std::string& coordinator, int streams_of_rank)
-    : coordinator_(coordinator) {
+Uploader::Uploader(const Endpoint& coordinator, int streams_of_rank) : coordinator_(coordinator) {
   channels_.resize(static_cast<size_t>(streams_of_rank));
   Connect();
 }

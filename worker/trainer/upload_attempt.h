@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "common/rpc/endpoint.h"
 #include "engine/state/layout.h"
 #include "milepost/v1/checkpoint.grpc.pb.h"
 #include "worker/trainer/chunk_stream.h"
@@ -47,7 +48,7 @@ struct UploadResult {
 class Uploader {
  public:
   // One connection per stream of this rank.
-  Uploader(const std::string& coordinator, int streams_of_rank);
+  Uploader(const Endpoint& coordinator, int streams_of_rank);
   ~Uploader();
 
   // Blocks; every call in it has a deadline, so that a silent coordinator is kRetry.
@@ -68,7 +69,7 @@ class Uploader {
 
   void Connect();
 
-  const std::string coordinator_;
+  const Endpoint coordinator_;
   Loans loans_;  // before the channels, which may hold the last of them
   std::vector<std::shared_ptr<grpc::Channel>> channels_;  // one per stream
   std::unique_ptr<v1::CheckpointService::StubInterface> stub_;

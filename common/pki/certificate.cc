@@ -1,0 +1,241 @@
+#include "common/pki/certificate.h"
+
+#include <arpa/inet.h>
+#include <openssl/bio.h>
+#include <openssl/ec.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/rand.h>
+#include <openssl/x509v3.h>
+
+#include <algorithm>
+#include <ctime>
+#include <memory>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/status_macros.h"
+
+namespace milepost {
+namespace {
+
+constexpr absl::Duration kClocksDiffer = absl::Minutes(10);
+constexpr int kSerialBytes = 16;
+constexpr absl::string_view kWorkerUri = "milepost://workers/";
+
+template <typename T, void (*kFree)(T*)>
+struct Freer {
+  void operator()(T* object) const { kFree(object); }
+};
+template <typename T, void (*kFree)(T*)>
+using Owned = std::unique_ptr<T, Freer<T, kFree>>;
+
+void FreeBio(BIO* bio) { BIO_free(bio); }
+void FreeNames(GENERAL_NAMES* names) { GENERAL_NAMES_free(names); }
+
+using OwnedBio = Owned<BIO, FreeBio>;
+using OwnedKey = Owned<EVP_PKEY, EVP_PKEY_free>;
+using OwnedCertificate = Owned<X509, X509_free>;
+using OwnedExtension = Owned<X509_EXTENSION, X509_EXTENSION_free>;
+using OwnedNames = Owned<GENERAL_NAMES, FreeNames>;
+
+// OpenSSL's own words for what failed last.
+absl::Status Failed(absl::string_view what) {
+  char reason[256] = "unknown reason";
+  if (const unsigned long code = ERR_get_error(); code != 0) {
+    ERR_error_string_n(code, reason, sizeof reason);
+  }
+  ERR_clear_error();
+  return absl::InternalError(absl::StrCat(what, ": ", reason));
+}
+
+OwnedBio Reader(const std::string& text) {
+  return OwnedBio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
+}
+
+std::string Written(BIO* bio) {
+  char* data = nullptr;
+  const auto size = BIO_get_mem_data(bio, &data);
+  return std::string(data, static_cast<size_t>(size));
+}
+
+absl::StatusOr<OwnedKey> ParseKey(const std::string& pem) {
+  OwnedKey key(PEM_read_bio_PrivateKey(Reader(pem).get(), nullptr, nullptr, nullptr));
+  if (key != nullptr) return key;
+  ERR_clear_error();
+  return absl::InvalidArgumentError("not a private key in PEM form");
+}
+
+absl::StatusOr<OwnedCertificate> ParseCertificate(const std::string& pem) {
+  OwnedCertificate certificate(PEM_read_bio_X509(Reader(pem).get(), nullptr, nullptr, nullptr));
+  if (certificate != nullptr) return certificate;
+  ERR_clear_error();
+  return absl::InvalidArgumentError("not a certificate in PEM form");
+}
+
+bool IsAddress(const std::string& host) {
+  char bytes[sizeof(in6_addr)];
+  return inet_pton(AF_INET, host.c_str(), bytes) == 1 ||
+         inet_pton(AF_INET6, host.c_str(), bytes) == 1;
+}
+
+absl::Status CheckHost(const std::string& host) {
+  const bool good = std::all_of(host.begin(), host.end(), [](char c) {
+    return absl::ascii_isalnum(c) || c == '.' || c == '-' || c == '*' || c == '_';
+  });
+  if (!host.empty() && host.size() <= 253 && (good || IsAddress(host))) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", host.substr(0, 256), "' is neither a host name nor an IP address"));
+}
+
+absl::Status AddExtension(X509* certificate, X509* issuer, int nid, const std::string& value) {
+  X509V3_CTX context;
+  X509V3_set_ctx_nodb(&context);
+  X509V3_set_ctx(&context, issuer, certificate, nullptr, nullptr, 0);
+  OwnedExtension extension(X509V3_EXT_conf_nid(nullptr, &context, nid, value.c_str()));
+  if (extension != nullptr && X509_add_ext(certificate, extension.get(), -1) == 1) {
+    return absl::OkStatus();
+  }
+  return Failed(absl::StrCat("cannot add '", value, "' to a certificate"));
+}
+
+// Everything but issuer, extensions and signature.
+absl::StatusOr<OwnedCertificate> Begin(const std::string& name, EVP_PKEY* key, absl::Time now,
+                                       absl::Duration lifetime) {
+  OwnedCertificate certificate(X509_new());
+  unsigned char serial[kSerialBytes];
+  if (certificate == nullptr || RAND_bytes(serial, kSerialBytes) != 1) {
+    return Failed("cannot make a certificate");
+  }
+  serial[0] &= 0x7f;  // positive
+  BIGNUM* number = BN_bin2bn(serial, kSerialBytes, nullptr);
+  BN_to_ASN1_INTEGER(number, X509_get_serialNumber(certificate.get()));
+  BN_free(number);
+  const time_t begin = absl::ToTimeT(now - kClocksDiffer);
+  const time_t end = absl::ToTimeT(now + lifetime);
+  X509_NAME* subject = X509_get_subject_name(certificate.get());
+  const auto* text = reinterpret_cast<const unsigned char*>(name.c_str());
+  const bool made = X509_set_version(certificate.get(), X509_VERSION_3) == 1 &&
+                    ASN1_TIME_set(X509_getm_notBefore(certificate.get()), begin) != nullptr &&
+                    ASN1_TIME_set(X509_getm_notAfter(certificate.get()), end) != nullptr &&
+                    X509_set_pubkey(certificate.get(), key) == 1 &&
+                    X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_UTF8, text, -1, -1, 0) == 1;
+  if (!made) return Failed(absl::StrCat("cannot make a certificate for '", name, "'"));
+  return certificate;
+}
+
+absl::StatusOr<std::string> Sign(X509* certificate, EVP_PKEY* key) {
+  OwnedBio bio(BIO_new(BIO_s_mem()));
+  if (X509_sign(certificate, key, EVP_sha256()) == 0 ||
+      PEM_write_bio_X509(bio.get(), certificate) != 1) {
+    return Failed("cannot sign a certificate");
+  }
+  return Written(bio.get());
+}
+
+std::string SubjectAlternatives(const Certificate& wanted) {
+  std::string list;
+  const auto add = [&](absl::string_view kind, const std::string& value) {
+    absl::StrAppend(&list, list.empty() ? "" : ",", kind, ":", value);
+  };
+  for (const std::string& host : wanted.hosts) add(IsAddress(host) ? "IP" : "DNS", host);
+  if (!wanted.uri.empty()) add("URI", wanted.uri);
+  return list;
+}
+
+std::string TextOf(const ASN1_STRING* text) {
+  return std::string(reinterpret_cast<const char*>(ASN1_STRING_get0_data(text)),
+                     static_cast<size_t>(ASN1_STRING_length(text)));
+}
+
+void ReadAlternatives(const X509* certificate, Certificate* read) {
+  OwnedNames names(static_cast<GENERAL_NAMES*>(
+      X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
+  if (names == nullptr) return;
+  for (int i = 0; i < sk_GENERAL_NAME_num(names.get()); ++i) {
+    const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), i);
+    if (name->type == GEN_DNS) read->hosts.push_back(TextOf(name->d.dNSName));
+    if (name->type == GEN_URI) read->uri = TextOf(name->d.uniformResourceIdentifier);
+    if (name->type != GEN_IPADD) continue;
+    const std::string bytes = TextOf(name->d.iPAddress);
+    char text[INET6_ADDRSTRLEN] = "";
+    inet_ntop(bytes.size() == 4 ? AF_INET : AF_INET6, bytes.data(), text, sizeof text);
+    read->hosts.push_back(text);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> MakePrivateKey() {
+  OwnedKey key(EVP_EC_gen("P-256"));
+  OwnedBio bio(BIO_new(BIO_s_mem()));
+  if (key == nullptr ||
+      PEM_write_bio_PrivateKey(bio.get(), key.get(), nullptr, nullptr, 0, nullptr, nullptr) != 1) {
+    return Failed("cannot make a private key");
+  }
+  return Written(bio.get());
+}
+
+absl::StatusOr<KeyPair> MakeAuthority(const std::string& name, const std::string& key,
+                                      absl::Time now, absl::Duration lifetime) {
+  MP_ASSIGN_OR_RETURN(OwnedKey own, ParseKey(key));
+  MP_ASSIGN_OR_RETURN(OwnedCertificate certificate, Begin(name, own.get(), now, lifetime));
+  X509* raw = certificate.get();
+  if (X509_set_issuer_name(raw, X509_get_subject_name(raw)) != 1) {
+    return Failed("cannot name the authority");
+  }
+  MP_RETURN_IF_ERROR(AddExtension(raw, raw, NID_basic_constraints, "critical,CA:TRUE,pathlen:0"));
+  MP_RETURN_IF_ERROR(AddExtension(raw, raw, NID_key_usage, "critical,keyCertSign,cRLSign"));
+  MP_RETURN_IF_ERROR(AddExtension(raw, raw, NID_subject_key_identifier, "hash"));
+  MP_ASSIGN_OR_RETURN(std::string pem, Sign(raw, own.get()));
+  return KeyPair{std::move(pem), key};
+}
+
+absl::StatusOr<std::string> IssueCertificate(const KeyPair& authority, const Certificate& wanted,
+                                             const std::string& key, absl::Time now,
+                                             absl::Duration lifetime) {
+  for (const std::string& host : wanted.hosts) MP_RETURN_IF_ERROR(CheckHost(host));
+  MP_ASSIGN_OR_RETURN(OwnedCertificate issuer, ParseCertificate(authority.certificate));
+  MP_ASSIGN_OR_RETURN(OwnedKey issuer_key, ParseKey(authority.key));
+  MP_ASSIGN_OR_RETURN(OwnedKey own, ParseKey(key));
+  MP_ASSIGN_OR_RETURN(OwnedCertificate certificate, Begin(wanted.name, own.get(), now, lifetime));
+  X509* raw = certificate.get();
+  if (X509_set_issuer_name(raw, X509_get_subject_name(issuer.get())) != 1) {
+    return Failed("cannot name the issuer");
+  }
+  const std::string usage = wanted.uri.empty() ? "serverAuth" : "clientAuth";
+  const std::vector<std::pair<int, std::string>> extensions = {
+      {NID_basic_constraints, "critical,CA:FALSE"},
+      {NID_key_usage, "critical,digitalSignature"},
+      {NID_ext_key_usage, usage},
+      {NID_authority_key_identifier, "keyid"},
+      {NID_subject_alt_name, SubjectAlternatives(wanted)}};
+  for (const auto& [nid, value] : extensions) {
+    MP_RETURN_IF_ERROR(AddExtension(raw, issuer.get(), nid, value));
+  }
+  return Sign(raw, issuer_key.get());
+}
+
+absl::StatusOr<Certificate> ReadCertificate(const std::string& pem) {
+  MP_ASSIGN_OR_RETURN(OwnedCertificate certificate, ParseCertificate(pem));
+  Certificate read;
+  char name[256] = "";
+  X509_NAME_get_text_by_NID(X509_get_subject_name(certificate.get()), NID_commonName, name,
+                            sizeof name);
+  read.name = name;
+  ReadAlternatives(certificate.get(), &read);
+  std::tm end = {};
+  ASN1_TIME_to_tm(X509_get0_notAfter(certificate.get()), &end);
+  read.not_after = absl::FromTM(end, absl::UTCTimeZone());
+  return read;
+}
+
+std::string WorkerUri(absl::string_view id) { return absl::StrCat(kWorkerUri, id); }
+
+std::string WorkerIdOfUri(absl::string_view uri) {
+  return absl::ConsumePrefix(&uri, kWorkerUri) ? std::string(uri) : "";
+}
+
+}  // namespace milepost

@@ -1,0 +1,59 @@
+// X.509 certificates of a small private authority: made here, read here. TLS itself is gRPC's.
+//
+//   MP_ASSIGN_OR_RETURN(KeyPair authority, MakeAuthority("milepost", key, now, absl::Hours(24)));
+//   MP_ASSIGN_OR_RETURN(std::string pem,
+//                       IssueCertificate(authority, {.name = "a", .uri = WorkerUri("a")}, key,
+//                       now));
+//
+// Keys are ECDSA over P-256, signatures SHA-256, everything is PEM. A certificate is either a
+// server's or a client's (extended key usage), so that neither can stand in for the other. Pure but
+// for randomness; thread-safe.
+#ifndef MILEPOST_COMMON_PKI_CERTIFICATE_H_
+#define MILEPOST_COMMON_PKI_CERTIFICATE_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace milepost {
+
+struct KeyPair {
+  std::string certificate;
+  std::string key;
+};
+
+// What a certificate says.
+struct Certificate {
+  std::string name;                // common name
+  std::vector<std::string> hosts;  // DNS names and IP addresses that a server answers to
+  std::string uri;                 // who a client is; empty: a server
+  absl::Time not_after;            // output of ReadCertificate
+};
+
+absl::StatusOr<std::string> MakePrivateKey();
+
+// Signs itself. INVALID_ARGUMENT: `key` is not a private key.
+absl::StatusOr<KeyPair> MakeAuthority(const std::string& name, const std::string& key,
+                                      absl::Time now, absl::Duration lifetime);
+
+// Signed by `authority`, for the holder of `key`, from a few minutes before `now` on (clocks
+// differ). INVALID_ARGUMENT: a PEM that is none, or a host that is neither a name nor an address.
+absl::StatusOr<std::string> IssueCertificate(const KeyPair& authority, const Certificate& wanted,
+                                             const std::string& key, absl::Time now,
+                                             absl::Duration lifetime);
+
+// INVALID_ARGUMENT: not a PEM certificate.
+absl::StatusOr<Certificate> ReadCertificate(const std::string& pem);
+
+// How a worker's certificate names it: "milepost://workers/ID".
+std::string WorkerUri(absl::string_view id);
+// The id; empty when the URI is not a worker's.
+std::string WorkerIdOfUri(absl::string_view uri);
+
+}  // namespace milepost
+
+#endif  // MILEPOST_COMMON_PKI_CERTIFICATE_H_

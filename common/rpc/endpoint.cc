@@ -1,0 +1,106 @@
+#include "common/rpc/endpoint.h"
+
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_credentials_options.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <fstream>
+#include <mutex>
+#include <sstream>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace milepost {
+namespace {
+
+using grpc::experimental::FileWatcherCertificateProvider;
+
+constexpr unsigned kRefreshSeconds = 1;
+
+// gRPC 1.51 always lets OpenSSL go down to TLS 1.2; what it lets us choose are the cipher suites of
+// 1.2 (those of 1.3 are not its business). The one named here needs a shared key that neither side
+// has, so that 1.2 finds no suite. gRPC reads the variable when it first makes a TLS context.
+void OnlyTls13() {
+  static std::once_flag once;
+  std::call_once(once, [] { setenv("GRPC_SSL_CIPHER_SUITES", "ECDHE-PSK-CHACHA20-POLY1305", 1); });
+}
+
+// gRPC says nothing of a file that it cannot use.
+absl::Status CheckPem(const std::string& path, const std::string& label) {
+  if (access(path.c_str(), R_OK) != 0) {
+    return absl::ErrnoToStatus(
+        errno, absl::StrCat(path, " cannot be read; `milepost-coordinator init-pki` makes ",
+                            "certificates"));
+  }
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  if (text.str().find("-----BEGIN " + label) != std::string::npos) return absl::OkStatus();
+  if (label.empty() && text.str().find("PRIVATE KEY-----") != std::string::npos) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      path, " holds no ", label.empty() ? "private key" : "certificate", " in PEM form"));
+}
+
+absl::Status CheckFolder(const TlsFolder& folder) {
+  MP_RETURN_IF_ERROR(CheckPem(folder.authority(), "CERTIFICATE"));
+  MP_RETURN_IF_ERROR(CheckPem(folder.certificate(), "CERTIFICATE"));
+  return CheckPem(folder.key(), "");
+}
+
+std::shared_ptr<FileWatcherCertificateProvider> Watch(const TlsFolder& folder) {
+  return std::make_shared<FileWatcherCertificateProvider>(folder.key(), folder.certificate(),
+                                                          folder.authority(), kRefreshSeconds);
+}
+
+}  // namespace
+
+bool IsLoopback(absl::string_view address) {
+  const absl::string_view host = address.substr(0, address.rfind(':'));
+  return host == "localhost" || host == "[::1]" || absl::StartsWith(host, "127.");
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> WorkerCredentials(
+    const std::string& folder) {
+  const TlsFolder files(folder);
+  MP_RETURN_IF_ERROR(CheckFolder(files));
+  OnlyTls13();
+  grpc::experimental::TlsChannelCredentialsOptions options;
+  options.set_certificate_provider(Watch(files));
+  options.watch_root_certs();
+  options.watch_identity_key_cert_pairs();
+  return grpc::experimental::TlsCredentials(options);
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> UserCredentials(
+    const std::string& ca_file, const std::string& token) {
+  MP_RETURN_IF_ERROR(CheckPem(ca_file, "CERTIFICATE"));
+  OnlyTls13();
+  grpc::experimental::TlsChannelCredentialsOptions options;
+  options.set_certificate_provider(
+      std::make_shared<FileWatcherCertificateProvider>(ca_file, kRefreshSeconds));
+  options.watch_root_certs();
+  std::shared_ptr<grpc::ChannelCredentials> channel = grpc::experimental::TlsCredentials(options);
+  if (token.empty()) return channel;
+  return grpc::CompositeChannelCredentials(channel, grpc::AccessTokenCredentials(token));
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> CoordinatorCredentials(
+    const std::string& folder) {
+  const TlsFolder files(folder);
+  MP_RETURN_IF_ERROR(CheckFolder(files));
+  OnlyTls13();
+  grpc::experimental::TlsServerCredentialsOptions options(Watch(files));
+  options.watch_root_certs();
+  options.watch_identity_key_cert_pairs();
+  options.set_cert_request_type(GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY);
+  return grpc::experimental::TlsServerCredentials(options);
+}
+
+}  // namespace milepost

@@ -1,0 +1,84 @@
+// What the gate asks: whose a job is, and which worker runs what.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "coordinator/core/decide.h"
+#include "coordinator/rpc/coordinator.h"
+#include "coordinator/security/principal.h"
+
+namespace milepost::coordinator {
+namespace {
+
+// Attempts that are remembered for what their workers still have to say, at least.
+constexpr size_t kRememberedAttempts = 16384;
+
+}  // namespace
+
+std::string ProjectOfJob(const v1::Job& job) {
+  return job.project().empty() ? kDefaultProject : job.project();
+}
+
+absl::StatusOr<std::string> Coordinator::ProjectOf(const std::string& job) {
+  absl::ReaderMutexLock lock(&mutex_);
+  const v1::JobRecord* record = state_.FindJob(JobNumber(job));
+  if (record == nullptr) return absl::NotFoundError(absl::StrCat("there is no job '", job, "'"));
+  return ProjectOfJob(record->job());
+}
+
+absl::Status Coordinator::CheckRuns(const std::string& worker, const std::string& job,
+                                    int64_t generation) {
+  absl::ReaderMutexLock lock(&mutex_);
+  const v1::JobRecord* record = state_.FindJob(JobNumber(job));
+  if (record != nullptr && HasRankOn(*record, worker)) {
+    return CheckGenerationLocked(job, generation);
+  }
+  // The same whether there is such a job or not.
+  return absl::AbortedError(
+      absl::StrCat("generation ", generation, " of ", job, " does not run on ", worker));
+}
+
+bool Coordinator::NeedsCheckpoint(const std::string& worker, const std::string& checkpoint,
+                                  const std::string& owner) {
+  absl::ReaderMutexLock lock(&mutex_);
+  const auto& jobs = state_.WithRanksOn(worker);
+  return std::any_of(jobs.begin(), jobs.end(), [&](int64_t number) {
+    const v1::JobRecord& record = *state_.FindJob(number);
+    if (!HasRankOn(record, worker)) return false;
+    return record.job().name() == owner || record.start_checkpoint() == checkpoint ||
+           record.job().spec().checkpoint().resume_from() == checkpoint;
+  });
+}
+
+// Lines come after the report of the rank's end, when the attempt's ranks may be forgotten.
+void Coordinator::RememberLocked(int64_t number, const v1::JobRecord& record) {
+  if (record.ranks().empty()) return;
+  Attempt& attempt = attempts_[number];
+  const bool known = attempt.generation == record.job().generation() &&
+                     attempt.workers.size() == static_cast<size_t>(record.ranks_size());
+  if (known) return;
+  attempt.generation = record.job().generation();
+  attempt.workers.clear();
+  for (const v1::RankRecord& rank : record.ranks()) attempt.workers.push_back(rank.worker());
+  if (attempts_.size() <= kRememberedAttempts) return;
+  // The oldest jobs that do not run.
+  for (auto it = attempts_.begin(); it != attempts_.end();) {
+    const v1::JobRecord* job = state_.FindJob(it->first);
+    const bool runs = it->first == number || (job != nullptr && !job->ranks().empty());
+    if (!runs) {
+      attempts_.erase(it);
+      return;
+    }
+    ++it;
+  }
+}
+
+bool Coordinator::IsItsLineLocked(const std::string& worker, const v1::LogLine& line) const {
+  const auto found = attempts_.find(JobNumber(line.job()));
+  if (found == attempts_.end() || found->second.generation != line.generation()) return false;
+  const auto& workers = found->second.workers;
+  return line.rank() >= 0 && line.rank() < static_cast<int64_t>(workers.size()) &&
+         workers[static_cast<size_t>(line.rank())] == worker;
+}
+
+}  // namespace milepost::coordinator

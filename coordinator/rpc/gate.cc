@@ -1,0 +1,251 @@
+#include "coordinator/rpc/gate.h"
+
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "common/pki/certificate.h"
+#include "common/rpc/status.h"
+#include "common/status_macros.h"
+#include "coordinator/core/decide.h"
+#include "coordinator/rpc/coordinator.h"
+#include "coordinator/security/principal.h"
+#include "coordinator/store/checkpoint_store.h"
+#include "coordinator/store/store.h"
+
+namespace milepost::coordinator {
+namespace {
+
+constexpr absl::string_view kPackage = "/milepost.v1.";
+constexpr char kNobody[] = "nobody";
+
+absl::string_view ViewOf(grpc::string_ref text) { return {text.data(), text.size()}; }
+
+template <typename Metadata>
+absl::string_view Find(const Metadata& metadata, const char* key) {
+  const auto found = metadata.find(key);
+  return found == metadata.end() ? absl::string_view() : ViewOf(found->second);
+}
+
+std::string RequestIdOf(const google::protobuf::Message* request) {
+  if (request == nullptr) return "";
+  const auto* field = request->GetDescriptor()->FindFieldByName("request_id");
+  if (field == nullptr) return "";
+  return request->GetReflection()->GetString(*request, field);
+}
+
+// As the coordinator and the store say it.
+absl::Status NoSuchJob(const std::string& name) {
+  return absl::NotFoundError(absl::StrCat("there is no job '", name, "'"));
+}
+absl::Status NoSuchCheckpoint(const std::string& name) {
+  return absl::NotFoundError(absl::StrCat("there is no checkpoint ", name));
+}
+
+}  // namespace
+
+// ---- one call ----
+
+GateCall::GateCall(Gate* gate, const grpc::ServerContextBase* context, absl::string_view method,
+                   const google::protobuf::Message* request)
+    : gate_(gate),
+      context_(context),
+      peer_(context->peer()),
+      method_(method),
+      rule_(FindRule(absl::StrCat(kPackage, method))),
+      request_id_(RequestIdOf(request)) {
+  principal_.set_name(kNobody);
+}
+
+GateCall::~GateCall() {
+  if (counted_) gate_->limiter_.End(principal_.name());
+}
+
+absl::Status GateCall::Admit(const Subject& subject) {
+  resource_ = subject.name;
+  if (rule_ == nullptr) {
+    return absl::PermissionDeniedError(absl::StrCat(method_, " is for nobody"));
+  }
+  MP_ASSIGN_OR_RETURN(principal_,
+                      gate_->Identify(*context_->auth_context(),
+                                      Find(context_->client_metadata(), "authorization")));
+  if (gate_->tls_) {
+    MP_RETURN_IF_ERROR(gate_->limiter_.Begin(principal_.name(), absl::Now()));
+    counted_ = true;
+  }
+  const bool as_worker = rule_->also_worker && HasRoleSomewhere(principal_, v1::ROLE_WORKER);
+  const bool somewhere =
+      rule_->role == v1::ROLE_UNSPECIFIED || HasRoleSomewhere(principal_, rule_->role);
+  if (!somewhere && !as_worker) return Refused("", rule_->role);
+  if (rule_->scope == Scope::kCluster && !HasRole(principal_, kEveryProject, rule_->role)) {
+    return Refused(kEveryProject, rule_->role);
+  }
+  return Check(subject);
+}
+
+absl::Status GateCall::Check(const Subject& subject, v1::Role role) {
+  if (role == v1::ROLE_UNSPECIFIED) role = rule_->role;
+  switch (subject.kind) {
+    case Subject::kNothing:
+      return absl::OkStatus();
+    case Subject::kJob:
+      return CheckJob(subject.name, role);
+    case Subject::kCheckpoint:
+      return CheckCheckpoint(subject.name, role);
+    case Subject::kProject:
+      project_ = subject.name;
+      if (HasRole(principal_, subject.name, role)) return absl::OkStatus();
+      return Refused(subject.name, role);
+    case Subject::kAttempt:
+      return CheckAttempt(subject.name, subject.generation);
+  }
+  return absl::InternalError("a call about nothing known");
+}
+
+absl::Status GateCall::CheckJob(const std::string& job, v1::Role role) {
+  MP_ASSIGN_OR_RETURN(project_, gate_->coordinator_->ProjectOf(job));
+  if (HasRole(principal_, project_, role)) return absl::OkStatus();
+  if (Sees(project_)) return Refused(project_, role);
+  return Hidden(NoSuchJob(job));
+}
+
+absl::Status GateCall::CheckCheckpoint(const std::string& name, v1::Role role) {
+  const auto owner = gate_->coordinator_->store().checkpoints().Owner(name);
+  if (!owner.ok()) return NoSuchCheckpoint(name);
+  // The job of a checkpoint may be unknown: then it belongs to no project.
+  project_ = gate_->coordinator_->ProjectOf(owner->job()).value_or(kEveryProject);
+  if (HasRole(principal_, project_, role)) return absl::OkStatus();
+  const bool as_worker = rule_->also_worker && HasRoleSomewhere(principal_, v1::ROLE_WORKER);
+  if (as_worker && gate_->coordinator_->NeedsCheckpoint(principal_.name(), name, owner->job())) {
+    return absl::OkStatus();
+  }
+  if (Sees(project_)) return Refused(project_, role);
+  return Hidden(NoSuchCheckpoint(name));
+}
+
+absl::Status GateCall::CheckAttempt(const std::string& job, int64_t generation) const {
+  // Somebody on loopback may be any worker.
+  if (!gate_->tls_) return absl::OkStatus();
+  return gate_->coordinator_->CheckRuns(principal_.name(), job, generation);
+}
+
+absl::Status GateCall::Refused(const std::string& project, v1::Role role) const {
+  const std::string where = project.empty()            ? ""
+                            : project == kEveryProject ? " for every project"
+                                                       : absl::StrCat(" for project ", project);
+  return absl::PermissionDeniedError(absl::StrCat(method_, " needs the role ", RoleName(role),
+                                                  where, ", which ", principal_.name(),
+                                                  " has not"));
+}
+
+absl::Status GateCall::Hidden(absl::Status as_if_missing) {
+  hidden_ = true;
+  return as_if_missing;
+}
+
+bool GateCall::Sees(const std::string& project) const {
+  return HasRole(principal_, project, v1::ROLE_VIEWER);
+}
+
+absl::Status GateCall::StillHolds() const {
+  if (!absl::StartsWith(principal_.name(), "tokens/")) return absl::OkStatus();
+  return gate_->tokens_->CheckHolds(principal_.name(), absl::Now());
+}
+
+void GateCall::About(const std::string& resource, const std::string& project) {
+  resource_ = resource;
+  project_ = project;
+}
+
+void GateCall::Record(const absl::Status& status) {
+  if (gate_->audit_ == nullptr || std::exchange(recorded_, true)) return;
+  const absl::StatusCode code = hidden_ ? absl::StatusCode::kPermissionDenied : status.code();
+  const bool refused = code == absl::StatusCode::kPermissionDenied ||
+                       code == absl::StatusCode::kUnauthenticated ||
+                       (code == absl::StatusCode::kResourceExhausted && !counted_);
+  const bool always = rule_ != nullptr && rule_->audit == Audit::kAlways;
+  if (!refused && !always) return;
+  gate_->audit_->Write({.time = absl::Now(),
+                        .principal = principal_.name(),
+                        .user = principal_.user(),
+                        .method = method_,
+                        .resource = resource_,
+                        .project = project_,
+                        .code = code,
+                        .peer = peer_,
+                        .request_id = request_id_});
+}
+
+// ---- the gate ----
+
+grpc::Status Gate::Serve(const grpc::ServerContextBase* context, absl::string_view method,
+                         const google::protobuf::Message& request, const Subject& subject,
+                         const std::function<absl::Status(GateCall&)>& body) {
+  GateCall call(this, context, method, &request);
+  absl::Status status = call.Admit(subject);
+  if (status.ok()) status = body(call);
+  call.Record(status);
+  return ToGrpcStatus(status);
+}
+
+absl::StatusOr<v1::Principal> Gate::Identify(const grpc::AuthContext& connection,
+                                             absl::string_view authorization) const {
+  if (!tls_) return LocalPrincipal();
+  if (!authorization.empty()) {
+    if (!absl::ConsumePrefix(&authorization, "Bearer ")) {
+      return absl::UnauthenticatedError("authorization: only `Bearer TOKEN` is known");
+    }
+    return tokens_->Authenticate(authorization, absl::Now());
+  }
+  for (const grpc::string_ref& uri : connection.FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) {
+    const std::string id = WorkerIdOfUri(ViewOf(uri));
+    if (!id.empty()) return WorkerPrincipal(WorkerName(id));
+  }
+  return absl::UnauthenticatedError(
+      "neither a token nor a worker's certificate: `milepost auth login`, or set MILEPOST_TOKEN");
+}
+
+class Gate::MetadataProcessor : public grpc::AuthMetadataProcessor {
+ public:
+  explicit MetadataProcessor(const Gate* gate) : gate_(gate) {}
+  bool IsBlocking() const override { return false; }
+  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* connection,
+                       OutputMetadata*, OutputMetadata*) override {
+    return gate_->CheckMetadata(Find(metadata, ":path"), Find(metadata, "authorization"),
+                                *connection);
+  }
+
+ private:
+  const Gate* const gate_;
+};
+
+std::shared_ptr<grpc::AuthMetadataProcessor> Gate::Processor() {
+  return std::make_shared<MetadataProcessor>(this);
+}
+
+grpc::Status Gate::CheckMetadata(absl::string_view path, absl::string_view authorization,
+                                 const grpc::AuthContext& connection) const {
+  if (absl::StartsWith(path, "/grpc.health.v1.Health/")) return grpc::Status::OK;
+  const absl::StatusOr<v1::Principal> principal = Identify(connection, authorization);
+  absl::Status status = principal.status();
+  const bool reflection = absl::StartsWith(path, "/grpc.reflection.");
+  if (status.ok() && FindRule(path) == nullptr && !reflection) {
+    status = absl::PermissionDeniedError(absl::StrCat(path.substr(0, 200), " is for nobody"));
+  }
+  if (status.ok() || audit_ == nullptr) return ToGrpcStatus(status);
+  audit_->Write({.time = absl::Now(),
+                 .principal = principal.ok() ? principal->name() : kNobody,
+                 .user = principal.ok() ? principal->user() : "",
+                 .method = std::string(absl::StripPrefix(path, kPackage)),
+                 .code = status.code(),
+                 // What is known of the peer here is its certificate.
+                 .peer = std::string()});
+  return ToGrpcStatus(status);
+}
+
+}  // namespace milepost::coordinator

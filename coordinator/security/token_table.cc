@@ -1,0 +1,186 @@
+#include "coordinator/security/token_table.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/pki/secret.h"
+#include "common/proto_time.h"
+#include "common/status_macros.h"
+#include "coordinator/security/principal.h"
+
+namespace milepost::coordinator {
+namespace {
+
+constexpr char kNotGenuine[] =
+    "the token is not one of this coordinator's; `milepost auth login` with one that is";
+
+std::string TokenName(const std::string& id) { return absl::StrCat("tokens/", id); }
+
+absl::Status Holds(const v1::Token& token, absl::Time now) {
+  if (IsSet(token.revoke_time())) {
+    return absl::UnauthenticatedError(absl::StrCat(token.name(), " was revoked"));
+  }
+  if (IsSet(token.expire_time()) && FromProto(token.expire_time()) <= now) {
+    return absl::UnauthenticatedError(absl::StrCat(
+        token.name(), " expired at ",
+        absl::FormatTime(absl::RFC3339_sec, FromProto(token.expire_time()), absl::UTCTimeZone()),
+        ": ask for a new one"));
+  }
+  return absl::OkStatus();
+}
+
+// An admin of everything that it grants, or its holder.
+bool MayRevoke(const v1::Principal& caller, const v1::Token& token) {
+  if (caller.name() == token.name()) return true;
+  return std::all_of(token.grants().begin(), token.grants().end(), [&](const v1::Grant& grant) {
+    return HasRole(caller, grant.project(), v1::ROLE_ADMIN);
+  });
+}
+
+}  // namespace
+
+TokenTable::TokenTable(std::vector<v1::TokenRecord> records, Put put) : put_(std::move(put)) {
+  for (v1::TokenRecord& record : records) {
+    const std::string name = record.token().name();
+    records_[name] = std::move(record);
+  }
+}
+
+absl::Status TokenTable::ImportAdmin(const NewToken& token, absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  const std::string name = TokenName(token.id);
+  if (records_.count(name) > 0) return absl::OkStatus();
+  v1::TokenRecord record;
+  record.set_sha256(token.sha256);
+  record.mutable_token()->set_name(name);
+  record.mutable_token()->set_user("admin");
+  record.mutable_token()->set_creator("init-pki");
+  v1::Grant* grant = record.mutable_token()->add_grants();
+  grant->set_project(kEveryProject);
+  grant->set_role(v1::ROLE_ADMIN);
+  *record.mutable_token()->mutable_create_time() = ToProto(now);
+  MP_RETURN_IF_ERROR(put_(record));
+  records_[name] = std::move(record);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::Principal> TokenTable::Authenticate(absl::string_view text, absl::Time now) {
+  const std::string name = TokenName(TokenIdOf(text));
+  const std::string digest = Sha256(text);
+  v1::TokenRecord used;
+  v1::Principal principal;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto found = records_.find(name);
+    if (found == records_.end() || !SameSecret(found->second.sha256(), digest)) {
+      return absl::UnauthenticatedError(kNotGenuine);
+    }
+    v1::Token& token = *found->second.mutable_token();
+    MP_RETURN_IF_ERROR(Holds(token, now));
+    principal.set_name(token.name());
+    principal.set_user(token.user());
+    *principal.mutable_grants() = token.grants();
+    if (token.has_expire_time()) *principal.mutable_expire_time() = token.expire_time();
+    const bool fresh =
+        IsSet(token.last_use_time()) && now - FromProto(token.last_use_time()) < kUseStep;
+    if (fresh) return principal;
+    *token.mutable_last_use_time() = ToProto(now);
+    // Under the lock, so that no older record overwrites a revocation.
+    put_(found->second).IgnoreError();
+  }
+  return principal;
+}
+
+absl::Status TokenTable::CheckHolds(const std::string& name, absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = records_.find(name);
+  if (found == records_.end()) return absl::UnauthenticatedError(kNotGenuine);
+  return Holds(found->second.token(), now);
+}
+
+absl::Status TokenTable::CheckRequest(const v1::CreateTokenRequest& request, absl::Time now) {
+  if (request.user().empty() || request.user().size() > kMaxUserBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "user: must have 1 to ", kMaxUserBytes, " bytes: the audit log names whose token it is"));
+  }
+  if (request.grants().empty() || request.grants_size() > kMaxGrants) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("grants: must be 1 to ", kMaxGrants, ", not ", request.grants_size()));
+  }
+  for (const v1::Grant& grant : request.grants()) {
+    if (grant.project() != kEveryProject) MP_RETURN_IF_ERROR(CheckProject(grant.project()));
+    const bool known = grant.role() == v1::ROLE_VIEWER || grant.role() == v1::ROLE_SUBMITTER ||
+                       grant.role() == v1::ROLE_ADMIN;
+    if (known) continue;
+    return absl::InvalidArgumentError(
+        "grants: role must be viewer, submitter or admin; workers have certificates "
+        "(`milepost-coordinator init-pki DIR --worker ID`)");
+  }
+  if (IsSet(request.expire_time()) && FromProto(request.expire_time()) <= now) {
+    return absl::InvalidArgumentError("expire_time: is over already");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::CreateTokenResponse> TokenTable::Create(const v1::CreateTokenRequest& request,
+                                                           const v1::Principal& creator,
+                                                           absl::Time now) {
+  MP_RETURN_IF_ERROR(CheckRequest(request, now));
+  for (const v1::Grant& grant : request.grants()) {
+    if (HasRole(creator, grant.project(), v1::ROLE_ADMIN)) continue;
+    return absl::PermissionDeniedError(absl::StrCat(
+        creator.name(), " is no admin of ",
+        grant.project() == kEveryProject ? "every project" : "project " + grant.project(),
+        ", and can make no tokens for it"));
+  }
+  const NewToken made = MakeToken();
+  v1::TokenRecord record;
+  record.set_sha256(made.sha256);
+  v1::Token* token = record.mutable_token();
+  token->set_name(TokenName(made.id));
+  token->set_user(request.user());
+  *token->mutable_grants() = request.grants();
+  *token->mutable_create_time() = ToProto(now);
+  if (IsSet(request.expire_time())) *token->mutable_expire_time() = request.expire_time();
+  token->set_creator(creator.name());
+  absl::MutexLock lock(&mutex_);
+  if (records_.size() >= kMaxTokens) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("there are ", records_.size(), " tokens, which is the limit"));
+  }
+  MP_RETURN_IF_ERROR(put_(record));
+  v1::CreateTokenResponse response;
+  *response.mutable_token() = *token;
+  response.set_secret(made.text);
+  records_[token->name()] = std::move(record);
+  return response;
+}
+
+std::vector<v1::Token> TokenTable::List(const v1::Principal& caller, const std::string& after,
+                                        int limit) {
+  absl::MutexLock lock(&mutex_);
+  std::vector<v1::Token> tokens;
+  for (auto it = records_.upper_bound(after);
+       it != records_.end() && static_cast<int>(tokens.size()) < limit; ++it) {
+    if (MayRevoke(caller, it->second.token())) tokens.push_back(it->second.token());
+  }
+  return tokens;
+}
+
+absl::StatusOr<v1::Token> TokenTable::Revoke(const std::string& name, const v1::Principal& caller,
+                                             absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = records_.find(name);
+  if (found == records_.end() || !MayRevoke(caller, found->second.token())) {
+    return absl::NotFoundError(absl::StrCat("there is no token '", name.substr(0, 100), "'"));
+  }
+  if (IsSet(found->second.token().revoke_time())) return found->second.token();
+  v1::TokenRecord record = found->second;
+  *record.mutable_token()->mutable_revoke_time() = ToProto(now);
+  MP_RETURN_IF_ERROR(put_(record));
+  found->second = record;
+  return record.token();
+}
+
+}  // namespace milepost::coordinator

@@ -1,0 +1,67 @@
+// The tokens that users show. Thread-safe; time is an argument.
+//
+//   TokenTable table(records, [&](const v1::TokenRecord& r) { return store->PutToken(r); });
+//   MP_ASSIGN_OR_RETURN(v1::CreateTokenResponse made, table.Create(request, principal, now));
+//   MP_ASSIGN_OR_RETURN(v1::Principal who, table.Authenticate(made.secret(), now));
+//
+// What changes is stored before the call returns, so that a revoked token stays revoked.
+#ifndef MILEPOST_COORDINATOR_SECURITY_TOKEN_TABLE_H_
+#define MILEPOST_COORDINATOR_SECURITY_TOKEN_TABLE_H_
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "coordinator/security/token_text.h"
+#include "milepost/v1/auth.pb.h"
+#include "milepost/v1/store.pb.h"
+
+namespace milepost::coordinator {
+
+class TokenTable {
+ public:
+  static constexpr size_t kMaxTokens = 100'000;
+  static constexpr int kMaxGrants = 64;
+  static constexpr size_t kMaxUserBytes = 128;
+  // How exact last_use_time is: a record is written at most once in so long.
+  static constexpr absl::Duration kUseStep = absl::Minutes(10);
+
+  using Put = std::function<absl::Status(const v1::TokenRecord&)>;
+  TokenTable(std::vector<v1::TokenRecord> records, Put put);
+
+  // The admin token of `init-pki`, unless one with its id was known already, revoked or not.
+  absl::Status ImportAdmin(const NewToken& token, absl::Time now);
+
+  // UNAUTHENTICATED, saying no more than that, unless the token is genuine: then also that it is
+  // expired or revoked. Notes the use; that this cannot be stored matters to nobody.
+  absl::StatusOr<v1::Principal> Authenticate(absl::string_view text, absl::Time now);
+  // Of a token that was authenticated before: does it still hold?
+  absl::Status CheckHolds(const std::string& name, absl::Time now);
+
+  // INVALID_ARGUMENT; PERMISSION_DENIED for more than `creator` has, or unless it is an admin
+  // there.
+  absl::StatusOr<v1::CreateTokenResponse> Create(const v1::CreateTokenRequest& request,
+                                                 const v1::Principal& creator, absl::Time now);
+  // By name, after `after`: those that `caller` may revoke.
+  std::vector<v1::Token> List(const v1::Principal& caller, const std::string& after, int limit);
+  // NOT_FOUND also for a token that is not the caller's to revoke.
+  absl::StatusOr<v1::Token> Revoke(const std::string& name, const v1::Principal& caller,
+                                   absl::Time now);
+
+ private:
+  static absl::Status CheckRequest(const v1::CreateTokenRequest& request, absl::Time now);
+
+  const Put put_;
+  absl::Mutex mutex_;
+  std::map<std::string, v1::TokenRecord> records_ ABSL_GUARDED_BY(mutex_);  // by name
+};
+
+}  // namespace milepost::coordinator
+
+#endif  // MILEPOST_COORDINATOR_SECURITY_TOKEN_TABLE_H_

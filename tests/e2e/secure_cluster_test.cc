@@ -1,0 +1,128 @@
+// A cluster that others can reach: certificates by init-pki, TLS, roles, on real processes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "common/subprocess.h"
+#include "tests/e2e/cluster.h"
+
+namespace milepost::e2e {
+namespace {
+
+using testing::HasSubstr;
+
+class SecureClusterTest : public testing::Test {
+ protected:
+  ~SecureClusterTest() override {
+    if (!HasFailure()) std::filesystem::remove_all(folder_);
+  }
+  void SetUp() override {
+#ifdef MILEPOST_TSAN
+    GTEST_SKIP() << "gRPC and abseil come without ThreadSanitizer's instrumentation";
+#endif
+    cluster_.Start();
+  }
+
+  struct Ran {
+    int exit_code = -1;
+    std::string out;
+    std::string err;
+  };
+  static std::string TextOf(const std::string& path) {
+    std::ifstream file(path);
+    std::stringstream text;
+    text << file.rdbuf();
+    return text.str();
+  }
+  // The command line, as a user whose home is `home`.
+  Ran Milepost(const std::string& home, std::vector<std::string> argv) {
+    const std::string base = folder_ + "/cli";
+    std::filesystem::remove(base + ".out");
+    std::filesystem::remove(base + ".err");
+    SpawnOptions options;
+    argv.insert(argv.begin(), SiblingBinary("milepost"));
+    if (const char* bin = std::getenv("MILEPOST_BIN_DIR")) argv[0] = std::string(bin) + "/milepost";
+    options.argv = std::move(argv);
+    options.env = {{"HOME", folder_ + "/" + home}, {"XDG_CONFIG_HOME", ""}};
+    options.out = Redirect::File(base + ".out");
+    options.err = Redirect::File(base + ".err");
+    auto process = Subprocess::Spawn(std::move(options));
+    EXPECT_TRUE(process.ok()) << process.status();
+    const auto end = process->Wait(absl::Now() + absl::Seconds(60));
+    EXPECT_TRUE(end.ok()) << end.status();
+    return {end.ok() ? end->exit_code : -1, TextOf(base + ".out"), TextOf(base + ".err")};
+  }
+  std::string Pki(const std::string& file) const { return folder_ + "/pki/" + file; }
+
+  const std::string folder_ = MakeFolder("milepost_secure");
+  Cluster cluster_{folder_, {.workers = 2, .slots = 1, .lease_seconds = 5, .tls = true}};
+};
+
+TEST_F(SecureClusterTest, TrainsChecksPointsAndSurvivesNewCertificates) {
+  v1::JobSpec spec = SmallJob(folder_, 400);
+  const std::string job = cluster_.Submit(spec);
+  cluster_.Await(job, [](const v1::Job& j) { return j.progress().step() >= 5; });
+  cluster_.MakePki();  // every certificate anew, while it runs
+  cluster_.KillWorker(1);
+  cluster_.StartWorker(1);
+  cluster_.Await(
+      job, [](const v1::Job& j) { return j.attempts() == 2 && !j.latest_checkpoint().empty(); });
+  const v1::Job end = cluster_.Await(job, IsTerminal);
+  EXPECT_EQ(end.state(), v1::JOB_STATE_SUCCEEDED) << end.DebugString();
+  EXPECT_EQ(end.progress().step(), 400);
+  EXPECT_FALSE(cluster_.Checkpoints(job).empty());
+  EXPECT_FALSE(cluster_.Logs(job).empty());
+  EXPECT_EQ(cluster_.StopWorker(0), 0);
+  EXPECT_EQ(cluster_.StopCoordinator(), 0);
+}
+
+TEST_F(SecureClusterTest, UsersLogInAndAreHeldToTheirRoles) {
+  const std::string coordinator = cluster_.address();
+  // Nobody without credentials; nothing in plain text.
+  Ran ran = Milepost("nobody", {"job", "list", "--coordinator", coordinator});
+  EXPECT_NE(ran.exit_code, 0);
+  ran = Milepost("admin", {"auth", "login", "--coordinator", coordinator, "--ca",
+                           Pki("client/ca.crt"), "--token-file", Pki("client/admin-token")});
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  ran = Milepost("admin", {"auth", "whoami", "-o", "json"});
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("ROLE_ADMIN"));
+  ran = Milepost("admin", {"auth", "token", "create", "--user", "alice", "--role", "submitter",
+                           "--project", "research", "--expires", "30d"});
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  std::ofstream(folder_ + "/alice-token") << ran.out;
+  EXPECT_THAT(ran.out, testing::StartsWith("mpt_"));
+
+  ran = Milepost("alice",
+                 {"auth", "login", "--coordinator", coordinator, "--ca", Pki("client/ca.crt"),
+                  "--token-file", folder_ + "/alice-token", "--project", "research"});
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  const std::string hers = cluster_.Submit(SmallJob(folder_, 5));  // by the admin, in "default"
+  ran = Milepost("alice", {"job", "describe", hers});
+  EXPECT_EQ(ran.exit_code, 102) << ran.err;
+  ran = Milepost("alice", {"auth", "token", "create", "--user", "bob", "--role", "viewer",
+                           "--project", "research"});
+  EXPECT_EQ(ran.exit_code, 1);
+  EXPECT_THAT(ran.err, HasSubstr("needs the role admin"));
+  ran = Milepost("alice", {"queue", "create", "big"});
+  EXPECT_EQ(ran.exit_code, 1);
+  ran = Milepost("admin", {"job", "list", "-o", "name"});
+  EXPECT_THAT(ran.out, HasSubstr(hers));
+  ran = Milepost("alice", {"job", "list", "-o", "name"});
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_EQ(ran.out, "");
+
+  // A file that others can read is not used.
+  std::filesystem::permissions(folder_ + "/alice/.config/milepost/credentials",
+                               std::filesystem::perms::group_read,
+                               std::filesystem::perm_options::add);
+  ran = Milepost("alice", {"job", "list"});
+  EXPECT_EQ(ran.exit_code, 1);
+  EXPECT_THAT(ran.err, HasSubstr("chmod 600"));
+}
+
+}  // namespace
+}  // namespace milepost::e2e
