@@ -386,6 +386,21 @@ TEST_F(AccessTest, AWorkerSpeaksForItselfAlone) {
   EXPECT_THAT(status.error_message(), ::testing::HasSubstr("that of workers/b"));
 }
 
+TEST_F(AccessTest, AWorkerIsShutOutByName) {
+  EXPECT_TRUE(WhoAmI(Worker("a")).ok());
+  std::ofstream(options_.tls_dir + "/denied-workers") << "# stolen\na\n";
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  grpc::Status status;
+  do {
+    status = WhoAmI(Worker("a"));
+  } while (status.ok() && absl::Now() < deadline);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_TRUE(WhoAmI(Worker("b")).ok());
+  // The stream that was open ends with its next message.
+  worker_->Report(start_, v1::RANK_STATE_SUCCEEDED);
+  EXPECT_EQ(worker_->Finish().error_code(), grpc::StatusCode::UNAUTHENTICATED);
+}
+
 TEST_F(AccessTest, LogLinesCountFromTheWorkerThatRanTheRankInItsGenerationAlone) {
   const auto log = [&](FakeWorker* worker, int64_t generation, int rank, const char* text) {
     v1::LogLine line;

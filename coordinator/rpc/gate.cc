@@ -153,7 +153,9 @@ bool GateCall::Sees(const std::string& project) const {
 }
 
 absl::Status GateCall::StillHolds() const {
-  if (!absl::StartsWith(principal_.name(), "tokens/")) return absl::OkStatus();
+  absl::string_view name = principal_.name();
+  if (absl::ConsumePrefix(&name, "workers/")) return gate_->CheckNotDenied(name);
+  if (!absl::StartsWith(name, "tokens/")) return absl::OkStatus();
   return gate_->tokens_->CheckHolds(principal_.name(), absl::Now());
 }
 
@@ -204,10 +206,18 @@ absl::StatusOr<v1::Principal> Gate::Identify(const grpc::AuthContext& connection
   }
   for (const grpc::string_ref& uri : connection.FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) {
     const std::string id = WorkerIdOfUri(ViewOf(uri));
-    if (!id.empty()) return WorkerPrincipal(WorkerName(id));
+    if (id.empty()) continue;
+    MP_RETURN_IF_ERROR(CheckNotDenied(id));
+    return WorkerPrincipal(WorkerName(id));
   }
   return absl::UnauthenticatedError(
       "neither a token nor a worker's certificate: `milepost auth login`, or set MILEPOST_TOKEN");
+}
+
+absl::Status Gate::CheckNotDenied(absl::string_view worker_id) const {
+  if (!denied_.Has(worker_id, absl::Now())) return absl::OkStatus();
+  return absl::UnauthenticatedError(
+      absl::StrCat("worker ", worker_id, " is shut out by the coordinator's ", kDeniedWorkersFile));
 }
 
 class Gate::MetadataProcessor : public grpc::AuthMetadataProcessor {

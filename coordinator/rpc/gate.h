@@ -24,6 +24,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "coordinator/security/audit_log.h"
+#include "coordinator/security/deny_list.h"
 #include "coordinator/security/method_rules.h"
 #include "coordinator/security/rate_limiter.h"
 #include "coordinator/security/token_table.h"
@@ -105,6 +106,7 @@ class GateCall {
 
 struct GateOptions {
   bool tls = false;
+  std::string denied_workers;  // the file; empty: none is denied
   Limits limits;
 };
 
@@ -116,6 +118,7 @@ class Gate {
         tokens_(tokens),
         audit_(audit),
         tls_(options.tls),
+        denied_(options.denied_workers),
         limiter_(options.limits) {}
 
   grpc::Status Serve(const grpc::ServerContextBase* context, absl::string_view method,
@@ -135,6 +138,7 @@ class Gate {
  private:
   friend class GateCall;
   class MetadataProcessor;
+  absl::Status CheckNotDenied(absl::string_view worker_id) const;
   grpc::Status CheckMetadata(absl::string_view path, absl::string_view authorization,
                              const grpc::AuthContext& connection) const;
 
@@ -142,6 +146,7 @@ class Gate {
   TokenTable* const tokens_;
   AuditLog* const audit_;
   const bool tls_;
+  mutable DenyList denied_;
   RateLimiter limiter_;
 };
 

@@ -100,8 +100,9 @@ absl::Status CoordinatorServer::OpenGate(const ServerOptions& options) {
   if (!audit.empty()) {
     MP_ASSIGN_OR_RETURN(audit_, AuditLog::Open({.path = audit}));
   }
-  gate_ = std::make_unique<Gate>(coordinator_.get(), tokens_.get(), audit_.get(),
-                                 GateOptions{.tls = tls, .limits = options.limits});
+  GateOptions gate{.tls = tls, .limits = options.limits};
+  if (tls) gate.denied_workers = absl::StrCat(options.tls_dir, "/", kDeniedWorkersFile);
+  gate_ = std::make_unique<Gate>(coordinator_.get(), tokens_.get(), audit_.get(), gate);
   return absl::OkStatus();
 }
 

@@ -52,6 +52,10 @@ class SessionReactor final
     if (!ok) return End(absl::OkStatus());
     // What the coordinator calls back may come when the call is over: it keeps the reactor.
     if (session_ != nullptr) {
+      if (absl::Status status = call_.StillHolds(); !status.ok()) {
+        coordinator_->Detach(session_);
+        return End(status);
+      }
       return coordinator_->Receive(session_, std::move(message_),
                                    [self = self_] { self->ReadNext(); });
     }

@@ -1,0 +1,130 @@
+// The rate limiter and the audit log.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/security/audit_log.h"
+#include "coordinator/security/rate_limiter.h"
+
+namespace milepost::coordinator {
+namespace {
+
+const absl::Time kNow = absl::FromUnixSeconds(1'000'000);
+
+TEST(RateLimiterTest, ABurstThenTheRate) {
+  RateLimiter limiter({.calls_per_second = 10, .burst = 5, .calls_at_once = 100});
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(limiter.Begin("a", kNow).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(limiter.Begin("a", kNow)));
+  EXPECT_TRUE(limiter.Begin("b", kNow).ok());
+  EXPECT_FALSE(limiter.Begin("a", kNow + absl::Milliseconds(99)).ok());
+  EXPECT_TRUE(limiter.Begin("a", kNow + absl::Milliseconds(101)).ok());
+  EXPECT_FALSE(limiter.Begin("a", kNow + absl::Milliseconds(102)).ok());
+  // A clock that is set back gives nothing, and takes nothing.
+  EXPECT_FALSE(limiter.Begin("a", kNow - absl::Hours(1)).ok());
+  int after_a_pause = 0;
+  while (limiter.Begin("a", kNow + absl::Hours(1)).ok()) ++after_a_pause;
+  EXPECT_EQ(after_a_pause, 5);
+}
+
+TEST(RateLimiterTest, CallsAtOnce) {
+  RateLimiter limiter({.calls_per_second = 1000, .burst = 1000, .calls_at_once = 2});
+  EXPECT_TRUE(limiter.Begin("a", kNow).ok());
+  EXPECT_TRUE(limiter.Begin("a", kNow).ok());
+  EXPECT_FALSE(limiter.Begin("a", kNow).ok());
+  limiter.End("a");
+  EXPECT_TRUE(limiter.Begin("a", kNow).ok());
+}
+
+TEST(RateLimiterTest, ForgetsWhoHasLongBeenSilentButNoOpenCall) {
+  RateLimiter limiter({.calls_per_second = 1, .burst = 1, .calls_at_once = 1});
+  EXPECT_TRUE(limiter.Begin("open", kNow).ok());
+  for (int i = 0; i < 10'000; ++i) {
+    const std::string caller = absl::StrCat("caller", i);
+    const absl::Time now = kNow + absl::Seconds(2 * i);
+    EXPECT_TRUE(limiter.Begin(caller, now).ok());
+    limiter.End(caller);
+  }
+  EXPECT_FALSE(limiter.Begin("open", kNow + absl::Hours(100)).ok());
+}
+
+class AuditLogTest : public ::testing::Test {
+ protected:
+  AuditLogTest() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "milepost-audit-XXXXXX");
+    dir_ = mkdtemp(pattern.data());
+  }
+  ~AuditLogTest() override { std::filesystem::remove_all(dir_); }
+
+  std::vector<nlohmann::json> Lines(const std::string& name) {
+    std::ifstream file(dir_ + "/" + name);
+    std::vector<nlohmann::json> lines;
+    for (std::string line; std::getline(file, line);) {
+      lines.push_back(nlohmann::json::parse(line));
+    }
+    return lines;
+  }
+
+  std::string dir_;
+};
+
+TEST_F(AuditLogTest, LinesAreJsonWhateverIsInThem) {
+  auto log = AuditLog::Open({.path = dir_ + "/log"});
+  ASSERT_TRUE(log.ok());
+  (*log)->Write({.time = kNow,
+                 .principal = "tokens/a",
+                 .user = "a\n\"b\xff",
+                 .resource = std::string(10'000, 'x')});
+  const auto lines = Lines("log");
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0]["principal"], "tokens/a");
+  EXPECT_EQ(lines[0]["code"], "OK");
+  EXPECT_LE(lines[0]["resource"].get<std::string>().size(), 512u);
+}
+
+TEST_F(AuditLogTest, IsBoundedAndLosesTheOldestFirst) {
+  auto log = AuditLog::Open({.path = dir_ + "/log", .max_bytes = 4000, .keep = 2});
+  ASSERT_TRUE(log.ok());
+  for (int i = 0; i < 200; ++i) {
+    (*log)->Write({.time = kNow, .principal = absl::StrCat(i)});
+  }
+  uintmax_t bytes = 0;
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(dir_)) {
+    bytes += entry.file_size();
+    ++files;
+  }
+  EXPECT_EQ(files, 3);
+  EXPECT_LE(bytes, 3u * 4000);
+  EXPECT_EQ(Lines("log").back()["principal"], "199");
+  const int last_before = std::stoi(Lines("log.1").back()["principal"].get<std::string>());
+  EXPECT_EQ(std::stoi(Lines("log").front()["principal"].get<std::string>()), last_before + 1);
+}
+
+TEST_F(AuditLogTest, GoesOnWhereItEnded) {
+  for (int i = 0; i < 2; ++i) {
+    auto log = AuditLog::Open({.path = dir_ + "/log"});
+    ASSERT_TRUE(log.ok());
+    (*log)->Write({.time = kNow});
+  }
+  EXPECT_EQ(Lines("log").size(), 2u);
+}
+
+TEST_F(AuditLogTest, AFloodOfRefusalsIsCounted) {
+  auto log = AuditLog::Open({.path = dir_ + "/log", .refusals_per_second = 3});
+  ASSERT_TRUE(log.ok());
+  for (int i = 0; i < 100; ++i) {
+    (*log)->Write({.time = kNow, .code = absl::StatusCode::kUnauthenticated});
+  }
+  (*log)->Write({.time = kNow, .principal = "changes are never suppressed"});
+  (*log)->Write({.time = kNow + absl::Seconds(1)});
+  const auto lines = Lines("log");
+  ASSERT_EQ(lines.size(), 6u);
+  EXPECT_EQ(lines[4]["suppressed"], 97);
+}
+
+}  // namespace
+}  // namespace milepost::coordinator
