@@ -13,6 +13,7 @@ namespace milepost::coordinator {
 namespace {
 
 constexpr int kMostHostFailures = 8;
+constexpr int kMostStale = 4096;
 
 bool HasEnded(v1::RankState state) {
   return state == v1::RANK_STATE_SUCCEEDED || state == v1::RANK_STATE_STOPPED ||
@@ -166,6 +167,7 @@ void Transition::ReportStale(const std::string& name, const v1::RankReport& repo
   }
   v1::WorkerRecord& record = ChangeWorkerSoft(name);  // the next Hello would tell again
   RemoveStale(&record, report);
+  if (record.stale_size() >= kMostStale) return;  // more than it can have slots
   v1::RankPlacementOfJob* stale = record.add_stale();
   stale->set_job(report.job());
   stale->set_generation(report.generation());

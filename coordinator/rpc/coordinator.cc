@@ -274,6 +274,7 @@ absl::StatusOr<v1::Job> Coordinator::Submit(const v1::SubmitJobRequest& request)
       return FindLocked(JobName(known));
     }
   }
+  MP_RETURN_IF_ERROR(CheckRoomForJobs());
   MP_RETURN_IF_ERROR(AdmitSpec(request, &event));
   if (request.validate_only()) {
     v1::Job job;

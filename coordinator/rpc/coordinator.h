@@ -183,6 +183,7 @@ class Coordinator {
   void DispatchLocked(const Outcome& outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // ---- coordinator_access.cc ----
+  absl::Status CheckRoomForJobs();
   void RememberLocked(int64_t number, const v1::JobRecord& record)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The worker ran that rank, in the job's newest generation.

@@ -13,6 +13,9 @@ namespace {
 // Attempts that are remembered for what their workers still have to say, at least.
 constexpr size_t kRememberedAttempts = 16384;
 
+// Jobs that have not ended: each is looked at in every scheduling pass.
+constexpr size_t kMostActiveJobs = 200'000;
+
 }  // namespace
 
 std::string ProjectOfJob(const v1::Job& job) {
@@ -36,6 +39,13 @@ absl::Status Coordinator::CheckRuns(const std::string& worker, const std::string
   // The same whether there is such a job or not.
   return absl::AbortedError(
       absl::StrCat("generation ", generation, " of ", job, " does not run on ", worker));
+}
+
+absl::Status Coordinator::CheckRoomForJobs() {
+  absl::ReaderMutexLock lock(&mutex_);
+  if (state_.active().size() < kMostActiveJobs) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "there are ", state_.active().size(), " jobs that have not ended, which is the limit"));
 }
 
 bool Coordinator::NeedsCheckpoint(const std::string& worker, const std::string& checkpoint,

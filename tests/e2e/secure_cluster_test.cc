@@ -115,6 +115,13 @@ TEST_F(SecureClusterTest, UsersLogInAndAreHeldToTheirRoles) {
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
   EXPECT_EQ(ran.out, "");
 
+  // A program that the command starts has the user's credentials.
+  cluster_.Await(hers, IsTerminal);
+  ran = Milepost("admin", {"generate", "--job", hers, "--prompt", "abc", "--tokens", "4",
+                           "--temperature", "0"});
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_THAT(ran.out, testing::StartsWith("abc"));
+
   // A file that others can read is not used.
   std::filesystem::permissions(folder_ + "/alice/.config/milepost/credentials",
                                std::filesystem::perms::group_read,

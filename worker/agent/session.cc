@@ -21,6 +21,8 @@ using Stream = grpc::ClientReaderWriterInterface<v1::WorkerMessage, v1::Coordina
 
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(50);
 constexpr absl::Duration kLongestBackoff = absl::Seconds(1);
+constexpr absl::Duration kConnectPatience = absl::Seconds(5);
+constexpr absl::Duration kSlice = absl::Milliseconds(200);
 constexpr absl::Duration kGoodbye = absl::Seconds(2);
 // Until Welcome says otherwise.
 constexpr absl::Duration kFirstHeartbeat = absl::Seconds(1);
@@ -33,7 +35,8 @@ class Session::Impl {
       : coordinator_(coordinator.address),
         outbox_(outbox),
         handler_(std::move(handler)),
-        stub_(v1::WorkerService::NewStub(MakeChannel(coordinator))),
+        channel_(MakeChannel(coordinator)),
+        stub_(v1::WorkerService::NewStub(channel_)),
         thread_(&Impl::Loop, this) {}
 
   ~Impl() {
@@ -58,6 +61,7 @@ class Session::Impl {
     spdlog::info("connecting to the coordinator at {}", coordinator_);
     absl::Duration backoff = kFirstBackoff;
     while (true) {
+      AwaitConnection();
       grpc::ClientContext context;
       context.set_wait_for_ready(true);
       {
@@ -81,6 +85,27 @@ class Session::Impl {
     }
     absl::MutexLock lock(&mutex_);
     ended_ = true;
+  }
+
+  // A stream that waits for the connection does so without a word: says what is in its way.
+  void AwaitConnection() {
+    const absl::Time deadline = Clock::Real()->Now() + kConnectPatience;
+    while (!channel_->WaitForConnected(absl::ToChronoTime(Clock::Real()->Now() + kSlice))) {
+      {
+        absl::MutexLock lock(&mutex_);
+        if (stopping_) return;
+      }
+      if (Clock::Real()->Now() < deadline) continue;
+      if (std::exchange(complained_, true)) return;
+      grpc::ClientContext context;
+      context.set_deadline(absl::ToChronoTime(Clock::Real()->Now() + kSlice));
+      std::unique_ptr<Stream> stream = stub_->Session(&context);
+      v1::CoordinatorMessage ignored;
+      while (stream->Read(&ignored)) continue;
+      spdlog::warn("cannot reach the coordinator at {}: {}; trying on", coordinator_,
+                   stream->Finish().error_message());
+      return;
+    }
   }
 
   // The writer is its own thread; this one reads.
@@ -161,6 +186,7 @@ class Session::Impl {
   const std::string coordinator_;
   Outbox* const outbox_;
   const Handler handler_;
+  const std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::WorkerService::StubInterface> stub_;
   absl::BitGen bits_;
   bool complained_ = false;  // of not being let in; once until it is
