@@ -60,7 +60,7 @@ absl::Status TokenTable::ImportAdmin(const NewToken& token, absl::Time now) {
   grant->set_project(kEveryProject);
   grant->set_role(v1::ROLE_ADMIN);
   *record.mutable_token()->mutable_create_time() = ToProto(now);
-  MP_RETURN_IF_ERROR(put_(record));
+  MP_RETURN_IF_ERROR(put_(record, /*sync=*/true));
   records_[name] = std::move(record);
   return absl::OkStatus();
 }
@@ -87,7 +87,7 @@ absl::StatusOr<v1::Principal> TokenTable::Authenticate(absl::string_view text, a
     if (fresh) return principal;
     *token.mutable_last_use_time() = ToProto(now);
     // Under the lock, so that no older record overwrites a revocation.
-    put_(found->second).IgnoreError();
+    put_(found->second, /*sync=*/false).IgnoreError();
   }
   return principal;
 }
@@ -149,7 +149,7 @@ absl::StatusOr<v1::CreateTokenResponse> TokenTable::Create(const v1::CreateToken
     return absl::ResourceExhaustedError(
         absl::StrCat("there are ", records_.size(), " tokens, which is the limit"));
   }
-  MP_RETURN_IF_ERROR(put_(record));
+  MP_RETURN_IF_ERROR(put_(record, /*sync=*/true));
   v1::CreateTokenResponse response;
   *response.mutable_token() = *token;
   response.set_secret(made.text);
@@ -178,7 +178,7 @@ absl::StatusOr<v1::Token> TokenTable::Revoke(const std::string& name, const v1::
   if (IsSet(found->second.token().revoke_time())) return found->second.token();
   v1::TokenRecord record = found->second;
   *record.mutable_token()->mutable_revoke_time() = ToProto(now);
-  MP_RETURN_IF_ERROR(put_(record));
+  MP_RETURN_IF_ERROR(put_(record, /*sync=*/true));
   found->second = record;
   return record.token();
 }

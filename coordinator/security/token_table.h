@@ -1,6 +1,6 @@
 // The tokens that users show. Thread-safe; time is an argument.
 //
-//   TokenTable table(records, [&](const v1::TokenRecord& r) { return store->PutToken(r); });
+//   TokenTable table(records, [&](const auto& r, bool sync) { return store->PutToken(r, sync); });
 //   MP_ASSIGN_OR_RETURN(v1::CreateTokenResponse made, table.Create(request, principal, now));
 //   MP_ASSIGN_OR_RETURN(v1::Principal who, table.Authenticate(made.secret(), now));
 //
@@ -32,7 +32,8 @@ class TokenTable {
   // How exact last_use_time is: a record is written at most once in so long.
   static constexpr absl::Duration kUseStep = absl::Minutes(10);
 
-  using Put = std::function<absl::Status(const v1::TokenRecord&)>;
+  // `sync`: on the disk when it returns.
+  using Put = std::function<absl::Status(const v1::TokenRecord&, bool sync)>;
   TokenTable(std::vector<v1::TokenRecord> records, Put put);
 
   // The admin token of `init-pki`, unless one with its id was known already, revoked or not.

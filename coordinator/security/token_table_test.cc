@@ -16,7 +16,7 @@ const absl::Time kNow = absl::FromUnixSeconds(1'000'000);
 
 class TokenTableTest : public ::testing::Test {
  protected:
-  absl::Status Put(const v1::TokenRecord& record) {
+  absl::Status Put(const v1::TokenRecord& record, bool) {
     if (!disk_.ok()) return disk_;
     stored_[record.token().name()] = record;
     ++writes_;
@@ -26,8 +26,8 @@ class TokenTableTest : public ::testing::Test {
   std::unique_ptr<TokenTable> Table() {
     std::vector<v1::TokenRecord> records;
     for (const auto& [name, record] : stored_) records.push_back(record);
-    return std::make_unique<TokenTable>(records,
-                                        [this](const auto& record) { return Put(record); });
+    return std::make_unique<TokenTable>(
+        records, [this](const auto& record, bool sync) { return Put(record, sync); });
   }
   static v1::CreateTokenRequest Request(const std::string& project, v1::Role role) {
     v1::CreateTokenRequest request;

@@ -112,10 +112,10 @@ absl::Status Store::Write(const Outcome& outcome) {
   return database_->Write(&batch, /*sync=*/true);
 }
 
-absl::Status Store::PutToken(const v1::TokenRecord& record) {
+absl::Status Store::PutToken(const v1::TokenRecord& record, bool sync) {
   rocksdb::WriteBatch batch;
   batch.Put(database_->meta(), kTokenPrefix + record.token().name(), record.SerializeAsString());
-  return database_->Write(&batch, /*sync=*/true);
+  return database_->Write(&batch, sync);
 }
 
 absl::StatusOr<std::vector<v1::TokenRecord>> Store::LoadTokens() {

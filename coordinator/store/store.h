@@ -60,8 +60,7 @@ class Store {
   // attempts. Nothing is written when there is nothing durable.
   absl::Status Write(const Outcome& outcome);
 
-  // Synced.
-  absl::Status PutToken(const v1::TokenRecord& record);
+  absl::Status PutToken(const v1::TokenRecord& record, bool sync);
   absl::StatusOr<std::vector<v1::TokenRecord>> LoadTokens();
 
   // Survives the death of the process, not of the machine (not synced).
