@@ -88,6 +88,7 @@ class Maker {
     MP_RETURN_IF_ERROR(MakeFolder(request_.dir));
     MP_RETURN_IF_ERROR(FindAuthority());
     MP_RETURN_IF_ERROR(IssueCoordinator());
+    if (!request_.workers.empty()) MP_RETURN_IF_ERROR(MakeFolder(Path("workers")));
     for (const std::string& id : request_.workers) {
       MP_RETURN_IF_ERROR(
           Issue(absl::StrCat("workers/", id), {.name = id, .hosts = {}, .uri = WorkerUri(id)}));
