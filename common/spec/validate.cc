@@ -689,7 +689,8 @@ void CheckResources(const v1::JobSpec& spec, Checker* check) {
   }
 }
 
-void CheckCheckpoint(const v1::CheckpointSpec& checkpoint, Checker* check) {
+void CheckCheckpoint(const v1::JobSpec& spec, Checker* check) {
+  const v1::CheckpointSpec& checkpoint = spec.checkpoint();
   check->Int("checkpoint.every", checkpoint.every(), 0, 1'000'000'000);
   check->Int("checkpoint.keep_last", checkpoint.keep_last(), 1, 10'000);
   const bool valid = check->Int("checkpoint.keep_every", checkpoint.keep_every(), 0, 1'000'000'000);
@@ -698,6 +699,12 @@ void CheckCheckpoint(const v1::CheckpointSpec& checkpoint, Checker* check) {
                "no checkpoint is taken on the way: give checkpoint.every, or remove this field");
   }
   check->Int("checkpoint.redundancy", checkpoint.redundancy(), 0, 1);
+  if (checkpoint.redundancy() > 0 &&
+      spec.train().offload().optimizer() == v1::OFFLOAD_TARGET_NVME) {
+    check->Add("checkpoint.redundancy",
+               "keeps the state in host memory, and train.offload.optimizer: nvme has it on disk "
+               "for want of that: give one of them");
+  }
   if (checkpoint.resume_from().empty()) return;
   absl::string_view number = checkpoint.resume_from();
   uint64_t value;
@@ -718,7 +725,7 @@ std::vector<FieldViolation> CheckJobSpec(const v1::JobSpec& normalized) {
   check.Add(CheckTaskHeads(normalized));
   CheckTrain(normalized, &check);
   CheckResources(normalized, &check);
-  CheckCheckpoint(normalized.checkpoint(), &check);
+  CheckCheckpoint(normalized, &check);
   check.Add(CheckScheduling(normalized.scheduling()));
   check.Int("restart.max_failures", normalized.restart().max_failures(), 0, 1000);
   check.Real("restart.backoff_seconds", normalized.restart().backoff_seconds(), 0, 60);

@@ -190,6 +190,9 @@ std::vector<state::Interval> IntervalsOf(const std::vector<runtime::StateInterva
 absl::Status KeepState(const std::string& folder, const SnapshotId& id,
                        runtime::TrainingSession& session) {
   if (folder.empty()) return absl::FailedPreconditionError("there is no folder in memory");
+  if (session.state_parts() != 1) {
+    return absl::FailedPreconditionError("optimizer state is on disk");
+  }
   if (!session.state_is_whole()) {
     return absl::FailedPreconditionError("its state was being changed when the step failed");
   }
@@ -210,6 +213,7 @@ absl::StatusOr<std::optional<v1::TrainerState>> TakeUpState(const std::string& f
                                                             int64_t generation, int64_t least_step,
                                                             runtime::TrainingSession& session,
                                                             comm::Communicator& communicator) {
+  if (session.state_parts() != 1) return std::optional<v1::TrainerState>();  // on disk
   const std::vector<v1::TensorInfo>& tensors = session.state_tensors();
   MP_ASSIGN_OR_RETURN(const state::StateLayout layout, state::StateLayout::FromProto(tensors));
   const std::vector<runtime::StateInterval> targets = session.RestoreTargets();
