@@ -421,6 +421,11 @@ TEST(CheckTest, FindsEachBrokenRule) {
       {"resources.max_ranks", [](auto* s) { s->mutable_resources()->set_max_ranks(0); }},
       {"resources.max_ranks", [](auto* s) { s->mutable_resources()->set_max_ranks(4095); }},
       {"checkpoint.redundancy", [](auto* s) { s->mutable_checkpoint()->set_redundancy(2); }},
+      {"checkpoint.redundancy",
+       [](auto* s) {
+         s->mutable_checkpoint()->set_redundancy(1);
+         s->mutable_train()->mutable_offload()->set_optimizer(v1::OFFLOAD_TARGET_NVME);
+       }},
       {"train.zero.prefetch",
        [](auto* s) { s->mutable_train()->mutable_zero()->set_prefetch(-1); }},
       {"train.optimizer.lr", [](auto* s) { s->mutable_train()->mutable_optimizer()->set_lr(0); }},

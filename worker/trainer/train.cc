@@ -223,8 +223,7 @@ void Trainer::MakeUploader() {
     const std::vector<runtime::StateInterval> of_part = session_->SaveSources(part);
     sources.insert(sources.end(), of_part.begin(), of_part.end());
   }
-  uploader_ =
-      std::make_unique<CheckpointUploader>(coordinator_, std::move(options), sources);
+  uploader_ = std::make_unique<CheckpointUploader>(coordinator_, std::move(options), sources);
 }
 
 absl::StatusOr<std::string> Trainer::StateFolder() const {
