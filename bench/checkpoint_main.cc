@@ -129,7 +129,9 @@ class Bench {
     trainer.set_step(step);
     const absl::Time start = absl::Now();
     *held = OnEveryRank([&](size_t rank) {
-      return absl::ToDoubleSeconds(uploaders_[rank]->Save(sources_[rank], trainer, false));
+      const auto held_here = uploaders_[rank]->Save(sources_[rank], trainer, false);
+      MP_CHECK(held_here.ok()) << held_here.status();
+      return absl::ToDoubleSeconds(*held_here);
     });
     for (auto& uploader : uploaders_) {
       const absl::Status status = uploader->Wait(absl::Now() + absl::Minutes(5));
