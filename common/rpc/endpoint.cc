@@ -1,5 +1,6 @@
 #include "common/rpc/endpoint.h"
 
+#include <arpa/inet.h>
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_credentials_options.h>
 #include <unistd.h>
@@ -62,8 +63,10 @@ std::shared_ptr<FileWatcherCertificateProvider> Watch(const TlsFolder& folder) {
 }  // namespace
 
 bool IsLoopback(absl::string_view address) {
-  const absl::string_view host = address.substr(0, address.rfind(':'));
-  return host == "localhost" || host == "[::1]" || absl::StartsWith(host, "127.");
+  const std::string host(address.substr(0, address.rfind(':')));
+  if (host == "localhost" || host == "[::1]") return true;
+  in_addr bytes = {};  // a name such as 127.example.org may be anywhere
+  return inet_pton(AF_INET, host.c_str(), &bytes) == 1 && ntohl(bytes.s_addr) >> 24 == 127;
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> WorkerCredentials(

@@ -167,12 +167,13 @@ void Transition::ReportStale(const std::string& name, const v1::RankReport& repo
   }
   v1::WorkerRecord& record = ChangeWorkerSoft(name);  // the next Hello would tell again
   RemoveStale(&record, report);
-  if (record.stale_size() >= kMostStale) return;  // more than it can have slots
-  v1::RankPlacementOfJob* stale = record.add_stale();
-  stale->set_job(report.job());
-  stale->set_generation(report.generation());
-  stale->set_rank(report.rank());
-  stale->set_slot(report.slot());
+  if (record.stale_size() < kMostStale) {  // beyond that, more than it can have slots
+    v1::RankPlacementOfJob* stale = record.add_stale();
+    stale->set_job(report.job());
+    stale->set_generation(report.generation());
+    stale->set_rank(report.rank());
+    stale->set_slot(report.slot());
+  }
   Action action{.worker = name};
   v1::StopRank* stop = action.message.mutable_stop_rank();
   stop->set_job(report.job());

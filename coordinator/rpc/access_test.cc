@@ -377,6 +377,13 @@ TEST_F(AccessTest, TheSameRequestIdOfAnotherProjectIsAnotherJob) {
   EXPECT_EQ(first.name(), again.name());
   EXPECT_NE(first.name(), other.name());
   EXPECT_EQ(other.project(), "other");
+  // Nor by an id that looks like another project's.
+  v1::Job disguised;
+  request.clear_project();
+  request.set_request_id("other/0c1d");
+  ASSERT_TRUE(Submit(User(AdminToken()), request, &disguised).ok());
+  EXPECT_NE(disguised.name(), other.name());
+  EXPECT_NE(disguised.project(), "other");
 }
 
 TEST_F(AccessTest, AWorkerSpeaksForItselfAlone) {

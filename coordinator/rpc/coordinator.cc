@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
@@ -264,7 +265,9 @@ absl::StatusOr<v1::Job> Coordinator::Submit(const v1::SubmitJobRequest& request)
                      .spec = request.spec(),
                      .project = project};
   // What somebody else has sent with the same id is none of this project's.
-  if (!event.request_id.empty() && project != kDefaultProject) {
+  // (No project's name has a slash.)
+  const bool scoped = project != kDefaultProject || absl::StrContains(event.request_id, '/');
+  if (!event.request_id.empty() && scoped) {
     event.request_id = absl::StrCat(project, "/", request.request_id());
   }
   if (!event.request_id.empty() && !request.validate_only()) {

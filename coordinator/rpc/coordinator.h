@@ -216,6 +216,9 @@ class Coordinator {
   struct Attempt {
     int64_t generation = 0;
     std::vector<std::string> workers;  // by rank
+    // Of the one before, whose last lines come when this one has begun.
+    int64_t last_generation = 0;
+    std::vector<std::string> last_workers;
   };
   std::map<int64_t, Attempt> attempts_ ABSL_GUARDED_BY(mutex_);   // the newest of each job
   std::map<int64_t, uint64_t> versions_ ABSL_GUARDED_BY(mutex_);  // of jobs, by number

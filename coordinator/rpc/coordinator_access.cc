@@ -67,6 +67,10 @@ void Coordinator::RememberLocked(int64_t number, const v1::JobRecord& record) {
   const bool known = attempt.generation == record.job().generation() &&
                      attempt.workers.size() == static_cast<size_t>(record.ranks_size());
   if (known) return;
+  if (attempt.generation < record.job().generation()) {
+    attempt.last_generation = attempt.generation;
+    attempt.last_workers = std::move(attempt.workers);
+  }
   attempt.generation = record.job().generation();
   attempt.workers.clear();
   for (const v1::RankRecord& rank : record.ranks()) attempt.workers.push_back(rank.worker());
@@ -85,8 +89,11 @@ void Coordinator::RememberLocked(int64_t number, const v1::JobRecord& record) {
 
 bool Coordinator::IsItsLineLocked(const std::string& worker, const v1::LogLine& line) const {
   const auto found = attempts_.find(JobNumber(line.job()));
-  if (found == attempts_.end() || found->second.generation != line.generation()) return false;
-  const auto& workers = found->second.workers;
+  if (found == attempts_.end()) return false;
+  const Attempt& attempt = found->second;
+  const bool last = attempt.last_generation == line.generation();
+  if (!last && attempt.generation != line.generation()) return false;
+  const auto& workers = last ? attempt.last_workers : attempt.workers;
   return line.rank() >= 0 && line.rank() < static_cast<int64_t>(workers.size()) &&
          workers[static_cast<size_t>(line.rank())] == worker;
 }

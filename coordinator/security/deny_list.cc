@@ -1,6 +1,8 @@
 #include "coordinator/security/deny_list.h"
 
+#include <cerrno>
 #include <fstream>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 
@@ -23,12 +25,17 @@ bool DenyList::Has(absl::string_view id, absl::Time now) {
 }
 
 void DenyList::Read() {
-  ids_.clear();
+  errno = 0;
   std::ifstream file(path_);
-  for (std::string line; ids_.size() < kMost && std::getline(file, line);) {
+  // One that cannot be read lets nobody in who was out.
+  if (!file && errno != ENOENT) return;
+  decltype(ids_) ids;
+  for (std::string line; ids.size() < kMost && std::getline(file, line);) {
     const absl::string_view id = absl::StripAsciiWhitespace(line);
-    if (!id.empty() && id[0] != '#') ids_.emplace(id);
+    if (!id.empty() && id[0] != '#') ids.emplace(id);
   }
+  if (file.bad()) return;
+  ids_ = std::move(ids);
 }
 
 }  // namespace milepost::coordinator

@@ -32,8 +32,9 @@ constexpr size_t kMaxWorkerIdBytes = 63;
 
 absl::Status MakeFolder(const std::string& path) {
   std::error_code error;
-  fs::create_directories(path, error);
-  if (!error && chmod(path.c_str(), 0700) == 0) return absl::OkStatus();
+  // One that is there keeps its owner's choice.
+  const bool made = fs::create_directories(path, error);
+  if (!error && (!made || chmod(path.c_str(), 0700) == 0)) return absl::OkStatus();
   return absl::ErrnoToStatus(error ? error.value() : errno, absl::StrCat("cannot make ", path));
 }
 

@@ -90,7 +90,11 @@ absl::Status StateDisk::Begin(int group, bool write) {
 
 absl::Status StateDisk::Await(int turn) {
   absl::Status status;
-  for (const int region : under_way_[turn]) status.Update(file_->Wait(region));
+  // A disk that is silent is waited for once, not for each of them.
+  for (const int region : under_way_[turn]) {
+    status = file_->Wait(region);
+    if (!status.ok()) break;
+  }
   under_way_[turn].clear();
   return DiskFailure(status);
 }

@@ -30,7 +30,8 @@ absl::Status Reserve(int file, int64_t bytes, const std::string& folder) {
   struct statvfs disk = {};
   const bool known = fstatvfs(file, &disk) == 0;
   const auto free = known ? static_cast<int64_t>(disk.f_bavail * disk.f_frsize) : bytes;
-  const int error = free < bytes ? ENOSPC : posix_fallocate(file, 0, bytes);
+  int error = free < bytes ? ENOSPC : EINTR;  // a signal may interrupt it, which then begins anew
+  while (error == EINTR) error = posix_fallocate(file, 0, bytes);
   if (error == 0) return absl::OkStatus();
   const std::string what =
       absl::StrCat("reserving ", bytes, " bytes for the copy of a checkpoint in ", folder,

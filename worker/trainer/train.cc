@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -19,6 +20,7 @@
 #include "engine/comm/tcp.h"
 #include "engine/plan/step_plan.h"
 #include "engine/runtime/session.h"
+#include "engine/runtime/state_disk.h"
 #include "milepost/v1/trainer.pb.h"
 #include "worker/memory_state/memory_state.h"
 #include "worker/memory_state/peer_copies.h"
@@ -233,9 +235,9 @@ absl::StatusOr<std::string> Trainer::StateFolder() const {
   std::error_code error;
   std::filesystem::create_directories(message_.state_folder(), error);
   if (!error) return message_.state_folder();
-  return absl::FailedPreconditionError(absl::StrCat(
+  return runtime::DiskFailure(absl::InternalError(absl::StrCat(
       "the worker's folder for offloaded state cannot be made: ", message_.state_folder(), ": ",
-      error.message(), "; name train.offload.path"));
+      error.message(), "; name train.offload.path")));
 }
 
 absl::StatusOr<absl::Duration> Trainer::SaveState(bool final) {
@@ -472,6 +474,11 @@ int Train(MessageChannel channel, const TrainerDevice& device) {
     message.mutable_failure()->set_class_(exit.failure_class);
     message.mutable_failure()->set_message(exit.message);
     (void)channel.Send(message, Now() + absl::Seconds(1));
+    // What waits for a disk that is silent would never end.
+    if (exit.failure_class == v1::FAILURE_CLASS_HOST) {
+      spdlog::default_logger()->flush();
+      std::_Exit(exit.code);
+    }
   }
   return exit.code;
 }

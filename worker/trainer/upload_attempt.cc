@@ -152,6 +152,7 @@ absl::Status Uploader::WriteStream(const Upload& upload, const std::string& name
   message.set_checkpoint(name);
   message.set_stream(upload.rank * upload.streams_of_rank + stream);
   message.set_generation(upload.begin.generation());
+  bool damaged = false;
   if (first == last) writer.Write(EncodeMessage(message));  // an empty stream still says its name
   for (size_t i = first; i < last; ++i) {
     const state::TensorSlice& slice = upload.chunks[i];
@@ -160,11 +161,18 @@ absl::Status Uploader::WriteStream(const Upload& upload, const std::string& name
     chunk.set_tensor(slice.interval.tensor);
     chunk.set_begin(slice.interval.begin);
     chunk.set_end(slice.interval.end);
-    chunk.set_xxh3(upload.checksums.empty() ? Xxh3(slice.data, size) : upload.checksums[i]);
+    chunk.set_xxh3(Xxh3(slice.data, size));
+    if (!upload.checksums.empty() && chunk.xxh3() != upload.checksums[i]) {
+      damaged = true;  // sent again, it would be no better
+      break;
+    }
     if (!writer.Write(EncodeChunkMessage(message, loans_.Lend(slice.data, size)))) break;
     message.clear_checkpoint();
   }
-  return writer.Finish();
+  const absl::Status status = writer.Finish();
+  if (!damaged) return status;
+  return absl::InvalidArgumentError(
+      "the checkpoint's copy on disk is not what was written there: look at the disk");
 }
 
 absl::Status Uploader::Commit(const Upload& upload, const std::string& name) {

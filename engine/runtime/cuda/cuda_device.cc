@@ -16,7 +16,8 @@ namespace {
 
 constexpr absl::Duration kShortestLook = absl::Microseconds(20);
 constexpr absl::Duration kLongestLook = absl::Milliseconds(1);
-constexpr absl::Duration kLongestHostWork = absl::Minutes(1);
+// A disk that is silent is waited for a minute.
+constexpr absl::Duration kLongestHostWork = absl::Minutes(3);
 
 // The second stream is the communication's.
 int PriorityOf(size_t stream, int least, int greatest) { return stream == 1 ? greatest : least; }

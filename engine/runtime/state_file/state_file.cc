@@ -190,7 +190,8 @@ absl::Status File::Reserve() const {
   const bool known = fstatvfs(fd_.get(), &disk) == 0;
   const uint64_t free = known ? uint64_t{disk.f_bavail} * disk.f_frsize : 0;
   const bool fits = !known || static_cast<uint64_t>(bytes_) <= free;
-  const int error = fits ? posix_fallocate(fd_.get(), 0, bytes_) : ENOSPC;
+  int error = fits ? EINTR : ENOSPC;  // a signal may interrupt it, which then begins anew
+  while (error == EINTR) error = posix_fallocate(fd_.get(), 0, bytes_);
   if (error == 0) return absl::OkStatus();
   if (named_) unlink(path_.c_str());
   return SystemError(error, absl::StrCat("reserving ", bytes_, " bytes for ", path_, ", where ",
