@@ -152,6 +152,7 @@ std::vector<PlacedRank> SlotPool::Find(int ranks, int64_t slot_bytes) const {
 
 std::vector<PlacedRank> SlotPool::Find(int ranks, int64_t slot_bytes,
                                        const std::vector<std::string>& first) const {
+  if (first.empty()) return Find(ranks, slot_bytes);
   SlotPool known(model_);
   for (const std::string& worker : first) {
     const auto found = host_by_worker_.find(worker);

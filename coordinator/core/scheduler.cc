@@ -35,11 +35,7 @@ class Pass {
     for (const Holding& holding : input_.holdings) {
       if (holding.leaving) comes_free_[holding.model] += holding.slots;
     }
-    for (Demand& demand : input_.demands) {
-      DropSizesNobodyHas(demand);
-      wanting_ += demand.gate == WaitCode::kNone && !EligiblePools(demand).empty() &&
-                  demand.ranks <= input_.queues[demand.queue].limit;
-    }
+    CountWanting();
     Admitted();
     Queues();
     Grow();
@@ -48,6 +44,18 @@ class Pass {
   }
 
  private:
+  // Only elastic jobs care.
+  void CountWanting() {
+    const bool elastic = std::any_of(input_.demands.begin(), input_.demands.end(),
+                                     [](const Demand& demand) { return !demand.larger.empty(); });
+    if (!elastic) return;
+    for (Demand& demand : input_.demands) {
+      DropSizesNobodyHas(demand);
+      wanting_ += demand.gate == WaitCode::kNone && !EligiblePools(demand).empty() &&
+                  demand.ranks <= input_.queues[demand.queue].limit;
+    }
+  }
+
   // Of every queue the jobs in the order in which they are looked at.
   void SortDemands() {
     std::sort(input_.demands.begin(), input_.demands.end(), [](const Demand& a, const Demand& b) {
