@@ -54,6 +54,11 @@ void AddHealth(const v1::DeviceFacts& facts, absl::Time now, std::vector<std::st
   if (facts.nvlinks() > 0) {
     parts->push_back(absl::StrCat(facts.nvlinks_active(), " of ", facts.nvlinks(), " NVLinks up"));
   }
+  if (facts.has_nvlink_transmit_bytes_per_second() && facts.has_nvlink_receive_bytes_per_second()) {
+    parts->push_back(absl::StrCat("NVLink ", HumanBytes(facts.nvlink_receive_bytes_per_second()),
+                                  "/s in, ", HumanBytes(facts.nvlink_transmit_bytes_per_second()),
+                                  "/s out"));
+  }
   if (facts.has_ecc_errors() && facts.ecc_errors() > 0) {
     parts->push_back(absl::StrCat(facts.ecc_errors(), " uncorrected memory errors"));
   }

@@ -43,6 +43,8 @@ v1::Worker GpuWorker() {
   facts->add_throttling("power cap");
   facts->set_nvlinks(18);
   facts->set_nvlinks_active(17);
+  facts->set_nvlink_receive_bytes_per_second(int64_t{40} << 30);
+  facts->set_nvlink_transmit_bytes_per_second(int64_t{41} << 30);
   facts->set_ecc_errors(2);
   facts->set_last_xid(94);
   *facts->mutable_last_xid_time() = ToProto(kNow - absl::Minutes(5));
@@ -53,8 +55,8 @@ TEST(WorkerViewTest, SaysHowAGpuDoes) {
   const v1::Worker worker = GpuWorker();
   EXPECT_EQ(FactsText(worker.devices(0), kNow),
             "97% busy, 61.0 GiB used, 650 of 700 W, 61 °C, 1755 of 1980 MHz, held down by power "
-            "cap, 17 of 18 NVLinks up, 2 uncorrected memory errors, XID 94, memory error that "
-            "ended one program (5m00s ago); 3s ago");
+            "cap, 17 of 18 NVLinks up, NVLink 40.0 GiB/s in, 41.0 GiB/s out, 2 uncorrected memory "
+            "errors, XID 94, memory error that ended one program (5m00s ago); 3s ago");
   v1::DeviceFacts lost;
   lost.set_problem("GPU 0 has fallen off the bus: restart the host");
   *lost.mutable_time() = ToProto(kNow);

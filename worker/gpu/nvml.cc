@@ -67,6 +67,19 @@ const char* PathText(unsigned int level) {
   }
 }
 
+// Between two readings of an NVLink counter. Nullopt: one of them did not succeed, or the driver
+// has not read it again, or it began anew.
+std::optional<int64_t> BytesPerSecond(const NvmlFieldValue& before, const NvmlFieldValue& now) {
+  const auto counted = [](const NvmlFieldValue& value) {
+    return value.error == kNvmlSuccess && value.timestamp > 0 &&
+           (value.type == kNvmlUnsignedLong || value.type == kNvmlUnsignedLongLong);
+  };
+  if (!counted(before) || !counted(now)) return std::nullopt;
+  if (now.timestamp <= before.timestamp || now.value < before.value) return std::nullopt;
+  return static_cast<int64_t>(1024e6 * static_cast<double>(now.value - before.value) /
+                              static_cast<double>(now.timestamp - before.timestamp));
+}
+
 }  // namespace
 
 std::vector<std::string> ThrottleReasons(unsigned long long mask) {
@@ -156,6 +169,7 @@ std::string Nvml::Explain(int gpu, int error) const {
 Gpu Nvml::Describe(int index) {
   Gpu gpu = {.index = index};
   NvmlDevice& device = handles_.emplace_back(nullptr);
+  nvlink_traffic_.emplace_back();
   int error = f_.DeviceGetHandleByIndex(static_cast<unsigned int>(index), &device);
   char text[std::max(kNvmlNameBytes, kNvmlUuidBytes)] = {};
   if (error == kNvmlSuccess) error = f_.DeviceGetUuid(device, text, kNvmlUuidBytes - 1);
@@ -266,6 +280,25 @@ void Nvml::MeasureLinks(NvmlDevice device, v1::DeviceFacts* facts) {
   }
 }
 
+// The driver counts; it samples the counters itself, and says when.
+void Nvml::MeasureNvlinkTraffic(int gpu, v1::DeviceFacts* facts) {
+  if (f_.DeviceGetFieldValues == nullptr || facts->nvlinks() == 0) return;
+  NvmlFieldValue now[2] = {};
+  now[0].field = kNvmlNvlinkDataTx;
+  now[1].field = kNvmlNvlinkDataRx;
+  for (NvmlFieldValue& value : now) value.scope = kNvmlAllLinks;
+  const int error = f_.DeviceGetFieldValues(handles_[gpu], 2, now);
+  if (IsGone(error)) lost_ = error;
+  if (error != kNvmlSuccess) return;
+  NvlinkTraffic& before = nvlink_traffic_[gpu];
+  if (const auto rate = BytesPerSecond(std::exchange(before.sent, now[0]), now[0])) {
+    facts->set_nvlink_transmit_bytes_per_second(*rate);
+  }
+  if (const auto rate = BytesPerSecond(std::exchange(before.received, now[1]), now[1])) {
+    facts->set_nvlink_receive_bytes_per_second(*rate);
+  }
+}
+
 v1::DeviceFacts Nvml::Measure(int gpu) {
   v1::DeviceFacts facts;
   facts.set_problem(gpus_[gpu].problem);
@@ -291,6 +324,7 @@ v1::DeviceFacts Nvml::Measure(int gpu) {
     facts.set_ecc_errors(static_cast<int64_t>(*errors));
   }
   MeasureLinks(device, &facts);
+  MeasureNvlinkTraffic(gpu, &facts);
   if (lost_ != 0) {
     // What it said before it went is not how it does.
     facts.Clear();

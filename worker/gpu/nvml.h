@@ -71,7 +71,8 @@ class Nvml {
   const std::vector<Gpu>& gpus() const { return gpus_; }
 
   // How the GPU does now; what it does not tell is absent. `problem` when it is lost, or could not
-  // be used from the start. slot, time and last_xid are the caller's.
+  // be used from the start. slot, time and last_xid are the caller's. NVLinks' traffic is that
+  // since the call before: the first has none.
   v1::DeviceFacts Measure(int gpu);
 
   struct Xid {
@@ -93,6 +94,7 @@ class Nvml {
   std::string Explain(int gpu, int error) const;
   void MeasureClocks(NvmlDevice device, v1::DeviceFacts* facts);
   void MeasureLinks(NvmlDevice device, v1::DeviceFacts* facts);
+  void MeasureNvlinkTraffic(int gpu, v1::DeviceFacts* facts);
   std::optional<int> Temperature(NvmlDevice device);
 
   // The answer of an optional function: nullopt where it is missing or refuses. A GPU that is lost
@@ -105,6 +107,12 @@ class Nvml {
   DriverVersions versions_;
   std::vector<Gpu> gpus_;
   std::vector<NvmlDevice> handles_;
+  // What a GPU's NVLinks had carried at the measurement before.
+  struct NvlinkTraffic {
+    NvmlFieldValue sent = {};
+    NvmlFieldValue received = {};
+  };
+  std::vector<NvlinkTraffic> nvlink_traffic_;
   NvmlEventSet events_ = nullptr;
   int lost_ = 0;  // the error of the latest call that said that a GPU is gone
 };

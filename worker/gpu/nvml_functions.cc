@@ -37,6 +37,7 @@ void FindDeviceFunctions(void* library, NvmlFunctions* f) {
   Find(library, {"nvmlDeviceGetTotalEccErrors"}, &f->DeviceGetTotalEccErrors);
   Find(library, {"nvmlDeviceGetPcieThroughput"}, &f->DeviceGetPcieThroughput);
   Find(library, {"nvmlDeviceGetNvLinkState"}, &f->DeviceGetNvLinkState);
+  Find(library, {"nvmlDeviceGetFieldValues"}, &f->DeviceGetFieldValues);
   Find(library, {"nvmlDeviceGetTopologyCommonAncestor"}, &f->DeviceGetTopologyCommonAncestor);
   Find(library, {"nvmlDeviceGetP2PStatus"}, &f->DeviceGetP2PStatus);
   Find(library, {"nvmlDeviceRegisterEvents"}, &f->DeviceRegisterEvents);

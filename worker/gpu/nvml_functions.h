@@ -83,6 +83,24 @@ struct NvmlTemperature {
 };
 inline constexpr unsigned int kNvmlTemperatureVersion = sizeof(NvmlTemperature) | (1u << 24);
 
+// nvmlFieldValue_t.
+struct NvmlFieldValue {
+  unsigned int field;
+  unsigned int scope;   // of NVLink counters the link, or kNvmlAllLinks
+  long long timestamp;  // microseconds since 1970
+  long long latency;
+  int type;                  // of `value`: kNvmlUnsignedLongLong, ...
+  int error;                 // `value` is there only with kNvmlSuccess
+  unsigned long long value;  // a union in NVML
+};
+static_assert(sizeof(NvmlFieldValue) == 40);
+
+inline constexpr unsigned int kNvmlNvlinkDataTx =
+    138;  // field: KiB sent so far, unsigned long long
+inline constexpr unsigned int kNvmlNvlinkDataRx = 139;  // field: KiB received so far
+inline constexpr unsigned int kNvmlAllLinks = 0xffffffff;
+inline constexpr int kNvmlUnsignedLong = 2;  // value types
+inline constexpr int kNvmlUnsignedLongLong = 3;
 inline constexpr unsigned int kNvmlTemperatureGpu = 0;  // sensor
 inline constexpr unsigned int kNvmlClockSm = 1;         // clock type
 inline constexpr unsigned int kNvmlUncorrected = 1;     // memory error type
@@ -129,6 +147,8 @@ struct NvmlFunctions {
   // Measures for 20 ms.
   int (*DeviceGetPcieThroughput)(NvmlDevice, unsigned int counter, unsigned int* kb) = nullptr;
   int (*DeviceGetNvLinkState)(NvmlDevice, unsigned int link, unsigned int* active) = nullptr;
+  // The answer to each value is in it.
+  int (*DeviceGetFieldValues)(NvmlDevice, int count, NvmlFieldValue*) = nullptr;
   int (*DeviceGetTopologyCommonAncestor)(NvmlDevice, NvmlDevice, unsigned int*) = nullptr;
   int (*DeviceGetP2PStatus)(NvmlDevice, NvmlDevice, unsigned int, unsigned int*) = nullptr;
   int (*EventSetCreate)(NvmlEventSet*) = nullptr;

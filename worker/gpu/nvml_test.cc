@@ -90,6 +90,28 @@ TEST_F(NvmlTest, MeasuresHowAGpuDoes) {
   EXPECT_THAT(nvml->Measure(0).throttling(), IsEmpty());
 }
 
+TEST_F(NvmlTest, MeasuresWhatNvlinksCarry) {
+  const auto nvml = Open();
+  const v1::DeviceFacts first = nvml->Measure(0);
+  EXPECT_FALSE(first.has_nvlink_transmit_bytes_per_second());
+  EXPECT_FALSE(first.has_nvlink_receive_bytes_per_second());
+  FakeGpu& gpu = fake_.gpus[0];
+  gpu.counted_at += 2'000'000;
+  gpu.sent_kib += 4'000'000;
+  const v1::DeviceFacts second = nvml->Measure(0);
+  EXPECT_EQ(second.nvlink_transmit_bytes_per_second(), int64_t{2'000'000} * 1024);
+  EXPECT_TRUE(second.has_nvlink_receive_bytes_per_second());
+  EXPECT_EQ(second.nvlink_receive_bytes_per_second(), 0);
+  // Not read again: nothing is known of the time since. Begun anew: neither.
+  EXPECT_FALSE(nvml->Measure(0).has_nvlink_transmit_bytes_per_second());
+  gpu.counted_at += 1'000'000;
+  gpu.sent_kib = 5;
+  gpu.received_kib += 1'000;
+  const v1::DeviceFacts third = nvml->Measure(0);
+  EXPECT_FALSE(third.has_nvlink_transmit_bytes_per_second());
+  EXPECT_EQ(third.nvlink_receive_bytes_per_second(), 1'024'000);
+}
+
 TEST_F(NvmlTest, OldDriversLackFunctions) {
   NvmlFunctions old;
   const NvmlFunctions all = FakeNvml::Functions();

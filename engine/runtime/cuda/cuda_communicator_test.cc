@@ -4,11 +4,23 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <sstream>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
+#include "common/subprocess.h"
 #include "engine/comm/in_process.h"
+#include "engine/comm/key_value_store.h"
+#include "engine/comm/tcp.h"
 #include "engine/runtime/cuda/cuda_device.h"
 #include "engine/runtime/cuda/nccl.h"
 #include "engine/runtime/cuda/staging_stream.h"
@@ -81,6 +93,102 @@ TEST(CudaCommunicator, NcclWithOneRank) {
   }
   EXPECT_EQ(on->Get(), before);
   EXPECT_EQ((*communicator)->Health(), absl::OkStatus());
+}
+
+// ---- two ranks, each a process: NCCL tells hosts apart by a name that it reads once ----
+
+constexpr char kRank[] = "MILEPOST_TEST_NCCL_RANK";      // of a child: it is that rank,
+constexpr char kFolder[] = "MILEPOST_TEST_NCCL_FOLDER";  // and meets the other one there
+
+// Keys as files in a folder.
+class FolderStore : public comm::KeyValueStore {
+ public:
+  explicit FolderStore(std::string folder) : folder_(std::move(folder)) {}
+  absl::Status Put(absl::string_view key, absl::string_view value) override {
+    std::ofstream(PathOf(key) + ".new") << value;
+    std::filesystem::rename(PathOf(key) + ".new", PathOf(key));
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) override {
+    while (!std::filesystem::exists(PathOf(key))) {
+      if (absl::Now() > deadline) return absl::DeadlineExceededError("no such file in time");
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    std::stringstream value;
+    value << std::ifstream(PathOf(key)).rdbuf();
+    return value.str();
+  }
+
+ private:
+  std::string PathOf(absl::string_view key) const {
+    return absl::StrCat(folder_, "/", absl::StrReplaceAll(key, {{"/", "_"}}));
+  }
+  const std::string folder_;
+};
+
+// What one of two ranks does: for the children of NcclWithTwoRanksOnOneGpu alone.
+TEST(CudaCommunicator, DISABLED_AsARankOfTwo) {
+  ASSERT_NE(std::getenv(kRank), nullptr);
+  const int rank = *std::getenv(kRank) - '0';
+  const auto on = OnAGpu::Open();
+  ASSERT_NE(on, nullptr);
+  FolderStore store(std::getenv(kFolder));
+  auto host = comm::ConnectTcp(rank, 2, &store);
+  ASSERT_TRUE(host.ok()) << host.status();
+  auto communicator = NcclCommunicator::Create({}, Nccl(), **host);
+  ASSERT_TRUE(communicator.ok()) << communicator.status();
+  const auto call = [&](Kind kind) {
+    return (*communicator)
+        ->Enqueue({.kind = kind, .elements = kElements, .among = {0, 2, 1}}, on->values, nullptr,
+                  on->device->native_stream(on->stream));
+  };
+  on->Put(std::vector<float>(kElements, 1.0F + static_cast<float>(rank)));
+  ASSERT_EQ(call(Kind::kAllReduce), absl::OkStatus());
+  EXPECT_EQ(on->Get(), std::vector<float>(kElements, 3));
+
+  // Rank r owns the half r: the sum of it, and in its place what the other one then gathers.
+  std::vector<float> values(kElements);
+  for (int64_t i = 0; i < kElements; ++i) values[i] = static_cast<float>(i * (rank + 1));
+  on->Put(values);
+  ASSERT_EQ(call(Kind::kReduceScatter), absl::OkStatus());
+  const std::vector<float> reduced = on->Get();
+  const int64_t half = kElements / 2;
+  for (int64_t i = rank * half; i < (rank + 1) * half; ++i) {
+    ASSERT_EQ(reduced[i], static_cast<float>(3 * i)) << i;
+  }
+  ASSERT_EQ(call(Kind::kAllGather), absl::OkStatus());
+  const std::vector<float> gathered = on->Get();
+  for (int64_t i = 0; i < kElements; ++i) ASSERT_EQ(gathered[i], static_cast<float>(3 * i)) << i;
+  EXPECT_EQ((*communicator)->Health(), absl::OkStatus());
+}
+
+// NCCL refuses two ranks on one GPU, unless it takes them for ranks of two hosts: then they talk
+// over the loopback interface.
+TEST(CudaCommunicator, NcclWithTwoRanksOnOneGpu) {
+  if (OnAGpu::Open() == nullptr) GTEST_SKIP() << "no GPU";
+  std::string folder = absl::StrCat(testing::TempDir(), "/milepost_nccl_XXXXXX");
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  std::vector<Subprocess> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    SpawnOptions options;
+    options.argv = {"/proc/self/exe", "--gtest_also_run_disabled_tests",
+                    "--gtest_filter=CudaCommunicator.DISABLED_AsARankOfTwo"};
+    options.env = {{kRank, absl::StrCat(rank)},
+                   {kFolder, folder},
+                   {"NCCL_HOSTID", absl::StrCat("milepost-test-", rank)},
+                   {"NCCL_SOCKET_IFNAME", "lo"},
+                   {"NCCL_IB_DISABLE", "1"}};
+    auto child = Subprocess::Spawn(std::move(options));
+    ASSERT_TRUE(child.ok()) << child.status();
+    ranks.push_back(*std::move(child));
+  }
+  const absl::Time deadline = absl::Now() + 2 * kTimeout;
+  for (Subprocess& rank : ranks) {
+    const auto end = rank.Wait(deadline);
+    EXPECT_TRUE(end.ok() && end->success())
+        << (end.ok() ? end->ToString() : end.status().ToString());
+  }
+  std::filesystem::remove_all(folder);
 }
 
 // Two ranks of one process, each with a stream of its own on the same GPU.

@@ -22,6 +22,7 @@
 #include "engine/runtime/device/device_executor.h"
 #include "engine/runtime/device/host_mirror.h"
 #include "engine/runtime/device/piece_timer.h"
+#include "engine/runtime/device/staged_copy.h"
 #include "engine/runtime/state_disk.h"
 
 namespace milepost::runtime {
@@ -137,6 +138,7 @@ class CudaEngine : public StepEngine {
   absl::StatusOr<Slot*> NextSlot();
   absl::StatusOr<bool> WriteTables(const Inputs& inputs, const Slot& slot);
   void NoteDocuments();
+  std::vector<StagedCopy::Transfer> Transfers(bool to_device) const;
   absl::Status CopySlot(const Inputs& inputs, const StepContext& context);
   absl::Status RunPiece(DeviceExecutor& executor, absl::Span<const Section> sections,
                         const StepContext& context, Piece& piece);
@@ -159,6 +161,7 @@ class CudaEngine : public StepEngine {
   std::optional<Arena> host_arena_;  // pinned; where something is offloaded
   std::unique_ptr<StateDisk> disk_;  // where states are on disk
   std::optional<HostMirror> state_;
+  std::optional<StagedCopy> staged_;   // to and from it
   std::optional<HostMirror> scalars_;  // pinned; their buffer alone
   Inputs train_inputs_;
   Inputs evaluate_inputs_;
@@ -255,6 +258,7 @@ absl::Status CudaEngine::AllocateOnDevice(const std::string& state_folder) {
     memory_.disk = disk_.get();
   }
   MP_ASSIGN_OR_RETURN(state_, HostMirror::Make(plan_.arena_bytes));
+  MP_ASSIGN_OR_RETURN(staged_, StagedCopy::Make(&device(), streams_.compute, memory_.host_threads));
   // Not within the state, which is too large to pin: a copy must not lie in both kinds of memory.
   const int64_t scalar_bytes = plan_.buffers[plan_.scalars].bytes;
   MP_ASSIGN_OR_RETURN(scalars_, HostMirror::Make(scalar_bytes));
@@ -317,23 +321,29 @@ absl::Status CudaEngine::WaitFor(absl::FunctionRef<absl::Status(absl::Duration)>
   }
 }
 
-absl::Status CudaEngine::Upload() {
-  for (const Range& range : StateOf(plan_, /*with_parameters=*/true)) {
-    MP_RETURN_IF_ERROR(device().Copy(streams_.compute, memory_.arena + range.begin,
-                                     state_->data() + range.begin, range.end - range.begin));
+// Between the mirror and the arena.
+std::vector<StagedCopy::Transfer> CudaEngine::Transfers(bool to_device) const {
+  std::vector<StagedCopy::Transfer> transfers;
+  for (const Range& range : StateOf(plan_, /*with_parameters=*/to_device)) {
+    char* const mirrored = state_->data() + range.begin;
+    char* const on_device = memory_.arena + range.begin;
+    transfers.push_back({.to = to_device ? on_device : mirrored,
+                         .from = to_device ? mirrored : on_device,
+                         .bytes = range.end - range.begin});
   }
+  return transfers;
+}
+
+absl::Status CudaEngine::Upload() {
+  MP_RETURN_IF_ERROR(staged_->ToDevice(Transfers(/*to_device=*/true), parts_.timeout));
   MP_RETURN_IF_ERROR(Synchronize());
   state_->Clear();  // until there is a checkpoint
   return absl::OkStatus();
 }
 
+// Also after an abort.
 absl::Status CudaEngine::Download() {
-  for (const Range& range : StateOf(plan_, /*with_parameters=*/false)) {
-    MP_RETURN_IF_ERROR(device().Copy(streams_.compute, state_->data() + range.begin,
-                                     memory_.arena + range.begin, range.end - range.begin));
-  }
-  // Also after an abort.
-  return train_->Synchronize(parts_.timeout);
+  return staged_->ToHost(Transfers(/*to_device=*/false), parts_.timeout);
 }
 
 absl::StatusOr<CudaEngine::Slot*> CudaEngine::NextSlot() {

@@ -70,6 +70,20 @@ int GetUuid(NvmlDevice device, char* out, unsigned int size) {
   return With(device, [&](const FakeGpu& gpu) { CopyText(gpu.uuid, out, size); });
 }
 
+int GetFieldValues(NvmlDevice device, int count, NvmlFieldValue* values) {
+  return With(device, [&](const FakeGpu& gpu) {
+    for (NvmlFieldValue* value = values; value != values + count; ++value) {
+      const bool sent = value->field == kNvmlNvlinkDataTx;
+      value->error = (sent || value->field == kNvmlNvlinkDataRx) && value->scope == kNvmlAllLinks
+                         ? kNvmlSuccess
+                         : kNvmlNotSupported;
+      value->type = kNvmlUnsignedLongLong;
+      value->timestamp = gpu.counted_at;
+      value->value = sent ? gpu.sent_kib : gpu.received_kib;
+    }
+  });
+}
+
 int GetNvLinkState(NvmlDevice device, unsigned int link, unsigned int* active) {
   unsigned int links = 0;
   const int error = With(device, [&](const FakeGpu& gpu) {
@@ -197,6 +211,7 @@ void AddMeasurements(NvmlFunctions* f) {
     return With(device, [&](const FakeGpu&) { *kb = counter == 0 ? 2'000 : 3'000; });
   };
   f->DeviceGetNvLinkState = GetNvLinkState;
+  f->DeviceGetFieldValues = GetFieldValues;
 }
 
 }  // namespace

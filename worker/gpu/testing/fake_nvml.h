@@ -37,6 +37,9 @@ struct FakeGpu {
   unsigned long long ecc = 0;
   unsigned int nvlinks = 18;
   unsigned int broken_nvlinks = 0;  // the last ones
+  // What they have carried, and when that was read: microseconds.
+  unsigned long long sent_kib = 1000, received_kib = 2000;
+  long long counted_at = 1;
 };
 
 class FakeNvml {

@@ -11,6 +11,7 @@ using milepost::worker::FakeNvml;
 using milepost::worker::NvmlDevice;
 using milepost::worker::NvmlEventData;
 using milepost::worker::NvmlEventSet;
+using milepost::worker::NvmlFieldValue;
 using milepost::worker::NvmlFunctions;
 using milepost::worker::NvmlMemory;
 using milepost::worker::NvmlPciInfo;
@@ -80,6 +81,8 @@ FAKE_NVML(nvmlDeviceGetPcieThroughput, DeviceGetPcieThroughput,
           (NvmlDevice d, unsigned int counter, unsigned int* kb), (d, counter, kb))
 FAKE_NVML(nvmlDeviceGetNvLinkState, DeviceGetNvLinkState,
           (NvmlDevice d, unsigned int link, unsigned int* active), (d, link, active))
+FAKE_NVML(nvmlDeviceGetFieldValues, DeviceGetFieldValues,
+          (NvmlDevice d, int count, NvmlFieldValue* values), (d, count, values))
 FAKE_NVML(nvmlDeviceGetTopologyCommonAncestor, DeviceGetTopologyCommonAncestor,
           (NvmlDevice a, NvmlDevice b, unsigned int* level), (a, b, level))
 FAKE_NVML(nvmlDeviceGetP2PStatus, DeviceGetP2PStatus,
