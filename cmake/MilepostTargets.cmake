@@ -54,14 +54,18 @@ function(milepost_library)
   endif()
 endfunction()
 
-# milepost_test(NAME <name> SOURCES <files>... [DEPS <targets>...] [TIMEOUT <s>])
+# milepost_test(NAME <name> SOURCES <files>... [DEPS <targets>...] [TIMEOUT <s>]
+#   [FILTER <gtest filter>])
 function(milepost_test)
-  cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "NAME;TIMEOUT;FILTER" "SOURCES;DEPS" ${ARGN})
   if(NOT BUILD_TESTING)
     return()
   endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
+  endif()
+  if(NOT ARG_FILTER)
+    set(ARG_FILTER "*")
   endif()
   add_executable(${ARG_NAME} ${ARG_SOURCES})
   target_link_libraries(${ARG_NAME} PRIVATE milepost_options ${ARG_DEPS} GTest::gmock
@@ -72,6 +76,7 @@ function(milepost_test)
     "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/cmake/tsan.supp")
   include(GoogleTest)
   gtest_discover_tests(${ARG_NAME} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+    TEST_FILTER "${ARG_FILTER}"
     TEST_PREFIX "${ARG_NAME}." WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
     PROPERTIES TIMEOUT ${ARG_TIMEOUT}
     ENVIRONMENT "${environment}")

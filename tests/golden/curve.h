@@ -1,5 +1,7 @@
 // What the golden curves share: the formulas of make_gpt2_curve.py and make_llama_curve.py, and a
-// run that is held against the figures of a golden file.
+// run that is held against the figures of a golden file. With MILEPOST_GOLDEN_DEVICE the runs are
+// those of a device (tests/integration/on_device.h). $MILEPOST_GOLDEN_FOLDER: where the files are,
+// if not in tests/golden (on_gpu.py makes others).
 #ifndef MILEPOST_TESTS_GOLDEN_CURVE_H_
 #define MILEPOST_TESTS_GOLDEN_CURVE_H_
 
@@ -23,6 +25,9 @@
 #include "gtest/gtest.h"
 #include "milepost/v1/job_spec.pb.h"
 #include "nlohmann/json.hpp"
+#if defined(MILEPOST_GOLDEN_DEVICE)
+#include "tests/integration/on_device.h"
+#endif
 
 namespace milepost {
 
@@ -56,8 +61,11 @@ class GoldenCurve : public testing::Test {
   // ---- the run ----
 
   void Open(const std::string& file_name) {
-    std::ifstream file("tests/golden/" + file_name);
-    ASSERT_TRUE(file) << "tests run in the repository's root";
+    const char* folder = std::getenv("MILEPOST_GOLDEN_FOLDER");
+    const std::string path =
+        absl::StrCat(folder != nullptr ? folder : "tests/golden", "/", file_name);
+    std::ifstream file(path);
+    ASSERT_TRUE(file) << path << "; tests run in the repository's root";
     golden_ = json::parse(file);
     if (!folder_.empty()) return;
     std::string pattern = (std::filesystem::temp_directory_path() / "milepost-golden-XXXXXX");
@@ -143,6 +151,7 @@ class GoldenCurve : public testing::Test {
   static void SetWeights(const json& parameters, const char* norm,
                          runtime::TrainingSession& session) {
     ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
+    ASSERT_EQ(session.FetchState(), absl::OkStatus());
     const v1::TrainerState state = session.trainer_state();
     std::map<std::string, int64_t> index;
     for (const json& name : parameters) index.emplace(name, index.size());
@@ -156,6 +165,14 @@ class GoldenCurve : public testing::Test {
       }
     }
     ASSERT_EQ(session.FinishRestore(state), absl::OkStatus());
+  }
+
+  static runtime::SessionOptions Options() {
+#if defined(MILEPOST_GOLDEN_DEVICE)
+    return runtime::OnDevice(/*seed=*/1)(/*rank=*/0);
+#else
+    return {.threads = 1};
+#endif
   }
 
   // How far the weights are from those that PyTorch ended with, relative to these: estimated from
@@ -200,7 +217,7 @@ class GoldenCurve : public testing::Test {
   static void ExpectTheCurve(const v1::JobSpec& spec, const json& golden, const char* norm,
                              const std::function<void(runtime::TrainingSession&)>& after = {}) {
     auto group = comm::MakeInProcessGroup(1);
-    auto session = runtime::TrainingSession::Create(spec, {.threads = 1}, group[0].get());
+    auto session = runtime::TrainingSession::Create(spec, Options(), group[0].get());
     ASSERT_TRUE(session.ok()) << session.status();
     SetWeights(golden["parameters"], norm, **session);
     ASSERT_EQ(golden["steps"].size(), 20u);
@@ -221,6 +238,7 @@ class GoldenCurve : public testing::Test {
             << "head " << head << ", step " << report->step;
       }
     }
+    ASSERT_EQ((*session)->FetchState(), absl::OkStatus());
     if (golden.contains("final")) ExpectTheWeights(**session, golden["final"]);
     if (after) after(**session);
   }

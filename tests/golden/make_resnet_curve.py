@@ -66,7 +66,7 @@ def build(model):
 
 
 def encoded(tensor):
-    return base64.b64encode(tensor.detach().float().numpy().astype("<f4").tobytes()).decode()
+    return base64.b64encode(tensor.detach().float().cpu().numpy().astype("<f4").tobytes()).decode()
 
 
 def train(case):

@@ -18,15 +18,7 @@
 #include "engine/runtime/testing.h"
 #include "engine/runtime/testing_images.h"
 #include "engine/runtime/testing_npy.h"
-#if defined(MILEPOST_ON_DEVICE)
-#include "engine/runtime/cuda/gpu_step_engine.h"
-#else
-#include "engine/kernels/cuda/testing/host_graphs.h"
-#include "engine/kernels/cuda/testing/host_products.h"
-#include "engine/runtime/cuda_backend/cuda_step_engine.h"
-#include "engine/runtime/device/testing/fake_device.h"
-#include "engine/runtime/device_comm/testing/in_process_device_communicator.h"
-#endif
+#include "tests/integration/on_device.h"
 
 namespace milepost::runtime {
 namespace {
@@ -34,44 +26,6 @@ namespace {
 // The curves of both may differ by the order of sums alone.
 constexpr double kFp32Bar = 1e-5;
 constexpr double kBf16Bar = 2e-3;
-
-#if defined(MILEPOST_ON_DEVICE)
-OptionsOfRank OnDevice(uint64_t, bool capture = true, int ranks = 1, bool = false) {
-  auto group = std::make_shared<std::vector<std::unique_ptr<comm::Communicator>>>(
-      comm::MakeInProcessGroup(ranks));
-  return [=](int rank) {
-    SessionOptions options;
-    options.device_communicator = (*group)[rank].get();
-    // Kept alive by the engine's factory.
-    options.engine = [group, factory = GpuStepEngine({.capture = capture})](
-                         const StepEngineArguments& arguments) { return factory(arguments); };
-    return options;
-  };
-}
-#else
-// `attention`: the library's double has it.
-OptionsOfRank OnDevice(uint64_t seed, bool capture = true, int ranks = 1, bool attention = false) {
-  // Of the devices alone: the sessions' calls are made at other times.
-  auto group = std::make_shared<std::vector<std::unique_ptr<comm::Communicator>>>(
-      comm::MakeInProcessGroup(ranks));
-  return [=](int rank) {
-    SessionOptions options;
-    options.engine = [=](const StepEngineArguments& arguments) {
-      CudaEngineParts parts;
-      parts.device = std::make_unique<FakeDevice>(seed + static_cast<uint64_t>(rank));
-      parts.products = std::make_unique<kernels::cuda::HostProducts>();
-      parts.graphs = std::make_unique<kernels::cuda::HostGraphs>(
-          kernels::cuda::HostGraphsOptions{.attention = attention});
-      parts.communicator = [group, rank](const plan::StepPlan&) {
-        return std::make_unique<InProcessDeviceCommunicator>(*(*group)[rank]);
-      };
-      parts.capture = capture;
-      return CudaStepEngine(arguments, std::move(parts));
-    };
-    return options;
-  };
-}
-#endif
 
 struct Trained {
   std::vector<StepReport> reports;

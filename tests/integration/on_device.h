@@ -1,0 +1,68 @@
+// What a training session on a device is created with, by rank. The device is a fake one: its
+// streams and graphs run in random legal orders, its kernels on the host, and its libraries are
+// doubles; with MILEPOST_ON_DEVICE it is the first GPU (tests/gpu).
+//
+//   RunRanks(spec, body, OnDevice(/*seed=*/1));
+#ifndef MILEPOST_TESTS_INTEGRATION_ON_DEVICE_H_
+#define MILEPOST_TESTS_INTEGRATION_ON_DEVICE_H_
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "engine/comm/in_process.h"
+#include "engine/runtime/testing.h"
+#if defined(MILEPOST_ON_DEVICE)
+#include "engine/runtime/cuda/gpu_step_engine.h"
+#else
+#include "engine/kernels/cuda/testing/host_graphs.h"
+#include "engine/kernels/cuda/testing/host_products.h"
+#include "engine/runtime/cuda_backend/cuda_step_engine.h"
+#include "engine/runtime/device/testing/fake_device.h"
+#include "engine/runtime/device_comm/testing/in_process_device_communicator.h"
+#endif
+
+namespace milepost::runtime {
+
+#if defined(MILEPOST_ON_DEVICE)
+inline OptionsOfRank OnDevice(uint64_t, bool capture = true, int ranks = 1, bool = false) {
+  auto group = std::make_shared<std::vector<std::unique_ptr<comm::Communicator>>>(
+      comm::MakeInProcessGroup(ranks));
+  return [=](int rank) {
+    SessionOptions options;
+    options.device_communicator = (*group)[rank].get();
+    // Kept alive by the engine's factory.
+    options.engine = [group, factory = GpuStepEngine({.capture = capture})](
+                         const StepEngineArguments& arguments) { return factory(arguments); };
+    return options;
+  };
+}
+#else
+// `attention`: the library's double has it.
+inline OptionsOfRank OnDevice(uint64_t seed, bool capture = true, int ranks = 1,
+                              bool attention = false) {
+  // Of the devices alone: the sessions' calls are made at other times.
+  auto group = std::make_shared<std::vector<std::unique_ptr<comm::Communicator>>>(
+      comm::MakeInProcessGroup(ranks));
+  return [=](int rank) {
+    SessionOptions options;
+    options.engine = [=](const StepEngineArguments& arguments) {
+      CudaEngineParts parts;
+      parts.device = std::make_unique<FakeDevice>(seed + static_cast<uint64_t>(rank));
+      parts.products = std::make_unique<kernels::cuda::HostProducts>();
+      parts.graphs = std::make_unique<kernels::cuda::HostGraphs>(
+          kernels::cuda::HostGraphsOptions{.attention = attention});
+      parts.communicator = [group, rank](const plan::StepPlan&) {
+        return std::make_unique<InProcessDeviceCommunicator>(*(*group)[rank]);
+      };
+      parts.capture = capture;
+      return CudaStepEngine(arguments, std::move(parts));
+    };
+    return options;
+  };
+}
+#endif
+
+}  // namespace milepost::runtime
+
+#endif  // MILEPOST_TESTS_INTEGRATION_ON_DEVICE_H_
