@@ -52,8 +52,8 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
                                 v1::Checkpoint* response) override {
     return gate_->Serve(context, "CheckpointService/CommitCheckpoint", *request,
                         Subject::Attempt(request->job(), request->generation()),
-                        [&](GateCall&) -> absl::Status {
-                          MP_ASSIGN_OR_RETURN(*response, Commit(context, *request));
+                        [&](GateCall& call) -> absl::Status {
+                          MP_ASSIGN_OR_RETURN(*response, Commit(context, call, *request));
                           return absl::OkStatus();
                         });
   }
@@ -164,6 +164,7 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
     MP_ASSIGN_OR_RETURN(std::unique_ptr<StreamWriter> stream,
                         store().OpenStream(name, message.generation(), message.stream()));
     do {
+      MP_RETURN_IF_ERROR(call.StillHolds());
       if (!message.has_chunk()) continue;
       MP_RETURN_IF_ERROR(stream->Append(std::move(*message.mutable_chunk())));
     } while (reader->Read(&message));
@@ -172,13 +173,14 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<v1::Checkpoint> Commit(grpc::ServerContext* context,
+  absl::StatusOr<v1::Checkpoint> Commit(grpc::ServerContext* context, const GateCall& call,
                                         const v1::CommitCheckpointRequest& request) {
     MP_RETURN_IF_ERROR(CheckOwner(request.checkpoint(), request.job(), request.generation()));
     const absl::Time deadline =
         std::min(absl::FromChrono(context->deadline()), absl::Now() + kLongestCommitWait);
     MP_RETURN_IF_ERROR(store().WaitStreams(request.checkpoint(), deadline,
                                            [&] { return context->IsCancelled(); }));
+    MP_RETURN_IF_ERROR(call.StillHolds());
     bool published = false;
     auto guard = [&](const std::function<absl::Status()>& publish) {
       published = true;

@@ -47,6 +47,14 @@ absl::Status NoSuchCheckpoint(const std::string& name) {
   return absl::NotFoundError(absl::StrCat("there is no checkpoint ", name));
 }
 
+// Of the connection's peer; for ever where it has shown none.
+absl::Time CertificateEnd(const grpc::AuthContext& connection) {
+  const auto shown = connection.FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME);
+  if (shown.empty()) return absl::InfiniteFuture();
+  const auto certificate = ReadCertificate(std::string(ViewOf(shown.front())));
+  return certificate.ok() ? certificate->not_after : absl::InfinitePast();
+}
+
 }  // namespace
 
 // ---- one call ----
@@ -63,7 +71,7 @@ GateCall::GateCall(Gate* gate, const grpc::ServerContextBase* context, absl::str
 }
 
 GateCall::~GateCall() {
-  if (counted_) gate_->limiter_.End(principal_.name());
+  if (!limited_.empty()) gate_->limiter_.End(limited_);
 }
 
 absl::Status GateCall::Admit(const Subject& subject) {
@@ -78,10 +86,7 @@ absl::Status GateCall::Admit(const Subject& subject) {
   // checked against what runs there.
   const bool of_rank = subject.kind == Subject::kAttempt ||
                        (rule_->also_worker && HasRoleSomewhere(principal_, v1::ROLE_WORKER));
-  if (gate_->tls_ && !of_rank) {
-    MP_RETURN_IF_ERROR(gate_->limiter_.Begin(principal_.name(), absl::Now()));
-    counted_ = true;
-  }
+  if (gate_->tls_ && !of_rank) MP_RETURN_IF_ERROR(BeginCounting());
   const bool as_worker = rule_->also_worker && HasRoleSomewhere(principal_, v1::ROLE_WORKER);
   const bool somewhere =
       rule_->role == v1::ROLE_UNSPECIFIED || HasRoleSomewhere(principal_, rule_->role);
@@ -90,6 +95,17 @@ absl::Status GateCall::Admit(const Subject& subject) {
     return Refused(kEveryProject, rule_->role);
   }
   return Check(subject);
+}
+
+// All tokens of a user count as one caller.
+absl::Status GateCall::BeginCounting() {
+  const std::string caller =
+      principal_.user().empty() ? principal_.name() : absl::StrCat("users/", principal_.user());
+  const bool always = HasRole(principal_, kEveryProject, v1::ROLE_ADMIN) ||
+                      HasRoleSomewhere(principal_, v1::ROLE_WORKER);
+  MP_RETURN_IF_ERROR(gate_->limiter_.Begin(caller, absl::Now(), always));
+  limited_ = caller;
+  return absl::OkStatus();
 }
 
 absl::Status GateCall::Check(const Subject& subject, v1::Role role) {
@@ -158,7 +174,16 @@ bool GateCall::Sees(const std::string& project) const {
 
 absl::Status GateCall::StillHolds() const {
   absl::string_view name = principal_.name();
-  if (absl::ConsumePrefix(&name, "workers/")) return gate_->CheckNotDenied(name);
+  if (absl::ConsumePrefix(&name, "workers/")) {
+    MP_RETURN_IF_ERROR(gate_->CheckNotDenied(name));
+    // The handshake, which checked it, may be long ago.
+    if (certificate_end_ == absl::InfinitePast()) {
+      certificate_end_ = CertificateEnd(*context_->auth_context());
+    }
+    if (absl::Now() < certificate_end_) return absl::OkStatus();
+    return absl::UnauthenticatedError(
+        absl::StrCat("the certificate of worker ", name, " has expired"));
+  }
   if (!absl::StartsWith(name, "tokens/")) return absl::OkStatus();
   return gate_->tokens_->CheckHolds(principal_.name(), absl::Now());
 }
@@ -173,7 +198,7 @@ void GateCall::Record(const absl::Status& status) {
   const absl::StatusCode code = hidden_ ? absl::StatusCode::kPermissionDenied : status.code();
   const bool refused = code == absl::StatusCode::kPermissionDenied ||
                        code == absl::StatusCode::kUnauthenticated ||
-                       (code == absl::StatusCode::kResourceExhausted && !counted_);
+                       (code == absl::StatusCode::kResourceExhausted && limited_.empty());
   const bool always = rule_ != nullptr && rule_->audit == Audit::kAlways;
   if (!refused && !always) return;
   gate_->audit_->Write({.time = absl::Now(),

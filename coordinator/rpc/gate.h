@@ -72,7 +72,7 @@ class GateCall {
   // Of what the call turns out to be about, too: as Admit checks it. `role` other than UNSPECIFIED
   // replaces the table's.
   absl::Status Check(const Subject& subject, v1::Role role = v1::ROLE_UNSPECIFIED);
-  // Is the caller, whose call has gone on for a while, still let in?
+  // Is the caller, whose call has gone on for a while, still let in? For one thread at a time.
   absl::Status StillHolds() const;
 
   const v1::Principal& principal() const { return principal_; }
@@ -89,6 +89,7 @@ class GateCall {
   absl::Status Refused(const std::string& project, v1::Role role) const;
   // NOT_FOUND to the caller, a refusal in the audit log.
   absl::Status Hidden(absl::Status as_if_missing);
+  absl::Status BeginCounting();
 
   Gate* const gate_;
   const grpc::ServerContextBase* const context_;
@@ -99,7 +100,8 @@ class GateCall {
   std::string resource_;
   std::string project_;
   std::string request_id_;
-  bool counted_ = false;
+  std::string limited_;  // whom the call counts for; empty: nobody
+  mutable absl::Time certificate_end_ = absl::InfinitePast();  // not read yet
   bool hidden_ = false;
   bool recorded_ = false;
 };

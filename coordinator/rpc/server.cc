@@ -35,6 +35,7 @@ constexpr int kMaxThreads = 1024;
 constexpr int kMaxFreedBytes = 256 << 20;
 constexpr int kMinPingIntervalMs = 5000;
 constexpr int kHandshakeMs = 15'000;
+constexpr int kIdleMs = 10 * 60'000;  // a connection without a call; clients then connect again
 constexpr auto kStopGrace = std::chrono::milliseconds(200);
 
 absl::Status CheckAddress(const std::string& listen, bool tls, std::string* host) {
@@ -137,6 +138,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
                              kMinPingIntervalMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
   if (!options.tls_dir.empty()) {
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.limits.calls_at_once);
   }

@@ -249,16 +249,17 @@ class RendezvousServiceImpl : public v1::RendezvousService::Service {
                       v1::GetKeyResponse* response) override {
     return gate_->Serve(context, "RendezvousService/GetKey", *request,
                         Subject::Attempt(request->job(), request->generation()),
-                        [&](GateCall&) { return Get(context, *request, response); });
+                        [&](GateCall& call) { return Get(context, call, *request, response); });
   }
 
  private:
-  absl::Status Get(grpc::ServerContext* context, const v1::GetKeyRequest& request,
-                   v1::GetKeyResponse* response) {
+  absl::Status Get(grpc::ServerContext* context, const GateCall& call,
+                   const v1::GetKeyRequest& request, v1::GetKeyResponse* response) {
     const absl::Time deadline =
         std::min(absl::FromChrono(context->deadline()), absl::Now() + kLongestKeyWait);
     auto check = [&] {
       if (context->IsCancelled()) return absl::CancelledError("the call was cancelled");
+      MP_RETURN_IF_ERROR(call.StillHolds());
       MP_RETURN_IF_ERROR(coordinator_->Wait(request.job(), 0, absl::ZeroDuration()).status());
       return coordinator_->CheckGeneration(request.job(), request.generation());
     };

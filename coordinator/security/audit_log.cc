@@ -17,12 +17,6 @@ namespace {
 
 constexpr size_t kMaxFieldBytes = 512;
 
-bool IsRefusal(absl::StatusCode code) {
-  return code == absl::StatusCode::kUnauthenticated ||
-         code == absl::StatusCode::kPermissionDenied || code == absl::StatusCode::kNotFound ||
-         code == absl::StatusCode::kResourceExhausted;
-}
-
 std::string TimeText(absl::Time time) {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", time, absl::UTCTimeZone());
 }
@@ -85,9 +79,19 @@ bool AuditLog::Suppress(const AuditEntry& entry) {
     }
     second_ = second;
     refusals_ = 0;
+    of_caller_.clear();
     suppressed_ = 0;
   }
-  if (!IsRefusal(entry.code) || ++refusals_ <= options_.refusals_per_second) return false;
+  if (entry.code == absl::StatusCode::kOk) return false;
+  // As many callers are known as there are lines for: it is bounded.
+  if (refusals_ < options_.refusals_per_second) {
+    // Those that nobody has let in are one caller each time: the limit of all is theirs.
+    const bool known = !entry.user.empty() || entry.principal != "nobody";
+    if (!known || ++of_caller_[entry.principal] <= options_.refusals_per_caller) {
+      ++refusals_;
+      return false;
+    }
+  }
   ++suppressed_;
   return true;
 }
@@ -95,13 +99,24 @@ bool AuditLog::Suppress(const AuditEntry& entry) {
 void AuditLog::Append(const std::string& line) {
   const auto size = static_cast<int64_t>(line.size());
   if (bytes_ > 0 && bytes_ + size > options_.max_bytes) Rotate();
-  if (fd_.ok() && write(fd_.get(), line.data(), line.size()) == size) {
+  if (bytes_ + size <= 2 * options_.max_bytes && WriteWhole(line)) {
     bytes_ += size;
     complained_ = false;
     return;
   }
-  if (!complained_) spdlog::error("the audit log {} cannot be written", options_.path);
+  if (!complained_) {
+    spdlog::error("the audit log {} cannot be written: is the disk full, or {}.1 in the way?",
+                  options_.path, options_.path);
+  }
   complained_ = true;
+}
+
+bool AuditLog::WriteWhole(const std::string& line) {
+  const auto size = static_cast<ssize_t>(line.size());
+  const ssize_t written = fd_.ok() ? write(fd_.get(), line.data(), line.size()) : -1;
+  // The part of a line would be joined to the next one.
+  if (written > 0 && written < size && ftruncate(fd_.get(), bytes_) != 0) bytes_ += written;
+  return written == size;
 }
 
 void AuditLog::Rotate() {
@@ -109,7 +124,8 @@ void AuditLog::Rotate() {
     return age == 0 ? options_.path : absl::StrCat(options_.path, ".", age);
   };
   for (int age = options_.keep - 1; age >= 0; --age) {
-    std::rename(name(age).c_str(), name(age + 1).c_str());
+    const int failed = std::rename(name(age).c_str(), name(age + 1).c_str());
+    if (age == 0 && failed != 0) return;  // on in the same file, which is no longer moved
   }
   if (absl::Status status = OpenFile(); !status.ok()) {
     spdlog::error("{}", std::string(status.message()));

@@ -1,5 +1,7 @@
 // The rate limiter and the audit log.
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -37,6 +39,20 @@ TEST(RateLimiterTest, CallsAtOnce) {
   EXPECT_FALSE(limiter.Begin("a", kNow).ok());
   limiter.End("a");
   EXPECT_TRUE(limiter.Begin("a", kNow).ok());
+}
+
+TEST(RateLimiterTest, CallsOfAllAtOnce) {
+  RateLimiter limiter({.calls_at_once = 2, .all_calls_at_once = 3});
+  EXPECT_TRUE(limiter.Begin("a", kNow).ok());
+  EXPECT_TRUE(limiter.Begin("a", kNow).ok());
+  EXPECT_TRUE(limiter.Begin("b", kNow).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(limiter.Begin("b", kNow)));
+  EXPECT_TRUE(absl::IsResourceExhausted(limiter.Begin("c", kNow)));
+  EXPECT_TRUE(limiter.Begin("admin", kNow, /*always=*/true).ok());
+  EXPECT_TRUE(limiter.Begin("admin", kNow, /*always=*/true).ok());
+  EXPECT_FALSE(limiter.Begin("admin", kNow, /*always=*/true).ok()) << "its own limit holds";
+  for (const char* caller : {"a", "a", "b", "admin", "admin"}) limiter.End(caller);
+  EXPECT_TRUE(limiter.Begin("c", kNow).ok());
 }
 
 TEST(RateLimiterTest, ForgetsWhoHasLongBeenSilentButNoOpenCall) {
@@ -111,6 +127,52 @@ TEST_F(AuditLogTest, GoesOnWhereItEnded) {
     (*log)->Write({.time = kNow});
   }
   EXPECT_EQ(Lines("log").size(), 2u);
+}
+
+// One caller's failures leave room for others'.
+TEST_F(AuditLogTest, AFloodOfOneCallersFailuresIsCounted) {
+  auto log =
+      AuditLog::Open({.path = dir_ + "/log", .refusals_per_second = 50, .refusals_per_caller = 2});
+  ASSERT_TRUE(log.ok());
+  for (int i = 0; i < 100; ++i) {
+    (*log)->Write({.time = kNow, .principal = "a", .code = absl::StatusCode::kInvalidArgument});
+  }
+  (*log)->Write({.time = kNow, .principal = "b", .code = absl::StatusCode::kInvalidArgument});
+  (*log)->Write({.time = kNow, .principal = "a"});
+  (*log)->Write({.time = kNow + absl::Seconds(1), .principal = "a"});
+  const auto lines = Lines("log");
+  ASSERT_EQ(lines.size(), 6u);
+  EXPECT_EQ(lines[2]["principal"], "b");
+  EXPECT_EQ(lines[3]["code"], "OK");
+  EXPECT_EQ(lines[4]["suppressed"], 98);
+}
+
+// What a full disk has cut off is taken back, so that the next line is one.
+TEST_F(AuditLogTest, LinesStayWholeOnAFullDisk) {
+  auto log = AuditLog::Open({.path = dir_ + "/log"});
+  ASSERT_TRUE(log.ok());
+  (*log)->Write({.time = kNow, .principal = "first"});
+  struct rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  signal(SIGXFSZ, SIG_IGN);
+  const rlimit full = {std::filesystem::file_size(dir_ + "/log") + 20, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
+  (*log)->Write({.time = kNow, .principal = "cut off"});
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  (*log)->Write({.time = kNow, .principal = "last"});
+  const auto lines = Lines("log");
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[1]["principal"], "last");
+}
+
+// Lines go on in the file as it is, up to twice its size.
+TEST_F(AuditLogTest, IsBoundedWhereItCannotBeMoved) {
+  std::filesystem::create_directories(dir_ + "/log.1/not empty");
+  auto log = AuditLog::Open({.path = dir_ + "/log", .max_bytes = 2000, .keep = 1});
+  ASSERT_TRUE(log.ok());
+  for (int i = 0; i < 200; ++i) (*log)->Write({.time = kNow, .principal = absl::StrCat(i)});
+  EXPECT_GT(std::filesystem::file_size(dir_ + "/log"), 2000u);
+  EXPECT_LE(std::filesystem::file_size(dir_ + "/log"), 4000u);
 }
 
 TEST_F(AuditLogTest, AFloodOfRefusalsIsCounted) {

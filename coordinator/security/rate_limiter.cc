@@ -31,7 +31,7 @@ absl::Status RetryLater(const std::string& message, absl::Duration after) {
   return status;
 }
 
-absl::Status RateLimiter::Begin(const std::string& caller, absl::Time now) {
+absl::Status RateLimiter::Begin(const std::string& caller, absl::Time now, bool always) {
   absl::MutexLock lock(&mutex_);
   if (buckets_.size() >= kManyBuckets && !buckets_.contains(caller)) Forget(now);
   const auto [it, added] = buckets_.try_emplace(caller);
@@ -48,6 +48,11 @@ absl::Status RateLimiter::Begin(const std::string& caller, absl::Time now) {
         absl::StrCat(caller, " has ", bucket.calls, " calls and streams open, which is the limit"),
         kBusyRetry);
   }
+  if (calls_ >= limits_.all_calls_at_once && !always) {
+    return RetryLater(absl::StrCat("all callers together have ", calls_,
+                                   " calls and streams open, which is the limit"),
+                      kBusyRetry);
+  }
   if (bucket.tokens < 1) {
     const double missing = (1 - bucket.tokens) / limits_.calls_per_second;
     return RetryLater(
@@ -56,13 +61,16 @@ absl::Status RateLimiter::Begin(const std::string& caller, absl::Time now) {
   }
   bucket.tokens -= 1;
   ++bucket.calls;
+  ++calls_;
   return absl::OkStatus();
 }
 
 void RateLimiter::End(const std::string& caller) {
   absl::MutexLock lock(&mutex_);
   const auto found = buckets_.find(caller);
-  if (found != buckets_.end()) --found->second.calls;
+  if (found == buckets_.end()) return;
+  --found->second.calls;
+  --calls_;
 }
 
 // A bucket that would be full by now says nothing that a new one would not.

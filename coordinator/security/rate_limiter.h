@@ -1,9 +1,9 @@
-// How much one caller may do: calls a second, and calls at the same time. Pure but for its own
-// counts; time is an argument. Thread-safe.
+// How much one caller may do: calls a second, and calls at the same time; and how many calls all
+// of them may have open. Pure but for its own counts; time is an argument. Thread-safe.
 //
-//   auto admitted = limiter.Begin("tokens/ab", now);
-//   if (!admitted.ok()) ...      // RESOURCE_EXHAUSTED; RetryAfter(status) says when
-//   limiter.End("tokens/ab");
+//   auto admitted = limiter.Begin("users/alice", now);
+//   if (!admitted.ok()) ...      // RESOURCE_EXHAUSTED with a RetryInfo
+//   limiter.End("users/alice");
 #ifndef MILEPOST_COORDINATOR_SECURITY_RATE_LIMITER_H_
 #define MILEPOST_COORDINATOR_SECURITY_RATE_LIMITER_H_
 
@@ -21,6 +21,9 @@ struct Limits {
   double calls_per_second = 500;
   double burst = 1000;  // calls after a pause
   int calls_at_once = 256;
+  // Of all callers together. The server has a thread for each call that lasts, and those of ranks
+  // and of whoever administers the cluster must find one.
+  int all_calls_at_once = 768;
 };
 
 // RESOURCE_EXHAUSTED with a google.rpc.RetryInfo.
@@ -31,8 +34,9 @@ class RateLimiter {
   explicit RateLimiter(const Limits& limits) : limits_(limits) {}
 
   // OK: the call may go on, and End must follow. Callers that have not called for long are
-  // forgotten, so that memory is bounded by those that do.
-  absl::Status Begin(const std::string& caller, absl::Time now);
+  // forgotten, so that memory is bounded by those that do. `always`: also where all of them
+  // together have too many calls.
+  absl::Status Begin(const std::string& caller, absl::Time now, bool always = false);
   void End(const std::string& caller);
 
  private:
@@ -46,6 +50,7 @@ class RateLimiter {
   const Limits limits_;
   absl::Mutex mutex_;
   absl::flat_hash_map<std::string, Bucket> buckets_ ABSL_GUARDED_BY(mutex_);
+  int calls_ ABSL_GUARDED_BY(mutex_) = 0;  // of all
 };
 
 }  // namespace milepost::coordinator

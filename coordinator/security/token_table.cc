@@ -68,28 +68,37 @@ absl::Status TokenTable::ImportAdmin(const NewToken& token, absl::Time now) {
 absl::StatusOr<v1::Principal> TokenTable::Authenticate(absl::string_view text, absl::Time now) {
   const std::string name = TokenName(TokenIdOf(text));
   const std::string digest = Sha256(text);
-  v1::TokenRecord used;
   v1::Principal principal;
+  bool fresh = false;
   {
     absl::MutexLock lock(&mutex_);
     const auto found = records_.find(name);
     if (found == records_.end() || !SameSecret(found->second.sha256(), digest)) {
       return absl::UnauthenticatedError(kNotGenuine);
     }
-    v1::Token& token = *found->second.mutable_token();
+    const v1::Token& token = found->second.token();
     MP_RETURN_IF_ERROR(Holds(token, now));
     principal.set_name(token.name());
     principal.set_user(token.user());
     *principal.mutable_grants() = token.grants();
     if (token.has_expire_time()) *principal.mutable_expire_time() = token.expire_time();
-    const bool fresh =
-        IsSet(token.last_use_time()) && now - FromProto(token.last_use_time()) < kUseStep;
-    if (fresh) return principal;
-    *token.mutable_last_use_time() = ToProto(now);
-    // Under the lock, so that no older record overwrites a revocation.
-    put_(found->second, /*sync=*/false).IgnoreError();
+    fresh = IsSet(token.last_use_time()) && now - FromProto(token.last_use_time()) < kUseStep;
   }
+  if (!fresh) NoteUse(name, now);
   return principal;
+}
+
+void TokenTable::NoteUse(const std::string& name, absl::Time now) {
+  if (!writing_.TryLock()) return;  // a later call notes it
+  v1::TokenRecord used;
+  {
+    absl::MutexLock lock(&mutex_);
+    v1::TokenRecord& record = records_[name];  // none is ever removed
+    *record.mutable_token()->mutable_last_use_time() = ToProto(now);
+    used = record;
+  }
+  put_(used, /*sync=*/false).IgnoreError();
+  writing_.Unlock();
 }
 
 absl::Status TokenTable::CheckHolds(const std::string& name, absl::Time now) {
@@ -144,16 +153,18 @@ absl::StatusOr<v1::CreateTokenResponse> TokenTable::Create(const v1::CreateToken
   *token->mutable_create_time() = ToProto(now);
   if (IsSet(request.expire_time())) *token->mutable_expire_time() = request.expire_time();
   token->set_creator(creator.name());
-  absl::MutexLock lock(&mutex_);
-  if (records_.size() >= kMaxTokens) {
+  absl::MutexLock writing(&writing_);
+  if (const size_t tokens = Count(); tokens >= kMaxTokens) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("there are ", records_.size(), " tokens, which is the limit"));
+        absl::StrCat("there are ", tokens, " tokens, which is the limit"));
   }
   MP_RETURN_IF_ERROR(put_(record, /*sync=*/true));
   v1::CreateTokenResponse response;
   *response.mutable_token() = *token;
   response.set_secret(made.text);
-  records_[token->name()] = std::move(record);
+  const std::string name = token->name();
+  absl::MutexLock lock(&mutex_);
+  records_[name] = std::move(record);
   return response;
 }
 
@@ -168,18 +179,28 @@ std::vector<v1::Token> TokenTable::List(const v1::Principal& caller, const std::
   return tokens;
 }
 
+size_t TokenTable::Count() {
+  absl::MutexLock lock(&mutex_);
+  return records_.size();
+}
+
 absl::StatusOr<v1::Token> TokenTable::Revoke(const std::string& name, const v1::Principal& caller,
                                              absl::Time now) {
-  absl::MutexLock lock(&mutex_);
-  const auto found = records_.find(name);
-  if (found == records_.end() || !MayRevoke(caller, found->second.token())) {
-    return absl::NotFoundError(absl::StrCat("there is no token '", name.substr(0, 100), "'"));
+  absl::MutexLock writing(&writing_);
+  v1::TokenRecord record;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto found = records_.find(name);
+    if (found == records_.end() || !MayRevoke(caller, found->second.token())) {
+      return absl::NotFoundError(absl::StrCat("there is no token '", name.substr(0, 100), "'"));
+    }
+    record = found->second;
   }
-  if (IsSet(found->second.token().revoke_time())) return found->second.token();
-  v1::TokenRecord record = found->second;
+  if (IsSet(record.token().revoke_time())) return record.token();
   *record.mutable_token()->mutable_revoke_time() = ToProto(now);
   MP_RETURN_IF_ERROR(put_(record, /*sync=*/true));
-  found->second = record;
+  absl::MutexLock lock(&mutex_);
+  records_[name] = record;
   return record.token();
 }
 

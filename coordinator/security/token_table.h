@@ -40,7 +40,8 @@ class TokenTable {
   absl::Status ImportAdmin(const NewToken& token, absl::Time now);
 
   // UNAUTHENTICATED, saying no more than that, unless the token is genuine: then also that it is
-  // expired or revoked. Notes the use; that this cannot be stored matters to nobody.
+  // expired or revoked. Notes the use, unless another record is being stored just now; that it
+  // cannot be stored matters to nobody.
   absl::StatusOr<v1::Principal> Authenticate(absl::string_view text, absl::Time now);
   // Of a token that was authenticated before: does it still hold?
   absl::Status CheckHolds(const std::string& name, absl::Time now);
@@ -56,9 +57,14 @@ class TokenTable {
                                    absl::Time now);
 
  private:
+  void NoteUse(const std::string& name, absl::Time now);
+  size_t Count();
   static absl::Status CheckRequest(const v1::CreateTokenRequest& request, absl::Time now);
 
   const Put put_;
+  // Held while a record is stored, which may take long: whoever is asked for a token meanwhile, on
+  // gRPC's own threads, needs mutex_ alone. Taken before it.
+  absl::Mutex writing_;
   absl::Mutex mutex_;
   std::map<std::string, v1::TokenRecord> records_ ABSL_GUARDED_BY(mutex_);  // by name
 };
