@@ -1,0 +1,160 @@
+// What users do to jobs that are there, and administrators to workers.
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/agent.h"
+#include "tests/sim/checker.h"
+#include "tests/sim/clients.h"
+#include "tests/sim/loop.h"
+
+namespace milepost::sim {
+namespace {
+
+using coordinator::Event;
+using coordinator::IsTerminal;
+using coordinator::JobName;
+using coordinator::State;
+
+constexpr absl::Duration kBetweenDrains = absl::Minutes(50);
+
+}  // namespace
+
+void Clients::Cancel(JobTruth* truth) {
+  truth->cancel_asked = true;
+  Call(
+      [truth](const State&) -> std::optional<Event> {
+        return coordinator::JobCancelled{JobName(truth->number)};
+      },
+      [truth](const auto& result) {
+        if (result.ok()) truth->cancel_answered = true;
+      });
+}
+
+void Clients::Suspend(JobTruth* truth) {
+  if (truth->cancel_asked || std::exchange(truth->suspend_asked, true)) return;
+  Call(
+      [truth](const State&) -> std::optional<Event> {
+        if (truth->cancel_asked) return std::nullopt;
+        return coordinator::JobSuspended{JobName(truth->number)};
+      },
+      [this, truth](const auto& result) {
+        if (!result.ok()) {  // it has ended
+          truth->suspend_asked = false;
+          return;
+        }
+        truth->suspend_answered = true;
+        const absl::Duration pause = world_.random.LogTime(absl::Seconds(1), absl::Hours(1));
+        world_.events.After(pause, [this, truth] { Resume(truth, /*ended=*/false); });
+      });
+}
+
+void Clients::Resume(JobTruth* truth, bool ended) {
+  if (ended) ++truth->resumes_asked;
+  truth->suspend_answered = truth->suspend_asked = false;
+  const std::string request = absl::StrCat("c", ++calls_);
+  Call(
+      [truth, request, ended](const State& state) -> std::optional<Event> {
+        if (truth->cancel_asked) return std::nullopt;
+        const v1::JobRecord* record = state.FindJob(truth->number);
+        const bool over = record == nullptr || IsTerminal(record->job().state());
+        if (over != ended &&
+            !(ended && record != nullptr && record->resume_request_id() == request)) {
+          return std::nullopt;
+        }
+        return coordinator::JobResumed{JobName(truth->number), request, std::nullopt};
+      },
+      [](const auto&) {});
+}
+
+void Clients::Update(JobTruth* truth) {
+  const int64_t number = truth->number;
+  const int priority = static_cast<int>(world_.random.Int(-3, 3));
+  auto version = std::make_shared<int64_t>(-1);
+  Call(
+      [number, priority, version](const State& state) -> std::optional<Event> {
+        const v1::JobRecord* record = state.FindJob(number);
+        if (record == nullptr) return std::nullopt;
+        // What it was when it was asked first: of a repetition the etag says whether it was done.
+        if (*version < 0) *version = record->scheduling_version();
+        v1::SchedulingSpec scheduling = record->job().spec().scheduling();
+        scheduling.set_priority(priority);
+        return coordinator::JobUpdated{JobName(number), coordinator::EtagOf(*version), scheduling};
+      },
+      [this, truth, version](const auto& result) {
+        world_.checker->RightsChanged();
+        if (result.ok()) truth->update_version = std::max(truth->update_version, *version + 1);
+        if (absl::IsAborted(result.status())) world_.Hit(Probe::kUpdateConflict);
+      });
+}
+
+// ---- workers ----
+
+void Clients::DrainSome() {
+  if (!world_.faults) return;
+  world_.events.After(world_.random.Until(kBetweenDrains), [this] { DrainSome(); });
+  const int worker = static_cast<int>(world_.random.Int(0, world_.options.workers - 1));
+  const absl::Duration deadline = world_.random.Chance(0.4)
+                                      ? absl::ZeroDuration()
+                                      : world_.random.LogTime(absl::Seconds(10), absl::Hours(1));
+  Drain(worker, deadline, world_.random.LogTime(absl::Minutes(5), absl::Hours(4)));
+}
+
+void Clients::Drain(int worker, absl::Duration deadline, absl::Duration time) {
+  const std::string name = WorkerName(worker);
+  const absl::Time at = world_.now() + deadline;
+  if (std::find(drained_.begin(), drained_.end(), worker) != drained_.end()) return;
+  drained_.push_back(worker);
+  Call(
+      [this, name, at, worker](const State& state) -> std::optional<Event> {
+        for (const int64_t number : state.WithRanksOn(name)) {
+          if (state.FindJob(number)->ending() == v1::ATTEMPT_ENDING_RESIZE)
+            world_.Hit(Probe::kResizeWhileDraining);
+        }
+        return coordinator::WorkerDrained{name, "maintenance", at};
+      },
+      [this, worker, time](const auto& result) {
+        if (result.ok()) world_.checker->DrainAnswered(worker, true);
+        world_.events.After(time, [this, worker] { EndDrain(worker); });
+      });
+}
+
+void Clients::EndDrain(int worker) {
+  if (std::find(drained_.begin(), drained_.end(), worker) == drained_.end()) return;
+  world_.checker->DrainAnswered(worker, false);
+  std::erase(drained_, worker);
+  Call([name = WorkerName(worker)](
+           const State&) -> std::optional<Event> { return coordinator::WorkerResumed{name}; },
+       [](const auto&) {});
+}
+
+// ---- the end ----
+
+void Clients::Settle() {
+  for (const int worker : std::vector<int>(drained_)) EndDrain(worker);
+  for (const auto& truth : world_.jobs) {
+    if (truth->acknowledged) Resume(truth.get(), /*ended=*/false);
+  }
+  MakeQueues();  // without limits
+}
+
+void Clients::CancelWhatCannotRun() {
+  const State& state = world_.loop->state();
+  for (const int64_t number : state.active()) {
+    const v1::JobRecord& record = *state.FindJob(number);
+    const auto* waiting = coordinator::FindWaiting(*state.queue_view(), number,
+                                                   record.job().spec().resources().device());
+    const bool cannot =
+        waiting != nullptr && (waiting->code == coordinator::WaitCode::kFailedDependency ||
+                               waiting->code == coordinator::WaitCode::kTooFewSlots ||
+                               waiting->code == coordinator::WaitCode::kTooFarLimit);
+    const bool suspended = record.job().state() == v1::JOB_STATE_SUSPENDED;
+    const auto truth = world_.by_number.find(number);
+    if (truth == world_.by_number.end()) continue;
+    if (cannot) Cancel(truth->second);
+    if (suspended) Resume(truth->second, /*ended=*/false);
+  }
+}
+
+}  // namespace milepost::sim

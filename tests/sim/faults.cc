@@ -1,0 +1,162 @@
+#include "tests/sim/faults.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/agent.h"
+#include "tests/sim/disk.h"
+#include "tests/sim/gang.h"
+#include "tests/sim/loop.h"
+
+namespace milepost::sim {
+
+void Faults::Every(absl::Duration mean, std::function<void()> fault) {
+  const double share = 200.0 / world_.options.workers;
+  world_.events.After(world_.random.Until(mean * share), [this, mean, fault] {
+    if (!world_.faults) return;
+    fault();
+    Every(mean, fault);
+  });
+}
+
+int Faults::AnyWorker() {
+  return static_cast<int>(world_.random.Int(0, world_.options.workers - 1));
+}
+
+void Faults::Begin() {
+  Every(absl::Minutes(8), [this] { RankFails(); });
+  Every(absl::Minutes(50), [this] { RankHangs(); });
+  Every(absl::Minutes(20), [this] { HostFails(); });
+  Every(absl::Minutes(40), [this] { AgentLeaves(); });
+  Every(absl::Minutes(25), [this] { Partition(); });
+  Every(absl::Minutes(5), [this] { BreakStream(); });
+  Every(absl::Minutes(20), [this] { SlowLink(); });
+  Every(absl::Hours(3), [this] { Ghost(); });
+  Every(absl::Hours(2), [this] { world_.Hit(Probe::kCrashIdle), world_.loop->Crash(); });
+  Every(absl::Hours(4), [this] { DiskFull(); });
+  Every(absl::Hours(2), [this] { DiskSlow(); });
+  Every(absl::Hours(2), [this] { DeviceOut(); });
+  Every(absl::Hours(1), [this] { Straggle(); });
+}
+
+void Faults::End() {
+  world_.disk->full = false;
+  world_.disk->slowness = absl::ZeroDuration();
+  for (const auto& agent : world_.agents) {
+    agent->slowness = 1;
+    for (int slot = 0; agent->cuda() && agent->alive() && slot < agent->slots(); ++slot)
+      agent->SetProblem(slot, "");
+  }
+}
+
+void Faults::RankFails() {
+  static const auto* const kClasses = new std::vector<v1::FailureClass>{
+      v1::FAILURE_CLASS_OUT_OF_MEMORY, v1::FAILURE_CLASS_DATA,    v1::FAILURE_CLASS_DEVICE,
+      v1::FAILURE_CLASS_HOST,          v1::FAILURE_CLASS_NETWORK, v1::FAILURE_CLASS_INTERNAL};
+  // Now and then one that fails wherever it runs.
+  Process* process = world_.gangs->Any();
+  if (process != nullptr) world_.gangs->Fail(*process, world_.random.Of(*kClasses));
+}
+
+void Faults::RankHangs() {
+  Process* process = world_.gangs->Any();
+  if (process != nullptr) world_.gangs->Hang(*process, world_.random.Chance(0.3));
+}
+
+void Faults::HostFails() {
+  Random& random = world_.random;
+  Agent& agent = *world_.agents[AnyWorker()];
+  if (random.Chance(0.5))
+    return agent.Crash(random.LogTime(absl::Milliseconds(300), absl::Minutes(5)));
+  agent.Die(random.LogTime(absl::Seconds(20), absl::Minutes(40)));
+}
+
+void Faults::AgentLeaves() {
+  world_.agents[AnyWorker()]->Leave(world_.random.LogTime(absl::Seconds(1), absl::Minutes(40)));
+}
+
+void Faults::Partition() {
+  Random& random = world_.random;
+  std::vector<int> workers = {AnyWorker()};
+  if (random.Chance(0.3)) {  // a rack
+    const int first = workers[0] / 16 * 16;
+    workers.clear();
+    for (int i = first; i < first + 16 && i < world_.options.workers; ++i) workers.push_back(i);
+  } else if (random.Chance(0.3)) {
+    for (int64_t i = random.Int(1, world_.options.workers / 4); i > 0; --i)
+      workers.push_back(AnyWorker());
+  }
+  world_.network->Partition(workers, random.LogTime(absl::Seconds(1), absl::Minutes(15)));
+}
+
+void Faults::BreakStream() {
+  const StreamPtr stream = world_.agents[AnyWorker()]->stream();
+  if (stream != nullptr) world_.network->Break(stream);
+}
+
+void Faults::SlowLink() {
+  world_.network->SlowDown(AnyWorker(),
+                           world_.random.LogTime(absl::Seconds(10), absl::Minutes(20)));
+}
+
+// A copy of the worker that was started before it, and comes late.
+void Faults::Ghost() {
+  const int worker = AnyWorker();
+  const StreamPtr ghost = world_.network->OpenGhost(worker, 1);
+  if (ghost == nullptr) return;
+  v1::WorkerMessage message;
+  v1::Hello* hello = message.mutable_hello();
+  hello->set_worker_id(absl::StrCat("w", worker));
+  hello->set_incarnation(1);
+  hello->add_slots()->set_device(v1::DEVICE_KIND_CPU);
+  const Agent& agent = *world_.agents[worker];
+  if (!agent.alive() || agent.stream() == nullptr || agent.stream()->incarnation == 1) return;
+  world_.network->SendUp(ghost, std::move(message));
+}
+
+void Faults::DiskFull() {
+  world_.disk->full = true;
+  world_.Note("disk full", 0, -1);
+  world_.events.After(world_.random.LogTime(absl::Seconds(1), absl::Minutes(4)),
+                      [this] { world_.disk->full = false; });
+  if (world_.random.Chance(0.2)) world_.loop->Crash();
+}
+
+void Faults::DiskSlow() {
+  world_.disk->slowness = world_.random.LogTime(absl::Milliseconds(100), absl::Seconds(8));
+  world_.events.After(world_.random.LogTime(absl::Seconds(5), absl::Minutes(1)),
+                      [this] { world_.disk->slowness = absl::ZeroDuration(); });
+}
+
+void Faults::DeviceOut() {
+  const int worker = AnyWorker() / 5 * 5 + 4;  // those have GPUs
+  if (worker >= world_.options.workers) return;
+  Agent& agent = *world_.agents[worker];
+  if (!agent.alive()) return;
+  const int slot = static_cast<int>(world_.random.Int(0, agent.slots() - 1));
+  world_.Hit(Probe::kDeviceOut);
+  agent.SetProblem(slot, "it fell off the bus");
+  for (auto& [key, process] : agent.processes()) {
+    if (process->slot != slot) continue;
+    world_.gangs->Fail(*process, v1::FAILURE_CLASS_DEVICE);
+    break;
+  }
+  world_.events.After(world_.random.LogTime(absl::Minutes(5), absl::Hours(3)), [&agent, slot] {
+    if (agent.alive()) agent.SetProblem(slot, "");
+  });
+}
+
+void Faults::Straggle() {
+  const int worker = AnyWorker();
+  Agent& agent = *world_.agents[worker];
+  agent.slowness = 1.4 + world_.random.Unit();
+  world_.Note("slow host", 0, worker);
+  world_.gangs->SpeedChanged(worker);
+  world_.events.After(world_.random.LogTime(absl::Minutes(5), absl::Hours(1)), [this, worker] {
+    world_.agents[worker]->slowness = 1;
+    world_.gangs->SpeedChanged(worker);
+  });
+}
+
+}  // namespace milepost::sim

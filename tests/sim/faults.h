@@ -1,0 +1,43 @@
+// What goes wrong, at random times: ranks, hosts, streams, the network, the coordinator, its disk.
+#ifndef MILEPOST_TESTS_SIM_FAULTS_H_
+#define MILEPOST_TESTS_SIM_FAULTS_H_
+
+#include <functional>
+
+#include "absl/time/time.h"
+#include "tests/sim/world.h"
+
+namespace milepost::sim {
+
+class Faults {
+ public:
+  explicit Faults(World& world) : world_(world) {}
+
+  // Until world.faults is false.
+  void Begin();
+  // Ends what goes on.
+  void End();
+
+ private:
+  // Again and again, on average after `mean` on 200 workers.
+  void Every(absl::Duration mean, std::function<void()> fault);
+  int AnyWorker();
+  void RankFails();
+  void RankHangs();
+  void HostFails();
+  void AgentLeaves();
+  void Partition();
+  void BreakStream();
+  void SlowLink();
+  void Ghost();
+  void DiskFull();
+  void DiskSlow();
+  void DeviceOut();
+  void Straggle();
+
+  World& world_;
+};
+
+}  // namespace milepost::sim
+
+#endif  // MILEPOST_TESTS_SIM_FAULTS_H_
