@@ -31,7 +31,7 @@ Agent::Agent(World& world, int index) : world_(world), index_(index), cuda_(inde
   hello_.set_worker_id(absl::StrCat("w", index));
   hello_.set_host(absl::StrCat("host", index));
   (*hello_.mutable_labels())["rack"] = absl::StrCat("r", index / 16);
-  const int slots = cuda_ ? 4 : static_cast<int>(world.random.Int(1, 4));
+  const int slots = cuda_ ? 2 : static_cast<int>(world.random.Int(1, 2));
   for (int i = 0; i < slots; ++i) {
     v1::Slot* slot = hello_.add_slots();
     slot->set_index(i);
@@ -155,7 +155,7 @@ void Agent::Beat() {
   if (stream_ == nullptr) return;
   v1::WorkerMessage message;
   message.mutable_heartbeat();
-  Send(std::move(message));
+  world_.network->Beat(stream_, std::move(message));
 }
 
 void Agent::SetProblem(int slot, std::string problem) {

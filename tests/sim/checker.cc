@@ -20,7 +20,8 @@ std::string StateName(const v1::JobRecord& record) {
 
 }  // namespace
 
-Checker::Checker(World& world) : world_(world) {}
+Checker::Checker(World& world)
+    : world_(world), heard_(static_cast<size_t>(world.options.workers), absl::InfinitePast()) {}
 
 void Checker::Fail(const char* checker, const Record& record, const std::string& what) {
   world_.Fail(checker, record.job().name(),

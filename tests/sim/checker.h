@@ -78,8 +78,9 @@ class Checker {
   World& world_;
   std::map<std::pair<std::string, int>, int64_t> owners_;  // of slots: jobs
   std::map<int64_t, Record> in_doubt_;                     // stored, not applied
-  std::vector<std::string> heard_now_;                     // by the decision under way
-  std::map<std::string, absl::Time> heard_;                // of workers: when last
+  std::vector<int> heard_now_;                             // workers, by the decision under way
+  std::vector<absl::Time> heard_;                          // of workers: when last
+  absl::Time decided_;
   absl::Time restarted_;
   std::set<int> drained_;                            // workers whose drain was answered
   std::map<std::string, int64_t> queue_versions_;    // that were answered

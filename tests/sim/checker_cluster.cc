@@ -17,15 +17,18 @@ constexpr int kMostTicksAMinute = 1500;
 
 // Who has spoken.
 struct Speaker {
-  std::string operator()(const coordinator::WorkerHello& event) const {
-    return coordinator::WorkerName(event.hello.worker_id());
+  const std::string* operator()(const coordinator::WorkerHeartbeat& event) const {
+    return &event.worker;
   }
-  std::string operator()(const coordinator::WorkerHeartbeat& event) const { return event.worker; }
-  std::string operator()(const coordinator::RankReported& event) const { return event.worker; }
-  std::string operator()(const coordinator::RankProgressed& event) const { return event.worker; }
+  const std::string* operator()(const coordinator::RankReported& event) const {
+    return &event.worker;
+  }
+  const std::string* operator()(const coordinator::RankProgressed& event) const {
+    return &event.worker;
+  }
   template <typename Other>
-  std::string operator()(const Other&) const {
-    return "";
+  const std::string* operator()(const Other&) const {
+    return nullptr;
   }
 };
 
@@ -35,12 +38,14 @@ void Checker::Decided(const coordinator::State& state,
                       const std::vector<coordinator::Event>& events,
                       const coordinator::Outcome& outcome) {
   heard_now_.clear();
+  decided_ = world_.now();
   for (size_t i = 0; i < events.size(); ++i) {
     if (!outcome.results[i].status.ok()) continue;
-    std::string speaker = std::visit(Speaker{}, events[i]);
-    if (!speaker.empty()) heard_now_.push_back(std::move(speaker));
+    const std::string* speaker = std::visit(Speaker{}, events[i]);
+    if (speaker != nullptr) heard_now_.push_back(WorkerIndex(*speaker));
     const auto* hello = std::get_if<coordinator::WorkerHello>(&events[i]);
     if (hello == nullptr) continue;
+    heard_now_.push_back(WorkerIndex(coordinator::WorkerName(hello->hello.worker_id())));
     const v1::WorkerRecord* known =
         state.FindWorker(coordinator::WorkerName(hello->hello.worker_id()));
     if (known == nullptr) continue;
@@ -93,7 +98,7 @@ void Checker::Committed(const coordinator::State& before, const coordinator::Out
 
 void Checker::Applied() {
   in_doubt_.clear();
-  for (const std::string& name : heard_now_) heard_[name] = world_.now();
+  for (const int worker : heard_now_) heard_[worker] = decided_;
   heard_now_.clear();
 }
 
@@ -174,6 +179,11 @@ void Checker::CheckLimits(const coordinator::State& before, const coordinator::O
 
 void Checker::CheckWorker(const v1::WorkerRecord* old, const v1::WorkerRecord& now) {
   const v1::Worker& worker = now.worker();
+  const bool as_before = old != nullptr && worker.state() == old->worker().state() &&
+                         worker.incarnation() == old->worker().incarnation() &&
+                         worker.has_drain() == old->worker().has_drain() &&
+                         now.stale_size() == old->stale_size();
+  if (as_before) return;
   const int index = WorkerIndex(worker.name());
   const auto fail = [&](const char* checker, const std::string& what) {
     world_.Fail(checker, worker.name(), absl::StrCat(worker.name(), ": ", what));
@@ -190,11 +200,10 @@ void Checker::CheckWorker(const v1::WorkerRecord* old, const v1::WorkerRecord& n
   if (worker.state() != v1::WORKER_STATE_DOWN || had == v1::WORKER_STATE_DOWN) return;
   if (now.leaving()) return;  // it has said so, and gone
   world_.Hit(Probe::kLeaseExpired);
-  const absl::Time heard = std::max(heard_[worker.name()], restarted_);
+  const absl::Time heard = std::max(heard_[index], restarted_);
   if (world_.now() - heard < world_.config.lease) {
-    fail("leases",
-         absl::StrCat("counts as down, and was heard ",
-                      absl::FormatDuration(world_.now() - heard_[worker.name()]), " ago"));
+    fail("leases", absl::StrCat("counts as down, and was heard ",
+                                absl::FormatDuration(world_.now() - heard_[index]), " ago"));
   }
 }
 

@@ -16,7 +16,7 @@ namespace {
 using coordinator::Event;
 using coordinator::State;
 
-constexpr absl::Duration kBetweenJobs = absl::Seconds(170);
+constexpr absl::Duration kBetweenJobs = absl::Seconds(240);
 constexpr absl::Duration kBetweenUses = absl::Minutes(6);
 constexpr absl::Duration kPatience = absl::Seconds(10);
 // Of a call, on the way there and on the way back.
@@ -77,7 +77,7 @@ void Clients::PutQueue(const std::string& id) {
   v1::Queue queue;
   queue.set_name(coordinator::QueueName(id));
   queue.set_weight(static_cast<double>(random.Int(1, 4)));
-  const int slots = world_.options.workers;  // about: a host has some two
+  const int slots = world_.options.workers;  // about
   for (const v1::DeviceKind device : {v1::DEVICE_KIND_CPU, v1::DEVICE_KIND_CUDA}) {
     v1::SlotQuota* quota = queue.add_quotas();
     quota->set_device(device);
@@ -161,7 +161,7 @@ coordinator::JobSubmitted Clients::Submission(JobTruth& truth) {
     truth.ranks =
         static_cast<int>(std::min<int64_t>(random.Int(9, 48), 1 + world_.options.workers / 2));
   truth.step_time = random.LogTime(absl::Milliseconds(300), absl::Seconds(10));
-  const absl::Duration time = random.LogTime(absl::Minutes(2), absl::Hours(5));
+  const absl::Duration time = random.LogTime(absl::Minutes(2), absl::Hours(10));
   truth.steps = std::max<int64_t>(2, absl::FDivDuration(time, truth.step_time));
   if (random.Chance(0.8)) {
     const absl::Duration every = random.LogTime(absl::Minutes(2), absl::Minutes(40));
@@ -188,7 +188,7 @@ void Clients::Submit() {
   JobTruth* job = truth.get();
   world_.jobs.push_back(std::move(truth));
   const coordinator::JobSubmitted event = Submission(*job);
-  world_.Note("submits", 0, -1, job->index, job->steps);
+  world_.Note("submits", 0, -2, job->index, job->steps);
   auto asked = std::make_shared<int64_t>(0);  // in which life of the coordinator
   Call(
       [this, event, asked](const State&) -> std::optional<Event> {

@@ -34,7 +34,7 @@ void Faults::Begin() {
   Every(absl::Minutes(20), [this] { SlowLink(); });
   Every(absl::Hours(3), [this] { Ghost(); });
   Every(absl::Hours(2), [this] { world_.Hit(Probe::kCrashIdle), world_.loop->Crash(); });
-  Every(absl::Hours(4), [this] { DiskFull(); });
+  Every(absl::Hours(2), [this] { DiskFull(); });
   Every(absl::Hours(2), [this] { DiskSlow(); });
   Every(absl::Hours(2), [this] { DeviceOut(); });
   Every(absl::Hours(1), [this] { Straggle(); });

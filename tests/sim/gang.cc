@@ -147,7 +147,9 @@ void Gangs::BeginSteps(const GangPtr& gang, int64_t step) {
   gang->start_step = gang->base_step = step;
   gang->start_time = gang->base_time = world_.now();
   gang->step_time = StepTime(*gang);
-  if (step >= gang->truth->steps) {  // all was done, and saved
+  if (step >= gang->truth->steps) {  // all was done; what was in memory is not saved yet
+    gang->step_time = absl::InfiniteDuration();
+    if (step > gang->checkpoint_step) return Save(gang, step, /*final=*/true);
     gang->finished = true;
     return LeaveAll(gang, v1::RANK_STATE_SUCCEEDED);
   }

@@ -90,6 +90,7 @@ class Gangs {
   void UploadEnded(const GangPtr& gang, uint64_t id, const absl::Status& status);
   void Saved(const GangPtr& gang);
   bool Reaches(const Gang& gang) const;
+  void LeaveInTime(const GangPtr& gang);
   void Retry(const GangPtr& gang, uint64_t id, bool from_begin);
   void LeaveAll(const GangPtr& gang, v1::RankState state);
   void BreakUp(const GangPtr& gang);

@@ -33,8 +33,12 @@ void Gangs::Save(const GangPtr& gang, int64_t step, bool final) {
   gang->upload = {.active = true, .final = final, .step = step, .id = id};
   world_.events.After(world_.random.Time(absl::Milliseconds(50), absl::Seconds(1)),
                       [this, gang, id] { BeginUpload(gang, id); });
-  if (!gang->stopping) return;
-  world_.events.After(kStopPatience, [this, gang, id] {
+  if (gang->stopping) LeaveInTime(gang);
+}
+
+// Saved or not.
+void Gangs::LeaveInTime(const GangPtr& gang) {
+  world_.events.After(kStopPatience, [this, gang, id = gang->upload.id] {
     if (gang->upload.id != id || gang->broken || gang->finished) return;
     gang->finished = true;
     for (const Process* rank : gang->ranks) {
@@ -217,7 +221,7 @@ void Gangs::Stop(Process& process) {
     return EndSoon(process, world_.random.Time(absl::Milliseconds(5), absl::Seconds(1)),
                    std::move(report));
   }
-  if (gang->upload.active && gang->upload.final) return;  // it waits for its last save
+  if (gang->upload.active && gang->upload.final) return LeaveInTime(gang);
   gang->stopping = true;
   PlanNext(gang);
 }

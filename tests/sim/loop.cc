@@ -58,7 +58,7 @@ void Loop::Crash() {
   ++sleep_;
   // Callers hear nothing.
   pending_.clear();
-  sessions_.clear();
+  sessions_.assign(sessions_.size(), nullptr);
   world_.disk->Crash();
   world_.network->CoordinatorDied();
   Random& random = world_.random;
@@ -116,10 +116,10 @@ void Loop::Receive(const StreamPtr& stream, v1::WorkerMessage message) {
   }
   Entry entry;
   entry.guarded = true;
-  entry.event = [this, name, stream, event = std::move(event)]() -> std::optional<Event> {
-    const auto current = sessions_.find(name);
-    const bool is_current = current != sessions_.end() && current->second == stream;
-    if (!is_current && current != sessions_.end()) world_.Hit(Probe::kMessageOfOldStream);
+  entry.event = [this, stream, event = std::move(event)]() -> std::optional<Event> {
+    const StreamPtr& current = sessions_[stream->worker];
+    const bool is_current = current == stream;
+    if (!is_current && current != nullptr) world_.Hit(Probe::kMessageOfOldStream);
     if (!is_current && world_.core->plant() != Plant::kAcceptOldStream) return std::nullopt;
     return event;
   };
@@ -136,7 +136,7 @@ void Loop::Attach(const StreamPtr& stream, const v1::Hello& hello) {
   Entry entry;
   entry.event = [hello] { return coordinator::WorkerHello{hello}; };
   entry.applied = [this, stream] {
-    StreamPtr before = std::exchange(sessions_[WorkerName(stream->worker)], stream);
+    StreamPtr before = std::exchange(sessions_[stream->worker], stream);
     if (before == nullptr || before == stream) return;
     world_.Hit(Probe::kHelloReplacesStream);
     world_.network->CloseByServer(before);
@@ -152,18 +152,12 @@ void Loop::Detach(const StreamPtr& stream) {
   Entry entry;
   entry.guarded = true;
   entry.event = [this, name, stream]() -> std::optional<Event> {
-    const auto current = sessions_.find(name);
-    if (current == sessions_.end() || current->second != stream) return std::nullopt;
+    if (sessions_[stream->worker] != stream) return std::nullopt;
     return coordinator::WorkerStreamLost{name};
   };
-  entry.applied = [this, name] { sessions_.erase(name); };
+  entry.applied = [this, stream] { sessions_[stream->worker] = nullptr; };
   entry.done = [](const auto&) {};
   Post(std::move(entry));
-}
-
-StreamPtr Loop::SessionOf(int worker) const {
-  const auto found = sessions_.find(WorkerName(worker));
-  return found == sessions_.end() ? nullptr : found->second;
 }
 
 absl::Status Loop::CheckGeneration(int64_t job, int64_t generation) const {

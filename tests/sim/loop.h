@@ -36,7 +36,8 @@ class Loop {
     Done done;
   };
 
-  explicit Loop(World& world) : world_(world) {}
+  explicit Loop(World& world)
+      : world_(world), sessions_(static_cast<size_t>(world.options.workers)) {}
 
   bool up() const { return up_; }
   int64_t epoch() const { return epoch_; }
@@ -52,8 +53,6 @@ class Loop {
   // ---- streams ----
   void Receive(const StreamPtr& stream, v1::WorkerMessage message);
   void Detach(const StreamPtr& stream);
-  // The worker's stream as the coordinator knows it; nullptr: none.
-  StreamPtr SessionOf(int worker) const;
 
   // ---- ranks' calls; the answer is what the real service would say ----
   absl::Status CheckGeneration(int64_t job, int64_t generation) const;
@@ -95,7 +94,7 @@ class Loop {
   int64_t epoch_ = 0;
   absl::Time up_since_;
   coordinator::State state_;
-  std::map<std::string, StreamPtr> sessions_;
+  std::vector<StreamPtr> sessions_;  // by worker
   std::deque<Entry> pending_;
   size_t left_ = 0;
   bool turning_ = false;  // a turn is under way, or about to begin

@@ -16,12 +16,13 @@ using coordinator::Outcome;
 constexpr size_t kLargestBatch = 512;
 constexpr absl::Duration kPauseAfterFailure = absl::Milliseconds(500);
 constexpr double kSchedulePause = 4;
-// Of a scheduling pass, all in all.
-constexpr absl::Duration kPassTime = absl::Milliseconds(20);
+// Of a scheduling pass, on a busy host.
+constexpr absl::Duration kPassTime = absl::Milliseconds(400);
 // Of the loop, from which on it counts.
 constexpr absl::Duration kDeaf = absl::Milliseconds(1500);
 // At a write: that the process dies before it, after it, or while its messages leave.
-constexpr double kCrashAtWrite = 3e-4;
+constexpr double kCrashAtWrite = 4e-4;
+constexpr double kCrashAtStart = 4e-3;  // where an attempt begins
 
 }  // namespace
 
@@ -210,7 +211,9 @@ void Loop::Commit(Outcome outcome, std::vector<Entry*> applied,
     return after(absl::OkStatus());
   }
   ++writes_;
-  const bool crashes = world_.faults && world_.random.Chance(kCrashAtWrite);
+  const bool starts = !outcome.actions.empty() && outcome.actions[0].message.has_start_rank();
+  const bool crashes =
+      world_.faults && world_.random.Chance(starts ? kCrashAtStart : kCrashAtWrite);
   const double where = world_.random.Unit();
   const bool early = world_.core->plant() == Plant::kSendBeforeWrite;
   if (early) Dispatch(outcome, outcome.actions.size());
@@ -258,14 +261,14 @@ void Loop::Send(const Action& action) {
                     !action.message.stop_rank().abort();
   if (kill && world_.core->plant() == Plant::kDropKill) return;
   world_.checker->Sent(action);
-  const auto session = sessions_.find(action.worker);
-  if (session == sessions_.end()) return;
+  StreamPtr& session = sessions_[WorkerIndex(action.worker)];
+  if (session == nullptr) return;
   if (action.close) {
     world_.Hit(Probe::kLeaseExpiredWhileConnected);
-    world_.network->CloseByServer(session->second);
-    sessions_.erase(session);
+    world_.network->CloseByServer(session);
+    session = nullptr;
   } else {
-    world_.network->SendDown(session->second, action.message);
+    world_.network->SendDown(session, action.message);
   }
 }
 

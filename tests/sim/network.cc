@@ -46,6 +46,12 @@ void Network::SendUp(const StreamPtr& stream, v1::WorkerMessage message) {
   });
 }
 
+void Network::Beat(const StreamPtr& stream, v1::WorkerMessage message) {
+  const bool first = stream->last_up <= world_.now() && !IsSlow(stream->worker);
+  if (!first || !IsUp(stream->worker)) return SendUp(stream, std::move(message));
+  DeliverUp(stream, std::move(message));
+}
+
 void Network::DeliverUp(const StreamPtr& stream, v1::WorkerMessage message) {
   if (stream->tail_lost || !stream->server_open) return;
   if (stream->epoch != world_.loop->epoch() || !world_.loop->up()) return;

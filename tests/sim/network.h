@@ -46,6 +46,8 @@ class Network {
   // Of a process with the worker's id that should not be there.
   StreamPtr OpenGhost(int worker, int64_t incarnation);
   void SendUp(const StreamPtr& stream, v1::WorkerMessage message);
+  // The same for a heartbeat, without delay where nothing is before it.
+  void Beat(const StreamPtr& stream, v1::WorkerMessage message);
   void SendDown(const StreamPtr& stream, v1::CoordinatorMessage message);
   // The connection breaks; both ends hear of it in time.
   void Break(const StreamPtr& stream);

@@ -23,12 +23,12 @@ namespace {
 
 const absl::Time kStart = absl::FromUnixSeconds(1'700'000'000);
 constexpr size_t kMostLines = 60;
-constexpr absl::Duration kMostCalm = absl::Hours(24 * 7);
+constexpr absl::Duration kMostCalm = absl::Hours(36);
 constexpr int kBeatGroups = 4;
 // Heartbeats are as rare as they may be: each tells nothing but that the worker is there.
-constexpr double kBeatsInLease = 2.2;
+constexpr double kBeatsInLease = 1.3;
 // Each chosen by the seed: losses of all lengths against leases of all lengths.
-constexpr int kLeases[] = {60, 120, 300};
+constexpr int kLeases[] = {120, 300, 600};
 
 void Mix(uint64_t value, uint64_t* hash) {
   for (int i = 0; i < 8; ++i) {
@@ -147,7 +147,7 @@ void World::Note(absl::string_view what, int64_t job, int worker, int64_t a, int
   if (options.trace.empty()) return;
   const bool about =
       options.trace == "all" || (job > 0 && coordinator::JobName(job) == options.trace) ||
-      (worker >= 0 && WorkerName(worker) == options.trace) || (job == 0 && worker < 0);
+      (worker >= 0 && WorkerName(worker) == options.trace) || (job == 0 && worker == -1);
   if (!about) return;
   lines.push_back(absl::StrFormat("%10.3f s  %s%s%s (%d, %d)",
                                   absl::ToDoubleSeconds(now() - kStart), what,
