@@ -31,6 +31,7 @@ struct Flags {
   double resize_seconds = 600;
   std::string log_level = "info";
   std::string tls_dir;
+  LogLimits logs;
 };
 
 void AddFlags(CLI::App* app, Flags* flags) {
@@ -49,6 +50,14 @@ void AddFlags(CLI::App* app, Flags* flags) {
       ->capture_default_str();
   app->add_option("--log-level", flags->log_level, "debug, info, warn or error")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
+      ->capture_default_str();
+  app->add_option("--log-bytes-per-job", flags->logs.bytes_per_job,
+                  "What is kept of a job's log, 64MiB or 1000000; the oldest lines are dropped")
+      ->transform(CLI::AsSizeValue(false))
+      ->capture_default_str();
+  app->add_option("--log-bytes", flags->logs.total_bytes,
+                  "What is kept of all logs together; those of jobs that have ended go first")
+      ->transform(CLI::AsSizeValue(false))
       ->capture_default_str();
   app->add_option("--tls", flags->tls_dir,
                   "Folder with ca.crt, tls.crt and tls.key, as init-pki makes it; needed to listen "
@@ -82,6 +91,7 @@ int Fail(const absl::Status& status) {
 int Run(const Flags& flags, const sigset_t& signals) {
   ServerOptions options;
   options.store.dir = flags.data_dir;
+  options.store.logs = flags.logs;
   options.coordinator.config.lease = absl::Seconds(flags.lease_seconds);
   options.coordinator.config.resize_interval = absl::Seconds(flags.resize_seconds);
   options.coordinator.admission = AdmitWhatFits;

@@ -77,12 +77,34 @@ absl::StatusOr<v1::Job> JobClient::Submit(const v1::JobSpec& spec, bool validate
                                           const Place& place) {
   v1::SubmitJobRequest request;
   *request.mutable_spec() = spec;
-  request.set_request_id(NewRequestId());
   request.set_validate_only(validate_only);
   request.set_rank_memory_bytes(place.rank_memory_bytes);
   request.set_rank_threads(place.rank_threads);
-  request.set_project(project_);
+  return Submit(std::move(request));
+}
+
+absl::StatusOr<v1::Job> JobClient::Submit(v1::SubmitJobRequest request) {
+  request.set_request_id(NewRequestId());
+  if (request.project().empty()) request.set_project(project_);
   return Unary<v1::JobService>(*connection_, &v1::JobService::Stub::SubmitJob, request);
+}
+
+absl::StatusOr<v1::Job> JobClient::Fork(v1::ForkJobRequest request) {
+  request.set_request_id(NewRequestId());
+  return Unary<v1::JobService>(*connection_, &v1::JobService::Stub::ForkJob, request);
+}
+
+absl::StatusOr<v1::SubmitJobArrayResponse> JobClient::SubmitArray(
+    v1::SubmitJobArrayRequest request) {
+  request.set_request_id(NewRequestId());
+  if (request.project().empty()) request.set_project(project_);
+  return Unary<v1::JobService>(*connection_, &v1::JobService::Stub::SubmitJobArray, request);
+}
+
+absl::StatusOr<v1::CancelJobArrayResponse> JobClient::CancelArray(const std::string& array) {
+  v1::CancelJobArrayRequest request;
+  request.set_array(array);
+  return Unary<v1::JobService>(*connection_, &v1::JobService::Stub::CancelJobArray, request);
 }
 
 absl::StatusOr<v1::Job> JobClient::Get(const std::string& name) {
@@ -91,10 +113,9 @@ absl::StatusOr<v1::Job> JobClient::Get(const std::string& name) {
   return Unary<v1::JobService>(*connection_, &v1::JobService::Stub::GetJob, request);
 }
 
-absl::StatusOr<std::vector<v1::Job>> JobClient::List(int limit) {
-  v1::ListJobsRequest request;
-  request.set_project(project_);
-  return ListAll<v1::JobService>(*connection_, &v1::JobService::Stub::ListJobs, request,
+absl::StatusOr<std::vector<v1::Job>> JobClient::List(int limit, v1::ListJobsRequest filter) {
+  if (filter.project().empty()) filter.set_project(project_);
+  return ListAll<v1::JobService>(*connection_, &v1::JobService::Stub::ListJobs, filter,
                                  &v1::ListJobsResponse::mutable_jobs, limit);
 }
 
@@ -139,6 +160,7 @@ absl::Status JobClient::StreamLogs(v1::StreamLogsRequest request,
   auto stub = v1::JobService::NewStub(core.channel);
   uint64_t last = 0;
   const auto once = [&](const v1::LogLine& line) {
+    if (line.dropped_lines() > 0) return on_line(line);
     if (line.sequence() != 0 && line.sequence() <= last) return true;
     last = line.sequence();
     // A stream that is opened again starts where this one broke, not N lines before the end.

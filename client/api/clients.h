@@ -41,9 +41,15 @@ class JobClient {
   // fit. Validated only: a job without a name, whose spec has what was chosen.
   absl::StatusOr<v1::Job> Submit(const v1::JobSpec& spec, bool validate_only = false);
   absl::StatusOr<v1::Job> Submit(const v1::JobSpec& spec, bool validate_only, const Place& place);
+  // The same of a whole request; its request_id and, where it has none, its project are filled in.
+  absl::StatusOr<v1::Job> Submit(v1::SubmitJobRequest request);
+  // As job.proto has them; request_id and project (of an array) as above.
+  absl::StatusOr<v1::Job> Fork(v1::ForkJobRequest request);
+  absl::StatusOr<v1::SubmitJobArrayResponse> SubmitArray(v1::SubmitJobArrayRequest request);
+  absl::StatusOr<v1::CancelJobArrayResponse> CancelArray(const std::string& array);
   absl::StatusOr<v1::Job> Get(const std::string& name);
-  // Newest first, at most `limit`.
-  absl::StatusOr<std::vector<v1::Job>> List(int limit = 10'000);
+  // Newest first, at most `limit`; those that `filter`, which needs no project, leaves.
+  absl::StatusOr<std::vector<v1::Job>> List(int limit = 10'000, v1::ListJobsRequest filter = {});
   absl::StatusOr<v1::Job> Cancel(const std::string& name);
   absl::StatusOr<v1::Job> Resume(const std::string& name, std::optional<int64_t> new_steps);
   absl::StatusOr<v1::Job> Suspend(const std::string& name);

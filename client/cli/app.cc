@@ -159,6 +159,10 @@ class Tree {
                                     : "expected a length of time such as 30s, 5m or 1h";
         });
   }
+  CLI::Option* Many(CLI::App* command, const std::string& name, std::vector<std::string>* values,
+                    const std::string& help) {
+    return command->add_option(name, *values, help + "; may be repeated")->allow_extra_args(false);
+  }
   void Limit(CLI::App* command) {
     command->add_option("--limit", limit_, "at most this many, the newest")
         ->check(CLI::Range(1, 10'000))
@@ -172,6 +176,8 @@ class Tree {
   void AddDataset();
   void AddGenerate();
   void AddJob();
+  void AddJobFork(CLI::App* group);
+  void AddJobList(CLI::App* group);
   void AddJobControl(CLI::App* group);
   void AddJobUpdate(CLI::App* group);
   void AddQueue();
@@ -194,6 +200,8 @@ class Tree {
   TokenizeOptions tokenize_;
   GenerateOptions generate_;
   SubmitOptions submit_;
+  ForkOptions fork_;
+  ListOptions list_;
   LogsOptions logs_;
   WaitOptions wait_;
   UpdateOptions update_;
@@ -205,6 +213,7 @@ class Tree {
   std::string name_;
   std::vector<std::string> names_;
   std::string job_filter_;
+  std::string array_;
   std::optional<int64_t> new_steps_;
   std::string shell_;
   int limit_ = 100;
@@ -335,10 +344,16 @@ void Tree::AddJob() {
   Spec(submit, &submit_.spec);
   submit->add_flag("--validate-only", submit_.validate_only, "only check, also on the coordinator");
   submit->add_flag("--wait", submit_.wait, "then wait for it, as `job wait` does");
-  CLI::App* list = InProject(Connected(Command(group, "list", "Jobs, the newest first", [this] {
-    return JobListCommand(global_, limit_);
-  })));
-  Limit(list);
+  Many(submit, "--set", &submit_.set, "a field instead of the file's: train.optimizer.lr=1e-4");
+  Many(submit, "--label", &submit_.labels, "team=vision: for lists and filters");
+  CLI::Option* array =
+      Many(submit, "--array", &submit_.array,
+           "a job for each combination of values: 'train.optimizer.lr=1e-4,3e-4 train.seed=1,2'");
+  submit->add_option("--max-parallel", submit_.max_parallel, "jobs of the array that run at a time")
+      ->check(CLI::Range(1, 1000))
+      ->needs(array);
+  AddJobFork(group);
+  AddJobList(group);
   JobName(Connected(Command(group, "describe", "One job: state, reason, progress, failure",
                             [this] { return JobDescribeCommand(global_, name_); })),
           &name_);
@@ -352,15 +367,45 @@ void Tree::AddJob() {
   AddJobControl(group);
 }
 
+void Tree::AddJobFork(CLI::App* group) {
+  CLI::App* fork = InProject(
+      Connected(Command(group, "fork", "Queue a new job that begins with a checkpoint of another",
+                        [this] { return JobForkCommand(global_, fork_); })));
+  fork->add_option("--from", fork_.from, "checkpoints/4, or a job: its newest checkpoint")
+      ->required();
+  Many(fork, "--set", &fork_.set, "a field instead of that job's: train.optimizer.lr=1e-4");
+  Many(fork, "--label", &fork_.labels, "team=vision: besides the labels of that job");
+  fork->add_flag("--validate-only", fork_.validate_only, "only check");
+  fork->add_flag("--wait", fork_.wait, "then wait for it, as `job wait` does");
+}
+
+void Tree::AddJobList(CLI::App* group) {
+  CLI::App* list = InProject(Connected(Command(group, "list", "Jobs, the newest first", [this] {
+    return JobListCommand(global_, limit_, list_);
+  })));
+  Limit(list);
+  Many(list, "--state", &list_.states, "only in this one: running, ...; active, ended");
+  Many(list, "-l,--label", &list_.selectors, "only with team=vision, team!=vision, team or !team");
+  list->add_option("--queue", list_.queue, "only of this queue");
+  list->add_option("--name", list_.name_prefix, "only whose spec's name begins like this");
+  list->add_option("--array", list_.array, "only of this array: arrays/7 or 7");
+}
+
 void Tree::AddJobControl(CLI::App* group) {
   CLI::App* wait = Connected(Command(
       group, "wait", "Wait until a job ends: exit code 0, 100 failed, 103 cancelled, 101 neither",
       [this] { return JobWaitCommand(global_, wait_); }));
   JobName(wait, &wait_.job);
   Seconds(wait, "--timeout", &wait_.timeout_seconds, "give up after 30s, 5m, ...");
-  JobName(Connected(Command(group, "cancel", "Stop a job; its checkpoints are kept",
-                            [this] { return JobCancelCommand(global_, name_); })),
-          &name_);
+  CLI::App* cancel =
+      Connected(Command(group, "cancel", "Stop a job; its checkpoints are kept", [this] {
+        return array_.empty() ? JobCancelCommand(global_, name_)
+                              : JobCancelArrayCommand(global_, array_);
+      }));
+  CLI::App* which = cancel->add_option_group("which");
+  which->add_option("job", name_, "jobs/7, 7, or the spec's name when it is unique");
+  which->add_option("--array", array_, "all jobs of arrays/7 instead");
+  which->require_option(1);
   CLI::App* resume = Connected(
       Command(group, "resume", "Queue a suspended or ended job, from its newest checkpoint",
               [this] { return JobResumeCommand(global_, name_, new_steps_); }));
@@ -374,8 +419,9 @@ void Tree::AddJobControl(CLI::App* group) {
 }
 
 void Tree::AddJobUpdate(CLI::App* group) {
-  CLI::App* update = Connected(Command(group, "update", "Change when a job gets its slots",
-                                       [this] { return JobUpdateCommand(global_, update_); }));
+  CLI::App* update =
+      Connected(Command(group, "update", "Change labels, or when and how many slots it gets",
+                        [this] { return JobUpdateCommand(global_, update_); }));
   JobName(update, &update_.job);
   CLI::App* fields = update->add_option_group("changes");
   fields->add_option("--queue", update_.queue, "the queue whose share it uses");
@@ -389,6 +435,15 @@ void Tree::AddJobUpdate(CLI::App* group) {
                              ->allow_extra_args(false);
   fields->add_flag("--independent", update_.independent, "it depends on no job any more")
       ->excludes(depends);
+  Many(fields, "--label", &update_.labels, "team=vision; team-: it has this label no more");
+  fields
+      ->add_option("--min-ranks", update_.min_ranks,
+                   "it may go on with as few; 0: no fewer than resources.ranks")
+      ->check(CLI::Range(0, 4096));
+  fields
+      ->add_option("--max-ranks", update_.max_ranks,
+                   "it may grow to as many; 0: no more than resources.ranks")
+      ->check(CLI::Range(0, 4096));
   fields->require_option(1, 0);
 }
 

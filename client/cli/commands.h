@@ -70,9 +70,31 @@ struct SubmitOptions {
   std::string spec;
   bool validate_only = false;
   bool wait = false;
+  std::vector<std::string> set;     // "train.seed=2"
+  std::vector<std::string> labels;  // "team=vision"
+  std::vector<std::string> array;   // "train.seed=1,2"; empty: one job
+  int max_parallel = 0;             // of an array; 0: all
 };
+// With `array` the array's name and those of its jobs on stdout.
 int JobSubmitCommand(const GlobalOptions& global, const SubmitOptions& options);
-int JobListCommand(const GlobalOptions& global, int limit);
+
+struct ForkOptions {
+  std::string from;  // a checkpoint or a job
+  bool validate_only = false;
+  bool wait = false;
+  std::vector<std::string> set;
+  std::vector<std::string> labels;
+};
+int JobForkCommand(const GlobalOptions& global, const ForkOptions& options);
+
+struct ListOptions {
+  std::vector<std::string> states;
+  std::vector<std::string> selectors;  // "team=vision,!old"
+  std::string queue;
+  std::string name_prefix;
+  std::string array;
+};
+int JobListCommand(const GlobalOptions& global, int limit, const ListOptions& options);
 int JobDescribeCommand(const GlobalOptions& global, const std::string& job);
 
 struct LogsOptions {
@@ -90,6 +112,7 @@ struct WaitOptions {
 };
 int JobWaitCommand(const GlobalOptions& global, const WaitOptions& options);
 int JobCancelCommand(const GlobalOptions& global, const std::string& job);
+int JobCancelArrayCommand(const GlobalOptions& global, const std::string& array);
 int JobResumeCommand(const GlobalOptions& global, const std::string& job,
                      std::optional<int64_t> new_steps);
 int JobSuspendCommand(const GlobalOptions& global, const std::string& job);
@@ -101,7 +124,10 @@ struct UpdateOptions {
   std::optional<int> priority;
   std::optional<double> time_limit_seconds;
   std::vector<std::string> depends_on;
-  bool independent = false;  // depends on nothing any more
+  bool independent = false;         // depends on nothing any more
+  std::vector<std::string> labels;  // "team=vision"; "team-": not any more
+  std::optional<int> min_ranks;     // 0: as many as resources.ranks
+  std::optional<int> max_ranks;     // likewise
 };
 int JobUpdateCommand(const GlobalOptions& global, const UpdateOptions& options);
 

@@ -4,11 +4,14 @@
 #include <optional>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "client/cli/commands.h"
 #include "client/cli/format.h"
 #include "client/cli/interrupt.h"
+#include "client/cli/job_arguments.h"
 #include "client/cli/progress_view.h"
 #include "common/exit_codes.h"
 #include "common/spec/parse.h"
@@ -131,6 +134,70 @@ int WaitFor(const GlobalOptions& global, const Access& access, const std::string
   return ExitCodeOfJob(last.state());
 }
 
+// Prints the array's name and its jobs'.
+int SubmitArray(const GlobalOptions& global, const SubmitOptions& options) {
+  if (options.wait) return Fail(absl::InvalidArgumentError("--wait: waits for one job, no array"));
+  const auto elements = ExpandArray(options.array);
+  if (!elements.ok()) return Fail(elements.status());
+  // As it is written: what follows from what the elements change is derived for each.
+  auto spec = ReadJobSpecFile(options.spec);
+  if (!spec.ok()) return Fail(spec.status());
+  const auto overrides = ParseOverrides(options.set);
+  if (!overrides.ok()) return Fail(overrides.status());
+  const absl::Status set = ApplyOverrides(*overrides, "--set", &*spec);
+  if (!set.ok()) return Fail(set);
+  v1::SubmitJobArrayRequest request;
+  *request.mutable_spec() = *spec;
+  request.mutable_elements()->Add(elements->begin(), elements->end());
+  request.set_max_parallel(options.max_parallel);
+  request.set_validate_only(options.validate_only);
+  const absl::Status labelled = ChangeLabels(options.labels, request.mutable_labels());
+  if (!labelled.ok()) return Fail(labelled);
+  const auto access = Access::Open(global, WhenStopped::kFail);
+  if (!access.ok()) return Fail(access.status());
+  const auto array = access->jobs().SubmitArray(request);
+  if (!array.ok()) return Fail(array.status());
+  if (options.validate_only) {
+    Note(absl::StrCat(elements->size(), " jobs of ", options.spec,
+                      " are valid; nothing was submitted"));
+    return kExitOk;
+  }
+  Note(absl::StrCat("submitted ", array->jobs_size(), " jobs as ", array->array()));
+  const bool whole = global.output == OutputFormat::kJson || global.output == OutputFormat::kYaml;
+  Print(whole ? RenderMessage(*array, global.output)
+              : absl::StrCat(array->array(), "\n", absl::StrJoin(array->jobs(), "\n"), "\n"));
+  Hint(absl::StrCat("milepost job list --array ", array->array(), "; milepost job cancel --array ",
+                    array->array()));
+  return kExitOk;
+}
+
+absl::StatusOr<v1::ListJobsRequest> FilterOf(const ListOptions& options) {
+  v1::ListJobsRequest filter;
+  for (const std::string& text : options.states) {
+    MP_ASSIGN_OR_RETURN(const std::vector<v1::JobState> states, ParseState(text));
+    for (const v1::JobState state : states) filter.add_states(state);
+  }
+  for (const std::string& text : options.selectors) {
+    MP_ASSIGN_OR_RETURN(const std::vector<v1::LabelRequirement> all, ParseSelector(text));
+    filter.mutable_label_requirements()->Add(all.begin(), all.end());
+  }
+  filter.set_queue(options.queue);
+  filter.set_name_prefix(options.name_prefix);
+  if (!options.array.empty()) filter.set_array(FullName("arrays", options.array));
+  return filter;
+}
+
+// Of those labels that the job has now.
+absl::Status UpdateLabels(JobClient jobs, const std::vector<std::string>& changes,
+                          v1::UpdateJobRequest* request) {
+  MP_ASSIGN_OR_RETURN(const v1::Job job, jobs.Get(request->job().name()));
+  *request->mutable_job()->mutable_labels() = job.labels();
+  MP_RETURN_IF_ERROR(ChangeLabels(changes, request->mutable_job()->mutable_labels()));
+  request->mutable_job()->set_etag(job.etag());
+  request->mutable_update_mask()->add_paths("labels");
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 int ExitCodeOfJob(v1::JobState state) {
@@ -147,14 +214,20 @@ int ExitCodeOfJob(v1::JobState state) {
 }
 
 int JobSubmitCommand(const GlobalOptions& global, const SubmitOptions& options) {
-  const auto spec = LoadJobSpec(options.spec);
+  if (!options.array.empty()) return SubmitArray(global, options);
+  const auto spec = LoadSpecWith(options.spec, options.set);
   if (!spec.ok()) return Fail(spec.status());
+  v1::SubmitJobRequest request;
+  *request.mutable_spec() = *spec;
+  request.set_validate_only(options.validate_only);
+  const absl::Status labelled = ChangeLabels(options.labels, request.mutable_labels());
+  if (!labelled.ok()) return Fail(labelled);
   std::optional<Detacher> detacher;
   if (options.wait) detacher.emplace();
   const auto access = Access::Open(global, WhenStopped::kFail);
   if (!access.ok()) return Fail(access.status());
   if (detacher) detacher->Watch(access->connection());
-  const auto job = access->jobs().Submit(*spec, options.validate_only);
+  const auto job = access->jobs().Submit(request);
   if (!job.ok()) return Fail(job.status());
   for (const v1::Choice& choice : job->choices()) Note(ChoiceText(choice));
   if (options.validate_only) {
@@ -168,13 +241,55 @@ int JobSubmitCommand(const GlobalOptions& global, const SubmitOptions& options) 
   return kExitOk;
 }
 
-int JobListCommand(const GlobalOptions& global, int limit) {
+int JobForkCommand(const GlobalOptions& global, const ForkOptions& options) {
+  v1::ForkJobRequest request;
+  auto overrides = ParseOverrides(options.set);
+  if (!overrides.ok()) return Fail(overrides.status());
+  request.mutable_overrides()->Swap(&*overrides);
+  const absl::Status labelled = ChangeLabels(options.labels, request.mutable_labels());
+  if (!labelled.ok()) return Fail(labelled);
+  request.set_validate_only(options.validate_only);
+  request.set_project(global.project);
+  std::optional<Detacher> detacher;
+  if (options.wait) detacher.emplace();
+  const auto access = Access::Open(global, WhenStopped::kFail);
+  if (!access.ok()) return Fail(access.status());
+  if (detacher) detacher->Watch(access->connection());
+  request.set_source(options.from);
+  if (!absl::StartsWith(options.from, "checkpoints/")) {
+    const auto source = ResolveJob(access->jobs(), options.from);
+    if (!source.ok()) return Fail(source.status());
+    request.set_source(*source);
+  }
+  const auto job = access->jobs().Fork(request);
+  if (!job.ok()) return Fail(job.status());
+  const v1::ForkOrigin& origin = job->forked_from();
+  const std::string from = absl::StrCat("from step ", origin.step(), " of ", origin.job(), " (",
+                                        origin.checkpoint(), ")");
+  if (options.validate_only) {
+    Note(absl::StrCat("a fork ", from, " is valid; nothing was submitted"));
+    return kExitOk;
+  }
+  Note(absl::StrCat("submitted ", job->name(), " ", from));
+  if (options.wait) return WaitFor(global, *access, job->name(), absl::InfiniteFuture(), *detacher);
+  PrintActedOn(global, *job);
+  Hint(absl::StrCat("milepost job wait ", job->name(), "; milepost job logs -f ", job->name()));
+  return kExitOk;
+}
+
+int JobListCommand(const GlobalOptions& global, int limit, const ListOptions& options) {
+  const auto filter = FilterOf(options);
+  if (!filter.ok()) return Fail(filter.status());
   const auto access = Access::Open(global, WhenStopped::kServeDataDir);
   if (!access.ok()) return Fail(access.status());
-  const auto jobs = access->jobs().List(limit);
+  const auto jobs = access->jobs().List(limit, *filter);
   if (!jobs.ok()) return Fail(jobs.status());
   Print(RenderJobs(*jobs, global.output, absl::Now()));
-  if (jobs->empty()) Hint("no jobs yet: milepost job submit SPEC, or milepost run SPEC");
+  if (jobs->empty() && filter->ByteSizeLong() > 0) {
+    Hint("no job is like that: milepost job list shows all");
+  } else if (jobs->empty()) {
+    Hint("no jobs yet: milepost job submit SPEC, or milepost run SPEC");
+  }
   return kExitOk;
 }
 
@@ -208,10 +323,14 @@ int JobLogsCommand(const GlobalOptions& global, const LogsOptions& options) {
                                        absl::Nanoseconds(1));
   }
   const absl::Status status = access->jobs().StreamLogs(request, [&](const v1::LogLine& line) {
-    Print(global.output == OutputFormat::kJson
-              ? RenderMessage(line, OutputFormat::kJson)
-              : absl::StrFormat("%s [rank %d] %s\n", TimeText(line.time()), line.rank(),
-                                Printable(line.text())));
+    const bool json = global.output == OutputFormat::kJson;
+    if (line.dropped_lines() > 0 && !json) {
+      Note(Printable(line.text()));
+      return true;
+    }
+    Print(json ? RenderMessage(line, OutputFormat::kJson)
+               : absl::StrFormat("%s [rank %d] %s\n", TimeText(line.time()), line.rank(),
+                                 Printable(line.text())));
     return true;
   });
   if (detacher && detacher->detached()) {
@@ -247,6 +366,19 @@ int JobCancelCommand(const GlobalOptions& global, const std::string& typed) {
   PrintActedOn(global, *job);
   Note(absl::StrCat(job->name(), " ", StateLine(*job)));
   Hint(absl::StrCat("its checkpoints are kept: milepost job resume ", job->name()));
+  return kExitOk;
+}
+
+int JobCancelArrayCommand(const GlobalOptions& global, const std::string& typed) {
+  const auto access = Access::Open(global, WhenStopped::kFail);
+  if (!access.ok()) return Fail(access.status());
+  const std::string array = FullName("arrays", typed);
+  const auto response = access->jobs().CancelArray(array);
+  if (!response.ok()) return Fail(response.status());
+  const bool whole = global.output == OutputFormat::kJson || global.output == OutputFormat::kYaml;
+  Print(whole ? RenderMessage(*response, global.output) : array + "\n");
+  Note(absl::StrCat("cancelled ", response->cancelled(), " of the ", response->jobs(), " jobs of ",
+                    array, "; the others had ended"));
   return kExitOk;
 }
 
@@ -291,6 +423,20 @@ int JobUpdateCommand(const GlobalOptions& global, const UpdateOptions& options) 
       scheduling->add_depends_on(FullName("jobs", other));
     }
     change("depends_on");
+  }
+  // A bound that is named and not given is taken away.
+  v1::ResourceSpec* resources = request.mutable_job()->mutable_spec()->mutable_resources();
+  if (options.min_ranks) {
+    if (*options.min_ranks > 0) resources->set_min_ranks(*options.min_ranks);
+    request.mutable_update_mask()->add_paths("spec.resources.min_ranks");
+  }
+  if (options.max_ranks) {
+    if (*options.max_ranks > 0) resources->set_max_ranks(*options.max_ranks);
+    request.mutable_update_mask()->add_paths("spec.resources.max_ranks");
+  }
+  if (!options.labels.empty()) {
+    const absl::Status status = UpdateLabels(access->jobs(), options.labels, &request);
+    if (!status.ok()) return Fail(status);
   }
   const auto job = access->jobs().Update(request);
   if (!job.ok()) return Fail(job.status());

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "client/cli/format.h"
 #include "client/cli/progress_view.h"
 #include "client/cli/table.h"
@@ -141,6 +142,38 @@ std::string RanksText(const v1::Job& job) {
   return absl::StrCat(job.placements_size(), "/", LeastRanks(resources), "-", MostRanks(resources));
 }
 
+// "a=1,b=2"
+std::string LabelsText(const v1::Job& job) {
+  const std::map<std::string, std::string> sorted(job.labels().begin(), job.labels().end());
+  return absl::StrJoin(sorted, ",", absl::PairFormatter("="));
+}
+
+void AppendOverrides(const google::protobuf::RepeatedPtrField<v1::SpecOverride>& overrides,
+                     std::string* text) {
+  for (const v1::SpecOverride& one : overrides) {
+    Line(text, "  Set", absl::StrCat(one.path(), "=", one.value()));
+  }
+}
+
+// What it belongs to.
+void AppendKinship(const v1::Job& job, std::string* text) {
+  if (!job.labels().empty()) Line(text, "Labels", LabelsText(job));
+  if (job.has_forked_from()) {
+    const v1::ForkOrigin& origin = job.forked_from();
+    Line(
+        text, "Forked from",
+        absl::StrCat("step ", origin.step(), " of ", origin.job(), " (", origin.checkpoint(), ")"));
+    AppendOverrides(origin.overrides(), text);
+  }
+  if (!job.has_array()) return;
+  const v1::ArrayMembership& array = job.array();
+  Line(text, "Array",
+       absl::StrCat(
+           array.name(), ", number ", array.index(), " of ", array.size(),
+           array.max_parallel() > 0 ? absl::StrCat(", ", array.max_parallel(), " at a time") : ""));
+  AppendOverrides(array.overrides(), text);
+}
+
 constexpr int kShownEvents = 10;
 
 void AppendEvents(const v1::Job& job, std::string* text) {
@@ -185,7 +218,9 @@ std::string RenderJobs(const std::vector<v1::Job>& jobs, OutputFormat format, ab
   const bool wide = format == OutputFormat::kWide;
   std::vector<std::string> header = {"NAME",  "SPEC", "STATE", "REASON",   "QUEUE", "PRIO",
                                      "RANKS", "STEP", "LOSS",  "RESTARTS", "AGE"};
-  if (wide) header.insert(header.end(), {"VALIDATION", "TOKENS/S", "CHECKPOINT", "DETAIL"});
+  if (wide) {
+    header.insert(header.end(), {"VALIDATION", "TOKENS/S", "CHECKPOINT", "LABELS", "DETAIL"});
+  }
   return RenderList(jobs, format, header, [&](const v1::Job& job) {
     const v1::Progress& progress = job.progress();
     const bool stepped = progress.step() > 0;
@@ -205,6 +240,7 @@ std::string RenderJobs(const std::vector<v1::Job>& jobs, OutputFormat format, ab
       row.push_back(validated ? LossText(progress.validation_loss()) : "-");
       row.push_back(stepped ? HumanCount(progress.tokens_per_second()) : "-");
       row.push_back(job.latest_checkpoint().empty() ? "-" : job.latest_checkpoint());
+      row.push_back(job.labels().empty() ? "-" : LabelsText(job));
       row.push_back(job.reason_detail().empty() ? "-" : job.reason_detail());
     }
     return row;
@@ -272,6 +308,7 @@ std::string RenderJob(const v1::Job& job, OutputFormat format, absl::Time now) {
   std::string text;
   Line(&text, "Name", job.name());
   Line(&text, "Spec", job.spec().name());
+  AppendKinship(job, &text);
   Line(&text, "State", StateLine(job));
   if (job.reason() != v1::JOB_REASON_UNSPECIFIED) Line(&text, "Reason", EnumText(job.reason()));
   Line(&text, "Created",

@@ -17,6 +17,14 @@ struct Apply {
     transition->Submit(event);
     return true;
   }
+  bool operator()(const JobArraySubmitted& event) {
+    transition->SubmitArray(event);
+    return true;
+  }
+  bool operator()(const JobArrayCancelled& event) {
+    transition->CancelArray(event.array);
+    return true;
+  }
   bool operator()(const JobCancelled& event) {
     transition->Cancel(event.job);
     return true;

@@ -24,6 +24,7 @@
 #ifndef MILEPOST_COORDINATOR_CORE_DECIDE_H_
 #define MILEPOST_COORDINATOR_CORE_DECIDE_H_
 
+#include <map>
 #include <optional>
 #include <string>
 #include <variant>
@@ -49,6 +50,19 @@ struct JobSubmitted {
   // Of an elastic job all that it can run with, ascending; empty: all that are possible.
   std::vector<v1::JobSize> sizes = {};
   std::string project = {};
+  std::map<std::string, std::string> labels = {};
+  std::optional<v1::ForkOrigin> forked_from = std::nullopt;
+  // Of a job of an array, without its name.
+  std::optional<v1::ArrayMembership> array = std::nullopt;
+};
+// Jobs with `array`, none with a request_id: all are added or, when one may not be, none.
+// Outcome::job is the first one's name.
+struct JobArraySubmitted {
+  std::string request_id;
+  std::vector<JobSubmitted> jobs;
+};
+struct JobArrayCancelled {
+  std::string array;
 };
 struct JobCancelled {
   std::string job;
@@ -56,11 +70,19 @@ struct JobCancelled {
 struct JobSuspended {
   std::string job;
 };
-// New values of spec.scheduling, valid by themselves. ABORTED unless `etag` is empty or the job's.
+// How many ranks a job may have, and what it was planned to need with each.
+struct RankBounds {
+  v1::ResourceSpec resources;
+  std::vector<v1::JobSize> sizes = {};  // as in JobSubmitted
+};
+// New values of spec.scheduling and, where they are given, of the others; valid by themselves.
+// ABORTED unless `etag` is empty or the job's.
 struct JobUpdated {
   std::string job;
   std::string etag;
   v1::SchedulingSpec scheduling;
+  std::optional<RankBounds> bounds = std::nullopt;
+  std::optional<std::map<std::string, std::string>> labels = std::nullopt;
 };
 // A new queue, or new values of one. With `create` ALREADY_EXISTS, without it NOT_FOUND unless
 // `allow_missing`. ABORTED as above.
@@ -128,10 +150,10 @@ struct LeasesLengthened {
 struct Tick {};
 
 using Event =
-    std::variant<JobSubmitted, JobCancelled, JobSuspended, JobResumed, JobUpdated, QueuePut,
-                 QueueDeleted, WorkerHello, WorkerHeartbeat, WorkerStreamLost, WorkerLeaving,
-                 WorkerDrained, WorkerResumed, RankReported, RankProgressed, CheckpointsChanged,
-                 CoordinatorRestarted, LeasesLengthened, Tick>;
+    std::variant<JobSubmitted, JobArraySubmitted, JobCancelled, JobArrayCancelled, JobSuspended,
+                 JobResumed, JobUpdated, QueuePut, QueueDeleted, WorkerHello, WorkerHeartbeat,
+                 WorkerStreamLost, WorkerLeaving, WorkerDrained, WorkerResumed, RankReported,
+                 RankProgressed, CheckpointsChanged, CoordinatorRestarted, LeasesLengthened, Tick>;
 
 Outcome Decide(const State& state, const Event& event, absl::Time now, const Config& config);
 

@@ -12,18 +12,72 @@
 
 namespace milepost::coordinator {
 
-void Transition::Submit(const JobSubmitted& event) {
-  if (!event.request_id.empty()) {
-    int64_t known = state_.FindRequest(event.request_id);
-    if (auto now = requests_.find(event.request_id); now != requests_.end()) known = now->second;
-    if (known != 0) {
-      result_.job = JobName(known);
-      return;
-    }
+namespace {
+
+// Of a fixed job none: its only size is that of its spec.
+void SetSizes(const v1::JobSpec& spec, const std::vector<v1::JobSize>& sizes,
+              v1::JobRecord* record) {
+  record->mutable_sizes()->Assign(sizes.begin(), sizes.end());
+  if (!sizes.empty()) return;
+  const std::vector<int> possible = PossibleSizes(spec);
+  if (possible.size() == 1) return;
+  for (const int ranks : possible) {
+    v1::JobSize* size = record->add_sizes();
+    size->set_ranks(ranks);
+    size->set_slot_bytes(record->slot_bytes());
   }
-  const int64_t number = NextJobNumber();
-  absl::Status allowed = CheckScheduling(number, event.spec.scheduling(), event.spec.resources());
+}
+
+}  // namespace
+
+// 0: none is known.
+int64_t Transition::KnownRequest(const std::string& request_id) const {
+  if (request_id.empty()) return 0;
+  const auto now = requests_.find(request_id);
+  return now != requests_.end() ? now->second : state_.FindRequest(request_id);
+}
+
+void Transition::Submit(const JobSubmitted& event) {
+  if (const int64_t known = KnownRequest(event.request_id); known != 0) {
+    result_.job = JobName(known);
+    return;
+  }
+  absl::Status allowed =
+      CheckScheduling(NextJobNumber(), event.spec.scheduling(), event.spec.resources());
   if (!allowed.ok()) return Refuse(std::move(allowed));
+  v1::JobRecord& record = Add(event);
+  record.set_request_id(event.request_id);
+  result_.job = record.job().name();
+  if (!event.request_id.empty()) requests_[event.request_id] = JobNumber(result_.job);
+}
+
+void Transition::SubmitArray(const JobArraySubmitted& event) {
+  if (const int64_t known = KnownRequest(event.request_id); known != 0) {
+    result_.job = JobName(known);
+    return;
+  }
+  const int64_t first = NextJobNumber();
+  for (size_t i = 0; i < event.jobs.size(); ++i) {
+    const v1::JobSpec& spec = event.jobs[i].spec;
+    absl::Status allowed = CheckScheduling(first, spec.scheduling(), spec.resources());
+    if (allowed.ok()) continue;
+    return Refuse(absl::Status(
+        allowed.code(), absl::StrCat("elements[", i, "]: ", std::string(allowed.message()))));
+  }
+  for (const JobSubmitted& job : event.jobs) {
+    v1::JobRecord& record = Add(job);
+    v1::ArrayMembership* array = record.mutable_job()->mutable_array();
+    array->set_name(ArrayName(first));
+    array->set_size(static_cast<int>(event.jobs.size()));
+    if (JobNumber(record.job().name()) == first) record.set_request_id(event.request_id);
+  }
+  result_.job = JobName(first);
+  if (!event.request_id.empty()) requests_[event.request_id] = first;
+}
+
+// A job that is known to be allowed.
+v1::JobRecord& Transition::Add(const JobSubmitted& event) {
+  const int64_t number = NextJobNumber();
   v1::JobRecord& record = outcome_.jobs[number];
   touched_.insert(number);
   outcome_.durable_jobs.insert(number);
@@ -31,6 +85,9 @@ void Transition::Submit(const JobSubmitted& event) {
   job->set_name(JobName(number));
   job->set_uid(event.uid);
   job->set_project(event.project);
+  job->mutable_labels()->insert(event.labels.begin(), event.labels.end());
+  if (event.forked_from) *job->mutable_forked_from() = *event.forked_from;
+  if (event.array) *job->mutable_array() = *event.array;
   *job->mutable_spec() = event.spec;
   if (event.submitted_spec) *job->mutable_submitted_spec() = *event.submitted_spec;
   job->mutable_choices()->Assign(event.choices.begin(), event.choices.end());
@@ -38,20 +95,21 @@ void Transition::Submit(const JobSubmitted& event) {
   job->set_reason(v1::JOB_REASON_WAITING_FOR_SLOTS);
   *job->mutable_create_time() = ToProto(now_);
   job->mutable_progress()->set_validation_loss(std::nan(""));
-  record.set_request_id(event.request_id);
   record.set_slot_bytes(event.slot_bytes);
-  record.mutable_sizes()->Assign(event.sizes.begin(), event.sizes.end());
-  const std::vector<int> possible = PossibleSizes(event.spec);
-  if (event.sizes.empty() && possible.size() > 1) {
-    for (const int ranks : possible) {
-      v1::JobSize* size = record.add_sizes();
-      size->set_ranks(ranks);
-      size->set_slot_bytes(event.slot_bytes);
-    }
-  }
+  SetSizes(event.spec, event.sizes, &record);
   record.set_queue_order(NextQueueOrder());
-  if (!event.request_id.empty()) requests_[event.request_id] = number;
-  result_.job = job->name();
+  return record;
+}
+
+void Transition::CancelArray(const std::string& array) {
+  const int64_t first = ArrayNumber(array);
+  const v1::JobRecord* known = Job(first);
+  if (known == nullptr || known->job().array().name() != array) {
+    return Refuse(absl::NotFoundError(absl::StrCat("there is no array ", array)));
+  }
+  const int64_t end = first + known->job().array().size();
+  for (int64_t number = first; number < end; ++number) Cancel(JobName(number));
+  result_.job = JobName(first);
 }
 
 void Transition::Cancel(const std::string& name) {
@@ -165,7 +223,9 @@ void Transition::Update(const JobUpdated& event) {
                                                   etag, ", not ", event.etag,
                                                   "): read it again and repeat the update")));
   }
-  absl::Status allowed = CheckScheduling(number, event.scheduling, known->job().spec().resources());
+  const v1::ResourceSpec& resources =
+      event.bounds ? event.bounds->resources : known->job().spec().resources();
+  absl::Status allowed = CheckScheduling(number, event.scheduling, resources);
   if (allowed.ok() && DependsOn(event.scheduling, number)) {
     allowed = absl::InvalidArgumentError(
         absl::StrCat("scheduling.depends_on: one of these jobs depends on ", event.job, " itself"));
@@ -174,7 +234,16 @@ void Transition::Update(const JobUpdated& event) {
   if (!allowed.ok()) return Refuse(std::move(allowed));
   result_.job = event.job;
   v1::JobRecord& record = Change(number);
-  *record.mutable_job()->mutable_spec()->mutable_scheduling() = event.scheduling;
+  v1::Job* job = record.mutable_job();
+  *job->mutable_spec()->mutable_scheduling() = event.scheduling;
+  if (event.bounds) {
+    *job->mutable_spec()->mutable_resources() = event.bounds->resources;
+    SetSizes(job->spec(), event.bounds->sizes, &record);
+  }
+  if (event.labels) {
+    job->clear_labels();
+    job->mutable_labels()->insert(event.labels->begin(), event.labels->end());
+  }
   record.set_scheduling_version(record.scheduling_version() + 1);
 }
 

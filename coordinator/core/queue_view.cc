@@ -103,6 +103,10 @@ std::string DetailOf(const KindView& view, const Waiting& waiting, int64_t slot_
       return "others save a checkpoint and make room for it";
     case WaitCode::kDependency:
       return absl::StrCat("starts when ", blocker, " has succeeded");
+    case WaitCode::kArrayLimit:
+      return absl::StrCat("starts when a job of ", job.array().name(),
+                          " has ended: ", job.array().max_parallel(), " of its ",
+                          job.array().size(), " jobs run at a time");
     case WaitCode::kFailedDependency:
       return absl::StrCat("depends on ", blocker,
                           ", which has ended without success: resume that, ",
@@ -124,6 +128,8 @@ v1::JobReason ReasonOf(WaitCode code, v1::JobReason known) {
     case WaitCode::kDependency:
     case WaitCode::kFailedDependency:
       return v1::JOB_REASON_DEPENDENCY;
+    case WaitCode::kArrayLimit:
+      return v1::JOB_REASON_ARRAY_LIMIT;
     default:
       break;
   }

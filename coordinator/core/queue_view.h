@@ -33,6 +33,7 @@ enum class WaitCode : uint8_t {
   kDependency,        // a job that it depends on has not succeeded yet
   kFailedDependency,  // one that it depends on has ended without success
   kBackingOff,        // a failed attempt; the job's own reason stands
+  kArrayLimit,        // as many jobs of its array hold slots as may
 };
 
 // A job that waits.

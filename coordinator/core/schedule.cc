@@ -133,10 +133,22 @@ class Inputs {
     const int counted =
         admitted ? std::max({held, LeastRanksOf(record), record.wanted_ranks()}) : held;
     share.used += counted;
+    const int array = IndexOfArray(job, input);
+    if (array >= 0 && counted > 0) ++input.arrays[array].running;
     if (!admitted && record.ending() != v1::ATTEMPT_ENDING_NONE) share.leaving += held;
     if (!wants) return;
     input.demands.push_back(DemandOf(number, record));
     input.demands.back().counted = counted;
+    input.demands.back().array = array;
+  }
+
+  // -1: any number of its jobs may run. All jobs of an array want one kind of device.
+  int IndexOfArray(const v1::Job& job, ScheduleInput& input) {
+    if (job.array().max_parallel() <= 0) return -1;
+    const auto [found, added] =
+        arrays_.try_emplace(job.array().name(), static_cast<int>(input.arrays.size()));
+    if (added) input.arrays.push_back({.max_parallel = job.array().max_parallel()});
+    return found->second;
   }
 
   int AddHolding(int64_t number, const v1::JobRecord& record, ScheduleInput& input) {
@@ -275,6 +287,7 @@ class Inputs {
   absl::flat_hash_map<std::string, int> queue_index_;
   std::map<v1::DeviceKind, ScheduleInput> inputs_;
   absl::flat_hash_map<std::string, absl::flat_hash_set<int>> taken_;
+  absl::flat_hash_map<std::string, int> arrays_;  // index into their kind of device's
   std::map<v1::DeviceKind, int> usable_;
   std::vector<std::string> notes_;
   int ready_workers_ = 0;

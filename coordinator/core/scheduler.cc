@@ -51,7 +51,8 @@ class Pass {
     if (!elastic) return;
     for (Demand& demand : input_.demands) {
       DropSizesNobodyHas(demand);
-      wanting_ += demand.gate == WaitCode::kNone && !EligiblePools(demand).empty() &&
+      wanting_ += demand.gate == WaitCode::kNone && !ArrayIsFull(demand) &&
+                  !EligiblePools(demand).empty() &&
                   demand.ranks <= input_.queues[demand.queue].limit;
     }
   }
@@ -141,6 +142,7 @@ class Pass {
   // It waits like all others from now on.
   void Readmit(Demand& demand) {
     input_.queues[demand.queue].used -= demand.counted;
+    if (demand.array >= 0 && demand.counted > 0) --input_.arrays[demand.array].running;
     demand.counted = 0;
     demand.admission = Admission::kNone;
     schedule_.no_longer_admitted.push_back(demand.job);
@@ -154,6 +156,7 @@ class Pass {
 
   void Examine(Demand& demand) {
     if (demand.gate != WaitCode::kNone) return Wait(demand, demand.gate, demand.gate_job);
+    if (ArrayIsFull(demand)) return Wait(demand, WaitCode::kArrayLimit, 0);
     const Pools pools = EligiblePools(demand);
     if (pools.empty()) return Wait(demand, WaitCode::kTooFewSlots, 0);
     const QueueShare& queue = input_.queues[demand.queue];
@@ -184,6 +187,16 @@ class Pass {
       if (wanted && pool.CountUsable(demand.slot_bytes) >= demand.ranks) pools.push_back(&pool);
     }
     return pools;
+  }
+
+  bool ArrayIsFull(const Demand& demand) const {
+    if (demand.array < 0 || demand.counted > 0) return false;
+    const ArrayShare& array = input_.arrays[demand.array];
+    return array.running >= array.max_parallel;
+  }
+
+  void CountInArray(const Demand& demand) {
+    if (demand.array >= 0 && demand.counted == 0) ++input_.arrays[demand.array].running;
   }
 
   bool WithinLimit(const Demand& demand) const {
@@ -225,6 +238,7 @@ class Pass {
     if (best == nullptr) return false;
     best->Take(placed);
     reserved_.Lend(best->model(), size.ranks, release);
+    CountInArray(demand);
     input_.queues[demand.queue].used += size.ranks - demand.counted;
     input_.holdings.push_back({.job = demand.job,
                                .queue = demand.queue,
@@ -291,6 +305,7 @@ class Pass {
       return false;
     }
     for (const int victim : best) MakeLeave(input_.holdings[victim], demand.job);
+    CountInArray(demand);
     demand.admission = Admission::kGranted;
     demand.counted += demand.ranks;
     input_.queues[demand.queue].used += demand.ranks;

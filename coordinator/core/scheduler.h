@@ -78,6 +78,13 @@ struct Demand {
   absl::Time not_before = absl::InfinitePast();
   WaitCode gate = WaitCode::kNone;  // what else keeps it from starting; kNone: nothing
   int64_t gate_job = 0;             // the job that it depends on
+  int array = -1;                   // index into ScheduleInput::arrays; -1: any number may run
+};
+
+// Jobs of which only so many may run at a time.
+struct ArrayShare {
+  int max_parallel = 1;
+  int running = 0;  // that hold slots, or have been admitted to some
 };
 
 // A job that holds slots.
@@ -103,6 +110,7 @@ struct ScheduleInput {
   absl::Duration graceful_stop;
   SlotPools pools;
   std::vector<QueueShare> queues;
+  std::vector<ArrayShare> arrays;
   std::vector<Demand> demands;
   std::vector<Holding> holdings;
   ClusterSummary summary;  // for the view

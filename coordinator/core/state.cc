@@ -11,13 +11,21 @@
 
 namespace milepost::coordinator {
 
-int64_t JobNumber(absl::string_view name) {
+namespace {
+
+int64_t NumberOf(absl::string_view name, absl::string_view prefix) {
   int64_t number = 0;
-  if (!absl::ConsumePrefix(&name, "jobs/") || !absl::SimpleAtoi(name, &number)) return 0;
+  if (!absl::ConsumePrefix(&name, prefix) || !absl::SimpleAtoi(name, &number)) return 0;
   return number > 0 && absl::StrCat(number) == name ? number : 0;
 }
 
+}  // namespace
+
+int64_t JobNumber(absl::string_view name) { return NumberOf(name, "jobs/"); }
+int64_t ArrayNumber(absl::string_view name) { return NumberOf(name, "arrays/"); }
+
 std::string JobName(int64_t number) { return absl::StrCat("jobs/", number); }
+std::string ArrayName(int64_t number) { return absl::StrCat("arrays/", number); }
 
 bool IsTerminal(v1::JobState state) {
   return state == v1::JOB_STATE_SUCCEEDED || state == v1::JOB_STATE_FAILED ||

@@ -54,6 +54,10 @@ inline constexpr char kDefaultQueue[] = "default";
 int64_t JobNumber(absl::string_view name);
 std::string JobName(int64_t number);
 
+// "arrays/7" -> 7, which is also the number of its first job; 0 when the name is not of that form.
+int64_t ArrayNumber(absl::string_view name);
+std::string ArrayName(int64_t number);
+
 bool IsTerminal(v1::JobState state);
 
 // The fewest ranks that the job runs with.

@@ -22,6 +22,7 @@
 
 namespace milepost::coordinator {
 
+struct JobArraySubmitted;
 struct JobSubmitted;
 struct JobUpdated;
 struct QueuePut;
@@ -34,7 +35,9 @@ class Transition {
 
   // ---- job_requests.cc: what users ask of jobs ----
   void Submit(const JobSubmitted& event);
+  void SubmitArray(const JobArraySubmitted& event);
   void Cancel(const std::string& job);
+  void CancelArray(const std::string& array);
   void Suspend(const std::string& job);
   void Update(const JobUpdated& event);
   void Resume(const std::string& job, const std::string& request_id,
@@ -92,6 +95,10 @@ class Transition {
   const v1::QueueRecord* Queue(const std::string& id) const;
   int64_t NextJobNumber() const;
   int64_t NextQueueOrder();
+
+  // job_requests.cc
+  int64_t KnownRequest(const std::string& request_id) const;
+  v1::JobRecord& Add(const JobSubmitted& event);
 
   // job_flow.cc
   absl::Status CheckScheduling(int64_t number, const v1::SchedulingSpec& scheduling,

@@ -35,6 +35,9 @@ const std::map<std::string, std::string> kExpected = {
     {"JobService/ResumeJob", "nyynyyhnn"},
     {"JobService/SuspendJob", "nyynyyhnn"},
     {"JobService/UpdateJob", "nyynyyhnn"},
+    {"JobService/ForkJob", "nyynyynnn"},
+    {"JobService/SubmitJobArray", "nyynyynnn"},
+    {"JobService/CancelJobArray", "nyynyyhnn"},
     {"JobService/StreamLogs", "yyyyyyhnn"},
     {"QueueService/GetQueue", "yyyyyyynn"},
     {"QueueService/ListQueues", "yyyyyyynn"},
@@ -86,15 +89,23 @@ std::string ShortName(const MethodDescriptor& method) {
 
 class AccessTest : public SecureServerTest {
  protected:
-  // A running job "jobs/1" of project p on worker a, with the pinned "checkpoints/1".
+  // A running job "jobs/1", which is all of "arrays/1", of project p on worker a, with the pinned
+  // "checkpoints/1".
   AccessTest() {
     Start();
     worker_ = std::make_unique<FakeWorker>(Worker("a"), "a", 1);
     other_ = std::make_unique<FakeWorker>(Worker("b"), "b", 1);
     EXPECT_TRUE(worker_->Receive().has_welcome());
-    v1::Job job;
-    const grpc::Status status = Submit(With("p", v1::ROLE_SUBMITTER), Request("p"), &job);
+    v1::SubmitJobArrayRequest request;
+    *request.mutable_spec() = Request("p").spec();
+    request.set_project("p");
+    request.add_elements();
+    grpc::ClientContext context;
+    v1::SubmitJobArrayResponse array;
+    const grpc::Status status = v1::JobService::NewStub(MakeChannel(With("p", v1::ROLE_SUBMITTER)))
+                                    ->SubmitJobArray(&context, request, &array);
     EXPECT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(array.array(), "arrays/1");
     start_ = worker_->Receive().start_rank();
     EXPECT_EQ(start_.job(), "jobs/1");
     worker_->Report(start_, v1::RANK_STATE_RUNNING);
@@ -152,6 +163,8 @@ class AccessTest : public SecureServerTest {
                          {"job", "jobs/1"},
                          {"checkpoint", "checkpoints/1"},
                          {"queue_id", "default"},
+                         {"source", "checkpoints/1"},
+                         {"array", "arrays/1"},
                          {"project", "p"}});
     if (const auto* pinned = method.input_type()->FindFieldByName("pinned")) {
       request->GetReflection()->SetBool(request.get(), pinned, true);
@@ -173,7 +186,8 @@ class AccessTest : public SecureServerTest {
     if (const auto* field = message->GetDescriptor()->FindFieldByName("generation")) {
       message->GetReflection()->SetInt64(message, field, 1);
     }
-    if (const auto* field = message->GetDescriptor()->FindFieldByName("queue")) {
+    const auto* field = message->GetDescriptor()->FindFieldByName("queue");
+    if (field != nullptr && field->message_type() != nullptr) {
       Message* queue = message->GetReflection()->MutableMessage(message, field);
       queue->GetReflection()->SetString(queue, queue->GetDescriptor()->FindFieldByName("name"),
                                         "queues/default");
@@ -330,6 +344,27 @@ TEST_F(AccessTest, WhatIsHiddenIsToldApartFromWhatIsNotThereByNothing) {
   status = Submit(stranger, request, &job);
   EXPECT_EQ(status.error_message(),
             "scheduling.depends_on: there is no job 'jobs/1' before this one");
+  // Nor through a fork, or an array.
+  for (const char* source : {"jobs/1", "checkpoints/1"}) {
+    for (const char* project : {"", "other"}) {
+      grpc::ClientContext context;
+      v1::ForkJobRequest fork;
+      fork.set_source(source);
+      fork.set_project(project);
+      status = jobs->ForkJob(&context, fork, &job);
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND) << status.error_message();
+    }
+  }
+  grpc::ClientContext context;
+  v1::SubmitJobArrayRequest array;
+  *array.mutable_spec() = Request("other").spec();
+  array.set_project("other");
+  v1::SpecOverride* one = array.add_elements()->add_overrides();
+  one->set_path("scheduling.depends_on");
+  one->set_value("[jobs/1]");
+  v1::SubmitJobArrayResponse response;
+  EXPECT_EQ(jobs->SubmitJobArray(&context, array, &response).error_message(),
+            "elements[0]: scheduling.depends_on: there is no job 'jobs/1' before this one");
 }
 
 TEST_F(AccessTest, ListsHoldWhatOneMaySee) {

@@ -128,6 +128,10 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
     MP_ASSIGN_OR_RETURN(const v1::Checkpoint owner, store().Owner(name));
     const auto job = coordinator_->Get(owner.job());
     const bool running = job.ok() && !IsTerminal(job->state());
+    if (coordinator_->AwaitedCheckpoints().contains(name)) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          name, " is what a job is to begin with that has no checkpoint of its own yet"));
+    }
     MP_RETURN_IF_ERROR(store().Delete(name, /*keep_newest=*/running));
     Moved(owner.job());
     return absl::OkStatus();
@@ -200,8 +204,10 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
     auto job = coordinator_->Get(checkpoint.job());
     if (!job.ok()) return;
     const v1::CheckpointSpec& spec = job->spec().checkpoint();
-    auto deleted = store().Retain(checkpoint.job(),
-                                  {.keep_last = spec.keep_last(), .keep_every = spec.keep_every()});
+    auto deleted =
+        store().Retain(checkpoint.job(), {.keep_last = spec.keep_last(),
+                                          .keep_every = spec.keep_every(),
+                                          .awaited = coordinator_->AwaitedCheckpoints()});
     if (!deleted.ok()) {
       spdlog::warn("old checkpoints of {} cannot be deleted: {}", checkpoint.job(),
                    std::string(deleted.status().message()));

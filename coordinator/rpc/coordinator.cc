@@ -1,23 +1,15 @@
 #include "coordinator/rpc/coordinator.h"
 
-#include <google/protobuf/util/field_mask_util.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <chrono>
-#include <random>
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/strip.h"
 #include "common/proto_time.h"
-#include "common/spec/scheduling.h"
-#include "common/spec/validate.h"
 #include "common/status_macros.h"
-#include "coordinator/core/placement.h"
 #include "coordinator/rpc/worker_session.h"
 #include "coordinator/security/principal.h"
 #include "coordinator/store/checkpoint_store.h"
@@ -31,11 +23,12 @@ namespace {
 constexpr int kHeartbeatsPerLease = 5;
 constexpr int kMaxWorkerIdBytes = 128;
 constexpr int kMaxSlots = 1024;
-constexpr size_t kMaxRequestIdBytes = 128;
 constexpr size_t kMaxDeviceTextBytes = 256;
 constexpr int kMaxThrottleReasons = 16;
 constexpr int kMaxLabels = 32;
 constexpr size_t kMaxLabelBytes = 63;
+// By one List call, so that it does not hold up decisions for long.
+constexpr int kMostLookedAt = 20'000;
 
 class SteadyClock : public Clock {
  public:
@@ -47,42 +40,6 @@ class SteadyClock : public Clock {
   const absl::Time wall_ = absl::Now();
   const std::chrono::steady_clock::time_point steady_ = std::chrono::steady_clock::now();
 };
-
-std::string NewUid() {
-  std::random_device random;
-  auto word = [&] { return static_cast<uint64_t>(random()) << 32 | random(); };
-  return absl::StrFormat("%016x%016x", word(), word());
-}
-
-// The job's spec.scheduling with what the request changes.
-absl::StatusOr<v1::SchedulingSpec> UpdatedScheduling(const v1::Job& job,
-                                                     const v1::UpdateJobRequest& request) {
-  using google::protobuf::util::FieldMaskUtil;
-  constexpr absl::string_view kPrefix = "spec.scheduling.";
-  v1::SchedulingSpec scheduling = job.spec().scheduling();
-  if (scheduling.queue().empty()) scheduling.set_queue(kDefaultQueue);
-  google::protobuf::FieldMask mask;
-  for (const std::string& path : request.update_mask().paths()) {
-    absl::string_view field = path;
-    const bool known = absl::ConsumePrefix(&field, kPrefix) &&
-                       v1::SchedulingSpec::descriptor()->FindFieldByName(std::string(field));
-    if (!known) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "update_mask: '", path, "' cannot be changed; what can are spec.scheduling's ",
-          "queue, priority, time_limit and depends_on"));
-    }
-    mask.add_paths(std::string(field));
-  }
-  if (mask.paths().empty()) {
-    return absl::InvalidArgumentError("update_mask: names no field, so nothing would change");
-  }
-  FieldMaskUtil::MergeOptions options;
-  options.set_replace_repeated_fields(true);
-  FieldMaskUtil::MergeMessageTo(request.job().spec().scheduling(), mask, options, &scheduling);
-  const std::vector<FieldViolation> violations = CheckScheduling(scheduling);
-  if (violations.empty()) return scheduling;
-  return absl::InvalidArgumentError(absl::StrCat(violations[0].field, ": ", violations[0].message));
-}
 
 absl::Status CheckHello(const v1::Hello& hello) {
   const std::string& id = hello.worker_id();
@@ -191,106 +148,6 @@ CheckpointsChanged Coordinator::NewestCheckpoint(const std::string& job) {
 
 // ---- jobs ----
 
-// The caller's word, or else what the workers that are there have told of their slots. A slot that
-// told nothing may have any amount.
-KnownPlace Coordinator::PlaceLocked(const v1::SubmitJobRequest& request,
-                                    const v1::ResourceSpec& resources) {
-  KnownPlace place = {request.rank_memory_bytes(), request.rank_memory_bytes(),
-                      request.rank_threads()};
-  if (place.most_memory > 0) return place;
-  bool all_told = true;
-  bool all_hosts_told = true;
-  for (const auto& [name, record] : state_.workers()) {
-    const v1::Worker& worker = record.worker();
-    if (worker.state() == v1::WORKER_STATE_DOWN || record.leaving() || worker.has_drain()) continue;
-    for (const v1::Slot& slot : worker.slots()) {
-      const bool wanted =
-          slot.device() == resources.device() && IsModel(slot.model(), resources.device_model());
-      if (!wanted) continue;
-      place.threads = std::max(place.threads, slot.cores());
-      all_hosts_told = all_hosts_told && slot.host_memory_bytes() > 0;
-      place.most_host_memory = std::max(place.most_host_memory, slot.host_memory_bytes());
-      const int64_t bytes = slot.memory_bytes();
-      all_told = all_told && bytes > 0;
-      if (bytes <= 0) continue;
-      place.least_memory = place.least_memory == 0 ? bytes : std::min(place.least_memory, bytes);
-      place.most_memory = std::max(place.most_memory, bytes);
-    }
-  }
-  if (!all_told) place.most_memory = 0;
-  if (!all_hosts_told) place.most_host_memory = 0;
-  return place;
-}
-
-absl::Status Coordinator::AdmitSpec(const v1::SubmitJobRequest& request, JobSubmitted* event) {
-  v1::JobSpec* spec = &event->spec;
-  NormalizeJobSpec(spec);
-  MP_RETURN_IF_ERROR(ValidateJobSpec(*spec));
-  const std::string& from = spec->checkpoint().resume_from();
-  if (!from.empty()) {
-    auto checkpoint = store_->checkpoints().Get(from);
-    if (!checkpoint.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("checkpoint.resume_from: ", std::string(checkpoint.status().message())));
-    }
-    if (checkpoint->checkpoint().damaged()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("checkpoint.resume_from: ", from, " is damaged"));
-    }
-  }
-  if (!options_.admission) return absl::OkStatus();
-  KnownPlace place;
-  {
-    absl::ReaderMutexLock lock(&mutex_);
-    place = PlaceLocked(request, spec->resources());
-  }
-  MP_ASSIGN_OR_RETURN(AdmittedSpec admitted, options_.admission(*spec, place));
-  event->slot_bytes = admitted.slot_bytes;
-  event->sizes = std::move(admitted.sizes);
-  if (admitted.choices.empty()) return absl::OkStatus();
-  event->submitted_spec = std::exchange(event->spec, std::move(admitted.spec));
-  event->choices = std::move(admitted.choices);
-  return absl::OkStatus();
-}
-
-absl::StatusOr<v1::Job> Coordinator::Submit(const v1::SubmitJobRequest& request) {
-  if (request.request_id().size() > kMaxRequestIdBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("request_id: at most ", kMaxRequestIdBytes, " bytes"));
-  }
-  const std::string project = request.project().empty() ? kDefaultProject : request.project();
-  MP_RETURN_IF_ERROR(CheckProject(project));
-  JobSubmitted event{.request_id = request.request_id(),
-                     .uid = NewUid(),
-                     .spec = request.spec(),
-                     .project = project};
-  // What somebody else has sent with the same id is none of this project's.
-  // (No project's name has a slash.)
-  const bool scoped = project != kDefaultProject || absl::StrContains(event.request_id, '/');
-  if (!event.request_id.empty() && scoped) {
-    event.request_id = absl::StrCat(project, "/", request.request_id());
-  }
-  if (!event.request_id.empty() && !request.validate_only()) {
-    // Said again: what was admitted then stays so, whatever workers there are now.
-    absl::ReaderMutexLock lock(&mutex_);
-    if (const int64_t known = state_.FindRequest(event.request_id); known != 0) {
-      return FindLocked(JobName(known));
-    }
-  }
-  MP_RETURN_IF_ERROR(CheckRoomForJobs());
-  MP_RETURN_IF_ERROR(AdmitSpec(request, &event));
-  if (request.validate_only()) {
-    v1::Job job;
-    *job.mutable_spec() = event.spec;
-    job.set_project(project);
-    if (event.submitted_spec) *job.mutable_submitted_spec() = *event.submitted_spec;
-    job.mutable_choices()->Assign(event.choices.begin(), event.choices.end());
-    return job;
-  }
-  MP_ASSIGN_OR_RETURN(const std::string name, Do(std::move(event)));
-  return Get(name);
-}
-
 absl::StatusOr<v1::Job> Coordinator::FindLocked(const std::string& name) {
   const v1::JobRecord* record = state_.FindJob(JobNumber(name));
   if (record == nullptr) return absl::NotFoundError(absl::StrCat("there is no job '", name, "'"));
@@ -313,17 +170,21 @@ absl::StatusOr<v1::Job> Coordinator::Get(const std::string& name) {
   return DescribeWithEvents(state_, *record);
 }
 
-std::vector<v1::Job> Coordinator::List(int64_t before, int limit,
-                                       const std::function<bool(const std::string&)>& wanted) {
+Coordinator::JobPage Coordinator::List(int64_t before, int limit,
+                                       const std::function<bool(const v1::Job&)>& wanted) {
   absl::ReaderMutexLock lock(&mutex_);
-  std::vector<v1::Job> jobs;
-  auto end = before == 0 ? state_.jobs().end() : state_.jobs().lower_bound(before);
-  for (auto it = std::make_reverse_iterator(end);
-       it != state_.jobs().rend() && static_cast<int>(jobs.size()) < limit; ++it) {
-    if (wanted != nullptr && !wanted(ProjectOfJob(it->second.job()))) continue;
-    jobs.push_back(Describe(state_, it->second));
+  JobPage page;
+  int looked_at = 0;
+  const auto end = before == 0 ? state_.jobs().end() : state_.jobs().lower_bound(before);
+  for (auto it = std::make_reverse_iterator(end); it != state_.jobs().rend(); ++it) {
+    if (static_cast<int>(page.jobs.size()) == limit || looked_at++ == kMostLookedAt) {
+      page.next_before = it->first + 1;
+      break;
+    }
+    if (wanted != nullptr && !wanted(it->second.job())) continue;
+    page.jobs.push_back(Describe(state_, it->second));
   }
-  return jobs;
+  return page;
 }
 
 absl::StatusOr<v1::Job> Coordinator::Cancel(const std::string& name) {
@@ -342,23 +203,6 @@ absl::StatusOr<v1::Job> Coordinator::Resume(const v1::ResumeJobRequest& request)
 absl::StatusOr<v1::Job> Coordinator::Suspend(const std::string& name) {
   MP_RETURN_IF_ERROR(Do(JobSuspended{name}).status());
   return Get(name);
-}
-
-absl::StatusOr<v1::Job> Coordinator::Update(const v1::UpdateJobRequest& request) {
-  const std::string& name = request.job().name();
-  MP_ASSIGN_OR_RETURN(v1::Job job, Get(name));
-  MP_ASSIGN_OR_RETURN(v1::SchedulingSpec scheduling, UpdatedScheduling(job, request));
-  // What was read is what is changed: another change in between is refused.
-  const std::string etag = request.job().etag().empty() ? job.etag() : request.job().etag();
-  const JobUpdated event = {name, etag, std::move(scheduling)};
-  if (!request.validate_only()) {
-    MP_RETURN_IF_ERROR(Do(event).status());
-    return Get(name);
-  }
-  absl::ReaderMutexLock lock(&mutex_);
-  const Outcome outcome = Decide(state_, event, clock_->Now(), options_.config);
-  MP_RETURN_IF_ERROR(outcome.status);
-  return Describe(state_, outcome.jobs.at(JobNumber(name)));
 }
 
 absl::StatusOr<Coordinator::Snapshot> Coordinator::Wait(const std::string& name, uint64_t seen,
@@ -484,8 +328,23 @@ void Coordinator::StoreLogs(const v1::LogBatch& batch) {
       spdlog::warn("log lines of {} are lost: {}", JobName(number), std::string(status.message()));
     }
   }
+  TrimLogs();
   absl::MutexLock lock(&mutex_);
   changed_.SignalAll();
+}
+
+void Coordinator::TrimLogs() {
+  if (!store_->logs().IsOverTotal()) return;
+  const absl::Status status = store_->logs().TrimTotal([this](int64_t number) {
+    absl::ReaderMutexLock lock(&mutex_);
+    const v1::JobRecord* record = state_.FindJob(number);
+    if (record == nullptr) return absl::InfinitePast();
+    const v1::Job& job = record->job();
+    return IsTerminal(job.state()) ? FromProto(job.end_time()) : absl::InfiniteFuture();
+  });
+  if (!status.ok()) {
+    spdlog::warn("old log lines cannot be dropped: {}", std::string(status.message()));
+  }
 }
 
 v1::Worker Coordinator::DescribeLocked(const v1::WorkerRecord& record) {

@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -35,6 +36,7 @@
 
 namespace milepost::coordinator {
 
+class CheckpointReader;
 class Store;
 class WorkerSession;
 
@@ -78,14 +80,30 @@ class Coordinator {
   // ---- jobs ----
   absl::StatusOr<v1::Job> Submit(const v1::SubmitJobRequest& request);
   absl::StatusOr<v1::Job> Get(const std::string& name);
-  // Newest first, from below job number `before` (0: from the newest); those whose project `wanted`
-  // answers true to, all when it is empty.
-  std::vector<v1::Job> List(int64_t before, int limit,
-                            const std::function<bool(const std::string&)>& wanted = nullptr);
+  struct JobPage {
+    std::vector<v1::Job> jobs;
+    int64_t next_before = 0;  // where the next page begins; 0: there is none
+  };
+  // Newest first, from below job number `before` (0: from the newest); those that `wanted` answers
+  // true to (with a lock held), all when it is empty. May be fewer than `limit`, even none, when
+  // there is more: one call looks at 20,000 jobs.
+  JobPage List(int64_t before, int limit,
+               const std::function<bool(const v1::Job&)>& wanted = nullptr);
   absl::StatusOr<v1::Job> Cancel(const std::string& name);
   absl::StatusOr<v1::Job> Resume(const v1::ResumeJobRequest& request);
   absl::StatusOr<v1::Job> Suspend(const std::string& name);
   absl::StatusOr<v1::Job> Update(const v1::UpdateJobRequest& request);
+
+  // Whether the caller may use what a spec names of others' jobs and checkpoints.
+  using SpecCheck = std::function<absl::Status(const v1::JobSpec&)>;
+  // In `project`, which the request may leave to the source.
+  absl::StatusOr<v1::Job> Fork(const v1::ForkJobRequest& request, const std::string& project,
+                               const SpecCheck& check);
+  absl::StatusOr<v1::SubmitJobArrayResponse> SubmitArray(const v1::SubmitJobArrayRequest& request,
+                                                         const SpecCheck& check);
+  absl::StatusOr<v1::CancelJobArrayResponse> CancelArray(const std::string& array);
+  // Checkpoints that jobs are to begin with which have none of their own yet.
+  std::set<std::string> AwaitedCheckpoints();
 
   // ---- queues ----
   absl::StatusOr<v1::Queue> GetQueue(const std::string& name);
@@ -195,13 +213,28 @@ class Coordinator {
   absl::Status CheckGenerationLocked(const std::string& job, int64_t generation)
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<v1::Job> FindLocked(const std::string& name) ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  // Fills in the event's spec and what was chosen for it, or says why it cannot run.
-  absl::Status AdmitSpec(const v1::SubmitJobRequest& request, JobSubmitted* event);
-  KnownPlace PlaceLocked(const v1::SubmitJobRequest& request, const v1::ResourceSpec& resources)
+
+  // ---- coordinator_jobs.cc: what is submitted and changed ----
+  // Fills in the event's spec and what was chosen for it, or says why it cannot run. `told`: what
+  // the caller knows of the place.
+  absl::Status AdmitSpec(const KnownPlace& told, JobSubmitted* event);
+  KnownPlace PlaceLocked(const KnownPlace& told, const v1::ResourceSpec& resources)
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  std::unique_ptr<CheckpointReader> Keep(const v1::JobSpec& spec);
+  absl::StatusOr<JobSubmitted> NewJob(
+      const v1::JobSpec& spec, const std::string& project,
+      const google::protobuf::Map<std::string, std::string>& labels);
+  absl::StatusOr<v1::Job> SubmitNew(const KnownPlace& told, bool validate_only, JobSubmitted event);
+  absl::StatusOr<std::optional<v1::Job>> KnownRequest(const std::string& request_id,
+                                                      bool validate_only);
+  absl::StatusOr<v1::CheckpointManifest> ForkedCheckpoint(const std::string& source);
+  absl::StatusOr<JobUpdated> UpdateOf(const v1::UpdateJobRequest& request);
+  absl::StatusOr<RankBounds> AdmitBounds(const v1::Job& job, const v1::UpdateJobRequest& request);
+  absl::Status AdmitArray(std::vector<JobSubmitted>* jobs);
   v1::Worker DescribeLocked(const v1::WorkerRecord& record) ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   CheckpointsChanged NewestCheckpoint(const std::string& job);
   void StoreLogs(const v1::LogBatch& batch);
+  void TrimLogs();
 
   Store* const store_;
   const CoordinatorOptions options_;

@@ -1,5 +1,6 @@
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <utility>
@@ -8,11 +9,13 @@
 #include "absl/time/clock.h"
 #include "common/proto_time.h"
 #include "common/status_macros.h"
+#include "coordinator/core/job_filter.h"
 #include "coordinator/rpc/coordinator.h"
 #include "coordinator/rpc/gate.h"
 #include "coordinator/rpc/paging.h"
 #include "coordinator/rpc/services.h"
 #include "coordinator/security/principal.h"
+#include "coordinator/store/checkpoint_store.h"
 #include "coordinator/store/log_store.h"
 #include "coordinator/store/store.h"
 #include "milepost/v1/job.grpc.pb.h"
@@ -47,6 +50,21 @@ absl::StatusOr<uint64_t> FindTail(LogStore* logs, int64_t job,
     }
   }
 }
+
+// Stands for lines that are not kept any more.
+v1::LogLine DroppedLine(const std::string& job, int64_t lines, const LogStore::Range& range) {
+  v1::LogLine line;
+  line.set_job(job);
+  line.set_dropped_lines(lines);
+  *line.mutable_time() = ToProto(range.dropped_until);
+  line.set_text(absl::StrCat(
+      "... ", lines, lines == 1 ? " line" : " lines", ", the last one of ",
+      absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", range.dropped_until, absl::UTCTimeZone()),
+      lines == 1 ? ", was dropped" : ", were dropped"));
+  return line;
+}
+
+absl::Status Gone() { return absl::CancelledError("the client has gone"); }
 
 class JobServiceImpl : public v1::JobService::Service {
  public:
@@ -89,6 +107,55 @@ class JobServiceImpl : public v1::JobService::Service {
                         Subject::Job(request->job().name()), [&](GateCall& call) -> absl::Status {
                           MP_RETURN_IF_ERROR(CheckNamed(request->job().spec(), &call));
                           MP_ASSIGN_OR_RETURN(*response, coordinator_->Update(*request));
+                          return absl::OkStatus();
+                        });
+  }
+  // In the source's project unless another is named: then that is the one to be allowed in, and the
+  // source only has to be seen.
+  grpc::Status ForkJob(grpc::ServerContext* context, const v1::ForkJobRequest* request,
+                       v1::Job* response) override {
+    const std::string& source = request->source();
+    const Subject of_source =
+        JobNumber(source) != 0 ? Subject::Job(source) : Subject::Checkpoint(source);
+    const bool elsewhere = !request->project().empty();
+    return gate_->Serve(
+        context, "JobService/ForkJob", *request,
+        elsewhere ? Subject::Project(request->project()) : of_source,
+        [&](GateCall& call) -> absl::Status {
+          if (elsewhere) MP_RETURN_IF_ERROR(call.Check(of_source, v1::ROLE_VIEWER));
+          std::string project = request->project();
+          if (!elsewhere) {
+            MP_ASSIGN_OR_RETURN(project, ProjectOfSource(source));
+          }
+          const auto check = [&](const v1::JobSpec& spec) { return CheckNamed(spec, &call); };
+          MP_ASSIGN_OR_RETURN(*response, coordinator_->Fork(*request, project, check));
+          call.About(response->name(), project);
+          return absl::OkStatus();
+        });
+  }
+  grpc::Status SubmitJobArray(grpc::ServerContext* context,
+                              const v1::SubmitJobArrayRequest* request,
+                              v1::SubmitJobArrayResponse* response) override {
+    const std::string project = request->project().empty() ? kDefaultProject : request->project();
+    return gate_->Serve(
+        context, "JobService/SubmitJobArray", *request, Subject::Project(project),
+        [&](GateCall& call) -> absl::Status {
+          const auto check = [&](const v1::JobSpec& spec) { return CheckNamed(spec, &call); };
+          MP_ASSIGN_OR_RETURN(*response, coordinator_->SubmitArray(*request, check));
+          call.About(response->array(), project);
+          return absl::OkStatus();
+        });
+  }
+  grpc::Status CancelJobArray(grpc::ServerContext* context,
+                              const v1::CancelJobArrayRequest* request,
+                              v1::CancelJobArrayResponse* response) override {
+    // All its jobs are of one project.
+    const int64_t number = ArrayNumber(request->array());
+    const std::string first = number == 0 ? request->array() : JobName(number);
+    return gate_->Serve(context, "JobService/CancelJobArray", *request, Subject::Job(first),
+                        [&](GateCall&) -> absl::Status {
+                          MP_ASSIGN_OR_RETURN(*response,
+                                              coordinator_->CancelArray(request->array()));
                           return absl::OkStatus();
                         });
   }
@@ -140,18 +207,29 @@ class JobServiceImpl : public v1::JobService::Service {
     return absl::OkStatus();
   }
 
+  absl::StatusOr<std::string> ProjectOfSource(const std::string& source) {
+    if (JobNumber(source) != 0) return coordinator_->ProjectOf(source);
+    MP_ASSIGN_OR_RETURN(const v1::Checkpoint owner,
+                        coordinator_->store().checkpoints().Owner(source));
+    return coordinator_->ProjectOf(owner.job());
+  }
+
   absl::Status List(const v1::ListJobsRequest& request, const GateCall& call,
                     v1::ListJobsResponse* response) {
     MP_ASSIGN_OR_RETURN(const int size, PageSize(request.page_size()));
-    MP_ASSIGN_OR_RETURN(const int64_t before, NumberOfToken(request.page_token()));
-    const auto wanted = [&](const std::string& project) {
-      return (request.project().empty() || project == request.project()) && call.Sees(project);
+    MP_RETURN_IF_ERROR(CheckFilter(request));
+    const std::string filter = FilterDigest(request);
+    MP_ASSIGN_OR_RETURN(const int64_t before, NumberOfToken(request.page_token(), filter));
+    const auto wanted = [&](const v1::Job& job) {
+      const std::string project = ProjectOfJob(job);
+      return (request.project().empty() || project == request.project()) && call.Sees(project) &&
+             Matches(request, job);
     };
-    std::vector<v1::Job> jobs = coordinator_->List(before, size + 1, wanted);
-    const bool more = static_cast<int>(jobs.size()) > size;
-    if (more) jobs.pop_back();
-    if (more) response->set_next_page_token(TokenOfNumber(JobNumber(jobs.back().name())));
-    for (v1::Job& job : jobs) *response->add_jobs() = std::move(job);
+    Coordinator::JobPage page = coordinator_->List(before, size, wanted);
+    if (page.next_before > 0) {
+      response->set_next_page_token(TokenOfNumber(page.next_before, filter));
+    }
+    for (v1::Job& job : page.jobs) *response->add_jobs() = std::move(job);
     return absl::OkStatus();
   }
 
@@ -193,6 +271,11 @@ class JobServiceImpl : public v1::JobService::Service {
     if (request.tail() > 0) {
       MP_ASSIGN_OR_RETURN(next, FindTail(&logs, number, request));
     }
+    MP_ASSIGN_OR_RETURN(LogStore::Range kept, logs.GetRange(number));
+    const bool told = kept.dropped > 0 && next <= kept.first &&
+                      (!request.has_since() || kept.dropped_until >= FromProto(request.since()));
+    if (told && !writer->Write(DroppedLine(request.name(), kept.dropped, kept))) return Gone();
+    next = std::max(next, kept.first);
     while (!context->IsCancelled()) {
       MP_RETURN_IF_ERROR(call.StillHolds());
       MP_ASSIGN_OR_RETURN(v1::Job job, coordinator_->Get(request.name()));
@@ -200,10 +283,14 @@ class JobServiceImpl : public v1::JobService::Service {
       const bool last = !request.follow() || IsTerminal(job.state());
       MP_ASSIGN_OR_RETURN(std::vector<v1::LogLine> lines, logs.Read(number, next, kLogPage));
       for (const v1::LogLine& line : lines) {
-        next = line.sequence() + 1;
-        if (Wanted(line, request) && !writer->Write(line)) {
-          return absl::CancelledError("the client has gone");
+        // A reader who is slower than they are dropped.
+        if (line.sequence() > next) {
+          MP_ASSIGN_OR_RETURN(kept, logs.GetRange(number));
+          const auto lines_dropped = static_cast<int64_t>(line.sequence() - next);
+          if (!writer->Write(DroppedLine(request.name(), lines_dropped, kept))) return Gone();
         }
+        next = line.sequence() + 1;
+        if (Wanted(line, request) && !writer->Write(line)) return Gone();
       }
       if (lines.empty() && last) return absl::OkStatus();
       if (lines.empty()) coordinator_->WaitLogs(kPoll);

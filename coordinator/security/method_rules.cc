@@ -20,6 +20,9 @@ constexpr MethodRule kRules[] = {
     {"/milepost.v1.JobService/ResumeJob", ROLE_SUBMITTER, Scope::kProject, Audit::kAlways},
     {"/milepost.v1.JobService/SuspendJob", ROLE_SUBMITTER, Scope::kProject, Audit::kAlways},
     {"/milepost.v1.JobService/UpdateJob", ROLE_SUBMITTER, Scope::kProject, Audit::kAlways},
+    {"/milepost.v1.JobService/ForkJob", ROLE_SUBMITTER, Scope::kProject, Audit::kAlways},
+    {"/milepost.v1.JobService/SubmitJobArray", ROLE_SUBMITTER, Scope::kProject, Audit::kAlways},
+    {"/milepost.v1.JobService/CancelJobArray", ROLE_SUBMITTER, Scope::kProject, Audit::kAlways},
     {"/milepost.v1.JobService/StreamLogs", ROLE_VIEWER, Scope::kProject, Audit::kRefusals},
 
     {"/milepost.v1.QueueService/GetQueue", ROLE_VIEWER, Scope::kVisible, Audit::kRefusals},

@@ -293,6 +293,7 @@ absl::StatusOr<std::vector<std::string>> CheckpointStore::Retain(const std::stri
     const bool milestone =
         !checkpoint.damaged() && rule.keep_every > 0 && checkpoint.step() % rule.keep_every == 0;
     if (milestone || checkpoint.pinned() || committed_.at(number).readers > 0) continue;
+    if (rule.awaited.contains(checkpoint.name())) continue;
     MP_RETURN_IF_ERROR(DeleteLocked(number));
     deleted.push_back(checkpoint.name());
   }

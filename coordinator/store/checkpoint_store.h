@@ -52,7 +52,8 @@ int64_t CheckpointNumber(absl::string_view name);
 
 struct RetentionRule {
   int keep_last = 3;
-  int64_t keep_every = 0;  // also keep steps that are a multiple; 0: none
+  int64_t keep_every = 0;              // also keep steps that are a multiple; 0: none
+  std::set<std::string> awaited = {};  // names that are kept besides: jobs are to begin with them
 };
 
 class CheckpointStore {

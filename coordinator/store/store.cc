@@ -8,7 +8,6 @@
 #include "coordinator/store/checkpoint_store.h"
 #include "coordinator/store/database.h"
 #include "coordinator/store/keys.h"
-#include "coordinator/store/log_store.h"
 
 namespace milepost::coordinator {
 
@@ -51,7 +50,8 @@ Store::~Store() {
 absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) {
   std::unique_ptr<Store> store(new Store);
   MP_ASSIGN_OR_RETURN(store->database_, Database::Open(options.dir));
-  store->logs_ = std::make_unique<LogStore>(store->database_.get(), options.log_lines_per_job);
+  store->logs_ = std::make_unique<LogStore>(store->database_.get(), options.logs);
+  MP_RETURN_IF_ERROR(store->logs_->Load());
   CheckpointStoreOptions checkpoint_options;
   checkpoint_options.staging_dir = absl::StrCat(options.dir, "/staging");
   checkpoint_options.free_bytes = options.free_bytes ? options.free_bytes : StatvfsFreeBytes;

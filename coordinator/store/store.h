@@ -21,13 +21,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "coordinator/core/state.h"
+#include "coordinator/store/log_store.h"
 #include "milepost/v1/store.pb.h"
 
 namespace milepost::coordinator {
 
 class CheckpointStore;
 class Database;
-class LogStore;
 
 struct StoreOptions {
   std::string dir;  // made when missing
@@ -36,8 +36,7 @@ struct StoreOptions {
   std::function<absl::StatusOr<uint64_t>(const std::string& path)> free_bytes;
   // Left free beside all reservations of open checkpoints: RocksDB's own logs and memtables.
   uint64_t margin_bytes = 64 << 20;
-  // Lines kept per job; the oldest go first.
-  int64_t log_lines_per_job = 20000;
+  LogLimits logs;
 };
 
 struct RendezvousKey {

@@ -4,6 +4,7 @@
 #include <rocksdb/write_batch.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "coordinator/core/decide.h"
@@ -109,8 +110,102 @@ TEST_F(StoreTest, DirectoryThatCannotBeMadeIsNamed) {
   EXPECT_THAT(std::string(store.status().message()), HasSubstr(options_.dir));
 }
 
+TEST_F(StoreTest, LogsAreBoundedByBytes) {
+  options_.logs.bytes_per_job = 4000;
+  Open();
+  LogStore* logs = &store_->logs();
+  int64_t stored = 0;
+  for (int i = 0; i < 50; ++i) {
+    std::vector<v1::LogLine> lines = Lines(i * 10, 10);
+    for (v1::LogLine& line : lines) line.mutable_time()->set_seconds(1000 + i);
+    ASSERT_TRUE(logs->Append(3, std::move(lines)).ok());
+    stored += 10;
+    const auto range = logs->GetRange(3);
+    EXPECT_LT(range->bytes, 4400);
+    EXPECT_EQ(range->dropped + static_cast<int64_t>(range->next - range->first), stored);
+  }
+  const auto range = logs->GetRange(3);
+  EXPECT_GT(range->bytes, 3500);
+  EXPECT_GT(range->dropped, 100);
+  const auto lines = logs->Read(3, 0, 1000);
+  ASSERT_EQ(lines->size(), range->next - range->first);
+  int64_t bytes = 0;
+  for (const v1::LogLine& line : *lines) bytes += static_cast<int64_t>(line.ByteSizeLong());
+  EXPECT_EQ(bytes, range->bytes);
+  // The last one that was dropped is right before the first that is kept.
+  const int64_t first = lines->front().time().seconds();
+  EXPECT_LE(absl::ToUnixSeconds(range->dropped_until), first);
+  EXPECT_GE(absl::ToUnixSeconds(range->dropped_until), first - 1);
+  Open();
+  const auto again = store_->logs().GetRange(3);
+  EXPECT_EQ(again->first, range->first);
+  EXPECT_EQ(again->next, range->next);
+  EXPECT_EQ(again->bytes, range->bytes);
+  EXPECT_EQ(again->dropped, range->dropped);
+  EXPECT_EQ(again->dropped_until, range->dropped_until);
+  EXPECT_EQ(store_->logs().total_bytes(), range->bytes);
+}
+
+TEST_F(StoreTest, LogsOfJobsThatHaveEndedGoFirst) {
+  options_.logs.total_bytes = 3000;
+  options_.logs.lines_of_running = 15;
+  Open();
+  const auto append = [&](int64_t job, int count) {
+    for (int i = 0; i < count; i += 10) {
+      ASSERT_TRUE(store_->logs().Append(job, Lines(i, std::min(10, count - i))).ok());
+    }
+  };
+  const auto count = [&](int64_t job) {
+    const auto range = store_->logs().GetRange(job);
+    return static_cast<int>(range->next - range->first);
+  };
+  for (int64_t job = 1; job <= 4; ++job) append(job, 100);
+  const int64_t each = store_->logs().GetRange(1)->bytes;
+  ASSERT_GT(each, 1000);
+  ASSERT_LT(each, 1500);
+  ASSERT_TRUE(store_->logs().IsOverTotal());
+  // 2 ended before 1; 3 and 4 run.
+  const auto end_of = [](int64_t job) {
+    return job <= 2 ? absl::FromUnixSeconds(100 - job) : absl::InfiniteFuture();
+  };
+  ASSERT_TRUE(store_->logs().TrimTotal(end_of).ok());
+  EXPECT_EQ(count(2), 0);
+  EXPECT_EQ(store_->logs().GetRange(2)->dropped, 100);
+  EXPECT_GT(count(1), 0);
+  EXPECT_LT(count(1), 100);
+  EXPECT_EQ(count(3), 100);
+  EXPECT_LE(store_->logs().total_bytes(), 3000);
+  // Those that run keep the newest lines whatever happens.
+  append(3, 300);
+  ASSERT_TRUE(store_->logs().TrimTotal(end_of).ok());
+  EXPECT_EQ(count(1), 0);
+  EXPECT_EQ(count(3), 15);
+  EXPECT_EQ(store_->logs().Read(3, 0, 100)->back().text(), "line 299");
+  // A job that comes back goes on with its numbers.
+  append(2, 1);
+  EXPECT_EQ(store_->logs().Read(2, 0, 10)->front().sequence(), 101u);
+  Open();
+  EXPECT_EQ(count(3), 15);
+}
+
+TEST_F(StoreTest, LogsOfAnOlderStoreAreCounted) {
+  Open();
+  ASSERT_TRUE(store_->logs().Append(3, Lines(0, 10)).ok());
+  const auto before = store_->logs().GetRange(3);
+  store_.reset();
+  {
+    auto database = Database::Open(dir_);
+    rocksdb::WriteBatch batch;
+    batch.Delete((*database)->meta(), NumberKey(kLogSummaryPrefix, 3));
+    ASSERT_TRUE((*database)->Write(&batch, true).ok());
+  }
+  Open();
+  EXPECT_EQ(store_->logs().total_bytes(), before->bytes);
+  EXPECT_EQ(store_->logs().GetRange(3)->next, 11u);
+}
+
 TEST_F(StoreTest, LogsAreNumberedAndTrimmed) {
-  options_.log_lines_per_job = 100;
+  options_.logs.lines_per_job = 100;
   Open();
   LogStore* logs = &store_->logs();
   for (int i = 0; i < 40; ++i) ASSERT_TRUE(logs->Append(3, Lines(i * 10, 10)).ok());

@@ -1,0 +1,193 @@
+#include "client/cli/job_arguments.h"
+
+#include <set>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "client/api/clients.h"
+#include "common/spec/labels.h"
+#include "common/spec/nearest.h"
+#include "common/spec/parse.h"
+#include "common/spec/to_yaml.h"
+#include "common/spec/validate.h"
+#include "common/status_macros.h"
+
+namespace milepost::client {
+namespace {
+
+constexpr size_t kMostElements = 1000;
+
+// `text` cut at `separator`, but for those within brackets, braces and quotes.
+std::vector<std::string> SplitOutside(absl::string_view text, char separator) {
+  std::vector<std::string> parts(1);
+  int depth = 0;
+  char quote = 0;
+  for (const char c : text) {
+    if (quote != 0) {
+      quote = c == quote ? 0 : quote;
+    } else if (c == '"' || c == '\'') {
+      quote = c;
+    } else if (c == '[' || c == '{') {
+      ++depth;
+    } else if (c == ']' || c == '}') {
+      --depth;
+    } else if (c == separator && depth == 0) {
+      parts.emplace_back();
+      continue;
+    }
+    parts.back().push_back(c);
+  }
+  return parts;
+}
+
+absl::StatusOr<v1::LabelRequirement> ParseRequirement(absl::string_view text) {
+  v1::LabelRequirement one;
+  const std::string shown(text);
+  if (absl::ConsumePrefix(&text, "!")) {
+    one.set_operator_(v1::LabelRequirement::OPERATOR_ABSENT);
+    one.set_key(std::string(text));
+  } else if (const size_t at = text.find("!="); at != absl::string_view::npos) {
+    one.set_operator_(v1::LabelRequirement::OPERATOR_NOT_EQUALS);
+    one.set_key(std::string(text.substr(0, at)));
+    one.set_value(std::string(text.substr(at + 2)));
+  } else if (const size_t equals = text.find('='); equals != absl::string_view::npos) {
+    one.set_operator_(v1::LabelRequirement::OPERATOR_EQUALS);
+    one.set_key(std::string(text.substr(0, equals)));
+    one.set_value(std::string(text.substr(equals + 1)));
+  } else {
+    one.set_operator_(v1::LabelRequirement::OPERATOR_EXISTS);
+    one.set_key(std::string(text));
+  }
+  if (IsLabelKey(one.key()) && IsLabelValue(one.value())) return one;
+  return absl::InvalidArgumentError(
+      absl::StrCat("expected key=value, key!=value, key or !key of a label, got '", shown, "'"));
+}
+
+struct Axis {
+  std::string path;
+  std::vector<std::string> values;
+};
+
+absl::StatusOr<Axis> ParseAxis(const std::string& text) {
+  MP_ASSIGN_OR_RETURN(const v1::SpecOverride all, ParseOverride(text));
+  Axis axis = {all.path(), SplitOutside(all.value(), ',')};
+  for (std::string& value : axis.values) {
+    value = std::string(absl::StripAsciiWhitespace(value));
+    if (!value.empty()) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--array: ", axis.path, ": expected values with commas between, got '", all.value(), "'"));
+  }
+  return axis;
+}
+
+}  // namespace
+
+absl::StatusOr<std::pair<std::string, std::string>> ParseLabel(const std::string& text) {
+  const size_t equals = text.find('=');
+  if (equals != std::string::npos) {
+    std::pair<std::string, std::string> label = {text.substr(0, equals), text.substr(equals + 1)};
+    if (IsLabelKey(label.first) && IsLabelValue(label.second)) return label;
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "expected a label such as team=vision (letters, digits, '-', '_' and '.'), got '", text,
+      "'"));
+}
+
+absl::Status ChangeLabels(const std::vector<std::string>& texts,
+                          google::protobuf::Map<std::string, std::string>* labels) {
+  for (const std::string& text : texts) {
+    if (absl::EndsWith(text, "-") && !absl::StrContains(text, '=')) {
+      labels->erase(text.substr(0, text.size() - 1));
+      continue;
+    }
+    MP_ASSIGN_OR_RETURN(const auto label, ParseLabel(text));
+    (*labels)[label.first] = label.second;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<v1::LabelRequirement>> ParseSelector(const std::string& text) {
+  std::vector<v1::LabelRequirement> all;
+  for (absl::string_view part : absl::StrSplit(text, ',')) {
+    MP_ASSIGN_OR_RETURN(all.emplace_back(), ParseRequirement(absl::StripAsciiWhitespace(part)));
+  }
+  return all;
+}
+
+absl::StatusOr<std::vector<v1::JobState>> ParseState(const std::string& text) {
+  const std::string wanted = absl::AsciiStrToLower(text);
+  std::vector<v1::JobState> states;
+  std::vector<std::string> names = {"active", "ended"};
+  const auto* type = v1::JobState_descriptor();
+  for (int i = 0; i < type->value_count(); ++i) {
+    const auto state = static_cast<v1::JobState>(type->value(i)->number());
+    if (state == v1::JOB_STATE_UNSPECIFIED) continue;
+    names.push_back(absl::AsciiStrToLower(EnumYamlName(*type->value(i))));
+    const bool named = names.back() == wanted || (wanted == "ended" && IsTerminal(state)) ||
+                       (wanted == "active" && !IsTerminal(state));
+    if (named) states.push_back(state);
+  }
+  if (!states.empty()) return states;
+  return absl::InvalidArgumentError(absl::StrCat("expected a state (", absl::StrJoin(names, ", "),
+                                                 "), got '", text, "'", DidYouMean(wanted, names)));
+}
+
+absl::StatusOr<std::vector<v1::ArrayElement>> ExpandArray(const std::vector<std::string>& texts) {
+  std::vector<v1::ArrayElement> elements(1);
+  std::set<std::string> seen;
+  for (const std::string& text : texts) {
+    for (const std::string& part : SplitOutside(text, ' ')) {
+      if (absl::StripAsciiWhitespace(part).empty()) continue;
+      MP_ASSIGN_OR_RETURN(const Axis axis, ParseAxis(part));
+      if (!seen.insert(axis.path).second) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--array: ", axis.path, " is given twice: give all its values at once"));
+      }
+      if (elements.size() * axis.values.size() > kMostElements) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--array: more than ", kMostElements, " jobs: submit several arrays"));
+      }
+      std::vector<v1::ArrayElement> longer;
+      for (const v1::ArrayElement& element : elements) {
+        for (const std::string& value : axis.values) {
+          v1::SpecOverride* one = longer.emplace_back(element).add_overrides();
+          one->set_path(axis.path);
+          one->set_value(value);
+        }
+      }
+      elements = std::move(longer);
+    }
+  }
+  if (!seen.empty()) return elements;
+  return absl::InvalidArgumentError(
+      "--array: expected paths with their values such as 'train.seed=1,2 train.optimizer.lr=1e-4'");
+}
+
+absl::StatusOr<Overrides> ParseOverrides(const std::vector<std::string>& texts) {
+  Overrides overrides;
+  for (const std::string& text : texts) {
+    auto one = ParseOverride(text);
+    if (!one.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("--set: ", one.status().message()));
+    }
+    *overrides.Add() = *std::move(one);
+  }
+  return overrides;
+}
+
+absl::StatusOr<v1::JobSpec> LoadSpecWith(const std::string& path,
+                                         const std::vector<std::string>& overrides) {
+  if (overrides.empty()) return LoadJobSpec(path);
+  MP_ASSIGN_OR_RETURN(v1::JobSpec spec, ReadJobSpecFile(path));
+  MP_ASSIGN_OR_RETURN(const Overrides parsed, ParseOverrides(overrides));
+  MP_RETURN_IF_ERROR(ApplyOverrides(parsed, "--set", &spec));
+  NormalizeJobSpec(&spec);
+  MP_RETURN_IF_ERROR(ValidateJobSpec(spec));
+  return spec;
+}
+
+}  // namespace milepost::client

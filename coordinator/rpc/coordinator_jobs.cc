@@ -1,0 +1,496 @@
+// What users submit and change: checked and planned here, decided on in core/.
+#include <google/protobuf/util/field_mask_util.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <random>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "common/spec/labels.h"
+#include "common/spec/overrides.h"
+#include "common/spec/scheduling.h"
+#include "common/spec/sizes.h"
+#include "common/spec/validate.h"
+#include "common/status_macros.h"
+#include "coordinator/core/placement.h"
+#include "coordinator/rpc/coordinator.h"
+#include "coordinator/security/principal.h"
+#include "coordinator/store/checkpoint_store.h"
+#include "coordinator/store/store.h"
+
+namespace milepost::coordinator {
+namespace {
+
+using google::protobuf::util::FieldMaskUtil;
+
+constexpr size_t kMaxRequestIdBytes = 128;
+constexpr int kMostElements = 1000;
+// That planning the jobs of an array may take: callers wait for a minute.
+constexpr absl::Duration kLongestPlanning = absl::Seconds(30);
+
+std::string NewUid() {
+  std::random_device random;
+  auto word = [&] { return static_cast<uint64_t>(random()) << 32 | random(); };
+  return absl::StrFormat("%016x%016x", word(), word());
+}
+
+// What somebody else has sent with the same id is none of this project's. (No project's name has a
+// slash.)
+absl::StatusOr<std::string> ScopedRequestId(const std::string& id, const std::string& project) {
+  if (id.size() > kMaxRequestIdBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("request_id: at most ", kMaxRequestIdBytes, " bytes"));
+  }
+  const bool scoped = project != kDefaultProject || absl::StrContains(id, '/');
+  return id.empty() || !scoped ? id : absl::StrCat(project, "/", id);
+}
+
+absl::Status CheckScheduling(const v1::SchedulingSpec& scheduling) {
+  const std::vector<FieldViolation> violations = milepost::CheckScheduling(scheduling);
+  if (violations.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(violations[0].field, ": ", violations[0].message));
+}
+
+bool ChangesBounds(const v1::UpdateJobRequest& request) {
+  return std::any_of(
+      request.update_mask().paths().begin(), request.update_mask().paths().end(),
+      [](const std::string& path) { return absl::StartsWith(path, "spec.resources."); });
+}
+
+// Fields that may be changed, under what has them.
+absl::Status CheckMask(const google::protobuf::FieldMask& mask) {
+  if (mask.paths().empty()) {
+    return absl::InvalidArgumentError("update_mask: names no field, so nothing would change");
+  }
+  for (const std::string& path : mask.paths()) {
+    absl::string_view field = path;
+    const bool scheduling = absl::ConsumePrefix(&field, "spec.scheduling.") &&
+                            v1::SchedulingSpec::descriptor()->FindFieldByName(std::string(field));
+    const bool others = path == "labels" || path == "spec.resources.min_ranks" ||
+                        path == "spec.resources.max_ranks";
+    if (scheduling || others) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "update_mask: '", path, "' cannot be changed; what can are labels, spec.scheduling's ",
+        "queue, priority, time_limit and depends_on, and spec.resources' min_ranks and max_ranks"));
+  }
+  return absl::OkStatus();
+}
+
+// Which of the fields that a checkpoint's state depends on differ.
+std::string StateDifference(const v1::JobSpec& from, const v1::JobSpec& to) {
+  const auto differ = [](const google::protobuf::Message& a, const google::protobuf::Message& b) {
+    return a.SerializeAsString() != b.SerializeAsString();
+  };
+  const v1::OptimizerSpec& before = from.train().optimizer();
+  const v1::OptimizerSpec& after = to.train().optimizer();
+  if (before.type() != after.type()) return "train.optimizer.type";
+  if (before.state_dtype() != after.state_dtype()) return "train.optimizer.state_dtype";
+  if (from.data().sequence_length() != to.data().sequence_length()) return "data.sequence_length";
+  if (differ(from.model(), to.model())) return "model";
+  return "the spec";
+}
+
+// `to` begins with the checkpoint, which a job of the spec `from` has made.
+absl::Status CheckFits(const v1::CheckpointManifest& manifest, const v1::JobSpec& from,
+                       const v1::JobSpec& to) {
+  const std::string& name = manifest.checkpoint().name();
+  const v1::TrainerState& state = manifest.state();
+  if (to.train().seed() != state.seed()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "train.seed: ", name, " has the seed ", state.seed(), ", not ", to.train().seed(),
+        ": with another one its order of samples could not go on; leave the seed as it is, or "
+        "submit a job of its own"));
+  }
+  if (!state.spec_digest().empty() && state.spec_digest() != StateDigest(to)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        StateDifference(from, to), ": ", name, " does not have the tensors for it: a fork keeps ",
+        "the model, train.optimizer.type and state_dtype, and data.sequence_length; to begin ",
+        "another model with its weights export them and give train.init_from"));
+  }
+  if (to.train().steps() <= manifest.checkpoint().step()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "train.steps: ", name, " has made ", manifest.checkpoint().step(),
+        " steps already, and the fork is to end after ", to.train().steps(), ": give more"));
+  }
+  return absl::OkStatus();
+}
+
+// Specs that are planned alike, as far as it is known, have the same.
+std::string PlanKey(v1::JobSpec spec) {
+  spec.clear_name();
+  spec.mutable_train()->clear_seed();
+  spec.mutable_train()->clear_schedule();
+  spec.mutable_train()->mutable_optimizer()->clear_lr();
+  spec.mutable_train()->mutable_optimizer()->clear_adamw_lr();
+  return SpecDigest(spec);
+}
+
+absl::Status OfElement(size_t index, const absl::Status& status) {
+  return absl::Status(status.code(),
+                      absl::StrCat("elements[", index, "]: ", std::string(status.message())));
+}
+
+}  // namespace
+
+// The caller's word, or else what the workers that are there have told of their slots. A slot that
+// told nothing may have any amount.
+KnownPlace Coordinator::PlaceLocked(const KnownPlace& told, const v1::ResourceSpec& resources) {
+  KnownPlace place = told;
+  if (place.most_memory > 0) return place;
+  bool all_told = true;
+  bool all_hosts_told = true;
+  for (const auto& [name, record] : state_.workers()) {
+    const v1::Worker& worker = record.worker();
+    if (worker.state() == v1::WORKER_STATE_DOWN || record.leaving() || worker.has_drain()) continue;
+    for (const v1::Slot& slot : worker.slots()) {
+      const bool wanted =
+          slot.device() == resources.device() && IsModel(slot.model(), resources.device_model());
+      if (!wanted) continue;
+      place.threads = std::max(place.threads, slot.cores());
+      all_hosts_told = all_hosts_told && slot.host_memory_bytes() > 0;
+      place.most_host_memory = std::max(place.most_host_memory, slot.host_memory_bytes());
+      const int64_t bytes = slot.memory_bytes();
+      all_told = all_told && bytes > 0;
+      if (bytes <= 0) continue;
+      place.least_memory = place.least_memory == 0 ? bytes : std::min(place.least_memory, bytes);
+      place.most_memory = std::max(place.most_memory, bytes);
+    }
+  }
+  if (!all_told) place.most_memory = 0;
+  if (!all_hosts_told) place.most_host_memory = 0;
+  return place;
+}
+
+absl::Status Coordinator::AdmitSpec(const KnownPlace& told, JobSubmitted* event) {
+  v1::JobSpec* spec = &event->spec;
+  NormalizeJobSpec(spec);
+  MP_RETURN_IF_ERROR(ValidateJobSpec(*spec));
+  const std::string& from = spec->checkpoint().resume_from();
+  if (!from.empty()) {
+    auto checkpoint = store_->checkpoints().Get(from);
+    if (!checkpoint.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("checkpoint.resume_from: ", std::string(checkpoint.status().message())));
+    }
+    if (checkpoint->checkpoint().damaged()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("checkpoint.resume_from: ", from, " is damaged"));
+    }
+  }
+  if (!options_.admission) return absl::OkStatus();
+  KnownPlace place;
+  {
+    absl::ReaderMutexLock lock(&mutex_);
+    place = PlaceLocked(told, spec->resources());
+  }
+  MP_ASSIGN_OR_RETURN(AdmittedSpec admitted, options_.admission(*spec, place));
+  event->slot_bytes = admitted.slot_bytes;
+  event->sizes = std::move(admitted.sizes);
+  if (admitted.choices.empty()) return absl::OkStatus();
+  event->submitted_spec = std::exchange(event->spec, std::move(admitted.spec));
+  event->choices = std::move(admitted.choices);
+  return absl::OkStatus();
+}
+
+// ---- submitting ----
+
+// What the job is to begin with is not deleted while this lives: until the job is known to need it,
+// nothing else keeps it. Null: it begins with nothing, or that is not there.
+std::unique_ptr<CheckpointReader> Coordinator::Keep(const v1::JobSpec& spec) {
+  const std::string& from = spec.checkpoint().resume_from();
+  if (from.empty()) return nullptr;
+  auto reader = store_->checkpoints().Read(from, {});
+  return reader.ok() ? *std::move(reader) : nullptr;
+}
+
+absl::StatusOr<JobSubmitted> Coordinator::NewJob(
+    const v1::JobSpec& spec, const std::string& project,
+    const google::protobuf::Map<std::string, std::string>& labels) {
+  MP_RETURN_IF_ERROR(CheckProject(project));
+  MP_RETURN_IF_ERROR(CheckLabels(labels));
+  JobSubmitted event{.uid = NewUid(), .spec = spec, .project = project};
+  event.labels.insert(labels.begin(), labels.end());
+  return event;
+}
+
+// Said again: what was admitted then stays so, whatever workers there are now.
+absl::StatusOr<std::optional<v1::Job>> Coordinator::KnownRequest(const std::string& request_id,
+                                                                 bool validate_only) {
+  if (request_id.empty() || validate_only) return std::nullopt;
+  absl::ReaderMutexLock lock(&mutex_);
+  const int64_t known = state_.FindRequest(request_id);
+  if (known == 0) return std::nullopt;
+  return FindLocked(JobName(known));
+}
+
+absl::StatusOr<v1::Job> Coordinator::SubmitNew(const KnownPlace& told, bool validate_only,
+                                               JobSubmitted event) {
+  MP_RETURN_IF_ERROR(CheckRoomForJobs());
+  const std::unique_ptr<CheckpointReader> kept = Keep(event.spec);
+  MP_RETURN_IF_ERROR(AdmitSpec(told, &event));
+  if (!validate_only) {
+    MP_ASSIGN_OR_RETURN(const std::string name, Do(std::move(event)));
+    return Get(name);
+  }
+  v1::Job job;
+  *job.mutable_spec() = event.spec;
+  job.set_project(event.project);
+  job.mutable_labels()->insert(event.labels.begin(), event.labels.end());
+  if (event.forked_from) *job.mutable_forked_from() = *event.forked_from;
+  if (event.submitted_spec) *job.mutable_submitted_spec() = *event.submitted_spec;
+  job.mutable_choices()->Assign(event.choices.begin(), event.choices.end());
+  return job;
+}
+
+absl::StatusOr<v1::Job> Coordinator::Submit(const v1::SubmitJobRequest& request) {
+  const std::string project = request.project().empty() ? kDefaultProject : request.project();
+  MP_ASSIGN_OR_RETURN(JobSubmitted event, NewJob(request.spec(), project, request.labels()));
+  MP_ASSIGN_OR_RETURN(event.request_id, ScopedRequestId(request.request_id(), project));
+  MP_ASSIGN_OR_RETURN(const std::optional<v1::Job> known,
+                      KnownRequest(event.request_id, request.validate_only()));
+  if (known) return *known;
+  const KnownPlace told = {request.rank_memory_bytes(), request.rank_memory_bytes(),
+                           request.rank_threads()};
+  return SubmitNew(told, request.validate_only(), std::move(event));
+}
+
+// ---- forks ----
+
+absl::StatusOr<v1::CheckpointManifest> Coordinator::ForkedCheckpoint(const std::string& source) {
+  std::string name = source;
+  if (JobNumber(source) != 0) {
+    MP_RETURN_IF_ERROR(Get(source).status());
+    const auto newest = store_->checkpoints().Newest(source);
+    if (!newest.has_value()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(source, " has no checkpoint to fork from yet"));
+    }
+    name = newest->name();
+  } else if (CheckpointNumber(source) == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "source: expected a checkpoint or a job such as checkpoints/4 or jobs/7, not '",
+        source.substr(0, 64), "'"));
+  }
+  MP_ASSIGN_OR_RETURN(v1::CheckpointManifest manifest, store_->checkpoints().Get(name));
+  if (!manifest.checkpoint().damaged()) return manifest;
+  return absl::FailedPreconditionError(
+      absl::StrCat(name, " is damaged: fork from another checkpoint of its job"));
+}
+
+absl::StatusOr<v1::Job> Coordinator::Fork(const v1::ForkJobRequest& request,
+                                          const std::string& project, const SpecCheck& check) {
+  MP_ASSIGN_OR_RETURN(const std::string id, ScopedRequestId(request.request_id(), project));
+  MP_ASSIGN_OR_RETURN(const std::optional<v1::Job> known,
+                      KnownRequest(id, request.validate_only()));
+  if (known) return *known;
+  MP_ASSIGN_OR_RETURN(const v1::CheckpointManifest manifest, ForkedCheckpoint(request.source()));
+  const v1::Checkpoint& checkpoint = manifest.checkpoint();
+  MP_ASSIGN_OR_RETURN(const v1::Job job, Get(checkpoint.job()));
+  const v1::JobSpec& from = job.has_submitted_spec() ? job.submitted_spec() : job.spec();
+  v1::JobSpec spec = from;
+  // What the source waited for, and began with, is behind it.
+  spec.mutable_scheduling()->clear_depends_on();
+  spec.mutable_train()->clear_init_from();
+  spec.mutable_checkpoint()->clear_resume_from();
+  MP_RETURN_IF_ERROR(ApplyOverrides(request.overrides(), "overrides", &spec));
+  if (!spec.checkpoint().resume_from().empty()) {
+    return absl::InvalidArgumentError(
+        "overrides: checkpoint.resume_from: a fork begins with its source: name that instead");
+  }
+  spec.mutable_checkpoint()->set_resume_from(checkpoint.name());
+  NormalizeJobSpec(&spec);
+  MP_RETURN_IF_ERROR(check(spec));
+  MP_RETURN_IF_ERROR(CheckFits(manifest, from, spec));
+  google::protobuf::Map<std::string, std::string> labels = job.labels();
+  for (const auto& [key, value] : request.labels()) labels[key] = value;
+  MP_ASSIGN_OR_RETURN(JobSubmitted event, NewJob(spec, project, labels));
+  event.request_id = id;
+  v1::ForkOrigin& origin = event.forked_from.emplace();
+  origin.set_job(job.name());
+  origin.set_checkpoint(checkpoint.name());
+  origin.set_step(checkpoint.step());
+  *origin.mutable_overrides() = request.overrides();
+  return SubmitNew({}, request.validate_only(), std::move(event));
+}
+
+std::set<std::string> Coordinator::AwaitedCheckpoints() {
+  absl::ReaderMutexLock lock(&mutex_);
+  std::set<std::string> names;
+  for (const int64_t number : state_.active()) {
+    const v1::Job& job = state_.FindJob(number)->job();
+    const std::string& from = job.spec().checkpoint().resume_from();
+    if (!from.empty() && job.latest_checkpoint().empty()) names.insert(from);
+  }
+  return names;
+}
+
+// ---- arrays ----
+
+absl::Status Coordinator::AdmitArray(std::vector<JobSubmitted>* jobs) {
+  const absl::Time begin = absl::Now();
+  std::map<std::string, const JobSubmitted*> planned;
+  for (size_t i = 0; i < jobs->size(); ++i) {
+    JobSubmitted& job = (*jobs)[i];
+    NormalizeJobSpec(&job.spec);
+    const std::string key = PlanKey(job.spec);
+    const auto twin = planned.find(key);
+    const bool same = twin != planned.end() && !twin->second->submitted_spec.has_value();
+    absl::Status status = same ? ValidateJobSpec(job.spec) : AdmitSpec({}, &job);
+    if (!status.ok()) return OfElement(i, status);
+    if (same) {
+      job.slot_bytes = twin->second->slot_bytes;
+      job.sizes = twin->second->sizes;
+    } else {
+      planned.emplace(key, &job);
+    }
+    const v1::DeviceKind device = job.spec.resources().device();
+    if (device != jobs->front().spec.resources().device()) {
+      return OfElement(i, absl::InvalidArgumentError(
+                              "resources.device: all jobs of an array want the same kind"));
+    }
+    if (absl::Now() - begin < kLongestPlanning) continue;
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "planning took more than ", absl::FormatDuration(kLongestPlanning), " for the first ",
+        i + 1, " of ", jobs->size(), " elements: submit them as several arrays"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::SubmitJobArrayResponse> Coordinator::SubmitArray(
+    const v1::SubmitJobArrayRequest& request, const SpecCheck& check) {
+  const std::string project = request.project().empty() ? kDefaultProject : request.project();
+  const int size = request.elements_size();
+  if (size < 1 || size > kMostElements) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("elements: must be 1 to ", kMostElements, ", not ", size));
+  }
+  if (request.max_parallel() < 0) {
+    return absl::InvalidArgumentError("max_parallel: must be at least 0 (all)");
+  }
+  JobArraySubmitted event;
+  MP_ASSIGN_OR_RETURN(event.request_id, ScopedRequestId(request.request_id(), project));
+  MP_ASSIGN_OR_RETURN(std::optional<v1::Job> first,
+                      KnownRequest(event.request_id, request.validate_only()));
+  std::map<std::string, std::unique_ptr<CheckpointReader>> kept;
+  if (!first) {
+    MP_RETURN_IF_ERROR(CheckRoomForJobs());
+    for (int i = 0; i < size; ++i) {
+      const v1::ArrayElement& element = request.elements(i);
+      MP_ASSIGN_OR_RETURN(JobSubmitted job, NewJob(request.spec(), project, request.labels()));
+      absl::Status status = ApplyOverrides(element.overrides(), "overrides", &job.spec);
+      if (status.ok()) status = check(job.spec);
+      if (!status.ok()) return OfElement(static_cast<size_t>(i), status);
+      const auto [from, added] = kept.try_emplace(job.spec.checkpoint().resume_from());
+      if (added) from->second = Keep(job.spec);
+      v1::ArrayMembership& array = job.array.emplace();
+      array.set_index(i);
+      array.set_max_parallel(request.max_parallel());
+      *array.mutable_overrides() = element.overrides();
+      event.jobs.push_back(std::move(job));
+    }
+    MP_RETURN_IF_ERROR(AdmitArray(&event.jobs));
+    if (request.validate_only()) return v1::SubmitJobArrayResponse();
+    MP_ASSIGN_OR_RETURN(const std::string name, Do(std::move(event)));
+    MP_ASSIGN_OR_RETURN(first, Get(name));
+  }
+  if (!first->has_array()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("request_id: ", first->name(), ", which is no array, was submitted with it"));
+  }
+  v1::SubmitJobArrayResponse response;
+  response.set_array(first->array().name());
+  for (int i = 0; i < first->array().size(); ++i) {
+    response.add_jobs(JobName(JobNumber(first->name()) + i));
+  }
+  return response;
+}
+
+absl::StatusOr<v1::CancelJobArrayResponse> Coordinator::CancelArray(const std::string& array) {
+  v1::CancelJobArrayResponse response;
+  const auto count = [&]() -> std::optional<Event> {
+    mutex_.AssertReaderHeld();
+    const int64_t first = ArrayNumber(array);
+    const v1::JobRecord* record = state_.FindJob(first);
+    const bool found = record != nullptr && record->job().array().name() == array;
+    const int size = found ? record->job().array().size() : 0;
+    response.set_jobs(size);
+    response.set_cancelled(0);
+    for (int64_t number = first; number < first + size; ++number) {
+      const v1::JobRecord& job = *state_.FindJob(number);
+      const bool ends = IsTerminal(job.job().state()) || job.ending() == v1::ATTEMPT_ENDING_CANCEL;
+      if (!ends) response.set_cancelled(response.cancelled() + 1);
+    }
+    return JobArrayCancelled{array};
+  };
+  MP_RETURN_IF_ERROR(Do(Entry{.event = count}).status());
+  return response;
+}
+
+// ---- changing ----
+
+absl::StatusOr<RankBounds> Coordinator::AdmitBounds(const v1::Job& job,
+                                                    const v1::UpdateJobRequest& request) {
+  google::protobuf::FieldMask mask;
+  for (absl::string_view path : request.update_mask().paths()) {
+    if (absl::ConsumePrefix(&path, "spec.resources.")) mask.add_paths(std::string(path));
+  }
+  JobSubmitted planned = {.spec = job.spec()};
+  v1::ResourceSpec* resources = planned.spec.mutable_resources();
+  // A bound that the mask names and the request does not have is taken away.
+  for (const std::string& path : mask.paths()) {
+    path == "min_ranks" ? resources->clear_min_ranks() : resources->clear_max_ranks();
+  }
+  FieldMaskUtil::MergeMessageTo(request.job().spec().resources(), mask,
+                                FieldMaskUtil::MergeOptions(), resources);
+  // It has been looked at when the job was submitted, and may be gone.
+  planned.spec.mutable_checkpoint()->clear_resume_from();
+  MP_RETURN_IF_ERROR(AdmitSpec({}, &planned));
+  return RankBounds{planned.spec.resources(), std::move(planned.sizes)};
+}
+
+absl::StatusOr<JobUpdated> Coordinator::UpdateOf(const v1::UpdateJobRequest& request) {
+  MP_RETURN_IF_ERROR(CheckMask(request.update_mask()));
+  MP_ASSIGN_OR_RETURN(v1::Job job, Get(request.job().name()));
+  // What was read is what is changed: another change in between is refused.
+  const std::string etag = request.job().etag().empty() ? job.etag() : request.job().etag();
+  JobUpdated event = {job.name(), etag, job.spec().scheduling()};
+  if (event.scheduling.queue().empty()) event.scheduling.set_queue(kDefaultQueue);
+  google::protobuf::FieldMask mask;
+  for (absl::string_view path : request.update_mask().paths()) {
+    if (absl::ConsumePrefix(&path, "spec.scheduling.")) mask.add_paths(std::string(path));
+    if (path != "labels") continue;
+    MP_RETURN_IF_ERROR(CheckLabels(request.job().labels()));
+    event.labels.emplace(request.job().labels().begin(), request.job().labels().end());
+  }
+  if (!mask.paths().empty()) {
+    FieldMaskUtil::MergeOptions options;
+    options.set_replace_repeated_fields(true);
+    FieldMaskUtil::MergeMessageTo(request.job().spec().scheduling(), mask, options,
+                                  &event.scheduling);
+  }
+  MP_RETURN_IF_ERROR(CheckScheduling(event.scheduling));
+  if (ChangesBounds(request)) {
+    MP_ASSIGN_OR_RETURN(event.bounds, AdmitBounds(job, request));
+  }
+  return event;
+}
+
+absl::StatusOr<v1::Job> Coordinator::Update(const v1::UpdateJobRequest& request) {
+  const std::string& name = request.job().name();
+  MP_ASSIGN_OR_RETURN(JobUpdated event, UpdateOf(request));
+  if (!request.validate_only()) {
+    MP_RETURN_IF_ERROR(Do(std::move(event)).status());
+    return Get(name);
+  }
+  absl::ReaderMutexLock lock(&mutex_);
+  const Outcome outcome = Decide(state_, event, clock_->Now(), options_.config);
+  MP_RETURN_IF_ERROR(outcome.status);
+  return Describe(state_, outcome.jobs.at(JobNumber(name)));
+}
+
+}  // namespace milepost::coordinator
