@@ -132,6 +132,7 @@ void Agent::Connect() {
   for (const auto& [slot, facts] : facts_) *message.mutable_hello()->add_devices() = facts;
   world_.Note("hello", 0, index_, hello_.incarnation(), static_cast<int64_t>(outbox_.size()));
   Send(std::move(message));
+  world_.gangs->TellSoon(index_);
   if (!leaving_) return;
   v1::WorkerMessage leaving;
   leaving.mutable_leaving()->set_reason("told to stop");
@@ -193,10 +194,7 @@ void Agent::HandleForget(const v1::ForgetRank& forget) {
 
 void Agent::HandleStart(const v1::StartRank& start) {
   const RankKey key = KeyOf(start);
-  if (const auto known = outbox_.find(key); known != outbox_.end()) {
-    world_.Hit(Probe::kStartOfKnownRank);
-    return SetReport(known->second);
-  }
+  if (const auto known = outbox_.find(key); known != outbox_.end()) return SetReport(known->second);
   for (const auto& [other, process] : processes_) {
     if (other.job == key.job && other.generation > key.generation) return;
   }

@@ -55,6 +55,13 @@ void Checker::Decided(const coordinator::State& state,
     for (const v1::RankReport& report : hello->hello.ranks()) {
       if (report.state() >= v1::RANK_STATE_SUCCEEDED) world_.Hit(Probe::kHelloWithEndedRank);
     }
+    for (const int64_t number : state.WithRanksOn(known->worker().name())) {
+      for (const v1::RankRecord& rank : state.FindJob(number)->ranks()) {
+        const bool never = rank.worker() == known->worker().name() && !rank.gone() &&
+                           rank.state() == v1::RANK_STATE_UNSPECIFIED;
+        if (never && !newer) world_.Hit(Probe::kHelloWithoutStartedRank);
+      }
+    }
     // The processes of what it was before are gone.
     for (const int64_t number : state.WithRanksOn(known->worker().name())) {
       if (newer) Broke(number, state.FindJob(number)->job().generation());
@@ -362,6 +369,12 @@ void Checker::End(const coordinator::State& state) {
     const Record& record = *state.FindJob(number);
     const v1::Job job = coordinator::Describe(state, record);
     Fail("liveness", record, absl::StrCat("it never ended: ", job.reason_detail()));
+  }
+  for (const auto& [name, record] : state.workers()) {
+    if (record.stale_size() == 0) continue;
+    world_.Fail("slots", name,
+                absl::StrCat(name, ": a slot is kept for a process of ", record.stale(0).job(),
+                             " that is not there"));
   }
   for (const auto& truth : world_.jobs) {
     if (truth->acknowledged && state.FindJob(truth->number) == nullptr) {

@@ -138,6 +138,7 @@ v1::JobSpec Clients::MakeSpec(JobTruth& truth) {
   if (random.Chance(0.4)) {
     const absl::Duration needs = truth.step_time * truth.steps;
     truth.time_limit = absl::ToDoubleSeconds(needs * (0.6 + 3 * random.Unit())) + 120;
+    if (random.Chance(0.05)) truth.time_limit = static_cast<double>(random.Int(5, 40));
     scheduling->set_time_limit(truth.time_limit);
   }
   if (random.Chance(0.15)) {

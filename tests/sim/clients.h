@@ -25,6 +25,8 @@ class Clients {
   // cancelled.
   void Settle();
   void CancelWhatCannotRun();
+  // Somebody does something to the job, or its worker, of all times now.
+  void Meddle(int64_t job, int worker);
 
  private:
   // Builds the event when the request arrives; nullopt: there is nothing to ask any more.

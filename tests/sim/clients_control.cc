@@ -89,6 +89,24 @@ void Clients::Update(JobTruth* truth) {
       });
 }
 
+void Clients::Meddle(int64_t job, int worker) {
+  const auto found = world_.by_number.find(job);
+  if (!world_.faults || found == world_.by_number.end() || !found->second->acknowledged) return;
+  switch (world_.random.Int(0, 5)) {
+    case 0:
+      return Cancel(found->second);
+    case 1:
+    case 2:
+      return Suspend(found->second);
+    case 3:
+      return Update(found->second);
+    default:
+      if (worker < 0) return;
+      return Drain(worker, absl::ZeroDuration(),
+                   world_.random.LogTime(absl::Minutes(1), absl::Hours(1)));
+  }
+}
+
 // ---- workers ----
 
 void Clients::DrainSome() {

@@ -5,11 +5,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/sim/agent.h"
+#include "tests/sim/clients.h"
 #include "tests/sim/disk.h"
 #include "tests/sim/gang.h"
 #include "tests/sim/loop.h"
 
 namespace milepost::sim {
+namespace {
+
+// Of what could be struck.
+constexpr double kStrike = 0.01;
+
+}  // namespace
 
 void Faults::Every(absl::Duration mean, std::function<void()> fault) {
   const double share = 200.0 / world_.options.workers;
@@ -48,6 +55,50 @@ void Faults::End() {
     for (int slot = 0; agent->cuda() && agent->alive() && slot < agent->slots(); ++slot)
       agent->SetProblem(slot, "");
   }
+}
+
+void Faults::Strike(int worker) {
+  Random& random = world_.random;
+  const absl::Duration delay = random.LogTime(absl::Microseconds(100), absl::Seconds(20));
+  world_.events.After(delay, [this, worker] {
+    Random& random = world_.random;
+    Agent& agent = *world_.agents[worker];
+    if (!world_.faults || !agent.alive()) return;
+    switch (random.Int(0, 5)) {
+      case 0:
+        return agent.Leave(random.LogTime(absl::Seconds(1), absl::Minutes(10)));
+      case 1:
+        return agent.Crash(random.LogTime(absl::Milliseconds(300), absl::Minutes(1)));
+      case 2:
+        return agent.Die(random.LogTime(absl::Seconds(20), absl::Minutes(10)));
+      case 3:
+        return world_.network->SlowDown(worker, absl::Minutes(1));
+      case 4:
+        return world_.network->Partition({worker},
+                                         random.LogTime(absl::Seconds(1), absl::Minutes(20)));
+      default:
+        if (agent.stream() != nullptr) world_.network->Break(agent.stream());
+    }
+  });
+}
+
+void Faults::Sent(const coordinator::Action& action) {
+  const bool hurts = action.message.has_start_rank() || action.message.has_stop_rank();
+  if (!world_.faults || !hurts || !world_.random.Chance(kStrike)) return;
+  Strike(WorkerIndex(action.worker));
+}
+
+void Faults::Ending(int worker) {
+  if (world_.faults && world_.random.Chance(kStrike)) Strike(worker);
+}
+
+void Faults::Changed(const v1::JobRecord& record) {
+  const bool busy = !record.ranks().empty() || record.job().state() == v1::JOB_STATE_RECOVERING;
+  if (!world_.faults || !busy || !world_.random.Chance(kStrike)) return;
+  const int64_t job = coordinator::JobNumber(record.job().name());
+  const absl::Duration delay = world_.random.LogTime(absl::Milliseconds(1), absl::Seconds(20));
+  const int worker = record.ranks().empty() ? -1 : WorkerIndex(record.ranks(0).worker());
+  world_.events.After(delay, [this, job, worker] { world_.clients->Meddle(job, worker); });
 }
 
 void Faults::RankFails() {

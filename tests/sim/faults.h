@@ -18,6 +18,11 @@ class Faults {
   // Ends what goes on.
   void End();
 
+  // ---- faults that come when it hurts, now and then ----
+  void Sent(const coordinator::Action& action);  // the message has left
+  void Ending(int worker);                       // ranks there are about to end in good order
+  void Changed(const v1::JobRecord& record);     // the job has a new state
+
  private:
   // Again and again, on average after `mean` on 200 workers.
   void Every(absl::Duration mean, std::function<void()> fault);
@@ -34,6 +39,8 @@ class Faults {
   void DiskSlow();
   void DeviceOut();
   void Straggle();
+  // Something happens to the worker, within seconds.
+  void Strike(int worker);
 
   World& world_;
 };

@@ -222,6 +222,19 @@ void Gangs::SpeedChanged(int worker) {
   }
 }
 
+void Gangs::TellSoon(int worker) {
+  for (auto& [key, process] : world_.agents[worker]->processes()) {
+    const GangPtr gang = process->gang;
+    if (!gang->stepping || gang->broken || gang->finished || key.rank != 0) continue;
+    world_.events.After(world_.random.Time(absl::ZeroDuration(), absl::Seconds(2)),
+                        [this, gang, key, worker, id = process->id] {
+                          Process* rank = Find(worker, key, id);
+                          if (rank == nullptr) return;
+                          world_.agents[worker]->SetProgress(key, ProgressOf(*gang, *rank));
+                        });
+  }
+}
+
 void Gangs::Hurry() {
   haste_ = kHaste;
   for (const auto& agent : world_.agents) SpeedChanged(agent->index());

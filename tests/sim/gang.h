@@ -42,6 +42,7 @@ struct Gang {
     int64_t step = 0;
     int64_t number = 0;
     uint64_t id = 0;
+    int commits = 0;  // asked for
   } upload;
   uint64_t uploads = 0;
 
@@ -67,6 +68,8 @@ class Gangs {
   void Hang(Process& process, bool unkillable);
   // The worker's ranks' steps take other times now.
   void SpeedChanged(int worker);
+  // The worker's ranks say soon how far they are.
+  void TellSoon(int worker);
   // From now on all steps take a part of their time, so that the end comes soon.
   void Hurry();
 

@@ -7,6 +7,7 @@
 #include "common/proto_time.h"
 #include "tests/sim/checker.h"
 #include "tests/sim/disk.h"
+#include "tests/sim/faults.h"
 #include "tests/sim/gang.h"
 #include "tests/sim/loop.h"
 
@@ -70,19 +71,21 @@ void Gangs::BeginUpload(const GangPtr& gang, uint64_t id) {
 void Gangs::CommitUpload(const GangPtr& gang, uint64_t id) {
   if (gang->upload.id != id || gang->broken || gang->finished) return;
   if (!Reaches(*gang)) return Retry(gang, id, /*from_begin=*/false);
+  const int asked = ++gang->upload.commits;
   const bool answer_lost = world_.faults && world_.random.Chance(0.01);
-  const int64_t asked = world_.loop->epoch();
-  world_.loop->Commit(gang->job, gang->generation, gang->upload.number,
-                      [this, gang, id, answer_lost](const absl::StatusOr<std::string>& result) {
-                        if (answer_lost) return;
-                        const absl::Status status = result.status();
-                        const absl::Duration back =
-                            world_.random.Time(absl::Milliseconds(1), absl::Milliseconds(50));
-                        world_.events.After(
-                            back, [this, gang, id, status] { UploadEnded(gang, id, status); });
-                      });
+  const auto answer = [this, gang, id, asked,
+                       answer_lost](const absl::StatusOr<std::string>& result) {
+    if (answer_lost) return;
+    const absl::Duration back = world_.random.Time(absl::Milliseconds(1), absl::Milliseconds(50));
+    world_.events.After(back, [this, gang, id, asked, status = result.status()] {
+      if (gang->upload.commits == asked) UploadEnded(gang, id, status);
+    });
+  };
+  world_.loop->Commit(gang->job, gang->generation, gang->upload.number, answer);
   world_.events.After(kAnswerPatience, [this, gang, id, asked] {
-    if (gang->upload.id != id || !gang->upload.active || gang->broken || gang->finished) return;
+    const bool waits = gang->upload.id == id && gang->upload.active &&
+                       gang->upload.commits == asked && !gang->broken && !gang->finished;
+    if (!waits) return;
     world_.Hit(Probe::kCommitAnswerLost);
     CommitUpload(gang, id);
   });
@@ -90,6 +93,7 @@ void Gangs::CommitUpload(const GangPtr& gang, uint64_t id) {
 
 void Gangs::UploadEnded(const GangPtr& gang, uint64_t id, const absl::Status& status) {
   if (gang->upload.id != id || !gang->upload.active || gang->broken || gang->finished) return;
+  ++gang->upload.commits;  // answered
   if (status.ok() || absl::IsAlreadyExists(status)) return Saved(gang);
   if (absl::IsNotFound(status)) {
     world_.Hit(Probe::kCheckpointSwept);
@@ -123,6 +127,9 @@ void Gangs::Saved(const GangPtr& gang) {
 
 // In good order, each on its own.
 void Gangs::LeaveAll(const GangPtr& gang, v1::RankState state) {
+  const auto last = std::find_if(gang->ranks.rbegin(), gang->ranks.rend(),
+                                 [](const Process* rank) { return rank != nullptr; });
+  if (last != gang->ranks.rend()) world_.strikes->Ending((*last)->worker);
   for (Process* rank : gang->ranks) {
     if (rank == nullptr || rank->hung) continue;
     const bool stopped = rank->asked_to_stop || gang->stopping;
@@ -236,7 +243,7 @@ void Gangs::Abort(Process& process) {
 }
 
 void Gangs::Kill(Process& process) {
-  absl::Duration delay = world_.random.LogTime(absl::Milliseconds(5), absl::Seconds(1));
+  absl::Duration delay = world_.random.LogTime(absl::Milliseconds(5), absl::Seconds(5));
   if (process.unkillable) {
     world_.Hit(Probe::kUnkillable);
     delay = world_.random.Time(absl::Minutes(1), absl::Minutes(6));

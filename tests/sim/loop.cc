@@ -28,7 +28,6 @@ void Loop::Start() {
   }
   const Outcome outcome = world_.core->Decide(loaded, events, world_.now());
   if (!world_.disk->Write(outcome).ok()) {
-    world_.Hit(Probe::kRestartOnFullDisk);
     world_.events.After(kRestartPause, [this] { Start(); });
     return;
   }

@@ -4,6 +4,7 @@
 
 #include "tests/sim/checker.h"
 #include "tests/sim/disk.h"
+#include "tests/sim/faults.h"
 #include "tests/sim/loop.h"
 
 namespace milepost::sim {
@@ -241,6 +242,11 @@ void Loop::Commit(Outcome outcome, std::vector<Entry*> applied,
 }
 
 void Loop::Land(const Outcome& outcome, std::vector<Entry*>& applied) {
+  for (const auto& [number, record] : outcome.jobs) {
+    const v1::JobRecord* old = state_.FindJob(number);
+    const bool changed = old != nullptr && old->job().state() != record.job().state();
+    if (changed) world_.strikes->Changed(record);
+  }
   state_.Apply(outcome);
   world_.checker->Applied();
   if (outcome.NeedsWrite()) due_known_ = false;
@@ -261,6 +267,7 @@ void Loop::Send(const Action& action) {
                     !action.message.stop_rank().abort();
   if (kill && world_.core->plant() == Plant::kDropKill) return;
   world_.checker->Sent(action);
+  world_.strikes->Sent(action);
   StreamPtr& session = sessions_[WorkerIndex(action.worker)];
   if (session == nullptr) return;
   if (action.close) {

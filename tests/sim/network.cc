@@ -95,6 +95,11 @@ void Network::TellWorker(const StreamPtr& stream, absl::Duration delay) {
 void Network::Break(const StreamPtr& stream) {
   Random& random = world_.random;
   stream->tail_lost = random.Chance(0.5);
+  // What is not lost may come late.
+  if (!stream->tail_lost) {
+    const absl::Duration late = random.LogTime(absl::Milliseconds(10), absl::Seconds(15));
+    stream->last_up = std::max(stream->last_up, world_.now() + late);
+  }
   stream->held_up.clear();
   stream->held_down.clear();
   TellWorker(stream, random.LogTime(absl::Milliseconds(10), absl::Seconds(10)));

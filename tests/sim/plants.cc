@@ -109,7 +109,11 @@ void Core::ChangeEvents(const State& state, std::vector<Event>& events) const {
     auto* progressed = std::get_if<coordinator::RankProgressed>(&event);
     if (reported != nullptr && plant_ == Plant::kAcceptOldReport) {
       const v1::JobRecord* record = state.FindJob(JobNumber(reported->report.job()));
-      if (record != nullptr) reported->report.set_generation(record->job().generation());
+      const int rank = reported->report.rank();
+      if (record != nullptr && rank < record->ranks_size()) {
+        reported->report.set_generation(record->job().generation());
+        reported->worker = record->ranks(rank).worker();
+      }
     }
     if (progressed != nullptr && plant_ == Plant::kAcceptOldProgress) {
       const v1::JobRecord* record = state.FindJob(JobNumber(progressed->progress.job()));

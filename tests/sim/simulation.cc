@@ -28,7 +28,7 @@ constexpr int kBeatGroups = 4;
 // Heartbeats are as rare as they may be: each tells nothing but that the worker is there.
 constexpr double kBeatsInLease = 1.3;
 // Each chosen by the seed: losses of all lengths against leases of all lengths.
-constexpr int kLeases[] = {120, 300, 600};
+constexpr int kLeases[] = {60, 150, 400};
 
 void Mix(uint64_t value, uint64_t* hash) {
   for (int i = 0; i < 8; ++i) {
@@ -39,7 +39,7 @@ void Mix(uint64_t value, uint64_t* hash) {
 
 class Simulation {
  public:
-  explicit Simulation(const Options& options) : world_(options), faults_(world_) {}
+  explicit Simulation(const Options& options) : world_(options) {}
 
   Result Run() {
     Build();
@@ -62,7 +62,7 @@ class Simulation {
     }
     for (int group = 0; group < kBeatGroups; ++group) Beat(group);
     world_.clients->Begin();
-    faults_.Begin();
+    world_.strikes->Begin();
   }
 
   void Beat(int group) {
@@ -74,7 +74,7 @@ class Simulation {
   void Calm(absl::Time end) {
     world_.faults = false;
     world_.Note("calm", 0, -1);
-    faults_.End();
+    world_.strikes->End();
     world_.gangs->Hurry();
     if (!world_.loop->up()) world_.loop->Start();
     world_.clients->Settle();
@@ -114,7 +114,6 @@ class Simulation {
   }
 
   World world_;
-  Faults faults_;
 };
 
 }  // namespace
@@ -135,6 +134,7 @@ World::World(const Options& given) : options(given), random(given.seed), events(
   gangs = std::make_unique<Gangs>(*this);
   clients = std::make_unique<Clients>(*this);
   checker = std::make_unique<Checker>(*this);
+  strikes = std::make_unique<Faults>(*this);
 }
 
 World::~World() = default;

@@ -24,6 +24,7 @@ class Agent;
 class Checker;
 class Clients;
 class Disk;
+class Faults;
 class Gangs;
 class Loop;
 class Network;
@@ -56,6 +57,7 @@ struct World {
   std::unique_ptr<Gangs> gangs;
   std::unique_ptr<Clients> clients;
   std::unique_ptr<Checker> checker;
+  std::unique_ptr<Faults> strikes;
   std::vector<std::unique_ptr<JobTruth>> jobs;  // by index
   std::map<int64_t, JobTruth*> by_number;
   bool faults = true;  // false: calm
