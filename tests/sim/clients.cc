@@ -4,6 +4,7 @@
 #include <memory>
 #include <set>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "tests/sim/agent.h"
@@ -29,6 +30,26 @@ const std::vector<std::string>& QueueIds() {
   return *kIds;
 }
 
+// To the lines about a job or worker.
+struct Told {
+  World* world;
+  void operator()(const coordinator::JobCancelled& event) const { Note("cancel", event.job); }
+  void operator()(const coordinator::JobSuspended& event) const { Note("suspend", event.job); }
+  void operator()(const coordinator::JobResumed& event) const { Note("resume", event.job); }
+  void operator()(const coordinator::JobUpdated& event) const { Note("update", event.job); }
+  void operator()(const coordinator::WorkerDrained& event) const {
+    world->Note("drain", 0, WorkerIndex(event.worker));
+  }
+  void operator()(const coordinator::WorkerResumed& event) const {
+    world->Note("end of drain", 0, WorkerIndex(event.worker));
+  }
+  template <typename Other>
+  void operator()(const Other&) const {}
+  void Note(const char* what, const std::string& job) const {
+    world->Note(what, coordinator::JobNumber(job), -1);
+  }
+};
+
 }  // namespace
 
 void Clients::Call(Ask ask, Answered answered, int tries) {
@@ -49,6 +70,7 @@ void Clients::Call(Ask ask, Answered answered, int tries) {
       return;
     }
     const bool lost = world_.faults && world_.random.Chance(kLoss);
+    std::visit(Told{&world_}, *event);
     world_.loop->Do(*std::move(event),
                     [this, answered, heard, lost](const absl::StatusOr<std::string>& result) {
                       // A full disk is a reason to try again.

@@ -46,6 +46,8 @@ class Clients {
   void Suspend(JobTruth* truth);
   void Resume(JobTruth* truth, bool ended);
   void Update(JobTruth* truth);
+  // Suspending is another matter from soon on.
+  void MayAskAgain(JobTruth* truth);
   void DrainSome();
   void Drain(int worker, absl::Duration deadline, absl::Duration time);
   void EndDrain(int worker);

@@ -17,6 +17,8 @@ using coordinator::IsTerminal;
 using coordinator::JobName;
 using coordinator::State;
 
+// In which a repetition of what was answered may still come.
+constexpr absl::Duration kRepetitions = absl::Minutes(1);
 constexpr absl::Duration kBetweenDrains = absl::Minutes(50);
 
 }  // namespace
@@ -52,20 +54,25 @@ void Clients::Suspend(JobTruth* truth) {
 
 void Clients::Resume(JobTruth* truth, bool ended) {
   if (ended) ++truth->resumes_asked;
-  truth->suspend_answered = truth->suspend_asked = false;
+  truth->suspend_answered = false;
   const std::string request = absl::StrCat("c", ++calls_);
   Call(
-      [truth, request, ended](const State& state) -> std::optional<Event> {
+      [this, truth, request, ended](const State& state) -> std::optional<Event> {
         if (truth->cancel_asked) return std::nullopt;
         const v1::JobRecord* record = state.FindJob(truth->number);
         const bool over = record == nullptr || IsTerminal(record->job().state());
         if (over != ended &&
             !(ended && record != nullptr && record->resume_request_id() == request)) {
+          MayAskAgain(truth);
           return std::nullopt;
         }
         return coordinator::JobResumed{JobName(truth->number), request, std::nullopt};
       },
-      [](const auto&) {});
+      [this, truth](const auto&) { MayAskAgain(truth); });
+}
+
+void Clients::MayAskAgain(JobTruth* truth) {
+  world_.events.After(kRepetitions, [truth] { truth->suspend_asked = false; });
 }
 
 void Clients::Update(JobTruth* truth) {
@@ -141,10 +148,11 @@ void Clients::Drain(int worker, absl::Duration deadline, absl::Duration time) {
 void Clients::EndDrain(int worker) {
   if (std::find(drained_.begin(), drained_.end(), worker) == drained_.end()) return;
   world_.checker->DrainAnswered(worker, false);
-  std::erase(drained_, worker);
   Call([name = WorkerName(worker)](
            const State&) -> std::optional<Event> { return coordinator::WorkerResumed{name}; },
-       [](const auto&) {});
+       [this, worker](const auto&) {
+         world_.events.After(kRepetitions, [this, worker] { std::erase(drained_, worker); });
+       });
 }
 
 // ---- the end ----

@@ -245,7 +245,10 @@ void Loop::Land(const Outcome& outcome, std::vector<Entry*>& applied) {
   for (const auto& [number, record] : outcome.jobs) {
     const v1::JobRecord* old = state_.FindJob(number);
     const bool changed = old != nullptr && old->job().state() != record.job().state();
-    if (changed) world_.strikes->Changed(record);
+    if (!changed) continue;
+    world_.Note(v1::JobState_Name(record.job().state()).substr(10), number, -1,
+                record.job().generation(), record.job().reason());
+    world_.strikes->Changed(record);
   }
   state_.Apply(outcome);
   world_.checker->Applied();
