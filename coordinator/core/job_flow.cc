@@ -473,13 +473,13 @@ void Transition::FinishEnding(v1::JobRecord* record, v1::AttemptEnding ending) {
   const bool spent = limit > 0 && record->held_before() >= limit;
   if (ending == v1::ATTEMPT_ENDING_CANCEL) {
     EndJob(record, v1::JOB_STATE_CANCELLED, v1::JOB_REASON_USER, "cancelled");
-  } else if (ending == v1::ATTEMPT_ENDING_SUSPEND) {
-    job->set_state(v1::JOB_STATE_SUSPENDED);
-    job->set_reason_detail("suspended: resume it with `milepost job resume`");
   } else if (ending == v1::ATTEMPT_ENDING_TIME_LIMIT || spent) {
     EndJob(record, v1::JOB_STATE_FAILED, v1::JOB_REASON_TIME_LIMIT,
            absl::StrCat("it has held its slots for the ", limit,
                         " s of its time limit; resumed, it may go on for as long again"));
+  } else if (ending == v1::ATTEMPT_ENDING_SUSPEND) {
+    job->set_state(v1::JOB_STATE_SUSPENDED);
+    job->set_reason_detail("suspended: resume it with `milepost job resume`");
   } else if (ending == v1::ATTEMPT_ENDING_PREEMPT) {
     job->set_state(v1::JOB_STATE_QUEUED);
   } else if (ending == v1::ATTEMPT_ENDING_RESIZE) {

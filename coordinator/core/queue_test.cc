@@ -172,6 +172,21 @@ TEST_F(QueueTest, NothingDependsOnItself) {
               HasSubstr("one of these jobs depends on jobs/1 itself"));
 }
 
+TEST_F(QueueTest, AJobWhoseTimeIsUpWhileItSuspendsIsOver) {
+  Connect("a", 1);
+  const std::string job = Submit(Wish{.time_limit = 100});
+  Run(job);
+  now += absl::Seconds(99);
+  Do(JobSuspended{job});
+  now += absl::Seconds(2);
+  Leave(job);  // resumed as it is, it would start only to be stopped again
+  EXPECT_EQ(StateOf(job), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(Job(job).reason(), v1::JOB_REASON_TIME_LIMIT);
+  Do(JobResumed{job, "again"});
+  EXPECT_EQ(StateOf(job), v1::JOB_STATE_STARTING);
+  EXPECT_EQ(TimeLimitEnd(Record(job)), now + absl::Seconds(100));
+}
+
 TEST_F(QueueTest, ATimeLimitEndsAJobWithACheckpoint) {
   Connect("a", 1);
   const std::string job = Submit(Wish{.time_limit = 100});
