@@ -46,8 +46,6 @@ class Checker {
   // ---- by clients ----
   void DrainAnswered(int worker, bool drained);
   void QueueAnswered(const std::string& id, int64_t version);
-  // Priorities, queues or quotas have changed: who may make whom leave is another question now.
-  void RightsChanged() { made_leave_.clear(); }
 
   // When all is calm and over.
   void End(const coordinator::State& state);
@@ -73,6 +71,8 @@ class Checker {
   void CheckSlots(const coordinator::State& before, const coordinator::Outcome& outcome);
   void CheckLimits(const coordinator::State& before, const coordinator::Outcome& outcome);
   void CheckWorker(const v1::WorkerRecord* old, const v1::WorkerRecord& now);
+  // Priorities, queues or quotas have changed: who may make whom leave is another question now.
+  void RightsChanged() { made_leave_.clear(); }
   void CheckKept(const Record& expected, const Record& loaded);
 
   World& world_;

@@ -87,6 +87,7 @@ void Checker::Committed(const coordinator::State& before, const coordinator::Out
   }
   for (const auto& [number, record] : outcome.jobs) {
     const Record* old = before.FindJob(number);
+    if (old != nullptr && old->scheduling_version() != record.scheduling_version()) RightsChanged();
     if (old != nullptr) CheckRanks(outcome, before, *old, record);
     CheckJob(before, old, record);
     if (old != nullptr) CheckPreemption(before, *old, record);

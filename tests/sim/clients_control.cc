@@ -90,7 +90,6 @@ void Clients::Update(JobTruth* truth) {
         return coordinator::JobUpdated{JobName(number), coordinator::EtagOf(*version), scheduling};
       },
       [this, truth, version](const auto& result) {
-        world_.checker->RightsChanged();
         if (result.ok()) truth->update_version = std::max(truth->update_version, *version + 1);
         if (absl::IsAborted(result.status())) world_.Hit(Probe::kUpdateConflict);
       });
