@@ -7,6 +7,7 @@
 #include "common/status_macros.h"
 #include "coordinator/store/checkpoint_store.h"
 #include "coordinator/store/database.h"
+#include "coordinator/store/epochs.h"
 #include "coordinator/store/keys.h"
 
 namespace milepost::coordinator {
@@ -48,7 +49,15 @@ Store::~Store() {
 }
 
 absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) {
+  MP_ASSIGN_OR_RETURN(const int64_t epoch, NewestEpoch(options.dir));
+  if (epoch > 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "data directory ", options.dir, " belongs to coordinators that stand by for each other: ",
+        "give --etcd. To go back to a single one, stop them and move ", options.dir, "/epoch-",
+        epoch, "/db to another, empty data directory"));
+  }
   std::unique_ptr<Store> store(new Store);
+  store->sync_keys_ = options.shared;
   MP_ASSIGN_OR_RETURN(store->database_, Database::Open(options.dir));
   store->logs_ = std::make_unique<LogStore>(store->database_.get(), options.logs);
   MP_RETURN_IF_ERROR(store->logs_->Load());
@@ -130,7 +139,7 @@ absl::StatusOr<std::vector<v1::TokenRecord>> Store::LoadTokens() {
 absl::Status Store::PutKey(const RendezvousKey& key) {
   rocksdb::WriteBatch batch;
   batch.Put(database_->meta(), RendezvousPrefix(key.job, key.generation) + key.key, key.value);
-  return database_->Write(&batch, /*sync=*/false);
+  return database_->Write(&batch, sync_keys_);
 }
 
 absl::StatusOr<std::vector<RendezvousKey>> Store::LoadKeys() {

@@ -37,6 +37,9 @@ struct StoreOptions {
   // Left free beside all reservations of open checkpoints: RocksDB's own logs and memtables.
   uint64_t margin_bytes = 64 << 20;
   LogLimits logs;
+  // Another machine is to find all that was acknowledged, also what a restart on this one finds
+  // without a sync.
+  bool shared = false;
 };
 
 struct RendezvousKey {
@@ -48,9 +51,9 @@ struct RendezvousKey {
 
 class Store {
  public:
-  // FAILED_PRECONDITION: the directory was written by a newer version, or another process has it
-  // open. PERMISSION_DENIED, NOT_FOUND: it cannot be made or written. The message names the
-  // directory.
+  // FAILED_PRECONDITION: the directory was written by a newer version, another process has it
+  // open, or it has epochs (epochs.h). PERMISSION_DENIED, NOT_FOUND: it cannot be made or written.
+  // The message names the directory.
   static absl::StatusOr<std::unique_ptr<Store>> Open(const StoreOptions& options);
   ~Store();
 
@@ -62,7 +65,7 @@ class Store {
   absl::Status PutToken(const v1::TokenRecord& record, bool sync);
   absl::StatusOr<std::vector<v1::TokenRecord>> LoadTokens();
 
-  // Survives the death of the process, not of the machine (not synced).
+  // Survives the death of the process; that of the machine (synced) with StoreOptions::shared.
   absl::Status PutKey(const RendezvousKey& key);
   absl::StatusOr<std::vector<RendezvousKey>> LoadKeys();
 
@@ -72,6 +75,7 @@ class Store {
  private:
   Store();
 
+  bool sync_keys_ = false;
   // In this order: the database goes last.
   std::unique_ptr<Database> database_;
   std::unique_ptr<CheckpointStore> checkpoints_;

@@ -1,0 +1,61 @@
+// A store that coordinators hand over to each other on a file system that all of them reach. Each
+// election's winner works in a directory of its own, which it makes out of the newest one:
+//
+//   DIR/epoch-41/db    of the coordinator that was active before
+//   DIR/epoch-57/db    of the one that is now: files that never change are hard links to those of
+//                      epoch-41, the others are copies
+//
+//   MP_ASSIGN_OR_RETURN(Epoch epoch, TakeOver(dir, revision));     // once elected
+//   MP_ASSIGN_OR_RETURN(auto store, Store::Open({.dir = epoch.dir}));
+//   ... a while later ...
+//   MP_RETURN_IF_ERROR(RemoveOlderEpochs(dir, epoch.number));
+//
+// An older coordinator that has not noticed goes on in its own directory, and what it writes or
+// deletes there changes nothing here. Whatever it acknowledged it had synced before its lease ran
+// out, thus before another one was elected and looked (coordinator/election/election.h).
+//
+// A directory gets its name when it is complete and synced, by one rename; the newest one is that
+// with the highest number, so that a coordinator that was elected earlier and finishes later does
+// not come before a later one. The file system has to have hard links, and an open of a file has to
+// see what another host has synced before (a local one; NFSv4; CephFS). Calls block on the disk.
+#ifndef MILEPOST_COORDINATOR_STORE_EPOCHS_H_
+#define MILEPOST_COORDINATOR_STORE_EPOCHS_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace milepost::coordinator {
+
+struct Epoch {
+  int64_t number = 0;
+  std::string dir;
+};
+
+// For tests: called before each step; an error of it is returned at once, with all as it is then.
+using BeforeStep = std::function<absl::Status(absl::string_view step)>;
+
+// Makes the directory of the winner of election `revision` of what the newest one holds, or of the
+// store that lies in `dir` itself, or of nothing. What an attempt leaves behind that failed
+// anywhere is in nobody's way. UNAVAILABLE: the directory kept changing, or another coordinator
+// has made it; FAILED_PRECONDITION: the file system has no hard links.
+absl::StatusOr<Epoch> TakeOver(const std::string& dir, int64_t revision,
+                               const BeforeStep& before = nullptr);
+
+// Of the newest complete epoch in `dir`; 0: there is none.
+absl::StatusOr<int64_t> NewestEpoch(const std::string& dir);
+
+// Gives the directory, which is made if need be, a name that no other one has, in its file
+// `store-id`.
+absl::StatusOr<std::string> MakeStoreId(const std::string& dir);
+
+// Deletes the epochs before `number`, and what attempts have left behind.
+absl::Status RemoveOlderEpochs(const std::string& dir, int64_t number);
+
+}  // namespace milepost::coordinator
+
+#endif  // MILEPOST_COORDINATOR_STORE_EPOCHS_H_

@@ -1,0 +1,206 @@
+#include "coordinator/store/epochs.h"
+
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/decide.h"
+#include "coordinator/store/store_fixture.h"
+
+namespace milepost::coordinator {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class EpochsTest : public StoreFixture {
+ protected:
+  // Elected with `revision`, and at work in store_. The one before stays as it is in older_.
+  void TakeOverAndOpen(int64_t revision) {
+    const auto epoch = TakeOver(dir_, revision);
+    ASSERT_TRUE(epoch.ok()) << epoch.status();
+    older_ = std::move(store_);
+    options_.dir = epoch->dir;
+    Open();
+  }
+  void PutKey(Store* store, const std::string& key) {
+    EXPECT_TRUE(store->PutKey({.job = 1, .generation = 1, .key = key, .value = "v"}).ok());
+  }
+  static std::vector<std::string> Keys(Store* store) {
+    const auto loaded = store->LoadKeys();
+    EXPECT_TRUE(loaded.ok()) << loaded.status();
+    std::vector<std::string> keys;
+    for (const RendezvousKey& key : *loaded) keys.push_back(key.key);
+    return keys;
+  }
+  bool Verifies(const std::string& checkpoint) {
+    const auto result = checkpoints().Verify(checkpoint, [] { return false; });
+    return result.ok() && result->damaged_chunks().empty();
+  }
+  std::vector<std::string> Entries() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(dir_)) {
+      names.push_back(entry.path().filename());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  std::unique_ptr<Store> older_;
+};
+
+TEST_F(EpochsTest, BeginsWithNothing) {
+  TakeOverAndOpen(5);
+  EXPECT_EQ(NewestEpoch(dir_).value(), 5);
+  EXPECT_THAT(Names(), ElementsAre());
+}
+
+TEST_F(EpochsTest, TheNextOneHasAllThatWasAcknowledged) {
+  TakeOverAndOpen(5);
+  PutKey(store_.get(), "a");
+  const std::string checkpoint = Commit(10);
+  PutKey(store_.get(), "b");
+  TakeOverAndOpen(9);  // the older one is still open: it was killed, or has not noticed
+  EXPECT_THAT(Keys(store_.get()), ElementsAre("a", "b"));
+  EXPECT_THAT(Names(), ElementsAre(checkpoint));
+  EXPECT_TRUE(Verifies(checkpoint));
+  Commit(20);
+  EXPECT_EQ(Names().size(), 2u);
+}
+
+// A coordinator that was stopped and goes on: what it does is nowhere to be seen.
+TEST_F(EpochsTest, WhatAnOlderOneStillDoesChangesNothing) {
+  TakeOverAndOpen(5);
+  const std::string first = Commit(10);
+  TakeOverAndOpen(9);
+  PutKey(older_.get(), "late");
+  EXPECT_TRUE(older_->checkpoints().Delete(first, /*keep_newest=*/false).ok());
+  EXPECT_TRUE(older_->checkpoints().AwaitDeletions(absl::Now() + absl::Seconds(10)));
+  older_.reset();
+  Open();
+  EXPECT_THAT(Keys(store_.get()), ElementsAre());
+  EXPECT_THAT(Names(), ElementsAre(first));
+  EXPECT_TRUE(Verifies(first));
+}
+
+TEST_F(EpochsTest, WhatTheNewOneDeletesIsStillTheOlderOnes) {
+  TakeOverAndOpen(5);
+  const std::string first = Commit(10);
+  TakeOverAndOpen(9);
+  EXPECT_TRUE(checkpoints().Delete(first, /*keep_newest=*/false).ok());
+  EXPECT_TRUE(checkpoints().AwaitDeletions(absl::Now() + absl::Seconds(10)));
+  store_ = std::move(older_);
+  EXPECT_TRUE(Verifies(first));
+}
+
+TEST_F(EpochsTest, AStoreWithoutEpochsBecomesTheFirst) {
+  Open();
+  PutKey(store_.get(), "a");
+  const std::string checkpoint = Commit(10);
+  store_.reset();
+  TakeOverAndOpen(5);
+  EXPECT_THAT(Keys(store_.get()), ElementsAre("a"));
+  EXPECT_TRUE(Verifies(checkpoint));
+  const auto alone = Store::Open({.dir = dir_});
+  EXPECT_EQ(alone.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(alone.status().message()), HasSubstr("give --etcd"));
+}
+
+// Killed anywhere on its way, a takeover leaves what there was to the next one.
+TEST_F(EpochsTest, KilledAtEveryStep) {
+  TakeOverAndOpen(5);
+  PutKey(store_.get(), "a");
+  const std::string checkpoint = Commit(10);
+  PutKey(store_.get(), "b");
+  std::vector<std::string> steps;
+  ASSERT_TRUE(TakeOver(dir_, 6, [&](absl::string_view step) {
+                steps.emplace_back(step);
+                return absl::OkStatus();
+              }).ok());
+  EXPECT_GE(steps.size(), 6u);
+  int64_t revision = 10;
+  for (const std::string& last : steps) {
+    SCOPED_TRACE(last);
+    const auto killed = TakeOver(dir_, revision++, [&](absl::string_view step) {
+      return step == last ? absl::AbortedError("killed") : absl::OkStatus();
+    });
+    EXPECT_EQ(killed.status().code(), absl::StatusCode::kAborted);
+    TakeOverAndOpen(revision++);
+    EXPECT_THAT(Keys(store_.get()), ElementsAre("a", "b"));
+    EXPECT_TRUE(Verifies(checkpoint));
+  }
+}
+
+// Elected earlier, ready later: what the later one has acknowledged is not lost to it.
+TEST_F(EpochsTest, AnEarlierOneThatFinishesLateIsPassedOver) {
+  TakeOverAndOpen(5);
+  PutKey(store_.get(), "a");
+  const auto late = TakeOver(dir_, 10, [&](absl::string_view step) {
+    if (step != "rename") return absl::OkStatus();
+    TakeOverAndOpen(20);
+    PutKey(store_.get(), "b");
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(late.ok()) << late.status();
+  TakeOverAndOpen(30);
+  EXPECT_THAT(Keys(store_.get()), ElementsAre("a", "b"));
+}
+
+// The older one writes out what it has in memory and deletes its log while it is being copied.
+TEST_F(EpochsTest, AStoreThatChangesMeanwhileIsLookedAtAgain) {
+  for (const char* at : {"link", "copy logs", "copy manifest", "copy current", "look again"}) {
+    SCOPED_TRACE(at);
+    TakeOverAndOpen(options_.dir == dir_ ? 5 : NewestEpoch(dir_).value() + 1);
+    PutKey(store_.get(), absl::StrCat("before ", at));
+    int times = 0, looks = 0;
+    std::vector<std::string> committed;
+    const auto epoch = TakeOver(dir_, 1, [&](absl::string_view step) {
+      if (step == "link") ++looks;
+      if (step == at && times++ < 1)
+        committed.push_back(Commit(10 + NewestEpoch(dir_).value() + times));
+      return absl::OkStatus();
+    });
+    ASSERT_TRUE(epoch.ok()) << epoch.status();
+    EXPECT_EQ(looks, 2);
+    older_ = std::move(store_);
+    options_.dir = epoch->dir;
+    Open();
+    EXPECT_THAT(Keys(store_.get()), ::testing::Contains(absl::StrCat("before ", at)));
+    for (const std::string& name : committed) EXPECT_TRUE(Verifies(name));
+    older_.reset();
+  }
+}
+
+TEST_F(EpochsTest, AnEtcdThatWasSetUpAnewCountsOn) {
+  TakeOverAndOpen(50);
+  PutKey(store_.get(), "a");
+  TakeOverAndOpen(3);
+  EXPECT_EQ(NewestEpoch(dir_).value(), 51);
+  EXPECT_THAT(Keys(store_.get()), ElementsAre("a"));
+}
+
+TEST_F(EpochsTest, OlderOnesAreRemoved) {
+  TakeOverAndOpen(5);
+  const std::string checkpoint = Commit(10);
+  TakeOver(dir_, 7, [](absl::string_view step) {
+    return step == "rename" ? absl::AbortedError("killed") : absl::OkStatus();
+  }).IgnoreError();
+  TakeOverAndOpen(9);
+  std::ofstream(dir_ + "/audit.log") << "kept";
+  EXPECT_TRUE(RemoveOlderEpochs(dir_, 9).ok());
+  EXPECT_THAT(Entries(), ElementsAre("audit.log", "epoch-9"));
+  older_.reset();
+  Open();
+  EXPECT_TRUE(Verifies(checkpoint));
+}
+
+TEST_F(EpochsTest, AnUnreadableStoreIsNotReplacedByNothing) {
+  TakeOverAndOpen(5);
+  PutKey(store_.get(), "a");
+  store_.reset();
+  std::ofstream(options_.dir + "/db/CURRENT") << "nonsense";
+  EXPECT_EQ(TakeOver(dir_, 9).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(NewestEpoch(dir_).value(), 5);
+}
+
+}  // namespace
+}  // namespace milepost::coordinator
