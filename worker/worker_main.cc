@@ -65,7 +65,9 @@ int Main(int argc, char** argv) {
   CLI::App app{"Offers a host's slots to a Milepost coordinator and runs the ranks it is given."};
   app.set_version_flag("--version", kVersion);
   app.footer("milepost-worker doctor --help: checks this host instead");
-  app.add_option("--coordinator", options.coordinator, "host:port of the coordinator")->required();
+  app.add_option("--coordinator", options.coordinator,
+                 "host:port of the coordinator; of each with commas between, where others stand by")
+      ->required();
   app.add_option("--tls", options.tls_dir,
                  "folder with this worker's ca.crt, tls.crt and tls.key, as `milepost-coordinator "
                  "init-pki` makes it");

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -17,13 +18,14 @@
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "client/api/connection.h"
+#include "common/rpc/coordinators.h"
 
 namespace milepost::client {
 
 struct Connection::Core {
   std::string address;
   ConnectionOptions options;
-  std::shared_ptr<grpc::Channel> channel;
+  std::optional<CoordinatorChannel> coordinators;
 
   std::mutex mutex;
   std::condition_variable cancelled_changed;
@@ -54,11 +56,14 @@ class Backoff {
     give_up_ = absl::Now() + core_->options.reach;
     next_ = absl::Milliseconds(20);
   }
-  // Waits for the next attempt. False, at once, when `status` is not worth another, the time is up
-  // or the connection is cancelled.
-  bool Retry(const grpc::Status& status);
+  // Waits for the next attempt after one on `channel`, which may go to another coordinator. False,
+  // at once, when `status` is not worth another, the time is up or the connection is cancelled.
+  bool Retry(const grpc::Status& status, const std::shared_ptr<grpc::Channel>& channel);
 
  private:
+  void Wait(std::unique_lock<std::mutex>& lock, const std::shared_ptr<grpc::Channel>& channel,
+            absl::Duration delay);
+
   Connection::Core* core_;
   absl::Time give_up_;
   absl::Duration next_;
@@ -67,34 +72,39 @@ class Backoff {
 // The status of a finished call, with where it happened.
 absl::Status Explained(Connection::Core& core, const grpc::Status& status);
 
-// One unary call with retries. `call` is a stub's method bound to its stub.
-template <typename Request, typename Response>
-absl::StatusOr<Response> Call(
-    Connection::Core& core,
-    const std::function<grpc::Status(grpc::ClientContext*, const Request&, Response*)>& call,
-    const Request& request, absl::Duration longest) {
+// One unary call with retries: `method` of Service's stub.
+template <typename Service, typename Request, typename Response>
+absl::StatusOr<Response> Call(Connection::Core& core,
+                              grpc::Status (Service::Stub::*method)(grpc::ClientContext*,
+                                                                    const Request&, Response*),
+                              const Request& request, absl::Duration longest) {
   Backoff backoff(&core);
   const absl::Time deadline = absl::Now() + longest;
   while (true) {
     CallContext context(&core);
     context.get()->set_deadline(absl::ToChronoTime(deadline));
+    const std::shared_ptr<grpc::Channel> channel = core.coordinators->Get();
+    const auto stub = Service::NewStub(channel);
     Response response;
-    const grpc::Status status = call(context.get(), request, &response);
+    const grpc::Status status = (stub.get()->*method)(context.get(), request, &response);
     if (status.ok()) return response;
-    if (!backoff.Retry(status)) return Explained(core, status);
+    if (!backoff.Retry(status, channel)) return Explained(core, status);
   }
 }
 
-// One server stream with retries: `open` starts it (again), `on_message` answers false to stop.
-template <typename Message>
-absl::Status Stream(
-    Connection::Core& core,
-    const std::function<std::unique_ptr<grpc::ClientReader<Message>>(grpc::ClientContext*)>& open,
-    const std::function<bool(const Message&)>& on_message) {
+// One server stream with retries: `method` of Service's stub with `request`, which `on_message` may
+// change for the next attempt; it answers false to stop.
+template <typename Service, typename Request, typename Message>
+absl::Status Stream(Connection::Core& core,
+                    std::unique_ptr<grpc::ClientReader<Message>> (Service::Stub::*method)(
+                        grpc::ClientContext*, const Request&),
+                    const Request& request, const std::function<bool(const Message&)>& on_message) {
   Backoff backoff(&core);
   while (true) {
     CallContext context(&core);
-    auto reader = open(context.get());
+    const std::shared_ptr<grpc::Channel> channel = core.coordinators->Get();
+    const auto stub = Service::NewStub(channel);
+    auto reader = (stub.get()->*method)(context.get(), request);
     Message message;
     while (reader->Read(&message)) {
       backoff.Progress();
@@ -105,7 +115,7 @@ absl::Status Stream(
     }
     const grpc::Status status = reader->Finish();
     if (status.ok()) return absl::OkStatus();
-    if (!backoff.Retry(status)) return Explained(core, status);
+    if (!backoff.Retry(status, channel)) return Explained(core, status);
   }
 }
 

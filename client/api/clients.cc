@@ -26,12 +26,7 @@ absl::StatusOr<Response> Unary(Connection& connection,
                                const Request& request,
                                std::optional<absl::Duration> longest = std::nullopt) {
   Connection::Core& core = connection.core();
-  auto stub = Service::NewStub(core.channel);
-  const std::function<grpc::Status(grpc::ClientContext*, const Request&, Response*)> call =
-      [&](grpc::ClientContext* context, const Request& r, Response* response) {
-        return (stub.get()->*method)(context, r, response);
-      };
-  return Call(core, call, request, longest.value_or(core.options.call));
+  return Call<Service>(core, method, request, longest.value_or(core.options.call));
 }
 
 // Every page of a List call; `items` takes the repeated field out of one.
@@ -148,18 +143,14 @@ absl::Status JobClient::Watch(const std::string& name,
                               const std::function<bool(const v1::Job&)>& on_job) {
   v1::GetJobRequest request;
   request.set_name(name);
-  Connection::Core& core = connection_->core();
-  auto stub = v1::JobService::NewStub(core.channel);
-  return Stream<v1::Job>(
-      core, [&](grpc::ClientContext* context) { return stub->WatchJob(context, request); }, on_job);
+  return Stream<v1::JobService>(connection_->core(), &v1::JobService::Stub::WatchJob, request,
+                                on_job);
 }
 
 absl::Status JobClient::StreamLogs(v1::StreamLogsRequest request,
                                    const std::function<bool(const v1::LogLine&)>& on_line) {
-  Connection::Core& core = connection_->core();
-  auto stub = v1::JobService::NewStub(core.channel);
   uint64_t last = 0;
-  const auto once = [&](const v1::LogLine& line) {
+  const std::function<bool(const v1::LogLine&)> once = [&](const v1::LogLine& line) {
     if (line.dropped_lines() > 0) return on_line(line);
     if (line.sequence() != 0 && line.sequence() <= last) return true;
     last = line.sequence();
@@ -168,8 +159,8 @@ absl::Status JobClient::StreamLogs(v1::StreamLogsRequest request,
     *request.mutable_since() = line.time();
     return on_line(line);
   };
-  return Stream<v1::LogLine>(
-      core, [&](grpc::ClientContext* context) { return stub->StreamLogs(context, request); }, once);
+  return Stream<v1::JobService>(connection_->core(), &v1::JobService::Stub::StreamLogs, request,
+                                once);
 }
 
 CheckpointClient::CheckpointClient(std::shared_ptr<Connection> connection)
@@ -193,11 +184,8 @@ absl::StatusOr<v1::CheckpointManifest> CheckpointClient::Get(const std::string& 
 
 absl::Status CheckpointClient::Read(const v1::ReadChunksRequest& request,
                                     const std::function<bool(const v1::Chunk&)>& on_chunk) {
-  Connection::Core& core = connection_->core();
-  auto stub = v1::CheckpointService::NewStub(core.channel);
-  return Stream<v1::Chunk>(
-      core, [&](grpc::ClientContext* context) { return stub->ReadChunks(context, request); },
-      on_chunk);
+  return Stream<v1::CheckpointService>(connection_->core(),
+                                       &v1::CheckpointService::Stub::ReadChunks, request, on_chunk);
 }
 
 absl::StatusOr<v1::VerifyCheckpointResponse> CheckpointClient::Verify(const std::string& name) {

@@ -8,13 +8,22 @@
 #include "common/status_macros.h"
 
 namespace milepost::client {
+namespace {
+
+// A standby takes over within ten seconds.
+constexpr absl::Duration kTakeover = absl::Seconds(15);
+
+}  // namespace
 
 std::shared_ptr<Connection> Connection::To(const Endpoint& coordinator,
                                            const ConnectionOptions& options) {
   auto core = std::make_unique<Core>();
   core->address = coordinator.address;
   core->options = options;
-  core->channel = MakeChannel(coordinator);
+  core->coordinators.emplace(coordinator);
+  if (core->coordinators->several()) {
+    core->options.reach = std::max(core->options.reach, kTakeover);
+  }
   return std::shared_ptr<Connection>(new Connection(std::move(core)));
 }
 
@@ -41,7 +50,7 @@ CallContext::~CallContext() {
   core_->in_flight.erase(&context_);
 }
 
-bool Backoff::Retry(const grpc::Status& status) {
+bool Backoff::Retry(const grpc::Status& status, const std::shared_ptr<grpc::Channel>& channel) {
   if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return false;
   std::unique_lock lock(core_->mutex);
   const absl::Duration left = give_up_ - absl::Now();
@@ -49,9 +58,18 @@ bool Backoff::Retry(const grpc::Status& status) {
   const double share = std::uniform_real_distribution<double>(0.5, 1)(core_->random);
   const absl::Duration delay = std::min(next_ * share, left);
   next_ = std::min(next_ * 2, absl::Milliseconds(500));
-  if (core_->channel->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_READY) {
-    return !core_->cancelled_changed.wait_for(lock, absl::ToChronoNanoseconds(delay),
-                                              [&] { return core_->cancelled; });
+  core_->coordinators->Failed(channel);
+  Wait(lock, channel, delay);
+  return !core_->cancelled;
+}
+
+void Backoff::Wait(std::unique_lock<std::mutex>& lock,
+                   const std::shared_ptr<grpc::Channel>& channel, absl::Duration delay) {
+  if (core_->coordinators->several() ||
+      channel->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_READY) {
+    core_->cancelled_changed.wait_for(lock, absl::ToChronoNanoseconds(delay),
+                                      [&] { return core_->cancelled; });
+    return;
   }
   // gRPC gets on with connecting only while some thread waits in it.
   const absl::Time end = absl::Now() + delay;
@@ -59,10 +77,9 @@ bool Backoff::Retry(const grpc::Status& status) {
   while (!core_->cancelled && !connected && absl::Now() < end) {
     lock.unlock();
     const absl::Time slice = std::min(end, absl::Now() + absl::Milliseconds(50));
-    connected = core_->channel->WaitForConnected(absl::ToChronoTime(slice));
+    connected = channel->WaitForConnected(absl::ToChronoTime(slice));
     lock.lock();
   }
-  return !core_->cancelled;
 }
 
 absl::Status Explained(Connection::Core& core, const grpc::Status& status) {

@@ -5,6 +5,7 @@
 #include <grpcpp/security/tls_credentials_options.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
@@ -12,8 +13,10 @@
 #include <sstream>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/status_macros.h"
 
 namespace milepost {
@@ -62,7 +65,22 @@ std::shared_ptr<FileWatcherCertificateProvider> Watch(const TlsFolder& folder) {
 
 }  // namespace
 
+std::vector<std::string> SplitAddresses(absl::string_view addresses) {
+  std::vector<std::string> split;
+  for (absl::string_view address : absl::StrSplit(addresses, ',')) {
+    address = absl::StripAsciiWhitespace(address);
+    if (!address.empty()) split.emplace_back(address);
+  }
+  if (split.empty()) split.emplace_back();
+  return split;
+}
+
 bool IsLoopback(absl::string_view address) {
+  if (absl::StrContains(address, ',')) {
+    const std::vector<std::string> all = SplitAddresses(address);
+    return std::all_of(all.begin(), all.end(),
+                       [](const std::string& one) { return IsLoopback(one); });
+  }
   const std::string host(address.substr(0, address.rfind(':')));
   if (host == "localhost" || host == "[::1]") return true;
   in_addr bytes = {};  // a name such as 127.example.org may be anywhere

@@ -15,6 +15,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -30,11 +31,16 @@ struct Endpoint {
       : address(std::move(host_and_port)), credentials(std::move(its)) {}
   Endpoint(const char* host_and_port) : address(host_and_port) {}  // NOLINT
 
-  std::string address;                                    // "host:port"
+  // "host:port". Of a coordinator also several, with commas between: common/rpc/coordinators.h.
+  std::string address;
   std::shared_ptr<grpc::ChannelCredentials> credentials;  // nullptr: plain text
 };
 
-// True for "127.0.0.1:7070", "[::1]:7070", "localhost:7070": what never leaves this host.
+// "a:1, b:2" -> {"a:1", "b:2"}; at least one, which may be empty.
+std::vector<std::string> SplitAddresses(absl::string_view addresses);
+
+// True for "127.0.0.1:7070", "[::1]:7070", "localhost:7070": what never leaves this host. Of
+// several: none does.
 bool IsLoopback(absl::string_view address);
 
 // A folder that holds one identity: the names that Kubernetes and cert-manager give the files.

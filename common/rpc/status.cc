@@ -7,6 +7,9 @@ namespace milepost {
 
 namespace {
 constexpr int kKeepaliveMs = 20'000;
+// No sooner than a coordinator lets itself be asked (coordinator/rpc/listener.cc).
+constexpr int kImpatientKeepaliveMs = 2000;
+constexpr int kImpatientTimeoutMs = 3000;
 constexpr char kDetailsUrl[] = "type.googleapis.com/google.rpc.Status";
 }  // namespace
 
@@ -27,7 +30,7 @@ absl::Status FromGrpcStatus(const grpc::Status& status) {
   return result;
 }
 
-std::shared_ptr<grpc::Channel> MakeChannel(const Endpoint& target) {
+std::shared_ptr<grpc::Channel> MakeChannel(const Endpoint& target, Keepalive keepalive) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
@@ -38,8 +41,9 @@ std::shared_ptr<grpc::Channel> MakeChannel(const Endpoint& target) {
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // Finds out that the other host is gone when nothing says so.
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
+  const bool impatient = keepalive == Keepalive::kImpatient;
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, impatient ? kImpatientKeepaliveMs : kKeepaliveMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, impatient ? kImpatientTimeoutMs : kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   const auto credentials =
       target.credentials != nullptr ? target.credentials : grpc::InsecureChannelCredentials();

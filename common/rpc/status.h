@@ -21,11 +21,15 @@ absl::Status FromGrpcStatus(const grpc::Status& status);
 // Largest message either side accepts: a 4 MiB chunk and its header, with room.
 inline constexpr int kMaxMessageBytes = 16 << 20;
 
+// How soon a connection is given up whose other side is silent: within 40 seconds, or within five.
+enum class Keepalive { kPatient, kImpatient };
+
 // A channel of its own connection (not shared with other channels to the same target), so that bulk
 // streams spread over several. Never blocks. Reconnects within 1 s, as long as some thread is in a
 // call on it or in PauseForRetry: gRPC's synchronous API gets on with connecting only there (and
 // else every 5 s).
-std::shared_ptr<grpc::Channel> MakeChannel(const Endpoint& target);
+std::shared_ptr<grpc::Channel> MakeChannel(const Endpoint& target,
+                                           Keepalive keepalive = Keepalive::kPatient);
 
 // Waits `pause` between two attempts of a call, less when the channel was away and connects.
 void PauseForRetry(grpc::Channel* channel, absl::Duration pause);

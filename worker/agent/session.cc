@@ -10,7 +10,7 @@
 #include "absl/random/random.h"
 #include "absl/synchronization/mutex.h"
 #include "common/clock.h"
-#include "common/rpc/status.h"
+#include "common/rpc/coordinators.h"
 #include "milepost/v1/worker.grpc.pb.h"
 
 namespace milepost::worker {
@@ -23,6 +23,9 @@ constexpr absl::Duration kFirstBackoff = absl::Milliseconds(50);
 constexpr absl::Duration kLongestBackoff = absl::Seconds(1);
 constexpr absl::Duration kConnectPatience = absl::Seconds(5);
 constexpr absl::Duration kSlice = absl::Milliseconds(200);
+// Of several coordinators: until the next one is tried, and between two attempts.
+constexpr absl::Duration kLongSlice = absl::Seconds(2);
+constexpr absl::Duration kLongestRound = absl::Milliseconds(400);
 constexpr absl::Duration kGoodbye = absl::Seconds(2);
 // Until Welcome says otherwise.
 constexpr absl::Duration kFirstHeartbeat = absl::Seconds(1);
@@ -35,8 +38,7 @@ class Session::Impl {
       : coordinator_(coordinator.address),
         outbox_(outbox),
         handler_(std::move(handler)),
-        channel_(MakeChannel(coordinator)),
-        stub_(v1::WorkerService::NewStub(channel_)),
+        coordinators_(coordinator),
         thread_(&Impl::Loop, this) {}
 
   ~Impl() {
@@ -61,16 +63,16 @@ class Session::Impl {
     spdlog::info("connecting to the coordinator at {}", coordinator_);
     absl::Duration backoff = kFirstBackoff;
     while (true) {
-      AwaitConnection();
+      const std::shared_ptr<grpc::Channel> channel = AwaitConnection();
       grpc::ClientContext context;
-      context.set_wait_for_ready(true);
+      context.set_wait_for_ready(!coordinators_.several());
       {
         absl::MutexLock lock(&mutex_);
         if (stopping_) break;
         context_ = &context;
         welcomed_ = false;
       }
-      grpc::Status status = RunStream(context);
+      grpc::Status status = RunStream(channel, context);
       bool was_welcomed;
       {
         absl::MutexLock lock(&mutex_);
@@ -80,37 +82,52 @@ class Session::Impl {
       }
       if (was_welcomed) backoff = kFirstBackoff;
       LogEnd(status, was_welcomed);
+      coordinators_.Failed(channel);
       Sleep(backoff * absl::Uniform(bits_, 0.7, 1.3));
-      backoff = std::min(backoff * 2, kLongestBackoff);
+      backoff = std::min(backoff * 2, coordinators_.several() ? kLongestRound : kLongestBackoff);
     }
     absl::MutexLock lock(&mutex_);
     ended_ = true;
   }
 
   // A stream that waits for the connection does so without a word: says what is in its way.
-  void AwaitConnection() {
+  std::shared_ptr<grpc::Channel> AwaitConnection() {
     const absl::Time deadline = Clock::Real()->Now() + kConnectPatience;
-    while (!channel_->WaitForConnected(absl::ToChronoTime(Clock::Real()->Now() + kSlice))) {
-      {
-        absl::MutexLock lock(&mutex_);
-        if (stopping_) return;
+    while (true) {
+      const std::shared_ptr<grpc::Channel> channel = coordinators_.Get();
+      const absl::Duration slice = coordinators_.several() ? kLongSlice : kSlice;
+      if (coordinators_.AwaitReady(channel.get(), Clock::Real()->Now() + slice)) return channel;
+      if (IsStopping()) return channel;
+      if (coordinators_.several()) Sleep(kFirstBackoff);
+      if (Clock::Real()->Now() >= deadline) {
+        if (!std::exchange(complained_, true)) Complain(channel);
+        return channel;
       }
-      if (Clock::Real()->Now() < deadline) continue;
-      if (std::exchange(complained_, true)) return;
-      grpc::ClientContext context;
-      context.set_deadline(absl::ToChronoTime(Clock::Real()->Now() + kSlice));
-      std::unique_ptr<Stream> stream = stub_->Session(&context);
-      v1::CoordinatorMessage ignored;
-      while (stream->Read(&ignored)) continue;
-      spdlog::warn("cannot reach the coordinator at {}: {}; trying on", coordinator_,
-                   stream->Finish().error_message());
-      return;
+      coordinators_.Failed(channel);
     }
   }
 
+  void Complain(const std::shared_ptr<grpc::Channel>& channel) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(Clock::Real()->Now() + kSlice));
+    const auto stub = v1::WorkerService::NewStub(channel);
+    std::unique_ptr<Stream> stream = stub->Session(&context);
+    v1::CoordinatorMessage ignored;
+    while (stream->Read(&ignored)) continue;
+    spdlog::warn("cannot reach the coordinator at {}: {}; trying on", coordinator_,
+                 stream->Finish().error_message());
+  }
+
+  bool IsStopping() {
+    absl::MutexLock lock(&mutex_);
+    return stopping_;
+  }
+
   // The writer is its own thread; this one reads.
-  grpc::Status RunStream(grpc::ClientContext& context) {
-    std::unique_ptr<Stream> stream = stub_->Session(&context);
+  grpc::Status RunStream(const std::shared_ptr<grpc::Channel>& channel,
+                         grpc::ClientContext& context) {
+    const auto stub = v1::WorkerService::NewStub(channel);
+    std::unique_ptr<Stream> stream = stub->Session(&context);
     {
       absl::MutexLock lock(&mutex_);
       stream_open_ = true;
@@ -186,8 +203,7 @@ class Session::Impl {
   const std::string coordinator_;
   Outbox* const outbox_;
   const Handler handler_;
-  const std::shared_ptr<grpc::Channel> channel_;
-  std::unique_ptr<v1::WorkerService::StubInterface> stub_;
+  CoordinatorChannel coordinators_;
   absl::BitGen bits_;
   bool complained_ = false;  // of not being let in; once until it is
 

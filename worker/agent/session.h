@@ -1,6 +1,7 @@
 // The worker's stream to the coordinator, kept open for ever: connects, says Hello, sends what the
 // outbox has and heartbeats, hands what the coordinator says to a callback, and starts over when
-// the stream ends (after 50 ms, growing to 1 s, with jitter).
+// the stream ends (after 50 ms, growing to 1 s, with jitter), with the next one where there are
+// several coordinators.
 #ifndef MILEPOST_WORKER_AGENT_SESSION_H_
 #define MILEPOST_WORKER_AGENT_SESSION_H_
 

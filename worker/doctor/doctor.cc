@@ -102,7 +102,7 @@ void DoctorMain(int argc, char** argv) {
       "Checks this host for training, and says what to change. Exits with 1 on a failure."};
   app.name("milepost-worker doctor");
   app.add_option("--data-dir", options.data_dir, "measure the disk under this folder");
-  app.add_option("--coordinator", options.coordinator, "HOST:PORT: does it answer, and how");
+  app.add_option("--coordinator", options.coordinator, "HOST:PORT,...: does it answer, and how");
   app.add_option("--dataset", options.data_set, "measure how fast this file or folder is read");
   app.add_option("-o,--output", output)
       ->check(CLI::IsMember({"table", "json"}))

@@ -141,7 +141,9 @@ bool NcclTakes(const std::string& nccl_interfaces, const std::string& interface)
 Findings CheckNetwork(const std::string& coordinator, const std::string& nccl_interfaces) {
   const Interfaces interfaces = ListInterfaces();
   Findings findings;
-  if (!coordinator.empty()) findings.push_back(CheckCoordinator(coordinator, interfaces));
+  for (absl::string_view one : absl::StrSplit(coordinator, ',', absl::SkipWhitespace())) {
+    findings.push_back(CheckCoordinator(std::string(one), interfaces));
+  }
   findings.push_back(CheckNccl(nccl_interfaces, interfaces));
   return findings;
 }

@@ -159,30 +159,30 @@ class Scatter {
 
 CheckpointReader::CheckpointReader(const Endpoint& coordinator, absl::Duration patience,
                                    std::function<bool()> give_up)
-    : channel_(MakeChannel(coordinator)),
-      stub_(v1::CheckpointService::NewStub(channel_)),
-      patience_(patience),
-      give_up_(std::move(give_up)) {}
+    : coordinators_(coordinator), patience_(patience), give_up_(std::move(give_up)) {}
 
-absl::Status CheckpointReader::Retry(const std::function<absl::Status()>& call) {
+absl::Status CheckpointReader::Retry(
+    const std::function<absl::Status(v1::CheckpointService::Stub*)>& call) {
   const absl::Time deadline = Clock::Real()->Now() + patience_;
   while (true) {
     if (give_up_()) return absl::CancelledError("told to stop while restoring");
-    absl::Status status = call();
+    const std::shared_ptr<grpc::Channel> channel = coordinators_.Get();
+    const absl::Status status = call(v1::CheckpointService::NewStub(channel).get());
     const bool away = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
     if (!away || Clock::Real()->Now() >= deadline) return status;
-    PauseForRetry(channel_.get(), kRetryAfter);
+    coordinators_.Failed(channel);
+    coordinators_.Pause(kRetryAfter);
   }
 }
 
 absl::StatusOr<v1::CheckpointManifest> CheckpointReader::Manifest(const std::string& name) {
   v1::CheckpointManifest manifest;
-  MP_RETURN_IF_ERROR(Retry([&] {
+  MP_RETURN_IF_ERROR(Retry([&](v1::CheckpointService::Stub* stub) {
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(Clock::Real()->Now() + kUnaryTime));
     v1::GetCheckpointRequest request;
     request.set_name(name);
-    return FromGrpcStatus(stub_->GetCheckpoint(&context, request, &manifest));
+    return FromGrpcStatus(stub->GetCheckpoint(&context, request, &manifest));
   }));
   return manifest;
 }
@@ -193,10 +193,10 @@ absl::Status CheckpointReader::Read(const v1::CheckpointManifest& manifest,
   MP_ASSIGN_OR_RETURN(Scatter scatter, Scatter::Create(manifest, tensors, targets));
   if (scatter.empty()) return absl::OkStatus();
   const v1::ReadChunksRequest request = scatter.Request();
-  return Retry([&]() -> absl::Status {
+  return Retry([&](v1::CheckpointService::Stub* stub) -> absl::Status {
     scatter.Restart();
     grpc::ClientContext context;
-    auto stream = stub_->ReadChunks(&context, request);
+    auto stream = stub->ReadChunks(&context, request);
     v1::Chunk chunk;
     absl::Status status;
     while (status.ok() && stream->Read(&chunk)) status = scatter.Accept(chunk);

@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/rpc/endpoint.h"
+#include "common/rpc/coordinators.h"
 #include "engine/runtime/session.h"
 #include "milepost/v1/checkpoint.grpc.pb.h"
 
@@ -39,10 +39,9 @@ class CheckpointReader {
                     const std::vector<runtime::StateInterval>& targets);
 
  private:
-  absl::Status Retry(const std::function<absl::Status()>& call);
+  absl::Status Retry(const std::function<absl::Status(v1::CheckpointService::Stub*)>& call);
 
-  const std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<v1::CheckpointService::StubInterface> stub_;
+  CoordinatorChannel coordinators_;
   const absl::Duration patience_;
   const std::function<bool()> give_up_;
 };

@@ -22,25 +22,31 @@ constexpr absl::Duration kRetryAfter = absl::Milliseconds(50);
 
 }  // namespace
 
-RendezvousStore::RendezvousStore(std::unique_ptr<v1::RendezvousService::StubInterface> stub,
-                                 std::string job, int64_t generation, std::function<bool()> give_up,
-                                 absl::Duration put_timeout)
-    : stub_(std::move(stub)),
+RendezvousStore::RendezvousStore(const Endpoint& coordinator, std::string job, int64_t generation,
+                                 std::function<bool()> give_up, absl::Duration put_timeout)
+    : coordinators_(coordinator),
       job_(std::move(job)),
       generation_(generation),
       give_up_(std::move(give_up)),
       put_timeout_(put_timeout) {}
 
-absl::Status RendezvousStore::Retry(absl::Time deadline,
-                                    const std::function<absl::Status(absl::Time)>& call) {
+absl::Status RendezvousStore::Retry(absl::Time deadline, const Call& call) {
   while (true) {
     if (give_up_()) return absl::CancelledError("told to stop while the ranks were meeting");
-    const absl::Time now = Clock::Real()->Now();
-    absl::Status status = call(std::min(deadline, now + kSlice));
+    const std::shared_ptr<grpc::Channel> channel = coordinators_.Get();
+    const auto stub = v1::RendezvousService::NewStub(channel);
+    grpc::ClientContext context;
+    context.set_wait_for_ready(!coordinators_.several());
+    context.set_deadline(absl::ToChronoTime(std::min(deadline, Clock::Real()->Now() + kSlice)));
+    const absl::Status status = Annotate(FromGrpcStatus(call(stub.get(), &context)), "rendezvous");
     if (absl::IsAborted(status)) fenced_ = true;
-    if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return status;
+    const bool away = absl::IsUnavailable(status);
+    if (!away && !absl::IsDeadlineExceeded(status)) return status;
     if (Clock::Real()->Now() >= deadline) return status;
-    if (absl::IsUnavailable(status)) absl::SleepFor(kRetryAfter);
+    if (away || channel->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_READY) {
+      coordinators_.Failed(channel);
+    }
+    if (away) absl::SleepFor(kRetryAfter);
   }
 }
 
@@ -50,13 +56,11 @@ absl::Status RendezvousStore::Put(absl::string_view key, absl::string_view value
   request.set_generation(generation_);
   request.set_key(std::string(key));
   request.set_value(std::string(value));
-  return Retry(Clock::Real()->Now() + put_timeout_, [&](absl::Time deadline) {
-    grpc::ClientContext context;
-    context.set_wait_for_ready(true);
-    context.set_deadline(absl::ToChronoTime(deadline));
-    v1::PutKeyResponse response;
-    return Annotate(FromGrpcStatus(stub_->PutKey(&context, request, &response)), "rendezvous");
-  });
+  v1::PutKeyResponse response;
+  return Retry(Clock::Real()->Now() + put_timeout_,
+               [&](v1::RendezvousService::Stub* stub, grpc::ClientContext* context) {
+                 return stub->PutKey(context, request, &response);
+               });
 }
 
 absl::StatusOr<std::string> RendezvousStore::Get(absl::string_view key, absl::Time deadline) {
@@ -65,16 +69,17 @@ absl::StatusOr<std::string> RendezvousStore::Get(absl::string_view key, absl::Ti
   request.set_generation(generation_);
   request.set_key(std::string(key));
   v1::GetKeyResponse response;
-  MP_RETURN_IF_ERROR(Retry(deadline, [&](absl::Time slice) {
-    grpc::ClientContext context;
-    context.set_wait_for_ready(true);
-    context.set_deadline(absl::ToChronoTime(slice));
-    return Annotate(FromGrpcStatus(stub_->GetKey(&context, request, &response)), "rendezvous");
-  }));
+  MP_RETURN_IF_ERROR(
+      Retry(deadline, [&](v1::RendezvousService::Stub* stub, grpc::ClientContext* context) {
+        return stub->GetKey(context, request, &response);
+      }));
   return std::move(*response.mutable_value());
 }
 
-std::string LocalAddressTowards(const std::string& target) {
+namespace {
+
+// Empty when it has no address.
+std::string AddressTowards(const std::string& target) {
   const size_t colon = target.rfind(':');
   addrinfo hints = {};
   hints.ai_family = AF_INET;
@@ -83,9 +88,9 @@ std::string LocalAddressTowards(const std::string& target) {
   if (colon == std::string::npos ||
       getaddrinfo(target.substr(0, colon).c_str(), target.substr(colon + 1).c_str(), &hints,
                   &found) != 0) {
-    return "127.0.0.1";
+    return "";
   }
-  std::string result = "127.0.0.1";
+  std::string result;
   UniqueFd fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));  // connecting it sends nothing
   sockaddr_in local = {};
   socklen_t size = sizeof local;
@@ -97,6 +102,16 @@ std::string LocalAddressTowards(const std::string& target) {
   }
   freeaddrinfo(found);
   return result;
+}
+
+}  // namespace
+
+std::string LocalAddressTowards(const std::string& target) {
+  for (const std::string& one : SplitAddresses(target)) {
+    const std::string address = AddressTowards(one);
+    if (!address.empty()) return address;
+  }
+  return "127.0.0.1";
 }
 
 }  // namespace milepost::worker

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "common/rpc/coordinators.h"
 #include "engine/comm/key_value_store.h"
 #include "milepost/v1/worker.grpc.pb.h"
 
@@ -19,9 +20,8 @@ namespace milepost::worker {
 class RendezvousStore : public comm::KeyValueStore {
  public:
   // `give_up` is asked about once a second while a call waits; once true, calls answer CANCELLED.
-  RendezvousStore(std::unique_ptr<v1::RendezvousService::StubInterface> stub, std::string job,
-                  int64_t generation, std::function<bool()> give_up,
-                  absl::Duration put_timeout = absl::Minutes(5));
+  RendezvousStore(const Endpoint& coordinator, std::string job, int64_t generation,
+                  std::function<bool()> give_up, absl::Duration put_timeout = absl::Minutes(5));
 
   absl::Status Put(absl::string_view key, absl::string_view value) override;
   absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) override;
@@ -30,9 +30,10 @@ class RendezvousStore : public comm::KeyValueStore {
   bool fenced() const { return fenced_; }
 
  private:
-  absl::Status Retry(absl::Time deadline, const std::function<absl::Status(absl::Time)>& call);
+  using Call = std::function<grpc::Status(v1::RendezvousService::Stub*, grpc::ClientContext*)>;
+  absl::Status Retry(absl::Time deadline, const Call& call);
 
-  const std::unique_ptr<v1::RendezvousService::StubInterface> stub_;
+  CoordinatorChannel coordinators_;
   const std::string job_;
   const int64_t generation_;
   const std::function<bool()> give_up_;
@@ -40,8 +41,8 @@ class RendezvousStore : public comm::KeyValueStore {
   std::atomic<bool> fenced_{false};
 };
 
-// The address of this host that packets to `target` (host:port) leave from; 127.0.0.1 when that
-// cannot be told.
+// The address of this host that packets to `target` (host:port, or the first of several with commas
+// between that has an address) leave from; 127.0.0.1 when that cannot be told.
 std::string LocalAddressTowards(const std::string& target);
 
 }  // namespace milepost::worker

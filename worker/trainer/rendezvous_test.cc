@@ -62,8 +62,7 @@ class FakeRendezvous : public v1::RendezvousService::Service {
 std::unique_ptr<RendezvousStore> Store(
     const std::string& address, int64_t generation = 1,
     std::function<bool()> give_up = [] { return false; }) {
-  return std::make_unique<RendezvousStore>(v1::RendezvousService::NewStub(MakeChannel(address)),
-                                           "jobs/1", generation, std::move(give_up),
+  return std::make_unique<RendezvousStore>(address, "jobs/1", generation, std::move(give_up),
                                            absl::Seconds(30));
 }
 

@@ -118,8 +118,8 @@ absl::Status Trainer::Meet() {
     communicator_ = std::move(comm::MakeInProcessGroup(1)[0]);
     return absl::OkStatus();
   }
-  RendezvousStore store(v1::RendezvousService::NewStub(MakeChannel(coordinator_)), start_.job(),
-                        start_.generation(), [] { return StopRequested() || AbortRequested(); });
+  RendezvousStore store(coordinator_, start_.job(), start_.generation(),
+                        [] { return StopRequested() || AbortRequested(); });
   comm::TcpOptions options;
   options.connect_timeout = kMeetingTime;
   options.host = LocalAddressTowards(message_.coordinator());

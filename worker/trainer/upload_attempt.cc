@@ -64,7 +64,7 @@ class Uploader::Call {
   grpc::ClientContext context_;
 };
 
-Uploader::Uploader(const Endpoint& coordinator, int streams_of_rank) : coordinator_(coordinator) {
+Uploader::Uploader(const Endpoint& coordinator, int streams_of_rank) : coordinators_(coordinator) {
   channels_.resize(static_cast<size_t>(streams_of_rank));
   Connect();
 }
@@ -72,11 +72,14 @@ Uploader::Uploader(const Endpoint& coordinator, int streams_of_rank) : coordinat
 Uploader::~Uploader() = default;
 
 void Uploader::Connect() {
-  for (auto& channel : channels_) channel = MakeChannel(coordinator_);
+  address_ = coordinators_.Current().address;
+  for (auto& channel : channels_) channel = coordinators_.Connect();
   stub_ = v1::CheckpointService::NewStub(channels_[0]);
 }
 
-bool Uploader::Connected() { return channels_[0]->GetState(true) == GRPC_CHANNEL_READY; }
+bool Uploader::Connected() {
+  return coordinators_.several() || channels_[0]->GetState(true) == GRPC_CHANNEL_READY;
+}
 
 bool Uploader::AwaitConnection(absl::Time deadline) {
   return channels_[0]->WaitForConnected(absl::ToChronoTime(deadline));
@@ -89,6 +92,16 @@ void Uploader::Cancel() {
 }
 
 UploadResult Uploader::Run(const Upload& upload) {
+  const UploadResult result = RunOnce(upload);
+  const bool away = absl::IsUnavailable(result.status) || absl::IsDeadlineExceeded(result.status);
+  if (result.end == UploadEnd::kRetry && away && coordinators_.several()) {
+    coordinators_.Failed(address_);
+    Connect();
+  }
+  return result;
+}
+
+UploadResult Uploader::RunOnce(const Upload& upload) {
   absl::StatusOr<std::string> name = Begin(upload);
   if (name.ok()) return RunBegun(upload, *name);
   switch (name.status().code()) {

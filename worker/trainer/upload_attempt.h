@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "common/rpc/endpoint.h"
+#include "common/rpc/coordinators.h"
 #include "engine/state/layout.h"
 #include "milepost/v1/checkpoint.grpc.pb.h"
 #include "worker/trainer/chunk_stream.h"
@@ -51,9 +51,11 @@ class Uploader {
   Uploader(const Endpoint& coordinator, int streams_of_rank);
   ~Uploader();
 
-  // Blocks; every call in it has a deadline, so that a silent coordinator is kRetry.
+  // Blocks; every call in it has a deadline, so that a silent coordinator is kRetry. Of several,
+  // the next Run asks another one then.
   UploadResult Run(const Upload& upload);
-  // Between Runs, on their thread. gRPC gets on with connecting only while some thread waits in it.
+  // Between Runs, on their thread. With several coordinators the first is always true. gRPC gets on
+  // with connecting only while some thread waits in it.
   bool Connected();
   bool AwaitConnection(absl::Time deadline);
   // Ends a Run in progress, and all later ones, at once (kRetry). Any thread.
@@ -61,6 +63,7 @@ class Uploader {
 
  private:
   class Call;
+  UploadResult RunOnce(const Upload& upload);
   UploadResult RunBegun(const Upload& upload, const std::string& name);
   absl::StatusOr<std::string> Begin(const Upload& upload);
   absl::Status WriteStreams(const Upload& upload, const std::string& name);
@@ -69,8 +72,9 @@ class Uploader {
 
   void Connect();
 
-  const Endpoint coordinator_;
-  Loans loans_;  // before the channels, which may hold the last of them
+  Coordinators coordinators_;
+  std::string address_;  // of the one that the channels go to
+  Loans loans_;          // before the channels, which may hold the last of them
   std::vector<std::shared_ptr<grpc::Channel>> channels_;  // one per stream
   std::unique_ptr<v1::CheckpointService::StubInterface> stub_;
   absl::Mutex mutex_;
