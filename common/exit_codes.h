@@ -10,6 +10,8 @@ enum ExitCode : int {
   kExitOk = 0,
   kExitError = 1,
   kExitUsage = 2,  // bad flags, bad spec, bad data: the user can mend it
+  // milepost-coordinator with --etcd: it cannot be sure any more that no other one is active.
+  kExitNotActive = 3,
   // milepost-trainer only; the worker turns them into a FailureClass.
   kExitStopped = 10,   // told to stop: checkpointed at a step boundary
   kExitPeerLost = 11,  // another rank went away; never the root cause

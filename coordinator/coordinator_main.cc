@@ -19,6 +19,7 @@
 #include "coordinator/rpc/admission.h"
 #include "coordinator/rpc/server.h"
 #include "coordinator/security/init_pki.h"
+#include "coordinator/standby.h"
 
 namespace milepost::coordinator {
 namespace {
@@ -32,6 +33,8 @@ struct Flags {
   std::string log_level = "info";
   std::string tls_dir;
   LogLimits logs;
+  StandbyOptions standby;
+  double etcd_lease_seconds = 4;
 };
 
 void AddFlags(CLI::App* app, Flags* flags) {
@@ -39,7 +42,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--listen", flags->listen, "HOST:PORT; port 0 takes any free one")
       ->capture_default_str();
   app->add_option("--address-file", flags->address_file,
-                  "Write HOST:PORT here once the coordinator serves");
+                  "Write HOST:PORT here once the coordinator serves, or listens as a standby");
   app->add_option("--lease-seconds", flags->lease_seconds,
                   "A worker that is silent for so long counts as lost")
       ->check(CLI::Range(0.2, 3600.0))
@@ -62,6 +65,21 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--tls", flags->tls_dir,
                   "Folder with ca.crt, tls.crt and tls.key, as init-pki makes it; needed to listen "
                   "on an address that is not loopback");
+  app->add_option("--etcd", flags->standby.etcd,
+                  "HOST:PORT,... of etcd, where coordinators on one --data-dir elect the one that "
+                  "is active; the others stand by")
+      ->delimiter(',');
+  app->add_option("--etcd-tls", flags->standby.etcd_tls_dir,
+                  "Folder with etcd's ca.crt, and the tls.crt and tls.key to show it");
+  app->add_option("--etcd-key", flags->standby.key, "The key in etcd; one per cluster")
+      ->capture_default_str();
+  app->add_option("--etcd-lease-seconds", flags->etcd_lease_seconds,
+                  "How long etcd may be away before the active coordinator stops; as much later a "
+                  "standby takes over")
+      ->check(CLI::Range(2.0, 3600.0))
+      ->capture_default_str();
+  app->add_option("--advertise", flags->standby.advertise,
+                  "HOST:PORT under which the others reach this one (default: --listen)");
 }
 
 // gRPC's own complaints repeat what we say better.
@@ -97,6 +115,16 @@ int Run(const Flags& flags, const sigset_t& signals) {
   options.coordinator.admission = AdmitWhatFits;
   options.listen = flags.listen;
   options.tls_dir = flags.tls_dir;
+  if (!flags.standby.etcd.empty()) {
+    StandbyOptions standby = flags.standby;
+    standby.ttl = absl::Ceil(absl::Seconds(flags.etcd_lease_seconds), absl::Seconds(1));
+    const absl::Status status =
+        RunWithStandby(options, standby, signals, [&](const std::string& address) {
+          return flags.address_file.empty() ? absl::OkStatus()
+                                            : WriteAddress(flags.address_file, address);
+        });
+    return status.ok() ? kExitOk : Fail(status);
+  }
   auto server = CoordinatorServer::Start(options);
   if (!server.ok()) return Fail(server.status());
   if (!flags.address_file.empty()) {

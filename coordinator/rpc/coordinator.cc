@@ -107,6 +107,9 @@ absl::Status Coordinator::Start() {
   std::vector<Event> events;
   for (const int64_t number : loaded.active()) events.push_back(NewestCheckpoint(JobName(number)));
   events.push_back(CoordinatorRestarted{});
+  if (options_.start_grace > absl::ZeroDuration()) {
+    events.push_back(LeasesLengthened{options_.start_grace});
+  }
   {
     absl::MutexLock lock(&mutex_);
     for (const auto& [number, record] : loaded.jobs()) {

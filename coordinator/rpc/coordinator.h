@@ -61,6 +61,12 @@ struct CoordinatorOptions {
   Config config;
   // Can this normalised, valid spec ever run? Empty: anything may, as it is.
   std::function<absl::StatusOr<AdmittedSpec>(const v1::JobSpec&, const KnownPlace&)> admission;
+  // OK while this coordinator may act; else why not, which is what callers then hear. Asked after
+  // every write that an answer or a message follows from. Empty: it always may.
+  std::function<absl::Status()> may_act;
+  // On top of what every lease is extended by at the start: for workers that have yet to find out
+  // that another coordinator serves.
+  absl::Duration start_grace = absl::ZeroDuration();
   // nullptr: wall time at the start plus steady time since, so that a set clock expires no lease.
   Clock* clock = nullptr;
 };
@@ -156,6 +162,9 @@ class Coordinator {
   // A job that the worker runs now made the checkpoint (it is `owner`'s) or begins with it.
   bool NeedsCheckpoint(const std::string& worker, const std::string& checkpoint,
                        const std::string& owner);
+
+  // CoordinatorOptions::may_act.
+  absl::Status MayAct() const { return options_.may_act ? options_.may_act() : absl::OkStatus(); }
 
   RendezvousTable& rendezvous() { return rendezvous_; }
   Store& store() { return *store_; }

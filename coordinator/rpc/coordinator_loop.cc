@@ -218,6 +218,8 @@ absl::Status Coordinator::Commit(const Outcome& outcome,
       return status;
     }
   }
+  // Only now: what was written before somebody else could be elected is there for the other one.
+  MP_RETURN_IF_ERROR(MayAct());
   absl::MutexLock lock(&mutex_);
   for (const auto& [number, record] : outcome.jobs) {
     const v1::JobRecord* before = state_.FindJob(number);

@@ -76,6 +76,7 @@ GateCall::~GateCall() {
 
 absl::Status GateCall::Admit(const Subject& subject) {
   resource_ = subject.name;
+  MP_RETURN_IF_ERROR(gate_->coordinator_->MayAct());
   if (rule_ == nullptr) {
     return absl::PermissionDeniedError(absl::StrCat(method_, " is for nobody"));
   }
@@ -173,6 +174,7 @@ bool GateCall::Sees(const std::string& project) const {
 }
 
 absl::Status GateCall::StillHolds() const {
+  MP_RETURN_IF_ERROR(gate_->coordinator_->MayAct());
   absl::string_view name = principal_.name();
   if (absl::ConsumePrefix(&name, "workers/")) {
     MP_RETURN_IF_ERROR(gate_->CheckNotDenied(name));
@@ -220,6 +222,8 @@ grpc::Status Gate::Serve(const grpc::ServerContextBase* context, absl::string_vi
   GateCall call(this, context, method, &request);
   absl::Status status = call.Admit(subject);
   if (status.ok()) status = body(call);
+  // Whatever the answer is, it is not this coordinator's to give any more.
+  if (const absl::Status may = coordinator_->MayAct(); !may.ok()) status = may;
   call.Record(status);
   return ToGrpcStatus(status);
 }

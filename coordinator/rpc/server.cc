@@ -1,25 +1,21 @@
 #include "coordinator/rpc/server.h"
 
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
-#include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/impl/service_type.h>
 #include <grpcpp/resource_quota.h>
 
 #include <malloc.h>
 
 #include <fstream>
-#include <mutex>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "common/rpc/endpoint.h"
 #include "common/rpc/status.h"
 #include "common/status_macros.h"
 #include "coordinator/rpc/gate.h"
+#include "coordinator/rpc/listener.h"
 #include "coordinator/rpc/services.h"
 #include "coordinator/security/audit_log.h"
 #include "coordinator/security/init_pki.h"
@@ -33,28 +29,7 @@ namespace {
 // take none.
 constexpr int kMaxThreads = 1024;
 constexpr int kMaxFreedBytes = 256 << 20;
-constexpr int kMinPingIntervalMs = 5000;
-constexpr int kHandshakeMs = 15'000;
-constexpr int kIdleMs = 10 * 60'000;  // a connection without a call; clients then connect again
 constexpr auto kStopGrace = std::chrono::milliseconds(200);
-
-absl::Status CheckAddress(const std::string& listen, bool tls, std::string* host) {
-  const size_t colon = listen.rfind(':');
-  int port = -1;
-  if (colon == std::string::npos || colon == 0 ||
-      !absl::SimpleAtoi(listen.substr(colon + 1), &port) || port < 0 || port > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--listen: expected HOST:PORT, not '", listen, "'"));
-  }
-  *host = listen.substr(0, colon);
-  if (IsLoopback(listen) || tls) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--listen: ", listen,
-                   " is not a loopback address, and without TLS anybody who reaches it can ",
-                   "run jobs. Make certificates with `milepost-coordinator init-pki DIR --host ",
-                   *host == "0.0.0.0" || *host == "[::]" ? "NAME" : *host,
-                   "` and give --tls DIR/coordinator, ", "or listen on 127.0.0.1"));
-}
 
 // What init-pki has left there, if it has.
 absl::Status ImportAdminToken(const std::string& tls_dir, TokenTable* tokens) {
@@ -65,14 +40,6 @@ absl::Status ImportAdminToken(const std::string& tls_dir, TokenTable* tokens) {
   const auto token = ParseTokenDigestLine(line);
   if (!token.ok()) return Annotate(token.status(), path);
   return tokens->ImportAdmin(*token, absl::Now());
-}
-
-void InitialiseGrpcOnce() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    grpc::EnableDefaultHealthCheckService(true);
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  });
 }
 
 }  // namespace
@@ -113,37 +80,24 @@ CoordinatorServer::~CoordinatorServer() { Stop(); }
 
 absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
     const ServerOptions& options) {
-  std::string host;
-  MP_RETURN_IF_ERROR(CheckAddress(options.listen, !options.tls_dir.empty(), &host));
-  InitialiseGrpcOnce();
-  std::shared_ptr<grpc::ServerCredentials> credentials = grpc::InsecureServerCredentials();
-  if (!options.tls_dir.empty()) {
-    MP_ASSIGN_OR_RETURN(credentials, CoordinatorCredentials(options.tls_dir));
-  }
+  MP_ASSIGN_OR_RETURN(Listener listener, Listener::Make(options.listen, options.tls_dir));
   std::unique_ptr<CoordinatorServer> server(new CoordinatorServer);
   MP_ASSIGN_OR_RETURN(server->store_, Store::Open(options.store));
   server->coordinator_ = std::make_unique<Coordinator>(server->store_.get(), options.coordinator);
   MP_RETURN_IF_ERROR(server->coordinator_->Start());
 
   MP_RETURN_IF_ERROR(server->OpenGate(options));
-  if (!options.tls_dir.empty()) credentials->SetAuthMetadataProcessor(server->gate_->Processor());
+  if (!options.tls_dir.empty()) {
+    listener.credentials()->SetAuthMetadataProcessor(server->gate_->Processor());
+  }
 
   server->rpc_ = std::make_unique<Rpc>();
   Rpc& rpc = *server->rpc_;
   grpc::ServerBuilder builder;
-  int port = 0;
-  builder.AddListeningPort(options.listen, credentials, &port);
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // else two servers share a port
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
-                             kMinPingIntervalMs);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
+  listener.AddTo(&builder);
   if (!options.tls_dir.empty()) {
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.limits.calls_at_once);
   }
-  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  builder.SetMaxSendMessageSize(kMaxMessageBytes);
   grpc::ResourceQuota quota("coordinator");
   quota.SetMaxThreads(kMaxThreads);
   builder.SetResourceQuota(quota);
@@ -156,14 +110,9 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   rpc.services.push_back(MakeRendezvousService(coordinator, gate));
   rpc.services.push_back(MakeCheckpointService(coordinator, gate));
   for (const auto& service : rpc.services) builder.RegisterService(service.get());
+  if (options.before_listening) options.before_listening();
   rpc.server = builder.BuildAndStart();
-  if (rpc.server == nullptr || port == 0) {
-    return absl::UnavailableError(absl::StrCat(
-        "cannot listen on ", options.listen,
-        ": the address is in use or not of this machine; stop the other process, or give another "
-        "--listen"));
-  }
-  server->address_ = absl::StrCat(host, ":", port);
+  MP_ASSIGN_OR_RETURN(server->address_, listener.Address(rpc.server.get()));
   return server;
 }
 

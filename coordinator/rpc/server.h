@@ -32,6 +32,8 @@ struct ServerOptions {
   // Where calls that change something and refusals are written; empty: with TLS audit.log in the
   // store's folder, else nowhere.
   std::string audit_path;
+  // Called when all is ready, right before the address is taken. May be empty.
+  std::function<void()> before_listening;
 };
 
 // For a process that is a coordinator, before its first thread: keeps freed memory of the size of

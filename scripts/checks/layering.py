@@ -58,10 +58,11 @@ ALLOWED = {
     "coordinator/core": {"common", "common/spec"},
     "coordinator/store": {"common", "coordinator/core", "engine/state"},
     "coordinator/security": {"common", "common/pki", "common/rpc"},
+    "coordinator/election": {"common", "common/rpc"},
     "coordinator/rpc": {"common", "common/spec", "common/rpc", "common/pki", "coordinator/core",
                         "coordinator/store", "coordinator/security"} | PURE_ENGINE,
     "coordinator": {"common", "coordinator/core", "coordinator/store", "coordinator/security",
-                    "coordinator/rpc"}
+                    "coordinator/election", "common/rpc", "coordinator/rpc"}
                    | PURE_ENGINE,
     "worker/gpu": {"common"},
     "worker/gpu/testing": {"common", "worker/gpu"},

@@ -1,0 +1,82 @@
+#include "coordinator/rpc/listener.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+
+#include <mutex>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/rpc/endpoint.h"
+#include "common/rpc/status.h"
+#include "common/status_macros.h"
+
+namespace milepost::coordinator {
+namespace {
+
+// Clients that have several coordinators to choose from ask every two seconds.
+constexpr int kMinPingIntervalMs = 1000;
+constexpr int kHandshakeMs = 15'000;
+constexpr int kIdleMs = 10 * 60'000;  // a connection without a call; clients then connect again
+
+absl::Status CheckAddress(const std::string& listen, bool tls, std::string* host) {
+  const size_t colon = listen.rfind(':');
+  int port = -1;
+  if (colon == std::string::npos || colon == 0 ||
+      !absl::SimpleAtoi(listen.substr(colon + 1), &port) || port < 0 || port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--listen: expected HOST:PORT, not '", listen, "'"));
+  }
+  *host = listen.substr(0, colon);
+  if (IsLoopback(listen) || tls) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--listen: ", listen,
+                   " is not a loopback address, and without TLS anybody who reaches it can ",
+                   "run jobs. Make certificates with `milepost-coordinator init-pki DIR --host ",
+                   *host == "0.0.0.0" || *host == "[::]" ? "NAME" : *host,
+                   "` and give --tls DIR/coordinator, ", "or listen on 127.0.0.1"));
+}
+
+void InitialiseGrpcOnce() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<Listener> Listener::Make(const std::string& listen, const std::string& tls_dir) {
+  Listener listener;
+  listener.listen_ = listen;
+  MP_RETURN_IF_ERROR(CheckAddress(listen, !tls_dir.empty(), &listener.host_));
+  InitialiseGrpcOnce();
+  listener.credentials_ = grpc::InsecureServerCredentials();
+  if (!tls_dir.empty()) {
+    MP_ASSIGN_OR_RETURN(listener.credentials_, CoordinatorCredentials(tls_dir));
+  }
+  return listener;
+}
+
+void Listener::AddTo(grpc::ServerBuilder* builder) {
+  builder->AddListeningPort(listen_, credentials_, &port_);
+  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // else two servers share a port
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                              kMinPingIntervalMs);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
+  builder->SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder->SetMaxSendMessageSize(kMaxMessageBytes);
+}
+
+absl::StatusOr<std::string> Listener::Address(const grpc::Server* server) const {
+  if (server != nullptr && port_ != 0) return absl::StrCat(host_, ":", port_);
+  return absl::UnavailableError(absl::StrCat(
+      "cannot listen on ", listen_,
+      ": the address is in use or not of this machine; stop the other process, or give another "
+      "--listen"));
+}
+
+}  // namespace milepost::coordinator

@@ -1,0 +1,72 @@
+#include "coordinator/rpc/standby_server.h"
+
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "common/status_macros.h"
+#include "coordinator/rpc/listener.h"
+
+namespace milepost::coordinator {
+
+class StandbyServer::Service : public grpc::CallbackGenericService {
+ public:
+  grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override {
+    return new Refusal(Message());
+  }
+  void SetActive(const std::string& address) {
+    absl::MutexLock lock(&mutex_);
+    active_ = address;
+  }
+
+ private:
+  class Refusal : public grpc::ServerGenericBidiReactor {
+   public:
+    explicit Refusal(const std::string& message) {
+      Finish(grpc::Status(grpc::StatusCode::UNAVAILABLE, message));
+    }
+    void OnDone() override { delete this; }
+  };
+
+  std::string Message() {
+    absl::MutexLock lock(&mutex_);
+    if (active_.empty()) return "this coordinator is a standby; no active one is known yet";
+    return absl::StrCat("this coordinator is a standby; the active one is at ", active_);
+  }
+
+  absl::Mutex mutex_;
+  std::string active_ ABSL_GUARDED_BY(mutex_);
+};
+
+struct StandbyServer::Rpc {
+  Service service;
+  std::unique_ptr<grpc::Server> server;
+};
+
+StandbyServer::StandbyServer() : rpc_(std::make_unique<Rpc>()) {}
+
+absl::StatusOr<std::unique_ptr<StandbyServer>> StandbyServer::Start(const std::string& listen,
+                                                                    const std::string& tls_dir) {
+  MP_ASSIGN_OR_RETURN(Listener listener, Listener::Make(listen, tls_dir));
+  std::unique_ptr<StandbyServer> standby(new StandbyServer);
+  grpc::ServerBuilder builder;
+  listener.AddTo(&builder);
+  builder.RegisterCallbackGenericService(&standby->rpc_->service);
+  standby->rpc_->server = builder.BuildAndStart();
+  MP_ASSIGN_OR_RETURN(standby->address_, listener.Address(standby->rpc_->server.get()));
+  standby->rpc_->server->GetHealthCheckService()->SetServingStatus(false);
+  return standby;
+}
+
+StandbyServer::~StandbyServer() {
+  if (rpc_->server == nullptr) return;
+  rpc_->server->Shutdown(std::chrono::system_clock::now());
+  rpc_->server->Wait();
+}
+
+void StandbyServer::SetActive(const std::string& address) { rpc_->service.SetActive(address); }
+
+}  // namespace milepost::coordinator

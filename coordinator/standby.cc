@@ -1,0 +1,182 @@
+#include "coordinator/standby.h"
+
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/synchronization/notification.h"
+#include "common/exit_codes.h"
+#include "common/rpc/endpoint.h"
+#include "common/status_macros.h"
+#include "coordinator/election/election.h"
+#include "coordinator/rpc/standby_server.h"
+#include "coordinator/store/epochs.h"
+
+namespace milepost::coordinator {
+namespace {
+
+// Also how late a standby notices that there is nobody active.
+constexpr absl::Duration kPoll = absl::Milliseconds(200);
+constexpr absl::Duration kEtcdPatience = absl::Seconds(2);
+// An older coordinator that was only slow is long gone then.
+constexpr absl::Duration kKeepOlderEpochs = absl::Minutes(1);
+// For workers to notice that the coordinator they know is dead or stopped (common/rpc/status.cc).
+constexpr absl::Duration kStartGrace = absl::Seconds(5);
+
+absl::StatusOr<std::vector<Endpoint>> EtcdEndpoints(const StandbyOptions& options) {
+  std::shared_ptr<grpc::ChannelCredentials> credentials;
+  if (!options.etcd_tls_dir.empty()) {
+    MP_ASSIGN_OR_RETURN(credentials, WorkerCredentials(options.etcd_tls_dir));
+  }
+  std::vector<Endpoint> endpoints;
+  for (const std::string& address : options.etcd) {
+    if (credentials == nullptr && !IsLoopback(address)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--etcd: ", address, " is not on this host, and is talked to over TLS ",
+                       "alone: give --etcd-tls DIR with ca.crt, tls.crt and tls.key"));
+    }
+    endpoints.push_back(Endpoint(address, credentials));
+  }
+  return endpoints;
+}
+
+// True when one of `signals` came within `time`.
+bool Signalled(const sigset_t& signals, absl::Duration time) {
+  const timespec wait = absl::ToTimespec(time);
+  const int signal = sigtimedwait(&signals, nullptr, &wait);
+  if (signal <= 0) return false;
+  spdlog::info("stopping: {}", strsignal(signal));
+  return true;
+}
+
+class ActiveStandby {
+ public:
+  ActiveStandby(EtcdClient* etcd, ServerOptions server, const StandbyOptions& options)
+      : etcd_(etcd), server_(std::move(server)), options_(options), dir_(server_.store.dir) {}
+
+  absl::Status Run(const sigset_t& signals,
+                   const std::function<absl::Status(const std::string&)>& listening) {
+    MP_ASSIGN_OR_RETURN(standby_, StandbyServer::Start(server_.listen, server_.tls_dir));
+    // The same port when it is active.
+    server_.listen = standby_->address();
+    MP_RETURN_IF_ERROR(listening(standby_->address()));
+    Election election(
+        etcd_, {.key = options_.key,
+                .value = options_.advertise.empty() ? standby_->address() : options_.advertise,
+                .ttl = options_.ttl});
+    MP_ASSIGN_OR_RETURN(const int64_t revision, AwaitElection(&election, signals));
+    if (revision == 0) return absl::OkStatus();
+    election.KeepRenewing([](const absl::Status& why) {
+      spdlog::error("not the active coordinator any more: {}", std::string(why.message()));
+      _exit(kExitNotActive);
+    });
+    const absl::Status status = Serve(&election, revision, signals);
+    election.Resign();
+    return status;
+  }
+
+ private:
+  // The election that was won; 0: told to stop.
+  absl::StatusOr<int64_t> AwaitElection(Election* election, const sigset_t& signals) {
+    std::string active;
+    bool complained = false, checked = false;
+    while (true) {
+      if (!checked) {
+        const absl::Status status = CheckStore(/*note=*/false);
+        if (absl::IsFailedPrecondition(status)) return status;
+        checked = status.ok();
+      }
+      const absl::StatusOr<Standing> standing = election->Try();
+      if (standing.ok() && standing->revision > 0) return standing->revision;
+      if (!standing.ok() && !std::exchange(complained, true)) {
+        spdlog::warn("no election: {}; trying on", std::string(standing.status().message()));
+      }
+      if (standing.ok() && standing->active != active) {
+        active = standing->active;
+        complained = false;
+        spdlog::info("standing by: the active coordinator is at {}", active);
+        standby_->SetActive(active);
+      }
+      if (Signalled(signals, kPoll)) return 0;
+    }
+  }
+
+  absl::Status Serve(Election* election, int64_t revision, const sigset_t& signals) {
+    const absl::Time begin = absl::Now();
+    standby_->SetActive("");
+    MP_RETURN_IF_ERROR(CheckStore(/*note=*/true));
+    MP_ASSIGN_OR_RETURN(const Epoch epoch, TakeOver(dir_, revision));
+    if (server_.audit_path.empty() && !server_.tls_dir.empty()) {
+      server_.audit_path = absl::StrCat(dir_, "/audit.log");
+    }
+    server_.store.dir = epoch.dir;
+    server_.store.shared = true;
+    server_.coordinator.may_act = [election] { return election->MayAct(); };
+    server_.coordinator.start_grace = kStartGrace;
+    server_.before_listening = [this] { standby_.reset(); };
+    MP_ASSIGN_OR_RETURN(std::unique_ptr<CoordinatorServer> server,
+                        CoordinatorServer::Start(server_));
+    spdlog::info("active: serving on {}, data in {}, {:.2f} s after election {}", server->address(),
+                 epoch.dir, absl::ToDoubleSeconds(absl::Now() - begin), revision);
+    absl::Notification stopping;
+    std::thread cleaner([&] {
+      if (stopping.WaitForNotificationWithTimeout(kKeepOlderEpochs)) return;
+      absl::Status status = election->MayAct();
+      status.Update(RemoveOlderEpochs(dir_, epoch.number));
+      if (!status.ok()) spdlog::warn("older epochs: {}", std::string(status.message()));
+    });
+    while (!Signalled(signals, absl::Hours(1))) continue;
+    server->Stop();
+    server.reset();
+    stopping.Notify();
+    cleaner.join();
+    return absl::OkStatus();
+  }
+
+  // Whether the directory is the one that the active coordinators so far have used: one that is not
+  // mounted looks like a new one. The first one notes which it is.
+  absl::Status CheckStore(bool note) {
+    const std::string path = dir_ + "/store-id";
+    const std::string key = options_.key + "/store";
+    std::string here;
+    std::ifstream(path) >> here;
+    MP_ASSIGN_OR_RETURN(std::optional<EtcdKey> known, etcd_->Get(key, kEtcdPatience));
+    if (!known.has_value() && note) {
+      if (here.empty()) {
+        MP_ASSIGN_OR_RETURN(here, MakeStoreId(dir_));
+      }
+      MP_ASSIGN_OR_RETURN(known, etcd_->Create(key, here, /*lease=*/0, kEtcdPatience));
+    }
+    if (!known.has_value() || known->value == here) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(
+        "--data-dir: ", dir_, here.empty() ? " is not" : " is another store than",
+        " the one that the coordinators of ", key, " share: is it mounted? (To begin anew with ",
+        "this one: etcdctl del ", key, ")"));
+  }
+
+  EtcdClient* const etcd_;
+  ServerOptions server_;
+  const StandbyOptions options_;
+  const std::string dir_;
+  std::unique_ptr<StandbyServer> standby_;
+};
+
+}  // namespace
+
+absl::Status RunWithStandby(ServerOptions server, const StandbyOptions& options,
+                            const sigset_t& signals,
+                            const std::function<absl::Status(const std::string&)>& listening) {
+  MP_ASSIGN_OR_RETURN(std::vector<Endpoint> endpoints, EtcdEndpoints(options));
+  EtcdClient etcd(std::move(endpoints));
+  return ActiveStandby(&etcd, std::move(server), options).Run(signals, listening);
+}
+
+}  // namespace milepost::coordinator
