@@ -18,6 +18,7 @@
 #include "common/checksum.h"
 #include "common/rpc/status.h"
 #include "common/spec/validate.h"
+#include "common/unique_fd.h"
 #include "engine/data/npy.h"
 
 namespace milepost::e2e {
@@ -26,6 +27,7 @@ namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
 constexpr absl::Duration kPause = absl::Milliseconds(10);
+constexpr char kEtcd[] = "/usr/bin/etcd";
 
 std::string Binary(const std::string& name) {
   const char* folder = getenv("MILEPOST_BIN_DIR");
@@ -64,6 +66,20 @@ bool IsTerminal(const v1::Job& job) {
          job.state() == v1::JOB_STATE_CANCELLED;
 }
 
+bool HaveEtcd() { return access(kEtcd, X_OK) == 0; }
+
+// Of a port that nobody had a moment ago.
+static std::string FreeAddress() {
+  const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in name = {};
+  name.sin_family = AF_INET;
+  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof name;
+  auto* generic = reinterpret_cast<sockaddr*>(&name);
+  if (bind(fd.get(), generic, size) != 0 || getsockname(fd.get(), generic, &size) != 0) abort();
+  return absl::StrCat("127.0.0.1:", ntohs(name.sin_port));
+}
+
 // This host's address on some network; 127.0.0.1 when it is on none.
 static std::string OwnAddress() {
   ifaddrs* all = nullptr;
@@ -91,7 +107,9 @@ std::string MakeFolder(const std::string& prefix) {
 Cluster::Cluster(std::string folder, ClusterOptions options)
     : folder_(std::move(folder)), options_(options) {
   if (options.tls) host_ = OwnAddress();
-  listen_ = options.tls ? "0.0.0.0:0" : "127.0.0.1:0";
+  listen_.assign(static_cast<size_t>(options.coordinators),
+                 options.tls ? "0.0.0.0:0" : "127.0.0.1:0");
+  coordinators_.resize(listen_.size());
   workers_.resize(static_cast<size_t>(options.workers));
 }
 
@@ -124,29 +142,37 @@ void Cluster::MakePki() const {
   if (!end.ok() || !end->success()) Fail("init-pki fails");
 }
 
-Endpoint Cluster::Reached() const {
-  if (!options_.tls) return Endpoint(address_);
+Endpoint Cluster::Reached(const std::string& address) const {
+  if (!options_.tls) return Endpoint(address);
   std::string token;
   std::ifstream(folder_ + "/pki/client/admin-token") >> token;
   auto credentials = UserCredentials(folder_ + "/pki/client/ca.crt", token);
   if (!credentials.ok()) Fail(credentials.status().ToString());
-  return Endpoint(address_, *std::move(credentials));
+  return Endpoint(address, *std::move(credentials));
+}
+
+void Cluster::Connect() {
+  jobs_ = v1::JobService::NewStub(channel_->Get());
+  checkpoints_ = v1::CheckpointService::NewStub(channel_->Get());
 }
 
 void Cluster::Start() {
   if (options_.tls) MakePki();
-  StartCoordinator();
+  if (options_.coordinators > 1) StartEtcd();
+  for (int i = 0; i < options_.coordinators; ++i) StartCoordinator(i);
   for (int i = 0; i < options_.workers; ++i) StartWorker(i);
 }
 
-void Cluster::StartCoordinator() {
-  const std::string address_file = folder_ + "/address";
+void Cluster::StartCoordinator(int index) {
+  const size_t slot = static_cast<size_t>(index);
+  const std::string suffix = index == 0 ? "" : absl::StrCat("-", index);
+  const std::string address_file = folder_ + "/address" + suffix;
   std::filesystem::remove(address_file);
   std::vector<std::string> argv = {Binary("milepost-coordinator"),
                                    "--data-dir",
                                    folder_ + "/coordinator",
                                    "--listen",
-                                   listen_,
+                                   listen_[slot],
                                    "--address-file",
                                    address_file,
                                    "--lease-seconds",
@@ -154,18 +180,47 @@ void Cluster::StartCoordinator() {
                                    "--resize-seconds",
                                    absl::StrCat(options_.resize_seconds)};
   if (options_.tls) argv.insert(argv.end(), {"--tls", folder_ + "/pki/coordinator"});
-  coordinator_ = std::make_unique<Subprocess>(Spawn(std::move(argv), "coordinator.log"));
+  if (options_.coordinators > 1) argv.insert(argv.end(), {"--etcd", etcd_});
+  coordinators_[slot] = std::make_unique<Subprocess>(
+      Spawn(std::move(argv), absl::StrCat("coordinator", suffix, ".log")));
   const absl::Time deadline = absl::Now() + kPatience;
   while (!std::filesystem::exists(address_file)) {
-    if (coordinator_->Wait(absl::InfinitePast()).ok()) Fail("the coordinator ended at its start");
+    if (!CoordinatorRuns(index)) Fail("the coordinator ended at its start");
     if (absl::Now() > deadline) Fail("the coordinator does not serve");
     absl::SleepFor(kPause);
   }
-  std::ifstream(address_file) >> listen_;
-  address_ = absl::StrCat(host_, listen_.substr(listen_.rfind(':')));
-  auto channel = MakeChannel(Reached());
-  jobs_ = v1::JobService::NewStub(channel);
-  checkpoints_ = v1::CheckpointService::NewStub(channel);
+  std::ifstream(address_file) >> listen_[slot];
+  address_.clear();
+  for (const std::string& listen : listen_) {
+    if (listen.substr(listen.rfind(':')) == ":0") continue;
+    absl::StrAppend(&address_, address_.empty() ? "" : ",", host_,
+                    listen.substr(listen.rfind(':')));
+  }
+  channel_.emplace(Reached(address_));
+  Connect();
+}
+
+void Cluster::StartEtcd() {
+  if (etcd_.empty()) {
+    etcd_ = FreeAddress();
+    etcd_peer_ = FreeAddress();
+  }
+  const std::string client = "http://" + etcd_, peer = "http://" + etcd_peer_;
+  etcd_process_ = std::make_unique<Subprocess>(
+      Spawn({kEtcd, "--data-dir", folder_ + "/etcd", "--listen-client-urls", client,
+             "--advertise-client-urls", client, "--listen-peer-urls", peer,
+             "--initial-advertise-peer-urls", peer, "--initial-cluster", "default=" + peer,
+             "--logger", "zap"},
+            "etcd.log"));
+  auto channel = MakeChannel(Endpoint(etcd_));
+  if (!channel->WaitForConnected(absl::ToChronoTime(absl::Now() + kPatience))) {
+    Fail("etcd does not answer");
+  }
+}
+
+void Cluster::KillEtcd() {
+  (void)etcd_process_->Signal(SIGKILL);
+  (void)etcd_process_->Wait();
 }
 
 void Cluster::StartWorker(int index) {
@@ -184,9 +239,41 @@ void Cluster::StartWorker(int index) {
       std::make_unique<Subprocess>(Spawn(std::move(argv), name + ".log"));
 }
 
-void Cluster::KillCoordinator() {
-  (void)coordinator_->Signal(SIGKILL);
-  (void)coordinator_->Wait();
+void Cluster::KillCoordinator(int index) {
+  SignalCoordinator(index, SIGKILL);
+  (void)coordinators_[static_cast<size_t>(index)]->Wait();
+}
+
+void Cluster::SignalCoordinator(int index, int signal) {
+  (void)coordinators_[static_cast<size_t>(index)]->Signal(signal);
+}
+
+int Cluster::AwaitCoordinatorEnd(int index) {
+  auto end = coordinators_[static_cast<size_t>(index)]->Wait(absl::Now() + kPatience);
+  if (!end.ok()) Fail("the coordinator does not end");
+  return end->exit_code;
+}
+
+bool Cluster::CoordinatorRuns(int index) {
+  return !coordinators_[static_cast<size_t>(index)]->Wait(absl::InfinitePast()).ok();
+}
+
+int Cluster::ActiveCoordinator(int but) {
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (absl::Now() < deadline) {
+    for (int i = 0; i < options_.coordinators; ++i) {
+      if (i == but) continue;
+      const std::string& listen = listen_[static_cast<size_t>(i)];
+      auto jobs =
+          v1::JobService::NewStub(MakeChannel(Reached(host_ + listen.substr(listen.rfind(':')))));
+      grpc::ClientContext context;
+      context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(1)));
+      v1::ListJobsResponse response;
+      if (jobs->ListJobs(&context, {}, &response).ok()) return i;
+    }
+    absl::SleepFor(kPause);
+  }
+  Fail("no coordinator is active");
 }
 
 void Cluster::KillWorker(int index) {
@@ -232,10 +319,8 @@ int Cluster::StopWorker(int index, std::initializer_list<int> signals) {
 }
 
 int Cluster::StopCoordinator() {
-  (void)coordinator_->Signal(SIGTERM);
-  auto end = coordinator_->Wait(absl::Now() + kPatience);
-  if (!end.ok()) Fail("the coordinator does not stop");
-  return end->exit_code;
+  SignalCoordinator(0, SIGTERM);
+  return AwaitCoordinatorEnd(0);
 }
 
 template <typename Call>
@@ -249,6 +334,8 @@ void Cluster::Rpc(const std::string& name, Call call) {
     if (status.error_code() != grpc::StatusCode::UNAVAILABLE || absl::Now() > deadline) {
       Fail(absl::StrCat(name, ": ", status.error_message()));
     }
+    channel_->Failed(channel_->Get());
+    Connect();
     absl::SleepFor(kPause);
   }
 }

@@ -16,10 +16,12 @@
 #include <initializer_list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/rpc/coordinators.h"
 #include "common/rpc/endpoint.h"
 #include "common/subprocess.h"
 #include "milepost/v1/checkpoint.grpc.pb.h"
@@ -32,6 +34,9 @@ struct ClusterOptions {
   int slots = 2;  // of each worker
   double lease_seconds = 5;
   double resize_seconds = 600;
+  // How many there are on one data directory. Of several one is active and the others stand by;
+  // they elect through an etcd (HaveEtcd).
+  int coordinators = 1;
   // Certificates in folder/pki, listening on every address, reached at this host's own, which is
   // not loopback where it has another; calls are the admin's.
   bool tls = false;
@@ -44,12 +49,21 @@ class Cluster {
 
   // Of everything; waits until the coordinator answers.
   void Start();
-  void StartCoordinator();  // on the same port as before
+  // On the same port as before; listening when it returns.
+  void StartCoordinator(int index = 0);
   void MakePki() const;
-  // Of a command line that is to reach the coordinator: HOST:PORT.
+  // Of a command line that is to reach the coordinator: HOST:PORT; of several, with commas between.
   const std::string& address() const { return address_; }
   void StartWorker(int index);
-  void KillCoordinator();  // SIGKILL, and waits for the end
+  void KillCoordinator(int index = 0);  // SIGKILL, and waits for the end
+  void SignalCoordinator(int index, int signal);
+  // Waits until it ends by itself; its exit code.
+  int AwaitCoordinatorEnd(int index);
+  bool CoordinatorRuns(int index);
+  // The one that answers, as soon as one of those other than `but` does.
+  int ActiveCoordinator(int but = -1);
+  void StartEtcd();  // on the same ports as before; answering when it returns
+  void KillEtcd();
   void KillWorker(int index);
   // SIGKILLs one trainer, the `pick`-th modulo their number. False: none runs.
   bool KillTrainer(uint64_t pick);
@@ -86,18 +100,26 @@ class Cluster {
 
   const std::string folder_;
   const ClusterOptions options_;
-  Endpoint Reached() const;
+  Endpoint Reached(const std::string& address) const;
+  // Of what the next coordinator is asked with.
+  void Connect();
 
-  std::string listen_;
+  std::vector<std::string> listen_;  // by coordinator
   std::string host_ = "127.0.0.1";
   std::string address_;
-  std::unique_ptr<Subprocess> coordinator_;
+  std::string etcd_, etcd_peer_;  // addresses
+  std::unique_ptr<Subprocess> etcd_process_;
+  std::vector<std::unique_ptr<Subprocess>> coordinators_;
+  std::optional<CoordinatorChannel> channel_;
   std::vector<std::unique_ptr<Subprocess>> workers_;
   std::unique_ptr<v1::JobService::StubInterface> jobs_;
   std::unique_ptr<v1::CheckpointService::StubInterface> checkpoints_;
 };
 
 bool IsTerminal(const v1::Job& job);
+
+// Whether this machine has etcd (Debian's etcd-server).
+bool HaveEtcd();
 
 // A folder under the system's temporary one.
 std::string MakeFolder(const std::string& prefix);
