@@ -163,16 +163,14 @@ void Cluster::Start() {
   for (int i = 0; i < options_.workers; ++i) StartWorker(i);
 }
 
-void Cluster::StartCoordinator(int index) {
-  const size_t slot = static_cast<size_t>(index);
-  const std::string suffix = index == 0 ? "" : absl::StrCat("-", index);
-  const std::string address_file = folder_ + "/address" + suffix;
-  std::filesystem::remove(address_file);
+std::vector<std::string> Cluster::CoordinatorCommand(const std::string& data_dir,
+                                                     const std::string& listen,
+                                                     const std::string& address_file) const {
   std::vector<std::string> argv = {Binary("milepost-coordinator"),
                                    "--data-dir",
-                                   folder_ + "/coordinator",
+                                   data_dir,
                                    "--listen",
-                                   listen_[slot],
+                                   listen,
                                    "--address-file",
                                    address_file,
                                    "--lease-seconds",
@@ -181,6 +179,24 @@ void Cluster::StartCoordinator(int index) {
                                    absl::StrCat(options_.resize_seconds)};
   if (options_.tls) argv.insert(argv.end(), {"--tls", folder_ + "/pki/coordinator"});
   if (options_.coordinators > 1) argv.insert(argv.end(), {"--etcd", etcd_});
+  return argv;
+}
+
+int Cluster::RunCoordinatorOn(const std::string& data_dir) {
+  Subprocess process =
+      Spawn(CoordinatorCommand(data_dir, "127.0.0.1:0", folder_ + "/other-address"), "other.log");
+  auto end = process.Wait(absl::Now() + kPatience);
+  if (!end.ok()) Fail("the coordinator does not end");
+  return end->exit_code;
+}
+
+void Cluster::StartCoordinator(int index) {
+  const size_t slot = static_cast<size_t>(index);
+  const std::string suffix = index == 0 ? "" : absl::StrCat("-", index);
+  const std::string address_file = folder_ + "/address" + suffix;
+  std::filesystem::remove(address_file);
+  std::vector<std::string> argv =
+      CoordinatorCommand(folder_ + "/coordinator", listen_[slot], address_file);
   coordinators_[slot] = std::make_unique<Subprocess>(
       Spawn(std::move(argv), absl::StrCat("coordinator", suffix, ".log")));
   const absl::Time deadline = absl::Now() + kPatience;

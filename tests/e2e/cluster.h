@@ -60,6 +60,8 @@ class Cluster {
   // Waits until it ends by itself; its exit code.
   int AwaitCoordinatorEnd(int index);
   bool CoordinatorRuns(int index);
+  // The exit code of one more coordinator, on a data directory of its own.
+  int RunCoordinatorOn(const std::string& data_dir);
   // The one that answers, as soon as one of those other than `but` does.
   int ActiveCoordinator(int but = -1);
   void StartEtcd();  // on the same ports as before; answering when it returns
@@ -101,8 +103,10 @@ class Cluster {
   const std::string folder_;
   const ClusterOptions options_;
   Endpoint Reached(const std::string& address) const;
-  // Of what the next coordinator is asked with.
-  void Connect();
+  void Connect();  // what calls are made with
+  std::vector<std::string> CoordinatorCommand(const std::string& data_dir,
+                                              const std::string& listen,
+                                              const std::string& address_file) const;
 
   std::vector<std::string> listen_;  // by coordinator
   std::string host_ = "127.0.0.1";

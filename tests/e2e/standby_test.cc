@@ -1,7 +1,7 @@
 // Two coordinators on one data directory, an etcd and two workers, as real processes: the active
 // coordinator and etcd are killed or stopped while a job trains.
 //
-//   standby_test --rounds 3
+//   standby_test --rounds 3 [--tls]
 //
 // One round is: SIGKILL of the active coordinator; SIGSTOP of it, and SIGCONT after the takeover;
 // SIGTERM of it; SIGKILL of etcd, which is back within the lease; SIGKILL of etcd for longer.
@@ -33,15 +33,18 @@ constexpr absl::Duration kLongOutage = absl::Seconds(6);
 
 class StandbyTest {
  public:
-  explicit StandbyTest(std::string folder)
+  StandbyTest(std::string folder, bool tls)
       : folder_(std::move(folder)),
-        cluster_(folder_, {.workers = 2, .slots = 1, .lease_seconds = 2, .coordinators = 2}) {}
+        cluster_(folder_,
+                 {.workers = 2, .slots = 1, .lease_seconds = 2, .coordinators = 2, .tls = tls}) {}
 
   void Run(int rounds) {
     cluster_.Start();
     const v1::Job reference = cluster_.Await(Submit(), IsTerminal);
     Check(reference.state() == v1::JOB_STATE_SUCCEEDED, "the undisturbed job failed");
     reference_ = reference.progress();
+    Check(cluster_.RunCoordinatorOn(folder_ + "/not-mounted") == kExitError,
+          "a standby is content with another data directory");
     for (const v1::Checkpoint& checkpoint : cluster_.Checkpoints(reference.name())) {
       saved_[checkpoint.step()] = cluster_.TensorDigests(checkpoint.name());
     }
@@ -172,6 +175,8 @@ int Main(int argc, char** argv) {
   int rounds = 1;
   CLI::App app("Kills and stops coordinators, one of which is active, and etcd.");
   app.add_option("--rounds", rounds)->capture_default_str();
+  bool tls = false;
+  app.add_flag("--tls", tls, "with certificates, over this host's own address");
   CLI11_PARSE(app, argc, argv);
   if (!HaveEtcd()) {
     std::printf("SKIPPED: there is no /usr/bin/etcd (Debian's etcd-server)\n");
@@ -179,7 +184,7 @@ int Main(int argc, char** argv) {
   }
   const std::string folder = MakeFolder("milepost_standby_test");
   {
-    StandbyTest test(folder);
+    StandbyTest test(folder, tls);
     test.Run(rounds);
   }
   std::filesystem::remove_all(folder);
