@@ -125,8 +125,10 @@ class Tree {
   CLI::App* Connected(CLI::App* command) {
     AddOutput(command, {"table", "wide", "json", "yaml", "name"});
     command
-        ->add_option("--coordinator", global_.coordinator,
-                     "HOST:PORT (default: that of `milepost run` here, else 127.0.0.1:7070)")
+        ->add_option(
+            "--coordinator", global_.coordinator,
+            "HOST:PORT, or several with commas between (default: that of `milepost run` here, "
+            "else 127.0.0.1:7070)")
         ->envname("MILEPOST_COORDINATOR");
     AddDataDir(command);
     return command;

@@ -96,7 +96,7 @@ TEST_F(StandbyTest, WhatWasAcknowledgedIsThereWheneverTheLeaseEnds) {
     v1::Job again;
     const grpc::Status repeated = Submit(MakeChannel(second->address()), id, &again);
     EXPECT_TRUE(repeated.ok()) << repeated.error_message();
-    EXPECT_EQ(second->coordinator().List(0, 100).size(), static_cast<size_t>(calls) + 1);
+    EXPECT_EQ(second->coordinator().List(0, 100).jobs.size(), static_cast<size_t>(calls) + 1);
     if (status.ok()) {
       EXPECT_EQ(job.name(), again.name());
       EXPECT_GT(calls, 2) << "the lease was not asked for";
@@ -143,7 +143,7 @@ TEST_F(StandbyTest, AnOlderOneThatWakesUpIsNotHeard) {
 
   EXPECT_TRUE(Get(second->address(), job.name(), &seen).ok());
   EXPECT_EQ(seen.generation(), 1);
-  EXPECT_EQ(second->coordinator().List(0, 10).size(), 1u);
+  EXPECT_EQ(second->coordinator().List(0, 10).jobs.size(), 1u);
 }
 
 TEST_F(StandbyTest, AStandbySaysWhereTheActiveOneIs) {
