@@ -1,5 +1,6 @@
 #include "tests/sim/faults.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,7 @@ namespace {
 
 // Of what could be struck.
 constexpr double kStrike = 0.01;
+constexpr double kLateWords = 0.002;
 
 }  // namespace
 
@@ -68,7 +70,7 @@ void Faults::Strike(int worker) {
       case 0:
         return agent.Leave(random.LogTime(absl::Seconds(1), absl::Minutes(10)));
       case 1:
-        return agent.Crash(random.LogTime(absl::Milliseconds(300), absl::Minutes(1)));
+        return CrashWithLateWords(agent);
       case 2:
         return agent.Die(random.LogTime(absl::Seconds(20), absl::Minutes(10)));
       case 3:
@@ -82,8 +84,23 @@ void Faults::Strike(int worker) {
   });
 }
 
+// What it says before it dies arrives when its next process may have spoken.
+void Faults::CrashWithLateWords(Agent& agent) {
+  Random& random = world_.random;
+  if (const StreamPtr& stream = agent.stream(); stream != nullptr) {
+    const absl::Duration late = random.Time(absl::Milliseconds(500), absl::Seconds(10));
+    stream->last_up = std::max(stream->last_up, world_.now() + late);
+  }
+  world_.events.After(random.LogTime(absl::Milliseconds(10), absl::Seconds(3)), [this, &agent] {
+    agent.Crash(world_.random.LogTime(absl::Milliseconds(300), absl::Seconds(20)));
+  });
+}
+
 void Faults::Sent(const coordinator::Action& action) {
   const bool hurts = action.message.has_start_rank() || action.message.has_stop_rank();
+  Agent& agent = *world_.agents[WorkerIndex(action.worker)];
+  const bool late = action.message.has_start_rank() && world_.random.Chance(kLateWords);
+  if (world_.faults && late && agent.alive()) CrashWithLateWords(agent);
   if (!world_.faults || !hurts || !world_.random.Chance(kStrike)) return;
   Strike(WorkerIndex(action.worker));
 }
@@ -94,7 +111,8 @@ void Faults::Ending(int worker) {
 
 void Faults::Changed(const v1::JobRecord& record) {
   const bool busy = !record.ranks().empty() || record.job().state() == v1::JOB_STATE_RECOVERING;
-  if (!world_.faults || !busy || !world_.random.Chance(kStrike)) return;
+  const bool rare = record.job().state() == v1::JOB_STATE_RESIZING;
+  if (!world_.faults || !busy || !world_.random.Chance(rare ? 10 * kStrike : kStrike)) return;
   const int64_t job = coordinator::JobNumber(record.job().name());
   const absl::Duration delay = world_.random.LogTime(absl::Milliseconds(1), absl::Seconds(20));
   const int worker = record.ranks().empty() ? -1 : WorkerIndex(record.ranks(0).worker());
@@ -138,7 +156,12 @@ void Faults::Partition() {
     for (int64_t i = random.Int(1, world_.options.workers / 4); i > 0; --i)
       workers.push_back(AnyWorker());
   }
-  world_.network->Partition(workers, random.LogTime(absl::Seconds(1), absl::Minutes(15)));
+  // Now and then just longer than the lease: what was going on there comes back at once.
+  const absl::Duration lease = world_.config.lease;
+  const absl::Duration time = random.Chance(0.3)
+                                  ? lease + random.Time(absl::Seconds(2), absl::Minutes(1))
+                                  : random.LogTime(absl::Seconds(1), absl::Minutes(15));
+  world_.network->Partition(workers, time);
 }
 
 void Faults::BreakStream() {
@@ -169,7 +192,7 @@ void Faults::Ghost() {
 void Faults::DiskFull() {
   world_.disk->full = true;
   world_.Note("disk full", 0, -1);
-  world_.events.After(world_.random.LogTime(absl::Seconds(1), absl::Minutes(4)),
+  world_.events.After(world_.random.LogTime(absl::Seconds(1), absl::Minutes(1)),
                       [this] { world_.disk->full = false; });
   if (world_.random.Chance(0.2)) world_.loop->Crash();
 }

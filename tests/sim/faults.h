@@ -41,6 +41,7 @@ class Faults {
   void Straggle();
   // Something happens to the worker, within seconds.
   void Strike(int worker);
+  void CrashWithLateWords(Agent& agent);
 
   World& world_;
 };

@@ -50,7 +50,7 @@ void Gangs::LeaveInTime(const GangPtr& gang) {
 }
 
 void Gangs::Retry(const GangPtr& gang, uint64_t id, bool from_begin) {
-  world_.events.After(world_.random.Time(absl::Seconds(1), absl::Seconds(5)),
+  world_.events.After(world_.random.Time(absl::Milliseconds(200), absl::Seconds(2)),
                       [this, gang, id, from_begin] {
                         from_begin ? BeginUpload(gang, id) : CommitUpload(gang, id);
                       });
@@ -64,7 +64,7 @@ void Gangs::BeginUpload(const GangPtr& gang, uint64_t id) {
   const auto number = world_.disk->Begin(gang->job, gang->generation, gang->upload.step);
   if (!number.ok()) return UploadEnded(gang, id, number.status());
   gang->upload.number = *number;
-  world_.events.After(world_.random.LogTime(absl::Seconds(1), absl::Seconds(40)),
+  world_.events.After(world_.random.LogTime(absl::Seconds(1), absl::Minutes(2)),
                       [this, gang, id] { CommitUpload(gang, id); });
 }
 

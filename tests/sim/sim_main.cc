@@ -75,6 +75,25 @@ int Run(Options options, uint64_t first, uint64_t last, bool quiet) {
   return options.plant == Plant::kNone ? 0 : 1;
 }
 
+// Every plant by itself: in which seed it was found, and by what.
+int RunPlants(Options options, uint64_t first, uint64_t last) {
+  int missed = 0;
+  for (const Plant plant : AllPlants()) {
+    options.plant = plant;
+    Result result;
+    for (options.seed = first; options.seed <= last && result.violation.empty(); ++options.seed) {
+      result = Simulate(options);
+    }
+    const bool found = !result.violation.empty();
+    missed += found ? 0 : 1;
+    std::printf("%-20s %5llu seeds  %-12s %s\n", PlantName(plant),
+                static_cast<unsigned long long>(options.seed - first),
+                found ? result.checker.c_str() : "NOT FOUND", result.violation.c_str());
+    std::fflush(stdout);
+  }
+  return missed == 0 ? 0 : 1;
+}
+
 }  // namespace
 }  // namespace milepost::sim
 
@@ -89,18 +108,18 @@ int main(int argc, char** argv) {
   app.add_option("--hours", options.hours, "of faults, simulated (default: 24)")
       ->check(CLI::Range(0.01, 10000.0));
   app.add_option("--workers", options.workers, "default: 200")->check(CLI::Range(1, 5000));
-  app.add_option("--plant", plant, "a bug to find");
+  app.add_option("--plant", plant, "a bug to find; all: each by itself");
   app.add_option("--trace", options.trace, "prints the last that happened to jobs/N or workers/wN");
   app.add_flag("--quiet", quiet, "no line for each seed");
   CLI11_PARSE(app, argc, argv);
   const auto known = milepost::sim::PlantNamed(plant);
-  if (!known) {
+  if (!known && plant != "all") {
     std::fprintf(stderr, "--plant: there is no '%s'; there are:", plant.c_str());
     for (const auto each : milepost::sim::AllPlants()) std::fprintf(stderr, " %s", PlantName(each));
     std::fprintf(stderr, "\n");
     return 2;
   }
-  options.plant = *known;
+  options.plant = known.value_or(milepost::sim::Plant::kNone);
   uint64_t first = options.seed;
   uint64_t last = options.seed;
   if (!seeds.empty()) {
@@ -113,5 +132,6 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
+  if (plant == "all") return milepost::sim::RunPlants(options, first, last);
   return milepost::sim::Run(options, first, last, quiet);
 }
