@@ -25,7 +25,7 @@ enum class Plant : uint8_t {
   kForgetRanks,          // nor the ranks of it
   kForgetRequest,        // request ids are not stored
   kForgetCancel,         // a cancellation is acknowledged, not stored
-  kForgetDrain,          // nor a drain
+  kForgetDrain,          // a drain is acknowledged, not stored
   kForgetStale,          // slots of processes that are still there count as free
   kDoubleSlot,           // an attempt gets a slot that somebody has
   kPartialGang,          // an attempt gets a rank less
