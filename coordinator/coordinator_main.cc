@@ -35,6 +35,7 @@ struct Flags {
   LogLimits logs;
   StandbyOptions standby;
   double etcd_lease_seconds = 4;
+  std::string webhooks;
 };
 
 void AddFlags(CLI::App* app, Flags* flags) {
@@ -62,6 +63,8 @@ void AddFlags(CLI::App* app, Flags* flags) {
                   "What is kept of all logs together; those of jobs that have ended go first")
       ->transform(CLI::AsSizeValue(false))
       ->capture_default_str();
+  app->add_option("--webhooks", flags->webhooks,
+                  "YAML file: who is told over HTTP of jobs that have ended (docs/webhooks.md)");
   app->add_option("--tls", flags->tls_dir,
                   "Folder with ca.crt, tls.crt and tls.key, as init-pki makes it; needed to listen "
                   "on an address that is not loopback");
@@ -115,6 +118,11 @@ int Run(const Flags& flags, const sigset_t& signals) {
   options.coordinator.admission = AdmitWhatFits;
   options.listen = flags.listen;
   options.tls_dir = flags.tls_dir;
+  if (!flags.webhooks.empty()) {
+    auto webhooks = ReadWebhooks(flags.webhooks);
+    if (!webhooks.ok()) return Fail(webhooks.status());
+    options.webhooks = *std::move(webhooks);
+  }
   if (!flags.standby.etcd.empty()) {
     StandbyOptions standby = flags.standby;
     standby.ttl = absl::Ceil(absl::Seconds(flags.etcd_lease_seconds), absl::Seconds(1));

@@ -35,12 +35,17 @@ sigset_t StopSignals() {
 
 constexpr absl::Duration kSameInterrupt = absl::Milliseconds(200);
 
-// The first signal asks the agent to leave, the second ends the process at once: the trainers die
-// with it.
-void HandleSignals(Agent* agent) {
+// SIGUSR2 says that the host goes away, if that is asked for. The first other signal asks the agent
+// to leave, the second ends the process at once: the trainers die with it.
+void HandleSignals(Agent* agent, bool spot_signal) {
   const sigset_t signals = StopSignals();
-  int signal = 0;
-  sigwait(&signals, &signal);
+  sigset_t first = signals;
+  if (spot_signal) sigaddset(&first, SIGUSR2);
+  int signal = SIGUSR2;
+  while (signal == SIGUSR2) {
+    sigwait(&first, &signal);
+    if (signal == SIGUSR2) agent->NoteSpot("SIGUSR2");
+  }
   agent->RequestStop();
   // `timeout` signals its child and then its whole process group: one wish to stop, not two.
   absl::SleepFor(kSameInterrupt);
@@ -61,7 +66,8 @@ int Main(int argc, char** argv) {
   options.trainer_binary = SiblingBinary("milepost-trainer");
   options.cuda_trainer_binary = SiblingBinary("milepost-trainer-cuda");
   std::string cores, gpus, log_level = "info";
-  double stop_seconds = 60;
+  double stop_seconds = 60, spot_seconds = 0;
+  bool spot_signal = false;
   CLI::App app{"Offers a host's slots to a Milepost coordinator and runs the ranks it is given."};
   app.set_version_flag("--version", kVersion);
   app.footer("milepost-worker doctor --help: checks this host instead");
@@ -101,6 +107,15 @@ int Main(int argc, char** argv) {
   app.add_option("--stop-seconds", stop_seconds, "on SIGTERM: time for ranks to checkpoint")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  app.add_option("--spot-file", options.spot.file,
+                 "when this file appears the host is about to go away: the worker is drained");
+  app.add_option("--spot-command", options.spot.command,
+                 "for /bin/sh, every 5 s: when it ends with 0, the same");
+  app.add_flag("--spot-signal", spot_signal, "on SIGUSR2, the same");
+  app.add_option("--spot-seconds", spot_seconds,
+                 "from such a notice on, until jobs are told to save a checkpoint and leave")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
   app.add_option("--log-level", log_level, "debug, info, warn or error")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
       ->capture_default_str();
@@ -113,6 +128,7 @@ int Main(int argc, char** argv) {
   spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e %L worker: %v");
   spdlog::set_level(spdlog::level::from_str(log_level));
   options.stop_time = absl::Seconds(stop_seconds);
+  options.spot.time = absl::Seconds(spot_seconds);
   if (!cores.empty()) {
     auto parsed = ParseCoreList(cores);
     if (!parsed.ok()) return Fail(parsed.status());
@@ -135,7 +151,8 @@ int Main(int argc, char** argv) {
     options.slots.gpus = *std::move(parsed);
   }
   // Before any thread: all inherit the mask, and only the waiting thread takes the signals.
-  const sigset_t signals = StopSignals();
+  sigset_t signals = StopSignals();
+  if (spot_signal) sigaddset(&signals, SIGUSR2);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
   auto agent = Agent::Create(options);
@@ -143,7 +160,7 @@ int Main(int argc, char** argv) {
   spdlog::info("worker {} with {}", (*agent)->id(), (*agent)->offer());
   // The agent lives as long as the process: the thread may use it at any time.
   Agent* running = agent->release();
-  std::thread(HandleSignals, running).detach();
+  std::thread(HandleSignals, running, spot_signal).detach();
   running->Run();
   spdlog::info("left");
   return kExitOk;

@@ -57,6 +57,10 @@ struct Apply {
     transition->EndDrain(event.worker);
     return true;
   }
+  bool operator()(const SpotNoticed& event) {
+    transition->NoteSpot(event.worker, event.notice);
+    return true;
+  }
   bool operator()(const WorkerHello& event) {
     transition->Hello(event.hello);
     return true;

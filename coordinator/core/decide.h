@@ -104,6 +104,11 @@ struct WorkerDrained {
 struct WorkerResumed {
   std::string worker;
 };
+// The worker's host is about to be taken away.
+struct SpotNoticed {
+  std::string worker;
+  v1::SpotNotice notice;
+};
 // `newest_step`: see JobResumed in job.proto; INVALID_ARGUMENT unless it exceeds the steps done.
 struct JobResumed {
   std::string job;
@@ -149,11 +154,11 @@ struct LeasesLengthened {
 // At NextDeadline or later.
 struct Tick {};
 
-using Event =
-    std::variant<JobSubmitted, JobArraySubmitted, JobCancelled, JobArrayCancelled, JobSuspended,
-                 JobResumed, JobUpdated, QueuePut, QueueDeleted, WorkerHello, WorkerHeartbeat,
-                 WorkerStreamLost, WorkerLeaving, WorkerDrained, WorkerResumed, RankReported,
-                 RankProgressed, CheckpointsChanged, CoordinatorRestarted, LeasesLengthened, Tick>;
+using Event = std::variant<JobSubmitted, JobArraySubmitted, JobCancelled, JobArrayCancelled,
+                           JobSuspended, JobResumed, JobUpdated, QueuePut, QueueDeleted,
+                           WorkerHello, WorkerHeartbeat, WorkerStreamLost, WorkerLeaving,
+                           WorkerDrained, WorkerResumed, SpotNoticed, RankReported, RankProgressed,
+                           CheckpointsChanged, CoordinatorRestarted, LeasesLengthened, Tick>;
 
 Outcome Decide(const State& state, const Event& event, absl::Time now, const Config& config);
 

@@ -62,6 +62,7 @@ class Transition {
   void Leaving(const std::string& worker, const std::string& reason);
   void Drain(const std::string& worker, const std::string& reason, absl::Time deadline);
   void EndDrain(const std::string& worker);
+  void NoteSpot(const std::string& worker, const v1::SpotNotice& notice);
   // Has the jobs leave whose workers' drains have come to their deadline.
   void BeginDrains();
   void Reported(const std::string& worker, const v1::RankReport& report);

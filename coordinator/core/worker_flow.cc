@@ -3,6 +3,7 @@
 #include <set>
 #include <tuple>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/proto_time.h"
 #include "coordinator/core/decide.h"
@@ -14,6 +15,8 @@ namespace {
 
 constexpr int kMostHostFailures = 8;
 constexpr int kMostStale = 4096;
+// No clock of a worker's counts for more.
+constexpr absl::Duration kLongestSpotTime = absl::Hours(24);
 
 bool HasEnded(v1::RankState state) {
   return state == v1::RANK_STATE_SUCCEEDED || state == v1::RANK_STATE_STOPPED ||
@@ -91,6 +94,7 @@ void Transition::Hello(const v1::Hello& hello) {
   if (reborn) record.set_leaving(false);
   record.clear_stale();
   v1::Worker* worker = record.mutable_worker();
+  if (reborn && worker->drain().spot()) worker->clear_drain();
   worker->set_name(name);
   const bool no_ranks = record.leaving() || worker->has_drain();
   worker->set_state(no_ranks ? v1::WORKER_STATE_DRAINING : v1::WORKER_STATE_READY);
@@ -108,6 +112,7 @@ void Transition::Hello(const v1::Hello& hello) {
   *worker->mutable_connect_time() = ToProto(now_);
   *worker->mutable_lease_expire_time() = ToProto(now_ + config_.lease);
   ReconcileRanks(name, hello);
+  if (hello.has_spot_notice()) NoteSpot(name, hello.spot_notice());
   SettleDrain(name);
 }
 
@@ -240,7 +245,33 @@ void Transition::Drain(const std::string& name, const std::string& reason, absl:
   v1::Worker* worker = ChangeWorker(name).mutable_worker();
   v1::Drain* drain = worker->mutable_drain();
   drain->set_reason(reason);
+  drain->set_spot(false);
   if (!IsSet(drain->request_time())) *drain->mutable_request_time() = ToProto(now_);
+  *drain->mutable_deadline() = ToProto(deadline);
+  if (worker->state() == v1::WORKER_STATE_READY) worker->set_state(v1::WORKER_STATE_DRAINING);
+  BeginDrains();
+  SettleDrain(name);
+}
+
+// A drain that somebody has asked for stays his, with the earlier deadline: it outlasts the
+// worker's restart.
+void Transition::NoteSpot(const std::string& name, const v1::SpotNotice& notice) {
+  if (Worker(name) == nullptr) return;
+  Renew(name);
+  const std::string reason = absl::StrCat("its host goes away: ", notice.reason());
+  const v1::Drain& known = Worker(name)->worker().drain();
+  if (known.spot() || absl::StrContains(known.reason(), reason)) return;  // said again
+  v1::Worker* worker = ChangeWorker(name).mutable_worker();
+  const bool asked = worker->has_drain();
+  v1::Drain* drain = worker->mutable_drain();
+  absl::Time deadline = now_;
+  if (notice.has_deadline()) {
+    deadline = std::clamp(FromProto(notice.deadline()), now_, now_ + kLongestSpotTime);
+  }
+  if (asked) deadline = std::min(deadline, FromProto(drain->deadline()));
+  drain->set_reason(asked ? absl::StrCat(drain->reason(), "; ", reason) : reason);
+  drain->set_spot(!asked);
+  if (!asked) *drain->mutable_request_time() = ToProto(now_);
   *drain->mutable_deadline() = ToProto(deadline);
   if (worker->state() == v1::WORKER_STATE_READY) worker->set_state(v1::WORKER_STATE_DRAINING);
   BeginDrains();

@@ -75,6 +75,10 @@ absl::Status CheckHello(const v1::Hello& hello) {
   return absl::OkStatus();
 }
 
+void BoundNotice(v1::SpotNotice* notice) {
+  notice->set_reason(notice->reason().substr(0, kMaxDeviceTextBytes));
+}
+
 // Cuts what a worker measured down to as much of it as is kept.
 void BoundFacts(google::protobuf::RepeatedPtrField<v1::DeviceFacts>* devices) {
   while (devices->size() > kMaxSlots) devices->RemoveLast();
@@ -118,6 +122,7 @@ absl::Status Coordinator::Start() {
     }
     state_ = std::move(loaded);
   }
+  MP_RETURN_IF_ERROR(SendStored());
   MP_RETURN_IF_ERROR(Commit(DecideAll(state_, events, clock_->Now(), options_.config)));
   schedule_wanted_ = true;  // also jobs that wait say why
   loop_ = std::thread([this] { RunLoop(); });
@@ -239,6 +244,7 @@ void Coordinator::Attach(const std::shared_ptr<WorkerSession>& session, const v1
   v1::Hello bounded = hello;
   BoundFacts(bounded.mutable_devices());
   bounded.set_driver(hello.driver().substr(0, kMaxDeviceTextBytes));
+  if (hello.has_spot_notice()) BoundNotice(bounded.mutable_spot_notice());
   bounded.set_device_note(hello.device_note().substr(0, kMaxDeviceTextBytes));
   const auto take_over = [this, session] {
     mutex_.AssertHeld();
@@ -276,6 +282,11 @@ void Coordinator::Receive(const std::shared_ptr<WorkerSession>& session, v1::Wor
       break;
     case v1::WorkerMessage::kProgress:
       event = RankProgressed{worker, std::move(*message.mutable_progress())};
+      break;
+    case v1::WorkerMessage::kSpotNotice:
+      BoundNotice(message.mutable_spot_notice());
+      spdlog::warn("{}: its host goes away: {}", worker, message.spot_notice().reason());
+      event = SpotNoticed{worker, std::move(*message.mutable_spot_notice())};
       break;
     case v1::WorkerMessage::kLeaving:
       spdlog::info("{} is leaving: {}", worker, message.leaving().reason());

@@ -39,6 +39,7 @@ namespace milepost::coordinator {
 class CheckpointReader;
 class Store;
 class WorkerSession;
+struct StoredDelivery;
 
 // What is known of where a job's ranks would run; 0: nothing.
 struct KnownPlace {
@@ -57,6 +58,16 @@ struct AdmittedSpec {
   std::vector<v1::JobSize> sizes = {};  // of an elastic job, ascending; else empty
 };
 
+// Is told of jobs that have ended, at least once each. Called from one thread; must not block.
+class EndListener {
+ public:
+  virtual ~EndListener() = default;
+  // What is to be sent of this job. Stored together with the job's end.
+  virtual std::vector<v1::WebhookDelivery> MessagesFor(const v1::Job& job) = 0;
+  // It is durable; Store::ForgetDelivery(number) ends it.
+  virtual void Send(uint64_t number, const v1::WebhookDelivery& delivery) = 0;
+};
+
 struct CoordinatorOptions {
   Config config;
   // Can this normalised, valid spec ever run? Empty: anything may, as it is.
@@ -69,6 +80,7 @@ struct CoordinatorOptions {
   absl::Duration start_grace = absl::ZeroDuration();
   // nullptr: wall time at the start plus steady time since, so that a set clock expires no lease.
   Clock* clock = nullptr;
+  EndListener* listener = nullptr;  // outlives the coordinator
 };
 
 std::string ProjectOfJob(const v1::Job& job);
@@ -207,6 +219,8 @@ class Coordinator {
   absl::Status Commit(const Outcome& outcome,
                       const std::vector<std::function<void()>>& applied = {});
   absl::Status Schedule();
+  std::vector<StoredDelivery> MessagesOf(const Outcome& outcome);
+  absl::Status SendStored();
   void DispatchLocked(const Outcome& outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // ---- coordinator_access.cc ----
@@ -282,6 +296,7 @@ class Coordinator {
   bool due_known_ = false;                         // due_ is no later than NextDeadline(state_)
   absl::Time due_;
   absl::Time ticked_ = absl::InfinitePast();  // the due time that a Tick has seen, until a pass
+  uint64_t next_delivery_ = 1;
   std::thread loop_;
   LogWriter log_writer_;  // its thread uses what is above
 };

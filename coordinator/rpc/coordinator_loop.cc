@@ -209,10 +209,43 @@ absl::Status Coordinator::Schedule() {
   return Commit(outcome);
 }
 
+// Of jobs that end with this decision.
+std::vector<StoredDelivery> Coordinator::MessagesOf(const Outcome& outcome) {
+  std::vector<StoredDelivery> messages;
+  if (options_.listener == nullptr) return messages;
+  for (const int64_t number : outcome.durable_jobs) {
+    const v1::Job& job = outcome.jobs.at(number).job();
+    if (!IsTerminal(job.state())) continue;
+    {
+      absl::ReaderMutexLock lock(&mutex_);
+      const v1::JobRecord* before = state_.FindJob(number);
+      if (before != nullptr && IsTerminal(before->job().state())) continue;
+    }
+    for (v1::WebhookDelivery& message : options_.listener->MessagesFor(job)) {
+      messages.push_back({next_delivery_++, std::move(message)});
+    }
+  }
+  return messages;
+}
+
+// What was not delivered before the coordinator's restart. Numbers are never used again: they go on
+// from the time.
+absl::Status Coordinator::SendStored() {
+  if (options_.listener == nullptr) return absl::OkStatus();
+  MP_ASSIGN_OR_RETURN(const std::vector<StoredDelivery> stored, store_->LoadDeliveries());
+  next_delivery_ = static_cast<uint64_t>(absl::ToUnixMicros(absl::Now()));
+  for (const StoredDelivery& message : stored) {
+    next_delivery_ = std::max(next_delivery_, message.number + 1);
+    options_.listener->Send(message.number, message.delivery);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Coordinator::Commit(const Outcome& outcome,
                                  const std::vector<std::function<void()>>& applied) {
+  const std::vector<StoredDelivery> messages = MessagesOf(outcome);
   if (outcome.NeedsWrite()) {
-    if (absl::Status status = store_->Write(outcome); !status.ok()) {
+    if (absl::Status status = store_->Write(outcome, messages); !status.ok()) {
       spdlog::error("a change of state cannot be stored and did not happen: {}",
                     std::string(status.message()));
       return status;
@@ -220,6 +253,9 @@ absl::Status Coordinator::Commit(const Outcome& outcome,
   }
   // Only now: what was written before somebody else could be elected is there for the other one.
   MP_RETURN_IF_ERROR(MayAct());
+  for (const StoredDelivery& message : messages) {
+    options_.listener->Send(message.number, message.delivery);
+  }
   absl::MutexLock lock(&mutex_);
   for (const auto& [number, record] : outcome.jobs) {
     const v1::JobRecord* before = state_.FindJob(number);

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "common/spec/validate.h"
 #include "coordinator/rpc/server_fixture.h"
+#include "coordinator/webhooks/receiver.h"
 
 namespace milepost::coordinator {
 namespace {
@@ -334,6 +337,76 @@ TEST_F(OperationsTest, AnArrayIsSubmittedListedAndCancelled) {
               grpc::StatusCode::NOT_FOUND)
         << none;
   }
+}
+
+TEST_F(OperationsTest, WebhooksAreToldOfEndsAlsoAfterARestart) {
+  absl::Mutex mutex;
+  std::vector<Received> received;
+  bool refuse = true;
+  Receiver receiver([&](const Received& one) {
+    absl::MutexLock lock(&mutex);
+    received.push_back(one);
+    return refuse ? 503 : 200;
+  });
+  options_.webhooks = {{"w", receiver.Url(), "0123456789abcdef", {}, {"cancelled"}}};
+  Start();
+  const auto cancel = [&](const std::string& name) {
+    v1::CancelJobRequest request;
+    request.set_name(name);
+    v1::Job job;
+    EXPECT_TRUE(Call(&v1::JobService::Stub::CancelJob, request, &job).ok());
+  };
+  const auto await = [&](size_t count) {
+    const auto enough = [&] { return received.size() >= count; };
+    absl::MutexLock lock(&mutex);
+    EXPECT_TRUE(mutex.AwaitWithTimeout(absl::Condition(&enough), absl::Seconds(30)));
+    return received;
+  };
+  const std::string job = Submit();
+  cancel(job);
+  cancel(job);  // it has ended already
+  const Received first = await(1)[0];
+  EXPECT_THAT(first.body, HasSubstr("\"name\":\"jobs/1\""));
+  {
+    absl::MutexLock lock(&mutex);
+    received.clear();
+    refuse = false;
+  }
+  Start();
+  EXPECT_EQ(await(1)[0].delivery, first.delivery);
+  EXPECT_EQ(await(1)[0].body, first.body);
+  cancel(Submit());
+  const Received second = await(2)[1];
+  EXPECT_THAT(second.body, HasSubstr("\"name\":\"jobs/2\""));
+  EXPECT_NE(second.delivery, first.delivery);
+  // What was delivered is forgotten.
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  Store& store = server_->coordinator().store();
+  while (!store.LoadDeliveries()->empty() && absl::Now() < deadline) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  EXPECT_THAT(*store.LoadDeliveries(), IsEmpty());
+  EXPECT_EQ(await(2).size(), 2u);
+}
+
+TEST_F(OperationsTest, AHostThatGoesAwayIsDrained) {
+  worker_ = std::make_unique<FakeWorker>(server_->address(), "a", 1);
+  worker_->Receive();
+  const std::string name = Submit();
+  start_ = worker_->Receive().start_rank();
+  worker_->Report(start_, v1::RANK_STATE_RUNNING);
+  v1::WorkerMessage message;
+  message.mutable_spot_notice()->set_reason("SIGUSR2");
+  worker_->Send(message);
+  EXPECT_TRUE(worker_->Receive().stop_rank().graceful());
+  grpc::ClientContext context;
+  v1::GetWorkerRequest request;
+  request.set_name("workers/a");
+  v1::Worker worker;
+  ASSERT_TRUE(workers_->GetWorker(&context, request, &worker).ok());
+  EXPECT_EQ(worker.state(), v1::WORKER_STATE_DRAINING);
+  EXPECT_EQ(worker.drain().reason(), "its host goes away: SIGUSR2");
+  EXPECT_THAT(GetJob(name).reason_detail(), HasSubstr("its host goes away: SIGUSR2"));
 }
 
 TEST_F(OperationsTest, WhatWasDroppedOfALogIsSaidOnce) {

@@ -5,6 +5,7 @@
 #include <grpcpp/resource_quota.h>
 
 #include <malloc.h>
+#include <spdlog/spdlog.h>
 
 #include <fstream>
 #include <utility>
@@ -12,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/proto_time.h"
 #include "common/rpc/status.h"
 #include "common/status_macros.h"
 #include "coordinator/rpc/gate.h"
@@ -20,6 +22,7 @@
 #include "coordinator/security/audit_log.h"
 #include "coordinator/security/init_pki.h"
 #include "coordinator/security/token_table.h"
+#include "coordinator/webhooks/courier.h"
 
 namespace milepost::coordinator {
 
@@ -75,6 +78,36 @@ absl::Status CoordinatorServer::OpenGate(const ServerOptions& options) {
   return absl::OkStatus();
 }
 
+class CoordinatorServer::WebhookListener : public EndListener {
+ public:
+  WebhookListener(Store* store, const std::vector<Webhook>& webhooks)
+      : courier_(webhooks, {.done = [store](uint64_t number) {
+                   const absl::Status status = store->ForgetDelivery(number);
+                   if (status.ok()) return;
+                   spdlog::warn("webhook message {} will be sent again: {}", number,
+                                std::string(status.message()));
+                 }}) {}
+
+  std::vector<v1::WebhookDelivery> MessagesFor(const v1::Job& job) override {
+    std::vector<v1::WebhookDelivery> messages;
+    for (const Webhook& webhook : courier_.webhooks()) {
+      if (!Wants(webhook, job)) continue;
+      v1::WebhookDelivery& message = messages.emplace_back();
+      message.set_webhook(webhook.name);
+      message.set_body(WebhookBody(job));
+      *message.mutable_create_time() = ToProto(absl::Now());
+    }
+    return messages;
+  }
+  void Send(uint64_t number, const v1::WebhookDelivery& delivery) override {
+    courier_.Send({number, delivery});
+  }
+  void Stop() { courier_.Stop(); }
+
+ private:
+  Courier courier_;
+};
+
 CoordinatorServer::CoordinatorServer() = default;
 CoordinatorServer::~CoordinatorServer() { Stop(); }
 
@@ -83,7 +116,12 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   MP_ASSIGN_OR_RETURN(Listener listener, Listener::Make(options.listen, options.tls_dir));
   std::unique_ptr<CoordinatorServer> server(new CoordinatorServer);
   MP_ASSIGN_OR_RETURN(server->store_, Store::Open(options.store));
-  server->coordinator_ = std::make_unique<Coordinator>(server->store_.get(), options.coordinator);
+  CoordinatorOptions coordinator_options = options.coordinator;
+  if (!options.webhooks.empty()) {
+    server->webhooks_ = std::make_unique<WebhookListener>(server->store_.get(), options.webhooks);
+    coordinator_options.listener = server->webhooks_.get();
+  }
+  server->coordinator_ = std::make_unique<Coordinator>(server->store_.get(), coordinator_options);
   MP_RETURN_IF_ERROR(server->coordinator_->Start());
 
   MP_RETURN_IF_ERROR(server->OpenGate(options));
@@ -118,6 +156,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
 
 void CoordinatorServer::Stop() {
   if (coordinator_ != nullptr) coordinator_->Stop();
+  if (webhooks_ != nullptr) webhooks_->Stop();
   if (rpc_ != nullptr && rpc_->server != nullptr) {
     rpc_->server->Shutdown(std::chrono::system_clock::now() + kStopGrace);
     rpc_->server->Wait();

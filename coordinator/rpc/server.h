@@ -18,6 +18,7 @@
 #include "coordinator/rpc/coordinator.h"
 #include "coordinator/security/rate_limiter.h"
 #include "coordinator/store/store.h"
+#include "coordinator/webhooks/webhook_file.h"
 
 namespace milepost::coordinator {
 
@@ -34,6 +35,8 @@ struct ServerOptions {
   std::string audit_path;
   // Called when all is ready, right before the address is taken. May be empty.
   std::function<void()> before_listening;
+  // Who is told of jobs that have ended.
+  std::vector<Webhook> webhooks;
 };
 
 // For a process that is a coordinator, before its first thread: keeps freed memory of the size of
@@ -62,11 +65,13 @@ class CoordinatorServer {
 
  private:
   struct Rpc;
+  class WebhookListener;
   CoordinatorServer();
 
   absl::Status OpenGate(const ServerOptions& options);
 
   std::unique_ptr<Store> store_;
+  std::unique_ptr<WebhookListener> webhooks_;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<TokenTable> tokens_;
   std::unique_ptr<AuditLog> audit_;

@@ -95,7 +95,7 @@ absl::StatusOr<State> Store::LoadState() {
   return state;
 }
 
-absl::Status Store::Write(const Outcome& outcome) {
+absl::Status Store::Write(const Outcome& outcome, const std::vector<StoredDelivery>& deliveries) {
   rocksdb::WriteBatch batch(0, 0, /*protection_bytes_per_key=*/8, 0);
   for (int64_t number : outcome.durable_jobs) {
     batch.Put(database_->meta(), NumberKey(kJobPrefix, number),
@@ -117,8 +117,32 @@ absl::Status Store::Write(const Outcome& outcome) {
     batch.DeleteRange(database_->meta(), NumberKey(kRendezvousPrefix, number),
                       NumberKey(kRendezvousPrefix, number + 1));
   }
+  for (const StoredDelivery& stored : deliveries) {
+    batch.Put(database_->meta(), NumberKey(kDeliveryPrefix, static_cast<int64_t>(stored.number)),
+              stored.delivery.SerializeAsString());
+  }
   if (batch.Count() == 0) return absl::OkStatus();
   return database_->Write(&batch, /*sync=*/true);
+}
+
+absl::StatusOr<std::vector<StoredDelivery>> Store::LoadDeliveries() {
+  std::vector<StoredDelivery> deliveries;
+  MP_RETURN_IF_ERROR(Scan(*database_, kDeliveryPrefix,
+                          [&](absl::string_view key, absl::string_view value) -> absl::Status {
+                            if (key.size() != 9) {
+                              return absl::DataLossError("the store has a damaged webhook key");
+                            }
+                            StoredDelivery& stored = deliveries.emplace_back();
+                            stored.number = ReadBe64(key.substr(1));
+                            return ParseRecord(value, "webhook message", &stored.delivery);
+                          }));
+  return deliveries;
+}
+
+absl::Status Store::ForgetDelivery(uint64_t number) {
+  rocksdb::WriteBatch batch;
+  batch.Delete(database_->meta(), NumberKey(kDeliveryPrefix, static_cast<int64_t>(number)));
+  return database_->Write(&batch, /*sync=*/false);
 }
 
 absl::Status Store::PutToken(const v1::TokenRecord& record, bool sync) {

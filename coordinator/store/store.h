@@ -49,6 +49,12 @@ struct RendezvousKey {
   std::string value;
 };
 
+// A message to a webhook that may not have been delivered yet.
+struct StoredDelivery {
+  uint64_t number = 0;
+  v1::WebhookDelivery delivery;
+};
+
 class Store {
  public:
   // FAILED_PRECONDITION: the directory was written by a newer version, another process has it
@@ -59,8 +65,13 @@ class Store {
 
   absl::StatusOr<State> LoadState();
   // One synced write of the outcome's durable records, and the end of rendezvous keys of its ended
-  // attempts. Nothing is written when there is nothing durable.
-  absl::Status Write(const Outcome& outcome);
+  // attempts; with these messages. Nothing is written when there is nothing durable.
+  absl::Status Write(const Outcome& outcome, const std::vector<StoredDelivery>& deliveries = {});
+
+  // By number.
+  absl::StatusOr<std::vector<StoredDelivery>> LoadDeliveries();
+  // May be back after the machine has died (not synced).
+  absl::Status ForgetDelivery(uint64_t number);
 
   absl::Status PutToken(const v1::TokenRecord& record, bool sync);
   absl::StatusOr<std::vector<v1::TokenRecord>> LoadTokens();

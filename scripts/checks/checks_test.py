@@ -6,6 +6,7 @@ import json
 import pathlib
 import unittest
 
+import api_doc
 import doc_paths
 import doc_snippets
 import files
@@ -30,6 +31,47 @@ class LayeringTest(unittest.TestCase):
 
     def test_unknown_folder(self):
         self.assertTrue(layering.check_file("novel/x.cc", ""))
+
+
+class ApiDocTest(unittest.TestCase):
+    PROTO = """// What it is about.
+syntax = "proto3";
+
+service JobService {
+  // Gives a job.
+  rpc GetJob(GetJobRequest) returns (stream Job);
+  rpc Bare(GetJobRequest) returns (Job);
+}
+
+// A job.
+message Job {
+  string name = 1;  // "jobs/<id>"
+  // Of people.
+  map<string, string> labels = 2;
+  oneof kind {
+    int64 number = 3 [(is_bytes) = true];
+  }
+  message Empty {}
+  enum State {
+    STATE_UNSPECIFIED = 0;
+    STATE_READY = 1;  // it is
+  }
+}
+"""
+
+    def test_methods_need_comments(self):
+        errors = list(api_doc.lint("x.proto", api_doc.parse(self.PROTO)))
+        self.assertEqual(len(errors), 1)
+        self.assertIn("x.proto:7: JobService.Bare", errors[0])
+        self.assertTrue(list(api_doc.lint("x.proto", api_doc.parse("syntax = 'proto3';"))))
+
+    def test_document(self):
+        text = api_doc.document([("job", api_doc.parse(self.PROTO))])
+        for part in ("What it is about.", "**GetJob** `(GetJobRequest) returns (stream Job)`",
+                     "Gives a job.", '| `name` | `string` | "jobs/<id>" |',
+                     "| `labels` | `map<string, string>` | Of people. |", "(one of `kind`)",
+                     "### Job.State", "| `STATE_READY` = 1 | it is |", "### Job.Empty"):
+            self.assertIn(part, text)
 
 
 class FilesTest(unittest.TestCase):

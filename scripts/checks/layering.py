@@ -57,12 +57,14 @@ ALLOWED = {
     "engine/runtime/device": {"common", "engine/runtime", "engine/comm"} | PURE_ENGINE,
     "coordinator/core": {"common", "common/spec"},
     "coordinator/store": {"common", "coordinator/core", "engine/state"},
+    "coordinator/webhooks": {"common", "common/spec"},
     "coordinator/security": {"common", "common/pki", "common/rpc"},
     "coordinator/election": {"common", "common/rpc"},
     "coordinator/rpc": {"common", "common/spec", "common/rpc", "common/pki", "coordinator/core",
-                        "coordinator/store", "coordinator/security"} | PURE_ENGINE,
+                        "coordinator/store", "coordinator/security", "coordinator/webhooks"}
+                       | PURE_ENGINE,
     "coordinator": {"common", "coordinator/core", "coordinator/store", "coordinator/security",
-                    "coordinator/election", "common/rpc", "coordinator/rpc"}
+                    "coordinator/election", "common/rpc", "coordinator/rpc", "coordinator/webhooks"}
                    | PURE_ENGINE,
     "worker/gpu": {"common"},
     "worker/gpu/testing": {"common", "worker/gpu"},

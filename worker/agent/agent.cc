@@ -76,6 +76,7 @@ class AgentImpl : public Agent {
     stop_requested_ = true;
     WakeUp();
   }
+  void NoteSpot(const std::string& why) override;
   const std::string& id() const override { return identity_.id(); }
   std::string offer() const override { return DescribeSlots(plan_); }
 
@@ -132,8 +133,18 @@ void AgentImpl::WatchGpus() {
   check_monitor_ = monitor_->CheckProgress(Clock::Real()->Now(), kDriverPatience);
 }
 
+void AgentImpl::NoteSpot(const std::string& why) {
+  spdlog::warn("this host goes away ({}): its jobs are to leave in {}", why,
+               absl::FormatDuration(options_.spot.time));
+  v1::SpotNotice notice;
+  notice.set_reason(why);
+  *notice.mutable_deadline() = ToProto(Clock::Real()->Now() + options_.spot.time);
+  outbox_.SetSpotNotice(std::move(notice));
+}
+
 void AgentImpl::Run() {
   WatchGpus();
+  SpotWatch spot(options_.spot, [this](const std::string& why) { NoteSpot(why); });
   Session session(coordinator_, &outbox_, [this](v1::CoordinatorMessage message) {
     {
       absl::MutexLock lock(&mutex_);

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "worker/agent/slots.h"
+#include "worker/agent/spot_watch.h"
 #include "worker/gpu/nvml.h"
 
 namespace milepost::worker {
@@ -37,6 +38,7 @@ struct AgentOptions {
   absl::Duration measure_interval = absl::Seconds(10);
   // The driver's library; tests replace it.
   std::function<absl::StatusOr<std::unique_ptr<Nvml>>()> open_nvml = [] { return Nvml::Open(); };
+  SpotOptions spot;                              // how it learns that its host goes away
   absl::Duration stop_time = absl::Seconds(60);  // for ranks to checkpoint and leave
   // After the last rank ended: for the coordinator to acknowledge the reports.
   absl::Duration acknowledge_time = absl::Seconds(3);
@@ -54,6 +56,10 @@ class Agent {
 
   // From any thread, also before Run. Does not block.
   virtual void RequestStop() = 0;
+
+  // The host is about to be taken away, as spot_watch.h tells it: the coordinator is to drain this
+  // worker, for as long as it runs. From any thread, also before Run. Does not block.
+  virtual void NoteSpot(const std::string& why) = 0;
 
   virtual const std::string& id() const = 0;
   // "2 cpu slots", "8 cuda slots (NVIDIA H200)"

@@ -40,6 +40,13 @@ void Outbox::SetLeaving(const std::string& reason) {
   leaving_pending_ = true;
 }
 
+void Outbox::SetSpotNotice(v1::SpotNotice notice) {
+  absl::MutexLock lock(&mutex_);
+  if (hello_.has_spot_notice()) return;
+  *hello_.mutable_spot_notice() = std::move(notice);
+  spot_pending_ = true;
+}
+
 void Outbox::Forget(const RankKey& key) {
   absl::MutexLock lock(&mutex_);
   ranks_.erase(key);
@@ -68,6 +75,7 @@ v1::WorkerMessage Outbox::StartStream() {
   }
   for (const auto& [slot, facts] : facts_) *message.mutable_hello()->add_devices() = facts;
   facts_pending_.clear();
+  spot_pending_ = false;
   leaving_pending_ = !leaving_.empty();
   woken_ = false;
   return message;
@@ -88,7 +96,7 @@ void Outbox::Wake() {
 }
 
 bool Outbox::Pending() const {
-  if (leaving_pending_ || !facts_pending_.empty() || !logs_.empty()) return true;
+  if (leaving_pending_ || spot_pending_ || !facts_pending_.empty() || !logs_.empty()) return true;
   for (const auto& [key, entry] : ranks_) {
     if (entry.report_pending || entry.progress_pending) return true;
   }
@@ -99,6 +107,10 @@ v1::WorkerMessage Outbox::Take() {
   v1::WorkerMessage message;
   if (std::exchange(leaving_pending_, false)) {
     message.mutable_leaving()->set_reason(leaving_);
+    return message;
+  }
+  if (std::exchange(spot_pending_, false)) {
+    *message.mutable_spot_notice() = hello_.spot_notice();
     return message;
   }
   for (auto& [key, entry] : ranks_) {

@@ -50,6 +50,8 @@ class Outbox {
   void SetFacts(v1::DeviceFacts facts);
   void AddLog(v1::LogLine line);
   void SetLeaving(const std::string& reason);
+  // The first one stays.
+  void SetSpotNotice(v1::SpotNotice notice);
   void Forget(const RankKey& key);
 
   std::optional<v1::RankReport> Find(const RankKey& key) const;
@@ -60,8 +62,8 @@ class Outbox {
   // The first message of a new stream: says everything, so nothing else is pending after it but
   // logs.
   v1::WorkerMessage StartStream();
-  // Waits for something to say; nothing by `deadline`, or after Wake. Order: Leaving, reports,
-  // progress, devices, logs.
+  // Waits for something to say; nothing by `deadline`, or after Wake. Order: Leaving, the
+  // spot notice, reports, progress, devices, logs.
   std::optional<v1::WorkerMessage> Next(absl::Time deadline);
   // Makes a waiting Next return.
   void Wake();
@@ -76,14 +78,15 @@ class Outbox {
   bool Pending() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   v1::WorkerMessage Take() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const v1::Hello hello_;
   mutable absl::Mutex mutex_;
+  v1::Hello hello_ ABSL_GUARDED_BY(mutex_);  // with the spot notice, once there is one
   std::map<RankKey, Entry> ranks_ ABSL_GUARDED_BY(mutex_);
   std::map<int32_t, v1::DeviceFacts> facts_ ABSL_GUARDED_BY(mutex_);  // by slot
   std::set<int32_t> facts_pending_ ABSL_GUARDED_BY(mutex_);
   LogQueue logs_ ABSL_GUARDED_BY(mutex_){10000, 4 << 20};
   std::string leaving_ ABSL_GUARDED_BY(mutex_);
   bool leaving_pending_ ABSL_GUARDED_BY(mutex_) = false;
+  bool spot_pending_ ABSL_GUARDED_BY(mutex_) = false;
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -1,0 +1,88 @@
+// Hosts that say that they are about to be taken away.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/proto_time.h"
+#include "coordinator/core/fake_cluster.h"
+
+namespace milepost::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+
+class SpotTest : public ::testing::Test, public FakeCluster {
+ protected:
+  void TearDown() override { EXPECT_EQ(violation, ""); }
+
+  v1::SpotNotice Notice(absl::Duration left) const {
+    v1::SpotNotice notice;
+    notice.set_reason("SIGUSR2");
+    *notice.mutable_deadline() = ToProto(now + left);
+    return notice;
+  }
+};
+
+TEST_F(SpotTest, JobsLeaveAtTheDeadlineAndTheEventSaysWhy) {
+  Connect("a", 1);
+  const std::string job = Submit(1);
+  ReportAll(job, v1::RANK_STATE_RUNNING);
+  Do(SpotNoticed{"workers/a", Notice(absl::Seconds(2))});
+  EXPECT_EQ(Worker("a").state(), v1::WORKER_STATE_DRAINING);
+  EXPECT_EQ(Worker("a").drain().reason(), "its host goes away: SIGUSR2");
+  EXPECT_TRUE(Worker("a").drain().spot());
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_RUNNING);
+  Connect("b", 1);
+  Do(WorkerHeartbeat{"workers/a"});
+  Advance(absl::Seconds(2));
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_RECOVERING);
+  EXPECT_EQ(Job(job).reason(), v1::JOB_REASON_WORKER_LEAVING);
+  EXPECT_THAT(Job(job).reason_detail(), HasSubstr("its host goes away: SIGUSR2"));
+  const v1::Job described = DescribeWithEvents(state, Record(job));
+  EXPECT_THAT(described.events(described.events_size() - 1).detail(), HasSubstr("SIGUSR2"));
+  Send(Report(job, 0, v1::RANK_STATE_STOPPED));
+  EXPECT_EQ(Job(job).placements(0).worker(), "workers/b");
+  EXPECT_EQ(Job(job).failures(), 0);
+  EXPECT_EQ(Worker("a").state(), v1::WORKER_STATE_DRAINED);
+}
+
+TEST_F(SpotTest, AnotherHelloSaysItAgainAndANewStartEndsIt) {
+  Connect("a", 1);
+  v1::Hello hello = MakeHello("a", 1, 1);
+  *hello.mutable_spot_notice() = Notice(absl::ZeroDuration());
+  Do(WorkerHello{hello});
+  EXPECT_EQ(Worker("a").state(), v1::WORKER_STATE_DRAINED);
+  const v1::Drain first = Worker("a").drain();
+  now += absl::Seconds(1);
+  Do(WorkerHello{hello});
+  EXPECT_EQ(Worker("a").drain().SerializeAsString(), first.SerializeAsString());
+  // The lost message is made good by the Hello of a coordinator that knows nothing of it.
+  Do(WorkerResumed{"workers/a"});
+  EXPECT_EQ(Worker("a").state(), v1::WORKER_STATE_READY);
+  Do(WorkerHello{hello});
+  EXPECT_EQ(Worker("a").state(), v1::WORKER_STATE_DRAINED);
+  Connect("a", 1, /*incarnation=*/2);
+  EXPECT_EQ(Worker("a").state(), v1::WORKER_STATE_READY);
+  EXPECT_FALSE(Worker("a").has_drain());
+}
+
+TEST_F(SpotTest, ADrainThatSomebodyAskedForStays) {
+  Connect("a", 1);
+  Do(WorkerDrained{"workers/a", "new disk", now + absl::Hours(1)});
+  Do(SpotNoticed{"workers/a", Notice(absl::Seconds(30))});
+  Do(SpotNoticed{"workers/a", Notice(absl::Seconds(30))});
+  EXPECT_EQ(Worker("a").drain().reason(), "new disk; its host goes away: SIGUSR2");
+  EXPECT_EQ(FromProto(Worker("a").drain().deadline()), now + absl::Seconds(30));
+  EXPECT_FALSE(Worker("a").drain().spot());
+  Connect("a", 1, /*incarnation=*/2);
+  EXPECT_EQ(Worker("a").state(), v1::WORKER_STATE_DRAINED);
+}
+
+TEST_F(SpotTest, ADeadlineIsNoMoreThanADayAhead) {
+  Connect("a", 1);
+  Do(SpotNoticed{"workers/a", Notice(absl::Hours(1000))});
+  EXPECT_EQ(FromProto(Worker("a").drain().deadline()), now + absl::Hours(24));
+  Do(SpotNoticed{"workers/unknown", Notice(absl::ZeroDuration())});
+}
+
+}  // namespace
+}  // namespace milepost::coordinator

@@ -1,0 +1,67 @@
+#include "worker/agent/spot_watch.h"
+
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/subprocess.h"
+
+namespace milepost::worker {
+
+SpotWatch::SpotWatch(SpotOptions options, Notice notice)
+    : options_(std::move(options)), notice_(std::move(notice)) {
+  if (options_.file.empty() && options_.command.empty()) return;
+  thread_ = std::thread([this] { Run(); });
+}
+
+SpotWatch::~SpotWatch() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void SpotWatch::Run() {
+  absl::Time next_command = absl::InfinitePast();
+  while (true) {
+    if (!options_.file.empty() && access(options_.file.c_str(), F_OK) == 0) {
+      return notice_(absl::StrCat("the file ", options_.file, " has appeared"));
+    }
+    absl::Time now = Clock::Real()->Now();
+    if (!options_.command.empty() && now >= next_command) {
+      if (CommandNotices()) {
+        return notice_(absl::StrCat("the command '", options_.command.substr(0, 200), "' said so"));
+      }
+      now = Clock::Real()->Now();
+      next_command = now + options_.command_interval;
+    }
+    absl::Duration pause = absl::InfiniteDuration();
+    if (!options_.file.empty()) pause = options_.file_interval;
+    if (!options_.command.empty()) pause = std::min(pause, next_command - now);
+    absl::MutexLock lock(&mutex_);
+    if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), pause)) return;
+  }
+}
+
+bool SpotWatch::CommandNotices() {
+  SpawnOptions spawn;
+  spawn.argv = {"/bin/sh", "-c", options_.command};
+  spawn.out = Redirect::Null();
+  spawn.err = Redirect::Null();
+  auto child = Subprocess::Spawn(std::move(spawn));
+  const absl::StatusOr<ExitResult> end =
+      child.ok() ? child->Wait(Clock::Real()->Now() + options_.command_patience)
+                 : absl::StatusOr<ExitResult>(child.status());
+  if (end.ok() && end->signal == 0) return end->exit_code == 0;
+  if (std::exchange(complained_, true)) return false;
+  const std::string why = end.ok() ? end->ToString() : std::string(end.status().message());
+  spdlog::warn("--spot-command says nothing: {}; it is tried again", why);
+  return false;
+}
+
+}  // namespace milepost::worker

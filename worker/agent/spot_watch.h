@@ -1,0 +1,54 @@
+// Notices that the host is about to be taken away, as hosts that are rented by the minute are: by
+// a file that appears, or by a command that ends with 0.
+//
+//   SpotWatch watch({.file = "/run/spot-notice"}, [&](const std::string& why) { ... });
+//
+// `notice` is called once at most, from the watch's thread; the end of the watch waits for it.
+#ifndef MILEPOST_WORKER_AGENT_SPOT_WATCH_H_
+#define MILEPOST_WORKER_AGENT_SPOT_WATCH_H_
+
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace milepost::worker {
+
+struct SpotOptions {
+  std::string file;     // empty: none is looked for
+  std::string command;  // for /bin/sh; empty: none is run
+  // From a notice on, for the jobs to go on as they are; then they save a checkpoint and leave.
+  absl::Duration time = absl::ZeroDuration();
+  // Between two looks, and two runs of the command.
+  absl::Duration file_interval = absl::Seconds(1);
+  absl::Duration command_interval = absl::Seconds(5);
+  // After which the command is killed.
+  absl::Duration command_patience = absl::Seconds(10);
+};
+
+class SpotWatch {
+ public:
+  using Notice = std::function<void(const std::string& why)>;
+
+  // Without a file and a command nothing is watched, and no thread started.
+  SpotWatch(SpotOptions options, Notice notice);
+  ~SpotWatch();  // takes as long as the command that runs, at most its patience
+
+ private:
+  void Run();
+  bool CommandNotices();
+
+  const SpotOptions options_;
+  const Notice notice_;
+  absl::Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool complained_ = false;  // of a command that cannot be run; once
+  std::thread thread_;
+};
+
+}  // namespace milepost::worker
+
+#endif  // MILEPOST_WORKER_AGENT_SPOT_WATCH_H_
