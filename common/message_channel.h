@@ -6,7 +6,7 @@
 //   MessageChannel(UniqueFd(3)) MP_RETURN_IF_ERROR(ends.first.Send(start, absl::Now() +
 //   absl::Seconds(1)));
 //
-// Messages are at most kMaxBytes serialized. One thread may send while another receives.
+// Messages are at most kMaxBytes serialized. Several threads may send, while one receives.
 #ifndef MILEPOST_COMMON_MESSAGE_CHANNEL_H_
 #define MILEPOST_COMMON_MESSAGE_CHANNEL_H_
 

@@ -68,6 +68,7 @@ int Main(int argc, char** argv) {
   std::string cores, gpus, log_level = "info";
   double stop_seconds = 60, spot_seconds = 0;
   bool spot_signal = false;
+  double hang_seconds = absl::ToDoubleSeconds(options.hang_time);
   CLI::App app{"Offers a host's slots to a Milepost coordinator and runs the ranks it is given."};
   app.set_version_flag("--version", kVersion);
   app.footer("milepost-worker doctor --help: checks this host instead");
@@ -116,6 +117,10 @@ int Main(int argc, char** argv) {
                  "from such a notice on, until jobs are told to save a checkpoint and leave")
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
+  app.add_option("--hang-seconds", hang_seconds,
+                 "a rank whose micro-step, or wait for data, takes longer has failed; 0: never")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app.add_option("--log-level", log_level, "debug, info, warn or error")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
       ->capture_default_str();
@@ -129,6 +134,7 @@ int Main(int argc, char** argv) {
   spdlog::set_level(spdlog::level::from_str(log_level));
   options.stop_time = absl::Seconds(stop_seconds);
   options.spot.time = absl::Seconds(spot_seconds);
+  options.hang_time = absl::Seconds(hang_seconds);
   if (!cores.empty()) {
     auto parsed = ParseCoreList(cores);
     if (!parsed.ok()) return Fail(parsed.status());

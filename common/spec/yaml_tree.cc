@@ -97,7 +97,7 @@ class TreeBuilder : public YAML::EventHandler {
       parent.items.push_back(std::move(node));
       return;
     }
-    parent.fields.emplace_back(std::move(parent.items.back()), std::move(node));
+    parent.fields.push_back({std::move(parent.items.back()), std::move(node)});
     parent.items.clear();
   }
 

@@ -3,7 +3,6 @@
 #define MILEPOST_COMMON_SPEC_YAML_TREE_H_
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -11,14 +10,21 @@
 
 namespace milepost {
 
+struct YamlField;
+
 struct YamlNode {
   enum class Kind { kNull, kScalar, kSequence, kMapping };
   Kind kind = Kind::kNull;
   int line = 0;  // from 1
   std::string scalar;
-  bool quoted = false;                                // '8' or "8": text, never a number
-  std::vector<YamlNode> items;                        // of a sequence
-  std::vector<std::pair<YamlNode, YamlNode>> fields;  // of a mapping, as written, duplicates too
+  bool quoted = false;            // '8' or "8": text, never a number
+  std::vector<YamlNode> items;    // of a sequence
+  std::vector<YamlField> fields;  // of a mapping, as written, duplicates too
+};
+
+struct YamlField {
+  YamlNode key;
+  YamlNode value;
 };
 
 // One document; empty text is a null node. Anchors, aliases, tags, further documents, more than 32

@@ -116,6 +116,7 @@ absl::Status TrainingSessionImpl::Ready(absl::string_view call) const {
 }
 
 absl::Status TrainingSessionImpl::Fail(const absl::Status& status) {
+  Enter(Activity::kOther);
   if (failure_.ok()) failure_ = status;
   communicator_->Abort(status.message());
   return status;
@@ -224,7 +225,9 @@ absl::StatusOr<StepReport> TrainingSessionImpl::Step(bool stop_requested) {
   // Running statistics move in every one of them.
   in_micro_steps_ = ChangesStateInMicroSteps();
   if (absl::Status status = RunMicroSteps(); !status.ok()) return Fail(status);
+  Enter(Activity::kUpdate);
   absl::StatusOr<absl::Span<const double>> scalars = engine_->FinishStep(context_);
+  Enter(Activity::kOther);
   if (!scalars.ok()) return Fail(scalars.status());
   StepReport report;
   if (absl::Status status = Report(*scalars, &report); !status.ok()) return Fail(status);
@@ -259,7 +262,9 @@ void TrainingSessionImpl::SetUpdate() {
 
 absl::Status TrainingSessionImpl::RunMicroSteps() {
   for (int64_t a = 0; a < layout_.accumulation; ++a) {
+    Enter(Activity::kData);
     MP_ASSIGN_OR_RETURN(const data::MicroBatch* batch, prefetcher_->Next());
+    Enter(Activity::kMicroStep);
     MP_ASSIGN_OR_RETURN(const HostInputs* inputs, engine_->NextInputs());
     if (a == 0) MP_RETURN_IF_ERROR(AgreeOnData(*batch, *inputs));
     inputs->Copy(batch->fields);
@@ -351,12 +356,14 @@ absl::StatusOr<EvaluationReport> TrainingSessionImpl::Evaluate() {
   const absl::StatusOr<std::vector<double>> many_documents = AgreeOnTurns(samples);
   if (!many_documents.ok()) return Fail(many_documents.status());
   for (size_t turn = 0; turn < many_documents->size(); ++turn) {
+    Enter(Activity::kValidation);
     const absl::Status status =
         EvaluateTurn(samples, static_cast<int64_t>(turn), (*many_documents)[turn] > 0);
     if (!status.ok()) return Fail(status);
   }
   const absl::StatusOr<absl::Span<double>> scalars = engine_->FinishEvaluation();
   if (!scalars.ok()) return Fail(scalars.status());
+  Enter(Activity::kOther);
   const absl::Span<double> sums =
       scalars->subspan(plan::LossScalar(0), heads.size() * graph::kLossSums);
   if (absl::Status status = communicator_->AllReduce(sums); !status.ok()) return Fail(status);

@@ -32,6 +32,7 @@
 #include "engine/data/sample_source.h"
 #include "engine/graph/graph.h"
 #include "engine/plan/step_plan.h"
+#include "engine/runtime/activity.h"
 #include "engine/runtime/op_time.h"
 #include "milepost/v1/checkpoint.pb.h"
 #include "milepost/v1/job_spec.pb.h"
@@ -52,6 +53,7 @@ struct SessionOptions {
   comm::Communicator* device_communicator = nullptr;  // as StepEngineArguments has it
   // For state on disk where the spec names no train.offload.path; there already.
   std::string state_folder;
+  ActivityBoard* activity = nullptr;  // outlives the session; what Step and Evaluate do goes there
 };
 
 struct StepReport {

@@ -59,6 +59,10 @@ class TrainingSessionImpl : public TrainingSession {
   // What the context says of this step's update.
   void SetUpdate();
   absl::Status RunMicroSteps();
+  // Of the step that is under way.
+  void Enter(Activity activity) {
+    if (options_.activity != nullptr) options_.activity->Enter(activity, state_.step() + 1);
+  }
   // What ranks must know of the step's data before its first micro-step: the gradient factors, from
   // the valid targets of all, and which micro-steps have many documents on any.
   absl::Status AgreeOnData(const data::MicroBatch& first, const HostInputs& inputs);

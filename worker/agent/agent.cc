@@ -113,6 +113,7 @@ class AgentImpl : public Agent {
   absl::Time kill_time_ = absl::InfiniteFuture();
   std::optional<GpuMonitor> monitor_;
   absl::Time check_monitor_ = absl::InfiniteFuture();
+  absl::Time check_alive_ = absl::InfiniteFuture();  // the ranks
 };
 
 void AgentImpl::WatchGpus() {
@@ -156,8 +157,11 @@ void AgentImpl::Run() {
     WaitForEvents();
     HandleInbox();
     bool any_ended = false;
+    check_alive_ = absl::InfiniteFuture();
     for (auto it = ranks_.begin(); it != ranks_.end();) {
       const bool ended = it->second->HandleEvents();
+      if (!ended)
+        check_alive_ = std::min(check_alive_, it->second->CheckAlive(Clock::Real()->Now()));
       any_ended |= ended;
       // It may have ended because its GPU did, which the next placement should know.
       if (ended && monitor_) monitor_->MeasureSoon();
@@ -190,7 +194,7 @@ void AgentImpl::WakeUp() {
 void AgentImpl::WaitForEvents() {
   std::vector<pollfd> entries = {{wake_.get(), POLLIN, 0}};
   for (const auto& [key, rank] : ranks_) rank->AddPollEntries(entries);
-  const absl::Time next = std::min({kill_time_, check_monitor_, sweep_time_});
+  const absl::Time next = std::min({kill_time_, check_monitor_, sweep_time_, check_alive_});
   poll(entries.data(), entries.size(), PollTimeoutMillis(next));
 }
 
@@ -272,6 +276,7 @@ absl::Status AgentImpl::StartTrainer(const v1::StartRank& start) {
                                 static_cast<int>(trainer.cores.size()));
   trainer.state_folder = absl::StrCat(options_.data_dir, "/offload");
   trainer.stop_time = options_.stop_time * kTrainerShare;
+  trainer.hang_time = options_.hang_time;
   trainer.memory_folder = memory_.FolderOf(start.job(), start.uid());
   SweepMemory(JobMemory::kKeepFromOthers, trainer.memory_folder);
   MP_ASSIGN_OR_RETURN(auto rank, RankProcess::Start(start, trainer, &outbox_));

@@ -40,6 +40,9 @@ struct AgentOptions {
   std::function<absl::StatusOr<std::unique_ptr<Nvml>>()> open_nvml = [] { return Nvml::Open(); };
   SpotOptions spot;                              // how it learns that its host goes away
   absl::Duration stop_time = absl::Seconds(60);  // for ranks to checkpoint and leave
+  // A rank whose micro-step or wait for data takes longer hangs, and is ended; so is one whose
+  // process gives no sign of life for a minute. Zero: neither.
+  absl::Duration hang_time = absl::Minutes(10);
   // After the last rank ended: for the coordinator to acknowledge the reports.
   absl::Duration acknowledge_time = absl::Seconds(3);
 };

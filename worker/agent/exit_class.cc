@@ -29,7 +29,10 @@ v1::FailureClass ClassOfExitCode(int code) {
 void DescribeSignal(const TrainerEnd& end, v1::RankReport& report) {
   report.set_signal(end.exit.signal);
   std::string message = absl::StrCat("the trainer was ", end.exit.ToString());
-  if (end.killed_by_us) {
+  if (!end.silence.empty()) {
+    report.set_failure_class(v1::FAILURE_CLASS_HOST);
+    message = absl::StrCat(end.silence, ", and was killed");
+  } else if (end.killed_by_us) {
     report.set_peer_lost(true);
     report.set_failure_class(v1::FAILURE_CLASS_HOST);
     message += " by its worker, as told";
@@ -82,6 +85,24 @@ void DescribeEnd(const TrainerEnd& end, v1::RankReport& report) {
     DescribeFailureCode(end, report);
   }
   for (const std::string& line : end.last_lines) report.add_last_lines(line);
+}
+
+std::string ProcessState(int pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
+  std::string text;
+  if (!std::getline(file, text)) return "";
+  const size_t name_end = text.rfind(") ");  // the name may have anything in it
+  if (name_end == std::string::npos || name_end + 2 >= text.size()) return "";
+  const char state = text[name_end + 2];
+  switch (state) {
+    case 'T':
+    case 't':
+      return "stopped (T)";
+    case 'D':
+      return "waiting for a disk or device (D)";
+    default:
+      return absl::StrCat("in state ", std::string(1, state));
+  }
 }
 
 int64_t CgroupOomKills() {

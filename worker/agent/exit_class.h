@@ -17,12 +17,16 @@ struct TrainerEnd {
   bool asked_to_stop = false;  // SIGTERM from us
   bool killed_by_us = false;   // SIGKILL: told to by the coordinator, or out of time while stopping
   bool oom_kill_seen = false;  // the kernel's OOM killer struck in our cgroup while it ran
+  std::string silence;         // why we took it to hang, and killed it; empty: we did not
   std::optional<v1::TrainerFailure> failure;  // what it said itself
   std::vector<std::string> last_lines;
 };
 
 // Fills state, exit_code, signal, failure_class, message, last_lines and peer_lost.
 void DescribeEnd(const TrainerEnd& end, v1::RankReport& report);
+
+// Of a process, in words: "stopped (T)", "waiting for a disk or device (D)"; empty: not known.
+std::string ProcessState(int pid);
 
 // OOM kills so far in this process's cgroup (memory.events); 0 when that cannot be read.
 int64_t CgroupOomKills();

@@ -20,6 +20,9 @@ constexpr size_t kLastLines = 100;
 constexpr size_t kLineBytes = 1024;
 constexpr int kChannelFd = 3;
 constexpr absl::Duration kHandOver = absl::Seconds(1);
+// It loads libraries before its first sign of life, from wherever they are.
+constexpr absl::Duration kFirstSign = absl::Minutes(5);
+constexpr absl::Duration kSilence = absl::Seconds(60);
 // Of one descriptor at a time, so that a trainer that floods its output cannot hold the loop.
 constexpr int kReadsAtOnce = 16;
 
@@ -33,6 +36,7 @@ absl::Status SendStart(const v1::StartRank& start, const TrainerOptions& options
   message.set_state_folder(options.state_folder);
   message.set_stop_seconds(absl::ToDoubleSeconds(options.stop_time));
   message.set_memory_folder(options.memory_folder);
+  message.set_hang_seconds(absl::ToDoubleSeconds(options.hang_time));
   // The socket's buffer takes it before the trainer reads.
   return channel.Send(message, Clock::Real()->Now() + kHandOver);
 }
@@ -60,8 +64,9 @@ absl::StatusOr<std::unique_ptr<RankProcess>> RankProcess::Start(const v1::StartR
   spawn.cores = options.cores;
   MP_ASSIGN_OR_RETURN(Subprocess process, Subprocess::Spawn(std::move(spawn)));
   MP_RETURN_IF_ERROR(SendStart(start, options, channel.first));
-  auto rank = std::unique_ptr<RankProcess>(new RankProcess(
-      std::move(process), std::move(channel.first), start, options.memory_folder, outbox));
+  auto rank = std::unique_ptr<RankProcess>(
+      new RankProcess(std::move(process), std::move(channel.first), start, options.memory_folder,
+                      options.hang_time > absl::ZeroDuration(), outbox));
   spdlog::info("started {} on slot {}: pid {}, {} threads", Describe(rank->key_), rank->slot_,
                rank->process_.pid(), options.threads);
   outbox->SetReport(rank->NewReport(v1::RANK_STATE_STARTING));
@@ -69,14 +74,16 @@ absl::StatusOr<std::unique_ptr<RankProcess>> RankProcess::Start(const v1::StartR
 }
 
 RankProcess::RankProcess(Subprocess process, MessageChannel channel, const v1::StartRank& start,
-                         std::string memory_folder, Outbox* outbox)
+                         std::string memory_folder, bool watched, Outbox* outbox)
     : key_(KeyOf(start)),
       slot_(start.slot()),
       memory_folder_(std::move(memory_folder)),
       outbox_(outbox),
       process_(std::move(process)),
       channel_(std::move(channel)),
-      oom_kills_before_(CgroupOomKills()) {
+      oom_kills_before_(CgroupOomKills()),
+      watched_(watched),
+      silent_from_(Clock::Real()->Now() + kFirstSign) {
   outputs_[0].fd = process_.TakeOut();
   outputs_[1].fd = process_.TakeErr();
   for (Output& output : outputs_) fcntl(output.fd.get(), F_SETFL, O_NONBLOCK);
@@ -102,6 +109,18 @@ void RankProcess::Kill() {
   if (absl::Status status = process_.Signal(SIGKILL); !status.ok()) {
     spdlog::error("{}", std::string(status.message()));
   }
+}
+
+absl::Time RankProcess::CheckAlive(absl::Time now) {
+  if (!watched_ || !end_.silence.empty()) return absl::InfiniteFuture();
+  if (now < silent_from_) return silent_from_;
+  const std::string state = ProcessState(process_.pid());
+  end_.silence =
+      absl::StrCat("the trainer gave no sign of life for ", absl::FormatDuration(kSilence),
+                   state.empty() ? "" : absl::StrCat(" (its process is ", state, ")"));
+  spdlog::error("{}: {}: killing it", Describe(key_), end_.silence);
+  Kill();
+  return absl::InfiniteFuture();
 }
 
 void RankProcess::AddPollEntries(std::vector<pollfd>& entries) const {
@@ -168,7 +187,10 @@ void RankProcess::ReadChannel(bool all) {
                       std::string(status.message()));
       }
       channel_open_ = false;
-    } else if (message.has_failure()) {
+      continue;
+    }
+    silent_from_ = Clock::Real()->Now() + kSilence;
+    if (message.has_failure()) {
       end_.failure = message.failure();
     } else if (message.has_progress()) {
       if (!std::exchange(running_, true)) {

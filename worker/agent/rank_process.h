@@ -31,6 +31,7 @@ struct TrainerOptions {
   std::string state_folder;   // of v1::TrainerStart
   std::string memory_folder;  // likewise
   absl::Duration stop_time;   // that the trainer has after SIGTERM
+  absl::Duration hang_time;   // of v1::TrainerStart; zero: it is let hang, silent too
 };
 
 class RankProcess {
@@ -52,6 +53,10 @@ class RankProcess {
   // SIGKILL.
   void Kill();
 
+  // Kills a process that has not said for long that it is alive: stopped, or stuck in the kernel.
+  // When to look again.
+  absl::Time CheckAlive(absl::Time now);
+
   // The descriptors to poll for POLLIN: those that are still open. Call HandleEvents when any is
   // ready.
   void AddPollEntries(std::vector<pollfd>& entries) const;
@@ -66,7 +71,7 @@ class RankProcess {
   };
 
   RankProcess(Subprocess process, MessageChannel channel, const v1::StartRank& start,
-              std::string memory_folder, Outbox* outbox);
+              std::string memory_folder, bool watched, Outbox* outbox);
   void ReadOutput(Output& output);
   void FinishOutput(Output& output);
   void ReadChannel(bool all);
@@ -84,6 +89,8 @@ class RankProcess {
   Output outputs_[2];
   const int64_t oom_kills_before_;
   bool running_ = false;  // RUNNING has been reported
+  const bool watched_;
+  absl::Time silent_from_;  // it is taken to hang, unless it says something before
   TrainerEnd end_;
   std::deque<std::string> last_lines_;
 };

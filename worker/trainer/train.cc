@@ -1,6 +1,7 @@
 #include "worker/trainer/train.h"
 
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -27,6 +28,7 @@
 #include "worker/trainer/checkpoint_reader.h"
 #include "worker/trainer/checkpoint_uploader.h"
 #include "worker/trainer/failure.h"
+#include "worker/trainer/hang_watch.h"
 #include "worker/trainer/initial_weights.h"
 #include "worker/trainer/progress.h"
 #include "worker/trainer/rendezvous.h"
@@ -55,6 +57,7 @@ class Trainer {
         message_(std::move(start)),
         start_(message_.start()),
         spec_(start_.spec()),
+        channel_(channel),
         progress_(channel, start_.rank() == 0) {}
 
   TrainerExit Run();
@@ -75,6 +78,7 @@ class Trainer {
   // worker's own folder.
   absl::StatusOr<std::string> StateFolder() const;
   absl::StatusOr<absl::Duration> SaveState(bool final);
+  void WatchForHangs();
   void MakeUploader();
   absl::Status MakeCopies();
   // nullopt: on to the next step.
@@ -97,6 +101,8 @@ class Trainer {
   const v1::StartRank& start_;
   const v1::JobSpec& spec_;
   Endpoint coordinator_;
+  MessageChannel* const channel_;
+  runtime::ActivityBoard activity_;
   ProgressReporter progress_;
   std::string state_folder_;
   bool fenced_ = false;
@@ -107,6 +113,7 @@ class Trainer {
   std::unique_ptr<comm::Communicator> device_communicator_;  // of several ranks on GPUs
   std::unique_ptr<comm::Communicator> copies_communicator_;  // until copies_ has it
   std::optional<AbortWatch> abort_watch_;
+  std::optional<HangWatch> hang_watch_;
   std::unique_ptr<runtime::TrainingSession> session_;
   std::unique_ptr<PeerCopies> copies_;  // with checkpoint.redundancy
   std::unique_ptr<CheckpointUploader> uploader_;
@@ -274,7 +281,34 @@ absl::Status Trainer::FindCoordinator() {
   return absl::OkStatus();
 }
 
+// What hangs cannot leave: the process ends under it.
+void Trainer::WatchForHangs() {
+  const double patience = message_.hang_seconds();
+  hang_watch_.emplace(
+      &activity_, HangWatch::Options{
+                      .patience = patience > 0 ? absl::Seconds(patience) : absl::InfiniteDuration(),
+                      .on_gpu = device_.kind == v1::DEVICE_KIND_CUDA,
+                      .aborting = AbortRequested,
+                      .alive =
+                          [this] {
+                            v1::TrainerMessage message;
+                            message.mutable_alive();
+                            channel_->Send(message, absl::InfinitePast()).IgnoreError();
+                          },
+                      .on_hang =
+                          [this](const Hang& hang) {
+                            spdlog::error("{}", hang.message);
+                            v1::TrainerMessage message;
+                            message.mutable_failure()->set_class_(hang.failure_class);
+                            message.mutable_failure()->set_message(hang.message);
+                            channel_->Send(message, Now() + kHandOver).IgnoreError();
+                            spdlog::shutdown();
+                            _exit(kExitError);
+                          }});
+}
+
 TrainerExit Trainer::Run() {
+  WatchForHangs();
   if (absl::Status status = FindCoordinator(); !status.ok()) return SetupFailure(status);
   if (absl::Status status = CheckDevice(); !status.ok()) return SetupFailure(status);
   if (absl::Status status = Meet(); !status.ok()) {
@@ -295,7 +329,8 @@ TrainerExit Trainer::Run() {
                                        {.threads = message_.threads(),
                                         .engine = device_.engine,
                                         .device_communicator = device_communicator_.get(),
-                                        .state_folder = state_folder_},
+                                        .state_folder = state_folder_,
+                                        .activity = &activity_},
                                        communicator_.get());
   if (!session.ok()) {
     // A stop ends ranks that connect on GPUs, which takes up to minutes.

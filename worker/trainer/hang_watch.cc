@@ -1,0 +1,91 @@
+#include "worker/trainer/hang_watch.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/clock.h"
+
+namespace milepost::worker {
+namespace {
+
+using runtime::Activity;
+
+constexpr absl::Duration kLook = absl::Seconds(1);
+constexpr int kLongestTimes = 20;
+// Before an abort and after it: ranks that wait for others come back at once.
+constexpr absl::Duration kLongBefore = absl::Seconds(10);
+constexpr absl::Duration kLongAfter = absl::Seconds(5);
+
+}  // namespace
+
+std::optional<Hang> HangJudge::Look(const runtime::ActivityBoard::Seen& seen, absl::Time now,
+                                    bool aborting) {
+  if (seen.turn != seen_.turn || since_ == absl::InfinitePast()) {
+    if (since_ != absl::InfinitePast()) {
+      absl::Duration& longest = longest_[static_cast<size_t>(seen_.activity)];
+      longest = std::max(longest, now - since_);
+    }
+    seen_ = seen;
+    since_ = now;
+  }
+  if (aborting) abort_time_ = std::min(abort_time_, now);
+  if (seen.activity == Activity::kOther) return std::nullopt;
+  const absl::Duration took = now - since_;
+  const absl::Duration longest = longest_[static_cast<size_t>(seen.activity)];
+  if (took > std::max(patience_, kLongestTimes * longest)) return Describe(took);
+  const bool the_cause = abort_time_ - since_ > kLongBefore && now - abort_time_ > kLongAfter;
+  if (abort_time_ <= now && the_cause) return Describe(took);
+  return std::nullopt;
+}
+
+Hang HangJudge::Describe(absl::Duration took) const {
+  const std::string time = absl::StrFormat("%.0f s", absl::ToDoubleSeconds(took));
+  const std::string step = absl::StrCat("step ", seen_.step, ": ");
+  const v1::FailureClass of_device =
+      on_gpu_ ? v1::FAILURE_CLASS_DEVICE : v1::FAILURE_CLASS_INTERNAL;
+  switch (seen_.activity) {
+    case Activity::kData:
+      return {v1::FAILURE_CLASS_DATA, absl::StrCat(step, "no training data has come for ", time,
+                                                   ": does the file system of data.train answer?")};
+    case Activity::kMicroStep:
+      return {of_device, absl::StrCat(step, "forward and backward hang: begun ", time, " ago")};
+    case Activity::kUpdate:
+      return {of_device,
+              absl::StrCat(step, "the reduction of gradients or the update hangs: begun ", time,
+                           " ago")};
+    case Activity::kValidation:
+      return {of_device, absl::StrCat("the validation after step ", seen_.step,
+                                      " hangs: its turn has begun ", time, " ago")};
+    case Activity::kOther:
+      break;
+  }
+  return {v1::FAILURE_CLASS_INTERNAL, absl::StrCat(step, "hangs for ", time)};
+}
+
+HangWatch::HangWatch(const runtime::ActivityBoard* board, Options options)
+    : board_(board), options_(std::move(options)), thread_([this] { Run(); }) {}
+
+HangWatch::~HangWatch() {
+  {
+    absl::MutexLock lock(&mutex_);
+    end_ = true;
+  }
+  thread_.join();
+}
+
+void HangWatch::Run() {
+  HangJudge judge(options_.patience, options_.on_gpu);
+  while (true) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (mutex_.AwaitWithTimeout(absl::Condition(&end_), kLook)) return;
+    }
+    options_.alive();
+    const auto hang = judge.Look(board_->Look(), Clock::Real()->Now(), options_.aborting());
+    if (hang.has_value()) return options_.on_hang(*hang);
+  }
+}
+
+}  // namespace milepost::worker
