@@ -167,6 +167,13 @@ TEST(ParseTest, RefusesHostileText) {
   EXPECT_THAT(Failure(std::string(kMaxSpecBytes + 1, '#')),
               HasSubstr("a spec has at most 1048576"));
   EXPECT_THAT(Failure(std::string("name: a\0b", 9)), HasSubstr("zero byte"));
+  // Cut off, too long for what it says, half of a surrogate pair, beyond the last character.
+  for (const char* bytes : {"\xe2\x82", "\xc0\xaf", "\xe0\x80\xaf", "\xed\xa0\x80",
+                            "\xf4\x90\x80\x80", "\xff", "\x80", "\xc3("}) {
+    EXPECT_THAT(Failure(absl::StrCat("# a\nname: ", bytes)), HasSubstr(":2: not UTF-8 text"));
+  }
+  EXPECT_EQ(ParseJobSpecYaml("name: \xc3\xa9\xe2\x82\xac\xf0\x9f\x9a\x80", "f.yaml")->name(),
+            "\xc3\xa9\xe2\x82\xac\xf0\x9f\x9a\x80");
   EXPECT_THAT(Failure(std::string(300'000, '[')), HasSubstr("nested deeper than 32 levels"));
   EXPECT_THAT(Failure(std::string(300'000, '{')), HasSubstr("nested deeper than 32 levels"));
   std::string nested;

@@ -142,6 +142,37 @@ absl::Status Drive(absl::string_view text, absl::string_view filename, TreeBuild
 
 }  // namespace
 
+namespace {
+
+// Bytes of the character that `text` begins with; 0: it begins with none (RFC 3629).
+size_t Utf8Character(absl::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
+  const uint8_t first = byte(0);
+  if (first < 0x80) return 1;
+  const size_t bytes = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+  if (first < 0xc2 || first > 0xf4 || text.size() < bytes) return 0;
+  for (size_t i = 1; i < bytes; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  }
+  const bool overlong = (first == 0xe0 && byte(1) < 0xa0) || (first == 0xf0 && byte(1) < 0x90);
+  const bool no_character = (first == 0xed && byte(1) > 0x9f) || (first == 0xf4 && byte(1) > 0x8f);
+  return overlong || no_character ? 0 : bytes;
+}
+
+// A spec travels in messages whose text is UTF-8, to clients that refuse any other.
+absl::Status CheckUtf8(absl::string_view text, absl::string_view filename) {
+  int line = 1;
+  while (!text.empty()) {
+    const size_t bytes = Utf8Character(text);
+    if (bytes == 0) return At(filename, line, "not UTF-8 text");
+    line += text[0] == '\n' ? 1 : 0;
+    text.remove_prefix(bytes);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<YamlNode> ParseYamlTree(absl::string_view text, absl::string_view filename) {
   if (text.size() > kMaxSpecBytes) {
     return absl::InvalidArgumentError(
@@ -150,6 +181,7 @@ absl::StatusOr<YamlNode> ParseYamlTree(absl::string_view text, absl::string_view
   if (text.find('\0') != absl::string_view::npos) {
     return absl::InvalidArgumentError(absl::StrCat(filename, ": not text: it holds a zero byte"));
   }
+  MP_RETURN_IF_ERROR(CheckUtf8(text, filename));
   TreeBuilder builder;
   const absl::Status parsed = Drive(text, filename, &builder);
   if (!builder.problem().empty()) return At(filename, builder.problem_line(), builder.problem());

@@ -74,11 +74,18 @@ absl::Status CheckCoverage(const google::protobuf::RepeatedPtrField<v1::TensorIn
             DescribeChunk(tensors[tensor], chunk.begin(), std::min(covered, chunk.end())),
             " is written twice"));
       }
+      if (chunk.end() < chunk.begin() || chunk.end() > count) {
+        return absl::FailedPreconditionError(
+            absl::StrCat(DescribeChunk(tensors[tensor], chunk.begin(), chunk.end()),
+                         " is no piece of its ", count, " elements"));
+      }
       covered = chunk.end();
     }
     if (covered < count) return missing(tensor, covered, count);
   }
-  return absl::OkStatus();
+  if (next == chunks.size()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "there is a chunk of tensor number ", chunks[next].tensor(), ", of ", tensors.size()));
 }
 
 }  // namespace milepost::coordinator

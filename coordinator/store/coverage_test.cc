@@ -40,6 +40,10 @@ TEST(CoverageTest, EveryElementExactlyOnce) {
       {{Chunk(0, 0, 5), Chunk(0, 4, 10), Chunk(1, 0, 6)}, "tensor w m [4, 5) is written twice"},
       {{Chunk(0, 0, 10), Chunk(0, 2, 4), Chunk(1, 0, 6)}, "tensor w m [2, 4) is written twice"},
       {{Chunk(0, 0, 10), Chunk(1, 0, 6), Chunk(1, 0, 6)}, "tensor b m [0, 6) is written twice"},
+      {{Chunk(0, 0, 11), Chunk(1, 0, 6)}, "tensor w m [0, 11) is no piece of its 10 elements"},
+      {{Chunk(0, 0, 10), Chunk(1, 0, 6), Chunk(2, 0, 6)},
+       "there is a chunk of tensor number 2, of 2"},
+      {{Chunk(0, 0, 10), Chunk(-1, 0, 6), Chunk(1, 0, 6)}, "tensor w m [0, 10) is missing"},
   };
   for (const Case& c : cases) {
     EXPECT_EQ(CheckCoverage(Tensors(), c.chunks).message(), c.expected);
