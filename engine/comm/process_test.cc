@@ -129,6 +129,24 @@ TEST(TcpTest, KilledMidMessageIsUnavailableAtOnce) {
   }
 }
 
+TEST(TcpTest, ATimeoutNamesTheCallAndWhoIsMissing) {
+  InMemoryKeyValueStore store;
+  std::vector<std::unique_ptr<Communicator>> ranks(3);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      ranks[rank] =
+          *Connect(rank, 3, &store, {.communicator = {.timeout = absl::Milliseconds(200)}});
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::vector<char> bytes(3 << 10);
+  const absl::Status status = ranks[0]->AllGather(bytes.data(), bytes.size());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("rank 0 waited 200ms in an all-gather (collective 1, of "
+                                          "3072 bytes) for ranks 1, 2"));
+}
+
 TEST(TcpTest, AbsentPeerIsFoundByTheConnectTimeout) {
   InMemoryKeyValueStore store;
   const auto result = Connect(0, 2, &store, {.connect_timeout = absl::Milliseconds(50)});

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/check.h"
 #include "common/poll.h"
@@ -108,14 +109,14 @@ class TcpCommunicator : public Communicator {
 
   absl::Status DoReduceScatter(float* buffer, size_t count, const RankSet& set,
                                int64_t* sent) override {
-    Begin('s', count, 0, set);
+    Begin('s', count * sizeof(float), 0, set);
     return ReduceShards(reinterpret_cast<char*>(buffer), count, ElementType::kFloat, ReduceOp::kSum,
                         nullptr, sent);
   }
 
   absl::Status DoReduceScatterBf16(char* data, size_t count, float* out, const RankSet& set,
                                    int64_t* sent) override {
-    Begin('h', count, 0, set);
+    Begin('h', count * ElementBytes(ElementType::kBf16), 0, set);
     return ReduceShards(data, count, ElementType::kBf16, ReduceOp::kSum, out, sent);
   }
 
@@ -149,6 +150,8 @@ class TcpCommunicator : public Communicator {
 
   // Every rank begins the same calls, whatever its set: the count of them tells them apart.
   void Begin(char kind, size_t size, int detail, const RankSet& set) {
+    kind_ = kind;
+    bytes_ = size;
     set_ = set;
     own_ = set.IndexOf(rank());
     uint64_t hash = (size * 31 + static_cast<uint64_t>(kind)) * 31 + static_cast<uint64_t>(detail);
@@ -350,13 +353,33 @@ class TcpCommunicator : public Communicator {
     return absl::OkStatus();
   }
 
-  std::string Overdue() const {
-    std::string peers;
-    for (const Flow& flow : flows_) {
-      if (flow.sending() || flow.receiving()) absl::StrAppend(&peers, " ", flow.peer);
+  static absl::string_view NameOf(char kind) {
+    switch (kind) {
+      case 'r':
+      case 'g':
+        return "an all-reduce";
+      case 's':
+      case 'h':
+        return "a reduce-scatter";
+      case 'a':
+        return "an all-gather";
+      case 'b':
+        return "a broadcast";
+      default:
+        return "an exchange";
     }
-    return absl::StrCat("rank ", rank(), " waited ", absl::FormatDuration(timeout_),
-                        " in a collective for rank", peers);
+  }
+
+  std::string Overdue() const {
+    std::vector<int> peers;
+    for (const Flow& flow : flows_) {
+      if (flow.sending() || flow.receiving()) peers.push_back(flow.peer);
+    }
+    std::sort(peers.begin(), peers.end());
+    return absl::StrCat("rank ", rank(), " waited ", absl::FormatDuration(timeout_), " in ",
+                        NameOf(kind_), " (collective ", sequence_, ", of ", bytes_,
+                        " bytes) for rank", peers.size() == 1 ? " " : "s ",
+                        absl::StrJoin(peers, ", "));
   }
 
   absl::Status BrokenUnlessBusy(int peer) const {
@@ -393,6 +416,8 @@ class TcpCommunicator : public Communicator {
   std::vector<Flow> flows_;
   std::vector<pollfd> polls_;
   RankSet set_;                       // of the current call
+  char kind_ = 'x';                   // of the call
+  size_t bytes_ = 0;                  // of the whole buffer
   int own_ = 0;                       // this rank's index in it
   std::vector<const char*> sources_;  // by index in the set
   std::vector<bool> left_;            // closed, and nothing more to learn from that
