@@ -20,6 +20,7 @@
 #include "coordinator/rpc/server.h"
 #include "coordinator/security/init_pki.h"
 #include "coordinator/standby.h"
+#include "coordinator/store/epochs.h"
 
 namespace milepost::coordinator {
 namespace {
@@ -179,6 +180,23 @@ int InitPkiMain(int argc, char** argv) {
   return kExitOk;
 }
 
+int BackUpMain(int argc, char** argv) {
+  std::string dir, to;
+  CLI::App app("Copies a store of jobs and checkpoints, while its coordinator is at work or not.",
+               "milepost-coordinator backup");
+  app.add_option("--data-dir", dir, "The coordinator's")->required();
+  app.add_option("--to", to, "A directory to make, on the same file system")->required();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  const absl::Status status = BackUp(dir, to);
+  if (status.ok()) return kExitOk;
+  std::fprintf(stderr, "milepost-coordinator: %s\n", std::string(status.message()).c_str());
+  return ExitCodeOf(status);
+}
+
 int Main(int argc, char** argv) {
   KeepFreedMemory();
   // Blocked before any thread starts, so that every thread inherits it and sigwait gets them.
@@ -193,7 +211,9 @@ int Main(int argc, char** argv) {
   CLI::App app("The coordinator of Milepost: queues jobs, tracks workers, keeps checkpoints.",
                "milepost-coordinator");
   AddFlags(&app, &flags);
-  app.footer("milepost-coordinator init-pki --help: makes certificates");
+  app.footer(
+      "milepost-coordinator init-pki --help: makes certificates\n"
+      "milepost-coordinator backup --help: copies the data directory");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -213,6 +233,9 @@ int Main(int argc, char** argv) {
 int main(int argc, char** argv) {
   if (argc > 1 && absl::string_view(argv[1]) == "init-pki") {
     return milepost::coordinator::InitPkiMain(argc - 1, argv + 1);
+  }
+  if (argc > 1 && absl::string_view(argv[1]) == "backup") {
+    return milepost::coordinator::BackUpMain(argc - 1, argv + 1);
   }
   return milepost::coordinator::Main(argc, argv);
 }

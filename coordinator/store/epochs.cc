@@ -251,6 +251,35 @@ absl::StatusOr<Epoch> TakeOver(const std::string& dir, int64_t revision, const B
   return epoch;
 }
 
+absl::Status BackUp(const std::string& dir, const std::string& to) {
+  MP_ASSIGN_OR_RETURN(const int64_t newest, NewestEpoch(dir));
+  const std::string from =
+      newest > 0 ? absl::StrCat(dir, "/", kPrefix, newest, "/db") : absl::StrCat(dir, "/db");
+  std::error_code error;
+  if (!fs::exists(from + "/CURRENT", error)) {
+    return absl::NotFoundError(absl::StrCat("there is no store in ", dir));
+  }
+  if (fs::exists(to, error)) {
+    return absl::AlreadyExistsError(absl::StrCat(to, " is there already: name a new directory"));
+  }
+  std::string unfinished = absl::StrCat(to, kUnfinished, "XXXXXX");
+  if (mkdtemp(unfinished.data()) == nullptr) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot make a directory beside ", to));
+  }
+  absl::Status status = MakeDir(unfinished + "/db");
+  if (status.ok()) {
+    status =
+        CopyDatabase(from, unfinished + "/db", [](absl::string_view) { return absl::OkStatus(); });
+  }
+  status.Update(Sync(unfinished));
+  if (status.ok() && rename(unfinished.c_str(), to.c_str()) != 0) {
+    status = absl::ErrnoToStatus(errno, absl::StrCat("cannot make ", to));
+  }
+  if (status.ok()) return Sync(fs::path(fs::absolute(to)).parent_path());
+  fs::remove_all(unfinished, error);
+  return status;
+}
+
 absl::StatusOr<std::string> MakeStoreId(const std::string& dir) {
   MP_RETURN_IF_ERROR(MakeDir(dir));
   std::random_device random;

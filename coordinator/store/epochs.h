@@ -53,6 +53,11 @@ absl::StatusOr<int64_t> NewestEpoch(const std::string& dir);
 // `store-id`.
 absl::StatusOr<std::string> MakeStoreId(const std::string& dir);
 
+// A copy of the store in `dir`, one coordinator's or the newest epoch, which may be at work: a
+// store of a coordinator of its own, in a new directory `to` on the same file system, as of one
+// moment. Files that never change are links. ALREADY_EXISTS, NOT_FOUND, and as TakeOver.
+absl::Status BackUp(const std::string& dir, const std::string& to);
+
 // Deletes the epochs before `number`, and what attempts have left behind.
 absl::Status RemoveOlderEpochs(const std::string& dir, int64_t number);
 

@@ -202,5 +202,32 @@ TEST_F(EpochsTest, AnUnreadableStoreIsNotReplacedByNothing) {
   EXPECT_EQ(NewestEpoch(dir_).value(), 5);
 }
 
+// While the store is at work, and whatever becomes of it then.
+TEST_F(EpochsTest, ABackupIsTheStoreOfOneMoment) {
+  for (const bool epoch : {false, true}) {
+    if (epoch) TakeOverAndOpen(5);
+    const std::string at = absl::StrCat(dir_, "/backup-", epoch);
+    PutKey(store_.get(), absl::StrCat("before", epoch));
+    const std::string kept = Commit(10 + epoch);
+    ASSERT_EQ(BackUp(dir_, at), absl::OkStatus());
+    EXPECT_TRUE(absl::IsAlreadyExists(BackUp(dir_, at)));
+    PutKey(store_.get(), absl::StrCat("after", epoch));
+    EXPECT_TRUE(checkpoints().Delete(kept, /*keep_newest=*/false).ok());
+    EXPECT_TRUE(checkpoints().AwaitDeletions(absl::Now() + absl::Seconds(10)));
+    StoreOptions of_copy = options_;
+    of_copy.dir = at;
+    const auto copy = Store::Open(of_copy);
+    ASSERT_TRUE(copy.ok()) << copy.status();
+    const std::vector<std::string> keys = Keys(copy->get());
+    EXPECT_EQ(std::count(keys.begin(), keys.end(), absl::StrCat("before", epoch)), 1);
+    EXPECT_EQ(std::count(keys.begin(), keys.end(), absl::StrCat("after", epoch)), 0);
+    const auto verified = (*copy)->checkpoints().Verify(kept, [] { return false; });
+    ASSERT_TRUE(verified.ok()) << verified.status();
+    EXPECT_TRUE(verified->damaged_chunks().empty());
+  }
+  EXPECT_TRUE(absl::IsNotFound(BackUp(dir_ + "/backup-0/db", dir_ + "/none")));
+  EXPECT_TRUE(absl::IsNotFound(BackUp(dir_ + "/nowhere", dir_ + "/none")));
+}
+
 }  // namespace
 }  // namespace milepost::coordinator

@@ -292,6 +292,10 @@ int Cluster::ActiveCoordinator(int but) {
   Fail("no coordinator is active");
 }
 
+void Cluster::SignalWorker(int index, int signal) {
+  if (!workers_[static_cast<size_t>(index)]->Signal(signal).ok()) Fail("no worker to signal");
+}
+
 void Cluster::KillWorker(int index) {
   Subprocess& worker = *workers_[static_cast<size_t>(index)];
   (void)worker.Signal(SIGKILL);

@@ -67,6 +67,7 @@ class Cluster {
   void StartEtcd();  // on the same ports as before; answering when it returns
   void KillEtcd();
   void KillWorker(int index);
+  void SignalWorker(int index, int signal);
   // SIGKILLs one trainer, the `pick`-th modulo their number. False: none runs.
   bool KillTrainer(uint64_t pick);
   // Sends the signals, all at once; the exit code.
