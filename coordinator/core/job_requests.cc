@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/proto_time.h"
 #include "common/spec/sizes.h"
 #include "coordinator/core/decide.h"
@@ -231,6 +232,14 @@ void Transition::Update(const JobUpdated& event) {
         absl::StrCat("scheduling.depends_on: one of these jobs depends on ", event.job, " itself"));
   }
   if (allowed.ok()) allowed = CheckMove(*known, event.scheduling.queue());
+  const double limit = event.scheduling.time_limit();
+  // It would be stopped as soon as it starts. One that runs may be ended so.
+  if (allowed.ok() && limit > 0 && known->ranks().empty() && limit <= known->held_before()) {
+    allowed = absl::InvalidArgumentError(
+        absl::StrFormat("scheduling.time_limit: %s has held its slots for %.0f s already, which is "
+                        "no less: give it more, or cancel it",
+                        event.job, known->held_before()));
+  }
   if (!allowed.ok()) return Refuse(std::move(allowed));
   result_.job = event.job;
   v1::JobRecord& record = Change(number);

@@ -187,6 +187,21 @@ TEST_F(QueueTest, AJobWhoseTimeIsUpWhileItSuspendsIsOver) {
   EXPECT_EQ(TimeLimitEnd(Record(job)), now + absl::Seconds(100));
 }
 
+TEST_F(QueueTest, AJobThatWaitsIsNotLeftWithoutTime) {
+  Connect("a", 1);
+  const std::string job = Submit(Wish{.time_limit = 100});
+  Run(job);
+  now += absl::Seconds(50);
+  Do(JobSuspended{job});
+  Leave(job);
+  v1::SchedulingSpec scheduling = Job(job).spec().scheduling();
+  scheduling.set_time_limit(50);
+  EXPECT_THAT(Do(JobUpdated{job, "", scheduling}).status.message(),
+              HasSubstr("has held its slots for 50 s already"));
+  scheduling.set_time_limit(51);
+  EXPECT_EQ(Do(JobUpdated{job, "", scheduling}).status, absl::OkStatus());
+}
+
 TEST_F(QueueTest, ATimeLimitEndsAJobWithACheckpoint) {
   Connect("a", 1);
   const std::string job = Submit(Wish{.time_limit = 100});

@@ -240,14 +240,16 @@ void Coordinator::Attach(const std::shared_ptr<WorkerSession>& session, const v1
   const double lease = absl::ToDoubleSeconds(options_.config.lease);
   welcome.mutable_welcome()->set_lease_seconds(lease);
   welcome.mutable_welcome()->set_heartbeat_seconds(lease / kHeartbeatsPerLease);
-  session->Send(std::move(welcome));
   v1::Hello bounded = hello;
   BoundFacts(bounded.mutable_devices());
   bounded.set_driver(hello.driver().substr(0, kMaxDeviceTextBytes));
   if (hello.has_spot_notice()) BoundNotice(bounded.mutable_spot_notice());
   bounded.set_device_note(hello.device_note().substr(0, kMaxDeviceTextBytes));
-  const auto take_over = [this, session] {
+  // A worker takes it for a sign that all is well, and begins its back-off anew: not before its
+  // Hello is stored.
+  const auto take_over = [this, session, welcome = std::move(welcome)] {
     mutex_.AssertHeld();
+    session->Send(welcome);
     std::shared_ptr<WorkerSession> before = std::exchange(sessions_[session->worker()], session);
     if (before == nullptr) return;
     before->Cut(absl::AbortedError("a newer stream of this worker is open"));

@@ -85,12 +85,12 @@ absl::StatusOr<std::vector<Webhook>> ParseWebhooks(absl::string_view text,
         absl::StrCat(filename, ":", std::max(1, line), ": ", problem));
   };
   const bool list = root.kind == YamlNode::Kind::kMapping && root.fields.size() == 1 &&
-                    root.fields[0].first.scalar == "webhooks" &&
-                    root.fields[0].second.kind == YamlNode::Kind::kSequence;
+                    root.fields[0].key.scalar == "webhooks" &&
+                    root.fields[0].value.kind == YamlNode::Kind::kSequence;
   if (!list) return bad(root.line, "expected a list `webhooks:`, and nothing else");
   std::vector<Webhook> webhooks;
   std::set<std::string> names;
-  for (const YamlNode& item : root.fields[0].second.items) {
+  for (const YamlNode& item : root.fields[0].value.items) {
     Webhook& webhook = webhooks.emplace_back();
     absl::Status status = Fill(item, &webhook);
     if (status.ok()) status = CheckWebhook(webhook);
