@@ -130,7 +130,7 @@ class ActiveStandby {
     std::thread cleaner([&] {
       if (stopping.WaitForNotificationWithTimeout(kKeepOlderEpochs)) return;
       absl::Status status = election->MayAct();
-      status.Update(RemoveOlderEpochs(dir_, epoch.number));
+      if (status.ok()) status = RemoveOlderEpochs(dir_, epoch.number);
       if (!status.ok()) spdlog::warn("older epochs: {}", std::string(status.message()));
     });
     while (!Signalled(signals, absl::Hours(1))) continue;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "common/spec/parse.h"
 #include "common/status_macros.h"
+#include "common/utf8.h"
 
 namespace milepost {
 namespace {
@@ -143,21 +144,6 @@ absl::Status Drive(absl::string_view text, absl::string_view filename, TreeBuild
 }  // namespace
 
 namespace {
-
-// Bytes of the character that `text` begins with; 0: it begins with none (RFC 3629).
-size_t Utf8Character(absl::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
-  const uint8_t first = byte(0);
-  if (first < 0x80) return 1;
-  const size_t bytes = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-  if (first < 0xc2 || first > 0xf4 || text.size() < bytes) return 0;
-  for (size_t i = 1; i < bytes; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  const bool overlong = (first == 0xe0 && byte(1) < 0xa0) || (first == 0xf0 && byte(1) < 0x90);
-  const bool no_character = (first == 0xed && byte(1) > 0x9f) || (first == 0xf4 && byte(1) > 0x8f);
-  return overlong || no_character ? 0 : bytes;
-}
 
 // A spec travels in messages whose text is UTF-8, to clients that refuse any other.
 absl::Status CheckUtf8(absl::string_view text, absl::string_view filename) {

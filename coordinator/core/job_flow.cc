@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "common/proto_time.h"
 #include "common/spec/sizes.h"
+#include "common/utf8.h"
 #include "coordinator/core/decide.h"
 #include "coordinator/core/stragglers.h"
 #include "coordinator/core/transition.h"
@@ -37,11 +38,10 @@ v1::Failure FailureOf(const v1::RankReport& report, const std::string& worker, a
   } else if (message.empty()) {
     message = absl::StrCat("exited with code ", report.exit_code());
   }
-  if (message.size() > kMaxMessageBytes) message.resize(kMaxMessageBytes);
-  failure.set_message(message);
+  failure.set_message(CutUtf8(message, kMaxMessageBytes));
   const int first = std::max(0, report.last_lines_size() - kMaxLastLines);
   for (int i = first; i < report.last_lines_size(); ++i) {
-    failure.add_last_lines(report.last_lines(i).substr(0, kMaxLineBytes));
+    failure.add_last_lines(CutUtf8(report.last_lines(i), kMaxLineBytes));
   }
   *failure.mutable_time() = IsSet(report.time()) ? report.time() : ToProto(now);
   return failure;

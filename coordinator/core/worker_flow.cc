@@ -244,6 +244,8 @@ void Transition::Drain(const std::string& name, const std::string& reason, absl:
   }
   v1::Worker* worker = ChangeWorker(name).mutable_worker();
   v1::Drain* drain = worker->mutable_drain();
+  // The host goes away when it has said, whatever anybody wishes.
+  if (drain->spot()) deadline = std::min(deadline, FromProto(drain->deadline()));
   drain->set_reason(reason);
   drain->set_spot(false);
   if (!IsSet(drain->request_time())) *drain->mutable_request_time() = ToProto(now_);

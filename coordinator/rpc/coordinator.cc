@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/proto_time.h"
 #include "common/status_macros.h"
+#include "common/utf8.h"
 #include "coordinator/rpc/worker_session.h"
 #include "coordinator/security/principal.h"
 #include "coordinator/store/checkpoint_store.h"
@@ -76,19 +77,19 @@ absl::Status CheckHello(const v1::Hello& hello) {
 }
 
 void BoundNotice(v1::SpotNotice* notice) {
-  notice->set_reason(notice->reason().substr(0, kMaxDeviceTextBytes));
+  notice->set_reason(CutUtf8(notice->reason(), kMaxDeviceTextBytes));
 }
 
 // Cuts what a worker measured down to as much of it as is kept.
 void BoundFacts(google::protobuf::RepeatedPtrField<v1::DeviceFacts>* devices) {
   while (devices->size() > kMaxSlots) devices->RemoveLast();
   for (v1::DeviceFacts& facts : *devices) {
-    facts.set_problem(facts.problem().substr(0, kMaxDeviceTextBytes));
+    facts.set_problem(CutUtf8(facts.problem(), kMaxDeviceTextBytes));
     while (facts.throttling_size() > kMaxThrottleReasons) {
       facts.mutable_throttling()->RemoveLast();
     }
     for (std::string& reason : *facts.mutable_throttling()) {
-      reason.resize(std::min(reason.size(), kMaxDeviceTextBytes));
+      reason = CutUtf8(reason, kMaxDeviceTextBytes);
     }
   }
 }
@@ -242,9 +243,9 @@ void Coordinator::Attach(const std::shared_ptr<WorkerSession>& session, const v1
   welcome.mutable_welcome()->set_heartbeat_seconds(lease / kHeartbeatsPerLease);
   v1::Hello bounded = hello;
   BoundFacts(bounded.mutable_devices());
-  bounded.set_driver(hello.driver().substr(0, kMaxDeviceTextBytes));
+  bounded.set_driver(CutUtf8(hello.driver(), kMaxDeviceTextBytes));
   if (hello.has_spot_notice()) BoundNotice(bounded.mutable_spot_notice());
-  bounded.set_device_note(hello.device_note().substr(0, kMaxDeviceTextBytes));
+  bounded.set_device_note(CutUtf8(hello.device_note(), kMaxDeviceTextBytes));
   // A worker takes it for a sign that all is well, and begins its back-off anew: not before its
   // Hello is stored.
   const auto take_over = [this, session, welcome = std::move(welcome)] {

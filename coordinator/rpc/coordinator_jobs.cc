@@ -30,6 +30,8 @@ using google::protobuf::util::FieldMaskUtil;
 
 constexpr size_t kMaxRequestIdBytes = 128;
 constexpr int kMostElements = 1000;
+constexpr size_t kMostSpecBytes = 1 << 20;    // as much as its YAML may have
+constexpr size_t kMostArrayBytes = 32 << 20;  // of its specs together
 // That planning the jobs of an array may take: callers wait for a minute.
 constexpr absl::Duration kLongestPlanning = absl::Seconds(30);
 
@@ -213,6 +215,10 @@ absl::StatusOr<JobSubmitted> Coordinator::NewJob(
     const google::protobuf::Map<std::string, std::string>& labels) {
   MP_RETURN_IF_ERROR(CheckProject(project));
   MP_RETURN_IF_ERROR(CheckLabels(labels));
+  if (const size_t bytes = spec.ByteSizeLong(); bytes > kMostSpecBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("spec: has ", bytes, " bytes; at most ", kMostSpecBytes));
+  }
   JobSubmitted event{.uid = NewUid(), .spec = spec, .project = project};
   event.labels.insert(labels.begin(), labels.end());
   return event;
@@ -377,6 +383,12 @@ absl::StatusOr<v1::SubmitJobArrayResponse> Coordinator::SubmitArray(
   MP_ASSIGN_OR_RETURN(std::optional<v1::Job> first,
                       KnownRequest(event.request_id, request.validate_only()));
   std::map<std::string, std::unique_ptr<CheckpointReader>> kept;
+  if (const size_t bytes = static_cast<size_t>(size) * request.spec().ByteSizeLong();
+      bytes > kMostArrayBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("elements: ", size, " jobs of such a spec have ",
+                                                   bytes, " bytes; at most ", kMostArrayBytes,
+                                                   ": make several arrays, or a shorter spec"));
+  }
   if (!first) {
     MP_RETURN_IF_ERROR(CheckRoomForJobs());
     for (int i = 0; i < size; ++i) {

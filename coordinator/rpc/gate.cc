@@ -47,14 +47,6 @@ absl::Status NoSuchCheckpoint(const std::string& name) {
   return absl::NotFoundError(absl::StrCat("there is no checkpoint ", name));
 }
 
-// Of the connection's peer; for ever where it has shown none.
-absl::Time CertificateEnd(const grpc::AuthContext& connection) {
-  const auto shown = connection.FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME);
-  if (shown.empty()) return absl::InfiniteFuture();
-  const auto certificate = ReadCertificate(std::string(ViewOf(shown.front())));
-  return certificate.ok() ? certificate->not_after : absl::InfinitePast();
-}
-
 }  // namespace
 
 // ---- one call ----
@@ -71,7 +63,7 @@ GateCall::GateCall(Gate* gate, const grpc::ServerContextBase* context, absl::str
 }
 
 GateCall::~GateCall() {
-  if (!limited_.empty()) gate_->limiter_.End(limited_);
+  if (!limited_.empty()) gate_->limiter_.End(limited_, always_);
 }
 
 absl::Status GateCall::Admit(const Subject& subject) {
@@ -98,13 +90,16 @@ absl::Status GateCall::Admit(const Subject& subject) {
   return Check(subject);
 }
 
-// All tokens of a user count as one caller.
+// All tokens of a user count as one caller, but for those that only an admin of every project can
+// have made: whose user a token says to be is up to who made it.
 absl::Status GateCall::BeginCounting() {
-  const std::string caller =
-      principal_.user().empty() ? principal_.name() : absl::StrCat("users/", principal_.user());
-  const bool always = HasRole(principal_, kEveryProject, v1::ROLE_ADMIN) ||
-                      HasRoleSomewhere(principal_, v1::ROLE_WORKER);
-  MP_RETURN_IF_ERROR(gate_->limiter_.Begin(caller, absl::Now(), always));
+  const bool of_cluster = HasRole(principal_, kEveryProject, v1::ROLE_VIEWER);
+  const std::string caller = principal_.user().empty() || of_cluster
+                                 ? principal_.name()
+                                 : absl::StrCat("users/", principal_.user());
+  always_ = HasRole(principal_, kEveryProject, v1::ROLE_ADMIN) ||
+            HasRoleSomewhere(principal_, v1::ROLE_WORKER);
+  MP_RETURN_IF_ERROR(gate_->limiter_.Begin(caller, absl::Now(), always_));
   limited_ = caller;
   return absl::OkStatus();
 }
@@ -176,16 +171,7 @@ bool GateCall::Sees(const std::string& project) const {
 absl::Status GateCall::StillHolds() const {
   MP_RETURN_IF_ERROR(gate_->coordinator_->MayAct());
   absl::string_view name = principal_.name();
-  if (absl::ConsumePrefix(&name, "workers/")) {
-    MP_RETURN_IF_ERROR(gate_->CheckNotDenied(name));
-    // The handshake, which checked it, may be long ago.
-    if (certificate_end_ == absl::InfinitePast()) {
-      certificate_end_ = CertificateEnd(*context_->auth_context());
-    }
-    if (absl::Now() < certificate_end_) return absl::OkStatus();
-    return absl::UnauthenticatedError(
-        absl::StrCat("the certificate of worker ", name, " has expired"));
-  }
+  if (absl::ConsumePrefix(&name, "workers/")) return gate_->CheckNotDenied(name);
   if (!absl::StartsWith(name, "tokens/")) return absl::OkStatus();
   return gate_->tokens_->CheckHolds(principal_.name(), absl::Now());
 }

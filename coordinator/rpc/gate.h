@@ -72,7 +72,7 @@ class GateCall {
   // Of what the call turns out to be about, too: as Admit checks it. `role` other than UNSPECIFIED
   // replaces the table's.
   absl::Status Check(const Subject& subject, v1::Role role = v1::ROLE_UNSPECIFIED);
-  // Is the caller, whose call has gone on for a while, still let in? For one thread at a time.
+  // Is the caller, whose call has gone on for a while, still let in?
   absl::Status StillHolds() const;
 
   const v1::Principal& principal() const { return principal_; }
@@ -101,7 +101,7 @@ class GateCall {
   std::string project_;
   std::string request_id_;
   std::string limited_;  // whom the call counts for; empty: nobody
-  mutable absl::Time certificate_end_ = absl::InfinitePast();  // not read yet
+  bool always_ = false;  // as RateLimiter::Begin has it
   bool hidden_ = false;
   bool recorded_ = false;
 };

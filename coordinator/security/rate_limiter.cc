@@ -61,16 +61,16 @@ absl::Status RateLimiter::Begin(const std::string& caller, absl::Time now, bool 
   }
   bucket.tokens -= 1;
   ++bucket.calls;
-  ++calls_;
+  if (!always) ++calls_;
   return absl::OkStatus();
 }
 
-void RateLimiter::End(const std::string& caller) {
+void RateLimiter::End(const std::string& caller, bool always) {
   absl::MutexLock lock(&mutex_);
   const auto found = buckets_.find(caller);
   if (found == buckets_.end()) return;
   --found->second.calls;
-  --calls_;
+  if (!always) --calls_;
 }
 
 // A bucket that would be full by now says nothing that a new one would not.

@@ -34,10 +34,10 @@ class RateLimiter {
   explicit RateLimiter(const Limits& limits) : limits_(limits) {}
 
   // OK: the call may go on, and End must follow. Callers that have not called for long are
-  // forgotten, so that memory is bounded by those that do. `always`: also where all of them
-  // together have too many calls.
+  // forgotten, so that memory is bounded by those that do. `always`: not one of all of them; End
+  // must say the same.
   absl::Status Begin(const std::string& caller, absl::Time now, bool always = false);
-  void End(const std::string& caller);
+  void End(const std::string& caller, bool always = false);
 
  private:
   struct Bucket {

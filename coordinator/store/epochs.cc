@@ -169,7 +169,7 @@ absl::Status CopyDatabase(const std::string& from, const std::string& to,
     if (after.ok() && *after == *look) return Sync(to);
   }
   return absl::UnavailableError(absl::StrCat(
-      from, " keeps changing: an older coordinator is still at work on it; stop that one"));
+      from, " keeps changing: a coordinator is at work on it; try again, or stop that one"));
 }
 
 absl::Status MakeDir(const std::string& path) {
@@ -216,6 +216,36 @@ absl::StatusOr<int64_t> NewestEpoch(const std::string& dir) {
   return newest;
 }
 
+namespace {
+
+// An epoch without it was begun with nothing, and its coordinator died before it had written
+// anything; one that was copied has had it from the beginning.
+absl::StatusOr<bool> HasDatabase(const std::string& db) {
+  std::error_code error;
+  const bool there = fs::exists(db + "/CURRENT", error);
+  if (error) return ErrorOf(error, absl::StrCat("cannot read ", db));
+  return there;
+}
+
+// With what the newest epoch holds, or the store in `dir` itself; synced.
+absl::Status FillEpoch(const std::string& dir, int64_t newest, const std::string& epoch,
+                       const BeforeStep& before) {
+  const std::string from =
+      newest > 0 ? absl::StrCat(dir, "/", kPrefix, newest, "/db") : absl::StrCat(dir, "/db");
+  MP_ASSIGN_OR_RETURN(const bool there, HasDatabase(from));
+  UniqueFd lock;
+  if (there) {
+    if (newest == 0) {
+      MP_ASSIGN_OR_RETURN(lock, LockWholeStore(from));
+    }
+    MP_RETURN_IF_ERROR(CopyDatabase(from, epoch + "/db", before));
+  }
+  MP_RETURN_IF_ERROR(Sync(epoch));
+  return before("rename");
+}
+
+}  // namespace
+
 absl::StatusOr<Epoch> TakeOver(const std::string& dir, int64_t revision, const BeforeStep& hook) {
   const BeforeStep before = hook ? hook : [](absl::string_view) { return absl::OkStatus(); };
   MP_RETURN_IF_ERROR(MakeDir(dir));
@@ -229,20 +259,13 @@ absl::StatusOr<Epoch> TakeOver(const std::string& dir, int64_t revision, const B
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot make a directory in ", dir));
   }
   chmod(unfinished.c_str(), 0755);
-  const std::string to = unfinished + "/db";
-  MP_RETURN_IF_ERROR(MakeDir(to));
-  const std::string whole = dir + "/db";
-  std::error_code error;
-  UniqueFd lock;
-  if (newest > 0) {
-    const std::string from = absl::StrCat(dir, "/", kPrefix, newest, "/db");
-    MP_RETURN_IF_ERROR(CopyDatabase(from, to, before));
-  } else if (fs::exists(whole + "/CURRENT", error)) {
-    MP_ASSIGN_OR_RETURN(lock, LockWholeStore(whole));
-    MP_RETURN_IF_ERROR(CopyDatabase(whole, to, before));
+  MP_RETURN_IF_ERROR(MakeDir(unfinished + "/db"));
+  const absl::Status filled = FillEpoch(dir, newest, unfinished, before);
+  if (!filled.ok()) {
+    std::error_code error;
+    fs::remove_all(unfinished, error);  // it may be what has filled the disk
+    return filled;
   }
-  MP_RETURN_IF_ERROR(Sync(unfinished));
-  MP_RETURN_IF_ERROR(before("rename"));
   if (rename(unfinished.c_str(), epoch.dir.c_str()) != 0) {
     return absl::UnavailableError(
         absl::StrCat("another coordinator has made ", epoch.dir, ": ", std::strerror(errno)));
@@ -251,14 +274,14 @@ absl::StatusOr<Epoch> TakeOver(const std::string& dir, int64_t revision, const B
   return epoch;
 }
 
-absl::Status BackUp(const std::string& dir, const std::string& to) {
+absl::Status BackUp(const std::string& dir, const std::string& target) {
+  const std::string to(absl::StripSuffix(target, "/"));
   MP_ASSIGN_OR_RETURN(const int64_t newest, NewestEpoch(dir));
   const std::string from =
       newest > 0 ? absl::StrCat(dir, "/", kPrefix, newest, "/db") : absl::StrCat(dir, "/db");
+  MP_ASSIGN_OR_RETURN(const bool there, HasDatabase(from));
+  if (!there) return absl::NotFoundError(absl::StrCat("there is no store in ", dir));
   std::error_code error;
-  if (!fs::exists(from + "/CURRENT", error)) {
-    return absl::NotFoundError(absl::StrCat("there is no store in ", dir));
-  }
   if (fs::exists(to, error)) {
     return absl::AlreadyExistsError(absl::StrCat(to, " is there already: name a new directory"));
   }
@@ -303,7 +326,9 @@ absl::Status RemoveOlderEpochs(const std::string& dir, int64_t number) {
   absl::Status status;
   for (const std::string& name : names) {
     const int64_t its = NumberOf(name);
-    const bool unfinished = absl::StartsWith(name, kPrefix) && absl::StrContains(name, kUnfinished);
+    // One with a higher number is a later coordinator's, which is at it.
+    const size_t mark = name.find(kUnfinished);
+    const bool unfinished = mark != std::string::npos && NumberOf(name.substr(0, mark)) < number;
     // The store from before there were epochs is in the newest one, as well.
     const bool before = name == "db" || name == "staging" || (its > 0 && its < number);
     if (!before && !unfinished && !absl::StartsWith(name, kTrash)) continue;

@@ -54,6 +54,14 @@ TEST_F(EpochsTest, BeginsWithNothing) {
   EXPECT_THAT(Names(), ElementsAre());
 }
 
+// The first coordinator of all dies before it has written anything.
+TEST_F(EpochsTest, AnEpochWithNothingIsTakenOver) {
+  ASSERT_TRUE(TakeOver(dir_, 5).ok());
+  TakeOverAndOpen(9);
+  EXPECT_EQ(NewestEpoch(dir_).value(), 9);
+  EXPECT_THAT(Names(), ElementsAre());
+}
+
 TEST_F(EpochsTest, TheNextOneHasAllThatWasAcknowledged) {
   TakeOverAndOpen(5);
   PutKey(store_.get(), "a");
@@ -205,7 +213,12 @@ TEST_F(EpochsTest, AnUnreadableStoreIsNotReplacedByNothing) {
 // While the store is at work, and whatever becomes of it then.
 TEST_F(EpochsTest, ABackupIsTheStoreOfOneMoment) {
   for (const bool epoch : {false, true}) {
-    if (epoch) TakeOverAndOpen(5);
+    store_.reset();
+    if (epoch) {
+      TakeOverAndOpen(5);
+    } else {
+      Open();
+    }
     const std::string at = absl::StrCat(dir_, "/backup-", epoch);
     PutKey(store_.get(), absl::StrCat("before", epoch));
     const std::string kept = Commit(10 + epoch);

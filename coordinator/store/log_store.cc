@@ -10,6 +10,7 @@
 
 #include "common/proto_time.h"
 #include "common/status_macros.h"
+#include "common/utf8.h"
 #include "coordinator/store/database.h"
 #include "coordinator/store/keys.h"
 
@@ -126,7 +127,7 @@ absl::Status LogStore::Append(int64_t job, std::vector<v1::LogLine> lines) {
   Range after = *range;
   for (v1::LogLine& line : lines) {
     line.set_sequence(after.next);
-    if (line.text().size() > kMaxLineBytes) line.mutable_text()->resize(kMaxLineBytes);
+    if (line.text().size() > kMaxLineBytes) line.set_text(CutUtf8(line.text(), kMaxLineBytes));
     const std::string bytes = line.SerializeAsString();
     batch.Put(database_->logs(), LogKey(job, after.next), bytes);
     after.bytes += static_cast<int64_t>(bytes.size());

@@ -14,6 +14,7 @@
 #include "common/spec/to_yaml.h"
 #include "common/spec/yaml_tree.h"
 #include "common/status_macros.h"
+#include "common/utf8.h"
 
 namespace milepost::coordinator {
 namespace {
@@ -21,6 +22,7 @@ namespace {
 constexpr size_t kMostWebhooks = 32;
 constexpr size_t kShortestSecret = 16;
 constexpr size_t kLongestText = 2048;
+constexpr size_t kMostTextBytes = 1000;  // of a message that is told
 
 std::string StateName(const v1::Job& job) {
   const auto* value = v1::JobState_descriptor()->FindValueByNumber(job.state());
@@ -132,18 +134,22 @@ std::string WebhookBody(const v1::Job& job) {
   told.mutable_spec()->set_name(job.spec().name());
   told.set_state(job.state());
   told.set_reason(job.reason());
-  told.set_reason_detail(job.reason_detail());
+  told.set_reason_detail(CutUtf8(job.reason_detail(), kMostTextBytes));
   *told.mutable_create_time() = job.create_time();
   *told.mutable_end_time() = job.end_time();
   told.set_generation(job.generation());
   told.set_latest_checkpoint(job.latest_checkpoint());
-  if (job.has_array()) *told.mutable_array() = job.array();
+  if (job.has_array()) {  // without its overrides: they are of the spec
+    told.mutable_array()->set_name(job.array().name());
+    told.mutable_array()->set_index(job.array().index());
+    told.mutable_array()->set_size(job.array().size());
+  }
   if (job.has_first_failure()) {
     const v1::Failure& failure = job.first_failure();
     told.mutable_first_failure()->set_class_(failure.class_());
     told.mutable_first_failure()->set_rank(failure.rank());
     told.mutable_first_failure()->set_worker(failure.worker());
-    told.mutable_first_failure()->set_message(failure.message().substr(0, 1000));
+    told.mutable_first_failure()->set_message(CutUtf8(failure.message(), kMostTextBytes));
   }
   nlohmann::ordered_json body;
   body["event"] = "job.ended";

@@ -356,7 +356,6 @@ absl::StatusOr<EvaluationReport> TrainingSessionImpl::Evaluate() {
   const absl::StatusOr<std::vector<double>> many_documents = AgreeOnTurns(samples);
   if (!many_documents.ok()) return Fail(many_documents.status());
   for (size_t turn = 0; turn < many_documents->size(); ++turn) {
-    Enter(Activity::kValidation);
     const absl::Status status =
         EvaluateTurn(samples, static_cast<int64_t>(turn), (*many_documents)[turn] > 0);
     if (!status.ok()) return Fail(status);
@@ -404,7 +403,9 @@ absl::Status TrainingSessionImpl::EvaluateTurn(int64_t samples, int64_t turn, bo
   // Where parameters are gathered, every rank must take part in every turn.
   if (share.count == 0 && !plan().options.ShardsParameters()) return absl::OkStatus();
   MP_ASSIGN_OR_RETURN(const HostInputs* inputs, engine_->NextEvaluationInputs());
+  Enter(Activity::kData);
   MP_RETURN_IF_ERROR(inputs->FetchPadded(*data_.validation, share.first, share.count));
+  Enter(Activity::kValidation);
   StepContext context;
   context.first_micro_step = false;  // the sums were zeroed: some rank may have no first turn
   context.last_micro_step = false;   // both streams are joined after each turn

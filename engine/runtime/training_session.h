@@ -59,9 +59,10 @@ class TrainingSessionImpl : public TrainingSession {
   // What the context says of this step's update.
   void SetUpdate();
   absl::Status RunMicroSteps();
-  // Of the step that is under way.
+  // Of the step that is under way, or after which there is a validation.
   void Enter(Activity activity) {
-    if (options_.activity != nullptr) options_.activity->Enter(activity, state_.step() + 1);
+    const int64_t step = state_.step() + (activity == Activity::kValidation ? 0 : 1);
+    if (options_.activity != nullptr) options_.activity->Enter(activity, step);
   }
   // What ranks must know of the step's data before its first micro-step: the gradient factors, from
   // the valid targets of all, and which micro-steps have many documents on any.

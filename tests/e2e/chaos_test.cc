@@ -29,7 +29,6 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <random>
 #include <string>
@@ -49,7 +48,7 @@ namespace milepost::e2e {
 namespace {
 
 constexpr double kLease = 2;
-constexpr size_t kDiskBytes = 192 << 20;
+constexpr int64_t kDiskBytes = int64_t{16} << 30;  // of which only what is used takes memory
 
 const char* const kFaults[] = {"kill-coordinator", "kill-worker",       "kill-trainer",
                                "kill-both",        "pause-coordinator", "pause-worker",
@@ -58,12 +57,6 @@ const char* const kFaults[] = {"kill-coordinator", "kill-worker",       "kill-tr
 // Their end may not restart an attempt.
 bool IsCoordinatorsAlone(const std::string& fault) {
   return fault == "kill-coordinator" || fault == "pause-coordinator" || fault == "full-disk";
-}
-
-// A mount namespace and a network namespace of this process's own, and of those that it starts.
-bool EnterNamespaces() {
-  if (geteuid() != 0 || unshare(CLONE_NEWNS | CLONE_NEWNET) != 0) return false;
-  return mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
 }
 
 bool SetLoopback(bool up) {
@@ -76,18 +69,27 @@ bool SetLoopback(bool up) {
   return ioctl(fd.get(), SIOCSIFFLAGS, &request) == 0;
 }
 
+// A mount namespace and a network namespace of this process's own, and of those that it starts.
+bool EnterNamespaces() {
+  if (geteuid() != 0 || unshare(CLONE_NEWNS | CLONE_NEWNET) != 0) return false;
+  return SetLoopback(true) && mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
+}
+
 bool MountDisk(const std::string& folder) {
   std::filesystem::create_directories(folder);
   const std::string options = absl::StrCat("size=", kDiskBytes);
   return mount("tmpfs", folder.c_str(), "tmpfs", 0, options.c_str()) == 0;
 }
 
-// Until nothing more goes onto the disk.
-void Fill(const std::string& path) {
-  std::ofstream file(path, std::ios::binary);
-  const std::string block(64 << 10, 'x');
-  while (file.write(block.data(), static_cast<std::streamsize>(block.size())).flush()) {
-  }
+bool SetDiskSize(const std::string& folder, int64_t bytes) {
+  const std::string options = absl::StrCat("size=", bytes);
+  return mount("tmpfs", folder.c_str(), "tmpfs", MS_REMOUNT, options.c_str()) == 0;
+}
+
+// What lies there is all that fits.
+bool FillDisk(const std::string& folder) {
+  const std::filesystem::space_info space = std::filesystem::space(folder);
+  return SetDiskSize(folder, static_cast<int64_t>(space.capacity - space.free));
 }
 
 struct Reference {
@@ -161,9 +163,10 @@ class ChaosTest {
     } else if (fault == "pause-worker") {
       Pause([&](int signal) { cluster_.SignalWorker(0, signal); }, 2 * kLease);
     } else if (fault == "full-disk") {
-      Fill(disk_ + "/filler");
+      const bool full = FillDisk(disk_);  // not if it has grown just now
       absl::SleepFor(absl::Seconds(Seconds(3)));
-      std::filesystem::remove(disk_ + "/filler");
+      Check(SetDiskSize(disk_, kDiskBytes), "the disk cannot be made larger again");
+      return full;
     } else if (fault == "network") {
       Check(SetLoopback(false), "the loopback cannot be taken down");
       absl::SleepFor(absl::Seconds(Seconds(2 * kLease)));
@@ -282,8 +285,7 @@ int Main(int argc, char** argv) {
   app.add_option("--only", only, absl::StrCat("some of ", absl::StrJoin(kFaults, ",")));
   CLI11_PARSE(app, argc, argv);
   const std::string folder = MakeFolder("milepost_chaos_test");
-  const bool namespaces =
-      EnterNamespaces() && SetLoopback(true) && MountDisk(folder + "/coordinator");
+  const bool namespaces = EnterNamespaces() && MountDisk(folder + "/coordinator");
   const std::vector<std::string> faults = FaultsFor(only, namespaces);
   if (faults.empty()) {
     std::printf("--only: nothing to do of '%s'\n", only.c_str());

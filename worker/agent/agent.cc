@@ -160,8 +160,9 @@ void AgentImpl::Run() {
     check_alive_ = absl::InfiniteFuture();
     for (auto it = ranks_.begin(); it != ranks_.end();) {
       const bool ended = it->second->HandleEvents();
-      if (!ended)
-        check_alive_ = std::min(check_alive_, it->second->CheckAlive(Clock::Real()->Now()));
+      if (!ended) {
+        check_alive_ = std::min(check_alive_, Clock::Real()->Now() + it->second->CheckAlive());
+      }
       any_ended |= ended;
       // It may have ended because its GPU did, which the next placement should know.
       if (ended && monitor_) monitor_->MeasureSoon();

@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 
 #include <cerrno>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,7 @@
 #include "common/openmp.h"
 #include "common/proto_time.h"
 #include "common/status_macros.h"
+#include "common/utf8.h"
 
 namespace milepost::worker {
 
@@ -39,6 +41,11 @@ absl::Status SendStart(const v1::StartRank& start, const TrainerOptions& options
   message.set_hang_seconds(absl::ToDoubleSeconds(options.hang_time));
   // The socket's buffer takes it before the trainer reads.
   return channel.Send(message, Clock::Real()->Now() + kHandOver);
+}
+
+// Of a clock that nobody sets.
+absl::Time SteadyNow() {
+  return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
 }
 
 std::string Describe(const RankKey& key) {
@@ -83,7 +90,7 @@ RankProcess::RankProcess(Subprocess process, MessageChannel channel, const v1::S
       channel_(std::move(channel)),
       oom_kills_before_(CgroupOomKills()),
       watched_(watched),
-      silent_from_(Clock::Real()->Now() + kFirstSign) {
+      silent_from_(SteadyNow() + kFirstSign) {
   outputs_[0].fd = process_.TakeOut();
   outputs_[1].fd = process_.TakeErr();
   for (Output& output : outputs_) fcntl(output.fd.get(), F_SETFL, O_NONBLOCK);
@@ -111,16 +118,17 @@ void RankProcess::Kill() {
   }
 }
 
-absl::Time RankProcess::CheckAlive(absl::Time now) {
-  if (!watched_ || !end_.silence.empty()) return absl::InfiniteFuture();
-  if (now < silent_from_) return silent_from_;
+absl::Duration RankProcess::CheckAlive() {
+  if (!watched_ || !end_.silence.empty()) return absl::InfiniteDuration();
+  const absl::Duration left = silent_from_ - SteadyNow();
+  if (left > absl::ZeroDuration()) return left;
   const std::string state = ProcessState(process_.pid());
-  end_.silence =
-      absl::StrCat("the trainer gave no sign of life for ", absl::FormatDuration(kSilence),
-                   state.empty() ? "" : absl::StrCat(" (its process is ", state, ")"));
+  end_.silence = absl::StrCat("the trainer gave no sign of life for ",
+                              absl::FormatDuration(heard_ ? kSilence : kFirstSign),
+                              state.empty() ? "" : absl::StrCat(" (its process is ", state, ")"));
   spdlog::error("{}: {}: killing it", Describe(key_), end_.silence);
   Kill();
-  return absl::InfiniteFuture();
+  return absl::InfiniteDuration();
 }
 
 void RankProcess::AddPollEntries(std::vector<pollfd>& entries) const {
@@ -165,7 +173,7 @@ void RankProcess::FinishOutput(Output& output) {
 }
 
 void RankProcess::AddLine(std::string text) {
-  last_lines_.push_back(text.substr(0, kLineBytes));
+  last_lines_.push_back(CutUtf8(text, kLineBytes));
   if (last_lines_.size() > kLastLines) last_lines_.pop_front();
   v1::LogLine line;
   line.set_job(key_.job);
@@ -189,7 +197,8 @@ void RankProcess::ReadChannel(bool all) {
       channel_open_ = false;
       continue;
     }
-    silent_from_ = Clock::Real()->Now() + kSilence;
+    silent_from_ = SteadyNow() + kSilence;
+    heard_ = true;
     if (message.has_failure()) {
       end_.failure = message.failure();
     } else if (message.has_progress()) {

@@ -54,8 +54,8 @@ class RankProcess {
   void Kill();
 
   // Kills a process that has not said for long that it is alive: stopped, or stuck in the kernel.
-  // When to look again.
-  absl::Time CheckAlive(absl::Time now);
+  // In how long to look again.
+  absl::Duration CheckAlive();
 
   // The descriptors to poll for POLLIN: those that are still open. Call HandleEvents when any is
   // ready.
@@ -90,7 +90,8 @@ class RankProcess {
   const int64_t oom_kills_before_;
   bool running_ = false;  // RUNNING has been reported
   const bool watched_;
-  absl::Time silent_from_;  // it is taken to hang, unless it says something before
+  absl::Time silent_from_;  // steady: it is taken to hang, unless it says something before
+  bool heard_ = false;
   TrainerEnd end_;
   std::deque<std::string> last_lines_;
 };

@@ -1,5 +1,6 @@
 #include "worker/agent/spot_watch.h"
 
+#include <signal.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -9,8 +10,13 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/subprocess.h"
+#include "common/utf8.h"
 
 namespace milepost::worker {
+
+namespace {
+constexpr size_t kTextBytes = 200;  // of a reason
+}  // namespace
 
 SpotWatch::SpotWatch(SpotOptions options, Notice notice)
     : options_(std::move(options)), notice_(std::move(notice)) {
@@ -30,12 +36,14 @@ void SpotWatch::Run() {
   absl::Time next_command = absl::InfinitePast();
   while (true) {
     if (!options_.file.empty() && access(options_.file.c_str(), F_OK) == 0) {
-      return notice_(absl::StrCat("the file ", options_.file, " has appeared"));
+      return notice_(
+          absl::StrCat("the file ", CutUtf8(options_.file, kTextBytes), " has appeared"));
     }
     absl::Time now = Clock::Real()->Now();
     if (!options_.command.empty() && now >= next_command) {
       if (CommandNotices()) {
-        return notice_(absl::StrCat("the command '", options_.command.substr(0, 200), "' said so"));
+        return notice_(
+            absl::StrCat("the command '", CutUtf8(options_.command, kTextBytes), "' said so"));
       }
       now = Clock::Real()->Now();
       next_command = now + options_.command_interval;
@@ -57,7 +65,10 @@ bool SpotWatch::CommandNotices() {
   const absl::StatusOr<ExitResult> end =
       child.ok() ? child->Wait(Clock::Real()->Now() + options_.command_patience)
                  : absl::StatusOr<ExitResult>(child.status());
-  if (end.ok() && end->signal == 0) return end->exit_code == 0;
+  // In a process group of its own, with what it has started.
+  if (child.ok() && !end.ok()) kill(-child->pid(), SIGKILL);
+  const bool not_run = end.ok() && (end->exit_code == 126 || end->exit_code == 127);  // the shell's
+  if (end.ok() && end->signal == 0 && !not_run) return end->exit_code == 0;
   if (std::exchange(complained_, true)) return false;
   const std::string why = end.ok() ? end->ToString() : std::string(end.status().message());
   spdlog::warn("--spot-command says nothing: {}; it is tried again", why);

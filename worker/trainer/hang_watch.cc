@@ -1,11 +1,11 @@
 #include "worker/trainer/hang_watch.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/clock.h"
 
 namespace milepost::worker {
 namespace {
@@ -15,8 +15,15 @@ using runtime::Activity;
 constexpr absl::Duration kLook = absl::Seconds(1);
 constexpr int kLongestTimes = 20;
 // Before an abort and after it: ranks that wait for others come back at once.
-constexpr absl::Duration kLongBefore = absl::Seconds(10);
+constexpr absl::Duration kLongBefore = absl::Seconds(30);
 constexpr absl::Duration kLongAfter = absl::Seconds(5);
+constexpr int kUnusualTimes = 3;  // of the longest ever
+constexpr int kFirstTimes = 6;    // of the patience
+
+// Of a clock that nobody sets.
+absl::Time SteadyNow() {
+  return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
+}
 
 }  // namespace
 
@@ -34,9 +41,13 @@ std::optional<Hang> HangJudge::Look(const runtime::ActivityBoard::Seen& seen, ab
   if (seen.activity == Activity::kOther) return std::nullopt;
   const absl::Duration took = now - since_;
   const absl::Duration longest = longest_[static_cast<size_t>(seen.activity)];
-  if (took > std::max(patience_, kLongestTimes * longest)) return Describe(took);
-  const bool the_cause = abort_time_ - since_ > kLongBefore && now - abort_time_ > kLongAfter;
-  if (abort_time_ <= now && the_cause) return Describe(took);
+  const bool first = longest == absl::ZeroDuration();
+  const absl::Duration patience = first ? kFirstTimes * patience_ : patience_;
+  if (took > std::max(patience, kLongestTimes * longest)) return Describe(took);
+  const bool the_cause = seen.activity == Activity::kData && abort_time_ <= now &&
+                         abort_time_ - since_ > kLongBefore && now - abort_time_ > kLongAfter &&
+                         took > kUnusualTimes * longest;
+  if (the_cause) return Describe(took);
   return std::nullopt;
 }
 
@@ -47,8 +58,9 @@ Hang HangJudge::Describe(absl::Duration took) const {
       on_gpu_ ? v1::FAILURE_CLASS_DEVICE : v1::FAILURE_CLASS_INTERNAL;
   switch (seen_.activity) {
     case Activity::kData:
-      return {v1::FAILURE_CLASS_DATA, absl::StrCat(step, "no training data has come for ", time,
-                                                   ": does the file system of data.train answer?")};
+      return {v1::FAILURE_CLASS_DATA,
+              absl::StrCat(step, "no data has come for ", time,
+                           ": does the file system of data.train and data.validation answer?")};
     case Activity::kMicroStep:
       return {of_device, absl::StrCat(step, "forward and backward hang: begun ", time, " ago")};
     case Activity::kUpdate:
@@ -83,7 +95,7 @@ void HangWatch::Run() {
       if (mutex_.AwaitWithTimeout(absl::Condition(&end_), kLook)) return;
     }
     options_.alive();
-    const auto hang = judge.Look(board_->Look(), Clock::Real()->Now(), options_.aborting());
+    const auto hang = judge.Look(board_->Look(), SteadyNow(), options_.aborting());
     if (hang.has_value()) return options_.on_hang(*hang);
   }
 }

@@ -30,19 +30,21 @@ struct Hang {
 // Pure but for what it has seen before; time is an argument.
 class HangJudge {
  public:
-  // `patience`: how long the same may take; 20 times the longest that it ever took is let pass too.
+  // `patience`: how long the same may take; 20 times the longest that it ever took is let pass too,
+  // and the first of its kind, of which nothing is known, may take six times as long.
   // InfiniteDuration: for ever.
   HangJudge(absl::Duration patience, bool on_gpu) : patience_(patience), on_gpu_(on_gpu) {}
 
-  // `aborting`: this rank was told to leave, since others have lost patience with one of them. What
-  // had gone on for long by then, and goes on after it, is the cause.
+  // `aborting`: this rank was told to leave, since others are lost or have lost patience with one.
+  // A wait for data that had gone on for long by then, and goes on, is the cause; what computes is
+  // only late in noticing.
   std::optional<Hang> Look(const runtime::ActivityBoard::Seen& seen, absl::Time now, bool aborting);
 
  private:
   Hang Describe(absl::Duration took) const;
 
-  const absl::Duration patience_;
-  const bool on_gpu_;
+  absl::Duration patience_;
+  bool on_gpu_;
   runtime::ActivityBoard::Seen seen_;
   absl::Time since_ = absl::InfinitePast();
   absl::Time abort_time_ = absl::InfiniteFuture();

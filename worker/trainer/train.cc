@@ -302,7 +302,7 @@ void Trainer::WatchForHangs() {
                             message.mutable_failure()->set_class_(hang.failure_class);
                             message.mutable_failure()->set_message(hang.message);
                             channel_->Send(message, Now() + kHandOver).IgnoreError();
-                            spdlog::shutdown();
+                            spdlog::default_logger()->flush();
                             _exit(kExitError);
                           }});
 }
