@@ -208,6 +208,7 @@ class Coordinator {
   // more to do, unless posted to.
   absl::Duration Turn();
   void DecideWaiting();
+  void LengthenForFailedStore();
   // True when something was due.
   bool TickIfDue();
   std::vector<Entry> TakeBatch(size_t most);
@@ -291,6 +292,9 @@ class Coordinator {
   // Of the loop's thread alone; times are absl::Now's, due times the clock's.
   bool schedule_wanted_ = false;
   absl::Time next_schedule_ = absl::InfinitePast();
+  bool store_fails_ = false;  // the newest write has failed
+  // What leases were not lengthened for yet; InfiniteFuture: nothing.
+  absl::Time fails_since_ = absl::InfiniteFuture();
   absl::Time pause_until_ = absl::InfinitePast();  // a write has failed
   absl::Time listened_ = absl::InfiniteFuture();   // when what waited was last decided on
   bool due_known_ = false;                         // due_ is no later than NextDeadline(state_)

@@ -119,7 +119,17 @@ void Coordinator::DecideWaiting() {
   DecideBatch(One(LeasesLengthened{deaf}, [](const auto&) {}));
 }
 
+// A worker whose Hello cannot be stored is not silent: no lease ends for a disk that was full.
+void Coordinator::LengthenForFailedStore() {
+  if (fails_since_ == absl::InfiniteFuture()) return;
+  const absl::Time now = absl::Now();
+  DecideBatch(One(LeasesLengthened{now - fails_since_}, [](const auto&) {}));
+  fails_since_ = store_fails_ ? now : absl::InfiniteFuture();
+  due_known_ = false;
+}
+
 bool Coordinator::TickIfDue() {
+  LengthenForFailedStore();
   const absl::Time now = clock_->Now();
   if (due_known_ && due_ > now) return false;
   {
@@ -248,8 +258,11 @@ absl::Status Coordinator::Commit(const Outcome& outcome,
     if (absl::Status status = store_->Write(outcome, messages); !status.ok()) {
       spdlog::error("a change of state cannot be stored and did not happen: {}",
                     std::string(status.message()));
+      if (!store_fails_) fails_since_ = absl::Now();
+      store_fails_ = true;
       return status;
     }
+    store_fails_ = false;
   }
   // Only now: what was written before somebody else could be elected is there for the other one.
   MP_RETURN_IF_ERROR(MayAct());

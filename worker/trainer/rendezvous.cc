@@ -19,6 +19,7 @@ namespace {
 
 constexpr absl::Duration kSlice = absl::Seconds(1);
 constexpr absl::Duration kRetryAfter = absl::Milliseconds(50);
+constexpr absl::Duration kOverloadedRetryAfter = absl::Milliseconds(200);
 
 }  // namespace
 
@@ -41,8 +42,16 @@ absl::Status RendezvousStore::Retry(absl::Time deadline, const Call& call) {
     const absl::Status status = Annotate(FromGrpcStatus(call(stub.get(), &context)), "rendezvous");
     if (absl::IsAborted(status)) fenced_ = true;
     const bool away = absl::IsUnavailable(status);
-    if (!away && !absl::IsDeadlineExceeded(status)) return status;
-    if (Clock::Real()->Now() >= deadline) return status;
+    // Its disk is full, or it has too much to do: not this rank's memory.
+    const bool overloaded = absl::IsResourceExhausted(status);
+    if (!away && !overloaded && !absl::IsDeadlineExceeded(status)) return status;
+    if (Clock::Real()->Now() >= deadline) {
+      return overloaded ? absl::UnavailableError(status.message()) : status;
+    }
+    if (overloaded) {
+      absl::SleepFor(kOverloadedRetryAfter);
+      continue;
+    }
     if (away || channel->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_READY) {
       coordinators_.Failed(channel);
     }
