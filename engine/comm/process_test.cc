@@ -11,17 +11,15 @@
 
 #include <chrono>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/poll.h"
 #include "common/unique_fd.h"
+#include "engine/comm/folder_store.h"
 #include "engine/comm/tcp.h"
 
 namespace milepost::comm {
@@ -34,37 +32,21 @@ absl::StatusOr<std::unique_ptr<Communicator>> Connect(int rank, int world, KeyVa
   return ConnectTcp(rank, world, store, options);
 }
 
-// Keys as files in a folder, for ranks in several processes.
-class FolderStore : public KeyValueStore {
+// In a folder of its own, which goes with the process that made it.
+class OwnFolderStore : public FolderStore {
  public:
-  FolderStore() {
-    std::string pattern = absl::StrCat(testing::TempDir(), "/milepost_tcp_XXXXXX");
-    folder_ = mkdtemp(pattern.data());
-  }
-  ~FolderStore() override {
+  OwnFolderStore() : OwnFolderStore(MakeFolder()) {}
+  ~OwnFolderStore() override {
     if (getpid() == owner_) std::filesystem::remove_all(folder_);
-  }
-  absl::Status Put(absl::string_view key, absl::string_view value) override {
-    const std::string path = PathOf(key);
-    std::ofstream(path + ".new") << value;
-    std::filesystem::rename(path + ".new", path);
-    return absl::OkStatus();
-  }
-  absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) override {
-    while (!std::filesystem::exists(PathOf(key))) {
-      if (absl::Now() > deadline) return absl::DeadlineExceededError("no such file in time");
-      absl::SleepFor(absl::Milliseconds(1));
-    }
-    std::stringstream value;
-    value << std::ifstream(PathOf(key)).rdbuf();
-    return value.str();
   }
 
  private:
-  std::string PathOf(absl::string_view key) const {
-    return absl::StrCat(folder_, "/", absl::StrReplaceAll(key, {{"/", "_"}}));
+  explicit OwnFolderStore(const std::string& folder) : FolderStore(folder), folder_(folder) {}
+  static std::string MakeFolder() {
+    std::string pattern = absl::StrCat(testing::TempDir(), "/milepost_tcp_XXXXXX");
+    return mkdtemp(pattern.data());
   }
-  std::string folder_;
+  const std::string folder_;
   const pid_t owner_ = getpid();
 };
 
@@ -80,7 +62,7 @@ pid_t StartPeer(int rank, int world, KeyValueStore* store, size_t elements = 200
 }
 
 TEST(TcpTest, KilledProcessIsUnavailableAtOnce) {
-  FolderStore store;
+  OwnFolderStore store;
   const pid_t killed = StartPeer(1, 3, &store);
   const pid_t survivor = StartPeer(2, 3, &store);
   auto communicator = Connect(0, 3, &store);
@@ -107,7 +89,7 @@ TEST(TcpTest, KilledProcessIsUnavailableAtOnce) {
 // The peer dies in the middle of a message, wherever that is.
 TEST(TcpTest, KilledMidMessageIsUnavailableAtOnce) {
   for (int round = 0; round < 10; ++round) {
-    FolderStore store;
+    OwnFolderStore store;
     const pid_t peer = StartPeer(1, 2, &store, 4000000);
     auto communicator = Connect(0, 2, &store);
     ASSERT_TRUE(communicator.ok()) << communicator.status();

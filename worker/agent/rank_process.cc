@@ -4,7 +4,6 @@
 #include <spdlog/spdlog.h>
 
 #include <cerrno>
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +11,7 @@
 #include "common/openmp.h"
 #include "common/proto_time.h"
 #include "common/status_macros.h"
+#include "common/steady_time.h"
 #include "common/utf8.h"
 
 namespace milepost::worker {
@@ -41,11 +41,6 @@ absl::Status SendStart(const v1::StartRank& start, const TrainerOptions& options
   message.set_hang_seconds(absl::ToDoubleSeconds(options.hang_time));
   // The socket's buffer takes it before the trainer reads.
   return channel.Send(message, Clock::Real()->Now() + kHandOver);
-}
-
-// Of a clock that nobody sets.
-absl::Time SteadyNow() {
-  return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
 }
 
 std::string Describe(const RankKey& key) {

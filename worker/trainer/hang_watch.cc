@@ -1,11 +1,11 @@
 #include "worker/trainer/hang_watch.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/steady_time.h"
 
 namespace milepost::worker {
 namespace {
@@ -19,11 +19,6 @@ constexpr absl::Duration kLongBefore = absl::Seconds(30);
 constexpr absl::Duration kLongAfter = absl::Seconds(5);
 constexpr int kUnusualTimes = 3;  // of the longest ever
 constexpr int kFirstTimes = 6;    // of the patience
-
-// Of a clock that nobody sets.
-absl::Time SteadyNow() {
-  return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
-}
 
 }  // namespace
 

@@ -6,20 +6,17 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "common/subprocess.h"
+#include "engine/comm/folder_store.h"
 #include "engine/comm/in_process.h"
-#include "engine/comm/key_value_store.h"
 #include "engine/comm/tcp.h"
 #include "engine/runtime/cuda/cuda_device.h"
 #include "engine/runtime/cuda/nccl.h"
@@ -100,39 +97,13 @@ TEST(CudaCommunicator, NcclWithOneRank) {
 constexpr char kRank[] = "MILEPOST_TEST_NCCL_RANK";      // of a child: it is that rank,
 constexpr char kFolder[] = "MILEPOST_TEST_NCCL_FOLDER";  // and meets the other one there
 
-// Keys as files in a folder.
-class FolderStore : public comm::KeyValueStore {
- public:
-  explicit FolderStore(std::string folder) : folder_(std::move(folder)) {}
-  absl::Status Put(absl::string_view key, absl::string_view value) override {
-    std::ofstream(PathOf(key) + ".new") << value;
-    std::filesystem::rename(PathOf(key) + ".new", PathOf(key));
-    return absl::OkStatus();
-  }
-  absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) override {
-    while (!std::filesystem::exists(PathOf(key))) {
-      if (absl::Now() > deadline) return absl::DeadlineExceededError("no such file in time");
-      absl::SleepFor(absl::Milliseconds(1));
-    }
-    std::stringstream value;
-    value << std::ifstream(PathOf(key)).rdbuf();
-    return value.str();
-  }
-
- private:
-  std::string PathOf(absl::string_view key) const {
-    return absl::StrCat(folder_, "/", absl::StrReplaceAll(key, {{"/", "_"}}));
-  }
-  const std::string folder_;
-};
-
 // What one of two ranks does: for the children of NcclWithTwoRanksOnOneGpu alone.
 TEST(CudaCommunicator, DISABLED_AsARankOfTwo) {
   ASSERT_NE(std::getenv(kRank), nullptr);
   const int rank = *std::getenv(kRank) - '0';
   const auto on = OnAGpu::Open();
   ASSERT_NE(on, nullptr);
-  FolderStore store(std::getenv(kFolder));
+  comm::FolderStore store(std::getenv(kFolder));
   auto host = comm::ConnectTcp(rank, 2, &store);
   ASSERT_TRUE(host.ok()) << host.status();
   auto communicator = NcclCommunicator::Create({}, Nccl(), **host);
