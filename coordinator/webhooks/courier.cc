@@ -115,13 +115,17 @@ class Courier::Lane {
   bool Deliver(const NumberedDelivery& delivery) {
     const absl::Time deadline = FromProto(delivery.delivery.create_time()) + options_.patience;
     absl::Duration pause = options_.first_pause;
+    int refusals = 0;
     for (int attempt = 1;; ++attempt) {
-      const std::string problem = Post(delivery);
+      const Answer answer = Post(delivery);
       if (stopping_) return false;
+      const std::string& problem = answer.problem;
       if (problem.empty()) return true;
+      refusals += answer.unwanted ? 1 : 0;
       const absl::Duration wait = pause * absl::Uniform(bits_, 0.5, 1.0);
-      if (absl::Now() + wait > deadline) {
-        spdlog::warn("webhook {}: number {} is given up: {}", name(), delivery.number, problem);
+      if (absl::Now() + wait > deadline || refusals == options_.most_refusals) {
+        spdlog::warn("webhook {}: number {} is given up after {} attempts: {}", name(),
+                     delivery.number, attempt, problem);
         return true;
       }
       if (attempt == 1) {
@@ -133,9 +137,12 @@ class Courier::Lane {
     }
   }
 
-  // Empty: delivered. Else why not, without anything that is a secret.
-  std::string Post(const NumberedDelivery& delivery) {
-    if (curl_ == nullptr) return "no memory for a connection";
+  struct Answer {
+    std::string problem;    // empty: delivered; else why not, without anything that is a secret
+    bool unwanted = false;  // the same message is hardly ever wanted
+  };
+  Answer Post(const NumberedDelivery& delivery) {
+    if (curl_ == nullptr) return {"no memory for a connection"};
     const std::string& body = delivery.delivery.body();
     const int64_t now = absl::ToUnixSeconds(absl::Now());
     const std::string signature = HmacSha256Hex(webhook_.secret, absl::StrCat(now, ".", body));
@@ -162,11 +169,13 @@ class Courier::Lane {
     curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, IsStopping);
     curl_easy_setopt(curl, CURLOPT_XFERINFODATA, &stopping_);
     const CURLcode code = curl_easy_perform(curl);
-    if (code != CURLE_OK) return curl_easy_strerror(code);
+    if (code != CURLE_OK) return {curl_easy_strerror(code)};
     long status = 0;
     curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
-    if (status >= 200 && status < 300) return "";
-    return absl::StrCat("it answers with HTTP status ", status);
+    if (status >= 200 && status < 300) return {};
+    const bool later = status == 408 || status == 425 || status == 429;
+    return {absl::StrCat("it answers with HTTP status ", status),
+            status >= 300 && status < 500 && !later};
   }
 
   const Webhook webhook_;

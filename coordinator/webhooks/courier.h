@@ -8,9 +8,10 @@
 //   Milepost-Delivery: 12                        the same each time it is tried
 //   Milepost-Signature: t=1700000000,v1=HEX      HMAC-SHA256 with the secret over "1700000000.BODY"
 //
-// It has succeeded with any 2xx answer within 10 s; redirections are not followed. Else it is tried
-// again after 1 s, growing to 5 minutes, with jitter, for a day from its making; those behind it
-// wait. After that it is given up. Thread-safe; Send does not block.
+// It has succeeded with any 2xx answer within 10 s. Else it is tried again after 1 s, growing to 5
+// minutes, with jitter, for a day from its making; those behind it wait. After that it is given up.
+// An answer that says that the message is not wanted as it is, 3xx (redirections are not followed)
+// or 4xx but 408, 425 and 429, ends it the fifth time. Thread-safe; Send does not block.
 #ifndef MILEPOST_COORDINATOR_WEBHOOKS_COURIER_H_
 #define MILEPOST_COORDINATOR_WEBHOOKS_COURIER_H_
 
@@ -38,6 +39,7 @@ struct CourierOptions {
   absl::Duration first_pause = absl::Seconds(1);
   absl::Duration longest_pause = absl::Minutes(5);
   absl::Duration patience = absl::Hours(24);  // from the delivery's making on
+  int most_refusals = 5;                      // answers that do not want it as it is
   absl::Duration answer_time = absl::Seconds(10);
   size_t most_waiting = 10'000;  // of one webhook; the oldest are given up then
 };

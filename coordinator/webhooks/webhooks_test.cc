@@ -107,6 +107,37 @@ TEST_F(CourierTest, GivesUpAfterItsPatience) {
   EXPECT_THAT(AwaitDone(2), ElementsAre(1, 2));
 }
 
+// What its receiver does not want, however often it is sent, does not hold up the others.
+TEST_F(CourierTest, GivesUpWhatIsRefusedAFewTimes) {
+  {
+    Receiver receiver([&](const Received& one) {
+      received_.push_back(one);
+      return one.delivery == "1" ? 404 : 200;
+    });
+    Courier courier({{"w", receiver.Url(), kSecret, {}, {}}}, options_);
+    courier.Send(Delivery(1));
+    courier.Send(Delivery(2));
+    EXPECT_THAT(AwaitDone(2), ElementsAre(1, 2));
+  }
+  ASSERT_EQ(received_.size(), 6u);
+  EXPECT_EQ(received_[4].delivery, "1");
+  EXPECT_EQ(received_[5].delivery, "2");
+}
+
+TEST_F(CourierTest, GoesOnWhenItIsToldToComeBackLater) {
+  {
+    Receiver receiver([&](const Received& one) {
+      received_.push_back(one);
+      const size_t tries = received_.size();
+      return tries <= 4 ? 429 : tries <= 8 ? 408 : tries <= 12 ? 503 : 200;
+    });
+    Courier courier({{"w", receiver.Url(), kSecret, {}, {}}}, options_);
+    courier.Send(Delivery(1));
+    EXPECT_THAT(AwaitDone(1), ElementsAre(1));
+  }
+  EXPECT_EQ(received_.size(), 13u);
+}
+
 TEST_F(CourierTest, WaitsForNoMoreThanItMay) {
   options_.most_waiting = 3;
   options_.first_pause = absl::Hours(1);
