@@ -287,12 +287,17 @@ class Converter {
 
 }  // namespace
 
-absl::Status ParseYamlMessage(absl::string_view text, absl::string_view filename, Message* message,
-                              FieldLines* lines) {
-  MP_ASSIGN_OR_RETURN(YamlNode root, ParseYamlTree(text, filename));
+absl::Status FillMessage(const YamlNode& root, absl::string_view filename, Message* message,
+                         FieldLines* lines) {
   Converter converter(filename, lines);
   converter.Fill(root, "", message);
   return converter.Result();
+}
+
+absl::Status ParseYamlMessage(absl::string_view text, absl::string_view filename, Message* message,
+                              FieldLines* lines) {
+  MP_ASSIGN_OR_RETURN(const YamlNode root, ParseYamlTree(text, filename));
+  return FillMessage(root, filename, message, lines);
 }
 
 absl::StatusOr<v1::JobSpec> ParseJobSpecYaml(absl::string_view text, absl::string_view filename,

@@ -31,6 +31,7 @@ class JobSpec;
 namespace milepost {
 
 inline constexpr size_t kMaxSpecBytes = 1 << 20;
+inline constexpr size_t kMaxTemplateBytes = 64 << 10;
 
 // Where each field was given: "train.batch.micro" -> line, counted from 1.
 using FieldLines = std::map<std::string, int>;
@@ -51,6 +52,24 @@ absl::StatusOr<v1::JobSpec> ReadJobSpecFile(const std::string& path, FieldLines*
 // ReadJobSpecFile, NormalizeJobSpec and the checks of validate.h; violations come with file and
 // line.
 absl::StatusOr<v1::JobSpec> LoadJobSpec(const std::string& path);
+
+// A part of a job spec, that a spec's file is laid over: mappings field by field, lists and other
+// values as a whole (docs/job-spec.md, "Templates").
+struct SpecTemplate {
+  std::string name;
+  std::string yaml;
+};
+
+// OK when every field is one of a job spec, with a value of its type, and paths are absolute: a
+// template is in no folder.
+absl::Status CheckSpecTemplate(absl::string_view yaml, absl::string_view filename);
+// The text of a file, checked.
+absl::StatusOr<std::string> ReadSpecTemplateFile(const std::string& path);
+
+// ReadJobSpecFile and LoadJobSpec of a file over a template; with an empty path of the template
+// alone. Messages say "template NAME:LINE" or "FILE:LINE", whichever the value is from.
+absl::StatusOr<v1::JobSpec> ReadJobSpecOver(const SpecTemplate& base, const std::string& path);
+absl::StatusOr<v1::JobSpec> LoadJobSpecOver(const SpecTemplate& base, const std::string& path);
 
 }  // namespace milepost
 

@@ -6,13 +6,16 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "common/spec/parse.h"
 #include "common/spec/validate.h"
+#include "common/spec/yaml_tree.h"
 #include "common/status_macros.h"
 #include "milepost/v1/job_spec.pb.h"
 
@@ -64,19 +67,99 @@ std::string DefaultName(const fs::path& path) {
   return name;
 }
 
-void MakeAbsolute(const fs::path& folder, std::string* path) {
-  if (path->empty()) return;
-  *path = (folder / *path).lexically_normal().string();
+// Calls visit(field, path) for every field that names files of the hosts that train.
+void ForEachPath(v1::JobSpec* spec,
+                 const std::function<void(absl::string_view, std::string*)>& visit) {
+  if (spec->has_data()) {
+    v1::DataSpec* data = spec->mutable_data();
+    visit("data.train", data->mutable_train());
+    visit("data.validation", data->mutable_validation());
+    for (v1::TokenSource& source : *data->mutable_mixture()) {
+      visit("data.mixture.path", source.mutable_path());
+    }
+    for (v1::LabelSource& labels : *data->mutable_labels()) {
+      visit("data.labels.train", labels.mutable_train());
+      visit("data.labels.validation", labels.mutable_validation());
+    }
+  }
+  if (spec->has_train()) visit("train.init_from", spec->mutable_train()->mutable_init_from());
+  if (spec->train().has_offload()) {
+    visit("train.offload.path", spec->mutable_train()->mutable_offload()->mutable_path());
+  }
+  if (spec->has_report()) {
+    visit("report.tensorboard", spec->mutable_report()->mutable_tensorboard());
+  }
 }
 
-// "train.batch" when train.batch.micro was never written: the nearest place that was.
-std::string Place(const std::string& file, std::string field, const FieldLines& lines) {
+absl::Status MakePathsAbsolute(const std::string& file, v1::JobSpec* spec) {
+  std::error_code error;
+  const fs::path folder = fs::absolute(fs::path(file), error).parent_path();
+  if (error) {
+    return absl::InternalError(
+        absl::StrCat("cannot resolve the folder of ", file, ": ", error.message()));
+  }
+  ForEachPath(spec, [&](absl::string_view, std::string* path) {
+    if (!path->empty()) *path = (folder / *path).lexically_normal().string();
+  });
+  return absl::OkStatus();
+}
+
+// A text that a spec is from.
+struct Source {
+  std::string name;
+  FieldLines lines;
+};
+
+// Where a field was given, in the first source that has it; "train.batch" when train.batch.micro
+// was never written: the nearest place that was.
+std::string Place(std::string field, absl::Span<const Source> sources) {
   while (true) {
-    if (auto it = lines.find(field); it != lines.end()) return absl::StrCat(file, ":", it->second);
+    for (const Source& source : sources) {
+      const auto line = source.lines.find(field);
+      if (line != source.lines.end()) return absl::StrCat(source.name, ":", line->second);
+    }
     const size_t dot = field.rfind('.');
-    if (dot == std::string::npos) return absl::StrCat(file, ":1");
+    if (dot == std::string::npos) return absl::StrCat(sources[0].name, ":1");
     field.resize(dot);
   }
+}
+
+absl::StatusOr<v1::JobSpec> Checked(v1::JobSpec spec, absl::Span<const Source> sources) {
+  NormalizeJobSpec(&spec);
+  std::vector<std::string> problems;
+  for (const FieldViolation& violation : CheckJobSpec(spec)) {
+    problems.push_back(absl::StrCat(Place(violation.field, sources), ": ", violation.field, ": ",
+                                    violation.message));
+  }
+  if (problems.empty()) return spec;
+  return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
+}
+
+// Each text is read by itself first: what is wrong is told with its own name and line.
+absl::StatusOr<v1::JobSpec> ReadOver(const SpecTemplate& base, const std::string& path,
+                                     std::vector<Source>* sources) {
+  v1::JobSpec alone;
+  Source of_base = {absl::StrCat("template ", base.name), {}};
+  MP_RETURN_IF_ERROR(ParseYamlMessage(base.yaml, of_base.name, &alone, &of_base.lines));
+  if (path.empty()) {
+    if (alone.name().empty()) alone.set_name(base.name);
+    sources->push_back(std::move(of_base));
+    return alone;
+  }
+  MP_ASSIGN_OR_RETURN(const std::string text, ReadBounded(path));
+  Source of_file = {path, {}};
+  v1::JobSpec spec;
+  MP_RETURN_IF_ERROR(ParseYamlMessage(text, path, &spec, &of_file.lines));
+  MP_ASSIGN_OR_RETURN(YamlNode merged, ParseYamlTree(base.yaml, of_base.name));
+  MP_ASSIGN_OR_RETURN(YamlNode over, ParseYamlTree(text, path));
+  LayOver(std::move(over), &merged);
+  spec.Clear();
+  MP_RETURN_IF_ERROR(
+      FillMessage(merged, absl::StrCat(path, " over ", of_base.name), &spec, nullptr));
+  MP_RETURN_IF_ERROR(MakePathsAbsolute(path, &spec));
+  if (spec.name().empty()) spec.set_name(DefaultName(path));
+  *sources = {std::move(of_file), std::move(of_base)};
+  return spec;
 }
 
 }  // namespace
@@ -84,43 +167,51 @@ std::string Place(const std::string& file, std::string field, const FieldLines& 
 absl::StatusOr<v1::JobSpec> ReadJobSpecFile(const std::string& path, FieldLines* lines) {
   MP_ASSIGN_OR_RETURN(std::string text, ReadBounded(path));
   MP_ASSIGN_OR_RETURN(v1::JobSpec spec, ParseJobSpecYaml(text, path, lines));
-  std::error_code error;
-  const fs::path folder = fs::absolute(fs::path(path), error).parent_path();
-  if (error) {
-    return absl::InternalError(
-        absl::StrCat("cannot resolve the folder of ", path, ": ", error.message()));
-  }
+  MP_RETURN_IF_ERROR(MakePathsAbsolute(path, &spec));
   if (spec.name().empty()) spec.set_name(DefaultName(path));
-  if (spec.has_data()) {
-    MakeAbsolute(folder, spec.mutable_data()->mutable_train());
-    MakeAbsolute(folder, spec.mutable_data()->mutable_validation());
-    for (v1::TokenSource& source : *spec.mutable_data()->mutable_mixture()) {
-      MakeAbsolute(folder, source.mutable_path());
-    }
-    for (v1::LabelSource& labels : *spec.mutable_data()->mutable_labels()) {
-      MakeAbsolute(folder, labels.mutable_train());
-      MakeAbsolute(folder, labels.mutable_validation());
-    }
-  }
-  if (spec.has_train()) MakeAbsolute(folder, spec.mutable_train()->mutable_init_from());
-  if (spec.train().has_offload()) {
-    MakeAbsolute(folder, spec.mutable_train()->mutable_offload()->mutable_path());
-  }
-  if (spec.has_report()) MakeAbsolute(folder, spec.mutable_report()->mutable_tensorboard());
   return spec;
 }
 
 absl::StatusOr<v1::JobSpec> LoadJobSpec(const std::string& path) {
-  FieldLines lines;
-  MP_ASSIGN_OR_RETURN(v1::JobSpec spec, ReadJobSpecFile(path, &lines));
-  NormalizeJobSpec(&spec);
-  std::vector<std::string> problems;
-  for (const FieldViolation& violation : CheckJobSpec(spec)) {
-    problems.push_back(absl::StrCat(Place(path, violation.field, lines), ": ", violation.field,
-                                    ": ", violation.message));
+  Source source = {path, {}};
+  MP_ASSIGN_OR_RETURN(v1::JobSpec spec, ReadJobSpecFile(path, &source.lines));
+  return Checked(std::move(spec), absl::MakeConstSpan(&source, 1));
+}
+
+absl::Status CheckSpecTemplate(absl::string_view yaml, absl::string_view filename) {
+  if (yaml.size() > kMaxTemplateBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        filename, ": ", yaml.size(), " bytes; a template has at most ", kMaxTemplateBytes));
   }
-  if (problems.empty()) return spec;
+  Source source = {std::string(filename), {}};
+  v1::JobSpec spec;
+  MP_RETURN_IF_ERROR(ParseYamlMessage(yaml, filename, &spec, &source.lines));
+  std::vector<std::string> problems;
+  ForEachPath(&spec, [&](absl::string_view field, std::string* path) {
+    if (path->empty() || path->front() == '/') return;
+    problems.push_back(absl::StrCat(Place(std::string(field), absl::MakeConstSpan(&source, 1)),
+                                    ": ", field,
+                                    ": must begin with '/': a template is in no folder"));
+  });
+  if (problems.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
+}
+
+absl::StatusOr<std::string> ReadSpecTemplateFile(const std::string& path) {
+  MP_ASSIGN_OR_RETURN(std::string text, ReadBounded(path));
+  MP_RETURN_IF_ERROR(CheckSpecTemplate(text, path));
+  return text;
+}
+
+absl::StatusOr<v1::JobSpec> ReadJobSpecOver(const SpecTemplate& base, const std::string& path) {
+  std::vector<Source> sources;
+  return ReadOver(base, path, &sources);
+}
+
+absl::StatusOr<v1::JobSpec> LoadJobSpecOver(const SpecTemplate& base, const std::string& path) {
+  std::vector<Source> sources;
+  MP_ASSIGN_OR_RETURN(v1::JobSpec spec, ReadOver(base, path, &sources));
+  return Checked(std::move(spec), sources);
 }
 
 }  // namespace milepost

@@ -175,4 +175,22 @@ absl::StatusOr<YamlNode> ParseYamlTree(absl::string_view text, absl::string_view
   return builder.TakeRoot();
 }
 
+void LayOver(YamlNode over, YamlNode* base) {
+  using Kind = YamlNode::Kind;
+  if (over.kind != Kind::kMapping || base->kind != Kind::kMapping) {
+    *base = std::move(over);
+    return;
+  }
+  for (YamlField& field : over.fields) {
+    const auto same =
+        std::find_if(base->fields.begin(), base->fields.end(),
+                     [&](const YamlField& other) { return other.key.scalar == field.key.scalar; });
+    if (same == base->fields.end()) {
+      base->fields.push_back(std::move(field));
+    } else {
+      LayOver(std::move(field.value), &same->value);
+    }
+  }
+}
+
 }  // namespace milepost

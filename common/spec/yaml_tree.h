@@ -2,11 +2,17 @@
 #ifndef MILEPOST_COMMON_SPEC_YAML_TREE_H_
 #define MILEPOST_COMMON_SPEC_YAML_TREE_H_
 
+#include <map>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+
+namespace google::protobuf {
+class Message;
+}
 
 namespace milepost {
 
@@ -30,6 +36,13 @@ struct YamlField {
 // One document; empty text is a null node. Anchors, aliases, tags, further documents, more than 32
 // levels or 10,000 values are INVALID_ARGUMENT "filename:line: ...". Thread-safe.
 absl::StatusOr<YamlNode> ParseYamlTree(absl::string_view text, absl::string_view filename);
+
+// Puts what `over` has into `base`: mappings field by field, all else as a whole.
+void LayOver(YamlNode over, YamlNode* base);
+
+// What ParseYamlMessage does with a text's tree.
+absl::Status FillMessage(const YamlNode& root, absl::string_view filename,
+                         google::protobuf::Message* message, std::map<std::string, int>* lines);
 
 }  // namespace milepost
 
