@@ -46,26 +46,38 @@ class CallContext {
   grpc::ClientContext context_;
 };
 
-// The delays between attempts: 20 ms doubling to 500 ms, each with half of it random.
+// Which attempts are followed by another, and the delays between: those that failed as UNAVAILABLE,
+// for `reach`, after 20 ms doubling to 500 ms, each with half of it random; and those of too many
+// (RESOURCE_EXHAUSTED) whose answer says when to come back, then and up to half as much later, as
+// long as that is before the call's deadline.
 class Backoff {
  public:
-  explicit Backoff(Connection::Core* core) : core_(core) { Progress(); }
+  // `longest`: of all attempts of the call, or of a stream since its last message.
+  Backoff(Connection::Core* core, absl::Duration longest) : core_(core), longest_(longest) {
+    Progress();
+  }
 
   // The coordinator answered: start over.
   void Progress() {
     give_up_ = absl::Now() + core_->options.reach;
+    deadline_ = absl::Now() + longest_;
     next_ = absl::Milliseconds(20);
   }
+  absl::Time deadline() const { return deadline_; }
   // Waits for the next attempt after one on `channel`, which may go to another coordinator. False,
   // at once, when `status` is not worth another, the time is up or the connection is cancelled.
   bool Retry(const grpc::Status& status, const std::shared_ptr<grpc::Channel>& channel);
 
  private:
+  // Until the next attempt; none: there is to be none.
+  std::optional<absl::Duration> NextDelay(const grpc::Status& status);
   void Wait(std::unique_lock<std::mutex>& lock, const std::shared_ptr<grpc::Channel>& channel,
             absl::Duration delay);
 
   Connection::Core* core_;
+  const absl::Duration longest_;
   absl::Time give_up_;
+  absl::Time deadline_;
   absl::Duration next_;
 };
 
@@ -78,11 +90,10 @@ absl::StatusOr<Response> Call(Connection::Core& core,
                               grpc::Status (Service::Stub::*method)(grpc::ClientContext*,
                                                                     const Request&, Response*),
                               const Request& request, absl::Duration longest) {
-  Backoff backoff(&core);
-  const absl::Time deadline = absl::Now() + longest;
+  Backoff backoff(&core, longest);
   while (true) {
     CallContext context(&core);
-    context.get()->set_deadline(absl::ToChronoTime(deadline));
+    context.get()->set_deadline(absl::ToChronoTime(backoff.deadline()));
     const std::shared_ptr<grpc::Channel> channel = core.coordinators->Get();
     const auto stub = Service::NewStub(channel);
     Response response;
@@ -99,7 +110,7 @@ absl::Status Stream(Connection::Core& core,
                     std::unique_ptr<grpc::ClientReader<Message>> (Service::Stub::*method)(
                         grpc::ClientContext*, const Request&),
                     const Request& request, const std::function<bool(const Message&)>& on_message) {
-  Backoff backoff(&core);
+  Backoff backoff(&core, core.options.call);
   while (true) {
     CallContext context(&core);
     const std::shared_ptr<grpc::Channel> channel = core.coordinators->Get();

@@ -11,6 +11,9 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/error_details.h"
+#include "common/rpc/status.h"
 #include "milepost/v1/job.grpc.pb.h"
 
 namespace milepost::client {
@@ -25,7 +28,7 @@ class FakeJobs : public v1::JobService::Service {
   grpc::Status GetJob(grpc::ServerContext*, const v1::GetJobRequest* request,
                       v1::Job* job) override {
     ++calls;
-    if (calls <= failures) return {failure, "not now"};
+    if (calls <= failures) return ToGrpcStatus(failure);
     job->set_name(request->name());
     return grpc::Status::OK;
   }
@@ -70,7 +73,7 @@ class FakeJobs : public v1::JobService::Service {
 
   std::atomic<int> calls = 0;
   int failures = 0;
-  grpc::StatusCode failure = grpc::StatusCode::UNAVAILABLE;
+  absl::Status failure = absl::UnavailableError("not now");
   bool hang = false;
   std::mutex mutex;
   std::condition_variable changed;
@@ -116,10 +119,46 @@ TEST_F(ClientsTest, GivesUpInTimeAndNamesTheAddress) {
 
 TEST_F(ClientsTest, OtherErrorsAreFinal) {
   fake_.failures = 1;
-  fake_.failure = grpc::StatusCode::NOT_FOUND;
+  fake_.failure = absl::NotFoundError("not now");
   const auto job = JobClient(connection_).Get("jobs/7");
   EXPECT_EQ(job.status(), absl::NotFoundError("coordinator " + address_ + ": not now"));
   EXPECT_EQ(fake_.calls, 1);
+}
+
+// Who is told when to come back does so; who is not, or not before the call is over, does not.
+TEST_F(ClientsTest, ComesBackWhenItIsTold) {
+  const absl::Status limited = Refusal(v1::ERROR_REASON_RATE_LIMITED, "users/a", "too fast");
+  fake_.failures = 2;
+  fake_.failure = RetryAfter(limited, absl::Milliseconds(40));
+  const absl::Time begin = absl::Now();
+  // However soon the coordinator would be given up that cannot be reached.
+  auto connection = Connection::To(address_, {.reach = absl::Milliseconds(1)});
+  const auto job = JobClient(connection).Get("jobs/7");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(fake_.calls, 3);
+  EXPECT_GE(absl::Now() - begin, absl::Milliseconds(80));
+
+  fake_.calls = 0;
+  fake_.failure = RetryAfter(limited, absl::Hours(1));
+  const auto refused = JobClient(connection).Get("jobs/7").status();
+  EXPECT_EQ(ReasonOf(refused), v1::ERROR_REASON_RATE_LIMITED);
+  EXPECT_EQ(fake_.calls, 1);
+
+  fake_.calls = 0;
+  fake_.failure = Refusal(v1::ERROR_REASON_DISK_FULL, "", "no space");
+  EXPECT_EQ(ReasonOf(JobClient(connection).Get("jobs/7").status()), v1::ERROR_REASON_DISK_FULL);
+  EXPECT_EQ(fake_.calls, 1);
+}
+
+TEST_F(ClientsTest, RepeatsNothingBeyondTheCallsDeadline) {
+  fake_.failures = 1'000'000;
+  fake_.failure =
+      RetryAfter(Refusal(v1::ERROR_REASON_RATE_LIMITED, "", "too fast"), absl::Milliseconds(20));
+  auto connection = Connection::To(address_, {.call = absl::Milliseconds(300)});
+  const absl::Time begin = absl::Now();
+  EXPECT_FALSE(JobClient(connection).Get("jobs/7").ok());
+  EXPECT_GE(fake_.calls, 2);
+  EXPECT_LE(absl::Now() - begin, absl::Seconds(10));
 }
 
 TEST_F(ClientsTest, ListsEveryPageUpToTheLimit) {

@@ -1,9 +1,12 @@
 #include "client/api/connection.h"
 
+#include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/api/call.h"
+#include "common/error_details.h"
 #include "common/rpc/status.h"
 #include "common/status_macros.h"
 
@@ -51,16 +54,31 @@ CallContext::~CallContext() {
 }
 
 bool Backoff::Retry(const grpc::Status& status, const std::shared_ptr<grpc::Channel>& channel) {
-  if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return false;
   std::unique_lock lock(core_->mutex);
-  const absl::Duration left = give_up_ - absl::Now();
-  if (left <= absl::ZeroDuration() || core_->cancelled) return false;
-  const double share = std::uniform_real_distribution<double>(0.5, 1)(core_->random);
-  const absl::Duration delay = std::min(next_ * share, left);
-  next_ = std::min(next_ * 2, absl::Milliseconds(500));
-  core_->coordinators->Failed(channel);
-  Wait(lock, channel, delay);
+  const std::optional<absl::Duration> delay = NextDelay(status);
+  if (!delay.has_value() || core_->cancelled) return false;
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) core_->coordinators->Failed(channel);
+  Wait(lock, channel, *delay);
   return !core_->cancelled;
+}
+
+std::optional<absl::Duration> Backoff::NextDelay(const grpc::Status& status) {
+  const double share = std::uniform_real_distribution<double>(0.5, 1)(core_->random);
+  const absl::Time now = absl::Now();
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+    const absl::Duration left = std::min(give_up_, deadline_) - now;
+    if (left <= absl::ZeroDuration()) return std::nullopt;
+    const absl::Duration delay = std::min(next_ * share, left);
+    next_ = std::min(next_ * 2, absl::Milliseconds(500));
+    return delay;
+  }
+  if (status.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED) return std::nullopt;
+  const std::optional<absl::Duration> asked = RetryDelayOf(FromGrpcStatus(status));
+  if (!asked.has_value()) return std::nullopt;
+  // A coordinator that asks for no time at all is not asked all the time.
+  const absl::Duration delay = std::max(*asked, absl::Milliseconds(20)) * (0.5 + share);
+  if (now + delay >= deadline_) return std::nullopt;
+  return delay;
 }
 
 void Backoff::Wait(std::unique_lock<std::mutex>& lock,
@@ -89,9 +107,9 @@ absl::Status Explained(Connection::Core& core, const grpc::Status& status) {
     if (core.cancelled) return absl::CancelledError("cancelled");
   }
   if (absl::IsUnavailable(result)) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot reach the coordinator at ", core.address, " (tried for ",
-                     absl::FormatDuration(core.options.reach), "): ", result.message()));
+    return Annotate(result,
+                    absl::StrCat("cannot reach the coordinator at ", core.address, " (tried for ",
+                                 absl::FormatDuration(core.options.reach), ")"));
   }
   return Annotate(result, absl::StrCat("coordinator ", core.address));
 }

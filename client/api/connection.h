@@ -6,9 +6,11 @@
 //
 // Errors of every call: the server's code and message after "coordinator ADDRESS: ". While the
 // coordinator cannot be reached (UNAVAILABLE) a call is tried again, with back-off and jitter, for
-// ConnectionOptions::reach; no other error is retried. Of several coordinators ("a:7070,b:7070")
-// each attempt goes to the next one, for at least as long as a standby needs to take over. After
-// Cancel every call, also one in flight, ends with CANCELLED.
+// ConnectionOptions::reach. Who makes too many calls and is told when to come back
+// (RESOURCE_EXHAUSTED with RetryInfo) does so, within ConnectionOptions::call. No other error is
+// retried; common/error_details.h tells why a call was refused. Of several coordinators
+// ("a:7070,b:7070") each attempt goes to the next one, for at least as long as a standby needs to
+// take over. After Cancel every call, also one in flight, ends with CANCELLED.
 //
 // Thread-safe. Calls block; To does not.
 #ifndef MILEPOST_CLIENT_API_CONNECTION_H_

@@ -1,7 +1,13 @@
 #include "common/rpc/status.h"
 
+#include <map>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/clock.h"
+#include "common/error_details.h"
 
 namespace milepost {
 
@@ -10,22 +16,51 @@ constexpr int kKeepaliveMs = 20'000;
 // No sooner than a coordinator lets itself be asked (coordinator/rpc/listener.cc).
 constexpr int kImpatientKeepaliveMs = 2000;
 constexpr int kImpatientTimeoutMs = 3000;
-constexpr char kDetailsUrl[] = "type.googleapis.com/google.rpc.Status";
+constexpr char kAfterReason[] = ": ";
 }  // namespace
 
 grpc::Status ToGrpcStatus(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
-  std::string details;
-  if (auto payload = status.GetPayload(kDetailsUrl)) details = std::string(*payload);
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()),
-                      details);
+  const std::string message(status.message());
+  std::map<std::string, std::string> payloads;  // in an order of their own
+  status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) {
+    if (absl::StartsWith(url, kDetailUrlPrefix)) payloads[std::string(url)] = std::string(payload);
+  });
+  v1::RpcStatus details;
+  for (auto& [url, payload] : payloads) {
+    google::protobuf::Any* detail = details.add_details();
+    detail->set_type_url(url);
+    detail->set_value(std::move(payload));
+  }
+  const auto code = static_cast<grpc::StatusCode>(status.code());
+  if (payloads.empty()) return grpc::Status(code, message);
+  details.set_code(code);
+  details.set_message(message);
+  return grpc::Status(code, message, details.SerializeAsString());
+}
+
+grpc::Status ToGrpcStatusWithoutDetails(const absl::Status& status) {
+  const v1::ErrorReason reason = ReasonOf(status);
+  if (reason == v1::ERROR_REASON_UNSPECIFIED) return ToGrpcStatus(status);
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()),
+                      absl::StrCat(ReasonName(reason), kAfterReason, status.message()));
 }
 
 absl::Status FromGrpcStatus(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
-  absl::Status result(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
-  if (!status.error_details().empty()) {
-    result.SetPayload(kDetailsUrl, absl::Cord(status.error_details()));
+  const auto code = static_cast<absl::StatusCode>(status.error_code());
+  const std::string& message = status.error_message();
+  const size_t end = message.find(kAfterReason);
+  const v1::ErrorReason reason = ReasonOfName(message.substr(0, end));
+  if (end != std::string::npos && CodeOf(reason) == code) {
+    return Refusal(reason, "", message.substr(end + sizeof kAfterReason - 1));
+  }
+  absl::Status result(code, message);
+  v1::RpcStatus details;
+  if (!details.ParseFromString(status.error_details())) return result;
+  for (const google::protobuf::Any& detail : details.details()) {
+    if (!absl::StartsWith(detail.type_url(), kDetailUrlPrefix)) continue;
+    result.SetPayload(detail.type_url(), absl::Cord(detail.value()));
   }
   return result;
 }

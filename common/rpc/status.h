@@ -13,9 +13,12 @@
 
 namespace milepost {
 
-// Codes map one to one; the message travels as it is; a payload of type
-// "type.googleapis.com/google.rpc.Status" travels as the binary details.
+// Codes map one to one; the message travels as it is; the details of common/error_details.h travel
+// as a google.rpc.Status, the binary details.
 grpc::Status ToGrpcStatus(const absl::Status& status);
+// Where gRPC does not carry details, the message begins with the reason: "TOKEN_EXPIRED: ...".
+grpc::Status ToGrpcStatusWithoutDetails(const absl::Status& status);
+// Of either.
 absl::Status FromGrpcStatus(const grpc::Status& status);
 
 // Largest message either side accepts: a 4 MiB chunk and its header, with room.

@@ -9,13 +9,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "common/error_details.h"
 #include "common/spec/auto_fields.h"
 #include "common/spec/model_sizes.h"
 #include "common/spec/scheduling.h"
 #include "common/spec/sizes.h"
 #include "common/spec/task_heads.h"
 #include "common/spec/to_yaml.h"
-#include "milepost/v1/error_details.pb.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost {
@@ -746,14 +746,7 @@ absl::Status ValidateJobSpec(const v1::JobSpec& normalized) {
     detail->set_description(violation.message);
   }
   absl::Status status = absl::InvalidArgumentError(absl::StrJoin(lines, "\n"));
-  v1::RpcStatus rpc_status;
-  rpc_status.set_code(static_cast<int>(status.code()));
-  rpc_status.set_message(std::string(status.message()));
-  google::protobuf::Any* any = rpc_status.add_details();
-  any->set_type_url("type.googleapis.com/google.rpc.BadRequest");
-  any->set_value(bad_request.SerializeAsString());
-  status.SetPayload("type.googleapis.com/google.rpc.Status",
-                    absl::Cord(rpc_status.SerializeAsString()));
+  SetDetail(bad_request, &status);
   return status;
 }
 

@@ -36,9 +36,8 @@ void NormalizeJobSpec(v1::JobSpec* spec);
 // valid.
 std::vector<FieldViolation> CheckJobSpec(const v1::JobSpec& normalized);
 
-// OK, or INVALID_ARGUMENT with one "field: message" line per violation and the payload
-// "type.googleapis.com/google.rpc.Status" holding google.rpc.BadRequest, which common/rpc/status.h
-// sends.
+// OK, or INVALID_ARGUMENT with one "field: message" line per violation and a
+// google.rpc.BadRequest (common/error_details.h).
 absl::Status ValidateJobSpec(const v1::JobSpec& normalized);
 
 // 32 hex digits over the whole normalised spec: equal if and only if the specs are.

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/error_details.h"
 #include "coordinator/core/fake_cluster.h"
 
 namespace milepost::coordinator {
@@ -47,6 +48,26 @@ TEST_F(ArrayTest, IsOneDecision) {
     EXPECT_EQ(job.array().size(), 3);
     EXPECT_EQ(job.state(), v1::JOB_STATE_QUEUED);
   }
+}
+
+// Not one of its jobs to who asked for a job, or the other way round; also within one decision.
+TEST_F(ArrayTest, ARequestIdIsForAJobOrForAnArray) {
+  JobArraySubmitted array = Array(2);
+  array.request_id = "a";
+  const JobSubmitted job = {.request_id = "a", .spec = Spec(1)};
+  Outcome outcome = DecideAll(state, {array, job}, now, config);
+  ASSERT_EQ(outcome.results.size(), 2u);
+  EXPECT_EQ(outcome.results[1].status.code(), absl::StatusCode::kAlreadyExists);
+  Do(array);
+  outcome = Decide(state, job, now, config);
+  EXPECT_EQ(ReasonOf(outcome.status), v1::ERROR_REASON_REQUEST_ID_USED);
+  EXPECT_THAT(std::string(outcome.status.message()), HasSubstr("arrays/1, an array"));
+  EXPECT_TRUE(outcome.jobs.empty());
+  Do(JobSubmitted{.request_id = "j", .spec = Spec(1)});
+  array.request_id = "j";
+  outcome = Decide(state, array, now, config);
+  EXPECT_EQ(ReasonOf(outcome.status), v1::ERROR_REASON_REQUEST_ID_USED);
+  EXPECT_TRUE(outcome.jobs.empty());
 }
 
 TEST_F(ArrayTest, TheSameRequestGivesTheSameArray) {

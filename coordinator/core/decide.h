@@ -175,6 +175,12 @@ v1::Job Describe(const State& state, const v1::JobRecord& record);
 // And with its events.
 v1::Job DescribeWithEvents(const State& state, const v1::JobRecord& record);
 
+// The answer to a request whose id has made this job, which is not what the request asks for: a
+// single job, or one of an array.
+absl::Status RequestIdUsed(const v1::Job& job);
+// A ResumeJob with this id has been decided on: one of the last 16.
+bool HasResumed(const v1::JobRecord& record, absl::string_view request_id);
+
 // When the next Tick is due: a lease ends, a back-off is over, a graceful stop or a time limit runs
 // out, a drain begins. InfiniteFuture when nothing is pending.
 absl::Time NextDeadline(const State& state);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/error_details.h"
 #include "common/proto_time.h"
 #include "common/spec/sizes.h"
 #include "coordinator/core/decide.h"
@@ -29,7 +30,23 @@ void SetSizes(const v1::JobSpec& spec, const std::vector<v1::JobSize>& sizes,
   }
 }
 
+constexpr int kMostResumeRequests = 16;
+
 }  // namespace
+
+absl::Status RequestIdUsed(const v1::Job& job) {
+  return Refusal(v1::ERROR_REASON_REQUEST_ID_USED, job.name(),
+                 job.has_array()
+                     ? absl::StrCat("request_id: ", job.array().name(),
+                                    ", an array, was submitted with it: take a new one")
+                     : absl::StrCat("request_id: ", job.name(),
+                                    ", which is no array, was submitted with it: take a new one"));
+}
+
+bool HasResumed(const v1::JobRecord& record, absl::string_view request_id) {
+  const auto& ids = record.resume_request_ids();
+  return !request_id.empty() && std::find(ids.begin(), ids.end(), request_id) != ids.end();
+}
 
 // 0: none is known.
 int64_t Transition::KnownRequest(const std::string& request_id) const {
@@ -40,6 +57,7 @@ int64_t Transition::KnownRequest(const std::string& request_id) const {
 
 void Transition::Submit(const JobSubmitted& event) {
   if (const int64_t known = KnownRequest(event.request_id); known != 0) {
+    if (Job(known)->job().has_array()) return Refuse(RequestIdUsed(Job(known)->job()));
     result_.job = JobName(known);
     return;
   }
@@ -54,6 +72,7 @@ void Transition::Submit(const JobSubmitted& event) {
 
 void Transition::SubmitArray(const JobArraySubmitted& event) {
   if (const int64_t known = KnownRequest(event.request_id); known != 0) {
+    if (!Job(known)->job().has_array()) return Refuse(RequestIdUsed(Job(known)->job()));
     result_.job = JobName(known);
     return;
   }
@@ -106,7 +125,8 @@ void Transition::CancelArray(const std::string& array) {
   const int64_t first = ArrayNumber(array);
   const v1::JobRecord* known = Job(first);
   if (known == nullptr || known->job().array().name() != array) {
-    return Refuse(absl::NotFoundError(absl::StrCat("there is no array ", array)));
+    return Refuse(Refusal(v1::ERROR_REASON_ARRAY_NOT_FOUND, array,
+                          absl::StrCat("there is no array ", array)));
   }
   const int64_t end = first + known->job().array().size();
   for (int64_t number = first; number < end; ++number) Cancel(JobName(number));
@@ -117,7 +137,7 @@ void Transition::Cancel(const std::string& name) {
   const int64_t number = JobNumber(name);
   const v1::JobRecord* known = Job(number);
   if (known == nullptr) {
-    return Refuse(absl::NotFoundError(absl::StrCat("there is no job ", name)));
+    return Refuse(NoSuchJob(name));
   }
   result_.job = name;
   if (IsTerminal(known->job().state()) || known->ending() == v1::ATTEMPT_ENDING_CANCEL) return;
@@ -136,17 +156,18 @@ void Transition::Resume(const std::string& name, const std::string& request_id,
   const int64_t number = JobNumber(name);
   const v1::JobRecord* known = Job(number);
   if (known == nullptr) {
-    return Refuse(absl::NotFoundError(absl::StrCat("there is no job ", name)));
+    return Refuse(NoSuchJob(name));
   }
   result_.job = name;
-  if (!request_id.empty() && known->resume_request_id() == request_id) return;
+  if (HasResumed(*known, request_id)) return;
   const v1::JobState known_state = known->job().state();
   const bool suspended =
       known_state == v1::JOB_STATE_SUSPENDED || known_state == v1::JOB_STATE_SUSPENDING;
   if (!suspended && !IsTerminal(known_state)) {
-    return Refuse(absl::FailedPreconditionError(
-        absl::StrCat(name, " is ", v1::JobState_Name(known_state).substr(10),
-                     "; only a job that is suspended or has ended can be resumed")));
+    return Refuse(
+        Refusal(v1::ERROR_REASON_JOB_NOT_RESUMABLE, name,
+                absl::StrCat(name, " is ", v1::JobState_Name(known_state).substr(10),
+                             "; only a job that is suspended or has ended can be resumed")));
   }
   const int64_t done = std::max(known->newest_step(), known->job().progress().step());
   if (new_steps.has_value() && *new_steps <= done) {
@@ -157,7 +178,11 @@ void Transition::Resume(const std::string& name, const std::string& request_id,
   absl::Status allowed = CheckScheduling(number, spec.scheduling(), spec.resources());
   if (!allowed.ok()) return Refuse(std::move(allowed));
   v1::JobRecord& record = Change(number);
-  record.set_resume_request_id(request_id);
+  if (!request_id.empty()) {
+    auto* ids = record.mutable_resume_request_ids();
+    if (ids->size() == kMostResumeRequests) ids->DeleteSubrange(0, 1);
+    ids->Add(std::string(request_id));
+  }
   v1::Job* job = record.mutable_job();
   if (new_steps.has_value()) job->mutable_spec()->mutable_train()->set_steps(*new_steps);
   if (suspended) return ResumeSuspended(&record);
@@ -188,15 +213,15 @@ void Transition::Suspend(const std::string& name) {
   const int64_t number = JobNumber(name);
   const v1::JobRecord* known = Job(number);
   if (known == nullptr) {
-    return Refuse(absl::NotFoundError(absl::StrCat("there is no job ", name)));
+    return Refuse(NoSuchJob(name));
   }
   result_.job = name;
   const v1::JobState known_state = known->job().state();
   if (known_state == v1::JOB_STATE_SUSPENDED || known_state == v1::JOB_STATE_SUSPENDING) return;
   if (IsTerminal(known_state) || known_state == v1::JOB_STATE_CANCELLING) {
-    return Refuse(absl::FailedPreconditionError(
-        absl::StrCat(name, " is ", v1::JobState_Name(known_state).substr(10),
-                     "; only a job that waits or runs can be suspended")));
+    return Refuse(Refusal(v1::ERROR_REASON_JOB_TERMINAL, name,
+                          absl::StrCat(name, " is ", v1::JobState_Name(known_state).substr(10),
+                                       "; only a job that waits or runs can be suspended")));
   }
   if (!known->ranks().empty()) {
     BeginEnding(number, v1::ATTEMPT_ENDING_SUSPEND, v1::JOB_REASON_USER,
@@ -212,34 +237,40 @@ void Transition::Suspend(const std::string& name) {
   job->set_reason_detail("suspended: resume it with `milepost job resume`");
 }
 
-void Transition::Update(const JobUpdated& event) {
+absl::Status Transition::CheckUpdate(const JobUpdated& event, const v1::JobRecord& known) const {
   const int64_t number = JobNumber(event.job);
-  const v1::JobRecord* known = Job(number);
-  if (known == nullptr) {
-    return Refuse(absl::NotFoundError(absl::StrCat("there is no job ", event.job)));
-  }
-  const std::string etag = EtagOf(known->scheduling_version());
-  if (!event.etag.empty() && event.etag != etag) {
-    return Refuse(absl::AbortedError(absl::StrCat(event.job, " was changed by someone else (etag ",
-                                                  etag, ", not ", event.etag,
-                                                  "): read it again and repeat the update")));
-  }
   const v1::ResourceSpec& resources =
-      event.bounds ? event.bounds->resources : known->job().spec().resources();
+      event.bounds ? event.bounds->resources : known.job().spec().resources();
   absl::Status allowed = CheckScheduling(number, event.scheduling, resources);
   if (allowed.ok() && DependsOn(event.scheduling, number)) {
     allowed = absl::InvalidArgumentError(
         absl::StrCat("scheduling.depends_on: one of these jobs depends on ", event.job, " itself"));
   }
-  if (allowed.ok()) allowed = CheckMove(*known, event.scheduling.queue());
+  if (allowed.ok()) allowed = CheckMove(known, event.scheduling.queue());
   const double limit = event.scheduling.time_limit();
   // It would be stopped as soon as it starts. One that runs may be ended so.
-  if (allowed.ok() && limit > 0 && known->ranks().empty() && limit <= known->held_before()) {
+  if (allowed.ok() && limit > 0 && known.ranks().empty() && limit <= known.held_before()) {
     allowed = absl::InvalidArgumentError(
         absl::StrFormat("scheduling.time_limit: %s has held its slots for %.0f s already, which is "
                         "no less: give it more, or cancel it",
-                        event.job, known->held_before()));
+                        event.job, known.held_before()));
   }
+  return allowed;
+}
+
+void Transition::Update(const JobUpdated& event) {
+  const int64_t number = JobNumber(event.job);
+  const v1::JobRecord* known = Job(number);
+  if (known == nullptr) {
+    return Refuse(NoSuchJob(event.job));
+  }
+  if (!event.etag.empty() && event.etag != EtagOf(known->scheduling_version())) {
+    return Refuse(EtagMismatch(event.job, event.etag, known->scheduling_version()));
+  }
+  // What stays as it is may: the queue of a job that has ended can be gone.
+  const bool same = !event.bounds && event.scheduling.SerializeAsString() ==
+                                         known->job().spec().scheduling().SerializeAsString();
+  absl::Status allowed = same ? absl::OkStatus() : CheckUpdate(event, *known);
   if (!allowed.ok()) return Refuse(std::move(allowed));
   result_.job = event.job;
   v1::JobRecord& record = Change(number);
@@ -291,9 +322,10 @@ absl::Status Transition::CheckMove(const v1::JobRecord& record, const std::strin
   }
   for (const v1::SlotQuota& quota : to->queue().quotas()) {
     if (quota.device() != device || !quota.has_limit() || used <= quota.limit()) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        record.job().name(), " holds slots, and queue ", queue, " would hold ", used, " of the ",
-        quota.limit(), " that it may have: suspend the job first, or raise the limit"));
+    return Refusal(v1::ERROR_REASON_QUEUE_LIMIT_EXCEEDED, QueueName(queue),
+                   absl::StrCat(record.job().name(), " holds slots, and queue ", queue,
+                                " would hold ", used, " of the ", quota.limit(),
+                                " that it may have: suspend the job first, or raise the limit"));
   }
   return absl::OkStatus();
 }

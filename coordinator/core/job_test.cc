@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/core/fake_cluster.h"
 
 namespace milepost::coordinator {
@@ -270,6 +271,26 @@ TEST_F(JobTest, ResumesOnlyWhatHasEnded) {
   EXPECT_EQ(sent[0].message.start_rank().checkpoint(), "checkpoints/3");
   EXPECT_TRUE(Do(resume).status.ok());  // the same request again
   EXPECT_EQ(Job(job).generation(), 2);
+}
+
+// A call that comes late, after later ones, does nothing more.
+TEST_F(JobTest, ResumingRemembersRequestsOfAWhile) {
+  Connect("a", 1);
+  const std::string job = Submit(1);
+  for (int i = 0; i < 18; ++i) {
+    Do(JobCancelled{job});
+    ReportAll(job, v1::RANK_STATE_STOPPED);
+    ASSERT_TRUE(Do(JobResumed{.job = job, .request_id = absl::StrCat("r", i)}).status.ok());
+  }
+  EXPECT_EQ(Record(job).resume_request_ids_size(), 16);
+  Do(JobCancelled{job});
+  ReportAll(job, v1::RANK_STATE_STOPPED);
+  for (const char* late : {"r2", "r17"}) {
+    EXPECT_TRUE(Do(JobResumed{.job = job, .request_id = late}).status.ok());
+    EXPECT_EQ(Job(job).state(), v1::JOB_STATE_CANCELLED) << late;
+  }
+  Do(JobResumed{.job = job, .request_id = "r1"});  // longer ago than is remembered
+  EXPECT_NE(Job(job).state(), v1::JOB_STATE_CANCELLED);
 }
 
 TEST_F(JobTest, NewJobStartsFromTheCheckpointItNames) {

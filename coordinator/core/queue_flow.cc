@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/error_details.h"
 #include "common/proto_time.h"
 #include "coordinator/core/decide.h"
 #include "coordinator/core/transition.h"
@@ -12,9 +13,7 @@ namespace {
 
 absl::Status CheckEtag(const std::string& name, const std::string& given, int64_t version) {
   if (given.empty() || given == EtagOf(version)) return absl::OkStatus();
-  return absl::AbortedError(absl::StrCat(name, " was changed by someone else (etag ",
-                                         EtagOf(version), ", not ", given,
-                                         "): read it again and repeat the change"));
+  return EtagMismatch(name, given, version);
 }
 
 }  // namespace
@@ -25,10 +24,11 @@ void Transition::Put(const QueuePut& event) {
   const v1::QueueRecord* known = Queue(id);
   const bool exists = known != nullptr || id == kDefaultQueue;
   if (event.create && exists) {
-    return Refuse(absl::AlreadyExistsError(absl::StrCat("there is a queue '", id, "' already")));
+    return Refuse(Refusal(v1::ERROR_REASON_QUEUE_EXISTS, name,
+                          absl::StrCat("there is a queue '", id, "' already")));
   }
   if (!event.create && !exists && !event.allow_missing) {
-    return Refuse(absl::NotFoundError(absl::StrCat("there is no queue '", id, "'")));
+    return Refuse(NoSuchQueue(id));
   }
   const int64_t version = known == nullptr ? 0 : known->version();
   absl::Status current = CheckEtag(name, event.queue.etag(), version);
@@ -47,10 +47,11 @@ void Transition::Delete(const QueueDeleted& event) {
   const std::string id = QueueId(event.name);
   const v1::QueueRecord* known = Queue(id);
   if (id == kDefaultQueue) {
-    return Refuse(absl::FailedPreconditionError("the default queue is always there"));
+    return Refuse(
+        Refusal(v1::ERROR_REASON_QUEUE_PERMANENT, event.name, "the default queue is always there"));
   }
   if (known == nullptr) {
-    return Refuse(absl::NotFoundError(absl::StrCat("there is no queue '", id, "'")));
+    return Refuse(NoSuchQueue(id));
   }
   absl::Status current = CheckEtag(event.name, event.etag, known->version());
   if (!current.ok()) return Refuse(std::move(current));
@@ -59,9 +60,11 @@ void Transition::Delete(const QueueDeleted& event) {
   for (const int64_t number : active) {
     const v1::Job& job = Job(number)->job();
     if (job.spec().scheduling().queue() != id || IsTerminal(job.state())) continue;
-    return Refuse(absl::FailedPreconditionError(absl::StrCat(
-        JobName(number), " is in queue ", id, " and has not ended: cancel it, or move ",
-        "it with `milepost job update ", JobName(number), " --queue ...`")));
+    return Refuse(
+        Refusal(v1::ERROR_REASON_QUEUE_NOT_EMPTY, event.name,
+                absl::StrCat(JobName(number), " is in queue ", id,
+                             " and has not ended: cancel it, or move ",
+                             "it with `milepost job update ", JobName(number), " --queue ...`")));
   }
   outcome_.queues[id] = std::nullopt;
 }

@@ -148,6 +148,27 @@ TEST_F(QueueTest, QueuesAreMadeChangedAndDeleted) {
             absl::StatusCode::kFailedPrecondition);
 }
 
+// What has ended may have ended in a queue that is gone, or by its time limit.
+TEST_F(QueueTest, LabelsOfEndedJobsCanBeChanged) {
+  Connect("a", 1);
+  Put("team", 0, 4);
+  const std::string job = Submit(Wish{.queue = "team", .time_limit = 100});
+  Run(job);
+  now += absl::Seconds(100);
+  Do(WorkerHeartbeat{"workers/a"});
+  Do(Tick{});
+  Leave(job);
+  ASSERT_EQ(Job(job).reason(), v1::JOB_REASON_TIME_LIMIT);
+  ASSERT_TRUE(Do(QueueDeleted{"queues/team"}).status.ok());
+  JobUpdated update = {.job = job, .scheduling = Job(job).spec().scheduling()};
+  update.labels.emplace()["team"] = "vision";
+  const absl::Status labelled = Do(update).status;
+  ASSERT_TRUE(labelled.ok()) << labelled;
+  EXPECT_EQ(Job(job).labels().at("team"), "vision");
+  update.scheduling.set_priority(1);
+  EXPECT_THAT(Do(update).status.message(), HasSubstr("no queue 'team'"));
+}
+
 TEST_F(QueueTest, AJobWaitsForThoseItDependsOn) {
   Connect("a", 4);
   const std::string first = Submit(Wish{.ranks = 1});

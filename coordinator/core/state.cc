@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/error_details.h"
 #include "common/proto_time.h"
 #include "common/spec/sizes.h"
 
@@ -26,6 +27,22 @@ int64_t ArrayNumber(absl::string_view name) { return NumberOf(name, "arrays/"); 
 
 std::string JobName(int64_t number) { return absl::StrCat("jobs/", number); }
 std::string ArrayName(int64_t number) { return absl::StrCat("arrays/", number); }
+
+absl::Status NoSuchJob(absl::string_view name) {
+  return Refusal(v1::ERROR_REASON_JOB_NOT_FOUND, name,
+                 absl::StrCat("there is no job '", name, "'"));
+}
+
+absl::Status NoSuchQueue(absl::string_view name) {
+  return Refusal(v1::ERROR_REASON_QUEUE_NOT_FOUND, name,
+                 absl::StrCat("there is no queue '", name, "'"));
+}
+
+absl::Status EtagMismatch(absl::string_view name, absl::string_view given, int64_t version) {
+  return Refusal(v1::ERROR_REASON_ETAG_MISMATCH, name,
+                 absl::StrCat(name, " was changed by someone else (etag ", EtagOf(version),
+                              ", not ", given, "): read it again and repeat the change"));
+}
 
 bool IsTerminal(v1::JobState state) {
   return state == v1::JOB_STATE_SUCCEEDED || state == v1::JOB_STATE_FAILED ||

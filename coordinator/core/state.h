@@ -58,6 +58,13 @@ std::string JobName(int64_t number);
 int64_t ArrayNumber(absl::string_view name);
 std::string ArrayName(int64_t number);
 
+// The answers to those who name what is not there, or may not see it.
+absl::Status NoSuchJob(absl::string_view name);
+absl::Status NoSuchQueue(absl::string_view name);
+
+// What was read as `given` has had another version since.
+absl::Status EtagMismatch(absl::string_view name, absl::string_view given, int64_t version);
+
 bool IsTerminal(v1::JobState state);
 
 // The fewest ranks that the job runs with.

@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/error_details.h"
 #include "common/proto_time.h"
 #include "coordinator/core/decide.h"
 #include "coordinator/core/transition.h"
@@ -78,10 +79,12 @@ void Transition::Hello(const v1::Hello& hello) {
   const std::string name = WorkerName(hello.worker_id());
   const v1::WorkerRecord* known = Worker(name);
   if (known != nullptr && hello.incarnation() < known->worker().incarnation()) {
-    return Refuse(absl::FailedPreconditionError(absl::StrCat(
-        "worker ", hello.worker_id(), ": incarnation ", hello.incarnation(),
-        " is older than the known ", known->worker().incarnation(),
-        ": another process with this id has started since; give each worker its own --id")));
+    return Refuse(Refusal(
+        v1::ERROR_REASON_WORKER_SUPERSEDED, name,
+        absl::StrCat(
+            "worker ", hello.worker_id(), ": incarnation ", hello.incarnation(),
+            " is older than the known ", known->worker().incarnation(),
+            ": another process with this id has started since; give each worker its own --id")));
   }
   const bool reborn = known != nullptr && hello.incarnation() > known->worker().incarnation();
   if (reborn) {
@@ -240,7 +243,8 @@ bool Transition::HasRanks(const std::string& name) const {
 
 void Transition::Drain(const std::string& name, const std::string& reason, absl::Time deadline) {
   if (Worker(name) == nullptr) {
-    return Refuse(absl::NotFoundError(absl::StrCat("there is no worker '", name, "'")));
+    return Refuse(Refusal(v1::ERROR_REASON_WORKER_NOT_FOUND, name,
+                          absl::StrCat("there is no worker '", name, "'")));
   }
   v1::Worker* worker = ChangeWorker(name).mutable_worker();
   v1::Drain* drain = worker->mutable_drain();
@@ -283,7 +287,8 @@ void Transition::NoteSpot(const std::string& name, const v1::SpotNotice& notice)
 void Transition::EndDrain(const std::string& name) {
   const v1::WorkerRecord* known = Worker(name);
   if (known == nullptr) {
-    return Refuse(absl::NotFoundError(absl::StrCat("there is no worker '", name, "'")));
+    return Refuse(Refusal(v1::ERROR_REASON_WORKER_NOT_FOUND, name,
+                          absl::StrCat("there is no worker '", name, "'")));
   }
   v1::WorkerRecord& record = ChangeWorker(name);
   record.clear_failures();  // somebody has looked at it

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/error_details.h"
 #include "common/status_macros.h"
 
 namespace milepost::coordinator {
@@ -49,8 +50,8 @@ void Election::Drop() {
 
 absl::Status Election::MayAct() const {
   if (lease_ != 0 && Left() > absl::ZeroDuration()) return absl::OkStatus();
-  return absl::UnavailableError(
-      "this coordinator is not the active one any more: ask the other one");
+  return Refusal(v1::ERROR_REASON_NOT_ACTIVE_COORDINATOR, "",
+                 "this coordinator is not the active one any more: ask the other one");
 }
 
 absl::Status Election::GrantLease() {

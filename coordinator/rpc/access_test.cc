@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/rpc/fake_worker.h"
 #include "coordinator/rpc/secure_server.h"
@@ -44,6 +45,11 @@ const std::map<std::string, std::string> kExpected = {
     {"QueueService/CreateQueue", "nnnnnynnn"},
     {"QueueService/UpdateQueue", "nnnnnynnn"},
     {"QueueService/DeleteQueue", "nnnnnynnn"},
+    {"TemplateService/GetTemplate", "yyyyyynnn"},
+    {"TemplateService/ListTemplates", "yyyyyyynn"},
+    {"TemplateService/CreateTemplate", "nyynyynnn"},
+    {"TemplateService/UpdateTemplate", "nyynyynnn"},
+    {"TemplateService/DeleteTemplate", "nyynyynnn"},
     {"WorkerService/Session", "nnnnnnnyy"},
     {"WorkerService/GetWorker", "yyyyyyynn"},
     {"WorkerService/ListWorkers", "yyyyyyynn"},
@@ -152,17 +158,20 @@ class AccessTest : public SecureServerTest {
     std::unique_ptr<Message> request(google::protobuf::MessageFactory::generated_factory()
                                          ->GetPrototype(method.input_type())
                                          ->New());
-    const std::map<std::string, std::string> names = {{"JobService", "jobs/1"},
-                                                      {"QueueService", "queues/default"},
-                                                      {"WorkerService", "workers/a"},
-                                                      {"CheckpointService", "checkpoints/1"},
-                                                      {"AuthService", "tokens/none"}};
+    const std::map<std::string, std::string> names = {
+        {"JobService", "jobs/1"},
+        {"QueueService", "queues/default"},
+        {"WorkerService", "workers/a"},
+        {"CheckpointService", "checkpoints/1"},
+        {"TemplateService", "projects/p/templates/none"},
+        {"AuthService", "tokens/none"}};
     const auto named = names.find(method.service()->name());
     const std::string name = named == names.end() ? "" : named->second;
     Fill(request.get(), {{"name", name},
                          {"job", "jobs/1"},
                          {"checkpoint", "checkpoints/1"},
                          {"queue_id", "default"},
+                         {"template", "projects/p/templates/none"},
                          {"source", "checkpoints/1"},
                          {"array", "arrays/1"},
                          {"project", "p"}});
@@ -232,7 +241,10 @@ class AccessTest : public SecureServerTest {
       case grpc::StatusCode::PERMISSION_DENIED:
         return 'n';
       case grpc::StatusCode::NOT_FOUND:
-        return method == "AuthService/RevokeToken" ? 'y' : 'h';
+        // The name of a template says its project: those who do not see that are refused.
+        return method == "AuthService/RevokeToken" || absl::StartsWith(method, "TemplateService/")
+                   ? 'y'
+                   : 'h';
       case grpc::StatusCode::ABORTED:
         return 'f';  // fenced
       default:

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -13,8 +14,11 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/error_details.h"
+#include "coordinator/rpc/paging.h"
 #include "coordinator/rpc/server_fixture.h"
 #include "coordinator/security/method_rules.h"
+#include "milepost/v1/template.pb.h"
 
 namespace milepost::coordinator {
 namespace {
@@ -79,24 +83,38 @@ bool HasFlag(const Descriptor* type, const std::string& name) {
 
 class ApiConventionsTest : public ServerTest {
  protected:
-  // INVALID_ARGUMENT's message, or what came instead.
-  std::string Refusal(const MethodDescriptor& method, const Message& request) {
+  // How a call of one message ends.
+  grpc::Status Call(const MethodDescriptor& method, const Message& request) {
     grpc::GenericStub stub(MakeChannel(server_->address()));
     grpc::CompletionQueue queue;
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    const auto await = [&] {
+      void* tag = nullptr;
+      bool ok = false;
+      queue.Next(&tag, &ok);
+      return ok;
+    };
+    auto call = stub.PrepareCall(
+        &context, absl::StrCat("/", method.service()->full_name(), "/", method.name()), &queue);
+    call->StartCall(nullptr);
+    await();
     const std::string bytes = request.SerializeAsString();
     const grpc::Slice slice(bytes);
-    auto call = stub.PrepareUnaryCall(
-        &context, absl::StrCat("/", method.service()->full_name(), "/", method.name()),
-        grpc::ByteBuffer(&slice, 1), &queue);
-    call->StartCall();
+    call->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions(), nullptr);
+    await();
     grpc::ByteBuffer answer;
+    do {
+      call->Read(&answer, nullptr);
+    } while (await());
     grpc::Status status;
-    call->Finish(&answer, &status, nullptr);
-    void* tag = nullptr;
-    bool ok = false;
-    queue.Next(&tag, &ok);
+    call->Finish(&status, nullptr);
+    await();
+    return status;
+  }
+  // INVALID_ARGUMENT's message, or what came instead.
+  std::string Refusal(const MethodDescriptor& method, const Message& request) {
+    const grpc::Status status = Call(method, request);
     if (status.error_code() == grpc::StatusCode::INVALID_ARGUMENT) return status.error_message();
     return absl::StrCat("code ", status.error_code(), ": ", status.error_message());
   }
@@ -104,6 +122,22 @@ class ApiConventionsTest : public ServerTest {
     return std::unique_ptr<Message>(google::protobuf::MessageFactory::generated_factory()
                                         ->GetPrototype(method.input_type())
                                         ->New());
+  }
+  static std::unique_ptr<Message> RequestWith(const MethodDescriptor& method,
+                                              const std::map<std::string, std::string>& texts) {
+    auto request = Request(method);
+    for (const auto& [name, text] : texts) SetText(name, text, request.get());
+    return request;
+  }
+  // A field of text; of a message its name; where there is none, nothing.
+  static void SetText(const std::string& name, const std::string& text, Message* message) {
+    const FieldDescriptor* field = message->GetDescriptor()->FindFieldByName(name);
+    if (field == nullptr || field->is_repeated()) return;
+    if (field->cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
+      message->GetReflection()->SetString(message, field, text);
+    } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+      SetText("name", text, message->GetReflection()->MutableMessage(message, field));
+    }
   }
 };
 
@@ -136,7 +170,7 @@ TEST_F(ApiConventionsTest, ListsHavePages) {
     EXPECT_TRUE(method->output_type()->field(0)->is_repeated()) << name;
     EXPECT_FALSE(method->server_streaming()) << name << ": lists never stream";
   }
-  EXPECT_GE(lists, 5);
+  EXPECT_GE(lists, 6);
 }
 
 TEST_F(ApiConventionsTest, ANegativePageSizeIsRefusedByEveryList) {
@@ -148,6 +182,62 @@ TEST_F(ApiConventionsTest, ANegativePageSizeIsRefusedByEveryList) {
     EXPECT_EQ(Refusal(*method, *request), "page_size: must be at least 0, not -1")
         << method->full_name();
   }
+}
+
+// Nor is a token of another list, or one that somebody has made up, taken for a place in this one.
+TEST_F(ApiConventionsTest, ForeignPageTokensAreRefusedByEveryList) {
+  std::vector<std::string> tokens = {"jobs/1", "1", "n", "n5", "n5.0123456789abcdef", "~", "YWJj"};
+  tokens.push_back(TokenOfName("workers/a", "another list"));
+  tokens.push_back(TokenOfNumber(5, "another list"));
+  for (const MethodDescriptor* method : Methods()) {
+    if (!absl::StartsWith(method->name(), "List")) continue;
+    for (const std::string& token : tokens) {
+      EXPECT_THAT(Refusal(*method, *RequestWith(*method, {{"page_token", token}})),
+                  ::testing::StartsWith("page_token: "))
+          << method->full_name() << " with " << token;
+    }
+  }
+}
+
+// What is not there is asked for, or what is there is made again.
+TEST_F(ApiConventionsTest, EveryRefusalHasAReason) {
+  // These have nothing to refuse here but what is INVALID_ARGUMENT.
+  const std::set<std::string> exempt = {"WhoAmI",         "CreateToken",    "SubmitJob",
+                                        "SubmitJobArray", "CreateTemplate", "Session"};
+  const std::map<std::string, std::string> names = {
+      {"JobService", "jobs/999"},        {"QueueService", "queues/none"},
+      {"WorkerService", "workers/none"}, {"CheckpointService", "checkpoints/999"},
+      {"AuthService", "tokens/none"},    {"TemplateService", "projects/p/templates/none"}};
+  int refusals = 0;
+  for (const MethodDescriptor* method : Methods()) {
+    if (absl::StartsWith(method->name(), "List") || exempt.contains(method->name())) continue;
+    const auto named = names.find(method->service()->name());
+    auto request = RequestWith(*method, {{"name", named == names.end() ? "" : named->second},
+                                         {"job", "jobs/999"},
+                                         {"checkpoint", "checkpoints/999"},
+                                         {"source", "checkpoints/999"},
+                                         {"array", "arrays/999"},
+                                         {"queue", "queues/none"},
+                                         {"queue_id", "default"},
+                                         {"template", "projects/p/templates/none"},
+                                         {"key", "k"},
+                                         {"reason", "why not"}});
+    if (method->name() == "UpdateJob") {
+      static_cast<v1::UpdateJobRequest*>(request.get())->mutable_update_mask()->add_paths("labels");
+    }
+    if (method->name() == "UpdateTemplate") {
+      static_cast<v1::UpdateTemplateRequest*>(request.get())
+          ->mutable_template_()
+          ->set_spec_yaml("train: {steps: 1}");
+    }
+    const absl::Status status = FromGrpcStatus(Call(*method, *request));
+    EXPECT_FALSE(status.ok()) << method->full_name();
+    const v1::ErrorReason reason = ReasonOf(status);
+    EXPECT_NE(reason, v1::ERROR_REASON_UNSPECIFIED) << method->full_name() << ": " << status;
+    EXPECT_EQ(CodeOf(reason), status.code()) << method->full_name() << ": " << status;
+    ++refusals;
+  }
+  EXPECT_GE(refusals, 30);
 }
 
 TEST_F(ApiConventionsTest, UpdatesHaveMasksAndEtags) {
@@ -162,7 +252,7 @@ TEST_F(ApiConventionsTest, UpdatesHaveMasksAndEtags) {
     EXPECT_TRUE(HasFlag(method->input_type(), "validate_only")) << name;
     EXPECT_TRUE(HasText(method->output_type(), "etag")) << name;
   }
-  EXPECT_GE(updates, 2);
+  EXPECT_GE(updates, 3);
 }
 
 // Or the caller chooses the id; or, of a token, whose text is not kept, a second one does no harm.

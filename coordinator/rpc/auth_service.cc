@@ -12,6 +12,8 @@
 namespace milepost::coordinator {
 namespace {
 
+constexpr char kList[] = "tokens";
+
 class AuthServiceImpl : public v1::AuthService::Service {
  public:
   explicit AuthServiceImpl(Gate* gate) : gate_(gate) {}
@@ -59,11 +61,11 @@ class AuthServiceImpl : public v1::AuthService::Service {
   absl::Status List(const v1::ListTokensRequest& request, const GateCall& call,
                     v1::ListTokensResponse* response) {
     MP_ASSIGN_OR_RETURN(const int size, PageSize(request.page_size()));
-    std::vector<v1::Token> tokens =
-        gate_->tokens().List(call.principal(), request.page_token(), size + 1);
+    MP_ASSIGN_OR_RETURN(const std::string after, NameOfToken(request.page_token(), kList));
+    std::vector<v1::Token> tokens = gate_->tokens().List(call.principal(), after, size + 1);
     const bool more = static_cast<int>(tokens.size()) > size;
     if (more) tokens.pop_back();
-    if (more) response->set_next_page_token(tokens.back().name());
+    if (more) response->set_next_page_token(TokenOfName(tokens.back().name(), kList));
     for (v1::Token& token : tokens) *response->add_tokens() = std::move(token);
     return absl::OkStatus();
   }

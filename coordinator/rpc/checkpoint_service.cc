@@ -6,7 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "common/checksum.h"
+#include "common/error_details.h"
 #include "common/status_macros.h"
 #include "coordinator/rpc/coordinator.h"
 #include "coordinator/rpc/gate.h"
@@ -126,13 +129,7 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
 
   absl::Status Delete(const std::string& name) {
     MP_ASSIGN_OR_RETURN(const v1::Checkpoint owner, store().Owner(name));
-    const auto job = coordinator_->Get(owner.job());
-    const bool running = job.ok() && !IsTerminal(job->state());
-    if (coordinator_->AwaitedCheckpoints().contains(name)) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          name, " is what a job is to begin with that has no checkpoint of its own yet"));
-    }
-    MP_RETURN_IF_ERROR(store().Delete(name, /*keep_newest=*/running));
+    MP_RETURN_IF_ERROR(coordinator_->DeleteCheckpoint(name));
     Moved(owner.job());
     return absl::OkStatus();
   }
@@ -147,9 +144,10 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
   absl::Status CheckOwner(const std::string& name, const std::string& job, int64_t generation) {
     MP_ASSIGN_OR_RETURN(v1::Checkpoint owner, store().Owner(name));
     if (owner.job() != job || owner.generation() != generation) {
-      return absl::AbortedError(absl::StrCat(name, " belongs to ", owner.job(), " generation ",
-                                             owner.generation(), ", not to ", job, " generation ",
-                                             generation));
+      return Refusal(
+          v1::ERROR_REASON_GENERATION_OVER, name,
+          absl::StrCat(name, " belongs to ", owner.job(), " generation ", owner.generation(),
+                       ", not to ", job, " generation ", generation));
     }
     return absl::OkStatus();
   }
@@ -201,17 +199,7 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
     spdlog::info("{}: step {} of {} is committed, {} bytes", checkpoint.name(), checkpoint.step(),
                  checkpoint.job(), checkpoint.bytes());
     Moved(checkpoint.job());
-    auto job = coordinator_->Get(checkpoint.job());
-    if (!job.ok()) return;
-    const v1::CheckpointSpec& spec = job->spec().checkpoint();
-    auto deleted =
-        store().Retain(checkpoint.job(), {.keep_last = spec.keep_last(),
-                                          .keep_every = spec.keep_every(),
-                                          .awaited = coordinator_->AwaitedCheckpoints()});
-    if (!deleted.ok()) {
-      spdlog::warn("old checkpoints of {} cannot be deleted: {}", checkpoint.job(),
-                   std::string(deleted.status().message()));
-    }
+    coordinator_->RetainCheckpoints(checkpoint.job());
   }
 
   absl::Status List(const v1::ListCheckpointsRequest& request, const GateCall& call,
@@ -223,13 +211,15 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
       return it->second;
     };
     MP_ASSIGN_OR_RETURN(const int size, PageSize(request.page_size()));
-    MP_ASSIGN_OR_RETURN(const int64_t before, NumberOfToken(request.page_token()));
+    const std::string filter =
+        absl::StrFormat("%016x", Xxh3(absl::StrCat("checkpoints\n", request.job())));
+    MP_ASSIGN_OR_RETURN(const int64_t before, NumberOfToken(request.page_token(), filter));
     for (v1::Checkpoint& checkpoint : store().List(request.job())) {
       if (before != 0 && CheckpointNumber(checkpoint.name()) >= before) continue;
       if (!sees(checkpoint.job())) continue;
       if (response->checkpoints_size() == size) {
         const std::string& last = response->checkpoints(size - 1).name();
-        response->set_next_page_token(TokenOfNumber(CheckpointNumber(last)));
+        response->set_next_page_token(TokenOfNumber(CheckpointNumber(last), filter));
         break;
       }
       *response->add_checkpoints() = std::move(checkpoint);

@@ -8,6 +8,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/error_details.h"
 #include "common/proto_time.h"
 #include "common/status_macros.h"
 #include "common/utf8.h"
@@ -96,6 +97,10 @@ void BoundFacts(google::protobuf::RepeatedPtrField<v1::DeviceFacts>* devices) {
 
 }  // namespace
 
+absl::Status Stopping() {
+  return Refusal(v1::ERROR_REASON_COORDINATOR_STOPPING, "", "the coordinator is stopping");
+}
+
 Coordinator::Coordinator(Store* store, CoordinatorOptions options)
     : store_(store),
       options_(std::move(options)),
@@ -144,22 +149,17 @@ void Coordinator::Stop() {
     wake_.SignalAll();
   }
   for (auto& [name, session] : sessions) {
-    session->Cut(absl::UnavailableError("the coordinator is stopping"));
+    session->Cut(Stopping());
   }
   log_writer_.Stop();
   if (loop_.joinable()) loop_.join();
-}
-
-CheckpointsChanged Coordinator::NewestCheckpoint(const std::string& job) {
-  const auto newest = store_->checkpoints().Newest(job);
-  return {job, newest ? newest->name() : "", newest ? newest->step() : 0};
 }
 
 // ---- jobs ----
 
 absl::StatusOr<v1::Job> Coordinator::FindLocked(const std::string& name) {
   const v1::JobRecord* record = state_.FindJob(JobNumber(name));
-  if (record == nullptr) return absl::NotFoundError(absl::StrCat("there is no job '", name, "'"));
+  if (record == nullptr) return NoSuchJob(name);
   return Describe(state_, *record);
 }
 
@@ -205,6 +205,8 @@ absl::StatusOr<v1::Job> Coordinator::Resume(const v1::ResumeJobRequest& request)
   JobResumed event{.job = request.name(), .request_id = request.request_id()};
   if (request.has_new_steps()) event.new_steps = request.new_steps();
   MP_RETURN_IF_ERROR(UpdateNewestCheckpoint(request.name()));
+  MP_ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointReader> kept,
+                      KeepForResuming(request.name(), request.request_id()));
   MP_RETURN_IF_ERROR(Do(std::move(event)).status());
   return Get(request.name());
 }
@@ -222,7 +224,7 @@ absl::StatusOr<Coordinator::Snapshot> Coordinator::Wait(const std::string& name,
   while (!stopping_ && state_.FindJob(number) != nullptr && VersionLocked(number) == seen) {
     if (changed_.WaitWithDeadline(&mutex_, deadline)) break;
   }
-  if (stopping_) return absl::UnavailableError("the coordinator is stopping");
+  if (stopping_) return Stopping();
   MP_ASSIGN_OR_RETURN(v1::Job job, FindLocked(name));
   return Snapshot{std::move(job), VersionLocked(number)};
 }
@@ -253,7 +255,8 @@ void Coordinator::Attach(const std::shared_ptr<WorkerSession>& session, const v1
     session->Send(welcome);
     std::shared_ptr<WorkerSession> before = std::exchange(sessions_[session->worker()], session);
     if (before == nullptr) return;
-    before->Cut(absl::AbortedError("a newer stream of this worker is open"));
+    before->Cut(Refusal(v1::ERROR_REASON_SESSION_REPLACED, session->worker(),
+                        "a newer stream of this worker is open"));
   };
   Post({.event = [bounded = std::move(bounded)] { return WorkerHello{bounded}; },
         .applied = take_over,
@@ -384,7 +387,8 @@ absl::StatusOr<v1::Worker> Coordinator::GetWorker(const std::string& name) {
   absl::ReaderMutexLock lock(&mutex_);
   const v1::WorkerRecord* record = state_.FindWorker(name);
   if (record == nullptr) {
-    return absl::NotFoundError(absl::StrCat("there is no worker '", name, "'"));
+    return Refusal(v1::ERROR_REASON_WORKER_NOT_FOUND, name,
+                   absl::StrCat("there is no worker '", name, "'"));
   }
   return DescribeLocked(*record);
 }
@@ -419,11 +423,12 @@ absl::StatusOr<v1::Worker> Coordinator::ResumeWorker(const std::string& name) {
 
 absl::Status Coordinator::CheckGenerationLocked(const std::string& job, int64_t generation) {
   const v1::JobRecord* record = state_.FindJob(JobNumber(job));
-  if (record == nullptr) return absl::NotFoundError(absl::StrCat("there is no job '", job, "'"));
+  if (record == nullptr) return NoSuchJob(job);
   if (record->job().generation() == generation && !record->ranks().empty()) return absl::OkStatus();
-  return absl::AbortedError(absl::StrCat("generation ", generation, " of ", job, " is over (it is ",
-                                         v1::JobState_Name(record->job().state()).substr(10),
-                                         " with generation ", record->job().generation(), ")"));
+  return Refusal(v1::ERROR_REASON_GENERATION_OVER, job,
+                 absl::StrCat("generation ", generation, " of ", job, " is over (it is ",
+                              v1::JobState_Name(record->job().state()).substr(10),
+                              " with generation ", record->job().generation(), ")"));
 }
 
 absl::Status Coordinator::CheckGeneration(const std::string& job, int64_t generation) {

@@ -81,9 +81,17 @@ struct CoordinatorOptions {
   // nullptr: wall time at the start plus steady time since, so that a set clock expires no lease.
   Clock* clock = nullptr;
   EndListener* listener = nullptr;  // outlives the coordinator
+  // That have not ended: each is looked at in every scheduling pass.
+  size_t most_active_jobs = 200'000;
 };
 
 std::string ProjectOfJob(const v1::Job& job);
+
+// What the job is to begin with, as long as it has no checkpoint of its own; empty: nothing.
+std::string AwaitedCheckpoint(const v1::JobRecord& record);
+
+// UNAVAILABLE, to whoever calls or waits then.
+absl::Status Stopping();
 
 class Coordinator {
  public:
@@ -117,11 +125,11 @@ class Coordinator {
   // In `project`, which the request may leave to the source.
   absl::StatusOr<v1::Job> Fork(const v1::ForkJobRequest& request, const std::string& project,
                                const SpecCheck& check);
+  // `cancelled`: asked for each job that is to be planned; CANCELLED when it answers true.
   absl::StatusOr<v1::SubmitJobArrayResponse> SubmitArray(const v1::SubmitJobArrayRequest& request,
-                                                         const SpecCheck& check);
+                                                         const SpecCheck& check,
+                                                         const std::function<bool()>& cancelled);
   absl::StatusOr<v1::CancelJobArrayResponse> CancelArray(const std::string& array);
-  // Checkpoints that jobs are to begin with which have none of their own yet.
-  std::set<std::string> AwaitedCheckpoints();
 
   // ---- queues ----
   absl::StatusOr<v1::Queue> GetQueue(const std::string& name);
@@ -165,6 +173,11 @@ class Coordinator {
   // Runs `action` (short) while the generation is certain to stay the current one.
   absl::Status WithGeneration(const std::string& job, int64_t generation,
                               const std::function<absl::Status()>& action);
+  // FAILED_PRECONDITION also when a job is to begin with it which has none of its own yet, or it is
+  // the newest one of a job that goes on.
+  absl::Status DeleteCheckpoint(const std::string& name);
+  // Deletes what the job's spec does not keep, but for what jobs are to begin with.
+  void RetainCheckpoints(const std::string& job);
   // After a commit, deletion or damage: tells the job's decisions which checkpoint is its newest.
   absl::Status UpdateNewestCheckpoint(const std::string& job);
 
@@ -224,8 +237,18 @@ class Coordinator {
   absl::Status SendStored();
   void DispatchLocked(const Outcome& outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // ---- coordinator_checkpoints.cc ----
+  // Checkpoints that jobs are to begin with which have none of their own yet.
+  std::set<std::string> AwaitedLocked() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  void RetainLocked(const std::string& job) ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // Has what jobs have begun with, or will not any more, retained like others.
+  void RetainReleased(const std::set<std::string>& checkpoints);
+  CheckpointsChanged NewestCheckpoint(const std::string& job);
+  absl::StatusOr<std::unique_ptr<CheckpointReader>> KeepForResuming(const std::string& job,
+                                                                    const std::string& request_id);
+
   // ---- coordinator_access.cc ----
-  absl::Status CheckRoomForJobs();
+  absl::Status CheckRoomFor(size_t jobs);
   void RememberLocked(int64_t number, const v1::JobRecord& record)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The worker ran that rank, in the job's newest generation.
@@ -249,14 +272,16 @@ class Coordinator {
       const v1::JobSpec& spec, const std::string& project,
       const google::protobuf::Map<std::string, std::string>& labels);
   absl::StatusOr<v1::Job> SubmitNew(const KnownPlace& told, bool validate_only, JobSubmitted event);
-  absl::StatusOr<std::optional<v1::Job>> KnownRequest(const std::string& request_id,
+  absl::StatusOr<std::optional<v1::Job>> KnownRequest(const std::string& request_id, bool of_array,
                                                       bool validate_only);
   absl::StatusOr<v1::CheckpointManifest> ForkedCheckpoint(const std::string& source);
   absl::StatusOr<JobUpdated> UpdateOf(const v1::UpdateJobRequest& request);
   absl::StatusOr<RankBounds> AdmitBounds(const v1::Job& job, const v1::UpdateJobRequest& request);
-  absl::Status AdmitArray(std::vector<JobSubmitted>* jobs);
+  absl::Status AdmitArray(const std::function<bool()>& cancelled, std::vector<JobSubmitted>* jobs);
+  absl::StatusOr<JobArraySubmitted> NewArray(
+      const v1::SubmitJobArrayRequest& request, const std::string& project, const SpecCheck& check,
+      std::map<std::string, std::unique_ptr<CheckpointReader>>* kept);
   v1::Worker DescribeLocked(const v1::WorkerRecord& record) ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  CheckpointsChanged NewestCheckpoint(const std::string& job);
   void StoreLogs(const v1::LogBatch& batch);
   void TrimLogs();
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/error_details.h"
 #include "common/status_macros.h"
 #include "coordinator/core/decide.h"
 #include "coordinator/rpc/coordinator.h"
@@ -13,9 +14,6 @@ namespace {
 // Attempts that are remembered for what their workers still have to say, at least.
 constexpr size_t kRememberedAttempts = 16384;
 
-// Jobs that have not ended: each is looked at in every scheduling pass.
-constexpr size_t kMostActiveJobs = 200'000;
-
 }  // namespace
 
 std::string ProjectOfJob(const v1::Job& job) {
@@ -25,7 +23,7 @@ std::string ProjectOfJob(const v1::Job& job) {
 absl::StatusOr<std::string> Coordinator::ProjectOf(const std::string& job) {
   absl::ReaderMutexLock lock(&mutex_);
   const v1::JobRecord* record = state_.FindJob(JobNumber(job));
-  if (record == nullptr) return absl::NotFoundError(absl::StrCat("there is no job '", job, "'"));
+  if (record == nullptr) return NoSuchJob(job);
   return ProjectOfJob(record->job());
 }
 
@@ -37,15 +35,17 @@ absl::Status Coordinator::CheckRuns(const std::string& worker, const std::string
     return CheckGenerationLocked(job, generation);
   }
   // The same whether there is such a job or not.
-  return absl::AbortedError(
-      absl::StrCat("generation ", generation, " of ", job, " does not run on ", worker));
+  return Refusal(v1::ERROR_REASON_GENERATION_OVER, job,
+                 absl::StrCat("generation ", generation, " of ", job, " does not run on ", worker));
 }
 
-absl::Status Coordinator::CheckRoomForJobs() {
+absl::Status Coordinator::CheckRoomFor(size_t jobs) {
   absl::ReaderMutexLock lock(&mutex_);
-  if (state_.active().size() < kMostActiveJobs) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "there are ", state_.active().size(), " jobs that have not ended, which is the limit"));
+  const size_t active = state_.active().size();
+  if (active + jobs <= options_.most_active_jobs) return absl::OkStatus();
+  return Refusal(v1::ERROR_REASON_TOO_MANY_JOBS, "jobs",
+                 absl::StrCat("there are ", active, " jobs that have not ended, of at most ",
+                              options_.most_active_jobs, ": wait until some have, or cancel them"));
 }
 
 bool Coordinator::NeedsCheckpoint(const std::string& worker, const std::string& checkpoint,

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "common/error_details.h"
 #include "common/spec/labels.h"
 #include "common/spec/overrides.h"
 #include "common/spec/scheduling.h"
@@ -133,8 +134,7 @@ std::string PlanKey(v1::JobSpec spec) {
 }
 
 absl::Status OfElement(size_t index, const absl::Status& status) {
-  return absl::Status(status.code(),
-                      absl::StrCat("elements[", index, "]: ", std::string(status.message())));
+  return Annotate(status, absl::StrCat("elements[", index, "]"));
 }
 
 }  // namespace
@@ -226,17 +226,20 @@ absl::StatusOr<JobSubmitted> Coordinator::NewJob(
 
 // Said again: what was admitted then stays so, whatever workers there are now.
 absl::StatusOr<std::optional<v1::Job>> Coordinator::KnownRequest(const std::string& request_id,
+                                                                 bool of_array,
                                                                  bool validate_only) {
   if (request_id.empty() || validate_only) return std::nullopt;
   absl::ReaderMutexLock lock(&mutex_);
   const int64_t known = state_.FindRequest(request_id);
   if (known == 0) return std::nullopt;
-  return FindLocked(JobName(known));
+  MP_ASSIGN_OR_RETURN(v1::Job job, FindLocked(JobName(known)));
+  if (job.has_array() != of_array) return RequestIdUsed(job);
+  return job;
 }
 
 absl::StatusOr<v1::Job> Coordinator::SubmitNew(const KnownPlace& told, bool validate_only,
                                                JobSubmitted event) {
-  MP_RETURN_IF_ERROR(CheckRoomForJobs());
+  MP_RETURN_IF_ERROR(CheckRoomFor(1));
   const std::unique_ptr<CheckpointReader> kept = Keep(event.spec);
   MP_RETURN_IF_ERROR(AdmitSpec(told, &event));
   if (!validate_only) {
@@ -258,7 +261,7 @@ absl::StatusOr<v1::Job> Coordinator::Submit(const v1::SubmitJobRequest& request)
   MP_ASSIGN_OR_RETURN(JobSubmitted event, NewJob(request.spec(), project, request.labels()));
   MP_ASSIGN_OR_RETURN(event.request_id, ScopedRequestId(request.request_id(), project));
   MP_ASSIGN_OR_RETURN(const std::optional<v1::Job> known,
-                      KnownRequest(event.request_id, request.validate_only()));
+                      KnownRequest(event.request_id, /*of_array=*/false, request.validate_only()));
   if (known) return *known;
   const KnownPlace told = {request.rank_memory_bytes(), request.rank_memory_bytes(),
                            request.rank_threads()};
@@ -273,8 +276,8 @@ absl::StatusOr<v1::CheckpointManifest> Coordinator::ForkedCheckpoint(const std::
     MP_RETURN_IF_ERROR(Get(source).status());
     const auto newest = store_->checkpoints().Newest(source);
     if (!newest.has_value()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(source, " has no checkpoint to fork from yet"));
+      return Refusal(v1::ERROR_REASON_NO_CHECKPOINT, source,
+                     absl::StrCat(source, " has no checkpoint to fork from yet"));
     }
     name = newest->name();
   } else if (CheckpointNumber(source) == 0) {
@@ -284,15 +287,15 @@ absl::StatusOr<v1::CheckpointManifest> Coordinator::ForkedCheckpoint(const std::
   }
   MP_ASSIGN_OR_RETURN(v1::CheckpointManifest manifest, store_->checkpoints().Get(name));
   if (!manifest.checkpoint().damaged()) return manifest;
-  return absl::FailedPreconditionError(
-      absl::StrCat(name, " is damaged: fork from another checkpoint of its job"));
+  return Refusal(v1::ERROR_REASON_CHECKPOINT_DAMAGED, name,
+                 absl::StrCat(name, " is damaged: fork from another checkpoint of its job"));
 }
 
 absl::StatusOr<v1::Job> Coordinator::Fork(const v1::ForkJobRequest& request,
                                           const std::string& project, const SpecCheck& check) {
   MP_ASSIGN_OR_RETURN(const std::string id, ScopedRequestId(request.request_id(), project));
   MP_ASSIGN_OR_RETURN(const std::optional<v1::Job> known,
-                      KnownRequest(id, request.validate_only()));
+                      KnownRequest(id, /*of_array=*/false, request.validate_only()));
   if (known) return *known;
   MP_ASSIGN_OR_RETURN(const v1::CheckpointManifest manifest, ForkedCheckpoint(request.source()));
   const v1::Checkpoint& checkpoint = manifest.checkpoint();
@@ -324,23 +327,14 @@ absl::StatusOr<v1::Job> Coordinator::Fork(const v1::ForkJobRequest& request,
   return SubmitNew({}, request.validate_only(), std::move(event));
 }
 
-std::set<std::string> Coordinator::AwaitedCheckpoints() {
-  absl::ReaderMutexLock lock(&mutex_);
-  std::set<std::string> names;
-  for (const int64_t number : state_.active()) {
-    const v1::Job& job = state_.FindJob(number)->job();
-    const std::string& from = job.spec().checkpoint().resume_from();
-    if (!from.empty() && job.latest_checkpoint().empty()) names.insert(from);
-  }
-  return names;
-}
-
 // ---- arrays ----
 
-absl::Status Coordinator::AdmitArray(std::vector<JobSubmitted>* jobs) {
+absl::Status Coordinator::AdmitArray(const std::function<bool()>& cancelled,
+                                     std::vector<JobSubmitted>* jobs) {
   const absl::Time begin = absl::Now();
   std::map<std::string, const JobSubmitted*> planned;
   for (size_t i = 0; i < jobs->size(); ++i) {
+    if (cancelled()) return absl::CancelledError("the client has gone");
     JobSubmitted& job = (*jobs)[i];
     NormalizeJobSpec(&job.spec);
     const std::string key = PlanKey(job.spec);
@@ -360,15 +354,46 @@ absl::Status Coordinator::AdmitArray(std::vector<JobSubmitted>* jobs) {
                               "resources.device: all jobs of an array want the same kind"));
     }
     if (absl::Now() - begin < kLongestPlanning) continue;
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "planning took more than ", absl::FormatDuration(kLongestPlanning), " for the first ",
-        i + 1, " of ", jobs->size(), " elements: submit them as several arrays"));
+    return Refusal(v1::ERROR_REASON_PLANNING_TOO_LONG, "elements",
+                   absl::StrCat("planning took more than ", absl::FormatDuration(kLongestPlanning),
+                                " for the first ", i + 1, " of ", jobs->size(),
+                                " elements: submit them as several arrays"));
   }
   return absl::OkStatus();
 }
 
+// `kept`: what its jobs begin with, for as long as it lives.
+absl::StatusOr<JobArraySubmitted> Coordinator::NewArray(
+    const v1::SubmitJobArrayRequest& request, const std::string& project, const SpecCheck& check,
+    std::map<std::string, std::unique_ptr<CheckpointReader>>* kept) {
+  const int size = request.elements_size();
+  if (const size_t bytes = static_cast<size_t>(size) * request.spec().ByteSizeLong();
+      bytes > kMostArrayBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("elements: ", size, " jobs of such a spec have ",
+                                                   bytes, " bytes; at most ", kMostArrayBytes,
+                                                   ": make several arrays, or a shorter spec"));
+  }
+  JobArraySubmitted event;
+  for (int i = 0; i < size; ++i) {
+    const v1::ArrayElement& element = request.elements(i);
+    MP_ASSIGN_OR_RETURN(JobSubmitted job, NewJob(request.spec(), project, request.labels()));
+    absl::Status status = ApplyOverrides(element.overrides(), "overrides", &job.spec);
+    if (status.ok()) status = check(job.spec);
+    if (!status.ok()) return OfElement(static_cast<size_t>(i), status);
+    const auto [from, added] = kept->try_emplace(job.spec.checkpoint().resume_from());
+    if (added) from->second = Keep(job.spec);
+    v1::ArrayMembership& array = job.array.emplace();
+    array.set_index(i);
+    array.set_max_parallel(request.max_parallel());
+    *array.mutable_overrides() = element.overrides();
+    event.jobs.push_back(std::move(job));
+  }
+  return event;
+}
+
 absl::StatusOr<v1::SubmitJobArrayResponse> Coordinator::SubmitArray(
-    const v1::SubmitJobArrayRequest& request, const SpecCheck& check) {
+    const v1::SubmitJobArrayRequest& request, const SpecCheck& check,
+    const std::function<bool()>& cancelled) {
   const std::string project = request.project().empty() ? kDefaultProject : request.project();
   const int size = request.elements_size();
   if (size < 1 || size > kMostElements) {
@@ -378,41 +403,18 @@ absl::StatusOr<v1::SubmitJobArrayResponse> Coordinator::SubmitArray(
   if (request.max_parallel() < 0) {
     return absl::InvalidArgumentError("max_parallel: must be at least 0 (all)");
   }
-  JobArraySubmitted event;
-  MP_ASSIGN_OR_RETURN(event.request_id, ScopedRequestId(request.request_id(), project));
+  MP_ASSIGN_OR_RETURN(const std::string id, ScopedRequestId(request.request_id(), project));
   MP_ASSIGN_OR_RETURN(std::optional<v1::Job> first,
-                      KnownRequest(event.request_id, request.validate_only()));
-  std::map<std::string, std::unique_ptr<CheckpointReader>> kept;
-  if (const size_t bytes = static_cast<size_t>(size) * request.spec().ByteSizeLong();
-      bytes > kMostArrayBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("elements: ", size, " jobs of such a spec have ",
-                                                   bytes, " bytes; at most ", kMostArrayBytes,
-                                                   ": make several arrays, or a shorter spec"));
-  }
+                      KnownRequest(id, /*of_array=*/true, request.validate_only()));
   if (!first) {
-    MP_RETURN_IF_ERROR(CheckRoomForJobs());
-    for (int i = 0; i < size; ++i) {
-      const v1::ArrayElement& element = request.elements(i);
-      MP_ASSIGN_OR_RETURN(JobSubmitted job, NewJob(request.spec(), project, request.labels()));
-      absl::Status status = ApplyOverrides(element.overrides(), "overrides", &job.spec);
-      if (status.ok()) status = check(job.spec);
-      if (!status.ok()) return OfElement(static_cast<size_t>(i), status);
-      const auto [from, added] = kept.try_emplace(job.spec.checkpoint().resume_from());
-      if (added) from->second = Keep(job.spec);
-      v1::ArrayMembership& array = job.array.emplace();
-      array.set_index(i);
-      array.set_max_parallel(request.max_parallel());
-      *array.mutable_overrides() = element.overrides();
-      event.jobs.push_back(std::move(job));
-    }
-    MP_RETURN_IF_ERROR(AdmitArray(&event.jobs));
+    MP_RETURN_IF_ERROR(CheckRoomFor(static_cast<size_t>(size)));
+    std::map<std::string, std::unique_ptr<CheckpointReader>> kept;
+    MP_ASSIGN_OR_RETURN(JobArraySubmitted event, NewArray(request, project, check, &kept));
+    event.request_id = id;
+    MP_RETURN_IF_ERROR(AdmitArray(cancelled, &event.jobs));
     if (request.validate_only()) return v1::SubmitJobArrayResponse();
     MP_ASSIGN_OR_RETURN(const std::string name, Do(std::move(event)));
     MP_ASSIGN_OR_RETURN(first, Get(name));
-  }
-  if (!first->has_array()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("request_id: ", first->name(), ", which is no array, was submitted with it"));
   }
   v1::SubmitJobArrayResponse response;
   response.set_array(first->array().name());

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/synchronization/notification.h"
+#include "common/error_details.h"
 #include "common/status_macros.h"
 #include "coordinator/rpc/coordinator.h"
 #include "coordinator/rpc/worker_session.h"
@@ -31,10 +32,11 @@ void Coordinator::Post(Entry entry) {
   {
     absl::MutexLock lock(&post_mutex_);
     if (closed_) {
-      refused = absl::UnavailableError("the coordinator is stopping");
+      refused = Stopping();
     } else if (pending_.size() >= kMostPending) {
-      refused =
-          absl::ResourceExhaustedError("the coordinator has too much to decide on: try again");
+      refused = RetryAfter(Refusal(v1::ERROR_REASON_COORDINATOR_BUSY, "",
+                                   "the coordinator has too much to decide on: try again"),
+                           kPauseAfterFailure);
     } else {
       pending_.push_back(std::move(entry));
       if (pending_.size() == 1) wake_.Signal();
@@ -73,7 +75,7 @@ void Coordinator::RunLoop() {
     absl::MutexLock lock(&post_mutex_);
     rest.swap(pending_);
   }
-  for (Entry& entry : rest) entry.done(absl::UnavailableError("the coordinator is stopping"));
+  for (Entry& entry : rest) entry.done(Stopping());
 }
 
 absl::Duration Coordinator::Turn() {
@@ -269,24 +271,30 @@ absl::Status Coordinator::Commit(const Outcome& outcome,
   for (const StoredDelivery& message : messages) {
     options_.listener->Send(message.number, message.delivery);
   }
-  absl::MutexLock lock(&mutex_);
-  for (const auto& [number, record] : outcome.jobs) {
-    const v1::JobRecord* before = state_.FindJob(number);
-    if (before == nullptr || before->job().state() != record.job().state()) {
-      const std::string& detail = record.job().reason_detail();
-      spdlog::info("{} is {}, generation {}{}{}", JobName(number),
-                   v1::JobState_Name(record.job().state()).substr(10), record.job().generation(),
-                   detail.empty() ? "" : ": ", detail);
+  std::set<std::string> released;  // checkpoints that a job began with, or will not any more
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [number, record] : outcome.jobs) {
+      const v1::JobRecord* before = state_.FindJob(number);
+      if (before == nullptr || before->job().state() != record.job().state()) {
+        const std::string& detail = record.job().reason_detail();
+        spdlog::info("{} is {}, generation {}{}{}", JobName(number),
+                     v1::JobState_Name(record.job().state()).substr(10), record.job().generation(),
+                     detail.empty() ? "" : ": ", detail);
+      }
+      if (before == nullptr || !AwaitedCheckpoint(record).empty()) continue;
+      if (std::string name = AwaitedCheckpoint(*before); !name.empty()) released.insert(name);
     }
+    for (const auto& [number, record] : outcome.jobs) RememberLocked(number, record);
+    state_.Apply(outcome);
+    // What is only renewed comes due later than is known.
+    if (outcome.NeedsWrite()) due_known_ = false;
+    for (const std::function<void()>& apply : applied) {
+      if (!stopping_) apply();
+    }
+    DispatchLocked(outcome);
   }
-  for (const auto& [number, record] : outcome.jobs) RememberLocked(number, record);
-  state_.Apply(outcome);
-  // What is only renewed comes due later than is known.
-  if (outcome.NeedsWrite()) due_known_ = false;
-  for (const std::function<void()>& apply : applied) {
-    if (!stopping_) apply();
-  }
-  DispatchLocked(outcome);
+  RetainReleased(released);
   return absl::OkStatus();
 }
 

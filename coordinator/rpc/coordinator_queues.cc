@@ -87,7 +87,7 @@ absl::StatusOr<v1::Queue> Coordinator::GetQueue(const std::string& name) {
   absl::ReaderMutexLock lock(&mutex_);
   const std::string id = QueueId(name);
   if (id != kDefaultQueue && state_.FindQueue(id) == nullptr) {
-    return absl::NotFoundError(absl::StrCat("there is no queue '", name, "'"));
+    return NoSuchQueue(name);
   }
   return DescribeQueueLocked(id);
 }

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "common/error_details.h"
 #include "common/pki/certificate.h"
 #include "common/rpc/status.h"
 #include "common/status_macros.h"
@@ -39,12 +40,9 @@ std::string RequestIdOf(const google::protobuf::Message* request) {
   return request->GetReflection()->GetString(*request, field);
 }
 
-// As the coordinator and the store say it.
-absl::Status NoSuchJob(const std::string& name) {
-  return absl::NotFoundError(absl::StrCat("there is no job '", name, "'"));
-}
-absl::Status NoSuchCheckpoint(const std::string& name) {
-  return absl::NotFoundError(absl::StrCat("there is no checkpoint ", name));
+absl::Status ForNobody(absl::string_view method) {
+  return Refusal(v1::ERROR_REASON_PERMISSION_DENIED, "",
+                 absl::StrCat(method.substr(0, 200), " is for nobody"));
 }
 
 }  // namespace
@@ -70,7 +68,7 @@ absl::Status GateCall::Admit(const Subject& subject) {
   resource_ = subject.name;
   MP_RETURN_IF_ERROR(gate_->coordinator_->MayAct());
   if (rule_ == nullptr) {
-    return absl::PermissionDeniedError(absl::StrCat(method_, " is for nobody"));
+    return ForNobody(method_);
   }
   MP_ASSIGN_OR_RETURN(principal_,
                       gate_->Identify(*context_->auth_context(),
@@ -154,9 +152,9 @@ absl::Status GateCall::Refused(const std::string& project, v1::Role role) const 
   const std::string where = project.empty()            ? ""
                             : project == kEveryProject ? " for every project"
                                                        : absl::StrCat(" for project ", project);
-  return absl::PermissionDeniedError(absl::StrCat(method_, " needs the role ", RoleName(role),
-                                                  where, ", which ", principal_.name(),
-                                                  " has not"));
+  return Refusal(v1::ERROR_REASON_PERMISSION_DENIED, project,
+                 absl::StrCat(method_, " needs the role ", RoleName(role), where, ", which ",
+                              principal_.name(), " has not"));
 }
 
 absl::Status GateCall::Hidden(absl::Status as_if_missing) {
@@ -219,7 +217,8 @@ absl::StatusOr<v1::Principal> Gate::Identify(const grpc::AuthContext& connection
   if (!tls_) return LocalPrincipal();
   if (!authorization.empty()) {
     if (!absl::ConsumePrefix(&authorization, "Bearer ")) {
-      return absl::UnauthenticatedError("authorization: only `Bearer TOKEN` is known");
+      return Refusal(v1::ERROR_REASON_CREDENTIALS_MISSING, "",
+                     "authorization: only `Bearer TOKEN` is known");
     }
     return tokens_->Authenticate(authorization, absl::Now());
   }
@@ -229,13 +228,15 @@ absl::StatusOr<v1::Principal> Gate::Identify(const grpc::AuthContext& connection
     MP_RETURN_IF_ERROR(CheckNotDenied(id));
     return WorkerPrincipal(WorkerName(id));
   }
-  return absl::UnauthenticatedError(
+  return Refusal(
+      v1::ERROR_REASON_CREDENTIALS_MISSING, "",
       "neither a token nor a worker's certificate: `milepost auth login`, or set MILEPOST_TOKEN");
 }
 
 absl::Status Gate::CheckNotDenied(absl::string_view worker_id) const {
   if (!denied_.Has(worker_id, absl::Now())) return absl::OkStatus();
-  return absl::UnauthenticatedError(
+  return Refusal(
+      v1::ERROR_REASON_WORKER_DENIED, WorkerName(worker_id),
       absl::StrCat("worker ", worker_id, " is shut out by the coordinator's ", kDeniedWorkersFile));
 }
 
@@ -264,13 +265,14 @@ grpc::Status Gate::CheckMetadata(absl::string_view path, absl::string_view autho
   absl::Status status = principal.status();
   const bool reflection = absl::StartsWith(path, "/grpc.reflection.");
   if (status.ok() && FindRule(path) == nullptr && !reflection) {
-    status = absl::PermissionDeniedError(absl::StrCat(path.substr(0, 200), " is for nobody"));
+    status = ForNobody(path);
   }
   // Its streams are not counted as the services' are.
   if (status.ok() && reflection && tls_ && !HasRole(*principal, kEveryProject, v1::ROLE_ADMIN)) {
-    status = absl::PermissionDeniedError("reflection is for admins of every project");
+    status = Refusal(v1::ERROR_REASON_PERMISSION_DENIED, kEveryProject,
+                     "reflection is for admins of every project");
   }
-  if (status.ok() || audit_ == nullptr) return ToGrpcStatus(status);
+  if (status.ok() || audit_ == nullptr) return ToGrpcStatusWithoutDetails(status);
   audit_->Write({.time = absl::Now(),
                  .principal = principal.ok() ? principal->name() : kNobody,
                  .user = principal.ok() ? principal->user() : "",
@@ -278,7 +280,7 @@ grpc::Status Gate::CheckMetadata(absl::string_view path, absl::string_view autho
                  .code = status.code(),
                  // What is known of the peer here is its certificate.
                  .peer = std::string()});
-  return ToGrpcStatus(status);
+  return ToGrpcStatusWithoutDetails(status);
 }
 
 }  // namespace milepost::coordinator

@@ -141,7 +141,9 @@ class JobServiceImpl : public v1::JobService::Service {
         context, "JobService/SubmitJobArray", *request, Subject::Project(project),
         [&](GateCall& call) -> absl::Status {
           const auto check = [&](const v1::JobSpec& spec) { return CheckNamed(spec, &call); };
-          MP_ASSIGN_OR_RETURN(*response, coordinator_->SubmitArray(*request, check));
+          MP_ASSIGN_OR_RETURN(*response, coordinator_->SubmitArray(*request, check, [&] {
+            return context->IsCancelled();
+          }));
           call.About(response->array(), project);
           return absl::OkStatus();
         });

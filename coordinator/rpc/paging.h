@@ -8,10 +8,13 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "common/checksum.h"
 
 namespace milepost::coordinator {
 
@@ -23,10 +26,9 @@ inline absl::StatusOr<int> PageSize(int32_t asked) {
   return asked == 0 ? 100 : std::min(asked, 1000);
 }
 
-// The number of a token; 0 for no token. `filter`: a digest of what the call asks for besides the
-// page, where the token is good for that alone.
-inline absl::StatusOr<int64_t> NumberOfToken(const std::string& token,
-                                             absl::string_view filter = "") {
+// The number of a token; 0 for no token. `filter`: a digest of the list and of what the call asks
+// for besides the page: the token is good for that alone.
+inline absl::StatusOr<int64_t> NumberOfToken(const std::string& token, absl::string_view filter) {
   int64_t number = 0;
   if (token.empty()) return number;
   const std::pair<absl::string_view, absl::string_view> parts =
@@ -41,8 +43,26 @@ inline absl::StatusOr<int64_t> NumberOfToken(const std::string& token,
   return number;
 }
 
-inline std::string TokenOfNumber(int64_t number, absl::string_view filter = "") {
-  return absl::StrCat("n", number, filter.empty() ? "" : ".", filter);
+inline std::string TokenOfNumber(int64_t number, absl::string_view filter) {
+  return absl::StrCat("n", number, ".", filter);
+}
+
+// The same for lists by name. `list`: what the token is good for alone, "workers" or
+// "templates of p".
+inline std::string TokenOfName(absl::string_view name, absl::string_view list) {
+  return absl::WebSafeBase64Escape(
+      absl::StrFormat("%016x%s", Xxh3(absl::StrCat(list, "\n", name)), name));
+}
+
+inline absl::StatusOr<std::string> NameOfToken(const std::string& token, absl::string_view list) {
+  std::string bytes;
+  if (token.empty()) return bytes;
+  constexpr size_t kDigest = 16;
+  const bool decoded = absl::WebSafeBase64Unescape(token, &bytes) && bytes.size() > kDigest;
+  std::string name = decoded ? bytes.substr(kDigest) : "";
+  if (decoded && TokenOfName(name, list) == token) return name;
+  return absl::InvalidArgumentError(
+      "page_token: is not one that this List call, with the same fields, has returned");
 }
 
 }  // namespace milepost::coordinator

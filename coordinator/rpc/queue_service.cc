@@ -15,6 +15,8 @@
 namespace milepost::coordinator {
 namespace {
 
+constexpr char kList[] = "queues";
+
 class QueueServiceImpl : public v1::QueueService::Service {
  public:
   QueueServiceImpl(Coordinator* coordinator, Gate* gate) : coordinator_(coordinator), gate_(gate) {}
@@ -72,10 +74,11 @@ class QueueServiceImpl : public v1::QueueService::Service {
 
   absl::Status List(const v1::ListQueuesRequest& request, v1::ListQueuesResponse* response) {
     MP_ASSIGN_OR_RETURN(const int size, PageSize(request.page_size()));
-    std::vector<v1::Queue> queues = coordinator_->ListQueues(request.page_token(), size + 1);
+    MP_ASSIGN_OR_RETURN(const std::string after, NameOfToken(request.page_token(), kList));
+    std::vector<v1::Queue> queues = coordinator_->ListQueues(after, size + 1);
     const bool more = static_cast<int>(queues.size()) > size;
     if (more) queues.pop_back();
-    if (more) response->set_next_page_token(queues.back().name());
+    if (more) response->set_next_page_token(TokenOfName(queues.back().name(), kList));
     for (v1::Queue& queue : queues) *response->add_queues() = std::move(queue);
     return absl::OkStatus();
   }

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/error_details.h"
 #include "common/status_macros.h"
 #include "coordinator/store/store.h"
 
@@ -37,8 +38,8 @@ absl::Status RendezvousTable::Put(int64_t job, int64_t generation, const std::st
   absl::MutexLock lock(&mutex_);
   Attempt& attempt = attempts_[{job, generation}];
   if (attempt.bytes + key.size() + value.size() > kMaxBytesPerAttempt) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the attempt's keys exceed ", kMaxBytesPerAttempt, " bytes"));
+    return Refusal(v1::ERROR_REASON_RENDEZVOUS_FULL, JobName(job),
+                   absl::StrCat("the attempt's keys exceed ", kMaxBytesPerAttempt, " bytes"));
   }
   MP_RETURN_IF_ERROR(store_->PutKey({job, generation, key, value}));
   attempt.bytes += key.size() + value.size();

@@ -12,10 +12,11 @@
 #include <sstream>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/error_details.h"
 #include "common/unique_fd.h"
-#include "milepost/v1/error_details.pb.h"
 
 namespace milepost::coordinator {
 namespace {
@@ -237,7 +238,23 @@ TEST_F(SecureServer, RevokingEndsOpenStreams) {
   ASSERT_TRUE(stream->Read(&job));
   Revoke(User(AdminToken()), made.token().name());
   while (stream->Read(&job)) continue;
-  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(ReasonOf(FromGrpcStatus(stream->Finish())), v1::ERROR_REASON_TOKEN_REVOKED);
+}
+
+// Also where the request is refused before it is read, and gRPC carries no details.
+TEST_F(SecureServer, WhoIsNotLetInIsToldTheReason) {
+  Start();
+  const auto reason = [&](const Endpoint& who) { return ReasonOf(FromGrpcStatus(WhoAmI(who))); };
+  EXPECT_EQ(reason(User("")), v1::ERROR_REASON_CREDENTIALS_MISSING);
+  EXPECT_EQ(reason(User("mp_nonsense")), v1::ERROR_REASON_TOKEN_UNKNOWN);
+  const v1::CreateTokenResponse made = MakeToken({{"p", v1::ROLE_VIEWER}});
+  EXPECT_EQ(reason(User(made.secret())), v1::ERROR_REASON_UNSPECIFIED);
+  Revoke(User(AdminToken()), made.token().name());
+  EXPECT_EQ(reason(User(made.secret())), v1::ERROR_REASON_TOKEN_REVOKED);
+  EXPECT_TRUE(absl::StartsWith(WhoAmI(User(made.secret())).error_message(), "TOKEN_REVOKED: "));
+  v1::Job job;
+  EXPECT_EQ(ReasonOf(FromGrpcStatus(Submit(With("p", v1::ROLE_VIEWER), Request("p"), &job))),
+            v1::ERROR_REASON_PERMISSION_DENIED);
 }
 
 TEST_F(SecureServer, WhoCallsTooMuchIsToldWhenToComeBackAndOthersGoOn) {
@@ -246,15 +263,13 @@ TEST_F(SecureServer, WhoCallsTooMuchIsToldWhenToComeBackAndOthersGoOn) {
   Start();
   const Endpoint busy = Worker("a");
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(WhoAmI(busy).ok());
-  const grpc::Status status = WhoAmI(busy);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  v1::RpcStatus details;
-  ASSERT_TRUE(details.ParseFromString(status.error_details()));
-  ASSERT_EQ(details.details_size(), 1);
-  EXPECT_EQ(details.details(0).type_url(), "type.googleapis.com/google.rpc.RetryInfo");
-  v1::RetryInfo info;
-  ASSERT_TRUE(info.ParseFromString(details.details(0).value()));
-  EXPECT_GT(info.retry_delay().seconds(), 900);
+  const absl::Status status = FromGrpcStatus(WhoAmI(busy));
+  EXPECT_EQ(ReasonOf(status), v1::ERROR_REASON_RATE_LIMITED);
+  EXPECT_GT(RetryDelayOf(status), absl::Seconds(900));
+  v1::QuotaFailure failure;
+  const auto payload = status.GetPayload("type.googleapis.com/google.rpc.QuotaFailure");
+  ASSERT_TRUE(payload.has_value() && failure.ParseFromString(std::string(*payload)));
+  EXPECT_EQ(failure.violations(0).subject(), "workers/a");
   EXPECT_TRUE(WhoAmI(Worker("b")).ok());
 }
 

@@ -19,6 +19,7 @@
 #include "coordinator/rpc/gate.h"
 #include "coordinator/rpc/listener.h"
 #include "coordinator/rpc/services.h"
+#include "coordinator/rpc/template_table.h"
 #include "coordinator/security/audit_log.h"
 #include "coordinator/security/init_pki.h"
 #include "coordinator/security/token_table.h"
@@ -124,6 +125,8 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   server->coordinator_ = std::make_unique<Coordinator>(server->store_.get(), coordinator_options);
   MP_RETURN_IF_ERROR(server->coordinator_->Start());
 
+  server->templates_ = std::make_unique<TemplateTable>(server->store_.get());
+  MP_RETURN_IF_ERROR(server->templates_->Load());
   MP_RETURN_IF_ERROR(server->OpenGate(options));
   if (!options.tls_dir.empty()) {
     listener.credentials()->SetAuthMetadataProcessor(server->gate_->Processor());
@@ -144,6 +147,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   rpc.services.push_back(MakeAuthService(gate));
   rpc.services.push_back(MakeJobService(coordinator, gate));
   rpc.services.push_back(MakeQueueService(coordinator, gate));
+  rpc.services.push_back(MakeTemplateService(server->templates_.get(), gate));
   rpc.services.push_back(MakeWorkerService(coordinator, gate));
   rpc.services.push_back(MakeRendezvousService(coordinator, gate));
   rpc.services.push_back(MakeCheckpointService(coordinator, gate));

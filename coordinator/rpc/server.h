@@ -46,6 +46,7 @@ void KeepFreedMemory();
 
 class AuditLog;
 class Gate;
+class TemplateTable;
 class TokenTable;
 
 class CoordinatorServer {
@@ -74,6 +75,7 @@ class CoordinatorServer {
   std::unique_ptr<WebhookListener> webhooks_;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<TokenTable> tokens_;
+  std::unique_ptr<TemplateTable> templates_;
   std::unique_ptr<AuditLog> audit_;
   std::unique_ptr<Gate> gate_;
   std::unique_ptr<Rpc> rpc_;

@@ -1,6 +1,6 @@
 // The gRPC services, each a thin translation to the Coordinator and its store. They block one
 // server thread per call in progress. Each lets in whom
-// the gate lets in. Coordinator and gate must outlive them.
+// the gate lets in. Coordinator, gate and table must outlive them.
 #ifndef MILEPOST_COORDINATOR_RPC_SERVICES_H_
 #define MILEPOST_COORDINATOR_RPC_SERVICES_H_
 
@@ -14,6 +14,7 @@ namespace milepost::coordinator {
 
 class Coordinator;
 class Gate;
+class TemplateTable;
 
 std::unique_ptr<grpc::Service> MakeJobService(Coordinator* coordinator, Gate* gate);
 std::unique_ptr<grpc::Service> MakeQueueService(Coordinator* coordinator, Gate* gate);
@@ -21,6 +22,7 @@ std::unique_ptr<grpc::Service> MakeWorkerService(Coordinator* coordinator, Gate*
 std::unique_ptr<grpc::Service> MakeRendezvousService(Coordinator* coordinator, Gate* gate);
 std::unique_ptr<grpc::Service> MakeCheckpointService(Coordinator* coordinator, Gate* gate);
 std::unique_ptr<grpc::Service> MakeAuthService(Gate* gate);
+std::unique_ptr<grpc::Service> MakeTemplateService(TemplateTable* templates, Gate* gate);
 
 }  // namespace milepost::coordinator
 

@@ -7,6 +7,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "common/error_details.h"
+#include "common/rpc/status.h"
 #include "common/status_macros.h"
 #include "coordinator/rpc/listener.h"
 
@@ -15,7 +17,7 @@ namespace milepost::coordinator {
 class StandbyServer::Service : public grpc::CallbackGenericService {
  public:
   grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override {
-    return new Refusal(Message());
+    return new StandbyRefusal(Active());
   }
   void SetActive(const std::string& address) {
     absl::MutexLock lock(&mutex_);
@@ -23,18 +25,21 @@ class StandbyServer::Service : public grpc::CallbackGenericService {
   }
 
  private:
-  class Refusal : public grpc::ServerGenericBidiReactor {
+  class StandbyRefusal : public grpc::ServerGenericBidiReactor {
    public:
-    explicit Refusal(const std::string& message) {
-      Finish(grpc::Status(grpc::StatusCode::UNAVAILABLE, message));
+    explicit StandbyRefusal(const std::string& active) {
+      Finish(ToGrpcStatus(Refusal(
+          v1::ERROR_REASON_NOT_ACTIVE_COORDINATOR, active,
+          active.empty()
+              ? "this coordinator is a standby; no active one is known yet"
+              : absl::StrCat("this coordinator is a standby; the active one is at ", active))));
     }
     void OnDone() override { delete this; }
   };
 
-  std::string Message() {
+  std::string Active() {
     absl::MutexLock lock(&mutex_);
-    if (active_.empty()) return "this coordinator is a standby; no active one is known yet";
-    return absl::StrCat("this coordinator is a standby; the active one is at ", active_);
+    return active_;
   }
 
   absl::Mutex mutex_;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/error_details.h"
 #include "common/rpc/status.h"
 #include "common/status_macros.h"
 #include "coordinator/rpc/coordinator.h"
@@ -22,6 +23,8 @@
 namespace milepost::coordinator {
 
 namespace {
+
+constexpr char kList[] = "workers";
 
 constexpr absl::Duration kLongestKeyWait = absl::Minutes(10);
 
@@ -100,8 +103,9 @@ class SessionReactor final
     call_.About(name, "");
     const std::string& shown = call_.principal().name();
     if (shown == name || shown == LocalPrincipal().name()) return absl::OkStatus();
-    return absl::PermissionDeniedError(absl::StrCat(
-        "the certificate is that of ", shown, ", which cannot speak for ", name.substr(0, 200)));
+    return Refusal(v1::ERROR_REASON_PERMISSION_DENIED, name,
+                   absl::StrCat("the certificate is that of ", shown, ", which cannot speak for ",
+                                name.substr(0, 200)));
   }
 
   void ReadNext() {
@@ -199,10 +203,11 @@ class WorkerServiceImpl : public WorkerServiceBase {
   absl::Status List(const v1::ListWorkersRequest& request, const GateCall& call,
                     v1::ListWorkersResponse* response) {
     MP_ASSIGN_OR_RETURN(const int size, PageSize(request.page_size()));
-    std::vector<v1::Worker> workers = coordinator_->ListWorkers(request.page_token(), size + 1);
+    MP_ASSIGN_OR_RETURN(const std::string after, NameOfToken(request.page_token(), kList));
+    std::vector<v1::Worker> workers = coordinator_->ListWorkers(after, size + 1);
     const bool more = static_cast<int>(workers.size()) > size;
     if (more) workers.pop_back();
-    if (more) response->set_next_page_token(workers.back().name());
+    if (more) response->set_next_page_token(TokenOfName(workers.back().name(), kList));
     for (v1::Worker& worker : workers) {
       KeepSeen(call, &worker);
       *response->add_workers() = std::move(worker);

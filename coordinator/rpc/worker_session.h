@@ -11,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "common/error_details.h"
 #include "milepost/v1/worker.pb.h"
 
 namespace milepost::coordinator {
@@ -44,7 +45,7 @@ class WorkerSession {
         return;
       }
     }
-    Cut(absl::ResourceExhaustedError("the worker does not read its stream"));
+    Cut(Refusal(v1::ERROR_REASON_WORKER_TOO_SLOW, worker_, "the worker does not read its stream"));
   }
 
   // The message is written, or will never be: on to the next. False when there is none.

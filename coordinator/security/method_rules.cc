@@ -31,6 +31,15 @@ constexpr MethodRule kRules[] = {
     {"/milepost.v1.QueueService/UpdateQueue", ROLE_ADMIN, Scope::kCluster, Audit::kAlways},
     {"/milepost.v1.QueueService/DeleteQueue", ROLE_ADMIN, Scope::kCluster, Audit::kAlways},
 
+    {"/milepost.v1.TemplateService/GetTemplate", ROLE_VIEWER, Scope::kProject, Audit::kRefusals},
+    {"/milepost.v1.TemplateService/ListTemplates", ROLE_VIEWER, Scope::kVisible, Audit::kRefusals},
+    {"/milepost.v1.TemplateService/CreateTemplate", ROLE_SUBMITTER, Scope::kProject,
+     Audit::kAlways},
+    {"/milepost.v1.TemplateService/UpdateTemplate", ROLE_SUBMITTER, Scope::kProject,
+     Audit::kAlways},
+    {"/milepost.v1.TemplateService/DeleteTemplate", ROLE_SUBMITTER, Scope::kProject,
+     Audit::kAlways},
+
     {"/milepost.v1.WorkerService/Session", ROLE_WORKER, Scope::kAttempt, Audit::kAlways},
     {"/milepost.v1.WorkerService/GetWorker", ROLE_VIEWER, Scope::kVisible, Audit::kRefusals},
     {"/milepost.v1.WorkerService/ListWorkers", ROLE_VIEWER, Scope::kVisible, Audit::kRefusals},

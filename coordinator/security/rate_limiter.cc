@@ -2,9 +2,8 @@
 
 #include <algorithm>
 
-#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
-#include "milepost/v1/error_details.pb.h"
+#include "common/error_details.h"
 
 namespace milepost::coordinator {
 namespace {
@@ -12,24 +11,12 @@ namespace {
 constexpr size_t kManyBuckets = 4096;
 constexpr absl::Duration kBusyRetry = absl::Seconds(1);
 
-}  // namespace
-
-absl::Status RetryLater(const std::string& message, absl::Duration after) {
-  v1::RetryInfo info;
-  info.mutable_retry_delay()->set_seconds(absl::ToInt64Seconds(after));
-  info.mutable_retry_delay()->set_nanos(static_cast<int32_t>(
-      absl::ToInt64Nanoseconds(after - absl::Seconds(absl::ToInt64Seconds(after)))));
-  v1::RpcStatus details;
-  details.set_code(static_cast<int>(absl::StatusCode::kResourceExhausted));
-  details.set_message(message);
-  google::protobuf::Any* any = details.add_details();
-  any->set_type_url("type.googleapis.com/google.rpc.RetryInfo");
-  any->set_value(info.SerializeAsString());
-  absl::Status status = absl::ResourceExhaustedError(message);
-  status.SetPayload("type.googleapis.com/google.rpc.Status",
-                    absl::Cord(details.SerializeAsString()));
-  return status;
+absl::Status RetryLater(const std::string& caller, const std::string& message,
+                        absl::Duration after) {
+  return RetryAfter(Refusal(v1::ERROR_REASON_RATE_LIMITED, caller, message), after);
 }
+
+}  // namespace
 
 absl::Status RateLimiter::Begin(const std::string& caller, absl::Time now, bool always) {
   absl::MutexLock lock(&mutex_);
@@ -45,17 +32,20 @@ absl::Status RateLimiter::Begin(const std::string& caller, absl::Time now, bool 
   bucket.filled = std::max(bucket.filled, now);
   if (bucket.calls >= limits_.calls_at_once) {
     return RetryLater(
+        caller,
         absl::StrCat(caller, " has ", bucket.calls, " calls and streams open, which is the limit"),
         kBusyRetry);
   }
   if (calls_ >= limits_.all_calls_at_once && !always) {
-    return RetryLater(absl::StrCat("all callers together have ", calls_,
+    return RetryLater("all callers",
+                      absl::StrCat("all callers together have ", calls_,
                                    " calls and streams open, which is the limit"),
                       kBusyRetry);
   }
   if (bucket.tokens < 1) {
     const double missing = (1 - bucket.tokens) / limits_.calls_per_second;
     return RetryLater(
+        caller,
         absl::StrCat(caller, " makes more than ", limits_.calls_per_second, " calls a second"),
         absl::Seconds(missing));
   }

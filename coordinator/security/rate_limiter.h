@@ -26,9 +26,6 @@ struct Limits {
   int all_calls_at_once = 768;
 };
 
-// RESOURCE_EXHAUSTED with a google.rpc.RetryInfo.
-absl::Status RetryLater(const std::string& message, absl::Duration after);
-
 class RateLimiter {
  public:
   explicit RateLimiter(const Limits& limits) : limits_(limits) {}

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/error_details.h"
 #include "common/pki/secret.h"
 #include "common/proto_time.h"
 #include "common/status_macros.h"
@@ -12,20 +13,25 @@
 namespace milepost::coordinator {
 namespace {
 
-constexpr char kNotGenuine[] =
-    "the token is not one of this coordinator's; `milepost auth login` with one that is";
+absl::Status NotGenuine() {
+  return Refusal(
+      v1::ERROR_REASON_TOKEN_UNKNOWN, "",
+      "the token is not one of this coordinator's; `milepost auth login` with one that is");
+}
 
 std::string TokenName(const std::string& id) { return absl::StrCat("tokens/", id); }
 
 absl::Status Holds(const v1::Token& token, absl::Time now) {
   if (IsSet(token.revoke_time())) {
-    return absl::UnauthenticatedError(absl::StrCat(token.name(), " was revoked"));
+    return Refusal(v1::ERROR_REASON_TOKEN_REVOKED, token.name(),
+                   absl::StrCat(token.name(), " was revoked"));
   }
   if (IsSet(token.expire_time()) && FromProto(token.expire_time()) <= now) {
-    return absl::UnauthenticatedError(absl::StrCat(
-        token.name(), " expired at ",
-        absl::FormatTime(absl::RFC3339_sec, FromProto(token.expire_time()), absl::UTCTimeZone()),
-        ": ask for a new one"));
+    return Refusal(v1::ERROR_REASON_TOKEN_EXPIRED, token.name(),
+                   absl::StrCat(token.name(), " expired at ",
+                                absl::FormatTime(absl::RFC3339_sec, FromProto(token.expire_time()),
+                                                 absl::UTCTimeZone()),
+                                ": ask for a new one"));
   }
   return absl::OkStatus();
 }
@@ -74,7 +80,7 @@ absl::StatusOr<v1::Principal> TokenTable::Authenticate(absl::string_view text, a
     absl::MutexLock lock(&mutex_);
     const auto found = records_.find(name);
     if (found == records_.end() || !SameSecret(found->second.sha256(), digest)) {
-      return absl::UnauthenticatedError(kNotGenuine);
+      return NotGenuine();
     }
     const v1::Token& token = found->second.token();
     MP_RETURN_IF_ERROR(Holds(token, now));
@@ -104,7 +110,7 @@ void TokenTable::NoteUse(const std::string& name, absl::Time now) {
 absl::Status TokenTable::CheckHolds(const std::string& name, absl::Time now) {
   absl::MutexLock lock(&mutex_);
   const auto found = records_.find(name);
-  if (found == records_.end()) return absl::UnauthenticatedError(kNotGenuine);
+  if (found == records_.end()) return NotGenuine();
   return Holds(found->second.token(), now);
 }
 
@@ -138,10 +144,11 @@ absl::StatusOr<v1::CreateTokenResponse> TokenTable::Create(const v1::CreateToken
   MP_RETURN_IF_ERROR(CheckRequest(request, now));
   for (const v1::Grant& grant : request.grants()) {
     if (HasRole(creator, grant.project(), v1::ROLE_ADMIN)) continue;
-    return absl::PermissionDeniedError(absl::StrCat(
-        creator.name(), " is no admin of ",
-        grant.project() == kEveryProject ? "every project" : "project " + grant.project(),
-        ", and can make no tokens for it"));
+    return Refusal(v1::ERROR_REASON_PERMISSION_DENIED, grant.project(),
+                   absl::StrCat(creator.name(), " is no admin of ",
+                                grant.project() == kEveryProject ? "every project"
+                                                                 : "project " + grant.project(),
+                                ", and can make no tokens for it"));
   }
   const NewToken made = MakeToken();
   v1::TokenRecord record;
@@ -155,8 +162,8 @@ absl::StatusOr<v1::CreateTokenResponse> TokenTable::Create(const v1::CreateToken
   token->set_creator(creator.name());
   absl::MutexLock writing(&writing_);
   if (const size_t tokens = Count(); tokens >= kMaxTokens) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("there are ", tokens, " tokens, which is the limit"));
+    return Refusal(v1::ERROR_REASON_TOO_MANY_TOKENS, "tokens",
+                   absl::StrCat("there are ", tokens, " tokens, which is the limit"));
   }
   MP_RETURN_IF_ERROR(put_(record, /*sync=*/true));
   v1::CreateTokenResponse response;
@@ -192,7 +199,8 @@ absl::StatusOr<v1::Token> TokenTable::Revoke(const std::string& name, const v1::
     absl::MutexLock lock(&mutex_);
     const auto found = records_.find(name);
     if (found == records_.end() || !MayRevoke(caller, found->second.token())) {
-      return absl::NotFoundError(absl::StrCat("there is no token '", name.substr(0, 100), "'"));
+      return Refusal(v1::ERROR_REASON_TOKEN_NOT_FOUND, name,
+                     absl::StrCat("there is no token '", name.substr(0, 100), "'"));
     }
     record = found->second;
   }

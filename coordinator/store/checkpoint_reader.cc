@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/error_details.h"
 #include "common/status_macros.h"
 #include "coordinator/store/checkpoint_store.h"
 #include "coordinator/store/coverage.h"
@@ -75,7 +76,7 @@ absl::StatusOr<CheckpointStore::Committed*> CheckpointStore::FindCommittedLocked
     const std::string& name) {
   auto found = committed_.find(CheckpointNumber(name));
   if (found != committed_.end()) return &found->second;
-  return absl::NotFoundError(absl::StrCat("there is no checkpoint ", name));
+  return NoSuchCheckpoint(name);
 }
 
 absl::StatusOr<v1::StoredManifest> CheckpointStore::LoadManifest(int64_t number) {
@@ -258,16 +259,18 @@ absl::Status CheckpointStore::Delete(const std::string& name, bool keep_newest) 
   MP_ASSIGN_OR_RETURN(Committed * committed, FindCommittedLocked(name));
   const v1::Checkpoint& checkpoint = committed->checkpoint;
   if (checkpoint.pinned()) {
-    return absl::FailedPreconditionError(absl::StrCat(name, " is pinned: unpin it first"));
+    return Refusal(v1::ERROR_REASON_CHECKPOINT_PINNED, name,
+                   absl::StrCat(name, " is pinned: unpin it first"));
   }
   if (committed->readers > 0) {
-    return absl::FailedPreconditionError(absl::StrCat(name, " is being read: try again later"));
+    return Refusal(v1::ERROR_REASON_CHECKPOINT_IN_USE, name,
+                   absl::StrCat(name, " is being read: try again later"));
   }
   const std::optional<v1::Checkpoint> newest = NewestLocked(checkpoint.job());
   if (keep_newest && newest.has_value() && newest->name() == name) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(name, " is the newest checkpoint of ", checkpoint.job(),
-                     ", which is not over: it would lose its progress"));
+    return Refusal(v1::ERROR_REASON_CHECKPOINT_NEWEST, name,
+                   absl::StrCat(name, " is the newest checkpoint of ", checkpoint.job(),
+                                ", which is not over: it would lose its progress"));
   }
   return DeleteLocked(CheckpointNumber(name));
 }

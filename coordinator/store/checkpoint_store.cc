@@ -21,6 +21,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "common/error_details.h"
 #include "common/proto_time.h"
 #include "common/status_macros.h"
 #include "coordinator/store/coverage.h"
@@ -56,6 +57,11 @@ int64_t CheckpointNumber(absl::string_view name) {
   int64_t number = 0;
   if (!absl::ConsumePrefix(&name, "checkpoints/") || !absl::SimpleAtoi(name, &number)) return 0;
   return number > 0 && absl::StrCat(number) == name ? number : 0;
+}
+
+absl::Status NoSuchCheckpoint(absl::string_view name) {
+  return Refusal(v1::ERROR_REASON_CHECKPOINT_NOT_FOUND, name,
+                 absl::StrCat("there is no checkpoint ", name));
 }
 
 CheckpointStore::CheckpointStore(Database* database, CheckpointStoreOptions options)
@@ -138,7 +144,8 @@ absl::Status CheckpointStore::ReserveLocked(const v1::BeginCheckpointRequest& re
   MP_ASSIGN_OR_RETURN(const uint64_t free, options_.free_bytes(options_.staging_dir));
   const uint64_t needed = static_cast<uint64_t>(request.bytes() + reserved) + options_.margin_bytes;
   if (needed <= free) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
+  return Refusal(
+      v1::ERROR_REASON_DISK_FULL, request.job(),
       absl::StrCat("no space for a checkpoint of ", request.bytes(), " bytes: ", free,
                    " are free on the disk of ", database_->dir(), ", ", reserved,
                    " of them reserved by ", open_.size(), " open checkpoints and ",
@@ -151,7 +158,8 @@ absl::StatusOr<std::string> CheckpointStore::FindTwinLocked(
     const v1::Checkpoint& checkpoint = committed.checkpoint;
     if (checkpoint.job() == request.job() && checkpoint.generation() == request.generation() &&
         checkpoint.step() == request.step()) {
-      return absl::AlreadyExistsError(absl::StrCat(checkpoint.name(), " is already committed"));
+      return Refusal(v1::ERROR_REASON_CHECKPOINT_COMMITTED, checkpoint.name(),
+                     absl::StrCat(checkpoint.name(), " is already committed"));
     }
   }
   for (const auto& [number, open] : open_) {
@@ -177,8 +185,9 @@ absl::StatusOr<std::string> CheckpointStore::FindTwinLocked(
 // so instead of waiting for the others for ever.
 absl::Status CheckpointStore::SupersedeLocked(const v1::BeginCheckpointRequest& request) {
   const auto refuse = [&](const std::string& name, int64_t step) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "step ", request.step(), " is superseded: ", name, " of step ", step, " was begun since"));
+    return Refusal(v1::ERROR_REASON_CHECKPOINT_SUPERSEDED, name,
+                   absl::StrCat("step ", request.step(), " is superseded: ", name, " of step ",
+                                step, " was begun since"));
   };
   for (const auto& [number, committed] : committed_) {
     const v1::Checkpoint& other = committed.checkpoint;
@@ -197,8 +206,9 @@ absl::Status CheckpointStore::SupersedeLocked(const v1::BeginCheckpointRequest& 
     if (!open->committing) earlier.push_back(open);
   }
   for (const auto& open : earlier) {
-    DropLocked(open, absl::FailedPreconditionError(absl::StrCat(
-                         open->name, " is superseded by the one of step ", request.step())));
+    DropLocked(open, Refusal(v1::ERROR_REASON_CHECKPOINT_SUPERSEDED, open->name,
+                             absl::StrCat(open->name, " is superseded by the one of step ",
+                                          request.step())));
   }
   return absl::OkStatus();
 }
@@ -239,10 +249,11 @@ absl::StatusOr<std::shared_ptr<OpenCheckpoint>> CheckpointStore::FindOpenLocked(
   auto found = open_.find(CheckpointNumber(name));
   if (found != open_.end()) return found->second;
   if (committed_.contains(CheckpointNumber(name))) {
-    return absl::AlreadyExistsError(absl::StrCat(name, " is already committed"));
+    return Refusal(v1::ERROR_REASON_CHECKPOINT_COMMITTED, name,
+                   absl::StrCat(name, " is already committed"));
   }
-  return absl::NotFoundError(
-      absl::StrCat("no checkpoint ", name, " is being written: begin again"));
+  return Refusal(v1::ERROR_REASON_CHECKPOINT_NOT_FOUND, name,
+                 absl::StrCat("no checkpoint ", name, " is being written: begin again"));
 }
 
 absl::StatusOr<std::unique_ptr<StreamWriter>> CheckpointStore::OpenStream(const std::string& name,
@@ -253,8 +264,9 @@ absl::StatusOr<std::unique_ptr<StreamWriter>> CheckpointStore::OpenStream(const 
     absl::MutexLock lock(&mutex_);
     MP_ASSIGN_OR_RETURN(std::shared_ptr<OpenCheckpoint> open, FindOpenLocked(name));
     if (open->request.generation() != generation) {
-      return absl::AbortedError(absl::StrCat(name, " belongs to generation ",
-                                             open->request.generation(), ", not ", generation));
+      return Refusal(v1::ERROR_REASON_GENERATION_OVER, name,
+                     absl::StrCat(name, " belongs to generation ", open->request.generation(),
+                                  ", not ", generation));
     }
     if (stream < 0 || stream >= open->request.streams()) {
       return absl::InvalidArgumentError(
@@ -289,7 +301,8 @@ absl::Status CheckpointStore::StreamFinished(const std::shared_ptr<OpenCheckpoin
                                              std::vector<v1::StoredChunk> chunks) {
   absl::MutexLock lock(&mutex_);
   if (open->committing) {
-    return absl::FailedPreconditionError(
+    return Refusal(
+        v1::ERROR_REASON_CHECKPOINT_IN_USE, open->name,
         absl::StrCat(open->name, " is being committed: stream ", stream, " comes too late"));
   }
   MP_RETURN_IF_ERROR(open->ended);
@@ -324,10 +337,10 @@ absl::Status CheckpointStore::WaitStreams(const std::string& name, absl::Time de
       for (int i = 0; i < open->request.streams() && missing.size() < 20; ++i) {
         if (!open->streams.contains(i)) missing.push_back(i);
       }
-      return absl::FailedPreconditionError(
-          absl::StrCat(name, ": of ", open->request.streams(), " streams, ",
-                       open->request.streams() - static_cast<int>(open->streams.size()),
-                       " are not written: ", absl::StrJoin(missing, ", ")));
+      return Refusal(v1::ERROR_REASON_CHECKPOINT_INCOMPLETE, name,
+                     absl::StrCat(name, ": of ", open->request.streams(), " streams, ",
+                                  open->request.streams() - static_cast<int>(open->streams.size()),
+                                  " are not written: ", absl::StrJoin(missing, ", ")));
     }
     streams_changed_.WaitWithDeadline(&mutex_, std::min(deadline, now + kCancelPoll));
   }
@@ -360,7 +373,8 @@ absl::StatusOr<v1::StoredManifest> CheckpointStore::BuildManifest(const OpenChec
     }
   }
   if (absl::Status status = CheckCoverage(request.tensors(), std::move(chunks)); !status.ok()) {
-    return Annotate(status, open.name);
+    return Refusal(v1::ERROR_REASON_CHECKPOINT_INCOMPLETE, open.name,
+                   absl::StrCat(open.name, ": ", status.message()));
   }
   v1::CheckpointManifest* manifest = stored.mutable_manifest();
   *manifest->mutable_tensors() = request.tensors();
@@ -442,7 +456,8 @@ absl::Status CheckpointStore::Publish(const std::shared_ptr<OpenCheckpoint>& ope
   absl::MutexLock lock(&mutex_);
   committed_[open->number] = Committed{.checkpoint = checkpoint};
   open->committing = false;
-  DropLocked(open, absl::AlreadyExistsError(absl::StrCat(open->name, " is already committed")));
+  DropLocked(open, Refusal(v1::ERROR_REASON_CHECKPOINT_COMMITTED, open->name,
+                           absl::StrCat(open->name, " is already committed")));
   std::vector<std::shared_ptr<OpenCheckpoint>> overtaken;
   for (const auto& [number, other] : open_) {
     if (other->request.job() == checkpoint.job() && other->request.step() < checkpoint.step() &&
@@ -451,8 +466,8 @@ absl::Status CheckpointStore::Publish(const std::shared_ptr<OpenCheckpoint>& ope
     }
   }
   for (const auto& other : overtaken) {
-    DropLocked(other, absl::AbortedError(
-                          absl::StrCat(other->name, " was overtaken by ", checkpoint.name())));
+    DropLocked(other, Refusal(v1::ERROR_REASON_CHECKPOINT_DROPPED, other->name,
+                              absl::StrCat(other->name, " was overtaken by ", checkpoint.name())));
   }
   return absl::OkStatus();
 }
@@ -461,9 +476,11 @@ absl::Status CheckpointStore::Abort(const std::string& name) {
   absl::MutexLock lock(&mutex_);
   MP_ASSIGN_OR_RETURN(std::shared_ptr<OpenCheckpoint> open, FindOpenLocked(name));
   if (open->committing) {
-    return absl::FailedPreconditionError(absl::StrCat(name, " is being committed"));
+    return Refusal(v1::ERROR_REASON_CHECKPOINT_IN_USE, name,
+                   absl::StrCat(name, " is being committed"));
   }
-  DropLocked(open, absl::AbortedError(absl::StrCat(name, " was given up")));
+  DropLocked(open, Refusal(v1::ERROR_REASON_CHECKPOINT_DROPPED, name,
+                           absl::StrCat(name, " was given up")));
   return absl::OkStatus();
 }
 
@@ -477,9 +494,9 @@ void CheckpointStore::AbortOlder(const std::string& job, int64_t generation) {
     }
   }
   for (const auto& open : older) {
-    DropLocked(open, absl::AbortedError(absl::StrCat(open->name, ": generation ",
-                                                     open->request.generation(), " of ", job,
-                                                     " is over")));
+    DropLocked(open, Refusal(v1::ERROR_REASON_CHECKPOINT_DROPPED, open->name,
+                             absl::StrCat(open->name, ": generation ", open->request.generation(),
+                                          " of ", job, " is over")));
   }
 }
 

@@ -50,6 +50,9 @@ struct CheckpointStoreOptions {
 // "checkpoints/12" -> 12; 0 when the name is not of that form.
 int64_t CheckpointNumber(absl::string_view name);
 
+// The answer to those who name one that is not there, or may not see it.
+absl::Status NoSuchCheckpoint(absl::string_view name);
+
 struct RetentionRule {
   int keep_last = 3;
   int64_t keep_every = 0;              // also keep steps that are a multiple; 0: none

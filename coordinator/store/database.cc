@@ -15,6 +15,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/error_details.h"
 #include "common/status_macros.h"
 #include "coordinator/store/keys.h"
 
@@ -97,7 +98,8 @@ absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what) {
   // Wrapped errors keep "No space left" only in their text.
   if (status.IsNoSpace() || message.find("No space left on device") != std::string::npos ||
       message.find("Disk quota exceeded") != std::string::npos) {
-    return absl::ResourceExhaustedError(absl::StrCat(message, "; free some space and try again"));
+    return Refusal(v1::ERROR_REASON_DISK_FULL, "",
+                   absl::StrCat(message, "; free some space and try again"));
   }
   if (status.IsNotFound()) return absl::NotFoundError(message);
   if (status.IsCorruption()) return absl::DataLossError(message);
@@ -201,9 +203,9 @@ absl::Status Database::Write(rocksdb::WriteBatch* batch, bool sync) {
 absl::Status Database::CheckSpace() const {
   MP_ASSIGN_OR_RETURN(const uint64_t free, StatvfsFreeBytes(dir_));
   if (free >= kLowSpaceBytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat("the disk of ", dir_, " is full: ", free,
-                                                   " bytes are free, ", kLowSpaceBytes,
-                                                   " are needed; free some space and try again"));
+  return Refusal(v1::ERROR_REASON_DISK_FULL, "",
+                 absl::StrCat("the disk of ", dir_, " is full: ", free, " bytes are free, ",
+                              kLowSpaceBytes, " are needed; free some space and try again"));
 }
 
 absl::Status Database::Get(rocksdb::ColumnFamilyHandle* family, absl::string_view key,

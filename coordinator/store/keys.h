@@ -16,6 +16,7 @@ inline constexpr char kJobPrefix = 'j';                           // be64(job) -
 inline constexpr char kWorkerPrefix = 'w';                        // worker name -> WorkerRecord
 inline constexpr char kQueuePrefix = 'q';                         // queue id -> QueueRecord
 inline constexpr char kTokenPrefix = 't';                         // token name -> TokenRecord
+inline constexpr char kTemplatePrefix = 'p';                      // template name -> TemplateRecord
 inline constexpr char kDeliveryPrefix = 'h';                      // be64 -> WebhookDelivery
 inline constexpr char kLogSummaryPrefix = 'l';                    // be64(job) -> LogSummary
 inline constexpr char kManifestPrefix = 'm';    // be64(checkpoint) -> StoredManifest | le64(xxh3)

@@ -160,6 +160,28 @@ absl::StatusOr<std::vector<v1::TokenRecord>> Store::LoadTokens() {
   return records;
 }
 
+absl::Status Store::PutTemplate(const v1::TemplateRecord& record) {
+  rocksdb::WriteBatch batch;
+  batch.Put(database_->meta(), kTemplatePrefix + record.template_().name(),
+            record.SerializeAsString());
+  return database_->Write(&batch, /*sync=*/true);
+}
+
+absl::Status Store::DeleteTemplate(const std::string& name) {
+  rocksdb::WriteBatch batch;
+  batch.Delete(database_->meta(), kTemplatePrefix + name);
+  return database_->Write(&batch, /*sync=*/true);
+}
+
+absl::StatusOr<std::vector<v1::TemplateRecord>> Store::LoadTemplates() {
+  std::vector<v1::TemplateRecord> records;
+  MP_RETURN_IF_ERROR(
+      Scan(*database_, kTemplatePrefix, [&](absl::string_view, absl::string_view value) {
+        return ParseRecord(value, "template", &records.emplace_back());
+      }));
+  return records;
+}
+
 absl::Status Store::PutKey(const RendezvousKey& key) {
   rocksdb::WriteBatch batch;
   batch.Put(database_->meta(), RendezvousPrefix(key.job, key.generation) + key.key, key.value);

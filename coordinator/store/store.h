@@ -76,6 +76,11 @@ class Store {
   absl::Status PutToken(const v1::TokenRecord& record, bool sync);
   absl::StatusOr<std::vector<v1::TokenRecord>> LoadTokens();
 
+  // On the disk when they return.
+  absl::Status PutTemplate(const v1::TemplateRecord& record);
+  absl::Status DeleteTemplate(const std::string& name);
+  absl::StatusOr<std::vector<v1::TemplateRecord>> LoadTemplates();
+
   // Survives the death of the process; that of the machine (synced) with StoreOptions::shared.
   absl::Status PutKey(const RendezvousKey& key);
   absl::StatusOr<std::vector<RendezvousKey>> LoadKeys();

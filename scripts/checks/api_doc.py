@@ -14,7 +14,8 @@ DOCUMENT = "docs/api.md"
 FOLDER = "proto/milepost/v1"
 # In this order. The job spec has a page of its own; records of the store and what passes between a
 # worker and its trainers are not on the network.
-FILES = ["job", "queue", "worker", "checkpoint", "auth", "error_details"]
+FILES = ["job", "queue", "worker", "template", "checkpoint", "auth",
+         "error_details"]
 
 INTRODUCTION = """# API
 
@@ -27,17 +28,25 @@ What holds for all methods:
 
 - Resources have names such as `jobs/7`, which are never used again, and jobs also a `uid`.
 - `List` methods take `page_size` (0: 100; at most 1000; negative is INVALID_ARGUMENT) and
-  `page_token`, which is opaque. There is more as long as `next_page_token` is not empty.
+  `page_token`, which is opaque and good for the same call alone. There is more as long as
+  `next_page_token` is not empty.
 - `Update` methods take `update_mask`. Where an `etag` is given and is not the resource's any more
   the answer is ABORTED: read again and repeat the change.
 - Methods that make jobs take a `request_id` (a UUID): the same one gives the same answer, also
-  after a restart of the coordinator. Without one a call that is repeated makes another job. A
-  queue has the id that the caller chooses, so that a repeated call is ALREADY_EXISTS.
+  after a restart of the coordinator. Without one a call that is repeated makes another job.
+  Queues and templates have the id that the caller chooses, so that a repeated call is
+  ALREADY_EXISTS.
 - With `validate_only` everything is checked, permissions too, and nothing is changed.
-- Errors have a canonical code and a message that says what to do. INVALID_ARGUMENT for a spec
-  carries `google.rpc.BadRequest`, RESOURCE_EXHAUSTED for too many calls `google.rpc.RetryInfo`.
-- Only UNAVAILABLE is worth trying again as it is, with back-off and jitter. ABORTED,
-  FAILED_PRECONDITION and RESOURCE_EXHAUSTED tell what has to change first.
+- Errors have a canonical code and a message that says what to do. NOT_FOUND, ALREADY_EXISTS,
+  ABORTED, FAILED_PRECONDITION, RESOURCE_EXHAUSTED, PERMISSION_DENIED and a coordinator's own
+  UNAVAILABLE carry `google.rpc.ErrorInfo`: an [ErrorReason](#errorreason) of the domain
+  `milepost`, and what it is about. FAILED_PRECONDITION carries `google.rpc.PreconditionFailure`
+  too, RESOURCE_EXHAUSTED `google.rpc.QuotaFailure`, too many calls `google.rpc.RetryInfo`,
+  INVALID_ARGUMENT for a spec `google.rpc.BadRequest`. UNAUTHENTICATED is answered before the
+  request is read, where gRPC carries no details: its message begins with the reason.
+- Only UNAVAILABLE is worth trying again as it is, with back-off and jitter, and what has a
+  `RetryInfo`, after that time. ABORTED, FAILED_PRECONDITION and other RESOURCE_EXHAUSTED tell
+  what has to change first.
 - What a caller may not see is NOT_FOUND, as if it were not there.
 """
 

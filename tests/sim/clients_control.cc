@@ -62,7 +62,7 @@ void Clients::Resume(JobTruth* truth, bool ended) {
         const v1::JobRecord* record = state.FindJob(truth->number);
         const bool over = record == nullptr || IsTerminal(record->job().state());
         if (over != ended &&
-            !(ended && record != nullptr && record->resume_request_id() == request)) {
+            !(ended && record != nullptr && coordinator::HasResumed(*record, request))) {
           MayAskAgain(truth);
           return std::nullopt;
         }
