@@ -3,13 +3,16 @@
 #include <random>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "client/api/call.h"
 #include "common/status_macros.h"
 #include "milepost/v1/auth.grpc.pb.h"
 #include "milepost/v1/checkpoint.grpc.pb.h"
 #include "milepost/v1/job.grpc.pb.h"
 #include "milepost/v1/queue.grpc.pb.h"
+#include "milepost/v1/template.grpc.pb.h"
 #include "milepost/v1/worker.grpc.pb.h"
 
 namespace milepost::client {
@@ -263,6 +266,57 @@ absl::Status QueueClient::Delete(const std::string& name) {
   v1::DeleteQueueRequest request;
   request.set_name(name);
   return Unary<v1::QueueService>(*connection_, &v1::QueueService::Stub::DeleteQueue, request)
+      .status();
+}
+
+TemplateClient::TemplateClient(std::shared_ptr<Connection> connection)
+    : connection_(std::move(connection)) {}
+
+absl::StatusOr<v1::Template> TemplateClient::Get(const std::string& name) {
+  v1::GetTemplateRequest request;
+  request.set_name(name);
+  return Unary<v1::TemplateService>(*connection_, &v1::TemplateService::Stub::GetTemplate, request);
+}
+
+absl::StatusOr<std::vector<v1::Template>> TemplateClient::List(const std::string& project,
+                                                               int limit) {
+  v1::ListTemplatesRequest request;
+  request.set_project(project);
+  return ListAll<v1::TemplateService>(*connection_, &v1::TemplateService::Stub::ListTemplates,
+                                      request, &v1::ListTemplatesResponse::mutable_templates,
+                                      limit);
+}
+
+absl::StatusOr<v1::Template> TemplateClient::Put(const v1::Template& wanted, bool replace,
+                                                 bool validate_only) {
+  if (replace) {
+    v1::UpdateTemplateRequest request;
+    *request.mutable_template_() = wanted;
+    request.set_allow_missing(wanted.etag().empty());
+    request.set_validate_only(validate_only);
+    return Unary<v1::TemplateService>(*connection_, &v1::TemplateService::Stub::UpdateTemplate,
+                                      request);
+  }
+  v1::CreateTemplateRequest request;
+  const std::vector<std::string> parts = absl::StrSplit(wanted.name(), '/');
+  if (parts.size() != 4) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected a template such as gpt2 or projects/p/templates/gpt2, not '",
+                     wanted.name(), "'"));
+  }
+  request.set_project(parts[1]);
+  request.set_template_id(parts[3]);
+  *request.mutable_template_() = wanted;
+  request.set_validate_only(validate_only);
+  return Unary<v1::TemplateService>(*connection_, &v1::TemplateService::Stub::CreateTemplate,
+                                    request);
+}
+
+absl::Status TemplateClient::Delete(const std::string& name) {
+  v1::DeleteTemplateRequest request;
+  request.set_name(name);
+  return Unary<v1::TemplateService>(*connection_, &v1::TemplateService::Stub::DeleteTemplate,
+                                    request)
       .status();
 }
 

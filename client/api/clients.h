@@ -17,6 +17,7 @@
 #include "milepost/v1/checkpoint.pb.h"
 #include "milepost/v1/job.pb.h"
 #include "milepost/v1/queue.pb.h"
+#include "milepost/v1/template.pb.h"
 #include "milepost/v1/worker.pb.h"
 
 namespace milepost::client {
@@ -112,6 +113,22 @@ class QueueClient {
   absl::StatusOr<std::vector<v1::Queue>> List(int limit = 10'000);
   absl::StatusOr<v1::Queue> Create(const v1::CreateQueueRequest& request);
   absl::StatusOr<v1::Queue> Update(const v1::UpdateQueueRequest& request);
+  absl::Status Delete(const std::string& name);
+
+ private:
+  std::shared_ptr<Connection> connection_;
+};
+
+class TemplateClient {
+ public:
+  explicit TemplateClient(std::shared_ptr<Connection> connection);
+
+  absl::StatusOr<v1::Template> Get(const std::string& name);
+  // By name, without their text; of all projects that one may see when `project` is empty.
+  absl::StatusOr<std::vector<v1::Template>> List(const std::string& project, int limit = 10'000);
+  // A new one; with `replace` also instead of one that is there, whose etag, where `wanted` has
+  // one, must be the same (ABORTED).
+  absl::StatusOr<v1::Template> Put(const v1::Template& wanted, bool replace, bool validate_only);
   absl::Status Delete(const std::string& name);
 
  private:

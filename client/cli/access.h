@@ -51,6 +51,7 @@ class Access {
   CheckpointClient checkpoints() const { return CheckpointClient(connection_); }
   WorkerClient workers() const { return WorkerClient(connection_); }
   QueueClient queues() const { return QueueClient(connection_); }
+  TemplateClient templates() const { return TemplateClient(connection_); }
 
  private:
   std::unique_ptr<TemporaryCoordinator> temporary_;  // outlives connection_'s calls

@@ -43,6 +43,7 @@ class Tree {
     AddDataset();
     AddGenerate();
     AddJob();
+    AddTemplate();
     AddQueue();
     AddCheckpoint();
     AddWorker();
@@ -182,6 +183,7 @@ class Tree {
   void AddJobList(CLI::App* group);
   void AddJobControl(CLI::App* group);
   void AddJobUpdate(CLI::App* group);
+  void AddTemplate();
   void AddQueue();
   void AddQueueFields(CLI::App* command);
   void AddCheckpoint();
@@ -207,6 +209,7 @@ class Tree {
   LogsOptions logs_;
   WaitOptions wait_;
   UpdateOptions update_;
+  TemplateOptions template_;
   QueueOptions queue_;
   DrainOptions drain_;
   LoginOptions login_;
@@ -343,7 +346,9 @@ void Tree::AddJob() {
   CLI::App* submit =
       InProject(Connected(Command(group, "submit", "Check a spec and queue it",
                                   [this] { return JobSubmitCommand(global_, submit_); })));
-  Spec(submit, &submit_.spec);
+  File(submit->add_option("spec", submit_.spec, "the job spec, a YAML file"));
+  submit->add_option("--template", submit_.template_name,
+                     "gpt2: a stored template, over which the spec is laid; may stand alone");
   submit->add_flag("--validate-only", submit_.validate_only, "only check, also on the coordinator");
   submit->add_flag("--wait", submit_.wait, "then wait for it, as `job wait` does");
   Many(submit, "--set", &submit_.set, "a field instead of the file's: train.optimizer.lr=1e-4");
@@ -447,6 +452,34 @@ void Tree::AddJobUpdate(CLI::App* group) {
                    "it may grow to as many; 0: no more than resources.ranks")
       ->check(CLI::Range(0, 4096));
   fields->require_option(1, 0);
+}
+
+void Tree::AddTemplate() {
+  CLI::App* group = Group("template", "Keep parts of specs for `job submit --template`");
+  CLI::App* create =
+      InProject(Connected(Command(group, "create", "Store a part of a job spec under a name",
+                                  [this] { return TemplateCreateCommand(global_, template_); })));
+  create->add_option("template", template_.name, "gpt2, or projects/p/templates/gpt2")->required();
+  File(create->add_option("file", template_.file, "a YAML file; its paths begin with '/'"))
+      ->required();
+  CLI::Option* replace =
+      create->add_flag("--replace", template_.replace, "also instead of one that is there");
+  create
+      ->add_option("--etag", template_.etag,
+                   "only instead of what `describe` has shown with this etag")
+      ->needs(replace);
+  create->add_flag("--validate-only", template_.validate_only, "only check");
+  Limit(InProject(Connected(Command(group, "list", "All templates, by name",
+                                    [this] { return TemplateListCommand(global_, limit_); }))));
+  const auto one = [this](CLI::App* command) {
+    InProject(Connected(command))
+        ->add_option("template", name_, "gpt2, or projects/p/templates/gpt2")
+        ->required();
+  };
+  one(Command(group, "describe", "One template: its YAML",
+              [this] { return TemplateDescribeCommand(global_, name_); }));
+  one(Command(group, "delete", "Delete a template; jobs submitted with it stay",
+              [this] { return TemplateDeleteCommand(global_, name_); }));
 }
 
 void Tree::AddQueueFields(CLI::App* command) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "client/cli/access.h"
+#include "common/spec/parse.h"
 
 namespace milepost::client {
 
@@ -67,7 +68,8 @@ struct GenerateOptions {
 int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options);
 
 struct SubmitOptions {
-  std::string spec;
+  std::string spec;           // may be empty with a template
+  std::string template_name;  // that the spec is laid over; empty: none
   bool validate_only = false;
   bool wait = false;
   std::vector<std::string> set;     // "train.seed=2"
@@ -130,6 +132,21 @@ struct UpdateOptions {
   std::optional<int> max_ranks;     // likewise
 };
 int JobUpdateCommand(const GlobalOptions& global, const UpdateOptions& options);
+
+struct TemplateOptions {
+  std::string name;
+  std::string file;
+  bool replace = false;  // one that is there already
+  std::string etag;      // that it must have then; empty: any
+  bool validate_only = false;
+};
+int TemplateCreateCommand(const GlobalOptions& global, const TemplateOptions& options);
+int TemplateListCommand(const GlobalOptions& global, int limit);
+// Its text on stdout, which `template create` takes.
+int TemplateDescribeCommand(const GlobalOptions& global, const std::string& name);
+int TemplateDeleteCommand(const GlobalOptions& global, const std::string& name);
+// "gpt2" of the login's project, or "projects/p/templates/gpt2".
+absl::StatusOr<SpecTemplate> FetchTemplate(const GlobalOptions& global, const std::string& typed);
 
 int QueueListCommand(const GlobalOptions& global, int limit);
 int QueueDescribeCommand(const GlobalOptions& global, const std::string& name);

@@ -179,12 +179,20 @@ absl::StatusOr<Overrides> ParseOverrides(const std::vector<std::string>& texts) 
   return overrides;
 }
 
-absl::StatusOr<v1::JobSpec> LoadSpecWith(const std::string& path,
-                                         const std::vector<std::string>& overrides) {
-  if (overrides.empty()) return LoadJobSpec(path);
-  MP_ASSIGN_OR_RETURN(v1::JobSpec spec, ReadJobSpecFile(path));
-  MP_ASSIGN_OR_RETURN(const Overrides parsed, ParseOverrides(overrides));
+absl::StatusOr<v1::JobSpec> ReadSpec(const SpecSource& source) {
+  MP_ASSIGN_OR_RETURN(v1::JobSpec spec, source.base ? ReadJobSpecOver(*source.base, source.path)
+                                                    : ReadJobSpecFile(source.path));
+  MP_ASSIGN_OR_RETURN(const Overrides parsed, ParseOverrides(source.overrides));
   MP_RETURN_IF_ERROR(ApplyOverrides(parsed, "--set", &spec));
+  return spec;
+}
+
+absl::StatusOr<v1::JobSpec> LoadSpec(const SpecSource& source) {
+  // With the places of what is wrong, where all is in texts.
+  if (source.overrides.empty()) {
+    return source.base ? LoadJobSpecOver(*source.base, source.path) : LoadJobSpec(source.path);
+  }
+  MP_ASSIGN_OR_RETURN(v1::JobSpec spec, ReadSpec(source));
   NormalizeJobSpec(&spec);
   MP_RETURN_IF_ERROR(ValidateJobSpec(spec));
   return spec;

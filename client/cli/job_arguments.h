@@ -2,6 +2,7 @@
 #ifndef MILEPOST_CLIENT_CLI_JOB_ARGUMENTS_H_
 #define MILEPOST_CLIENT_CLI_JOB_ARGUMENTS_H_
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/spec/overrides.h"
+#include "common/spec/parse.h"
 #include "milepost/v1/job.pb.h"
 
 namespace milepost::client {
@@ -33,9 +35,16 @@ absl::StatusOr<std::vector<v1::JobState>> ParseState(const std::string& text);
 // nothing. INVALID_ARGUMENT when it is not of that form, or has more than 1000 elements.
 absl::StatusOr<std::vector<v1::ArrayElement>> ExpandArray(const std::vector<std::string>& texts);
 
-// The spec of a file, with overrides "path=value"; normalised and checked.
-absl::StatusOr<v1::JobSpec> LoadSpecWith(const std::string& path,
-                                         const std::vector<std::string>& overrides);
+// Where a spec comes from: a file, laid over a template, and fields that count before both.
+struct SpecSource {
+  std::string path;                         // empty: the template alone
+  std::optional<SpecTemplate> base;         // none: the file alone
+  std::vector<std::string> overrides = {};  // "path=value"
+};
+// As it is written.
+absl::StatusOr<v1::JobSpec> ReadSpec(const SpecSource& source);
+// Normalised and checked.
+absl::StatusOr<v1::JobSpec> LoadSpec(const SpecSource& source);
 absl::StatusOr<Overrides> ParseOverrides(const std::vector<std::string>& texts);
 
 }  // namespace milepost::client

@@ -14,7 +14,6 @@
 #include "client/cli/job_arguments.h"
 #include "client/cli/progress_view.h"
 #include "common/exit_codes.h"
-#include "common/spec/parse.h"
 #include "common/status_macros.h"
 
 namespace milepost::client {
@@ -134,18 +133,31 @@ int WaitFor(const GlobalOptions& global, const Access& access, const std::string
   return ExitCodeOfJob(last.state());
 }
 
+absl::StatusOr<SpecSource> SourceOf(const GlobalOptions& global, const SubmitOptions& options) {
+  SpecSource source = {.path = options.spec, .base = std::nullopt, .overrides = options.set};
+  if (options.template_name.empty() && options.spec.empty()) {
+    return absl::InvalidArgumentError("spec is required, or --template");
+  }
+  if (options.template_name.empty()) return source;
+  MP_ASSIGN_OR_RETURN(source.base, FetchTemplate(global, options.template_name));
+  return source;
+}
+
+// Of what is submitted, for people.
+std::string NameOf(const SubmitOptions& options) {
+  return options.spec.empty() ? absl::StrCat("template ", options.template_name) : options.spec;
+}
+
 // Prints the array's name and its jobs'.
 int SubmitArray(const GlobalOptions& global, const SubmitOptions& options) {
   if (options.wait) return Fail(absl::InvalidArgumentError("--wait: waits for one job, no array"));
   const auto elements = ExpandArray(options.array);
   if (!elements.ok()) return Fail(elements.status());
   // As it is written: what follows from what the elements change is derived for each.
-  auto spec = ReadJobSpecFile(options.spec);
+  const auto source = SourceOf(global, options);
+  if (!source.ok()) return Fail(source.status());
+  const auto spec = ReadSpec(*source);
   if (!spec.ok()) return Fail(spec.status());
-  const auto overrides = ParseOverrides(options.set);
-  if (!overrides.ok()) return Fail(overrides.status());
-  const absl::Status set = ApplyOverrides(*overrides, "--set", &*spec);
-  if (!set.ok()) return Fail(set);
   v1::SubmitJobArrayRequest request;
   *request.mutable_spec() = *spec;
   request.mutable_elements()->Add(elements->begin(), elements->end());
@@ -158,7 +170,7 @@ int SubmitArray(const GlobalOptions& global, const SubmitOptions& options) {
   const auto array = access->jobs().SubmitArray(request);
   if (!array.ok()) return Fail(array.status());
   if (options.validate_only) {
-    Note(absl::StrCat(elements->size(), " jobs of ", options.spec,
+    Note(absl::StrCat(elements->size(), " jobs of ", NameOf(options),
                       " are valid; nothing was submitted"));
     return kExitOk;
   }
@@ -215,7 +227,9 @@ int ExitCodeOfJob(v1::JobState state) {
 
 int JobSubmitCommand(const GlobalOptions& global, const SubmitOptions& options) {
   if (!options.array.empty()) return SubmitArray(global, options);
-  const auto spec = LoadSpecWith(options.spec, options.set);
+  const auto source = SourceOf(global, options);
+  if (!source.ok()) return Fail(source.status());
+  const auto spec = LoadSpec(*source);
   if (!spec.ok()) return Fail(spec.status());
   v1::SubmitJobRequest request;
   *request.mutable_spec() = *spec;
@@ -231,7 +245,7 @@ int JobSubmitCommand(const GlobalOptions& global, const SubmitOptions& options) 
   if (!job.ok()) return Fail(job.status());
   for (const v1::Choice& choice : job->choices()) Note(ChoiceText(choice));
   if (options.validate_only) {
-    Note(absl::StrCat(options.spec, " is valid; nothing was submitted"));
+    Note(absl::StrCat(NameOf(options), " is valid; nothing was submitted"));
     return kExitOk;
   }
   Note(absl::StrCat("submitted ", job->name(), " (", job->spec().name(), ")"));

@@ -20,6 +20,7 @@
 #include "common/spec/to_yaml.h"
 #include "milepost/v1/checkpoint.pb.h"
 #include "milepost/v1/job.pb.h"
+#include "milepost/v1/template.pb.h"
 #include "milepost/v1/worker.pb.h"
 
 namespace milepost::client {
@@ -266,6 +267,15 @@ std::string RenderCheckpoints(const std::vector<v1::Checkpoint>& checkpoints, Ou
     }
     return row;
   });
+}
+
+std::string RenderTemplates(const std::vector<v1::Template>& templates, OutputFormat format,
+                            absl::Time now) {
+  const auto row = [&](const v1::Template& one) -> std::vector<std::string> {
+    return {one.name(), one.etag(), AgeText(one.create_time(), now),
+            AgeText(one.update_time(), now)};
+  };
+  return RenderList(templates, format, {"NAME", "ETAG", "AGE", "CHANGED"}, row);
 }
 
 std::string RenderWorkers(const std::vector<v1::Worker>& workers, OutputFormat format,

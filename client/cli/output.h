@@ -17,6 +17,7 @@ class Checkpoint;
 class Choice;
 class Job;
 class Queue;
+class Template;
 class Worker;
 }  // namespace milepost::v1
 
@@ -31,6 +32,8 @@ std::string RenderCheckpoints(const std::vector<v1::Checkpoint>& checkpoints, Ou
 std::string RenderWorkers(const std::vector<v1::Worker>& workers, OutputFormat format,
                           absl::Time now);
 std::string RenderQueues(const std::vector<v1::Queue>& queues, OutputFormat format);
+std::string RenderTemplates(const std::vector<v1::Template>& templates, OutputFormat format,
+                            absl::Time now);
 
 // The text of one resource: for people (table, wide), JSON, YAML, or its name. Pure.
 std::string RenderJob(const v1::Job& job, OutputFormat format, absl::Time now);
