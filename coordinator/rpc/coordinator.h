@@ -314,7 +314,7 @@ class Coordinator {
   std::deque<Entry> pending_ ABSL_GUARDED_BY(post_mutex_);
   bool closed_ ABSL_GUARDED_BY(post_mutex_) = false;
 
-  // Of the loop's thread alone; times are absl::Now's, due times the clock's.
+  // Of the loop's thread alone; times are SteadyNow's, due times the clock's.
   bool schedule_wanted_ = false;
   absl::Time next_schedule_ = absl::InfinitePast();
   bool store_fails_ = false;  // the newest write has failed

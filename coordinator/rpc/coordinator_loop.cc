@@ -7,6 +7,7 @@
 #include "absl/synchronization/notification.h"
 #include "common/error_details.h"
 #include "common/status_macros.h"
+#include "common/steady_time.h"
 #include "coordinator/rpc/coordinator.h"
 #include "coordinator/rpc/worker_session.h"
 #include "coordinator/store/checkpoint_store.h"
@@ -63,7 +64,7 @@ absl::StatusOr<std::string> Coordinator::Do(Event event) {
 }
 
 void Coordinator::RunLoop() {
-  listened_ = absl::Now();
+  listened_ = SteadyNow();
   while (true) {
     const absl::Duration idle = Turn();
     absl::MutexLock lock(&post_mutex_);
@@ -80,7 +81,7 @@ void Coordinator::RunLoop() {
 
 absl::Duration Coordinator::Turn() {
   DecideWaiting();
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   if (now < pause_until_) return pause_until_ - now;
   if (TickIfDue()) return absl::ZeroDuration();
   if (!schedule_wanted_) {
@@ -90,10 +91,10 @@ absl::Duration Coordinator::Turn() {
   // most.
   if (now < next_schedule_) return next_schedule_ - now;
   const absl::Status status = Schedule();
-  if (!status.ok()) pause_until_ = absl::Now() + kPauseAfterFailure;
+  if (!status.ok()) pause_until_ = SteadyNow() + kPauseAfterFailure;
   schedule_wanted_ = !status.ok();
   ticked_ = absl::InfinitePast();
-  const absl::Time end = absl::Now();
+  const absl::Time end = SteadyNow();
   next_schedule_ = end + kSchedulePause * (end - now);
   return absl::ZeroDuration();
 }
@@ -112,7 +113,7 @@ void Coordinator::DecideWaiting() {
     DecideBatch(std::move(batch));
   }
   // Whoever's heartbeat had to wait for a slow disk is not silent.
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   const absl::Duration deaf = now - listened_;
   listened_ = now;
   if (deaf < kLongestSleep + kDeafness) return;
@@ -124,7 +125,7 @@ void Coordinator::DecideWaiting() {
 // A worker whose Hello cannot be stored is not silent: no lease ends for a disk that was full.
 void Coordinator::LengthenForFailedStore() {
   if (fails_since_ == absl::InfiniteFuture()) return;
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   DecideBatch(One(LeasesLengthened{now - fails_since_}, [](const auto&) {}));
   fails_since_ = store_fails_ ? now : absl::InfiniteFuture();
   due_known_ = false;
@@ -144,7 +145,7 @@ bool Coordinator::TickIfDue() {
   ticked_ = due_;
   DecideBatch(One(Tick{}, [this](const auto& result) {
     if (result.ok()) return;
-    pause_until_ = absl::Now() + kPauseAfterFailure;
+    pause_until_ = SteadyNow() + kPauseAfterFailure;
     ticked_ = absl::InfinitePast();
   }));
   return true;
@@ -260,7 +261,7 @@ absl::Status Coordinator::Commit(const Outcome& outcome,
     if (absl::Status status = store_->Write(outcome, messages); !status.ok()) {
       spdlog::error("a change of state cannot be stored and did not happen: {}",
                     std::string(status.message()));
-      if (!store_fails_) fails_since_ = absl::Now();
+      if (!store_fails_) fails_since_ = SteadyNow();
       store_fails_ = true;
       return status;
     }

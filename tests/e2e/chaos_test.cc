@@ -1,96 +1,59 @@
 // Strikes real processes at random moments and checks that nothing is lost.
 //
 //   chaos_test --rounds 200 --seed 7
-//   chaos_test --rounds 20 --only full-disk,network
+//   chaos_test --rounds 20 --clusters standby --only net-cut,kill-etcd
 //
-// Each round trains one small job and does one or two of these at random moments, half of the time
-// while a checkpoint is being written:
-//   kill-*     SIGKILL to the coordinator, the worker or a trainer; what systemd would start again
-//   is pause-*    SIGSTOP, and SIGCONT after up to twice the lease full-disk  the coordinator's
-//   disk is full for up to three seconds (a tmpfs of the test's own) network    nothing gets
-//   through, between any two of them, for up to twice the lease (a network
-//              namespace of the test's own, whose loopback is taken down)
-// The last two need root, and are left out, with a line that says so, without it.
+// There are two workers with a rank each. Half of the rounds have one coordinator, half have two
+// and an etcd (--clusters one,standby). Each process is on a host of its own: a network namespace,
+// whose packets go through this process (lossy_network.h), with TLS between them. Each round trains
+// one small job and does one or two of these at random moments, half of the time while a checkpoint
+// is being written:
+//
+//   kill-*     SIGKILL to a coordinator (mostly the active one), a worker, a trainer, both of the
+//              first, etcd; what systemd would start again is
+//   pause-*    SIGSTOP, and SIGCONT after up to twice the lease
+//   full-disk  the coordinators' disk is full for up to three seconds (a tmpfs of the test's own)
+//   net-*      for up to twice the lease, between two hosts, one way or both, around one host or
+//              everywhere: packets get lost (2 to 30 %), are late and overtake each other (up to
+//              350 ms), none gets through, or none for a part of each period
+//   clock-*    the wall clock of one coordinator, worker or trainer steps by a second to a day,
+//   there
+//              or back (stepped_clock.h); half of the time it is put right after up to twice the
+//              lease. Certificates hold at all these times
+//
+// What cannot be here is left out, with a line that says so: the network and the disk need root and
+// /dev/net/tun, clocks a build without sanitizers, the standby an etcd.
 //
 // Checked after each round: the job succeeded; every checkpoint that was committed is there,
 // verifies, and holds bit for bit what an undisturbed run's checkpoint of the same step holds; the
-// final losses are bitwise equal to the undisturbed run's; what struck the coordinator alone
-// restarted no attempt. Prints one line a round; exit code 1 and the folder with the logs at the
-// first violation.
-#include <net/if.h>
-#include <sched.h>
-#include <sys/ioctl.h>
-#include <sys/mount.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
+// final losses are bitwise equal to the undisturbed run's; an attempt that began after a strike
+// began at the newest checkpoint that was committed before it, or later; what struck coordinators,
+// their disk or etcd alone restarted no attempt; nothing ended that was not told to. Prints one
+// line a round and what struck how often; exit code 1 and the folder with the logs at the first
+// violation.
+#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <random>
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/exit_codes.h"
-#include "common/unique_fd.h"
+#include "tests/e2e/chaos_faults.h"
+#include "tests/e2e/chaos_place.h"
 #include "tests/e2e/cluster.h"
 
 namespace milepost::e2e {
 namespace {
 
-constexpr double kLease = 2;
-constexpr int64_t kDiskBytes = int64_t{16} << 30;  // of which only what is used takes memory
-
-const char* const kFaults[] = {"kill-coordinator", "kill-worker",       "kill-trainer",
-                               "kill-both",        "pause-coordinator", "pause-worker",
-                               "pause-trainer",    "full-disk",         "network"};
-
-// Their end may not restart an attempt.
-bool IsCoordinatorsAlone(const std::string& fault) {
-  return fault == "kill-coordinator" || fault == "pause-coordinator" || fault == "full-disk";
-}
-
-bool SetLoopback(bool up) {
-  const UniqueFd fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  ifreq request = {};
-  std::strcpy(request.ifr_name, "lo");
-  if (!fd.ok() || ioctl(fd.get(), SIOCGIFFLAGS, &request) != 0) return false;
-  request.ifr_flags = static_cast<short>(up ? request.ifr_flags | IFF_UP  // NOLINT: ioctl's type
-                                            : request.ifr_flags & ~IFF_UP);
-  return ioctl(fd.get(), SIOCSIFFLAGS, &request) == 0;
-}
-
-// A mount namespace and a network namespace of this process's own, and of those that it starts.
-bool EnterNamespaces() {
-  if (geteuid() != 0 || unshare(CLONE_NEWNS | CLONE_NEWNET) != 0) return false;
-  return SetLoopback(true) && mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
-}
-
-bool MountDisk(const std::string& folder) {
-  std::filesystem::create_directories(folder);
-  const std::string options = absl::StrCat("size=", kDiskBytes);
-  return mount("tmpfs", folder.c_str(), "tmpfs", 0, options.c_str()) == 0;
-}
-
-bool SetDiskSize(const std::string& folder, int64_t bytes) {
-  const std::string options = absl::StrCat("size=", bytes);
-  return mount("tmpfs", folder.c_str(), "tmpfs", MS_REMOUNT, options.c_str()) == 0;
-}
-
-// What lies there is all that fits.
-bool FillDisk(const std::string& folder) {
-  const std::filesystem::space_info space = std::filesystem::space(folder);
-  return SetDiskSize(folder, static_cast<int64_t>(space.capacity - space.free));
-}
+constexpr int64_t kSteps = 120;
+constexpr absl::Duration kLongestRound = absl::Minutes(4);
 
 struct Reference {
   double train_loss = 0;
@@ -99,44 +62,53 @@ struct Reference {
   std::map<int64_t, std::map<std::string, uint64_t>> checkpoints;  // by step
 };
 
+// What was so right before a strike.
+struct Before {
+  std::vector<v1::Checkpoint> committed;
+  int attempts = 0;
+};
+
+using Counts = std::map<std::string, int>;
+
 class ChaosTest {
  public:
-  ChaosTest(std::string folder, uint64_t seed, std::vector<std::string> faults)
+  ChaosTest(Place* place, int coordinators, std::string folder, uint64_t seed,
+            std::vector<Fault> faults)
       : folder_(std::move(folder)),
-        disk_(folder_ + "/coordinator"),
         faults_(std::move(faults)),
         random_(seed),
-        cluster_(folder_, {.lease_seconds = kLease}) {}
+        cluster_(folder_, place->Options(coordinators, folder_)),
+        striker_(place, &cluster_, coordinators, &random_) {}
 
-  void Run(int rounds) {
+  // Adds what struck, and the attempts.
+  void Run(int rounds, Counts* counts) {
     cluster_.Start();
     MakeReference();
-    for (int round = 1; round <= rounds; ++round) Round(round);
+    for (int round = 1; round <= rounds; ++round) Round(round, counts);
   }
 
  private:
-  [[noreturn]] void Fail(const std::string& what) const {
+  void Check(bool holds, const std::string& what) const {
+    if (holds) return;
     std::printf("FAILED: %s\nlogs are in %s\n", what.c_str(), folder_.c_str());
     std::exit(kExitError);
-  }
-  void Check(bool holds, const std::string& what) const {
-    if (!holds) Fail(what);
   }
 
   void MakeReference() {
     const absl::Time begin = absl::Now();
-    const std::string job = cluster_.Submit(SmallJob(folder_));
+    const std::string job = cluster_.Submit(SmallJob(folder_, kSteps));
     const v1::Job end = cluster_.Await(job, IsTerminal);
     reference_.seconds = absl::ToDoubleSeconds(absl::Now() - begin);
-    Check(end.state() == v1::JOB_STATE_SUCCEEDED, "the uninterrupted job failed");
+    Check(end.state() == v1::JOB_STATE_SUCCEEDED, "the undisturbed job failed");
     reference_.train_loss = end.progress().train_loss();
     reference_.validation_loss = end.progress().validation_loss();
     for (const v1::Checkpoint& checkpoint : cluster_.Checkpoints(job)) {
       reference_.checkpoints[checkpoint.step()] = cluster_.TensorDigests(checkpoint.name());
     }
-    std::printf("uninterrupted: %.2f s, train loss %.6f, validation loss %.6f, %zu checkpoints\n",
+    std::printf("undisturbed: %.2f s, train loss %.6f, validation loss %.6f, %zu checkpoints\n",
                 reference_.seconds, reference_.train_loss, reference_.validation_loss,
                 reference_.checkpoints.size());
+    std::fflush(stdout);
   }
 
   void AwaitMoment(bool in_checkpoint, double delay) {
@@ -147,79 +119,41 @@ class ChaosTest {
     }
   }
 
-  double Seconds(double most) { return std::uniform_real_distribution<>(0.05, most)(random_); }
-
-  // False: there was nothing to strike.
-  bool Strike(const std::string& fault) {
-    const bool both = fault == "kill-both";
-    if (fault == "kill-trainer") return cluster_.KillTrainer(random_());
-    if (fault == "pause-trainer") return PauseTrainer();
-    if (both || fault == "kill-worker") cluster_.KillWorker(0);
-    if (both || fault == "kill-coordinator") cluster_.KillCoordinator();
-    if (both || fault == "kill-coordinator") cluster_.StartCoordinator();
-    if (both || fault == "kill-worker") cluster_.StartWorker(0);
-    if (fault == "pause-coordinator") {
-      Pause([&](int signal) { cluster_.SignalCoordinator(0, signal); }, 2 * kLease);
-    } else if (fault == "pause-worker") {
-      Pause([&](int signal) { cluster_.SignalWorker(0, signal); }, 2 * kLease);
-    } else if (fault == "full-disk") {
-      const bool full = FillDisk(disk_);  // not if it has grown just now
-      absl::SleepFor(absl::Seconds(Seconds(3)));
-      Check(SetDiskSize(disk_, kDiskBytes), "the disk cannot be made larger again");
-      return full;
-    } else if (fault == "network") {
-      Check(SetLoopback(false), "the loopback cannot be taken down");
-      absl::SleepFor(absl::Seconds(Seconds(2 * kLease)));
-      Check(SetLoopback(true), "the loopback cannot be taken up");
-    }
-    return true;
-  }
-
-  void Pause(const std::function<void(int)>& signal, double most) {
-    signal(SIGSTOP);
-    absl::SleepFor(absl::Seconds(Seconds(most)));
-    signal(SIGCONT);
-  }
-
-  bool PauseTrainer() {
-    const std::vector<int> pids = cluster_.TrainerPids();
-    if (pids.empty()) return false;
-    const int pid = pids[random_() % pids.size()];
-    Pause([&](int signal) { kill(pid, signal); }, 2 * kLease);
-    return true;
-  }
-
-  void Round(int round) {
-    std::vector<std::string> faults;
+  void Round(int round, Counts* counts) {
+    std::vector<Fault> faults;
     for (int i = random_() % 3 == 0 ? 2 : 1; i > 0; --i) {
       faults.push_back(faults_[random_() % faults_.size()]);
     }
     const absl::Time begin = absl::Now();
-    const std::string job = cluster_.Submit(SmallJob(folder_));
-    std::vector<v1::Checkpoint> committed;
-    std::string done;
-    for (const std::string& fault : faults) {
+    const std::string job = cluster_.Submit(SmallJob(folder_, kSteps));
+    std::vector<Before> before;
+    std::vector<std::string> done;
+    for (const Fault& fault : faults) {
       const bool in_checkpoint = random_() % 2 == 0;
-      const double delay = std::uniform_real_distribution<>(0, reference_.seconds)(random_);
-      AwaitMoment(in_checkpoint, delay);
-      const v1::Job before = cluster_.Get(job);
-      for (const v1::Checkpoint& checkpoint : cluster_.Checkpoints(job)) {
-        committed.push_back(checkpoint);
-      }
-      const bool struck = Strike(fault);
-      absl::StrAppend(&done, done.empty() ? "" : ", ", struck ? "" : "(nothing) ", fault,
-                      " at step ", before.progress().step(),
-                      in_checkpoint ? " in a checkpoint" : "");
+      AwaitMoment(in_checkpoint, std::uniform_real_distribution<>(0, reference_.seconds)(random_));
+      before.push_back({cluster_.Checkpoints(job), 0});  // first: an attempt may begin meanwhile
+      const v1::Job now = cluster_.Get(job);
+      before.back().attempts = now.attempts();
+      const std::string what = striker_.Strike(fault);
+      ++(*counts)[what.empty() ? "nothing to strike" : fault.name];
+      done.push_back(absl::StrCat(what.empty() ? absl::StrCat("(nothing) ", fault.name) : what,
+                                  " at step ", now.progress().step(),
+                                  in_checkpoint ? " in a checkpoint" : ""));
     }
-    const v1::Job end = cluster_.Await(job, IsTerminal);
-    CheckEnd(faults, end);
-    CheckCheckpoints(job, committed);
-    std::printf("round %d: %s; %.2f s, %d attempts\n", round, done.c_str(),
-                absl::ToDoubleSeconds(absl::Now() - begin), end.attempts());
+    const v1::Job end = cluster_.Await(job, IsTerminal, kLongestRound);
+    std::printf("round %d: %s; %.2f s, %d attempts, the last from step %ld\n", round,
+                absl::StrJoin(done, "; ").c_str(), absl::ToDoubleSeconds(absl::Now() - begin),
+                end.attempts(), static_cast<long>(end.progress().start_step()));
     std::fflush(stdout);
+    CheckEnd(faults, end);
+    for (const Before& one : before) CheckStart(one, end);
+    CheckCheckpoints(job, before);
+    cluster_.CheckAllRun();
+    ++(*counts)["rounds"];
+    (*counts)["attempts"] += end.attempts();
   }
 
-  void CheckEnd(const std::vector<std::string>& faults, const v1::Job& end) const {
+  void CheckEnd(const std::vector<Fault>& faults, const v1::Job& end) const {
     Check(end.state() == v1::JOB_STATE_SUCCEEDED,
           absl::StrCat(end.name(), " did not succeed: ", end.ShortDebugString()));
     Check(end.progress().train_loss() == reference_.train_loss &&
@@ -227,13 +161,26 @@ class ChaosTest {
           absl::StrCat(end.name(), ": losses ", end.progress().train_loss(), " and ",
                        end.progress().validation_loss(), " instead of ", reference_.train_loss,
                        " and ", reference_.validation_loss));
-    if (std::all_of(faults.begin(), faults.end(), IsCoordinatorsAlone)) {
-      Check(end.attempts() == 1 && end.generation() == 1,
-            absl::StrCat(end.name(), ": ", absl::StrJoin(faults, " and "), " restarted it"));
-    }
+    const bool spared = std::all_of(faults.begin(), faults.end(),
+                                    [](const Fault& fault) { return fault.spares_attempts; });
+    Check(!spared || (end.attempts() == 1 && end.generation() == 1),
+          absl::StrCat(end.name(),
+                       ": what struck coordinators alone restarted it: ", end.ShortDebugString()));
   }
 
-  void CheckCheckpoints(const std::string& job, const std::vector<v1::Checkpoint>& committed) {
+  // The last attempt, if it began after the strike.
+  void CheckStart(const Before& before, const v1::Job& end) const {
+    if (end.attempts() == before.attempts) return;
+    int64_t newest = 0;
+    for (const v1::Checkpoint& checkpoint : before.committed) {
+      newest = std::max(newest, checkpoint.step());
+    }
+    Check(end.progress().start_step() >= newest,
+          absl::StrCat(end.name(), ": attempt ", end.attempts(), " began at step ",
+                       end.progress().start_step(), ", and step ", newest, " was committed"));
+  }
+
+  void CheckCheckpoints(const std::string& job, const std::vector<Before>& before) {
     std::map<std::string, int64_t> now;
     for (const v1::Checkpoint& checkpoint : cluster_.Checkpoints(job)) {
       now[checkpoint.name()] = checkpoint.step();
@@ -243,63 +190,108 @@ class ChaosTest {
       Check(expected != reference_.checkpoints.end() &&
                 cluster_.TensorDigests(checkpoint.name()) == expected->second,
             absl::StrCat(checkpoint.name(), " of step ", checkpoint.step(),
-                         " is not what the uninterrupted run saved"));
+                         " is not what the undisturbed run saved"));
     }
-    for (const v1::Checkpoint& checkpoint : committed) {
-      Check(now.count(checkpoint.name()) == 1,
-            absl::StrCat(checkpoint.name(), " was committed and is lost"));
+    for (const Before& one : before) {
+      for (const v1::Checkpoint& checkpoint : one.committed) {
+        Check(now.count(checkpoint.name()) == 1,
+              absl::StrCat(checkpoint.name(), " was committed and is lost"));
+      }
     }
   }
 
   const std::string folder_;
-  const std::string disk_;  // the coordinator's
-  const std::vector<std::string> faults_;
+  const std::vector<Fault> faults_;
   std::mt19937_64 random_;
   Cluster cluster_;
+  Striker striker_;
   Reference reference_;
 };
 
 // Those of `only`, or all; the ones that cannot be here are named.
-std::vector<std::string> FaultsFor(const std::string& only, bool namespaces) {
-  const std::vector<std::string> wanted = absl::StrSplit(only, ',', absl::SkipEmpty());
-  std::vector<std::string> faults;
-  for (const std::string fault : kFaults) {
-    if (!wanted.empty() && std::count(wanted.begin(), wanted.end(), fault) == 0) continue;
-    if (!namespaces && (fault == "full-disk" || fault == "network")) {
-      std::printf("without %s: this process may not make namespaces (run it as root)\n",
-                  fault.c_str());
-      continue;
+std::vector<Fault> FaultsFor(const std::vector<std::string>& only, const Place& place,
+                             int coordinators) {
+  std::vector<Fault> faults;
+  for (const Fault& fault : AllFaults()) {
+    if (!only.empty() && std::count(only.begin(), only.end(), fault.name) == 0) continue;
+    const std::string why_not = WhyNot(fault, place, coordinators);
+    if (why_not.empty()) {
+      faults.push_back(fault);
+    } else {
+      std::printf("without %s: %s\n", fault.name, why_not.c_str());
     }
-    faults.push_back(fault);
   }
   return faults;
 }
 
-int Main(int argc, char** argv) {
-  int rounds = 5;
+struct Arguments {
+  int rounds = 6;
   uint64_t seed = std::random_device()();
-  std::string only;
+  std::vector<std::string> clusters = {"one", "standby"};
+  std::vector<std::string> only;
+};
+
+// Exits for --help and for what is wrong.
+Arguments Parse(int argc, char** argv) {
+  Arguments given;
+  std::vector<std::string> names;
+  for (const Fault& fault : AllFaults()) names.push_back(fault.name);
   CLI::App app("Strikes processes at random moments and checks that nothing is lost.");
-  app.add_option("--rounds", rounds)->capture_default_str();
-  app.add_option("--seed", seed, "(default: a random one)");
-  app.add_option("--only", only, absl::StrCat("some of ", absl::StrJoin(kFaults, ",")));
-  CLI11_PARSE(app, argc, argv);
-  const std::string folder = MakeFolder("milepost_chaos_test");
-  const bool namespaces = EnterNamespaces() && MountDisk(folder + "/coordinator");
-  const std::vector<std::string> faults = FaultsFor(only, namespaces);
-  if (faults.empty()) {
-    std::printf("--only: nothing to do of '%s'\n", only.c_str());
-    return kExitUsage;
+  app.add_option("--rounds", given.rounds, "of all clusters together")->capture_default_str();
+  app.add_option("--seed", given.seed, "(default: a random one)");
+  app.add_option("--clusters", given.clusters, "one and standby, or one of them")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"one", "standby"}))
+      ->capture_default_str();
+  app.add_option("--only", given.only, "these faults")->delimiter(',')->check(CLI::IsMember(names));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error));
   }
-  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  return given;
+}
+
+void RunCluster(const Arguments& given, const std::string& name, int rounds, uint64_t seed,
+                Place* place, Counts* counts) {
+  const int coordinators = name == "standby" ? 2 : 1;
+  const std::vector<Fault> faults = FaultsFor(given.only, *place, coordinators);
+  if (faults.empty() || rounds == 0) return;
+  std::printf("%s, seed %llu\n", name.c_str(), static_cast<unsigned long long>(seed));
+  const std::string folder = MakeFolder("milepost_chaos_" + name);
   {
-    ChaosTest test(folder, seed, faults);
-    test.Run(rounds);
+    ChaosTest test(place, coordinators, folder, seed, faults);
+    test.Run(rounds, counts);
   }
-  if (namespaces) umount2((folder + "/coordinator").c_str(), MNT_DETACH);
+  place->Leave();
   std::filesystem::remove_all(folder);
-  std::printf("%d rounds: nothing was lost\n", rounds);
-  return kExitOk;
+}
+
+int Main(int argc, char** argv) {
+  Arguments given = Parse(argc, argv);
+  Place place(given.seed);
+  if (!HaveEtcd() && std::count(given.clusters.begin(), given.clusters.end(), "standby") > 0) {
+    std::printf("without a standby: there is no /usr/bin/etcd (Debian's etcd-server)\n");
+    given.clusters = {"one"};
+  }
+  Counts counts;
+  for (size_t i = 0; i < given.clusters.size(); ++i) {
+    const int number = static_cast<int>(given.clusters.size()), index = static_cast<int>(i);
+    const int rounds = (given.rounds + number - 1 - index) / number;
+    RunCluster(given, given.clusters[i], rounds, given.seed + i, &place, &counts);
+  }
+  const int rounds = counts["rounds"], attempts = counts["attempts"];
+  counts.erase("rounds");
+  counts.erase("attempts");
+  std::printf("struck: %s\n", absl::StrJoin(counts, ", ", absl::PairFormatter(" ")).c_str());
+  if (place.network() != nullptr) {
+    const PacketCounts packets = place.network()->counts();
+    std::printf("packets: %ld passed, %ld of them late, %ld dropped, %ld for want of room\n",
+                static_cast<long>(packets.passed), static_cast<long>(packets.delayed),
+                static_cast<long>(packets.dropped), static_cast<long>(packets.overrun));
+  }
+  std::printf("%d rounds, %d attempts: nothing was lost\n", rounds, attempts);
+  return rounds > 0 ? kExitOk : kExitUsage;
 }
 
 }  // namespace

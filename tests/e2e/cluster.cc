@@ -4,7 +4,6 @@
 #include <grpcpp/grpcpp.h>
 #include <ifaddrs.h>
 #include <net/if.h>
-#include <spdlog/spdlog.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -12,14 +11,10 @@
 #include <filesystem>
 #include <fstream>
 
-#include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "common/checksum.h"
+#include "absl/time/clock.h"
 #include "common/rpc/status.h"
-#include "common/spec/validate.h"
 #include "common/unique_fd.h"
-#include "engine/data/npy.h"
 
 namespace milepost::e2e {
 
@@ -107,8 +102,7 @@ std::string MakeFolder(const std::string& prefix) {
 Cluster::Cluster(std::string folder, ClusterOptions options)
     : folder_(std::move(folder)), options_(options) {
   if (options.tls) host_ = OwnAddress();
-  listen_.assign(static_cast<size_t>(options.coordinators),
-                 options.tls ? "0.0.0.0:0" : "127.0.0.1:0");
+  for (int i = 0; i < options.coordinators; ++i) listen_.push_back(AnyPort(i));
   coordinators_.resize(listen_.size());
   workers_.resize(static_cast<size_t>(options.workers));
 }
@@ -120,24 +114,51 @@ void Cluster::Fail(const std::string& what) const {
   std::exit(1);
 }
 
-Subprocess Cluster::Spawn(std::vector<std::string> argv, const std::string& log) const {
+std::string Cluster::AnyPort(int index) const {
+  if (options_.place) {
+    return options_.place(absl::StrCat("coordinator-", index)).address + ":0";
+  }
+  return options_.tls ? "0.0.0.0:0" : "127.0.0.1:0";
+}
+
+std::string Cluster::AddressOf(int index) const {
+  const std::string& listen = listen_[static_cast<size_t>(index)];
+  if (listen == AnyPort(index)) return "";
+  return options_.place ? listen : host_ + listen.substr(listen.rfind(':'));
+}
+
+Subprocess Cluster::Spawn(const std::string& process, std::vector<std::string> argv,
+                          const std::string& log) const {
   SpawnOptions options;
   options.argv = std::move(argv);
+  options.env = process.empty() ? options_.pki_env : options_.env;
+  if (options_.place && !process.empty()) {
+    const std::vector<std::string> enter = options_.place(process).enter;
+    options.argv.insert(options.argv.begin(), enter.begin(), enter.end());
+  }
   options.out = Redirect::File(absl::StrCat(folder_, "/", log));
   options.err = Redirect::File(absl::StrCat(folder_, "/", log));
-  absl::StatusOr<Subprocess> process = Subprocess::Spawn(std::move(options));
-  if (!process.ok()) Fail(std::string(process.status().message()));
-  return *std::move(process);
+  absl::StatusOr<Subprocess> started = Subprocess::Spawn(std::move(options));
+  if (!started.ok()) Fail(std::string(started.status().message()));
+  return *std::move(started);
 }
 
 // Whatever the coordinator's certificate says, renewed.
 void Cluster::MakePki() const {
-  std::vector<std::string> argv = {Binary("milepost-coordinator"), "init-pki", folder_ + "/pki",
-                                   "--host", host_};
+  std::vector<std::string> argv = {Binary("milepost-coordinator"), "init-pki", folder_ + "/pki"};
+  if (options_.place) {
+    argv.insert(argv.end(), {"--host", options_.place("etcd").address});
+    for (int i = 0; i < options_.coordinators; ++i) {
+      const std::string process = absl::StrCat("coordinator-", i);
+      argv.insert(argv.end(), {"--host", options_.place(process).address});
+    }
+  } else {
+    argv.insert(argv.end(), {"--host", host_});
+  }
   for (int i = 0; i < options_.workers; ++i) {
     argv.insert(argv.end(), {"--worker", absl::StrCat("worker-", i)});
   }
-  Subprocess made = Spawn(std::move(argv), "pki.log");
+  Subprocess made = Spawn("", std::move(argv), "pki.log");
   const auto end = made.Wait(absl::Now() + kPatience);
   if (!end.ok() || !end->success()) Fail("init-pki fails");
 }
@@ -178,13 +199,17 @@ std::vector<std::string> Cluster::CoordinatorCommand(const std::string& data_dir
                                    "--resize-seconds",
                                    absl::StrCat(options_.resize_seconds)};
   if (options_.tls) argv.insert(argv.end(), {"--tls", folder_ + "/pki/coordinator"});
-  if (options_.coordinators > 1) argv.insert(argv.end(), {"--etcd", etcd_});
+  if (options_.coordinators > 1) {
+    argv.insert(argv.end(), {"--etcd", etcd_});
+    if (options_.place) argv.insert(argv.end(), {"--etcd-tls", folder_ + "/pki/coordinator"});
+  }
   return argv;
 }
 
 int Cluster::RunCoordinatorOn(const std::string& data_dir) {
   Subprocess process =
-      Spawn(CoordinatorCommand(data_dir, "127.0.0.1:0", folder_ + "/other-address"), "other.log");
+      Spawn("coordinator-0",
+            CoordinatorCommand(data_dir, "127.0.0.1:0", folder_ + "/other-address"), "other.log");
   auto end = process.Wait(absl::Now() + kPatience);
   if (!end.ok()) Fail("the coordinator does not end");
   return end->exit_code;
@@ -197,8 +222,9 @@ void Cluster::StartCoordinator(int index) {
   std::filesystem::remove(address_file);
   std::vector<std::string> argv =
       CoordinatorCommand(folder_ + "/coordinator", listen_[slot], address_file);
-  coordinators_[slot] = std::make_unique<Subprocess>(
-      Spawn(std::move(argv), absl::StrCat("coordinator", suffix, ".log")));
+  coordinators_[slot] =
+      std::make_unique<Subprocess>(Spawn(absl::StrCat("coordinator-", index), std::move(argv),
+                                         absl::StrCat("coordinator", suffix, ".log")));
   const absl::Time deadline = absl::Now() + kPatience;
   while (!std::filesystem::exists(address_file)) {
     if (!CoordinatorRuns(index)) Fail("the coordinator ended at its start");
@@ -207,10 +233,9 @@ void Cluster::StartCoordinator(int index) {
   }
   std::ifstream(address_file) >> listen_[slot];
   address_.clear();
-  for (const std::string& listen : listen_) {
-    if (listen.substr(listen.rfind(':')) == ":0") continue;
-    absl::StrAppend(&address_, address_.empty() ? "" : ",", host_,
-                    listen.substr(listen.rfind(':')));
+  for (int i = 0; i < options_.coordinators; ++i) {
+    const std::string one = AddressOf(i);
+    if (!one.empty()) absl::StrAppend(&address_, address_.empty() ? "" : ",", one);
   }
   channel_.emplace(Reached(address_));
   Connect();
@@ -218,21 +243,38 @@ void Cluster::StartCoordinator(int index) {
 
 void Cluster::StartEtcd() {
   if (etcd_.empty()) {
-    etcd_ = FreeAddress();
+    etcd_ = options_.place ? options_.place("etcd").address + ":2379" : FreeAddress();
     etcd_peer_ = FreeAddress();
   }
-  const std::string client = "http://" + etcd_, peer = "http://" + etcd_peer_;
-  etcd_process_ = std::make_unique<Subprocess>(
-      Spawn({kEtcd, "--data-dir", folder_ + "/etcd", "--listen-client-urls", client,
-             "--advertise-client-urls", client, "--listen-peer-urls", peer,
-             "--initial-advertise-peer-urls", peer, "--initial-cluster", "default=" + peer,
-             "--logger", "zap"},
-            "etcd.log"));
-  auto channel = MakeChannel(Endpoint(etcd_));
+  const std::string client = (options_.place ? "https://" : "http://") + etcd_;
+  const std::string peer = "http://" + etcd_peer_;
+  std::vector<std::string> argv = {kEtcd,
+                                   "--data-dir",
+                                   folder_ + "/etcd",
+                                   "--listen-client-urls",
+                                   client,
+                                   "--advertise-client-urls",
+                                   client,
+                                   "--listen-peer-urls",
+                                   peer,
+                                   "--initial-advertise-peer-urls",
+                                   peer,
+                                   "--initial-cluster",
+                                   "default=" + peer,
+                                   "--logger",
+                                   "zap"};
+  if (options_.place) {
+    argv.insert(argv.end(), {"--cert-file", folder_ + "/pki/coordinator/tls.crt", "--key-file",
+                             folder_ + "/pki/coordinator/tls.key"});
+  }
+  etcd_process_ = std::make_unique<Subprocess>(Spawn("etcd", std::move(argv), "etcd.log"));
+  auto channel = MakeChannel(options_.place ? Reached(etcd_) : Endpoint(etcd_));
   if (!channel->WaitForConnected(absl::ToChronoTime(absl::Now() + kPatience))) {
     Fail("etcd does not answer");
   }
 }
+
+void Cluster::SignalEtcd(int signal) { (void)etcd_process_->Signal(signal); }
 
 void Cluster::KillEtcd() {
   (void)etcd_process_->Signal(SIGKILL);
@@ -252,7 +294,7 @@ void Cluster::StartWorker(int index) {
                                    absl::StrCat(folder_, "/memory/", index)};
   if (options_.tls) argv.insert(argv.end(), {"--tls", folder_ + "/pki/workers/" + name});
   workers_[static_cast<size_t>(index)] =
-      std::make_unique<Subprocess>(Spawn(std::move(argv), name + ".log"));
+      std::make_unique<Subprocess>(Spawn(name, std::move(argv), name + ".log"));
 }
 
 void Cluster::KillCoordinator(int index) {
@@ -274,14 +316,26 @@ bool Cluster::CoordinatorRuns(int index) {
   return !coordinators_[static_cast<size_t>(index)]->Wait(absl::InfinitePast()).ok();
 }
 
+int Cluster::CoordinatorPid(int index) const {
+  return coordinators_[static_cast<size_t>(index)]->pid();
+}
+
+void Cluster::StartEndedCoordinators() {
+  for (int i = 0; i < options_.coordinators; ++i) {
+    const auto end = coordinators_[static_cast<size_t>(i)]->Wait(absl::InfinitePast());
+    if (!end.ok()) continue;
+    if (end->signal != 0) Fail(absl::StrCat("coordinator ", i, " ended: ", end->ToString()));
+    StartCoordinator(i);
+  }
+}
+
 int Cluster::ActiveCoordinator(int but) {
   const absl::Time deadline = absl::Now() + kPatience;
   while (absl::Now() < deadline) {
+    if (options_.start_again) StartEndedCoordinators();
     for (int i = 0; i < options_.coordinators; ++i) {
       if (i == but) continue;
-      const std::string& listen = listen_[static_cast<size_t>(i)];
-      auto jobs =
-          v1::JobService::NewStub(MakeChannel(Reached(host_ + listen.substr(listen.rfind(':')))));
+      auto jobs = v1::JobService::NewStub(MakeChannel(Reached(AddressOf(i))));
       grpc::ClientContext context;
       context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(1)));
       v1::ListJobsResponse response;
@@ -294,6 +348,20 @@ int Cluster::ActiveCoordinator(int but) {
 
 void Cluster::SignalWorker(int index, int signal) {
   if (!workers_[static_cast<size_t>(index)]->Signal(signal).ok()) Fail("no worker to signal");
+}
+
+int Cluster::WorkerPid(int index) const { return workers_[static_cast<size_t>(index)]->pid(); }
+
+void Cluster::CheckAllRun() {
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    const auto end = workers_[i]->Wait(absl::InfinitePast());
+    if (end.ok()) Fail(absl::StrCat("worker ", i, " ended by itself: ", end->ToString()));
+  }
+  if (options_.start_again) return StartEndedCoordinators();
+  for (size_t i = 0; i < coordinators_.size(); ++i) {
+    const auto end = coordinators_[i]->Wait(absl::InfinitePast());
+    if (end.ok()) Fail(absl::StrCat("coordinator ", i, " ended by itself: ", end->ToString()));
+  }
 }
 
 void Cluster::KillWorker(int index) {
@@ -341,188 +409,6 @@ int Cluster::StopWorker(int index, std::initializer_list<int> signals) {
 int Cluster::StopCoordinator() {
   SignalCoordinator(0, SIGTERM);
   return AwaitCoordinatorEnd(0);
-}
-
-template <typename Call>
-void Cluster::Rpc(const std::string& name, Call call) {
-  const absl::Time deadline = absl::Now() + kPatience;
-  while (true) {
-    grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
-    const grpc::Status status = call(&context);
-    if (status.ok()) return;
-    if (status.error_code() != grpc::StatusCode::UNAVAILABLE || absl::Now() > deadline) {
-      Fail(absl::StrCat(name, ": ", status.error_message()));
-    }
-    channel_->Failed(channel_->Get());
-    Connect();
-    absl::SleepFor(kPause);
-  }
-}
-
-std::string Cluster::Submit(const v1::JobSpec& spec) {
-  absl::BitGen bits;
-  v1::SubmitJobRequest request;
-  *request.mutable_spec() = spec;
-  request.set_request_id(absl::StrFormat("%08x-0000-4000-8000-%012x", absl::Uniform<uint32_t>(bits),
-                                         absl::Uniform<uint64_t>(bits) >> 16));
-  v1::Job job;
-  Rpc("SubmitJob",
-      [&](grpc::ClientContext* context) { return jobs_->SubmitJob(context, request, &job); });
-  return job.name();
-}
-
-void Cluster::Cancel(const std::string& name) {
-  v1::CancelJobRequest request;
-  request.set_name(name);
-  v1::Job job;
-  Rpc("CancelJob",
-      [&](grpc::ClientContext* context) { return jobs_->CancelJob(context, request, &job); });
-}
-
-std::vector<v1::LogLine> Cluster::Logs(const std::string& job) {
-  v1::StreamLogsRequest request;
-  request.set_name(job);
-  std::vector<v1::LogLine> lines;
-  Rpc("StreamLogs", [&](grpc::ClientContext* context) {
-    lines.clear();
-    auto stream = jobs_->StreamLogs(context, request);
-    v1::LogLine line;
-    while (stream->Read(&line)) lines.push_back(line);
-    return stream->Finish();
-  });
-  return lines;
-}
-
-v1::Job Cluster::Get(const std::string& name) {
-  v1::GetJobRequest request;
-  request.set_name(name);
-  v1::Job job;
-  Rpc("GetJob",
-      [&](grpc::ClientContext* context) { return jobs_->GetJob(context, request, &job); });
-  return job;
-}
-
-v1::Job Cluster::Await(const std::string& name, const std::function<bool(const v1::Job&)>& done,
-                       absl::Duration time) {
-  const absl::Time deadline = absl::Now() + time;
-  while (true) {
-    v1::Job job = Get(name);
-    if (done(job)) return job;
-    if (absl::Now() > deadline) Fail(absl::StrCat("waited in vain for ", job.ShortDebugString()));
-    absl::SleepFor(kPause);
-  }
-}
-
-std::vector<v1::Checkpoint> Cluster::Checkpoints(const std::string& job) {
-  v1::ListCheckpointsRequest request;
-  request.set_job(job);
-  request.set_page_size(1000);
-  v1::ListCheckpointsResponse response;
-  Rpc("ListCheckpoints", [&](grpc::ClientContext* context) {
-    return checkpoints_->ListCheckpoints(context, request, &response);
-  });
-  return {response.checkpoints().begin(), response.checkpoints().end()};
-}
-
-std::vector<std::string> Cluster::DamagedChunks(const std::string& checkpoint) {
-  v1::VerifyCheckpointRequest request;
-  request.set_name(checkpoint);
-  v1::VerifyCheckpointResponse response;
-  Rpc("VerifyCheckpoint", [&](grpc::ClientContext* context) {
-    return checkpoints_->VerifyCheckpoint(context, request, &response);
-  });
-  return {response.damaged_chunks().begin(), response.damaged_chunks().end()};
-}
-
-void Cluster::FlipAByteOfTheNewestChunks() const {
-  constexpr uintmax_t kManifestBytes = 64 << 10;  // the files that hold no chunks are smaller
-  std::filesystem::path newest;
-  for (const auto& entry :
-       std::filesystem::recursive_directory_iterator(folder_ + "/coordinator")) {
-    if (entry.path().extension() != ".sst" || entry.file_size() < kManifestBytes) continue;
-    // Named by a number that grows.
-    if (newest.empty() || entry.path().filename() > newest.filename()) newest = entry.path();
-  }
-  if (newest.empty()) Fail("there is no file with chunks");
-  std::fstream file(newest, std::ios::in | std::ios::out | std::ios::binary);
-  file.seekg(1000);
-  const char byte = static_cast<char>(file.get() ^ 1);
-  file.seekp(1000);
-  file.put(byte);
-  file.close();
-  if (!file) Fail(absl::StrCat("cannot damage ", newest.string()));
-}
-
-std::map<std::string, uint64_t> Cluster::TensorDigests(const std::string& checkpoint) {
-  v1::GetCheckpointRequest get;
-  get.set_name(checkpoint);
-  v1::CheckpointManifest manifest;
-  Rpc("GetCheckpoint", [&](grpc::ClientContext* context) {
-    return checkpoints_->GetCheckpoint(context, get, &manifest);
-  });
-  std::vector<std::map<int64_t, std::string>> pieces(static_cast<size_t>(manifest.tensors_size()));
-  Rpc("ReadChunks", [&](grpc::ClientContext* context) {
-    v1::ReadChunksRequest request;
-    request.set_name(checkpoint);
-    auto stream = checkpoints_->ReadChunks(context, request);
-    v1::Chunk chunk;
-    while (stream->Read(&chunk)) {
-      pieces[static_cast<size_t>(chunk.tensor())][chunk.begin()] = chunk.data();
-    }
-    return stream->Finish();
-  });
-  std::map<std::string, uint64_t> digests;
-  for (int i = 0; i < manifest.tensors_size(); ++i) {
-    std::string bytes;
-    for (const auto& [begin, data] : pieces[static_cast<size_t>(i)]) bytes += data;
-    const v1::TensorInfo& tensor = manifest.tensors(i);
-    digests[absl::StrCat(tensor.name(), " ", tensor.kind())] = Xxh3(bytes);
-  }
-  return digests;
-}
-
-bool Cluster::CheckpointBeingWritten() const {
-  std::error_code error;
-  return std::filesystem::directory_iterator(folder_ + "/coordinator/staging", error) !=
-         std::filesystem::directory_iterator();
-}
-
-v1::JobSpec SmallJob(const std::string& folder, int64_t steps) {
-  v1::JobSpec spec;
-  spec.set_name("small");
-  for (const char* name : {"train", "validation"}) {
-    const std::string path = absl::StrCat(folder, "/", name, ".npy");
-    (name[0] == 't' ? *spec.mutable_data()->mutable_train()
-                    : *spec.mutable_data()->mutable_validation()) = path;
-    if (std::filesystem::exists(path)) continue;
-    auto writer = data::NpyWriter::Create(path, data::TokenType::kUint8);
-    std::vector<uint32_t> tokens;
-    uint64_t state = name[0] == 't' ? 1 : 2;
-    for (int i = 0; i < 40000; ++i) {
-      state = state * 6364136223846793005U + 1442695040888963407U;
-      // Runs of letters: something to learn.
-      tokens.push_back(static_cast<uint32_t>('a' + (i + (state >> 61)) % 26));
-    }
-    if (!writer.ok() || !(*writer)->Append(tokens).ok() || !(*writer)->Finish().ok()) abort();
-  }
-  v1::Gpt2Spec& model = *spec.mutable_model()->mutable_gpt2();
-  model.set_layers(2);
-  model.set_width(64);
-  model.set_heads(2);
-  model.set_context(64);
-  model.set_vocabulary(256);
-  spec.mutable_train()->set_steps(steps);
-  spec.mutable_train()->set_precision(v1::PRECISION_FP32);
-  spec.mutable_train()->mutable_batch()->set_global(8);
-  spec.mutable_train()->mutable_batch()->set_micro(4);
-  spec.mutable_train()->mutable_validation()->set_samples(16);
-  spec.mutable_resources()->set_ranks(2);
-  spec.mutable_checkpoint()->set_every(10);
-  spec.mutable_checkpoint()->set_keep_last(1000);
-  spec.mutable_restart()->set_backoff_seconds(0.05);
-  NormalizeJobSpec(&spec);
-  return spec;
 }
 
 }  // namespace milepost::e2e

@@ -29,6 +29,12 @@
 
 namespace milepost::e2e {
 
+// Where a process of the cluster runs, when it is not simply beside the test.
+struct Placement {
+  std::vector<std::string> enter;  // what goes before its command line
+  std::string address;             // what it listens on and is reached at
+};
+
 struct ClusterOptions {
   int workers = 1;
   int slots = 2;  // of each worker
@@ -40,6 +46,14 @@ struct ClusterOptions {
   // Certificates in folder/pki, listening on every address, reached at this host's own, which is
   // not loopback where it has another; calls are the admin's.
   bool tls = false;
+  // Of "coordinator-0", "worker-1", "etcd"; with `tls`. Empty: all are beside the test.
+  std::function<Placement(const std::string& process)> place;
+  // Of every process, on top of this one's. `pki_env`: of the one that makes the certificates.
+  std::vector<std::pair<std::string, std::string>> env;
+  std::vector<std::pair<std::string, std::string>> pki_env;
+  // A coordinator that ends by itself, as one does that loses its lease in etcd, is started again
+  // while calls wait; one that a signal ends fails the test.
+  bool start_again = false;
 };
 
 class Cluster {
@@ -60,14 +74,21 @@ class Cluster {
   // Waits until it ends by itself; its exit code.
   int AwaitCoordinatorEnd(int index);
   bool CoordinatorRuns(int index);
+  int CoordinatorPid(int index) const;
+  // Those that ended by themselves; fails where a signal did it.
+  void StartEndedCoordinators();
   // The exit code of one more coordinator, on a data directory of its own.
   int RunCoordinatorOn(const std::string& data_dir);
   // The one that answers, as soon as one of those other than `but` does.
   int ActiveCoordinator(int but = -1);
   void StartEtcd();  // on the same ports as before; answering when it returns
   void KillEtcd();
+  void SignalEtcd(int signal);
   void KillWorker(int index);
   void SignalWorker(int index, int signal);
+  int WorkerPid(int index) const;
+  // Fails when a worker, or a coordinator that no call waited for, has ended by itself.
+  void CheckAllRun();
   // SIGKILLs one trainer, the `pick`-th modulo their number. False: none runs.
   bool KillTrainer(uint64_t pick);
   // Sends the signals, all at once; the exit code.
@@ -96,7 +117,13 @@ class Cluster {
 
  private:
   [[noreturn]] void Fail(const std::string& what) const;
-  Subprocess Spawn(std::vector<std::string> argv, const std::string& log) const;
+  // `process`: as in ClusterOptions::place; empty: a tool of the test's own.
+  Subprocess Spawn(const std::string& process, std::vector<std::string> argv,
+                   const std::string& log) const;
+  // Where coordinator `index` listens when it may choose the port.
+  std::string AnyPort(int index) const;
+  // Of coordinator `index` once it has listened; empty before.
+  std::string AddressOf(int index) const;
   // Calls until the answer is not UNAVAILABLE.
   template <typename Call>
   void Rpc(const std::string& name, Call call);
