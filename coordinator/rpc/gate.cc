@@ -13,6 +13,7 @@
 #include "common/pki/certificate.h"
 #include "common/rpc/status.h"
 #include "common/status_macros.h"
+#include "common/steady_time.h"
 #include "coordinator/core/decide.h"
 #include "coordinator/rpc/coordinator.h"
 #include "coordinator/security/principal.h"
@@ -97,7 +98,7 @@ absl::Status GateCall::BeginCounting() {
                                  : absl::StrCat("users/", principal_.user());
   always_ = HasRole(principal_, kEveryProject, v1::ROLE_ADMIN) ||
             HasRoleSomewhere(principal_, v1::ROLE_WORKER);
-  MP_RETURN_IF_ERROR(gate_->limiter_.Begin(caller, absl::Now(), always_));
+  MP_RETURN_IF_ERROR(gate_->limiter_.Begin(caller, SteadyNow(), always_));
   limited_ = caller;
   return absl::OkStatus();
 }
