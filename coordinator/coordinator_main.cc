@@ -31,6 +31,7 @@ struct Flags {
   std::string address_file;
   double lease_seconds = 5;
   double resize_seconds = 600;
+  int exclude_after = coordinator::Config().exclude_after;
   std::string log_level = "info";
   std::string tls_dir;
   LogLimits logs;
@@ -52,6 +53,11 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--resize-seconds", flags->resize_seconds,
                   "An elastic job that may have more ranks is left alone for so long after a start")
       ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  app->add_option("--exclude-after", flags->exclude_after,
+                  "A host with so many device or host failures within an hour gets no ranks before "
+                  "it has passed a health check; 0: never")
+      ->check(CLI::Range(0, 8))
       ->capture_default_str();
   app->add_option("--log-level", flags->log_level, "debug, info, warn or error")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
@@ -116,6 +122,7 @@ int Run(const Flags& flags, const sigset_t& signals) {
   options.store.logs = flags.logs;
   options.coordinator.config.lease = absl::Seconds(flags.lease_seconds);
   options.coordinator.config.resize_interval = absl::Seconds(flags.resize_seconds);
+  options.coordinator.config.exclude_after = flags.exclude_after;
   options.coordinator.admission = AdmitWhatFits;
   options.listen = flags.listen;
   options.tls_dir = flags.tls_dir;

@@ -121,6 +121,9 @@ int Main(int argc, char** argv) {
                  "a rank whose micro-step, or wait for data, takes longer has failed; 0: never")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  app.add_option("--health-command", options.health.command,
+                 "for /bin/sh, part of the health check that follows several failures of this "
+                 "host: it has to end with 0 within 5 minutes");
   app.add_option("--log-level", log_level, "debug, info, warn or error")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
       ->capture_default_str();
@@ -135,6 +138,9 @@ int Main(int argc, char** argv) {
   options.stop_time = absl::Seconds(stop_seconds);
   options.spot.time = absl::Seconds(spot_seconds);
   options.hang_time = absl::Seconds(hang_seconds);
+  options.health.doctor = {SiblingBinary("milepost-worker"), "doctor", "--data-dir",
+                           options.data_dir};
+  options.health.gpu_trainer = options.cuda_trainer_binary;
   if (!cores.empty()) {
     auto parsed = ParseCoreList(cores);
     if (!parsed.ok()) return Fail(parsed.status());

@@ -233,6 +233,10 @@ void Tree::AddRun() {
   run->add_option("--workers", run_.workers, "worker processes; the ranks are divided among them")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
+  run->add_option("--hang-seconds", run_.hang_seconds,
+                  "a rank whose micro-step, or wait for data, takes longer has failed; 0: never")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   run->add_flag("--fresh", run_.fresh, "forget the data directory's jobs and checkpoints first");
 }
 

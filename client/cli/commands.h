@@ -17,6 +17,7 @@ struct RunOptions {
   std::string spec;
   int workers = 1;
   bool fresh = false;
+  double hang_seconds = 600;  // milepost-worker's
 };
 int RunCommand(const GlobalOptions& global, const RunOptions& options);
 

@@ -160,7 +160,9 @@ void BoundLog(const std::string& path, int64_t limit) {
 std::vector<std::string> CoordinatorArgv(const DataDir& dir, const std::string& address,
                                          bool write_address_file) {
   std::vector<std::string> argv = {SiblingBinary("milepost-coordinator"), "--data-dir",
-                                   dir.coordinator(), "--listen", address};
+                                   dir.coordinator(), "--listen", address,
+                                   // The only host is better than none.
+                                   "--exclude-after", "0"};
   if (write_address_file) {
     argv.push_back("--address-file");
     argv.push_back(dir.address_file());

@@ -127,7 +127,9 @@ absl::Status LocalRun::StartProcesses() {
                                      "--memory-dir",
                                      dir_.worker(i) + "/memory",
                                      "--id",
-                                     absl::StrCat("local-", i)};
+                                     absl::StrCat("local-", i),
+                                     "--hang-seconds",
+                                     absl::StrCat(options_.hang_seconds)};
     const v1::DeviceKind device = spec_.resources().device();
     for (std::string& flag : SlotFlags(device, i, slots)) argv.push_back(std::move(flag));
     if (const std::string cores = CoreShare(i, options_.workers); !cores.empty()) {
@@ -246,7 +248,7 @@ absl::Status LocalRun::Wait(absl::Time until) {
   if (watcher_ && !watcher_->ended()) fds.push_back({watcher_->fd(), POLLIN, 0});
   for (const int fd : supervisor_->pidfds()) fds.push_back({fd, POLLIN, 0});
   const absl::Time wake = std::min(until, supervisor_->NextTime());
-  poll(fds.data(), fds.size(), PollTimeoutMillis(wake));
+  poll(fds.data(), fds.size(), PollTimeoutMillis(wake - absl::Now()));
   OnSignals();
   std::vector<ProcessEvent> events;
   const absl::Status status = supervisor_->Tick(absl::Now(), &events);

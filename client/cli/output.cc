@@ -285,14 +285,15 @@ std::string RenderWorkers(const std::vector<v1::Worker>& workers, OutputFormat f
                                      "BUSY", "DEVICE", "MEMORY", "CONNECTED"};
   if (wide) header.insert(header.end(), {"INCARNATION", "VERSION", "DRIVER"});
   return RenderList(workers, format, header, [&](const v1::Worker& worker) {
-    std::vector<std::string> row = {worker.name(),
-                                    EnumText(worker.state()),
-                                    worker.host(),
-                                    absl::StrCat(worker.slots_size()),
-                                    absl::StrCat(worker.assignments_size()),
-                                    DevicesText(worker),
-                                    SlotMemoryText(worker),
-                                    AgeText(worker.connect_time(), now)};
+    std::vector<std::string> row = {
+        worker.name(),
+        absl::StrCat(EnumText(worker.state()), worker.has_exclusion() ? ",EXCLUDED" : ""),
+        worker.host(),
+        absl::StrCat(worker.slots_size()),
+        absl::StrCat(worker.assignments_size()),
+        DevicesText(worker),
+        SlotMemoryText(worker),
+        AgeText(worker.connect_time(), now)};
     if (wide) {
       row.push_back(absl::StrCat(worker.incarnation()));
       row.push_back(worker.version().empty() ? "-" : worker.version());
@@ -364,6 +365,17 @@ std::string RenderJob(const v1::Job& job, OutputFormat format, absl::Time now) {
   return text;
 }
 
+void AppendExclusion(const v1::Exclusion& exclusion, std::string* text) {
+  Line(text, "Excluded",
+       absl::StrCat("since ", TimeText(exclusion.time()), ": ", exclusion.reason()));
+  if (!exclusion.problem().empty()) {
+    Line(text, "Health",
+         absl::StrCat(exclusion.problem(), " (failed ", exclusion.failed_checks(),
+                      exclusion.failed_checks() == 1 ? " check" : " checks", ", next one at ",
+                      TimeText(exclusion.next_check_time()), ")"));
+  }
+}
+
 std::string RenderWorker(const v1::Worker& worker, OutputFormat format, absl::Time now) {
   if (format == OutputFormat::kName) return worker.name() + "\n";
   if (format == OutputFormat::kJson || format == OutputFormat::kYaml) {
@@ -381,6 +393,7 @@ std::string RenderWorker(const v1::Worker& worker, OutputFormat format, absl::Ti
          absl::StrCat(worker.drain().reason(), " (since ", TimeText(worker.drain().request_time()),
                       ", jobs leave at ", TimeText(worker.drain().deadline()), ")"));
   }
+  if (worker.has_exclusion()) AppendExclusion(worker.exclusion(), &text);
   for (const auto& [key, value] :
        std::map<std::string, std::string>(worker.labels().begin(), worker.labels().end())) {
     Line(&text, "Label", absl::StrCat(key, "=", value));

@@ -68,6 +68,9 @@ struct Apply {
   bool operator()(const WorkerHeartbeat& event) {
     return transition->Heartbeat(event.worker, event.devices);
   }
+  bool operator()(const HealthReported& event) {
+    return transition->NoteHealth(event.worker, event.report);
+  }
   bool operator()(const WorkerStreamLost& event) {
     transition->StreamLost(event.worker);
     return true;
@@ -99,6 +102,7 @@ struct Apply {
     transition->ExpireLeases();
     transition->StopOverdue();
     transition->BeginDrains();
+    transition->CheckHosts();
     return true;
   }
 };
@@ -167,6 +171,7 @@ absl::Time NextDeadline(const State& state) {
   for (const auto& [name, record] : state.workers()) {
     if (record.worker().state() == v1::WORKER_STATE_DOWN) continue;
     next = std::min(next, FromProto(record.worker().lease_expire_time()));
+    next = std::min(next, NextHealthCheck(record.worker()));
     // Once its jobs have been told, their own deadlines count.
     const v1::Drain& drain = record.worker().drain();
     if (IsSet(drain.deadline()) && !state.WithRanksOn(name).empty() && DrainIsAhead(state, name)) {

@@ -124,6 +124,10 @@ struct WorkerHeartbeat {
   std::string worker;
   std::vector<v1::DeviceFacts> devices = {};
 };
+struct HealthReported {
+  std::string worker;
+  v1::HealthReport report;
+};
 struct WorkerStreamLost {
   std::string worker;
 };
@@ -154,11 +158,12 @@ struct LeasesLengthened {
 // At NextDeadline or later.
 struct Tick {};
 
-using Event = std::variant<JobSubmitted, JobArraySubmitted, JobCancelled, JobArrayCancelled,
-                           JobSuspended, JobResumed, JobUpdated, QueuePut, QueueDeleted,
-                           WorkerHello, WorkerHeartbeat, WorkerStreamLost, WorkerLeaving,
-                           WorkerDrained, WorkerResumed, SpotNoticed, RankReported, RankProgressed,
-                           CheckpointsChanged, CoordinatorRestarted, LeasesLengthened, Tick>;
+using Event =
+    std::variant<JobSubmitted, JobArraySubmitted, JobCancelled, JobArrayCancelled, JobSuspended,
+                 JobResumed, JobUpdated, QueuePut, QueueDeleted, WorkerHello, WorkerHeartbeat,
+                 HealthReported, WorkerStreamLost, WorkerLeaving, WorkerDrained, WorkerResumed,
+                 SpotNoticed, RankReported, RankProgressed, CheckpointsChanged,
+                 CoordinatorRestarted, LeasesLengthened, Tick>;
 
 Outcome Decide(const State& state, const Event& event, absl::Time now, const Config& config);
 
@@ -182,7 +187,7 @@ absl::Status RequestIdUsed(const v1::Job& job);
 bool HasResumed(const v1::JobRecord& record, absl::string_view request_id);
 
 // When the next Tick is due: a lease ends, a back-off is over, a graceful stop or a time limit runs
-// out, a drain begins. InfiniteFuture when nothing is pending.
+// out, a drain begins, a host's health is to be checked. InfiniteFuture when nothing is pending.
 absl::Time NextDeadline(const State& state);
 
 std::string WorkerName(absl::string_view worker_id);

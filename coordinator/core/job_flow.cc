@@ -17,6 +17,7 @@ namespace milepost::coordinator {
 
 namespace {
 
+constexpr int64_t kCopiedInASecond = int64_t{1} << 30;
 constexpr int kMaxLastLines = 100;
 constexpr size_t kMaxLineBytes = 1024;
 constexpr size_t kMaxMessageBytes = 4096;
@@ -95,6 +96,15 @@ v1::JobState StateOf(v1::AttemptEnding ending) {
     default:
       return v1::JOB_STATE_RECOVERING;
   }
+}
+
+// A rank that keeps its state copies up to all of its device's memory to the host's, and makes
+// checksums of it.
+absl::Duration AbortTime(const v1::JobRecord& record, const Config& config) {
+  int64_t bytes = record.slot_bytes();
+  for (const v1::JobSize& size : record.sizes()) bytes = std::max(bytes, size.slot_bytes());
+  const absl::Duration copying = absl::Seconds(bytes / kCopiedInASecond);
+  return std::min(config.abort_stop + copying, std::max(config.abort_stop, config.graceful_stop));
 }
 
 // CANCEL overrides every ending, SUSPEND those after which the job would go on; else the first one
@@ -213,8 +223,16 @@ void Transition::StopOverdue() {
   for (int64_t number : timed) {
     const v1::JobRecord* known = Job(number);
     if (IsSet(known->stop_deadline()) && FromProto(known->stop_deadline()) <= now_) {
+      const bool killed =
+          std::all_of(known->ranks().begin(), known->ranks().end(), [](const v1::RankRecord& rank) {
+            return rank.gone() || rank.stop() == v1::STOP_KIND_KILL;
+          });
+      if (killed) {
+        GiveUpRanks(number);
+        continue;
+      }
       v1::JobRecord& record = Change(number);
-      record.clear_stop_deadline();
+      *record.mutable_stop_deadline() = ToProto(now_ + config_.lease + config_.kill_wait);
       StopRanks(&record, v1::STOP_KIND_KILL);
     } else if (known->ending() == v1::ATTEMPT_ENDING_NONE && TimeLimitEnd(*known) <= now_) {
       BeginEnding(number, v1::ATTEMPT_ENDING_TIME_LIMIT, v1::JOB_REASON_TIME_LIMIT,
@@ -355,6 +373,31 @@ void Transition::RankLost(int64_t number, int index, const std::string& why) {
   AbortRanks(&record);
 }
 
+// Processes that SIGKILL has not ended wait in the kernel, for a disk or a driver, nobody knows how
+// long. The job goes on without them: they are fenced by their generation, and their slots are not
+// free before they have ended. Of a worker that is not connected the lease decides.
+void Transition::GiveUpRanks(int64_t number) {
+  v1::JobRecord& record = Change(number);
+  *record.mutable_stop_deadline() = ToProto(now_ + config_.lease + config_.kill_wait);
+  for (int i = 0; i < record.ranks_size(); ++i) {
+    const v1::RankRecord& rank = record.ranks(i);
+    const v1::WorkerRecord* worker = Worker(rank.worker());
+    if (rank.gone() || worker == nullptr || !IsConnected(worker->worker())) continue;
+    v1::RankReport report;
+    report.set_job(record.job().name());
+    report.set_generation(record.job().generation());
+    report.set_rank(i);
+    report.set_slot(rank.slot());
+    AddStale(rank.worker(), report);
+    RankLost(number, i,
+             absl::StrCat("its process did not end within ",
+                          absl::FormatDuration(config_.lease + config_.kill_wait),
+                          " of SIGKILL: it waits in the kernel for a disk or a driver; `dmesg` on ",
+                          rank.worker(), " may tell which"));
+  }
+  Settle(number);
+}
+
 void Transition::NoteFailure(v1::JobRecord* record, v1::Failure failure, bool peer_lost) {
   const bool has_one = record->job().has_first_failure() &&
                        record->job().first_failure().generation() == failure.generation();
@@ -389,7 +432,7 @@ void Transition::BeginEnding(int64_t number, v1::AttemptEnding ending, v1::JobRe
 
 // The attempt is lost; what its ranks keep in memory may not be.
 void Transition::AbortRanks(v1::JobRecord* record) {
-  const absl::Time deadline = now_ + config_.abort_stop;
+  const absl::Time deadline = now_ + AbortTime(*record, config_);
   const bool sooner =
       !IsSet(record->stop_deadline()) || FromProto(record->stop_deadline()) > deadline;
   if (sooner) *record->mutable_stop_deadline() = ToProto(deadline);

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <optional>
 #include <random>
 #include <tuple>
 
@@ -25,6 +26,7 @@ struct SimWorker {
   bool leaving = false;
   std::map<RankKey, v1::RankReport> ranks;  // running, or ended and not forgotten
   std::map<RankKey, bool> stopping;         // told to stop, still there; true: gracefully
+  std::optional<v1::CheckHealth> check;     // asked for, not answered
 };
 
 class Simulation {
@@ -139,14 +141,26 @@ class Simulation {
       if (rank == worker->ranks.end() || rank->second.state() >= v1::RANK_STATE_SUCCEEDED) return;
       bool& graceful = worker->stopping.try_emplace(rank->first, true).first->second;
       graceful = graceful && stop.graceful();
+    } else if (message.has_check_health()) {
+      worker->check = message.check_health();
     } else if (message.has_forget_rank()) {
       const v1::ForgetRank& forget = message.forget_rank();
       worker->ranks.erase({forget.job(), forget.generation(), forget.rank()});
     }
   }
 
+  void AnswerCheck(SimWorker* worker) {
+    v1::HealthReport report;
+    *report.mutable_exclusion_time() = worker->check->exclusion_time();
+    if (faults_ && Pick(0, 1) == 0) report.set_problem("it is not well");
+    worker->check.reset();
+    Do(HealthReported{WorkerName(worker->id), report});
+    Reap();
+  }
+
   // One rank of the worker gets on, or says again what it has said.
   void Advance(SimWorker* worker) {
+    if (worker->check.has_value()) return AnswerCheck(worker);
     if (worker->ranks.empty()) return;
     auto it = std::next(worker->ranks.begin(), Pick(0, static_cast<int>(worker->ranks.size()) - 1));
     v1::RankReport& rank = it->second;

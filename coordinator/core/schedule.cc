@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -18,13 +19,14 @@ constexpr size_t kMostMissing = 4;
 constexpr char kRackLabel[] = "rack";
 
 bool TakesRanks(const v1::WorkerRecord& record) {
-  return record.worker().state() == v1::WORKER_STATE_READY && !record.leaving();
+  return record.worker().state() == v1::WORKER_STATE_READY && !record.leaving() &&
+         !record.worker().has_exclusion();
 }
 
 // Its stream is lost, its lease is not: it may take ranks again at any moment.
 bool IsAway(const v1::WorkerRecord& record) {
   return record.worker().state() == v1::WORKER_STATE_DISCONNECTED && !record.leaving() &&
-         !record.worker().has_drain();
+         !record.worker().has_drain() && !record.worker().has_exclusion();
 }
 
 // Why nothing can run in the slot; empty: it can be used.
@@ -226,8 +228,9 @@ class Inputs {
 
   void AddWorker(const v1::WorkerRecord& record) {
     const bool away = IsAway(record);
-    if (!TakesRanks(record) && !away) return;
     const v1::Worker& worker = record.worker();
+    if (worker.has_exclusion() && IsConnected(worker)) AddExcluded(worker);
+    if (!TakesRanks(record) && !away) return;
     if (!away) ++ready_workers_;
     if (!away && !worker.device_note().empty()) {
       notes_.push_back(absl::StrCat(worker.name(), ": ", worker.device_note()));
@@ -263,6 +266,19 @@ class Inputs {
                 [](const PoolSlot& a, const PoolSlot& b) { return a.index < b.index; });
       SlotPools& pools = inputs_.at(key.first).pools;
       pools.try_emplace(key.second, key.second).first->second.AddHost(std::move(pool_host));
+    }
+  }
+
+  void AddExcluded(const v1::Worker& worker) {
+    std::set<v1::DeviceKind> kinds;
+    for (const v1::Slot& slot : worker.slots()) kinds.insert(slot.device());
+    const v1::Exclusion& exclusion = worker.exclusion();
+    std::string reason = absl::StrCat(
+        worker.name(), " is excluded until it passes a health check: ", exclusion.reason());
+    if (!exclusion.problem().empty()) absl::StrAppend(&reason, "; found: ", exclusion.problem());
+    for (const v1::DeviceKind kind : kinds) {
+      auto input = inputs_.find(kind);
+      if (input != inputs_.end()) AddMissing({reason}, input->second.summary);
     }
   }
 

@@ -65,6 +65,16 @@ bool IsAvoided(const v1::WorkerRecord& record, absl::Time since) {
          FromProto(record.failures(record.failures_size() - 1).time()) > since;
 }
 
+bool IsConnected(const v1::Worker& worker) {
+  return worker.state() == v1::WORKER_STATE_READY || worker.state() == v1::WORKER_STATE_DRAINING ||
+         worker.state() == v1::WORKER_STATE_DRAINED;
+}
+
+absl::Time NextHealthCheck(const v1::Worker& worker) {
+  if (!worker.has_exclusion() || !IsConnected(worker)) return absl::InfiniteFuture();
+  return FromProto(worker.exclusion().next_check_time());
+}
+
 absl::Time TimeLimitEnd(const v1::JobRecord& record) {
   const double limit = record.job().spec().scheduling().time_limit();
   const bool runs = !record.ranks().empty() && IsSet(record.attempt_start_time());

@@ -36,12 +36,22 @@ struct Config {
   absl::Duration lease = absl::Seconds(5);
   // A rank that was told to checkpoint and leave is killed after this.
   absl::Duration graceful_stop = absl::Seconds(120);
-  // A rank that was told that others are lost is killed after this.
+  // A rank that was told that others are lost is killed after this, and a second more for each GiB
+  // that it has on its device.
   absl::Duration abort_stop = absl::Seconds(15);
+  // A rank that was killed and has not ended after this and a lease, for the messages, counts as
+  // lost with its host. Its slot is not free before its process has ended.
+  absl::Duration kill_wait = absl::Seconds(30);
   absl::Duration backoff_cap = absl::Seconds(60);
   // Hosts with a device or host failure within this time get ranks only where there is no other
   // way.
   absl::Duration avoid_after_failure = absl::Hours(1);
+  // Hosts with so many of them within that time get none before they have passed a health check.
+  // 0: no host is excluded.
+  int exclude_after = 3;
+  // A host that failed a health check, or fails again after one, is checked after this, then after
+  // twice as long, and so on.
+  absl::Duration check_backoff = absl::Minutes(1);
   // A rank that is slower than the others for so long is a straggler.
   absl::Duration straggler_after = absl::Minutes(1);
   // An elastic job that has started with fewer ranks than it may have is left alone for so long.
@@ -79,6 +89,12 @@ bool HasRankOn(const v1::JobRecord& record, const std::string& worker);
 
 // It had a device or host failure after `since`.
 bool IsAvoided(const v1::WorkerRecord& record, absl::Time since);
+
+// It has a stream, as far as is known.
+bool IsConnected(const v1::Worker& worker);
+
+// When its host is to be checked; InfiniteFuture: there is no need, or it cannot be asked.
+absl::Time NextHealthCheck(const v1::Worker& worker);
 
 // When the running attempt has held its slots for as long as the job may; InfiniteFuture: it may
 // for ever, or none runs.

@@ -3,7 +3,8 @@
 // nothing. Internal to core/; decide.h is the entry.
 //
 // job_requests.cc has what users ask of jobs, job_flow.cc what happens to an attempt,
-// worker_flow.cc what happens to a worker, queue_flow.cc the queues, schedule.cc who gets slots.
+// worker_flow.cc what happens to a worker, host_health.cc failures of its host, queue_flow.cc
+// queues, schedule.cc who gets slots.
 #ifndef MILEPOST_COORDINATOR_CORE_TRANSITION_H_
 #define MILEPOST_COORDINATOR_CORE_TRANSITION_H_
 
@@ -70,6 +71,12 @@ class Transition {
   void Lengthen(absl::Duration by);
   void ExpireLeases();
 
+  // ---- host_health.cc ----
+  // Asks for the health checks that are due.
+  void CheckHosts();
+  // True when the host may be given ranks again.
+  bool NoteHealth(const std::string& worker, const v1::HealthReport& report);
+
   // ---- schedule.cc ----
   void Schedule();
 
@@ -116,6 +123,7 @@ class Transition {
   void SendForget(const std::string& worker, const v1::RankReport& report);
   void RankReported(int64_t number, int rank, const v1::RankReport& report);
   void RankLost(int64_t number, int rank, const std::string& why);
+  void GiveUpRanks(int64_t number);
   void NoteFailure(v1::JobRecord* record, v1::Failure failure, bool peer_lost);
   void BeginEnding(int64_t number, v1::AttemptEnding ending, v1::JobReason reason,
                    const std::string& detail);
@@ -130,14 +138,18 @@ class Transition {
 
   // worker_flow.cc
   void ReportStale(const std::string& worker, const v1::RankReport& report);
+  void AddStale(const std::string& worker, const v1::RankReport& report);
   void ReconcileRanks(const std::string& worker, const v1::Hello& hello);
   void LoseRanks(const std::string& worker, const std::string& why);
   void Renew(const std::string& worker);
   void Evict(const std::string& worker, const std::string& why);
-  void NoteHostFailure(const std::string& worker, v1::FailureClass failure_class,
-                       const std::string& job);
   bool HasRanks(const std::string& worker) const;
   void SettleDrain(const std::string& worker);
+
+  // host_health.cc
+  void NoteHostFailure(const std::string& worker, v1::FailureClass failure_class,
+                       const std::string& job);
+  void Exclude(const std::string& worker);
 
   // schedule.cc
   void Preempt(int64_t victim, int64_t winner);

@@ -14,7 +14,6 @@ namespace milepost::coordinator {
 
 namespace {
 
-constexpr int kMostHostFailures = 8;
 constexpr int kMostStale = 4096;
 // No clock of a worker's counts for more.
 constexpr absl::Duration kLongestSpotTime = absl::Hours(24);
@@ -173,15 +172,7 @@ void Transition::ReportStale(const std::string& name, const v1::RankReport& repo
     RemoveStale(&ChangeWorkerSoft(name), report);
     return SendForget(name, report);
   }
-  v1::WorkerRecord& record = ChangeWorkerSoft(name);  // the next Hello would tell again
-  RemoveStale(&record, report);
-  if (record.stale_size() < kMostStale) {  // beyond that, more than it can have slots
-    v1::RankPlacementOfJob* stale = record.add_stale();
-    stale->set_job(report.job());
-    stale->set_generation(report.generation());
-    stale->set_rank(report.rank());
-    stale->set_slot(report.slot());
-  }
+  AddStale(name, report);
   Action action{.worker = name};
   v1::StopRank* stop = action.message.mutable_stop_rank();
   stop->set_job(report.job());
@@ -189,6 +180,17 @@ void Transition::ReportStale(const std::string& name, const v1::RankReport& repo
   stop->set_rank(report.rank());
   stop->set_graceful(false);
   outcome_.actions.push_back(std::move(action));
+}
+
+void Transition::AddStale(const std::string& name, const v1::RankReport& report) {
+  v1::WorkerRecord& record = ChangeWorkerSoft(name);  // the next Hello would tell again
+  RemoveStale(&record, report);
+  if (record.stale_size() >= kMostStale) return;  // more than it can have slots
+  v1::RankPlacementOfJob* stale = record.add_stale();
+  stale->set_job(report.job());
+  stale->set_generation(report.generation());
+  stale->set_rank(report.rank());
+  stale->set_slot(report.slot());
 }
 
 void Transition::LoseRanks(const std::string& name, const std::string& why) {
@@ -292,6 +294,7 @@ void Transition::EndDrain(const std::string& name) {
   }
   v1::WorkerRecord& record = ChangeWorker(name);
   record.clear_failures();  // somebody has looked at it
+  record.mutable_worker()->clear_exclusion();
   if (!record.worker().has_drain()) return;
   v1::Worker* worker = record.mutable_worker();
   worker->clear_drain();
@@ -315,21 +318,6 @@ void Transition::SettleDrain(const std::string& name) {
   if (known == nullptr || !known->worker().has_drain()) return;
   if (known->worker().state() != v1::WORKER_STATE_DRAINING || HasRanks(name)) return;
   ChangeWorker(name).mutable_worker()->set_state(v1::WORKER_STATE_DRAINED);
-}
-
-void Transition::NoteHostFailure(const std::string& name, v1::FailureClass failure_class,
-                                 const std::string& job) {
-  const bool of_host =
-      failure_class == v1::FAILURE_CLASS_HOST || failure_class == v1::FAILURE_CLASS_DEVICE;
-  if (!of_host || Worker(name) == nullptr) return;
-  v1::WorkerRecord& record = ChangeWorker(name);
-  v1::HostFailure* failure = record.add_failures();
-  *failure->mutable_time() = ToProto(now_);
-  failure->set_class_(failure_class);
-  failure->set_job(job);
-  if (record.failures_size() > kMostHostFailures) {
-    record.mutable_failures()->DeleteSubrange(0, record.failures_size() - kMostHostFailures);
-  }
 }
 
 void Transition::Lengthen(absl::Duration by) {

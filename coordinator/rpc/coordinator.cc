@@ -294,6 +294,12 @@ void Coordinator::Receive(const std::shared_ptr<WorkerSession>& session, v1::Wor
       spdlog::warn("{}: its host goes away: {}", worker, message.spot_notice().reason());
       event = SpotNoticed{worker, std::move(*message.mutable_spot_notice())};
       break;
+    case v1::WorkerMessage::kHealthReport:
+      spdlog::info(
+          "{}: health check: {}", worker,
+          message.health_report().problem().empty() ? "passed" : message.health_report().problem());
+      event = HealthReported{worker, std::move(*message.mutable_health_report())};
+      break;
     case v1::WorkerMessage::kLeaving:
       spdlog::info("{} is leaving: {}", worker, message.leaving().reason());
       event = WorkerLeaving{worker, message.leaving().reason()};

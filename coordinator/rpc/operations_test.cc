@@ -407,6 +407,41 @@ TEST_F(OperationsTest, AHostThatGoesAwayIsDrained) {
   EXPECT_THAT(GetJob(name).reason_detail(), HasSubstr("its host goes away: SIGUSR2"));
 }
 
+// Also over a restart.
+TEST_F(OperationsTest, AHostThatFailsIsExcludedUntilItPassesAHealthCheck) {
+  options_.coordinator.config.exclude_after = 1;
+  Start();
+  worker_ = std::make_unique<FakeWorker>(server_->address(), "a", 1);
+  worker_->Receive();
+  const std::string name = Submit();
+  start_ = worker_->Receive().start_rank();
+  v1::WorkerMessage failed;
+  *failed.mutable_rank_report() = FakeWorker::MakeReport(start_, v1::RANK_STATE_FAILED);
+  failed.mutable_rank_report()->set_failure_class(v1::FAILURE_CLASS_DEVICE);
+  worker_->Send(failed);
+  while (!worker_->Receive().has_check_health()) continue;
+  worker_.reset();
+  Start();
+  worker_ = std::make_unique<FakeWorker>(server_->address(), "a", 1);
+  worker_->Receive();
+  const auto host = [&] {
+    grpc::ClientContext context;
+    v1::GetWorkerRequest request;
+    request.set_name("workers/a");
+    v1::Worker worker;
+    EXPECT_TRUE(workers_->GetWorker(&context, request, &worker).ok());
+    return worker;
+  };
+  ASSERT_TRUE(host().has_exclusion());
+  v1::WorkerMessage message;
+  *message.mutable_health_report()->mutable_exclusion_time() = host().exclusion().time();
+  worker_->Send(message);
+  v1::CoordinatorMessage told;
+  while (!told.has_start_rank()) told = worker_->Receive();  // and asked for a check once more
+  EXPECT_EQ(told.start_rank().job(), name);
+  EXPECT_FALSE(host().has_exclusion());
+}
+
 TEST_F(OperationsTest, WhatWasDroppedOfALogIsSaidOnce) {
   options_.store.logs.lines_per_job = 20;
   Start();

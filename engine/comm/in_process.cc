@@ -67,7 +67,7 @@ class Group {
       return absl::OkStatus();
     }
     const uint64_t round = round_;
-    const auto deadline = std::chrono::system_clock::now() + absl::ToChronoMicroseconds(timeout_);
+    const auto deadline = std::chrono::steady_clock::now() + absl::ToChronoMicroseconds(timeout_);
     changed_.wait_until(lock, deadline, [&] { return round_ != round || failed_rank_ >= 0; });
     if (round_ != round) return absl::OkStatus();
     FailLocked(rank, absl::DeadlineExceededError(

@@ -14,10 +14,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "common/check.h"
 #include "common/poll.h"
 #include "common/status_macros.h"
+#include "common/steady_time.h"
 #include "engine/comm/in_process.h"
 #include "engine/comm/reduce.h"
 #include "engine/comm/tcp_connect.h"
@@ -157,7 +157,7 @@ class TcpCommunicator : public Communicator {
     uint64_t hash = (size * 31 + static_cast<uint64_t>(kind)) * 31 + static_cast<uint64_t>(detail);
     hash *= 0x9e3779b97f4a7c15u;
     tag_ = static_cast<uint64_t>(++sequence_) << 32 | hash >> 32;
-    deadline_ = absl::Now() + timeout_;
+    deadline_ = SteadyNow() + timeout_;
     flows_.clear();
   }
 
@@ -329,10 +329,11 @@ class TcpCommunicator : public Communicator {
       if (flow.can_receive()) entry = {Fd(flow.peer), POLLIN, 0};
       if (flow.sending()) entry = {Fd(flow.peer), static_cast<short>(entry.events | POLLOUT), 0};
     }
-    const int ready = poll(polls_.data(), polls_.size(), PollTimeoutMillis(deadline_));
+    const int ready =
+        poll(polls_.data(), polls_.size(), PollTimeoutMillis(deadline_ - SteadyNow()));
     if (ready < 0 && errno != EINTR) return absl::ErrnoToStatus(errno, "poll");
     if (ready <= 0) {
-      return absl::Now() < deadline_ ? absl::OkStatus() : absl::DeadlineExceededError(Overdue());
+      return SteadyNow() < deadline_ ? absl::OkStatus() : absl::DeadlineExceededError(Overdue());
     }
     for (int peer = 0; peer < world(); ++peer) {
       const pollfd& entry = polls_[peer];

@@ -197,7 +197,10 @@ std::vector<std::string> Cluster::CoordinatorCommand(const std::string& data_dir
                                    "--lease-seconds",
                                    absl::StrCat(options_.lease_seconds),
                                    "--resize-seconds",
-                                   absl::StrCat(options_.resize_seconds)};
+                                   absl::StrCat(options_.resize_seconds),
+                                   // Hosts are made to fail here more often than in years.
+                                   "--exclude-after",
+                                   "0"};
   if (options_.tls) argv.insert(argv.end(), {"--tls", folder_ + "/pki/coordinator"});
   if (options_.coordinators > 1) {
     argv.insert(argv.end(), {"--etcd", etcd_});

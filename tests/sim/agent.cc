@@ -179,9 +179,24 @@ void Agent::Handle(const v1::CoordinatorMessage& message) {
       return HandleStop(message.stop_rank());
     case v1::CoordinatorMessage::kForgetRank:
       return HandleForget(message.forget_rank());
+    case v1::CoordinatorMessage::kCheckHealth:
+      return HandleCheck(message.check_health());
     default:
       return;
   }
+}
+
+// What it finds is lost with the stream, or the agent's process.
+void Agent::HandleCheck(const v1::CheckHealth& check) {
+  const absl::Duration takes = world_.random.LogTime(absl::Milliseconds(100), absl::Minutes(3));
+  world_.events.After(takes, [this, life = life_, time = check.exclusion_time()] {
+    if (life != life_) return;
+    if (sick) world_.Hit(Probe::kHealthCheckFailed);
+    v1::WorkerMessage message;
+    *message.mutable_health_report()->mutable_exclusion_time() = time;
+    if (sick) message.mutable_health_report()->set_problem("it is not well");
+    Send(std::move(message));
+  });
 }
 
 void Agent::HandleForget(const v1::ForgetRank& forget) {

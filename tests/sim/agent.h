@@ -65,6 +65,7 @@ class Agent {
   int slots() const { return static_cast<int>(hello_.slots_size()); }
   bool cuda() const { return cuda_; }
   double slowness = 1;  // of its ranks' steps
+  bool sick = false;    // its ranks fail, and its health checks
 
   // ---- messages ----
   const StreamPtr& stream() const { return stream_; }
@@ -88,6 +89,7 @@ class Agent {
   void HandleStart(const v1::StartRank& start);
   void HandleStop(const v1::StopRank& stop);
   void HandleForget(const v1::ForgetRank& forget);
+  void HandleCheck(const v1::CheckHealth& check);
   void StartProcess(const v1::StartRank& start, const RankKey& key);
   void LoseProcesses();
   void MayFinishLeaving();

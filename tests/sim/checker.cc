@@ -155,6 +155,7 @@ void Checker::CheckGang(const coordinator::State& before, const Record& now) {
     const v1::WorkerRecord* worker = before.FindWorker(rank.worker());
     const bool ready = worker != nullptr && worker->worker().state() == v1::WORKER_STATE_READY &&
                        !worker->leaving() && !worker->worker().has_drain() &&
+                       !worker->worker().has_exclusion() &&
                        rank.slot() < worker->worker().slots_size();
     if (!ready) Fail("gangs", now, absl::StrCat(rank.worker(), " takes no ranks"));
     if (drained_.contains(WorkerIndex(rank.worker()))) {
@@ -210,6 +211,16 @@ void Checker::CheckProgress(const JobTruth& truth, const Record& old, const Reco
   }
 }
 
+// Its slot counts as the process's, although the rank counts as gone.
+bool Checker::KeepsSlot(const v1::WorkerRecord& worker, const Record& record, int rank) {
+  return std::any_of(worker.stale().begin(), worker.stale().end(),
+                     [&](const v1::RankPlacementOfJob& stale) {
+                       return stale.job() == record.job().name() &&
+                              stale.generation() == record.job().generation() &&
+                              stale.rank() == rank && stale.slot() == record.ranks(rank).slot();
+                     });
+}
+
 // Of the ranks of one attempt: what is said of them is so.
 void Checker::CheckRanks(const coordinator::Outcome& outcome, const coordinator::State& before,
                          const Record& old, const Record& now) {
@@ -240,8 +251,10 @@ void Checker::CheckRanks(const coordinator::Outcome& outcome, const coordinator:
     const v1::WorkerRecord* worker =
         changed != outcome.workers.end() ? &changed->second : before.FindWorker(rank.worker());
     const bool down = worker != nullptr && worker->worker().state() == v1::WORKER_STATE_DOWN;
+    const bool kept = worker != nullptr && KeepsSlot(*worker, now, i);
     const auto& processes = world_.agents[WorkerIndex(rank.worker())]->processes();
-    if (!down && processes.contains({number, now.job().generation(), i})) {
+    const bool there = processes.contains({number, now.job().generation(), i});
+    if (!down && !kept && there) {
       Fail("slots", now, absl::StrCat("rank ", i, " counts as gone, and its process is there"));
     }
   }

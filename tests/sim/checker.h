@@ -70,6 +70,10 @@ class Checker {
   // checker_cluster.cc: what is between jobs, and workers
   void CheckSlots(const coordinator::State& before, const coordinator::Outcome& outcome);
   void CheckLimits(const coordinator::State& before, const coordinator::Outcome& outcome);
+  void CheckGivenUp(const coordinator::State& before, const v1::WorkerRecord* old,
+                    const v1::WorkerRecord& now);
+  void CheckExclusion(const v1::Worker& old, const v1::Worker& now);
+  static bool KeepsSlot(const v1::WorkerRecord& worker, const Record& record, int rank);
   void CheckWorker(const v1::WorkerRecord* old, const v1::WorkerRecord& now);
   // Priorities, queues or quotas have changed: who may make whom leave is another question now.
   void RightsChanged() { made_leave_.clear(); }
@@ -79,6 +83,7 @@ class Checker {
   std::map<std::pair<std::string, int>, int64_t> owners_;  // of slots: jobs
   std::map<int64_t, Record> in_doubt_;                     // stored, not applied
   std::vector<int> heard_now_;                             // workers, by the decision under way
+  std::set<int> taken_back_;                               // workers, by the same
   std::vector<absl::Time> heard_;                          // of workers: when last
   absl::Time decided_;
   absl::Time restarted_;

@@ -38,9 +38,16 @@ void Checker::Decided(const coordinator::State& state,
                       const std::vector<coordinator::Event>& events,
                       const coordinator::Outcome& outcome) {
   heard_now_.clear();
+  taken_back_.clear();
   decided_ = world_.now();
   for (size_t i = 0; i < events.size(); ++i) {
     if (!outcome.results[i].status.ok()) continue;
+    const auto* resumed = std::get_if<coordinator::WorkerResumed>(&events[i]);
+    if (resumed != nullptr) taken_back_.insert(WorkerIndex(resumed->worker));
+    const auto* health = std::get_if<coordinator::HealthReported>(&events[i]);
+    if (health != nullptr && health->report.problem().empty()) {
+      taken_back_.insert(WorkerIndex(health->worker));
+    }
     const std::string* speaker = std::visit(Speaker{}, events[i]);
     if (speaker != nullptr) heard_now_.push_back(WorkerIndex(*speaker));
     const auto* hello = std::get_if<coordinator::WorkerHello>(&events[i]);
@@ -78,6 +85,7 @@ void Checker::Committed(const coordinator::State& before, const coordinator::Out
   for (const auto& [name, record] : outcome.workers) {
     const v1::WorkerRecord* old = before.FindWorker(name);
     CheckWorker(old, record);
+    CheckGivenUp(before, old, record);
     const bool lost = record.worker().state() == v1::WORKER_STATE_DOWN && old != nullptr &&
                       old->worker().state() != v1::WORKER_STATE_DOWN;
     if (!lost) continue;
@@ -190,7 +198,8 @@ void Checker::CheckWorker(const v1::WorkerRecord* old, const v1::WorkerRecord& n
   const bool as_before = old != nullptr && worker.state() == old->worker().state() &&
                          worker.incarnation() == old->worker().incarnation() &&
                          worker.has_drain() == old->worker().has_drain() &&
-                         now.stale_size() == old->stale_size();
+                         now.stale_size() == old->stale_size() &&
+                         worker.has_exclusion() == old->worker().has_exclusion();
   if (as_before) return;
   const int index = WorkerIndex(worker.name());
   const auto fail = [&](const char* checker, const std::string& what) {
@@ -198,6 +207,7 @@ void Checker::CheckWorker(const v1::WorkerRecord* old, const v1::WorkerRecord& n
   };
   if (drained_.contains(index) && !worker.has_drain()) fail("answers", "its drain was answered");
   if (old == nullptr) return;
+  CheckExclusion(old->worker(), worker);
   if (now.stale_size() > old->stale_size()) world_.Hit(Probe::kStaleReported);
   if (now.stale_size() < old->stale_size()) world_.Hit(Probe::kStaleEnded);
   if (worker.incarnation() < old->worker().incarnation())
@@ -215,6 +225,30 @@ void Checker::CheckWorker(const v1::WorkerRecord* old, const v1::WorkerRecord& n
   }
 }
 
+// A process that is there still, of a rank that counts as gone from now on.
+void Checker::CheckGivenUp(const coordinator::State& before, const v1::WorkerRecord* old,
+                           const v1::WorkerRecord& now) {
+  if (old == nullptr || now.stale_size() <= old->stale_size()) return;
+  for (const v1::RankPlacementOfJob& stale : now.stale()) {
+    const Record* job = before.FindJob(JobNumber(stale.job()));
+    const bool was_there = job != nullptr && job->job().generation() == stale.generation() &&
+                           stale.rank() < job->ranks_size() && !job->ranks(stale.rank()).gone();
+    if (!was_there) continue;
+    world_.Hit(Probe::kGivenUp);
+    if (job->ranks(stale.rank()).stop() != v1::STOP_KIND_KILL) {
+      Fail("slots", *job, "a process was given up that nobody has killed");
+    }
+  }
+}
+
+void Checker::CheckExclusion(const v1::Worker& old, const v1::Worker& now) {
+  if (now.has_exclusion() == old.has_exclusion()) return;
+  world_.Hit(now.has_exclusion() ? Probe::kExcluded : Probe::kTakenBack);
+  if (now.has_exclusion() || taken_back_.contains(WorkerIndex(now.name()))) return;
+  world_.Fail("gangs", now.name(),
+              absl::StrCat(now.name(), " is taken back, and has passed no health check"));
+}
+
 // ---- restarts ----
 
 void Checker::Loaded(const coordinator::State& before, const coordinator::State& loaded) {
@@ -230,6 +264,10 @@ void Checker::Loaded(const coordinator::State& before, const coordinator::State&
     if (loaded.FindJob(number) == nullptr) Fail("jobs", record, "it was stored, and is lost");
   }
   for (const auto& [name, record] : loaded.workers()) {
+    const v1::WorkerRecord* old = before.FindWorker(name);
+    if (old != nullptr && old->worker().has_exclusion()) {
+      CheckExclusion(old->worker(), record.worker());
+    }
     if (drained_.contains(WorkerIndex(name)) && !record.worker().has_drain()) {
       world_.Fail("answers", name, absl::StrCat(name, ": its drain was answered, and is lost"));
     }

@@ -47,6 +47,7 @@ void Faults::Begin() {
   Every(absl::Hours(2), [this] { DiskSlow(); });
   Every(absl::Hours(2), [this] { DeviceOut(); });
   Every(absl::Hours(1), [this] { Straggle(); });
+  Every(absl::Hours(1), [this] { Sicken(); });
 }
 
 void Faults::End() {
@@ -54,6 +55,7 @@ void Faults::End() {
   world_.disk->slowness = absl::ZeroDuration();
   for (const auto& agent : world_.agents) {
     agent->slowness = 1;
+    agent->sick = false;
     for (int slot = 0; agent->cuda() && agent->alive() && slot < agent->slots(); ++slot)
       agent->SetProblem(slot, "");
   }
@@ -231,6 +233,27 @@ void Faults::Straggle() {
     world_.agents[worker]->slowness = 1;
     world_.gangs->SpeedChanged(worker);
   });
+}
+
+// From now on the host's ranks fail one after the other.
+void Faults::Sicken() {
+  const int worker = AnyWorker();
+  Agent& agent = *world_.agents[worker];
+  if (std::exchange(agent.sick, true)) return;
+  world_.Note("sick host", 0, worker);
+  FailRanksOf(worker);
+  world_.events.After(world_.random.LogTime(absl::Minutes(10), absl::Hours(3)),
+                      [&agent] { agent.sick = false; });
+}
+
+void Faults::FailRanksOf(int worker) {
+  Agent& agent = *world_.agents[worker];
+  if (!world_.faults || !agent.sick) return;
+  if (!agent.processes().empty()) {
+    world_.gangs->Fail(*agent.processes().begin()->second, v1::FAILURE_CLASS_DEVICE);
+  }
+  world_.events.After(world_.random.Time(absl::Seconds(15), absl::Minutes(4)),
+                      [this, worker] { FailRanksOf(worker); });
 }
 
 }  // namespace milepost::sim

@@ -39,6 +39,8 @@ class Faults {
   void DiskSlow();
   void DeviceOut();
   void Straggle();
+  void Sicken();
+  void FailRanksOf(int worker);
   // Something happens to the worker, within seconds.
   void Strike(int worker);
   void CrashWithLateWords(Agent& agent);

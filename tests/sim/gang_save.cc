@@ -246,7 +246,7 @@ void Gangs::Kill(Process& process) {
   absl::Duration delay = world_.random.LogTime(absl::Milliseconds(5), absl::Seconds(5));
   if (process.unkillable) {
     world_.Hit(Probe::kUnkillable);
-    delay = world_.random.Time(absl::Minutes(1), absl::Minutes(6));
+    delay = world_.random.Time(absl::Minutes(1), absl::Minutes(12));
   }
   EndSoon(process, delay, Killed(process));
 }

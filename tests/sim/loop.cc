@@ -105,6 +105,9 @@ void Loop::Receive(const StreamPtr& stream, v1::WorkerMessage message) {
     case v1::WorkerMessage::kProgress:
       event = coordinator::RankProgressed{name, std::move(*message.mutable_progress())};
       break;
+    case v1::WorkerMessage::kHealthReport:
+      event = coordinator::HealthReported{name, std::move(*message.mutable_health_report())};
+      break;
     case v1::WorkerMessage::kLeaving:
       event = coordinator::WorkerLeaving{name, message.leaving().reason()};
       break;

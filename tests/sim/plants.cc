@@ -46,6 +46,7 @@ constexpr std::array<const char*, static_cast<size_t>(Plant::kCount)> kNames = {
     "starve",
     "preempt-by-turns",
     "resurrect",
+    "ignore-exclusion",
 };
 
 // Which jobs a bug that hits some of them hits.
@@ -77,8 +78,15 @@ Outcome Core::Decide(const State& state, std::vector<Event>& events, absl::Time 
 }
 
 Outcome Core::Schedule(const State& state, absl::Time now) const {
-  if (plant_ == Plant::kOverLimit || plant_ == Plant::kIgnoreDependencies) {
+  if (plant_ == Plant::kOverLimit || plant_ == Plant::kIgnoreDependencies ||
+      plant_ == Plant::kIgnoreExclusion) {
     State blind = state;
+    for (const auto& [name, record] : state.workers()) {
+      if (plant_ != Plant::kIgnoreExclusion || !record.worker().has_exclusion()) continue;
+      v1::WorkerRecord taken = record;
+      taken.mutable_worker()->clear_exclusion();
+      blind.PutWorker(std::move(taken));
+    }
     for (const auto& [id, record] : state.queues()) {
       if (plant_ != Plant::kOverLimit) break;
       v1::QueueRecord unlimited = record;

@@ -44,6 +44,7 @@ enum class Plant : uint8_t {
   kStarve,               // some jobs are never started
   kPreemptByTurns,       // who made room may make the other leave in turn
   kResurrect,            // an ended job is queued again
+  kIgnoreExclusion,      // excluded hosts are given ranks
   kCount,
 };
 

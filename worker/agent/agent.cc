@@ -22,6 +22,7 @@
 #include "common/poll.h"
 #include "common/proto_time.h"
 #include "common/status_macros.h"
+#include "common/steady_time.h"
 #include "common/version.h"
 #include "worker/agent/cores.h"
 #include "worker/agent/gpu_check.h"
@@ -69,6 +70,8 @@ class AgentImpl : public Agent {
         outbox_(
             MakeHello(options_, identity_, plan_, nvml == nullptr ? "" : nvml->versions().driver)),
         nvml_(std::move(nvml)),
+        health_(options_.health,
+                [this](v1::HealthReport report) { outbox_.SetHealthReport(std::move(report)); }),
         memory_(options_.memory_dir, identity_.id()) {}
 
   void Run() override;
@@ -93,6 +96,7 @@ class AgentImpl : public Agent {
   void SweepMemory(absl::Duration keep, const std::string& starting = "");
   void RefuseStart(const v1::StartRank& start, v1::RankState state, const std::string& why);
   void HandleStop(const v1::StopRank& stop);
+  void HandleCheck(const v1::CheckHealth& check);
   void BeginLeaving();
 
   const AgentOptions options_;
@@ -103,9 +107,10 @@ class AgentImpl : public Agent {
   std::atomic<bool> stop_requested_{false};
   Outbox outbox_;
   std::shared_ptr<Nvml> nvml_;  // the monitor's once it is there
+  HealthCheck health_;
   absl::Mutex mutex_;
   std::vector<v1::CoordinatorMessage> inbox_ ABSL_GUARDED_BY(mutex_);
-  // The loop's own.
+  // The loop's own. Its times are SteadyNow's.
   std::map<RankKey, std::unique_ptr<RankProcess>> ranks_;
   JobMemory memory_;
   absl::Time sweep_time_ = absl::InfinitePast();
@@ -131,7 +136,7 @@ void AgentImpl::WatchGpus() {
       [binary = options_.cuda_trainer_binary, uuids = std::move(uuids)](int gpu) {
         return CheckGpu(binary, uuids.at(gpu));
       });
-  check_monitor_ = monitor_->CheckProgress(Clock::Real()->Now(), kDriverPatience);
+  check_monitor_ = monitor_->CheckProgress(SteadyNow(), kDriverPatience);
 }
 
 void AgentImpl::NoteSpot(const std::string& why) {
@@ -161,19 +166,19 @@ void AgentImpl::Run() {
     for (auto it = ranks_.begin(); it != ranks_.end();) {
       const bool ended = it->second->HandleEvents();
       if (!ended) {
-        check_alive_ = std::min(check_alive_, Clock::Real()->Now() + it->second->CheckAlive());
+        check_alive_ = std::min(check_alive_, SteadyNow() + it->second->CheckAlive());
       }
       any_ended |= ended;
       // It may have ended because its GPU did, which the next placement should know.
       if (ended && monitor_) monitor_->MeasureSoon();
       it = ended ? ranks_.erase(it) : std::next(it);
     }
-    if (monitor_ && Clock::Real()->Now() >= check_monitor_) {
-      check_monitor_ = monitor_->CheckProgress(Clock::Real()->Now(), kDriverPatience);
+    if (monitor_ && SteadyNow() >= check_monitor_) {
+      check_monitor_ = monitor_->CheckProgress(SteadyNow(), kDriverPatience);
     }
-    if (any_ended || Clock::Real()->Now() >= sweep_time_) SweepMemory(JobMemory::kKeep);
+    if (any_ended || SteadyNow() >= sweep_time_) SweepMemory(JobMemory::kKeep);
     if (stop_requested_ && !leaving_) BeginLeaving();
-    if (Clock::Real()->Now() >= kill_time_) {
+    if (SteadyNow() >= kill_time_) {
       for (auto& [key, rank] : ranks_) rank->Kill();
       kill_time_ = absl::InfiniteFuture();
     }
@@ -196,7 +201,7 @@ void AgentImpl::WaitForEvents() {
   std::vector<pollfd> entries = {{wake_.get(), POLLIN, 0}};
   for (const auto& [key, rank] : ranks_) rank->AddPollEntries(entries);
   const absl::Time next = std::min({kill_time_, check_monitor_, sweep_time_, check_alive_});
-  poll(entries.data(), entries.size(), PollTimeoutMillis(next));
+  poll(entries.data(), entries.size(), PollTimeoutMillis(next - SteadyNow()));
 }
 
 void AgentImpl::HandleInbox() {
@@ -223,6 +228,8 @@ void AgentImpl::Handle(const v1::CoordinatorMessage& message) {
         outbox_.Forget(KeyOf(message.forget_rank()));
       }
       return;
+    case v1::CoordinatorMessage::kCheckHealth:
+      return HandleCheck(message.check_health());
     default:
       spdlog::warn("ignored a message of an unknown kind: is the coordinator newer?");
   }
@@ -278,6 +285,7 @@ absl::Status AgentImpl::StartTrainer(const v1::StartRank& start) {
   trainer.state_folder = absl::StrCat(options_.data_dir, "/offload");
   trainer.stop_time = options_.stop_time * kTrainerShare;
   trainer.hang_time = options_.hang_time;
+  trainer.silence = options_.silence;
   trainer.memory_folder = memory_.FolderOf(start.job(), start.uid());
   SweepMemory(JobMemory::kKeepFromOthers, trainer.memory_folder);
   MP_ASSIGN_OR_RETURN(auto rank, RankProcess::Start(start, trainer, &outbox_));
@@ -289,7 +297,7 @@ absl::Status AgentImpl::StartTrainer(const v1::StartRank& start) {
 void AgentImpl::SweepMemory(absl::Duration keep, const std::string& starting) {
   std::set<std::string> used = {starting};
   for (const auto& [key, rank] : ranks_) used.insert(rank->memory_folder());
-  sweep_time_ = memory_.Sweep(used, Clock::Real()->Now(), keep);
+  sweep_time_ = memory_.Sweep(used, SteadyNow(), keep);
 }
 
 void AgentImpl::KillOlderRanks(const RankKey& key) {
@@ -329,13 +337,25 @@ void AgentImpl::HandleStop(const v1::StopRank& stop) {
   }
 }
 
+void AgentImpl::HandleCheck(const v1::CheckHealth& check) {
+  std::set<int> busy;
+  for (const auto& [key, rank] : ranks_) busy.insert(rank->slot());
+  std::vector<std::string> gpus;
+  for (const PlannedSlot& planned : plan_.slots) {
+    const bool idle_gpu =
+        plan_.device == v1::DEVICE_KIND_CUDA && !busy.contains(planned.slot.index());
+    if (idle_gpu) gpus.push_back(planned.slot.uuid());
+  }
+  health_.Begin(check, std::move(gpus));
+}
+
 void AgentImpl::BeginLeaving() {
   leaving_ = true;
   spdlog::info("leaving: {} ranks checkpoint first, at most {:.0f} s", ranks_.size(),
                absl::ToDoubleSeconds(options_.stop_time));
   outbox_.SetLeaving("told to stop");
   for (auto& [key, rank] : ranks_) rank->Stop();
-  kill_time_ = Clock::Real()->Now() + options_.stop_time;
+  kill_time_ = SteadyNow() + options_.stop_time;
 }
 
 // With a certificate the worker is who that says.

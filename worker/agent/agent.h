@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "worker/agent/health_check.h"
 #include "worker/agent/slots.h"
 #include "worker/agent/spot_watch.h"
 #include "worker/gpu/nvml.h"
@@ -39,10 +40,12 @@ struct AgentOptions {
   // The driver's library; tests replace it.
   std::function<absl::StatusOr<std::unique_ptr<Nvml>>()> open_nvml = [] { return Nvml::Open(); };
   SpotOptions spot;                              // how it learns that its host goes away
+  HealthOptions health;                          // how its host is checked after failures
   absl::Duration stop_time = absl::Seconds(60);  // for ranks to checkpoint and leave
   // A rank whose micro-step or wait for data takes longer hangs, and is ended; so is one whose
-  // process gives no sign of life for a minute. Zero: neither.
+  // process gives no sign of life for `silence`. Zero: neither.
   absl::Duration hang_time = absl::Minutes(10);
+  absl::Duration silence = absl::Minutes(1);
   // After the last rank ended: for the coordinator to acknowledge the reports.
   absl::Duration acknowledge_time = absl::Seconds(3);
 };

@@ -1,8 +1,12 @@
 // The agent against a coordinator in this process, with this binary as its trainer.
 #include "worker/agent/agent_fixture.h"
 
+#include <gmock/gmock.h>
+
 namespace milepost::worker {
 namespace {
+
+using ::testing::HasSubstr;
 
 TEST_F(AgentTest, SaysHelloAndKeepsItsIdOverRestarts) {
   StartAgent();
@@ -159,6 +163,32 @@ TEST_F(AgentTest, ASecondAgentOnTheSameFolderIsRefused) {
   const absl::Status status = Agent::Create(options).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(status.message().find(folder_), std::string::npos);
+}
+
+// As one that is stopped, or stuck in the kernel.
+TEST_F(AgentTest, ARankThatGivesNoSignOfLifeIsKilled) {
+  AgentOptions options;
+  options.slots.count = 1;
+  options.silence = absl::Milliseconds(100);
+  StartAgent(options);
+  coordinator_->Say(Start("waits"));
+  const v1::RankReport report = coordinator_->AwaitReport(v1::RANK_STATE_FAILED);
+  EXPECT_EQ(report.failure_class(), v1::FAILURE_CLASS_HOST);
+  EXPECT_THAT(report.message(), HasSubstr("gave no sign of life for 100ms (its process is "));
+}
+
+TEST_F(AgentTest, UnlessHangsAreNoConcern) {
+  AgentOptions options;
+  options.slots.count = 1;
+  options.silence = absl::Milliseconds(1);
+  options.hang_time = absl::ZeroDuration();
+  StartAgent(options);
+  coordinator_->Say(Start("waits"));
+  coordinator_->AwaitReport(v1::RANK_STATE_RUNNING);
+  coordinator_->count_heartbeats_ = true;
+  for (int i = 0; i < 10; ++i) coordinator_->Await([](const auto&) { return true; });
+  coordinator_->Say(Stop(1, /*graceful=*/true));
+  coordinator_->AwaitReport(v1::RANK_STATE_STOPPED);
 }
 
 }  // namespace

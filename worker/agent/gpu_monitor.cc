@@ -9,6 +9,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/clock.h"
 #include "common/proto_time.h"
+#include "common/steady_time.h"
 #include "common/xid.h"
 
 namespace milepost::worker {
@@ -87,7 +88,7 @@ void GpuMonitor::Shared::MeasureAll() {
   for (const Watched& entry : watched) {
     {
       absl::MutexLock lock(&mutex);
-      busy_since = Now();  // checks of other GPUs may have taken long
+      busy_since = SteadyNow();  // checks of other GPUs may have taken long
     }
     v1::DeviceFacts facts = nvml->Measure(entry.gpu);
     facts.set_slot(entry.slot);
@@ -107,7 +108,7 @@ void GpuMonitor::Loop(std::shared_ptr<Shared> shared) {
   absl::MutexLock lock(&shared->mutex);
   while (!shared->stopping) {
     shared->soon = false;
-    shared->busy_since = Now();
+    shared->busy_since = SteadyNow();
     shared->mutex.Unlock();
     shared->MeasureAll();
     shared->mutex.Lock();
@@ -154,7 +155,7 @@ absl::Time GpuMonitor::CheckProgress(absl::Time now, absl::Duration patience) {
     for (const Watched& entry : shared_->watched) {
       v1::DeviceFacts facts;
       facts.set_slot(entry.slot);
-      *facts.mutable_time() = ToProto(now);
+      *facts.mutable_time() = ToProto(Now());
       facts.set_problem(absl::StrCat("the driver has not answered for ",
                                      absl::FormatDuration(patience), ": restart the host"));
       shared_->report(std::move(facts));

@@ -48,7 +48,7 @@ class GpuMonitor {
   void MeasureSoon();
 
   // Reports every slot as out of order once a measurement has taken longer than `patience`. Returns
-  // when to call again. Does not block.
+  // when to call again. Times are SteadyNow's. Does not block.
   absl::Time CheckProgress(absl::Time now, absl::Duration patience);
 
  private:

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "common/steady_time.h"
 #include "worker/gpu/testing/fake_nvml.h"
 
 namespace milepost::worker {
@@ -40,7 +41,7 @@ TEST(GpuMonitorTest, ADriverThatHangsTakesTheSlotsOutAndHoldsNobody) {
           if (fine && told.size() == 4) answered.Notify();
         },
         NoCheck);
-    const absl::Time later = absl::Now() + 2 * kPatience;
+    const absl::Time later = SteadyNow() + 2 * kPatience;
     while (told.empty()) monitor.CheckProgress(later, kPatience);  // the thread begins when it may
     ASSERT_EQ(told.size(), 2);
     EXPECT_EQ(told[1].slot(), 5);
@@ -68,7 +69,7 @@ TEST(GpuMonitorTest, IsNotOverdueWhileItRests) {
       },
       NoCheck);
   measured.WaitForNotification();
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   EXPECT_LE(monitor.CheckProgress(now, kPatience), now + kPatience);
 }
 

@@ -47,6 +47,11 @@ void Outbox::SetSpotNotice(v1::SpotNotice notice) {
   spot_pending_ = true;
 }
 
+void Outbox::SetHealthReport(v1::HealthReport report) {
+  absl::MutexLock lock(&mutex_);
+  health_ = std::move(report);
+}
+
 void Outbox::Forget(const RankKey& key) {
   absl::MutexLock lock(&mutex_);
   ranks_.erase(key);
@@ -96,7 +101,10 @@ void Outbox::Wake() {
 }
 
 bool Outbox::Pending() const {
-  if (leaving_pending_ || spot_pending_ || !facts_pending_.empty() || !logs_.empty()) return true;
+  if (leaving_pending_ || spot_pending_ || !facts_pending_.empty() || health_.has_value()) {
+    return true;
+  }
+  if (!logs_.empty()) return true;
   for (const auto& [key, entry] : ranks_) {
     if (entry.report_pending || entry.progress_pending) return true;
   }
@@ -133,6 +141,10 @@ v1::WorkerMessage Outbox::Take() {
       *message.mutable_heartbeat()->add_devices() = facts_[slot];
     }
     facts_pending_.clear();
+    return message;
+  }
+  if (health_.has_value()) {
+    *message.mutable_health_report() = *std::exchange(health_, std::nullopt);
     return message;
   }
   *message.mutable_logs() = logs_.Pop();

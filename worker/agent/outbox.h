@@ -52,6 +52,8 @@ class Outbox {
   void SetLeaving(const std::string& reason);
   // The first one stays.
   void SetSpotNotice(v1::SpotNotice notice);
+  // Instead of one that was not sent yet. Lost with its stream: it is asked for again.
+  void SetHealthReport(v1::HealthReport report);
   void Forget(const RankKey& key);
 
   std::optional<v1::RankReport> Find(const RankKey& key) const;
@@ -63,7 +65,7 @@ class Outbox {
   // logs.
   v1::WorkerMessage StartStream();
   // Waits for something to say; nothing by `deadline`, or after Wake. Order: Leaving, the
-  // spot notice, reports, progress, devices, logs.
+  // spot notice, reports, progress, devices, health, logs.
   std::optional<v1::WorkerMessage> Next(absl::Time deadline);
   // Makes a waiting Next return.
   void Wake();
@@ -87,6 +89,7 @@ class Outbox {
   std::string leaving_ ABSL_GUARDED_BY(mutex_);
   bool leaving_pending_ ABSL_GUARDED_BY(mutex_) = false;
   bool spot_pending_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<v1::HealthReport> health_ ABSL_GUARDED_BY(mutex_);
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

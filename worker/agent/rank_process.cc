@@ -24,7 +24,6 @@ constexpr int kChannelFd = 3;
 constexpr absl::Duration kHandOver = absl::Seconds(1);
 // It loads libraries before its first sign of life, from wherever they are.
 constexpr absl::Duration kFirstSign = absl::Minutes(5);
-constexpr absl::Duration kSilence = absl::Seconds(60);
 // Of one descriptor at a time, so that a trainer that floods its output cannot hold the loop.
 constexpr int kReadsAtOnce = 16;
 
@@ -67,8 +66,7 @@ absl::StatusOr<std::unique_ptr<RankProcess>> RankProcess::Start(const v1::StartR
   MP_ASSIGN_OR_RETURN(Subprocess process, Subprocess::Spawn(std::move(spawn)));
   MP_RETURN_IF_ERROR(SendStart(start, options, channel.first));
   auto rank = std::unique_ptr<RankProcess>(
-      new RankProcess(std::move(process), std::move(channel.first), start, options.memory_folder,
-                      options.hang_time > absl::ZeroDuration(), outbox));
+      new RankProcess(std::move(process), std::move(channel.first), start, options, outbox));
   spdlog::info("started {} on slot {}: pid {}, {} threads", Describe(rank->key_), rank->slot_,
                rank->process_.pid(), options.threads);
   outbox->SetReport(rank->NewReport(v1::RANK_STATE_STARTING));
@@ -76,15 +74,16 @@ absl::StatusOr<std::unique_ptr<RankProcess>> RankProcess::Start(const v1::StartR
 }
 
 RankProcess::RankProcess(Subprocess process, MessageChannel channel, const v1::StartRank& start,
-                         std::string memory_folder, bool watched, Outbox* outbox)
+                         const TrainerOptions& options, Outbox* outbox)
     : key_(KeyOf(start)),
       slot_(start.slot()),
-      memory_folder_(std::move(memory_folder)),
+      memory_folder_(options.memory_folder),
       outbox_(outbox),
       process_(std::move(process)),
       channel_(std::move(channel)),
       oom_kills_before_(CgroupOomKills()),
-      watched_(watched),
+      watched_(options.hang_time > absl::ZeroDuration()),
+      silence_(options.silence),
       silent_from_(SteadyNow() + kFirstSign) {
   outputs_[0].fd = process_.TakeOut();
   outputs_[1].fd = process_.TakeErr();
@@ -119,7 +118,7 @@ absl::Duration RankProcess::CheckAlive() {
   if (left > absl::ZeroDuration()) return left;
   const std::string state = ProcessState(process_.pid());
   end_.silence = absl::StrCat("the trainer gave no sign of life for ",
-                              absl::FormatDuration(heard_ ? kSilence : kFirstSign),
+                              absl::FormatDuration(heard_ ? silence_ : kFirstSign),
                               state.empty() ? "" : absl::StrCat(" (its process is ", state, ")"));
   spdlog::error("{}: {}: killing it", Describe(key_), end_.silence);
   Kill();
@@ -192,7 +191,7 @@ void RankProcess::ReadChannel(bool all) {
       channel_open_ = false;
       continue;
     }
-    silent_from_ = SteadyNow() + kSilence;
+    silent_from_ = SteadyNow() + silence_;
     heard_ = true;
     if (message.has_failure()) {
       end_.failure = message.failure();

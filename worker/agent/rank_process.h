@@ -32,6 +32,7 @@ struct TrainerOptions {
   std::string memory_folder;  // likewise
   absl::Duration stop_time;   // that the trainer has after SIGTERM
   absl::Duration hang_time;   // of v1::TrainerStart; zero: it is let hang, silent too
+  absl::Duration silence;     // after which it is killed, once it has given a sign of life
 };
 
 class RankProcess {
@@ -71,7 +72,7 @@ class RankProcess {
   };
 
   RankProcess(Subprocess process, MessageChannel channel, const v1::StartRank& start,
-              std::string memory_folder, bool watched, Outbox* outbox);
+              const TrainerOptions& options, Outbox* outbox);
   void ReadOutput(Output& output);
   void FinishOutput(Output& output);
   void ReadChannel(bool all);
@@ -90,6 +91,7 @@ class RankProcess {
   const int64_t oom_kills_before_;
   bool running_ = false;  // RUNNING has been reported
   const bool watched_;
+  const absl::Duration silence_;
   absl::Time silent_from_;  // steady: it is taken to hang, unless it says something before
   bool heard_ = false;
   TrainerEnd end_;

@@ -9,9 +9,10 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "common/status_macros.h"
+#include "common/steady_time.h"
 #include "engine/comm/communicator.h"
+#include "engine/comm/missing_ranks.h"
 #include "engine/plan/estimate.h"
 #include "engine/plan/planner.h"
 #include "engine/plan/required_bytes.h"
@@ -302,19 +303,20 @@ absl::StatusOr<CudaEngine::Slot> CudaEngine::MakeSlot(const TrainingData& data) 
 // left on the device for ever then: it would not even be given up.
 absl::Status CudaEngine::WaitFor(absl::FunctionRef<absl::Status(absl::Duration)> wait) {
   constexpr absl::Duration kPiece = absl::Seconds(1);
-  const absl::Time deadline = absl::Now() + parts_.timeout;
+  const absl::Time deadline = SteadyNow() + parts_.timeout;
   while (true) {
     const absl::Status status = wait(std::min(kPiece, parts_.timeout));
     if (!absl::IsDeadlineExceeded(status)) return status;
     if (communicator_ != nullptr) MP_RETURN_IF_ERROR(communicator_->Health());
     // Aborted, though the device still waits for a peer.
     const absl::Status aborted = host_communicator_->Check();
-    if (aborted.ok() && absl::Now() < deadline) continue;
+    if (aborted.ok() && SteadyNow() < deadline) continue;
     const absl::Status late =
         !aborted.ok()
             ? aborted
-            : absl::DeadlineExceededError(absl::StrCat("the GPU's work is not done after ",
-                                                       absl::FormatDuration(parts_.timeout)));
+            : absl::DeadlineExceededError(absl::StrCat(
+                  "the GPU's work is not done after ", absl::FormatDuration(parts_.timeout),
+                  comm::MissingRanks(*host_communicator_, turn_)));
     device().DropGraphs();  // as in the destructor; nothing runs after this
     if (communicator_ != nullptr) communicator_->Abort(late.message());
     return late;
