@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/proto_time.h"
+#include "tests/sim/agent.h"
 #include "tests/sim/checker.h"
 
 namespace milepost::sim {
@@ -410,10 +411,16 @@ void Checker::End(const coordinator::State& state) {
     Fail("liveness", record, absl::StrCat("it never ended: ", job.reason_detail()));
   }
   for (const auto& [name, record] : state.workers()) {
-    if (record.stale_size() == 0) continue;
-    world_.Fail("slots", name,
-                absl::StrCat(name, ": a slot is kept for a process of ", record.stale(0).job(),
-                             " that is not there"));
+    const auto& processes = world_.agents[WorkerIndex(name)]->processes();
+    for (const v1::RankPlacementOfJob& stale : record.stale()) {
+      const auto process =
+          processes.find({JobNumber(stale.job()), stale.generation(), stale.rank()});
+      if (process != processes.end() && process->second->unkillable) continue;
+      world_.Fail(
+          "slots", name,
+          absl::StrCat(name, ": a slot is kept for a process of ", stale.job(),
+                       process == processes.end() ? " that is not there" : " that nobody kills"));
+    }
   }
   for (const auto& truth : world_.jobs) {
     if (truth->acknowledged && state.FindJob(truth->number) == nullptr) {
