@@ -1,0 +1,121 @@
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+
+#include "absl/time/clock.h"
+#include "bench/control_plane/parts.h"
+#include "bench/control_plane/simulated_workers.h"
+#include "client/api/clients.h"
+#include "client/api/connection.h"
+#include "common/check.h"
+
+namespace milepost::bench {
+namespace {
+
+constexpr absl::Duration kPause = absl::Milliseconds(200);
+
+double CpuSeconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+int64_t ResidentMiB() {
+  int64_t pages = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident;
+  return resident * sysconf(_SC_PAGESIZE) >> 20;
+}
+
+// How many ranks have done their first step, as the coordinator knows it.
+int RanksRunning(client::JobClient* jobs, int most) {
+  const auto list = jobs->List(most);
+  MP_CHECK(list.ok()) << list.status().ToString();
+  int ranks = 0;
+  for (const v1::Job& job : *list) {
+    if (job.state() == v1::JOB_STATE_RUNNING) ranks += job.placements_size();
+  }
+  return ranks;
+}
+
+struct Steady {
+  double seconds, cores, progress_rate, heartbeat_rate;
+  int jobs_that_moved;
+};
+
+Steady MeasureSteady(const Options& options, const WorkerCounts& counts, client::JobClient* jobs) {
+  const auto before = jobs->List(options.running);
+  const double from = Seconds(), cpu = CpuSeconds();
+  const int64_t progress = counts.progress, heartbeats = counts.heartbeats;
+  absl::SleepFor(absl::Seconds(options.steady));
+  Steady steady = {};
+  steady.seconds = Seconds() - from;
+  steady.cores = (CpuSeconds() - cpu) / steady.seconds;
+  steady.progress_rate = static_cast<double>(counts.progress - progress) / steady.seconds;
+  steady.heartbeat_rate = static_cast<double>(counts.heartbeats - heartbeats) / steady.seconds;
+  const auto after = jobs->List(options.running);
+  MP_CHECK(before.ok() && after.ok() && before->size() == after->size());
+  for (size_t i = 0; i < after->size(); ++i) {
+    const int64_t steps = (*after)[i].progress().step() - (*before)[i].progress().step();
+    // All but what has yet to be told.
+    const double told = steady.seconds / options.step - 2 * options.heartbeat / options.step;
+    if (static_cast<double>(steps) >= std::max(1.0, told)) ++steady.jobs_that_moved;
+  }
+  return steady;
+}
+
+}  // namespace
+
+nlohmann::json MeasureRunning(const Options& options, WorkersProcess* process) {
+  auto server = Serve(options.data_dir + "/workers", absl::Seconds(options.heartbeat));
+  const double begin = Seconds();
+  process->Connect({.address = server->address(),
+                    .count = options.workers,
+                    .slots = options.slots,
+                    .step = absl::Seconds(options.step)});
+  const auto connection = client::Connection::To(server->address());
+  client::WorkerClient workers(connection);
+  while (workers.List(options.workers).value().size() < static_cast<size_t>(options.workers)) {
+    absl::SleepFor(kPause);
+  }
+  const double connected = Seconds() - begin;
+  client::JobClient jobs(connection);
+  const int ranks = std::max(1, options.workers * options.slots / std::max(1, options.running));
+  const double submitted = Seconds();
+  for (int i = 0; i < options.running; ++i) MP_CHECK(jobs.Submit(Spec(ranks)).ok());
+  while (RanksRunning(&jobs, options.running) < ranks * options.running) absl::SleepFor(kPause);
+  const double started = Seconds() - submitted;
+  printf("%d workers connected after %.1f s; %d jobs of %d ranks, all slots, run after %.1f s\n",
+         options.workers, connected, options.running, ranks, started);
+  absl::SleepFor(absl::Seconds(options.heartbeat));
+  const Steady steady = MeasureSteady(options, process->counts(), &jobs);
+  const int64_t resident = ResidentMiB();
+  printf(
+      "steady for %.0f s, beats every %.0f s, steps of %.1f s: %.2f of a core, %ld MiB resident; "
+      "%.0f reports of progress and %.0f heartbeats per second; %d of %d jobs moved\n",
+      steady.seconds, options.heartbeat, options.step, steady.cores, static_cast<long>(resident),
+      steady.progress_rate, steady.heartbeat_rate, steady.jobs_that_moved, options.running);
+  return {{"workers", options.workers},
+          {"slots", options.slots},
+          {"jobs", options.running},
+          {"ranks_of_each", ranks},
+          {"heartbeat_seconds", options.heartbeat},
+          {"step_seconds", options.step},
+          {"steady_seconds", steady.seconds},
+          {"cores", steady.cores},
+          {"bar_cores", 0.5},
+          {"resident_mib", resident},
+          {"bar_mib", 1024},
+          {"progress_per_second", steady.progress_rate},
+          {"heartbeats_per_second", steady.heartbeat_rate},
+          {"jobs_that_moved", steady.jobs_that_moved},
+          {"seconds_to_connect", connected},
+          {"seconds_to_start", started}};
+}
+
+}  // namespace milepost::bench
