@@ -92,6 +92,7 @@ struct Apply {
   }
   bool operator()(const CoordinatorRestarted&) {
     transition->ExtendLeases();
+    transition->BoundStoredTimes();
     return false;
   }
   bool operator()(const LeasesLengthened& event) {

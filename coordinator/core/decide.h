@@ -149,7 +149,8 @@ struct CheckpointsChanged {
   std::string newest;
   int64_t newest_step = 0;
 };
-// Once, after the state was loaded from the store: every lease is extended.
+// Once, after the state was loaded from the store: every lease is extended, and times that were
+// stored by another clock are bounded (clock_bounds.h).
 struct CoordinatorRestarted {};
 // For that long nobody has listened: no lease ends for it.
 struct LeasesLengthened {

@@ -68,6 +68,8 @@ class Transition {
   void BeginDrains();
   void Reported(const std::string& worker, const v1::RankReport& report);
   void ExtendLeases();
+  // Of what was loaded from the store.
+  void BoundStoredTimes();
   void Lengthen(absl::Duration by);
   void ExpireLeases();
 

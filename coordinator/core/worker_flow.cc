@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/error_details.h"
 #include "common/proto_time.h"
+#include "coordinator/core/clock_bounds.h"
 #include "coordinator/core/decide.h"
 #include "coordinator/core/transition.h"
 
@@ -334,6 +335,17 @@ void Transition::ExtendLeases() {
     v1::Worker* worker = ChangeWorkerSoft(name).mutable_worker();
     worker->set_state(v1::WORKER_STATE_DISCONNECTED);
     *worker->mutable_lease_expire_time() = ToProto(now_ + config_.lease);
+  }
+}
+
+void Transition::BoundStoredTimes() {
+  for (const int64_t number : state_.active()) {
+    v1::JobRecord record = *Job(number);
+    if (BoundTimes(now_, config_, &record)) ChangeSoft(number) = std::move(record);
+  }
+  for (const auto& [name, unused] : state_.workers()) {
+    v1::WorkerRecord record = *Worker(name);
+    if (BoundTimes(now_, &record)) ChangeWorkerSoft(name) = std::move(record);
   }
 }
 
