@@ -1,8 +1,18 @@
 #include "worker/agent/outbox.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "common/clock.h"
+#include "common/steady_time.h"
+
 namespace milepost::worker {
+namespace {
+
+// Of a rank 0: often enough for those who watch the job, whatever the heartbeat.
+constexpr int kReportsPerHeartbeat = 10;
+
+}  // namespace
 
 void Outbox::SetReport(v1::RankReport report) {
   absl::MutexLock lock(&mutex_);
@@ -71,12 +81,14 @@ bool Outbox::AwaitAllForgotten(absl::Time deadline) const {
 }
 
 v1::WorkerMessage Outbox::StartStream() {
+  const absl::Time now = SteadyNow();
   absl::MutexLock lock(&mutex_);
   v1::WorkerMessage message;
   *message.mutable_hello() = hello_;
   for (auto& [key, entry] : ranks_) {
     *message.mutable_hello()->add_ranks() = entry.report;
     entry.report_pending = entry.progress_pending = false;
+    entry.progress_sent = now;
   }
   for (const auto& [slot, facts] : facts_) *message.mutable_hello()->add_devices() = facts;
   facts_pending_.clear();
@@ -87,12 +99,27 @@ v1::WorkerMessage Outbox::StartStream() {
 }
 
 std::optional<v1::WorkerMessage> Outbox::Next(absl::Time deadline) {
+  const absl::Time give_up = SteadyNow() + (deadline - Clock::Real()->Now());
   absl::MutexLock lock(&mutex_);
-  const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return woken_ || Pending(); };
-  mutex_.AwaitWithDeadline(absl::Condition(&ready), deadline);
-  woken_ = false;
-  if (!Pending()) return std::nullopt;
-  return Take();
+  while (true) {
+    const absl::Time now = SteadyNow();
+    const absl::Time due = Due();
+    if (due <= now) {
+      woken_ = false;
+      return Take(now);
+    }
+    if (std::exchange(woken_, false) || now >= give_up) return std::nullopt;
+    const absl::Time until = std::min(due, give_up);
+    const auto sooner = [this, until]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return woken_ || Due() < until;
+    };
+    mutex_.AwaitWithTimeout(absl::Condition(&sooner), until - now);
+  }
+}
+
+void Outbox::SetHeartbeat(absl::Duration heartbeat) {
+  absl::MutexLock lock(&mutex_);
+  heartbeat_ = heartbeat;
 }
 
 void Outbox::Wake() {
@@ -100,18 +127,24 @@ void Outbox::Wake() {
   woken_ = true;
 }
 
-bool Outbox::Pending() const {
-  if (leaving_pending_ || spot_pending_ || !facts_pending_.empty() || health_.has_value()) {
-    return true;
-  }
-  if (!logs_.empty()) return true;
-  for (const auto& [key, entry] : ranks_) {
-    if (entry.report_pending || entry.progress_pending) return true;
-  }
-  return false;
+absl::Time Outbox::DueOf(const RankKey& key, const Entry& entry) const {
+  if (!entry.progress_pending) return absl::InfiniteFuture();
+  return entry.progress_sent + (key.rank == 0 ? heartbeat_ / kReportsPerHeartbeat : heartbeat_);
 }
 
-v1::WorkerMessage Outbox::Take() {
+absl::Time Outbox::Due() const {
+  const bool now = leaving_pending_ || spot_pending_ || !facts_pending_.empty() ||
+                   health_.has_value() || !logs_.empty();
+  if (now) return absl::InfinitePast();
+  absl::Time due = absl::InfiniteFuture();
+  for (const auto& [key, entry] : ranks_) {
+    if (entry.report_pending) return absl::InfinitePast();
+    due = std::min(due, DueOf(key, entry));
+  }
+  return due;
+}
+
+v1::WorkerMessage Outbox::Take(absl::Time now) {
   v1::WorkerMessage message;
   if (std::exchange(leaving_pending_, false)) {
     message.mutable_leaving()->set_reason(leaving_);
@@ -124,11 +157,14 @@ v1::WorkerMessage Outbox::Take() {
   for (auto& [key, entry] : ranks_) {
     if (!std::exchange(entry.report_pending, false)) continue;
     entry.progress_pending = false;
+    entry.progress_sent = now;
     *message.mutable_rank_report() = entry.report;
     return message;
   }
   for (auto& [key, entry] : ranks_) {
-    if (!std::exchange(entry.progress_pending, false)) continue;
+    if (DueOf(key, entry) > now) continue;
+    entry.progress_pending = false;
+    entry.progress_sent = now;
     v1::RankProgress& progress = *message.mutable_progress();
     progress.set_job(key.job);
     progress.set_generation(key.generation);

@@ -1,7 +1,8 @@
 // What the worker has to tell the coordinator. Rank reports and progress are levels, not events:
 // the newest one of each rank is kept, sent when it changes, and said again in the Hello of every
 // new stream until the coordinator forgets the rank. What was measured of each GPU slot likewise.
-// Logs are a bounded queue.
+// Logs are a bounded queue. How often progress is let out follows the heartbeats, which the
+// coordinator sets: with thousands of workers it hears of every rank, yet not of every step.
 //
 // Thread-safe: the agent's loop puts things in, the session's writer takes messages out.
 #ifndef MILEPOST_WORKER_AGENT_OUTBOX_H_
@@ -64,6 +65,9 @@ class Outbox {
   // The first message of a new stream: says everything, so nothing else is pending after it but
   // logs.
   v1::WorkerMessage StartStream();
+  // Lets out the progress of ranks 0, which is their jobs', ten times in such a time, and that of
+  // others, which tells who holds the job up, once. Zero, as at first: whenever it is new.
+  void SetHeartbeat(absl::Duration heartbeat);
   // Waits for something to say; nothing by `deadline`, or after Wake. Order: Leaving, the
   // spot notice, reports, progress, devices, health, logs.
   std::optional<v1::WorkerMessage> Next(absl::Time deadline);
@@ -75,10 +79,16 @@ class Outbox {
     v1::RankReport report;  // with the latest progress
     bool report_pending = false;
     bool progress_pending = false;
+    absl::Time progress_sent = absl::InfinitePast();  // of a steady clock
   };
 
-  bool Pending() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  v1::WorkerMessage Take() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // When the rank's progress, if there is any to send, may be sent.
+  absl::Time DueOf(const RankKey& key, const Entry& entry) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // When there is something to say. InfinitePast: at once; InfiniteFuture: there is nothing.
+  absl::Time Due() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // At `now`, when something is due.
+  v1::WorkerMessage Take(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable absl::Mutex mutex_;
   v1::Hello hello_ ABSL_GUARDED_BY(mutex_);  // with the spot notice, once there is one
@@ -91,6 +101,7 @@ class Outbox {
   bool spot_pending_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<v1::HealthReport> health_ ABSL_GUARDED_BY(mutex_);
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Duration heartbeat_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();
 };
 
 }  // namespace milepost::worker

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "common/exit_codes.h"
+#include "common/steady_time.h"
 #include "worker/agent/cores.h"
 #include "worker/agent/exit_class.h"
 #include "worker/agent/identity.h"
@@ -163,6 +164,45 @@ TEST(OutboxTest, SendsTheNewestOfEachRankOnce) {
   // Of a rank that is not known.
   outbox.SetProgress({"jobs/2", 1, 0}, v1::Progress());
   EXPECT_FALSE(outbox.Next(absl::InfinitePast()).has_value());
+}
+
+// The coordinator says how often it wants to hear: of rank 0 ten times as often as of others.
+TEST(OutboxTest, ProgressFollowsTheHeartbeat) {
+  Outbox outbox{v1::Hello()};
+  for (const int rank : {0, 1}) outbox.SetReport(Report(rank, v1::RANK_STATE_RUNNING));
+  outbox.StartStream();
+  const auto step = [&](int64_t number) {
+    v1::Progress progress;
+    progress.set_step(number);
+    for (const int rank : {0, 1}) outbox.SetProgress({"jobs/1", 1, rank}, progress);
+  };
+  outbox.SetHeartbeat(absl::Hours(1));
+  step(1);
+  EXPECT_FALSE(outbox.Next(absl::InfinitePast()).has_value()) << "the Hello has just said it";
+  // What is no progress is never held up, and says the newest with it.
+  outbox.SetReport(Report(1, v1::RANK_STATE_SUCCEEDED));
+  const absl::Time begin = SteadyNow();
+  EXPECT_EQ(outbox.Next(absl::InfinitePast())->rank_report().progress().step(), 1);
+  EXPECT_FALSE(outbox.Next(absl::InfinitePast()).has_value());
+
+  constexpr absl::Duration kHeartbeat = absl::Milliseconds(200);
+  step(2);
+  outbox.SetHeartbeat(kHeartbeat);
+  const auto first = outbox.Next(absl::InfiniteFuture());
+  step(3);
+  EXPECT_EQ(first->progress().rank(), 0);
+  EXPECT_GE(first->progress().progress().step(), 2);
+  bool other = false;
+  int of_first = 0;
+  for (int i = 0; i < 100 && !other; ++i) {
+    const auto message = outbox.Next(absl::InfiniteFuture());
+    other = message->progress().rank() == 1;
+    if (!other) ++of_first;
+    step(4 + i);
+  }
+  EXPECT_TRUE(other);
+  EXPECT_GE(SteadyNow() - begin, kHeartbeat - absl::Milliseconds(1));
+  EXPECT_LE(of_first, 12);
 }
 
 TEST(OutboxTest, ANewStreamSaysEverything) {

@@ -175,11 +175,14 @@ class Session::Impl {
   }
 
   void Welcome(const v1::Welcome& welcome) {
+    const absl::Duration heartbeat =
+        absl::Seconds(std::clamp(welcome.heartbeat_seconds(), 0.01, 60.0));
     {
       absl::MutexLock lock(&mutex_);
       welcomed_ = true;
-      heartbeat_ = absl::Seconds(std::clamp(welcome.heartbeat_seconds(), 0.01, 60.0));
+      heartbeat_ = heartbeat;
     }
+    outbox_->SetHeartbeat(heartbeat);
     outbox_->Wake();  // the wait for the next heartbeat begins anew
     complained_ = false;
     spdlog::info("registered with the coordinator at {}", coordinator_);
