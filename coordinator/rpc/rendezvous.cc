@@ -20,13 +20,13 @@ absl::Status RendezvousTable::Load() {
   for (RendezvousKey& key : keys) {
     Attempt& attempt = attempts_[{key.job, key.generation}];
     attempt.bytes += key.key.size() + key.value.size();
-    attempt.keys[std::move(key.key)] = std::move(key.value);
+    attempt.keys[std::move(key.key)] = {std::move(key.value), 0, /*published=*/true};
   }
   return absl::OkStatus();
 }
 
-absl::Status RendezvousTable::Put(int64_t job, int64_t generation, const std::string& key,
-                                  const std::string& value) {
+absl::StatusOr<uint64_t> RendezvousTable::Put(int64_t job, int64_t generation,
+                                              const std::string& key, const std::string& value) {
   if (key.empty() || key.size() > kMaxKeyBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("key: must have 1 to ", kMaxKeyBytes, " bytes, not ", key.size()));
@@ -43,7 +43,19 @@ absl::Status RendezvousTable::Put(int64_t job, int64_t generation, const std::st
   }
   MP_RETURN_IF_ERROR(store_->PutKey({job, generation, key, value}));
   attempt.bytes += key.size() + value.size();
-  attempt.keys[key] = value;
+  attempt.keys[key] = {value, ++puts_, /*published=*/false};
+  return puts_;
+}
+
+absl::Status RendezvousTable::Publish(int64_t job, int64_t generation, const std::string& key,
+                                      uint64_t put) {
+  MP_RETURN_IF_ERROR(store_->SyncKeys());
+  absl::MutexLock lock(&mutex_);
+  const auto attempt = attempts_.find({job, generation});
+  if (attempt == attempts_.end()) return absl::OkStatus();  // over: nobody looks for it
+  const auto found = attempt->second.keys.find(key);
+  if (found == attempt->second.keys.end() || found->second.put != put) return absl::OkStatus();
+  found->second.published = true;
   changed_.SignalAll();
   return absl::OkStatus();
 }
@@ -59,7 +71,8 @@ absl::StatusOr<std::string> RendezvousTable::Get(int64_t job, int64_t generation
       auto attempt = attempts_.find({job, generation});
       if (attempt != attempts_.end()) {
         auto found = attempt->second.keys.find(key);
-        if (found != attempt->second.keys.end()) return found->second;
+        const bool there = found != attempt->second.keys.end() && found->second.published;
+        if (there) return found->second.bytes;
       }
     } while (!changed_.WaitWithDeadline(&mutex_, until));
     if (absl::Now() >= deadline) {

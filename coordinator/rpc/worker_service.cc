@@ -238,16 +238,9 @@ class RendezvousServiceImpl : public v1::RendezvousService::Service {
 
   grpc::Status PutKey(grpc::ServerContext* context, const v1::PutKeyRequest* request,
                       v1::PutKeyResponse*) override {
-    const auto put = [&] {
-      return coordinator_->rendezvous().Put(JobNumber(request->job()), request->generation(),
-                                            request->key(), request->value());
-    };
-    // Under the generation's lock: no key outlives the attempt.
     return gate_->Serve(context, "RendezvousService/PutKey", *request,
-                        Subject::Attempt(request->job(), request->generation()), [&](GateCall&) {
-                          return coordinator_->WithGeneration(request->job(), request->generation(),
-                                                              put);
-                        });
+                        Subject::Attempt(request->job(), request->generation()),
+                        [&](GateCall&) { return Put(*request); });
   }
 
   grpc::Status GetKey(grpc::ServerContext* context, const v1::GetKeyRequest* request,
@@ -258,6 +251,20 @@ class RendezvousServiceImpl : public v1::RendezvousService::Service {
   }
 
  private:
+  absl::Status Put(const v1::PutKeyRequest& request) {
+    RendezvousTable& table = coordinator_->rendezvous();
+    const int64_t job = JobNumber(request.job());
+    uint64_t put = 0;
+    // Under the generation's lock: no key outlives the attempt.
+    MP_RETURN_IF_ERROR(
+        coordinator_->WithGeneration(request.job(), request.generation(), [&]() -> absl::Status {
+          MP_ASSIGN_OR_RETURN(put,
+                              table.Put(job, request.generation(), request.key(), request.value()));
+          return absl::OkStatus();
+        }));
+    return table.Publish(job, request.generation(), request.key(), put);
+  }
+
   absl::Status Get(grpc::ServerContext* context, const GateCall& call,
                    const v1::GetKeyRequest& request, v1::GetKeyResponse* response) {
     const absl::Time deadline =

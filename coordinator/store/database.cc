@@ -200,6 +200,10 @@ absl::Status Database::Write(rocksdb::WriteBatch* batch, bool sync) {
   return FromRocks(db_->Write(options, batch), absl::StrCat("writing to ", dir_));
 }
 
+absl::Status Database::SyncLog() {
+  return FromRocks(db_->SyncWAL(), absl::StrCat("writing to ", dir_));
+}
+
 absl::Status Database::CheckSpace() const {
   MP_ASSIGN_OR_RETURN(const uint64_t free, StatvfsFreeBytes(dir_));
   if (free >= kLowSpaceBytes) return absl::OkStatus();

@@ -49,6 +49,8 @@ class Database {
 
   // One atomic write. RESOURCE_EXHAUSTED, with nothing done, when space is low.
   absl::Status Write(rocksdb::WriteBatch* batch, bool sync);
+  // Makes all that was written without a sync durable.
+  absl::Status SyncLog();
   absl::Status CheckSpace() const;
   // NOT_FOUND when there is none.
   absl::Status Get(rocksdb::ColumnFamilyHandle* family, absl::string_view key,

@@ -8,6 +8,7 @@
 #include "coordinator/store/checkpoint_store.h"
 #include "coordinator/store/database.h"
 #include "coordinator/store/epochs.h"
+#include "coordinator/store/group_sync.h"
 #include "coordinator/store/keys.h"
 
 namespace milepost::coordinator {
@@ -57,8 +58,11 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) 
         epoch, "/db to another, empty data directory"));
   }
   std::unique_ptr<Store> store(new Store);
-  store->sync_keys_ = options.shared;
   MP_ASSIGN_OR_RETURN(store->database_, Database::Open(options.dir));
+  if (options.shared) {
+    store->key_syncs_ = std::make_unique<GroupSync>(
+        [database = store->database_.get()] { return database->SyncLog(); });
+  }
   store->logs_ = std::make_unique<LogStore>(store->database_.get(), options.logs);
   MP_RETURN_IF_ERROR(store->logs_->Load());
   CheckpointStoreOptions checkpoint_options;
@@ -185,7 +189,11 @@ absl::StatusOr<std::vector<v1::TemplateRecord>> Store::LoadTemplates() {
 absl::Status Store::PutKey(const RendezvousKey& key) {
   rocksdb::WriteBatch batch;
   batch.Put(database_->meta(), RendezvousPrefix(key.job, key.generation) + key.key, key.value);
-  return database_->Write(&batch, sync_keys_);
+  return database_->Write(&batch, /*sync=*/false);
+}
+
+absl::Status Store::SyncKeys() {
+  return key_syncs_ == nullptr ? absl::OkStatus() : key_syncs_->Sync();
 }
 
 absl::StatusOr<std::vector<RendezvousKey>> Store::LoadKeys() {

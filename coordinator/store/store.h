@@ -28,6 +28,7 @@ namespace milepost::coordinator {
 
 class CheckpointStore;
 class Database;
+class GroupSync;
 
 struct StoreOptions {
   std::string dir;  // made when missing
@@ -81,8 +82,11 @@ class Store {
   absl::Status DeleteTemplate(const std::string& name);
   absl::StatusOr<std::vector<v1::TemplateRecord>> LoadTemplates();
 
-  // Survives the death of the process; that of the machine (synced) with StoreOptions::shared.
+  // Survives the death of the process. Never waits for the disk.
   absl::Status PutKey(const RendezvousKey& key);
+  // With StoreOptions::shared: what PutKey has done survives the death of the machine, too. Blocks
+  // on the disk, together with all who call it at the same time.
+  absl::Status SyncKeys();
   absl::StatusOr<std::vector<RendezvousKey>> LoadKeys();
 
   CheckpointStore& checkpoints() { return *checkpoints_; }
@@ -91,9 +95,9 @@ class Store {
  private:
   Store();
 
-  bool sync_keys_ = false;
   // In this order: the database goes last.
   std::unique_ptr<Database> database_;
+  std::unique_ptr<GroupSync> key_syncs_;  // nullptr: not shared
   std::unique_ptr<CheckpointStore> checkpoints_;
   std::unique_ptr<LogStore> logs_;
 };
