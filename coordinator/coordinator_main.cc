@@ -19,8 +19,9 @@
 #include "coordinator/rpc/admission.h"
 #include "coordinator/rpc/server.h"
 #include "coordinator/security/init_pki.h"
-#include "coordinator/standby.h"
+#include "coordinator/standby/standby.h"
 #include "coordinator/store/epochs.h"
+#include "coordinator/store/store_id.h"
 
 namespace milepost::coordinator {
 namespace {
@@ -204,6 +205,24 @@ int BackUpMain(int argc, char** argv) {
   return ExitCodeOf(status);
 }
 
+int InitStoreMain(int argc, char** argv) {
+  std::string dir;
+  CLI::App app(
+      "Begins a new store that several coordinators (--etcd) will share: once, in the directory "
+      "that all of them mount.",
+      "milepost-coordinator init-store");
+  app.add_option("dir", dir, "Their --data-dir")->required();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  const auto made = MakeStoreId(dir);
+  if (made.ok()) return kExitOk;
+  std::fprintf(stderr, "milepost-coordinator: %s\n", std::string(made.status().message()).c_str());
+  return ExitCodeOf(made.status());
+}
+
 int Main(int argc, char** argv) {
   KeepFreedMemory();
   // Blocked before any thread starts, so that every thread inherits it and sigwait gets them.
@@ -220,6 +239,7 @@ int Main(int argc, char** argv) {
   AddFlags(&app, &flags);
   app.footer(
       "milepost-coordinator init-pki --help: makes certificates\n"
+      "milepost-coordinator init-store --help: begins a store that several coordinators share\n"
       "milepost-coordinator backup --help: copies the data directory");
   try {
     app.parse(argc, argv);
@@ -240,6 +260,9 @@ int Main(int argc, char** argv) {
 int main(int argc, char** argv) {
   if (argc > 1 && absl::string_view(argv[1]) == "init-pki") {
     return milepost::coordinator::InitPkiMain(argc - 1, argv + 1);
+  }
+  if (argc > 1 && absl::string_view(argv[1]) == "init-store") {
+    return milepost::coordinator::InitStoreMain(argc - 1, argv + 1);
   }
   if (argc > 1 && absl::string_view(argv[1]) == "backup") {
     return milepost::coordinator::BackUpMain(argc - 1, argv + 1);

@@ -115,7 +115,7 @@ class FakeEtcd {
         *response->add_responses()->mutable_response_range()->add_kvs() = found->second;
         return etcd_->EndOfCallLocked();
       }
-      if (!etcd_->leases_.count(put.lease())) return NoLease();
+      if (put.lease() != 0 && !etcd_->leases_.count(put.lease())) return NoLease();
       etcdserverpb::KeyValue& kv = etcd_->keys_[put.key()];
       kv.set_key(put.key());
       kv.set_value(put.value());

@@ -234,13 +234,13 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
                         store().Read(request.name(), ranges));
     v1::Chunk chunk;
     while (true) {
-      MP_RETURN_IF_ERROR(call.StillHolds());
       absl::StatusOr<bool> more = reader->Next(&chunk);
       if (!more.ok()) {
         Moved(reader->manifest().checkpoint().job());
         return more.status();
       }
       if (!*more) return absl::OkStatus();
+      MP_RETURN_IF_ERROR(call.StillHolds());
       if (!writer->Write(chunk)) return absl::CancelledError("the client has gone");
     }
   }

@@ -64,8 +64,6 @@ v1::LogLine DroppedLine(const std::string& job, int64_t lines, const LogStore::R
   return line;
 }
 
-absl::Status Gone() { return absl::CancelledError("the client has gone"); }
-
 class JobServiceImpl : public v1::JobService::Service {
  public:
   JobServiceImpl(Coordinator* coordinator, Gate* gate) : coordinator_(coordinator), gate_(gate) {}
@@ -256,11 +254,18 @@ class JobServiceImpl : public v1::JobService::Service {
       if (bytes == sent) continue;  // others wait for something else now
       sent = std::move(bytes);
       sent_state = now.job.state();
+      MP_RETURN_IF_ERROR(coordinator_->MayAct());
       if (!writer->Write(now.job)) break;
       if (IsTerminal(sent_state)) return absl::OkStatus();
       next_send = absl::Now() + kWatchInterval;
     }
     return absl::CancelledError("the watch was cancelled");
+  }
+
+  // Not unless it is certain that this coordinator still speaks for the store.
+  absl::Status Send(const v1::LogLine& line, grpc::ServerWriter<v1::LogLine>* writer) {
+    MP_RETURN_IF_ERROR(coordinator_->MayAct());
+    return writer->Write(line) ? absl::OkStatus() : absl::CancelledError("the client has gone");
   }
 
   absl::Status Logs(grpc::ServerContext* context, const GateCall& call,
@@ -276,7 +281,9 @@ class JobServiceImpl : public v1::JobService::Service {
     MP_ASSIGN_OR_RETURN(LogStore::Range kept, logs.GetRange(number));
     const bool told = kept.dropped > 0 && next <= kept.first &&
                       (!request.has_since() || kept.dropped_until >= FromProto(request.since()));
-    if (told && !writer->Write(DroppedLine(request.name(), kept.dropped, kept))) return Gone();
+    if (told) {
+      MP_RETURN_IF_ERROR(Send(DroppedLine(request.name(), kept.dropped, kept), writer));
+    }
     next = std::max(next, kept.first);
     while (!context->IsCancelled()) {
       MP_RETURN_IF_ERROR(call.StillHolds());
@@ -289,10 +296,10 @@ class JobServiceImpl : public v1::JobService::Service {
         if (line.sequence() > next) {
           MP_ASSIGN_OR_RETURN(kept, logs.GetRange(number));
           const auto lines_dropped = static_cast<int64_t>(line.sequence() - next);
-          if (!writer->Write(DroppedLine(request.name(), lines_dropped, kept))) return Gone();
+          MP_RETURN_IF_ERROR(Send(DroppedLine(request.name(), lines_dropped, kept), writer));
         }
         next = line.sequence() + 1;
-        if (Wanted(line, request) && !writer->Write(line)) return Gone();
+        if (Wanted(line, request)) MP_RETURN_IF_ERROR(Send(line, writer));
       }
       if (lines.empty() && last) return absl::OkStatus();
       if (lines.empty()) coordinator_->WaitLogs(kPoll);

@@ -12,6 +12,8 @@
 #include "coordinator/rpc/server.h"
 #include "coordinator/rpc/standby_server.h"
 #include "coordinator/store/epochs.h"
+#include "coordinator/store/log_store.h"
+#include "coordinator/store/store.h"
 #include "milepost/v1/job.grpc.pb.h"
 
 namespace milepost::coordinator {
@@ -27,11 +29,11 @@ class StandbyTest : public ::testing::Test {
   }
   ~StandbyTest() override { std::filesystem::remove_all(dir_); }
 
-  // The winner of election `revision`, which may act while *holds.
-  std::unique_ptr<CoordinatorServer> Active(int64_t revision, std::function<bool()> holds,
+  // The winner of an election, which may act while *holds.
+  std::unique_ptr<CoordinatorServer> Active(std::function<bool()> holds,
                                             const std::string& listen = "127.0.0.1:0",
                                             std::function<void()> before = nullptr) {
-    const auto epoch = TakeOver(dir_, revision);
+    const auto epoch = TakeOver(dir_, [] { return absl::OkStatus(); });
     EXPECT_TRUE(epoch.ok()) << epoch.status();
     ServerOptions options;
     options.store = {.dir = epoch->dir, .shared = true};
@@ -83,16 +85,15 @@ class StandbyTest : public ::testing::Test {
 // The lease runs out at any of the moments at which it is asked for: an answer that came is kept,
 // and without one the same request makes one job, not two.
 TEST_F(StandbyTest, WhatWasAcknowledgedIsThereWheneverTheLeaseEnds) {
-  int64_t revision = 1;
   for (int calls = 0;; ++calls) {
     auto left = std::make_shared<std::atomic<int>>(1000);
-    auto first = Active(revision++, [left] { return left->fetch_sub(1) > 0; });
+    auto first = Active([left] { return left->fetch_sub(1) > 0; });
     const std::string id = absl::StrCat("request-", calls);
     v1::Job job;
     left->store(calls);
     const grpc::Status status = Submit(MakeChannel(first->address()), id, &job);
     left->store(0);
-    auto second = Active(revision++, [] { return true; });
+    auto second = Active([] { return true; });
     v1::Job again;
     const grpc::Status repeated = Submit(MakeChannel(second->address()), id, &again);
     EXPECT_TRUE(repeated.ok()) << repeated.error_message();
@@ -110,7 +111,7 @@ TEST_F(StandbyTest, WhatWasAcknowledgedIsThereWheneverTheLeaseEnds) {
 // Both believe to be the active one until they look: the older one neither answers nor commands.
 TEST_F(StandbyTest, AnOlderOneThatWakesUpIsNotHeard) {
   auto may = std::make_shared<std::atomic<bool>>(true);
-  auto first = Active(1, [may] { return may->load(); });
+  auto first = Active([may] { return may->load(); });
   v1::Job job;
   ASSERT_TRUE(Submit(MakeChannel(first->address()), "a", &job).ok());
   grpc::ClientContext context;
@@ -126,7 +127,7 @@ TEST_F(StandbyTest, AnOlderOneThatWakesUpIsNotHeard) {
   EXPECT_TRUE(idle.Receive().has_start_rank());
 
   may->store(false);
-  auto second = Active(2, [] { return true; });
+  auto second = Active([] { return true; });
   EXPECT_EQ(Get(first->address(), job.name(), &seen).error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(Submit(MakeChannel(first->address()), "b", &seen).error_code(),
             grpc::StatusCode::UNAVAILABLE);
@@ -144,6 +145,35 @@ TEST_F(StandbyTest, AnOlderOneThatWakesUpIsNotHeard) {
   EXPECT_TRUE(Get(second->address(), job.name(), &seen).ok());
   EXPECT_EQ(seen.generation(), 1);
   EXPECT_EQ(second->coordinator().List(0, 10).jobs.size(), 1u);
+}
+
+// The lease ends in the middle of a page of lines: none of the rest leaves.
+TEST_F(StandbyTest, EveryLogLineIsBehindTheLease) {
+  constexpr int kLines = 200;
+  auto left = std::make_shared<std::atomic<int>>(1 << 20);
+  auto server = Active([left] { return left->fetch_sub(1) > 0; });
+  v1::Job job;
+  ASSERT_TRUE(Submit(MakeChannel(server->address()), "a", &job).ok());
+  std::vector<v1::LogLine> lines(kLines);
+  for (v1::LogLine& line : lines) line.set_job(job.name());
+  ASSERT_TRUE(server->coordinator().store().logs().Append(1, std::move(lines)).ok());
+  const auto stub = v1::JobService::NewStub(MakeChannel(server->address()));
+  const auto read = [&](int* count) {
+    grpc::ClientContext context;
+    v1::StreamLogsRequest request;
+    request.set_name(job.name());
+    const auto stream = stub->StreamLogs(&context, request);
+    v1::LogLine line;
+    for (*count = 0; stream->Read(&line);) ++*count;
+    return stream->Finish();
+  };
+  int count = 0;
+  EXPECT_TRUE(read(&count).ok());
+  EXPECT_EQ(count, kLines);
+  left->store(kLines / 2);
+  EXPECT_EQ(read(&count).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_LT(count, kLines / 2);
+  EXPECT_GT(count, 0);
 }
 
 TEST_F(StandbyTest, AStandbySaysWhereTheActiveOneIs) {
@@ -167,7 +197,7 @@ TEST_F(StandbyTest, RefusesAddressesAsACoordinatorDoes) {
 
 // The standby becomes active at the same address; who asks either of the two gets through.
 TEST_F(StandbyTest, ClientsFailOver) {
-  auto first = Active(1, [] { return true; });
+  auto first = Active([] { return true; });
   auto standby = StandbyServer::Start("127.0.0.1:0", "");
   ASSERT_TRUE(standby.ok());
   const std::string second_address = (*standby)->address();
@@ -187,10 +217,8 @@ TEST_F(StandbyTest, ClientsFailOver) {
   };
   EXPECT_EQ(submit("a"), "jobs/1");
   first.reset();
-  std::thread takeover([&] {
-    first = Active(
-        2, [] { return true; }, second_address, [&] { standby->reset(); });
-  });
+  std::thread takeover(
+      [&] { first = Active([] { return true; }, second_address, [&] { standby->reset(); }); });
   EXPECT_EQ(submit("b"), "jobs/2");
   takeover.join();
   EXPECT_EQ(first->address(), second_address);

@@ -10,7 +10,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <random>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -27,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kPrefix[] = "epoch-";
-constexpr char kUnfinished[] = ".unfinished-";
+constexpr char kUnfinished[] = ".unfinished";
 constexpr char kTrash[] = "trash-";
 constexpr int kMostLooks = 250;
 constexpr absl::Duration kPause = absl::Milliseconds(20);
@@ -162,7 +161,11 @@ absl::Status CopyDatabase(const std::string& from, const std::string& to,
     if (absl::IsNotFound(look.status())) continue;
     if (!look.ok()) return look.status();
     changed = CopyOnce(from, to, *look, before);
-    if (absl::IsNotFound(changed)) continue;
+    if (absl::IsNotFound(changed)) {
+      std::error_code error;
+      if (fs::exists(to, error)) continue;
+      return absl::UnavailableError(absl::StrCat("a later coordinator has removed ", to));
+    }
     MP_RETURN_IF_ERROR(changed);
     MP_RETURN_IF_ERROR(before("look again"));
     const absl::StatusOr<Look> after = LookAt(from);
@@ -192,17 +195,68 @@ absl::StatusOr<UniqueFd> LockWholeStore(const std::string& db) {
   return absl::ErrnoToStatus(errno, absl::StrCat("cannot lock ", db, "/LOCK"));
 }
 
-// Out of everybody's sight first: what is half deleted would look complete.
-absl::Status Remove(const std::string& dir, const std::string& name) {
-  const std::string trash = absl::StrCat(dir, "/", kTrash, name);
-  if (!absl::StartsWith(name, kTrash)) {
-    if (rename(absl::StrCat(dir, "/", name).c_str(), trash.c_str()) != 0) {
-      return absl::ErrnoToStatus(errno, absl::StrCat("cannot remove ", dir, "/", name));
+// With what lies in it, until `stopping`.
+absl::Status RemoveTree(const std::string& path, const std::function<bool()>& stopping) {
+  std::error_code error;
+  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+    if (stopping()) return absl::OkStatus();
+    if (it->is_directory(error) && !it->is_symlink(error)) {
+      MP_RETURN_IF_ERROR(RemoveTree(it->path(), stopping));
+    } else {
+      fs::remove(it->path(), error);
     }
   }
+  if (stopping()) return absl::OkStatus();
+  if (!error) fs::remove(path, error);
+  return error ? ErrorOf(error, absl::StrCat("cannot remove ", path)) : absl::OkStatus();
+}
+
+// Out of everybody's sight first: what is half deleted would look complete.
+absl::Status Remove(const std::string& dir, const std::string& name,
+                    const std::function<bool()>& stopping) {
+  const std::string path = absl::StrCat(dir, "/", name);
+  if (absl::StartsWith(name, kTrash)) return RemoveTree(path, stopping);
+  const std::string trash = absl::StrCat(dir, "/", kTrash, name);
   std::error_code error;
-  fs::remove_all(absl::StartsWith(name, kTrash) ? absl::StrCat(dir, "/", name) : trash, error);
-  return error ? ErrorOf(error, absl::StrCat("cannot remove ", trash)) : absl::OkStatus();
+  fs::remove_all(trash, error);  // of one with the same name whose removal was cut short
+  if (rename(path.c_str(), trash.c_str()) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot remove ", path));
+  }
+  return RemoveTree(trash, stopping);
+}
+
+// Of what it is begun as, or is.
+int64_t NumberOfEither(absl::string_view name) {
+  return NumberOf(name.substr(0, std::min(name.size(), name.find(kUnfinished))));
+}
+
+absl::StatusOr<int64_t> HighestNumber(const std::string& dir, const std::string& but = "") {
+  MP_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(dir));
+  int64_t highest = 0;
+  for (const std::string& name : names) {
+    if (name != but) highest = std::max(highest, NumberOfEither(name));
+  }
+  return highest;
+}
+
+// A number that nobody had, higher than all that whoever acted before has had. Makes the directory
+// `unfinished` of it.
+absl::StatusOr<int64_t> TakeNumber(const std::string& dir, const BeforeStep& before) {
+  for (int i = 0; i < kMostLooks; ++i) {
+    MP_ASSIGN_OR_RETURN(const int64_t highest, HighestNumber(dir));
+    MP_RETURN_IF_ERROR(before("take a number"));
+    const std::string name = absl::StrCat(kPrefix, highest + 1, kUnfinished);
+    const std::string path = absl::StrCat(dir, "/", name);
+    if (mkdir(path.c_str(), 0755) != 0) {
+      if (errno == EEXIST) continue;
+      return absl::ErrnoToStatus(errno, absl::StrCat("cannot make a directory in ", dir));
+    }
+    // Another one may have had it, and be ready.
+    MP_ASSIGN_OR_RETURN(const int64_t others, HighestNumber(dir, name));
+    if (others <= highest) return highest + 1;
+    rmdir(path.c_str());
+  }
+  return absl::UnavailableError(absl::StrCat("others keep making epochs in ", dir));
 }
 
 }  // namespace
@@ -246,21 +300,24 @@ absl::Status FillEpoch(const std::string& dir, int64_t newest, const std::string
 
 }  // namespace
 
-absl::StatusOr<Epoch> TakeOver(const std::string& dir, int64_t revision, const BeforeStep& hook) {
+absl::StatusOr<Epoch> TakeOver(const std::string& dir, const std::function<absl::Status()>& may_act,
+                               const BeforeStep& hook) {
   const BeforeStep before = hook ? hook : [](absl::string_view) { return absl::OkStatus(); };
   MP_RETURN_IF_ERROR(MakeDir(dir));
-  MP_ASSIGN_OR_RETURN(const int64_t newest, NewestEpoch(dir));
   Epoch epoch;
-  // An etcd that was set up anew counts from the beginning.
-  epoch.number = std::max(revision, newest + 1);
+  MP_ASSIGN_OR_RETURN(epoch.number, TakeNumber(dir, before));
   epoch.dir = absl::StrCat(dir, "/", kPrefix, epoch.number);
-  std::string unfinished = absl::StrCat(epoch.dir, kUnfinished, "XXXXXX");
-  if (mkdtemp(unfinished.data()) == nullptr) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot make a directory in ", dir));
+  const std::string unfinished = absl::StrCat(epoch.dir, kUnfinished);
+  // Whoever is elected after this moment sees the number, and takes a higher one.
+  absl::Status filled = may_act();
+  int64_t newest = 0;
+  if (filled.ok()) {
+    const absl::StatusOr<int64_t> found = NewestEpoch(dir);
+    newest = found.value_or(0);
+    filled = found.status();
   }
-  chmod(unfinished.c_str(), 0755);
-  MP_RETURN_IF_ERROR(MakeDir(unfinished + "/db"));
-  const absl::Status filled = FillEpoch(dir, newest, unfinished, before);
+  if (filled.ok()) filled = MakeDir(unfinished + "/db");
+  if (filled.ok()) filled = FillEpoch(dir, newest, unfinished, before);
   if (!filled.ok()) {
     std::error_code error;
     fs::remove_all(unfinished, error);  // it may be what has filled the disk
@@ -268,10 +325,14 @@ absl::StatusOr<Epoch> TakeOver(const std::string& dir, int64_t revision, const B
   }
   if (rename(unfinished.c_str(), epoch.dir.c_str()) != 0) {
     return absl::UnavailableError(
-        absl::StrCat("another coordinator has made ", epoch.dir, ": ", std::strerror(errno)));
+        absl::StrCat("a later coordinator has removed ", unfinished, ": ", std::strerror(errno)));
   }
   MP_RETURN_IF_ERROR(Sync(dir));
   return epoch;
+}
+
+absl::Status Abandon(const std::string& dir, const Epoch& epoch) {
+  return Remove(dir, absl::StrCat(kPrefix, epoch.number), [] { return false; });
 }
 
 absl::Status BackUp(const std::string& dir, const std::string& target) {
@@ -285,7 +346,7 @@ absl::Status BackUp(const std::string& dir, const std::string& target) {
   if (fs::exists(to, error)) {
     return absl::AlreadyExistsError(absl::StrCat(to, " is there already: name a new directory"));
   }
-  std::string unfinished = absl::StrCat(to, kUnfinished, "XXXXXX");
+  std::string unfinished = absl::StrCat(to, kUnfinished, "-XXXXXX");
   if (mkdtemp(unfinished.data()) == nullptr) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot make a directory beside ", to));
   }
@@ -303,36 +364,24 @@ absl::Status BackUp(const std::string& dir, const std::string& target) {
   return status;
 }
 
-absl::StatusOr<std::string> MakeStoreId(const std::string& dir) {
-  MP_RETURN_IF_ERROR(MakeDir(dir));
-  std::random_device random;
-  const std::string id =
-      absl::StrCat(absl::Hex(random(), absl::kZeroPad8), absl::Hex(random(), absl::kZeroPad8));
-  const std::string path = dir + "/store-id", temporary = absl::StrCat(path, ".tmp.", id);
-  std::ofstream file(temporary);
-  file << id << "\n";
-  file.close();
-  if (!file.good()) return absl::PermissionDeniedError(path + " cannot be written");
-  MP_RETURN_IF_ERROR(Sync(temporary));
-  if (rename(temporary.c_str(), path.c_str()) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
-  }
-  MP_RETURN_IF_ERROR(Sync(dir));
-  return id;
+absl::StatusOr<bool> HasStore(const std::string& dir) {
+  MP_ASSIGN_OR_RETURN(const int64_t newest, NewestEpoch(dir));
+  if (newest > 0) return true;
+  return HasDatabase(dir + "/db");
 }
 
-absl::Status RemoveOlderEpochs(const std::string& dir, int64_t number) {
+absl::Status RemoveOlderEpochs(const std::string& dir, int64_t number,
+                               const std::function<bool()>& stopping) {
   MP_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(dir));
   absl::Status status;
   for (const std::string& name : names) {
-    const int64_t its = NumberOf(name);
+    if (stopping()) break;
     // One with a higher number is a later coordinator's, which is at it.
-    const size_t mark = name.find(kUnfinished);
-    const bool unfinished = mark != std::string::npos && NumberOf(name.substr(0, mark)) < number;
+    const int64_t its = NumberOfEither(name);
     // The store from before there were epochs is in the newest one, as well.
     const bool before = name == "db" || name == "staging" || (its > 0 && its < number);
-    if (!before && !unfinished && !absl::StartsWith(name, kTrash)) continue;
-    status.Update(Remove(dir, name));
+    if (!before && !absl::StartsWith(name, kTrash)) continue;
+    status.Update(Remove(dir, name, stopping));
   }
   return status;
 }

@@ -14,9 +14,10 @@ using ::testing::HasSubstr;
 
 class EpochsTest : public StoreFixture {
  protected:
-  // Elected with `revision`, and at work in store_. The one before stays as it is in older_.
-  void TakeOverAndOpen(int64_t revision) {
-    const auto epoch = TakeOver(dir_, revision);
+  static absl::Status Elected() { return absl::OkStatus(); }
+  // Elected, and at work in store_. The one before stays as it is in older_.
+  void TakeOverAndOpen() {
+    const auto epoch = TakeOver(dir_, Elected);
     ASSERT_TRUE(epoch.ok()) << epoch.status();
     older_ = std::move(store_);
     options_.dir = epoch->dir;
@@ -24,6 +25,7 @@ class EpochsTest : public StoreFixture {
   }
   void PutKey(Store* store, const std::string& key) {
     EXPECT_TRUE(store->PutKey({.job = 1, .generation = 1, .key = key, .value = "v"}).ok());
+    EXPECT_TRUE(store->SyncKeys().ok());
   }
   static std::vector<std::string> Keys(Store* store) {
     const auto loaded = store->LoadKeys();
@@ -49,25 +51,27 @@ class EpochsTest : public StoreFixture {
 };
 
 TEST_F(EpochsTest, BeginsWithNothing) {
-  TakeOverAndOpen(5);
-  EXPECT_EQ(NewestEpoch(dir_).value(), 5);
+  EXPECT_FALSE(HasStore(dir_).value());
+  TakeOverAndOpen();
+  EXPECT_TRUE(HasStore(dir_).value());
+  EXPECT_EQ(NewestEpoch(dir_).value(), 1);
   EXPECT_THAT(Names(), ElementsAre());
 }
 
 // The first coordinator of all dies before it has written anything.
 TEST_F(EpochsTest, AnEpochWithNothingIsTakenOver) {
-  ASSERT_TRUE(TakeOver(dir_, 5).ok());
-  TakeOverAndOpen(9);
-  EXPECT_EQ(NewestEpoch(dir_).value(), 9);
+  ASSERT_TRUE(TakeOver(dir_, Elected).ok());
+  TakeOverAndOpen();
+  EXPECT_EQ(NewestEpoch(dir_).value(), 2);
   EXPECT_THAT(Names(), ElementsAre());
 }
 
 TEST_F(EpochsTest, TheNextOneHasAllThatWasAcknowledged) {
-  TakeOverAndOpen(5);
+  TakeOverAndOpen();
   PutKey(store_.get(), "a");
   const std::string checkpoint = Commit(10);
   PutKey(store_.get(), "b");
-  TakeOverAndOpen(9);  // the older one is still open: it was killed, or has not noticed
+  TakeOverAndOpen();  // the older one is still open: it was killed, or has not noticed
   EXPECT_THAT(Keys(store_.get()), ElementsAre("a", "b"));
   EXPECT_THAT(Names(), ElementsAre(checkpoint));
   EXPECT_TRUE(Verifies(checkpoint));
@@ -77,9 +81,9 @@ TEST_F(EpochsTest, TheNextOneHasAllThatWasAcknowledged) {
 
 // A coordinator that was stopped and goes on: what it does is nowhere to be seen.
 TEST_F(EpochsTest, WhatAnOlderOneStillDoesChangesNothing) {
-  TakeOverAndOpen(5);
+  TakeOverAndOpen();
   const std::string first = Commit(10);
-  TakeOverAndOpen(9);
+  TakeOverAndOpen();
   PutKey(older_.get(), "late");
   EXPECT_TRUE(older_->checkpoints().Delete(first, /*keep_newest=*/false).ok());
   EXPECT_TRUE(older_->checkpoints().AwaitDeletions(absl::Now() + absl::Seconds(10)));
@@ -91,9 +95,9 @@ TEST_F(EpochsTest, WhatAnOlderOneStillDoesChangesNothing) {
 }
 
 TEST_F(EpochsTest, WhatTheNewOneDeletesIsStillTheOlderOnes) {
-  TakeOverAndOpen(5);
+  TakeOverAndOpen();
   const std::string first = Commit(10);
-  TakeOverAndOpen(9);
+  TakeOverAndOpen();
   EXPECT_TRUE(checkpoints().Delete(first, /*keep_newest=*/false).ok());
   EXPECT_TRUE(checkpoints().AwaitDeletions(absl::Now() + absl::Seconds(10)));
   store_ = std::move(older_);
@@ -105,7 +109,7 @@ TEST_F(EpochsTest, AStoreWithoutEpochsBecomesTheFirst) {
   PutKey(store_.get(), "a");
   const std::string checkpoint = Commit(10);
   store_.reset();
-  TakeOverAndOpen(5);
+  TakeOverAndOpen();
   EXPECT_THAT(Keys(store_.get()), ElementsAre("a"));
   EXPECT_TRUE(Verifies(checkpoint));
   const auto alone = Store::Open({.dir = dir_});
@@ -115,24 +119,23 @@ TEST_F(EpochsTest, AStoreWithoutEpochsBecomesTheFirst) {
 
 // Killed anywhere on its way, a takeover leaves what there was to the next one.
 TEST_F(EpochsTest, KilledAtEveryStep) {
-  TakeOverAndOpen(5);
+  TakeOverAndOpen();
   PutKey(store_.get(), "a");
   const std::string checkpoint = Commit(10);
   PutKey(store_.get(), "b");
   std::vector<std::string> steps;
-  ASSERT_TRUE(TakeOver(dir_, 6, [&](absl::string_view step) {
+  ASSERT_TRUE(TakeOver(dir_, Elected, [&](absl::string_view step) {
                 steps.emplace_back(step);
                 return absl::OkStatus();
               }).ok());
-  EXPECT_GE(steps.size(), 6u);
-  int64_t revision = 10;
+  EXPECT_GE(steps.size(), 7u);
   for (const std::string& last : steps) {
     SCOPED_TRACE(last);
-    const auto killed = TakeOver(dir_, revision++, [&](absl::string_view step) {
+    const auto killed = TakeOver(dir_, Elected, [&](absl::string_view step) {
       return step == last ? absl::AbortedError("killed") : absl::OkStatus();
     });
     EXPECT_EQ(killed.status().code(), absl::StatusCode::kAborted);
-    TakeOverAndOpen(revision++);
+    TakeOverAndOpen();
     EXPECT_THAT(Keys(store_.get()), ElementsAre("a", "b"));
     EXPECT_TRUE(Verifies(checkpoint));
   }
@@ -140,16 +143,16 @@ TEST_F(EpochsTest, KilledAtEveryStep) {
 
 // Elected earlier, ready later: what the later one has acknowledged is not lost to it.
 TEST_F(EpochsTest, AnEarlierOneThatFinishesLateIsPassedOver) {
-  TakeOverAndOpen(5);
+  TakeOverAndOpen();
   PutKey(store_.get(), "a");
-  const auto late = TakeOver(dir_, 10, [&](absl::string_view step) {
+  const auto late = TakeOver(dir_, Elected, [&](absl::string_view step) {
     if (step != "rename") return absl::OkStatus();
-    TakeOverAndOpen(20);
+    TakeOverAndOpen();
     PutKey(store_.get(), "b");
     return absl::OkStatus();
   });
   EXPECT_TRUE(late.ok()) << late.status();
-  TakeOverAndOpen(30);
+  TakeOverAndOpen();
   EXPECT_THAT(Keys(store_.get()), ElementsAre("a", "b"));
 }
 
@@ -157,11 +160,11 @@ TEST_F(EpochsTest, AnEarlierOneThatFinishesLateIsPassedOver) {
 TEST_F(EpochsTest, AStoreThatChangesMeanwhileIsLookedAtAgain) {
   for (const char* at : {"link", "copy logs", "copy manifest", "copy current", "look again"}) {
     SCOPED_TRACE(at);
-    TakeOverAndOpen(options_.dir == dir_ ? 5 : NewestEpoch(dir_).value() + 1);
+    TakeOverAndOpen();
     PutKey(store_.get(), absl::StrCat("before ", at));
     int times = 0, looks = 0;
     std::vector<std::string> committed;
-    const auto epoch = TakeOver(dir_, 1, [&](absl::string_view step) {
+    const auto epoch = TakeOver(dir_, Elected, [&](absl::string_view step) {
       if (step == "link") ++looks;
       if (step == at && times++ < 1)
         committed.push_back(Commit(10 + NewestEpoch(dir_).value() + times));
@@ -178,36 +181,96 @@ TEST_F(EpochsTest, AStoreThatChangesMeanwhileIsLookedAtAgain) {
   }
 }
 
-TEST_F(EpochsTest, AnEtcdThatWasSetUpAnewCountsOn) {
-  TakeOverAndOpen(50);
+// At whatever step it is stopped, and with whatever number etcd has elected it: etcd has been set
+// up anew meanwhile, and another one has taken over. When it goes on it may believe to be elected
+// only where it has looked before it was stopped.
+TEST_F(EpochsTest, OneOfAnEtcdThatWasSetUpAnewIsPassedOver) {
+  TakeOverAndOpen();
+  std::vector<std::string> steps;
+  ASSERT_TRUE(TakeOver(dir_, Elected, [&](absl::string_view step) {
+                steps.emplace_back(step);
+                return absl::OkStatus();
+              }).ok());
+  std::vector<std::string> acknowledged;
+  for (const std::string& at : steps) {
+    for (const bool cleaned : {false, true}) {
+      SCOPED_TRACE(absl::StrCat(at, cleaned ? ", older epochs removed" : ""));
+      bool elected = true;
+      const auto stalled = TakeOver(
+          dir_, [&] { return elected ? absl::OkStatus() : absl::UnavailableError("not elected"); },
+          [&](absl::string_view step) {
+            if (step != at || !elected) return absl::OkStatus();
+            elected = false;
+            TakeOverAndOpen();
+            acknowledged.push_back(absl::StrCat("k", 100 + acknowledged.size()));
+            PutKey(store_.get(), acknowledged.back());
+            if (cleaned) {
+              EXPECT_TRUE(RemoveOlderEpochs(dir_, NewestEpoch(dir_).value()).ok());
+            }
+            return absl::OkStatus();
+          });
+      EXPECT_LT(stalled.ok() ? stalled->number : 0, NewestEpoch(dir_).value());
+      TakeOverAndOpen();
+      EXPECT_EQ(Keys(store_.get()), acknowledged);
+    }
+  }
+}
+
+// What was killed on its way has had its number, which no other one may have.
+TEST_F(EpochsTest, NumbersOnlyGrow) {
+  std::filesystem::create_directory(dir_ + "/epoch-41.unfinished");
+  std::filesystem::create_directory(dir_ + "/epoch-40.unfinished-x7Gh2a");
+  TakeOverAndOpen();
+  EXPECT_EQ(NewestEpoch(dir_).value(), 42);
+  EXPECT_TRUE(RemoveOlderEpochs(dir_, 42).ok());
+  EXPECT_THAT(Entries(), ElementsAre("epoch-42"));
+}
+
+TEST_F(EpochsTest, NotElectedAnyMoreItLeavesNothing) {
+  const auto epoch = TakeOver(dir_, [] { return absl::UnavailableError("not elected"); });
+  EXPECT_TRUE(absl::IsUnavailable(epoch.status())) << epoch.status();
+  EXPECT_THAT(Entries(), ElementsAre());
+}
+
+TEST_F(EpochsTest, AnAbandonedOneIsGone) {
+  TakeOverAndOpen();
   PutKey(store_.get(), "a");
-  TakeOverAndOpen(3);
-  EXPECT_EQ(NewestEpoch(dir_).value(), 51);
+  for (int i = 0; i < 3; ++i) {
+    const auto epoch = TakeOver(dir_, Elected);
+    ASSERT_TRUE(epoch.ok()) << epoch.status();
+    EXPECT_EQ(Abandon(dir_, *epoch), absl::OkStatus());
+    EXPECT_THAT(Entries(), ElementsAre("epoch-1"));
+  }
+  TakeOverAndOpen();
   EXPECT_THAT(Keys(store_.get()), ElementsAre("a"));
 }
 
 TEST_F(EpochsTest, OlderOnesAreRemoved) {
-  TakeOverAndOpen(5);
+  TakeOverAndOpen();
   const std::string checkpoint = Commit(10);
-  TakeOver(dir_, 7, [](absl::string_view step) {
+  TakeOver(dir_, Elected, [](absl::string_view step) {
     return step == "rename" ? absl::AbortedError("killed") : absl::OkStatus();
   }).IgnoreError();
-  TakeOverAndOpen(9);
+  TakeOverAndOpen();
   std::ofstream(dir_ + "/audit.log") << "kept";
-  EXPECT_TRUE(RemoveOlderEpochs(dir_, 9).ok());
-  EXPECT_THAT(Entries(), ElementsAre("audit.log", "epoch-9"));
+  // Told to stop it leaves the rest to the next one.
+  int files = 0;
+  EXPECT_TRUE(RemoveOlderEpochs(dir_, 2, [&] { return ++files > 3; }).ok());
+  EXPECT_THAT(Entries(), ElementsAre("audit.log", "epoch-2", "trash-epoch-1"));
+  EXPECT_TRUE(RemoveOlderEpochs(dir_, 2).ok());
+  EXPECT_THAT(Entries(), ElementsAre("audit.log", "epoch-2"));
   older_.reset();
   Open();
   EXPECT_TRUE(Verifies(checkpoint));
 }
 
 TEST_F(EpochsTest, AnUnreadableStoreIsNotReplacedByNothing) {
-  TakeOverAndOpen(5);
+  TakeOverAndOpen();
   PutKey(store_.get(), "a");
   store_.reset();
   std::ofstream(options_.dir + "/db/CURRENT") << "nonsense";
-  EXPECT_EQ(TakeOver(dir_, 9).status().code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(NewestEpoch(dir_).value(), 5);
+  EXPECT_EQ(TakeOver(dir_, Elected).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(NewestEpoch(dir_).value(), 1);
 }
 
 // While the store is at work, and whatever becomes of it then.
@@ -215,7 +278,7 @@ TEST_F(EpochsTest, ABackupIsTheStoreOfOneMoment) {
   for (const bool epoch : {false, true}) {
     store_.reset();
     if (epoch) {
-      TakeOverAndOpen(5);
+      TakeOverAndOpen();
     } else {
       Open();
     }

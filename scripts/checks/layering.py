@@ -63,8 +63,10 @@ ALLOWED = {
     "coordinator/rpc": {"common", "common/spec", "common/rpc", "common/pki", "coordinator/core",
                         "coordinator/store", "coordinator/security", "coordinator/webhooks"}
                        | PURE_ENGINE,
+    "coordinator/standby": {"common", "common/rpc", "coordinator/election", "coordinator/rpc",
+                            "coordinator/security", "coordinator/store"},
     "coordinator": {"common", "coordinator/core", "coordinator/store", "coordinator/security",
-                    "coordinator/election", "common/rpc", "coordinator/rpc", "coordinator/webhooks"}
+                    "coordinator/standby", "common/rpc", "coordinator/rpc", "coordinator/webhooks"}
                    | PURE_ENGINE,
     "worker/gpu": {"common"},
     "worker/gpu/testing": {"common", "worker/gpu"},

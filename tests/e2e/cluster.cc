@@ -14,7 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/rpc/status.h"
-#include "common/unique_fd.h"
+#include "common/spec/validate.h"
+#include "engine/data/npy.h"
 
 namespace milepost::e2e {
 
@@ -22,7 +23,6 @@ namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
 constexpr absl::Duration kPause = absl::Milliseconds(10);
-constexpr char kEtcd[] = "/usr/bin/etcd";
 
 std::string Binary(const std::string& name) {
   const char* folder = getenv("MILEPOST_BIN_DIR");
@@ -61,19 +61,7 @@ bool IsTerminal(const v1::Job& job) {
          job.state() == v1::JOB_STATE_CANCELLED;
 }
 
-bool HaveEtcd() { return access(kEtcd, X_OK) == 0; }
-
-// Of a port that nobody had a moment ago.
-static std::string FreeAddress() {
-  const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in name = {};
-  name.sin_family = AF_INET;
-  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof name;
-  auto* generic = reinterpret_cast<sockaddr*>(&name);
-  if (bind(fd.get(), generic, size) != 0 || getsockname(fd.get(), generic, &size) != 0) abort();
-  return absl::StrCat("127.0.0.1:", ntohs(name.sin_port));
-}
+bool HaveEtcd() { return coordinator::EtcdProcess::Available(); }
 
 // This host's address on some network; 127.0.0.1 when it is on none.
 static std::string OwnAddress() {
@@ -163,6 +151,13 @@ void Cluster::MakePki() const {
   if (!end.ok() || !end->success()) Fail("init-pki fails");
 }
 
+void Cluster::InitStore() const {
+  Subprocess made =
+      Spawn({Binary("milepost-coordinator"), "init-store", folder_ + "/coordinator"}, "init.log");
+  const auto end = made.Wait(absl::Now() + kPatience);
+  if (!end.ok() || !end->success()) Fail("init-store fails");
+}
+
 Endpoint Cluster::Reached(const std::string& address) const {
   if (!options_.tls) return Endpoint(address);
   std::string token;
@@ -179,7 +174,10 @@ void Cluster::Connect() {
 
 void Cluster::Start() {
   if (options_.tls) MakePki();
-  if (options_.coordinators > 1) StartEtcd();
+  if (options_.coordinators > 1) {
+    StartEtcd();
+    InitStore();
+  }
   for (int i = 0; i < options_.coordinators; ++i) StartCoordinator(i);
   for (int i = 0; i < options_.workers; ++i) StartWorker(i);
 }
@@ -202,10 +200,9 @@ std::vector<std::string> Cluster::CoordinatorCommand(const std::string& data_dir
                                    "--exclude-after",
                                    "0"};
   if (options_.tls) argv.insert(argv.end(), {"--tls", folder_ + "/pki/coordinator"});
-  if (options_.coordinators > 1) {
-    argv.insert(argv.end(), {"--etcd", etcd_});
-    if (options_.place) argv.insert(argv.end(), {"--etcd-tls", folder_ + "/pki/coordinator"});
-  }
+  if (options_.coordinators == 1) return argv;
+  argv.insert(argv.end(), {"--etcd", etcd_->address()});
+  if (options_.tls) argv.insert(argv.end(), {"--etcd-tls", EtcdIdentity()});
   return argv;
 }
 
@@ -245,44 +242,21 @@ void Cluster::StartCoordinator(int index) {
 }
 
 void Cluster::StartEtcd() {
-  if (etcd_.empty()) {
-    etcd_ = options_.place ? options_.place("etcd").address + ":2379" : FreeAddress();
-    etcd_peer_ = FreeAddress();
+  if (etcd_ == nullptr) {
+    coordinator::EtcdProcess::Options options{
+        .folder = folder_, .tls_dir = {}, .client_tls_dir = {}};
+    if (options_.tls) options.tls_dir = folder_ + "/pki/coordinator";
+    if (options_.tls) options.client_tls_dir = EtcdIdentity();
+    etcd_ = std::make_unique<coordinator::EtcdProcess>(std::move(options));
   }
-  const std::string client = (options_.place ? "https://" : "http://") + etcd_;
-  const std::string peer = "http://" + etcd_peer_;
-  std::vector<std::string> argv = {kEtcd,
-                                   "--data-dir",
-                                   folder_ + "/etcd",
-                                   "--listen-client-urls",
-                                   client,
-                                   "--advertise-client-urls",
-                                   client,
-                                   "--listen-peer-urls",
-                                   peer,
-                                   "--initial-advertise-peer-urls",
-                                   peer,
-                                   "--initial-cluster",
-                                   "default=" + peer,
-                                   "--logger",
-                                   "zap"};
-  if (options_.place) {
-    argv.insert(argv.end(), {"--cert-file", folder_ + "/pki/coordinator/tls.crt", "--key-file",
-                             folder_ + "/pki/coordinator/tls.key"});
-  }
-  etcd_process_ = std::make_unique<Subprocess>(Spawn("etcd", std::move(argv), "etcd.log"));
-  auto channel = MakeChannel(options_.place ? Reached(etcd_) : Endpoint(etcd_));
-  if (!channel->WaitForConnected(absl::ToChronoTime(absl::Now() + kPatience))) {
-    Fail("etcd does not answer");
-  }
+  const absl::Status status = etcd_->Start();
+  if (!status.ok()) Fail(status.ToString());
 }
 
-void Cluster::SignalEtcd(int signal) { (void)etcd_process_->Signal(signal); }
+void Cluster::KillEtcd() { etcd_->Kill(); }
 
-void Cluster::KillEtcd() {
-  (void)etcd_process_->Signal(SIGKILL);
-  (void)etcd_process_->Wait();
-}
+// Any certificate that the authority has signed for a client.
+std::string Cluster::EtcdIdentity() const { return folder_ + "/pki/workers/worker-0"; }
 
 void Cluster::StartWorker(int index) {
   const std::string name = absl::StrCat("worker-", index);

@@ -24,6 +24,7 @@
 #include "common/rpc/coordinators.h"
 #include "common/rpc/endpoint.h"
 #include "common/subprocess.h"
+#include "coordinator/election/etcd_process.h"
 #include "milepost/v1/checkpoint.grpc.pb.h"
 #include "milepost/v1/job.grpc.pb.h"
 
@@ -44,7 +45,8 @@ struct ClusterOptions {
   // they elect through an etcd (HaveEtcd).
   int coordinators = 1;
   // Certificates in folder/pki, listening on every address, reached at this host's own, which is
-  // not loopback where it has another; calls are the admin's.
+  // not loopback where it has another; calls are the admin's. etcd, where there is one, has TLS and
+  // asks for a certificate, too.
   bool tls = false;
   // Of "coordinator-0", "worker-1", "etcd"; with `tls`. Empty: all are beside the test.
   std::function<Placement(const std::string& process)> place;
@@ -132,6 +134,8 @@ class Cluster {
   const ClusterOptions options_;
   Endpoint Reached(const std::string& address) const;
   void Connect();  // what calls are made with
+  void InitStore() const;
+  std::string EtcdIdentity() const;
   std::vector<std::string> CoordinatorCommand(const std::string& data_dir,
                                               const std::string& listen,
                                               const std::string& address_file) const;
@@ -139,8 +143,7 @@ class Cluster {
   std::vector<std::string> listen_;  // by coordinator
   std::string host_ = "127.0.0.1";
   std::string address_;
-  std::string etcd_, etcd_peer_;  // addresses
-  std::unique_ptr<Subprocess> etcd_process_;
+  std::unique_ptr<coordinator::EtcdProcess> etcd_;
   std::vector<std::unique_ptr<Subprocess>> coordinators_;
   std::optional<CoordinatorChannel> channel_;
   std::vector<std::unique_ptr<Subprocess>> workers_;

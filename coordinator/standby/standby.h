@@ -2,8 +2,8 @@
 // one until it cannot be sure of that any more.
 //
 //   return RunWithStandby(server_options, {.etcd = {"10.0.0.9:2379"}}, signals);
-#ifndef MILEPOST_COORDINATOR_STANDBY_H_
-#define MILEPOST_COORDINATOR_STANDBY_H_
+#ifndef MILEPOST_COORDINATOR_STANDBY_STANDBY_H_
+#define MILEPOST_COORDINATOR_STANDBY_STANDBY_H_
 
 #include <signal.h>
 
@@ -23,17 +23,22 @@ struct StandbyOptions {
   std::string key = "/milepost/coordinator";
   std::string advertise;  // empty: where it listens
   absl::Duration ttl = absl::Seconds(4);
+  // An older coordinator that was only slow is long gone then.
+  absl::Duration keep_older_epochs = absl::Minutes(1);
+  // For tests: called by the thread that deletes older epochs, before it does.
+  std::function<void()> before_cleaning = nullptr;
 };
 
 // Listens as a standby, calls `listening` with the address, and blocks until one of `signals`
 // (blocked in every thread) arrives: OK then, with the lease given up. server.store.dir is the
 // directory that all of them share (store/epochs.h). INVALID_ARGUMENT: etcd's endpoints;
-// FAILED_PRECONDITION: the directory is not the one that the others use. When it loses the lease
-// while it is the active one the process ends with kExitNotActive, without a word to anybody.
+// FAILED_PRECONDITION: the directory is not the one that the others use (standby/shared_store.h).
+// When it loses the lease while it is the active one the process ends with kExitNotActive, without
+// a word to anybody.
 absl::Status RunWithStandby(ServerOptions server, const StandbyOptions& options,
                             const sigset_t& signals,
                             const std::function<absl::Status(const std::string&)>& listening);
 
 }  // namespace milepost::coordinator
 
-#endif  // MILEPOST_COORDINATOR_STANDBY_H_
+#endif  // MILEPOST_COORDINATOR_STANDBY_STANDBY_H_

@@ -1,23 +1,21 @@
-#include "coordinator/standby.h"
+#include "coordinator/standby/standby.h"
 
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <cstring>
-#include <fstream>
 #include <memory>
-#include <optional>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/synchronization/notification.h"
 #include "common/exit_codes.h"
 #include "common/rpc/endpoint.h"
 #include "common/status_macros.h"
 #include "coordinator/election/election.h"
 #include "coordinator/rpc/standby_server.h"
+#include "coordinator/standby/shared_store.h"
 #include "coordinator/store/epochs.h"
 
 namespace milepost::coordinator {
@@ -25,9 +23,6 @@ namespace {
 
 // Also how late a standby notices that there is nobody active.
 constexpr absl::Duration kPoll = absl::Milliseconds(200);
-constexpr absl::Duration kEtcdPatience = absl::Seconds(2);
-// An older coordinator that was only slow is long gone then.
-constexpr absl::Duration kKeepOlderEpochs = absl::Minutes(1);
 // For workers to notice that the coordinator they know is dead or stopped (common/rpc/status.cc).
 constexpr absl::Duration kStartGrace = absl::Seconds(5);
 
@@ -56,6 +51,24 @@ bool Signalled(const sigset_t& signals, absl::Duration time) {
   spdlog::info("stopping: {}", strsignal(signal));
   return true;
 }
+
+// Does something after a while, on a thread of its own, unless it is destroyed before.
+class Later {
+ public:
+  Later(absl::Duration delay, std::function<void(const std::function<bool()>& stopping)> action)
+      : thread_([this, delay, action = std::move(action)] {
+          if (stopping_.WaitForNotificationWithTimeout(delay)) return;
+          action([this] { return stopping_.HasBeenNotified(); });
+        }) {}
+  ~Later() {
+    stopping_.Notify();
+    thread_.join();
+  }
+
+ private:
+  absl::Notification stopping_;
+  std::thread thread_;
+};
 
 class ActiveStandby {
  public:
@@ -90,7 +103,7 @@ class ActiveStandby {
     bool complained = false, checked = false;
     while (true) {
       if (!checked) {
-        const absl::Status status = CheckStore(/*note=*/false);
+        const absl::Status status = CheckSharedStore(etcd_, options_.key, dir_);
         if (absl::IsFailedPrecondition(status)) return status;
         checked = status.ok();
       }
@@ -110,56 +123,53 @@ class ActiveStandby {
   }
 
   absl::Status Serve(Election* election, int64_t revision, const sigset_t& signals) {
-    const absl::Time begin = absl::Now();
     standby_->SetActive("");
-    MP_RETURN_IF_ERROR(CheckStore(/*note=*/true));
-    MP_ASSIGN_OR_RETURN(const Epoch epoch, TakeOver(dir_, revision));
+    MP_ASSIGN_OR_RETURN(const bool known, ClaimSharedStore(etcd_, options_.key, dir_));
+    MP_ASSIGN_OR_RETURN(const int64_t newest, NewestEpoch(dir_));
+    if (!known && newest > 0) {
+      // Whoever was elected by what etcd has forgotten may act for as long yet.
+      spdlog::warn("etcd has lost its data: waiting for {} until whoever was active has ended",
+                   absl::FormatDuration(options_.ttl));
+      if (Signalled(signals, options_.ttl)) return absl::OkStatus();
+    }
+    const absl::Time begin = absl::Now();
+    const auto may_act = [election] { return election->MayAct(); };
+    MP_ASSIGN_OR_RETURN(const Epoch epoch, TakeOver(dir_, may_act));
+    absl::StatusOr<std::unique_ptr<CoordinatorServer>> server = ServeEpoch(epoch, may_act);
+    if (!server.ok()) {
+      // systemd will try again and again.
+      const absl::Status removed = Abandon(dir_, epoch);
+      if (!removed.ok()) spdlog::warn("{}: {}", epoch.dir, std::string(removed.message()));
+      return server.status();
+    }
+    spdlog::info("active: serving on {}, data in {}, {:.2f} s after election {}",
+                 (*server)->address(), epoch.dir, absl::ToDoubleSeconds(absl::Now() - begin),
+                 revision);
+    Later cleaner(options_.keep_older_epochs, [&](const std::function<bool()>& stopping) {
+      if (options_.before_cleaning) options_.before_cleaning();
+      absl::Status status = election->MayAct();
+      if (status.ok()) status = RemoveOlderEpochs(dir_, epoch.number, stopping);
+      if (!status.ok()) spdlog::warn("older epochs: {}", std::string(status.message()));
+    });
+    while (!Signalled(signals, absl::Hours(1))) continue;
+    (*server)->Stop();
+    server->reset();
+    // The next one need not wait for the cleaner, which touches older epochs alone.
+    election->Resign();
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<CoordinatorServer>> ServeEpoch(
+      const Epoch& epoch, std::function<absl::Status()> may_act) {
     if (server_.audit_path.empty() && !server_.tls_dir.empty()) {
       server_.audit_path = absl::StrCat(dir_, "/audit.log");
     }
     server_.store.dir = epoch.dir;
     server_.store.shared = true;
-    server_.coordinator.may_act = [election] { return election->MayAct(); };
+    server_.coordinator.may_act = std::move(may_act);
     server_.coordinator.start_grace = kStartGrace;
     server_.before_listening = [this] { standby_.reset(); };
-    MP_ASSIGN_OR_RETURN(std::unique_ptr<CoordinatorServer> server,
-                        CoordinatorServer::Start(server_));
-    spdlog::info("active: serving on {}, data in {}, {:.2f} s after election {}", server->address(),
-                 epoch.dir, absl::ToDoubleSeconds(absl::Now() - begin), revision);
-    absl::Notification stopping;
-    std::thread cleaner([&] {
-      if (stopping.WaitForNotificationWithTimeout(kKeepOlderEpochs)) return;
-      absl::Status status = election->MayAct();
-      if (status.ok()) status = RemoveOlderEpochs(dir_, epoch.number);
-      if (!status.ok()) spdlog::warn("older epochs: {}", std::string(status.message()));
-    });
-    while (!Signalled(signals, absl::Hours(1))) continue;
-    server->Stop();
-    server.reset();
-    stopping.Notify();
-    cleaner.join();
-    return absl::OkStatus();
-  }
-
-  // Whether the directory is the one that the active coordinators so far have used: one that is not
-  // mounted looks like a new one. The first one notes which it is.
-  absl::Status CheckStore(bool note) {
-    const std::string path = dir_ + "/store-id";
-    const std::string key = options_.key + "/store";
-    std::string here;
-    std::ifstream(path) >> here;
-    MP_ASSIGN_OR_RETURN(std::optional<EtcdKey> known, etcd_->Get(key, kEtcdPatience));
-    if (!known.has_value() && note) {
-      if (here.empty()) {
-        MP_ASSIGN_OR_RETURN(here, MakeStoreId(dir_));
-      }
-      MP_ASSIGN_OR_RETURN(known, etcd_->Create(key, here, /*lease=*/0, kEtcdPatience));
-    }
-    if (!known.has_value() || known->value == here) return absl::OkStatus();
-    return absl::FailedPreconditionError(absl::StrCat(
-        "--data-dir: ", dir_, here.empty() ? " is not" : " is another store than",
-        " the one that the coordinators of ", key, " share: is it mounted? (To begin anew with ",
-        "this one: etcdctl del ", key, ")"));
+    return CoordinatorServer::Start(server_);
   }
 
   EtcdClient* const etcd_;
