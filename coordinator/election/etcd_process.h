@@ -38,20 +38,25 @@ class EtcdProcess {
     // ca.crt, tls.crt and tls.key: etcd's own, and clients have to show a certificate of that
     // authority. Empty: plain text.
     std::string tls_dir;
-    std::string client_tls_dir;  // what this process shows
+    std::string client_tls_dir;      // what this process shows
+    std::string address;             // HOST:PORT; empty: a free port of loopback
+    std::vector<std::string> enter;  // before the command line: a command that runs the rest of it
   };
 
   static bool Available() { return access(kBinary, X_OK) == 0; }
 
   explicit EtcdProcess(Options options)
-      : options_(std::move(options)), address_(FreeAddress()), peer_(FreeAddress()) {}
+      : options_(std::move(options)),
+        address_(options_.address.empty() ? FreeAddress() : options_.address),
+        peer_(FreeAddress()) {}
 
   absl::Status Start() {
     if (!options_.tls_dir.empty() && credentials_ == nullptr) {
       MP_ASSIGN_OR_RETURN(credentials_, WorkerCredentials(options_.client_tls_dir));
     }
     SpawnOptions spawn;
-    spawn.argv = Command();
+    spawn.argv = options_.enter;
+    for (std::string& argument : Command()) spawn.argv.push_back(std::move(argument));
     spawn.out = spawn.err = Redirect::File(options_.folder + "/etcd.log");
     MP_ASSIGN_OR_RETURN(Subprocess process, Subprocess::Spawn(std::move(spawn)));
     process_ = std::make_unique<Subprocess>(std::move(process));
@@ -63,8 +68,10 @@ class EtcdProcess {
         absl::StrCat("etcd does not answer: see ", options_.folder, "/etcd.log"));
   }
 
+  void Signal(int signal) { process_->Signal(signal).IgnoreError(); }
+
   void Kill() {
-    process_->Signal(SIGKILL).IgnoreError();
+    Signal(SIGKILL);
     process_->Wait().IgnoreError();
   }
 

@@ -14,8 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/rpc/status.h"
-#include "common/spec/validate.h"
-#include "engine/data/npy.h"
+#include "common/unique_fd.h"
 
 namespace milepost::e2e {
 
@@ -153,7 +152,7 @@ void Cluster::MakePki() const {
 
 void Cluster::InitStore() const {
   Subprocess made =
-      Spawn({Binary("milepost-coordinator"), "init-store", folder_ + "/coordinator"}, "init.log");
+      Spawn("", {Binary("milepost-coordinator"), "init-store", folder_ + "/coordinator"}, "init.log");
   const auto end = made.Wait(absl::Now() + kPatience);
   if (!end.ok() || !end->success()) Fail("init-store fails");
 }
@@ -185,20 +184,12 @@ void Cluster::Start() {
 std::vector<std::string> Cluster::CoordinatorCommand(const std::string& data_dir,
                                                      const std::string& listen,
                                                      const std::string& address_file) const {
-  std::vector<std::string> argv = {Binary("milepost-coordinator"),
-                                   "--data-dir",
-                                   data_dir,
-                                   "--listen",
-                                   listen,
-                                   "--address-file",
-                                   address_file,
-                                   "--lease-seconds",
-                                   absl::StrCat(options_.lease_seconds),
-                                   "--resize-seconds",
-                                   absl::StrCat(options_.resize_seconds),
+  std::vector<std::string> argv = {Binary("milepost-coordinator"), "--data-dir", data_dir,
+                                   "--listen", listen, "--address-file", address_file,
+                                   "--lease-seconds", absl::StrCat(options_.lease_seconds),
+                                   "--resize-seconds", absl::StrCat(options_.resize_seconds),
                                    // Hosts are made to fail here more often than in years.
-                                   "--exclude-after",
-                                   "0"};
+                                   "--exclude-after", "0"};
   if (options_.tls) argv.insert(argv.end(), {"--tls", folder_ + "/pki/coordinator"});
   if (options_.coordinators == 1) return argv;
   argv.insert(argv.end(), {"--etcd", etcd_->address()});
@@ -243,10 +234,15 @@ void Cluster::StartCoordinator(int index) {
 
 void Cluster::StartEtcd() {
   if (etcd_ == nullptr) {
-    coordinator::EtcdProcess::Options options{
-        .folder = folder_, .tls_dir = {}, .client_tls_dir = {}};
+    coordinator::EtcdProcess::Options options;
+    options.folder = folder_;
     if (options_.tls) options.tls_dir = folder_ + "/pki/coordinator";
     if (options_.tls) options.client_tls_dir = EtcdIdentity();
+    if (options_.place) {
+      const Placement place = options_.place("etcd");
+      options.address = place.address + ":2379";
+      options.enter = place.enter;
+    }
     etcd_ = std::make_unique<coordinator::EtcdProcess>(std::move(options));
   }
   const absl::Status status = etcd_->Start();
@@ -257,6 +253,8 @@ void Cluster::KillEtcd() { etcd_->Kill(); }
 
 // Any certificate that the authority has signed for a client.
 std::string Cluster::EtcdIdentity() const { return folder_ + "/pki/workers/worker-0"; }
+
+void Cluster::SignalEtcd(int signal) { etcd_->Signal(signal); }
 
 void Cluster::StartWorker(int index) {
   const std::string name = absl::StrCat("worker-", index);
