@@ -45,7 +45,7 @@ struct Flags {
 // Serves until it is killed; tells its address through `address_fd`.
 [[noreturn]] void RunCoordinator(const std::string& dir, int address_fd) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  coordinator::KeepFreedMemory();
+  coordinator::TuneProcess();
   coordinator::ServerOptions options;
   options.store.dir = dir;
   options.coordinator.config.lease = absl::Hours(1);

@@ -224,7 +224,7 @@ int InitStoreMain(int argc, char** argv) {
 }
 
 int Main(int argc, char** argv) {
-  KeepFreedMemory();
+  TuneProcess();
   // Blocked before any thread starts, so that every thread inherits it and sigwait gets them.
   sigset_t signals;
   sigemptyset(&signals);

@@ -82,6 +82,7 @@ int Main(int argc, char** argv) {
   app.add_option("--json", json, "write the figures here");
   app.add_option("--commit", commit, "what was built, for the figures");
   CLI11_PARSE(app, argc, argv);
+  coordinator::TuneProcess();
   WorkersProcess workers;  // before any thread
   setvbuf(stdout, nullptr, _IOLBF, 0);
   spdlog::set_level(spdlog::level::warn);

@@ -22,7 +22,7 @@ bool BoundTimes(absl::Time now, const Config& config, v1::JobRecord* record) {
   bool changed = false;
   if (record->has_stop_deadline()) {
     const absl::Duration longest =
-        std::max({config.graceful_stop, config.abort_stop, config.lease});
+        std::max({config.graceful_stop, config.abort_stop, config.lease + config.kill_wait});
     changed |= Bound(now + config.lease, now + longest, record->mutable_stop_deadline());
   }
   if (record->has_resize_after()) {
@@ -43,6 +43,10 @@ bool BoundTimes(absl::Time now, v1::WorkerRecord* record) {
   bool changed = false;
   for (v1::HostFailure& failure : *record->mutable_failures()) {
     changed |= Bound(ever, now, failure.mutable_time());
+  }
+  if (record->worker().has_exclusion()) {
+    changed |= Bound(ever, now + kLongestCheckBackoff,
+                     record->mutable_worker()->mutable_exclusion()->mutable_next_check_time());
   }
   if (!record->worker().has_drain()) return changed;
   v1::Drain* drain = record->mutable_worker()->mutable_drain();

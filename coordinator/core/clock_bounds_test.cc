@@ -57,8 +57,11 @@ TEST_F(ClockBoundsTest, ADrainHasNoLongerThanItWasGiven) {
   *drain->mutable_request_time() = ToProto(now_ + absl::Hours(5));
   *drain->mutable_deadline() = ToProto(now_ + absl::Hours(5) + kMinute);
   *record.add_failures()->mutable_time() = ToProto(now_ + absl::Hours(5));
+  v1::Exclusion* exclusion = record.mutable_worker()->mutable_exclusion();
+  *exclusion->mutable_next_check_time() = ToProto(now_ + absl::Hours(5));
   EXPECT_TRUE(BoundTimes(now_, &record));
   EXPECT_EQ(FromProto(drain->deadline()), now_ + kMinute);
+  EXPECT_EQ(FromProto(exclusion->next_check_time()), now_ + kLongestCheckBackoff);
   EXPECT_EQ(FromProto(drain->request_time()), now_);
   EXPECT_EQ(FromProto(record.failures(0).time()), now_);
   // A day was given, an hour of it is over.

@@ -17,13 +17,12 @@ constexpr int kMostHostFailures = 8;
 constexpr absl::Duration kOneFailure = absl::Seconds(10);
 // For an answer; then it is asked for again.
 constexpr absl::Duration kCheckPatience = absl::Minutes(1);
-constexpr absl::Duration kLongestBackoff = absl::Minutes(30);
 constexpr size_t kMaxProblemBytes = 1024;
 
 // `before`: how often there was cause to wait already.
 absl::Duration CheckDelay(absl::Duration backoff, int before) {
   if (before <= 0) return absl::ZeroDuration();
-  return std::min(backoff * std::pow(2.0, std::min(before - 1, 30)), kLongestBackoff);
+  return std::min(backoff * std::pow(2.0, std::min(before - 1, 30)), kLongestCheckBackoff);
 }
 
 int FailuresSince(const v1::WorkerRecord& record, absl::Time since) {

@@ -90,6 +90,13 @@ std::string QueueId(absl::string_view name) {
 
 std::string QueueName(absl::string_view id) { return absl::StrCat("queues/", id); }
 
+static bool SameWorkers(const v1::JobRecord& a, const v1::JobRecord& b) {
+  return std::equal(a.ranks().begin(), a.ranks().end(), b.ranks().begin(), b.ranks().end(),
+                    [](const v1::RankRecord& one, const v1::RankRecord& other) {
+                      return one.worker() == other.worker();
+                    });
+}
+
 void State::Index(int64_t number, const v1::JobRecord& record) {
   const auto mark = [number](std::set<int64_t>& jobs, bool in) {
     in ? void(jobs.insert(number)) : void(jobs.erase(number));
@@ -100,7 +107,10 @@ void State::Index(int64_t number, const v1::JobRecord& record) {
   mark(with_ranks_, has_ranks);
   mark(timed_, limited || IsSet(record.stop_deadline()) || IsSet(record.resize_after()) ||
                    IsSet(record.job().next_attempt_time()));
-  if (const v1::JobRecord* before = FindJob(number); before != nullptr) {
+  const v1::JobRecord* before = FindJob(number);
+  // Progress comes thousands of times a second and moves no rank.
+  if (before != nullptr && SameWorkers(*before, record)) return;
+  if (before != nullptr) {
     for (const v1::RankRecord& rank : before->ranks()) {
       auto on = by_worker_.find(rank.worker());
       if (on == by_worker_.end()) continue;

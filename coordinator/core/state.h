@@ -58,6 +58,9 @@ struct Config {
   absl::Duration resize_interval = absl::Minutes(10);
 };
 
+// Between two health checks of a host.
+inline constexpr absl::Duration kLongestCheckBackoff = absl::Minutes(30);
+
 inline constexpr char kDefaultQueue[] = "default";
 
 // "jobs/7" -> 7; 0 when the name is not of that form.

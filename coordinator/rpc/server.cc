@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "common/proto_time.h"
 #include "common/rpc/status.h"
@@ -48,7 +49,8 @@ absl::Status ImportAdminToken(const std::string& tls_dir, TokenTable* tokens) {
 
 }  // namespace
 
-void KeepFreedMemory() {
+void TuneProcess() {
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   mallopt(M_MMAP_THRESHOLD, kMaxMessageBytes * 2);
   mallopt(M_TRIM_THRESHOLD, kMaxFreedBytes);
   mallopt(M_ARENA_MAX, 2);

@@ -40,9 +40,9 @@ struct ServerOptions {
 };
 
 // For a process that is a coordinator, before its first thread: keeps freed memory of the size of
-// checkpoint chunks in the process. glibc gives it back and faults it in again with every chunk
-// otherwise.
-void KeepFreedMemory();
+// checkpoint chunks in the process, which glibc gives back and faults in again with every chunk
+// otherwise; and looks for no deadlocks, which Debian's abseil does at every lock.
+void TuneProcess();
 
 class AuditLog;
 class Gate;
