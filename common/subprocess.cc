@@ -290,6 +290,11 @@ void Subprocess::KillAndReap() {
   (void)Wait();
 }
 
+void Subprocess::LeaveBehind(Subprocess child) {
+  if (!child.ended_) kill(-child.pid_, SIGKILL);  // has no effect where it has no group of its own
+  std::thread([child = std::move(child)]() mutable { child.KillAndReap(); }).detach();
+}
+
 absl::Status Subprocess::Signal(int signal) {
   if (syscall(SYS_pidfd_send_signal, pidfd_.get(), signal, nullptr, 0) != 0 && errno != ESRCH) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot signal process ", pid_));

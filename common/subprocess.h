@@ -95,6 +95,10 @@ class Subprocess {
   // result every time.
   absl::StatusOr<ExitResult> Wait(absl::Time deadline = absl::InfiniteFuture());
 
+  // Kills the child and all of its process group, and does not wait: the child is reaped by a
+  // thread of its own, whenever the kernel lets go of it.
+  static void LeaveBehind(Subprocess child);
+
   // This process's ends of Redirect::Pipe(); empty otherwise or when already taken.
   UniqueFd TakeIn() { return std::move(in_); }
   UniqueFd TakeOut() { return std::move(out_); }

@@ -138,7 +138,7 @@ int Main(int argc, char** argv) {
   options.stop_time = absl::Seconds(stop_seconds);
   options.spot.time = absl::Seconds(spot_seconds);
   options.hang_time = absl::Seconds(hang_seconds);
-  options.health.doctor = {SiblingBinary("milepost-worker"), "doctor", "--data-dir",
+  options.health.doctor = {SiblingBinary("milepost-worker"), "doctor", "--no-gpus", "--data-dir",
                            options.data_dir};
   options.health.gpu_trainer = options.cuda_trainer_binary;
   if (!cores.empty()) {

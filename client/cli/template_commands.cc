@@ -1,4 +1,6 @@
 // milepost template ...
+#include <unistd.h>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -82,6 +84,10 @@ int TemplateDescribeCommand(const GlobalOptions& global, const std::string& type
   std::string text;
   Note(absl::StrCat(found->name(), ", etag ", found->etag(), ", changed ",
                     AgeText(found->update_time(), absl::Now()), " ago"));
+  if (isatty(STDOUT_FILENO) == 0) {  // as it was written, for a file
+    Print(found->spec_yaml());
+    return kExitOk;
+  }
   for (const absl::string_view line :
        absl::StrSplit(absl::StripSuffix(found->spec_yaml(), "\n"), '\n')) {
     text += Printable(line) + "\n";

@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "common/clock.h"
 #include "common/error_details.h"
+#include "common/utf8.h"
 
 namespace milepost {
 
@@ -17,6 +18,7 @@ constexpr int kKeepaliveMs = 20'000;
 constexpr int kImpatientKeepaliveMs = 2000;
 constexpr int kImpatientTimeoutMs = 3000;
 constexpr char kAfterReason[] = ": ";
+constexpr size_t kMaxMessageInDetails = 1000;
 }  // namespace
 
 grpc::Status ToGrpcStatus(const absl::Status& status) {
@@ -35,7 +37,8 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
   const auto code = static_cast<grpc::StatusCode>(status.code());
   if (payloads.empty()) return grpc::Status(code, message);
   details.set_code(code);
-  details.set_message(message);
+  // Beside the message itself, in headers; half a character would cost the details.
+  details.set_message(CutUtf8(message, kMaxMessageInDetails));
   return grpc::Status(code, message, details.SerializeAsString());
 }
 
@@ -52,7 +55,8 @@ absl::Status FromGrpcStatus(const grpc::Status& status) {
   const std::string& message = status.error_message();
   const size_t end = message.find(kAfterReason);
   const v1::ErrorReason reason = ReasonOfName(message.substr(0, end));
-  if (end != std::string::npos && CodeOf(reason) == code) {
+  const bool named = end != std::string::npos && reason != v1::ERROR_REASON_UNSPECIFIED;
+  if (named && CodeOf(reason) == code) {
     return Refusal(reason, "", message.substr(end + sizeof kAfterReason - 1));
   }
   absl::Status result(code, message);

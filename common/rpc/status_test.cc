@@ -39,6 +39,8 @@ TEST(StatusTest, OtherMessagesStayAsTheyAre) {
     EXPECT_EQ(FromGrpcStatus(ToGrpcStatus(status)), status);
     EXPECT_EQ(ToGrpcStatus(status).error_details(), "");
   }
+  const absl::Status unknown = absl::UnknownError("cannot sync /x: no space");
+  EXPECT_EQ(FromGrpcStatus(ToGrpcStatus(unknown)), unknown);
   EXPECT_TRUE(FromGrpcStatus(grpc::Status::OK).ok());
   EXPECT_TRUE(ToGrpcStatus(absl::OkStatus()).ok());
 }

@@ -22,6 +22,8 @@
 namespace milepost {
 namespace {
 
+constexpr size_t kMaxPathProblems = 10;  // that one message tells of
+
 namespace fs = std::filesystem;
 
 constexpr size_t kLongestName = 63;
@@ -188,7 +190,7 @@ absl::Status CheckSpecTemplate(absl::string_view yaml, absl::string_view filenam
   MP_RETURN_IF_ERROR(ParseYamlMessage(yaml, filename, &spec, &source.lines));
   std::vector<std::string> problems;
   ForEachPath(&spec, [&](absl::string_view field, std::string* path) {
-    if (path->empty() || path->front() == '/') return;
+    if (path->empty() || path->front() == '/' || problems.size() >= kMaxPathProblems) return;
     problems.push_back(absl::StrCat(Place(std::string(field), absl::MakeConstSpan(&source, 1)),
                                     ": ", field,
                                     ": must begin with '/': a template is in no folder"));

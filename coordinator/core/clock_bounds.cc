@@ -23,7 +23,10 @@ bool BoundTimes(absl::Time now, const Config& config, v1::JobRecord* record) {
   if (record->has_stop_deadline()) {
     const absl::Duration longest =
         std::max({config.graceful_stop, config.abort_stop, config.lease + config.kill_wait});
-    changed |= Bound(now + config.lease, now + longest, record->mutable_stop_deadline());
+    // Those that are to be killed may hear of it only now.
+    const absl::Duration least =
+        AllKilled(*record) ? config.lease + config.kill_wait : config.lease;
+    changed |= Bound(now + least, now + std::max(least, longest), record->mutable_stop_deadline());
   }
   if (record->has_resize_after()) {
     changed |= Bound(ever, now + config.resize_interval, record->mutable_resize_after());

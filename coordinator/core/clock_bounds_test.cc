@@ -33,13 +33,23 @@ TEST_F(ClockBoundsTest, NothingIsDueLaterThanItEverCanBe) {
 
 TEST_F(ClockBoundsTest, RanksThatWereToldToStopHaveALeaseToSaySo) {
   v1::JobRecord record;
+  record.add_ranks()->set_stop(v1::STOP_KIND_GRACEFUL);
   *record.mutable_stop_deadline() = ToProto(now_ - absl::Hours(5));
   EXPECT_TRUE(BoundTimes(now_, config_, &record));
   EXPECT_EQ(FromProto(record.stop_deadline()), now_ + config_.lease);
 }
 
+TEST_F(ClockBoundsTest, RanksThatAreToBeKilledHaveTheirTimeToEnd) {
+  v1::JobRecord record;
+  *record.mutable_stop_deadline() = ToProto(now_ - absl::Hours(5));
+  record.add_ranks()->set_stop(v1::STOP_KIND_KILL);
+  EXPECT_TRUE(BoundTimes(now_, config_, &record));
+  EXPECT_EQ(FromProto(record.stop_deadline()), now_ + config_.lease + config_.kill_wait);
+}
+
 TEST_F(ClockBoundsTest, WhatIsPossibleStays) {
   v1::JobRecord record;
+  record.add_ranks()->set_stop(v1::STOP_KIND_GRACEFUL);
   EXPECT_FALSE(BoundTimes(now_, config_, &record)) << "unset";
   *record.mutable_stop_deadline() = ToProto(now_ + kMinute);
   *record.mutable_resize_after() = ToProto(now_ + kMinute);

@@ -123,6 +123,29 @@ TEST_F(HostHealthTest, WhetherARankOfALostStreamIsThereTheLeaseDecides) {
   EXPECT_EQ(Job(job).state(), v1::JOB_STATE_CANCELLED);
 }
 
+TEST_F(HostHealthTest, AWorkerIsDrainedWithoutIt) {
+  Connect("a", 1);
+  const std::string job = Submit(1);
+  ReportAll(job, v1::RANK_STATE_RUNNING);
+  Do(WorkerDrained{"workers/a", "upgrade", now});
+  Advance(config.graceful_stop);
+  Advance(GiveUpTime());
+  EXPECT_EQ(Worker("a").state(), v1::WORKER_STATE_DRAINED);
+}
+
+// Whatever else is lost meanwhile.
+TEST_F(HostHealthTest, AKilledProcessHasItsTimeToEnd) {
+  Connect("a", 1);
+  Connect("b", 1);
+  const std::string job = Submit(2);
+  ReportAll(job, v1::RANK_STATE_RUNNING);
+  Do(JobCancelled{job});
+  Advance(config.graceful_stop);
+  const absl::Time killed = now;
+  Connect("b", 1, /*incarnation=*/2);
+  EXPECT_EQ(FromProto(Record(job).stop_deadline()), killed + GiveUpTime());
+}
+
 // What a rank keeps in its host's memory takes its time.
 TEST_F(HostHealthTest, MuchStateHasLongerToBeKept) {
   Do(WorkerHello{MakeGpuHello("a", {"NVIDIA H200", "NVIDIA H200"})});

@@ -223,11 +223,7 @@ void Transition::StopOverdue() {
   for (int64_t number : timed) {
     const v1::JobRecord* known = Job(number);
     if (IsSet(known->stop_deadline()) && FromProto(known->stop_deadline()) <= now_) {
-      const bool killed =
-          std::all_of(known->ranks().begin(), known->ranks().end(), [](const v1::RankRecord& rank) {
-            return rank.gone() || rank.stop() == v1::STOP_KIND_KILL;
-          });
-      if (killed) {
+      if (AllKilled(*known)) {
         GiveUpRanks(number);
         continue;
       }
@@ -379,6 +375,7 @@ void Transition::RankLost(int64_t number, int index, const std::string& why) {
 void Transition::GiveUpRanks(int64_t number) {
   v1::JobRecord& record = Change(number);
   *record.mutable_stop_deadline() = ToProto(now_ + config_.lease + config_.kill_wait);
+  std::set<std::string> workers;
   for (int i = 0; i < record.ranks_size(); ++i) {
     const v1::RankRecord& rank = record.ranks(i);
     const v1::WorkerRecord* worker = Worker(rank.worker());
@@ -389,6 +386,7 @@ void Transition::GiveUpRanks(int64_t number) {
     report.set_rank(i);
     report.set_slot(rank.slot());
     AddStale(rank.worker(), report);
+    workers.insert(rank.worker());
     RankLost(number, i,
              absl::StrCat("its process did not end within ",
                           absl::FormatDuration(config_.lease + config_.kill_wait),
@@ -396,6 +394,7 @@ void Transition::GiveUpRanks(int64_t number) {
                           rank.worker(), " may tell which"));
   }
   Settle(number);
+  for (const std::string& worker : workers) SettleDrain(worker);
 }
 
 void Transition::NoteFailure(v1::JobRecord* record, v1::Failure failure, bool peer_lost) {
@@ -432,6 +431,7 @@ void Transition::BeginEnding(int64_t number, v1::AttemptEnding ending, v1::JobRe
 
 // The attempt is lost; what its ranks keep in memory may not be.
 void Transition::AbortRanks(v1::JobRecord* record) {
+  if (AllKilled(*record)) return;  // they have their time to end
   const absl::Time deadline = now_ + AbortTime(*record, config_);
   const bool sooner =
       !IsSet(record->stop_deadline()) || FromProto(record->stop_deadline()) > deadline;

@@ -60,6 +60,12 @@ bool HasRankOn(const v1::JobRecord& record, const std::string& worker) {
   });
 }
 
+bool AllKilled(const v1::JobRecord& record) {
+  return std::all_of(record.ranks().begin(), record.ranks().end(), [](const v1::RankRecord& rank) {
+    return rank.gone() || rank.stop() == v1::STOP_KIND_KILL;
+  });
+}
+
 bool IsAvoided(const v1::WorkerRecord& record, absl::Time since) {
   return record.failures_size() > 0 &&
          FromProto(record.failures(record.failures_size() - 1).time()) > since;

@@ -90,6 +90,9 @@ std::string QueueName(absl::string_view id);
 // A rank of the job that is not gone is on the worker.
 bool HasRankOn(const v1::JobRecord& record, const std::string& worker);
 
+// Its ranks that are not gone have been sent SIGKILL.
+bool AllKilled(const v1::JobRecord& record);
+
 // It had a device or host failure after `since`.
 bool IsAvoided(const v1::WorkerRecord& record, absl::Time since);
 

@@ -11,6 +11,7 @@
 #include "common/error_details.h"
 #include "common/proto_time.h"
 #include "common/status_macros.h"
+#include "common/steady_time.h"
 #include "common/utf8.h"
 #include "coordinator/rpc/worker_session.h"
 #include "coordinator/security/principal.h"
@@ -202,6 +203,10 @@ absl::StatusOr<v1::Job> Coordinator::Cancel(const std::string& name) {
 }
 
 absl::StatusOr<v1::Job> Coordinator::Resume(const v1::ResumeJobRequest& request) {
+  if (request.request_id().size() > kMaxRequestIdBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("request_id: at most ", kMaxRequestIdBytes, " bytes"));
+  }
   JobResumed event{.job = request.name(), .request_id = request.request_id()};
   if (request.has_new_steps()) event.new_steps = request.new_steps();
   MP_RETURN_IF_ERROR(UpdateNewestCheckpoint(request.name()));
@@ -219,10 +224,10 @@ absl::StatusOr<v1::Job> Coordinator::Suspend(const std::string& name) {
 absl::StatusOr<Coordinator::Snapshot> Coordinator::Wait(const std::string& name, uint64_t seen,
                                                         absl::Duration timeout) {
   const int64_t number = JobNumber(name);
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = SteadyNow() + timeout;
   absl::ReaderMutexLock lock(&mutex_);
   while (!stopping_ && state_.FindJob(number) != nullptr && VersionLocked(number) == seen) {
-    if (changed_.WaitWithDeadline(&mutex_, deadline)) break;
+    if (changed_.WaitWithTimeout(&mutex_, deadline - SteadyNow())) break;
   }
   if (stopping_) return Stopping();
   MP_ASSIGN_OR_RETURN(v1::Job job, FindLocked(name));

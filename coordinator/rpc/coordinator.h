@@ -68,6 +68,8 @@ class EndListener {
   virtual void Send(uint64_t number, const v1::WebhookDelivery& delivery) = 0;
 };
 
+inline constexpr size_t kMaxRequestIdBytes = 128;
+
 struct CoordinatorOptions {
   Config config;
   // Can this normalised, valid spec ever run? Empty: anything may, as it is.

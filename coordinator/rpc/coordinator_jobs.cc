@@ -29,7 +29,6 @@ namespace {
 
 using google::protobuf::util::FieldMaskUtil;
 
-constexpr size_t kMaxRequestIdBytes = 128;
 constexpr int kMostElements = 1000;
 constexpr size_t kMostSpecBytes = 1 << 20;    // as much as its YAML may have
 constexpr size_t kMostArrayBytes = 32 << 20;  // of its specs together

@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "common/proto_time.h"
 #include "common/status_macros.h"
+#include "common/steady_time.h"
 #include "coordinator/core/job_filter.h"
 #include "coordinator/rpc/coordinator.h"
 #include "coordinator/rpc/gate.h"
@@ -244,7 +245,7 @@ class JobServiceImpl : public v1::JobService::Service {
       MP_ASSIGN_OR_RETURN(Coordinator::Snapshot now, coordinator_->Wait(name, seen, kPoll));
       if (now.version == seen) continue;
       // A change of state goes out at once; progress at most every kWatchInterval.
-      const absl::Duration early = next_send - absl::Now();
+      const absl::Duration early = next_send - SteadyNow();
       if (early > absl::ZeroDuration() && now.job.state() == sent_state) {
         coordinator_->Wait(name, now.version, early).IgnoreError();
         continue;
@@ -257,7 +258,7 @@ class JobServiceImpl : public v1::JobService::Service {
       MP_RETURN_IF_ERROR(coordinator_->MayAct());
       if (!writer->Write(now.job)) break;
       if (IsTerminal(sent_state)) return absl::OkStatus();
-      next_send = absl::Now() + kWatchInterval;
+      next_send = SteadyNow() + kWatchInterval;
     }
     return absl::CancelledError("the watch was cancelled");
   }

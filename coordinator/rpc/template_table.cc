@@ -10,6 +10,7 @@
 #include "common/spec/parse.h"
 #include "common/spec/scheduling.h"
 #include "common/status_macros.h"
+#include "common/utf8.h"
 #include "coordinator/core/state.h"
 #include "coordinator/security/principal.h"
 #include "coordinator/store/store.h"
@@ -67,7 +68,7 @@ absl::StatusOr<const v1::TemplateRecord*> TemplateTable::FindLocked(const std::s
   const auto found = records_.find(name);
   if (found != records_.end()) return &found->second;
   return Refusal(v1::ERROR_REASON_TEMPLATE_NOT_FOUND, name,
-                 absl::StrCat("there is no template '", name.substr(0, 200),
+                 absl::StrCat("there is no template '", CutUtf8(name, 200),
                               "': see `milepost template list`"));
 }
 
@@ -124,6 +125,9 @@ absl::StatusOr<v1::Template> TemplateTable::Put(const v1::Template& wanted,
     *changed->mutable_create_time() = (*found)->template_().create_time();
     record.set_version(std::max(record.version(), (*found)->version() + 1));
   } else {
+    if (!options.create && !wanted.etag().empty()) {
+      return EtagMismatch(wanted.name(), wanted.etag(), 0);
+    }
     MP_RETURN_IF_ERROR(CheckRoomLocked(ProjectOfTemplate(wanted.name())));
   }
   if (!options.validate_only) {

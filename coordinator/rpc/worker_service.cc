@@ -12,6 +12,7 @@
 #include "common/error_details.h"
 #include "common/rpc/status.h"
 #include "common/status_macros.h"
+#include "common/utf8.h"
 #include "coordinator/rpc/coordinator.h"
 #include "coordinator/rpc/gate.h"
 #include "coordinator/rpc/paging.h"
@@ -105,7 +106,7 @@ class SessionReactor final
     if (shown == name || shown == LocalPrincipal().name()) return absl::OkStatus();
     return Refusal(v1::ERROR_REASON_PERMISSION_DENIED, name,
                    absl::StrCat("the certificate is that of ", shown, ", which cannot speak for ",
-                                name.substr(0, 200)));
+                                CutUtf8(name, 200)));
   }
 
   void ReadNext() {

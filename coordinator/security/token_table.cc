@@ -8,6 +8,7 @@
 #include "common/pki/secret.h"
 #include "common/proto_time.h"
 #include "common/status_macros.h"
+#include "common/utf8.h"
 #include "coordinator/security/principal.h"
 
 namespace milepost::coordinator {
@@ -200,7 +201,7 @@ absl::StatusOr<v1::Token> TokenTable::Revoke(const std::string& name, const v1::
     const auto found = records_.find(name);
     if (found == records_.end() || !MayRevoke(caller, found->second.token())) {
       return Refusal(v1::ERROR_REASON_TOKEN_NOT_FOUND, name,
-                     absl::StrCat("there is no token '", name.substr(0, 100), "'"));
+                     absl::StrCat("there is no token '", CutUtf8(name, 100), "'"));
     }
     record = found->second;
   }

@@ -37,26 +37,28 @@ absl::StatusOr<std::string> NameOf(const std::string& dir) {
 
 }  // namespace
 
-absl::Status CheckSharedStore(EtcdClient* etcd, const std::string& key, const std::string& dir) {
+absl::StatusOr<bool> CheckSharedStore(EtcdClient* etcd, const std::string& key,
+                                      const std::string& dir) {
   MP_ASSIGN_OR_RETURN(const std::optional<EtcdKey> known, etcd->Get(StoreKey(key), kEtcdPatience));
-  if (!known.has_value()) return NameOf(dir).status();
+  if (!known.has_value()) {
+    MP_RETURN_IF_ERROR(NameOf(dir).status());
+    return false;
+  }
   MP_ASSIGN_OR_RETURN(const std::string here, ReadStoreId(dir));
-  return Compare(known->value, here, key, dir);
+  MP_RETURN_IF_ERROR(Compare(known->value, here, key, dir));
+  return true;
 }
 
-absl::StatusOr<bool> ClaimSharedStore(EtcdClient* etcd, const std::string& key,
-                                      const std::string& dir) {
-  MP_RETURN_IF_ERROR(CheckSharedStore(etcd, key, dir));
-  MP_ASSIGN_OR_RETURN(const std::optional<EtcdKey> known, etcd->Get(StoreKey(key), kEtcdPatience));
-  if (known.has_value()) return true;
+absl::Status ClaimSharedStore(EtcdClient* etcd, const std::string& key, const std::string& dir) {
+  MP_ASSIGN_OR_RETURN(const bool known, CheckSharedStore(etcd, key, dir));
+  if (known) return absl::OkStatus();
   MP_ASSIGN_OR_RETURN(std::string here, NameOf(dir));
   if (here.empty()) {
     MP_ASSIGN_OR_RETURN(here, MakeStoreId(dir));
   }
   MP_ASSIGN_OR_RETURN(const EtcdKey made,
                       etcd->Create(StoreKey(key), here, /*lease=*/0, kEtcdPatience));
-  MP_RETURN_IF_ERROR(Compare(made.value, here, key, dir));
-  return false;
+  return Compare(made.value, here, key, dir);
 }
 
 }  // namespace milepost::coordinator

@@ -1,8 +1,8 @@
 // Whether a directory is the store that the coordinators of a cluster share: one that is not
 // mounted looks like a new one. etcd keeps the store's name (coordinator/store/store_id.h).
 //
-//   MP_RETURN_IF_ERROR(CheckSharedStore(&etcd, "/milepost/coordinator", dir));   // while a standby
-//   MP_ASSIGN_OR_RETURN(bool known, ClaimSharedStore(&etcd, "/milepost/coordinator", dir));
+//   MP_ASSIGN_OR_RETURN(bool known, CheckSharedStore(&etcd, "/milepost/coordinator", dir));
+//   MP_RETURN_IF_ERROR(ClaimSharedStore(&etcd, "/milepost/coordinator", dir));   // elected
 //
 // FAILED_PRECONDITION: it is not, and nothing may be done in it: the directory is another store
 // than etcd's, or it has neither a name nor a store that a coordinator has worked in. Other errors:
@@ -18,13 +18,13 @@
 
 namespace milepost::coordinator {
 
-// Changes nothing.
-absl::Status CheckSharedStore(EtcdClient* etcd, const std::string& key, const std::string& dir);
+// Changes nothing. False: etcd knows of no store; it is new, or has lost its data.
+absl::StatusOr<bool> CheckSharedStore(EtcdClient* etcd, const std::string& key,
+                                      const std::string& dir);
 
 // The same, by the winner of an election under `key`: a store of a single coordinator gets a name,
-// and etcd notes it. False: etcd knew of no store until now; it is new, or has lost its data.
-absl::StatusOr<bool> ClaimSharedStore(EtcdClient* etcd, const std::string& key,
-                                      const std::string& dir);
+// and etcd notes it.
+absl::Status ClaimSharedStore(EtcdClient* etcd, const std::string& key, const std::string& dir);
 
 }  // namespace milepost::coordinator
 

@@ -103,7 +103,7 @@ class ActiveStandby {
     bool complained = false, checked = false;
     while (true) {
       if (!checked) {
-        const absl::Status status = CheckSharedStore(etcd_, options_.key, dir_);
+        const absl::Status status = CheckSharedStore(etcd_, options_.key, dir_).status();
         if (absl::IsFailedPrecondition(status)) return status;
         checked = status.ok();
       }
@@ -124,7 +124,7 @@ class ActiveStandby {
 
   absl::Status Serve(Election* election, int64_t revision, const sigset_t& signals) {
     standby_->SetActive("");
-    MP_ASSIGN_OR_RETURN(const bool known, ClaimSharedStore(etcd_, options_.key, dir_));
+    MP_ASSIGN_OR_RETURN(const bool known, CheckSharedStore(etcd_, options_.key, dir_));
     MP_ASSIGN_OR_RETURN(const int64_t newest, NewestEpoch(dir_));
     if (!known && newest > 0) {
       // Whoever was elected by what etcd has forgotten may act for as long yet.
@@ -132,13 +132,15 @@ class ActiveStandby {
                    absl::FormatDuration(options_.ttl));
       if (Signalled(signals, options_.ttl)) return absl::OkStatus();
     }
+    // After the wait: the next winner takes it as a sign that there is nobody to wait for.
+    MP_RETURN_IF_ERROR(ClaimSharedStore(etcd_, options_.key, dir_));
     const absl::Time begin = absl::Now();
     const auto may_act = [election] { return election->MayAct(); };
     MP_ASSIGN_OR_RETURN(const Epoch epoch, TakeOver(dir_, may_act));
     absl::StatusOr<std::unique_ptr<CoordinatorServer>> server = ServeEpoch(epoch, may_act);
     if (!server.ok()) {
-      // systemd will try again and again.
-      const absl::Status removed = Abandon(dir_, epoch);
+      // systemd will try again and again. A later one may be copying it already.
+      const absl::Status removed = may_act().ok() ? Abandon(dir_, epoch) : absl::OkStatus();
       if (!removed.ok()) spdlog::warn("{}: {}", epoch.dir, std::string(removed.message()));
       return server.status();
     }

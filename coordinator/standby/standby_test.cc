@@ -106,7 +106,7 @@ TEST_F(StandbyTest, ANewStoreIsBegunOnce) {
   const auto id = MakeStoreId(dir_);
   ASSERT_TRUE(id.ok()) << id.status();
   EXPECT_TRUE(absl::IsAlreadyExists(MakeStoreId(dir_).status()));
-  EXPECT_EQ(CheckSharedStore(&client_, kKey, dir_), absl::OkStatus());
+  EXPECT_EQ(CheckSharedStore(&client_, kKey, dir_).status(), absl::OkStatus());
   ServeOnce(dir_);
   EXPECT_EQ((*client_.Get(absl::StrCat(kKey, "/store"), kPatience))->value, *id);
   EXPECT_THAT(Entries(dir_), ElementsAre("epoch-1", "store-id"));

@@ -287,6 +287,11 @@ absl::Status FillEpoch(const std::string& dir, int64_t newest, const std::string
   const std::string from =
       newest > 0 ? absl::StrCat(dir, "/", kPrefix, newest, "/db") : absl::StrCat(dir, "/db");
   MP_ASSIGN_OR_RETURN(const bool there, HasDatabase(from));
+  // Each has the folder from the beginning: one that has gone was not begun with nothing.
+  std::error_code error;
+  if (newest > 0 && !there && !fs::is_directory(from, error)) {
+    return absl::UnavailableError(absl::StrCat(from, " has gone meanwhile: look again"));
+  }
   UniqueFd lock;
   if (there) {
     if (newest == 0) {

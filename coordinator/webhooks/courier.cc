@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <iterator>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -23,6 +24,15 @@
 
 namespace milepost::coordinator {
 namespace {
+
+// The others speak of the receiver, and may pass: a route that is not there yet (404), a secret
+// that is being changed (401, 403), too many at once (429).
+bool SpeaksOfTheMessage(long status) {
+  constexpr long kUnwanted[] = {400, 405, 406, 410, 411, 413, 414, 415, 422, 431};
+  const bool redirects = status >= 300 && status < 400;  // which are not followed
+  return redirects ||
+         std::find(std::begin(kUnwanted), std::end(kUnwanted), status) != std::end(kUnwanted);
+}
 
 size_t Discard(char*, size_t size, size_t count, void*) { return size * count; }
 
@@ -173,9 +183,7 @@ class Courier::Lane {
     long status = 0;
     curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
     if (status >= 200 && status < 300) return {};
-    const bool later = status == 408 || status == 425 || status == 429;
-    return {absl::StrCat("it answers with HTTP status ", status),
-            status >= 300 && status < 500 && !later};
+    return {absl::StrCat("it answers with HTTP status ", status), SpeaksOfTheMessage(status)};
   }
 
   const Webhook webhook_;

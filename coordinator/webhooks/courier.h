@@ -11,7 +11,8 @@
 // It has succeeded with any 2xx answer within 10 s. Else it is tried again after 1 s, growing to 5
 // minutes, with jitter, for a day from its making; those behind it wait. After that it is given up.
 // An answer that says that the message is not wanted as it is, 3xx (redirections are not followed)
-// or 4xx but 408, 425 and 429, ends it the fifth time. Thread-safe; Send does not block.
+// or a 4xx that is about the message (400, 405, 406, 410, 411, 413 to 415, 422, 431), ends it the
+// fifth time. Thread-safe; Send does not block.
 #ifndef MILEPOST_COORDINATOR_WEBHOOKS_COURIER_H_
 #define MILEPOST_COORDINATOR_WEBHOOKS_COURIER_H_
 

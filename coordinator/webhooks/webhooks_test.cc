@@ -112,7 +112,7 @@ TEST_F(CourierTest, GivesUpWhatIsRefusedAFewTimes) {
   {
     Receiver receiver([&](const Received& one) {
       received_.push_back(one);
-      return one.delivery == "1" ? 404 : 200;
+      return one.delivery == "1" ? 413 : 200;
     });
     Courier courier({{"w", receiver.Url(), kSecret, {}, {}}}, options_);
     courier.Send(Delivery(1));
@@ -129,7 +129,7 @@ TEST_F(CourierTest, GoesOnWhenItIsToldToComeBackLater) {
     Receiver receiver([&](const Received& one) {
       received_.push_back(one);
       const size_t tries = received_.size();
-      return tries <= 4 ? 429 : tries <= 8 ? 408 : tries <= 12 ? 503 : 200;
+      return tries <= 4 ? 429 : tries <= 8 ? 404 : tries <= 12 ? 403 : 200;
     });
     Courier courier({{"w", receiver.Url(), kSecret, {}, {}}}, options_);
     courier.Send(Delivery(1));

@@ -337,14 +337,16 @@ void AgentImpl::HandleStop(const v1::StopRank& stop) {
   }
 }
 
+// GPUs that are out of order are not given to ranks anyway; those that ranks use show how they do.
 void AgentImpl::HandleCheck(const v1::CheckHealth& check) {
   std::set<int> busy;
   for (const auto& [key, rank] : ranks_) busy.insert(rank->slot());
   std::vector<std::string> gpus;
   for (const PlannedSlot& planned : plan_.slots) {
-    const bool idle_gpu =
-        plan_.device == v1::DEVICE_KIND_CUDA && !busy.contains(planned.slot.index());
-    if (idle_gpu) gpus.push_back(planned.slot.uuid());
+    const int slot = planned.slot.index();
+    if (plan_.device != v1::DEVICE_KIND_CUDA || busy.contains(slot) || outbox_.IsOut(slot))
+      continue;
+    gpus.push_back(planned.slot.uuid());
   }
   health_.Begin(check, std::move(gpus));
 }

@@ -20,7 +20,10 @@ absl::Status CheckGpu(const std::string& binary, const std::string& uuid) {
   spawn.env.emplace_back("CUDA_VISIBLE_DEVICES", uuid);
   MP_ASSIGN_OR_RETURN(Subprocess process, Subprocess::Spawn(std::move(spawn)));
   const absl::StatusOr<ExitResult> end = process.Wait(Clock::Real()->Now() + kPatience);
-  if (!end.ok()) return Annotate(end.status(), absl::StrCat(binary, " check"));
+  if (!end.ok()) {
+    Subprocess::LeaveBehind(std::move(process));
+    return Annotate(end.status(), absl::StrCat(binary, " check"));
+  }
   if (end->success()) return absl::OkStatus();
   return absl::InternalError(absl::StrCat(binary, " check: ", end->ToString()));
 }

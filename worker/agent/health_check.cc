@@ -77,8 +77,7 @@ std::string ProblemFoundBy(const std::vector<std::string>& argv, absl::Duration 
   const std::string output = ReadTail(out, deadline);
   const absl::StatusOr<ExitResult> end = child->Wait(deadline);
   if (end.ok() && end->success()) return "";
-  // In a process group of its own, with what it has started.
-  if (!end.ok()) kill(-child->pid(), SIGKILL);
+  if (!end.ok()) Subprocess::LeaveBehind(*std::move(child));
   const std::string how =
       end.ok() ? end->ToString() : absl::StrCat("no end within ", absl::FormatDuration(patience));
   const std::string said = WhatItSaid(output);

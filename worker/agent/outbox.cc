@@ -39,6 +39,12 @@ void Outbox::SetFacts(v1::DeviceFacts facts) {
   facts_[facts.slot()] = std::move(facts);
 }
 
+bool Outbox::IsOut(int32_t slot) const {
+  absl::MutexLock lock(&mutex_);
+  const auto found = facts_.find(slot);
+  return found != facts_.end() && !found->second.problem().empty();
+}
+
 void Outbox::AddLog(v1::LogLine line) {
   absl::MutexLock lock(&mutex_);
   logs_.Push(std::move(line));

@@ -45,6 +45,8 @@ class Outbox {
 
   // Replaces the rank's report; its latest progress stays with it.
   void SetReport(v1::RankReport report);
+  // Whether what was last said of the slot's GPU is that nothing can run there.
+  bool IsOut(int32_t slot) const;
   // Of a rank that has a report.
   void SetProgress(const RankKey& key, v1::Progress progress);
   // Of the slot that it names.

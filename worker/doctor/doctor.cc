@@ -65,15 +65,18 @@ Findings RunDoctor(const DoctorOptions& options) {
   Findings findings;
   // Shared with a thread that may be left behind.
   auto gpus = std::make_shared<Gpus>();
-  Append(Bounded("driver", options.patience,
-                 [options, gpus] { return GpusAndDriver(options, gpus.get()); }),
-         &findings);
-  const bool hangs = findings.size() == 1 && findings[0].level == Level::kFail;
-  const Gpus known = hangs ? Gpus() : *gpus;
-  Append(
-      Bounded("libraries", options.patience,
-              [=, trainer = options.cuda_trainer] { return CheckLibraries(known.cuda, trainer); }),
-      &findings);
+  Gpus known;
+  if (options.gpus) {
+    Append(Bounded("driver", options.patience,
+                   [options, gpus] { return GpusAndDriver(options, gpus.get()); }),
+           &findings);
+    const bool hangs = findings.size() == 1 && findings[0].level == Level::kFail;
+    if (!hangs) known = *gpus;
+    Append(Bounded(
+               "libraries", options.patience,
+               [=, trainer = options.cuda_trainer] { return CheckLibraries(known.cuda, trainer); }),
+           &findings);
+  }
   Append(Bounded("host", options.patience, [=] { return CheckHost(known.any); }), &findings);
   Append(Bounded("network", options.patience,
                  [options] { return CheckNetwork(options.coordinator, options.nccl_interfaces); }),
@@ -104,6 +107,8 @@ void DoctorMain(int argc, char** argv) {
   app.add_option("--data-dir", options.data_dir, "measure the disk under this folder");
   app.add_option("--coordinator", options.coordinator, "HOST:PORT,...: does it answer, and how");
   app.add_option("--dataset", options.data_set, "measure how fast this file or folder is read");
+  app.add_flag("!--no-gpus", options.gpus,
+               "leave the driver, the GPUs and the CUDA libraries alone");
   app.add_option("-o,--output", output)
       ->check(CLI::IsMember({"table", "json"}))
       ->capture_default_str();

@@ -24,6 +24,7 @@ struct DoctorOptions {
   std::string data_set;         // a file or folder; empty: not checked
   std::string nccl_interfaces;  // NCCL_SOCKET_IFNAME
   bool cuda_trainer = false;    // milepost-trainer-cuda is installed
+  bool gpus = true;             // look at the driver, its GPUs and the CUDA libraries
   int64_t disk_bytes = int64_t{256} << 20;
   absl::Duration disk_budget = absl::Seconds(5);  // for each pass over the disk
   absl::Duration patience = absl::Seconds(30);    // with each group of checks
