@@ -52,7 +52,7 @@
 namespace milepost::e2e {
 namespace {
 
-constexpr int64_t kSteps = 120;
+constexpr int64_t kSteps = 80;
 constexpr absl::Duration kLongestRound = absl::Minutes(4);
 
 struct Reference {
@@ -130,7 +130,8 @@ class ChaosTest {
     std::vector<std::string> done;
     for (const Fault& fault : faults) {
       const bool in_checkpoint = random_() % 2 == 0;
-      AwaitMoment(in_checkpoint, std::uniform_real_distribution<>(0, reference_.seconds)(random_));
+      AwaitMoment(in_checkpoint,
+                  std::uniform_real_distribution<>(0, 0.8 * reference_.seconds)(random_));
       before.push_back({cluster_.Checkpoints(job), 0});  // first: an attempt may begin meanwhile
       const v1::Job now = cluster_.Get(job);
       before.back().attempts = now.attempts();
