@@ -151,8 +151,8 @@ void Cluster::MakePki() const {
 }
 
 void Cluster::InitStore() const {
-  Subprocess made =
-      Spawn("", {Binary("milepost-coordinator"), "init-store", folder_ + "/coordinator"}, "init.log");
+  Subprocess made = Spawn(
+      "", {Binary("milepost-coordinator"), "init-store", folder_ + "/coordinator"}, "init.log");
   const auto end = made.Wait(absl::Now() + kPatience);
   if (!end.ok() || !end->success()) Fail("init-store fails");
 }

@@ -147,7 +147,11 @@ void CheckColumns(MatmulSpec dense, bool wide_a, bool wide_c) {
     want.insert(want.end(), &before[i * c_row], &before[i * c_row] + dense.n);
   }
   MatmulCache cache;
-  AlignedBuffer one(*cache.WorkspaceBytes(dense)), other(*cache.WorkspaceBytes(wide));
+  const absl::StatusOr<size_t> bytes = cache.WorkspaceBytes(dense);
+  if (bytes.status().code() == absl::StatusCode::kUnimplemented) {
+    GTEST_SKIP() << bytes.status().message();
+  }
+  AlignedBuffer one(*bytes), other(*cache.WorkspaceBytes(wide));
   ASSERT_TRUE(cache.Execute(dense, a_copy.data(), b.data(), nullptr, want.data(), one.data()).ok());
   ASSERT_TRUE(cache.Execute(wide, a.data(), b.data(), nullptr, got.data(), other.data()).ok());
   for (int64_t i = 0; i < dense.m * c_row; ++i) {
