@@ -87,12 +87,13 @@ int64_t ConvolutionBytes(const graph::Graph& graph, const graph::Op& op,
   const auto shape = [&](graph::ValueId id) -> const graph::Shape& {
     return graph.values[id].shape;
   };
+  const graph::ImageAttributes& image = op.attributes.image;
   const bool forward = op.kind == OpKind::kConvolution;
   const bool data = op.kind == OpKind::kConvolutionBackwardData;
   const graph::Shape& x = shape(data ? op.outputs[0].value : op.inputs[0]);
   const graph::Shape& y = shape(forward ? op.outputs[0].value : op.inputs[data ? 0 : 1]);
-  const int64_t weights = RoundUp(x[3], kBlock) * RoundUp(y[3], kBlock) *
-                          op.attributes.image.kernel * op.attributes.image.kernel;
+  const int64_t weights =
+      RoundUp(x[3], kBlock) * RoundUp(y[3], kBlock) * image.kernel * image.kernel;
   const int64_t element = graph::ByteSize(graph.values[op.inputs[0]].dtype);
   int64_t scratch = options.threads * kFixed;
   if (!forward) {
@@ -100,7 +101,15 @@ int64_t ConvolutionBytes(const graph::Graph& graph, const graph::Op& op,
         options.threads * 5 * (graph::Elements(x) / x[0] + RoundUp(y[3], kBlock) * y[1] * y[2]);
   }
   if (!forward && !data) scratch += options.threads * 4 * weights;
-  const int64_t packed = weights * (forward || data ? element : 4);
+  // Without AVX-512 oneDNN gathers what a 1x1 kernel with a stride reads, an image for each thread.
+  if (image.kernel == 1 && image.stride > 1) scratch += options.threads * 4 * y[1] * y[2] * x[3];
+  int64_t packed = weights * (forward || data ? element : 4);
+  if (element < 4) {  // a CPU without bf16 products widens (kernels/cpu/convolution_widened.h)
+    const int64_t elements = graph::Elements(x) / x[0] + graph::Elements(y) / y[0];
+    const int64_t images = std::clamp<int64_t>((2 << 20) / elements, 1, x[0]);
+    packed = 4 * (weights + images * elements + x[3] * y[3] * image.kernel * image.kernel) +
+             3 * kAlignment;
+  }
   return RoundUp(std::max(packed + scratch, options.min_convolution_workspace_bytes), kAlignment);
 }
 
@@ -215,9 +224,9 @@ int64_t MatmulWorkspaceReserve(int threads, graph::DType dtype, int64_t chunk_ro
   constexpr int64_t kBytesPerThread = 2 << 20;
   constexpr int64_t kLongInner = 16384;  // bf16 products this deep are summed in fp32 pieces
   const bool partial = dtype == graph::DType::kBF16 && vocabulary > kLongInner;
-  // kernels/cpu/matmul_half.h: pieces of halves widened to fp32.
+  // kernels/cpu/matmul_widened.h; which CPU will run the plan is not known here.
   constexpr int64_t kPieceElements = 512 * 1024 + 1024 * 1024 + 1024 + 512 * 1024;
-  const int64_t pieces = dtype == graph::DType::kF16 ? 4 * kPieceElements : 0;
+  const int64_t pieces = dtype == graph::DType::kF32 ? 0 : 4 * kPieceElements;
   return threads * kBytesPerThread + pieces +
          (partial ? RoundUp(chunk_rows * width * 4, kAlignment) : 0);
 }

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdlib>
 
+#include "engine/kernels/cpu/cpu_features.h"
 #include "engine/runtime/testing.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__GLIBC__)
@@ -140,6 +141,8 @@ TEST(Allocation, NoneInAStep) {
         options.recompute = v1::RECOMPUTE_SELECTIVE;
         EXPECT_EQ(AllocationsInSteps(job.Spec(options)), 0)
             << ranks << " ranks, " << (llama ? "Llama" : "GPT-2") << ", precision " << precision;
+        // Without AVX-512 oneDNN's products copy their factors into memory of its own.
+        if (!kernels::HasBf16Products()) continue;
         EXPECT_LT(largest_of_onednn, 1024u) << "scratch memory is planned, not oneDNN's own";
       }
     }

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_format.h"
 #include "common/status_macros.h"
+#include "engine/kernels/cpu/convolution_widened.h"
 #include "engine/kernels/cpu/parallel.h"
 
 namespace milepost::kernels {
@@ -136,7 +137,8 @@ struct ConvolutionCache::Impl {
   memory Empty(const memory::desc& desc) { return memory(desc, engine, nullptr); }
 };
 
-ConvolutionCache::ConvolutionCache() : impl_(std::make_unique<Impl>()) {}
+ConvolutionCache::ConvolutionCache(bool bf16_products)
+    : bf16_products_(bf16_products), impl_(std::make_unique<Impl>()) {}
 ConvolutionCache::~ConvolutionCache() = default;
 
 // Returns the bytes of their scratch. Throws dnnl::error, like Build.
@@ -233,6 +235,10 @@ absl::StatusOr<ConvolutionCache::Entry*> ConvolutionCache::Find(const Convolutio
 
 absl::StatusOr<size_t> ConvolutionCache::WorkspaceBytes(const ConvolutionSpec& spec,
                                                         ConvolutionPass pass) {
+  if (Widens(spec)) {
+    MP_RETURN_IF_ERROR(Check(spec, pass));
+    return WidenedConvolution(spec, *this).WorkspaceBytes(pass);
+  }
   MP_ASSIGN_OR_RETURN(const Entry* entry, Find(spec, pass));
   return entry->workspace_bytes;
 }
@@ -256,6 +262,12 @@ absl::StatusOr<const void*> Packed(Entry& entry, const void* w, char* workspace,
 
 absl::Status ConvolutionCache::Forward(const ConvolutionSpec& spec, const void* x, const void* w,
                                        void* y, void* workspace) {
+  if (Widens(spec)) {
+    MP_RETURN_IF_ERROR(Check(spec, ConvolutionPass::kForward));
+    return WidenedConvolution(spec, *this)
+        .Forward(static_cast<const bf16*>(x), static_cast<const bf16*>(w), static_cast<bf16*>(y),
+                 workspace);
+  }
   MP_ASSIGN_OR_RETURN(Entry * entry, Find(spec, ConvolutionPass::kForward));
   char* bytes = static_cast<char*>(workspace);
   MP_ASSIGN_OR_RETURN(const void* packed, Packed(*entry, w, bytes, impl_->stream.get()));
@@ -269,6 +281,12 @@ absl::Status ConvolutionCache::Forward(const ConvolutionSpec& spec, const void* 
 
 absl::Status ConvolutionCache::BackwardData(const ConvolutionSpec& spec, const void* dy,
                                             const void* w, void* dx, void* workspace) {
+  if (Widens(spec)) {
+    MP_RETURN_IF_ERROR(Check(spec, ConvolutionPass::kBackwardData));
+    return WidenedConvolution(spec, *this)
+        .BackwardData(static_cast<const bf16*>(dy), static_cast<const bf16*>(w),
+                      static_cast<bf16*>(dx), workspace);
+  }
   MP_ASSIGN_OR_RETURN(Entry * entry, Find(spec, ConvolutionPass::kBackwardData));
   char* bytes = static_cast<char*>(workspace);
   MP_ASSIGN_OR_RETURN(const void* packed, Packed(*entry, w, bytes, impl_->stream.get()));
@@ -283,6 +301,12 @@ absl::Status ConvolutionCache::BackwardData(const ConvolutionSpec& spec, const v
 absl::Status ConvolutionCache::BackwardWeights(const ConvolutionSpec& spec, const void* x,
                                                const void* dy, bool accumulate, float* dw,
                                                void* workspace) {
+  if (Widens(spec)) {
+    MP_RETURN_IF_ERROR(Check(spec, ConvolutionPass::kBackwardWeights));
+    return WidenedConvolution(spec, *this)
+        .BackwardWeights(static_cast<const bf16*>(x), static_cast<const bf16*>(dy), accumulate, dw,
+                         workspace);
+  }
   MP_ASSIGN_OR_RETURN(Entry * entry, Find(spec, ConvolutionPass::kBackwardWeights));
   char* bytes = static_cast<char*>(workspace);
   char* scratch = bytes + entry->packed_bytes;

@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/kernels/cpu/cpu_features.h"
 #include "engine/kernels/cpu/types.h"
 
 namespace milepost::kernels {
@@ -50,7 +51,8 @@ enum class ConvolutionPass : uint8_t { kForward, kBackwardData, kBackwardWeights
 // cannot do it.
 class ConvolutionCache {
  public:
-  ConvolutionCache();
+  // `bf16_products`: bf16 goes to oneDNN; false: by way of fp32 (convolution_widened.h).
+  explicit ConvolutionCache(bool bf16_products = HasBf16Products());
   ~ConvolutionCache();
   ConvolutionCache(const ConvolutionCache&) = delete;
   ConvolutionCache& operator=(const ConvolutionCache&) = delete;
@@ -69,6 +71,10 @@ class ConvolutionCache {
   struct Entry;
   struct Impl;
   absl::StatusOr<Entry*> Find(const ConvolutionSpec& spec, ConvolutionPass pass);
+  bool Widens(const ConvolutionSpec& spec) const {
+    return spec.type == DType::kBf16 && !bf16_products_;
+  }
+  const bool bf16_products_;
   std::unique_ptr<Impl> impl_;
 };
 

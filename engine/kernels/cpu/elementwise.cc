@@ -104,16 +104,16 @@ void CastToF16Impl(const float* in, int64_t n, f16* out) {
 void CastF16ToFloatImpl(const f16* in, int64_t n, float* out) {
   Map(in, n, out, [](DF d, VF x) MP_SIMD { return x; });
 }
-void CastRowToF16(const float* in, int64_t n, f16* out) {
+template <typename In, typename Out>
+void CastRow(const In* in, int64_t n, Out* out) {
   const DF d;
   ForVectors(n, [&](int64_t i, int64_t count)
                     MP_SIMD { StoreUpTo(LoadUpTo(d, in + i, count), d, out + i, count); });
 }
-void CastRowToFloat(const f16* in, int64_t n, float* out) {
-  const DF d;
-  ForVectors(n, [&](int64_t i, int64_t count)
-                    MP_SIMD { StoreUpTo(LoadUpTo(d, in + i, count), d, out + i, count); });
-}
+void CastRowToBf16(const float* in, int64_t n, bf16* out) { CastRow(in, n, out); }
+void CastRowToF16(const float* in, int64_t n, f16* out) { CastRow(in, n, out); }
+void CastRowFromBf16(const bf16* in, int64_t n, float* out) { CastRow(in, n, out); }
+void CastRowFromF16(const f16* in, int64_t n, float* out) { CastRow(in, n, out); }
 void ScaleImpl(float* x, int64_t n, float factor) {
   Map(x, n, x, [factor](DF d, VF v) MP_SIMD { return hn::Mul(v, hn::Set(d, factor)); });
 }
@@ -126,6 +126,14 @@ namespace milepost::kernels {
 
 namespace {
 constexpr int64_t kRowGrain = 16384;  // elements
+
+template <typename Cast, typename In, typename Out>
+void ForEachRow(Cast cast, const In* in, int64_t in_row, int64_t rows, int64_t width, Out* out,
+                int64_t out_row) {
+  ParallelFor(0, rows, std::max<int64_t>(1, kRowGrain / width), [=](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) cast(in + i * in_row, width, out + i * out_row);
+  });
+}
 }  // namespace
 
 HWY_EXPORT(GeluForwardF32);
@@ -141,8 +149,10 @@ HWY_EXPORT(CastToBf16Impl);
 HWY_EXPORT(CastToFloatImpl);
 HWY_EXPORT(CastToF16Impl);
 HWY_EXPORT(CastF16ToFloatImpl);
+HWY_EXPORT(CastRowToBf16);
 HWY_EXPORT(CastRowToF16);
-HWY_EXPORT(CastRowToFloat);
+HWY_EXPORT(CastRowFromBf16);
+HWY_EXPORT(CastRowFromF16);
 HWY_EXPORT(ScaleImpl);
 
 template <>
@@ -195,20 +205,27 @@ void CastToFloat(const f16* in, int64_t n, float* out) {
   HWY_DYNAMIC_DISPATCH(CastF16ToFloatImpl)(in, n, out);
 }
 
-void CastRowsToF16(const float* in, int64_t in_row, int64_t rows, int64_t width, f16* out,
-                   int64_t out_row) {
-  const auto cast = HWY_DYNAMIC_DISPATCH(CastRowToF16);
-  ParallelFor(0, rows, std::max<int64_t>(1, kRowGrain / width), [=](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) cast(in + i * in_row, width, out + i * out_row);
-  });
+template <>
+void CastRowsFromFloat(const float* in, int64_t in_row, int64_t rows, int64_t width, bf16* out,
+                       int64_t out_row) {
+  ForEachRow(HWY_DYNAMIC_DISPATCH(CastRowToBf16), in, in_row, rows, width, out, out_row);
 }
+template <>
+void CastRowsFromFloat(const float* in, int64_t in_row, int64_t rows, int64_t width, f16* out,
+                       int64_t out_row) {
+  ForEachRow(HWY_DYNAMIC_DISPATCH(CastRowToF16), in, in_row, rows, width, out, out_row);
+}
+template <>
+void CastRowsToFloat(const bf16* in, int64_t in_row, int64_t rows, int64_t width, float* out,
+                     int64_t out_row) {
+  ForEachRow(HWY_DYNAMIC_DISPATCH(CastRowFromBf16), in, in_row, rows, width, out, out_row);
+}
+template <>
 void CastRowsToFloat(const f16* in, int64_t in_row, int64_t rows, int64_t width, float* out,
                      int64_t out_row) {
-  const auto cast = HWY_DYNAMIC_DISPATCH(CastRowToFloat);
-  ParallelFor(0, rows, std::max<int64_t>(1, kRowGrain / width), [=](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) cast(in + i * in_row, width, out + i * out_row);
-  });
+  ForEachRow(HWY_DYNAMIC_DISPATCH(CastRowFromF16), in, in_row, rows, width, out, out_row);
 }
+
 void Scale(float* x, int64_t n, float factor) { HWY_DYNAMIC_DISPATCH(ScaleImpl)(x, n, factor); }
 
 void Accumulate(const float* x, int64_t n, float* out) { Add<float>(out, x, n, out); }

@@ -34,9 +34,11 @@ void CastToFloat(const bf16* in, int64_t n, float* out);
 void CastToF16(const float* in, int64_t n, f16* out);
 void CastToFloat(const f16* in, int64_t n, float* out);
 // The same of `rows` rows of `width` elements that start *_row elements apart.
-void CastRowsToF16(const float* in, int64_t in_row, int64_t rows, int64_t width, f16* out,
-                   int64_t out_row);
-void CastRowsToFloat(const f16* in, int64_t in_row, int64_t rows, int64_t width, float* out,
+template <typename T>
+void CastRowsFromFloat(const float* in, int64_t in_row, int64_t rows, int64_t width, T* out,
+                       int64_t out_row);
+template <typename T>
+void CastRowsToFloat(const T* in, int64_t in_row, int64_t rows, int64_t width, float* out,
                      int64_t out_row);
 
 void Fill(float* out, int64_t n, float value);

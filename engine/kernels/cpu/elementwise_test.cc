@@ -199,15 +199,21 @@ TEST_P(Elementwise, HalvesAtTheEndsOfTheirRange) {
   EXPECT_TRUE(std::isnan(ToFloat(out.back())));
 }
 
-TEST_P(Elementwise, RowsOfHalvesKeepTheirPlaces) {
-  const auto in = RandomVector<f16>(5 * 23, 9);
+template <typename T>
+void RowsKeepTheirPlaces(T before) {
+  const auto in = RandomVector<T>(5 * 23, 9);
   std::vector<float> wide(5 * 20, -1.0f);
   CastRowsToFloat(in.data(), 23, 5, 19, wide.data(), 20);
-  std::vector<f16> out(5 * 23, ToF16(-1.0f));
-  CastRowsToF16(wide.data(), 20, 5, 19, out.data(), 23);
+  std::vector<T> out(5 * 23, before);
+  CastRowsFromFloat(wide.data(), 20, 5, 19, out.data(), 23);
   for (int i = 0; i < 5 * 23; ++i) {
-    EXPECT_EQ(out[i].bits, i % 23 < 19 ? in[i].bits : ToF16(-1.0f).bits) << i;
+    EXPECT_EQ(out[i].bits, i % 23 < 19 ? in[i].bits : before.bits) << i;
   }
+}
+
+TEST_P(Elementwise, Rows16BitsWideKeepTheirPlaces) {
+  RowsKeepTheirPlaces(ToF16(-1.0f));
+  RowsKeepTheirPlaces(ToBf16(-1.0f));
 }
 
 }  // namespace

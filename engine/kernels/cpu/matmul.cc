@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "common/status_macros.h"
 #include "engine/kernels/cpu/elementwise.h"
-#include "engine/kernels/cpu/matmul_half.h"
+#include "engine/kernels/cpu/matmul_widened.h"
 #include "engine/kernels/cpu/parallel.h"
 #include "engine/kernels/cpu/vector_product.h"
 
@@ -68,9 +68,6 @@ absl::Status Check(const MatmulSpec& s) {
   }
   if (s.c != DType::kF32 && s.c != s.a) {
     return absl::InvalidArgumentError(Describe(s) + ": a 16-bit result needs factors of its type");
-  }
-  if (s.a == DType::kF16 && s.packed_b) {
-    return absl::UnimplementedError(Describe(s) + ": weights of halves are not packed");
   }
   return absl::OkStatus();
 }
@@ -205,7 +202,8 @@ class ThreadsOfPrimitives {
   const int before_;
 };
 
-MatmulCache::MatmulCache() : impl_(std::make_unique<Impl>()) {}
+MatmulCache::MatmulCache(bool bf16_products)
+    : bf16_products_(bf16_products), impl_(std::make_unique<Impl>()) {}
 MatmulCache::~MatmulCache() = default;
 
 // Throws dnnl::error, like Build.
@@ -269,12 +267,18 @@ std::unique_ptr<MatmulCache::Entry> MatmulCache::Impl::Build(const MatmulSpec& s
   return entry;
 }
 
+absl::Status MatmulCache::CheckSpec(const MatmulSpec& spec) const {
+  MP_RETURN_IF_ERROR(Check(spec));
+  if (!spec.packed_b || !Widens(spec.a)) return absl::OkStatus();
+  return absl::UnimplementedError(Describe(spec) + ": factors that are widened are not packed");
+}
+
 absl::StatusOr<MatmulCache::Entry*> MatmulCache::Find(const MatmulSpec& spec) {
   const int threads = MaxThreads();
   for (const auto& entry : impl_->entries) {
     if (entry->spec == spec && entry->threads == threads) return entry.get();
   }
-  MP_RETURN_IF_ERROR(Check(spec));
+  MP_RETURN_IF_ERROR(CheckSpec(spec));
   try {
     impl_->entries.push_back(impl_->Build(spec, threads));
   } catch (const dnnl::error& error) {
@@ -304,17 +308,17 @@ static void RunVectorProduct(const MatmulSpec& s, const void* a, const void* b, 
 
 absl::StatusOr<size_t> MatmulCache::WorkspaceBytes(const MatmulSpec& spec) {
   if (IsVectorProduct(spec)) {
-    MP_RETURN_IF_ERROR(Check(spec));
+    MP_RETURN_IF_ERROR(CheckSpec(spec));
     return spec.c == DType::kF32 ? 0 : VectorProductWorkspaceBytes(spec.n);
   }
-  if (spec.a == DType::kF16) return HalfWorkspaceBytes(spec);
+  if (Widens(spec.a)) return WidenedWorkspaceBytes(spec);
   MP_ASSIGN_OR_RETURN(const Entry* entry, Find(spec));
   return entry->workspace_bytes;
 }
 
-absl::StatusOr<size_t> MatmulCache::HalfWorkspaceBytes(const MatmulSpec& spec) {
-  MP_RETURN_IF_ERROR(Check(spec));
-  const HalfProduct product(spec);
+absl::StatusOr<size_t> MatmulCache::WidenedWorkspaceBytes(const MatmulSpec& spec) {
+  MP_RETURN_IF_ERROR(CheckSpec(spec));
+  const WidenedProduct product(spec);
   size_t scratch = 0;
   MP_RETURN_IF_ERROR(product.ForEachSpec([&](const MatmulSpec& piece) -> absl::Status {
     MP_ASSIGN_OR_RETURN(const size_t bytes, WorkspaceBytes(piece));
@@ -356,13 +360,13 @@ absl::Status MatmulCache::Execute(const MatmulSpec& spec, const void* a, const v
     const auto run = spec.a == DType::kBf16  ? RunVectorProduct<bf16>
                      : spec.a == DType::kF16 ? RunVectorProduct<f16>
                                              : RunVectorProduct<float>;
-    MP_RETURN_IF_ERROR(Check(spec));
+    MP_RETURN_IF_ERROR(CheckSpec(spec));
     run(spec, a, b, bias, c, workspace);
     return absl::OkStatus();
   }
-  if (spec.a == DType::kF16) {
-    MP_RETURN_IF_ERROR(Check(spec));
-    return HalfProduct(spec).Run(*this, a, b, bias, c, workspace);
+  if (Widens(spec.a)) {
+    MP_RETURN_IF_ERROR(CheckSpec(spec));
+    return WidenedProduct(spec).Run(*this, a, b, bias, c, workspace);
   }
   MP_ASSIGN_OR_RETURN(Entry * entry, Find(spec));
   char* scratch = static_cast<char*>(workspace) + entry->partial_bytes;

@@ -25,6 +25,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/kernels/cpu/cpu_features.h"
 #include "engine/kernels/cpu/types.h"
 
 namespace milepost::kernels {
@@ -53,10 +54,11 @@ struct MatmulSpec {
 // it before the first step by asking for WorkspaceBytes. Not thread-safe: one per executor. The
 // products themselves use the OpenMP threads of the caller; workspace sizes hold for the thread
 // count in force when they were asked for, so set it once, first. Errors: InvalidArgument for a bad
-// spec, Unimplemented where this CPU or oneDNN cannot do it.
+// spec, Unimplemented where this CPU or oneDNN cannot do it (packed 16-bit weights).
 class MatmulCache {
  public:
-  MatmulCache();
+  // `bf16_products`: bf16 goes to oneDNN; false: by way of fp32 (matmul_widened.h), like f16.
+  explicit MatmulCache(bool bf16_products = HasBf16Products());
   ~MatmulCache();
   MatmulCache(const MatmulCache&) = delete;
   MatmulCache& operator=(const MatmulCache&) = delete;
@@ -79,7 +81,12 @@ class MatmulCache {
   struct Entry;
   struct Impl;
   absl::StatusOr<Entry*> Find(const MatmulSpec& spec);
-  absl::StatusOr<size_t> HalfWorkspaceBytes(const MatmulSpec& spec);
+  absl::StatusOr<size_t> WidenedWorkspaceBytes(const MatmulSpec& spec);
+  bool Widens(DType type) const {
+    return type == DType::kF16 || (type == DType::kBf16 && !bf16_products_);
+  }
+  absl::Status CheckSpec(const MatmulSpec& spec) const;
+  const bool bf16_products_;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -1,4 +1,4 @@
-#include "engine/kernels/cpu/matmul_half.h"
+#include "engine/kernels/cpu/matmul_widened.h"
 
 #include <algorithm>
 
@@ -17,13 +17,13 @@ size_t FloatBytes(int64_t elements) { return (elements * sizeof(float) + 63) / 6
 
 }  // namespace
 
-struct HalfProduct::Piece {
+struct WidenedProduct::Piece {
   int64_t row, rows;
   int64_t column, columns;
   int64_t inner, depth;
 };
 
-struct HalfProduct::Scratch {
+struct WidenedProduct::Scratch {
   float* a;
   float* b;
   float* bias;
@@ -31,7 +31,7 @@ struct HalfProduct::Scratch {
   char* products;
 };
 
-HalfProduct::Scratch HalfProduct::Carve(void* workspace) const {
+WidenedProduct::Scratch WidenedProduct::Carve(void* workspace) const {
   char* at = static_cast<char*>(workspace);
   const auto take = [&](int64_t elements) {
     char* const begin = at;
@@ -50,12 +50,12 @@ HalfProduct::Scratch HalfProduct::Carve(void* workspace) const {
   return scratch;
 }
 
-size_t HalfProduct::FixedBytes() const {
+size_t WidenedProduct::FixedBytes() const {
   return static_cast<size_t>(Carve(nullptr).products - static_cast<char*>(nullptr));
 }
 
 template <typename Visit>
-absl::Status HalfProduct::ForEachPiece(const Visit& visit) const {
+absl::Status WidenedProduct::ForEachPiece(const Visit& visit) const {
   for (int64_t n = 0; n < spec_.n; n += kColumns) {
     for (int64_t m = 0; m < spec_.m; m += kRows) {
       for (int64_t k = 0; k < spec_.k; k += kInner) {
@@ -68,7 +68,7 @@ absl::Status HalfProduct::ForEachPiece(const Visit& visit) const {
   return absl::OkStatus();
 }
 
-MatmulSpec HalfProduct::SpecOf(const Piece& piece) const {
+MatmulSpec WidenedProduct::SpecOf(const Piece& piece) const {
   const bool first = piece.inner == 0;
   return {.m = piece.rows,
           .n = piece.columns,
@@ -80,13 +80,14 @@ MatmulSpec HalfProduct::SpecOf(const Piece& piece) const {
           .c_row = Rounds() ? 0 : CRow()};
 }
 
-absl::Status HalfProduct::ForEachSpec(
+absl::Status WidenedProduct::ForEachSpec(
     const std::function<absl::Status(const MatmulSpec&)>& visit) const {
   return ForEachPiece([&](const Piece& piece) { return visit(SpecOf(piece)); });
 }
 
-void HalfProduct::Widen(const Piece& p, const f16* a, const f16* b, const void* bias,
-                        const Scratch& scratch) const {
+template <typename T>
+void WidenedProduct::Widen(const Piece& p, const T* a, const T* b, const void* bias,
+                           const Scratch& scratch) const {
   const int64_t a_row = spec_.a_row > 0 ? spec_.a_row : spec_.transpose_a ? spec_.m : spec_.k;
   if (spec_.transpose_a) {
     CastRowsToFloat(a + p.inner * a_row + p.row, a_row, p.depth, p.rows, scratch.a, p.rows);
@@ -104,33 +105,43 @@ void HalfProduct::Widen(const Piece& p, const f16* a, const f16* b, const void* 
     }
   }
   if (!spec_.bias || p.inner != 0) return;
-  if (spec_.bias_type == DType::kF16) {
-    CastToFloat(static_cast<const f16*>(bias) + p.column, p.columns, scratch.bias);
+  if (spec_.bias_type == kDTypeOf<T>) {
+    CastToFloat(static_cast<const T*>(bias) + p.column, p.columns, scratch.bias);
   } else {
     std::copy_n(static_cast<const float*>(bias) + p.column, p.columns, scratch.bias);
   }
 }
 
-absl::Status HalfProduct::Run(MatmulCache& cache, const void* a, const void* b, const void* bias,
-                              void* c, void* workspace) const {
+template <typename T>
+absl::Status WidenedProduct::RunAs(MatmulCache& cache, const T* a, const T* b, const void* bias,
+                                   void* c, void* workspace) const {
   const Scratch scratch = Carve(workspace);
   return ForEachPiece([&](const Piece& p) -> absl::Status {
-    Widen(p, static_cast<const f16*>(a), static_cast<const f16*>(b), bias, scratch);
+    Widen(p, a, b, bias, scratch);
     const int64_t at = p.row * CRow() + p.column;
     if (!Rounds()) {
       return cache.Execute(SpecOf(p), scratch.a, scratch.b, scratch.bias,
                            static_cast<float*>(c) + at, scratch.products);
     }
-    f16* const out = static_cast<f16*>(c) + at;
+    T* const out = static_cast<T*>(c) + at;
     if (spec_.accumulate && p.inner == 0) {
       CastRowsToFloat(out, CRow(), p.rows, p.columns, scratch.c, p.columns);
     }
     MP_RETURN_IF_ERROR(
         cache.Execute(SpecOf(p), scratch.a, scratch.b, scratch.bias, scratch.c, scratch.products));
     if (p.inner + p.depth < spec_.k) return absl::OkStatus();
-    CastRowsToF16(scratch.c, p.columns, p.rows, p.columns, out, CRow());
+    CastRowsFromFloat(scratch.c, p.columns, p.rows, p.columns, out, CRow());
     return absl::OkStatus();
   });
+}
+
+absl::Status WidenedProduct::Run(MatmulCache& cache, const void* a, const void* b, const void* bias,
+                                 void* c, void* workspace) const {
+  if (spec_.a == DType::kBf16) {
+    return RunAs(cache, static_cast<const bf16*>(a), static_cast<const bf16*>(b), bias, c,
+                 workspace);
+  }
+  return RunAs(cache, static_cast<const f16*>(a), static_cast<const f16*>(b), bias, c, workspace);
 }
 
 }  // namespace milepost::kernels
