@@ -183,9 +183,11 @@ void Checker::CheckBudget(const JobTruth& truth, const Record& old, const Record
   if (has > had + 1) Fail("budget", now, "it was charged more than once");
   if (has < had && !again) Fail("budget", now, "it got its budget back without progress");
   if (has < had && again && !IsTerminal(old.job().state())) world_.Hit(Probe::kBudgetReset);
+  // One decision may also learn of a checkpoint from before the failure: before or behind it.
   if (ended && now.job().state() == v1::JOB_STATE_RECOVERING && has != had + 1 &&
-      !(again && has == 1)) {
-    Fail("budget", now, "it failed and was not charged");
+      !(again && has <= 1)) {
+    Fail("budget", now,
+         absl::StrCat("it failed and was not charged: ", had, " failures before, ", has, " after"));
   }
   if (!ended) return;
   const absl::Duration held = world_.now() - attempt_begin_[JobNumber(now.job().name())];
