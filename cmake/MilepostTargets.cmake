@@ -85,7 +85,7 @@ endfunction()
 # milepost_binary(NAME <name> SOURCES <files>... DEPS <targets>...)  -> build/<preset>/bin/<name>
 function(milepost_binary)
   cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS" ${ARGN})
-  add_executable(${ARG_NAME} ${ARG_SOURCES})
+  add_executable(${ARG_NAME} ${ARG_SOURCES} $<TARGET_OBJECTS:common_steady_waits>)
   target_link_libraries(${ARG_NAME} PRIVATE milepost_options ${ARG_DEPS})
 endfunction()
 

@@ -2,6 +2,8 @@
 //
 //   clock_probe now WAY          prints seconds since 1970, by `WAY` of asking
 //   clock_probe wait WAY SECONDS prints a line, waits, ends
+//
+// steady_clock_probe is the same with common/steady_waits.
 #include <semaphore.h>
 #include <sys/time.h>
 #include <unistd.h>

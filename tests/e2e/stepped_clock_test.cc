@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 
@@ -27,7 +28,7 @@ class SteppedClockTest : public testing::Test {
   Subprocess Probe(std::vector<std::string> argv, absl::Duration begin = absl::ZeroDuration()) {
     SpawnOptions options;
     options.argv = std::move(argv);
-    options.argv.insert(options.argv.begin(), MILEPOST_CLOCK_PROBE);
+    options.argv.insert(options.argv.begin(), probe_);
     options.env = clocks_.Env(begin);
     options.out = Redirect::Pipe();
     auto process = Subprocess::Spawn(std::move(options));
@@ -50,6 +51,7 @@ class SteppedClockTest : public testing::Test {
 
   const std::string folder_ = absl::StrCat(testing::TempDir(), "/stepped_clock_", getpid());
   const SteppedClocks clocks_{folder_};
+  std::string probe_ = MILEPOST_CLOCK_PROBE;
   UniqueFd out_;
 };
 
@@ -95,6 +97,34 @@ TEST_F(SteppedClockTest, AWaitByASteadyClockTakesAsLongAsBefore) {
   Subprocess probe = Waiting("steady");
   ASSERT_TRUE(clocks_.Step(probe.pid(), absl::Hours(1)));
   EXPECT_FALSE(probe.Wait(absl::Now() + absl::Seconds(2)).ok());
+}
+
+TEST_F(SteppedClockTest, WaitsOfAbseilInOurBinariesAreSteady) {
+  probe_ = MILEPOST_STEADY_CLOCK_PROBE;
+  Subprocess first = Waiting("absl", "1");
+  ASSERT_TRUE(clocks_.Step(first.pid(), -absl::Hours(1)));
+  EXPECT_TRUE(first.Wait(absl::Now() + kSoon).ok());
+  Subprocess second = Waiting("absl");
+  ASSERT_TRUE(clocks_.Step(second.pid(), absl::Hours(1)));
+  EXPECT_FALSE(second.Wait(absl::Now() + absl::Seconds(2)).ok());
+}
+
+TEST_F(SteppedClockTest, OurBinariesHaveThoseWaits) {
+  for (const char* binary :
+       {"milepost", "milepost-coordinator", "milepost-worker", "milepost-trainer"}) {
+    SpawnOptions options;
+    options.argv = {"/usr/bin/nm", "--dynamic", "--defined-only", "--demangle",
+                    absl::StrCat(std::getenv("MILEPOST_BIN_DIR"), "/", binary)};
+    options.out = Redirect::Pipe();
+    auto process = Subprocess::Spawn(std::move(options));
+    ASSERT_TRUE(process.ok()) << process.status();
+    const UniqueFd out = process->TakeOut();
+    std::string symbols;
+    char bytes[4096];
+    for (ssize_t n = 0; (n = read(out.get(), bytes, sizeof bytes)) > 0;) symbols.append(bytes, n);
+    EXPECT_TRUE(process->Wait(absl::Now() + kSoon).ok());
+    EXPECT_NE(symbols.find("synchronization_internal::Waiter::Wait"), std::string::npos) << binary;
+  }
 }
 
 TEST_F(SteppedClockTest, OnlyProcessesThatWereStartedWithOneAreStepped) {
