@@ -31,6 +31,7 @@ struct Flags {
   std::string listen = "127.0.0.1:7070";
   std::string address_file;
   double lease_seconds = 5;
+  double stop_seconds = 120;
   double resize_seconds = 600;
   int exclude_after = coordinator::Config().exclude_after;
   std::string log_level = "info";
@@ -50,6 +51,12 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--lease-seconds", flags->lease_seconds,
                   "A worker that is silent for so long counts as lost")
       ->check(CLI::Range(0.2, 3600.0))
+      ->capture_default_str();
+  app->add_option(
+         "--stop-seconds", flags->stop_seconds,
+         "What the ranks of a job that is suspended, preempted, drained, resized or out of "
+         "time have for a last checkpoint")
+      ->check(CLI::Range(1.0, 86400.0))
       ->capture_default_str();
   app->add_option("--resize-seconds", flags->resize_seconds,
                   "An elastic job that may have more ranks is left alone for so long after a start")
@@ -122,6 +129,7 @@ int Run(const Flags& flags, const sigset_t& signals) {
   options.store.dir = flags.data_dir;
   options.store.logs = flags.logs;
   options.coordinator.config.lease = absl::Seconds(flags.lease_seconds);
+  options.coordinator.config.graceful_stop = absl::Seconds(flags.stop_seconds);
   options.coordinator.config.resize_interval = absl::Seconds(flags.resize_seconds);
   options.coordinator.config.exclude_after = flags.exclude_after;
   options.coordinator.admission = AdmitWhatFits;

@@ -100,6 +100,7 @@ TEST_F(HostHealthTest, ItsHostGetsOthersInItsOtherSlots) {
   const int slot = Record(job).ranks(0).slot();
   Do(JobCancelled{job});
   Advance(config.graceful_stop);
+  Advance(config.abort_stop);
   Advance(GiveUpTime());
   EXPECT_EQ(Job(job).state(), v1::JOB_STATE_CANCELLED);
   const std::string next = Submit(1);
@@ -114,6 +115,7 @@ TEST_F(HostHealthTest, WhetherARankOfALostStreamIsThereTheLeaseDecides) {
   ReportAll(job, v1::RANK_STATE_RUNNING);
   Do(JobCancelled{job});
   Advance(config.graceful_stop);
+  Advance(config.abort_stop);
   Advance(config.lease);
   Do(WorkerStreamLost{"workers/a"});
   Advance(config.kill_wait);
@@ -129,6 +131,7 @@ TEST_F(HostHealthTest, AWorkerIsDrainedWithoutIt) {
   ReportAll(job, v1::RANK_STATE_RUNNING);
   Do(WorkerDrained{"workers/a", "upgrade", now});
   Advance(config.graceful_stop);
+  Advance(config.abort_stop);
   Advance(GiveUpTime());
   EXPECT_EQ(Worker("a").state(), v1::WORKER_STATE_DRAINED);
 }
@@ -141,6 +144,7 @@ TEST_F(HostHealthTest, AKilledProcessHasItsTimeToEnd) {
   ReportAll(job, v1::RANK_STATE_RUNNING);
   Do(JobCancelled{job});
   Advance(config.graceful_stop);
+  Advance(config.abort_stop);
   const absl::Time killed = now;
   Connect("b", 1, /*incarnation=*/2);
   EXPECT_EQ(FromProto(Record(job).stop_deadline()), killed + GiveUpTime());

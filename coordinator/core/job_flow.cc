@@ -128,6 +128,13 @@ int Urgency(v1::StopKind kind) {
   }
 }
 
+// Whether a rank still has leave to save a checkpoint before it ends.
+bool AnySaves(const v1::JobRecord& record) {
+  return std::any_of(record.ranks().begin(), record.ranks().end(), [](const v1::RankRecord& rank) {
+    return !rank.gone() && rank.stop() == v1::STOP_KIND_GRACEFUL;
+  });
+}
+
 // Progress of the job is rank 0's: it has the gang's means. The first of an attempt says how much
 // of those before still counts; one that begins beyond all earlier ones has made progress.
 void TakeProgress(v1::JobRecord* record, const v1::Progress& progress) {
@@ -228,6 +235,11 @@ void Transition::StopOverdue() {
         continue;
       }
       v1::JobRecord& record = Change(number);
+      if (AnySaves(record)) {  // no time for a checkpoint: what it keeps in memory may do
+        record.clear_stop_deadline();
+        AbortRanks(&record);
+        continue;
+      }
       *record.mutable_stop_deadline() = ToProto(now_ + config_.lease + config_.kill_wait);
       StopRanks(&record, v1::STOP_KIND_KILL);
     } else if (known->ending() == v1::ATTEMPT_ENDING_NONE && TimeLimitEnd(*known) <= now_) {

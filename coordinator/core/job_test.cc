@@ -26,6 +26,7 @@ class JobTest : public ::testing::Test, public FakeCluster {
   int Stops() const { return Count(&v1::CoordinatorMessage::has_stop_rank); }
   int Forgets() const { return Count(&v1::CoordinatorMessage::has_forget_rank); }
   bool LastStopGraceful() const { return sent.back().message.stop_rank().graceful(); }
+  bool LastStopAborts() const { return sent.back().message.stop_rank().abort(); }
 };
 
 TEST_F(JobTest, RunsFromSubmitToSuccess) {
@@ -223,7 +224,7 @@ TEST_F(JobTest, CancelsInEveryState) {
   EXPECT_EQ(Do(JobCancelled{"jobs/99"}).status.code(), absl::StatusCode::kNotFound);
 }
 
-TEST_F(JobTest, GracefulStopThatTakesTooLongBecomesAKill) {
+TEST_F(JobTest, GracefulStopThatTakesTooLongIsAbortedAndThenKilled) {
   Connect("a", 1);
   const std::string job = Submit(1);
   Do(JobCancelled{job});
@@ -238,9 +239,15 @@ TEST_F(JobTest, GracefulStopThatTakesTooLongBecomesAKill) {
   Clear();
   now += config.graceful_stop - absl::Seconds(1);
   Do(WorkerHeartbeat{"workers/a"});
-  Advance(absl::Seconds(1));
+  Advance(absl::Seconds(1));  // no checkpoint, but it may keep its state in memory
   ASSERT_EQ(Stops(), 1);
+  EXPECT_TRUE(LastStopAborts());
+  now += config.abort_stop - absl::Seconds(1);
+  Do(WorkerHeartbeat{"workers/a"});
+  Advance(absl::Seconds(1));
+  ASSERT_EQ(Stops(), 2);
   EXPECT_FALSE(LastStopGraceful());
+  EXPECT_FALSE(LastStopAborts());
 }
 
 TEST_F(JobTest, SuccessBeatsCancel) {

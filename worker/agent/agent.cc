@@ -37,8 +37,8 @@ namespace milepost::worker {
 
 namespace {
 
-// Of stop_time, for the worker itself: the trainers get the rest.
-constexpr double kTrainerShare = 0.9;
+// Of stop_time, for a last checkpoint; then ranks keep their state in memory, while they can.
+constexpr double kCheckpointShare = 0.9;
 
 // Of a measurement of the GPUs, before they count as out of order.
 constexpr absl::Duration kDriverPatience = absl::Minutes(1);
@@ -115,6 +115,7 @@ class AgentImpl : public Agent {
   JobMemory memory_;
   absl::Time sweep_time_ = absl::InfinitePast();
   bool leaving_ = false;
+  absl::Time abort_time_ = absl::InfiniteFuture();
   absl::Time kill_time_ = absl::InfiniteFuture();
   std::optional<GpuMonitor> monitor_;
   absl::Time check_monitor_ = absl::InfiniteFuture();
@@ -178,6 +179,10 @@ void AgentImpl::Run() {
     }
     if (any_ended || SteadyNow() >= sweep_time_) SweepMemory(JobMemory::kKeep);
     if (stop_requested_ && !leaving_) BeginLeaving();
+    if (SteadyNow() >= abort_time_) {
+      for (auto& [key, rank] : ranks_) rank->Abort();
+      abort_time_ = absl::InfiniteFuture();
+    }
     if (SteadyNow() >= kill_time_) {
       for (auto& [key, rank] : ranks_) rank->Kill();
       kill_time_ = absl::InfiniteFuture();
@@ -200,7 +205,7 @@ void AgentImpl::WakeUp() {
 void AgentImpl::WaitForEvents() {
   std::vector<pollfd> entries = {{wake_.get(), POLLIN, 0}};
   for (const auto& [key, rank] : ranks_) rank->AddPollEntries(entries);
-  const absl::Time next = std::min({kill_time_, check_monitor_, sweep_time_, check_alive_});
+  const absl::Time next = std::min({abort_time_, kill_time_, check_monitor_, sweep_time_, check_alive_});
   poll(entries.data(), entries.size(), PollTimeoutMillis(next - SteadyNow()));
 }
 
@@ -283,7 +288,6 @@ absl::Status AgentImpl::StartTrainer(const v1::StartRank& start) {
   trainer.threads = RankThreads(start.spec().resources().threads_per_rank(),
                                 static_cast<int>(trainer.cores.size()));
   trainer.state_folder = absl::StrCat(options_.data_dir, "/offload");
-  trainer.stop_time = options_.stop_time * kTrainerShare;
   trainer.hang_time = options_.hang_time;
   trainer.silence = options_.silence;
   trainer.memory_folder = memory_.FolderOf(start.job(), start.uid());
@@ -357,6 +361,7 @@ void AgentImpl::BeginLeaving() {
                absl::ToDoubleSeconds(options_.stop_time));
   outbox_.SetLeaving("told to stop");
   for (auto& [key, rank] : ranks_) rank->Stop();
+  abort_time_ = SteadyNow() + options_.stop_time * kCheckpointShare;
   kill_time_ = SteadyNow() + options_.stop_time;
 }
 

@@ -35,7 +35,6 @@ absl::Status SendStart(const v1::StartRank& start, const TrainerOptions& options
   message.set_tls_dir(options.tls_dir);
   message.set_threads(options.threads);
   message.set_state_folder(options.state_folder);
-  message.set_stop_seconds(absl::ToDoubleSeconds(options.stop_time));
   message.set_memory_folder(options.memory_folder);
   message.set_hang_seconds(absl::ToDoubleSeconds(options.hang_time));
   // The socket's buffer takes it before the trainer reads.

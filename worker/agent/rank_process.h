@@ -30,7 +30,6 @@ struct TrainerOptions {
   int threads = 1;
   std::string state_folder;   // of v1::TrainerStart
   std::string memory_folder;  // likewise
-  absl::Duration stop_time;   // that the trainer has after SIGTERM
   absl::Duration hang_time;   // of v1::TrainerStart; zero: it is let hang, silent too
   absl::Duration silence;     // after which it is killed, once it has given a sign of life
 };

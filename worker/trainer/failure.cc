@@ -1,6 +1,7 @@
 #include "worker/trainer/failure.h"
 
 #include "engine/comm/communicator.h"
+#include "engine/runtime/device_failure.h"
 #include "engine/runtime/state_disk.h"
 
 namespace milepost::worker {
@@ -14,7 +15,9 @@ TrainerExit Exit(int code, v1::FailureClass failure_class, const absl::Status& s
 }  // namespace
 
 TrainerExit SetupFailure(const absl::Status& status) {
-  if (runtime::IsDiskFailure(status)) return StepFailure(status);
+  if (runtime::IsDiskFailure(status) || runtime::IsDeviceFailure(status)) {
+    return StepFailure(status);
+  }
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:
@@ -48,6 +51,9 @@ TrainerExit RestoreFailure(const absl::Status& status) {
 TrainerExit StepFailure(const absl::Status& status) {
   // Another host's disk may do: counted against this one.
   if (runtime::IsDiskFailure(status)) return Exit(kExitError, v1::FAILURE_CLASS_HOST, status);
+  if (runtime::IsDeviceFailure(status)) {
+    return Exit(kExitError, v1::FAILURE_CLASS_DEVICE, status);
+  }
   if (comm::IsPeerLost(status)) return Exit(kExitPeerLost, v1::FAILURE_CLASS_NETWORK, status);
   switch (status.code()) {
     case absl::StatusCode::kDataLoss:

@@ -10,6 +10,7 @@
 
 #include "common/rpc/status.h"
 #include "common/status_macros.h"
+#include "engine/runtime/device_failure.h"
 #include "engine/runtime/state_disk.h"
 #include "worker/trainer/failure.h"
 
@@ -132,6 +133,12 @@ TEST(FailureTest, SaysWhoseFaultItIs) {
   EXPECT_EQ(StepFailure(absl::DataLossError("flipped")).failure_class, v1::FAILURE_CLASS_DATA);
   EXPECT_EQ(StepFailure(absl::AbortedError("peer")).code, kExitPeerLost);
   EXPECT_EQ(StepFailure(absl::InternalError("bug")).code, kExitError);
+  for (const absl::Status& status :
+       {absl::FailedPreconditionError("no driver"), absl::InternalError("ECC")}) {
+    const absl::Status failure = Annotate(runtime::DeviceFailure(status), "op 3");
+    EXPECT_EQ(StepFailure(failure).failure_class, v1::FAILURE_CLASS_DEVICE) << status;
+    EXPECT_EQ(SetupFailure(failure).failure_class, v1::FAILURE_CLASS_DEVICE) << status;
+  }
   // Of a disk that has optimizer state, whatever its code.
   for (const absl::Status& status :
        {absl::DataLossError("flipped"), absl::ResourceExhaustedError("full"),

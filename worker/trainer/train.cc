@@ -453,10 +453,10 @@ void Trainer::ForgetAllState() {
 
 TrainerExit Trainer::FinishStopped() {
   spdlog::info("step {}: stopped as told, saving", session_->step());
-  const absl::Time deadline = Now() + absl::Seconds(message_.stop_seconds());
   absl::Status status = absl::DeadlineExceededError("");
-  while (absl::IsDeadlineExceeded(status) && Now() < deadline && !AbortRequested()) {
-    status = uploader_->Wait(std::min(deadline, Now() + kStopPoll));
+  // Whoever told it to stop says when that takes too long.
+  while (absl::IsDeadlineExceeded(status) && !AbortRequested()) {
+    status = uploader_->Wait(Now() + kStopPoll);
     progress_.CheckpointProblem(uploader_->State().problem, Now());
   }
   if (absl::IsAborted(status)) return Fenced();

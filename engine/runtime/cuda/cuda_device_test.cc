@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/runtime/cuda/cuda_status.h"
+#include "engine/runtime/device_failure.h"
 
 namespace milepost::runtime {
 namespace {
@@ -22,12 +23,19 @@ TEST(CudaStatus, SaysWhatKindOfErrorAndWhatToDo) {
   EXPECT_TRUE(CudaStatus(cudaSuccess, "a call").ok());
   EXPECT_EQ(CudaStatus(cudaErrorMemoryAllocation, "a call").code(),
             absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(CudaStatus(cudaErrorECCUncorrectable, "a call").code(), absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(IsDeviceFailure(CudaStatus(cudaErrorMemoryAllocation, "a call")));
+  for (const cudaError_t error :
+       {cudaErrorECCUncorrectable, cudaErrorHardwareStackError, cudaErrorDevicesUnavailable,
+        cudaErrorLaunchFailure, cudaErrorContained, cudaErrorNoDevice, cudaErrorInsufficientDriver,
+        cudaErrorInitializationError}) {
+    EXPECT_TRUE(IsDeviceFailure(CudaStatus(error, "a call"))) << cudaGetErrorName(error);
+  }
   const absl::Status driver = CudaStatus(cudaErrorInsufficientDriver, "a call");
   EXPECT_EQ(driver.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(driver.message(), HasSubstr("install an NVIDIA driver that knows CUDA 1"));
   const absl::Status other = CudaStatus(cudaErrorInvalidValue, "a call");
   EXPECT_EQ(other.code(), absl::StatusCode::kInternal);
+  EXPECT_FALSE(IsDeviceFailure(other));
   EXPECT_THAT(other.message(), HasSubstr("a call: cudaErrorInvalidValue: "));
 }
 

@@ -1,6 +1,7 @@
 #include "engine/runtime/cuda/cuda_status.h"
 
 #include "absl/strings/str_cat.h"
+#include "engine/runtime/device_failure.h"
 
 namespace milepost::runtime {
 
@@ -12,22 +13,22 @@ absl::Status CudaStatus(cudaError_t error, absl::string_view call) {
     case cudaErrorMemoryAllocation:
       return absl::ResourceExhaustedError(message);
     case cudaErrorNoDevice:
-      return absl::FailedPreconditionError(
+      return DeviceFailure(absl::FailedPreconditionError(
           absl::StrCat(message,
                        "; nvidia-smi shows which GPUs the driver has, and "
-                       "CUDA_VISIBLE_DEVICES hides those that it does not name"));
+                       "CUDA_VISIBLE_DEVICES hides those that it does not name")));
     case cudaErrorInsufficientDriver:
     case cudaErrorInitializationError:
     case cudaErrorStubLibrary:
-      return absl::FailedPreconditionError(
+      return DeviceFailure(absl::FailedPreconditionError(
           absl::StrCat(message, "; install an NVIDIA driver that knows CUDA ",
-                       CUDART_VERSION / 1000, ".", CUDART_VERSION % 1000 / 10));
+                       CUDART_VERSION / 1000, ".", CUDART_VERSION % 1000 / 10)));
     case cudaErrorECCUncorrectable:
     case cudaErrorHardwareStackError:
     case cudaErrorDevicesUnavailable:
     case cudaErrorLaunchFailure:
     case cudaErrorContained:
-      return absl::UnavailableError(message);
+      return DeviceFailure(absl::InternalError(message));
     default:
       return absl::InternalError(message);
   }

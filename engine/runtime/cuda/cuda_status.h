@@ -10,9 +10,9 @@
 namespace milepost::runtime {
 
 // `call`: what failed, for the message. RESOURCE_EXHAUSTED: memory of the device or pinned memory
-// of the host; FAILED_PRECONDITION: no device, no driver or one too old; UNAVAILABLE: the device is
-// lost (ECC, hardware, reset) and only another process, perhaps on another device, can go on;
-// INTERNAL: all else.
+// of the host; FAILED_PRECONDITION: no device, no driver or one too old; INTERNAL: all else. The
+// former, and a device that is lost (ECC, hardware, reset: only another process, perhaps on another
+// device, can go on), are marked (device_failure.h).
 absl::Status CudaStatus(cudaError_t error, absl::string_view call);
 
 }  // namespace milepost::runtime

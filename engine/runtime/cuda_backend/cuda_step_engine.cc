@@ -24,6 +24,7 @@
 #include "engine/runtime/device/host_mirror.h"
 #include "engine/runtime/device/piece_timer.h"
 #include "engine/runtime/device/staged_copy.h"
+#include "engine/runtime/device_failure.h"
 #include "engine/runtime/state_disk.h"
 
 namespace milepost::runtime {
@@ -128,6 +129,7 @@ class CudaEngine : public StepEngine {
   };
 
   Device& device() const { return *parts_.device; }
+  absl::Status Late() const;
   absl::Status WaitFor(absl::FunctionRef<absl::Status(absl::Duration)> wait);
   absl::Status Synchronize() {
     return WaitFor([this](absl::Duration timeout) { return train_->Synchronize(timeout); });
@@ -299,6 +301,15 @@ absl::StatusOr<CudaEngine::Slot> CudaEngine::MakeSlot(const TrainingData& data) 
   return slot;
 }
 
+// Without peers it is the device that hangs.
+absl::Status CudaEngine::Late() const {
+  const std::string text =
+      absl::StrCat("the GPU's work is not done after ", absl::FormatDuration(parts_.timeout));
+  if (host_communicator_->world() == 1) return DeviceFailure(absl::InternalError(text));
+  return absl::DeadlineExceededError(
+      absl::StrCat(text, comm::MissingRanks(*host_communicator_, turn_)));
+}
+
 // In pieces, since a communicator may know of a peer that the device waits for in vain. Nothing is
 // left on the device for ever then: it would not even be given up.
 absl::Status CudaEngine::WaitFor(absl::FunctionRef<absl::Status(absl::Duration)> wait) {
@@ -311,12 +322,7 @@ absl::Status CudaEngine::WaitFor(absl::FunctionRef<absl::Status(absl::Duration)>
     // Aborted, though the device still waits for a peer.
     const absl::Status aborted = host_communicator_->Check();
     if (aborted.ok() && SteadyNow() < deadline) continue;
-    const absl::Status late =
-        !aborted.ok()
-            ? aborted
-            : absl::DeadlineExceededError(absl::StrCat(
-                  "the GPU's work is not done after ", absl::FormatDuration(parts_.timeout),
-                  comm::MissingRanks(*host_communicator_, turn_)));
+    const absl::Status late = aborted.ok() ? Late() : aborted;
     device().DropGraphs();  // as in the destructor; nothing runs after this
     if (communicator_ != nullptr) communicator_->Abort(late.message());
     return late;
