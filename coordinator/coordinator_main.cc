@@ -7,6 +7,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <string>
@@ -124,6 +125,12 @@ int Fail(const absl::Status& status) {
   return ExitCodeOf(status);
 }
 
+// At once: whoever holds this store open keeps others from it, and to end in order is to write.
+void GiveUpStore(const absl::Status& status) {
+  spdlog::critical("giving up: the store takes no writes: {}", std::string(status.message()));
+  std::_Exit(kExitError);
+}
+
 int Run(const Flags& flags, const sigset_t& signals) {
   ServerOptions options;
   options.store.dir = flags.data_dir;
@@ -133,6 +140,7 @@ int Run(const Flags& flags, const sigset_t& signals) {
   options.coordinator.config.resize_interval = absl::Seconds(flags.resize_seconds);
   options.coordinator.config.exclude_after = flags.exclude_after;
   options.coordinator.admission = AdmitWhatFits;
+  options.coordinator.on_broken_store = GiveUpStore;
   options.listen = flags.listen;
   options.tls_dir = flags.tls_dir;
   if (!flags.webhooks.empty()) {
@@ -240,6 +248,7 @@ int Main(int argc, char** argv) {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // a limit of file sizes is an error of a write, as a full disk is
 
   Flags flags;
   CLI::App app("The coordinator of Milepost: queues jobs, tracks workers, keeps checkpoints.",

@@ -33,6 +33,7 @@
 #include "coordinator/core/decide.h"
 #include "coordinator/rpc/log_writer.h"
 #include "coordinator/rpc/rendezvous.h"
+#include "coordinator/rpc/store_watch.h"
 
 namespace milepost::coordinator {
 
@@ -77,6 +78,10 @@ struct CoordinatorOptions {
   // OK while this coordinator may act; else why not, which is what callers then hear. Asked after
   // every write that an answer or a message follows from. Empty: it always may.
   std::function<absl::Status()> may_act;
+  // Called, by the thread that writes, when the store has answered every write of so long with an
+  // error other than a full disk (store_watch.h). Empty: it is tried for ever.
+  std::function<void(const absl::Status&)> on_broken_store;
+  absl::Duration store_patience = absl::Seconds(15);
   // On top of what every lease is extended by at the start: for workers that have yet to find out
   // that another coordinator serves.
   absl::Duration start_grace = absl::ZeroDuration();
@@ -320,6 +325,7 @@ class Coordinator {
   bool schedule_wanted_ = false;
   absl::Time next_schedule_ = absl::InfinitePast();
   bool store_fails_ = false;  // the newest write has failed
+  StoreWatch store_watch_{options_.store_patience};
   // What leases were not lengthened for yet; InfiniteFuture: nothing.
   absl::Time fails_since_ = absl::InfiniteFuture();
   absl::Time pause_until_ = absl::InfinitePast();  // a write has failed

@@ -256,9 +256,16 @@ absl::Status Coordinator::SendStored() {
 
 absl::Status Coordinator::Commit(const Outcome& outcome,
                                  const std::vector<std::function<void()>>& applied) {
+  // Before the write too: one that was stopped for longer than its lease finds workers silent that
+  // were not, and the next one would inherit that.
+  MP_RETURN_IF_ERROR(MayAct());
   const std::vector<StoredDelivery> messages = MessagesOf(outcome);
   if (outcome.NeedsWrite()) {
-    if (absl::Status status = store_->Write(outcome, messages); !status.ok()) {
+    absl::Status status = store_->Write(outcome, messages);
+    if (store_watch_.Wrote(status, SteadyNow()) && options_.on_broken_store) {
+      options_.on_broken_store(status);
+    }
+    if (!status.ok()) {
       spdlog::error("a change of state cannot be stored and did not happen: {}",
                     std::string(status.message()));
       if (!store_fails_) fails_since_ = SteadyNow();
@@ -267,7 +274,7 @@ absl::Status Coordinator::Commit(const Outcome& outcome,
     }
     store_fails_ = false;
   }
-  // Only now: what was written before somebody else could be elected is there for the other one.
+  // And only now: what was written before somebody else could be elected is there for the other.
   MP_RETURN_IF_ERROR(MayAct());
   for (const StoredDelivery& message : messages) {
     options_.listener->Send(message.number, message.delivery);

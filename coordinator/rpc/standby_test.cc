@@ -133,8 +133,7 @@ TEST_F(StandbyTest, AnOlderOneThatWakesUpIsNotHeard) {
             grpc::StatusCode::UNAVAILABLE);
   while (watch->Read(&seen)) continue;
   EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
-  // Past the door of the services, the loop that decides stores what nobody will see, and sends
-  // nothing.
+  // Past the door of the services, the loop that decides sends nothing.
   EXPECT_TRUE(absl::IsUnavailable(first->coordinator().Submit(Request("c")).status()));
   FakeWorker other(first->address(), "other", 1);
   EXPECT_EQ(other.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
@@ -144,6 +143,19 @@ TEST_F(StandbyTest, AnOlderOneThatWakesUpIsNotHeard) {
 
   EXPECT_TRUE(Get(second->address(), job.name(), &seen).ok());
   EXPECT_EQ(seen.generation(), 1);
+  EXPECT_EQ(second->coordinator().List(0, 10).jobs.size(), 1u);
+}
+
+// One that was stopped finds, before it ends, that workers were silent: the next one, which may
+// find no newer directory than this one's, does not inherit that.
+TEST_F(StandbyTest, WhatIsDecidedWithoutTheLeaseIsNotStored) {
+  auto may = std::make_shared<std::atomic<bool>>(true);
+  auto first = Active([may] { return may->load(); });
+  v1::Job job;
+  ASSERT_TRUE(Submit(MakeChannel(first->address()), "a", &job).ok());
+  may->store(false);
+  EXPECT_TRUE(absl::IsUnavailable(first->coordinator().Submit(Request("b")).status()));
+  auto second = Active([] { return true; });
   EXPECT_EQ(second->coordinator().List(0, 10).jobs.size(), 1u);
 }
 
