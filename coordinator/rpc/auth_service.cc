@@ -63,10 +63,9 @@ class AuthServiceImpl : public v1::AuthService::Service {
     MP_ASSIGN_OR_RETURN(const int size, PageSize(request.page_size()));
     MP_ASSIGN_OR_RETURN(const std::string after, NameOfToken(request.page_token(), kList));
     std::vector<v1::Token> tokens = gate_->tokens().List(call.principal(), after, size + 1);
-    const bool more = static_cast<int>(tokens.size()) > size;
-    if (more) tokens.pop_back();
-    if (more) response->set_next_page_token(TokenOfName(tokens.back().name(), kList));
-    for (v1::Token& token : tokens) *response->add_tokens() = std::move(token);
+    if (FillPage(std::move(tokens), size, response->mutable_tokens())) {
+      response->set_next_page_token(TokenOfName(response->tokens().rbegin()->name(), kList));
+    }
     return absl::OkStatus();
   }
 

@@ -214,11 +214,12 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
     const std::string filter =
         absl::StrFormat("%016x", Xxh3(absl::StrCat("checkpoints\n", request.job())));
     MP_ASSIGN_OR_RETURN(const int64_t before, NumberOfToken(request.page_token(), filter));
+    PageRoom room(size);
     for (v1::Checkpoint& checkpoint : store().List(request.job())) {
       if (before != 0 && CheckpointNumber(checkpoint.name()) >= before) continue;
       if (!sees(checkpoint.job())) continue;
-      if (response->checkpoints_size() == size) {
-        const std::string& last = response->checkpoints(size - 1).name();
+      if (!room.Take(checkpoint)) {
+        const std::string& last = response->checkpoints().rbegin()->name();
         response->set_next_page_token(TokenOfNumber(CheckpointNumber(last), filter));
         break;
       }

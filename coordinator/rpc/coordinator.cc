@@ -13,6 +13,7 @@
 #include "common/status_macros.h"
 #include "common/steady_time.h"
 #include "common/utf8.h"
+#include "coordinator/rpc/paging.h"
 #include "coordinator/rpc/worker_session.h"
 #include "coordinator/security/principal.h"
 #include "coordinator/store/checkpoint_store.h"
@@ -184,15 +185,20 @@ Coordinator::JobPage Coordinator::List(int64_t before, int limit,
                                        const std::function<bool(const v1::Job&)>& wanted) {
   absl::ReaderMutexLock lock(&mutex_);
   JobPage page;
+  PageRoom room(limit);
   int looked_at = 0;
   const auto end = before == 0 ? state_.jobs().end() : state_.jobs().lower_bound(before);
   for (auto it = std::make_reverse_iterator(end); it != state_.jobs().rend(); ++it) {
-    if (static_cast<int>(page.jobs.size()) == limit || looked_at++ == kMostLookedAt) {
-      page.next_before = it->first + 1;
-      break;
+    if (looked_at++ < kMostLookedAt) {
+      if (wanted != nullptr && !wanted(it->second.job())) continue;
+      v1::Job job = Describe(state_, it->second);
+      if (room.Take(job)) {
+        page.jobs.push_back(std::move(job));
+        continue;
+      }
     }
-    if (wanted != nullptr && !wanted(it->second.job())) continue;
-    page.jobs.push_back(Describe(state_, it->second));
+    page.next_before = it->first + 1;
+    break;
   }
   return page;
 }
@@ -404,12 +410,13 @@ absl::StatusOr<v1::Worker> Coordinator::GetWorker(const std::string& name) {
   return DescribeLocked(*record);
 }
 
-std::vector<v1::Worker> Coordinator::ListWorkers(const std::string& after, int limit) {
+std::vector<v1::Worker> Coordinator::ListWorkers(const std::string& after, PageRoom* room) {
   absl::ReaderMutexLock lock(&mutex_);
   std::vector<v1::Worker> workers;
-  for (auto it = state_.workers().upper_bound(after);
-       it != state_.workers().end() && static_cast<int>(workers.size()) < limit; ++it) {
-    workers.push_back(DescribeLocked(it->second));
+  for (auto it = state_.workers().upper_bound(after); it != state_.workers().end(); ++it) {
+    v1::Worker worker = DescribeLocked(it->second);
+    if (!room->Take(worker)) break;
+    workers.push_back(std::move(worker));
   }
   return workers;
 }

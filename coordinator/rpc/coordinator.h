@@ -38,6 +38,7 @@
 namespace milepost::coordinator {
 
 class CheckpointReader;
+class PageRoom;
 class Store;
 class WorkerSession;
 struct StoredDelivery;
@@ -119,7 +120,7 @@ class Coordinator {
   };
   // Newest first, from below job number `before` (0: from the newest); those that `wanted` answers
   // true to (with a lock held), all when it is empty. May be fewer than `limit`, even none, when
-  // there is more: one call looks at 20,000 jobs.
+  // there is more: one call looks at 20,000 jobs, and a page has room for some MiB (paging.h).
   JobPage List(int64_t before, int limit,
                const std::function<bool(const v1::Job&)>& wanted = nullptr);
   absl::StatusOr<v1::Job> Cancel(const std::string& name);
@@ -166,8 +167,8 @@ class Coordinator {
                std::function<void()> done);
   void Detach(const std::shared_ptr<WorkerSession>& session);
   absl::StatusOr<v1::Worker> GetWorker(const std::string& name);
-  // By name, after `after`.
-  std::vector<v1::Worker> ListWorkers(const std::string& after, int limit);
+  // By name, after `after`, as many as there is room for.
+  std::vector<v1::Worker> ListWorkers(const std::string& after, PageRoom* room);
   absl::StatusOr<v1::Worker> Drain(const v1::DrainWorkerRequest& request);
   absl::StatusOr<v1::Worker> ResumeWorker(const std::string& name);
 

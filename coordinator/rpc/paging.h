@@ -2,10 +2,14 @@
 #ifndef MILEPOST_COORDINATOR_RPC_PAGING_H_
 #define MILEPOST_COORDINATOR_RPC_PAGING_H_
 
+#include <google/protobuf/message_lite.h>
+#include <google/protobuf/repeated_ptr_field.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
@@ -24,6 +28,43 @@ inline absl::StatusOr<int> PageSize(int32_t asked) {
     return absl::InvalidArgumentError(absl::StrCat("page_size: must be at least 0, not ", asked));
   }
   return asked == 0 ? 100 : std::min(asked, 1000);
+}
+
+// What a page may still hold: so many entries, and less than a message may have, however large an
+// entry is. The first one always has room.
+class PageRoom {
+ public:
+  static constexpr size_t kMostBytes = 4 << 20;
+
+  explicit PageRoom(int entries) : entries_(entries) {}
+  // False once the page is full: the next page begins with this entry.
+  bool Take(const google::protobuf::MessageLite& entry) {
+    const size_t bytes = entry.ByteSizeLong();
+    full_ = full_ || taken_ >= entries_ || (taken_ > 0 && bytes > kMostBytes - bytes_);
+    if (full_) return false;
+    ++taken_;
+    bytes_ += std::min(bytes, kMostBytes - bytes_);
+    return true;
+  }
+  // An entry was left for the next page.
+  bool full() const { return full_; }
+
+ private:
+  const int entries_;
+  int taken_ = 0;
+  size_t bytes_ = 0;
+  bool full_ = false;
+};
+
+// Moves what a page of `size` entries has room for. True: the next page begins after it.
+template <typename Item>
+bool FillPage(std::vector<Item> found, int size, google::protobuf::RepeatedPtrField<Item>* page) {
+  PageRoom room(size);
+  for (Item& item : found) {
+    if (!room.Take(item)) break;
+    *page->Add() = std::move(item);
+  }
+  return room.full();
 }
 
 // The number of a token; 0 for no token. `filter`: a digest of the list and of what the call asks

@@ -76,10 +76,9 @@ class QueueServiceImpl : public v1::QueueService::Service {
     MP_ASSIGN_OR_RETURN(const int size, PageSize(request.page_size()));
     MP_ASSIGN_OR_RETURN(const std::string after, NameOfToken(request.page_token(), kList));
     std::vector<v1::Queue> queues = coordinator_->ListQueues(after, size + 1);
-    const bool more = static_cast<int>(queues.size()) > size;
-    if (more) queues.pop_back();
-    if (more) response->set_next_page_token(TokenOfName(queues.back().name(), kList));
-    for (v1::Queue& queue : queues) *response->add_queues() = std::move(queue);
+    if (FillPage(std::move(queues), size, response->mutable_queues())) {
+      response->set_next_page_token(TokenOfName(response->queues().rbegin()->name(), kList));
+    }
     return absl::OkStatus();
   }
 

@@ -203,6 +203,34 @@ TEST_F(ServerTest, QueuesAreKept) {
   EXPECT_EQ(list.queues(1).quotas(0).guaranteed(), 4);
 }
 
+// Seventeen of these are more than a message may have.
+TEST_F(ServerTest, PagesOfLargeJobsFitIntoAMessage) {
+  v1::SubmitJobRequest large = Request();
+  v1::DataSpec* data = large.mutable_spec()->mutable_data();
+  data->clear_train();
+  for (int i = 0; i < 250; ++i) data->add_mixture()->set_path("/" + std::string(4000, 'x') + ".npy");
+  for (int i = 0; i < 17; ++i) {
+    grpc::ClientContext context;
+    v1::Job job;
+    const grpc::Status status = jobs_->SubmitJob(&context, large, &job);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+  }
+  v1::ListJobsRequest request;
+  request.set_page_size(500);
+  int listed = 0, pages = 0;
+  do {
+    grpc::ClientContext context;
+    v1::ListJobsResponse page;
+    const grpc::Status status = jobs_->ListJobs(&context, request, &page);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    listed += page.jobs_size();
+    ++pages;
+    request.set_page_token(page.next_page_token());
+  } while (!request.page_token().empty());
+  EXPECT_EQ(listed, 17);
+  EXPECT_EQ(pages, 5);  // of four each, and one
+}
+
 TEST_F(ServerTest, ListsInPages) {
   for (int i = 0; i < 5; ++i) Submit();
   std::vector<std::string> names;

@@ -88,10 +88,9 @@ class TemplateServiceImpl : public v1::TemplateService::Service {
         templates_->List(after, size + 1, [&](const std::string& project) {
           return (request.project().empty() || project == request.project()) && call.Sees(project);
         });
-    const bool more = static_cast<int>(templates.size()) > size;
-    if (more) templates.pop_back();
-    if (more) response->set_next_page_token(TokenOfName(templates.back().name(), list));
-    for (v1::Template& one : templates) *response->add_templates() = std::move(one);
+    if (FillPage(std::move(templates), size, response->mutable_templates())) {
+      response->set_next_page_token(TokenOfName(response->templates().rbegin()->name(), list));
+    }
     return absl::OkStatus();
   }
 

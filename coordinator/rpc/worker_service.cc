@@ -205,10 +205,9 @@ class WorkerServiceImpl : public WorkerServiceBase {
                     v1::ListWorkersResponse* response) {
     MP_ASSIGN_OR_RETURN(const int size, PageSize(request.page_size()));
     MP_ASSIGN_OR_RETURN(const std::string after, NameOfToken(request.page_token(), kList));
-    std::vector<v1::Worker> workers = coordinator_->ListWorkers(after, size + 1);
-    const bool more = static_cast<int>(workers.size()) > size;
-    if (more) workers.pop_back();
-    if (more) response->set_next_page_token(TokenOfName(workers.back().name(), kList));
+    PageRoom room(size);
+    std::vector<v1::Worker> workers = coordinator_->ListWorkers(after, &room);
+    if (room.full()) response->set_next_page_token(TokenOfName(workers.back().name(), kList));
     for (v1::Worker& worker : workers) {
       KeepSeen(call, &worker);
       *response->add_workers() = std::move(worker);

@@ -29,7 +29,7 @@ What holds for all methods:
 - Resources have names such as `jobs/7`, which are never used again, and jobs also a `uid`.
 - `List` methods take `page_size` (0: 100; at most 1000; negative is INVALID_ARGUMENT) and
   `page_token`, which is opaque and good for the same call alone. There is more as long as
-  `next_page_token` is not empty.
+  `next_page_token` is not empty, however few a page has: it holds at most 4 MiB, or one entry.
 - `Update` methods take `update_mask`. Where an `etag` is given and is not the resource's any more
   the answer is ABORTED: read again and repeat the change.
 - Methods that make jobs take a `request_id` (a UUID): the same one gives the same answer, also
