@@ -76,10 +76,10 @@ absl::Status GateCall::Admit(const Subject& subject) {
                                       Find(context_->client_metadata(), "authorization")));
   // Ranks of one host meet in bursts, and would take a refusal for a failure; what they may call is
   // checked against what runs there.
-  const bool of_rank = subject.kind == Subject::kAttempt ||
-                       (rule_->also_worker && HasRoleSomewhere(principal_, v1::ROLE_WORKER));
+  const bool is_worker = HasRoleSomewhere(principal_, v1::ROLE_WORKER);
+  const bool as_worker = rule_->also_worker && is_worker;
+  const bool of_rank = as_worker || (subject.kind == Subject::kAttempt && is_worker);
   if (gate_->tls_ && !of_rank) MP_RETURN_IF_ERROR(BeginCounting());
-  const bool as_worker = rule_->also_worker && HasRoleSomewhere(principal_, v1::ROLE_WORKER);
   const bool somewhere =
       rule_->role == v1::ROLE_UNSPECIFIED || HasRoleSomewhere(principal_, rule_->role);
   if (!somewhere && !as_worker) return Refused("", rule_->role);

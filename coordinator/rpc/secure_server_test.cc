@@ -273,6 +273,27 @@ TEST_F(SecureServer, WhoCallsTooMuchIsToldWhenToComeBackAndOthersGoOn) {
   EXPECT_TRUE(WhoAmI(Worker("b")).ok());
 }
 
+// What ranks call is not counted, for workers alone: no token gets more calls through it.
+TEST_F(SecureServer, WhatRanksCallIsCountedForWhoIsNoWorker) {
+  options_.limits.calls_per_second = 0.001;
+  options_.limits.burst = 3;
+  Start();
+  const auto get_key = [&](const Endpoint& who) {
+    grpc::ClientContext context;
+    v1::GetKeyRequest request;
+    request.set_job("jobs/1");
+    request.set_generation(1);
+    v1::GetKeyResponse response;
+    return ReasonOf(FromGrpcStatus(
+        v1::RendezvousService::NewStub(MakeChannel(who))->GetKey(&context, request, &response)));
+  };
+  const Endpoint viewer = With("p", v1::ROLE_VIEWER);
+  const Endpoint worker = Worker("a");
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(get_key(viewer), v1::ERROR_REASON_PERMISSION_DENIED);
+  EXPECT_EQ(get_key(viewer), v1::ERROR_REASON_RATE_LIMITED);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(get_key(worker), v1::ERROR_REASON_GENERATION_OVER);
+}
+
 // Readers that do not read hold what is theirs and no more.
 TEST_F(SecureServer, SlowReadersRunIntoTheirOwnLimit) {
   options_.limits.calls_at_once = 4;
