@@ -65,9 +65,11 @@ struct CoordinatorServer::Rpc {
 absl::Status CoordinatorServer::OpenGate(const ServerOptions& options) {
   MP_ASSIGN_OR_RETURN(std::vector<v1::TokenRecord> records, store_->LoadTokens());
   tokens_ = std::make_unique<TokenTable>(
-      std::move(records), [store = store_.get()](const v1::TokenRecord& record, bool sync) {
+      std::move(records),
+      [store = store_.get()](const v1::TokenRecord& record, bool sync) {
         return store->PutToken(record, sync);
-      });
+      },
+      [store = store_.get()](const std::string& name) { return store->DeleteToken(name); });
   const bool tls = !options.tls_dir.empty();
   if (tls) MP_RETURN_IF_ERROR(ImportAdminToken(options.tls_dir, tokens_.get()));
   std::string audit = options.audit_path;

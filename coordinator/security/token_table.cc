@@ -20,6 +20,26 @@ absl::Status NotGenuine() {
       "the token is not one of this coordinator's; `milepost auth login` with one that is");
 }
 
+constexpr char kInitPki[] = "init-pki";
+constexpr char kAll[] = "";  // the pool of all tokens: no project is called that
+
+std::set<std::string> PoolsOf(const v1::Token& token) {
+  std::set<std::string> pools = {kAll};
+  for (const v1::Grant& grant : token.grants()) {
+    if (grant.project() != kEveryProject) pools.insert(grant.project());
+  }
+  return pools;
+}
+
+// From when on it may be removed.
+absl::Time EndOf(const v1::Token& token) {
+  absl::Time end = absl::InfiniteFuture();
+  if (token.creator() == kInitPki) return end;
+  if (IsSet(token.expire_time())) end = FromProto(token.expire_time());
+  if (IsSet(token.revoke_time())) end = std::min(end, FromProto(token.revoke_time()));
+  return end;
+}
+
 std::string TokenName(const std::string& id) { return absl::StrCat("tokens/", id); }
 
 absl::Status Holds(const v1::Token& token, absl::Time now) {
@@ -47,11 +67,63 @@ bool MayRevoke(const v1::Principal& caller, const v1::Token& token) {
 
 }  // namespace
 
-TokenTable::TokenTable(std::vector<v1::TokenRecord> records, Put put) : put_(std::move(put)) {
-  for (v1::TokenRecord& record : records) {
-    const std::string name = record.token().name();
-    records_[name] = std::move(record);
+TokenTable::TokenTable(std::vector<v1::TokenRecord> records, Put put, Remove remove,
+                       const TokenLimits& limits)
+    : put_(std::move(put)), remove_(std::move(remove)), limits_(limits) {
+  absl::MutexLock lock(&mutex_);
+  for (v1::TokenRecord& record : records) PutLocked(std::move(record));
+}
+
+void TokenTable::PutLocked(v1::TokenRecord record) {
+  const std::string name = record.token().name();
+  EraseLocked(name);
+  const absl::Time end = EndOf(record.token());
+  for (const std::string& pool : PoolsOf(record.token())) {
+    Pool& held = pools_[pool];
+    ++held.tokens;
+    if (end < absl::InfiniteFuture()) held.ends.emplace(end, name);
   }
+  records_[name] = std::move(record);
+}
+
+void TokenTable::EraseLocked(const std::string& name) {
+  const auto found = records_.find(name);
+  if (found == records_.end()) return;
+  const v1::Token& token = found->second.token();
+  for (const std::string& pool : PoolsOf(token)) {
+    const auto held = pools_.find(pool);
+    held->second.ends.erase({EndOf(token), name});
+    if (--held->second.tokens == 0) pools_.erase(held);
+  }
+  records_.erase(found);
+}
+
+absl::StatusOr<std::string> TokenTable::FindEnded(const std::string& pool, absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  const size_t most = pool == kAll ? limits_.of_all : limits_.of_project;
+  const auto held = pools_.find(pool);
+  if (held == pools_.end() || held->second.tokens < most) return std::string();
+  const auto& ends = held->second.ends;
+  if (!ends.empty() && ends.begin()->first <= now) return ends.begin()->second;
+  const std::string whose = pool == kAll ? "there are " : absl::StrCat("project ", pool, " has ");
+  return Refusal(
+      v1::ERROR_REASON_TOO_MANY_TOKENS, pool == kAll ? "tokens" : absl::StrCat("projects/", pool),
+      absl::StrCat(whose, held->second.tokens, " tokens that have not ended, of at most ", most,
+                   ": revoke some that nobody uses (`milepost auth token list`), "
+                   "and make tokens that expire"));
+}
+
+absl::Status TokenTable::MakeRoom(const v1::Token& token, absl::Time now) {
+  for (const std::string& pool : PoolsOf(token)) {
+    while (true) {
+      MP_ASSIGN_OR_RETURN(const std::string ended, FindEnded(pool, now));
+      if (ended.empty()) break;
+      MP_RETURN_IF_ERROR(remove_(ended));
+      absl::MutexLock lock(&mutex_);
+      EraseLocked(ended);
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status TokenTable::ImportAdmin(const NewToken& token, absl::Time now) {
@@ -62,13 +134,13 @@ absl::Status TokenTable::ImportAdmin(const NewToken& token, absl::Time now) {
   record.set_sha256(token.sha256);
   record.mutable_token()->set_name(name);
   record.mutable_token()->set_user("admin");
-  record.mutable_token()->set_creator("init-pki");
+  record.mutable_token()->set_creator(kInitPki);
   v1::Grant* grant = record.mutable_token()->add_grants();
   grant->set_project(kEveryProject);
   grant->set_role(v1::ROLE_ADMIN);
   *record.mutable_token()->mutable_create_time() = ToProto(now);
   MP_RETURN_IF_ERROR(put_(record, /*sync=*/true));
-  records_[name] = std::move(record);
+  PutLocked(std::move(record));
   return absl::OkStatus();
 }
 
@@ -100,11 +172,14 @@ void TokenTable::NoteUse(const std::string& name, absl::Time now) {
   v1::TokenRecord used;
   {
     absl::MutexLock lock(&mutex_);
-    v1::TokenRecord& record = records_[name];  // none is ever removed
-    *record.mutable_token()->mutable_last_use_time() = ToProto(now);
-    used = record;
+    const auto found = records_.find(name);
+    if (found != records_.end()) {
+      *found->second.mutable_token()->mutable_last_use_time() = ToProto(now);
+      used = found->second;
+    }
   }
-  put_(used, /*sync=*/false).IgnoreError();
+  // It may have been removed since it was shown.
+  if (used.has_token()) put_(used, /*sync=*/false).IgnoreError();
   writing_.Unlock();
 }
 
@@ -162,17 +237,13 @@ absl::StatusOr<v1::CreateTokenResponse> TokenTable::Create(const v1::CreateToken
   if (IsSet(request.expire_time())) *token->mutable_expire_time() = request.expire_time();
   token->set_creator(creator.name());
   absl::MutexLock writing(&writing_);
-  if (const size_t tokens = Count(); tokens >= kMaxTokens) {
-    return Refusal(v1::ERROR_REASON_TOO_MANY_TOKENS, "tokens",
-                   absl::StrCat("there are ", tokens, " tokens, which is the limit"));
-  }
+  MP_RETURN_IF_ERROR(MakeRoom(*token, now));
   MP_RETURN_IF_ERROR(put_(record, /*sync=*/true));
   v1::CreateTokenResponse response;
   *response.mutable_token() = *token;
   response.set_secret(made.text);
-  const std::string name = token->name();
   absl::MutexLock lock(&mutex_);
-  records_[name] = std::move(record);
+  PutLocked(std::move(record));
   return response;
 }
 
@@ -185,11 +256,6 @@ std::vector<v1::Token> TokenTable::List(const v1::Principal& caller, const std::
     if (MayRevoke(caller, it->second.token())) tokens.push_back(it->second.token());
   }
   return tokens;
-}
-
-size_t TokenTable::Count() {
-  absl::MutexLock lock(&mutex_);
-  return records_.size();
 }
 
 absl::StatusOr<v1::Token> TokenTable::Revoke(const std::string& name, const v1::Principal& caller,
@@ -209,7 +275,7 @@ absl::StatusOr<v1::Token> TokenTable::Revoke(const std::string& name, const v1::
   *record.mutable_token()->mutable_revoke_time() = ToProto(now);
   MP_RETURN_IF_ERROR(put_(record, /*sync=*/true));
   absl::MutexLock lock(&mutex_);
-  records_[name] = record;
+  PutLocked(record);
   return record.token();
 }
 

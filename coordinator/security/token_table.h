@@ -1,16 +1,21 @@
 // The tokens that users show. Thread-safe; time is an argument.
 //
-//   TokenTable table(records, [&](const auto& r, bool sync) { return store->PutToken(r, sync); });
+//   TokenTable table(records, [&](const auto& r, bool sync) { return store->PutToken(r, sync); },
+//                    [&](const std::string& name) { return store->DeleteToken(name); });
 //   MP_ASSIGN_OR_RETURN(v1::CreateTokenResponse made, table.Create(request, principal, now));
 //   MP_ASSIGN_OR_RETURN(v1::Principal who, table.Authenticate(made.secret(), now));
 //
-// What changes is stored before the call returns, so that a revoked token stays revoked.
+// What changes is stored before the call returns, so that a revoked token stays revoked. Where a
+// new token needs the place, those are removed that have expired or were revoked, the longest ended
+// first, but for the admin tokens of `init-pki`, which would be imported again.
 #ifndef MILEPOST_COORDINATOR_SECURITY_TOKEN_TABLE_H_
 #define MILEPOST_COORDINATOR_SECURITY_TOKEN_TABLE_H_
 
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -24,9 +29,14 @@
 
 namespace milepost::coordinator {
 
+struct TokenLimits {
+  size_t of_all = 100'000;
+  // That grant something in one project, so that its admins leave places to others.
+  size_t of_project = 10'000;
+};
+
 class TokenTable {
  public:
-  static constexpr size_t kMaxTokens = 100'000;
   static constexpr int kMaxGrants = 64;
   static constexpr size_t kMaxUserBytes = 128;
   // How exact last_use_time is: a record is written at most once in so long.
@@ -34,7 +44,9 @@ class TokenTable {
 
   // `sync`: on the disk when it returns.
   using Put = std::function<absl::Status(const v1::TokenRecord&, bool sync)>;
-  TokenTable(std::vector<v1::TokenRecord> records, Put put);
+  using Remove = std::function<absl::Status(const std::string& name)>;
+  TokenTable(std::vector<v1::TokenRecord> records, Put put, Remove remove,
+             const TokenLimits& limits = {});
 
   // The admin token of `init-pki`, unless one with its id was known already, revoked or not.
   absl::Status ImportAdmin(const NewToken& token, absl::Time now);
@@ -47,7 +59,7 @@ class TokenTable {
   absl::Status CheckHolds(const std::string& name, absl::Time now);
 
   // INVALID_ARGUMENT; PERMISSION_DENIED for more than `creator` has, or unless it is an admin
-  // there.
+  // there; RESOURCE_EXHAUSTED when as many as may be have not ended.
   absl::StatusOr<v1::CreateTokenResponse> Create(const v1::CreateTokenRequest& request,
                                                  const v1::Principal& creator, absl::Time now);
   // By name, after `after`: those that `caller` may revoke.
@@ -57,16 +69,31 @@ class TokenTable {
                                    absl::Time now);
 
  private:
+  // Tokens that count together: all of them, or those of one project.
+  struct Pool {
+    size_t tokens = 0;
+    std::set<std::pair<absl::Time, std::string>> ends;  // of those that may be removed then
+  };
+
   void NoteUse(const std::string& name, absl::Time now);
-  size_t Count();
+  // Removes what has ended until there is a place in every pool of `token`.
+  absl::Status MakeRoom(const v1::Token& token, absl::Time now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
+  // The name of what is to be removed for a place in the pool; empty: there is one.
+  absl::StatusOr<std::string> FindEnded(const std::string& pool, absl::Time now);
+  void PutLocked(v1::TokenRecord record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EraseLocked(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static absl::Status CheckRequest(const v1::CreateTokenRequest& request, absl::Time now);
 
   const Put put_;
+  const Remove remove_;
+  const TokenLimits limits_;
   // Held while a record is stored, which may take long: whoever is asked for a token meanwhile, on
   // gRPC's own threads, needs mutex_ alone. Taken before it.
   absl::Mutex writing_;
   absl::Mutex mutex_;
   std::map<std::string, v1::TokenRecord> records_ ABSL_GUARDED_BY(mutex_);  // by name
+  std::map<std::string, Pool> pools_ ABSL_GUARDED_BY(mutex_);               // none that is empty
 };
 
 }  // namespace milepost::coordinator

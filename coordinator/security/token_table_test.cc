@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/error_details.h"
 #include "common/pki/secret.h"
 #include "common/proto_time.h"
 #include "coordinator/security/principal.h"
@@ -27,7 +28,20 @@ class TokenTableTest : public ::testing::Test {
     std::vector<v1::TokenRecord> records;
     for (const auto& [name, record] : stored_) records.push_back(record);
     return std::make_unique<TokenTable>(
-        records, [this](const auto& record, bool sync) { return Put(record, sync); });
+        records, [this](const auto& record, bool sync) { return Put(record, sync); },
+        [this](const std::string& name) {
+          if (disk_.ok()) stored_.erase(name);
+          return disk_;
+        },
+        limits_);
+  }
+  absl::StatusOr<v1::Token> Make(TokenTable* table, const std::string& project, absl::Time now,
+                                 absl::Time expire = absl::InfiniteFuture()) {
+    v1::CreateTokenRequest request = Request(project, v1::ROLE_VIEWER);
+    if (expire < absl::InfiniteFuture()) *request.mutable_expire_time() = ToProto(expire);
+    auto made = table->Create(request, LocalPrincipal(), now);
+    if (!made.ok()) return made.status();
+    return made->token();
   }
   static v1::CreateTokenRequest Request(const std::string& project, v1::Role role) {
     v1::CreateTokenRequest request;
@@ -45,6 +59,7 @@ class TokenTableTest : public ::testing::Test {
   }
 
   absl::Status disk_;
+  TokenLimits limits_;
   std::map<std::string, v1::TokenRecord> stored_;
   int writes_ = 0;
 };
@@ -132,6 +147,78 @@ TEST_F(TokenTableTest, OnlyAdminsOfAllThatItGrantsAndItsHolderRevoke) {
   const auto holder = table->Authenticate(made->secret(), kNow);
   EXPECT_EQ(table->List(*holder, "", 10).size(), 1u);
   EXPECT_TRUE(table->Revoke(name, *holder, kNow).ok());
+}
+
+TEST_F(TokenTableTest, WhatHasEndedMakesRoomTheLongestEndedFirst) {
+  limits_ = {.of_all = 3, .of_project = 3};
+  auto table = Table();
+  const auto revoked = Make(table.get(), "p", kNow);
+  const auto expired = Make(table.get(), "p", kNow, kNow + absl::Hours(1));
+  const auto kept = Make(table.get(), "q", kNow, kNow + absl::Hours(9));
+  ASSERT_TRUE(revoked.ok() && expired.ok() && kept.ok());
+  const absl::Status full = Make(table.get(), "p", kNow).status();
+  EXPECT_EQ(ReasonOf(full), v1::ERROR_REASON_TOO_MANY_TOKENS);
+  EXPECT_THAT(std::string(full.message()), HasSubstr("there are 3 tokens that have not ended"));
+  ASSERT_TRUE(table->Revoke(revoked->name(), LocalPrincipal(), kNow + absl::Hours(2)).ok());
+  table = Table();
+  const absl::Time later = kNow + absl::Hours(3);
+  EXPECT_TRUE(Make(table.get(), "p", later).ok());
+  EXPECT_EQ(stored_.count(expired->name()), 0u);
+  EXPECT_EQ(stored_.count(revoked->name()), 1u);
+  EXPECT_TRUE(Make(table.get(), "p", later).ok());
+  EXPECT_EQ(stored_.count(revoked->name()), 0u);
+  EXPECT_FALSE(Make(table.get(), "p", later).ok());
+  EXPECT_EQ(stored_.size(), 3u);
+  EXPECT_TRUE(table->CheckHolds(kept->name(), later).ok());
+  EXPECT_EQ(ReasonOf(table->CheckHolds(expired->name(), later)), v1::ERROR_REASON_TOKEN_UNKNOWN);
+}
+
+TEST_F(TokenTableTest, NothingIsRemovedThatTheDiskKeeps) {
+  limits_ = {.of_all = 1, .of_project = 1};
+  auto table = Table();
+  const auto expired = Make(table.get(), "p", kNow, kNow + absl::Hours(1));
+  ASSERT_TRUE(expired.ok());
+  disk_ = absl::ResourceExhaustedError("full");
+  EXPECT_EQ(Make(table.get(), "p", kNow + absl::Hours(1)).status(), disk_);
+  EXPECT_EQ(ReasonOf(table->CheckHolds(expired->name(), kNow + absl::Hours(1))),
+            v1::ERROR_REASON_TOKEN_EXPIRED);
+}
+
+TEST_F(TokenTableTest, AProjectHasItsOwnPlacesAlone) {
+  limits_ = {.of_all = 100, .of_project = 2};
+  auto table = Table();
+  const auto of_q = Make(table.get(), "q", kNow, kNow + absl::Seconds(1));
+  const auto of_p = Make(table.get(), "p", kNow);
+  ASSERT_TRUE(of_q.ok() && of_p.ok() && Make(table.get(), "p", kNow).ok());
+  const absl::Time later = kNow + absl::Hours(1);
+  const absl::Status full = Make(table.get(), "p", later).status();
+  EXPECT_EQ(ReasonOf(full), v1::ERROR_REASON_TOO_MANY_TOKENS);
+  EXPECT_THAT(std::string(full.message()), HasSubstr("project p has 2 tokens"));
+  // Also with others, and with two roles there.
+  v1::CreateTokenRequest both = Request("q", v1::ROLE_VIEWER);
+  *both.add_grants() = Request("p", v1::ROLE_VIEWER).grants(0);
+  EXPECT_FALSE(table->Create(both, LocalPrincipal(), later).ok());
+  EXPECT_TRUE(Make(table.get(), "q", later).ok());
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(Make(table.get(), "*", later).ok());
+  ASSERT_TRUE(table->Revoke(of_p->name(), LocalPrincipal(), later).ok());
+  EXPECT_TRUE(Make(table.get(), "p", later).ok());
+  EXPECT_EQ(stored_.count(of_p->name()), 0u);
+  EXPECT_EQ(stored_.count(of_q->name()), 1u);  // nobody needed its place
+}
+
+// Else the next start would import it again, as one that holds.
+TEST_F(TokenTableTest, ARevokedAdminTokenOfInitPkiIsNotRemoved) {
+  limits_ = {.of_all = 2, .of_project = 2};
+  auto table = Table();
+  const NewToken admin = MakeToken();
+  ASSERT_TRUE(table->ImportAdmin(admin, kNow).ok());
+  ASSERT_TRUE(table->Revoke("tokens/" + admin.id, LocalPrincipal(), kNow).ok());
+  ASSERT_TRUE(Make(table.get(), "p", kNow).ok());
+  EXPECT_EQ(ReasonOf(Make(table.get(), "p", kNow).status()), v1::ERROR_REASON_TOO_MANY_TOKENS);
+  table = Table();
+  ASSERT_TRUE(table->ImportAdmin(admin, kNow).ok());
+  EXPECT_EQ(ReasonOf(table->Authenticate(admin.text, kNow).status()),
+            v1::ERROR_REASON_TOKEN_REVOKED);
 }
 
 TEST_F(TokenTableTest, UseIsNotedNowAndThen) {

@@ -155,6 +155,12 @@ absl::Status Store::PutToken(const v1::TokenRecord& record, bool sync) {
   return database_->Write(&batch, sync);
 }
 
+absl::Status Store::DeleteToken(const std::string& name) {
+  rocksdb::WriteBatch batch;
+  batch.Delete(database_->meta(), kTokenPrefix + name);
+  return database_->Write(&batch, /*sync=*/false);
+}
+
 absl::StatusOr<std::vector<v1::TokenRecord>> Store::LoadTokens() {
   std::vector<v1::TokenRecord> records;
   MP_RETURN_IF_ERROR(

@@ -75,6 +75,8 @@ class Store {
   absl::Status ForgetDelivery(uint64_t number);
 
   absl::Status PutToken(const v1::TokenRecord& record, bool sync);
+  // May be back after the machine has died (not synced).
+  absl::Status DeleteToken(const std::string& name);
   absl::StatusOr<std::vector<v1::TokenRecord>> LoadTokens();
 
   // On the disk when they return.
