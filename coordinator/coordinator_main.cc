@@ -38,6 +38,7 @@ struct Flags {
   std::string log_level = "info";
   std::string tls_dir;
   LogLimits logs;
+  size_t max_job_bytes = CoordinatorOptions().most_job_bytes;
   StandbyOptions standby;
   double etcd_lease_seconds = 4;
   std::string webhooks;
@@ -77,6 +78,11 @@ void AddFlags(CLI::App* app, Flags* flags) {
       ->capture_default_str();
   app->add_option("--log-bytes", flags->logs.total_bytes,
                   "What is kept of all logs together; those of jobs that have ended go first")
+      ->transform(CLI::AsSizeValue(false))
+      ->capture_default_str();
+  app->add_option("--max-job-bytes", flags->max_job_bytes,
+                  "What the records of all jobs may have together, also of those that have ended; "
+                  "they are kept in memory, and no more jobs are taken beyond it")
       ->transform(CLI::AsSizeValue(false))
       ->capture_default_str();
   app->add_option("--webhooks", flags->webhooks,
@@ -141,6 +147,7 @@ int Run(const Flags& flags, const sigset_t& signals) {
   options.coordinator.config.exclude_after = flags.exclude_after;
   options.coordinator.admission = AdmitWhatFits;
   options.coordinator.on_broken_store = GiveUpStore;
+  options.coordinator.most_job_bytes = flags.max_job_bytes;
   options.listen = flags.listen;
   options.tls_dir = flags.tls_dir;
   if (!flags.webhooks.empty()) {

@@ -127,6 +127,7 @@ absl::Status Coordinator::Start() {
     for (const auto& [number, record] : loaded.jobs()) {
       versions_[number] = 1;
       RememberLocked(number, record);
+      totals_.Stored(number, record);
     }
     state_ = std::move(loaded);
   }

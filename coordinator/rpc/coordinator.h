@@ -31,6 +31,7 @@
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "coordinator/core/decide.h"
+#include "coordinator/rpc/job_totals.h"
 #include "coordinator/rpc/log_writer.h"
 #include "coordinator/rpc/rendezvous.h"
 #include "coordinator/rpc/store_watch.h"
@@ -89,8 +90,12 @@ struct CoordinatorOptions {
   // nullptr: wall time at the start plus steady time since, so that a set clock expires no lease.
   Clock* clock = nullptr;
   EndListener* listener = nullptr;  // outlives the coordinator
-  // That have not ended: each is looked at in every scheduling pass.
+  // That have not ended: each is looked at in every scheduling pass. One project may have half of
+  // them.
   size_t most_active_jobs = 200'000;
+  // Of the records of all jobs, also of those that have ended: they are kept, in memory too. A new
+  // job that would make them more is refused.
+  size_t most_job_bytes = size_t{4} << 30;
 };
 
 std::string ProjectOfJob(const v1::Job& job);
@@ -256,7 +261,8 @@ class Coordinator {
                                                                     const std::string& request_id);
 
   // ---- coordinator_access.cc ----
-  absl::Status CheckRoomFor(size_t jobs);
+  // `bytes`: of their specs together.
+  absl::Status CheckRoomFor(const std::string& project, size_t jobs, size_t bytes);
   void RememberLocked(int64_t number, const v1::JobRecord& record)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The worker ran that rank, in the job's newest generation.
@@ -303,6 +309,7 @@ class Coordinator {
   absl::Mutex mutex_;
   absl::CondVar changed_;  // a job or a log
   State state_ ABSL_GUARDED_BY(mutex_);
+  JobTotals totals_ ABSL_GUARDED_BY(mutex_);
   struct Attempt {
     int64_t generation = 0;
     std::vector<std::string> workers;  // by rank

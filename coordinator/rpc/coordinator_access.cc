@@ -39,13 +39,28 @@ absl::Status Coordinator::CheckRuns(const std::string& worker, const std::string
                  absl::StrCat("generation ", generation, " of ", job, " does not run on ", worker));
 }
 
-absl::Status Coordinator::CheckRoomFor(size_t jobs) {
+absl::Status Coordinator::CheckRoomFor(const std::string& project, size_t jobs, size_t bytes) {
   absl::ReaderMutexLock lock(&mutex_);
   const size_t active = state_.active().size();
-  if (active + jobs <= options_.most_active_jobs) return absl::OkStatus();
+  if (active + jobs > options_.most_active_jobs) {
+    return Refusal(
+        v1::ERROR_REASON_TOO_MANY_JOBS, "jobs",
+        absl::StrCat("there are ", active, " jobs that have not ended, of at most ",
+                     options_.most_active_jobs, ": wait until some have, or cancel them"));
+  }
+  const size_t most = options_.most_active_jobs / 2;
+  if (const size_t own = totals_.ActiveOf(project); own + jobs > most) {
+    return Refusal(
+        v1::ERROR_REASON_TOO_MANY_JOBS, absl::StrCat("projects/", project),
+        absl::StrCat("project ", project, " has ", own, " jobs that have not ended, of at most ",
+                     most, " of one project: wait until some have, or cancel them"));
+  }
+  if (totals_.bytes() + bytes <= options_.most_job_bytes) return absl::OkStatus();
   return Refusal(v1::ERROR_REASON_TOO_MANY_JOBS, "jobs",
-                 absl::StrCat("there are ", active, " jobs that have not ended, of at most ",
-                              options_.most_active_jobs, ": wait until some have, or cancel them"));
+                 absl::StrCat("the records of all jobs, also of those that have ended, have ",
+                              totals_.bytes(), " bytes, of at most ", options_.most_job_bytes,
+                              ": start the coordinator with a larger --max-job-bytes, or put its "
+                              "--data-dir aside and start it on a new one"));
 }
 
 bool Coordinator::NeedsCheckpoint(const std::string& worker, const std::string& checkpoint,

@@ -238,7 +238,7 @@ absl::StatusOr<std::optional<v1::Job>> Coordinator::KnownRequest(const std::stri
 
 absl::StatusOr<v1::Job> Coordinator::SubmitNew(const KnownPlace& told, bool validate_only,
                                                JobSubmitted event) {
-  MP_RETURN_IF_ERROR(CheckRoomFor(1));
+  MP_RETURN_IF_ERROR(CheckRoomFor(event.project, 1, event.spec.ByteSizeLong()));
   const std::unique_ptr<CheckpointReader> kept = Keep(event.spec);
   MP_RETURN_IF_ERROR(AdmitSpec(told, &event));
   if (!validate_only) {
@@ -406,7 +406,8 @@ absl::StatusOr<v1::SubmitJobArrayResponse> Coordinator::SubmitArray(
   MP_ASSIGN_OR_RETURN(std::optional<v1::Job> first,
                       KnownRequest(id, /*of_array=*/true, request.validate_only()));
   if (!first) {
-    MP_RETURN_IF_ERROR(CheckRoomFor(static_cast<size_t>(size)));
+    const auto jobs = static_cast<size_t>(size);
+    MP_RETURN_IF_ERROR(CheckRoomFor(project, jobs, jobs * request.spec().ByteSizeLong()));
     std::map<std::string, std::unique_ptr<CheckpointReader>> kept;
     MP_ASSIGN_OR_RETURN(JobArraySubmitted event, NewArray(request, project, check, &kept));
     event.request_id = id;

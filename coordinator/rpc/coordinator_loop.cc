@@ -294,6 +294,9 @@ absl::Status Coordinator::Commit(const Outcome& outcome,
       if (std::string name = AwaitedCheckpoint(*before); !name.empty()) released.insert(name);
     }
     for (const auto& [number, record] : outcome.jobs) RememberLocked(number, record);
+    for (const int64_t number : outcome.durable_jobs) {
+      totals_.Stored(number, outcome.jobs.at(number));
+    }
     state_.Apply(outcome);
     // What is only renewed comes due later than is known.
     if (outcome.NeedsWrite()) due_known_ = false;

@@ -171,7 +171,7 @@ TEST_F(RefusalsTest, ARequestIdIsForAJobOrForAnArray) {
 }
 
 TEST_F(RefusalsTest, AnArrayCountsForAllItsJobs) {
-  options_.coordinator.most_active_jobs = 3;
+  options_.coordinator.most_active_jobs = 6;
   Start();
   Submit();
   v1::SubmitJobArrayRequest array;
@@ -183,6 +183,47 @@ TEST_F(RefusalsTest, AnArrayCountsForAllItsJobs) {
   EXPECT_TRUE(Call(jobs_.get(), &v1::JobService::Stub::SubmitJobArray, array).ok());
   EXPECT_EQ(ReasonOf(Call(jobs_.get(), &v1::JobService::Stub::SubmitJob, Request())),
             v1::ERROR_REASON_TOO_MANY_JOBS);
+}
+
+TEST_F(RefusalsTest, AProjectHasHalfOfThePlaces) {
+  options_.coordinator.most_active_jobs = 4;
+  Start();
+  const auto submit = [&](const std::string& project) {
+    v1::SubmitJobRequest request = Request();
+    request.set_project(project);
+    return Call(jobs_.get(), &v1::JobService::Stub::SubmitJob, request);
+  };
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(submit("p").ok());
+  EXPECT_EQ(ReasonOf(submit("p")), v1::ERROR_REASON_TOO_MANY_JOBS);
+  EXPECT_THAT(std::string(submit("p").message()), HasSubstr("project p has 2 jobs"));
+  EXPECT_TRUE(submit("q").ok());
+  // Those that have ended do not count, whatever has happened in between.
+  EXPECT_TRUE(Cancel("jobs/1").ok());
+  Start();
+  EXPECT_TRUE(submit("p").ok());
+  EXPECT_FALSE(submit("p").ok());
+  EXPECT_TRUE(submit("q").ok());
+  EXPECT_THAT(std::string(submit("r").message()), HasSubstr("there are 4 jobs"));
+}
+
+TEST_F(RefusalsTest, TheRecordsOfAllJobsAreBounded) {
+  options_.coordinator.most_job_bytes = 4096;
+  Start();
+  const auto submit = [&] {
+    return Call(jobs_.get(), &v1::JobService::Stub::SubmitJob, Request());
+  };
+  int jobs = 0;
+  while (submit().ok()) ASSERT_LT(++jobs, 100);
+  EXPECT_GT(jobs, 2);
+  // Also of those that have ended, which are kept.
+  for (int i = 1; i <= jobs; ++i) EXPECT_TRUE(Cancel(JobName(i)).ok());
+  EXPECT_EQ(submit().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(submit().message()), HasSubstr("--max-job-bytes"));
+  Start();
+  EXPECT_EQ(ReasonOf(submit()), v1::ERROR_REASON_TOO_MANY_JOBS);
+  options_.coordinator.most_job_bytes = 8192;
+  Start();
+  EXPECT_TRUE(submit().ok());
 }
 
 TEST_F(RefusalsTest, AnArrayIsPlannedForWhoWaitsForItAlone) {

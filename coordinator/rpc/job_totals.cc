@@ -1,0 +1,26 @@
+#include "coordinator/rpc/job_totals.h"
+
+#include "coordinator/core/state.h"
+#include "coordinator/rpc/coordinator.h"
+
+namespace milepost::coordinator {
+
+void JobTotals::Stored(int64_t number, const v1::JobRecord& record) {
+  Counted& counted = jobs_[number];
+  const Counted now = {record.ByteSizeLong(), !IsTerminal(record.job().state())};
+  bytes_ = bytes_ - counted.bytes + now.bytes;
+  if (now.active != counted.active) {
+    const std::string project = ProjectOfJob(record.job());
+    size_t& active = active_[project];
+    active = now.active ? active + 1 : active - 1;
+    if (active == 0) active_.erase(project);
+  }
+  counted = now;
+}
+
+size_t JobTotals::ActiveOf(const std::string& project) const {
+  const auto found = active_.find(project);
+  return found == active_.end() ? 0 : found->second;
+}
+
+}  // namespace milepost::coordinator

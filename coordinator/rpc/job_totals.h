@@ -1,0 +1,42 @@
+// What all jobs come to together, kept as they change: no submission looks at all of them.
+//
+//   totals.Stored(7, record);
+//   if (totals.ActiveOf("vision") >= most) ...
+//
+// Not thread-safe.
+#ifndef MILEPOST_COORDINATOR_RPC_JOB_TOTALS_H_
+#define MILEPOST_COORDINATOR_RPC_JOB_TOTALS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "milepost/v1/store.pb.h"
+
+namespace milepost::coordinator {
+
+class JobTotals {
+ public:
+  // The job's record has been stored: a new one, or instead of what it was.
+  void Stored(int64_t number, const v1::JobRecord& record);
+
+  // Jobs of the project that have not ended.
+  size_t ActiveOf(const std::string& project) const;
+  // Of all records.
+  size_t bytes() const { return bytes_; }
+
+ private:
+  struct Counted {
+    size_t bytes = 0;
+    bool active = false;
+  };
+
+  absl::flat_hash_map<int64_t, Counted> jobs_;
+  absl::flat_hash_map<std::string, size_t> active_;  // by project; none that has none
+  size_t bytes_ = 0;
+};
+
+}  // namespace milepost::coordinator
+
+#endif  // MILEPOST_COORDINATOR_RPC_JOB_TOTALS_H_
