@@ -1,5 +1,8 @@
 #include "client/api/clients.h"
 
+#include <algorithm>
+#include <map>
+#include <optional>
 #include <random>
 #include <utility>
 
@@ -7,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "client/api/call.h"
+#include "common/proto_time.h"
 #include "common/status_macros.h"
 #include "milepost/v1/auth.grpc.pb.h"
 #include "milepost/v1/checkpoint.grpc.pb.h"
@@ -20,6 +24,7 @@ namespace {
 
 constexpr int kPageSize = 500;
 constexpr absl::Duration kLongestVerify = absl::Hours(24);
+constexpr absl::Duration kMostSkew = absl::Minutes(10);
 
 // Calls Service's `method` once, with retries.
 template <typename Service, typename Request, typename Response>
@@ -47,6 +52,14 @@ absl::StatusOr<std::vector<Item>> ListAll(
     request.set_page_token(page.next_page_token());
   }
   return all;
+}
+
+// From when on lines may be new where the newest ones of each rank are of these times. Every host
+// has its own clock: that of a rank which has said nothing yet may be behind the others'.
+absl::Time ResumeTime(const std::map<int32_t, absl::Time>& said) {
+  absl::Time first = absl::InfiniteFuture();
+  for (const auto& [rank, time] : said) first = std::min(first, time);
+  return first - kMostSkew;
 }
 
 }  // namespace
@@ -152,18 +165,28 @@ absl::Status JobClient::Watch(const std::string& name,
 
 absl::Status JobClient::StreamLogs(v1::StreamLogsRequest request,
                                    const std::function<bool(const v1::LogLine&)>& on_line) {
+  const absl::Time asked = request.has_since() ? FromProto(request.since()) : absl::InfinitePast();
   uint64_t last = 0;
+  std::map<int32_t, absl::Time> said;  // by rank: the time of its newest line
+  std::optional<v1::LogLine> dropped;  // told with the next line that is new
   const std::function<bool(const v1::LogLine&)> once = [&](const v1::LogLine& line) {
-    if (line.dropped_lines() > 0) return on_line(line);
+    if (line.dropped_lines() > 0) {
+      dropped = line;
+      return true;
+    }
+    const std::optional<v1::LogLine> before = std::exchange(dropped, std::nullopt);
     if (line.sequence() != 0 && line.sequence() <= last) return true;
     last = line.sequence();
+    said[line.rank()] = FromProto(line.time());
     // A stream that is opened again starts where this one broke, not N lines before the end.
     request.set_tail(0);
-    *request.mutable_since() = line.time();
-    return on_line(line);
+    *request.mutable_since() = ToProto(std::max(asked, ResumeTime(said)));
+    return (!before || on_line(*before)) && on_line(line);
   };
-  return Stream<v1::JobService>(connection_->core(), &v1::JobService::Stub::StreamLogs, request,
-                                once);
+  MP_RETURN_IF_ERROR(Stream<v1::JobService>(connection_->core(), &v1::JobService::Stub::StreamLogs,
+                                            request, once));
+  if (dropped) on_line(*dropped);
+  return absl::OkStatus();
 }
 
 CheckpointClient::CheckpointClient(std::shared_ptr<Connection> connection)
@@ -209,9 +232,8 @@ absl::StatusOr<v1::Checkpoint> CheckpointClient::Pin(const std::string& name, bo
 absl::Status CheckpointClient::Delete(const std::string& name) {
   v1::DeleteCheckpointRequest request;
   request.set_name(name);
-  return Unary<v1::CheckpointService>(*connection_, &v1::CheckpointService::Stub::DeleteCheckpoint,
-                                      request)
-      .status();
+  return Unary<v1::CheckpointService>(
+      *connection_, &v1::CheckpointService::Stub::DeleteCheckpoint, request).status();
 }
 
 WorkerClient::WorkerClient(std::shared_ptr<Connection> connection)
@@ -265,8 +287,7 @@ absl::StatusOr<v1::Queue> QueueClient::Update(const v1::UpdateQueueRequest& requ
 absl::Status QueueClient::Delete(const std::string& name) {
   v1::DeleteQueueRequest request;
   request.set_name(name);
-  return Unary<v1::QueueService>(*connection_, &v1::QueueService::Stub::DeleteQueue, request)
-      .status();
+  return Unary<v1::QueueService>(*connection_, &v1::QueueService::Stub::DeleteQueue, request).status();
 }
 
 TemplateClient::TemplateClient(std::shared_ptr<Connection> connection)
@@ -309,15 +330,14 @@ absl::StatusOr<v1::Template> TemplateClient::Put(const v1::Template& wanted, boo
   *request.mutable_template_() = wanted;
   request.set_validate_only(validate_only);
   return Unary<v1::TemplateService>(*connection_, &v1::TemplateService::Stub::CreateTemplate,
-                                    request);
+                                          request);
 }
 
 absl::Status TemplateClient::Delete(const std::string& name) {
   v1::DeleteTemplateRequest request;
   request.set_name(name);
   return Unary<v1::TemplateService>(*connection_, &v1::TemplateService::Stub::DeleteTemplate,
-                                    request)
-      .status();
+                                          request).status();
 }
 
 AuthClient::AuthClient(std::shared_ptr<Connection> connection)

@@ -62,7 +62,8 @@ class JobClient {
   absl::Status Watch(const std::string& name, const std::function<bool(const v1::Job&)>& on_job);
 
   // Calls `on_line` for every line until the log (with follow: the job) ends or it answers false. A
-  // lost stream is opened again and no line is given twice.
+  // lost stream is opened again, no line is given twice, and none is left out where the hosts'
+  // clocks differ (a rank that had said nothing yet: by up to ten minutes).
   absl::Status StreamLogs(v1::StreamLogsRequest request,
                           const std::function<bool(const v1::LogLine&)>& on_line);
 

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/error_details.h"
+#include "common/proto_time.h"
 #include "common/rpc/status.h"
 #include "milepost/v1/job.grpc.pb.h"
 
@@ -56,18 +57,22 @@ class FakeJobs : public v1::JobService::Service {
     if (calls == 1) return {grpc::StatusCode::UNAVAILABLE, "going away"};
     return grpc::Status::OK;
   }
-  // As a coordinator that restarts after three lines; the lines since the last one are sent again.
+  // As a coordinator that restarts after three lines of `log`.
   grpc::Status StreamLogs(grpc::ServerContext*, const v1::StreamLogsRequest* request,
                           grpc::ServerWriter<v1::LogLine>* writer) override {
     requests.push_back(*request);
-    const int first = requests.size() == 1 ? 1 : 3;
-    for (int i = first; i <= (requests.size() == 1 ? 3 : 5); ++i) {
-      v1::LogLine line;
-      line.set_sequence(i);
-      line.mutable_time()->set_seconds(100 + i);
-      writer->Write(line);
+    const bool breaks = requests.size() == 1;
+    if (notice.dropped_lines() > 0) writer->Write(notice);
+    for (size_t i = 0; i < log.size() && !(breaks && i == 3); ++i) {
+      v1::LogLine line = log[i];
+      line.set_sequence(i + 1);
+      const bool wanted =
+          !request->has_since() || FromProto(line.time()) >= FromProto(request->since());
+      if (i >= hidden_after_restart || breaks) {
+        if (wanted) writer->Write(line);
+      }
     }
-    if (requests.size() == 1) return {grpc::StatusCode::UNAVAILABLE, "going away"};
+    if (breaks) return {grpc::StatusCode::UNAVAILABLE, "going away"};
     return grpc::Status::OK;
   }
 
@@ -79,6 +84,9 @@ class FakeJobs : public v1::JobService::Service {
   std::condition_variable changed;
   bool hanging = false;
   std::vector<v1::StreamLogsRequest> requests;
+  std::vector<v1::LogLine> log;
+  v1::LogLine notice;               // of lines that are not kept any more; sent before others
+  size_t hidden_after_restart = 0;  // so many of the log's first are not kept any more either
 };
 
 class ClientsTest : public ::testing::Test {
@@ -91,6 +99,23 @@ class ClientsTest : public ::testing::Test {
     server_ = builder.BuildAndStart();
     address_ = absl::StrCat("127.0.0.1:", port);
     connection_ = Connection::To(address_);
+  }
+
+  // Its lines' sequences, -1 for a word of lines that were dropped.
+  std::vector<int> StreamLogs(const v1::StreamLogsRequest& request) {
+    std::vector<int> seen;
+    const absl::Status status = JobClient(connection_).StreamLogs(request, [&](const auto& line) {
+      seen.push_back(line.dropped_lines() > 0 ? -1 : static_cast<int>(line.sequence()));
+      return true;
+    });
+    EXPECT_TRUE(status.ok()) << status;
+    return seen;
+  }
+  static v1::LogLine Line(int rank, int seconds) {
+    v1::LogLine line;
+    line.set_rank(rank);
+    line.mutable_time()->set_seconds(seconds);
+    return line;
   }
 
   FakeJobs fake_;
@@ -195,18 +220,46 @@ TEST_F(ClientsTest, CancelEndsACallInFlightAndAllLaterOnes) {
 }
 
 TEST_F(ClientsTest, LogLinesComeOnceAlsoOverARestart) {
+  for (int i = 1; i <= 5; ++i) fake_.log.push_back(Line(0, 10'000));
   v1::StreamLogsRequest request;
   request.set_tail(3);
-  std::vector<int> seen;
-  const absl::Status status = JobClient(connection_).StreamLogs(request, [&](const auto& line) {
-    seen.push_back(line.sequence());
-    return true;
-  });
-  EXPECT_TRUE(status.ok()) << status;
-  EXPECT_THAT(seen, ElementsAre(1, 2, 3, 4, 5));
+  EXPECT_THAT(StreamLogs(request), ElementsAre(1, 2, 3, 4, 5));
   ASSERT_EQ(fake_.requests.size(), 2u);
   EXPECT_EQ(fake_.requests[1].tail(), 0);
-  EXPECT_EQ(fake_.requests[1].since().seconds(), 103);
+  EXPECT_EQ(fake_.requests[1].since().seconds(), 10'000 - 600);
+}
+
+// Rank 0's host is hours ahead; the others' lines are no less new for it.
+TEST_F(ClientsTest, NoLogLineIsLostOverARestartWhereClocksDiffer) {
+  fake_.log = {Line(1, 10'001), Line(0, 20'001), Line(0, 20'002),
+               Line(1, 10'002), Line(0, 20'003), Line(1, 10'001)};
+  EXPECT_THAT(StreamLogs({}), ElementsAre(1, 2, 3, 4, 5, 6));
+  ASSERT_EQ(fake_.requests.size(), 2u);
+}
+
+// Nor of a rank that had said nothing before.
+TEST_F(ClientsTest, NoLogLineOfANewRankIsLostOverARestart) {
+  fake_.log = {Line(0, 10'001), Line(0, 10'002), Line(0, 10'003), Line(1, 9'900)};
+  EXPECT_THAT(StreamLogs({}), ElementsAre(1, 2, 3, 4));
+}
+
+TEST_F(ClientsTest, ARestartBringsNoLogLinesFromBeforeWhatWasAskedFor) {
+  fake_.log = {Line(0, 10'001), Line(0, 10'002), Line(0, 10'003), Line(1, 9'999), Line(1, 10'001)};
+  v1::StreamLogsRequest request;
+  request.mutable_since()->set_seconds(10'000);
+  EXPECT_THAT(StreamLogs(request), ElementsAre(1, 2, 3, 5));
+}
+
+// That lines were dropped is told once, and again when it may be new ones.
+TEST_F(ClientsTest, DroppedLinesAreToldOnceAlsoOverARestart) {
+  for (int i = 1; i <= 5; ++i) fake_.log.push_back(Line(0, 10'000));
+  fake_.notice.set_dropped_lines(7);
+  EXPECT_THAT(StreamLogs({}), ElementsAre(-1, 1, 2, 3, 4, 5));
+  fake_.requests.clear();
+  fake_.hidden_after_restart = 4;
+  EXPECT_THAT(StreamLogs({}), ElementsAre(-1, 1, 2, 3, -1, 5));
+  fake_.log.clear();
+  EXPECT_THAT(StreamLogs({}), ElementsAre(-1));
 }
 
 TEST(RequestIdTest, IsAUuidAndNew) {
