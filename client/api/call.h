@@ -84,12 +84,18 @@ class Backoff {
 // The status of a finished call, with where it happened.
 absl::Status Explained(Connection::Core& core, const grpc::Status& status);
 
-// One unary call with retries: `method` of Service's stub.
+// Whether a call that failed so may have been carried out: it has been sent to a coordinator, which
+// did not say that it was too many.
+bool MayHaveActed(const grpc::ClientContext& context, const grpc::Status& status);
+
+// One unary call with retries: `method` of Service's stub. `sent_before`: whether an attempt before
+// the last one may have been carried out.
 template <typename Service, typename Request, typename Response>
 absl::StatusOr<Response> Call(Connection::Core& core,
                               grpc::Status (Service::Stub::*method)(grpc::ClientContext*,
                                                                     const Request&, Response*),
-                              const Request& request, absl::Duration longest) {
+                              const Request& request, absl::Duration longest,
+                              bool* sent_before = nullptr) {
   Backoff backoff(&core, longest);
   while (true) {
     CallContext context(&core);
@@ -100,6 +106,7 @@ absl::StatusOr<Response> Call(Connection::Core& core,
     const grpc::Status status = (stub.get()->*method)(context.get(), request, &response);
     if (status.ok()) return response;
     if (!backoff.Retry(status, channel)) return Explained(core, status);
+    if (sent_before != nullptr && MayHaveActed(*context.get(), status)) *sent_before = true;
   }
 }
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "client/api/call.h"
+#include "common/error_details.h"
 #include "common/proto_time.h"
 #include "common/status_macros.h"
 #include "milepost/v1/auth.grpc.pb.h"
@@ -35,6 +36,34 @@ absl::StatusOr<Response> Unary(Connection& connection,
                                std::optional<absl::Duration> longest = std::nullopt) {
   Connection::Core& core = connection.core();
   return Call<Service>(core, method, request, longest.value_or(core.options.call));
+}
+
+// The same for a deletion: what an earlier attempt has deleted is deleted.
+template <typename Service, typename Request, typename Response>
+absl::Status UnaryDelete(Connection& connection,
+                         grpc::Status (Service::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                               Response*),
+                         const Request& request) {
+  Connection::Core& core = connection.core();
+  bool sent_before = false;
+  const absl::Status status =
+      Call<Service>(core, method, request, core.options.call, &sent_before).status();
+  return sent_before && absl::IsNotFound(status) ? absl::OkStatus() : status;
+}
+
+// The same for what is made without a request_id.
+template <typename Service, typename Request, typename Response>
+absl::StatusOr<Response> UnaryCreate(Connection& connection,
+                                     grpc::Status (Service::Stub::*method)(grpc::ClientContext*,
+                                                                           const Request&,
+                                                                           Response*),
+                                     const Request& request) {
+  Connection::Core& core = connection.core();
+  bool sent_before = false;
+  auto made = Call<Service>(core, method, request, core.options.call, &sent_before);
+  if (!sent_before || !absl::IsAlreadyExists(made.status())) return made;
+  return Annotate(made.status(),
+                  "an earlier try of this call, whose answer was lost, may have made it");
 }
 
 // Every page of a List call; `items` takes the repeated field out of one.
@@ -232,8 +261,8 @@ absl::StatusOr<v1::Checkpoint> CheckpointClient::Pin(const std::string& name, bo
 absl::Status CheckpointClient::Delete(const std::string& name) {
   v1::DeleteCheckpointRequest request;
   request.set_name(name);
-  return Unary<v1::CheckpointService>(
-      *connection_, &v1::CheckpointService::Stub::DeleteCheckpoint, request).status();
+  return UnaryDelete<v1::CheckpointService>(
+      *connection_, &v1::CheckpointService::Stub::DeleteCheckpoint, request);
 }
 
 WorkerClient::WorkerClient(std::shared_ptr<Connection> connection)
@@ -277,7 +306,7 @@ absl::StatusOr<std::vector<v1::Queue>> QueueClient::List(int limit) {
 }
 
 absl::StatusOr<v1::Queue> QueueClient::Create(const v1::CreateQueueRequest& request) {
-  return Unary<v1::QueueService>(*connection_, &v1::QueueService::Stub::CreateQueue, request);
+  return UnaryCreate<v1::QueueService>(*connection_, &v1::QueueService::Stub::CreateQueue, request);
 }
 
 absl::StatusOr<v1::Queue> QueueClient::Update(const v1::UpdateQueueRequest& request) {
@@ -287,7 +316,7 @@ absl::StatusOr<v1::Queue> QueueClient::Update(const v1::UpdateQueueRequest& requ
 absl::Status QueueClient::Delete(const std::string& name) {
   v1::DeleteQueueRequest request;
   request.set_name(name);
-  return Unary<v1::QueueService>(*connection_, &v1::QueueService::Stub::DeleteQueue, request).status();
+  return UnaryDelete<v1::QueueService>(*connection_, &v1::QueueService::Stub::DeleteQueue, request);
 }
 
 TemplateClient::TemplateClient(std::shared_ptr<Connection> connection)
@@ -329,15 +358,15 @@ absl::StatusOr<v1::Template> TemplateClient::Put(const v1::Template& wanted, boo
   request.set_template_id(parts[3]);
   *request.mutable_template_() = wanted;
   request.set_validate_only(validate_only);
-  return Unary<v1::TemplateService>(*connection_, &v1::TemplateService::Stub::CreateTemplate,
+  return UnaryCreate<v1::TemplateService>(*connection_, &v1::TemplateService::Stub::CreateTemplate,
                                           request);
 }
 
 absl::Status TemplateClient::Delete(const std::string& name) {
   v1::DeleteTemplateRequest request;
   request.set_name(name);
-  return Unary<v1::TemplateService>(*connection_, &v1::TemplateService::Stub::DeleteTemplate,
-                                          request).status();
+  return UnaryDelete<v1::TemplateService>(*connection_, &v1::TemplateService::Stub::DeleteTemplate,
+                                          request);
 }
 
 AuthClient::AuthClient(std::shared_ptr<Connection> connection)

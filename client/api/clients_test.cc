@@ -12,10 +12,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/api/call.h"
 #include "common/error_details.h"
 #include "common/proto_time.h"
 #include "common/rpc/status.h"
 #include "milepost/v1/job.grpc.pb.h"
+#include "milepost/v1/queue.grpc.pb.h"
 
 namespace milepost::client {
 namespace {
@@ -89,6 +91,38 @@ class FakeJobs : public v1::JobService::Service {
   size_t hidden_after_restart = 0;  // so many of the log's first are not kept any more either
 };
 
+// A collection that forgets to answer: what it is told to do it does, and the answer is lost.
+class FakeQueues : public v1::QueueService::Service {
+ public:
+  grpc::Status CreateQueue(grpc::ServerContext*, const v1::CreateQueueRequest* request,
+                           v1::Queue* queue) override {
+    if (!queues.insert(request->queue_id()).second) {
+      return {grpc::StatusCode::ALREADY_EXISTS, "there is a queue already"};
+    }
+    queue->set_name("queues/" + request->queue_id());
+    return Answer();
+  }
+  grpc::Status DeleteQueue(grpc::ServerContext*, const v1::DeleteQueueRequest* request,
+                           v1::DeleteQueueResponse*) override {
+    if (refusals-- > 0) {
+      return ToGrpcStatus(RetryAfter(Refusal(v1::ERROR_REASON_RATE_LIMITED, "", "too fast"),
+                                     absl::Milliseconds(20)));
+    }
+    if (queues.erase(request->name().substr(7)) == 0) {
+      return {grpc::StatusCode::NOT_FOUND, "there is no such queue"};
+    }
+    return Answer();
+  }
+  grpc::Status Answer() {
+    if (lost-- > 0) return {grpc::StatusCode::UNAVAILABLE, "going away"};
+    return grpc::Status::OK;
+  }
+
+  std::set<std::string> queues;
+  int lost = 0;
+  int refusals = 0;
+};
+
 class ClientsTest : public ::testing::Test {
  protected:
   ClientsTest() {
@@ -96,6 +130,7 @@ class ClientsTest : public ::testing::Test {
     int port = 0;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
     builder.RegisterService(&fake_);
+    builder.RegisterService(&queues_);
     server_ = builder.BuildAndStart();
     address_ = absl::StrCat("127.0.0.1:", port);
     connection_ = Connection::To(address_);
@@ -119,6 +154,7 @@ class ClientsTest : public ::testing::Test {
   }
 
   FakeJobs fake_;
+  FakeQueues queues_;
   std::unique_ptr<grpc::Server> server_;
   std::string address_;
   std::shared_ptr<Connection> connection_;
@@ -260,6 +296,40 @@ TEST_F(ClientsTest, DroppedLinesAreToldOnceAlsoOverARestart) {
   EXPECT_THAT(StreamLogs({}), ElementsAre(-1, 1, 2, 3, -1, 5));
   fake_.log.clear();
   EXPECT_THAT(StreamLogs({}), ElementsAre(-1));
+}
+
+TEST_F(ClientsTest, WhatAnEarlierTryHasDeletedIsDeleted) {
+  queues_.queues = {"a", "b"};
+  queues_.lost = 1;
+  EXPECT_EQ(QueueClient(connection_).Delete("queues/a"), absl::OkStatus());
+  EXPECT_EQ(queues_.queues.size(), 1u);
+  // There is none at the first try, nor after one that was refused.
+  EXPECT_TRUE(absl::IsNotFound(QueueClient(connection_).Delete("queues/a")));
+  queues_.refusals = 1;
+  EXPECT_TRUE(absl::IsNotFound(QueueClient(connection_).Delete("queues/a")));
+}
+
+// A coordinator that was not reached has deleted nothing.
+TEST_F(ClientsTest, WhatWasNeverSentHasDeletedNothing) {
+  server_->Shutdown();
+  grpc::ClientContext context;
+  auto channel = grpc::CreateChannel(address_, grpc::InsecureChannelCredentials());
+  v1::DeleteQueueResponse answer;
+  const grpc::Status status =
+      v1::QueueService::NewStub(channel)->DeleteQueue(&context, {}, &answer);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_FALSE(MayHaveActed(context, status)) << context.peer();
+}
+
+TEST_F(ClientsTest, WhatAnEarlierTryMayHaveMadeIsSaid) {
+  v1::CreateQueueRequest request;
+  request.set_queue_id("a");
+  queues_.lost = 1;
+  const absl::Status status = QueueClient(connection_).Create(request).status();
+  EXPECT_TRUE(absl::IsAlreadyExists(status));
+  EXPECT_THAT(status.message(), HasSubstr("an earlier try of this call, whose answer was lost"));
+  EXPECT_THAT(QueueClient(connection_).Create(request).status().message(),
+              ::testing::Not(HasSubstr("earlier try")));
 }
 
 TEST(RequestIdTest, IsAUuidAndNew) {

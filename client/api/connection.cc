@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/api/call.h"
 #include "common/error_details.h"
@@ -98,6 +99,14 @@ void Backoff::Wait(std::unique_lock<std::mutex>& lock,
     connected = channel->WaitForConnected(absl::ToChronoTime(slice));
     lock.lock();
   }
+}
+
+bool MayHaveActed(const grpc::ClientContext& context, const grpc::Status& status) {
+  // Until there is a connection, the peer is what was asked for.
+  const std::string peer = context.peer();
+  const bool sent = absl::StartsWith(peer, "ipv4:") || absl::StartsWith(peer, "ipv6:") ||
+                    absl::StartsWith(peer, "unix:");
+  return sent && status.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED;
 }
 
 absl::Status Explained(Connection::Core& core, const grpc::Status& status) {

@@ -8,7 +8,9 @@
 // coordinator cannot be reached (UNAVAILABLE) a call is tried again, with back-off and jitter, for
 // ConnectionOptions::reach. Who makes too many calls and is told when to come back
 // (RESOURCE_EXHAUSTED with RetryInfo) does so, within ConnectionOptions::call. No other error is
-// retried; common/error_details.h tells why a call was refused. Of several coordinators
+// retried; common/error_details.h tells why a call was refused. A deletion that finds nothing after
+// an earlier attempt was sent has succeeded; where a repeated call finds that there is already what
+// it was to make, and the server cannot know it again, the error says so. Of several coordinators
 // ("a:7070,b:7070") each attempt goes to the next one, for at least as long as a standby needs to
 // take over. After Cancel every call, also one in flight, ends with CANCELLED.
 //
