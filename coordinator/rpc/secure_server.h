@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "common/proto_time.h"
 #include "common/rpc/status.h"
 #include "coordinator/rpc/server.h"
 #include "coordinator/security/init_pki.h"
@@ -73,9 +74,11 @@ class SecureServerTest : public ::testing::Test {
   using Grants = std::vector<std::pair<std::string, v1::Role>>;
 
   // A new token with these, made by the admin.
-  v1::CreateTokenResponse MakeToken(const Grants& grants) {
+  v1::CreateTokenResponse MakeToken(const Grants& grants,
+                                    absl::Time expire = absl::InfiniteFuture()) {
     v1::CreateTokenRequest request;
     request.set_user("somebody");
+    if (expire < absl::InfiniteFuture()) *request.mutable_expire_time() = ToProto(expire);
     for (const auto& [project, role] : grants) {
       v1::Grant* grant = request.add_grants();
       grant->set_project(project);

@@ -241,6 +241,37 @@ TEST_F(SecureServer, RevokingEndsOpenStreams) {
   EXPECT_EQ(ReasonOf(FromGrpcStatus(stream->Finish())), v1::ERROR_REASON_TOKEN_REVOKED);
 }
 
+TEST_F(SecureServer, AnExpiredTokenGetsNowhereAndItsStreamsEnd) {
+  Start();
+  v1::Job job;
+  ASSERT_TRUE(Submit(User(AdminToken()), Request("p"), &job).ok());
+  const absl::Time expire = absl::Now() + absl::Seconds(2);
+  const v1::CreateTokenResponse made = MakeToken({{"p", v1::ROLE_VIEWER}}, expire);
+  auto jobs = v1::JobService::NewStub(MakeChannel(User(made.secret())));
+  grpc::ClientContext watching, reading;
+  for (auto* context : {&watching, &reading}) {
+    context->set_deadline(absl::ToChronoTime(expire + absl::Seconds(20)));
+  }
+  v1::StreamLogsRequest follow;
+  follow.set_name(job.name());
+  follow.set_follow(true);
+  auto stream = jobs->WatchJob(&watching, Named(job.name()));
+  auto logs = jobs->StreamLogs(&reading, follow);
+  ASSERT_TRUE(stream->Read(&job));
+  while (stream->Read(&job)) continue;
+  EXPECT_EQ(ReasonOf(FromGrpcStatus(stream->Finish())), v1::ERROR_REASON_TOKEN_EXPIRED);
+  EXPECT_GE(absl::Now(), expire);
+  v1::LogLine line;
+  while (logs->Read(&line)) continue;
+  EXPECT_EQ(ReasonOf(FromGrpcStatus(logs->Finish())), v1::ERROR_REASON_TOKEN_EXPIRED);
+  const absl::Status status = FromGrpcStatus(WhoAmI(User(made.secret())));
+  EXPECT_TRUE(absl::IsUnauthenticated(status));
+  EXPECT_EQ(ReasonOf(status), v1::ERROR_REASON_TOKEN_EXPIRED);
+  // Nor after a restart.
+  Start();
+  EXPECT_EQ(ReasonOf(FromGrpcStatus(WhoAmI(User(made.secret())))), v1::ERROR_REASON_TOKEN_EXPIRED);
+}
+
 // Also where the request is refused before it is read, and gRPC carries no details.
 TEST_F(SecureServer, WhoIsNotLetInIsToldTheReason) {
   Start();
