@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/philox.h"
 #include "common/proto_time.h"
 #include "common/spec/sizes.h"
 #include "common/utf8.h"
@@ -19,6 +20,7 @@ namespace {
 
 constexpr int64_t kCopiedInASecond = int64_t{1} << 30;
 constexpr int kMaxLastLines = 100;
+constexpr double kBackoffJitter = 0.25;  // of the pause, that may be cut
 constexpr size_t kMaxLineBytes = 1024;
 constexpr size_t kMaxMessageBytes = 4096;
 
@@ -96,6 +98,18 @@ v1::JobState StateOf(v1::AttemptEnding ending) {
     default:
       return v1::JOB_STATE_RECOVERING;
   }
+}
+
+// Jobs that fail together, as those of one host do, start again at different times. By the job's
+// number and its failure's, so that the same decision has the same time.
+absl::Duration BackoffOf(const v1::JobRecord& record, absl::Duration cap) {
+  const v1::Job& job = record.job();
+  const double doubled =
+      job.spec().restart().backoff_seconds() * std::pow(2.0, std::min(job.failures() - 1, 30));
+  const auto bits = PhiloxKey(static_cast<uint64_t>(JobNumber(job.name())),
+                              static_cast<uint64_t>(job.failures()))[0];
+  const double share = 1 - kBackoffJitter * std::ldexp(static_cast<double>(bits), -32);
+  return std::min(absl::Seconds(doubled), cap) * share;
 }
 
 // A rank that keeps its state copies up to all of its device's memory to the host's, and makes
@@ -568,10 +582,7 @@ void Transition::FinishFailed(v1::JobRecord* record) {
                                " times without progress (restart.max_failures is ",
                                restart.max_failures(), "); last: ", cause));
   }
-  const double seconds =
-      restart.backoff_seconds() * std::pow(2.0, std::min(job->failures() - 1, 30));
-  const absl::Duration delay = std::min(absl::Seconds(seconds), config_.backoff_cap);
-  *job->mutable_next_attempt_time() = ToProto(now_ + delay);
+  *job->mutable_next_attempt_time() = ToProto(now_ + BackoffOf(*record, config_.backoff_cap));
   record->set_admission(v1::ADMISSION_HELD);
   job->set_state(v1::JOB_STATE_RECOVERING);
   job->set_reason(v1::JOB_REASON_BACKING_OFF);

@@ -2,7 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <set>
+
 #include "absl/strings/str_cat.h"
+#include "common/proto_time.h"
 #include "coordinator/core/fake_cluster.h"
 
 namespace milepost::coordinator {
@@ -104,11 +108,12 @@ TEST_F(JobTest, FailedRankStopsTheOthersAndTheNextGenerationFollows) {
   EXPECT_EQ(Job(job).reason(), v1::JOB_REASON_BACKING_OFF);
   EXPECT_EQ(Job(job).failures(), 1);
   EXPECT_EQ(Job(job).first_failure().message(), "boom");
-  EXPECT_EQ(NextDeadline(state), now + absl::Seconds(1));
+  const absl::Time next = FromProto(Job(job).next_attempt_time());
+  EXPECT_EQ(NextDeadline(state), next);
 
   Clear();
   Do(WorkerHeartbeat{"workers/a"});
-  Advance(absl::Milliseconds(999));
+  Advance(next - now - absl::Milliseconds(1));
   EXPECT_EQ(Starts(), 0);
   Advance(absl::Milliseconds(1));
   ASSERT_EQ(Starts(), 2);
@@ -142,7 +147,9 @@ TEST_F(JobTest, BackoffDoublesToTheCapAndTheBudgetEnds) {
     Send(Failed(job, 0, "boom"));
     ASSERT_EQ(Job(job).reason(), v1::JOB_REASON_BACKING_OFF);
     EXPECT_EQ(NextDeadline(state) <= now + absl::Seconds(5), true);
-    EXPECT_EQ(Job(job).next_attempt_time().seconds() - absl::ToUnixSeconds(now), expected);
+    const absl::Duration pause = FromProto(Job(job).next_attempt_time()) - now;
+    EXPECT_GE(pause, absl::Seconds(expected) * 0.75);
+    EXPECT_LE(pause, absl::Seconds(expected));
     now += absl::Seconds(expected);
     Connect("a", 1);
     Do(Tick{});
@@ -152,6 +159,25 @@ TEST_F(JobTest, BackoffDoublesToTheCapAndTheBudgetEnds) {
   EXPECT_EQ(Job(job).state(), v1::JOB_STATE_FAILED);
   EXPECT_EQ(Job(job).reason(), v1::JOB_REASON_BUDGET_EXHAUSTED);
   EXPECT_THAT(Job(job).reason_detail(), HasSubstr("boom"));
+}
+
+TEST_F(JobTest, JobsThatFailTogetherDoNotStartTogether) {
+  constexpr int kJobs = 8;
+  Connect("a", kJobs);
+  std::vector<std::string> jobs;
+  for (int i = 0; i < kJobs; ++i) jobs.push_back(Submit(1));
+  std::set<absl::Time> seen;
+  absl::Time first = absl::InfiniteFuture();
+  absl::Time last = absl::InfinitePast();
+  for (const std::string& job : jobs) {
+    Send(Failed(job, 0, "the switch is gone"));
+    const absl::Time next = FromProto(Job(job).next_attempt_time());
+    seen.insert(next);
+    first = std::min(first, next);
+    last = std::max(last, next);
+  }
+  EXPECT_EQ(seen.size(), static_cast<size_t>(kJobs));
+  EXPECT_GE(last - first, absl::Milliseconds(100)) << "of 250";
 }
 
 TEST_F(JobTest, ProgressGivesTheBudgetBack) {
