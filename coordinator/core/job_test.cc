@@ -161,6 +161,39 @@ TEST_F(JobTest, BackoffDoublesToTheCapAndTheBudgetEnds) {
   EXPECT_THAT(Job(job).reason_detail(), HasSubstr("boom"));
 }
 
+// Nobody knows which of the two hosts is to blame.
+TEST_F(JobTest, TwoFailuresInARowMoveAJobToOtherHosts) {
+  Connect("a", 1);
+  Connect("b", 1);
+  const std::string job = Submit(2);
+  const auto workers = [&] {
+    std::set<std::string> names;
+    for (const v1::RankRecord& rank : Record(job).ranks()) names.insert(rank.worker());
+    return names;
+  };
+  const auto fail = [&] {
+    for (int rank = 0; rank < 2; ++rank) {
+      Send(Failed(job, rank, "cannot reach the other", /*peer_lost=*/true));
+    }
+    now += absl::Seconds(4);
+    for (const char* id : {"a", "b", "c", "d"}) Do(WorkerHeartbeat{WorkerName(id)});
+    Do(Tick{});
+    ASSERT_EQ(Job(job).state(), v1::JOB_STATE_STARTING);
+  };
+  const std::set<std::string> first = {"workers/a", "workers/b"};
+  const std::set<std::string> others = {"workers/c", "workers/d"};
+  fail();
+  fail();
+  EXPECT_EQ(workers(), first) << "there are no others";
+  Do(CheckpointsChanged{job, "checkpoints/1", 10});
+  Connect("c", 1);
+  Connect("d", 1);
+  fail();
+  EXPECT_EQ(workers(), first) << "their memory may have its state";
+  fail();
+  EXPECT_EQ(workers(), others);
+}
+
 TEST_F(JobTest, JobsThatFailTogetherDoNotStartTogether) {
   constexpr int kJobs = 8;
   Connect("a", kJobs);

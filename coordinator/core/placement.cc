@@ -171,6 +171,27 @@ std::vector<PlacedRank> SlotPool::Find(int ranks, int64_t slot_bytes,
   return placed;
 }
 
+std::vector<PlacedRank> SlotPool::FindElsewhere(int ranks, int64_t slot_bytes,
+                                                const std::vector<std::string>& last) const {
+  SlotPool pool = *this;
+  for (const std::string& worker : last) {
+    const auto found = host_by_worker_.find(worker);
+    if (found != host_by_worker_.end()) pool.Avoid(found->second);
+  }
+  return pool.Find(ranks, slot_bytes);
+}
+
+void SlotPool::Avoid(int index) {
+  PoolHost& host = hosts_[index];
+  if (host.avoided) return;
+  Erase(index);
+  host.avoided = true;
+  for (const PoolSlot& slot : host.slots) {
+    if (slot.free) avoided_free_.Add(slot.memory_bytes, 1);
+  }
+  Insert(index);
+}
+
 void SlotPool::Take(const std::vector<PlacedRank>& placed) {
   for (size_t i = 0; i < placed.size();) {
     const std::string& worker = placed[i].worker;

@@ -69,6 +69,9 @@ class SlotPool {
   // The same, on these workers as far as they have free slots and are not avoided.
   std::vector<PlacedRank> Find(int ranks, int64_t slot_bytes,
                                const std::vector<std::string>& first) const;
+  // The same, there only as far as there are too few elsewhere: as on hosts that are avoided.
+  std::vector<PlacedRank> FindElsewhere(int ranks, int64_t slot_bytes,
+                                        const std::vector<std::string>& last) const;
   // They are free no longer.
   void Take(const std::vector<PlacedRank>& placed);
 
@@ -86,6 +89,7 @@ class SlotPool {
     int free = 0;
   };
 
+  void Avoid(int host);
   void Insert(int host);
   void Erase(int host);
   // The hosts that `ranks` slots of the group's come from, in order: the fewest.

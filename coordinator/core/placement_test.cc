@@ -82,6 +82,18 @@ TEST(PlacementTest, AvoidedHostsComeLast) {
   EXPECT_EQ(Show(pool.Find(4, 0)), "b0 c0 a0 a1");
 }
 
+TEST(PlacementTest, ElsewhereIsOnTheLastHostsOnlyForWantOfOthers) {
+  const SlotPool pool = MakePool({{"a", {0, 1}}, {"b", {0}}, {"c", {0}}, {"d", {0}, "", true}});
+  const std::vector<std::string> last = {"a", "gone"};
+  EXPECT_EQ(Show(pool.Find(2, 0, last)), "a0 a1");
+  EXPECT_EQ(Show(pool.FindElsewhere(2, 0, last)), "b0 c0");
+  EXPECT_EQ(Show(pool.FindElsewhere(3, 0, last)), "b0 c0 d0");
+  EXPECT_EQ(Show(pool.FindElsewhere(4, 0, last)), "b0 c0 a0 a1");
+  EXPECT_EQ(Show(pool.FindElsewhere(5, 0, last)), "b0 c0 a0 a1 d0");
+  EXPECT_EQ(Show(pool.FindElsewhere(6, 0, last)), "");
+  EXPECT_EQ(pool.CountGoodFree(0), 4) << "of the pool itself nothing is changed";
+}
+
 TEST(PlacementTest, TakesOnlySlotsWithRoom) {
   const SlotPool pool = MakePool(
       {{"a", {0, 1, 2}, "", false, 24 * kGiB}, {"b", {0}, "", false, 80 * kGiB}, {"c", {0}}});

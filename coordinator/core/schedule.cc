@@ -16,6 +16,8 @@ namespace milepost::coordinator {
 namespace {
 
 constexpr size_t kMostMissing = 4;
+// In a row, without progress: by then the cause may be a host that no failure names.
+constexpr int kFailuresToMove = 2;
 constexpr char kRackLabel[] = "rack";
 
 bool TakesRanks(const v1::WorkerRecord& record) {
@@ -207,6 +209,8 @@ class Inputs {
                      .admission = AdmissionOf(record),
                      .winding_up = !record.ranks().empty()};
     demand.last_workers.assign(record.last_workers().begin(), record.last_workers().end());
+    // Once it may be anything, and what these hosts keep in memory makes the next start cheap.
+    demand.elsewhere = job.state() == v1::JOB_STATE_RECOVERING && job.failures() >= kFailuresToMove;
     if (record.sizes_size() > 0) {
       demand.slot_bytes = record.sizes(0).slot_bytes();
       demand.larger = SizesAbove(record, demand.ranks);

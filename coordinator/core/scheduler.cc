@@ -26,6 +26,12 @@ int CountHosts(const std::vector<PlacedRank>& placed) {
   return hosts;
 }
 
+int CountOn(const std::vector<PlacedRank>& placed, const std::vector<std::string>& workers) {
+  return static_cast<int>(std::count_if(placed.begin(), placed.end(), [&](const PlacedRank& rank) {
+    return std::find(workers.begin(), workers.end(), rank.worker) != workers.end();
+  }));
+}
+
 class Pass {
  public:
   explicit Pass(ScheduleInput input) : input_(std::move(input)), reserved_(input_.now) {}
@@ -219,17 +225,22 @@ class Pass {
   }
 
   // Of the pools where it fits and delays nobody: the one where it takes the fewest hosts, then the
-  // one with the fewest free slots. One that backs off keeps the slots for itself.
+  // one with the fewest free slots; before that, where it is to go elsewhere, the one where it
+  // takes the fewest slots of the hosts that it had. One that backs off keeps the slots for itself.
   bool TryStart(const Demand& demand, const GangSize& size, const Pools& pools) {
     const absl::Time release = ReleaseOf(demand);
-    std::tuple<int, int> best_key;
+    std::tuple<int, int, int> best_key;
     SlotPool* best = nullptr;
     std::vector<PlacedRank> placed;
     for (SlotPool* pool : pools) {
       const int free = pool->CountFree(size.slot_bytes);
       if (free < size.ranks || reserved_.Delays(pool->model(), size.ranks, release)) continue;
-      std::vector<PlacedRank> found = pool->Find(size.ranks, size.slot_bytes, demand.last_workers);
-      const std::tuple<int, int> key = {CountHosts(found), free};
+      const std::vector<std::string>& last = demand.last_workers;
+      std::vector<PlacedRank> found = demand.elsewhere
+                                          ? pool->FindElsewhere(size.ranks, size.slot_bytes, last)
+                                          : pool->Find(size.ranks, size.slot_bytes, last);
+      const int again = demand.elsewhere ? CountOn(found, last) : 0;
+      const std::tuple<int, int, int> key = {again, CountHosts(found), free};
       if (best != nullptr && key >= best_key) continue;
       best = pool;
       best_key = key;

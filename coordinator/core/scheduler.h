@@ -69,6 +69,7 @@ struct Demand {
   int usual = 1;
   int wanted = 0;  // what it had before it had to start again, or is to grow to
   std::vector<std::string> last_workers;  // which it has run on, and had better again
+  bool elsewhere = false;                 // or rather not: it has failed there more than once
   std::string device_model;               // empty: any
   absl::Duration time_limit = absl::InfiniteDuration();  // that it may still hold its slots
   // Counted in its queue's `used` already, and before all that are not.
