@@ -76,13 +76,15 @@ struct RankBounds {
   std::vector<v1::JobSize> sizes = {};  // as in JobSubmitted
 };
 // New values of spec.scheduling and, where they are given, of the others; valid by themselves.
-// ABORTED unless `etag` is empty or the job's.
+// ABORTED unless `etag` is empty or the job's. PERMISSION_DENIED when the time limit of a job that
+// holds slots is raised or removed without `by_admin`: others have been promised these slots.
 struct JobUpdated {
   std::string job;
   std::string etag;
   v1::SchedulingSpec scheduling;
   std::optional<RankBounds> bounds = std::nullopt;
   std::optional<std::map<std::string, std::string>> labels = std::nullopt;
+  bool by_admin = false;  // of the job's project
 };
 // A new queue, or new values of one. With `create` ALREADY_EXISTS, without it NOT_FOUND unless
 // `allow_missing`. ABORTED as above.

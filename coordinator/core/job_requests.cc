@@ -30,6 +30,11 @@ void SetSizes(const v1::JobSpec& spec, const std::vector<v1::JobSize>& sizes,
   }
 }
 
+// Or has been admitted to some, which are kept for it.
+bool HoldsSlots(const v1::JobRecord& record) {
+  return !record.ranks().empty() || record.admission() != v1::ADMISSION_NONE;
+}
+
 constexpr int kMostResumeRequests = 16;
 
 }  // namespace
@@ -247,15 +252,28 @@ absl::Status Transition::CheckUpdate(const JobUpdated& event, const v1::JobRecor
         absl::StrCat("scheduling.depends_on: one of these jobs depends on ", event.job, " itself"));
   }
   if (allowed.ok()) allowed = CheckMove(known, event.scheduling.queue());
+  if (allowed.ok()) allowed = CheckTimeLimit(event, known);
+  return allowed;
+}
+
+absl::Status Transition::CheckTimeLimit(const JobUpdated& event, const v1::JobRecord& known) const {
   const double limit = event.scheduling.time_limit();
+  const double before = known.job().spec().scheduling().time_limit();
   // It would be stopped as soon as it starts. One that runs may be ended so.
-  if (allowed.ok() && limit > 0 && known.ranks().empty() && limit <= known.held_before()) {
-    allowed = absl::InvalidArgumentError(
+  if (limit > 0 && known.ranks().empty() && limit <= known.held_before()) {
+    return absl::InvalidArgumentError(
         absl::StrFormat("scheduling.time_limit: %s has held its slots for %.0f s already, which is "
                         "no less: give it more, or cancel it",
                         event.job, known.held_before()));
   }
-  return allowed;
+  const bool longer = before > 0 && (limit <= 0 || limit > before);
+  if (!longer || event.by_admin || !HoldsSlots(known)) return absl::OkStatus();
+  return Refusal(
+      v1::ERROR_REASON_PERMISSION_DENIED, event.job,
+      absl::StrFormat("scheduling.time_limit: %s holds slots, which others have been promised for "
+                      "when its %.0f s are up: only an admin of its project may raise or remove "
+                      "its limit now; suspend the job first, or let it end and resume it",
+                      event.job, before));
 }
 
 void Transition::Update(const JobUpdated& event) {
@@ -311,8 +329,8 @@ bool Transition::DependsOn(const v1::SchedulingSpec& scheduling, int64_t other) 
 absl::Status Transition::CheckMove(const v1::JobRecord& record, const std::string& queue) const {
   const v1::JobSpec& spec = record.job().spec();
   const v1::QueueRecord* to = Queue(queue);
-  const bool holds = !record.ranks().empty() || record.admission() != v1::ADMISSION_NONE;
-  if (!holds || to == nullptr || spec.scheduling().queue() == queue) return absl::OkStatus();
+  if (!HoldsSlots(record) || to == nullptr || spec.scheduling().queue() == queue)
+    return absl::OkStatus();
   const v1::DeviceKind device = spec.resources().device();
   int used = std::max(record.ranks_size(), LeastRanksOf(record));
   for (const int64_t number : JobsWithRanks()) {

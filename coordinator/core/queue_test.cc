@@ -223,6 +223,41 @@ TEST_F(QueueTest, AJobThatWaitsIsNotLeftWithoutTime) {
   EXPECT_EQ(Do(JobUpdated{job, "", scheduling}).status, absl::OkStatus());
 }
 
+TEST_F(QueueTest, WhoeverHoldsSlotsByItsTimeLimitKeepsToIt) {
+  Connect("a", 2);
+  const std::string old = Submit(Wish{.time_limit = 1000});
+  Run(old);
+  const std::string head = Submit(Wish{.ranks = 2});
+  const std::string filler = Submit(Wish{.time_limit = 100});
+  Run(filler);
+  ASSERT_EQ(StateOf(filler), v1::JOB_STATE_RUNNING) << "it ends before the head can start";
+  const auto update = [&](const std::string& job, double limit, bool by_admin) {
+    JobUpdated event = {job, "", Job(job).spec().scheduling()};
+    event.scheduling.set_time_limit(limit);
+    event.by_admin = by_admin;
+    return Do(event).status;
+  };
+  for (const double more : {0.0, 101.0}) {
+    const absl::Status refused = update(filler, more, /*by_admin=*/false);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied);
+    EXPECT_THAT(refused.message(), HasSubstr("suspend the job first"));
+  }
+  EXPECT_EQ(update(filler, 90, false), absl::OkStatus());
+  EXPECT_EQ(update(filler, 90, false), absl::OkStatus());
+  EXPECT_EQ(update(filler, 200, true), absl::OkStatus());
+  // What is kept for it while it backs off it holds too.
+  v1::RankReport failed = Report(filler, 0, v1::RANK_STATE_FAILED);
+  failed.set_failure_class(v1::FAILURE_CLASS_NETWORK);
+  Send(failed);
+  EXPECT_EQ(Job(filler).reason(), v1::JOB_REASON_BACKING_OFF);
+  EXPECT_EQ(update(filler, 0, false).code(), absl::StatusCode::kPermissionDenied);
+  // Of one that holds none it is its owner's.
+  EXPECT_EQ(update(head, 50, false), absl::OkStatus());
+  EXPECT_EQ(update(head, 0, false), absl::OkStatus());
+  Do(JobSuspended{filler});
+  EXPECT_EQ(update(filler, 0, false), absl::OkStatus());
+}
+
 TEST_F(QueueTest, ATimeLimitEndsAJobWithACheckpoint) {
   Connect("a", 1);
   const std::string job = Submit(Wish{.time_limit = 100});

@@ -114,6 +114,7 @@ class Transition {
   absl::Status CheckScheduling(int64_t number, const v1::SchedulingSpec& scheduling,
                                const v1::ResourceSpec& resources) const;
   absl::Status CheckMove(const v1::JobRecord& record, const std::string& queue) const;
+  absl::Status CheckTimeLimit(const JobUpdated& event, const v1::JobRecord& known) const;
   absl::Status CheckUpdate(const JobUpdated& event, const v1::JobRecord& known) const;
   bool DependsOn(const v1::SchedulingSpec& scheduling, int64_t other) const;
   void ResumeSuspended(v1::JobRecord* record);

@@ -382,6 +382,25 @@ TEST_F(AccessTest, WhatIsHiddenIsToldApartFromWhatIsNotThereByNothing) {
             "elements[0]: scheduling.depends_on: there is no job 'jobs/1' before this one");
 }
 
+TEST_F(AccessTest, TheTimeLimitOfAJobThatRunsIsRaisedByAnAdminAlone) {
+  const auto update = [&](v1::Role role, double limit) {
+    v1::UpdateJobRequest request;
+    request.mutable_job()->set_name("jobs/1");
+    request.mutable_job()->mutable_spec()->mutable_scheduling()->set_time_limit(limit);
+    request.mutable_update_mask()->add_paths("spec.scheduling.time_limit");
+    grpc::ClientContext context;
+    v1::Job job;
+    return v1::JobService::NewStub(MakeChannel(With("p", role)))
+        ->UpdateJob(&context, request, &job)
+        .error_code();
+  };
+  EXPECT_EQ(update(v1::ROLE_SUBMITTER, 100), grpc::StatusCode::OK);
+  EXPECT_EQ(update(v1::ROLE_SUBMITTER, 0), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(update(v1::ROLE_ADMIN, 200), grpc::StatusCode::OK);
+  EXPECT_EQ(update(v1::ROLE_SUBMITTER, 201), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(update(v1::ROLE_ADMIN, 0), grpc::StatusCode::OK);
+}
+
 TEST_F(AccessTest, ListsHoldWhatOneMaySee) {
   v1::Job job;
   const Endpoint both =

@@ -131,7 +131,8 @@ class Coordinator {
   absl::StatusOr<v1::Job> Cancel(const std::string& name);
   absl::StatusOr<v1::Job> Resume(const v1::ResumeJobRequest& request);
   absl::StatusOr<v1::Job> Suspend(const std::string& name);
-  absl::StatusOr<v1::Job> Update(const v1::UpdateJobRequest& request);
+  // `by_admin`: of the job's project.
+  absl::StatusOr<v1::Job> Update(const v1::UpdateJobRequest& request, bool by_admin);
 
   // Whether the caller may use what a spec names of others' jobs and checkpoints.
   using SpecCheck = std::function<absl::Status(const v1::JobSpec&)>;

@@ -494,9 +494,10 @@ absl::StatusOr<JobUpdated> Coordinator::UpdateOf(const v1::UpdateJobRequest& req
   return event;
 }
 
-absl::StatusOr<v1::Job> Coordinator::Update(const v1::UpdateJobRequest& request) {
+absl::StatusOr<v1::Job> Coordinator::Update(const v1::UpdateJobRequest& request, bool by_admin) {
   const std::string& name = request.job().name();
   MP_ASSIGN_OR_RETURN(JobUpdated event, UpdateOf(request));
+  event.by_admin = by_admin;
   if (!request.validate_only()) {
     MP_RETURN_IF_ERROR(Do(std::move(event)).status());
     return Get(name);

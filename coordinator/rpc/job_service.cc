@@ -102,10 +102,12 @@ class JobServiceImpl : public v1::JobService::Service {
   }
   grpc::Status UpdateJob(grpc::ServerContext* context, const v1::UpdateJobRequest* request,
                          v1::Job* response) override {
-    return gate_->Serve(context, "JobService/UpdateJob", *request,
-                        Subject::Job(request->job().name()), [&](GateCall& call) -> absl::Status {
+    const Subject job = Subject::Job(request->job().name());
+    return gate_->Serve(context, "JobService/UpdateJob", *request, job,
+                        [&](GateCall& call) -> absl::Status {
                           MP_RETURN_IF_ERROR(CheckNamed(request->job().spec(), &call));
-                          MP_ASSIGN_OR_RETURN(*response, coordinator_->Update(*request));
+                          const bool by_admin = call.Check(job, v1::ROLE_ADMIN).ok();
+                          MP_ASSIGN_OR_RETURN(*response, coordinator_->Update(*request, by_admin));
                           return absl::OkStatus();
                         });
   }
