@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -28,6 +29,7 @@ constexpr int kHeartbeatsPerLease = 5;
 constexpr int kMaxWorkerIdBytes = 128;
 constexpr int kMaxSlots = 1024;
 constexpr size_t kMaxDeviceTextBytes = 256;
+constexpr size_t kMaxHostBytes = 255;  // of its name, and of the version
 constexpr int kMaxThrottleReasons = 16;
 constexpr int kMaxLabels = 32;
 constexpr size_t kMaxLabelBytes = 63;
@@ -70,7 +72,16 @@ absl::Status CheckHello(const v1::Hello& hello) {
     return absl::InvalidArgumentError(absl::StrCat("labels: keys and values must have at most ",
                                                    kMaxLabelBytes, " bytes, keys at least one"));
   }
+  if (std::max(hello.host().size(), hello.version().size()) > kMaxHostBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("host and version: must have at most ", kMaxHostBytes, " bytes"));
+  }
+  std::set<int32_t> indices;
   for (const v1::Slot& slot : hello.slots()) {
+    if (!indices.insert(slot.index()).second) {
+      return absl::InvalidArgumentError(absl::StrCat("slots: two have the index ", slot.index(),
+                                                     ": give each slot an index of its own"));
+    }
     if (std::max(slot.model().size(), slot.uuid().size()) <= kMaxDeviceTextBytes) continue;
     return absl::InvalidArgumentError(absl::StrCat("slots: model and uuid of slot ", slot.index(),
                                                    " must have at most ", kMaxDeviceTextBytes,

@@ -300,6 +300,40 @@ TEST_F(ServerTest, BadHellosAreRefused) {
   EXPECT_TRUE(newer.Receive().has_start_rank());  // the first still has its stream
 }
 
+TEST_F(ServerTest, HellosThatWouldBreakPlacementOrListsAreRefused) {
+  const auto say = [&](const std::function<void(v1::Hello*)>& change) {
+    v1::WorkerMessage message;
+    v1::Hello* hello = message.mutable_hello();
+    hello->set_worker_id("a");
+    hello->set_incarnation(1);
+    for (int i = 0; i < 2; ++i) {
+      hello->add_slots()->set_index(i);
+      hello->mutable_slots(i)->set_device(v1::DEVICE_KIND_CPU);
+    }
+    change(hello);
+    grpc::ClientContext context;
+    auto stream = workers_->Session(&context);
+    stream->Write(message);
+    v1::CoordinatorMessage answer;
+    while (stream->Read(&answer)) {
+    }
+    return stream->Finish();
+  };
+  for (int i = 0; i < 2; ++i) Submit();
+  const grpc::Status twice = say([](v1::Hello* hello) { hello->mutable_slots(1)->set_index(0); });
+  EXPECT_EQ(twice.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(twice.error_message(),
+            "slots: two have the index 0: give each slot an index of its own");
+  const std::string text(256, 'x');
+  EXPECT_EQ(say([&](v1::Hello* hello) { hello->set_host(text); }).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(say([&](v1::Hello* hello) { hello->set_version(text); }).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  FakeWorker good(server_->address(), "a", 2);
+  EXPECT_TRUE(good.Receive().has_welcome());
+  EXPECT_TRUE(good.Receive().has_start_rank());
+}
+
 TEST_F(ServerTest, KeysMeetWithinAGeneration) {
   FakeWorker worker(server_->address(), "a", 1);
   worker.Receive();
