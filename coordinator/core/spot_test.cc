@@ -18,6 +18,7 @@ class SpotTest : public ::testing::Test, public FakeCluster {
     v1::SpotNotice notice;
     notice.set_reason("SIGUSR2");
     *notice.mutable_deadline() = ToProto(now + left);
+    *notice.mutable_time() = ToProto(now);
     return notice;
   }
 };
@@ -55,14 +56,50 @@ TEST_F(SpotTest, AnotherHelloSaysItAgainAndANewStartEndsIt) {
   now += absl::Seconds(1);
   Do(WorkerHello{hello});
   EXPECT_EQ(Worker("a").drain().SerializeAsString(), first.SerializeAsString());
-  // The lost message is made good by the Hello of a coordinator that knows nothing of it.
-  Do(WorkerResumed{"workers/a"});
-  EXPECT_EQ(Worker("a").state(), v1::WORKER_STATE_READY);
-  Do(WorkerHello{hello});
-  EXPECT_EQ(Worker("a").state(), v1::WORKER_STATE_DRAINED);
   Connect("a", 1, /*incarnation=*/2);
   EXPECT_EQ(Worker("a").state(), v1::WORKER_STATE_READY);
   EXPECT_FALSE(Worker("a").has_drain());
+  // What the new process notices is new, whatever the old one has noticed.
+  hello.set_incarnation(2);
+  Do(WorkerHello{hello});
+  EXPECT_EQ(Worker("a").state(), v1::WORKER_STATE_DRAINED);
+}
+
+TEST_F(SpotTest, AFalseAlarmThatWasAnsweredIsNotHeededAgain) {
+  Connect("a", 1);
+  const std::string job = Submit(1);
+  ReportAll(job, v1::RANK_STATE_RUNNING);
+  v1::Hello hello = MakeHello("a", 1, 1);
+  *hello.mutable_spot_notice() = Notice(absl::Minutes(1));
+  *hello.add_ranks() = Report(job, 0, v1::RANK_STATE_RUNNING);
+  Do(SpotNoticed{"workers/a", hello.spot_notice()});
+  Do(WorkerResumed{"workers/a"});
+  now += absl::Seconds(1);
+  Do(WorkerHello{hello});  // the stream was lost,
+  EXPECT_EQ(Worker("a").state(), v1::WORKER_STATE_READY);
+  Do(CoordinatorRestarted{});  // or the coordinator
+  Do(WorkerHello{hello});
+  EXPECT_EQ(Worker("a").state(), v1::WORKER_STATE_READY);
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_RUNNING);
+  // A later notice is one that nobody has answered.
+  *hello.mutable_spot_notice() = Notice(absl::ZeroDuration());
+  Do(WorkerHello{hello});
+  EXPECT_EQ(Worker("a").state(), v1::WORKER_STATE_DRAINING);
+  EXPECT_EQ(Job(job).reason(), v1::JOB_REASON_WORKER_LEAVING);
+}
+
+TEST_F(SpotTest, ALaterNoticeMayBringTheDeadlineForward) {
+  Connect("a", 1);
+  const absl::Time first = now;
+  Do(SpotNoticed{"workers/a", Notice(absl::Hours(1))});
+  now += absl::Seconds(1);
+  Do(SpotNoticed{"workers/a", Notice(absl::Seconds(30))});
+  EXPECT_EQ(FromProto(Worker("a").drain().deadline()), now + absl::Seconds(30));
+  EXPECT_EQ(FromProto(Worker("a").drain().request_time()), first);
+  EXPECT_TRUE(Worker("a").drain().spot());
+  now += absl::Seconds(1);
+  Do(SpotNoticed{"workers/a", Notice(absl::Hours(1))});
+  EXPECT_EQ(FromProto(Worker("a").drain().deadline()), now + absl::Seconds(29));
 }
 
 TEST_F(SpotTest, ADrainThatSomebodyAskedForStays) {

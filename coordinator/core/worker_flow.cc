@@ -98,6 +98,7 @@ void Transition::Hello(const v1::Hello& hello) {
   record.clear_stale();
   v1::Worker* worker = record.mutable_worker();
   if (reborn && worker->drain().spot()) worker->clear_drain();
+  if (reborn) record.clear_spot_time();
   worker->set_name(name);
   const bool no_ranks = record.leaving() || worker->has_drain();
   worker->set_state(no_ranks ? v1::WORKER_STATE_DRAINING : v1::WORKER_STATE_READY);
@@ -263,24 +264,32 @@ void Transition::Drain(const std::string& name, const std::string& reason, absl:
 }
 
 // A drain that somebody has asked for stays his, with the earlier deadline: it outlasts the
-// worker's restart.
+// worker's restart. A notice that is said again changes nothing: somebody may have answered it
+// with a resumption.
 void Transition::NoteSpot(const std::string& name, const v1::SpotNotice& notice) {
   if (Worker(name) == nullptr) return;
   Renew(name);
-  const std::string reason = absl::StrCat("its host goes away: ", notice.reason());
-  const v1::Drain& known = Worker(name)->worker().drain();
-  if (known.spot() || absl::StrContains(known.reason(), reason)) return;  // said again
-  v1::Worker* worker = ChangeWorker(name).mutable_worker();
-  const bool asked = worker->has_drain();
+  const v1::WorkerRecord& known = *Worker(name);
+  if (known.has_spot_time() && FromProto(known.spot_time()) == FromProto(notice.time())) return;
+  v1::WorkerRecord& record = ChangeWorker(name);
+  *record.mutable_spot_time() = notice.time();
+  v1::Worker* worker = record.mutable_worker();
+  const bool drained = worker->has_drain();
+  const bool asked = drained && !worker->drain().spot();
   v1::Drain* drain = worker->mutable_drain();
+  const std::string reason = absl::StrCat("its host goes away: ", notice.reason());
   absl::Time deadline = now_;
   if (notice.has_deadline()) {
     deadline = std::clamp(FromProto(notice.deadline()), now_, now_ + kLongestSpotTime);
   }
-  if (asked) deadline = std::min(deadline, FromProto(drain->deadline()));
-  drain->set_reason(asked ? absl::StrCat(drain->reason(), "; ", reason) : reason);
+  if (drained) deadline = std::min(deadline, FromProto(drain->deadline()));
+  if (!asked) {
+    drain->set_reason(reason);
+  } else if (!absl::StrContains(drain->reason(), reason)) {
+    drain->set_reason(absl::StrCat(drain->reason(), "; ", reason));
+  }
   drain->set_spot(!asked);
-  if (!asked) *drain->mutable_request_time() = ToProto(now_);
+  if (!drained) *drain->mutable_request_time() = ToProto(now_);
   *drain->mutable_deadline() = ToProto(deadline);
   if (worker->state() == v1::WORKER_STATE_READY) worker->set_state(v1::WORKER_STATE_DRAINING);
   BeginDrains();

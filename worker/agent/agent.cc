@@ -145,7 +145,9 @@ void AgentImpl::NoteSpot(const std::string& why) {
                absl::FormatDuration(options_.spot.time));
   v1::SpotNotice notice;
   notice.set_reason(why);
-  *notice.mutable_deadline() = ToProto(Clock::Real()->Now() + options_.spot.time);
+  const absl::Time now = Clock::Real()->Now();
+  *notice.mutable_time() = ToProto(now);
+  *notice.mutable_deadline() = ToProto(now + options_.spot.time);
   outbox_.SetSpotNotice(std::move(notice));
 }
 

@@ -64,7 +64,7 @@ class Agent {
   virtual void RequestStop() = 0;
 
   // The host is about to be taken away, as spot_watch.h tells it: the coordinator is to drain this
-  // worker, for as long as it runs. From any thread, also before Run. Does not block.
+  // worker. Each call is a notice of its own. From any thread, also before Run. Does not block.
   virtual void NoteSpot(const std::string& why) = 0;
 
   virtual const std::string& id() const = 0;

@@ -58,7 +58,6 @@ void Outbox::SetLeaving(const std::string& reason) {
 
 void Outbox::SetSpotNotice(v1::SpotNotice notice) {
   absl::MutexLock lock(&mutex_);
-  if (hello_.has_spot_notice()) return;
   *hello_.mutable_spot_notice() = std::move(notice);
   spot_pending_ = true;
 }

@@ -53,7 +53,7 @@ class Outbox {
   void SetFacts(v1::DeviceFacts facts);
   void AddLog(v1::LogLine line);
   void SetLeaving(const std::string& reason);
-  // The first one stays.
+  // Instead of an earlier one.
   void SetSpotNotice(v1::SpotNotice notice);
   // Instead of one that was not sent yet. Lost with its stream: it is asked for again.
   void SetHealthReport(v1::HealthReport report);
@@ -93,7 +93,7 @@ class Outbox {
   v1::WorkerMessage Take(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable absl::Mutex mutex_;
-  v1::Hello hello_ ABSL_GUARDED_BY(mutex_);  // with the spot notice, once there is one
+  v1::Hello hello_ ABSL_GUARDED_BY(mutex_);  // with the newest spot notice, once there is one
   std::map<RankKey, Entry> ranks_ ABSL_GUARDED_BY(mutex_);
   std::map<int32_t, v1::DeviceFacts> facts_ ABSL_GUARDED_BY(mutex_);  // by slot
   std::set<int32_t> facts_pending_ ABSL_GUARDED_BY(mutex_);

@@ -33,18 +33,20 @@ SpotWatch::~SpotWatch() {
 }
 
 void SpotWatch::Run() {
+  const std::string of_file =
+      absl::StrCat("the file ", CutUtf8(options_.file, kTextBytes), " has appeared");
+  const std::string of_command =
+      absl::StrCat("the command '", CutUtf8(options_.command, kTextBytes), "' said so");
+  bool file_said = false;
+  bool command_said = false;
   absl::Time next_command = absl::InfinitePast();
   while (true) {
-    if (!options_.file.empty() && access(options_.file.c_str(), F_OK) == 0) {
-      return notice_(
-          absl::StrCat("the file ", CutUtf8(options_.file, kTextBytes), " has appeared"));
+    if (!options_.file.empty()) {
+      Look(access(options_.file.c_str(), F_OK) == 0, &file_said, of_file);
     }
     absl::Time now = Clock::Real()->Now();
     if (!options_.command.empty() && now >= next_command) {
-      if (CommandNotices()) {
-        return notice_(
-            absl::StrCat("the command '", CutUtf8(options_.command, kTextBytes), "' said so"));
-      }
+      Look(CommandNotices().value_or(command_said), &command_said, of_command);
       now = Clock::Real()->Now();
       next_command = now + options_.command_interval;
     }
@@ -56,7 +58,12 @@ void SpotWatch::Run() {
   }
 }
 
-bool SpotWatch::CommandNotices() {
+void SpotWatch::Look(bool says, bool* said, const std::string& why) {
+  const bool before = std::exchange(*said, says);
+  if (says && !before) notice_(why);
+}
+
+std::optional<bool> SpotWatch::CommandNotices() {
   SpawnOptions spawn;
   spawn.argv = {"/bin/sh", "-c", options_.command};
   spawn.out = Redirect::Null();
@@ -69,10 +76,10 @@ bool SpotWatch::CommandNotices() {
   if (child.ok() && !end.ok()) kill(-child->pid(), SIGKILL);
   const bool not_run = end.ok() && (end->exit_code == 126 || end->exit_code == 127);  // the shell's
   if (end.ok() && end->signal == 0 && !not_run) return end->exit_code == 0;
-  if (std::exchange(complained_, true)) return false;
+  if (std::exchange(complained_, true)) return std::nullopt;
   const std::string why = end.ok() ? end->ToString() : std::string(end.status().message());
   spdlog::warn("--spot-command says nothing: {}; it is tried again", why);
-  return false;
+  return std::nullopt;
 }
 
 }  // namespace milepost::worker

@@ -3,11 +3,14 @@
 //
 //   SpotWatch watch({.file = "/run/spot-notice"}, [&](const std::string& why) { ... });
 //
-// `notice` is called once at most, from the watch's thread; the end of the watch waits for it.
+// `notice` is called when the file appears or the command ends with 0, and again only after the
+// file was gone or the command has ended otherwise: a notice that was taken back and given anew.
+// From the watch's thread; the end of the watch waits for it.
 #ifndef MILEPOST_WORKER_AGENT_SPOT_WATCH_H_
 #define MILEPOST_WORKER_AGENT_SPOT_WATCH_H_
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -39,7 +42,10 @@ class SpotWatch {
 
  private:
   void Run();
-  bool CommandNotices();
+  // Calls `notice_` where the source says so now and did not when it was looked at before.
+  void Look(bool says, bool* said, const std::string& why);
+  // Nothing: it could not be run, or was killed.
+  std::optional<bool> CommandNotices();
 
   const SpotOptions options_;
   const Notice notice_;

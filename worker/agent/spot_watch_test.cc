@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -68,6 +69,28 @@ TEST_F(SpotWatchTest, ACommandThatHangsIsKilled) {
   EXPECT_TRUE(std::filesystem::exists(dir_ + "/twice"));
 }
 
+TEST_F(SpotWatchTest, SaysItAgainOnlyAfterItWasTakenBack) {
+  const auto await = [](const std::function<bool()>& holds) {
+    const absl::Time deadline = absl::Now() + absl::Seconds(20);
+    while (!holds() && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
+    ASSERT_TRUE(holds());
+  };
+  SpotOptions options = Quick();
+  options.command = "cd " + dir_ + "; echo >> runs; test -e notice || { touch gone; false; }";
+  Touch("notice");
+  std::atomic<int> notices{0};
+  SpotWatch watch(options, [&](const std::string&) { ++notices; });
+  await([&] {
+    return std::filesystem::exists(dir_ + "/runs") &&
+           std::filesystem::file_size(dir_ + "/runs") >= 5;
+  });
+  EXPECT_EQ(notices, 1);
+  std::filesystem::remove(dir_ + "/notice");
+  await([&] { return std::filesystem::exists(dir_ + "/gone"); });
+  Touch("notice");
+  await([&] { return notices == 2; });
+}
+
 TEST_F(SpotWatchTest, EndsWithoutANotice) {
   SpotOptions options;
   options.file = dir_ + "/never";
@@ -93,7 +116,16 @@ TEST_F(SpotAgentTest, TheCoordinatorIsToldAtOnceAndInEveryHello) {
   EXPECT_NE(notice.reason().find("has appeared"), std::string::npos);
   EXPECT_GE(notice.deadline().seconds(), absl::ToUnixSeconds(before + absl::Seconds(30)));
   coordinator_->DropStream();
-  EXPECT_EQ(coordinator_->AwaitHello().spot_notice().reason(), notice.reason());
+  const v1::SpotNotice again = coordinator_->AwaitHello().spot_notice();
+  EXPECT_EQ(again.reason(), notice.reason());
+  EXPECT_TRUE(notice.has_time());
+  EXPECT_EQ(again.time().SerializeAsString(), notice.time().SerializeAsString());
+  agent_->NoteSpot("SIGUSR2");
+  const v1::SpotNotice other =
+      coordinator_->Await([](const auto& message) { return message.has_spot_notice(); })
+          .spot_notice();
+  EXPECT_EQ(other.reason(), "SIGUSR2");
+  EXPECT_NE(other.time().SerializeAsString(), notice.time().SerializeAsString());
 }
 
 }  // namespace
