@@ -93,6 +93,25 @@ TEST_F(HostHealthTest, AJobGoesOnWithoutAProcessThatCannotBeKilled) {
   EXPECT_EQ(Job(job).generation(), 2);
 }
 
+TEST_F(HostHealthTest, ANewWorkerProcessDoesNotFreeTheSlotOfOneThatOutlivedTheOld) {
+  Connect("a", 1);
+  const std::string job = Submit(1);
+  ReportAll(job, v1::RANK_STATE_RUNNING);
+  v1::Hello hello = MakeHello("a", 1, /*incarnation=*/2);
+  *hello.add_ranks() = Report(job, 0, v1::RANK_STATE_RUNNING);
+  const v1::RankReport ended = Report(job, 0, v1::RANK_STATE_FAILED);
+  for (int i = 0; i < 2; ++i) {  // also when it restarts once more
+    Do(WorkerHello{hello});
+    EXPECT_EQ(Job(job).failures(), 1);
+    EXPECT_EQ(WorkerRecord("a").stale_size(), 1);
+    Advance(config.backoff_cap);
+    EXPECT_EQ(Record(job).ranks_size(), 0);
+    hello.set_incarnation(hello.incarnation() + 1);
+  }
+  Do(RankReported{"workers/a", ended});
+  EXPECT_EQ(Job(job).generation(), 2);
+}
+
 TEST_F(HostHealthTest, ItsHostGetsOthersInItsOtherSlots) {
   Connect("a", 2);
   const std::string job = Submit(1);

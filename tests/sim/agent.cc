@@ -48,26 +48,38 @@ void Agent::Start() {
   alive_ = true;
   leaving_ = false;
   hello_.set_incarnation(hello_.incarnation() + 1);
+  outbox_.clear();
+  for (const auto& [key, process] : processes_) {
+    world_.Hit(Probe::kOutlivedItsAgent);
+    outbox_[key] = NewReport(*process, v1::RANK_STATE_STARTING);
+  }
   backoff_ = kFirstBackoff;
   world_.Note("agent starts", 0, index_, hello_.incarnation());
   Connect();
 }
 
-void Agent::LoseProcesses() {
+void Agent::LoseProcesses(bool host_died) {
   alive_ = false;
   ++life_;
   stream_ = nullptr;
   outbox_.clear();
-  // Ranks never outlive the agent, and say nothing any more.
+  // Ranks do not outlive the agent, but those that nothing ends, and say nothing any more.
   auto lost = std::exchange(processes_, {});
-  for (auto& [key, process] : lost) world_.gangs->Lost(*process);
+  for (auto& [key, process] : lost) {
+    if (process->unkillable && !host_died) {
+      world_.gangs->Kill(*process);
+      processes_[key] = std::move(process);
+    } else {
+      world_.gangs->Lost(*process);
+    }
+  }
 }
 
 void Agent::Crash(absl::Duration until) {
   if (!alive_) return;
   world_.Note("agent dies", 0, index_);
   world_.network->CloseByWorker(stream_, /*host_died=*/false);
-  LoseProcesses();
+  LoseProcesses(/*host_died=*/false);
   world_.events.After(until, [this] { Start(); });
 }
 
@@ -75,7 +87,7 @@ void Agent::Die(absl::Duration until) {
   if (!alive_) return;
   world_.Note("host dies", 0, index_);
   world_.network->CloseByWorker(stream_, /*host_died=*/true);
-  LoseProcesses();
+  LoseProcesses(/*host_died=*/true);
   memory_.clear();
   facts_.clear();
   world_.events.After(until, [this] { Start(); });
@@ -99,7 +111,7 @@ void Agent::Leave(absl::Duration until) {
 
 // When the last rank has ended, and the coordinator has had time to hear of it.
 void Agent::MayFinishLeaving() {
-  if (!leaving_ || !processes_.empty()) return;
+  if (!alive_ || !leaving_ || !processes_.empty()) return;
   const absl::Duration wait = outbox_.empty() ? absl::Milliseconds(10) : kAcknowledgeTime;
   world_.events.After(wait, [this, life = life_] {
     if (life == life_ && processes_.empty()) FinishLeaving();
@@ -110,7 +122,7 @@ void Agent::FinishLeaving() {
   if (!outbox_.empty()) world_.Hit(Probe::kLeftWithoutAcknowledgement);
   world_.Note("agent has left", 0, index_);
   world_.network->CloseByWorker(stream_, /*host_died=*/false);
-  LoseProcesses();
+  LoseProcesses(/*host_died=*/false);
   world_.events.After(away_, [this] { Start(); });
 }
 
@@ -306,6 +318,7 @@ void Agent::Ended(Process& process, v1::RankReport report) {
   const RankKey key = process.key;
   world_.Note("process ends", key.job, index_, key.generation, report.state());
   processes_.erase(key);
+  if (!alive_) return;
   SetReport(std::move(report));
   MayFinishLeaving();
 }

@@ -91,7 +91,7 @@ class Agent {
   void HandleForget(const v1::ForgetRank& forget);
   void HandleCheck(const v1::CheckHealth& check);
   void StartProcess(const v1::StartRank& start, const RankKey& key);
-  void LoseProcesses();
+  void LoseProcesses(bool host_died);
   void MayFinishLeaving();
   void FinishLeaving();
 

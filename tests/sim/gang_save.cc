@@ -247,6 +247,12 @@ void Gangs::Kill(Process& process) {
   if (process.unkillable) {
     world_.Hit(Probe::kUnkillable);
     delay = world_.random.Time(absl::Minutes(1), absl::Minutes(12));
+    // Whoever waits for it may well kill the agent.
+    if (world_.faults && world_.random.Chance(0.1)) {
+      world_.events.After(
+          world_.random.Time(absl::ZeroDuration(), absl::Minutes(2)),
+          [this, worker = process.worker] { world_.agents[worker]->Crash(absl::Seconds(1)); });
+    }
   }
   EndSoon(process, delay, Killed(process));
 }

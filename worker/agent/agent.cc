@@ -29,6 +29,7 @@
 #include "worker/agent/gpu_monitor.h"
 #include "worker/agent/identity.h"
 #include "worker/agent/job_memory.h"
+#include "worker/agent/leftovers.h"
 #include "worker/agent/outbox.h"
 #include "worker/agent/rank_process.h"
 #include "worker/agent/session.h"
@@ -72,7 +73,8 @@ class AgentImpl : public Agent {
         nvml_(std::move(nvml)),
         health_(options_.health,
                 [this](v1::HealthReport report) { outbox_.SetHealthReport(std::move(report)); }),
-        memory_(options_.memory_dir, identity_.id()) {}
+        memory_(options_.memory_dir, identity_.id()),
+        leftovers_(options_.data_dir) {}
 
   void Run() override;
   void RequestStop() override {
@@ -85,6 +87,7 @@ class AgentImpl : public Agent {
 
  private:
   void WatchGpus();
+  void TellOfLeftovers();
   void WakeUp();
   void WaitForEvents();
   void HandleInbox();
@@ -113,6 +116,7 @@ class AgentImpl : public Agent {
   // The loop's own. Its times are SteadyNow's.
   std::map<RankKey, std::unique_ptr<RankProcess>> ranks_;
   JobMemory memory_;
+  Leftovers leftovers_;
   absl::Time sweep_time_ = absl::InfinitePast();
   bool leaving_ = false;
   absl::Time abort_time_ = absl::InfiniteFuture();
@@ -140,6 +144,14 @@ void AgentImpl::WatchGpus() {
   check_monitor_ = monitor_->CheckProgress(SteadyNow(), kDriverPatience);
 }
 
+void AgentImpl::TellOfLeftovers() {
+  std::map<std::string, int> slots;
+  for (const PlannedSlot& planned : plan_.slots) {
+    if (!planned.slot.uuid().empty()) slots[planned.slot.uuid()] = planned.slot.index();
+  }
+  for (v1::RankReport& report : leftovers_.Load(slots)) outbox_.SetReport(std::move(report));
+}
+
 void AgentImpl::NoteSpot(const std::string& why) {
   spdlog::warn("this host goes away ({}): its jobs are to leave in {}", why,
                absl::FormatDuration(options_.spot.time));
@@ -152,6 +164,7 @@ void AgentImpl::NoteSpot(const std::string& why) {
 }
 
 void AgentImpl::Run() {
+  TellOfLeftovers();
   WatchGpus();
   SpotWatch spot(options_.spot, [this](const std::string& why) { NoteSpot(why); });
   Session session(coordinator_, &outbox_, [this](v1::CoordinatorMessage message) {
@@ -174,8 +187,10 @@ void AgentImpl::Run() {
       any_ended |= ended;
       // It may have ended because its GPU did, which the next placement should know.
       if (ended && monitor_) monitor_->MeasureSoon();
+      if (ended) leftovers_.Ended(it->first);
       it = ended ? ranks_.erase(it) : std::next(it);
     }
+    for (v1::RankReport& report : leftovers_.TakeEnded()) outbox_.SetReport(std::move(report));
     if (monitor_ && SteadyNow() >= check_monitor_) {
       check_monitor_ = monitor_->CheckProgress(SteadyNow(), kDriverPatience);
     }
@@ -207,7 +222,9 @@ void AgentImpl::WakeUp() {
 void AgentImpl::WaitForEvents() {
   std::vector<pollfd> entries = {{wake_.get(), POLLIN, 0}};
   for (const auto& [key, rank] : ranks_) rank->AddPollEntries(entries);
-  const absl::Time next = std::min({abort_time_, kill_time_, check_monitor_, sweep_time_, check_alive_});
+  leftovers_.AddPollEntries(entries);
+  const absl::Time next =
+      std::min({abort_time_, kill_time_, check_monitor_, sweep_time_, check_alive_});
   poll(entries.data(), entries.size(), PollTimeoutMillis(next - SteadyNow()));
 }
 
@@ -231,7 +248,8 @@ void AgentImpl::Handle(const v1::CoordinatorMessage& message) {
       return HandleStop(message.stop_rank());
     case v1::CoordinatorMessage::kForgetRank:
       // A rank that runs is never forgotten: its end must be told.
-      if (ranks_.count(KeyOf(message.forget_rank())) == 0) {
+      if (ranks_.count(KeyOf(message.forget_rank())) == 0 &&
+          !leftovers_.Has(KeyOf(message.forget_rank()))) {
         outbox_.Forget(KeyOf(message.forget_rank()));
       }
       return;
@@ -295,6 +313,7 @@ absl::Status AgentImpl::StartTrainer(const v1::StartRank& start) {
   trainer.memory_folder = memory_.FolderOf(start.job(), start.uid());
   SweepMemory(JobMemory::kKeepFromOthers, trainer.memory_folder);
   MP_ASSIGN_OR_RETURN(auto rank, RankProcess::Start(start, trainer, &outbox_));
+  leftovers_.Started(start, planned.slot.uuid(), rank->pid());
   ranks_[KeyOf(start)] = std::move(rank);
   return absl::OkStatus();
 }
@@ -328,6 +347,7 @@ void AgentImpl::RefuseStart(const v1::StartRank& start, v1::RankState state,
 }
 
 void AgentImpl::HandleStop(const v1::StopRank& stop) {
+  if (leftovers_.Has(KeyOf(stop))) return;  // it has been sent SIGKILL
   auto found = ranks_.find(KeyOf(stop));
   if (found == ranks_.end()) {
     // It ended already, or was never here: say what is known once more.
@@ -347,6 +367,7 @@ void AgentImpl::HandleStop(const v1::StopRank& stop) {
 void AgentImpl::HandleCheck(const v1::CheckHealth& check) {
   std::set<int> busy;
   for (const auto& [key, rank] : ranks_) busy.insert(rank->slot());
+  for (const int slot : leftovers_.Slots()) busy.insert(slot);
   std::vector<std::string> gpus;
   for (const PlannedSlot& planned : plan_.slots) {
     const int slot = planned.slot.index();

@@ -44,6 +44,7 @@ class RankProcess {
 
   const RankKey& key() const { return key_; }
   int slot() const { return slot_; }
+  pid_t pid() const { return process_.pid(); }
   const std::string& memory_folder() const { return memory_folder_; }
 
   // SIGTERM: checkpoint at the step boundary and leave.
