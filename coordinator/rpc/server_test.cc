@@ -208,7 +208,8 @@ TEST_F(ServerTest, PagesOfLargeJobsFitIntoAMessage) {
   v1::SubmitJobRequest large = Request();
   v1::DataSpec* data = large.mutable_spec()->mutable_data();
   data->clear_train();
-  for (int i = 0; i < 250; ++i) data->add_mixture()->set_path("/" + std::string(4000, 'x') + ".npy");
+  for (int i = 0; i < 250; ++i)
+    data->add_mixture()->set_path("/" + std::string(4000, 'x') + ".npy");
   for (int i = 0; i < 17; ++i) {
     grpc::ClientContext context;
     v1::Job job;
