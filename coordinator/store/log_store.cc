@@ -21,6 +21,15 @@ namespace {
 // Dropping in steps keeps range tombstones few.
 int64_t WithStep(int64_t limit) { return limit + std::max<int64_t>(1, limit / 20); }
 
+// No log can have more lines or bytes than this: a summary that says so is damaged.
+constexpr int64_t kMost = int64_t{1} << 56;
+
+bool MayBe(const v1::LogSummary& summary) {
+  const auto within = [](int64_t value, int64_t least) { return least <= value && value <= kMost; };
+  return within(static_cast<int64_t>(summary.first()), 1) && within(summary.bytes(), 0) &&
+         within(summary.dropped_lines(), 0);
+}
+
 std::string PrefixOf(int64_t job) { return LogKey(job, 0).substr(0, 8); }
 
 uint64_t SequenceOf(const rocksdb::Slice& key) {
@@ -64,7 +73,8 @@ absl::Status LogStore::Load() {
     v1::LogSummary summary;
     const bool good =
         it->key().size() == 9 &&
-        summary.ParseFromArray(it->value().data(), static_cast<int>(it->value().size()));
+        summary.ParseFromArray(it->value().data(), static_cast<int>(it->value().size())) &&
+        MayBe(summary);
     if (!good) continue;  // as if there were none: it is made anew
     const auto job = static_cast<int64_t>(ReadBe64(absl::string_view(it->key().data() + 1, 8)));
     MP_ASSIGN_OR_RETURN(ranges_[job], LoadRange(job, &summary));

@@ -204,6 +204,31 @@ TEST_F(StoreTest, LogsOfAnOlderStoreAreCounted) {
   EXPECT_EQ(store_->logs().GetRange(3)->next, 11u);
 }
 
+// As if there were none: what comes is kept, and counted.
+TEST_F(StoreTest, DamagedLogSummariesAreMadeAnew) {
+  for (const int64_t wrong : {int64_t{-1}, INT64_MAX}) {
+    store_.reset();
+    {
+      auto database = Database::Open(dir_);
+      ASSERT_TRUE(database.ok()) << database.status();
+      v1::LogSummary summary;
+      summary.set_first(static_cast<uint64_t>(wrong));
+      summary.set_bytes(wrong);
+      summary.set_dropped_lines(wrong);
+      rocksdb::WriteBatch batch;
+      batch.Put((*database)->meta(), NumberKey(kLogSummaryPrefix, 7), summary.SerializeAsString());
+      ASSERT_TRUE((*database)->Write(&batch, /*sync=*/true).ok());
+    }
+    Open();
+    const auto before = store_->logs().GetRange(7);
+    ASSERT_TRUE(before.ok()) << before.status();
+    EXPECT_EQ(before->dropped, 0);
+    EXPECT_EQ(before->bytes, store_->logs().total_bytes());
+    ASSERT_TRUE(store_->logs().Append(7, {v1::LogLine(), v1::LogLine()}).ok());
+    EXPECT_EQ(store_->logs().Read(7, before->next, 10)->size(), 2u);
+  }
+}
+
 TEST_F(StoreTest, LogsAreNumberedAndTrimmed) {
   options_.logs.lines_per_job = 100;
   Open();

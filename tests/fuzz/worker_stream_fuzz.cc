@@ -1,15 +1,20 @@
 // Any sequence of messages on the streams of two workers, between what users ask for: no crash, no
-// slot with two ranks, no generation that goes back. A message is built from the input's bytes or
-// parsed from them.
+// slot with two ranks, no generation that goes back, no log that has more than it may or misses a
+// line. A message is built from the input's bytes or parsed from them.
 #include <fuzzer/FuzzedDataProvider.h>
 
 #include <algorithm>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/check.h"
 #include "common/proto_time.h"
 #include "coordinator/core/fake_cluster.h"
+#include "coordinator/store/database.h"
+#include "coordinator/store/log_store.h"
+#include "tests/fuzz/scratch_dir.h"
 
 namespace {
 
@@ -65,9 +70,90 @@ v1::RankProgress Progress(FuzzedDataProvider& input) {
   return progress;
 }
 
-Event OfWorker(FuzzedDataProvider& input, const std::string& id) {
+v1::SpotNotice Notice(FuzzedDataProvider& input, absl::Time now) {
+  if (input.ConsumeBool()) return Parsed<v1::SpotNotice>(input);
+  v1::SpotNotice notice;
+  notice.set_reason("gone soon");
+  const absl::Duration left = absl::Seconds(input.ConsumeIntegralInRange(-10, 300));
+  *notice.mutable_deadline() = ToProto(now + left);
+  return notice;
+}
+
+v1::HealthReport Health(FuzzedDataProvider& input, const State& state, const std::string& worker) {
+  v1::HealthReport report = Parsed<v1::HealthReport>(input);
+  const v1::WorkerRecord* record = state.FindWorker(worker);
+  // Only the check of its last exclusion counts.
+  if (record != nullptr && input.ConsumeBool()) {
+    *report.mutable_exclusion_time() = record->worker().exclusion().time();
+  }
+  return report;
+}
+
+// What the coordinator does with log batches. Each input has jobs of its own in one store.
+class Logs {
+ public:
+  static constexpr int kJobs = 5;
+
+  explicit Logs(Database* database)
+      : logs_(database, kLimits), first_job_(std::exchange(next_job_, next_job_ + kJobs)) {}
+
+  void Receive(FuzzedDataProvider& input) {
+    const int64_t job = first_job_ + input.ConsumeIntegralInRange(0, kJobs - 1);
+    std::vector<v1::LogLine> lines = Lines(input);
+    const int64_t batch = static_cast<int64_t>(lines.size());
+    const auto before = logs_.GetRange(job);
+    MP_CHECK(logs_.Append(job, std::move(lines)).ok());
+    const auto after = logs_.GetRange(job);
+    MP_CHECK(after->next == before->next + static_cast<uint64_t>(batch));
+    // Ranges grow by a step, or a batch, past what may be kept.
+    const auto kept = static_cast<int64_t>(after->next - after->first);
+    MP_CHECK(kept <= std::max(kLimits.lines_per_job + 1, batch)) << kept;
+    CheckRead(job, *after);
+    if (!logs_.IsOverTotal()) return;
+    const bool ended = input.ConsumeBool();
+    MP_CHECK(logs_
+                 .TrimTotal(
+                     [&](int64_t) { return ended ? absl::InfinitePast() : absl::InfiniteFuture(); })
+                 .ok());
+    MP_CHECK(!ended || logs_.total_bytes() <= kLimits.total_bytes) << logs_.total_bytes();
+    CheckRead(job, *logs_.GetRange(job));
+  }
+
+ private:
+  static constexpr LogLimits kLimits = {
+      .lines_per_job = 20, .bytes_per_job = 30'000, .total_bytes = 60'000, .lines_of_running = 5};
+
+  static std::vector<v1::LogLine> Lines(FuzzedDataProvider& input) {
+    v1::LogBatch batch = Parsed<v1::LogBatch>(input);
+    for (int i = input.ConsumeIntegralInRange(0, 30); i > 0; --i) {
+      v1::LogLine* line = batch.add_lines();
+      line->set_rank(i);
+      const int letters = input.ConsumeIntegralInRange(0, 2 * LogStore::kMaxLineBytes);
+      line->mutable_text()->append(i % 2, 'x');
+      for (int k = 0; k < letters; k += 2) line->mutable_text()->append("\xc3\xa9");
+    }
+    return {batch.lines().begin(), batch.lines().end()};
+  }
+  // Just the lines of the range are there, in order.
+  void CheckRead(int64_t job, const LogStore::Range& range) {
+    const auto lines = logs_.Read(job, 0, 1000);
+    MP_CHECK(lines.ok()) << lines.status();
+    MP_CHECK(lines->size() == range.next - range.first) << lines->size();
+    for (size_t i = 0; i < lines->size(); ++i) {
+      MP_CHECK((*lines)[i].sequence() == range.first + i);
+      MP_CHECK((*lines)[i].text().size() <= LogStore::kMaxLineBytes);
+    }
+  }
+
+  static inline int64_t next_job_ = 1;
+
+  LogStore logs_;
+  const int64_t first_job_;
+};
+
+Event OfWorker(FuzzedDataProvider& input, const FakeCluster& cluster, const std::string& id) {
   const std::string worker = "workers/" + id;
-  switch (input.ConsumeIntegralInRange(0, 6)) {
+  switch (input.ConsumeIntegralInRange(0, 8)) {
     case 0:
       return WorkerHello{Hello(input, id)};
     case 1:
@@ -78,6 +164,10 @@ Event OfWorker(FuzzedDataProvider& input, const std::string& id) {
       return WorkerHeartbeat{worker, {Parsed<v1::DeviceFacts>(input)}};
     case 4:
       return RankProgressed{worker, Progress(input)};
+    case 5:
+      return SpotNoticed{worker, Notice(input, cluster.now)};
+    case 6:
+      return HealthReported{worker, Health(input, cluster.state, worker)};
     default:
       return RankReported{worker,
                           input.ConsumeBool() ? Report(input) : Parsed<v1::RankReport>(input)};
@@ -109,14 +199,19 @@ Event OfUser(FuzzedDataProvider& input) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const ScratchDir dir;
+  static const std::unique_ptr<Database> database = *Database::Open(dir.path());
   FuzzedDataProvider input(data, size);
   FakeCluster cluster;
+  Logs logs(database.get());
   while (input.remaining_bytes() > 0) {
-    const int kind = input.ConsumeIntegralInRange(0, 9);
+    const int kind = input.ConsumeIntegralInRange(0, 10);
     if (kind < 6) {
-      cluster.Do(OfWorker(input, kWorkers[kind % 2]));
+      cluster.Do(OfWorker(input, cluster, kWorkers[kind % 2]));
     } else if (kind < 9) {
       cluster.Do(OfUser(input));
+    } else if (kind == 10) {
+      logs.Receive(input);
     } else {
       cluster.Advance(absl::Milliseconds(input.ConsumeIntegral<uint16_t>()));
     }
