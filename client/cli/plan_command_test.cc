@@ -101,10 +101,10 @@ TEST_F(PlanCommandTest, ChoosesWhatIsAutoAndSaysWhy) {
   EXPECT_EQ(plan["chosen"][0]["value"], std::to_string(plan["micro_batch"].get<int64_t>()));
   EXPECT_EQ(plan["micro_batch"].get<int64_t>() * plan["accumulation"].get<int64_t>(), 12);
   EXPECT_EQ(plan["recompute"], "none");
-  const std::string tight = Write("tight.yaml", absl::StrCat(kAutoSpec, "  memory: 18MiB\n"));
+  const std::string tight = Write("tight.yaml", absl::StrCat(kAutoSpec, "  memory: 24MiB\n"));
   const auto less = PlanJson(tight);
   EXPECT_EQ(less["fits"], true);
-  EXPECT_LE(less["required_bytes"].get<int64_t>(), 18 << 20);
+  EXPECT_LE(less["required_bytes"].get<int64_t>(), 24 << 20);
   EXPECT_THAT(RunCli(absl::StrCat("plan ", tight)).out,
               AllOf(HasSubstr("chosen         train.zero.stage: "), HasSubstr("does not fit"),
                     HasSubstr("as resources.memory says")));

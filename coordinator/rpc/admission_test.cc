@@ -107,19 +107,19 @@ TEST_F(AdmissionTest, DeclaredMemoryRefusesWithWhatWouldFit) {
   v1::Job job;
   EXPECT_TRUE(Submit(Spec(), &job).ok()) << "nothing is known: anything may run";
   v1::JobSpec spec = Spec();
-  spec.mutable_resources()->set_memory(20 * kMiB);
+  spec.mutable_resources()->set_memory(30 * kMiB);
   for (const bool validate_only : {false, true}) {
     const grpc::Status status = Submit(spec, &job, 0, validate_only);
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
     EXPECT_THAT(status.error_message(),
-                AllOf(HasSubstr("does not fit"), HasSubstr("20.00 MiB"),
+                AllOf(HasSubstr("does not fit"), HasSubstr("30.00 MiB"),
                       HasSubstr("resources.memory"), HasSubstr("train.batch.micro: ")));
   }
 }
 
 TEST_F(AdmissionTest, WorkersTellWhatTheyHave) {
   v1::Job job;
-  const auto small = Connect("small", 20 * kMiB);
+  const auto small = Connect("small", 30 * kMiB);
   EXPECT_THAT(Submit(Spec(), &job).error_message(), HasSubstr("the largest slot of the workers"));
   const auto large = Connect("large", 1024 * kMiB);
   EXPECT_TRUE(Submit(Spec(), &job).ok()) << "one of them has room";
@@ -167,7 +167,7 @@ TEST_F(AdmissionTest, TheLargestHostHasRoom) {
 
 TEST_F(AdmissionTest, AWorkerThatSaysNothingMayHaveRoom) {
   v1::Job job;
-  const auto small = Connect("small", 20 * kMiB);
+  const auto small = Connect("small", 30 * kMiB);
   const auto silent = Connect("silent", 0);
   EXPECT_TRUE(Submit(Spec(), &job).ok());
 }
@@ -177,7 +177,7 @@ TEST_F(AdmissionTest, AutoIsChosenOnceAndKept) {
   EXPECT_THAT(Submit(AutoSpec(), &job).error_message(), HasSubstr("auto needs to know the memory"));
   std::string name;
   {
-    const auto small = Connect("small", 20 * kMiB);
+    const auto small = Connect("small", 30 * kMiB);
     const auto large = Connect("large", 1024 * kMiB);
     const grpc::Status status = Submit(AutoSpec(), &job, 0, false, "request-1");
     ASSERT_TRUE(status.ok()) << status.error_message();

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -47,6 +48,17 @@ class SteppedClockTest : public testing::Test {
     out_ = process.TakeOut();
     EXPECT_EQ(Line(out_.get()), "waiting");
     return process;
+  }
+
+  // What is between the line and the kernel's wait is over too.
+  static void AwaitSleep(pid_t pid) {
+    std::string state;
+    for (const absl::Time end = absl::Now() + kSoon; state != "S" && absl::Now() < end;) {
+      std::string number;
+      std::string name;
+      std::ifstream(absl::StrCat("/proc/", pid, "/stat")) >> number >> name >> state;
+    }
+    EXPECT_EQ(state, "S");
   }
 
   const std::string folder_ = absl::StrCat(testing::TempDir(), "/stepped_clock_", getpid());
@@ -102,9 +114,11 @@ TEST_F(SteppedClockTest, AWaitByASteadyClockTakesAsLongAsBefore) {
 TEST_F(SteppedClockTest, WaitsOfAbseilInOurBinariesAreSteady) {
   probe_ = MILEPOST_STEADY_CLOCK_PROBE;
   Subprocess first = Waiting("absl", "1");
+  AwaitSleep(first.pid());
   ASSERT_TRUE(clocks_.Step(first.pid(), -absl::Hours(1)));
   EXPECT_TRUE(first.Wait(absl::Now() + kSoon).ok());
   Subprocess second = Waiting("absl");
+  AwaitSleep(second.pid());
   ASSERT_TRUE(clocks_.Step(second.pid(), absl::Hours(1)));
   EXPECT_FALSE(second.Wait(absl::Now() + absl::Seconds(2)).ok());
 }

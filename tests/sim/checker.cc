@@ -318,9 +318,10 @@ void Checker::Probes(const Record& old, const Record& now) {
                       now.ranks(i).state() == v1::RANK_STATE_FAILED;
     hit(lost && ending == v1::ATTEMPT_ENDING_PREEMPT, Probe::kLostWhilePreempting);
     hit(lost && ending == v1::ATTEMPT_ENDING_RESIZE, Probe::kLostWhileResizing);
-    const bool killed =
-        now.ranks(i).stop() == v1::STOP_KIND_KILL && old.ranks(i).stop() == v1::STOP_KIND_GRACEFUL;
-    hit(killed, Probe::kKillAfterGrace);
+    const v1::StopKind stop = now.ranks(i).stop();
+    const v1::StopKind stopped = old.ranks(i).stop();
+    hit(stop == v1::STOP_KIND_ABORT && stopped == v1::STOP_KIND_GRACEFUL, Probe::kAbortAfterGrace);
+    hit(stop == v1::STOP_KIND_KILL && stopped == v1::STOP_KIND_ABORT, Probe::kKillAfterAbort);
   }
 }
 
