@@ -113,12 +113,12 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
   }
+  if (train->parsed()) InstallTrainerSignals();
   const TrainerDevice device = DeviceOfThisBinary();
   request.engine = device.generation;
   if (generate->parsed()) return RunGenerate(request);
   if (check->parsed()) return RunCheck(device);
   if (measure->parsed()) return RunMeasure(device, name, measured_threads, disk_folder);
-  InstallTrainerSignals();
   return Train(MessageChannel(UniqueFd(channel_fd)), device);
 }
 

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
 #include <cstdint>
 #include <utility>
 
@@ -17,21 +16,8 @@ namespace milepost::worker {
 namespace {
 
 std::atomic<bool> stop_requested{false};
-static_assert(std::atomic<bool>::is_always_lock_free);
-
 std::atomic<bool> abort_requested{false};
 std::atomic<int> abort_event{-1};
-
-void OnStop(int) { stop_requested = true; }
-
-void OnAbort(int) {
-  const int error = errno;
-  abort_requested = true;
-  const uint64_t one = 1;
-  ssize_t ignored = write(abort_event, &one, sizeof one);
-  (void)ignored;
-  errno = error;
-}
 
 void OnBusError(int) {
   static const char kMessage[] =
@@ -42,11 +28,19 @@ void OnBusError(int) {
   _exit(kExitData);
 }
 
-void Handle(int signal, void (*handler)(int)) {
-  struct sigaction action = {};
-  action.sa_handler = handler;
-  action.sa_flags = SA_RESTART;
-  sigaction(signal, &action, nullptr);
+[[noreturn]] void TakeSignals(const sigset_t& signals) {
+  while (true) {
+    int signal = 0;
+    if (sigwait(&signals, &signal) != 0) continue;
+    if (signal != SIGUSR1) {
+      stop_requested = true;
+      continue;
+    }
+    abort_requested = true;
+    const uint64_t one = 1;
+    ssize_t ignored = write(abort_event, &one, sizeof one);
+    (void)ignored;
+  }
 }
 
 }  // namespace
@@ -54,11 +48,15 @@ void Handle(int signal, void (*handler)(int)) {
 void InstallTrainerSignals() {
   // For the life of the process.
   abort_event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  Handle(SIGUSR1, OnAbort);
-  Handle(SIGTERM, OnStop);
-  Handle(SIGINT, OnStop);
-  Handle(SIGBUS, OnBusError);
+  struct sigaction bus = {};
+  bus.sa_handler = OnBusError;
+  sigaction(SIGBUS, &bus, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int taken : {SIGUSR1, SIGTERM, SIGINT}) sigaddset(&signals, taken);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::thread(TakeSignals, signals).detach();
 }
 
 bool StopRequested() { return stop_requested; }

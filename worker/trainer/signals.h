@@ -1,6 +1,11 @@
 // The trainer process's signals: SIGTERM and SIGINT ask it to stop at a step boundary; SIGUSR1 to
-// abort, since another rank is lost; SIGBUS (a
-// mapped data file became shorter) ends it with kExitData and a message.
+// abort, since another rank is lost; SIGBUS (a mapped data file became shorter) ends it with
+// kExitData and a message.
+//
+// A thread of its own waits for those that ask; all other threads have them blocked, as no handler
+// may run on a thread that computes: oneDNN 2.6's fp32 products for AVX2 (jit_avx_gemm_f32) have
+// the stack pointer in a block of the heap while they run, and the kernel would write the
+// handler's frame over whatever lies below.
 #ifndef MILEPOST_WORKER_TRAINER_SIGNALS_H_
 #define MILEPOST_WORKER_TRAINER_SIGNALS_H_
 
@@ -11,10 +16,10 @@
 
 namespace milepost::worker {
 
-// Once, first thing in main.
+// Once, before any other thread is made.
 void InstallTrainerSignals();
 
-// Whether a stop was asked for. Async-signal-safe and thread-safe.
+// Whether a stop was asked for. Thread-safe.
 bool StopRequested();
 
 // Likewise of an abort.
