@@ -172,22 +172,25 @@ std::vector<PlacedRank> SlotPool::Find(int ranks, int64_t slot_bytes,
 }
 
 std::vector<PlacedRank> SlotPool::FindElsewhere(int ranks, int64_t slot_bytes,
-                                                const std::vector<std::string>& last) const {
-  SlotPool pool = *this;
+                                                const std::vector<std::string>& last) {
+  std::vector<int> avoided;
   for (const std::string& worker : last) {
     const auto found = host_by_worker_.find(worker);
-    if (found != host_by_worker_.end()) pool.Avoid(found->second);
+    if (found == host_by_worker_.end() || hosts_[found->second].avoided) continue;
+    avoided.push_back(found->second);
+    SetAvoided(found->second, true);
   }
-  return pool.Find(ranks, slot_bytes);
+  std::vector<PlacedRank> placed = Find(ranks, slot_bytes);
+  for (const int host : avoided) SetAvoided(host, false);
+  return placed;
 }
 
-void SlotPool::Avoid(int index) {
+void SlotPool::SetAvoided(int index, bool avoided) {
   PoolHost& host = hosts_[index];
-  if (host.avoided) return;
   Erase(index);
-  host.avoided = true;
+  host.avoided = avoided;
   for (const PoolSlot& slot : host.slots) {
-    if (slot.free) avoided_free_.Add(slot.memory_bytes, 1);
+    if (slot.free) avoided_free_.Add(slot.memory_bytes, avoided ? 1 : -1);
   }
   Insert(index);
 }

@@ -70,8 +70,9 @@ class SlotPool {
   std::vector<PlacedRank> Find(int ranks, int64_t slot_bytes,
                                const std::vector<std::string>& first) const;
   // The same, there only as far as there are too few elsewhere: as on hosts that are avoided.
+  // Leaves the pool as it was.
   std::vector<PlacedRank> FindElsewhere(int ranks, int64_t slot_bytes,
-                                        const std::vector<std::string>& last) const;
+                                        const std::vector<std::string>& last);
   // They are free no longer.
   void Take(const std::vector<PlacedRank>& placed);
 
@@ -89,7 +90,7 @@ class SlotPool {
     int free = 0;
   };
 
-  void Avoid(int host);
+  void SetAvoided(int host, bool avoided);
   void Insert(int host);
   void Erase(int host);
   // The hosts that `ranks` slots of the group's come from, in order: the fewest.
