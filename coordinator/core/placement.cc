@@ -14,22 +14,22 @@ int SlotPool::FreeOf(const PoolHost& host) {
                                         [](const PoolSlot& slot) { return slot.free; }));
 }
 
-void SlotPool::Counts::Add(int64_t memory, int count) {
+void SlotCounts::Add(int64_t memory, int count) {
   total += count;
   by_memory[memory] += count;
 }
 
-int SlotPool::Counts::With(int64_t slot_bytes) const {
+void SlotCounts::Add(const SlotCounts& other) {
+  for (const auto& [memory, count] : other.by_memory) Add(memory, count);
+}
+
+int SlotCounts::With(int64_t slot_bytes) const {
   if (slot_bytes == 0) return total;
   int with = 0;
   for (const auto& [memory, count] : by_memory) {
     if (memory == 0 || memory >= slot_bytes) with += count;
   }
   return with;
-}
-
-int64_t SlotPool::LargestMemory() const {
-  return usable_.by_memory.empty() ? 0 : usable_.by_memory.rbegin()->first;
 }
 
 void SlotPool::AddHost(PoolHost host) {
@@ -195,7 +195,8 @@ void SlotPool::SetAvoided(int index, bool avoided) {
   Insert(index);
 }
 
-void SlotPool::Take(const std::vector<PlacedRank>& placed) {
+SlotCounts SlotPool::Take(const std::vector<PlacedRank>& placed) {
+  SlotCounts taken;
   for (size_t i = 0; i < placed.size();) {
     const std::string& worker = placed[i].worker;
     const auto found = host_by_worker_.find(worker);
@@ -206,12 +207,14 @@ void SlotPool::Take(const std::vector<PlacedRank>& placed) {
         if (slot.index != placed[i].slot) continue;
         MP_CHECK(slot.free) << worker << "/" << slot.index;
         slot.free = false;
+        taken.Add(slot.memory_bytes, 1);
         free_.Add(slot.memory_bytes, -1);
         if (hosts_[found->second].avoided) avoided_free_.Add(slot.memory_bytes, -1);
       }
     }
     Insert(found->second);
   }
+  return taken;
 }
 
 bool IsModel(const std::string& model, const std::string& wanted) {

@@ -102,7 +102,10 @@ TEST(PlacementTest, TakesOnlySlotsWithRoom) {
   EXPECT_EQ(pool.CountUsable(40 * kGiB), 4);
   EXPECT_EQ(Show(pool.Find(2, 40 * kGiB)), "b0 c0");
   EXPECT_EQ(Show(pool.Find(3, 40 * kGiB)), "");
-  EXPECT_EQ(pool.LargestMemory(), 80 * kGiB);
+  SlotPool rest = pool;
+  const SlotCounts taken = rest.Take(pool.Find(3, 0));
+  EXPECT_EQ(taken.total, 3);
+  EXPECT_EQ(taken.With(40 * kGiB), 0);
 }
 
 TEST(PlacementTest, FindsExactlyWhatIsThere) {
