@@ -37,7 +37,7 @@ TEST_F(DeviceTest, JobsGetSlotsOfTheirKind) {
   ASSERT_TRUE(Starts(gpu));
   EXPECT_EQ(Job(gpu).placements(1).worker(), "workers/gpus");
   const std::string later = Submit(2, kCuda);
-  EXPECT_THAT(Reason(later), HasSubstr("needs 2 free cuda slots; 1 of 3 on 2 ready workers"));
+  EXPECT_THAT(Reason(later), HasSubstr("needs 2 cuda slots; 1 of 3 on 2 ready workers"));
 }
 
 TEST_F(DeviceTest, AJobsRanksHaveOneModel) {
@@ -76,6 +76,27 @@ TEST_F(DeviceTest, ARankGetsAGpuWithRoomForIt) {
   const std::string silent = submit(1, 1000);  // may have it
   ASSERT_TRUE(Starts(silent));
   EXPECT_EQ(Record(silent).ranks(0).slot(), 3);
+}
+
+TEST_F(DeviceTest, WhatIsTooSmallIsNotCountedAsFree) {
+  v1::Hello hello = MakeGpuHello("a", {"A100", "A100", "A100", "A100"});
+  for (int i = 0; i < 4; ++i) {
+    hello.mutable_slots(i)->set_memory_bytes(int64_t{i < 2 ? 40 : 80} << 30);
+  }
+  Do(WorkerHello{hello});
+  const auto submit = [&](int ranks) {
+    JobSubmitted event{.spec = Spec(ranks), .slot_bytes = int64_t{60} << 30};
+    event.spec.mutable_resources()->set_device(kCuda);
+    event.spec.mutable_resources()->set_device_model("a100");
+    return Do(event).job;
+  };
+  EXPECT_THAT(Reason(submit(3)), HasSubstr("needs 3 x a100 with 60.0 GiB; the workers have 2 of "
+                                           "these: start workers with 1 more; 2 have less"));
+  const std::string first = submit(1);
+  ASSERT_TRUE(Starts(first));
+  EXPECT_THAT(Reason(submit(2)), AllOf(HasSubstr("needs 2 x a100 with 60.0 GiB; 1 of 2 on 1 ready "
+                                                 "worker is free; 2 have less than the 60.0 GiB"),
+                                       HasSubstr("; 1 held by jobs/2 until it ends")));
 }
 
 TEST_F(DeviceTest, ASlotWhoseGpuIsLostGetsNothing) {

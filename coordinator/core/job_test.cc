@@ -81,7 +81,7 @@ TEST_F(JobTest, StrictlyFirstComeFirstServed) {
   EXPECT_EQ(Job(first).state(), v1::JOB_STATE_STARTING);
   EXPECT_EQ(Job(big).state(), v1::JOB_STATE_QUEUED);
   EXPECT_EQ(Job(small).state(), v1::JOB_STATE_QUEUED);  // would fit, but came later
-  EXPECT_THAT(Job(big).reason_detail(), HasSubstr("needs 4 free cpu slots; 1 of 4"));
+  EXPECT_THAT(Job(big).reason_detail(), HasSubstr("needs 4 cpu slots; 1 of 4"));
   EXPECT_THAT(Job(small).reason_detail(), HasSubstr("jobs/2 is next"));
   ReportAll(first, v1::RANK_STATE_SUCCEEDED);
   EXPECT_EQ(Job(big).state(), v1::JOB_STATE_STARTING);

@@ -14,22 +14,22 @@ int SlotPool::FreeOf(const PoolHost& host) {
                                         [](const PoolSlot& slot) { return slot.free; }));
 }
 
-void SlotPool::Counts::Add(int64_t memory, int count) {
+void SlotCounts::Add(int64_t memory, int count) {
   total += count;
   by_memory[memory] += count;
 }
 
-int SlotPool::Counts::With(int64_t slot_bytes) const {
+void SlotCounts::Add(const SlotCounts& other) {
+  for (const auto& [memory, count] : other.by_memory) Add(memory, count);
+}
+
+int SlotCounts::With(int64_t slot_bytes) const {
   if (slot_bytes == 0) return total;
   int with = 0;
   for (const auto& [memory, count] : by_memory) {
     if (memory == 0 || memory >= slot_bytes) with += count;
   }
   return with;
-}
-
-int64_t SlotPool::LargestMemory() const {
-  return usable_.by_memory.empty() ? 0 : usable_.by_memory.rbegin()->first;
 }
 
 void SlotPool::AddHost(PoolHost host) {
@@ -172,27 +172,31 @@ std::vector<PlacedRank> SlotPool::Find(int ranks, int64_t slot_bytes,
 }
 
 std::vector<PlacedRank> SlotPool::FindElsewhere(int ranks, int64_t slot_bytes,
-                                                const std::vector<std::string>& last) const {
-  SlotPool pool = *this;
+                                                const std::vector<std::string>& last) {
+  std::vector<int> avoided;
   for (const std::string& worker : last) {
     const auto found = host_by_worker_.find(worker);
-    if (found != host_by_worker_.end()) pool.Avoid(found->second);
+    if (found == host_by_worker_.end() || hosts_[found->second].avoided) continue;
+    avoided.push_back(found->second);
+    SetAvoided(found->second, true);
   }
-  return pool.Find(ranks, slot_bytes);
+  std::vector<PlacedRank> placed = Find(ranks, slot_bytes);
+  for (const int host : avoided) SetAvoided(host, false);
+  return placed;
 }
 
-void SlotPool::Avoid(int index) {
+void SlotPool::SetAvoided(int index, bool avoided) {
   PoolHost& host = hosts_[index];
-  if (host.avoided) return;
   Erase(index);
-  host.avoided = true;
+  host.avoided = avoided;
   for (const PoolSlot& slot : host.slots) {
-    if (slot.free) avoided_free_.Add(slot.memory_bytes, 1);
+    if (slot.free) avoided_free_.Add(slot.memory_bytes, avoided ? 1 : -1);
   }
   Insert(index);
 }
 
-void SlotPool::Take(const std::vector<PlacedRank>& placed) {
+SlotCounts SlotPool::Take(const std::vector<PlacedRank>& placed) {
+  SlotCounts taken;
   for (size_t i = 0; i < placed.size();) {
     const std::string& worker = placed[i].worker;
     const auto found = host_by_worker_.find(worker);
@@ -203,12 +207,14 @@ void SlotPool::Take(const std::vector<PlacedRank>& placed) {
         if (slot.index != placed[i].slot) continue;
         MP_CHECK(slot.free) << worker << "/" << slot.index;
         slot.free = false;
+        taken.Add(slot.memory_bytes, 1);
         free_.Add(slot.memory_bytes, -1);
         if (hosts_[found->second].avoided) avoided_free_.Add(slot.memory_bytes, -1);
       }
     }
     Insert(found->second);
   }
+  return taken;
 }
 
 bool IsModel(const std::string& model, const std::string& wanted) {

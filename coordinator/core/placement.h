@@ -43,6 +43,17 @@ struct PoolHost {
   std::vector<PoolSlot> slots;
 };
 
+// How many slots there are, by their memory.
+struct SlotCounts {
+  int total = 0;
+  std::map<int64_t, int> by_memory = {};  // 0: not known, enough for anything
+
+  void Add(int64_t memory, int count);
+  void Add(const SlotCounts& other);
+  // With room for `slot_bytes`.
+  int With(int64_t slot_bytes) const;
+};
+
 // The slots of one device model that can be used, free or not.
 class SlotPool {
  public:
@@ -61,8 +72,8 @@ class SlotPool {
   int CountUsable(int64_t slot_bytes) const { return usable_.With(slot_bytes); }
   // That nobody holds, of hosts that are away: not among the free.
   int CountAway(int64_t slot_bytes) const { return away_.With(slot_bytes); }
-  // Largest memory of a slot; 0: not known of any.
-  int64_t LargestMemory() const;
+  const SlotCounts& free() const { return free_; }
+  const SlotCounts& usable() const { return usable_; }
 
   // `ranks` free slots, by rank. Empty: there are too few.
   std::vector<PlacedRank> Find(int ranks, int64_t slot_bytes) const;
@@ -70,26 +81,20 @@ class SlotPool {
   std::vector<PlacedRank> Find(int ranks, int64_t slot_bytes,
                                const std::vector<std::string>& first) const;
   // The same, there only as far as there are too few elsewhere: as on hosts that are avoided.
+  // Leaves the pool as it was.
   std::vector<PlacedRank> FindElsewhere(int ranks, int64_t slot_bytes,
-                                        const std::vector<std::string>& last) const;
-  // They are free no longer.
-  void Take(const std::vector<PlacedRank>& placed);
+                                        const std::vector<std::string>& last);
+  // They are free no longer. Returns what they have.
+  SlotCounts Take(const std::vector<PlacedRank>& placed);
 
  private:
-  struct Counts {
-    int total = 0;
-    std::map<int64_t, int> by_memory;
-
-    void Add(int64_t memory, int count);
-    int With(int64_t slot_bytes) const;
-  };
   // Hosts by how many of their slots are free, and by place in hosts_.
   struct Group {
     std::map<int, std::set<int>> hosts;
     int free = 0;
   };
 
-  void Avoid(int host);
+  void SetAvoided(int host, bool avoided);
   void Insert(int host);
   void Erase(int host);
   // The hosts that `ranks` slots of the group's come from, in order: the fewest.
@@ -104,10 +109,10 @@ class SlotPool {
   std::map<std::string, Group> racks_;  // without the avoided
   Group all_;                           // the same hosts
   Group avoided_;
-  Counts free_;
-  Counts avoided_free_;  // of these
-  Counts usable_;
-  Counts away_;
+  SlotCounts free_;
+  SlotCounts avoided_free_;  // of these
+  SlotCounts usable_;
+  SlotCounts away_;
 };
 
 // By a device's model; CPU slots have the empty model.

@@ -83,7 +83,7 @@ TEST(PlacementTest, AvoidedHostsComeLast) {
 }
 
 TEST(PlacementTest, ElsewhereIsOnTheLastHostsOnlyForWantOfOthers) {
-  const SlotPool pool = MakePool({{"a", {0, 1}}, {"b", {0}}, {"c", {0}}, {"d", {0}, "", true}});
+  SlotPool pool = MakePool({{"a", {0, 1}}, {"b", {0}}, {"c", {0}}, {"d", {0}, "", true}});
   const std::vector<std::string> last = {"a", "gone"};
   EXPECT_EQ(Show(pool.Find(2, 0, last)), "a0 a1");
   EXPECT_EQ(Show(pool.FindElsewhere(2, 0, last)), "b0 c0");
@@ -91,7 +91,8 @@ TEST(PlacementTest, ElsewhereIsOnTheLastHostsOnlyForWantOfOthers) {
   EXPECT_EQ(Show(pool.FindElsewhere(4, 0, last)), "b0 c0 a0 a1");
   EXPECT_EQ(Show(pool.FindElsewhere(5, 0, last)), "b0 c0 a0 a1 d0");
   EXPECT_EQ(Show(pool.FindElsewhere(6, 0, last)), "");
-  EXPECT_EQ(pool.CountGoodFree(0), 4) << "of the pool itself nothing is changed";
+  EXPECT_EQ(pool.CountGoodFree(0), 4) << "the pool is as it was";
+  EXPECT_EQ(Show(pool.Find(4, 0)), "a0 a1 b0 c0");
 }
 
 TEST(PlacementTest, TakesOnlySlotsWithRoom) {
@@ -101,7 +102,10 @@ TEST(PlacementTest, TakesOnlySlotsWithRoom) {
   EXPECT_EQ(pool.CountUsable(40 * kGiB), 4);
   EXPECT_EQ(Show(pool.Find(2, 40 * kGiB)), "b0 c0");
   EXPECT_EQ(Show(pool.Find(3, 40 * kGiB)), "");
-  EXPECT_EQ(pool.LargestMemory(), 80 * kGiB);
+  SlotPool rest = pool;
+  const SlotCounts taken = rest.Take(pool.Find(3, 0));
+  EXPECT_EQ(taken.total, 3);
+  EXPECT_EQ(taken.With(40 * kGiB), 0);
 }
 
 TEST(PlacementTest, FindsExactlyWhatIsThere) {

@@ -37,7 +37,7 @@ std::vector<int> ChooseVictims(const Shortage& shortage, const std::vector<Queue
                                const std::vector<int>& order) {
   const Demand& demand = *shortage.demand;
   const auto of_pool = [&](const Holding& victim) {
-    return victim.model == shortage.model ? victim.slots : 0;
+    return victim.model == shortage.model ? victim.slots.With(demand.slot_bytes) : 0;
   };
   const auto of_queue = [&](const Holding& victim) {
     return victim.queue == demand.queue ? victim.held : 0;

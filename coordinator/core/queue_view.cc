@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/spec/sizes.h"
 #include "coordinator/core/placement.h"
 #include "coordinator/core/state.h"
@@ -11,8 +10,6 @@
 
 namespace milepost::coordinator {
 namespace {
-
-constexpr double kBytesPerGiB = 1 << 30;
 
 std::string TimeText(absl::Time time) {
   return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", time, absl::UTCTimeZone());
@@ -31,13 +28,14 @@ SlotSupply SupplyFor(const KindView& view, int64_t slot_bytes, const v1::Job& jo
   int of_other_models = 0;
   for (const auto& [model, slots] : view.models) {
     if (!IsModel(model, wanted)) {
-      of_other_models += slots.usable;
-    } else if (slots.largest_memory != 0 && slots.largest_memory < slot_bytes) {
-      too_small += slots.usable;
-    } else {
-      supply.by_model[model] = slots.usable;
-      if (slots.free > 0) supply.free_by_model[model] = slots.free;
+      of_other_models += slots.usable.total;
+      continue;
     }
+    const int usable = slots.usable.With(slot_bytes);
+    const int free = slots.free.With(slot_bytes);
+    too_small += slots.usable.total - usable;
+    if (usable > 0) supply.by_model[model] = usable;
+    if (free > 0) supply.free_by_model[model] = free;
   }
   const auto add = [&](std::string why) {
     supply.missing.insert(supply.missing.begin(), std::move(why));
@@ -45,22 +43,22 @@ SlotSupply SupplyFor(const KindView& view, int64_t slot_bytes, const v1::Job& jo
   };
   if (of_other_models > 0) add(absl::StrCat(of_other_models, " of other models than ", wanted));
   if (too_small > 0) {
-    add(absl::StrFormat("%d %s less than the %.1f GiB that a rank needs", too_small,
-                        too_small == 1 ? "has" : "have",
-                        static_cast<double>(slot_bytes) / kBytesPerGiB));
+    add(absl::StrCat(too_small, too_small == 1 ? " has" : " have", " less than the ",
+                     GiBText(slot_bytes), " that a rank needs"));
   }
   return supply;
 }
 
-// "; held by jobs/4 (2 until 2026-01-01 10:00:00 UTC at the latest), jobs/5 (6 until it ends)"
+// "; 2 held by jobs/4 until 2026-01-01 10:00:00 UTC at the latest, 6 by jobs/5 until it ends"
 std::string HoldersText(const KindView& view) {
   if (view.holders.empty()) return "";
-  std::string text = "; held by ";
+  std::string text = "; ";
   for (const HolderView& holder : view.holders) {
     const bool limited = holder.release < absl::InfiniteFuture();
-    absl::StrAppend(&text, &holder == &view.holders.front() ? "" : ", ", JobName(holder.job), " (",
-                    holder.slots, " until ",
-                    limited ? TimeText(holder.release) + " at the latest" : "it ends", ")");
+    const bool first = &holder == &view.holders.front();
+    absl::StrAppend(&text, first ? "" : ", ", holder.slots, first ? " held by " : " by ",
+                    JobName(holder.job), " until ",
+                    limited ? TimeText(holder.release) + " at the latest" : "it ends");
   }
   const int more = view.holders_in_all - static_cast<int>(view.holders.size());
   if (more > 0) absl::StrAppend(&text, " and ", more, more == 1 ? " other" : " others");
@@ -88,8 +86,9 @@ std::string DetailOf(const KindView& view, const Waiting& waiting, int64_t slot_
       return job.reason_detail();
     case WaitCode::kSlots:
     case WaitCode::kTooFewSlots: {
-      const std::string text =
-          WaitReason(Ranks(job), job.spec().resources().device(), SupplyFor(view, slot_bytes, job));
+      const v1::ResourceSpec& resources = job.spec().resources();
+      const SlotWish wish = {Ranks(job), resources.device(), resources.device_model(), slot_bytes};
+      const std::string text = WaitReason(wish, SupplyFor(view, slot_bytes, job));
       return waiting.code == WaitCode::kSlots ? text + HoldersText(view) : text;
     }
     case WaitCode::kTurn:

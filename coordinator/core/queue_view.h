@@ -17,6 +17,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
+#include "coordinator/core/placement.h"
 #include "milepost/v1/job.pb.h"
 #include "milepost/v1/job_spec.pb.h"
 
@@ -45,9 +46,8 @@ struct Waiting {
 
 // A device model's slots, as the pass left them.
 struct ModelSummary {
-  int usable = 0;
-  int free = 0;
-  int64_t largest_memory = 0;
+  SlotCounts usable;
+  SlotCounts free;
 };
 
 struct ClusterSummary {
@@ -60,7 +60,7 @@ struct ClusterSummary {
 
 struct HolderView {
   int64_t job = 0;
-  int slots = 0;
+  int slots = 0;       // that it could use
   absl::Time release;  // by its time limit; InfiniteFuture: it has none
 };
 

@@ -13,14 +13,14 @@ int Reservations::Claimed(const std::string& model) const {
   return claimed;
 }
 
-// Holdings of the model come free in the order of their release, after what is free now; earlier
-// reservations are served first.
+// Holdings of the model come free in the order of their release, after what is free now, as far as
+// their slots have room; earlier reservations are served first.
 Reservations::Reservation Reservations::Plan(const Demand& demand, const std::string& model,
                                              int free, const std::vector<Holding>& holdings) const {
   std::vector<std::pair<absl::Time, int>> releases;
   for (const Holding& holding : holdings) {
     if (holding.model == model && holding.release < absl::InfiniteFuture()) {
-      releases.emplace_back(std::max(holding.release, now_), holding.slots);
+      releases.emplace_back(std::max(holding.release, now_), holding.slots.With(demand.slot_bytes));
     }
   }
   std::sort(releases.begin(), releases.end());

@@ -156,13 +156,14 @@ class Inputs {
   }
 
   int AddHolding(int64_t number, const v1::JobRecord& record, ScheduleInput& input) {
-    Holding holding = {.job = number,
-                       .queue = QueueOf(record.job()),
-                       .priority = record.job().spec().scheduling().priority(),
-                       .start = FromProto(record.attempt_start_time()),
-                       .release = TimeLimitEnd(record) + config_.graceful_stop,
-                       .leaving = record.ending() != v1::ATTEMPT_ENDING_NONE,
-                       .leaves_for = JobNumber(record.leaves_for())};
+    Holding holding;
+    holding.job = number;
+    holding.queue = QueueOf(record.job());
+    holding.priority = record.job().spec().scheduling().priority();
+    holding.start = FromProto(record.attempt_start_time());
+    holding.release = TimeLimitEnd(record) + config_.graceful_stop;
+    holding.leaving = record.ending() != v1::ATTEMPT_ENDING_NONE;
+    holding.leaves_for = JobNumber(record.leaves_for());
     if (holding.leaving) {
       const absl::Time end = IsSet(record.stop_deadline()) ? FromProto(record.stop_deadline())
                                                            : now_ + config_.graceful_stop;
@@ -178,7 +179,9 @@ class Inputs {
         if (slot.index() != rank.slot()) continue;
         if (holding.held == 1) holding.model = slot.model();
         const bool comes_back = TakesRanks(*worker) || IsAway(*worker);
-        if (comes_back && ProblemOf(worker->worker(), slot.index()).empty()) ++holding.slots;
+        if (comes_back && ProblemOf(worker->worker(), slot.index()).empty()) {
+          holding.slots.Add(slot.memory_bytes(), 1);
+        }
       }
     }
     const int held = holding.held;

@@ -39,7 +39,7 @@ class Pass {
   Schedule Run() {
     SortDemands();
     for (const Holding& holding : input_.holdings) {
-      if (holding.leaving) comes_free_[holding.model] += holding.slots;
+      if (holding.leaving) comes_free_[holding.model].Add(holding.slots);
     }
     CountWanting();
     Admitted();
@@ -182,7 +182,7 @@ class Pass {
     head_ = demand.job;
     const absl::Time start = reserved_.Add(demand, pools, input_.holdings);
     Wait(demand, WaitCode::kSlots, 0);
-    TellOfHead(pools, start);
+    TellOfHead(demand, pools, start);
   }
 
   // The pools that could hold it if all their slots were free.
@@ -247,7 +247,7 @@ class Pass {
       placed = std::move(found);
     }
     if (best == nullptr) return false;
-    best->Take(placed);
+    const SlotCounts taken = best->Take(placed);
     reserved_.Lend(best->model(), size.ranks, release);
     CountInArray(demand);
     input_.queues[demand.queue].used += size.ranks - demand.counted;
@@ -255,7 +255,7 @@ class Pass {
                                .queue = demand.queue,
                                .priority = demand.priority,
                                .model = best->model(),
-                               .slots = size.ranks,
+                               .slots = taken,
                                .held = size.ranks,
                                .start = input_.now,
                                .release = release,
@@ -293,7 +293,8 @@ class Pass {
     int best_slots = 0;
     for (const SlotPool* pool : pools) {
       const int there = pool->CountFree(demand.slot_bytes) + pool->CountAway(demand.slot_bytes) +
-                        comes_free_[pool->model()] - reserved_.Claimed(pool->model());
+                        comes_free_[pool->model()].With(demand.slot_bytes) -
+                        reserved_.Claimed(pool->model());
       const Shortage shortage = {
           .demand = &demand,
           .model = pool->model(),
@@ -329,7 +330,7 @@ class Pass {
     victim.leaves_for = winner;
     victim.release = std::min(victim.release, input_.now + input_.graceful_stop);
     input_.queues[victim.queue].leaving += victim.held;
-    comes_free_[victim.model] += victim.slots;
+    comes_free_[victim.model].Add(victim.slots);
     schedule_.preemptions.push_back({victim.job, winner});
   }
 
@@ -371,7 +372,8 @@ class Pass {
     const QueueShare& queue = input_.queues[holding.queue];
     for (auto size = holding.larger.rbegin(); size != holding.larger.rend(); ++size) {
       // Slots that do not come back, of a host that drains, have to be found as well.
-      if (size->ranks - holding.slots > pool.CountGoodFree(size->slot_bytes)) continue;
+      const int back = holding.slots.With(size->slot_bytes);
+      if (size->ranks - back > pool.CountGoodFree(size->slot_bytes)) continue;
       if (queue.used + size->ranks - holding.held > queue.limit) continue;
       schedule_.resizes.push_back({holding.job, size->ranks});
       return true;
@@ -383,15 +385,16 @@ class Pass {
     schedule_.view.waiting[demand.job] = {code, ++position_, blocker};
   }
 
-  void TellOfHead(const Pools& pools, absl::Time start) {
+  void TellOfHead(const Demand& demand, const Pools& pools, absl::Time start) {
     KindView& view = schedule_.view;
     if (!view.holders.empty() || view.holders_in_all > 0) return;
     for (const Holding& holding : input_.holdings) {
       const bool useful = std::any_of(pools.begin(), pools.end(), [&](const SlotPool* pool) {
         return pool->model() == holding.model;
       });
-      if (holding.held == 0 || !useful) continue;
-      view.holders.push_back({holding.job, holding.held, holding.release});
+      const int slots = holding.slots.With(demand.slot_bytes);
+      if (slots == 0 || !useful) continue;
+      view.holders.push_back({holding.job, slots, holding.release});
     }
     std::sort(view.holders.begin(), view.holders.end(),
               [](const HolderView& a, const HolderView& b) {
@@ -406,7 +409,7 @@ class Pass {
     KindView& view = schedule_.view;
     view.summary = std::move(input_.summary);
     for (const auto& [model, pool] : input_.pools) {
-      view.models[model] = {pool.CountUsable(0), pool.CountFree(0), pool.LargestMemory()};
+      view.models[model] = {pool.usable(), pool.free()};
     }
     for (const QueueShare& queue : input_.queues)
       view.queues[queue.name] = {queue.used, queue.limit};
@@ -415,13 +418,13 @@ class Pass {
   ScheduleInput input_;
   Reservations reserved_;
   Schedule schedule_;
-  std::vector<int64_t> limit_blockers_;    // by queue: the job that waits for its limit
-  std::vector<int> victims_;               // who may be told to leave, in order
-  std::map<std::string, int> comes_free_;  // by model: slots of jobs that leave
-  std::map<DemandKind, int> hopeless_;     // ranks for which nobody could make room
-  std::vector<int> lowest_priority_;       // by queue: of the jobs that may be told to leave
-  int wanting_ = 0;                        // jobs that nothing but slots keeps from starting
-  int64_t head_ = 0;                       // the first job that waits for slots
+  std::vector<int64_t> limit_blockers_;           // by queue: the job that waits for its limit
+  std::vector<int> victims_;                      // who may be told to leave, in order
+  std::map<std::string, SlotCounts> comes_free_;  // by model: slots of jobs that leave
+  std::map<DemandKind, int> hopeless_;            // ranks for which nobody could make room
+  std::vector<int> lowest_priority_;              // by queue: of the jobs that may be told to leave
+  int wanting_ = 0;                               // jobs that nothing but slots keeps from starting
+  int64_t head_ = 0;                              // the first job that waits for slots
   int position_ = 0;
 };
 

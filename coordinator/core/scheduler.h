@@ -94,8 +94,9 @@ struct Holding {
   int queue = 0;
   int priority = 0;
   std::string model;  // of its devices
-  int slots = 0;      // that come back to the pool when it leaves: not those of a host that drains
-  int held = 0;       // in all
+  SlotCounts slots =
+      {};        // that come back to the pool when it leaves: not those of a host that drains
+  int held = 0;  // in all
   absl::Time start = absl::InfinitePast();
   absl::Time release = absl::InfiniteFuture();  // at the latest, by its time limit
   bool leaving = false;                         // told to stop: its slots come free by themselves

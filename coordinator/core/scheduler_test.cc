@@ -17,9 +17,10 @@ const absl::Time kNow = absl::FromUnixSeconds(1'000'000);
 class SchedulerTest : public ::testing::Test {
  protected:
   // `free` of `slots` slots of one worker.
-  void Host(const std::string& worker, int slots, int free, const std::string& model = "") {
+  void Host(const std::string& worker, int slots, int free, const std::string& model = "",
+            int64_t memory = 0) {
     PoolHost host = {.worker = worker};
-    for (int i = 0; i < slots; ++i) host.slots.push_back({i, 0, i < free});
+    for (int i = 0; i < slots; ++i) host.slots.push_back({i, memory, i < free});
     input_.pools.try_emplace(model, model).first->second.AddHost(std::move(host));
   }
   Demand& Wants(int64_t job, int ranks, int queue = 0, int priority = 0) {
@@ -28,13 +29,15 @@ class SchedulerTest : public ::testing::Test {
     return input_.demands.back();
   }
   Holding& Holds(int64_t job, int slots, int queue = 0, int priority = 0,
-                 const std::string& model = "") {
+                 const std::string& model = "", int64_t memory = 0) {
     input_.queues[queue].used += slots;
+    SlotCounts counts;
+    counts.Add(memory, slots);
     input_.holdings.push_back({.job = job,
                                .queue = queue,
                                .priority = priority,
                                .model = model,
-                               .slots = slots,
+                               .slots = counts,
                                .held = slots,
                                .start = kNow - absl::Hours(1)});
     return input_.holdings.back();
@@ -344,9 +347,42 @@ TEST_F(SchedulerTest, NobodyLeavesForWhatComesFreeByItself) {
 
 TEST_F(SchedulerTest, SlotsThatDoNotComeBackHelpNobody) {
   Host("a", 4, 0);
-  Holds(1, 4, 0, 0).slots = 0;  // on a host that drains
+  Holds(1, 4, 0, 0).slots = {};  // on a host that drains
   Holds(2, 4, 0, 1);
   Wants(3, 4, 0, 5);
+  Run();
+  EXPECT_EQ(Victims(), "2");
+}
+
+// Slots of one model, and half of them too small for the head.
+TEST_F(SchedulerTest, SlotsThatAreTooSmallComeFreeForOthers) {
+  Host("a", 4, 0, "A100", 40);
+  Host("b", 4, 0, "A100", 80);
+  Holds(1, 4, 0, 5, "A100", 40).release = kNow + absl::Minutes(10);
+  Holds(2, 4, 0, 5, "A100", 80).release = kNow + absl::Hours(1);
+  Wants(3, 4).slot_bytes = 80;
+  Run();
+  EXPECT_EQ(schedule_.view.head_start, kNow + absl::Hours(1));
+  ASSERT_EQ(schedule_.view.holders.size(), 1u);
+  EXPECT_EQ(schedule_.view.holders[0].job, 2);
+}
+
+TEST_F(SchedulerTest, NobodyLeavesWhoseSlotsAreTooSmall) {
+  Host("a", 4, 0, "A100", 40);
+  Host("b", 4, 0, "A100", 80);
+  Holds(1, 4, 0, 0, "A100", 40);
+  Holds(2, 4, 0, 1, "A100", 80);
+  Wants(3, 4, 0, 5).slot_bytes = 80;
+  Run();
+  EXPECT_EQ(Victims(), "2");
+}
+
+TEST_F(SchedulerTest, WhatLeavesAndIsTooSmallIsNotWaitedFor) {
+  Host("a", 4, 0, "A100", 40);
+  Host("b", 4, 0, "A100", 80);
+  Holds(1, 4, 0, 1, "A100", 40).leaving = true;
+  Holds(2, 4, 0, 1, "A100", 80);
+  Wants(3, 4, 0, 5).slot_bytes = 80;
   Run();
   EXPECT_EQ(Victims(), "2");
 }

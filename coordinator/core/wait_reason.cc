@@ -4,12 +4,14 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 
 namespace milepost::coordinator {
 namespace {
 
 constexpr size_t kMostMissing = 3;
+constexpr double kBytesPerGiB = 1 << 30;
 
 std::string KindName(v1::DeviceKind kind) {
   return absl::AsciiStrToLower(v1::DeviceKind_Name(kind).substr(sizeof "DEVICE_KIND_" - 1));
@@ -39,11 +41,23 @@ std::string Models(const std::map<std::string, int>& counts) {
   });
 }
 
-// "0 cuda slots, 4 cpu"
-std::string Kinds(v1::DeviceKind wanted, const SlotSupply& supply) {
-  std::string text = Slots(Total(supply.by_model), KindName(wanted));
+// "8 cuda slots", "8 x h200 with 141.0 GiB"
+std::string Wanted(const SlotWish& wish, int count) {
+  std::string text = wish.model.empty() ? Slots(count, KindName(wish.device))
+                                        : absl::StrCat(count, " x ", wish.model);
+  if (wish.slot_bytes > 0) absl::StrAppend(&text, " with ", GiBText(wish.slot_bytes));
+  return text;
+}
+
+// "0 cuda slots, 4 cpu", "6 of these, 4 cpu slots"
+std::string Kinds(const SlotWish& wish, const SlotSupply& supply) {
+  const int total = Total(supply.by_model);
+  const bool any = wish.model.empty() && wish.slot_bytes == 0;
+  std::string text = any ? Slots(total, KindName(wish.device)) : absl::StrCat(total, " of these");
   for (const auto& [kind, count] : supply.by_kind) {
-    if (kind != wanted && count > 0) absl::StrAppend(&text, ", ", count, " ", KindName(kind));
+    if (kind == wish.device || count == 0) continue;
+    absl::StrAppend(&text, ", ",
+                    any ? absl::StrCat(count, " ", KindName(kind)) : Slots(count, KindName(kind)));
   }
   return text;
 }
@@ -60,30 +74,32 @@ std::string Missing(const std::vector<std::string>& missing, size_t in_all) {
 
 }  // namespace
 
-std::string WaitReason(int ranks, v1::DeviceKind device, const SlotSupply& supply) {
-  const std::string kind = KindName(device);
+std::string GiBText(int64_t bytes) {
+  return absl::StrFormat("%.1f GiB", static_cast<double>(bytes) / kBytesPerGiB);
+}
+
+std::string WaitReason(const SlotWish& wish, const SlotSupply& supply) {
+  const int ranks = wish.ranks;
   const int total = Total(supply.by_model);
-  std::string text;
+  const std::string wanted = Wanted(wish, ranks);
+  std::string text = absl::StrCat("needs ", wanted);
   if (supply.ready_workers == 0) {
-    text = absl::StrCat("needs ", Slots(ranks, kind), "; no worker is ready: start workers with ",
-                        Slots(ranks, kind));
+    absl::StrAppend(&text, "; no worker is ready: start workers with ", wanted);
   } else if (total < ranks) {
-    text = absl::StrCat("needs ", Slots(ranks, kind), "; the workers have ", Kinds(device, supply),
-                        ": start workers with ", ranks - total, " more");
+    absl::StrAppend(&text, "; the workers have ", Kinds(wish, supply), ": start workers with ",
+                    ranks - total, " more");
   } else if (Largest(supply.by_model) < ranks) {
-    text = absl::StrCat("needs ", Slots(ranks, kind),
-                        " of one device model, as all ranks of a job must have; the workers have ",
-                        Models(supply.by_model));
+    absl::StrAppend(&text,
+                    " of one device model, as all ranks of a job must have; the workers have ",
+                    Models(supply.by_model));
   } else if (supply.by_model.size() > 1) {
-    text = absl::StrCat("needs ", ranks, " free ", kind, ranks == 1 ? " slot" : " slots",
-                        " of one device model; free are ", Models(supply.free_by_model), " of ",
-                        Models(supply.by_model));
+    absl::StrAppend(&text, " of one device model; free are ", Models(supply.free_by_model), " of ",
+                    Models(supply.by_model));
   } else {
     const int free = Total(supply.free_by_model);
-    text = absl::StrCat("needs ", ranks, " free ", kind, ranks == 1 ? " slot; " : " slots; ", free,
-                        " of ", total, " on ", supply.ready_workers, " ready ",
-                        supply.ready_workers == 1 ? "worker" : "workers",
-                        free == 1 ? " is free" : " are free");
+    absl::StrAppend(&text, "; ", free, " of ", total, " on ", supply.ready_workers, " ready ",
+                    supply.ready_workers == 1 ? "worker" : "workers",
+                    free == 1 ? " is free" : " are free");
   }
   return text + Missing(supply.missing, static_cast<size_t>(supply.missing_in_all));
 }

@@ -1,12 +1,15 @@
 // What a job at the head of the queue waits for, in words.
 //
-//   WaitReason(2, v1::DEVICE_KIND_CUDA, supply);
+//   WaitReason({.ranks = 2, .device = v1::DEVICE_KIND_CUDA}, supply);
 //   // "needs 2 cuda slots; the workers have 0 cuda slots, 4 cpu: start workers with 2 more"
+//   WaitReason({8, v1::DEVICE_KIND_CUDA, "h200", int64_t{141} << 30}, supply);
+//   // "needs 8 x h200 with 141.0 GiB; 6 of 8 on 1 ready worker are free"
 //
 // Pure.
 #ifndef MILEPOST_COORDINATOR_CORE_WAIT_REASON_H_
 #define MILEPOST_COORDINATOR_CORE_WAIT_REASON_H_
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -15,11 +18,19 @@
 
 namespace milepost::coordinator {
 
+// What a job that cannot be placed asks for.
+struct SlotWish {
+  int ranks = 1;
+  v1::DeviceKind device = v1::DEVICE_KIND_CPU;
+  std::string model = {};  // empty: any
+  int64_t slot_bytes = 0;  // that each slot must have; 0: any will do
+};
+
 // The slots of the workers that are ready, without those that are out of order.
 struct SlotSupply {
   int ready_workers = 0;
   std::map<v1::DeviceKind, int> by_kind;
-  // Of the kind that the job wants, by device model.
+  // Of those that the job wants, by device model.
   std::map<std::string, int> by_model;
   std::map<std::string, int> free_by_model;
   // Why slots of that kind are missing: out of order, or not offered. The first ones, and how many
@@ -28,8 +39,10 @@ struct SlotSupply {
   int missing_in_all = 0;
 };
 
-// For a job of `ranks` ranks that cannot be placed.
-std::string WaitReason(int ranks, v1::DeviceKind device, const SlotSupply& supply);
+std::string WaitReason(const SlotWish& wish, const SlotSupply& supply);
+
+// "141.0 GiB"
+std::string GiBText(int64_t bytes);
 
 }  // namespace milepost::coordinator
 
