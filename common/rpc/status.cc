@@ -18,18 +18,36 @@ constexpr int kKeepaliveMs = 20'000;
 constexpr int kImpatientKeepaliveMs = 2000;
 constexpr int kImpatientTimeoutMs = 3000;
 constexpr char kAfterReason[] = ": ";
+// Errors travel in headers, of which gRPC's clients take 8 KiB; details grow by a third there.
 constexpr size_t kMaxMessageInDetails = 1000;
+constexpr size_t kMaxDetailsBytes = 3200;
+constexpr size_t kMaxEncodedMessage = 3000;
+
+// Headers have bytes that are not printable as "%0A".
+std::string CutForHeader(const std::string& message) {
+  size_t encoded = 0;
+  for (size_t i = 0; i < message.size(); ++i) {
+    const char c = message[i];
+    encoded += c < ' ' || c > '~' || c == '%' ? 3 : 1;
+    if (encoded > kMaxEncodedMessage) return CutUtf8(message, i);
+  }
+  return message;
+}
 }  // namespace
 
 grpc::Status ToGrpcStatus(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
-  const std::string message(status.message());
+  const std::string message = CutForHeader(std::string(status.message()));
   std::map<std::string, std::string> payloads;  // in an order of their own
   status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) {
     if (absl::StartsWith(url, kDetailUrlPrefix)) payloads[std::string(url)] = std::string(payload);
   });
   v1::RpcStatus details;
+  size_t bytes = kMaxMessageInDetails;
   for (auto& [url, payload] : payloads) {
+    const size_t more = url.size() + payload.size();
+    if (bytes + more > kMaxDetailsBytes) continue;
+    bytes += more;
     google::protobuf::Any* detail = details.add_details();
     detail->set_type_url(url);
     detail->set_value(std::move(payload));
@@ -45,8 +63,9 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
 grpc::Status ToGrpcStatusWithoutDetails(const absl::Status& status) {
   const v1::ErrorReason reason = ReasonOf(status);
   if (reason == v1::ERROR_REASON_UNSPECIFIED) return ToGrpcStatus(status);
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()),
-                      absl::StrCat(ReasonName(reason), kAfterReason, status.message()));
+  return grpc::Status(
+      static_cast<grpc::StatusCode>(status.code()),
+      CutForHeader(absl::StrCat(ReasonName(reason), kAfterReason, status.message())));
 }
 
 absl::Status FromGrpcStatus(const grpc::Status& status) {

@@ -14,7 +14,7 @@
 namespace milepost {
 
 // Codes map one to one; the message travels as it is; the details of common/error_details.h travel
-// as a google.rpc.Status, the binary details.
+// as a google.rpc.Status, the binary details. What has no room in headers of 8 KiB is cut.
 grpc::Status ToGrpcStatus(const absl::Status& status);
 // Where gRPC does not carry details, the message begins with the reason: "TOKEN_EXPIRED: ...".
 grpc::Status ToGrpcStatusWithoutDetails(const absl::Status& status);

@@ -23,6 +23,20 @@ TEST(StatusTest, DetailsTravel) {
   EXPECT_EQ(FromGrpcStatus(carried), sent);
 }
 
+TEST(StatusTest, WhatHasNoRoomInHeadersIsCut) {
+  absl::Status status = Refusal(v1::ERROR_REASON_RATE_LIMITED, "users/a", std::string(5000, 'x'));
+  v1::BadRequest large;
+  large.add_field_violations()->set_description(std::string(5000, 'y'));
+  SetDetail(large, &status);
+  const grpc::Status carried = ToGrpcStatus(status);
+  EXPECT_EQ(carried.error_message(), std::string(3000, 'x'));
+  EXPECT_LT(carried.error_details().size(), 3300U);
+  EXPECT_EQ(ReasonOf(FromGrpcStatus(carried)), v1::ERROR_REASON_RATE_LIMITED);
+  const grpc::Status lines = ToGrpcStatus(absl::InternalError(std::string(5000, '\n')));
+  EXPECT_EQ(lines.error_message().size(), 1000U) << "each is %0A";
+  EXPECT_EQ(ToGrpcStatusWithoutDetails(status).error_message().size(), 3000U);
+}
+
 TEST(StatusTest, WhereDetailsAreLostTheMessageHasTheReason) {
   const grpc::Status carried = ToGrpcStatusWithoutDetails(
       Refusal(v1::ERROR_REASON_TOKEN_EXPIRED, "tokens/a", "tokens/a expired: ask for a new one"));

@@ -735,12 +735,20 @@ std::vector<FieldViolation> CheckJobSpec(const v1::JobSpec& normalized) {
 }
 
 absl::Status ValidateJobSpec(const v1::JobSpec& normalized) {
+  constexpr size_t kMostBytes = 1200;  // errors travel in headers, which gRPC bounds to 8 KiB
   const std::vector<FieldViolation> violations = CheckJobSpec(normalized);
   if (violations.empty()) return absl::OkStatus();
   v1::BadRequest bad_request;
   std::vector<std::string> lines;
+  size_t bytes = 0;
   for (const FieldViolation& violation : violations) {
-    lines.push_back(absl::StrCat(violation.field, ": ", violation.message));
+    std::string line = absl::StrCat(violation.field, ": ", violation.message);
+    bytes += line.size();
+    if (!lines.empty() && bytes > kMostBytes) {
+      lines.push_back(absl::StrCat("and ", violations.size() - lines.size(), " more"));
+      break;
+    }
+    lines.push_back(std::move(line));
     auto* detail = bad_request.add_field_violations();
     detail->set_field(violation.field);
     detail->set_description(violation.message);

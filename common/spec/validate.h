@@ -37,7 +37,7 @@ void NormalizeJobSpec(v1::JobSpec* spec);
 std::vector<FieldViolation> CheckJobSpec(const v1::JobSpec& normalized);
 
 // OK, or INVALID_ARGUMENT with one "field: message" line per violation and a
-// google.rpc.BadRequest (common/error_details.h).
+// google.rpc.BadRequest (common/error_details.h); of very many, the first.
 absl::Status ValidateJobSpec(const v1::JobSpec& normalized);
 
 // 32 hex digits over the whole normalised spec: equal if and only if the specs are.

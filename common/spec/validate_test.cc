@@ -625,5 +625,15 @@ TEST(DigestTest, ADefaultThatCameLaterIsNoChange) {
   EXPECT_NE(LineageDigest(older), LineageDigest(spec));
 }
 
+TEST(ValidateTest, OfVeryManyViolationsTheFirstAreTold) {
+  v1::JobSpec spec;
+  for (int i = 0; i < 60; ++i) spec.mutable_scheduling()->add_depends_on("not a name");
+  NormalizeJobSpec(&spec);
+  ASSERT_GT(CheckJobSpec(spec).size(), 40U);
+  const std::string message(ValidateJobSpec(spec).message());
+  EXPECT_LT(message.size(), 1500U);
+  EXPECT_THAT(message, testing::ContainsRegex("\nand [0-9]+ more$"));
+}
+
 }  // namespace
 }  // namespace milepost

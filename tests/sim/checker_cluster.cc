@@ -226,10 +226,12 @@ void Checker::CheckWorker(const v1::WorkerRecord* old, const v1::WorkerRecord& n
   }
 }
 
-// A process that is there still, of a rank that counts as gone from now on.
+// A process that is there still, of a rank that counts as gone from now on. One that outlived its
+// agent counts so at once, and is killed then.
 void Checker::CheckGivenUp(const coordinator::State& before, const v1::WorkerRecord* old,
                            const v1::WorkerRecord& now) {
   if (old == nullptr || now.stale_size() <= old->stale_size()) return;
+  if (now.worker().incarnation() > old->worker().incarnation()) return;
   for (const v1::RankPlacementOfJob& stale : now.stale()) {
     const Record* job = before.FindJob(JobNumber(stale.job()));
     const bool was_there = job != nullptr && job->job().generation() == stale.generation() &&
