@@ -70,10 +70,10 @@ class SlotPool {
     return free_.With(slot_bytes) - avoided_free_.With(slot_bytes);
   }
   int CountUsable(int64_t slot_bytes) const { return usable_.With(slot_bytes); }
-  // That nobody holds, of hosts that are away: not among the free.
-  int CountAway(int64_t slot_bytes) const { return away_.With(slot_bytes); }
   const SlotCounts& free() const { return free_; }
   const SlotCounts& usable() const { return usable_; }
+  // That nobody holds, of hosts that are away: not among the free.
+  const SlotCounts& away() const { return away_; }
 
   // `ranks` free slots, by rank. Empty: there are too few.
   std::vector<PlacedRank> Find(int ranks, int64_t slot_bytes) const;

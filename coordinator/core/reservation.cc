@@ -5,32 +5,50 @@
 
 namespace milepost::coordinator {
 
-int Reservations::Claimed(const std::string& model) const {
+int Reservations::Claimed(const std::string& model, int64_t slot_bytes,
+                          const SlotCounts& there) const {
   int claimed = 0;
+  int of_less = 0;
+  int64_t less_bytes = 0;
   for (const Reservation& reservation : reservations_) {
-    if (reservation.model == model) claimed += reservation.slots;
+    if (reservation.model != model) continue;
+    if (reservation.slot_bytes >= slot_bytes) {
+      claimed += reservation.slots;
+      continue;
+    }
+    of_less += reservation.slots;
+    less_bytes = std::max(less_bytes, reservation.slot_bytes);
   }
-  return claimed;
+  const int too_small = there.With(less_bytes) - there.With(slot_bytes);
+  return claimed + std::max(0, of_less - too_small);
 }
 
 // Holdings of the model come free in the order of their release, after what is free now, as far as
 // their slots have room; earlier reservations are served first.
-Reservations::Reservation Reservations::Plan(const Demand& demand, const std::string& model,
-                                             int free, const std::vector<Holding>& holdings) const {
-  std::vector<std::pair<absl::Time, int>> releases;
+Reservations::Reservation Reservations::Plan(const Demand& demand, const SlotPool& pool,
+                                             const std::vector<Holding>& holdings) const {
+  const std::string& model = pool.model();
+  std::vector<std::pair<absl::Time, const SlotCounts*>> releases;
   for (const Holding& holding : holdings) {
     if (holding.model == model && holding.release < absl::InfiniteFuture()) {
-      releases.emplace_back(std::max(holding.release, now_), holding.slots.With(demand.slot_bytes));
+      releases.emplace_back(std::max(holding.release, now_), &holding.slots);
     }
   }
-  std::sort(releases.begin(), releases.end());
-  free -= Claimed(model);
+  std::stable_sort(releases.begin(), releases.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  SlotCounts there = pool.free();
+  const auto left = [&] {
+    return there.With(demand.slot_bytes) - Claimed(model, demand.slot_bytes, there);
+  };
+  int free = left();
   Reservation reservation = {.model = model,
                              .slots = demand.ranks,
+                             .slot_bytes = demand.slot_bytes,
                              .start = free >= demand.ranks ? now_ : absl::InfiniteFuture()};
   for (const auto& [time, slots] : releases) {
     if (free >= demand.ranks && time > reservation.start) break;
-    free += slots;
+    there.Add(*slots);
+    free = left();
     if (free >= demand.ranks) reservation.start = time;
   }
   const bool known = reservation.start < absl::InfiniteFuture();
@@ -43,8 +61,7 @@ absl::Time Reservations::Add(const Demand& demand, absl::Span<SlotPool* const> p
   std::vector<Reservation> possible;
   absl::Time first = absl::InfiniteFuture();
   for (const SlotPool* pool : pools) {
-    const int free = pool->CountFree(demand.slot_bytes);
-    possible.push_back(Plan(demand, pool->model(), free, holdings));
+    possible.push_back(Plan(demand, *pool, holdings));
     first = std::min(first, possible.back().start);
   }
   for (Reservation& reservation : possible) {

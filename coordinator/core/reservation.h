@@ -34,17 +34,19 @@ class Reservations {
   // It does not, and has started.
   void Lend(const std::string& model, int slots, absl::Time release);
   bool Any() const { return !reservations_.empty(); }
-  // Slots of the model that reservations will need.
-  int Claimed(const std::string& model) const;
+  // Slots of the model with room for `slot_bytes` that reservations will need of `there`, which are
+  // or come free: those that ask for less memory take what is too small for `slot_bytes` first.
+  int Claimed(const std::string& model, int64_t slot_bytes, const SlotCounts& there) const;
 
  private:
   struct Reservation {
     std::string model;
     int slots = 0;
+    int64_t slot_bytes = 0;
     absl::Time start;
     int left_over = 0;
   };
-  Reservation Plan(const Demand& demand, const std::string& model, int free,
+  Reservation Plan(const Demand& demand, const SlotPool& pool,
                    const std::vector<Holding>& holdings) const;
 
   const absl::Time now_;

@@ -292,9 +292,11 @@ class Pass {
     std::vector<int> best;
     int best_slots = 0;
     for (const SlotPool* pool : pools) {
-      const int there = pool->CountFree(demand.slot_bytes) + pool->CountAway(demand.slot_bytes) +
-                        comes_free_[pool->model()].With(demand.slot_bytes) -
-                        reserved_.Claimed(pool->model());
+      SlotCounts comes = pool->free();
+      comes.Add(pool->away());
+      comes.Add(comes_free_[pool->model()]);
+      const int there = comes.With(demand.slot_bytes) -
+                        reserved_.Claimed(pool->model(), demand.slot_bytes, comes);
       const Shortage shortage = {
           .demand = &demand,
           .model = pool->model(),

@@ -387,6 +387,37 @@ TEST_F(SchedulerTest, WhatLeavesAndIsTooSmallIsNotWaitedFor) {
   EXPECT_EQ(Victims(), "2");
 }
 
+// The slots that it will need again are those that it leaves, which are too small for others.
+TEST_F(SchedulerTest, WhatWindsUpOnSmallSlotsClaimsThose) {
+  Host("a", 4, 0, "A100", 40);
+  Host("b", 8, 4, "A100", 80);
+  Holds(1, 4, 0, 5, "A100", 40).leaving = true;
+  Holds(2, 4, 0, 1, "A100", 80);
+  Demand& winds_up = Wants(1, 4, 0, 5);
+  winds_up.slot_bytes = 20;
+  winds_up.admission = Admission::kHeld;
+  winds_up.winding_up = true;
+  Wants(3, 4, 0, 5).slot_bytes = 80;
+  Run();
+  EXPECT_EQ(Victims(), "") << "four large ones are free once job 1 has its own again";
+}
+
+TEST_F(SchedulerTest, SmallSlotsThatAreClaimedDoNotHideWhenLargeOnesComeFree) {
+  Host("a", 4, 0, "A100", 40);
+  Host("b", 4, 0, "A100", 80);
+  Holding& small = Holds(1, 4, 0, 5, "A100", 40);
+  small.leaving = true;
+  small.release = kNow + absl::Minutes(1);
+  Holds(2, 4, 0, 5, "A100", 80).release = kNow + absl::Hours(1);
+  Demand& winds_up = Wants(1, 4, 0, 5);
+  winds_up.slot_bytes = 20;
+  winds_up.admission = Admission::kHeld;
+  winds_up.winding_up = true;
+  Wants(3, 4).slot_bytes = 80;
+  Run();
+  EXPECT_EQ(schedule_.view.head_start, kNow + absl::Hours(1));
+}
+
 TEST_F(SchedulerTest, WhatIsAwayIsNeitherPlacedOnNorForgotten) {
   PoolHost away = {.worker = "a", .away = true};
   for (int i = 0; i < 4; ++i) away.slots.push_back({i, 0, true});
