@@ -13,8 +13,8 @@
 //    the highest priority, then the one that came first.
 // A job starts when all its ranks find slots, its queue's limit allows it, and it delays no
 // reservation. The first one that must wait for slots reserves them: from then on a job starts only
-// on slots of another model, or that this one will not need, or if it ends, by its time limit, before they
-// come free. It may also have others make room (preemption.h).
+// on slots of another model, or that this one will not need, or if it ends, by its time limit,
+// before they come free. It may also have others make room (preemption.h).
 // 3. Where nobody waits for slots, elastic jobs that run are told to go on with more ranks.
 #ifndef MILEPOST_COORDINATOR_CORE_SCHEDULER_H_
 #define MILEPOST_COORDINATOR_CORE_SCHEDULER_H_
