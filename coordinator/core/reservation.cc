@@ -5,22 +5,29 @@
 
 namespace milepost::coordinator {
 
-int Reservations::Claimed(const std::string& model, int64_t slot_bytes,
-                          const SlotCounts& there) const {
-  int claimed = 0;
-  int of_less = 0;
-  int64_t less_bytes = 0;
+int Reservations::Claims::Of(const SlotCounts& there) const {
+  if (of_less == 0) return slots;
+  const int too_small = there.With(less_bytes) - there.With(slot_bytes);
+  return slots + std::max(0, of_less - too_small);
+}
+
+Reservations::Claims Reservations::ClaimsOn(const std::string& model, int64_t slot_bytes) const {
+  Claims claims = {.slot_bytes = slot_bytes};
   for (const Reservation& reservation : reservations_) {
     if (reservation.model != model) continue;
     if (reservation.slot_bytes >= slot_bytes) {
-      claimed += reservation.slots;
+      claims.slots += reservation.slots;
       continue;
     }
-    of_less += reservation.slots;
-    less_bytes = std::max(less_bytes, reservation.slot_bytes);
+    claims.of_less += reservation.slots;
+    claims.less_bytes = std::max(claims.less_bytes, reservation.slot_bytes);
   }
-  const int too_small = there.With(less_bytes) - there.With(slot_bytes);
-  return claimed + std::max(0, of_less - too_small);
+  return claims;
+}
+
+int Reservations::Claimed(const std::string& model, int64_t slot_bytes,
+                          const SlotCounts& there) const {
+  return ClaimsOn(model, slot_bytes).Of(there);
 }
 
 // Holdings of the model come free in the order of their release, after what is free now, as far as
@@ -37,9 +44,8 @@ Reservations::Reservation Reservations::Plan(const Demand& demand, const SlotPoo
   std::stable_sort(releases.begin(), releases.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   SlotCounts there = pool.free();
-  const auto left = [&] {
-    return there.With(demand.slot_bytes) - Claimed(model, demand.slot_bytes, there);
-  };
+  const Claims claims = ClaimsOn(model, demand.slot_bytes);
+  const auto left = [&] { return there.With(demand.slot_bytes) - claims.Of(there); };
   int free = left();
   Reservation reservation = {.model = model,
                              .slots = demand.ranks,

@@ -46,6 +46,16 @@ class Reservations {
     absl::Time start;
     int left_over = 0;
   };
+  // What reservations of a model need, seen by one who asks for `slot_bytes`.
+  struct Claims {
+    int slots = 0;
+    int64_t slot_bytes = 0;
+    int of_less = 0;         // slots of those that ask for less memory,
+    int64_t less_bytes = 0;  // and the most of it
+
+    int Of(const SlotCounts& there) const;
+  };
+  Claims ClaimsOn(const std::string& model, int64_t slot_bytes) const;
   Reservation Plan(const Demand& demand, const SlotPool& pool,
                    const std::vector<Holding>& holdings) const;
 

@@ -4,9 +4,9 @@
 #include <memory>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "common/proto_time.h"
 #include "coordinator/core/scheduler.h"
@@ -169,11 +169,19 @@ class Inputs {
                                                            : now_ + config_.graceful_stop;
       holding.release = std::min(holding.release, end);
     }
+    // Ranks of one worker follow each other, as a rule.
+    const std::string* name = nullptr;
+    const v1::WorkerRecord* worker = nullptr;
+    std::vector<int>* taken = nullptr;
     for (const v1::RankRecord& rank : record.ranks()) {
       if (rank.gone()) continue;
-      taken_[rank.worker()].insert(rank.slot());
+      if (name == nullptr || *name != rank.worker()) {
+        name = &rank.worker();
+        worker = state_.FindWorker(*name);
+        taken = &taken_[*name];
+      }
+      taken->push_back(rank.slot());
       ++holding.held;
-      const v1::WorkerRecord* worker = state_.FindWorker(rank.worker());
       if (worker == nullptr) continue;
       for (const v1::Slot& slot : worker->worker().slots()) {
         if (slot.index() != rank.slot()) continue;
@@ -242,9 +250,10 @@ class Inputs {
     if (!away && !worker.device_note().empty()) {
       notes_.push_back(absl::StrCat(worker.name(), ": ", worker.device_note()));
     }
-    absl::flat_hash_set<int> taken;
+    std::vector<int> taken;
     if (auto found = taken_.find(worker.name()); found != taken_.end()) taken = found->second;
-    for (const v1::RankPlacementOfJob& stale : record.stale()) taken.insert(stale.slot());
+    for (const v1::RankPlacementOfJob& stale : record.stale()) taken.push_back(stale.slot());
+    std::sort(taken.begin(), taken.end());
     // A host has slots of one model, as a rule.
     std::map<std::pair<v1::DeviceKind, std::string>, PoolHost> hosts;
     PoolHost* host = nullptr;
@@ -261,7 +270,8 @@ class Inputs {
           before != nullptr && before->device() == slot.device() && before->model() == slot.model();
       if (!same) host = &hosts[{slot.device(), slot.model()}];
       before = &slot;
-      host->slots.push_back({slot.index(), slot.memory_bytes(), !taken.contains(slot.index())});
+      const bool free = !std::binary_search(taken.begin(), taken.end(), slot.index());
+      host->slots.push_back({slot.index(), slot.memory_bytes(), free});
     }
     const auto rack = worker.labels().find(kRackLabel);
     for (auto& [key, pool_host] : hosts) {
@@ -309,7 +319,7 @@ class Inputs {
   std::vector<std::string> queue_ids_;
   absl::flat_hash_map<std::string, int> queue_index_;
   std::map<v1::DeviceKind, ScheduleInput> inputs_;
-  absl::flat_hash_map<std::string, absl::flat_hash_set<int>> taken_;
+  absl::flat_hash_map<std::string, std::vector<int>> taken_;
   absl::flat_hash_map<std::string, int> arrays_;  // index into their kind of device's
   std::map<v1::DeviceKind, int> usable_;
   std::vector<std::string> notes_;
