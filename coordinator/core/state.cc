@@ -151,17 +151,27 @@ void State::PutQueue(v1::QueueRecord record) {
   queues_[std::move(id)] = std::move(record);
 }
 
-void State::Apply(const Outcome& outcome) {
+void State::ApplyOthers(const Outcome& outcome) {
   for (const auto& [id, record] : outcome.queues) {
     record.has_value() ? PutQueue(*record) : void(queues_.erase(id));
   }
   if (outcome.view != nullptr) queue_view_ = outcome.view;
   for (const SpeedSample& sample : outcome.speeds) speeds_.Add(sample);
   for (const auto& [number, record] : outcome.jobs) {
-    PutJob(record);
     if (record.ranks().empty()) speeds_.Forget(number);
   }
+}
+
+void State::Apply(const Outcome& outcome) {
+  ApplyOthers(outcome);
+  for (const auto& [number, record] : outcome.jobs) PutJob(record);
   for (const auto& [name, record] : outcome.workers) PutWorker(record);
+}
+
+void State::Apply(Outcome&& outcome) {
+  ApplyOthers(outcome);
+  for (auto& [number, record] : outcome.jobs) PutJob(std::move(record));
+  for (auto& [name, record] : outcome.workers) PutWorker(std::move(record));
 }
 
 const v1::JobRecord* State::FindJob(int64_t number) const {

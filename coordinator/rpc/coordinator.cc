@@ -143,7 +143,8 @@ absl::Status Coordinator::Start() {
     state_ = std::move(loaded);
   }
   MP_RETURN_IF_ERROR(SendStored());
-  MP_RETURN_IF_ERROR(Commit(DecideAll(state_, events, clock_->Now(), options_.config)));
+  Outcome outcome = DecideAll(state_, events, clock_->Now(), options_.config);
+  MP_RETURN_IF_ERROR(Commit(outcome));
   schedule_wanted_ = true;  // also jobs that wait say why
   loop_ = std::thread([this] { RunLoop(); });
   return absl::OkStatus();

@@ -243,9 +243,9 @@ class Coordinator {
   static std::vector<Entry> One(Event event,
                                 std::function<void(const absl::StatusOr<std::string>&)> done);
   void DecideBatch(std::vector<Entry> batch);
-  // Makes the outcome durable, then the state's, then known to workers and waiters.
-  absl::Status Commit(const Outcome& outcome,
-                      const std::vector<std::function<void()>>& applied = {});
+  // Makes the outcome durable, then the state's (which takes its records), then known to workers
+  // and waiters.
+  absl::Status Commit(Outcome& outcome, const std::vector<std::function<void()>>& applied = {});
   absl::Status Schedule();
   std::vector<StoredDelivery> MessagesOf(const Outcome& outcome);
   absl::Status SendStored();

@@ -254,7 +254,7 @@ absl::Status Coordinator::SendStored() {
   return absl::OkStatus();
 }
 
-absl::Status Coordinator::Commit(const Outcome& outcome,
+absl::Status Coordinator::Commit(Outcome& outcome,
                                  const std::vector<std::function<void()>>& applied) {
   // Before the write too: one that was stopped for longer than its lease finds workers silent that
   // were not, and the next one would inherit that.
@@ -297,7 +297,7 @@ absl::Status Coordinator::Commit(const Outcome& outcome,
     for (const int64_t number : outcome.durable_jobs) {
       totals_.Stored(number, outcome.jobs.at(number));
     }
-    state_.Apply(outcome);
+    state_.Apply(std::move(outcome));
     // What is only renewed comes due later than is known.
     if (outcome.NeedsWrite()) due_known_ = false;
     for (const std::function<void()>& apply : applied) {
