@@ -31,6 +31,8 @@ class Checker {
   // The outcome is durable, and about to be applied to `before`.
   void Committed(const coordinator::State& before, const coordinator::Outcome& outcome);
   void Applied();
+  // It could not be stored: nothing of it has happened.
+  void Refused();
   void Sent(const coordinator::Action& action);
   // A commit of that generation was let through.
   void Saved(int64_t job, int64_t generation, int64_t number);

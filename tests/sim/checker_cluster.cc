@@ -119,6 +119,8 @@ void Checker::Applied() {
   heard_now_.clear();
 }
 
+void Checker::Refused() { heard_now_.clear(); }
+
 void Checker::Ticked() {
   if (world_.now() - minute_ > absl::Minutes(1)) {
     minute_ = world_.now();

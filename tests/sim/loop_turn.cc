@@ -228,6 +228,7 @@ void Loop::Commit(Outcome outcome, std::vector<Entry*> applied,
         if (crashes && where < 0.3) return void(CrashNow(Probe::kCrashBeforeWrite));
         if (absl::Status status = world_.disk->Write(*kept); !status.ok()) {
           world_.Hit(Probe::kWriteRefused);
+          world_.checker->Refused();
           return after(status);
         }
         world_.checker->Committed(state_, *kept);
