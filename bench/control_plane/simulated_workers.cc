@@ -65,17 +65,6 @@ void TakeStep(absl::Duration step, absl::Time now, v1::Progress* progress) {
   *progress->mutable_time() = ToProto(now);
 }
 
-v1::RankReport ReportOf(const worker::RankKey& key, int slot, v1::RankState state) {
-  v1::RankReport report;
-  report.set_job(key.job);
-  report.set_generation(key.generation);
-  report.set_rank(key.rank);
-  report.set_slot(slot);
-  report.set_state(state);
-  *report.mutable_time() = ToProto(absl::Now());
-  return report;
-}
-
 }  // namespace
 
 // Deletes nothing of itself: it is joined.
@@ -122,7 +111,8 @@ class SimulatedWorkers::Worker
           outbox_.SetProgress(key, progress);
           continue;
         }
-        v1::RankReport report = ReportOf(key, outbox_.Find(key)->slot(), v1::RANK_STATE_RUNNING);
+        v1::RankReport report =
+            worker::NewRankReport(key, outbox_.Find(key)->slot(), v1::RANK_STATE_RUNNING);
         *report.mutable_progress() = progress;
         outbox_.SetReport(std::move(report));
       }
@@ -146,7 +136,7 @@ class SimulatedWorkers::Worker
 
   void Start(const v1::StartRank& start) {
     const worker::RankKey key{start.job(), start.generation(), start.rank()};
-    outbox_.SetReport(ReportOf(key, start.slot(), v1::RANK_STATE_STARTING));
+    outbox_.SetReport(worker::NewRankReport(key, start.slot(), v1::RANK_STATE_STARTING));
     std::lock_guard lock(mutex_);
     if (ranks_.try_emplace(key).second) ++counts_->ranks_started;
   }

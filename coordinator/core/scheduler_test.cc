@@ -28,6 +28,12 @@ class SchedulerTest : public ::testing::Test {
         {.job = job, .queue = queue, .priority = priority, .order = job, .ranks = ranks});
     return input_.demands.back();
   }
+  void WindsUpOnSmallSlots(int64_t job, int ranks, int queue, int priority) {
+    Demand& demand = Wants(job, ranks, queue, priority);
+    demand.slot_bytes = 20;
+    demand.admission = Admission::kHeld;
+    demand.winding_up = true;
+  }
   Holding& Holds(int64_t job, int slots, int queue = 0, int priority = 0,
                  const std::string& model = "", int64_t memory = 0) {
     input_.queues[queue].used += slots;
@@ -393,10 +399,7 @@ TEST_F(SchedulerTest, WhatWindsUpOnSmallSlotsClaimsThose) {
   Host("b", 8, 4, "A100", 80);
   Holds(1, 4, 0, 5, "A100", 40).leaving = true;
   Holds(2, 4, 0, 1, "A100", 80);
-  Demand& winds_up = Wants(1, 4, 0, 5);
-  winds_up.slot_bytes = 20;
-  winds_up.admission = Admission::kHeld;
-  winds_up.winding_up = true;
+  WindsUpOnSmallSlots(1, 4, 0, 5);
   Wants(3, 4, 0, 5).slot_bytes = 80;
   Run();
   EXPECT_EQ(Victims(), "") << "four large ones are free once job 1 has its own again";
@@ -409,10 +412,7 @@ TEST_F(SchedulerTest, SmallSlotsThatAreClaimedDoNotHideWhenLargeOnesComeFree) {
   small.leaving = true;
   small.release = kNow + absl::Minutes(1);
   Holds(2, 4, 0, 5, "A100", 80).release = kNow + absl::Hours(1);
-  Demand& winds_up = Wants(1, 4, 0, 5);
-  winds_up.slot_bytes = 20;
-  winds_up.admission = Admission::kHeld;
-  winds_up.winding_up = true;
+  WindsUpOnSmallSlots(1, 4, 0, 5);
   Wants(3, 4).slot_bytes = 80;
   Run();
   EXPECT_EQ(schedule_.view.head_start, kNow + absl::Hours(1));

@@ -14,9 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/clock.h"
 #include "common/poll.h"
-#include "common/proto_time.h"
 #include "worker/agent/exit_class.h"
 
 namespace milepost::worker {
@@ -55,17 +53,6 @@ UniqueFd Open(pid_t pid, uint64_t start_ticks) {
   return fd;
 }
 
-v1::RankReport ReportOf(const RankKey& key, int slot, v1::RankState state) {
-  v1::RankReport report;
-  report.set_job(key.job);
-  report.set_generation(key.generation);
-  report.set_rank(key.rank);
-  report.set_slot(slot);
-  report.set_state(state);
-  *report.mutable_time() = ToProto(Clock::Real()->Now());
-  return report;
-}
-
 }  // namespace
 
 std::vector<v1::RankReport> Leftovers::Load(const std::map<std::string, int>& slots) {
@@ -99,7 +86,7 @@ std::vector<v1::RankReport> Leftovers::Load(const std::map<std::string, int>& sl
     const bool offered = process.gpu == kNoGpu || slot != slots.end();
     if (process.gpu != kNoGpu) process.slot = offered ? slot->second : -1;
     Left left = {process, std::move(pidfd),
-                 ReportOf(process.key, process.slot, v1::RANK_STATE_STARTING)};
+                 NewRankReport(process.key, process.slot, v1::RANK_STATE_STARTING)};
     if (offered) reports.push_back(left.report);
     left_[process.key] = std::move(left);
   }
@@ -133,7 +120,8 @@ std::vector<v1::RankReport> Leftovers::TakeEnded() {
       ++it;
       continue;
     }
-    v1::RankReport report = ReportOf(it->first, it->second.process.slot, v1::RANK_STATE_FAILED);
+    v1::RankReport report =
+        NewRankReport(it->first, it->second.process.slot, v1::RANK_STATE_FAILED);
     report.set_failure_class(v1::FAILURE_CLASS_HOST);
     report.set_signal(SIGKILL);
     report.set_message("its process outlived its worker, and has ended now");

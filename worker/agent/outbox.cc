@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/clock.h"
+#include "common/proto_time.h"
 #include "common/steady_time.h"
 
 namespace milepost::worker {
@@ -13,6 +14,17 @@ namespace {
 constexpr int kReportsPerHeartbeat = 10;
 
 }  // namespace
+
+v1::RankReport NewRankReport(const RankKey& key, int slot, v1::RankState state) {
+  v1::RankReport report;
+  report.set_job(key.job);
+  report.set_generation(key.generation);
+  report.set_rank(key.rank);
+  report.set_slot(slot);
+  report.set_state(state);
+  *report.mutable_time() = ToProto(Clock::Real()->Now());
+  return report;
+}
 
 void Outbox::SetReport(v1::RankReport report) {
   absl::MutexLock lock(&mutex_);

@@ -38,6 +38,9 @@ RankKey KeyOf(const Message& message) {
   return {message.job(), message.generation(), message.rank()};
 }
 
+// As of now.
+v1::RankReport NewRankReport(const RankKey& key, int slot, v1::RankState state);
+
 class Outbox {
  public:
   // `hello`: all of the Hello but its ranks and devices.

@@ -207,14 +207,7 @@ void RankProcess::ReadChannel(bool all) {
 }
 
 v1::RankReport RankProcess::NewReport(v1::RankState state) const {
-  v1::RankReport report;
-  report.set_job(key_.job);
-  report.set_generation(key_.generation);
-  report.set_rank(key_.rank);
-  report.set_slot(slot_);
-  report.set_state(state);
-  *report.mutable_time() = ToProto(Clock::Real()->Now());
-  return report;
+  return NewRankReport(key_, slot_, state);
 }
 
 void RankProcess::ReportEnd(const ExitResult& exit) {
