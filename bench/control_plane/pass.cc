@@ -57,12 +57,12 @@ State MakeState(const Options& options, absl::Time now) {
   return state;
 }
 
-// Milliseconds of each.
-std::vector<double> Passes(const State& state, absl::Time now, size_t* started) {
+// Milliseconds of each; with what it takes to throw its result away.
+std::vector<double> Passes(const State& state, absl::Time now, size_t* messages) {
   std::vector<double> times;
   for (int i = 0; i < kRounds; ++i) {
     const double begin = Seconds();
-    *started = coordinator::DecideSchedule(state, now, Config()).actions.size();
+    *messages = coordinator::DecideSchedule(state, now, Config()).actions.size();
     times.push_back((Seconds() - begin) * 1e3);
   }
   return times;
@@ -73,17 +73,17 @@ std::vector<double> Passes(const State& state, absl::Time now, size_t* started) 
 nlohmann::json MeasurePass(const Options& options) {
   const absl::Time now = absl::Now();
   State state = MakeState(options, now);
-  size_t started = 0, none = 0;
-  const double starting = Median(Passes(state, now, &started));
+  size_t messages = 0, none = 0;
+  const double busy = Median(Passes(state, now, &messages));
   state.Apply(coordinator::DecideSchedule(state, now, Config()));
   const double blocked = Median(Passes(state, now, &none));
   printf(
-      "scheduling pass: %d workers x %d slots, %d running, %d queued: %.1f ms (starts %zu ranks), "
-      "%.1f ms (nothing can start)\n",
-      options.workers, options.slots, options.running, options.queued, starting, started, blocked);
+      "scheduling pass: %d workers x %d slots, %d running, %d queued: %.1f ms (%zu messages to "
+      "ranks), %.1f ms (nothing can start)\n",
+      options.workers, options.slots, options.running, options.queued, busy, messages, blocked);
   return {{"workers", options.workers},      {"slots", options.slots},
           {"running", options.running},      {"queued", options.queued},
-          {"ranks_started", started},        {"milliseconds_starting", starting},
+          {"messages_to_ranks", messages},   {"milliseconds_busy", busy},
           {"milliseconds_blocked", blocked}, {"bar_milliseconds", 50}};
 }
 

@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/proto_time.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/core/transition.h"
@@ -91,6 +93,8 @@ class Inputs {
   }
 
  private:
+  using SlotNumbers = absl::InlinedVector<int, 8>;
+
   void AddQueue(const std::string& id) {
     if (queue_index_.try_emplace(id, static_cast<int>(queue_ids_.size())).second) {
       queue_ids_.push_back(id);
@@ -172,7 +176,7 @@ class Inputs {
     // Ranks of one worker follow each other, as a rule.
     const std::string* name = nullptr;
     const v1::WorkerRecord* worker = nullptr;
-    std::vector<int>* taken = nullptr;
+    SlotNumbers* taken = nullptr;
     for (const v1::RankRecord& rank : record.ranks()) {
       if (rank.gone()) continue;
       if (name == nullptr || *name != rank.worker()) {
@@ -250,14 +254,14 @@ class Inputs {
     if (!away && !worker.device_note().empty()) {
       notes_.push_back(absl::StrCat(worker.name(), ": ", worker.device_note()));
     }
-    std::vector<int> taken;
-    if (auto found = taken_.find(worker.name()); found != taken_.end()) taken = found->second;
+    SlotNumbers taken;
+    if (auto found = taken_.find(worker.name()); found != taken_.end()) {
+      taken = std::move(found->second);
+    }
     for (const v1::RankPlacementOfJob& stale : record.stale()) taken.push_back(stale.slot());
     std::sort(taken.begin(), taken.end());
     // A host has slots of one model, as a rule.
-    std::map<std::pair<v1::DeviceKind, std::string>, PoolHost> hosts;
-    PoolHost* host = nullptr;
-    const v1::Slot* before = nullptr;
+    absl::InlinedVector<HostOfModel, 1> hosts;
     for (const v1::Slot& slot : worker.slots()) {
       const std::string& problem = ProblemOf(worker, slot.index());
       if (!problem.empty()) {
@@ -266,24 +270,36 @@ class Inputs {
       }
       if (!away) ++usable_[slot.device()];
       if (!inputs_.contains(slot.device())) continue;
-      const bool same =
-          before != nullptr && before->device() == slot.device() && before->model() == slot.model();
-      if (!same) host = &hosts[{slot.device(), slot.model()}];
-      before = &slot;
       const bool free = !std::binary_search(taken.begin(), taken.end(), slot.index());
-      host->slots.push_back({slot.index(), slot.memory_bytes(), free});
+      HostFor(slot, worker.slots_size(), hosts)
+          .slots.push_back({slot.index(), slot.memory_bytes(), free});
     }
     const auto rack = worker.labels().find(kRackLabel);
-    for (auto& [key, pool_host] : hosts) {
+    for (auto& [slot, pool_host] : hosts) {
       pool_host.worker = worker.name();
       pool_host.away = away;
       if (rack != worker.labels().end()) pool_host.rack = rack->second;
       pool_host.avoided = IsAvoided(record, now_ - config_.avoid_after_failure);
       std::sort(pool_host.slots.begin(), pool_host.slots.end(),
                 [](const PoolSlot& a, const PoolSlot& b) { return a.index < b.index; });
-      SlotPools& pools = inputs_.at(key.first).pools;
-      pools.try_emplace(key.second, key.second).first->second.AddHost(std::move(pool_host));
+      SlotPools& pools = inputs_.at(slot->device()).pools;
+      pools.try_emplace(slot->model(), slot->model()).first->second.AddHost(std::move(pool_host));
     }
+  }
+
+  struct HostOfModel {
+    const v1::Slot* slot;  // one of them
+    PoolHost host;
+  };
+  static PoolHost& HostFor(const v1::Slot& slot, int slots,
+                           absl::InlinedVector<HostOfModel, 1>& hosts) {
+    for (HostOfModel& one : hosts) {
+      const bool same = one.slot->device() == slot.device() && one.slot->model() == slot.model();
+      if (same) return one.host;
+    }
+    hosts.push_back({&slot, {}});
+    hosts.back().host.slots.reserve(slots);
+    return hosts.back().host;
   }
 
   void AddExcluded(const v1::Worker& worker) {
@@ -319,8 +335,8 @@ class Inputs {
   std::vector<std::string> queue_ids_;
   absl::flat_hash_map<std::string, int> queue_index_;
   std::map<v1::DeviceKind, ScheduleInput> inputs_;
-  absl::flat_hash_map<std::string, std::vector<int>> taken_;
-  absl::flat_hash_map<std::string, int> arrays_;  // index into their kind of device's
+  absl::flat_hash_map<absl::string_view, SlotNumbers> taken_;  // by worker, as the state names it
+  absl::flat_hash_map<std::string, int> arrays_;               // index into their kind of device's
   std::map<v1::DeviceKind, int> usable_;
   std::vector<std::string> notes_;
   int ready_workers_ = 0;

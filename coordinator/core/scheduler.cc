@@ -283,9 +283,9 @@ class Pass {
     return {demand.queue, demand.device_model, demand.slot_bytes};
   }
 
-  // Tells the fewest others to leave. The job at the head counts with all that is free; one behind
-  // it only with what its victims hold, and only if it gives that back no later than they would
-  // have.
+  // Tells the fewest others to leave: nobody where enough comes free by itself that no one else
+  // claims or waits for. The job at the head counts with all that is free; one behind it only with
+  // what its victims hold, and only if it gives that back no later than they would have.
   bool MakeRoom(Demand& demand, const Pools& pools, bool first) {
     if (CannotMakeRoom(demand)) return false;
     const QueueShare& queue = input_.queues[demand.queue];
@@ -295,15 +295,19 @@ class Pass {
       SlotCounts comes = pool->free();
       comes.Add(pool->away());
       comes.Add(comes_free_[pool->model()]);
+      int& waited_for = waited_for_[pool->model()];
       const int there = comes.With(demand.slot_bytes) -
-                        reserved_.Claimed(pool->model(), demand.slot_bytes, comes);
+                        reserved_.Claimed(pool->model(), demand.slot_bytes, comes) - waited_for;
       const Shortage shortage = {
           .demand = &demand,
           .model = pool->model(),
           .slots = first ? std::max(0, demand.ranks - std::max(0, there)) : demand.ranks,
           .quota = std::max(0, queue.used + demand.ranks - queue.leaving - queue.limit),
           .held_until = first ? absl::InfinitePast() : ReleaseOf(demand)};
-      if (shortage.slots == 0 && shortage.quota == 0) return false;  // it comes free by itself
+      if (there >= demand.ranks && shortage.quota == 0) {
+        if (!first) waited_for += demand.ranks;  // the head reserves them
+        return false;
+      }
       const std::vector<int> victims =
           ChooseVictims(shortage, input_.queues, input_.holdings, victims_);
       if (victims.empty()) continue;
@@ -423,6 +427,7 @@ class Pass {
   std::vector<int64_t> limit_blockers_;           // by queue: the job that waits for its limit
   std::vector<int> victims_;                      // who may be told to leave, in order
   std::map<std::string, SlotCounts> comes_free_;  // by model: slots of jobs that leave
+  std::map<std::string, int> waited_for_;         // by model: of these, by jobs behind the head
   std::map<DemandKind, int> hopeless_;            // ranks for which nobody could make room
   std::vector<int> lowest_priority_;              // by queue: of the jobs that may be told to leave
   int wanting_ = 0;                               // jobs that nothing but slots keeps from starting

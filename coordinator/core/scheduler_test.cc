@@ -187,6 +187,21 @@ TEST_F(SchedulerTest, NoMoreLeaveThanAreNeeded) {
   EXPECT_EQ(Victims(), "2");
 }
 
+TEST_F(SchedulerTest, SmallJobsShareTheRoomThatOneVictimMakes) {
+  Host("a", 80, 0);
+  Holds(1, 40, 0, 0);
+  Holds(2, 40, 0, 1);
+  for (int i = 0; i < 5; ++i) Wants(11 + i, 8, 0, 5);
+  Run();
+  EXPECT_EQ(Victims(), "1");
+  EXPECT_EQ(Code(11), WaitCode::kRoomIsMade);
+  EXPECT_EQ(Code(15), WaitCode::kTurn);
+  Wants(16, 8, 0, 5);
+  Run();
+  EXPECT_EQ(Victims(), "1 2") << "for the sixth the first one's slots do not do";
+  EXPECT_EQ(Code(16), WaitCode::kRoomIsMade);
+}
+
 TEST_F(SchedulerTest, NobodyLeavesWhereItDoesNotHelp) {
   Host("a", 8, 0);
   Holds(1, 2, 0, 0);
