@@ -35,6 +35,7 @@ struct Flags {
   double stop_seconds = 120;
   double resize_seconds = 600;
   int exclude_after = coordinator::Config().exclude_after;
+  double forget_worker_hours = absl::ToDoubleHours(coordinator::Config().forget_worker_after);
   std::string log_level = "info";
   std::string tls_dir;
   LogLimits logs;
@@ -68,6 +69,11 @@ void AddFlags(CLI::App* app, Flags* flags) {
                   "A host with so many device or host failures within an hour gets no ranks before "
                   "it has passed a health check; 0: never")
       ->check(CLI::Range(0, 8))
+      ->capture_default_str();
+  app->add_option("--forget-worker-hours", flags->forget_worker_hours,
+                  "A worker that has been DOWN for so long is forgotten, unless somebody has "
+                  "drained it or it is excluded")
+      ->check(CLI::Range(0.01, 1e6))
       ->capture_default_str();
   app->add_option("--log-level", flags->log_level, "debug, info, warn or error")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
@@ -145,6 +151,7 @@ int Run(const Flags& flags, const sigset_t& signals) {
   options.coordinator.config.graceful_stop = absl::Seconds(flags.stop_seconds);
   options.coordinator.config.resize_interval = absl::Seconds(flags.resize_seconds);
   options.coordinator.config.exclude_after = flags.exclude_after;
+  options.coordinator.config.forget_worker_after = absl::Hours(flags.forget_worker_hours);
   options.coordinator.admission = AdmitWhatFits;
   options.coordinator.on_broken_store = GiveUpStore;
   options.coordinator.most_job_bytes = flags.max_job_bytes;

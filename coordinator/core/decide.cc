@@ -134,6 +134,10 @@ Outcome DecideAll(const State& state, absl::Span<const Event> events, absl::Time
     results.push_back(transition.TakeResult());
     schedule = schedule || (slots_may_change && results.back().status.ok());
   }
+  const bool ticked = std::any_of(events.begin(), events.end(), [](const Event& event) {
+    return std::holds_alternative<Tick>(event);
+  });
+  if (ticked) transition.ForgetWorkers();
   Outcome outcome = std::move(transition).Take();
   outcome.schedule = schedule;
   if (!results.empty()) {

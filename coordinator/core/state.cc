@@ -155,6 +155,7 @@ void State::ApplyOthers(const Outcome& outcome) {
   for (const auto& [id, record] : outcome.queues) {
     record.has_value() ? PutQueue(*record) : void(queues_.erase(id));
   }
+  for (const std::string& name : outcome.forgotten_workers) workers_.erase(name);
   if (outcome.view != nullptr) queue_view_ = outcome.view;
   for (const SpeedSample& sample : outcome.speeds) speeds_.Add(sample);
   for (const auto& [number, record] : outcome.jobs) {

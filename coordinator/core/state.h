@@ -56,6 +56,10 @@ struct Config {
   absl::Duration straggler_after = absl::Minutes(1);
   // An elastic job that has started with fewer ranks than it may have is left alone for so long.
   absl::Duration resize_interval = absl::Minutes(10);
+  // Of a worker that has been DOWN for so long nothing is kept, so that hosts which come and go
+  // with ever new names do not add up. A drain that somebody has asked for stays, and so does an
+  // exclusion.
+  absl::Duration forget_worker_after = absl::Hours(7 * 24);
 };
 
 // Between two health checks of a host.
@@ -134,6 +138,7 @@ struct Outcome {
   std::set<int64_t> durable_jobs;                   // of `jobs`: must be stored before acting
   std::set<std::string> durable_workers;
   std::map<std::string, std::optional<v1::QueueRecord>> queues;  // all durable; none: deleted
+  std::set<std::string> forgotten_workers;                       // durable; none of `workers`
   std::vector<int64_t> ended_attempts;  // jobs whose rendezvous keys can go
   std::vector<Action> actions;
   std::vector<SpeedSample> speeds;
@@ -143,7 +148,8 @@ struct Outcome {
   std::shared_ptr<const QueueView> view;  // of DecideSchedule
 
   bool NeedsWrite() const {
-    return !durable_jobs.empty() || !durable_workers.empty() || !queues.empty();
+    return !durable_jobs.empty() || !durable_workers.empty() || !queues.empty() ||
+           !forgotten_workers.empty();
   }
 };
 

@@ -72,6 +72,8 @@ class Transition {
   void BoundStoredTimes();
   void Lengthen(absl::Duration by);
   void ExpireLeases();
+  // Those that have been DOWN for long. After all other events of the decision.
+  void ForgetWorkers();
 
   // ---- host_health.cc ----
   // Asks for the health checks that are due.

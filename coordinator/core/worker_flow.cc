@@ -373,4 +373,15 @@ void Transition::ExpireLeases() {
   }
 }
 
+void Transition::ForgetWorkers() {
+  for (const auto& [name, record] : state_.workers()) {
+    const v1::Worker& worker = record.worker();
+    if (worker.state() != v1::WORKER_STATE_DOWN || outcome_.workers.contains(name)) continue;
+    if (FromProto(worker.lease_expire_time()) + config_.forget_worker_after > now_) continue;
+    const bool drained = worker.has_drain() && !worker.drain().spot();
+    if (drained || worker.has_exclusion() || !state_.WithRanksOn(name).empty()) continue;
+    outcome_.forgotten_workers.insert(name);
+  }
+}
+
 }  // namespace milepost::coordinator

@@ -256,5 +256,49 @@ TEST_F(WorkerTest, HelloDeliversEndsThatWereMissed) {
   EXPECT_EQ(Forgets(), 1);
 }
 
+TEST_F(WorkerTest, OneThatHasBeenDownForLongIsForgotten) {
+  Connect("a", 1);
+  Connect("b", 1);
+  Advance(config.lease);
+  ASSERT_EQ(Worker("a").state(), v1::WORKER_STATE_DOWN);
+  now += config.forget_worker_after - absl::Seconds(1);
+  Do(WorkerHello{MakeHello("b", 1, 1)});
+  Do(Tick{});
+  EXPECT_NE(state.FindWorker("workers/a"), nullptr);
+  now += absl::Seconds(1);
+  const Outcome outcome = Do(Tick{});
+  EXPECT_TRUE(outcome.NeedsWrite());
+  EXPECT_EQ(state.FindWorker("workers/a"), nullptr);
+  EXPECT_NE(state.FindWorker("workers/b"), nullptr) << "it was back in time";
+  Connect("a", 1);
+  const std::string job = Submit(2);
+  EXPECT_EQ(Record(job).ranks_size(), 2) << "it is as good as new";
+}
+
+TEST_F(WorkerTest, WhatSomebodyHasDecidedAboutAHostIsNotForgotten) {
+  for (const char* id : {"drained", "excluded", "spot"}) Connect(id, 1);
+  Do(WorkerDrained{"workers/drained", "new memory", now});
+  v1::WorkerRecord excluded = *state.FindWorker("workers/excluded");
+  excluded.mutable_worker()->mutable_exclusion()->set_reason("3 failures");
+  state.PutWorker(excluded);
+  Do(SpotNoticed{"workers/spot", {}});
+  Advance(config.lease);
+  Advance(config.forget_worker_after);
+  EXPECT_NE(state.FindWorker("workers/drained"), nullptr);
+  EXPECT_NE(state.FindWorker("workers/excluded"), nullptr);
+  EXPECT_EQ(state.FindWorker("workers/spot"), nullptr);
+}
+
+// Whoever is heard in the very decision in which the time is up is still known.
+TEST_F(WorkerTest, OneThatComesBackAtTheLastMomentStays) {
+  Connect("a", 1);
+  Advance(config.lease);
+  now += config.forget_worker_after;
+  const std::vector<Event> events = {Tick{}, WorkerHello{MakeHello("a", 1, 1)}};
+  Apply(DecideAll(state, events, now, config));
+  ASSERT_NE(state.FindWorker("workers/a"), nullptr);
+  EXPECT_EQ(Worker("a").state(), v1::WORKER_STATE_READY);
+}
+
 }  // namespace
 }  // namespace milepost::coordinator

@@ -109,6 +109,9 @@ absl::Status Store::Write(const Outcome& outcome, const std::vector<StoredDelive
     batch.Put(database_->meta(), kWorkerPrefix + name,
               outcome.workers.at(name).SerializeAsString());
   }
+  for (const std::string& name : outcome.forgotten_workers) {
+    batch.Delete(database_->meta(), kWorkerPrefix + name);
+  }
   for (const auto& [id, record] : outcome.queues) {
     const std::string key = kQueuePrefix + id;
     if (record.has_value()) {

@@ -44,6 +44,24 @@ TEST_F(StoreTest, RecordsSurviveReopening) {
   EXPECT_EQ(state->FindJob(1)->SerializeAsString(), outcome.jobs.at(1).SerializeAsString());
 }
 
+TEST_F(StoreTest, ForgottenWorkersStayForgotten) {
+  Open();
+  Outcome known;
+  for (const char* name : {"workers/a", "workers/b"}) {
+    known.workers[name].mutable_worker()->set_name(name);
+    known.durable_workers.insert(name);
+  }
+  ASSERT_TRUE(store_->Write(known).ok());
+  Outcome forgets;
+  forgets.forgotten_workers = {"workers/a"};
+  ASSERT_TRUE(store_->Write(forgets).ok());
+  Open();
+  const auto state = store_->LoadState();
+  ASSERT_TRUE(state.ok());
+  EXPECT_EQ(state->FindWorker("workers/a"), nullptr);
+  EXPECT_NE(state->FindWorker("workers/b"), nullptr);
+}
+
 TEST_F(StoreTest, WhatWasWrittenBeforeAKillIsThere) {
   const pid_t child = fork();
   if (child == 0) {

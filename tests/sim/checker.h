@@ -72,6 +72,7 @@ class Checker {
   // checker_cluster.cc: what is between jobs, and workers
   void CheckSlots(const coordinator::State& before, const coordinator::Outcome& outcome);
   void CheckLimits(const coordinator::State& before, const coordinator::Outcome& outcome);
+  void CheckForgotten(const coordinator::State& before, const std::string& name);
   void CheckGivenUp(const coordinator::State& before, const v1::WorkerRecord* old,
                     const v1::WorkerRecord& now);
   void CheckExclusion(const v1::Worker& old, const v1::Worker& now);
@@ -90,6 +91,7 @@ class Checker {
   absl::Time decided_;
   absl::Time restarted_;
   std::set<int> drained_;                            // workers whose drain was answered
+  std::set<int> forgotten_;                          // workers, once
   std::map<std::string, int64_t> queue_versions_;    // that were answered
   std::map<int64_t, std::set<int64_t>> made_leave_;  // by winner: victims
   std::map<int64_t, absl::Time> attempt_begin_;

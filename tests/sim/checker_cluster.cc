@@ -56,7 +56,11 @@ void Checker::Decided(const coordinator::State& state,
     heard_now_.push_back(WorkerIndex(coordinator::WorkerName(hello->hello.worker_id())));
     const v1::WorkerRecord* known =
         state.FindWorker(coordinator::WorkerName(hello->hello.worker_id()));
-    if (known == nullptr) continue;
+    if (known == nullptr) {
+      const int index = WorkerIndex(coordinator::WorkerName(hello->hello.worker_id()));
+      if (forgotten_.contains(index)) world_.Hit(Probe::kForgottenThenBack);
+      continue;
+    }
     const bool newer = hello->hello.incarnation() > known->worker().incarnation();
     if (newer) world_.Hit(Probe::kHelloOfNewIncarnation);
     if (known->worker().state() == v1::WORKER_STATE_DOWN) world_.Hit(Probe::kDownThenBack);
@@ -94,6 +98,7 @@ void Checker::Committed(const coordinator::State& before, const coordinator::Out
       Broke(number, before.FindJob(number)->job().generation());
     }
   }
+  for (const std::string& name : outcome.forgotten_workers) CheckForgotten(before, name);
   for (const auto& [number, record] : outcome.jobs) {
     const Record* old = before.FindJob(number);
     if (old != nullptr && old->scheduling_version() != record.scheduling_version()) RightsChanged();
@@ -226,6 +231,21 @@ void Checker::CheckWorker(const v1::WorkerRecord* old, const v1::WorkerRecord& n
     fail("leases", absl::StrCat("counts as down, and was heard ",
                                 absl::FormatDuration(world_.now() - heard_[index]), " ago"));
   }
+}
+
+void Checker::CheckForgotten(const coordinator::State& before, const std::string& name) {
+  world_.Hit(Probe::kForgotten);
+  const int index = WorkerIndex(name);
+  forgotten_.insert(index);
+  const auto fail = [&](const char* checker, const std::string& what) {
+    world_.Fail(checker, name, absl::StrCat(name, ": forgotten, and ", what));
+  };
+  const v1::WorkerRecord* old = before.FindWorker(name);
+  if (old == nullptr) return fail("answers", "not known");
+  if (old->worker().state() != v1::WORKER_STATE_DOWN) fail("leases", "not down");
+  if (drained_.contains(index)) fail("answers", "its drain was answered");
+  if (old->worker().has_exclusion()) fail("gangs", "has passed no health check");
+  if (!before.WithRanksOn(name).empty()) fail("slots", "jobs have ranks there");
 }
 
 // A process that is there still, of a rank that counts as gone from now on. One that outlived its

@@ -38,6 +38,12 @@ absl::Status Disk::Write(const coordinator::Outcome& outcome) {
     record = outcome.workers.at(name);
     if (plant_ == Plant::kForgetDrain) record.mutable_worker()->clear_drain();
   }
+  for (const std::string& name : outcome.forgotten_workers) {
+    const auto known = workers_.find(name);
+    if (known == workers_.end()) continue;
+    if (undoable) undo_.workers[name] = known->second;
+    workers_.erase(known);
+  }
   for (const auto& [id, record] : outcome.queues) {
     record.has_value() ? void(queues_[id] = *record) : void(queues_.erase(id));
   }

@@ -27,6 +27,8 @@ constexpr absl::Duration kMostCalm = absl::Hours(36);
 constexpr int kBeatGroups = 4;
 // Heartbeats are as rare as they may be: each tells nothing but that the worker is there.
 constexpr double kBeatsInLease = 1.3;
+// Long enough for most hosts to be back.
+constexpr absl::Duration kForgetWorkerAfter = absl::Minutes(3);
 // Each chosen by the seed: losses of all lengths against leases of all lengths.
 constexpr int kLeases[] = {60, 150, 400};
 
@@ -127,6 +129,7 @@ int WorkerIndex(absl::string_view name) {
 
 World::World(const Options& given) : options(given), random(given.seed), events(kStart) {
   config.lease = absl::Seconds(kLeases[random.Int(0, std::size(kLeases) - 1)]);
+  config.forget_worker_after = kForgetWorkerAfter;
   core = std::make_unique<Core>(options.plant, config);
   disk = std::make_unique<Disk>(options.plant);
   network = std::make_unique<Network>(*this);
