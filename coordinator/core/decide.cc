@@ -117,6 +117,11 @@ bool DrainIsAhead(const State& state, const std::string& worker) {
   });
 }
 
+bool IsOfNewWorker(const State& state, const Event& event) {
+  const auto* hello = std::get_if<WorkerHello>(&event);
+  return hello != nullptr && state.FindWorker(WorkerName(hello->hello.worker_id())) == nullptr;
+}
+
 }  // namespace
 
 Outcome Decide(const State& state, const Event& event, absl::Time now, const Config& config) {
@@ -134,10 +139,10 @@ Outcome DecideAll(const State& state, absl::Span<const Event> events, absl::Time
     results.push_back(transition.TakeResult());
     schedule = schedule || (slots_may_change && results.back().status.ok());
   }
-  const bool ticked = std::any_of(events.begin(), events.end(), [](const Event& event) {
-    return std::holds_alternative<Tick>(event);
+  const bool may_forget = std::any_of(events.begin(), events.end(), [&](const Event& event) {
+    return std::holds_alternative<Tick>(event) || IsOfNewWorker(state, event);
   });
-  if (ticked) transition.ForgetWorkers();
+  if (may_forget) transition.ForgetWorkers();
   Outcome outcome = std::move(transition).Take();
   outcome.schedule = schedule;
   if (!results.empty()) {

@@ -72,7 +72,8 @@ class Transition {
   void BoundStoredTimes();
   void Lengthen(absl::Duration by);
   void ExpireLeases();
-  // Those that have been DOWN for long. After all other events of the decision.
+  // Those that have been DOWN for long. After all other events of the decision, and only where it
+  // is to be stored anyway: a full disk must not keep a Tick from what is due.
   void ForgetWorkers();
 
   // ---- host_health.cc ----

@@ -374,6 +374,7 @@ void Transition::ExpireLeases() {
 }
 
 void Transition::ForgetWorkers() {
+  if (!outcome_.NeedsWrite()) return;
   for (const auto& [name, record] : state_.workers()) {
     const v1::Worker& worker = record.worker();
     if (worker.state() != v1::WORKER_STATE_DOWN || outcome_.workers.contains(name)) continue;

@@ -262,17 +262,27 @@ TEST_F(WorkerTest, OneThatHasBeenDownForLongIsForgotten) {
   Advance(config.lease);
   ASSERT_EQ(Worker("a").state(), v1::WORKER_STATE_DOWN);
   now += config.forget_worker_after - absl::Seconds(1);
-  Do(WorkerHello{MakeHello("b", 1, 1)});
-  Do(Tick{});
+  Connect("b", 1);
+  Connect("c", 1);
   EXPECT_NE(state.FindWorker("workers/a"), nullptr);
   now += absl::Seconds(1);
-  const Outcome outcome = Do(Tick{});
-  EXPECT_TRUE(outcome.NeedsWrite());
+  Connect("d", 1);
   EXPECT_EQ(state.FindWorker("workers/a"), nullptr);
   EXPECT_NE(state.FindWorker("workers/b"), nullptr) << "it was back in time";
   Connect("a", 1);
-  const std::string job = Submit(2);
-  EXPECT_EQ(Record(job).ranks_size(), 2) << "it is as good as new";
+  const std::string job = Submit(4);
+  EXPECT_EQ(Record(job).ranks_size(), 4) << "it is as good as new";
+}
+
+TEST_F(WorkerTest, NothingIsWrittenOnlyToForget) {
+  Connect("a", 1);
+  Advance(config.lease);
+  now += config.forget_worker_after;
+  EXPECT_FALSE(Do(Tick{}).NeedsWrite());
+  EXPECT_NE(state.FindWorker("workers/a"), nullptr);
+  Connect("b", 1);
+  Advance(config.lease);  // is written: b is down
+  EXPECT_EQ(state.FindWorker("workers/a"), nullptr);
 }
 
 TEST_F(WorkerTest, WhatSomebodyHasDecidedAboutAHostIsNotForgotten) {
@@ -283,7 +293,8 @@ TEST_F(WorkerTest, WhatSomebodyHasDecidedAboutAHostIsNotForgotten) {
   state.PutWorker(excluded);
   Do(SpotNoticed{"workers/spot", {}});
   Advance(config.lease);
-  Advance(config.forget_worker_after);
+  now += config.forget_worker_after;
+  Connect("new", 1);
   EXPECT_NE(state.FindWorker("workers/drained"), nullptr);
   EXPECT_NE(state.FindWorker("workers/excluded"), nullptr);
   EXPECT_EQ(state.FindWorker("workers/spot"), nullptr);
@@ -294,7 +305,8 @@ TEST_F(WorkerTest, OneThatComesBackAtTheLastMomentStays) {
   Connect("a", 1);
   Advance(config.lease);
   now += config.forget_worker_after;
-  const std::vector<Event> events = {Tick{}, WorkerHello{MakeHello("a", 1, 1)}};
+  const std::vector<Event> events = {WorkerHello{MakeHello("b", 1, 1)},
+                                     WorkerHello{MakeHello("a", 1, 1)}};
   Apply(DecideAll(state, events, now, config));
   ASSERT_NE(state.FindWorker("workers/a"), nullptr);
   EXPECT_EQ(Worker("a").state(), v1::WORKER_STATE_READY);
