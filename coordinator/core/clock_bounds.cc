@@ -44,6 +44,9 @@ bool BoundTimes(absl::Time now, const Config& config, v1::JobRecord* record) {
 bool BoundTimes(absl::Time now, v1::WorkerRecord* record) {
   const absl::Time ever = absl::InfinitePast();
   bool changed = false;
+  if (record->worker().state() == v1::WORKER_STATE_DOWN) {
+    changed |= Bound(ever, now, record->mutable_worker()->mutable_lease_expire_time());
+  }
   for (v1::HostFailure& failure : *record->mutable_failures()) {
     changed |= Bound(ever, now, failure.mutable_time());
   }

@@ -80,6 +80,14 @@ TEST_F(ClockBoundsTest, ADrainHasNoLongerThanItWasGiven) {
   EXPECT_FALSE(BoundTimes(now_, &record));
 }
 
+TEST_F(ClockBoundsTest, AWorkerThatIsDownWasHeardInThePast) {
+  v1::WorkerRecord record;
+  record.mutable_worker()->set_state(v1::WORKER_STATE_DOWN);
+  *record.mutable_worker()->mutable_lease_expire_time() = ToProto(now_ + absl::Hours(1000));
+  EXPECT_TRUE(BoundTimes(now_, &record));
+  EXPECT_EQ(FromProto(record.worker().lease_expire_time()), now_);
+}
+
 // The clock of the host that takes over is a day behind: a job whose ranks do not leave is not
 // waited for until then.
 TEST_F(ClockBoundsTest, AreAppliedToWhatARestartLoads) {

@@ -110,7 +110,8 @@ class Pass {
     const bool allowed = demand.gate == WaitCode::kNone && WithinLimit(demand);
     if (allowed && !demand.winding_up && TryStart(demand, pools)) return;
     const bool granted = demand.admission == Admission::kGranted;
-    const bool keeps = granted ? RoomIsMadeFor(demand) : demand.winding_up || !due;
+    const bool keeps =
+        granted ? RoomIsMadeFor(demand) || ComesFree(demand, pools) : demand.winding_up || !due;
     if (!keeps) return Readmit(demand);
     // What it cannot have it does not keep from others.
     if (allowed) ReserveWanted(demand);
@@ -160,6 +161,21 @@ class Pass {
     });
   }
 
+  // Free by now, or as soon as those who leave have left, and nobody else's.
+  int SureSlots(const SlotPool& pool, int64_t slot_bytes) {
+    SlotCounts comes = pool.free();
+    comes.Add(comes_free_[pool.model()]);
+    return comes.With(slot_bytes) - reserved_.Claimed(pool.model(), slot_bytes, comes);
+  }
+
+  bool ComesFree(const Demand& demand, const Pools& pools) {
+    return demand.gate == WaitCode::kNone && QuotaShortage(demand) == 0 &&
+           std::any_of(pools.begin(), pools.end(), [&](const SlotPool* pool) {
+             return SureSlots(*pool, demand.slot_bytes) - behind_head_[pool->model()] >=
+                    demand.ranks;
+           });
+  }
+
   void Examine(Demand& demand) {
     if (demand.gate != WaitCode::kNone) return Wait(demand, demand.gate, demand.gate_job);
     if (ArrayIsFull(demand)) return Wait(demand, WaitCode::kArrayLimit, 0);
@@ -178,7 +194,10 @@ class Pass {
       blocker = demand.job;
       return Wait(demand, WaitCode::kLimit, 0);
     }
-    if (!first) return Wait(demand, WaitCode::kTurn, head_);
+    if (!first) {
+      for (const SlotPool* pool : pools) behind_head_[pool->model()] += demand.ranks;
+      return Wait(demand, WaitCode::kTurn, head_);
+    }
     head_ = demand.job;
     const absl::Time start = reserved_.Add(demand, pools, input_.holdings);
     Wait(demand, WaitCode::kSlots, 0);
@@ -208,6 +227,13 @@ class Pass {
   bool WithinLimit(const Demand& demand) const {
     const QueueShare& queue = input_.queues[demand.queue];
     return queue.used + std::max(0, demand.ranks - demand.counted) <= queue.limit;
+  }
+
+  // Of the limit, once those who leave have left.
+  int QuotaShortage(const Demand& demand) const {
+    const QueueShare& queue = input_.queues[demand.queue];
+    const int wanted = queue.used + std::max(0, demand.ranks - demand.counted);
+    return std::max(0, wanted - queue.leaving - queue.limit);
   }
 
   absl::Time ReleaseOf(const Demand& demand) const {
@@ -283,31 +309,32 @@ class Pass {
     return {demand.queue, demand.device_model, demand.slot_bytes};
   }
 
-  // Tells the fewest others to leave: nobody where enough comes free by itself that no one else
-  // claims or waits for. The job at the head counts with all that is free; one behind it only with
-  // what its victims hold, and only if it gives that back no later than they would have.
+  // Tells the fewest others to leave: nobody where enough comes free by itself, as one victim may
+  // leave more than it left for. Else the job at the head counts with all that is free; one behind
+  // it only with what its victims hold, and only if it gives that back no later than they would
+  // have.
   bool MakeRoom(Demand& demand, const Pools& pools, bool first) {
     if (CannotMakeRoom(demand)) return false;
-    const QueueShare& queue = input_.queues[demand.queue];
+    if (ComesFree(demand, pools)) {
+      schedule_.admitted.push_back(demand.job);
+      Admit(demand, pools);
+      return true;
+    }
     std::vector<int> best;
     int best_slots = 0;
     for (const SlotPool* pool : pools) {
       SlotCounts comes = pool->free();
       comes.Add(pool->away());
       comes.Add(comes_free_[pool->model()]);
-      int& waited_for = waited_for_[pool->model()];
       const int there = comes.With(demand.slot_bytes) -
-                        reserved_.Claimed(pool->model(), demand.slot_bytes, comes) - waited_for;
+                        reserved_.Claimed(pool->model(), demand.slot_bytes, comes);
       const Shortage shortage = {
           .demand = &demand,
           .model = pool->model(),
           .slots = first ? std::max(0, demand.ranks - std::max(0, there)) : demand.ranks,
-          .quota = std::max(0, queue.used + demand.ranks - queue.leaving - queue.limit),
+          .quota = QuotaShortage(demand),
           .held_until = first ? absl::InfinitePast() : ReleaseOf(demand)};
-      if (there >= demand.ranks && shortage.quota == 0) {
-        if (!first) waited_for += demand.ranks;  // the head reserves them
-        return false;
-      }
+      if (shortage.slots == 0 && shortage.quota == 0) return false;  // workers may be back
       const std::vector<int> victims =
           ChooseVictims(shortage, input_.queues, input_.holdings, victims_);
       if (victims.empty()) continue;
@@ -323,12 +350,16 @@ class Pass {
       return false;
     }
     for (const int victim : best) MakeLeave(input_.holdings[victim], demand.job);
+    Admit(demand, pools);
+    return true;
+  }
+
+  void Admit(Demand& demand, const Pools& pools) {
     CountInArray(demand);
     demand.admission = Admission::kGranted;
     demand.counted += demand.ranks;
     input_.queues[demand.queue].used += demand.ranks;
     reserved_.Add(demand, pools, input_.holdings);
-    return true;
   }
 
   void MakeLeave(Holding& victim, int64_t winner) {
@@ -427,7 +458,7 @@ class Pass {
   std::vector<int64_t> limit_blockers_;           // by queue: the job that waits for its limit
   std::vector<int> victims_;                      // who may be told to leave, in order
   std::map<std::string, SlotCounts> comes_free_;  // by model: slots of jobs that leave
-  std::map<std::string, int> waited_for_;         // by model: of these, by jobs behind the head
+  std::map<std::string, int64_t> behind_head_;    // by model: slots for jobs behind the head
   std::map<DemandKind, int> hopeless_;            // ranks for which nobody could make room
   std::vector<int> lowest_priority_;              // by queue: of the jobs that may be told to leave
   int wanting_ = 0;                               // jobs that nothing but slots keeps from starting

@@ -195,11 +195,41 @@ TEST_F(SchedulerTest, SmallJobsShareTheRoomThatOneVictimMakes) {
   Run();
   EXPECT_EQ(Victims(), "1");
   EXPECT_EQ(Code(11), WaitCode::kRoomIsMade);
-  EXPECT_EQ(Code(15), WaitCode::kTurn);
+  EXPECT_EQ(Code(15), WaitCode::kRoomIsMade);
+  EXPECT_EQ(schedule_.admitted, (std::vector<int64_t>{12, 13, 14, 15}));
   Wants(16, 8, 0, 5);
   Run();
   EXPECT_EQ(Victims(), "1 2") << "for the sixth the first one's slots do not do";
   EXPECT_EQ(Code(16), WaitCode::kRoomIsMade);
+}
+
+// What the one before it was told is true in the next pass as well.
+TEST_F(SchedulerTest, WhatComesFreeIsKeptForWhomItWasPromised) {
+  Host("a", 40, 0);
+  Holding& leaving = Holds(1, 40, 0, 0);
+  leaving.leaving = true;
+  leaving.leaves_for = 11;
+  for (int i = 0; i < 6; ++i) {
+    Wants(11 + i, 8, 0, 5).admission = Admission::kGranted;
+    input_.demands.back().counted = 8;
+    input_.queues[0].used += 8;
+  }
+  Run();
+  EXPECT_EQ(schedule_.no_longer_admitted, std::vector<int64_t>{16}) << "there are 40 slots";
+  EXPECT_EQ(Code(15), WaitCode::kRoomIsMade);
+  EXPECT_EQ(Code(16), WaitCode::kSlots);
+}
+
+TEST_F(SchedulerTest, WhatOthersHaveTheFirstClaimToIsNotCountedOn) {
+  input_.queues = {{.name = "a"}, {.name = "b"}};
+  Host("a", 8, 0);
+  Holds(1, 3, 0).leaving = true;
+  input_.queues[0].leaving = 3;
+  Holds(2, 5, 1);
+  for (int i = 0; i < 3; ++i) Wants(11 + i, 1, 0);
+  Wants(20, 1, 1, 5);
+  Run();
+  EXPECT_EQ(Victims(), "2") << "those of the other queue come first";
 }
 
 TEST_F(SchedulerTest, NobodyLeavesWhereItDoesNotHelp) {
