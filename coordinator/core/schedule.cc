@@ -354,9 +354,6 @@ void Transition::Schedule() {
     for (const coordinator::Schedule::Start& start : schedule.starts) {
       StartAttempt(start.job, start.placed);
     }
-    for (const int64_t number : schedule.admitted) {
-      Change(number).set_admission(v1::ADMISSION_GRANTED);
-    }
     for (const coordinator::Schedule::Preemption& preemption : schedule.preemptions) {
       Preempt(preemption.victim, preemption.winner);
     }

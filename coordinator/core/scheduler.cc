@@ -77,6 +77,7 @@ class Pass {
       if (demand.admission == Admission::kNone) lines[demand.queue].push_back(&demand);
     }
     limit_blockers_.assign(input_.queues.size(), 0);
+    expected_.assign(input_.queues.size(), 0);
     victims_ = OrderVictims(input_.holdings);
     lowest_priority_.assign(input_.queues.size(), std::numeric_limits<int>::max());
     for (const Holding& holding : input_.holdings) {
@@ -110,8 +111,7 @@ class Pass {
     const bool allowed = demand.gate == WaitCode::kNone && WithinLimit(demand);
     if (allowed && !demand.winding_up && TryStart(demand, pools)) return;
     const bool granted = demand.admission == Admission::kGranted;
-    const bool keeps =
-        granted ? RoomIsMadeFor(demand) || ComesFree(demand, pools) : demand.winding_up || !due;
+    const bool keeps = granted ? RoomIsMadeFor(demand) : demand.winding_up || !due;
     if (!keeps) return Readmit(demand);
     // What it cannot have it does not keep from others.
     if (allowed) ReserveWanted(demand);
@@ -161,21 +161,6 @@ class Pass {
     });
   }
 
-  // Free by now, or as soon as those who leave have left, and nobody else's.
-  int SureSlots(const SlotPool& pool, int64_t slot_bytes) {
-    SlotCounts comes = pool.free();
-    comes.Add(comes_free_[pool.model()]);
-    return comes.With(slot_bytes) - reserved_.Claimed(pool.model(), slot_bytes, comes);
-  }
-
-  bool ComesFree(const Demand& demand, const Pools& pools) {
-    return demand.gate == WaitCode::kNone && QuotaShortage(demand) == 0 &&
-           std::any_of(pools.begin(), pools.end(), [&](const SlotPool* pool) {
-             return SureSlots(*pool, demand.slot_bytes) - behind_head_[pool->model()] >=
-                    demand.ranks;
-           });
-  }
-
   void Examine(Demand& demand) {
     if (demand.gate != WaitCode::kNone) return Wait(demand, demand.gate, demand.gate_job);
     if (ArrayIsFull(demand)) return Wait(demand, WaitCode::kArrayLimit, 0);
@@ -188,20 +173,23 @@ class Pass {
     const bool first = head_ == 0;
     if (!demand.winding_up) {
       if (WithinLimit(demand) && TryStart(demand, pools)) return;
+      if (!first && NeedsNoVictims(demand, pools)) return WaitBehindHead(demand, pools);
       if (MakeRoom(demand, pools, first)) return Wait(demand, WaitCode::kRoomIsMade, 0);
     }
     if (!WithinLimit(demand)) {
       blocker = demand.job;
       return Wait(demand, WaitCode::kLimit, 0);
     }
-    if (!first) {
-      for (const SlotPool* pool : pools) behind_head_[pool->model()] += demand.ranks;
-      return Wait(demand, WaitCode::kTurn, head_);
-    }
+    if (!first) return WaitBehindHead(demand, pools);
     head_ = demand.job;
     const absl::Time start = reserved_.Add(demand, pools, input_.holdings);
     Wait(demand, WaitCode::kSlots, 0);
     TellOfHead(demand, pools, start);
+  }
+
+  void WaitBehindHead(const Demand& demand, const Pools& pools) {
+    for (const SlotPool* pool : pools) behind_head_[pool->model()] += demand.ranks;
+    Wait(demand, WaitCode::kTurn, head_);
   }
 
   // The pools that could hold it if all their slots were free.
@@ -232,8 +220,7 @@ class Pass {
   // Of the limit, once those who leave have left.
   int QuotaShortage(const Demand& demand) const {
     const QueueShare& queue = input_.queues[demand.queue];
-    const int wanted = queue.used + std::max(0, demand.ranks - demand.counted);
-    return std::max(0, wanted - queue.leaving - queue.limit);
+    return std::max(0, queue.used + demand.ranks - queue.leaving - queue.limit);
   }
 
   absl::Time ReleaseOf(const Demand& demand) const {
@@ -309,17 +296,35 @@ class Pass {
     return {demand.queue, demand.device_model, demand.slot_bytes};
   }
 
-  // Tells the fewest others to leave: nobody where enough comes free by itself, as one victim may
-  // leave more than it left for. Else the job at the head counts with all that is free; one behind
+  // Whether one that could make room will find some when those who leave have left, as a victim may
+  // leave more than it left for. Whoever waits before it comes first, and the head is not delayed.
+  // To the end of the pass it counts like one for which room is made.
+  bool NeedsNoVictims(Demand& demand, const Pools& pools) {
+    if (CannotMakeRoom(demand) || QuotaShortage(demand) > 0) return false;
+    const absl::Time release = ReleaseOf(demand);
+    for (const SlotPool* pool : pools) {
+      const std::string& model = pool->model();
+      SlotCounts comes = comes_free_[model];
+      if (comes.With(demand.slot_bytes) == 0) continue;
+      comes.Add(pool->free());
+      const int64_t left = comes.With(demand.slot_bytes) -
+                           reserved_.Claimed(model, demand.slot_bytes, comes) - behind_head_[model];
+      if (left < demand.ranks || reserved_.Delays(model, demand.ranks, release)) continue;
+      reserved_.Lend(model, demand.ranks, release);
+      CountInArray(demand);
+      demand.counted += demand.ranks;
+      input_.queues[demand.queue].used += demand.ranks;
+      expected_[demand.queue] += demand.ranks;
+      return true;
+    }
+    return false;
+  }
+
+  // Tells the fewest others to leave. The job at the head counts with all that is free; one behind
   // it only with what its victims hold, and only if it gives that back no later than they would
   // have.
   bool MakeRoom(Demand& demand, const Pools& pools, bool first) {
     if (CannotMakeRoom(demand)) return false;
-    if (ComesFree(demand, pools)) {
-      schedule_.admitted.push_back(demand.job);
-      Admit(demand, pools);
-      return true;
-    }
     std::vector<int> best;
     int best_slots = 0;
     for (const SlotPool* pool : pools) {
@@ -334,7 +339,7 @@ class Pass {
           .slots = first ? std::max(0, demand.ranks - std::max(0, there)) : demand.ranks,
           .quota = QuotaShortage(demand),
           .held_until = first ? absl::InfinitePast() : ReleaseOf(demand)};
-      if (shortage.slots == 0 && shortage.quota == 0) return false;  // workers may be back
+      if (shortage.slots == 0 && shortage.quota == 0) return false;  // it comes free by itself
       const std::vector<int> victims =
           ChooseVictims(shortage, input_.queues, input_.holdings, victims_);
       if (victims.empty()) continue;
@@ -350,22 +355,20 @@ class Pass {
       return false;
     }
     for (const int victim : best) MakeLeave(input_.holdings[victim], demand.job);
-    Admit(demand, pools);
-    return true;
-  }
-
-  void Admit(Demand& demand, const Pools& pools) {
+    reserved_.Lend(input_.holdings[best[0]].model, demand.ranks, ReleaseOf(demand));
     CountInArray(demand);
     demand.admission = Admission::kGranted;
     demand.counted += demand.ranks;
     input_.queues[demand.queue].used += demand.ranks;
     reserved_.Add(demand, pools, input_.holdings);
+    return true;
   }
 
   void MakeLeave(Holding& victim, int64_t winner) {
     victim.leaving = true;
     victim.leaves_for = winner;
-    victim.release = std::min(victim.release, input_.now + input_.graceful_stop);
+    const absl::Time sooner = std::min(victim.release, input_.now + input_.graceful_stop);
+    reserved_.ComeFree(victim.model, victim.slots, std::exchange(victim.release, sooner), sooner);
     input_.queues[victim.queue].leaving += victim.held;
     comes_free_[victim.model].Add(victim.slots);
     schedule_.preemptions.push_back({victim.job, winner});
@@ -448,8 +451,10 @@ class Pass {
     for (const auto& [model, pool] : input_.pools) {
       view.models[model] = {pool.usable(), pool.free()};
     }
-    for (const QueueShare& queue : input_.queues)
-      view.queues[queue.name] = {queue.used, queue.limit};
+    for (size_t q = 0; q < input_.queues.size(); ++q) {
+      const QueueShare& queue = input_.queues[q];
+      view.queues[queue.name] = {queue.used - expected_[q], queue.limit};
+    }
   }
 
   ScheduleInput input_;
@@ -458,7 +463,8 @@ class Pass {
   std::vector<int64_t> limit_blockers_;           // by queue: the job that waits for its limit
   std::vector<int> victims_;                      // who may be told to leave, in order
   std::map<std::string, SlotCounts> comes_free_;  // by model: slots of jobs that leave
-  std::map<std::string, int64_t> behind_head_;    // by model: slots for jobs behind the head
+  std::map<std::string, int64_t> behind_head_;    // by model: slots for jobs that wait behind it
+  std::vector<int> expected_;                     // by queue: slots that jobs will have, of `used`
   std::map<DemandKind, int> hopeless_;            // ranks for which nobody could make room
   std::vector<int> lowest_priority_;              // by queue: of the jobs that may be told to leave
   int wanting_ = 0;                               // jobs that nothing but slots keeps from starting

@@ -133,8 +133,6 @@ struct Schedule {
   };
   std::vector<Start> starts;
   std::vector<Preemption> preemptions;
-  // Jobs that others need not leave for: what they want comes free, and is theirs from now on.
-  std::vector<int64_t> admitted;
   std::vector<Resize> resizes;
   // Jobs that wait like all others from now on: they still do not fit, and nobody makes room for
   // them any more, or they do not back off any more.
