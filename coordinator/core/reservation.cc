@@ -85,16 +85,6 @@ bool Reservations::Delays(const std::string& model, int slots, absl::Time releas
   });
 }
 
-void Reservations::ComeFree(const std::string& model, const SlotCounts& slots, absl::Time late,
-                            absl::Time sooner) {
-  for (Reservation& reserved : reservations_) {
-    const bool before_start = sooner <= reserved.start && reserved.start < late;
-    const bool known = reserved.start < absl::InfiniteFuture();
-    if (reserved.model != model || !known || !before_start) continue;
-    reserved.left_over += slots.With(reserved.slot_bytes);
-  }
-}
-
 void Reservations::Lend(const std::string& model, int slots, absl::Time release) {
   for (Reservation& reserved : reservations_) {
     const bool known = reserved.start < absl::InfiniteFuture();

@@ -31,10 +31,7 @@ class Reservations {
                  const std::vector<Holding>& holdings);
   // Whether a job that takes `slots` of the model now, until `release`, delays one of them.
   bool Delays(const std::string& model, int slots, absl::Time release) const;
-  // Slots of the model come free, and not `late`.
-  void ComeFree(const std::string& model, const SlotCounts& slots, absl::Time late,
-                absl::Time sooner);
-  // It does not, and has started or is going to.
+  // It does not, and has started.
   void Lend(const std::string& model, int slots, absl::Time release);
   bool Any() const { return !reservations_.empty(); }
   // Slots of the model with room for `slot_bytes` that reservations will need of `there`, which are

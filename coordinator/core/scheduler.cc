@@ -77,7 +77,6 @@ class Pass {
       if (demand.admission == Admission::kNone) lines[demand.queue].push_back(&demand);
     }
     limit_blockers_.assign(input_.queues.size(), 0);
-    expected_.assign(input_.queues.size(), 0);
     victims_ = OrderVictims(input_.holdings);
     lowest_priority_.assign(input_.queues.size(), std::numeric_limits<int>::max());
     for (const Holding& holding : input_.holdings) {
@@ -173,23 +172,17 @@ class Pass {
     const bool first = head_ == 0;
     if (!demand.winding_up) {
       if (WithinLimit(demand) && TryStart(demand, pools)) return;
-      if (!first && NeedsNoVictims(demand, pools)) return WaitBehindHead(demand, pools);
       if (MakeRoom(demand, pools, first)) return Wait(demand, WaitCode::kRoomIsMade, 0);
     }
     if (!WithinLimit(demand)) {
       blocker = demand.job;
       return Wait(demand, WaitCode::kLimit, 0);
     }
-    if (!first) return WaitBehindHead(demand, pools);
+    if (!first) return Wait(demand, WaitCode::kTurn, head_);
     head_ = demand.job;
     const absl::Time start = reserved_.Add(demand, pools, input_.holdings);
     Wait(demand, WaitCode::kSlots, 0);
     TellOfHead(demand, pools, start);
-  }
-
-  void WaitBehindHead(const Demand& demand, const Pools& pools) {
-    for (const SlotPool* pool : pools) behind_head_[pool->model()] += demand.ranks;
-    Wait(demand, WaitCode::kTurn, head_);
   }
 
   // The pools that could hold it if all their slots were free.
@@ -215,12 +208,6 @@ class Pass {
   bool WithinLimit(const Demand& demand) const {
     const QueueShare& queue = input_.queues[demand.queue];
     return queue.used + std::max(0, demand.ranks - demand.counted) <= queue.limit;
-  }
-
-  // Of the limit, once those who leave have left.
-  int QuotaShortage(const Demand& demand) const {
-    const QueueShare& queue = input_.queues[demand.queue];
-    return std::max(0, queue.used + demand.ranks - queue.leaving - queue.limit);
   }
 
   absl::Time ReleaseOf(const Demand& demand) const {
@@ -296,35 +283,12 @@ class Pass {
     return {demand.queue, demand.device_model, demand.slot_bytes};
   }
 
-  // Whether one that could make room will find some when those who leave have left, as a victim may
-  // leave more than it left for. Whoever waits before it comes first, and the head is not delayed.
-  // To the end of the pass it counts like one for which room is made.
-  bool NeedsNoVictims(Demand& demand, const Pools& pools) {
-    if (CannotMakeRoom(demand) || QuotaShortage(demand) > 0) return false;
-    const absl::Time release = ReleaseOf(demand);
-    for (const SlotPool* pool : pools) {
-      const std::string& model = pool->model();
-      SlotCounts comes = comes_free_[model];
-      if (comes.With(demand.slot_bytes) == 0) continue;
-      comes.Add(pool->free());
-      const int64_t left = comes.With(demand.slot_bytes) -
-                           reserved_.Claimed(model, demand.slot_bytes, comes) - behind_head_[model];
-      if (left < demand.ranks || reserved_.Delays(model, demand.ranks, release)) continue;
-      reserved_.Lend(model, demand.ranks, release);
-      CountInArray(demand);
-      demand.counted += demand.ranks;
-      input_.queues[demand.queue].used += demand.ranks;
-      expected_[demand.queue] += demand.ranks;
-      return true;
-    }
-    return false;
-  }
-
   // Tells the fewest others to leave. The job at the head counts with all that is free; one behind
   // it only with what its victims hold, and only if it gives that back no later than they would
   // have.
   bool MakeRoom(Demand& demand, const Pools& pools, bool first) {
     if (CannotMakeRoom(demand)) return false;
+    const QueueShare& queue = input_.queues[demand.queue];
     std::vector<int> best;
     int best_slots = 0;
     for (const SlotPool* pool : pools) {
@@ -337,7 +301,7 @@ class Pass {
           .demand = &demand,
           .model = pool->model(),
           .slots = first ? std::max(0, demand.ranks - std::max(0, there)) : demand.ranks,
-          .quota = QuotaShortage(demand),
+          .quota = std::max(0, queue.used + demand.ranks - queue.leaving - queue.limit),
           .held_until = first ? absl::InfinitePast() : ReleaseOf(demand)};
       if (shortage.slots == 0 && shortage.quota == 0) return false;  // it comes free by itself
       const std::vector<int> victims =
@@ -355,7 +319,6 @@ class Pass {
       return false;
     }
     for (const int victim : best) MakeLeave(input_.holdings[victim], demand.job);
-    reserved_.Lend(input_.holdings[best[0]].model, demand.ranks, ReleaseOf(demand));
     CountInArray(demand);
     demand.admission = Admission::kGranted;
     demand.counted += demand.ranks;
@@ -367,8 +330,7 @@ class Pass {
   void MakeLeave(Holding& victim, int64_t winner) {
     victim.leaving = true;
     victim.leaves_for = winner;
-    const absl::Time sooner = std::min(victim.release, input_.now + input_.graceful_stop);
-    reserved_.ComeFree(victim.model, victim.slots, std::exchange(victim.release, sooner), sooner);
+    victim.release = std::min(victim.release, input_.now + input_.graceful_stop);
     input_.queues[victim.queue].leaving += victim.held;
     comes_free_[victim.model].Add(victim.slots);
     schedule_.preemptions.push_back({victim.job, winner});
@@ -451,10 +413,8 @@ class Pass {
     for (const auto& [model, pool] : input_.pools) {
       view.models[model] = {pool.usable(), pool.free()};
     }
-    for (size_t q = 0; q < input_.queues.size(); ++q) {
-      const QueueShare& queue = input_.queues[q];
-      view.queues[queue.name] = {queue.used - expected_[q], queue.limit};
-    }
+    for (const QueueShare& queue : input_.queues)
+      view.queues[queue.name] = {queue.used, queue.limit};
   }
 
   ScheduleInput input_;
@@ -463,8 +423,6 @@ class Pass {
   std::vector<int64_t> limit_blockers_;           // by queue: the job that waits for its limit
   std::vector<int> victims_;                      // who may be told to leave, in order
   std::map<std::string, SlotCounts> comes_free_;  // by model: slots of jobs that leave
-  std::map<std::string, int64_t> behind_head_;    // by model: slots for jobs that wait behind it
-  std::vector<int> expected_;                     // by queue: slots that jobs will have, of `used`
   std::map<DemandKind, int> hopeless_;            // ranks for which nobody could make room
   std::vector<int> lowest_priority_;              // by queue: of the jobs that may be told to leave
   int wanting_ = 0;                               // jobs that nothing but slots keeps from starting

@@ -187,58 +187,6 @@ TEST_F(SchedulerTest, NoMoreLeaveThanAreNeeded) {
   EXPECT_EQ(Victims(), "2");
 }
 
-TEST_F(SchedulerTest, SmallJobsShareTheRoomThatOneVictimMakes) {
-  Host("a", 80, 0);
-  Holds(1, 40, 0, 0);
-  Holds(2, 40, 0, 1);
-  for (int i = 0; i < 5; ++i) Wants(11 + i, 8, 0, 5);
-  Run();
-  EXPECT_EQ(Victims(), "1");
-  EXPECT_EQ(Code(11), WaitCode::kRoomIsMade);
-  EXPECT_EQ(Code(15), WaitCode::kTurn);
-  EXPECT_EQ(schedule_.view.queues.at("default").used, 88) << "what they have not been given";
-  Wants(16, 8, 0, 5);
-  Run();
-  EXPECT_EQ(Victims(), "1 2") << "for the sixth the first one's slots do not do";
-  EXPECT_EQ(Code(16), WaitCode::kRoomIsMade);
-}
-
-TEST_F(SchedulerTest, ABurstOfSmallJobsTellsAsFewToLeaveAsHaveRoomForIt) {
-  Host("a", 80, 0);
-  for (int i = 0; i < 8; ++i) Holds(1 + i, 10, 0, 0);
-  for (int i = 0; i < 16; ++i) Wants(11 + i, 2, 0, 5);
-  Run();
-  EXPECT_EQ(schedule_.preemptions.size(), 4u) << "for 32 slots";
-}
-
-// Whoever would have left before the head starts has been counted with.
-TEST_F(SchedulerTest, AVictimThatLeavesSoonerDelaysNoHead) {
-  input_.queues = {{.name = "a", .weight = 10}, {.name = "b"}};
-  Host("a", 12, 0);
-  Holds(1, 8, 0).release = kNow + absl::Hours(10);
-  Holds(2, 4, 1).release = kNow + absl::Hours(5);
-  Wants(11, 12, 0);
-  Wants(21, 2, 1, 5).time_limit = absl::Hours(1);
-  Wants(22, 2, 1, 5);
-  Run();
-  EXPECT_EQ(Victims(), "2");
-  EXPECT_EQ(schedule_.view.head_start, kNow + absl::Hours(10));
-  EXPECT_EQ(Code(21), WaitCode::kRoomIsMade);
-  EXPECT_EQ(Code(22), WaitCode::kTurn) << "it would hold slots that the head waits for";
-}
-
-TEST_F(SchedulerTest, WhatOthersHaveTheFirstClaimToIsNotCountedOn) {
-  input_.queues = {{.name = "a"}, {.name = "b"}};
-  Host("a", 8, 0);
-  Holds(1, 3, 0).leaving = true;
-  input_.queues[0].leaving = 3;
-  Holds(2, 5, 1);
-  for (int i = 0; i < 3; ++i) Wants(11 + i, 1, 0);
-  Wants(20, 1, 1, 5);
-  Run();
-  EXPECT_EQ(Victims(), "2") << "those of the other queue come first";
-}
-
 TEST_F(SchedulerTest, NobodyLeavesWhereItDoesNotHelp) {
   Host("a", 8, 0);
   Holds(1, 2, 0, 0);
