@@ -73,7 +73,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--forget-worker-hours", flags->forget_worker_hours,
                   "A worker that has been DOWN for so long is forgotten, unless somebody has "
                   "drained it or it is excluded")
-      ->check(CLI::Range(0.01, 1e6))
+      ->check(CLI::Range(1.0, 1e6))
       ->capture_default_str();
   app->add_option("--log-level", flags->log_level, "debug, info, warn or error")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))

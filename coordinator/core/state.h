@@ -58,7 +58,7 @@ struct Config {
   absl::Duration resize_interval = absl::Minutes(10);
   // Of a worker that has been DOWN for so long nothing is kept, so that hosts which come and go
   // with ever new names do not add up. A drain that somebody has asked for stays, and so does an
-  // exclusion.
+  // exclusion. With less than avoid_after_failure failures are forgotten that still count.
   absl::Duration forget_worker_after = absl::Hours(7 * 24);
 };
 

@@ -381,7 +381,6 @@ void Transition::ForgetWorkers() {
     if (FromProto(worker.lease_expire_time()) + config_.forget_worker_after > now_) continue;
     const bool drained = worker.has_drain() && !worker.drain().spot();
     if (drained || worker.has_exclusion() || !state_.WithRanksOn(name).empty()) continue;
-    if (IsAvoided(record, now_ - config_.avoid_after_failure)) continue;
     outcome_.forgotten_workers.insert(name);
   }
 }

@@ -27,8 +27,8 @@ constexpr absl::Duration kMostCalm = absl::Hours(36);
 constexpr int kBeatGroups = 4;
 // Heartbeats are as rare as they may be: each tells nothing but that the worker is there.
 constexpr double kBeatsInLease = 1.3;
-// Long enough for most hosts to be back.
-constexpr absl::Duration kForgetWorkerAfter = absl::Minutes(3);
+// Most hosts are back by then.
+constexpr absl::Duration kForgetWorkerAfter = absl::Seconds(40);
 // Each chosen by the seed: losses of all lengths against leases of all lengths.
 constexpr int kLeases[] = {60, 150, 400};
 
