@@ -101,9 +101,7 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
                           MP_ASSIGN_OR_RETURN(*response, store().Verify(request->name(), [&] {
                             return context->IsCancelled();
                           }));
-                          if (response->damaged_chunks_size() > 0) {
-                            Moved(response->checkpoint().job());
-                          }
+                          Moved(response->checkpoint().job());
                           return absl::OkStatus();
                         });
   }
@@ -186,7 +184,7 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
     bool published = false;
     auto guard = [&](const std::function<absl::Status()>& publish) {
       published = true;
-      return coordinator_->WithGeneration(request.job(), request.generation(), publish);
+      return coordinator_->PublishCheckpoint(request.job(), request.generation(), publish);
     };
     MP_ASSIGN_OR_RETURN(v1::Checkpoint checkpoint,
                         store().Commit(request.checkpoint(), absl::Now(), guard));
@@ -198,7 +196,6 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
   void AfterCommit(const v1::Checkpoint& checkpoint) {
     spdlog::info("{}: step {} of {} is committed, {} bytes", checkpoint.name(), checkpoint.step(),
                  checkpoint.job(), checkpoint.bytes());
-    Moved(checkpoint.job());
     coordinator_->RetainCheckpoints(checkpoint.job());
   }
 

@@ -481,8 +481,4 @@ absl::Status Coordinator::WithGeneration(const std::string& job, int64_t generat
   return status;
 }
 
-absl::Status Coordinator::UpdateNewestCheckpoint(const std::string& job) {
-  return Do(Entry{.event = [this, job] { return NewestCheckpoint(job); }}).status();
-}
-
 }  // namespace milepost::coordinator

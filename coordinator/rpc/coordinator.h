@@ -192,7 +192,13 @@ class Coordinator {
   absl::Status DeleteCheckpoint(const std::string& name);
   // Deletes what the job's spec does not keep, but for what jobs are to begin with.
   void RetainCheckpoints(const std::string& job);
-  // After a commit, deletion or damage: tells the job's decisions which checkpoint is its newest.
+  // Makes a checkpoint visible by `publish` (short), as with WithGeneration, and tells the job's
+  // decisions that it is the newest. Where that cannot be stored (the disk is full) the answer is
+  // OK all the same, and no attempt of any job begins until it is.
+  absl::Status PublishCheckpoint(const std::string& job, int64_t generation,
+                                 const std::function<absl::Status()>& publish);
+  // After a deletion or damage: tells the job's decisions which checkpoint is its newest. Where
+  // that cannot be stored, as above.
   absl::Status UpdateNewestCheckpoint(const std::string& job);
 
   // ---- whose things are ----
@@ -258,6 +264,9 @@ class Coordinator {
   // Has what jobs have begun with, or will not any more, retained like others.
   void RetainReleased(const std::set<std::string>& checkpoints);
   CheckpointsChanged NewestCheckpoint(const std::string& job);
+  Entry NoteNewest(const std::string& job);
+  // What is still in unnoted_.
+  absl::Status NoteUnnoted();
   absl::StatusOr<std::unique_ptr<CheckpointReader>> KeepForResuming(const std::string& job,
                                                                     const std::string& request_id);
 
@@ -332,6 +341,7 @@ class Coordinator {
 
   // Of the loop's thread alone; times are SteadyNow's, due times the clock's.
   bool schedule_wanted_ = false;
+  std::set<std::string> unnoted_;  // jobs whose newest checkpoint may not be stored with them
   absl::Time next_schedule_ = absl::InfinitePast();
   bool store_fails_ = false;  // the newest write has failed
   StoreWatch store_watch_{options_.store_patience};

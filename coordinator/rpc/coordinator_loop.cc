@@ -214,6 +214,7 @@ void Coordinator::DecideBatch(std::vector<Entry> batch) {
 }
 
 absl::Status Coordinator::Schedule() {
+  MP_RETURN_IF_ERROR(NoteUnnoted());
   Outcome outcome;
   {
     absl::ReaderMutexLock lock(&mutex_);

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/error_details.h"
 #include "common/status_macros.h"
+#include "common/steady_time.h"
 #include "coordinator/store/checkpoint_store.h"
 #include "coordinator/store/coverage.h"
 #include "coordinator/store/database.h"
@@ -123,7 +124,7 @@ std::optional<v1::Checkpoint> CheckpointStore::NewestLocked(const std::string& j
   std::optional<v1::Checkpoint> newest;
   for (const auto& [number, committed] : committed_) {
     const v1::Checkpoint& checkpoint = committed.checkpoint;
-    if (checkpoint.job() != job || checkpoint.damaged()) continue;
+    if (checkpoint.job() != job || checkpoint.damaged() || committed.trouble.lasts) continue;
     if (!newest.has_value() || NewerForResuming(checkpoint, *newest)) newest = checkpoint;
   }
   return newest;
@@ -189,6 +190,10 @@ absl::StatusOr<bool> CheckpointReader::Next(v1::Chunk* chunk) {
   const std::string& data = chunk->data();
   if (status.ok() && XXH3_64bits(data.data(), data.size()) == stored.xxh3()) return true;
   const std::string& name = manifest_.manifest().checkpoint().name();
+  // Another error says nothing about what is stored: a mount that was away, too many open files.
+  if (!status.ok() && !status.IsCorruption() && !status.IsNotFound()) {
+    return store_->CannotRead(name, absl::StrCat(DescribeLast(), ": ", status.ToString()));
+  }
   if (absl::Status marked = store_->MarkDamaged(name); !marked.ok()) {
     spdlog::error("{}: cannot be marked as damaged: {}", name, std::string(marked.message()));
   }
@@ -205,6 +210,7 @@ absl::StatusOr<v1::VerifyCheckpointResponse> CheckpointStore::Verify(
   while (true) {
     if (cancelled()) return absl::CancelledError("the call was cancelled");
     absl::StatusOr<bool> more = reader->Next(&chunk);
+    if (absl::IsUnavailable(more.status())) return more.status();
     if (more.ok() && !*more) break;
     response.set_chunks_checked(response.chunks_checked() + 1);
     if (more.ok() || response.damaged_chunks_size() >= kMaxDamagedListed) continue;
@@ -212,6 +218,7 @@ absl::StatusOr<v1::VerifyCheckpointResponse> CheckpointStore::Verify(
   }
   absl::MutexLock lock(&mutex_);
   MP_ASSIGN_OR_RETURN(Committed * committed, FindCommittedLocked(name));
+  if (response.damaged_chunks().empty()) MP_RETURN_IF_ERROR(MarkWholeLocked(committed));
   *response.mutable_checkpoint() = committed->checkpoint;
   return response;
 }
@@ -229,6 +236,28 @@ absl::Status CheckpointStore::MarkDamaged(const std::string& name) {
   if (committed->checkpoint.damaged()) return absl::OkStatus();
   committed->checkpoint.set_damaged(true);  // in memory even when the disk is full
   return PutFlagsLocked(committed->checkpoint);
+}
+
+absl::Status CheckpointStore::MarkWholeLocked(Committed* committed) {
+  committed->trouble = ReadTrouble();
+  if (!committed->checkpoint.damaged()) return absl::OkStatus();
+  v1::Checkpoint whole = committed->checkpoint;
+  whole.set_damaged(false);
+  MP_RETURN_IF_ERROR(PutFlagsLocked(whole));
+  committed->checkpoint = whole;
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointStore::CannotRead(const std::string& name, const std::string& what) {
+  const std::string message = absl::StrCat(name, ": cannot read ", what);
+  spdlog::error("{}", message);
+  absl::MutexLock lock(&mutex_);
+  MP_ASSIGN_OR_RETURN(Committed * committed, FindCommittedLocked(name));
+  committed->trouble.Add(SteadyNow());
+  if (!committed->trouble.lasts) return absl::UnavailableError(message);
+  return absl::DataLossError(absl::StrCat(message, ", for ",
+                                          absl::FormatDuration(ReadTrouble::kLong),
+                                          " now: look at the data directory's disk or mount"));
 }
 
 absl::StatusOr<v1::Checkpoint> CheckpointStore::Pin(const std::string& name, bool pinned) {
@@ -289,6 +318,7 @@ absl::StatusOr<std::vector<std::string>> CheckpointStore::Retain(const std::stri
   int kept = 0;
   for (const v1::Checkpoint& checkpoint : candidates) {
     const int64_t number = CheckpointNumber(checkpoint.name());
+    if (committed_.at(number).trouble.lasts) continue;  // may be whole
     if (!checkpoint.damaged() && kept < std::max(1, rule.keep_last)) {
       ++kept;
       continue;

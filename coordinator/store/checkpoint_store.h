@@ -59,6 +59,23 @@ struct RetentionRule {
   std::set<std::string> awaited = {};  // names that are kept besides: jobs are to begin with them
 };
 
+// A checkpoint's reads that end in an error of the system (an unreadable sector, a mount that is
+// away): such an error says nothing of what is stored until it has lasted. Its times are SteadyNow's.
+struct ReadTrouble {
+  static constexpr absl::Duration kLong = absl::Minutes(5);
+  static constexpr absl::Duration kOver = absl::Minutes(2);  // without a failure
+
+  void Add(absl::Time now) {
+    if (now >= last + kOver) first = now;
+    last = now;
+    lasts = lasts || now >= first + kLong;
+  }
+
+  absl::Time first = absl::InfinitePast();
+  absl::Time last = absl::InfinitePast();
+  bool lasts = false;
+};
+
 class CheckpointStore {
  public:
   static absl::StatusOr<std::unique_ptr<CheckpointStore>> Open(Database* database,
@@ -108,7 +125,8 @@ class CheckpointStore {
   // while a reader lives.
   absl::StatusOr<std::unique_ptr<CheckpointReader>> Read(
       const std::string& name, const std::vector<v1::TensorRange>& ranges);
-  // Reads everything; marks the checkpoint damaged when a chunk is.
+  // Reads everything; marks the checkpoint damaged when a chunk is, and whole when none is.
+  // UNAVAILABLE: it cannot be read now.
   absl::StatusOr<v1::VerifyCheckpointResponse> Verify(const std::string& name,
                                                       const std::function<bool()>& cancelled);
   absl::Status MarkDamaged(const std::string& name);
@@ -129,6 +147,7 @@ class CheckpointStore {
   struct Committed {
     v1::Checkpoint checkpoint;
     int readers = 0;
+    ReadTrouble trouble;  // while it lasts, jobs resume from others, yet it is not deleted
   };
 
   CheckpointStore(Database* database, CheckpointStoreOptions options);
@@ -157,6 +176,9 @@ class CheckpointStore {
   absl::StatusOr<std::string> WriteManifestFile(int64_t number, const v1::StoredManifest& manifest);
   absl::Status PutFlagsLocked(const v1::Checkpoint& checkpoint)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status MarkWholeLocked(Committed* committed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What a reader answers; `what`: the chunk and the system's error.
+  absl::Status CannotRead(const std::string& name, const std::string& what);
   absl::StatusOr<Committed*> FindCommittedLocked(const std::string& name)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status DeleteLocked(int64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

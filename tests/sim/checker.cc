@@ -65,7 +65,7 @@ void Checker::CheckLife(JobTruth& truth, const Record& old, const Record& now) {
   }
   if (has > had && now.ranks().empty()) Fail("generations", now, "it grew without an attempt");
   if (IsTerminal(old.job().state()) && !IsTerminal(now.job().state())) {
-    if (truth.resumes_asked == 0)
+    if (!resumed_.contains(JobNumber(now.job().name())))
       Fail("terminal", now, absl::StrCat("it was over: ", StateName(old)));
     world_.Hit(Probe::kResumedAfterEnd);
   }

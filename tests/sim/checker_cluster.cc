@@ -40,11 +40,14 @@ void Checker::Decided(const coordinator::State& state,
                       const coordinator::Outcome& outcome) {
   heard_now_.clear();
   taken_back_.clear();
+  resumed_.clear();
   decided_ = world_.now();
   for (size_t i = 0; i < events.size(); ++i) {
     if (!outcome.results[i].status.ok()) continue;
     const auto* resumed = std::get_if<coordinator::WorkerResumed>(&events[i]);
     if (resumed != nullptr) taken_back_.insert(WorkerIndex(resumed->worker));
+    const auto* job = std::get_if<coordinator::JobResumed>(&events[i]);
+    if (job != nullptr) resumed_.insert(JobNumber(job->job));
     const auto* health = std::get_if<coordinator::HealthReported>(&events[i]);
     if (health != nullptr && health->report.problem().empty()) {
       taken_back_.insert(WorkerIndex(health->worker));

@@ -53,7 +53,10 @@ void Clients::Suspend(JobTruth* truth) {
 }
 
 void Clients::Resume(JobTruth* truth, bool ended) {
-  if (ended) ++truth->resumes_asked;
+  if (ended) {
+    ++truth->resumes_asked;
+    world_.loop->Note(truth->number);
+  }
   truth->suspend_answered = false;
   const std::string request = absl::StrCat("c", ++calls_);
   Call(

@@ -17,6 +17,7 @@ namespace {
 // Of what could be struck.
 constexpr double kStrike = 0.01;
 constexpr double kLateWords = 0.002;
+constexpr double kLastSpace = 0.001;
 
 }  // namespace
 
@@ -191,11 +192,19 @@ void Faults::Ghost() {
   world_.network->SendUp(ghost, std::move(message));
 }
 
-void Faults::DiskFull() {
+void Faults::Saved() {
+  if (world_.faults && world_.random.Chance(kLastSpace)) FillDisk();
+}
+
+void Faults::FillDisk() {
   world_.disk->full = true;
   world_.Note("disk full", 0, -1);
   world_.events.After(world_.random.LogTime(absl::Seconds(1), absl::Minutes(1)),
                       [this] { world_.disk->full = false; });
+}
+
+void Faults::DiskFull() {
+  FillDisk();
   if (world_.random.Chance(0.2)) world_.loop->Crash();
 }
 

@@ -22,6 +22,7 @@ class Faults {
   void Sent(const coordinator::Action& action);  // the message has left
   void Ending(int worker);                       // ranks there are about to end in good order
   void Changed(const v1::JobRecord& record);     // the job has a new state
+  void Saved();                                  // a checkpoint, maybe with the last space
 
  private:
   // Again and again, on average after `mean` on 200 workers.
@@ -36,6 +37,7 @@ class Faults {
   void SlowLink();
   void Ghost();
   void DiskFull();
+  void FillDisk();
   void DiskSlow();
   void DeviceOut();
   void Straggle();

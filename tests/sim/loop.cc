@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/sim/checker.h"
 #include "tests/sim/disk.h"
+#include "tests/sim/faults.h"
 
 namespace milepost::sim {
 namespace {
@@ -57,6 +58,7 @@ void Loop::Crash() {
   ++sleep_;
   // Callers hear nothing.
   pending_.clear();
+  unnoted_.clear();
   sessions_.assign(sessions_.size(), nullptr);
   world_.disk->Crash();
   world_.network->CoordinatorDied();
@@ -172,24 +174,33 @@ absl::Status Loop::CheckGeneration(int64_t job, int64_t generation) const {
 
 void Loop::Commit(int64_t job, int64_t generation, int64_t number, Done done) {
   auto status = std::make_shared<absl::Status>();
-  Entry publish;
-  publish.event = [this, job, generation, number, status]() -> std::optional<Event> {
+  Entry publish = NoteNewest(job);
+  publish.event = [this, job, generation, number, status,
+                   note = std::move(publish.event)]() mutable -> std::optional<Event> {
     *status = CheckGeneration(job, generation);
     if (status->ok()) *status = world_.disk->Commit(job, number);
-    if (status->ok()) world_.checker->Saved(job, generation, number);
-    return std::nullopt;
+    if (!status->ok()) return std::nullopt;
+    world_.checker->Saved(job, generation, number);
+    world_.strikes->Saved();
+    return note();
   };
-  publish.done = [this, job, status, done = std::move(done)](const auto& result) mutable {
+  publish.done = [this, job, status, done = std::move(done)](const auto& noted) mutable {
     if (!status->ok()) return done(*status);
-    Entry note;
-    note.event = [this, job] { return NewestCheckpoint(job); };
-    note.done = [this, job, done = std::move(done)](const auto& noted) mutable {
-      world_.disk->Retain(job, 2);
-      done(std::string());
-    };
-    Post(std::move(note));
+    world_.disk->Retain(job, 2);
+    done(std::string());
   };
   Post(std::move(publish));
+}
+
+Loop::Entry Loop::NoteNewest(int64_t job) {
+  Entry entry;
+  entry.event = [this, job] {
+    unnoted_.insert(job);
+    return NewestCheckpoint(job);
+  };
+  entry.applied = [this, job] { unnoted_.erase(job); };
+  entry.done = [](const auto&) {};
+  return entry;
 }
 
 }  // namespace milepost::sim

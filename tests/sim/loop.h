@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -56,8 +57,11 @@ class Loop {
 
   // ---- ranks' calls; the answer is what the real service would say ----
   absl::Status CheckGeneration(int64_t job, int64_t generation) const;
-  // Publishes the checkpoint between two decisions, then notes it with the job.
+  // Publishes the checkpoint between two decisions and notes it with the job, as the next one.
   void Commit(int64_t job, int64_t generation, int64_t number, Done done);
+
+  // As before a job that has ended is resumed.
+  void Note(int64_t job) { Post(NoteNewest(job)); }
 
   int64_t writes() const { return writes_; }
   int64_t passes() const { return passes_; }
@@ -88,6 +92,9 @@ class Loop {
   bool CrashNow(Probe probe);
   absl::Duration WriteTime();
   coordinator::Event NewestCheckpoint(int64_t job) const;
+  Entry NoteNewest(int64_t job);
+  // One of those that are not; then the next turn.
+  void NoteUnnoted();
 
   World& world_;
   bool up_ = false;
@@ -96,6 +103,7 @@ class Loop {
   coordinator::State state_;
   std::vector<StreamPtr> sessions_;  // by worker
   std::deque<Entry> pending_;
+  std::set<int64_t> unnoted_;  // jobs whose newest checkpoint may not be stored with them
   size_t left_ = 0;
   bool turning_ = false;  // a turn is under way, or about to begin
   bool asleep_ = false;

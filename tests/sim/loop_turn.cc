@@ -112,7 +112,21 @@ bool Loop::TickIfDue() {
   return true;
 }
 
+// An attempt that began now would begin before what is saved.
+void Loop::NoteUnnoted() {
+  world_.Hit(Probe::kNotedLate);
+  const int64_t job = *unnoted_.begin();
+  std::vector<Entry> batch;
+  batch.push_back(NoteNewest(job));
+  DecideBatch(std::move(batch), [this, job] {
+    if (unnoted_.contains(job)) pause_until_ = world_.now() + kPauseAfterFailure;
+    Turn();
+  });
+}
+
 void Loop::RunPass() {
+  const bool waits = world_.core->plant() != Plant::kScheduleUnnoted;
+  if (waits && !unnoted_.empty()) return NoteUnnoted();
   ++passes_;
   world_.checker->Ticked();
   Outcome outcome = world_.core->Schedule(state_, world_.now());

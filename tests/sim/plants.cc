@@ -43,6 +43,7 @@ constexpr std::array<const char*, static_cast<size_t>(Plant::kCount)> kNames = {
     "ignore-dependencies",
     "forget-time-held",
     "forget-checkpoint",
+    "schedule-unnoted",
     "starve",
     "preempt-by-turns",
     "resurrect",

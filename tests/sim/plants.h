@@ -41,6 +41,7 @@ enum class Plant : uint8_t {
   kIgnoreDependencies,   // depends_on is not looked at
   kForgetTimeHeld,       // time limits begin anew with every attempt
   kForgetCheckpoint,     // commits are not noted with the job
+  kScheduleUnnoted,      // attempts begin although a commit could not be noted
   kStarve,               // some jobs are never started
   kPreemptByTurns,       // who made room may make the other leave in turn
   kResurrect,            // an ended job is queued again
