@@ -123,8 +123,9 @@ class Tree {
   }
 
   // The flags of commands that talk to a coordinator.
-  CLI::App* Connected(CLI::App* command) {
-    AddOutput(command, {"table", "wide", "json", "yaml", "name"});
+  CLI::App* Connected(CLI::App* command, std::vector<std::string> formats = {
+                                             "table", "wide", "json", "yaml", "name"}) {
+    AddOutput(command, std::move(formats));
     command
         ->add_option(
             "--coordinator", global_.coordinator,
@@ -369,7 +370,8 @@ void Tree::AddJob() {
                             [this] { return JobDescribeCommand(global_, name_); })),
           &name_);
   CLI::App* logs = Connected(Command(group, "logs", "What the job's ranks printed",
-                                     [this] { return JobLogsCommand(global_, logs_); }));
+                                     [this] { return JobLogsCommand(global_, logs_); }),
+                             {"table", "json"});
   JobName(logs, &logs_.job);
   logs->add_flag("-f,--follow", logs_.follow, "go on until the job ends; Ctrl-C only detaches");
   logs->add_option("--rank", logs_.rank, "only this rank")->check(CLI::Range(0, 4095));
@@ -513,7 +515,8 @@ void Tree::AddQueue() {
   AddQueueFields(Connected(Command(group, "update", "Change what is given of a queue",
                                    [this] { return QueueUpdateCommand(global_, queue_); })));
   Connected(Command(group, "delete", "Delete a queue that no job is in",
-                    [this] { return QueueDeleteCommand(global_, name_); }))
+                    [this] { return QueueDeleteCommand(global_, name_); }),
+            {"table", "name"})
       ->add_option("queue", name_, "queues/a or a")
       ->required();
 }
@@ -529,12 +532,12 @@ void Tree::AddCheckpoint() {
     Connected(command)->add_option("checkpoint", name_, "checkpoints/4 or 4")->required();
   };
   const auto several = [this](CLI::App* command) {
-    Connected(command)->add_option("checkpoints", names_, "checkpoints/4 or 4")->required();
+    command->add_option("checkpoints", names_, "checkpoints/4 or 4")->required();
   };
   one(Command(group, "describe", "One checkpoint: its state and tensors",
               [this] { return CheckpointDescribeCommand(global_, name_); }));
-  several(Command(group, "verify", "Read every byte and check it",
-                  [this] { return CheckpointVerifyCommand(global_, names_); }));
+  several(Connected(Command(group, "verify", "Read every byte and check it",
+                            [this] { return CheckpointVerifyCommand(global_, names_); })));
   one(Command(group, "pin", "Keep it whatever the job's retention says",
               [this] { return CheckpointPinCommand(global_, name_, true); }));
   one(Command(group, "unpin", "Let the job's retention decide again",
@@ -551,8 +554,9 @@ void Tree::AddCheckpoint() {
   OneOf(to_files->add_option("--dtype", export_.dtype, "of the weights; fp32 loses nothing")
             ->capture_default_str(),
         {"fp32", "bf16", "fp16"});
-  several(Command(group, "delete", "Delete for good; never a pinned one",
-                  [this] { return CheckpointDeleteCommand(global_, names_); }));
+  several(Connected(Command(group, "delete", "Delete for good; never a pinned one",
+                            [this] { return CheckpointDeleteCommand(global_, names_); }),
+                    {"table", "name"}));
 }
 
 void Tree::AddWorker() {
@@ -581,7 +585,8 @@ void Tree::AddAuth() {
   CLI::App* group = Group("auth", "Who you are to a coordinator");
   CLI::App* login =
       InProject(Connected(Command(group, "login", "Try a token and keep it for later commands",
-                                  [this] { return AuthLoginCommand(global_, login_); })));
+                                  [this] { return AuthLoginCommand(global_, login_); }),
+                          {"table"}));
   File(login->add_option("--ca", login_.authority,
                          "certificate of the authority that signs the coordinator's"))
       ->envname("MILEPOST_CA");

@@ -176,6 +176,8 @@ int TokenRevokeCommand(const GlobalOptions& global, const std::string& name) {
   if (!access.ok()) return Fail(access.status());
   const auto token = access->auth().Revoke(FullName("tokens", name));
   if (!token.ok()) return Fail(token.status());
+  if (Whole(global)) Print(RenderMessage(*token, global.output));
+  if (global.output == OutputFormat::kName) Print(token->name() + "\n");
   Note(absl::StrCat("revoked ", token->name(), " (", Printable(token->user()), ")"));
   return kExitOk;
 }

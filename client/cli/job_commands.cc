@@ -433,8 +433,10 @@ int JobUpdateCommand(const GlobalOptions& global, const UpdateOptions& options) 
     change("time_limit");
   }
   if (options.independent || !options.depends_on.empty()) {
-    for (const std::string& other : options.depends_on) {
-      scheduling->add_depends_on(FullName("jobs", other));
+    for (const std::string& typed : options.depends_on) {
+      const auto other = ResolveJob(access->jobs(), typed);
+      if (!other.ok()) return Fail(other.status());
+      scheduling->add_depends_on(*other);
     }
     change("depends_on");
   }

@@ -111,6 +111,9 @@ void AppendProgress(const v1::Job& job, absl::Time now, std::string* text) {
                               HumanBytes(progress.required_bytes() - progress.planned_bytes()),
                               " among it")
                : ""));
+  if (!progress.checkpoint_problem().empty()) {
+    Line(text, "Unsaved", Printable(progress.checkpoint_problem()));
+  }
   Line(text, "Step time", StepTimeText(progress));
   if (progress.model_flops_per_second() > 0) {
     Line(text, "Compute",

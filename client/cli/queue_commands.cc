@@ -111,6 +111,7 @@ int QueueDeleteCommand(const GlobalOptions& global, const std::string& name) {
   if (!access.ok()) return Fail(access.status());
   const std::string full = FullName("queues", name);
   if (absl::Status status = access->queues().Delete(full); !status.ok()) return Fail(status);
+  Print(full + "\n");
   Note(absl::StrCat("deleted ", full));
   return kExitOk;
 }

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "common/error_details.h"
+#include "common/message_channel.h"
 #include "common/spec/labels.h"
 #include "common/spec/overrides.h"
 #include "common/spec/scheduling.h"
@@ -30,7 +31,9 @@ namespace {
 using google::protobuf::util::FieldMaskUtil;
 
 constexpr int kMostElements = 1000;
-constexpr size_t kMostSpecBytes = 1 << 20;    // as much as its YAML may have
+// A worker gives it to each trainer in one message, with some paths.
+constexpr size_t kMostSpecBytes = 96 << 10;
+static_assert(kMostSpecBytes + (24 << 10) <= MessageChannel::kMaxBytes);
 constexpr size_t kMostArrayBytes = 32 << 20;  // of its specs together
 // That planning the jobs of an array may take: callers wait for a minute.
 constexpr absl::Duration kLongestPlanning = absl::Seconds(30);
@@ -215,8 +218,9 @@ absl::StatusOr<JobSubmitted> Coordinator::NewJob(
   MP_RETURN_IF_ERROR(CheckProject(project));
   MP_RETURN_IF_ERROR(CheckLabels(labels));
   if (const size_t bytes = spec.ByteSizeLong(); bytes > kMostSpecBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("spec: has ", bytes, " bytes; at most ", kMostSpecBytes));
+    return absl::InvalidArgumentError(absl::StrCat("spec: has ", bytes, " bytes in all; at most ",
+                                                   kMostSpecBytes,
+                                                   ": name fewer data sets, or by shorter paths"));
   }
   JobSubmitted event{.uid = NewUid(), .spec = spec, .project = project};
   event.labels.insert(labels.begin(), labels.end());

@@ -37,12 +37,16 @@ absl::StatusOr<uint64_t> RendezvousTable::Put(int64_t job, int64_t generation,
   }
   absl::MutexLock lock(&mutex_);
   Attempt& attempt = attempts_[{job, generation}];
-  if (attempt.bytes + key.size() + value.size() > kMaxBytesPerAttempt) {
+  const auto known = attempt.keys.find(key);  // of a call that is made again
+  const size_t known_bytes =
+      known == attempt.keys.end() ? 0 : key.size() + known->second.bytes.size();
+  const size_t bytes = attempt.bytes - known_bytes + key.size() + value.size();
+  if (bytes > kMaxBytesPerAttempt) {
     return Refusal(v1::ERROR_REASON_RENDEZVOUS_FULL, JobName(job),
                    absl::StrCat("the attempt's keys exceed ", kMaxBytesPerAttempt, " bytes"));
   }
   MP_RETURN_IF_ERROR(store_->PutKey({job, generation, key, value}));
-  attempt.bytes += key.size() + value.size();
+  attempt.bytes = bytes;
   attempt.keys[key] = {value, ++puts_, /*published=*/false};
   return puts_;
 }

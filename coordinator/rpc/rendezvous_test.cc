@@ -74,6 +74,15 @@ TEST_F(RendezvousTest, AReplacedValueIsPublishedByItsOwnPut) {
   EXPECT_EQ(Get(&table, "a").value(), "y");
 }
 
+TEST_F(RendezvousTest, APutThatIsMadeAgainTakesNoMoreRoom) {
+  const auto store = Open(/*shared=*/false);
+  RendezvousTable table(store.get());
+  const std::string value(RendezvousTable::kMaxValueBytes, 'x');
+  const auto most =
+      static_cast<int>(RendezvousTable::kMaxBytesPerAttempt / RendezvousTable::kMaxValueBytes);
+  for (int i = 0; i <= most; ++i) ASSERT_TRUE(table.Put(1, 1, "a", value).ok()) << i;
+}
+
 TEST_F(RendezvousTest, WhatIsPublishedTooLateIsNotThere) {
   const auto store = Open(/*shared=*/true);
   RendezvousTable table(store.get());

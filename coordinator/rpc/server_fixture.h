@@ -103,9 +103,9 @@ class ServerTest : public ::testing::Test {
     return job;
   }
 
-  // Writes and commits a checkpoint of one tensor of `count` F32 elements; the commit's status.
-  grpc::Status Save(const v1::StartRank& rank, int64_t step, int64_t count, std::string* name,
-                    const v1::TrainerState& state = {}) {
+  // Writes a checkpoint of one tensor of `count` F32 elements.
+  grpc::Status Write(const v1::StartRank& rank, int64_t step, int64_t count, std::string* name,
+                     const v1::TrainerState& state = {}) {
     v1::BeginCheckpointRequest begin;
     begin.set_job(rank.job());
     begin.set_generation(rank.generation());
@@ -146,6 +146,12 @@ class ServerTest : public ::testing::Test {
       if (!status.ok()) return status;
       EXPECT_EQ(response.bytes(), count * 4);
     }
+    return grpc::Status::OK;
+  }
+  // The same, and commits it; the commit's status.
+  grpc::Status Save(const v1::StartRank& rank, int64_t step, int64_t count, std::string* name,
+                    const v1::TrainerState& state = {}) {
+    if (grpc::Status status = Write(rank, step, count, name, state); !status.ok()) return status;
     grpc::ClientContext context;
     v1::CommitCheckpointRequest commit;
     commit.set_checkpoint(*name);

@@ -6,11 +6,17 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <atomic>
 #include <filesystem>
 #include <set>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "coordinator/rpc/coordinator.h"
 #include "coordinator/rpc/server_fixture.h"
+#include "coordinator/store/checkpoint_store.h"
+#include "coordinator/store/store.h"
 #include "milepost/v1/checkpoint.grpc.pb.h"
 #include "milepost/v1/job.grpc.pb.h"
 #include "milepost/v1/queue.grpc.pb.h"
@@ -203,14 +209,14 @@ TEST_F(ServerTest, QueuesAreKept) {
   EXPECT_EQ(list.queues(1).quotas(0).guaranteed(), 4);
 }
 
-// Seventeen of these are more than a message may have.
+// All of these are more than a message may have.
 TEST_F(ServerTest, PagesOfLargeJobsFitIntoAMessage) {
   v1::SubmitJobRequest large = Request();
   v1::DataSpec* data = large.mutable_spec()->mutable_data();
   data->clear_train();
-  for (int i = 0; i < 250; ++i)
-    data->add_mixture()->set_path("/" + std::string(4000, 'x') + ".npy");
-  for (int i = 0; i < 17; ++i) {
+  for (int i = 0; i < 23; ++i) data->add_mixture()->set_path("/" + std::string(4000, 'x') + ".npy");
+  const int jobs = 190;
+  for (int i = 0; i < jobs; ++i) {
     grpc::ClientContext context;
     v1::Job job;
     const grpc::Status status = jobs_->SubmitJob(&context, large, &job);
@@ -228,8 +234,8 @@ TEST_F(ServerTest, PagesOfLargeJobsFitIntoAMessage) {
     ++pages;
     request.set_page_token(page.next_page_token());
   } while (!request.page_token().empty());
-  EXPECT_EQ(listed, 17);
-  EXPECT_EQ(pages, 5);  // of four each, and one
+  EXPECT_EQ(listed, jobs);
+  EXPECT_EQ(pages, 5);  // of 45 each, and ten
 }
 
 TEST_F(ServerTest, ListsInPages) {
@@ -474,6 +480,49 @@ TEST_F(ServerTest, CheckpointsAreSavedRetainedAndResumedFrom) {
   grpc::Status twice = Save(again, 3, 10, &twin);
   EXPECT_EQ(twice.error_code(), grpc::StatusCode::ALREADY_EXISTS);
   EXPECT_THAT(twice.error_message(), HasSubstr(third));
+}
+
+// The disk is full, say, from right after the checkpoint has become visible.
+TEST_F(ServerTest, ACheckpointThatCouldNotBeNotedIsResumedFromAllTheSame) {
+  std::atomic<bool> fails = false;
+  options_.coordinator.may_act = [&] {
+    return fails ? absl::UnavailableError("not now") : absl::OkStatus();
+  };
+  Start();
+  FakeWorker worker(server_->address(), "a", 1);
+  worker.Receive();
+  const std::string job = Submit();
+  const v1::StartRank start = worker.Receive().start_rank();
+  std::string name;
+  Coordinator& coordinator = server_->coordinator();
+  ASSERT_TRUE(Write(start, 1, 10, &name).ok());
+  const auto guard = [&](const std::function<absl::Status()>& publish) {
+    return coordinator.PublishCheckpoint(job, start.generation(), [&] {
+      const absl::Status status = publish();
+      fails = true;
+      return status;
+    });
+  };
+  EXPECT_TRUE(coordinator.store().checkpoints().Commit(name, absl::Now(), guard).ok());
+  fails = false;
+  worker.Report(start, v1::RANK_STATE_FAILED);
+  EXPECT_TRUE(worker.Receive().has_forget_rank());
+  EXPECT_EQ(worker.Receive().start_rank().checkpoint(), name);
+  EXPECT_EQ(GetJob(job).latest_checkpoint(), name);
+}
+
+// A worker hands it to its trainers in one message.
+TEST_F(ServerTest, AnOverlongSpecIsRefused) {
+  v1::SubmitJobRequest request = Request();
+  for (int i = 0; i < 200; ++i) {
+    request.mutable_spec()->mutable_data()->add_mixture()->set_path(
+        absl::StrCat("/", std::string(1000, 'd'), i));
+  }
+  grpc::ClientContext context;
+  v1::Job job;
+  const grpc::Status status = jobs_->SubmitJob(&context, request, &job);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("bytes in all; at most 98304: name fewer"));
 }
 
 TEST_F(ServerTest, NewestCheckpointOfARunningJobCannotBeDeleted) {

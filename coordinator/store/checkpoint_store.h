@@ -60,7 +60,8 @@ struct RetentionRule {
 };
 
 // A checkpoint's reads that end in an error of the system (an unreadable sector, a mount that is
-// away): such an error says nothing of what is stored until it has lasted. Its times are SteadyNow's.
+// away): such an error says nothing of what is stored until it has lasted. Its times are those of
+// SteadyNow.
 struct ReadTrouble {
   static constexpr absl::Duration kLong = absl::Minutes(5);
   static constexpr absl::Duration kOver = absl::Minutes(2);  // without a failure

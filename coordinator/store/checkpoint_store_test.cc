@@ -1,8 +1,13 @@
 #include "coordinator/store/checkpoint_store.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "coordinator/store/store_fixture.h"
 
 namespace milepost::coordinator {
@@ -13,6 +18,32 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 bool Never() { return false; }
+
+// While it lives, reads of the open SST files in `folder` fail with EISDIR.
+class UnreadableFiles {
+ public:
+  explicit UnreadableFiles(const std::string& folder) {
+    const int directory = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code gone;
+      const std::string path = std::filesystem::read_symlink(entry.path(), gone);
+      if (gone || !absl::StartsWith(path, folder) || !absl::EndsWith(path, ".sst")) continue;
+      const int fd = std::stoi(entry.path().filename());
+      kept_.emplace_back(fd, dup(fd));
+      dup2(directory, fd);
+    }
+    close(directory);
+  }
+  ~UnreadableFiles() {
+    for (const auto& [fd, copy] : kept_) {
+      dup2(copy, fd);
+      close(copy);
+    }
+  }
+
+ private:
+  std::vector<std::pair<int, int>> kept_;
+};
 
 class CheckpointStoreTest : public StoreFixture {
  protected:
@@ -282,6 +313,50 @@ TEST_F(CheckpointStoreTest, FlippedByteIsFoundNamedAndTheOlderCheckpointOffered)
   verified = checkpoints().Verify(good, Never);
   EXPECT_TRUE(verified->damaged_chunks().empty());
   EXPECT_FALSE(verified->checkpoint().damaged());
+}
+
+// As a mount that is away does: nothing is said about what is stored.
+TEST_F(CheckpointStoreTest, WhatCannotBeReadNowIsNotDamaged) {
+  const std::string name = Commit(10);
+  ASSERT_TRUE(checkpoints().Verify(name, Never).ok());  // opens its files
+  {
+    const UnreadableFiles unreadable(dir_ + "/db");
+    auto reader = checkpoints().Read(name, {});
+    v1::Chunk chunk;
+    const absl::Status status = (*reader)->Next(&chunk).status();
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(name + ": cannot read tensor w"));
+    EXPECT_TRUE(absl::IsUnavailable(checkpoints().Verify(name, Never).status()));
+    EXPECT_EQ(checkpoints().Newest("jobs/1")->name(), name);
+  }
+  const auto verified = checkpoints().Verify(name, Never);
+  ASSERT_TRUE(verified.ok()) << verified.status();
+  EXPECT_FALSE(verified->checkpoint().damaged());
+  EXPECT_EQ(ReadAll(name).size(), 2u);
+}
+
+TEST_F(CheckpointStoreTest, AWholeCheckpointLosesItsMark) {
+  const std::string name = Commit(10);
+  ASSERT_TRUE(checkpoints().MarkDamaged(name).ok());
+  EXPECT_FALSE(checkpoints().Newest("jobs/1").has_value());
+  ASSERT_TRUE(checkpoints().Verify(name, Never).ok());
+  EXPECT_EQ(checkpoints().Newest("jobs/1")->name(), name);
+  Open();
+  EXPECT_EQ(checkpoints().Newest("jobs/1")->name(), name);
+}
+
+TEST(ReadTroubleTest, LastsWhenReadsFailOnAndOn) {
+  ReadTrouble trouble;
+  const absl::Time begin = absl::FromUnixSeconds(1000);
+  for (int minute = 0; minute < 5; ++minute) trouble.Add(begin + absl::Minutes(minute));
+  EXPECT_FALSE(trouble.lasts);
+  trouble.Add(begin + absl::Minutes(5));
+  EXPECT_TRUE(trouble.lasts);
+
+  ReadTrouble other;  // two short ones
+  other.Add(begin);
+  other.Add(begin + absl::Hours(1));
+  EXPECT_FALSE(other.lasts);
 }
 
 TEST_F(CheckpointStoreTest, RetentionKeepsTheNewestThePinnedTheRoundAndTheRead) {

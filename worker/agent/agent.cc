@@ -97,7 +97,7 @@ class AgentImpl : public Agent {
   absl::Status StartTrainer(const v1::StartRank& start);
   void KillOlderRanks(const RankKey& key);
   void SweepMemory(absl::Duration keep, const std::string& starting = "");
-  void RefuseStart(const v1::StartRank& start, v1::RankState state, const std::string& why);
+  void RefuseStart(const v1::StartRank& start, v1::RankState state, const absl::Status& why);
   void HandleStop(const v1::StopRank& stop);
   void HandleCheck(const v1::CheckHealth& check);
   void BeginLeaving();
@@ -273,13 +273,16 @@ void AgentImpl::HandleStart(const v1::StartRank& start) {
       return;
     }
   }
-  if (leaving_) return RefuseStart(start, v1::RANK_STATE_STOPPED, "this worker is leaving");
+  if (leaving_) {
+    return RefuseStart(start, v1::RANK_STATE_STOPPED,
+                       absl::UnavailableError("this worker is leaving"));
+  }
   if (absl::Status status = CheckSlot(start); !status.ok()) {
-    return RefuseStart(start, v1::RANK_STATE_FAILED, std::string(status.message()));
+    return RefuseStart(start, v1::RANK_STATE_FAILED, status);
   }
   KillOlderRanks(key);
   if (absl::Status status = StartTrainer(start); !status.ok()) {
-    RefuseStart(start, v1::RANK_STATE_FAILED, std::string(status.message()));
+    RefuseStart(start, v1::RANK_STATE_FAILED, status);
   }
 }
 
@@ -332,16 +335,21 @@ void AgentImpl::KillOlderRanks(const RankKey& key) {
 }
 
 void AgentImpl::RefuseStart(const v1::StartRank& start, v1::RankState state,
-                            const std::string& why) {
-  spdlog::error("cannot start {} rank {}: {}", start.job(), start.rank(), why);
+                            const absl::Status& why) {
+  const std::string message(why.message());
+  spdlog::error("cannot start {} rank {}: {}", start.job(), start.rank(), message);
   v1::RankReport report;
   report.set_job(start.job());
   report.set_generation(start.generation());
   report.set_rank(start.rank());
   report.set_slot(start.slot());
   report.set_state(state);
-  if (state == v1::RANK_STATE_FAILED) report.set_failure_class(v1::FAILURE_CLASS_HOST);
-  report.set_message(absl::StrCat("cannot start the trainer: ", why));
+  if (state == v1::RANK_STATE_FAILED) {
+    // INVALID_ARGUMENT: a spec that is too large for a trainer's start, here as elsewhere.
+    report.set_failure_class(absl::IsInvalidArgument(why) ? v1::FAILURE_CLASS_USER
+                                                          : v1::FAILURE_CLASS_HOST);
+  }
+  report.set_message(absl::StrCat("cannot start the trainer: ", message));
   *report.mutable_time() = ToProto(Clock::Real()->Now());
   outbox_.SetReport(std::move(report));
 }
@@ -439,7 +447,8 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(AgentOptions options) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot run ", trainer));
   }
   MP_ASSIGN_OR_RETURN(Endpoint coordinator, FindCoordinator(&options));
-  MP_ASSIGN_OR_RETURN(Identity identity, Identity::Load(options.data_dir, options.id));
+  MP_ASSIGN_OR_RETURN(Identity identity,
+                      Identity::Load(options.data_dir, options.id, Clock::Real()->Now()));
   UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.ok()) return absl::ErrnoToStatus(errno, "cannot make an eventfd");
   std::shared_ptr<Nvml> watched;

@@ -4,6 +4,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
@@ -97,7 +98,8 @@ std::string HostName() {
   return name;
 }
 
-absl::StatusOr<Identity> Identity::Load(const std::string& data_dir, const std::string& wanted_id) {
+absl::StatusOr<Identity> Identity::Load(const std::string& data_dir, const std::string& wanted_id,
+                                        absl::Time now) {
   if (!wanted_id.empty()) MP_RETURN_IF_ERROR(CheckWorkerId(wanted_id));
   Identity identity;
   MP_ASSIGN_OR_RETURN(identity.lock_, LockFolder(data_dir));
@@ -118,7 +120,11 @@ absl::StatusOr<Identity> Identity::Load(const std::string& data_dir, const std::
                                             "\" is not a number; remove the directory to start "
                                             "as a new worker"));
   }
-  ++identity.incarnation_;
+  if (stored.empty()) {
+    identity.incarnation_ = std::max<int64_t>(1, absl::ToUnixSeconds(now));
+  } else {
+    ++identity.incarnation_;
+  }
   MP_RETURN_IF_ERROR(WriteSmallFile(data_dir, "incarnation", absl::StrCat(identity.incarnation_)));
   return identity;
 }

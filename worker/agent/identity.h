@@ -1,7 +1,10 @@
 // Who this worker is: a stable id and an incarnation number that grows with every start, both kept
 // in the worker's data directory, which one process at a time may use.
 //
-//   MP_ASSIGN_OR_RETURN(Identity identity, Identity::Load(data_dir, /*wanted_id=*/""));
+//   MP_ASSIGN_OR_RETURN(Identity identity, Identity::Load(data_dir, /*wanted_id=*/"", now));
+//
+// In a new directory the number begins with the seconds since 1970: a worker whose host was
+// installed anew, under the id of its certificate, is newer than the one before.
 //
 // Blocks on a few small synced writes. The lock is held until the object is gone.
 #ifndef MILEPOST_WORKER_AGENT_IDENTITY_H_
@@ -12,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "common/unique_fd.h"
 
 namespace milepost::worker {
@@ -21,7 +25,8 @@ class Identity {
   // Makes the directory if it is not there. `wanted_id` empty: the stored id, or at the first start
   // the host's name and a random suffix. FAILED_PRECONDITION: another process has the directory, or
   // it is another id's; INVALID_ARGUMENT: not a valid id; others: the path and what failed.
-  static absl::StatusOr<Identity> Load(const std::string& data_dir, const std::string& wanted_id);
+  static absl::StatusOr<Identity> Load(const std::string& data_dir, const std::string& wanted_id,
+                                       absl::Time now);
 
   const std::string& id() const { return id_; }
   int64_t incarnation() const { return incarnation_; }

@@ -107,6 +107,7 @@ v1::LogBatch LogQueue::Pop() {
     bytes_ -= Cost(lines_.front());
     *batch.add_lines() = std::move(lines_.front());
     lines_.pop_front();
+    ++popped_;
   }
   if (lines_.empty() && dropped_ > 0) {
     last_dropped_.set_text(absl::StrCat("[", dropped_, " lines dropped: the log queue was full]"));

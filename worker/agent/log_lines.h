@@ -4,6 +4,7 @@
 #define MILEPOST_WORKER_AGENT_LOG_LINES_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <string>
@@ -41,6 +42,9 @@ class LogQueue {
 
   void Push(v1::LogLine line);
   bool empty() const { return lines_.empty() && dropped_ == 0; }
+  // Lines that were let in so far, and those of them that were taken out.
+  uint64_t pushed() const { return popped_ + lines_.size(); }
+  uint64_t popped() const { return popped_; }
   // At most 256 lines and about 64 KiB, oldest first.
   v1::LogBatch Pop();
 
@@ -50,6 +54,7 @@ class LogQueue {
   const size_t max_bytes_;
   std::deque<v1::LogLine> lines_;
   size_t bytes_ = 0;
+  uint64_t popped_ = 0;
   int64_t dropped_ = 0;
   v1::LogLine last_dropped_;
 };

@@ -12,6 +12,13 @@ namespace {
 
 // Of a rank 0: often enough for those who watch the job, whatever the heartbeat.
 constexpr int kReportsPerHeartbeat = 10;
+// Of a Hello, for the last lines of ranks that have ended: it must fit into one message.
+constexpr size_t kMostLastLinesBytes = 8 << 20;
+
+bool IsEnd(v1::RankState state) {
+  return state == v1::RANK_STATE_SUCCEEDED || state == v1::RANK_STATE_FAILED ||
+         state == v1::RANK_STATE_STOPPED;
+}
 
 }  // namespace
 
@@ -33,6 +40,7 @@ void Outbox::SetReport(v1::RankReport report) {
     *report.mutable_progress() = std::move(*entry.report.mutable_progress());
   }
   entry.report = std::move(report);
+  entry.lines_before = IsEnd(entry.report.state()) ? logs_.pushed() : 0;
   entry.report_pending = true;
   entry.progress_pending = false;
 }
@@ -102,8 +110,12 @@ v1::WorkerMessage Outbox::StartStream() {
   absl::MutexLock lock(&mutex_);
   v1::WorkerMessage message;
   *message.mutable_hello() = hello_;
+  size_t last_lines = 0;
   for (auto& [key, entry] : ranks_) {
-    *message.mutable_hello()->add_ranks() = entry.report;
+    v1::RankReport& report = *message.mutable_hello()->add_ranks();
+    report = entry.report;
+    for (const std::string& line : report.last_lines()) last_lines += line.size();
+    if (last_lines > kMostLastLinesBytes) report.clear_last_lines();
     entry.report_pending = entry.progress_pending = false;
     entry.progress_sent = now;
   }
@@ -161,6 +173,13 @@ absl::Time Outbox::Due() const {
   return due;
 }
 
+Outbox::Entry* Outbox::NextReport() {
+  for (auto& [key, entry] : ranks_) {
+    if (entry.report_pending && entry.lines_before <= logs_.popped()) return &entry;
+  }
+  return nullptr;
+}
+
 v1::WorkerMessage Outbox::Take(absl::Time now) {
   v1::WorkerMessage message;
   if (std::exchange(leaving_pending_, false)) {
@@ -171,11 +190,10 @@ v1::WorkerMessage Outbox::Take(absl::Time now) {
     *message.mutable_spot_notice() = hello_.spot_notice();
     return message;
   }
-  for (auto& [key, entry] : ranks_) {
-    if (!std::exchange(entry.report_pending, false)) continue;
-    entry.progress_pending = false;
-    entry.progress_sent = now;
-    *message.mutable_rank_report() = entry.report;
+  if (Entry* entry = NextReport(); entry != nullptr) {
+    entry->report_pending = entry->progress_pending = false;
+    entry->progress_sent = now;
+    *message.mutable_rank_report() = entry->report;
     return message;
   }
   for (auto& [key, entry] : ranks_) {

@@ -74,7 +74,8 @@ class Outbox {
   // others, which tells who holds the job up, once. Zero, as at first: whenever it is new.
   void SetHeartbeat(absl::Duration heartbeat);
   // Waits for something to say; nothing by `deadline`, or after Wake. Order: Leaving, the
-  // spot notice, reports, progress, devices, health, logs.
+  // spot notice, reports, progress, devices, health, logs. The lines that were there before the
+  // report of a rank's end go before it: who follows a job's log until it ends misses none.
   std::optional<v1::WorkerMessage> Next(absl::Time deadline);
   // Makes a waiting Next return.
   void Wake();
@@ -83,6 +84,7 @@ class Outbox {
   struct Entry {
     v1::RankReport report;  // with the latest progress
     bool report_pending = false;
+    uint64_t lines_before = 0;  // LogQueue::pushed() when the rank's end was reported
     bool progress_pending = false;
     absl::Time progress_sent = absl::InfinitePast();  // of a steady clock
   };
@@ -92,6 +94,8 @@ class Outbox {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // When there is something to say. InfinitePast: at once; InfiniteFuture: there is nothing.
   absl::Time Due() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Null: there is none, or lines go before it.
+  Entry* NextReport() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // At `now`, when something is due.
   v1::WorkerMessage Take(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -226,6 +226,42 @@ TEST(OutboxTest, ANewStreamSaysEverything) {
   EXPECT_EQ(outbox.StartStream().hello().ranks_size(), 0);
 }
 
+// Who follows a job's log is told that there are no more lines once the ranks have ended.
+TEST(OutboxTest, ARanksLinesGoBeforeItsEnd) {
+  Outbox outbox{v1::Hello()};
+  outbox.StartStream();
+  v1::LogLine line;
+  line.set_text(std::string(1000, 'x'));
+  for (int i = 0; i < 100; ++i) outbox.AddLog(line);
+  outbox.SetReport(Report(0, v1::RANK_STATE_FAILED));
+  outbox.SetReport(Report(1, v1::RANK_STATE_RUNNING));
+  outbox.AddLog(line);  // of another rank
+  EXPECT_EQ(outbox.Next(absl::InfinitePast())->rank_report().rank(), 1) << "others need not wait";
+  int lines = 0;
+  std::optional<v1::WorkerMessage> message;
+  while ((message = outbox.Next(absl::InfinitePast()))->has_logs()) {
+    lines += message->logs().lines_size();
+  }
+  EXPECT_GE(lines, 100);
+  ASSERT_TRUE(message->has_rank_report());
+  EXPECT_EQ(message->rank_report().rank(), 0);
+}
+
+// The coordinator takes 16 MiB.
+TEST(OutboxTest, AHelloFitsIntoOneMessage) {
+  Outbox outbox{v1::Hello()};
+  for (int rank = 0; rank < 1024; ++rank) {
+    v1::RankReport report = Report(rank, v1::RANK_STATE_FAILED);
+    for (int i = 0; i < 100; ++i) report.add_last_lines(std::string(1024, 'x'));
+    outbox.SetReport(std::move(report));
+  }
+  const v1::WorkerMessage hello = outbox.StartStream();
+  EXPECT_LT(hello.ByteSizeLong(), size_t{10} << 20);
+  EXPECT_EQ(hello.hello().ranks_size(), 1024);
+  EXPECT_EQ(hello.hello().ranks(0).last_lines_size(), 100);
+  EXPECT_EQ(outbox.Find({"jobs/1", 1, 1023})->last_lines_size(), 100) << "what is kept is whole";
+}
+
 class IdentityTest : public testing::Test {
  protected:
   IdentityTest() {
@@ -234,14 +270,14 @@ class IdentityTest : public testing::Test {
   }
   ~IdentityTest() override { std::filesystem::remove_all(folder_); }
   absl::StatusOr<Identity> Load(const std::string& id = "") {
-    return Identity::Load(folder_ + "/a/b", id);
+    return Identity::Load(folder_ + "/a/b", id, absl::FromUnixSeconds(1000));
   }
   std::string folder_;
 };
 
 TEST_F(IdentityTest, KeepsTheIdAndCountsStarts) {
   std::string id;
-  for (int64_t incarnation = 1; incarnation <= 3; ++incarnation) {
+  for (int64_t incarnation = 1000; incarnation < 1003; ++incarnation) {
     auto identity = Load();
     ASSERT_TRUE(identity.ok()) << identity.status();
     EXPECT_EQ(identity->incarnation(), incarnation);
@@ -251,13 +287,23 @@ TEST_F(IdentityTest, KeepsTheIdAndCountsStarts) {
   EXPECT_THAT(Load("other").status().message(), HasSubstr("belongs to worker"));
 }
 
+// Of a host that was installed anew, with its old certificate.
+TEST_F(IdentityTest, InANewFolderItIsNewerThanInTheLostOne) {
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(Load("w1").ok());
+  const int64_t last = Load("w1")->incarnation();
+  std::filesystem::remove_all(folder_ + "/a");
+  const auto again = Identity::Load(folder_ + "/a/b", "w1", absl::FromUnixSeconds(2000));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_GT(again->incarnation(), last);
+}
+
 TEST_F(IdentityTest, TellsWhatIsWrong) {
   EXPECT_EQ(Load("no spaces").status().code(), absl::StatusCode::kInvalidArgument);
   ASSERT_TRUE(Load("w1").ok());
   std::ofstream(folder_ + "/a/b/incarnation") << "many";
   EXPECT_EQ(Load().status().code(), absl::StatusCode::kDataLoss);
   std::ofstream(folder_ + "/file") << "x";
-  EXPECT_THAT(Identity::Load(folder_ + "/file/data", "").status().message(),
+  EXPECT_THAT(Identity::Load(folder_ + "/file/data", "", absl::UnixEpoch()).status().message(),
               HasSubstr(folder_ + "/file/data"));
 }
 

@@ -169,8 +169,12 @@ absl::Status CheckpointReader::Retry(
     const std::shared_ptr<grpc::Channel> channel = coordinators_.Get();
     const absl::Status status = call(v1::CheckpointService::NewStub(channel).get());
     const bool away = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
-    if (!away || Clock::Real()->Now() >= deadline) return status;
-    coordinators_.Failed(channel);
+    const bool busy = absl::IsResourceExhausted(status);  // too many call at once
+    if (!away && !busy) return status;
+    if (Clock::Real()->Now() >= deadline) {
+      return busy ? absl::UnavailableError(status.message()) : status;  // not this rank's memory
+    }
+    if (away) coordinators_.Failed(channel);
     coordinators_.Pause(kRetryAfter);
   }
 }

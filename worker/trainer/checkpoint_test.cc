@@ -13,6 +13,7 @@
 #include <mutex>
 #include <numeric>
 
+#include "common/error_details.h"
 #include "common/rpc/status.h"
 #include "worker/trainer/checkpoint_reader.h"
 #include "worker/trainer/checkpoint_uploader.h"
@@ -57,6 +58,10 @@ class FakeService : public v1::CheckpointService::Service {
     begins_ = std::move(begins);
     writes_ = std::move(writes);
     commits_ = std::move(commits);
+  }
+  void ScriptReads(std::deque<absl::Status> reads) {
+    std::lock_guard lock(mutex_);
+    reads_ = std::move(reads);
   }
   // While held, Begin calls wait.
   void Hold(bool held) {
@@ -138,6 +143,7 @@ class FakeService : public v1::CheckpointService::Service {
   grpc::Status ReadChunks(grpc::ServerContext*, const v1::ReadChunksRequest* request,
                           grpc::ServerWriter<v1::Chunk>* writer) override {
     std::lock_guard lock(mutex_);
+    if (absl::Status status = Take(reads_); !status.ok()) return ToGrpcStatus(status);
     for (const auto& [stream, chunks] : open_[StepOf(request->name())].streams) {
       for (const v1::Chunk& chunk : chunks) {
         const bool wanted = std::any_of(
@@ -153,7 +159,7 @@ class FakeService : public v1::CheckpointService::Service {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<absl::Status> begins_, writes_, commits_;
+  std::deque<absl::Status> begins_, writes_, commits_, reads_;
   bool held_ = false;
   std::atomic<int> begin_calls_{0};
   std::map<int64_t, Open> open_;
@@ -196,6 +202,10 @@ struct State {
   std::vector<v1::TensorInfo> tensors;
   std::vector<float> values[2];
 };
+
+absl::Status DiskFull(absl::string_view message) {
+  return Refusal(v1::ERROR_REASON_DISK_FULL, "", message);
+}
 
 v1::TrainerState AtStep(int64_t step) {
   v1::TrainerState state;
@@ -368,7 +378,7 @@ TEST_F(CheckpointTest, PartsAreCopiedToAFile) {
 }
 
 TEST_F(CheckpointTest, AFullDiskEndsTheUploadAndTheNextOneTriesAgain) {
-  service_->Script({absl::ResourceExhaustedError("3 bytes left")});
+  service_->Script({DiskFull("3 bytes left")});
   auto uploader = Single();
   EXPECT_TRUE(uploader->Save(state_.All(), AtStep(1), false).ok());
   EXPECT_TRUE(absl::IsResourceExhausted(uploader->Wait(Soon())));
@@ -379,15 +389,36 @@ TEST_F(CheckpointTest, AFullDiskEndsTheUploadAndTheNextOneTriesAgain) {
 TEST_F(CheckpointTest, AFullDiskIsTriedAgainForTheLastCheckpointForABoundedTime) {
   UploaderOptions options = Options(0, 1);
   options.full_disk_retry = absl::ZeroDuration();
-  service_->Script({absl::ResourceExhaustedError("full")});
+  service_->Script({DiskFull("full")});
   CheckpointUploader gives_up(service_->address(), options, state_.All());
   EXPECT_TRUE(gives_up.Save(state_.All(), AtStep(1), /*final=*/true).ok());
   EXPECT_TRUE(absl::IsResourceExhausted(gives_up.Wait(Soon())));
 
-  service_->Script({absl::ResourceExhaustedError("full")});
+  service_->Script({DiskFull("full")});
   auto patient = Single();
   EXPECT_TRUE(patient->Save(state_.All(), AtStep(2), /*final=*/true).ok());
   EXPECT_TRUE(patient->Wait(Soon()).ok());
+}
+
+// gRPC's answer when all threads are busy has the code of a full disk.
+TEST_F(CheckpointTest, ABusyCoordinatorIsAskedAgain) {
+  const absl::Status busy = absl::ResourceExhaustedError("Server Threadpool Exhausted");
+  service_->Script({busy}, {busy}, {busy});
+  state_.Fill(1);
+  auto uploader = Single();
+  EXPECT_TRUE(uploader->Save(state_.All(), AtStep(1), false).ok());
+  EXPECT_TRUE(uploader->Wait(Soon()).ok());
+  EXPECT_TRUE(service_->Get(1).committed);
+
+  service_->ScriptReads({busy});
+  CheckpointReader reader = Reader();
+  auto manifest = reader.Manifest("checkpoints/1");
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  EXPECT_TRUE(reader.Read(*manifest, state_.tensors, state_.All()).ok());
+  service_->ScriptReads({busy});
+  CheckpointReader hasty(service_->address(), absl::ZeroDuration(), [] { return false; });
+  const absl::Status status = hasty.Read(*manifest, state_.tensors, state_.All());
+  EXPECT_TRUE(absl::IsUnavailable(status)) << "it would count as this rank's memory: " << status;
 }
 
 TEST_F(CheckpointTest, TellsFencedSupersededAndAlreadyCommitted) {

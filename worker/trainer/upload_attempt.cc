@@ -8,6 +8,7 @@
 
 #include "common/checksum.h"
 #include "common/clock.h"
+#include "common/error_details.h"
 #include "common/rpc/status.h"
 #include "common/status_macros.h"
 #include "worker/trainer/chunk_stream.h"
@@ -27,7 +28,9 @@ constexpr absl::Duration kCommitPause = absl::Milliseconds(20);
 UploadEnd EndOf(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kResourceExhausted:
-      return UploadEnd::kFullDisk;
+      // Else too many call at once.
+      return ReasonOf(status) == v1::ERROR_REASON_DISK_FULL ? UploadEnd::kFullDisk
+                                                            : UploadEnd::kRetry;
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kUnimplemented:
     case absl::StatusCode::kPermissionDenied:
