@@ -234,7 +234,7 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
     while (true) {
       absl::StatusOr<bool> more = reader->Next(&chunk);
       if (!more.ok()) {
-        Moved(reader->manifest().checkpoint().job());
+        if (absl::IsDataLoss(more.status())) Moved(reader->manifest().checkpoint().job());
         return more.status();
       }
       if (!*more) return absl::OkStatus();

@@ -77,7 +77,14 @@ Coordinator::Entry Coordinator::NoteNewest(const std::string& job) {
     unnoted_.insert(job);
     return NewestCheckpoint(job);
   };
-  entry.applied = [this, job] { unnoted_.erase(job); };
+  // Not where a newer one was published after this had been asked for.
+  entry.applied = [this, job] {
+    mutex_.AssertReaderHeld();
+    const v1::JobRecord* record = state_.FindJob(JobNumber(job));
+    const bool noted =
+        record == nullptr || record->job().latest_checkpoint() == NewestCheckpoint(job).newest;
+    if (noted) unnoted_.erase(job);
+  };
   return entry;
 }
 
@@ -97,7 +104,7 @@ absl::Status Coordinator::PublishCheckpoint(const std::string& job, int64_t gene
     return note();
   };
   const absl::Status noted = Do(std::move(entry)).status();
-  if (!published.has_value()) return noted;  // the coordinator is stopping
+  if (!published.has_value()) return noted;  // the coordinator stops, or has too much to do
   if (published->ok() && !noted.ok()) {
     spdlog::warn("the newest checkpoint of {} cannot be noted yet: {}", job,
                  std::string(noted.message()));

@@ -122,12 +122,14 @@ std::vector<v1::Checkpoint> CheckpointStore::List(const std::string& job) {
 
 std::optional<v1::Checkpoint> CheckpointStore::NewestLocked(const std::string& job) {
   std::optional<v1::Checkpoint> newest;
+  std::optional<v1::Checkpoint> unreadable;
   for (const auto& [number, committed] : committed_) {
     const v1::Checkpoint& checkpoint = committed.checkpoint;
-    if (checkpoint.job() != job || checkpoint.damaged() || committed.trouble.lasts) continue;
-    if (!newest.has_value() || NewerForResuming(checkpoint, *newest)) newest = checkpoint;
+    if (checkpoint.job() != job || checkpoint.damaged()) continue;
+    auto& best = committed.trouble.lasts ? unreadable : newest;
+    if (!best.has_value() || NewerForResuming(checkpoint, *best)) best = checkpoint;
   }
-  return newest;
+  return newest.has_value() ? newest : unreadable;
 }
 
 std::optional<v1::Checkpoint> CheckpointStore::Newest(const std::string& job) {
@@ -139,11 +141,13 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointStore::Read(
     const std::string& name, const std::vector<v1::TensorRange>& ranges) {
   const int64_t number = CheckpointNumber(name);
   v1::Checkpoint checkpoint;
+  int troubled = -1;
   {
     absl::MutexLock lock(&mutex_);
     MP_ASSIGN_OR_RETURN(Committed * committed, FindCommittedLocked(name));
     ++committed->readers;
     checkpoint = committed->checkpoint;
+    troubled = committed->trouble.chunk;
   }
   auto stored = LoadManifest(number);
   absl::StatusOr<std::vector<int>> wanted =
@@ -154,7 +158,7 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointStore::Read(
   }
   *stored->mutable_manifest()->mutable_checkpoint() = checkpoint;
   return std::unique_ptr<CheckpointReader>(
-      new CheckpointReader(this, number, *std::move(stored), *std::move(wanted)));
+      new CheckpointReader(this, number, *std::move(stored), *std::move(wanted), troubled));
 }
 
 void CheckpointStore::ReleaseReader(int64_t number) {
@@ -163,8 +167,13 @@ void CheckpointStore::ReleaseReader(int64_t number) {
 }
 
 CheckpointReader::CheckpointReader(CheckpointStore* store, int64_t number,
-                                   v1::StoredManifest manifest, std::vector<int> wanted)
-    : store_(store), number_(number), manifest_(std::move(manifest)), wanted_(std::move(wanted)) {}
+                                   v1::StoredManifest manifest, std::vector<int> wanted,
+                                   int troubled)
+    : store_(store),
+      number_(number),
+      manifest_(std::move(manifest)),
+      wanted_(std::move(wanted)),
+      troubled_(troubled) {}
 
 CheckpointReader::~CheckpointReader() { store_->ReleaseReader(number_); }
 
@@ -175,7 +184,8 @@ std::string CheckpointReader::DescribeLast() const {
 
 absl::StatusOr<bool> CheckpointReader::Next(v1::Chunk* chunk) {
   if (next_ >= wanted_.size()) return false;
-  const v1::StoredChunk& stored = manifest_.chunks(wanted_[next_++]);
+  const int index = wanted_[next_++];
+  const v1::StoredChunk& stored = manifest_.chunks(index);
   chunk->set_tensor(stored.tensor());
   chunk->set_begin(stored.begin());
   chunk->set_end(stored.end());
@@ -188,11 +198,13 @@ absl::StatusOr<bool> CheckpointReader::Next(v1::Chunk* chunk) {
       options, database->chunks(), ChunkKey(number_, stored.stream(), stored.sequence()),
       chunk->mutable_data());
   const std::string& data = chunk->data();
+  unreadable_ = !status.ok() && !status.IsCorruption() && !status.IsNotFound();
+  if (!unreadable_ && index == troubled_) store_->CanReadAgain(number_);
   if (status.ok() && XXH3_64bits(data.data(), data.size()) == stored.xxh3()) return true;
   const std::string& name = manifest_.manifest().checkpoint().name();
   // Another error says nothing about what is stored: a mount that was away, too many open files.
-  if (!status.ok() && !status.IsCorruption() && !status.IsNotFound()) {
-    return store_->CannotRead(name, absl::StrCat(DescribeLast(), ": ", status.ToString()));
+  if (unreadable_) {
+    return store_->CannotRead(name, index, absl::StrCat(DescribeLast(), ": ", status.ToString()));
   }
   if (absl::Status marked = store_->MarkDamaged(name); !marked.ok()) {
     spdlog::error("{}: cannot be marked as damaged: {}", name, std::string(marked.message()));
@@ -204,13 +216,19 @@ absl::StatusOr<bool> CheckpointReader::Next(v1::Chunk* chunk) {
 
 absl::StatusOr<v1::VerifyCheckpointResponse> CheckpointStore::Verify(
     const std::string& name, const std::function<bool()>& cancelled) {
+  int64_t marks = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    MP_ASSIGN_OR_RETURN(Committed * committed, FindCommittedLocked(name));
+    marks = committed->marks;
+  }
   MP_ASSIGN_OR_RETURN(std::unique_ptr<CheckpointReader> reader, Read(name, {}));
   v1::VerifyCheckpointResponse response;
   v1::Chunk chunk;
   while (true) {
     if (cancelled()) return absl::CancelledError("the call was cancelled");
     absl::StatusOr<bool> more = reader->Next(&chunk);
-    if (absl::IsUnavailable(more.status())) return more.status();
+    if (reader->unreadable_) return absl::UnavailableError(more.status().message());
     if (more.ok() && !*more) break;
     response.set_chunks_checked(response.chunks_checked() + 1);
     if (more.ok() || response.damaged_chunks_size() >= kMaxDamagedListed) continue;
@@ -218,7 +236,9 @@ absl::StatusOr<v1::VerifyCheckpointResponse> CheckpointStore::Verify(
   }
   absl::MutexLock lock(&mutex_);
   MP_ASSIGN_OR_RETURN(Committed * committed, FindCommittedLocked(name));
-  if (response.damaged_chunks().empty()) MP_RETURN_IF_ERROR(MarkWholeLocked(committed));
+  if (response.damaged_chunks().empty() && marks == committed->marks) {
+    MP_RETURN_IF_ERROR(MarkWholeLocked(committed));
+  }
   *response.mutable_checkpoint() = committed->checkpoint;
   return response;
 }
@@ -233,6 +253,7 @@ absl::Status CheckpointStore::PutFlagsLocked(const v1::Checkpoint& checkpoint) {
 absl::Status CheckpointStore::MarkDamaged(const std::string& name) {
   absl::MutexLock lock(&mutex_);
   MP_ASSIGN_OR_RETURN(Committed * committed, FindCommittedLocked(name));
+  ++committed->marks;
   if (committed->checkpoint.damaged()) return absl::OkStatus();
   committed->checkpoint.set_damaged(true);  // in memory even when the disk is full
   return PutFlagsLocked(committed->checkpoint);
@@ -248,16 +269,24 @@ absl::Status CheckpointStore::MarkWholeLocked(Committed* committed) {
   return absl::OkStatus();
 }
 
-absl::Status CheckpointStore::CannotRead(const std::string& name, const std::string& what) {
-  const std::string message = absl::StrCat(name, ": cannot read ", what);
-  spdlog::error("{}", message);
+absl::Status CheckpointStore::CannotRead(const std::string& name, int chunk,
+                                         const std::string& what) {
+  const std::string message =
+      absl::StrCat(name, ": cannot read ", what, ": look at the data directory's disk or mount");
   absl::MutexLock lock(&mutex_);
   MP_ASSIGN_OR_RETURN(Committed * committed, FindCommittedLocked(name));
-  committed->trouble.Add(SteadyNow());
-  if (!committed->trouble.lasts) return absl::UnavailableError(message);
-  return absl::DataLossError(absl::StrCat(message, ", for ",
-                                          absl::FormatDuration(ReadTrouble::kLong),
-                                          " now: look at the data directory's disk or mount"));
+  ++committed->marks;
+  ReadTrouble& trouble = committed->trouble;
+  const ReadTrouble before = trouble;
+  trouble.Failed(chunk, SteadyNow());
+  const bool is_new = before.chunk < 0 || before.lasts != trouble.lasts;  // not at every retry
+  if (is_new) spdlog::error("{}{}", message, trouble.lasts ? "; jobs resume from others" : "");
+  return trouble.lasts ? absl::DataLossError(message) : absl::UnavailableError(message);
+}
+
+void CheckpointStore::CanReadAgain(int64_t number) {
+  absl::MutexLock lock(&mutex_);
+  committed_.at(number).trouble = ReadTrouble();
 }
 
 absl::StatusOr<v1::Checkpoint> CheckpointStore::Pin(const std::string& name, bool pinned) {

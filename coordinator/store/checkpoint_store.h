@@ -63,17 +63,16 @@ struct RetentionRule {
 // away): such an error says nothing of what is stored until it has lasted. Its times are those of
 // SteadyNow.
 struct ReadTrouble {
-  static constexpr absl::Duration kLong = absl::Minutes(5);
-  static constexpr absl::Duration kOver = absl::Minutes(2);  // without a failure
+  // Less than a rank waits for another that still restores.
+  static constexpr absl::Duration kLong = absl::Seconds(30);
 
-  void Add(absl::Time now) {
-    if (now >= last + kOver) first = now;
-    last = now;
-    lasts = lasts || now >= first + kLong;
+  void Failed(int of_chunk, absl::Time now) {
+    if (chunk < 0) *this = {of_chunk, now};
+    lasts = lasts || now >= since + kLong;
   }
 
-  absl::Time first = absl::InfinitePast();
-  absl::Time last = absl::InfinitePast();
+  int chunk = -1;  // the first that failed, until it can be read; -1: none
+  absl::Time since = absl::InfiniteFuture();
   bool lasts = false;
 };
 
@@ -119,15 +118,16 @@ class CheckpointStore {
   absl::StatusOr<v1::Checkpoint> Owner(const std::string& name);
   // Newest (highest number) first; all jobs when `job` is empty.
   std::vector<v1::Checkpoint> List(const std::string& job);
-  // The checkpoint that the job should resume from: highest step, then highest number, not damaged.
+  // The checkpoint that the job should resume from: highest step, then highest number, not damaged;
+  // one that cannot be read when there is no other.
   std::optional<v1::Checkpoint> Newest(const std::string& job);
 
   // A reader of the chunks that overlap `ranges` (all when empty). The checkpoint is not deleted
   // while a reader lives.
   absl::StatusOr<std::unique_ptr<CheckpointReader>> Read(
       const std::string& name, const std::vector<v1::TensorRange>& ranges);
-  // Reads everything; marks the checkpoint damaged when a chunk is, and whole when none is.
-  // UNAVAILABLE: it cannot be read now.
+  // Reads everything; marks the checkpoint damaged when a chunk is, and whole when none is, unless
+  // somebody has found one meanwhile. UNAVAILABLE: it cannot be read now.
   absl::StatusOr<v1::VerifyCheckpointResponse> Verify(const std::string& name,
                                                       const std::function<bool()>& cancelled);
   absl::Status MarkDamaged(const std::string& name);
@@ -148,7 +148,9 @@ class CheckpointStore {
   struct Committed {
     v1::Checkpoint checkpoint;
     int readers = 0;
-    ReadTrouble trouble;  // while it lasts, jobs resume from others, yet it is not deleted
+    // While it lasts jobs resume from others, where there are any, yet it is not deleted.
+    ReadTrouble trouble;
+    int64_t marks = 0;  // how often it was found damaged, or could not be read
   };
 
   CheckpointStore(Database* database, CheckpointStoreOptions options);
@@ -178,8 +180,9 @@ class CheckpointStore {
   absl::Status PutFlagsLocked(const v1::Checkpoint& checkpoint)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status MarkWholeLocked(Committed* committed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What a reader answers; `what`: the chunk and the system's error.
-  absl::Status CannotRead(const std::string& name, const std::string& what);
+  // What a reader answers; `what`: the chunk, by its index, and the system's error.
+  absl::Status CannotRead(const std::string& name, int chunk, const std::string& what);
+  void CanReadAgain(int64_t number);
   absl::StatusOr<Committed*> FindCommittedLocked(const std::string& name)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status DeleteLocked(int64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -228,8 +231,9 @@ class StreamWriter {
 class CheckpointReader {
  public:
   ~CheckpointReader();
-  // False at the end. DATA_LOSS names the chunk; the checkpoint is then marked damaged and reading
-  // can go on with the next chunk.
+  // False at the end. DATA_LOSS names the chunk; the checkpoint is then marked damaged, or was
+  // unreadable for long, and reading can go on with the next chunk. UNAVAILABLE: it cannot be read
+  // now.
   absl::StatusOr<bool> Next(v1::Chunk* chunk);
   // "tensor wte.weight m [0, 1048576)": the chunk that the last Next was about.
   std::string DescribeLast() const;
@@ -238,11 +242,13 @@ class CheckpointReader {
  private:
   friend class CheckpointStore;
   CheckpointReader(CheckpointStore* store, int64_t number, v1::StoredManifest manifest,
-                   std::vector<int> wanted);
+                   std::vector<int> wanted, int troubled);
   CheckpointStore* const store_;
   const int64_t number_;
   const v1::StoredManifest manifest_;
   const std::vector<int> wanted_;  // indices into manifest_.chunks()
+  const int troubled_;             // ReadTrouble::chunk at the beginning
+  bool unreadable_ = false;        // so was the last one
   size_t next_ = 0;
 };
 

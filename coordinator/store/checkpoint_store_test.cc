@@ -345,18 +345,15 @@ TEST_F(CheckpointStoreTest, AWholeCheckpointLosesItsMark) {
   EXPECT_EQ(checkpoints().Newest("jobs/1")->name(), name);
 }
 
-TEST(ReadTroubleTest, LastsWhenReadsFailOnAndOn) {
+TEST(ReadTroubleTest, LastsWhenReadsGoOnFailing) {
   ReadTrouble trouble;
   const absl::Time begin = absl::FromUnixSeconds(1000);
-  for (int minute = 0; minute < 5; ++minute) trouble.Add(begin + absl::Minutes(minute));
+  trouble.Failed(7, begin);
+  trouble.Failed(3, begin + absl::Seconds(29));
   EXPECT_FALSE(trouble.lasts);
-  trouble.Add(begin + absl::Minutes(5));
+  EXPECT_EQ(trouble.chunk, 7);
+  trouble.Failed(3, begin + ReadTrouble::kLong);
   EXPECT_TRUE(trouble.lasts);
-
-  ReadTrouble other;  // two short ones
-  other.Add(begin);
-  other.Add(begin + absl::Hours(1));
-  EXPECT_FALSE(other.lasts);
 }
 
 TEST_F(CheckpointStoreTest, RetentionKeepsTheNewestThePinnedTheRoundAndTheRead) {

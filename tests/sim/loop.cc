@@ -198,7 +198,15 @@ Loop::Entry Loop::NoteNewest(int64_t job) {
     unnoted_.insert(job);
     return NewestCheckpoint(job);
   };
-  entry.applied = [this, job] { unnoted_.erase(job); };
+  // Not where a newer one was published after this had been asked for.
+  entry.applied = [this, job] {
+    const v1::JobRecord* record = state_.FindJob(job);
+    const auto newest = NewestCheckpoint(job);
+    const bool noted =
+        record == nullptr || record->job().latest_checkpoint() ==
+                                 std::get<coordinator::CheckpointsChanged>(newest).newest;
+    if (noted) unnoted_.erase(job);
+  };
   entry.done = [](const auto&) {};
   return entry;
 }

@@ -19,7 +19,8 @@ namespace milepost::worker {
 
 namespace {
 
-constexpr absl::Duration kRetryAfter = absl::Milliseconds(100);
+constexpr absl::Duration kFirstPause = absl::Milliseconds(100);
+constexpr absl::Duration kLongestPause = absl::Seconds(1);
 constexpr absl::Duration kUnaryTime = absl::Seconds(10);
 
 bool SameForm(const v1::TensorInfo& a, const v1::TensorInfo& b) {
@@ -164,7 +165,7 @@ CheckpointReader::CheckpointReader(const Endpoint& coordinator, absl::Duration p
 absl::Status CheckpointReader::Retry(
     const std::function<absl::Status(v1::CheckpointService::Stub*)>& call) {
   const absl::Time deadline = Clock::Real()->Now() + patience_;
-  while (true) {
+  for (absl::Duration pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
     if (give_up_()) return absl::CancelledError("told to stop while restoring");
     const std::shared_ptr<grpc::Channel> channel = coordinators_.Get();
     const absl::Status status = call(v1::CheckpointService::NewStub(channel).get());
@@ -175,7 +176,7 @@ absl::Status CheckpointReader::Retry(
       return busy ? absl::UnavailableError(status.message()) : status;  // not this rank's memory
     }
     if (away) coordinators_.Failed(channel);
-    coordinators_.Pause(kRetryAfter);
+    coordinators_.Pause(pause);
   }
 }
 
