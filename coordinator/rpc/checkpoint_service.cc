@@ -97,13 +97,8 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
                                 const v1::VerifyCheckpointRequest* request,
                                 v1::VerifyCheckpointResponse* response) override {
     return gate_->Serve(context, "CheckpointService/VerifyCheckpoint", *request,
-                        Subject::Checkpoint(request->name()), [&](GateCall&) -> absl::Status {
-                          MP_ASSIGN_OR_RETURN(*response, store().Verify(request->name(), [&] {
-                            return context->IsCancelled();
-                          }));
-                          Moved(response->checkpoint().job());
-                          return absl::OkStatus();
-                        });
+                        Subject::Checkpoint(request->name()),
+                        [&](GateCall&) { return Verify(context, request->name(), response); });
   }
   grpc::Status PinCheckpoint(grpc::ServerContext* context, const v1::PinCheckpointRequest* request,
                              v1::Checkpoint* response) override {
@@ -129,6 +124,16 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
     MP_ASSIGN_OR_RETURN(const v1::Checkpoint owner, store().Owner(name));
     MP_RETURN_IF_ERROR(coordinator_->DeleteCheckpoint(name));
     Moved(owner.job());
+    return absl::OkStatus();
+  }
+
+  // Also one that ends early may have found damage.
+  absl::Status Verify(grpc::ServerContext* context, const std::string& name,
+                      v1::VerifyCheckpointResponse* response) {
+    MP_ASSIGN_OR_RETURN(const v1::Checkpoint owner, store().Owner(name));
+    auto verified = store().Verify(name, [&] { return context->IsCancelled(); });
+    Moved(owner.job());
+    MP_ASSIGN_OR_RETURN(*response, std::move(verified));
     return absl::OkStatus();
   }
 
@@ -230,14 +235,18 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
     const std::vector<v1::TensorRange> ranges(request.ranges().begin(), request.ranges().end());
     MP_ASSIGN_OR_RETURN(std::unique_ptr<CheckpointReader> reader,
                         store().Read(request.name(), ranges));
+    const absl::Status status = Send(*reader, call, writer);
+    const bool moved = absl::IsDataLoss(status) || reader->cleared();
+    if (moved) Moved(reader->manifest().checkpoint().job());
+    return status;
+  }
+
+  static absl::Status Send(CheckpointReader& reader, const GateCall& call,
+                           grpc::ServerWriter<v1::Chunk>* writer) {
     v1::Chunk chunk;
     while (true) {
-      absl::StatusOr<bool> more = reader->Next(&chunk);
-      if (!more.ok()) {
-        if (absl::IsDataLoss(more.status())) Moved(reader->manifest().checkpoint().job());
-        return more.status();
-      }
-      if (!*more) return absl::OkStatus();
+      MP_ASSIGN_OR_RETURN(const bool more, reader.Next(&chunk));
+      if (!more) return absl::OkStatus();
       MP_RETURN_IF_ERROR(call.StillHolds());
       if (!writer->Write(chunk)) return absl::CancelledError("the client has gone");
     }

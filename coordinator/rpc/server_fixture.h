@@ -43,6 +43,9 @@ class ServerTest : public ::testing::Test {
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     auto channel = MakeChannel(server_->address());
+    // The stubs' calls do not try again: on a busy host a first attempt may take too long.
+    const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(20);
+    ASSERT_TRUE(channel->WaitForConnected(deadline));
     jobs_ = v1::JobService::NewStub(channel);
     workers_ = v1::WorkerService::NewStub(channel);
     rendezvous_ = v1::RendezvousService::NewStub(channel);

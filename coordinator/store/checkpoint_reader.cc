@@ -82,8 +82,10 @@ absl::StatusOr<CheckpointStore::Committed*> CheckpointStore::FindCommittedLocked
 
 absl::StatusOr<v1::StoredManifest> CheckpointStore::LoadManifest(int64_t number) {
   std::string stored;
-  MP_RETURN_IF_ERROR(
-      database_->Get(database_->meta(), NumberKey(kManifestPrefix, number), &stored));
+  const absl::Status read =
+      database_->Get(database_->meta(), NumberKey(kManifestPrefix, number), &stored);
+  if (absl::IsInternal(read)) return absl::UnavailableError(read.message());  // as of a chunk
+  MP_RETURN_IF_ERROR(read);
   return DecodeManifest(stored);
 }
 
@@ -199,7 +201,7 @@ absl::StatusOr<bool> CheckpointReader::Next(v1::Chunk* chunk) {
       chunk->mutable_data());
   const std::string& data = chunk->data();
   unreadable_ = !status.ok() && !status.IsCorruption() && !status.IsNotFound();
-  if (!unreadable_ && index == troubled_) store_->CanReadAgain(number_);
+  if (!unreadable_ && index == troubled_) cleared_ = store_->CanReadAgain(number_, index);
   if (status.ok() && XXH3_64bits(data.data(), data.size()) == stored.xxh3()) return true;
   const std::string& name = manifest_.manifest().checkpoint().name();
   // Another error says nothing about what is stored: a mount that was away, too many open files.
@@ -228,7 +230,7 @@ absl::StatusOr<v1::VerifyCheckpointResponse> CheckpointStore::Verify(
   while (true) {
     if (cancelled()) return absl::CancelledError("the call was cancelled");
     absl::StatusOr<bool> more = reader->Next(&chunk);
-    if (reader->unreadable_) return absl::UnavailableError(more.status().message());
+    if (reader->unreadable_) return absl::InternalError(more.status().message());
     if (more.ok() && !*more) break;
     response.set_chunks_checked(response.chunks_checked() + 1);
     if (more.ok() || response.damaged_chunks_size() >= kMaxDamagedListed) continue;
@@ -279,14 +281,19 @@ absl::Status CheckpointStore::CannotRead(const std::string& name, int chunk,
   ReadTrouble& trouble = committed->trouble;
   const ReadTrouble before = trouble;
   trouble.Failed(chunk, SteadyNow());
-  const bool is_new = before.chunk < 0 || before.lasts != trouble.lasts;  // not at every retry
-  if (is_new) spdlog::error("{}{}", message, trouble.lasts ? "; jobs resume from others" : "");
-  return trouble.lasts ? absl::DataLossError(message) : absl::UnavailableError(message);
+  const bool is_new = before.since != trouble.since || before.lasts != trouble.lasts;
+  if (is_new) spdlog::error("{}", message);  // not at every retry
+  const std::optional<v1::Checkpoint> newest = NewestLocked(committed->checkpoint.job());
+  const bool is_best = newest.has_value() && newest->name() == name;
+  return trouble.lasts && !is_best ? absl::DataLossError(message) : absl::UnavailableError(message);
 }
 
-void CheckpointStore::CanReadAgain(int64_t number) {
+bool CheckpointStore::CanReadAgain(int64_t number, int chunk) {
   absl::MutexLock lock(&mutex_);
-  committed_.at(number).trouble = ReadTrouble();
+  ReadTrouble& trouble = committed_.at(number).trouble;
+  if (trouble.chunk != chunk) return false;
+  trouble = ReadTrouble();
+  return true;
 }
 
 absl::StatusOr<v1::Checkpoint> CheckpointStore::Pin(const std::string& name, bool pinned) {
@@ -338,7 +345,10 @@ absl::StatusOr<std::vector<std::string>> CheckpointStore::Retain(const std::stri
   absl::MutexLock lock(&mutex_);
   const std::optional<v1::Checkpoint> newest = NewestLocked(job);
   std::vector<std::string> deleted;
-  if (!newest.has_value()) return deleted;  // all damaged: keep what there is
+  // All damaged, or not to be read: keep what there is.
+  const bool usable =
+      newest.has_value() && !committed_.at(CheckpointNumber(newest->name())).trouble.lasts;
+  if (!usable) return deleted;
   std::vector<v1::Checkpoint> candidates;
   for (const auto& [number, committed] : committed_) {
     if (committed.checkpoint.job() == job) candidates.push_back(committed.checkpoint);

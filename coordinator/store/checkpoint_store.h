@@ -66,13 +66,18 @@ struct ReadTrouble {
   // Less than a rank waits for another that still restores.
   static constexpr absl::Duration kLong = absl::Seconds(30);
 
+  // Without a failure it was another one. A rank that tries again reads up to the chunk first.
+  static constexpr absl::Duration kOver = absl::Minutes(15);
+
   void Failed(int of_chunk, absl::Time now) {
-    if (chunk < 0) *this = {of_chunk, now};
+    if (chunk < 0 || (!lasts && now >= last + kOver)) *this = {.chunk = of_chunk, .since = now};
+    last = now;
     lasts = lasts || now >= since + kLong;
   }
 
-  int chunk = -1;  // the first that failed, until it can be read; -1: none
-  absl::Time since = absl::InfiniteFuture();
+  int chunk = -1;  // the first that failed, until it is read; -1: none
+  absl::Time since = absl::InfinitePast();
+  absl::Time last = absl::InfinitePast();
   bool lasts = false;
 };
 
@@ -127,7 +132,7 @@ class CheckpointStore {
   absl::StatusOr<std::unique_ptr<CheckpointReader>> Read(
       const std::string& name, const std::vector<v1::TensorRange>& ranges);
   // Reads everything; marks the checkpoint damaged when a chunk is, and whole when none is, unless
-  // somebody has found one meanwhile. UNAVAILABLE: it cannot be read now.
+  // somebody has found one meanwhile. INTERNAL: it cannot be read now.
   absl::StatusOr<v1::VerifyCheckpointResponse> Verify(const std::string& name,
                                                       const std::function<bool()>& cancelled);
   absl::Status MarkDamaged(const std::string& name);
@@ -137,7 +142,8 @@ class CheckpointStore {
   // FAILED_PRECONDITION when it is pinned, being read, or the newest of its job and `keep_newest`.
   absl::Status Delete(const std::string& name, bool keep_newest);
   // Deletes what the rule does not keep: never a pinned one, the newest one, or one being read.
-  // Damaged ones do not count as kept. Returns the names.
+  // Damaged ones do not count as kept, and go only where there is one that can be read. Returns the
+  // names.
   absl::StatusOr<std::vector<std::string>> Retain(const std::string& job, RetentionRule rule);
   // Until the space of everything deleted is free; false when it is not at `deadline`.
   bool AwaitDeletions(absl::Time deadline);
@@ -182,7 +188,8 @@ class CheckpointStore {
   absl::Status MarkWholeLocked(Committed* committed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What a reader answers; `what`: the chunk, by its index, and the system's error.
   absl::Status CannotRead(const std::string& name, int chunk, const std::string& what);
-  void CanReadAgain(int64_t number);
+  // True when nothing is in the way any more.
+  bool CanReadAgain(int64_t number, int chunk);
   absl::StatusOr<Committed*> FindCommittedLocked(const std::string& name)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status DeleteLocked(int64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -232,9 +239,11 @@ class CheckpointReader {
  public:
   ~CheckpointReader();
   // False at the end. DATA_LOSS names the chunk; the checkpoint is then marked damaged, or was
-  // unreadable for long, and reading can go on with the next chunk. UNAVAILABLE: it cannot be read
-  // now.
+  // unreadable for long and there is another, and reading can go on with the next chunk.
+  // UNAVAILABLE: it cannot be read now.
   absl::StatusOr<bool> Next(v1::Chunk* chunk);
+  // It was known as unreadable, and is not any more.
+  bool cleared() const { return cleared_; }
   // "tensor wte.weight m [0, 1048576)": the chunk that the last Next was about.
   std::string DescribeLast() const;
   const v1::CheckpointManifest& manifest() const { return manifest_.manifest(); }
@@ -249,6 +258,7 @@ class CheckpointReader {
   const std::vector<int> wanted_;  // indices into manifest_.chunks()
   const int troubled_;             // ReadTrouble::chunk at the beginning
   bool unreadable_ = false;        // so was the last one
+  bool cleared_ = false;
   size_t next_ = 0;
 };
 

@@ -326,7 +326,7 @@ TEST_F(CheckpointStoreTest, WhatCannotBeReadNowIsNotDamaged) {
     const absl::Status status = (*reader)->Next(&chunk).status();
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(name + ": cannot read tensor w"));
-    EXPECT_TRUE(absl::IsUnavailable(checkpoints().Verify(name, Never).status()));
+    EXPECT_TRUE(absl::IsInternal(checkpoints().Verify(name, Never).status()));
     EXPECT_EQ(checkpoints().Newest("jobs/1")->name(), name);
   }
   const auto verified = checkpoints().Verify(name, Never);
@@ -354,6 +354,12 @@ TEST(ReadTroubleTest, LastsWhenReadsGoOnFailing) {
   EXPECT_EQ(trouble.chunk, 7);
   trouble.Failed(3, begin + ReadTrouble::kLong);
   EXPECT_TRUE(trouble.lasts);
+
+  ReadTrouble other;  // two short ones
+  other.Failed(7, begin);
+  other.Failed(3, begin + absl::Hours(1));
+  EXPECT_FALSE(other.lasts);
+  EXPECT_EQ(other.chunk, 3);
 }
 
 TEST_F(CheckpointStoreTest, RetentionKeepsTheNewestThePinnedTheRoundAndTheRead) {
