@@ -3,7 +3,11 @@
 import importlib.machinery
 import importlib.util
 import json
+import os
 import pathlib
+import subprocess
+import tempfile
+import time
 import unittest
 
 import api_doc
@@ -105,15 +109,37 @@ class DocSnippetsTest(unittest.TestCase):
 
 
 class GpuCheckTest(unittest.TestCase):
-    def verdict(self, used, loaded=400):
-        path = str(pathlib.Path(__file__).resolve().parents[1] / "gpu-check")
-        loader = importlib.machinery.SourceFileLoader("gpu_check", path)
+    """The kit, rehearsed without a GPU: its programs are stand-ins that behave as told."""
+    ROOT = pathlib.Path(__file__).resolve().parents[2]
+    STAND_IN = """#!/bin/bash
+case "$*" in
+  *--gtest_list_tests*) printf 'Good.\\n  Test\\nBad.\\n  Test\\nLast.\\n  Test\\n'; exit 0 ;;
+  *Bad*) ;;
+  *) echo "I am whole: $*"; exit 0 ;;
+esac
+case "$BEHAVIOUR" in
+  crash) kill -SEGV $$ ;;
+  hang) sleep 1000 & sleep 1000 ;;
+  print) echo begin; head -c 10000000 /dev/zero | tr '\\0' x; echo the end; exit 1 ;;
+  fail) echo "[  FAILED  ] Bad.Test (3 ms)"; exit 1 ;;
+esac
+"""
+    STEP = """#!/bin/bash
+echo '{"used_bytes": 1910, "context_bytes": 910, "arena_bytes": 990, "beside_bytes": 10, "ratio_to_floor": 0.5,'\
+  '"tokens_per_second": 1, "first_step_seconds": 1, "loss": 1}'
+"""
+
+    def module(self):
+        loader = importlib.machinery.SourceFileLoader("gpu_check", str(self.ROOT / "scripts/gpu-check"))
         spec = importlib.util.spec_from_loader("gpu_check", loader)
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
-        figures = {"arena_bytes": 990, "beside_bytes": 10, "bare_context_bytes": 500,
-                   "context_bytes": 500 + loaded, "used_bytes": used}
-        return module.memory_verdict(json.dumps(figures))[0]
+        return module
+
+    def verdict(self, used, loaded=400):
+        figures = {"arena_bytes": 990, "beside_bytes": 10, "context_bytes": 500 + loaded, "used_bytes": used,
+                   "tokens_per_second": 1, "first_step_seconds": 1, "loss": 1, "ratio_to_floor": 1}
+        return self.module().steps_verdict(json.dumps(figures))[0]
 
     def test_memory_is_what_was_planned_and_one_percent(self):
         self.assertTrue(self.verdict(900 + 1000))
@@ -121,6 +147,49 @@ class GpuCheckTest(unittest.TestCase):
         self.assertFalse(self.verdict(900 + 1011))
         self.assertFalse(self.verdict(900 + 999))
         self.assertFalse(self.verdict(900 + 1000, loaded=0))
+
+    def rehearse(self, folder, behaviour, *arguments):
+        """The kit's rows by name, its log, and how long it took."""
+        out = folder / behaviour
+        for name, text in {"gpu_kernels_test": self.STAND_IN, "engine_runtime_cuda_test": self.STAND_IN,
+                           "engine_kernels_cuda_libraries_test": self.STAND_IN, "gpu_training_test": self.STAND_IN,
+                           "gpu_golden_test": self.STAND_IN, "gpu_step": self.STEP,
+                           "nvidia-smi": "#!/bin/bash\necho A stand-in\n"}.items():
+            program = folder / "bin" / name
+            program.parent.mkdir(exist_ok=True)
+            program.write_text(text)
+            program.chmod(0o755)
+        environment = dict(os.environ, BEHAVIOUR=behaviour, PATH=f"{folder / 'bin'}:{os.environ['PATH']}")
+        begin = time.monotonic()
+        subprocess.run([str(self.ROOT / "scripts/gpu-check"), "--bundle", str(folder), "--out", str(out),
+                        "--stage", "2..5", "--check-seconds", "2", *arguments], env=environment,
+                       stdout=subprocess.DEVNULL, timeout=60)
+        rows = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+        return {row["name"]: row for row in rows}, (out / "log.txt").read_text(), time.monotonic() - begin
+
+    def test_what_one_check_does_disturbs_no_other(self):
+        for behaviour, reason in {"crash": "exit -11", "hang": "killed at its limit", "print": "exit 1",
+                                  "fail": "exit 1 Bad.Test"}.items():
+            with self.subTest(behaviour), tempfile.TemporaryDirectory() as folder:
+                rows, log, _ = self.rehearse(pathlib.Path(folder), behaviour)
+                bad = [row for name, row in rows.items() if "Bad" in name and "memcheck" not in name]
+                self.assertEqual({row["what"] for row in bad}, {reason})
+                good = [row for name, row in rows.items() if "Good" in name or "Last" in name]
+                self.assertEqual((len(bad), len(good)), (5, 10))
+                self.assertTrue(all(row["ok"] for row in good))
+                self.assertEqual(log.count("I am whole"), 10)
+                self.assertTrue(rows["graphs"]["ok"] and rows["op by op"]["ok"])
+                if behaviour == "print":
+                    self.assertIn("begin\nxxx", log)
+                    self.assertIn("bytes left out", log)
+                    self.assertEqual(log.count("the end"), 5)
+
+    def test_all_of_it_ends_in_time_and_says_what_was_not_run(self):
+        with tempfile.TemporaryDirectory() as folder:
+            rows, _, seconds = self.rehearse(pathlib.Path(folder), "hang", "--seconds", "5", "--jobs", "1")
+            self.assertLess(seconds, 15)
+            self.assertTrue(any(row["what"] == "no time was left" for row in rows.values()))
+            self.assertEqual(len([row for row in rows.values() if "Good" in row["name"]]), 5)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@
 namespace milepost::runtime {
 
 #if defined(MILEPOST_ON_DEVICE)
+// Sessions are compared bit for bit: none times algorithms, which would choose anew in each.
 inline OptionsOfRank OnDevice(uint64_t, bool capture = true, int ranks = 1, bool = false) {
   auto group = std::make_shared<std::vector<std::unique_ptr<comm::Communicator>>>(
       comm::MakeInProcessGroup(ranks));
@@ -32,7 +33,7 @@ inline OptionsOfRank OnDevice(uint64_t, bool capture = true, int ranks = 1, bool
     SessionOptions options;
     options.device_communicator = (*group)[rank].get();
     // Kept alive by the engine's factory.
-    options.engine = [group, factory = GpuStepEngine({.capture = capture})](
+    options.engine = [group, factory = GpuStepEngine({.timed_algorithms = 1, .capture = capture})](
                          const StepEngineArguments& arguments) { return factory(arguments); };
     return options;
   };

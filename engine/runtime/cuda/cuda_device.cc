@@ -86,8 +86,9 @@ absl::StatusOr<char*> CudaDevice::Allocate(int64_t bytes) {
   }
   MP_RETURN_IF_ERROR(CudaStatus(error, "cudaMalloc"));
   memory_.push_back(data);
-  MP_CUDA(cudaMemset(data, 0, size));
-  MP_CUDA(cudaDeviceSynchronize());
+  // Not the whole device: another rank of this process may have work on it that waits for this one.
+  MP_CUDA(cudaMemsetAsync(data, 0, size, cudaStreamLegacy));
+  MP_CUDA(cudaStreamSynchronize(cudaStreamLegacy));
   return static_cast<char*>(data);
 }
 

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "engine/comm/in_process.h"
+#include "engine/kernels/cpu/fp8.h"
 #include "engine/kernels/cuda/elementwise.h"
 #include "engine/kernels/cuda/libraries/cublas_products.h"
 #include "engine/runtime/cuda/cuda_device.h"
@@ -72,10 +73,13 @@ class Bench {
   cudaEvent_t end_ = nullptr;
 };
 
-kernels::DType TypeOf(const std::string& dtype) {
-  return dtype == "BF16"  ? kernels::DType::kBf16
-         : dtype == "F16" ? kernels::DType::kF16
-                          : kernels::DType::kF32;
+absl::StatusOr<kernels::DType> TypeOf(const std::string& dtype) {
+  if (dtype == "BF16") return kernels::DType::kBf16;
+  if (dtype == "F16" || dtype == "FP16") return kernels::DType::kF16;
+  if (dtype == "F32" || dtype == "FP32") return kernels::DType::kF32;
+  if (dtype == "FP8") return kernels::DType::kE4M3;
+  return absl::InvalidArgumentError(
+      absl::StrCat("no rate of products in ", dtype, "; there are F32, BF16, F16 and FP8"));
 }
 
 // Noise in [-1, 1): zeros would flatter (they draw less power).
@@ -87,6 +91,8 @@ absl::Status FillWithNoise(Bench& bench, kernels::DType type, int64_t n, char* d
     const float value = static_cast<float>(static_cast<int32_t>(state)) / 2147483648.0F;
     if (type == kernels::DType::kF32) {
       reinterpret_cast<float*>(host.data())[i] = value;
+    } else if (type == kernels::DType::kE4M3) {
+      reinterpret_cast<kernels::e4m3*>(host.data())[i] = kernels::ToE4M3(value);
     } else if (type == kernels::DType::kBf16) {
       reinterpret_cast<kernels::bf16*>(host.data())[i] = kernels::FromFloat<kernels::bf16>(value);
     } else {
@@ -100,22 +106,34 @@ absl::Status FillWithNoise(Bench& bench, kernels::DType type, int64_t n, char* d
 
 absl::StatusOr<double> ProductRate(Bench& bench, const std::string& dtype,
                                    const GpuBenchOptions& options) {
-  const kernels::DType type = TypeOf(dtype);
+  MP_ASSIGN_OR_RETURN(const kernels::DType type, TypeOf(dtype));
+  const bool fp8 = kernels::IsFp8(type);
   // fp32 products are an order of magnitude slower.
   const int64_t n = type == kernels::DType::kF32 ? options.product / 2 : options.product;
   MP_ASSIGN_OR_RETURN(auto products, kernels::cuda::CublasProducts::Create({}));
-  const kernels::cuda::Product product{
-      .spec = {.m = n, .n = n, .k = n, .a = type, .b = type, .c = type}};
+  // Of 8 bits both operands must have the inner dimension innermost, and results have 16.
+  const kernels::cuda::Product product{.spec = {.m = n,
+                                                .n = n,
+                                                .k = n,
+                                                .transpose_b = fp8,
+                                                .a = type,
+                                                .b = type,
+                                                .c = fp8 ? kernels::DType::kBf16 : type}};
   MP_RETURN_IF_ERROR(products->Prepare(product));
   char* matrices[3];
   for (char*& matrix : matrices) {
-    MP_ASSIGN_OR_RETURN(matrix, bench.device->Allocate(n * n * ByteSize(type)));
+    MP_ASSIGN_OR_RETURN(matrix, bench.device->Allocate(n * n * ByteSize(type) * (fp8 ? 2 : 1)));
   }
+  MP_ASSIGN_OR_RETURN(char* scale, bench.device->Allocate(sizeof(float)));
+  MP_RETURN_IF_ERROR(kernels::cuda::Fill(reinterpret_cast<float*>(scale), 1, 1, bench.native()));
+  const auto* one = reinterpret_cast<const float*>(scale);
   for (int i = 0; i < 2; ++i) MP_RETURN_IF_ERROR(FillWithNoise(bench, type, n * n, matrices[i]));
   MP_ASSIGN_OR_RETURN(char* workspace, bench.device->Allocate(products->WorkspaceBytes()));
   MP_ASSIGN_OR_RETURN(const double seconds, bench.Seconds(options.repeats, [&] {
-    return products->Execute(product, {.a = matrices[0], .b = matrices[1], .c = matrices[2]},
-                             workspace, bench.native());
+    return products->Execute(
+        product,
+        {.a = matrices[0], .b = matrices[1], .c = matrices[2], .a_scale = one, .b_scale = one},
+        workspace, bench.native());
   }));
   return 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n) / seconds;
 }

@@ -32,7 +32,8 @@ struct GpuBenchOptions {
 // FAILED_PRECONDITION without a GPU, RESOURCE_EXHAUSTED where its memory is taken.
 absl::StatusOr<plan::DeviceProfile> MeasureGpu(const GpuBenchOptions& options);
 
-// FLOP/s of one product of this type ("BF16"), as in the profile; for floors of benchmarks.
+// FLOP/s of one product of this type ("BF16"), as in the profile, or of "FP8" (E4M3, bf16 out); for
+// floors of benchmarks. INVALID_ARGUMENT for another type.
 absl::StatusOr<double> MeasureProductRate(const std::string& dtype, const GpuBenchOptions& options);
 
 }  // namespace milepost::runtime

@@ -50,7 +50,7 @@ absl::StatusOr<GpuParts> OpenGpu(const GpuOptions& options) {
   GpuParts gpu;
   CudaEngineParts& parts = gpu.parts;
   MP_ASSIGN_OR_RETURN(parts.device, CudaDevice::Open(options.ordinal));
-  kernels::cuda::CublasOptions products;
+  kernels::cuda::CublasOptions products{.proposals = options.timed_algorithms};
   if (!options.cache_folder.empty()) {
     // Ranks of a host share the file: whoever saves last is right too.
     products.algorithms_path = absl::StrCat(options.cache_folder, "/cublaslt-algorithms");

@@ -22,6 +22,9 @@ struct GpuOptions {
   // A folder for what is learnt of a device once: which of cuBLASLt's algorithms are the fastest.
   // Empty: nothing is kept.
   std::string cache_folder;
+  // Of cuBLASLt's proposals for a product, how many are timed; 1: its first is taken, so that
+  // engines that share no folder have the same bits all the same.
+  int timed_algorithms = 8;
   bool capture = true;                         // false: no CUDA graphs
   absl::Duration timeout = absl::Seconds(60);  // of one step's work
   // Asked while the ranks connect to each other: true ends that with ABORTED.

@@ -7,11 +7,13 @@
 #include <array>
 #include <cstring>
 #include <map>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "engine/kernels/cpu/fp8.h"
 #include "engine/kernels/cuda/libraries/algorithm_file.h"
 
 namespace milepost::kernels::cuda {
@@ -19,8 +21,8 @@ namespace {
 
 constexpr int kMaxProposals = 32;
 constexpr int kTimedRuns = 5;
-// Of timing's operands: small, and not zero, which would draw less power than real numbers.
-constexpr int kFill = 0x3c;
+// Of timing's operands: a piece of noise, copied over all of them.
+constexpr int64_t kNoiseBytes = int64_t{1} << 20;
 
 absl::Status StatusOf(cublasStatus_t status, absl::string_view what) {
   if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
@@ -104,12 +106,45 @@ absl::Status MakeLayout(DType type, const ColumnMajor& matrix, LayoutPtr* layout
   return absl::OkStatus();
 }
 
-absl::StatusOr<MemoryPtr> Allocate(int64_t bytes) {
+// In [-1, 1), of any type: constants would draw less power than real numbers, which ranks
+// algorithms wrongly.
+std::vector<char> Noise(DType type) {
+  std::vector<char> noise(kNoiseBytes);
+  uint64_t state = 1;
+  const auto next = [&state] {
+    state = state * 6364136223846793005U + 1442695040888963407U;
+    return static_cast<float>(static_cast<int64_t>(state) >> 32) / 2147483648.0F;
+  };
+  const auto fill = [&](auto* data) {
+    using T = std::remove_pointer_t<decltype(data)>;
+    for (size_t i = 0; i < noise.size() / sizeof(T); ++i) data[i] = FromFloat<T>(next());
+  };
+  if (type == DType::kBf16) fill(reinterpret_cast<bf16*>(noise.data()));
+  if (type == DType::kF16) fill(reinterpret_cast<f16*>(noise.data()));
+  if (type == DType::kF32) fill(reinterpret_cast<float*>(noise.data()));
+  if (type == DType::kE4M3) fill(reinterpret_cast<e4m3*>(noise.data()));
+  if (type == DType::kE5M2) fill(reinterpret_cast<e5m2*>(noise.data()));
+  return noise;
+}
+
+absl::StatusOr<MemoryPtr> Allocate(int64_t bytes, DType type) {
   void* memory = nullptr;
   MP_RETURN_IF_ERROR(StatusOf(cudaMalloc(&memory, static_cast<size_t>(std::max<int64_t>(bytes, 1))),
                               absl::StrCat(bytes, " bytes to time matrix products on")));
   MemoryPtr owner(memory);
-  MP_RETURN_IF_ERROR(StatusOf(cudaMemset(memory, kFill, static_cast<size_t>(bytes)), "cudaMemset"));
+  const std::vector<char> noise = Noise(type);
+  char* const data = static_cast<char*>(memory);
+  int64_t filled = std::min(bytes, kNoiseBytes);
+  MP_RETURN_IF_ERROR(
+      StatusOf(cudaMemcpy(data, noise.data(), static_cast<size_t>(filled), cudaMemcpyHostToDevice),
+               "cudaMemcpy"));
+  while (filled < bytes) {
+    const int64_t more = std::min(filled, bytes - filled);
+    MP_RETURN_IF_ERROR(StatusOf(
+        cudaMemcpy(data + filled, data, static_cast<size_t>(more), cudaMemcpyDeviceToDevice),
+        "cudaMemcpy"));
+    filled += more;
+  }
   return owner;
 }
 
@@ -221,19 +256,19 @@ absl::StatusOr<Operands> AllocateOperands(const Product& product, const ColumnMa
                                           int64_t workspace_bytes) {
   const MatmulSpec& s = product.spec;
   Operands memory;
-  MP_ASSIGN_OR_RETURN(memory.a, Allocate(Bytes(shape.second, s.a)));
-  MP_ASSIGN_OR_RETURN(memory.b, Allocate(Bytes(shape.first, s.b)));
-  MP_ASSIGN_OR_RETURN(memory.c, Allocate(Bytes(shape.result, s.c)));
-  MP_ASSIGN_OR_RETURN(memory.workspace, Allocate(workspace_bytes));
+  MP_ASSIGN_OR_RETURN(memory.a, Allocate(Bytes(shape.second, s.a), s.a));
+  MP_ASSIGN_OR_RETURN(memory.b, Allocate(Bytes(shape.first, s.b), s.b));
+  MP_ASSIGN_OR_RETURN(memory.c, Allocate(Bytes(shape.result, s.c), s.c));
+  MP_ASSIGN_OR_RETURN(memory.workspace, Allocate(workspace_bytes, DType::kF32));
   const int64_t element = static_cast<int64_t>(ByteSize(s.c));
   if (s.bias) {
-    MP_ASSIGN_OR_RETURN(memory.bias, Allocate(s.n * element));
+    MP_ASSIGN_OR_RETURN(memory.bias, Allocate(s.n * element, s.c));
   }
-  if (IsFp8(s.a)) {  // kFill is a small number in fp32 too
-    MP_ASSIGN_OR_RETURN(memory.scale, Allocate(sizeof(float)));
+  if (IsFp8(s.a)) {
+    MP_ASSIGN_OR_RETURN(memory.scale, Allocate(sizeof(float), DType::kF32));
   }
   if (shape.aux_stride > 0) {
-    MP_ASSIGN_OR_RETURN(memory.aux, Allocate(shape.aux_stride * s.m * element));
+    MP_ASSIGN_OR_RETURN(memory.aux, Allocate(shape.aux_stride * s.m * element, s.c));
   }
   return memory;
 }
