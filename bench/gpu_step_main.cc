@@ -79,6 +79,7 @@ nlohmann::ordered_json OpTable(std::vector<runtime::OpKindTime> times, double ra
 struct Options {
   StepFlags step;
   bool capture = true;
+  int timed_algorithms = runtime::GpuOptions().timed_algorithms;
   std::string cache_folder = runtime::DefaultCacheFolder();
 };
 
@@ -90,8 +91,9 @@ absl::Status Run(const Options& options) {
   auto group = comm::MakeInProcessGroup(1);
   const runtime::SessionOptions session_options = {
       .threads = flags.threads,
-      .engine = runtime::GpuStepEngine(
-          {.cache_folder = options.cache_folder, .capture = options.capture})};
+      .engine = runtime::GpuStepEngine({.cache_folder = options.cache_folder,
+                                        .timed_algorithms = options.timed_algorithms,
+                                        .capture = options.capture})};
   MP_ASSIGN_OR_RETURN(auto session, MakeSession(flags, session_options, group[0].get()));
   MP_RETURN_IF_ERROR(session->InitializeParameters());
   MP_RETURN_IF_ERROR(session->Step(false).status());
@@ -150,6 +152,7 @@ int main(int argc, char** argv) {
   milepost::bench::AddStepFlags(app, &options.step);
   app.add_flag("!--no-graphs", options.capture, "no CUDA graphs");
   app.add_option("--cache", options.cache_folder, "where the choice of algorithms is kept");
+  app.add_option("--timed-algorithms", options.timed_algorithms, "of cuBLASLt's proposals");
   CLI11_PARSE(app, argc, argv);
   if (const absl::Status status = milepost::bench::Run(options); !status.ok()) {
     std::fprintf(stderr, "gpu_step: %s\n", std::string(status.message()).c_str());

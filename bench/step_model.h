@@ -32,6 +32,7 @@ struct StepFlags {
   int64_t warmup = 3;
   std::string precision = "bf16";
   bool bf16_states = false;
+  bool fast = false;  // train.determinism
 };
 
 void AddStepFlags(CLI::App& app, StepFlags* flags);

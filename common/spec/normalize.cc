@@ -151,6 +151,7 @@ void NormalizeTrain(int32_t ranks, v1::TrainSpec* train) {
   MP_DEFAULT_ENUM(train, precision, v1::PRECISION_BF16);
   MP_DEFAULT_ENUM(train, recompute, v1::RECOMPUTE_NONE);
   MP_DEFAULT_ENUM(train, grad_reduce, v1::GRAD_REDUCE_FP32);
+  MP_DEFAULT_ENUM(train, determinism, v1::DETERMINISM_EXACT);
   if (train->precision() == v1::PRECISION_FP16) NormalizeLossScale(train->mutable_loss_scale());
   DeriveBatch(ranks, train->mutable_batch());
   MP_DEFAULT(train->mutable_zero(), stage, 1);

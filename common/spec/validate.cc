@@ -605,6 +605,9 @@ void CheckTrain(const v1::JobSpec& spec, Checker* check) {
   if (!v1::GradReduce_IsValid(train.grad_reduce()) || train.grad_reduce() == 0) {
     check->Add("train.grad_reduce", "expected fp32 or bf16");
   }
+  if (!v1::Determinism_IsValid(train.determinism()) || train.determinism() == 0) {
+    check->Add("train.determinism", "expected exact or fast");
+  }
   CheckLossScale(train, check);
   CheckOffload(train, check);
   CheckOptimizer(train.optimizer(), check);

@@ -19,7 +19,7 @@ int64_t RoundUp(int64_t value) { return CeilDiv(value, kAlignment) * kAlignment;
 
 // kernels/cuda/norm_kernels.h: two partial sums of each column for each of its blocks.
 int64_t NormBackwardBytes(const graph::Shape& x) {
-  constexpr int64_t kMostBlocks = 264;
+  constexpr int64_t kMostBlocks = 528;
   return 2 * std::min(x[0], kMostBlocks) * x[1] * kF32;
 }
 
@@ -55,7 +55,8 @@ int64_t HeadBytes(const graph::Graph& graph, const graph::Op& op) {
       op.attributes.chunk_rows > 0 ? std::min(op.attributes.chunk_rows, x[0]) : x[0];
   const bool bias_gradient =
       op.kind == OpKind::kLmHeadLossBackward && op.inputs[3] != graph::kNoValue;
-  return RoundUp(rows * vocabulary * element) + RoundUp(ClassifierBytes(rows)) +
+  const int64_t stride = CeilDiv(vocabulary * element, 16) * 16;  // bytes; rows begin at packs
+  return RoundUp(rows * stride) + RoundUp(ClassifierBytes(rows)) +
          (bias_gradient ? RoundUp(BiasGradientBytes(rows, vocabulary)) : 0);
 }
 
@@ -75,7 +76,8 @@ int64_t AttentionBytes(const graph::Graph& graph, const graph::Op& op, const Pla
        .kv_heads = a.kv_heads,
        .head_dim = qkv.shape[1] / (a.heads + 2 * a.kv_heads),
        .element_bytes = graph::ByteSize(qkv.dtype),
-       .documents = documents < op.inputs.size() && op.inputs[documents] != graph::kNoValue},
+       .documents = documents < op.inputs.size() && op.inputs[documents] != graph::kNoValue,
+       .exact = options.exact},
       options.attention_call_bytes);
   if (!library.taken) return RoundUp(own);
   const int64_t bytes = backward ? library.backward_bytes : library.forward_bytes;

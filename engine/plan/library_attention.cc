@@ -52,11 +52,21 @@ int64_t OtherBytes(const AttentionSizes& s, const LibraryAttention& call) {
   return rows * heads * kF32 + (group > 1 ? 2 * rows * heads * s.head_dim * s.element_bytes : 0);
 }
 
+// Beside the rest, sums of the queries' gradients.
+LibraryAttention InOneCall(const AttentionSizes& s, int64_t documents) {
+  LibraryAttention call = {.taken = true, .sequences = s.batch, .kv_heads = s.kv_heads};
+  call.forward_bytes = kFixedBytes + documents * kBytesPerDocument;
+  const int64_t queries = s.batch * s.sequence * s.heads * s.head_dim * kF32;
+  call.backward_bytes = kFixedBytes + queries + OtherBytes(s, call);
+  return call;
+}
+
 }  // namespace
 
 LibraryAttention LibraryAttentionOf(const AttentionSizes& s, int64_t call_bytes) {
   if (s.element_bytes != 2 || !TakesHeads(s.head_dim, s.documents) || !OffsetsFit(s)) return {};
   const int64_t documents = s.documents ? PlannedDocuments(s.batch, s.sequence) : 0;
+  if (!s.exact) return InOneCall(s, documents);
   const int64_t by_head = ProbabilityBytes(s.sequence) * std::max<int64_t>(1, documents);
   const int64_t by_group = by_head * (s.heads / s.kv_heads);
   LibraryAttention call;

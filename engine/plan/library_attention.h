@@ -9,7 +9,9 @@
 // of all probabilities of a call: sequence x sequence numbers for each head of each sequence, and
 // with packed documents, which are its sequences, for each planned document. Sequences, and heads
 // with others' keys, have nothing to do with each other: the backward is made of calls of a part of
-// them, as large as kAttentionCallBytes allows, with the same results.
+// them, as large as kAttentionCallBytes allows, with the same results. The other backward
+// (`train.determinism: fast`) keeps sums of the queries' gradients in fp32 instead, is one call,
+// and is about twice as fast; its results differ in the last bits from run to run.
 #ifndef MILEPOST_ENGINE_PLAN_LIBRARY_ATTENTION_H_
 #define MILEPOST_ENGINE_PLAN_LIBRARY_ATTENTION_H_
 
@@ -23,8 +25,7 @@ namespace milepost::plan {
 // further sequences in the call would not make it faster.
 inline constexpr int64_t kAttentionCallBytes = int64_t{512} << 20;
 // The most that a call that cannot be split may have, a tenth of a GPU with 80 GiB; the own kernels
-// are taken where it is more. A nondeterministic backward, which needs none of it, is no choice:
-// the same job has the same losses, to the bit.
+// are taken where it is more.
 inline constexpr int64_t kMostAttentionCallBytes = int64_t{8} << 30;
 
 // How many packed documents the library's attention is planned for, over a micro-batch: four a
@@ -41,6 +42,7 @@ struct AttentionSizes {
   int64_t head_dim = 0;
   int64_t element_bytes = 0;  // 4: fp32, which cuDNN's attention does not take
   bool documents = false;
+  bool exact = true;
 };
 
 struct LibraryAttention {

@@ -301,6 +301,11 @@ TEST(OffloadPlan, HostBytesHaveTheEnginesCopy) {
   int64_t state = 0;
   for (const BufferId id : StateOnDevice(gpu, false)) state += gpu.buffers[id].bytes;
   EXPECT_GE(state, 12 * gpu.parameters);
+  // Before the first step m and v are zeros: masters and parameters alone are sent.
+  int64_t initialised = 0;
+  for (const BufferId id : InitialisedOnDevice(gpu)) initialised += gpu.buffers[id].bytes;
+  EXPECT_GE(initialised, 6 * gpu.parameters);
+  EXPECT_LT(initialised, 7 * gpu.parameters);
   EXPECT_EQ(HostBytes(gpu), SnapshotBytes(gpu) + state);
   options.device = DeviceKind::kCpu;
   const StepPlan cpu = *PlanTraining(spec, options);

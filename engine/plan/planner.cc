@@ -76,7 +76,7 @@ absl::StatusOr<graph::Graph> Build(const v1::ModelSpec& model, models::Mode mode
               .lm_head_chunk_rows = vocabulary < 1
                                         ? 0
                                         : LmHeadChunkRows(rows, vocabulary, options.compute_dtype,
-                                                          options.lm_head_chunk_bytes),
+                                                          options.LmHeadChunkBytes()),
               .documents = options.documents,
               .segments = options.segments});
 }
@@ -212,6 +212,7 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
       .compute_dtype = ComputeDType(spec.train().precision()),
       .fp8 = spec.train().precision() == v1::PRECISION_FP8,
       .fuse_gelu = spec.resources().device() == v1::DEVICE_KIND_CUDA,
+      .exact = spec.train().determinism() != v1::DETERMINISM_FAST,
       .grad_reduce = spec.train().grad_reduce() == v1::GRAD_REDUCE_BF16 ? graph::DType::kBF16
                                                                         : graph::DType::kF32,
       .state_dtype = spec.train().optimizer().state_dtype() == v1::STATE_DTYPE_BF16
@@ -235,7 +236,7 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
   const ModelSizes model = SizesOf(spec.model());
   const int64_t chunk_rows =
       LmHeadChunkRows(options.micro_batch * options.sequence, model.vocabulary,
-                      options.compute_dtype, options.lm_head_chunk_bytes);
+                      options.compute_dtype, options.LmHeadChunkBytes());
   options.min_matmul_workspace_bytes = MatmulWorkspaceReserve(
       threads, options.compute_dtype, chunk_rows, model.width, model.vocabulary);
   return options;

@@ -25,11 +25,16 @@ int64_t StateBytes(const StepPlan& plan, int parts) {
 
 int64_t SnapshotBytes(const StepPlan& plan) { return StateBytes(plan, plan.options.world); }
 
-std::vector<BufferId> StateOnDevice(const StepPlan& plan, bool with_parameters) {
+namespace {
+
+// A group's first state is its master copy.
+std::vector<BufferId> OnDevice(const StepPlan& plan, bool with_parameters, bool master_alone) {
   std::vector<BufferId> state;
   for (const FlatGroup& group : plan.groups) {
     bool parameters = with_parameters;
-    for (const GroupState& kind : StatesOf(group)) {
+    std::vector<GroupState> kinds = StatesOf(group);
+    if (master_alone) kinds.resize(std::min<size_t>(kinds.size(), 1));
+    for (const GroupState& kind : kinds) {
       if (kind.buffer == kNoBuffer) {
         parameters = true;
       } else if (plan.buffers[kind.buffer].memory == Memory::kDevice) {
@@ -41,6 +46,16 @@ std::vector<BufferId> StateOnDevice(const StepPlan& plan, bool with_parameters) 
   if (plan.statistics != kNoBuffer) state.push_back(plan.statistics);
   if (plan.scalings != kNoBuffer) state.push_back(plan.scalings);
   return state;
+}
+
+}  // namespace
+
+std::vector<BufferId> StateOnDevice(const StepPlan& plan, bool with_parameters) {
+  return OnDevice(plan, with_parameters, /*master_alone=*/false);
+}
+
+std::vector<BufferId> InitialisedOnDevice(const StepPlan& plan) {
+  return OnDevice(plan, /*with_parameters=*/true, /*master_alone=*/true);
 }
 
 namespace {

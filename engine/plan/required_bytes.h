@@ -20,6 +20,9 @@ int64_t SnapshotBytes(const StepPlan& plan);
 // of its own (StepEngine::mirror): for a checkpoint, and, with the parameters, to the device.
 std::vector<BufferId> StateOnDevice(const StepPlan& plan, bool with_parameters);
 
+// What of it is not zeros before the first step: no m and v.
+std::vector<BufferId> InitialisedOnDevice(const StepPlan& plan);
+
 // What a rank needs of its host's memory, whatever its device: that copy, those that
 // checkpoint.redundancy has there all the time, and what is offloaded; on a GPU, where the copy is
 // made of the engine's, that too. Where states are on disk the copy is a file there.

@@ -268,6 +268,8 @@ struct PlanOptions {
   bool fp8 = false;
   // GELUs are computed within the products before and behind them (gelu_pass.h).
   bool fuse_gelu = false;
+  // A GPU's attention backward has the same bits in every run (library_attention.h).
+  bool exact = true;
   graph::DType grad_reduce = graph::DType::kF32;  // what gradients travel as: kF32 or kBF16
   graph::DType state_dtype = graph::DType::kF32;  // of the optimizer's m and v: kF32 or kBF16
   int64_t micro_batch = 1;
@@ -287,7 +289,8 @@ struct PlanOptions {
   // Of a rank's whole state, in host memory, beside the arena: checkpoint.redundancy.
   int state_copies = 0;
   int threads = 1;  // of this rank: a CPU's per-thread workspaces depend on it
-  int64_t lm_head_chunk_bytes = 64 << 20;
+  // Of logits that exist at once; 0: the device's (LmHeadChunkBytes).
+  int64_t lm_head_chunk_bytes = 0;
   int64_t shard_alignment = 128;  // elements
   // What a backend found that an op needs beyond the model of workspace.h: every matrix-product
   // op's workspace is at least this.
@@ -307,6 +310,13 @@ struct PlanOptions {
   bool ShardsGradients() const { return zero_stage >= 2 && Shards() > 1; }
   bool ShardsParameters() const { return zero_stage >= 3 && Shards() > 1; }
   bool Offloads() const { return offload_optimizer || offload_activations; }
+  // A chunk's logits stay in a CPU's cache as far as they can. On a GPU each chunk reads and writes
+  // the classifier's whole gradient once more, which takes as long as the chunk's products where
+  // these have only some hundred rows.
+  int64_t LmHeadChunkBytes() const {
+    if (lm_head_chunk_bytes > 0) return lm_head_chunk_bytes;
+    return device == DeviceKind::kCuda ? int64_t{512} << 20 : int64_t{64} << 20;
+  }
 };
 
 struct StepPlan {

@@ -58,7 +58,7 @@ class CollectiveMaker {
                         plan_.buffers[plan_.gathered_amaxes].bytes / 4, DType::kF32);
         break;
       default:
-        if (planned_.stream == plan::Stream::kCompute) return std::nullopt;
+        if (planned_.stream != plan::Stream::kCommunication) return std::nullopt;
         return absl::InternalError(absl::StrCat(graph::Name(planned_.op.kind),
                                                 " is planned as communication: it has no call"));
     }

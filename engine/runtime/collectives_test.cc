@@ -178,5 +178,23 @@ TEST(Collectives, RanksAgree) {
   }
 }
 
+// Copies to and from the host, and what the host and its disk do, lie on streams of their own: they
+// are no calls.
+TEST(Collectives, WhatIsOffloadedMakesNone) {
+  TinyJob job;
+  for (const v1::OffloadTarget target : {v1::OFFLOAD_TARGET_HOST, v1::OFFLOAD_TARGET_NVME}) {
+    v1::JobSpec spec = Spec(job, 3, 0, v1::OptimizerSpec::TYPE_ADAMW, v1::GRAD_REDUCE_FP32);
+    plan::PlanOptions options = *plan::OptionsFromSpec(spec, 1);
+    options.device = plan::DeviceKind::kCuda;
+    const auto without = CollectivesOfStep(*plan::PlanTraining(spec, options), 1);
+    ASSERT_TRUE(without.ok()) << without.status();
+    options.offload_optimizer = options.offload_activations = true;
+    options.offload_disk = target == v1::OFFLOAD_TARGET_NVME;
+    const auto with = CollectivesOfStep(*plan::PlanTraining(spec, options), 1);
+    ASSERT_TRUE(with.ok()) << with.status();
+    EXPECT_EQ(with->size(), without->size());
+  }
+}
+
 }  // namespace
 }  // namespace milepost::runtime

@@ -114,7 +114,7 @@ std::vector<StateInterval> ParameterStore::Saved(int part) const {
   });
 }
 
-void ParameterStore::Initialize(uint64_t seed, int part) {
+void ParameterStore::Initialize(uint64_t seed, int part, bool zeroed) {
   for (const StateInterval& interval : Held(part)) {
     const int64_t count = interval.end - interval.begin;
     const auto next = std::upper_bound(first_tensor_.begin(), first_tensor_.end(), interval.tensor);
@@ -122,6 +122,7 @@ void ParameterStore::Initialize(uint64_t seed, int part) {
     const graph::Parameter& p = graph_.parameters[parameter];
     float* data = reinterpret_cast<float*>(interval.data);
     if (interval.tensor != first_tensor_[parameter]) {  // m, v and what belongs to them
+      if (zeroed) continue;
       std::memset(interval.data, 0, static_cast<size_t>(count * item_bytes_[interval.tensor]));
     } else if (p.initializer == graph::Initializer::kZeros) {
       kernels::Fill(data, count, 0.0F);

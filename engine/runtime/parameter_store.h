@@ -39,8 +39,9 @@ class ParameterStore {
   // What it saves: over all ranks, every element exactly once.
   std::vector<StateInterval> Saved(int part) const;
 
-  // Masters from (seed, parameter, element); m and v zero. Local.
-  void Initialize(uint64_t seed, int part = 0);
+  // Masters from (seed, parameter, element); m and v zero, which they are already where `zeroed`.
+  // Local.
+  void Initialize(uint64_t seed, int part = 0, bool zeroed = false);
   // Compute-dtype parameters from the masters: a cast and, where parameters are whole but masters
   // are sharded, an all-gather. `disk`: where masters are, which pass through their turns' memory;
   // null: they are in the arenas.

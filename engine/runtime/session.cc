@@ -125,19 +125,24 @@ absl::Status TrainingSessionImpl::Fail(const absl::Status& status) {
 absl::Status TrainingSessionImpl::InitializeParameters() {
   MP_RETURN_IF_ERROR(failure_);
   engine_->UseThread();
+  // A new device's memory is zeros, as its mirror is: of a large model most of the state need not
+  // be written, nor sent.
+  const plan::PlanOptions& options = engine_->plan().options;
+  const bool fresh =
+      !has_parameters_ && options.device == plan::DeviceKind::kCuda && !options.offload_optimizer;
   for (int part = 0; part < store_->parts(); ++part) {
     MP_RETURN_IF_ERROR(FetchState(part));  // zeros: padding stays that
-    store_->Initialize(spec_.train().seed(), part);
+    store_->Initialize(spec_.train().seed(), part, fresh);
     MP_RETURN_IF_ERROR(StoreState(part));
   }
   statistics_->Initialize();
-  return Start();
+  return Start(/*with_states=*/!fresh);
 }
 
-absl::Status TrainingSessionImpl::Start() {
+absl::Status TrainingSessionImpl::Start(bool with_states) {
   context_.new_scalings = statistics_->HasNewScalings();
   absl::Status status = store_->RebuildParameters(engine_->disk());
-  if (status.ok()) status = engine_->Upload();
+  if (status.ok()) status = engine_->Upload(with_states);
   if (!status.ok()) return Fail(status);
   prefetcher_->Start(state_.samples_consumed());
   has_parameters_ = true;
@@ -206,7 +211,7 @@ absl::Status TrainingSessionImpl::FinishRestore(const v1::TrainerState& state) {
     scaler_->Restore(state.loss_scale(), state.loss_scale_clean_steps());
   }
   KeepLossScale();
-  return Start();
+  return Start(/*with_states=*/true);
 }
 
 void TrainingSessionImpl::KeepLossScale() {

@@ -61,7 +61,8 @@ class StepEngine {
   // statistics) it holds what Download has last copied, and what Upload copies to where steps find
   // it, and on a device takes away. On the CPU it is the arena, and both do nothing. Both block.
   virtual char* mirror() = 0;
-  virtual absl::Status Upload() = 0;
+  // `with_states` false: a device's optimizer states stay what they are, zeros at the beginning.
+  virtual absl::Status Upload(bool with_states) = 0;
   virtual absl::Status Download() = 0;
   // The plan's arena in host memory; null where nothing is offloaded. Steps use it where it is.
   virtual char* host_arena() = 0;

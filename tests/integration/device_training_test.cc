@@ -69,6 +69,7 @@ void ExpectClose(double got, double want, double bar, const std::string& what) {
 }
 
 void ExpectSame(const Trained& device, const Trained& cpu, double bar) {
+  ASSERT_FALSE(cpu.reports.empty());
   ASSERT_EQ(device.reports.size(), cpu.reports.size());
   for (size_t i = 0; i < cpu.reports.size(); ++i) {
     const StepReport& got = device.reports[i];

@@ -6,6 +6,7 @@
 #ifndef MILEPOST_TESTS_INTEGRATION_ON_DEVICE_H_
 #define MILEPOST_TESTS_INTEGRATION_ON_DEVICE_H_
 
+#include <cstdlib>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -25,6 +26,12 @@
 namespace milepost::runtime {
 
 #if defined(MILEPOST_ON_DEVICE)
+// Ranks of one process share a context, as those of no job do. A kernel that is loaded on first use
+// waits for all that is on the device, and two streams may share a queue: either way a rank could
+// wait for the peer that waits for it. Read by the driver at its first call.
+inline const bool kRanksApart = setenv("CUDA_MODULE_LOADING", "EAGER", 1) == 0 &&
+                                setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1) == 0;
+
 // Sessions are compared bit for bit: none times algorithms, which would choose anew in each.
 inline OptionsOfRank OnDevice(uint64_t, bool capture = true, int ranks = 1, bool = false) {
   auto group = std::make_shared<std::vector<std::unique_ptr<comm::Communicator>>>(

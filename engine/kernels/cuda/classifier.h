@@ -17,7 +17,7 @@ namespace milepost::kernels::cuda {
 
 template <typename T>
 struct ClassifierArgs {
-  T* logits = nullptr;               // [rows, vocabulary], 16-byte aligned; rows need not be
+  T* logits = nullptr;               // [rows, stride], 16-byte aligned; rows need not be
   const int32_t* targets = nullptr;  // [rows], -1: none
   int64_t rows = 0;
   int64_t vocabulary = 0;
@@ -25,6 +25,7 @@ struct ClassifierArgs {
   const float* scale = nullptr;  // device: of gradients
   double* sums = nullptr;        // graph::kLossSums: loss, targets, correct (0 with a gradient)
   bool accumulate = false;       // sums += instead of =
+  int64_t stride = 0;            // elements from row to row; 0: vocabulary
 };
 
 int64_t ClassifierWorkspaceBytes(int64_t rows);

@@ -60,7 +60,7 @@ struct ClassifierKernel {
 
   template <typename Context>
   MP_DEVICE void operator()(Context& c) const {
-    T* row = a.logits + c.block() * a.vocabulary;
+    T* row = a.logits + c.block() * (a.stride > 0 ? a.stride : a.vocabulary);
     const int target = c.Load(a.targets + c.block());
     if (target < 0) return Leave(c, row);
     const float wanted = Widen(c.Load(row + target));

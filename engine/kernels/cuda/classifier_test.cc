@@ -17,8 +17,8 @@ constexpr auto kRun = [](const auto& kernel) { return RunAnywhere(kernel, 4); };
 
 // 7 rows, of which the third has no target.
 template <typename T>
-void TestGradient(int64_t vocabulary, float smoothing) {
-  SCOPED_TRACE(testing::Message() << vocabulary << " smoothing " << smoothing);
+void TestGradient(int64_t vocabulary, float smoothing, bool padded = false) {
+  SCOPED_TRACE(testing::Message() << vocabulary << " smoothing " << smoothing << padded);
   constexpr int64_t kRows = 7;
   constexpr float kScale = 0.125f;
   auto logits = RandomVector<T>(kRows * vocabulary, 1, 3);
@@ -40,17 +40,27 @@ void TestGradient(int64_t vocabulary, float smoothing) {
   if constexpr (kSmooths) {
     SmoothGradient(want.data(), targets.data(), kRows, vocabulary, smoothing, kScale);
   }
-  HostArray<T> x(logits);
+  // Rows that lie apart: what is between them stays as it was.
+  const int64_t stride = padded ? (vocabulary + 7) / 8 * 8 + 8 : vocabulary;
+  std::vector<T> spread(kRows * stride, FromFloat<T>(7.0f)), spread_want = spread;
+  for (int64_t i = 0; i < kRows * vocabulary; ++i) {
+    const int64_t at = i / vocabulary * stride + i % vocabulary;
+    spread[at] = logits[i];
+    spread_want[at] = want[i];
+  }
+  HostArray<T> x(spread);
   HostArray<int32_t> t(targets);
   HostArray<float> scale(std::vector<float>{kScale});
   HostArray<double> sums(std::vector<double>{1, 2, 3});
   HostArray<RowLoss> losses(kRows);
-  const ClassifierArgs<T> args = {x.data(),  t.data(),     kRows,       vocabulary,
-                                  smoothing, scale.data(), sums.data(), /*accumulate=*/true};
+  const ClassifierArgs<T> args = {
+      x.data(),           t.data(),     kRows,       vocabulary,
+      smoothing,          scale.data(), sums.data(), /*accumulate=*/true,
+      padded ? stride : 0};
   const absl::Status ran = RunClassifier<true>(args, losses.data(), kRun);
   ASSERT_TRUE(ran.ok()) << ran;
-  ExpectNear(x.values(), want, sizeof(T) == 4 ? 1e-5 : kTolerance<T>, sizeof(T) == 4 ? 1e-8 : 1e-4,
-             "gradient");
+  ExpectNear(x.values(), spread_want, sizeof(T) == 4 ? 1e-5 : kTolerance<T>,
+             sizeof(T) == 4 ? 1e-8 : 1e-4, "gradient");
   EXPECT_NEAR(sums.values()[0], 1 + loss.loss, 2e-6 * std::abs(loss.loss) + 2e-6);
   EXPECT_EQ(sums.values()[1], 2 + static_cast<double>(loss.targets));
   EXPECT_EQ(sums.values()[2], 3);
@@ -64,6 +74,7 @@ TYPED_TEST_SUITE(ClassifierKernels, Types);
 TYPED_TEST(ClassifierKernels, GradientIsTheCpus) {
   for (const int64_t vocabulary : {2, 10, 257, 1000, 4099}) {
     TestGradient<TypeParam>(vocabulary, 0);
+    TestGradient<TypeParam>(vocabulary, 0, /*padded=*/true);
   }
   if constexpr (!std::is_same_v<TypeParam, f16>) TestGradient<TypeParam>(257, 0.1f);
 }

@@ -13,6 +13,7 @@ namespace milepost::kernels::cuda {
 // out[i] (+)= sum over p of partials[p, i]. A block has 32 columns, each warp every eighth partial.
 struct ColumnSumKernel {
   static constexpr int kThreads = 256;
+  static constexpr int kAtOnce = 8;
   const float* partials;
   int64_t count, width;
   bool accumulate;
@@ -25,8 +26,18 @@ struct ColumnSumKernel {
     const int64_t column = c.block() * kWarp + c.lane();
     float sum = 0;
     if (column < width) {
-      for (int64_t p = c.warp(); p < count; p += kWarps)
-        sum += c.Load(partials + p * width + column);
+      int64_t p = c.warp();
+      // Loads at once, sums in order.
+      for (; p + (kAtOnce - 1) * kWarps < count; p += kAtOnce * kWarps) {
+        float values[kAtOnce];
+        MP_UNROLL
+        for (int i = 0; i < kAtOnce; ++i) {
+          values[i] = c.Load(partials + (p + i * kWarps) * width + column);
+        }
+        MP_UNROLL
+        for (int i = 0; i < kAtOnce; ++i) sum += values[i];
+      }
+      for (; p < count; p += kWarps) sum += c.Load(partials + p * width + column);
     }
     auto parts = c.template Shared<float, kThreads, 0>();
     parts.Set(c.thread(), sum);

@@ -121,6 +121,11 @@ struct OrderKernel {
   MP_DEVICE void operator()(Context& c) const {
     auto tile = c.template Shared<int, kThreads, 0>();
     const int64_t row = c.block() * kThreads + c.thread();
+    if (ids.ids == nullptr && rows % ids.period == 0) {  // known without looking
+      const int64_t place = row % ids.period * (rows / ids.period) + row / ids.period;
+      if (row < rows) c.Store(order + place, static_cast<int32_t>(row));
+      return;
+    }
     const int id = row < rows ? ids.Of(c, row) : 0;
     int before = 0;
     for (int64_t begin = 0; begin < rows; begin += kThreads) {

@@ -40,8 +40,8 @@ struct LionRule {
   }
 };
 
-// A thread has four times four elements, 16 apart within a group of 64 of the tensor: those whose
-// random words four Philox calls give.
+// A thread has four times four elements. Where states are rounded these are 16 apart within a group
+// of 64 of the tensor: those whose random words four Philox calls give.
 template <typename Rule, typename T, typename S>
 struct FlatUpdateKernel {
   static constexpr int kThreads = 256;
@@ -60,9 +60,11 @@ struct FlatUpdateKernel {
     const int64_t begin = chunk.begin, end = begin + chunk.count;
     // Of the tensor's group of 64 in which the chunk begins.
     const int64_t group = begin - (begin + f.element_offset) % 64;
-    for (int64_t at = group + c.thread() / 4 * 64 + c.thread() % 4 * 4; at < end;
-         at += kThreads * 16) {
-      Sixteen(c, s, f, control.gradient_scale, at, begin, end);
+    // Where nothing is rounded neighbours have neighbouring elements: whole lines of memory.
+    const int64_t first = kRounds ? c.thread() / 4 * 64 + c.thread() % 4 * 4 : c.thread() * 4;
+    constexpr int kApart = kRounds ? 16 : kThreads * 4;
+    for (int64_t at = group + first; at < end; at += kThreads * 16) {
+      Sixteen<kApart>(c, s, f, control.gradient_scale, at, begin, end);
     }
   }
 
@@ -98,7 +100,8 @@ struct FlatUpdateKernel {
     }
   }
 
-  template <typename Context>
+  // Four times four elements, kApart from each other.
+  template <int kApart, typename Context>
   MP_DEVICE void Sixteen(Context& c, const StepFactors& s, const SegmentFactors& f, float scale,
                          int64_t at, int64_t begin, int64_t end) const {
     Words m_words, v_words;
@@ -109,7 +112,7 @@ struct FlatUpdateKernel {
     }
     MP_UNROLL
     for (int j = 0; j < 4; ++j) {
-      const int64_t i = at + 16 * j;
+      const int64_t i = at + kApart * j;
       if (i < begin || i >= end) continue;
       const int64_t count = end - i;
       const auto g = ReadUpTo<4>(c, a.g + i, count);

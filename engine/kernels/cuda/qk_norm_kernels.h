@@ -188,7 +188,21 @@ struct BiasGradientKernel {
     const int64_t begin = c.block() * rows_per_block;
     const int64_t end = begin + rows_per_block < rows ? begin + rows_per_block : rows;
     Floats<N> sum = {};
-    for (int64_t row = begin; row < end; ++row) {
+    constexpr int kAtOnce = 8;  // loads; sums are in order
+    int64_t row = begin;
+    for (; row + kAtOnce <= end; row += kAtOnce) {
+      Floats<N> values[kAtOnce];
+      MP_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) {
+        values[i] = Read<N>(c, dy + (row + i) * row_stride + column);
+      }
+      MP_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) {
+        MP_UNROLL
+        for (int k = 0; k < N; ++k) sum.v[k] += values[i].v[k];
+      }
+    }
+    for (; row < end; ++row) {
       const auto values = Read<N>(c, dy + row * row_stride + column);
       MP_UNROLL
       for (int k = 0; k < N; ++k) sum.v[k] += values.v[k];

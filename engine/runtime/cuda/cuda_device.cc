@@ -14,8 +14,11 @@
 namespace milepost::runtime {
 namespace {
 
-constexpr absl::Duration kShortestLook = absl::Microseconds(20);
-constexpr absl::Duration kLongestLook = absl::Milliseconds(1);
+// A step is done some time within a look, and the next is not begun before that is seen: looks are
+// short for as long as most steps take.
+constexpr absl::Duration kLook = absl::Microseconds(20);
+constexpr absl::Duration kLongLook = absl::Milliseconds(1);
+constexpr absl::Duration kLongStep = absl::Seconds(2);
 // A disk that is silent is waited for a minute.
 constexpr absl::Duration kLongestHostWork = absl::Minutes(3);
 
@@ -25,17 +28,16 @@ int PriorityOf(size_t stream, int least, int greatest) { return stream == 1 ? gr
 // CUDA's own waits have no time-out, and a collective whose peer is gone never ends.
 template <typename Query>
 absl::Status Poll(const Query& query, absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
-  absl::Duration look = kShortestLook;
+  const absl::Time begin = absl::Now();
   while (true) {
     const cudaError_t error = query();
     if (error != cudaErrorNotReady) return CudaStatus(error, "work on the GPU");
-    if (absl::Now() > deadline) {
+    const absl::Duration waited = absl::Now() - begin;
+    if (waited > timeout) {
       return absl::DeadlineExceededError(
           absl::StrCat("work on the GPU is not done after ", absl::FormatDuration(timeout)));
     }
-    absl::SleepFor(look);
-    look = std::min(look * 1.5, kLongestLook);
+    absl::SleepFor(waited < kLongStep ? kLook : kLongLook);
   }
 }
 

@@ -97,7 +97,7 @@ bool CudaBackend::TakesGraph(const AttentionGraph& graph, const plan::PlanOption
   };
   const bool taken = services_.graphs != nullptr && library.taken &&
                      has(graph, AttentionPass::kForward) &&
-                     has(BackwardCallOf(graph, library), AttentionPass::kBackward);
+                     has(BackwardCallOf(graph, library, options.exact), AttentionPass::kBackward);
   attentions_.emplace_back(graph, taken);
   return taken;
 }
@@ -118,7 +118,9 @@ absl::Status CudaBackend::PrepareOp(const plan::StepPlan& plan, const plan::Prog
     if (!TakesGraph(graph, plan.options)) return absl::OkStatus();
     const bool forward = op.kind == OpKind::kAttention;
     const AttentionGraph call =
-        forward ? graph : BackwardCallOf(graph, LibraryAttentionOf(graph, plan.options));
+        forward
+            ? graph
+            : BackwardCallOf(graph, LibraryAttentionOf(graph, plan.options), plan.options.exact);
     MP_ASSIGN_OR_RETURN(const int64_t bytes,
                         services_.graphs->WorkspaceBytes(
                             call, forward ? AttentionPass::kForward : AttentionPass::kBackward));

@@ -95,7 +95,11 @@ absl::Status CudaEngine::Allocate() {
   MP_ASSIGN_OR_RETURN(parameters_, HostMirror::Make(plan_.arena_bytes));
   MP_ASSIGN_OR_RETURN(travels_, HostMirror::Make(plan_.arena_bytes));
   MP_ASSIGN_OR_RETURN(control_, HostMirror::Make(control_bytes));
-  return control_->Pin(device(), {{0, control_bytes}});
+  // Slower without.
+  if (const absl::Status pinned = control_->Pin(device(), {{0, control_bytes}}); !pinned.ok()) {
+    parts_.note(std::string(pinned.message()));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<CudaEngine::Bound> CudaEngine::Bind(const plan::Program& program) {
@@ -115,7 +119,8 @@ absl::Status CudaEngine::PinWhatTravels() {
     ranges.push_back({at.positions, at.positions + bytes});
     ranges.push_back({at.logits, at.logits + at.logit_bytes});
   }
-  return travels_->Pin(device(), std::move(ranges));
+  travels_->Pin(device(), std::move(ranges)).IgnoreError();  // slower without, which has been said
+  return absl::OkStatus();
 }
 
 absl::Status CudaEngine::Upload() {

@@ -69,7 +69,7 @@ kernels::cuda::AttentionGraph AttentionGraphOf(const graph::Graph& graph, const 
 plan::LibraryAttention LibraryAttentionOf(const kernels::cuda::AttentionGraph& graph,
                                           const plan::PlanOptions& options);
 kernels::cuda::AttentionGraph BackwardCallOf(const kernels::cuda::AttentionGraph& graph,
-                                             const plan::LibraryAttention& library);
+                                             const plan::LibraryAttention& library, bool exact);
 
 // cuda_ops_pointwise.cc, cuda_ops_norm.cc
 absl::StatusOr<BoundOp> BindEmbedding(const CudaBinding& b);

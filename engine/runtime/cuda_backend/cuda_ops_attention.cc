@@ -40,13 +40,15 @@ plan::LibraryAttention LibraryAttentionOf(const cuda::AttentionGraph& graph,
        .kv_heads = graph.KvHeads(),
        .head_dim = graph.shape.head_dim,
        .element_bytes = static_cast<int64_t>(kernels::ByteSize(graph.type)),
-       .documents = graph.max_documents > 0},
+       .documents = graph.max_documents > 0,
+       .exact = options.exact},
       options.attention_call_bytes);
 }
 
 cuda::AttentionGraph BackwardCallOf(const cuda::AttentionGraph& graph,
-                                    const plan::LibraryAttention& library) {
+                                    const plan::LibraryAttention& library, bool exact) {
   cuda::AttentionGraph call = graph;
+  call.deterministic = exact;
   call.shape.batch = library.sequences;
   call.shape.kv_heads = library.kv_heads;
   call.shape.heads = library.kv_heads * graph.Group();
@@ -132,7 +134,7 @@ absl::StatusOr<BoundOp> AttentionBackwardOf(const CudaBinding& b) {
   };
   if (!b.graph_attention) return own;
   const cuda::AttentionGraph call =
-      BackwardCallOf(graph, LibraryAttentionOf(graph, b.plan.options));
+      BackwardCallOf(graph, LibraryAttentionOf(graph, b.plan.options), b.plan.options.exact);
   MP_ASSIGN_OR_RETURN(const int64_t bytes,
                       b.services.graphs->WorkspaceBytes(call, cuda::AttentionPass::kBackward));
   MP_RETURN_IF_ERROR(b.RequireWorkspace(bytes));

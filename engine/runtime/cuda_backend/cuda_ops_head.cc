@@ -33,7 +33,12 @@ struct HeadSizes {
         adds(op.kind == OpKind::kLmHeadLossBackward && op.inputs[4] != graph::kNoValue) {}
 
   int64_t Element() const { return static_cast<int64_t>(kernels::ByteSize(type)); }
-  int64_t LogitsBytes() const { return AlignScratch(chunk * vocabulary * Element()); }
+  // Of the logits' rows: products of rows that begin at odd places are several times slower.
+  int64_t Stride() const {
+    const int64_t step = 16 / Element();
+    return (vocabulary + step - 1) / step * step;
+  }
+  int64_t LogitsBytes() const { return AlignScratch(chunk * Stride() * Element()); }
   int64_t ClassifierBytes() const { return AlignScratch(cuda::ClassifierWorkspaceBytes(chunk)); }
   int64_t BiasGradientBytes() const {
     return bias_gradient ? AlignScratch(cuda::BiasGradientWorkspaceBytes(chunk, vocabulary)) : 0;
@@ -57,20 +62,23 @@ struct Products {
                         .b = s.type,
                         .c = s.type,
                         .bias = s.bias,
-                        .bias_type = s.type}},
+                        .bias_type = s.type,
+                        .c_row = s.Stride()}},
         dx{.spec = {.m = rows,
                     .n = s.width,
                     .k = s.vocabulary,
                     .a = s.type,
                     .b = s.type,
                     .c = s.type,
-                    .accumulate = s.adds}},
+                    .accumulate = s.adds,
+                    .a_row = s.Stride()}},
         dw_assign{.spec = {.m = s.vocabulary,
                            .n = s.width,
                            .k = rows,
                            .transpose_a = true,
                            .a = s.type,
-                           .b = s.type}},
+                           .b = s.type,
+                           .a_row = s.Stride()}},
         dw_add(dw_assign) {
     dw_add.spec.accumulate = true;
     // Where chunks begin.
@@ -88,6 +96,7 @@ Product LogitsOfRows(const HeadSizes& s, int64_t batch) {
   Product product = Products(s, batch).logits;
   product.spec.c = kernels::DType::kF32;
   product.spec.bias = false;
+  product.spec.c_row = 0;
   product.alignment = 16;
   return product;
 }
@@ -166,13 +175,14 @@ struct Head {
                                        .vocabulary = sizes.vocabulary,
                                        .scale = factor,
                                        .sums = sums,
-                                       .accumulate = row > 0 || sums_accumulation.At(context)};
+                                       .accumulate = row > 0 || sums_accumulation.At(context),
+                                       .stride = sizes.Stride()};
     if (dwte == nullptr) return cuda::ClassifierLoss<T>(args, classifier, stream);
     MP_RETURN_IF_ERROR(cuda::ClassifierLossAndGradient<T>(args, classifier, stream));
     if (dbias != nullptr) {
       const bool add = row > 0 || dbias_accumulation.At(context);
-      MP_RETURN_IF_ERROR(cuda::BiasGradient<T>(logits, rows, sizes.vocabulary, sizes.vocabulary,
-                                               add, dbias, bias_sums, stream));
+      MP_RETURN_IF_ERROR(cuda::BiasGradient<T>(logits, rows, sizes.vocabulary, sizes.Stride(), add,
+                                               dbias, bias_sums, stream));
     }
     const bool add = row > 0 || dwte_accumulation.At(context);
     MP_RETURN_IF_ERROR(

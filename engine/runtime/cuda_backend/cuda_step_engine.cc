@@ -62,12 +62,10 @@ Inputs InputsOf(const plan::StepPlan& plan, const plan::Program& program) {
 }
 
 // What a step needs that a checkpoint has, and what a checkpoint has.
-std::vector<Range> StateOf(const plan::StepPlan& plan, bool with_parameters) {
-  std::vector<Range> state;
-  for (const plan::BufferId id : plan::StateOnDevice(plan, with_parameters)) {
-    state.push_back(RangeOf(plan, id));
-  }
-  return state;
+std::vector<Range> RangesOf(const plan::StepPlan& plan, const std::vector<plan::BufferId>& ids) {
+  std::vector<Range> ranges;
+  for (const plan::BufferId id : ids) ranges.push_back(RangeOf(plan, id));
+  return ranges;
 }
 
 class CudaEngine : public StepEngine {
@@ -89,7 +87,7 @@ class CudaEngine : public StepEngine {
     return layout_.bytes + static_cast<int64_t>(sizeof(kernels::cuda::UpdateControl)) +
            tables_->bytes();
   }
-  absl::Status Upload() override;
+  absl::Status Upload(bool with_states) override;
   absl::Status Download() override;
 
   int64_t most_documents() const override {
@@ -137,11 +135,13 @@ class CudaEngine : public StepEngine {
   absl::Status MakePlan(const StepEngineArguments& arguments);
   absl::Status AllocateOnDevice(const std::string& state_folder);
   absl::Status Bind();
+  bool Pinned(const absl::Status& status);
   absl::StatusOr<Slot> MakeSlot(const TrainingData& data);
   absl::StatusOr<Slot*> NextSlot();
   absl::StatusOr<bool> WriteTables(const Inputs& inputs, const Slot& slot);
   void NoteDocuments();
-  std::vector<StagedCopy::Transfer> Transfers(bool to_device) const;
+  std::vector<StagedCopy::Transfer> Transfers(const std::vector<plan::BufferId>& buffers,
+                                              bool to_device) const;
   absl::Status CopySlot(const Inputs& inputs, const StepContext& context);
   absl::Status RunPiece(DeviceExecutor& executor, absl::Span<const Section> sections,
                         const StepContext& context, Piece& piece);
@@ -173,6 +173,7 @@ class CudaEngine : public StepEngine {
   std::array<Piece, 8> micro_steps_;  // by first_micro_step + 2 last_micro_step + 4 many_documents
   std::array<Piece, 2> evaluation_;   // by many_documents
   bool noted_documents_ = false;
+  bool noted_pinning_ = false;
   bool updating_ = false;  // an update has been enqueued, and is not known to have been done
   bool timed_ = true;
   StreamTimes times_;
@@ -217,7 +218,8 @@ absl::Status CudaEngine::Open(const StepEngineArguments& arguments) {
     MP_ASSIGN_OR_RETURN(Slot slot, MakeSlot(arguments.data));
     slots_.push_back(std::move(slot));
   }
-  return absl::OkStatus();
+  // What allocates may wait for all that is on the device: no rank begins before all have.
+  return host_communicator_->Barrier();
 }
 
 // What the libraries want is known only once they have been asked, for the plan's ops.
@@ -253,7 +255,8 @@ absl::Status CudaEngine::AllocateOnDevice(const std::string& state_folder) {
   }
   if (plan_.host_arena_bytes > 0) {
     MP_ASSIGN_OR_RETURN(host_arena_, Arena::Allocate(plan_.host_arena_bytes));
-    MP_RETURN_IF_ERROR(device().Pin(host_arena_->data(), plan_.host_arena_bytes));
+    // No capture takes copies of memory that is not pinned.
+    parts_.capture &= Pinned(device().Pin(host_arena_->data(), plan_.host_arena_bytes));
     memory_.host_arena = host_arena_->data();
   }
   if (plan_.options.offload_disk) {
@@ -265,7 +268,8 @@ absl::Status CudaEngine::AllocateOnDevice(const std::string& state_folder) {
   // Not within the state, which is too large to pin: a copy must not lie in both kinds of memory.
   const int64_t scalar_bytes = plan_.buffers[plan_.scalars].bytes;
   MP_ASSIGN_OR_RETURN(scalars_, HostMirror::Make(scalar_bytes));
-  return scalars_->Pin(device(), {{0, scalar_bytes}});
+  Pinned(scalars_->Pin(device(), {{0, scalar_bytes}}));
+  return absl::OkStatus();
 }
 
 absl::Status CudaEngine::Bind() {
@@ -283,14 +287,25 @@ absl::Status CudaEngine::Bind() {
   return absl::OkStatus();
 }
 
+// Copies work without, more slowly: a host that pins no more memory (ulimit -l, a container) trains
+// all the same.
+bool CudaEngine::Pinned(const absl::Status& status) {
+  if (status.ok()) return true;
+  if (!std::exchange(noted_pinning_, true)) {
+    parts_.note(absl::StrCat("the host pins no memory, so copies to and from the GPU are slower: ",
+                             std::string(status.message()), "; raise ulimit -l"));
+  }
+  return false;
+}
+
 absl::StatusOr<CudaEngine::Slot> CudaEngine::MakeSlot(const TrainingData& data) {
   MP_ASSIGN_OR_RETURN(HostMirror inputs, HostMirror::Make(plan_.arena_bytes));
   MP_ASSIGN_OR_RETURN(HostMirror control, HostMirror::Make(layout_.bytes));
   Slot slot{.inputs = std::move(inputs), .control = std::move(control)};
   std::vector<Range> ranges = train_inputs_.ranges;
   ranges.insert(ranges.end(), evaluate_inputs_.ranges.begin(), evaluate_inputs_.ranges.end());
-  MP_RETURN_IF_ERROR(slot.inputs.Pin(device(), std::move(ranges)));
-  MP_RETURN_IF_ERROR(slot.control.Pin(device(), {{0, layout_.bytes}}));
+  Pinned(slot.inputs.Pin(device(), std::move(ranges)));
+  Pinned(slot.control.Pin(device(), {{0, layout_.bytes}}));
   MP_ASSIGN_OR_RETURN(slot.train,
                       HostInputs::Find(plan_, plan_.train, slot.inputs.data(), *data.train));
   if (data.validation != nullptr) {
@@ -330,9 +345,10 @@ absl::Status CudaEngine::WaitFor(absl::FunctionRef<absl::Status(absl::Duration)>
 }
 
 // Between the mirror and the arena.
-std::vector<StagedCopy::Transfer> CudaEngine::Transfers(bool to_device) const {
+std::vector<StagedCopy::Transfer> CudaEngine::Transfers(const std::vector<plan::BufferId>& buffers,
+                                                        bool to_device) const {
   std::vector<StagedCopy::Transfer> transfers;
-  for (const Range& range : StateOf(plan_, /*with_parameters=*/to_device)) {
+  for (const Range& range : RangesOf(plan_, buffers)) {
     char* const mirrored = state_->data() + range.begin;
     char* const on_device = memory_.arena + range.begin;
     transfers.push_back({.to = to_device ? on_device : mirrored,
@@ -342,8 +358,10 @@ std::vector<StagedCopy::Transfer> CudaEngine::Transfers(bool to_device) const {
   return transfers;
 }
 
-absl::Status CudaEngine::Upload() {
-  MP_RETURN_IF_ERROR(staged_->ToDevice(Transfers(/*to_device=*/true), parts_.timeout));
+absl::Status CudaEngine::Upload(bool with_states) {
+  const std::vector<plan::BufferId> buffers =
+      with_states ? plan::StateOnDevice(plan_, true) : plan::InitialisedOnDevice(plan_);
+  MP_RETURN_IF_ERROR(staged_->ToDevice(Transfers(buffers, /*to_device=*/true), parts_.timeout));
   MP_RETURN_IF_ERROR(Synchronize());
   state_->Clear();  // until there is a checkpoint
   return absl::OkStatus();
@@ -351,7 +369,8 @@ absl::Status CudaEngine::Upload() {
 
 // Also after an abort.
 absl::Status CudaEngine::Download() {
-  return staged_->ToHost(Transfers(/*to_device=*/false), parts_.timeout);
+  return staged_->ToHost(Transfers(plan::StateOnDevice(plan_, false), /*to_device=*/false),
+                         parts_.timeout);
 }
 
 absl::StatusOr<CudaEngine::Slot*> CudaEngine::NextSlot() {

@@ -21,6 +21,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 class TimelessDevice : public FakeDevice {
  public:
@@ -53,6 +54,44 @@ TEST(CudaStepEngine, TrainsOnWhereItsTimesAreNotKnown) {
     EXPECT_EQ(report->forward_seconds, 0);
   }
   EXPECT_THAT(notes, ElementsAre(HasSubstr("the clock has stopped")));
+}
+
+class UnpinnedDevice : public FakeDevice {
+ public:
+  using FakeDevice::FakeDevice;
+  absl::Status Pin(char*, int64_t) override {
+    return absl::ResourceExhaustedError("no locked pages are left");
+  }
+};
+
+// Slower, but to the bit the same; and said once.
+TEST(CudaStepEngine, TrainsOnAHostThatPinsNoMemory) {
+  const TinyJob job;
+  v1::JobSpec spec = job.Spec({.global_batch = 2, .micro_batch = 1, .layers = 1});
+  spec.mutable_train()->mutable_offload()->set_optimizer(v1::OFFLOAD_TARGET_HOST);
+  std::vector<std::string> notes;
+  const auto losses = [&](auto device) {
+    const auto group = comm::MakeInProcessGroup(1);
+    SessionOptions options;
+    options.engine = [&](const StepEngineArguments& arguments) {
+      CudaEngineParts parts;
+      parts.device = std::move(device);
+      parts.products = std::make_unique<kernels::cuda::HostProducts>();
+      parts.graphs = std::make_unique<kernels::cuda::HostGraphs>();
+      parts.note = [&](const std::string& note) { notes.push_back(note); };
+      return CudaStepEngine(arguments, std::move(parts));
+    };
+    auto session = TrainingSession::Create(spec, options, group[0].get());
+    EXPECT_TRUE(session.ok()) << session.status();
+    EXPECT_EQ((*session)->InitializeParameters(), absl::OkStatus());
+    std::vector<double> losses;
+    for (int step = 0; step < 4; ++step) losses.push_back((*session)->Step(false)->train_loss);
+    return losses;
+  };
+  const std::vector<double> pinned = losses(std::make_unique<FakeDevice>(/*seed=*/3));
+  EXPECT_THAT(notes, IsEmpty());
+  EXPECT_EQ(losses(std::make_unique<UnpinnedDevice>(/*seed=*/3)), pinned);
+  EXPECT_THAT(notes, ElementsAre(HasSubstr("no locked pages are left")));
 }
 
 // The host reads and writes at least 28 bytes of its memory for each parameter that it updates
