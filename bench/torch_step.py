@@ -51,7 +51,7 @@ class Gpt2(nn.Module):
                 nn.init.normal_(p, std=0.02 / (math.sqrt(2 * layers) if "c_proj" in name else 1))
 
     def forward(self, tokens, targets):
-        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1]))
+        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
             x = block(x)
         logits = self.head(self.ln_f(x))
@@ -198,7 +198,7 @@ class Bert(nn.Module):
                 nn.init.normal_(p, std=0.02)
 
     def forward(self, tokens, targets):
-        x = self.words(tokens) + self.positions(torch.arange(tokens.shape[1]))
+        x = self.words(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         x = self.norm(x + self.segments.weight[0])
         for block in self.blocks:
             x = block(x)

@@ -52,12 +52,13 @@ int64_t OtherBytes(const AttentionSizes& s, const LibraryAttention& call) {
   return rows * heads * kF32 + (group > 1 ? 2 * rows * heads * s.head_dim * s.element_bytes : 0);
 }
 
-// Beside the rest, sums of the queries' gradients.
+// Beside the rest, sums of the queries' gradients; with documents these, too, are laid out like
+// qkv.
 LibraryAttention InOneCall(const AttentionSizes& s, int64_t documents) {
   LibraryAttention call = {.taken = true, .sequences = s.batch, .kv_heads = s.kv_heads};
   call.forward_bytes = kFixedBytes + documents * kBytesPerDocument;
-  const int64_t queries = s.batch * s.sequence * s.heads * s.head_dim * kF32;
-  call.backward_bytes = kFixedBytes + queries + OtherBytes(s, call);
+  const int64_t width = s.documents ? RowWidth(s) : s.heads * s.head_dim;
+  call.backward_bytes = kFixedBytes + s.batch * s.sequence * width * kF32 + OtherBytes(s, call);
   return call;
 }
 

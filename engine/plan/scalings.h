@@ -9,7 +9,7 @@
 namespace milepost::plan {
 
 inline constexpr int64_t kScalingFloats = 32;  // of a record
-inline constexpr int64_t kAmaxSlots = 256;
+inline constexpr int64_t kAmaxSlots = 1024;
 inline constexpr int64_t kMostParts = 3;  // matrices whose codes are laid on each other
 
 inline constexpr int64_t kScalingBytes = 4 * kScalingFloats;

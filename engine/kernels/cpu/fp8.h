@@ -166,7 +166,7 @@ struct Stacked {
 // The largest magnitudes are kept by slots: slot s has those of the tiles of 64 by 64 elements
 // numbered s, s + kAmaxSlots, ... along the rows. So that they are made in one order everywhere,
 // and by threads that share nothing.
-inline constexpr int kAmaxSlots = 256;
+inline constexpr int kAmaxSlots = 1024;
 inline constexpr int64_t kFp8Tile = 64;
 
 // codes[rows, columns] and codes_t[columns, rows], either may be null, of x times record[kScale].

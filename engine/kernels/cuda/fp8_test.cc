@@ -67,7 +67,38 @@ TEST(Fp8Kernels, QuantizeAsTheCpu) {
   TestQuantize<e4m3>({48, 16, 96}, 80, true, true);
   TestQuantize<e5m2>({112}, 144, true, false);
   TestQuantize<e5m2>({80, 64}, 64, false, true);
-  TestQuantize<e4m3>({16}, 64 * 300, false, false);  // more tiles than slots
+  TestQuantize<e4m3>({16}, 64 * 1100, false, false);  // more tiles than slots
+}
+
+// Every bf16 number, at scales that bring small and large ones to the codes' ends: the device's
+// instruction rounds, saturates and treats what is not finite as the CPU's text does.
+template <typename Code>
+void TestEveryNumber(float amax) {
+  constexpr int64_t kSide = 256;
+  std::vector<bf16> every(kSide * kSide);
+  for (size_t i = 0; i < every.size(); ++i) every[i] = {static_cast<uint16_t>(i)};
+  HostArray<bf16> numbers(every);
+  Stacked host{.rows = kSide, .columns = kSide}, device = host;
+  for (size_t i = 1; i < kMostStacked; ++i) host.first_row[i] = device.first_row[i] = kSide;
+  host.parts[0] = every.data();
+  device.parts[0] = numbers.data();
+  const std::vector<float> record = RecordOf(kLargestOf<Code>, amax);
+  HostArray<float> device_record(record);
+  std::vector<float> slots(kAmaxSlots, 0.0F);
+  std::vector<Code> codes(kSide * kSide);
+  HostArray<float> device_slots(slots);
+  HostArray<Code> device_codes(codes);
+  Quantize<Code>(host, record.data(), true, codes.data(), nullptr, slots.data());
+  RunKernel(QuantizeKernel<Code>{device, device_record.data(), true, device_codes.data(), nullptr,
+                                 device_slots.data()});
+  EXPECT_EQ(BitsOf(device_codes.values()), BitsOf(codes));
+}
+
+TEST(Fp8Kernels, QuantizeEveryNumber) {
+  for (const float amax : {1e-6F, 1.0F, 500.0F, 3e38F}) {
+    TestEveryNumber<e4m3>(amax);
+    TestEveryNumber<e5m2>(amax);
+  }
 }
 
 TEST(Fp8Kernels, CalibrateFromTheSlots) {
