@@ -125,6 +125,10 @@ TEST(ParseTest, SaysWhatIsWrongAndWhere) {
       {"resources: {device: gpu}",
        "f.yaml:1: resources.device: expected one of cpu, cuda, got 'gpu'; did you mean 'cpu'?"},
       {"name: {a: 1}", "f.yaml:1: name: expected text, got a mapping"},
+      // A value that is missing is missing where its key is, wherever the next token is.
+      {"train:\n  steps:\n  seed: 1\n",
+       "f.yaml:2: train.steps: expected a whole number, got nothing"},
+      {"train:\n  steps:\n\n\n", "f.yaml:2: train.steps: expected a whole number, got nothing"},
       {"train: 3", "f.yaml:1: train: expected a mapping of fields, got '3'"},
       {"train:", "f.yaml:1: train: expected a mapping of fields, got nothing"},
       {"- a\n- b", "f.yaml:1: the document: expected a mapping of fields, got a list"},

@@ -19,6 +19,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 using v1::JobSpec;
 
 JobSpec Small() {
@@ -295,6 +296,24 @@ TEST(CheckTest, ExplainsTheBatch) {
 }
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+// What has no default and is not given is told once, and not what would follow from it.
+TEST(CheckTest, SaysWhatIsRequired) {
+  const JobSpec empty = Normalized([](JobSpec* s) {
+    s->mutable_model()->mutable_llama()->Clear();
+    s->mutable_data()->clear_sequence_length();
+    s->mutable_train()->clear_steps();
+    s->mutable_train()->mutable_schedule()->set_warmup_steps(5);
+  });
+  std::vector<std::string> fields;
+  for (const FieldViolation& violation : CheckJobSpec(empty)) {
+    fields.push_back(violation.field);
+    EXPECT_THAT(violation.message, StartsWith("required: a whole number from ")) << fields.back();
+  }
+  EXPECT_THAT(fields, ElementsAre("model.llama.layers", "model.llama.width", "model.llama.heads",
+                                  "model.llama.hidden", "model.llama.context",
+                                  "model.llama.vocabulary", "train.steps"));
+}
+
 
 struct Case {
   const char* field;
