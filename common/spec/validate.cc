@@ -631,6 +631,7 @@ void CheckTrain(const v1::JobSpec& spec, Checker* check) {
   if (!v1::OnNonfinite_IsValid(train.on_nonfinite()) || train.on_nonfinite() == 0) {
     check->Add("train.on_nonfinite", "expected skip or fail");
   }
+  check->Int("train.max_skipped_steps", train.max_skipped_steps(), 0, 1'000'000'000);
   check->Int("train.validation.every", train.validation().every(), 0, 1'000'000'000);
   check->Int("train.validation.samples", train.validation().samples(), 1, 1 << 24);
   if (train.validation().every() > 0 && spec.data().validation().empty()) {
