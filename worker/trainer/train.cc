@@ -354,7 +354,9 @@ TrainerExit Trainer::Run() {
   }
   progress_.Begin(session_->trainer_state(), *session_, spec_, restored_from_);
   if (start_.rank() == 0 && !spec_.report().tensorboard().empty()) {
-    scalars_ = std::make_unique<ScalarLog>(spec_.report().tensorboard(), session_->step(), Now());
+    scalars_ = std::make_unique<ScalarLog>(
+        ScalarFolder(spec_.report().tensorboard(), start_.job(), start_.uid()), session_->step(),
+        Now());
   }
   // The attempt before it may have been lost while it did what was due then.
   if (restored_from_ == kFromMemory && session_->step() > start_.checkpoint_step()) {
@@ -411,12 +413,12 @@ std::optional<TrainerExit> Trainer::OneStep() {
   stop_agreed_ = report->stop_agreed;
   progress_.Step(*report, Now());
   if (scalars_ != nullptr) scalars_->Step(progress_.progress(), Now());
-  if (absl::Status status = AfterStep(report->step); !status.ok()) return Lost(status);
-  if (copies_ != nullptr) {
   if (absl::Status status = divergence_.Step(*report); !status.ok()) {
     progress_.Send(Now(), /*must=*/true);
     return StepFailure(status);
   }
+  if (absl::Status status = AfterStep(report->step); !status.ok()) return Lost(status);
+  if (copies_ != nullptr) {
     const absl::Status status = copies_->AfterStep(*session_, *communicator_);
     if (!status.ok()) return Lost(status);
   }
@@ -428,10 +430,10 @@ std::optional<TrainerExit> Trainer::OneStep() {
 }
 
 bool Trainer::IsCheckpointStep(int64_t step) const {
-  const int64_t every = spec_.checkpoint().every();
-  return every > 0 && step % every == 0 && !divergence_.suspicious();
   if (step == spec_.train().steps() || stop_agreed_) return true;
   // Of a run that may just have diverged none takes the place of one from before.
+  const int64_t every = spec_.checkpoint().every();
+  return every > 0 && step % every == 0 && !divergence_.suspicious();
 }
 
 absl::Status Trainer::AfterStep(int64_t step) {
