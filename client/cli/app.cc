@@ -228,7 +228,9 @@ class Tree {
 void Tree::AddRun() {
   CLI::App* run = Command(&app_, "run", "Train a spec on this machine, all in one: no setup",
                           [this] { return RunCommand(global_, run_); });
-  Spec(run, &run_.spec);
+  CLI::Option* spec = File(run->add_option("spec", run_.spec, "the job spec, a YAML file"));
+  Many(run, "--job", &run_.jobs, "go on with this job of the data directory instead: jobs/7 or 7")
+      ->excludes(spec);
   AddOutput(run, {"table", "json"});
   AddDataDir(run);
   run->add_option("--workers", run_.workers, "worker processes; the ranks are divided among them")
@@ -238,7 +240,10 @@ void Tree::AddRun() {
                   "a rank whose micro-step, or wait for data, takes longer has failed; 0: never")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  run->add_flag("--fresh", run_.fresh, "forget the data directory's jobs and checkpoints first");
+  run->add_flag("--fresh", run_.fresh,
+                "a new job from new parameters, where there is one of this spec; that one stays, "
+                "with its checkpoints")
+      ->needs(spec);
 }
 
 void Tree::AddPlan() {

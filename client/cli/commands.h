@@ -14,7 +14,8 @@
 namespace milepost::client {
 
 struct RunOptions {
-  std::string spec;
+  std::string spec;               // or
+  std::vector<std::string> jobs;  // of the data directory, one after the other
   int workers = 1;
   bool fresh = false;
   double hang_seconds = 600;  // milepost-worker's

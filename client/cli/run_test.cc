@@ -41,17 +41,18 @@ TEST(ChooseRunTest, SubmitsWhatIsNew) {
   const auto other = JobOf("jobs/1", Spec(10, 5e-3), v1::JOB_STATE_SUCCEEDED, 10);
   const RunChoice choice = ChooseRun(Spec(10), {other});
   EXPECT_EQ(choice.action, RunChoice::kSubmit);
-  EXPECT_THAT(choice.cancel, IsEmpty());
+  EXPECT_THAT(choice.set_aside, IsEmpty());
 }
 
 TEST(ChooseRunTest, GoesOnWithAnUnfinishedJobAndSetsOthersAside) {
   const RunChoice choice =
       ChooseRun(Spec(10), {JobOf("jobs/3", Spec(10, 5e-3), v1::JOB_STATE_QUEUED),
                            JobOf("jobs/2", Spec(10), v1::JOB_STATE_RECOVERING, 4),
-                           JobOf("jobs/1", Spec(10, 7e-3), v1::JOB_STATE_FAILED)});
+                           JobOf("jobs/1", Spec(10, 7e-3), v1::JOB_STATE_FAILED),
+                           JobOf("jobs/0", Spec(10, 8e-3), v1::JOB_STATE_SUSPENDED)});
   EXPECT_EQ(choice.action, RunChoice::kAttach);
   EXPECT_EQ(choice.job.name(), "jobs/2");
-  EXPECT_THAT(choice.cancel, ElementsAre("jobs/3"));
+  EXPECT_THAT(choice.set_aside, ElementsAre("jobs/3"));
   EXPECT_EQ(choice.note, "");
   const RunChoice longer = ChooseRun(Spec(20), {JobOf("jobs/2", Spec(10), v1::JOB_STATE_RUNNING)});
   EXPECT_EQ(longer.action, RunChoice::kAttach);
@@ -73,9 +74,12 @@ TEST(ChooseRunTest, SaysSoWhenItIsDoneAndExtendsWhenMoreIsWanted) {
   const auto done = JobOf("jobs/1", Spec(10), v1::JOB_STATE_SUCCEEDED, 10);
   const auto other = JobOf("jobs/2", Spec(10, 5e-3), v1::JOB_STATE_QUEUED);
   EXPECT_EQ(ChooseRun(Spec(10), {other, done}).action, RunChoice::kDone);
-  EXPECT_THAT(ChooseRun(Spec(10), {other, done}).cancel, IsEmpty());
+  EXPECT_THAT(ChooseRun(Spec(10), {other, done}).set_aside, IsEmpty());
+  EXPECT_EQ(ChooseRun(Spec(10), {done}).note, "");
   EXPECT_EQ(ChooseRun(Spec(5), {done}).action, RunChoice::kDone);
   const RunChoice more = ChooseRun(Spec(20), {done});
+  EXPECT_THAT(ChooseRun(Spec(5), {done}).note,
+              HasSubstr("has made 10 steps, more than the 5 of the spec; --fresh"));
   EXPECT_EQ(more.action, RunChoice::kResume);
   EXPECT_EQ(more.new_steps, 20);
   EXPECT_EQ(more.how, "extending");
