@@ -153,6 +153,18 @@ class Tree {
     return command->add_option("job", *job, "jobs/7, 7, or the spec's name when it is unique")
         ->required();
   }
+  CLI::Option* JobNames(CLI::App* command, std::vector<std::string>* jobs) {
+    return command->add_option("jobs", *jobs, "jobs/7, 7, or the spec's name when it is unique")
+        ->required();
+  }
+  // Until one fails.
+  int ForEachName(int (*run)(const GlobalOptions&, const std::string&)) {
+    int exit_code = kExitOk;
+    for (size_t i = 0; i < names_.size() && exit_code == kExitOk; ++i) {
+      exit_code = run(global_, names_[i]);
+    }
+    return exit_code;
+  }
   CLI::Option* Seconds(CLI::App* command, const std::string& name, std::optional<double>* seconds,
                        const std::string& help) {
     return command
@@ -216,7 +228,6 @@ class Tree {
   LoginOptions login_;
   TokenOptions token_;
   ExportOptions export_;
-  std::string name_;
   std::vector<std::string> names_;
   std::string job_filter_;
   std::string array_;
@@ -371,9 +382,9 @@ void Tree::AddJob() {
       ->needs(array);
   AddJobFork(group);
   AddJobList(group);
-  JobName(Connected(Command(group, "describe", "One job: state, reason, progress, failure",
-                            [this] { return JobDescribeCommand(global_, name_); })),
-          &name_);
+  JobNames(Connected(Command(group, "describe", "One job: state, reason, progress, failure",
+                             [this] { return JobDescribeCommand(global_, names_); })),
+           &names_);
   CLI::App* logs = Connected(Command(group, "logs", "What the job's ranks printed",
                                      [this] { return JobLogsCommand(global_, logs_); }),
                              {"table", "json"});
@@ -413,26 +424,26 @@ void Tree::AddJobControl(CLI::App* group) {
   CLI::App* wait = Connected(Command(
       group, "wait", "Wait until a job ends: exit code 0, 100 failed, 103 cancelled, 101 neither",
       [this] { return JobWaitCommand(global_, wait_); }));
-  JobName(wait, &wait_.job);
+  JobNames(wait, &wait_.jobs);
   Seconds(wait, "--timeout", &wait_.timeout_seconds, "give up after 30s, 5m, ...");
   CLI::App* cancel =
       Connected(Command(group, "cancel", "Stop a job; its checkpoints are kept", [this] {
-        return array_.empty() ? JobCancelCommand(global_, name_)
+        return array_.empty() ? JobCancelCommand(global_, names_)
                               : JobCancelArrayCommand(global_, array_);
       }));
   CLI::App* which = cancel->add_option_group("which");
-  which->add_option("job", name_, "jobs/7, 7, or the spec's name when it is unique");
+  which->add_option("jobs", names_, "jobs/7, 7, or the spec's name when it is unique");
   which->add_option("--array", array_, "all jobs of arrays/7 instead");
   which->require_option(1);
   CLI::App* resume = Connected(
       Command(group, "resume", "Queue a suspended or ended job, from its newest checkpoint",
-              [this] { return JobResumeCommand(global_, name_, new_steps_); }));
-  JobName(resume, &name_);
+              [this] { return JobResumeCommand(global_, names_, new_steps_); }));
+  JobNames(resume, &names_);
   resume->add_option("--steps", new_steps_, "replaces train.steps: extends a finished job")
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000}));
-  JobName(Connected(Command(group, "suspend", "Have a job save a checkpoint and wait for `resume`",
-                            [this] { return JobSuspendCommand(global_, name_); })),
-          &name_);
+  JobNames(Connected(Command(group, "suspend", "Have a job save a checkpoint and wait for `resume`",
+                             [this] { return JobSuspendCommand(global_, names_); })),
+           &names_);
   AddJobUpdate(group);
 }
 

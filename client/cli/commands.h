@@ -99,7 +99,7 @@ struct ListOptions {
   std::string array;
 };
 int JobListCommand(const GlobalOptions& global, int limit, const ListOptions& options);
-int JobDescribeCommand(const GlobalOptions& global, const std::string& job);
+int JobDescribeCommand(const GlobalOptions& global, const std::vector<std::string>& jobs);
 
 struct LogsOptions {
   std::string job;
@@ -111,15 +111,15 @@ struct LogsOptions {
 int JobLogsCommand(const GlobalOptions& global, const LogsOptions& options);
 
 struct WaitOptions {
-  std::string job;
+  std::vector<std::string> jobs;  // one after the other
   std::optional<double> timeout_seconds;
 };
 int JobWaitCommand(const GlobalOptions& global, const WaitOptions& options);
-int JobCancelCommand(const GlobalOptions& global, const std::string& job);
+int JobCancelCommand(const GlobalOptions& global, const std::vector<std::string>& jobs);
 int JobCancelArrayCommand(const GlobalOptions& global, const std::string& array);
-int JobResumeCommand(const GlobalOptions& global, const std::string& job,
+int JobResumeCommand(const GlobalOptions& global, const std::vector<std::string>& jobs,
                      std::optional<int64_t> new_steps);
-int JobSuspendCommand(const GlobalOptions& global, const std::string& job);
+int JobSuspendCommand(const GlobalOptions& global, const std::vector<std::string>& jobs);
 
 // What is given is changed.
 struct UpdateOptions {
