@@ -495,13 +495,13 @@ void Tree::AddTemplate() {
                                     [this] { return TemplateListCommand(global_, limit_); }))));
   const auto one = [this](CLI::App* command) {
     InProject(Connected(command))
-        ->add_option("template", name_, "gpt2, or projects/p/templates/gpt2")
+        ->add_option("templates", names_, "gpt2, or projects/p/templates/gpt2")
         ->required();
   };
   one(Command(group, "describe", "One template: its YAML",
-              [this] { return TemplateDescribeCommand(global_, name_); }));
+              [this] { return ForEachName(TemplateDescribeCommand); }));
   one(Command(group, "delete", "Delete a template; jobs submitted with it stay",
-              [this] { return TemplateDeleteCommand(global_, name_); }));
+              [this] { return ForEachName(TemplateDeleteCommand); }));
 }
 
 void Tree::AddQueueFields(CLI::App* command) {
@@ -522,18 +522,18 @@ void Tree::AddQueue() {
   CLI::App* group = Group("queue", "Share the cluster out");
   Limit(Connected(Command(group, "list", "All queues: what they may hold, and what they do",
                           [this] { return QueueListCommand(global_, limit_); })));
-  Connected(Command(group, "describe", "One queue",
-                    [this] { return QueueDescribeCommand(global_, name_); }))
-      ->add_option("queue", name_, "queues/a or a")
+  Connected(
+      Command(group, "describe", "One queue", [this] { return ForEachName(QueueDescribeCommand); }))
+      ->add_option("queues", names_, "queues/a or a")
       ->required();
   AddQueueFields(Connected(Command(group, "create", "Make a queue",
                                    [this] { return QueueCreateCommand(global_, queue_); })));
   AddQueueFields(Connected(Command(group, "update", "Change what is given of a queue",
                                    [this] { return QueueUpdateCommand(global_, queue_); })));
   Connected(Command(group, "delete", "Delete a queue that no job is in",
-                    [this] { return QueueDeleteCommand(global_, name_); }),
+                    [this] { return ForEachName(QueueDeleteCommand); }),
             {"table", "name"})
-      ->add_option("queue", name_, "queues/a or a")
+      ->add_option("queues", names_, "queues/a or a")
       ->required();
 }
 
@@ -544,20 +544,17 @@ void Tree::AddCheckpoint() {
   }));
   list->add_option("--job", job_filter_, "only this job's");
   Limit(list);
-  const auto one = [this](CLI::App* command) {
-    Connected(command)->add_option("checkpoint", name_, "checkpoints/4 or 4")->required();
-  };
   const auto several = [this](CLI::App* command) {
     command->add_option("checkpoints", names_, "checkpoints/4 or 4")->required();
   };
-  one(Command(group, "describe", "One checkpoint: its state and tensors",
-              [this] { return CheckpointDescribeCommand(global_, name_); }));
+  several(Connected(Command(group, "describe", "One checkpoint: its state and tensors",
+                            [this] { return CheckpointDescribeCommand(global_, names_); })));
   several(Connected(Command(group, "verify", "Read every byte and check it",
                             [this] { return CheckpointVerifyCommand(global_, names_); })));
-  one(Command(group, "pin", "Keep it whatever the job's retention says",
-              [this] { return CheckpointPinCommand(global_, name_, true); }));
-  one(Command(group, "unpin", "Let the job's retention decide again",
-              [this] { return CheckpointPinCommand(global_, name_, false); }));
+  several(Connected(Command(group, "pin", "Keep it whatever the job's retention says",
+                            [this] { return CheckpointPinCommand(global_, names_, true); })));
+  several(Connected(Command(group, "unpin", "Let the job's retention decide again",
+                            [this] { return CheckpointPinCommand(global_, names_, false); })));
   CLI::App* to_files = Command(group, "export", "Write its weights for Hugging Face's transformers",
                                [this] { return CheckpointExportCommand(global_, export_); });
   Connected(to_files)
@@ -580,8 +577,8 @@ void Tree::AddWorker() {
   Limit(Connected(Command(group, "list", "All workers",
                           [this] { return WorkerListCommand(global_, limit_); })));
   Connected(Command(group, "describe", "One worker: its slots and what they do",
-                    [this] { return WorkerDescribeCommand(global_, name_); }))
-      ->add_option("worker", name_, "workers/a or a")
+                    [this] { return ForEachName(WorkerDescribeCommand); }))
+      ->add_option("workers", names_, "workers/a or a")
       ->required();
   CLI::App* drain =
       Connected(Command(group, "drain", "Have a worker's jobs move elsewhere, and give it no more",
@@ -592,8 +589,8 @@ void Tree::AddWorker() {
           "jobs may go on for 30m, 2h, ...; then they save a checkpoint and move (default: now)");
   drain->add_flag("--monitor", drain_.monitor, "wait until it is drained");
   Connected(Command(group, "resume", "Take a drained worker back",
-                    [this] { return WorkerResumeCommand(global_, name_); }))
-      ->add_option("worker", name_, "workers/a or a")
+                    [this] { return ForEachName(WorkerResumeCommand); }))
+      ->add_option("workers", names_, "workers/a or a")
       ->required();
 }
 
@@ -626,8 +623,8 @@ void Tree::AddAuth() {
   Limit(Connected(Command(token, "list", "Tokens that you may revoke",
                           [this] { return TokenListCommand(global_, limit_); })));
   Connected(Command(token, "revoke", "Make a token worthless, at once",
-                    [this] { return TokenRevokeCommand(global_, name_); }))
-      ->add_option("token", name_, "tokens/1a2b3c4d5e6f or 1a2b3c4d5e6f")
+                    [this] { return ForEachName(TokenRevokeCommand); }))
+      ->add_option("tokens", names_, "tokens/1a2b3c4d5e6f or 1a2b3c4d5e6f")
       ->required();
 }
 
@@ -658,13 +655,17 @@ std::string FullCommand(const CLI::App* app) {
 
 std::vector<std::string> NamesIn(const CLI::App* app, bool flags) {
   std::vector<std::string> names;
-  for (const CLI::Option* option : app->get_options()) {
-    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  if (flags) {
+    for (const CLI::Option* option : app->get_options()) {
+      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    }
   }
-  if (flags) return names;
-  names.clear();
   for (const CLI::App* child : app->get_subcommands([](const CLI::App*) { return true; })) {
-    names.push_back(child->get_name());
+    // Without a name it is a group of this one's options.
+    const bool group = child->get_name().empty();
+    if (!flags && !group) names.push_back(child->get_name());
+    if (!flags || !group) continue;
+    for (std::string& name : NamesIn(child, flags)) names.push_back(std::move(name));
   }
   return names;
 }

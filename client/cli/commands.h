@@ -166,9 +166,10 @@ int QueueUpdateCommand(const GlobalOptions& global, const QueueOptions& options)
 int QueueDeleteCommand(const GlobalOptions& global, const std::string& name);
 
 int CheckpointListCommand(const GlobalOptions& global, const std::string& job, int limit);
-int CheckpointDescribeCommand(const GlobalOptions& global, const std::string& name);
+int CheckpointDescribeCommand(const GlobalOptions& global, const std::vector<std::string>& names);
 int CheckpointVerifyCommand(const GlobalOptions& global, const std::vector<std::string>& names);
-int CheckpointPinCommand(const GlobalOptions& global, const std::string& name, bool pinned);
+int CheckpointPinCommand(const GlobalOptions& global, const std::vector<std::string>& names,
+                         bool pinned);
 int CheckpointDeleteCommand(const GlobalOptions& global, const std::vector<std::string>& names);
 
 struct ExportOptions {
