@@ -219,13 +219,16 @@ TEST_F(RunTest, HintsAreTrueOfTheJobAtHand) {
 TEST_F(RunTest, ADivergedRunIsNoSuccess) {
   v1::JobSpec spec = WithRate(SmallJob(folder_, 200), 50);
   spec.mutable_train()->set_precision(v1::PRECISION_FP16);
-  spec.mutable_checkpoint()->set_every(0);
+  spec.mutable_checkpoint()->set_every(1);
   const Ran ran = Milepost({"run", Write("a.yaml", spec)});
   EXPECT_EQ(ran.exit_code, kExitJobFailed) << ran.out;
   EXPECT_THAT(ran.err, AllOf(HasSubstr("diverged: 20 steps in order were skipped"),
                              HasSubstr("train.optimizer.lr")));
   EXPECT_THAT(Milepost({"job", "describe", "1", "-o", "json"}).out, HasSubstr("\"USER\""));
+  // None of a step that was skipped takes the place of one from before.
+  EXPECT_EQ(Milepost({"checkpoint", "list", "-o", "name"}).out, "checkpoints/1\n");
 
+  spec.mutable_checkpoint()->set_every(0);
   spec.mutable_train()->set_max_skipped_steps(0);
   const Ran last = Milepost({"run", Write("b.yaml", spec)});
   EXPECT_EQ(last.exit_code, kExitJobFailed) << last.out;

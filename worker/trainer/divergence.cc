@@ -24,7 +24,8 @@ std::string Shown(double value) {
 }  // namespace
 
 absl::Status DivergenceWatch::Step(const runtime::StepReport& report) {
-  const bool mendable = report.loss_scale > 0 && !at_floor_;
+  // The scale is the gradients': no other one makes a number of the loss.
+  const bool mendable = report.loss_scale > 0 && !at_floor_ && std::isfinite(report.train_loss);
   at_floor_ = report.loss_scale_at_floor;
   if (!report.skipped) {
     in_order_ = 0;

@@ -55,14 +55,27 @@ TEST(DivergenceWatchTest, SoManySkippedStepsInOrderAreTheEnd) {
 
 TEST(DivergenceWatchTest, WhatTheLossScaleMayMendDoesNotCount) {
   DivergenceWatch watch(2);
+  const auto overflow = [](int64_t step, double scale, bool at_floor) {
+    runtime::StepReport report = Skipped(step, scale, at_floor);
+    report.train_loss = 5;
+    return report;
+  };
   int64_t step = 0;
   double scale = 65536;
   for (; scale > 1; scale /= 2) {
-    EXPECT_TRUE(watch.Step(Skipped(++step, scale, scale == 2)).ok()) << scale;
+    EXPECT_TRUE(watch.Step(overflow(++step, scale, scale == 2)).ok()) << scale;
     EXPECT_FALSE(watch.suspicious());
   }
-  EXPECT_TRUE(watch.Step(Skipped(++step, 1, true)).ok());
-  EXPECT_THAT(watch.Step(Skipped(++step, 1, true)).message(), HasSubstr("loss scale 1"));
+  EXPECT_TRUE(watch.Step(overflow(++step, 1, true)).ok());
+  EXPECT_THAT(watch.Step(overflow(++step, 1, true)).message(), HasSubstr("loss scale 1"));
+}
+
+// The loss is that of the forward, which knows no scale.
+TEST(DivergenceWatchTest, ALossThatIsNoNumberIsNotTheScalesDoing) {
+  DivergenceWatch watch(2);
+  EXPECT_TRUE(watch.Step(Skipped(1, 65536)).ok());
+  EXPECT_TRUE(watch.suspicious());
+  EXPECT_FALSE(watch.Step(Skipped(2, 32768)).ok());
 }
 
 TEST(DivergenceWatchTest, ZeroIsAnyNumber) {

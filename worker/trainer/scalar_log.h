@@ -19,9 +19,10 @@
 
 namespace milepost::worker {
 
-// The job's own folder in `base`, which jobs of one spec share (an array, a fork): "/runs/a/jobs-7".
-// Made, with the job's uid in it: where another data directory's jobs/7 has it already, this one's
-// is "/runs/a/jobs-7-1a2b3c4d", after its uid. Where it cannot be made ScalarLog says so.
+// The job's own folder in `base`, which jobs of one spec share (an array, a fork):
+// "/runs/a/jobs-7". Made, with the job's uid in it: where another data directory's jobs/7 has it
+// already, this one's is "/runs/a/jobs-7-1a2b3c4d", after its uid. Where it cannot be made
+// ScalarLog says so.
 std::string ScalarFolder(const std::string& base, const std::string& job, const std::string& uid);
 
 class ScalarLog {
