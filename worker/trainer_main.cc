@@ -114,6 +114,8 @@ int Main(int argc, char** argv) {
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
   }
   if (train->parsed()) InstallTrainerSignals();
+  // These are commands' own: what they say is read by people as it is.
+  if (generate->parsed() || measure->parsed()) spdlog::set_pattern("milepost: %v");
   const TrainerDevice device = DeviceOfThisBinary();
   request.engine = device.generation;
   if (generate->parsed()) return RunGenerate(request);

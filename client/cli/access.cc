@@ -28,11 +28,14 @@ bool AllDigits(const std::string& text) {
 }
 
 absl::Status NothingServes(const DataDir& dir, const std::string& named) {
-  const std::string run = "milepost run SPEC --data-dir " + named;
+  const std::string flag = named == kDefaultDataDir ? "" : " --data-dir " + named;
   return absl::FailedPreconditionError(
       std::filesystem::is_directory(dir.coordinator())
-          ? absl::StrCat("no run is going on in ", named, "; start one: ", run)
-          : absl::StrCat("there are no jobs in ", named, "; make one: ", run));
+          ? absl::StrCat(
+                "no run is going on in ", named, "; start one: milepost run SPEC", flag,
+                ", or of a job that is there: milepost run --job NAME", flag,
+                named == kDefaultDataDir ? "; or name another coordinator: --coordinator" : "")
+          : absl::StrCat("there are no jobs in ", named, "; make one: milepost run SPEC", flag));
 }
 
 }  // namespace
@@ -60,6 +63,8 @@ absl::StatusOr<Access> Access::Open(const GlobalOptions& options, WhenStopped wh
         local = access.temporary_->address();
       } else if (noted.empty() && !anywhere) {
         return NothingServes(dir, options.data_dir);
+      } else if (std::filesystem::is_directory(dir.coordinator()) && !RunIsOn(dir)) {
+        return NothingServes(dir, options.data_dir);  // it is over, or was killed
       } else {
         // A coordinator that is being restarted comes back at the address it noted.
         local = noted;

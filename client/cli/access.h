@@ -39,10 +39,13 @@ class Access {
   // the user named a data directory; the data directory's data, with kServeDataDir;
   // kDefaultCoordinator again, with the same exception. Credentials are those of login.h but for
   // the coordinators of a data directory. Does not wait for the coordinator to answer.
+  // FAILED_PRECONDITION, saying what starts one, where it is known that none serves.
   static absl::StatusOr<Access> Open(const GlobalOptions& options, WhenStopped when_stopped);
 
   const std::shared_ptr<Connection>& connection() const { return connection_; }
   const std::string& address() const { return connection_->address(); }
+  // What is read is the store of a run that is over: nothing runs its jobs.
+  bool stored() const { return temporary_ != nullptr; }
   // As it is connected with.
   const Login& login() const { return login_; }
   // With the login's project for new jobs.

@@ -153,6 +153,18 @@ class Tree {
     return command->add_option("job", *job, "jobs/7, 7, or the spec's name when it is unique")
         ->required();
   }
+  CLI::Option* JobNames(CLI::App* command, std::vector<std::string>* jobs) {
+    return command->add_option("jobs", *jobs, "jobs/7, 7, or the spec's name when it is unique")
+        ->required();
+  }
+  // Until one fails.
+  int ForEachName(int (*run)(const GlobalOptions&, const std::string&)) {
+    int exit_code = kExitOk;
+    for (size_t i = 0; i < names_.size() && exit_code == kExitOk; ++i) {
+      exit_code = run(global_, names_[i]);
+    }
+    return exit_code;
+  }
   CLI::Option* Seconds(CLI::App* command, const std::string& name, std::optional<double>* seconds,
                        const std::string& help) {
     return command
@@ -216,7 +228,6 @@ class Tree {
   LoginOptions login_;
   TokenOptions token_;
   ExportOptions export_;
-  std::string name_;
   std::vector<std::string> names_;
   std::string job_filter_;
   std::string array_;
@@ -228,7 +239,9 @@ class Tree {
 void Tree::AddRun() {
   CLI::App* run = Command(&app_, "run", "Train a spec on this machine, all in one: no setup",
                           [this] { return RunCommand(global_, run_); });
-  Spec(run, &run_.spec);
+  CLI::Option* spec = File(run->add_option("spec", run_.spec, "the job spec, a YAML file"));
+  Many(run, "--job", &run_.jobs, "go on with this job of the data directory instead: jobs/7 or 7")
+      ->excludes(spec);
   AddOutput(run, {"table", "json"});
   AddDataDir(run);
   run->add_option("--workers", run_.workers, "worker processes; the ranks are divided among them")
@@ -238,7 +251,10 @@ void Tree::AddRun() {
                   "a rank whose micro-step, or wait for data, takes longer has failed; 0: never")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  run->add_flag("--fresh", run_.fresh, "forget the data directory's jobs and checkpoints first");
+  run->add_flag("--fresh", run_.fresh,
+                "a new job from new parameters, where there is one of this spec; that one stays, "
+                "with its checkpoints")
+      ->needs(spec);
 }
 
 void Tree::AddPlan() {
@@ -366,9 +382,9 @@ void Tree::AddJob() {
       ->needs(array);
   AddJobFork(group);
   AddJobList(group);
-  JobName(Connected(Command(group, "describe", "One job: state, reason, progress, failure",
-                            [this] { return JobDescribeCommand(global_, name_); })),
-          &name_);
+  JobNames(Connected(Command(group, "describe", "One job: state, reason, progress, failure",
+                             [this] { return JobDescribeCommand(global_, names_); })),
+           &names_);
   CLI::App* logs = Connected(Command(group, "logs", "What the job's ranks printed",
                                      [this] { return JobLogsCommand(global_, logs_); }),
                              {"table", "json"});
@@ -408,26 +424,26 @@ void Tree::AddJobControl(CLI::App* group) {
   CLI::App* wait = Connected(Command(
       group, "wait", "Wait until a job ends: exit code 0, 100 failed, 103 cancelled, 101 neither",
       [this] { return JobWaitCommand(global_, wait_); }));
-  JobName(wait, &wait_.job);
+  JobNames(wait, &wait_.jobs);
   Seconds(wait, "--timeout", &wait_.timeout_seconds, "give up after 30s, 5m, ...");
   CLI::App* cancel =
       Connected(Command(group, "cancel", "Stop a job; its checkpoints are kept", [this] {
-        return array_.empty() ? JobCancelCommand(global_, name_)
+        return array_.empty() ? JobCancelCommand(global_, names_)
                               : JobCancelArrayCommand(global_, array_);
       }));
   CLI::App* which = cancel->add_option_group("which");
-  which->add_option("job", name_, "jobs/7, 7, or the spec's name when it is unique");
+  which->add_option("jobs", names_, "jobs/7, 7, or the spec's name when it is unique");
   which->add_option("--array", array_, "all jobs of arrays/7 instead");
   which->require_option(1);
   CLI::App* resume = Connected(
       Command(group, "resume", "Queue a suspended or ended job, from its newest checkpoint",
-              [this] { return JobResumeCommand(global_, name_, new_steps_); }));
-  JobName(resume, &name_);
+              [this] { return JobResumeCommand(global_, names_, new_steps_); }));
+  JobNames(resume, &names_);
   resume->add_option("--steps", new_steps_, "replaces train.steps: extends a finished job")
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000}));
-  JobName(Connected(Command(group, "suspend", "Have a job save a checkpoint and wait for `resume`",
-                            [this] { return JobSuspendCommand(global_, name_); })),
-          &name_);
+  JobNames(Connected(Command(group, "suspend", "Have a job save a checkpoint and wait for `resume`",
+                             [this] { return JobSuspendCommand(global_, names_); })),
+           &names_);
   AddJobUpdate(group);
 }
 
@@ -479,13 +495,13 @@ void Tree::AddTemplate() {
                                     [this] { return TemplateListCommand(global_, limit_); }))));
   const auto one = [this](CLI::App* command) {
     InProject(Connected(command))
-        ->add_option("template", name_, "gpt2, or projects/p/templates/gpt2")
+        ->add_option("templates", names_, "gpt2, or projects/p/templates/gpt2")
         ->required();
   };
   one(Command(group, "describe", "One template: its YAML",
-              [this] { return TemplateDescribeCommand(global_, name_); }));
+              [this] { return ForEachName(TemplateDescribeCommand); }));
   one(Command(group, "delete", "Delete a template; jobs submitted with it stay",
-              [this] { return TemplateDeleteCommand(global_, name_); }));
+              [this] { return ForEachName(TemplateDeleteCommand); }));
 }
 
 void Tree::AddQueueFields(CLI::App* command) {
@@ -506,18 +522,18 @@ void Tree::AddQueue() {
   CLI::App* group = Group("queue", "Share the cluster out");
   Limit(Connected(Command(group, "list", "All queues: what they may hold, and what they do",
                           [this] { return QueueListCommand(global_, limit_); })));
-  Connected(Command(group, "describe", "One queue",
-                    [this] { return QueueDescribeCommand(global_, name_); }))
-      ->add_option("queue", name_, "queues/a or a")
+  Connected(
+      Command(group, "describe", "One queue", [this] { return ForEachName(QueueDescribeCommand); }))
+      ->add_option("queues", names_, "queues/a or a")
       ->required();
   AddQueueFields(Connected(Command(group, "create", "Make a queue",
                                    [this] { return QueueCreateCommand(global_, queue_); })));
   AddQueueFields(Connected(Command(group, "update", "Change what is given of a queue",
                                    [this] { return QueueUpdateCommand(global_, queue_); })));
   Connected(Command(group, "delete", "Delete a queue that no job is in",
-                    [this] { return QueueDeleteCommand(global_, name_); }),
+                    [this] { return ForEachName(QueueDeleteCommand); }),
             {"table", "name"})
-      ->add_option("queue", name_, "queues/a or a")
+      ->add_option("queues", names_, "queues/a or a")
       ->required();
 }
 
@@ -528,20 +544,17 @@ void Tree::AddCheckpoint() {
   }));
   list->add_option("--job", job_filter_, "only this job's");
   Limit(list);
-  const auto one = [this](CLI::App* command) {
-    Connected(command)->add_option("checkpoint", name_, "checkpoints/4 or 4")->required();
-  };
   const auto several = [this](CLI::App* command) {
     command->add_option("checkpoints", names_, "checkpoints/4 or 4")->required();
   };
-  one(Command(group, "describe", "One checkpoint: its state and tensors",
-              [this] { return CheckpointDescribeCommand(global_, name_); }));
+  several(Connected(Command(group, "describe", "One checkpoint: its state and tensors",
+                            [this] { return CheckpointDescribeCommand(global_, names_); })));
   several(Connected(Command(group, "verify", "Read every byte and check it",
                             [this] { return CheckpointVerifyCommand(global_, names_); })));
-  one(Command(group, "pin", "Keep it whatever the job's retention says",
-              [this] { return CheckpointPinCommand(global_, name_, true); }));
-  one(Command(group, "unpin", "Let the job's retention decide again",
-              [this] { return CheckpointPinCommand(global_, name_, false); }));
+  several(Connected(Command(group, "pin", "Keep it whatever the job's retention says",
+                            [this] { return CheckpointPinCommand(global_, names_, true); })));
+  several(Connected(Command(group, "unpin", "Let the job's retention decide again",
+                            [this] { return CheckpointPinCommand(global_, names_, false); })));
   CLI::App* to_files = Command(group, "export", "Write its weights for Hugging Face's transformers",
                                [this] { return CheckpointExportCommand(global_, export_); });
   Connected(to_files)
@@ -564,8 +577,8 @@ void Tree::AddWorker() {
   Limit(Connected(Command(group, "list", "All workers",
                           [this] { return WorkerListCommand(global_, limit_); })));
   Connected(Command(group, "describe", "One worker: its slots and what they do",
-                    [this] { return WorkerDescribeCommand(global_, name_); }))
-      ->add_option("worker", name_, "workers/a or a")
+                    [this] { return ForEachName(WorkerDescribeCommand); }))
+      ->add_option("workers", names_, "workers/a or a")
       ->required();
   CLI::App* drain =
       Connected(Command(group, "drain", "Have a worker's jobs move elsewhere, and give it no more",
@@ -576,8 +589,8 @@ void Tree::AddWorker() {
           "jobs may go on for 30m, 2h, ...; then they save a checkpoint and move (default: now)");
   drain->add_flag("--monitor", drain_.monitor, "wait until it is drained");
   Connected(Command(group, "resume", "Take a drained worker back",
-                    [this] { return WorkerResumeCommand(global_, name_); }))
-      ->add_option("worker", name_, "workers/a or a")
+                    [this] { return ForEachName(WorkerResumeCommand); }))
+      ->add_option("workers", names_, "workers/a or a")
       ->required();
 }
 
@@ -610,8 +623,8 @@ void Tree::AddAuth() {
   Limit(Connected(Command(token, "list", "Tokens that you may revoke",
                           [this] { return TokenListCommand(global_, limit_); })));
   Connected(Command(token, "revoke", "Make a token worthless, at once",
-                    [this] { return TokenRevokeCommand(global_, name_); }))
-      ->add_option("token", name_, "tokens/1a2b3c4d5e6f or 1a2b3c4d5e6f")
+                    [this] { return ForEachName(TokenRevokeCommand); }))
+      ->add_option("tokens", names_, "tokens/1a2b3c4d5e6f or 1a2b3c4d5e6f")
       ->required();
 }
 
@@ -642,13 +655,17 @@ std::string FullCommand(const CLI::App* app) {
 
 std::vector<std::string> NamesIn(const CLI::App* app, bool flags) {
   std::vector<std::string> names;
-  for (const CLI::Option* option : app->get_options()) {
-    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  if (flags) {
+    for (const CLI::Option* option : app->get_options()) {
+      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    }
   }
-  if (flags) return names;
-  names.clear();
   for (const CLI::App* child : app->get_subcommands([](const CLI::App*) { return true; })) {
-    names.push_back(child->get_name());
+    // Without a name it is a group of this one's options.
+    const bool group = child->get_name().empty();
+    if (!flags && !group) names.push_back(child->get_name());
+    if (!flags || !group) continue;
+    for (std::string& name : NamesIn(child, flags)) names.push_back(std::move(name));
   }
   return names;
 }

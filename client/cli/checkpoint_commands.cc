@@ -67,21 +67,23 @@ int CheckpointListCommand(const GlobalOptions& global, const std::string& job, i
   return kExitOk;
 }
 
-int CheckpointDescribeCommand(const GlobalOptions& global, const std::string& typed) {
+int CheckpointDescribeCommand(const GlobalOptions& global, const std::vector<std::string>& names) {
   const auto access = Access::Open(global, WhenStopped::kServeDataDir);
   if (!access.ok()) return Fail(access.status());
-  const auto manifest = access->checkpoints().Get(FullName("checkpoints", typed));
-  if (!manifest.ok()) return Fail(manifest.status());
-  switch (global.output) {
-    case OutputFormat::kName:
-      Print(manifest->checkpoint().name() + "\n");
-      break;
-    case OutputFormat::kJson:
-    case OutputFormat::kYaml:
-      Print(RenderMessage(*manifest, global.output));
-      break;
-    default:
-      Print(ManifestText(*manifest, absl::Now()));
+  for (const std::string& typed : names) {
+    const auto manifest = access->checkpoints().Get(FullName("checkpoints", typed));
+    if (!manifest.ok()) return Fail(manifest.status());
+    switch (global.output) {
+      case OutputFormat::kName:
+        Print(manifest->checkpoint().name() + "\n");
+        break;
+      case OutputFormat::kJson:
+      case OutputFormat::kYaml:
+        Print(RenderMessage(*manifest, global.output));
+        break;
+      default:
+        Print(ManifestText(*manifest, absl::Now()));
+    }
   }
   return kExitOk;
 }
@@ -100,15 +102,18 @@ int CheckpointVerifyCommand(const GlobalOptions& global, const std::vector<std::
   return exit_code;
 }
 
-int CheckpointPinCommand(const GlobalOptions& global, const std::string& name, bool pinned) {
+int CheckpointPinCommand(const GlobalOptions& global, const std::vector<std::string>& names,
+                         bool pinned) {
   const auto access = Access::Open(global, WhenStopped::kServeDataDir);
   if (!access.ok()) return Fail(access.status());
-  const auto checkpoint = access->checkpoints().Pin(FullName("checkpoints", name), pinned);
-  if (!checkpoint.ok()) return Fail(checkpoint.status());
   const bool whole = global.output == OutputFormat::kJson || global.output == OutputFormat::kYaml;
-  Print(whole ? RenderMessage(*checkpoint, global.output) : checkpoint->name() + "\n");
-  Note(absl::StrCat(checkpoint->name(), pinned ? " is kept until it is unpinned"
-                                               : " follows the job's retention again"));
+  for (const std::string& name : names) {
+    const auto checkpoint = access->checkpoints().Pin(FullName("checkpoints", name), pinned);
+    if (!checkpoint.ok()) return Fail(checkpoint.status());
+    Print(whole ? RenderMessage(*checkpoint, global.output) : checkpoint->name() + "\n");
+    Note(absl::StrCat(checkpoint->name(), pinned ? " is kept until it is unpinned"
+                                                 : " follows the job's retention again"));
+  }
   return kExitOk;
 }
 

@@ -14,7 +14,8 @@
 namespace milepost::client {
 
 struct RunOptions {
-  std::string spec;
+  std::string spec;               // or
+  std::vector<std::string> jobs;  // of the data directory, one after the other
   int workers = 1;
   bool fresh = false;
   double hang_seconds = 600;  // milepost-worker's
@@ -98,7 +99,7 @@ struct ListOptions {
   std::string array;
 };
 int JobListCommand(const GlobalOptions& global, int limit, const ListOptions& options);
-int JobDescribeCommand(const GlobalOptions& global, const std::string& job);
+int JobDescribeCommand(const GlobalOptions& global, const std::vector<std::string>& jobs);
 
 struct LogsOptions {
   std::string job;
@@ -110,15 +111,15 @@ struct LogsOptions {
 int JobLogsCommand(const GlobalOptions& global, const LogsOptions& options);
 
 struct WaitOptions {
-  std::string job;
+  std::vector<std::string> jobs;  // one after the other
   std::optional<double> timeout_seconds;
 };
 int JobWaitCommand(const GlobalOptions& global, const WaitOptions& options);
-int JobCancelCommand(const GlobalOptions& global, const std::string& job);
+int JobCancelCommand(const GlobalOptions& global, const std::vector<std::string>& jobs);
 int JobCancelArrayCommand(const GlobalOptions& global, const std::string& array);
-int JobResumeCommand(const GlobalOptions& global, const std::string& job,
+int JobResumeCommand(const GlobalOptions& global, const std::vector<std::string>& jobs,
                      std::optional<int64_t> new_steps);
-int JobSuspendCommand(const GlobalOptions& global, const std::string& job);
+int JobSuspendCommand(const GlobalOptions& global, const std::vector<std::string>& jobs);
 
 // What is given is changed.
 struct UpdateOptions {
@@ -165,9 +166,10 @@ int QueueUpdateCommand(const GlobalOptions& global, const QueueOptions& options)
 int QueueDeleteCommand(const GlobalOptions& global, const std::string& name);
 
 int CheckpointListCommand(const GlobalOptions& global, const std::string& job, int limit);
-int CheckpointDescribeCommand(const GlobalOptions& global, const std::string& name);
+int CheckpointDescribeCommand(const GlobalOptions& global, const std::vector<std::string>& names);
 int CheckpointVerifyCommand(const GlobalOptions& global, const std::vector<std::string>& names);
-int CheckpointPinCommand(const GlobalOptions& global, const std::string& name, bool pinned);
+int CheckpointPinCommand(const GlobalOptions& global, const std::vector<std::string>& names,
+                         bool pinned);
 int CheckpointDeleteCommand(const GlobalOptions& global, const std::vector<std::string>& names);
 
 struct ExportOptions {

@@ -1,5 +1,6 @@
 // milepost job ...
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -13,6 +14,7 @@
 #include "client/cli/interrupt.h"
 #include "client/cli/job_arguments.h"
 #include "client/cli/progress_view.h"
+#include "client/cli/stored_job.h"
 #include "common/exit_codes.h"
 #include "common/status_macros.h"
 
@@ -27,9 +29,51 @@ void PrintActedOn(const GlobalOptions& global, const v1::Job& job) {
   Print(whole ? RenderMessage(job, global.output) : job.name() + "\n");
 }
 
+// Of a run that is over it says so.
 absl::StatusOr<v1::Job> GetJob(const Access& access, const std::string& typed) {
   MP_ASSIGN_OR_RETURN(const std::string name, ResolveJob(access.jobs(), typed));
-  return access.jobs().Get(name);
+  MP_ASSIGN_OR_RETURN(v1::Job job, access.jobs().Get(name));
+  if (access.stored()) MarkNotRunning(&job);
+  return job;
+}
+
+std::string DataDirFlag(const GlobalOptions& global) {
+  return global.data_dir == kDefaultDataDir ? "" : " --data-dir " + global.data_dir;
+}
+
+// Of jobs that the store of a run that is over has, and nothing runs. They are marked.
+void TellNotRunning(const GlobalOptions& global, const std::vector<v1::Job>& marked) {
+  const std::string text = NotRunningText(marked, DataDirFlag(global));
+  if (!text.empty()) Note(absl::StrCat("no run is going on in ", global.data_dir, ": ", text));
+}
+
+// What to do next with a job that has been queued.
+void AdviseQueued(const GlobalOptions& global, const Access& access, const std::string& job) {
+  if (access.stored()) {
+    Hint(absl::StrCat("no run is going on in ", global.data_dir,
+                      ", so it waits: milepost run --job ", job, DataDirFlag(global)));
+  } else {
+    Hint(absl::StrCat("milepost job wait ", job, "; milepost job logs -f ", job));
+  }
+}
+
+// Does `act` with each of the jobs, in order, until one fails, and prints and tells what became of
+// it.
+int ForEachJob(const GlobalOptions& global, const std::vector<std::string>& typed,
+               WhenStopped when_stopped,
+               const std::function<absl::StatusOr<v1::Job>(const Access&, const std::string&)>& act,
+               const std::function<void(const Access&, const v1::Job&)>& tell) {
+  const auto access = Access::Open(global, when_stopped);
+  if (!access.ok()) return Fail(access.status());
+  for (const std::string& one : typed) {
+    const auto name = ResolveJob(access->jobs(), one);
+    if (!name.ok()) return Fail(name.status());
+    const auto job = act(*access, *name);
+    if (!job.ok()) return Fail(job.status());
+    PrintActedOn(global, *job);
+    tell(*access, *job);
+  }
+  return kExitOk;
 }
 
 // Cancels a connection that may not be open yet when the signal comes.
@@ -131,6 +175,16 @@ int WaitFor(const GlobalOptions& global, const Access& access, const std::string
   if (expired) Note(absl::StrCat(name, " has not finished"));
   if (last.state() == v1::JOB_STATE_FAILED) Hint(absl::StrCat("milepost job describe ", name));
   return ExitCodeOfJob(last.state());
+}
+
+// How a job is whose state no waiting will change, as nothing runs it.
+int TellStored(const GlobalOptions& global, const Access& access, const std::string& name) {
+  const auto job = GetJob(access, name);
+  if (!job.ok()) return Fail(job.status());
+  PrintActedOn(global, *job);
+  Note(absl::StrCat(job->name(), " ", StateLine(*job)));
+  TellNotRunning(global, {*job});
+  return ExitCodeOfJob(job->state());
 }
 
 absl::StatusOr<SpecSource> SourceOf(const GlobalOptions& global, const SubmitOptions& options) {
@@ -251,7 +305,7 @@ int JobSubmitCommand(const GlobalOptions& global, const SubmitOptions& options) 
   Note(absl::StrCat("submitted ", job->name(), " (", job->spec().name(), ")"));
   if (options.wait) return WaitFor(global, *access, job->name(), absl::InfiniteFuture(), *detacher);
   PrintActedOn(global, *job);
-  Hint(absl::StrCat("milepost job wait ", job->name(), "; milepost job logs -f ", job->name()));
+  AdviseQueued(global, *access, job->name());
   return kExitOk;
 }
 
@@ -266,7 +320,9 @@ int JobForkCommand(const GlobalOptions& global, const ForkOptions& options) {
   request.set_project(global.project);
   std::optional<Detacher> detacher;
   if (options.wait) detacher.emplace();
-  const auto access = Access::Open(global, WhenStopped::kFail);
+  // Without a run it is stored, and waits for one.
+  const auto access =
+      Access::Open(global, options.wait ? WhenStopped::kFail : WhenStopped::kServeDataDir);
   if (!access.ok()) return Fail(access.status());
   if (detacher) detacher->Watch(access->connection());
   request.set_source(options.from);
@@ -287,7 +343,7 @@ int JobForkCommand(const GlobalOptions& global, const ForkOptions& options) {
   Note(absl::StrCat("submitted ", job->name(), " ", from));
   if (options.wait) return WaitFor(global, *access, job->name(), absl::InfiniteFuture(), *detacher);
   PrintActedOn(global, *job);
-  Hint(absl::StrCat("milepost job wait ", job->name(), "; milepost job logs -f ", job->name()));
+  AdviseQueued(global, *access, job->name());
   return kExitOk;
 }
 
@@ -296,9 +352,13 @@ int JobListCommand(const GlobalOptions& global, int limit, const ListOptions& op
   if (!filter.ok()) return Fail(filter.status());
   const auto access = Access::Open(global, WhenStopped::kServeDataDir);
   if (!access.ok()) return Fail(access.status());
-  const auto jobs = access->jobs().List(limit, *filter);
+  auto jobs = access->jobs().List(limit, *filter);
   if (!jobs.ok()) return Fail(jobs.status());
+  for (v1::Job& job : *jobs) {
+    if (access->stored()) MarkNotRunning(&job);
+  }
   Print(RenderJobs(*jobs, global.output, absl::Now()));
+  if (access->stored()) TellNotRunning(global, *jobs);
   if (jobs->empty() && filter->ByteSizeLong() > 0) {
     Hint("no job is like that: milepost job list shows all");
   } else if (jobs->empty()) {
@@ -307,12 +367,20 @@ int JobListCommand(const GlobalOptions& global, int limit, const ListOptions& op
   return kExitOk;
 }
 
-int JobDescribeCommand(const GlobalOptions& global, const std::string& typed) {
+int JobDescribeCommand(const GlobalOptions& global, const std::vector<std::string>& typed) {
   const auto access = Access::Open(global, WhenStopped::kServeDataDir);
   if (!access.ok()) return Fail(access.status());
-  const auto job = GetJob(*access, typed);
-  if (!job.ok()) return Fail(job.status());
-  Print(RenderJob(*job, global.output, absl::Now()));
+  std::vector<v1::Job> jobs;
+  for (const std::string& one : typed) {
+    const auto job = GetJob(*access, one);
+    if (!job.ok()) return Fail(job.status());
+    const bool table =
+        global.output == OutputFormat::kTable || global.output == OutputFormat::kWide;
+    if (table && !jobs.empty()) Print("\n");
+    Print(RenderJob(*job, global.output, absl::Now()));
+    jobs.insert(jobs.begin(), *job);
+  }
+  if (access->stored()) TellNotRunning(global, jobs);
   return kExitOk;
 }
 
@@ -362,29 +430,33 @@ int JobWaitCommand(const GlobalOptions& global, const WaitOptions& options) {
   const absl::Time deadline = options.timeout_seconds
                                   ? absl::Now() + absl::Seconds(*options.timeout_seconds)
                                   : absl::InfiniteFuture();
-  const auto access = Access::Open(global, WhenStopped::kFail);
-  if (!access.ok()) return Fail(access.status());
-  detacher.Watch(access->connection());
-  const auto name = ResolveJob(access->jobs(), options.job);
-  if (!name.ok()) return detacher.detached() ? int{kExitInterrupted} : Fail(name.status());
-  return WaitFor(global, *access, *name, deadline, detacher);
-}
-
-int JobCancelCommand(const GlobalOptions& global, const std::string& typed) {
   const auto access = Access::Open(global, WhenStopped::kServeDataDir);
   if (!access.ok()) return Fail(access.status());
-  const auto name = ResolveJob(access->jobs(), typed);
-  if (!name.ok()) return Fail(name.status());
-  const auto job = access->jobs().Cancel(*name);
-  if (!job.ok()) return Fail(job.status());
-  PrintActedOn(global, *job);
-  Note(absl::StrCat(job->name(), " ", StateLine(*job)));
-  Hint(absl::StrCat("its checkpoints are kept: milepost job resume ", job->name()));
-  return kExitOk;
+  detacher.Watch(access->connection());
+  int exit_code = kExitOk;  // of the first that did not succeed
+  for (const std::string& typed : options.jobs) {
+    const auto name = ResolveJob(access->jobs(), typed);
+    if (!name.ok()) return detacher.detached() ? int{kExitInterrupted} : Fail(name.status());
+    const int ended = access->stored() ? TellStored(global, *access, *name)
+                                       : WaitFor(global, *access, *name, deadline, detacher);
+    if (exit_code == kExitOk) exit_code = ended;
+    if (detacher.detached() || absl::Now() >= deadline) break;
+  }
+  return exit_code;
+}
+
+int JobCancelCommand(const GlobalOptions& global, const std::vector<std::string>& typed) {
+  return ForEachJob(
+      global, typed, WhenStopped::kServeDataDir,
+      [](const Access& access, const std::string& name) { return access.jobs().Cancel(name); },
+      [](const Access&, const v1::Job& job) {
+        Note(absl::StrCat(job.name(), " ", StateLine(job)));
+        Hint(absl::StrCat("its checkpoints are kept: milepost job resume ", job.name()));
+      });
 }
 
 int JobCancelArrayCommand(const GlobalOptions& global, const std::string& typed) {
-  const auto access = Access::Open(global, WhenStopped::kFail);
+  const auto access = Access::Open(global, WhenStopped::kServeDataDir);
   if (!access.ok()) return Fail(access.status());
   const std::string array = FullName("arrays", typed);
   const auto response = access->jobs().CancelArray(array);
@@ -396,21 +468,18 @@ int JobCancelArrayCommand(const GlobalOptions& global, const std::string& typed)
   return kExitOk;
 }
 
-int JobSuspendCommand(const GlobalOptions& global, const std::string& typed) {
-  const auto access = Access::Open(global, WhenStopped::kFail);
-  if (!access.ok()) return Fail(access.status());
-  const auto name = ResolveJob(access->jobs(), typed);
-  if (!name.ok()) return Fail(name.status());
-  const auto job = access->jobs().Suspend(*name);
-  if (!job.ok()) return Fail(job.status());
-  PrintActedOn(global, *job);
-  Note(absl::StrCat(job->name(), " ", StateLine(*job)));
-  Hint(absl::StrCat("milepost job resume ", job->name()));
-  return kExitOk;
+int JobSuspendCommand(const GlobalOptions& global, const std::vector<std::string>& typed) {
+  return ForEachJob(
+      global, typed, WhenStopped::kServeDataDir,
+      [](const Access& access, const std::string& name) { return access.jobs().Suspend(name); },
+      [](const Access&, const v1::Job& job) {
+        Note(absl::StrCat(job.name(), " ", StateLine(job)));
+        Hint(absl::StrCat("milepost job resume ", job.name()));
+      });
 }
 
 int JobUpdateCommand(const GlobalOptions& global, const UpdateOptions& options) {
-  const auto access = Access::Open(global, WhenStopped::kFail);
+  const auto access = Access::Open(global, WhenStopped::kServeDataDir);
   if (!access.ok()) return Fail(access.status());
   const auto name = ResolveJob(access->jobs(), options.job);
   if (!name.ok()) return Fail(name.status());
@@ -461,19 +530,19 @@ int JobUpdateCommand(const GlobalOptions& global, const UpdateOptions& options) 
   return kExitOk;
 }
 
-int JobResumeCommand(const GlobalOptions& global, const std::string& typed,
+int JobResumeCommand(const GlobalOptions& global, const std::vector<std::string>& typed,
                      std::optional<int64_t> new_steps) {
-  const auto access = Access::Open(global, WhenStopped::kFail);
-  if (!access.ok()) return Fail(access.status());
-  const auto name = ResolveJob(access->jobs(), typed);
-  if (!name.ok()) return Fail(name.status());
-  const auto job = access->jobs().Resume(*name, new_steps);
-  if (!job.ok()) return Fail(job.status());
-  PrintActedOn(global, *job);
-  Note(absl::StrCat(job->name(), " ", StateLine(*job),
-                    job->latest_checkpoint().empty() ? "" : ", from " + job->latest_checkpoint()));
-  Hint(absl::StrCat("milepost job wait ", job->name()));
-  return kExitOk;
+  return ForEachJob(
+      global, typed, WhenStopped::kServeDataDir,
+      [&](const Access& access, const std::string& name) {
+        return access.jobs().Resume(name, new_steps);
+      },
+      [&](const Access& access, const v1::Job& job) {
+        Note(absl::StrCat(
+            job.name(), " ", StateLine(job),
+            job.latest_checkpoint().empty() ? "" : ", from " + job.latest_checkpoint()));
+        AdviseQueued(global, access, job.name());
+      });
 }
 
 }  // namespace milepost::client

@@ -96,6 +96,11 @@ absl::StatusOr<RunLock> RunLock::Acquire(const DataDir& dir, absl::Time deadline
   return lock;
 }
 
+bool RunIsOn(const DataDir& dir) {
+  const UniqueFd fd(open(dir.lock().c_str(), O_RDONLY | O_CLOEXEC));
+  return fd.ok() && flock(fd.get(), LOCK_SH | LOCK_NB) != 0;
+}
+
 absl::StatusOr<HeldPort> HeldPort::Take() {
   HeldPort held;
   held.fd_.Reset(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

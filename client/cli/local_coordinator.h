@@ -42,6 +42,10 @@ class RunLock {
   UniqueFd fd_;
 };
 
+// Whether a `milepost run`, or a process of it, still has the lock: what its coordinator noted may
+// be out of date otherwise. Does not block.
+bool RunIsOn(const DataDir& dir);
+
 // Keeps a free loopback port for a server that binds it with SO_REUSEADDR, as gRPC does: nobody
 // else is given the port meanwhile, also while the server is restarted.
 class HeldPort {

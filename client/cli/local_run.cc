@@ -13,9 +13,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/cli/fit.h"
+#include "client/cli/format.h"
 #include "client/cli/generate.h"
 #include "client/cli/interrupt.h"
-#include "client/cli/run_choice.h"
+#include "common/check.h"
 #include "common/host_memory.h"
 #include "common/poll.h"
 #include "common/status_macros.h"
@@ -65,14 +66,20 @@ std::vector<std::string> SlotFlags(v1::DeviceKind device, int index, int slots) 
   return {"--device", "cuda", "--gpus", absl::StrJoin(gpus, ",")};
 }
 
-absl::Status RemoveOldRun(const DataDir& dir) {
-  std::error_code error;
-  fs::remove_all(dir.coordinator(), error);
-  if (!error) fs::remove_all(dir.logs(), error);
-  for (int i = 0; !error && fs::exists(dir.worker(i), error); ++i)
-    fs::remove_all(dir.worker(i), error);
-  if (!error) return absl::OkStatus();
-  return absl::ErrnoToStatus(error.value(), absl::StrCat("--fresh: cannot empty ", dir.path));
+std::string Named(const std::vector<std::string>& names) {
+  constexpr size_t kShown = 4;
+  if (names.size() <= kShown) return absl::StrJoin(names, ", ");
+  return absl::StrCat(absl::StrJoin(names.begin(), names.begin() + kShown, ", "), " and ",
+                      names.size() - kShown, " more");
+}
+
+// A write to a pipe that nobody reads is an error, as Wait sees, and not the end of this process.
+// Children of common/subprocess.h start with nothing blocked.
+void BlockPipeSignal() {
+  sigset_t pipe;
+  sigemptyset(&pipe);
+  sigaddset(&pipe, SIGPIPE);
+  MP_CHECK(pthread_sigmask(SIG_BLOCK, &pipe, nullptr) == 0);
 }
 
 }  // namespace
@@ -84,7 +91,9 @@ LocalRun::LocalRun(const GlobalOptions& global, const RunOptions& options, const
       spec_(spec),
       dir_(global.data_dir),
       report_(report),
-      signals_(BlockInterrupts()) {}
+      signals_(BlockInterrupts()) {
+  BlockPipeSignal();
+}
 
 LocalRun::~LocalRun() {
   watcher_.reset();
@@ -96,7 +105,6 @@ absl::Status LocalRun::Prepare() {
   MP_RETURN_IF_ERROR(MakeDir(dir_.path));
   MP_ASSIGN_OR_RETURN(RunLock lock, RunLock::Acquire(dir_, absl::Now() + kEarlierRunBudget));
   lock_.emplace(std::move(lock));
-  if (options_.fresh) MP_RETURN_IF_ERROR(RemoveOldRun(dir_));
   MP_RETURN_IF_ERROR(MakeDir(dir_.logs()));
   std::error_code ignored;
   fs::remove(dir_.address_file(), ignored);
@@ -114,6 +122,7 @@ absl::Status LocalRun::StartProcesses() {
       now));
   const int ranks = spec_.resources().ranks();
   const int slots = (ranks + options_.workers - 1) / options_.workers;
+  slots_ = slots * options_.workers;
   for (int i = 0; i < options_.workers; ++i) {
     const std::string name = absl::StrCat("worker-", i);
     MP_RETURN_IF_ERROR(MakeDir(dir_.worker(i)));
@@ -176,33 +185,111 @@ absl::StatusOr<JobClient::Place> LocalRun::PlaceOfRanks() {
   }
 }
 
+absl::StatusOr<RunChoice> LocalRun::Choose(const std::vector<v1::Job>& existing) {
+  std::set<std::string> names;
+  for (const v1::Job& job : existing) names.insert(job.name());
+  // A job that is new in a second try is what the first one submitted.
+  const bool fresh = options_.fresh && (!before_ || *before_ == names);
+  if (!before_) before_ = std::move(names);
+  if (options_.jobs.empty()) return ChooseRun(spec_, existing, fresh);
+  return ChooseJobs(options_.jobs, existing);
+}
+
+absl::Status LocalRun::TellReplaced(const std::vector<v1::Job>& replaced) {
+  if (replaced.empty()) return absl::OkStatus();
+  CheckpointClient client(Connection::To(port_->address(), {.reach = absl::Milliseconds(500)}));
+  std::vector<std::string> names;
+  int64_t count = 0;
+  int64_t bytes = 0;
+  for (const v1::Job& job : replaced) {
+    MP_ASSIGN_OR_RETURN(const std::vector<v1::Checkpoint> kept, client.List(job.name()));
+    for (const v1::Checkpoint& checkpoint : kept) bytes += checkpoint.bytes();
+    count += static_cast<int64_t>(kept.size());
+    names.push_back(absl::StrCat(job.name(), IsTerminal(job.state()) ? "" : " (now cancelled)"));
+  }
+  report_->Note(absl::StrCat(
+      "--fresh: a new job from new parameters; ", Named(names), " of this spec and ", count,
+      " checkpoints (", HumanBytes(bytes), ") stay",
+      count == 0 ? "" : ": `milepost checkpoint list` shows them, `checkpoint delete` frees them"));
+  return absl::OkStatus();
+}
+
+absl::Status LocalRun::MakeRoom(const RunChoice& choice, JobClient jobs) {
+  for (const std::string& name : choice.set_aside) {
+    MP_RETURN_IF_ERROR(jobs.Suspend(name).status());
+    report_->Note(absl::StrCat("set aside ", name,
+                               ", an unfinished job that is another one: it is suspended, with its "
+                               "checkpoints; milepost run --job ",
+                               name, " goes on with it"));
+  }
+  MP_RETURN_IF_ERROR(TellReplaced(choice.replaced));
+  for (const v1::Job& job : choice.replaced) {
+    if (!IsTerminal(job.state())) MP_RETURN_IF_ERROR(jobs.Cancel(job.name()).status());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LocalRun::QueueOthers(const RunChoice& choice, JobClient jobs) {
+  for (const v1::Job& job : choice.also) {
+    before_->erase(job.name());
+    const bool waits = !IsTerminal(job.state()) && !IsSuspended(job.state());
+    if (waits || job.state() == v1::JOB_STATE_SUCCEEDED) continue;
+    MP_RETURN_IF_ERROR(jobs.Resume(job.name(), std::nullopt).status());
+  }
+  return absl::OkStatus();
+}
+
 absl::Status LocalRun::BeginJob() {
   // Not for long: restarting a coordinator that died is up to this thread.
   JobClient jobs(Connection::To(port_->address(), {.reach = absl::Milliseconds(500)}));
   MP_ASSIGN_OR_RETURN(const std::vector<v1::Job> existing, jobs.List());
-  const RunChoice choice = ChooseRun(spec_, existing);
-  for (const std::string& name : choice.cancel) {
-    MP_RETURN_IF_ERROR(jobs.Cancel(name).status());
-    report_->Note(absl::StrCat("set aside ", name,
-                               ", an unfinished job of another spec; its checkpoints are kept, and "
-                               "running its spec again resumes it"));
-  }
+  MP_ASSIGN_OR_RETURN(const RunChoice choice, Choose(existing));
   job_ = choice.job;
   already_done_ = choice.action == RunChoice::kDone;
-  if (choice.action == RunChoice::kSubmit) {
+  MP_RETURN_IF_ERROR(MakeRoom(choice, jobs));
+  if (choice.action == RunChoice::kResume) {
+    MP_ASSIGN_OR_RETURN(job_, jobs.Resume(job_.name(), choice.new_steps));
+  } else if (choice.action == RunChoice::kSubmit) {
     MP_ASSIGN_OR_RETURN(const JobClient::Place place, PlaceOfRanks());
     MP_ASSIGN_OR_RETURN(job_, jobs.Submit(spec_, /*validate_only=*/false, place));
     for (const v1::Choice& chosen : job_.choices()) report_->Note(ChoiceText(chosen));
-  } else if (choice.action == RunChoice::kResume) {
-    MP_ASSIGN_OR_RETURN(job_, jobs.Resume(job_.name(), choice.new_steps));
   }
+  MP_RETURN_IF_ERROR(QueueOthers(choice, jobs));
   report_->Started(job_, choice.how, port_->address());
   if (!choice.note.empty()) report_->Note(choice.note);
-  if (!already_done_) {
-    watcher_ = std::make_unique<JobWatcher>(
-        Connection::To(port_->address(), {.reach = absl::Minutes(1)}), job_.name());
-  }
+  if (!already_done_) Watch();
   return absl::OkStatus();
+}
+
+void LocalRun::Watch() {
+  watcher_.reset();
+  watcher_ = std::make_unique<JobWatcher>(
+      Connection::To(port_->address(), {.reach = absl::Minutes(1)}), job_.name());
+}
+
+std::vector<WaitingJob> LocalRun::Waiting() {
+  if (!port_ || !before_ || interrupts_ > 1) return {};
+  const auto jobs = JobClient(Connection::To(port_->address(), {.reach = absl::Seconds(1)})).List();
+  if (!jobs.ok()) return {};
+  std::vector<WaitingJob> waiting =
+      WaitingJobs(*jobs, {spec_.resources().device(), slots_}, *before_);
+  std::erase_if(waiting, [&](const WaitingJob& one) { return one.job.name() == job_.name(); });
+  return waiting;
+}
+
+std::optional<v1::Job> LocalRun::Next() {
+  if (interrupted()) return std::nullopt;
+  for (const WaitingJob& one : Waiting()) {
+    if (one.why.empty()) return one.job;
+  }
+  return std::nullopt;
+}
+
+void LocalRun::GoOnWith(const v1::Job& job) {
+  already_done_ = false;
+  job_ = job;
+  report_->Started(job_, "going on with", port_->address());
+  Watch();
 }
 
 absl::Status LocalRun::Start() {
@@ -221,18 +308,19 @@ absl::Status LocalRun::Start() {
 void LocalRun::OnSignals() {
   signalfd_siginfo info;
   while (read(signals_.get(), &info, sizeof info) == sizeof info) {
-    const absl::Time now = absl::Now();
-    if (interrupts_ == 1 && now < interrupted_at_ + kSameInterrupt) continue;
-    ++interrupts_;
-    if (interrupts_ == 1) {
-      interrupted_at_ = now;
-      if (!IsTerminal(job_.state())) {
-        report_->Note("stopping: saving a checkpoint (Ctrl-C again to stop at once)");
-      }
-      if (supervisor_) supervisor_->Stop("worker", SIGTERM);
-    } else if (supervisor_) {
-      supervisor_->Stop("", SIGKILL);
-    }
+    if (interrupts_ == 1 && absl::Now() < interrupted_at_ + kSameInterrupt) continue;
+    Interrupt("stopping: saving a checkpoint (Ctrl-C again to stop at once)");
+  }
+}
+
+void LocalRun::Interrupt(const std::string& why) {
+  ++interrupts_;
+  if (interrupts_ == 1) {
+    interrupted_at_ = absl::Now();
+    if (!IsTerminal(job_.state())) report_->Note(why);
+    if (supervisor_) supervisor_->Stop("worker", SIGTERM);
+  } else if (supervisor_) {
+    supervisor_->Stop("", SIGKILL);
   }
 }
 
@@ -246,10 +334,20 @@ void LocalRun::TakeNews() {
 absl::Status LocalRun::Wait(absl::Time until) {
   std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0}};
   if (watcher_ && !watcher_->ended()) fds.push_back({watcher_->fd(), POLLIN, 0});
+  // A pipe's end that is read no more is an error of the other end, whatever is waited for.
+  const size_t output = fds.size();
+  if (!output_gone_) fds.push_back({STDOUT_FILENO, 0, 0});
   for (const int fd : supervisor_->pidfds()) fds.push_back({fd, POLLIN, 0});
   const absl::Time wake = std::min(until, supervisor_->NextTime());
   poll(fds.data(), fds.size(), PollTimeoutMillis(wake - absl::Now()));
   OnSignals();
+  if (!output_gone_ && fds[output].revents != 0) {
+    output_gone_ = true;  // told once
+    const bool was_there = (fds[output].revents & POLLNVAL) == 0;
+    if (was_there && !interrupted()) {
+      Interrupt("stopping: nobody reads the output any more; saving a checkpoint");
+    }
+  }
   std::vector<ProcessEvent> events;
   const absl::Status status = supervisor_->Tick(absl::Now(), &events);
   for (const ProcessEvent& event : events) report_->Restarting(event);

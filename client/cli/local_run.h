@@ -1,9 +1,12 @@
 // The processes of one `milepost run` and the job they work on. Internal to client/cli.
 //
-//   LocalRun run(global, options, spec, started, report.get());
+//   LocalRun run(global, options, spec, report.get());
 //   MP_RETURN_IF_ERROR(run.Start());            // processes are up, the job is submitted
 //   MP_RETURN_IF_ERROR(run.FollowToEnd());      // or to a Ctrl-C
+//   while (auto next = run.Next()) ...          // jobs submitted beside it: GoOnWith, FollowToEnd
 //   run.Stop();
+//
+// Output that nobody reads any more (`| head`) stops it like a Ctrl-C.
 //
 // One thread. Everything it starts ends with it, also when it is killed.
 #ifndef MILEPOST_CLIENT_CLI_LOCAL_RUN_H_
@@ -11,6 +14,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,6 +22,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/job_watcher.h"
 #include "client/cli/local_coordinator.h"
+#include "client/cli/run_choice.h"
 #include "client/cli/run_report.h"
 #include "client/cli/supervisor.h"
 
@@ -34,6 +39,15 @@ class LocalRun {
 
   // Until the job is terminal or a signal has stopped the workers.
   absl::Status FollowToEnd();
+
+  // One that was submitted or forked beside the run, and can run here; nullopt: there is none, or
+  // the run was told to stop. After FollowToEnd.
+  std::optional<v1::Job> Next();
+  // job() is this one from now on: FollowToEnd follows it.
+  void GoOnWith(const v1::Job& job);
+
+  // What is left of the data directory's jobs, but job(); after FollowToEnd, before Stop.
+  std::vector<WaitingJob> Waiting();
 
   // Ends workers and coordinator, gracefully unless a second signal came.
   void Stop();
@@ -54,8 +68,17 @@ class LocalRun {
   // What is known of where the ranks will run; waits for the workers where they tell it.
   absl::StatusOr<JobClient::Place> PlaceOfRanks();
   absl::Status BeginJob();
+  absl::StatusOr<RunChoice> Choose(const std::vector<v1::Job>& existing);
+  // Has other jobs make room for the chosen one, and says so.
+  absl::Status MakeRoom(const RunChoice& choice, JobClient jobs);
+  // The further ones of --job.
+  absl::Status QueueOthers(const RunChoice& choice, JobClient jobs);
+  // What becomes of the jobs that --fresh begins anew beside, in one line.
+  absl::Status TellReplaced(const std::vector<v1::Job>& replaced);
+  void Watch();
   absl::Status Wait(absl::Time until);
   void OnSignals();
+  void Interrupt(const std::string& why);
   void TakeNews();
   void StopAndWait(const std::string& prefix, absl::Duration patience);
 
@@ -65,6 +88,7 @@ class LocalRun {
   const DataDir dir_;
   RunReport* report_;
   UniqueFd signals_;
+  bool output_gone_ = false;  // nobody reads stdout any more
   int interrupts_ = 0;
   absl::Time interrupted_at_ = absl::InfinitePast();  // the first
   std::optional<RunLock> lock_;
@@ -73,6 +97,8 @@ class LocalRun {
   std::unique_ptr<JobWatcher> watcher_;
   v1::Job job_;
   bool already_done_ = false;
+  std::optional<std::set<std::string>> before_;  // jobs that were there before the run
+  int slots_ = 0;                                // of all workers
 };
 
 }  // namespace milepost::client

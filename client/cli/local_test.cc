@@ -162,7 +162,9 @@ TEST_F(LocalTest, OneRunAtATimeHoldsADataDir) {
   const auto second = RunLock::Acquire(dir, absl::InfinitePast());
   EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(second.status().message(), HasSubstr(absl::StrCat("process ", getpid())));
+  EXPECT_TRUE(RunIsOn(dir));
   *first = RunLock();
+  EXPECT_FALSE(RunIsOn(dir));
   EXPECT_TRUE(RunLock::Acquire(dir, absl::InfinitePast()).ok());
 }
 
@@ -183,6 +185,22 @@ TEST_F(LocalTest, ChildrenOfADeadRunHoldTheLockUntilTheyEnd) {
               HasSubstr("processes of an earlier run"));
   ASSERT_TRUE(child->Signal(SIGKILL).ok());
   EXPECT_TRUE(RunLock::Acquire(dir, absl::Now() + absl::Seconds(20)).ok());
+}
+
+// Of a run that was killed the address is still noted: nobody is waited for there.
+TEST_F(LocalTest, ARunThatWasKilledIsNotWaitedFor) {
+  fs::create_directories(DataDir(dir_.string()).coordinator());
+  std::ofstream(DataDir(dir_.string()).address_file()) << "127.0.0.1:1\n";
+  GlobalOptions options;
+  options.data_dir = dir_.string();
+  const auto access = Access::Open(options, WhenStopped::kFail);
+  EXPECT_EQ(access.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(access.status().message(), HasSubstr("no run is going on in " + dir_.string()));
+  EXPECT_THAT(access.status().message(), HasSubstr("milepost run --job NAME --data-dir"));
+  // While one is on, its coordinator is being started again.
+  auto lock = RunLock::Acquire(DataDir(dir_.string()), absl::InfinitePast());
+  ASSERT_TRUE(lock.ok());
+  EXPECT_TRUE(Access::Open(options, WhenStopped::kFail).ok());
 }
 
 TEST(HeldPortTest, AServerThatReusesAddressesMayListenAndNobodyElse) {

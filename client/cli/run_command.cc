@@ -1,8 +1,10 @@
 // milepost run
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/cli/commands.h"
 #include "client/cli/fit.h"
@@ -141,32 +143,83 @@ std::string DataDirFlag(const GlobalOptions& global) {
   return global.data_dir == GlobalOptions().data_dir ? "" : " --data-dir " + global.data_dir;
 }
 
+// What goes on with a run's job.
+std::string RunAgain(const GlobalOptions& global, const RunOptions& options, const v1::Job& job,
+                     bool own) {
+  return absl::StrCat("milepost run ",
+                      own && options.jobs.empty() ? options.spec : "--job " + job.name(),
+                      DataDirFlag(global));
+}
+
+// Of a model whose tokens are not bytes the prompt is the first ones of its data.
+std::string GenerateHint(const GlobalOptions& global, const v1::Job& job) {
+  constexpr int kPromptTokens = 8;
+  std::string prompt = "--prompt 'And God said'";
+  if (!IsByteLevel(job.spec())) {
+    const auto file = data::TokenFile::Open(TrainPaths(job.spec())[0]);
+    if (!file.ok()) return "";
+    std::vector<int32_t> ids(std::min<int64_t>(kPromptTokens, (*file)->size()));
+    const int64_t vocabulary = SizesOf(job.spec().model()).vocabulary;
+    if (!(*file)->Read(0, vocabulary, absl::MakeSpan(ids)).ok()) return "";
+    prompt = absl::StrCat("--prompt-ids ", absl::StrJoin(ids, ","));
+  }
+  return absl::StrCat(IsByteLevel(job.spec()) ? "text" : "token ids",
+                      " from the model: milepost generate", DataDirFlag(global), " --job ",
+                      job.name(), " ", prompt, " --tokens 300");
+}
+
+// `own`: of the spec or the first --job, and not one that was submitted beside it.
+void AdviseSucceeded(const GlobalOptions& global, const RunOptions& options, const v1::Job& job,
+                     bool own) {
+  const std::string generate = WritesText(job.spec()) ? GenerateHint(global, job) : "";
+  if (!generate.empty()) Hint(generate);
+  if (own && options.jobs.empty()) {
+    Hint(absl::StrCat("train for longer: raise train.steps in ", options.spec,
+                      " and run again; once more from new parameters, beside this one: ",
+                      RunAgain(global, options, job, own), " --fresh"));
+  }
+  Hint(absl::StrCat("checkpoints: milepost checkpoint list", DataDirFlag(global)));
+}
+
 // What to try next.
-void Advise(const GlobalOptions& global, const RunOptions& options, const LocalRun& run) {
-  const std::string flag = DataDirFlag(global);
-  if (run.interrupted()) {
-    Hint(absl::StrCat("resume: milepost run ", options.spec, flag));
-    return;
+void Advise(const GlobalOptions& global, const RunOptions& options, const LocalRun& run, bool own) {
+  const v1::Job& job = run.job();
+  const std::string again = RunAgain(global, options, job, own);
+  if (run.interrupted() && job.state() != v1::JOB_STATE_SUCCEEDED) {
+    return Hint("resume: " + again);
   }
-  switch (run.job().state()) {
+  switch (job.state()) {
     case v1::JOB_STATE_SUCCEEDED:
-      if (WritesText(run.job().spec())) {
-        Hint(absl::StrCat("text from the model: milepost generate", flag, " --job ",
-                          run.job().name(), " --prompt 'And God said' --tokens 300"));
-      }
-      Hint(absl::StrCat("train for longer: raise train.steps in ", options.spec,
-                        " and run again; from scratch: milepost run ", options.spec, flag,
-                        " --fresh"));
-      Hint(absl::StrCat("checkpoints: milepost checkpoint list", flag));
-      break;
+      return AdviseSucceeded(global, options, job, own);
     case v1::JOB_STATE_FAILED:
-      Hint(absl::StrCat("why: milepost job describe ", run.job().name(), flag,
-                        "; try again from the newest checkpoint: milepost run ", options.spec,
-                        flag));
-      break;
+      return Hint(absl::StrCat(
+          "why: milepost job describe ", job.name(), DataDirFlag(global), "; ",
+          job.first_failure().class_() == v1::FAILURE_CLASS_USER ? "once that is mended: "
+          : job.latest_checkpoint().empty()                      ? "try again: "
+                                            : "try again from the newest checkpoint: ",
+          again));
     default:
-      Hint(absl::StrCat("resume: milepost run ", options.spec, flag));
+      Hint("resume: " + again);
   }
+}
+
+// Nothing starts them but another run.
+void TellWaiting(const GlobalOptions& global, const std::vector<WaitingJob>& waiting) {
+  constexpr size_t kShown = 8;
+  if (waiting.empty()) return;
+  std::vector<std::string> names;
+  std::string flags;
+  for (const WaitingJob& one : waiting) {
+    if (names.size() == kShown) {
+      names.push_back(absl::StrCat(waiting.size() - kShown, " more"));
+      break;
+    }
+    names.push_back(
+        absl::StrCat(one.job.name(), one.why.empty() ? "" : absl::StrCat(" (", one.why, ")")));
+    absl::StrAppend(&flags, " --job ", one.job.name());
+  }
+  Hint(absl::StrCat(absl::StrJoin(names, ", "), waiting.size() == 1 ? " waits" : " wait",
+                    "; to run: milepost run", flags, DataDirFlag(global)));
 }
 
 int ExitCodeFor(const LocalRun& run) {
@@ -182,43 +235,105 @@ void ExplainFailure(const v1::Job& job) {
   }
 }
 
-}  // namespace
+// Before anything is started.
+absl::Status CheckSpec(const v1::JobSpec& spec) {
+  MP_RETURN_IF_ERROR(CheckData(spec));
+  MP_RETURN_IF_ERROR(CheckInitFrom(spec));
+  return CheckMemory(spec);
+}
 
-int RunCommand(const GlobalOptions& global, const RunOptions& options) {
-  const absl::Time started = absl::Now();
-  const auto spec = LoadJobSpec(options.spec);
-  if (!spec.ok()) return Fail(spec.status());
-  if (const absl::Status data = CheckData(*spec); !data.ok()) return Fail(data);
-  if (const absl::Status weights = CheckInitFrom(*spec); !weights.ok()) return Fail(weights);
-  if (const absl::Status fits = CheckMemory(*spec); !fits.ok()) return Fail(fits);
-  const auto report = MakeRunReport(KindFor(global.output));
-  LocalRun run(global, options, *spec, report.get());
-  absl::Status status = run.Start();
-  if (status.ok()) status = run.FollowToEnd();
+// Of the first --job, as it is stored. The names in `options` are full ones then.
+absl::StatusOr<v1::JobSpec> SpecOfJob(const GlobalOptions& global, RunOptions* options) {
+  const DataDir dir(global.data_dir);
+  if (!std::filesystem::is_directory(dir.coordinator())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there are no jobs in ", global.data_dir, "; make one: milepost run SPEC"));
+  }
+  MP_ASSIGN_OR_RETURN(const auto coordinator, TemporaryCoordinator::Start(dir));
+  JobClient jobs(Connection::To(coordinator->address()));
+  for (std::string& name : options->jobs) {
+    MP_ASSIGN_OR_RETURN(name, ResolveJob(jobs, name));
+  }
+  MP_ASSIGN_OR_RETURN(const v1::Job job, jobs.Get(options->jobs.front()));
+  return job.spec();
+}
+
+absl::StatusOr<v1::JobSpec> SpecOf(const GlobalOptions& global, RunOptions* options) {
+  if (!options->jobs.empty()) return SpecOfJob(global, options);
+  if (options->spec.empty()) return absl::InvalidArgumentError("spec is required, or --job");
+  return LoadJobSpec(options->spec);
+}
+
+// At a job's end. `sample`: also text from the model, for which the workers stop.
+RunSummary Summarize(LocalRun* run, absl::Time started, bool sample) {
   RunSummary summary;
   summary.run_started = started;
-  if (status.ok()) {
-    const bool succeeded = run.job().state() == v1::JOB_STATE_SUCCEEDED;
-    if (succeeded && IsByteLevel(*spec)) summary.sample = run.Sample(PromptFrom(*spec));
-    summary.checkpoints = run.Checkpoints();
+  const v1::JobSpec& spec = run->job().spec();
+  const bool succeeded = run->job().state() == v1::JOB_STATE_SUCCEEDED;
+  if (sample && succeeded && IsByteLevel(spec)) summary.sample = run->Sample(PromptFrom(spec));
+  summary.checkpoints = run->Checkpoints();
+  // It is of the language model's loss alone.
+  const bool one_head = spec.model().heads_size() == 0 && !spec.model().has_head_weight();
+  const auto unigram =
+      UnigramLoss(spec.data().train(), spec.data().validation(), SizesOf(spec.model()).vocabulary);
+  if (unigram.ok() && one_head) summary.unigram_loss = *unigram;
+  summary.job = run->job();
+  return summary;
+}
+
+// Its own job, then those that were submitted beside it. What is left is the last one's end.
+struct Followed {
+  absl::Status status;
+  bool own = true;         // the last one is the run's own
+  int own_exit = kExitOk;  // where it is not
+};
+Followed FollowAll(LocalRun* run, absl::Time started, RunReport* report) {
+  Followed followed;
+  followed.status = run->Start();
+  if (followed.status.ok()) followed.status = run->FollowToEnd();
+  while (followed.status.ok()) {
+    const std::optional<v1::Job> next = run->Next();
+    if (!next) break;
+    report->Finished(Summarize(run, started, /*sample=*/false));
+    ExplainFailure(run->job());
+    if (followed.own) followed.own_exit = ExitCodeFor(*run);
+    followed.own = false;
+    run->GoOnWith(*next);
+    followed.status = run->FollowToEnd();
+  }
+  return followed;
+}
+
+}  // namespace
+
+int RunCommand(const GlobalOptions& global, const RunOptions& given) {
+  const absl::Time started = absl::Now();
+  RunOptions options = given;
+  const auto spec = SpecOf(global, &options);
+  if (!spec.ok()) return Fail(spec.status());
+  if (const absl::Status good = CheckSpec(*spec); !good.ok()) return Fail(good);
+  const auto report = MakeRunReport(KindFor(global.output));
+  LocalRun run(global, options, *spec, report.get());
+  const Followed followed = FollowAll(&run, started, report.get());
+  RunSummary summary;
+  std::vector<WaitingJob> waiting;
+  if (followed.status.ok()) {
+    summary = Summarize(&run, started, /*sample=*/true);
+    waiting = run.Waiting();
   }
   run.Stop();
-  if (run.interrupted() && absl::IsCancelled(status)) return kExitInterrupted;
-  if (!status.ok()) {
+  if (run.interrupted() && absl::IsCancelled(followed.status)) return kExitInterrupted;
+  if (!followed.status.ok()) {
     // Of exit codes, "not found" and "time-out" are about jobs, not about this machine.
-    const int code = Fail(status);
+    const int code = Fail(followed.status);
     return code == kExitUsage ? code : int{kExitError};
   }
   summary.job = run.job();
-  // It is of the language model's loss alone.
-  const bool one_head = spec->model().heads_size() == 0 && !spec->model().has_head_weight();
-  const auto unigram = UnigramLoss(spec->data().train(), spec->data().validation(),
-                                   SizesOf(spec->model()).vocabulary);
-  if (unigram.ok() && one_head) summary.unigram_loss = *unigram;
   report->Finished(summary);
   ExplainFailure(run.job());
-  Advise(global, options, run);
-  return ExitCodeFor(run);
+  Advise(global, options, run, followed.own);
+  TellWaiting(global, waiting);
+  return followed.own || run.interrupted() ? ExitCodeFor(run) : followed.own_exit;
 }
 
 }  // namespace milepost::client

@@ -7,6 +7,7 @@
 
 #include "client/cli/run_choice.h"
 #include "client/cli/run_report.h"
+#include "client/cli/stored_job.h"
 #include "client/cli/supervisor.h"
 #include "common/spec/validate.h"
 
@@ -41,17 +42,18 @@ TEST(ChooseRunTest, SubmitsWhatIsNew) {
   const auto other = JobOf("jobs/1", Spec(10, 5e-3), v1::JOB_STATE_SUCCEEDED, 10);
   const RunChoice choice = ChooseRun(Spec(10), {other});
   EXPECT_EQ(choice.action, RunChoice::kSubmit);
-  EXPECT_THAT(choice.cancel, IsEmpty());
+  EXPECT_THAT(choice.set_aside, IsEmpty());
 }
 
 TEST(ChooseRunTest, GoesOnWithAnUnfinishedJobAndSetsOthersAside) {
   const RunChoice choice =
       ChooseRun(Spec(10), {JobOf("jobs/3", Spec(10, 5e-3), v1::JOB_STATE_QUEUED),
                            JobOf("jobs/2", Spec(10), v1::JOB_STATE_RECOVERING, 4),
-                           JobOf("jobs/1", Spec(10, 7e-3), v1::JOB_STATE_FAILED)});
+                           JobOf("jobs/1", Spec(10, 7e-3), v1::JOB_STATE_FAILED),
+                           JobOf("jobs/0", Spec(10, 8e-3), v1::JOB_STATE_SUSPENDED)});
   EXPECT_EQ(choice.action, RunChoice::kAttach);
   EXPECT_EQ(choice.job.name(), "jobs/2");
-  EXPECT_THAT(choice.cancel, ElementsAre("jobs/3"));
+  EXPECT_THAT(choice.set_aside, ElementsAre("jobs/3"));
   EXPECT_EQ(choice.note, "");
   const RunChoice longer = ChooseRun(Spec(20), {JobOf("jobs/2", Spec(10), v1::JOB_STATE_RUNNING)});
   EXPECT_EQ(longer.action, RunChoice::kAttach);
@@ -73,8 +75,11 @@ TEST(ChooseRunTest, SaysSoWhenItIsDoneAndExtendsWhenMoreIsWanted) {
   const auto done = JobOf("jobs/1", Spec(10), v1::JOB_STATE_SUCCEEDED, 10);
   const auto other = JobOf("jobs/2", Spec(10, 5e-3), v1::JOB_STATE_QUEUED);
   EXPECT_EQ(ChooseRun(Spec(10), {other, done}).action, RunChoice::kDone);
-  EXPECT_THAT(ChooseRun(Spec(10), {other, done}).cancel, IsEmpty());
+  EXPECT_THAT(ChooseRun(Spec(10), {other, done}).set_aside, IsEmpty());
+  EXPECT_EQ(ChooseRun(Spec(10), {done}).note, "");
   EXPECT_EQ(ChooseRun(Spec(5), {done}).action, RunChoice::kDone);
+  EXPECT_THAT(ChooseRun(Spec(5), {done}).note,
+              HasSubstr("has made 10 steps, more than the 5 of the spec; --fresh"));
   const RunChoice more = ChooseRun(Spec(20), {done});
   EXPECT_EQ(more.action, RunChoice::kResume);
   EXPECT_EQ(more.new_steps, 20);
@@ -91,6 +96,105 @@ TEST(ChooseRunTest, ResumesWhatFailedOrWasCancelled) {
     EXPECT_EQ(fewer.new_steps, std::nullopt);
     EXPECT_THAT(fewer.note, HasSubstr("already made 5 steps"));
   }
+}
+
+// Nothing else would ever start it.
+TEST(ChooseRunTest, ResumesWhatIsSuspended) {
+  for (const auto state : {v1::JOB_STATE_SUSPENDED, v1::JOB_STATE_SUSPENDING}) {
+    const RunChoice choice = ChooseRun(Spec(20), {JobOf("jobs/1", Spec(10), state, 5)});
+    EXPECT_EQ(choice.action, RunChoice::kResume);
+    EXPECT_EQ(choice.how, "resuming");
+    EXPECT_EQ(choice.new_steps, 20);
+  }
+}
+
+TEST(ChooseRunTest, FreshLeavesEveryOtherJobAsItIs) {
+  const RunChoice choice = ChooseRun(Spec(10),
+                                     {JobOf("jobs/4", Spec(10), v1::JOB_STATE_QUEUED),
+                                      JobOf("jobs/3", Spec(10, 5e-3), v1::JOB_STATE_RUNNING),
+                                      JobOf("jobs/2", Spec(20), v1::JOB_STATE_SUCCEEDED, 20),
+                                      JobOf("jobs/1", Spec(10, 7e-3), v1::JOB_STATE_SUCCEEDED, 10)},
+                                     /*fresh=*/true);
+  EXPECT_EQ(choice.action, RunChoice::kSubmit);
+  EXPECT_EQ(choice.how, "started");
+  std::vector<std::string> replaced;
+  for (const v1::Job& job : choice.replaced) replaced.push_back(job.name());
+  EXPECT_THAT(replaced, ElementsAre("jobs/4", "jobs/2"));
+  EXPECT_THAT(choice.set_aside, ElementsAre("jobs/3"));
+}
+
+// What a job computes is its lineage; when it runs is changed by `job update`.
+TEST(ChooseRunTest, SaysThatAnotherSchedulingDoesNotCount) {
+  v1::JobSpec wanted = Spec(10);
+  wanted.mutable_scheduling()->set_queue("night");
+  for (const auto state : {v1::JOB_STATE_QUEUED, v1::JOB_STATE_FAILED}) {
+    EXPECT_THAT(ChooseRun(wanted, {JobOf("jobs/1", Spec(10), state)}).note,
+                HasSubstr("jobs/1 keeps its own `scheduling`: milepost job update jobs/1"));
+  }
+  EXPECT_EQ(ChooseRun(wanted, {JobOf("jobs/1", wanted, v1::JOB_STATE_QUEUED)}).note, "");
+}
+
+TEST(ChooseJobsTest, TheFirstIsTheRunsOwnAndTheRestWaitBehindIt) {
+  const std::vector<v1::Job> jobs = {JobOf("jobs/4", Spec(10), v1::JOB_STATE_QUEUED),
+                                     JobOf("jobs/3", Spec(20), v1::JOB_STATE_CANCELLED),
+                                     JobOf("jobs/2", Spec(30), v1::JOB_STATE_SUSPENDED),
+                                     JobOf("jobs/1", Spec(40), v1::JOB_STATE_SUCCEEDED, 40)};
+  auto choice = ChooseJobs({"jobs/3", "jobs/2"}, jobs);
+  ASSERT_TRUE(choice.ok()) << choice.status();
+  EXPECT_EQ(choice->job.name(), "jobs/3");
+  EXPECT_EQ(choice->action, RunChoice::kResume);
+  ASSERT_EQ(choice->also.size(), 1U);
+  EXPECT_EQ(choice->also[0].name(), "jobs/2");
+  EXPECT_THAT(choice->set_aside, ElementsAre("jobs/4"));
+  EXPECT_EQ(ChooseJobs({"jobs/2"}, jobs)->action, RunChoice::kResume);
+  EXPECT_EQ(ChooseJobs({"jobs/4"}, jobs)->action, RunChoice::kAttach);
+  EXPECT_EQ(ChooseJobs({"jobs/1"}, jobs)->action, RunChoice::kDone);
+  EXPECT_EQ(ChooseJobs({"jobs/4", "jobs/9"}, jobs).status(),
+            absl::NotFoundError("there is no job jobs/9"));
+}
+
+TEST(WaitingJobsTest, AreThoseOfTheRunThatCanRunHereAndWhyTheOthersDoNot) {
+  v1::Job large = JobOf("jobs/6", Spec(10), v1::JOB_STATE_QUEUED);
+  large.mutable_spec()->mutable_resources()->set_ranks(4);
+  v1::Job behind = JobOf("jobs/5", Spec(10), v1::JOB_STATE_QUEUED);
+  behind.mutable_spec()->mutable_scheduling()->add_depends_on("jobs/4");
+  v1::Job never = JobOf("jobs/7", Spec(10), v1::JOB_STATE_QUEUED);
+  never.mutable_spec()->mutable_scheduling()->add_depends_on("jobs/1");
+  v1::Job elsewhere = JobOf("jobs/8", Spec(10), v1::JOB_STATE_QUEUED);
+  elsewhere.mutable_spec()->mutable_resources()->set_device(v1::DEVICE_KIND_CUDA);
+  std::vector<std::string> told;
+  for (const WaitingJob& one : WaitingJobs(
+           {elsewhere, never, large, behind, JobOf("jobs/4", Spec(10), v1::JOB_STATE_QUEUED),
+            JobOf("jobs/3", Spec(10), v1::JOB_STATE_SUSPENDED),
+            JobOf("jobs/2", Spec(10), v1::JOB_STATE_QUEUED),
+            JobOf("jobs/1", Spec(10), v1::JOB_STATE_FAILED)},
+           {v1::DEVICE_KIND_CPU, 2}, {"jobs/1", "jobs/2"})) {
+    told.push_back(one.job.name() + ": " + one.why);
+  }
+  EXPECT_THAT(told, ElementsAre("jobs/2: there before this run", "jobs/3: suspended",
+                                "jobs/4: ", "jobs/5: ", "jobs/6: needs 4 slots, and there are 2",
+                                "jobs/7: depends on jobs/1, which has not succeeded",
+                                "jobs/8: for another kind of device"));
+}
+
+TEST(StoredJobTest, WhatNothingRunsIsNotRunning) {
+  v1::Job job = JobOf("jobs/1", Spec(100), v1::JOB_STATE_RUNNING, 90);
+  job.set_reason(v1::JOB_REASON_RANK_FAILED);
+  job.add_placements()->set_worker("workers/local-0");
+  EXPECT_TRUE(MarkNotRunning(&job));
+  EXPECT_EQ(job.state(), v1::JOB_STATE_QUEUED);
+  EXPECT_EQ(job.reason(), v1::JOB_REASON_UNSPECIFIED);
+  EXPECT_EQ(job.reason_detail(), "not running; last seen at step 90");
+  EXPECT_EQ(job.placements_size(), 0);
+  v1::Job waiting = JobOf("jobs/2", Spec(100), v1::JOB_STATE_QUEUED);
+  EXPECT_TRUE(MarkNotRunning(&waiting));
+  v1::Job ended = JobOf("jobs/3", Spec(100), v1::JOB_STATE_FAILED, 9);
+  EXPECT_FALSE(MarkNotRunning(&ended));
+  EXPECT_EQ(ended.state(), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(NotRunningText({ended, waiting, job}, " --data-dir d"),
+            "jobs/1 (last seen at step 90), jobs/2 are not running; to go on: milepost run --job "
+            "jobs/1 --job jobs/2 --data-dir d");
+  EXPECT_EQ(NotRunningText({ended}, ""), "");
 }
 
 constexpr ExitResult kKilled = {0, SIGKILL};

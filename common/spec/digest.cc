@@ -27,6 +27,10 @@ void ClearLaterDefaults(v1::ModelSpec* model) {
   if (model->has_llama() && !model->llama().qk_norm()) model->mutable_llama()->clear_qk_norm();
 }
 
+void ClearLaterDefaults(v1::TrainSpec* train) {
+  if (train->max_skipped_steps() == kDefaultSkippedSteps) train->clear_max_skipped_steps();
+}
+
 }  // namespace
 
 std::string SpecDigest(const v1::JobSpec& normalized) { return Digest(normalized); }
@@ -54,6 +58,7 @@ std::string LineageDigest(const v1::JobSpec& normalized) {
   lineage.clear_scheduling();  // when it runs is not what it computes
   lineage.mutable_resources()->clear_device_model();
   ClearLaterDefaults(lineage.mutable_model());
+  ClearLaterDefaults(lineage.mutable_train());
   lineage.mutable_train()->clear_steps();
   // Its default follows the steps.
   lineage.mutable_train()->mutable_schedule()->clear_decay_steps();

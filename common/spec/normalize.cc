@@ -176,6 +176,7 @@ void NormalizeTrain(int32_t ranks, v1::TrainSpec* train) {
 
   MP_DEFAULT(train, clip_norm, 1.0);
   MP_DEFAULT_ENUM(train, on_nonfinite, v1::ON_NONFINITE_SKIP);
+  MP_DEFAULT(train, max_skipped_steps, kDefaultSkippedSteps);
   MP_DEFAULT(train->mutable_validation(), every, 0);
   MP_DEFAULT(train->mutable_validation(), samples, 64);
 }

@@ -94,7 +94,7 @@ TEST(ParseTest, SaysWhatIsWrongAndWhere) {
       {"train: {zzz: 1}",
        "f.yaml:1: train.zzz: unknown field; expected one of steps, seed, precision, batch, zero, "
        "optimizer, schedule, clip_norm, on_nonfinite, validation, recompute, recompute_budget, "
-       "init_from, loss_scale, grad_reduce, offload, determinism"},
+       "init_from, loss_scale, grad_reduce, offload, max_skipped_steps, determinism"},
       {"train: {steps: many}", "f.yaml:1: train.steps: expected a whole number, got 'many'"},
       {"train: {steps: \"10\"}",
        "f.yaml:1: train.steps: expected a whole number, got the text \"10\""},
@@ -125,6 +125,10 @@ TEST(ParseTest, SaysWhatIsWrongAndWhere) {
       {"resources: {device: gpu}",
        "f.yaml:1: resources.device: expected one of cpu, cuda, got 'gpu'; did you mean 'cpu'?"},
       {"name: {a: 1}", "f.yaml:1: name: expected text, got a mapping"},
+      // A value that is missing is missing where its key is, wherever the next token is.
+      {"train:\n  steps:\n  seed: 1\n",
+       "f.yaml:2: train.steps: expected a whole number, got nothing"},
+      {"train:\n  steps:\n\n\n", "f.yaml:2: train.steps: expected a whole number, got nothing"},
       {"train: 3", "f.yaml:1: train: expected a mapping of fields, got '3'"},
       {"train:", "f.yaml:1: train: expected a mapping of fields, got nothing"},
       {"- a\n- b", "f.yaml:1: the document: expected a mapping of fields, got a list"},

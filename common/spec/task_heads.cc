@@ -71,7 +71,9 @@ class HeadChecker {
     for (const char c : name) valid = valid && (absl::ascii_isalnum(c) || c == '_');
     if (!valid) {
       Add(field + ".name",
-          name.empty() || name.size() > kLongestHeadName
+          name.empty()
+              ? absl::StrCat("required: 1 to ", kLongestHeadName, " letters, digits and '_'")
+          : name.size() > kLongestHeadName
               ? absl::StrCat("expected 1 to ", kLongestHeadName, " letters, digits and '_', got ",
                              name.size(), " characters")
               : absl::StrCat("expected letters, digits and '_' only, got '", name, "'"));
@@ -86,7 +88,9 @@ class HeadChecker {
     } else {
       heads_.insert(name);
     }
-    if (head.classes() < 2 || head.classes() > kMaxClasses) {
+    if (head.classes() == 0) {
+      Add(field + ".classes", absl::StrCat("required: a whole number from 2 to ", kMaxClasses));
+    } else if (head.classes() < 2 || head.classes() > kMaxClasses) {
       Add(field + ".classes",
           absl::StrCat("expected 2 to ", kMaxClasses, ", got ", head.classes()));
     }

@@ -64,7 +64,7 @@ TEST(TaskHeads, EveryBrokenRuleIsNamed) {
     std::function<void(JobSpec*)> change;
   };
   const std::vector<Case> cases = {
-      {"model.heads[1].name", "got 0 characters", [](auto* s) { Head(s)->clear_name(); }},
+      {"model.heads[1].name", "required: 1 to 63 letters", [](auto* s) { Head(s)->clear_name(); }},
       {"model.heads[1].name", "'_' only, got 'a.b'", [](auto* s) { Head(s)->set_name("a.b"); }},
       {"model.heads[1].name", "own head", [](auto* s) { Head(s)->set_name("mlm"); }},
       {"model.heads[1].name", "two heads are called", [](auto* s) { Head(s)->set_name("tag"); }},

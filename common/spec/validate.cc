@@ -39,6 +39,13 @@ class Checker {
     return false;
   }
 
+  // Of a field without a default, which is 0 where it is not given.
+  bool Required(absl::string_view field, int64_t value, int64_t low, int64_t high) {
+    if (value != 0) return Int(field, value, low, high);
+    Add(field, absl::StrCat("required: a whole number from ", low, " to ", high));
+    return false;
+  }
+
   // [low, high], or [low, high) or (low, high] with the brackets given.
   bool Real(absl::string_view field, double value, double low, double high,
             absl::string_view brackets = "[]") {
@@ -65,15 +72,15 @@ void CheckName(const std::string& name, Checker* check) {
 }
 
 void CheckGpt2(const v1::Gpt2Spec& gpt2, Checker* check) {
-  check->Int("model.gpt2.layers", gpt2.layers(), 1, 1024);
-  const bool width = check->Int("model.gpt2.width", gpt2.width(), 1, 65536);
-  const bool heads = check->Int("model.gpt2.heads", gpt2.heads(), 1, 1024);
+  check->Required("model.gpt2.layers", gpt2.layers(), 1, 1024);
+  const bool width = check->Required("model.gpt2.width", gpt2.width(), 1, 65536);
+  const bool heads = check->Required("model.gpt2.heads", gpt2.heads(), 1, 1024);
   if (width && heads && gpt2.width() % gpt2.heads() != 0) {
     check->Add("model.gpt2.heads", absl::StrCat("must divide the width: ", gpt2.width(),
                                                 " is not a multiple of ", gpt2.heads()));
   }
-  check->Int("model.gpt2.context", gpt2.context(), 1, 1 << 20);
-  check->Int("model.gpt2.vocabulary", gpt2.vocabulary(), 2, 1 << 24);
+  check->Required("model.gpt2.context", gpt2.context(), 1, 1 << 20);
+  check->Required("model.gpt2.vocabulary", gpt2.vocabulary(), 2, 1 << 24);
   check->Real("model.gpt2.dropout", gpt2.dropout(), 0, 1, "[)");
 }
 
@@ -92,13 +99,16 @@ void CheckRopeScaling(const v1::RopeScalingSpec& scaling, Checker* check) {
 }
 
 void CheckLlamaHeads(const v1::LlamaSpec& llama, Checker* check) {
-  const bool heads = check->Int("model.llama.heads", llama.heads(), 1, 1024);
-  const bool kv = check->Int("model.llama.kv_heads", llama.kv_heads(), 1, 1024);
+  const bool heads = check->Required("model.llama.heads", llama.heads(), 1, 1024);
+  // Defaults that follow from what is missing itself need not be told of.
+  const bool follows = llama.heads() == 0 && llama.kv_heads() == 0;
+  const bool kv = !follows && check->Int("model.llama.kv_heads", llama.kv_heads(), 1, 1024);
   if (heads && kv && llama.heads() % llama.kv_heads() != 0) {
     check->Add("model.llama.kv_heads", absl::StrCat("must divide heads: ", llama.heads(),
                                                     " is not a multiple of ", llama.kv_heads()));
   }
   if (!llama.has_head_dim()) {  // the default is width / heads
+    if (llama.width() == 0 || llama.heads() == 0) return;
     check->Add("model.llama.head_dim",
                absl::StrCat("give it, as heads (", llama.heads(), ") does not divide the width (",
                             llama.width(), ")"));
@@ -109,12 +119,12 @@ void CheckLlamaHeads(const v1::LlamaSpec& llama, Checker* check) {
 }
 
 void CheckLlama(const v1::LlamaSpec& llama, Checker* check) {
-  check->Int("model.llama.layers", llama.layers(), 1, 1024);
-  check->Int("model.llama.width", llama.width(), 1, 65536);
+  check->Required("model.llama.layers", llama.layers(), 1, 1024);
+  check->Required("model.llama.width", llama.width(), 1, 65536);
   CheckLlamaHeads(llama, check);
-  check->Int("model.llama.hidden", llama.hidden(), 1, 1 << 20);
-  check->Int("model.llama.context", llama.context(), 1, 1 << 20);
-  check->Int("model.llama.vocabulary", llama.vocabulary(), 2, 1 << 24);
+  check->Required("model.llama.hidden", llama.hidden(), 1, 1 << 20);
+  check->Required("model.llama.context", llama.context(), 1, 1 << 20);
+  check->Required("model.llama.vocabulary", llama.vocabulary(), 2, 1 << 24);
   check->Real("model.llama.rope_theta", llama.rope_theta(), 1, 1e12);
   if (llama.has_rope_scaling()) CheckRopeScaling(llama.rope_scaling(), check);
   check->Real("model.llama.norm_epsilon", llama.norm_epsilon(), 0, 1, "(]");
@@ -136,7 +146,7 @@ void CheckResNetStages(const v1::ResNetSpec& resnet, Checker* check) {
   int64_t layers = 0;
   for (int i = 0; i < resnet.stages_size(); ++i) {
     const int64_t own = resnet.stages(i).layers();
-    check->Int(absl::StrCat("model.resnet.stages[", i, "].layers"), own, 1, 256);
+    check->Required(absl::StrCat("model.resnet.stages[", i, "].layers"), own, 1, 256);
     layers += own;
   }
   if (resnet.depth() == 0) return;
@@ -151,7 +161,7 @@ void CheckResNetStages(const v1::ResNetSpec& resnet, Checker* check) {
 
 void CheckResNet(const v1::ResNetSpec& resnet, Checker* check) {
   CheckResNetStages(resnet, check);
-  check->Int("model.resnet.classes", resnet.classes(), 1, 1 << 20);
+  check->Required("model.resnet.classes", resnet.classes(), 1, 1 << 20);
   check->Int("model.resnet.image_size", resnet.image_size(), 1, 8192);
   check->Int("model.resnet.width", resnet.width(), 1, 4096);
   check->Real("model.resnet.label_smoothing", resnet.label_smoothing(), 0, 1, "[)");
@@ -165,16 +175,16 @@ void CheckResNet(const v1::ResNetSpec& resnet, Checker* check) {
 }
 
 void CheckBert(const v1::BertSpec& bert, Checker* check) {
-  check->Int("model.bert.layers", bert.layers(), 1, 1024);
-  const bool width = check->Int("model.bert.width", bert.width(), 1, 65536);
-  const bool heads = check->Int("model.bert.heads", bert.heads(), 1, 1024);
+  check->Required("model.bert.layers", bert.layers(), 1, 1024);
+  const bool width = check->Required("model.bert.width", bert.width(), 1, 65536);
+  const bool heads = check->Required("model.bert.heads", bert.heads(), 1, 1024);
   if (width && heads && bert.width() % bert.heads() != 0) {
     check->Add("model.bert.heads", absl::StrCat("must divide the width: ", bert.width(),
                                                 " is not a multiple of ", bert.heads()));
   }
   if (width) check->Int("model.bert.hidden", bert.hidden(), 1, 1 << 20);
-  check->Int("model.bert.context", bert.context(), 1, 1 << 20);
-  check->Int("model.bert.vocabulary", bert.vocabulary(), 2, 1 << 24);
+  check->Required("model.bert.context", bert.context(), 1, 1 << 20);
+  check->Required("model.bert.vocabulary", bert.vocabulary(), 2, 1 << 24);
   check->Int("model.bert.segments", bert.segments(), 1, 1024);
   check->Real("model.bert.dropout", bert.dropout(), 0, 1, "[)");
   check->Real("model.bert.norm_epsilon", bert.norm_epsilon(), 0, 1, "(]");
@@ -348,6 +358,7 @@ void CheckData(const v1::JobSpec& spec, Checker* check) {
     CheckMasking(spec, model.vocabulary, check);
     CheckDocuments(spec, model.vocabulary, check);
   }
+  if (model.context == 0) return;  // which is told already
   if (data.sequence_length() < 1 || data.sequence_length() > model.context) {
     check->Add("data.sequence_length",
                absl::StrCat("expected 1 to model.", model.family, ".context (", model.context,
@@ -517,7 +528,8 @@ void CheckSchedule(const v1::TrainSpec& train, Checker* check) {
     check->Add("train.schedule.type",
                "expected constant, linear, cosine, inverse_sqrt or warmup_stable_decay");
   }
-  if (schedule.warmup_steps() < 0 || schedule.warmup_steps() > train.steps()) {
+  const bool too_long = train.steps() != 0 && schedule.warmup_steps() > train.steps();
+  if (schedule.warmup_steps() < 0 || too_long) {
     check->Add("train.schedule.warmup_steps",
                absl::StrCat("expected 0 to train.steps (", train.steps(), "), got ",
                             schedule.warmup_steps()));
@@ -585,7 +597,7 @@ void CheckOffload(const v1::TrainSpec& train, Checker* check) {
 
 void CheckTrain(const v1::JobSpec& spec, Checker* check) {
   const v1::TrainSpec& train = spec.train();
-  check->Int("train.steps", train.steps(), 1, 1'000'000'000);
+  check->Required("train.steps", train.steps(), 1, 1'000'000'000);
   if (!v1::Precision_IsValid(train.precision()) || train.precision() == 0) {
     check->Add("train.precision", "expected fp32, bf16, fp16 or fp8");
   } else if (spec.model().has_resnet() &&
@@ -622,6 +634,7 @@ void CheckTrain(const v1::JobSpec& spec, Checker* check) {
   if (!v1::OnNonfinite_IsValid(train.on_nonfinite()) || train.on_nonfinite() == 0) {
     check->Add("train.on_nonfinite", "expected skip or fail");
   }
+  check->Int("train.max_skipped_steps", train.max_skipped_steps(), 0, 1'000'000'000);
   check->Int("train.validation.every", train.validation().every(), 0, 1'000'000'000);
   check->Int("train.validation.samples", train.validation().samples(), 1, 1 << 24);
   if (train.validation().every() > 0 && spec.data().validation().empty()) {

@@ -9,6 +9,7 @@
 #ifndef MILEPOST_COMMON_SPEC_VALIDATE_H_
 #define MILEPOST_COMMON_SPEC_VALIDATE_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,9 @@ class JobSpec;
 }
 
 namespace milepost {
+
+// Of train.max_skipped_steps.
+inline constexpr int64_t kDefaultSkippedSteps = 20;
 
 struct FieldViolation {
   std::string field;    // "train.batch.micro"

@@ -19,6 +19,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 using v1::JobSpec;
 
 JobSpec Small() {
@@ -50,6 +51,7 @@ TEST(NormalizeTest, FillsInEveryDefault) {
   EXPECT_EQ(spec.train().schedule().final_lr_ratio(), 0.1);
   EXPECT_EQ(spec.train().clip_norm(), 1.0);
   EXPECT_EQ(spec.train().on_nonfinite(), v1::ON_NONFINITE_SKIP);
+  EXPECT_EQ(spec.train().max_skipped_steps(), 20);
   EXPECT_EQ(spec.train().validation().samples(), 64);
   EXPECT_EQ(spec.resources().device(), v1::DEVICE_KIND_CPU);
   EXPECT_EQ(spec.checkpoint().keep_last(), 3);
@@ -294,6 +296,24 @@ TEST(CheckTest, ExplainsTheBatch) {
               ElementsAre(FieldViolation{"train.batch.micro", "expected 1 to 65536, got 0"}));
 }
 
+// What has no default and is not given is told once, and not what would follow from it.
+TEST(CheckTest, SaysWhatIsRequired) {
+  const JobSpec empty = Normalized([](JobSpec* s) {
+    s->mutable_model()->mutable_llama()->Clear();
+    s->mutable_data()->clear_sequence_length();
+    s->mutable_train()->clear_steps();
+    s->mutable_train()->mutable_schedule()->set_warmup_steps(5);
+  });
+  std::vector<std::string> fields;
+  for (const FieldViolation& violation : CheckJobSpec(empty)) {
+    fields.push_back(violation.field);
+    EXPECT_THAT(violation.message, StartsWith("required: a whole number from ")) << fields.back();
+  }
+  EXPECT_THAT(fields, ElementsAre("model.llama.layers", "model.llama.width", "model.llama.heads",
+                                  "model.llama.hidden", "model.llama.context",
+                                  "model.llama.vocabulary", "train.steps"));
+}
+
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 struct Case {
@@ -409,6 +429,7 @@ TEST(CheckTest, FindsEachBrokenRule) {
       {"data.sequence_length", [](auto* s) { s->mutable_data()->set_sequence_length(33); }},
       {"data.sequence_length", [](auto* s) { s->mutable_data()->set_sequence_length(0); }},
       {"train.steps", [](auto* s) { s->mutable_train()->set_steps(0); }},
+      {"train.max_skipped_steps", [](auto* s) { s->mutable_train()->set_max_skipped_steps(-1); }},
       {"train.precision", [](auto* s) { s->mutable_train()->set_precision(v1::Precision(99)); }},
       {"train.recompute", [](auto* s) { s->mutable_train()->set_recompute(v1::Recompute(99)); }},
       {"train.zero.stage", [](auto* s) { s->mutable_train()->mutable_zero()->set_stage(4); }},
@@ -618,8 +639,12 @@ TEST(DigestTest, ADefaultThatCameLaterIsNoChange) {
   });
   const JobSpec spec = older;
   older.mutable_model()->mutable_llama()->clear_qk_norm();
+  older.mutable_train()->clear_max_skipped_steps();
   EXPECT_EQ(StateDigest(older), StateDigest(spec));
   EXPECT_EQ(LineageDigest(older), LineageDigest(spec));
+  JobSpec patient = spec;
+  patient.mutable_train()->set_max_skipped_steps(100);
+  EXPECT_NE(LineageDigest(patient), LineageDigest(spec));
   older.mutable_model()->mutable_llama()->set_qk_norm(true);
   EXPECT_NE(StateDigest(older), StateDigest(spec));
   EXPECT_NE(LineageDigest(older), LineageDigest(spec));

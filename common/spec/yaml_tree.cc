@@ -31,7 +31,11 @@ class TreeBuilder : public YAML::EventHandler {
   void OnDocumentStart(const YAML::Mark&) override {}
   void OnDocumentEnd() override {}
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
-    if (Accept(mark, "", anchor)) Add({YamlNode::Kind::kNull, mark.line + 1});
+    if (!Accept(mark, "", anchor)) return;
+    // yaml-cpp tells where the next token is. A value that is missing is missing behind its key.
+    const bool is_value = !open_.empty() && open_.back().kind == YamlNode::Kind::kMapping &&
+                          !open_.back().items.empty();
+    Add({YamlNode::Kind::kNull, is_value ? open_.back().items.back().line : mark.line + 1});
   }
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
     Fail(mark, "aliases (*name) are not supported: write the value out");

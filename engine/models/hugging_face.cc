@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "common/spec/model_sizes.h"
 #include "common/status_macros.h"
 #include "milepost/v1/job_spec.pb.h"
 
@@ -275,6 +276,29 @@ std::string Shown(const Json& value) {
   return text;
 }
 
+// What a config's model_type is here.
+constexpr std::pair<absl::string_view, absl::string_view> kModelTypes[] = {
+    {"gpt2", "model.gpt2"},    {"llama", "model.llama"}, {"mistral", "model.llama"},
+    {"qwen2", "model.llama"},  {"qwen3", "model.llama"}, {"bert", "model.bert"},
+    {"resnet", "model.resnet"}};
+
+// Of another family than the spec's; empty: it is of the spec's.
+std::string OtherFamily(const v1::ModelSpec& spec, const Json& config) {
+  const auto found = config.find("model_type");
+  if (found == config.end()) return "";
+  const std::string own = absl::StrCat("model.", SizesOf(spec).family);
+  std::vector<absl::string_view> known;
+  for (const auto& [type, family] : kModelTypes) {
+    known.push_back(type);
+    if (!found->is_string() || found->get<std::string>() != type) continue;
+    return family == own ? ""
+                         : absl::StrCat("model_type is ", Shown(*found), ", which is ", family,
+                                        ", and the spec has ", own);
+  }
+  return absl::StrCat("model_type is ", Shown(*found), ", which is not supported; there are ",
+                      absl::StrJoin(known, ", "));
+}
+
 // Empty: it fits.
 std::string Difference(const Field& field, const Json& config) {
   if (field.rule == Rule::kWrite) return "";
@@ -324,6 +348,9 @@ absl::Status CheckHfConfig(const v1::ModelSpec& spec, absl::string_view config_j
   MP_ASSIGN_OR_RETURN(const Family family, FamilyOf(spec));
   MP_ASSIGN_OR_RETURN(Json parsed, ParseConfig(config_json));
   const Json config = Unified(std::move(parsed));
+  // Then nothing else fits either.
+  const std::string other = OtherFamily(spec, config);
+  if (!other.empty()) return absl::InvalidArgumentError(other);
   std::vector<std::string> differences;
   for (const Field& field : family.fields) {
     std::string difference = Difference(field, config);

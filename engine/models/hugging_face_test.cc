@@ -182,9 +182,12 @@ TEST(HuggingFaceTest, ReadsMistralAndQwen) {
             "model_type is \"qwen2\", which needs model.llama.qkv_bias: true");
   EXPECT_EQ(CheckHfConfig(model, plain).message(),
             "model_type is \"llama\", which needs neither qk_norm nor qkv_bias");
-  EXPECT_THAT(
-      CheckHfConfig(model, absl::StrReplaceAll(plain, {{"\"llama\"", "\"phi\""}})).message(),
-      HasSubstr("model_type is \"phi\", model.llama.qk_norm needs \"qwen3\""));
+  EXPECT_EQ(
+      CheckHfConfig(model, absl::StrReplaceAll(plain, {{"\"llama\"", "\"gemma2\""}})).message(),
+      "model_type is \"gemma2\", which is not supported; there are gpt2, llama, mistral, qwen2, "
+      "qwen3, bert, resnet");
+  EXPECT_EQ(CheckHfConfig(Gpt2(), plain).message(),
+            "model_type is \"llama\", which is model.llama, and the spec has model.gpt2");
   // transformers' defaults, where a config leaves them out, are not the other families'.
   EXPECT_EQ(CheckHfConfig(model, absl::StrReplaceAll(qwen3, {{"\"head_dim\"", "\"x\""}})).message(),
             "head_dim is 128 (it is not given), model.llama.head_dim needs 64");

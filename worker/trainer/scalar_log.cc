@@ -2,9 +2,12 @@
 
 #include <spdlog/spdlog.h>
 
+#include <filesystem>
+#include <fstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 
 namespace milepost::worker {
 
@@ -12,8 +15,23 @@ namespace {
 
 constexpr absl::Duration kPointInterval = absl::Milliseconds(100);
 constexpr absl::Duration kFlushInterval = absl::Seconds(1);
+constexpr char kOwnerFile[] = "job-uid";  // TensorBoard reads files of events alone
+constexpr size_t kShortUid = 8;
 
 }  // namespace
+
+std::string ScalarFolder(const std::string& base, const std::string& job, const std::string& uid) {
+  const std::string folder = absl::StrCat(base, "/", absl::StrReplaceAll(job, {{"/", "-"}}));
+  const std::string file = absl::StrCat(folder, "/", kOwnerFile);
+  std::string owner;
+  if (std::ifstream(file) >> owner) {
+    return owner == uid ? folder : absl::StrCat(folder, "-", uid.substr(0, kShortUid));
+  }
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  std::ofstream(file) << uid << "\n";
+  return folder;
+}
 
 ScalarLog::ScalarLog(const std::string& folder, int64_t start_step, absl::Time now) {
   auto events = TensorBoardWriter::Create(folder, start_step, now);

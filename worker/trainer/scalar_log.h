@@ -1,7 +1,7 @@
 // What a training run leaves for TensorBoard. Training never fails because of it: a folder that
 // cannot be written is said once in the log, and that is all.
 //
-//   ScalarLog log("/runs/a", session.step(), now);
+//   ScalarLog log(ScalarFolder("/runs/a", "jobs/7", uid), session.step(), now);
 //   log.Step(progress, now);         // after every step
 //   log.Validation(progress, now);   // after a validation
 //
@@ -18,6 +18,12 @@
 #include "worker/trainer/tensorboard.h"
 
 namespace milepost::worker {
+
+// The job's own folder in `base`, which jobs of one spec share (an array, a fork):
+// "/runs/a/jobs-7". Made, with the job's uid in it: where another data directory's jobs/7 has it
+// already, this one's is "/runs/a/jobs-7-1a2b3c4d", after its uid. Where it cannot be made
+// ScalarLog says so.
+std::string ScalarFolder(const std::string& base, const std::string& job, const std::string& uid);
 
 class ScalarLog {
  public:

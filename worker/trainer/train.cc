@@ -27,6 +27,7 @@
 #include "worker/memory_state/peer_copies.h"
 #include "worker/trainer/checkpoint_reader.h"
 #include "worker/trainer/checkpoint_uploader.h"
+#include "worker/trainer/divergence.h"
 #include "worker/trainer/failure.h"
 #include "worker/trainer/hang_watch.h"
 #include "worker/trainer/initial_weights.h"
@@ -58,7 +59,8 @@ class Trainer {
         start_(message_.start()),
         spec_(start_.spec()),
         channel_(channel),
-        progress_(channel, start_.rank() == 0) {}
+        progress_(channel, start_.rank() == 0),
+        divergence_(spec_.train().max_skipped_steps()) {}
 
   TrainerExit Run();
 
@@ -104,6 +106,7 @@ class Trainer {
   MessageChannel* const channel_;
   runtime::ActivityBoard activity_;
   ProgressReporter progress_;
+  DivergenceWatch divergence_;
   std::string state_folder_;
   bool fenced_ = false;
   bool stop_agreed_ = false;
@@ -351,7 +354,9 @@ TrainerExit Trainer::Run() {
   }
   progress_.Begin(session_->trainer_state(), *session_, spec_, restored_from_);
   if (start_.rank() == 0 && !spec_.report().tensorboard().empty()) {
-    scalars_ = std::make_unique<ScalarLog>(spec_.report().tensorboard(), session_->step(), Now());
+    scalars_ = std::make_unique<ScalarLog>(
+        ScalarFolder(spec_.report().tensorboard(), start_.job(), start_.uid()), session_->step(),
+        Now());
   }
   // The attempt before it may have been lost while it did what was due then.
   if (restored_from_ == kFromMemory && session_->step() > start_.checkpoint_step()) {
@@ -408,6 +413,10 @@ std::optional<TrainerExit> Trainer::OneStep() {
   stop_agreed_ = report->stop_agreed;
   progress_.Step(*report, Now());
   if (scalars_ != nullptr) scalars_->Step(progress_.progress(), Now());
+  if (absl::Status status = divergence_.Step(*report); !status.ok()) {
+    progress_.Send(Now(), /*must=*/true);
+    return StepFailure(status);
+  }
   if (absl::Status status = AfterStep(report->step); !status.ok()) return Lost(status);
   if (copies_ != nullptr) {
     const absl::Status status = copies_->AfterStep(*session_, *communicator_);
@@ -421,8 +430,10 @@ std::optional<TrainerExit> Trainer::OneStep() {
 }
 
 bool Trainer::IsCheckpointStep(int64_t step) const {
+  if (step == spec_.train().steps() || stop_agreed_) return true;
+  // Of a run that may just have diverged none takes the place of one from before.
   const int64_t every = spec_.checkpoint().every();
-  return step == spec_.train().steps() || stop_agreed_ || (every > 0 && step % every == 0);
+  return every > 0 && step % every == 0 && !divergence_.suspicious();
 }
 
 absl::Status Trainer::AfterStep(int64_t step) {
@@ -486,7 +497,9 @@ TrainerExit Trainer::Finish() {
   if (absl::IsAborted(status)) return Fenced();
   if (status.ok()) {
     ForgetAllState();
-    return {};
+    // Its checkpoint is there all the same: one bad batch at the very end loses nothing.
+    const absl::Status loss = CheckFinalLoss(session_->trainer_state());
+    return loss.ok() ? TrainerExit() : StepFailure(loss);
   }
   return {absl::IsResourceExhausted(status) ? kExitError : kExitNetwork, v1::FAILURE_CLASS_HOST,
           absl::StrCat("all steps are done, but the last checkpoint could not be saved: ",

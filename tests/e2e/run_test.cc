@@ -1,0 +1,239 @@
+// `milepost run` as a user has it: its job, the jobs beside it, and how it ends.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <optional>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/exit_codes.h"
+#include "common/spec/to_yaml.h"
+#include "common/subprocess.h"
+#include "tests/e2e/cluster.h"
+
+namespace milepost::e2e {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr absl::Duration kPatience = absl::Seconds(120);
+
+class RunTest : public testing::Test {
+ protected:
+  ~RunTest() override {
+    running_.reset();
+    if (!HasFailure()) std::filesystem::remove_all(folder_);
+  }
+  void SetUp() override {
+#ifdef MILEPOST_TSAN
+    GTEST_SKIP() << "gRPC and abseil come without ThreadSanitizer's instrumentation";
+#endif
+  }
+
+  struct Ran {
+    int exit_code = -1;
+    std::string out;
+    std::string err;
+  };
+  static std::string TextOf(const std::string& path) {
+    std::ifstream file(path);
+    std::stringstream text;
+    text << file.rdbuf();
+    return text.str();
+  }
+  std::string Path(const std::string& name) const { return absl::StrCat(folder_, "/", name); }
+
+  SpawnOptions Command(std::vector<std::string> argv, const std::string& name) const {
+    SpawnOptions options;
+    argv.insert(argv.begin(), SiblingBinary("milepost"));
+    if (const char* bin = std::getenv("MILEPOST_BIN_DIR")) argv[0] = std::string(bin) + "/milepost";
+    argv.insert(argv.end(), {"--data-dir", Path("data")});
+    options.argv = std::move(argv);
+    options.env = {{"HOME", folder_}, {"XDG_CONFIG_HOME", ""}, {"MILEPOST_COORDINATOR", ""}};
+    options.out = Redirect::File(Path(name + ".out"));
+    options.err = Redirect::File(Path(name + ".err"));
+    return options;
+  }
+  // A command to its end.
+  Ran Milepost(std::vector<std::string> argv) const {
+    for (const char* file : {"cli.out", "cli.err"}) std::filesystem::remove(Path(file));
+    auto process = Subprocess::Spawn(Command(std::move(argv), "cli"));
+    EXPECT_TRUE(process.ok()) << process.status();
+    const auto end = process->Wait(absl::Now() + kPatience);
+    EXPECT_TRUE(end.ok()) << end.status();
+    return {end.ok() ? end->exit_code : -1, TextOf(Path("cli.out")), TextOf(Path("cli.err"))};
+  }
+  // A run that goes on beside the test; its output in run.out and run.err.
+  void Begin(std::vector<std::string> argv, Redirect out = Redirect::File("")) {
+    SpawnOptions options = Command(std::move(argv), "run");
+    if (out.kind != Redirect::kFile) options.out = out;
+    auto process = Subprocess::Spawn(std::move(options));
+    ASSERT_TRUE(process.ok()) << process.status();
+    running_.emplace(*std::move(process));
+  }
+  int AwaitEnd() {
+    const auto end = running_->Wait(absl::Now() + kPatience);
+    EXPECT_TRUE(end.ok()) << end.status() << TextOf(Path("run.out")) << TextOf(Path("run.err"));
+    return end.ok() ? end->exit_code : -1;
+  }
+  // Until a command's output on stdout has `text`.
+  void Until(const std::vector<std::string>& argv, const std::string& text) {
+    const absl::Time give_up = absl::Now() + kPatience;
+    Ran ran;
+    while (absl::Now() < give_up) {
+      ran = Milepost(argv);
+      if (ran.out.find(text) != std::string::npos) return;
+      absl::SleepFor(absl::Milliseconds(20));
+    }
+    FAIL() << text << " never came: " << ran.out << ran.err << TextOf(Path("run.out"))
+           << TextOf(Path("run.err"));
+  }
+
+  std::string Write(const std::string& name, const v1::JobSpec& spec) const {
+    std::ofstream(Path(name)) << MessageToYaml(spec);
+    return Path(name);
+  }
+  static v1::JobSpec WithRate(v1::JobSpec spec, double rate) {
+    spec.mutable_train()->mutable_optimizer()->set_lr(rate);
+    return spec;
+  }
+
+  const std::string folder_ = MakeFolder("milepost_run");
+  std::optional<Subprocess> running_;
+};
+
+TEST_F(RunTest, FreshBeginsASpecAnewAndLeavesAllElse) {
+  const std::string a = Write("a.yaml", SmallJob(folder_, 20));
+  const std::string b = Write("b.yaml", WithRate(SmallJob(folder_, 20), 1e-3));
+  ASSERT_EQ(Milepost({"run", a}).exit_code, kExitOk);
+  ASSERT_EQ(Milepost({"run", b}).exit_code, kExitOk);
+  ASSERT_EQ(Milepost({"checkpoint", "pin", "checkpoints/1", "checkpoints/2"}).exit_code, kExitOk);
+  const std::string before = Milepost({"checkpoint", "list", "-o", "name"}).out;
+  ASSERT_EQ(before, "checkpoints/4\ncheckpoints/3\ncheckpoints/2\ncheckpoints/1\n");
+
+  const Ran fresh = Milepost({"run", a, "--fresh"});
+  EXPECT_EQ(fresh.exit_code, kExitOk) << fresh.err;
+  EXPECT_THAT(fresh.out, HasSubstr("started jobs/3"));
+  EXPECT_THAT(fresh.err, HasSubstr("--fresh: a new job from new parameters; jobs/1 of this spec "
+                                   "and 2 checkpoints"));
+  EXPECT_THAT(Milepost({"checkpoint", "list", "-o", "name"}).out, testing::EndsWith(before));
+  EXPECT_EQ(Milepost({"job", "list", "-o", "name"}).out, "jobs/3\njobs/2\njobs/1\n");
+  // The new one is the spec's now; of the old one what is not wanted can go.
+  EXPECT_THAT(Milepost({"run", a}).out, HasSubstr("already finished jobs/3"));
+  EXPECT_NE(Milepost({"checkpoint", "delete", "checkpoints/2"}).exit_code, kExitOk);
+  ASSERT_EQ(Milepost({"checkpoint", "unpin", "checkpoints/2"}).exit_code, kExitOk);
+  EXPECT_EQ(Milepost({"checkpoint", "delete", "checkpoints/2"}).exit_code, kExitOk);
+}
+
+TEST_F(RunTest, WhatIsQueuedBesideItRunsToo) {
+  v1::JobSpec spec = SmallJob(folder_, 400);
+  spec.mutable_report()->set_tensorboard(Path("curves"));
+  v1::JobSpec wide = WithRate(SmallJob(folder_, 5), 2e-3);
+  wide.mutable_resources()->set_ranks(4);
+  wide.mutable_train()->mutable_batch()->set_micro(2);
+  wide.mutable_train()->mutable_batch()->set_accumulation(1);
+  Begin({"run", Write("a.yaml", spec)});
+  Until({"checkpoint", "list", "-o", "name"}, "checkpoints/1\n");
+  Ran ran = Milepost({"job", "fork", "--from", "checkpoints/1", "--set", "train.steps=30"});
+  ASSERT_EQ(ran.exit_code, kExitOk) << ran.err;
+  ASSERT_EQ(Milepost({"job", "submit", Write("wide.yaml", wide)}).exit_code, kExitOk);
+  EXPECT_EQ(AwaitEnd(), kExitOk) << TextOf(Path("run.err"));
+  EXPECT_THAT(TextOf(Path("run.out")), AllOf(HasSubstr("jobs/1 SUCCEEDED at step 400/400"),
+                                             HasSubstr("going on with jobs/2"),
+                                             HasSubstr("jobs/2 SUCCEEDED at step 30/30")));
+  // What cannot run here is told, and how to run it.
+  EXPECT_THAT(TextOf(Path("run.err")),
+              HasSubstr("jobs/3 (needs 4 slots, and there are 2) waits; to run: milepost run --job "
+                        "jobs/3"));
+  // Each has a curve of its own.
+  EXPECT_TRUE(std::filesystem::is_directory(Path("curves/jobs-1")));
+  EXPECT_TRUE(std::filesystem::is_directory(Path("curves/jobs-2")));
+
+  ran = Milepost({"run", "--job", "3"});
+  EXPECT_EQ(ran.exit_code, kExitOk) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("jobs/3 SUCCEEDED at step 5/5"));
+}
+
+TEST_F(RunTest, OutputThatNobodyReadsStopsItInOrder) {
+  Begin({"run", Write("a.yaml", SmallJob(folder_, 1'000'000))}, Redirect::Pipe());
+  {
+    const UniqueFd out = running_->TakeOut();
+    char first[64];
+    ASSERT_GT(read(out.get(), first, sizeof first), 0);
+    Until({"job", "list"}, "RUNNING");
+  }
+  EXPECT_EQ(AwaitEnd(), kExitInterrupted);
+  EXPECT_THAT(TextOf(Path("run.err")),
+              AllOf(HasSubstr("nobody reads the output any more"), HasSubstr("resume: milepost")));
+  EXPECT_THAT(Milepost({"checkpoint", "list", "-o", "name"}).out, HasSubstr("checkpoints/"));
+  const Ran list = Milepost({"job", "list"});
+  EXPECT_THAT(list.out, AllOf(HasSubstr("QUEUED"), Not(HasSubstr("RUNNING"))));
+}
+
+TEST_F(RunTest, OneThatWasKilledIsToldAsNotRunning) {
+  Begin({"run", Write("a.yaml", SmallJob(folder_, 1'000'000))});
+  Until({"checkpoint", "list", "-o", "name"}, "checkpoints/1\n");
+  ASSERT_TRUE(running_->Signal(SIGKILL).ok());
+  ASSERT_TRUE(running_->Wait(absl::Now() + kPatience).ok());
+
+  const Ran list = Milepost({"job", "list"});
+  EXPECT_THAT(list.out, Not(HasSubstr("RUNNING"))) << list.err;
+  EXPECT_THAT(list.err, AllOf(HasSubstr("no run is going on in"), HasSubstr("last seen at step"),
+                              HasSubstr("milepost run --job jobs/1")));
+  EXPECT_THAT(Milepost({"job", "describe", "1"}).out, HasSubstr("not running; last seen at step"));
+  EXPECT_EQ(Milepost({"job", "wait", "1"}).exit_code, kExitJobNotFinished);
+  const Ran fork =
+      Milepost({"job", "fork", "--from", "jobs/1", "--set", "train.optimizer.lr=1e-4"});
+  EXPECT_EQ(fork.exit_code, kExitOk) << fork.err;
+  EXPECT_THAT(fork.err, HasSubstr("so it waits: milepost run --job jobs/2"));
+  const Ran cancelled = Milepost({"job", "cancel", "jobs/1", "jobs/2"});
+  EXPECT_EQ(cancelled.exit_code, kExitOk) << cancelled.err;
+  EXPECT_EQ(cancelled.out, "jobs/1\njobs/2\n");
+}
+
+TEST_F(RunTest, HintsAreTrueOfTheJobAtHand) {
+  v1::JobSpec spec = SmallJob(folder_, 3);
+  spec.mutable_model()->mutable_gpt2()->set_vocabulary(300);  // tokens of some tokenizer
+  const Ran ran = Milepost({"run", Write("a.yaml", spec)});
+  ASSERT_EQ(ran.exit_code, kExitOk) << ran.err;
+  EXPECT_THAT(ran.err, Not(HasSubstr("--prompt ")));
+  const std::string flag = "--prompt-ids ";
+  const size_t at = ran.err.find(flag);
+  ASSERT_NE(at, std::string::npos) << ran.err;
+  const size_t begin = at + flag.size();
+  const std::string ids = ran.err.substr(begin, ran.err.find(' ', begin) - begin);
+  const Ran text = Milepost({"generate", "--job", "jobs/1", "--prompt-ids", ids, "--tokens", "4"});
+  EXPECT_EQ(text.exit_code, kExitOk) << text.err;
+  const Ran wrong = Milepost({"generate", "--job", "jobs/1", "--prompt", "And God said"});
+  EXPECT_EQ(wrong.exit_code, kExitUsage);
+  EXPECT_THAT(wrong.err, testing::StartsWith("milepost: this model's tokens are not bytes"));
+}
+
+TEST_F(RunTest, ADivergedRunIsNoSuccess) {
+  v1::JobSpec spec = WithRate(SmallJob(folder_, 200), 50);
+  spec.mutable_train()->set_precision(v1::PRECISION_FP16);
+  spec.mutable_checkpoint()->set_every(1);
+  const Ran ran = Milepost({"run", Write("a.yaml", spec)});
+  EXPECT_EQ(ran.exit_code, kExitJobFailed) << ran.out;
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("diverged: 20 steps in order were skipped"),
+                             HasSubstr("train.optimizer.lr")));
+  EXPECT_THAT(Milepost({"job", "describe", "1", "-o", "json"}).out, HasSubstr("\"USER\""));
+  // None of a step that was skipped takes the place of one from before.
+  EXPECT_EQ(Milepost({"checkpoint", "list", "-o", "name"}).out, "checkpoints/1\n");
+
+  spec.mutable_checkpoint()->set_every(0);
+  spec.mutable_train()->set_max_skipped_steps(0);
+  const Ran last = Milepost({"run", Write("b.yaml", spec)});
+  EXPECT_EQ(last.exit_code, kExitJobFailed) << last.out;
+  EXPECT_THAT(last.err, HasSubstr("diverged: all steps are done, but the last one, 200, has a"));
+}
+
+}  // namespace
+}  // namespace milepost::e2e

@@ -1,0 +1,60 @@
+#include "worker/trainer/scalar_log.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+
+namespace milepost::worker {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ScalarLogTest : public ::testing::Test {
+ protected:
+  ScalarLogTest() {
+    std::string name = (fs::temp_directory_path() / "milepost_scalars_XXXXXX").string();
+    base_ = mkdtemp(name.data());
+  }
+  ~ScalarLogTest() override { fs::remove_all(base_); }
+
+  // Files of events in `folder`.
+  static int EventFiles(const std::string& folder) {
+    int files = 0;
+    for (const auto& entry : fs::directory_iterator(folder)) {
+      files += entry.path().filename().string().find("tfevents") != std::string::npos;
+    }
+    return files;
+  }
+
+  std::string base_;
+};
+
+TEST_F(ScalarLogTest, JobsOfOneSpecHaveFoldersOfTheirOwn) {
+  const absl::Time now = absl::FromUnixSeconds(1000);
+  const std::string seven = ScalarFolder(base_, "jobs/7", "1a2b3c4d5e6f");
+  const std::string eight = ScalarFolder(base_, "jobs/8", "2b2b3c4d5e6f");
+  EXPECT_EQ(seven, base_ + "/jobs-7");
+  EXPECT_EQ(eight, base_ + "/jobs-8");
+  ScalarLog first(seven, 0, now);
+  ScalarLog second(eight, 0, now);
+  EXPECT_EQ(EventFiles(seven), 1);
+  EXPECT_EQ(EventFiles(eight), 1);
+}
+
+TEST_F(ScalarLogTest, AResumedJobGoesOnInItsOwnAndAnotherOfItsNameDoesNot) {
+  const std::string first = ScalarFolder(base_, "jobs/7", "1a2b3c4d5e6f");
+  EXPECT_EQ(ScalarFolder(base_, "jobs/7", "1a2b3c4d5e6f"), first);
+  // The same number in another data directory.
+  const std::string other = ScalarFolder(base_, "jobs/7", "99887766554433");
+  EXPECT_EQ(other, base_ + "/jobs-7-99887766");
+  EXPECT_EQ(ScalarFolder(base_, "jobs/7", "99887766554433"), other);
+}
+
+TEST_F(ScalarLogTest, AFolderThatCannotBeMadeStopsNobody) {
+  ScalarLog log(ScalarFolder("/proc/none", "jobs/7", "1a"), 0, absl::FromUnixSeconds(1000));
+  log.Step(v1::Progress(), absl::FromUnixSeconds(1001));
+}
+
+}  // namespace
+}  // namespace milepost::worker
