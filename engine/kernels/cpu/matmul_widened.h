@@ -1,7 +1,7 @@
 // A product of 16-bit factors as fp32 products of pieces, for what a CPU's matrix products do not
-// know (f16 everywhere, bf16 without AVX-512): pieces of A and B are widened into scratch,
-// multiplied and summed in fp32, and rounded once, at the end. Scratch is bounded (at most 8 MiB
-// and what oneDNN asks for), whatever the sizes. Internal to matmul.cc.
+// know (f16 everywhere, bf16 without instructions for it): pieces of A and B are widened into
+// scratch, multiplied and summed in fp32, and rounded once, at the end. Scratch is bounded (at most
+// 8 MiB and what oneDNN asks for), whatever the sizes. Internal to matmul.cc.
 #ifndef MILEPOST_ENGINE_KERNELS_CPU_MATMUL_WIDENED_H_
 #define MILEPOST_ENGINE_KERNELS_CPU_MATMUL_WIDENED_H_
 
