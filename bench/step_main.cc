@@ -49,6 +49,9 @@ class Floor {
 
   absl::Status Prepare() {
     MP_ASSIGN_OR_RETURN(const size_t plain, cache_.WorkspaceBytes(plain_));
+    scratch_.resize(plain);
+    packs_ = !absl::IsUnimplemented(cache_.PackedWeightBytes(packed_).status());
+    if (!packs_) return absl::OkStatus();
     MP_ASSIGN_OR_RETURN(const size_t packed, cache_.WorkspaceBytes(packed_));
     MP_ASSIGN_OR_RETURN(const size_t weight, cache_.PackedWeightBytes(packed_));
     scratch_.resize(std::max(plain, packed));
@@ -58,9 +61,13 @@ class Floor {
 
   absl::Status Measure() {
     MP_RETURN_IF_ERROR(Time(plain_, b_.data(), &plain_rates_));
+    if (!packs_) return absl::OkStatus();
     return Time(packed_, weight_.data(), &packed_rates_);
   }
-  double Rate() const { return std::max(Median(plain_rates_), Median(packed_rates_)); }
+  double Rate() const {
+    const double plain = Median(plain_rates_);
+    return packs_ ? std::max(plain, Median(packed_rates_)) : plain;
+  }
 
  private:
   static constexpr int64_t kSize = 2944;  // rows that are no multiple of a page
@@ -74,6 +81,7 @@ class Floor {
 
   kernels::MatmulCache cache_;
   kernels::MatmulSpec plain_, packed_;
+  bool packs_ = true;  // factors that are widened are not packed
   std::vector<char> a_, b_, c_, weight_, scratch_;
   std::vector<double> plain_rates_, packed_rates_;
 };

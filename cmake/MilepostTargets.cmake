@@ -22,11 +22,11 @@ if(MILEPOST_TIDY)
   set(CMAKE_CXX_CLANG_TIDY ${CLANG_TIDY})
 endif()
 
-# milepost_library(DEPS <targets>... [TEST_DEPS <targets>...])
+# milepost_library(DEPS <targets>... [TEST_DEPS <targets>...] [CPU_FILTER <gtest filter>])
 # Library from *.cc (without *_test.cc and *_main.cc), *.cu where there is CUDA and, where there are
 # *_test.cc, a test binary <target>_test whose every case is registered with ctest.
 function(milepost_library)
-  cmake_parse_arguments(ARG "" "" "DEPS;TEST_DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "CPU_FILTER" "DEPS;TEST_DEPS" ${ARGN})
   file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
   string(REPLACE "/" "_" target ${folder})
   file(GLOB sources CONFIGURE_DEPENDS *.cc)
@@ -50,14 +50,21 @@ function(milepost_library)
     target_link_libraries(${target} INTERFACE milepost_options ${ARG_DEPS})
   endif()
   if(tests AND BUILD_TESTING)
-    milepost_test(NAME ${target}_test SOURCES ${tests} DEPS ${target} ${ARG_TEST_DEPS})
+    milepost_test(NAME ${target}_test SOURCES ${tests} DEPS ${target} ${ARG_TEST_DEPS}
+      CPU_FILTER "${ARG_CPU_FILTER}")
   endif()
 endfunction()
 
+# Instruction sets that oneDNN's kernels are tested for beside the machine's best: what is more than
+# the machine has is taken as its best.
+set(milepost_cpu_isas AVX2 AVX512_CORE)
+
 # milepost_test(NAME <name> SOURCES <files>... [DEPS <targets>...] [TIMEOUT <s>]
-#   [FILTER <gtest filter>])
+#   [FILTER <gtest filter>] [CPU_FILTER <gtest filter>])
+# CPU_FILTER: cases whose result depends on what oneDNN finds in the CPU. They are registered once
+# more for each of milepost_cpu_isas, as <name>.<isa>.<case>.
 function(milepost_test)
-  cmake_parse_arguments(ARG "" "NAME;TIMEOUT;FILTER" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "NAME;TIMEOUT;FILTER;CPU_FILTER" "SOURCES;DEPS" ${ARGN})
   if(NOT BUILD_TESTING)
     return()
   endif()
@@ -80,6 +87,16 @@ function(milepost_test)
     TEST_PREFIX "${ARG_NAME}." WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
     PROPERTIES TIMEOUT ${ARG_TIMEOUT}
     ENVIRONMENT "${environment}")
+  if(NOT ARG_CPU_FILTER)
+    return()
+  endif()
+  foreach(isa ${milepost_cpu_isas})
+    gtest_discover_tests(${ARG_NAME} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+      TEST_FILTER "${ARG_CPU_FILTER}" TEST_LIST ${ARG_NAME}_${isa}
+      TEST_PREFIX "${ARG_NAME}.${isa}." WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+      PROPERTIES TIMEOUT ${ARG_TIMEOUT}
+      ENVIRONMENT "${environment};DNNL_MAX_CPU_ISA=${isa}")
+  endforeach()
 endfunction()
 
 # milepost_binary(NAME <name> SOURCES <files>... DEPS <targets>...)  -> build/<preset>/bin/<name>

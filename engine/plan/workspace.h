@@ -28,9 +28,9 @@ int64_t WorkspaceBytes(const graph::Graph& graph, const std::vector<FlatGroup>& 
                        const graph::Op& op, const PlanOptions& options);
 
 // Scratch to reserve for matrix products: at least what oneDNN 2.6 asked for at every GPT-2 size
-// tried (at most 1.64 MiB a thread), fp32 partial sums of a large bf16 vocabulary, and the fp32
-// pieces of products of halves. A backend that needs more plans once again with what it found, so a
-// plan made without one may fall short, by a scratch, only there.
+// tried (at most 1.64 MiB a thread), fp32 partial sums of a large bf16 vocabulary, and what a
+// product of widened factors takes. A backend that needs more plans once again with what it found,
+// so a plan made without one may fall short, by a scratch, only there.
 int64_t MatmulWorkspaceReserve(int threads, graph::DType dtype, int64_t chunk_rows, int64_t width,
                                int64_t vocabulary);
 

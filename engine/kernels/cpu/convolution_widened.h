@@ -1,6 +1,6 @@
-// A bf16 convolution as fp32 convolutions of some images at a time, for CPUs whose convolutions
-// know no bf16: weights and the pieces' activations are widened into scratch, results are rounded
-// once. Scratch: the weights and, of the images, at most 8 MiB or one image. Internal to
+// A bf16 convolution as fp32 convolutions of some images at a time, for CPUs that have no
+// instructions for bf16: weights and the pieces' activations are widened into scratch, results are
+// rounded once. Scratch: the weights and, of the images, at most 8 MiB or one image. Internal to
 // convolution.cc.
 #ifndef MILEPOST_ENGINE_KERNELS_CPU_CONVOLUTION_WIDENED_H_
 #define MILEPOST_ENGINE_KERNELS_CPU_CONVOLUTION_WIDENED_H_

@@ -4,10 +4,13 @@
 
 namespace milepost::kernels {
 
+bool HasBf16Products(unsigned isa) {
+  constexpr auto kNeeded = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
+  return (isa & kNeeded) == kNeeded;
+}
+
 bool HasBf16Products() {
-  // The constants are sets of features, one bit each.
-  constexpr auto kNeeded = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);
-  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & kNeeded) == kNeeded;
+  return HasBf16Products(static_cast<unsigned>(dnnl::get_effective_cpu_isa()));
 }
 
 }  // namespace milepost::kernels

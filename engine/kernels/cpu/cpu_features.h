@@ -5,10 +5,14 @@
 
 namespace milepost::kernels {
 
-// Whether products of bf16 are oneDNN's own (AVX-512). Elsewhere they are made of fp32 products,
-// whose results are rounded in the same way; that saves memory, not time. Thread-safe;
-// DNNL_MAX_CPU_ISA=AVX2 in the environment makes it false.
+// Whether oneDNN multiplies bf16 with instructions made for it (AVX512_BF16, AMX). With AVX-512
+// alone it emulates them: slower than fp32, and with scratch of a hundred megabytes. Elsewhere bf16
+// goes through fp32 (matmul_widened.h, convolution_widened.h), rounded in the same way.
+// Thread-safe; DNNL_MAX_CPU_ISA=AVX2 or AVX512_CORE in the environment makes it false.
 bool HasBf16Products();
+
+// The same of a set of features, as dnnl::cpu_isa has them: one bit each.
+bool HasBf16Products(unsigned isa);
 
 }  // namespace milepost::kernels
 

@@ -311,21 +311,12 @@ absl::StatusOr<size_t> MatmulCache::WorkspaceBytes(const MatmulSpec& spec) {
     MP_RETURN_IF_ERROR(CheckSpec(spec));
     return spec.c == DType::kF32 ? 0 : VectorProductWorkspaceBytes(spec.n);
   }
-  if (Widens(spec.a)) return WidenedWorkspaceBytes(spec);
+  if (Widens(spec.a)) {
+    MP_RETURN_IF_ERROR(CheckSpec(spec));
+    return WidenedProduct(spec, MaxThreads()).WorkspaceBytes();
+  }
   MP_ASSIGN_OR_RETURN(const Entry* entry, Find(spec));
   return entry->workspace_bytes;
-}
-
-absl::StatusOr<size_t> MatmulCache::WidenedWorkspaceBytes(const MatmulSpec& spec) {
-  MP_RETURN_IF_ERROR(CheckSpec(spec));
-  const WidenedProduct product(spec);
-  size_t scratch = 0;
-  MP_RETURN_IF_ERROR(product.ForEachSpec([&](const MatmulSpec& piece) -> absl::Status {
-    MP_ASSIGN_OR_RETURN(const size_t bytes, WorkspaceBytes(piece));
-    scratch = std::max(scratch, bytes);
-    return absl::OkStatus();
-  }));
-  return product.FixedBytes() + scratch;
 }
 
 absl::StatusOr<size_t> MatmulCache::PackedWeightBytes(const MatmulSpec& spec) {
@@ -366,7 +357,8 @@ absl::Status MatmulCache::Execute(const MatmulSpec& spec, const void* a, const v
   }
   if (Widens(spec.a)) {
     MP_RETURN_IF_ERROR(CheckSpec(spec));
-    return WidenedProduct(spec).Run(*this, a, b, bias, c, workspace);
+    WidenedProduct(spec, MaxThreads()).Run(a, b, bias, c, workspace);
+    return absl::OkStatus();
   }
   MP_ASSIGN_OR_RETURN(Entry * entry, Find(spec));
   char* scratch = static_cast<char*>(workspace) + entry->partial_bytes;

@@ -81,7 +81,6 @@ class MatmulCache {
   struct Entry;
   struct Impl;
   absl::StatusOr<Entry*> Find(const MatmulSpec& spec);
-  absl::StatusOr<size_t> WidenedWorkspaceBytes(const MatmulSpec& spec);
   bool Widens(DType type) const {
     return type == DType::kF16 || (type == DType::kBf16 && !bf16_products_);
   }

@@ -91,7 +91,8 @@ TEST(Matmul, Bf16ToBf16AndToF32) {
   }
 }
 
-// Pieces of 512 rows, 1024 columns and 1024 of the inner dimension go through fp32.
+// Pieces of 1024 rows and columns, blocks of 96 rows and 128 of the inner dimension go through
+// fp32.
 template <typename T>
 void CheckWidenedProducts() {
   for (const auto& s : kSizes) {
@@ -117,15 +118,60 @@ void CheckWidenedProducts() {
                     .bias = true};
     CheckProduct<T, T>(spec, 3e-5, false);
     CheckProduct<T, float>(spec, 3e-5, false);
-    spec.m = 515, spec.k = 9;
+    spec.m = 1043, spec.k = 9;
     CheckProduct<T, T>(spec, 1e-5, false);
     spec.m = 7, spec.n = 1030;
     CheckProduct<T, float>(spec, 1e-5, false);
   }
 }
 
-TEST(Matmul, WidenedHalves) { CheckWidenedProducts<f16>(); }
-TEST(Matmul, WidenedBf16) { CheckWidenedProducts<bf16>(); }
+class WidenedProducts : public OnEveryTarget {};
+TEST_P(WidenedProducts, OfHalves) { CheckWidenedProducts<f16>(); }
+TEST_P(WidenedProducts, OfBf16) { CheckWidenedProducts<bf16>(); }
+
+TEST_P(WidenedProducts, HaveTheSameBitsWithAnyNumberOfThreads) {
+  for (const bool transpose_a : {false, true}) {
+    for (const int64_t m : {5, 203}) {
+      const MatmulSpec spec{.m = m,
+                            .n = 197,
+                            .k = 300,
+                            .transpose_a = transpose_a,
+                            .a = DType::kF16,
+                            .b = DType::kF16};
+      const auto a = RandomVector<f16>(spec.m * spec.k, 1);
+      const auto b = RandomVector<f16>(spec.k * spec.n, 2);
+      std::vector<std::vector<float>> results;
+      for (const int count : {1, 2, 3}) {
+        const ThreadCount threads(count);
+        MatmulCache cache;
+        AlignedBuffer workspace(*cache.WorkspaceBytes(spec));
+        auto& c = results.emplace_back(spec.m * spec.n);
+        ASSERT_TRUE(
+            cache.Execute(spec, a.data(), b.data(), nullptr, c.data(), workspace.data()).ok());
+        EXPECT_TRUE(SameBits(c, results[0])) << count << " threads, " << m << " rows";
+      }
+    }
+  }
+}
+MP_ON_EVERY_TARGET(WidenedProducts);
+
+TEST(Matmul, WidenedProductsHaveBoundedScratch) {
+  for (const int count : {1, 3}) {
+    const ThreadCount threads(count);
+    for (const bool transpose : {false, true}) {
+      const MatmulSpec spec{.m = 50257,
+                            .n = 65536,
+                            .k = 100000,
+                            .transpose_a = transpose,
+                            .a = DType::kF16,
+                            .b = DType::kF16,
+                            .c = DType::kF16,
+                            .bias = true,
+                            .bias_type = DType::kF16};
+      EXPECT_LE(*MatmulCache().WorkspaceBytes(spec), (5u << 20) + count * (54u << 10));
+    }
+  }
+}
 
 // A or C as some columns of a wider matrix: the same bits as the product of a copy, and no other
 // column is touched.

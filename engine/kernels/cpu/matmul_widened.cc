@@ -2,18 +2,58 @@
 
 #include <algorithm>
 
-#include "common/status_macros.h"
 #include "engine/kernels/cpu/elementwise.h"
+#include "engine/kernels/cpu/panel_product.h"
+#include "engine/kernels/cpu/parallel.h"
 
 namespace milepost::kernels {
 namespace {
 
-// A product of a whole piece is a gigaflop: widening its factors costs a few percent of that.
-constexpr int64_t kRows = 512;
+// A block of B, for so many columns and the depth of a panel, is packed by all threads and stays in
+// a core's second cache; the sums of so many rows are kept from one to the next.
+constexpr int64_t kRows = 1024;
 constexpr int64_t kColumns = 1024;
-constexpr int64_t kInner = 1024;
+constexpr int64_t kVector = 16;
 
-size_t FloatBytes(int64_t elements) { return (elements * sizeof(float) + 63) / 64 * 64; }
+int64_t RoundUp(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+int64_t Blocks(int64_t value, int64_t size) { return (value + size - 1) / size; }
+
+struct Range {
+  int64_t first;
+  int64_t count;
+};
+
+// How a piece is shared out: every thread gets as many blocks of rows, of even size, and blocks are
+// split by columns where there are few rows for so many threads.
+class Shares {
+ public:
+  Shares(int64_t m, int64_t n, int64_t threads)
+      : m_(m),
+        n_(n),
+        tiles_(Blocks(m, kRowUnit)),
+        row_blocks_(std::min(tiles_, threads * Blocks(m, threads * kPanelRows))),
+        columns_(RoundUp(Blocks(n, std::max<int64_t>(1, 2 * threads / row_blocks_)), kPanelGroup)),
+        column_blocks_(Blocks(n, columns_)) {}
+  int64_t tasks() const { return row_blocks_ * column_blocks_; }
+  Range Rows(int64_t task) const {
+    const int64_t block = task / column_blocks_;
+    const int64_t first = tiles_ * block / row_blocks_ * kRowUnit;
+    return {first, std::min(m_, tiles_ * (block + 1) / row_blocks_ * kRowUnit) - first};
+  }
+  Range Columns(int64_t task) const {
+    const int64_t first = task % column_blocks_ * columns_;
+    return {first, std::min(columns_, n_ - first)};
+  }
+
+ private:
+  static constexpr int64_t kRowUnit = 12;  // of every SIMD target's tiles of C
+  static_assert(kPanelRows % kRowUnit == 0);
+  const int64_t m_, n_;
+  const int64_t tiles_, row_blocks_;
+  const int64_t columns_, column_blocks_;
+};
 
 }  // namespace
 
@@ -23,125 +63,146 @@ struct WidenedProduct::Piece {
   int64_t inner, depth;
 };
 
-struct WidenedProduct::Scratch {
-  float* a;
-  float* b;
-  float* bias;
-  float* c;
-  char* products;
+// What one task makes of a piece of C.
+struct WidenedProduct::Block {
+  int64_t row, rows;
+  int64_t column, columns;
 };
 
+struct WidenedProduct::Scratch {
+  float* panels;
+  float* bias;
+  float* a;     // kPanelElements a thread
+  float* sums;  // of a piece of C
+  size_t bytes;
+};
+
+template <typename T>
+struct WidenedProduct::Operands {
+  const T* a;
+  const T* b;
+  const void* bias;
+  void* c;
+};
+
+WidenedProduct::WidenedProduct(const MatmulSpec& spec, int threads)
+    : spec_(spec),
+      threads_(threads),
+      a_row_(spec.a_row > 0     ? spec.a_row
+             : spec.transpose_a ? spec.m
+                                : spec.k),
+      b_row_(spec.transpose_b ? spec.k : spec.n),
+      c_row_(spec.c_row > 0 ? spec.c_row : spec.n),
+      sums_row_(RoundUp(std::min(spec.n, kColumns), kVector) + kVector) {}
+
 WidenedProduct::Scratch WidenedProduct::Carve(void* workspace) const {
-  char* at = static_cast<char*>(workspace);
+  const int64_t columns = std::min(spec_.n, kColumns);
+  int64_t used = 0;
   const auto take = [&](int64_t elements) {
-    char* const begin = at;
-    at += FloatBytes(elements);
-    return reinterpret_cast<float*>(begin);
+    float* const begin = static_cast<float*>(workspace) + used;
+    used += RoundUp(elements, kVector);
+    return begin;
   };
-  const int64_t m = std::min(spec_.m, kRows);
-  const int64_t n = std::min(spec_.n, kColumns);
-  const int64_t k = std::min(spec_.k, kInner);
   Scratch scratch;
-  scratch.a = take(m * k);
-  scratch.b = take(k * n);
-  scratch.bias = take(spec_.bias ? n : 0);
-  scratch.c = take(Rounds() ? m * n : 0);
-  scratch.products = at;
+  scratch.panels = take(std::min(spec_.k, kPanelDepth) * RoundUp(columns, kPanelGroup));
+  scratch.bias = take(spec_.bias ? columns : 0);
+  scratch.a = take(threads_ * kPanelElements);
+  scratch.sums = take(Rounds() ? std::min(spec_.m, kRows) * sums_row_ : 0);
+  scratch.bytes = static_cast<size_t>(used) * sizeof(float);
   return scratch;
 }
 
-size_t WidenedProduct::FixedBytes() const {
-  return static_cast<size_t>(Carve(nullptr).products - static_cast<char*>(nullptr));
+size_t WidenedProduct::WorkspaceBytes() const { return Carve(nullptr).bytes; }
+
+template <typename T>
+void WidenedProduct::PackB(const Operands<T>& o, const Piece& p, const Scratch& scratch) const {
+  const int64_t groups = Blocks(p.columns, kPanelGroup);
+  ParallelFor(0, groups, 1, [&](int64_t first, int64_t last) {
+    for (int64_t column = first * kPanelGroup; column < last * kPanelGroup; column += kPanelGroup) {
+      const int64_t at = p.column + column;
+      const T* b = o.b + (spec_.transpose_b ? at * b_row_ + p.inner : p.inner * b_row_ + at);
+      PackPanels(b, b_row_, spec_.transpose_b, p.depth, std::min(kPanelGroup, p.columns - column),
+                 scratch.panels + column * p.depth);
+    }
+  });
+  if (!spec_.bias || p.inner != 0) return;
+  if (spec_.bias_type == kDTypeOf<T>) {
+    CastToFloat(static_cast<const T*>(o.bias) + p.column, p.columns, scratch.bias);
+  } else {
+    std::copy_n(static_cast<const float*>(o.bias) + p.column, p.columns, scratch.bias);
+  }
 }
 
-template <typename Visit>
-absl::Status WidenedProduct::ForEachPiece(const Visit& visit) const {
+// What the sums of a block start from, where that is not zero.
+template <typename T>
+void WidenedProduct::Begin(const Operands<T>& o, const Block& block, const float* bias, float* sums,
+                           int64_t row) const {
+  if (spec_.accumulate && Rounds()) {
+    CastRowsToFloat(static_cast<const T*>(o.c) + block.row * c_row_ + block.column, c_row_,
+                    block.rows, block.columns, sums, row);
+  }
+  for (int64_t i = 0; spec_.bias && i < block.rows; ++i) {
+    float* const to = sums + i * row;
+    if (!spec_.accumulate) {
+      std::copy_n(bias, block.columns, to);
+      continue;
+    }
+    for (int64_t j = 0; j < block.columns; ++j) to[j] += bias[j];
+  }
+}
+
+template <typename T>
+void WidenedProduct::Multiply(const Operands<T>& o, const Piece& p, const Block& block, int thread,
+                              const Scratch& scratch) const {
+  const int64_t at = block.row * c_row_ + block.column;
+  const int64_t column = block.column - p.column;
+  const int64_t row = Rounds() ? sums_row_ : c_row_;
+  float* const sums =
+      Rounds() ? scratch.sums + (block.row - p.row) * row + column : static_cast<float*>(o.c) + at;
+  if (p.inner == 0) Begin(o, block, scratch.bias + column, sums, row);
+  float* const packed = scratch.a + thread * kPanelElements;
+  const T* a =
+      o.a + (spec_.transpose_a ? p.inner * a_row_ + block.row : block.row * a_row_ + p.inner);
+  PackBlock(a, a_row_, spec_.transpose_a, block.rows, p.depth, spec_.m - block.row - block.rows,
+            packed);
+  MultiplyPanels({.a = packed,
+                  .transposed = spec_.transpose_a,
+                  .panels = scratch.panels + column * p.depth,
+                  .depth = p.depth,
+                  .c = sums,
+                  .c_row = row},
+                 block.rows, block.columns, p.inner > 0 || spec_.accumulate || spec_.bias);
+  if (!Rounds() || p.inner + p.depth < spec_.k) return;
+  CastRowsFromFloat(sums, row, block.rows, block.columns, static_cast<T*>(o.c) + at, c_row_);
+}
+
+template <typename T>
+void WidenedProduct::RunAs(const Operands<T>& o, const Scratch& scratch) const {
   for (int64_t n = 0; n < spec_.n; n += kColumns) {
     for (int64_t m = 0; m < spec_.m; m += kRows) {
-      for (int64_t k = 0; k < spec_.k; k += kInner) {
-        MP_RETURN_IF_ERROR(
-            visit(Piece{m, std::min(kRows, spec_.m - m), n, std::min(kColumns, spec_.n - n), k,
-                        std::min(kInner, spec_.k - k)}));
+      for (int64_t k = 0; k < spec_.k; k += kPanelDepth) {
+        const Piece p{m, std::min(kRows, spec_.m - m),      n, std::min(kColumns, spec_.n - n),
+                      k, std::min(kPanelDepth, spec_.k - k)};
+        PackB(o, p, scratch);
+        const Shares shares(p.rows, p.columns, threads_);
+        ParallelTasks(shares.tasks(), [&](int64_t task, int thread) {
+          const Range row = shares.Rows(task), column = shares.Columns(task);
+          const Block block{m + row.first, row.count, n + column.first, column.count};
+          Multiply(o, p, block, thread, scratch);
+        });
       }
     }
   }
-  return absl::OkStatus();
 }
 
-MatmulSpec WidenedProduct::SpecOf(const Piece& piece) const {
-  const bool first = piece.inner == 0;
-  return {.m = piece.rows,
-          .n = piece.columns,
-          .k = piece.depth,
-          .transpose_a = spec_.transpose_a,
-          .transpose_b = spec_.transpose_b,
-          .accumulate = spec_.accumulate || !first,
-          .bias = spec_.bias && first,
-          .c_row = Rounds() ? 0 : CRow()};
-}
-
-absl::Status WidenedProduct::ForEachSpec(
-    const std::function<absl::Status(const MatmulSpec&)>& visit) const {
-  return ForEachPiece([&](const Piece& piece) { return visit(SpecOf(piece)); });
-}
-
-template <typename T>
-void WidenedProduct::Widen(const Piece& p, const T* a, const T* b, const void* bias,
-                           const Scratch& scratch) const {
-  const int64_t a_row = spec_.a_row > 0 ? spec_.a_row : spec_.transpose_a ? spec_.m : spec_.k;
-  if (spec_.transpose_a) {
-    CastRowsToFloat(a + p.inner * a_row + p.row, a_row, p.depth, p.rows, scratch.a, p.rows);
-  } else {
-    CastRowsToFloat(a + p.row * a_row + p.inner, a_row, p.rows, p.depth, scratch.a, p.depth);
-  }
-  // One piece of B serves every row where the inner dimension is a single piece.
-  if (p.row == 0 || spec_.k > kInner) {
-    if (spec_.transpose_b) {
-      CastRowsToFloat(b + p.column * spec_.k + p.inner, spec_.k, p.columns, p.depth, scratch.b,
-                      p.depth);
-    } else {
-      CastRowsToFloat(b + p.inner * spec_.n + p.column, spec_.n, p.depth, p.columns, scratch.b,
-                      p.columns);
-    }
-  }
-  if (!spec_.bias || p.inner != 0) return;
-  if (spec_.bias_type == kDTypeOf<T>) {
-    CastToFloat(static_cast<const T*>(bias) + p.column, p.columns, scratch.bias);
-  } else {
-    std::copy_n(static_cast<const float*>(bias) + p.column, p.columns, scratch.bias);
-  }
-}
-
-template <typename T>
-absl::Status WidenedProduct::RunAs(MatmulCache& cache, const T* a, const T* b, const void* bias,
-                                   void* c, void* workspace) const {
+void WidenedProduct::Run(const void* a, const void* b, const void* bias, void* c,
+                         void* workspace) const {
   const Scratch scratch = Carve(workspace);
-  return ForEachPiece([&](const Piece& p) -> absl::Status {
-    Widen(p, a, b, bias, scratch);
-    const int64_t at = p.row * CRow() + p.column;
-    if (!Rounds()) {
-      return cache.Execute(SpecOf(p), scratch.a, scratch.b, scratch.bias,
-                           static_cast<float*>(c) + at, scratch.products);
-    }
-    T* const out = static_cast<T*>(c) + at;
-    if (spec_.accumulate && p.inner == 0) {
-      CastRowsToFloat(out, CRow(), p.rows, p.columns, scratch.c, p.columns);
-    }
-    MP_RETURN_IF_ERROR(
-        cache.Execute(SpecOf(p), scratch.a, scratch.b, scratch.bias, scratch.c, scratch.products));
-    if (p.inner + p.depth < spec_.k) return absl::OkStatus();
-    CastRowsFromFloat(scratch.c, p.columns, p.rows, p.columns, out, CRow());
-    return absl::OkStatus();
-  });
-}
-
-absl::Status WidenedProduct::Run(MatmulCache& cache, const void* a, const void* b, const void* bias,
-                                 void* c, void* workspace) const {
   if (spec_.a == DType::kBf16) {
-    return RunAs(cache, static_cast<const bf16*>(a), static_cast<const bf16*>(b), bias, c,
-                 workspace);
+    RunAs<bf16>({static_cast<const bf16*>(a), static_cast<const bf16*>(b), bias, c}, scratch);
+  } else {
+    RunAs<f16>({static_cast<const f16*>(a), static_cast<const f16*>(b), bias, c}, scratch);
   }
-  return RunAs(cache, static_cast<const f16*>(a), static_cast<const f16*>(b), bias, c, workspace);
 }
 
 }  // namespace milepost::kernels

@@ -1,15 +1,14 @@
-// A product of 16-bit factors as fp32 products of pieces, for what a CPU's matrix products do not
-// know (f16 everywhere, bf16 without AVX-512): pieces of A and B are widened into scratch,
-// multiplied and summed in fp32, and rounded once, at the end. Scratch is bounded (at most 8 MiB
-// and what oneDNN asks for), whatever the sizes. Internal to matmul.cc.
+// A product of 16-bit factors for what a CPU's matrix products do not know (f16 everywhere, bf16
+// without instructions for it): blocks of A and B are widened as they are packed, multiplied and
+// summed in fp32 (panel_product.h), and rounded once, at the end. oneDNN's own fp32 products would
+// take memory that no plan knows of. Scratch is bounded (5 MiB and 54 KiB a thread), whatever the
+// sizes. Internal to matmul.cc.
 #ifndef MILEPOST_ENGINE_KERNELS_CPU_MATMUL_WIDENED_H_
 #define MILEPOST_ENGINE_KERNELS_CPU_MATMUL_WIDENED_H_
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 
-#include "absl/status/status.h"
 #include "engine/kernels/cpu/matmul.h"
 
 namespace milepost::kernels {
@@ -17,33 +16,36 @@ namespace milepost::kernels {
 class WidenedProduct {
  public:
   // `spec`: A and B are kF16 or kBf16, C is of their type or kF32, checked, no packed_b.
-  explicit WidenedProduct(const MatmulSpec& spec) : spec_(spec) {}
+  // `threads`: MaxThreads() of the thread that runs it.
+  WidenedProduct(const MatmulSpec& spec, int threads);
 
-  // Bytes in front of the scratch of the fp32 products.
-  size_t FixedBytes() const;
-  // Every fp32 product that Run makes, some of them more than once.
-  absl::Status ForEachSpec(const std::function<absl::Status(const MatmulSpec&)>& visit) const;
-  // `cache` makes the fp32 products; their primitives exist if it was asked for their workspace.
-  absl::Status Run(MatmulCache& cache, const void* a, const void* b, const void* bias, void* c,
-                   void* workspace) const;
+  size_t WorkspaceBytes() const;
+  // The arguments are those of MatmulCache::Execute. The same bits with any number of threads.
+  void Run(const void* a, const void* b, const void* bias, void* c, void* workspace) const;
 
  private:
   struct Piece;
+  struct Block;
   struct Scratch;
-  MatmulSpec SpecOf(const Piece& piece) const;
-  template <typename Visit>
-  absl::Status ForEachPiece(const Visit& visit) const;
+  template <typename T>
+  struct Operands;
   Scratch Carve(void* workspace) const;
   bool Rounds() const { return spec_.c != DType::kF32; }
-  int64_t CRow() const { return spec_.c_row > 0 ? spec_.c_row : spec_.n; }
   template <typename T>
-  void Widen(const Piece& piece, const T* a, const T* b, const void* bias,
-             const Scratch& scratch) const;
+  void RunAs(const Operands<T>& operands, const Scratch& scratch) const;
   template <typename T>
-  absl::Status RunAs(MatmulCache& cache, const T* a, const T* b, const void* bias, void* c,
-                     void* workspace) const;
+  void PackB(const Operands<T>& operands, const Piece& piece, const Scratch& scratch) const;
+  template <typename T>
+  void Begin(const Operands<T>& operands, const Block& block, const float* bias, float* sums,
+             int64_t row) const;
+  template <typename T>
+  void Multiply(const Operands<T>& operands, const Piece& piece, const Block& block, int thread,
+                const Scratch& scratch) const;
 
   const MatmulSpec spec_;
+  const int64_t threads_;
+  const int64_t a_row_, b_row_, c_row_;
+  const int64_t sums_row_;  // of C's sums in scratch
 };
 
 }  // namespace milepost::kernels
