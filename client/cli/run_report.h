@@ -1,7 +1,8 @@
 // What `milepost run` says while it runs: a live display, plain lines, or a JSON object per line.
 //
 // JSON lines (stdout, all have "event"): started, state, progress, validation, checkpoint, restart,
-// sample, note, and last of all finished (see FinishedJson).
+// sample, note, and at a job's end finished (see FinishedJson). Where the run goes on with a job
+// that was submitted beside its own, started comes again, and finished last of all.
 #ifndef MILEPOST_CLIENT_CLI_RUN_REPORT_H_
 #define MILEPOST_CLIENT_CLI_RUN_REPORT_H_
 
