@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -16,12 +17,14 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "common/exit_codes.h"
+#include "common/log_format.h"
 #include "common/status_macros.h"
 #include "coordinator/rpc/admission.h"
 #include "coordinator/rpc/server.h"
 #include "coordinator/security/init_pki.h"
 #include "coordinator/standby/standby.h"
 #include "coordinator/store/epochs.h"
+#include "coordinator/store/owner_only.h"
 #include "coordinator/store/store_id.h"
 
 namespace milepost::coordinator {
@@ -124,6 +127,7 @@ absl::Status WriteAddress(const std::string& path, const std::string& address) {
   std::ofstream file(temporary, std::ios::trunc);
   file << address << "\n";
   file.close();
+  chmod(temporary.c_str(), 0644);  // for whoever looks for the coordinator
   if (!file.good() || std::rename(temporary.c_str(), path.c_str()) != 0) {
     std::remove(temporary.c_str());
     return absl::PermissionDeniedError(
@@ -144,6 +148,7 @@ void GiveUpStore(const absl::Status& status) {
 }
 
 int Run(const Flags& flags, const sigset_t& signals) {
+  KeepToOwner(flags.data_dir);
   ServerOptions options;
   options.store.dir = flags.data_dir;
   options.store.logs = flags.logs;
@@ -278,7 +283,7 @@ int Main(int argc, char** argv) {
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
   }
   spdlog::set_default_logger(spdlog::stderr_logger_mt("coordinator"));
-  spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e %^%l%$ coordinator: %v");
+  spdlog::set_formatter(LogFormatter("%Y-%m-%dT%H:%M:%S.%e %^%l%$ coordinator: %v"));
   spdlog::set_level(spdlog::level::from_str(flags.log_level));
   spdlog::flush_on(spdlog::level::info);
   gpr_set_log_function(ForwardGrpcLog);
@@ -289,6 +294,7 @@ int Main(int argc, char** argv) {
 }  // namespace milepost::coordinator
 
 int main(int argc, char** argv) {
+  umask(077);  // what it keeps is every project's; what others are to read is made so by name
   if (argc > 1 && absl::string_view(argv[1]) == "init-pki") {
     return milepost::coordinator::InitPkiMain(argc - 1, argv + 1);
   }

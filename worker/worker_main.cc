@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "common/exit_codes.h"
+#include "common/log_format.h"
 #include "common/subprocess.h"
 #include "common/version.h"
 #include "worker/agent/agent.h"
@@ -133,7 +134,7 @@ int Main(int argc, char** argv) {
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
   }
   spdlog::set_default_logger(spdlog::stderr_logger_mt("worker"));
-  spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e %L worker: %v");
+  spdlog::set_formatter(LogFormatter("%Y-%m-%dT%H:%M:%S.%e %L worker: %v"));
   spdlog::set_level(spdlog::level::from_str(log_level));
   options.stop_time = absl::Seconds(stop_seconds);
   options.spot.time = absl::Seconds(spot_seconds);

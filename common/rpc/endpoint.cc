@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_credentials_options.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "common/status_macros.h"
 
@@ -52,10 +54,26 @@ absl::Status CheckPem(const std::string& path, const std::string& label) {
       path, " holds no ", label.empty() ? "private key" : "certificate", " in PEM form"));
 }
 
+// Who may write it may put his own there, and who may read it may be whose it is. A group may be
+// the one that a secret was mounted for.
+absl::Status CheckKeyMode(const std::string& path) {
+  struct stat info = {};
+  if (stat(path.c_str(), &info) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat(path, " cannot be read"));
+  }
+  if ((info.st_mode & (S_IWGRP | S_IROTH | S_IWOTH)) == 0) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrFormat("%s is a private key that others may read or change (mode %04o): chmod 600 "
+                      "%s, and make a new "
+                      "one if somebody may have it",
+                      path, info.st_mode & 07777, path));
+}
+
 absl::Status CheckFolder(const TlsFolder& folder) {
   MP_RETURN_IF_ERROR(CheckPem(folder.authority(), "CERTIFICATE"));
   MP_RETURN_IF_ERROR(CheckPem(folder.certificate(), "CERTIFICATE"));
-  return CheckPem(folder.key(), "");
+  MP_RETURN_IF_ERROR(CheckPem(folder.key(), ""));
+  return CheckKeyMode(folder.key());
 }
 
 std::shared_ptr<FileWatcherCertificateProvider> Watch(const TlsFolder& folder) {

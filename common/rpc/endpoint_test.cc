@@ -2,6 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
 
 #include "common/rpc/coordinators.h"
 
@@ -31,6 +37,29 @@ TEST(EndpointTest, SplitsAddresses) {
   EXPECT_THAT(SplitAddresses("a:1"), ElementsAre("a:1"));
   EXPECT_THAT(SplitAddresses("a:1, b:2,,[::1]:3,"), ElementsAre("a:1", "b:2", "[::1]:3"));
   EXPECT_THAT(SplitAddresses(""), ElementsAre(""));
+}
+
+TEST(EndpointTest, AKeyThatOthersMayReadOrChangeIsRefused) {
+  std::string folder = std::filesystem::temp_directory_path() / "endpoint_test_XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const std::string key = folder + "/tls.key";
+  for (const char* file : {"/ca.crt", "/tls.crt"}) {
+    std::ofstream(folder + file) << "-----BEGIN CERTIFICATE-----\n";
+  }
+  std::ofstream(key) << "-----BEGIN PRIVATE KEY-----\n";
+  for (const mode_t mode : {0666, 0644, 0602, 0620}) {
+    ASSERT_EQ(chmod(key.c_str(), mode), 0);
+    for (const absl::Status& status :
+         {WorkerCredentials(folder).status(), CoordinatorCredentials(folder).status()}) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << mode << status;
+      EXPECT_NE(status.message().find("chmod 600 " + key), std::string::npos) << status;
+    }
+  }
+  for (const mode_t mode : {0600, 0400, 0640}) {
+    ASSERT_EQ(chmod(key.c_str(), mode), 0);
+    EXPECT_FALSE(absl::IsPermissionDenied(WorkerCredentials(folder).status())) << mode;
+  }
+  std::filesystem::remove_all(folder);
 }
 
 TEST(CoordinatorsTest, GoOnFromWhatFailedAndRemember) {

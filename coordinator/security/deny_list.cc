@@ -1,16 +1,31 @@
 #include "coordinator/security/deny_list.h"
 
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
+
+#include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 
 namespace milepost::coordinator {
 namespace {
 
 constexpr absl::Duration kLookAgain = absl::Seconds(1);
 constexpr size_t kMost = 100'000;
+constexpr char kPrefix[] = "workers/";
+
+// As workers may be called at all.
+bool IsWorkerId(absl::string_view id) {
+  return !id.empty() && std::all_of(id.begin(), id.end(), [](char c) {
+    return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
+  });
+}
 
 }  // namespace
 
@@ -21,21 +36,56 @@ bool DenyList::Has(absl::string_view id, absl::Time now) {
     looked_ = now;
     Read();
   }
-  return ids_.contains(id);
+  return !known_ || ids_.contains(id);
+}
+
+bool DenyList::Parse(absl::flat_hash_set<std::string>* ids, std::string* why) const {
+  struct stat info = {};
+  if (stat(path_.c_str(), &info) != 0) {
+    *why = std::strerror(errno);
+    return errno == ENOENT;
+  }
+  std::ifstream file(path_);
+  if (!S_ISREG(info.st_mode) || !file) {
+    *why = S_ISREG(info.st_mode) ? "it cannot be opened" : "it is no file";
+    return false;
+  }
+  bool good = true;
+  int number = 0;
+  for (std::string line; std::getline(file, line);) {
+    ++number;
+    absl::string_view id = absl::StripAsciiWhitespace(line);
+    if (id.empty() || id[0] == '#') continue;
+    id = absl::StripAsciiWhitespace(id.substr(0, id.find('#')));
+    absl::ConsumePrefix(&id, kPrefix);
+    const bool one_more = ids->size() < kMost;
+    if (one_more) ids->emplace(id);
+    if (good && (!one_more || !IsWorkerId(id))) {
+      *why = absl::StrCat("line ", number, one_more ? ": not a worker's id" : ": one too many");
+      good = false;
+    }
+    if (!one_more) break;
+  }
+  if (!file.bad()) return good;
+  *why = "it cannot be read";
+  return false;
 }
 
 void DenyList::Read() {
-  errno = 0;
-  std::ifstream file(path_);
-  // One that cannot be read lets nobody in who was out.
-  if (!file && errno != ENOENT) return;
   decltype(ids_) ids;
-  for (std::string line; ids.size() < kMost && std::getline(file, line);) {
-    const absl::string_view id = absl::StripAsciiWhitespace(line);
-    if (!id.empty() && id[0] != '#') ids.emplace(id);
+  std::string why;
+  if (Parse(&ids, &why)) {
+    ids_ = std::move(ids);
+    known_ = true;
+    trouble_.clear();
+    return;
   }
-  if (file.bad()) return;
-  ids_ = std::move(ids);
+  // Nobody who was out comes in, and who is named is out.
+  ids_.merge(ids);
+  if (why == trouble_) return;
+  trouble_ = why;
+  spdlog::error("{}: {}: {}; mend it", path_, why,
+                known_ ? "who was shut out stays so" : "no worker is let in");
 }
 
 }  // namespace milepost::coordinator

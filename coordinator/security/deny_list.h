@@ -1,5 +1,7 @@
 // Workers that are shut out although their certificates are good: a file with an id a line, read
-// again when it changes. No file: nobody is. Thread-safe; time is an argument.
+// again when it changes. No file: nobody is. A file that cannot be read lets nobody in who was out,
+// and nobody at all before one was read; so does a line that can be no id, beside what the other
+// lines say. Either is logged. Thread-safe; time is an argument.
 #ifndef MILEPOST_COORDINATOR_SECURITY_DENY_LIST_H_
 #define MILEPOST_COORDINATOR_SECURITY_DENY_LIST_H_
 
@@ -26,12 +28,16 @@ class DenyList {
   bool Has(absl::string_view id, absl::Time now);
 
  private:
+  // False: the file cannot be read, or has lines that cannot be ids. `ids`: the others.
+  bool Parse(absl::flat_hash_set<std::string>* ids, std::string* why) const;
   void Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string path_;
   absl::Mutex mutex_;
   absl::Time looked_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::flat_hash_set<std::string> ids_ ABSL_GUARDED_BY(mutex_);
+  bool known_ ABSL_GUARDED_BY(mutex_) = false;   // once there was a good one, or none
+  std::string trouble_ ABSL_GUARDED_BY(mutex_);  // that was logged
 };
 
 }  // namespace milepost::coordinator

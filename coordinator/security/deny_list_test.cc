@@ -31,5 +31,47 @@ TEST(DenyListTest, AFileThatCannotBeReadLetsNobodyIn) {
   fs::remove_all(folder);
 }
 
+class DenyListFileTest : public ::testing::Test {
+ protected:
+  DenyListFileTest() {
+    folder_ = (fs::temp_directory_path() / "deny_list_XXXXXX").string();
+    if (mkdtemp(folder_.data()) == nullptr) ADD_FAILURE() << folder_;
+    path_ = folder_ + "/" + kDeniedWorkersFile;
+  }
+  ~DenyListFileTest() override { fs::remove_all(folder_); }
+
+  std::string folder_, path_;
+  absl::Time now_ = absl::FromUnixSeconds(1000);
+};
+
+TEST_F(DenyListFileTest, WorkersAreNamedByIdOrName) {
+  std::ofstream(path_) << "workers/wa\r\nwb  # stolen\n";
+  DenyList list(path_);
+  EXPECT_TRUE(list.Has("wa", now_));
+  EXPECT_TRUE(list.Has("wb", now_));
+  EXPECT_FALSE(list.Has("wc", now_));
+}
+
+TEST_F(DenyListFileTest, ADirectoryInItsPlaceLetsNobodyIn) {
+  fs::create_directory(path_);
+  DenyList list(path_);
+  EXPECT_TRUE(list.Has("wa", now_));
+  fs::remove(path_);
+  EXPECT_FALSE(list.Has("wa", now_ + absl::Seconds(2)));
+}
+
+TEST_F(DenyListFileTest, ALineThatIsNoIdLetsNobodyInWhoWasOut) {
+  std::ofstream(path_) << "'wa'\nwb\n";
+  DenyList fresh(path_);
+  EXPECT_TRUE(fresh.Has("wa", now_)) << "it may be that worker who is meant";
+  EXPECT_TRUE(fresh.Has("wc", now_));
+  fs::remove(path_);
+  DenyList running(path_);
+  EXPECT_FALSE(running.Has("wc", now_));
+  std::ofstream(path_) << "'wa'\nwb\n";
+  EXPECT_TRUE(running.Has("wb", now_ + absl::Seconds(2)));
+  EXPECT_FALSE(running.Has("wc", now_ + absl::Seconds(2))) << "it was let in by a good list";
+}
+
 }  // namespace
 }  // namespace milepost::coordinator

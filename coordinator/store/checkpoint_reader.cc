@@ -307,10 +307,11 @@ absl::StatusOr<v1::Checkpoint> CheckpointStore::Pin(const std::string& name, boo
 }
 
 absl::Status CheckpointStore::DeleteLocked(int64_t number) {
-  // Manifest first: chunks without one are swept at the next start.
+  // Manifest first. What says that the chunks are to go stays until they are gone.
   rocksdb::WriteBatch batch;
   batch.Delete(database_->meta(), NumberKey(kManifestPrefix, number));
   batch.Delete(database_->meta(), NumberKey(kFlagsPrefix, number));
+  batch.Put(database_->meta(), NumberKey(kDeletedPrefix, number), "");
   MP_RETURN_IF_ERROR(database_->Write(&batch, /*sync=*/true));
   committed_.erase(number);
   deleter_.Add(number);

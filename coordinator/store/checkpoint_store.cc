@@ -29,6 +29,7 @@
 #include "coordinator/store/keys.h"
 #include "coordinator/store/manifest.h"
 #include "coordinator/store/open_checkpoint.h"
+#include "coordinator/store/record_scan.h"
 #include "coordinator/store/stream_writer_impl.h"
 
 namespace milepost::coordinator {
@@ -79,44 +80,57 @@ absl::StatusOr<std::unique_ptr<CheckpointStore>> CheckpointStore::Open(
 
 absl::Status CheckpointStore::Load() {
   std::set<int64_t> known;
-  std::unique_ptr<rocksdb::Iterator> it(
-      database_->db()->NewIterator(rocksdb::ReadOptions(), database_->meta()));
-  const std::string prefix(1, kManifestPrefix);
   absl::MutexLock lock(&mutex_);
-  for (it->Seek(prefix); it->Valid() && it->key().starts_with(prefix); it->Next()) {
-    const int64_t number =
-        static_cast<int64_t>(ReadBe64(absl::string_view(it->key().data() + 1, 8)));
-    known.insert(number);
-    auto manifest = DecodeManifest(absl::string_view(it->value().data(), it->value().size()));
-    if (!manifest.ok()) {
-      spdlog::error("checkpoints/{}: {}; it cannot be used", number,
-                    std::string(manifest.status().message()));
-      continue;
-    }
-    Committed committed{.checkpoint = manifest->manifest().checkpoint()};
-    std::string flags;
-    absl::Status status =
-        database_->Get(database_->meta(), NumberKey(kFlagsPrefix, number), &flags);
-    if (!status.ok() && !absl::IsNotFound(status)) return status;
-    DecodeFlags(flags, &committed.checkpoint);
-    committed_[number] = std::move(committed);
-  }
-  MP_RETURN_IF_ERROR(FromRocks(it->status(), "reading the checkpoints' manifests"));
-  SweepOrphans(known);
-  return absl::OkStatus();
+  MP_RETURN_IF_ERROR(ScanRecords(
+      *database_, kManifestPrefix,
+      [&](absl::string_view key, absl::string_view value)
+          ABSL_NO_THREAD_SAFETY_ANALYSIS -> absl::Status {
+            if (key.size() != 9)
+              return absl::DataLossError("the store has a damaged checkpoint key");
+            const auto number = static_cast<int64_t>(ReadBe64(key.substr(1)));
+            known.insert(number);
+            auto manifest = DecodeManifest(value);
+            if (!manifest.ok()) {
+              spdlog::error("checkpoints/{}: {}; it cannot be used", number,
+                            std::string(manifest.status().message()));
+              return absl::OkStatus();
+            }
+            Committed committed{.checkpoint = manifest->manifest().checkpoint()};
+            std::string flags;
+            absl::Status status =
+                database_->Get(database_->meta(), NumberKey(kFlagsPrefix, number), &flags);
+            if (!status.ok() && !absl::IsNotFound(status)) return status;
+            DecodeFlags(flags, &committed.checkpoint);
+            committed_[number] = std::move(committed);
+            return absl::OkStatus();
+          }));
+  return FinishDeletions(known);
 }
 
-// Chunks without a manifest: their deletion was cut short.
-void CheckpointStore::SweepOrphans(const std::set<int64_t>& known) {
+// Only what a record says is to go. Chunks that nothing names may be all that is left of a
+// checkpoint whose manifest was lost.
+absl::Status CheckpointStore::FinishDeletions(const std::set<int64_t>& known) {
+  std::set<int64_t> deleted;
+  MP_RETURN_IF_ERROR(
+      ScanRecords(*database_, kDeletedPrefix, [&](absl::string_view key, absl::string_view) {
+        if (key.size() != 9) return absl::DataLossError("the store has a damaged deletion key");
+        const auto number = static_cast<int64_t>(ReadBe64(key.substr(1)));
+        if (!known.contains(number)) deleted.insert(number);
+        return absl::OkStatus();
+      }));
   std::vector<rocksdb::LiveFileMetaData> files;
   database_->db()->GetLiveFilesMetaData(&files);
-  std::set<int64_t> orphans;
+  std::set<int64_t> unnamed;
   for (const rocksdb::LiveFileMetaData& file : files) {
     if (file.column_family_name != "chunks" || file.smallestkey.size() < 8) continue;
-    const int64_t number = static_cast<int64_t>(ReadBe64(file.smallestkey));
-    if (!known.contains(number)) orphans.insert(number);
+    const auto number = static_cast<int64_t>(ReadBe64(file.smallestkey));
+    if (!known.contains(number) && !deleted.contains(number)) unnamed.insert(number);
   }
-  for (int64_t number : orphans) deleter_.Add(number);
+  for (int64_t number : unnamed) {
+    spdlog::error("checkpoints/{}: has chunks and no manifest; they are kept", number);
+  }
+  for (int64_t number : deleted) deleter_.Add(number);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<int64_t> CheckpointStore::NextNumberLocked() {

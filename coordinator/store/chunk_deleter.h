@@ -5,8 +5,8 @@
 //   deleter.Add(number);                      // its manifest is deleted already
 //   deleter.Await(absl::Now() + absl::Seconds(30));
 //
-// What is not deleted when the process ends, or cannot be, has no manifest any more and is swept
-// after the next start. Thread-safe. Only Await blocks.
+// What is not deleted when the process ends, or cannot be, still has its record kDeletedPrefix and
+// is deleted after the next start. Thread-safe. Only Await blocks.
 #ifndef MILEPOST_COORDINATOR_STORE_CHUNK_DELETER_H_
 #define MILEPOST_COORDINATOR_STORE_CHUNK_DELETER_H_
 

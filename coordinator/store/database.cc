@@ -3,6 +3,7 @@
 #include <rocksdb/db.h>
 #include <rocksdb/sst_file_manager.h>
 #include <rocksdb/table.h>
+#include <rocksdb/transaction_log.h>
 #include <spdlog/spdlog.h>
 #include <sys/statvfs.h>
 
@@ -17,7 +18,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/error_details.h"
 #include "common/status_macros.h"
+#include "coordinator/store/database_check.h"
 #include "coordinator/store/keys.h"
+#include "coordinator/store/record_scan.h"
 
 namespace milepost::coordinator {
 
@@ -25,6 +28,7 @@ namespace {
 
 constexpr size_t kMetaWriteBufferBytes = 8 << 20;
 constexpr size_t kLogWriteBufferBytes = 4 << 20;
+constexpr uint64_t kLogHeaderBytes = 7;  // of RocksDB's log, in front of each record
 
 // RocksDB's warnings, in our own log. Its file logger aborts when the disk is full, and grows.
 class WarningLogger : public rocksdb::Logger {
@@ -60,6 +64,9 @@ rocksdb::DBOptions DatabaseOptions() {
   options.max_total_wal_size = 32 << 20;
   options.max_manifest_file_size = 16 << 20;
   options.stats_dump_period_sec = 0;
+  // A log may end in the middle of what was not acknowledged, and is damaged nowhere else.
+  options.wal_recovery_mode = rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;
+  options.track_and_verify_wals_in_manifest = true;
   options.verify_sst_unique_id_in_manifest = false;  // ingested files have none; it would only warn
   options.stats_persist_period_sec = 0;
   // Space of deleted checkpoints is free at once; also resumes writing when a full disk has space
@@ -130,7 +137,10 @@ absl::StatusOr<std::unique_ptr<Database>> Database::Open(const std::string& dir)
         absl::StrCat("data directory ", dir, ": cannot be made: ", error.message()));
   }
   std::unique_ptr<Database> database(new Database(dir));
+  MP_RETURN_IF_ERROR(CheckFiles(dir + "/db"));
   MP_RETURN_IF_ERROR(database->OpenRocks());
+  MP_RETURN_IF_ERROR(database->CheckTables());
+  database->mark_ = std::make_unique<LogMark>(dir + "/db");
   MP_RETURN_IF_ERROR(database->CheckFormat());
   return database;
 }
@@ -138,10 +148,11 @@ absl::StatusOr<std::unique_ptr<Database>> Database::Open(const std::string& dir)
 absl::Status Database::OpenRocks() {
   rocksdb::Options logs = BaseOptions();
   logs.write_buffer_size = kLogWriteBufferBytes;
+  rocksdb::Options meta = MetaFileOptions();
+  meta.disable_auto_compactions =
+      true;  // until it is verified: they read, and delete what they read
   const std::vector<rocksdb::ColumnFamilyDescriptor> wanted = {
-      {rocksdb::kDefaultColumnFamilyName, MetaFileOptions()},
-      {"chunks", ChunkFileOptions()},
-      {"logs", logs}};
+      {rocksdb::kDefaultColumnFamilyName, meta}, {"chunks", ChunkFileOptions()}, {"logs", logs}};
   rocksdb::DB* db = nullptr;
   const rocksdb::Status status = rocksdb::DB::Open(
       rocksdb::DBOptions(DatabaseOptions()), absl::StrCat(dir_, "/db"), wanted, &families_, &db);
@@ -166,7 +177,15 @@ absl::Status Database::OpenRocks() {
     return absl::PermissionDeniedError(
         absl::StrCat("data directory ", dir_, " cannot be written: ", text));
   }
-  return FromRocks(status, absl::StrCat("data directory ", dir_, " cannot be opened"));
+  absl::Status error =
+      FromRocks(status, absl::StrCat("data directory ", dir_, " cannot be opened"));
+  if (!absl::IsDataLoss(error)) return error;
+  return absl::DataLossError(absl::StrCat(error.message(), kStoreIsDamaged));
+}
+
+absl::Status Database::CheckTables() {
+  MP_RETURN_IF_ERROR(VerifyTables(db(), rocksdb::kDefaultColumnFamilyName));
+  return FromRocks(db_->EnableAutoCompaction({meta()}), absl::StrCat("opening ", dir_));
 }
 
 absl::Status Database::CheckFormat() {
@@ -197,11 +216,26 @@ absl::Status Database::Write(rocksdb::WriteBatch* batch, bool sync) {
   rocksdb::WriteOptions options;
   options.sync = sync;
   options.protection_bytes_per_key = 8;
-  return FromRocks(db_->Write(options, batch), absl::StrCat("writing to ", dir_));
+  if (!sync) return FromRocks(db_->Write(options, batch), absl::StrCat("writing to ", dir_));
+  // What was there before is synced with it, and it comes after that.
+  const auto [log, bytes] = CurrentLog();
+  const uint64_t written = kLogHeaderBytes + batch->GetDataSize();
+  MP_RETURN_IF_ERROR(FromRocks(db_->Write(options, batch), absl::StrCat("writing to ", dir_)));
+  if (log > 0 && CurrentLog().first == log) mark_->Note(log, bytes + written);
+  return absl::OkStatus();
 }
 
 absl::Status Database::SyncLog() {
-  return FromRocks(db_->SyncWAL(), absl::StrCat("writing to ", dir_));
+  const auto [log, bytes] = CurrentLog();
+  MP_RETURN_IF_ERROR(FromRocks(db_->SyncWAL(), absl::StrCat("writing to ", dir_)));
+  if (log > 0) mark_->Note(log, bytes);
+  return absl::OkStatus();
+}
+
+std::pair<uint64_t, uint64_t> Database::CurrentLog() const {
+  std::unique_ptr<rocksdb::LogFile> log;
+  if (!db_->GetCurrentWalFile(&log).ok() || log == nullptr) return {0, 0};
+  return {log->LogNumber(), log->SizeFileBytes()};
 }
 
 absl::Status Database::CheckSpace() const {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,6 +22,8 @@ class WriteBatch;
 }  // namespace rocksdb
 
 namespace milepost::coordinator {
+
+class LogMark;
 
 // A full disk and an exhausted quota are RESOURCE_EXHAUSTED, a bad checksum is DATA_LOSS. `what`
 // says what was being done.
@@ -39,6 +42,9 @@ class Database {
   // Format of everything in the directory. A directory with a larger number is refused.
   static constexpr int kFormatVersion = 1;
 
+  // DATA_LOSS, with nothing deleted: a table of records, the write-ahead log or a file that names
+  // others is damaged or missing. Reads all tables of `meta`; the blocks of chunks are verified
+  // when they are read.
   static absl::StatusOr<std::unique_ptr<Database>> Open(const std::string& dir);
   ~Database();
 
@@ -66,8 +72,12 @@ class Database {
   explicit Database(std::string dir);
   absl::Status OpenRocks();
   absl::Status CheckFormat();
+  absl::Status CheckTables();
+  // Which write-ahead log is written to, and how long it is; 0, 0 when that is not known.
+  std::pair<uint64_t, uint64_t> CurrentLog() const;
 
   const std::string dir_;
+  std::unique_ptr<LogMark> mark_;
   std::unique_ptr<rocksdb::DB> db_;
   std::vector<rocksdb::ColumnFamilyHandle*> families_;
 };

@@ -19,6 +19,7 @@
 #include "absl/time/clock.h"
 #include "common/status_macros.h"
 #include "common/unique_fd.h"
+#include "coordinator/store/database_check.h"
 
 namespace milepost::coordinator {
 namespace {
@@ -139,6 +140,9 @@ absl::Status CopyOnce(const std::string& from, const std::string& to, const Look
     MP_RETURN_IF_ERROR(Link(file(from, name), file(to, name)));
   }
   MP_RETURN_IF_ERROR(before("copy logs"));
+  // In front of the logs: it may be behind them, never ahead.
+  const absl::Status mark = Copy(file(from, kLogMarkFile), file(to, kLogMarkFile));
+  if (!mark.ok() && !absl::IsNotFound(mark)) return mark;
   for (const std::string& name : look.logs) {
     MP_RETURN_IF_ERROR(Copy(file(from, name), file(to, name)));
   }

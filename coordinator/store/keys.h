@@ -21,6 +21,7 @@ inline constexpr char kDeliveryPrefix = 'h';                      // be64 -> Web
 inline constexpr char kLogSummaryPrefix = 'l';                    // be64(job) -> LogSummary
 inline constexpr char kManifestPrefix = 'm';    // be64(checkpoint) -> StoredManifest | le64(xxh3)
 inline constexpr char kFlagsPrefix = 'f';       // be64(checkpoint) -> one byte, CheckpointFlag bits
+inline constexpr char kDeletedPrefix = 'd';     // be64(checkpoint) -> nothing: delete its chunks
 inline constexpr char kRendezvousPrefix = 'r';  // be64(job) be64(generation) key -> value
 
 inline void AppendBe64(uint64_t value, std::string* out) {

@@ -13,6 +13,7 @@
 #include "common/utf8.h"
 #include "coordinator/store/database.h"
 #include "coordinator/store/keys.h"
+#include "coordinator/store/record_scan.h"
 
 namespace milepost::coordinator {
 
@@ -46,6 +47,8 @@ absl::StatusOr<LogStore::Range> LogStore::LoadRange(int64_t job,
   Range range;
   const std::string prefix = PrefixOf(job);
   it->SeekForPrev(LogKey(job, UINT64_MAX));
+  // Numbers would be given twice.
+  MP_RETURN_IF_ERROR(FromRocks(it->status(), "reading a job's log"));
   if (it->Valid() && it->key().starts_with(prefix)) range.next = SequenceOf(it->key()) + 1;
   if (summary != nullptr) {
     range.first = summary->first();
@@ -66,25 +69,26 @@ absl::StatusOr<LogStore::Range> LogStore::LoadRange(int64_t job,
 
 absl::Status LogStore::Load() {
   absl::MutexLock lock(&mutex_);
+  MP_RETURN_IF_ERROR(ScanRecords(
+      *database_, kLogSummaryPrefix,
+      [&](absl::string_view key,
+          absl::string_view value) ABSL_NO_THREAD_SAFETY_ANALYSIS -> absl::Status {
+        v1::LogSummary summary;
+        const bool good = key.size() == 9 &&
+                          summary.ParseFromArray(value.data(), static_cast<int>(value.size())) &&
+                          MayBe(summary);
+        if (!good) return absl::OkStatus();  // as if there were none: it is made anew
+        const auto job = static_cast<int64_t>(ReadBe64(key.substr(1)));
+        MP_ASSIGN_OR_RETURN(ranges_[job], LoadRange(job, &summary));
+        return absl::OkStatus();
+      }));
   std::unique_ptr<rocksdb::Iterator> it(
-      database_->db()->NewIterator(rocksdb::ReadOptions(), database_->meta()));
-  const std::string start(1, kLogSummaryPrefix);
-  for (it->Seek(start); it->Valid() && it->key().starts_with(start); it->Next()) {
-    v1::LogSummary summary;
-    const bool good =
-        it->key().size() == 9 &&
-        summary.ParseFromArray(it->value().data(), static_cast<int>(it->value().size())) &&
-        MayBe(summary);
-    if (!good) continue;  // as if there were none: it is made anew
-    const auto job = static_cast<int64_t>(ReadBe64(absl::string_view(it->key().data() + 1, 8)));
-    MP_ASSIGN_OR_RETURN(ranges_[job], LoadRange(job, &summary));
-  }
-  MP_RETURN_IF_ERROR(FromRocks(it->status(), "reading the logs' summaries"));
-  it.reset(database_->db()->NewIterator(rocksdb::ReadOptions(), database_->logs()));
-  for (it->SeekToFirst(); it->Valid();) {
+      database_->db()->NewIterator(rocksdb::ReadOptions(), database_->logs()));
+  // Backwards: forwards it may end in front of a damaged block without an error.
+  for (it->SeekToLast(); it->Valid();) {
     const auto job = static_cast<int64_t>(ReadBe64(absl::string_view(it->key().data(), 8)));
     MP_RETURN_IF_ERROR(FindRange(job).status());
-    it->Seek(PrefixOf(job + 1));
+    it->SeekForPrev(PrefixOf(job));
   }
   MP_RETURN_IF_ERROR(FromRocks(it->status(), "reading the logs"));
   for (const auto& [job, range] : ranges_) total_bytes_ += range.bytes;

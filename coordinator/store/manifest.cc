@@ -2,9 +2,11 @@
 
 #include <rocksdb/convenience.h>
 #include <rocksdb/db.h>
+#include <rocksdb/write_batch.h>
 #include <xxhash.h>
 
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 #include "coordinator/store/database.h"
 #include "coordinator/store/keys.h"
 
@@ -56,9 +58,13 @@ absl::Status DeleteChunks(Database* database, int64_t number) {
   const std::string end = ChunkKey(number + 1, 0, 0);
   const rocksdb::Slice begin_slice(begin);
   const rocksdb::Slice end_slice(end);
-  return FromRocks(rocksdb::DeleteFilesInRange(database->db(), database->chunks(), &begin_slice,
-                                               &end_slice, /*include_end=*/false),
-                   absl::StrCat("deleting the chunks of checkpoints/", number));
+  MP_RETURN_IF_ERROR(
+      FromRocks(rocksdb::DeleteFilesInRange(database->db(), database->chunks(), &begin_slice,
+                                            &end_slice, /*include_end=*/false),
+                absl::StrCat("deleting the chunks of checkpoints/", number)));
+  rocksdb::WriteBatch batch;
+  batch.Delete(database->meta(), NumberKey(kDeletedPrefix, number));
+  return database->Write(&batch, /*sync=*/false);
 }
 
 }  // namespace milepost::coordinator

@@ -22,7 +22,7 @@ absl::StatusOr<v1::StoredManifest> DecodeManifest(absl::string_view stored);
 std::string EncodeFlags(const v1::Checkpoint& checkpoint);
 void DecodeFlags(absl::string_view flags, v1::Checkpoint* checkpoint);
 
-// Deletes the chunk files of a checkpoint that has no manifest (any more).
+// Deletes the chunk files of a checkpoint that was deleted, then what says that they are to go.
 absl::Status DeleteChunks(Database* database, int64_t number);
 
 }  // namespace milepost::coordinator

@@ -10,23 +10,11 @@
 #include "coordinator/store/epochs.h"
 #include "coordinator/store/group_sync.h"
 #include "coordinator/store/keys.h"
+#include "coordinator/store/record_scan.h"
 
 namespace milepost::coordinator {
 
 namespace {
-
-// Calls visit(key, value) for every key of `meta` that starts with `prefix`.
-template <typename Visit>
-absl::Status Scan(const Database& database, char prefix, const Visit& visit) {
-  rocksdb::ReadOptions options;
-  std::unique_ptr<rocksdb::Iterator> it(database.db()->NewIterator(options, database.meta()));
-  const std::string start(1, prefix);
-  for (it->Seek(start); it->Valid() && it->key().starts_with(start); it->Next()) {
-    MP_RETURN_IF_ERROR(visit(absl::string_view(it->key().data(), it->key().size()),
-                             absl::string_view(it->value().data(), it->value().size())));
-  }
-  return FromRocks(it->status(), absl::StrCat("reading ", database.dir()));
-}
 
 absl::Status ParseRecord(absl::string_view value, const char* what,
                          google::protobuf::MessageLite* record) {
@@ -76,21 +64,22 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) 
 
 absl::StatusOr<State> Store::LoadState() {
   State state;
-  MP_RETURN_IF_ERROR(Scan(*database_, kJobPrefix, [&](absl::string_view, absl::string_view value) {
-    v1::JobRecord record;
-    MP_RETURN_IF_ERROR(ParseRecord(value, "job", &record));
-    state.PutJob(std::move(record));
-    return absl::OkStatus();
-  }));
   MP_RETURN_IF_ERROR(
-      Scan(*database_, kWorkerPrefix, [&](absl::string_view, absl::string_view value) {
+      ScanRecords(*database_, kJobPrefix, [&](absl::string_view, absl::string_view value) {
+        v1::JobRecord record;
+        MP_RETURN_IF_ERROR(ParseRecord(value, "job", &record));
+        state.PutJob(std::move(record));
+        return absl::OkStatus();
+      }));
+  MP_RETURN_IF_ERROR(
+      ScanRecords(*database_, kWorkerPrefix, [&](absl::string_view, absl::string_view value) {
         v1::WorkerRecord record;
         MP_RETURN_IF_ERROR(ParseRecord(value, "worker", &record));
         state.PutWorker(std::move(record));
         return absl::OkStatus();
       }));
   MP_RETURN_IF_ERROR(
-      Scan(*database_, kQueuePrefix, [&](absl::string_view, absl::string_view value) {
+      ScanRecords(*database_, kQueuePrefix, [&](absl::string_view, absl::string_view value) {
         v1::QueueRecord record;
         MP_RETURN_IF_ERROR(ParseRecord(value, "queue", &record));
         state.PutQueue(std::move(record));
@@ -134,15 +123,16 @@ absl::Status Store::Write(const Outcome& outcome, const std::vector<StoredDelive
 
 absl::StatusOr<std::vector<StoredDelivery>> Store::LoadDeliveries() {
   std::vector<StoredDelivery> deliveries;
-  MP_RETURN_IF_ERROR(Scan(*database_, kDeliveryPrefix,
-                          [&](absl::string_view key, absl::string_view value) -> absl::Status {
-                            if (key.size() != 9) {
-                              return absl::DataLossError("the store has a damaged webhook key");
-                            }
-                            StoredDelivery& stored = deliveries.emplace_back();
-                            stored.number = ReadBe64(key.substr(1));
-                            return ParseRecord(value, "webhook message", &stored.delivery);
-                          }));
+  MP_RETURN_IF_ERROR(
+      ScanRecords(*database_, kDeliveryPrefix,
+                  [&](absl::string_view key, absl::string_view value) -> absl::Status {
+                    if (key.size() != 9) {
+                      return absl::DataLossError("the store has a damaged webhook key");
+                    }
+                    StoredDelivery& stored = deliveries.emplace_back();
+                    stored.number = ReadBe64(key.substr(1));
+                    return ParseRecord(value, "webhook message", &stored.delivery);
+                  }));
   return deliveries;
 }
 
@@ -167,7 +157,7 @@ absl::Status Store::DeleteToken(const std::string& name) {
 absl::StatusOr<std::vector<v1::TokenRecord>> Store::LoadTokens() {
   std::vector<v1::TokenRecord> records;
   MP_RETURN_IF_ERROR(
-      Scan(*database_, kTokenPrefix, [&](absl::string_view, absl::string_view value) {
+      ScanRecords(*database_, kTokenPrefix, [&](absl::string_view, absl::string_view value) {
         return ParseRecord(value, "token", &records.emplace_back());
       }));
   return records;
@@ -189,7 +179,7 @@ absl::Status Store::DeleteTemplate(const std::string& name) {
 absl::StatusOr<std::vector<v1::TemplateRecord>> Store::LoadTemplates() {
   std::vector<v1::TemplateRecord> records;
   MP_RETURN_IF_ERROR(
-      Scan(*database_, kTemplatePrefix, [&](absl::string_view, absl::string_view value) {
+      ScanRecords(*database_, kTemplatePrefix, [&](absl::string_view, absl::string_view value) {
         return ParseRecord(value, "template", &records.emplace_back());
       }));
   return records;
@@ -207,16 +197,17 @@ absl::Status Store::SyncKeys() {
 
 absl::StatusOr<std::vector<RendezvousKey>> Store::LoadKeys() {
   std::vector<RendezvousKey> keys;
-  MP_RETURN_IF_ERROR(Scan(*database_, kRendezvousPrefix,
-                          [&](absl::string_view key, absl::string_view value) -> absl::Status {
-                            if (key.size() < 17) {
-                              return absl::DataLossError("the store has a damaged rendezvous key");
-                            }
-                            keys.push_back({static_cast<int64_t>(ReadBe64(key.substr(1))),
-                                            static_cast<int64_t>(ReadBe64(key.substr(9))),
-                                            std::string(key.substr(17)), std::string(value)});
-                            return absl::OkStatus();
-                          }));
+  MP_RETURN_IF_ERROR(
+      ScanRecords(*database_, kRendezvousPrefix,
+                  [&](absl::string_view key, absl::string_view value) -> absl::Status {
+                    if (key.size() < 17) {
+                      return absl::DataLossError("the store has a damaged rendezvous key");
+                    }
+                    keys.push_back({static_cast<int64_t>(ReadBe64(key.substr(1))),
+                                    static_cast<int64_t>(ReadBe64(key.substr(9))),
+                                    std::string(key.substr(17)), std::string(value)});
+                    return absl::OkStatus();
+                  }));
   return keys;
 }
 
