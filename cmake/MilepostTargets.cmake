@@ -90,9 +90,9 @@ function(milepost_test)
 endfunction()
 
 # milepost_discover(<target> <prefix> <gtest filter> <timeout> [<variable=value>...])
-# Registers a test binary's cases with ctest, in their environment. This is set by a file of its own,
-# which ctest reads afterwards: gtest_discover_tests takes all but the first of several variables
-# for properties.
+# Registers a test binary's cases with ctest, in their environment. This is set by a file of its
+# own, which ctest reads afterwards: gtest_discover_tests takes all but the first of several
+# variables for properties.
 function(milepost_discover target prefix filter timeout)
   set(environment "MILEPOST_BIN_DIR=${CMAKE_BINARY_DIR}/bin" "OMP_NUM_THREADS=1"
     "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/cmake/tsan.supp" ${ARGN})
