@@ -79,24 +79,32 @@ function(milepost_test)
     GTest::gtest_main)
   set_target_properties(${ARG_NAME} PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test)
-  set(environment "MILEPOST_BIN_DIR=${CMAKE_BINARY_DIR}/bin" "OMP_NUM_THREADS=1"
-    "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/cmake/tsan.supp")
-  include(GoogleTest)
-  gtest_discover_tests(${ARG_NAME} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-    TEST_FILTER "${ARG_FILTER}"
-    TEST_PREFIX "${ARG_NAME}." WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
-    PROPERTIES TIMEOUT ${ARG_TIMEOUT}
-    ENVIRONMENT "${environment}")
+  milepost_discover(${ARG_NAME} ${ARG_NAME} "${ARG_FILTER}" ${ARG_TIMEOUT})
   if(NOT ARG_CPU_FILTER)
     return()
   endif()
   foreach(isa ${milepost_cpu_isas})
-    gtest_discover_tests(${ARG_NAME} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-      TEST_FILTER "${ARG_CPU_FILTER}" TEST_LIST ${ARG_NAME}_${isa}
-      TEST_PREFIX "${ARG_NAME}.${isa}." WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
-      PROPERTIES TIMEOUT ${ARG_TIMEOUT}
-      ENVIRONMENT "${environment};DNNL_MAX_CPU_ISA=${isa}")
+    milepost_discover(${ARG_NAME} ${ARG_NAME}.${isa} "${ARG_CPU_FILTER}" ${ARG_TIMEOUT}
+      "DNNL_MAX_CPU_ISA=${isa}")
   endforeach()
+endfunction()
+
+# milepost_discover(<target> <prefix> <gtest filter> <timeout> [<variable=value>...])
+# Registers a test binary's cases with ctest, in their environment. This is set by a file of its
+# own, which ctest reads afterwards: gtest_discover_tests takes all but the first of several
+# variables for properties.
+function(milepost_discover target prefix filter timeout)
+  set(environment "MILEPOST_BIN_DIR=${CMAKE_BINARY_DIR}/bin" "OMP_NUM_THREADS=1"
+    "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/cmake/tsan.supp" ${ARGN})
+  include(GoogleTest)
+  gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+    TEST_FILTER "${filter}" TEST_LIST ${prefix}_tests
+    TEST_PREFIX "${prefix}." WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+    PROPERTIES TIMEOUT ${timeout})
+  set(file ${CMAKE_CURRENT_BINARY_DIR}/${prefix}_environment.cmake)
+  file(WRITE ${file} "if(${prefix}_tests)\n  set_tests_properties(\${${prefix}_tests} PROPERTIES"
+    " ENVIRONMENT [==[${environment}]==])\nendif()\n")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${file})
 endfunction()
 
 # milepost_binary(NAME <name> SOURCES <files>... DEPS <targets>...)  -> build/<preset>/bin/<name>

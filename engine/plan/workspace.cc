@@ -224,7 +224,7 @@ int64_t MatmulWorkspaceReserve(int threads, graph::DType dtype, int64_t chunk_ro
   constexpr int64_t kBytesPerThread = 2 << 20;
   constexpr int64_t kLongInner = 16384;  // bf16 products this deep are summed in fp32 pieces
   const bool partial = dtype == graph::DType::kBF16 && vocabulary > kLongInner;
-  // More than kernels/cpu/matmul_widened.h takes; which CPU will run the plan is not known here.
+  // With the above, what kernels/cpu/matmul_widened.h takes; which CPU will run it is unknown here.
   constexpr int64_t kPieceElements = 512 * 1024 + 1024 * 1024 + 1024 + 512 * 1024;
   const int64_t pieces = dtype == graph::DType::kF32 ? 0 : 4 * kPieceElements;
   return threads * kBytesPerThread + pieces +

@@ -9,10 +9,12 @@
 namespace milepost::kernels {
 namespace {
 
-// A block of B, for so many columns and the depth of a panel, is packed by all threads and stays in
-// a core's second cache; the sums of so many rows are kept from one to the next.
+// A piece of B is packed by all threads, which then multiply without waiting for each other; of it
+// a panel's depth at a time stays in a core's second cache. The sums of so many rows are kept from
+// one piece to the next.
 constexpr int64_t kRows = 1024;
 constexpr int64_t kColumns = 1024;
+constexpr int64_t kInner = 1024;
 constexpr int64_t kVector = 16;
 
 int64_t RoundUp(int64_t value, int64_t multiple) {
@@ -63,10 +65,11 @@ struct WidenedProduct::Piece {
   int64_t inner, depth;
 };
 
-// What one task makes of a piece of C.
+// Of a piece: what a thread does at once.
 struct WidenedProduct::Block {
   int64_t row, rows;
   int64_t column, columns;
+  int64_t inner, depth;
 };
 
 struct WidenedProduct::Scratch {
@@ -104,7 +107,7 @@ WidenedProduct::Scratch WidenedProduct::Carve(void* workspace) const {
     return begin;
   };
   Scratch scratch;
-  scratch.panels = take(std::min(spec_.k, kPanelDepth) * RoundUp(columns, kPanelGroup));
+  scratch.panels = take(std::min(spec_.k, kInner) * RoundUp(columns, kPanelGroup));
   scratch.bias = take(spec_.bias ? columns : 0);
   scratch.a = take(threads_ * kPanelElements);
   scratch.sums = take(Rounds() ? std::min(spec_.m, kRows) * sums_row_ : 0);
@@ -117,12 +120,15 @@ size_t WidenedProduct::WorkspaceBytes() const { return Carve(nullptr).bytes; }
 template <typename T>
 void WidenedProduct::PackB(const Operands<T>& o, const Piece& p, const Scratch& scratch) const {
   const int64_t groups = Blocks(p.columns, kPanelGroup);
-  ParallelFor(0, groups, 1, [&](int64_t first, int64_t last) {
-    for (int64_t column = first * kPanelGroup; column < last * kPanelGroup; column += kPanelGroup) {
-      const int64_t at = p.column + column;
-      const T* b = o.b + (spec_.transpose_b ? at * b_row_ + p.inner : p.inner * b_row_ + at);
-      PackPanels(b, b_row_, spec_.transpose_b, p.depth, std::min(kPanelGroup, p.columns - column),
-                 scratch.panels + column * p.depth);
+  ParallelFor(0, groups * Blocks(p.depth, kPanelDepth), 1, [&](int64_t first, int64_t last) {
+    for (int64_t task = first; task < last; ++task) {
+      const int64_t column = task % groups * kPanelGroup;
+      const int64_t inner = task / groups * kPanelDepth;
+      const int64_t depth = std::min(kPanelDepth, p.depth - inner);
+      const int64_t at = p.column + column, step = p.inner + inner;
+      const T* b = o.b + (spec_.transpose_b ? at * b_row_ + step : step * b_row_ + at);
+      PackPanels(b, b_row_, spec_.transpose_b, depth, std::min(kPanelGroup, p.columns - column),
+                 scratch.panels + inner * groups * kPanelGroup + column * depth);
     }
   });
   if (!spec_.bias || p.inner != 0) return;
@@ -152,44 +158,56 @@ void WidenedProduct::Begin(const Operands<T>& o, const Block& block, const float
 }
 
 template <typename T>
-void WidenedProduct::Multiply(const Operands<T>& o, const Piece& p, const Block& block, int thread,
-                              const Scratch& scratch) const {
+void WidenedProduct::Multiply(const Operands<T>& o, const Piece& p, const Block& block,
+                              float* packed, const Scratch& scratch) const {
   const int64_t at = block.row * c_row_ + block.column;
   const int64_t column = block.column - p.column;
   const int64_t row = Rounds() ? sums_row_ : c_row_;
   float* const sums =
       Rounds() ? scratch.sums + (block.row - p.row) * row + column : static_cast<float*>(o.c) + at;
-  if (p.inner == 0) Begin(o, block, scratch.bias + column, sums, row);
-  float* const packed = scratch.a + thread * kPanelElements;
-  const T* a =
-      o.a + (spec_.transpose_a ? p.inner * a_row_ + block.row : block.row * a_row_ + p.inner);
-  PackBlock(a, a_row_, spec_.transpose_a, block.rows, p.depth, spec_.m - block.row - block.rows,
+  if (block.inner == 0) Begin(o, block, scratch.bias + column, sums, row);
+  const T* a = o.a + (spec_.transpose_a ? block.inner * a_row_ + block.row
+                                        : block.row * a_row_ + block.inner);
+  PackBlock(a, a_row_, spec_.transpose_a, block.rows, block.depth, spec_.m - block.row - block.rows,
             packed);
+  const int64_t panels = (block.inner - p.inner) * RoundUp(p.columns, kPanelGroup);
   MultiplyPanels({.a = packed,
                   .transposed = spec_.transpose_a,
-                  .panels = scratch.panels + column * p.depth,
-                  .depth = p.depth,
+                  .panels = scratch.panels + panels + column * block.depth,
+                  .depth = block.depth,
                   .c = sums,
                   .c_row = row},
-                 block.rows, block.columns, p.inner > 0 || spec_.accumulate || spec_.bias);
-  if (!Rounds() || p.inner + p.depth < spec_.k) return;
+                 block.rows, block.columns, block.inner > 0 || spec_.accumulate || spec_.bias);
+  if (!Rounds() || block.inner + block.depth < spec_.k) return;
   CastRowsFromFloat(sums, row, block.rows, block.columns, static_cast<T*>(o.c) + at, c_row_);
+}
+
+// One thread's blocks, each a panel's depth further in turn.
+template <typename T>
+void WidenedProduct::MultiplyShare(const Operands<T>& o, const Piece& p, int64_t share,
+                                   const Scratch& scratch) const {
+  const Shares shares(p.rows, p.columns, threads_);
+  const int64_t first = shares.tasks() * share / threads_;
+  const int64_t last = shares.tasks() * (share + 1) / threads_;
+  for (int64_t inner = 0; inner < p.depth; inner += kPanelDepth) {
+    for (int64_t task = first; task < last; ++task) {
+      const Range row = shares.Rows(task), column = shares.Columns(task);
+      const Block block{p.row + row.first, row.count,       p.column + column.first,
+                        column.count,      p.inner + inner, std::min(kPanelDepth, p.depth - inner)};
+      Multiply(o, p, block, scratch.a + share * kPanelElements, scratch);
+    }
+  }
 }
 
 template <typename T>
 void WidenedProduct::RunAs(const Operands<T>& o, const Scratch& scratch) const {
   for (int64_t n = 0; n < spec_.n; n += kColumns) {
     for (int64_t m = 0; m < spec_.m; m += kRows) {
-      for (int64_t k = 0; k < spec_.k; k += kPanelDepth) {
-        const Piece p{m, std::min(kRows, spec_.m - m),      n, std::min(kColumns, spec_.n - n),
-                      k, std::min(kPanelDepth, spec_.k - k)};
+      for (int64_t k = 0; k < spec_.k; k += kInner) {
+        const Piece p{m, std::min(kRows, spec_.m - m), n, std::min(kColumns, spec_.n - n),
+                      k, std::min(kInner, spec_.k - k)};
         PackB(o, p, scratch);
-        const Shares shares(p.rows, p.columns, threads_);
-        ParallelTasks(shares.tasks(), [&](int64_t task, int thread) {
-          const Range row = shares.Rows(task), column = shares.Columns(task);
-          const Block block{m + row.first, row.count, n + column.first, column.count};
-          Multiply(o, p, block, thread, scratch);
-        });
+        ParallelTasks(threads_, [&](int64_t share, int) { MultiplyShare(o, p, share, scratch); });
       }
     }
   }

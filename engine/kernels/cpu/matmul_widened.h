@@ -1,7 +1,7 @@
 // A product of 16-bit factors for what a CPU's matrix products do not know (f16 everywhere, bf16
 // without instructions for it): blocks of A and B are widened as they are packed, multiplied and
 // summed in fp32 (panel_product.h), and rounded once, at the end. oneDNN's own fp32 products would
-// take memory that no plan knows of. Scratch is bounded (5 MiB and 54 KiB a thread), whatever the
+// take memory that no plan knows of. Scratch is bounded (8.1 MiB and 54 KiB a thread), whatever the
 // sizes. Internal to matmul.cc.
 #ifndef MILEPOST_ENGINE_KERNELS_CPU_MATMUL_WIDENED_H_
 #define MILEPOST_ENGINE_KERNELS_CPU_MATMUL_WIDENED_H_
@@ -39,8 +39,11 @@ class WidenedProduct {
   void Begin(const Operands<T>& operands, const Block& block, const float* bias, float* sums,
              int64_t row) const;
   template <typename T>
-  void Multiply(const Operands<T>& operands, const Piece& piece, const Block& block, int thread,
+  void Multiply(const Operands<T>& operands, const Piece& piece, const Block& block, float* packed,
                 const Scratch& scratch) const;
+  template <typename T>
+  void MultiplyShare(const Operands<T>& operands, const Piece& piece, int64_t share,
+                     const Scratch& scratch) const;
 
   const MatmulSpec spec_;
   const int64_t threads_;
