@@ -70,10 +70,17 @@ message Job {
 
     def test_document(self):
         text = api_doc.document([("job", api_doc.parse(self.PROTO))])
-        for part in ("What it is about.", "**GetJob** `(GetJobRequest) returns (stream Job)`",
-                     "Gives a job.", '| `name` | `string` | "jobs/<id>" |',
-                     "| `labels` | `map<string, string>` | Of people. |", "(one of `kind`)",
-                     "### Job.State", "| `STATE_READY` = 1 | it is |", "### Job.Empty"):
+        for part in (
+            "What it is about.",
+            "**GetJob** `(GetJobRequest) returns (stream Job)`",
+            "Gives a job.",
+            '| `name` | `string` | "jobs/<id>" |',
+            "| `labels` | `map<string, string>` | Of people. |",
+            "(one of `kind`)",
+            "### Job.State",
+            "| `STATE_READY` = 1 | it is |",
+            "### Job.Empty",
+        ):
             self.assertIn(part, text)
 
 
@@ -109,6 +116,7 @@ class DocSnippetsTest(unittest.TestCase):
 
 class GpuCheckTest(unittest.TestCase):
     """The kit, rehearsed without a GPU: its programs are stand-ins that behave as told."""
+
     ROOT = pathlib.Path(__file__).resolve().parents[2]
     STAND_IN = """#!/bin/bash
 case "$*" in
@@ -124,20 +132,31 @@ case "$BEHAVIOUR" in
 esac
 """
     STEP = """#!/bin/bash
-echo '{"used_bytes": 1910, "context_bytes": 910, "arena_bytes": 990, "beside_bytes": 10, "ratio_to_floor": 0.5,'\
+echo '{"used_bytes": 1910, "context_bytes": 910, "arena_bytes": 990, "beside_bytes": 10,'\
+  '"ratio_to_floor": 0.5,'\
   '"tokens_per_second": 1, "first_step_seconds": 1, "loss": 1}'
 """
 
     def module(self):
-        loader = importlib.machinery.SourceFileLoader("gpu_check", str(self.ROOT / "scripts/gpu-check"))
+        loader = importlib.machinery.SourceFileLoader(
+            "gpu_check", str(self.ROOT / "scripts/gpu-check")
+        )
         spec = importlib.util.spec_from_loader("gpu_check", loader)
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
         return module
 
     def verdict(self, used, loaded=400):
-        figures = {"arena_bytes": 990, "beside_bytes": 10, "context_bytes": 500 + loaded, "used_bytes": used,
-                   "tokens_per_second": 1, "first_step_seconds": 1, "loss": 1, "ratio_to_floor": 1}
+        figures = {
+            "arena_bytes": 990,
+            "beside_bytes": 10,
+            "context_bytes": 500 + loaded,
+            "used_bytes": used,
+            "tokens_per_second": 1,
+            "first_step_seconds": 1,
+            "loss": 1,
+            "ratio_to_floor": 1,
+        }
         return self.module().steps_verdict(json.dumps(figures))[0]
 
     def test_memory_is_what_was_planned_and_one_percent(self):
@@ -150,28 +169,57 @@ echo '{"used_bytes": 1910, "context_bytes": 910, "arena_bytes": 990, "beside_byt
     def rehearse(self, folder, behaviour, *arguments):
         """The kit's rows by name, and its log."""
         out = folder / behaviour
-        for name, text in {"gpu_kernels_test": self.STAND_IN, "engine_runtime_cuda_test": self.STAND_IN,
-                           "engine_kernels_cuda_libraries_test": self.STAND_IN, "gpu_training_test": self.STAND_IN,
-                           "gpu_golden_test": self.STAND_IN, "gpu_step": self.STEP,
-                           "nvidia-smi": "#!/bin/bash\necho A stand-in\n"}.items():
+        for name, text in {
+            "gpu_kernels_test": self.STAND_IN,
+            "engine_runtime_cuda_test": self.STAND_IN,
+            "engine_kernels_cuda_libraries_test": self.STAND_IN,
+            "gpu_training_test": self.STAND_IN,
+            "gpu_golden_test": self.STAND_IN,
+            "gpu_step": self.STEP,
+            "nvidia-smi": "#!/bin/bash\necho A stand-in\n",
+        }.items():
             program = folder / "bin" / name
             program.parent.mkdir(exist_ok=True)
             program.write_text(text)
             program.chmod(0o755)
-        environment = dict(os.environ, BEHAVIOUR=behaviour, PATH=f"{folder / 'bin'}:{os.environ['PATH']}")
-        subprocess.run([str(self.ROOT / "scripts/gpu-check"), "--bundle", str(folder), "--out", str(out),
-                        "--stage", "2..5", "--jobs", "8", "--python", "python3", *arguments], env=environment,
-                       stdout=subprocess.DEVNULL, timeout=300)
+        environment = dict(
+            os.environ, BEHAVIOUR=behaviour, PATH=f"{folder / 'bin'}:{os.environ['PATH']}"
+        )
+        subprocess.run(
+            [
+                str(self.ROOT / "scripts/gpu-check"),
+                "--bundle",
+                str(folder),
+                "--out",
+                str(out),
+                "--stage",
+                "2..5",
+                "--jobs",
+                "8",
+                "--python",
+                "python3",
+                *arguments,
+            ],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            timeout=300,
+        )
         rows = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
         return {row["name"]: row for row in rows}, (out / "log.txt").read_text()
 
     def test_what_one_check_does_disturbs_no_other(self):
-        for behaviour, reason in {"crash": "exit -11", "hang": "killed at its limit", "print": "exit 1",
-                                  "fail": "exit 1 Bad.Test"}.items():
+        for behaviour, reason in {
+            "crash": "exit -11",
+            "hang": "killed at its limit",
+            "print": "exit 1",
+            "fail": "exit 1 Bad.Test",
+        }.items():
             with self.subTest(behaviour), tempfile.TemporaryDirectory() as folder:
                 limit = ["--check-seconds", "6"] if behaviour == "hang" else []
                 rows, log = self.rehearse(pathlib.Path(folder), behaviour, *limit)
-                bad = [row for name, row in rows.items() if "Bad" in name and "memcheck" not in name]
+                bad = [
+                    row for name, row in rows.items() if "Bad" in name and "memcheck" not in name
+                ]
                 self.assertEqual({row["what"] for row in bad}, {reason})
                 good = [row for name, row in rows.items() if "Good" in name or "Last" in name]
                 self.assertEqual((len(bad), len(good)), (5, 10))

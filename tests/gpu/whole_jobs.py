@@ -4,9 +4,10 @@
     python3 tests/gpu/whole_jobs.py BIN_FOLDER               on the first GPU
     python3 tests/gpu/whole_jobs.py BIN_FOLDER --device cpu  a look at this script, on any machine
 
-For a small GPT-2 and a small Llama on the project's own docs: a run that nobody disturbs; the same with its
-trainer killed (SIGKILL) after the first checkpoint, which must end with the same losses to the bit; text
-from its last checkpoint, twice the same. Prints a line each, and exits with 1 where something misses.
+For a small GPT-2 and a small Llama on the project's own docs: a run that nobody disturbs; the same
+with its trainer killed (SIGKILL) after the first checkpoint, which must end with the same losses to
+the bit; text from its last checkpoint, twice the same. Prints a line each, and exits with 1 where
+something misses.
 """
 
 import argparse
@@ -23,7 +24,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 STEPS, EVERY = 400, 50
 MODELS = {
     "gpt2": "gpt2: {layers: 4, width: 256, heads: 4, context: 256, vocabulary: 256, dropout: 0.1}",
-    "llama": "llama: {layers: 4, width: 256, heads: 4, kv_heads: 2, hidden: 704, context: 256, vocabulary: 256}",
+    "llama": "llama: {layers: 4, width: 256, heads: 4, kv_heads: 2, hidden: 704, context: 256, "
+    "vocabulary: 256}",
 }
 SPEC = """name: {name}
 model:
@@ -42,8 +44,14 @@ checkpoint: {{every: {every}}}
 
 
 def milepost(args, *words, **options):
-    return subprocess.run([str(args.bin / "milepost"), *map(str, words)], text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120, **options)
+    return subprocess.run(
+        [str(args.bin / "milepost"), *map(str, words)],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=120,
+        **options,
+    )
 
 
 def make_data(args, folder):
@@ -79,14 +87,29 @@ def trainers_below(pid):
 
 def run(args, spec, folder, kill_after=None):
     """The last event of `milepost run`, and how often a trainer was killed."""
-    command = [str(args.bin / "milepost"), "run", str(spec), "--data-dir", str(folder), "-o", "json"]
+    command = [
+        str(args.bin / "milepost"),
+        "run",
+        str(spec),
+        "--data-dir",
+        str(folder),
+        "-o",
+        "json",
+    ]
     kills, finished = 0, None
-    with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         for line in process.stdout:
             event = json.loads(line)
             if event["event"] == "finished":
                 finished = event
-            if kill_after and not kills and event["event"] == "progress" and event["step"] >= kill_after:
+            if (
+                kill_after
+                and not kills
+                and event["event"] == "progress"
+                and event["step"] >= kill_after
+            ):
                 for pid in trainers_below(process.pid):
                     os.kill(pid, signal.SIGKILL)
                     kills += 1
@@ -101,23 +124,54 @@ def losses(finished):
 
 
 def generate(args, folder):
-    done = milepost(args, "generate", "--job", "jobs/1", "--data-dir", folder, "--prompt", "The coordinator",
-                    "--tokens", 200, "--seed", 7, "--device", args.device)
+    done = milepost(
+        args,
+        "generate",
+        "--job",
+        "jobs/1",
+        "--data-dir",
+        folder,
+        "--prompt",
+        "The coordinator",
+        "--tokens",
+        200,
+        "--seed",
+        7,
+        "--device",
+        args.device,
+    )
     return done.returncode == 0 and done.stdout
 
 
 def check(args, name, folder):
     spec = folder / f"{name}.yaml"
-    spec.write_text(SPEC.format(name=name, model=MODELS[name], data=folder / "docs.npy", steps=args.steps,
-                                every=EVERY, device=args.device, batch=args.batch, micro=args.batch // 2))
+    spec.write_text(
+        SPEC.format(
+            name=name,
+            model=MODELS[name],
+            data=folder / "docs.npy",
+            steps=args.steps,
+            every=EVERY,
+            device=args.device,
+            batch=args.batch,
+            micro=args.batch // 2,
+        )
+    )
     begin = time.monotonic()
     whole, _ = run(args, spec, folder / f"{name}-whole")
     seconds = time.monotonic() - begin
     killed, kills = run(args, spec, folder / f"{name}-killed", kill_after=EVERY + 20)
-    same = kills > 0 and losses(killed) == losses(whole) and whole["state"] == killed["state"] == "SUCCEEDED"
-    print(f"{'ok  ' if same else 'FAIL'} {name}: {losses(whole)} in {seconds:.1f} s,"
-          f" {whole['tokens_per_second']:.0f} tokens/s, {whole['allocated_bytes'] / 2**20:.1f} MiB of"
-          f" {whole['planned_bytes'] / 2**20:.1f} planned; {kills} killed: {losses(killed)}", flush=True)
+    same = (
+        kills > 0
+        and losses(killed) == losses(whole)
+        and whole["state"] == killed["state"] == "SUCCEEDED"
+    )
+    print(
+        f"{'ok  ' if same else 'FAIL'} {name}: {losses(whole)} in {seconds:.1f} s,"
+        f" {whole['tokens_per_second']:.0f} tokens/s, {whole['allocated_bytes'] / 2**20:.1f} MiB of"
+        f" {whole['planned_bytes'] / 2**20:.1f} planned; {kills} killed: {losses(killed)}",
+        flush=True,
+    )
     texts = [generate(args, folder / f"{name}-whole") for _ in range(2)]
     wrote = bool(texts[0]) and texts[0] == texts[1]
     print(f"{'ok  ' if wrote else 'FAIL'} {name}: text {texts[0]!r:.300}", flush=True)
@@ -125,8 +179,9 @@ def check(args, name, folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("bin", type=pathlib.Path)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--steps", type=int, default=STEPS)
