@@ -1,6 +1,5 @@
 // Training steps of a model on a GPU, one rank. Prints one line of JSON; torch_step.py with
-// `--device cuda` is its peer, gpu_step_vs_torch runs both. Has not run on a GPU yet
-// (docs/cuda.md).
+// `--device cuda` is its peer, gpu_step_vs_torch runs both.
 //
 //   build/release/bench/gpu_step --layers 12 --width 768 --heads 12 --vocabulary 50304
 //   --context 1024 --batch 16

@@ -5,7 +5,7 @@
 //   MP_ASSIGN_OR_RETURN(StreamId compute, device->AddStream());
 //   Launch(..., device->native_stream(compute));
 //
-// Has not run on a GPU yet (docs/cuda.md). One thread at a time, which must be the one that opened
+// One thread at a time, which must be the one that opened
 // it, or have called UseThread: CUDA's current device is the thread's.
 #ifndef MILEPOST_ENGINE_RUNTIME_CUDA_CUDA_DEVICE_H_
 #define MILEPOST_ENGINE_RUNTIME_CUDA_CUDA_DEVICE_H_

@@ -1,8 +1,6 @@
 // Whether a GPU computes as it should: for one that the driver has reported an error of.
 //
 //   MP_RETURN_IF_ERROR(CheckGpu(/*ordinal=*/0));
-//
-// Has not run on a GPU yet (docs/cuda.md).
 #ifndef MILEPOST_ENGINE_RUNTIME_CUDA_GPU_CHECK_H_
 #define MILEPOST_ENGINE_RUNTIME_CUDA_GPU_CHECK_H_
 

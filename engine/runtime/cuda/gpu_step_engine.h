@@ -3,8 +3,6 @@
 //
 //   SessionOptions options{.threads = 8, .engine = GpuStepEngine({.ordinal = 0})};
 //   MP_ASSIGN_OR_RETURN(auto session, TrainingSession::Create(spec, options, communicator));
-//
-// Has not run on a GPU yet (docs/cuda.md).
 #ifndef MILEPOST_ENGINE_RUNTIME_CUDA_GPU_STEP_ENGINE_H_
 #define MILEPOST_ENGINE_RUNTIME_CUDA_GPU_STEP_ENGINE_H_
 

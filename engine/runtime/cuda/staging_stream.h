@@ -1,5 +1,5 @@
 // StagingStream (device_comm/host_staged_communicator.h) on CUDA streams: copies of the runtime,
-// and the driver's stream memory operations for the words. Has not run on a GPU yet (docs/cuda.md).
+// and the driver's stream memory operations for the words.
 #ifndef MILEPOST_ENGINE_RUNTIME_CUDA_STAGING_STREAM_H_
 #define MILEPOST_ENGINE_RUNTIME_CUDA_STAGING_STREAM_H_
 
