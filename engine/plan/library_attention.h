@@ -10,8 +10,8 @@
 // with packed documents, which are its sequences, for each planned document. Sequences, and heads
 // with others' keys, have nothing to do with each other: the backward is made of calls of a part of
 // them, as large as kAttentionCallBytes allows, with the same results. The other backward
-// (`train.determinism: fast`) keeps sums of the queries' gradients in fp32 instead, is one call,
-// and is about twice as fast; its results differ in the last bits from run to run.
+// (`train.determinism: fast`) keeps sums of the queries' gradients in fp32 instead and is one
+// call; its results differ in the last bits from run to run.
 #ifndef MILEPOST_ENGINE_PLAN_LIBRARY_ATTENTION_H_
 #define MILEPOST_ENGINE_PLAN_LIBRARY_ATTENTION_H_
 
