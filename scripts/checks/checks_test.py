@@ -215,7 +215,7 @@ echo '{"used_bytes": 1910, "context_bytes": 910, "arena_bytes": 990, "beside_byt
             "fail": "exit 1 Bad.Test",
         }.items():
             with self.subTest(behaviour), tempfile.TemporaryDirectory() as folder:
-                limit = ["--check-seconds", "6"] if behaviour == "hang" else []
+                limit = ["--check-seconds", "20"] if behaviour == "hang" else []
                 rows, log = self.rehearse(pathlib.Path(folder), behaviour, *limit)
                 bad = [
                     row for name, row in rows.items() if "Bad" in name and "memcheck" not in name
