@@ -33,7 +33,8 @@ struct HeadSizes {
         adds(op.kind == OpKind::kLmHeadLossBackward && op.inputs[4] != graph::kNoValue) {}
 
   int64_t Element() const { return static_cast<int64_t>(kernels::ByteSize(type)); }
-  // Of the logits' rows: products of rows that begin at odd places are several times slower.
+  // Of the logits' rows: products of rows that begin at odd places are slower (BERT-large's head on
+  // an H100: 15.6 ms instead of 11.4).
   int64_t Stride() const {
     const int64_t step = 16 / Element();
     return (vocabulary + step - 1) / step * step;
