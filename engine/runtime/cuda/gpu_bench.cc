@@ -14,9 +14,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "engine/comm/in_process.h"
-#include "engine/kernels/cpu/fp8.h"
 #include "engine/kernels/cuda/elementwise.h"
 #include "engine/kernels/cuda/libraries/cublas_products.h"
+#include "engine/kernels/cuda/libraries/noise.h"
 #include "engine/runtime/cuda/cuda_device.h"
 #include "engine/runtime/cuda/cuda_status.h"
 #include "engine/runtime/cuda/nccl.h"
@@ -82,28 +82,6 @@ absl::StatusOr<kernels::DType> TypeOf(const std::string& dtype) {
       absl::StrCat("no rate of products in ", dtype, "; there are F32, BF16, F16 and FP8"));
 }
 
-// Noise in [-1, 1): zeros would flatter (they draw less power).
-absl::Status FillWithNoise(Bench& bench, kernels::DType type, int64_t n, char* data) {
-  std::vector<char> host(static_cast<size_t>(n * ByteSize(type)));
-  uint32_t state = 1;
-  for (int64_t i = 0; i < n; ++i) {
-    state = state * 1664525U + 1013904223U;
-    const float value = static_cast<float>(static_cast<int32_t>(state)) / 2147483648.0F;
-    if (type == kernels::DType::kF32) {
-      reinterpret_cast<float*>(host.data())[i] = value;
-    } else if (type == kernels::DType::kE4M3) {
-      reinterpret_cast<kernels::e4m3*>(host.data())[i] = kernels::ToE4M3(value);
-    } else if (type == kernels::DType::kBf16) {
-      reinterpret_cast<kernels::bf16*>(host.data())[i] = kernels::FromFloat<kernels::bf16>(value);
-    } else {
-      reinterpret_cast<kernels::f16*>(host.data())[i] = kernels::FromFloat<kernels::f16>(value);
-    }
-  }
-  MP_RETURN_IF_ERROR(
-      bench.device->Copy(bench.stream, data, host.data(), static_cast<int64_t>(host.size())));
-  return bench.device->Synchronize(bench.stream, kTimeout);
-}
-
 absl::StatusOr<double> ProductRate(Bench& bench, const std::string& dtype,
                                    const GpuBenchOptions& options) {
   MP_ASSIGN_OR_RETURN(const kernels::DType type, TypeOf(dtype));
@@ -127,7 +105,9 @@ absl::StatusOr<double> ProductRate(Bench& bench, const std::string& dtype,
   MP_ASSIGN_OR_RETURN(char* scale, bench.device->Allocate(sizeof(float)));
   MP_RETURN_IF_ERROR(kernels::cuda::Fill(reinterpret_cast<float*>(scale), 1, 1, bench.native()));
   const auto* one = reinterpret_cast<const float*>(scale);
-  for (int i = 0; i < 2; ++i) MP_RETURN_IF_ERROR(FillWithNoise(bench, type, n * n, matrices[i]));
+  for (int i = 0; i < 2; ++i) {
+    MP_RETURN_IF_ERROR(kernels::cuda::FillWithNoise(type, n * n * ByteSize(type), matrices[i]));
+  }
   MP_ASSIGN_OR_RETURN(char* workspace, bench.device->Allocate(products->WorkspaceBytes()));
   MP_ASSIGN_OR_RETURN(const double seconds, bench.Seconds(options.repeats, [&] {
     return products->Execute(

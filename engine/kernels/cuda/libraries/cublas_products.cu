@@ -7,22 +7,19 @@
 #include <array>
 #include <cstring>
 #include <map>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "engine/kernels/cpu/fp8.h"
 #include "engine/kernels/cuda/libraries/algorithm_file.h"
+#include "engine/kernels/cuda/libraries/noise.h"
 
 namespace milepost::kernels::cuda {
 namespace {
 
 constexpr int kMaxProposals = 32;
 constexpr int kTimedRuns = 5;
-// Of timing's operands: a piece of noise, copied over all of them.
-constexpr int64_t kNoiseBytes = int64_t{1} << 20;
 
 absl::Status StatusOf(cublasStatus_t status, absl::string_view what) {
   if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
@@ -106,45 +103,12 @@ absl::Status MakeLayout(DType type, const ColumnMajor& matrix, LayoutPtr* layout
   return absl::OkStatus();
 }
 
-// In [-1, 1), of any type: constants would draw less power than real numbers, which ranks
-// algorithms wrongly.
-std::vector<char> Noise(DType type) {
-  std::vector<char> noise(kNoiseBytes);
-  uint64_t state = 1;
-  const auto next = [&state] {
-    state = state * 6364136223846793005U + 1442695040888963407U;
-    return static_cast<float>(static_cast<int64_t>(state) >> 32) / 2147483648.0F;
-  };
-  const auto fill = [&](auto* data) {
-    using T = std::remove_pointer_t<decltype(data)>;
-    for (size_t i = 0; i < noise.size() / sizeof(T); ++i) data[i] = FromFloat<T>(next());
-  };
-  if (type == DType::kBf16) fill(reinterpret_cast<bf16*>(noise.data()));
-  if (type == DType::kF16) fill(reinterpret_cast<f16*>(noise.data()));
-  if (type == DType::kF32) fill(reinterpret_cast<float*>(noise.data()));
-  if (type == DType::kE4M3) fill(reinterpret_cast<e4m3*>(noise.data()));
-  if (type == DType::kE5M2) fill(reinterpret_cast<e5m2*>(noise.data()));
-  return noise;
-}
-
 absl::StatusOr<MemoryPtr> Allocate(int64_t bytes, DType type) {
   void* memory = nullptr;
   MP_RETURN_IF_ERROR(StatusOf(cudaMalloc(&memory, static_cast<size_t>(std::max<int64_t>(bytes, 1))),
                               absl::StrCat(bytes, " bytes to time matrix products on")));
   MemoryPtr owner(memory);
-  const std::vector<char> noise = Noise(type);
-  char* const data = static_cast<char*>(memory);
-  int64_t filled = std::min(bytes, kNoiseBytes);
-  MP_RETURN_IF_ERROR(
-      StatusOf(cudaMemcpy(data, noise.data(), static_cast<size_t>(filled), cudaMemcpyHostToDevice),
-               "cudaMemcpy"));
-  while (filled < bytes) {
-    const int64_t more = std::min(filled, bytes - filled);
-    MP_RETURN_IF_ERROR(StatusOf(
-        cudaMemcpy(data + filled, data, static_cast<size_t>(more), cudaMemcpyDeviceToDevice),
-        "cudaMemcpy"));
-    filled += more;
-  }
+  MP_RETURN_IF_ERROR(FillWithNoise(type, bytes, memory));
   return owner;
 }
 
