@@ -11,7 +11,7 @@ target_compile_options(milepost_options INTERFACE
 target_include_directories(milepost_options INTERFACE ${PROJECT_SOURCE_DIR})
 target_link_libraries(milepost_options INTERFACE Threads::Threads)
 if(MILEPOST_SANITIZE)
-  add_compile_options(-fsanitize=${MILEPOST_SANITIZE} -fno-omit-frame-pointer -g)
+  add_compile_options(-fsanitize=${MILEPOST_SANITIZE} -fno-omit-frame-pointer -g1)
   add_link_options(-fsanitize=${MILEPOST_SANITIZE})
   if(MILEPOST_SANITIZE MATCHES "thread")
     add_compile_definitions(MILEPOST_TSAN=1)
