@@ -11,13 +11,16 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
+#include "common/clock.h"
 #include "common/exit_codes.h"
 #include "common/log_format.h"
+#include "common/rpc/tls_watch.h"
 #include "common/status_macros.h"
 #include "coordinator/rpc/admission.h"
 #include "coordinator/rpc/server.h"
@@ -148,6 +151,7 @@ void GiveUpStore(const absl::Status& status) {
 }
 
 int Run(const Flags& flags, const sigset_t& signals) {
+  if (absl::Status status = CheckWallClock(absl::Now()); !status.ok()) return Fail(status);
   KeepToOwner(flags.data_dir);
   ServerOptions options;
   options.store.dir = flags.data_dir;
@@ -162,6 +166,10 @@ int Run(const Flags& flags, const sigset_t& signals) {
   options.coordinator.most_job_bytes = flags.max_job_bytes;
   options.listen = flags.listen;
   options.tls_dir = flags.tls_dir;
+  std::optional<TlsWatch> tls_watch;
+  if (!flags.tls_dir.empty()) {
+    tls_watch.emplace(TlsFolder(flags.tls_dir), kLookAtTlsFiles, LogTlsFiles);
+  }
   if (!flags.webhooks.empty()) {
     auto webhooks = ReadWebhooks(flags.webhooks);
     if (!webhooks.ok()) return Fail(webhooks.status());

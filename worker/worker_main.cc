@@ -8,14 +8,17 @@
 
 #include <CLI/CLI.hpp>
 #include <map>
+#include <optional>
 #include <string>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
+#include "common/clock.h"
 #include "common/exit_codes.h"
 #include "common/log_format.h"
+#include "common/rpc/tls_watch.h"
 #include "common/subprocess.h"
 #include "common/version.h"
 #include "worker/agent/agent.h"
@@ -168,8 +171,13 @@ int Main(int argc, char** argv) {
   if (spot_signal) sigaddset(&signals, SIGUSR2);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  if (absl::Status status = CheckWallClock(absl::Now()); !status.ok()) return Fail(status);
   auto agent = Agent::Create(options);
   if (!agent.ok()) return Fail(agent.status());
+  std::optional<TlsWatch> tls_watch;
+  if (!options.tls_dir.empty()) {
+    tls_watch.emplace(TlsFolder(options.tls_dir), kLookAtTlsFiles, LogTlsFiles);
+  }
   spdlog::info("worker {} with {}", (*agent)->id(), (*agent)->offer());
   // The agent lives as long as the process: the thread may use it at any time.
   Agent* running = agent->release();

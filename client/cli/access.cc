@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <utility>
 #include <vector>
 
@@ -10,17 +9,19 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/regular_file.h"
 #include "common/spec/nearest.h"
 #include "common/status_macros.h"
 
 namespace milepost::client {
 namespace {
 
+constexpr size_t kMaxAddressBytes = 512;
+
 std::string FirstLine(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return std::string(absl::StripAsciiWhitespace(line)).substr(0, 256);
+  const auto text = ReadRegularFile(path, kMaxAddressBytes);
+  if (!text.ok()) return "";
+  return std::string(absl::StripAsciiWhitespace(text->substr(0, text->find('\n'))));
 }
 
 bool AllDigits(const std::string& text) {

@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "client/cli/commands.h"
 #include "client/cli/output.h"
+#include "common/clock.h"
 #include "common/exit_codes.h"
 #include "common/spec/duration.h"
 #include "common/spec/nearest.h"
@@ -709,6 +710,10 @@ int Main(int argc, const char* const* argv) {
     Note(absl::StrCat("milepost: ", Explain(tree.app(), error)));
     Hint(absl::StrCat(FullCommand(Innermost(&tree.app())), " --help"));
     return kExitUsage;
+  }
+  if (absl::Status status = CheckWallClock(absl::Now()); !status.ok()) {
+    Note(absl::StrCat("milepost: ", status.message()));
+    return kExitError;
   }
   return tree.chosen()();
 }

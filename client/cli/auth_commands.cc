@@ -2,7 +2,6 @@
 #include <termios.h>
 #include <unistd.h>
 
-#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -15,11 +14,14 @@
 #include "client/cli/table.h"
 #include "common/exit_codes.h"
 #include "common/proto_time.h"
+#include "common/regular_file.h"
 #include "common/spec/to_yaml.h"
 #include "common/status_macros.h"
 
 namespace milepost::client {
 namespace {
+
+constexpr size_t kMostTokenFileBytes = 1 << 16;
 
 constexpr size_t kMostTokenBytes = 4096;
 
@@ -54,11 +56,9 @@ std::string AskSecretly() {
 absl::StatusOr<std::string> TokenFrom(const LoginOptions& options, const Login& known) {
   std::string text = known.token;  // the environment's
   if (!options.token_file.empty()) {
-    std::ifstream file(options.token_file);
-    if (!std::getline(file, text)) {
-      return absl::NotFoundError(
-          absl::StrCat("--token-file: ", options.token_file, " cannot be read"));
-    }
+    auto file = ReadRegularFile(options.token_file, kMostTokenFileBytes);
+    if (!file.ok()) return Annotate(file.status(), "--token-file");
+    text = file->substr(0, file->find('\n'));
   } else if (text.empty()) {
     text = AskSecretly();
   }

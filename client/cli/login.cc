@@ -8,12 +8,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/regular_file.h"
 #include "common/status_macros.h"
 #include "common/unique_fd.h"
 
@@ -34,11 +33,14 @@ std::string FilePath() { return LoginFolder() + "/credentials"; }
 
 absl::StatusOr<json> ReadFile() {
   const std::string path = FilePath();
-  UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd.ok() && errno == ENOENT) return json::object();
   struct stat info = {};
   if (!fd.ok() || fstat(fd.get(), &info) != 0) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot read ", path));
+  }
+  if (!S_ISREG(info.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " is no plain file: delete it"));
   }
   if ((info.st_mode & 077) != 0) {
     return absl::PermissionDeniedError(
@@ -119,11 +121,9 @@ absl::Status SaveLogin(const Login& login) {
   MP_ASSIGN_OR_RETURN(json file, ReadFile());
   json entry = {{"token", login.token}, {"project", login.project}, {"authority", ""}};
   if (!login.authority.empty()) {
-    std::ifstream from(login.authority);
-    std::stringstream text;
-    text << from.rdbuf();
+    MP_ASSIGN_OR_RETURN(const std::string text, ReadRegularFile(login.authority, kMostBytes));
     const std::string copy = AuthorityCopy(login.coordinator);
-    MP_RETURN_IF_ERROR(WriteSecret(copy, text.str()));
+    MP_RETURN_IF_ERROR(WriteSecret(copy, text));
     entry["authority"] = copy;
   }
   if (!file.contains("coordinators") || !file["coordinators"].is_object()) {

@@ -1,6 +1,5 @@
 // milepost plan
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/match.h"
@@ -9,6 +8,7 @@
 #include "client/cli/fit.h"
 #include "client/cli/format.h"
 #include "common/exit_codes.h"
+#include "common/regular_file.h"
 #include "common/spec/parse.h"
 #include "common/spec/to_yaml.h"
 #include "common/spec/validate.h"
@@ -39,14 +39,11 @@ absl::StatusOr<plan::DeviceProfile> LoadDevice(const std::string& device) {
     if (!profile.ok()) return Annotate(profile.status(), "--device");
     return profile;
   }
-  std::ifstream file(device, std::ios::binary);
-  std::string text(kMaxProfileBytes, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (file.bad() || text.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("--device: cannot read ", device));
+  const auto text = ReadRegularFile(device, kMaxProfileBytes);
+  if (!text.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--device: ", text.status().message()));
   }
-  return plan::ParseProfile(text, device);
+  return plan::ParseProfile(*text, device);
 }
 
 // CPU threads of a rank: those of the spec, or its part of the profile's machine, or of this one.

@@ -76,7 +76,7 @@ TEST_F(PlanCommandTest, ABadDeviceIsExplained) {
   EXPECT_THAT(file.err, HasSubstr("bad.json: name: expected text"));
   const Outcome none = RunCli("plan examples/gpt2-124m.yaml --device /no/such.json");
   EXPECT_EQ(none.exit_code, kExitUsage);
-  EXPECT_THAT(none.err, HasSubstr("cannot read /no/such.json"));
+  EXPECT_THAT(none.err, HasSubstr("--device: /no/such.json cannot be read"));
 }
 
 constexpr char kAutoSpec[] = R"(

@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kChunk = 1 << 20;
 
 absl::StatusOr<UniqueFd> OpenText(const std::string& path, int64_t* size) {
-  UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat info;
   if (!fd.ok() || fstat(fd.get(), &info) != 0) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot read ", path));

@@ -232,6 +232,14 @@ absl::StatusOr<Certificate> ReadCertificate(const std::string& pem) {
   return read;
 }
 
+absl::Status CheckKeyIsOf(const std::string& certificate_pem, const std::string& key_pem) {
+  MP_ASSIGN_OR_RETURN(const OwnedCertificate certificate, ParseCertificate(certificate_pem));
+  MP_ASSIGN_OR_RETURN(const OwnedKey key, ParseKey(key_pem));
+  if (X509_check_private_key(certificate.get(), key.get()) == 1) return absl::OkStatus();
+  ERR_clear_error();
+  return absl::InvalidArgumentError("the key is not the certificate's");
+}
+
 std::string WorkerUri(absl::string_view id) { return absl::StrCat(kWorkerUri, id); }
 
 std::string WorkerIdOfUri(absl::string_view uri) {

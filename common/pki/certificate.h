@@ -49,6 +49,9 @@ absl::StatusOr<std::string> IssueCertificate(const KeyPair& authority, const Cer
 // INVALID_ARGUMENT: not a PEM certificate.
 absl::StatusOr<Certificate> ReadCertificate(const std::string& pem);
 
+// INVALID_ARGUMENT: a PEM that is none, or a key that is not the (first) certificate's.
+absl::Status CheckKeyIsOf(const std::string& certificate_pem, const std::string& key_pem);
+
 // How a worker's certificate names it: "milepost://workers/ID".
 std::string WorkerUri(absl::string_view id);
 // The id; empty when the URI is not a worker's.

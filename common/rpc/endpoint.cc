@@ -4,14 +4,11 @@
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_credentials_options.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <fstream>
 #include <mutex>
-#include <sstream>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -19,6 +16,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "common/pki/certificate.h"
+#include "common/regular_file.h"
 #include "common/status_macros.h"
 
 namespace milepost {
@@ -27,6 +26,7 @@ namespace {
 using grpc::experimental::FileWatcherCertificateProvider;
 
 constexpr unsigned kRefreshSeconds = 1;
+constexpr size_t kMaxPemBytes = 1 << 20;  // a bundle of authorities has some 200 KiB
 
 // gRPC 1.51 always lets OpenSSL go down to TLS 1.2; what it lets us choose are the cipher suites of
 // 1.2 (those of 1.3 are not its business). The one named here needs a shared key that neither side
@@ -36,19 +36,17 @@ void OnlyTls13() {
   std::call_once(once, [] { setenv("GRPC_SSL_CIPHER_SUITES", "ECDHE-PSK-CHACHA20-POLY1305", 1); });
 }
 
-// gRPC says nothing of a file that it cannot use.
-absl::Status CheckPem(const std::string& path, const std::string& label) {
-  if (access(path.c_str(), R_OK) != 0) {
-    return absl::ErrnoToStatus(
-        errno, absl::StrCat(path, " cannot be read; `milepost-coordinator init-pki` makes ",
-                            "certificates"));
+// gRPC says nothing of a file that it cannot use. Empty label: a private key.
+absl::StatusOr<std::string> ReadPem(const std::string& path, const std::string& label) {
+  auto text = ReadRegularFile(path, kMaxPemBytes);
+  if (!text.ok()) {
+    return absl::Status(text.status().code(),
+                        absl::StrCat(text.status().message(),
+                                     "; `milepost-coordinator init-pki` makes certificates"));
   }
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  if (text.str().find("-----BEGIN " + label) != std::string::npos) return absl::OkStatus();
-  if (label.empty() && text.str().find("PRIVATE KEY-----") != std::string::npos) {
-    return absl::OkStatus();
+  if (absl::StrContains(*text, "-----BEGIN " + label) &&
+      (!label.empty() || absl::StrContains(*text, "PRIVATE KEY-----"))) {
+    return text;
   }
   return absl::InvalidArgumentError(absl::StrCat(
       path, " holds no ", label.empty() ? "private key" : "certificate", " in PEM form"));
@@ -69,19 +67,21 @@ absl::Status CheckKeyMode(const std::string& path) {
                       path, info.st_mode & 07777, path));
 }
 
-absl::Status CheckFolder(const TlsFolder& folder) {
-  MP_RETURN_IF_ERROR(CheckPem(folder.authority(), "CERTIFICATE"));
-  MP_RETURN_IF_ERROR(CheckPem(folder.certificate(), "CERTIFICATE"));
-  MP_RETURN_IF_ERROR(CheckPem(folder.key(), ""));
-  return CheckKeyMode(folder.key());
-}
-
 std::shared_ptr<FileWatcherCertificateProvider> Watch(const TlsFolder& folder) {
   return std::make_shared<FileWatcherCertificateProvider>(folder.key(), folder.certificate(),
                                                           folder.authority(), kRefreshSeconds);
 }
 
 }  // namespace
+
+absl::Status CheckTlsFolder(const TlsFolder& folder) {
+  MP_RETURN_IF_ERROR(ReadPem(folder.authority(), "CERTIFICATE").status());
+  MP_ASSIGN_OR_RETURN(const std::string certificate, ReadPem(folder.certificate(), "CERTIFICATE"));
+  MP_ASSIGN_OR_RETURN(const std::string key, ReadPem(folder.key(), ""));
+  MP_RETURN_IF_ERROR(CheckKeyMode(folder.key()));
+  return Annotate(CheckKeyIsOf(certificate, key),
+                  absl::StrCat(folder.certificate(), " and ", folder.key()));
+}
 
 std::vector<std::string> SplitAddresses(absl::string_view addresses) {
   std::vector<std::string> split;
@@ -108,7 +108,7 @@ bool IsLoopback(absl::string_view address) {
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> WorkerCredentials(
     const std::string& folder) {
   const TlsFolder files(folder);
-  MP_RETURN_IF_ERROR(CheckFolder(files));
+  MP_RETURN_IF_ERROR(CheckTlsFolder(files));
   OnlyTls13();
   grpc::experimental::TlsChannelCredentialsOptions options;
   options.set_certificate_provider(Watch(files));
@@ -119,7 +119,7 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> WorkerCredentials(
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> UserCredentials(
     const std::string& ca_file, const std::string& token) {
-  MP_RETURN_IF_ERROR(CheckPem(ca_file, "CERTIFICATE"));
+  MP_RETURN_IF_ERROR(ReadPem(ca_file, "CERTIFICATE").status());
   OnlyTls13();
   grpc::experimental::TlsChannelCredentialsOptions options;
   options.set_certificate_provider(
@@ -133,7 +133,7 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> UserCredentials(
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> CoordinatorCredentials(
     const std::string& folder) {
   const TlsFolder files(folder);
-  MP_RETURN_IF_ERROR(CheckFolder(files));
+  MP_RETURN_IF_ERROR(CheckTlsFolder(files));
   OnlyTls13();
   grpc::experimental::TlsServerCredentialsOptions options(Watch(files));
   options.watch_root_certs();

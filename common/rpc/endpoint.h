@@ -52,6 +52,10 @@ struct TlsFolder {
   std::string path;
 };
 
+// That its files can be read, hold what their names say, and belong together; that nobody else may
+// read the key. NOT_FOUND, PERMISSION_DENIED, INVALID_ARGUMENT: the file and what is wrong.
+absl::Status CheckTlsFolder(const TlsFolder& folder);
+
 // The certificate in `folder` as a client's. NOT_FOUND, PERMISSION_DENIED, INVALID_ARGUMENT: the
 // file and what is wrong. One object per process: each keeps a thread.
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> WorkerCredentials(

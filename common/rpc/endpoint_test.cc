@@ -8,8 +8,13 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "common/pki/certificate.h"
 #include "common/rpc/coordinators.h"
+#include "common/rpc/tls_watch.h"
 
 namespace milepost {
 namespace {
@@ -60,6 +65,79 @@ TEST(EndpointTest, AKeyThatOthersMayReadOrChangeIsRefused) {
     EXPECT_FALSE(absl::IsPermissionDenied(WorkerCredentials(folder).status())) << mode;
   }
   std::filesystem::remove_all(folder);
+}
+
+// A folder as init-pki makes it, and a key that is another's.
+class TlsFolderTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_NE(mkdtemp(folder_.data()), nullptr);
+    const absl::Time now = absl::Now();
+    const std::string key = MakePrivateKey().value();
+    const KeyPair authority =
+        MakeAuthority("authority", MakePrivateKey().value(), now, absl::Hours(1)).value();
+    const Certificate worker{.name = "a", .hosts = {}, .uri = WorkerUri("a"), .not_after = {}};
+    Write("ca.crt", authority.certificate);
+    Write("tls.crt", IssueCertificate(authority, worker, key, now, absl::Hours(1)).value());
+    Write("tls.key", key);
+    key_ = key;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  // Whole or not at all: others read meanwhile.
+  void Write(const std::string& name, const std::string& text) {
+    const std::string path = folder_ + "/" + name;
+    std::ofstream(path + ".new") << text;
+    ASSERT_EQ(chmod((path + ".new").c_str(), 0600), 0);
+    std::filesystem::rename(path + ".new", path);
+  }
+
+  std::string folder_ = std::filesystem::temp_directory_path() / "tls_folder_test_XXXXXX";
+  std::string key_;
+};
+
+TEST_F(TlsFolderTest, AKeyThatIsNotTheCertificatesIsRefused) {
+  EXPECT_EQ(CheckTlsFolder(TlsFolder(folder_)), absl::OkStatus());
+  EXPECT_EQ(CoordinatorCredentials(folder_).status(), absl::OkStatus());
+  Write("tls.key", MakePrivateKey().value());
+  for (const absl::Status& status :
+       {WorkerCredentials(folder_).status(), CoordinatorCredentials(folder_).status()}) {
+    EXPECT_EQ(status, absl::InvalidArgumentError(folder_ + "/tls.crt and " + folder_ +
+                                                 "/tls.key: the key is not the certificate's"));
+  }
+}
+
+// A plain open of it would wait for a writer for ever.
+TEST_F(TlsFolderTest, AFifoInPlaceOfAFileIsRefused) {
+  for (const char* name : {"/ca.crt", "/tls.crt", "/tls.key"}) {
+    const std::string path = folder_ + name;
+    std::filesystem::rename(path, path + ".kept");
+    ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+    EXPECT_TRUE(absl::IsInvalidArgument(CoordinatorCredentials(folder_).status())) << path;
+    std::filesystem::rename(path + ".kept", path);
+  }
+}
+
+TEST_F(TlsFolderTest, TheWatchSaysWhatWasReplacedBadlyAndMended) {
+  absl::Mutex mutex;
+  std::vector<absl::Status> told;
+  const TlsWatch watch(TlsFolder(folder_), absl::Milliseconds(1), [&](const absl::Status& now) {
+    absl::MutexLock lock(&mutex);
+    told.push_back(now);
+  });
+  const auto await = [&](size_t count) {
+    absl::MutexLock lock(&mutex);
+    const auto reached = [&] { return told.size() >= count; };
+    return mutex.AwaitWithTimeout(absl::Condition(&reached), absl::Seconds(30));
+  };
+  Write("tls.key", key_.substr(0, key_.size() / 2));  // torn
+  ASSERT_TRUE(await(1));
+  Write("tls.key", key_);
+  ASSERT_TRUE(await(2));
+  absl::MutexLock lock(&mutex);
+  EXPECT_EQ(told[0].code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(told[1], absl::OkStatus());
+  EXPECT_EQ(told.size(), 2u);
 }
 
 TEST(CoordinatorsTest, GoOnFromWhatFailedAndRemember) {

@@ -324,7 +324,7 @@ TEST(ReadJobSpecFileTest, ExplainsWhatCannotBeRead) {
   const TempDir dir;
   const auto missing = ReadJobSpecFile((dir.path() / "no.yaml").string());
   EXPECT_EQ(missing.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(missing.status().message(), HasSubstr("no.yaml: No such file"));
+  EXPECT_THAT(missing.status().message(), HasSubstr("no.yaml cannot be read: No such file"));
   const auto folder = ReadJobSpecFile(dir.path().string());
   EXPECT_EQ(folder.status().code(), absl::StatusCode::kInvalidArgument);
 }

@@ -1,10 +1,4 @@
 // The part of parse.h that reads files.
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <vector>
@@ -13,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "common/regular_file.h"
 #include "common/spec/parse.h"
 #include "common/spec/validate.h"
 #include "common/spec/yaml_tree.h"
@@ -29,35 +24,10 @@ namespace fs = std::filesystem;
 constexpr size_t kLongestName = 63;
 
 // An invalid argument whatever the reason: "not found" is about jobs.
-absl::Status Unreadable(const std::string& path, int error) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("cannot read the job spec ", path, ": ", std::strerror(error)));
-}
-
 absl::StatusOr<std::string> ReadBounded(const std::string& path) {
-  // Not blocking: a FIFO without a writer would hold the open for ever.
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return Unreadable(path, errno);
-  struct stat info;
-  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-    close(fd);
-    return absl::InvalidArgumentError(absl::StrCat(path, ": not a regular file"));
-  }
-  std::string text(kMaxSpecBytes + 1, '\0');
-  size_t size = 0;
-  ssize_t got;
-  while (size < text.size() && (got = read(fd, text.data() + size, text.size() - size)) != 0) {
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) {
-      const int error = errno;
-      close(fd);
-      return Unreadable(path, error);
-    }
-    size += got;
-  }
-  close(fd);
-  text.resize(size);
-  return text;
+  auto text = ReadRegularFile(path, kMaxSpecBytes);
+  if (text.ok()) return text;
+  return absl::InvalidArgumentError(absl::StrCat("job spec: ", text.status().message()));
 }
 
 // The file's name without its extension, as a valid job name.

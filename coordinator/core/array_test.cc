@@ -50,6 +50,25 @@ TEST_F(ArrayTest, IsOneDecision) {
   }
 }
 
+// Said again it is the same request; with other contents it is another, which must not be answered
+// with the first one's job.
+TEST_F(ArrayTest, ARequestIdIsForOneRequest) {
+  JobSubmitted job = {.request_id = "a", .spec = Spec(1)};
+  job.request_digest = 7;
+  Do(job);
+  EXPECT_EQ(Decide(state, job, now, config).status, absl::OkStatus());
+  job.request_digest = 8;
+  EXPECT_EQ(ReasonOf(Decide(state, job, now, config).status), v1::ERROR_REASON_REQUEST_ID_USED);
+  job.request_digest = 0;  // of a coordinator that did not know of digests
+  EXPECT_EQ(Decide(state, job, now, config).status, absl::OkStatus());
+  JobArraySubmitted array = Array(2);
+  array.request_id = "b";
+  array.request_digest = 1;
+  Do(array);
+  array.request_digest = 2;
+  EXPECT_EQ(ReasonOf(Decide(state, array, now, config).status), v1::ERROR_REASON_REQUEST_ID_USED);
+}
+
 // Not one of its jobs to who asked for a job, or the other way round; also within one decision.
 TEST_F(ArrayTest, ARequestIdIsForAJobOrForAnArray) {
   JobArraySubmitted array = Array(2);
@@ -61,7 +80,7 @@ TEST_F(ArrayTest, ARequestIdIsForAJobOrForAnArray) {
   Do(array);
   outcome = Decide(state, job, now, config);
   EXPECT_EQ(ReasonOf(outcome.status), v1::ERROR_REASON_REQUEST_ID_USED);
-  EXPECT_THAT(std::string(outcome.status.message()), HasSubstr("arrays/1, an array"));
+  EXPECT_THAT(std::string(outcome.status.message()), HasSubstr("that for arrays/1,"));
   EXPECT_TRUE(outcome.jobs.empty());
   Do(JobSubmitted{.request_id = "j", .spec = Spec(1)});
   array.request_id = "j";

@@ -54,12 +54,15 @@ struct JobSubmitted {
   std::optional<v1::ForkOrigin> forked_from = std::nullopt;
   // Of a job of an array, without its name.
   std::optional<v1::ArrayMembership> array = std::nullopt;
+  // Of all that was asked for with `request_id`; 0: not known.
+  uint64_t request_digest = 0;
 };
 // Jobs with `array`, none with a request_id: all are added or, when one may not be, none.
 // Outcome::job is the first one's name.
 struct JobArraySubmitted {
   std::string request_id;
   std::vector<JobSubmitted> jobs;
+  uint64_t request_digest = 0;
 };
 struct JobArrayCancelled {
   std::string array;
@@ -183,9 +186,9 @@ v1::Job Describe(const State& state, const v1::JobRecord& record);
 // And with its events.
 v1::Job DescribeWithEvents(const State& state, const v1::JobRecord& record);
 
-// The answer to a request whose id has made this job, which is not what the request asks for: a
-// single job, or one of an array.
-absl::Status RequestIdUsed(const v1::Job& job);
+// OK when a request of this digest, for an array or not, is the one that made `record`; where no
+// digest is known, the kind alone is compared. ALREADY_EXISTS otherwise: its id has been used.
+absl::Status CheckSameRequest(const v1::JobRecord& record, bool of_array, uint64_t digest);
 // A ResumeJob with this id has been decided on: one of the last 16.
 bool HasResumed(const v1::JobRecord& record, absl::string_view request_id);
 

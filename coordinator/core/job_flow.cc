@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "common/philox.h"
 #include "common/proto_time.h"
+#include "common/rank_state.h"
 #include "common/spec/sizes.h"
 #include "common/utf8.h"
 #include "coordinator/core/decide.h"
@@ -23,11 +24,6 @@ constexpr int kMaxLastLines = 100;
 constexpr double kBackoffJitter = 0.25;  // of the pause, that may be cut
 constexpr size_t kMaxLineBytes = 1024;
 constexpr size_t kMaxMessageBytes = 4096;
-
-bool HasEnded(v1::RankState state) {
-  return state == v1::RANK_STATE_SUCCEEDED || state == v1::RANK_STATE_STOPPED ||
-         state == v1::RANK_STATE_FAILED;
-}
 
 v1::Failure FailureOf(const v1::RankReport& report, const std::string& worker, absl::Time now) {
   v1::Failure failure;

@@ -39,13 +39,16 @@ constexpr int kMostResumeRequests = 16;
 
 }  // namespace
 
-absl::Status RequestIdUsed(const v1::Job& job) {
+absl::Status CheckSameRequest(const v1::JobRecord& record, bool of_array, uint64_t digest) {
+  const v1::Job& job = record.job();
+  const uint64_t before = record.request_digest();
+  if (job.has_array() == of_array && (before == 0 || digest == 0 || before == digest)) {
+    return absl::OkStatus();
+  }
+  const std::string& made = job.has_array() ? job.array().name() : job.name();
   return Refusal(v1::ERROR_REASON_REQUEST_ID_USED, job.name(),
-                 job.has_array()
-                     ? absl::StrCat("request_id: ", job.array().name(),
-                                    ", an array, was submitted with it: take a new one")
-                     : absl::StrCat("request_id: ", job.name(),
-                                    ", which is no array, was submitted with it: take a new one"));
+                 absl::StrCat("request_id: another request, that for ", made,
+                              ", came with it: take a new one"));
 }
 
 bool HasResumed(const v1::JobRecord& record, absl::string_view request_id) {
@@ -62,7 +65,8 @@ int64_t Transition::KnownRequest(const std::string& request_id) const {
 
 void Transition::Submit(const JobSubmitted& event) {
   if (const int64_t known = KnownRequest(event.request_id); known != 0) {
-    if (Job(known)->job().has_array()) return Refuse(RequestIdUsed(Job(known)->job()));
+    absl::Status same = CheckSameRequest(*Job(known), /*of_array=*/false, event.request_digest);
+    if (!same.ok()) return Refuse(std::move(same));
     result_.job = JobName(known);
     return;
   }
@@ -71,13 +75,15 @@ void Transition::Submit(const JobSubmitted& event) {
   if (!allowed.ok()) return Refuse(std::move(allowed));
   v1::JobRecord& record = Add(event);
   record.set_request_id(event.request_id);
+  record.set_request_digest(event.request_digest);
   result_.job = record.job().name();
   if (!event.request_id.empty()) requests_[event.request_id] = JobNumber(result_.job);
 }
 
 void Transition::SubmitArray(const JobArraySubmitted& event) {
   if (const int64_t known = KnownRequest(event.request_id); known != 0) {
-    if (!Job(known)->job().has_array()) return Refuse(RequestIdUsed(Job(known)->job()));
+    absl::Status same = CheckSameRequest(*Job(known), /*of_array=*/true, event.request_digest);
+    if (!same.ok()) return Refuse(std::move(same));
     result_.job = JobName(known);
     return;
   }
@@ -94,7 +100,9 @@ void Transition::SubmitArray(const JobArraySubmitted& event) {
     v1::ArrayMembership* array = record.mutable_job()->mutable_array();
     array->set_name(ArrayName(first));
     array->set_size(static_cast<int>(event.jobs.size()));
-    if (JobNumber(record.job().name()) == first) record.set_request_id(event.request_id);
+    if (JobNumber(record.job().name()) != first) continue;
+    record.set_request_id(event.request_id);
+    record.set_request_digest(event.request_digest);
   }
   result_.job = JobName(first);
   if (!event.request_id.empty()) requests_[event.request_id] = first;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/error_details.h"
 #include "common/proto_time.h"
+#include "common/rank_state.h"
 #include "coordinator/core/clock_bounds.h"
 #include "coordinator/core/decide.h"
 #include "coordinator/core/transition.h"
@@ -18,11 +19,6 @@ namespace {
 constexpr int kMostStale = 4096;
 // No clock of a worker's counts for more.
 constexpr absl::Duration kLongestSpotTime = absl::Hours(24);
-
-bool HasEnded(v1::RankState state) {
-  return state == v1::RANK_STATE_SUCCEEDED || state == v1::RANK_STATE_STOPPED ||
-         state == v1::RANK_STATE_FAILED;
-}
 
 void RemoveStale(v1::WorkerRecord* record, const v1::RankReport& report) {
   auto* stale = record->mutable_stale();

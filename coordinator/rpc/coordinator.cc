@@ -47,6 +47,19 @@ class SteadyClock : public Clock {
   const std::chrono::steady_clock::time_point steady_ = std::chrono::steady_clock::now();
 };
 
+absl::Status CheckSlot(const v1::Slot& slot) {
+  if (slot.index() < 0 || slot.index() >= kMaxSlots) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("slots: indices must be 0 to ", kMaxSlots - 1, ", not ", slot.index()));
+  }
+  if (slot.device() == v1::DEVICE_KIND_CPU || slot.device() == v1::DEVICE_KIND_CUDA) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("slots: slot ", slot.index(),
+                                                 " is a device of kind ", slot.device(),
+                                                 ", which this coordinator does not know"));
+}
+
 absl::Status CheckHello(const v1::Hello& hello) {
   const std::string& id = hello.worker_id();
   const bool good = std::all_of(id.begin(), id.end(), [](char c) {
@@ -78,6 +91,7 @@ absl::Status CheckHello(const v1::Hello& hello) {
   }
   std::set<int32_t> indices;
   for (const v1::Slot& slot : hello.slots()) {
+    MP_RETURN_IF_ERROR(CheckSlot(slot));
     if (!indices.insert(slot.index()).second) {
       return absl::InvalidArgumentError(absl::StrCat("slots: two have the index ", slot.index(),
                                                      ": give each slot an index of its own"));

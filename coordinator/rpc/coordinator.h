@@ -296,7 +296,8 @@ class Coordinator {
       const v1::JobSpec& spec, const std::string& project,
       const google::protobuf::Map<std::string, std::string>& labels);
   absl::StatusOr<v1::Job> SubmitNew(const KnownPlace& told, bool validate_only, JobSubmitted event);
-  absl::StatusOr<std::optional<v1::Job>> KnownRequest(const std::string& request_id, bool of_array,
+  absl::StatusOr<std::optional<v1::Job>> KnownRequest(const std::string& request_id,
+                                                      uint64_t digest, bool of_array,
                                                       bool validate_only);
   absl::StatusOr<v1::CheckpointManifest> ForkedCheckpoint(const std::string& source);
   absl::StatusOr<JobUpdated> UpdateOf(const v1::UpdateJobRequest& request);

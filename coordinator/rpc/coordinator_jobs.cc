@@ -1,16 +1,20 @@
 // What users submit and change: checked and planned here, decided on in core/.
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/util/field_mask_util.h>
 
 #include <algorithm>
 #include <map>
 #include <memory>
 #include <random>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "common/checksum.h"
 #include "common/error_details.h"
 #include "common/message_channel.h"
 #include "common/spec/labels.h"
@@ -31,6 +35,7 @@ namespace {
 using google::protobuf::util::FieldMaskUtil;
 
 constexpr int kMostElements = 1000;
+constexpr int kMostUpdateTries = 100;  // one fails only when another change succeeds
 // A worker gives it to each trainer in one message, with some paths.
 constexpr size_t kMostSpecBytes = 96 << 10;
 static_assert(kMostSpecBytes + (24 << 10) <= MessageChannel::kMaxBytes);
@@ -53,6 +58,26 @@ absl::StatusOr<std::string> ScopedRequestId(const std::string& id, const std::st
   }
   const bool scoped = project != kDefaultProject || absl::StrContains(id, '/');
   return id.empty() || !scoped ? id : absl::StrCat(project, "/", id);
+}
+
+// Of what a request asks for: what a client finds out about its own host may differ when it says
+// the same again.
+template <typename Request>
+uint64_t RequestDigest(Request request) {
+  request.clear_request_id();
+  request.clear_validate_only();
+  if constexpr (std::is_same_v<Request, v1::SubmitJobRequest>) {
+    request.clear_rank_memory_bytes();
+    request.clear_rank_threads();
+  }
+  std::string text = request.GetTypeName();
+  {
+    google::protobuf::io::StringOutputStream stream(&text);
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.SetSerializationDeterministic(true);  // maps have no order
+    request.SerializeToCodedStream(&coded);
+  }
+  return Xxh3(text);
 }
 
 absl::Status CheckScheduling(const v1::SchedulingSpec& scheduling) {
@@ -229,15 +254,14 @@ absl::StatusOr<JobSubmitted> Coordinator::NewJob(
 
 // Said again: what was admitted then stays so, whatever workers there are now.
 absl::StatusOr<std::optional<v1::Job>> Coordinator::KnownRequest(const std::string& request_id,
-                                                                 bool of_array,
+                                                                 uint64_t digest, bool of_array,
                                                                  bool validate_only) {
   if (request_id.empty() || validate_only) return std::nullopt;
   absl::ReaderMutexLock lock(&mutex_);
   const int64_t known = state_.FindRequest(request_id);
   if (known == 0) return std::nullopt;
-  MP_ASSIGN_OR_RETURN(v1::Job job, FindLocked(JobName(known)));
-  if (job.has_array() != of_array) return RequestIdUsed(job);
-  return job;
+  MP_RETURN_IF_ERROR(CheckSameRequest(state_.jobs().at(known), of_array, digest));
+  return FindLocked(JobName(known));
 }
 
 absl::StatusOr<v1::Job> Coordinator::SubmitNew(const KnownPlace& told, bool validate_only,
@@ -263,8 +287,10 @@ absl::StatusOr<v1::Job> Coordinator::Submit(const v1::SubmitJobRequest& request)
   const std::string project = request.project().empty() ? kDefaultProject : request.project();
   MP_ASSIGN_OR_RETURN(JobSubmitted event, NewJob(request.spec(), project, request.labels()));
   MP_ASSIGN_OR_RETURN(event.request_id, ScopedRequestId(request.request_id(), project));
+  event.request_digest = RequestDigest(request);
   MP_ASSIGN_OR_RETURN(const std::optional<v1::Job> known,
-                      KnownRequest(event.request_id, /*of_array=*/false, request.validate_only()));
+                      KnownRequest(event.request_id, event.request_digest, /*of_array=*/false,
+                                   request.validate_only()));
   if (known) return *known;
   const KnownPlace told = {request.rank_memory_bytes(), request.rank_memory_bytes(),
                            request.rank_threads()};
@@ -297,8 +323,9 @@ absl::StatusOr<v1::CheckpointManifest> Coordinator::ForkedCheckpoint(const std::
 absl::StatusOr<v1::Job> Coordinator::Fork(const v1::ForkJobRequest& request,
                                           const std::string& project, const SpecCheck& check) {
   MP_ASSIGN_OR_RETURN(const std::string id, ScopedRequestId(request.request_id(), project));
-  MP_ASSIGN_OR_RETURN(const std::optional<v1::Job> known,
-                      KnownRequest(id, /*of_array=*/false, request.validate_only()));
+  MP_ASSIGN_OR_RETURN(
+      const std::optional<v1::Job> known,
+      KnownRequest(id, RequestDigest(request), /*of_array=*/false, request.validate_only()));
   if (known) return *known;
   MP_ASSIGN_OR_RETURN(const v1::CheckpointManifest manifest, ForkedCheckpoint(request.source()));
   const v1::Checkpoint& checkpoint = manifest.checkpoint();
@@ -322,6 +349,7 @@ absl::StatusOr<v1::Job> Coordinator::Fork(const v1::ForkJobRequest& request,
   for (const auto& [key, value] : request.labels()) labels[key] = value;
   MP_ASSIGN_OR_RETURN(JobSubmitted event, NewJob(spec, project, labels));
   event.request_id = id;
+  event.request_digest = RequestDigest(request);
   v1::ForkOrigin& origin = event.forked_from.emplace();
   origin.set_job(job.name());
   origin.set_checkpoint(checkpoint.name());
@@ -407,14 +435,16 @@ absl::StatusOr<v1::SubmitJobArrayResponse> Coordinator::SubmitArray(
     return absl::InvalidArgumentError("max_parallel: must be at least 0 (all)");
   }
   MP_ASSIGN_OR_RETURN(const std::string id, ScopedRequestId(request.request_id(), project));
-  MP_ASSIGN_OR_RETURN(std::optional<v1::Job> first,
-                      KnownRequest(id, /*of_array=*/true, request.validate_only()));
+  MP_ASSIGN_OR_RETURN(
+      std::optional<v1::Job> first,
+      KnownRequest(id, RequestDigest(request), /*of_array=*/true, request.validate_only()));
   if (!first) {
     const auto jobs = static_cast<size_t>(size);
     MP_RETURN_IF_ERROR(CheckRoomFor(project, jobs, jobs * request.spec().ByteSizeLong()));
     std::map<std::string, std::unique_ptr<CheckpointReader>> kept;
     MP_ASSIGN_OR_RETURN(JobArraySubmitted event, NewArray(request, project, check, &kept));
     event.request_id = id;
+    event.request_digest = RequestDigest(request);
     MP_RETURN_IF_ERROR(AdmitArray(cancelled, &event.jobs));
     if (request.validate_only()) return v1::SubmitJobArrayResponse();
     MP_ASSIGN_OR_RETURN(const std::string name, Do(std::move(event)));
@@ -474,7 +504,7 @@ absl::StatusOr<RankBounds> Coordinator::AdmitBounds(const v1::Job& job,
 absl::StatusOr<JobUpdated> Coordinator::UpdateOf(const v1::UpdateJobRequest& request) {
   MP_RETURN_IF_ERROR(CheckMask(request.update_mask()));
   MP_ASSIGN_OR_RETURN(v1::Job job, Get(request.job().name()));
-  // What was read is what is changed: another change in between is refused.
+  // What was read is what is changed: another change in between is noticed.
   const std::string etag = request.job().etag().empty() ? job.etag() : request.job().etag();
   JobUpdated event = {job.name(), etag, job.spec().scheduling()};
   if (event.scheduling.queue().empty()) event.scheduling.set_queue(kDefaultQueue);
@@ -500,12 +530,20 @@ absl::StatusOr<JobUpdated> Coordinator::UpdateOf(const v1::UpdateJobRequest& req
 
 absl::StatusOr<v1::Job> Coordinator::Update(const v1::UpdateJobRequest& request, bool by_admin) {
   const std::string& name = request.job().name();
+  if (!request.validate_only()) {
+    absl::Status status;
+    // Who names no etag means the job as it is: read it again when it has changed meanwhile.
+    for (int tries = 0; tries < kMostUpdateTries; ++tries) {
+      MP_ASSIGN_OR_RETURN(JobUpdated event, UpdateOf(request));
+      event.by_admin = by_admin;
+      status = Do(std::move(event)).status();
+      if (status.ok()) return Get(name);
+      if (!absl::IsAborted(status) || !request.job().etag().empty()) break;
+    }
+    return status;
+  }
   MP_ASSIGN_OR_RETURN(JobUpdated event, UpdateOf(request));
   event.by_admin = by_admin;
-  if (!request.validate_only()) {
-    MP_RETURN_IF_ERROR(Do(std::move(event)).status());
-    return Get(name);
-  }
   absl::ReaderMutexLock lock(&mutex_);
   const Outcome outcome = Decide(state_, event, clock_->Now(), options_.config);
   MP_RETURN_IF_ERROR(outcome.status);

@@ -147,6 +147,49 @@ TEST_F(RefusalsTest, AJobIsNotResumedFromWhatIsGone) {
   EXPECT_EQ(GetJob(fork.name()).state(), v1::JOB_STATE_CANCELLED);
 }
 
+// Who names no etag is not refused because somebody else changed the job at the same time.
+TEST_F(RefusalsTest, UpdatesWithoutAnEtagAllCount) {
+  v1::Job job;
+  ASSERT_TRUE(Call(jobs_.get(), &v1::JobService::Stub::SubmitJob, Request(), &job).ok());
+  constexpr int kThreads = 4, kEach = 10;
+  std::vector<absl::Status> failed[kThreads];
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < kEach; ++i) {
+        v1::UpdateJobRequest request;
+        request.mutable_job()->set_name(job.name());
+        request.mutable_job()->mutable_spec()->mutable_scheduling()->set_priority(10 * t + i);
+        request.mutable_update_mask()->add_paths("spec.scheduling.priority");
+        v1::Job changed;
+        absl::Status status =
+            Call(jobs_.get(), &v1::JobService::Stub::UpdateJob, request, &changed);
+        if (!status.ok()) failed[t].push_back(std::move(status));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& statuses : failed) {
+    EXPECT_TRUE(statuses.empty()) << statuses.front();
+  }
+}
+
+TEST_F(RefusalsTest, ARequestIdIsForOneRequest) {
+  v1::SubmitJobRequest request = Request();
+  request.set_request_id("a");
+  (*request.mutable_labels())["team"] = "x";
+  (*request.mutable_labels())["stage"] = "y";
+  v1::Job first, again;
+  ASSERT_TRUE(Call(jobs_.get(), &v1::JobService::Stub::SubmitJob, request, &first).ok());
+  request.set_rank_memory_bytes(int64_t{64} << 30);  // what the client found differs by the minute
+  ASSERT_TRUE(Call(jobs_.get(), &v1::JobService::Stub::SubmitJob, request, &again).ok());
+  EXPECT_EQ(again.name(), first.name());
+  request.mutable_spec()->mutable_train()->set_steps(7);
+  const absl::Status other = Call(jobs_.get(), &v1::JobService::Stub::SubmitJob, request, &again);
+  EXPECT_EQ(ReasonOf(other), v1::ERROR_REASON_REQUEST_ID_USED);
+  EXPECT_THAT(std::string(other.message()), HasSubstr("that for " + first.name() + ","));
+}
+
 TEST_F(RefusalsTest, ARequestIdIsForAJobOrForAnArray) {
   Run(/*keep_last=*/1);
   Saved(start_, 5);
@@ -160,7 +203,7 @@ TEST_F(RefusalsTest, ARequestIdIsForAJobOrForAnArray) {
   single.set_request_id("a");
   const absl::Status submitted = Call(jobs_.get(), &v1::JobService::Stub::SubmitJob, single);
   EXPECT_EQ(ReasonOf(submitted), v1::ERROR_REASON_REQUEST_ID_USED);
-  EXPECT_THAT(std::string(submitted.message()), HasSubstr("arrays/2, an array"));
+  EXPECT_THAT(std::string(submitted.message()), HasSubstr("that for arrays/2,"));
   v1::Job job;
   EXPECT_EQ(ReasonOf(Fork("checkpoints/1", &job, "a")), v1::ERROR_REASON_REQUEST_ID_USED);
   single.set_request_id("j");

@@ -7,7 +7,6 @@
 #include <malloc.h>
 #include <spdlog/spdlog.h>
 
-#include <fstream>
 #include <utility>
 #include <vector>
 
@@ -15,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "common/proto_time.h"
+#include "common/regular_file.h"
 #include "common/rpc/status.h"
 #include "common/status_macros.h"
 #include "coordinator/rpc/gate.h"
@@ -33,16 +33,17 @@ namespace {
 // One thread per call in progress: watches, log followers, checkpoint streams. Workers' sessions
 // take none.
 constexpr int kMaxThreads = 1024;
+constexpr size_t kMaxTokenFileBytes = 4096;
 constexpr int kMaxFreedBytes = 256 << 20;
 constexpr auto kStopGrace = std::chrono::milliseconds(200);
 
 // What init-pki has left there, if it has.
 absl::Status ImportAdminToken(const std::string& tls_dir, TokenTable* tokens) {
   const std::string path = absl::StrCat(tls_dir, "/", kAdminTokenFile);
-  std::ifstream file(path);
-  std::string line;
-  if (!file || !std::getline(file, line)) return absl::OkStatus();
-  const auto token = ParseTokenDigestLine(line);
+  const auto text = ReadRegularFile(path, kMaxTokenFileBytes);
+  if (absl::IsNotFound(text.status())) return absl::OkStatus();
+  if (!text.ok()) return text.status();
+  const auto token = ParseTokenDigestLine(text->substr(0, text->find('\n')));
   if (!token.ok()) return Annotate(token.status(), path);
   return tokens->ImportAdmin(*token, absl::Now());
 }

@@ -336,6 +336,16 @@ TEST_F(ServerTest, HellosThatWouldBreakPlacementOrListsAreRefused) {
             grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(say([&](v1::Hello* hello) { hello->set_version(text); }).error_code(),
             grpc::StatusCode::INVALID_ARGUMENT);
+  for (const int index : {-5, 1024}) {
+    const grpc::Status odd =
+        say([&](v1::Hello* hello) { hello->mutable_slots(1)->set_index(index); });
+    EXPECT_EQ(odd.error_message(), absl::StrCat("slots: indices must be 0 to 1023, not ", index));
+  }
+  const grpc::Status device = say([](v1::Hello* hello) {
+    hello->mutable_slots(1)->set_device(static_cast<v1::DeviceKind>(77));
+  });
+  EXPECT_EQ(device.error_message(),
+            "slots: slot 1 is a device of kind 77, which this coordinator does not know");
   FakeWorker good(server_->address(), "a", 2);
   EXPECT_TRUE(good.Receive().has_welcome());
   EXPECT_TRUE(good.Receive().has_start_rank());

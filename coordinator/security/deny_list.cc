@@ -1,23 +1,22 @@
 #include "coordinator/security/deny_list.h"
 
 #include <spdlog/spdlog.h>
-#include <sys/stat.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/regular_file.h"
 
 namespace milepost::coordinator {
 namespace {
 
 constexpr absl::Duration kLookAgain = absl::Seconds(1);
 constexpr size_t kMost = 100'000;
+constexpr size_t kMaxBytes = kMost * 128;  // a line each, with a remark
 constexpr char kPrefix[] = "workers/";
 
 // As workers may be called at all.
@@ -40,19 +39,14 @@ bool DenyList::Has(absl::string_view id, absl::Time now) {
 }
 
 bool DenyList::Parse(absl::flat_hash_set<std::string>* ids, std::string* why) const {
-  struct stat info = {};
-  if (stat(path_.c_str(), &info) != 0) {
-    *why = std::strerror(errno);
-    return errno == ENOENT;
-  }
-  std::ifstream file(path_);
-  if (!S_ISREG(info.st_mode) || !file) {
-    *why = S_ISREG(info.st_mode) ? "it cannot be opened" : "it is no file";
-    return false;
+  const auto text = ReadRegularFile(path_, kMaxBytes);
+  if (!text.ok()) {
+    *why = std::string(text.status().message());
+    return absl::IsNotFound(text.status());
   }
   bool good = true;
   int number = 0;
-  for (std::string line; std::getline(file, line);) {
+  for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
     ++number;
     absl::string_view id = absl::StripAsciiWhitespace(line);
     if (id.empty() || id[0] == '#') continue;
@@ -61,14 +55,13 @@ bool DenyList::Parse(absl::flat_hash_set<std::string>* ids, std::string* why) co
     const bool one_more = ids->size() < kMost;
     if (one_more) ids->emplace(id);
     if (good && (!one_more || !IsWorkerId(id))) {
-      *why = absl::StrCat("line ", number, one_more ? ": not a worker's id" : ": one too many");
+      *why = absl::StrCat(path_, ": line ", number,
+                          one_more ? ": not a worker's id" : ": one too many");
       good = false;
     }
     if (!one_more) break;
   }
-  if (!file.bad()) return good;
-  *why = "it cannot be read";
-  return false;
+  return good;
 }
 
 void DenyList::Read() {
@@ -84,7 +77,7 @@ void DenyList::Read() {
   ids_.merge(ids);
   if (why == trouble_) return;
   trouble_ = why;
-  spdlog::error("{}: {}: {}; mend it", path_, why,
+  spdlog::error("denied workers: {}: {}; mend it", why,
                 known_ ? "who was shut out stays so" : "no worker is let in");
 }
 

@@ -8,13 +8,12 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/pki/certificate.h"
+#include "common/regular_file.h"
 #include "common/rpc/endpoint.h"
 #include "common/status_macros.h"
 #include "common/unique_fd.h"
@@ -29,6 +28,7 @@ constexpr absl::Duration kAuthorityLifetime = absl::Hours(24 * 3650);
 constexpr mode_t kSecret = 0600;
 constexpr mode_t kPublic = 0644;
 constexpr size_t kMaxWorkerIdBytes = 63;
+constexpr size_t kMaxFileBytes = 1 << 20;
 
 absl::Status MakeFolder(const std::string& path) {
   std::error_code error;
@@ -54,16 +54,16 @@ absl::Status WriteFile(const std::string& path, const std::string& text, mode_t 
 }
 
 // Empty: there is no such file.
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  auto text = ReadRegularFile(path, kMaxFileBytes);
+  if (absl::IsNotFound(text.status())) return "";
+  return text;
 }
 
 absl::StatusOr<std::string> KeyIn(const std::string& path) {
-  if (std::string key = ReadFile(path); !key.empty()) return key;
-  MP_ASSIGN_OR_RETURN(std::string key, MakePrivateKey());
+  MP_ASSIGN_OR_RETURN(std::string key, ReadFile(path));
+  if (!key.empty()) return key;
+  MP_ASSIGN_OR_RETURN(key, MakePrivateKey());
   MP_RETURN_IF_ERROR(WriteFile(path, key, kSecret));
   return key;
 }
@@ -103,7 +103,8 @@ class Maker {
 
   absl::Status FindAuthority() {
     MP_RETURN_IF_ERROR(MakeFolder(Path("ca")));
-    authority_ = {ReadFile(Path("ca/ca.crt")), ReadFile(Path("ca/ca.key"))};
+    MP_ASSIGN_OR_RETURN(authority_.certificate, ReadFile(Path("ca/ca.crt")));
+    MP_ASSIGN_OR_RETURN(authority_.key, ReadFile(Path("ca/ca.key")));
     if (!authority_.certificate.empty() && !authority_.key.empty()) return absl::OkStatus();
     if (!authority_.certificate.empty()) {
       return absl::FailedPreconditionError(
@@ -121,7 +122,8 @@ class Maker {
 
   absl::Status IssueCoordinator() {
     std::vector<std::string> hosts = request_.hosts;
-    const std::string known = ReadFile(TlsFolder(Path("coordinator")).certificate());
+    MP_ASSIGN_OR_RETURN(const std::string known,
+                        ReadFile(TlsFolder(Path("coordinator")).certificate()));
     if (hosts.empty() && !known.empty()) {
       MP_ASSIGN_OR_RETURN(const Certificate certificate, ReadCertificate(known));
       hosts = certificate.hosts;

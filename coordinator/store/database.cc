@@ -162,6 +162,12 @@ absl::Status Database::OpenRocks() {
   }
   families_.clear();
   const std::string text = status.ToString();
+  // Before what is said of the lock: it is a file, which cannot be made there.
+  if (text.find("Permission denied") != std::string::npos ||
+      text.find("Read-only file system") != std::string::npos) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("data directory ", dir_, " cannot be written: ", text));
+  }
   if (text.find("lock") != std::string::npos && text.find("LOCK") != std::string::npos) {
     return absl::FailedPreconditionError(
         absl::StrCat("data directory ", dir_,
@@ -171,11 +177,6 @@ absl::Status Database::OpenRocks() {
   if (text.find("Column families not opened") != std::string::npos) {
     return absl::FailedPreconditionError(absl::StrCat(
         "data directory ", dir_, " was written by a newer version of milepost: ", text));
-  }
-  if (text.find("Permission denied") != std::string::npos ||
-      text.find("Read-only file system") != std::string::npos) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("data directory ", dir_, " cannot be written: ", text));
   }
   absl::Status error =
       FromRocks(status, absl::StrCat("data directory ", dir_, " cannot be opened"));

@@ -1,15 +1,14 @@
 #include "coordinator/webhooks/webhook_file.h"
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/regular_file.h"
 #include "common/spec/scheduling.h"
 #include "common/spec/to_yaml.h"
 #include "common/spec/yaml_tree.h"
@@ -23,6 +22,7 @@ constexpr size_t kMostWebhooks = 32;
 constexpr size_t kShortestSecret = 16;
 constexpr size_t kLongestText = 2048;
 constexpr size_t kMostTextBytes = 1000;  // of a message that is told
+constexpr size_t kMaxFileBytes = 1 << 20;
 
 std::string StateName(const v1::Job& job) {
   const auto* value = v1::JobState_descriptor()->FindValueByNumber(job.state());
@@ -108,13 +108,9 @@ absl::StatusOr<std::vector<Webhook>> ParseWebhooks(absl::string_view text,
 }
 
 absl::StatusOr<std::vector<Webhook>> ReadWebhooks(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  if (!file.good() && !file.eof()) {
-    return absl::NotFoundError(absl::StrCat("--webhooks: ", path, " cannot be read"));
-  }
-  return ParseWebhooks(text.str(), path);
+  const auto text = ReadRegularFile(path, kMaxFileBytes);
+  if (!text.ok()) return Annotate(text.status(), "--webhooks");
+  return ParseWebhooks(*text, path);
 }
 
 bool Wants(const Webhook& webhook, const v1::Job& job) {

@@ -106,6 +106,10 @@ class Communicator {
   // Returns once every rank has called it.
   absl::Status Barrier();
 
+  // Of this rank's collectives from now on. A peer that is gone is noticed at once all the same,
+  // over a network as far as the system notices it. Between calls.
+  virtual void SetTimeout(absl::Duration timeout) = 0;
+
   // OK, or the error that has poisoned it. From any thread.
   absl::Status Check() { return Health(); }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/status_macros.h"
 #include "engine/comm/in_process.h"
 #include "engine/comm/tcp.h"
@@ -83,6 +84,28 @@ class CommunicatorTest : public testing::TestWithParam<std::tuple<Kind, int>> {
     return inputs;
   }
 };
+
+// A rank that waits for one that is busy for long, before steps begin.
+TEST_P(CommunicatorTest, TheTimeoutIsThatOfTheCallsFromThenOn) {
+  if (world() == 1) GTEST_SKIP() << "waits for nobody";
+  const Ranks ranks = MakeRanks(std::get<0>(GetParam()), world(), absl::Milliseconds(1));
+  std::atomic<int> waiting = 0;
+  ExpectOk(ranks, [&](Communicator& c) {
+    c.SetTimeout(absl::Minutes(5));
+    // Many times the first time-out after all others have begun to wait.
+    if (c.rank() == 0) {
+      while (waiting.load() < world() - 1) std::this_thread::yield();
+      absl::SleepFor(absl::Milliseconds(20));
+    } else {
+      ++waiting;
+    }
+    return c.Barrier();
+  });
+  const absl::Status late = ranks[1]->Check();
+  EXPECT_EQ(late, absl::OkStatus());
+  ranks[1]->SetTimeout(absl::Milliseconds(1));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(ranks[1]->Barrier()));
+}
 
 TEST_P(CommunicatorTest, AllReduceAddsInRankOrder) {
   const Ranks ranks = Make();

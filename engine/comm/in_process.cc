@@ -31,7 +31,7 @@ struct Contribution {
 class Group {
  public:
   Group(int world, const CommunicatorOptions& options)
-      : world_(world), timeout_(options.timeout), reading_(world), contributions_(world) {}
+      : world_(world), timeouts_(world, options.timeout), reading_(world), contributions_(world) {}
 
   int world() const { return world_; }
 
@@ -67,15 +67,18 @@ class Group {
       return absl::OkStatus();
     }
     const uint64_t round = round_;
-    const auto deadline = std::chrono::steady_clock::now() + absl::ToChronoMicroseconds(timeout_);
+    const auto deadline =
+        std::chrono::steady_clock::now() + absl::ToChronoMicroseconds(timeouts_[rank]);
     changed_.wait_until(lock, deadline, [&] { return round_ != round || failed_rank_ >= 0; });
     if (round_ != round) return absl::OkStatus();
-    FailLocked(rank, absl::DeadlineExceededError(
-                         absl::StrCat("rank ", rank, " waited ", absl::FormatDuration(timeout_),
-                                      " for ", world_ - arrived_, " of ", world_, " ranks")));
+    FailLocked(rank, absl::DeadlineExceededError(absl::StrCat(
+                         "rank ", rank, " waited ", absl::FormatDuration(timeouts_[rank]), " for ",
+                         world_ - arrived_, " of ", world_, " ranks")));
     changed_.wait(lock, [&] { return readers_ == 0; });
     return StatusFor(rank);
   }
+
+  void SetTimeout(int rank, absl::Duration timeout) { timeouts_[rank] = timeout; }
 
   // The first failure stays.
   void Fail(int rank, const absl::Status& status) {
@@ -109,7 +112,7 @@ class Group {
   }
 
   const int world_;
-  const absl::Duration timeout_;
+  std::vector<absl::Duration> timeouts_;  // each used by its rank's thread alone
   std::mutex mutex_;
   std::condition_variable changed_;
   int arrived_ = 0;
@@ -128,6 +131,8 @@ class InProcessCommunicator : public Communicator {
   ~InProcessCommunicator() override {
     group_->Fail(rank(), absl::AbortedError("its communicator was destroyed"));
   }
+
+  void SetTimeout(absl::Duration timeout) override { group_->SetTimeout(rank(), timeout); }
 
   void Abort(absl::string_view reason) override {
     group_->Fail(rank(), absl::AbortedError(reason));

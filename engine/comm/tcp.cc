@@ -88,6 +88,8 @@ class TcpCommunicator : public Communicator {
     }
   }
 
+  void SetTimeout(absl::Duration timeout) override { timeout_ = timeout; }
+
   void Abort(absl::string_view reason) override { Fail(absl::AbortedError(reason)).IgnoreError(); }
 
  protected:
@@ -406,7 +408,7 @@ class TcpCommunicator : public Communicator {
   }
 
   const std::vector<UniqueFd> sockets_;  // by rank; the own one is empty
-  const absl::Duration timeout_;
+  absl::Duration timeout_;
   const size_t piece_bytes_;
   std::vector<char> scratch_;
 

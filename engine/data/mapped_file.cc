@@ -1,28 +1,24 @@
 #include "engine/data/mapped_file.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
+#include "common/regular_file.h"
+#include "common/status_macros.h"
 #include "common/unique_fd.h"
 
 namespace milepost::data {
 
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
-  // Not blocking: a FIFO without a writer would hold the open for ever.
-  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd.ok()) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot open the data file ", path));
-  }
+  auto opened = OpenRegularFile(path);
+  if (!opened.ok()) return Annotate(opened.status(), "the data file");
+  const UniqueFd fd = *std::move(opened);
   struct stat info;
   if (fstat(fd.get(), &info) != 0) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot stat ", path));
-  }
-  if (!S_ISREG(info.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": not a regular file"));
   }
   if (info.st_size == 0) return absl::InvalidArgumentError(absl::StrCat(path, ": empty file"));
   const auto size = static_cast<size_t>(info.st_size);

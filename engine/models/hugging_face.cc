@@ -1,7 +1,6 @@
 #include "engine/models/hugging_face.h"
 
 #include <exception>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -9,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "common/regular_file.h"
 #include "common/spec/model_sizes.h"
 #include "common/status_macros.h"
 #include "milepost/v1/job_spec.pb.h"
@@ -362,15 +362,13 @@ absl::Status CheckHfConfig(const v1::ModelSpec& spec, absl::string_view config_j
 
 absl::Status CheckHfFolder(const v1::ModelSpec& spec, const std::string& folder) {
   const std::string path = folder + "/config.json";
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) {
-    return absl::NotFoundError(
-        absl::StrCat("cannot open ", path, "; a folder with config.json and weights is needed"));
+  const auto text = ReadRegularFile(path, kMaxConfigBytes);
+  if (!text.ok()) {
+    return absl::Status(
+        text.status().code(),
+        absl::StrCat(text.status().message(), "; a folder with config.json and weights is needed"));
   }
-  std::string text(kMaxConfigBytes + 1, '\0');
-  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(stream.gcount()));
-  return Annotate(CheckHfConfig(spec, text), path);
+  return Annotate(CheckHfConfig(spec, *text), path);
 }
 
 std::vector<std::string> HfNames(const v1::ModelSpec& spec, absl::string_view parameter) {

@@ -20,8 +20,9 @@ enum class Activity : uint8_t {
   kMicroStep,   // forward and backward
   kUpdate,      // reduction of gradients, and the update
   kValidation,  // one turn of an evaluation
+  kSetUp,       // before the first step: data and devices are opened, a piece of the state comes
 };
-inline constexpr int kActivities = 5;
+inline constexpr int kActivities = 6;
 
 class ActivityBoard {
  public:

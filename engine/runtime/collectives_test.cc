@@ -30,6 +30,7 @@ std::string Text(const char* kind, int64_t offset, int64_t bytes, const RankSet&
 class Recorder : public comm::Communicator {
  public:
   Recorder(int rank, int world) : Communicator(rank, world) {}
+  void SetTimeout(absl::Duration) override {}
   void Abort(absl::string_view) override {}
 
   const char* arena = nullptr;

@@ -1,19 +1,18 @@
 #include "engine/state/safetensors.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/regular_file.h"
 #include "common/status_macros.h"
+#include "common/unique_fd.h"
 #include "engine/state/half.h"
 #include "engine/state/safetensors_index.h"
 
@@ -33,18 +32,14 @@ void Widen(const char* source, int64_t count, float* out) {
 
 absl::StatusOr<std::shared_ptr<const SafetensorsFile>> SafetensorsFile::Open(
     const std::string& path) {
-  // Not blocking: a FIFO without a writer would hold the open for ever.
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
-  const absl::Cleanup close_file = [fd] { close(fd); };
+  MP_ASSIGN_OR_RETURN(const UniqueFd fd, OpenRegularFile(path));
   struct stat info;
-  if (fstat(fd, &info) != 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot stat ", path));
-  if (!S_ISREG(info.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": not a regular file"));
+  if (fstat(fd.get(), &info) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot stat ", path));
   }
   if (info.st_size == 0) return absl::DataLossError(absl::StrCat(path, ": empty file"));
   const auto size = static_cast<size_t>(info.st_size);
-  void* mapping = mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
+  void* mapping = mmap(nullptr, size, PROT_READ, MAP_SHARED, fd.get(), 0);
   if (mapping == MAP_FAILED) return absl::ErrnoToStatus(errno, absl::StrCat("cannot map ", path));
   std::shared_ptr<SafetensorsFile> file(new SafetensorsFile);
   file->path_ = path;

@@ -2,13 +2,13 @@
 
 #include <cerrno>
 #include <exception>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/regular_file.h"
 #include "common/status_macros.h"
 
 namespace milepost::state {
@@ -120,18 +120,7 @@ absl::StatusOr<std::map<std::string, std::string>> ParseSafetensorsIndex(absl::s
 }
 
 absl::StatusOr<std::map<std::string, std::string>> ReadSafetensorsIndex(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) return absl::NotFoundError(absl::StrCat("cannot open ", path));
-  std::string text;
-  std::string piece(1 << 16, '\0');
-  while (stream.read(piece.data(), static_cast<std::streamsize>(piece.size())),
-         stream.gcount() > 0) {
-    text.append(piece, 0, static_cast<size_t>(stream.gcount()));
-    if (static_cast<int64_t>(text.size()) > kMaxSafetensorsIndexBytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": longer than ", kMaxSafetensorsIndexBytes, " bytes"));
-    }
-  }
+  MP_ASSIGN_OR_RETURN(const std::string text, ReadRegularFile(path, kMaxSafetensorsIndexBytes));
   auto weight_map = ParseSafetensorsIndex(text);
   if (!weight_map.ok()) return Annotate(weight_map.status(), path);
   return weight_map;

@@ -13,7 +13,7 @@ ALLOWED = {
     "common": set(),
     "common/spec": {"common"},
     "common/pki": {"common"},
-    "common/rpc": {"common"},
+    "common/rpc": {"common", "common/pki"},
     "engine/graph": {"common"},
     "engine/graph/reference": {"common", "engine/graph"},
     "engine/models": {"common", "common/spec", "engine/graph"},

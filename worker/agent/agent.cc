@@ -8,11 +8,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,6 +19,7 @@
 #include "common/pki/certificate.h"
 #include "common/poll.h"
 #include "common/proto_time.h"
+#include "common/regular_file.h"
 #include "common/status_macros.h"
 #include "common/steady_time.h"
 #include "common/version.h"
@@ -40,6 +39,8 @@ namespace {
 
 // Of stop_time, for a last checkpoint; then ranks keep their state in memory, while they can.
 constexpr double kCheckpointShare = 0.9;
+
+constexpr size_t kMaxCertificateBytes = 1 << 20;
 
 // Of a measurement of the GPUs, before they count as out of order.
 constexpr absl::Duration kDriverPatience = absl::Minutes(1);
@@ -407,10 +408,8 @@ absl::StatusOr<Endpoint> FindCoordinator(AgentOptions* options) {
   }
   MP_ASSIGN_OR_RETURN(auto credentials, WorkerCredentials(options->tls_dir));
   const std::string path = TlsFolder(options->tls_dir).certificate();
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  const auto certificate = ReadCertificate(text.str());
+  MP_ASSIGN_OR_RETURN(const std::string text, ReadRegularFile(path, kMaxCertificateBytes));
+  const auto certificate = ReadCertificate(text);
   if (!certificate.ok()) return Annotate(certificate.status(), path);
   const std::string id = WorkerIdOfUri(certificate->uri);
   if (id.empty()) {

@@ -9,18 +9,20 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
-#include <sstream>
 #include <system_error>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/regular_file.h"
 #include "common/status_macros.h"
 
 namespace milepost::worker {
 
 namespace {
+
+constexpr size_t kMaxSmallFileBytes = 1 << 16;
 
 absl::Status ErrnoAt(const std::string& what, const std::string& path) {
   return absl::ErrnoToStatus(errno, absl::StrCat(what, " ", path));
@@ -28,12 +30,10 @@ absl::Status ErrnoAt(const std::string& what, const std::string& path) {
 
 // Empty when the file is not there.
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
-  std::ifstream file(path);
-  if (!file && errno == ENOENT) return "";
-  if (!file) return ErrnoAt("cannot read", path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return std::string(absl::StripAsciiWhitespace(text.str()));
+  const auto text = ReadRegularFile(path, kMaxSmallFileBytes);
+  if (absl::IsNotFound(text.status())) return "";
+  if (!text.ok()) return text.status();
+  return std::string(absl::StripAsciiWhitespace(*text));
 }
 
 absl::Status SyncPath(const std::string& path, int flags) {
@@ -120,11 +120,7 @@ absl::StatusOr<Identity> Identity::Load(const std::string& data_dir, const std::
                                             "\" is not a number; remove the directory to start "
                                             "as a new worker"));
   }
-  if (stored.empty()) {
-    identity.incarnation_ = std::max<int64_t>(1, absl::ToUnixSeconds(now));
-  } else {
-    ++identity.incarnation_;
-  }
+  identity.incarnation_ = std::max(identity.incarnation_ + 1, absl::ToUnixSeconds(now));
   MP_RETURN_IF_ERROR(WriteSmallFile(data_dir, "incarnation", absl::StrCat(identity.incarnation_)));
   return identity;
 }

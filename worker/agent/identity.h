@@ -3,8 +3,9 @@
 //
 //   MP_ASSIGN_OR_RETURN(Identity identity, Identity::Load(data_dir, /*wanted_id=*/"", now));
 //
-// In a new directory the number begins with the seconds since 1970: a worker whose host was
-// installed anew, under the id of its certificate, is newer than the one before.
+// The number is at least the seconds since 1970: a worker whose host was installed anew, under the
+// id of its certificate, is newer than the one before; so is one that is started again after
+// another process had taken its id for a while.
 //
 // Blocks on a few small synced writes. The lock is held until the object is gone.
 #ifndef MILEPOST_WORKER_AGENT_IDENTITY_H_

@@ -5,6 +5,7 @@
 
 #include "common/clock.h"
 #include "common/proto_time.h"
+#include "common/rank_state.h"
 #include "common/steady_time.h"
 
 namespace milepost::worker {
@@ -14,11 +15,6 @@ namespace {
 constexpr int kReportsPerHeartbeat = 10;
 // Of a Hello, for the last lines of ranks that have ended: it must fit into one message.
 constexpr size_t kMostLastLinesBytes = 8 << 20;
-
-bool IsEnd(v1::RankState state) {
-  return state == v1::RANK_STATE_SUCCEEDED || state == v1::RANK_STATE_FAILED ||
-         state == v1::RANK_STATE_STOPPED;
-}
 
 }  // namespace
 
@@ -40,7 +36,7 @@ void Outbox::SetReport(v1::RankReport report) {
     *report.mutable_progress() = std::move(*entry.report.mutable_progress());
   }
   entry.report = std::move(report);
-  entry.lines_before = IsEnd(entry.report.state()) ? logs_.pushed() : 0;
+  entry.lines_before = HasEnded(entry.report.state()) ? logs_.pushed() : 0;
   entry.report_pending = true;
   entry.progress_pending = false;
 }

@@ -297,6 +297,17 @@ TEST_F(IdentityTest, InANewFolderItIsNewerThanInTheLostOne) {
   EXPECT_GT(again->incarnation(), last);
 }
 
+// Another process had its id for a while, from a folder of its own, and is gone: without this the
+// first would be refused for ever, as older than that one.
+TEST_F(IdentityTest, StartedAgainItIsNewerThanWhoeverStartedInBetween) {
+  ASSERT_TRUE(Load("w1").ok());
+  const auto other = Identity::Load(folder_ + "/other", "w1", absl::FromUnixSeconds(1500));
+  ASSERT_TRUE(other.ok()) << other.status();
+  const auto again = Identity::Load(folder_ + "/a/b", "w1", absl::FromUnixSeconds(1600));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_GT(again->incarnation(), other->incarnation());
+}
+
 TEST_F(IdentityTest, TellsWhatIsWrong) {
   EXPECT_EQ(Load("no spaces").status().code(), absl::StatusCode::kInvalidArgument);
   ASSERT_TRUE(Load("w1").ok());

@@ -194,7 +194,8 @@ absl::StatusOr<v1::CheckpointManifest> CheckpointReader::Manifest(const std::str
 
 absl::Status CheckpointReader::Read(const v1::CheckpointManifest& manifest,
                                     const std::vector<v1::TensorInfo>& tensors,
-                                    const std::vector<runtime::StateInterval>& targets) {
+                                    const std::vector<runtime::StateInterval>& targets,
+                                    const std::function<void()>& came) {
   MP_ASSIGN_OR_RETURN(Scatter scatter, Scatter::Create(manifest, tensors, targets));
   if (scatter.empty()) return absl::OkStatus();
   const v1::ReadChunksRequest request = scatter.Request();
@@ -204,7 +205,10 @@ absl::Status CheckpointReader::Read(const v1::CheckpointManifest& manifest,
     auto stream = stub->ReadChunks(&context, request);
     v1::Chunk chunk;
     absl::Status status;
-    while (status.ok() && stream->Read(&chunk)) status = scatter.Accept(chunk);
+    while (status.ok() && stream->Read(&chunk)) {
+      status = scatter.Accept(chunk);
+      came();
+    }
     if (!status.ok()) context.TryCancel();
     absl::Status end = FromGrpcStatus(stream->Finish());
     MP_RETURN_IF_ERROR(status);

@@ -33,10 +33,11 @@ class CheckpointReader {
   // by name and kind. FAILED_PRECONDITION: the checkpoint has no such tensor, or of another dtype
   // or shape; DATA_LOSS: a chunk whose bytes are not what was saved, named. Other kinds of a tensor
   // that the checkpoint has a master of, and nothing else (it was frozen), are left as they are; so
-  // are scalings, which a run in another precision has not.
-  absl::Status Read(const v1::CheckpointManifest& manifest,
-                    const std::vector<v1::TensorInfo>& tensors,
-                    const std::vector<runtime::StateInterval>& targets);
+  // are scalings, which a run in another precision has not. Calls `came` after every chunk.
+  absl::Status Read(
+      const v1::CheckpointManifest& manifest, const std::vector<v1::TensorInfo>& tensors,
+      const std::vector<runtime::StateInterval>& targets,
+      const std::function<void()>& came = [] {});
 
  private:
   absl::Status Retry(const std::function<absl::Status(v1::CheckpointService::Stub*)>& call);

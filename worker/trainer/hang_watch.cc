@@ -36,7 +36,8 @@ std::optional<Hang> HangJudge::Look(const runtime::ActivityBoard::Seen& seen, ab
   if (seen.activity == Activity::kOther) return std::nullopt;
   const absl::Duration took = now - since_;
   const absl::Duration longest = longest_[static_cast<size_t>(seen.activity)];
-  const bool first = longest == absl::ZeroDuration();
+  // Each piece of setting up is another: how long one took says nothing of the next.
+  const bool first = longest == absl::ZeroDuration() || seen.activity == Activity::kSetUp;
   const absl::Duration patience = first ? kFirstTimes * patience_ : patience_;
   if (took > std::max(patience, kLongestTimes * longest)) return Describe(took);
   const bool the_cause = seen.activity == Activity::kData && abort_time_ <= now &&
@@ -65,6 +66,11 @@ Hang HangJudge::Describe(absl::Duration took) const {
     case Activity::kValidation:
       return {of_device, absl::StrCat("the validation after step ", seen_.step,
                                       " hangs: its turn has begun ", time, " ago")};
+    case Activity::kSetUp:
+      return {v1::FAILURE_CLASS_HOST,
+              absl::StrCat("setting up hangs: nothing has come of it for ", time,
+                           ": do the file systems of data.train, train.init_from and "
+                           "train.offload.path answer, and the GPU's driver?")};
     case Activity::kOther:
       break;
   }

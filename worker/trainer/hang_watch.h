@@ -31,7 +31,8 @@ struct Hang {
 class HangJudge {
  public:
   // `patience`: how long the same may take; 20 times the longest that it ever took is let pass too,
-  // and the first of its kind, of which nothing is known, may take six times as long.
+  // and the first of its kind, of which nothing is known, may take six times as long; so may each
+  // piece of setting up.
   // InfiniteDuration: for ever.
   HangJudge(absl::Duration patience, bool on_gpu) : patience_(patience), on_gpu_(on_gpu) {}
 

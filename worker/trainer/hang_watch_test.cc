@@ -66,6 +66,19 @@ TEST_F(HangJudgeTest, WhatHasDeadlinesOfItsOwnMayTakeForEver) {
   EXPECT_FALSE(Watch(absl::Hours(20)).has_value());
 }
 
+// A rank whose state is on a slow disk is left alone as long as pieces of it come; one whose file
+// system does not answer is not. Quick pieces before say nothing of the next.
+TEST_F(HangJudgeTest, SettingUpMayTakeLongButGoesOn) {
+  for (int piece = 0; piece < 5; ++piece) {
+    board_.Enter(Activity::kSetUp, 0);
+    EXPECT_FALSE(Watch(piece == 4 ? absl::Minutes(59) : absl::Seconds(2)).has_value()) << piece;
+  }
+  const auto hang = Watch(absl::Minutes(2));
+  ASSERT_TRUE(hang.has_value());
+  EXPECT_EQ(hang->failure_class, v1::FAILURE_CLASS_HOST);
+  EXPECT_THAT(hang->message, HasSubstr("setting up hangs: nothing has come of it for 3601 s"));
+}
+
 // Micro-steps that take minutes are no hang until one takes 20 times as long.
 TEST_F(HangJudgeTest, PatienceGrowsWithWhatIsUsual) {
   board_.Enter(Activity::kMicroStep, 1);

@@ -204,7 +204,7 @@ TEST(InitialWeightsTest, SaysWhatDoesNotFit) {
   };
   absl::Status status = read(spec, job.path("absent"));
   EXPECT_TRUE(absl::IsNotFound(status)) << status;
-  EXPECT_THAT(status.message(), HasSubstr("absent/config.json; a folder with config"));
+  EXPECT_THAT(status.message(), HasSubstr("No such file or directory; a folder with config"));
 
   status = read(job.Spec({.ranks = 1, .stage = 0, .layers = 3}), folder);
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;

@@ -43,6 +43,9 @@ namespace {
 constexpr absl::Duration kHandOver = absl::Seconds(10);
 constexpr absl::Duration kMeetingTime = absl::Minutes(5);
 constexpr absl::Duration kRestorePatience = absl::Minutes(10);
+// That a rank waits for others that are still setting up: longer than these may (HangWatch). Who
+// fails is noticed at once.
+constexpr absl::Duration kSetUpPatience = absl::Hours(2);
 constexpr absl::Duration kStopPoll = absl::Milliseconds(200);
 constexpr char kFromMemory[] = "memory";
 constexpr absl::Duration kPatience = absl::Seconds(5);  // before saying what is waited for
@@ -70,6 +73,9 @@ class Trainer {
   absl::Status Meet();
   // Parameters and the rest of the state, from wherever they come; nullopt: they are there.
   std::optional<TrainerExit> Begin();
+  void SettingUp();
+  absl::Status AwaitOthers();
+  TrainerExit FailedSetUp(const absl::Status& status);
   // True: the session holds the state that the job's hosts had in memory.
   absl::StatusOr<bool> RestoreFromMemory();
   // nullopt: the session holds the checkpoint's state.
@@ -137,6 +143,7 @@ absl::Status Trainer::Meet() {
   fenced_ = store.fenced();
   if (!communicator.ok()) return communicator.status();
   communicator_ = *std::move(communicator);
+  communicator_->SetTimeout(kSetUpPatience);
   const auto connect = [&](const char* prefix, std::unique_ptr<comm::Communicator>* to) {
     comm::PrefixedStore prefixed(&store, prefix);
     auto another = comm::ConnectTcp(start_.rank(), start_.world(), &prefixed, options);
@@ -157,12 +164,28 @@ std::optional<TrainerExit> Trainer::Begin() {
   // The first attempt has nobody before it that could have left something.
   if (start_.generation() > 1) {
     const absl::StatusOr<bool> restored = RestoreFromMemory();
-    if (!restored.ok()) return SetupFailure(restored.status());
+    if (!restored.ok()) return FailedSetUp(restored.status());
     if (*restored) return std::nullopt;
   }
   if (!start_.checkpoint().empty()) return Restore();
-  if (absl::Status status = Initialize(); !status.ok()) return SetupFailure(status);
+  if (absl::Status status = Initialize(); !status.ok()) return FailedSetUp(status);
   return std::nullopt;
+}
+
+void Trainer::SettingUp() { activity_.Enter(runtime::Activity::kSetUp, 0); }
+
+// One may have its state from a slow disk. What comes next, on devices too, has short time-outs.
+absl::Status Trainer::AwaitOthers() {
+  activity_.Enter(runtime::Activity::kOther, 0);
+  absl::Status status = communicator_->Barrier();
+  SettingUp();
+  return status;
+}
+
+// Of ranks that are all told to stop, some leave before others have noticed.
+TrainerExit Trainer::FailedSetUp(const absl::Status& status) {
+  if (StopRequested() && comm::IsPeerLost(status)) return {.code = kExitStopped};
+  return SetupFailure(status);
 }
 
 absl::StatusOr<bool> Trainer::RestoreFromMemory() {
@@ -185,8 +208,10 @@ std::optional<TrainerExit> Trainer::Restore() {
   auto manifest = reader.Manifest(start_.checkpoint());
   absl::Status status = manifest.status();
   for (int part = 0; status.ok() && part < session_->state_parts(); ++part) {
+    SettingUp();
     if (status = session_->FetchState(part); !status.ok()) return SetupFailure(status);
-    status = reader.Read(*manifest, session_->state_tensors(), session_->RestoreTargets(part));
+    status = reader.Read(*manifest, session_->state_tensors(), session_->RestoreTargets(part),
+                         [this] { SettingUp(); });
     if (!status.ok()) break;
     if (status = session_->StoreState(part); !status.ok()) return SetupFailure(status);
   }
@@ -194,8 +219,9 @@ std::optional<TrainerExit> Trainer::Restore() {
   if (absl::IsCancelled(status)) return TrainerExit{.code = kExitStopped};
   if (!status.ok()) return RestoreFailure(status);
   // With the other ranks: here an error may mean that one of them is gone.
-  status = session_->FinishRestore(manifest->state());
-  if (!status.ok()) return SetupFailure(status);
+  status = AwaitOthers();
+  if (status.ok()) status = session_->FinishRestore(manifest->state());
+  if (!status.ok()) return FailedSetUp(status);
   restored_from_ = start_.checkpoint();
   spdlog::info("step {}: restored {} in {:.2f} s", session_->step(), start_.checkpoint(),
                absl::ToDoubleSeconds(Now() - begin));
@@ -211,10 +237,12 @@ absl::Status Trainer::Initialize() {
                       InitialWeights::Open(folder, spec_.model(), session_->state_tensors()));
   // What the folder does not hold stays as it was initialised.
   for (int part = 0; part < session_->state_parts(); ++part) {
+    SettingUp();
     MP_RETURN_IF_ERROR(session_->FetchState(part));
     MP_RETURN_IF_ERROR(weights.Read(session_->RestoreTargets(part)));
     MP_RETURN_IF_ERROR(session_->StoreState(part));
   }
+  MP_RETURN_IF_ERROR(AwaitOthers());
   MP_RETURN_IF_ERROR(session_->FinishRestore(session_->trainer_state()));
   spdlog::info("initial parameters of {} in {:.2f} s", folder,
                absl::ToDoubleSeconds(Now() - begin));
@@ -327,6 +355,7 @@ TrainerExit Trainer::Run() {
   absl::StatusOr<std::string> state_folder = StateFolder();
   if (!state_folder.ok()) return SetupFailure(state_folder.status());
   state_folder_ = *std::move(state_folder);
+  SettingUp();
   auto session =
       runtime::TrainingSession::Create(spec_,
                                        {.threads = message_.threads(),
@@ -362,6 +391,9 @@ TrainerExit Trainer::Run() {
   if (restored_from_ == kFromMemory && session_->step() > start_.checkpoint_step()) {
     if (absl::Status status = AfterStep(session_->step()); !status.ok()) return Lost(status);
   }
+  if (absl::Status status = AwaitOthers(); !status.ok()) return Lost(status);
+  activity_.Enter(runtime::Activity::kOther, 0);
+  communicator_->SetTimeout(comm::CommunicatorOptions().timeout);
   while (session_->step() < spec_.train().steps() && !stop_agreed_) {
     if (std::optional<TrainerExit> exit = OneStep()) return *std::move(exit);
   }

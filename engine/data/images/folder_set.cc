@@ -1,7 +1,6 @@
 #include "engine/data/images/folder_set.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/regular_file.h"
 #include "common/status_macros.h"
 #include "common/unique_fd.h"
 
@@ -23,15 +23,12 @@ namespace {
 constexpr int64_t kMaxFileBytes = int64_t{256} << 20;
 
 absl::Status ReadFile(const std::string& path, int64_t limit, std::string* out) {
-  // Not blocking: a FIFO without a writer would hold the open for ever.
-  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd.ok()) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open the image ", path));
+  auto opened = OpenRegularFile(path);
+  if (!opened.ok()) return Annotate(opened.status(), "the image");
+  const UniqueFd fd = *std::move(opened);
   struct stat info;
   if (fstat(fd.get(), &info) != 0) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot stat ", path));
-  }
-  if (!S_ISREG(info.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": not a regular file"));
   }
   if (info.st_size == 0) return absl::InvalidArgumentError(absl::StrCat(path, ": empty file"));
   if (info.st_size > kMaxFileBytes) {

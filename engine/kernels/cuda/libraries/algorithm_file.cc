@@ -16,6 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/checksum.h"
+#include "common/regular_file.h"
 #include "common/status_macros.h"
 
 namespace milepost::kernels::cuda {
@@ -125,17 +126,7 @@ absl::Status AlgorithmTable::Parse(absl::string_view text) {
 
 absl::Status AlgorithmTable::Load(const std::string& path) {
   algorithms_.clear();
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) {
-    return absl::NotFoundError(absl::StrCat(path, ": no such file"));
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::string text(static_cast<size_t>(kMaxAlgorithmFileBytes + 1), '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!file.is_open() || file.bad()) {
-    return absl::UnavailableError(absl::StrCat(path, ": cannot be read: not used"));
-  }
-  text.resize(static_cast<size_t>(file.gcount()));
+  MP_ASSIGN_OR_RETURN(const std::string text, ReadRegularFile(path, kMaxAlgorithmFileBytes));
   return Annotate(Parse(text), path);
 }
 
