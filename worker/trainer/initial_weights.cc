@@ -3,12 +3,14 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "common/status_macros.h"
 #include "engine/models/hugging_face.h"
 #include "engine/state/layout.h"
@@ -68,6 +70,16 @@ absl::Status ReadCounter(const Place& place, const runtime::StateInterval& targe
   return absl::OkStatus();
 }
 
+// A model of which one value is no number never gives a loss that is one.
+absl::Status CheckNumbers(const Place& place, absl::Span<const float> values) {
+  const auto odd = std::find_if_not(values.begin(), values.end(),
+                                    [](float value) { return std::isfinite(value); });
+  if (odd == values.end()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "train.init_from: ", place.file->path(), ": tensor ", place.tensor->name, " holds ",
+      std::isnan(*odd) ? "NaN" : "infinity", ": begin with weights from before the run diverged"));
+}
+
 }  // namespace
 
 absl::StatusOr<InitialWeights> InitialWeights::Open(const std::string& folder,
@@ -108,9 +120,11 @@ absl::Status InitialWeights::Read(const std::vector<runtime::StateInterval>& tar
       return absl::UnimplementedError(
           absl::StrCat("train.init_from: master parameters of dtype ", tensor.dtype()));
     }
-    MP_RETURN_IF_ERROR(Annotate(place->file->ReadF32(*place->tensor, target.begin, target.end,
-                                                     reinterpret_cast<float*>(target.data)),
-                                "train.init_from"));
+    auto* values = reinterpret_cast<float*>(target.data);
+    MP_RETURN_IF_ERROR(Annotate(
+        place->file->ReadF32(*place->tensor, target.begin, target.end, values), "train.init_from"));
+    MP_RETURN_IF_ERROR(CheckNumbers(
+        *place, absl::MakeSpan(values, static_cast<size_t>(target.end - target.begin))));
   }
   return absl::OkStatus();
 }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -189,6 +190,26 @@ TEST(InitialWeightsTest, NewHeadsStartAnew) {
                      ASSERT_EQ(Load(job.path("again"), other, session), absl::OkStatus());
                    }),
             read);
+}
+
+// It would train to the end, each loss being no number.
+TEST(InitialWeightsTest, ValuesThatAreNoNumbersAreRefused) {
+  const TinyJob job;
+  const v1::JobSpec spec = job.Spec({.ranks = 1, .stage = 0});
+  Weights weights = Gather(spec, "master", Initialize);
+  auto& [name, values] = *weights.begin();
+  for (const float odd : {NAN, -INFINITY}) {
+    values.back() = odd;
+    WriteFolder(job.path("hf"), spec, weights, "BF16");
+    runtime::RunRanks(spec, [&](int rank, TrainingSession& session) {
+      const absl::Status status = Load(job.path("hf"), spec, session);
+      EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+      EXPECT_THAT(std::string(status.message()),
+                  HasSubstr(absl::StrCat("tensor ", name, " holds ",
+                                         std::isnan(odd) ? "NaN" : "infinity")));
+    });
+    std::filesystem::remove_all(job.path("hf"));
+  }
 }
 
 TEST(InitialWeightsTest, SaysWhatDoesNotFit) {
