@@ -22,6 +22,7 @@
 #include "common/log_format.h"
 #include "common/rpc/tls_watch.h"
 #include "common/status_macros.h"
+#include "common/version.h"
 #include "coordinator/rpc/admission.h"
 #include "coordinator/rpc/server.h"
 #include "coordinator/security/init_pki.h"
@@ -45,6 +46,7 @@ struct Flags {
   std::string log_level = "info";
   std::string tls_dir;
   LogLimits logs;
+  double bin_days = absl::ToDoubleHours(StoreOptions().bin_time) / 24;
   size_t max_job_bytes = CoordinatorOptions().most_job_bytes;
   StandbyOptions standby;
   double etcd_lease_seconds = 4;
@@ -91,6 +93,11 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--log-bytes", flags->logs.total_bytes,
                   "What is kept of all logs together; those of jobs that have ended go first")
       ->transform(CLI::AsSizeValue(false))
+      ->capture_default_str();
+  app->add_option("--bin-days", flags->bin_days,
+                  "A checkpoint that somebody has deleted can be restored for so long, as long as "
+                  "the disk has room")
+      ->check(CLI::Range(0.0, 36500.0))
       ->capture_default_str();
   app->add_option("--max-job-bytes", flags->max_job_bytes,
                   "What the records of all jobs may have together, also of those that have ended; "
@@ -156,6 +163,7 @@ int Run(const Flags& flags, const sigset_t& signals) {
   ServerOptions options;
   options.store.dir = flags.data_dir;
   options.store.logs = flags.logs;
+  options.store.bin_time = absl::Hours(24 * flags.bin_days);
   options.coordinator.config.lease = absl::Seconds(flags.lease_seconds);
   options.coordinator.config.graceful_stop = absl::Seconds(flags.stop_seconds);
   options.coordinator.config.resize_interval = absl::Seconds(flags.resize_seconds);
@@ -281,6 +289,7 @@ int Main(int argc, char** argv) {
   CLI::App app("The coordinator of Milepost: queues jobs, tracks workers, keeps checkpoints.",
                "milepost-coordinator");
   AddFlags(&app, &flags);
+  app.set_version_flag("--version", kVersion);
   app.footer(
       "milepost-coordinator init-pki --help: makes certificates\n"
       "milepost-coordinator init-store --help: begins a store that several coordinators share\n"

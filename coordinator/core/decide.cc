@@ -29,6 +29,10 @@ struct Apply {
     transition->Cancel(event.job);
     return true;
   }
+  bool operator()(const JobDeleted& event) {
+    transition->Delete(event);
+    return false;
+  }
   bool operator()(const JobResumed& event) {
     transition->Resume(event.job, event.request_id, event.new_steps);
     return true;

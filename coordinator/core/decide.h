@@ -70,6 +70,11 @@ struct JobArrayCancelled {
 struct JobCancelled {
   std::string job;
 };
+// A job that has ended goes for good, with its checkpoints.
+struct JobDeleted {
+  std::string job;
+  std::set<std::string> checkpoints = {};  // that it has
+};
 struct JobSuspended {
   std::string job;
 };
@@ -165,10 +170,10 @@ struct LeasesLengthened {
 struct Tick {};
 
 using Event =
-    std::variant<JobSubmitted, JobArraySubmitted, JobCancelled, JobArrayCancelled, JobSuspended,
-                 JobResumed, JobUpdated, QueuePut, QueueDeleted, WorkerHello, WorkerHeartbeat,
-                 HealthReported, WorkerStreamLost, WorkerLeaving, WorkerDrained, WorkerResumed,
-                 SpotNoticed, RankReported, RankProgressed, CheckpointsChanged,
+    std::variant<JobSubmitted, JobArraySubmitted, JobCancelled, JobArrayCancelled, JobDeleted,
+                 JobSuspended, JobResumed, JobUpdated, QueuePut, QueueDeleted, WorkerHello,
+                 WorkerHeartbeat, HealthReported, WorkerStreamLost, WorkerLeaving, WorkerDrained,
+                 WorkerResumed, SpotNoticed, RankReported, RankProgressed, CheckpointsChanged,
                  CoordinatorRestarted, LeasesLengthened, Tick>;
 
 Outcome Decide(const State& state, const Event& event, absl::Time now, const Config& config);

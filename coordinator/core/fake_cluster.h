@@ -26,8 +26,9 @@ struct FakeCluster {
   State state;
   Config config;
   absl::Time now = absl::FromUnixSeconds(1000);
-  std::vector<Action> sent;  // since the last Clear
-  std::string violation;     // of an invariant; empty: none
+  std::vector<Action> sent;   // since the last Clear
+  std::string violation;      // of an invariant; empty: none
+  std::set<int64_t> deleted;  // jobs
 
   // Decides; then schedules, where that has something to do.
   Outcome Do(const Event& event);
@@ -69,6 +70,7 @@ inline Outcome FakeCluster::Do(const Event& event) {
 
 inline void FakeCluster::Apply(const Outcome& outcome) {
   const State before = state;
+  deleted.insert(outcome.deleted_jobs.begin(), outcome.deleted_jobs.end());
   state.Apply(outcome);
   if (violation.empty()) violation = CheckInvariants(before, state);
   sent.insert(sent.end(), outcome.actions.begin(), outcome.actions.end());
@@ -190,7 +192,8 @@ inline std::string FakeCluster::CheckInvariants(const State& before, const State
     }
   }
   for (const auto& [number, record] : before.jobs()) {
-    if (after.FindJob(number) == nullptr) return absl::StrCat(record.job().name(), " is lost");
+    const bool there = after.FindJob(number) != nullptr;
+    if (there == deleted.contains(number)) return absl::StrCat(record.job().name(), " is lost");
   }
   return "";
 }

@@ -137,13 +137,57 @@ v1::JobRecord& Transition::Add(const JobSubmitted& event) {
 void Transition::CancelArray(const std::string& array) {
   const int64_t first = ArrayNumber(array);
   const v1::JobRecord* known = Job(first);
-  if (known == nullptr || known->job().array().name() != array) {
+  if (known == nullptr || known->job().array().name() != array) known = state_.FindOfArray(array);
+  if (known == nullptr) {
     return Refuse(Refusal(v1::ERROR_REASON_ARRAY_NOT_FOUND, array,
                           absl::StrCat("there is no array ", array)));
   }
   const int64_t end = first + known->job().array().size();
-  for (int64_t number = first; number < end; ++number) Cancel(JobName(number));
+  for (int64_t number = first; number < end; ++number) {
+    if (Job(number) != nullptr) Cancel(JobName(number));
+  }
   result_.job = JobName(first);
+}
+
+// By a job that has not ended, which is to begin with a checkpoint of it or waits for its success.
+absl::Status Transition::CheckNotNeeded(const JobDeleted& event) const {
+  std::set<int64_t> others = state_.active();
+  for (const auto& [number, record] : outcome_.jobs) others.insert(number);
+  for (const int64_t number : others) {
+    const v1::JobRecord* other = Job(number);
+    if (other == nullptr || IsTerminal(other->job().state())) continue;
+    const auto& awaited = other->job().spec().scheduling().depends_on();
+    const std::string begins_with = AwaitedCheckpoint(*other);
+    const bool waits = std::find(awaited.begin(), awaited.end(), event.job) != awaited.end();
+    if (!waits && !event.checkpoints.contains(begins_with)) continue;
+    return Refusal(v1::ERROR_REASON_JOB_NEEDED, event.job,
+                   absl::StrCat(event.job, " is needed: ", JobName(number),
+                                waits ? " depends on it" : " is to begin with its " + begins_with,
+                                ": let that one end, or cancel it, first"));
+  }
+  return absl::OkStatus();
+}
+
+void Transition::Delete(const JobDeleted& event) {
+  const int64_t number = JobNumber(event.job);
+  const v1::JobRecord* known = Job(number);
+  if (known == nullptr) return Refuse(NoSuchJob(event.job));
+  // An end of this very decision is not stored yet, nor what is to be sent of it.
+  const v1::JobRecord* stored = state_.FindJob(number);
+  const bool over = stored != nullptr && IsTerminal(stored->job().state());
+  if (!over || !IsTerminal(known->job().state())) {
+    return Refuse(
+        Refusal(v1::ERROR_REASON_JOB_NOT_OVER, event.job,
+                absl::StrCat(event.job, " is ", v1::JobState_Name(known->job().state()).substr(10),
+                             ": only a job that has ended can be deleted; cancel it first")));
+  }
+  if (absl::Status free = CheckNotNeeded(event); !free.ok()) return Refuse(std::move(free));
+  result_.job = event.job;
+  outcome_.last_job = std::max(outcome_.last_job, NextJobNumber() - 1);
+  outcome_.jobs.erase(number);
+  outcome_.durable_jobs.erase(number);
+  touched_.erase(number);
+  outcome_.deleted_jobs.insert(number);
 }
 
 void Transition::Cancel(const std::string& name) {
@@ -162,6 +206,18 @@ void Transition::Cancel(const std::string& name) {
   BeginEnding(number, v1::ATTEMPT_ENDING_CANCEL, v1::JOB_REASON_USER,
               "cancelled: its ranks checkpoint and leave");
   Settle(number);
+}
+
+// Without those jobs that are deleted, where the job has run: then they had succeeded.
+v1::SchedulingSpec Transition::LastingDependencies(const v1::Job& job) const {
+  v1::SchedulingSpec scheduling = job.spec().scheduling();
+  if (job.attempts() == 0) return scheduling;
+  auto* names = scheduling.mutable_depends_on();
+  names->erase(
+      std::remove_if(names->begin(), names->end(),
+                     [&](const std::string& name) { return Job(JobNumber(name)) == nullptr; }),
+      names->end());
+  return scheduling;
 }
 
 void Transition::Resume(const std::string& name, const std::string& request_id,
@@ -187,10 +243,11 @@ void Transition::Resume(const std::string& name, const std::string& request_id,
     return Refuse(absl::InvalidArgumentError(absl::StrCat(
         "new_steps: must exceed the ", done, " steps that ", name, " has done, not ", *new_steps)));
   }
-  const v1::JobSpec& spec = known->job().spec();
-  absl::Status allowed = CheckScheduling(number, spec.scheduling(), spec.resources());
+  const v1::SchedulingSpec scheduling = LastingDependencies(known->job());
+  absl::Status allowed = CheckScheduling(number, scheduling, known->job().spec().resources());
   if (!allowed.ok()) return Refuse(std::move(allowed));
   v1::JobRecord& record = Change(number);
+  *record.mutable_job()->mutable_spec()->mutable_scheduling() = scheduling;
   if (!request_id.empty()) {
     auto* ids = record.mutable_resume_request_ids();
     if (ids->size() == kMostResumeRequests) ids->DeleteSubrange(0, 1);

@@ -76,6 +76,12 @@ bool IsConnected(const v1::Worker& worker) {
          worker.state() == v1::WORKER_STATE_DRAINED;
 }
 
+std::string AwaitedCheckpoint(const v1::JobRecord& record) {
+  const v1::Job& job = record.job();
+  const bool has_own = !job.latest_checkpoint().empty();
+  return IsTerminal(job.state()) || has_own ? "" : job.spec().checkpoint().resume_from();
+}
+
 absl::Time NextHealthCheck(const v1::Worker& worker) {
   if (!worker.has_exclusion() || !IsConnected(worker)) return absl::InfiniteFuture();
   return FromProto(worker.exclusion().next_check_time());
@@ -138,7 +144,25 @@ void State::PutJob(v1::JobRecord record) {
   Index(number, record);
   if (!record.request_id().empty()) requests_[record.request_id()] = number;
   largest_queue_order_ = std::max(largest_queue_order_, record.queue_order());
+  NoteLastJob(number);
   jobs_[number] = std::move(record);
+}
+
+void State::NoteLastJob(int64_t number) { last_job_ = std::max(last_job_, number); }
+
+// One that has ended: it has no ranks.
+void State::DeleteJob(int64_t number) {
+  const auto found = jobs_.find(number);
+  if (found == jobs_.end()) return;
+  if (const auto request = requests_.find(found->second.request_id());
+      request != requests_.end() && request->second == number) {
+    requests_.erase(request);
+  }
+  active_.erase(number);
+  with_ranks_.erase(number);
+  timed_.erase(number);
+  speeds_.Forget(number);
+  jobs_.erase(found);
 }
 
 void State::PutWorker(v1::WorkerRecord record) {
@@ -156,6 +180,8 @@ void State::ApplyOthers(const Outcome& outcome) {
     record.has_value() ? PutQueue(*record) : void(queues_.erase(id));
   }
   for (const std::string& name : outcome.forgotten_workers) workers_.erase(name);
+  for (const int64_t number : outcome.deleted_jobs) DeleteJob(number);
+  NoteLastJob(outcome.last_job);
   if (outcome.view != nullptr) queue_view_ = outcome.view;
   for (const SpeedSample& sample : outcome.speeds) speeds_.Add(sample);
   for (const auto& [number, record] : outcome.jobs) {
@@ -178,6 +204,16 @@ void State::Apply(Outcome&& outcome) {
 const v1::JobRecord* State::FindJob(int64_t number) const {
   auto found = jobs_.find(number);
   return found == jobs_.end() ? nullptr : &found->second;
+}
+
+const v1::JobRecord* State::FindOfArray(const std::string& array) const {
+  const int64_t first = ArrayNumber(array);
+  if (first == 0) return nullptr;
+  for (auto it = jobs_.lower_bound(first); it != jobs_.end(); ++it) {
+    if (it->first - first >= kMostJobsOfArray) break;
+    if (it->second.job().array().name() == array) return &it->second;
+  }
+  return nullptr;
 }
 
 const v1::WorkerRecord* State::FindWorker(const std::string& name) const {

@@ -67,6 +67,9 @@ inline constexpr absl::Duration kLongestCheckBackoff = absl::Minutes(30);
 
 inline constexpr char kDefaultQueue[] = "default";
 
+// Of one array. They have consecutive numbers; some may be deleted.
+inline constexpr int kMostJobsOfArray = 1000;
+
 // "jobs/7" -> 7; 0 when the name is not of that form.
 int64_t JobNumber(absl::string_view name);
 std::string JobName(int64_t number);
@@ -102,6 +105,9 @@ bool IsAvoided(const v1::WorkerRecord& record, absl::Time since);
 
 // It has a stream, as far as is known.
 bool IsConnected(const v1::Worker& worker);
+
+// What the job is to begin with, as long as it has no checkpoint of its own; empty: nothing.
+std::string AwaitedCheckpoint(const v1::JobRecord& record);
 
 // When its host is to be checked; InfiniteFuture: there is no need, or it cannot be asked.
 absl::Time NextHealthCheck(const v1::Worker& worker);
@@ -139,6 +145,8 @@ struct Outcome {
   std::set<std::string> durable_workers;
   std::map<std::string, std::optional<v1::QueueRecord>> queues;  // all durable; none: deleted
   std::set<std::string> forgotten_workers;                       // durable; none of `workers`
+  std::set<int64_t> deleted_jobs;                                // durable; none of `jobs`
+  int64_t last_job = 0;                 // durable with deleted_jobs: the largest number given out
   std::vector<int64_t> ended_attempts;  // jobs whose rendezvous keys can go
   std::vector<Action> actions;
   std::vector<SpeedSample> speeds;
@@ -149,7 +157,7 @@ struct Outcome {
 
   bool NeedsWrite() const {
     return !durable_jobs.empty() || !durable_workers.empty() || !queues.empty() ||
-           !forgotten_workers.empty();
+           !forgotten_workers.empty() || !deleted_jobs.empty();
   }
 };
 
@@ -159,6 +167,8 @@ class State {
   void PutJob(v1::JobRecord record);
   void PutWorker(v1::WorkerRecord record);
   void PutQueue(v1::QueueRecord record);
+  // Numbers up to this one were given out, also where their jobs are deleted.
+  void NoteLastJob(int64_t number);
   void Apply(const Outcome& outcome);
   // The same. Jobs' and workers' records are moved from, as progress comes thousands of times a
   // second; all else stays as it is.
@@ -166,6 +176,8 @@ class State {
 
   // nullptr when unknown. Valid until the next Put or Apply.
   const v1::JobRecord* FindJob(int64_t number) const;
+  // One of the array's, the one with the smallest number.
+  const v1::JobRecord* FindOfArray(const std::string& array) const;
   const v1::WorkerRecord* FindWorker(const std::string& name) const;
   // By id ("default"); nullptr when nothing is known of it but that it may be the default queue.
   const v1::QueueRecord* FindQueue(const std::string& id) const;
@@ -186,13 +198,13 @@ class State {
   // Of the last DecideSchedule; never null.
   const std::shared_ptr<const QueueView>& queue_view() const { return queue_view_; }
 
-  // Jobs are never removed, so the largest number + 1 was never used.
-  int64_t NextJobNumber() const { return jobs_.empty() ? 1 : jobs_.rbegin()->first + 1; }
+  int64_t NextJobNumber() const { return last_job_ + 1; }
   int64_t NextQueueOrder() const { return largest_queue_order_ + 1; }
 
  private:
   void ApplyOthers(const Outcome& outcome);
   void Index(int64_t number, const v1::JobRecord& record);
+  void DeleteJob(int64_t number);
 
   std::map<int64_t, v1::JobRecord> jobs_;
   std::map<std::string, v1::WorkerRecord> workers_;
@@ -203,6 +215,7 @@ class State {
   absl::flat_hash_map<std::string, std::set<int64_t>> by_worker_;
   std::shared_ptr<const QueueView> queue_view_ = std::make_shared<QueueView>();
   std::map<std::string, int64_t> requests_;
+  int64_t last_job_ = 0;
   int64_t largest_queue_order_ = 0;
   Speeds speeds_;
 };

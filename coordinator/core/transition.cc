@@ -15,6 +15,7 @@ constexpr int kMostEvents = 50;
 }  // namespace
 
 const v1::JobRecord* Transition::Job(int64_t number) const {
+  if (outcome_.deleted_jobs.contains(number)) return nullptr;
   auto found = outcome_.jobs.find(number);
   return found != outcome_.jobs.end() ? &found->second : state_.FindJob(number);
 }

@@ -24,6 +24,7 @@
 namespace milepost::coordinator {
 
 struct JobArraySubmitted;
+struct JobDeleted;
 struct JobSubmitted;
 struct JobUpdated;
 struct QueuePut;
@@ -39,6 +40,7 @@ class Transition {
   void SubmitArray(const JobArraySubmitted& event);
   void Cancel(const std::string& job);
   void CancelArray(const std::string& array);
+  void Delete(const JobDeleted& event);
   void Suspend(const std::string& job);
   void Update(const JobUpdated& event);
   void Resume(const std::string& job, const std::string& request_id,
@@ -112,6 +114,8 @@ class Transition {
   // job_requests.cc
   int64_t KnownRequest(const std::string& request_id) const;
   v1::JobRecord& Add(const JobSubmitted& event);
+  absl::Status CheckNotNeeded(const JobDeleted& event) const;
+  v1::SchedulingSpec LastingDependencies(const v1::Job& job) const;
 
   // job_flow.cc
   absl::Status CheckScheduling(int64_t number, const v1::SchedulingSpec& scheduling,

@@ -114,15 +114,25 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
                                 v1::DeleteCheckpointResponse*) override {
     return gate_->Serve(context, "CheckpointService/DeleteCheckpoint", *request,
                         Subject::Checkpoint(request->name()),
-                        [&](GateCall&) { return Delete(request->name()); });
+                        [&](GateCall&) { return Delete(*request); });
+  }
+  grpc::Status RestoreCheckpoint(grpc::ServerContext* context,
+                                 const v1::RestoreCheckpointRequest* request,
+                                 v1::Checkpoint* response) override {
+    return gate_->Serve(context, "CheckpointService/RestoreCheckpoint", *request,
+                        Subject::Checkpoint(request->name()), [&](GateCall&) -> absl::Status {
+                          MP_ASSIGN_OR_RETURN(*response, store().Restore(request->name()));
+                          Moved(response->job());
+                          return absl::OkStatus();
+                        });
   }
 
  private:
   CheckpointStore& store() { return coordinator_->store().checkpoints(); }
 
-  absl::Status Delete(const std::string& name) {
-    MP_ASSIGN_OR_RETURN(const v1::Checkpoint owner, store().Owner(name));
-    MP_RETURN_IF_ERROR(coordinator_->DeleteCheckpoint(name));
+  absl::Status Delete(const v1::DeleteCheckpointRequest& request) {
+    MP_ASSIGN_OR_RETURN(const v1::Checkpoint owner, store().Owner(request.name()));
+    MP_RETURN_IF_ERROR(coordinator_->DeleteCheckpoint(request.name(), request.purge()));
     Moved(owner.job());
     return absl::OkStatus();
   }
@@ -213,11 +223,11 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
       return it->second;
     };
     MP_ASSIGN_OR_RETURN(const int size, PageSize(request.page_size()));
-    const std::string filter =
-        absl::StrFormat("%016x", Xxh3(absl::StrCat("checkpoints\n", request.job())));
+    const std::string filter = absl::StrFormat(
+        "%016x", Xxh3(absl::StrCat(request.deleted() ? "bin\n" : "checkpoints\n", request.job())));
     MP_ASSIGN_OR_RETURN(const int64_t before, NumberOfToken(request.page_token(), filter));
     PageRoom room(size);
-    for (v1::Checkpoint& checkpoint : store().List(request.job())) {
+    for (v1::Checkpoint& checkpoint : store().List(request.job(), request.deleted())) {
       if (before != 0 && CheckpointNumber(checkpoint.name()) >= before) continue;
       if (!sees(checkpoint.job())) continue;
       if (!room.Take(checkpoint)) {

@@ -381,6 +381,7 @@ void Coordinator::Detach(const std::shared_ptr<WorkerSession>& session) {
 
 void Coordinator::StoreLogs(const v1::LogBatch& batch) {
   std::map<int64_t, std::vector<v1::LogLine>> by_job;
+  std::vector<int64_t> deleted;
   for (const v1::LogLine& line : batch.lines()) by_job[JobNumber(line.job())].push_back(line);
   for (auto& [number, lines] : by_job) {
     {
@@ -391,7 +392,10 @@ void Coordinator::StoreLogs(const v1::LogBatch& batch) {
     if (!status.ok()) {
       spdlog::warn("log lines of {} are lost: {}", JobName(number), std::string(status.message()));
     }
+    absl::ReaderMutexLock lock(&mutex_);
+    if (state_.FindJob(number) == nullptr) deleted.push_back(number);  // meanwhile
   }
+  for (const int64_t number : deleted) store_->logs().DeleteLate(number).IgnoreError();
   TrimLogs();
   absl::MutexLock lock(&mutex_);
   changed_.SignalAll();

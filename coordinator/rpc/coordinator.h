@@ -100,9 +100,6 @@ struct CoordinatorOptions {
 
 std::string ProjectOfJob(const v1::Job& job);
 
-// What the job is to begin with, as long as it has no checkpoint of its own; empty: nothing.
-std::string AwaitedCheckpoint(const v1::JobRecord& record);
-
 // UNAVAILABLE, to whoever calls or waits then.
 absl::Status Stopping();
 
@@ -129,6 +126,8 @@ class Coordinator {
   JobPage List(int64_t before, int limit,
                const std::function<bool(const v1::Job&)>& wanted = nullptr);
   absl::StatusOr<v1::Job> Cancel(const std::string& name);
+  // For good, with its checkpoints and its log.
+  absl::StatusOr<v1::DeleteJobResponse> DeleteJob(const std::string& name);
   absl::StatusOr<v1::Job> Resume(const v1::ResumeJobRequest& request);
   absl::StatusOr<v1::Job> Suspend(const std::string& name);
   // `by_admin`: of the job's project.
@@ -144,6 +143,8 @@ class Coordinator {
                                                          const SpecCheck& check,
                                                          const std::function<bool()>& cancelled);
   absl::StatusOr<v1::CancelJobArrayResponse> CancelArray(const std::string& array);
+  // A job of the array; else what its first one was called.
+  std::string AnyJobOfArray(const std::string& array);
 
   // ---- queues ----
   absl::StatusOr<v1::Queue> GetQueue(const std::string& name);
@@ -187,9 +188,9 @@ class Coordinator {
   // Runs `action` (short) while the generation is certain to stay the current one.
   absl::Status WithGeneration(const std::string& job, int64_t generation,
                               const std::function<absl::Status()>& action);
-  // FAILED_PRECONDITION also when a job is to begin with it which has none of its own yet, or it is
-  // the newest one of a job that goes on.
-  absl::Status DeleteCheckpoint(const std::string& name);
+  // Into the bin, or with `purge` for good. FAILED_PRECONDITION also when a job is to begin with it
+  // which has none of its own yet, or it is the newest one of a job that goes on.
+  absl::Status DeleteCheckpoint(const std::string& name, bool purge);
   // Deletes what the job's spec does not keep, but for what jobs are to begin with.
   void RetainCheckpoints(const std::string& job);
   // Makes a checkpoint visible by `publish` (short), as with WithGeneration, and tells the job's
@@ -263,12 +264,17 @@ class Coordinator {
   void RetainLocked(const std::string& job) ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // Has what jobs have begun with, or will not any more, retained like others.
   void RetainReleased(const std::set<std::string>& checkpoints);
+  // From time to time, of what has been in the bin for too long.
+  void EmptyBin();
   CheckpointsChanged NewestCheckpoint(const std::string& job);
   Entry NoteNewest(const std::string& job);
   // What is still in unnoted_.
   absl::Status NoteUnnoted();
   absl::StatusOr<std::unique_ptr<CheckpointReader>> KeepForResuming(const std::string& job,
                                                                     const std::string& request_id);
+
+  // ---- coordinator_deletion.cc ----
+  void ForgetLocked(int64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // ---- coordinator_access.cc ----
   // `bytes`: of their specs together.
@@ -354,6 +360,7 @@ class Coordinator {
   absl::Time due_;
   absl::Time ticked_ = absl::InfinitePast();  // the due time that a Tick has seen, until a pass
   uint64_t next_delivery_ = 1;
+  absl::Time next_emptying_ = absl::InfinitePast();  // of the bin
   std::thread loop_;
   LogWriter log_writer_;  // its thread uses what is above
 };

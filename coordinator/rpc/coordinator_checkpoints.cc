@@ -12,12 +12,6 @@
 
 namespace milepost::coordinator {
 
-std::string AwaitedCheckpoint(const v1::JobRecord& record) {
-  const v1::Job& job = record.job();
-  const bool has_own = !job.latest_checkpoint().empty();
-  return IsTerminal(job.state()) || has_own ? "" : job.spec().checkpoint().resume_from();
-}
-
 std::set<std::string> Coordinator::AwaitedLocked() const {
   std::set<std::string> names;
   for (const int64_t number : state_.active()) {
@@ -26,20 +20,6 @@ std::set<std::string> Coordinator::AwaitedLocked() const {
     }
   }
   return names;
-}
-
-absl::Status Coordinator::DeleteCheckpoint(const std::string& name) {
-  MP_ASSIGN_OR_RETURN(const v1::Checkpoint owner, store_->checkpoints().Owner(name));
-  absl::ReaderMutexLock lock(&mutex_);
-  if (AwaitedLocked().contains(name)) {
-    return Refusal(v1::ERROR_REASON_CHECKPOINT_AWAITED, name,
-                   absl::StrCat(name,
-                                " is what a job is to begin with that has no checkpoint of "
-                                "its own yet"));
-  }
-  const v1::JobRecord* job = state_.FindJob(JobNumber(owner.job()));
-  const bool goes_on = job != nullptr && !IsTerminal(job->job().state());
-  return store_->checkpoints().Delete(name, /*keep_newest=*/goes_on);
 }
 
 void Coordinator::RetainCheckpoints(const std::string& job) {
@@ -143,13 +123,12 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> Coordinator::KeepForResuming(
   if (from.empty()) return nullptr;
   std::unique_ptr<CheckpointReader> kept = Keep(spec);
   const auto checkpoint = store_->checkpoints().Get(from);
-  const bool usable = checkpoint.ok() && !checkpoint->checkpoint().damaged();
-  if (kept != nullptr && usable) return kept;
-  return Refusal(
-      v1::ERROR_REASON_START_CHECKPOINT_GONE, from,
-      absl::StrCat(job, " has no checkpoint of its own, and ", from,
-                   ", which it would begin with, is ", checkpoint.ok() ? "damaged" : "gone",
-                   ": submit a job that begins with another, or with none"));
+  const bool there = checkpoint.ok() && !checkpoint->checkpoint().has_delete_time();
+  if (kept != nullptr && there && !checkpoint->checkpoint().damaged()) return kept;
+  return Refusal(v1::ERROR_REASON_START_CHECKPOINT_GONE, from,
+                 absl::StrCat(job, " has no checkpoint of its own, and ", from,
+                              ", which it would begin with, is ", there ? "damaged" : "gone",
+                              ": submit a job that begins with another, or with none"));
 }
 
 }  // namespace milepost::coordinator

@@ -34,7 +34,6 @@ namespace {
 
 using google::protobuf::util::FieldMaskUtil;
 
-constexpr int kMostElements = 1000;
 constexpr int kMostUpdateTries = 100;  // one fails only when another change succeeds
 // A worker gives it to each trainer in one message, with some paths.
 constexpr size_t kMostSpecBytes = 96 << 10;
@@ -206,9 +205,11 @@ absl::Status Coordinator::AdmitSpec(const KnownPlace& told, JobSubmitted* event)
       return absl::InvalidArgumentError(
           absl::StrCat("checkpoint.resume_from: ", std::string(checkpoint.status().message())));
     }
-    if (checkpoint->checkpoint().damaged()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("checkpoint.resume_from: ", from, " is damaged"));
+    const bool deleted = checkpoint->checkpoint().has_delete_time();
+    if (deleted || checkpoint->checkpoint().damaged()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "checkpoint.resume_from: ", from,
+          deleted ? " is deleted: restore it with `milepost checkpoint restore`" : " is damaged"));
     }
   }
   if (!options_.admission) return absl::OkStatus();
@@ -315,6 +316,11 @@ absl::StatusOr<v1::CheckpointManifest> Coordinator::ForkedCheckpoint(const std::
         source.substr(0, 64), "'"));
   }
   MP_ASSIGN_OR_RETURN(v1::CheckpointManifest manifest, store_->checkpoints().Get(name));
+  if (manifest.checkpoint().has_delete_time()) {
+    return Refusal(
+        v1::ERROR_REASON_CHECKPOINT_DELETED, name,
+        absl::StrCat(name, " is deleted: `milepost checkpoint restore ", name, "` has it back"));
+  }
   if (!manifest.checkpoint().damaged()) return manifest;
   return Refusal(v1::ERROR_REASON_CHECKPOINT_DAMAGED, name,
                  absl::StrCat(name, " is damaged: fork from another checkpoint of its job"));
@@ -427,9 +433,9 @@ absl::StatusOr<v1::SubmitJobArrayResponse> Coordinator::SubmitArray(
     const std::function<bool()>& cancelled) {
   const std::string project = request.project().empty() ? kDefaultProject : request.project();
   const int size = request.elements_size();
-  if (size < 1 || size > kMostElements) {
+  if (size < 1 || size > kMostJobsOfArray) {
     return absl::InvalidArgumentError(
-        absl::StrCat("elements: must be 1 to ", kMostElements, ", not ", size));
+        absl::StrCat("elements: must be 1 to ", kMostJobsOfArray, ", not ", size));
   }
   if (request.max_parallel() < 0) {
     return absl::InvalidArgumentError("max_parallel: must be at least 0 (all)");
@@ -463,14 +469,15 @@ absl::StatusOr<v1::CancelJobArrayResponse> Coordinator::CancelArray(const std::s
   const auto count = [&]() -> std::optional<Event> {
     mutex_.AssertReaderHeld();
     const int64_t first = ArrayNumber(array);
-    const v1::JobRecord* record = state_.FindJob(first);
-    const bool found = record != nullptr && record->job().array().name() == array;
-    const int size = found ? record->job().array().size() : 0;
-    response.set_jobs(size);
-    response.set_cancelled(0);
+    const v1::JobRecord* record = state_.FindOfArray(array);
+    const int size = record == nullptr ? 0 : record->job().array().size();
+    response.Clear();
     for (int64_t number = first; number < first + size; ++number) {
-      const v1::JobRecord& job = *state_.FindJob(number);
-      const bool ends = IsTerminal(job.job().state()) || job.ending() == v1::ATTEMPT_ENDING_CANCEL;
+      const v1::JobRecord* job = state_.FindJob(number);
+      if (job == nullptr) continue;  // deleted
+      response.set_jobs(response.jobs() + 1);
+      const bool ends =
+          IsTerminal(job->job().state()) || job->ending() == v1::ATTEMPT_ENDING_CANCEL;
       if (!ends) response.set_cancelled(response.cancelled() + 1);
     }
     return JobArrayCancelled{array};

@@ -83,6 +83,7 @@ absl::Duration Coordinator::Turn() {
   DecideWaiting();
   const absl::Time now = SteadyNow();
   if (now < pause_until_) return pause_until_ - now;
+  EmptyBin();
   if (TickIfDue()) return absl::ZeroDuration();
   if (!schedule_wanted_) {
     return std::min(std::max(due_ - clock_->Now(), kShortestSleep), kLongestSleep);
@@ -298,6 +299,7 @@ absl::Status Coordinator::Commit(Outcome& outcome,
     for (const int64_t number : outcome.durable_jobs) {
       totals_.Stored(number, outcome.jobs.at(number));
     }
+    for (const int64_t number : outcome.deleted_jobs) ForgetLocked(number);
     state_.Apply(std::move(outcome));
     // What is only renewed comes due later than is known.
     if (outcome.NeedsWrite()) due_known_ = false;
@@ -313,12 +315,15 @@ absl::Status Coordinator::Commit(Outcome& outcome,
 void Coordinator::DispatchLocked(const Outcome& outcome) {
   for (int64_t number : outcome.ended_attempts) {
     rendezvous_.Drop(number);
-    const int64_t next = state_.FindJob(number)->job().generation() + 1;
+    const v1::JobRecord* record = state_.FindJob(number);
+    if (record == nullptr) continue;  // deleted since: it had ended before
+    const int64_t next = record->job().generation() + 1;
     store_->checkpoints().AbortOlder(JobName(number), next);
   }
   for (const auto& [number, record] : outcome.jobs) ++versions_[number];
   if (outcome.view != nullptr) ++view_version_;
-  if (!outcome.jobs.empty() || outcome.view != nullptr) changed_.SignalAll();
+  const bool changed = !outcome.jobs.empty() || !outcome.deleted_jobs.empty();
+  if (changed || outcome.view != nullptr) changed_.SignalAll();
   for (const Action& action : outcome.actions) {
     auto session = sessions_.find(action.worker);
     if (session == sessions_.end()) continue;

@@ -153,12 +153,19 @@ class JobServiceImpl : public v1::JobService::Service {
                               const v1::CancelJobArrayRequest* request,
                               v1::CancelJobArrayResponse* response) override {
     // All its jobs are of one project.
-    const int64_t number = ArrayNumber(request->array());
-    const std::string first = number == 0 ? request->array() : JobName(number);
-    return gate_->Serve(context, "JobService/CancelJobArray", *request, Subject::Job(first),
+    const std::string one = coordinator_->AnyJobOfArray(request->array());
+    return gate_->Serve(context, "JobService/CancelJobArray", *request, Subject::Job(one),
                         [&](GateCall&) -> absl::Status {
                           MP_ASSIGN_OR_RETURN(*response,
                                               coordinator_->CancelArray(request->array()));
+                          return absl::OkStatus();
+                        });
+  }
+  grpc::Status DeleteJob(grpc::ServerContext* context, const v1::DeleteJobRequest* request,
+                         v1::DeleteJobResponse* response) override {
+    return gate_->Serve(context, "JobService/DeleteJob", *request, Subject::Job(request->name()),
+                        [&](GateCall&) -> absl::Status {
+                          MP_ASSIGN_OR_RETURN(*response, coordinator_->DeleteJob(request->name()));
                           return absl::OkStatus();
                         });
   }

@@ -18,6 +18,13 @@ void JobTotals::Stored(int64_t number, const v1::JobRecord& record) {
   counted = now;
 }
 
+void JobTotals::Deleted(int64_t number) {
+  const auto found = jobs_.find(number);
+  if (found == jobs_.end()) return;
+  bytes_ -= found->second.bytes;
+  jobs_.erase(found);
+}
+
 size_t JobTotals::ActiveOf(const std::string& project) const {
   const auto found = active_.find(project);
   return found == active_.end() ? 0 : found->second;

@@ -21,6 +21,9 @@ class JobTotals {
   // The job's record has been stored: a new one, or instead of what it was.
   void Stored(int64_t number, const v1::JobRecord& record);
 
+  // A job that had ended is there no more.
+  void Deleted(int64_t number);
+
   // Jobs of the project that have not ended.
   size_t ActiveOf(const std::string& project) const;
   // Of all records.

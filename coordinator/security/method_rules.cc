@@ -24,6 +24,7 @@ constexpr MethodRule kRules[] = {
     {"/milepost.v1.JobService/SubmitJobArray", ROLE_SUBMITTER, Scope::kProject, Audit::kAlways},
     {"/milepost.v1.JobService/CancelJobArray", ROLE_SUBMITTER, Scope::kProject, Audit::kAlways},
     {"/milepost.v1.JobService/StreamLogs", ROLE_VIEWER, Scope::kProject, Audit::kRefusals},
+    {"/milepost.v1.JobService/DeleteJob", ROLE_SUBMITTER, Scope::kProject, Audit::kAlways},
 
     {"/milepost.v1.QueueService/GetQueue", ROLE_VIEWER, Scope::kVisible, Audit::kRefusals},
     {"/milepost.v1.QueueService/ListQueues", ROLE_VIEWER, Scope::kVisible, Audit::kRefusals},
@@ -67,6 +68,8 @@ constexpr MethodRule kRules[] = {
     {"/milepost.v1.CheckpointService/PinCheckpoint", ROLE_SUBMITTER, Scope::kProject,
      Audit::kAlways},
     {"/milepost.v1.CheckpointService/DeleteCheckpoint", ROLE_SUBMITTER, Scope::kProject,
+     Audit::kAlways},
+    {"/milepost.v1.CheckpointService/RestoreCheckpoint", ROLE_SUBMITTER, Scope::kProject,
      Audit::kAlways},
 
     {"/milepost.v1.AuthService/WhoAmI", ROLE_UNSPECIFIED, Scope::kVisible, Audit::kRefusals},

@@ -94,7 +94,7 @@ absl::StatusOr<v1::CheckpointManifest> CheckpointStore::Get(const std::string& n
   {
     absl::MutexLock lock(&mutex_);
     MP_ASSIGN_OR_RETURN(Committed * committed, FindCommittedLocked(name));
-    checkpoint = committed->checkpoint;
+    checkpoint = Described(*committed);
   }
   MP_ASSIGN_OR_RETURN(v1::StoredManifest stored, LoadManifest(CheckpointNumber(name)));
   *stored.mutable_manifest()->mutable_checkpoint() = checkpoint;  // with its flags
@@ -113,11 +113,13 @@ absl::StatusOr<v1::Checkpoint> CheckpointStore::Owner(const std::string& name) {
   return checkpoint;
 }
 
-std::vector<v1::Checkpoint> CheckpointStore::List(const std::string& job) {
+std::vector<v1::Checkpoint> CheckpointStore::List(const std::string& job, bool deleted) {
   absl::MutexLock lock(&mutex_);
   std::vector<v1::Checkpoint> list;
   for (auto it = committed_.rbegin(); it != committed_.rend(); ++it) {
-    if (job.empty() || it->second.checkpoint.job() == job) list.push_back(it->second.checkpoint);
+    const v1::Checkpoint& checkpoint = it->second.checkpoint;
+    if (checkpoint.has_delete_time() != deleted) continue;
+    if (job.empty() || checkpoint.job() == job) list.push_back(Described(it->second));
   }
   return list;
 }
@@ -128,6 +130,7 @@ std::optional<v1::Checkpoint> CheckpointStore::NewestLocked(const std::string& j
   for (const auto& [number, committed] : committed_) {
     const v1::Checkpoint& checkpoint = committed.checkpoint;
     if (checkpoint.job() != job || checkpoint.damaged()) continue;
+    if (checkpoint.has_delete_time()) continue;
     auto& best = committed.trouble.lasts ? unreadable : newest;
     if (!best.has_value() || NewerForResuming(checkpoint, *best)) best = checkpoint;
   }
@@ -147,6 +150,7 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointStore::Read(
   {
     absl::MutexLock lock(&mutex_);
     MP_ASSIGN_OR_RETURN(Committed * committed, FindCommittedLocked(name));
+    MP_RETURN_IF_ERROR(CheckThere(*committed));
     ++committed->readers;
     checkpoint = committed->checkpoint;
     troubled = committed->trouble.chunk;
@@ -299,6 +303,7 @@ bool CheckpointStore::CanReadAgain(int64_t number, int chunk) {
 absl::StatusOr<v1::Checkpoint> CheckpointStore::Pin(const std::string& name, bool pinned) {
   absl::MutexLock lock(&mutex_);
   MP_ASSIGN_OR_RETURN(Committed * committed, FindCommittedLocked(name));
+  MP_RETURN_IF_ERROR(CheckThere(*committed));
   v1::Checkpoint changed = committed->checkpoint;
   changed.set_pinned(pinned);
   MP_RETURN_IF_ERROR(PutFlagsLocked(changed));
@@ -306,40 +311,7 @@ absl::StatusOr<v1::Checkpoint> CheckpointStore::Pin(const std::string& name, boo
   return changed;
 }
 
-absl::Status CheckpointStore::DeleteLocked(int64_t number) {
-  // Manifest first. What says that the chunks are to go stays until they are gone.
-  rocksdb::WriteBatch batch;
-  batch.Delete(database_->meta(), NumberKey(kManifestPrefix, number));
-  batch.Delete(database_->meta(), NumberKey(kFlagsPrefix, number));
-  batch.Put(database_->meta(), NumberKey(kDeletedPrefix, number), "");
-  MP_RETURN_IF_ERROR(database_->Write(&batch, /*sync=*/true));
-  committed_.erase(number);
-  deleter_.Add(number);
-  return absl::OkStatus();
-}
-
 bool CheckpointStore::AwaitDeletions(absl::Time deadline) { return deleter_.Await(deadline); }
-
-absl::Status CheckpointStore::Delete(const std::string& name, bool keep_newest) {
-  absl::MutexLock lock(&mutex_);
-  MP_ASSIGN_OR_RETURN(Committed * committed, FindCommittedLocked(name));
-  const v1::Checkpoint& checkpoint = committed->checkpoint;
-  if (checkpoint.pinned()) {
-    return Refusal(v1::ERROR_REASON_CHECKPOINT_PINNED, name,
-                   absl::StrCat(name, " is pinned: unpin it first"));
-  }
-  if (committed->readers > 0) {
-    return Refusal(v1::ERROR_REASON_CHECKPOINT_IN_USE, name,
-                   absl::StrCat(name, " is being read: try again later"));
-  }
-  const std::optional<v1::Checkpoint> newest = NewestLocked(checkpoint.job());
-  if (keep_newest && newest.has_value() && newest->name() == name) {
-    return Refusal(v1::ERROR_REASON_CHECKPOINT_NEWEST, name,
-                   absl::StrCat(name, " is the newest checkpoint of ", checkpoint.job(),
-                                ", which is not over: it would lose its progress"));
-  }
-  return DeleteLocked(CheckpointNumber(name));
-}
 
 absl::StatusOr<std::vector<std::string>> CheckpointStore::Retain(const std::string& job,
                                                                  RetentionRule rule) {
@@ -352,7 +324,8 @@ absl::StatusOr<std::vector<std::string>> CheckpointStore::Retain(const std::stri
   if (!usable) return deleted;
   std::vector<v1::Checkpoint> candidates;
   for (const auto& [number, committed] : committed_) {
-    if (committed.checkpoint.job() == job) candidates.push_back(committed.checkpoint);
+    const bool counts = !committed.checkpoint.has_delete_time() && !committed.claimed;
+    if (counts && committed.checkpoint.job() == job) candidates.push_back(committed.checkpoint);
   }
   std::sort(candidates.begin(), candidates.end(), NewerForResuming);
   int kept = 0;

@@ -230,8 +230,16 @@ absl::Status CheckpointStore::SupersedeLocked(const v1::BeginCheckpointRequest& 
 absl::StatusOr<std::string> CheckpointStore::Begin(const v1::BeginCheckpointRequest& request) {
   absl::StatusOr<std::string> name = TryBegin(request);
   if (!absl::IsResourceExhausted(name.status())) return name;
-  deleter_.Await(absl::Now() + kDeletionPatience);
-  return TryBegin(request);
+  const absl::Time deadline = absl::Now() + kDeletionPatience;
+  deleter_.Await(deadline);
+  name = TryBegin(request);
+  while (absl::IsResourceExhausted(name.status()) && absl::Now() < deadline) {
+    MP_ASSIGN_OR_RETURN(const bool emptied, EmptyOneOfBin());
+    if (!emptied) break;
+    deleter_.Await(deadline);
+    name = TryBegin(request);
+  }
+  return name;
 }
 
 absl::StatusOr<std::string> CheckpointStore::TryBegin(const v1::BeginCheckpointRequest& request) {

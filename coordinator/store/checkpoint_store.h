@@ -34,6 +34,10 @@
 #include "coordinator/store/chunk_deleter.h"
 #include "milepost/v1/store.pb.h"
 
+namespace rocksdb {
+class WriteBatch;
+}
+
 namespace milepost::coordinator {
 
 class CheckpointReader;
@@ -45,6 +49,7 @@ struct CheckpointStoreOptions {
   std::string staging_dir;  // on the database's file system; wiped at start
   std::function<absl::StatusOr<uint64_t>(const std::string&)> free_bytes;
   uint64_t margin_bytes = 0;
+  absl::Duration bin_time = absl::Hours(24 * 7);  // see StoreOptions
 };
 
 // "checkpoints/12" -> 12; 0 when the name is not of that form.
@@ -121,8 +126,9 @@ class CheckpointStore {
   absl::StatusOr<v1::CheckpointManifest> Get(const std::string& name);
   // The job and generation that an open or committed checkpoint belongs to.
   absl::StatusOr<v1::Checkpoint> Owner(const std::string& name);
-  // Newest (highest number) first; all jobs when `job` is empty.
-  std::vector<v1::Checkpoint> List(const std::string& job);
+  // Newest (highest number) first; all jobs when `job` is empty. `deleted`: those in the bin, else
+  // those that are not.
+  std::vector<v1::Checkpoint> List(const std::string& job, bool deleted = false);
   // The checkpoint that the job should resume from: highest step, then highest number, not damaged;
   // one that cannot be read when there is no other.
   std::optional<v1::Checkpoint> Newest(const std::string& job);
@@ -137,10 +143,25 @@ class CheckpointStore {
                                                       const std::function<bool()>& cancelled);
   absl::Status MarkDamaged(const std::string& name);
   absl::StatusOr<v1::Checkpoint> Pin(const std::string& name, bool pinned);
-  // Deleted checkpoints are gone at once; their space is free a moment later, and Begin waits for
-  // that when it needs it.
-  // FAILED_PRECONDITION when it is pinned, being read, or the newest of its job and `keep_newest`.
+  // Into the bin, as of `now`: it counts nowhere, is not read, and can be restored until its time
+  // is over or Begin needs its space. FAILED_PRECONDITION when it is pinned, being read, or the
+  // newest of its job and `keep_newest`.
+  absl::Status Bin(const std::string& name, bool keep_newest, absl::Time now);
+  absl::StatusOr<v1::Checkpoint> Restore(const std::string& name);
+  // Deletes what has been in the bin for longer than it may.
+  absl::Status EmptyBin(absl::Time now);
+  // Deleted checkpoints are gone at once, also out of the bin; their space is free a moment later,
+  // and Begin waits for that when it needs it. FAILED_PRECONDITION as above.
   absl::Status Delete(const std::string& name, bool keep_newest);
+
+  // Before a job is deleted: from now on nobody reads or changes its checkpoints, those in the bin
+  // among them, until they are gone or ReleaseJob is called. FAILED_PRECONDITION names one that is
+  // pinned, being read, or claimed already.
+  absl::StatusOr<std::vector<v1::Checkpoint>> ClaimJob(const std::string& job);
+  void ReleaseJob(const std::string& job);
+  // For what writes that the job is deleted: that its checkpoints are; and when that is written.
+  void AddClaimed(const std::string& job, rocksdb::WriteBatch* batch);
+  void ClaimedGone(const std::string& job);
   // Deletes what the rule does not keep: never a pinned one, the newest one, or one being read.
   // Damaged ones do not count as kept, and go only where there is one that can be read. Returns the
   // names.
@@ -156,7 +177,8 @@ class CheckpointStore {
     int readers = 0;
     // While it lasts jobs resume from others, where there are any, yet it is not deleted.
     ReadTrouble trouble;
-    int64_t marks = 0;  // how often it was found damaged, or could not be read
+    int64_t marks = 0;     // how often it was found damaged, or could not be read
+    bool claimed = false;  // it goes with its job
   };
 
   CheckpointStore(Database* database, CheckpointStoreOptions options);
@@ -193,6 +215,13 @@ class CheckpointStore {
   absl::StatusOr<Committed*> FindCommittedLocked(const std::string& name)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status DeleteLocked(int64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // In its job's way to go, or in the bin.
+  absl::Status CheckThere(const Committed& committed) const;
+  absl::Status CheckMayGoLocked(const Committed& committed, bool keep_newest)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The oldest one in the bin; false when there is none.
+  absl::StatusOr<bool> EmptyOneOfBin();
+  v1::Checkpoint Described(const Committed& committed) const;
   absl::StatusOr<v1::StoredManifest> LoadManifest(int64_t number);
   absl::Status EndedReason(const OpenCheckpoint& open);
   void StreamFailed(const std::shared_ptr<OpenCheckpoint>& open, const absl::Status& status);

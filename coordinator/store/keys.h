@@ -9,6 +9,9 @@
 
 namespace milepost::coordinator {
 
+// be64: of all jobs that ever were. Written with the first one that is deleted.
+inline constexpr char kLastJobKey[] = "!last_job";
+
 // Families of `meta` are told apart by their first byte.
 inline constexpr char kFormatKey[] = "!format";                   // decimal text
 inline constexpr char kNextCheckpointKey[] = "!next_checkpoint";  // be64: never used so far
@@ -20,7 +23,7 @@ inline constexpr char kTemplatePrefix = 'p';                      // template na
 inline constexpr char kDeliveryPrefix = 'h';                      // be64 -> WebhookDelivery
 inline constexpr char kLogSummaryPrefix = 'l';                    // be64(job) -> LogSummary
 inline constexpr char kManifestPrefix = 'm';    // be64(checkpoint) -> StoredManifest | le64(xxh3)
-inline constexpr char kFlagsPrefix = 'f';       // be64(checkpoint) -> one byte, CheckpointFlag bits
+inline constexpr char kFlagsPrefix = 'f';       // be64(checkpoint) -> EncodeFlags
 inline constexpr char kDeletedPrefix = 'd';     // be64(checkpoint) -> nothing: delete its chunks
 inline constexpr char kRendezvousPrefix = 'r';  // be64(job) be64(generation) key -> value
 

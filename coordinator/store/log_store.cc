@@ -201,6 +201,7 @@ absl::Status LogStore::TrimTotal(const std::function<absl::Time(int64_t)>& end_o
     absl::MutexLock lock(&mutex_);
     const int64_t excess = total_bytes_ - limits_.total_bytes;
     if (excess <= 0) return absl::OkStatus();
+    if (!ranges_.contains(job)) continue;  // deleted meanwhile
     if (end < absl::InfiniteFuture()) {
       MP_RETURN_IF_ERROR(DropStored(job, 0, excess));
       continue;
@@ -211,6 +212,28 @@ absl::Status LogStore::TrimTotal(const std::function<absl::Time(int64_t)>& end_o
     MP_RETURN_IF_ERROR(DropStored(job, kept - limits_.lines_of_running, 0));
   }
   return absl::OkStatus();
+}
+
+absl::Status LogStore::Delete(const std::set<int64_t>& jobs, rocksdb::WriteBatch* batch,
+                              const std::function<absl::Status()>& write) {
+  absl::MutexLock lock(&mutex_);
+  for (const int64_t job : jobs) {
+    batch->DeleteRange(database_->logs(), LogKey(job, 0), LogKey(job + 1, 0));
+    batch->Delete(database_->meta(), NumberKey(kLogSummaryPrefix, job));
+  }
+  MP_RETURN_IF_ERROR(write());
+  for (const int64_t job : jobs) {
+    const auto found = ranges_.find(job);
+    if (found == ranges_.end()) continue;
+    total_bytes_ -= found->second.bytes;
+    ranges_.erase(found);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LogStore::DeleteLate(int64_t job) {
+  rocksdb::WriteBatch batch;
+  return Delete({job}, &batch, [&] { return database_->Write(&batch, /*sync=*/false); });
 }
 
 absl::StatusOr<std::vector<v1::LogLine>> LogStore::Read(int64_t job, uint64_t sequence, int limit) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -53,6 +54,13 @@ class LogStore {
   // that ended first; then the oldest lines of the others. `end_of`: when a job ended,
   // InfiniteFuture when it has not, InfinitePast when there is none; called without a lock.
   absl::Status TrimTotal(const std::function<absl::Time(int64_t job)>& end_of);
+
+  // All of these jobs' lines go with what `write` writes: they are added to `batch` before, and
+  // forgotten when it has succeeded.
+  absl::Status Delete(const std::set<int64_t>& jobs, rocksdb::WriteBatch* batch,
+                      const std::function<absl::Status()>& write);
+  // What came after that.
+  absl::Status DeleteLate(int64_t job);
 
   // Up to `limit` lines from `sequence` on, oldest first; empty at the end. Lines that were dropped
   // are passed over.

@@ -6,6 +6,7 @@
 #include <xxhash.h>
 
 #include "absl/strings/str_cat.h"
+#include "common/proto_time.h"
 #include "common/status_macros.h"
 #include "coordinator/store/database.h"
 #include "coordinator/store/keys.h"
@@ -16,6 +17,7 @@ namespace {
 constexpr size_t kChecksumBytes = 8;
 constexpr char kPinned = 1;
 constexpr char kDamaged = 2;
+constexpr char kDeleted = 4;
 }  // namespace
 
 std::string EncodeManifest(const v1::StoredManifest& manifest) {
@@ -43,14 +45,25 @@ absl::StatusOr<v1::StoredManifest> DecodeManifest(absl::string_view stored) {
 }
 
 std::string EncodeFlags(const v1::Checkpoint& checkpoint) {
-  return std::string(1, static_cast<char>((checkpoint.pinned() ? kPinned : 0) |
-                                          (checkpoint.damaged() ? kDamaged : 0)));
+  const bool deleted = checkpoint.has_delete_time();
+  std::string flags(
+      1, static_cast<char>((checkpoint.pinned() ? kPinned : 0) |
+                           (checkpoint.damaged() ? kDamaged : 0) | (deleted ? kDeleted : 0)));
+  if (deleted) {
+    AppendBe64(static_cast<uint64_t>(absl::ToUnixMicros(FromProto(checkpoint.delete_time()))),
+               &flags);
+  }
+  return flags;
 }
 
 void DecodeFlags(absl::string_view flags, v1::Checkpoint* checkpoint) {
   const char bits = flags.empty() ? 0 : flags[0];
   checkpoint->set_pinned((bits & kPinned) != 0);
   checkpoint->set_damaged((bits & kDamaged) != 0);
+  checkpoint->clear_delete_time();
+  if ((bits & kDeleted) == 0 || flags.size() < 9) return;
+  const auto micros = static_cast<int64_t>(ReadBe64(flags.substr(1)));
+  *checkpoint->mutable_delete_time() = ToProto(absl::FromUnixMicros(micros));
 }
 
 absl::Status DeleteChunks(Database* database, int64_t number) {

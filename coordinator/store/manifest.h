@@ -18,7 +18,8 @@ std::string EncodeManifest(const v1::StoredManifest& manifest);
 // DATA_LOSS when it is not what was encoded.
 absl::StatusOr<v1::StoredManifest> DecodeManifest(absl::string_view stored);
 
-// One byte: bit 0 pinned, bit 1 damaged. Empty: neither.
+// One byte: bit 0 pinned, bit 1 damaged, bit 2 in the bin, and then since when: be64, microseconds
+// since 1970. Empty: none of them.
 std::string EncodeFlags(const v1::Checkpoint& checkpoint);
 void DecodeFlags(absl::string_view flags, v1::Checkpoint* checkpoint);
 

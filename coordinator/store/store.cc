@@ -57,6 +57,7 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) 
   checkpoint_options.staging_dir = absl::StrCat(options.dir, "/staging");
   checkpoint_options.free_bytes = options.free_bytes ? options.free_bytes : StatvfsFreeBytes;
   checkpoint_options.margin_bytes = options.margin_bytes;
+  checkpoint_options.bin_time = options.bin_time;
   MP_ASSIGN_OR_RETURN(store->checkpoints_,
                       CheckpointStore::Open(store->database_.get(), checkpoint_options));
   return store;
@@ -64,6 +65,14 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) 
 
 absl::StatusOr<State> Store::LoadState() {
   State state;
+  std::string last_job;
+  const absl::Status found = database_->Get(database_->meta(), kLastJobKey, &last_job);
+  if (found.ok() && last_job.size() == 8) {
+    state.NoteLastJob(static_cast<int64_t>(ReadBe64(last_job)));
+  } else if (!absl::IsNotFound(found)) {
+    return found.ok() ? absl::DataLossError("the store has a damaged number of the last job")
+                      : found;
+  }
   MP_RETURN_IF_ERROR(
       ScanRecords(*database_, kJobPrefix, [&](absl::string_view, absl::string_view value) {
         v1::JobRecord record;
@@ -117,8 +126,26 @@ absl::Status Store::Write(const Outcome& outcome, const std::vector<StoredDelive
     batch.Put(database_->meta(), NumberKey(kDeliveryPrefix, static_cast<int64_t>(stored.number)),
               stored.delivery.SerializeAsString());
   }
-  if (batch.Count() == 0) return absl::OkStatus();
+  if (batch.Count() == 0 && outcome.deleted_jobs.empty()) return absl::OkStatus();
+  if (!outcome.deleted_jobs.empty()) return WriteDeletions(outcome, &batch);
   return database_->Write(&batch, /*sync=*/true);
+}
+
+// What is in `batch`, and with it the deleted jobs and all that is theirs.
+absl::Status Store::WriteDeletions(const Outcome& outcome, rocksdb::WriteBatch* batch) {
+  std::string last_job;
+  AppendBe64(static_cast<uint64_t>(outcome.last_job), &last_job);
+  batch->Put(database_->meta(), kLastJobKey, last_job);
+  for (const int64_t number : outcome.deleted_jobs) {
+    batch->Delete(database_->meta(), NumberKey(kJobPrefix, number));
+    batch->DeleteRange(database_->meta(), NumberKey(kRendezvousPrefix, number),
+                       NumberKey(kRendezvousPrefix, number + 1));
+    checkpoints_->AddClaimed(JobName(number), batch);
+  }
+  MP_RETURN_IF_ERROR(logs_->Delete(outcome.deleted_jobs, batch,
+                                   [&] { return database_->Write(batch, /*sync=*/true); }));
+  for (const int64_t number : outcome.deleted_jobs) checkpoints_->ClaimedGone(JobName(number));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<StoredDelivery>> Store::LoadDeliveries() {

@@ -20,9 +20,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "coordinator/core/state.h"
 #include "coordinator/store/log_store.h"
 #include "milepost/v1/store.pb.h"
+
+namespace rocksdb {
+class WriteBatch;
+}
 
 namespace milepost::coordinator {
 
@@ -38,6 +43,8 @@ struct StoreOptions {
   // Left free beside all reservations of open checkpoints: RocksDB's own logs and memtables.
   uint64_t margin_bytes = 64 << 20;
   LogLimits logs;
+  // How long a checkpoint that somebody has deleted can be restored, where the disk has room.
+  absl::Duration bin_time = absl::Hours(24 * 7);
   // Another machine is to find all that was acknowledged, also what a restart on this one finds
   // without a sync.
   bool shared = false;
@@ -66,7 +73,8 @@ class Store {
 
   absl::StatusOr<State> LoadState();
   // One synced write of the outcome's durable records, and the end of rendezvous keys of its ended
-  // attempts; with these messages. Nothing is written when there is nothing durable.
+  // attempts; with these messages. Nothing is written when there is nothing durable. With a deleted
+  // job go its log and its checkpoints, which must be claimed (CheckpointStore::ClaimJob).
   absl::Status Write(const Outcome& outcome, const std::vector<StoredDelivery>& deliveries = {});
 
   // By number.
@@ -96,6 +104,7 @@ class Store {
 
  private:
   Store();
+  absl::Status WriteDeletions(const Outcome& outcome, rocksdb::WriteBatch* batch);
 
   // In this order: the database goes last.
   std::unique_ptr<Database> database_;

@@ -1,0 +1,175 @@
+// Deleting: into the bin and out of it, for good, and together with a job.
+#include <rocksdb/db.h>
+#include <rocksdb/write_batch.h>
+
+#include "absl/strings/str_cat.h"
+#include "common/error_details.h"
+#include "common/proto_time.h"
+#include "common/status_macros.h"
+#include "coordinator/store/checkpoint_store.h"
+#include "coordinator/store/database.h"
+#include "coordinator/store/keys.h"
+
+namespace milepost::coordinator {
+
+namespace {
+
+// Manifest first. What says that the chunks are to go stays until they are gone.
+void AddDeletion(Database* database, int64_t number, rocksdb::WriteBatch* batch) {
+  batch->Delete(database->meta(), NumberKey(kManifestPrefix, number));
+  batch->Delete(database->meta(), NumberKey(kFlagsPrefix, number));
+  batch->Put(database->meta(), NumberKey(kDeletedPrefix, number), "");
+}
+
+}  // namespace
+
+absl::Status CheckpointStore::CheckThere(const Committed& committed) const {
+  const std::string& name = committed.checkpoint.name();
+  if (committed.claimed) {
+    return Refusal(v1::ERROR_REASON_CHECKPOINT_IN_USE, name,
+                   absl::StrCat(name, " is being deleted with its job"));
+  }
+  if (!committed.checkpoint.has_delete_time()) return absl::OkStatus();
+  return Refusal(
+      v1::ERROR_REASON_CHECKPOINT_DELETED, name,
+      absl::StrCat(name, " is deleted: `milepost checkpoint restore ", name, "` has it back"));
+}
+
+absl::Status CheckpointStore::CheckMayGoLocked(const Committed& committed, bool keep_newest) {
+  const v1::Checkpoint& checkpoint = committed.checkpoint;
+  const std::string& name = checkpoint.name();
+  if (committed.claimed) return CheckThere(committed);
+  if (checkpoint.pinned()) {
+    return Refusal(v1::ERROR_REASON_CHECKPOINT_PINNED, name,
+                   absl::StrCat(name, " is pinned: unpin it first"));
+  }
+  if (committed.readers > 0) {
+    return Refusal(v1::ERROR_REASON_CHECKPOINT_IN_USE, name,
+                   absl::StrCat(name, " is being read: try again later"));
+  }
+  const std::optional<v1::Checkpoint> newest = NewestLocked(checkpoint.job());
+  if (!keep_newest || !newest.has_value() || newest->name() != name) return absl::OkStatus();
+  return Refusal(v1::ERROR_REASON_CHECKPOINT_NEWEST, name,
+                 absl::StrCat(name, " is the newest checkpoint of ", checkpoint.job(),
+                              ", which is not over: it would lose its progress"));
+}
+
+v1::Checkpoint CheckpointStore::Described(const Committed& committed) const {
+  v1::Checkpoint checkpoint = committed.checkpoint;
+  if (!checkpoint.has_delete_time()) return checkpoint;
+  *checkpoint.mutable_purge_time() =
+      ToProto(FromProto(checkpoint.delete_time()) + options_.bin_time);
+  return checkpoint;
+}
+
+absl::Status CheckpointStore::DeleteLocked(int64_t number) {
+  rocksdb::WriteBatch batch;
+  AddDeletion(database_, number, &batch);
+  MP_RETURN_IF_ERROR(database_->Write(&batch, /*sync=*/true));
+  committed_.erase(number);
+  deleter_.Add(number);
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointStore::Delete(const std::string& name, bool keep_newest) {
+  absl::MutexLock lock(&mutex_);
+  MP_ASSIGN_OR_RETURN(Committed * committed, FindCommittedLocked(name));
+  MP_RETURN_IF_ERROR(CheckMayGoLocked(*committed, keep_newest));
+  return DeleteLocked(CheckpointNumber(name));
+}
+
+absl::Status CheckpointStore::Bin(const std::string& name, bool keep_newest, absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  MP_ASSIGN_OR_RETURN(Committed * committed, FindCommittedLocked(name));
+  if (committed->checkpoint.has_delete_time() && !committed->claimed) return absl::OkStatus();
+  MP_RETURN_IF_ERROR(CheckMayGoLocked(*committed, keep_newest));
+  v1::Checkpoint deleted = committed->checkpoint;
+  *deleted.mutable_delete_time() = ToProto(now);
+  MP_RETURN_IF_ERROR(PutFlagsLocked(deleted));
+  committed->checkpoint = deleted;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::Checkpoint> CheckpointStore::Restore(const std::string& name) {
+  absl::MutexLock lock(&mutex_);
+  MP_ASSIGN_OR_RETURN(Committed * committed, FindCommittedLocked(name));
+  if (committed->claimed) return CheckThere(*committed);
+  if (!committed->checkpoint.has_delete_time()) return committed->checkpoint;
+  v1::Checkpoint restored = committed->checkpoint;
+  restored.clear_delete_time();
+  MP_RETURN_IF_ERROR(PutFlagsLocked(restored));
+  committed->checkpoint = restored;
+  return restored;
+}
+
+absl::Status CheckpointStore::EmptyBin(absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  for (auto it = committed_.begin(); it != committed_.end();) {
+    const auto& [number, committed] = *it++;
+    const v1::Checkpoint& checkpoint = committed.checkpoint;
+    if (!checkpoint.has_delete_time() || committed.claimed) continue;
+    if (FromProto(checkpoint.delete_time()) + options_.bin_time > now) continue;
+    MP_RETURN_IF_ERROR(DeleteLocked(number));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> CheckpointStore::EmptyOneOfBin() {
+  absl::MutexLock lock(&mutex_);
+  const Committed* oldest = nullptr;
+  for (const auto& [number, committed] : committed_) {
+    if (!committed.checkpoint.has_delete_time() || committed.claimed) continue;
+    const bool older = oldest == nullptr || FromProto(committed.checkpoint.delete_time()) <
+                                                FromProto(oldest->checkpoint.delete_time());
+    if (older) oldest = &committed;
+  }
+  if (oldest == nullptr) return false;
+  MP_RETURN_IF_ERROR(DeleteLocked(CheckpointNumber(oldest->checkpoint.name())));
+  return true;
+}
+
+absl::StatusOr<std::vector<v1::Checkpoint>> CheckpointStore::ClaimJob(const std::string& job) {
+  absl::MutexLock lock(&mutex_);
+  std::vector<Committed*> own;
+  for (auto& [number, committed] : committed_) {
+    if (committed.checkpoint.job() != job) continue;
+    MP_RETURN_IF_ERROR(CheckMayGoLocked(committed, /*keep_newest=*/false));
+    own.push_back(&committed);
+  }
+  std::vector<v1::Checkpoint> claimed;
+  for (Committed* committed : own) {
+    committed->claimed = true;
+    claimed.push_back(committed->checkpoint);
+  }
+  return claimed;
+}
+
+void CheckpointStore::ReleaseJob(const std::string& job) {
+  absl::MutexLock lock(&mutex_);
+  for (auto& [number, committed] : committed_) {
+    if (committed.checkpoint.job() == job) committed.claimed = false;
+  }
+}
+
+void CheckpointStore::AddClaimed(const std::string& job, rocksdb::WriteBatch* batch) {
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [number, committed] : committed_) {
+    if (committed.claimed && committed.checkpoint.job() == job) {
+      AddDeletion(database_, number, batch);
+    }
+  }
+}
+
+void CheckpointStore::ClaimedGone(const std::string& job) {
+  absl::MutexLock lock(&mutex_);
+  for (auto it = committed_.begin(); it != committed_.end();) {
+    if (!it->second.claimed || it->second.checkpoint.job() != job) {
+      ++it;
+      continue;
+    }
+    deleter_.Add(it->first);
+    it = committed_.erase(it);
+  }
+}
+
+}  // namespace milepost::coordinator
