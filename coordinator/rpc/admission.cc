@@ -38,7 +38,18 @@ using Place = plan::RankPlace;
 
 absl::StatusOr<plan::StepPlan> PlanOf(const v1::JobSpec& spec, const Place& place) {
   MP_ASSIGN_OR_RETURN(const plan::PlanOptions options, plan::OptionsFromSpec(spec, place.threads));
-  auto plan = plan::PlanTraining(spec, options);
+  auto plan = plan::PlanTraining(spec, options, place.planning);
+  if (!plan.ok()) return Annotate(plan.status(), "the step cannot be planned");
+  return plan;
+}
+
+// To know what one of several sizes needs. Without what is not asked: where memory is not known no
+// byte counts. The ranks that run it prove their plan themselves.
+absl::StatusOr<plan::StepPlan> MeasureSize(const v1::JobSpec& spec, const Place& place) {
+  MP_ASSIGN_OR_RETURN(const plan::PlanOptions options, plan::OptionsFromSpec(spec, place.threads));
+  const bool bytes_count = !place.host_memory || place.memory_bytes > 0;
+  auto plan = bytes_count ? plan::MeasureTraining(spec, options, place.planning)
+                          : plan::DraftTraining(spec, options, place.planning);
   if (!plan.ok()) return Annotate(plan.status(), "the step cannot be planned");
   return plan;
 }
@@ -56,7 +67,7 @@ absl::StatusOr<std::vector<v1::JobSize>> SizesThatFit(const v1::JobSpec& spec, c
   if (possible.size() == 1) return sizes;
   for (const int ranks : possible) {
     const v1::JobSpec sized = WithRanks(spec, ranks);
-    MP_ASSIGN_OR_RETURN(const plan::StepPlan plan, PlanOf(sized, place));
+    MP_ASSIGN_OR_RETURN(const plan::StepPlan plan, MeasureSize(sized, place));
     const absl::Status fits = plan::CheckFits(sized, plan, place);
     if (!fits.ok() && ranks == LeastRanks(spec.resources())) {
       return Annotate(fits, absl::StrCat("resources.min_ranks: with ", ranks, " ranks"));
@@ -69,27 +80,42 @@ absl::StatusOr<std::vector<v1::JobSize>> SizesThatFit(const v1::JobSpec& spec, c
   return sizes;
 }
 
-}  // namespace
-
-absl::StatusOr<AdmittedSpec> AdmitWhatFits(const v1::JobSpec& spec, const KnownPlace& known) {
+absl::StatusOr<AdmittedSpec> Admit(const v1::JobSpec& spec, const KnownPlace& known,
+                                   plan::Planning* planning) {
   const int asked = spec.resources().threads_per_rank();
   const int threads = std::max(1, asked > 0 ? asked : known.threads);
   MP_ASSIGN_OR_RETURN(const plan::DeviceProfile profile, plan::ProfileOf(spec, threads));
   const bool host_memory = spec.resources().device() != v1::DEVICE_KIND_CUDA;
-  plan::RankPlace place = {.host_memory = host_memory, .profile = profile, .threads = threads};
+  plan::RankPlace place = {
+      .host_memory = host_memory, .profile = profile, .threads = threads, .planning = planning};
   SetMemory(spec, known.least_memory,
             host_memory ? "the smallest slot of the workers" : "the smallest GPU of the workers",
             &place);
   if (!host_memory) place.host_bytes = known.most_host_memory;
   MP_ASSIGN_OR_RETURN(plan::Resolved resolved, plan::ResolveAuto(spec, place));
-  MP_ASSIGN_OR_RETURN(const plan::StepPlan plan, PlanOf(resolved.spec, place));
+  int64_t slot_bytes = 0;
   SetMemory(spec, known.most_memory,
             host_memory ? "the largest slot of the workers" : "the largest GPU of the workers",
             &place);
-  MP_RETURN_IF_ERROR(plan::CheckFits(resolved.spec, plan, place));
+  {  // one plan at a time: they are large
+    MP_ASSIGN_OR_RETURN(const plan::StepPlan plan, PlanOf(resolved.spec, place));
+    MP_RETURN_IF_ERROR(plan::CheckFits(resolved.spec, plan, place));
+    slot_bytes = SlotBytes(plan, place);
+  }
   MP_ASSIGN_OR_RETURN(std::vector<v1::JobSize> sizes, SizesThatFit(resolved.spec, place));
-  return AdmittedSpec{std::move(resolved.spec), std::move(resolved.choices), SlotBytes(plan, place),
+  return AdmittedSpec{std::move(resolved.spec), std::move(resolved.choices), slot_bytes,
                       std::move(sizes)};
+}
+
+}  // namespace
+
+absl::StatusOr<AdmittedSpec> AdmitWhatFits(const v1::JobSpec& spec, const KnownPlace& known,
+                                           const StillWanted& still_wanted) {
+  plan::Planning planning(plan::kLimitsOfRequest, still_wanted);
+  auto admitted = Admit(spec, known, &planning);
+  // It would not do later either.
+  if (planning.exhausted()) return absl::InvalidArgumentError(admitted.status().message());
+  return admitted;
 }
 
 }  // namespace milepost::coordinator

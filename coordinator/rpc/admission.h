@@ -13,9 +13,12 @@ namespace milepost::coordinator {
 // `auto` fields are chosen for the lesser of resources.memory and the smallest slot, so that the
 // job can run wherever it is placed; a job that was spelled out is refused when it exceeds
 // resources.memory or the largest slot. Of a GPU's memory a rank may use all but what the driver
-// and the libraries take; copies of checkpoints lie in the host's. Pure; milliseconds, for the
-// largest models a second. INVALID_ARGUMENT: says what would fit.
-absl::StatusOr<AdmittedSpec> AdmitWhatFits(const v1::JobSpec& spec, const KnownPlace& known);
+// and the libraries take; copies of checkpoints lie in the host's. Milliseconds, for the largest
+// models that are planned a second. `still_wanted` is asked many times a second; what it says, if
+// it is not OK, ends the work. INVALID_ARGUMENT: says what would fit, or that planning the spec
+// takes more than a request may (plan::kLimitsOfRequest).
+absl::StatusOr<AdmittedSpec> AdmitWhatFits(const v1::JobSpec& spec, const KnownPlace& known,
+                                           const StillWanted& still_wanted);
 
 }  // namespace milepost::coordinator
 

@@ -103,6 +103,33 @@ class AdmissionTest : public ::testing::Test {
   std::unique_ptr<v1::JobService::Stub> jobs_;
 };
 
+// What took 212 s and 477 MB.
+TEST(Admission, WhatTakesTooMuchToPlanIsRefused) {
+  v1::JobSpec spec = Spec();
+  v1::Gpt2Spec* model = spec.mutable_model()->mutable_gpt2();
+  model->set_layers(1024);
+  model->set_width(8);
+  model->set_heads(1);
+  spec.mutable_train()->set_recompute(v1::RECOMPUTE_BUDGET);
+  spec.mutable_train()->set_recompute_budget(kMiB);
+  spec.mutable_train()->mutable_batch()->set_micro(1);
+  spec.mutable_train()->mutable_batch()->set_global(27720);
+  spec.mutable_resources()->set_ranks(28);
+  spec.mutable_resources()->set_min_ranks(1);
+  NormalizeJobSpec(&spec);
+  ASSERT_EQ(ValidateJobSpec(spec), absl::OkStatus());
+  int asked = 0;
+  const auto answer = AdmitWhatFits(spec, {}, [&] {
+    ++asked;
+    return absl::OkStatus();
+  });
+  EXPECT_EQ(answer.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(answer.status().message()), HasSubstr("fewer layers"));
+  EXPECT_GT(asked, 0);
+  const auto gone = AdmitWhatFits(spec, {}, [] { return absl::CancelledError("gone"); });
+  EXPECT_EQ(gone.status().code(), absl::StatusCode::kCancelled);
+}
+
 TEST_F(AdmissionTest, DeclaredMemoryRefusesWithWhatWouldFit) {
   v1::Job job;
   EXPECT_TRUE(Submit(Spec(), &job).ok()) << "nothing is known: anything may run";

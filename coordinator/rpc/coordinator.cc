@@ -165,6 +165,7 @@ absl::Status Coordinator::Start() {
 }
 
 void Coordinator::Stop() {
+  plans_end_ = true;
   std::map<std::string, std::shared_ptr<WorkerSession>> sessions;
   {
     absl::MutexLock lock(&mutex_);

@@ -13,6 +13,7 @@
 #ifndef MILEPOST_COORDINATOR_RPC_COORDINATOR_H_
 #define MILEPOST_COORDINATOR_RPC_COORDINATOR_H_
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -33,6 +34,7 @@
 #include "coordinator/core/decide.h"
 #include "coordinator/rpc/job_totals.h"
 #include "coordinator/rpc/log_writer.h"
+#include "coordinator/rpc/planning_room.h"
 #include "coordinator/rpc/rendezvous.h"
 #include "coordinator/rpc/store_watch.h"
 
@@ -76,7 +78,10 @@ inline constexpr size_t kMaxRequestIdBytes = 128;
 struct CoordinatorOptions {
   Config config;
   // Can this normalised, valid spec ever run? Empty: anything may, as it is.
-  std::function<absl::StatusOr<AdmittedSpec>(const v1::JobSpec&, const KnownPlace&)> admission;
+  // May take seconds: StillWanted is to be asked meanwhile.
+  std::function<absl::StatusOr<AdmittedSpec>(const v1::JobSpec&, const KnownPlace&,
+                                             const StillWanted&)>
+      admission;
   // OK while this coordinator may act; else why not, which is what callers then hear. Asked after
   // every write that an answer or a message follows from. Empty: it always may.
   std::function<absl::Status()> may_act;
@@ -98,6 +103,12 @@ struct CoordinatorOptions {
   size_t most_job_bytes = size_t{4} << 30;
 };
 
+// Who wants a job to be planned.
+struct Planner {
+  std::string who;             // empty: nobody in particular (planning_room.h)
+  std::function<bool()> gone;  // and hears no answer; empty: never
+};
+
 std::string ProjectOfJob(const v1::Job& job);
 
 // UNAVAILABLE, to whoever calls or waits then.
@@ -114,7 +125,9 @@ class Coordinator {
   void Stop();
 
   // ---- jobs ----
-  absl::StatusOr<v1::Job> Submit(const v1::SubmitJobRequest& request);
+  // What is planned for it, and for the like below, ends as soon as `planner` is gone (CANCELLED)
+  // or the coordinator stops.
+  absl::StatusOr<v1::Job> Submit(const v1::SubmitJobRequest& request, const Planner& planner = {});
   absl::StatusOr<v1::Job> Get(const std::string& name);
   struct JobPage {
     std::vector<v1::Job> jobs;
@@ -131,17 +144,17 @@ class Coordinator {
   absl::StatusOr<v1::Job> Resume(const v1::ResumeJobRequest& request);
   absl::StatusOr<v1::Job> Suspend(const std::string& name);
   // `by_admin`: of the job's project.
-  absl::StatusOr<v1::Job> Update(const v1::UpdateJobRequest& request, bool by_admin);
+  absl::StatusOr<v1::Job> Update(const v1::UpdateJobRequest& request, bool by_admin,
+                                 const Planner& planner = {});
 
   // Whether the caller may use what a spec names of others' jobs and checkpoints.
   using SpecCheck = std::function<absl::Status(const v1::JobSpec&)>;
   // In `project`, which the request may leave to the source.
   absl::StatusOr<v1::Job> Fork(const v1::ForkJobRequest& request, const std::string& project,
-                               const SpecCheck& check);
-  // `cancelled`: asked for each job that is to be planned; CANCELLED when it answers true.
+                               const SpecCheck& check, const Planner& planner = {});
   absl::StatusOr<v1::SubmitJobArrayResponse> SubmitArray(const v1::SubmitJobArrayRequest& request,
                                                          const SpecCheck& check,
-                                                         const std::function<bool()>& cancelled);
+                                                         const Planner& planner = {});
   absl::StatusOr<v1::CancelJobArrayResponse> CancelArray(const std::string& array);
   // A job of the array; else what its first one was called.
   std::string AnyJobOfArray(const std::string& array);
@@ -294,21 +307,24 @@ class Coordinator {
   // ---- coordinator_jobs.cc: what is submitted and changed ----
   // Fills in the event's spec and what was chosen for it, or says why it cannot run. `told`: what
   // the caller knows of the place.
-  absl::Status AdmitSpec(const KnownPlace& told, JobSubmitted* event);
+  absl::Status AdmitSpec(const KnownPlace& told, const Planner& planner, JobSubmitted* event);
+  absl::Status StillWantedBy(const Planner& planner) const;
   KnownPlace PlaceLocked(const KnownPlace& told, const v1::ResourceSpec& resources)
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   std::unique_ptr<CheckpointReader> Keep(const v1::JobSpec& spec);
   absl::StatusOr<JobSubmitted> NewJob(
       const v1::JobSpec& spec, const std::string& project,
       const google::protobuf::Map<std::string, std::string>& labels);
-  absl::StatusOr<v1::Job> SubmitNew(const KnownPlace& told, bool validate_only, JobSubmitted event);
+  absl::StatusOr<v1::Job> SubmitNew(const KnownPlace& told, bool validate_only,
+                                    const Planner& planner, JobSubmitted event);
   absl::StatusOr<std::optional<v1::Job>> KnownRequest(const std::string& request_id,
                                                       uint64_t digest, bool of_array,
                                                       bool validate_only);
   absl::StatusOr<v1::CheckpointManifest> ForkedCheckpoint(const std::string& source);
-  absl::StatusOr<JobUpdated> UpdateOf(const v1::UpdateJobRequest& request);
-  absl::StatusOr<RankBounds> AdmitBounds(const v1::Job& job, const v1::UpdateJobRequest& request);
-  absl::Status AdmitArray(const std::function<bool()>& cancelled, std::vector<JobSubmitted>* jobs);
+  absl::StatusOr<JobUpdated> UpdateOf(const v1::UpdateJobRequest& request, const Planner& planner);
+  absl::StatusOr<RankBounds> AdmitBounds(const v1::Job& job, const v1::UpdateJobRequest& request,
+                                         const Planner& planner);
+  absl::Status AdmitArray(const Planner& planner, std::vector<JobSubmitted>* jobs);
   absl::StatusOr<JobArraySubmitted> NewArray(
       const v1::SubmitJobArrayRequest& request, const std::string& project, const SpecCheck& check,
       std::map<std::string, std::unique_ptr<CheckpointReader>>* kept);
@@ -321,6 +337,8 @@ class Coordinator {
   const std::unique_ptr<Clock> own_clock_;
   Clock* const clock_;
   RendezvousTable rendezvous_;
+  PlanningRoom planning_room_;
+  std::atomic<bool> plans_end_ = false;  // stopping_, for what holds no lock
 
   // Only the loop's thread writes what it guards.
   absl::Mutex mutex_;

@@ -194,7 +194,14 @@ KnownPlace Coordinator::PlaceLocked(const KnownPlace& told, const v1::ResourceSp
   return place;
 }
 
-absl::Status Coordinator::AdmitSpec(const KnownPlace& told, JobSubmitted* event) {
+absl::Status Coordinator::StillWantedBy(const Planner& planner) const {
+  if (plans_end_) return Stopping();
+  if (planner.gone && planner.gone()) return absl::CancelledError("the client has gone");
+  return absl::OkStatus();
+}
+
+absl::Status Coordinator::AdmitSpec(const KnownPlace& told, const Planner& planner,
+                                    JobSubmitted* event) {
   v1::JobSpec* spec = &event->spec;
   NormalizeJobSpec(spec);
   MP_RETURN_IF_ERROR(ValidateJobSpec(*spec));
@@ -218,7 +225,11 @@ absl::Status Coordinator::AdmitSpec(const KnownPlace& told, JobSubmitted* event)
     absl::ReaderMutexLock lock(&mutex_);
     place = PlaceLocked(told, spec->resources());
   }
-  MP_ASSIGN_OR_RETURN(AdmittedSpec admitted, options_.admission(*spec, place));
+  const auto still_wanted = [&] { return StillWantedBy(planner); };
+  MP_RETURN_IF_ERROR(planning_room_.Enter(planner.who, still_wanted));
+  auto answer = options_.admission(*spec, place, still_wanted);
+  planning_room_.Leave(planner.who);
+  MP_ASSIGN_OR_RETURN(AdmittedSpec admitted, std::move(answer));
   event->slot_bytes = admitted.slot_bytes;
   event->sizes = std::move(admitted.sizes);
   if (admitted.choices.empty()) return absl::OkStatus();
@@ -266,10 +277,10 @@ absl::StatusOr<std::optional<v1::Job>> Coordinator::KnownRequest(const std::stri
 }
 
 absl::StatusOr<v1::Job> Coordinator::SubmitNew(const KnownPlace& told, bool validate_only,
-                                               JobSubmitted event) {
+                                               const Planner& planner, JobSubmitted event) {
   MP_RETURN_IF_ERROR(CheckRoomFor(event.project, 1, event.spec.ByteSizeLong()));
   const std::unique_ptr<CheckpointReader> kept = Keep(event.spec);
-  MP_RETURN_IF_ERROR(AdmitSpec(told, &event));
+  MP_RETURN_IF_ERROR(AdmitSpec(told, planner, &event));
   if (!validate_only) {
     MP_ASSIGN_OR_RETURN(const std::string name, Do(std::move(event)));
     return Get(name);
@@ -284,7 +295,8 @@ absl::StatusOr<v1::Job> Coordinator::SubmitNew(const KnownPlace& told, bool vali
   return job;
 }
 
-absl::StatusOr<v1::Job> Coordinator::Submit(const v1::SubmitJobRequest& request) {
+absl::StatusOr<v1::Job> Coordinator::Submit(const v1::SubmitJobRequest& request,
+                                            const Planner& planner) {
   const std::string project = request.project().empty() ? kDefaultProject : request.project();
   MP_ASSIGN_OR_RETURN(JobSubmitted event, NewJob(request.spec(), project, request.labels()));
   MP_ASSIGN_OR_RETURN(event.request_id, ScopedRequestId(request.request_id(), project));
@@ -295,7 +307,7 @@ absl::StatusOr<v1::Job> Coordinator::Submit(const v1::SubmitJobRequest& request)
   if (known) return *known;
   const KnownPlace told = {request.rank_memory_bytes(), request.rank_memory_bytes(),
                            request.rank_threads()};
-  return SubmitNew(told, request.validate_only(), std::move(event));
+  return SubmitNew(told, request.validate_only(), planner, std::move(event));
 }
 
 // ---- forks ----
@@ -327,7 +339,8 @@ absl::StatusOr<v1::CheckpointManifest> Coordinator::ForkedCheckpoint(const std::
 }
 
 absl::StatusOr<v1::Job> Coordinator::Fork(const v1::ForkJobRequest& request,
-                                          const std::string& project, const SpecCheck& check) {
+                                          const std::string& project, const SpecCheck& check,
+                                          const Planner& planner) {
   MP_ASSIGN_OR_RETURN(const std::string id, ScopedRequestId(request.request_id(), project));
   MP_ASSIGN_OR_RETURN(
       const std::optional<v1::Job> known,
@@ -361,23 +374,22 @@ absl::StatusOr<v1::Job> Coordinator::Fork(const v1::ForkJobRequest& request,
   origin.set_checkpoint(checkpoint.name());
   origin.set_step(checkpoint.step());
   *origin.mutable_overrides() = request.overrides();
-  return SubmitNew({}, request.validate_only(), std::move(event));
+  return SubmitNew({}, request.validate_only(), planner, std::move(event));
 }
 
 // ---- arrays ----
 
-absl::Status Coordinator::AdmitArray(const std::function<bool()>& cancelled,
-                                     std::vector<JobSubmitted>* jobs) {
+absl::Status Coordinator::AdmitArray(const Planner& planner, std::vector<JobSubmitted>* jobs) {
   const absl::Time begin = absl::Now();
   std::map<std::string, const JobSubmitted*> planned;
   for (size_t i = 0; i < jobs->size(); ++i) {
-    if (cancelled()) return absl::CancelledError("the client has gone");
+    MP_RETURN_IF_ERROR(StillWantedBy(planner));
     JobSubmitted& job = (*jobs)[i];
     NormalizeJobSpec(&job.spec);
     const std::string key = PlanKey(job.spec);
     const auto twin = planned.find(key);
     const bool same = twin != planned.end() && !twin->second->submitted_spec.has_value();
-    absl::Status status = same ? ValidateJobSpec(job.spec) : AdmitSpec({}, &job);
+    absl::Status status = same ? ValidateJobSpec(job.spec) : AdmitSpec({}, planner, &job);
     if (!status.ok()) return OfElement(i, status);
     if (same) {
       job.slot_bytes = twin->second->slot_bytes;
@@ -429,8 +441,7 @@ absl::StatusOr<JobArraySubmitted> Coordinator::NewArray(
 }
 
 absl::StatusOr<v1::SubmitJobArrayResponse> Coordinator::SubmitArray(
-    const v1::SubmitJobArrayRequest& request, const SpecCheck& check,
-    const std::function<bool()>& cancelled) {
+    const v1::SubmitJobArrayRequest& request, const SpecCheck& check, const Planner& planner) {
   const std::string project = request.project().empty() ? kDefaultProject : request.project();
   const int size = request.elements_size();
   if (size < 1 || size > kMostJobsOfArray) {
@@ -451,7 +462,7 @@ absl::StatusOr<v1::SubmitJobArrayResponse> Coordinator::SubmitArray(
     MP_ASSIGN_OR_RETURN(JobArraySubmitted event, NewArray(request, project, check, &kept));
     event.request_id = id;
     event.request_digest = RequestDigest(request);
-    MP_RETURN_IF_ERROR(AdmitArray(cancelled, &event.jobs));
+    MP_RETURN_IF_ERROR(AdmitArray(planner, &event.jobs));
     if (request.validate_only()) return v1::SubmitJobArrayResponse();
     MP_ASSIGN_OR_RETURN(const std::string name, Do(std::move(event)));
     MP_ASSIGN_OR_RETURN(first, Get(name));
@@ -489,7 +500,8 @@ absl::StatusOr<v1::CancelJobArrayResponse> Coordinator::CancelArray(const std::s
 // ---- changing ----
 
 absl::StatusOr<RankBounds> Coordinator::AdmitBounds(const v1::Job& job,
-                                                    const v1::UpdateJobRequest& request) {
+                                                    const v1::UpdateJobRequest& request,
+                                                    const Planner& planner) {
   google::protobuf::FieldMask mask;
   for (absl::string_view path : request.update_mask().paths()) {
     if (absl::ConsumePrefix(&path, "spec.resources.")) mask.add_paths(std::string(path));
@@ -504,11 +516,12 @@ absl::StatusOr<RankBounds> Coordinator::AdmitBounds(const v1::Job& job,
                                 FieldMaskUtil::MergeOptions(), resources);
   // It has been looked at when the job was submitted, and may be gone.
   planned.spec.mutable_checkpoint()->clear_resume_from();
-  MP_RETURN_IF_ERROR(AdmitSpec({}, &planned));
+  MP_RETURN_IF_ERROR(AdmitSpec({}, planner, &planned));
   return RankBounds{planned.spec.resources(), std::move(planned.sizes)};
 }
 
-absl::StatusOr<JobUpdated> Coordinator::UpdateOf(const v1::UpdateJobRequest& request) {
+absl::StatusOr<JobUpdated> Coordinator::UpdateOf(const v1::UpdateJobRequest& request,
+                                                 const Planner& planner) {
   MP_RETURN_IF_ERROR(CheckMask(request.update_mask()));
   MP_ASSIGN_OR_RETURN(v1::Job job, Get(request.job().name()));
   // What was read is what is changed: another change in between is noticed.
@@ -530,18 +543,19 @@ absl::StatusOr<JobUpdated> Coordinator::UpdateOf(const v1::UpdateJobRequest& req
   }
   MP_RETURN_IF_ERROR(CheckScheduling(event.scheduling));
   if (ChangesBounds(request)) {
-    MP_ASSIGN_OR_RETURN(event.bounds, AdmitBounds(job, request));
+    MP_ASSIGN_OR_RETURN(event.bounds, AdmitBounds(job, request, planner));
   }
   return event;
 }
 
-absl::StatusOr<v1::Job> Coordinator::Update(const v1::UpdateJobRequest& request, bool by_admin) {
+absl::StatusOr<v1::Job> Coordinator::Update(const v1::UpdateJobRequest& request, bool by_admin,
+                                            const Planner& planner) {
   const std::string& name = request.job().name();
   if (!request.validate_only()) {
     absl::Status status;
     // Who names no etag means the job as it is: read it again when it has changed meanwhile.
     for (int tries = 0; tries < kMostUpdateTries; ++tries) {
-      MP_ASSIGN_OR_RETURN(JobUpdated event, UpdateOf(request));
+      MP_ASSIGN_OR_RETURN(JobUpdated event, UpdateOf(request, planner));
       event.by_admin = by_admin;
       status = Do(std::move(event)).status();
       if (status.ok()) return Get(name);
@@ -549,7 +563,7 @@ absl::StatusOr<v1::Job> Coordinator::Update(const v1::UpdateJobRequest& request,
     }
     return status;
   }
-  MP_ASSIGN_OR_RETURN(JobUpdated event, UpdateOf(request));
+  MP_ASSIGN_OR_RETURN(JobUpdated event, UpdateOf(request, planner));
   event.by_admin = by_admin;
   absl::ReaderMutexLock lock(&mutex_);
   const Outcome outcome = Decide(state_, event, clock_->Now(), options_.config);

@@ -75,7 +75,8 @@ class JobServiceImpl : public v1::JobService::Service {
     return gate_->Serve(context, "JobService/SubmitJob", *request, Subject::Project(project),
                         [&](GateCall& call) -> absl::Status {
                           MP_RETURN_IF_ERROR(CheckNamed(request->spec(), &call));
-                          MP_ASSIGN_OR_RETURN(*response, coordinator_->Submit(*request));
+                          MP_ASSIGN_OR_RETURN(
+                              *response, coordinator_->Submit(*request, PlannerOf(context, call)));
                           call.About(response->name(), project);
                           return absl::OkStatus();
                         });
@@ -103,13 +104,14 @@ class JobServiceImpl : public v1::JobService::Service {
   grpc::Status UpdateJob(grpc::ServerContext* context, const v1::UpdateJobRequest* request,
                          v1::Job* response) override {
     const Subject job = Subject::Job(request->job().name());
-    return gate_->Serve(context, "JobService/UpdateJob", *request, job,
-                        [&](GateCall& call) -> absl::Status {
-                          MP_RETURN_IF_ERROR(CheckNamed(request->job().spec(), &call));
-                          const bool by_admin = call.Check(job, v1::ROLE_ADMIN).ok();
-                          MP_ASSIGN_OR_RETURN(*response, coordinator_->Update(*request, by_admin));
-                          return absl::OkStatus();
-                        });
+    return gate_->Serve(
+        context, "JobService/UpdateJob", *request, job, [&](GateCall& call) -> absl::Status {
+          MP_RETURN_IF_ERROR(CheckNamed(request->job().spec(), &call));
+          const bool by_admin = call.Check(job, v1::ROLE_ADMIN).ok();
+          MP_ASSIGN_OR_RETURN(*response,
+                              coordinator_->Update(*request, by_admin, PlannerOf(context, call)));
+          return absl::OkStatus();
+        });
   }
   // In the source's project unless another is named: then that is the one to be allowed in, and the
   // source only has to be seen.
@@ -129,7 +131,8 @@ class JobServiceImpl : public v1::JobService::Service {
             MP_ASSIGN_OR_RETURN(project, ProjectOfSource(source));
           }
           const auto check = [&](const v1::JobSpec& spec) { return CheckNamed(spec, &call); };
-          MP_ASSIGN_OR_RETURN(*response, coordinator_->Fork(*request, project, check));
+          MP_ASSIGN_OR_RETURN(
+              *response, coordinator_->Fork(*request, project, check, PlannerOf(context, call)));
           call.About(response->name(), project);
           return absl::OkStatus();
         });
@@ -142,9 +145,8 @@ class JobServiceImpl : public v1::JobService::Service {
         context, "JobService/SubmitJobArray", *request, Subject::Project(project),
         [&](GateCall& call) -> absl::Status {
           const auto check = [&](const v1::JobSpec& spec) { return CheckNamed(spec, &call); };
-          MP_ASSIGN_OR_RETURN(*response, coordinator_->SubmitArray(*request, check, [&] {
-            return context->IsCancelled();
-          }));
+          MP_ASSIGN_OR_RETURN(*response,
+                              coordinator_->SubmitArray(*request, check, PlannerOf(context, call)));
           call.About(response->array(), project);
           return absl::OkStatus();
         });
@@ -196,6 +198,12 @@ class JobServiceImpl : public v1::JobService::Service {
                           MP_ASSIGN_OR_RETURN(*response, action());
                           return absl::OkStatus();
                         });
+  }
+
+  // For as long as the call lives.
+  static Planner PlannerOf(const grpc::ServerContext* context, const GateCall& call) {
+    const v1::Principal& principal = call.principal();
+    return {.who = principal.user(), .gone = [context] { return context->IsCancelled(); }};
   }
 
   // What the spec refers to of others must be the caller's to see. The answers are those for what

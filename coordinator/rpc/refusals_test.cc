@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "common/error_details.h"
 #include "common/spec/validate.h"
 #include "coordinator/rpc/server_fixture.h"
@@ -271,8 +272,8 @@ TEST_F(RefusalsTest, TheRecordsOfAllJobsAreBounded) {
 
 TEST_F(RefusalsTest, AnArrayIsPlannedForWhoWaitsForItAlone) {
   std::atomic<int> planned = 0;
-  options_.coordinator.admission = [&](const v1::JobSpec& spec,
-                                       const KnownPlace&) -> absl::StatusOr<AdmittedSpec> {
+  options_.coordinator.admission = [&](const v1::JobSpec& spec, const KnownPlace&,
+                                       const StillWanted&) -> absl::StatusOr<AdmittedSpec> {
     ++planned;
     return AdmittedSpec{.spec = spec, .choices = {}};
   };
@@ -286,10 +287,50 @@ TEST_F(RefusalsTest, AnArrayIsPlannedForWhoWaitsForItAlone) {
   }
   const auto anything = [](const v1::JobSpec&) { return absl::OkStatus(); };
   const auto answer =
-      server_->coordinator().SubmitArray(array, anything, [&] { return planned == 2; });
+      server_->coordinator().SubmitArray(array, anything, {.gone = [&] { return planned == 2; }});
   EXPECT_EQ(answer.status().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(planned, 2);
   EXPECT_THAT(server_->coordinator().List(0, 10).jobs, IsEmpty());
+}
+
+// A plan that would never end, but where nobody wants it any more.
+class EndlessPlanTest : public RefusalsTest {
+ protected:
+  EndlessPlanTest() {
+    options_.coordinator.admission =
+        [&](const v1::JobSpec&, const KnownPlace&,
+            const StillWanted& wanted) -> absl::StatusOr<AdmittedSpec> {
+      begun_.Notify();
+      absl::Status status;
+      while (status.ok()) status = wanted();
+      ended_.Notify();
+      return status;
+    };
+    Start();
+  }
+  absl::Notification begun_;
+  absl::Notification ended_;
+};
+
+TEST_F(EndlessPlanTest, EndsWithItsCall) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
+  v1::Job job;
+  const grpc::Status status = jobs_->SubmitJob(&context, Request(), &job);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_TRUE(ended_.WaitForNotificationWithTimeout(absl::Seconds(30)));
+}
+
+TEST_F(EndlessPlanTest, EndsWhenTheCoordinatorStops) {
+  std::thread caller([&] {
+    grpc::ClientContext context;
+    v1::Job job;
+    EXPECT_FALSE(jobs_->SubmitJob(&context, Request(), &job).ok());
+  });
+  begun_.WaitForNotification();
+  server_->Stop();
+  EXPECT_TRUE(ended_.HasBeenNotified());
+  caller.join();
 }
 
 TEST_F(RefusalsTest, ChangesOfWhatOthersHaveChangedAreRefused) {

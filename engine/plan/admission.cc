@@ -347,7 +347,7 @@ absl::StatusOr<Admission> Admit(const v1::JobSpec& spec, const RankPlace& place)
   MP_ASSIGN_OR_RETURN(Resolved resolved, ResolveAuto(spec, place));
   MP_ASSIGN_OR_RETURN(const PlanOptions options, OptionsFromSpec(resolved.spec, place.threads));
   Admission admission = {.spec = std::move(resolved.spec), .choices = std::move(resolved.choices)};
-  MP_ASSIGN_OR_RETURN(admission.plan, PlanTraining(admission.spec, options));
+  MP_ASSIGN_OR_RETURN(admission.plan, PlanTraining(admission.spec, options, place.planning));
   MP_RETURN_IF_ERROR(CheckFits(admission.spec, admission.plan, place));
   return admission;
 }

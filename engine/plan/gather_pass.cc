@@ -144,31 +144,23 @@ void AddGathers(Program& program, const std::vector<FlatGroup>& groups,
   if (options.ShardsParameters()) GatherPass(program, groups, options).Run();
 }
 
-namespace {
-
-// The copy of the gradient that comes before that of the norm's group; -1: there is none.
-int32_t CopyBefore(const Program& program, const std::vector<int32_t>& copies,
-                   const PlannedOp& norm) {
-  for (size_t i = 1; i < copies.size(); ++i) {
-    const graph::Op& copy = program.ops[copies[i]].op;
-    if (copy.attributes.group == norm.op.attributes.group) return copies[i - 1];
-  }
-  return -1;
-}
-
-}  // namespace
-
 void LimitInFlight(Program& program) {
   const std::vector<int> visits = VisitsOf(program.ops);
   std::vector<int32_t> reductions;  // by visit: the latest one up to its end
   int32_t compute = -1;
   int32_t reduction = -1;
   int begun = -1;
-  std::vector<int32_t> copies;  // of gradients
+  int32_t copy = -1;                                  // the latest one of a gradient
+  absl::flat_hash_map<int32_t, int32_t> copy_before;  // by group: that before the group's own
   for (size_t i = 0; i < program.ops.size(); ++i) {
     PlannedOp& planned = program.ops[i];
-    if (planned.op.kind == OpKind::kGradientsToHost) copies.push_back(static_cast<int32_t>(i));
-    if (planned.op.kind == OpKind::kGradNorm) planned.after = CopyBefore(program, copies, planned);
+    if (planned.op.kind == OpKind::kGradientsToHost) {
+      copy_before[planned.op.attributes.group] = std::exchange(copy, static_cast<int32_t>(i));
+    }
+    if (planned.op.kind == OpKind::kGradNorm) {
+      const auto own = copy_before.find(planned.op.attributes.group);
+      planned.after = own == copy_before.end() ? -1 : own->second;
+    }
     if (planned.when != When::kEveryMicroStep) continue;
     if (planned.op.kind == OpKind::kGatherParameters || planned.op.kind == OpKind::kCopyToDevice) {
       planned.after = compute;

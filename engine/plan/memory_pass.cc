@@ -1,11 +1,16 @@
 #include "engine/plan/memory_pass.h"
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
+#include <deque>
 #include <functional>
 #include <map>
 #include <numeric>
 #include <utility>
 
+#include "absl/status/statusor.h"
+#include "common/status_macros.h"
 #include "engine/plan/stream_pass.h"
 
 namespace milepost::plan {
@@ -29,20 +34,23 @@ std::vector<Span> RunningSpans(const Program& program, bool last_micro_step) {
   const auto compute = static_cast<int>(Stream::kCompute);
   const std::vector<FinishedBefore> order = OrderOf(program, last_micro_step);
   std::vector<Span> spans(program.ops.size());
-  std::vector<int32_t> running;  // ops of other streams that no compute op has waited for yet
+  // By stream: ops that no compute op has waited for yet. They end in order, and what is known to
+  // have ended only grows.
+  std::array<std::deque<int32_t>, kStreams> running;
   for (int32_t i = 0; i < static_cast<int32_t>(program.ops.size()); ++i) {
     spans[i] = {i, i};
     if (!Runs(program.ops[i], last_micro_step)) continue;
     if (program.ops[i].stream != Stream::kCompute) {
       spans[i] = {order[i].last[compute] + 1, static_cast<int32_t>(program.ops.size()) - 1};
-      running.push_back(i);
+      running[static_cast<size_t>(program.ops[i].stream)].push_back(i);
       continue;
     }
-    std::erase_if(running, [&](int32_t op) {
-      if (op > order[i].last[static_cast<int>(program.ops[op].stream)]) return false;
-      spans[op].last = i - 1;
-      return true;
-    });
+    for (size_t s = 0; s < running.size(); ++s) {
+      for (; !running[s].empty() && running[s].front() <= order[i].last[s];
+           running[s].pop_front()) {
+        spans[running[s].front()].last = i - 1;
+      }
+    }
   }
   return spans;
 }
@@ -64,46 +72,101 @@ struct Placed {
   Span span;
 };
 
-// The lowest gap of the smallest sufficient size among what lives at the same time. `placed` is
-// sorted by begin.
-int64_t BestFit(const std::vector<Placed>& placed, const Span& span, int64_t bytes) {
-  int64_t cursor = 0;
-  int64_t best = -1;
-  int64_t best_size = 0;
-  for (const Placed& other : placed) {
-    if (other.span.last < span.first || span.last < other.span.first) continue;
-    const int64_t gap = other.begin - cursor;
-    if (gap >= bytes && (best < 0 || gap < best_size)) {
-      best = cursor;
-      best_size = gap;
+bool Meet(const Span& a, const Span& b) { return a.first <= b.last && b.first <= a.last; }
+
+// What has been placed, by begin, in runs that are skipped as a whole where nothing of theirs lives
+// at the same time.
+class Shelf {
+ public:
+  // The lowest gap of the smallest sufficient size among what lives at the same time.
+  int64_t BestFit(const Span& span, int64_t bytes) const {
+    int64_t cursor = 0;
+    int64_t best = -1;
+    int64_t best_size = 0;
+    for (const Run& run : runs_) {
+      if (!Meet(run.span, span)) continue;
+      for (const Placed& other : run.placed) {
+        if (!Meet(other.span, span)) continue;
+        const int64_t gap = other.begin - cursor;
+        if (gap >= bytes && (best < 0 || gap < best_size)) {
+          best = cursor;
+          best_size = gap;
+        }
+        cursor = std::max(cursor, other.end);
+      }
     }
-    cursor = std::max(cursor, other.end);
+    return best >= 0 ? best : cursor;
   }
-  return best >= 0 ? best : cursor;
-}
+
+  void Add(const Placed& entry) {
+    const auto begins_after = [](const Placed& a, const Placed& b) { return a.begin < b.begin; };
+    if (runs_.empty()) runs_.push_back({.span = entry.span});
+    auto run = std::upper_bound(
+                   runs_.begin() + 1, runs_.end(), entry,
+                   [](const Placed& a, const Run& b) { return a.begin < b.placed.front().begin; }) -
+               1;
+    run->placed.insert(
+        std::upper_bound(run->placed.begin(), run->placed.end(), entry, begins_after), entry);
+    run->span = Both(run->span, entry.span);
+    if (run->placed.size() > kMostOfRun) Split(run);
+  }
+
+ private:
+  static constexpr size_t kMostOfRun = 128;
+
+  struct Run {
+    Span span;  // from the first of its begins to the last of its ends
+    std::vector<Placed> placed;
+  };
+
+  static Span Both(const Span& a, const Span& b) {
+    return {std::min(a.first, b.first), std::max(a.last, b.last)};
+  }
+
+  void Split(std::vector<Run>::iterator run) {
+    Run upper;
+    const auto middle = run->placed.begin() + static_cast<std::ptrdiff_t>(kMostOfRun / 2);
+    upper.placed.assign(middle, run->placed.end());
+    run->placed.erase(middle, run->placed.end());
+    for (Run* half : {&*run, &upper}) {
+      half->span = half->placed.front().span;
+      for (const Placed& placed : half->placed) half->span = Both(half->span, placed.span);
+    }
+    runs_.insert(run + 1, std::move(upper));
+  }
+
+  std::vector<Run> runs_;
+};
 
 struct Packing {
   std::vector<int64_t> offsets;  // by lifetime
   int64_t bytes = 0;
 };
 
-Packing Pack(const StepPlan& plan, const std::vector<Lifetime>& lifetimes,
-             const std::vector<int32_t>& order) {
+// Pairs of lifetimes that are compared in the time of a unit of work.
+constexpr int64_t kPairsOfWork = 8000;
+
+absl::StatusOr<Packing> Pack(const StepPlan& plan, const std::vector<Lifetime>& lifetimes,
+                             const std::vector<int32_t>& order, Planning* planning) {
   Packing packing = {.offsets = std::vector<int64_t>(lifetimes.size())};
-  std::vector<Placed> placed;
+  Shelf shelf;
+  int64_t pairs = 0;
+  int64_t placed = 0;
   for (int32_t index : order) {
+    pairs += placed++;
+    if (pairs >= Planning::kWorkBetween * kPairsOfWork) {
+      MP_RETURN_IF_ERROR(Spend(planning, pairs / kPairsOfWork));
+      pairs = 0;
+    }
     const Lifetime& lifetime = lifetimes[index];
     const int64_t bytes = RoundUp(plan, plan.buffers[lifetime.buffer]);
     const Span span = {lifetime.first, lifetime.last};
-    const int64_t offset = BestFit(placed, span, bytes);
+    const int64_t offset = shelf.BestFit(span, bytes);
     packing.offsets[index] = offset;
     packing.bytes = std::max(packing.bytes, offset + bytes);
-    const Placed entry = {offset, offset + bytes, span};
-    placed.insert(
-        std::upper_bound(placed.begin(), placed.end(), entry,
-                         [](const Placed& a, const Placed& b) { return a.begin < b.begin; }),
-        entry);
+    shelf.Add({offset, offset + bytes, span});
   }
+  MP_RETURN_IF_ERROR(Spend(planning, pairs / kPairsOfWork));
   return packing;
 }
 
@@ -130,10 +193,14 @@ void RaiseHighest(const StepPlan& plan, const std::vector<Lifetime>& lifetimes,
 }
 
 constexpr int kRepacks = 16;
+// How many pairs of lifetimes all packings of a program may compare, but for the first: what more
+// repacks save in a program of thousands of layers is not worth the seconds that they take.
+constexpr int64_t kMostPairs = 200'000'000;
 
 // The best of a few greedy orders, each mended a few times: no single one packs every model
 // tightly.
-Packing BestPacking(const StepPlan& plan, const std::vector<Lifetime>& lifetimes) {
+absl::StatusOr<Packing> BestPacking(const StepPlan& plan, const std::vector<Lifetime>& lifetimes,
+                                    Planning* planning) {
   const auto bytes = [&](int32_t i) { return plan.buffers[lifetimes[i].buffer].bytes; };
   const auto length = [&](int32_t i) {
     return int64_t{1} + lifetimes[i].last - lifetimes[i].first;
@@ -144,6 +211,8 @@ Packing BestPacking(const StepPlan& plan, const std::vector<Lifetime>& lifetimes
       [&](int32_t i) { return int64_t{-lifetimes[i].first}; },  // as they come
   };
   const int64_t floor = MostLive(plan, lifetimes);
+  const auto count = static_cast<int64_t>(lifetimes.size());
+  int64_t pairs = 0;
   Packing best;
   for (const auto& key : keys) {
     std::vector<int32_t> order(lifetimes.size());
@@ -152,10 +221,11 @@ Packing BestPacking(const StepPlan& plan, const std::vector<Lifetime>& lifetimes
       return key(a) != key(b) ? key(a) > key(b) : bytes(a) > bytes(b);
     });
     for (int repack = 0; repack <= kRepacks; ++repack) {
-      Packing packing = Pack(plan, lifetimes, order);
+      MP_ASSIGN_OR_RETURN(Packing packing, Pack(plan, lifetimes, order, planning));
       RaiseHighest(plan, lifetimes, packing, order);
       if (best.offsets.empty() || packing.bytes < best.bytes) best = std::move(packing);
-      if (best.bytes == floor) return best;
+      pairs += count * count / 2;
+      if (best.bytes == floor || pairs > kMostPairs) return best;
     }
   }
   return best;
@@ -226,7 +296,7 @@ struct Layout {
   int64_t slack_bytes = 0;
 };
 
-Layout LayOut(StepPlan& plan, Memory memory) {
+absl::StatusOr<Layout> LayOut(StepPlan& plan, Memory memory, Planning* planning) {
   Layout layout;
   int64_t persistent = 0;
   for (Buffer& buffer : plan.buffers) {
@@ -239,7 +309,7 @@ Layout LayOut(StepPlan& plan, Memory memory) {
   std::vector<Lifetime> largest;
   for (const Program* program : plan.Programs()) {
     std::vector<Lifetime> lifetimes = LifetimesIn(plan, *program, memory);
-    const Packing packing = BestPacking(plan, lifetimes);
+    MP_ASSIGN_OR_RETURN(const Packing packing, BestPacking(plan, lifetimes, planning));
     for (size_t i = 0; i < lifetimes.size(); ++i) {
       plan.buffers[lifetimes[i].buffer].offset = persistent + packing.offsets[i];
     }
@@ -276,16 +346,17 @@ int64_t PeakActivationBytes(const StepPlan& plan) {
   return MostLive(plan, lifetimes);
 }
 
-void AssignOffsets(StepPlan& plan) {
-  const Layout device = LayOut(plan, Memory::kDevice);
+absl::Status AssignOffsets(StepPlan& plan, Planning* planning) {
+  MP_ASSIGN_OR_RETURN(const Layout device, LayOut(plan, Memory::kDevice, planning));
   plan.arena_bytes = device.bytes;
   plan.slack_bytes = device.slack_bytes;
   std::copy_n(device.bytes_by_class, kBufferClasses, plan.bytes_by_class);
-  if (!plan.options.Offloads()) return;
-  const Layout host = LayOut(plan, Memory::kHost);
+  if (!plan.options.Offloads()) return absl::OkStatus();
+  MP_ASSIGN_OR_RETURN(const Layout host, LayOut(plan, Memory::kHost, planning));
   plan.host_arena_bytes = host.bytes;
   plan.host_slack_bytes = host.slack_bytes;
   std::copy_n(host.bytes_by_class, kBufferClasses, plan.host_bytes_by_class);
+  return absl::OkStatus();
 }
 
 }  // namespace milepost::plan

@@ -1,6 +1,7 @@
 // Gives every buffer its offset in its arena.
 //
-//   AssignOffsets(plan);  // buffers, accesses and streams of all programs are set
+//   MP_RETURN_IF_ERROR(AssignOffsets(plan));  // buffers, accesses and streams of all programs are
+//   set
 //
 // Persistent buffers come first, each with bytes of its own. The others share what follows: within
 // a program by liveness (from the first access to the last; an access by an op of another stream
@@ -11,6 +12,8 @@
 
 #include <vector>
 
+#include "absl/status/status.h"
+#include "engine/plan/planning.h"
 #include "engine/plan/step_plan.h"
 
 namespace milepost::plan {
@@ -32,7 +35,8 @@ struct Lifetime {
 // Of the program's buffers that are not persistent.
 std::vector<Lifetime> LifetimesOf(const StepPlan& plan, const Program& program);
 
-void AssignOffsets(StepPlan& plan);
+// Never fails but by `planning`, where it is given.
+absl::Status AssignOffsets(StepPlan& plan, Planning* planning = nullptr);
 
 // What AssignOffsets cannot go below: persistent buffers and the fullest moment of a program. Needs
 // what it needs, in a fraction of its time.

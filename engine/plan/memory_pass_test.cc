@@ -49,7 +49,7 @@ TEST_F(PassTest, DeadBuffersGiveTheirBytesToLaterOnes) {
   Op(kCompute, {}, {a});
   Op(kCompute, {a}, {b});
   Op(kCompute, {b}, {c});
-  AssignOffsets(plan_);
+  ASSERT_EQ(AssignOffsets(plan_), absl::OkStatus());
   EXPECT_EQ(plan_.buffers[a].offset, plan_.buffers[c].offset);
   EXPECT_NE(plan_.buffers[a].offset, plan_.buffers[b].offset);
   EXPECT_EQ(plan_.arena_bytes, 2 * 1024);
@@ -61,7 +61,7 @@ TEST_F(PassTest, PersistentBuffersKeepTheirBytes) {
   Op(kCompute, {}, {a});
   Op(kCompute, {}, {p});
   Op(kCompute, {}, {b});
-  AssignOffsets(plan_);
+  ASSERT_EQ(AssignOffsets(plan_), absl::OkStatus());
   EXPECT_EQ(plan_.buffers[p].offset, 0);
   EXPECT_EQ(plan_.buffers[a].offset, 64);
   EXPECT_EQ(plan_.buffers[b].offset, 64);
@@ -72,7 +72,7 @@ TEST_F(PassTest, ProgramsShareWhatIsNotPersistent) {
   Op(kCompute, {}, {a});
   std::swap(plan_.train, plan_.evaluate);
   Op(kCompute, {}, {b});
-  AssignOffsets(plan_);
+  ASSERT_EQ(AssignOffsets(plan_), absl::OkStatus());
   EXPECT_EQ(plan_.buffers[a].offset, plan_.buffers[b].offset);
   EXPECT_EQ(plan_.arena_bytes, 640);
 }

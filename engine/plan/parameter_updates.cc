@@ -87,8 +87,9 @@ absl::Status MatchesNothing(const v1::OptimizerSpec& spec, int index,
                             const std::vector<std::string>& names) {
   const std::string& pattern = spec.groups(index).match();
   const std::string field = absl::StrCat("train.optimizer.groups[", index, "].match: '", pattern);
+  const NamePattern compiled(pattern);
   for (const std::string& name : names) {
-    if (!MatchesName(pattern, name)) continue;
+    if (!compiled.Matches(name)) continue;
     return absl::InvalidArgumentError(
         absl::StrCat(field, "' matches nothing that an entry before it does not match (", name,
                      " among others): the first match counts, so put it further up"));
@@ -106,8 +107,45 @@ void Apply(const v1::ParameterGroupSpec& group, ParameterUpdate& update) {
 
 }  // namespace
 
+NamePattern::NamePattern(absl::string_view pattern) {
+  for (const char p : pattern) {
+    if (p == '*') {
+      loops_.resize(std::max(loops_.size(), Word(length_) + 1), 0);
+      loops_[Word(length_)] |= Bit(length_);
+      continue;
+    }
+    for (int c = 0; c < 256; ++c) {
+      if (p != '?' && static_cast<unsigned char>(p) != c) continue;
+      steps_[c].resize(std::max(steps_[c].size(), Word(length_) + 1), 0);
+      steps_[c][Word(length_)] |= Bit(length_);
+    }
+    ++length_;
+  }
+  const size_t words = Word(length_) + 1;
+  loops_.resize(words, 0);
+  for (std::vector<uint64_t>& step : steps_) step.resize(words, 0);
+}
+
+// Each position of the pattern is a bit: all that may be reached so far are carried along at once.
+bool NamePattern::Matches(absl::string_view name) const {
+  std::vector<uint64_t> reached(loops_.size(), 0);
+  reached[0] = 1;
+  for (size_t i = 0; i < name.size(); ++i) {
+    const std::vector<uint64_t>& step = steps_[static_cast<unsigned char>(name[i])];
+    uint64_t carry = 0;
+    for (size_t word = 0; word < reached.size(); ++word) {
+      const uint64_t moved = reached[word] & step[word];
+      const uint64_t stayed = reached[word] & loops_[word];
+      reached[word] = moved << 1 | carry | stayed;
+      carry = moved >> 63;
+    }
+    if (name[i] == '.') reached[0] |= 1;
+  }
+  return (reached[Word(length_)] & Bit(length_)) != 0;
+}
+
 bool MatchesName(absl::string_view pattern, absl::string_view name) {
-  return Changes(pattern, name) == 0;
+  return NamePattern(pattern).Matches(name);
 }
 
 std::vector<std::string> NearestToPattern(absl::string_view pattern,
@@ -143,11 +181,13 @@ absl::StatusOr<ParameterUpdates> UpdatesOf(const v1::OptimizerSpec& spec, const 
                                                   : std::nullopt,
                               .frozen = group.freeze()});
   }
+  std::vector<NamePattern> patterns;
+  for (const v1::ParameterGroupSpec& group : spec.groups()) patterns.emplace_back(group.match());
   size_t frozen = 0;
   for (size_t i = 0; i < names.size(); ++i) {
     ParameterUpdate& update = updates.by_parameter[i];
     for (int g = 0; g < spec.groups_size(); ++g) {
-      if (!MatchesName(spec.groups(g).match(), names[i])) continue;
+      if (!patterns[static_cast<size_t>(g)].Matches(names[i])) continue;
       Apply(spec.groups(g), update);
       ++updates.groups[g].tensors;
       updates.groups[g].parameters +=

@@ -9,6 +9,9 @@
 #ifndef MILEPOST_ENGINE_PLAN_PARAMETER_UPDATES_H_
 #define MILEPOST_ENGINE_PLAN_PARAMETER_UPDATES_H_
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -30,6 +33,23 @@ struct ParameterUpdates {
 absl::StatusOr<ParameterUpdates> UpdatesOf(const v1::OptimizerSpec& spec, const graph::Graph& graph,
                                            Optimizer optimizer);
 
+// `*` stands for any characters, `?` for one. To be asked for many names: takes time in proportion
+// to a name's length, and to the pattern's in words of 64.
+class NamePattern {
+ public:
+  explicit NamePattern(absl::string_view pattern);
+  // All of the name, or the end of it from behind a dot on.
+  bool Matches(absl::string_view name) const;
+
+ private:
+  static size_t Word(size_t position) { return position / 64; }
+  static uint64_t Bit(size_t position) { return uint64_t{1} << position % 64; }
+
+  // By position, as bits; a position is how many characters but `*` have been matched.
+  std::vector<uint64_t> loops_;                   // where a `*` stands
+  std::array<std::vector<uint64_t>, 256> steps_;  // by character: from where it leads on
+  size_t length_ = 0;
+};
 bool MatchesName(absl::string_view pattern, absl::string_view name);
 
 // The names that need the fewest changes to match, best first.

@@ -1,5 +1,7 @@
 #include "engine/plan/parameter_updates.h"
 
+#include <random>
+#include <string>
 #include <utility>
 
 #include "common/spec/validate.h"
@@ -45,6 +47,41 @@ TEST(ParameterUpdates, PatternsMatchNamesAndTheirEnds) {
        {"h.*.mlp.*", "transformer", "h.0", "eight", ".weight", "h.??.attn.*", "*.bias", "ttn.*"}) {
     EXPECT_FALSE(MatchesName(pattern, name)) << pattern;
   }
+}
+
+// Against the plainest way there is.
+bool Slowly(const std::string& pattern, const std::string& name) {
+  if (pattern.empty()) return name.empty();
+  if (pattern[0] == '*') {
+    return Slowly(pattern.substr(1), name) || (!name.empty() && Slowly(pattern, name.substr(1)));
+  }
+  return !name.empty() && (pattern[0] == '?' || pattern[0] == name[0]) &&
+         Slowly(pattern.substr(1), name.substr(1));
+}
+
+TEST(ParameterUpdates, PatternsMatchAsTheyWouldCharacterByCharacter) {
+  std::mt19937 random(7);
+  const auto text = [&](absl::string_view of, size_t most) {
+    std::string made(random() % most, ' ');
+    for (char& c : made) c = of[random() % of.size()];
+    return made;
+  };
+  int matched = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    const std::string pattern = text("ab.**?", 8);
+    const std::string name = text("ab.", 9);
+    bool expected = Slowly(pattern, name);
+    for (size_t dot = 0; dot < name.size(); ++dot) {
+      expected |= name[dot] == '.' && Slowly(pattern, name.substr(dot + 1));
+    }
+    matched += expected ? 1 : 0;
+    ASSERT_EQ(MatchesName(pattern, name), expected) << pattern << " and " << name;
+  }
+  EXPECT_GT(matched, 1000);
+  // Longer than a word of 64 positions.
+  const std::string name(300, 'a');
+  EXPECT_TRUE(MatchesName(std::string(150, '?') + "*" + std::string(150, 'a'), name));
+  EXPECT_FALSE(MatchesName(std::string(150, '?') + "*" + std::string(151, 'a'), name));
 }
 
 TEST(ParameterUpdates, TheNearestNamesNeedTheFewestChanges) {

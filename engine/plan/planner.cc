@@ -150,11 +150,27 @@ void Tally(StepPlan& plan) {
   }
 }
 
-StepPlan DraftOf(const PlanOptions& options, const ParameterUpdates& updates, graph::Graph train,
-                 graph::Graph evaluate, const std::vector<Recompute>& by_block) {
+// What drafts of one spec are made of.
+struct Parts {
+  graph::Graph train;
+  graph::Graph evaluate;
+  ParameterUpdates updates;
+};
+
+// Both programs' ops, from their graphs on.
+void Compile(const PlanOptions& options, StepPlan& plan) {
+  AddPersistentBuffers(plan, /*training=*/true);
+  plan.train.ops = MakeTrainingOps(plan.train.graph, plan.groups, options);
+  plan.evaluate.ops = MakeForwardOps(plan.evaluate.graph);
+  CompileProgram(plan, plan.train);
+  if (!plan.evaluate.ops.empty()) CompileProgram(plan, plan.evaluate);
+  Tally(plan);
+}
+
+StepPlan DraftOf(const PlanOptions& options, Parts parts, const std::vector<Recompute>& by_block) {
   StepPlan plan = {.options = options};
-  plan.train.graph = std::move(train);
-  plan.evaluate.graph = std::move(evaluate);
+  plan.train.graph = std::move(parts.train);
+  plan.evaluate.graph = std::move(parts.evaluate);
   AddRecompute(plan.train.graph, by_block);
   if (options.fp8) AddFp8(plan.train.graph);
   if (options.fuse_gelu) {
@@ -168,21 +184,34 @@ StepPlan DraftOf(const PlanOptions& options, const ParameterUpdates& updates, gr
     plan.recompute_of_block[op.block] = by_block[op.block];
   }
   plan.loss_heads = static_cast<int>(plan.train.graph.losses.size());
-  plan.parameter_groups = updates.groups;
-  plan.groups = MakeFlatGroups(plan.train.graph, updates.by_parameter, options);
-  AddPersistentBuffers(plan, /*training=*/true);
-  plan.train.ops = MakeTrainingOps(plan.train.graph, plan.groups, options);
-  plan.evaluate.ops = MakeForwardOps(plan.evaluate.graph);
-  CompileProgram(plan, plan.train);
-  CompileProgram(plan, plan.evaluate);
-  Tally(plan);
+  plan.parameter_groups = parts.updates.groups;
+  plan.groups = MakeFlatGroups(plan.train.graph, parts.updates.by_parameter, options);
+  Compile(options, plan);
   return plan;
 }
 
-absl::StatusOr<StepPlan> FinishPlan(StepPlan plan) {
-  AssignOffsets(plan);
-  MP_RETURN_IF_ERROR(Verify(plan));
-  return plan;
+// Which blocks are recomputed within the budget. What evaluation needs makes no difference to that,
+// but that its graph says where running statistics lie.
+absl::StatusOr<std::vector<Recompute>> Choose(const PlanOptions& options, const Parts& parts,
+                                              Planning* planning) {
+  const auto draft = [&](const std::vector<Recompute>& by_block) -> absl::StatusOr<StepPlan> {
+    MP_RETURN_IF_ERROR(Spend(planning, static_cast<int64_t>(parts.train.ops.size())));
+    graph::Graph evaluate;
+    evaluate.statistics = parts.evaluate.statistics;
+    if (!evaluate.statistics.empty()) evaluate.values = parts.evaluate.values;
+    return DraftOf(options, {parts.train, std::move(evaluate), parts.updates}, by_block);
+  };
+  const size_t blocks = parts.train.blocks.size();
+  if (planning == nullptr) return ChooseRecompute(options.recompute_budget, blocks, draft);
+  // With the same ops in the same order activations live as long, whatever the numbers of ranks.
+  std::vector<Recompute>& known = planning->recomputes()[{
+      options.recompute_budget, options.micro_batch, options.zero_stage, options.offload_optimizer,
+      options.offload_disk, options.offload_activations, options.world > 1, options.Shards() > 1,
+      options.Replicas() > 1, options.accumulation > 1}];
+  if (known.empty()) {
+    MP_ASSIGN_OR_RETURN(known, ChooseRecompute(options.recompute_budget, blocks, draft));
+  }
+  return known;
 }
 
 }  // namespace
@@ -242,35 +271,45 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
   return options;
 }
 
-absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOptions& options) {
+absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOptions& options,
+                                       Planning* planning) {
   MP_RETURN_IF_ERROR(CheckOptions(options));
-  graph::Graph train, evaluate;
-  MP_ASSIGN_OR_RETURN(train, Build(spec.model(), models::Mode::kTraining, options));
-  if (options.fp8 && MarkFp8(train) == 0) {
+  MP_RETURN_IF_ERROR(Spend(planning, Planning::kWorkBetween));
+  Parts parts;
+  MP_ASSIGN_OR_RETURN(parts.train, Build(spec.model(), models::Mode::kTraining, options));
+  if (options.fp8 && MarkFp8(parts.train) == 0) {
     return absl::InvalidArgumentError(
         "train.precision: fp8: no layer can be one of 8 bits, since its rows (train.batch.micro x "
         "data.sequence_length) or its widths are no multiples of 16; choose bf16 or other sizes");
   }
-  MP_RETURN_IF_ERROR(graph::AddBackward(train));
-  MP_ASSIGN_OR_RETURN(const ParameterUpdates updates,
-                      UpdatesOf(spec.train().optimizer(), train, options.optimizer));
-  FreezeParameters(updates, train);
-  MP_ASSIGN_OR_RETURN(evaluate, Build(spec.model(), models::Mode::kEvaluation, options));
-  const auto draft = [&](const std::vector<Recompute>& by_block) {
-    return DraftOf(options, updates, train, evaluate, by_block);
-  };
-  const size_t blocks = train.blocks.size();
-  if (options.recompute != Recompute::kBudget) {
-    return draft(std::vector<Recompute>(blocks, options.recompute));
+  MP_RETURN_IF_ERROR(graph::AddBackward(parts.train));
+  if (planning != nullptr) {
+    MP_RETURN_IF_ERROR(planning->Make(static_cast<int64_t>(parts.train.ops.size())));
   }
-  MP_ASSIGN_OR_RETURN(const std::vector<Recompute> by_block,
-                      ChooseRecompute(options.recompute_budget, blocks, draft));
-  return draft(by_block);
+  MP_ASSIGN_OR_RETURN(parts.updates,
+                      UpdatesOf(spec.train().optimizer(), parts.train, options.optimizer));
+  FreezeParameters(parts.updates, parts.train);
+  MP_ASSIGN_OR_RETURN(parts.evaluate, Build(spec.model(), models::Mode::kEvaluation, options));
+  std::vector<Recompute> by_block(parts.train.blocks.size(), options.recompute);
+  if (options.recompute == Recompute::kBudget) {
+    MP_ASSIGN_OR_RETURN(by_block, Choose(options, parts, planning));
+  }
+  return DraftOf(options, std::move(parts), by_block);
 }
 
-absl::StatusOr<StepPlan> PlanTraining(const v1::JobSpec& spec, const PlanOptions& options) {
-  MP_ASSIGN_OR_RETURN(StepPlan plan, DraftTraining(spec, options));
-  return FinishPlan(std::move(plan));
+absl::StatusOr<StepPlan> MeasureTraining(const v1::JobSpec& spec, const PlanOptions& options,
+                                         Planning* planning) {
+  MP_ASSIGN_OR_RETURN(StepPlan plan, DraftTraining(spec, options, planning));
+  MP_RETURN_IF_ERROR(AssignOffsets(plan, planning));
+  return plan;
+}
+
+absl::StatusOr<StepPlan> PlanTraining(const v1::JobSpec& spec, const PlanOptions& options,
+                                      Planning* planning) {
+  MP_ASSIGN_OR_RETURN(StepPlan plan, MeasureTraining(spec, options, planning));
+  MP_RETURN_IF_ERROR(Spend(planning, static_cast<int64_t>(plan.train.ops.size())));
+  MP_RETURN_IF_ERROR(Verify(plan));
+  return plan;
 }
 
 absl::StatusOr<StepPlan> PlanGeneration(const v1::ModelSpec& model, const PlanOptions& options) {
@@ -294,7 +333,9 @@ absl::StatusOr<StepPlan> PlanGeneration(const v1::ModelSpec& model, const PlanOp
     CompileProgram(plan, *program);
   }
   Tally(plan);
-  return FinishPlan(std::move(plan));
+  MP_RETURN_IF_ERROR(AssignOffsets(plan));
+  MP_RETURN_IF_ERROR(Verify(plan));
+  return plan;
 }
 
 }  // namespace milepost::plan

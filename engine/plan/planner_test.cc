@@ -294,7 +294,7 @@ TEST(Planner, EvaluationAddsNothingToTheArena) {
   const StepPlan plan = Plan(Gpt2Small(), OptionsOf(1, 0, DType::kBF16));
   StepPlan alone = plan;
   alone.evaluate = {};
-  AssignOffsets(alone);
+  ASSERT_EQ(AssignOffsets(alone), absl::OkStatus());
   EXPECT_EQ(alone.arena_bytes, plan.arena_bytes);
 }
 

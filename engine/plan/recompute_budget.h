@@ -20,11 +20,12 @@
 namespace milepost::plan {
 
 // A plan without offsets that recomputes so.
-using DraftWith = std::function<StepPlan(const std::vector<Recompute>& by_block)>;
+using DraftWith = std::function<absl::StatusOr<StepPlan>(const std::vector<Recompute>& by_block)>;
 
 // A level for each of `blocks`, such that PeakActivationBytes(draft(levels)) <= `budget`. Makes a
-// few drafts for every doubling of the blocks. INVALID_ARGUMENT, with the least that is possible,
-// when nothing is within the budget.
+// few drafts for every doubling of the blocks, and where there are hundreds a few in all: their
+// bytes are nearly linear in how many are recomputed. INVALID_ARGUMENT, with the least that is
+// possible, when nothing is within the budget; else the errors are those of `draft`.
 absl::StatusOr<std::vector<Recompute>> ChooseRecompute(int64_t budget, size_t blocks,
                                                        const DraftWith& draft);
 

@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/plan/device_profile.h"
+#include "engine/plan/planning.h"
 #include "engine/plan/step_plan.h"
 #include "milepost/v1/job_spec.pb.h"
 
@@ -28,6 +29,8 @@ struct RankPlace {
   int64_t host_bytes = 0;
   DeviceProfile profile;  // of one rank: ForThreads has been applied
   int threads = 1;
+  // What looking for settings that do may use up; nullptr: whatever it takes.
+  Planning* planning = nullptr;
 };
 
 // What can be changed about a job's memory without changing what it computes.

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
+#include <map>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "engine/plan/accesses.h"
@@ -81,6 +83,52 @@ Stream StreamOf(OpKind kind, const PlanOptions& options) {
   }
 }
 
+struct Seen {
+  int32_t op;
+  Stream stream;
+  bool every;  // runs in every micro-step
+  Access access;
+};
+
+// What has been touched of one buffer. Of accesses that later ones stand for nothing is kept: else
+// a buffer that is passed on from layer to layer would cost the square of the layers. Small ones
+// are found by where they lie: buffers of scalars and scalings have thousands.
+class SeenOfBuffer {
+ public:
+  // Calls `visit` at least for all that overlap `access`.
+  template <typename Visit>
+  void Overlapping(const Access& access, const Visit& visit) const {
+    for (const Seen& seen : large_) visit(seen);
+    const auto end = small_.lower_bound(access.end);
+    for (auto it = small_.lower_bound(access.begin - kSmall); it != end; ++it) visit(it->second);
+  }
+
+  // In program order.
+  void Add(const Seen& seen) {
+    // Whatever conflicts with the older one conflicts with this one, which is later.
+    const auto stands_for = [&](const Seen& older) {
+      return older.stream == seen.stream && older.every == seen.every &&
+             older.access.begin >= seen.access.begin && older.access.end <= seen.access.end &&
+             (seen.access.write || !older.access.write);
+    };
+    std::erase_if(large_, stands_for);
+    for (auto it = small_.lower_bound(seen.access.begin);
+         it != small_.end() && it->first < seen.access.end;) {
+      it = stands_for(it->second) ? small_.erase(it) : std::next(it);
+    }
+    if (seen.access.end - seen.access.begin <= kSmall) {
+      small_.emplace(seen.access.begin, seen);
+    } else {
+      large_.push_back(seen);
+    }
+  }
+
+ private:
+  static constexpr int64_t kSmall = 512;  // bytes
+  std::vector<Seen> large_;
+  std::multimap<int64_t, Seen> small_;  // by begin
+};
+
 // What ops have touched so far, to be asked for one op after the other in program order.
 class Conflicts {
  public:
@@ -91,19 +139,24 @@ class Conflicts {
   std::vector<int32_t> Before(int32_t index) {
     const PlannedOp& planned = program_.ops[index];
     FinishedBefore needed[2];
-    const auto need = [&](int32_t op) {
-      const PlannedOp& earlier = program_.ops[op];
+    const auto need = [&](const Seen& earlier) {
       if (earlier.stream == planned.stream) return;
-      int32_t& latest = needed[Runs(earlier, false) ? 0 : 1].last[Index(earlier.stream)];
-      latest = std::max(latest, op);
+      int32_t& latest = needed[earlier.every ? 0 : 1].last[Index(earlier.stream)];
+      latest = std::max(latest, earlier.op);
     };
-    if (planned.after >= 0) need(planned.after);
-    for (const Access& access : planned.accesses) {
-      for (const Seen& earlier : seen_[access.buffer]) {
-        if (Conflict(access, earlier.access)) need(earlier.op);
-      }
+    if (planned.after >= 0) {
+      const PlannedOp& after = program_.ops[planned.after];
+      need({planned.after, after.stream, Runs(after, false), {}});
     }
-    for (const Access& access : planned.accesses) seen_[access.buffer].push_back({index, access});
+    for (const Access& access : planned.accesses) {
+      seen_[access.buffer].Overlapping(access, [&](const Seen& earlier) {
+        if (Conflict(access, earlier.access)) need(earlier);
+      });
+    }
+    const bool every = Runs(planned, false);
+    for (const Access& access : planned.accesses) {
+      seen_[access.buffer].Add({index, planned.stream, every, access});
+    }
     std::vector<int32_t> ops;
     for (const FinishedBefore& of_kind : needed) {
       std::copy_if(std::begin(of_kind.last), std::end(of_kind.last), std::back_inserter(ops),
@@ -114,12 +167,8 @@ class Conflicts {
   }
 
  private:
-  struct Seen {
-    int32_t op;
-    Access access;
-  };
   const Program& program_;
-  absl::flat_hash_map<BufferId, std::vector<Seen>> seen_;
+  absl::flat_hash_map<BufferId, SeenOfBuffer> seen_;
 };
 
 }  // namespace

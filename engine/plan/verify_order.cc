@@ -4,6 +4,7 @@
 // order covers may run at once, so their accesses must not conflict.
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,91 @@
 
 namespace milepost::plan {
 namespace {
+
+struct Range {
+  int64_t begin;  // addresses
+  int64_t end;
+  bool write;
+};
+
+// Ranges that come and go, and whether one of them conflicts with another one: in logarithmic time.
+class RangeSet {
+ public:
+  // Of all that will ever be in it.
+  explicit RangeSet(const std::vector<Range>& all) {
+    for (const Range& range : all) {
+      bounds_.push_back(range.begin);
+      bounds_.push_back(range.end);
+    }
+    std::sort(bounds_.begin(), bounds_.end());
+    bounds_.erase(std::unique(bounds_.begin(), bounds_.end()), bounds_.end());
+    while (leaves_ < bounds_.size()) leaves_ *= 2;
+    for (Counts& counts : {std::ref(any_), std::ref(writes_)}) counts.Resize(leaves_);
+  }
+
+  // `by`: 1 to insert, -1 to remove.
+  void Change(const Range& range, int by) {
+    if (range.begin >= range.end) return;
+    const size_t first = At(range.begin);
+    const size_t last = At(range.end) - 1;
+    any_.Add(1, 0, leaves_ - 1, first, last, by);
+    if (range.write) writes_.Add(1, 0, leaves_ - 1, first, last, by);
+  }
+
+  bool Conflicts(const Range& range) const {
+    if (range.begin >= range.end || bounds_.empty() || range.end <= bounds_.front() ||
+        range.begin >= bounds_.back()) {
+      return false;
+    }
+    // The cells between neighbouring bounds that it touches.
+    const size_t after = At(range.begin + 1);
+    const size_t first = after == 0 ? 0 : after - 1;
+    const size_t last = std::min(At(range.end), bounds_.size() - 1) - 1;
+    return (range.write ? any_ : writes_).Most(1, 0, leaves_ - 1, first, last) > 0;
+  }
+
+ private:
+  // How many ranges cover each cell, as a tree: a node's own ones cover all of it.
+  struct Counts {
+    std::vector<int> own;
+    std::vector<int> most;  // in one cell of the node, its own included
+
+    void Resize(size_t leaves) {
+      own.assign(2 * leaves, 0);
+      most.assign(2 * leaves, 0);
+    }
+    void Add(size_t node, size_t low, size_t high, size_t first, size_t last, int by) {
+      if (last < low || high < first) return;
+      if (first <= low && high <= last) {
+        own[node] += by;
+        most[node] += by;
+        return;
+      }
+      const size_t middle = (low + high) / 2;
+      Add(2 * node, low, middle, first, last, by);
+      Add(2 * node + 1, middle + 1, high, first, last, by);
+      most[node] = own[node] + std::max(most[2 * node], most[2 * node + 1]);
+    }
+    int Most(size_t node, size_t low, size_t high, size_t first, size_t last) const {
+      if (last < low || high < first || most[node] == 0) return 0;
+      if (first <= low && high <= last) return most[node];
+      const size_t middle = (low + high) / 2;
+      return own[node] + std::max(Most(2 * node, low, middle, first, last),
+                                  Most(2 * node + 1, middle + 1, high, first, last));
+    }
+  };
+
+  // The first bound that is not below.
+  size_t At(int64_t address) const {
+    return static_cast<size_t>(std::lower_bound(bounds_.begin(), bounds_.end(), address) -
+                               bounds_.begin());
+  }
+
+  std::vector<int64_t> bounds_;
+  size_t leaves_ = 1;
+  Counts any_;
+  Counts writes_;
+};
 
 class Unrolled {
  public:
@@ -44,6 +130,8 @@ class Unrolled {
   };
 
   absl::Status CheckStreams(int a, int b) const {
+    const bool fewer = streams_[a].size() < streams_[b].size();
+    if (!MayConflict(fewer ? a : b, fewer ? b : a)) return absl::OkStatus();
     for (size_t j = 0; j < streams_[b].size(); ++j) {
       for (size_t k = streams_[b][j].finished[a]; k < streams_[a].size(); ++k) {
         if (streams_[a][k].finished[b] > j) break;
@@ -51,6 +139,44 @@ class Unrolled {
       }
     }
     return absl::OkStatus();
+  }
+
+  // Whether any two that are not ordered touch the same bytes. What runs beside the instances of
+  // `many`, one after the other, is a window over `few` that moves on only.
+  bool MayConflict(int few, int many) const {
+    if (streams_[few].empty()) return false;
+    std::vector<Range> all;
+    for (const Instance& instance : streams_[few]) {
+      for (const Access& access : program_.ops[instance.op].accesses)
+        all.push_back(RangeOf(access));
+    }
+    RangeSet beside(all);
+    const auto change = [&](const Instance& instance, int by) {
+      for (const Access& access : program_.ops[instance.op].accesses) {
+        beside.Change(RangeOf(access), by);
+      }
+    };
+    size_t begin = 0;
+    size_t end = 0;
+    for (size_t j = 0; j < streams_[many].size(); ++j) {
+      const Instance& instance = streams_[many][j];
+      for (; end < streams_[few].size() && streams_[few][end].finished[many] <= j; ++end) {
+        change(streams_[few][end], 1);
+      }
+      for (; begin < std::min(end, instance.finished[few]); ++begin) {
+        change(streams_[few][begin], -1);
+      }
+      if (begin == end) continue;
+      for (const Access& access : program_.ops[instance.op].accesses) {
+        if (beside.Conflicts(RangeOf(access))) return true;
+      }
+    }
+    return false;
+  }
+
+  Range RangeOf(const Access& access) const {
+    const int64_t base = plan_.AddressOf(access.buffer);
+    return {base + access.begin, base + access.end, access.write};
   }
 
   void Append(When when, bool last_micro_step) {

@@ -1,6 +1,8 @@
 #include "engine/plan/zero_pass.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <string>
 #include <tuple>
 
@@ -318,22 +320,22 @@ class TrainingOps {
   std::vector<PlannedOp> ops_;
 };
 
-// Whether a parameter belongs into the group, if it is of its block.
-bool Alike(const FlatGroup& group, const ParameterUpdate& update) {
-  return group.frozen == update.frozen && (group.frozen || group.optimizer == update.optimizer);
+// What the parameters of a group have in common: their block, and how they are updated.
+using GroupKey = std::tuple<int, bool, Optimizer>;
+
+GroupKey KeyOf(int block, bool frozen, Optimizer optimizer) {
+  return {block, frozen, frozen ? Optimizer::kAdamW : optimizer};
 }
 
 // In block order; of a block those first that the plan's optimizer updates, and the frozen last.
 template <typename UpdateOf>
 std::vector<FlatGroup> EmptyGroups(const graph::Graph& graph, Optimizer main, UpdateOf update_of) {
   std::vector<FlatGroup> groups;
+  std::set<GroupKey> keys;
   for (size_t i = 0; i < graph.parameters.size(); ++i) {
     const int block = graph.values[graph.parameters[i].value].block;
     const ParameterUpdate update = update_of(i);
-    if (std::any_of(groups.begin(), groups.end(),
-                    [&](const FlatGroup& g) { return g.block == block && Alike(g, update); })) {
-      continue;
-    }
+    if (!keys.insert(KeyOf(block, update.frozen, update.optimizer)).second) continue;
     const bool other = update.optimizer != main;
     groups.push_back({.name = absl::StrCat(graph.blocks[block],
                                            update.frozen ? " (frozen)"
@@ -361,14 +363,16 @@ std::vector<FlatGroup> MakeFlatGroups(const graph::Graph& graph,
     return updates.empty() ? ParameterUpdate{.optimizer = options.optimizer} : updates[parameter];
   };
   std::vector<FlatGroup> groups = EmptyGroups(graph, options.optimizer, update_of);
-  for (FlatGroup& group : groups) group.state_dtype = options.state_dtype;
+  std::map<GroupKey, FlatGroup*> group_of;
+  for (FlatGroup& group : groups) {
+    group.state_dtype = options.state_dtype;
+    group_of[KeyOf(group.block, group.frozen, group.optimizer)] = &group;
+  }
   for (size_t i = 0; i < graph.parameters.size(); ++i) {
     const graph::Parameter& parameter = graph.parameters[i];
     const graph::Value& value = graph.values[parameter.value];
     const ParameterUpdate update = update_of(i);
-    FlatGroup& group = *std::find_if(groups.begin(), groups.end(), [&](const FlatGroup& g) {
-      return g.block == value.block && Alike(g, update);
-    });
+    FlatGroup& group = *group_of.at(KeyOf(value.block, update.frozen, update.optimizer));
     const int64_t elements = graph::Elements(value.shape);
     const int64_t begin = RoundUp(group.padded_elements, ParameterAlignmentOf(group.optimizer));
     group.parameters.push_back({.parameter = static_cast<int>(i),
