@@ -184,6 +184,10 @@ absl::Status GateCall::StillHolds() const {
   return gate_->tokens_->CheckHolds(principal_.name(), absl::Now());
 }
 
+void GateCall::WriteBegins() const { gate_->watch_.Writing(watched_, SteadyNow()); }
+
+void GateCall::WriteEnds() const { gate_->watch_.Written(watched_); }
+
 void GateCall::About(const std::string& resource, const std::string& project) {
   resource_ = resource;
   project_ = project;
@@ -215,7 +219,12 @@ grpc::Status Gate::Serve(const grpc::ServerContextBase* context, absl::string_vi
                          const std::function<absl::Status(GateCall&)>& body) {
   GateCall call(this, context, method, &request);
   absl::Status status = call.Admit(subject);
-  if (status.ok()) status = body(call);
+  if (status.ok()) {
+    call.watched_ = watch_.Begin({.holds = [&call] { return call.StillHolds().ok(); },
+                                  .cancel = [context] { context->TryCancel(); }});
+    status = body(call);
+    watch_.End(call.watched_);
+  }
   // Whatever the answer is, it is not this coordinator's to give any more.
   if (const absl::Status may = coordinator_->MayAct(); !may.ok()) status = may;
   call.Record(status);
