@@ -258,7 +258,7 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
       MP_ASSIGN_OR_RETURN(const bool more, reader.Next(&chunk));
       if (!more) return absl::OkStatus();
       MP_RETURN_IF_ERROR(call.StillHolds());
-      if (!writer->Write(chunk)) return absl::CancelledError("the client has gone");
+      if (!call.Send(writer, chunk)) return absl::CancelledError("the client has gone");
     }
   }
 

@@ -245,7 +245,7 @@ absl::Status Coordinator::AdmitSpec(const KnownPlace& told, const Planner& plann
 std::unique_ptr<CheckpointReader> Coordinator::Keep(const v1::JobSpec& spec) {
   const std::string& from = spec.checkpoint().resume_from();
   if (from.empty()) return nullptr;
-  auto reader = store_->checkpoints().Read(from, {});
+  auto reader = store_->checkpoints().Keep(from);
   return reader.ok() ? *std::move(reader) : nullptr;
 }
 

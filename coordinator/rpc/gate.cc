@@ -3,10 +3,12 @@
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
 
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "common/error_details.h"
@@ -44,6 +46,14 @@ std::string RequestIdOf(const google::protobuf::Message* request) {
 absl::Status ForNobody(absl::string_view method) {
   return Refusal(v1::ERROR_REASON_PERMISSION_DENIED, "",
                  absl::StrCat(method.substr(0, 200), " is for nobody"));
+}
+
+// Whose user a token says to be is up to who made it, an admin of every project that it grants
+// something in. So a user is one of those projects: a name says nothing in others.
+std::string UserOf(const v1::Principal& principal) {
+  std::set<absl::string_view> projects;
+  for (const v1::Grant& grant : principal.grants()) projects.insert(grant.project());
+  return absl::StrCat("projects/", absl::StrJoin(projects, "+"), "/users/", principal.user());
 }
 
 }  // namespace
@@ -89,13 +99,12 @@ absl::Status GateCall::Admit(const Subject& subject) {
   return Check(subject);
 }
 
-// All tokens of a user count as one caller, but for those that only an admin of every project can
-// have made: whose user a token says to be is up to who made it.
+// All tokens of a project's user count as one caller, but for those that only an admin of every
+// project can have made.
 absl::Status GateCall::BeginCounting() {
   const bool of_cluster = HasRole(principal_, kEveryProject, v1::ROLE_VIEWER);
-  const std::string caller = principal_.user().empty() || of_cluster
-                                 ? principal_.name()
-                                 : absl::StrCat("users/", principal_.user());
+  const std::string caller =
+      principal_.user().empty() || of_cluster ? principal_.name() : UserOf(principal_);
   always_ = HasRole(principal_, kEveryProject, v1::ROLE_ADMIN) ||
             HasRoleSomewhere(principal_, v1::ROLE_WORKER);
   MP_RETURN_IF_ERROR(gate_->limiter_.Begin(caller, SteadyNow(), always_));
@@ -175,6 +184,10 @@ absl::Status GateCall::StillHolds() const {
   return gate_->tokens_->CheckHolds(principal_.name(), absl::Now());
 }
 
+void GateCall::WriteBegins() const { gate_->watch_.Writing(watched_, SteadyNow()); }
+
+void GateCall::WriteEnds() const { gate_->watch_.Written(watched_); }
+
 void GateCall::About(const std::string& resource, const std::string& project) {
   resource_ = resource;
   project_ = project;
@@ -206,7 +219,12 @@ grpc::Status Gate::Serve(const grpc::ServerContextBase* context, absl::string_vi
                          const std::function<absl::Status(GateCall&)>& body) {
   GateCall call(this, context, method, &request);
   absl::Status status = call.Admit(subject);
-  if (status.ok()) status = body(call);
+  if (status.ok()) {
+    call.watched_ = watch_.Begin({.holds = [&call] { return call.StillHolds().ok(); },
+                                  .cancel = [context] { context->TryCancel(); }});
+    status = body(call);
+    watch_.End(call.watched_);
+  }
   // Whatever the answer is, it is not this coordinator's to give any more.
   if (const absl::Status may = coordinator_->MayAct(); !may.ok()) status = may;
   call.Record(status);

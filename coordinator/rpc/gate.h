@@ -23,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "coordinator/rpc/call_watch.h"
 #include "coordinator/security/audit_log.h"
 #include "coordinator/security/deny_list.h"
 #include "coordinator/security/method_rules.h"
@@ -74,6 +75,14 @@ class GateCall {
   absl::Status Check(const Subject& subject, v1::Role role = v1::ROLE_UNSPECIFIED);
   // Is the caller, whose call has gone on for a while, still let in?
   absl::Status StillHolds() const;
+  // Writes to a stream of Serve's: false when its reader has gone, or took too long and was cut.
+  template <typename Writer, typename Message>
+  bool Send(Writer* writer, const Message& message) const {
+    WriteBegins();
+    const bool written = writer->Write(message);
+    WriteEnds();
+    return written;
+  }
 
   const v1::Principal& principal() const { return principal_; }
   bool Sees(const std::string& project) const;
@@ -90,6 +99,9 @@ class GateCall {
   // NOT_FOUND to the caller, a refusal in the audit log.
   absl::Status Hidden(absl::Status as_if_missing);
   absl::Status BeginCounting();
+  friend class Gate;
+  void WriteBegins() const;
+  void WriteEnds() const;
 
   Gate* const gate_;
   const grpc::ServerContextBase* const context_;
@@ -104,6 +116,7 @@ class GateCall {
   bool always_ = false;  // as RateLimiter::Begin has it
   bool hidden_ = false;
   bool recorded_ = false;
+  uint64_t watched_ = 0;  // by the gate's watch
 };
 
 struct GateOptions {
@@ -150,6 +163,7 @@ class Gate {
   const bool tls_;
   mutable DenyList denied_;
   RateLimiter limiter_;
+  CallWatch watch_;  // its thread asks the others
 };
 
 }  // namespace milepost::coordinator

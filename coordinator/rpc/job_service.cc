@@ -273,7 +273,7 @@ class JobServiceImpl : public v1::JobService::Service {
       sent = std::move(bytes);
       sent_state = now.job.state();
       MP_RETURN_IF_ERROR(coordinator_->MayAct());
-      if (!writer->Write(now.job)) break;
+      if (!call.Send(writer, now.job)) break;
       if (IsTerminal(sent_state)) return absl::OkStatus();
       next_send = SteadyNow() + kWatchInterval;
     }
@@ -281,9 +281,10 @@ class JobServiceImpl : public v1::JobService::Service {
   }
 
   // Not unless it is certain that this coordinator still speaks for the store.
-  absl::Status Send(const v1::LogLine& line, grpc::ServerWriter<v1::LogLine>* writer) {
+  absl::Status Send(const GateCall& call, const v1::LogLine& line,
+                    grpc::ServerWriter<v1::LogLine>* writer) {
     MP_RETURN_IF_ERROR(coordinator_->MayAct());
-    return writer->Write(line) ? absl::OkStatus() : absl::CancelledError("the client has gone");
+    return call.Send(writer, line) ? absl::OkStatus() : absl::CancelledError("the client has gone");
   }
 
   absl::Status Logs(grpc::ServerContext* context, const GateCall& call,
@@ -300,7 +301,7 @@ class JobServiceImpl : public v1::JobService::Service {
     const bool told = kept.dropped > 0 && next <= kept.first &&
                       (!request.has_since() || kept.dropped_until >= FromProto(request.since()));
     if (told) {
-      MP_RETURN_IF_ERROR(Send(DroppedLine(request.name(), kept.dropped, kept), writer));
+      MP_RETURN_IF_ERROR(Send(call, DroppedLine(request.name(), kept.dropped, kept), writer));
     }
     next = std::max(next, kept.first);
     while (!context->IsCancelled()) {
@@ -314,10 +315,10 @@ class JobServiceImpl : public v1::JobService::Service {
         if (line.sequence() > next) {
           MP_ASSIGN_OR_RETURN(kept, logs.GetRange(number));
           const auto lines_dropped = static_cast<int64_t>(line.sequence() - next);
-          MP_RETURN_IF_ERROR(Send(DroppedLine(request.name(), lines_dropped, kept), writer));
+          MP_RETURN_IF_ERROR(Send(call, DroppedLine(request.name(), lines_dropped, kept), writer));
         }
         next = line.sequence() + 1;
-        if (Wanted(line, request)) MP_RETURN_IF_ERROR(Send(line, writer));
+        if (Wanted(line, request)) MP_RETURN_IF_ERROR(Send(call, line, writer));
       }
       if (lines.empty() && last) return absl::OkStatus();
       if (lines.empty()) coordinator_->WaitLogs(kPoll);

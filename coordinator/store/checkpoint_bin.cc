@@ -35,7 +35,8 @@ absl::Status CheckpointStore::CheckThere(const Committed& committed) const {
       absl::StrCat(name, " is deleted: `milepost checkpoint restore ", name, "` has it back"));
 }
 
-absl::Status CheckpointStore::CheckMayGoLocked(const Committed& committed, bool keep_newest) {
+absl::Status CheckpointStore::CheckMayGoLocked(Committed& committed, bool keep_newest,
+                                               absl::Time now) {
   const v1::Checkpoint& checkpoint = committed.checkpoint;
   const std::string& name = checkpoint.name();
   if (committed.claimed) return CheckThere(committed);
@@ -43,15 +44,22 @@ absl::Status CheckpointStore::CheckMayGoLocked(const Committed& committed, bool 
     return Refusal(v1::ERROR_REASON_CHECKPOINT_PINNED, name,
                    absl::StrCat(name, " is pinned: unpin it first"));
   }
-  if (committed.readers > 0) {
+  if (committed.keepers > 0) {
     return Refusal(v1::ERROR_REASON_CHECKPOINT_IN_USE, name,
-                   absl::StrCat(name, " is being read: try again later"));
+                   absl::StrCat(name, " is what a job is being made to begin with"));
   }
   const std::optional<v1::Checkpoint> newest = NewestLocked(checkpoint.job());
-  if (!keep_newest || !newest.has_value() || newest->name() != name) return absl::OkStatus();
-  return Refusal(v1::ERROR_REASON_CHECKPOINT_NEWEST, name,
-                 absl::StrCat(name, " is the newest checkpoint of ", checkpoint.job(),
-                              ", which is not over: it would lose its progress"));
+  if (keep_newest && newest.has_value() && newest->name() == name) {
+    return Refusal(v1::ERROR_REASON_CHECKPOINT_NEWEST, name,
+                   absl::StrCat(name, " is the newest checkpoint of ", checkpoint.job(),
+                                ", which is not over: it would lose its progress"));
+  }
+  if (committed.readers == 0 || committed.hold.Ends(now)) return absl::OkStatus();
+  const absl::Duration left = absl::Trunc(committed.hold.Left(now), absl::Seconds(1));
+  return Refusal(
+      v1::ERROR_REASON_CHECKPOINT_IN_USE, name,
+      absl::StrCat(name, " is being read: try again later; reading keeps it for another ",
+                   absl::FormatDuration(left), " at most"));
 }
 
 v1::Checkpoint CheckpointStore::Described(const Committed& committed) const {
@@ -71,10 +79,10 @@ absl::Status CheckpointStore::DeleteLocked(int64_t number) {
   return absl::OkStatus();
 }
 
-absl::Status CheckpointStore::Delete(const std::string& name, bool keep_newest) {
+absl::Status CheckpointStore::Delete(const std::string& name, bool keep_newest, absl::Time now) {
   absl::MutexLock lock(&mutex_);
   MP_ASSIGN_OR_RETURN(Committed * committed, FindCommittedLocked(name));
-  MP_RETURN_IF_ERROR(CheckMayGoLocked(*committed, keep_newest));
+  MP_RETURN_IF_ERROR(CheckMayGoLocked(*committed, keep_newest, now));
   return DeleteLocked(CheckpointNumber(name));
 }
 
@@ -82,7 +90,7 @@ absl::Status CheckpointStore::Bin(const std::string& name, bool keep_newest, abs
   absl::MutexLock lock(&mutex_);
   MP_ASSIGN_OR_RETURN(Committed * committed, FindCommittedLocked(name));
   if (committed->checkpoint.has_delete_time() && !committed->claimed) return absl::OkStatus();
-  MP_RETURN_IF_ERROR(CheckMayGoLocked(*committed, keep_newest));
+  MP_RETURN_IF_ERROR(CheckMayGoLocked(*committed, keep_newest, SteadyNow()));
   v1::Checkpoint deleted = committed->checkpoint;
   *deleted.mutable_delete_time() = ToProto(now);
   MP_RETURN_IF_ERROR(PutFlagsLocked(deleted));
@@ -133,7 +141,7 @@ absl::StatusOr<std::vector<v1::Checkpoint>> CheckpointStore::ClaimJob(const std:
   std::vector<Committed*> own;
   for (auto& [number, committed] : committed_) {
     if (committed.checkpoint.job() != job) continue;
-    MP_RETURN_IF_ERROR(CheckMayGoLocked(committed, /*keep_newest=*/false));
+    MP_RETURN_IF_ERROR(CheckMayGoLocked(committed, /*keep_newest=*/false, SteadyNow()));
     own.push_back(&committed);
   }
   std::vector<v1::Checkpoint> claimed;

@@ -159,7 +159,7 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointStore::Read(
   absl::StatusOr<std::vector<int>> wanted =
       stored.ok() ? FindChunks(*stored, ranges) : stored.status();
   if (!wanted.ok()) {
-    ReleaseReader(number);
+    ReleaseReader(number, /*keeps=*/false);
     return wanted.status();
   }
   *stored->mutable_manifest()->mutable_checkpoint() = checkpoint;
@@ -167,21 +167,39 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointStore::Read(
       new CheckpointReader(this, number, *std::move(stored), *std::move(wanted), troubled));
 }
 
-void CheckpointStore::ReleaseReader(int64_t number) {
+absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointStore::Keep(const std::string& name) {
   absl::MutexLock lock(&mutex_);
-  --committed_.at(number).readers;
+  MP_ASSIGN_OR_RETURN(Committed * committed, FindCommittedLocked(name));
+  ++committed->keepers;
+  v1::StoredManifest manifest;
+  *manifest.mutable_manifest()->mutable_checkpoint() = committed->checkpoint;
+  return std::unique_ptr<CheckpointReader>(new CheckpointReader(
+      this, CheckpointNumber(name), std::move(manifest), {}, -1, /*keeps=*/true));
+}
+
+bool CheckpointStore::IsCommitted(int64_t number) {
+  absl::MutexLock lock(&mutex_);
+  return committed_.contains(number);
+}
+
+void CheckpointStore::ReleaseReader(int64_t number, bool keeps) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = committed_.find(number);
+  if (found == committed_.end()) return;  // deleted while it was read
+  --(keeps ? found->second.keepers : found->second.readers);
 }
 
 CheckpointReader::CheckpointReader(CheckpointStore* store, int64_t number,
                                    v1::StoredManifest manifest, std::vector<int> wanted,
-                                   int troubled)
+                                   int troubled, bool keeps)
     : store_(store),
       number_(number),
       manifest_(std::move(manifest)),
       wanted_(std::move(wanted)),
-      troubled_(troubled) {}
+      troubled_(troubled),
+      keeps_(keeps) {}
 
-CheckpointReader::~CheckpointReader() { store_->ReleaseReader(number_); }
+CheckpointReader::~CheckpointReader() { store_->ReleaseReader(number_, keeps_); }
 
 std::string CheckpointReader::DescribeLast() const {
   const v1::StoredChunk& chunk = manifest_.chunks(wanted_[next_ - 1]);
@@ -206,8 +224,10 @@ absl::StatusOr<bool> CheckpointReader::Next(v1::Chunk* chunk) {
   const std::string& data = chunk->data();
   unreadable_ = !status.ok() && !status.IsCorruption() && !status.IsNotFound();
   if (!unreadable_ && index == troubled_) cleared_ = store_->CanReadAgain(number_, index);
-  if (status.ok() && XXH3_64bits(data.data(), data.size()) == stored.xxh3()) return true;
   const std::string& name = manifest_.manifest().checkpoint().name();
+  // Whatever has been read: its deletion ends all reading.
+  if (!store_->IsCommitted(number_)) return NoSuchCheckpoint(name);
+  if (status.ok() && XXH3_64bits(data.data(), data.size()) == stored.xxh3()) return true;
   // Another error says nothing about what is stored: a mount that was away, too many open files.
   if (unreadable_) {
     return store_->CannotRead(name, index, absl::StrCat(DescribeLast(), ": ", status.ToString()));
@@ -235,6 +255,7 @@ absl::StatusOr<v1::VerifyCheckpointResponse> CheckpointStore::Verify(
     if (cancelled()) return absl::CancelledError("the call was cancelled");
     absl::StatusOr<bool> more = reader->Next(&chunk);
     if (reader->unreadable_) return absl::InternalError(more.status().message());
+    if (absl::IsNotFound(more.status())) return more.status();
     if (more.ok() && !*more) break;
     response.set_chunks_checked(response.chunks_checked() + 1);
     if (more.ok() || response.damaged_chunks_size() >= kMaxDamagedListed) continue;
@@ -294,7 +315,9 @@ absl::Status CheckpointStore::CannotRead(const std::string& name, int chunk,
 
 bool CheckpointStore::CanReadAgain(int64_t number, int chunk) {
   absl::MutexLock lock(&mutex_);
-  ReadTrouble& trouble = committed_.at(number).trouble;
+  const auto found = committed_.find(number);
+  if (found == committed_.end()) return false;
+  ReadTrouble& trouble = found->second.trouble;
   if (trouble.chunk != chunk) return false;
   trouble = ReadTrouble();
   return true;
@@ -314,7 +337,8 @@ absl::StatusOr<v1::Checkpoint> CheckpointStore::Pin(const std::string& name, boo
 bool CheckpointStore::AwaitDeletions(absl::Time deadline) { return deleter_.Await(deadline); }
 
 absl::StatusOr<std::vector<std::string>> CheckpointStore::Retain(const std::string& job,
-                                                                 RetentionRule rule) {
+                                                                 RetentionRule rule,
+                                                                 absl::Time now) {
   absl::MutexLock lock(&mutex_);
   const std::optional<v1::Checkpoint> newest = NewestLocked(job);
   std::vector<std::string> deleted;
@@ -338,8 +362,10 @@ absl::StatusOr<std::vector<std::string>> CheckpointStore::Retain(const std::stri
     }
     const bool milestone =
         !checkpoint.damaged() && rule.keep_every > 0 && checkpoint.step() % rule.keep_every == 0;
-    if (milestone || checkpoint.pinned() || committed_.at(number).readers > 0) continue;
+    Committed& committed = committed_.at(number);
+    if (milestone || checkpoint.pinned() || committed.keepers > 0) continue;
     if (rule.awaited.contains(checkpoint.name())) continue;
+    if (committed.readers > 0 && !committed.hold.Ends(now)) continue;
     MP_RETURN_IF_ERROR(DeleteLocked(number));
     deleted.push_back(checkpoint.name());
   }

@@ -31,6 +31,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/steady_time.h"
 #include "coordinator/store/chunk_deleter.h"
 #include "milepost/v1/store.pb.h"
 
@@ -86,6 +87,26 @@ struct ReadTrouble {
   bool lasts = false;
 };
 
+// How long those who read a checkpoint keep it from deletion: for so long after it was first to go.
+// Who comes later does not make it longer, so that nobody keeps a checkpoint by reading it over and
+// over. Times are those of SteadyNow.
+struct ReadHold {
+  static constexpr absl::Duration kLongest = absl::Minutes(10);
+  // It was wanted gone, and then not any more.
+  static constexpr absl::Duration kForgotten = absl::Hours(1);
+
+  // It is to go now. May it?
+  bool Ends(absl::Time now) {
+    if (now >= last + kForgotten) first = now;
+    last = now;
+    return now >= first + kLongest;
+  }
+  absl::Duration Left(absl::Time now) const { return first + kLongest - now; }
+
+  absl::Time first = absl::InfinitePast();
+  absl::Time last = absl::InfinitePast();
+};
+
 class CheckpointStore {
  public:
   static absl::StatusOr<std::unique_ptr<CheckpointStore>> Open(Database* database,
@@ -133,10 +154,12 @@ class CheckpointStore {
   // one that cannot be read when there is no other.
   std::optional<v1::Checkpoint> Newest(const std::string& job);
 
-  // A reader of the chunks that overlap `ranges` (all when empty). The checkpoint is not deleted
-  // while a reader lives.
+  // A reader of the chunks that overlap `ranges` (all when empty). While it lives the checkpoint is
+  // not deleted before ReadHold has ended.
   absl::StatusOr<std::unique_ptr<CheckpointReader>> Read(
       const std::string& name, const std::vector<v1::TensorRange>& ranges);
+  // One that reads nothing: while it lives the checkpoint is not deleted at all. For moments.
+  absl::StatusOr<std::unique_ptr<CheckpointReader>> Keep(const std::string& name);
   // Reads everything; marks the checkpoint damaged when a chunk is, and whole when none is, unless
   // somebody has found one meanwhile. INTERNAL: it cannot be read now.
   absl::StatusOr<v1::VerifyCheckpointResponse> Verify(const std::string& name,
@@ -151,8 +174,8 @@ class CheckpointStore {
   // Deletes what has been in the bin for longer than it may.
   absl::Status EmptyBin(absl::Time now);
   // Deleted checkpoints are gone at once, also out of the bin; their space is free a moment later,
-  // and Begin waits for that when it needs it. FAILED_PRECONDITION as above.
-  absl::Status Delete(const std::string& name, bool keep_newest);
+  // and Begin waits for that when it needs it. FAILED_PRECONDITION as above. `now`: SteadyNow's.
+  absl::Status Delete(const std::string& name, bool keep_newest, absl::Time now = SteadyNow());
 
   // Before a job is deleted: from now on nobody reads or changes its checkpoints, those in the bin
   // among them, until they are gone or ReleaseJob is called. FAILED_PRECONDITION names one that is
@@ -165,7 +188,8 @@ class CheckpointStore {
   // Deletes what the rule does not keep: never a pinned one, the newest one, or one being read.
   // Damaged ones do not count as kept, and go only where there is one that can be read. Returns the
   // names.
-  absl::StatusOr<std::vector<std::string>> Retain(const std::string& job, RetentionRule rule);
+  absl::StatusOr<std::vector<std::string>> Retain(const std::string& job, RetentionRule rule,
+                                                  absl::Time now = SteadyNow());
   // Until the space of everything deleted is free; false when it is not at `deadline`.
   bool AwaitDeletions(absl::Time deadline);
 
@@ -175,6 +199,8 @@ class CheckpointStore {
   struct Committed {
     v1::Checkpoint checkpoint;
     int readers = 0;
+    int keepers = 0;
+    ReadHold hold;  // the readers'
     // While it lasts jobs resume from others, where there are any, yet it is not deleted.
     ReadTrouble trouble;
     int64_t marks = 0;     // how often it was found damaged, or could not be read
@@ -217,7 +243,7 @@ class CheckpointStore {
   absl::Status DeleteLocked(int64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // In its job's way to go, or in the bin.
   absl::Status CheckThere(const Committed& committed) const;
-  absl::Status CheckMayGoLocked(const Committed& committed, bool keep_newest)
+  absl::Status CheckMayGoLocked(Committed& committed, bool keep_newest, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The oldest one in the bin; false when there is none.
   absl::StatusOr<bool> EmptyOneOfBin();
@@ -228,7 +254,8 @@ class CheckpointStore {
   // Takes the file over.
   absl::Status StreamFinished(const std::shared_ptr<OpenCheckpoint>& open, int32_t stream,
                               const std::string& file, std::vector<v1::StoredChunk> chunks);
-  void ReleaseReader(int64_t number);
+  bool IsCommitted(int64_t number);
+  void ReleaseReader(int64_t number, bool keeps);
 
   Database* const database_;
   const CheckpointStoreOptions options_;
@@ -269,7 +296,7 @@ class CheckpointReader {
   ~CheckpointReader();
   // False at the end. DATA_LOSS names the chunk; the checkpoint is then marked damaged, or was
   // unreadable for long and there is another, and reading can go on with the next chunk.
-  // UNAVAILABLE: it cannot be read now.
+  // UNAVAILABLE: it cannot be read now. NOT_FOUND: it was deleted meanwhile.
   absl::StatusOr<bool> Next(v1::Chunk* chunk);
   // It was known as unreadable, and is not any more.
   bool cleared() const { return cleared_; }
@@ -280,13 +307,14 @@ class CheckpointReader {
  private:
   friend class CheckpointStore;
   CheckpointReader(CheckpointStore* store, int64_t number, v1::StoredManifest manifest,
-                   std::vector<int> wanted, int troubled);
+                   std::vector<int> wanted, int troubled, bool keeps = false);
   CheckpointStore* const store_;
   const int64_t number_;
   const v1::StoredManifest manifest_;
   const std::vector<int> wanted_;  // indices into manifest_.chunks()
   const int troubled_;             // ReadTrouble::chunk at the beginning
-  bool unreadable_ = false;        // so was the last one
+  const bool keeps_;
+  bool unreadable_ = false;  // so was the last one
   bool cleared_ = false;
   size_t next_ = 0;
 };

@@ -407,6 +407,57 @@ TEST_F(CheckpointStoreTest, DeletesWhatMayBeDeleted) {
   EXPECT_TRUE(Names().empty());
 }
 
+TEST_F(CheckpointStoreTest, ReadingKeepsFromDeletionForABoundedTime) {
+  const std::string name = Commit(1);
+  const std::string other = Commit(2);
+  const absl::Time now = SteadyNow();
+  auto first = checkpoints().Read(name, {});
+  v1::Chunk chunk;
+  EXPECT_TRUE(*(*first)->Next(&chunk));
+  EXPECT_FALSE(checkpoints().Delete(name, false, now).ok());
+  // Who comes later, and holds it without a pause, holds it no longer.
+  auto second = checkpoints().Read(name, {});
+  first->reset();
+  EXPECT_FALSE(checkpoints().Delete(name, false, now + ReadHold::kLongest / 2).ok());
+  ASSERT_TRUE(checkpoints().Delete(name, false, now + ReadHold::kLongest).ok());
+  EXPECT_TRUE(absl::IsNotFound((*second)->Next(&chunk).status())) << "and it is not damage";
+  second->reset();
+  EXPECT_THAT(Names(), ElementsAre(other));
+}
+
+TEST_F(CheckpointStoreTest, ReadingHoldsRetentionForABoundedTime) {
+  const std::string name = Commit(1);
+  const std::string newest = Commit(2);
+  const absl::Time now = SteadyNow();
+  auto reader = checkpoints().Read(name, {});
+  ASSERT_TRUE(checkpoints().Retain("jobs/1", {.keep_last = 1}, now).ok());
+  EXPECT_THAT(Names(), ElementsAre(newest, name));
+  ASSERT_TRUE(checkpoints().Retain("jobs/1", {.keep_last = 1}, now + ReadHold::kLongest).ok());
+  EXPECT_THAT(Names(), ElementsAre(newest));
+}
+
+TEST_F(CheckpointStoreTest, WhatAJobIsMadeToBeginWithIsKeptWhoeverReads) {
+  const std::string name = Commit(1);
+  auto kept = checkpoints().Keep(name);
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  const absl::Time now = SteadyNow();
+  for (const absl::Duration later : {absl::ZeroDuration(), 2 * ReadHold::kLongest}) {
+    EXPECT_FALSE(checkpoints().Delete(name, false, now + later).ok());
+  }
+  kept->reset();
+  EXPECT_TRUE(checkpoints().Delete(name, false, now).ok());
+}
+
+TEST(ReadHoldTest, BeginsAnewWhenTheWishIsLongPast) {
+  ReadHold hold;
+  const absl::Time begin = absl::FromUnixSeconds(1000);
+  EXPECT_FALSE(hold.Ends(begin));
+  const absl::Time later = begin + ReadHold::kForgotten;
+  EXPECT_FALSE(hold.Ends(later));
+  EXPECT_EQ(hold.Left(later), ReadHold::kLongest);
+  EXPECT_TRUE(hold.Ends(later + ReadHold::kLongest));
+}
+
 TEST_F(CheckpointStoreTest, DeletionFreesTheDisk) {
   auto begin = Request(1, 1, 1 << 20);
   const std::string name = *checkpoints().Begin(begin);
