@@ -170,6 +170,7 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointStore::Read(
 absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointStore::Keep(const std::string& name) {
   absl::MutexLock lock(&mutex_);
   MP_ASSIGN_OR_RETURN(Committed * committed, FindCommittedLocked(name));
+  MP_RETURN_IF_ERROR(CheckThere(*committed));
   ++committed->keepers;
   v1::StoredManifest manifest;
   *manifest.mutable_manifest()->mutable_checkpoint() = committed->checkpoint;

@@ -68,6 +68,17 @@ TEST_F(DeletionTest, WhatIsInTheBinCountsNowhereAndComesBack) {
   EXPECT_TRUE(checkpoints().Verify(newer, [] { return false; })->damaged_chunks().empty());
 }
 
+TEST_F(DeletionTest, WhatIsInTheBinIsNothingToBeginWith) {
+  const std::string older = Commit(1);
+  Commit(2);
+  auto kept = checkpoints().Keep(older);
+  ASSERT_TRUE(kept.ok());
+  EXPECT_EQ(Bin(older), v1::ERROR_REASON_CHECKPOINT_IN_USE);
+  kept->reset();
+  ASSERT_EQ(Bin(older), v1::ERROR_REASON_UNSPECIFIED);
+  EXPECT_EQ(ReasonOf(checkpoints().Keep(older).status()), v1::ERROR_REASON_CHECKPOINT_DELETED);
+}
+
 TEST_F(DeletionTest, WhatMayNotGoDoesNotGoIntoTheBin) {
   const std::string older = Commit(1);
   const std::string newer = Commit(2);
