@@ -165,6 +165,18 @@ absl::StatusOr<v1::Job> JobClient::Cancel(const std::string& name) {
   return Unary<v1::JobService>(*connection_, &v1::JobService::Stub::CancelJob, request);
 }
 
+absl::StatusOr<v1::DeleteJobResponse> JobClient::Delete(const std::string& name) {
+  v1::DeleteJobRequest request;
+  request.set_name(name);
+  Connection::Core& core = connection_->core();
+  bool sent_before = false;
+  auto deleted = Call<v1::JobService>(core, &v1::JobService::Stub::DeleteJob, request,
+                                      core.options.call, &sent_before);
+  // An earlier try, whose answer was lost, has.
+  if (sent_before && absl::IsNotFound(deleted.status())) return v1::DeleteJobResponse();
+  return deleted;
+}
+
 absl::StatusOr<v1::Job> JobClient::Resume(const std::string& name,
                                           std::optional<int64_t> new_steps) {
   v1::ResumeJobRequest request;
@@ -222,9 +234,10 @@ CheckpointClient::CheckpointClient(std::shared_ptr<Connection> connection)
     : connection_(std::move(connection)) {}
 
 absl::StatusOr<std::vector<v1::Checkpoint>> CheckpointClient::List(const std::string& job,
-                                                                   int limit) {
+                                                                   int limit, bool deleted) {
   v1::ListCheckpointsRequest request;
   request.set_job(job);
+  request.set_deleted(deleted);
   return ListAll<v1::CheckpointService>(*connection_, &v1::CheckpointService::Stub::ListCheckpoints,
                                         request, &v1::ListCheckpointsResponse::mutable_checkpoints,
                                         limit);
@@ -258,9 +271,17 @@ absl::StatusOr<v1::Checkpoint> CheckpointClient::Pin(const std::string& name, bo
                                       request);
 }
 
-absl::Status CheckpointClient::Delete(const std::string& name) {
+absl::StatusOr<v1::Checkpoint> CheckpointClient::Restore(const std::string& name) {
+  v1::RestoreCheckpointRequest request;
+  request.set_name(name);
+  return Unary<v1::CheckpointService>(*connection_, &v1::CheckpointService::Stub::RestoreCheckpoint,
+                                      request);
+}
+
+absl::Status CheckpointClient::Delete(const std::string& name, bool purge) {
   v1::DeleteCheckpointRequest request;
   request.set_name(name);
+  request.set_purge(purge);
   return UnaryDelete<v1::CheckpointService>(
       *connection_, &v1::CheckpointService::Stub::DeleteCheckpoint, request);
 }

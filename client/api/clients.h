@@ -52,6 +52,8 @@ class JobClient {
   // Newest first, at most `limit`; those that `filter`, which needs no project, leaves.
   absl::StatusOr<std::vector<v1::Job>> List(int limit = 10'000, v1::ListJobsRequest filter = {});
   absl::StatusOr<v1::Job> Cancel(const std::string& name);
+  // For good, with its checkpoints and its log.
+  absl::StatusOr<v1::DeleteJobResponse> Delete(const std::string& name);
   absl::StatusOr<v1::Job> Resume(const std::string& name, std::optional<int64_t> new_steps);
   absl::StatusOr<v1::Job> Suspend(const std::string& name);
   // As job.proto has it. ABORTED: the etag is not the job's any more.
@@ -76,8 +78,10 @@ class CheckpointClient {
  public:
   explicit CheckpointClient(std::shared_ptr<Connection> connection);
 
-  // Newest first, at most `limit`; of every job when `job` is empty.
-  absl::StatusOr<std::vector<v1::Checkpoint>> List(const std::string& job, int limit = 10'000);
+  // Newest first, at most `limit`; of every job when `job` is empty. `deleted`: those in the bin,
+  // else those that are not.
+  absl::StatusOr<std::vector<v1::Checkpoint>> List(const std::string& job, int limit = 10'000,
+                                                   bool deleted = false);
   absl::StatusOr<v1::CheckpointManifest> Get(const std::string& name);
   // Calls `on_chunk` with the chunks that overlap the request's ranges until it answers false. A
   // lost stream is opened again, from its start: chunks may come twice. Checksums are not checked
@@ -87,7 +91,9 @@ class CheckpointClient {
   // Reads every byte: may take as long as that takes.
   absl::StatusOr<v1::VerifyCheckpointResponse> Verify(const std::string& name);
   absl::StatusOr<v1::Checkpoint> Pin(const std::string& name, bool pinned);
-  absl::Status Delete(const std::string& name);
+  // Into the bin, or with `purge` for good.
+  absl::Status Delete(const std::string& name, bool purge = false);
+  absl::StatusOr<v1::Checkpoint> Restore(const std::string& name);
 
  private:
   std::shared_ptr<Connection> connection_;

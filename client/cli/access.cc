@@ -39,6 +39,14 @@ absl::Status NothingServes(const DataDir& dir, const std::string& named) {
           : absl::StrCat("there are no jobs in ", named, "; make one: milepost run SPEC", flag));
 }
 
+// Nobody has said where: no use in waiting for a coordinator to come.
+absl::Status NothingAnywhere() {
+  return absl::UnavailableError(absl::StrCat(
+      "no coordinator answers at ", kDefaultCoordinator, ", and there is no run in ",
+      kDefaultDataDir, " here: start one with `milepost run SPEC`, or name one with --coordinator ",
+      "HOST:PORT or `milepost auth login`"));
+}
+
 }  // namespace
 
 absl::StatusOr<Access> Access::Open(const GlobalOptions& options, WhenStopped when_stopped) {
@@ -68,8 +76,8 @@ absl::StatusOr<Access> Access::Open(const GlobalOptions& options, WhenStopped wh
         return NothingServes(dir, options.data_dir);  // it is over, or was killed
       } else {
         // A coordinator that is being restarted comes back at the address it noted.
+        if (noted.empty()) return NothingAnywhere();
         local = noted;
-        if (noted.empty()) login.coordinator = kDefaultCoordinator;
       }
     }
   }

@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "client/cli/commands.h"
+#include "client/cli/job_arguments.h"
 #include "client/cli/output.h"
 #include "common/clock.h"
 #include "common/exit_codes.h"
@@ -150,10 +151,6 @@ class Tree {
   CLI::Option* Spec(CLI::App* command, std::string* spec) {
     return File(command->add_option("spec", *spec, "the job spec, a YAML file")->required());
   }
-  CLI::Option* JobName(CLI::App* command, std::string* job) {
-    return command->add_option("job", *job, "jobs/7, 7, or the spec's name when it is unique")
-        ->required();
-  }
   CLI::Option* JobNames(CLI::App* command, std::vector<std::string>* jobs) {
     return command->add_option("jobs", *jobs, "jobs/7, 7, or the spec's name when it is unique")
         ->required();
@@ -232,6 +229,7 @@ class Tree {
   std::vector<std::string> names_;
   std::string job_filter_;
   std::string array_;
+  bool deleted_ = false;
   std::optional<int64_t> new_steps_;
   std::string shell_;
   int limit_ = 100;
@@ -243,6 +241,8 @@ void Tree::AddRun() {
   CLI::Option* spec = File(run->add_option("spec", run_.spec, "the job spec, a YAML file"));
   Many(run, "--job", &run_.jobs, "go on with this job of the data directory instead: jobs/7 or 7")
       ->excludes(spec);
+  Many(run, "--set", &run_.set, "a field instead of the file's: train.optimizer.lr=1e-4")
+      ->needs(spec);
   AddOutput(run, {"table", "json"});
   AddDataDir(run);
   run->add_option("--workers", run_.workers, "worker processes; the ranks are divided among them")
@@ -253,8 +253,8 @@ void Tree::AddRun() {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   run->add_flag("--fresh", run_.fresh,
-                "a new job from new parameters, where there is one of this spec; that one stays, "
-                "with its checkpoints")
+                "a new job from new parameters, where there is one of this spec; that one's "
+                "checkpoints are deleted, and can be restored for some days")
       ->needs(spec);
 }
 
@@ -262,6 +262,7 @@ void Tree::AddPlan() {
   CLI::App* plan = Command(&app_, "plan", "Say what a spec needs: memory, FLOPs, bytes on the wire",
                            [this] { return PlanCommand(global_, plan_); });
   Spec(plan, &plan_.spec);
+  Many(plan, "--set", &plan_.set, "a field instead of the file's: train.optimizer.lr=1e-4");
   AddOutput(plan, {"table", "wide", "json", "yaml"});
   plan->add_option("--ranks", plan_.ranks, "plan for this many ranks instead of the spec's")
       ->check(CLI::Range(1, 4096));
@@ -315,6 +316,11 @@ void Tree::AddDataset() {
       ->add_option("--tokenizer", tokenize_.tokenizer,
                    "`bytes`, or a Hugging Face tokenizer.json (needs Python's tokenizers)")
       ->capture_default_str();
+  tokenize->add_option("--separator", tokenize_.separator,
+                       "the tokenizer's token between documents (default: its end-of-text)");
+  tokenize->add_option("--field", tokenize_.field,
+                       "inputs are lines of JSON, each a document with its text in this field "
+                       "(default: text, in files named .jsonl or .ndjson)");
   tokenize->add_option("--validation-fraction", tokenize_.validation_fraction,
                        "this part of the text, its end, is kept for validation");
   tokenize->add_option("--validation-output", tokenize_.validation_output,
@@ -389,7 +395,7 @@ void Tree::AddJob() {
   CLI::App* logs = Connected(Command(group, "logs", "What the job's ranks printed",
                                      [this] { return JobLogsCommand(global_, logs_); }),
                              {"table", "json"});
-  JobName(logs, &logs_.job);
+  JobNames(logs, &logs_.jobs);
   logs->add_flag("-f,--follow", logs_.follow, "go on until the job ends; Ctrl-C only detaches");
   logs->add_option("--rank", logs_.rank, "only this rank")->check(CLI::Range(0, 4095));
   Seconds(logs, "--since", &logs_.since_seconds, "only lines of the last 10m, 1h, ...");
@@ -414,18 +420,26 @@ void Tree::AddJobList(CLI::App* group) {
     return JobListCommand(global_, limit_, list_);
   })));
   Limit(list);
-  Many(list, "--state", &list_.states, "only in this one: running, ...; active, ended");
+  values_[Many(list, "--state", &list_.states, "only in this one: running, ...; active, ended")] =
+      JobStateNames();
   Many(list, "-l,--label", &list_.selectors, "only with team=vision, team!=vision, team or !team");
   list->add_option("--queue", list_.queue, "only of this queue");
   list->add_option("--name", list_.name_prefix, "only whose spec's name begins like this");
   list->add_option("--array", list_.array, "only of this array: arrays/7 or 7");
+  OneOf(list->add_option("--sort", list_.sort, "of those listed: by training or validation loss")
+            ->capture_default_str(),
+        {"newest", "loss", "validation"});
+  list->add_flag("-w,--watch", list_.watch, "again every 2 s, until Ctrl-C");
 }
 
 void Tree::AddJobControl(CLI::App* group) {
   CLI::App* wait = Connected(Command(
       group, "wait", "Wait until a job ends: exit code 0, 100 failed, 103 cancelled, 101 neither",
       [this] { return JobWaitCommand(global_, wait_); }));
-  JobNames(wait, &wait_.jobs);
+  CLI::App* waited = wait->add_option_group("which");
+  waited->add_option("jobs", wait_.jobs, "jobs/7, 7, or the spec's name when it is unique");
+  waited->add_option("--array", wait_.array, "all jobs of arrays/7 instead");
+  waited->require_option(1);
   Seconds(wait, "--timeout", &wait_.timeout_seconds, "give up after 30s, 5m, ...");
   CLI::App* cancel =
       Connected(Command(group, "cancel", "Stop a job; its checkpoints are kept", [this] {
@@ -445,6 +459,11 @@ void Tree::AddJobControl(CLI::App* group) {
   JobNames(Connected(Command(group, "suspend", "Have a job save a checkpoint and wait for `resume`",
                              [this] { return JobSuspendCommand(global_, names_); })),
            &names_);
+  JobNames(Connected(Command(group, "delete",
+                             "Delete jobs that have ended, with checkpoints and logs, for good",
+                             [this] { return JobDeleteCommand(global_, names_); }),
+                     {"table", "name"}),
+           &names_);
   AddJobUpdate(group);
 }
 
@@ -452,7 +471,7 @@ void Tree::AddJobUpdate(CLI::App* group) {
   CLI::App* update =
       Connected(Command(group, "update", "Change labels, or when and how many slots it gets",
                         [this] { return JobUpdateCommand(global_, update_); }));
-  JobName(update, &update_.job);
+  JobNames(update, &update_.jobs);
   CLI::App* fields = update->add_option_group("changes");
   fields->add_option("--queue", update_.queue, "the queue whose share it uses");
   fields->add_option("--priority", update_.priority, "among the jobs of its queue, higher first")
@@ -541,9 +560,10 @@ void Tree::AddQueue() {
 void Tree::AddCheckpoint() {
   CLI::App* group = Group("checkpoint", "Look after checkpoints");
   CLI::App* list = Connected(Command(group, "list", "Checkpoints, the newest first", [this] {
-    return CheckpointListCommand(global_, job_filter_, limit_);
+    return CheckpointListCommand(global_, job_filter_, deleted_, limit_);
   }));
   list->add_option("--job", job_filter_, "only this job's");
+  list->add_flag("--deleted", deleted_, "those that `checkpoint restore` can have back");
   Limit(list);
   const auto several = [this](CLI::App* command) {
     command->add_option("checkpoints", names_, "checkpoints/4 or 4")->required();
@@ -559,18 +579,26 @@ void Tree::AddCheckpoint() {
   CLI::App* to_files = Command(group, "export", "Write its weights for Hugging Face's transformers",
                                [this] { return CheckpointExportCommand(global_, export_); });
   Connected(to_files)
-      ->add_option("checkpoint", export_.checkpoint, "checkpoints/4 or 4")
+      ->add_option("checkpoints", export_.checkpoints, "checkpoints/4 or 4")
       ->required();
   OneOf(
       to_files->add_option("--format", export_.format, "the kind of files")->capture_default_str(),
       {"safetensors"});
-  to_files->add_option("--out", export_.folder, "the folder to make")->required();
+  to_files
+      ->add_option("--out", export_.folder,
+                   "the folder to make; of several, one in it for each: 4, 5")
+      ->required();
   OneOf(to_files->add_option("--dtype", export_.dtype, "of the weights; fp32 loses nothing")
             ->capture_default_str(),
         {"fp32", "bf16", "fp16"});
-  several(Connected(Command(group, "delete", "Delete for good; never a pinned one",
-                            [this] { return CheckpointDeleteCommand(global_, names_); }),
-                    {"table", "name"}));
+  const auto deletion = [&](const std::string& name, const std::string& help, bool purge) {
+    const auto run = [this, purge] { return CheckpointDeleteCommand(global_, names_, purge); };
+    several(Connected(Command(group, name, help, run), {"table", "name"}));
+  };
+  deletion("delete", "Delete, never a pinned one; `restore` has it back for some days", false);
+  deletion("purge", "Delete for good, also deleted ones; never a pinned one", true);
+  several(Connected(Command(group, "restore", "Have deleted ones back",
+                            [this] { return CheckpointRestoreCommand(global_, names_); })));
 }
 
 void Tree::AddWorker() {
@@ -584,7 +612,7 @@ void Tree::AddWorker() {
   CLI::App* drain =
       Connected(Command(group, "drain", "Have a worker's jobs move elsewhere, and give it no more",
                         [this] { return WorkerDrainCommand(global_, drain_); }));
-  drain->add_option("worker", drain_.worker, "workers/a or a")->required();
+  drain->add_option("workers", drain_.workers, "workers/a or a")->required();
   drain->add_option("--reason", drain_.reason, "shown wherever the worker is")->required();
   Seconds(drain, "--deadline", &drain_.deadline_seconds,
           "jobs may go on for 30m, 2h, ...; then they save a checkpoint and move (default: now)");

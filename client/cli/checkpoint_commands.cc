@@ -51,7 +51,8 @@ absl::StatusOr<bool> VerifyOne(const GlobalOptions& global, const Access& access
 
 }  // namespace
 
-int CheckpointListCommand(const GlobalOptions& global, const std::string& job, int limit) {
+int CheckpointListCommand(const GlobalOptions& global, const std::string& job, bool deleted,
+                          int limit) {
   const auto access = Access::Open(global, WhenStopped::kServeDataDir);
   if (!access.ok()) return Fail(access.status());
   std::string name;
@@ -60,10 +61,13 @@ int CheckpointListCommand(const GlobalOptions& global, const std::string& job, i
     if (!resolved.ok()) return Fail(resolved.status());
     name = *resolved;
   }
-  const auto checkpoints = access->checkpoints().List(name, limit);
+  const auto checkpoints = access->checkpoints().List(name, limit, deleted);
   if (!checkpoints.ok()) return Fail(checkpoints.status());
   Print(RenderCheckpoints(*checkpoints, global.output, absl::Now()));
-  if (checkpoints->empty()) Hint("no checkpoints yet; checkpoint.every in the spec takes them");
+  if (deleted && checkpoints->empty()) Hint("no checkpoint is deleted that could be restored");
+  if (!deleted && checkpoints->empty()) {
+    Hint("no checkpoints yet; checkpoint.every in the spec takes them");
+  }
   return kExitOk;
 }
 
@@ -117,15 +121,31 @@ int CheckpointPinCommand(const GlobalOptions& global, const std::vector<std::str
   return kExitOk;
 }
 
-int CheckpointDeleteCommand(const GlobalOptions& global, const std::vector<std::string>& names) {
+int CheckpointDeleteCommand(const GlobalOptions& global, const std::vector<std::string>& names,
+                            bool purge) {
   const auto access = Access::Open(global, WhenStopped::kServeDataDir);
   if (!access.ok()) return Fail(access.status());
   for (const std::string& typed : names) {
     const std::string name = FullName("checkpoints", typed);
-    const absl::Status status = access->checkpoints().Delete(name);
+    const absl::Status status = access->checkpoints().Delete(name, purge);
     if (!status.ok()) return Fail(status);
     Print(name + "\n");
-    Note(absl::StrCat("deleted ", name));
+    Note(absl::StrCat("deleted ", name, purge ? " for good" : ""));
+    if (!purge) Hint(absl::StrCat("milepost checkpoint restore ", name, " has it back"));
+  }
+  return kExitOk;
+}
+
+int CheckpointRestoreCommand(const GlobalOptions& global, const std::vector<std::string>& names) {
+  const auto access = Access::Open(global, WhenStopped::kServeDataDir);
+  if (!access.ok()) return Fail(access.status());
+  const bool whole = global.output == OutputFormat::kJson || global.output == OutputFormat::kYaml;
+  for (const std::string& typed : names) {
+    const auto restored = access->checkpoints().Restore(FullName("checkpoints", typed));
+    if (!restored.ok()) return Fail(restored.status());
+    Print(whole ? RenderMessage(*restored, global.output) : restored->name() + "\n");
+    Note(absl::StrCat("restored ", restored->name(), ", step ", restored->step(), " of ",
+                      restored->job(), "; pin it, or its job's retention may delete it"));
   }
   return kExitOk;
 }

@@ -15,6 +15,7 @@ namespace milepost::client {
 
 struct RunOptions {
   std::string spec;               // or
+  std::vector<std::string> set;   // "train.seed=2": fields instead of the spec's
   std::vector<std::string> jobs;  // of the data directory, one after the other
   int workers = 1;
   bool fresh = false;
@@ -24,6 +25,7 @@ int RunCommand(const GlobalOptions& global, const RunOptions& options);
 
 struct PlanOptions {
   std::string spec;
+  std::vector<std::string> set;  // "train.seed=2"
   std::optional<int> ranks;
   std::string device;  // a built-in profile's name or a profile's file; empty: the spec's
 };
@@ -51,6 +53,8 @@ struct TokenizeOptions {
   std::string tokenizer = "bytes";
   double validation_fraction = 0;
   std::string validation_output;
+  std::string separator;  // empty: the tokenizer's end-of-text
+  std::string field;      // of JSON lines; empty: "text" in files named so
 };
 int TokenizeCommand(const TokenizeOptions& options);
 
@@ -97,12 +101,14 @@ struct ListOptions {
   std::string queue;
   std::string name_prefix;
   std::string array;
+  std::string sort = "newest";  // or "loss", "validation": the least first
+  bool watch = false;           // again and again, until Ctrl-C
 };
 int JobListCommand(const GlobalOptions& global, int limit, const ListOptions& options);
 int JobDescribeCommand(const GlobalOptions& global, const std::vector<std::string>& jobs);
 
 struct LogsOptions {
-  std::string job;
+  std::vector<std::string> jobs;  // one after the other; to follow, one alone
   bool follow = false;
   std::optional<int> rank;
   std::optional<double> since_seconds;  // ago
@@ -112,10 +118,13 @@ int JobLogsCommand(const GlobalOptions& global, const LogsOptions& options);
 
 struct WaitOptions {
   std::vector<std::string> jobs;  // one after the other
+  std::string array;              // instead: all of its
   std::optional<double> timeout_seconds;
 };
 int JobWaitCommand(const GlobalOptions& global, const WaitOptions& options);
 int JobCancelCommand(const GlobalOptions& global, const std::vector<std::string>& jobs);
+// With their checkpoints and logs, for good.
+int JobDeleteCommand(const GlobalOptions& global, const std::vector<std::string>& jobs);
 int JobCancelArrayCommand(const GlobalOptions& global, const std::string& array);
 int JobResumeCommand(const GlobalOptions& global, const std::vector<std::string>& jobs,
                      std::optional<int64_t> new_steps);
@@ -123,7 +132,7 @@ int JobSuspendCommand(const GlobalOptions& global, const std::vector<std::string
 
 // What is given is changed.
 struct UpdateOptions {
-  std::string job;
+  std::vector<std::string> jobs;
   std::optional<std::string> queue;
   std::optional<int> priority;
   std::optional<double> time_limit_seconds;
@@ -165,15 +174,20 @@ int QueueCreateCommand(const GlobalOptions& global, const QueueOptions& options)
 int QueueUpdateCommand(const GlobalOptions& global, const QueueOptions& options);
 int QueueDeleteCommand(const GlobalOptions& global, const std::string& name);
 
-int CheckpointListCommand(const GlobalOptions& global, const std::string& job, int limit);
+// `deleted`: those that can be restored, else those that are not deleted.
+int CheckpointListCommand(const GlobalOptions& global, const std::string& job, bool deleted,
+                          int limit);
 int CheckpointDescribeCommand(const GlobalOptions& global, const std::vector<std::string>& names);
 int CheckpointVerifyCommand(const GlobalOptions& global, const std::vector<std::string>& names);
 int CheckpointPinCommand(const GlobalOptions& global, const std::vector<std::string>& names,
                          bool pinned);
-int CheckpointDeleteCommand(const GlobalOptions& global, const std::vector<std::string>& names);
+// `purge`: for good.
+int CheckpointDeleteCommand(const GlobalOptions& global, const std::vector<std::string>& names,
+                            bool purge);
+int CheckpointRestoreCommand(const GlobalOptions& global, const std::vector<std::string>& names);
 
 struct ExportOptions {
-  std::string checkpoint;
+  std::vector<std::string> checkpoints;  // of several, each has a folder named by its number
   std::string format = "safetensors";
   std::string folder;
   std::string dtype = "fp32";
@@ -184,7 +198,7 @@ int WorkerListCommand(const GlobalOptions& global, int limit);
 int WorkerDescribeCommand(const GlobalOptions& global, const std::string& name);
 
 struct DrainOptions {
-  std::string worker;
+  std::vector<std::string> workers;
   std::string reason;
   std::optional<double> deadline_seconds;  // from now
   bool monitor = false;                    // until it is drained

@@ -1,4 +1,5 @@
 // milepost checkpoint export
+#include <filesystem>
 #include <memory>
 #include <mutex>
 
@@ -20,15 +21,14 @@ state::DType DTypeOf(const std::string& name) {
                           : state::DType::kF32;
 }
 
-absl::StatusOr<ExportReport> Export(const Access& access, const ExportOptions& options) {
-  MP_ASSIGN_OR_RETURN(const v1::CheckpointManifest manifest,
-                      access.checkpoints().Get(FullName("checkpoints", options.checkpoint)));
+absl::StatusOr<ExportReport> Export(const Access& access, const std::string& checkpoint,
+                                    const std::string& folder, const ExportOptions& options) {
+  MP_ASSIGN_OR_RETURN(const v1::CheckpointManifest manifest, access.checkpoints().Get(checkpoint));
   const auto read = [&](const v1::ReadChunksRequest& request,
                         const std::function<bool(const v1::Chunk&)>& on_chunk) {
     return access.checkpoints().Read(request, on_chunk);
   };
-  return ExportCheckpoint(manifest, read,
-                          {.folder = options.folder, .dtype = DTypeOf(options.dtype)});
+  return ExportCheckpoint(manifest, read, {.folder = folder, .dtype = DTypeOf(options.dtype)});
 }
 
 }  // namespace
@@ -48,14 +48,25 @@ int CheckpointExportCommand(const GlobalOptions& global, const ExportOptions& op
     const std::lock_guard lock(mutex);
     connection = access->connection();
   }
-  if (guard.interrupted()) return kExitInterrupted;
-  const auto report = Export(*access, options);
-  if (guard.interrupted() && !report.ok()) return kExitInterrupted;
-  if (!report.ok()) return Fail(report.status());
-  Print(options.folder + "\n");
-  Note(absl::StrCat("wrote ", report->tensors, " tensors, ", HumanBytes(report->bytes), ", in ",
-                    report->files == 1 ? "one file" : absl::StrCat(report->files, " files"),
-                    " and config.json"));
+  const bool several = options.checkpoints.size() > 1;
+  if (several) {
+    std::error_code error;
+    std::filesystem::create_directories(options.folder, error);
+    if (error) return Fail(absl::ErrnoToStatus(error.value(), options.folder));
+  }
+  for (const std::string& typed : options.checkpoints) {
+    if (guard.interrupted()) return kExitInterrupted;
+    const std::string name = FullName("checkpoints", typed);
+    const std::string folder =
+        several ? absl::StrCat(options.folder, name.substr(name.rfind('/'))) : options.folder;
+    const auto report = Export(*access, name, folder, options);
+    if (guard.interrupted() && !report.ok()) return kExitInterrupted;
+    if (!report.ok()) return Fail(report.status());
+    Print(folder + "\n");
+    Note(absl::StrCat("wrote ", report->tensors, " tensors, ", HumanBytes(report->bytes), ", in ",
+                      report->files == 1 ? "one file" : absl::StrCat(report->files, " files"),
+                      " and config.json"));
+  }
   return kExitOk;
 }
 

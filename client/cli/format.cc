@@ -91,6 +91,18 @@ std::string Printable(absl::string_view text) {
   return result;
 }
 
+std::string ForTerminal(absl::string_view text) {
+  std::string result;
+  while (!text.empty()) {
+    const size_t end = text.find_first_of("\n\t");
+    result += Printable(text.substr(0, end));
+    if (end == absl::string_view::npos) break;
+    result += text[end];
+    text.remove_prefix(end + 1);
+  }
+  return result;
+}
+
 size_t ColumnsOf(absl::string_view text) {
   size_t columns = 0;
   for (const char c : text) columns += Continues(c) ? 0 : 1;

@@ -28,6 +28,8 @@ std::string TimeText(const google::protobuf::Timestamp& time);  // RFC 3339, UTC
 // Text of others made safe for a terminal: control characters become '?', and bytes that are not
 // UTF-8 the replacement character.
 std::string Printable(absl::string_view text);
+// The same for text of several lines: line breaks and tabs stay.
+std::string ForTerminal(absl::string_view text);
 // Printable, in at most `width` columns, the last one "…" when something was cut.
 std::string FitTo(absl::string_view text, size_t width);
 // Columns that UTF-8 text takes, one per code point.

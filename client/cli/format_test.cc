@@ -177,6 +177,16 @@ TEST(ProgressViewTest, PlainLine) {
       "3  attempt 2");
 }
 
+TEST(FormatTest, TextOfSeveralLinesIsMadeSafeForATerminal) {
+  EXPECT_EQ(ForTerminal("a\tb\nc\x1b]0;evil\x07"
+                        "d\r\n"),
+            "a\tb\nc?]0;evil?d?\n");
+  EXPECT_EQ(ForTerminal("\xc2\x9b"
+                        "2J \xff \xc3\xa9\n\n"),
+            "?2J \xef\xbf\xbd \xc3\xa9\n\n");
+  EXPECT_EQ(ForTerminal(""), "");
+}
+
 TEST(ProgressViewTest, MemoryOnceKnown) {
   v1::Progress progress;
   EXPECT_EQ(MemoryText(progress), "");

@@ -1,5 +1,8 @@
 #include "client/cli/job_arguments.h"
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <set>
 
 #include "absl/strings/ascii.h"
@@ -118,16 +121,39 @@ absl::StatusOr<std::vector<v1::LabelRequirement>> ParseSelector(const std::strin
   return all;
 }
 
+std::vector<std::string> JobStateNames() {
+  std::vector<std::string> names = {"active", "ended"};
+  const auto* type = v1::JobState_descriptor();
+  for (int i = 0; i < type->value_count(); ++i) {
+    if (type->value(i)->number() == v1::JOB_STATE_UNSPECIFIED) continue;
+    names.push_back(absl::AsciiStrToLower(EnumYamlName(*type->value(i))));
+  }
+  return names;
+}
+
+void SortJobs(const std::string& order, std::vector<v1::Job>* jobs) {
+  if (order == "newest") return;
+  const auto loss = [&](const v1::Job& job) {
+    const v1::Progress& progress = job.progress();
+    const bool validation = order == "validation";
+    const bool known = (validation ? progress.validation_step() : progress.step()) > 0;
+    const double value = validation ? progress.validation_loss() : progress.train_loss();
+    return known && !std::isnan(value) ? value : std::numeric_limits<double>::infinity();
+  };
+  std::stable_sort(jobs->begin(), jobs->end(),
+                   [&](const v1::Job& a, const v1::Job& b) { return loss(a) < loss(b); });
+}
+
 absl::StatusOr<std::vector<v1::JobState>> ParseState(const std::string& text) {
   const std::string wanted = absl::AsciiStrToLower(text);
   std::vector<v1::JobState> states;
-  std::vector<std::string> names = {"active", "ended"};
+  const std::vector<std::string> names = JobStateNames();
   const auto* type = v1::JobState_descriptor();
   for (int i = 0; i < type->value_count(); ++i) {
     const auto state = static_cast<v1::JobState>(type->value(i)->number());
     if (state == v1::JOB_STATE_UNSPECIFIED) continue;
-    names.push_back(absl::AsciiStrToLower(EnumYamlName(*type->value(i))));
-    const bool named = names.back() == wanted || (wanted == "ended" && IsTerminal(state)) ||
+    const bool named = absl::AsciiStrToLower(EnumYamlName(*type->value(i))) == wanted ||
+                       (wanted == "ended" && IsTerminal(state)) ||
                        (wanted == "active" && !IsTerminal(state));
     if (named) states.push_back(state);
   }

@@ -30,6 +30,13 @@ absl::StatusOr<std::vector<v1::LabelRequirement>> ParseSelector(const std::strin
 // others.
 absl::StatusOr<std::vector<v1::JobState>> ParseState(const std::string& text);
 
+// What ParseState knows: "active", "ended", "queued", ...
+std::vector<std::string> JobStateNames();
+
+// By "loss" or "validation" loss, the least first and those without one last; "newest": as they
+// are.
+void SortJobs(const std::string& order, std::vector<v1::Job>* jobs);
+
 // {"train.optimizer.lr=1e-4,3e-4 train.seed=1,2"} -> four elements, the last path's values changing
 // fastest. Values stand as they do in YAML: commas within brackets, braces and quotes separate
 // nothing. INVALID_ARGUMENT when it is not of that form, or has more than 1000 elements.

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
 
 namespace milepost::client {
@@ -82,6 +84,32 @@ TEST(JobArgumentsTest, LabelsAreAddedReplacedAndTakenAway) {
   EXPECT_EQ(job.labels().at("c"), "");
   EXPECT_FALSE(ChangeLabels({"a"}, job.mutable_labels()).ok());
   EXPECT_FALSE(ChangeLabels({"=a"}, job.mutable_labels()).ok());
+}
+
+v1::Job WithLoss(const std::string& name, int64_t step, double train, double validation) {
+  v1::Job job;
+  job.set_name(name);
+  job.mutable_progress()->set_step(step);
+  job.mutable_progress()->set_train_loss(train);
+  job.mutable_progress()->set_validation_loss(validation);
+  job.mutable_progress()->set_validation_step(std::isnan(validation) ? 0 : step);
+  return job;
+}
+
+TEST(SortJobsTest, TheLeastFirstAndThoseWithoutLast) {
+  const double none = std::nan("");
+  const std::vector<v1::Job> jobs = {WithLoss("a", 0, 0, none), WithLoss("b", 5, 2, 1),
+                                     WithLoss("c", 5, none, none), WithLoss("d", 5, 1, 3)};
+  const auto sorted = [&](const std::string& order) {
+    std::vector<v1::Job> some = jobs;
+    SortJobs(order, &some);
+    std::string names;
+    for (const v1::Job& job : some) names += job.name();
+    return names;
+  };
+  EXPECT_EQ(sorted("newest"), "abcd");
+  EXPECT_EQ(sorted("loss"), "dbac");
+  EXPECT_EQ(sorted("validation"), "bdac");
 }
 
 }  // namespace

@@ -16,12 +16,14 @@
 #include "client/cli/progress_view.h"
 #include "client/cli/stored_job.h"
 #include "common/exit_codes.h"
+#include "common/proto_time.h"
 #include "common/status_macros.h"
 
 namespace milepost::client {
 namespace {
 
 constexpr absl::Duration kLineInterval = absl::Seconds(5);
+constexpr absl::Duration kListInterval = absl::Seconds(2);
 
 // After an action: the job's name (or all of it, with -o json or yaml) on stdout.
 void PrintActedOn(const GlobalOptions& global, const v1::Job& job) {
@@ -86,13 +88,21 @@ class Detacher {
     if (guard_.interrupted()) connection_->Cancel();
   }
   bool detached() const { return guard_.interrupted(); }
+  // False when the signal comes before.
+  bool SleepFor(absl::Duration time) {
+    std::unique_lock lock(mutex_);
+    woken_.wait_for(lock, absl::ToChronoNanoseconds(time), [&] { return guard_.interrupted(); });
+    return !guard_.interrupted();
+  }
 
  private:
   void Cancel() {
     std::lock_guard lock(mutex_);
     if (connection_) connection_->Cancel();
+    woken_.notify_all();
   }
   std::mutex mutex_;
+  std::condition_variable woken_;
   std::shared_ptr<Connection> connection_;
   InterruptGuard guard_;
 };
@@ -232,8 +242,8 @@ int SubmitArray(const GlobalOptions& global, const SubmitOptions& options) {
   const bool whole = global.output == OutputFormat::kJson || global.output == OutputFormat::kYaml;
   Print(whole ? RenderMessage(*array, global.output)
               : absl::StrCat(array->array(), "\n", absl::StrJoin(array->jobs(), "\n"), "\n"));
-  Hint(absl::StrCat("milepost job list --array ", array->array(), "; milepost job cancel --array ",
-                    array->array()));
+  Hint(absl::StrCat("milepost job list --array ", array->array(), "; milepost job wait --array ",
+                    array->array(), "; milepost job cancel --array ", array->array()));
   return kExitOk;
 }
 
@@ -262,6 +272,86 @@ absl::Status UpdateLabels(JobClient jobs, const std::vector<std::string>& change
   request->mutable_job()->set_etag(job.etag());
   request->mutable_update_mask()->add_paths("labels");
   return absl::OkStatus();
+}
+
+// `named`: each line says its job.
+absl::Status PrintLogs(const GlobalOptions& global, const Access& access, const std::string& name,
+                       bool named, const LogsOptions& options) {
+  v1::StreamLogsRequest request;
+  request.set_name(name);
+  request.set_follow(options.follow);
+  request.set_tail(options.tail);
+  if (options.rank) request.set_rank(*options.rank);
+  if (options.since_seconds) {
+    *request.mutable_since() = ToProto(absl::Now() - absl::Seconds(*options.since_seconds));
+  }
+  return access.jobs().StreamLogs(request, [&](const v1::LogLine& line) {
+    const bool json = global.output == OutputFormat::kJson;
+    if (line.dropped_lines() > 0 && !json) {
+      Note(Printable(line.text()));
+      return true;
+    }
+    Print(json ? RenderMessage(line, OutputFormat::kJson)
+               : absl::StrFormat("%s [%srank %d] %s\n", TimeText(line.time()),
+                                 named ? name + " " : "", line.rank(), Printable(line.text())));
+    return true;
+  });
+}
+
+// The oldest first. NOT_FOUND when there is none.
+absl::StatusOr<std::vector<std::string>> JobsOfArray(const Access& access,
+                                                     const std::string& typed) {
+  v1::ListJobsRequest filter;
+  filter.set_array(FullName("arrays", typed));
+  MP_ASSIGN_OR_RETURN(const std::vector<v1::Job> jobs, access.jobs().List(10'000, filter));
+  if (jobs.empty()) return absl::NotFoundError(absl::StrCat("there is no ", filter.array()));
+  std::vector<std::string> names;
+  for (auto job = jobs.rbegin(); job != jobs.rend(); ++job) names.push_back(job->name());
+  return names;
+}
+
+// Of the job, what the options name.
+absl::StatusOr<v1::UpdateJobRequest> UpdateOf(JobClient jobs, const std::string& name,
+                                              const UpdateOptions& options) {
+  v1::UpdateJobRequest request;
+  request.mutable_job()->set_name(name);
+  v1::SchedulingSpec* scheduling = request.mutable_job()->mutable_spec()->mutable_scheduling();
+  const auto change = [&](const char* field) {
+    request.mutable_update_mask()->add_paths(absl::StrCat("spec.scheduling.", field));
+  };
+  if (options.queue) {
+    scheduling->set_queue(*options.queue);
+    change("queue");
+  }
+  if (options.priority) {
+    scheduling->set_priority(*options.priority);
+    change("priority");
+  }
+  if (options.time_limit_seconds) {
+    scheduling->set_time_limit(*options.time_limit_seconds);
+    change("time_limit");
+  }
+  if (options.independent || !options.depends_on.empty()) {
+    for (const std::string& typed : options.depends_on) {
+      MP_ASSIGN_OR_RETURN(const std::string other, ResolveJob(jobs, typed));
+      scheduling->add_depends_on(other);
+    }
+    change("depends_on");
+  }
+  // A bound that is named and not given is taken away.
+  v1::ResourceSpec* resources = request.mutable_job()->mutable_spec()->mutable_resources();
+  if (options.min_ranks) {
+    if (*options.min_ranks > 0) resources->set_min_ranks(*options.min_ranks);
+    request.mutable_update_mask()->add_paths("spec.resources.min_ranks");
+  }
+  if (options.max_ranks) {
+    if (*options.max_ranks > 0) resources->set_max_ranks(*options.max_ranks);
+    request.mutable_update_mask()->add_paths("spec.resources.max_ranks");
+  }
+  if (!options.labels.empty()) {
+    MP_RETURN_IF_ERROR(UpdateLabels(jobs, options.labels, &request));
+  }
+  return request;
 }
 
 }  // namespace
@@ -350,21 +440,32 @@ int JobForkCommand(const GlobalOptions& global, const ForkOptions& options) {
 int JobListCommand(const GlobalOptions& global, int limit, const ListOptions& options) {
   const auto filter = FilterOf(options);
   if (!filter.ok()) return Fail(filter.status());
-  const auto access = Access::Open(global, WhenStopped::kServeDataDir);
+  std::optional<Detacher> detacher;
+  if (options.watch) detacher.emplace();
+  const auto access =
+      Access::Open(global, options.watch ? WhenStopped::kFail : WhenStopped::kServeDataDir);
   if (!access.ok()) return Fail(access.status());
-  auto jobs = access->jobs().List(limit, *filter);
-  if (!jobs.ok()) return Fail(jobs.status());
-  for (v1::Job& job : *jobs) {
-    if (access->stored()) MarkNotRunning(&job);
+  if (detacher) detacher->Watch(access->connection());
+  while (true) {
+    auto jobs = access->jobs().List(limit, *filter);
+    if (detacher && detacher->detached()) return kExitInterrupted;
+    if (!jobs.ok()) return Fail(jobs.status());
+    for (v1::Job& job : *jobs) {
+      if (access->stored()) MarkNotRunning(&job);
+    }
+    const std::vector<v1::Job> newest_first = *jobs;
+    SortJobs(options.sort, &*jobs);
+    Print(RenderJobs(*jobs, global.output, absl::Now()));
+    if (access->stored()) TellNotRunning(global, newest_first);
+    if (jobs->empty() && filter->ByteSizeLong() > 0) {
+      Hint("no job is like that: milepost job list shows all");
+    } else if (jobs->empty()) {
+      Hint("no jobs yet: milepost job submit SPEC, or milepost run SPEC");
+    }
+    if (!options.watch) return kExitOk;
+    if (!detacher->SleepFor(kListInterval)) return kExitInterrupted;
+    Print("\n");
   }
-  Print(RenderJobs(*jobs, global.output, absl::Now()));
-  if (access->stored()) TellNotRunning(global, *jobs);
-  if (jobs->empty() && filter->ByteSizeLong() > 0) {
-    Hint("no job is like that: milepost job list shows all");
-  } else if (jobs->empty()) {
-    Hint("no jobs yet: milepost job submit SPEC, or milepost run SPEC");
-  }
-  return kExitOk;
 }
 
 int JobDescribeCommand(const GlobalOptions& global, const std::vector<std::string>& typed) {
@@ -385,43 +486,30 @@ int JobDescribeCommand(const GlobalOptions& global, const std::vector<std::strin
 }
 
 int JobLogsCommand(const GlobalOptions& global, const LogsOptions& options) {
+  const bool several = options.jobs.size() > 1;
+  if (several && options.follow) {
+    return Fail(absl::InvalidArgumentError("--follow: follows one job, not several"));
+  }
   std::optional<Detacher> detacher;
   if (options.follow) detacher.emplace();
   const auto access =
       Access::Open(global, options.follow ? WhenStopped::kFail : WhenStopped::kServeDataDir);
   if (!access.ok()) return Fail(access.status());
   if (detacher) detacher->Watch(access->connection());
-  const auto name = ResolveJob(access->jobs(), options.job);
-  if (!name.ok()) return Fail(name.status());
-  v1::StreamLogsRequest request;
-  request.set_name(*name);
-  request.set_follow(options.follow);
-  request.set_tail(options.tail);
-  if (options.rank) request.set_rank(*options.rank);
-  if (options.since_seconds) {
-    const absl::Time since = absl::Now() - absl::Seconds(*options.since_seconds);
-    request.mutable_since()->set_seconds(absl::ToUnixSeconds(since));
-    request.mutable_since()->set_nanos((since - absl::FromUnixSeconds(absl::ToUnixSeconds(since))) /
-                                       absl::Nanoseconds(1));
-  }
-  const absl::Status status = access->jobs().StreamLogs(request, [&](const v1::LogLine& line) {
-    const bool json = global.output == OutputFormat::kJson;
-    if (line.dropped_lines() > 0 && !json) {
-      Note(Printable(line.text()));
-      return true;
+  std::string last;
+  for (const std::string& typed : options.jobs) {
+    const auto name = ResolveJob(access->jobs(), typed);
+    if (!name.ok()) return Fail(name.status());
+    last = *name;
+    const absl::Status status = PrintLogs(global, *access, *name, several, options);
+    if (detacher && detacher->detached()) {
+      Note(absl::StrCat("detached; ", *name, " goes on"));
+      return kExitInterrupted;
     }
-    Print(json ? RenderMessage(line, OutputFormat::kJson)
-               : absl::StrFormat("%s [rank %d] %s\n", TimeText(line.time()), line.rank(),
-                                 Printable(line.text())));
-    return true;
-  });
-  if (detacher && detacher->detached()) {
-    Note(absl::StrCat("detached; ", *name, " goes on"));
-    return kExitInterrupted;
+    if (!status.ok()) return Fail(status);
   }
-  if (!status.ok()) return Fail(status);
   if (!options.follow) return kExitOk;
-  const auto job = access->jobs().Get(*name);
+  const auto job = access->jobs().Get(last);
   return job.ok() ? ExitCodeOfJob(job->state()) : Fail(job.status());
 }
 
@@ -433,8 +521,11 @@ int JobWaitCommand(const GlobalOptions& global, const WaitOptions& options) {
   const auto access = Access::Open(global, WhenStopped::kServeDataDir);
   if (!access.ok()) return Fail(access.status());
   detacher.Watch(access->connection());
+  absl::StatusOr<std::vector<std::string>> jobs = options.jobs;
+  if (!options.array.empty()) jobs = JobsOfArray(*access, options.array);
+  if (!jobs.ok()) return Fail(jobs.status());
   int exit_code = kExitOk;  // of the first that did not succeed
-  for (const std::string& typed : options.jobs) {
+  for (const std::string& typed : *jobs) {
     const auto name = ResolveJob(access->jobs(), typed);
     if (!name.ok()) return detacher.detached() ? int{kExitInterrupted} : Fail(name.status());
     const int ended = access->stored() ? TellStored(global, *access, *name)
@@ -451,7 +542,9 @@ int JobCancelCommand(const GlobalOptions& global, const std::vector<std::string>
       [](const Access& access, const std::string& name) { return access.jobs().Cancel(name); },
       [](const Access&, const v1::Job& job) {
         Note(absl::StrCat(job.name(), " ", StateLine(job)));
-        Hint(absl::StrCat("its checkpoints are kept: milepost job resume ", job.name()));
+        const bool kept = job.attempts() > 0;  // else it has saved none
+        Hint(absl::StrCat(kept ? "its checkpoints are kept: " : "it had not run: ",
+                          "milepost job resume ", job.name()));
       });
 }
 
@@ -468,6 +561,22 @@ int JobCancelArrayCommand(const GlobalOptions& global, const std::string& typed)
   return kExitOk;
 }
 
+int JobDeleteCommand(const GlobalOptions& global, const std::vector<std::string>& typed) {
+  const auto access = Access::Open(global, WhenStopped::kServeDataDir);
+  if (!access.ok()) return Fail(access.status());
+  for (const std::string& one : typed) {
+    const auto name = ResolveJob(access->jobs(), one);
+    if (!name.ok()) return Fail(name.status());
+    const auto deleted = access->jobs().Delete(*name);
+    if (!deleted.ok()) return Fail(deleted.status());
+    Print(*name + "\n");
+    Note(absl::StrCat("deleted ", *name, " for good, with its log and ", deleted->checkpoints(),
+                      deleted->checkpoints() == 1 ? " checkpoint" : " checkpoints", " (",
+                      HumanBytes(deleted->bytes()), ")"));
+  }
+  return kExitOk;
+}
+
 int JobSuspendCommand(const GlobalOptions& global, const std::vector<std::string>& typed) {
   return ForEachJob(
       global, typed, WhenStopped::kServeDataDir,
@@ -479,62 +588,30 @@ int JobSuspendCommand(const GlobalOptions& global, const std::vector<std::string
 }
 
 int JobUpdateCommand(const GlobalOptions& global, const UpdateOptions& options) {
-  const auto access = Access::Open(global, WhenStopped::kServeDataDir);
-  if (!access.ok()) return Fail(access.status());
-  const auto name = ResolveJob(access->jobs(), options.job);
-  if (!name.ok()) return Fail(name.status());
-  v1::UpdateJobRequest request;
-  request.mutable_job()->set_name(*name);
-  v1::SchedulingSpec* scheduling = request.mutable_job()->mutable_spec()->mutable_scheduling();
-  const auto change = [&](const char* field) {
-    request.mutable_update_mask()->add_paths(absl::StrCat("spec.scheduling.", field));
-  };
-  if (options.queue) {
-    scheduling->set_queue(*options.queue);
-    change("queue");
-  }
-  if (options.priority) {
-    scheduling->set_priority(*options.priority);
-    change("priority");
-  }
-  if (options.time_limit_seconds) {
-    scheduling->set_time_limit(*options.time_limit_seconds);
-    change("time_limit");
-  }
-  if (options.independent || !options.depends_on.empty()) {
-    for (const std::string& typed : options.depends_on) {
-      const auto other = ResolveJob(access->jobs(), typed);
-      if (!other.ok()) return Fail(other.status());
-      scheduling->add_depends_on(*other);
-    }
-    change("depends_on");
-  }
-  // A bound that is named and not given is taken away.
-  v1::ResourceSpec* resources = request.mutable_job()->mutable_spec()->mutable_resources();
-  if (options.min_ranks) {
-    if (*options.min_ranks > 0) resources->set_min_ranks(*options.min_ranks);
-    request.mutable_update_mask()->add_paths("spec.resources.min_ranks");
-  }
-  if (options.max_ranks) {
-    if (*options.max_ranks > 0) resources->set_max_ranks(*options.max_ranks);
-    request.mutable_update_mask()->add_paths("spec.resources.max_ranks");
-  }
-  if (!options.labels.empty()) {
-    const absl::Status status = UpdateLabels(access->jobs(), options.labels, &request);
-    if (!status.ok()) return Fail(status);
-  }
-  const auto job = access->jobs().Update(request);
-  if (!job.ok()) return Fail(job.status());
-  PrintActedOn(global, *job);
-  Note(absl::StrCat(job->name(), " ", StateLine(*job)));
-  return kExitOk;
+  return ForEachJob(
+      global, options.jobs, WhenStopped::kServeDataDir,
+      [&](const Access& access, const std::string& name) -> absl::StatusOr<v1::Job> {
+        MP_ASSIGN_OR_RETURN(const v1::UpdateJobRequest request,
+                            UpdateOf(access.jobs(), name, options));
+        return access.jobs().Update(request);
+      },
+      [](const Access&, const v1::Job& job) {
+        Note(absl::StrCat(job.name(), " ", StateLine(job)));
+      });
 }
 
 int JobResumeCommand(const GlobalOptions& global, const std::vector<std::string>& typed,
                      std::optional<int64_t> new_steps) {
   return ForEachJob(
       global, typed, WhenStopped::kServeDataDir,
-      [&](const Access& access, const std::string& name) {
+      [&](const Access& access, const std::string& name) -> absl::StatusOr<v1::Job> {
+        MP_ASSIGN_OR_RETURN(const v1::Job job, access.jobs().Get(name));
+        // It would wait for slots to find that there is nothing to do.
+        if (!new_steps && job.state() == v1::JOB_STATE_SUCCEEDED) {
+          return absl::FailedPreconditionError(
+              absl::StrCat(name, " has made all its ", job.spec().train().steps(),
+                           " steps: --steps, with more, extends it"));
+        }
         return access.jobs().Resume(name, new_steps);
       },
       [&](const Access& access, const v1::Job& job) {

@@ -195,26 +195,60 @@ absl::StatusOr<RunChoice> LocalRun::Choose(const std::vector<v1::Job>& existing)
   return ChooseJobs(options_.jobs, existing);
 }
 
-absl::Status LocalRun::TellReplaced(const std::vector<v1::Job>& replaced) {
-  if (replaced.empty()) return absl::OkStatus();
+absl::StatusOr<std::vector<v1::Checkpoint>> LocalRun::CheckpointsOf(
+    const std::vector<v1::Job>& replaced) {
+  std::vector<v1::Checkpoint> all;
+  if (replaced.empty()) return all;
   CheckpointClient client(Connection::To(port_->address(), {.reach = absl::Milliseconds(500)}));
+  for (const v1::Job& job : replaced) {
+    MP_ASSIGN_OR_RETURN(const std::vector<v1::Checkpoint> own, client.List(job.name()));
+    for (const v1::Checkpoint& checkpoint : own) {
+      if (checkpoint.pinned()) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "--fresh deletes the checkpoints of ", job.name(), ", and ", checkpoint.name(),
+            " is pinned: `milepost checkpoint unpin ", checkpoint.name(),
+            "` lets it go; to keep all of them, begin anew with another train.seed"));
+      }
+      all.push_back(checkpoint);
+    }
+  }
+  return all;
+}
+
+absl::Status LocalRun::Replace(const std::vector<v1::Job>& replaced,
+                               const std::vector<v1::Checkpoint>& checkpoints, JobClient jobs) {
+  if (replaced.empty()) return absl::OkStatus();
   std::vector<std::string> names;
+  for (const v1::Job& job : replaced) {
+    const bool over = IsTerminal(job.state());
+    if (!over) MP_RETURN_IF_ERROR(jobs.Cancel(job.name()).status());
+    names.push_back(absl::StrCat(job.name(), over ? "" : " (now cancelled)"));
+  }
+  CheckpointClient client(Connection::To(port_->address(), {.reach = absl::Milliseconds(500)}));
   int64_t count = 0;
   int64_t bytes = 0;
-  for (const v1::Job& job : replaced) {
-    MP_ASSIGN_OR_RETURN(const std::vector<v1::Checkpoint> kept, client.List(job.name()));
-    for (const v1::Checkpoint& checkpoint : kept) bytes += checkpoint.bytes();
-    count += static_cast<int64_t>(kept.size());
-    names.push_back(absl::StrCat(job.name(), IsTerminal(job.state()) ? "" : " (now cancelled)"));
+  int64_t stay = 0;
+  for (const v1::Checkpoint& checkpoint : checkpoints) {
+    const absl::Status status = client.Delete(checkpoint.name());
+    // What another job is to begin with, say, or what is being read.
+    const bool refused = absl::IsFailedPrecondition(status);
+    if (!status.ok() && !refused) return status;
+    stay += refused ? 1 : 0;
+    count += refused ? 0 : 1;
+    bytes += refused ? 0 : checkpoint.bytes();
   }
   report_->Note(absl::StrCat(
-      "--fresh: a new job from new parameters; ", Named(names), " of this spec and ", count,
-      " checkpoints (", HumanBytes(bytes), ") stay",
-      count == 0 ? "" : ": `milepost checkpoint list` shows them, `checkpoint delete` frees them"));
+      "--fresh: a new job from new parameters; ", Named(names), " of this spec ",
+      names.size() == 1 ? "stays" : "stay", ", and ", count, " checkpoints (", HumanBytes(bytes),
+      ") are deleted", stay == 0 ? "" : absl::StrCat("; ", stay, " that others need are not"),
+      count == 0 ? ""
+                 : ": `milepost checkpoint list --deleted` shows them, `checkpoint restore` "
+                   "has them back for some days"));
   return absl::OkStatus();
 }
 
 absl::Status LocalRun::MakeRoom(const RunChoice& choice, JobClient jobs) {
+  MP_ASSIGN_OR_RETURN(const std::vector<v1::Checkpoint> old, CheckpointsOf(choice.replaced));
   for (const std::string& name : choice.set_aside) {
     MP_RETURN_IF_ERROR(jobs.Suspend(name).status());
     report_->Note(absl::StrCat("set aside ", name,
@@ -222,11 +256,7 @@ absl::Status LocalRun::MakeRoom(const RunChoice& choice, JobClient jobs) {
                                "checkpoints; milepost run --job ",
                                name, " goes on with it"));
   }
-  MP_RETURN_IF_ERROR(TellReplaced(choice.replaced));
-  for (const v1::Job& job : choice.replaced) {
-    if (!IsTerminal(job.state())) MP_RETURN_IF_ERROR(jobs.Cancel(job.name()).status());
-  }
-  return absl::OkStatus();
+  return Replace(choice.replaced, old, jobs);
 }
 
 absl::Status LocalRun::QueueOthers(const RunChoice& choice, JobClient jobs) {

@@ -73,8 +73,11 @@ class LocalRun {
   absl::Status MakeRoom(const RunChoice& choice, JobClient jobs);
   // The further ones of --job.
   absl::Status QueueOthers(const RunChoice& choice, JobClient jobs);
-  // What becomes of the jobs that --fresh begins anew beside, in one line.
-  absl::Status TellReplaced(const std::vector<v1::Job>& replaced);
+  // Those of the jobs that --fresh begins anew beside; FAILED_PRECONDITION when one is pinned.
+  absl::StatusOr<std::vector<v1::Checkpoint>> CheckpointsOf(const std::vector<v1::Job>& replaced);
+  // Ends these jobs, puts the checkpoints into the bin, and says so in one line.
+  absl::Status Replace(const std::vector<v1::Job>& replaced,
+                       const std::vector<v1::Checkpoint>& checkpoints, JobClient jobs);
   void Watch();
   absl::Status Wait(absl::Time until);
   void OnSignals();

@@ -48,6 +48,22 @@ class LocalTest : public ::testing::Test {
     return std::string(tokens.begin(), tokens.end());
   }
 
+  // A stand-in for the Python package, whose token of a character is its code point times 100.
+  void WritePackage() {
+    Write("tokenizers.py", R"(
+class Encoding: pass
+class Tokenizer:
+    @staticmethod
+    def from_file(path): return Tokenizer()
+    def get_vocab_size(self): return 100000
+    def token_to_id(self, name): return 7 if name == "</s>" else None
+    def encode(self, text, add_special_tokens):
+        encoding = Encoding()
+        encoding.ids = [100 * ord(c) for c in text]
+        return encoding
+)");
+  }
+
   fs::path dir_;
 };
 
@@ -106,19 +122,8 @@ TEST_F(LocalTest, ATokenizerThatCannotBeUsedIsExplained) {
   EXPECT_FALSE(fs::exists(Path("out.npy")));
 }
 
-// A stand-in for the Python package, whose token of a character is its code point times 100.
 TEST_F(LocalTest, HuggingFaceTokensComeThroughPython) {
-  Write("tokenizers.py", R"(
-class Encoding: pass
-class Tokenizer:
-    @staticmethod
-    def from_file(path): return Tokenizer()
-    def get_vocab_size(self): return 100000
-    def encode(self, text, add_special_tokens):
-        encoding = Encoding()
-        encoding.ids = [100 * ord(c) for c in text]
-        return encoding
-)");
+  WritePackage();
   setenv("PYTHONPATH", dir_.c_str(), 1);
   std::string text;
   for (int i = 0; i < 1000; ++i) absl::StrAppend(&text, i % 10, "\n");
@@ -129,15 +134,51 @@ class Tokenizer:
                                           "tokenizer.json");
   unsetenv("PYTHONPATH");
   ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(result->train_tokens, 1502);  // up to the end of the line that holds byte 1500.75
-  EXPECT_EQ(result->validation_tokens, 499);
+  EXPECT_EQ(result->train_tokens, 1502);      // up to the end of the line that holds byte 1500.75
+  EXPECT_EQ(result->validation_tokens, 500);  // with the separator
+  EXPECT_EQ(result->documents, 2);
+  EXPECT_EQ(result->separator, "</s>");
   EXPECT_EQ(result->vocabulary, 100000);
   EXPECT_EQ(result->dtype, "uint32");
   const auto validation = data::TokenFile::Open(Path("validation.npy"));
-  std::vector<int32_t> tokens(499);
+  std::vector<int32_t> tokens(500);
   ASSERT_TRUE((*validation)->Read(0, 100000, absl::MakeSpan(tokens)).ok());
   EXPECT_EQ(tokens[0], 100 * '1');
-  EXPECT_EQ(tokens[498], 100 * 'x');
+  EXPECT_EQ(tokens[498], 7);
+  EXPECT_EQ(tokens[499], 100 * 'x');
+}
+
+TEST_F(LocalTest, LinesOfJsonAreDocuments) {
+  const auto ids = [&](TokenizeJob job) -> absl::StatusOr<std::vector<int32_t>> {
+    setenv("PYTHONPATH", dir_.c_str(), 1);
+    job.output = Path("out.npy");
+    fs::remove(job.output);
+    const auto result = TokenizeHuggingFace(job, "tokenizer.json");
+    unsetenv("PYTHONPATH");
+    if (!result.ok()) return result.status();
+    const auto file = data::TokenFile::Open(job.output);
+    std::vector<int32_t> tokens((*file)->size());
+    EXPECT_TRUE((*file)->Read(0, 100000, absl::MakeSpan(tokens)).ok());
+    return tokens;
+  };
+  const auto fails = [&](TokenizeJob job) { return std::string(ids(job).status().message()); };
+  WritePackage();
+  const std::string lines = Write("a.jsonl", "{\"text\": \"a\"}\n\n{\"text\": \"bc\"}\n");
+  EXPECT_THAT(*ids({.inputs = {lines, Write("b", "d")}}),
+              ::testing::ElementsAre(9700, 7, 9800, 9900, 7, 10000));
+  const std::string other = Write("c", "{\"body\": \"a\"}\n");
+  EXPECT_THAT(*ids({.inputs = {other}, .field = "body"}), ::testing::ElementsAre(9700));
+  EXPECT_THAT(fails({.inputs = {lines}, .field = "body"}),
+              HasSubstr("a.jsonl:1: has no text 'body' but text"));
+  EXPECT_THAT(fails({.inputs = {Write("d.jsonl", "{\"text\": \"a\"}\nplain\n")}}),
+              HasSubstr("d.jsonl:2: not JSON"));
+  EXPECT_THAT(fails({.inputs = {lines}, .separator = "<none>"}),
+              HasSubstr("has no token '<none>'"));
+  EXPECT_THAT(fails({.inputs = {Write("e", "\xff\xfe")}}), HasSubstr("e: not UTF-8"));
+  EXPECT_THAT(fails({.inputs = {Write("f", "")}}), HasSubstr("the input gave no tokens"));
+  for (const auto& entry : fs::directory_iterator(dir_)) {
+    EXPECT_THAT(entry.path().string(), ::testing::Not(HasSubstr("partial")));
+  }
 }
 
 TEST_F(LocalTest, UnigramLossIsTheCrossEntropy) {

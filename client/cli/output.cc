@@ -152,6 +152,15 @@ std::string LabelsText(const v1::Job& job) {
   return absl::StrJoin(sorted, ",", absl::PairFormatter("="));
 }
 
+// What an array varied, or a fork changed: "train.seed=2 train.optimizer.lr=1e-4".
+std::string OverridesText(const v1::Job& job) {
+  const auto& overrides = job.has_array() ? job.array().overrides() : job.forked_from().overrides();
+  if (overrides.empty()) return "-";
+  return absl::StrJoin(overrides, " ", [](std::string* out, const v1::SpecOverride& one) {
+    absl::StrAppend(out, one.path(), "=", one.value());
+  });
+}
+
 void AppendOverrides(const google::protobuf::RepeatedPtrField<v1::SpecOverride>& overrides,
                      std::string* text) {
   for (const v1::SpecOverride& one : overrides) {
@@ -173,7 +182,7 @@ void AppendKinship(const v1::Job& job, std::string* text) {
   const v1::ArrayMembership& array = job.array();
   Line(text, "Array",
        absl::StrCat(
-           array.name(), ", number ", array.index(), " of ", array.size(),
+           array.name(), ", number ", array.index() + 1, " of ", array.size(),
            array.max_parallel() > 0 ? absl::StrCat(", ", array.max_parallel(), " at a time") : ""));
   AppendOverrides(array.overrides(), text);
 }
@@ -223,7 +232,8 @@ std::string RenderJobs(const std::vector<v1::Job>& jobs, OutputFormat format, ab
   std::vector<std::string> header = {"NAME",  "SPEC", "STATE", "REASON",   "QUEUE", "PRIO",
                                      "RANKS", "STEP", "LOSS",  "RESTARTS", "AGE"};
   if (wide) {
-    header.insert(header.end(), {"VALIDATION", "TOKENS/S", "CHECKPOINT", "LABELS", "DETAIL"});
+    header.insert(header.end(),
+                  {"VALIDATION", "TOKENS/S", "CHECKPOINT", "LABELS", "SET", "DETAIL"});
   }
   return RenderList(jobs, format, header, [&](const v1::Job& job) {
     const v1::Progress& progress = job.progress();
@@ -245,10 +255,19 @@ std::string RenderJobs(const std::vector<v1::Job>& jobs, OutputFormat format, ab
       row.push_back(stepped ? HumanCount(progress.tokens_per_second()) : "-");
       row.push_back(job.latest_checkpoint().empty() ? "-" : job.latest_checkpoint());
       row.push_back(job.labels().empty() ? "-" : LabelsText(job));
+      row.push_back(OverridesText(job));
       row.push_back(job.reason_detail().empty() ? "-" : job.reason_detail());
     }
     return row;
   });
+}
+
+// Of a deleted one also until when it can be restored.
+static std::string CheckpointStateText(const v1::Checkpoint& checkpoint, absl::Time now) {
+  if (!checkpoint.has_delete_time()) return checkpoint.damaged() ? "DAMAGED" : "COMMITTED";
+  return absl::StrCat(checkpoint.damaged() ? "DELETED,DAMAGED" : "DELETED", " for ",
+                      AgeText(checkpoint.delete_time(), now), ", kept ",
+                      HumanDuration(TimeOf(checkpoint.purge_time()) - now), " more");
 }
 
 std::string RenderCheckpoints(const std::vector<v1::Checkpoint>& checkpoints, OutputFormat format,
@@ -261,7 +280,7 @@ std::string RenderCheckpoints(const std::vector<v1::Checkpoint>& checkpoints, Ou
                                     checkpoint.job(),
                                     absl::StrCat(checkpoint.step()),
                                     HumanBytes(checkpoint.bytes()),
-                                    checkpoint.damaged() ? "DAMAGED" : "COMMITTED",
+                                    CheckpointStateText(checkpoint, now),
                                     checkpoint.pinned() ? "yes" : "no",
                                     AgeText(checkpoint.create_time(), now)};
     if (wide) {
@@ -418,12 +437,25 @@ std::string RenderWorker(const v1::Worker& worker, OutputFormat format, absl::Ti
 }
 
 void Print(absl::string_view text) {
-  fwrite(text.data(), 1, text.size(), stdout);
+  if (StdoutIsTerminal()) {
+    const std::string safe = ForTerminal(text);
+    fwrite(safe.data(), 1, safe.size(), stdout);
+  } else {
+    fwrite(text.data(), 1, text.size(), stdout);
+  }
   fflush(stdout);
 }
 
+// Stays in stdio's buffer until what is drawn instead follows: no flicker.
+void EraseLines(size_t lines) {
+  if (lines == 0) return;
+  const std::string sequence = absl::StrCat("\x1b[", lines, "A\r\x1b[J");
+  fwrite(sequence.data(), 1, sequence.size(), stdout);
+}
+
 void Note(absl::string_view text) {
-  const std::string line = absl::StrCat(text, "\n");
+  fflush(stdout);  // what was written before it, and lines that were erased
+  const std::string line = absl::StrCat(ForTerminal(text), "\n");
   fwrite(line.data(), 1, line.size(), stderr);
 }
 

@@ -46,9 +46,14 @@ std::string ChoiceText(const v1::Choice& choice);
 // A message as JSON (indented) or YAML, ending in a newline.
 std::string RenderMessage(const google::protobuf::Message& message, OutputFormat format);
 
+// All that a command writes goes through these, whoever the text is from: control characters other
+// than line breaks and tabs never reach stderr, nor stdout where that is a terminal (a file or a
+// pipe gets the bytes as they are).
 // To stdout, flushed; stderr: one line each, "milepost: " before an error, "hint: " before a hint.
 void Print(absl::string_view text);
 void Note(absl::string_view text);
+// Takes the last lines off the terminal that stdout is, so that others can be drawn in their place.
+void EraseLines(size_t lines);
 void Hint(absl::string_view text);
 // Prints the failure and gives the exit code that stands for it.
 int Fail(const absl::Status& status);

@@ -7,6 +7,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/fit.h"
 #include "client/cli/format.h"
+#include "client/cli/job_arguments.h"
 #include "common/exit_codes.h"
 #include "common/regular_file.h"
 #include "common/spec/parse.h"
@@ -81,7 +82,7 @@ absl::StatusOr<plan::StepPlan> PlanFor(const v1::JobSpec& spec, const plan::Rank
 }  // namespace
 
 int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
-  auto spec = LoadJobSpec(options.spec);
+  auto spec = LoadSpec({.path = options.spec, .base = std::nullopt, .overrides = options.set});
   if (!spec.ok()) return Fail(spec.status());
   if (options.ranks) {
     const absl::Status changed = ChangeRanks(*options.ranks, &*spec);
@@ -114,7 +115,9 @@ int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
   }
   const absl::Status fits = plan::CheckFits(resolved->spec, *plan, *place);
   if (!fits.ok()) return Fail(fits);
-  Hint(absl::StrCat("milepost run ", options.spec));
+  std::string flags;
+  for (const std::string& one : options.set) absl::StrAppend(&flags, " --set '", one, "'");
+  Hint(absl::StrCat("milepost run ", options.spec, flags));
   return kExitOk;
 }
 

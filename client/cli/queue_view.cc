@@ -28,7 +28,7 @@ std::map<v1::DeviceKind, KindOfQueue> KindsOf(const v1::Queue& queue) {
 
 std::string KindName(v1::DeviceKind device) {
   const auto* value = v1::DeviceKind_descriptor()->FindValueByNumber(device);
-  return value == nullptr ? "-" : EnumYamlName(*value);
+  return value == nullptr || device == v1::DEVICE_KIND_UNSPECIFIED ? "-" : EnumYamlName(*value);
 }
 
 }  // namespace

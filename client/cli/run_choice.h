@@ -26,8 +26,8 @@ struct RunChoice {
   // Unfinished jobs of other specs, which would take the slots first. They are suspended: nothing
   // of them is lost, and running their spec again, or --job, goes on with them.
   std::vector<std::string> set_aside;
-  // With --fresh the jobs of this spec, the newest first. They stay, as do their checkpoints; those
-  // that have not ended are cancelled.
+  // With --fresh the jobs of this spec, the newest first. They stay, and are cancelled where they
+  // have not ended; their checkpoints are deleted, so that they can be restored.
   std::vector<v1::Job> replaced;
   // With several --job, the others: to be queued again, if they are not.
   std::vector<v1::Job> also;

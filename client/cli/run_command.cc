@@ -9,6 +9,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/fit.h"
 #include "client/cli/format.h"
+#include "client/cli/job_arguments.h"
 #include "client/cli/local_run.h"
 #include "client/cli/run_report.h"
 #include "client/cli/unigram.h"
@@ -146,9 +147,12 @@ std::string DataDirFlag(const GlobalOptions& global) {
 // What goes on with a run's job.
 std::string RunAgain(const GlobalOptions& global, const RunOptions& options, const v1::Job& job,
                      bool own) {
-  return absl::StrCat("milepost run ",
-                      own && options.jobs.empty() ? options.spec : "--job " + job.name(),
-                      DataDirFlag(global));
+  std::string what = "--job " + job.name();
+  if (own && options.jobs.empty()) {
+    what = options.spec;
+    for (const std::string& one : options.set) absl::StrAppend(&what, " --set '", one, "'");
+  }
+  return absl::StrCat("milepost run ", what, DataDirFlag(global));
 }
 
 // Of a model whose tokens are not bytes the prompt is the first ones of its data.
@@ -261,7 +265,7 @@ absl::StatusOr<v1::JobSpec> SpecOfJob(const GlobalOptions& global, RunOptions* o
 absl::StatusOr<v1::JobSpec> SpecOf(const GlobalOptions& global, RunOptions* options) {
   if (!options->jobs.empty()) return SpecOfJob(global, options);
   if (options->spec.empty()) return absl::InvalidArgumentError("spec is required, or --job");
-  return LoadJobSpec(options->spec);
+  return LoadSpec({.path = options->spec, .base = std::nullopt, .overrides = options->set});
 }
 
 // At a job's end. `sample`: also text from the model, for which the workers stop.

@@ -147,7 +147,8 @@ class LiveReport : public RunReport {
     if (!state_changed && now - drawn_at_ < kRedrawInterval) return;
     state_ = job.state();
     drawn_at_ = now;
-    std::string frame = EraseText();
+    Erase();
+    std::string frame;
     const std::vector<std::string> lines = LiveProgressLines(job, now, Columns());
     for (const std::string& line : lines) absl::StrAppend(&frame, line, "\n");
     drawn_ = lines.size();
@@ -170,17 +171,13 @@ class LiveReport : public RunReport {
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
     return std::max<size_t>(size.ws_col, 20) - 1;
   }
-  std::string EraseText() const {
-    return drawn_ == 0 ? "" : absl::StrCat("\x1b[", drawn_, "A\r\x1b[J");
-  }
   void Erase() {
-    Print(EraseText());
+    EraseLines(drawn_);
     drawn_ = 0;
   }
   void Above(const std::string& line) {
-    const std::string text = absl::StrCat(EraseText(), line, "\n");
-    drawn_ = 0;
-    Print(text);
+    Erase();
+    Print(line + "\n");
   }
 
   const absl::Time begun_ = absl::Now();

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "client/cli/interrupt.h"
 #include "client/cli/tokenize.h"
 #include "client/cli/utf8.h"
 #include "common/status_macros.h"
@@ -84,7 +85,8 @@ class SplitWriter {
   std::vector<uint32_t> tokens_;
 };
 
-absl::Status AppendFile(const std::string& path, int fd, SplitWriter* writer) {
+absl::Status AppendFile(const std::string& path, int fd, const InterruptGuard& guard,
+                        SplitWriter* writer) {
   Utf8Checker checker;
   std::string chunk(kChunk, '\0');
   const auto not_text = [&] {
@@ -92,6 +94,7 @@ absl::Status AppendFile(const std::string& path, int fd, SplitWriter* writer) {
         path, ": not UTF-8 at byte ", checker.bad_offset(), " (line ", checker.bad_line(), ")"));
   };
   while (true) {
+    if (guard.interrupted()) return absl::CancelledError("interrupted: nothing was written");
     const ssize_t got = read(fd, chunk.data(), chunk.size());
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot read ", path));
@@ -114,11 +117,12 @@ absl::StatusOr<TokenizeResult> TokenizeBytes(const TokenizeJob& job) {
     files.push_back(std::move(file));
     total += size;
   }
+  const InterruptGuard guard([] {});
   if (total == 0) return absl::InvalidArgumentError("the input is empty");
   const auto split = static_cast<int64_t>(total * (1 - job.validation_fraction));
   MP_ASSIGN_OR_RETURN(SplitWriter writer, SplitWriter::Create(job, split));
   for (size_t i = 0; i < files.size(); ++i) {
-    MP_RETURN_IF_ERROR(AppendFile(job.inputs[i], files[i].get(), &writer));
+    MP_RETURN_IF_ERROR(AppendFile(job.inputs[i], files[i].get(), guard, &writer));
   }
   return writer.Finish();
 }

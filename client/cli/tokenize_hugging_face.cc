@@ -1,11 +1,16 @@
 #include <poll.h>
+#include <signal.h>
 
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/cli/interrupt.h"
 #include "client/cli/tokenize.h"
 #include "common/status_macros.h"
 #include "common/subprocess.h"
@@ -14,12 +19,14 @@
 namespace milepost::client {
 namespace {
 
-// Reads the files and writes to stdout: the vocabulary's size (u64), then frames of one byte (0:
-// training, 1: validation), a count (u32) and that many ids (u32), all little-endian. Text goes
-// through the tokenizer in pieces of about 1 MiB that end at line breaks. Exit code 3: the package
-// is missing; 4: a message for the user is on stderr.
+// Reads the files and writes to stdout: the vocabulary's size (u64) and the separator (u32 bytes,
+// then its text; none: empty), then frames of one byte (0: training, 1: validation), a count (u32)
+// and that many ids (u32), at last a frame 2 whose count is that of the documents, all
+// little-endian. Text goes through the tokenizer in pieces of about 1 MiB that end at line breaks,
+// or a document of JSON lines at a time. Exit code 3: the package is missing; 4: a message for the
+// user is on stderr.
 constexpr char kScript[] = R"py(
-import struct, sys
+import json, os, struct, sys
 try:
     from tokenizers import Tokenizer
 except ImportError:
@@ -27,42 +34,80 @@ except ImportError:
 def fail(message):
     sys.stderr.write(message + "\n")
     sys.exit(4)
-tokenizer_path, fraction, paths = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
+tokenizer_path, fraction, separator, field = sys.argv[1:5]
+fraction, paths = float(fraction), sys.argv[5:]
 try:
     tokenizer = Tokenizer.from_file(tokenizer_path)
 except Exception as error:
     fail(f"{tokenizer_path}: not a tokenizer.json: {error}")
+end_of_text = None
+for name in [separator] if separator else [
+        "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[SEP]"]:
+    end_of_text = tokenizer.token_to_id(name)
+    if end_of_text is not None:
+        break
+if separator and end_of_text is None:
+    fail(f"--separator: {tokenizer_path} has no token '{separator}'")
 out = sys.stdout.buffer
-out.write(struct.pack("<Q", tokenizer.get_vocab_size()))
-def text_pieces(path):
+shown = name.encode() if end_of_text is not None else b""
+out.write(struct.pack("<QI", tokenizer.get_vocab_size(), len(shown)) + shown)
+def json_lines(path):
+    return field != "" or path.endswith((".jsonl", ".ndjson"))
+def documents_of_lines(path, file):
+    wanted = field or "text"
+    for number, line in enumerate(file, 1):
+        if not line.strip():
+            continue
+        try:
+            document = json.loads(line)
+        except ValueError as error:
+            fail(f"{path}:{number}: not JSON: {error}")
+        text = document.get(wanted) if isinstance(document, dict) else None
+        if not isinstance(text, str):
+            has = ", ".join(sorted(document)[:8]) if isinstance(document, dict) else "no fields"
+            fail(f"{path}:{number}: has no text '{wanted}' but {has}: --field names the text")
+        yield text, len(line.encode()), True
+def pieces_of(path):
     with open(path, encoding="utf-8", newline="") as file:
-        while piece := file.readlines(1 << 20):
-            yield "".join(piece)
-def emit(part, text):
+        if json_lines(path):
+            yield from documents_of_lines(path, file)
+            return
+        begins = True
+        while lines := file.readlines(1 << 20):
+            text = "".join(lines)
+            yield text, len(text.encode()), begins
+            begins = False
+filled = [False, False]
+documents = 0
+def emit(part, text, begins):
     ids = tokenizer.encode(text, add_special_tokens=False).ids
+    if begins and filled[part] and end_of_text is not None:
+        ids = [end_of_text] + ids
+    filled[part] = filled[part] or len(ids) > 0
     for i in range(0, len(ids), 65536):
         some = ids[i:i + 65536]
         out.write(struct.pack(f"<BI{len(some)}I", part, len(some), *some))
 try:
-    import os
     split = sum(os.path.getsize(path) for path in paths) * (1 - fraction)
     seen = 0
     for path in paths:
-        for text in text_pieces(path):
-            size = len(text.encode())
+        for text, size, begins in pieces_of(path):
+            documents += begins
             if fraction == 0 or seen + size <= split:
-                emit(0, text)
-            elif seen >= split:
-                emit(1, text)
+                emit(0, text, begins)
+            elif seen >= split or json_lines(path):
+                emit(1, text, begins)
             else:
                 lines = text.splitlines(keepends=True)
                 kept, size_kept = 0, 0
                 while kept < len(lines) and seen + size_kept < split:
                     size_kept += len(lines[kept].encode())
                     kept += 1
-                emit(0, "".join(lines[:kept]))
-                emit(1, "".join(lines[kept:]))
+                emit(0, "".join(lines[:kept]), begins)
+                emit(1, "".join(lines[kept:]), False)
             seen += size
+    out.write(struct.pack("<BI", 2, documents))
+    out.flush()
 except UnicodeDecodeError as error:
     fail(f"{path}: not UTF-8: {error}")
 except OSError as error:
@@ -105,34 +150,57 @@ absl::Status Explain(const ExitResult& end, UniqueFd err) {
       absl::StrCat("tokenizing failed (", end.ToString(), "): ", message));
 }
 
-absl::StatusOr<TokenizeResult> CopyFrames(const TokenizeJob& job, FrameReader* reader) {
+struct Copied {
+  std::unique_ptr<data::NpyWriter> writers[2];
+  TokenizeResult result;
+};
+
+// OK is not enough: only the script's end says that all has come.
+absl::StatusOr<Copied> CopyFrames(const TokenizeJob& job, FrameReader* reader) {
+  constexpr uint32_t kLongestName = 4096;
+  const auto early = [] { return absl::UnavailableError("the tokenizer's output ends early"); };
   uint64_t vocabulary = 0;
-  if (!reader->Read(&vocabulary, sizeof vocabulary)) return absl::UnavailableError("no output");
+  uint32_t length = 0;
+  if (!reader->Read(&vocabulary, sizeof vocabulary)) return early();
+  if (!reader->Read(&length, sizeof length) || length > kLongestName) return early();
+  Copied copied;
+  copied.result.separator.resize(length);
+  if (!reader->Read(copied.result.separator.data(), length)) return early();
   const data::TokenType type =
       vocabulary <= 65536 ? data::TokenType::kUint16 : data::TokenType::kUint32;
-  std::unique_ptr<data::NpyWriter> writers[2];
-  MP_ASSIGN_OR_RETURN(writers[0], data::NpyWriter::Create(job.output, type));
+  copied.result.vocabulary = static_cast<int64_t>(vocabulary);
+  copied.result.dtype = data::Name(type);
+  MP_ASSIGN_OR_RETURN(copied.writers[0], data::NpyWriter::Create(job.output, type));
   if (!job.validation_output.empty()) {
-    MP_ASSIGN_OR_RETURN(writers[1], data::NpyWriter::Create(job.validation_output, type));
+    MP_ASSIGN_OR_RETURN(copied.writers[1], data::NpyWriter::Create(job.validation_output, type));
   }
   uint8_t part = 0;
   std::vector<uint32_t> ids;
   while (reader->Read(&part, 1)) {
     uint32_t count = 0;
-    if (part > 1 || !writers[part] || !reader->Read(&count, sizeof count) || count > 65536) {
+    if (!reader->Read(&count, sizeof count)) return early();
+    if (part == 2) {
+      copied.result.documents = count;
+      return copied;
+    }
+    if (part > 2 || !copied.writers[part] || count > 65536) {
       return absl::InternalError("the tokenizer's output is damaged");
     }
     ids.resize(count);
-    if (!reader->Read(ids.data(), count * sizeof(uint32_t))) {
-      return absl::UnavailableError("the tokenizer's output ends early");
-    }
-    MP_RETURN_IF_ERROR(writers[part]->Append(ids));
+    if (!reader->Read(ids.data(), count * sizeof(uint32_t))) return early();
+    MP_RETURN_IF_ERROR(copied.writers[part]->Append(ids));
   }
-  TokenizeResult result = {writers[0]->size(), writers[1] ? writers[1]->size() : 0,
-                           static_cast<int64_t>(vocabulary), data::Name(type)};
+  return early();
+}
+
+absl::StatusOr<TokenizeResult> Finish(Copied copied) {
+  TokenizeResult result = std::move(copied.result);
+  result.train_tokens = copied.writers[0]->size();
   if (result.train_tokens == 0) return absl::InvalidArgumentError("the input gave no tokens");
-  MP_RETURN_IF_ERROR(writers[0]->Finish());
-  if (writers[1]) MP_RETURN_IF_ERROR(writers[1]->Finish());
+  MP_RETURN_IF_ERROR(copied.writers[0]->Finish());
+  if (copied.writers[1] == nullptr) return result;
+  result.validation_tokens = copied.writers[1]->size();
+  MP_RETURN_IF_ERROR(copied.writers[1]->Finish());
   return result;
 }
 
@@ -144,19 +212,34 @@ absl::StatusOr<TokenizeResult> TokenizeHuggingFace(const TokenizeJob& job,
   options.argv = {
       "/usr/bin/env", "python3",
       "-c",           kScript,
-      tokenizer,      absl::StrCat(job.validation_output.empty() ? 0 : job.validation_fraction)};
+      tokenizer,      absl::StrCat(job.validation_output.empty() ? 0 : job.validation_fraction),
+      job.separator,  job.field};
   options.argv.insert(options.argv.end(), job.inputs.begin(), job.inputs.end());
   options.out = Redirect::Pipe();
   options.err = Redirect::Pipe();
   options.own_process_group = false;
-  MP_ASSIGN_OR_RETURN(Subprocess python, Subprocess::Spawn(std::move(options)));
-  FrameReader reader(python.TakeOut());
-  UniqueFd err = python.TakeErr();
-  auto result = CopyFrames(job, &reader);
-  if (!result.ok() && !absl::IsUnavailable(result.status())) return result;
-  MP_ASSIGN_OR_RETURN(const ExitResult end, python.Wait());
+  // Whatever ends it, the files that are half written go.
+  std::mutex mutex;
+  std::optional<Subprocess> python;
+  InterruptGuard guard([&] {
+    const std::lock_guard lock(mutex);
+    if (python) python->Signal(SIGKILL).IgnoreError();
+  });
+  MP_ASSIGN_OR_RETURN(Subprocess started, Subprocess::Spawn(std::move(options)));
+  {
+    const std::lock_guard lock(mutex);
+    python = std::move(started);
+    if (guard.interrupted()) python->Signal(SIGKILL).IgnoreError();
+  }
+  FrameReader reader(python->TakeOut());
+  UniqueFd err = python->TakeErr();
+  auto copied = CopyFrames(job, &reader);
+  if (!copied.ok() && !absl::IsUnavailable(copied.status())) return copied.status();
+  MP_ASSIGN_OR_RETURN(const ExitResult end, python->Wait());
+  if (guard.interrupted()) return absl::CancelledError("interrupted: nothing was written");
   if (!end.success()) return Explain(end, std::move(err));
-  return result;
+  if (!copied.ok()) return copied.status();
+  return Finish(*std::move(copied));
 }
 
 }  // namespace milepost::client

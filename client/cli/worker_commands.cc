@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/cli/commands.h"
 #include "client/cli/interrupt.h"
@@ -71,17 +72,27 @@ int WorkerDrainCommand(const GlobalOptions& global, const DrainOptions& options)
   const auto access = Access::Open(global, WhenStopped::kFail);
   if (!access.ok()) return Fail(access.status());
   v1::DrainWorkerRequest request;
-  request.set_name(FullName("workers", options.worker));
   request.set_reason(options.reason);
   if (options.deadline_seconds) {
     *request.mutable_deadline() = ToProto(absl::Now() + absl::Seconds(*options.deadline_seconds));
   }
-  const auto worker = access->workers().Drain(request);
-  if (!worker.ok()) return Fail(worker.status());
-  Print(RenderWorker(*worker, global.output, absl::Now()));
-  if (options.monitor) return MonitorDrain(*access, request.name(), *guard);
-  Hint(absl::StrCat("milepost worker resume ", request.name(), " takes it back"));
-  return kExitOk;
+  std::vector<std::string> names;
+  for (const std::string& typed : options.workers) {
+    request.set_name(names.emplace_back(FullName("workers", typed)));
+    const auto worker = access->workers().Drain(request);
+    if (!worker.ok()) return Fail(worker.status());
+    Print(RenderWorker(*worker, global.output, absl::Now()));
+  }
+  if (!options.monitor) {
+    Hint(absl::StrCat("milepost worker resume ", absl::StrJoin(names, " "),
+                      names.size() == 1 ? " takes it back" : " takes them back"));
+    return kExitOk;
+  }
+  int exit_code = kExitOk;
+  for (size_t i = 0; i < names.size() && exit_code == kExitOk; ++i) {
+    exit_code = MonitorDrain(*access, names[i], *guard);
+  }
+  return exit_code;
 }
 
 int WorkerResumeCommand(const GlobalOptions& global, const std::string& name) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace milepost {
 
@@ -16,8 +17,17 @@ namespace milepost {
 std::optional<std::string> NearestName(absl::string_view typed,
                                        const std::vector<std::string>& candidates);
 
-// "; did you mean 'layers'?" or "".
+// What other tools call something that a job spec has under another name.
+struct OtherName {
+  absl::string_view other;  // folded: lower case, '_'
+  absl::string_view ours;   // one of the candidates, or a path such as train.optimizer.lr
+};
+absl::Span<const OtherName> OtherNames();
+
+// "; did you mean 'layers'?" or "": the candidate that other tools call so, else the nearest name.
 std::string DidYouMean(absl::string_view typed, const std::vector<std::string>& candidates);
+// The same of a field of a job spec, whose place there may be another one: train.optimizer.lr.
+std::string DidYouMeanField(absl::string_view typed, const std::vector<std::string>& candidates);
 
 }  // namespace milepost
 

@@ -114,7 +114,7 @@ class Converter {
     if (field == nullptr) {
       std::vector<std::string> names;
       for (int i = 0; i < type->field_count(); ++i) names.push_back(type->field(i)->name());
-      const std::string hint = DidYouMean(key.scalar, names);
+      const std::string hint = DidYouMeanField(key.scalar, names);
       Problem(key.line, here,
               absl::StrCat("unknown field", hint.empty() ? "; expected one of " : "",
                            hint.empty() ? absl::StrJoin(names, ", ") : hint));

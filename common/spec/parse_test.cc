@@ -123,7 +123,7 @@ TEST(ParseTest, SaysWhatIsWrongAndWhere) {
       {"train: {precision: unspecified}",
        "f.yaml:1: train.precision: expected one of fp32, bf16, fp16, fp8, got 'unspecified'"},
       {"resources: {device: gpu}",
-       "f.yaml:1: resources.device: expected one of cpu, cuda, got 'gpu'; did you mean 'cpu'?"},
+       "f.yaml:1: resources.device: expected one of cpu, cuda, got 'gpu'; did you mean 'cuda'?"},
       {"name: {a: 1}", "f.yaml:1: name: expected text, got a mapping"},
       // A value that is missing is missing where its key is, wherever the next token is.
       {"train:\n  steps:\n  seed: 1\n",

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "common/spec/nearest.h"
 #include "common/spec/to_yaml.h"
@@ -21,6 +22,41 @@ TEST(NearestTest, AllowsATypoOrTwoButNoGuessing) {
   EXPECT_EQ(NearestName(std::string(1000, 'a'), names), std::nullopt);
   EXPECT_EQ(DidYouMean("head", names), "; did you mean 'heads'?");
   EXPECT_EQ(DidYouMean("zzz", names), "");
+}
+
+TEST(NearestTest, KnowsWhatOtherToolsCallIt) {
+  const std::vector<std::string> train = {"steps", "precision", "batch", "optimizer"};
+  EXPECT_EQ(DidYouMeanField("lr", train), "; did you mean 'train.optimizer.lr'?");
+  EXPECT_EQ(DidYouMeanField("epochs", train), "; did you mean 'train.steps'?");
+  EXPECT_EQ(DidYouMean("epochs", train), "");
+  EXPECT_EQ(DidYouMeanField("max-steps", train), "; did you mean 'steps'?");
+  EXPECT_EQ(DidYouMean("micro_batch", {"global", "micro"}), "; did you mean 'micro'?");
+  EXPECT_EQ(DidYouMean("float32", {"fp32", "bf16", "fp16"}), "; did you mean 'fp32'?");
+  EXPECT_EQ(DidYouMean("BFloat16", {"fp32", "bf16", "fp16"}), "; did you mean 'bf16'?");
+}
+
+// A path names a field that there is, a name one of some message or enum of the spec.
+void Collect(const google::protobuf::Descriptor& type, const std::string& path,
+             std::set<std::string>* names) {
+  for (int i = 0; i < type.field_count(); ++i) {
+    const auto* field = type.field(i);
+    const std::string here = path.empty() ? field->name() : path + "." + field->name();
+    names->insert(here);
+    names->insert(field->name());
+    if (field->message_type() != nullptr) Collect(*field->message_type(), here, names);
+    if (field->enum_type() == nullptr) continue;
+    for (int v = 0; v < field->enum_type()->value_count(); ++v) {
+      names->insert(EnumYamlName(*field->enum_type()->value(v)));
+    }
+  }
+}
+
+TEST(NearestTest, TheTableOfOtherNamesNamesWhatThereIs) {
+  std::set<std::string> names;
+  Collect(*v1::JobSpec::descriptor(), "", &names);
+  for (const OtherName& one : OtherNames()) {
+    EXPECT_EQ(names.count(std::string(one.ours)), 1u) << one.other << " -> " << one.ours;
+  }
 }
 
 TEST(MessageTextTest, PrintsJobsForPeopleAndPrograms) {

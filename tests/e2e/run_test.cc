@@ -114,22 +114,39 @@ TEST_F(RunTest, FreshBeginsASpecAnewAndLeavesAllElse) {
   const std::string b = Write("b.yaml", WithRate(SmallJob(folder_, 20), 1e-3));
   ASSERT_EQ(Milepost({"run", a}).exit_code, kExitOk);
   ASSERT_EQ(Milepost({"run", b}).exit_code, kExitOk);
-  ASSERT_EQ(Milepost({"checkpoint", "pin", "checkpoints/1", "checkpoints/2"}).exit_code, kExitOk);
-  const std::string before = Milepost({"checkpoint", "list", "-o", "name"}).out;
-  ASSERT_EQ(before, "checkpoints/4\ncheckpoints/3\ncheckpoints/2\ncheckpoints/1\n");
+  const auto list = [&](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {"checkpoint", "list", "-o", "name"});
+    return Milepost(flags).out;
+  };
+  ASSERT_EQ(list({}), "checkpoints/4\ncheckpoints/3\ncheckpoints/2\ncheckpoints/1\n");
+
+  // Not over what somebody wants to keep.
+  ASSERT_EQ(Milepost({"checkpoint", "pin", "checkpoints/1", "checkpoints/3"}).exit_code, kExitOk);
+  const Ran refused = Milepost({"run", a, "--fresh"});
+  EXPECT_NE(refused.exit_code, kExitOk);
+  EXPECT_THAT(refused.err, HasSubstr("checkpoints/1 is pinned"));
+  EXPECT_EQ(Milepost({"job", "list", "-o", "name"}).out, "jobs/2\njobs/1\n");
+  ASSERT_EQ(Milepost({"checkpoint", "unpin", "checkpoints/1"}).exit_code, kExitOk);
 
   const Ran fresh = Milepost({"run", a, "--fresh"});
   EXPECT_EQ(fresh.exit_code, kExitOk) << fresh.err;
   EXPECT_THAT(fresh.out, HasSubstr("started jobs/3"));
   EXPECT_THAT(fresh.err, HasSubstr("--fresh: a new job from new parameters; jobs/1 of this spec "
-                                   "and 2 checkpoints"));
-  EXPECT_THAT(Milepost({"checkpoint", "list", "-o", "name"}).out, testing::EndsWith(before));
+                                   "stays, and 2 checkpoints"));
+  EXPECT_THAT(list({}), testing::EndsWith("checkpoints/4\ncheckpoints/3\n"));
+  EXPECT_EQ(list({"--deleted"}), "checkpoints/2\ncheckpoints/1\n");
   EXPECT_EQ(Milepost({"job", "list", "-o", "name"}).out, "jobs/3\njobs/2\njobs/1\n");
-  // The new one is the spec's now; of the old one what is not wanted can go.
+  // The new one is the spec's now; the old one's can be had back, or go for good.
   EXPECT_THAT(Milepost({"run", a}).out, HasSubstr("already finished jobs/3"));
-  EXPECT_NE(Milepost({"checkpoint", "delete", "checkpoints/2"}).exit_code, kExitOk);
-  ASSERT_EQ(Milepost({"checkpoint", "unpin", "checkpoints/2"}).exit_code, kExitOk);
-  EXPECT_EQ(Milepost({"checkpoint", "delete", "checkpoints/2"}).exit_code, kExitOk);
+  EXPECT_EQ(Milepost({"checkpoint", "restore", "checkpoints/2"}).exit_code, kExitOk);
+  EXPECT_EQ(Milepost({"checkpoint", "verify", "checkpoints/2"}).exit_code, kExitOk);
+  EXPECT_EQ(Milepost({"checkpoint", "purge", "checkpoints/1"}).exit_code, kExitOk);
+  EXPECT_EQ(list({"--deleted"}), "");
+  // And whole jobs, several at once.
+  ASSERT_NE(Milepost({"job", "delete", "2"}).exit_code, kExitOk);  // checkpoints/3 is pinned
+  ASSERT_EQ(Milepost({"job", "delete", "1", "jobs/3"}).exit_code, kExitOk);
+  EXPECT_EQ(Milepost({"job", "list", "-o", "name"}).out, "jobs/2\n");
+  EXPECT_EQ(list({}), "checkpoints/4\ncheckpoints/3\n");
 }
 
 TEST_F(RunTest, WhatIsQueuedBesideItRunsToo) {
