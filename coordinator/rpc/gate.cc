@@ -220,8 +220,11 @@ grpc::Status Gate::Serve(const grpc::ServerContextBase* context, absl::string_vi
   GateCall call(this, context, method, &request);
   absl::Status status = call.Admit(subject);
   if (status.ok()) {
-    call.watched_ = watch_.Begin({.holds = [&call] { return call.StillHolds().ok(); },
-                                  .cancel = [context] { context->TryCancel(); }});
+    // Not for a coordinator that may not act: its calls end by themselves, and are tried elsewhere.
+    const auto holds = [this, &call] {
+      return !coordinator_->MayAct().ok() || call.StillHolds().ok();
+    };
+    call.watched_ = watch_.Begin({.holds = holds, .cancel = [context] { context->TryCancel(); }});
     status = body(call);
     watch_.End(call.watched_);
   }
