@@ -22,6 +22,7 @@
 #include "engine/data/images/image_set.h"
 #include "engine/models/hugging_face.h"
 #include "engine/plan/admission.h"
+#include "engine/state/safetensors.h"
 
 namespace milepost::client {
 namespace {
@@ -86,7 +87,8 @@ absl::Status CheckData(const v1::JobSpec& spec) {
 absl::Status CheckInitFrom(const v1::JobSpec& spec) {
   const std::string& folder = spec.train().init_from();
   if (folder.empty()) return absl::OkStatus();
-  const absl::Status status = models::CheckHfFolder(spec.model(), folder);
+  absl::Status status = models::CheckHfFolder(spec.model(), folder);
+  if (status.ok()) status = state::SafetensorsFolder::Open(folder).status();
   if (status.ok()) return status;
   return absl::InvalidArgumentError(absl::StrCat("train.init_from: ", status.message()));
 }

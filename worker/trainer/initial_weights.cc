@@ -87,6 +87,11 @@ absl::StatusOr<InitialWeights> InitialWeights::Open(const std::string& folder,
                                                     const std::vector<v1::TensorInfo>& tensors) {
   MP_RETURN_IF_ERROR(Annotate(models::CheckHfFolder(model, folder), "train.init_from"));
   auto files = state::SafetensorsFolder::Open(folder);
+  // A file that is cut short is the user's to mend: it would be so at the next attempt too.
+  if (absl::IsDataLoss(files.status())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("train.init_from: ", std::string(files.status().message())));
+  }
   if (!files.ok()) return Annotate(files.status(), "train.init_from");
   InitialWeights weights;
   weights.files_ = *std::move(files);
