@@ -553,6 +553,9 @@ TEST_F(ServerTest, NewestCheckpointOfARunningJobCannotBeDeleted) {
   worker.Report(start, v1::RANK_STATE_SUCCEEDED);
   WaitFor(job, v1::JOB_STATE_SUCCEEDED);
   EXPECT_EQ(remove(), grpc::StatusCode::OK);
+  EXPECT_EQ(remove(), grpc::StatusCode::OK) << "it is in the bin already";
+  request.set_purge(true);
+  EXPECT_EQ(remove(), grpc::StatusCode::OK);
   EXPECT_EQ(remove(), grpc::StatusCode::NOT_FOUND);
 }
 

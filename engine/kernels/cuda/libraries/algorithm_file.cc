@@ -126,8 +126,11 @@ absl::Status AlgorithmTable::Parse(absl::string_view text) {
 
 absl::Status AlgorithmTable::Load(const std::string& path) {
   algorithms_.clear();
-  MP_ASSIGN_OR_RETURN(const std::string text, ReadRegularFile(path, kMaxAlgorithmFileBytes));
-  return Annotate(Parse(text), path);
+  const auto text = ReadRegularFile(path, kMaxAlgorithmFileBytes);
+  // Too long, or no file: nothing that this program has written.
+  if (absl::IsInvalidArgument(text.status())) return absl::DataLossError(text.status().message());
+  if (!text.ok()) return text.status();
+  return Annotate(Parse(*text), path);
 }
 
 absl::Status AlgorithmTable::Save(const std::string& path) const {
