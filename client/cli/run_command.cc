@@ -180,9 +180,10 @@ void AdviseSucceeded(const GlobalOptions& global, const RunOptions& options, con
   const std::string generate = WritesText(job.spec()) ? GenerateHint(global, job) : "";
   if (!generate.empty()) Hint(generate);
   if (own && options.jobs.empty()) {
-    Hint(absl::StrCat("train for longer: raise train.steps in ", options.spec,
-                      " and run again; once more from new parameters, beside this one: ",
-                      RunAgain(global, options, job, own), " --fresh"));
+    Hint(absl::StrCat(
+        "train for longer: raise train.steps in ", options.spec,
+        " and run again; once more from new parameters, with these checkpoints in the bin: ",
+        RunAgain(global, options, job, own), " --fresh"));
   }
   Hint(absl::StrCat("checkpoints: milepost checkpoint list", DataDirFlag(global)));
 }
