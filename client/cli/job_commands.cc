@@ -523,7 +523,7 @@ int JobWaitCommand(const GlobalOptions& global, const WaitOptions& options) {
   detacher.Watch(access->connection());
   absl::StatusOr<std::vector<std::string>> jobs = options.jobs;
   if (!options.array.empty()) jobs = JobsOfArray(*access, options.array);
-  if (!jobs.ok()) return Fail(jobs.status());
+  if (!jobs.ok()) return detacher.detached() ? int{kExitInterrupted} : Fail(jobs.status());
   int exit_code = kExitOk;  // of the first that did not succeed
   for (const std::string& typed : *jobs) {
     const auto name = ResolveJob(access->jobs(), typed);
@@ -564,13 +564,18 @@ int JobCancelArrayCommand(const GlobalOptions& global, const std::string& typed)
 int JobDeleteCommand(const GlobalOptions& global, const std::vector<std::string>& typed) {
   const auto access = Access::Open(global, WhenStopped::kServeDataDir);
   if (!access.ok()) return Fail(access.status());
+  // All of them first: once one is gone, what is typed for another may mean a third.
+  std::vector<std::string> names;
   for (const std::string& one : typed) {
     const auto name = ResolveJob(access->jobs(), one);
     if (!name.ok()) return Fail(name.status());
-    const auto deleted = access->jobs().Delete(*name);
+    names.push_back(*name);
+  }
+  for (const std::string& name : names) {
+    const auto deleted = access->jobs().Delete(name);
     if (!deleted.ok()) return Fail(deleted.status());
-    Print(*name + "\n");
-    Note(absl::StrCat("deleted ", *name, " for good, with its log and ", deleted->checkpoints(),
+    Print(name + "\n");
+    Note(absl::StrCat("deleted ", name, " for good, with its log and ", deleted->checkpoints(),
                       deleted->checkpoints() == 1 ? " checkpoint" : " checkpoints", " (",
                       HumanBytes(deleted->bytes()), ")"));
   }

@@ -276,11 +276,18 @@ absl::Status LocalRun::BeginJob() {
   MP_ASSIGN_OR_RETURN(const RunChoice choice, Choose(existing));
   job_ = choice.job;
   already_done_ = choice.action == RunChoice::kDone;
+  JobClient::Place place;
+  if (choice.action == RunChoice::kSubmit) {
+    MP_ASSIGN_OR_RETURN(place, PlaceOfRanks());
+    // Nothing makes room for a job that would be refused.
+    if (!choice.set_aside.empty() || !choice.replaced.empty()) {
+      MP_RETURN_IF_ERROR(jobs.Submit(spec_, /*validate_only=*/true, place).status());
+    }
+  }
   MP_RETURN_IF_ERROR(MakeRoom(choice, jobs));
   if (choice.action == RunChoice::kResume) {
     MP_ASSIGN_OR_RETURN(job_, jobs.Resume(job_.name(), choice.new_steps));
   } else if (choice.action == RunChoice::kSubmit) {
-    MP_ASSIGN_OR_RETURN(const JobClient::Place place, PlaceOfRanks());
     MP_ASSIGN_OR_RETURN(job_, jobs.Submit(spec_, /*validate_only=*/false, place));
     for (const v1::Choice& chosen : job_.choices()) report_->Note(ChoiceText(chosen));
   }
