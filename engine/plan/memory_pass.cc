@@ -79,12 +79,14 @@ bool Meet(const Span& a, const Span& b) { return a.first <= b.last && b.first <=
 class Shelf {
  public:
   // The lowest gap of the smallest sufficient size among what lives at the same time.
-  int64_t BestFit(const Span& span, int64_t bytes) const {
+  int64_t BestFit(const Span& span, int64_t bytes) {
+    looked_at_ += static_cast<int64_t>(runs_.size());
     int64_t cursor = 0;
     int64_t best = -1;
     int64_t best_size = 0;
     for (const Run& run : runs_) {
       if (!Meet(run.span, span)) continue;
+      looked_at_ += static_cast<int64_t>(run.placed.size());
       for (const Placed& other : run.placed) {
         if (!Meet(other.span, span)) continue;
         const int64_t gap = other.begin - cursor;
@@ -97,6 +99,9 @@ class Shelf {
     }
     return best >= 0 ? best : cursor;
   }
+
+  // Runs and places that all of BestFit has looked at.
+  int64_t looked_at() const { return looked_at_; }
 
   void Add(const Placed& entry) {
     const auto begins_after = [](const Placed& a, const Placed& b) { return a.begin < b.begin; };
@@ -136,6 +141,7 @@ class Shelf {
   }
 
   std::vector<Run> runs_;
+  int64_t looked_at_ = 0;
 };
 
 struct Packing {
@@ -150,13 +156,12 @@ absl::StatusOr<Packing> Pack(const StepPlan& plan, const std::vector<Lifetime>& 
                              const std::vector<int32_t>& order, Planning* planning) {
   Packing packing = {.offsets = std::vector<int64_t>(lifetimes.size())};
   Shelf shelf;
-  int64_t pairs = 0;
-  int64_t placed = 0;
+  int64_t spent = 0;  // of what the shelf has looked at
   for (int32_t index : order) {
-    pairs += placed++;
-    if (pairs >= Planning::kWorkBetween * kPairsOfWork) {
-      MP_RETURN_IF_ERROR(Spend(planning, pairs / kPairsOfWork));
-      pairs = 0;
+    const int64_t due = shelf.looked_at() - spent;
+    if (due >= Planning::kWorkBetween * kPairsOfWork) {
+      MP_RETURN_IF_ERROR(Spend(planning, due / kPairsOfWork));
+      spent += due;
     }
     const Lifetime& lifetime = lifetimes[index];
     const int64_t bytes = RoundUp(plan, plan.buffers[lifetime.buffer]);
@@ -166,7 +171,7 @@ absl::StatusOr<Packing> Pack(const StepPlan& plan, const std::vector<Lifetime>& 
     packing.bytes = std::max(packing.bytes, offset + bytes);
     shelf.Add({offset, offset + bytes, span});
   }
-  MP_RETURN_IF_ERROR(Spend(planning, pairs / kPairsOfWork));
+  MP_RETURN_IF_ERROR(Spend(planning, (shelf.looked_at() - spent) / kPairsOfWork));
   return packing;
 }
 

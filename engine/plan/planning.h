@@ -1,6 +1,6 @@
 // What the plans of one request may use up together, and what they share.
 //
-//   Planning planning({.work = kWorkOfRequest, .ops = kMostOps}, [&] { return StillWanted(); });
+//   Planning planning(kLimitsOfRequest, [&] { return StillWanted(); });
 //   place.planning = &planning;
 //   absl::StatusOr<Resolved> resolved = ResolveAuto(spec, place);  // ends where the request ends
 //
