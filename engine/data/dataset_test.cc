@@ -147,7 +147,7 @@ TEST_F(DatasetTest, PrefetcherGivesTheRanksMicroBatchesInOrder) {
           dataset->FetchBatch(order, first, 3, absl::MakeSpan(in), absl::MakeSpan(out)).ok());
       EXPECT_EQ(std::memcmp((*batch)->fields[0].data(), in.data(), 12 * sizeof(int32_t)), 0);
       EXPECT_EQ(std::memcmp((*batch)->fields[1].data(), out.data(), 12 * sizeof(int32_t)), 0);
-      EXPECT_EQ((*batch)->step_targets, (std::vector<int64_t>{0, 2 * 3 * 4}));
+      EXPECT_EQ((*batch)->step.targets, (std::vector<int64_t>{0, 2 * 3 * 4}));
     }
   }
   EXPECT_GE(prefetcher.wait_seconds(), 0);

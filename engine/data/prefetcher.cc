@@ -23,11 +23,11 @@ Prefetcher::Prefetcher(std::shared_ptr<const SampleSource> data, const BatchLayo
       slots_(static_cast<size_t>(options.depth + 1)),
       thread_count_(options.threads) {
   MP_CHECK(options.depth >= 1 && options.threads >= 1) << options.depth << " " << options.threads;
-  step_targets_.resize(data_->fields().size());
-  step_documents_.resize(static_cast<size_t>(layout.accumulation));
+  counts_.targets.resize(data_->fields().size());
+  counts_.most_targets.resize(data_->fields().size());
+  counts_.documents.resize(static_cast<size_t>(layout.accumulation));
   for (Slot& slot : slots_) {
-    slot.batch.step_targets.resize(step_targets_.size());
-    slot.batch.step_documents.resize(step_documents_.size());
+    slot.batch.step = counts_;
     for (const Field& field : data_->fields()) {
       slot.batch.fields.emplace_back(layout.micro_batch * field.sample_bytes);
     }
@@ -108,14 +108,11 @@ absl::Status Prefetcher::FetchUnit(int64_t unit, int64_t first_sample, MicroBatc
   if (part == 0) {
     batch.first_sample = batch_first;
     if (thread_count_ > 1) {
-      MP_RETURN_IF_ERROR(CountStep(step_first, &batch.step_targets, &batch.step_documents));
+      MP_RETURN_IF_ERROR(CountStep(step_first, &batch.step));
     } else {
       // One thread meets a step's first micro-batch before its others.
-      if (micro_step == 0) {
-        MP_RETURN_IF_ERROR(CountStep(step_first, &step_targets_, &step_documents_));
-      }
-      batch.step_targets = step_targets_;
-      batch.step_documents = step_documents_;
+      if (micro_step == 0) MP_RETURN_IF_ERROR(CountStep(step_first, &counts_));
+      batch.step = counts_;
     }
   }
   const int64_t count = layout_.micro_batch / units_;
@@ -126,21 +123,23 @@ absl::Status Prefetcher::FetchUnit(int64_t unit, int64_t first_sample, MicroBatc
   return data_->Fetch(batch_first + part * count, count, into);
 }
 
-absl::Status Prefetcher::CountStep(int64_t step_first, std::vector<int64_t>* targets,
-                                   std::vector<int64_t>* documents) const {
+absl::Status Prefetcher::CountStep(int64_t step_first, StepCounts* counts) const {
   for (int64_t a = 0; a < layout_.accumulation; ++a) {
-    MP_ASSIGN_OR_RETURN((*documents)[a], data_->CountDocuments(layout_.FirstSample(step_first, a),
-                                                               layout_.micro_batch));
+    MP_ASSIGN_OR_RETURN(
+        counts->documents[a],
+        data_->CountDocuments(layout_.FirstSample(step_first, a), layout_.micro_batch));
   }
-  std::fill(targets->begin(), targets->end(), 0);
-  for (size_t field = 0; field < targets->size(); ++field) {
-    if (data_->fields()[field].targets == 0) continue;
-    for (int64_t a = 0; a < layout_.accumulation; ++a) {
+  for (size_t field = 0; field < counts->targets.size(); ++field) {
+    int64_t all = 0, most = 0;
+    for (int64_t a = 0; data_->fields()[field].targets > 0 && a < layout_.accumulation; ++a) {
       MP_ASSIGN_OR_RETURN(
           const int64_t count,
           data_->CountTargets(field, layout_.FirstSample(step_first, a), layout_.micro_batch));
-      (*targets)[field] += count;
+      all += count;
+      most = std::max(most, count);
     }
+    counts->targets[field] = all;
+    counts->most_targets[field] = most;
   }
   return absl::OkStatus();
 }

@@ -25,13 +25,17 @@
 
 namespace milepost::data {
 
+// What this rank's micro-batches of a step have.
+struct StepCounts {
+  std::vector<int64_t> targets;       // by field: valid ones, of all
+  std::vector<int64_t> most_targets;  // by field: of the one that has the most
+  std::vector<int64_t> documents;     // by micro-step: packed ones
+};
+
 struct MicroBatch {
   int64_t first_sample = 0;               // global number of the first of its samples
   std::vector<std::vector<char>> fields;  // in the source's order, micro_batch samples each
-  // By field: valid targets of all of this rank's micro-batches of the step.
-  std::vector<int64_t> step_targets;
-  // By micro-step of the step: packed documents of this rank's micro-batch.
-  std::vector<int64_t> step_documents;
+  StepCounts step;                        // that it is a part of
 };
 
 struct PrefetchOptions {
@@ -78,8 +82,7 @@ class Prefetcher {
   bool BatchIsThere() const;
   bool ErrorIsDue() const;
   absl::Status FetchUnit(int64_t unit, int64_t first_sample, MicroBatch& batch);
-  absl::Status CountStep(int64_t step_first, std::vector<int64_t>* targets,
-                         std::vector<int64_t>* documents) const;
+  absl::Status CountStep(int64_t step_first, StepCounts* counts) const;
 
   const std::shared_ptr<const SampleSource> data_;
   const BatchLayout layout_;
@@ -87,8 +90,7 @@ class Prefetcher {
   const int64_t units_;
   std::vector<Slot> slots_;  // a ring: micro-batch n lies in slot n % size
   // Of the step being fetched, with one thread.
-  std::vector<int64_t> step_targets_;
-  std::vector<int64_t> step_documents_;
+  StepCounts counts_;
 
   std::mutex mutex_;
   std::condition_variable fetched_;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <memory>
@@ -63,14 +64,18 @@ TEST(SampleSource, PrefetcherCountsAStepsTargetsAhead) {
   Prefetcher prefetcher(std::make_shared<Numbers>(), layout, {.depth = 1});
   prefetcher.Start(12);
   for (int64_t step = 1; step < 5; ++step) {
-    int64_t expected = 0;
+    int64_t expected = 0, most = 0;
     for (int64_t a = 0; a < 3; ++a) {
-      for (int64_t i = 0; i < 2; ++i) expected += Numbers::Valid(step * 12 + (a * 2 + 1) * 2 + i);
+      int64_t valid = 0;
+      for (int64_t i = 0; i < 2; ++i) valid += Numbers::Valid(step * 12 + (a * 2 + 1) * 2 + i);
+      expected += valid;
+      most = std::max(most, valid);
     }
     for (int64_t a = 0; a < 3; ++a) {
       const auto batch = prefetcher.Next();
       ASSERT_TRUE(batch.ok()) << batch.status();
-      EXPECT_EQ((*batch)->step_targets, (std::vector<int64_t>{0, expected}));
+      EXPECT_EQ((*batch)->step.targets, (std::vector<int64_t>{0, expected}));
+      EXPECT_EQ((*batch)->step.most_targets, (std::vector<int64_t>{0, most}));
       int64_t number = 0;
       std::memcpy(&number, (*batch)->fields[0].data() + 8, 8);
       EXPECT_EQ(number, step * 12 + (a * 2 + 1) * 2 + 1);
@@ -94,7 +99,8 @@ TEST(SampleSource, ManyThreadsFetchTheSameBatches) {
       ASSERT_TRUE(want.ok() && got.ok());
       ASSERT_EQ((*got)->first_sample, (*want)->first_sample);
       ASSERT_EQ((*got)->fields, (*want)->fields);
-      ASSERT_EQ((*got)->step_targets, (*want)->step_targets);
+      ASSERT_EQ((*got)->step.targets, (*want)->step.targets);
+      ASSERT_EQ((*got)->step.most_targets, (*want)->step.most_targets);
     }
   }
 }

@@ -56,8 +56,12 @@ int64_t HeadBytes(const graph::Graph& graph, const graph::Op& op) {
   const bool bias_gradient =
       op.kind == OpKind::kLmHeadLossBackward && op.inputs[3] != graph::kNoValue;
   const int64_t stride = CeilDiv(vocabulary * element, 16) * 16;  // bytes; rows begin at packs
+  // Rows that are gathered, their targets, and the order of all.
+  const bool gathers = op.kind == OpKind::kLmHeadLossBackward && op.attributes.gathers;
+  const int64_t gathered =
+      gathers ? RoundUp(rows * x[1] * element) + RoundUp(rows * 4) + RoundUp(x[0] * 4) : 0;
   return RoundUp(rows * stride) + RoundUp(ClassifierBytes(rows)) +
-         (bias_gradient ? RoundUp(BiasGradientBytes(rows, vocabulary)) : 0);
+         (bias_gradient ? RoundUp(BiasGradientBytes(rows, vocabulary)) : 0) + gathered;
 }
 
 // The own kernels' row sums; where cuDNN may be taken, what its calls are known to keep

@@ -93,7 +93,7 @@ absl::Status TrainingSessionImpl::Open() {
                       static_cast<int32_t>(tensors_.size()));
   tensors_.insert(tensors_.end(), statistics_->tensors().begin(), statistics_->tensors().end());
   statistics_->InitializeScalings();
-  agreed_.resize(plan.train.graph.losses.size() + static_cast<size_t>(layout_.accumulation));
+  agreed_.resize(plan.train.graph.losses.size() + static_cast<size_t>(layout_.accumulation) + 1);
   context_.seed = spec_.train().seed();
   return absl::OkStatus();
 }
@@ -286,11 +286,14 @@ absl::Status TrainingSessionImpl::AgreeOnData(const data::MicroBatch& first,
                                               const HostInputs& inputs) {
   const auto& heads = plan().train.graph.losses;
   const absl::Span<double> targets = absl::MakeSpan(agreed_).first(heads.size());
+  agreed_.back() = 0;
   for (size_t head = 0; head < heads.size(); ++head) {
-    targets[head] = static_cast<double>(first.step_targets[inputs.TargetField(head)]);
+    const size_t field = inputs.TargetField(head);
+    targets[head] = static_cast<double>(first.step.targets[field]);
+    if (first.step.most_targets[field] > engine_->most_targets(head)) agreed_.back() = 1;
   }
   for (int64_t a = 0; a < layout_.accumulation; ++a) {
-    agreed_[heads.size() + a] = first.step_documents[a] > engine_->most_documents() ? 1 : 0;
+    agreed_[heads.size() + a] = first.step.documents[a] > engine_->most_documents() ? 1 : 0;
   }
   // Where there are documents, the targets in them vary.
   if (data::TargetsVary(*data_.train)) {
@@ -298,6 +301,7 @@ absl::Status TrainingSessionImpl::AgreeOnData(const data::MicroBatch& first,
   } else {
     for (double& count : targets) count *= layout_.world;
   }
+  context_.many_targets = agreed_.back() > 0;
   for (size_t head = 0; head < heads.size(); ++head) {
     // A step without one valid target has a loss and gradients of 0.
     context_.gradient_factors[head] =

@@ -24,6 +24,10 @@ struct StepContext {
   // More documents than were planned for, in this micro-batch of some rank: what a GPU's attention
   // is done by (documents.h). The same on every rank.
   bool many_documents = false;
+  // More rows with a target, in a micro-batch of some rank, than a head that gathers them has in
+  // one chunk: a GPU's head then takes all rows. The same on every rank, and in all micro-steps of
+  // a step. Right wherever it is set; the contrary is for those who have counted.
+  bool many_targets = true;
   // Nothing is known yet of 8-bit tensors: their scalings come from the micro-step's own numbers.
   bool new_scalings = false;
   int64_t position = 0;  // generation: the last row that counts, whose logits are wanted

@@ -73,6 +73,13 @@ class StepEngine {
   // every rank's where one rank's has them: ranks enqueue the same calls.
   virtual int64_t most_documents() const { return std::numeric_limits<int64_t>::max(); }
 
+  // More rows with a target of this loss head in a micro-batch than this are told as
+  // StepContext::many_targets, likewise.
+  virtual int64_t most_targets(size_t head) const {
+    (void)head;
+    return std::numeric_limits<int64_t>::max();
+  }
+
   // ---- training ----
   // Where the next micro-batch goes; valid until the MicroStep that takes it.
   virtual absl::StatusOr<const HostInputs*> NextInputs() = 0;

@@ -95,7 +95,8 @@ class TrainingSessionImpl : public TrainingSession {
   std::optional<StatisticsStore> statistics_;
   std::vector<v1::TensorInfo> tensors_;  // of both
 
-  // By loss head the valid targets, then by micro-step how many ranks have many documents.
+  // By loss head the valid targets, then by micro-step how many ranks have many documents, then how
+  // many have many targets.
   std::vector<double> agreed_;
   StepContext context_;
   bool has_parameters_ = false;

@@ -17,15 +17,15 @@ const bf16* RowOf(const Stacked& x, int64_t row) {
   return x.parts[part] + (row - x.first_row[part]) * x.columns;
 }
 
-// One tile of at most 64 rows and columns. Returns its largest magnitude, at least `amax`.
+// One tile. Returns its largest magnitude, at least `amax`.
 template <typename Code>
 float QuantizeTile(const Stacked& x, int64_t row, int64_t column, float scale, float amax,
                    Code* codes, Code* codes_t) {
-  const int64_t rows = std::min(kFp8Tile, x.rows - row);
-  const int64_t columns = std::min(kFp8Tile, x.columns - column);
+  const int64_t rows = std::min(kFp8TileRows, x.rows - row);
+  const int64_t columns = std::min(kFp8TileColumns, x.columns - column);
   for (int64_t r = 0; r < rows; ++r) {
     const bf16* from = RowOf(x, row + r) + column;
-    Code made[kFp8Tile];
+    Code made[kFp8TileColumns];
     for (int64_t c = 0; c < columns; ++c) {
       const float value = ToFloat(from[c]);
       const float magnitude = std::fabs(value);
@@ -44,14 +44,14 @@ float QuantizeTile(const Stacked& x, int64_t row, int64_t column, float scale, f
 template <typename Code>
 void Quantize(const Stacked& x, const float* record, bool first, Code* codes, Code* codes_t,
               float* slots) {
-  const int64_t across = (x.columns + kFp8Tile - 1) / kFp8Tile;
-  const int64_t tiles = (x.rows + kFp8Tile - 1) / kFp8Tile * across;
+  const int64_t across = (x.columns + kFp8TileColumns - 1) / kFp8TileColumns;
+  const int64_t tiles = (x.rows + kFp8TileRows - 1) / kFp8TileRows * across;
   ParallelFor(0, kAmaxSlots, 1, [&](int64_t begin, int64_t end) {
     for (int64_t slot = begin; slot < end; ++slot) {
       float amax = first || slots == nullptr ? 0 : slots[slot];
       for (int64_t tile = slot; tile < tiles; tile += kAmaxSlots) {
-        amax = QuantizeTile(x, tile / across * kFp8Tile, tile % across * kFp8Tile, record[kScale],
-                            amax, codes, codes_t);
+        amax = QuantizeTile(x, tile / across * kFp8TileRows, tile % across * kFp8TileColumns,
+                            record[kScale], amax, codes, codes_t);
       }
       if (slots != nullptr) slots[slot] = amax;
     }

@@ -163,11 +163,12 @@ struct Stacked {
   int64_t columns = 0;
 };
 
-// The largest magnitudes are kept by slots: slot s has those of the tiles of 64 by 64 elements
-// numbered s, s + kAmaxSlots, ... along the rows. So that they are made in one order everywhere,
-// and by threads that share nothing.
+// The largest magnitudes are kept by slots: slot s has those of the tiles numbered s, s +
+// kAmaxSlots, ... along the rows. So that they are made in one order everywhere, and by threads
+// that share nothing.
 inline constexpr int kAmaxSlots = 1024;
-inline constexpr int64_t kFp8Tile = 64;
+inline constexpr int64_t kFp8TileRows = 128;
+inline constexpr int64_t kFp8TileColumns = 64;
 
 // codes[rows, columns] and codes_t[columns, rows], either may be null, of x times record[kScale].
 // slots[kAmaxSlots], nullable: the larger of what is there and the magnitudes in x, which for

@@ -32,17 +32,20 @@ MP_DEVICE Code CodeOf(float value) {
 }
 
 // A block takes the tiles of its slot: 8 threads a row, 8 elements each; then, through shared
-// memory, 4 threads a column, 16 each.
+// memory, 8 threads a column, 16 each. Both ways a tile has 128 bytes side by side.
 template <typename Code>
 struct QuantizeKernel {
   static constexpr int kThreads = 256;
-  static constexpr int kTile = static_cast<int>(kFp8Tile);
-  static constexpr int kRead = 8;                 // elements
-  static constexpr int kReaders = kTile / kRead;  // of a row
-  static constexpr int kRowsAtOnce = kThreads / kReaders;
-  static constexpr int kWrite = 16;
-  static constexpr int kWriters = kTile / kWrite;  // of a column
-  static constexpr int kColumn = kTile + 4;        // bytes: neighbours in other banks
+  static constexpr int kRows = static_cast<int>(kFp8TileRows);
+  static constexpr int kColumns = static_cast<int>(kFp8TileColumns);
+  static constexpr int kRead = 8;                              // elements
+  static constexpr int kReaders = kColumns / kRead;            // of a row
+  static constexpr int kOnEach = kRows * kReaders / kThreads;  // rows of a thread
+  static constexpr int kWrite = 16;                            // elements
+  static constexpr int kWriters = kRows / kWrite;              // of a column
+  static constexpr int kColumnsAtOnce = kThreads / kWriters;
+  static constexpr int kColumn = kRows / 4 + 1;  // words: neighbours in other banks
+  static_assert(kOnEach == 4);                   // the bytes of a word
   static constexpr int kTileTag = 0;
   static constexpr int kAmaxTag = 1;
   Stacked x;
@@ -52,20 +55,19 @@ struct QuantizeKernel {
   Code* codes_t;
   float* slots;
 
-  int64_t across() const { return CeilDiv(x.columns, kTile); }
   Grid grid() const {
-    const int64_t tiles = CeilDiv(x.rows, kTile) * across();
+    const int64_t tiles = CeilDiv(x.rows, kRows) * CeilDiv(x.columns, kColumns);
     return {.x = tiles < kAmaxSlots ? tiles : kAmaxSlots};
   }
 
   template <typename Context>
   MP_DEVICE void operator()(Context& c) const {
     const float scale = c.Load(record + kScale);
-    const int64_t wide = (x.columns + kTile - 1) / kTile;
-    const int64_t tiles = (x.rows + kTile - 1) / kTile * wide;
+    const int64_t wide = (x.columns + kColumns - 1) / kColumns;
+    const int64_t tiles = (x.rows + kRows - 1) / kRows * wide;
     float amax = 0;
     for (int64_t tile = c.block(); tile < tiles; tile += c.blocks()) {
-      amax = fmaxf(amax, Tile(c, tile / wide * kTile, tile % wide * kTile, scale));
+      amax = fmaxf(amax, Tile(c, tile / wide * kRows, tile % wide * kColumns, scale));
     }
     if (slots != nullptr) PutAmax(c, amax);
   }
@@ -81,35 +83,51 @@ struct QuantizeKernel {
 
   template <typename Context>
   MP_DEVICE float Tile(Context& c, int64_t row, int64_t column, float scale) const {
-    auto turned = c.template Shared<uint8_t, kTile * kColumn, kTileTag>();
-    const int read = c.thread() % kReaders * kRead;
-    float amax = 0;
+    auto turned = c.template Shared<uint32_t, kColumns * kColumn, kTileTag>();
+    const int read = c.thread() % kReaders * kRead, four = c.thread() / kReaders;
+    const bool within = column + read < x.columns && row + four * kOnEach < x.rows;
+    // All of a thread's reads are under way before the first of its writes, which might be to the
+    // same place for all that the compiler knows.
+    Pack<bf16, kRead> values[kOnEach];
     MP_UNROLL
-    for (int r = c.thread() / kReaders; r < kTile; r += kRowsAtOnce) {
-      if (row + r >= x.rows || column + read >= x.columns) continue;
-      const auto values = Read<kRead>(c, RowOf(row + r) + column + read);
+    for (int k = 0; k < kOnEach; ++k) {
+      if (!within) continue;
+      const bf16* from = RowOf(row + four * kOnEach + k) + column + read;
+      values[k] = c.Load(reinterpret_cast<const Pack<bf16, kRead>*>(from));
+    }
+    float amax = 0;
+    uint32_t words[kRead] = {};
+    MP_UNROLL
+    for (int k = 0; k < kOnEach; ++k) {
+      if (!within) continue;
       Pack<Code, kRead> made;
       MP_UNROLL
       for (int i = 0; i < kRead; ++i) {
-        const float magnitude = fabsf(values.v[i]);
+        const float value = Widen(values[k].v[i]), magnitude = fabsf(value);
         amax = magnitude <= amax ? amax : magnitude < kInfinity ? magnitude : kInfinity;  // or NaN
-        made.v[i] = CodeOf<Code>(values.v[i] * scale);
-        if (codes_t != nullptr) turned.Set((read + i) * kColumn + r, made.v[i].bits);
+        made.v[i] = CodeOf<Code>(value * scale);
+        words[i] |= static_cast<uint32_t>(made.v[i].bits) << (8 * k);
       }
       if (codes == nullptr) continue;
-      c.Store(reinterpret_cast<Pack<Code, kRead>*>(codes + (row + r) * x.columns + column + read),
-              made);
+      Code* to = codes + (row + four * kOnEach + k) * x.columns + column + read;
+      c.Store(reinterpret_cast<Pack<Code, kRead>*>(to), made);
     }
     if (codes_t == nullptr) return amax;
+    MP_UNROLL
+    for (int i = 0; i < kRead; ++i) turned.Set((read + i) * kColumn + four, words[i]);
     c.Sync();
-    const int turned_row = c.thread() / kWriters, write = c.thread() % kWriters * kWrite;
-    if (column + turned_row < x.columns && row + write < x.rows) {
-      Pack<Code, kWrite> made;
+    const int write = c.thread() % kWriters * kWrite;
+    MP_UNROLL
+    for (int k = 0; k < kColumns / kColumnsAtOnce; ++k) {
+      const int turned_row = c.thread() / kWriters + k * kColumnsAtOnce;
+      if (column + turned_row >= x.columns || row + write >= x.rows) continue;
+      Pack<uint32_t, kWrite / 4> made;
       MP_UNROLL
-      for (int i = 0; i < kWrite; ++i) made.v[i] = {turned.Get(turned_row * kColumn + write + i)};
-      c.Store(reinterpret_cast<Pack<Code, kWrite>*>(codes_t + (column + turned_row) * x.rows + row +
-                                                    write),
-              made);
+      for (int i = 0; i < kWrite / 4; ++i) {
+        made.v[i] = turned.Get(turned_row * kColumn + write / 4 + i);
+      }
+      Code* to = codes_t + (column + turned_row) * x.rows + row + write;
+      c.Store(reinterpret_cast<Pack<uint32_t, kWrite / 4>*>(to), made);
     }
     c.Sync();
     return amax;

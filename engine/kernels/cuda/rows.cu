@@ -18,9 +18,42 @@ absl::Status AddBias(const T* bias, int64_t rows, int64_t width, float* x, cudaS
   return Launch(kernel, kernel.grid(), stream, "AddBias");
 }
 
-#define MP_INSTANTIATE(T)                                                                \
-  template absl::Status TakeRow(const T*, int64_t, int64_t, int64_t, const int64_t*, T*, \
-                                cudaStream_t);                                           \
+absl::Status OrderByTarget(const int32_t* targets, int64_t rows, int32_t* order,
+                           cudaStream_t stream) {
+  const OrderByTargetKernel kernel = {targets, rows, order};
+  return Launch(kernel, kernel.grid(), stream, "OrderByTarget");
+}
+
+template <typename T>
+absl::Status GatherRows(const T* x, const int32_t* order, int64_t count, int64_t width, T* out,
+                        const int32_t* targets, int32_t* out_targets, cudaStream_t stream) {
+  if (width % kPack<T> == 0) {
+    const GatherRowsKernel<T, kPack<T>> kernel = {x,   order,   count,      width,
+                                                  out, targets, out_targets};
+    return Launch(kernel, kernel.grid(), stream, "GatherRows");
+  }
+  const GatherRowsKernel<T, 1> kernel = {x, order, count, width, out, targets, out_targets};
+  return Launch(kernel, kernel.grid(), stream, "GatherRows");
+}
+
+template <typename T>
+absl::Status ScatterRows(const T* x, const int32_t* order, int64_t count, int64_t total,
+                         int64_t width, const T* addend, T* out, cudaStream_t stream) {
+  if (width % kPack<T> == 0) {
+    const ScatterRowsKernel<T, kPack<T>> kernel = {x, order, count, total, width, addend, out};
+    return Launch(kernel, kernel.grid(), stream, "ScatterRows");
+  }
+  const ScatterRowsKernel<T, 1> kernel = {x, order, count, total, width, addend, out};
+  return Launch(kernel, kernel.grid(), stream, "ScatterRows");
+}
+
+#define MP_INSTANTIATE(T)                                                                          \
+  template absl::Status TakeRow(const T*, int64_t, int64_t, int64_t, const int64_t*, T*,           \
+                                cudaStream_t);                                                     \
+  template absl::Status GatherRows(const T*, const int32_t*, int64_t, int64_t, T*, const int32_t*, \
+                                   int32_t*, cudaStream_t);                                        \
+  template absl::Status ScatterRows(const T*, const int32_t*, int64_t, int64_t, int64_t, const T*, \
+                                    T*, cudaStream_t);                                             \
   template absl::Status AddBias(const T*, int64_t, int64_t, float*, cudaStream_t)
 MP_INSTANTIATE(float);
 MP_INSTANTIATE(bf16);

@@ -1,5 +1,5 @@
-// Rows of matrices: one of each sequence picked out, and a bias added to all. T in {float, bf16,
-// f16}; device memory, aligned to its elements.
+// Rows of matrices: some picked out, put back, and a bias added to all. T in {float, bf16, f16};
+// device memory, aligned to its elements.
 #ifndef MILEPOST_ENGINE_KERNELS_CUDA_ROWS_H_
 #define MILEPOST_ENGINE_KERNELS_CUDA_ROWS_H_
 
@@ -14,6 +14,22 @@ namespace milepost::kernels::cuda {
 template <typename T>
 absl::Status TakeRow(const T* x, int64_t batch, int64_t sequence, int64_t width, const int64_t* row,
                      T* out, cudaStream_t stream);
+
+// order[rows]: the rows that have a target (0 or more), then those that have none; either in
+// ascending order.
+absl::Status OrderByTarget(const int32_t* targets, int64_t rows, int32_t* order,
+                           cudaStream_t stream);
+
+// out[i, :] = x[order[i], :], i < count; and the targets likewise, where out_targets is not null.
+template <typename T>
+absl::Status GatherRows(const T* x, const int32_t* order, int64_t count, int64_t width, T* out,
+                        const int32_t* targets, int32_t* out_targets, cudaStream_t stream);
+
+// out[order[i], :] = x[i, :], i < count; of i in [count, total): addend[order[i], :], or zeros
+// where addend is null. addend may be out.
+template <typename T>
+absl::Status ScatterRows(const T* x, const int32_t* order, int64_t count, int64_t total,
+                         int64_t width, const T* addend, T* out, cudaStream_t stream);
 
 // x[r, :] += bias[:], r < rows.
 template <typename T>

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "engine/kernels/cuda/rows_kernels.h"
@@ -32,6 +35,61 @@ TEST(RowsKernels, TakeOneOfEachSequenceAndAddABias) {
   TestRows<float>(3, 5, 130, 4);
   TestRows<bf16>(1, 7, 64, 0);
   TestRows<f16>(2, 3, 301, 1);
+}
+
+// Random targets, of which `share` of 10 are there.
+std::vector<int32_t> TargetsOf(int64_t rows, int share) {
+  const auto draws = RandomVector<float>(rows, 5);
+  std::vector<int32_t> targets;
+  for (int64_t i = 0; i < rows; ++i) {
+    const auto tenth = static_cast<int>(std::abs(draws[i]) * 1e6F) % 10;
+    targets.push_back(tenth < share ? static_cast<int32_t>(i % 7) : -1);
+  }
+  return targets;
+}
+
+TEST(RowsKernels, OrderThoseWithATargetFirst) {
+  for (const int64_t rows : {1, 31, 32, 1000, 1024, 1025, 5000}) {
+    for (const int share : {0, 2, 10}) {
+      const std::vector<int32_t> targets = TargetsOf(rows, share);
+      HostArray<int32_t> on_device(targets), order(rows);
+      RunKernel(OrderByTargetKernel{on_device.data(), rows, order.data()});
+      std::vector<int32_t> want(rows);
+      std::iota(want.begin(), want.end(), 0);
+      std::stable_partition(want.begin(), want.end(), [&](int32_t r) { return targets[r] >= 0; });
+      EXPECT_EQ(order.values(), want) << rows << " rows, " << share << " in 10";
+    }
+  }
+}
+
+template <typename T, int kN>
+void TestGatherAndScatter(int64_t rows, int64_t width, int64_t count, bool adds) {
+  const auto values = RandomVector<T>(rows * width, 3), addends = RandomVector<T>(rows * width, 4);
+  std::vector<int32_t> order(rows);
+  for (int64_t i = 0; i < rows; ++i) order[i] = static_cast<int32_t>((i * 5 + 2) % rows);
+  const std::vector<int32_t> targets = TargetsOf(rows, 5);
+  HostArray<T> x(values), gathered(count * width), out(rows * width), addend(addends);
+  HostArray<int32_t> device_order(order), device_targets(targets), kept(count);
+  RunKernel(GatherRowsKernel<T, kN>{x.data(), device_order.data(), count, width, gathered.data(),
+                                    device_targets.data(), kept.data()});
+  RunKernel(ScatterRowsKernel<T, kN>{gathered.data(), device_order.data(), count, rows, width,
+                                     adds ? addend.data() : nullptr, out.data()});
+  for (int64_t i = 0; i < rows; ++i) {
+    if (i < count) EXPECT_EQ(kept.data()[i], targets[order[i]]) << i;
+    for (int64_t j = 0; j < width; ++j) {
+      const int64_t at = order[i] * width + j;
+      const float rest = adds ? ToFloat(addends[at]) : 0.0F;
+      ASSERT_EQ(ToFloat(out.data()[at]), i < count ? ToFloat(values[at]) : rest) << i << " " << j;
+      if (i < count) ASSERT_EQ(ToFloat(gathered.data()[i * width + j]), ToFloat(values[at]));
+    }
+  }
+}
+
+TEST(RowsKernels, GatherAndScatter) {
+  TestGatherAndScatter<bf16, 8>(13, 264, 5, false);
+  TestGatherAndScatter<bf16, 8>(13, 264, 13, true);
+  TestGatherAndScatter<float, 4>(7, 12, 3, true);
+  TestGatherAndScatter<f16, 1>(11, 33, 4, false);
 }
 
 }  // namespace

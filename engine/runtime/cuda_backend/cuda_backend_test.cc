@@ -47,7 +47,8 @@ struct Case {
   bool many_documents = false;
   bool fuse_gelu = false;
   int64_t attention_call_bytes = 512 << 20;
-  int calls = 0;  // of the library's attention; 0: not counted
+  int calls = 0;        // of the library's attention; 0: not counted
+  int target_rows = 3;  // a masked text has a target in every so many
 };
 
 // Two micro-steps: gradients last from one to the next.
@@ -65,12 +66,15 @@ plan::PlanOptions OptionsOf(const v1::JobSpec& spec) {
   return options;
 }
 
-void FillInputs(OpBench& bench, OpBench::ProgramOf program, int64_t document_length = 7) {
+// Of masked texts 24 rows or 12 have a target; a chunk of the head has 16.
+void FillInputs(OpBench& bench, OpBench::ProgramOf program, int64_t document_length = 7,
+                int target_rows = 3) {
+  bench.context.many_targets = target_rows < 6;
   const graph::Graph& graph = (bench.plan().*program).graph;
   const bool masked = graph.Input("segments") != graph::kNoValue;
   for (int64_t i = 0; i < graph.values[graph.Input("tokens")].shape[0]; ++i) {
     bench.Set(program, "tokens", i, (i * i + 5 * i) % TinyJob::kVocabulary);
-    const bool ignored = masked ? i % 3 != 1 : i % 36 == 7;
+    const bool ignored = masked ? i % target_rows != 1 : i % 36 == 7;
     bench.Set(program, "targets", i, ignored ? -1 : (i * 7 + 2) % TinyJob::kVocabulary);
     bench.Set(program, "documents", i, i % TinyJob::kContext / document_length);
     bench.Set(program, "positions", i, i % TinyJob::kContext % document_length);
@@ -87,9 +91,9 @@ bool IsNoise(const std::string& name) {
   return absl::StrContains(name, "self.key.bias") || absl::StrContains(name, "k_proj.bias");
 }
 
-void RunProgram(OpBench& bench, OpBench::ProgramOf program, int64_t document_length,
+void RunProgram(OpBench& bench, OpBench::ProgramOf program, const Case& given,
                 std::set<OpKind>* seen) {
-  FillInputs(bench, program, document_length);
+  FillInputs(bench, program, given.document_length, given.target_rows);
   const std::vector<plan::PlannedOp>& ops = bench.Ops(program);
   for (size_t i = 0; i < ops.size(); ++i) {
     if (ops[i].when != plan::When::kEveryMicroStep) continue;
@@ -117,9 +121,9 @@ TEST_P(EveryOp, IsTheCpus) {
   for (const bool first : {true, false}) {
     bench.context.first_micro_step = first;
     bench.context.new_scalings = first;
-    RunProgram(bench, &plan::StepPlan::train, GetParam().document_length, &seen);
+    RunProgram(bench, &plan::StepPlan::train, GetParam(), &seen);
   }
-  RunProgram(bench, &plan::StepPlan::evaluate, GetParam().document_length, &seen);
+  RunProgram(bench, &plan::StepPlan::evaluate, GetParam(), &seen);
   EXPECT_GE(seen.size(), GetParam().fuse_gelu ? 13U : 14U);
   EXPECT_EQ(bench.context.many_documents, GetParam().many_documents);
   EXPECT_EQ(bench.graphs->attention_calls() > 0,
@@ -133,11 +137,15 @@ TEST_P(EveryOp, IsTheCpus) {
 TEST(CudaBackend, AddsToWhatLiesElsewhere) {
   const TinyJob job;
   constexpr OpBench::ProgramOf kTrain = &plan::StepPlan::train;
-  for (const bool bert : {true, false}) {
+  struct {
+    bool bert;
+    int target_rows;
+  } const cases[] = {{true, 3}, {true, 6}, {false, 3}};
+  for (const auto& [bert, target_rows] : cases) {
     const v1::JobSpec spec = SpecOf(job, {.layers = 1, .bert = bert, .heads = true});
     OpBench bench(spec, OptionsOf(spec));
     bench.context.gradient_factors.fill(0.014F);
-    FillInputs(bench, kTrain);
+    FillInputs(bench, kTrain, 7, target_rows);
     std::set<OpKind> seen;
     for (size_t i = 0; i < bench.Ops(kTrain).size(); ++i) {
       const graph::Op& op = bench.Ops(kTrain)[i].op;
@@ -234,6 +242,15 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Case{{.precision = v1::PRECISION_FP32, .layers = 1, .heads = true}},
         Case{{.precision = v1::PRECISION_FP16, .layers = 1, .bert = true, .heads = true}}));
+
+// One chunk of the head holds all rows that have a target.
+INSTANTIATE_TEST_SUITE_P(
+    FewTargets, EveryOp,
+    ::testing::Values(
+        Case{.options = {.precision = v1::PRECISION_FP32, .layers = 1, .bert = true},
+             .target_rows = 6},
+        Case{.options = {.precision = v1::PRECISION_BF16, .layers = 1, .bert = true, .heads = true},
+             .target_rows = 6}));
 
 INSTANTIATE_TEST_SUITE_P(
     GraphAttention, EveryOp,

@@ -1,9 +1,10 @@
 // The language-model head on the GPU. An op's workspace holds its own part (the chunk of logits and
 // what belongs to it, or the rows whose logits are wanted) and behind it the products' scratch.
 //
-// Rows without a target are not left out where the op says `gathers`: how many have one is known to
-// the device alone, and launches have fixed sizes. Their logits cost what the others' do, and their
-// gradients are zeros.
+// Where the op says `gathers`, its chunks are of rows that have a target: they are copied side by
+// side and their gradients back to where they belong. Launches have fixed sizes, so that there is
+// one chunk, filled up with rows that have none, whose gradients are zeros; or, where
+// StepContext::many_targets, as many as all rows need. Evaluation takes all rows as they lie.
 #include <algorithm>
 #include <cstdint>
 
@@ -30,7 +31,8 @@ struct HeadSizes {
         type(KernelDType(graph.values[op.inputs[0]].dtype)),
         bias(op.inputs[op.kind == OpKind::kLmHeadLogits ? 2 : 3] != graph::kNoValue),
         bias_gradient(bias && op.kind == OpKind::kLmHeadLossBackward),
-        adds(op.kind == OpKind::kLmHeadLossBackward && op.inputs[4] != graph::kNoValue) {}
+        adds(op.kind == OpKind::kLmHeadLossBackward && op.inputs[4] != graph::kNoValue),
+        gathers(op.kind == OpKind::kLmHeadLossBackward && op.attributes.gathers) {}
 
   int64_t Element() const { return static_cast<int64_t>(kernels::ByteSize(type)); }
   // Of the logits' rows: products of rows that begin at odd places are slower (BERT-large's head on
@@ -44,12 +46,21 @@ struct HeadSizes {
   int64_t BiasGradientBytes() const {
     return bias_gradient ? AlignScratch(cuda::BiasGradientWorkspaceBytes(chunk, vocabulary)) : 0;
   }
-  int64_t Bytes() const { return LogitsBytes() + ClassifierBytes() + BiasGradientBytes(); }
+  // Of rows that are gathered: they themselves, their targets, and the order of all rows.
+  int64_t RowsBytes() const { return gathers ? AlignScratch(chunk * width * Element()) : 0; }
+  int64_t TargetsBytes() const { return gathers ? AlignScratch(chunk * kNumber) : 0; }
+  int64_t OrderBytes() const { return gathers ? AlignScratch(rows * kNumber) : 0; }
+  int64_t Bytes() const {
+    return LogitsBytes() + ClassifierBytes() + BiasGradientBytes() + RowsBytes() + TargetsBytes() +
+           OrderBytes();
+  }
 
+  static constexpr int64_t kNumber = sizeof(int32_t);
   int64_t rows, width, vocabulary, chunk;
   kernels::DType type;
   bool bias, bias_gradient;
   bool adds;  // dx adds to what its last input holds
+  bool gathers;
 };
 
 // rows x V logits of the head and the three products around them.
@@ -152,46 +163,95 @@ struct Head {
         logits(reinterpret_cast<T*>(b.Workspace())),
         classifier(b.Workspace() + sizes.LogitsBytes()),
         bias_sums(classifier + sizes.ClassifierBytes()),
+        gathered(reinterpret_cast<T*>(bias_sums + sizes.BiasGradientBytes())),
+        gathered_targets(
+            reinterpret_cast<int32_t*>(bias_sums + sizes.BiasGradientBytes() + sizes.RowsBytes())),
+        order(gathered_targets + sizes.TargetsBytes() / HeadSizes::kNumber),
         scratch(b.Workspace() + sizes.Bytes()) {
     if (dwte != nullptr) dwte_accumulation = b.OutputAccumulation(2);
     if (dbias != nullptr) dbias_accumulation = b.OutputAccumulation(3);
   }
 
   absl::Status Run(const StepContext& context) const {
+    if (sizes.gathers) return RunGathered(context);
     for (int64_t row = 0; row < sizes.rows; row += sizes.chunk) {
-      MP_RETURN_IF_ERROR(RunChunk(row, std::min(sizes.chunk, sizes.rows - row), context));
+      const int64_t at = row * sizes.width;
+      const Chunk chunk = {.rows = std::min(sizes.chunk, sizes.rows - row),
+                           .x = x + at,
+                           .targets = targets + row,
+                           .dx = dx == nullptr ? nullptr : dx + at,
+                           .addend = dsum == nullptr ? nullptr : dsum + at,
+                           .add = row > 0};
+      MP_RETURN_IF_ERROR(RunChunk(chunk, context));
     }
     return absl::OkStatus();
   }
 
  private:
-  // In this order, since dx may lie over x.
-  absl::Status RunChunk(int64_t row, int64_t rows, const StepContext& context) const {
-    const Products& p = rows == sizes.chunk ? whole : tail;
-    const int64_t at = row * sizes.width;
-    MP_RETURN_IF_ERROR(Execute(p.logits, {.a = x + at, .b = wte, .bias = bias, .c = logits}));
+  struct Chunk {
+    int64_t rows;
+    const T* x;
+    const int32_t* targets;
+    T* dx;            // or null; may be x
+    const T* addend;  // or null; may be dx
+    bool add;         // the parameters' gradients hold those of other chunks
+  };
+
+  // dx may lie over x: a row of it is written once that of x has been read.
+  absl::Status RunGathered(const StepContext& context) const {
+    MP_RETURN_IF_ERROR(cuda::OrderByTarget(targets, sizes.rows, order, stream));
+    const int64_t end = context.many_targets ? sizes.rows : sizes.chunk;
+    for (int64_t row = 0; row < end; row += sizes.chunk) {
+      const int64_t count = std::min(sizes.chunk, end - row);
+      const int32_t* rows = order + row;
+      MP_RETURN_IF_ERROR(cuda::GatherRows<T>(x, rows, count, sizes.width, gathered, targets,
+                                             gathered_targets, stream));
+      const Chunk chunk = {
+          .rows = count, .x = gathered, .targets = gathered_targets, .add = row > 0};
+      MP_RETURN_IF_ERROR(RunChunk(chunk, context));
+      if (dx == nullptr) continue;
+      if (dsum != nullptr) {
+        MP_RETURN_IF_ERROR(cuda::GatherRows<T>(dsum, rows, count, sizes.width, gathered, nullptr,
+                                               nullptr, stream));
+      }
+      MP_RETURN_IF_ERROR(InputGradient(count, dsum == nullptr ? nullptr : gathered, gathered));
+      const int64_t total = context.many_targets ? count : sizes.rows;
+      MP_RETURN_IF_ERROR(
+          cuda::ScatterRows<T>(gathered, rows, count, total, sizes.width, dsum, dx, stream));
+    }
+    return absl::OkStatus();
+  }
+
+  const Products& ProductsOf(int64_t rows) const { return rows == sizes.chunk ? whole : tail; }
+
+  absl::Status RunChunk(const Chunk& chunk, const StepContext& context) const {
+    const Products& p = ProductsOf(chunk.rows);
+    MP_RETURN_IF_ERROR(Execute(p.logits, {.a = chunk.x, .b = wte, .bias = bias, .c = logits}));
     const cuda::ClassifierArgs<T> args{.logits = logits,
-                                       .targets = targets + row,
-                                       .rows = rows,
+                                       .targets = chunk.targets,
+                                       .rows = chunk.rows,
                                        .vocabulary = sizes.vocabulary,
                                        .scale = factor,
                                        .sums = sums,
-                                       .accumulate = row > 0 || sums_accumulation.At(context),
+                                       .accumulate = chunk.add || sums_accumulation.At(context),
                                        .stride = sizes.Stride()};
     if (dwte == nullptr) return cuda::ClassifierLoss<T>(args, classifier, stream);
     MP_RETURN_IF_ERROR(cuda::ClassifierLossAndGradient<T>(args, classifier, stream));
     if (dbias != nullptr) {
-      const bool add = row > 0 || dbias_accumulation.At(context);
-      MP_RETURN_IF_ERROR(cuda::BiasGradient<T>(logits, rows, sizes.vocabulary, sizes.Stride(), add,
-                                               dbias, bias_sums, stream));
+      const bool add = chunk.add || dbias_accumulation.At(context);
+      MP_RETURN_IF_ERROR(cuda::BiasGradient<T>(logits, chunk.rows, sizes.vocabulary, sizes.Stride(),
+                                               add, dbias, bias_sums, stream));
     }
-    const bool add = row > 0 || dwte_accumulation.At(context);
+    const bool add = chunk.add || dwte_accumulation.At(context);
     MP_RETURN_IF_ERROR(
-        Execute(add ? p.dw_add : p.dw_assign, {.a = logits, .b = x + at, .c = dwte}));
-    if (dx == nullptr) return absl::OkStatus();
-    return Execute(
-        p.dx,
-        {.a = logits, .b = wte, .c = dx + at, .addend = dsum == nullptr ? nullptr : dsum + at});
+        Execute(add ? p.dw_add : p.dw_assign, {.a = logits, .b = chunk.x, .c = dwte}));
+    return chunk.dx == nullptr ? absl::OkStatus()
+                               : InputGradient(chunk.rows, chunk.addend, chunk.dx);
+  }
+
+  // Of what `logits` then hold; last, since dx may lie over x.
+  absl::Status InputGradient(int64_t rows, const T* addend, T* to) const {
+    return Execute(ProductsOf(rows).dx, {.a = logits, .b = wte, .c = to, .addend = addend});
   }
 
   absl::Status Execute(const Product& product, const cuda::ProductArguments& arguments) const {
@@ -217,6 +277,9 @@ struct Head {
   T* logits;
   char* classifier;
   char* bias_sums;
+  T* gathered;
+  int32_t* gathered_targets;
+  int32_t* order;
   char* scratch;
 };
 

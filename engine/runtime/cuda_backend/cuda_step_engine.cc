@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -61,6 +62,17 @@ Inputs InputsOf(const plan::StepPlan& plan, const plan::Program& program) {
   return inputs;
 }
 
+// By loss head: what one chunk of a head that gathers rows takes.
+std::vector<int64_t> MostTargets(const plan::Program& program) {
+  std::vector<int64_t> most(program.graph.losses.size(), std::numeric_limits<int64_t>::max());
+  for (const plan::PlannedOp& planned : program.ops) {
+    const graph::Op& op = planned.op;
+    if (op.kind != graph::OpKind::kLmHeadLossBackward || !op.attributes.gathers) continue;
+    most[op.attributes.head] = op.attributes.chunk_rows;
+  }
+  return most;
+}
+
 // What a step needs that a checkpoint has, and what a checkpoint has.
 std::vector<Range> RangesOf(const plan::StepPlan& plan, const std::vector<plan::BufferId>& ids) {
   std::vector<Range> ranges;
@@ -94,6 +106,8 @@ class CudaEngine : public StepEngine {
     return backend_->takes_documents() ? layout_.documents->max_documents
                                        : StepEngine::most_documents();
   }
+
+  int64_t most_targets(size_t head) const override { return most_targets_[head]; }
 
   absl::StatusOr<const HostInputs*> NextInputs() override;
   absl::Status MicroStep(const StepContext& context) override;
@@ -166,12 +180,14 @@ class CudaEngine : public StepEngine {
   std::optional<HostMirror> state_;
   std::optional<StagedCopy> staged_;   // to and from it
   std::optional<HostMirror> scalars_;  // pinned; their buffer alone
+  std::vector<int64_t> most_targets_;  // by loss head
   Inputs train_inputs_;
   Inputs evaluate_inputs_;
   std::vector<Slot> slots_;
-  int64_t turn_ = 0;                  // of the slots
-  std::array<Piece, 8> micro_steps_;  // by first_micro_step + 2 last_micro_step + 4 many_documents
-  std::array<Piece, 2> evaluation_;   // by many_documents
+  int64_t turn_ = 0;  // of the slots
+  // By first_micro_step + 2 last_micro_step + 4 many_documents + 8 many_targets.
+  std::array<Piece, 16> micro_steps_;
+  std::array<Piece, 2> evaluation_;  // by many_documents
   bool noted_documents_ = false;
   bool noted_pinning_ = false;
   bool updating_ = false;  // an update has been enqueued, and is not known to have been done
@@ -212,6 +228,7 @@ absl::Status CudaEngine::Open(const StepEngineArguments& arguments) {
   memory_.host_threads = std::max(1, arguments.threads);
   MP_RETURN_IF_ERROR(AllocateOnDevice(arguments.state_folder));
   MP_RETURN_IF_ERROR(Bind());
+  most_targets_ = MostTargets(plan_.train);
   train_inputs_ = InputsOf(plan_, plan_.train);
   evaluate_inputs_ = InputsOf(plan_, plan_.evaluate);
   for (int i = 0; i < 2; ++i) {
@@ -447,7 +464,7 @@ absl::Status CudaEngine::MicroStep(const StepContext& context) {
   MP_RETURN_IF_ERROR(CopySlot(train_inputs_, context));
   const absl::Span<const Section> sections(kSections, context.last_micro_step ? 3 : 1);
   const int kind = (context.first_micro_step ? 1 : 0) + (context.last_micro_step ? 2 : 0) +
-                   (context.many_documents ? 4 : 0);
+                   (context.many_documents ? 4 : 0) + (context.many_targets ? 8 : 0);
   // The step before has been waited for.
   if (context.last_micro_step) train_->SetHostContext(context);
   updating_ = context.last_micro_step;
