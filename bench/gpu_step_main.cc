@@ -94,7 +94,9 @@ absl::Status Run(const Options& options) {
                                         .timed_algorithms = options.timed_algorithms,
                                         .capture = options.capture})};
   MP_ASSIGN_OR_RETURN(auto session, MakeSession(flags, session_options, group[0].get()));
+  const double opened = MonotonicSeconds() - start;
   MP_RETURN_IF_ERROR(session->InitializeParameters());
+  const double initialised = MonotonicSeconds() - start;
   MP_RETURN_IF_ERROR(session->Step(false).status());
   const double first_step = MonotonicSeconds() - start;
   for (int64_t i = 1; i < flags.warmup; ++i) MP_RETURN_IF_ERROR(session->Step(false).status());
@@ -125,6 +127,8 @@ absl::Status Run(const Options& options) {
                                          {"step_seconds_median", step},
                                          {"step_seconds_min", *least},
                                          {"step_seconds_max", *most},
+                                         {"opened_seconds", opened},
+                                         {"initialised_seconds", initialised},
                                          {"first_step_seconds", first_step},
                                          {"flops_per_step", plan.flops_per_step},
                                          {"floor_gflops", rate / 1e9},

@@ -33,6 +33,7 @@ struct StepFlags {
   std::string precision = "bf16";
   bool bf16_states = false;
   bool fast = false;  // train.determinism
+  std::string recompute = "none";
 };
 
 void AddStepFlags(CLI::App& app, StepFlags* flags);

@@ -131,7 +131,7 @@ absl::Status Prefetcher::CountStep(int64_t step_first, StepCounts* counts) const
   }
   for (size_t field = 0; field < counts->targets.size(); ++field) {
     int64_t all = 0, most = 0;
-    for (int64_t a = 0; data_->fields()[field].targets > 0 && a < layout_.accumulation; ++a) {
+    for (int64_t a = 0; data_->fields()[field].targets != 0 && a < layout_.accumulation; ++a) {
       MP_ASSIGN_OR_RETURN(
           const int64_t count,
           data_->CountTargets(field, layout_.FirstSample(step_first, a), layout_.micro_batch));
