@@ -10,19 +10,28 @@
 
 namespace milepost::kernels::cuda {
 
-// out[i] (+)= sum over p of partials[p, i]. A block has 32 columns, each warp every eighth partial.
-struct ColumnSumKernel {
-  static constexpr int kThreads = 256;
-  static constexpr int kAtOnce = 8;
-  const float* partials;
-  int64_t count, width;
-  bool accumulate;
-  float* out;
+// One of them; none where out is null.
+struct ColumnSum {
+  const float* partials = nullptr;
+  bool accumulate = false;
+  float* out = nullptr;
+};
 
-  Grid grid() const { return {.x = CeilDiv(width, kWarp)}; }
+// out[i] (+)= sum over p of partials[p, i], of one or two of the same shape. A block has 32 columns
+// of one, each warp every 32nd partial: there are few blocks, and what a warp waits for is the
+// memory's latency.
+struct ColumnSumKernel {
+  static constexpr int kThreads = 1024;
+  static constexpr int kAtOnce = 8;
+  ColumnSum first, second;
+  int64_t count, width;
+
+  Grid grid() const { return {.x = CeilDiv(width, kWarp), .y = second.out == nullptr ? 1 : 2}; }
   template <typename Context>
   MP_DEVICE void operator()(Context& c) const {
     constexpr int kWarps = kThreads / kWarp;
+    const bool one = c.block_y() == 0;
+    const float* partials = one ? first.partials : second.partials;
     const int64_t column = c.block() * kWarp + c.lane();
     float sum = 0;
     if (column < width) {
@@ -44,7 +53,8 @@ struct ColumnSumKernel {
     c.Sync();
     if (c.warp() != 0 || column >= width) return;
     for (int w = 1; w < kWarps; ++w) sum += parts.Get(w * kWarp + c.lane());
-    c.Store(out + column, accumulate ? c.Load(out + column) + sum : sum);
+    float* out = (one ? first.out : second.out) + column;
+    c.Store(out, (one ? first.accumulate : second.accumulate) ? c.Load(out) + sum : sum);
   }
 };
 

@@ -36,10 +36,10 @@ absl::Status RunBackwardKernel(const NormBackwardArgs<T>& a, float* workspace, c
   const int64_t blocks = kernel.grid().x;
   kernel.partial_beta = workspace + blocks * a.width;
   MP_RETURN_IF_ERROR(run(kernel));
-  MP_RETURN_IF_ERROR(
-      run(ColumnSumKernel{kernel.partial_gamma, blocks, a.width, a.accumulate, a.dgamma}));
-  if (a.dbeta == nullptr) return absl::OkStatus();
-  return run(ColumnSumKernel{kernel.partial_beta, blocks, a.width, a.accumulate, a.dbeta});
+  return run(ColumnSumKernel{{kernel.partial_gamma, a.accumulate, a.dgamma},
+                             {kernel.partial_beta, a.accumulate, a.dbeta},
+                             blocks,
+                             a.width});
 }
 
 template <bool kLayer, typename T, typename Run>
@@ -52,6 +52,9 @@ absl::Status RunNormBackward(const NormBackwardArgs<T>& a, float* workspace, con
   }
   if (a.width <= 32 * kItemElements) {
     return RunBackwardKernel<NormBackwardKernel<T, kLayer, 32>>(a, workspace, run);
+  }
+  if (a.width <= 64 * kItemElements) {
+    return RunBackwardKernel<NormBackwardKernel<T, kLayer, 64>>(a, workspace, run);
   }
   if (a.width <= 128 * kItemElements) {
     return RunBackwardKernel<NormBackwardKernel<T, kLayer, 128>>(a, workspace, run);

@@ -63,7 +63,7 @@ MP_DEVICE void DropItem(Context& c, const DropoutMask& mask, int64_t element, It
 }
 
 template <int kPerRow>
-inline constexpr int kNormThreads = kPerRow == kWarp ? 128 : kPerRow;
+inline constexpr int kNormThreads = kPerRow < 128 ? 128 : kPerRow;
 
 template <typename T, bool kLayer, int kPerRow>
 struct NormForwardKernel {
@@ -160,6 +160,10 @@ struct NormBackwardKernel {
   static constexpr int kThreads = kNormThreads<kPerRow>;
   static constexpr int kRows = kThreads / kPerRow;
   static constexpr int kSums = kLayer ? 2 : 1;
+  // What flows past the norm is read with the rest, where registers are left for it: a second wait
+  // for the memory would cost a fifth of the time.
+  static constexpr bool kReadsAhead = sizeof(T) == 2;
+  static constexpr int kPacks = kItemElements / kPack<T>;
   NormBackwardArgs<T> a;
   DropoutMask mask;
   float* partial_gamma;
@@ -178,10 +182,10 @@ struct NormBackwardKernel {
     const int item = c.thread() % kPerRow;
     const bool active = item * kItemElements < a.width;
     int parity = 0;
-    // All threads of a row's group take part, so that they meet in the sums.
-    for (int64_t row = c.block() * kRows + c.thread() / kPerRow; row < a.rows;
-         row += c.blocks() * kRows) {
-      Row(c, sums, row, ItemBegin(item), active, parity);
+    // All threads take part, so that they meet in the sums.
+    for (int64_t first = c.block() * kRows; first < a.rows; first += c.blocks() * kRows) {
+      const int64_t row = first + c.thread() / kPerRow;
+      Row(c, sums, row, ItemBegin(item), active && row < a.rows, parity);
       parity ^= 1;
     }
     if constexpr (kRows > 1) c.Sync();
@@ -192,17 +196,21 @@ struct NormBackwardKernel {
   struct Means {
     float g, gx;
   };
+  struct Upstream {
+    Pack<T, kPack<T>> v[kPacks];
+  };
 
   template <typename Context, typename Array>
   MP_DEVICE void Row(Context& c, Array& sums, int64_t row, int64_t column, bool active,
                      int parity) const {
     const int64_t at = row * a.width + column;
-    const float rstd = c.Load(a.rstd + row);
-    float mean = 0;
-    if constexpr (kLayer) mean = c.Load(a.mean + row);
     Item xhat = {}, g = {};
-    float sum_g = 0, sum_gx = 0;
+    Upstream upstream = {};
+    float sum_g = 0, sum_gx = 0, rstd = 0, mean = 0;
     if (active) {
+      rstd = c.Load(a.rstd + row);
+      if constexpr (kLayer) mean = c.Load(a.mean + row);
+      if constexpr (kReadsAhead) upstream = ReadUpstream(c, at);
       xhat = LoadItem(c, a.x + at);
       g = LoadItem(c, a.dy + at);
       MP_UNROLL
@@ -226,7 +234,22 @@ struct NormBackwardKernel {
       }
     }
     const Means means = RowMeans(c, sum_g, sum_gx, parity);
-    if (active) Output(c, at, rstd, means, xhat, g);
+    if (!active) return;
+    if constexpr (!kReadsAhead) upstream = ReadUpstream(c, at);
+    Output(c, at, rstd, means, upstream, xhat, g);
+  }
+
+  template <typename Context>
+  MP_DEVICE Upstream ReadUpstream(Context& c, int64_t at) const {
+    Upstream upstream = {};
+    if (a.dx_upstream == nullptr) return upstream;
+    constexpr int kOfEight = 8 / kPack<T>;
+    MP_UNROLL
+    for (int i = 0; i < kPacks; ++i) {
+      const T* from = a.dx_upstream + at + i / kOfEight * 16 + i % kOfEight * kPack<T>;
+      upstream.v[i] = c.Load(reinterpret_cast<const Pack<T, kPack<T>>*>(from));
+    }
+    return upstream;
   }
 
   // Two sums with one barrier: the next row's go into the other half.
@@ -235,7 +258,7 @@ struct NormBackwardKernel {
     if constexpr (kLayer) g = WarpSum(c, g);
     gx = WarpSum(c, gx);
     if constexpr (kPerRow > kWarp) {
-      constexpr int kWarps = kThreads / kWarp;
+      constexpr int kWarps = kThreads / kWarp, kOfRow = kPerRow / kWarp;
       auto parts = c.template Shared<float, 4 * kWarps, 0>();
       const int half = parity * 2 * kWarps;
       if (c.lane() == 0) {
@@ -244,7 +267,8 @@ struct NormBackwardKernel {
       }
       c.Sync();
       g = gx = 0;
-      for (int w = 0; w < kWarps; ++w) {
+      const int first = c.warp() / kOfRow * kOfRow;
+      for (int w = first; w < first + kOfRow; ++w) {
         if constexpr (kLayer) g += parts.Get(half + w);
         gx += parts.Get(half + kWarps + w);
       }
@@ -254,16 +278,13 @@ struct NormBackwardKernel {
   }
 
   template <typename Context>
-  MP_DEVICE void Output(Context& c, int64_t at, float rstd, const Means& means, const Item& xhat,
-                        Item& g) const {
+  MP_DEVICE void Output(Context& c, int64_t at, float rstd, const Means& means,
+                        const Upstream& upstream, const Item& xhat, Item& g) const {
     MP_UNROLL
-    for (int j = 0; j < 4; ++j) {
-      Floats<8> upstream = {};
-      if (a.dx_upstream != nullptr) upstream = Read<8>(c, a.dx_upstream + at + 16 * j);
-      MP_UNROLL
-      for (int k = 0; k < 8; ++k) {
-        g.v[j][k] = rstd * fmaf(-xhat.v[j][k], means.gx, g.v[j][k] - means.g) + upstream.v[k];
-      }
+    for (int i = 0; i < kItemElements; ++i) {
+      float& into = g.v[i / 8][i % 8];
+      into = rstd * fmaf(-xhat.v[i / 8][i % 8], means.gx, into - means.g) +
+             Widen(upstream.v[i / kPack<T>].v[i % kPack<T>]);
     }
     StoreItem(c, a.dx + at, g);
     if (a.d_delta == nullptr) return;

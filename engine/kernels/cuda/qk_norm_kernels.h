@@ -227,7 +227,7 @@ absl::Status RunBiasGradient(const T* dy, int64_t rows, int64_t width, int64_t r
   MP_RETURN_IF_ERROR(
       packs ? run(BiasGradientKernel<T, kPack<T>>{dy, rows, width, row_stride, each, partials})
             : run(BiasGradientKernel<T, 1>{dy, rows, width, row_stride, each, partials}));
-  return run(ColumnSumKernel{partials, CeilDiv(rows, each), width, accumulate, db});
+  return run(ColumnSumKernel{{partials, accumulate, db}, {}, CeilDiv(rows, each), width});
 }
 
 template <int N, typename T, typename Run>
@@ -237,9 +237,10 @@ absl::Status RunQkNormBackward(const QkNormShape& s, const QkNormBackwardArgs<T>
   const int64_t partials = kernel.grid().x * QkNormBackwardKernel<T, N>::kWarps;
   kernel.partial_k = workspace + partials * s.head_dim;
   MP_RETURN_IF_ERROR(run(kernel));
-  MP_RETURN_IF_ERROR(
-      run(ColumnSumKernel{kernel.partial_q, partials, s.head_dim, a.accumulate_q, a.dgamma_q}));
-  return run(ColumnSumKernel{kernel.partial_k, partials, s.head_dim, a.accumulate_k, a.dgamma_k});
+  return run(ColumnSumKernel{{kernel.partial_q, a.accumulate_q, a.dgamma_q},
+                             {kernel.partial_k, a.accumulate_k, a.dgamma_k},
+                             partials,
+                             s.head_dim});
 }
 
 }  // namespace milepost::kernels::cuda

@@ -151,10 +151,6 @@ absl::Status Entry::Make(const Product& product) {
   MP_RETURN_IF_ERROR(
       Set(operation, CUBLASLT_MATMUL_DESC_TRANSB, transposition(shape.transpose_second)));
   MP_RETURN_IF_ERROR(Set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, EpilogueOf(product)));
-  if (getenv("MP_FAST_ACCUM") != nullptr && s.a == DType::kE4M3 && s.b == DType::kE4M3) {
-    const int8_t fast = 1;
-    MP_RETURN_IF_ERROR(Set(operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast));
-  }
   if (s.bias) {
     MP_RETURN_IF_ERROR(Set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, DataType(s.bias_type)));
   }
