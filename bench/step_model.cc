@@ -94,6 +94,10 @@ v1::JobSpec Spec(const StepFlags& flags, const std::string& data) {
   train->set_recompute(flags.recompute == "full"        ? v1::RECOMPUTE_FULL
                        : flags.recompute == "selective" ? v1::RECOMPUTE_SELECTIVE
                                                         : v1::RECOMPUTE_NONE);
+  if (flags.recompute_budget > 0) {
+    train->set_recompute(v1::RECOMPUTE_BUDGET);
+    train->set_recompute_budget(flags.recompute_budget);
+  }
   if (flags.fast) train->set_determinism(v1::DETERMINISM_FAST);
   if (flags.bf16_states) train->mutable_optimizer()->set_state_dtype(v1::STATE_DTYPE_BF16);
   train->mutable_batch()->set_micro(flags.batch);
@@ -125,6 +129,7 @@ void AddStepFlags(CLI::App& app, StepFlags* flags) {
   app.add_flag("--bf16-states", flags->bf16_states, "of the optimizer");
   app.add_option("--recompute", flags->recompute)
       ->check(CLI::IsMember({"none", "selective", "full"}));
+  app.add_option("--recompute-budget", flags->recompute_budget, "train.recompute: budget; bytes");
   app.add_flag("--fast", flags->fast, "train.determinism: fast");
 }
 

@@ -34,6 +34,7 @@ struct StepFlags {
   bool bf16_states = false;
   bool fast = false;  // train.determinism
   std::string recompute = "none";
+  int64_t recompute_budget = 0;  // bytes; more than 0: instead of the above
 };
 
 void AddStepFlags(CLI::App& app, StepFlags* flags);
