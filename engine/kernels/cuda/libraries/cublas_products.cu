@@ -19,8 +19,12 @@ namespace milepost::kernels::cuda {
 namespace {
 
 constexpr int kMaxProposals = 32;
-constexpr int kTimedRuns = 5;
-constexpr float kFarBehind = 1.15f;
+// Proposals are timed in rounds, in turn, so that what disturbs one disturbs all; those that are
+// far behind after the first round take no part in the others.
+constexpr int kRounds = 4;
+constexpr int64_t kFarBehindPercent = 115;
+constexpr int64_t kBurstNanoseconds = 1000000;
+constexpr int64_t kMostInBurst = 10;
 
 absl::Status StatusOf(cublasStatus_t status, absl::string_view what) {
   if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
@@ -324,48 +328,67 @@ struct CublasProducts::Impl {
     return StatusOf(status, ProductKey(product));
   }
 
-  // Nanoseconds of one run: the shortest of a few, after one that is not counted. Of what is far
-  // behind `best` (nanoseconds; negative: none yet) after the first one that counts, no more.
+  // Nanoseconds of one of `runs` runs that follow each other, as in a step.
   absl::StatusOr<int64_t> Time(const Product& product, Entry& entry,
                                const cublasLtMatmulAlgo_t& algorithm, const Operands& memory,
-                               int64_t best_so_far) {
+                               int64_t runs) {
     MP_ASSIGN_OR_RETURN(const EventPtr begin, MakeEvent());
     MP_ASSIGN_OR_RETURN(const EventPtr end, MakeEvent());
-    float best = 0;
-    for (int run = 0; run <= kTimedRuns; ++run) {
-      MP_RETURN_IF_ERROR(StatusOf(cudaEventRecord(begin.get(), nullptr), "cudaEventRecord"));
+    MP_RETURN_IF_ERROR(StatusOf(cudaEventRecord(begin.get(), nullptr), "cudaEventRecord"));
+    for (int64_t run = 0; run < runs; ++run) {
       MP_RETURN_IF_ERROR(
           Launch(product, entry, algorithm, memory.arguments(), memory.workspace.get(), nullptr));
-      MP_RETURN_IF_ERROR(StatusOf(cudaEventRecord(end.get(), nullptr), "cudaEventRecord"));
-      MP_RETURN_IF_ERROR(StatusOf(cudaEventSynchronize(end.get()), "cudaEventSynchronize"));
-      float milliseconds = 0;
-      MP_RETURN_IF_ERROR(StatusOf(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()),
-                                  "cudaEventElapsedTime"));
-      if (run == 1 || (run > 1 && milliseconds < best)) best = milliseconds;
-      if (run == 1 && best_so_far >= 0 && best * 1e6f > kFarBehind * best_so_far) break;
     }
-    return static_cast<int64_t>(best * 1e6f);
+    MP_RETURN_IF_ERROR(StatusOf(cudaEventRecord(end.get(), nullptr), "cudaEventRecord"));
+    MP_RETURN_IF_ERROR(StatusOf(cudaEventSynchronize(end.get()), "cudaEventSynchronize"));
+    float milliseconds = 0;
+    MP_RETURN_IF_ERROR(StatusOf(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()),
+                                "cudaEventElapsedTime"));
+    return static_cast<int64_t>(milliseconds * 1e6f) / runs;
+  }
+
+  // One round: each proposal that is not out (negative) gets the shorter of its times. Returns the
+  // shortest of all; negative where all are out.
+  int64_t TimeRound(const Product& product, Entry& entry, const Operands& memory, bool first,
+                    const std::vector<cublasLtMatmulHeuristicResult_t>& proposals,
+                    std::vector<int64_t>& times) {
+    int64_t shortest = -1;
+    for (size_t i = 0; i < proposals.size(); ++i) {
+      if (times[i] < 0) continue;
+      const int64_t burst =
+          first ? 1 : std::clamp<int64_t>(kBurstNanoseconds / times[i], 1, kMostInBurst);
+      absl::StatusOr<int64_t> time = Time(product, entry, proposals[i].algo, memory, burst);
+      // The first run of all loads it.
+      if (first && time.ok()) time = Time(product, entry, proposals[i].algo, memory, 1);
+      // A proposal that is refused when it comes to it is none.
+      const int64_t took = time.ok() ? std::max<int64_t>(*time, 1) : -1;
+      times[i] = first || took < 0 ? took : std::min(times[i], took);
+      if (times[i] >= 0 && (shortest < 0 || times[i] < shortest)) shortest = times[i];
+    }
+    return shortest;
   }
 
   absl::Status Choose(const Product& product, Entry& entry) {
     if (TakeKept(product, entry)) return absl::OkStatus();
     MP_ASSIGN_OR_RETURN(const auto proposals, Propose(product, entry));
-    size_t fastest = 0;
-    int64_t nanoseconds = -1;
     // Also where there is one alone: its first run loads it, which waits for all that the device
     // does, and during a step might wait for a peer in the same process that waits for this rank.
     MP_ASSIGN_OR_RETURN(const Operands memory,
                         AllocateOperands(product, entry.shape, options.workspace_bytes));
-    for (size_t i = 0; i < proposals.size(); ++i) {
-      const absl::StatusOr<int64_t> time =
-          Time(product, entry, proposals[i].algo, memory, nanoseconds);
-      // A proposal that is refused when it comes to it is none.
-      if (!time.ok() || (nanoseconds >= 0 && *time >= nanoseconds)) continue;
-      fastest = i;
-      nanoseconds = *time;
+    std::vector<int64_t> times(proposals.size(), 0);
+    for (int round = 0; round < (proposals.size() == 1 ? 1 : kRounds); ++round) {
+      const int64_t shortest = TimeRound(product, entry, memory, round == 0, proposals, times);
+      for (int64_t& time : times) {
+        if (time * 100 > shortest * kFarBehindPercent) time = -1;
+      }
     }
     // The device itself is at fault, or none can be run.
     MP_RETURN_IF_ERROR(StatusOf(cudaDeviceSynchronize(), "timing matrix products"));
+    size_t fastest = 0;
+    for (size_t i = 1; i < times.size(); ++i) {
+      if (times[i] >= 0 && (times[fastest] < 0 || times[i] < times[fastest])) fastest = i;
+    }
+    const int64_t nanoseconds = times[fastest];
     if (nanoseconds < 0) {
       return absl::UnimplementedError(
           absl::StrCat("cuBLASLt can run none of what it proposes for ", ProductKey(product)));
@@ -373,7 +396,7 @@ struct CublasProducts::Impl {
     entry.algorithm = proposals[fastest].algo;
     std::memcpy(entry.choice.words.data(), &entry.algorithm, sizeof entry.algorithm);
     entry.choice.workspace_bytes = static_cast<int64_t>(proposals[fastest].workspaceSize);
-    entry.choice.nanoseconds = std::max<int64_t>(nanoseconds, 0);
+    entry.choice.nanoseconds = nanoseconds;
     entry.chosen = true;
     algorithms.Put(ProductKey(product), entry.choice);
     return absl::OkStatus();
