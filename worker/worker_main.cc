@@ -19,6 +19,7 @@
 #include "common/exit_codes.h"
 #include "common/log_format.h"
 #include "common/rpc/tls_watch.h"
+#include "common/spec/path_roots.h"
 #include "common/subprocess.h"
 #include "common/version.h"
 #include "worker/agent/agent.h"
@@ -106,6 +107,15 @@ int Main(int argc, char** argv) {
   app.add_option(
       "--id", options.id,
       "stable name of this worker (default: its certificate's, else kept in the data dir)");
+  std::vector<std::string> write_roots, data_roots;
+  app.add_option("--write-roots", write_roots,
+                 "folders, with commas between, in which jobs may write (report.tensorboard, "
+                 "train.offload.path); default: wherever this worker's user may")
+      ->delimiter(',');
+  app.add_option("--data-roots", data_roots,
+                 "folders from which jobs may read (data, train.init_from), besides those they may "
+                 "write to; default: wherever this worker's user may")
+      ->delimiter(',');
   std::vector<std::string> labels;
   app.add_option("--label", labels,
                  "KEY=VALUE, may be repeated; ranks of a job are kept within one `rack`");
@@ -145,6 +155,11 @@ int Main(int argc, char** argv) {
   options.health.doctor = {SiblingBinary("milepost-worker"), "doctor", "--no-gpus", "--data-dir",
                            options.data_dir};
   options.health.gpu_trainer = options.cuda_trainer_binary;
+  if (auto made = MakePathRoots(write_roots, data_roots); made.ok()) {
+    options.path_roots = *std::move(made);
+  } else {
+    return Fail(made.status());
+  }
   if (!cores.empty()) {
     auto parsed = ParseCoreList(cores);
     if (!parsed.ok()) return Fail(parsed.status());

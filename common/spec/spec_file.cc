@@ -1,6 +1,5 @@
 // The part of parse.h that reads files.
 #include <filesystem>
-#include <functional>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -9,6 +8,7 @@
 #include "absl/types/span.h"
 #include "common/regular_file.h"
 #include "common/spec/parse.h"
+#include "common/spec/paths.h"
 #include "common/spec/validate.h"
 #include "common/spec/yaml_tree.h"
 #include "common/status_macros.h"
@@ -39,30 +39,6 @@ std::string DefaultName(const fs::path& path) {
   return name;
 }
 
-// Calls visit(field, path) for every field that names files of the hosts that train.
-void ForEachPath(v1::JobSpec* spec,
-                 const std::function<void(absl::string_view, std::string*)>& visit) {
-  if (spec->has_data()) {
-    v1::DataSpec* data = spec->mutable_data();
-    visit("data.train", data->mutable_train());
-    visit("data.validation", data->mutable_validation());
-    for (v1::TokenSource& source : *data->mutable_mixture()) {
-      visit("data.mixture.path", source.mutable_path());
-    }
-    for (v1::LabelSource& labels : *data->mutable_labels()) {
-      visit("data.labels.train", labels.mutable_train());
-      visit("data.labels.validation", labels.mutable_validation());
-    }
-  }
-  if (spec->has_train()) visit("train.init_from", spec->mutable_train()->mutable_init_from());
-  if (spec->train().has_offload()) {
-    visit("train.offload.path", spec->mutable_train()->mutable_offload()->mutable_path());
-  }
-  if (spec->has_report()) {
-    visit("report.tensorboard", spec->mutable_report()->mutable_tensorboard());
-  }
-}
-
 absl::Status MakePathsAbsolute(const std::string& file, v1::JobSpec* spec) {
   std::error_code error;
   const fs::path folder = fs::absolute(fs::path(file), error).parent_path();
@@ -70,7 +46,7 @@ absl::Status MakePathsAbsolute(const std::string& file, v1::JobSpec* spec) {
     return absl::InternalError(
         absl::StrCat("cannot resolve the folder of ", file, ": ", error.message()));
   }
-  ForEachPath(spec, [&](absl::string_view, std::string* path) {
+  ForEachPath(spec, [&](absl::string_view, PathUse, std::string* path) {
     if (!path->empty()) *path = (folder / *path).lexically_normal().string();
   });
   return absl::OkStatus();
@@ -159,7 +135,7 @@ absl::Status CheckSpecTemplate(absl::string_view yaml, absl::string_view filenam
   v1::JobSpec spec;
   MP_RETURN_IF_ERROR(ParseYamlMessage(yaml, filename, &spec, &source.lines));
   std::vector<std::string> problems;
-  ForEachPath(&spec, [&](absl::string_view field, std::string* path) {
+  ForEachPath(&spec, [&](absl::string_view field, PathUse, std::string* path) {
     if (path->empty() || path->front() == '/' || problems.size() >= kMaxPathProblems) return;
     problems.push_back(absl::StrCat(Place(std::string(field), absl::MakeConstSpan(&source, 1)),
                                     ": ", field,

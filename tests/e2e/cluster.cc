@@ -268,6 +268,7 @@ void Cluster::StartWorker(int index) {
                                    "--memory-dir",
                                    absl::StrCat(folder_, "/memory/", index)};
   if (options_.tls) argv.insert(argv.end(), {"--tls", folder_ + "/pki/workers/" + name});
+  argv.insert(argv.end(), options_.worker_flags.begin(), options_.worker_flags.end());
   workers_[static_cast<size_t>(index)] =
       std::make_unique<Subprocess>(Spawn(name, std::move(argv), name + ".log"));
 }

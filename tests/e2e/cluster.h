@@ -56,6 +56,7 @@ struct ClusterOptions {
   // A coordinator that ends by itself, as one does that loses its lease in etcd, is started again
   // while calls wait; one that a signal ends fails the test.
   bool start_again = false;
+  std::vector<std::string> worker_flags;
 };
 
 class Cluster {

@@ -153,6 +153,25 @@ TEST_F(ProcessesTest, AMissingDataFileIsTheUsersToMend) {
   EXPECT_THAT(end.first_failure().message(), HasSubstr(folder_ + "/nothing.npy"));
 }
 
+TEST(RootsOfAWorker, PathsElsewhereAreTheUsersToMend) {
+  const std::string folder = MakeFolder("milepost_roots");
+  const std::string boards = folder + "/boards";
+  std::filesystem::create_directories(boards);
+  Cluster cluster(folder, {.worker_flags = {"--write-roots", boards, "--data-roots", folder}});
+  cluster.Start();
+  v1::JobSpec spec = SmallJob(folder, 2);
+  spec.mutable_report()->set_tensorboard(folder + "/elsewhere");
+  const v1::Job refused = cluster.Await(cluster.Submit(spec), IsTerminal);
+  EXPECT_EQ(refused.state(), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(refused.first_failure().class_(), v1::FAILURE_CLASS_USER);
+  EXPECT_THAT(refused.first_failure().message(), HasSubstr("report.tensorboard"));
+  EXPECT_FALSE(std::filesystem::exists(folder + "/elsewhere"));
+  spec.mutable_report()->set_tensorboard(boards + "/mine");
+  EXPECT_EQ(cluster.Await(cluster.Submit(spec), IsTerminal).state(), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_TRUE(std::filesystem::exists(boards + "/mine"));
+  if (!::testing::Test::HasFailure()) std::filesystem::remove_all(folder);
+}
+
 TEST_F(ProcessesTest, CancelSavesAndEnds) {
   const std::string job = cluster_.Submit(SmallJob(folder_, 100000));
   cluster_.Await(job, AtStep(1));

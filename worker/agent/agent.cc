@@ -312,6 +312,7 @@ absl::Status AgentImpl::StartTrainer(const v1::StartRank& start) {
   trainer.threads = RankThreads(start.spec().resources().threads_per_rank(),
                                 static_cast<int>(trainer.cores.size()));
   trainer.state_folder = absl::StrCat(options_.data_dir, "/offload");
+  trainer.path_roots = options_.path_roots;
   trainer.hang_time = options_.hang_time;
   trainer.silence = options_.silence;
   trainer.memory_folder = memory_.FolderOf(start.job(), start.uid());

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/spec/path_roots.h"
 #include "worker/agent/health_check.h"
 #include "worker/agent/slots.h"
 #include "worker/agent/spot_watch.h"
@@ -35,6 +36,7 @@ struct AgentOptions {
   SlotOptions slots;                          // what it offers (worker/agent/slots.h)
   std::string trainer_binary;                 // milepost-trainer
   std::string cuda_trainer_binary;            // milepost-trainer-cuda, for ranks on GPUs
+  PathRoots path_roots;                       // where its jobs may write and read
   // How often the GPUs are measured.
   absl::Duration measure_interval = absl::Seconds(10);
   // The driver's library; tests replace it.

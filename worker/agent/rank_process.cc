@@ -36,6 +36,10 @@ absl::Status SendStart(const v1::StartRank& start, const TrainerOptions& options
   message.set_threads(options.threads);
   message.set_state_folder(options.state_folder);
   message.set_memory_folder(options.memory_folder);
+  message.mutable_write_roots()->Assign(options.path_roots.write.begin(),
+                                        options.path_roots.write.end());
+  message.mutable_data_roots()->Assign(options.path_roots.data.begin(),
+                                       options.path_roots.data.end());
   message.set_hang_seconds(absl::ToDoubleSeconds(options.hang_time));
   // The socket's buffer takes it before the trainer reads.
   return channel.Send(message, Clock::Real()->Now() + kHandOver);

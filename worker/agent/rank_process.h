@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/message_channel.h"
+#include "common/spec/path_roots.h"
 #include "common/subprocess.h"
 #include "worker/agent/exit_class.h"
 #include "worker/agent/log_lines.h"
@@ -30,6 +31,7 @@ struct TrainerOptions {
   int threads = 1;
   std::string state_folder;   // of v1::TrainerStart
   std::string memory_folder;  // likewise
+  PathRoots path_roots;       // likewise
   absl::Duration hang_time;   // of v1::TrainerStart; zero: it is let hang, silent too
   absl::Duration silence;     // after which it is killed, once it has given a sign of life
 };

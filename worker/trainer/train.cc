@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/rpc/status.h"
+#include "common/spec/path_roots.h"
 #include "common/spec/to_yaml.h"
 #include "common/status_macros.h"
 #include "engine/comm/in_process.h"
@@ -70,6 +71,7 @@ class Trainer {
  private:
   absl::Status FindCoordinator();
   absl::Status CheckDevice() const;
+  absl::Status CheckPathsOfSpec() const;
   absl::Status Meet();
   // Parameters and the rest of the state, from wherever they come; nullopt: they are there.
   std::optional<TrainerExit> Begin();
@@ -305,6 +307,14 @@ absl::Status Trainer::CheckDevice() const {
                                           ", and this trainer is for ", name(device_.kind)));
 }
 
+absl::Status Trainer::CheckPathsOfSpec() const {
+  const auto folders = [](const auto& given) {
+    return std::vector<std::string>(given.begin(), given.end());
+  };
+  return CheckPaths(
+      spec_, {.write = folders(message_.write_roots()), .data = folders(message_.data_roots())});
+}
+
 absl::Status Trainer::FindCoordinator() {
   coordinator_.address = message_.coordinator();
   if (message_.tls_dir().empty()) return absl::OkStatus();
@@ -342,6 +352,7 @@ TrainerExit Trainer::Run() {
   WatchForHangs();
   if (absl::Status status = FindCoordinator(); !status.ok()) return SetupFailure(status);
   if (absl::Status status = CheckDevice(); !status.ok()) return SetupFailure(status);
+  if (absl::Status status = CheckPathsOfSpec(); !status.ok()) return SetupFailure(status);
   if (absl::Status status = Meet(); !status.ok()) {
     if (fenced_) return Fenced();
     if (AbortRequested()) return SetupFailure(Aborted());

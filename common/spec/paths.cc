@@ -1,0 +1,33 @@
+#include "common/spec/paths.h"
+
+namespace milepost {
+
+void ForEachPath(v1::JobSpec* spec, PathVisitor visit) {
+  const auto read = [&](absl::string_view field, std::string* path) {
+    visit(field, PathUse::kRead, path);
+  };
+  const auto write = [&](absl::string_view field, std::string* path) {
+    visit(field, PathUse::kWrite, path);
+  };
+  if (spec->has_data()) {
+    v1::DataSpec* data = spec->mutable_data();
+    read("data.train", data->mutable_train());
+    read("data.validation", data->mutable_validation());
+    for (v1::TokenSource& source : *data->mutable_mixture()) {
+      read("data.mixture.path", source.mutable_path());
+    }
+    for (v1::LabelSource& labels : *data->mutable_labels()) {
+      read("data.labels.train", labels.mutable_train());
+      read("data.labels.validation", labels.mutable_validation());
+    }
+  }
+  if (spec->has_train()) read("train.init_from", spec->mutable_train()->mutable_init_from());
+  if (spec->train().has_offload()) {
+    write("train.offload.path", spec->mutable_train()->mutable_offload()->mutable_path());
+  }
+  if (spec->has_report()) {
+    write("report.tensorboard", spec->mutable_report()->mutable_tensorboard());
+  }
+}
+
+}  // namespace milepost

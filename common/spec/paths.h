@@ -1,0 +1,24 @@
+// The fields of a spec that name files of the hosts that train: one list, for all who look at them.
+//
+//   ForEachPath(&spec, [](absl::string_view field, PathUse use, std::string* path) { ... });
+#ifndef MILEPOST_COMMON_SPEC_PATHS_H_
+#define MILEPOST_COMMON_SPEC_PATHS_H_
+
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/string_view.h"
+#include "milepost/v1/job_spec.pb.h"
+
+namespace milepost {
+
+enum class PathUse { kRead, kWrite };
+
+// Calls visit(field, use, path) for each, those that are empty too where their part of the spec is
+// there. `path` may be changed.
+using PathVisitor = absl::FunctionRef<void(absl::string_view, PathUse, std::string*)>;
+void ForEachPath(v1::JobSpec* spec, PathVisitor visit);
+
+}  // namespace milepost
+
+#endif  // MILEPOST_COMMON_SPEC_PATHS_H_
