@@ -125,8 +125,9 @@ absl::Status Stream(Connection::Core& core,
     auto reader = (stub.get()->*method)(context.get(), request);
     Message message;
     while (reader->Read(&message)) {
-      backoff.Progress();
-      if (on_message(message)) continue;
+      const bool goes_on = on_message(message);
+      backoff.Progress();  // after what may have waited for a reader of ours
+      if (goes_on) continue;
       context.get()->TryCancel();
       reader->Finish();
       return absl::OkStatus();

@@ -66,7 +66,9 @@ bool Backoff::Retry(const grpc::Status& status, const std::shared_ptr<grpc::Chan
 std::optional<absl::Duration> Backoff::NextDelay(const grpc::Status& status) {
   const double share = std::uniform_real_distribution<double>(0.5, 1)(core_->random);
   const absl::Time now = absl::Now();
-  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+  // The coordinator cuts readers that stand still, as one does behind a pager: CANCELLED.
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+      status.error_code() == grpc::StatusCode::CANCELLED) {
     const absl::Duration left = std::min(give_up_, deadline_) - now;
     if (left <= absl::ZeroDuration()) return std::nullopt;
     const absl::Duration delay = std::min(next_ * share, left);

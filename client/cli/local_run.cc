@@ -216,13 +216,16 @@ absl::StatusOr<std::vector<v1::Checkpoint>> LocalRun::CheckpointsOf(
 }
 
 absl::Status LocalRun::Replace(const std::vector<v1::Job>& replaced,
-                               const std::vector<v1::Checkpoint>& checkpoints, JobClient jobs) {
+                               std::vector<v1::Checkpoint> checkpoints, JobClient jobs) {
   if (replaced.empty()) return absl::OkStatus();
   std::vector<std::string> names;
   for (const v1::Job& job : replaced) {
-    const bool over = IsTerminal(job.state());
-    if (!over) MP_RETURN_IF_ERROR(jobs.Cancel(job.name()).status());
-    names.push_back(absl::StrCat(job.name(), over ? "" : " (now cancelled)"));
+    names.push_back(absl::StrCat(job.name(), IsTerminal(job.state()) ? "" : " (now cancelled)"));
+    if (IsTerminal(job.state())) continue;
+    MP_RETURN_IF_ERROR(jobs.Cancel(job.name()).status());
+    // Ranks save once more before they leave, and the newest goes only when the job is over.
+    MP_RETURN_IF_ERROR(jobs.Watch(job.name(), [](const v1::Job&) { return true; }));
+    MP_ASSIGN_OR_RETURN(checkpoints, CheckpointsOf(replaced));
   }
   CheckpointClient client(Connection::To(port_->address(), {.reach = absl::Milliseconds(500)}));
   int64_t count = 0;

@@ -75,9 +75,10 @@ class LocalRun {
   absl::Status QueueOthers(const RunChoice& choice, JobClient jobs);
   // Those of the jobs that --fresh begins anew beside; FAILED_PRECONDITION when one is pinned.
   absl::StatusOr<std::vector<v1::Checkpoint>> CheckpointsOf(const std::vector<v1::Job>& replaced);
-  // Ends these jobs, puts the checkpoints into the bin, and says so in one line.
+  // Ends these jobs, waits for their end, puts their checkpoints into the bin, and says so in one
+  // line. `checkpoints`: what they have now.
   absl::Status Replace(const std::vector<v1::Job>& replaced,
-                       const std::vector<v1::Checkpoint>& checkpoints, JobClient jobs);
+                       std::vector<v1::Checkpoint> checkpoints, JobClient jobs);
   void Watch();
   absl::Status Wait(absl::Time until);
   void OnSignals();

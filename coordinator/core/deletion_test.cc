@@ -130,5 +130,19 @@ TEST_F(JobDeletionTest, ItsRequestIdIsForgotten) {
   EXPECT_EQ(Do(submitted).job, "jobs/2");
 }
 
+TEST_F(JobDeletionTest, ItsRequestIdIsForgottenInTheSameDecision) {
+  const JobSubmitted submitted = {.request_id = "r", .spec = Spec(1)};
+  const std::string job = Do(submitted).job;
+  Do(JobCancelled{job});
+  const Outcome outcome =
+      DecideAll(state, std::vector<Event>{JobDeleted{job, {}}, submitted}, now, config);
+  ASSERT_EQ(outcome.results.size(), 2u);
+  EXPECT_TRUE(outcome.results[0].status.ok()) << outcome.results[0].status;
+  EXPECT_EQ(outcome.results[1].job, "jobs/2");
+  Apply(outcome);
+  EXPECT_EQ(state.FindJob(1), nullptr);
+  EXPECT_EQ(state.FindRequest("r"), 2);
+}
+
 }  // namespace
 }  // namespace milepost::coordinator

@@ -56,11 +56,12 @@ bool HasResumed(const v1::JobRecord& record, absl::string_view request_id) {
   return !request_id.empty() && std::find(ids.begin(), ids.end(), request_id) != ids.end();
 }
 
-// 0: none is known.
+// 0: none is known; its job may have been deleted in this decision, too.
 int64_t Transition::KnownRequest(const std::string& request_id) const {
   if (request_id.empty()) return 0;
   const auto now = requests_.find(request_id);
-  return now != requests_.end() ? now->second : state_.FindRequest(request_id);
+  const int64_t known = now != requests_.end() ? now->second : state_.FindRequest(request_id);
+  return known != 0 && Job(known) == nullptr ? 0 : known;
 }
 
 void Transition::Submit(const JobSubmitted& event) {

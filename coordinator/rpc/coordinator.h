@@ -107,6 +107,8 @@ struct CoordinatorOptions {
 struct Planner {
   std::string who;             // empty: nobody in particular (planning_room.h)
   std::function<bool()> gone;  // and hears no answer; empty: never
+  // Nullable: what planning took is added, without the wait for a place.
+  absl::Duration* spent = nullptr;
 };
 
 std::string ProjectOfJob(const v1::Job& job);

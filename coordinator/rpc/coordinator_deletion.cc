@@ -31,22 +31,25 @@ absl::Status Coordinator::DeleteCheckpoint(const std::string& name, bool purge) 
   const v1::JobRecord* job = state_.FindJob(JobNumber(owner.job()));
   const bool goes_on = job != nullptr && !IsTerminal(job->job().state());
   return purge ? checkpoints.Delete(name, /*keep_newest=*/goes_on)
-               : checkpoints.Bin(name, /*keep_newest=*/goes_on, absl::Now());
+               : checkpoints.Bin(name, /*keep_newest=*/goes_on, clock_->Now());
 }
 
 void Coordinator::EmptyBin() {
   const absl::Time now = SteadyNow();
   if (now < next_emptying_) return;
   next_emptying_ = now + kEmptyingInterval;
-  const absl::Status status = store_->checkpoints().EmptyBin(absl::Now());
+  const absl::Status status = store_->checkpoints().EmptyBin(clock_->Now());
   if (status.ok()) return;
   spdlog::warn("deleted checkpoints cannot be removed: {}", std::string(status.message()));
 }
 
 absl::StatusOr<v1::DeleteJobResponse> Coordinator::DeleteJob(const std::string& name) {
   absl::StatusOr<std::vector<v1::Checkpoint>> claimed = std::vector<v1::Checkpoint>();
+  absl::Status refused;
   Entry entry;
   // Claimed are only the checkpoints of a job that may go: those of others may be read at any time.
+  // What is refused here stays so, though events before it in the batch may let it go by then:
+  // nobody would have claimed its checkpoints.
   entry.event = [&]() -> std::optional<Event> {
     mutex_.AssertReaderHeld();
     JobDeleted event = {.job = name};
@@ -55,13 +58,15 @@ absl::StatusOr<v1::DeleteJobResponse> Coordinator::DeleteJob(const std::string& 
         event.checkpoints.insert(checkpoint.name());
       }
     }
-    if (!Decide(state_, event, clock_->Now(), options_.config).status.ok()) return event;
+    refused = Decide(state_, event, clock_->Now(), options_.config).status;
+    if (!refused.ok()) return std::nullopt;
     claimed = store_->checkpoints().ClaimJob(name);
     return claimed.ok() ? std::optional<Event>(event) : std::nullopt;
   };
   const absl::Status deleted = Do(std::move(entry)).status();
   if (claimed.ok() && !deleted.ok() && !claimed->empty()) store_->checkpoints().ReleaseJob(name);
   MP_RETURN_IF_ERROR(deleted);
+  MP_RETURN_IF_ERROR(refused);
   MP_RETURN_IF_ERROR(claimed.status());
   v1::DeleteJobResponse response;
   response.set_checkpoints(static_cast<int64_t>(claimed->size()));

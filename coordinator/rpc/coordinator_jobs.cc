@@ -23,6 +23,7 @@
 #include "common/spec/sizes.h"
 #include "common/spec/validate.h"
 #include "common/status_macros.h"
+#include "common/steady_time.h"
 #include "coordinator/core/placement.h"
 #include "coordinator/rpc/coordinator.h"
 #include "coordinator/security/principal.h"
@@ -227,7 +228,9 @@ absl::Status Coordinator::AdmitSpec(const KnownPlace& told, const Planner& plann
   }
   const auto still_wanted = [&] { return StillWantedBy(planner); };
   MP_RETURN_IF_ERROR(planning_room_.Enter(planner.who, still_wanted));
+  const absl::Time begin = SteadyNow();
   auto answer = options_.admission(*spec, place, still_wanted);
+  if (planner.spent != nullptr) *planner.spent += SteadyNow() - begin;
   planning_room_.Leave(planner.who);
   MP_ASSIGN_OR_RETURN(AdmittedSpec admitted, std::move(answer));
   event->slot_bytes = admitted.slot_bytes;
@@ -247,6 +250,14 @@ std::unique_ptr<CheckpointReader> Coordinator::Keep(const v1::JobSpec& spec) {
   if (from.empty()) return nullptr;
   auto reader = store_->checkpoints().Keep(from);
   return reader.ok() ? *std::move(reader) : nullptr;
+}
+
+// It was not there, or about to go, when the job should have begun to keep it.
+absl::Status CheckKept(const v1::JobSpec& spec, const CheckpointReader* kept) {
+  const std::string& from = spec.checkpoint().resume_from();
+  if (from.empty() || kept != nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("checkpoint.resume_from: ", from, " was just being deleted: try again"));
 }
 
 absl::StatusOr<JobSubmitted> Coordinator::NewJob(
@@ -281,6 +292,7 @@ absl::StatusOr<v1::Job> Coordinator::SubmitNew(const KnownPlace& told, bool vali
   MP_RETURN_IF_ERROR(CheckRoomFor(event.project, 1, event.spec.ByteSizeLong()));
   const std::unique_ptr<CheckpointReader> kept = Keep(event.spec);
   MP_RETURN_IF_ERROR(AdmitSpec(told, planner, &event));
+  MP_RETURN_IF_ERROR(CheckKept(event.spec, kept.get()));
   if (!validate_only) {
     MP_ASSIGN_OR_RETURN(const std::string name, Do(std::move(event)));
     return Get(name);
@@ -380,7 +392,9 @@ absl::StatusOr<v1::Job> Coordinator::Fork(const v1::ForkJobRequest& request,
 // ---- arrays ----
 
 absl::Status Coordinator::AdmitArray(const Planner& planner, std::vector<JobSubmitted>* jobs) {
-  const absl::Time begin = absl::Now();
+  absl::Duration spent;
+  Planner timed = planner;
+  timed.spent = &spent;
   std::map<std::string, const JobSubmitted*> planned;
   for (size_t i = 0; i < jobs->size(); ++i) {
     MP_RETURN_IF_ERROR(StillWantedBy(planner));
@@ -389,7 +403,7 @@ absl::Status Coordinator::AdmitArray(const Planner& planner, std::vector<JobSubm
     const std::string key = PlanKey(job.spec);
     const auto twin = planned.find(key);
     const bool same = twin != planned.end() && !twin->second->submitted_spec.has_value();
-    absl::Status status = same ? ValidateJobSpec(job.spec) : AdmitSpec({}, planner, &job);
+    absl::Status status = same ? ValidateJobSpec(job.spec) : AdmitSpec({}, timed, &job);
     if (!status.ok()) return OfElement(i, status);
     if (same) {
       job.slot_bytes = twin->second->slot_bytes;
@@ -402,7 +416,7 @@ absl::Status Coordinator::AdmitArray(const Planner& planner, std::vector<JobSubm
       return OfElement(i, absl::InvalidArgumentError(
                               "resources.device: all jobs of an array want the same kind"));
     }
-    if (absl::Now() - begin < kLongestPlanning) continue;
+    if (spent < kLongestPlanning) continue;
     return Refusal(v1::ERROR_REASON_PLANNING_TOO_LONG, "elements",
                    absl::StrCat("planning took more than ", absl::FormatDuration(kLongestPlanning),
                                 " for the first ", i + 1, " of ", jobs->size(),
@@ -463,6 +477,9 @@ absl::StatusOr<v1::SubmitJobArrayResponse> Coordinator::SubmitArray(
     event.request_id = id;
     event.request_digest = RequestDigest(request);
     MP_RETURN_IF_ERROR(AdmitArray(planner, &event.jobs));
+    for (const JobSubmitted& job : event.jobs) {
+      MP_RETURN_IF_ERROR(CheckKept(job.spec, kept.at(job.spec.checkpoint().resume_from()).get()));
+    }
     if (request.validate_only()) return v1::SubmitJobArrayResponse();
     MP_ASSIGN_OR_RETURN(const std::string name, Do(std::move(event)));
     MP_ASSIGN_OR_RETURN(first, Get(name));

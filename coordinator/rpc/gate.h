@@ -91,6 +91,9 @@ class GateCall {
   // The call's line in the audit log, if it gets one. Once; also when the call is over.
   void Record(const absl::Status& status);
 
+  // Whom the call counts for, wherever callers are counted; empty: nobody in particular.
+  const std::string& caller() const { return limited_; }
+
  private:
   absl::Status CheckJob(const std::string& job, v1::Role role);
   absl::Status CheckCheckpoint(const std::string& name, v1::Role role);

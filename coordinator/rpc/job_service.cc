@@ -202,8 +202,7 @@ class JobServiceImpl : public v1::JobService::Service {
 
   // For as long as the call lives.
   static Planner PlannerOf(const grpc::ServerContext* context, const GateCall& call) {
-    const v1::Principal& principal = call.principal();
-    return {.who = principal.user(), .gone = [context] { return context->IsCancelled(); }};
+    return {.who = call.caller(), .gone = [context] { return context->IsCancelled(); }};
   }
 
   // What the spec refers to of others must be the caller's to see. The answers are those for what

@@ -2,6 +2,10 @@
 #include <rocksdb/db.h>
 #include <rocksdb/write_batch.h>
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "common/error_details.h"
 #include "common/proto_time.h"
@@ -70,14 +74,7 @@ v1::Checkpoint CheckpointStore::Described(const Committed& committed) const {
   return checkpoint;
 }
 
-absl::Status CheckpointStore::DeleteLocked(int64_t number) {
-  rocksdb::WriteBatch batch;
-  AddDeletion(database_, number, &batch);
-  MP_RETURN_IF_ERROR(database_->Write(&batch, /*sync=*/true));
-  committed_.erase(number);
-  deleter_.Add(number);
-  return absl::OkStatus();
-}
+absl::Status CheckpointStore::DeleteLocked(int64_t number) { return DeleteAllLocked({number}); }
 
 absl::Status CheckpointStore::Delete(const std::string& name, bool keep_newest, absl::Time now) {
   absl::MutexLock lock(&mutex_);
@@ -110,30 +107,62 @@ absl::StatusOr<v1::Checkpoint> CheckpointStore::Restore(const std::string& name)
   return restored;
 }
 
-absl::Status CheckpointStore::EmptyBin(absl::Time now) {
-  absl::MutexLock lock(&mutex_);
-  for (auto it = committed_.begin(); it != committed_.end();) {
-    const auto& [number, committed] = *it++;
+// The oldest first.
+std::vector<int64_t> CheckpointStore::BinnedLocked() const {
+  std::vector<std::pair<absl::Time, int64_t>> binned;
+  for (const auto& [number, committed] : committed_) {
     const v1::Checkpoint& checkpoint = committed.checkpoint;
     if (!checkpoint.has_delete_time() || committed.claimed) continue;
-    if (FromProto(checkpoint.delete_time()) + options_.bin_time > now) continue;
-    MP_RETURN_IF_ERROR(DeleteLocked(number));
+    binned.emplace_back(FromProto(checkpoint.delete_time()), number);
+  }
+  std::sort(binned.begin(), binned.end());
+  std::vector<int64_t> numbers;
+  for (const auto& [time, number] : binned) numbers.push_back(number);
+  return numbers;
+}
+
+absl::Status CheckpointStore::DeleteAllLocked(absl::Span<const int64_t> numbers) {
+  if (numbers.empty()) return absl::OkStatus();
+  rocksdb::WriteBatch batch;
+  for (const int64_t number : numbers) AddDeletion(database_, number, &batch);
+  MP_RETURN_IF_ERROR(database_->Write(&batch, /*sync=*/true, Database::Space::kFrees));
+  for (const int64_t number : numbers) {
+    committed_.erase(number);
+    deleter_.Add(number);
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> CheckpointStore::EmptyOneOfBin() {
+absl::Status CheckpointStore::EmptyBin(absl::Time now) {
+  constexpr size_t kMostAtOnce = 1000;
   absl::MutexLock lock(&mutex_);
-  const Committed* oldest = nullptr;
-  for (const auto& [number, committed] : committed_) {
-    if (!committed.checkpoint.has_delete_time() || committed.claimed) continue;
-    const bool older = oldest == nullptr || FromProto(committed.checkpoint.delete_time()) <
-                                                FromProto(oldest->checkpoint.delete_time());
-    if (older) oldest = &committed;
+  MP_ASSIGN_OR_RETURN(const uint64_t free, options_.free_bytes(options_.staging_dir));
+  const auto floor = static_cast<int64_t>(2 * options_.margin_bytes);
+  int64_t lacks = floor - static_cast<int64_t>(std::min<uint64_t>(free, floor));
+  std::vector<int64_t> gone;
+  for (const int64_t number : BinnedLocked()) {
+    const v1::Checkpoint& checkpoint = committed_.at(number).checkpoint;
+    const bool over = FromProto(checkpoint.delete_time()) + options_.bin_time <= now;
+    if ((!over && lacks <= 0) || gone.size() == kMostAtOnce) break;
+    lacks -= checkpoint.bytes();
+    gone.push_back(number);
   }
-  if (oldest == nullptr) return false;
-  MP_RETURN_IF_ERROR(DeleteLocked(CheckpointNumber(oldest->checkpoint.name())));
-  return true;
+  return DeleteAllLocked(gone);
+}
+
+absl::Status CheckpointStore::EmptyBinFor(const v1::BeginCheckpointRequest& request) {
+  absl::MutexLock lock(&mutex_);
+  MP_ASSIGN_OR_RETURN(const uint64_t free, options_.free_bytes(options_.staging_dir));
+  int64_t lacks = request.bytes() + ReservedLocked() + static_cast<int64_t>(options_.margin_bytes) -
+                  static_cast<int64_t>(free);
+  std::vector<int64_t> gone;
+  for (const int64_t number : BinnedLocked()) {
+    if (lacks <= 0) break;
+    lacks -= committed_.at(number).checkpoint.bytes();
+    gone.push_back(number);
+  }
+  // It would not fit all the same: nothing is lost for it.
+  return lacks > 0 ? absl::OkStatus() : DeleteAllLocked(gone);
 }
 
 absl::StatusOr<std::vector<v1::Checkpoint>> CheckpointStore::ClaimJob(const std::string& job) {

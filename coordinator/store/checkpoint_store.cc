@@ -150,11 +150,16 @@ absl::StatusOr<int64_t> CheckpointStore::NextNumberLocked() {
   return number;
 }
 
-absl::Status CheckpointStore::ReserveLocked(const v1::BeginCheckpointRequest& request) {
+int64_t CheckpointStore::ReservedLocked() const {
   int64_t reserved = 0;
   for (const auto& [number, open] : open_) {
     reserved += std::max<int64_t>(0, open->request.bytes() - open->written_bytes);
   }
+  return reserved;
+}
+
+absl::Status CheckpointStore::ReserveLocked(const v1::BeginCheckpointRequest& request) {
+  const int64_t reserved = ReservedLocked();
   MP_ASSIGN_OR_RETURN(const uint64_t free, options_.free_bytes(options_.staging_dir));
   const uint64_t needed = static_cast<uint64_t>(request.bytes() + reserved) + options_.margin_bytes;
   if (needed <= free) return absl::OkStatus();
@@ -231,15 +236,14 @@ absl::StatusOr<std::string> CheckpointStore::Begin(const v1::BeginCheckpointRequ
   absl::StatusOr<std::string> name = TryBegin(request);
   if (!absl::IsResourceExhausted(name.status())) return name;
   const absl::Time deadline = absl::Now() + kDeletionPatience;
+  // One at a time: what one caller empties the bin for may do for the others, ranks of one job.
+  absl::MutexLock emptying(&emptying_);
   deleter_.Await(deadline);
   name = TryBegin(request);
-  while (absl::IsResourceExhausted(name.status()) && absl::Now() < deadline) {
-    MP_ASSIGN_OR_RETURN(const bool emptied, EmptyOneOfBin());
-    if (!emptied) break;
-    deleter_.Await(deadline);
-    name = TryBegin(request);
-  }
-  return name;
+  if (!absl::IsResourceExhausted(name.status())) return name;
+  MP_RETURN_IF_ERROR(EmptyBinFor(request));
+  deleter_.Await(deadline);
+  return TryBegin(request);
 }
 
 absl::StatusOr<std::string> CheckpointStore::TryBegin(const v1::BeginCheckpointRequest& request) {

@@ -31,6 +31,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "common/steady_time.h"
 #include "coordinator/store/chunk_deleter.h"
 #include "milepost/v1/store.pb.h"
@@ -92,8 +93,9 @@ struct ReadTrouble {
 // over. Times are those of SteadyNow.
 struct ReadHold {
   static constexpr absl::Duration kLongest = absl::Minutes(10);
-  // It was wanted gone, and then not any more.
-  static constexpr absl::Duration kForgotten = absl::Hours(1);
+  // It was wanted gone, and then not any more. Longer than between two of a job's checkpoints, at
+  // each of which it is asked again.
+  static constexpr absl::Duration kForgotten = absl::Hours(24);
 
   // It is to go now. May it?
   bool Ends(absl::Time now) {
@@ -171,7 +173,8 @@ class CheckpointStore {
   // newest of its job and `keep_newest`.
   absl::Status Bin(const std::string& name, bool keep_newest, absl::Time now);
   absl::StatusOr<v1::Checkpoint> Restore(const std::string& name);
-  // Deletes what has been in the bin for longer than it may.
+  // Deletes what has been in the bin for longer than it may, and the oldest where the disk has less
+  // than twice the margin left: a thousand at most, in one write. Called now and then.
   absl::Status EmptyBin(absl::Time now);
   // Deleted checkpoints are gone at once, also out of the bin; their space is free a moment later,
   // and Begin waits for that when it needs it. FAILED_PRECONDITION as above. `now`: SteadyNow's.
@@ -241,12 +244,19 @@ class CheckpointStore {
   absl::StatusOr<Committed*> FindCommittedLocked(const std::string& name)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status DeleteLocked(int64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // All or none, in one write.
+  absl::Status DeleteAllLocked(absl::Span<const int64_t> numbers)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<int64_t> BinnedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Bytes that open checkpoints have still to write.
+  int64_t ReservedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // In its job's way to go, or in the bin.
   absl::Status CheckThere(const Committed& committed) const;
   absl::Status CheckMayGoLocked(Committed& committed, bool keep_newest, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The oldest one in the bin; false when there is none.
-  absl::StatusOr<bool> EmptyOneOfBin();
+  // The oldest ones in the bin whose bytes the checkpoint lacks; none where all of them are too
+  // few.
+  absl::Status EmptyBinFor(const v1::BeginCheckpointRequest& request);
   v1::Checkpoint Described(const Committed& committed) const;
   absl::StatusOr<v1::StoredManifest> LoadManifest(int64_t number);
   absl::Status EndedReason(const OpenCheckpoint& open);
@@ -259,6 +269,7 @@ class CheckpointStore {
 
   Database* const database_;
   const CheckpointStoreOptions options_;
+  absl::Mutex emptying_;  // before mutex_: of those who empty the bin for a checkpoint
   absl::Mutex mutex_;
   absl::CondVar streams_changed_;
   std::map<int64_t, std::shared_ptr<OpenCheckpoint>> open_ ABSL_GUARDED_BY(mutex_);

@@ -212,8 +212,8 @@ absl::Status Database::CheckFormat() {
   return absl::OkStatus();
 }
 
-absl::Status Database::Write(rocksdb::WriteBatch* batch, bool sync) {
-  MP_RETURN_IF_ERROR(CheckSpace());
+absl::Status Database::Write(rocksdb::WriteBatch* batch, bool sync, Space space) {
+  MP_RETURN_IF_ERROR(CheckSpace(space));
   rocksdb::WriteOptions options;
   options.sync = sync;
   options.protection_bytes_per_key = 8;
@@ -239,9 +239,11 @@ std::pair<uint64_t, uint64_t> Database::CurrentLog() const {
   return {log->LogNumber(), log->SizeFileBytes()};
 }
 
-absl::Status Database::CheckSpace() const {
+absl::Status Database::CheckSpace(Space space) const {
   MP_ASSIGN_OR_RETURN(const uint64_t free, StatvfsFreeBytes(dir_));
-  if (free >= kLowSpaceBytes) return absl::OkStatus();
+  // A deletion is small, and what makes room must not wait for room.
+  const uint64_t least = space == Space::kFrees ? kLowSpaceBytes / 8 : kLowSpaceBytes;
+  if (free >= least) return absl::OkStatus();
   return Refusal(v1::ERROR_REASON_DISK_FULL, "",
                  absl::StrCat("the disk of ", dir_, " is full: ", free, " bytes are free, ",
                               kLowSpaceBytes, " are needed; free some space and try again"));

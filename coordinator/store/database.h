@@ -54,10 +54,12 @@ class Database {
   static constexpr uint64_t kLowSpaceBytes = 32 << 20;
 
   // One atomic write. RESOURCE_EXHAUSTED, with nothing done, when space is low.
-  absl::Status Write(rocksdb::WriteBatch* batch, bool sync);
+  // What makes room may be written when there is little.
+  enum class Space : uint8_t { kTakes, kFrees };
+  absl::Status Write(rocksdb::WriteBatch* batch, bool sync, Space space = Space::kTakes);
   // Makes all that was written without a sync durable.
   absl::Status SyncLog();
-  absl::Status CheckSpace() const;
+  absl::Status CheckSpace(Space space = Space::kTakes) const;
   // NOT_FOUND when there is none.
   absl::Status Get(rocksdb::ColumnFamilyHandle* family, absl::string_view key,
                    std::string* value) const;

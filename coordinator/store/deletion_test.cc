@@ -109,10 +109,43 @@ TEST_F(DeletionTest, TheBinIsEmptiedInTimeAndWhereTheDiskIsFull) {
   EXPECT_TRUE(absl::IsNotFound(checkpoints().Restore(third).status()));
   // Room once one more is gone: the oldest in the bin.
   int asked = 0;
-  options_.free_bytes = [&](const std::string&) { return ++asked <= 2 ? 0 : uint64_t{1} << 40; };
+  options_.free_bytes = [&](const std::string&) { return ++asked <= 3 ? 0 : uint64_t{1} << 40; };
   Open();
   EXPECT_TRUE(checkpoints().Begin(Request(5)).ok());
   EXPECT_THAT(InBin(), ElementsAre(first));
+}
+
+TEST_F(DeletionTest, TheBinIsNotEmptiedForWhatDoesNotFitAllTheSame) {
+  options_.bin_time = absl::Hours(1);
+  uint64_t free = uint64_t{1} << 40;
+  options_.free_bytes = [&](const std::string&) { return free; };
+  Open();
+  const std::string first = Commit(1);
+  const std::string second = Commit(2);
+  Commit(3);
+  Bin(first, absl::FromUnixSeconds(100));
+  Bin(second, absl::FromUnixSeconds(101));
+  free = 0;
+  EXPECT_TRUE(absl::IsResourceExhausted(checkpoints().Begin(Request(4, 1, 1000)).status()));
+  EXPECT_THAT(InBin(), ElementsAre(second, first));
+}
+
+TEST_F(DeletionTest, TheOldestInTheBinGoWhenTheDiskIsNearlyFull) {
+  options_.bin_time = absl::Hours(1);
+  options_.margin_bytes = 1000;
+  uint64_t free = 2000;
+  options_.free_bytes = [&](const std::string&) { return free; };
+  Open();
+  const std::string first = Commit(1);
+  const std::string second = Commit(2);
+  Commit(3);
+  Bin(first, absl::FromUnixSeconds(100));
+  Bin(second, absl::FromUnixSeconds(101));
+  ASSERT_TRUE(checkpoints().EmptyBin(absl::FromUnixSeconds(102)).ok());
+  EXPECT_THAT(InBin(), ElementsAre(second, first)) << "there is room";
+  free = 1990;
+  ASSERT_TRUE(checkpoints().EmptyBin(absl::FromUnixSeconds(102)).ok());
+  EXPECT_THAT(InBin(), ElementsAre(second));
 }
 
 TEST_F(DeletionTest, AJobGoesWithItsCheckpointsAndItsLog) {

@@ -149,6 +149,20 @@ TEST_F(RunTest, FreshBeginsASpecAnewAndLeavesAllElse) {
   EXPECT_EQ(list({}), "checkpoints/4\ncheckpoints/3\n");
 }
 
+TEST_F(RunTest, FreshEndsAnUnfinishedJobFirst) {
+  const std::string a = Write("a.yaml", SmallJob(folder_, 300));
+  Begin({"run", a});
+  Until({"checkpoint", "list", "-o", "name"}, "checkpoints/2");
+  ASSERT_TRUE(running_->Signal(SIGKILL).ok());
+  ASSERT_TRUE(running_->Wait(absl::Now() + kPatience).ok());
+  const Ran fresh = Milepost({"run", a, "--fresh"});
+  EXPECT_EQ(fresh.exit_code, kExitOk) << fresh.err;
+  EXPECT_THAT(fresh.err, AllOf(HasSubstr("jobs/1 (now cancelled) of this spec stays"),
+                               Not(HasSubstr("that others need"))));
+  const Ran kept = Milepost({"checkpoint", "list", "--job", "jobs/1", "-o", "name"});
+  EXPECT_EQ(kept.out, "") << kept.err;
+}
+
 TEST_F(RunTest, WhatIsQueuedBesideItRunsToo) {
   v1::JobSpec spec = SmallJob(folder_, 400);
   spec.mutable_report()->set_tensorboard(Path("curves"));

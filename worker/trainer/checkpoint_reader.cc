@@ -171,9 +171,10 @@ absl::Status CheckpointReader::Retry(
     const absl::Status status = call(v1::CheckpointService::NewStub(channel).get());
     const bool away = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
     const bool busy = absl::IsResourceExhausted(status);  // too many call at once
-    if (!away && !busy) return status;
+    const bool cut = absl::IsCancelled(status);           // by the coordinator: it stood still
+    if (!away && !busy && !cut) return status;
     if (Clock::Real()->Now() >= deadline) {
-      return busy ? absl::UnavailableError(status.message()) : status;  // not this rank's memory
+      return away ? status : absl::UnavailableError(status.message());  // not this rank's memory
     }
     if (away) coordinators_.Failed(channel);
     coordinators_.Pause(pause);

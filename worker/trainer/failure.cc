@@ -1,5 +1,6 @@
 #include "worker/trainer/failure.h"
 
+#include "common/error_details.h"
 #include "engine/comm/communicator.h"
 #include "engine/runtime/device_failure.h"
 #include "engine/runtime/state_disk.h"
@@ -43,7 +44,10 @@ TrainerExit RestoreFailure(const absl::Status& status) {
   if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
     return Exit(kExitNetwork, v1::FAILURE_CLASS_NETWORK, status);
   }
-  return absl::IsDataLoss(status) || absl::IsNotFound(status)
+  const v1::ErrorReason reason = ReasonOf(status);
+  const bool deleted =
+      reason == v1::ERROR_REASON_CHECKPOINT_DELETED || reason == v1::ERROR_REASON_CHECKPOINT_IN_USE;
+  return absl::IsDataLoss(status) || absl::IsNotFound(status) || deleted
              ? Exit(kExitData, v1::FAILURE_CLASS_DATA, status)
              : SetupFailure(status);
 }

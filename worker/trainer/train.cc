@@ -204,8 +204,11 @@ absl::StatusOr<bool> Trainer::RestoreFromMemory() {
 }
 
 std::optional<TrainerExit> Trainer::Restore() {
-  CheckpointReader reader(coordinator_, kRestorePatience,
-                          [] { return StopRequested() || AbortRequested(); });
+  // Asked before every try: a rank that waits for the coordinator does not hang.
+  CheckpointReader reader(coordinator_, kRestorePatience, [this] {
+    SettingUp();
+    return StopRequested() || AbortRequested();
+  });
   const absl::Time begin = Now();
   auto manifest = reader.Manifest(start_.checkpoint());
   absl::Status status = manifest.status();
