@@ -6,7 +6,11 @@
 
 #include <malloc.h>
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -50,7 +54,23 @@ absl::Status ImportAdminToken(const std::string& tls_dir, TokenTable* tokens) {
 
 }  // namespace
 
+namespace {
+
+// gRPC 1.51's listener takes no connection any more, ever, once an accept() has failed for want of
+// a descriptor.
+void RaiseDescriptorLimit() {
+  constexpr rlim_t kEnough = 1 << 20;
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kEnough) return;
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, kEnough);
+  if (setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
+  spdlog::warn("the limit of open files cannot be raised: {}", std::strerror(errno));
+}
+
+}  // namespace
+
 void TuneProcess() {
+  RaiseDescriptorLimit();
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   mallopt(M_MMAP_THRESHOLD, kMaxMessageBytes * 2);
   mallopt(M_TRIM_THRESHOLD, kMaxFreedBytes);

@@ -41,7 +41,8 @@ struct ServerOptions {
 
 // For a process that is a coordinator, before its first thread: keeps freed memory of the size of
 // checkpoint chunks in the process, which glibc gives back and faults in again with every chunk
-// otherwise; and looks for no deadlocks, which Debian's abseil does at every lock.
+// otherwise; looks for no deadlocks, which Debian's abseil does at every lock; and takes as many
+// descriptors as it may have.
 void TuneProcess();
 
 class AuditLog;
