@@ -94,6 +94,7 @@ TEST_F(DeletionTest, WhatMayNotGoDoesNotGoIntoTheBin) {
 
 TEST_F(DeletionTest, TheBinIsEmptiedInTimeAndWhereTheDiskIsFull) {
   options_.bin_time = absl::Seconds(10);
+  options_.margin_bytes = 0;
   uint64_t free = uint64_t{1} << 40;
   options_.free_bytes = [&](const std::string&) { return free; };
   Open();
@@ -117,6 +118,7 @@ TEST_F(DeletionTest, TheBinIsEmptiedInTimeAndWhereTheDiskIsFull) {
 
 TEST_F(DeletionTest, TheBinIsNotEmptiedForWhatDoesNotFitAllTheSame) {
   options_.bin_time = absl::Hours(1);
+  options_.margin_bytes = 0;
   uint64_t free = uint64_t{1} << 40;
   options_.free_bytes = [&](const std::string&) { return free; };
   Open();

@@ -71,12 +71,12 @@ ALLOWED = {
     "worker/gpu": {"common"},
     "worker/gpu/testing": {"common", "worker/gpu"},
     "worker/doctor": {"common", "worker/gpu"},
-    "worker/agent": {"common", "common/pki", "common/rpc", "worker/gpu"},
+    "worker/agent": {"common", "common/pki", "common/rpc", "common/spec", "worker/gpu"},
     "worker/memory_state": {"common", "engine/runtime", "engine/comm"} | PURE_ENGINE,
     "worker/trainer": {"common", "common/spec", "common/rpc", "engine/runtime", "engine/comm",
                        "engine/data", "engine/optim", "worker/memory_state"} | PURE_ENGINE,
     # The two trainers' devices.
-    "worker": {"common", "common/rpc", "worker/gpu", "worker/doctor", "worker/agent",
+    "worker": {"common", "common/rpc", "common/spec", "worker/gpu", "worker/doctor", "worker/agent",
                "worker/trainer", "engine/runtime", "engine/runtime/cuda"},
     "client/api": {"common", "common/rpc"},
     # `dataset tokenize` writes token files; `plan` plans. Neither touches a device.
