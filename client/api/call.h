@@ -46,10 +46,10 @@ class CallContext {
   grpc::ClientContext context_;
 };
 
-// Which attempts are followed by another, and the delays between: those that failed as UNAVAILABLE,
-// for `reach`, after 20 ms doubling to 500 ms, each with half of it random; and those of too many
-// (RESOURCE_EXHAUSTED) whose answer says when to come back, then and up to half as much later, as
-// long as that is before the call's deadline.
+// Which attempts are followed by another, and the delays between: those that failed as UNAVAILABLE
+// or were cut off (CANCELLED), for `reach`, after 20 ms doubling to 500 ms, each with half of it
+// random; and those of too many (RESOURCE_EXHAUSTED) whose answer says when to come back, then and
+// up to half as much later, as long as that is before the call's deadline.
 class Backoff {
  public:
   // `longest`: of all attempts of the call, or of a stream since its last message.

@@ -31,6 +31,7 @@ constexpr absl::Duration kTick = absl::Seconds(1);
 // `timeout` signals its child and then its whole process group: one wish to stop, not two.
 constexpr absl::Duration kSameInterrupt = absl::Milliseconds(200);
 constexpr absl::Duration kLookAgain = absl::Milliseconds(2);
+constexpr absl::Duration kLookAtEnding = absl::Milliseconds(100);
 // A worker gives its ranks 60 s to take a checkpoint.
 constexpr absl::Duration kWorkerPatience = absl::Seconds(75);
 constexpr absl::Duration kCoordinatorPatience = absl::Seconds(10);
@@ -221,10 +222,18 @@ absl::Status LocalRun::Replace(const std::vector<v1::Job>& replaced,
   std::vector<std::string> names;
   for (const v1::Job& job : replaced) {
     names.push_back(absl::StrCat(job.name(), IsTerminal(job.state()) ? "" : " (now cancelled)"));
-    if (IsTerminal(job.state())) continue;
-    MP_RETURN_IF_ERROR(jobs.Cancel(job.name()).status());
-    // Ranks save once more before they leave, and the newest goes only when the job is over.
-    MP_RETURN_IF_ERROR(jobs.Watch(job.name(), [](const v1::Job&) { return true; }));
+    if (!IsTerminal(job.state())) MP_RETURN_IF_ERROR(jobs.Cancel(job.name()).status());
+  }
+  // Ranks save once more before they leave, and the newest goes only when the job is over.
+  for (const v1::Job& job : replaced) {
+    bool over = IsTerminal(job.state());
+    if (over) continue;
+    while (!over) {
+      MP_RETURN_IF_ERROR(Wait(absl::Now() + kLookAtEnding));
+      if (interrupted()) return absl::CancelledError("interrupted");
+      MP_ASSIGN_OR_RETURN(const v1::Job now, jobs.Get(job.name()));
+      over = IsTerminal(now.state());
+    }
     MP_ASSIGN_OR_RETURN(checkpoints, CheckpointsOf(replaced));
   }
   CheckpointClient client(Connection::To(port_->address(), {.reach = absl::Milliseconds(500)}));

@@ -40,8 +40,17 @@ absl::Status CheckPath(absl::string_view field, const std::string& path, const c
   if (path.empty() || folders.empty()) return absl::OkStatus();
   std::error_code error;
   const fs::path real = fs::weakly_canonical(path, error);
-  const bool within = !error && std::any_of(folders.begin(), folders.end(),
-                                            [&](const auto& one) { return IsWithin(real, one); });
+  // What is left of a link in it leads nowhere yet.
+  fs::path prefix;
+  bool dangles = false;
+  for (const fs::path& part : real) {
+    prefix /= part;
+    std::error_code ignored;
+    dangles = dangles || fs::is_symlink(fs::symlink_status(prefix, ignored));
+  }
+  const bool within = !error && !dangles &&
+                      std::any_of(folders.begin(), folders.end(),
+                                  [&](const auto& one) { return IsWithin(real, one); });
   if (within) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(field, ": ", path, " is not in a folder that this worker's operator allows (",

@@ -28,8 +28,9 @@ absl::StatusOr<PathRoots> MakePathRoots(const std::vector<std::string>& write,
                                         const std::vector<std::string>& data);
 
 // INVALID_ARGUMENT: the first field whose path lies elsewhere, once links and ".." are followed. Of
-// a path that is not there yet what is there of it counts. A link that somebody makes afterwards is
-// not seen: what lies within the roots should be the worker's user's alone.
+// a path that is not there yet what is there of it counts; a link that leads nowhere is refused.
+// Not seen are links below a folder or a pattern that is named, and those that somebody makes
+// afterwards: only the worker's user should be able to write within the roots.
 absl::Status CheckPaths(const v1::JobSpec& spec, const PathRoots& roots);
 
 }  // namespace milepost

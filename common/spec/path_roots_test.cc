@@ -22,6 +22,7 @@ class PathRootsTest : public testing::Test {
     }
     fs::create_directory_symlink(folder_ + "/elsewhere", folder_ + "/runs/out");
     fs::create_directory_symlink(folder_ + "/data", folder_ + "/linked");
+    fs::create_directory_symlink(folder_ + "/nowhere", folder_ + "/runs/dangling");
   }
   ~PathRootsTest() override { fs::remove_all(folder_); }
 
@@ -55,7 +56,7 @@ TEST_F(PathRootsTest, WhatJobsWriteIsWithinThem) {
     EXPECT_EQ(Writes(*roots, In(path)), absl::OkStatus()) << path;
   }
   for (const char* path : {"runsome", "runs/..", "runs/../data", "runs/new/../../data", "runs/out",
-                           "runs/out/new", "elsewhere"}) {
+                           "runs/out/new", "runs/dangling", "runs/dangling/new", "elsewhere"}) {
     const absl::Status status = Writes(*roots, In(path));
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << path;
     EXPECT_THAT(status.message(), HasSubstr("report.tensorboard: " + In(path)));

@@ -104,6 +104,7 @@ absl::StatusOr<v1::Checkpoint> CheckpointStore::Restore(const std::string& name)
   restored.clear_delete_time();
   MP_RETURN_IF_ERROR(PutFlagsLocked(restored));
   committed->checkpoint = restored;
+  committed->hold = {};
   return restored;
 }
 
@@ -139,14 +140,20 @@ absl::Status CheckpointStore::EmptyBin(absl::Time now) {
   MP_ASSIGN_OR_RETURN(const uint64_t free, options_.free_bytes(options_.staging_dir));
   const auto floor = static_cast<int64_t>(2 * options_.margin_bytes);
   int64_t lacks = floor - static_cast<int64_t>(std::min<uint64_t>(free, floor));
+  // What was deleted already has still to give up its space.
+  if (!deleter_.Await(absl::InfinitePast())) lacks = 0;
   std::vector<int64_t> gone;
+  size_t over = 0;  // of these
   for (const int64_t number : BinnedLocked()) {
     const v1::Checkpoint& checkpoint = committed_.at(number).checkpoint;
-    const bool over = FromProto(checkpoint.delete_time()) + options_.bin_time <= now;
-    if ((!over && lacks <= 0) || gone.size() == kMostAtOnce) break;
+    const bool in_time = FromProto(checkpoint.delete_time()) + options_.bin_time > now;
+    if ((in_time && lacks <= 0) || gone.size() == kMostAtOnce) break;
     lacks -= checkpoint.bytes();
     gone.push_back(number);
+    if (!in_time) over = gone.size();
   }
+  // Where all of it would not do, nothing is lost for it.
+  if (lacks > 0) gone.resize(over);
   return DeleteAllLocked(gone);
 }
 

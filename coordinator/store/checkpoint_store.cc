@@ -235,11 +235,13 @@ absl::Status CheckpointStore::SupersedeLocked(const v1::BeginCheckpointRequest& 
 absl::StatusOr<std::string> CheckpointStore::Begin(const v1::BeginCheckpointRequest& request) {
   absl::StatusOr<std::string> name = TryBegin(request);
   if (!absl::IsResourceExhausted(name.status())) return name;
-  const absl::Time deadline = absl::Now() + kDeletionPatience;
-  // One at a time: what one caller empties the bin for may do for the others, ranks of one job.
+  // One at a time: what one caller empties the bin for may do for the others, ranks of one job. And
+  // not before what was deleted already has given up its space.
   absl::MutexLock emptying(&emptying_);
-  deleter_.Await(deadline);
+  const absl::Time deadline = absl::Now() + kDeletionPatience;
+  const bool all_gone = deleter_.Await(deadline);
   name = TryBegin(request);
+  if (!all_gone) return name;
   if (!absl::IsResourceExhausted(name.status())) return name;
   MP_RETURN_IF_ERROR(EmptyBinFor(request));
   deleter_.Await(deadline);

@@ -245,8 +245,8 @@ absl::Status Database::CheckSpace(Space space) const {
   const uint64_t least = space == Space::kFrees ? kLowSpaceBytes / 8 : kLowSpaceBytes;
   if (free >= least) return absl::OkStatus();
   return Refusal(v1::ERROR_REASON_DISK_FULL, "",
-                 absl::StrCat("the disk of ", dir_, " is full: ", free, " bytes are free, ",
-                              kLowSpaceBytes, " are needed; free some space and try again"));
+                 absl::StrCat("the disk of ", dir_, " is full: ", free, " bytes are free, ", least,
+                              " are needed; free some space and try again"));
 }
 
 absl::Status Database::Get(rocksdb::ColumnFamilyHandle* family, absl::string_view key,

@@ -77,7 +77,7 @@ absl::Status DeleteChunks(Database* database, int64_t number) {
                 absl::StrCat("deleting the chunks of checkpoints/", number)));
   rocksdb::WriteBatch batch;
   batch.Delete(database->meta(), NumberKey(kDeletedPrefix, number));
-  return database->Write(&batch, /*sync=*/false);
+  return database->Write(&batch, /*sync=*/false, Database::Space::kFrees);
 }
 
 }  // namespace milepost::coordinator
