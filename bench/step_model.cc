@@ -91,9 +91,6 @@ v1::JobSpec Spec(const StepFlags& flags, const std::string& data) {
   train->set_precision(flags.precision == "fp8"    ? v1::PRECISION_FP8
                        : flags.precision == "bf16" ? v1::PRECISION_BF16
                                                    : v1::PRECISION_FP32);
-  train->set_recompute(flags.recompute == "full"        ? v1::RECOMPUTE_FULL
-                       : flags.recompute == "selective" ? v1::RECOMPUTE_SELECTIVE
-                                                        : v1::RECOMPUTE_NONE);
   if (flags.recompute_budget > 0) {
     train->set_recompute(v1::RECOMPUTE_BUDGET);
     train->set_recompute_budget(flags.recompute_budget);
@@ -127,8 +124,6 @@ void AddStepFlags(CLI::App& app, StepFlags* flags) {
   app.add_option("--warmup", flags->warmup);
   app.add_option("--precision", flags->precision)->check(CLI::IsMember({"fp32", "bf16", "fp8"}));
   app.add_flag("--bf16-states", flags->bf16_states, "of the optimizer");
-  app.add_option("--recompute", flags->recompute)
-      ->check(CLI::IsMember({"none", "selective", "full"}));
   app.add_option("--recompute-budget", flags->recompute_budget, "train.recompute: budget; bytes");
   app.add_flag("--fast", flags->fast, "train.determinism: fast");
 }

@@ -32,9 +32,8 @@ struct StepFlags {
   int64_t warmup = 3;
   std::string precision = "bf16";
   bool bf16_states = false;
-  bool fast = false;  // train.determinism
-  std::string recompute = "none";
-  int64_t recompute_budget = 0;  // bytes; more than 0: instead of the above
+  bool fast = false;             // train.determinism
+  int64_t recompute_budget = 0;  // bytes; 0: nothing is recomputed
 };
 
 void AddStepFlags(CLI::App& app, StepFlags* flags);

@@ -116,38 +116,42 @@ TEST_F(DeletionTest, TheBinIsEmptiedInTimeAndWhereTheDiskIsFull) {
   EXPECT_THAT(InBin(), ElementsAre(first));
 }
 
-TEST_F(DeletionTest, TheBinIsNotEmptiedForWhatDoesNotFitAllTheSame) {
-  options_.bin_time = absl::Hours(1);
-  options_.margin_bytes = 0;
-  uint64_t free = uint64_t{1} << 40;
-  options_.free_bytes = [&](const std::string&) { return free; };
-  Open();
-  const std::string first = Commit(1);
-  const std::string second = Commit(2);
-  Commit(3);
-  Bin(first, absl::FromUnixSeconds(100));
-  Bin(second, absl::FromUnixSeconds(101));
-  free = 0;
+// Two in the bin, on a disk that has what `free_` says.
+class NearlyFullTest : public DeletionTest {
+ protected:
+  void FillBin(uint64_t margin) {
+    options_.bin_time = absl::Hours(1);
+    options_.margin_bytes = margin;
+    options_.free_bytes = [this](const std::string&) { return free_; };
+    Open();
+    first_ = Commit(1);
+    second_ = Commit(2);
+    Commit(3);
+    Bin(first_, absl::FromUnixSeconds(100));
+    Bin(second_, absl::FromUnixSeconds(101));
+  }
+  uint64_t free_ = uint64_t{1} << 40;
+  std::string first_, second_;
+};
+
+TEST_F(NearlyFullTest, TheBinIsNotEmptiedForWhatDoesNotFitAllTheSame) {
+  FillBin(/*margin=*/0);
+  free_ = 0;
   EXPECT_TRUE(absl::IsResourceExhausted(checkpoints().Begin(Request(4, 1, 1000)).status()));
-  EXPECT_THAT(InBin(), ElementsAre(second, first));
+  EXPECT_THAT(InBin(), ElementsAre(second_, first_));
 }
 
-TEST_F(DeletionTest, TheOldestInTheBinGoWhenTheDiskIsNearlyFull) {
-  options_.bin_time = absl::Hours(1);
-  options_.margin_bytes = 1000;
-  uint64_t free = 2000;
-  options_.free_bytes = [&](const std::string&) { return free; };
-  Open();
-  const std::string first = Commit(1);
-  const std::string second = Commit(2);
-  Commit(3);
-  Bin(first, absl::FromUnixSeconds(100));
-  Bin(second, absl::FromUnixSeconds(101));
+TEST_F(NearlyFullTest, TheOldestGo) {
+  FillBin(/*margin=*/1000);
+  free_ = 2000;
   ASSERT_TRUE(checkpoints().EmptyBin(absl::FromUnixSeconds(102)).ok());
-  EXPECT_THAT(InBin(), ElementsAre(second, first)) << "there is room";
-  free = 1990;
+  EXPECT_THAT(InBin(), ElementsAre(second_, first_)) << "there is room";
+  free_ = 1000;
   ASSERT_TRUE(checkpoints().EmptyBin(absl::FromUnixSeconds(102)).ok());
-  EXPECT_THAT(InBin(), ElementsAre(second));
+  EXPECT_THAT(InBin(), ElementsAre(second_, first_)) << "it would not be enough";
+  free_ = 1990;
+  ASSERT_TRUE(checkpoints().EmptyBin(absl::FromUnixSeconds(102)).ok());
+  EXPECT_THAT(InBin(), ElementsAre(second_));
 }
 
 TEST_F(DeletionTest, AJobGoesWithItsCheckpointsAndItsLog) {
