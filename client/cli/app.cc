@@ -378,6 +378,8 @@ void Tree::AddJob() {
   submit->add_option("--template", submit_.template_name,
                      "gpt2: a stored template, over which the spec is laid; may stand alone");
   submit->add_flag("--validate-only", submit_.validate_only, "only check, also on the coordinator");
+  submit->add_flag("--skip-files", submit_.skip_files,
+                   "do not look at the data and weights that this machine has");
   submit->add_flag("--wait", submit_.wait, "then wait for it, as `job wait` does");
   Many(submit, "--set", &submit_.set, "a field instead of the file's: train.optimizer.lr=1e-4");
   Many(submit, "--label", &submit_.labels, "team=vision: for lists and filters");

@@ -77,6 +77,7 @@ struct SubmitOptions {
   std::string spec;           // may be empty with a template
   std::string template_name;  // that the spec is laid over; empty: none
   bool validate_only = false;
+  bool skip_files = false;  // what this machine has of them is not looked at
   bool wait = false;
   std::vector<std::string> set;     // "train.seed=2"
   std::vector<std::string> labels;  // "team=vision"

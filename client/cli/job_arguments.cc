@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <set>
 
@@ -15,6 +16,7 @@
 #include "common/spec/labels.h"
 #include "common/spec/nearest.h"
 #include "common/spec/parse.h"
+#include "common/spec/paths.h"
 #include "common/spec/to_yaml.h"
 #include "common/spec/validate.h"
 #include "common/status_macros.h"
@@ -85,6 +87,16 @@ absl::StatusOr<Axis> ParseAxis(const std::string& text) {
         "--array: ", axis.path, ": expected values with commas between, got '", all.value(), "'"));
   }
   return axis;
+}
+
+// Those of the spec's file are absolute: what is typed in a shell is relative to where that is.
+void MakeTypedPathsAbsolute(v1::JobSpec* spec) {
+  ForEachPath(spec, [](absl::string_view field, PathUse use, std::string* path) {
+    std::error_code error;
+    if (!path->empty() && path->front() != '/') {
+      *path = std::filesystem::absolute(*path, error).lexically_normal().string();
+    }
+  });
 }
 
 }  // namespace
@@ -210,6 +222,7 @@ absl::StatusOr<v1::JobSpec> ReadSpec(const SpecSource& source) {
                                                     : ReadJobSpecFile(source.path));
   MP_ASSIGN_OR_RETURN(const Overrides parsed, ParseOverrides(source.overrides));
   MP_RETURN_IF_ERROR(ApplyOverrides(parsed, "--set", &spec));
+  if (!parsed.empty()) MakeTypedPathsAbsolute(&spec);
   return spec;
 }
 

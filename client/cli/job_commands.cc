@@ -11,12 +11,14 @@
 #include "absl/strings/str_join.h"
 #include "client/cli/commands.h"
 #include "client/cli/format.h"
+#include "client/cli/inputs.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/job_arguments.h"
 #include "client/cli/progress_view.h"
 #include "client/cli/stored_job.h"
 #include "common/exit_codes.h"
 #include "common/proto_time.h"
+#include "common/spec/validate.h"
 #include "common/status_macros.h"
 
 namespace milepost::client {
@@ -212,6 +214,29 @@ std::string NameOf(const SubmitOptions& options) {
   return options.spec.empty() ? absl::StrCat("template ", options.template_name) : options.spec;
 }
 
+// Of what this machine has; workers may have other files under the same names.
+absl::Status CheckFiles(const SubmitOptions& options, const v1::JobSpec& spec) {
+  if (options.skip_files) return absl::OkStatus();
+  std::vector<std::string> elsewhere;
+  absl::Status status = CheckInputsHere(spec, &elsewhere);
+  if (!status.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(status.message(),
+                     " (as it is on this machine; where workers have another file there, submit "
+                     "with --skip-files)"));
+  }
+  // Who submits from another machine than the workers' knows that their files are not here.
+  if (options.validate_only && !elsewhere.empty()) Note(TellElsewhere(elsewhere));
+  return absl::OkStatus();
+}
+
+// Those of an array's jobs, as far as the elements leave them.
+absl::Status CheckArrayFiles(const SubmitOptions& options, const v1::JobSpec& as_written) {
+  v1::JobSpec spec = as_written;
+  NormalizeJobSpec(&spec);
+  return ValidateJobSpec(spec).ok() ? CheckFiles(options, spec) : absl::OkStatus();
+}
+
 // Prints the array's name and its jobs'.
 int SubmitArray(const GlobalOptions& global, const SubmitOptions& options) {
   if (options.wait) return Fail(absl::InvalidArgumentError("--wait: waits for one job, no array"));
@@ -222,6 +247,7 @@ int SubmitArray(const GlobalOptions& global, const SubmitOptions& options) {
   if (!source.ok()) return Fail(source.status());
   const auto spec = ReadSpec(*source);
   if (!spec.ok()) return Fail(spec.status());
+  if (const absl::Status good = CheckArrayFiles(options, *spec); !good.ok()) return Fail(good);
   v1::SubmitJobArrayRequest request;
   *request.mutable_spec() = *spec;
   request.mutable_elements()->Add(elements->begin(), elements->end());
@@ -375,6 +401,7 @@ int JobSubmitCommand(const GlobalOptions& global, const SubmitOptions& options) 
   if (!source.ok()) return Fail(source.status());
   const auto spec = LoadSpec(*source);
   if (!spec.ok()) return Fail(spec.status());
+  if (const absl::Status good = CheckFiles(options, *spec); !good.ok()) return Fail(good);
   v1::SubmitJobRequest request;
   *request.mutable_spec() = *spec;
   request.set_validate_only(options.validate_only);

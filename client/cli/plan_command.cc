@@ -7,6 +7,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/fit.h"
 #include "client/cli/format.h"
+#include "client/cli/inputs.h"
 #include "client/cli/job_arguments.h"
 #include "common/exit_codes.h"
 #include "common/regular_file.h"
@@ -115,6 +116,10 @@ int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
   }
   const absl::Status fits = plan::CheckFits(resolved->spec, *plan, *place);
   if (!fits.ok()) return Fail(fits);
+  std::vector<std::string> elsewhere;
+  const absl::Status readable = CheckInputsHere(resolved->spec, &elsewhere);
+  if (!readable.ok()) return Fail(readable);
+  if (!elsewhere.empty()) Note(TellElsewhere(elsewhere));
   std::string flags;
   for (const std::string& one : options.set) absl::StrAppend(&flags, " --set '", one, "'");
   Hint(absl::StrCat("milepost run ", options.spec, flags));

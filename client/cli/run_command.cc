@@ -9,6 +9,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/fit.h"
 #include "client/cli/format.h"
+#include "client/cli/inputs.h"
 #include "client/cli/job_arguments.h"
 #include "client/cli/local_run.h"
 #include "client/cli/run_report.h"
@@ -19,79 +20,13 @@
 #include "common/spec/parse.h"
 #include "common/status_macros.h"
 #include "engine/data/dataset.h"
-#include "engine/data/images/image_set.h"
-#include "engine/models/hugging_face.h"
 #include "engine/plan/admission.h"
-#include "engine/state/safetensors.h"
 
 namespace milepost::client {
 namespace {
 
 constexpr int64_t kByteVocabulary = 256;
 constexpr int kPromptBytes = 24;
-
-std::vector<std::string> TrainPaths(const v1::JobSpec& spec) {
-  std::vector<std::string> paths;
-  for (const v1::TokenSource& source : spec.data().mixture()) paths.push_back(source.path());
-  if (paths.empty()) paths.push_back(spec.data().train());
-  return paths;
-}
-
-// What further heads learn of the training data, or of the validation data.
-std::vector<data::LabelOptions> LabelsOf(const v1::JobSpec& spec, bool train) {
-  std::vector<data::LabelOptions> options;
-  for (const v1::TaskHeadSpec& head : spec.model().heads()) {
-    for (const v1::LabelSource& labels : spec.data().labels()) {
-      if (labels.head() != head.name()) continue;
-      options.push_back({.field = head.name(),
-                         .path = train ? labels.train() : labels.validation(),
-                         .classes = head.classes(),
-                         .head = head.name()});
-    }
-  }
-  return options;
-}
-
-absl::Status CheckImages(const v1::JobSpec& spec) {
-  for (const bool train : {true, false}) {
-    const std::string& path = train ? spec.data().train() : spec.data().validation();
-    if (path.empty()) continue;
-    data::ImageSetOptions options = {.classes = spec.model().resnet().classes()};
-    const std::vector<data::LabelOptions> labels = LabelsOf(spec, train);
-    for (const data::LabelOptions& of_one : labels) {
-      if (of_one.path.empty()) options.heads.push_back(of_one.head);
-    }
-    const auto opened = data::OpenImageSet(path, options);
-    if (!opened.ok()) return absl::InvalidArgumentError(opened.status().message());
-    const auto read = data::ReadHeadLabels(path, **opened, labels);
-    if (!read.ok()) return absl::InvalidArgumentError(read.status().message());
-  }
-  return absl::OkStatus();
-}
-
-// Opens the data as a trainer would: what is wrong with it is said before anything starts.
-absl::Status CheckData(const v1::JobSpec& spec) {
-  if (SizesOf(spec.model()).images) return CheckImages(spec);
-  data::DatasetOptions options = {.sequence_length = spec.data().sequence_length(),
-                                  .vocabulary = SizesOf(spec.model()).vocabulary};
-  const auto check = [&](const std::string& path, bool train) -> absl::Status {
-    options.labels = LabelsOf(spec, train);
-    const auto opened = data::TokenDataset::Open(path, options);
-    return opened.ok() ? absl::OkStatus() : absl::InvalidArgumentError(opened.status().message());
-  };
-  for (const std::string& path : TrainPaths(spec)) MP_RETURN_IF_ERROR(check(path, true));
-  const std::string& validation = spec.data().validation();
-  return validation.empty() ? absl::OkStatus() : check(validation, false);
-}
-
-absl::Status CheckInitFrom(const v1::JobSpec& spec) {
-  const std::string& folder = spec.train().init_from();
-  if (folder.empty()) return absl::OkStatus();
-  absl::Status status = models::CheckHfFolder(spec.model(), folder);
-  if (status.ok()) status = state::SafetensorsFolder::Open(folder).status();
-  if (status.ok()) return status;
-  return absl::InvalidArgumentError(absl::StrCat("train.init_from: ", status.message()));
-}
 
 // Before anything is started. What GPUs there are the worker finds out, and the coordinator checks;
 // what is offloaded must fit this host.
@@ -244,9 +179,9 @@ void ExplainFailure(const v1::Job& job) {
 
 // Before anything is started.
 absl::Status CheckSpec(const v1::JobSpec& spec) {
-  MP_RETURN_IF_ERROR(CheckData(spec));
-  MP_RETURN_IF_ERROR(CheckInitFrom(spec));
-  return CheckMemory(spec);
+  MP_RETURN_IF_ERROR(CheckInputs(spec));
+  MP_RETURN_IF_ERROR(CheckMemory(spec));
+  return CheckOutputs(spec);
 }
 
 // Of the first --job, as it is stored. The names in `options` are full ones then.

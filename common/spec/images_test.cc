@@ -76,8 +76,8 @@ TEST(ImageSpecTest, FindsEachBrokenRule) {
       {"max_pixels", [](auto* s) { s->set_max_pixels(0); }},
   };
   for (const auto& [field, change] : cases) {
-    const auto violations = CheckJobSpec(
-        Normalized("/d", [&](auto* s) { change(s->mutable_data()->mutable_images()); }));
+    const auto violations = CheckJobSpec(Normalized(
+        "/d", [&change = change](auto* s) { change(s->mutable_data()->mutable_images()); }));
     ASSERT_EQ(violations.size(), 1u) << field;
     EXPECT_EQ(violations[0].field, std::string("data.images.") + field);
   }

@@ -169,6 +169,12 @@ TEST(RootsOfAWorker, PathsElsewhereAreTheUsersToMend) {
   spec.mutable_report()->set_tensorboard(boards + "/mine");
   EXPECT_EQ(cluster.Await(cluster.Submit(spec), IsTerminal).state(), v1::JOB_STATE_SUCCEEDED);
   EXPECT_TRUE(std::filesystem::exists(boards + "/mine"));
+  // Within them, but a file is in the way.
+  std::ofstream(boards + "/file") << "text";
+  spec.mutable_report()->set_tensorboard(boards + "/file/runs");
+  const v1::Job unwritable = cluster.Await(cluster.Submit(spec), IsTerminal);
+  EXPECT_EQ(unwritable.first_failure().class_(), v1::FAILURE_CLASS_USER);
+  EXPECT_THAT(unwritable.first_failure().message(), HasSubstr("report.tensorboard: "));
   if (!::testing::Test::HasFailure()) std::filesystem::remove_all(folder);
 }
 

@@ -176,7 +176,7 @@ void Checker::CheckLimits(const coordinator::State& before, const coordinator::O
     for (const v1::SlotQuota& quota : record->queue().quotas()) {
       if (quota.device() != device || !quota.has_limit()) continue;
       int used = 0;
-      const auto count = [&](const Record& job) {
+      const auto count = [&, &queue = queue, &device = device](const Record& job) {
         const v1::JobSpec& spec = job.job().spec();
         if (spec.scheduling().queue() != queue || spec.resources().device() != device) return;
         for (const v1::RankRecord& rank : job.ranks()) used += rank.gone() ? 0 : 1;

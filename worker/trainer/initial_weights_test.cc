@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -53,6 +54,22 @@ void Initialize(TrainingSession& session) {
   ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
 }
 
+// By arithmetic: not every compiler has the type. Of what is below 65504.
+int HalfExponent(float value) { return std::max(value == 0 ? -14 : std::ilogb(value), -14); }
+
+float RoundToHalf(float value) {
+  const float unit = std::ldexp(1.0f, HalfExponent(value) - 10);
+  return std::nearbyint(value / unit) * unit;
+}
+
+uint16_t HalfBits(float value) {
+  const float half = RoundToHalf(value);
+  const int exponent = HalfExponent(half);
+  const int units = static_cast<int>(std::ldexp(std::abs(half), 10 - exponent));
+  const int bits = units < 1024 ? units : ((exponent + 15) << 10) + units - 1024;
+  return static_cast<uint16_t>(bits | (std::signbit(half) ? 0x8000 : 0));
+}
+
 // Writes the weights as an export would, in shards.
 void WriteFolder(const std::string& folder, const v1::JobSpec& spec, const Weights& weights,
                  const std::string& dtype, const std::string& without_prefix = "") {
@@ -78,7 +95,7 @@ void WriteFolder(const std::string& folder, const v1::JobSpec& spec, const Weigh
     if (info.kind() != "master") continue;
     std::string bytes;
     for (const float value : weights.at(info.name())) {
-      const auto half = static_cast<_Float16>(value);
+      const uint16_t half = HalfBits(value);
       const uint16_t brain = state::F32ToBf16(value);
       const void* data = dtype == "F32"    ? static_cast<const void*>(&value)
                          : dtype == "BF16" ? static_cast<const void*>(&brain)
@@ -160,8 +177,8 @@ TEST(InitialWeightsTest, WidensHalves) {
     });
     for (const auto& [name, values] : weights) {
       for (size_t i = 0; i < values.size(); ++i) {
-        const float expected = dtype == "F16" ? static_cast<float>(static_cast<_Float16>(values[i]))
-                                              : state::Bf16ToF32(state::F32ToBf16(values[i]));
+        const float expected =
+            dtype == "F16" ? RoundToHalf(values[i]) : state::Bf16ToF32(state::F32ToBf16(values[i]));
         ASSERT_EQ(read.at(name)[i], expected) << name << " " << i;
       }
     }

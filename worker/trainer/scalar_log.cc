@@ -35,12 +35,8 @@ std::string ScalarFolder(const std::string& base, const std::string& job, const 
 
 ScalarLog::ScalarLog(const std::string& folder, int64_t start_step, absl::Time now) {
   auto events = TensorBoardWriter::Create(folder, start_step, now);
-  if (events.ok()) {
-    events_ = *std::move(events);
-  } else {
-    spdlog::warn("report.tensorboard: {}; training goes on without",
-                 std::string(events.status().message()));
-  }
+  status_ = events.status();
+  if (events.ok()) events_ = *std::move(events);
 }
 
 ScalarLog::~ScalarLog() { Flush(); }
@@ -93,10 +89,10 @@ void ScalarLog::Validation(const v1::Progress& progress, absl::Time now) {
 
 void ScalarLog::Flush() {
   if (events_ == nullptr) return;
-  if (absl::Status status = events_->Flush(); !status.ok()) {
-    spdlog::warn("report.tensorboard: {}; training goes on without", std::string(status.message()));
-    events_.reset();
-  }
+  status_ = events_->Flush();
+  if (status_.ok()) return;
+  spdlog::warn("report.tensorboard: {}; training goes on without", std::string(status_.message()));
+  events_.reset();
 }
 
 }  // namespace milepost::worker

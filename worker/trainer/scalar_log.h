@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "milepost/v1/job.pb.h"
 #include "worker/trainer/tensorboard.h"
@@ -31,12 +32,16 @@ class ScalarLog {
   // Writes what is still held back.
   ~ScalarLog();
 
+  // Why nothing is written, without "report.tensorboard".
+  const absl::Status& status() const { return status_; }
+
   void Step(const v1::Progress& progress, absl::Time now);
   void Validation(const v1::Progress& progress, absl::Time now);
 
  private:
   void Flush();
 
+  absl::Status status_;
   std::unique_ptr<TensorBoardWriter> events_;  // null: it cannot be written
   absl::Time last_point_ = absl::InfinitePast();
   absl::Time last_flush_ = absl::InfinitePast();

@@ -53,6 +53,7 @@ TEST_F(ScalarLogTest, AResumedJobGoesOnInItsOwnAndAnotherOfItsNameDoesNot) {
 
 TEST_F(ScalarLogTest, AFolderThatCannotBeMadeStopsNobody) {
   ScalarLog log(ScalarFolder("/proc/none", "jobs/7", "1a"), 0, absl::FromUnixSeconds(1000));
+  EXPECT_FALSE(log.status().ok());
   log.Step(v1::Progress(), absl::FromUnixSeconds(1001));
 }
 

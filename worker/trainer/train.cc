@@ -90,6 +90,7 @@ class Trainer {
   absl::StatusOr<absl::Duration> SaveState(bool final);
   void WatchForHangs();
   void MakeUploader();
+  absl::Status OpenScalars();
   absl::Status MakeCopies();
   // nullopt: on to the next step.
   std::optional<TrainerExit> OneStep();
@@ -396,10 +397,8 @@ TrainerExit Trainer::Run() {
     if (!copy.ok()) return {kExitError, v1::FAILURE_CLASS_HOST, std::string(copy.message())};
   }
   progress_.Begin(session_->trainer_state(), *session_, spec_, restored_from_);
-  if (start_.rank() == 0 && !spec_.report().tensorboard().empty()) {
-    scalars_ = std::make_unique<ScalarLog>(
-        ScalarFolder(spec_.report().tensorboard(), start_.job(), start_.uid()), session_->step(),
-        Now());
+  if (absl::Status status = OpenScalars(); !status.ok()) {
+    return {kExitUsage, v1::FAILURE_CLASS_USER, std::string(status.message())};
   }
   // The attempt before it may have been lost while it did what was due then.
   if (restored_from_ == kFromMemory && session_->step() > start_.checkpoint_step()) {
@@ -413,6 +412,19 @@ TrainerExit Trainer::Run() {
   }
   progress_.Send(Now(), /*must=*/true);
   return session_->step() < spec_.train().steps() ? FinishStopped() : Finish();
+}
+
+// At a job's begin a folder that cannot be written is a mistake, which is mended at once; later the
+// steps that are done are worth more than a curve.
+absl::Status Trainer::OpenScalars() {
+  const std::string& folder = spec_.report().tensorboard();
+  if (start_.rank() != 0 || folder.empty()) return absl::OkStatus();
+  scalars_ = std::make_unique<ScalarLog>(ScalarFolder(folder, start_.job(), start_.uid()),
+                                         session_->step(), Now());
+  const absl::Status status = Annotate(scalars_->status(), "report.tensorboard");
+  if (status.ok() || session_->step() == 0) return status;
+  spdlog::warn("{}; training goes on without", std::string(status.message()));
+  return absl::OkStatus();
 }
 
 absl::Status Trainer::MakeCopies() {

@@ -1,0 +1,145 @@
+#include "client/cli/inputs.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/spec/model_sizes.h"
+#include "common/spec/paths.h"
+#include "common/status_macros.h"
+#include "engine/data/dataset.h"
+#include "engine/data/images/image_set.h"
+#include "engine/models/hugging_face.h"
+#include "engine/state/safetensors.h"
+
+namespace milepost::client {
+namespace {
+
+absl::Status InvalidAt(absl::string_view field, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", status.message()));
+}
+
+bool IsHere(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
+// What further heads learn of the training data, or of the validation data.
+std::vector<data::LabelOptions> LabelsOf(const v1::JobSpec& spec, bool train) {
+  std::vector<data::LabelOptions> options;
+  for (const v1::TaskHeadSpec& head : spec.model().heads()) {
+    for (const v1::LabelSource& labels : spec.data().labels()) {
+      if (labels.head() != head.name()) continue;
+      options.push_back({.field = head.name(),
+                         .path = train ? labels.train() : labels.validation(),
+                         .classes = head.classes(),
+                         .head = head.name()});
+    }
+  }
+  return options;
+}
+
+absl::Status CheckImages(const v1::JobSpec& spec, const std::string& path,
+                         const std::vector<data::LabelOptions>& labels) {
+  data::ImageSetOptions options = {.classes = spec.model().resnet().classes()};
+  for (const data::LabelOptions& of_one : labels) {
+    if (of_one.path.empty()) options.heads.push_back(of_one.head);
+  }
+  MP_ASSIGN_OR_RETURN(const auto images, data::OpenImageSet(path, options));
+  return data::ReadHeadLabels(path, *images, labels).status();
+}
+
+absl::Status CheckTokens(const v1::JobSpec& spec, const std::string& path,
+                         const std::vector<data::LabelOptions>& labels) {
+  return data::TokenDataset::Open(path, {.sequence_length = spec.data().sequence_length(),
+                                         .vocabulary = SizesOf(spec.model()).vocabulary,
+                                         .labels = labels})
+      .status();
+}
+
+// `here`: labels that are not here are left out.
+absl::Status CheckData(const v1::JobSpec& spec, const std::string& field, const std::string& path,
+                       bool train, bool here) {
+  std::vector<data::LabelOptions> labels = LabelsOf(spec, train);
+  if (here) {
+    const auto elsewhere = [](const auto& one) { return !one.path.empty() && !IsHere(one.path); };
+    labels.erase(std::remove_if(labels.begin(), labels.end(), elsewhere), labels.end());
+  }
+  const auto check = SizesOf(spec.model()).images ? CheckImages : CheckTokens;
+  return InvalidAt(field, check(spec, path, labels));
+}
+
+absl::Status CheckInitFrom(const v1::JobSpec& spec, const std::string& folder) {
+  MP_RETURN_IF_ERROR(InvalidAt("train.init_from", models::CheckHfFolder(spec.model(), folder)));
+  return InvalidAt("train.init_from", state::SafetensorsFolder::Open(folder).status());
+}
+
+absl::Status Check(const v1::JobSpec& spec, bool here) {
+  const auto looked_at = [&](const std::string& path) { return !here || IsHere(path); };
+  const std::string field = spec.data().mixture().empty() ? "data.train" : "data.mixture.path";
+  for (const std::string& path : TrainPaths(spec)) {
+    if (looked_at(path)) MP_RETURN_IF_ERROR(CheckData(spec, field, path, /*train=*/true, here));
+  }
+  const std::string& validation = spec.data().validation();
+  if (!validation.empty() && looked_at(validation)) {
+    MP_RETURN_IF_ERROR(CheckData(spec, "data.validation", validation, /*train=*/false, here));
+  }
+  const std::string& folder = spec.train().init_from();
+  return folder.empty() || !looked_at(folder) ? absl::OkStatus() : CheckInitFrom(spec, folder);
+}
+
+}  // namespace
+
+std::vector<std::string> TrainPaths(const v1::JobSpec& spec) {
+  std::vector<std::string> paths;
+  for (const v1::TokenSource& source : spec.data().mixture()) paths.push_back(source.path());
+  if (paths.empty()) paths.push_back(spec.data().train());
+  return paths;
+}
+
+absl::Status CheckInputs(const v1::JobSpec& spec) { return Check(spec, /*here=*/false); }
+
+absl::Status CheckInputsHere(const v1::JobSpec& spec, std::vector<std::string>* elsewhere) {
+  v1::JobSpec paths = spec;
+  ForEachPath(&paths, [&](absl::string_view field, PathUse use, std::string* path) {
+    if (use != PathUse::kRead || path->empty() || IsHere(*path)) return;
+    const std::string what = absl::StrCat(field, " ", *path);
+    if (std::find(elsewhere->begin(), elsewhere->end(), what) == elsewhere->end()) {
+      elsewhere->push_back(what);
+    }
+  });
+  return Check(spec, /*here=*/true);
+}
+
+std::string TellElsewhere(const std::vector<std::string>& elsewhere) {
+  constexpr size_t kShown = 8;
+  if (elsewhere.empty()) return "";
+  const size_t shown = std::min(kShown, elsewhere.size());
+  const std::vector<std::string> first(elsewhere.begin(),
+                                       elsewhere.begin() + static_cast<ptrdiff_t>(shown));
+  return absl::StrCat(
+      "not on this machine, and so not looked at: ", absl::StrJoin(first, ", "),
+      elsewhere.size() > shown ? absl::StrCat(" and ", elsewhere.size() - shown, " more") : "");
+}
+
+absl::Status CheckOutputs(const v1::JobSpec& spec) {
+  const std::string& folder = spec.report().tensorboard();
+  if (folder.empty()) return absl::OkStatus();
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (!error && access(folder.c_str(), W_OK | X_OK) != 0) {
+    error = std::error_code(errno, std::generic_category());
+  }
+  if (!error) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("report.tensorboard: ", folder,
+                                                 " cannot be written: ", error.message(),
+                                                 "; name another folder, or leave it out"));
+}
+
+}  // namespace milepost::client

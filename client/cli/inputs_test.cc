@@ -1,0 +1,128 @@
+// What `run`, `plan` and `job submit` see of the files that a spec names, before anything starts.
+#include "client/cli/inputs.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "client/cli/job_arguments.h"
+#include "client/cli/run_cli.h"
+#include "common/exit_codes.h"
+#include "engine/data/npy.h"
+
+namespace milepost::client {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+class InputsTest : public ::testing::Test {
+ protected:
+  InputsTest() : folder_(absl::StrCat(::testing::TempDir(), "inputs-", getpid())) {
+    std::filesystem::create_directories(folder_);
+  }
+  ~InputsTest() override { std::filesystem::remove_all(folder_); }
+
+  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
+
+  void WriteTokens(const std::string& name, const std::vector<uint32_t>& tokens) const {
+    auto writer = data::NpyWriter::Create(Path(name), data::TokenType::kUint16);
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    ASSERT_TRUE((*writer)->Append(tokens).ok());
+    ASSERT_TRUE((*writer)->Finish().ok());
+  }
+  // Trains on train.npy. `rest`: further lines.
+  std::string WriteSpec(const std::string& rest = "") const {
+    const std::string path = Path("spec.yaml");
+    std::ofstream(path)
+        << "name: a\n"
+           "model: {gpt2: {layers: 1, heads: 1, width: 32, vocabulary: 64, context: 8}}\n"
+           "data: {train: train.npy, validation: validation.npy, sequence_length: 8}\n"
+        << "train:\n  steps: 2\n  batch: {global: 2, micro: 2}\n"
+        << rest;
+    return path;
+  }
+  v1::JobSpec Spec(const std::string& rest = "") const {
+    const auto spec = LoadSpec({.path = WriteSpec(rest), .base = std::nullopt});
+    EXPECT_TRUE(spec.ok()) << spec.status();
+    return spec.value_or(v1::JobSpec());
+  }
+
+  const std::string folder_;
+};
+
+TEST_F(InputsTest, WhatIsNotHereIsRefusedByRunAndToldByTheOthers) {
+  WriteTokens("train.npy", std::vector<uint32_t>(40, 3));
+  const v1::JobSpec spec = Spec();
+  EXPECT_THAT(CheckInputs(spec).message(),
+              AllOf(HasSubstr("data.validation: "), HasSubstr("validation.npy")));
+  std::vector<std::string> elsewhere;
+  EXPECT_EQ(CheckInputsHere(spec, &elsewhere), absl::OkStatus());
+  EXPECT_THAT(elsewhere, ElementsAre(absl::StrCat("data.validation ", Path("validation.npy"))));
+  WriteTokens("validation.npy", std::vector<uint32_t>(40, 3));
+  elsewhere.clear();
+  EXPECT_EQ(CheckInputsHere(spec, &elsewhere), absl::OkStatus());
+  EXPECT_THAT(elsewhere, IsEmpty());
+  EXPECT_EQ(CheckInputs(spec), absl::OkStatus());
+}
+
+TEST_F(InputsTest, WhatIsHereIsLookedAt) {
+  WriteTokens("train.npy", {1, 2, 3});
+  std::vector<std::string> elsewhere;
+  const absl::Status few = CheckInputsHere(Spec(), &elsewhere);
+  EXPECT_TRUE(absl::IsInvalidArgument(few));
+  EXPECT_THAT(few.message(), AllOf(HasSubstr("data.train: "), HasSubstr("train.npy")));
+  WriteTokens("train.npy", std::vector<uint32_t>(40, 3));
+  std::filesystem::create_directories(Path("weights"));
+  const absl::Status none = CheckInputsHere(Spec("  init_from: weights\n"), &elsewhere);
+  EXPECT_THAT(none.message(), HasSubstr("train.init_from: "));
+}
+
+TEST_F(InputsTest, PlanSaysWhatItSees) {
+  WriteTokens("train.npy", std::vector<uint32_t>(40, 3));
+  const Outcome some = RunCli("plan " + WriteSpec());
+  EXPECT_EQ(some.exit_code, kExitOk) << some.err;
+  EXPECT_THAT(some.err,
+              AllOf(HasSubstr("not looked at: data.validation"), Not(HasSubstr("train.npy"))));
+  WriteTokens("train.npy", {1});
+  const Outcome bad = RunCli("plan " + WriteSpec());
+  EXPECT_EQ(bad.exit_code, kExitUsage);
+  EXPECT_THAT(bad.err, HasSubstr("data.train: "));
+}
+
+TEST_F(InputsTest, SubmitLooksBeforeItConnectsAndCanBeToldNotTo) {
+  WriteTokens("train.npy", {1});
+  const std::string line =
+      absl::StrCat("job submit ", WriteSpec(), " --coordinator 127.0.0.1:1");
+  EXPECT_THAT(RunCli(line).err, AllOf(HasSubstr("data.train: "), HasSubstr("--skip-files")));
+  EXPECT_THAT(RunCli(line + " --array train.seed=1,2").err, HasSubstr("data.train: "));
+  EXPECT_THAT(RunCli(line + " --skip-files").err, Not(HasSubstr("data.train: ")));
+}
+
+TEST_F(InputsTest, AFolderThatCannotBeWrittenIsRefused) {
+  EXPECT_EQ(CheckOutputs(Spec("report: {tensorboard: runs/a}\n")), absl::OkStatus());
+  EXPECT_TRUE(std::filesystem::is_directory(Path("runs/a")));
+  std::ofstream(Path("file")) << "text";
+  EXPECT_THAT(CheckOutputs(Spec("report: {tensorboard: file/a}\n")).message(),
+              AllOf(HasSubstr("report.tensorboard: "), HasSubstr("file/a cannot be written")));
+  EXPECT_THAT(CheckOutputs(Spec("report: {tensorboard: file}\n")).message(),
+              HasSubstr("cannot be written"));
+}
+
+TEST_F(InputsTest, TypedPathsAreRelativeToWhereTheyAreTyped) {
+  const auto spec = LoadSpec(
+      {.path = WriteSpec(), .base = std::nullopt, .overrides = {"data.train=here/../b.npy"}});
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->data().train(), std::filesystem::current_path() / "b.npy");
+  EXPECT_EQ(spec->data().validation(), Path("validation.npy"));
+}
+
+}  // namespace
+}  // namespace milepost::client
