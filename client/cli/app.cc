@@ -67,6 +67,7 @@ class Tree {
       if (option->get_positional()) {
         if (values != values_.end()) info.positional_values = values->second;
         info.takes_files = info.takes_files || files_.count(option) > 0;
+        if (info.listed_by.empty()) info.listed_by = ListedBy(option->get_name());
         continue;
       }
       FlagInfo flag;
@@ -81,6 +82,15 @@ class Tree {
       info.commands.push_back(Describe(*child));
     }
     return info;
+  }
+
+  // What lists the resources that a positional of that name takes; empty: nothing does.
+  static std::string ListedBy(const std::string& positional) {
+    for (const char* one : {"job", "checkpoint", "worker", "queue", "template"}) {
+      const bool is_it = positional == one || positional == absl::StrCat(one, "s");
+      if (is_it) return absl::StrCat(one, " list -o name --limit 200");
+    }
+    return "";
   }
 
  private:

@@ -94,16 +94,17 @@ TEST(CompletionTest, KnowsEveryCommandOfTheTree) {
   }
 }
 
-// What bash itself makes of the script.
-std::string Complete(const std::string& words, int index) {
+// What bash itself makes of the script, after the lines of `before`.
+std::string Complete(const std::string& words, int index, const std::string& before = "") {
   const std::string path =
       (std::filesystem::path(::testing::TempDir()) / "milepost_completion_XXXXXX").string();
   std::string name = path;
   const int fd = mkstemp(name.data());
   EXPECT_GE(fd, 0);
   close(fd);
-  std::ofstream(name) << *CompletionScript(DescribeCommands(), "bash") << "COMP_WORDS=(" << words
-                      << "); COMP_CWORD=" << index << "; _milepost; echo \"${COMPREPLY[*]}\"\n";
+  std::ofstream(name) << *CompletionScript(DescribeCommands(), "bash") << before << "\nCOMP_WORDS=("
+                      << words << "); COMP_CWORD=" << index
+                      << "; _milepost; echo \"${COMPREPLY[*]}\"\n";
   SpawnOptions options;
   options.argv = {"/bin/bash", name};
   options.out = Redirect::Pipe();
@@ -124,6 +125,22 @@ TEST(CompletionTest, BashCompletesCommandsFlagsAndValues) {
   EXPECT_EQ(Complete("milepost job list --outp", 3), "--output\n");
   EXPECT_EQ(Complete("milepost job ls -o ya", 4), "yaml\n");
   EXPECT_EQ(Complete("milepost completion z", 2), "zsh\n");
+}
+
+// In place of milepost: says how it was called, and what a coordinator might.
+constexpr char kLister[] = R"(
+timeout() {
+  shift 2
+  [[ "$*" == "job list -o name --limit 200 --data-dir d" ]] &&
+    printf '%s\n' jobs/12 jobs/7 '$(echo jobs/666)' '`echo jobs/667`' 'jobs/8 jobs/9'
+})";
+
+TEST(CompletionTest, BashCompletesNamesAndRunsNoneOfThem) {
+  EXPECT_EQ(Complete("milepost job describe --data-dir d ''", 5, kLister).substr(0, 15),
+            "jobs/12 jobs/7 ");
+  EXPECT_EQ(Complete("milepost job describe --data-dir d jobs", 5, kLister), "jobs/12 jobs/7\n");
+  EXPECT_EQ(Complete("milepost job describe --data-dir d jobs/1", 5, kLister), "jobs/12\n");
+  EXPECT_EQ(Complete("milepost job describe jobs", 3, kLister), "\n");
 }
 
 TEST(OutputTest, ListsInEveryFormat) {

@@ -42,9 +42,10 @@ std::string BashBody(const CommandInfo& root) {
   std::string values;
   std::string commands;
   Walk(root, "", [&](const CommandInfo& command, const std::string& path) {
-    absl::StrAppend(&words, "    ", Quoted(path),
-                    ") words=", Quoted(absl::StrJoin(NextWords(command), " ")),
-                    command.takes_files ? " files=1" : "", " ;;\n");
+    absl::StrAppend(
+        &words, "    ", Quoted(path), ") words=", Quoted(absl::StrJoin(NextWords(command), " ")),
+        command.takes_files ? " files=1" : "",
+        command.listed_by.empty() ? "" : " names=" + Quoted(command.listed_by), " ;;\n");
     if (!path.empty()) absl::StrAppend(&commands, commands.empty() ? "" : "|", Quoted(path));
     for (const FlagInfo& flag : command.flags) {
       if (!flag.takes_value) continue;
@@ -57,8 +58,11 @@ std::string BashBody(const CommandInfo& root) {
   });
   return absl::StrCat(R"(_milepost() {
   local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]}
-  local path='' candidate words='' files='' value='' i
+  local path='' candidate words='' files='' value='' names='' given=() i
   for ((i = 1; i < COMP_CWORD; i++)); do
+    case ${COMP_WORDS[i]} in
+      --coordinator|--data-dir) given+=("${COMP_WORDS[i]}" "${COMP_WORDS[i+1]}") ;;
+    esac
     candidate="${path:+$path }${COMP_WORDS[i]}"
     case $candidate in
     )",
@@ -72,6 +76,10 @@ std::string BashBody(const CommandInfo& root) {
     case $path in
 )",
                       words, R"(    esac
+  fi
+  # Of plain names alone: compgen -W runs what stands in $( ).
+  if [[ -n $names && $current != -* ]]; then
+    words+=" $(timeout 2 milepost $names "${given[@]}" 2>/dev/null | grep -xE '[A-Za-z0-9/._-]+')"
   fi
   COMPREPLY=($(compgen -W "$words" -- "$current"))
   if [[ -n $files ]]; then
@@ -116,6 +124,10 @@ complete -c milepost -f
       absl::StrAppend(&script, line, " -a ", Quoted(value), "\n");
     }
     if (command.takes_files) absl::StrAppend(&script, line, " -F\n");
+    if (!command.listed_by.empty()) {
+      absl::StrAppend(&script, line, " -a '(timeout 2 milepost ", command.listed_by,
+                      " 2>/dev/null)'\n");
+    }
     for (const FlagInfo& flag : command.flags) {
       absl::StrAppend(&script, line);
       for (const std::string& name : flag.names) {

@@ -23,6 +23,8 @@ struct CommandInfo {
   std::vector<FlagInfo> flags;
   std::vector<std::string> positional_values;  // of the first positional, when they can be listed
   bool takes_files = false;                    // a positional is a file
+  // The command that prints what the positionals may be, a name a line: "job list -o name".
+  std::string listed_by;
   std::vector<CommandInfo> commands;
 };
 

@@ -99,8 +99,7 @@ TEST_F(InputsTest, PlanSaysWhatItSees) {
 
 TEST_F(InputsTest, SubmitLooksBeforeItConnectsAndCanBeToldNotTo) {
   WriteTokens("train.npy", {1});
-  const std::string line =
-      absl::StrCat("job submit ", WriteSpec(), " --coordinator 127.0.0.1:1");
+  const std::string line = absl::StrCat("job submit ", WriteSpec(), " --coordinator 127.0.0.1:1");
   EXPECT_THAT(RunCli(line).err, AllOf(HasSubstr("data.train: "), HasSubstr("--skip-files")));
   EXPECT_THAT(RunCli(line + " --array train.seed=1,2").err, HasSubstr("data.train: "));
   EXPECT_THAT(RunCli(line + " --skip-files").err, Not(HasSubstr("data.train: ")));

@@ -9,6 +9,7 @@
 #include "client/cli/format.h"
 #include "client/cli/inputs.h"
 #include "client/cli/job_arguments.h"
+#include "client/cli/progress_view.h"
 #include "common/exit_codes.h"
 #include "common/regular_file.h"
 #include "common/spec/parse.h"
@@ -103,6 +104,7 @@ int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
                                     .estimate = plan::EstimateStep(*plan, place->profile),
                                     .device = place->profile.name,
                                     .choices = resolved->choices,
+                                    .unit = absl::StrCat(SampleUnit(*spec), "s"),
                                     .schedule = global.output == OutputFormat::kWide};
   switch (global.output) {
     case OutputFormat::kJson:

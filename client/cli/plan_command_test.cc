@@ -18,6 +18,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class PlanCommandTest : public ::testing::Test {
  protected:
@@ -115,6 +116,14 @@ TEST_F(PlanCommandTest, ChoosesWhatIsAutoAndSaysWhy) {
 }
 
 // Nothing is asked of a device, and the network is not asked either: only the spec counts.
+TEST_F(PlanCommandTest, ImagesAreNoTokens) {
+  const Outcome images = RunCli("plan examples/resnet-tiny.yaml --device cpu");
+  EXPECT_THAT(images.out, AllOf(HasSubstr("micro-batch 32 images,"), HasSubstr("images   "),
+                                Not(HasSubstr("tokens"))));
+  EXPECT_THAT(RunCli("plan examples/llama-tiny.yaml --device cpu").out,
+              HasSubstr("micro-batch 8 x 128 tokens,"));
+}
+
 TEST_F(PlanCommandTest, WhatDoesNotFitExitsAsABadSpecDoes) {
   const Outcome outcome = RunCli("plan examples/llama3-8b.yaml --device rtx4090");
   EXPECT_EQ(outcome.exit_code, kExitUsage);

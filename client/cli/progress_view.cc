@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cli/format.h"
+#include "common/spec/model_sizes.h"
 #include "common/spec/to_yaml.h"
 #include "milepost/v1/job.pb.h"
 
@@ -81,6 +82,10 @@ absl::Duration TimeLeft(const v1::Job& job, absl::Time now) {
   return absl::Seconds(left * TokensPerStep(job) / progress.tokens_per_second());
 }
 
+const char* SampleUnit(const v1::JobSpec& spec) {
+  return SizesOf(spec.model()).images ? "image" : "token";
+}
+
 std::string StateLine(const v1::Job& job) {
   const std::string state = StateName(job);
   return job.reason_detail().empty() ? state : absl::StrCat(state, ": ", job.reason_detail());
@@ -88,11 +93,11 @@ std::string StateLine(const v1::Job& job) {
 
 std::string PlainProgressLine(const v1::Job& job, absl::Time now) {
   const v1::Progress& progress = job.progress();
-  return absl::StrFormat("step %d/%d  loss %s%s%s  %s tokens/s%s%s%s", progress.step(),
+  return absl::StrFormat("step %d/%d  loss %s%s%s  %s %ss/s%s%s%s", progress.step(),
                          job.spec().train().steps(), LossText(progress.train_loss()),
                          HeadsText(progress.train_heads()), ValidationText(progress),
-                         HumanCount(progress.tokens_per_second()), EtaText(job, now),
-                         SkippedText(progress), RestartText(job));
+                         HumanCount(progress.tokens_per_second()), SampleUnit(job.spec()),
+                         EtaText(job, now), SkippedText(progress), RestartText(job));
 }
 
 std::string ProgressBar(double share, size_t width) {
@@ -117,12 +122,11 @@ std::vector<std::string> LiveProgressLines(const v1::Job& job, absl::Time now, s
   lines.push_back(head + (bar > 0 ? ProgressBar(share, bar) : "") + tail);
   if (!job.reason_detail().empty()) lines.push_back("  " + job.reason_detail());
   if (progress.step() > 0) {
-    lines.push_back(
-        absl::StrFormat("  loss %s%s%s  lr %s  gradient norm %.2f%s  %s tokens/s%s%s",
-                        LossText(progress.train_loss()), HeadsText(progress.train_heads()),
-                        ValidationText(progress), RateText(progress.lr()), progress.grad_norm(),
-                        LossScaleText(progress), HumanCount(progress.tokens_per_second()),
-                        SkippedText(progress), RestartText(job)));
+    lines.push_back(absl::StrFormat(
+        "  loss %s%s%s  lr %s  gradient norm %.2f%s  %s %ss/s%s%s", LossText(progress.train_loss()),
+        HeadsText(progress.train_heads()), ValidationText(progress), RateText(progress.lr()),
+        progress.grad_norm(), LossScaleText(progress), HumanCount(progress.tokens_per_second()),
+        SampleUnit(job.spec()), SkippedText(progress), RestartText(job)));
     lines.push_back(absl::StrCat(MemoryText(progress), "  checkpoint ",
                                  job.latest_checkpoint().empty() ? "-" : job.latest_checkpoint()));
   }

@@ -41,6 +41,9 @@ std::vector<std::string> LiveProgressLines(const v1::Job& job, absl::Time now, s
 // "[=====>    ]", `width` columns with the brackets (at least 3). `share` is clamped to [0, 1].
 std::string ProgressBar(double share, size_t width);
 
+// What samples are made of, or are: "token" or "image".
+const char* SampleUnit(const v1::JobSpec& spec);
+
 // "RUNNING", or with what there is to say: "QUEUED: 2 slots wanted, 1 free".
 std::string StateLine(const v1::Job& job);
 

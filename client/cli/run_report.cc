@@ -59,15 +59,16 @@ std::string SummaryText(const RunSummary& summary) {
   if (Validated(progress)) {
     const std::string heads = HeadsText(progress.validation_heads());
     absl::StrAppend(&text, "  validation loss  ", LossText(progress.validation_loss()),
-                    heads.empty() ? " nats per token" : heads, "\n");
+                    heads.empty() ? absl::StrCat(" nats per ", SampleUnit(job.spec())) : heads,
+                    "\n");
   }
   if (summary.unigram_loss) {
     absl::StrAppend(&text, "  unigram model    ", LossText(*summary.unigram_loss),
                     " nats per token on the same data: what token frequencies alone give\n");
   }
   if (progress.step() > 0) {
-    absl::StrAppend(&text, "  throughput       ", HumanCount(progress.tokens_per_second()),
-                    " tokens/s, goodput ",
+    absl::StrAppend(&text, "  throughput       ", HumanCount(progress.tokens_per_second()), " ",
+                    SampleUnit(job.spec()), "s/s, goodput ",
                     absl::StrFormat("%.0f%%", 100 * Goodput(job, absl::Now())), "\n");
   }
   if (progress.planned_bytes() > 0) {

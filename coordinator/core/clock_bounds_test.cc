@@ -13,7 +13,7 @@ constexpr absl::Duration kMinute = absl::Minutes(1);
 class ClockBoundsTest : public ::testing::Test {
  protected:
   const absl::Time now_ = absl::FromUnixSeconds(1'000'000);
-  const Config config_;
+  const Config config_ = {};
 };
 
 // Stored by a clock that is hours ahead, or behind.

@@ -20,7 +20,7 @@ std::string HumanBytes(double bytes) {
     bytes /= 1024;
     ++unit;
   }
-  return absl::StrFormat(unit == 0 ? "%.0f %s" : "%.2f %s", bytes, kUnits[unit]);
+  return absl::StrFormat("%.*f %s", unit == 0 ? 0 : 2, bytes, kUnits[unit]);
 }
 
 std::string HumanSeconds(double seconds) {
@@ -89,14 +89,14 @@ std::string HumanCount(double count) {
     count /= 1000;
     ++unit;
   }
-  return absl::StrFormat(unit == 0 ? "%.0f%s" : "%.2f%s", count, kUnits[unit]);
+  return absl::StrFormat("%.*f%s", unit == 0 ? 0 : 2, count, kUnits[unit]);
 }
 
-void AppendEstimate(const StepEstimate& e, absl::string_view device, std::string& text) {
+void AppendEstimate(const StepEstimate& e, const PrintOptions& options, std::string& text) {
   absl::StrAppendFormat(&text,
                         "\nexpected on %s\n  step           %s, bound by %s\n"
-                        "  tokens         %s per second, MFU %.1f%%\n",
-                        device, HumanSeconds(e.seconds), Name(e.bound),
+                        "  %-14s %s per second, MFU %.1f%%\n",
+                        options.device, HumanSeconds(e.seconds), Name(e.bound), options.unit,
                         HumanCount(e.tokens_per_second), 100 * e.mfu);
   absl::StrAppendFormat(
       &text, "  computation    %s bound by FLOPs, %s by memory, %s starting ops\n",
@@ -210,14 +210,21 @@ Json ScheduleJson(const Program& program) {
   return ops;
 }
 
+// "8 x 128 tokens", or "32 images".
+std::string MicroBatchText(const PlanOptions& options, const std::string& unit) {
+  const bool one = options.sequence == 1 && unit != PrintOptions().unit;
+  return one ? absl::StrCat(options.micro_batch, " ", unit)
+             : absl::StrCat(options.micro_batch, " x ", options.sequence, " ", unit);
+}
+
 }  // namespace
 
 std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
   const PlanOptions& o = plan.options;
   std::string text = absl::StrFormat(
-      "ranks %d, ZeRO stage %d%s, %s, micro-batch %d x %d tokens, accumulation %d%s\n", o.world,
-      o.zero_stage, o.Replicas() > 1 ? absl::StrCat(" in groups of ", o.Shards()) : "",
-      Precision(plan), o.micro_batch, o.sequence, o.accumulation, RecomputeText(plan));
+      "ranks %d, ZeRO stage %d%s, %s, micro-batch %s, accumulation %d%s\n", o.world, o.zero_stage,
+      o.Replicas() > 1 ? absl::StrCat(" in groups of ", o.Shards()) : "", Precision(plan),
+      MicroBatchText(o, options.unit), o.accumulation, RecomputeText(plan));
   for (const v1::Choice& choice : options.choices) {
     absl::StrAppendFormat(&text, "chosen         %s: %s (%s)\n", choice.field(), choice.value(),
                           choice.reason());
@@ -277,7 +284,7 @@ std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
                           HumanBytes(static_cast<double>(options.place->memory_bytes)));
   }
   AppendParameterGroups(plan, text);
-  if (options.estimate.has_value()) AppendEstimate(*options.estimate, options.device, text);
+  if (options.estimate.has_value()) AppendEstimate(*options.estimate, options, text);
   if (options.schedule) AppendSchedule(plan, text);
   return text;
 }

@@ -27,6 +27,7 @@ struct PrintOptions {
   std::optional<StepEstimate> estimate;
   std::string device;
   std::vector<v1::Choice> choices;  // what the planner chose (admission.h)
+  std::string unit = "tokens";      // what samples are made of, or are: "images"
   bool schedule = false;            // also every op of the training program, in order
 };
 
