@@ -18,6 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "common/pki/certificate.h"
 #include "common/regular_file.h"
+#include "common/rpc/coordinator_credentials.h"
 #include "common/status_macros.h"
 
 namespace milepost {
@@ -132,14 +133,26 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> UserCredentials(
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> CoordinatorCredentials(
     const std::string& folder) {
+  MP_ASSIGN_OR_RETURN(const auto one, CoordinatorCredentials(folder, 1));
+  return one[0];
+}
+
+absl::StatusOr<std::vector<std::shared_ptr<grpc::ServerCredentials>>> CoordinatorCredentials(
+    const std::string& folder, int count) {
   const TlsFolder files(folder);
   MP_RETURN_IF_ERROR(CheckTlsFolder(files));
   OnlyTls13();
-  grpc::experimental::TlsServerCredentialsOptions options(Watch(files));
-  options.watch_root_certs();
-  options.watch_identity_key_cert_pairs();
-  options.set_cert_request_type(GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY);
-  return grpc::experimental::TlsServerCredentials(options);
+  const auto watched = Watch(files);
+  std::vector<std::shared_ptr<grpc::ServerCredentials>> credentials;
+  for (int i = 0; i < count; ++i) {
+    // Each its own: gRPC's credentials take their options over, copies too.
+    grpc::experimental::TlsServerCredentialsOptions options(watched);
+    options.watch_root_certs();
+    options.watch_identity_key_cert_pairs();
+    options.set_cert_request_type(GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY);
+    credentials.push_back(grpc::experimental::TlsServerCredentials(options));
+  }
+  return credentials;
 }
 
 }  // namespace milepost

@@ -7,6 +7,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/rpc/coordinator_credentials.h"
 #include "common/rpc/endpoint.h"
 #include "common/rpc/status.h"
 #include "common/status_macros.h"
@@ -16,12 +17,15 @@ namespace {
 
 // Clients that have several coordinators to choose from ask every two seconds.
 constexpr int kMinPingIntervalMs = 1000;
+constexpr int kMaxPingStrikes = 2;
+constexpr int kMaxHeaderBytes = 8 << 10;
 constexpr int kHandshakeMs = 15'000;
 constexpr int kIdleMs = 10 * 60'000;  // a connection without a call; clients then connect again
 
-absl::Status CheckAddress(const std::string& listen, bool tls, std::string* host) {
+absl::Status CheckAddress(const std::string& listen, bool tls, std::string* host, int* number) {
   const size_t colon = listen.rfind(':');
-  int port = -1;
+  int& port = *number;
+  port = -1;
   if (colon == std::string::npos || colon == 0 ||
       !absl::SimpleAtoi(listen.substr(colon + 1), &port) || port < 0 || port > 65535) {
     return absl::InvalidArgumentError(
@@ -49,33 +53,43 @@ void InitialiseGrpcOnce() {
 
 absl::StatusOr<Listener> Listener::Make(const std::string& listen, const std::string& tls_dir) {
   Listener listener;
+  const bool tls = !tls_dir.empty();
   listener.listen_ = listen;
-  MP_RETURN_IF_ERROR(CheckAddress(listen, !tls_dir.empty(), &listener.host_));
+  MP_RETURN_IF_ERROR(CheckAddress(listen, tls, &listener.host_, &listener.port_));
   InitialiseGrpcOnce();
-  listener.credentials_ = grpc::InsecureServerCredentials();
-  if (!tls_dir.empty()) {
-    MP_ASSIGN_OR_RETURN(listener.credentials_, CoordinatorCredentials(tls_dir));
+  const ConnectionLimits limits = LimitsFor(RaiseDescriptorLimit(), /*login=*/tls);
+  listener.credentials_ = {grpc::InsecureServerCredentials()};
+  if (tls) {
+    MP_ASSIGN_OR_RETURN(listener.credentials_, CoordinatorCredentials(tls_dir, limits.slots));
   }
+  listener.acceptor_ = std::make_unique<Acceptor>(limits);
   return listener;
 }
 
-void Listener::AddTo(grpc::ServerBuilder* builder) {
-  builder->AddListeningPort(listen_, credentials_, &port_);
-  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // else two servers share a port
+void Listener::AddTo(grpc::ServerBuilder* builder,
+                     const std::shared_ptr<grpc::AuthMetadataProcessor>& processor) {
+  acceptor_->AddTo(builder, credentials_, processor);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                               kMinPingIntervalMs);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, kMaxPingStrikes);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
+  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxHeaderBytes);
   builder->SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder->SetMaxSendMessageSize(kMaxMessageBytes);
 }
 
-absl::StatusOr<std::string> Listener::Address(const grpc::Server* server) const {
-  if (server != nullptr && port_ != 0) return absl::StrCat(host_, ":", port_);
+absl::StatusOr<std::string> Listener::Open(const grpc::Server* server) {
+  absl::Status why = absl::UnavailableError("gRPC does not start");
+  if (server != nullptr) {
+    const absl::StatusOr<int> port = acceptor_->Listen(host_, port_);
+    if (port.ok()) return absl::StrCat(host_, ":", *port);
+    why = port.status();
+  }
   return absl::UnavailableError(absl::StrCat(
-      "cannot listen on ", listen_,
-      ": the address is in use or not of this machine; stop the other process, or give another "
+      "cannot listen on ", listen_, " (", why.message(),
+      "): the address is in use or not of this machine; stop the other process, or give another "
       "--listen"));
 }
 

@@ -4,12 +4,13 @@
 #define MILEPOST_COORDINATOR_RPC_LISTENER_H_
 
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/security/auth_metadata_processor.h>
 
 #include <memory>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "coordinator/rpc/acceptor.h"
 
 namespace milepost::coordinator {
 
@@ -19,17 +20,21 @@ class Listener {
   // CoordinatorCredentials.
   static absl::StatusOr<Listener> Make(const std::string& listen, const std::string& tls_dir);
 
-  const std::shared_ptr<grpc::ServerCredentials>& credentials() const { return credentials_; }
-  // Must live until the server is built.
-  void AddTo(grpc::ServerBuilder* builder);
-  // host:port with the port that `server`, built since, has bound. UNAVAILABLE: it could not.
-  absl::StatusOr<std::string> Address(const grpc::Server* server) const;
+  // `processor`: as Acceptor::AddTo has it.
+  void AddTo(grpc::ServerBuilder* builder,
+             const std::shared_ptr<grpc::AuthMetadataProcessor>& processor);
+  // Takes the address for `server`, built since: host:port with the port that is bound.
+  // UNAVAILABLE: it could not.
+  absl::StatusOr<std::string> Open(const grpc::Server* server);
+  // Before the server is shut down; it must be, before this is destroyed. Idempotent.
+  void Close() { acceptor_->Stop(); }
 
  private:
   std::string listen_;
   std::string host_;
-  std::shared_ptr<grpc::ServerCredentials> credentials_;
   int port_ = 0;
+  Acceptor::Credentials credentials_;
+  std::unique_ptr<Acceptor> acceptor_;
 };
 
 }  // namespace milepost::coordinator

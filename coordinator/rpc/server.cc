@@ -6,11 +6,7 @@
 
 #include <malloc.h>
 #include <spdlog/spdlog.h>
-#include <sys/resource.h>
 
-#include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -38,6 +34,8 @@ namespace {
 // take none.
 constexpr int kMaxThreads = 1024;
 constexpr size_t kMaxTokenFileBytes = 4096;
+// Of buffers and calls together. Beyond it gRPC ends streams: those who have logged in can do that.
+constexpr size_t kMaxRpcBytes = size_t{1} << 30;
 constexpr int kMaxFreedBytes = 256 << 20;
 constexpr auto kStopGrace = std::chrono::milliseconds(200);
 
@@ -54,23 +52,7 @@ absl::Status ImportAdminToken(const std::string& tls_dir, TokenTable* tokens) {
 
 }  // namespace
 
-namespace {
-
-// gRPC 1.51's listener takes no connection any more, ever, once an accept() has failed for want of
-// a descriptor.
-void RaiseDescriptorLimit() {
-  constexpr rlim_t kEnough = 1 << 20;
-  rlimit limit = {};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kEnough) return;
-  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, kEnough);
-  if (setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
-  spdlog::warn("the limit of open files cannot be raised: {}", std::strerror(errno));
-}
-
-}  // namespace
-
 void TuneProcess() {
-  RaiseDescriptorLimit();
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   mallopt(M_MMAP_THRESHOLD, kMaxMessageBytes * 2);
   mallopt(M_TRIM_THRESHOLD, kMaxFreedBytes);
@@ -78,6 +60,8 @@ void TuneProcess() {
 }
 
 struct CoordinatorServer::Rpc {
+  explicit Rpc(Listener its_listener) : listener(std::move(its_listener)) {}
+  Listener listener;  // outlives the server
   std::vector<std::unique_ptr<grpc::Service>> services;
   std::unique_ptr<grpc::Server> server;
 };
@@ -153,19 +137,16 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   server->templates_ = std::make_unique<TemplateTable>(server->store_.get());
   MP_RETURN_IF_ERROR(server->templates_->Load());
   MP_RETURN_IF_ERROR(server->OpenGate(options));
-  if (!options.tls_dir.empty()) {
-    listener.credentials()->SetAuthMetadataProcessor(server->gate_->Processor());
-  }
-
-  server->rpc_ = std::make_unique<Rpc>();
+  server->rpc_ = std::make_unique<Rpc>(std::move(listener));
   Rpc& rpc = *server->rpc_;
   grpc::ServerBuilder builder;
-  listener.AddTo(&builder);
+  rpc.listener.AddTo(&builder, server->gate_->Processor());
   if (!options.tls_dir.empty()) {
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.limits.calls_at_once);
   }
   grpc::ResourceQuota quota("coordinator");
   quota.SetMaxThreads(kMaxThreads);
+  quota.Resize(kMaxRpcBytes);
   builder.SetResourceQuota(quota);
   Coordinator* coordinator = server->coordinator_.get();
   Gate* gate = server->gate_.get();
@@ -179,7 +160,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   for (const auto& service : rpc.services) builder.RegisterService(service.get());
   if (options.before_listening) options.before_listening();
   rpc.server = builder.BuildAndStart();
-  MP_ASSIGN_OR_RETURN(server->address_, listener.Address(rpc.server.get()));
+  MP_ASSIGN_OR_RETURN(server->address_, rpc.listener.Open(rpc.server.get()));
   return server;
 }
 
@@ -187,6 +168,7 @@ void CoordinatorServer::Stop() {
   if (coordinator_ != nullptr) coordinator_->Stop();
   if (webhooks_ != nullptr) webhooks_->Stop();
   if (rpc_ != nullptr && rpc_->server != nullptr) {
+    rpc_->listener.Close();
     rpc_->server->Shutdown(std::chrono::system_clock::now() + kStopGrace);
     rpc_->server->Wait();
     rpc_->server.reset();

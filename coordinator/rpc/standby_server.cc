@@ -4,6 +4,8 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 
+#include <utility>
+
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
@@ -47,27 +49,31 @@ class StandbyServer::Service : public grpc::CallbackGenericService {
 };
 
 struct StandbyServer::Rpc {
+  explicit Rpc(Listener its_listener) : listener(std::move(its_listener)) {}
+  Listener listener;  // outlives the server
   Service service;
   std::unique_ptr<grpc::Server> server;
 };
 
-StandbyServer::StandbyServer() : rpc_(std::make_unique<Rpc>()) {}
+StandbyServer::StandbyServer(std::unique_ptr<Rpc> rpc) : rpc_(std::move(rpc)) {}
 
 absl::StatusOr<std::unique_ptr<StandbyServer>> StandbyServer::Start(const std::string& listen,
                                                                     const std::string& tls_dir) {
   MP_ASSIGN_OR_RETURN(Listener listener, Listener::Make(listen, tls_dir));
-  std::unique_ptr<StandbyServer> standby(new StandbyServer);
+  std::unique_ptr<StandbyServer> standby(
+      new StandbyServer(std::make_unique<Rpc>(std::move(listener))));
   grpc::ServerBuilder builder;
-  listener.AddTo(&builder);
+  standby->rpc_->listener.AddTo(&builder, /*processor=*/nullptr);
   builder.RegisterCallbackGenericService(&standby->rpc_->service);
   standby->rpc_->server = builder.BuildAndStart();
-  MP_ASSIGN_OR_RETURN(standby->address_, listener.Address(standby->rpc_->server.get()));
+  MP_ASSIGN_OR_RETURN(standby->address_, standby->rpc_->listener.Open(standby->rpc_->server.get()));
   standby->rpc_->server->GetHealthCheckService()->SetServingStatus(false);
   return standby;
 }
 
 StandbyServer::~StandbyServer() {
   if (rpc_->server == nullptr) return;
+  rpc_->listener.Close();
   rpc_->server->Shutdown(std::chrono::system_clock::now());
   rpc_->server->Wait();
 }

@@ -31,7 +31,7 @@ class StandbyServer {
  private:
   class Service;
   struct Rpc;
-  StandbyServer();
+  explicit StandbyServer(std::unique_ptr<Rpc> rpc);
 
   std::unique_ptr<Rpc> rpc_;
   std::string address_;
