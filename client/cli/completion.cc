@@ -79,7 +79,8 @@ std::string BashBody(const CommandInfo& root) {
   fi
   # Of plain names alone: compgen -W runs what stands in $( ).
   if [[ -n $names && $current != -* ]]; then
-    words+=" $(timeout 2 milepost $names "${given[@]}" 2>/dev/null | grep -xE '[A-Za-z0-9/._-]+')"
+    names=$(timeout 2 milepost $names "${given[@]}" 2>/dev/null | grep -xE '[A-Za-z0-9/._-]+')
+    words+=" $names"
   fi
   COMPREPLY=($(compgen -W "$words" -- "$current"))
   if [[ -n $files ]]; then

@@ -12,6 +12,7 @@
 
 namespace milepost::v1 {
 class Job;
+class JobSpec;
 class LossReport;
 class Progress;
 }  // namespace milepost::v1
