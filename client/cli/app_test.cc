@@ -136,8 +136,8 @@ timeout() {
 })";
 
 TEST(CompletionTest, BashCompletesNamesAndRunsNoneOfThem) {
-  EXPECT_EQ(Complete("milepost job describe --data-dir d ''", 5, kLister).substr(0, 15),
-            "jobs/12 jobs/7 ");
+  EXPECT_THAT(Complete("milepost job describe --data-dir d ''", 5, kLister),
+              ::testing::EndsWith(" jobs/12 jobs/7\n"));
   EXPECT_EQ(Complete("milepost job describe --data-dir d jobs", 5, kLister), "jobs/12 jobs/7\n");
   EXPECT_EQ(Complete("milepost job describe --data-dir d jobs/1", 5, kLister), "jobs/12\n");
   EXPECT_EQ(Complete("milepost job describe jobs", 3, kLister), "\n");

@@ -35,7 +35,7 @@ std::string HumanCount(double count) {
     count /= 1000;
     ++unit;
   }
-  return absl::StrFormat(count < 99.95 ? "%.1f%s" : "%.0f%s", count, kUnits[unit]);
+  return absl::StrFormat("%.*f%s", count < 99.95 ? 1 : 0, count, kUnits[unit]);
 }
 
 std::string HumanDuration(absl::Duration time) {

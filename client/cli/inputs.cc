@@ -103,9 +103,9 @@ std::vector<std::string> TrainPaths(const v1::JobSpec& spec) {
   return paths;
 }
 
-absl::Status CheckInputs(const v1::JobSpec& spec) { return Check(spec, /*here=*/false); }
+absl::Status CheckReads(const v1::JobSpec& spec) { return Check(spec, /*here=*/false); }
 
-absl::Status CheckInputsHere(const v1::JobSpec& spec, std::vector<std::string>* elsewhere) {
+absl::Status CheckReadsHere(const v1::JobSpec& spec, std::vector<std::string>* elsewhere) {
   v1::JobSpec paths = spec;
   ForEachPath(&paths, [&](absl::string_view field, PathUse use, std::string* path) {
     if (use != PathUse::kRead || path->empty() || IsHere(*path)) return;
@@ -128,7 +128,7 @@ std::string TellElsewhere(const std::vector<std::string>& elsewhere) {
       elsewhere.size() > shown ? absl::StrCat(" and ", elsewhere.size() - shown, " more") : "");
 }
 
-absl::Status CheckOutputs(const v1::JobSpec& spec) {
+absl::Status CheckWrites(const v1::JobSpec& spec) {
   const std::string& folder = spec.report().tensorboard();
   if (folder.empty()) return absl::OkStatus();
   std::error_code error;

@@ -2,9 +2,9 @@
 // who submits, and not hours later by a rank. Read as ranks read them; they may be large, and only
 // headers, sizes and labels are. Blocks on the disk.
 //
-//   MP_RETURN_IF_ERROR(CheckInputs(spec));                     // all of them must be here
+//   MP_RETURN_IF_ERROR(CheckReads(spec));                     // all of them must be here
 //   std::vector<std::string> elsewhere;                        // "data.train /data/a.bin"
-//   MP_RETURN_IF_ERROR(CheckInputsHere(spec, &elsewhere));     // some may be the workers' alone
+//   MP_RETURN_IF_ERROR(CheckReadsHere(spec, &elsewhere));     // some may be the workers' alone
 #ifndef MILEPOST_CLIENT_CLI_INPUTS_H_
 #define MILEPOST_CLIENT_CLI_INPUTS_H_
 
@@ -21,17 +21,17 @@ std::vector<std::string> TrainPaths(const v1::JobSpec& spec);
 
 // INVALID_ARGUMENT with the field: it cannot be read, is no such file, has tokens or labels that
 // the model has not, or weights that are not the model's. `spec` is normalised and valid.
-absl::Status CheckInputs(const v1::JobSpec& spec);
+absl::Status CheckReads(const v1::JobSpec& spec);
 
 // The same for what is on this machine; the others are put into `elsewhere`, each once.
-absl::Status CheckInputsHere(const v1::JobSpec& spec, std::vector<std::string>* elsewhere);
+absl::Status CheckReadsHere(const v1::JobSpec& spec, std::vector<std::string>* elsewhere);
 
 // "not on this machine, and so not looked at: ..."; empty when there are none.
 std::string TellElsewhere(const std::vector<std::string>& elsewhere);
 
 // INVALID_ARGUMENT: the folder for report.tensorboard cannot be made or written on this machine. It
 // is made.
-absl::Status CheckOutputs(const v1::JobSpec& spec);
+absl::Status CheckWrites(const v1::JobSpec& spec);
 
 }  // namespace milepost::client
 

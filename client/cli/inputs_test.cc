@@ -61,27 +61,27 @@ class InputsTest : public ::testing::Test {
 TEST_F(InputsTest, WhatIsNotHereIsRefusedByRunAndToldByTheOthers) {
   WriteTokens("train.npy", std::vector<uint32_t>(40, 3));
   const v1::JobSpec spec = Spec();
-  EXPECT_THAT(CheckInputs(spec).message(),
+  EXPECT_THAT(CheckReads(spec).message(),
               AllOf(HasSubstr("data.validation: "), HasSubstr("validation.npy")));
   std::vector<std::string> elsewhere;
-  EXPECT_EQ(CheckInputsHere(spec, &elsewhere), absl::OkStatus());
+  EXPECT_EQ(CheckReadsHere(spec, &elsewhere), absl::OkStatus());
   EXPECT_THAT(elsewhere, ElementsAre(absl::StrCat("data.validation ", Path("validation.npy"))));
   WriteTokens("validation.npy", std::vector<uint32_t>(40, 3));
   elsewhere.clear();
-  EXPECT_EQ(CheckInputsHere(spec, &elsewhere), absl::OkStatus());
+  EXPECT_EQ(CheckReadsHere(spec, &elsewhere), absl::OkStatus());
   EXPECT_THAT(elsewhere, IsEmpty());
-  EXPECT_EQ(CheckInputs(spec), absl::OkStatus());
+  EXPECT_EQ(CheckReads(spec), absl::OkStatus());
 }
 
 TEST_F(InputsTest, WhatIsHereIsLookedAt) {
   WriteTokens("train.npy", {1, 2, 3});
   std::vector<std::string> elsewhere;
-  const absl::Status few = CheckInputsHere(Spec(), &elsewhere);
+  const absl::Status few = CheckReadsHere(Spec(), &elsewhere);
   EXPECT_TRUE(absl::IsInvalidArgument(few));
   EXPECT_THAT(few.message(), AllOf(HasSubstr("data.train: "), HasSubstr("train.npy")));
   WriteTokens("train.npy", std::vector<uint32_t>(40, 3));
   std::filesystem::create_directories(Path("weights"));
-  const absl::Status none = CheckInputsHere(Spec("  init_from: weights\n"), &elsewhere);
+  const absl::Status none = CheckReadsHere(Spec("  init_from: weights\n"), &elsewhere);
   EXPECT_THAT(none.message(), HasSubstr("train.init_from: "));
 }
 
@@ -106,12 +106,12 @@ TEST_F(InputsTest, SubmitLooksBeforeItConnectsAndCanBeToldNotTo) {
 }
 
 TEST_F(InputsTest, AFolderThatCannotBeWrittenIsRefused) {
-  EXPECT_EQ(CheckOutputs(Spec("report: {tensorboard: runs/a}\n")), absl::OkStatus());
+  EXPECT_EQ(CheckWrites(Spec("report: {tensorboard: runs/a}\n")), absl::OkStatus());
   EXPECT_TRUE(std::filesystem::is_directory(Path("runs/a")));
   std::ofstream(Path("file")) << "text";
-  EXPECT_THAT(CheckOutputs(Spec("report: {tensorboard: file/a}\n")).message(),
+  EXPECT_THAT(CheckWrites(Spec("report: {tensorboard: file/a}\n")).message(),
               AllOf(HasSubstr("report.tensorboard: "), HasSubstr("file/a cannot be written")));
-  EXPECT_THAT(CheckOutputs(Spec("report: {tensorboard: file}\n")).message(),
+  EXPECT_THAT(CheckWrites(Spec("report: {tensorboard: file}\n")).message(),
               HasSubstr("cannot be written"));
 }
 

@@ -218,7 +218,7 @@ std::string NameOf(const SubmitOptions& options) {
 absl::Status CheckFiles(const SubmitOptions& options, const v1::JobSpec& spec) {
   if (options.skip_files) return absl::OkStatus();
   std::vector<std::string> elsewhere;
-  absl::Status status = CheckInputsHere(spec, &elsewhere);
+  absl::Status status = CheckReadsHere(spec, &elsewhere);
   if (!status.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat(status.message(),

@@ -119,7 +119,7 @@ int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
   const absl::Status fits = plan::CheckFits(resolved->spec, *plan, *place);
   if (!fits.ok()) return Fail(fits);
   std::vector<std::string> elsewhere;
-  const absl::Status readable = CheckInputsHere(resolved->spec, &elsewhere);
+  const absl::Status readable = CheckReadsHere(resolved->spec, &elsewhere);
   if (!readable.ok()) return Fail(readable);
   if (!elsewhere.empty()) Note(TellElsewhere(elsewhere));
   std::string flags;

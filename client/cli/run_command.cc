@@ -179,9 +179,9 @@ void ExplainFailure(const v1::Job& job) {
 
 // Before anything is started.
 absl::Status CheckSpec(const v1::JobSpec& spec) {
-  MP_RETURN_IF_ERROR(CheckInputs(spec));
+  MP_RETURN_IF_ERROR(CheckReads(spec));
   MP_RETURN_IF_ERROR(CheckMemory(spec));
-  return CheckOutputs(spec);
+  return CheckWrites(spec);
 }
 
 // Of the first --job, as it is stored. The names in `options` are full ones then.

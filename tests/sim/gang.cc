@@ -231,7 +231,7 @@ void Gangs::TellSoon(int worker) {
     const GangPtr gang = process->gang;
     if (!gang->stepping || gang->broken || gang->finished || key.rank != 0) continue;
     world_.events.After(world_.random.Time(absl::ZeroDuration(), absl::Seconds(2)),
-                        [this, gang, key, worker, id = process->id] {
+                        [this, gang, key = key, worker, id = process->id] {
                           Process* rank = Find(worker, key, id);
                           if (rank == nullptr) return;
                           world_.agents[worker]->SetProgress(key, ProgressOf(*gang, *rank));

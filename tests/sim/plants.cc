@@ -183,7 +183,7 @@ void Core::ChangeStarts(const State& state, Outcome& outcome) const {
     if (!starts || !IsUnlucky(number)) continue;
     if (plant_ == Plant::kStarve) {
       record = *before;
-      std::erase_if(outcome.actions, [&](const Action& action) {
+      std::erase_if(outcome.actions, [&number = number](const Action& action) {
         return action.message.has_start_rank() &&
                action.message.start_rank().job() == JobName(number);
       });

@@ -218,7 +218,7 @@ TEST(InitialWeightsTest, ValuesThatAreNoNumbersAreRefused) {
   for (const float odd : {NAN, -INFINITY}) {
     values.back() = odd;
     WriteFolder(job.path("hf"), spec, weights, "BF16");
-    runtime::RunRanks(spec, [&](int rank, TrainingSession& session) {
+    runtime::RunRanks(spec, [&, &name = name](int rank, TrainingSession& session) {
       const absl::Status status = Load(job.path("hf"), spec, session);
       EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
       EXPECT_THAT(std::string(status.message()),

@@ -13,7 +13,7 @@
 namespace milepost::kernels::cuda {
 namespace {
 
-using Place = std::source_location;
+using Place = KernelPlace;
 
 std::string Where(const Place& place) {
   absl::string_view file = place.file_name();

@@ -29,6 +29,32 @@
 
 namespace milepost::kernels::cuda {
 
+// A place in a kernel.
+#ifdef __cpp_lib_source_location
+using KernelPlace = std::source_location;
+#else  // Clang 14
+class KernelPlace {
+ public:
+  static constexpr KernelPlace current(const char* file = __builtin_FILE(),
+                                       int line = __builtin_LINE(),
+                                       int column = __builtin_COLUMN()) {
+    KernelPlace place;
+    place.file_ = file;
+    place.line_ = line;
+    place.column_ = column;
+    return place;
+  }
+  constexpr const char* file_name() const { return file_; }
+  constexpr int line() const { return line_; }
+  constexpr int column() const { return column_; }
+
+ private:
+  const char* file_ = "";
+  int line_ = 0;
+  int column_ = 0;
+};
+#endif
+
 class HostBlock;
 
 // Elements of a block's shared memory.
@@ -37,7 +63,7 @@ class HostSharedArray;
 
 class HostContext {
  public:
-  using Place = std::source_location;
+  using Place = KernelPlace;
 
   HostContext(HostBlock& owner, int thread) : owner_(owner), thread_(thread) {}
 
@@ -108,7 +134,7 @@ class HostContext {
 template <typename T>
 class HostSharedArray {
  public:
-  using Place = std::source_location;
+  using Place = KernelPlace;
   HostSharedArray(const HostContext& context, char* data, int64_t n)
       : context_(context), data_(reinterpret_cast<T*>(data)), n_(n) {}
 
