@@ -9,9 +9,10 @@
 #include <cstddef>
 #include <cstdlib>
 
+#include "common/sanitizer.h"
 #include "engine/runtime/testing.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__GLIBC__)
+#if defined(MILEPOST_ASAN) || defined(MILEPOST_TSAN) || !defined(__GLIBC__)
 #define MILEPOST_COUNTS_ALLOCATIONS 0  // the sanitizers' allocators stand in malloc's place
 #else
 #define MILEPOST_COUNTS_ALLOCATIONS 1

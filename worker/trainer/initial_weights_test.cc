@@ -95,7 +95,7 @@ void WriteFolder(const std::string& folder, const v1::JobSpec& spec, const Weigh
     if (info.kind() != "master") continue;
     std::string bytes;
     for (const float value : weights.at(info.name())) {
-      const uint16_t half = HalfBits(value);
+      const uint16_t half = dtype == "F16" ? HalfBits(value) : 0;
       const uint16_t brain = state::F32ToBf16(value);
       const void* data = dtype == "F32"    ? static_cast<const void*>(&value)
                          : dtype == "BF16" ? static_cast<const void*>(&brain)

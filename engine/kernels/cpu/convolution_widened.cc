@@ -19,6 +19,7 @@ struct WidenedConvolution::Scratch {
   float* y;
   float* w;
   char* convolution;
+  size_t bytes;  // before `convolution`
 };
 
 int64_t WidenedConvolution::ImagesAtOnce() const {
@@ -27,17 +28,19 @@ int64_t WidenedConvolution::ImagesAtOnce() const {
 }
 
 WidenedConvolution::Scratch WidenedConvolution::Carve(void* workspace) const {
-  char* at = static_cast<char*>(workspace);
+  Scratch scratch = {};
+  const auto at = [&]() {  // null: asked for the bytes alone
+    return workspace == nullptr ? nullptr : static_cast<char*>(workspace) + scratch.bytes;
+  };
   const auto take = [&](int64_t elements) {
-    char* const begin = at;
-    at += FloatBytes(elements);
+    char* const begin = at();
+    scratch.bytes += FloatBytes(elements);
     return reinterpret_cast<float*>(begin);
   };
-  Scratch scratch;
   scratch.x = take(ImagesAtOnce() * InputElements());
   scratch.y = take(ImagesAtOnce() * OutputElements());
   scratch.w = take(spec_.WeightElements());
-  scratch.convolution = at;
+  scratch.convolution = at();
   return scratch;
 }
 
@@ -59,8 +62,7 @@ absl::StatusOr<size_t> WidenedConvolution::WorkspaceBytes(ConvolutionPass pass) 
     bytes = std::max(bytes, needed);
     return absl::OkStatus();
   }));
-  const auto fixed = Carve(nullptr).convolution - static_cast<char*>(nullptr);
-  return static_cast<size_t>(fixed) + bytes;
+  return Carve(nullptr).bytes + bytes;
 }
 
 absl::Status WidenedConvolution::Forward(const bf16* x, const bf16* w, bf16* y,

@@ -102,7 +102,7 @@ WidenedProduct::Scratch WidenedProduct::Carve(void* workspace) const {
   const int64_t columns = std::min(spec_.n, kColumns);
   int64_t used = 0;
   const auto take = [&](int64_t elements) {
-    float* const begin = static_cast<float*>(workspace) + used;
+    float* const begin = workspace == nullptr ? nullptr : static_cast<float*>(workspace) + used;
     used += RoundUp(elements, kVector);
     return begin;
   };

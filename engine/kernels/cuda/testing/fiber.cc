@@ -8,12 +8,13 @@
 #include <vector>
 
 #include "common/check.h"
+#include "common/sanitizer.h"
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(MILEPOST_ASAN)
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
-#if defined(__SANITIZE_THREAD__)
+#if defined(MILEPOST_TSAN)
 #include <sanitizer/tsan_interface.h>
 #endif
 
@@ -108,7 +109,7 @@ void Switch(ucontext_t* from, ucontext_t* to) { MP_CHECK(swapcontext(from, to) =
 
 Fiber::Fiber(std::function<void()> body) : body_(std::move(body)), stack_(NewStack()) {
   Begin();
-#if defined(__SANITIZE_THREAD__)
+#if defined(MILEPOST_TSAN)
   tsan_own_ = __tsan_create_fiber(0);
 #endif
 }
@@ -128,10 +129,10 @@ void Fiber::Begin() {
 }
 
 Fiber::~Fiber() {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(MILEPOST_ASAN)
   ASAN_UNPOISON_MEMORY_REGION(stack_, kStackBytes);
 #endif
-#if defined(__SANITIZE_THREAD__)
+#if defined(MILEPOST_TSAN)
   __tsan_destroy_fiber(tsan_own_);
 #endif
   SpareStacks& spare = SpareStacks::Get();
@@ -140,14 +141,14 @@ Fiber::~Fiber() {
 }
 
 void Fiber::SwitchTo(State* from, State* to, void** fake_stack, const void* stack, size_t bytes) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(MILEPOST_ASAN)
   __sanitizer_start_switch_fiber(fake_stack, stack, bytes);
 #endif
-#if defined(__SANITIZE_THREAD__)
+#if defined(MILEPOST_TSAN)
   __tsan_switch_to_fiber(to == &own_ ? tsan_own_ : tsan_caller_, 0);
 #endif
   Switch(from, to);
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(MILEPOST_ASAN)
   // Back again, or, in Yield, back in the fiber: where it came from may have changed.
   const void* old_stack = nullptr;
   size_t old_bytes = 0;
@@ -161,7 +162,7 @@ void Fiber::SwitchTo(State* from, State* to, void** fake_stack, const void* stac
 
 void Fiber::Resume() {
   starting = this;
-#if defined(__SANITIZE_THREAD__)
+#if defined(MILEPOST_TSAN)
   tsan_caller_ = __tsan_get_current_fiber();
 #endif
   SwitchTo(&caller_, &own_, &caller_fake_stack_, stack_ + kGuardBytes, kStackBytes - kGuardBytes);
@@ -173,7 +174,7 @@ void Fiber::Yield() {
 
 void Fiber::Enter() {
   Fiber* self = starting;
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(MILEPOST_ASAN)
   __sanitizer_finish_switch_fiber(nullptr, &self->caller_stack_, &self->caller_stack_bytes_);
 #endif
   for (;;) {
