@@ -187,7 +187,7 @@ TEST(Generator, SaysWhatIsWrong) {
   EXPECT_THAT(error({1, 37}, {}), HasSubstr("prompt token 1 has id 37"));
   EXPECT_THAT(error({1}, {.temperature = -1}), HasSubstr("temperature"));
   EXPECT_THAT(error({1}, {.top_k = -1}), HasSubstr("top_k"));
-  EXPECT_EQ(MakeGenerator({}, false)->Generate({{1}}, {}, [](int32_t) {}).code(),
+  EXPECT_EQ(MakeGenerator({}, false)->Generate(std::vector<int32_t>{1}, {}, [](int32_t) {}).code(),
             absl::StatusCode::kFailedPrecondition);
   v1::ModelSpec model;
   model.mutable_bert();

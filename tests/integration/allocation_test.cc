@@ -25,7 +25,7 @@ std::atomic<int64_t> allocations{0};
 std::atomic<size_t> largest_of_onednn{0};
 thread_local bool in_onednn = false;
 
-void Count(size_t bytes) {
+[[maybe_unused]] void Count(size_t bytes) {
   if (!counting.load(std::memory_order_relaxed)) return;
   if (in_onednn) {
     size_t largest = largest_of_onednn;

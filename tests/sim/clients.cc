@@ -72,7 +72,7 @@ void Clients::Call(Ask ask, Answered answered, int tries) {
     const bool lost = world_.faults && world_.random.Chance(kLoss);
     std::visit(Told{&world_}, *event);
     world_.loop->Do(*std::move(event),
-                    [this, answered, heard, lost](const absl::StatusOr<std::string>& result) {
+                    [answered, heard, lost](const absl::StatusOr<std::string>& result) {
                       // A full disk is a reason to try again.
                       if (lost || *heard || absl::IsResourceExhausted(result.status())) return;
                       *heard = true;

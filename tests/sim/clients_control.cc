@@ -134,7 +134,7 @@ void Clients::Drain(int worker, absl::Duration deadline, absl::Duration time) {
   if (std::find(drained_.begin(), drained_.end(), worker) != drained_.end()) return;
   drained_.push_back(worker);
   Call(
-      [this, name, at, worker](const State& state) -> std::optional<Event> {
+      [this, name, at](const State& state) -> std::optional<Event> {
         for (const int64_t number : state.WithRanksOn(name)) {
           if (state.FindJob(number)->ending() == v1::ATTEMPT_ENDING_RESIZE)
             world_.Hit(Probe::kResizeWhileDraining);
