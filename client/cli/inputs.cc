@@ -81,7 +81,14 @@ absl::Status CheckInitFrom(const v1::JobSpec& spec, const std::string& folder) {
 }
 
 absl::Status Check(const v1::JobSpec& spec, bool here) {
-  const auto looked_at = [&](const std::string& path) { return !here || IsHere(path); };
+  // Folders of images are listed by the run alone: that may take minutes.
+  const auto listed = [&](const std::string& path) {
+    std::error_code error;
+    return SizesOf(spec.model()).images && std::filesystem::is_directory(path, error);
+  };
+  const auto looked_at = [&](const std::string& path) {
+    return !here || (IsHere(path) && !listed(path));
+  };
   const std::string field = spec.data().mixture().empty() ? "data.train" : "data.mixture.path";
   for (const std::string& path : TrainPaths(spec)) {
     if (looked_at(path)) MP_RETURN_IF_ERROR(CheckData(spec, field, path, /*train=*/true, here));

@@ -23,7 +23,8 @@ std::vector<std::string> TrainPaths(const v1::JobSpec& spec);
 // the model has not, or weights that are not the model's. `spec` is normalised and valid.
 absl::Status CheckReads(const v1::JobSpec& spec);
 
-// The same for what is on this machine; the others are put into `elsewhere`, each once.
+// The same for what is on this machine, but for folders of images, which take long to list; those
+// that are not are put into `elsewhere`, each once.
 absl::Status CheckReadsHere(const v1::JobSpec& spec, std::vector<std::string>* elsewhere);
 
 // "not on this machine, and so not looked at: ..."; empty when there are none.

@@ -93,6 +93,17 @@ class DeletionTest : public ServerTest {
     return names;
   }
 
+  // Once it returns nothing is started any more.
+  void LoseWorker() {
+    worker_.reset();
+    v1::GetWorkerRequest request;
+    request.set_name("workers/a");
+    v1::Worker worker;
+    do {
+      ASSERT_TRUE(Call(workers_.get(), &v1::WorkerService::Stub::GetWorker, request, &worker).ok());
+    } while (worker.state() == v1::WORKER_STATE_READY);
+  }
+
   std::unique_ptr<FakeWorker> worker_;
 };
 
@@ -126,7 +137,7 @@ TEST_F(DeletionTest, AJobThatGoesOnOrIsNeededStaysWhole) {
 
 TEST_F(DeletionTest, AJobStaysThatAForkIsToBeginWith) {
   Train(/*end=*/true);
-  worker_.reset();
+  LoseWorker();
   ASSERT_TRUE(Fork("checkpoints/2").ok());
   const absl::Status refused = DeleteJob("jobs/1");
   EXPECT_EQ(ReasonOf(refused), v1::ERROR_REASON_JOB_NEEDED);
