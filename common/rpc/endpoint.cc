@@ -18,7 +18,6 @@
 #include "absl/strings/str_split.h"
 #include "common/pki/certificate.h"
 #include "common/regular_file.h"
-#include "common/rpc/coordinator_credentials.h"
 #include "common/status_macros.h"
 
 namespace milepost {
@@ -129,12 +128,6 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> UserCredentials(
   std::shared_ptr<grpc::ChannelCredentials> channel = grpc::experimental::TlsCredentials(options);
   if (token.empty()) return channel;
   return grpc::CompositeChannelCredentials(channel, grpc::AccessTokenCredentials(token));
-}
-
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> CoordinatorCredentials(
-    const std::string& folder) {
-  MP_ASSIGN_OR_RETURN(const auto one, CoordinatorCredentials(folder, 1));
-  return one[0];
 }
 
 absl::StatusOr<std::vector<std::shared_ptr<grpc::ServerCredentials>>> CoordinatorCredentials(

@@ -67,9 +67,10 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> UserCredentials(
     const std::string& ca_file, const std::string& token);
 
 // The certificate in `folder` as a server's. Clients may show a certificate; one that the authority
-// has not signed, or not for a client, ends the connection.
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> CoordinatorCredentials(
-    const std::string& folder);
+// has not signed, or not for a client, ends the connection. `count` of them, for as many ports of
+// one server: its files are watched once for all.
+absl::StatusOr<std::vector<std::shared_ptr<grpc::ServerCredentials>>> CoordinatorCredentials(
+    const std::string& folder, int count = 1);
 
 }  // namespace milepost
 

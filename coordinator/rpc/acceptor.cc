@@ -60,6 +60,14 @@ class Complaint {
   absl::Time next_ = absl::InfinitePast();
 };
 
+// As Identify has marked it; 0: it has not.
+uint64_t MarkOf(const grpc::AuthContext& connection) {
+  const auto values = connection.FindPropertyValues(kConnectionProperty);
+  uint64_t id = 0;
+  if (values.empty()) return 0;
+  return absl::SimpleAtoi(absl::string_view(values[0].data(), values[0].size()), &id) ? id : 0;
+}
+
 }  // namespace
 
 int RaiseDescriptorLimit() {
@@ -118,7 +126,8 @@ struct Acceptor::Impl : std::enable_shared_from_this<Impl> {
   void Cut(uint64_t id, const char* why);
   void End(uint64_t id);
   uint64_t Identify(grpc::AuthContext* connection, int slot);
-  void Answered(uint64_t id, bool logs_in);
+  enum class Answer { kLogsIn, kTellsNothing, kRefused };
+  void Answered(uint64_t id, Answer answer);
 
   ConnectionTable table;
   const int slots;
@@ -302,6 +311,7 @@ void Acceptor::Impl::EndGiving() {
 void Acceptor::Impl::Sweep() {
   if (slots == 0) return;
   for (const uint64_t id : table.Overdue(SteadyNow())) Cut(id, "has not logged in in time");
+  for (const uint64_t id : table.Unread(SteadyNow())) Cut(id, "does not read its answers");
   for (const uint64_t id : table.Unknown()) {
     int64_t bytes = 0;
     {
@@ -347,27 +357,22 @@ void Acceptor::Impl::End(uint64_t id) {
 // connection's properties, so that adding one at the first is safe.
 uint64_t Acceptor::Impl::Identify(grpc::AuthContext* connection, int slot) {
   absl::MutexLock lock(&marking);
-  const auto values = connection->FindPropertyValues(kConnectionProperty);
-  uint64_t id = 0;
-  if (!values.empty()) {
-    const absl::string_view text(values[0].data(), values[0].size());
-    return absl::SimpleAtoi(text, &id) ? id : 0;
-  }
-  id = table.InSlot(slot);
+  if (const uint64_t mark = MarkOf(*connection); mark != 0) return mark;
+  const uint64_t id = table.InSlot(slot);
   connection->AddProperty(kConnectionProperty, absl::StrCat(id));
   return id;
 }
 
-void Acceptor::Impl::Answered(uint64_t id, bool logs_in) {
+void Acceptor::Impl::Answered(uint64_t id, Answer answer) {
   const auto wake = [this] {
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t size = write(wake_up.get(), &one, sizeof one);
   };
-  if (logs_in) {
+  if (answer == Answer::kLogsIn) {
     if (table.LoggedIn(id)) wake();
     return;
   }
-  if (!table.Called(id)) return;
+  if (!table.Called(id, answer == Answer::kRefused)) return;
   table.Misbehaved(id, SteadyNow());
   absl::MutexLock lock(&mutex);
   const auto found = sockets.find(id);
@@ -386,18 +391,21 @@ class Acceptor::Processor : public grpc::AuthMetadataProcessor {
     if (inner_ == nullptr) {
       const bool has_certificate = !connection->GetPeerIdentity().empty() ||
                                    !connection->FindPropertyValues("x509_pem_cert").empty();
-      impl_->Answered(id, has_certificate);
+      impl_->Answered(id, has_certificate ? Answer::kLogsIn : Answer::kTellsNothing);
       return grpc::Status::OK;
     }
     const grpc::Status status = inner_->Process(metadata, connection, consumed, response);
     const auto path = metadata.find(":path");
     // Answered to everybody, so it shows nothing.
     const bool health = path != metadata.end() && path->second.starts_with("/grpc.health.");
-    impl_->Answered(id, status.ok() && !health);
+    impl_->Answered(id, !status.ok() ? Answer::kRefused
+                        : health     ? Answer::kTellsNothing
+                                     : Answer::kLogsIn);
     return status;
   }
 
  private:
+  using Answer = Impl::Answer;
   const std::shared_ptr<Impl> impl_;
   const int slot_;
   const std::shared_ptr<grpc::AuthMetadataProcessor> inner_;
@@ -444,6 +452,13 @@ absl::StatusOr<int> Acceptor::Listen(const std::string& host, int port) {
   return port;
 }
 
+std::function<void()> Acceptor::Answering(const grpc::ServerContextBase& context) {
+  const uint64_t id = MarkOf(*context.auth_context());
+  if (id == 0) return [] {};  // without TLS
+  const uint64_t answer = impl_->table.AnswerBegins(id, SteadyNow());
+  return [impl = impl_, id, answer] { impl->table.AnswerEnds(id, answer); };
+}
+
 void Acceptor::Stop() {
   if (!impl_->thread.joinable()) return;
   impl_->stopping = true;
@@ -452,6 +467,11 @@ void Acceptor::Stop() {
   impl_->thread.join();
   impl_->listeners.clear();
   impl_->EndGiving();
+}
+
+void Acceptor::CutAll() {
+  absl::MutexLock lock(&impl_->mutex);
+  for (const auto& [id, socket] : impl_->sockets) Abort(socket.fd.get());
 }
 
 size_t Acceptor::connections() const { return impl_->table.size(); }

@@ -10,14 +10,15 @@
 //
 // What happens with connections: connection_table.h. A connection has logged in when a call on it
 // was let in by `processor`, those to gRPC's health service not counted. Until then it is cut when
-// it sends or calls too much, or takes too long. Descriptors: two for each connection. Not
-// thread-safe.
+// it sends or calls too much, or takes too long; later, when its calls are refused or its answers
+// not taken. Descriptors: two for each connection. Not thread-safe, but for Answering.
 #ifndef MILEPOST_COORDINATOR_RPC_ACCEPTOR_H_
 #define MILEPOST_COORDINATOR_RPC_ACCEPTOR_H_
 
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/security/auth_metadata_processor.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -48,8 +49,13 @@ class Acceptor {
   // The server has been started. The port that is bound, on every address that `host` means.
   // UNAVAILABLE: it is in use, or no address of this machine.
   absl::StatusOr<int> Listen(const std::string& host, int port);
+  // The call of `context` is answered from now on; what is returned is called when its client has
+  // taken the answer. Connections whose answers wait for too long are cut.
+  std::function<void()> Answering(const grpc::ServerContextBase& context);
   // No connection is taken any more. Idempotent.
   void Stop();
+  // Ends every connection, whatever is on its way. After Stop, from any thread.
+  void CutAll();
 
   size_t connections() const;
 

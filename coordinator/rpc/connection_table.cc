@@ -82,16 +82,19 @@ void ConnectionTable::FreeSlotLocked(Connection* connection) {
 bool ConnectionTable::LoggedIn(uint64_t id) {
   absl::MutexLock lock(&mutex_);
   const auto found = connections_.find(id);
-  if (found == connections_.end() || found->second.state != State::kUnknown) return false;
+  if (found == connections_.end()) return false;
+  found->second.calls = 0;
+  if (found->second.state != State::kUnknown) return false;
   FreeSlotLocked(&found->second);
   found->second.state = State::kKnown;
   return true;
 }
 
-bool ConnectionTable::Called(uint64_t id) {
+bool ConnectionTable::Called(uint64_t id, bool refused) {
   absl::MutexLock lock(&mutex_);
   const auto found = connections_.find(id);
-  if (found == connections_.end() || found->second.state != State::kUnknown) return false;
+  if (found == connections_.end()) return false;
+  if (found->second.state != State::kUnknown && !refused) return false;
   return ++found->second.calls > limits_.calls_before_login;
 }
 
@@ -177,6 +180,39 @@ std::vector<uint64_t> ConnectionTable::Overdue(absl::Time now) {
       if (now - connections_.at(id).since < limits_.login) break;
       ids.push_back(id);
     }
+  }
+  return ids;
+}
+
+uint64_t ConnectionTable::AnswerBegins(uint64_t id, absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  answers_[id][++last_id_] = now;
+  ++waiting_answers_;
+  return last_id_;
+}
+
+void ConnectionTable::AnswerEnds(uint64_t id, uint64_t answer) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = answers_.find(id);
+  if (found == answers_.end() || found->second.erase(answer) == 0) return;
+  --waiting_answers_;
+  if (found->second.empty()) answers_.erase(found);
+}
+
+std::vector<uint64_t> ConnectionTable::Unread(absl::Time now) const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<std::pair<size_t, uint64_t>> slow;  // how many wait, for whom
+  for (const auto& [id, its] : answers_) {
+    if (now - its.begin()->second >= limits_.hurried_answer) slow.emplace_back(its.size(), id);
+  }
+  std::sort(slow.rbegin(), slow.rend());
+  std::vector<uint64_t> ids;
+  int waiting = waiting_answers_;
+  for (const auto& [count, id] : slow) {
+    const bool too_long = now - answers_.at(id).begin()->second >= limits_.answer;
+    if (!too_long && waiting <= limits_.many_answers) continue;
+    waiting -= static_cast<int>(count);
+    ids.push_back(id);
   }
   return ids;
 }

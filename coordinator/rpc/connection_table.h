@@ -44,12 +44,18 @@ struct ConnectionLimits {
   // headers, and what HTTP/2's window for a connection lets it (RFC 9113, 6.9.2: 64 KiB less one);
   // and that several times over.
   int64_t bytes_before_login = 256 << 10;
-  int calls_before_login = 64;
+  int calls_before_login = 64;  // also refused ones in a row after it
   // An address of which one was cut for what it did has its next turn so much later, and one slot
   // alone until `suspicion` after the last: what gRPC does with a flood before it is cut takes up
   // to a second of a core. Our clients wait a second for a connection.
   absl::Duration pause = absl::Milliseconds(500);
   absl::Duration suspicion = absl::Seconds(10);
+  // How long an answer may wait for its client; and when more than `many_answers` of all clients
+  // do, those with the most first. The server has a thread for each; on a network that delivers,
+  // they wait for milliseconds.
+  absl::Duration answer = absl::Minutes(2);
+  int many_answers = 200;
+  absl::Duration hurried_answer = absl::Seconds(1);
 };
 
 class ConnectionTable {
@@ -67,13 +73,17 @@ class ConnectionTable {
 
   // It needs no slot any more. False: it had logged in before, or is gone.
   bool LoggedIn(uint64_t id);
-  // A call of it has not logged in: true when that was one too many.
-  bool Called(uint64_t id);
+  // A call of it has not logged in: true when that was one too many since the last that has. Of who
+  // has logged in before only those count that were refused: its token may have been revoked.
+  bool Called(uint64_t id, bool refused);
   // It has sent so much: true when that is too much.
   bool Sent(uint64_t id, int64_t bytes) const;
   // It is cut for what it did.
   void Misbehaved(uint64_t id, absl::Time now);
   void Remove(uint64_t id);
+  // An answer waits for its client from now on. Returns its number, for AnswerEnds.
+  uint64_t AnswerBegins(uint64_t id, absl::Time now);
+  void AnswerEnds(uint64_t id, uint64_t answer);
 
   // Who has it; 0: nobody.
   uint64_t InSlot(int slot) const;
@@ -83,6 +93,8 @@ class ConnectionTable {
   bool HasStrangers() const;
   // Those whose time is over.
   std::vector<uint64_t> Overdue(absl::Time now);
+  // Those whose answers have waited for too long.
+  std::vector<uint64_t> Unread(absl::Time now) const;
   size_t size() const;
 
  private:
@@ -91,7 +103,7 @@ class ConnectionTable {
     std::string address;
     State state = State::kQueued;
     int slot = -1;
-    int calls = 0;
+    int calls = 0;     // since its last login
     absl::Time since;  // in this state
   };
   struct Address {
@@ -118,6 +130,9 @@ class ConnectionTable {
   std::vector<uint64_t> slots_ ABSL_GUARDED_BY(mutex_);
   std::set<std::string> suspects_ ABSL_GUARDED_BY(mutex_);  // kept when nothing is left of them
   int queued_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Since when, by connection and number.
+  std::map<uint64_t, std::map<uint64_t, absl::Time>> answers_ ABSL_GUARDED_BY(mutex_);
+  int waiting_answers_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace milepost::coordinator

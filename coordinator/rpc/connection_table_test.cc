@@ -19,6 +19,14 @@ uint64_t Added(ConnectionTable* table, const std::string& address, absl::Time no
   return id.value_or(0);
 }
 
+// One of `address` came, was cut for what it did at kNow, and is gone.
+void CutOne(ConnectionTable* table, const std::string& address) {
+  const uint64_t bad = Added(table, address);
+  table->NextTurn(kNow);
+  table->Misbehaved(bad, kNow);
+  table->Remove(bad);
+}
+
 TEST(ConnectionTableTest, LimitsOfAllAndOfOneAddress) {
   ConnectionTable table({.all = 3, .of_address = 2});
   const uint64_t first = Added(&table, "a");
@@ -73,7 +81,7 @@ TEST(ConnectionTableTest, WhoHasLoggedInNeedsNoPlace) {
   EXPECT_FALSE(table.LoggedIn(first)) << "once";
   EXPECT_EQ(table.NextTurn(kNow)->id, second);
   EXPECT_EQ(table.InSlot(0), second);
-  for (int i = 0; i < 1000; ++i) ASSERT_FALSE(table.Called(first));
+  for (int i = 0; i < 1000; ++i) ASSERT_FALSE(table.Called(first, /*refused=*/false));
   EXPECT_FALSE(table.Sent(first, int64_t{1} << 40));
   EXPECT_THAT(table.Overdue(kNow + absl::Hours(1)), ElementsAre(second));
   table.Remove(second);
@@ -90,8 +98,59 @@ TEST(ConnectionTableTest, StrangersAreBoundedInTimeBytesAndCalls) {
   EXPECT_THAT(table.Overdue(kNow + limits.login), ElementsAre(id));
   EXPECT_FALSE(table.Sent(id, limits.bytes_before_login));
   EXPECT_TRUE(table.Sent(id, limits.bytes_before_login + 1));
-  for (int i = 0; i < limits.calls_before_login; ++i) EXPECT_FALSE(table.Called(id));
-  EXPECT_TRUE(table.Called(id));
+  for (int i = 0; i < limits.calls_before_login; ++i) EXPECT_FALSE(table.Called(id, false));
+  EXPECT_TRUE(table.Called(id, false));
+}
+
+TEST(ConnectionTableTest, RefusalsInARowAreBoundedAfterALoginToo) {
+  const ConnectionLimits limits;
+  ConnectionTable table(limits);
+  const uint64_t id = Added(&table, "a");
+  table.NextTurn(kNow);
+  table.LoggedIn(id);
+  for (int round = 0; round < 2; ++round) {
+    for (int i = 0; i < limits.calls_before_login; ++i) ASSERT_FALSE(table.Called(id, true));
+    table.LoggedIn(id);
+  }
+  for (int i = 0; i < limits.calls_before_login; ++i) ASSERT_FALSE(table.Called(id, true));
+  EXPECT_TRUE(table.Called(id, true));
+}
+
+TEST(ConnectionTableTest, AnswersMayNotWaitForEver) {
+  const ConnectionLimits limits;
+  ConnectionTable table(limits);
+  const uint64_t id = Added(&table, "a");
+  const uint64_t first = table.AnswerBegins(id, kNow);
+  table.AnswerBegins(id, kNow + absl::Seconds(5));
+  EXPECT_THAT(table.Unread(kNow + limits.answer - absl::Seconds(1)), IsEmpty());
+  EXPECT_THAT(table.Unread(kNow + limits.answer), ElementsAre(id));
+  table.AnswerEnds(id, first);
+  EXPECT_THAT(table.Unread(kNow + limits.answer), IsEmpty());
+  EXPECT_THAT(table.Unread(kNow + limits.answer + absl::Seconds(5)), ElementsAre(id));
+}
+
+TEST(ConnectionTableTest, OfManyAnswersThoseOfTheConnectionsWithMostHaveLessTime) {
+  const ConnectionLimits limits{.many_answers = 10};
+  ConnectionTable table(limits);
+  const uint64_t slow = Added(&table, "a");
+  const uint64_t bad = Added(&table, "b");
+  const uint64_t worse = Added(&table, "b");
+  table.AnswerBegins(slow, kNow);
+  for (int i = 0; i < 6; ++i) table.AnswerBegins(bad, kNow);
+  for (int i = 0; i < 3; ++i) table.AnswerBegins(worse, kNow);
+  const absl::Time then = kNow + limits.hurried_answer;
+  EXPECT_THAT(table.Unread(then), IsEmpty()) << "not too many";
+  uint64_t last = 0;
+  for (int i = 0; i < 7; ++i) last = table.AnswerBegins(worse, kNow);
+  EXPECT_THAT(table.Unread(then - absl::Milliseconds(1)), IsEmpty());
+  EXPECT_THAT(table.Unread(then), ElementsAre(worse)) << "the others are few enough";
+  for (int i = 0; i < 5; ++i) table.AnswerBegins(bad, kNow);
+  EXPECT_THAT(table.Unread(then), ElementsAre(bad, worse));
+  table.Remove(bad);
+  EXPECT_THAT(table.Unread(then), ElementsAre(bad, worse)) << "gRPC still has them";
+  table.AnswerEnds(worse, last);
+  table.AnswerEnds(worse, last);
+  EXPECT_THAT(table.Unread(then), ElementsAre(bad));
 }
 
 TEST(ConnectionTableTest, WhoKeepsOthersWaitingHasLessTime) {
@@ -114,10 +173,7 @@ TEST(ConnectionTableTest, WhoKeepsOthersWaitingHasLessTime) {
 TEST(ConnectionTableTest, WhoWasCutWaitsForItsNextTurnAndOthersDoNot) {
   const ConnectionLimits limits;
   ConnectionTable table(limits);
-  const uint64_t bad = Added(&table, "a");
-  table.NextTurn(kNow);
-  table.Misbehaved(bad, kNow);
-  table.Remove(bad);
+  CutOne(&table, "a");
   const uint64_t again = Added(&table, "a");
   EXPECT_FALSE(table.NextTurn(kNow).has_value());
   const uint64_t other = Added(&table, "b");
@@ -128,10 +184,7 @@ TEST(ConnectionTableTest, WhoWasCutWaitsForItsNextTurnAndOthersDoNot) {
 TEST(ConnectionTableTest, WhoWasCutHasOneSlotUntilItIsForgotten) {
   const ConnectionLimits limits;
   ConnectionTable table(limits);
-  const uint64_t bad = Added(&table, "a");
-  table.NextTurn(kNow);
-  table.Misbehaved(bad, kNow);
-  table.Remove(bad);
+  CutOne(&table, "a");
   const absl::Time soon = kNow + limits.suspicion - absl::Seconds(1);
   table.Overdue(soon);
   const uint64_t first = Added(&table, "a", soon);
@@ -145,10 +198,7 @@ TEST(ConnectionTableTest, WhoWasCutHasOneSlotUntilItIsForgotten) {
 TEST(ConnectionTableTest, ASuspectInItsOnlySlotHasLessTime) {
   const ConnectionLimits limits{.hurried_login = absl::Seconds(4)};
   ConnectionTable table(limits);
-  const uint64_t bad = Added(&table, "a");
-  table.NextTurn(kNow);
-  table.Misbehaved(bad, kNow);
-  table.Remove(bad);
+  CutOne(&table, "a");
   const absl::Time then = kNow + limits.pause;
   const uint64_t first = Added(&table, "a", then);
   Added(&table, "a", then);

@@ -21,39 +21,21 @@
 #include "common/error_details.h"
 #include "common/sanitizer.h"
 #include "common/unique_fd.h"
+#include "coordinator/rpc/raw_link.h"
 #include "coordinator/rpc/secure_server.h"
 #include "coordinator/store/checkpoint_store.h"
 
 namespace milepost::coordinator {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(30);
 #ifdef MILEPOST_ASAN
 constexpr int64_t kMaxGrowth = int64_t{1} << 30;  // it keeps what is freed
 #else
 constexpr int64_t kMaxGrowth = int64_t{300} << 20;
 #endif
 
-// ---- HTTP/2 by hand ----
+// ---- floods ----
 
-enum FrameType : char { kHeaders = 1, kReset = 3, kSettings = 4, kContinuation = 9 };
-
-std::string Frame(FrameType type, char flags, uint32_t stream, const std::string& payload) {
-  std::string frame;
-  for (const int shift : {16, 8, 0}) frame.push_back(static_cast<char>(payload.size() >> shift));
-  frame.push_back(type);
-  frame.push_back(flags);
-  for (const int shift : {24, 16, 8, 0}) frame.push_back(static_cast<char>(stream >> shift));
-  return frame + payload;
-}
-
-// Into the dynamic table.
-std::string Field(const std::string& name, const std::string& value) {
-  return absl::StrCat("\x40", std::string(1, static_cast<char>(name.size())), name,
-                      std::string(1, static_cast<char>(value.size())), value);
-}
-
-constexpr char kEndHeaders = 4;
 const std::string& HeaderBlock() {
   static const std::string* block = new std::string(
       absl::StrCat(Field(":method", "POST"), Field(":scheme", "https"),
@@ -80,61 +62,6 @@ std::string ContinuationFlood(uint32_t stream) {
   return Frame(kContinuation, 0, 1, fields);
 }
 
-sockaddr_in Loopback(const std::string& address) {
-  int port = 0;
-  EXPECT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port));
-  sockaddr_in name = {};
-  name.sin_family = AF_INET;
-  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  name.sin_port = htons(static_cast<uint16_t>(port));
-  return name;
-}
-
-bool Connect(int fd, const std::string& address) {
-  const sockaddr_in name = Loopback(address);
-  return connect(fd, reinterpret_cast<const sockaddr*>(&name), sizeof name) == 0;
-}
-
-// A TLS connection that speaks HTTP/2 and nothing of gRPC.
-class RawLink {
- public:
-  explicit RawLink(const std::string& address) : context_(SSL_CTX_new(TLS_client_method())) {
-    SSL_CTX_set_alpn_protos(context_, reinterpret_cast<const unsigned char*>("\x02h2"), 3);
-    const timeval patience = {.tv_sec = absl::ToInt64Seconds(kPatience), .tv_usec = 0};
-    setsockopt(fd_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    setsockopt(fd_.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-    ssl_ = SSL_new(context_);
-    EXPECT_TRUE(Connect(fd_.get(), address));
-    SSL_set_fd(ssl_, fd_.get());
-    ok_ = SSL_connect(ssl_) == 1 &&
-          Send(absl::StrCat("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Frame(kSettings, 0, 0, "")));
-  }
-  ~RawLink() {
-    SSL_free(ssl_);
-    SSL_CTX_free(context_);
-  }
-  bool ok() const { return ok_; }
-  bool Send(const std::string& bytes) {
-    return SSL_write(ssl_, bytes.data(), static_cast<int>(bytes.size())) > 0;
-  }
-  // Until the other side ends it; false when it does not.
-  bool AwaitEnd() {
-    const absl::Time deadline = absl::Now() + kPatience;
-    char bytes[4096];
-    while (absl::Now() < deadline) {
-      if (SSL_read(ssl_, bytes, sizeof bytes) > 0) continue;
-      return errno != EAGAIN && errno != EWOULDBLOCK;
-    }
-    return false;
-  }
-
- private:
-  SSL_CTX* context_;
-  SSL* ssl_ = nullptr;
-  UniqueFd fd_{socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
-  bool ok_ = false;
-};
-
 int64_t ResidentBytes() {
   std::ifstream file("/proc/self/statm");
   int64_t all = 0, resident = 0;
@@ -146,6 +73,15 @@ class ConnectionsTest : public SecureServerTest {
  protected:
   ConnectionsTest() { signal(SIGPIPE, SIG_IGN); }
 
+  void Revoke(const std::string& name) {
+    grpc::ClientContext context;
+    v1::RevokeTokenRequest request;
+    request.set_name(name);
+    v1::Token token;
+    ASSERT_TRUE(v1::AuthService::NewStub(MakeChannel(User(AdminToken())))
+                    ->RevokeToken(&context, request, &token)
+                    .ok());
+  }
   // Once a call succeeds, or it has not for long.
   std::string AwaitCall(const Endpoint& who) {
     const absl::Time deadline = absl::Now() + kPatience;
@@ -210,6 +146,19 @@ TEST_F(ConnectionsTest, WhoLogsInIsNotCut) {
   ASSERT_TRUE(idle.AwaitEnd()) << "by when the watch has lasted as long as a login may take";
   EXPECT_EQ(channel->GetState(false), GRPC_CHANNEL_READY);
   context.TryCancel();
+}
+
+TEST_F(ConnectionsTest, WhoseTokenIsRevokedIsAStrangerAgain) {
+  Start();
+  const v1::CreateTokenResponse viewer = MakeToken({{"p", v1::ROLE_VIEWER}});
+  RawLink link(server_->address());
+  ASSERT_TRUE(link.Send(WhoAmICall(viewer.secret(), 1)));
+  ASSERT_TRUE(link.Await(viewer.token().name()));
+  Revoke(viewer.token().name());
+  for (uint32_t stream = 3; stream < 400; stream += 2) {
+    if (!link.Send(WhoAmICall(viewer.secret(), stream))) break;
+  }
+  EXPECT_TRUE(link.AwaitEnd());
 }
 
 // ---- descriptors ----
@@ -349,13 +298,7 @@ TEST_F(ReadersTest, RevokingEndsAReadThatStandsStill) {
   v1::Chunk chunk;
   ASSERT_TRUE(stream->Read(&chunk));
   EXPECT_EQ(ReasonOf(FromGrpcStatus(Delete(older))), v1::ERROR_REASON_CHECKPOINT_IN_USE);
-  grpc::ClientContext context;
-  v1::RevokeTokenRequest revoke;
-  revoke.set_name(viewer.token().name());
-  v1::Token token;
-  ASSERT_TRUE(v1::AuthService::NewStub(MakeChannel(User(AdminToken())))
-                  ->RevokeToken(&context, revoke, &token)
-                  .ok());
+  Revoke(viewer.token().name());
   const absl::Time deadline = absl::Now() + kPatience / 2;
   grpc::Status deleted;
   do {

@@ -72,7 +72,10 @@ GateCall::GateCall(Gate* gate, const grpc::ServerContextBase* context, absl::str
 }
 
 GateCall::~GateCall() {
-  if (!limited_.empty()) gate_->limiter_.End(limited_, always_);
+  if (limited_.empty()) return;
+  gate_->call_ends_.Then(context_, [gate = gate_, caller = limited_, always = always_] {
+    gate->limiter_.End(caller, always);
+  });
 }
 
 absl::Status GateCall::Admit(const Subject& subject) {

@@ -23,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "coordinator/rpc/call_ends.h"
 #include "coordinator/rpc/call_watch.h"
 #include "coordinator/security/audit_log.h"
 #include "coordinator/security/deny_list.h"
@@ -152,6 +153,8 @@ class Gate {
   std::shared_ptr<grpc::AuthMetadataProcessor> Processor();
 
   TokenTable& tokens() { return *tokens_; }
+  // A call counts against limits until then: it has a thread.
+  CallEnds& call_ends() { return call_ends_; }
 
  private:
   friend class GateCall;
@@ -166,6 +169,7 @@ class Gate {
   const bool tls_;
   mutable DenyList denied_;
   RateLimiter limiter_;
+  CallEnds call_ends_;
   CallWatch watch_;  // its thread asks the others
 };
 

@@ -7,7 +7,6 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "common/rpc/coordinator_credentials.h"
 #include "common/rpc/endpoint.h"
 #include "common/rpc/status.h"
 #include "common/status_macros.h"

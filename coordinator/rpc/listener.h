@@ -6,6 +6,7 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/security/auth_metadata_processor.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -26,8 +27,14 @@ class Listener {
   // Takes the address for `server`, built since: host:port with the port that is bound.
   // UNAVAILABLE: it could not.
   absl::StatusOr<std::string> Open(const grpc::Server* server);
+  // Told of every answer, as CallEnds::Answering is.
+  std::function<void()> Answering(const grpc::ServerContextBase& context) {
+    return acceptor_->Answering(context);
+  }
   // Before the server is shut down; it must be, before this is destroyed. Idempotent.
   void Close() { acceptor_->Stop(); }
+  // After Close, from any thread: ends the connections that are left.
+  void CutAll() { acceptor_->CutAll(); }
 
  private:
   std::string listen_;

@@ -7,11 +7,13 @@
 #include <malloc.h>
 #include <spdlog/spdlog.h>
 
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "common/proto_time.h"
 #include "common/regular_file.h"
@@ -38,6 +40,7 @@ constexpr size_t kMaxTokenFileBytes = 4096;
 constexpr size_t kMaxRpcBytes = size_t{1} << 30;
 constexpr int kMaxFreedBytes = 256 << 20;
 constexpr auto kStopGrace = std::chrono::milliseconds(200);
+constexpr absl::Duration kCutAfter = absl::Seconds(1);
 
 // What init-pki has left there, if it has.
 absl::Status ImportAdminToken(const std::string& tls_dir, TokenTable* tokens) {
@@ -158,6 +161,9 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   rpc.services.push_back(MakeRendezvousService(coordinator, gate));
   rpc.services.push_back(MakeCheckpointService(coordinator, gate));
   for (const auto& service : rpc.services) builder.RegisterService(service.get());
+  gate->call_ends().Intercept(&builder, [&rpc](const grpc::ServerContextBase& context) {
+    return rpc.listener.Answering(context);
+  });
   if (options.before_listening) options.before_listening();
   rpc.server = builder.BuildAndStart();
   MP_ASSIGN_OR_RETURN(server->address_, rpc.listener.Open(rpc.server.get()));
@@ -169,8 +175,15 @@ void CoordinatorServer::Stop() {
   if (webhooks_ != nullptr) webhooks_->Stop();
   if (rpc_ != nullptr && rpc_->server != nullptr) {
     rpc_->listener.Close();
+    // gRPC waits for who does not read its answers.
+    absl::Notification ended;
+    std::thread cutter([&] {
+      if (!ended.WaitForNotificationWithTimeout(kCutAfter)) rpc_->listener.CutAll();
+    });
     rpc_->server->Shutdown(std::chrono::system_clock::now() + kStopGrace);
     rpc_->server->Wait();
+    ended.Notify();
+    cutter.join();
     rpc_->server.reset();
   }
 }

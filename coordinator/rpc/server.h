@@ -62,7 +62,8 @@ class CoordinatorServer {
   const std::string& address() const { return address_; }
   Coordinator& coordinator() { return *coordinator_; }
 
-  // Ends all calls within half a second. Idempotent.
+  // Ends all calls within half a second, and connections that do not take their answers after
+  // another. Idempotent.
   void Stop();
 
  private:

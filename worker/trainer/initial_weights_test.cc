@@ -54,20 +54,11 @@ void Initialize(TrainingSession& session) {
   ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
 }
 
-// By arithmetic: not every compiler has the type. Of what is below 65504.
-int HalfExponent(float value) { return std::max(value == 0 ? -14 : std::ilogb(value), -14); }
-
+// By arithmetic. Of what is below 65504.
 float RoundToHalf(float value) {
-  const float unit = std::ldexp(1.0f, HalfExponent(value) - 10);
+  const int exponent = std::max(value == 0 ? -14 : std::ilogb(value), -14);
+  const float unit = std::ldexp(1.0f, exponent - 10);
   return std::nearbyint(value / unit) * unit;
-}
-
-uint16_t HalfBits(float value) {
-  const float half = RoundToHalf(value);
-  const int exponent = HalfExponent(half);
-  const int units = static_cast<int>(std::ldexp(std::abs(half), 10 - exponent));
-  const int bits = units < 1024 ? units : ((exponent + 15) << 10) + units - 1024;
-  return static_cast<uint16_t>(bits | (std::signbit(half) ? 0x8000 : 0));
 }
 
 // Writes the weights as an export would, in shards.
@@ -95,7 +86,7 @@ void WriteFolder(const std::string& folder, const v1::JobSpec& spec, const Weigh
     if (info.kind() != "master") continue;
     std::string bytes;
     for (const float value : weights.at(info.name())) {
-      const uint16_t half = dtype == "F16" ? HalfBits(value) : 0;
+      const uint16_t half = state::F32ToF16(value);
       const uint16_t brain = state::F32ToBf16(value);
       const void* data = dtype == "F32"    ? static_cast<const void*>(&value)
                          : dtype == "BF16" ? static_cast<const void*>(&brain)
