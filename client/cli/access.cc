@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "common/regular_file.h"
 #include "common/spec/nearest.h"
 #include "common/status_macros.h"
@@ -17,6 +19,8 @@ namespace milepost::client {
 namespace {
 
 constexpr size_t kMaxAddressBytes = 512;
+constexpr absl::Duration kRunsStart = absl::Seconds(20);
+constexpr absl::Duration kLookAgain = absl::Milliseconds(10);
 
 std::string FirstLine(const std::string& path) {
   const auto text = ReadRegularFile(path, kMaxAddressBytes);
@@ -47,6 +51,24 @@ absl::Status NothingAnywhere() {
       "HOST:PORT or `milepost auth login`"));
 }
 
+// Serves what a stopped run has left; or else, where a run is about to serve it, finds that.
+absl::StatusOr<std::string> ServeDataDir(const DataDir& dir,
+                                         std::unique_ptr<TemporaryCoordinator>* temporary) {
+  const absl::Time deadline = absl::Now() + kRunsStart;
+  while (true) {
+    auto started = TemporaryCoordinator::Start(dir);
+    if (started.ok()) {
+      *temporary = *std::move(started);
+      return (*temporary)->address();
+    }
+    const std::string noted = FirstLine(dir.address_file());
+    if (!noted.empty() && Accepts(noted)) return noted;
+    const bool in_use = absl::IsFailedPrecondition(started.status());
+    if (!in_use || absl::Now() >= deadline) return started.status();
+    absl::SleepFor(kLookAgain);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<Access> Access::Open(const GlobalOptions& options, WhenStopped when_stopped) {
@@ -68,8 +90,7 @@ absl::StatusOr<Access> Access::Open(const GlobalOptions& options, WhenStopped wh
         login.coordinator = kDefaultCoordinator;
       } else if (when_stopped == WhenStopped::kServeDataDir &&
                  std::filesystem::is_directory(dir.coordinator())) {
-        MP_ASSIGN_OR_RETURN(access.temporary_, TemporaryCoordinator::Start(dir));
-        local = access.temporary_->address();
+        MP_ASSIGN_OR_RETURN(local, ServeDataDir(dir, &access.temporary_));
       } else if (noted.empty() && !anywhere) {
         return NothingServes(dir, options.data_dir);
       } else if (std::filesystem::is_directory(dir.coordinator()) && !RunIsOn(dir)) {

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <deque>
 #include <filesystem>
@@ -16,6 +17,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "common/poll.h"
 #include "common/status_macros.h"
@@ -31,11 +33,39 @@ constexpr absl::Duration kStopBudget = absl::Seconds(10);
 
 bool ProcessLives(pid_t pid) { return pid > 0 && (kill(pid, 0) == 0 || errno == EPERM); }
 
-pid_t HolderOf(int fd) {
-  char text[32] = {};
-  const ssize_t size = pread(fd, text, sizeof text - 1, 0);
-  int pid = 0;
-  return size > 0 && absl::SimpleAtoi(absl::string_view(text, size), &pid) ? pid : 0;
+constexpr absl::string_view kReads = " reads";
+
+struct Holder {
+  pid_t pid = 0;
+  RunLock::Use use = RunLock::Use::kRun;
+};
+
+Holder HolderOf(int fd) {
+  char bytes[32] = {};
+  const ssize_t size = pread(fd, bytes, sizeof bytes - 1, 0);
+  absl::string_view text(bytes, static_cast<size_t>(std::max<ssize_t>(0, size)));
+  Holder holder;
+  if (absl::ConsumeSuffix(&text, kReads)) holder.use = RunLock::Use::kRead;
+  if (!absl::SimpleAtoi(text, &holder.pid)) holder.pid = 0;
+  return holder;
+}
+
+// Of who cannot wait any more; OK: it may be waited for until then.
+absl::Status InUse(const DataDir& dir, const Holder& holder, bool waited) {
+  if (ProcessLives(holder.pid) && holder.use == RunLock::Use::kRun) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(dir.path, " is in use by another milepost (process ", holder.pid,
+                     "): stop that one, or choose another --data-dir"));
+  }
+  if (!waited) return absl::OkStatus();
+  if (ProcessLives(holder.pid)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(dir.path, " is being read by another milepost (process ", holder.pid,
+                     "): try again when that one has ended"));
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("processes of an earlier run still use ", dir.path,
+                   ": wait for them to stop (see `fuser ", dir.lock(), "`)"));
 }
 
 absl::Status ReplaceText(int fd, const std::string& text, const std::string& path) {
@@ -71,7 +101,7 @@ absl::Status MakeDir(const std::string& path) {
   return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot create the directory ", path));
 }
 
-absl::StatusOr<RunLock> RunLock::Acquire(const DataDir& dir, absl::Time deadline) {
+absl::StatusOr<RunLock> RunLock::Acquire(const DataDir& dir, Use use, absl::Time deadline) {
   RunLock lock;
   lock.fd_.Reset(open(dir.lock().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (!lock.fd_.ok()) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", dir.lock()));
@@ -79,26 +109,18 @@ absl::StatusOr<RunLock> RunLock::Acquire(const DataDir& dir, absl::Time deadline
     if (errno != EWOULDBLOCK && errno != EINTR) {
       return absl::ErrnoToStatus(errno, absl::StrCat("cannot lock ", dir.lock()));
     }
-    const pid_t holder = HolderOf(lock.fd());
-    if (ProcessLives(holder)) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(dir.path, " is in use by another milepost (process ", holder,
-                       "): stop that one, or choose another --data-dir"));
-    }
-    if (absl::Now() >= deadline) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("processes of an earlier run still use ", dir.path,
-                       ": wait for them to stop (see `fuser ", dir.lock(), "`)"));
-    }
+    MP_RETURN_IF_ERROR(InUse(dir, HolderOf(lock.fd()), /*waited=*/absl::Now() >= deadline));
     absl::SleepFor(kLookAgain);
   }
-  MP_RETURN_IF_ERROR(ReplaceText(lock.fd(), absl::StrCat(getpid()), dir.lock()));
+  const std::string text = absl::StrCat(getpid(), use == Use::kRead ? kReads : "");
+  MP_RETURN_IF_ERROR(ReplaceText(lock.fd(), text, dir.lock()));
   return lock;
 }
 
 bool RunIsOn(const DataDir& dir) {
   const UniqueFd fd(open(dir.lock().c_str(), O_RDONLY | O_CLOEXEC));
-  return fd.ok() && flock(fd.get(), LOCK_SH | LOCK_NB) != 0;
+  return fd.ok() && flock(fd.get(), LOCK_SH | LOCK_NB) != 0 &&
+         HolderOf(fd.get()).use == RunLock::Use::kRun;
 }
 
 absl::StatusOr<HeldPort> HeldPort::Take() {
@@ -179,7 +201,7 @@ absl::StatusOr<std::unique_ptr<TemporaryCoordinator>> TemporaryCoordinator::Star
     const DataDir& dir) {
   MP_RETURN_IF_ERROR(MakeDir(dir.logs()));
   const absl::Time deadline = absl::Now() + kStartBudget;
-  MP_ASSIGN_OR_RETURN(RunLock lock, RunLock::Acquire(dir, deadline));
+  MP_ASSIGN_OR_RETURN(RunLock lock, RunLock::Acquire(dir, RunLock::Use::kRead, deadline));
   MP_ASSIGN_OR_RETURN(HeldPort port, HeldPort::Take());
   SpawnOptions options;
   options.argv = CoordinatorArgv(dir, port.address(), /*write_address_file=*/false);

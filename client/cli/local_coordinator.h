@@ -29,13 +29,15 @@ struct DataDir {
   std::string lock() const { return path + "/run.lock"; }
 };
 
-// One `milepost run` at a time on a data directory. The lock is also held by every child that was
-// given fd(), so that it is free only once all processes of a run have ended.
+// One `milepost run` at a time on a data directory, or one command that reads what a stopped run
+// has left. The lock is also held by every child that was given fd(), so that it is free only once
+// all processes of a run have ended.
 class RunLock {
  public:
-  // FAILED_PRECONDITION naming the process that holds it. When that `run` is dead and only its
-  // children are still stopping, waits for them until `deadline`.
-  static absl::StatusOr<RunLock> Acquire(const DataDir& dir, absl::Time deadline);
+  enum class Use { kRun, kRead };
+  // FAILED_PRECONDITION naming the process that holds it. Waits until `deadline` for who only
+  // reads, and for the children of a `run` that is dead.
+  static absl::StatusOr<RunLock> Acquire(const DataDir& dir, Use use, absl::Time deadline);
   int fd() const { return fd_.get(); }
 
  private:
@@ -43,7 +45,7 @@ class RunLock {
 };
 
 // Whether a `milepost run`, or a process of it, still has the lock: what its coordinator noted may
-// be out of date otherwise. Does not block.
+// be out of date otherwise. Who only reads is no run. Does not block.
 bool RunIsOn(const DataDir& dir);
 
 // Keeps a free loopback port for a server that binds it with SO_REUSEADDR, as gRPC does: nobody
@@ -78,7 +80,9 @@ std::vector<std::string> CoordinatorArgv(const DataDir& dir, const std::string& 
 // A coordinator that serves a stopped run's data for as long as this object lives.
 class TemporaryCoordinator {
  public:
-  // Blocks until it serves: some 100 ms. The message of a failure holds the log's last line.
+  // Blocks until it serves: some 100 ms, and until others that read have ended.
+  // FAILED_PRECONDITION: the directory is in use. The message of another failure holds the log's
+  // last line.
   static absl::StatusOr<std::unique_ptr<TemporaryCoordinator>> Start(const DataDir& dir);
   ~TemporaryCoordinator();  // SIGTERM, then waits
 

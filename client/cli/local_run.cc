@@ -104,7 +104,8 @@ LocalRun::~LocalRun() {
 
 absl::Status LocalRun::Prepare() {
   MP_RETURN_IF_ERROR(MakeDir(dir_.path));
-  MP_ASSIGN_OR_RETURN(RunLock lock, RunLock::Acquire(dir_, absl::Now() + kEarlierRunBudget));
+  MP_ASSIGN_OR_RETURN(RunLock lock,
+                      RunLock::Acquire(dir_, RunLock::Use::kRun, absl::Now() + kEarlierRunBudget));
   lock_.emplace(std::move(lock));
   MP_RETURN_IF_ERROR(MakeDir(dir_.logs()));
   std::error_code ignored;

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -198,22 +199,39 @@ TEST_F(LocalTest, UnigramLossIsTheCrossEntropy) {
 
 TEST_F(LocalTest, OneRunAtATimeHoldsADataDir) {
   const DataDir dir(dir_.string());
-  auto first = RunLock::Acquire(dir, absl::InfinitePast());
+  auto first = RunLock::Acquire(dir, RunLock::Use::kRun, absl::InfinitePast());
   ASSERT_TRUE(first.ok()) << first.status();
-  const auto second = RunLock::Acquire(dir, absl::InfinitePast());
+  const auto second = RunLock::Acquire(dir, RunLock::Use::kRun, absl::InfinitePast());
   EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(second.status().message(), HasSubstr(absl::StrCat("process ", getpid())));
   EXPECT_TRUE(RunIsOn(dir));
   *first = RunLock();
   EXPECT_FALSE(RunIsOn(dir));
-  EXPECT_TRUE(RunLock::Acquire(dir, absl::InfinitePast()).ok());
+  EXPECT_TRUE(RunLock::Acquire(dir, RunLock::Use::kRun, absl::InfinitePast()).ok());
+}
+
+TEST_F(LocalTest, WhoOnlyReadsIsWaitedFor) {
+  const DataDir dir(dir_.string());
+  auto reader = RunLock::Acquire(dir, RunLock::Use::kRead, absl::InfinitePast());
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_FALSE(RunIsOn(dir));
+  for (const auto use : {RunLock::Use::kRun, RunLock::Use::kRead}) {
+    const auto second = RunLock::Acquire(dir, use, absl::InfinitePast());
+    EXPECT_THAT(second.status().message(), HasSubstr("is being read by another milepost"));
+  }
+  std::thread run([&] {
+    const auto lock = RunLock::Acquire(dir, RunLock::Use::kRun, absl::Now() + absl::Seconds(20));
+    EXPECT_TRUE(lock.ok()) << lock.status();
+  });
+  *reader = RunLock();
+  run.join();
 }
 
 TEST_F(LocalTest, ChildrenOfADeadRunHoldTheLockUntilTheyEnd) {
   const DataDir dir(dir_.string());
   std::optional<Subprocess> child;
   {
-    auto lock = RunLock::Acquire(dir, absl::InfinitePast());
+    auto lock = RunLock::Acquire(dir, RunLock::Use::kRun, absl::InfinitePast());
     ASSERT_TRUE(lock.ok());
     SpawnOptions options;
     options.argv = {"/bin/cat"};
@@ -222,10 +240,10 @@ TEST_F(LocalTest, ChildrenOfADeadRunHoldTheLockUntilTheyEnd) {
     child.emplace(*Subprocess::Spawn(std::move(options)));
   }
   std::ofstream(dir.lock()) << "999999999";  // the run itself is dead
-  EXPECT_THAT(RunLock::Acquire(dir, absl::InfinitePast()).status().message(),
+  EXPECT_THAT(RunLock::Acquire(dir, RunLock::Use::kRun, absl::InfinitePast()).status().message(),
               HasSubstr("processes of an earlier run"));
   ASSERT_TRUE(child->Signal(SIGKILL).ok());
-  EXPECT_TRUE(RunLock::Acquire(dir, absl::Now() + absl::Seconds(20)).ok());
+  EXPECT_TRUE(RunLock::Acquire(dir, RunLock::Use::kRun, absl::Now() + absl::Seconds(20)).ok());
 }
 
 // Of a run that was killed the address is still noted: nobody is waited for there.
@@ -239,7 +257,7 @@ TEST_F(LocalTest, ARunThatWasKilledIsNotWaitedFor) {
   EXPECT_THAT(access.status().message(), HasSubstr("no run is going on in " + dir_.string()));
   EXPECT_THAT(access.status().message(), HasSubstr("milepost run --job NAME --data-dir"));
   // While one is on, its coordinator is being started again.
-  auto lock = RunLock::Acquire(DataDir(dir_.string()), absl::InfinitePast());
+  auto lock = RunLock::Acquire(DataDir(dir_.string()), RunLock::Use::kRun, absl::InfinitePast());
   ASSERT_TRUE(lock.ok());
   EXPECT_TRUE(Access::Open(options, WhenStopped::kFail).ok());
 }

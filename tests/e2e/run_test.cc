@@ -229,6 +229,23 @@ TEST_F(RunTest, OneThatWasKilledIsToldAsNotRunning) {
   EXPECT_EQ(cancelled.out, "jobs/1\njobs/2\n");
 }
 
+TEST_F(RunTest, WhoOnlyLooksIsInNobodysWay) {
+  ASSERT_EQ(Milepost({"run", Write("a.yaml", SmallJob(folder_, 4))}).exit_code, kExitOk);
+  std::vector<Subprocess> lists;
+  for (int i = 0; i < 4; ++i) {
+    auto list = Subprocess::Spawn(Command({"job", "list"}, absl::StrCat("list", i)));
+    ASSERT_TRUE(list.ok()) << list.status();
+    lists.push_back(*std::move(list));
+  }
+  Begin({"run", Write("b.yaml", WithRate(SmallJob(folder_, 4), 1e-3))});
+  for (size_t i = 0; i < lists.size(); ++i) {
+    const auto end = lists[i].Wait(absl::Now() + kPatience);
+    ASSERT_TRUE(end.ok()) << end.status();
+    EXPECT_EQ(end->exit_code, kExitOk) << TextOf(Path(absl::StrCat("list", i, ".err")));
+  }
+  EXPECT_EQ(AwaitEnd(), kExitOk) << TextOf(Path("run.err"));
+}
+
 TEST_F(RunTest, HintsAreTrueOfTheJobAtHand) {
   v1::JobSpec spec = SmallJob(folder_, 3);
   spec.mutable_model()->mutable_gpt2()->set_vocabulary(300);  // tokens of some tokenizer
