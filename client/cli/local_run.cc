@@ -17,6 +17,7 @@
 #include "client/cli/generate.h"
 #include "client/cli/interrupt.h"
 #include "common/check.h"
+#include "common/disk_space.h"
 #include "common/host_memory.h"
 #include "common/poll.h"
 #include "common/status_macros.h"
@@ -107,6 +108,9 @@ absl::Status LocalRun::Prepare() {
   MP_ASSIGN_OR_RETURN(RunLock lock,
                       RunLock::Acquire(dir_, RunLock::Use::kRun, absl::Now() + kEarlierRunBudget));
   lock_.emplace(std::move(lock));
+  // The coordinator would start, and take nothing in.
+  MP_ASSIGN_OR_RETURN(const uint64_t free, FreeBytes(dir_.path));
+  if (free < kLowSpaceBytes) return DiskFull(dir_.path, free, kLowSpaceBytes);
   MP_RETURN_IF_ERROR(MakeDir(dir_.logs()));
   std::error_code ignored;
   fs::remove(dir_.address_file(), ignored);

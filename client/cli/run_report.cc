@@ -2,9 +2,11 @@
 
 #include <sys/ioctl.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
@@ -22,6 +24,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr absl::Duration kPlainInterval = absl::Seconds(5);
 constexpr absl::Duration kStartUp = absl::Seconds(2);
+constexpr absl::Duration kSameProblem = absl::Minutes(1);
 constexpr absl::Duration kRedrawInterval = absl::Milliseconds(100);
 
 Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
@@ -44,6 +47,24 @@ std::string StartedText(const v1::Job& job, const std::string& how, const std::s
 std::string RestartText(const ProcessEvent& event) {
   return absl::StrFormat("%s ended with %s; starting it again in %d ms", event.name,
                          event.end.ToString(), absl::ToInt64Milliseconds(event.restart_in));
+}
+
+// What goes on does so from there. Of a job that has succeeded nothing does.
+int64_t SavedStep(const RunSummary& summary) {
+  const int64_t made = summary.job.progress().step();
+  if (!summary.checkpoints || summary.job.state() == v1::JOB_STATE_SUCCEEDED) return made;
+  int64_t saved = summary.job.forked_from().step();
+  for (const v1::Checkpoint& checkpoint : *summary.checkpoints) {
+    if (!checkpoint.damaged()) saved = std::max(saved, checkpoint.step());
+  }
+  return saved;
+}
+
+// What does not go right with each of many checkpoints is one problem.
+absl::string_view WithoutStep(absl::string_view problem) {
+  const size_t colon = problem.find(": ");
+  const bool has_step = colon != absl::string_view::npos && absl::StartsWith(problem, "step ");
+  return has_step ? problem.substr(colon + 2) : problem;
 }
 
 // Lines for people at the end, on stdout.
@@ -82,6 +103,10 @@ std::string SummaryText(const RunSummary& summary) {
     }
     absl::StrAppend(&text, summary.checkpoints->empty() ? " none\n" : "\n");
   }
+  if (const int64_t saved = SavedStep(summary); saved < progress.step()) {
+    absl::StrAppend(&text, "  not saved         steps ", saved + 1, " to ", progress.step(),
+                    ", which are to be made again\n");
+  }
   if (!summary.sample.empty()) {
     absl::StrAppend(&text, "\nsample:\n");
     for (absl::string_view line : absl::StrSplit(absl::StripSuffix(summary.sample, "\n"), '\n')) {
@@ -107,9 +132,11 @@ class PlainReport : public RunReport {
       state_ = state;
     }
     const v1::Progress& progress = job.progress();
-    if (progress.checkpoint_problem() != problem_) {
-      problem_ = progress.checkpoint_problem();
-      if (!problem_.empty()) Print(problem_ + "\n");
+    const std::string& problem = progress.checkpoint_problem();
+    if (WithoutStep(problem) != problem_ || now - told_ >= kSameProblem) {
+      problem_ = std::string(WithoutStep(problem));
+      told_ = now;
+      if (!problem.empty()) Print(problem + "\n");
     }
     if (progress.step() == step_) return;
     const bool first = printed_ == absl::InfinitePast();
@@ -129,6 +156,7 @@ class PlainReport : public RunReport {
   const absl::Time begun_ = absl::Now();
   std::string state_;
   std::string problem_;
+  absl::Time told_ = absl::InfinitePast();  // of it
   int64_t step_ = 0;
   int64_t validation_step_ = 0;
   absl::Time printed_ = absl::InfinitePast();
@@ -298,6 +326,7 @@ Json FinishedJson(const RunSummary& summary) {
           {"job", job.name()},
           {"state", StateName(job.state())},
           {"step", progress.step()},
+          {"saved_step", SavedStep(summary)},
           {"train_loss", Number(progress.train_loss())},
           {"validation_loss", Validated(progress) ? Number(progress.validation_loss()) : nullptr},
           {"unigram_loss", summary.unigram_loss ? Number(*summary.unigram_loss) : nullptr},

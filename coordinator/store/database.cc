@@ -5,17 +5,15 @@
 #include <rocksdb/table.h>
 #include <rocksdb/transaction_log.h>
 #include <spdlog/spdlog.h>
-#include <sys/statvfs.h>
 
-#include <cerrno>
 #include <cstdarg>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/disk_space.h"
 #include "common/error_details.h"
 #include "common/status_macros.h"
 #include "coordinator/store/database_check.h"
@@ -113,14 +111,6 @@ absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what) {
   if (status.IsInvalidArgument()) return absl::InvalidArgumentError(message);
   if (status.IsBusy() || status.IsTryAgain()) return absl::UnavailableError(message);
   return absl::InternalError(message);
-}
-
-absl::StatusOr<uint64_t> StatvfsFreeBytes(const std::string& path) {
-  struct statvfs info;
-  if (statvfs(path.c_str(), &info) != 0) {
-    return absl::InternalError(absl::StrCat("statvfs ", path, ": ", std::strerror(errno)));
-  }
-  return static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
 }
 
 Database::Database(std::string dir) : dir_(std::move(dir)) {}
@@ -240,13 +230,10 @@ std::pair<uint64_t, uint64_t> Database::CurrentLog() const {
 }
 
 absl::Status Database::CheckSpace(Space space) const {
-  MP_ASSIGN_OR_RETURN(const uint64_t free, StatvfsFreeBytes(dir_));
+  MP_ASSIGN_OR_RETURN(const uint64_t free, FreeBytes(dir_));
   // A deletion is small, and what makes room must not wait for room.
   const uint64_t least = space == Space::kFrees ? kLowSpaceBytes / 8 : kLowSpaceBytes;
-  if (free >= least) return absl::OkStatus();
-  return Refusal(v1::ERROR_REASON_DISK_FULL, "",
-                 absl::StrCat("the disk of ", dir_, " is full: ", free, " bytes are free, ", least,
-                              " are needed; free some space and try again"));
+  return free >= least ? absl::OkStatus() : DiskFull(dir_, free, least);
 }
 
 absl::Status Database::Get(rocksdb::ColumnFamilyHandle* family, absl::string_view key,

@@ -29,9 +29,6 @@ class LogMark;
 // says what was being done.
 absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what);
 
-// Bytes that an unprivileged writer can still put on the file system of `path`.
-absl::StatusOr<uint64_t> StatvfsFreeBytes(const std::string& path);
-
 // Options of the SST files of `chunks` (also of files written to be ingested there): large values,
 // no compression, XXH3, no cache, no filter.
 rocksdb::Options ChunkFileOptions();
@@ -48,12 +45,8 @@ class Database {
   static absl::StatusOr<std::unique_ptr<Database>> Open(const std::string& dir);
   ~Database();
 
-  // Records are refused when less than this is free: room for RocksDB to write out what it has in
-  // memory. An append to its log that fails for lack of space would stop it, and Debian's build
-  // (with assertions) dies of the recovery.
-  static constexpr uint64_t kLowSpaceBytes = 32 << 20;
-
-  // One atomic write. RESOURCE_EXHAUSTED, with nothing done, when space is low.
+  // One atomic write. RESOURCE_EXHAUSTED, with nothing done, when space is low
+  // (common/disk_space.h).
   // What makes room may be written when there is little.
   enum class Space : uint8_t { kTakes, kFrees };
   absl::Status Write(rocksdb::WriteBatch* batch, bool sync, Space space = Space::kTakes);

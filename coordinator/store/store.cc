@@ -4,6 +4,7 @@
 #include <rocksdb/write_batch.h>
 
 #include "absl/strings/str_cat.h"
+#include "common/disk_space.h"
 #include "common/status_macros.h"
 #include "coordinator/store/checkpoint_store.h"
 #include "coordinator/store/database.h"
@@ -55,7 +56,7 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) 
   MP_RETURN_IF_ERROR(store->logs_->Load());
   CheckpointStoreOptions checkpoint_options;
   checkpoint_options.staging_dir = absl::StrCat(options.dir, "/staging");
-  checkpoint_options.free_bytes = options.free_bytes ? options.free_bytes : StatvfsFreeBytes;
+  checkpoint_options.free_bytes = options.free_bytes ? options.free_bytes : FreeBytes;
   checkpoint_options.margin_bytes = options.margin_bytes;
   checkpoint_options.bin_time = options.bin_time;
   MP_ASSIGN_OR_RETURN(store->checkpoints_,
