@@ -104,7 +104,7 @@ std::string SummaryText(const RunSummary& summary) {
     absl::StrAppend(&text, summary.checkpoints->empty() ? " none\n" : "\n");
   }
   if (const int64_t saved = SavedStep(summary); saved < progress.step()) {
-    absl::StrAppend(&text, "  not saved         steps ", saved + 1, " to ", progress.step(),
+    absl::StrAppend(&text, "  not saved        steps ", saved + 1, " to ", progress.step(),
                     ", which are to be made again\n");
   }
   if (!summary.sample.empty()) {

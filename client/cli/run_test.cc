@@ -253,12 +253,27 @@ RunSummary Summary() {
 
 TEST(FinishedJsonTest, HasEveryKey) {
   EXPECT_EQ(FinishedJson(Summary()).dump(),
-            R"({"event":"finished","job":"jobs/1","state":"SUCCEEDED","step":10,"train_loss":1.5,)"
+            R"({"event":"finished","job":"jobs/1","state":"SUCCEEDED","step":10,"saved_step":10,)"
+            R"("train_loss":1.5,)"
             R"("validation_loss":null,"unigram_loss":null,"tokens_per_second":1000.0,)"
             R"("first_step_seconds":3.0,"goodput":0.8,"planned_bytes":64,"allocated_bytes":64,)"
             R"("peak_resident_bytes":0,"required_bytes":0,)"
             R"("attempts":2,"failure":null,"checkpoints":[{"name":"checkpoints/1","step":10,)"
             R"("bytes":0,"damaged":false}]})");
+}
+
+TEST(FinishedJsonTest, SaysUpToWhereStepsAreSaved) {
+  RunSummary summary = Summary();
+  summary.checkpoints->back().set_step(7);
+  EXPECT_EQ(FinishedJson(summary)["saved_step"], 10) << "of what has succeeded nothing is lost";
+  summary.job.set_state(v1::JOB_STATE_QUEUED);
+  EXPECT_EQ(FinishedJson(summary)["saved_step"], 7);
+  summary.checkpoints->back().set_damaged(true);
+  EXPECT_EQ(FinishedJson(summary)["saved_step"], 0);
+  summary.job.mutable_forked_from()->set_step(4);
+  EXPECT_EQ(FinishedJson(summary)["saved_step"], 4);
+  summary.checkpoints.reset();
+  EXPECT_EQ(FinishedJson(summary)["saved_step"], 10) << "nobody knows";
 }
 
 TEST(FinishedJsonTest, AFirstStepOfAnEarlierRunDoesNotCount) {

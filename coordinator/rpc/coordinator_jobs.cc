@@ -227,11 +227,11 @@ absl::Status Coordinator::AdmitSpec(const KnownPlace& told, const Planner& plann
     place = PlaceLocked(told, spec->resources());
   }
   const auto still_wanted = [&] { return StillWantedBy(planner); };
-  MP_RETURN_IF_ERROR(planning_room_.Enter(planner.who, still_wanted));
+  MP_ASSIGN_OR_RETURN(const uint64_t entered, planning_room_.Enter(planner.who, still_wanted));
   const absl::Time begin = SteadyNow();
   auto answer = options_.admission(*spec, place, still_wanted);
   if (planner.spent != nullptr) *planner.spent += SteadyNow() - begin;
-  planning_room_.Leave(planner.who);
+  planning_room_.Leave(entered);
   MP_ASSIGN_OR_RETURN(AdmittedSpec admitted, std::move(answer));
   event->slot_bytes = admitted.slot_bytes;
   event->sizes = std::move(admitted.sizes);

@@ -1,17 +1,22 @@
-// Plans are large and take a core: only a few are made at once, and one for each caller.
+// Plans are large and take a core: only a few are made at once, and one for each caller. Callers
+// take turns, and nobody's crowd keeps others out.
 //
-//   absl::Status entered = room.Enter(who, still_wanted);  // waits
+//   const absl::StatusOr<uint64_t> entered = room.Enter(who, still_wanted);  // waits
 //   ...
-//   room.Leave(who);
+//   room.Leave(*entered);
+//
+// Thread-safe.
 #ifndef MILEPOST_COORDINATOR_RPC_PLANNING_ROOM_H_
 #define MILEPOST_COORDINATOR_RPC_PLANNING_ROOM_H_
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 
 namespace milepost::coordinator {
@@ -26,25 +31,40 @@ class PlanningRoom {
   static constexpr int kMostCalls = 64;
   static constexpr int kMostCallsOfOne = 16;
 
-  // Waits until there is room and `who` has no other plan in it, as long as `still_wanted` says OK;
-  // it is asked a few times a second. Empty `who`: nobody in particular, of whom there may be
-  // several. RESOURCE_EXHAUSTED when too many wait. After OK Leave must follow.
-  absl::Status Enter(const std::string& who, const StillWanted& still_wanted);
-  void Leave(const std::string& who);
+  // Waits for the turn of `who`, who has no other plan in it then, as long as `still_wanted` says
+  // OK; it is asked a few times a second. Empty `who`: nobody in particular, of whom there may be
+  // several. RESOURCE_EXHAUSTED: too many wait, and of the caller's project no fewer than of
+  // others; or they came later, and of others fewer wait. After OK Leave must follow.
+  absl::StatusOr<uint64_t> Enter(const std::string& who, const StillWanted& still_wanted);
+  void Leave(uint64_t entered);
 
  private:
+  struct Call {
+    std::string who;
+    std::string project;
+    bool plans = false;
+    bool displaced = false;  // by one of a project with fewer
+  };
   struct Caller {
     int calls = 0;
-    bool plans = false;
+    int plans = 0;
+    uint64_t last_turn = 0;
   };
-  bool MayEnterLocked(const std::string& who) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  void GoneLocked(const std::string& who) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  using Calls = std::map<uint64_t, Call>;
+
+  absl::Status MakePlaceLocked(const std::string& who, const std::string& project)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whose turn it is; calls_.end(): nobody's.
+  Calls::iterator NextLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RemoveLocked(uint64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   absl::Mutex mutex_;
-  absl::CondVar left_;
+  absl::CondVar changed_;
+  uint64_t last_ ABSL_GUARDED_BY(mutex_) = 0;  // of calls and turns
   int plans_ ABSL_GUARDED_BY(mutex_) = 0;
-  int calls_ ABSL_GUARDED_BY(mutex_) = 0;
+  Calls calls_ ABSL_GUARDED_BY(mutex_);  // in the order in which they came
   std::map<std::string, Caller> callers_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, int> of_project_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace milepost::coordinator
