@@ -7,12 +7,14 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <string>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "common/clock.h"
@@ -163,6 +165,13 @@ int Main(int argc, char** argv) {
   if (!cores.empty()) {
     auto parsed = ParseCoreList(cores);
     if (!parsed.ok()) return Fail(parsed.status());
+    const std::vector<int> allowed = AllowedCores();
+    for (const int core : *parsed) {
+      if (std::find(allowed.begin(), allowed.end(), core) != allowed.end()) continue;
+      return Fail(
+          absl::InvalidArgumentError(absl::StrCat("--cores: this process may not run on core ",
+                                                  core, ", but on ", absl::StrJoin(allowed, ","))));
+    }
     options.slots.cores = *std::move(parsed);
   }
   for (const std::string& label : labels) {

@@ -24,6 +24,7 @@ namespace milepost::client {
 
 struct Connection::Core {
   std::string address;
+  bool tls = false;
   ConnectionOptions options;
   std::optional<CoordinatorChannel> coordinators;
 

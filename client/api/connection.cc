@@ -23,6 +23,7 @@ std::shared_ptr<Connection> Connection::To(const Endpoint& coordinator,
                                            const ConnectionOptions& options) {
   auto core = std::make_unique<Core>();
   core->address = coordinator.address;
+  core->tls = coordinator.credentials != nullptr;
   core->options = options;
   core->coordinators.emplace(coordinator);
   if (core->coordinators->several()) {
@@ -118,9 +119,16 @@ absl::Status Explained(Connection::Core& core, const grpc::Status& status) {
     if (core.cancelled) return absl::CancelledError("cancelled");
   }
   if (absl::IsUnavailable(result)) {
-    return Annotate(result,
-                    absl::StrCat("cannot reach the coordinator at ", core.address, " (tried for ",
-                                 absl::FormatDuration(core.options.reach), ")"));
+    result = Annotate(result,
+                      absl::StrCat("cannot reach the coordinator at ", core.address, " (tried for ",
+                                   absl::FormatDuration(core.options.reach), ")"));
+    // It listens, and what came over the connection was nothing to it.
+    const bool closed = absl::StrContains(result.message(), "Socket closed") ||
+                        absl::StrContains(result.message(), "Connection reset");
+    if (core.tls || !closed) return result;
+    return absl::UnavailableError(
+        absl::StrCat(result.message(), "; if it has TLS: milepost auth login --coordinator ",
+                     core.address, " --ca FILE --token-file FILE"));
   }
   return Annotate(result, absl::StrCat("coordinator ", core.address));
 }

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "client/cli/format.h"
 #include "common/regular_file.h"
 #include "common/spec/nearest.h"
 #include "common/status_macros.h"
@@ -33,7 +34,7 @@ bool AllDigits(const std::string& text) {
 }
 
 absl::Status NothingServes(const DataDir& dir, const std::string& named) {
-  const std::string flag = named == kDefaultDataDir ? "" : " --data-dir " + named;
+  const std::string flag = named == kDefaultDataDir ? "" : " --data-dir " + ShellWord(named);
   return absl::FailedPreconditionError(
       std::filesystem::is_directory(dir.coordinator())
           ? absl::StrCat(

@@ -2,10 +2,14 @@
 
 #include <google/protobuf/timestamp.pb.h>
 
+#include <algorithm>
 #include <cmath>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "client/cli/utf8.h"
 
 namespace milepost::client {
@@ -101,6 +105,14 @@ std::string ForTerminal(absl::string_view text) {
     text.remove_prefix(end + 1);
   }
   return result;
+}
+
+std::string ShellWord(absl::string_view text) {
+  const bool plain = !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || absl::StrContains("_./:=,@%+-", c);
+  });
+  if (plain) return std::string(text);
+  return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
 }
 
 size_t ColumnsOf(absl::string_view text) {

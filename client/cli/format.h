@@ -32,6 +32,8 @@ std::string Printable(absl::string_view text);
 std::string ForTerminal(absl::string_view text);
 // Printable, in at most `width` columns, the last one "…" when something was cut.
 std::string FitTo(absl::string_view text, size_t width);
+// As one word of a command that a shell is given.
+std::string ShellWord(absl::string_view text);
 // Columns that UTF-8 text takes, one per code point.
 size_t ColumnsOf(absl::string_view text);
 

@@ -71,6 +71,14 @@ TEST(PrintableTest, NothingDrivesTheTerminal) {
   EXPECT_EQ(Printable("\xed\xa0\x80"), "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");
 }
 
+TEST(ShellWordTest, IsOneWord) {
+  EXPECT_EQ(ShellWord("runs/a-1.yaml"), "runs/a-1.yaml");
+  EXPECT_EQ(ShellWord("train.optimizer.lr=1e-4"), "train.optimizer.lr=1e-4");
+  EXPECT_EQ(ShellWord("my run$1.yaml"), "'my run$1.yaml'");
+  EXPECT_EQ(ShellWord("it's"), "'it'\\''s'");
+  EXPECT_EQ(ShellWord(""), "''");
+}
+
 TEST(PrintableTest, FitsByColumns) {
   EXPECT_EQ(FitTo("abcdef", 6), "abcdef");
   EXPECT_EQ(FitTo("abcdef", 4), "abc…");

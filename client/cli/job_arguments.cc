@@ -189,6 +189,11 @@ absl::StatusOr<std::vector<v1::ArrayElement>> ExpandArray(const std::vector<std:
         return absl::InvalidArgumentError(
             absl::StrCat("--array: more than ", kMostElements, " jobs: submit several arrays"));
       }
+      if (std::set<std::string>(axis.values.begin(), axis.values.end()).size() <
+          axis.values.size()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--array: ", axis.path, " has a value twice: the jobs would be the same"));
+      }
       std::vector<v1::ArrayElement> longer;
       for (const v1::ArrayElement& element : elements) {
         for (const std::string& value : axis.values) {
@@ -233,8 +238,9 @@ absl::StatusOr<v1::JobSpec> LoadSpec(const SpecSource& source) {
   }
   MP_ASSIGN_OR_RETURN(v1::JobSpec spec, ReadSpec(source));
   NormalizeJobSpec(&spec);
-  MP_RETURN_IF_ERROR(ValidateJobSpec(spec));
-  return spec;
+  const absl::Status valid = ValidateJobSpec(spec);
+  if (valid.ok()) return spec;
+  return absl::Status(valid.code(), absl::StrCat(valid.message(), " (--set can be repeated)"));
 }
 
 }  // namespace milepost::client

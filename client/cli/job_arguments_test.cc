@@ -42,6 +42,7 @@ TEST(JobArgumentsTest, ArraysThatAreNone) {
   EXPECT_THAT(Expanded({"a=1,,2"}), HasSubstr("a: expected values"));
   EXPECT_THAT(Expanded({"a="}), HasSubstr("a: expected values"));
   EXPECT_THAT(Expanded({"a=1 a=2"}), HasSubstr("a is given twice"));
+  EXPECT_THAT(Expanded({"a=1,2,1"}), HasSubstr("a has a value twice"));
   std::string many = "a=0";
   for (int i = 1; i < 100; ++i) absl::StrAppend(&many, ",", i);
   EXPECT_THAT(Expanded({many, "b=1,2,3,4,5,6,7,8,9,10"}), HasSubstr("b=10"));

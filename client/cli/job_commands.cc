@@ -42,7 +42,7 @@ absl::StatusOr<v1::Job> GetJob(const Access& access, const std::string& typed) {
 }
 
 std::string DataDirFlag(const GlobalOptions& global) {
-  return global.data_dir == kDefaultDataDir ? "" : " --data-dir " + global.data_dir;
+  return global.data_dir == kDefaultDataDir ? "" : " --data-dir " + ShellWord(global.data_dir);
 }
 
 // Of jobs that the store of a run that is over has, and nothing runs. They are marked.
@@ -311,7 +311,9 @@ absl::Status PrintLogs(const GlobalOptions& global, const Access& access, const 
   if (options.since_seconds) {
     *request.mutable_since() = ToProto(absl::Now() - absl::Seconds(*options.since_seconds));
   }
-  return access.jobs().StreamLogs(request, [&](const v1::LogLine& line) {
+  bool some = false;
+  const absl::Status status = access.jobs().StreamLogs(request, [&](const v1::LogLine& line) {
+    some = true;
     const bool json = global.output == OutputFormat::kJson;
     if (line.dropped_lines() > 0 && !json) {
       Note(Printable(line.text()));
@@ -322,6 +324,13 @@ absl::Status PrintLogs(const GlobalOptions& global, const Access& access, const 
                                  named ? name + " " : "", line.rank(), Printable(line.text())));
     return true;
   });
+  if (some || !status.ok() || !options.rank) return status;
+  const auto job = access.jobs().Get(name);
+  if (job.ok() && *options.rank >= job->spec().resources().ranks()) {
+    Note(absl::StrCat("there is no rank ", *options.rank, ": those of ", name, " are 0 to ",
+                      job->spec().resources().ranks() - 1));
+  }
+  return status;
 }
 
 // The oldest first. NOT_FOUND when there is none.
@@ -569,7 +578,8 @@ int JobCancelCommand(const GlobalOptions& global, const std::vector<std::string>
       [](const Access& access, const std::string& name) { return access.jobs().Cancel(name); },
       [](const Access&, const v1::Job& job) {
         Note(absl::StrCat(job.name(), " ", StateLine(job)));
-        const bool kept = job.attempts() > 0;  // else it has saved none
+        if (job.state() == v1::JOB_STATE_SUCCEEDED) return;  // it had made all its steps
+        const bool kept = job.attempts() > 0;                // else it has saved none
         Hint(absl::StrCat(kept ? "its checkpoints are kept: " : "it had not run: ",
                           "milepost job resume ", job.name()));
       });

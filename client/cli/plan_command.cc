@@ -123,8 +123,13 @@ int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
   if (!readable.ok()) return Fail(readable);
   if (!elsewhere.empty()) Note(TellElsewhere(elsewhere));
   std::string flags;
-  for (const std::string& one : options.set) absl::StrAppend(&flags, " --set '", one, "'");
-  Hint(absl::StrCat("milepost run ", options.spec, flags));
+  for (const std::string& one : options.set) absl::StrAppend(&flags, " --set ", ShellWord(one));
+  if (options.device.empty() && place->host_memory) {
+    Hint(
+        "times are those of a built-in profile; of this machine: milepost bench device --out "
+        "this.json, then --device this.json");
+  }
+  Hint(absl::StrCat("milepost run ", ShellWord(options.spec), flags));
   return kExitOk;
 }
 

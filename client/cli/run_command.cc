@@ -78,7 +78,8 @@ ReportKind KindFor(OutputFormat format) {
 }
 
 std::string DataDirFlag(const GlobalOptions& global) {
-  return global.data_dir == GlobalOptions().data_dir ? "" : " --data-dir " + global.data_dir;
+  return global.data_dir == GlobalOptions().data_dir ? ""
+                                                     : " --data-dir " + ShellWord(global.data_dir);
 }
 
 // What goes on with a run's job.
@@ -86,8 +87,8 @@ std::string RunAgain(const GlobalOptions& global, const RunOptions& options, con
                      bool own) {
   std::string what = "--job " + job.name();
   if (own && options.jobs.empty()) {
-    what = options.spec;
-    for (const std::string& one : options.set) absl::StrAppend(&what, " --set '", one, "'");
+    what = ShellWord(options.spec);
+    for (const std::string& one : options.set) absl::StrAppend(&what, " --set ", ShellWord(one));
   }
   return absl::StrCat("milepost run ", what, DataDirFlag(global));
 }

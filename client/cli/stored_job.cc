@@ -27,7 +27,7 @@ bool MarkNotRunning(v1::Job* job) {
 }
 
 std::string NotRunningText(const std::vector<v1::Job>& marked, const std::string& flags) {
-  constexpr size_t kShown = 4;
+  constexpr size_t kShown = 8;
   std::vector<std::string> names;
   std::vector<std::string> arguments;
   size_t more = 0;
@@ -45,7 +45,8 @@ std::string NotRunningText(const std::vector<v1::Job>& marked, const std::string
   if (names.empty()) return "";
   if (more > 0) names.push_back(absl::StrCat(more, " more"));
   return absl::StrCat(absl::StrJoin(names, ", "), names.size() == 1 ? " is" : " are",
-                      " not running; to go on: milepost run", absl::StrJoin(arguments, ""), flags);
+                      " not running; to go on: milepost run", absl::StrJoin(arguments, ""), flags,
+                      more > 0 ? ", then the others: milepost job list" : "");
 }
 
 }  // namespace milepost::client

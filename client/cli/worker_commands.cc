@@ -22,7 +22,8 @@ int WorkerListCommand(const GlobalOptions& global, int limit) {
   Print(RenderWorkers(*workers, global.output, absl::Now()));
   if (workers->empty()) {
     Hint(absl::StrCat("no workers yet: milepost-worker --coordinator ", access->address(),
-                      " --data-dir DIR --slots N"));
+                      " --data-dir DIR --slots N",
+                      access->login().authority.empty() ? "" : " --tls DIR"));
   }
   return kExitOk;
 }

@@ -95,8 +95,10 @@ Finding CheckCoordinator(const std::string& coordinator, const Interfaces& inter
   if (!address.ok()) {
     return Fail("coordinator",
                 absl::StrCat(coordinator, ": ", std::string(address.status().message())),
-                "is milepost-coordinator running there, listening on more than loopback, and "
-                "is its port open?");
+                absl::IsInvalidArgument(address.status())
+                    ? "such as head:7070"
+                    : "is milepost-coordinator running there, listening on more than loopback, and "
+                      "is its port open?");
   }
   const auto name = interfaces.by_address.find(*address);
   return Ok("coordinator",

@@ -50,7 +50,9 @@ absl::StatusOr<NvmlFunctions> LoadNvmlFunctions(const std::string& library) {
   if (handle == nullptr) {
     const char* why = dlerror();
     return absl::NotFoundError(
-        absl::StrCat("no NVIDIA driver on this host: ", why == nullptr ? library : why));
+        absl::StrCat("no NVIDIA driver on this host: ", why == nullptr ? library : why,
+                     "; install NVIDIA's driver, or choose the CPU (--device cpu; in a job spec "
+                     "resources.device: cpu)"));
   }
   NvmlFunctions f;
   Find(handle, {"nvmlInit_v2"}, &f.Init);

@@ -82,7 +82,7 @@ void ForwardRows(const BatchNormForwardArgs<T>& args, const Coefficients& k, int
     ForVectors(channels, [&](int64_t i, int64_t n) MP_SIMD {
       VF y = Normalised(d, args.x + at + i, k, i, n);
       if (args.residual != nullptr) y = hn::Add(y, LoadUpTo(d, args.residual + at + i, n));
-      if (args.relu) y = hn::Max(hn::Zero(d), y);
+      if (args.relu) y = Relu(d, y);
       StoreUpTo(y, d, args.y + at + i, n);
     });
   }

@@ -109,11 +109,10 @@ HWY_INLINE void StoreUpTo(VF v, DF d, T* p, int64_t n) {
   n == static_cast<int64_t>(hn::Lanes(d)) ? StoreF(v, d, p) : StoreN(v, d, p, n);
 }
 
-// x where it is a NaN, else 0; for x that is a NaN or negative.
-HWY_INLINE VF NanOrZero(DF d, VF x) {
-#if HWY_TARGET == HWY_SCALAR
-  const float value = hn::GetLane(x);
-  return hn::Set(d, value != value ? value : 0.0f);
+// The larger of 0 and x; a NaN stays one.
+HWY_INLINE VF Relu(DF d, VF x) {
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+  return hn::IfThenElse(hn::Le(x, hn::Zero(d)), hn::Zero(d), x);
 #else
   return hn::Max(hn::Zero(d), x);  // x86's max returns its second operand where either is a NaN
 #endif
@@ -136,7 +135,7 @@ HWY_INLINE VF FastExp2(DF d, VF x) {
   q = hn::MulAdd(q, f, hn::Set(d, 1.0f));
   const auto exponent = hn::ShiftLeft<23>(hn::BitCast(du, biased));
   const VF power = hn::BitCast(d, hn::Add(hn::BitCast(du, q), exponent));
-  return hn::IfThenElse(hn::Ge(x, hn::Set(d, -126.0f)), power, NanOrZero(d, x));
+  return hn::IfThenElse(hn::Ge(x, hn::Set(d, -126.0f)), power, Relu(d, x));
 }
 
 // e^x, relative error below 4e-7; 0 below -87, clamped above 88; a NaN stays one.
@@ -156,7 +155,7 @@ HWY_INLINE VF FastExp(DF d, VF x) {
   q = hn::MulAdd(q, r, hn::Set(d, 1.0f));
   const auto exponent = hn::ShiftLeft<23>(hn::BitCast(du, biased));
   const VF power = hn::BitCast(d, hn::Add(hn::BitCast(du, q), exponent));
-  return hn::IfThenElse(hn::Ge(x, hn::Set(d, -87.0f)), power, NanOrZero(d, x));
+  return hn::IfThenElse(hn::Ge(x, hn::Set(d, -87.0f)), power, Relu(d, x));
 }
 
 // High and low halves of the 64-bit products of 32-bit lanes with a constant.
