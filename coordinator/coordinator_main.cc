@@ -29,6 +29,7 @@
 #include "coordinator/standby/standby.h"
 #include "coordinator/store/epochs.h"
 #include "coordinator/store/owner_only.h"
+#include "coordinator/store/salvage.h"
 #include "coordinator/store/store_id.h"
 
 namespace milepost::coordinator {
@@ -256,6 +257,31 @@ int BackUpMain(int argc, char** argv) {
   return ExitCodeOf(status);
 }
 
+int SalvageMain(int argc, char** argv) {
+  std::string dir, to;
+  CLI::App app(
+      "Makes a new store of what can still be read of a damaged one, and says what is lost.",
+      "milepost-coordinator salvage");
+  app.add_option("--data-dir", dir, "The coordinator's; it stays as it is")->required();
+  app.add_option("--to", to, "A directory to make, on the same file system")->required();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  spdlog::set_default_logger(spdlog::stderr_logger_mt("salvage"));
+  spdlog::set_pattern("%v");
+  spdlog::set_level(spdlog::level::err);
+  const auto report = Salvage(dir, to);
+  if (!report.ok()) {
+    std::fprintf(stderr, "milepost-coordinator: %s\n",
+                 std::string(report.status().message()).c_str());
+    return ExitCodeOf(report.status());
+  }
+  for (const std::string& line : *report) std::printf("%s\n", line.c_str());
+  return kExitOk;
+}
+
 int InitStoreMain(int argc, char** argv) {
   std::string dir;
   CLI::App app(
@@ -293,7 +319,8 @@ int Main(int argc, char** argv) {
   app.footer(
       "milepost-coordinator init-pki --help: makes certificates\n"
       "milepost-coordinator init-store --help: begins a store that several coordinators share\n"
-      "milepost-coordinator backup --help: copies the data directory");
+      "milepost-coordinator backup --help: copies the data directory\n"
+      "milepost-coordinator salvage --help: makes a new one of what is left of a damaged one");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -320,6 +347,9 @@ int main(int argc, char** argv) {
   }
   if (argc > 1 && absl::string_view(argv[1]) == "backup") {
     return milepost::coordinator::BackUpMain(argc - 1, argv + 1);
+  }
+  if (argc > 1 && absl::string_view(argv[1]) == "salvage") {
+    return milepost::coordinator::SalvageMain(argc - 1, argv + 1);
   }
   return milepost::coordinator::Main(argc, argv);
 }

@@ -1,18 +1,13 @@
 // What a damaged disk does to a store: it is refused, or all of it is there; nothing is deleted.
-#include <rocksdb/db.h>
-#include <rocksdb/metadata.h>
-
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <set>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/store/damaged_store.h"
 #include "coordinator/store/database.h"
 #include "coordinator/store/keys.h"
 #include "coordinator/store/record_scan.h"
-#include "coordinator/store/store_fixture.h"
 
 namespace milepost::coordinator {
 namespace {
@@ -20,96 +15,8 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-constexpr int kJobs = 60;
-constexpr int kTokens = 30;
-constexpr int kCheckpoints = 12;
-
-class DamageTest : public StoreFixture {
+class DamageTest : public DamagedStore {
  protected:
-  DamageTest() : whole_(dir_) { options_.dir = copy_ = dir_ + "-copy"; }
-  ~DamageTest() override {
-    store_.reset();
-    fs::remove_all(copy_);
-  }
-
-  void PutJob(int64_t number) {
-    Outcome outcome;
-    v1::JobRecord& record = outcome.jobs[number];
-    record.mutable_job()->set_name(absl::StrCat("jobs/", number));
-    record.set_request_id(absl::StrCat(number, std::string(700, 'r')));
-    outcome.durable_jobs.insert(number);
-    ASSERT_TRUE(store_->Write(outcome).ok());
-  }
-
-  void Fill() {
-    options_.dir = whole_;
-    Open();
-    for (int i = 1; i <= kJobs; ++i) PutJob(i);
-    for (int i = 1; i <= kTokens; ++i) {
-      v1::TokenRecord record;
-      record.mutable_token()->set_name(absl::StrCat("tokens/", i));
-      record.mutable_token()->set_user(std::string(500, 'u'));
-      ASSERT_TRUE(store_->PutToken(record, /*sync=*/true).ok());
-    }
-    for (int i = 1; i <= kCheckpoints; ++i) Commit(i);
-    PutJob(kJobs);
-    synced_ = fs::file_size(Log(whole_));
-    ASSERT_TRUE(store_->PutKey({1, 1, "k", std::string(2000, 'v')}).ok());  // not synced
-    store_.reset();
-    options_.dir = copy_;
-  }
-
-  // With records in several files of the last level, as a store of gigabytes has them.
-  void Compact() {
-    rocksdb::Options meta = MetaFileOptions();
-    meta.target_file_size_base = 8 << 10;
-    rocksdb::DB* opened = nullptr;
-    std::vector<rocksdb::ColumnFamilyHandle*> families;
-    const std::vector<rocksdb::ColumnFamilyDescriptor> wanted = {
-        {rocksdb::kDefaultColumnFamilyName, meta},
-        {"chunks", ChunkFileOptions()},
-        {"logs", MetaFileOptions()}};
-    ASSERT_TRUE(rocksdb::DB::Open(meta, whole_ + "/db", wanted, &families, &opened).ok());
-    std::unique_ptr<rocksdb::DB> db(opened);
-    rocksdb::CompactRangeOptions all;
-    all.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForceOptimized;
-    ASSERT_TRUE(db->CompactRange(all, families[0], nullptr, nullptr).ok());
-    std::vector<rocksdb::LiveFileMetaData> files;
-    db->GetLiveFilesMetaData(&files);
-    for (const rocksdb::LiveFileMetaData& file : files) {
-      (file.column_family_name == "chunks" ? chunks_ : tables_).insert(file.name.substr(1));
-      EXPECT_TRUE(file.level > 0 || file.column_family_name == "chunks");
-    }
-    for (rocksdb::ColumnFamilyHandle* family : families) db->DestroyColumnFamilyHandle(family);
-  }
-
-  // A fresh copy to be damaged.
-  void Copy() {
-    store_.reset();
-    fs::remove_all(copy_);
-    fs::copy(whole_, copy_, fs::copy_options::recursive);
-  }
-
-  void Flip(const std::string& path, int64_t at) {
-    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-    file.seekg(at);
-    const int byte = file.get();
-    file.seekp(at);
-    file.put(static_cast<char>(byte ^ 4));
-    ASSERT_TRUE(file.good()) << path << " at " << at;
-  }
-
-  // The newest that has something in it.
-  static std::string Log(const std::string& dir) {
-    std::string log;
-    for (const auto& entry : fs::directory_iterator(dir + "/db")) {
-      if (entry.path().extension() != ".log" || entry.file_size() == 0) continue;
-      log = std::max(log, entry.path().string());
-    }
-    return log;
-  }
-  std::string Log() const { return Log(copy_); }
-
   void ExpectRefused(const std::string& naming) {
     const auto store = Store::Open(options_);
     ASSERT_FALSE(store.ok());
@@ -117,27 +24,6 @@ class DamageTest : public StoreFixture {
     EXPECT_THAT(std::string(store.status().message()), HasSubstr(naming));
     EXPECT_THAT(std::string(store.status().message()), HasSubstr("restore a backup"));
   }
-
-  void ExpectAll() {
-    const auto state = store_->LoadState();
-    ASSERT_TRUE(state.ok()) << state.status();
-    EXPECT_EQ(state->jobs().size(), kJobs);
-    const auto tokens = store_->LoadTokens();
-    ASSERT_TRUE(tokens.ok()) << tokens.status();
-    EXPECT_EQ(tokens->size(), kTokens);
-    EXPECT_EQ(Names().size(), kCheckpoints);
-  }
-
-  void ExpectChunks() {
-    for (const std::string& chunk : chunks_) {
-      EXPECT_TRUE(fs::exists(absl::StrCat(copy_, "/db/", chunk))) << chunk << " was deleted";
-    }
-  }
-
-  const std::string whole_;
-  std::string copy_;
-  uintmax_t synced_ = 0;  // of Log()
-  std::set<std::string> tables_, chunks_;
 };
 
 TEST_F(DamageTest, AFlippedBitInATableIsFoundBeforeAnythingIsDeleted) {

@@ -344,11 +344,14 @@ absl::Status Abandon(const std::string& dir, const Epoch& epoch) {
   return Remove(dir, absl::StrCat(kPrefix, epoch.number), [] { return false; });
 }
 
+absl::StatusOr<std::string> NewestDatabase(const std::string& dir) {
+  MP_ASSIGN_OR_RETURN(const int64_t newest, NewestEpoch(dir));
+  return newest > 0 ? absl::StrCat(dir, "/", kPrefix, newest, "/db") : absl::StrCat(dir, "/db");
+}
+
 absl::Status BackUp(const std::string& dir, const std::string& target) {
   const std::string to(absl::StripSuffix(target, "/"));
-  MP_ASSIGN_OR_RETURN(const int64_t newest, NewestEpoch(dir));
-  const std::string from =
-      newest > 0 ? absl::StrCat(dir, "/", kPrefix, newest, "/db") : absl::StrCat(dir, "/db");
+  MP_ASSIGN_OR_RETURN(const std::string from, NewestDatabase(dir));
   MP_ASSIGN_OR_RETURN(const bool there, HasDatabase(from));
   if (!there) return absl::NotFoundError(absl::StrCat("there is no store in ", dir));
   std::error_code error;

@@ -57,6 +57,10 @@ absl::Status Abandon(const std::string& dir, const Epoch& epoch);
 // Of the newest complete epoch in `dir`; 0: there is none.
 absl::StatusOr<int64_t> NewestEpoch(const std::string& dir);
 
+// The folder of RocksDB's files in `dir`: one coordinator's, or the newest epoch's. It may be
+// missing.
+absl::StatusOr<std::string> NewestDatabase(const std::string& dir);
+
 // Whether coordinators, one or several, have worked in the directory.
 absl::StatusOr<bool> HasStore(const std::string& dir);
 

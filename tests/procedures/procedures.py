@@ -54,6 +54,37 @@ def backup(place):
     place.cli("job", "cancel", running)
 
 
+def salvage(place):
+    """docs/operations.md, A damaged store."""
+    data = place.folder / "milepost"
+    first = place.coordinator("a", data, "--listen", "127.0.0.1:0")
+    address = place.address_of("a")
+    place.login = ["--coordinator", address]
+    place.worker("w", address)
+    done = place.submit(steps=20)
+    place.await_end(done)
+    running = place.submit(steps=4000)
+    place.await_step(running, 60)
+    await_that(lambda: running in place.cli("checkpoint", "list"), f"a checkpoint of {running}")
+    place.stop(first, signal.SIGKILL)
+    log = max((data / "db").glob("*.log"), key=lambda path: path.stat().st_size)
+    damaged = bytearray(log.read_bytes())
+    damaged[len(damaged) * 3 // 4] ^= 4
+    log.write_bytes(damaged)
+    text = place.run("milepost-coordinator", "--data-dir", data, "--listen", address, fails=True)
+    check("milepost-coordinator salvage" in text, f"the refusal names no way on: {text}")
+    copy = place.folder / "milepost-copy"
+    shutil.copytree(data, copy, symlinks=True)
+    new = place.folder / "milepost-new"
+    report = place.run("milepost-coordinator", "salvage", "--data-dir", copy, "--to", new)
+    check("write-ahead log" in report, f"the report does not name the log: {report}")
+    place.coordinator("b", new, "--listen", address)
+    check(place.job(done)["state"] == "SUCCEEDED", "a job that had ended is not known")
+    place.await_step(running, 100)
+    check(place.submit(steps=20) not in (done, running), "a number was given out twice")
+    place.cli("job", "cancel", running)
+
+
 def start_standbys(place, data, etcd, names=("a", "b")):
     """Coordinators on one directory; their addresses stay the same when they start again."""
     processes = {}
@@ -229,7 +260,7 @@ def presents(place, authority):
         return False
 
 
-PROCEDURES = (backup, upgrade, rotate_certificates, rotate_authority, restore_with_standbys,
+PROCEDURES = (backup, salvage, upgrade, rotate_certificates, rotate_authority, restore_with_standbys,
               upgrade_with_standbys)
 NEED_ETCD = (restore_with_standbys, upgrade_with_standbys)
 

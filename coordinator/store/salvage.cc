@@ -1,0 +1,449 @@
+#include "coordinator/store/salvage.h"
+
+#include <rocksdb/db.h>
+#include <rocksdb/env.h>
+#include <rocksdb/metadata.h>
+#include <rocksdb/sst_file_reader.h>
+#include <rocksdb/utilities/checkpoint.h>
+#include <rocksdb/write_batch.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "common/status_macros.h"
+#include "coordinator/store/database.h"
+#include "coordinator/store/database_check.h"
+#include "coordinator/store/epochs.h"
+#include "coordinator/store/keys.h"
+#include "coordinator/store/record_scan.h"
+#include "coordinator/store/store.h"
+
+namespace milepost::coordinator {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Numbers that may have been given out after the last that is known.
+constexpr int64_t kNumberGap = 1000;
+constexpr int64_t kMostProbes = 10'000'000;
+constexpr size_t kBatchBytes = 1 << 20;
+
+struct Family {
+  char prefix;
+  const char* name;  // of the records, as people know them
+  bool numbered;     // by job or checkpoint
+};
+constexpr Family kFamilies[] = {{'!', "counters", false},
+                                {kJobPrefix, "jobs", true},
+                                {kManifestPrefix, "checkpoints", true},
+                                {kFlagsPrefix, "pins of checkpoints", true},
+                                {kDeletedPrefix, "deletions of checkpoints", true},
+                                {kLogSummaryPrefix, "summaries of logs, of jobs", true},
+                                {kWorkerPrefix, "workers", false},
+                                {kQueuePrefix, "queues", false},
+                                {kTokenPrefix, "tokens", false},
+                                {kTemplatePrefix, "templates", false},
+                                {kDeliveryPrefix, "webhook messages", true},
+                                {kRendezvousPrefix, "rendezvous keys", false}};
+
+bool IsOfCheckpoints(char prefix) {
+  return prefix == kManifestPrefix || prefix == kFlagsPrefix || prefix == kDeletedPrefix;
+}
+
+// Files of chunks that no list of tables names any more.
+struct LooseChunks {
+  std::vector<std::string> files;
+  int64_t last_checkpoint = 0;
+};
+
+// An open database of which anything may be damaged.
+class Tables {
+ public:
+  ~Tables() { Close(); }
+  // Of a directory of its own: what is damaged at the end of its log is cut off there.
+  // `lenient`: also with tables that cannot be opened.
+  rocksdb::Status Open(const std::string& path, rocksdb::WALRecoveryMode mode, bool lenient) {
+    Close();
+    rocksdb::DBOptions options;
+    options.paranoid_checks = !lenient;
+    options.wal_recovery_mode = mode;
+    options.max_open_files = 512;
+    options.create_missing_column_families = true;  // one that is found without its files
+    rocksdb::Options logs = MetaFileOptions(), meta = MetaFileOptions();
+    logs.disable_auto_compactions = meta.disable_auto_compactions = true;
+    rocksdb::DB* db = nullptr;
+    const rocksdb::Status status = rocksdb::DB::Open(
+        options, path,
+        {{rocksdb::kDefaultColumnFamilyName, meta}, {"chunks", ChunkFileOptions()}, {"logs", logs}},
+        &families_, &db);
+    db_.reset(db);
+    if (!status.ok()) families_.clear();
+    return status;
+  }
+  void Close() {
+    for (rocksdb::ColumnFamilyHandle* family : families_) db_->DestroyColumnFamilyHandle(family);
+    families_.clear();
+    db_.reset();
+  }
+  LooseChunks loose;
+  rocksdb::DB* db() const { return db_.get(); }
+  rocksdb::ColumnFamilyHandle* meta() const { return families_[0]; }
+  rocksdb::ColumnFamilyHandle* chunks() const { return families_[1]; }
+  rocksdb::ColumnFamilyHandle* logs() const { return families_[2]; }
+
+ private:
+  std::unique_ptr<rocksdb::DB> db_;
+  std::vector<rocksdb::ColumnFamilyHandle*> families_;
+};
+
+// ---- reading ----
+
+struct Records {
+  std::map<std::string, std::string> all;
+  std::vector<std::string> lost;  // lines
+};
+
+std::string Readable(const Family& family, absl::string_view key) {
+  if (family.numbered && key.size() >= 9) return absl::StrCat(ReadBe64(key.substr(1)));
+  std::string text(key.substr(std::min<size_t>(1, key.size())));
+  for (char& c : text) c = c < ' ' || c > '~' ? '?' : c;
+  return text;
+}
+
+class Reader {
+ public:
+  Reader(rocksdb::DB* db, rocksdb::ColumnFamilyHandle* meta) : db_(db), meta_(meta) {}
+
+  Records ReadAll() {
+    for (const Family& family : kFamilies) ReadFamily(family);
+    return std::move(records_);
+  }
+
+ private:
+  // From both ends: RocksDB's iterators stop at a block that they cannot read, forwards sometimes
+  // without a word. What lies between is asked for by number where it has one.
+  void ReadFamily(const Family& family) {
+    const std::string first(1, family.prefix);
+    const std::string end(1, static_cast<char>(family.prefix + 1));
+    std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions(), meta_));
+    std::string low, high;  // the last and the first key on this side of what cannot be read
+    for (it->Seek(first); it->Valid() && it->key().starts_with(first); it->Next()) {
+      low = it->key().ToString();
+      records_.all[low] = it->value().ToString();
+    }
+    bool whole = it->status().ok();
+    std::unique_ptr<rocksdb::Iterator> back(db_->NewIterator(rocksdb::ReadOptions(), meta_));
+    for (back->SeekForPrev(end); back->Valid(); back->Prev()) {
+      if (back->key() == rocksdb::Slice(end)) continue;
+      if (!back->key().starts_with(first)) break;
+      if (back->key().ToString() <= low) return;  // they have met
+      high = back->key().ToString();
+      records_.all[high] = back->value().ToString();
+    }
+    whole = whole && back->status().ok();
+    if (whole) return;
+    if (family.numbered) return Probe(family, low, high);
+    const std::string from = low.empty() ? "" : absl::StrCat(" after ", Readable(family, low));
+    const std::string to = high.empty() ? "" : absl::StrCat(" before ", Readable(family, high));
+    records_.lost.push_back(absl::StrCat(family.name, from, to, ", if there were any"));
+  }
+
+  void Probe(const Family& family, const std::string& low, const std::string& high) {
+    const int64_t first = low.empty() ? 0 : int64_t(ReadBe64(absl::string_view(low).substr(1))) + 1;
+    int64_t end = high.empty() ? Known(IsOfCheckpoints(family.prefix)) + kNumberGap
+                               : int64_t(ReadBe64(absl::string_view(high).substr(1)));
+    end = std::min(end, first + kMostProbes);
+    std::vector<std::pair<int64_t, int64_t>> lost;  // first and last of ranges
+    for (int64_t number = first; number < end; ++number) {
+      std::string value;
+      const std::string key = NumberKey(family.prefix, number);
+      const rocksdb::Status status = db_->Get(rocksdb::ReadOptions(), meta_, key, &value);
+      if (status.ok()) records_.all[key] = value;
+      if (status.ok() || status.IsNotFound()) continue;
+      if (lost.empty() || lost.back().second < number - 1) lost.emplace_back(number, number);
+      lost.back().second = number;
+    }
+    std::vector<std::string> ranges;
+    for (const auto& [begin, last] : lost) {
+      ranges.push_back(begin == last ? absl::StrCat(begin) : absl::StrCat(begin, " to ", last));
+    }
+    if (ranges.empty()) return;
+    records_.lost.push_back(
+        absl::StrCat(family.name, " ", absl::StrJoin(ranges, ", "), ", those that there were"));
+  }
+
+  // The last number of a job or checkpoint that any record has told so far.
+  int64_t Known(bool of_checkpoints) const {
+    int64_t known = 0;
+    const auto counter = records_.all.find(of_checkpoints ? kNextCheckpointKey : kLastJobKey);
+    if (counter != records_.all.end() && counter->second.size() == 8) {
+      known = static_cast<int64_t>(ReadBe64(counter->second));
+    }
+    for (const auto& [key, value] : records_.all) {
+      const bool job = key[0] == kJobPrefix || key[0] == kLogSummaryPrefix;
+      if (key.size() < 9 || !(of_checkpoints ? IsOfCheckpoints(key[0]) : job)) continue;
+      known = std::max(known, static_cast<int64_t>(ReadBe64(absl::string_view(key).substr(1))));
+    }
+    return known;
+  }
+
+  rocksdb::DB* const db_;
+  rocksdb::ColumnFamilyHandle* const meta_;
+  Records records_;
+};
+
+// ---- writing ----
+
+std::string Be64(int64_t number) {
+  std::string bytes;
+  AppendBe64(static_cast<uint64_t>(number), &bytes);
+  return bytes;
+}
+
+int64_t LastChunksCheckpoint(const Tables& tables) {
+  std::unique_ptr<rocksdb::Iterator> it(
+      tables.db()->NewIterator(rocksdb::ReadOptions(), tables.chunks()));
+  it->SeekToLast();
+  if (!it->Valid() || it->key().size() < 8) return tables.loose.last_checkpoint;
+  return std::max(tables.loose.last_checkpoint,
+                  static_cast<int64_t>(ReadBe64({it->key().data(), it->key().size()})));
+}
+
+// So that what was given out and forgotten is not given out again.
+void RaiseNumbers(const Tables& tables, std::map<std::string, std::string>* all) {
+  int64_t job = 0, checkpoint = LastChunksCheckpoint(tables);
+  for (const auto& [key, value] : *all) {
+    if (key == kLastJobKey && value.size() == 8) {
+      job = std::max(job, static_cast<int64_t>(ReadBe64(value)));
+    } else if (key == kNextCheckpointKey && value.size() == 8) {
+      checkpoint = std::max(checkpoint, static_cast<int64_t>(ReadBe64(value)));
+    } else if (key.size() >= 9 && key[0] != '!') {
+      const auto number = static_cast<int64_t>(ReadBe64(absl::string_view(key).substr(1)));
+      const bool of_job =
+          key[0] == kJobPrefix || key[0] == kLogSummaryPrefix || key[0] == kRendezvousPrefix;
+      if (of_job) job = std::max(job, number);
+      if (IsOfCheckpoints(key[0])) checkpoint = std::max(checkpoint, number);
+    }
+  }
+  (*all)[kLastJobKey] = Be64(job + kNumberGap);
+  (*all)[kNextCheckpointKey] = Be64(checkpoint + kNumberGap);
+  (*all)[kFormatKey] = absl::StrCat(Database::kFormatVersion);
+}
+
+absl::Status Done(const rocksdb::Status& status) { return FromRocks(status, "the new store"); }
+
+// The files of a family as they are, and `more`; nothing in them is read.
+absl::Status MoveFamily(const Tables& from, rocksdb::ColumnFamilyHandle* family,
+                        const std::vector<std::string>& more, const rocksdb::Options& options,
+                        const std::string& exported, rocksdb::DB* to) {
+  rocksdb::Checkpoint* exporter = nullptr;
+  MP_RETURN_IF_ERROR(Done(rocksdb::Checkpoint::Create(from.db(), &exporter)));
+  const std::unique_ptr<rocksdb::Checkpoint> owned(exporter);
+  rocksdb::ExportImportFilesMetaData* files = nullptr;
+  MP_RETURN_IF_ERROR(Done(exporter->ExportColumnFamily(family, exported, &files)));
+  const std::unique_ptr<rocksdb::ExportImportFilesMetaData> owned_files(files);
+  rocksdb::ColumnFamilyHandle* made = nullptr;
+  rocksdb::ImportColumnFamilyOptions import;
+  import.move_files = true;
+  rocksdb::Status status =
+      files->files.empty()
+          ? to->CreateColumnFamily(options, family->GetName(), &made)
+          : to->CreateColumnFamilyWithImport(options, family->GetName(), import, *files, &made);
+  rocksdb::IngestExternalFileOptions ingest;
+  ingest.move_files = true;
+  ingest.write_global_seqno = false;
+  if (status.ok() && !more.empty()) status = to->IngestExternalFile(made, more, ingest);
+  if (made != nullptr) to->DestroyColumnFamilyHandle(made);
+  return Done(status);
+}
+
+absl::Status WriteStore(const Tables& from, const std::map<std::string, std::string>& all,
+                        const std::string& scratch, const std::string& db) {
+  rocksdb::Options options = MetaFileOptions();
+  options.create_if_missing = options.error_if_exists = true;
+  rocksdb::DB* opened = nullptr;
+  MP_RETURN_IF_ERROR(Done(rocksdb::DB::Open(options, db, &opened)));
+  const std::unique_ptr<rocksdb::DB> to(opened);
+  MP_RETURN_IF_ERROR(MoveFamily(from, from.chunks(), from.loose.files, ChunkFileOptions(),
+                                scratch + "/chunks", to.get()));
+  MP_RETURN_IF_ERROR(
+      MoveFamily(from, from.logs(), {}, MetaFileOptions(), scratch + "/logs", to.get()));
+  rocksdb::WriteBatch batch;
+  for (auto record = all.begin(); record != all.end(); ++record) {
+    batch.Put(record->first, record->second);
+    if (batch.GetDataSize() < kBatchBytes && std::next(record) != all.end()) continue;
+    MP_RETURN_IF_ERROR(Done(to->Write(rocksdb::WriteOptions(), &batch)));
+    batch.Clear();
+  }
+  MP_RETURN_IF_ERROR(Done(to->Flush(rocksdb::FlushOptions())));
+  return Done(to->SyncWAL());
+}
+
+// ---- the whole ----
+
+// Tables never change, so they are linked; the rest is copied.
+absl::Status CopyFiles(const std::string& from, const std::string& to) {
+  std::error_code error;
+  fs::create_directories(to, error);
+  for (fs::directory_iterator it(from, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (!it->is_regular_file(error) || name == kLogMarkFile || name == "LOCK") continue;
+    if (absl::EndsWith(name, ".sst")) {
+      fs::create_hard_link(it->path(), to + "/" + name, error);
+    } else {
+      fs::copy_file(it->path(), to + "/" + name, error);
+    }
+    if (error) break;
+  }
+  if (!error) return absl::OkStatus();
+  return absl::ErrnoToStatus(error.value(), absl::StrCat("copying ", from, " to ", to));
+}
+
+// RocksDB's file that names the list of tables, anew where it is missing.
+void MendCurrent(const std::string& path) {
+  std::error_code error;
+  std::ifstream file(path + "/CURRENT");
+  std::string named, newest;
+  std::getline(file, named);
+  if (!named.empty() && fs::exists(absl::StrCat(path, "/", named), error)) return;
+  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (absl::StartsWith(name, "MANIFEST-")) newest = std::max(newest, name);
+  }
+  if (!newest.empty()) std::ofstream(path + "/CURRENT") << newest << "\n";
+}
+
+// Files of chunks say nowhere that they are; their keys begin with the number of a checkpoint, and
+// those of records with a letter.
+LooseChunks SetChunksAside(const std::string& path, const std::string& aside) {
+  LooseChunks loose;
+  std::error_code error;
+  fs::create_directories(aside, error);
+  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+    if (it->path().extension() != ".sst") continue;
+    rocksdb::SstFileReader reader(ChunkFileOptions());
+    if (!reader.Open(it->path().string()).ok()) continue;
+    std::unique_ptr<rocksdb::Iterator> key(reader.NewIterator(rocksdb::ReadOptions()));
+    const std::string family = reader.GetTableProperties()->column_family_name;
+    key->SeekToLast();
+    if (family == "logs" || !key->Valid() || key->key().size() < 8 || key->key()[0] != 0) continue;
+    loose.files.push_back(absl::StrCat(aside, "/", it->path().filename().string()));
+    loose.last_checkpoint =
+        std::max(loose.last_checkpoint,
+                 static_cast<int64_t>(ReadBe64({key->key().data(), key->key().size()})));
+    fs::rename(it->path(), loose.files.back(), error);
+  }
+  return loose;
+}
+
+// Of the tables that are there.
+absl::Status Relist(const std::string& path, Tables* tables) {
+  tables->Close();
+  tables->loose = SetChunksAside(path, path + "-chunks");
+  rocksdb::DBOptions options;
+  options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
+  rocksdb::Status status = rocksdb::RepairDB(
+      path, options,
+      {{rocksdb::kDefaultColumnFamilyName, MetaFileOptions()}, {"logs", MetaFileOptions()}});
+  if (status.ok()) {
+    status = tables->Open(path, options.wal_recovery_mode, /*lenient=*/true);
+  }
+  if (status.ok()) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("nothing can be read: ", status.ToString()));
+}
+
+// As far as it can be; says what had to be given up for that.
+absl::Status OpenTables(const std::string& path, Tables* tables, std::vector<std::string>* lost) {
+  using Mode = rocksdb::WALRecoveryMode;
+  MendCurrent(path);
+  if (tables->Open(path, Mode::kTolerateCorruptedTailRecords, /*lenient=*/false).ok()) {
+    return absl::OkStatus();
+  }
+  for (const bool lenient : {false, true}) {
+    if (!tables->Open(path, Mode::kPointInTimeRecovery, lenient).ok()) continue;
+    lost->push_back(
+        "the write-ahead log from where it is damaged on: the last changes of anything, also "
+        "tokens that were revoked last");
+    return absl::OkStatus();
+  }
+  lost->push_back(
+      "the list of tables (MANIFEST): those that can be opened are taken, and what had been "
+      "deleted last may be there again");
+  return Relist(path, tables);
+}
+
+absl::StatusOr<std::vector<std::string>> CountRecords(const std::string& dir) {
+  StoreOptions options;
+  options.dir = dir;
+  MP_ASSIGN_OR_RETURN(const std::unique_ptr<Store> store, Store::Open(options));
+  MP_ASSIGN_OR_RETURN(const State state, store->LoadState());
+  MP_ASSIGN_OR_RETURN(const std::vector<v1::TokenRecord> tokens, store->LoadTokens());
+  return std::vector<std::string>{
+      absl::StrCat("found: ", state.jobs().size(), " jobs, ", tokens.size(), " tokens")};
+}
+
+absl::StatusOr<std::vector<std::string>> SalvageInto(const std::string& from,
+                                                     const std::string& unfinished) {
+  const std::string scratch = unfinished + "/salvage";
+  MP_RETURN_IF_ERROR(CopyFiles(from, scratch + "/db"));
+  std::vector<std::string> lost;
+  const absl::Status files = CheckFiles(from);
+  if (absl::IsDataLoss(files)) {
+    lost.emplace_back(absl::StripSuffix(files.message(), kStoreIsDamaged));
+  }
+  Tables tables;
+  MP_RETURN_IF_ERROR(OpenTables(scratch + "/db", &tables, &lost));
+  Records records = Reader(tables.db(), tables.meta()).ReadAll();
+  lost.insert(lost.end(), records.lost.begin(), records.lost.end());
+  RaiseNumbers(tables, &records.all);
+  MP_RETURN_IF_ERROR(WriteStore(tables, records.all, scratch, unfinished + "/db"));
+  tables.Close();
+  std::error_code error;
+  fs::remove_all(scratch, error);
+  MP_ASSIGN_OR_RETURN(std::vector<std::string> report, CountRecords(unfinished));
+  for (const std::string& line : lost) report.push_back("damaged or lost: " + line);
+  return report;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> Salvage(const std::string& from,
+                                                 const std::string& target) {
+  const std::string to(absl::StripSuffix(target, "/"));
+  std::error_code error;
+  if (fs::exists(to, error)) {
+    return absl::AlreadyExistsError(absl::StrCat(to, " is there already: name a new directory"));
+  }
+  MP_ASSIGN_OR_RETURN(const std::string db, NewestDatabase(from));
+  if (!fs::is_directory(db, error)) {
+    return absl::NotFoundError(absl::StrCat("there is no store in ", from));
+  }
+  rocksdb::FileLock* held = nullptr;
+  if (!rocksdb::Env::Default()->LockFile(db + "/LOCK", &held).ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(from, " is in use by a milepost-coordinator: stop it first"));
+  }
+  const absl::Cleanup unlock = [held] { rocksdb::Env::Default()->UnlockFile(held); };
+  const std::string unfinished = absl::StrCat(to, ".unfinished");
+  fs::remove_all(unfinished, error);
+  fs::create_directories(unfinished, error);
+  if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot make ", unfinished));
+  absl::StatusOr<std::vector<std::string>> report = SalvageInto(db, unfinished);
+  if (report.ok() && std::rename(unfinished.c_str(), to.c_str()) != 0) {
+    report = absl::ErrnoToStatus(errno, absl::StrCat("cannot make ", to));
+  }
+  if (!report.ok()) fs::remove_all(unfinished, error);
+  return report;
+}
+
+}  // namespace milepost::coordinator

@@ -1,0 +1,175 @@
+// What is made of a damaged store: all that can be read of it, and nothing that was not in it.
+#include "coordinator/store/salvage.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/store/damaged_store.h"
+
+namespace milepost::coordinator {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class SalvageTest : public DamagedStore {
+ protected:
+  ~SalvageTest() override {
+    store_.reset();
+    fs::remove_all(new_);
+  }
+
+  // Opens what is made of the damaged copy. The lines that say what is lost.
+  std::vector<std::string> Salvaged() {
+    store_.reset();
+    fs::remove_all(new_);
+    auto report = Salvage(copy_, new_);
+    EXPECT_TRUE(report.ok()) << report.status();
+    if (!report.ok()) return {};
+    options_.dir = new_;
+    Open();
+    options_.dir = copy_;
+    std::erase_if(*report,
+                  [](const std::string& line) { return absl::StartsWith(line, "found: "); });
+    return *report;
+  }
+  std::set<int64_t> Jobs() {
+    const auto state = store_->LoadState();
+    EXPECT_TRUE(state.ok()) << state.status();
+    std::set<int64_t> numbers;
+    for (const auto& [number, record] : state->jobs()) {
+      EXPECT_EQ(record.job().name(), absl::StrCat("jobs/", number));
+      numbers.insert(number);
+    }
+    return numbers;
+  }
+  size_t Tokens() {
+    const auto tokens = store_->LoadTokens();
+    EXPECT_TRUE(tokens.ok()) << tokens.status();
+    return tokens->size();
+  }
+
+  const std::string new_ = whole_ + "-new";
+};
+
+TEST_F(SalvageTest, OfAWholeStoreAllIsKept) {
+  Fill();
+  Copy();
+  EXPECT_THAT(Salvaged(), testing::IsEmpty());
+  ExpectAll();
+  const auto state = store_->LoadState();
+  ASSERT_TRUE(state.ok());
+  EXPECT_GT(state->NextJobNumber(), kJobs + 900) << "none is given out twice";
+  EXPECT_EQ(Commit(kCheckpoints + 1), absl::StrCat("checkpoints/", kCheckpoints + 1 + 1000));
+  const auto verified = checkpoints().Verify("checkpoints/1", [] { return false; });
+  ASSERT_TRUE(verified.ok()) << verified.status();
+  EXPECT_EQ(verified->damaged_chunks_size(), 0);
+}
+
+TEST_F(SalvageTest, ABlockCostsWhatItHeld) {
+  Fill();
+  Compact();
+  constexpr int64_t kStep = 4096;  // a block
+  size_t lost_jobs = 0, lost_others = 0;
+  for (const std::string& table : tables_) {
+    const auto size = static_cast<int64_t>(fs::file_size(absl::StrCat(whole_, "/db/", table)));
+    for (int64_t at = 40; at < size; at += kStep) {
+      SCOPED_TRACE(absl::StrCat(table, " at ", at, " of ", size));
+      Copy();
+      Flip(absl::StrCat(copy_, "/db/", table), at);
+      const std::string lost = absl::StrJoin(Salvaged(), "\n");
+      const size_t jobs = kJobs - Jobs().size();
+      const size_t tokens = kTokens - Tokens();
+      const size_t checkpoints = kCheckpoints - Names().size();
+      lost_jobs += jobs;
+      lost_others += tokens + checkpoints;
+      EXPECT_EQ(absl::StrContains(lost, "lost: jobs"), jobs > 0) << lost;
+      EXPECT_EQ(absl::StrContains(lost, "lost: tokens"), tokens > 0) << lost;
+      EXPECT_EQ(absl::StrContains(lost, "lost: checkpoints"), checkpoints > 0) << lost;
+      EXPECT_TRUE(fs::exists(absl::StrCat(copy_, "/db/", table))) << "it stays as it is";
+    }
+  }
+  EXPECT_GT(lost_jobs, 0u);
+  EXPECT_GT(lost_others, 0u);
+}
+
+TEST_F(SalvageTest, TwoBlocksDoNotCostWhatIsBetween) {
+  Fill();
+  Compact();
+  Copy();
+  const std::string first = absl::StrCat(copy_, "/db/", *tables_.begin());
+  const std::string last = absl::StrCat(copy_, "/db/", *tables_.rbegin());
+  Flip(first, 40);
+  Flip(last, 40);
+  EXPECT_FALSE(Salvaged().empty());
+  EXPECT_GT(Jobs().size() + Tokens() + Names().size(),
+            static_cast<size_t>(kJobs + kTokens + kCheckpoints) / 2);
+}
+
+TEST_F(SalvageTest, ADamagedLogCostsWhatCameAfter) {
+  Fill();
+  const auto size = static_cast<int64_t>((Copy(), fs::file_size(Log())));
+  Flip(Log(), size / 2);
+  EXPECT_THAT(absl::StrJoin(Salvaged(), "\n"), HasSubstr("write-ahead log"));
+  const std::set<int64_t> jobs = Jobs();
+  ASSERT_FALSE(jobs.empty());
+  EXPECT_EQ(*jobs.rbegin(), static_cast<int64_t>(jobs.size())) << "none from after a gap";
+  EXPECT_LT(jobs.size() + Tokens() + Names().size(),
+            static_cast<size_t>(kJobs + kTokens + kCheckpoints));
+}
+
+TEST_F(SalvageTest, AMissingLogIsTold) {
+  Fill();
+  Compact();
+  Copy();
+  for (const auto& entry : fs::directory_iterator(copy_ + "/db")) {
+    if (entry.path().extension() == ".log") fs::remove(entry.path());
+  }
+  EXPECT_THAT(absl::StrJoin(Salvaged(), "\n"), HasSubstr("write-ahead log"));
+  ExpectAll();
+}
+
+TEST_F(SalvageTest, WithoutItsFirstFileNothingIsLost) {
+  Fill();
+  Compact();
+  Copy();
+  std::ofstream(copy_ + "/db/CURRENT", std::ios::trunc).flush();
+  EXPECT_THAT(absl::StrJoin(Salvaged(), "\n"), HasSubstr("CURRENT"));
+  ExpectAll();
+}
+
+TEST_F(SalvageTest, WithoutTheListOfTablesTheyAreFound) {
+  Fill();
+  Compact();
+  Copy();
+  for (const auto& entry : fs::directory_iterator(copy_ + "/db")) {
+    const std::string name = entry.path().filename();
+    if (absl::StartsWith(name, "MANIFEST-")) Flip(entry.path(), 40);
+  }
+  EXPECT_THAT(absl::StrJoin(Salvaged(), "\n"), HasSubstr("MANIFEST"));
+  ExpectAll();
+  for (const std::string& name : Names()) {
+    const auto verified = checkpoints().Verify(name, [] { return false; });
+    ASSERT_TRUE(verified.ok()) << verified.status();
+    EXPECT_EQ(verified->damaged_chunks_size(), 0) << name;
+  }
+}
+
+TEST_F(SalvageTest, RefusesWhatItCannotDo) {
+  Fill();
+  Copy();
+  Open();
+  EXPECT_EQ(Salvage(copy_, new_).status().code(), absl::StatusCode::kFailedPrecondition);
+  store_.reset();
+  EXPECT_EQ(Salvage(copy_, whole_).status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(Salvage(whole_ + "-none", new_).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_FALSE(fs::exists(new_));
+}
+
+}  // namespace
+}  // namespace milepost::coordinator
