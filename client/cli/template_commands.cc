@@ -64,7 +64,7 @@ int TemplateCreateCommand(const GlobalOptions& global, const TemplateOptions& op
 }
 
 int TemplateListCommand(const GlobalOptions& global, int limit) {
-  const auto access = Access::Open(global, WhenStopped::kFail);
+  const auto access = Access::Open(global, WhenStopped::kServeDataDir);
   if (!access.ok()) return Fail(access.status());
   const auto templates = access->templates().List(access->login().project, limit);
   if (!templates.ok()) return Fail(templates.status());
@@ -74,7 +74,7 @@ int TemplateListCommand(const GlobalOptions& global, int limit) {
 }
 
 int TemplateDescribeCommand(const GlobalOptions& global, const std::string& typed) {
-  const auto access = Access::Open(global, WhenStopped::kFail);
+  const auto access = Access::Open(global, WhenStopped::kServeDataDir);
   if (!access.ok()) return Fail(access.status());
   const auto found = access->templates().Get(FullTemplateName(*access, typed));
   if (!found.ok()) return Fail(found.status());

@@ -115,7 +115,7 @@ struct Acceptor::Impl : std::enable_shared_from_this<Impl> {
   void OutOfDescriptors(int listener, int error);
   void Take(UniqueFd fd, const std::string& address);
   void HandOver();
-  void Give(int slot, int fd);
+  void Give(uint64_t id, int slot, int fd);
   void GiveAll();
   void EndGiving();
   absl::Condition NoGivers() {
@@ -147,6 +147,7 @@ struct Acceptor::Impl : std::enable_shared_from_this<Impl> {
   std::map<uint64_t, Socket> sockets ABSL_GUARDED_BY(mutex);
   absl::Mutex marking;
   struct ToGive {
+    uint64_t id = 0;
     int slot = 0;
     int fd = -1;
   };
@@ -263,15 +264,15 @@ void Acceptor::Impl::HandOver() {
       End(turn->id);
       continue;
     }
-    Give(turn->slot, fd);
+    Give(turn->id, turn->slot, fd);
   }
 }
 
 // On a thread of its own: gRPC goes on there with what comes over the connection, for as long as
 // more does.
-void Acceptor::Impl::Give(int slot, int fd) {
+void Acceptor::Impl::Give(uint64_t id, int slot, int fd) {
   absl::MutexLock lock(&giving);
-  to_give.push_back({slot, fd});
+  to_give.push_back({id, slot, fd});
   if (givers >= kMostGivers) return;  // the first that is done takes it
   ++givers;
   std::thread([self = shared_from_this()] { self->GiveAll(); }).detach();
@@ -280,7 +281,7 @@ void Acceptor::Impl::Give(int slot, int fd) {
 void Acceptor::Impl::GiveAll() {
   absl::MutexLock lock(&giving);
   while (!to_give.empty()) {
-    const auto [slot, fd] = to_give.front();
+    const auto [id, slot, fd] = to_give.front();
     to_give.pop_front();
     giving.Unlock();
     if (stopping) {
@@ -347,6 +348,16 @@ void Acceptor::Impl::End(uint64_t id) {
     // By closing it alone it would go on being watched as long as gRPC has its own of it.
     epoll_ctl(epoll.get(), EPOLL_CTL_DEL, found->second.fd.get(), nullptr);
     sockets.erase(found);
+  }
+  {
+    // One that no giver has come to is as gone as the others.
+    absl::MutexLock lock(&giving);
+    const auto waits = std::find_if(to_give.begin(), to_give.end(),
+                                    [id](const ToGive& one) { return one.id == id; });
+    if (waits != to_give.end()) {
+      close(waits->fd);
+      to_give.erase(waits);
+    }
   }
   table.Remove(id);
 }
