@@ -289,6 +289,7 @@ void Acceptor::Impl::GiveAll() {
     } else {
       grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
       parameters.fd = fd;
+      table.Given(id, SteadyNow());
       doors[static_cast<size_t>(slot)]->HandleNewConnection(&parameters);
     }
     giving.Lock();

@@ -79,6 +79,12 @@ void ConnectionTable::FreeSlotLocked(Connection* connection) {
   --addresses_.at(connection->address).in_slots;
 }
 
+void ConnectionTable::Given(uint64_t id, absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = connections_.find(id);
+  if (found != connections_.end()) found->second.since = now;
+}
+
 bool ConnectionTable::LoggedIn(uint64_t id) {
   absl::MutexLock lock(&mutex_);
   const auto found = connections_.find(id);

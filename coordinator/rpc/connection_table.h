@@ -71,6 +71,8 @@ class ConnectionTable {
   };
   std::optional<Turn> NextTurn(absl::Time now);
 
+  // gRPC has it from now on: its time for a login begins.
+  void Given(uint64_t id, absl::Time now);
   // It needs no slot any more. False: it had logged in before, or is gone.
   bool LoggedIn(uint64_t id);
   // A call of it has not logged in: true when that was one too many since the last that has. Of who

@@ -96,6 +96,9 @@ TEST(ConnectionTableTest, StrangersAreBoundedInTimeBytesAndCalls) {
   table.NextTurn(kNow);
   EXPECT_THAT(table.Overdue(kNow + limits.login - absl::Seconds(1)), IsEmpty());
   EXPECT_THAT(table.Overdue(kNow + limits.login), ElementsAre(id));
+  table.Given(id, kNow + absl::Seconds(3));  // there was no thread for it before
+  EXPECT_THAT(table.Overdue(kNow + limits.login), IsEmpty());
+  EXPECT_THAT(table.Overdue(kNow + absl::Seconds(3) + limits.login), ElementsAre(id));
   EXPECT_FALSE(table.Sent(id, limits.bytes_before_login));
   EXPECT_TRUE(table.Sent(id, limits.bytes_before_login + 1));
   for (int i = 0; i < limits.calls_before_login; ++i) EXPECT_FALSE(table.Called(id, false));
