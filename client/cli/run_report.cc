@@ -104,8 +104,9 @@ std::string SummaryText(const RunSummary& summary) {
     absl::StrAppend(&text, summary.checkpoints->empty() ? " none\n" : "\n");
   }
   if (const int64_t saved = SavedStep(summary); saved < progress.step()) {
-    absl::StrAppend(&text, "  not saved        steps ", saved + 1, " to ", progress.step(),
-                    ", which are to be made again\n");
+    const bool one = saved + 1 == progress.step();
+    absl::StrAppend(&text, "  not saved        ", one ? "step " : "steps ", saved + 1,
+                    one ? "" : absl::StrCat(" to ", progress.step()), ": to be made again\n");
   }
   if (!summary.sample.empty()) {
     absl::StrAppend(&text, "\nsample:\n");

@@ -21,6 +21,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/status_macros.h"
+#include "coordinator/store/checkpoint_store.h"
 #include "coordinator/store/database.h"
 #include "coordinator/store/database_check.h"
 #include "coordinator/store/epochs.h"
@@ -306,7 +307,10 @@ absl::Status CopyFiles(const std::string& from, const std::string& to) {
     if (error) break;
   }
   if (!error) return absl::OkStatus();
-  return absl::ErrnoToStatus(error.value(), absl::StrCat("copying ", from, " to ", to));
+  const bool elsewhere = error == std::errc::cross_device_link;
+  return absl::ErrnoToStatus(
+      error.value(), absl::StrCat("copying ", from, " to ", to,
+                                  elsewhere ? " (it must be on the same file system)" : ""));
 }
 
 // RocksDB's file that names the list of tables, anew where it is missing.
@@ -388,8 +392,9 @@ absl::StatusOr<std::vector<std::string>> CountRecords(const std::string& dir) {
   MP_ASSIGN_OR_RETURN(const std::unique_ptr<Store> store, Store::Open(options));
   MP_ASSIGN_OR_RETURN(const State state, store->LoadState());
   MP_ASSIGN_OR_RETURN(const std::vector<v1::TokenRecord> tokens, store->LoadTokens());
-  return std::vector<std::string>{
-      absl::StrCat("found: ", state.jobs().size(), " jobs, ", tokens.size(), " tokens")};
+  return std::vector<std::string>{absl::StrCat(
+      "found: jobs: ", state.jobs().size(), ", checkpoints: ", store->checkpoints().List("").size(),
+      ", workers: ", state.workers().size(), ", tokens: ", tokens.size())};
 }
 
 absl::StatusOr<std::vector<std::string>> SalvageInto(const std::string& from,
@@ -429,11 +434,15 @@ absl::StatusOr<std::vector<std::string>> Salvage(const std::string& from,
     return absl::NotFoundError(absl::StrCat("there is no store in ", from));
   }
   rocksdb::FileLock* held = nullptr;
-  if (!rocksdb::Env::Default()->LockFile(db + "/LOCK", &held).ok()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(from, " is in use by a milepost-coordinator: stop it first"));
+  const rocksdb::Status locked = rocksdb::Env::Default()->LockFile(db + "/LOCK", &held);
+  const bool read_only = absl::StrContains(locked.ToString(), "Read-only file system");
+  if (!locked.ok() && !read_only) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        from, " is in use by a milepost-coordinator: stop it first (", locked.ToString(), ")"));
   }
-  const absl::Cleanup unlock = [held] { rocksdb::Env::Default()->UnlockFile(held); };
+  const absl::Cleanup unlock = [held] {
+    if (held != nullptr) rocksdb::Env::Default()->UnlockFile(held);
+  };
   const std::string unfinished = absl::StrCat(to, ".unfinished");
   fs::remove_all(unfinished, error);
   fs::create_directories(unfinished, error);
