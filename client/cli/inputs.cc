@@ -14,11 +14,15 @@
 #include "common/status_macros.h"
 #include "engine/data/dataset.h"
 #include "engine/data/images/image_set.h"
+#include "engine/data/token_file.h"
 #include "engine/models/hugging_face.h"
 #include "engine/state/safetensors.h"
 
 namespace milepost::client {
 namespace {
+
+// A file of a larger vocabulary shows within a few pages; the trainer looks at every token.
+constexpr int64_t kTokensLookedAt = 1 << 20;
 
 absl::Status InvalidAt(absl::string_view field, const absl::Status& status) {
   if (status.ok()) return status;
@@ -57,10 +61,15 @@ absl::Status CheckImages(const v1::JobSpec& spec, const std::string& path,
 
 absl::Status CheckTokens(const v1::JobSpec& spec, const std::string& path,
                          const std::vector<data::LabelOptions>& labels) {
-  return data::TokenDataset::Open(path, {.sequence_length = spec.data().sequence_length(),
-                                         .vocabulary = SizesOf(spec.model()).vocabulary,
-                                         .labels = labels})
-      .status();
+  const int64_t vocabulary = SizesOf(spec.model()).vocabulary;
+  MP_RETURN_IF_ERROR(
+      data::TokenDataset::Open(path, {.sequence_length = spec.data().sequence_length(),
+                                      .vocabulary = vocabulary,
+                                      .labels = labels})
+          .status());
+  MP_ASSIGN_OR_RETURN(const auto file, data::TokenFile::Open(path));
+  std::vector<int32_t> first(static_cast<size_t>(std::min(file->size(), kTokensLookedAt)));
+  return file->Read(0, vocabulary, absl::MakeSpan(first));
 }
 
 // `here`: labels that are not here are left out.

@@ -79,6 +79,10 @@ TEST_F(InputsTest, WhatIsHereIsLookedAt) {
   const absl::Status few = CheckReadsHere(Spec(), &elsewhere);
   EXPECT_TRUE(absl::IsInvalidArgument(few));
   EXPECT_THAT(few.message(), AllOf(HasSubstr("data.train: "), HasSubstr("train.npy")));
+  std::vector<uint32_t> foreign(40, 3);
+  foreign[30] = 64;
+  WriteTokens("train.npy", foreign);
+  EXPECT_THAT(CheckReadsHere(Spec(), &elsewhere).message(), HasSubstr("token 30 has id 64"));
   WriteTokens("train.npy", std::vector<uint32_t>(40, 3));
   std::filesystem::create_directories(Path("weights"));
   const absl::Status none = CheckReadsHere(Spec("  init_from: weights\n"), &elsewhere);
