@@ -15,10 +15,8 @@
 #include <memory>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/status_macros.h"
 #include "coordinator/store/checkpoint_store.h"
@@ -26,6 +24,7 @@
 #include "coordinator/store/database_check.h"
 #include "coordinator/store/epochs.h"
 #include "coordinator/store/keys.h"
+#include "coordinator/store/record_salvage.h"
 #include "coordinator/store/record_scan.h"
 #include "coordinator/store/store.h"
 
@@ -34,32 +33,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Numbers that may have been given out after the last that is known.
-constexpr int64_t kNumberGap = 1000;
-constexpr int64_t kMostProbes = 10'000'000;
 constexpr size_t kBatchBytes = 1 << 20;
-
-struct Family {
-  char prefix;
-  const char* name;  // of the records, as people know them
-  bool numbered;     // by job or checkpoint
-};
-constexpr Family kFamilies[] = {{'!', "counters", false},
-                                {kJobPrefix, "jobs", true},
-                                {kManifestPrefix, "checkpoints", true},
-                                {kFlagsPrefix, "pins of checkpoints", true},
-                                {kDeletedPrefix, "deletions of checkpoints", true},
-                                {kLogSummaryPrefix, "summaries of logs, of jobs", true},
-                                {kWorkerPrefix, "workers", false},
-                                {kQueuePrefix, "queues", false},
-                                {kTokenPrefix, "tokens", false},
-                                {kTemplatePrefix, "templates", false},
-                                {kDeliveryPrefix, "webhook messages", true},
-                                {kRendezvousPrefix, "rendezvous keys", false}};
-
-bool IsOfCheckpoints(char prefix) {
-  return prefix == kManifestPrefix || prefix == kFlagsPrefix || prefix == kDeletedPrefix;
-}
 
 // Files of chunks that no list of tables names any more.
 struct LooseChunks {
@@ -96,7 +70,8 @@ class Tables {
     families_.clear();
     db_.reset();
   }
-  LooseChunks loose;
+  void SetLoose(LooseChunks loose) { loose_ = std::move(loose); }
+  const LooseChunks& loose() const { return loose_; }
   rocksdb::DB* db() const { return db_.get(); }
   rocksdb::ColumnFamilyHandle* meta() const { return families_[0]; }
   rocksdb::ColumnFamilyHandle* chunks() const { return families_[1]; }
@@ -105,102 +80,7 @@ class Tables {
  private:
   std::unique_ptr<rocksdb::DB> db_;
   std::vector<rocksdb::ColumnFamilyHandle*> families_;
-};
-
-// ---- reading ----
-
-struct Records {
-  std::map<std::string, std::string> all;
-  std::vector<std::string> lost;  // lines
-};
-
-std::string Readable(const Family& family, absl::string_view key) {
-  if (family.numbered && key.size() >= 9) return absl::StrCat(ReadBe64(key.substr(1)));
-  std::string text(key.substr(std::min<size_t>(1, key.size())));
-  for (char& c : text) c = c < ' ' || c > '~' ? '?' : c;
-  return text;
-}
-
-class Reader {
- public:
-  Reader(rocksdb::DB* db, rocksdb::ColumnFamilyHandle* meta) : db_(db), meta_(meta) {}
-
-  Records ReadAll() {
-    for (const Family& family : kFamilies) ReadFamily(family);
-    return std::move(records_);
-  }
-
- private:
-  // From both ends: RocksDB's iterators stop at a block that they cannot read, forwards sometimes
-  // without a word. What lies between is asked for by number where it has one.
-  void ReadFamily(const Family& family) {
-    const std::string first(1, family.prefix);
-    const std::string end(1, static_cast<char>(family.prefix + 1));
-    std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions(), meta_));
-    std::string low, high;  // the last and the first key on this side of what cannot be read
-    for (it->Seek(first); it->Valid() && it->key().starts_with(first); it->Next()) {
-      low = it->key().ToString();
-      records_.all[low] = it->value().ToString();
-    }
-    bool whole = it->status().ok();
-    std::unique_ptr<rocksdb::Iterator> back(db_->NewIterator(rocksdb::ReadOptions(), meta_));
-    for (back->SeekForPrev(end); back->Valid(); back->Prev()) {
-      if (back->key() == rocksdb::Slice(end)) continue;
-      if (!back->key().starts_with(first)) break;
-      if (back->key().ToString() <= low) return;  // they have met
-      high = back->key().ToString();
-      records_.all[high] = back->value().ToString();
-    }
-    whole = whole && back->status().ok();
-    if (whole) return;
-    if (family.numbered) return Probe(family, low, high);
-    const std::string from = low.empty() ? "" : absl::StrCat(" after ", Readable(family, low));
-    const std::string to = high.empty() ? "" : absl::StrCat(" before ", Readable(family, high));
-    records_.lost.push_back(absl::StrCat(family.name, from, to, ", if there were any"));
-  }
-
-  void Probe(const Family& family, const std::string& low, const std::string& high) {
-    const int64_t first = low.empty() ? 0 : int64_t(ReadBe64(absl::string_view(low).substr(1))) + 1;
-    int64_t end = high.empty() ? Known(IsOfCheckpoints(family.prefix)) + kNumberGap
-                               : int64_t(ReadBe64(absl::string_view(high).substr(1)));
-    end = std::min(end, first + kMostProbes);
-    std::vector<std::pair<int64_t, int64_t>> lost;  // first and last of ranges
-    for (int64_t number = first; number < end; ++number) {
-      std::string value;
-      const std::string key = NumberKey(family.prefix, number);
-      const rocksdb::Status status = db_->Get(rocksdb::ReadOptions(), meta_, key, &value);
-      if (status.ok()) records_.all[key] = value;
-      if (status.ok() || status.IsNotFound()) continue;
-      if (lost.empty() || lost.back().second < number - 1) lost.emplace_back(number, number);
-      lost.back().second = number;
-    }
-    std::vector<std::string> ranges;
-    for (const auto& [begin, last] : lost) {
-      ranges.push_back(begin == last ? absl::StrCat(begin) : absl::StrCat(begin, " to ", last));
-    }
-    if (ranges.empty()) return;
-    records_.lost.push_back(
-        absl::StrCat(family.name, " ", absl::StrJoin(ranges, ", "), ", those that there were"));
-  }
-
-  // The last number of a job or checkpoint that any record has told so far.
-  int64_t Known(bool of_checkpoints) const {
-    int64_t known = 0;
-    const auto counter = records_.all.find(of_checkpoints ? kNextCheckpointKey : kLastJobKey);
-    if (counter != records_.all.end() && counter->second.size() == 8) {
-      known = static_cast<int64_t>(ReadBe64(counter->second));
-    }
-    for (const auto& [key, value] : records_.all) {
-      const bool job = key[0] == kJobPrefix || key[0] == kLogSummaryPrefix;
-      if (key.size() < 9 || !(of_checkpoints ? IsOfCheckpoints(key[0]) : job)) continue;
-      known = std::max(known, static_cast<int64_t>(ReadBe64(absl::string_view(key).substr(1))));
-    }
-    return known;
-  }
-
-  rocksdb::DB* const db_;
-  rocksdb::ColumnFamilyHandle* const meta_;
-  Records records_;
+  LooseChunks loose_;
 };
 
 // ---- writing ----
@@ -215,8 +95,8 @@ int64_t LastChunksCheckpoint(const Tables& tables) {
   std::unique_ptr<rocksdb::Iterator> it(
       tables.db()->NewIterator(rocksdb::ReadOptions(), tables.chunks()));
   it->SeekToLast();
-  if (!it->Valid() || it->key().size() < 8) return tables.loose.last_checkpoint;
-  return std::max(tables.loose.last_checkpoint,
+  if (!it->Valid() || it->key().size() < 8) return tables.loose().last_checkpoint;
+  return std::max(tables.loose().last_checkpoint,
                   static_cast<int64_t>(ReadBe64({it->key().data(), it->key().size()})));
 }
 
@@ -275,7 +155,7 @@ absl::Status WriteStore(const Tables& from, const std::map<std::string, std::str
   rocksdb::DB* opened = nullptr;
   MP_RETURN_IF_ERROR(Done(rocksdb::DB::Open(options, db, &opened)));
   const std::unique_ptr<rocksdb::DB> to(opened);
-  MP_RETURN_IF_ERROR(MoveFamily(from, from.chunks(), from.loose.files, ChunkFileOptions(),
+  MP_RETURN_IF_ERROR(MoveFamily(from, from.chunks(), from.loose().files, ChunkFileOptions(),
                                 scratch + "/chunks", to.get()));
   MP_RETURN_IF_ERROR(
       MoveFamily(from, from.logs(), {}, MetaFileOptions(), scratch + "/logs", to.get()));
@@ -353,7 +233,7 @@ LooseChunks SetChunksAside(const std::string& path, const std::string& aside) {
 // Of the tables that are there.
 absl::Status Relist(const std::string& path, Tables* tables) {
   tables->Close();
-  tables->loose = SetChunksAside(path, path + "-chunks");
+  tables->SetLoose(SetChunksAside(path, path + "-chunks"));
   rocksdb::DBOptions options;
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
   rocksdb::Status status = rocksdb::RepairDB(
@@ -408,7 +288,7 @@ absl::StatusOr<std::vector<std::string>> SalvageInto(const std::string& from,
   }
   Tables tables;
   MP_RETURN_IF_ERROR(OpenTables(scratch + "/db", &tables, &lost));
-  Records records = Reader(tables.db(), tables.meta()).ReadAll();
+  SalvagedRecords records = ReadRecords(tables.db(), tables.meta());
   lost.insert(lost.end(), records.lost.begin(), records.lost.end());
   RaiseNumbers(tables, &records.all);
   MP_RETURN_IF_ERROR(WriteStore(tables, records.all, scratch, unfinished + "/db"));
@@ -433,16 +313,14 @@ absl::StatusOr<std::vector<std::string>> Salvage(const std::string& from,
   if (!fs::is_directory(db, error)) {
     return absl::NotFoundError(absl::StrCat("there is no store in ", from));
   }
-  rocksdb::FileLock* held = nullptr;
-  const rocksdb::Status locked = rocksdb::Env::Default()->LockFile(db + "/LOCK", &held);
-  const bool read_only = absl::StrContains(locked.ToString(), "Read-only file system");
-  if (!locked.ok() && !read_only) {
+  rocksdb::FileLock* lock = nullptr;
+  const rocksdb::Status locked = rocksdb::Env::Default()->LockFile(db + "/LOCK", &lock);
+  if (!locked.ok() && !absl::StrContains(locked.ToString(), "Read-only file system")) {
     return absl::FailedPreconditionError(absl::StrCat(
         from, " is in use by a milepost-coordinator: stop it first (", locked.ToString(), ")"));
   }
-  const absl::Cleanup unlock = [held] {
-    if (held != nullptr) rocksdb::Env::Default()->UnlockFile(held);
-  };
+  const auto unlock = [](rocksdb::FileLock* held) { rocksdb::Env::Default()->UnlockFile(held); };
+  const std::unique_ptr<rocksdb::FileLock, decltype(unlock)> held(lock, unlock);
   const std::string unfinished = absl::StrCat(to, ".unfinished");
   fs::remove_all(unfinished, error);
   fs::create_directories(unfinished, error);

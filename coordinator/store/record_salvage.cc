@@ -1,0 +1,136 @@
+#include "coordinator/store/record_salvage.h"
+
+#include <rocksdb/db.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "coordinator/store/keys.h"
+
+namespace milepost::coordinator {
+namespace {
+
+constexpr int64_t kMostProbes = 10'000'000;
+
+struct Family {
+  char prefix;
+  const char* name;  // of the records, as people know them
+  bool numbered;     // by job or checkpoint
+};
+constexpr Family kFamilies[] = {{'!', "counters", false},
+                                {kJobPrefix, "jobs", true},
+                                {kManifestPrefix, "checkpoints", true},
+                                {kFlagsPrefix, "pins of checkpoints", true},
+                                {kDeletedPrefix, "deletions of checkpoints", true},
+                                {kLogSummaryPrefix, "summaries of logs, of jobs", true},
+                                {kWorkerPrefix, "workers", false},
+                                {kQueuePrefix, "queues", false},
+                                {kTokenPrefix, "tokens", false},
+                                {kTemplatePrefix, "templates", false},
+                                {kDeliveryPrefix, "webhook messages", true},
+                                {kRendezvousPrefix, "rendezvous keys", false}};
+
+std::string Readable(const Family& family, absl::string_view key) {
+  if (family.numbered && key.size() >= 9) return absl::StrCat(ReadBe64(key.substr(1)));
+  std::string text(key.substr(std::min<size_t>(1, key.size())));
+  for (char& c : text) c = c < ' ' || c > '~' ? '?' : c;
+  return text;
+}
+
+class Reader {
+ public:
+  Reader(rocksdb::DB* db, rocksdb::ColumnFamilyHandle* meta) : db_(db), meta_(meta) {}
+
+  SalvagedRecords ReadAll() {
+    for (const Family& family : kFamilies) ReadFamily(family);
+    return std::move(records_);
+  }
+
+ private:
+  // From both ends: RocksDB's iterators stop at a block that they cannot read, forwards sometimes
+  // without a word. What lies between is asked for by number where it has one.
+  void ReadFamily(const Family& family) {
+    const std::string first(1, family.prefix);
+    const std::string end(1, static_cast<char>(family.prefix + 1));
+    std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions(), meta_));
+    std::string low, high;  // the last and the first key on this side of what cannot be read
+    for (it->Seek(first); it->Valid() && it->key().starts_with(first); it->Next()) {
+      low = it->key().ToString();
+      records_.all[low] = it->value().ToString();
+    }
+    bool whole = it->status().ok();
+    std::unique_ptr<rocksdb::Iterator> back(db_->NewIterator(rocksdb::ReadOptions(), meta_));
+    for (back->SeekForPrev(end); back->Valid(); back->Prev()) {
+      if (back->key() == rocksdb::Slice(end)) continue;
+      if (!back->key().starts_with(first)) break;
+      if (back->key().ToString() <= low) return;  // they have met
+      high = back->key().ToString();
+      records_.all[high] = back->value().ToString();
+    }
+    whole = whole && back->status().ok();
+    if (whole) return;
+    if (family.numbered) return Probe(family, low, high);
+    const std::string from = low.empty() ? "" : absl::StrCat(" after ", Readable(family, low));
+    const std::string to = high.empty() ? "" : absl::StrCat(" before ", Readable(family, high));
+    records_.lost.push_back(absl::StrCat(family.name, from, to, ", if there were any"));
+  }
+
+  void Probe(const Family& family, const std::string& low, const std::string& high) {
+    const int64_t first = low.empty() ? 0 : int64_t(ReadBe64(absl::string_view(low).substr(1))) + 1;
+    int64_t end = high.empty() ? Known(IsOfCheckpoints(family.prefix)) + kNumberGap
+                               : int64_t(ReadBe64(absl::string_view(high).substr(1)));
+    end = std::min(end, first + kMostProbes);
+    std::vector<std::pair<int64_t, int64_t>> lost;  // first and last of ranges
+    for (int64_t number = first; number < end; ++number) {
+      std::string value;
+      const std::string key = NumberKey(family.prefix, number);
+      const rocksdb::Status status = db_->Get(rocksdb::ReadOptions(), meta_, key, &value);
+      if (status.ok()) records_.all[key] = value;
+      if (status.ok() || status.IsNotFound()) continue;
+      if (lost.empty() || lost.back().second < number - 1) lost.emplace_back(number, number);
+      lost.back().second = number;
+    }
+    std::vector<std::string> ranges;
+    for (const auto& [begin, last] : lost) {
+      ranges.push_back(begin == last ? absl::StrCat(begin) : absl::StrCat(begin, " to ", last));
+    }
+    if (ranges.empty()) return;
+    records_.lost.push_back(
+        absl::StrCat(family.name, " ", absl::StrJoin(ranges, ", "), ", those that there were"));
+  }
+
+  // The last number of a job or checkpoint that any record has told so far.
+  int64_t Known(bool of_checkpoints) const {
+    int64_t known = 0;
+    const auto counter = records_.all.find(of_checkpoints ? kNextCheckpointKey : kLastJobKey);
+    if (counter != records_.all.end() && counter->second.size() == 8) {
+      known = static_cast<int64_t>(ReadBe64(counter->second));
+    }
+    for (const auto& [key, value] : records_.all) {
+      const bool job = key[0] == kJobPrefix || key[0] == kLogSummaryPrefix;
+      if (key.size() < 9 || !(of_checkpoints ? IsOfCheckpoints(key[0]) : job)) continue;
+      known = std::max(known, static_cast<int64_t>(ReadBe64(absl::string_view(key).substr(1))));
+    }
+    return known;
+  }
+
+  rocksdb::DB* const db_;
+  rocksdb::ColumnFamilyHandle* const meta_;
+  SalvagedRecords records_;
+};
+
+}  // namespace
+
+bool IsOfCheckpoints(char prefix) {
+  return prefix == kManifestPrefix || prefix == kFlagsPrefix || prefix == kDeletedPrefix;
+}
+
+SalvagedRecords ReadRecords(rocksdb::DB* db, rocksdb::ColumnFamilyHandle* meta) {
+  return Reader(db, meta).ReadAll();
+}
+
+}  // namespace milepost::coordinator
