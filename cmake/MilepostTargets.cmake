@@ -97,8 +97,9 @@ endfunction()
 # own, which ctest reads afterwards: gtest_discover_tests takes all but the first of several
 # variables for properties.
 function(milepost_discover target prefix filter timeout)
+  set(tsan_suppressions "${PROJECT_SOURCE_DIR}/cmake/tsan.supp")
   set(environment "MILEPOST_BIN_DIR=${CMAKE_BINARY_DIR}/bin" "OMP_NUM_THREADS=1"
-    "TSAN_OPTIONS=ignore_noninstrumented_modules=1:suppressions=${PROJECT_SOURCE_DIR}/cmake/tsan.supp"
+    "TSAN_OPTIONS=ignore_noninstrumented_modules=1:suppressions=${tsan_suppressions}"
     "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/cmake/lsan.supp:print_suppressions=0" ${ARGN})
   include(GoogleTest)
   gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60

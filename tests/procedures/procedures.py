@@ -260,8 +260,8 @@ def presents(place, authority):
         return False
 
 
-PROCEDURES = (backup, salvage, upgrade, rotate_certificates, rotate_authority, restore_with_standbys,
-              upgrade_with_standbys)
+PROCEDURES = (backup, salvage, upgrade, rotate_certificates, rotate_authority,
+              restore_with_standbys, upgrade_with_standbys)
 NEED_ETCD = (restore_with_standbys, upgrade_with_standbys)
 
 
