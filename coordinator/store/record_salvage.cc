@@ -3,6 +3,7 @@
 #include <rocksdb/db.h>
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -47,6 +48,12 @@ class Reader {
 
   SalvagedRecords ReadAll() {
     for (const Family& family : kFamilies) ReadFamily(family);
+    // None is left out because it is not in the list above.
+    for (int prefix = 0; prefix < 255; ++prefix) {
+      const auto known = [&](const Family& one) { return one.prefix == static_cast<char>(prefix); };
+      if (std::any_of(std::begin(kFamilies), std::end(kFamilies), known)) continue;
+      ReadFamily({static_cast<char>(prefix), "records of another kind", false});
+    }
     return std::move(records_);
   }
 
@@ -83,7 +90,10 @@ class Reader {
     const int64_t first = low.empty() ? 0 : int64_t(ReadBe64(absl::string_view(low).substr(1))) + 1;
     int64_t end = high.empty() ? Known(IsOfCheckpoints(family.prefix)) + kNumberGap
                                : int64_t(ReadBe64(absl::string_view(high).substr(1)));
-    end = std::min(end, first + kMostProbes);
+    if (end - first > kMostProbes) {
+      end = first + kMostProbes;
+      records_.lost.push_back(absl::StrCat(family.name, " from ", end, " on"));
+    }
     std::vector<std::pair<int64_t, int64_t>> lost;  // first and last of ranges
     for (int64_t number = first; number < end; ++number) {
       std::string value;

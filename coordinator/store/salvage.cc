@@ -256,8 +256,9 @@ absl::Status OpenTables(const std::string& path, Tables* tables, std::vector<std
   for (const bool lenient : {false, true}) {
     if (!tables->Open(path, Mode::kPointInTimeRecovery, lenient).ok()) continue;
     lost->push_back(
-        "the write-ahead log from where it is damaged on: the last changes of anything, also "
-        "tokens that were revoked last");
+        absl::StrCat(lenient ? "tables that cannot be opened; " : "",
+                     "the write-ahead log from where it is damaged on: the last changes of "
+                     "anything, also tokens that were revoked last"));
     return absl::OkStatus();
   }
   lost->push_back(

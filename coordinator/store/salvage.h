@@ -5,7 +5,8 @@
 //
 // The damaged one stays as it is; no coordinator may have it open. The new one is on the same file
 // system: tables of checkpoint data are links. Numbers of jobs and checkpoints go on far behind the
-// last one that is known, so that none is given out twice. Blocks while all records are read.
+// last one that is known, so that none is given out twice. Blocks while all records are read, and
+// has them in memory.
 #ifndef MILEPOST_COORDINATOR_STORE_SALVAGE_H_
 #define MILEPOST_COORDINATOR_STORE_SALVAGE_H_
 

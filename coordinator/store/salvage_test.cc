@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/store/damaged_store.h"
+#include "coordinator/store/keys.h"
 
 namespace milepost::coordinator {
 namespace {
@@ -69,6 +70,34 @@ TEST_F(SalvageTest, OfAWholeStoreAllIsKept) {
   const auto verified = checkpoints().Verify("checkpoints/1", [] { return false; });
   ASSERT_TRUE(verified.ok()) << verified.status();
   EXPECT_EQ(verified->damaged_chunks_size(), 0);
+}
+
+TEST_F(SalvageTest, RecordsOfAnyKindAreKept) {
+  Fill();
+  Copy();
+  const auto keys = [](const std::string& dir) {
+    const auto database = Database::Open(dir);
+    EXPECT_TRUE(database.ok()) << database.status();
+    std::set<std::string> all;
+    std::unique_ptr<rocksdb::Iterator> it(
+        (*database)->db()->NewIterator(rocksdb::ReadOptions(), (*database)->meta()));
+    for (it->SeekToFirst(); it->Valid(); it->Next()) all.insert(it->key().ToString());
+    return all;
+  };
+  {
+    const auto database = Database::Open(copy_);
+    ASSERT_TRUE(database.ok()) << database.status();
+    rocksdb::WriteBatch batch;
+    for (const char* key : {"\x01", "z of the future", "\xfe"}) {
+      batch.Put((*database)->meta(), key, "value");
+    }
+    ASSERT_TRUE((*database)->Write(&batch, /*sync=*/true).ok());
+  }
+  std::set<std::string> before = keys(copy_);
+  EXPECT_THAT(Salvaged(), testing::IsEmpty());
+  store_.reset();
+  before.insert(kLastJobKey);  // made for a store that had deleted no job
+  EXPECT_EQ(keys(new_), before);
 }
 
 TEST_F(SalvageTest, ABlockCostsWhatItHeld) {
