@@ -14,6 +14,7 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -60,11 +61,11 @@ class Complaint {
   absl::Time next_ = absl::InfinitePast();
 };
 
-// As Identify has marked it; 0: it has not.
-uint64_t MarkOf(const grpc::AuthContext& connection) {
+// As Identify has marked it, 0 where it had ended by then; nullopt: it has not.
+std::optional<uint64_t> MarkOf(const grpc::AuthContext& connection) {
   const auto values = connection.FindPropertyValues(kConnectionProperty);
   uint64_t id = 0;
-  if (values.empty()) return 0;
+  if (values.empty()) return std::nullopt;
   return absl::SimpleAtoi(absl::string_view(values[0].data(), values[0].size()), &id) ? id : 0;
 }
 
@@ -369,7 +370,8 @@ void Acceptor::Impl::End(uint64_t id) {
 // connection's properties, so that adding one at the first is safe.
 uint64_t Acceptor::Impl::Identify(grpc::AuthContext* connection, int slot) {
   absl::MutexLock lock(&marking);
-  if (const uint64_t mark = MarkOf(*connection); mark != 0) return mark;
+  // Once: others read its properties from then on, and its slot may be another's later.
+  if (const std::optional<uint64_t> mark = MarkOf(*connection)) return *mark;
   const uint64_t id = table.InSlot(slot);
   connection->AddProperty(kConnectionProperty, absl::StrCat(id));
   return id;
@@ -465,8 +467,8 @@ absl::StatusOr<int> Acceptor::Listen(const std::string& host, int port) {
 }
 
 std::function<void()> Acceptor::Answering(const grpc::ServerContextBase& context) {
-  const uint64_t id = MarkOf(*context.auth_context());
-  if (id == 0) return [] {};  // without TLS
+  const uint64_t id = MarkOf(*context.auth_context()).value_or(0);
+  if (id == 0) return [] {};  // without TLS, or it has ended
   const uint64_t answer = impl_->table.AnswerBegins(id, SteadyNow());
   return [impl = impl_, id, answer] { impl->table.AnswerEnds(id, answer); };
 }
