@@ -35,7 +35,9 @@ absl::StatusOr<uint64_t> PlanningRoom::Enter(const std::string& who,
   const uint64_t id = ++last_;
   Call& call = calls_[id];
   call = {.who = who, .project = project};
-  ++callers_[who].calls;
+  const auto [its, added] = callers_.try_emplace(who);
+  if (added) its->second.last_turn = id;  // who comes anew passes nobody who waits
+  ++its->second.calls;
   ++of_project_[project];
   while (true) {
     absl::Status wanted = call.displaced ? TooMany(who) : still_wanted();
@@ -52,6 +54,7 @@ absl::StatusOr<uint64_t> PlanningRoom::Enter(const std::string& who,
   Caller& caller = callers_[who];
   ++caller.plans;
   caller.last_turn = ++last_;
+  if (plans_ < kPlansAtOnce) changed_.SignalAll();  // the next may have looked before
   return id;
 }
 

@@ -107,12 +107,12 @@ TEST(PlanningRoom, WhoHadNoTurnForTheLongestIsNext) {
   waiters.Add("bob");
   room.Leave(alice);
   Waiters::Turn turn = waiters.Next();
-  EXPECT_EQ(turn.who, "carol") << "who had none at all";
+  EXPECT_EQ(turn.who, "alice") << "carol came after her last turn";
   room.Leave(turn.entered);
   turn = waiters.Next();
-  EXPECT_EQ(turn.who, "alice");
+  EXPECT_EQ(turn.who, "carol") << "though alice came earlier";
   room.Leave(bob);
-  EXPECT_EQ(waiters.Next().who, "bob") << "alice has a plan in it";
+  EXPECT_EQ(waiters.Next().who, "bob");
   room.Leave(turn.entered);
   EXPECT_EQ(waiters.Next().who, "alice");
 }

@@ -126,13 +126,21 @@ absl::Status Done(const rocksdb::Status& status) { return FromRocks(status, "the
 // The files of a family as they are, and `more`; nothing in them is read.
 absl::Status MoveFamily(const Tables& from, rocksdb::ColumnFamilyHandle* family,
                         const std::vector<std::string>& more, const rocksdb::Options& options,
-                        const std::string& exported, rocksdb::DB* to) {
+                        const std::string& exported, rocksdb::DB* to,
+                        std::vector<std::string>* lost) {
   rocksdb::Checkpoint* exporter = nullptr;
   MP_RETURN_IF_ERROR(Done(rocksdb::Checkpoint::Create(from.db(), &exporter)));
   const std::unique_ptr<rocksdb::Checkpoint> owned(exporter);
   rocksdb::ExportImportFilesMetaData* files = nullptr;
   MP_RETURN_IF_ERROR(Done(exporter->ExportColumnFamily(family, exported, &files)));
   const std::unique_ptr<rocksdb::ExportImportFilesMetaData> owned_files(files);
+  std::erase_if(files->files, [&](const rocksdb::LiveFileMetaData& file) {
+    rocksdb::SstFileReader reader(options);
+    if (reader.Open(absl::StrCat(file.db_path, "/", file.name)).ok()) return false;
+    lost->push_back(absl::StrCat("a table of ", family->GetName(), " that cannot be opened: ",
+                                 file.name.substr(file.name.find_first_not_of('/'))));
+    return true;
+  });
   rocksdb::ColumnFamilyHandle* made = nullptr;
   rocksdb::ImportColumnFamilyOptions import;
   import.move_files = true;
@@ -149,16 +157,17 @@ absl::Status MoveFamily(const Tables& from, rocksdb::ColumnFamilyHandle* family,
 }
 
 absl::Status WriteStore(const Tables& from, const std::map<std::string, std::string>& all,
-                        const std::string& scratch, const std::string& db) {
+                        const std::string& scratch, const std::string& db,
+                        std::vector<std::string>* lost) {
   rocksdb::Options options = MetaFileOptions();
   options.create_if_missing = options.error_if_exists = true;
   rocksdb::DB* opened = nullptr;
   MP_RETURN_IF_ERROR(Done(rocksdb::DB::Open(options, db, &opened)));
   const std::unique_ptr<rocksdb::DB> to(opened);
   MP_RETURN_IF_ERROR(MoveFamily(from, from.chunks(), from.loose().files, ChunkFileOptions(),
-                                scratch + "/chunks", to.get()));
+                                scratch + "/chunks", to.get(), lost));
   MP_RETURN_IF_ERROR(
-      MoveFamily(from, from.logs(), {}, MetaFileOptions(), scratch + "/logs", to.get()));
+      MoveFamily(from, from.logs(), {}, MetaFileOptions(), scratch + "/logs", to.get(), lost));
   rocksdb::WriteBatch batch;
   for (auto record = all.begin(); record != all.end(); ++record) {
     batch.Put(record->first, record->second);
@@ -246,6 +255,15 @@ absl::Status Relist(const std::string& path, Tables* tables) {
   return absl::DataLossError(absl::StrCat("nothing can be read: ", status.ToString()));
 }
 
+bool HasItsFiles(const Tables& tables) {
+  std::vector<rocksdb::LiveFileMetaData> files;
+  tables.db()->GetLiveFilesMetaData(&files);
+  std::error_code error;
+  return std::all_of(files.begin(), files.end(), [&](const rocksdb::LiveFileMetaData& file) {
+    return fs::exists(absl::StrCat(file.db_path, "/", file.name), error);
+  });
+}
+
 // As far as it can be; says what had to be given up for that.
 absl::Status OpenTables(const std::string& path, Tables* tables, std::vector<std::string>* lost) {
   using Mode = rocksdb::WALRecoveryMode;
@@ -255,15 +273,17 @@ absl::Status OpenTables(const std::string& path, Tables* tables, std::vector<std
   }
   for (const bool lenient : {false, true}) {
     if (!tables->Open(path, Mode::kPointInTimeRecovery, lenient).ok()) continue;
+    if (!HasItsFiles(*tables)) break;
     lost->push_back(
-        absl::StrCat(lenient ? "tables that cannot be opened; " : "",
-                     "the write-ahead log from where it is damaged on: the last changes of "
-                     "anything, also tokens that were revoked last"));
+        lenient ? "tables that cannot be opened, and what cannot be read of the write-ahead log: "
+                  "later changes may be there without earlier ones"
+                : "the write-ahead log from where it is damaged on: the last changes of anything, "
+                  "also tokens that were revoked last");
     return absl::OkStatus();
   }
   lost->push_back(
-      "the list of tables (MANIFEST): those that can be opened are taken, and what had been "
-      "deleted last may be there again");
+      "the list of tables (MANIFEST), or tables that it names: those that can be opened are taken, "
+      "what had been deleted last may be there again, and later changes without earlier ones");
   return Relist(path, tables);
 }
 
@@ -292,7 +312,7 @@ absl::StatusOr<std::vector<std::string>> SalvageInto(const std::string& from,
   SalvagedRecords records = ReadRecords(tables.db(), tables.meta());
   lost.insert(lost.end(), records.lost.begin(), records.lost.end());
   RaiseNumbers(tables, &records.all);
-  MP_RETURN_IF_ERROR(WriteStore(tables, records.all, scratch, unfinished + "/db"));
+  MP_RETURN_IF_ERROR(WriteStore(tables, records.all, scratch, unfinished + "/db", &lost));
   tables.Close();
   std::error_code error;
   fs::remove_all(scratch, error);
@@ -323,7 +343,9 @@ absl::StatusOr<std::vector<std::string>> Salvage(const std::string& from,
   const auto unlock = [](rocksdb::FileLock* held) { rocksdb::Env::Default()->UnlockFile(held); };
   const std::unique_ptr<rocksdb::FileLock, decltype(unlock)> held(lock, unlock);
   const std::string unfinished = absl::StrCat(to, ".unfinished");
-  fs::remove_all(unfinished, error);
+  if (fs::exists(unfinished, error)) {
+    return absl::AlreadyExistsError(absl::StrCat(unfinished, " is there already: remove it first"));
+  }
   fs::create_directories(unfinished, error);
   if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot make ", unfinished));
   absl::StatusOr<std::vector<std::string>> report = SalvageInto(db, unfinished);

@@ -189,6 +189,30 @@ TEST_F(SalvageTest, WithoutTheListOfTablesTheyAreFound) {
   }
 }
 
+TEST_F(SalvageTest, AFileOfChunksCostsItsCheckpoint) {
+  Fill();
+  Compact();
+  for (const bool missing : {false, true}) {
+    SCOPED_TRACE(missing);
+    Copy();
+    const std::string file = absl::StrCat(copy_, "/db/", *chunks_.begin());
+    if (missing) {
+      fs::remove(file);
+    } else {
+      fs::remove(file);  // a file of its own, for the link is the whole store's
+      std::ofstream(file) << "nothing of a table";
+    }
+    EXPECT_THAT(absl::StrJoin(Salvaged(), "\n"), HasSubstr("table"));
+    EXPECT_EQ(Names().size(), static_cast<size_t>(kCheckpoints));
+    int whole = 0;
+    for (const std::string& name : Names()) {
+      const auto verified = checkpoints().Verify(name, [] { return false; });
+      whole += verified.ok() && verified->damaged_chunks_size() == 0 ? 1 : 0;
+    }
+    EXPECT_EQ(whole, kCheckpoints - 1);
+  }
+}
+
 TEST_F(SalvageTest, RefusesWhatItCannotDo) {
   Fill();
   Copy();
@@ -198,6 +222,11 @@ TEST_F(SalvageTest, RefusesWhatItCannotDo) {
   EXPECT_EQ(Salvage(copy_, whole_).status().code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(Salvage(whole_ + "-none", new_).status().code(), absl::StatusCode::kNotFound);
   EXPECT_FALSE(fs::exists(new_));
+  const std::string unfinished = new_ + ".unfinished";  // of one that was killed; it may be `from`
+  fs::rename(copy_, unfinished);
+  EXPECT_EQ(Salvage(unfinished, new_).status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_TRUE(fs::exists(unfinished + "/db/CURRENT"));
+  fs::remove_all(unfinished);
 }
 
 }  // namespace
