@@ -200,8 +200,9 @@ std::vector<std::string> CoordinatorArgv(const DataDir& dir, const std::string& 
 absl::StatusOr<std::unique_ptr<TemporaryCoordinator>> TemporaryCoordinator::Start(
     const DataDir& dir) {
   MP_RETURN_IF_ERROR(MakeDir(dir.logs()));
-  const absl::Time deadline = absl::Now() + kStartBudget;
-  MP_ASSIGN_OR_RETURN(RunLock lock, RunLock::Acquire(dir, RunLock::Use::kRead, deadline));
+  MP_ASSIGN_OR_RETURN(RunLock lock,
+                      RunLock::Acquire(dir, RunLock::Use::kRead, absl::Now() + kStartBudget));
+  const absl::Time deadline = absl::Now() + kStartBudget;  // not that of who was waited for
   MP_ASSIGN_OR_RETURN(HeldPort port, HeldPort::Take());
   SpawnOptions options;
   options.argv = CoordinatorArgv(dir, port.address(), /*write_address_file=*/false);

@@ -54,9 +54,14 @@ int64_t SavedStep(const RunSummary& summary) {
   const int64_t made = summary.job.progress().step();
   if (!summary.checkpoints || summary.job.state() == v1::JOB_STATE_SUCCEEDED) return made;
   int64_t saved = summary.job.forked_from().step();
+  bool own = false;
   for (const v1::Checkpoint& checkpoint : *summary.checkpoints) {
-    if (!checkpoint.damaged()) saved = std::max(saved, checkpoint.step());
+    if (checkpoint.damaged()) continue;
+    own = true;
+    saved = std::max(saved, checkpoint.step());
   }
+  // It began at the step of a checkpoint that is not listed here.
+  if (!own && !summary.job.spec().checkpoint().resume_from().empty()) return made;
   return saved;
 }
 

@@ -272,6 +272,8 @@ TEST(FinishedJsonTest, SaysUpToWhereStepsAreSaved) {
   EXPECT_EQ(FinishedJson(summary)["saved_step"], 0);
   summary.job.mutable_forked_from()->set_step(4);
   EXPECT_EQ(FinishedJson(summary)["saved_step"], 4);
+  summary.job.mutable_spec()->mutable_checkpoint()->set_resume_from("checkpoints/9");
+  EXPECT_EQ(FinishedJson(summary)["saved_step"], 10) << "nobody knows";
   summary.checkpoints.reset();
   EXPECT_EQ(FinishedJson(summary)["saved_step"], 10) << "nobody knows";
 }

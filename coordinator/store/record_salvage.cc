@@ -15,6 +15,7 @@
 namespace milepost::coordinator {
 namespace {
 
+constexpr int64_t kProbedBeyond = 10'000;  // the last number that is known
 constexpr int64_t kMostProbes = 10'000'000;
 
 struct Family {
@@ -32,8 +33,10 @@ constexpr Family kFamilies[] = {{'!', "counters", false},
                                 {kQueuePrefix, "queues", false},
                                 {kTokenPrefix, "tokens", false},
                                 {kTemplatePrefix, "templates", false},
-                                {kDeliveryPrefix, "webhook messages", true},
+                                {kDeliveryPrefix, "webhook messages", false},
                                 {kRendezvousPrefix, "rendezvous keys", false}};
+
+constexpr char kAnotherKind[] = "records of another kind";
 
 std::string Readable(const Family& family, absl::string_view key) {
   if (family.numbered && key.size() >= 9) return absl::StrCat(ReadBe64(key.substr(1)));
@@ -52,35 +55,42 @@ class Reader {
     for (int prefix = 0; prefix < 255; ++prefix) {
       const auto known = [&](const Family& one) { return one.prefix == static_cast<char>(prefix); };
       if (std::any_of(std::begin(kFamilies), std::end(kFamilies), known)) continue;
-      ReadFamily({static_cast<char>(prefix), "records of another kind", false});
+      ReadFamily({static_cast<char>(prefix), kAnotherKind, false});
     }
     return std::move(records_);
   }
 
  private:
-  // From both ends: RocksDB's iterators stop at a block that they cannot read, forwards sometimes
-  // without a word. What lies between is asked for by number where it has one.
+  // Backwards first, where RocksDB's iterators say when there is a block that they cannot read;
+  // forwards they may go on without it. What lies between is asked for by number where it has one.
   void ReadFamily(const Family& family) {
     const std::string first(1, family.prefix);
     const std::string end(1, static_cast<char>(family.prefix + 1));
-    std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions(), meta_));
     std::string low, high;  // the last and the first key on this side of what cannot be read
+    std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions(), meta_));
+    for (it->SeekForPrev(end); it->Valid(); it->Prev()) {
+      if (it->key() == rocksdb::Slice(end)) continue;
+      if (!it->key().starts_with(first)) break;
+      high = it->key().ToString();
+      records_.all[high] = it->value().ToString();
+    }
+    if (it->status().ok()) return;
+    it.reset(db_->NewIterator(rocksdb::ReadOptions(), meta_));
     for (it->Seek(first); it->Valid() && it->key().starts_with(first); it->Next()) {
-      low = it->key().ToString();
-      records_.all[low] = it->value().ToString();
+      const std::string key = it->key().ToString();
+      if (!high.empty() && key >= high) break;
+      std::string value;  // as it was last written: a newer one may be what cannot be read
+      if (!db_->Get(rocksdb::ReadOptions(), meta_, key, &value).ok()) break;
+      low = key;
+      records_.all[low] = value;
     }
-    bool whole = it->status().ok();
-    std::unique_ptr<rocksdb::Iterator> back(db_->NewIterator(rocksdb::ReadOptions(), meta_));
-    for (back->SeekForPrev(end); back->Valid(); back->Prev()) {
-      if (back->key() == rocksdb::Slice(end)) continue;
-      if (!back->key().starts_with(first)) break;
-      if (back->key().ToString() <= low) return;  // they have met
-      high = back->key().ToString();
-      records_.all[high] = back->value().ToString();
-    }
-    whole = whole && back->status().ok();
-    if (whole) return;
     if (family.numbered) return Probe(family, low, high);
+    TellBetween(family, low, high);
+  }
+
+  // Also where what cannot be read is of the family before: that is not known.
+  void TellBetween(const Family& family, const std::string& low, const std::string& high) {
+    if (family.name == kAnotherKind && low.empty() && high.empty()) return;
     const std::string from = low.empty() ? "" : absl::StrCat(" after ", Readable(family, low));
     const std::string to = high.empty() ? "" : absl::StrCat(" before ", Readable(family, high));
     records_.lost.push_back(absl::StrCat(family.name, from, to, ", if there were any"));
@@ -88,7 +98,7 @@ class Reader {
 
   void Probe(const Family& family, const std::string& low, const std::string& high) {
     const int64_t first = low.empty() ? 0 : int64_t(ReadBe64(absl::string_view(low).substr(1))) + 1;
-    int64_t end = high.empty() ? Known(IsOfCheckpoints(family.prefix)) + kNumberGap
+    int64_t end = high.empty() ? Known(IsOfCheckpoints(family.prefix)) + kProbedBeyond
                                : int64_t(ReadBe64(absl::string_view(high).substr(1)));
     if (end - first > kMostProbes) {
       end = first + kMostProbes;

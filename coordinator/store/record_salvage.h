@@ -15,7 +15,7 @@ class DB;
 namespace milepost::coordinator {
 
 // Numbers that may have been given out after the last that is known.
-inline constexpr int64_t kNumberGap = 1000;
+inline constexpr int64_t kNumberGap = 1'000'000;
 
 struct SalvagedRecords {
   std::map<std::string, std::string> all;

@@ -46,11 +46,13 @@ class Tables {
  public:
   ~Tables() { Close(); }
   // Of a directory of its own: what is damaged at the end of its log is cut off there.
-  // `lenient`: also with tables that cannot be opened.
-  rocksdb::Status Open(const std::string& path, rocksdb::WALRecoveryMode mode, bool lenient) {
+  // `lenient`: also with tables that cannot be opened. `verify_logs`: only with all logs.
+  rocksdb::Status Open(const std::string& path, rocksdb::WALRecoveryMode mode, bool lenient,
+                       bool verify_logs = false) {
     Close();
     rocksdb::DBOptions options;
     options.paranoid_checks = !lenient;
+    options.track_and_verify_wals_in_manifest = verify_logs;
     options.wal_recovery_mode = mode;
     options.max_open_files = 512;
     options.create_missing_column_families = true;  // one that is found without its files
@@ -268,7 +270,14 @@ bool HasItsFiles(const Tables& tables) {
 absl::Status OpenTables(const std::string& path, Tables* tables, std::vector<std::string>* lost) {
   using Mode = rocksdb::WALRecoveryMode;
   MendCurrent(path);
-  if (tables->Open(path, Mode::kTolerateCorruptedTailRecords, /*lenient=*/false).ok()) {
+  const Mode usual = Mode::kTolerateCorruptedTailRecords;
+  if (tables->Open(path, usual, /*lenient=*/false, /*verify_logs=*/true).ok()) {
+    return absl::OkStatus();
+  }
+  if (tables->Open(path, usual, /*lenient=*/false).ok()) {
+    lost->push_back(
+        "a write-ahead log that is missing or cut off: later changes may be there without earlier "
+        "ones, also tokens that were revoked");
     return absl::OkStatus();
   }
   for (const bool lenient : {false, true}) {

@@ -65,8 +65,8 @@ TEST_F(SalvageTest, OfAWholeStoreAllIsKept) {
   ExpectAll();
   const auto state = store_->LoadState();
   ASSERT_TRUE(state.ok());
-  EXPECT_GT(state->NextJobNumber(), kJobs + 900) << "none is given out twice";
-  EXPECT_EQ(Commit(kCheckpoints + 1), absl::StrCat("checkpoints/", kCheckpoints + 1 + 1000));
+  EXPECT_GT(state->NextJobNumber(), kJobs + 900'000) << "none is given out twice";
+  EXPECT_EQ(Commit(kCheckpoints + 1), absl::StrCat("checkpoints/", kCheckpoints + 1 + 1'000'000));
   const auto verified = checkpoints().Verify("checkpoints/1", [] { return false; });
   ASSERT_TRUE(verified.ok()) << verified.status();
   EXPECT_EQ(verified->damaged_chunks_size(), 0);
@@ -117,9 +117,10 @@ TEST_F(SalvageTest, ABlockCostsWhatItHeld) {
       const size_t checkpoints = kCheckpoints - Names().size();
       lost_jobs += jobs;
       lost_others += tokens + checkpoints;
-      EXPECT_EQ(absl::StrContains(lost, "lost: jobs"), jobs > 0) << lost;
-      EXPECT_EQ(absl::StrContains(lost, "lost: tokens"), tokens > 0) << lost;
-      EXPECT_EQ(absl::StrContains(lost, "lost: checkpoints"), checkpoints > 0) << lost;
+      // More may be told: whether there was something in what cannot be read is not known.
+      EXPECT_TRUE(jobs == 0 || absl::StrContains(lost, "lost: jobs")) << lost;
+      EXPECT_TRUE(tokens == 0 || absl::StrContains(lost, "lost: tokens")) << lost;
+      EXPECT_TRUE(checkpoints == 0 || absl::StrContains(lost, "lost: checkpoints")) << lost;
       EXPECT_TRUE(fs::exists(absl::StrCat(copy_, "/db/", table))) << "it stays as it is";
     }
   }
