@@ -61,29 +61,31 @@ class Reader {
   }
 
  private:
-  // Backwards first, where RocksDB's iterators say when there is a block that they cannot read;
-  // forwards they may go on without it. What lies between is asked for by number where it has one.
+  // From both ends: RocksDB's iterators stop at a block or a table that they cannot read, and not
+  // always say so. What lies between is asked for by number where it has one.
   void ReadFamily(const Family& family) {
     const std::string first(1, family.prefix);
     const std::string end(1, static_cast<char>(family.prefix + 1));
     std::string low, high;  // the last and the first key on this side of what cannot be read
-    std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions(), meta_));
-    for (it->SeekForPrev(end); it->Valid(); it->Prev()) {
-      if (it->key() == rocksdb::Slice(end)) continue;
-      if (!it->key().starts_with(first)) break;
-      high = it->key().ToString();
-      records_.all[high] = it->value().ToString();
+    std::unique_ptr<rocksdb::Iterator> back(db_->NewIterator(rocksdb::ReadOptions(), meta_));
+    for (back->SeekForPrev(end); back->Valid(); back->Prev()) {
+      if (back->key() == rocksdb::Slice(end)) continue;
+      if (!back->key().starts_with(first)) break;
+      high = back->key().ToString();
+      records_.all[high] = back->value().ToString();
     }
-    if (it->status().ok()) return;
-    it.reset(db_->NewIterator(rocksdb::ReadOptions(), meta_));
+    std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions(), meta_));
+    bool met = false;
     for (it->Seek(first); it->Valid() && it->key().starts_with(first); it->Next()) {
       const std::string key = it->key().ToString();
-      if (!high.empty() && key >= high) break;
+      met = !high.empty() && key >= high;
       std::string value;  // as it was last written: a newer one may be what cannot be read
-      if (!db_->Get(rocksdb::ReadOptions(), meta_, key, &value).ok()) break;
+      if (met || !db_->Get(rocksdb::ReadOptions(), meta_, key, &value).ok()) break;
       low = key;
       records_.all[low] = value;
     }
+    const bool nothing = low.empty() && high.empty();
+    if (back->status().ok() && it->status().ok() && (met || nothing)) return;
     if (family.numbered) return Probe(family, low, high);
     TellBetween(family, low, high);
   }
