@@ -25,7 +25,9 @@ absl::StatusOr<MixtureOrder> MixtureOrder::Create(absl::Span<const double> weigh
   std::vector<double> rests;
   for (const double weight : weights) {
     const double exact = weight / sum * static_cast<double>(kBlock);
-    if (!(weight > 0) || !std::isfinite(sum) || !(exact >= 1)) {
+    // More than all of a block: another weight is negative.
+    const bool of_block = exact >= 1 && exact <= static_cast<double>(kBlock);
+    if (!(weight > 0) || !std::isfinite(sum) || !of_block) {
       return absl::InvalidArgumentError(
           absl::StrCat("weight ", weight, " of a mixture whose weights sum to ", sum,
                        ": not above 0, or less than a millionth of all"));
