@@ -4,6 +4,9 @@
 
 add_library(milepost_options INTERFACE)
 set(warnings -Wall -Wextra -Werror -Wno-unused-parameter -Wno-missing-field-initializers)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  list(APPEND warnings -Wno-subobject-linkage)  # it takes a file that another includes for a header
+endif()
 list(JOIN warnings "," cuda_host_warnings)
 target_compile_options(milepost_options INTERFACE
   "$<$<COMPILE_LANGUAGE:CXX>:${warnings}>"
@@ -21,6 +24,47 @@ if(MILEPOST_TIDY)
   find_program(CLANG_TIDY clang-tidy REQUIRED)
   set(CMAKE_CXX_CLANG_TIDY ${CLANG_TIDY})
 endif()
+
+option(MILEPOST_UNITY "Compile the files of a target several at a time" ON)
+set(milepost_unity_most 8)
+
+# milepost_unity(<variable> <target> <files>...)
+# Sets the variable to what is compiled for the target: instead of every few *.cc a file that
+# includes them. Most of a compiler's time goes into the headers and templates of libraries, which
+# these files then share. A name in an anonymous namespace must therefore be the only one of its
+# target; two of them do not compile. Left alone: files that Highway compiles several times.
+# CMake's UNITY_BUILD writes absolute paths, with which no two checkouts share a compiler cache.
+function(milepost_unity variable target)
+  set(lines)
+  set(compiled)
+  foreach(file ${ARGN})
+    cmake_path(ABSOLUTE_PATH file)
+    set(alone "is the option's choice")
+    if(MILEPOST_UNITY AND file MATCHES "\\.cc$")
+      file(STRINGS ${file} alone REGEX "hwy/foreach_target.h")
+    endif()
+    if(NOT alone STREQUAL "")
+      list(APPEND compiled ${file})
+    else()
+      file(RELATIVE_PATH path ${PROJECT_SOURCE_DIR} ${file})
+      list(APPEND lines "#include \"${path}\"")
+    endif()
+  endforeach()
+  list(LENGTH lines left)
+  set(begin 0)
+  while(left GREATER 0)
+    math(EXPR parts "(${left} + ${milepost_unity_most} - 1) / ${milepost_unity_most}")
+    math(EXPR count "(${left} + ${parts} - 1) / ${parts}")
+    list(SUBLIST lines ${begin} ${count} part)
+    list(JOIN part "\n" part)
+    set(file ${CMAKE_CURRENT_BINARY_DIR}/${target}_${begin}.cc)
+    file(CONFIGURE OUTPUT ${file} CONTENT "${part}\n" @ONLY)
+    list(APPEND compiled ${file})
+    math(EXPR begin "${begin} + ${count}")
+    math(EXPR left "${left} - ${count}")
+  endwhile()
+  set(${variable} ${compiled} PARENT_SCOPE)
+endfunction()
 
 # milepost_library(DEPS <targets>... [TEST_DEPS <targets>...] [CPU_FILTER <gtest filter>])
 # Library from *.cc (without *_test.cc and *_main.cc), *.cu where there is CUDA and, where there are
@@ -43,6 +87,7 @@ function(milepost_library)
     list(APPEND sources ${cuda_sources})
   endif()
   if(sources)
+    milepost_unity(sources ${target} ${sources})
     add_library(${target} STATIC ${sources})
     target_link_libraries(${target} PUBLIC milepost_options ${ARG_DEPS})
   else()
@@ -77,7 +122,8 @@ function(milepost_test)
   if(NOT ARG_FILTER)
     set(ARG_FILTER "*")
   endif()
-  add_executable(${ARG_NAME} ${ARG_SOURCES})
+  milepost_unity(sources ${ARG_NAME} ${ARG_SOURCES})
+  add_executable(${ARG_NAME} ${sources})
   target_link_libraries(${ARG_NAME} PRIVATE milepost_options ${ARG_DEPS} GTest::gmock
     GTest::gtest_main)
   set_target_properties(${ARG_NAME} PROPERTIES
@@ -123,7 +169,8 @@ endfunction()
 #   -> build/<preset>/bench/<name>
 function(milepost_benchmark)
   cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS" ${ARGN})
-  add_executable(${ARG_NAME} ${ARG_SOURCES})
+  milepost_unity(sources ${ARG_NAME} ${ARG_SOURCES})
+  add_executable(${ARG_NAME} ${sources})
   target_link_libraries(${ARG_NAME} PRIVATE milepost_options ${ARG_DEPS})
   set_target_properties(${ARG_NAME} PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)

@@ -16,6 +16,11 @@ inline absl::Time SteadyNow() {
   return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
 }
 
+// The same in seconds, for what is measured. Thread-safe.
+inline double SteadySeconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 }  // namespace milepost
 
 #endif  // MILEPOST_COMMON_STEADY_TIME_H_

@@ -31,7 +31,7 @@ constexpr absl::Duration kServeBudget = absl::Seconds(30);
 constexpr absl::Duration kTick = absl::Seconds(1);
 // `timeout` signals its child and then its whole process group: one wish to stop, not two.
 constexpr absl::Duration kSameInterrupt = absl::Milliseconds(200);
-constexpr absl::Duration kLookAgain = absl::Milliseconds(2);
+constexpr absl::Duration kLookAtRunAgain = absl::Milliseconds(2);
 constexpr absl::Duration kLookAtEnding = absl::Milliseconds(100);
 // A worker gives its ranks 60 s to take a checkpoint.
 constexpr absl::Duration kWorkerPatience = absl::Seconds(75);
@@ -159,7 +159,7 @@ absl::Status LocalRun::StartProcesses() {
 absl::Status LocalRun::WaitUntilServing() {
   const absl::Time deadline = absl::Now() + kServeBudget;
   while (!Accepts(port_->address())) {
-    MP_RETURN_IF_ERROR(Wait(absl::Now() + kLookAgain));
+    MP_RETURN_IF_ERROR(Wait(absl::Now() + kLookAtRunAgain));
     if (interrupted()) return absl::CancelledError("interrupted");
     if (absl::Now() < deadline) continue;
     return absl::DeadlineExceededError(absl::StrCat("the coordinator did not start within ",
@@ -186,7 +186,7 @@ absl::StatusOr<JobClient::Place> LocalRun::PlaceOfRanks() {
                                                       absl::FormatDuration(kServeBudget), "; see ",
                                                       dir_.log("worker-0")));
     }
-    MP_RETURN_IF_ERROR(Wait(absl::Now() + kLookAgain));
+    MP_RETURN_IF_ERROR(Wait(absl::Now() + kLookAtRunAgain));
     if (interrupted()) return absl::CancelledError("interrupted");
   }
 }

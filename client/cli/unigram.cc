@@ -12,15 +12,15 @@ namespace milepost::client {
 namespace {
 
 constexpr int64_t kMostTokens = 64 << 20;
-constexpr int64_t kChunk = 1 << 16;
+constexpr int64_t kTokensAtOnce = 1 << 16;
 
 absl::StatusOr<std::vector<int64_t>> CountTokens(const std::string& path, int64_t vocabulary) {
   MP_ASSIGN_OR_RETURN(const auto file, data::TokenFile::Open(path));
   std::vector<int64_t> counts(vocabulary, 0);
-  std::vector<int32_t> tokens(kChunk);
+  std::vector<int32_t> tokens(kTokensAtOnce);
   const int64_t end = std::min(file->size(), kMostTokens);
-  for (int64_t begin = 0; begin < end; begin += kChunk) {
-    tokens.resize(std::min(kChunk, end - begin));
+  for (int64_t begin = 0; begin < end; begin += kTokensAtOnce) {
+    tokens.resize(std::min(kTokensAtOnce, end - begin));
     MP_RETURN_IF_ERROR(file->Read(begin, vocabulary, absl::MakeSpan(tokens)));
     for (const int32_t token : tokens) ++counts[token];
   }

@@ -6,17 +6,18 @@
 namespace milepost {
 namespace {
 
-constexpr double kMost = 2147483648.0;
+constexpr double kMostSeconds = 2147483648.0;
 
-struct Unit {
+struct DurationUnit {
   absl::string_view name;
   double seconds;
 };
-constexpr Unit kUnits[] = {{"ms", 1e-3}, {"d", 86400}, {"h", 3600}, {"m", 60}, {"s", 1}};
+constexpr DurationUnit kDurationUnits[] = {
+    {"ms", 1e-3}, {"d", 86400}, {"h", 3600}, {"m", 60}, {"s", 1}};
 
 // Takes the unit off the front; 0: there is none.
 double TakeUnit(absl::string_view* text) {
-  for (const Unit& unit : kUnits) {
+  for (const DurationUnit& unit : kDurationUnits) {
     if (absl::ConsumePrefix(text, unit.name)) return unit.seconds;
   }
   return 0;
@@ -37,7 +38,7 @@ std::optional<double> ParseSeconds(absl::string_view text) {
     const double unit = plain ? 1 : TakeUnit(&text);
     if (unit == 0) return std::nullopt;
     total += number * unit;
-    if (!(total <= kMost)) return std::nullopt;
+    if (!(total <= kMostSeconds)) return std::nullopt;
     first = false;
   }
   return total;

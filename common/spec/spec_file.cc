@@ -21,7 +21,7 @@ constexpr size_t kMaxPathProblems = 10;  // that one message tells of
 
 namespace fs = std::filesystem;
 
-constexpr size_t kLongestName = 63;
+constexpr size_t kLongestJobName = 63;
 
 // An invalid argument whatever the reason: "not found" is about jobs.
 absl::StatusOr<std::string> ReadBounded(const std::string& path) {
@@ -32,7 +32,7 @@ absl::StatusOr<std::string> ReadBounded(const std::string& path) {
 
 // The file's name without its extension, as a valid job name.
 std::string DefaultName(const fs::path& path) {
-  std::string name = path.stem().string().substr(0, kLongestName);
+  std::string name = path.stem().string().substr(0, kLongestJobName);
   for (char& c : name) {
     if (!absl::ascii_isalnum(c) && c != '-' && c != '_' && c != '.') c = '-';
   }

@@ -29,9 +29,9 @@ struct Load {
   bool elastic = false;
 };
 
-class Simulation {
+class LoadedCluster {
  public:
-  Simulation(uint64_t seed, const Load& load) : load_(load), random_(seed) {
+  LoadedCluster(uint64_t seed, const Load& load) : load_(load), random_(seed) {
     cluster_.config.graceful_stop = absl::Seconds(10);
     cluster_.config.lease = absl::Hours(10'000);
     cluster_.config.resize_interval = absl::Seconds(30);
@@ -228,22 +228,23 @@ class Simulation {
 
 TEST(SchedulingPropertiesTest, HoldUnderRandomQueuesAndPriorities) {
   for (uint64_t seed = 1; seed <= 150; ++seed) {
-    ASSERT_EQ(Simulation(seed, {.limits = seed % 2 == 0}).Run(30), "") << "seed " << seed;
+    ASSERT_EQ(LoadedCluster(seed, {.limits = seed % 2 == 0}).Run(30), "") << "seed " << seed;
   }
 }
 
 TEST(SchedulingPropertiesTest, HoldOfElasticJobs) {
   for (uint64_t seed = 1; seed <= 150; ++seed) {
-    ASSERT_EQ(Simulation(seed, {.limits = seed % 2 == 0, .elastic = true}).Run(30), "")
+    ASSERT_EQ(LoadedCluster(seed, {.limits = seed % 2 == 0, .elastic = true}).Run(30), "")
         << "seed " << seed;
-    ASSERT_EQ(Simulation(seed, {.priorities = false, .queues = false, .elastic = true}).Run(30), "")
+    ASSERT_EQ(LoadedCluster(seed, {.priorities = false, .queues = false, .elastic = true}).Run(30),
+              "")
         << "seed " << seed << " without queues";
   }
 }
 
 TEST(SchedulingPropertiesTest, BackfillDelaysNoHead) {
   for (uint64_t seed = 1; seed <= 150; ++seed) {
-    ASSERT_EQ(Simulation(seed, {.priorities = false, .queues = false}).Run(40), "")
+    ASSERT_EQ(LoadedCluster(seed, {.priorities = false, .queues = false}).Run(40), "")
         << "seed " << seed;
   }
 }

@@ -10,7 +10,7 @@
 namespace milepost::coordinator {
 namespace {
 
-constexpr size_t kMostMissing = 3;
+constexpr size_t kMostTold = 3;
 constexpr double kBytesPerGiB = 1 << 30;
 
 std::string KindName(v1::DeviceKind kind) {
@@ -64,11 +64,11 @@ std::string Kinds(const SlotWish& wish, const SlotSupply& supply) {
 
 std::string Missing(const std::vector<std::string>& missing, size_t in_all) {
   std::string text;
-  for (size_t i = 0; i < std::min(missing.size(), kMostMissing); ++i) {
+  for (size_t i = 0; i < std::min(missing.size(), kMostTold); ++i) {
     absl::StrAppend(&text, "; ", missing[i]);
   }
   in_all = std::max(in_all, missing.size());
-  if (in_all > kMostMissing) absl::StrAppend(&text, "; and ", in_all - kMostMissing, " more");
+  if (in_all > kMostTold) absl::StrAppend(&text, "; and ", in_all - kMostTold, " more");
   return text;
 }
 

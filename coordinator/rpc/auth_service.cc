@@ -12,7 +12,7 @@
 namespace milepost::coordinator {
 namespace {
 
-constexpr char kList[] = "tokens";
+constexpr char kTokenList[] = "tokens";
 
 class AuthServiceImpl : public v1::AuthService::Service {
  public:
@@ -61,10 +61,10 @@ class AuthServiceImpl : public v1::AuthService::Service {
   absl::Status List(const v1::ListTokensRequest& request, const GateCall& call,
                     v1::ListTokensResponse* response) {
     MP_ASSIGN_OR_RETURN(const int size, PageSize(request.page_size()));
-    MP_ASSIGN_OR_RETURN(const std::string after, NameOfToken(request.page_token(), kList));
+    MP_ASSIGN_OR_RETURN(const std::string after, NameOfToken(request.page_token(), kTokenList));
     std::vector<v1::Token> tokens = gate_->tokens().List(call.principal(), after, size + 1);
     if (FillPage(std::move(tokens), size, response->mutable_tokens())) {
-      response->set_next_page_token(TokenOfName(response->tokens().rbegin()->name(), kList));
+      response->set_next_page_token(TokenOfName(response->tokens().rbegin()->name(), kTokenList));
     }
     return absl::OkStatus();
   }

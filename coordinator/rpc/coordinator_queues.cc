@@ -10,7 +10,7 @@ namespace milepost::coordinator {
 namespace {
 
 constexpr size_t kMaxDescriptionBytes = 1024;
-constexpr int kMaxSlots = 1 << 20;
+constexpr int kMaxQuota = 1 << 20;
 
 // The first thing that is wrong with it by itself.
 absl::Status CheckQueue(const v1::Queue& queue) {
@@ -35,14 +35,14 @@ absl::Status CheckQueue(const v1::Queue& queue) {
     if (!seen.insert(quota.device()).second) {
       return absl::InvalidArgumentError("queue.quotas: one for each kind of device at most");
     }
-    if (quota.guaranteed() < 0 || quota.guaranteed() > kMaxSlots) {
+    if (quota.guaranteed() < 0 || quota.guaranteed() > kMaxQuota) {
       return absl::InvalidArgumentError(absl::StrCat("queue.quotas.guaranteed: must be 0 to ",
-                                                     kMaxSlots, ", not ", quota.guaranteed()));
+                                                     kMaxQuota, ", not ", quota.guaranteed()));
     }
-    if (quota.has_limit() && (quota.limit() < quota.guaranteed() || quota.limit() > kMaxSlots)) {
+    if (quota.has_limit() && (quota.limit() < quota.guaranteed() || quota.limit() > kMaxQuota)) {
       return absl::InvalidArgumentError(
           absl::StrCat("queue.quotas.limit: must be what is guaranteed (", quota.guaranteed(),
-                       ") to ", kMaxSlots, ", not ", quota.limit()));
+                       ") to ", kMaxQuota, ", not ", quota.limit()));
     }
   }
   return absl::OkStatus();

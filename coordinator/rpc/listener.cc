@@ -19,7 +19,8 @@ constexpr int kMinPingIntervalMs = 1000;
 constexpr int kMaxPingStrikes = 2;
 constexpr int kMaxHeaderBytes = 8 << 10;
 constexpr int kHandshakeMs = 15'000;
-constexpr int kIdleMs = 10 * 60'000;  // a connection without a call; clients then connect again
+constexpr int kIdleConnectionMs =
+    10 * 60'000;  // a connection without a call; clients then connect again
 
 absl::Status CheckAddress(const std::string& listen, bool tls, std::string* host, int* number) {
   const size_t colon = listen.rfind(':');
@@ -73,7 +74,7 @@ void Listener::AddTo(grpc::ServerBuilder* builder,
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, kMaxPingStrikes);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
-  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleConnectionMs);
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxHeaderBytes);
   builder->SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder->SetMaxSendMessageSize(kMaxMessageBytes);

@@ -15,7 +15,7 @@
 namespace milepost::coordinator {
 namespace {
 
-constexpr char kList[] = "queues";
+constexpr char kQueueList[] = "queues";
 
 class QueueServiceImpl : public v1::QueueService::Service {
  public:
@@ -74,10 +74,10 @@ class QueueServiceImpl : public v1::QueueService::Service {
 
   absl::Status List(const v1::ListQueuesRequest& request, v1::ListQueuesResponse* response) {
     MP_ASSIGN_OR_RETURN(const int size, PageSize(request.page_size()));
-    MP_ASSIGN_OR_RETURN(const std::string after, NameOfToken(request.page_token(), kList));
+    MP_ASSIGN_OR_RETURN(const std::string after, NameOfToken(request.page_token(), kQueueList));
     std::vector<v1::Queue> queues = coordinator_->ListQueues(after, size + 1);
     if (FillPage(std::move(queues), size, response->mutable_queues())) {
-      response->set_next_page_token(TokenOfName(response->queues().rbegin()->name(), kList));
+      response->set_next_page_token(TokenOfName(response->queues().rbegin()->name(), kQueueList));
     }
     return absl::OkStatus();
   }

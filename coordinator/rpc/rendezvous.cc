@@ -11,7 +11,7 @@
 namespace milepost::coordinator {
 
 namespace {
-constexpr absl::Duration kPoll = absl::Milliseconds(200);
+constexpr absl::Duration kLookForKey = absl::Milliseconds(200);
 }  // namespace
 
 absl::Status RendezvousTable::Load() {
@@ -70,7 +70,7 @@ absl::StatusOr<std::string> RendezvousTable::Get(int64_t job, int64_t generation
   while (true) {
     MP_RETURN_IF_ERROR(check());  // without the lock: it may take others
     absl::MutexLock lock(&mutex_);
-    const absl::Time until = std::min(deadline, absl::Now() + kPoll);
+    const absl::Time until = std::min(deadline, absl::Now() + kLookForKey);
     do {
       auto attempt = attempts_.find({job, generation});
       if (attempt != attempts_.end()) {

@@ -1,3 +1,5 @@
+#include "coordinator/rpc/worker_session.h"
+
 #include <grpcpp/grpcpp.h>
 #include <spdlog/spdlog.h>
 
@@ -17,7 +19,6 @@
 #include "coordinator/rpc/gate.h"
 #include "coordinator/rpc/paging.h"
 #include "coordinator/rpc/services.h"
-#include "coordinator/rpc/worker_session.h"
 #include "coordinator/security/principal.h"
 #include "milepost/v1/worker.grpc.pb.h"
 
@@ -25,7 +26,7 @@ namespace milepost::coordinator {
 
 namespace {
 
-constexpr char kList[] = "workers";
+constexpr char kWorkerList[] = "workers";
 
 constexpr absl::Duration kLongestKeyWait = absl::Minutes(10);
 
@@ -204,10 +205,10 @@ class WorkerServiceImpl : public WorkerServiceBase {
   absl::Status List(const v1::ListWorkersRequest& request, const GateCall& call,
                     v1::ListWorkersResponse* response) {
     MP_ASSIGN_OR_RETURN(const int size, PageSize(request.page_size()));
-    MP_ASSIGN_OR_RETURN(const std::string after, NameOfToken(request.page_token(), kList));
+    MP_ASSIGN_OR_RETURN(const std::string after, NameOfToken(request.page_token(), kWorkerList));
     PageRoom room(size);
     std::vector<v1::Worker> workers = coordinator_->ListWorkers(after, &room);
-    if (room.full()) response->set_next_page_token(TokenOfName(workers.back().name(), kList));
+    if (room.full()) response->set_next_page_token(TokenOfName(workers.back().name(), kWorkerList));
     for (v1::Worker& worker : workers) {
       KeepSeen(call, &worker);
       *response->add_workers() = std::move(worker);

@@ -17,7 +17,7 @@ namespace {
 constexpr absl::Duration kLookAgain = absl::Seconds(1);
 constexpr size_t kMost = 100'000;
 constexpr size_t kMaxBytes = kMost * 128;  // a line each, with a remark
-constexpr char kPrefix[] = "workers/";
+constexpr char kWorkersPrefix[] = "workers/";
 
 // As workers may be called at all.
 bool IsWorkerId(absl::string_view id) {
@@ -51,7 +51,7 @@ bool DenyList::Parse(absl::flat_hash_set<std::string>* ids, std::string* why) co
     absl::string_view id = absl::StripAsciiWhitespace(line);
     if (id.empty() || id[0] == '#') continue;
     id = absl::StripAsciiWhitespace(id.substr(0, id.find('#')));
-    absl::ConsumePrefix(&id, kPrefix);
+    absl::ConsumePrefix(&id, kWorkersPrefix);
     const bool one_more = ids->size() < kMost;
     if (one_more) ids->emplace(id);
     if (good && (!one_more || !IsWorkerId(id))) {

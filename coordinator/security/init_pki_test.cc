@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-const absl::Time kNow = absl::FromUnixSeconds(1'800'000'000);
+const absl::Time kMade = absl::FromUnixSeconds(1'800'000'000);
 
 class InitPkiTest : public ::testing::Test {
  protected:
@@ -43,7 +43,7 @@ class InitPkiTest : public ::testing::Test {
 };
 
 TEST_F(InitPkiTest, MakesWhatEachHostNeedsAndNoMore) {
-  ASSERT_TRUE(InitPki(request_, kNow).ok());
+  ASSERT_TRUE(InitPki(request_, kMade).ok());
   const auto coordinator = ReadCertificate(Read("coordinator/tls.crt"));
   ASSERT_TRUE(coordinator.ok());
   EXPECT_THAT(coordinator->hosts,
@@ -52,7 +52,7 @@ TEST_F(InitPkiTest, MakesWhatEachHostNeedsAndNoMore) {
   const auto worker = ReadCertificate(Read("workers/a/tls.crt"));
   ASSERT_TRUE(worker.ok());
   EXPECT_EQ(WorkerIdOfUri(worker->uri), "a");
-  EXPECT_EQ(worker->not_after, kNow + absl::Hours(24));
+  EXPECT_EQ(worker->not_after, kMade + absl::Hours(24));
   for (const auto& entry : std::filesystem::recursive_directory_iterator(dir_ + "/pki")) {
     struct stat info = {};
     ASSERT_EQ(stat(entry.path().c_str(), &info), 0);
@@ -72,7 +72,7 @@ TEST_F(InitPkiTest, MakesWhatEachHostNeedsAndNoMore) {
 }
 
 TEST_F(InitPkiTest, AgainRenewsCertificatesAndKeepsTheRest) {
-  ASSERT_TRUE(InitPki(request_, kNow).ok());
+  ASSERT_TRUE(InitPki(request_, kMade).ok());
   const std::vector<std::string> kept = {"ca/ca.crt",           "ca/ca.key",
                                          "coordinator/tls.key", "workers/a/tls.key",
                                          "client/admin-token",  "coordinator/admin-token.sha256"};
@@ -81,29 +81,29 @@ TEST_F(InitPkiTest, AgainRenewsCertificatesAndKeepsTheRest) {
   const std::string certificate = Read("coordinator/tls.crt");
   request_.hosts = {};
   request_.workers = {"a", "b"};
-  ASSERT_TRUE(InitPki(request_, kNow + absl::Hours(12)).ok());
+  ASSERT_TRUE(InitPki(request_, kMade + absl::Hours(12)).ok());
   for (size_t i = 0; i < kept.size(); ++i) EXPECT_EQ(Read(kept[i]), before[i]) << kept[i];
   EXPECT_NE(Read("coordinator/tls.crt"), certificate);
   const auto coordinator = ReadCertificate(Read("coordinator/tls.crt"));
   EXPECT_EQ(coordinator->hosts.size(), 5u);
-  EXPECT_EQ(coordinator->not_after, kNow + absl::Hours(36));
+  EXPECT_EQ(coordinator->not_after, kMade + absl::Hours(36));
   EXPECT_FALSE(Read("workers/b/tls.crt").empty());
 }
 
 TEST_F(InitPkiTest, RefusesWhatIsNoNameAndALostKey) {
   for (const char* host : {"", "a b", "x,DNS:evil", "10.0.0.1\n"}) {
     request_.hosts = {host};
-    EXPECT_TRUE(absl::IsInvalidArgument(InitPki(request_, kNow).status())) << host;
+    EXPECT_TRUE(absl::IsInvalidArgument(InitPki(request_, kMade).status())) << host;
   }
   request_.hosts = {"head"};
   for (const char* worker : {"", "../up", "a/b", ".."}) {
     request_.workers = {worker};
-    EXPECT_TRUE(absl::IsInvalidArgument(InitPki(request_, kNow).status())) << worker;
+    EXPECT_TRUE(absl::IsInvalidArgument(InitPki(request_, kMade).status())) << worker;
   }
   request_.workers = {};
-  ASSERT_TRUE(InitPki(request_, kNow).ok());
+  ASSERT_TRUE(InitPki(request_, kMade).ok());
   std::filesystem::remove(dir_ + "/pki/ca/ca.key");
-  EXPECT_TRUE(absl::IsFailedPrecondition(InitPki(request_, kNow).status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(InitPki(request_, kMade).status()));
 }
 
 TEST(PrincipalUriTest, OnlyWorkersUrisAreWorkers) {

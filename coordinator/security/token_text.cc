@@ -13,7 +13,7 @@
 namespace milepost::coordinator {
 namespace {
 
-constexpr absl::string_view kPrefix = "mpt_";
+constexpr absl::string_view kTokenPrefix = "mpt_";
 constexpr size_t kIdDigits = 12;
 constexpr size_t kSecretBytes = 32;
 
@@ -28,13 +28,13 @@ bool IsHex(absl::string_view text, size_t digits) {
 NewToken MakeToken() {
   NewToken token;
   token.id = RandomHex(kIdDigits / 2);
-  token.text = absl::StrCat(kPrefix, token.id, "_", RandomHex(kSecretBytes));
+  token.text = absl::StrCat(kTokenPrefix, token.id, "_", RandomHex(kSecretBytes));
   token.sha256 = Sha256(token.text);
   return token;
 }
 
 std::string TokenIdOf(absl::string_view text) {
-  if (!absl::ConsumePrefix(&text, kPrefix)) return "";
+  if (!absl::ConsumePrefix(&text, kTokenPrefix)) return "";
   const bool good = text.size() == kIdDigits + 1 + 2 * kSecretBytes && text[kIdDigits] == '_' &&
                     IsHex(text.substr(0, kIdDigits), kIdDigits) &&
                     IsHex(text.substr(kIdDigits + 1), 2 * kSecretBytes);

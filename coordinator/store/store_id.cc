@@ -11,17 +11,12 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "common/unique_fd.h"
+#include "coordinator/store/sync_path.h"
 
 namespace milepost::coordinator {
 namespace {
 
 namespace fs = std::filesystem;
-
-absl::Status Sync(const std::string& path) {
-  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (fd.ok() && fsync(fd.get()) == 0) return absl::OkStatus();
-  return absl::ErrnoToStatus(errno, absl::StrCat("cannot sync ", path));
-}
 
 }  // namespace
 
@@ -50,13 +45,13 @@ absl::StatusOr<std::string> MakeStoreId(const std::string& dir) {
   file << id << "\n";
   file.close();
   if (!file.good()) return absl::PermissionDeniedError(path + " cannot be written");
-  MP_RETURN_IF_ERROR(Sync(temporary));
+  MP_RETURN_IF_ERROR(SyncPath(temporary));
   // Unlike a rename it replaces nothing: of two at once one fails.
   const int linked = link(temporary.c_str(), path.c_str());
   const int why = errno;
   unlink(temporary.c_str());
   if (linked != 0) return absl::ErrnoToStatus(why, absl::StrCat("cannot write ", path));
-  MP_RETURN_IF_ERROR(Sync(dir));
+  MP_RETURN_IF_ERROR(SyncPath(dir));
   return id;
 }
 

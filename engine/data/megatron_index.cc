@@ -10,12 +10,12 @@
 namespace milepost::data {
 namespace {
 
-constexpr absl::string_view kMagic("MMIDIDX\0\0", 9);
+constexpr absl::string_view kIndexMagic("MMIDIDX\0\0", 9);
 constexpr uint64_t kVersion = 1;
 constexpr int64_t kMaxTokens = int64_t{1} << 56;
 constexpr int64_t kHeaderBytes = 9 + 8 + 1 + 8 + 8;
 
-absl::Status Malformed(absl::string_view what) {
+absl::Status MalformedIndex(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("malformed Megatron index: ", what));
 }
 
@@ -51,13 +51,13 @@ absl::StatusOr<int64_t> CountTokens(absl::string_view bytes, const MegatronIndex
   for (int64_t i = 0; i < index.sequences; ++i) {
     const auto length = At<int32_t>(bytes, kHeaderBytes + i * 4);
     const auto pointer = At<int64_t>(bytes, pointers + i * 8);
-    if (length < 0) return Malformed(absl::StrCat("sequence ", i, " has ", length, " tokens"));
+    if (length < 0) return MalformedIndex(absl::StrCat("sequence ", i, " has ", length, " tokens"));
     if (pointer != tokens * Bytes(index.type)) {
-      return Malformed(absl::StrCat("sequence ", i, " is at byte ", pointer, ", not at ",
-                                    tokens * Bytes(index.type)));
+      return MalformedIndex(absl::StrCat("sequence ", i, " is at byte ", pointer, ", not at ",
+                                         tokens * Bytes(index.type)));
     }
     tokens += length;
-    if (tokens > kMaxTokens) return Malformed("more tokens than any file");
+    if (tokens > kMaxTokens) return MalformedIndex("more tokens than any file");
   }
   return tokens;
 }
@@ -68,8 +68,8 @@ absl::Status CheckDocuments(absl::string_view bytes, const MegatronIndex& index)
   for (int64_t i = 0; i < index.documents; ++i) {
     const auto sequence = At<int64_t>(bytes, first + i * 8);
     if (sequence < before || sequence > index.sequences || (i == 0 && sequence != 0)) {
-      return Malformed(absl::StrCat("document ", i, " begins with sequence ", sequence,
-                                    ", the one before it with ", before));
+      return MalformedIndex(absl::StrCat("document ", i, " begins with sequence ", sequence,
+                                         ", the one before it with ", before));
     }
     before = sequence;
   }
@@ -79,11 +79,11 @@ absl::Status CheckDocuments(absl::string_view bytes, const MegatronIndex& index)
 }  // namespace
 
 absl::StatusOr<MegatronIndex> ParseMegatronIndex(absl::string_view bytes) {
-  if (bytes.substr(0, kMagic.size()) != kMagic) {
+  if (bytes.substr(0, kIndexMagic.size()) != kIndexMagic) {
     return absl::InvalidArgumentError("not a Megatron index: it does not begin with MMIDIDX");
   }
   const auto size = static_cast<int64_t>(bytes.size());
-  if (size < kHeaderBytes) return Malformed("the file ends inside its header");
+  if (size < kHeaderBytes) return MalformedIndex("the file ends inside its header");
   if (const auto version = At<uint64_t>(bytes, 9); version != kVersion) {
     return absl::InvalidArgumentError(
         absl::StrCat("Megatron index version ", version, "; version 1 can be read"));
@@ -95,8 +95,8 @@ absl::StatusOr<MegatronIndex> ParseMegatronIndex(absl::string_view bytes) {
   // Bounded by the file before anything is multiplied.
   const auto rest = static_cast<uint64_t>(size - kHeaderBytes);
   if (sequences > rest / 12 || documents > rest / 8 || sequences * 12 + documents * 8 != rest) {
-    return Malformed(absl::StrCat(sequences, " sequences and ", documents,
-                                  " documents do not make a file of ", size, " bytes"));
+    return MalformedIndex(absl::StrCat(sequences, " sequences and ", documents,
+                                       " documents do not make a file of ", size, " bytes"));
   }
   index.sequences = static_cast<int64_t>(sequences);
   index.documents = static_cast<int64_t>(documents);

@@ -13,9 +13,9 @@
 namespace milepost::data {
 namespace {
 
-constexpr absl::string_view kMagic("\x93NUMPY", 6);
+constexpr absl::string_view kNpyMagic("\x93NUMPY", 6);
 
-absl::Status Malformed(absl::string_view what) {
+absl::Status MalformedHeader(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("malformed .npy header: ", what));
 }
 
@@ -35,10 +35,11 @@ class DictionaryParser {
       MP_RETURN_IF_ERROR(Expect('}'));
       break;
     }
-    if (!absl::StripAsciiWhitespace(rest_).empty()) return Malformed("text after the dictionary");
-    if (!descr) return Malformed("no 'descr'");
-    if (!fortran_order) return Malformed("no 'fortran_order'");
-    if (!shape_given) return Malformed("no 'shape'");
+    if (!absl::StripAsciiWhitespace(rest_).empty())
+      return MalformedHeader("text after the dictionary");
+    if (!descr) return MalformedHeader("no 'descr'");
+    if (!fortran_order) return MalformedHeader("no 'fortran_order'");
+    if (!shape_given) return MalformedHeader("no 'shape'");
     return absl::OkStatus();
   }
 
@@ -62,12 +63,12 @@ class DictionaryParser {
       } else if (TakeWord("False")) {
         fortran_order = false;
       } else {
-        return Malformed("'fortran_order' is neither True nor False");
+        return MalformedHeader("'fortran_order' is neither True nor False");
       }
       return absl::OkStatus();
     }
     if (key == "shape" && !shape_given) return Shape();
-    return Malformed(absl::StrCat("unknown or repeated key '", absl::CHexEscape(key), "'"));
+    return MalformedHeader(absl::StrCat("unknown or repeated key '", absl::CHexEscape(key), "'"));
   }
 
   absl::Status Shape() {
@@ -79,13 +80,13 @@ class DictionaryParser {
       while (digits < rest_.size() && absl::ascii_isdigit(rest_[digits])) ++digits;
       int64_t dimension = 0;
       if (digits == 0 || !absl::SimpleAtoi(rest_.substr(0, digits), &dimension)) {
-        return Malformed("'shape' is not a tuple of non-negative 64-bit integers");
+        return MalformedHeader("'shape' is not a tuple of non-negative 64-bit integers");
       }
       rest_.remove_prefix(digits);
-      if (shape.size() == kMaxNpyDimensions) return Malformed("too many dimensions");
+      if (shape.size() == kMaxNpyDimensions) return MalformedHeader("too many dimensions");
       shape.push_back(dimension);
       if (Take(',')) continue;
-      if (shape.size() == 1) return Malformed("'shape' is not a tuple; (n,) was expected");
+      if (shape.size() == 1) return MalformedHeader("'shape' is not a tuple; (n,) was expected");
       MP_RETURN_IF_ERROR(Expect(')'));
       break;
     }
@@ -95,10 +96,11 @@ class DictionaryParser {
   absl::StatusOr<std::string> QuotedString() {
     SkipSpace();
     if (rest_.empty() || (rest_[0] != '\'' && rest_[0] != '"')) {
-      return Malformed("a quoted string was expected");
+      return MalformedHeader("a quoted string was expected");
     }
     const size_t end = rest_.find(rest_[0], 1);
-    if (end == absl::string_view::npos) return Malformed("a string without its closing quote");
+    if (end == absl::string_view::npos)
+      return MalformedHeader("a string without its closing quote");
     std::string value(rest_.substr(1, end - 1));
     rest_.remove_prefix(end + 1);
     return value;
@@ -122,7 +124,7 @@ class DictionaryParser {
   }
   absl::Status Expect(char c) {
     if (Take(c)) return absl::OkStatus();
-    return Malformed(absl::StrCat("'", std::string(1, c), "' was expected"));
+    return MalformedHeader(absl::StrCat("'", std::string(1, c), "' was expected"));
   }
 
   absl::string_view rest_;
@@ -140,13 +142,13 @@ absl::StatusOr<TokenType> TypeOf(absl::string_view descr) {
 
 }  // namespace
 
-bool IsNpy(absl::string_view prefix) { return prefix.substr(0, kMagic.size()) == kMagic; }
+bool IsNpy(absl::string_view prefix) { return prefix.substr(0, kNpyMagic.size()) == kNpyMagic; }
 
 absl::StatusOr<NpyArrayHeader> ParseNpyArrayHeader(absl::string_view prefix) {
   if (!IsNpy(prefix)) {
     return absl::InvalidArgumentError("not a .npy file: it does not begin with \\x93NUMPY");
   }
-  if (prefix.size() < 10) return Malformed("the file ends inside it");
+  if (prefix.size() < 10) return MalformedHeader("the file ends inside it");
   const auto byte = [&](size_t i) { return static_cast<int64_t>(static_cast<uint8_t>(prefix[i])); };
   const int64_t major = byte(6);
   if (major < 1 || major > 3 || byte(7) != 0) {
@@ -154,15 +156,16 @@ absl::StatusOr<NpyArrayHeader> ParseNpyArrayHeader(absl::string_view prefix) {
                                                    "; 1.0, 2.0 and 3.0 can be read"));
   }
   const int64_t start = major == 1 ? 10 : 12;
-  if (static_cast<int64_t>(prefix.size()) < start) return Malformed("the file ends inside it");
+  if (static_cast<int64_t>(prefix.size()) < start)
+    return MalformedHeader("the file ends inside it");
   int64_t length = byte(8) | byte(9) << 8;
   if (major > 1) length |= byte(10) << 16 | byte(11) << 24;
   if (length > kMaxNpyHeaderBytes - start) {
-    return Malformed(
+    return MalformedHeader(
         absl::StrCat(length, " bytes long; at most ", kMaxNpyHeaderBytes - start, " are accepted"));
   }
   if (static_cast<int64_t>(prefix.size()) < start + length) {
-    return Malformed("the file ends inside it");
+    return MalformedHeader("the file ends inside it");
   }
   DictionaryParser dictionary(prefix.substr(start, length));
   MP_RETURN_IF_ERROR(dictionary.Parse());
@@ -194,7 +197,7 @@ std::string FormatNpyHeader(TokenType type, int64_t elements) {
                                                    : "<u4";
   const std::string dictionary = absl::StrCat(
       "{'descr': '", descr, "', 'fortran_order': False, 'shape': (", elements, ",), }");
-  std::string header(kMagic);
+  std::string header(kNpyMagic);
   header.append({1, 0, kWrittenNpyHeaderBytes - 10, 0});
   header += dictionary;
   header.resize(kWrittenNpyHeaderBytes - 1, ' ');

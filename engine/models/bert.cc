@@ -19,7 +19,7 @@ using graph::DType;
 using graph::Initializer;
 using graph::ValueId;
 
-constexpr double kStddev = 0.02;
+constexpr double kBertStddev = 0.02;
 
 absl::Status CheckSizes(const v1::BertSpec& spec, const ModelOptions& options) {
   const auto invalid = [](absl::string_view field, const auto&... message) {
@@ -42,7 +42,7 @@ absl::Status CheckSizes(const v1::BertSpec& spec, const ModelOptions& options) {
   return absl::OkStatus();
 }
 
-struct Affine {
+struct LinearWeights {
   ValueId weight;
   ValueId bias;
 };
@@ -74,12 +74,12 @@ class BertBuilder {
 
  private:
   ValueId Weight(const std::string& name, int64_t out, int64_t in) {
-    return b_.Parameter(name + ".weight", {out, in}, Initializer::kNormal, kStddev);
+    return b_.Parameter(name + ".weight", {out, in}, Initializer::kNormal, kBertStddev);
   }
   ValueId Bias(const std::string& name, int64_t out) {
     return b_.Parameter(name + ".bias", {out}, Initializer::kZeros);
   }
-  Affine Norm(const std::string& name) {
+  LinearWeights Norm(const std::string& name) {
     const ValueId weight = b_.Parameter(name + ".weight", {spec_.width()}, Initializer::kOnes);
     return {weight, Bias(name, spec_.width())};
   }
@@ -91,7 +91,7 @@ class BertBuilder {
     words_ = Weight(hf + "word_embeddings", spec_.vocabulary(), width);
     const ValueId positions = Weight(hf + "position_embeddings", spec_.context(), width);
     const ValueId segments = Weight(hf + "token_type_embeddings", spec_.segments(), width);
-    const Affine norm = Norm(hf + "LayerNorm");
+    const LinearWeights norm = Norm(hf + "LayerNorm");
     const ValueId sum = b_.Embedding(
         "embeddings.sum", b_.Tokens(), words_,
         {.wpe = positions, .positions = positions_, .wse = segments, .segments = segments_},
@@ -102,7 +102,7 @@ class BertBuilder {
 
   // y_ = LayerNorm(y_ + dropout(delta)).
   void AddAndNorm(const std::string& hf, const std::string& name, ValueId delta) {
-    const Affine norm = Norm(hf + ".output.LayerNorm");
+    const LinearWeights norm = Norm(hf + ".output.LayerNorm");
     y_ = b_.ResidualLayerNorm(name, y_, delta, norm.weight, norm.bias, dropout_,
                               spec_.norm_epsilon())
              .y;
@@ -151,7 +151,7 @@ class BertBuilder {
     const ValueId bias = Bias(hf, spec_.vocabulary());
     const ValueId dense = Weight(hf + ".transform.dense", width, width);
     const ValueId dense_bias = Bias(hf + ".transform.dense", width);
-    const Affine norm = Norm(hf + ".transform.LayerNorm");
+    const LinearWeights norm = Norm(hf + ".transform.LayerNorm");
     const ValueId x = b_.LinearRows("head.fc", y_, {dense}, {dense_bias});
     const ValueId active = b_.Gelu("head.gelu", x, /*exact=*/true);
     const ValueId y =

@@ -18,7 +18,7 @@ using graph::Shape;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-v1::BertSpec Tiny() {
+v1::BertSpec TinyBert() {
   v1::BertSpec spec;
   spec.set_layers(2);
   spec.set_width(8);
@@ -85,12 +85,12 @@ std::map<std::string, Shape> HuggingFaces() {
 }
 
 TEST(Bert, HasHuggingFacesParameters) {
-  EXPECT_EQ(Parameters(Build(Tiny(), {.sequence = 7})), HuggingFaces());
+  EXPECT_EQ(Parameters(Build(TinyBert(), {.sequence = 7})), HuggingFaces());
 }
 
 TEST(Bert, GradientsAreThoseOfFiniteDifferences) {
   for (const double dropout : {0.0, 0.2}) {
-    v1::BertSpec spec = Tiny();
+    v1::BertSpec spec = TinyBert();
     spec.set_dropout(dropout);
     ModelOptions options{.batch = 2, .sequence = 6, .lm_head_chunk_rows = 5};
     options.documents = options.segments = dropout > 0;  // all zero: one document, one segment
@@ -102,9 +102,9 @@ TEST(Bert, GradientsAreThoseOfFiniteDifferences) {
 }
 
 TEST(Bert, EveryModeHasTheSameParameters) {
-  const Graph training = Build(Tiny(), {.mode = Mode::kTraining, .batch = 2, .sequence = 5});
+  const Graph training = Build(TinyBert(), {.mode = Mode::kTraining, .batch = 2, .sequence = 5});
   for (Mode mode : {Mode::kEvaluation, Mode::kGeneration}) {
-    const Graph other = Build(Tiny(), {.mode = mode, .batch = 2, .sequence = 5});
+    const Graph other = Build(TinyBert(), {.mode = mode, .batch = 2, .sequence = 5});
     ASSERT_EQ(other.parameters.size(), training.parameters.size());
     for (size_t i = 0; i < other.parameters.size(); ++i) {
       EXPECT_EQ(other.values[other.parameters[i].value].name,
@@ -117,7 +117,7 @@ TEST(Bert, EveryModeHasTheSameParameters) {
 TEST(Bert, SeesBothWaysWithinItsDocument) {
   ModelOptions options{.mode = Mode::kGeneration, .sequence = 6};
   options.documents = true;
-  const Graph graph = Build(Tiny(), options);
+  const Graph graph = Build(TinyBert(), options);
   graph::ReferenceInterpreter reference(graph);
   for (const graph::Parameter& parameter : graph.parameters) {
     std::vector<double>& values = reference.values(parameter.value);
@@ -140,7 +140,7 @@ TEST(Bert, SeesBothWaysWithinItsDocument) {
 
 TEST(Bert, NamesTheFieldOfASizeThatDoesNotFit) {
   const auto message = [](auto change, int64_t sequence = 5) {
-    v1::BertSpec spec = Tiny();
+    v1::BertSpec spec = TinyBert();
     change(spec);
     return std::string(
         BuildModel(Model(spec), {.batch = 1, .sequence = sequence}).status().message());

@@ -18,7 +18,7 @@ using graph::Builder;
 using graph::Initializer;
 using graph::ValueId;
 
-constexpr double kStddev = 0.02;
+constexpr double kGpt2Stddev = 0.02;
 
 absl::Status CheckSizes(const v1::Gpt2Spec& spec, const ModelOptions& options) {
   const auto positive = [](absl::string_view field, int64_t value) {
@@ -88,10 +88,10 @@ class Gpt2Builder {
   void Embed() {
     b_.BeginBlock("embedding");
     wte_ = b_.Parameter(Hf("wte.weight"), {spec_.vocabulary(), spec_.width()}, Initializer::kNormal,
-                        kStddev);
+                        kGpt2Stddev);
     ValueId positions = graph::kNoValue;
     const ValueId wpe = b_.Parameter(Hf("wpe.weight"), {spec_.context(), spec_.width()},
-                                     Initializer::kNormal, kStddev);
+                                     Initializer::kNormal, kGpt2Stddev);
     if (options_.documents) documents_ = b_.Input("documents", graph::DType::kI32, {b_.rows()});
     if (options_.documents) positions = b_.Input("positions", graph::DType::kI32, {b_.rows()});
     residual_ = b_.Embedding("embedding", b_.Tokens(), wte_, {.wpe = wpe, .positions = positions},
@@ -115,11 +115,12 @@ class Gpt2Builder {
     const std::string h = absl::StrCat("h.", layer);
     const auto named = [&h](absl::string_view name) { return absl::StrCat(h, ".", name); };
     const int64_t width = spec_.width();
-    const double residual_stddev = kStddev / std::sqrt(2.0 * static_cast<double>(spec_.layers()));
+    const double residual_stddev =
+        kGpt2Stddev / std::sqrt(2.0 * static_cast<double>(spec_.layers()));
     b_.BeginBlock(h);
 
     Norm(named("ln_1"));
-    const Affine attend = LinearParameters(named("attn.c_attn"), width, 3 * width, kStddev);
+    const Affine attend = LinearParameters(named("attn.c_attn"), width, 3 * width, kGpt2Stddev);
     const Affine project = LinearParameters(named("attn.c_proj"), width, width, residual_stddev);
     const ValueId qkv = b_.Linear(named("attn.qkv"), y_, attend.weight, attend.bias);
     const ValueId attention =
@@ -127,7 +128,7 @@ class Gpt2Builder {
     delta_ = b_.Linear(named("attn.delta"), attention, project.weight, project.bias);
 
     Norm(named("ln_2"));
-    const Affine up = LinearParameters(named("mlp.c_fc"), width, 4 * width, kStddev);
+    const Affine up = LinearParameters(named("mlp.c_fc"), width, 4 * width, kGpt2Stddev);
     const Affine down = LinearParameters(named("mlp.c_proj"), 4 * width, width, residual_stddev);
     const ValueId hidden = b_.Linear(named("mlp.fc"), y_, up.weight, up.bias);
     const ValueId active = b_.Gelu(named("mlp.gelu"), hidden);

@@ -16,7 +16,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-v1::ModelSpec Gpt2() {
+v1::ModelSpec SmallGpt2() {
   v1::ModelSpec model;
   v1::Gpt2Spec& gpt2 = *model.mutable_gpt2();
   gpt2.set_layers(12);
@@ -29,7 +29,7 @@ v1::ModelSpec Gpt2() {
 }
 
 TEST(HuggingFaceTest, WritesAGpt2Config) {
-  const auto config = HfConfig(Gpt2(), "float32");
+  const auto config = HfConfig(SmallGpt2(), "float32");
   ASSERT_TRUE(config.ok()) << config.status();
   for (const char* line :
        {"\"architectures\": [\n    \"GPT2LMHeadModel\"\n  ]", "\"model_type\": \"gpt2\"",
@@ -39,14 +39,14 @@ TEST(HuggingFaceTest, WritesAGpt2Config) {
         "\"eos_token_id\": 50256", "\"torch_dtype\": \"float32\""}) {
     EXPECT_THAT(*config, HasSubstr(line));
   }
-  v1::ModelSpec bytes = Gpt2();
+  v1::ModelSpec bytes = SmallGpt2();
   bytes.mutable_gpt2()->set_vocabulary(256);
   EXPECT_THAT(*HfConfig(bytes, "bfloat16"), HasSubstr("\"eos_token_id\": null"));
   EXPECT_TRUE(absl::IsInvalidArgument(HfConfig(v1::ModelSpec(), "float32").status()));
 }
 
 TEST(HuggingFaceTest, ReadsItsOwnConfigAndTheHubs) {
-  EXPECT_TRUE(CheckHfConfig(Gpt2(), *HfConfig(Gpt2(), "float32")).ok());
+  EXPECT_TRUE(CheckHfConfig(SmallGpt2(), *HfConfig(SmallGpt2(), "float32")).ok());
   // huggingface.co/gpt2/resolve/main/config.json, in part: what it leaves out has defaults.
   const char hub[] = R"({
     "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1,
@@ -55,15 +55,16 @@ TEST(HuggingFaceTest, ReadsItsOwnConfigAndTheHubs) {
     "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1, "summary_activation": null,
     "task_specific_params": {"text-generation": {"do_sample": true, "max_length": 50}},
     "vocab_size": 50257})";
-  EXPECT_TRUE(CheckHfConfig(Gpt2(), hub).ok()) << CheckHfConfig(Gpt2(), hub);
-  EXPECT_TRUE(CheckHfConfig(Gpt2(), R"({"model_type": "gpt2"})").ok());
+  EXPECT_TRUE(CheckHfConfig(SmallGpt2(), hub).ok()) << CheckHfConfig(SmallGpt2(), hub);
+  EXPECT_TRUE(CheckHfConfig(SmallGpt2(), R"({"model_type": "gpt2"})").ok());
 }
 
 TEST(HuggingFaceTest, NamesEveryDifferenceWithBothValues) {
   const auto changed = [](const char* from, const char* to) {
-    const std::string config = *HfConfig(Gpt2(), "float32");
+    const std::string config = *HfConfig(SmallGpt2(), "float32");
     EXPECT_THAT(config, HasSubstr(from));
-    return std::string(CheckHfConfig(Gpt2(), absl::StrReplaceAll(config, {{from, to}})).message());
+    return std::string(
+        CheckHfConfig(SmallGpt2(), absl::StrReplaceAll(config, {{from, to}})).message());
   };
   EXPECT_EQ(changed("\"n_layer\": 12", "\"n_layer\": 24"),
             "n_layer is 24, model.gpt2.layers needs 12");
@@ -78,7 +79,7 @@ TEST(HuggingFaceTest, NamesEveryDifferenceWithBothValues) {
   EXPECT_EQ(changed("\"model_type\": \"gpt2\"", "\"x\": 1"), "model_type is missing");
   EXPECT_EQ(changed("\"initializer_range\": 0.02", "\"initializer_range\": 1"), "");
 
-  v1::ModelSpec wide = Gpt2();
+  v1::ModelSpec wide = SmallGpt2();
   wide.mutable_gpt2()->set_width(1024);
   wide.mutable_gpt2()->set_heads(16);
   EXPECT_EQ(CheckHfConfig(wide, R"({"model_type": "gpt2", "n_embd": 768})").message(),
@@ -186,7 +187,7 @@ TEST(HuggingFaceTest, ReadsMistralAndQwen) {
       CheckHfConfig(model, absl::StrReplaceAll(plain, {{"\"llama\"", "\"gemma2\""}})).message(),
       "model_type is \"gemma2\", which is not supported; there are gpt2, llama, mistral, qwen2, "
       "qwen3, bert, resnet");
-  EXPECT_EQ(CheckHfConfig(Gpt2(), plain).message(),
+  EXPECT_EQ(CheckHfConfig(SmallGpt2(), plain).message(),
             "model_type is \"llama\", which is model.llama, and the spec has model.gpt2");
   // transformers' defaults, where a config leaves them out, are not the other families'.
   EXPECT_EQ(CheckHfConfig(model, absl::StrReplaceAll(qwen3, {{"\"head_dim\"", "\"x\""}})).message(),
@@ -239,16 +240,16 @@ TEST(HuggingFaceTest, RefusesWhatIsNoConfig) {
       {std::string((1 << 20) + 1, ' '), "longer than"},
   };
   for (const auto& [text, message] : cases) {
-    const absl::Status status = CheckHfConfig(Gpt2(), text);
+    const absl::Status status = CheckHfConfig(SmallGpt2(), text);
     EXPECT_TRUE(absl::IsInvalidArgument(status));
     EXPECT_THAT(status.message(), HasSubstr(message));
   }
 }
 
 TEST(HuggingFaceTest, NamesWithAndWithoutTheBaseModelsPrefix) {
-  EXPECT_THAT(HfNames(Gpt2(), "transformer.wte.weight"),
+  EXPECT_THAT(HfNames(SmallGpt2(), "transformer.wte.weight"),
               ElementsAre("transformer.wte.weight", "wte.weight"));
-  EXPECT_THAT(HfNames(Gpt2(), "lm_head.weight"), ElementsAre("lm_head.weight"));
+  EXPECT_THAT(HfNames(SmallGpt2(), "lm_head.weight"), ElementsAre("lm_head.weight"));
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ using graph::Builder;
 using graph::Initializer;
 using graph::ValueId;
 
-constexpr double kStddev = 0.02;
+constexpr double kLlamaStddev = 0.02;
 
 absl::Status CheckSizes(const v1::LlamaSpec& spec, const ModelOptions& options) {
   const auto invalid = [](absl::string_view field, const auto&... message) {
@@ -60,7 +60,7 @@ class LlamaBuilder {
       : model_(model),
         spec_(model.llama()),
         options_(options),
-        residual_stddev_(kStddev / std::sqrt(2.0 * static_cast<double>(spec_.layers()))),
+        residual_stddev_(kLlamaStddev / std::sqrt(2.0 * static_cast<double>(spec_.layers()))),
         b_({.compute_dtype = options.compute_dtype,
             .batch = options.batch,
             .sequence = options.sequence,
@@ -68,7 +68,7 @@ class LlamaBuilder {
 
   absl::StatusOr<graph::Graph> Build() && {
     b_.BeginBlock("embedding");
-    embedding_ = Weight("model.embed_tokens", spec_.vocabulary(), spec_.width(), kStddev);
+    embedding_ = Weight("model.embed_tokens", spec_.vocabulary(), spec_.width(), kLlamaStddev);
     residual_ = b_.Embedding("embedding", b_.Tokens(), embedding_, {}, 0);
     if (options_.documents) {
       documents_ = b_.Input("documents", graph::DType::kI32, {b_.rows()});
@@ -122,9 +122,9 @@ class LlamaBuilder {
     const int64_t width = spec_.width();
     const int64_t queries = spec_.heads() * spec_.head_dim();
     const int64_t keys = spec_.kv_heads() * spec_.head_dim();
-    const std::vector<ValueId> weights = {Weight(hf + ".q_proj", queries, width, kStddev),
-                                          Weight(hf + ".k_proj", keys, width, kStddev),
-                                          Weight(hf + ".v_proj", keys, width, kStddev)};
+    const std::vector<ValueId> weights = {Weight(hf + ".q_proj", queries, width, kLlamaStddev),
+                                          Weight(hf + ".k_proj", keys, width, kLlamaStddev),
+                                          Weight(hf + ".v_proj", keys, width, kLlamaStddev)};
     std::vector<ValueId> biases;
     if (spec_.qkv_bias()) {
       biases = {Bias(hf + ".q_proj", queries), Bias(hf + ".k_proj", keys),
@@ -149,8 +149,8 @@ class LlamaBuilder {
   void FeedForward(const std::string& hf, const std::string& name) {
     const int64_t width = spec_.width();
     const int64_t hidden = spec_.hidden();
-    const std::vector<ValueId> weights = {Weight(hf + ".gate_proj", hidden, width, kStddev),
-                                          Weight(hf + ".up_proj", hidden, width, kStddev)};
+    const std::vector<ValueId> weights = {Weight(hf + ".gate_proj", hidden, width, kLlamaStddev),
+                                          Weight(hf + ".up_proj", hidden, width, kLlamaStddev)};
     const ValueId down = Weight(hf + ".down_proj", width, hidden, residual_stddev_);
     const ValueId both = b_.LinearRows(name + ".gate_up", y_, weights);
     const ValueId active = b_.SwiGlu(name + ".swiglu", both);
@@ -158,8 +158,9 @@ class LlamaBuilder {
   }
 
   void Head() {
-    const ValueId head =
-        spec_.tied() ? embedding_ : Weight("lm_head", spec_.vocabulary(), spec_.width(), kStddev);
+    const ValueId head = spec_.tied()
+                             ? embedding_
+                             : Weight("lm_head", spec_.vocabulary(), spec_.width(), kLlamaStddev);
     if (options_.mode == Mode::kGeneration) {
       b_.LmHeadLogits("logits", y_, head);
       return;

@@ -18,7 +18,7 @@ using graph::Shape;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-v1::LlamaSpec Tiny() {
+v1::LlamaSpec TinyLlama() {
   v1::LlamaSpec spec;
   spec.set_layers(2);
   spec.set_width(16);
@@ -46,7 +46,7 @@ Graph Build(const v1::LlamaSpec& llama, const ModelOptions& options) {
   return *std::move(graph);
 }
 
-std::map<std::string, Shape> Parameters(const Graph& graph) {
+std::map<std::string, Shape> ShapesOf(const Graph& graph) {
   std::map<std::string, Shape> found;
   for (const graph::Parameter& parameter : graph.parameters) {
     const graph::Value& value = graph.values[parameter.value];
@@ -85,20 +85,20 @@ std::map<std::string, Shape> HuggingFaces(bool tied, bool qkv_bias, bool qk_norm
 TEST(Llama, HasHuggingFacesParameters) {
   for (bool tied : {false, true}) {
     for (bool qkv_bias : {false, true}) {
-      v1::LlamaSpec spec = Tiny();
+      v1::LlamaSpec spec = TinyLlama();
       spec.set_tied(tied);
       spec.set_qkv_bias(qkv_bias);
-      EXPECT_EQ(Parameters(Build(spec, {.sequence = 7})), HuggingFaces(tied, qkv_bias));
+      EXPECT_EQ(ShapesOf(Build(spec, {.sequence = 7})), HuggingFaces(tied, qkv_bias));
     }
   }
-  v1::LlamaSpec qwen3 = Tiny();
+  v1::LlamaSpec qwen3 = TinyLlama();
   qwen3.set_qk_norm(true);
-  EXPECT_EQ(Parameters(Build(qwen3, {.sequence = 7})), HuggingFaces(false, false, true));
+  EXPECT_EQ(ShapesOf(Build(qwen3, {.sequence = 7})), HuggingFaces(false, false, true));
 }
 
 TEST(Llama, GradientsAreThoseOfFiniteDifferences) {
   for (int64_t kv_heads : {1, 2, 4}) {
-    v1::LlamaSpec spec = Tiny();
+    v1::LlamaSpec spec = TinyLlama();
     spec.set_kv_heads(kv_heads);
     spec.set_tied(kv_heads == 1);
     spec.set_qkv_bias(kv_heads == 4);
@@ -115,16 +115,16 @@ TEST(Llama, GradientsAreThoseOfFiniteDifferences) {
 }
 
 TEST(Llama, EveryModeHasTheSameParameters) {
-  const Graph training = Build(Tiny(), {.mode = Mode::kTraining, .batch = 2, .sequence = 5});
+  const Graph training = Build(TinyLlama(), {.mode = Mode::kTraining, .batch = 2, .sequence = 5});
   for (Mode mode : {Mode::kEvaluation, Mode::kGeneration}) {
-    const Graph other = Build(Tiny(), {.mode = mode, .batch = 1, .sequence = 7});
-    EXPECT_EQ(Parameters(other), Parameters(training));
+    const Graph other = Build(TinyLlama(), {.mode = mode, .batch = 1, .sequence = 7});
+    EXPECT_EQ(ShapesOf(other), ShapesOf(training));
     EXPECT_EQ(other.blocks, training.blocks);
   }
 }
 
 TEST(Llama, GenerationGivesTheLogitsOfOnePosition) {
-  const Graph graph = Build(Tiny(), {.mode = Mode::kGeneration, .batch = 1, .sequence = 6});
+  const Graph graph = Build(TinyLlama(), {.mode = Mode::kGeneration, .batch = 1, .sequence = 6});
   graph::ReferenceInterpreter reference(graph);
   for (const graph::Parameter& parameter : graph.parameters) {
     auto& values = reference.values(parameter.value);
@@ -147,9 +147,12 @@ TEST(Llama, NamesTheFieldThatDoesNotFit) {
     change(spec);
     return std::string(BuildModel(Model(spec), {.sequence = 7}).status().message());
   };
-  EXPECT_THAT(error(Tiny(), [](auto& s) { s.set_kv_heads(3); }), HasSubstr("model.llama.kv_heads"));
-  EXPECT_THAT(error(Tiny(), [](auto& s) { s.set_hidden(0); }), HasSubstr("model.llama.hidden"));
-  EXPECT_THAT(error(Tiny(), [](auto& s) { s.set_context(6); }), HasSubstr("model.llama.context"));
+  EXPECT_THAT(error(TinyLlama(), [](auto& s) { s.set_kv_heads(3); }),
+              HasSubstr("model.llama.kv_heads"));
+  EXPECT_THAT(error(TinyLlama(), [](auto& s) { s.set_hidden(0); }),
+              HasSubstr("model.llama.hidden"));
+  EXPECT_THAT(error(TinyLlama(), [](auto& s) { s.set_context(6); }),
+              HasSubstr("model.llama.context"));
 }
 
 }  // namespace

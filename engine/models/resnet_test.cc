@@ -38,7 +38,7 @@ v1::ModelSpec Tiny(bool bottleneck) {
   return Normalized(resnet);
 }
 
-Graph Build(const v1::ModelSpec& model, const ModelOptions& options) {
+Graph BuildResnet(const v1::ModelSpec& model, const ModelOptions& options) {
   absl::StatusOr<Graph> graph = BuildModel(model, options);
   EXPECT_TRUE(graph.ok()) << graph.status();
   return *std::move(graph);
@@ -52,7 +52,7 @@ TEST(ResNet, HasTheWellKnownNumbersOfParameters) {
     v1::ResNetSpec resnet;
     resnet.set_depth(depth);
     resnet.set_classes(1000);
-    const Graph graph = Build(Normalized(resnet), {.batch = 1});
+    const Graph graph = BuildResnet(Normalized(resnet), {.batch = 1});
     int64_t found = 0;
     for (const graph::Parameter& p : graph.parameters) {
       found += graph::Elements(graph.values[p.value].shape);
@@ -63,7 +63,7 @@ TEST(ResNet, HasTheWellKnownNumbersOfParameters) {
 }
 
 TEST(ResNet, HasHuggingFacesNames) {
-  const Graph graph = Build(Tiny(true), {.batch = 2});
+  const Graph graph = BuildResnet(Tiny(true), {.batch = 2});
   std::map<std::string, Shape> found;
   for (const graph::Parameter& p : graph.parameters) {
     found[graph.values[p.value].name] = graph.values[p.value].shape;
@@ -98,7 +98,7 @@ TEST(ResNet, HasHuggingFacesNames) {
 
 TEST(ResNet, GradientsAreThoseOfTheLoss) {
   for (bool bottleneck : {true, false}) {
-    const Graph graph = Build(Tiny(bottleneck), {.batch = 3});
+    const Graph graph = BuildResnet(Tiny(bottleneck), {.batch = 3});
     EXPECT_THAT(
         GradientErrors(
             graph, {.vocabulary = 5, .elements_per_parameter = 3, .tolerance = 1e-6, .step = 1e-7}),
@@ -107,8 +107,8 @@ TEST(ResNet, GradientsAreThoseOfTheLoss) {
 }
 
 TEST(ResNet, EvaluationHasTheSameParametersAndMovesNothing) {
-  const Graph train = Build(Tiny(true), {.batch = 2});
-  const Graph evaluate = Build(Tiny(true), {.mode = Mode::kEvaluation, .batch = 2});
+  const Graph train = BuildResnet(Tiny(true), {.batch = 2});
+  const Graph evaluate = BuildResnet(Tiny(true), {.mode = Mode::kEvaluation, .batch = 2});
   ASSERT_EQ(evaluate.parameters.size(), train.parameters.size());
   ASSERT_EQ(evaluate.statistics.size(), train.statistics.size());
   for (const graph::Op& op : evaluate.ops) {
@@ -123,7 +123,7 @@ TEST(ResNet, EvaluationHasTheSameParametersAndMovesNothing) {
 TEST(ResNet, TheLastNormsMayStartAtZero) {
   v1::ModelSpec model = Tiny(true);
   model.mutable_resnet()->set_zero_init_residual(true);
-  const Graph graph = Build(model, {.batch = 2});
+  const Graph graph = BuildResnet(model, {.batch = 2});
   for (const graph::Parameter& p : graph.parameters) {
     const std::string& name = graph.values[p.value].name;
     if (!name.ends_with("normalization.weight")) continue;

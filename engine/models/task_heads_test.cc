@@ -21,7 +21,7 @@ using graph::Shape;
 using testing::IsEmpty;
 
 constexpr int64_t kWidth = 8;
-constexpr int64_t kVocabulary = 11;
+constexpr int64_t kFewTokens = 11;
 
 v1::ModelSpec WithHeads(const std::string& family) {
   v1::JobSpec spec;
@@ -31,7 +31,7 @@ v1::ModelSpec WithHeads(const std::string& family) {
     of_family->set_width(kWidth);
     of_family->set_heads(2);
     of_family->set_context(6);
-    of_family->set_vocabulary(kVocabulary);
+    of_family->set_vocabulary(kFewTokens);
   };
   if (family == "gpt2") sizes(model.mutable_gpt2());
   if (family == "bert") sizes(model.mutable_bert());
@@ -42,7 +42,7 @@ v1::ModelSpec WithHeads(const std::string& family) {
   if (family == "resnet") {
     model.mutable_resnet()->add_stages()->set_layers(1);
     model.mutable_resnet()->set_width(kWidth);
-    model.mutable_resnet()->set_classes(kVocabulary);
+    model.mutable_resnet()->set_classes(kFewTokens);
     model.mutable_resnet()->set_image_size(12);
   }
   for (const bool first : {true, false}) {
@@ -56,7 +56,7 @@ v1::ModelSpec WithHeads(const std::string& family) {
   return model;
 }
 
-Graph Build(const v1::ModelSpec& model, const ModelOptions& options) {
+Graph BuildWithHeads(const v1::ModelSpec& model, const ModelOptions& options) {
   absl::StatusOr<Graph> graph = BuildModel(model, options);
   EXPECT_TRUE(graph.ok()) << graph.status();
   return *std::move(graph);
@@ -73,7 +73,7 @@ class TaskHeads : public testing::TestWithParam<const char*> {};
 
 TEST_P(TaskHeads, FollowTheFamilysOwnInItsBlock) {
   const v1::ModelSpec model = WithHeads(GetParam());
-  const Graph graph = Build(model, OptionsOf(model));
+  const Graph graph = BuildWithHeads(model, OptionsOf(model));
   ASSERT_EQ(graph.losses.size(), 3u);
   const std::vector<double> weights = {0.25, 2, 0.5};
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(graph.losses[i].weight, weights[i]);
@@ -96,19 +96,19 @@ TEST_P(TaskHeads, FollowTheFamilysOwnInItsBlock) {
 TEST_P(TaskHeads, GradientsAreThoseOfFiniteDifferences) {
   const v1::ModelSpec model = WithHeads(GetParam());
   EXPECT_THAT(
-      graph::GradientErrors(Build(model, OptionsOf(model)),
-                            {.vocabulary = kVocabulary, .elements_per_parameter = 5, .step = 1e-6}),
+      graph::GradientErrors(BuildWithHeads(model, OptionsOf(model)),
+                            {.vocabulary = kFewTokens, .elements_per_parameter = 5, .step = 1e-6}),
       IsEmpty());
 }
 
 // The same parameters in the same order, whether a loss is made or not.
 TEST_P(TaskHeads, AreInEveryMode) {
   const v1::ModelSpec model = WithHeads(GetParam());
-  const Graph training = Build(model, OptionsOf(model));
+  const Graph training = BuildWithHeads(model, OptionsOf(model));
   std::vector<Mode> modes = {Mode::kEvaluation};
   if (!model.has_resnet()) modes.push_back(Mode::kGeneration);
   for (const Mode mode : modes) {
-    const Graph graph = Build(model, OptionsOf(model, mode));
+    const Graph graph = BuildWithHeads(model, OptionsOf(model, mode));
     ASSERT_EQ(graph.parameters.size(), training.parameters.size());
     for (size_t i = 0; i < graph.parameters.size(); ++i) {
       EXPECT_EQ(graph.values[graph.parameters[i].value].name,
@@ -124,12 +124,13 @@ INSTANTIATE_TEST_SUITE_P(Families, TaskHeads, testing::Values("gpt2", "llama", "
 // Logits of many classes are made in chunks as large as those of the vocabulary.
 TEST(TaskHeadsChunks, AreNoLargerThanTheOwnHeads) {
   const v1::ModelSpec model = WithHeads("gpt2");
-  const Graph graph = Build(model, {.batch = 100, .sequence = 6, .lm_head_chunk_rows = 320});
+  const Graph graph =
+      BuildWithHeads(model, {.batch = 100, .sequence = 6, .lm_head_chunk_rows = 320});
   std::vector<int64_t> rows;
   for (const graph::Op& op : graph.ops) {
     if (op.kind == graph::OpKind::kLmHeadLoss) rows.push_back(op.attributes.chunk_rows);
   }
-  EXPECT_THAT(rows, testing::ElementsAre(320, 600, 320 * kVocabulary / 70));
+  EXPECT_THAT(rows, testing::ElementsAre(320, 600, 320 * kFewTokens / 70));
 }
 
 }  // namespace

@@ -1,11 +1,11 @@
 #include "engine/plan/cuda_beside.h"
 
+#include "engine/plan/cuda_workspace.h"
 #include "engine/plan/library_attention.h"
 
 namespace milepost::plan {
 namespace {
 
-constexpr int64_t kAlignment = 256;
 // runtime/cuda_backend/tables_on_device.cc: small tables share pieces, of which some is left over.
 constexpr int64_t kPiece = 256 << 10;
 // runtime/cuda_backend/step_control.h, kernels/cuda/optimizer.h, kernels/cuda/flat.h
@@ -17,9 +17,9 @@ constexpr int64_t kChunkElements = 4096;
 // Of image models: a value for each byte and channel, for training and for evaluation.
 constexpr int64_t kImageTables = 2 * 256 * 3 * 4;
 
-int64_t RoundUp(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
-int64_t TableBytes(int64_t bytes) { return bytes < kPiece ? 2 * RoundUp(bytes) : RoundUp(bytes); }
+int64_t TableBytes(int64_t bytes) {
+  return bytes < kPiece ? 2 * DeviceAligned(bytes) : DeviceAligned(bytes);
+}
 
 int64_t ChunkTableBytes(int64_t elements, int64_t ranges) {
   return TableBytes(kChunk * (elements / kChunkElements + ranges));
@@ -28,7 +28,7 @@ int64_t ChunkTableBytes(int64_t elements, int64_t ranges) {
 int64_t GroupBytes(const FlatGroup& group) {
   // Of a shard; what lies behind the last one is another.
   const auto segments = static_cast<int64_t>(group.parameters.size()) + 1;
-  int64_t bytes = RoundUp(segments * kSegment);
+  int64_t bytes = DeviceAligned(segments * kSegment);
   // Zeroed before gradients are reduced.
   bytes += ChunkTableBytes(group.padded_elements - group.elements, segments);
   bytes += ChunkTableBytes(group.shard_elements, segments);
@@ -48,7 +48,7 @@ int64_t CudaBesideBytes(const StepPlan& plan) {
   if (plan.options.documents) {
     const int64_t documents = PlannedDocuments(plan.options.micro_batch, plan.options.sequence);
     constexpr int64_t kTables = 4;
-    bytes += RoundUp(kTables * 4 * (documents + 32));
+    bytes += DeviceAligned(kTables * 4 * (documents + 32));
   }
   return bytes;
 }

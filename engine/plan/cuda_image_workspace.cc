@@ -2,15 +2,13 @@
 
 #include <algorithm>
 
+#include "common/round_up.h"
+#include "engine/plan/cuda_workspace.h"
+
 namespace milepost::plan {
 namespace {
 
 using graph::OpKind;
-
-constexpr int64_t kAlignment = 256;
-
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-int64_t RoundUp(int64_t value) { return CeilDiv(value, kAlignment) * kAlignment; }
 
 // kernels/cuda/batch_norm_kernels.h, TileOfSums: two f64 per channel and block of rows.
 int64_t BatchNormSumsBytes(const graph::Shape& images) {
@@ -41,8 +39,8 @@ int64_t LibraryBytes(const graph::Value& x, const graph::Value& y, int64_t weigh
 
 // The weights' gradient in the inputs' type, then the library's scratch. A backend that is told
 // more plans again with min_convolution_workspace_bytes.
-int64_t ConvolutionBytes(const graph::Graph& graph, const graph::Op& op,
-                         const PlanOptions& options) {
+int64_t CudaConvolutionBytes(const graph::Graph& graph, const graph::Op& op,
+                             const PlanOptions& options) {
   const auto value = [&](graph::ValueId id) -> const graph::Value& { return graph.values[id]; };
   const bool forward = op.kind == OpKind::kConvolution;
   const bool data = op.kind == OpKind::kConvolutionBackwardData;
@@ -50,7 +48,7 @@ int64_t ConvolutionBytes(const graph::Graph& graph, const graph::Op& op,
   const graph::Value& y = value(forward ? op.outputs[0].value : op.inputs[data ? 0 : 1]);
   const int64_t kernel = op.attributes.image.kernel;
   const int64_t weights = x.shape[3] * y.shape[3] * kernel * kernel;
-  const int64_t gradient = forward || data ? 0 : RoundUp(weights * graph::ByteSize(x.dtype));
+  const int64_t gradient = forward || data ? 0 : DeviceAligned(weights * graph::ByteSize(x.dtype));
   return std::max(gradient + LibraryBytes(x, y, weights), options.min_convolution_workspace_bytes);
 }
 
@@ -62,7 +60,7 @@ int64_t CudaImageWorkspaceBytes(const graph::Graph& graph, const graph::Op& op,
     case OpKind::kConvolution:
     case OpKind::kConvolutionBackwardData:
     case OpKind::kConvolutionBackwardWeights:
-      return ConvolutionBytes(graph, op, options);
+      return CudaConvolutionBytes(graph, op, options);
     case OpKind::kBatchNormSums:
     case OpKind::kBatchNormBackwardSums:
       return BatchNormSumsBytes(graph.values[op.inputs[0]].shape);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/round_up.h"
 #include "engine/plan/cuda_image_workspace.h"
 #include "engine/plan/cuda_update_workspace.h"
 #include "engine/plan/library_attention.h"
@@ -11,11 +12,7 @@ namespace {
 
 using graph::OpKind;
 
-constexpr int64_t kAlignment = 256;
 constexpr int64_t kF32 = 4;
-
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-int64_t RoundUp(int64_t value) { return CeilDiv(value, kAlignment) * kAlignment; }
 
 // kernels/cuda/norm_kernels.h: two partial sums of each column for each of its blocks.
 int64_t NormBackwardBytes(const graph::Shape& x) {
@@ -44,13 +41,13 @@ int64_t BiasGradientBytes(int64_t rows, int64_t width) {
 }
 
 // kernels/cuda/classifier_kernels.h: RowLoss.
-int64_t ClassifierBytes(int64_t rows) { return rows * 16; }
+int64_t CudaClassifierBytes(int64_t rows) { return rows * 16; }
 
 int64_t HeadBytes(const graph::Graph& graph, const graph::Op& op) {
   const graph::Shape& x = graph.values[op.inputs[0]].shape;
   const int64_t vocabulary = graph.values[op.inputs[1]].shape[0];
   const int64_t element = graph::ByteSize(graph.values[op.inputs[0]].dtype);
-  if (op.kind == OpKind::kLmHeadLogits) return RoundUp(op.attributes.batch * x[1] * element);
+  if (op.kind == OpKind::kLmHeadLogits) return DeviceAligned(op.attributes.batch * x[1] * element);
   const int64_t rows =
       op.attributes.chunk_rows > 0 ? std::min(op.attributes.chunk_rows, x[0]) : x[0];
   const bool bias_gradient =
@@ -58,16 +55,18 @@ int64_t HeadBytes(const graph::Graph& graph, const graph::Op& op) {
   const int64_t stride = CeilDiv(vocabulary * element, 16) * 16;  // bytes; rows begin at packs
   // Rows that are gathered, their targets, and the order of all.
   const bool gathers = op.kind == OpKind::kLmHeadLossBackward && op.attributes.gathers;
-  const int64_t gathered =
-      gathers ? RoundUp(rows * x[1] * element) + RoundUp(rows * 4) + RoundUp(x[0] * 4) : 0;
-  return RoundUp(rows * stride) + RoundUp(ClassifierBytes(rows)) +
-         (bias_gradient ? RoundUp(BiasGradientBytes(rows, vocabulary)) : 0) + gathered;
+  const int64_t gathered = gathers ? DeviceAligned(rows * x[1] * element) +
+                                         DeviceAligned(rows * 4) + DeviceAligned(x[0] * 4)
+                                   : 0;
+  return DeviceAligned(rows * stride) + DeviceAligned(CudaClassifierBytes(rows)) +
+         (bias_gradient ? DeviceAligned(BiasGradientBytes(rows, vocabulary)) : 0) + gathered;
 }
 
 // The own kernels' row sums; where cuDNN may be taken, what its calls are known to keep
 // (library_attention.h). A backend that is told more by the device plans again with
 // min_attention_workspace_bytes.
-int64_t AttentionBytes(const graph::Graph& graph, const graph::Op& op, const PlanOptions& options) {
+int64_t CudaAttentionBytes(const graph::Graph& graph, const graph::Op& op,
+                           const PlanOptions& options) {
   const graph::Value& qkv = graph.values[op.inputs[0]];
   const graph::Attributes& a = op.attributes;
   const bool backward = op.kind == OpKind::kAttentionBackward;
@@ -83,16 +82,16 @@ int64_t AttentionBytes(const graph::Graph& graph, const graph::Op& op, const Pla
        .documents = documents < op.inputs.size() && op.inputs[documents] != graph::kNoValue,
        .exact = options.exact},
       options.attention_call_bytes);
-  if (!library.taken) return RoundUp(own);
+  if (!library.taken) return DeviceAligned(own);
   const int64_t bytes = backward ? library.backward_bytes : library.forward_bytes;
-  return RoundUp(std::max({own, bytes, options.min_attention_workspace_bytes}));
+  return DeviceAligned(std::max({own, bytes, options.min_attention_workspace_bytes}));
 }
 
 // runtime/cuda_backend/device_communicator.h: what a rounded sum sends, in bf16.
 int64_t RoundedSumBytes(const FlatGroup& group, const graph::Op& op, const PlanOptions& options) {
   if (options.grad_reduce != graph::DType::kBF16 || options.world == 1) return 0;
   const bool of_shard = op.kind == OpKind::kReduceReplicas;
-  return RoundUp(2 * (of_shard ? group.shard_elements : group.padded_elements));
+  return DeviceAligned(2 * (of_shard ? group.shard_elements : group.padded_elements));
 }
 
 }  // namespace
@@ -105,34 +104,34 @@ int64_t CudaWorkspaceBytes(const graph::Graph& graph, const std::vector<FlatGrou
   switch (op.kind) {
     case OpKind::kLinear:
     case OpKind::kLinearBackwardInput:
-      return RoundUp(kCudaProductScratch);
+      return DeviceAligned(kCudaProductScratch);
     case OpKind::kLinearBackwardWeight: {
       const bool biases = static_cast<int64_t>(op.outputs.size()) > op.attributes.parts;
       const size_t dy = op.attributes.fp8 ? 4 : 1;
-      return (biases ? RoundUp(BiasGradientBytes(shape(dy)[0], shape(dy)[1])) : 0) +
-             RoundUp(kCudaProductScratch);
+      return (biases ? DeviceAligned(BiasGradientBytes(shape(dy)[0], shape(dy)[1])) : 0) +
+             DeviceAligned(kCudaProductScratch);
     }
     case OpKind::kLmHeadLogits:
     case OpKind::kLmHeadLoss:
     case OpKind::kLmHeadLossBackward:
-      return HeadBytes(graph, op) + RoundUp(kCudaProductScratch);
+      return HeadBytes(graph, op) + DeviceAligned(kCudaProductScratch);
     case OpKind::kEmbeddingBackward:
-      return RoundUp(EmbeddingBackwardBytes(shape(1)));
+      return DeviceAligned(EmbeddingBackwardBytes(shape(1)));
     case OpKind::kLayerNormBackward:
     case OpKind::kResidualLayerNormBackward:
     case OpKind::kRmsNormBackward:
-      return RoundUp(NormBackwardBytes(shape(0)));
+      return DeviceAligned(NormBackwardBytes(shape(0)));
     case OpKind::kQkNormBackward:
-      return RoundUp(QkNormBackwardBytes(shape(0), shape(1)[0]));
+      return DeviceAligned(QkNormBackwardBytes(shape(0), shape(1)[0]));
     case OpKind::kAttention:
     case OpKind::kAttentionBackward:
-      return AttentionBytes(graph, op, options);
+      return CudaAttentionBytes(graph, op, options);
     case OpKind::kReduceGradients:
     case OpKind::kReduceReplicas:
       return RoundedSumBytes(groups[op.attributes.group], op, options);
     default:
-      return RoundUp(CudaUpdateWorkspaceBytes(groups, op, options) +
-                     CudaImageWorkspaceBytes(graph, op, options));
+      return DeviceAligned(CudaUpdateWorkspaceBytes(groups, op, options) +
+                           CudaImageWorkspaceBytes(graph, op, options));
   }
 }
 

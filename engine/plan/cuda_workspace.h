@@ -7,12 +7,16 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/round_up.h"
 #include "engine/plan/step_plan.h"
 
 namespace milepost::plan {
 
 // Of a product: kernels::cuda::CublasOptions has the same.
 inline constexpr int64_t kCudaProductScratch = int64_t{32} << 20;
+
+// What the device's allocations and parts of workspaces take: whole multiples of 256 bytes.
+constexpr int64_t DeviceAligned(int64_t bytes) { return RoundUp(bytes, 256); }
 
 // Bytes of `op`'s workspace, a multiple of 256; 0: none.
 int64_t CudaWorkspaceBytes(const graph::Graph& graph, const std::vector<FlatGroup>& groups,

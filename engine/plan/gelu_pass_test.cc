@@ -17,28 +17,28 @@ using graph::DType;
 using graph::OpKind;
 using graph::Phase;
 
-StepPlan Plan(const v1::JobSpec& spec, PlanOptions options) {
+StepPlan PlanGelu(const v1::JobSpec& spec, PlanOptions options) {
   absl::StatusOr<StepPlan> plan = PlanTraining(spec, options);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return plan.ok() ? *std::move(plan) : StepPlan{};
 }
 
-StepPlan Plan(Recompute recompute, bool fuse, DType dtype = DType::kBF16) {
+StepPlan PlanGelu(Recompute recompute, bool fuse, DType dtype = DType::kBF16) {
   PlanOptions options = OptionsOf(1, 0, dtype);
   options.recompute = recompute;
   options.fuse_gelu = fuse;
-  return Plan(SpecOf(TestModel{.layers = 3}), options);
+  return PlanGelu(SpecOf(TestModel{.layers = 3}), options);
 }
 
 // How many ops there are of a kind and phase, and how many of them are fused.
-struct Count {
+struct GeluCount {
   int all = 0;
   int fused = 0;
   int without_sums = 0;
-  bool operator==(const Count&) const = default;
+  bool operator==(const GeluCount&) const = default;
 };
-Count CountOf(const Program& program, OpKind kind, Phase phase) {
-  Count count;
+GeluCount CountOf(const Program& program, OpKind kind, Phase phase) {
+  GeluCount count;
   for (const PlannedOp& planned : program.ops) {
     const graph::Op& op = planned.op;
     if (op.kind != kind || op.phase != phase) continue;
@@ -50,37 +50,38 @@ Count CountOf(const Program& program, OpKind kind, Phase phase) {
 }
 
 TEST(FuseGelu, TakesForwardAndBackward) {
-  const StepPlan plan = Plan(Recompute::kNone, true);
-  EXPECT_EQ(CountOf(plan.train, OpKind::kLinear, Phase::kForward), (Count{12, 3, 0}));
-  EXPECT_EQ(CountOf(plan.train, OpKind::kLinearBackwardInput, Phase::kBackward), (Count{12, 3, 0}));
-  EXPECT_EQ(CountOf(plan.train, OpKind::kGelu, Phase::kForward), Count{});
-  EXPECT_EQ(CountOf(plan.train, OpKind::kGeluBackward, Phase::kBackward), Count{});
-  EXPECT_EQ(CountOf(plan.evaluate, OpKind::kLinear, Phase::kForward), (Count{12, 3, 3}));
-  EXPECT_EQ(CountOf(plan.evaluate, OpKind::kGelu, Phase::kForward), Count{});
-  const StepPlan apart = Plan(Recompute::kNone, false);
-  EXPECT_EQ(CountOf(apart.train, OpKind::kGelu, Phase::kForward), (Count{3, 0, 0}));
+  const StepPlan plan = PlanGelu(Recompute::kNone, true);
+  EXPECT_EQ(CountOf(plan.train, OpKind::kLinear, Phase::kForward), (GeluCount{12, 3, 0}));
+  EXPECT_EQ(CountOf(plan.train, OpKind::kLinearBackwardInput, Phase::kBackward),
+            (GeluCount{12, 3, 0}));
+  EXPECT_EQ(CountOf(plan.train, OpKind::kGelu, Phase::kForward), GeluCount{});
+  EXPECT_EQ(CountOf(plan.train, OpKind::kGeluBackward, Phase::kBackward), GeluCount{});
+  EXPECT_EQ(CountOf(plan.evaluate, OpKind::kLinear, Phase::kForward), (GeluCount{12, 3, 3}));
+  EXPECT_EQ(CountOf(plan.evaluate, OpKind::kGelu, Phase::kForward), GeluCount{});
+  const StepPlan apart = PlanGelu(Recompute::kNone, false);
+  EXPECT_EQ(CountOf(apart.train, OpKind::kGelu, Phase::kForward), (GeluCount{3, 0, 0}));
   EXPECT_EQ(plan.flops_per_step, apart.flops_per_step);
   EXPECT_LE(plan.arena_bytes, apart.arena_bytes);
 }
 
 // What selective recomputation drops it still drops, and makes again as before.
 TEST(FuseGelu, RespectsRecomputation) {
-  const StepPlan selective = Plan(Recompute::kSelective, true);
-  EXPECT_EQ(CountOf(selective.train, OpKind::kLinear, Phase::kForward), (Count{12, 3, 0}));
-  EXPECT_EQ(CountOf(selective.train, OpKind::kGelu, Phase::kRecompute), (Count{3, 0, 0}));
+  const StepPlan selective = PlanGelu(Recompute::kSelective, true);
+  EXPECT_EQ(CountOf(selective.train, OpKind::kLinear, Phase::kForward), (GeluCount{12, 3, 0}));
+  EXPECT_EQ(CountOf(selective.train, OpKind::kGelu, Phase::kRecompute), (GeluCount{3, 0, 0}));
   EXPECT_EQ(CountOf(selective.train, OpKind::kLinearBackwardInput, Phase::kBackward),
-            (Count{12, 3, 0}));
-  EXPECT_LE(selective.arena_bytes, Plan(Recompute::kSelective, false).arena_bytes);
-  const StepPlan full = Plan(Recompute::kFull, true);
-  EXPECT_EQ(CountOf(full.train, OpKind::kLinear, Phase::kForward), (Count{12, 3, 3}));
-  EXPECT_EQ(CountOf(full.train, OpKind::kLinear, Phase::kRecompute), (Count{9, 3, 0}));
-  EXPECT_EQ(CountOf(full.train, OpKind::kGelu, Phase::kRecompute), Count{});
-  EXPECT_LE(full.arena_bytes, Plan(Recompute::kFull, false).arena_bytes);
+            (GeluCount{12, 3, 0}));
+  EXPECT_LE(selective.arena_bytes, PlanGelu(Recompute::kSelective, false).arena_bytes);
+  const StepPlan full = PlanGelu(Recompute::kFull, true);
+  EXPECT_EQ(CountOf(full.train, OpKind::kLinear, Phase::kForward), (GeluCount{12, 3, 3}));
+  EXPECT_EQ(CountOf(full.train, OpKind::kLinear, Phase::kRecompute), (GeluCount{9, 3, 0}));
+  EXPECT_EQ(CountOf(full.train, OpKind::kGelu, Phase::kRecompute), GeluCount{});
+  EXPECT_LE(full.arena_bytes, PlanGelu(Recompute::kFull, false).arena_bytes);
 }
 
 TEST(FuseGelu, LeavesOthersAlone) {
-  const StepPlan fp32 = Plan(Recompute::kNone, true, DType::kF32);
-  EXPECT_EQ(CountOf(fp32.train, OpKind::kGelu, Phase::kForward), (Count{3, 0, 0}));
+  const StepPlan fp32 = PlanGelu(Recompute::kNone, true, DType::kF32);
+  EXPECT_EQ(CountOf(fp32.train, OpKind::kGelu, Phase::kForward), (GeluCount{3, 0, 0}));
   v1::JobSpec spec;  // the exact form
   v1::BertSpec& bert = *spec.mutable_model()->mutable_bert();
   bert.set_layers(2);
@@ -92,7 +93,7 @@ TEST(FuseGelu, LeavesOthersAlone) {
   bert.set_segments(2);
   PlanOptions options = OptionsOf(1, 0, DType::kBF16);
   options.fuse_gelu = true;
-  const StepPlan plan = Plan(spec, options);
+  const StepPlan plan = PlanGelu(spec, options);
   EXPECT_EQ(CountOf(plan.train, OpKind::kLinear, Phase::kForward).fused, 0);
   EXPECT_GE(CountOf(plan.train, OpKind::kGelu, Phase::kForward).all, 2);
 }
@@ -102,7 +103,7 @@ TEST(FuseGelu, ComputesTheSame) {
   std::map<std::string, std::vector<double>> gradients[2];
   double loss[2];
   for (const bool fuse : {false, true}) {
-    const graph::Graph graph = Plan(Recompute::kFull, fuse).train.graph;
+    const graph::Graph graph = PlanGelu(Recompute::kFull, fuse).train.graph;
     graph::ReferenceInterpreter reference(graph);
     for (const char* name : {"tokens", "targets"}) {
       std::vector<int32_t>& rows = reference.integers(graph.Input(name));

@@ -2,15 +2,15 @@
 
 #include <limits>
 
+#include "common/round_up.h"
+
 namespace milepost::plan {
 namespace {
 
 // Of every call: what is small (descriptors, alignment), and what each document adds to that.
 constexpr int64_t kFixedBytes = int64_t{1} << 20;
 constexpr int64_t kBytesPerDocument = 512;
-constexpr int64_t kF32 = 4;
-
-int64_t RoundUp(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
+constexpr int64_t kFloatBytes = 4;
 
 bool TakesHeads(int64_t head_dim, bool documents) {
   // With documents cuDNN's other scratch would grow with their number but for multiples of 16.
@@ -46,10 +46,12 @@ int64_t OtherBytes(const AttentionSizes& s, const LibraryAttention& call) {
   const int64_t rows = call.sequences * s.sequence;
   const int64_t heads = call.kv_heads * group;
   if (s.documents) {
-    return rows * s.heads * kF32 + (group > 1 ? 2 * rows * RowWidth(s) * group * kF32 : 0) +
+    return rows * s.heads * kFloatBytes +
+           (group > 1 ? 2 * rows * RowWidth(s) * group * kFloatBytes : 0) +
            PlannedDocuments(s.batch, s.sequence) * kBytesPerDocument;
   }
-  return rows * heads * kF32 + (group > 1 ? 2 * rows * heads * s.head_dim * s.element_bytes : 0);
+  return rows * heads * kFloatBytes +
+         (group > 1 ? 2 * rows * heads * s.head_dim * s.element_bytes : 0);
 }
 
 // Beside the rest, sums of the queries' gradients; with documents these, too, are laid out like
@@ -58,7 +60,8 @@ LibraryAttention InOneCall(const AttentionSizes& s, int64_t documents) {
   LibraryAttention call = {.taken = true, .sequences = s.batch, .kv_heads = s.kv_heads};
   call.forward_bytes = kFixedBytes + documents * kBytesPerDocument;
   const int64_t width = s.documents ? RowWidth(s) : s.heads * s.head_dim;
-  call.backward_bytes = kFixedBytes + s.batch * s.sequence * width * kF32 + OtherBytes(s, call);
+  call.backward_bytes =
+      kFixedBytes + s.batch * s.sequence * width * kFloatBytes + OtherBytes(s, call);
   return call;
 }
 

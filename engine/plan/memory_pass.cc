@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "common/round_up.h"
 #include "common/status_macros.h"
 #include "engine/plan/stream_pass.h"
 
@@ -17,9 +18,8 @@ namespace milepost::plan {
 namespace {
 
 // What a buffer takes.
-int64_t RoundUp(const StepPlan& plan, const Buffer& buffer) {
-  const int64_t alignment = BufferAlignment(plan.options, buffer.memory);
-  return (buffer.bytes + alignment - 1) / alignment * alignment;
+int64_t PlaceOf(const StepPlan& plan, const Buffer& buffer) {
+  return RoundUp(buffer.bytes, BufferAlignment(plan.options, buffer.memory));
 }
 
 struct Span {
@@ -164,7 +164,7 @@ absl::StatusOr<Packing> Pack(const StepPlan& plan, const std::vector<Lifetime>& 
       spent += due;
     }
     const Lifetime& lifetime = lifetimes[index];
-    const int64_t bytes = RoundUp(plan, plan.buffers[lifetime.buffer]);
+    const int64_t bytes = PlaceOf(plan, plan.buffers[lifetime.buffer]);
     const Span span = {lifetime.first, lifetime.last};
     const int64_t offset = shelf.BestFit(span, bytes);
     packing.offsets[index] = offset;
@@ -179,7 +179,7 @@ absl::StatusOr<Packing> Pack(const StepPlan& plan, const std::vector<Lifetime>& 
 int64_t MostLive(const StepPlan& plan, const std::vector<Lifetime>& lifetimes) {
   std::map<int32_t, int64_t> changes;
   for (const Lifetime& lifetime : lifetimes) {
-    const int64_t bytes = RoundUp(plan, plan.buffers[lifetime.buffer]);
+    const int64_t bytes = PlaceOf(plan, plan.buffers[lifetime.buffer]);
     changes[lifetime.first] += bytes;
     changes[lifetime.last + 1] -= bytes;
   }
@@ -193,7 +193,7 @@ int64_t MostLive(const StepPlan& plan, const std::vector<Lifetime>& lifetimes) {
 void RaiseHighest(const StepPlan& plan, const std::vector<Lifetime>& lifetimes,
                   const Packing& packing, std::vector<int32_t>& order) {
   std::stable_partition(order.begin(), order.end(), [&](int32_t i) {
-    return packing.offsets[i] + RoundUp(plan, plan.buffers[lifetimes[i].buffer]) == packing.bytes;
+    return packing.offsets[i] + PlaceOf(plan, plan.buffers[lifetimes[i].buffer]) == packing.bytes;
   });
 }
 
@@ -307,7 +307,7 @@ absl::StatusOr<Layout> LayOut(StepPlan& plan, Memory memory, Planning* planning)
   for (Buffer& buffer : plan.buffers) {
     if (!buffer.persistent || buffer.memory != memory) continue;
     buffer.offset = persistent;
-    persistent += RoundUp(plan, buffer);
+    persistent += PlaceOf(plan, buffer);
     layout.bytes_by_class[static_cast<int>(buffer.buffer_class)] += buffer.bytes;
   }
   int64_t transient = 0;
@@ -334,7 +334,7 @@ absl::StatusOr<Layout> LayOut(StepPlan& plan, Memory memory, Planning* planning)
 int64_t LeastBytes(const StepPlan& plan, Memory memory) {
   int64_t persistent = 0;
   for (const Buffer& buffer : plan.buffers) {
-    if (buffer.persistent && buffer.memory == memory) persistent += RoundUp(plan, buffer);
+    if (buffer.persistent && buffer.memory == memory) persistent += PlaceOf(plan, buffer);
   }
   int64_t transient = 0;
   for (const Program* program : plan.Programs()) {

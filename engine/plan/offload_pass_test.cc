@@ -18,7 +18,7 @@ using graph::ValueId;
 
 constexpr TestModel kModel = {.layers = 6, .width = 256};
 
-PlanOptions Options(int world = 1, int stage = 1, Recompute recompute = Recompute::kNone) {
+PlanOptions PassOptions(int world = 1, int stage = 1, Recompute recompute = Recompute::kNone) {
   PlanOptions options = OptionsOf(world, stage, DType::kBF16);
   options.device = DeviceKind::kCuda;
   options.micro_batch = 4;
@@ -27,7 +27,7 @@ PlanOptions Options(int world = 1, int stage = 1, Recompute recompute = Recomput
   return options;
 }
 
-StepPlan PlanFor(const PlanOptions& options, const TestModel& model = kModel) {
+StepPlan PlanOffload(const PlanOptions& options, const TestModel& model = kModel) {
   absl::StatusOr<StepPlan> plan = PlanTraining(SpecOf(model), options);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return plan.ok() ? *std::move(plan) : StepPlan{};
@@ -40,7 +40,7 @@ int64_t Bytes(const graph::Value& value) {
 // What the plan without offloading keeps from the forward to a backward that is far enough, is
 // copied once each way, and nobody reads the original in the backward.
 TEST(OffloadPass, WhatIsKeptGoesToTheHostAndComesBackOnce) {
-  const StepPlan plan = PlanFor(Options());
+  const StepPlan plan = PlanOffload(PassOptions());
   const graph::Graph& graph = plan.train.graph;
   std::map<ValueId, ValueId> sent;
   std::set<ValueId> fetched;
@@ -67,7 +67,7 @@ TEST(OffloadPass, WhatIsKeptGoesToTheHostAndComesBackOnce) {
 }
 
 TEST(OffloadPass, FetchesComeOneBlockAhead) {
-  const StepPlan plan = PlanFor(Options());
+  const StepPlan plan = PlanOffload(PassOptions());
   std::map<ValueId, int> fetched_in;  // block of the visit at whose begin a value is fetched
   for (const PlannedOp& planned : plan.train.ops) {
     const graph::Op& op = planned.op;
@@ -84,12 +84,12 @@ TEST(OffloadPass, FetchesComeOneBlockAhead) {
 
 TEST(OffloadPass, TheDeviceKeepsLess) {
   for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
-    PlanOptions options = Options(1, 1, recompute);
+    PlanOptions options = PassOptions(1, 1, recompute);
     options.micro_batch = 16;
     const TestModel model = {.layers = 12, .width = 256};
-    const StepPlan plan = PlanFor(options, model);
+    const StepPlan plan = PlanOffload(options, model);
     options.offload_activations = false;
-    const StepPlan before = PlanFor(options, model);
+    const StepPlan before = PlanOffload(options, model);
     const auto activations = static_cast<int>(BufferClass::kActivations);
     EXPECT_LT(plan.arena_bytes, before.arena_bytes);
     EXPECT_GT(plan.host_bytes_by_class[activations], 0);
@@ -104,9 +104,9 @@ TEST(OffloadPass, EveryKindIsProved) {
       for (const Recompute recompute :
            {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
         for (const bool optimizer : {false, true}) {
-          PlanOptions options = Options(world, stage, recompute);
+          PlanOptions options = PassOptions(world, stage, recompute);
           options.offload_optimizer = optimizer;
-          EXPECT_EQ(Verify(PlanFor(options)), absl::OkStatus());
+          EXPECT_EQ(Verify(PlanOffload(options)), absl::OkStatus());
         }
       }
     }
@@ -114,7 +114,7 @@ TEST(OffloadPass, EveryKindIsProved) {
 }
 
 TEST(OffloadPass, EveryMissingWaitAndCopyIsSeen) {
-  const StepPlan valid = PlanFor(Options(1, 1), {.layers = 4, .width = 256});
+  const StepPlan valid = PlanOffload(PassOptions(1, 1), {.layers = 4, .width = 256});
   int waits = 0;
   for (size_t i = 0; i < valid.train.ops.size(); ++i) {
     const PlannedOp& op = valid.train.ops[i];
@@ -138,9 +138,9 @@ TEST(OffloadPass, EveryMissingWaitAndCopyIsSeen) {
 }
 
 TEST(OffloadPass, WhatIsSmallStays) {
-  PlanOptions options = Options();
+  PlanOptions options = PassOptions();
   options.micro_batch = 1;
-  const StepPlan plan = PlanFor(options, {.layers = 4, .width = 32});
+  const StepPlan plan = PlanOffload(options, {.layers = 4, .width = 32});
   for (const PlannedOp& op : plan.train.ops) EXPECT_EQ(op.stream, Stream::kCompute);
   EXPECT_EQ(plan.host_arena_bytes, 0);
 }

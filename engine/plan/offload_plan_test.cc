@@ -32,7 +32,7 @@ PlanOptions Offloaded(int world, int stage, DType dtype = DType::kBF16,
   return options;
 }
 
-StepPlan PlanFor(const PlanOptions& options, const TestModel& model = {}) {
+StepPlan PlanOffloaded(const PlanOptions& options, const TestModel& model = {}) {
   v1::JobSpec spec = SpecOf(model);
   absl::StatusOr<StepPlan> plan = PlanTraining(spec, options);
   EXPECT_TRUE(plan.ok()) << plan.status();
@@ -61,10 +61,10 @@ std::vector<PlanOptions> AllOptions() {
 // Master, m and v, by hand.
 TEST(OffloadPlan, StateLiesOnTheHostToTheByte) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    const StepPlan plan = PlanFor(Offloaded(2, 1, dtype));
+    const StepPlan plan = PlanOffloaded(Offloaded(2, 1, dtype));
     PlanOptions options = plan.options;
     options.offload_optimizer = false;
-    const StepPlan before = PlanFor(options);
+    const StepPlan before = PlanOffloaded(options);
     int64_t elements = 0;
     for (const FlatGroup& group : plan.groups) elements += group.shard_elements;
     const auto of = [](const int64_t(&bytes)[kBufferClasses], BufferClass c) {
@@ -89,12 +89,12 @@ TEST(OffloadPlan, StateLiesOnTheHostToTheByte) {
 }
 
 TEST(OffloadPlan, TwoBuffersInTurnTakeTheParametersBack) {
-  const StepPlan plan = PlanFor(Offloaded(2, 2), {.layers = 4});
+  const StepPlan plan = PlanOffloaded(Offloaded(2, 2), {.layers = 4});
   for (size_t i = 2; i < plan.groups.size(); ++i) {
     EXPECT_EQ(plan.groups[i].host_parameter_buffer, plan.groups[i - 2].host_parameter_buffer);
     EXPECT_NE(plan.groups[i].host_parameter_buffer, plan.groups[i - 1].host_parameter_buffer);
   }
-  for (const FlatGroup& group : PlanFor(Offloaded(2, 2, DType::kF32)).groups) {
+  for (const FlatGroup& group : PlanOffloaded(Offloaded(2, 2, DType::kF32)).groups) {
     EXPECT_EQ(group.host_parameter_buffer, kNoBuffer);
   }
 }
@@ -105,9 +105,9 @@ TEST(OffloadPlan, GradientsOfTheDeviceGoEarly) {
   PlanOptions options = Offloaded(1, 0);
   options.accumulation = 1;
   const TestModel model = {.layers = 12, .width = 256};
-  const StepPlan plan = PlanFor(options, model);
+  const StepPlan plan = PlanOffloaded(options, model);
   options.offload_optimizer = false;
-  const StepPlan before = PlanFor(options, model);
+  const StepPlan before = PlanOffloaded(options, model);
   int64_t all = 0;
   for (const FlatGroup& group : plan.groups) all += 4 * group.padded_elements;
   const int64_t state = before.bytes_by_class[static_cast<int>(BufferClass::kOptimizer)];
@@ -135,7 +135,7 @@ TEST(OffloadPlan, FrozenGroupsHaveTheirMastersOnTheHostAndNothingElse) {
 
 TEST(OffloadPlan, EveryKindIsProved) {
   for (const PlanOptions& options : AllOptions()) {
-    const StepPlan plan = PlanFor(options);
+    const StepPlan plan = PlanOffloaded(options);
     EXPECT_EQ(Verify(plan), absl::OkStatus());
     for (const PlannedOp& op : plan.train.ops) {
       EXPECT_EQ(op.op.kind == OpKind::kOptimizer, op.stream == Stream::kHost);
@@ -149,7 +149,7 @@ TEST(OffloadPlan, EveryMissingWaitIsSeen) {
     for (const int stage : {1, 3}) {
       PlanOptions options = Offloaded(world, stage);
       options.accumulation = 1;
-      const StepPlan valid = PlanFor(options, {.width = 256});
+      const StepPlan valid = PlanOffloaded(options, {.width = 256});
       int waits = 0;
       for (size_t i = 0; i < valid.train.ops.size(); ++i) {
         const PlannedOp& op = valid.train.ops[i];
@@ -170,7 +170,7 @@ TEST(OffloadPlan, EveryMissingWaitIsSeen) {
 
 TEST(OffloadPlan, EveryMissingAndEveryRepeatedOpIsSeen) {
   for (const int world : {1, 2}) {
-    const StepPlan valid = PlanFor(Offloaded(world, 2));
+    const StepPlan valid = PlanOffloaded(Offloaded(world, 2));
     for (size_t i = 0; i < valid.train.ops.size(); ++i) {
       const std::string what = Describe(valid.train, i);
       StepPlan plan = valid;
@@ -189,7 +189,7 @@ TEST(OffloadPlan, EveryMissingAndEveryRepeatedOpIsSeen) {
 }
 
 TEST(OffloadPlan, TheWrongMemoryIsSeen) {
-  const StepPlan valid = PlanFor(Offloaded(2, 1));
+  const StepPlan valid = PlanOffloaded(Offloaded(2, 1));
   StepPlan plan = valid;
   plan.buffers[plan.groups[0].m_buffer].memory = Memory::kDevice;
   ExpectRefused(plan, "m on the device");
@@ -213,7 +213,7 @@ TEST(OffloadPlan, NotForOptimizersThatReduceWithinTheUpdate) {
 }
 
 TEST(OffloadPlan, IsPrintedAndExpected) {
-  const StepPlan plan = PlanFor(Offloaded(2, 1), {.layers = 4, .width = 256});
+  const StepPlan plan = PlanOffloaded(Offloaded(2, 1), {.layers = 4, .width = 256});
   const DeviceProfile profile = *BuiltInProfile("h100");
   const StepEstimate estimate = EstimateStep(plan, profile);
   EXPECT_GT(estimate.offload_seconds, 0);
@@ -224,7 +224,7 @@ TEST(OffloadPlan, IsPrintedAndExpected) {
   EXPECT_THAT(PlanJson(plan), HasSubstr("\"per_rank_host\""));
   PlanOptions options = plan.options;
   options.offload_optimizer = false;
-  const StepPlan before = PlanFor(options, {.layers = 4, .width = 256});
+  const StepPlan before = PlanOffloaded(options, {.layers = 4, .width = 256});
   EXPECT_THAT(PlanTable(before), Not(HasSubstr("host memory per rank")));
   EXPECT_THAT(PlanJson(before), Not(HasSubstr("per_rank_host")));
   EXPECT_EQ(EstimateStep(before, profile).offload_seconds, 0);
@@ -232,7 +232,7 @@ TEST(OffloadPlan, IsPrintedAndExpected) {
 
 // A link of a hundredth of the speed is what a step waits for, and costs what its bytes say.
 TEST(OffloadPlan, TheLinkBoundsTheStep) {
-  const StepPlan plan = PlanFor(Offloaded(1, 0), {.layers = 4, .width = 256});
+  const StepPlan plan = PlanOffloaded(Offloaded(1, 0), {.layers = 4, .width = 256});
   DeviceProfile profile = *BuiltInProfile("h100");
   profile.host_device_bandwidth = 1e6;
   const StepEstimate estimate = EstimateStep(plan, profile);

@@ -20,13 +20,13 @@ PlanOptions OptionsFor(Optimizer optimizer, int world, int stage, int group = 0,
   return options;
 }
 
-StepPlan PlanFor(const PlanOptions& options) {
+StepPlan PlanUpdate(const PlanOptions& options) {
   absl::StatusOr<StepPlan> plan = PlanTraining(SpecOf({}), options);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return *std::move(plan);
 }
 
-int Count(const StepPlan& plan, OpKind kind) {
+int CountUpdates(const StepPlan& plan, OpKind kind) {
   return static_cast<int>(
       std::count_if(plan.train.ops.begin(), plan.train.ops.end(),
                     [kind](const PlannedOp& planned) { return planned.op.kind == kind; }));
@@ -56,7 +56,7 @@ TEST(OptimizerPlan, EveryCombinationVerifies) {
 }
 
 TEST(OptimizerPlan, MuonUpdatesTheMatricesOfLayers) {
-  const StepPlan plan = PlanFor(OptionsFor(Optimizer::kMuon, 2, 1));
+  const StepPlan plan = PlanUpdate(OptionsFor(Optimizer::kMuon, 2, 1));
   int matrices = 0;
   int64_t state = 0;
   for (const FlatGroup& group : plan.groups) {
@@ -71,18 +71,21 @@ TEST(OptimizerPlan, MuonUpdatesTheMatricesOfLayers) {
   }
   EXPECT_EQ(matrices, 2 * 4);
   EXPECT_EQ(OptimizerBytes(plan), state);
-  EXPECT_EQ(Count(plan, OpKind::kOrthogonalize), 2);
-  EXPECT_EQ(Count(plan, OpKind::kGatherUpdates), 2);
-  EXPECT_EQ(Count(plan, OpKind::kScatterUpdates), 2);
-  const StepPlan alone = PlanFor(OptionsFor(Optimizer::kMuon, 1, 1));
-  EXPECT_EQ(Count(alone, OpKind::kGatherUpdates) + Count(alone, OpKind::kScatterUpdates), 0);
-  EXPECT_EQ(Count(PlanFor(OptionsFor(Optimizer::kMuon, 2, 0)), OpKind::kScatterUpdates), 2);
+  EXPECT_EQ(CountUpdates(plan, OpKind::kOrthogonalize), 2);
+  EXPECT_EQ(CountUpdates(plan, OpKind::kGatherUpdates), 2);
+  EXPECT_EQ(CountUpdates(plan, OpKind::kScatterUpdates), 2);
+  const StepPlan alone = PlanUpdate(OptionsFor(Optimizer::kMuon, 1, 1));
+  EXPECT_EQ(
+      CountUpdates(alone, OpKind::kGatherUpdates) + CountUpdates(alone, OpKind::kScatterUpdates),
+      0);
+  EXPECT_EQ(CountUpdates(PlanUpdate(OptionsFor(Optimizer::kMuon, 2, 0)), OpKind::kScatterUpdates),
+            2);
   // What MFU counts is the model's.
-  EXPECT_EQ(plan.flops_per_step, PlanFor(OptionsFor(Optimizer::kAdamW, 2, 1)).flops_per_step);
+  EXPECT_EQ(plan.flops_per_step, PlanUpdate(OptionsFor(Optimizer::kAdamW, 2, 1)).flops_per_step);
 }
 
 TEST(OptimizerPlan, MuonsWireBytesAreThoseOfAGatherAndAScatter) {
-  const StepPlan plan = PlanFor(OptionsFor(Optimizer::kMuon, 4, 1));
+  const StepPlan plan = PlanUpdate(OptionsFor(Optimizer::kMuon, 4, 1));
   double padded = 0;
   double muon = 0;
   for (const FlatGroup& group : plan.groups) {
@@ -94,17 +97,18 @@ TEST(OptimizerPlan, MuonsWireBytesAreThoseOfAGatherAndAScatter) {
 }
 
 TEST(OptimizerPlan, LambAddsOnePairOfNormsPerTensor) {
-  const StepPlan plan = PlanFor(OptionsFor(Optimizer::kLamb, 4, 1));
-  const StepPlan adamw = PlanFor(OptionsFor(Optimizer::kAdamW, 4, 1));
+  const StepPlan plan = PlanUpdate(OptionsFor(Optimizer::kLamb, 4, 1));
+  const StepPlan adamw = PlanUpdate(OptionsFor(Optimizer::kAdamW, 4, 1));
   const auto tensors = static_cast<double>(plan.train.graph.parameters.size());
-  EXPECT_EQ(Count(plan, OpKind::kReduceUpdateNorms), 1);
+  EXPECT_EQ(CountUpdates(plan, OpKind::kReduceUpdateNorms), 1);
   EXPECT_DOUBLE_EQ(plan.wire_bytes_per_step - adamw.wire_bytes_per_step, 2 * 0.75 * 16 * tensors);
   EXPECT_EQ(OptimizerBytes(plan), OptimizerBytes(adamw));
-  EXPECT_EQ(Count(PlanFor(OptionsFor(Optimizer::kLamb, 4, 0)), OpKind::kReduceUpdateNorms), 0);
+  EXPECT_EQ(
+      CountUpdates(PlanUpdate(OptionsFor(Optimizer::kLamb, 4, 0)), OpKind::kReduceUpdateNorms), 0);
 }
 
 TEST(OptimizerPlan, QuantizedStateHasAByteAndASixtyFourthPerElement) {
-  const StepPlan plan = PlanFor(OptionsFor(Optimizer::kAdamW8Bit, 3, 2));
+  const StepPlan plan = PlanUpdate(OptionsFor(Optimizer::kAdamW8Bit, 3, 2));
   int64_t state = 0;
   for (const FlatGroup& group : plan.groups) {
     const int64_t shard = group.shard_elements;
@@ -122,7 +126,7 @@ TEST(OptimizerPlan, QuantizedStateHasAByteAndASixtyFourthPerElement) {
 // Leaving an op out, doing it twice or too early is always seen.
 TEST(OptimizerPlan, WrongOrdersAreRefused) {
   for (Optimizer optimizer : {Optimizer::kLamb, Optimizer::kMuon}) {
-    const StepPlan valid = PlanFor(OptionsFor(optimizer, 2, 1));
+    const StepPlan valid = PlanUpdate(OptionsFor(optimizer, 2, 1));
     for (size_t i = 0; i < valid.train.ops.size(); ++i) {
       const OpKind kind = valid.train.ops[i].op.kind;
       const bool mine = kind == OpKind::kUpdateNorms || kind == OpKind::kReduceUpdateNorms ||
@@ -154,16 +158,16 @@ TEST(OptimizerPlan, WrongOrdersAreRefused) {
 }
 
 TEST(OptimizerPlan, BytesThatDoNotFitAreRefused) {
-  StepPlan plan = PlanFor(OptionsFor(Optimizer::kMuon, 2, 1));
+  StepPlan plan = PlanUpdate(OptionsFor(Optimizer::kMuon, 2, 1));
   const auto muon = std::find_if(plan.groups.begin(), plan.groups.end(), [](const FlatGroup& g) {
     return g.optimizer == Optimizer::kMuon;
   });
   plan.buffers[muon->update_buffer].bytes -= 4;
   ExpectRefused(plan, "a short update");
-  plan = PlanFor(OptionsFor(Optimizer::kLamb, 2, 1));
+  plan = PlanUpdate(OptionsFor(Optimizer::kLamb, 2, 1));
   plan.buffers[plan.update_norms].bytes -= 8;
   ExpectRefused(plan, "short norms", "norms");
-  plan = PlanFor(OptionsFor(Optimizer::kAdamW8Bit, 2, 1));
+  plan = PlanUpdate(OptionsFor(Optimizer::kAdamW8Bit, 2, 1));
   plan.buffers[plan.groups[0].v_scale_buffer].bytes -= 4;
   ExpectRefused(plan, "short scales", "v.scale");
 }

@@ -22,19 +22,19 @@ using graph::DType;
 using graph::OpKind;
 using testing::HasSubstr;
 
-StepPlan Plan(const TestModel& model, const PlanOptions& options) {
+StepPlan PlanTest(const TestModel& model, const PlanOptions& options) {
   absl::StatusOr<StepPlan> plan = PlanTraining(SpecOf(model), options);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return plan.ok() ? *std::move(plan) : StepPlan{};
 }
 
-int Count(const Program& program, OpKind kind) {
+int CountOps(const Program& program, OpKind kind) {
   return static_cast<int>(
       std::count_if(program.ops.begin(), program.ops.end(),
                     [kind](const PlannedOp& op) { return op.op.kind == kind; }));
 }
 
-int64_t ClassBytes(const StepPlan& plan, BufferClass c) {
+int64_t BytesOfClass(const StepPlan& plan, BufferClass c) {
   return plan.bytes_by_class[static_cast<int>(c)];
 }
 
@@ -44,7 +44,7 @@ TEST(Planner, EveryCombinationVerifies) {
       for (DType dtype : {DType::kF32, DType::kBF16}) {
         for (double dropout : {0.0, 0.1}) {
           SCOPED_TRACE(absl::StrCat(world, " ranks, stage ", stage, " ", graph::Name(dtype)));
-          const StepPlan plan = Plan({.dropout = dropout}, OptionsOf(world, stage, dtype));
+          const StepPlan plan = PlanTest({.dropout = dropout}, OptionsOf(world, stage, dtype));
           EXPECT_TRUE(Verify(plan).ok()) << Verify(plan);
         }
       }
@@ -56,7 +56,7 @@ TEST(Planner, CountsGpt2SmallParameters) {
   PlanOptions options = OptionsOf(1, 0, DType::kBF16);
   options.sequence = 512;
   options.accumulation = 1;
-  const StepPlan plan = Plan(Gpt2Small(), options);
+  const StepPlan plan = PlanTest(Gpt2Small(), options);
   EXPECT_EQ(plan.parameters, 124439808);  // Hugging Face's gpt2
   // Linear layers: 6 FLOPs per weight and token; attention: 7 causal T x T products of width C.
   const double tokens = 1024;
@@ -67,13 +67,13 @@ TEST(Planner, CountsGpt2SmallParameters) {
 
 TEST(Planner, ClassesAddUpToTheArena) {
   for (DType dtype : {DType::kF32, DType::kBF16}) {
-    const StepPlan plan = Plan({}, OptionsOf(2, 1, dtype));
+    const StepPlan plan = PlanTest({}, OptionsOf(2, 1, dtype));
     int64_t padded = 0;
     for (const FlatGroup& group : plan.groups) padded += group.padded_elements;
-    EXPECT_EQ(ClassBytes(plan, BufferClass::kParameters), padded * graph::ByteSize(dtype));
-    EXPECT_EQ(ClassBytes(plan, BufferClass::kGradients), padded * 4);
+    EXPECT_EQ(BytesOfClass(plan, BufferClass::kParameters), padded * graph::ByteSize(dtype));
+    EXPECT_EQ(BytesOfClass(plan, BufferClass::kGradients), padded * 4);
     const int64_t states = dtype == DType::kF32 ? 2 : 3;  // fp32: the parameters are the master
-    EXPECT_EQ(ClassBytes(plan, BufferClass::kOptimizer), padded / 2 * 4 * states);
+    EXPECT_EQ(BytesOfClass(plan, BufferClass::kOptimizer), padded / 2 * 4 * states);
     int64_t end = 0;
     for (const Buffer& buffer : plan.buffers) end = std::max(end, buffer.offset + buffer.bytes);
     EXPECT_EQ((end + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment, plan.arena_bytes);
@@ -83,7 +83,7 @@ TEST(Planner, ClassesAddUpToTheArena) {
 TEST(Planner, HybridShardingKeepsGathersInItsGroup) {
   PlanOptions options = OptionsOf(8, 1, DType::kBF16);
   options.shard_ranks = 4;
-  const StepPlan plan = Plan({}, options);
+  const StepPlan plan = PlanTest({}, options);
   double padded = 0;
   for (const FlatGroup& group : plan.groups) {
     padded += static_cast<double>(group.padded_elements);
@@ -100,17 +100,17 @@ TEST(Planner, HybridShardingKeepsGathersInItsGroup) {
 
 TEST(Planner, OneRankHasNoCommunication) {
   for (int stage : {0, 1, 2, 3}) {
-    const StepPlan plan = Plan({}, OptionsOf(1, stage, DType::kF32));
-    EXPECT_EQ(Count(plan.train, OpKind::kReduceGradients), 0);
-    EXPECT_EQ(Count(plan.train, OpKind::kGatherParameters), 0);
+    const StepPlan plan = PlanTest({}, OptionsOf(1, stage, DType::kF32));
+    EXPECT_EQ(CountOps(plan.train, OpKind::kReduceGradients), 0);
+    EXPECT_EQ(CountOps(plan.train, OpKind::kGatherParameters), 0);
     EXPECT_EQ(plan.wire_bytes_per_step, 0);
     for (const PlannedOp& op : plan.train.ops) EXPECT_EQ(op.stream, Stream::kCompute);
   }
 }
 
 TEST(Planner, WireBytesAreThoseOfRings) {
-  const StepPlan all = Plan({}, OptionsOf(4, 0, DType::kBF16));
-  const StepPlan sharded = Plan({}, OptionsOf(4, 1, DType::kBF16));
+  const StepPlan all = PlanTest({}, OptionsOf(4, 0, DType::kBF16));
+  const StepPlan sharded = PlanTest({}, OptionsOf(4, 1, DType::kBF16));
   double padded = 0;
   for (const FlatGroup& group : all.groups) padded += static_cast<double>(group.padded_elements);
   const double scalars = 2 * 0.75 * 40;
@@ -123,9 +123,9 @@ TEST(Planner, GradientsThatTravelAsBf16HalveTheirWireBytes) {
     for (const int stage : {0, 1, 2, 3}) {
       PlanOptions options = OptionsOf(4, stage, DType::kBF16);
       options.shard_ranks = stage == 0 ? 0 : shard_ranks;
-      const StepPlan fp32 = Plan({}, options);
+      const StepPlan fp32 = PlanTest({}, options);
       options.grad_reduce = DType::kBF16;
-      const StepPlan bf16 = Plan({}, options);
+      const StepPlan bf16 = PlanTest({}, options);
       EXPECT_EQ(bf16.arena_bytes, fp32.arena_bytes);
       ASSERT_EQ(bf16.train.ops.size(), fp32.train.ops.size());
       for (size_t i = 0; i < fp32.train.ops.size(); ++i) {
@@ -142,9 +142,9 @@ TEST(Planner, GradientsThatTravelAsBf16HalveTheirWireBytes) {
 TEST(Planner, StatesInBf16TakeHalfTheBytes) {
   for (const int stage : {0, 1, 3}) {
     PlanOptions options = OptionsOf(4, stage, DType::kBF16);
-    const StepPlan fp32 = Plan({}, options);
+    const StepPlan fp32 = PlanTest({}, options);
     options.state_dtype = DType::kBF16;
-    const StepPlan bf16 = Plan({}, options);
+    const StepPlan bf16 = PlanTest({}, options);
     const int optimizer = static_cast<int>(BufferClass::kOptimizer);
     EXPECT_EQ(bf16.bytes_by_class[optimizer] * 12, fp32.bytes_by_class[optimizer] * 8);
     EXPECT_LT(bf16.arena_bytes, fp32.arena_bytes);
@@ -156,7 +156,7 @@ TEST(Planner, StatesInBf16TakeHalfTheBytes) {
 TEST(Planner, WireBytesOfShardedGradientsAndParameters) {
   PlanOptions options = OptionsOf(4, 2, DType::kBF16);
   const TestModel model = {.layers = 5};
-  const StepPlan gradients = Plan(model, options);
+  const StepPlan gradients = PlanTest(model, options);
   double padded = 0;
   for (const FlatGroup& group : gradients.groups) {
     padded += static_cast<double>(group.padded_elements);
@@ -166,13 +166,13 @@ TEST(Planner, WireBytesOfShardedGradientsAndParameters) {
   EXPECT_DOUBLE_EQ(gradients.wire_bytes_per_step, 0.75 * (4 * micro_steps + 2) * padded + scalars);
   options.zero_stage = 3;
   options.prefetch = 0;
-  const StepPlan parameters = Plan(model, options);
+  const StepPlan parameters = PlanTest(model, options);
   // The final norm's forward and backward are neighbours: one gather serves both.
   const double once = static_cast<double>(parameters.groups.back().padded_elements);
   EXPECT_DOUBLE_EQ(parameters.wire_bytes_per_step,
                    0.75 * micro_steps * (4 * padded + 2 * (2 * padded - once)) + scalars);
   options.prefetch = 1;  // the last layer stays for its backward
-  const StepPlan ahead = Plan(model, options);
+  const StepPlan ahead = PlanTest(model, options);
   const double last = static_cast<double>(parameters.groups[5].padded_elements);
   EXPECT_DOUBLE_EQ(ahead.wire_bytes_per_step,
                    parameters.wire_bytes_per_step - 0.75 * micro_steps * 2 * last);
@@ -208,7 +208,7 @@ TEST(Planner, GathersStandAsFarAheadAsAskedFor) {
   for (int prefetch : {0, 1, 2}) {
     PlanOptions options = OptionsOf(2, 3, DType::kBF16);
     options.prefetch = prefetch;
-    const StepPlan plan = Plan({.layers = 6}, options);
+    const StepPlan plan = PlanTest({.layers = 6}, options);
     for (const Program* program : {&plan.train, &plan.evaluate}) {
       int gathers = 0;
       for (size_t i = 0; i < program->ops.size(); ++i) {
@@ -236,7 +236,7 @@ TEST(Planner, EveryStageNeedsLess) {
     int64_t previous = std::numeric_limits<int64_t>::max();
     for (int stage : {0, 1, 2, 3}) {
       options.zero_stage = stage;
-      const StepPlan plan = Plan(Gpt2Small(), options);
+      const StepPlan plan = PlanTest(Gpt2Small(), options);
       EXPECT_LT(plan.arena_bytes, previous) << "stage " << stage;
       previous = plan.arena_bytes;
       RecordProperty(absl::StrCat("arena_stage", stage, "_accumulation", accumulation),
@@ -246,7 +246,7 @@ TEST(Planner, EveryStageNeedsLess) {
 }
 
 TEST(Planner, ReductionsOverlapTheBackward) {
-  const StepPlan plan = Plan({.layers = 4}, OptionsOf(2, 1, DType::kF32));
+  const StepPlan plan = PlanTest({.layers = 4}, OptionsOf(2, 1, DType::kF32));
   std::set<int> reduced;
   int backward_after_first = 0;
   for (const PlannedOp& op : plan.train.ops) {
@@ -265,7 +265,7 @@ TEST(Planner, ReductionsOverlapTheBackward) {
 }
 
 TEST(Planner, GathersOverlapUpdates) {
-  const StepPlan plan = Plan({}, OptionsOf(2, 1, DType::kBF16));
+  const StepPlan plan = PlanTest({}, OptionsOf(2, 1, DType::kBF16));
   const auto& ops = plan.train.ops;
   for (size_t i = 0; i < ops.size(); ++i) {
     if (ops[i].op.kind != OpKind::kGatherParameters) continue;
@@ -278,7 +278,7 @@ TEST(Planner, GathersOverlapUpdates) {
 }
 
 TEST(Planner, GroupsArePaddedToAlignedShards) {
-  const StepPlan plan = Plan({.width = 24, .heads = 3}, OptionsOf(3, 1, DType::kBF16));
+  const StepPlan plan = PlanTest({.width = 24, .heads = 3}, OptionsOf(3, 1, DType::kBF16));
   ASSERT_EQ(plan.groups.size(), 4u);
   EXPECT_EQ(plan.groups[0].name, "embedding");
   EXPECT_EQ(plan.groups[1].parameters[2].name, "transformer.h.0.attn.c_attn.weight");
@@ -290,7 +290,7 @@ TEST(Planner, GroupsArePaddedToAlignedShards) {
 }
 
 TEST(Planner, EvaluationAddsNothingToTheArena) {
-  const StepPlan plan = Plan(Gpt2Small(), OptionsOf(1, 0, DType::kBF16));
+  const StepPlan plan = PlanTest(Gpt2Small(), OptionsOf(1, 0, DType::kBF16));
   StepPlan alone = plan;
   alone.evaluate = {};
   ASSERT_EQ(AssignOffsets(alone), absl::OkStatus());
@@ -303,7 +303,7 @@ TEST(Planner, SlackIsSmall) {
       PlanOptions options = OptionsOf(1, 0, dtype);
       options.sequence = 512;
       options.accumulation = accumulation;
-      const StepPlan plan = Plan(Gpt2Small(), options);
+      const StepPlan plan = PlanTest(Gpt2Small(), options);
       EXPECT_LT(static_cast<double>(plan.slack_bytes),
                 0.001 * static_cast<double>(plan.arena_bytes));
     }
@@ -314,22 +314,22 @@ TEST(Planner, SlackIsSmall) {
 TEST(Planner, WithoutAccumulationGradientsLiveOnlyWhileTheyMust) {
   PlanOptions options = OptionsOf(1, 0, DType::kBF16);
   options.sequence = 512;
-  const StepPlan kept = Plan(Gpt2Small(), options);
+  const StepPlan kept = PlanTest(Gpt2Small(), options);
   options.accumulation = 1;
-  const StepPlan plan = Plan(Gpt2Small(), options);
+  const StepPlan plan = PlanTest(Gpt2Small(), options);
   int64_t gradients = 0;
   for (const FlatGroup& group : plan.groups) {
     EXPECT_FALSE(plan.buffers[group.gradient_buffer].persistent);
     gradients += group.padded_elements * 4;
   }
-  EXPECT_EQ(gradients, ClassBytes(kept, BufferClass::kGradients));
+  EXPECT_EQ(gradients, BytesOfClass(kept, BufferClass::kGradients));
   EXPECT_LT(plan.arena_bytes, kept.arena_bytes - gradients / 2);
 }
 
 TEST(Planner, GradientsWithPaddingKeepTheirBytes) {
   PlanOptions options = OptionsOf(1, 0, DType::kBF16);
   options.accumulation = 1;
-  const StepPlan plan = Plan({.width = 24, .heads = 3}, options);
+  const StepPlan plan = PlanTest({.width = 24, .heads = 3}, options);
   for (const FlatGroup& group : plan.groups) {
     EXPECT_EQ(plan.buffers[group.gradient_buffer].persistent,
               group.padded_elements != group.elements);
@@ -340,7 +340,7 @@ TEST(Planner, GradientsWithPaddingKeepTheirBytes) {
 TEST(Planner, LargeModelsHaveAGroupForEachLayer) {
   TestModel model = Gpt2Small();
   model.layers = 48;
-  EXPECT_EQ(Plan(model, OptionsOf(8, 1, DType::kBF16)).groups.size(), 50u);
+  EXPECT_EQ(PlanTest(model, OptionsOf(8, 1, DType::kBF16)).groups.size(), 50u);
 }
 
 TEST(Planner, GenerationHoldsParametersAndCaches) {
@@ -356,10 +356,10 @@ TEST(Planner, GenerationHoldsParametersAndCaches) {
   }
   const TestModel model;
   EXPECT_EQ(caches, model.layers * 2 * model.width * options.sequence * 2);
-  EXPECT_GT(ClassBytes(*plan, BufferClass::kActivations), caches);
+  EXPECT_GT(BytesOfClass(*plan, BufferClass::kActivations), caches);
   EXPECT_TRUE(plan->train.ops.empty());
-  EXPECT_EQ(ClassBytes(*plan, BufferClass::kGradients), 0);
-  EXPECT_EQ(ClassBytes(*plan, BufferClass::kOptimizer), 0);
+  EXPECT_EQ(BytesOfClass(*plan, BufferClass::kGradients), 0);
+  EXPECT_EQ(BytesOfClass(*plan, BufferClass::kOptimizer), 0);
   EXPECT_NE(plan->prompt.graph.logits, graph::kNoValue);
   EXPECT_NE(plan->next.graph.logits, graph::kNoValue);
   EXPECT_TRUE(plan->evaluate.ops.empty());
@@ -411,7 +411,7 @@ TEST(Planner, OptionsComeFromTheSpec) {
 }
 
 TEST(Printer, JsonHasWhatTheCommandLineDocuments) {
-  const StepPlan plan = Plan({}, OptionsOf(2, 1, DType::kBF16));
+  const StepPlan plan = PlanTest({}, OptionsOf(2, 1, DType::kBF16));
   const int64_t copy = SnapshotBytes(plan);
   RankPlace place = {.memory_bytes = plan.arena_bytes + copy};
   const auto json = nlohmann::json::parse(PlanJson(plan, {.place = place, .schedule = true}));
@@ -440,7 +440,7 @@ TEST(Printer, JsonHasWhatTheCommandLineDocuments) {
 }
 
 TEST(Printer, TableSaysWhetherItFits) {
-  const StepPlan plan = Plan({}, OptionsOf(1, 0, DType::kF32));
+  const StepPlan plan = PlanTest({}, OptionsOf(1, 0, DType::kF32));
   const RankPlace place = {.memory_bytes = plan.arena_bytes};
   const std::string table = PlanTable(plan, {.place = place, .schedule = true});
   EXPECT_THAT(table, HasSubstr("DOES NOT FIT"));

@@ -15,7 +15,7 @@ namespace {
 using graph::DType;
 using testing::HasSubstr;
 
-PlanOptions Options(int world, int stage, Recompute recompute, int64_t budget = 0) {
+PlanOptions SizesAndStage(int world, int stage, Recompute recompute, int64_t budget = 0) {
   PlanOptions options = OptionsOf(world, stage, DType::kBF16);
   options.recompute = recompute;
   options.recompute_budget = budget;
@@ -24,15 +24,15 @@ PlanOptions Options(int world, int stage, Recompute recompute, int64_t budget = 
 
 // Between what full recomputation and none need, where most is to be tried.
 int64_t Between(const v1::JobSpec& spec, int stage) {
-  const auto most = DraftTraining(spec, Options(2, stage, Recompute::kNone));
-  const auto least = DraftTraining(spec, Options(2, stage, Recompute::kFull));
+  const auto most = DraftTraining(spec, SizesAndStage(2, stage, Recompute::kNone));
+  const auto least = DraftTraining(spec, SizesAndStage(2, stage, Recompute::kFull));
   EXPECT_TRUE(most.ok() && least.ok());
   return (PeakActivationBytes(*most) + 3 * PeakActivationBytes(*least)) / 4;
 }
 
 TEST(Planning, WhatIsSaidOnceEndsIt) {
   const v1::JobSpec spec = SpecOf({.layers = 24});
-  const PlanOptions options = Options(2, 1, Recompute::kBudget, Between(spec, 1));
+  const PlanOptions options = SizesAndStage(2, 1, Recompute::kBudget, Between(spec, 1));
   int asked = 0;
   Planning whole({}, [&] {
     ++asked;
@@ -56,7 +56,7 @@ TEST(Planning, WhatIsSaidOnceEndsIt) {
 
 TEST(Planning, WorkAndOpsAreBounded) {
   const v1::JobSpec spec = SpecOf({.layers = 24});
-  const PlanOptions options = Options(2, 1, Recompute::kBudget, Between(spec, 1));
+  const PlanOptions options = SizesAndStage(2, 1, Recompute::kBudget, Between(spec, 1));
   Planning work({.work = 5000});
   const absl::Status too_much = PlanTraining(spec, options, &work).status();
   EXPECT_EQ(too_much.code(), absl::StatusCode::kResourceExhausted);
@@ -78,7 +78,7 @@ TEST(Planning, WhatSizesShareIsWhatEachWouldFind) {
     for (const int world : {1, 2, 3, 4, 6, 8}) {
       for (const int accumulation : {1, 2}) {
         SCOPED_TRACE(absl::StrCat("stage ", stage, ", ", world, " ranks, ", accumulation));
-        PlanOptions options = Options(world, stage, Recompute::kBudget, budget);
+        PlanOptions options = SizesAndStage(world, stage, Recompute::kBudget, budget);
         options.accumulation = accumulation;
         const auto alone = PlanTraining(spec, options);
         const auto together = PlanTraining(spec, options, &shared);
@@ -99,11 +99,11 @@ TEST(Planning, ManyBlocksNeedFewDrafts) {
   const v1::JobSpec spec = SpecOf({.layers = 160, .width = 8, .heads = 1, .context = 16});
   const int64_t budget = Between(spec, 0);
   Planning planning({});
-  const auto plan = DraftTraining(spec, Options(2, 0, Recompute::kBudget, budget), &planning);
+  const auto plan = DraftTraining(spec, SizesAndStage(2, 0, Recompute::kBudget, budget), &planning);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_LE(PeakActivationBytes(*plan), budget);
   const auto graph_ops = static_cast<int64_t>(
-      DraftTraining(spec, Options(2, 0, Recompute::kNone))->train.graph.ops.size());
+      DraftTraining(spec, SizesAndStage(2, 0, Recompute::kNone))->train.graph.ops.size());
   EXPECT_LE(planning.spent(), 14 * graph_ops + Planning::kWorkBetween) << graph_ops;
 }
 

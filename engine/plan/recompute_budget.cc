@@ -26,9 +26,9 @@ std::vector<double> ReplayedFlops(const StepPlan& plan, size_t blocks) {
   return flops;
 }
 
-class Chooser {
+class BudgetChooser {
  public:
-  Chooser(int64_t budget, size_t blocks, const DraftWith& draft)
+  BudgetChooser(int64_t budget, size_t blocks, const DraftWith& draft)
       : budget_(budget), blocks_(blocks), draft_(draft), order_(blocks) {
     std::iota(order_.begin(), order_.end(), size_t{0});
   }
@@ -149,7 +149,7 @@ class Chooser {
 
 absl::StatusOr<std::vector<Recompute>> ChooseRecompute(int64_t budget, size_t blocks,
                                                        const DraftWith& draft) {
-  return Chooser(budget, blocks, draft).Choose();
+  return BudgetChooser(budget, blocks, draft).Choose();
 }
 
 }  // namespace milepost::plan

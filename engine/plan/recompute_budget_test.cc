@@ -19,13 +19,13 @@ namespace {
 using graph::DType;
 using testing::HasSubstr;
 
-constexpr TestModel kModel = {.layers = 8, .width = 64, .heads = 4, .context = 64};
+constexpr TestModel kBudgetModel = {.layers = 8, .width = 64, .heads = 4, .context = 64};
 
 StepPlan Plan(PlanOptions options, Recompute recompute, int64_t budget = 0) {
   options.sequence = 64;
   options.recompute = recompute;
   options.recompute_budget = budget;
-  absl::StatusOr<StepPlan> plan = PlanTraining(SpecOf(kModel), options);
+  absl::StatusOr<StepPlan> plan = PlanTraining(SpecOf(kBudgetModel), options);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return plan.ok() ? *std::move(plan) : StepPlan{};
 }
@@ -90,9 +90,10 @@ TEST(RecomputeBudget, MakesNoMoreAgainThanItMust) {
   drafted.recompute_budget = budget - 1;
   const int64_t tight = PeakActivationBytes(plan);
   drafted.recompute_budget = tight;
-  EXPECT_EQ(PlanTraining(SpecOf(kModel), drafted)->recompute_of_block, plan.recompute_of_block);
+  EXPECT_EQ(PlanTraining(SpecOf(kBudgetModel), drafted)->recompute_of_block,
+            plan.recompute_of_block);
   drafted.recompute_budget = tight - 1;
-  const auto tighter = PlanTraining(SpecOf(kModel), drafted);
+  const auto tighter = PlanTraining(SpecOf(kBudgetModel), drafted);
   ASSERT_TRUE(tighter.ok());
   EXPECT_GE(tighter->recompute_flops_per_step, plan.recompute_flops_per_step);
   EXPECT_NE(tighter->recompute_of_block, plan.recompute_of_block);
@@ -104,7 +105,7 @@ TEST(RecomputeBudget, SaysTheLeastThatIsPossible) {
   options.sequence = 64;
   options.recompute = Recompute::kBudget;
   options.recompute_budget = 1000;
-  const absl::Status status = PlanTraining(SpecOf(kModel), options).status();
+  const absl::Status status = PlanTraining(SpecOf(kBudgetModel), options).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(status.message(), HasSubstr("train.recompute_budget: 1000 bytes are too few"));
   EXPECT_THAT(status.message(), HasSubstr(absl::StrCat(least, " are needed")));

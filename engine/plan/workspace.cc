@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/round_up.h"
 #include "engine/plan/cuda_workspace.h"
 
 namespace milepost::plan {
@@ -9,11 +10,7 @@ namespace {
 
 using graph::OpKind;
 
-constexpr int64_t kAlignment = 64;
-
-int64_t RoundUp(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
+constexpr int64_t kHostAlignment = 64;
 
 // kernels/cpu/column_sum.h: rows are summed in blocks of at least 16, at most 64 of them, one f32
 // partial of whole cache lines each.
@@ -38,8 +35,8 @@ int64_t AttentionBytesPerThread(const graph::Op& op, int64_t sequence, int64_t d
   const int64_t element = f32 ? 4 : 2;
   const int64_t padded = RoundUp(sequence, kBlock);
   const int64_t padded_dim = RoundUp(dim, 16);
-  const auto elements = [&](int64_t count) { return RoundUp(count * element, kAlignment); };
-  const auto floats = [](int64_t count) { return RoundUp(count * 4, kAlignment); };
+  const auto elements = [&](int64_t count) { return RoundUp(count * element, kHostAlignment); };
+  const auto floats = [](int64_t count) { return RoundUp(count * 4, kHostAlignment); };
   if (op.kind != OpKind::kAttentionBackward) {
     return 2 * elements(padded * dim) + 2 * elements(kBlock * dim) + floats(kKeyTile * kBlock) +
            (f32 ? 0 : elements(kKeyTile * kBlock)) + 2 * floats(dim * kBlock);
@@ -67,7 +64,7 @@ int64_t AttentionBytes(const graph::Graph& graph, const graph::Op& op, const Pla
 int64_t PackedBiasBytes(const graph::Graph& graph, const graph::Op& op) {
   const int64_t biases = static_cast<int64_t>(op.inputs.size()) - 1 - op.attributes.parts;
   const graph::Value& y = graph.values[op.outputs.back().value];
-  return biases > 1 ? RoundUp(y.shape[1] * graph::ByteSize(y.dtype), kAlignment) : 0;
+  return biases > 1 ? RoundUp(y.shape[1] * graph::ByteSize(y.dtype), kHostAlignment) : 0;
 }
 
 // kernels/cpu/batch_norm.h: five floats per channel, and two f64 sums per channel of each block.
@@ -108,16 +105,17 @@ int64_t ConvolutionBytes(const graph::Graph& graph, const graph::Op& op,
     const int64_t elements = graph::Elements(x) / x[0] + graph::Elements(y) / y[0];
     const int64_t images = std::clamp<int64_t>((2 << 20) / elements, 1, x[0]);
     packed = 4 * (weights + images * elements + x[3] * y[3] * image.kernel * image.kernel) +
-             3 * kAlignment;
+             3 * kHostAlignment;
   }
-  return RoundUp(std::max(packed + scratch, options.min_convolution_workspace_bytes), kAlignment);
+  return RoundUp(std::max(packed + scratch, options.min_convolution_workspace_bytes),
+                 kHostAlignment);
 }
 
 int64_t BiasGradientBytes(const graph::Shape& dy, const graph::Op& op) {
   const int64_t biases = static_cast<int64_t>(op.outputs.size()) - op.attributes.parts;
   if (biases == 0) return 0;
-  const int64_t packed = biases > 1 ? RoundUp(dy[1] * 4, kAlignment) : 0;
-  return RoundUp(ColumnSumBytes(dy[0], dy[1]), kAlignment) + packed;
+  const int64_t packed = biases > 1 ? RoundUp(dy[1] * 4, kHostAlignment) : 0;
+  return RoundUp(ColumnSumBytes(dy[0], dy[1]), kHostAlignment) + packed;
 }
 
 // runtime/cpu_ops_fp8.cc: both operands in bf16, and the biases' gradients.
@@ -125,8 +123,8 @@ int64_t Fp8Bytes(const graph::Graph& graph, const graph::Op& op) {
   const auto shape = [&](size_t input) -> const graph::Shape& {
     return graph.values[op.inputs[input]].shape;
   };
-  const int64_t operands = RoundUp(2 * graph::Elements(shape(0)), kAlignment) +
-                           RoundUp(2 * graph::Elements(shape(1)), kAlignment);
+  const int64_t operands = RoundUp(2 * graph::Elements(shape(0)), kHostAlignment) +
+                           RoundUp(2 * graph::Elements(shape(1)), kHostAlignment);
   const bool biases = op.kind == OpKind::kLinearBackwardWeight && op.inputs.size() > 4;
   return operands + (biases ? BiasGradientBytes(shape(4), op) : 0);
 }
@@ -140,9 +138,9 @@ int64_t OrthogonalizeBytes(const FlatGroup& group) {
   int64_t most = 0;
   for (const GroupParameter& p : group.parameters) {
     const int64_t side = std::min(p.shape[0], p.shape[1]);
-    const int64_t copy = std::max(RoundUp(p.elements * 4, kAlignment),
-                                  RoundUp(SumSquaresBytes(p.elements), kAlignment));
-    most = std::max(most, copy + 2 * RoundUp(side * side * 4, kAlignment));
+    const int64_t copy = std::max(RoundUp(p.elements * 4, kHostAlignment),
+                                  RoundUp(SumSquaresBytes(p.elements), kHostAlignment));
+    most = std::max(most, copy + 2 * RoundUp(side * side * 4, kHostAlignment));
   }
   return most;
 }
@@ -151,13 +149,14 @@ int64_t LmHeadBytes(const graph::Graph& graph, const graph::Op& op) {
   const graph::Shape& wte = graph.values[op.inputs[1]].shape;
   const int64_t rows = op.attributes.chunk_rows;
   const int64_t element = graph::ByteSize(graph.values[op.inputs[1]].dtype);
-  int64_t bytes =
-      RoundUp(rows * wte[0] * element, kAlignment) + RoundUp(ClassifierBytes(rows), kAlignment);
+  int64_t bytes = RoundUp(rows * wte[0] * element, kHostAlignment) +
+                  RoundUp(ClassifierBytes(rows), kHostAlignment);
   if (op.kind == OpKind::kLmHeadLossBackward && op.outputs[3].value != graph::kNoValue) {
-    bytes += RoundUp(ColumnSumBytes(rows, wte[0]), kAlignment);
+    bytes += RoundUp(ColumnSumBytes(rows, wte[0]), kHostAlignment);
   }
   if (op.attributes.gathers) {  // the rows, their numbers and their targets
-    bytes += RoundUp(rows * wte[1] * element, kAlignment) + 2 * RoundUp(rows * 4, kAlignment);
+    bytes +=
+        RoundUp(rows * wte[1] * element, kHostAlignment) + 2 * RoundUp(rows * 4, kHostAlignment);
   }
   return bytes;
 }
@@ -170,7 +169,7 @@ int64_t WorkspaceBytes(const graph::Graph& graph, const std::vector<FlatGroup>& 
   const auto shape = [&](size_t input) -> const graph::Shape& {
     return graph.values[op.inputs[input]].shape;
   };
-  const int64_t product = RoundUp(options.min_matmul_workspace_bytes, kAlignment);
+  const int64_t product = RoundUp(options.min_matmul_workspace_bytes, kHostAlignment);
   if (op.attributes.fp8) return Fp8Bytes(graph, op) + product;
   switch (op.kind) {
     case OpKind::kLinear:
@@ -185,11 +184,11 @@ int64_t WorkspaceBytes(const graph::Graph& graph, const std::vector<FlatGroup>& 
       return LmHeadBytes(graph, op) + product;
     case OpKind::kLayerNormBackward:
     case OpKind::kResidualLayerNormBackward:  // dgamma and dbeta
-      return RoundUp(2 * ColumnSumBytes(shape(0)[0], shape(0)[1]), kAlignment);
+      return RoundUp(2 * ColumnSumBytes(shape(0)[0], shape(0)[1]), kHostAlignment);
     case OpKind::kRmsNormBackward:  // dgamma
-      return RoundUp(ColumnSumBytes(shape(0)[0], shape(0)[1]), kAlignment);
+      return RoundUp(ColumnSumBytes(shape(0)[0], shape(0)[1]), kHostAlignment);
     case OpKind::kQkNormBackward:  // dgamma_q and dgamma_k
-      return RoundUp(2 * ColumnSumBytes(shape(0)[0], shape(1)[0]), kAlignment);
+      return RoundUp(2 * ColumnSumBytes(shape(0)[0], shape(1)[0]), kHostAlignment);
     case OpKind::kConvolution:
     case OpKind::kConvolutionBackwardData:
     case OpKind::kConvolutionBackwardWeights:
@@ -198,21 +197,21 @@ int64_t WorkspaceBytes(const graph::Graph& graph, const std::vector<FlatGroup>& 
     case OpKind::kBatchNorm:
     case OpKind::kBatchNormBackwardSums:
     case OpKind::kBatchNormBackward:
-      return RoundUp(BatchNormBytes(shape(0)), kAlignment);
+      return RoundUp(BatchNormBytes(shape(0)), kHostAlignment);
     case OpKind::kClassifierLoss:
     case OpKind::kClassifierLossBackward:
-      return RoundUp(ClassifierBytes(shape(0)[0]), kAlignment);
+      return RoundUp(ClassifierBytes(shape(0)[0]), kHostAlignment);
     case OpKind::kAttention:
     case OpKind::kCachedAttention:
     case OpKind::kAttentionBackward:
-      return RoundUp(AttentionBytes(graph, op, options), kAlignment);
+      return RoundUp(AttentionBytes(graph, op, options), kHostAlignment);
     case OpKind::kUpdateNorms:
-      return RoundUp(UpdateNormsBytes(groups[op.attributes.group].shard_elements), kAlignment);
+      return RoundUp(UpdateNormsBytes(groups[op.attributes.group].shard_elements), kHostAlignment);
     case OpKind::kOrthogonalize:
       return OrthogonalizeBytes(groups[op.attributes.group]) + product;
     case OpKind::kGradNorm: {
       const int64_t slice = groups[op.attributes.group].padded_elements / options.world;
-      return RoundUp(SumSquaresBytes(slice), kAlignment);
+      return RoundUp(SumSquaresBytes(slice), kHostAlignment);
     }
     default:
       return 0;
@@ -228,7 +227,7 @@ int64_t MatmulWorkspaceReserve(int threads, graph::DType dtype, int64_t chunk_ro
   constexpr int64_t kPieceElements = 512 * 1024 + 1024 * 1024 + 1024 + 512 * 1024;
   const int64_t pieces = dtype == graph::DType::kF32 ? 0 : 4 * kPieceElements;
   return threads * kBytesPerThread + pieces +
-         (partial ? RoundUp(chunk_rows * width * 4, kAlignment) : 0);
+         (partial ? RoundUp(chunk_rows * width * 4, kHostAlignment) : 0);
 }
 
 int64_t LmHeadChunkRows(int64_t rows, int64_t vocabulary, graph::DType dtype, int64_t chunk_bytes) {

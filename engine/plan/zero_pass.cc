@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/round_up.h"
 #include "engine/graph/cost.h"
 #include "engine/plan/scalings.h"
 #include "engine/plan/statistics.h"
@@ -18,10 +19,6 @@ namespace {
 
 using graph::DType;
 using graph::OpKind;
-
-int64_t RoundUp(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 PlannedOp FromGraph(const graph::Graph& graph, const graph::Op& op) {
   const graph::Cost cost = graph::OpCost(graph, op);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/round_up.h"
 #include "engine/kernels/cpu/convolution.h"
 #include "engine/kernels/cpu/matmul.h"
 #include "engine/kernels/cpu/random.h"
@@ -20,6 +21,9 @@ class Communicator;
 }
 
 namespace milepost::runtime {
+
+// Parts of workspaces begin with cache lines.
+constexpr int64_t LineAligned(int64_t bytes) { return RoundUp(bytes, 64); }
 
 // What a binder is given.
 struct Binding : OpBinding {

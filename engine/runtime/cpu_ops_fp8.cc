@@ -23,9 +23,6 @@ using graph::ValueId;
 using kernels::bf16;
 using kernels::MatmulSpec;
 
-constexpr int64_t kAlignment = 64;
-int64_t Align(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
 MatmulSpec Widened(MatmulSpec spec) {
   spec.a = spec.b = kernels::DType::kBf16;
   return spec;
@@ -35,7 +32,7 @@ int64_t CodesOf(const plan::Program& program, const graph::Op& op, int input) {
   return graph::Elements(program.graph.values[op.inputs[input]].shape);
 }
 int64_t WideBytes(const plan::Program& program, const graph::Op& op, int input) {
-  return Align(CodesOf(program, op, input) * static_cast<int64_t>(sizeof(bf16)));
+  return LineAligned(CodesOf(program, op, input) * static_cast<int64_t>(sizeof(bf16)));
 }
 
 // An operand, and where it is widened to.
@@ -149,8 +146,8 @@ int64_t Fp8FixedBytes(const plan::Program& program, const graph::Op& op) {
   const int64_t biases = static_cast<int64_t>(op.outputs.size()) - op.attributes.parts;
   if (op.kind != OpKind::kLinearBackwardWeight || biases == 0) return bytes;
   const graph::Shape& dy = program.graph.values[op.inputs[4]].shape;
-  bytes += Align(static_cast<int64_t>(kernels::BiasGradientWorkspaceBytes(dy[0], dy[1])));
-  return bytes + (biases > 1 ? Align(dy[1] * static_cast<int64_t>(sizeof(float))) : 0);
+  bytes += LineAligned(static_cast<int64_t>(kernels::BiasGradientWorkspaceBytes(dy[0], dy[1])));
+  return bytes + (biases > 1 ? LineAligned(dy[1] * static_cast<int64_t>(sizeof(float))) : 0);
 }
 
 absl::StatusOr<BoundOp> BindQuantize(const Binding& b) {
@@ -187,7 +184,7 @@ absl::StatusOr<BoundOp> BindFp8BackwardWeight(const Binding& b) {
               .width = dy[1],
               .biases = BiasesOf(b, gradients),
               .workspace = sums,
-              .sums = reinterpret_cast<float*>(sums + Align(before))};
+              .sums = reinterpret_cast<float*>(sums + LineAligned(before))};
   }
   return [products = std::move(products), biases = std::move(biases),
           accumulation = b.OutputAccumulation(0)](const StepContext& context) {

@@ -155,7 +155,7 @@ class ImageBench {
 };
 
 // ||a - b|| / ||b||.
-double RelativeError(const std::vector<double>& actual, const std::vector<double>& wanted) {
+double ImageError(const std::vector<double>& actual, const std::vector<double>& wanted) {
   double difference = 0;
   double norm = 0;
   for (size_t i = 0; i < wanted.size(); ++i) {
@@ -186,9 +186,8 @@ TEST(ImageOps, MatchTheReference) {
           seen.insert(planned.op.kind);
           for (const graph::Output& output : planned.op.outputs) {
             if (output.value == graph::kNoValue) continue;
-            EXPECT_LT(
-                RelativeError(bench.Read(output.value), bench.reference->values(output.value)),
-                bench.bf16() ? 6e-3 : 5e-6)
+            EXPECT_LT(ImageError(bench.Read(output.value), bench.reference->values(output.value)),
+                      bench.bf16() ? 6e-3 : 5e-6)
                 << graph::Name(planned.op.kind) << " -> "
                 << bench.graph().values[output.value].name;
           }

@@ -23,17 +23,16 @@ using graph::OpKind;
 using graph::ValueId;
 using kernels::MatmulSpec;
 
-constexpr int64_t kAlignment = 64;
-int64_t Align(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
 // Biases that do not lie side by side are gathered, and their gradients dealt out, in packed form.
 struct Layer : LinearLayer {
   Layer(const plan::Program& program, const graph::Op& op)
       : LinearLayer(program, op, /*with_biases=*/false) {}
-  int64_t PackedBiasBytes(int64_t size) const { return biases.size() > 1 ? Align(out * size) : 0; }
+  int64_t PackedBiasBytes(int64_t size) const {
+    return biases.size() > 1 ? LineAligned(out * size) : 0;
+  }
   int64_t BiasSumBytes() const {
     if (biases.empty()) return 0;
-    return Align(static_cast<int64_t>(kernels::BiasGradientWorkspaceBytes(rows, out)));
+    return LineAligned(static_cast<int64_t>(kernels::BiasGradientWorkspaceBytes(rows, out)));
   }
 };
 
@@ -47,7 +46,7 @@ absl::Status Prepare(const Binding& b) {
   return b.RequireWorkspace(LinearFixedBytes(b.program, b.planned.op) + scratch);
 }
 
-struct Product {
+struct LayerProduct {
   MatmulSpec spec;
   MatmulSpec accumulating;  // weight gradients only
   const char* a;
@@ -60,7 +59,7 @@ struct Product {
 using Gelu = std::function<void()>;
 
 template <typename T>
-Gelu GeluOf(const Binding& b) {
+Gelu LayerGelu(const Binding& b) {
   const int64_t n = graph::Elements(b.OutputShape(1));
   T* y = b.Output<T>(1);
   const T* sums = b.OutputId(0) != graph::kNoValue ? b.Output<T>(0) : y;
@@ -68,7 +67,7 @@ Gelu GeluOf(const Binding& b) {
 }
 
 template <typename T>
-Gelu GeluBackwardOf(const Binding& b) {
+Gelu LayerGeluBackward(const Binding& b) {
   const int64_t n = graph::Elements(b.OutputShape(0));
   T* dx = b.Output<T>(0);
   return [x = b.Input<T>(2), dx, n] { kernels::GeluBackward<T>(x, dx, n, dx); };
@@ -112,9 +111,9 @@ absl::StatusOr<BoundOp> BindLinear(const Binding& b) {
   const std::vector<BiasBytes> biases = BiasesOf(b, layer.biases);
   char* packed = biases.size() > 1 ? b.Workspace() : nullptr;
   const char* bias = packed != nullptr ? packed : biases.empty() ? nullptr : biases[0].data;
-  const Gelu gelu = layer.gelu ? MP_BIND_BY_DTYPE(GeluOf, b) : NoGelu();
+  const Gelu gelu = layer.gelu ? MP_BIND_BY_DTYPE(LayerGelu, b) : NoGelu();
   char* y = b.Output<char>(layer.gelu && !layer.keeps_sums ? 1 : 0);
-  std::vector<Product> products;
+  std::vector<LayerProduct> products;
   for (const LinearLayer::Run& run : layer.runs) {
     const int64_t at = layer.ColumnBytes(run);
     products.push_back({.spec = layer.Forward(run),
@@ -131,7 +130,7 @@ absl::StatusOr<BoundOp> BindLinear(const Binding& b) {
       std::memcpy(to, biases[i].data, static_cast<size_t>(biases[i].count));
       to += biases[i].count;
     }
-    for (const Product& p : products) {
+    for (const LayerProduct& p : products) {
       MP_RETURN_IF_ERROR(matmuls->Execute(p.spec, p.a, p.b, p.bias, p.c, scratch));
     }
     gelu();
@@ -143,7 +142,7 @@ absl::StatusOr<BoundOp> BindLinearBackwardInput(const Binding& b) {
   if (b.attributes().fp8) return BindFp8BackwardInput(b);
   const Layer layer(b.program, b.planned.op);
   MP_RETURN_IF_ERROR(Prepare(b));
-  std::vector<Product> products;
+  std::vector<LayerProduct> products;
   for (const LinearLayer::Run& run : layer.runs) {
     products.push_back({.spec = layer.InputGradient(run),
                         .a = b.Input<char>(0) + layer.ColumnBytes(run),
@@ -152,12 +151,12 @@ absl::StatusOr<BoundOp> BindLinearBackwardInput(const Binding& b) {
   }
   char* dx = b.Output<char>(0);
   const char* dsum = layer.adds ? b.Input<char>(1 + b.attributes().parts) : nullptr;
-  const Gelu gelu = layer.gelu ? MP_BIND_BY_DTYPE(GeluBackwardOf, b) : NoGelu();
+  const Gelu gelu = layer.gelu ? MP_BIND_BY_DTYPE(LayerGeluBackward, b) : NoGelu();
   return [matmuls = &b.matmuls, products = std::move(products), dx, dsum, gelu,
           bytes = layer.rows * layer.in * layer.element,
           scratch = b.Workspace()](const StepContext&) -> absl::Status {
     if (dsum != nullptr && dsum != dx) std::memcpy(dx, dsum, bytes);
-    for (const Product& p : products) {
+    for (const LayerProduct& p : products) {
       MP_RETURN_IF_ERROR(matmuls->Execute(p.spec, p.a, p.b, nullptr, p.c, scratch));
     }
     gelu();
@@ -173,7 +172,7 @@ absl::StatusOr<BoundOp> LinearBackwardWeightOf(const Binding& b) {
   MP_RETURN_IF_ERROR(Prepare(b));
   const char* x = b.Input<char>(0);
   const char* dy = b.Input<char>(1);
-  std::vector<Product> products;
+  std::vector<LayerProduct> products;
   for (const LinearLayer::Run& run : layer.runs) {
     const char* columns = dy + layer.ColumnBytes(run);
     products.push_back({.spec = layer.WeightGradient(run, false),
@@ -197,7 +196,7 @@ absl::StatusOr<BoundOp> LinearBackwardWeightOf(const Binding& b) {
           accumulation = b.OutputAccumulation(0)](const StepContext& context) -> absl::Status {
     const bool add = accumulation.At(context);
     biases.Run(add);
-    for (const Product& p : products) {
+    for (const LayerProduct& p : products) {
       MP_RETURN_IF_ERROR(
           matmuls->Execute(add ? p.accumulating : p.spec, p.a, p.b, nullptr, p.c, scratch));
     }

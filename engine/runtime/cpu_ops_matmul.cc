@@ -14,9 +14,6 @@ namespace {
 using graph::OpKind;
 using kernels::MatmulSpec;
 
-constexpr int64_t kAlignment = 64;
-int64_t Align(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
 // rows x V logits of the head and the three products around them. `adds`: dx is added to.
 struct HeadProducts {
   HeadProducts(int64_t rows, int64_t width, int64_t vocabulary, kernels::DType t, bool bias,
@@ -49,18 +46,20 @@ struct HeadSizes {
         bias(op.inputs[op.kind == OpKind::kLmHeadLogits ? 2 : 3] != graph::kNoValue),
         bias_gradient(bias && op.kind == OpKind::kLmHeadLossBackward),
         adds(op.kind == OpKind::kLmHeadLossBackward && op.inputs[4] != graph::kNoValue) {}
-  int64_t LogitsBytes() const { return Align(chunk * vocabulary * graph::ByteSize(dtype)); }
+  int64_t LogitsBytes() const { return LineAligned(chunk * vocabulary * graph::ByteSize(dtype)); }
   int64_t ClassifierBytes() const {
-    return Align(static_cast<int64_t>(kernels::ClassifierWorkspaceBytes(chunk)));
+    return LineAligned(static_cast<int64_t>(kernels::ClassifierWorkspaceBytes(chunk)));
   }
 
   int64_t BiasGradientBytes() const {
-    return bias_gradient
-               ? Align(static_cast<int64_t>(kernels::BiasGradientWorkspaceBytes(chunk, vocabulary)))
-               : 0;
+    return bias_gradient ? LineAligned(static_cast<int64_t>(
+                               kernels::BiasGradientWorkspaceBytes(chunk, vocabulary)))
+                         : 0;
   }
-  int64_t RowsBytes() const { return Align(chunk * width * graph::ByteSize(dtype)); }
-  int64_t NumbersBytes() const { return Align(chunk * static_cast<int64_t>(sizeof(int32_t))); }
+  int64_t RowsBytes() const { return LineAligned(chunk * width * graph::ByteSize(dtype)); }
+  int64_t NumbersBytes() const {
+    return LineAligned(chunk * static_cast<int64_t>(sizeof(int32_t)));
+  }
   int64_t FixedBytes() const {
     return LogitsBytes() + ClassifierBytes() + BiasGradientBytes() +
            (gathers ? RowsBytes() + 2 * NumbersBytes() : 0);
@@ -83,7 +82,7 @@ MatmulSpec LogitsOfOneRow(const graph::Graph& graph, const graph::Op& op) {
 }
 
 // Asks for the primitives, so that none is created during a step.
-absl::Status Prepare(const Binding& b) {
+absl::Status PrepareProducts(const Binding& b) {
   int64_t scratch = 0;
   for (const MatmulSpec& spec : MatmulSpecsOf(b.plan, b.program, b.planned.op)) {
     MP_ASSIGN_OR_RETURN(const size_t bytes, b.matmuls.WorkspaceBytes(spec));
@@ -301,7 +300,7 @@ struct Head {
 
 template <typename T>
 absl::StatusOr<BoundOp> LmHeadLossOf(const Binding& b) {
-  MP_RETURN_IF_ERROR(Prepare(b));
+  MP_RETURN_IF_ERROR(PrepareProducts(b));
   return [head = Head<T>(b)](const StepContext& context) { return head.Run(context); };
 }
 
@@ -312,7 +311,7 @@ absl::StatusOr<BoundOp> BindLmHeadLoss(const Binding& b) {
 }
 
 absl::StatusOr<BoundOp> BindLmHeadLogits(const Binding& b) {
-  MP_RETURN_IF_ERROR(Prepare(b));
+  MP_RETURN_IF_ERROR(PrepareProducts(b));
   const graph::Attributes& a = b.attributes();
   const HeadSizes sizes(b.program.graph, b.planned.op);
   const int64_t row_bytes = sizes.width * graph::ByteSize(sizes.dtype);

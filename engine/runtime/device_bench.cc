@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "common/status_macros.h"
+#include "common/steady_time.h"
 #include "engine/comm/key_value_store.h"
 #include "engine/comm/tcp.h"
 #include "engine/kernels/cpu/attention.h"
@@ -28,19 +29,15 @@ namespace {
 // than a host has uses it, and the file can be edited.
 constexpr double kNetworkBytesPerSecond = 1e9;
 
-double Seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 // Seconds of a call: the fastest of a few, as whatever else runs here only slows it down.
 template <typename Fn>
 absl::StatusOr<double> LeastSeconds(int repeats, const Fn& fn) {
   MP_RETURN_IF_ERROR(fn());
   double least = std::numeric_limits<double>::infinity();
   for (int i = 0; i < std::max(1, repeats); ++i) {
-    const double start = Seconds();
+    const double start = SteadySeconds();
     MP_RETURN_IF_ERROR(fn());
-    least = std::min(least, Seconds() - start);
+    least = std::min(least, SteadySeconds() - start);
   }
   return std::max(least, 1e-9);
 }
@@ -126,9 +123,9 @@ double ForkSeconds() {
   constexpr int kForks = 200;
   double least = 1;
   for (int i = 0; i < kForks; ++i) {
-    const double start = Seconds();
+    const double start = SteadySeconds();
     kernels::ParallelFor(0, kernels::MaxThreads(), 1, [](int64_t, int64_t) {});
-    least = std::min(least, Seconds() - start);
+    least = std::min(least, SteadySeconds() - start);
   }
   return std::max(least, 1e-9);
 }

@@ -9,15 +9,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "common/steady_time.h"
 #include "engine/runtime/arena.h"
 #include "engine/runtime/state_file/state_file.h"
 
 namespace milepost::runtime {
 namespace {
-
-double Seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // What compresses would flatter disks that do it.
 void FillWithNoise(char* data, int64_t bytes) {
@@ -34,7 +31,7 @@ void FillWithNoise(char* data, int64_t bytes) {
 // All regions; seconds.
 absl::StatusOr<double> Pass(StateFile& file, const Arena& memory, const DiskBenchOptions& options,
                             bool write) {
-  const double begin = Seconds();
+  const double begin = SteadySeconds();
   for (int i = 0; i < options.regions; ++i) {
     // What is read is not kept; two at a time, so that the disk has always something to do.
     char* const to = memory.data() + (1 + i % 2) * options.region_bytes;
@@ -42,7 +39,7 @@ absl::StatusOr<double> Pass(StateFile& file, const Arena& memory, const DiskBenc
     if (!write && i > 0) MP_RETURN_IF_ERROR(file.Wait(i - 1));
   }
   for (int i = 0; i < options.regions; ++i) MP_RETURN_IF_ERROR(file.Wait(i));
-  return std::max(Seconds() - begin, 1e-9);
+  return std::max(SteadySeconds() - begin, 1e-9);
 }
 
 }  // namespace

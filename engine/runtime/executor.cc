@@ -11,14 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "common/steady_time.h"
 
 namespace milepost::runtime {
 namespace {
-
-// Steady time is only accounted here, never decided upon.
-double Seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // Tickets that are met within a few microseconds are not worth a sleep.
 constexpr int kSpins = 200;
@@ -118,12 +114,12 @@ absl::Status Executor::Run(Section section, const StepContext& context) {
 void Executor::RunThread(Thread thread, const Command& command) {
   ThreadState& state = threads_[thread];
   const int64_t base = command.bases[static_cast<int>(command.section)];
-  double now = Seconds();
+  double now = SteadySeconds();
   for (Thunk& thunk : state.thunks[static_cast<int>(command.section)]) {
     if (thunk.last_only && !command.context.last_micro_step) continue;
     if (!thunk.waits_for.empty()) {
       AwaitOps(thunk, command, thread);
-      const double waited = Seconds();
+      const double waited = SteadySeconds();
       if (thread == kCaller) wait_seconds_ += waited - now;
       now = waited;
     }
@@ -131,7 +127,7 @@ void Executor::RunThread(Thread thread, const Command& command) {
     if (absl::Status status = thunk.run(command.context); !status.ok()) {
       return Fail(thread, Annotate(status, graph::Name(thunk.planned->op.kind)));
     }
-    const double end = Seconds();
+    const double end = SteadySeconds();
     thunk.seconds += end - now;
     state.seconds[static_cast<int>(thunk.planned->op.phase)] += end - now;
     ++thunk.runs;
@@ -171,10 +167,10 @@ void Executor::Post(const Command& command) {
 }
 
 void Executor::Join() {
-  const double start = Seconds();
+  const double start = SteadySeconds();
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return finished_ == posted_; });
-  wait_seconds_ += Seconds() - start;
+  wait_seconds_ += SteadySeconds() - start;
 }
 
 void Executor::CommunicationLoop() {

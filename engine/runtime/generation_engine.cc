@@ -18,9 +18,9 @@ int64_t OffsetOf(const plan::StepPlan& plan, const plan::Program& program, graph
   return plan.buffers[place.buffer].offset + place.offset;
 }
 
-class CpuEngine : public GenerationEngine {
+class CpuDecoder : public GenerationEngine {
  public:
-  explicit CpuEngine(int threads) : backend_(threads) {}
+  explicit CpuDecoder(int threads) : backend_(threads) {}
   absl::Status Open(const v1::ModelSpec& model, plan::PlanOptions options);
 
   void UseThread() override { backend_.UseThreads(); }
@@ -45,7 +45,7 @@ class CpuEngine : public GenerationEngine {
   Bound next_;
 };
 
-absl::Status CpuEngine::Open(const v1::ModelSpec& model, plan::PlanOptions options) {
+absl::Status CpuDecoder::Open(const v1::ModelSpec& model, plan::PlanOptions options) {
   MP_ASSIGN_OR_RETURN(plan_, plan::PlanGeneration(model, options));
   MP_ASSIGN_OR_RETURN(CpuBackend::MatmulWorkspace workspace, backend_.CheckMatmulWorkspace(plan_));
   if (workspace.missing) {
@@ -59,14 +59,14 @@ absl::Status CpuEngine::Open(const v1::ModelSpec& model, plan::PlanOptions optio
   return absl::OkStatus();
 }
 
-absl::StatusOr<CpuEngine::Bound> CpuEngine::Bind(const plan::Program& program) {
+absl::StatusOr<CpuDecoder::Bound> CpuDecoder::Bind(const plan::Program& program) {
   Bound bound{.places = GenerationPlaces::Find(plan_, program)};
   MP_ASSIGN_OR_RETURN(bound.executor, Executor::Create(plan_, program, &backend_, nullptr));
   return bound;
 }
 
-absl::StatusOr<const float*> CpuEngine::Run(const plan::Program& program,
-                                            absl::Span<const int32_t> tokens, int64_t first) {
+absl::StatusOr<const float*> CpuDecoder::Run(const plan::Program& program,
+                                             absl::Span<const int32_t> tokens, int64_t first) {
   Bound& bound = &program == &plan_.prompt ? prompt_ : next_;
   bound.places.Fill(tokens, first, arena_->data());
   StepContext context;
@@ -100,7 +100,7 @@ void GenerationPlaces::Fill(absl::Span<const int32_t> given, int64_t first, char
 
 absl::StatusOr<std::unique_ptr<GenerationEngine>> CpuGenerationEngine(
     const v1::ModelSpec& model, const plan::PlanOptions& options) {
-  auto engine = std::make_unique<CpuEngine>(std::max(1, options.threads));
+  auto engine = std::make_unique<CpuDecoder>(std::max(1, options.threads));
   MP_RETURN_IF_ERROR(engine->Open(model, options));
   return std::unique_ptr<GenerationEngine>(std::move(engine));
 }

@@ -17,8 +17,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int64_t kContext = 12;
-constexpr int64_t kVocabulary = 37;
+constexpr int64_t kShortContext = 12;
+constexpr int64_t kSmallVocabulary = 37;
 
 v1::ModelSpec Model() {
   v1::ModelSpec model;
@@ -26,8 +26,8 @@ v1::ModelSpec Model() {
   gpt2->set_layers(2);
   gpt2->set_width(32);
   gpt2->set_heads(4);
-  gpt2->set_context(kContext);
-  gpt2->set_vocabulary(kVocabulary);
+  gpt2->set_context(kShortContext);
+  gpt2->set_vocabulary(kSmallVocabulary);
   return model;
 }
 
@@ -39,8 +39,8 @@ v1::ModelSpec LlamaModel() {
   llama->set_heads(4);
   llama->set_kv_heads(2);
   llama->set_hidden(40);
-  llama->set_context(kContext);
-  llama->set_vocabulary(kVocabulary);
+  llama->set_context(kShortContext);
+  llama->set_vocabulary(kSmallVocabulary);
   NormalizeJobSpec(&spec);
   return spec.model();
 }
@@ -103,7 +103,7 @@ int32_t ReferenceNext(const v1::ModelSpec& model, const std::vector<int32_t>& wi
 std::vector<int32_t> Text(int64_t tokens) {
   std::vector<int32_t> text(static_cast<size_t>(tokens));
   for (size_t i = 0; i < text.size(); ++i) {
-    text[i] = static_cast<int32_t>((i * i + 3 * i + 1) % kVocabulary);
+    text[i] = static_cast<int32_t>((i * i + 3 * i + 1) % kSmallVocabulary);
   }
   return text;
 }
@@ -126,7 +126,7 @@ TEST(Generator, GreedyTextIsTheReferencesAlsoWhenTheWindowIsFull) {
   for (const v1::ModelSpec& model : {Model(), LlamaModel()}) {
     auto generator = MakeGenerator({}, true, model);
     for (int64_t prompt : {3, 1, 12, 11, 40}) {
-      ExpectReferencesText(*generator, model, prompt, kContext, 2 * kContext + 3);
+      ExpectReferencesText(*generator, model, prompt, kShortContext, 2 * kShortContext + 3);
     }
     for (int64_t window : {1, 2, 5}) {
       auto narrow = MakeGenerator({.window = window}, true, model);

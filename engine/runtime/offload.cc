@@ -26,7 +26,7 @@ char* ShardParameters(const OpBinding& b) {
          begin * graph::ByteSize(b.plan.options.compute_dtype);
 }
 
-const char* HostParameters(const OpBinding& b) {
+const char* ParametersOnHost(const OpBinding& b) {
   const plan::FlatGroup& group = GroupOf(b);
   const bool staged = group.host_parameter_buffer != plan::kNoBuffer;
   return b.BufferAt(staged ? group.host_parameter_buffer : group.master_buffer);
@@ -51,7 +51,7 @@ OffloadCopy OffloadCopyOf(const OpBinding& b) {
               .from = b.BufferAt(b.plan.scalars),
               .bytes = b.plan.buffers[b.plan.host_scalars].bytes};
     case OpKind::kParametersToDevice:
-      return {.to = ShardParameters(b), .from = HostParameters(b), .bytes = ShardBytes(b)};
+      return {.to = ShardParameters(b), .from = ParametersOnHost(b), .bytes = ShardBytes(b)};
     default: {
       const graph::Value& value = b.ValueOf(b.OutputId(0));
       return {.to = b.Output<char>(0),

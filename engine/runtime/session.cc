@@ -11,17 +11,13 @@
 #include "common/check.h"
 #include "common/spec/validate.h"
 #include "common/status_macros.h"
+#include "common/steady_time.h"
 #include "engine/comm/communicator.h"
 #include "engine/runtime/state_disk.h"
 #include "engine/runtime/training_session.h"
 
 namespace milepost::runtime {
 namespace {
-
-// Steady time is reported here, never decided upon.
-double Seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // Of the head whose kLossSums these are.
 double MeanLoss(const double* sums) {
@@ -221,7 +217,7 @@ void TrainingSessionImpl::KeepLossScale() {
 
 absl::StatusOr<StepReport> TrainingSessionImpl::Step(bool stop_requested) {
   MP_RETURN_IF_ERROR(Ready("Step"));
-  const double start = Seconds();
+  const double start = SteadySeconds();
   const double data_before = prefetcher_->wait_seconds();
   const StreamTimes before = engine_->stream_times();
   engine_->UseThread();
@@ -240,7 +236,7 @@ absl::StatusOr<StepReport> TrainingSessionImpl::Step(bool stop_requested) {
   in_micro_steps_ = false;
   // A step that is skipped has taught nothing.
   context_.new_scalings = context_.new_scalings && report.skipped;
-  report.seconds = Seconds() - start;
+  report.seconds = SteadySeconds() - start;
   report.data_wait_seconds = prefetcher_->wait_seconds() - data_before;
   const StreamTimes after = engine_->stream_times();
   report.forward_seconds = after.forward - before.forward;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -218,6 +219,17 @@ inline void RunRanks(
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// Of two runs' losses or norms, step by step; relative to b's.
+inline double LargestRelativeDifference(const std::vector<double>& a,
+                                        const std::vector<double>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double largest = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    largest = std::max(largest, std::abs(a[i] - b[i]) / std::abs(b[i]));
+  }
+  return largest;
 }
 
 // Losses of rank 0 over spec.train.steps from a fresh start.

@@ -13,25 +13,25 @@
 namespace milepost::state {
 namespace {
 
-struct DTypeInfo {
+struct StateDType {
   DType dtype;
   const char* name;
   int64_t bytes;
 };
-constexpr DTypeInfo kDTypes[] = {
+constexpr StateDType kStateDTypes[] = {
     {DType::kF64, "F64", 8},   {DType::kF32, "F32", 4}, {DType::kF16, "F16", 2},
     {DType::kBf16, "BF16", 2}, {DType::kI64, "I64", 8}, {DType::kI32, "I32", 4},
     {DType::kU8, "U8", 1},
 };
 // Leaves room for sums and byte offsets in 64 bits.
-constexpr int64_t kMaxBytes = int64_t{1} << 60;
+constexpr int64_t kMaxStateBytes = int64_t{1} << 60;
 
 // Product of the shape; the elements of a scalar are 1.
 absl::StatusOr<int64_t> ElementsOf(const TensorSpec& tensor) {
   int64_t elements = 1;
   for (const int64_t dimension : tensor.shape) {
     if (dimension < 0 || __builtin_mul_overflow(elements, dimension, &elements) ||
-        elements > kMaxBytes) {
+        elements > kMaxStateBytes) {
       return absl::InvalidArgumentError(absl::StrCat("tensor ", tensor.name, " (", tensor.kind,
                                                      "): impossible dimension ", dimension));
     }
@@ -56,12 +56,12 @@ std::vector<int32_t> SortedOrder(absl::Span<const Interval> intervals) {
 
 }  // namespace
 
-int64_t Bytes(DType dtype) { return kDTypes[static_cast<int>(dtype)].bytes; }
-const char* Name(DType dtype) { return kDTypes[static_cast<int>(dtype)].name; }
+int64_t Bytes(DType dtype) { return kStateDTypes[static_cast<int>(dtype)].bytes; }
+const char* Name(DType dtype) { return kStateDTypes[static_cast<int>(dtype)].name; }
 
 absl::StatusOr<DType> ParseDType(absl::string_view name) {
   std::string known;
-  for (const DTypeInfo& info : kDTypes) {
+  for (const StateDType& info : kStateDTypes) {
     if (name == info.name) return info.dtype;
     absl::StrAppend(&known, known.empty() ? "" : ", ", info.name);
   }
@@ -81,8 +81,8 @@ absl::StatusOr<StateLayout> StateLayout::Create(std::vector<TensorSpec> tensors)
           absl::StrCat("tensor ", tensor.name, " (", tensor.kind, ") is listed twice"));
     }
     MP_ASSIGN_OR_RETURN(tensor.elements, ElementsOf(tensor));
-    layout.bytes_ += std::min(tensor.elements, kMaxBytes / 16) * state::Bytes(tensor.dtype);
-    if (tensor.elements > kMaxBytes / 16 || layout.bytes_ > kMaxBytes) {
+    layout.bytes_ += std::min(tensor.elements, kMaxStateBytes / 16) * state::Bytes(tensor.dtype);
+    if (tensor.elements > kMaxStateBytes / 16 || layout.bytes_ > kMaxStateBytes) {
       return absl::InvalidArgumentError(absl::StrCat("the tensors up to ", tensor.name, " (",
                                                      tensor.kind, ") are larger than 2^60 bytes"));
     }

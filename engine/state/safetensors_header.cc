@@ -38,26 +38,19 @@ int Rank(absl::string_view dtype) {
   return -1;
 }
 
-// A name out of a file, for a message: bounded and without control characters.
-std::string Shown(absl::string_view text) {
-  constexpr size_t kLongest = 100;
-  return absl::StrCat("'", absl::Utf8SafeCHexEscape(text.substr(0, kLongest)),
-                      text.size() > kLongest ? "...'" : "'");
-}
-
 absl::Status Malformed(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("malformed safetensors header: ", what));
 }
 
 absl::Status TensorError(const SafetensorsTensor& tensor, absl::string_view what) {
-  return Malformed(absl::StrCat("tensor ", Shown(tensor.name), ": ", what));
+  return Malformed(absl::StrCat("tensor ", ShownName(tensor.name), ": ", what));
 }
 
 // Fills in `elements`; the bytes that the shape takes.
 absl::StatusOr<int64_t> ShapeBytes(SafetensorsTensor* tensor) {
   const int64_t element = SafetensorsElementBytes(tensor->dtype);
   if (element == 0) {
-    return TensorError(*tensor, absl::StrCat("unknown dtype ", Shown(tensor->dtype)));
+    return TensorError(*tensor, absl::StrCat("unknown dtype ", ShownName(tensor->dtype)));
   }
   tensor->elements = 1;
   for (const int64_t dimension : tensor->shape) {
@@ -89,12 +82,12 @@ class HeaderSax : public nlohmann::json_sax<nlohmann::json> {
     if (level_ != Level::kShape && level_ != Level::kOffsets) return Unexpected("a number");
     if (value > static_cast<uint64_t>(kMaxBytes)) {
       return Problem(
-          absl::StrCat("tensor ", Shown(name_), ": the number ", value, " is too large"));
+          absl::StrCat("tensor ", ShownName(name_), ": the number ", value, " is too large"));
     }
     auto& numbers = level_ == Level::kShape ? tensor_.shape : offsets_;
     const int64_t most = level_ == Level::kShape ? kMaxSafetensorsDimensions : 2;
     if (static_cast<int64_t>(numbers.size()) >= most) {
-      return Problem(absl::StrCat("tensor ", Shown(name_), ": more than ", most, " numbers in ",
+      return Problem(absl::StrCat("tensor ", ShownName(name_), ": more than ", most, " numbers in ",
                                   level_ == Level::kShape ? "shape" : "data_offsets"));
     }
     numbers.push_back(static_cast<int64_t>(value));
@@ -126,19 +119,21 @@ class HeaderSax : public nlohmann::json_sax<nlohmann::json> {
 
   bool key(string_t& key) override {
     if (level_ == Level::kRoot) {
-      if (!names_.insert(key).second) return Problem(absl::StrCat(Shown(key), " is there twice"));
+      if (!names_.insert(key).second)
+        return Problem(absl::StrCat(ShownName(key), " is there twice"));
       name_ = std::move(key);
       return true;
     }
     field_ = std::move(key);
     if (!fields_.insert(field_).second) {
-      return Problem(absl::StrCat(Shown(name_), ": ", Shown(field_), " is there twice"));
+      return Problem(absl::StrCat(ShownName(name_), ": ", ShownName(field_), " is there twice"));
     }
     if (level_ == Level::kMetadata || field_ == "dtype" || field_ == "shape" ||
         field_ == "data_offsets") {
       return true;
     }
-    return Problem(absl::StrCat("tensor ", Shown(name_), ": unknown field ", Shown(field_)));
+    return Problem(
+        absl::StrCat("tensor ", ShownName(name_), ": unknown field ", ShownName(field_)));
   }
 
   bool end_object() override {
@@ -173,17 +168,18 @@ class HeaderSax : public nlohmann::json_sax<nlohmann::json> {
 
   bool Unexpected(absl::string_view what) {
     std::string place;
-    if (!name_.empty() || level_ != Level::kNothing) place = absl::StrCat(" in ", Shown(name_));
+    if (!name_.empty() || level_ != Level::kNothing) place = absl::StrCat(" in ", ShownName(name_));
     return Problem(absl::StrCat("unexpected ", what, place));
   }
 
   bool EndTensor() {
     for (const absl::string_view field : {"dtype", "shape", "data_offsets"}) {
       if (fields_.contains(field)) continue;
-      return Problem(absl::StrCat("tensor ", Shown(name_), ": no ", field));
+      return Problem(absl::StrCat("tensor ", ShownName(name_), ": no ", field));
     }
     if (offsets_.size() != 2) {
-      return Problem(absl::StrCat("tensor ", Shown(name_), ": data_offsets are not two numbers"));
+      return Problem(
+          absl::StrCat("tensor ", ShownName(name_), ": data_offsets are not two numbers"));
     }
     tensor_.name = std::move(name_);
     tensor_.begin = offsets_[0];
@@ -245,6 +241,12 @@ absl::Status CheckOffsets(int64_t data_bytes, std::vector<SafetensorsTensor>* te
 }
 
 }  // namespace
+
+std::string ShownName(absl::string_view text) {
+  constexpr size_t kLongest = 100;
+  return absl::StrCat("'", absl::Utf8SafeCHexEscape(text.substr(0, kLongest)),
+                      text.size() > kLongest ? "...'" : "'");
+}
 
 int64_t SafetensorsElementBytes(absl::string_view dtype) {
   const int rank = Rank(dtype);

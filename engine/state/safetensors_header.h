@@ -42,6 +42,9 @@ struct SafetensorsHeader {
   int64_t data_offset = 0;  // bytes before the data: 8 + N
 };
 
+// A name out of a file, for a message: bounded and without control characters.
+std::string ShownName(absl::string_view text);
+
 // Bytes of one element; 0 for a dtype that is not known (or not of whole bytes).
 int64_t SafetensorsElementBytes(absl::string_view dtype);
 

@@ -10,18 +10,13 @@
 #include "common/check.h"
 #include "common/regular_file.h"
 #include "common/status_macros.h"
+#include "engine/state/safetensors_header.h"
 
 namespace milepost::state {
 namespace {
 
-absl::Status Malformed(absl::string_view what) {
+absl::Status MalformedIndex(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("malformed safetensors index: ", what));
-}
-
-std::string Shown(absl::string_view text) {
-  constexpr size_t kLongest = 100;
-  return absl::StrCat("'", absl::Utf8SafeCHexEscape(text.substr(0, kLongest)),
-                      text.size() > kLongest ? "...'" : "'");
 }
 
 // A file of the same folder, and nothing else.
@@ -47,11 +42,11 @@ class IndexSax : public nlohmann::json_sax<nlohmann::json> {
   bool string(string_t& value) override {
     if (!InMap()) return true;
     if (!PlainFileName(value)) {
-      return Problem(absl::StrCat("the file ", Shown(value), " of tensor ", Shown(key_),
+      return Problem(absl::StrCat("the file ", ShownName(value), " of tensor ", ShownName(key_),
                                   " is not a plain file name"));
     }
     if (!weight_map_->emplace(key_, value).second) {
-      return Problem(absl::StrCat("tensor ", Shown(key_), " is there twice"));
+      return Problem(absl::StrCat("tensor ", ShownName(key_), " is there twice"));
     }
     return true;
   }
@@ -83,7 +78,7 @@ class IndexSax : public nlohmann::json_sax<nlohmann::json> {
     return false;
   }
   bool Scalar() {
-    return !InMap() || Problem(absl::StrCat("tensor ", Shown(key_), ": no file name"));
+    return !InMap() || Problem(absl::StrCat("tensor ", ShownName(key_), ": no file name"));
   }
   bool Open() {
     if (in_map_ && depth_ >= 2) return Problem("weight_map is not a map of names");
@@ -106,16 +101,16 @@ class IndexSax : public nlohmann::json_sax<nlohmann::json> {
 
 absl::StatusOr<std::map<std::string, std::string>> ParseSafetensorsIndex(absl::string_view json) {
   std::map<std::string, std::string> weight_map;
-  if (json.find('\0') != absl::string_view::npos) return Malformed("a zero byte");
+  if (json.find('\0') != absl::string_view::npos) return MalformedIndex("a zero byte");
   IndexSax sax(&weight_map);
   try {
     if (!nlohmann::json::sax_parse(json.begin(), json.end(), &sax)) {
-      return Malformed(sax.problem());
+      return MalformedIndex(sax.problem());
     }
   } catch (const std::exception& error) {
-    return Malformed(error.what());
+    return MalformedIndex(error.what());
   }
-  if (!sax.found()) return Malformed("no weight_map");
+  if (!sax.found()) return MalformedIndex("no weight_map");
   return weight_map;
 }
 

@@ -16,17 +16,17 @@
 namespace milepost::e2e {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
-constexpr absl::Duration kPause = absl::Milliseconds(10);
+constexpr absl::Duration kCallPatience = absl::Seconds(60);
+constexpr absl::Duration kCallPause = absl::Milliseconds(10);
 
 }  // namespace
 
 template <typename Call>
 void Cluster::Rpc(const std::string& name, Call call) {
-  const absl::Time deadline = absl::Now() + kPatience;
+  const absl::Time deadline = absl::Now() + kCallPatience;
   while (true) {
     grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
+    context.set_deadline(absl::ToChronoTime(absl::Now() + kCallPatience));
     const grpc::Status status = call(&context);
     if (status.ok()) return;
     if (status.error_code() != grpc::StatusCode::UNAVAILABLE || absl::Now() > deadline) {
@@ -35,7 +35,7 @@ void Cluster::Rpc(const std::string& name, Call call) {
     if (options_.start_again) StartEndedCoordinators();
     channel_->Failed(channel_->Get());
     Connect();
-    absl::SleepFor(kPause);
+    absl::SleepFor(kCallPause);
   }
 }
 
@@ -89,7 +89,7 @@ v1::Job Cluster::Await(const std::string& name, const std::function<bool(const v
     v1::Job job = Get(name);
     if (done(job)) return job;
     if (absl::Now() > deadline) Fail(absl::StrCat("waited in vain for ", job.ShortDebugString()));
-    absl::SleepFor(kPause);
+    absl::SleepFor(kCallPause);
   }
 }
 

@@ -15,7 +15,7 @@
 namespace milepost::e2e {
 namespace {
 
-constexpr int kPackets = 200;
+constexpr int kSentPackets = 200;
 constexpr uint16_t kPort = 5000;
 constexpr timeval kQuiet = {0, 500'000};  // nothing more comes
 
@@ -38,7 +38,7 @@ class LossyNetworkTest : public testing::Test {
     network_ = *std::move(network);
   }
 
-  // The numbers of those that arrive of kPackets, in the order in which they do.
+  // The numbers of those that arrive of kSentPackets, in the order in which they do.
   std::vector<int> Exchange(int from, int to) {
     std::vector<int> arrived;
     absl::Notification listening;
@@ -66,7 +66,7 @@ class LossyNetworkTest : public testing::Test {
     EXPECT_TRUE(network_->Join(from).ok());
     const UniqueFd fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     const sockaddr_in name = NameOf(network_->Address(to));
-    for (int i = 0; i < kPackets; ++i) {
+    for (int i = 0; i < kSentPackets; ++i) {
       EXPECT_EQ(
           sendto(fd.get(), &i, sizeof i, 0, reinterpret_cast<const sockaddr*>(&name), sizeof name),
           ssize_t{sizeof i});
@@ -76,32 +76,32 @@ class LossyNetworkTest : public testing::Test {
 
 TEST_F(LossyNetworkTest, ACleanLinkPassesEverythingInOrder) {
   const std::vector<int> arrived = Exchange(1, 2);
-  EXPECT_EQ(arrived.size(), size_t{kPackets});
+  EXPECT_EQ(arrived.size(), size_t{kSentPackets});
   EXPECT_TRUE(std::is_sorted(arrived.begin(), arrived.end()));
 }
 
 TEST_F(LossyNetworkTest, ALossyOneLosesSome) {
   network_->Set(1, 2, {.loss = 0.5});
   EXPECT_THAT(Exchange(1, 2).size(), testing::AllOf(testing::Gt(60U), testing::Lt(140U)));
-  EXPECT_EQ(Exchange(2, 1).size(), size_t{kPackets}) << "a plan is for one direction";
+  EXPECT_EQ(Exchange(2, 1).size(), size_t{kSentPackets}) << "a plan is for one direction";
 }
 
 TEST_F(LossyNetworkTest, JitterReorders) {
   network_->Set(1, 2, {.jitter = absl::Milliseconds(50)});
   const std::vector<int> arrived = Exchange(1, 2);
-  EXPECT_EQ(arrived.size(), size_t{kPackets});
+  EXPECT_EQ(arrived.size(), size_t{kSentPackets});
   EXPECT_FALSE(std::is_sorted(arrived.begin(), arrived.end()));
-  EXPECT_EQ(network_->counts().delayed, kPackets);
+  EXPECT_EQ(network_->counts().delayed, kSentPackets);
 }
 
 TEST_F(LossyNetworkTest, ACutLinkIsCutUntilItIsWholeAgain) {
   network_->SetBothWays(1, 2, CutLink());
   EXPECT_EQ(Exchange(1, 2).size(), 0U);
   EXPECT_EQ(Exchange(2, 1).size(), 0U);
-  EXPECT_EQ(Exchange(1, 0).size(), size_t{kPackets}) << "no other link is";
-  EXPECT_EQ(network_->counts().dropped, 2 * kPackets);
+  EXPECT_EQ(Exchange(1, 0).size(), size_t{kSentPackets}) << "no other link is";
+  EXPECT_EQ(network_->counts().dropped, 2 * kSentPackets);
   network_->SetBothWays(1, 2, LinkPlan());
-  EXPECT_EQ(Exchange(1, 2).size(), size_t{kPackets});
+  EXPECT_EQ(Exchange(1, 2).size(), size_t{kSentPackets});
 }
 
 TEST_F(LossyNetworkTest, ACommandRunsInItsHost) {

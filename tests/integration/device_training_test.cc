@@ -2,6 +2,8 @@
 // graphs run in random legal orders, its kernels on the host, and its libraries are doubles. So
 // everything but NVIDIA's own code, and what calls it, is what a GPU runs. tests/gpu builds the
 // same tests for a GPU.
+#include "tests/integration/on_device.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +21,6 @@
 #include "engine/runtime/testing.h"
 #include "engine/runtime/testing_images.h"
 #include "engine/runtime/testing_npy.h"
-#include "tests/integration/on_device.h"
 
 namespace milepost::runtime {
 namespace {

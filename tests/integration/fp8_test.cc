@@ -15,12 +15,12 @@
 namespace milepost::runtime {
 namespace {
 
-struct Trace {
+struct Fp8Trace {
   std::vector<double> losses, norms;
 };
 
-Trace TrainAndTrace(const v1::JobSpec& spec) {
-  Trace trace;
+Fp8Trace TrainFp8(const v1::JobSpec& spec) {
+  Fp8Trace trace;
   RunRanks(spec, [&](int rank, TrainingSession& session) {
     ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
     EXPECT_EQ(session.allocated_bytes(), session.plan().arena_bytes);
@@ -35,15 +35,6 @@ Trace TrainAndTrace(const v1::JobSpec& spec) {
   return trace;
 }
 
-double LargestRelativeDifference(const std::vector<double>& a, const std::vector<double>& b) {
-  EXPECT_EQ(a.size(), b.size());
-  double largest = 0;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    largest = std::max(largest, std::abs(a[i] - b[i]) / std::abs(b[i]));
-  }
-  return largest;
-}
-
 // Of the first step, which has no scalings of earlier ones, as of the later ones.
 TEST(Fp8, FollowsBf16) {
   const TinyJob job;
@@ -51,9 +42,9 @@ TEST(Fp8, FollowsBf16) {
   llama.llama = true;
   bert.bert = true;
   for (TinyOptions options : {gpt2, llama, bert}) {
-    const Trace fp8 = TrainAndTrace(job.Spec(options));
+    const Fp8Trace fp8 = TrainFp8(job.Spec(options));
     options.precision = v1::PRECISION_BF16;
-    const Trace bf16 = TrainAndTrace(job.Spec(options));
+    const Fp8Trace bf16 = TrainFp8(job.Spec(options));
     if (!options.bert) {  // whose masked targets are few
       EXPECT_LT(fp8.losses.back(), fp8.losses.front() - 0.2) << "it does not learn";
     }
@@ -69,14 +60,13 @@ TEST(Fp8, RanksAndStagesGiveNearlyTheSameLosses) {
     TinyOptions options{.ranks = 1, .stage = 0, .precision = v1::PRECISION_FP8};
     options.llama = llama;
     options.dropout = llama ? 0 : 0.1;
-    const Trace reference = TrainAndTrace(job.Spec(options));
+    const Fp8Trace reference = TrainFp8(job.Spec(options));
     for (const int ranks : {2, 3}) {
       for (const int stage : {0, 1, 2, 3}) {
         options.ranks = ranks;
         options.stage = stage;
-        EXPECT_LT(
-            LargestRelativeDifference(TrainAndTrace(job.Spec(options)).losses, reference.losses),
-            5e-3)
+        EXPECT_LT(LargestRelativeDifference(TrainFp8(job.Spec(options)).losses, reference.losses),
+                  5e-3)
             << ranks << " ranks, stage " << stage << (llama ? ", llama" : ", gpt2");
       }
     }
@@ -166,11 +156,11 @@ TEST(Fp8, OffloadingChangesNoBit) {
       options.steps = 3;
       options.llama = llama;
       v1::JobSpec spec = job.Spec(options);
-      const Trace want = TrainAndTrace(spec);
+      const Fp8Trace want = TrainFp8(spec);
       spec.mutable_train()->mutable_offload()->set_optimizer(v1::OFFLOAD_TARGET_HOST);
-      EXPECT_EQ(TrainAndTrace(spec).losses, want.losses);
+      EXPECT_EQ(TrainFp8(spec).losses, want.losses);
       spec.mutable_train()->mutable_offload()->set_activations(true);
-      const Trace both = TrainAndTrace(spec);
+      const Fp8Trace both = TrainFp8(spec);
       EXPECT_EQ(both.losses, want.losses);
       EXPECT_EQ(both.norms, want.norms);
     }

@@ -15,15 +15,15 @@
 namespace milepost::runtime {
 namespace {
 
-struct Trained {
+struct OffloadRun {
   std::vector<double> losses;
   std::vector<double> norms;
   std::vector<bool> skipped;
   Snapshot state;
 };
 
-Trained Train(const v1::JobSpec& spec, const Snapshot* from = nullptr) {
-  Trained run;
+OffloadRun Train(const v1::JobSpec& spec, const Snapshot* from = nullptr) {
+  OffloadRun run;
   std::mutex mutex;
   RunRanks(spec, [&](int rank, TrainingSession& session) {
     EXPECT_EQ(session.allocated_bytes(), session.plan().arena_bytes);
@@ -61,7 +61,7 @@ v1::JobSpec OnDisk(v1::JobSpec spec) {
   return spec;
 }
 
-void ExpectSameBits(const Trained& got, const Trained& want) {
+void ExpectSameBits(const OffloadRun& got, const OffloadRun& want) {
   EXPECT_EQ(got.losses, want.losses);
   EXPECT_EQ(got.skipped, want.skipped);
   ASSERT_EQ(got.state.data.size(), want.state.data.size());
@@ -88,7 +88,7 @@ TEST(OffloadOptimizer, EveryStageAndWorldHasTheBitsOfNone) {
                                              .micro_batch = 1,
                                              .dropout = 0.1,
                                              .steps = 3});
-          const Trained want = Train(spec);
+          const OffloadRun want = Train(spec);
           ExpectSameBits(Train(Offloaded(spec)), want);
           ExpectSameBits(Train(OnDisk(spec)), want);
         }
@@ -114,13 +114,13 @@ TEST(OffloadOptimizer, EveryOptimizerHasTheBitsOfNone) {
                           v1::OptimizerSpec::TYPE_ADAMW_8BIT}) {
     SCOPED_TRACE(v1::OptimizerSpec::Type_Name(type));
     const v1::JobSpec spec = WithOptimizer(job.Spec(options), type);
-    const Trained want = Train(spec);
+    const OffloadRun want = Train(spec);
     ExpectSameBits(Train(Offloaded(spec)), want);
     ExpectSameBits(Train(OnDisk(spec)), want);
   }
   v1::JobSpec rounded = job.Spec(options);
   rounded.mutable_train()->mutable_optimizer()->set_state_dtype(v1::STATE_DTYPE_BF16);
-  const Trained want = Train(rounded);
+  const OffloadRun want = Train(rounded);
   ExpectSameBits(Train(Offloaded(rounded)), want);
   ExpectSameBits(Train(OnDisk(rounded)), want);
 }
@@ -133,7 +133,7 @@ TEST(OffloadOptimizer, FrozenGroupsStayAsTheyAre) {
     frozen->set_match("h.0.*");
     frozen->set_freeze(true);
     NormalizeJobSpec(&spec);
-    const Trained want = Train(spec);
+    const OffloadRun want = Train(spec);
     ExpectSameBits(Train(Offloaded(spec)), want);
     ExpectSameBits(Train(OnDisk(spec)), want);
   }
@@ -147,7 +147,7 @@ TEST(OffloadOptimizer, SkippedStepsLeaveTheDevicesParameters) {
     v1::JobSpec spec = job.Spec({.ranks = ranks, .precision = v1::PRECISION_FP16, .steps = 8});
     spec.mutable_train()->mutable_loss_scale()->set_initial(1 << 26);
     spec.mutable_train()->set_clip_norm(0.5);
-    const Trained want = Train(spec);
+    const OffloadRun want = Train(spec);
     EXPECT_TRUE(want.skipped.front());
     EXPECT_FALSE(want.skipped.back());
     ExpectSameBits(Train(Offloaded(spec)), want);
@@ -162,10 +162,10 @@ TEST(OffloadOptimizer, ACheckpointOfAnyGoesOnWithTheOthers) {
         job.Spec({.ranks = 2, .stage = 1, .precision = precision, .steps = 6});
     v1::JobSpec half = whole;
     half.mutable_train()->set_steps(3);
-    const Trained none = Train(half);
-    const Trained host = Train(Offloaded(half));
-    const Trained disk = Train(OnDisk(half));
-    const Trained want = Train(whole, &none.state);
+    const OffloadRun none = Train(half);
+    const OffloadRun host = Train(Offloaded(half));
+    const OffloadRun disk = Train(OnDisk(half));
+    const OffloadRun want = Train(whole, &none.state);
     ExpectSameBits(Train(Offloaded(whole), &none.state), want);
     ExpectSameBits(Train(whole, &host.state), want);
     ExpectSameBits(Train(OnDisk(whole), &host.state), want);
@@ -192,7 +192,7 @@ TEST(OffloadActivations, EveryStageAndRecomputationHasTheBitsOfNone) {
                                    .width = 64,
                                    .dropout = 0.1,
                                    .steps = 3});
-      const Trained want = Train(spec);
+      const OffloadRun want = Train(spec);
       spec.mutable_train()->mutable_offload()->set_activations(true);
       ExpectSameBits(Train(spec), want);
       ExpectSameBits(Train(Offloaded(spec)), want);

@@ -70,7 +70,7 @@ struct Trained {
   std::vector<double> norms;
 };
 
-Trained Train(const v1::JobSpec& spec, int64_t steps) {
+Trained TrainWith(const v1::JobSpec& spec, int64_t steps) {
   Trained result;
   std::mutex mutex;
   RunRanks(spec, [&](int rank, TrainingSession& session) {
@@ -103,8 +103,8 @@ TEST(ParameterGroups, FrozenParametersKeepTheirBits) {
     std::vector<double> reference;
     for (const Layout& layout : kLayouts) {
       const v1::JobSpec spec = Freezing(SpecOf(job, layout, Types::TYPE_ADAMW, precision));
-      const Snapshot before = Train(spec, 0).snapshot;
-      const Trained after = Train(spec, 5);
+      const Snapshot before = TrainWith(spec, 0).snapshot;
+      const Trained after = TrainWith(spec, 5);
       int frozen = 0;
       for (size_t i = 0; i < before.tensors.size(); ++i) {
         const v1::TensorInfo& info = before.tensors[i];
@@ -127,8 +127,8 @@ TEST(ParameterGroups, EveryOptimizerFreezes) {
   for (Types::Type type : {Types::TYPE_SGD, Types::TYPE_LION, Types::TYPE_LAMB, Types::TYPE_MUON,
                            Types::TYPE_ADAMW_8BIT}) {
     const v1::JobSpec spec = Freezing(SpecOf(job, {3, 3, 0}, type));
-    const Snapshot before = Train(spec, 0).snapshot;
-    const Snapshot after = Train(spec, 3).snapshot;
+    const Snapshot before = TrainWith(spec, 0).snapshot;
+    const Snapshot after = TrainWith(spec, 3).snapshot;
     for (size_t i = 0; i < before.tensors.size(); ++i) {
       EXPECT_EQ(before.data[i] == after.data[i], IsFrozen(before.tensors[i].name()))
           << before.tensors[i].name() << " (" << before.tensors[i].kind() << ")";
@@ -147,9 +147,9 @@ TEST(ParameterGroups, TheNormIsThatOfTheOthers) {
   AddGroup(upper, "h.0.*").set_freeze(true);
   AddGroup(upper, "wte.weight").set_freeze(true);
   AddGroup(upper, "wpe.weight").set_freeze(true);
-  const double a = Train(lower, 1).norms.at(0);
-  const double b = Train(upper, 1).norms.at(0);
-  const double whole = Train(all, 1).norms.at(0);
+  const double a = TrainWith(lower, 1).norms.at(0);
+  const double b = TrainWith(upper, 1).norms.at(0);
+  const double whole = TrainWith(all, 1).norms.at(0);
   EXPECT_NEAR(std::sqrt(a * a + b * b) / whole, 1, 1e-6);
   EXPECT_GT(a, 0.1 * whole);
   EXPECT_GT(b, 0.1 * whole);
@@ -172,8 +172,8 @@ TEST(ParameterGroups, ScalesAndDecaysAreThoseOfTheOptimizer) {
     v1::ParameterGroupSpec& rest = AddGroup(by_group, "*");
     rest.set_lr_scale(0.25);
     rest.set_weight_decay(0.5);
-    const Trained a = Train(by_group, 4);
-    const Trained b = Train(plain, 4);
+    const Trained a = TrainWith(by_group, 4);
+    const Trained b = TrainWith(plain, 4);
     EXPECT_EQ(a.losses, b.losses);
     EXPECT_EQ(a.snapshot.data, b.snapshot.data);
   }
@@ -183,9 +183,9 @@ TEST(ParameterGroups, ScalesAndDecaysAreThoseOfTheOptimizer) {
 TEST(ParameterGroups, DecayOfVectors) {
   TinyJob job;
   v1::JobSpec spec = SpecOf(job, {1, 0, 0}, Types::TYPE_SGD);
-  const Snapshot plain = Train(spec, 1).snapshot;
+  const Snapshot plain = TrainWith(spec, 1).snapshot;
   AddGroup(spec, "ln_f.weight").set_weight_decay(0.5);
-  const Snapshot decayed = Train(spec, 1).snapshot;
+  const Snapshot decayed = TrainWith(spec, 1).snapshot;
   const double lr = 0.01 / 3;  // the first of three warm-up steps
   for (size_t i = 0; i < plain.tensors.size(); ++i) {
     const v1::TensorInfo& info = plain.tensors[i];
@@ -206,10 +206,10 @@ TEST_P(EveryOptimizer, RanksAndStagesGiveTheSameLosses) {
   TinyJob job;
   for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
     const std::vector<double> reference =
-        Train(SpecOf(job, kLayouts[0], GetParam(), precision), 5).losses;
+        TrainWith(SpecOf(job, kLayouts[0], GetParam(), precision), 5).losses;
     EXPECT_LT(reference[4], reference[0]) << "it does not learn";
     for (const Layout& layout : kLayouts) {
-      ExpectNear(Train(SpecOf(job, layout, GetParam(), precision), 5).losses, reference,
+      ExpectNear(TrainWith(SpecOf(job, layout, GetParam(), precision), 5).losses, reference,
                  precision == v1::PRECISION_FP32 ? 1e-5 : 2e-3, layout);
     }
   }
@@ -233,9 +233,9 @@ TEST_P(EveryOptimizer, ResumesAtAnyLayout) {
   TinyJob job;
   const Layout from = {4, 3, 0};
   const v1::JobSpec spec = SpecOf(job, from, GetParam());
-  std::vector<double> wanted = Train(spec, 5).losses;
+  std::vector<double> wanted = TrainWith(spec, 5).losses;
   wanted.erase(wanted.begin(), wanted.begin() + 2);
-  const Snapshot snapshot = Train(spec, 2).snapshot;
+  const Snapshot snapshot = TrainWith(spec, 2).snapshot;
   auto layout = state::StateLayout::FromProto(snapshot.tensors);
   ASSERT_TRUE(layout.ok()) << layout.status();
   EXPECT_EQ(CheckCoverage(*layout, snapshot.covered), absl::OkStatus());
@@ -253,9 +253,9 @@ INSTANTIATE_TEST_SUITE_P(All, EveryOptimizer,
 // The codes themselves do not depend on how the parameters were cut.
 TEST(AdamW8Bit, TheFirstCodesAreTheSameAtEveryLayout) {
   TinyJob job;
-  const Snapshot one = Train(SpecOf(job, kLayouts[0], Types::TYPE_ADAMW_8BIT), 0).snapshot;
+  const Snapshot one = TrainWith(SpecOf(job, kLayouts[0], Types::TYPE_ADAMW_8BIT), 0).snapshot;
   for (const Layout& layout : kLayouts) {
-    const Snapshot other = Train(SpecOf(job, layout, Types::TYPE_ADAMW_8BIT), 0).snapshot;
+    const Snapshot other = TrainWith(SpecOf(job, layout, Types::TYPE_ADAMW_8BIT), 0).snapshot;
     EXPECT_EQ(other.data, one.data);
   }
   int codes = 0;

@@ -48,15 +48,6 @@ Trace TrainAndTrace(const v1::JobSpec& spec) {
   return trace;
 }
 
-double LargestRelativeDifference(const std::vector<double>& a, const std::vector<double>& b) {
-  EXPECT_EQ(a.size(), b.size());
-  double largest = 0;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    largest = std::max(largest, std::abs(a[i] - b[i]) / std::abs(b[i]));
-  }
-  return largest;
-}
-
 TEST(Fp16, RanksAndStagesGiveTheSameLosses) {
   TinyJob job;
   for (const bool llama : {false, true}) {

@@ -16,15 +16,6 @@
 namespace milepost::runtime {
 namespace {
 
-double LargestRelativeDifference(const std::vector<double>& a, const std::vector<double>& b) {
-  EXPECT_EQ(a.size(), b.size());
-  double largest = 0;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    largest = std::max(largest, std::abs(a[i] - b[i]) / std::abs(b[i]));
-  }
-  return largest;
-}
-
 using State = std::map<std::string, std::string>;  // "name (kind)": bytes
 
 // What the rank holds of its state.

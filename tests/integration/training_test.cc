@@ -18,15 +18,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-double LargestRelativeDifference(const std::vector<double>& a, const std::vector<double>& b) {
-  EXPECT_EQ(a.size(), b.size());
-  double largest = 0;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    largest = std::max(largest, std::abs(a[i] - b[i]) / std::abs(b[i]));
-  }
-  return largest;
-}
-
 TEST(Training, TheSameSpecTwiceGivesTheSameBits) {
   TinyJob job;
   for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {

@@ -14,7 +14,7 @@ constexpr int kHotCelsius = 87;                     // a few degrees before cloc
 constexpr int64_t kMemoryInUse = int64_t{2} << 30;  // more than a driver and a display take
 constexpr size_t kMostGpusInPairs = 16;
 
-double GiB(int64_t bytes) { return static_cast<double>(bytes) / (int64_t{1} << 30); }
+double InGiB(int64_t bytes) { return static_cast<double>(bytes) / (int64_t{1} << 30); }
 
 std::string Name(const Gpu& gpu) { return absl::StrCat("GPU ", gpu.index); }
 
@@ -70,7 +70,7 @@ void CheckHealth(const Gpu& gpu, const v1::DeviceFacts& facts, Findings* finding
   if (facts.memory_used_bytes() > kMemoryInUse) {
     findings->push_back(
         Warn(Name(gpu),
-             absl::StrFormat("%.1f GiB of its memory are in use", GiB(facts.memory_used_bytes())),
+             absl::StrFormat("%.1f GiB of its memory are in use", InGiB(facts.memory_used_bytes())),
              "a rank takes a whole GPU: end what `nvidia-smi` shows, unless it is a rank"));
   }
   if (gpu.persistent == false) {
@@ -150,7 +150,7 @@ Findings CheckGpus(const absl::StatusOr<std::unique_ptr<Nvml>>& opened) {
     }
     findings.push_back(
         Ok(Name(gpu), absl::StrFormat("%s, %.1f GiB, capability %s, %s", gpu.model,
-                                      GiB(gpu.memory_bytes), Capability(gpu), gpu.uuid)));
+                                      InGiB(gpu.memory_bytes), Capability(gpu), gpu.uuid)));
     CheckPlace(gpu, &findings);
     CheckClocks(gpu, facts, &findings);
     CheckHealth(gpu, facts, &findings);

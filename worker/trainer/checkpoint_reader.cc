@@ -21,7 +21,7 @@ namespace {
 
 constexpr absl::Duration kFirstPause = absl::Milliseconds(100);
 constexpr absl::Duration kLongestPause = absl::Seconds(1);
-constexpr absl::Duration kUnaryTime = absl::Seconds(10);
+constexpr absl::Duration kReadUnaryTime = absl::Seconds(10);
 
 bool SameForm(const v1::TensorInfo& a, const v1::TensorInfo& b) {
   return a.dtype() == b.dtype() &&
@@ -185,7 +185,7 @@ absl::StatusOr<v1::CheckpointManifest> CheckpointReader::Manifest(const std::str
   v1::CheckpointManifest manifest;
   MP_RETURN_IF_ERROR(Retry([&](v1::CheckpointService::Stub* stub) {
     grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(Clock::Real()->Now() + kUnaryTime));
+    context.set_deadline(absl::ToChronoTime(Clock::Real()->Now() + kReadUnaryTime));
     v1::GetCheckpointRequest request;
     request.set_name(name);
     return FromGrpcStatus(stub->GetCheckpoint(&context, request, &manifest));

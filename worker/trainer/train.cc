@@ -49,7 +49,7 @@ constexpr absl::Duration kRestorePatience = absl::Minutes(10);
 constexpr absl::Duration kSetUpPatience = absl::Hours(2);
 constexpr absl::Duration kStopPoll = absl::Milliseconds(200);
 constexpr char kFromMemory[] = "memory";
-constexpr absl::Duration kPatience = absl::Seconds(5);  // before saying what is waited for
+constexpr absl::Duration kQuietWait = absl::Seconds(5);  // before saying what is waited for
 
 absl::Time Now() { return Clock::Real()->Now(); }
 
@@ -540,7 +540,7 @@ TrainerExit Trainer::FinishStopped() {
 }
 
 TrainerExit Trainer::Finish() {
-  absl::Status status = uploader_->Wait(Now() + kPatience);
+  absl::Status status = uploader_->Wait(Now() + kQuietWait);
   progress_.CheckpointProblem(uploader_->State().problem, Now());
   if (absl::IsDeadlineExceeded(status)) {
     spdlog::info("step {}: all steps are done; waiting for the last checkpoint to be committed",

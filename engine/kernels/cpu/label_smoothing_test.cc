@@ -9,7 +9,7 @@
 namespace milepost::kernels {
 namespace {
 
-constexpr int64_t kRows = 5, kClasses = 7;
+constexpr int64_t kSmoothedRows = 5, kClasses = 7;
 constexpr double kSmoothing = 0.2;
 const std::vector<int32_t> kTargets = {3, 0, -1, 6, 3};
 
@@ -17,7 +17,7 @@ const std::vector<int32_t> kTargets = {3, 0, -1, 6, 3};
 // reduction="sum"), by its definition.
 double Definition(const std::vector<double>& x) {
   double loss = 0;
-  for (int64_t r = 0; r < kRows; ++r) {
+  for (int64_t r = 0; r < kSmoothedRows; ++r) {
     if (kTargets[r] < 0) continue;
     double total = 0;
     for (int64_t v = 0; v < kClasses; ++v) total += std::exp(x[r * kClasses + v]);
@@ -31,14 +31,14 @@ double Definition(const std::vector<double>& x) {
 
 template <typename T>
 void Matches() {
-  const auto x = RandomVector<T>(kRows * kClasses, 1);
+  const auto x = RandomVector<T>(kSmoothedRows * kClasses, 1);
   std::vector<T> gradient = x;
-  AlignedBuffer workspace(ClassifierWorkspaceBytes(kRows));
+  AlignedBuffer workspace(ClassifierWorkspaceBytes(kSmoothedRows));
   LossSum loss;
-  loss.loss = SmoothingLoss(gradient.data(), kTargets.data(), kRows, kClasses, kSmoothing);
-  ClassifierForwardBackward<T>(gradient.data(), kTargets.data(), kRows, kClasses, 1.0F,
+  loss.loss = SmoothingLoss(gradient.data(), kTargets.data(), kSmoothedRows, kClasses, kSmoothing);
+  ClassifierForwardBackward<T>(gradient.data(), kTargets.data(), kSmoothedRows, kClasses, 1.0F,
                                workspace.data(), &loss);
-  SmoothGradient(gradient.data(), kTargets.data(), kRows, kClasses, kSmoothing, 1.0F);
+  SmoothGradient(gradient.data(), kTargets.data(), kSmoothedRows, kClasses, kSmoothing, 1.0F);
   EXPECT_NEAR(loss.loss, Definition(ToDouble(x)), 1e-5);
   ExpectGradient(gradient, ToDouble(x), Definition, kTolerance<T>, "dlogits");
 }

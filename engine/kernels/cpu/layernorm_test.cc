@@ -13,7 +13,7 @@ namespace {
 class LayerNorm : public OnEveryTarget {};
 MP_ON_EVERY_TARGET(LayerNorm);
 
-constexpr float kEpsilon = 1e-5f;
+constexpr float kLayerNormEpsilon = 1e-5f;
 
 std::vector<double> Normalise(const std::vector<double>& x, const std::vector<double>& gamma,
                               const std::vector<double>& beta) {
@@ -25,15 +25,16 @@ std::vector<double> Normalise(const std::vector<double>& x, const std::vector<do
     for (size_t i = 0; i < width; ++i) mean += p[i] / width;
     for (size_t i = 0; i < width; ++i) variance += (p[i] - mean) * (p[i] - mean) / width;
     for (size_t i = 0; i < width; ++i) {
-      y[row * width + i] = (p[i] - mean) / std::sqrt(variance + kEpsilon) * gamma[i] + beta[i];
+      y[row * width + i] =
+          (p[i] - mean) / std::sqrt(variance + kLayerNormEpsilon) * gamma[i] + beta[i];
     }
   }
   return y;
 }
 
 template <typename T>
-struct Case {
-  Case(int64_t row_count, int64_t column_count)
+struct NormCase {
+  NormCase(int64_t row_count, int64_t column_count)
       : rows(row_count),
         width(column_count),
         x(RandomVector<T>(rows * width, 1)),
@@ -43,7 +44,7 @@ struct Case {
         y(rows * width),
         mean(rows),
         rstd(rows) {
-    LayerNormForward(x.data(), gamma.data(), beta.data(), rows, width, kEpsilon, y.data(),
+    LayerNormForward(x.data(), gamma.data(), beta.data(), rows, width, kLayerNormEpsilon, y.data(),
                      mean.data(), rstd.data());
   }
 
@@ -63,9 +64,9 @@ struct Case {
 };
 
 template <typename T>
-void CheckForwardAndBackward(int64_t rows, int64_t width) {
+void CheckLayerNorm(int64_t rows, int64_t width) {
   SCOPED_TRACE(testing::Message() << rows << "x" << width << " bytes " << sizeof(T));
-  Case<T> c(rows, width);
+  NormCase<T> c(rows, width);
   const auto x = ToDouble(c.x), gamma = ToDouble(c.gamma), beta = ToDouble(c.beta);
   ExpectClose(c.y, Normalise(x, gamma, beta), kTolerance<T>, "y");
 
@@ -89,9 +90,9 @@ void CheckForwardAndBackward(int64_t rows, int64_t width) {
 TEST_P(LayerNorm, MatchesDefinition) {
   for (int64_t rows : {1, 3, 37}) {
     for (int64_t width : {3, 17, 64, 127}) {
-      CheckForwardAndBackward<float>(rows, width);
-      CheckForwardAndBackward<bf16>(rows, width);
-      CheckForwardAndBackward<f16>(rows, width);
+      CheckLayerNorm<float>(rows, width);
+      CheckLayerNorm<bf16>(rows, width);
+      CheckLayerNorm<f16>(rows, width);
     }
   }
 }
@@ -103,13 +104,13 @@ TEST_P(LayerNorm, LargeMean) {
   for (float& value : x) value += 4096.0f;
   const std::vector<float> gamma(kWidth, 1.0f), beta(kWidth, 0.0f);
   std::vector<float> y(kWidth), mean(1), rstd(1);
-  LayerNormForward(x.data(), gamma.data(), beta.data(), 1, kWidth, kEpsilon, y.data(), mean.data(),
-                   rstd.data());
+  LayerNormForward(x.data(), gamma.data(), beta.data(), 1, kWidth, kLayerNormEpsilon, y.data(),
+                   mean.data(), rstd.data());
   ExpectClose(y, Normalise(ToDouble(x), ToDouble(gamma), ToDouble(beta)), 2e-4, "y");
 }
 
 template <typename T>
-void CheckResidual(float p, int64_t width) {
+void CheckResidualLayerNorm(float p, int64_t width) {
   constexpr int64_t kRows = 19;
   const int64_t n = kRows * width;
   const auto residual = RandomVector<T>(n, 6), delta = RandomVector<T>(n, 7);
@@ -118,7 +119,8 @@ void CheckResidual(float p, int64_t width) {
   std::vector<T> x_out(n), y(n), expected_x(n);
   std::vector<float> mean(kRows), rstd(kRows), keep(n);
   ResidualLayerNormForward(residual.data(), delta.data(), dropout, gamma.data(), beta.data(), kRows,
-                           width, kEpsilon, x_out.data(), y.data(), mean.data(), rstd.data());
+                           width, kLayerNormEpsilon, x_out.data(), y.data(), mean.data(),
+                           rstd.data());
   DropoutMultipliers(dropout, 0, n, keep.data());
   for (int64_t i = 0; i < n; ++i) {
     expected_x[i] = FromFloat<T>(ToFloat(residual[i]) + ToFloat(delta[i]) * keep[i]);
@@ -159,9 +161,9 @@ void CheckResidual(float p, int64_t width) {
 TEST_P(LayerNorm, ResidualAndDropout) {
   for (float p : {0.0f, 0.3f}) {
     for (int64_t width : {33, 320}) {
-      CheckResidual<float>(p, width);
-      CheckResidual<bf16>(p, width);
-      CheckResidual<f16>(p, width);
+      CheckResidualLayerNorm<float>(p, width);
+      CheckResidualLayerNorm<bf16>(p, width);
+      CheckResidualLayerNorm<f16>(p, width);
     }
   }
 }
@@ -170,7 +172,7 @@ TEST_P(LayerNorm, SameBitsOnAnyThreadCount) {
   std::vector<std::vector<float>> results;
   for (int threads : {1, 2, 3}) {
     const ThreadCount scope(threads);
-    Case<float> c(300, 130);
+    NormCase<float> c(300, 130);
     std::vector<float> all(c.rows * c.width), dgamma(c.width), dbeta(c.width);
     AlignedBuffer workspace(LayerNormBackwardWorkspaceBytes(c.rows, c.width));
     auto args = c.Args();

@@ -19,7 +19,7 @@ namespace {
 
 using dnnl::memory;
 
-memory::data_type DnnlType(DType type) {
+memory::data_type OperandType(DType type) {
   return type == DType::kF32 ? memory::data_type::f32 : memory::data_type::bf16;
 }
 
@@ -86,7 +86,7 @@ absl::Status FromDnnl(dnnl_status_t status, const MatmulSpec& spec) {
   return absl::InternalError(absl::StrFormat("%s: oneDNN status %d", Describe(spec), status));
 }
 
-struct Range {
+struct Slice {
   int64_t first;
   int64_t count;
 };
@@ -102,24 +102,24 @@ struct Part {
 };
 
 memory::desc PlainB(const MatmulSpec& s, int64_t inner) {
-  return memory::desc({inner, s.n}, DnnlType(s.b),
+  return memory::desc({inner, s.n}, OperandType(s.b),
                       s.transpose_b ? memory::dims{1, s.k} : memory::dims{s.n, 1});
 }
 
 // `c_type` is the type of what the part writes, which for a cut inner dimension is always fp32.
-Part MakePart(const MatmulSpec& s, Range rows, Range inner, DType c_type,
+Part MakePart(const MatmulSpec& s, Slice rows, Slice inner, DType c_type,
               const dnnl::engine& engine) {
   Part part;
   const bool first = inner.first == 0;
   part.has_bias = s.bias && first;
-  const memory::desc a({rows.count, inner.count}, DnnlType(s.a),
+  const memory::desc a({rows.count, inner.count}, OperandType(s.a),
                        s.transpose_a ? memory::dims{1, ARow(s)} : memory::dims{ARow(s), 1});
   const memory::desc b = s.packed_b
-                             ? memory::desc({s.k, s.n}, DnnlType(s.b), memory::format_tag::any)
+                             ? memory::desc({s.k, s.n}, OperandType(s.b), memory::format_tag::any)
                              : PlainB(s, inner.count);
-  const memory::desc c({rows.count, s.n}, DnnlType(c_type), memory::dims{CRow(s), 1});
+  const memory::desc c({rows.count, s.n}, OperandType(c_type), memory::dims{CRow(s), 1});
   const memory::desc bias =
-      part.has_bias ? memory::desc({1, s.n}, DnnlType(s.bias_type), memory::dims{s.n, 1})
+      part.has_bias ? memory::desc({1, s.n}, OperandType(s.bias_type), memory::dims{s.n, 1})
                     : memory::desc();
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
@@ -187,7 +187,7 @@ struct MatmulCache::Impl {
   std::vector<std::unique_ptr<Entry>> entries;  // tens of specs: a scan is the fastest lookup
 
   std::unique_ptr<Entry> Build(const MatmulSpec& spec, int threads);
-  std::vector<Part> BuildShare(const MatmulSpec& spec, Range rows, int64_t inner);
+  std::vector<Part> BuildShare(const MatmulSpec& spec, Slice rows, int64_t inner);
 };
 
 // Threads of the oneDNN primitives made while it lives.
@@ -207,7 +207,7 @@ MatmulCache::MatmulCache(bool bf16_products)
 MatmulCache::~MatmulCache() = default;
 
 // Throws dnnl::error, like Build.
-std::vector<Part> MatmulCache::Impl::BuildShare(const MatmulSpec& spec, Range rows, int64_t inner) {
+std::vector<Part> MatmulCache::Impl::BuildShare(const MatmulSpec& spec, Slice rows, int64_t inner) {
   int64_t whole = rows.count;
   if (spec.transpose_a && !spec.packed_b && whole > kSplitAbove) {
     whole = whole / kSplitMultiple * kSplitMultiple;
@@ -215,10 +215,10 @@ std::vector<Part> MatmulCache::Impl::BuildShare(const MatmulSpec& spec, Range ro
   const DType c_type = inner < spec.k ? DType::kF32 : spec.c;
   std::vector<Part> parts;
   for (int64_t k = 0; k < spec.k; k += inner) {
-    const Range depth{k, std::min(inner, spec.k - k)};
+    const Slice depth{k, std::min(inner, spec.k - k)};
     parts.push_back(MakePart(spec, {rows.first, whole}, depth, c_type, engine));
     if (whole == rows.count) continue;
-    const Range rest{rows.first + whole, rows.count - whole};
+    const Slice rest{rows.first + whole, rows.count - whole};
     parts.push_back(MakePart(spec, rest, depth, c_type, engine));
   }
   return parts;
@@ -243,7 +243,7 @@ std::unique_ptr<MatmulCache::Entry> MatmulCache::Impl::Build(const MatmulSpec& s
     return i == shares ? spec.m : spec.m / kShareRows * i / shares * kShareRows;
   };
   for (int64_t i = 0; i < shares; ++i) {
-    const Range rows{begin(i), begin(i + 1) - begin(i)};
+    const Slice rows{begin(i), begin(i + 1) - begin(i)};
     entry->shares.push_back(BuildShare(spec, rows, inner));
     for (const Part& part : entry->shares.back()) {
       const size_t bytes = (part.scratch.get_desc().get_size() + 63) / 64 * 64;

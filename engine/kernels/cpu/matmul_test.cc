@@ -60,10 +60,10 @@ void CheckProduct(MatmulSpec spec, double f32_tolerance = 1e-5,
   }
 }
 
-constexpr int64_t kSizes[][3] = {{1, 1, 1}, {3, 17, 7}, {127, 33, 65}, {64, 96, 32}};
+constexpr int64_t kProducts[][3] = {{1, 1, 1}, {3, 17, 7}, {127, 33, 65}, {64, 96, 32}};
 
 TEST(Matmul, EveryTransposeF32) {
-  for (const auto& s : kSizes) {
+  for (const auto& s : kProducts) {
     for (int flags = 0; flags < 16; ++flags) {
       CheckProduct<float, float>({.m = s[0],
                                   .n = s[1],
@@ -77,7 +77,7 @@ TEST(Matmul, EveryTransposeF32) {
 }
 
 TEST(Matmul, Bf16ToBf16AndToF32) {
-  for (const auto& s : kSizes) {
+  for (const auto& s : kProducts) {
     for (int flags = 0; flags < 8; ++flags) {
       const MatmulSpec spec{.m = s[0],
                             .n = s[1],
@@ -95,7 +95,7 @@ TEST(Matmul, Bf16ToBf16AndToF32) {
 // fp32.
 template <typename T>
 void CheckWidenedProducts() {
-  for (const auto& s : kSizes) {
+  for (const auto& s : kProducts) {
     for (int flags = 0; flags < 16; ++flags) {
       const MatmulSpec spec{.m = s[0],
                             .n = s[1],

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/round_up.h"
 #include "engine/kernels/cpu/elementwise.h"
 #include "engine/kernels/cpu/panel_product.h"
 #include "engine/kernels/cpu/parallel.h"
@@ -17,11 +18,6 @@ constexpr int64_t kColumns = 1024;
 constexpr int64_t kInner = 1024;
 constexpr int64_t kVector = 16;
 
-int64_t RoundUp(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-int64_t Blocks(int64_t value, int64_t size) { return (value + size - 1) / size; }
-
 struct Range {
   int64_t first;
   int64_t count;
@@ -34,10 +30,10 @@ class Shares {
   Shares(int64_t m, int64_t n, int64_t threads)
       : m_(m),
         n_(n),
-        tiles_(Blocks(m, kRowUnit)),
-        row_blocks_(std::min(tiles_, threads * Blocks(m, threads * kPanelRows))),
-        columns_(RoundUp(Blocks(n, std::max<int64_t>(1, 2 * threads / row_blocks_)), kPanelGroup)),
-        column_blocks_(Blocks(n, columns_)) {}
+        tiles_(CeilDiv(m, kRowUnit)),
+        row_blocks_(std::min(tiles_, threads * CeilDiv(m, threads * kPanelRows))),
+        columns_(RoundUp(CeilDiv(n, std::max<int64_t>(1, 2 * threads / row_blocks_)), kPanelGroup)),
+        column_blocks_(CeilDiv(n, columns_)) {}
   int64_t tasks() const { return row_blocks_ * column_blocks_; }
   Range Rows(int64_t task) const {
     const int64_t block = task / column_blocks_;
@@ -119,8 +115,8 @@ size_t WidenedProduct::WorkspaceBytes() const { return Carve(nullptr).bytes; }
 
 template <typename T>
 void WidenedProduct::PackB(const Operands<T>& o, const Piece& p, const Scratch& scratch) const {
-  const int64_t groups = Blocks(p.columns, kPanelGroup);
-  ParallelFor(0, groups * Blocks(p.depth, kPanelDepth), 1, [&](int64_t first, int64_t last) {
+  const int64_t groups = CeilDiv(p.columns, kPanelGroup);
+  ParallelFor(0, groups * CeilDiv(p.depth, kPanelDepth), 1, [&](int64_t first, int64_t last) {
     for (int64_t task = first; task < last; ++task) {
       const int64_t column = task % groups * kPanelGroup;
       const int64_t inner = task / groups * kPanelDepth;

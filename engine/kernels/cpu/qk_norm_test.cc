@@ -11,7 +11,7 @@ namespace {
 class QkNorm : public OnEveryTarget {};
 MP_ON_EVERY_TARGET(QkNorm);
 
-constexpr float kEpsilon = 1e-3f;
+constexpr float kQkNormEpsilon = 1e-3f;
 
 // The definition, in fp64.
 std::vector<double> Normalise(const QkNormShape& s, const std::vector<double>& qkv,
@@ -26,7 +26,7 @@ std::vector<double> Normalise(const QkNormShape& s, const std::vector<double>& q
     for (int64_t i = 0; i < s.head_dim; ++i) {
       squares += qkv[head * s.head_dim + i] * qkv[head * s.head_dim + i];
     }
-    const double rms = std::sqrt(squares / static_cast<double>(s.head_dim) + kEpsilon);
+    const double rms = std::sqrt(squares / static_cast<double>(s.head_dim) + kQkNormEpsilon);
     for (int64_t i = 0; i < s.head_dim; ++i) out[head * s.head_dim + i] *= gamma[i] / rms;
   }
   return out;
@@ -60,7 +60,7 @@ struct Data {
 };
 
 template <typename T>
-void CheckForwardAndBackward(const QkNormShape& s) {
+void CheckQkNorm(const QkNormShape& s) {
   SCOPED_TRACE(testing::Message() << s.rows << " rows, " << s.heads << "+" << s.kv_heads
                                   << " heads of " << s.head_dim << ", bytes " << sizeof(T));
   Data<T> data(s);
@@ -102,17 +102,17 @@ TEST_P(QkNorm, MatchesDefinition) {
   for (int64_t rows : {1, 3, 21}) {
     for (int64_t head_dim : {8, 24, 40}) {
       for (int64_t kv_heads : {1, 2}) {
-        const QkNormShape shape = {rows, 2, kv_heads, head_dim, kEpsilon};
-        CheckForwardAndBackward<float>(shape);
-        CheckForwardAndBackward<bf16>(shape);
-        CheckForwardAndBackward<f16>(shape);
+        const QkNormShape shape = {rows, 2, kv_heads, head_dim, kQkNormEpsilon};
+        CheckQkNorm<float>(shape);
+        CheckQkNorm<bf16>(shape);
+        CheckQkNorm<f16>(shape);
       }
     }
   }
 }
 
 TEST_P(QkNorm, SameBitsOnAnyThreadCount) {
-  const QkNormShape shape = {300, 6, 2, 64, kEpsilon};
+  const QkNormShape shape = {300, 6, 2, 64, kQkNormEpsilon};
   std::vector<std::vector<float>> results;
   for (int threads : {1, 2, 3}) {
     const ThreadCount scope(threads);

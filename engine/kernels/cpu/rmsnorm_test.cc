@@ -12,7 +12,7 @@ namespace {
 class RmsNorm : public OnEveryTarget {};
 MP_ON_EVERY_TARGET(RmsNorm);
 
-constexpr float kEpsilon = 1e-3f;
+constexpr float kRmsNormEpsilon = 1e-3f;
 
 // The definition, in fp64.
 std::vector<double> Normalise(const std::vector<double>& x, const std::vector<double>& gamma) {
@@ -21,21 +21,21 @@ std::vector<double> Normalise(const std::vector<double>& x, const std::vector<do
   for (size_t row = 0; row < x.size() / width; ++row) {
     double squares = 0;
     for (size_t i = 0; i < width; ++i) squares += x[row * width + i] * x[row * width + i];
-    const double rms = std::sqrt(squares / static_cast<double>(width) + kEpsilon);
+    const double rms = std::sqrt(squares / static_cast<double>(width) + kRmsNormEpsilon);
     for (size_t i = 0; i < width; ++i) y[row * width + i] = x[row * width + i] / rms * gamma[i];
   }
   return y;
 }
 
 template <typename T>
-void CheckForwardAndBackward(int64_t rows, int64_t width) {
+void CheckRmsNorm(int64_t rows, int64_t width) {
   SCOPED_TRACE(testing::Message() << rows << "x" << width << " bytes " << sizeof(T));
   const int64_t n = rows * width;
   const auto x = RandomVector<T>(n, 1), gamma = RandomVector<T>(width, 2);
   const auto dy = RandomVector<T>(n, 3);
   std::vector<T> y(n), dx(n);
   std::vector<float> rstd(rows), dgamma(width, 7.0f);
-  RmsNormForward(x.data(), gamma.data(), rows, width, kEpsilon, y.data(), rstd.data());
+  RmsNormForward(x.data(), gamma.data(), rows, width, kRmsNormEpsilon, y.data(), rstd.data());
   ExpectClose(y, Normalise(ToDouble(x), ToDouble(gamma)), kTolerance<T>, "y");
 
   AlignedBuffer workspace(RmsNormBackwardWorkspaceBytes(rows, width));
@@ -71,21 +71,21 @@ void CheckForwardAndBackward(int64_t rows, int64_t width) {
 TEST_P(RmsNorm, MatchesDefinition) {
   for (int64_t rows : {1, 3, 37}) {
     for (int64_t width : {3, 17, 64, 127, 200}) {
-      CheckForwardAndBackward<float>(rows, width);
-      CheckForwardAndBackward<bf16>(rows, width);
-      CheckForwardAndBackward<f16>(rows, width);
+      CheckRmsNorm<float>(rows, width);
+      CheckRmsNorm<bf16>(rows, width);
+      CheckRmsNorm<f16>(rows, width);
     }
   }
 }
 
 template <typename T>
-void CheckResidual(int64_t rows, int64_t width) {
+void CheckResidualRmsNorm(int64_t rows, int64_t width) {
   const int64_t n = rows * width;
   const auto residual = RandomVector<T>(n, 6), delta = RandomVector<T>(n, 7);
   const auto gamma = RandomVector<T>(width, 8);
   std::vector<T> sum = delta, y(n), expected(n);  // in place of delta
   std::vector<float> rstd(rows);
-  ResidualRmsNormForward(residual.data(), sum.data(), gamma.data(), rows, width, kEpsilon,
+  ResidualRmsNormForward(residual.data(), sum.data(), gamma.data(), rows, width, kRmsNormEpsilon,
                          sum.data(), y.data(), rstd.data());
   for (int64_t i = 0; i < n; ++i) {
     expected[i] = FromFloat<T>(ToFloat(residual[i]) + ToFloat(delta[i]));
@@ -96,16 +96,16 @@ void CheckResidual(int64_t rows, int64_t width) {
 
 TEST_P(RmsNorm, AddsTheResidual) {
   for (int64_t width : {33, 320}) {
-    CheckResidual<float>(19, width);
-    CheckResidual<bf16>(19, width);
-    CheckResidual<f16>(19, width);
+    CheckResidualRmsNorm<float>(19, width);
+    CheckResidualRmsNorm<bf16>(19, width);
+    CheckResidualRmsNorm<f16>(19, width);
   }
 }
 
 TEST_P(RmsNorm, NanStaysInItsRow) {
   std::vector<float> x(2 * 20, 1.0f), gamma(20, 1.0f), y(40), rstd(2);
   x[7] = std::numeric_limits<float>::quiet_NaN();
-  RmsNormForward(x.data(), gamma.data(), 2, 20, kEpsilon, y.data(), rstd.data());
+  RmsNormForward(x.data(), gamma.data(), 2, 20, kRmsNormEpsilon, y.data(), rstd.data());
   EXPECT_TRUE(std::isnan(y[0]));
   EXPECT_TRUE(std::isfinite(y[20]));
 }
@@ -118,7 +118,7 @@ TEST_P(RmsNorm, SameBitsOnAnyThreadCount) {
   for (int threads : {1, 2, 3}) {
     const ThreadCount scope(threads);
     std::vector<float> y(kRows * kWidth), dx(kRows * kWidth), rstd(kRows), dgamma(kWidth);
-    RmsNormForward(x.data(), gamma.data(), kRows, kWidth, kEpsilon, y.data(), rstd.data());
+    RmsNormForward(x.data(), gamma.data(), kRows, kWidth, kRmsNormEpsilon, y.data(), rstd.data());
     AlignedBuffer workspace(RmsNormBackwardWorkspaceBytes(kRows, kWidth));
     RmsNormBackward<float>({.x = x.data(),
                             .gamma = gamma.data(),

@@ -12,7 +12,7 @@
 namespace milepost::kernels::cuda {
 namespace {
 
-constexpr auto kRun = [](const auto& kernel) { return RunAnywhere(kernel, 6); };
+constexpr auto kRunAttention = [](const auto& kernel) { return RunAnywhere(kernel, 6); };
 
 // Both start from the CPU's out and lse, so that the backward is compared by itself. Within the
 // tensor's tolerance: in bf16 the CPU also rounds probabilities.
@@ -37,12 +37,14 @@ void TestAttention(const AttentionShape& s, const std::vector<int32_t>& document
   HostArray<float> lse(want_lse.size()), saved_lse(want_lse), delta(want_lse.size());
   HostArray<int32_t> id_array(documents);
   ids = documents.empty() ? nullptr : id_array.data();
-  const absl::Status ran = RunAttentionForward(s, qkv.data(), ids, out.data(), lse.data(), kRun);
+  const absl::Status ran =
+      RunAttentionForward(s, qkv.data(), ids, out.data(), lse.data(), kRunAttention);
   ASSERT_TRUE(ran.ok()) << ran;
   ExpectClose(out.values(), ToDouble(want), kTolerance<T>, "out");
   ExpectClose(lse.values(), ToDouble(want_lse), 2e-5, "lse");
-  const absl::Status back = RunAttentionBackward(s, qkv.data(), ids, saved.data(), saved_lse.data(),
-                                                 d_out.data(), dqkv.data(), delta.data(), kRun);
+  const absl::Status back =
+      RunAttentionBackward(s, qkv.data(), ids, saved.data(), saved_lse.data(), d_out.data(),
+                           dqkv.data(), delta.data(), kRunAttention);
   ASSERT_TRUE(back.ok()) << back;
   ExpectClose(dqkv.values(), ToDouble(want_dqkv), kTolerance<T>, "dqkv");
 }

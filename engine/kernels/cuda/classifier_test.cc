@@ -13,7 +13,7 @@
 namespace milepost::kernels::cuda {
 namespace {
 
-constexpr auto kRun = [](const auto& kernel) { return RunAnywhere(kernel, 4); };
+constexpr auto kRunClassifier = [](const auto& kernel) { return RunAnywhere(kernel, 4); };
 
 // 7 rows, of which the third has no target.
 template <typename T>
@@ -57,7 +57,7 @@ void TestGradient(int64_t vocabulary, float smoothing, bool padded = false) {
       x.data(),           t.data(),     kRows,       vocabulary,
       smoothing,          scale.data(), sums.data(), /*accumulate=*/true,
       padded ? stride : 0};
-  const absl::Status ran = RunClassifier<true>(args, losses.data(), kRun);
+  const absl::Status ran = RunClassifier<true>(args, losses.data(), kRunClassifier);
   ASSERT_TRUE(ran.ok()) << ran;
   ExpectNear(x.values(), spread_want, sizeof(T) == 4 ? 1e-5 : kTolerance<T>,
              sizeof(T) == 4 ? 1e-8 : 1e-4, "gradient");
@@ -99,7 +99,7 @@ TYPED_TEST(ClassifierKernels, LossAloneCountsWhatIsRight) {
   HostArray<double> sums(3);
   HostArray<RowLoss> losses(kRows);
   const ClassifierArgs<T> args = {x.data(), t.data(), kRows, kVocabulary, 0, nullptr, sums.data()};
-  const absl::Status ran = RunClassifier<false>(args, losses.data(), kRun);
+  const absl::Status ran = RunClassifier<false>(args, losses.data(), kRunClassifier);
   ASSERT_TRUE(ran.ok()) << ran;
   EXPECT_TRUE(SameBits(x.values(), logits));
   EXPECT_NEAR(sums.values()[0], want.loss, 1e-5 * want.loss);
@@ -118,7 +118,7 @@ TEST(OddLogits, WhatIsNotFinite) {
     HostArray<double> sums(3);
     HostArray<RowLoss> losses(1);
     const ClassifierArgs<float> args = {x.data(), t.data(), 1, 300, 0, nullptr, sums.data()};
-    ASSERT_TRUE(RunClassifier<false>(args, losses.data(), kRun).ok());
+    ASSERT_TRUE(RunClassifier<false>(args, losses.data(), kRunClassifier).ok());
     if (odd < 0) {
       EXPECT_EQ(sums.values()[0], 0);
     } else {

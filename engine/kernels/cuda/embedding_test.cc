@@ -11,7 +11,7 @@
 namespace milepost::kernels::cuda {
 namespace {
 
-constexpr auto kRun = [](const auto& kernel) { return RunAnywhere(kernel, 21); };
+constexpr auto kRunEmbedding = [](const auto& kernel) { return RunAnywhere(kernel, 21); };
 
 constexpr int64_t kVocabulary = 29, kPositions = 40, kSegments = 2;
 
@@ -23,19 +23,19 @@ std::vector<int32_t> Ids(int64_t n, int64_t below, uint32_t seed) {
   return ids;
 }
 
-struct Case {
+struct EmbeddingCase {
   int64_t batch, sequence, width;
   float p;
   bool all_given;  // positions and segments
 };
-const Case kCases[] = {{3, 37, 64, 0.2f, true},
-                       {9, 33, 192, 0, false},
-                       {2, 40, 24, 0.3f, true},
-                       {1, 1, 7, 0, false},
-                       {8, 32, 64, 0.1f, false}};
+const EmbeddingCase kEmbeddingCases[] = {{3, 37, 64, 0.2f, true},
+                                         {9, 33, 192, 0, false},
+                                         {2, 40, 24, 0.3f, true},
+                                         {1, 1, 7, 0, false},
+                                         {8, 32, 64, 0.1f, false}};
 
 struct Inputs {
-  explicit Inputs(const Case& c)
+  explicit Inputs(const EmbeddingCase& c)
       : n(c.batch * c.sequence),
         tokens(Ids(n, kVocabulary, 1)),
         positions(Ids(n, kPositions, 2)),
@@ -70,7 +70,7 @@ TYPED_TEST_SUITE(EmbeddingKernels, Types);
 
 TYPED_TEST(EmbeddingKernels, ForwardIsTheCpus) {
   using T = TypeParam;
-  for (const Case& test : kCases) {
+  for (const EmbeddingCase& test : kEmbeddingCases) {
     Inputs in(test);
     const auto wte = RandomVector<T>(kVocabulary * test.width, 4);
     const auto wpe = RandomVector<T>(kPositions * test.width, 5);
@@ -95,7 +95,7 @@ TYPED_TEST(EmbeddingKernels, ForwardIsTheCpus) {
 
 TYPED_TEST(EmbeddingKernels, BackwardIsTheCpus) {
   using T = TypeParam;
-  for (const Case& test : kCases) {
+  for (const EmbeddingCase& test : kEmbeddingCases) {
     SCOPED_TRACE(testing::Message() << test.batch << " x " << test.sequence << " x " << test.width);
     Inputs in(test);
     const int64_t sizes[3] = {kVocabulary, kPositions, kSegments};
@@ -118,7 +118,7 @@ TYPED_TEST(EmbeddingKernels, BackwardIsTheCpus) {
     HostArray<float> heads(layout.elements), tails(layout.elements);
     const absl::Status ran =
         RunEmbeddingBackward<T>(in.rows, dy.data(), test.width, in.mask, tables,
-                                {order.data(), heads.data(), tails.data()}, kRun);
+                                {order.data(), heads.data(), tails.data()}, kRunEmbedding);
     ASSERT_TRUE(ran.ok()) << ran;
     for (int i = 0; i < 3; ++i) ExpectNear(arrays[i]->values(), want[i], 1e-5, 2e-5, "table");
   }

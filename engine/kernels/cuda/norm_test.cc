@@ -10,21 +10,21 @@
 namespace milepost::kernels::cuda {
 namespace {
 
-constexpr float kEpsilon = 1e-3f;
-constexpr auto kRun = [](const auto& kernel) { return RunAnywhere(kernel, 9); };
+constexpr float kNormEpsilon = 1e-3f;
+constexpr auto kRunNorm = [](const auto& kernel) { return RunAnywhere(kernel, 9); };
 
-struct Case {
+struct NormCase {
   int64_t rows, width;
   float p = 0;
   int64_t samples = 1;  // rows of elements_per_sample: rows / samples
 };
 // One for each kernel, with rows and items left over; the largest widths once.
-const Case kCases[] = {{7, 768, 0.2f}, {1, 64},        {3, 1088, 0.1f}, {1, 2112},
-                       {2, 4160},      {9, 130, 0.2f}, {3, 8, 0.5f}};
+const NormCase kNormCases[] = {{7, 768, 0.2f}, {1, 64},        {3, 1088, 0.1f}, {1, 2112},
+                               {2, 4160},      {9, 130, 0.2f}, {3, 8, 0.5f}};
 
 // A sample has one row; the micro-batch's first is sample 5.
 struct Randomness {
-  explicit Randomness(const Case& c)
+  explicit Randomness(const NormCase& c)
       : cpu{.p = c.p,
             .seed = 3,
             .stream = 4,
@@ -41,7 +41,7 @@ template <typename T>
 constexpr double kRelative = sizeof(T) == 4 ? 1e-5 : kTolerance<T>;
 
 template <typename T, bool kLayer>
-void TestForward(const Case& test, bool fused) {
+void TestForward(const NormCase& test, bool fused) {
   SCOPED_TRACE(testing::Message() << test.rows << " x " << test.width << " fused " << fused);
   const int64_t n = test.rows * test.width;
   const auto x = RandomVector<T>(n, 1), residual = RandomVector<T>(n, 2);
@@ -52,14 +52,14 @@ void TestForward(const Case& test, bool fused) {
   std::vector<float> mean(test.rows), rstd(test.rows);
   if constexpr (kLayer) {
     fused ? ResidualLayerNormForward<T>(residual.data(), x.data(), random.cpu, gamma.data(),
-                                        beta.data(), test.rows, test.width, kEpsilon, sum.data(),
-                                        y.data(), mean.data(), rstd.data())
+                                        beta.data(), test.rows, test.width, kNormEpsilon,
+                                        sum.data(), y.data(), mean.data(), rstd.data())
           : LayerNormForward<T>(x.data(), gamma.data(), beta.data(), test.rows, test.width,
-                                kEpsilon, y.data(), mean.data(), rstd.data());
+                                kNormEpsilon, y.data(), mean.data(), rstd.data());
   } else {
     fused ? ResidualRmsNormForward<T>(residual.data(), x.data(), gamma.data(), test.rows,
-                                      test.width, kEpsilon, sum.data(), y.data(), rstd.data())
-          : RmsNormForward<T>(x.data(), gamma.data(), test.rows, test.width, kEpsilon, y.data(),
+                                      test.width, kNormEpsilon, sum.data(), y.data(), rstd.data())
+          : RmsNormForward<T>(x.data(), gamma.data(), test.rows, test.width, kNormEpsilon, y.data(),
                               rstd.data());
   }
   HostArray<T> xs(x), residuals(residual), gammas(gamma), betas(beta), ys(n);
@@ -74,9 +74,9 @@ void TestForward(const Case& test, bool fused) {
                                    .rstd = rstds.data(),
                                    .rows = test.rows,
                                    .width = test.width,
-                                   .epsilon = kEpsilon,
+                                   .epsilon = kNormEpsilon,
                                    .dropout = random.args};
-  const absl::Status ran = RunNormForward<kLayer>(args, kRun);
+  const absl::Status ran = RunNormForward<kLayer>(args, kRunNorm);
   ASSERT_TRUE(ran.ok()) << ran;
   EXPECT_TRUE(!fused || SameBits(residuals.values(), sum)) << "sum";
   ExpectNear(ys.values(), y, kRelative<T>, 1e-5, "y");
@@ -85,7 +85,7 @@ void TestForward(const Case& test, bool fused) {
 }
 
 template <typename T, bool kLayer>
-void TestBackward(const Case& test, bool fused) {
+void TestBackward(const NormCase& test, bool fused) {
   SCOPED_TRACE(testing::Message() << test.rows << " x " << test.width << " fused " << fused);
   const int64_t n = test.rows * test.width;
   const auto x = RandomVector<T>(n, 1), dy = RandomVector<T>(n, 2), up = RandomVector<T>(n, 3);
@@ -140,7 +140,7 @@ void TestBackward(const Case& test, bool fused) {
                                     .rows = test.rows,
                                     .width = test.width,
                                     .dropout = random.args};
-  const absl::Status ran = RunNormBackward<kLayer>(args, workspace.data(), kRun);
+  const absl::Status ran = RunNormBackward<kLayer>(args, workspace.data(), kRunNorm);
   ASSERT_TRUE(ran.ok()) << ran;
   ExpectNear((fused ? ups : dys).values(), dx, kRelative<T>, 2e-5, "dx");
   // The CPU's sums are as far off as these are: fp64.
@@ -166,7 +166,7 @@ using Types = testing::Types<float, bf16, f16>;
 TYPED_TEST_SUITE(NormKernels, Types);
 
 TYPED_TEST(NormKernels, ForwardIsTheCpus) {
-  for (const Case& test : kCases) {
+  for (const NormCase& test : kNormCases) {
     for (const bool fused : {false, true}) {
       TestForward<TypeParam, true>(test, fused);
       TestForward<TypeParam, false>(test, fused);
@@ -174,7 +174,7 @@ TYPED_TEST(NormKernels, ForwardIsTheCpus) {
   }
 }
 TYPED_TEST(NormKernels, BackwardIsTheCpus) {
-  for (const Case& test : kCases) {
+  for (const NormCase& test : kNormCases) {
     for (const bool fused : {false, true}) {
       TestBackward<TypeParam, true>(test, fused);
       TestBackward<TypeParam, false>(test, fused);

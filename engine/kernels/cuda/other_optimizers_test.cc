@@ -15,8 +15,8 @@ namespace milepost::kernels::cuda {
 namespace {
 
 // Tensors of a shard; chunks of the first are two.
-const std::vector<FlatRange> kRanges = {{0, 4501}, {4608, 4613}, {4864, 6000}};
-constexpr int64_t kElements = 6144;
+const std::vector<FlatRange> kBlockRanges = {{0, 4501}, {4608, 4613}, {4864, 6000}};
+constexpr int64_t kBlockElements = 6144;
 
 AdamWParams ParamsOf(size_t segment, int64_t step) {
   return {.learning_rate = 1e-2f * static_cast<float>(segment + 1),
@@ -29,7 +29,7 @@ AdamWParams ParamsOf(size_t segment, int64_t step) {
 // What a launch reads from device memory.
 struct Tables {
   Tables(const std::vector<SegmentFactors>& segments, const StepFactors& at, bool skip)
-      : chunks(MakeChunks(kRanges)),
+      : chunks(MakeChunks(kBlockRanges)),
         factors(segments),
         step(std::vector<StepFactors>{at}),
         control(std::vector<UpdateControl>{{0.37f, skip ? 1u : 0u}}) {}
@@ -62,23 +62,23 @@ TYPED_TEST_SUITE(OtherOptimizers, Types);
 // Several steps, so that states are those of the kernel.
 TYPED_TEST(OtherOptimizers, AdamW8BitIsTheCpus) {
   using T = TypeParam;
-  constexpr int64_t kBlocks = kElements / kQuantizedBlock;
-  std::vector<float> want_p = RandomVector<float>(kElements, 1);
-  std::vector<uint8_t> want_m(kElements), want_v(kElements);
+  constexpr int64_t kBlocks = kBlockElements / kQuantizedBlock;
+  std::vector<float> want_p = RandomVector<float>(kBlockElements, 1);
+  std::vector<uint8_t> want_m(kBlockElements), want_v(kBlockElements);
   std::vector<float> m_scale(kBlocks), v_scale(kBlocks);
-  std::vector<T> want_copy(kElements, FromFloat<T>(2));
+  std::vector<T> want_copy(kBlockElements, FromFloat<T>(2));
   HostArray<float> p(want_p), ms(m_scale), vs(v_scale);
   HostArray<uint8_t> m(want_m), v(want_v);
   HostArray<T> copy(want_copy);
   for (int64_t step = 1; step <= 3; ++step) {
-    std::vector<float> g = RandomVector<float>(kElements, 10 + step);
+    std::vector<float> g = RandomVector<float>(kBlockElements, 10 + step);
     for (int64_t i = 256; i < 512; ++i) g[i] = 0;  // a block without a gradient
     g[4500] = 1e-9f;
     std::vector<SegmentFactors> factors;
-    for (size_t i = 0; i < kRanges.size(); ++i) {
-      const int64_t begin = kRanges[i].begin, block = begin / kQuantizedBlock;
+    for (size_t i = 0; i < kBlockRanges.size(); ++i) {
+      const int64_t begin = kBlockRanges[i].begin, block = begin / kQuantizedBlock;
       factors.push_back(SegmentFactorsOf(ParamsOf(i, step)));
-      kernels::AdamW8Bit<T>(ParamsOf(i, step), kRanges[i].end - begin, want_p.data() + begin,
+      kernels::AdamW8Bit<T>(ParamsOf(i, step), kBlockRanges[i].end - begin, want_p.data() + begin,
                             {want_m.data() + begin, m_scale.data() + block, want_v.data() + begin,
                              v_scale.data() + block},
                             g.data() + begin, want_copy.data() + begin);
@@ -105,17 +105,17 @@ TYPED_TEST(OtherOptimizers, AdamW8BitIsTheCpus) {
 
 TYPED_TEST(OtherOptimizers, LambIsTheCpus) {
   using T = TypeParam;
-  const auto gradient = RandomVector<float>(kElements, 4);
-  std::vector<float> want_p = RandomVector<float>(kElements, 1), want_m(kElements, 0.1f),
-                     want_v(kElements, 0.2f);
-  std::vector<T> want_copy(kElements, FromFloat<T>(2));
+  const auto gradient = RandomVector<float>(kBlockElements, 4);
+  std::vector<float> want_p = RandomVector<float>(kBlockElements, 1), want_m(kBlockElements, 0.1f),
+                     want_v(kBlockElements, 0.2f);
+  std::vector<T> want_copy(kBlockElements, FromFloat<T>(2));
   HostArray<float> p(want_p), m(want_m), v(want_v), g(gradient);
   HostArray<T> copy(want_copy);
   std::vector<SegmentFactors> factors;
-  std::vector<double> norms(2 * kRanges.size());
+  std::vector<double> norms(2 * kBlockRanges.size());
   std::vector<FlatRange> chunk_ranges;
-  for (size_t i = 0; i < kRanges.size(); ++i) {
-    const int64_t begin = kRanges[i].begin, n = kRanges[i].end - begin;
+  for (size_t i = 0; i < kBlockRanges.size(); ++i) {
+    const int64_t begin = kBlockRanges[i].begin, n = kBlockRanges[i].end - begin;
     AdamWParams params = ParamsOf(i, 3);
     AlignedBuffer workspace(kernels::LambWorkspaceBytes(n));
     kernels::LambMoments(params, n, want_p.data() + begin, want_m.data() + begin,
@@ -161,19 +161,20 @@ TYPED_TEST(OtherOptimizers, LambIsTheCpus) {
 
 TYPED_TEST(OtherOptimizers, MuonIsTheCpus) {
   using T = TypeParam;
-  const auto gradient = RandomVector<float>(kElements, 4);
-  std::vector<float> want_p = RandomVector<float>(kElements, 1);
-  std::vector<T> want_copy(kElements, FromFloat<T>(2));
+  const auto gradient = RandomVector<float>(kBlockElements, 4);
+  std::vector<float> want_p = RandomVector<float>(kBlockElements, 1);
+  std::vector<T> want_copy(kBlockElements, FromFloat<T>(2));
   std::vector<SegmentFactors> factors;
-  for (size_t i = 0; i < kRanges.size(); ++i) {
+  for (size_t i = 0; i < kBlockRanges.size(); ++i) {
     factors.push_back({.rate = 0.02f * static_cast<float>(i + 1), .shrink = 0.99f});
-    kernels::MuonApply<T>(factors[i].shrink, factors[i].rate, kRanges[i].end - kRanges[i].begin,
-                          want_p.data() + kRanges[i].begin, gradient.data() + kRanges[i].begin,
-                          want_copy.data() + kRanges[i].begin);
+    kernels::MuonApply<T>(
+        factors[i].shrink, factors[i].rate, kBlockRanges[i].end - kBlockRanges[i].begin,
+        want_p.data() + kBlockRanges[i].begin, gradient.data() + kBlockRanges[i].begin,
+        want_copy.data() + kBlockRanges[i].begin);
   }
   Tables tables(factors, {}, false);
-  HostArray<float> p(RandomVector<float>(kElements, 1)), g(gradient);
-  HostArray<T> copy(std::vector<T>(kElements, FromFloat<T>(2)));
+  HostArray<float> p(RandomVector<float>(kBlockElements, 1)), g(gradient);
+  HostArray<T> copy(std::vector<T>(kBlockElements, FromFloat<T>(2)));
   FlatUpdate<T> apply = tables.Update<T>();
   apply.p = p.data();
   apply.g = g.data();

@@ -10,10 +10,10 @@
 namespace milepost::kernels::cuda {
 namespace {
 
-constexpr auto kRun = [](const auto& kernel) { return RunAnywhere(kernel, 31); };
+constexpr auto kRunQkNorm = [](const auto& kernel) { return RunAnywhere(kernel, 31); };
 
 template <typename T>
-constexpr double kRelative = sizeof(T) == 4 ? 1e-5 : kTolerance<T>;
+constexpr double kQkNormBar = sizeof(T) == 4 ? 1e-5 : kTolerance<T>;
 
 template <typename T, int N>
 void TestQkNorm(const QkNormShape& s) {
@@ -35,13 +35,13 @@ void TestQkNorm(const QkNormShape& s) {
   const Grid grid = QkNormBackwardKernel<T, N>{.s = s}.grid();
   HostArray<float> workspace(2 * grid.x * QkNormBackwardKernel<T, N>::kWarps * s.head_dim);
   RunKernel(QkNormForwardKernel<T, N>{s, qkv.data(), gamma_q.data(), gamma_k.data(), out.data()});
-  ExpectNear(out.values(), want, kRelative<T>, 1e-6, "out");
+  ExpectNear(out.values(), want, kQkNormBar<T>, 1e-6, "out");
   const QkNormBackwardArgs<T> args = {qkv.data(),  gamma_q.data(), gamma_k.data(),
                                       dout.data(), dout.data(),    dq.data(),
                                       dk.data(),   true,           false};
-  const absl::Status ran = RunQkNormBackward<N>(s, args, workspace.data(), kRun);
+  const absl::Status ran = RunQkNormBackward<N>(s, args, workspace.data(), kRunQkNorm);
   ASSERT_TRUE(ran.ok()) << ran;
-  ExpectNear(dout.values(), want_dqkv, kRelative<T>, 2e-5, "dqkv");
+  ExpectNear(dout.values(), want_dqkv, kQkNormBar<T>, 2e-5, "dqkv");
   ExpectNear(dq.values(), want_q, 1e-5, 2e-5, "dgamma_q");
   ExpectNear(dk.values(), want_k, 1e-5, 2e-5, "dgamma_k");
   RunKernel(QkNormForwardKernel<T, N>{s, qkv.data(), gamma_q.data(), gamma_k.data(), qkv.data()});
@@ -66,15 +66,15 @@ void TestBias(int64_t rows, int64_t width, bool accumulate) {
   HostArray<T> dy(gradient);
   HostArray<float> db(std::vector<float>(width, 3.0f));
   HostArray<float> partials(CeilDiv(rows, BiasRowsPerBlock(rows)) * width);
-  const absl::Status ran =
-      RunBiasGradient(dy.data(), rows, width, width, accumulate, db.data(), partials.data(), kRun);
+  const absl::Status ran = RunBiasGradient(dy.data(), rows, width, width, accumulate, db.data(),
+                                           partials.data(), kRunQkNorm);
   ASSERT_TRUE(ran.ok()) << ran;
   ExpectNear(db.values(), want, 1e-5, 2e-5, "db");
   // Some of the columns.
   const int64_t first = width / 3, count = width / 2;
   HostArray<float> some(count);
   const absl::Status again = RunBiasGradient(dy.data() + first, rows, count, width, false,
-                                             some.data(), partials.data(), kRun);
+                                             some.data(), partials.data(), kRunQkNorm);
   ASSERT_TRUE(again.ok()) << again;
   for (int64_t j = 0; j < count; ++j) {
     const float before = accumulate ? 3.0f : 0.0f;

@@ -14,10 +14,10 @@
 namespace milepost::runtime {
 namespace {
 
-class CudaEngine : public GenerationEngine {
+class CudaDecoder : public GenerationEngine {
  public:
-  explicit CudaEngine(CudaEngineParts parts) : parts_(std::move(parts)) {}
-  ~CudaEngine() override;
+  explicit CudaDecoder(CudaEngineParts parts) : parts_(std::move(parts)) {}
+  ~CudaDecoder() override;
   absl::Status Open(const v1::ModelSpec& model, plan::PlanOptions options);
 
   void UseThread() override { device().UseThread(); }
@@ -57,7 +57,7 @@ class CudaEngine : public GenerationEngine {
 };
 
 // Pinned memory is given up by the device, which must go before what is pinned.
-CudaEngine::~CudaEngine() {
+CudaDecoder::~CudaDecoder() {
   prompt_.executor.reset();
   next_.executor.reset();
   device().DropGraphs();  // which hold the libraries' calls
@@ -66,7 +66,7 @@ CudaEngine::~CudaEngine() {
   parts_.device.reset();
 }
 
-absl::Status CudaEngine::Open(const v1::ModelSpec& model, plan::PlanOptions options) {
+absl::Status CudaDecoder::Open(const v1::ModelSpec& model, plan::PlanOptions options) {
   MP_RETURN_IF_ERROR(MakePlan(model, options));
   MP_ASSIGN_OR_RETURN(streams_, DeviceStreams::Add(device()));
   tables_ = std::make_unique<TablesOnDevice>(&device(), streams_.compute, parts_.timeout);
@@ -78,14 +78,14 @@ absl::Status CudaEngine::Open(const v1::ModelSpec& model, plan::PlanOptions opti
   return PinWhatTravels();
 }
 
-absl::Status CudaEngine::MakePlan(const v1::ModelSpec& model, plan::PlanOptions options) {
+absl::Status CudaDecoder::MakePlan(const v1::ModelSpec& model, plan::PlanOptions options) {
   options.device = plan::DeviceKind::kCuda;
   MP_ASSIGN_OR_RETURN(plan_, plan::PlanGeneration(model, options));
   CudaBackend libraries({.products = parts_.products.get(), .graphs = parts_.graphs.get()});
   return libraries.Prepare(plan_);
 }
 
-absl::Status CudaEngine::Allocate() {
+absl::Status CudaDecoder::Allocate() {
   const auto control_bytes = static_cast<int64_t>(sizeof(StepControl));
   MP_ASSIGN_OR_RETURN(memory_.arena, device().Allocate(plan_.arena_bytes));
   MP_ASSIGN_OR_RETURN(memory_.control, device().Allocate(control_bytes));
@@ -102,7 +102,7 @@ absl::Status CudaEngine::Allocate() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<CudaEngine::Bound> CudaEngine::Bind(const plan::Program& program) {
+absl::StatusOr<CudaDecoder::Bound> CudaDecoder::Bind(const plan::Program& program) {
   Bound bound{.places = GenerationPlaces::Find(plan_, program)};
   MP_ASSIGN_OR_RETURN(bound.executor,
                       DeviceExecutor::Create(plan_, program, &*backend_, parts_.device.get(),
@@ -110,7 +110,7 @@ absl::StatusOr<CudaEngine::Bound> CudaEngine::Bind(const plan::Program& program)
   return bound;
 }
 
-absl::Status CudaEngine::PinWhatTravels() {
+absl::Status CudaDecoder::PinWhatTravels() {
   std::vector<HostMirror::Range> ranges;
   for (const Bound* bound : {&prompt_, &next_}) {
     const GenerationPlaces& at = bound->places;
@@ -123,7 +123,7 @@ absl::Status CudaEngine::PinWhatTravels() {
   return absl::OkStatus();
 }
 
-absl::Status CudaEngine::Upload() {
+absl::Status CudaDecoder::Upload() {
   for (const graph::Parameter& parameter : plan_.prompt.graph.parameters) {
     const graph::Value& value = plan_.prompt.graph.values[parameter.value];
     const plan::Place& place = plan_.prompt.places[parameter.value];
@@ -136,7 +136,7 @@ absl::Status CudaEngine::Upload() {
   return absl::OkStatus();
 }
 
-absl::Status CudaEngine::CopyToDevice(const Bound& bound, int64_t last) {
+absl::Status CudaDecoder::CopyToDevice(const Bound& bound, int64_t last) {
   const GenerationPlaces& at = bound.places;
   for (const int64_t offset : {at.tokens, at.positions}) {
     MP_RETURN_IF_ERROR(device().Copy(streams_.compute, memory_.arena + offset,
@@ -150,7 +150,7 @@ absl::Status CudaEngine::CopyToDevice(const Bound& bound, int64_t last) {
 }
 
 // The first run loads what is loaded on first use, which a capture could not.
-absl::Status CudaEngine::Enqueue(Bound& bound, const StepContext& context) {
+absl::Status CudaDecoder::Enqueue(Bound& bound, const StepContext& context) {
   constexpr Section kSections[] = {Section::kMicroStep};
   if (!parts_.capture || bound.runs++ == 0) {
     return bound.executor->Run(Section::kMicroStep, context);
@@ -161,8 +161,8 @@ absl::Status CudaEngine::Enqueue(Bound& bound, const StepContext& context) {
   return bound.executor->Launch(*bound.graph);
 }
 
-absl::StatusOr<const float*> CudaEngine::Run(const plan::Program& program,
-                                             absl::Span<const int32_t> tokens, int64_t first) {
+absl::StatusOr<const float*> CudaDecoder::Run(const plan::Program& program,
+                                              absl::Span<const int32_t> tokens, int64_t first) {
   Bound& bound = &program == &plan_.prompt ? prompt_ : next_;
   bound.places.Fill(tokens, first, travels_->data());
   const int64_t last = static_cast<int64_t>(tokens.size()) - 1;
@@ -182,7 +182,7 @@ absl::StatusOr<const float*> CudaEngine::Run(const plan::Program& program,
 
 absl::StatusOr<std::unique_ptr<GenerationEngine>> CudaGenerationEngine(
     const v1::ModelSpec& model, const plan::PlanOptions& options, CudaEngineParts parts) {
-  auto engine = std::make_unique<CudaEngine>(std::move(parts));
+  auto engine = std::make_unique<CudaDecoder>(std::move(parts));
   MP_RETURN_IF_ERROR(engine->Open(model, options));
   return std::unique_ptr<GenerationEngine>(std::move(engine));
 }

@@ -56,15 +56,15 @@ std::vector<int32_t> Text(Generator& generator, int64_t prompt, const GenerateOp
   return text;
 }
 
-struct Case {
+struct GenerationCase {
   const char* name;
   TinyOptions model;
   v1::Precision precision;
 };
 
-void PrintTo(const Case& test, std::ostream* out) { *out << test.name; }
+void PrintTo(const GenerationCase& test, std::ostream* out) { *out << test.name; }
 
-class CudaGeneration : public testing::TestWithParam<Case> {};
+class CudaGeneration : public testing::TestWithParam<GenerationCase> {};
 
 // Short prompts and ones longer than the window, which fills up; the likeliest tokens and drawn
 // ones; one text after another, so that captured programs are launched again. In bf16 tokens may be
@@ -91,9 +91,9 @@ TEST_P(CudaGeneration, TextsAreTheCpus) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, CudaGeneration,
-    testing::Values(Case{"Gpt2", {}, v1::PRECISION_FP32},
-                    Case{"Llama", {.llama = true, .qk_norm = true}, v1::PRECISION_FP32},
-                    Case{"LlamaF16", {.llama = true, .tied = true}, v1::PRECISION_FP16}),
+    testing::Values(GenerationCase{"Gpt2", {}, v1::PRECISION_FP32},
+                    GenerationCase{"Llama", {.llama = true, .qk_norm = true}, v1::PRECISION_FP32},
+                    GenerationCase{"LlamaF16", {.llama = true, .tied = true}, v1::PRECISION_FP16}),
     [](const auto& info) { return info.param.name; });
 
 TEST(CudaGenerationPlan, IsTheDevices) {

@@ -23,7 +23,7 @@ using kernels::cuda::Product;
 using kernels::cuda::ProductArguments;
 namespace cuda = kernels::cuda;
 
-struct Call {
+struct Fp8Call {
   Product assigning, accumulating;
   ProductArguments arguments;
 };
@@ -35,13 +35,13 @@ struct BiasGradient {
 };
 
 // What an op launches.
-struct Layer {
+struct Fp8LayerCalls {
   absl::Status Run(bool accumulate) const {
     for (const BiasGradient& bias : biases) {
       MP_RETURN_IF_ERROR(cuda::BiasGradient<bf16>(bias.dy, rows, bias.columns, width, accumulate,
                                                   bias.gradient, sums, stream));
     }
-    for (const Call& call : calls) {
+    for (const Fp8Call& call : calls) {
       MP_RETURN_IF_ERROR(products->Execute(accumulate ? call.accumulating : call.assigning,
                                            call.arguments, scratch, stream));
     }
@@ -49,7 +49,7 @@ struct Layer {
   }
 
   DeviceProducts* products;
-  std::vector<Call> calls;
+  std::vector<Fp8Call> calls;
   std::vector<BiasGradient> biases;
   int64_t rows, width;  // of dy, where there are biases
   void* sums;
@@ -62,7 +62,7 @@ Product Accumulating(Product product) {
   return product;
 }
 
-void AddBiases(const CudaBinding& b, Layer& layer) {
+void AddBiases(const CudaBinding& b, Fp8LayerCalls& layer) {
   for (const BiasColumns& bias : Fp8BiasColumns(b.program, b.planned.op)) {
     layer.rows = b.InputShape(4)[0];
     layer.width = b.InputShape(4)[1];
@@ -107,14 +107,14 @@ int64_t Fp8BytesBeforeScratch(const plan::Program& program, const graph::Op& op)
 absl::StatusOr<BoundOp> BindFp8Layer(const CudaBinding& b) {
   const graph::Op& op = b.planned.op;
   const int64_t before = Fp8BytesBeforeScratch(b.program, op);
-  Layer layer = {.products = b.services.products,
-                 .calls = {},
-                 .biases = {},
-                 .rows = 0,
-                 .width = 0,
-                 .sums = b.Workspace(),
-                 .scratch = b.Workspace() + before,
-                 .stream = b.stream()};
+  Fp8LayerCalls layer = {.products = b.services.products,
+                         .calls = {},
+                         .biases = {},
+                         .rows = 0,
+                         .width = 0,
+                         .sums = b.Workspace(),
+                         .scratch = b.Workspace() + before,
+                         .stream = b.stream()};
   MP_RETURN_IF_ERROR(b.RequireWorkspace(before + layer.products->WorkspaceBytes()));
   const bool gradient = op.kind == OpKind::kLinearBackwardWeight;
   const char* dsum = op.kind == OpKind::kLinearBackwardInput ? b.Input<char>(4) : nullptr;

@@ -71,7 +71,7 @@ class OneOf : public DeviceCommunicator {
   const int rank_, world_;
 };
 
-struct Case {
+struct UpdateCase {
   v1::OptimizerSpec::Type optimizer = v1::OptimizerSpec::TYPE_ADAMW;
   v1::Precision precision = v1::PRECISION_FP32;
   int world = 1;
@@ -84,7 +84,7 @@ struct Case {
 constexpr double kLossScale = 1024;
 constexpr double kMaxNorm = 0.7;
 
-v1::JobSpec SpecOf(const TinyJob& job, const Case& c) {
+v1::JobSpec SpecOf(const TinyJob& job, const UpdateCase& c) {
   TinyOptions options{.ranks = c.world, .stage = c.stage, .group = c.group};
   options.global_batch = 4 * c.world;
   options.precision = c.precision;
@@ -120,7 +120,7 @@ StepContext ContextOf() {
 // The same step's update on both sides.
 class UpdateBench {
  public:
-  explicit UpdateBench(const Case& which)
+  explicit UpdateBench(const UpdateCase& which)
       : communicator(which.rank, which.world),
         spec_(SpecOf(job_, which)),
         in_process_(comm::MakeInProcessGroup(which.world)),
@@ -375,7 +375,7 @@ const v1::OptimizerSpec::Type kOptimizers[] = {
 };
 
 // Ranks of worlds of 1, 2 and 3, and of replicas of shards.
-std::vector<Case> Layouts() {
+std::vector<UpdateCase> Layouts() {
   return {{.world = 1, .stage = 0},
           {.precision = v1::PRECISION_BF16, .world = 1, .stage = 1},
           {.precision = v1::PRECISION_BF16, .world = 2, .stage = 0, .rank = 1},
@@ -392,7 +392,7 @@ class CudaUpdate : public testing::Test {
       GTEST_SKIP() << "the CPU's kernels round between product and sum here";
     }
   }
-  static void ExpectTheCpus(Case c) {
+  static void ExpectTheCpus(UpdateCase c) {
     SCOPED_TRACE(testing::Message() << v1::OptimizerSpec::Type_Name(c.optimizer) << ", "
                                     << v1::Precision_Name(c.precision) << ", rank " << c.rank
                                     << " of " << c.world << " at stage " << c.stage);
@@ -407,7 +407,7 @@ class CudaUpdate : public testing::Test {
 
 TEST_F(CudaUpdate, IsTheCpus) {
   for (const auto optimizer : kOptimizers) {
-    for (Case c : Layouts()) {
+    for (UpdateCase c : Layouts()) {
       c.optimizer = optimizer;
       ExpectTheCpus(c);
     }
@@ -417,7 +417,7 @@ TEST_F(CudaUpdate, IsTheCpus) {
 TEST_F(CudaUpdate, RoundsStatesAsTheCpu) {
   for (const auto optimizer :
        {v1::OptimizerSpec::TYPE_ADAMW, v1::OptimizerSpec::TYPE_SGD, v1::OptimizerSpec::TYPE_LION}) {
-    for (Case c : Layouts()) {
+    for (UpdateCase c : Layouts()) {
       c.optimizer = optimizer;
       c.rounded_states = true;
       ExpectTheCpus(c);
@@ -445,7 +445,7 @@ TEST_F(CudaUpdate, ANormThatIsNotFiniteChangesNothing) {
 TEST(CudaUpdatePlan, WhatReadsTheDecisionComesAfterTheScalars) {
   TinyJob job;
   for (const auto optimizer : kOptimizers) {
-    for (Case c : Layouts()) {
+    for (UpdateCase c : Layouts()) {
       c.optimizer = optimizer;
       const v1::JobSpec spec = SpecOf(job, c);
       plan::PlanOptions options = *plan::OptionsFromSpec(spec, 1);

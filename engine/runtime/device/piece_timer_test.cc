@@ -24,7 +24,7 @@ using plan::Stream;
 using plan::When;
 using testing::HasSubstr;
 
-constexpr absl::Duration kTimeout = absl::Seconds(1);
+constexpr absl::Duration kPieceTimeout = absl::Seconds(1);
 constexpr double kNear = 1e-9;
 
 class NoOps : public Backend {
@@ -85,7 +85,7 @@ class PieceTimerTest : public testing::TestWithParam<uint64_t> {
     for (const Section section : {Section::kMicroStep, Section::kReduce, Section::kUpdate}) {
       if (absl::Status status = executor.Run(section, {}, &timer); !status.ok()) return status;
     }
-    return executor.Synchronize(kTimeout);
+    return executor.Synchronize(kPieceTimeout);
   }
   void ExpectSharded(const StreamTimes& times, double runs) {
     EXPECT_NEAR(times.forward, runs * (1 + 2 + 3), kNear);
@@ -128,13 +128,13 @@ TEST_P(PieceTimerTest, EveryLaunchOfAGraphIsTimed) {
   ASSERT_TRUE(graph.ok()) << graph.status();
   for (int launch = 1; launch <= 2; ++launch) {
     ASSERT_EQ(executor->Launch(*graph), absl::OkStatus());
-    ASSERT_EQ(executor->Synchronize(kTimeout), absl::OkStatus());
+    ASSERT_EQ(executor->Synchronize(kPieceTimeout), absl::OkStatus());
     ASSERT_EQ(timer.Read(1, &times_, &ops_), absl::OkStatus());
     ExpectSharded(times_, launch);
   }
   seconds_[1] = 2;  // of the next launch alone
   ASSERT_EQ(executor->Launch(*graph), absl::OkStatus());
-  ASSERT_EQ(executor->Synchronize(kTimeout), absl::OkStatus());
+  ASSERT_EQ(executor->Synchronize(kPieceTimeout), absl::OkStatus());
   StreamTimes last;
   ASSERT_EQ(timer.Read(1, &last, &ops_), absl::OkStatus());
   EXPECT_NEAR(last.forward, 2 + 2 + 3, kNear);

@@ -20,8 +20,8 @@ using graph::DType;
 using kernels::bf16;
 using Kind = Collective::Kind;
 
-constexpr absl::Duration kShortestLook = absl::Microseconds(5);
-constexpr absl::Duration kLongestLook = absl::Milliseconds(1);
+constexpr absl::Duration kShortestPoll = absl::Microseconds(5);
+constexpr absl::Duration kLongestPoll = absl::Milliseconds(1);
 
 std::string VersionText(int version) {
   return absl::StrCat(version / 10000, ".", version / 100 % 100, ".", version % 100);
@@ -128,7 +128,7 @@ absl::Status NcclCommunicator::Do(NcclComm* comm, const char* what, absl::Time d
 }
 
 absl::Status NcclCommunicator::Settle(NcclComm* comm, const char* what, absl::Time deadline) {
-  absl::Duration look = kShortestLook;
+  absl::Duration look = kShortestPoll;
   while (true) {
     {
       const std::lock_guard lock(mutex_);
@@ -146,7 +146,7 @@ absl::Status NcclCommunicator::Settle(NcclComm* comm, const char* what, absl::Ti
       }
     }
     absl::SleepFor(look);
-    look = std::min(look * 1.5, kLongestLook);
+    look = std::min(look * 1.5, kLongestPoll);
   }
 }
 
@@ -214,7 +214,7 @@ bool NcclCommunicator::CloseInOrder() {
     if ((*link)->registration != nullptr) nccl_.Deregister(comm, (*link)->registration);
     NcclResult state = nccl_.Finalize(comm);
     while (state == NcclResult::kInProgress && absl::Now() < deadline) {
-      absl::SleepFor(kLongestLook);
+      absl::SleepFor(kLongestPoll);
       state = StateOf(comm);
     }
     if (state != NcclResult::kSuccess) return false;

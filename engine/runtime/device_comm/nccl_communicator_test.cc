@@ -61,7 +61,7 @@ struct Ranks {
 // Pairs of neighbours, and every other rank, of four.
 std::vector<comm::RankSet> SetsOfFour(int rank) { return {{rank / 2 * 2, 2, 1}, {rank % 2, 2, 2}}; }
 
-std::vector<Collective> CallsOfFour(int rank) {
+std::vector<Collective> NcclCallsOfFour(int rank) {
   std::vector<Collective> calls;
   for (const comm::RankSet& set :
        {comm::RankSet{0, 4, 1}, SetsOfFour(rank)[0], SetsOfFour(rank)[1]}) {
@@ -77,7 +77,7 @@ std::vector<Collective> CallsOfFour(int rank) {
   return calls;
 }
 
-std::vector<float> Values(int rank) {
+std::vector<float> NcclValues(int rank) {
   std::vector<float> values(1024);
   for (size_t i = 0; i < values.size(); ++i) {
     values[i] = std::sin(static_cast<float>(i) * 0.7F + static_cast<float>(rank)) * 3;
@@ -105,11 +105,11 @@ TEST(NcclCommunicator, GivesWhatTheRanksCommunicatorGives) {
     }
     ranks.Run([&](int rank, auto communicator) {
       ASSERT_TRUE(communicator.ok()) << communicator.status();
-      for (const Collective& call : CallsOfFour(rank)) {
+      for (const Collective& call : NcclCallsOfFour(rank)) {
         SCOPED_TRACE(testing::Message() << "kind " << static_cast<int>(call.kind) << " among "
                                         << call.among.count << ", rounded " << call.rounded);
-        std::vector<float> found = Values(rank);
-        std::vector<float> wanted = Values(rank);
+        std::vector<float> found = NcclValues(rank);
+        std::vector<float> wanted = NcclValues(rank);
         std::vector<char> scratch(CollectiveScratchBytes(call) + 16);
         ASSERT_EQ(
             (*communicator)
@@ -121,7 +121,7 @@ TEST(NcclCommunicator, GivesWhatTheRanksCommunicatorGives) {
         ASSERT_EQ(CallOnHost(call, data, *ranks.tcp[rank]), absl::OkStatus());
         EXPECT_TRUE(Outcome(call, rank, found) == Outcome(call, rank, wanted));
         // Nothing outside of the values.
-        const std::vector<float> before = Values(rank);
+        const std::vector<float> before = NcclValues(rank);
         EXPECT_EQ(found[15], before[15]);
         EXPECT_EQ(found[16 + 512], before[16 + 512]);
       }

@@ -49,8 +49,8 @@ class AtOnce : public StagingStream {
 };
 
 // One rank's, for as long as its session lives.
-struct Rank {
-  Rank(comm::Communicator& ranks, FakeNcclCluster& cluster) : ranks(ranks), nccl(cluster) {
+struct GpuRank {
+  GpuRank(comm::Communicator& ranks, FakeNcclCluster& cluster) : ranks(ranks), nccl(cluster) {
     nccl.lag = 1;
   }
 
@@ -98,7 +98,7 @@ std::vector<double> Train(const v1::JobSpec& spec, Transport transport) {
   std::vector<std::thread> threads;
   for (int r = 0; r < world; ++r) {
     threads.emplace_back([&, r] {
-      Rank rank(*device[r], cluster);
+      GpuRank rank(*device[r], cluster);
       SessionOptions options;
       if (transport != Transport::kCpu) {
         options.engine = [&](const StepEngineArguments& arguments) {
