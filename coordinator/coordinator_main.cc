@@ -208,6 +208,22 @@ int Run(const Flags& flags, const sigset_t& signals) {
   return kExitOk;
 }
 
+// What the process is to end with, where there is no more to do than parsing.
+std::optional<int> Parse(CLI::App* app, int argc, char** argv) {
+  try {
+    app->parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app->exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  return std::nullopt;
+}
+
+// Of a command that is no server.
+int Refuse(const absl::Status& status) {
+  std::fprintf(stderr, "milepost-coordinator: %s\n", std::string(status.message()).c_str());
+  return ExitCodeOf(status);
+}
+
 int InitPkiMain(int argc, char** argv) {
   PkiRequest request;
   int days = 398;
@@ -224,18 +240,10 @@ int InitPkiMain(int argc, char** argv) {
   app.add_option("--days", days, "How long certificates hold")
       ->check(CLI::Range(1, 3650))
       ->capture_default_str();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kExitOk : kExitUsage;
-  }
+  if (const std::optional<int> ended = Parse(&app, argc, argv)) return *ended;
   request.lifetime = absl::Hours(24 * days);
   const auto made = InitPki(request, absl::Now());
-  if (!made.ok()) {
-    std::fprintf(stderr, "milepost-coordinator: %s\n",
-                 std::string(made.status().message()).c_str());
-    return ExitCodeOf(made.status());
-  }
+  if (!made.ok()) return Refuse(made.status());
   for (const std::string& line : *made) std::printf("%s\n", line.c_str());
   return kExitOk;
 }
@@ -246,15 +254,9 @@ int BackUpMain(int argc, char** argv) {
                "milepost-coordinator backup");
   app.add_option("--data-dir", dir, "The coordinator's")->required();
   app.add_option("--to", to, "A directory to make, on the same file system")->required();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kExitOk : kExitUsage;
-  }
+  if (const std::optional<int> ended = Parse(&app, argc, argv)) return *ended;
   const absl::Status status = BackUp(dir, to);
-  if (status.ok()) return kExitOk;
-  std::fprintf(stderr, "milepost-coordinator: %s\n", std::string(status.message()).c_str());
-  return ExitCodeOf(status);
+  return status.ok() ? kExitOk : Refuse(status);
 }
 
 int SalvageMain(int argc, char** argv) {
@@ -264,20 +266,12 @@ int SalvageMain(int argc, char** argv) {
       "milepost-coordinator salvage");
   app.add_option("--data-dir", dir, "The coordinator's; it stays as it is")->required();
   app.add_option("--to", to, "A directory to make, on the same file system")->required();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kExitOk : kExitUsage;
-  }
+  if (const std::optional<int> ended = Parse(&app, argc, argv)) return *ended;
   spdlog::set_default_logger(spdlog::stderr_logger_mt("salvage"));
   spdlog::set_pattern("%v");
   spdlog::set_level(spdlog::level::err);
   const auto report = Salvage(dir, to);
-  if (!report.ok()) {
-    std::fprintf(stderr, "milepost-coordinator: %s\n",
-                 std::string(report.status().message()).c_str());
-    return ExitCodeOf(report.status());
-  }
+  if (!report.ok()) return Refuse(report.status());
   for (const std::string& line : *report) std::printf("%s\n", line.c_str());
   return kExitOk;
 }
@@ -289,15 +283,9 @@ int InitStoreMain(int argc, char** argv) {
       "that all of them mount.",
       "milepost-coordinator init-store");
   app.add_option("dir", dir, "Their --data-dir")->required();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kExitOk : kExitUsage;
-  }
+  if (const std::optional<int> ended = Parse(&app, argc, argv)) return *ended;
   const auto made = MakeStoreId(dir);
-  if (made.ok()) return kExitOk;
-  std::fprintf(stderr, "milepost-coordinator: %s\n", std::string(made.status().message()).c_str());
-  return ExitCodeOf(made.status());
+  return made.ok() ? kExitOk : Refuse(made.status());
 }
 
 int Main(int argc, char** argv) {
@@ -321,11 +309,7 @@ int Main(int argc, char** argv) {
       "milepost-coordinator init-store --help: begins a store that several coordinators share\n"
       "milepost-coordinator backup --help: copies the data directory\n"
       "milepost-coordinator salvage --help: makes a new one of what is left of a damaged one");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kExitOk : kExitUsage;
-  }
+  if (const std::optional<int> ended = Parse(&app, argc, argv)) return *ended;
   spdlog::set_default_logger(spdlog::stderr_logger_mt("coordinator"));
   spdlog::set_formatter(LogFormatter("%Y-%m-%dT%H:%M:%S.%e %^%l%$ coordinator: %v"));
   spdlog::set_level(spdlog::level::from_str(flags.log_level));

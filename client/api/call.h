@@ -54,15 +54,22 @@ class CallContext {
 class Backoff {
  public:
   // `longest`: of all attempts of the call, or of a stream since its last message.
-  Backoff(Connection::Core* core, absl::Duration longest) : core_(core), longest_(longest) {
+  Backoff(Connection::Core* core, absl::Duration longest)
+      : core_(core), longest_(longest), reach_(core->options.reach) {
     Progress();
   }
 
   // The coordinator answered: start over.
   void Progress() {
-    give_up_ = absl::Now() + core_->options.reach;
+    give_up_ = absl::Now() + reach_;
     deadline_ = absl::Now() + longest_;
     next_ = absl::Milliseconds(20);
+  }
+  // A message of the stream came: start over, with more patience.
+  void StreamProgress() {
+    reach_ = std::max(reach_, core_->options.reach_again);
+    longest_ = std::max(longest_, reach_);
+    Progress();
   }
   absl::Time deadline() const { return deadline_; }
   // Waits for the next attempt after one on `channel`, which may go to another coordinator. False,
@@ -76,7 +83,8 @@ class Backoff {
             absl::Duration delay);
 
   Connection::Core* core_;
-  const absl::Duration longest_;
+  absl::Duration longest_;
+  absl::Duration reach_;
   absl::Time give_up_;
   absl::Time deadline_;
   absl::Duration next_;
@@ -127,7 +135,7 @@ absl::Status Stream(Connection::Core& core,
     Message message;
     while (reader->Read(&message)) {
       const bool goes_on = on_message(message);
-      backoff.Progress();  // after what may have waited for a reader of ours
+      backoff.StreamProgress();  // after what may have waited for a reader of ours
       if (goes_on) continue;
       context.get()->TryCancel();
       reader->Finish();

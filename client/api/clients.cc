@@ -78,6 +78,9 @@ absl::StatusOr<std::vector<Item>> ListAll(
     MP_ASSIGN_OR_RETURN(Response page, (Unary<Service>(connection, method, request)));
     for (Item& item : *(page.*items)()) all.push_back(std::move(item));
     if (page.next_page_token().empty()) break;
+    if (page.next_page_token() == request.page_token()) {
+      return absl::InternalError("the coordinator gives the same page of a list again and again");
+    }
     request.set_page_token(page.next_page_token());
   }
   return all;

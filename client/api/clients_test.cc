@@ -43,11 +43,13 @@ class FakeJobs : public v1::JobService::Service {
     if (end < 5) response->set_next_page_token(absl::StrCat(end));
     return grpc::Status::OK;
   }
-  // The first stream breaks after one message, the second one ends well; with `hang`, neither.
+  // The first stream breaks after one message, those up to `breaks` before it, the next one ends
+  // well; with `hang`, none does.
   grpc::Status WatchJob(grpc::ServerContext* context, const v1::GetJobRequest*,
                         grpc::ServerWriter<v1::Job>* writer) override {
     v1::Job job;
     job.set_attempts(++calls);
+    if (calls > 1 && calls <= breaks) return broken;
     writer->Write(job);
     if (hang) {
       std::unique_lock lock(mutex);
@@ -82,6 +84,7 @@ class FakeJobs : public v1::JobService::Service {
   int failures = 0;
   absl::Status failure = absl::UnavailableError("not now");
   grpc::Status broken = {grpc::StatusCode::UNAVAILABLE, "going away"};
+  int breaks = 1;
   bool hang = false;
   std::mutex mutex;
   std::condition_variable changed;
@@ -177,6 +180,15 @@ TEST_F(ClientsTest, GivesUpInTimeAndNamesTheAddress) {
   EXPECT_THAT(job.status().message(), HasSubstr("cannot reach the coordinator at " + address_ +
                                                 " (tried for 60ms): not now"));
   EXPECT_GE(fake_.calls, 2);
+}
+
+TEST_F(ClientsTest, WhoFollowsAJobOutlastsARestart) {
+  fake_.breaks = 7;
+  auto connection =
+      Connection::To(address_, {.reach = absl::Milliseconds(1), .reach_again = absl::Minutes(1)});
+  const auto goes_on = [](const v1::Job&) { return true; };
+  EXPECT_EQ(JobClient(connection).Watch("jobs/7", goes_on), absl::OkStatus());
+  EXPECT_EQ(fake_.calls, 8);
 }
 
 TEST_F(ClientsTest, OtherErrorsAreFinal) {

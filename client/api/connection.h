@@ -29,6 +29,9 @@ namespace milepost::client {
 struct ConnectionOptions {
   absl::Duration reach = absl::Seconds(5);  // how long UNAVAILABLE is retried
   absl::Duration call = absl::Seconds(60);  // longest unary call; DEADLINE_EXCEEDED after it
+  // Of a stream that has had a message, where it is longer: whoever follows a job outlasts a
+  // coordinator's restart.
+  absl::Duration reach_again = absl::ZeroDuration();
 };
 
 class Connection {

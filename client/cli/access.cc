@@ -22,6 +22,7 @@ namespace {
 constexpr size_t kMaxAddressBytes = 512;
 constexpr absl::Duration kRunsStart = absl::Seconds(20);
 constexpr absl::Duration kLookAgain = absl::Milliseconds(10);
+constexpr absl::Duration kLongestRestart = absl::Minutes(10);  // of a coordinator, for who waits
 
 std::string FirstLine(const std::string& path) {
   const auto text = ReadRegularFile(path, kMaxAddressBytes);
@@ -34,7 +35,7 @@ bool AllDigits(const std::string& text) {
 }
 
 absl::Status NothingServes(const DataDir& dir, const std::string& named) {
-  const std::string flag = named == kDefaultDataDir ? "" : " --data-dir " + ShellWord(named);
+  const std::string flag = DataDirFlag(named);
   return absl::FailedPreconditionError(
       std::filesystem::is_directory(dir.coordinator())
           ? absl::StrCat(
@@ -112,7 +113,9 @@ absl::StatusOr<Access> Access::Open(const GlobalOptions& options, WhenStopped wh
   if (!options.project.empty()) login.project = options.project;
   MP_ASSIGN_OR_RETURN(const Endpoint endpoint, EndpointOf(login));
   access.login_ = std::move(login);
-  access.connection_ = Connection::To(endpoint);
+  ConnectionOptions connection;  // that of a run of this host is over when it does not answer
+  if (local.empty()) connection.reach_again = kLongestRestart;
+  access.connection_ = Connection::To(endpoint, connection);
   return access;
 }
 
@@ -120,6 +123,10 @@ JobClient Access::jobs() const {
   JobClient jobs(connection_);
   jobs.SetProject(login_.project);
   return jobs;
+}
+
+std::string DataDirFlag(const std::string& data_dir) {
+  return data_dir == kDefaultDataDir ? "" : " --data-dir " + ShellWord(data_dir);
 }
 
 std::string FullName(const std::string& collection, const std::string& typed) {

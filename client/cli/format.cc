@@ -70,6 +70,21 @@ std::string TimeText(const google::protobuf::Timestamp& time) {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", TimeOf(time), absl::UTCTimeZone());
 }
 
+namespace {
+
+// Unicode's controls of direction (UAX #9), which show a line in another order than it has: U+061C,
+// U+200E, U+200F, U+202A to U+202E, U+2066 to U+2069.
+bool TurnsText(absl::string_view character) {
+  if (character == "\xd8\x9c") return true;
+  if (character.size() != 3 || character.substr(0, 1) != "\xe2") return false;
+  const auto middle = static_cast<unsigned char>(character[1]);
+  const auto last = static_cast<unsigned char>(character[2]);
+  if (middle == 0x80) return last == 0x8e || last == 0x8f || (last >= 0xaa && last <= 0xae);
+  return middle == 0x81 && last >= 0xa6 && last <= 0xa9;
+}
+
+}  // namespace
+
 std::string Printable(absl::string_view text) {
   std::string result;
   for (size_t at = 0; at < text.size();) {
@@ -85,7 +100,7 @@ std::string Printable(absl::string_view text) {
         byte == 0xc2 && size == 2 && static_cast<unsigned char>(character[1]) < 0xa0;
     if (!valid) {
       result += "\xef\xbf\xbd";
-    } else if (byte < ' ' || byte == 0x7f || high_control) {
+    } else if (byte < ' ' || byte == 0x7f || high_control || TurnsText(character)) {
       result += '?';
     } else {
       result.append(character.data(), character.size());

@@ -41,13 +41,9 @@ absl::StatusOr<v1::Job> GetJob(const Access& access, const std::string& typed) {
   return job;
 }
 
-std::string DataDirFlag(const GlobalOptions& global) {
-  return global.data_dir == kDefaultDataDir ? "" : " --data-dir " + ShellWord(global.data_dir);
-}
-
 // Of jobs that the store of a run that is over has, and nothing runs. They are marked.
 void TellNotRunning(const GlobalOptions& global, const std::vector<v1::Job>& marked) {
-  const std::string text = NotRunningText(marked, DataDirFlag(global));
+  const std::string text = NotRunningText(marked, DataDirFlag(global.data_dir));
   if (!text.empty()) Note(absl::StrCat("no run is going on in ", global.data_dir, ": ", text));
 }
 
@@ -55,7 +51,7 @@ void TellNotRunning(const GlobalOptions& global, const std::vector<v1::Job>& mar
 void AdviseQueued(const GlobalOptions& global, const Access& access, const std::string& job) {
   if (access.stored()) {
     Hint(absl::StrCat("no run is going on in ", global.data_dir,
-                      ", so it waits: milepost run --job ", job, DataDirFlag(global)));
+                      ", so it waits: milepost run --job ", job, DataDirFlag(global.data_dir)));
   } else {
     Hint(absl::StrCat("milepost job wait ", job, "; milepost job logs -f ", job));
   }
@@ -327,8 +323,8 @@ absl::Status PrintLogs(const GlobalOptions& global, const Access& access, const 
   if (some || !status.ok() || !options.rank) return status;
   const auto job = access.jobs().Get(name);
   if (job.ok() && *options.rank >= job->spec().resources().ranks()) {
-    Note(absl::StrCat("there is no rank ", *options.rank, ": those of ", name, " are 0 to ",
-                      job->spec().resources().ranks() - 1));
+    return absl::NotFoundError(absl::StrCat("there is no rank ", *options.rank, ": those of ", name,
+                                            " are 0 to ", job->spec().resources().ranks() - 1));
   }
   return status;
 }

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <netdb.h>
 #include <poll.h>
+#include <pwd.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -27,7 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr absl::Duration kLookAgain = absl::Milliseconds(2);
+constexpr absl::Duration kLookAtServer = absl::Milliseconds(2);
 constexpr absl::Duration kStartBudget = absl::Seconds(20);
 constexpr absl::Duration kStopBudget = absl::Seconds(10);
 
@@ -101,7 +102,23 @@ absl::Status MakeDir(const std::string& path) {
   return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot create the directory ", path));
 }
 
+absl::Status CheckOwner(const std::string& dir, uid_t user) {
+  struct stat found = {};
+  if (stat(dir.c_str(), &found) != 0 || found.st_uid == user) return absl::OkStatus();
+  const auto name = [](uid_t one) {
+    passwd entry = {};
+    passwd* known = nullptr;
+    char text[4096];
+    getpwuid_r(one, &entry, text, sizeof text, &known);
+    return known == nullptr ? absl::StrCat("user ", one) : std::string(known->pw_name);
+  };
+  return absl::FailedPreconditionError(
+      absl::StrCat(dir, " belongs to ", name(found.st_uid), ", not to ", name(user),
+                   ": run this as ", name(found.st_uid), ", or name another --data-dir"));
+}
+
 absl::StatusOr<RunLock> RunLock::Acquire(const DataDir& dir, Use use, absl::Time deadline) {
+  MP_RETURN_IF_ERROR(CheckOwner(dir.coordinator(), geteuid()));
   RunLock lock;
   lock.fd_.Reset(open(dir.lock().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (!lock.fd_.ok()) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", dir.lock()));
@@ -110,7 +127,7 @@ absl::StatusOr<RunLock> RunLock::Acquire(const DataDir& dir, Use use, absl::Time
       return absl::ErrnoToStatus(errno, absl::StrCat("cannot lock ", dir.lock()));
     }
     MP_RETURN_IF_ERROR(InUse(dir, HolderOf(lock.fd()), /*waited=*/absl::Now() >= deadline));
-    absl::SleepFor(kLookAgain);
+    absl::SleepFor(kLookAtServer);
   }
   const std::string text = absl::StrCat(getpid(), use == Use::kRead ? kReads : "");
   MP_RETURN_IF_ERROR(ReplaceText(lock.fd(), text, dir.lock()));
@@ -212,7 +229,7 @@ absl::StatusOr<std::unique_ptr<TemporaryCoordinator>> TemporaryCoordinator::Star
   options.death_signal = SIGTERM;
   MP_ASSIGN_OR_RETURN(Subprocess process, Subprocess::Spawn(std::move(options)));
   while (!Accepts(port.address())) {
-    const auto end = process.Wait(absl::Now() + kLookAgain);
+    const auto end = process.Wait(absl::Now() + kLookAtServer);
     if (end.ok() || absl::Now() > deadline) {
       const auto lines = LastLines(dir.log("coordinator"), 1);
       return absl::UnavailableError(

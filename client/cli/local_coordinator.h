@@ -3,6 +3,8 @@
 #ifndef MILEPOST_CLIENT_CLI_LOCAL_COORDINATOR_H_
 #define MILEPOST_CLIENT_CLI_LOCAL_COORDINATOR_H_
 
+#include <sys/types.h>
+
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,6 +34,10 @@ struct DataDir {
 // One `milepost run` at a time on a data directory, or one command that reads what a stopped run
 // has left. The lock is also held by every child that was given fd(), so that it is free only once
 // all processes of a run have ended.
+// FAILED_PRECONDITION when the directory is there and belongs to another user than `user`: what
+// this one writes there the other could not read. Pure but for a look at the directory.
+absl::Status CheckOwner(const std::string& dir, uid_t user);
+
 class RunLock {
  public:
   enum class Use { kRun, kRead };

@@ -173,6 +173,8 @@ TEST_F(LocalTest, LinesOfJsonAreDocuments) {
               HasSubstr("a.jsonl:1: has no text 'body' but text"));
   EXPECT_THAT(fails({.inputs = {Write("d.jsonl", "{\"text\": \"a\"}\nplain\n")}}),
               HasSubstr("d.jsonl:2: not JSON"));
+  EXPECT_THAT(fails({.inputs = {Write("g.jsonl", R"({"text": "half \ud83d"})")}}),
+              HasSubstr("g.jsonl:1: the text of 'text' is not Unicode"));
   EXPECT_THAT(fails({.inputs = {lines}, .separator = "<none>"}),
               HasSubstr("has no token '<none>'"));
   EXPECT_THAT(fails({.inputs = {Write("e", "\xff\xfe")}}), HasSubstr("e: not UTF-8"));
@@ -180,6 +182,12 @@ TEST_F(LocalTest, LinesOfJsonAreDocuments) {
   for (const auto& entry : fs::directory_iterator(dir_)) {
     EXPECT_THAT(entry.path().string(), ::testing::Not(HasSubstr("partial")));
   }
+}
+
+TEST_F(LocalTest, ADirectoryOfAnotherUserIsRefused) {
+  EXPECT_EQ(CheckOwner(dir_.string(), geteuid()), absl::OkStatus());
+  EXPECT_EQ(CheckOwner(Path("not there"), geteuid() + 1), absl::OkStatus());
+  EXPECT_THAT(CheckOwner(dir_.string(), geteuid() + 1).message(), HasSubstr("belongs to"));
 }
 
 TEST_F(LocalTest, UnigramLossIsTheCrossEntropy) {

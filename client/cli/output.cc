@@ -3,8 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -437,13 +439,13 @@ std::string RenderWorker(const v1::Worker& worker, OutputFormat format, absl::Ti
 }
 
 void Print(absl::string_view text) {
-  if (StdoutIsTerminal()) {
-    const std::string safe = ForTerminal(text);
-    fwrite(safe.data(), 1, safe.size(), stdout);
-  } else {
-    fwrite(text.data(), 1, text.size(), stdout);
-  }
-  fflush(stdout);
+  const std::string safe = StdoutIsTerminal() ? ForTerminal(text) : std::string(text);
+  const bool written = fwrite(safe.data(), 1, safe.size(), stdout) == safe.size();
+  if (fflush(stdout) == 0 && written) return;
+  if (errno == EPIPE) return;  // who ignores that signal looks for it
+  // A script that goes by the exit code must not take what is there for the whole.
+  fprintf(stderr, "milepost: the output cannot be written: %s\n", strerror(errno));
+  _exit(kExitError);
 }
 
 // Stays in stdio's buffer until what is drawn instead follows: no flicker.

@@ -77,11 +77,6 @@ ReportKind KindFor(OutputFormat format) {
   return StdoutIsTerminal() ? ReportKind::kLive : ReportKind::kPlain;
 }
 
-std::string DataDirFlag(const GlobalOptions& global) {
-  return global.data_dir == GlobalOptions().data_dir ? ""
-                                                     : " --data-dir " + ShellWord(global.data_dir);
-}
-
 // What goes on with a run's job.
 std::string RunAgain(const GlobalOptions& global, const RunOptions& options, const v1::Job& job,
                      bool own) {
@@ -90,7 +85,7 @@ std::string RunAgain(const GlobalOptions& global, const RunOptions& options, con
     what = ShellWord(options.spec);
     for (const std::string& one : options.set) absl::StrAppend(&what, " --set ", ShellWord(one));
   }
-  return absl::StrCat("milepost run ", what, DataDirFlag(global));
+  return absl::StrCat("milepost run ", what, DataDirFlag(global.data_dir));
 }
 
 // Of a model whose tokens are not bytes the prompt is the first ones of its data.
@@ -106,7 +101,7 @@ std::string GenerateHint(const GlobalOptions& global, const v1::Job& job) {
     prompt = absl::StrCat("--prompt-ids ", absl::StrJoin(ids, ","));
   }
   return absl::StrCat(IsByteLevel(job.spec()) ? "text" : "token ids",
-                      " from the model: milepost generate", DataDirFlag(global), " --job ",
+                      " from the model: milepost generate", DataDirFlag(global.data_dir), " --job ",
                       job.name(), " ", prompt, " --tokens 300");
 }
 
@@ -121,7 +116,7 @@ void AdviseSucceeded(const GlobalOptions& global, const RunOptions& options, con
         " and run again; once more from new parameters, with these checkpoints in the bin: ",
         RunAgain(global, options, job, own), " --fresh"));
   }
-  Hint(absl::StrCat("checkpoints: milepost checkpoint list", DataDirFlag(global)));
+  Hint(absl::StrCat("checkpoints: milepost checkpoint list", DataDirFlag(global.data_dir)));
 }
 
 // What to try next.
@@ -136,7 +131,7 @@ void Advise(const GlobalOptions& global, const RunOptions& options, const LocalR
       return AdviseSucceeded(global, options, job, own);
     case v1::JOB_STATE_FAILED:
       return Hint(absl::StrCat(
-          "why: milepost job describe ", job.name(), DataDirFlag(global), "; ",
+          "why: milepost job describe ", job.name(), DataDirFlag(global.data_dir), "; ",
           job.first_failure().class_() == v1::FAILURE_CLASS_USER ? "once that is mended: "
           : job.latest_checkpoint().empty()                      ? "try again: "
                                             : "try again from the newest checkpoint: ",
@@ -162,7 +157,7 @@ void TellWaiting(const GlobalOptions& global, const std::vector<WaitingJob>& wai
     absl::StrAppend(&flags, " --job ", one.job.name());
   }
   Hint(absl::StrCat(absl::StrJoin(names, ", "), waiting.size() == 1 ? " waits" : " wait",
-                    "; to run: milepost run", flags, DataDirFlag(global)));
+                    "; to run: milepost run", flags, DataDirFlag(global.data_dir)));
 }
 
 int ExitCodeFor(const LocalRun& run) {

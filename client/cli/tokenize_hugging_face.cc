@@ -66,6 +66,10 @@ def documents_of_lines(path, file):
         if not isinstance(text, str):
             has = ", ".join(sorted(document)[:8]) if isinstance(document, dict) else "no fields"
             fail(f"{path}:{number}: has no text '{wanted}' but {has}: --field names the text")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:  # JSON may have halves of surrogate pairs
+            fail(f"{path}:{number}: the text of '{wanted}' is not Unicode: {error}")
         yield text, len(line.encode()), True
 def pieces_of(path):
     with open(path, encoding="utf-8", newline="") as file:

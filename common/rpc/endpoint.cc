@@ -18,6 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "common/pki/certificate.h"
 #include "common/regular_file.h"
+#include "common/rpc/tls_mirror.h"
 #include "common/status_macros.h"
 
 namespace milepost {
@@ -67,21 +68,26 @@ absl::Status CheckKeyMode(const std::string& path) {
                       path, info.st_mode & 07777, path));
 }
 
-std::shared_ptr<FileWatcherCertificateProvider> Watch(const TlsFolder& folder) {
-  return std::make_shared<FileWatcherCertificateProvider>(folder.key(), folder.certificate(),
-                                                          folder.authority(), kRefreshSeconds);
+absl::StatusOr<std::shared_ptr<FileWatcherCertificateProvider>> Watch(const TlsFolder& folder) {
+  MP_ASSIGN_OR_RETURN(const TlsPaths paths, MirrorTlsFolder(folder));
+  return std::make_shared<FileWatcherCertificateProvider>(paths.key, paths.certificate,
+                                                          paths.authority, kRefreshSeconds);
 }
 
 }  // namespace
 
-absl::Status CheckTlsFolder(const TlsFolder& folder) {
-  MP_RETURN_IF_ERROR(ReadPem(folder.authority(), "CERTIFICATE").status());
-  MP_ASSIGN_OR_RETURN(const std::string certificate, ReadPem(folder.certificate(), "CERTIFICATE"));
-  MP_ASSIGN_OR_RETURN(const std::string key, ReadPem(folder.key(), ""));
+absl::StatusOr<TlsFiles> ReadTlsFolder(const TlsFolder& folder) {
+  TlsFiles files;
+  MP_ASSIGN_OR_RETURN(files.authority, ReadPem(folder.authority(), "CERTIFICATE"));
+  MP_ASSIGN_OR_RETURN(files.certificate, ReadPem(folder.certificate(), "CERTIFICATE"));
+  MP_ASSIGN_OR_RETURN(files.key, ReadPem(folder.key(), ""));
   MP_RETURN_IF_ERROR(CheckKeyMode(folder.key()));
-  return Annotate(CheckKeyIsOf(certificate, key),
-                  absl::StrCat(folder.certificate(), " and ", folder.key()));
+  MP_RETURN_IF_ERROR(Annotate(CheckKeyIsOf(files.certificate, files.key),
+                              absl::StrCat(folder.certificate(), " and ", folder.key())));
+  return files;
 }
+
+absl::Status CheckTlsFolder(const TlsFolder& folder) { return ReadTlsFolder(folder).status(); }
 
 std::vector<std::string> SplitAddresses(absl::string_view addresses) {
   std::vector<std::string> split;
@@ -108,10 +114,10 @@ bool IsLoopback(absl::string_view address) {
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> WorkerCredentials(
     const std::string& folder) {
   const TlsFolder files(folder);
-  MP_RETURN_IF_ERROR(CheckTlsFolder(files));
   OnlyTls13();
+  MP_ASSIGN_OR_RETURN(const auto watched, Watch(files));
   grpc::experimental::TlsChannelCredentialsOptions options;
-  options.set_certificate_provider(Watch(files));
+  options.set_certificate_provider(watched);
   options.watch_root_certs();
   options.watch_identity_key_cert_pairs();
   return grpc::experimental::TlsCredentials(options);
@@ -133,9 +139,8 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> UserCredentials(
 absl::StatusOr<std::vector<std::shared_ptr<grpc::ServerCredentials>>> CoordinatorCredentials(
     const std::string& folder, int count) {
   const TlsFolder files(folder);
-  MP_RETURN_IF_ERROR(CheckTlsFolder(files));
   OnlyTls13();
-  const auto watched = Watch(files);
+  MP_ASSIGN_OR_RETURN(const auto watched, Watch(files));
   std::vector<std::shared_ptr<grpc::ServerCredentials>> credentials;
   for (int i = 0; i < count; ++i) {
     // Each its own: gRPC's credentials take their options over, copies too.

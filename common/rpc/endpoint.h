@@ -52,6 +52,16 @@ struct TlsFolder {
   std::string path;
 };
 
+// What is in them.
+struct TlsFiles {
+  std::string authority;
+  std::string certificate;
+  std::string key;
+};
+
+// They and CheckTlsFolder's error.
+absl::StatusOr<TlsFiles> ReadTlsFolder(const TlsFolder& folder);
+
 // That its files can be read, hold what their names say, and belong together; that nobody else may
 // read the key. NOT_FOUND, PERMISSION_DENIED, INVALID_ARGUMENT: the file and what is wrong.
 absl::Status CheckTlsFolder(const TlsFolder& folder);

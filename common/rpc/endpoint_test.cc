@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "common/pki/certificate.h"
 #include "common/rpc/coordinators.h"
+#include "common/rpc/tls_mirror.h"
 #include "common/rpc/tls_watch.h"
 
 namespace milepost {
@@ -116,6 +118,32 @@ TEST_F(TlsFolderTest, AFifoInPlaceOfAFileIsRefused) {
     EXPECT_TRUE(absl::IsInvalidArgument(CoordinatorCredentials(folder_).status())) << path;
     std::filesystem::rename(path + ".kept", path);
   }
+}
+
+// gRPC ends the process at an empty certificate, which is what `cp` makes of it for a moment.
+TEST_F(TlsFolderTest, TheMirrorKeepsWhatIsOfUse) {
+  const auto read = [](const std::string& path) {
+    std::stringstream text;
+    text << std::ifstream(path).rdbuf();
+    return text.str();
+  };
+  const auto paths = MirrorTlsFolder(TlsFolder(folder_));
+  ASSERT_TRUE(paths.ok()) << paths.status();
+  const std::string certificate = read(folder_ + "/tls.crt");
+  for (const char* name : {"tls.crt", "tls.key", "ca.crt"}) {
+    const std::string whole = read(folder_ + "/" + name);
+    Write(name, "");
+    EXPECT_FALSE(MirrorTlsFolder(TlsFolder(folder_)).ok()) << name;
+    EXPECT_EQ(read(paths->certificate), certificate);
+    EXPECT_EQ(read(paths->key), key_);
+    EXPECT_THAT(read(paths->authority), testing::HasSubstr("BEGIN CERTIFICATE"));
+    Write(name, whole);
+  }
+  Write("ca.crt", certificate);  // another one
+  const auto again = MirrorTlsFolder(TlsFolder(folder_));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->authority, paths->authority) << "gRPC watches this name";
+  EXPECT_EQ(read(paths->authority), certificate);
 }
 
 TEST_F(TlsFolderTest, TheWatchSaysWhatWasReplacedBadlyAndMended) {

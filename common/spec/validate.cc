@@ -597,7 +597,7 @@ void CheckOffload(const v1::TrainSpec& train, Checker* check) {
 
 void CheckTrain(const v1::JobSpec& spec, Checker* check) {
   const v1::TrainSpec& train = spec.train();
-  check->Required("train.steps", train.steps(), 1, 1'000'000'000);
+  check->Required("train.steps", train.steps(), 1, kMostSteps);
   if (!v1::Precision_IsValid(train.precision()) || train.precision() == 0) {
     check->Add("train.precision", "expected fp32, bf16, fp16 or fp8");
   } else if (spec.model().has_resnet() &&

@@ -21,6 +21,8 @@ class JobSpec;
 
 namespace milepost {
 
+inline constexpr int64_t kMostSteps = 1'000'000'000;  // of train.steps
+
 // Of train.max_skipped_steps.
 inline constexpr int64_t kDefaultSkippedSteps = 20;
 

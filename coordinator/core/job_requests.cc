@@ -9,6 +9,7 @@
 #include "common/error_details.h"
 #include "common/proto_time.h"
 #include "common/spec/sizes.h"
+#include "common/spec/validate.h"
 #include "coordinator/core/decide.h"
 #include "coordinator/core/transition.h"
 
@@ -243,6 +244,10 @@ void Transition::Resume(const std::string& name, const std::string& request_id,
   if (new_steps.has_value() && *new_steps <= done) {
     return Refuse(absl::InvalidArgumentError(absl::StrCat(
         "new_steps: must exceed the ", done, " steps that ", name, " has done, not ", *new_steps)));
+  }
+  if (new_steps.value_or(0) > kMostSteps) {
+    return Refuse(absl::InvalidArgumentError(
+        absl::StrCat("new_steps: must be at most ", kMostSteps, ", not ", *new_steps)));
   }
   const v1::SchedulingSpec scheduling = LastingDependencies(known->job());
   absl::Status allowed = CheckScheduling(number, scheduling, known->job().spec().resources());

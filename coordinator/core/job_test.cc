@@ -329,6 +329,8 @@ TEST_F(JobTest, ResumesOnlyWhatHasEnded) {
   EXPECT_TRUE(refused.jobs.empty());
 
   Clear();
+  refused = Do(JobResumed{.job = job, .new_steps = std::numeric_limits<int64_t>::max()});
+  EXPECT_EQ(refused.status.code(), absl::StatusCode::kInvalidArgument) << "no spec may";
   JobResumed resume{.job = job, .request_id = "x", .new_steps = 200};
   EXPECT_TRUE(Do(resume).status.ok());
   EXPECT_EQ(Job(job).state(), v1::JOB_STATE_STARTING);

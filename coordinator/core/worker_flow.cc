@@ -19,6 +19,7 @@ namespace {
 constexpr int kMostStale = 4096;
 // No clock of a worker's counts for more.
 constexpr absl::Duration kLongestSpotTime = absl::Hours(24);
+constexpr size_t kMostDrainReason = 1024;  // bytes: an operator's, and what the host says
 
 void RemoveStale(v1::WorkerRecord* record, const v1::RankReport& report) {
   auto* stale = record->mutable_stale();
@@ -165,7 +166,7 @@ void Transition::Reported(const std::string& name, const v1::RankReport& report)
 // A rank that nobody waits for: of an older generation, or counted as lost since. Its slot is not
 // free before its process has ended.
 void Transition::ReportStale(const std::string& name, const v1::RankReport& report) {
-  if (Worker(name) == nullptr) return;
+  if (Worker(name) == nullptr || JobNumber(report.job()) <= 0) return;
   if (HasEnded(report.state())) {
     RemoveStale(&ChangeWorkerSoft(name), report);
     return SendForget(name, report);
@@ -282,7 +283,8 @@ void Transition::NoteSpot(const std::string& name, const v1::SpotNotice& notice)
   if (!asked) {
     drain->set_reason(reason);
   } else if (!absl::StrContains(drain->reason(), reason)) {
-    drain->set_reason(absl::StrCat(drain->reason(), "; ", reason));
+    const std::string both = absl::StrCat(drain->reason(), "; ", reason);
+    if (both.size() <= kMostDrainReason) drain->set_reason(both);
   }
   drain->set_spot(!asked);
   if (!drained) *drain->mutable_request_time() = ToProto(now_);

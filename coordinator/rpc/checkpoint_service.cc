@@ -176,6 +176,7 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
     call.About(name, "");
     MP_RETURN_IF_ERROR(call.Check(Subject::Attempt(owner.job(), message.generation())));
     MP_RETURN_IF_ERROR(coordinator_->CheckGeneration(owner.job(), message.generation()));
+    call.EndWithAttempt(owner.job(), message.generation());
     MP_ASSIGN_OR_RETURN(std::unique_ptr<StreamWriter> stream,
                         store().OpenStream(name, message.generation(), message.stream()));
     do {

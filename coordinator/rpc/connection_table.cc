@@ -193,7 +193,6 @@ std::vector<uint64_t> ConnectionTable::Overdue(absl::Time now) {
 uint64_t ConnectionTable::AnswerBegins(uint64_t id, absl::Time now) {
   absl::MutexLock lock(&mutex_);
   answers_[id][++last_id_] = now;
-  ++waiting_answers_;
   return last_id_;
 }
 
@@ -201,19 +200,19 @@ void ConnectionTable::AnswerEnds(uint64_t id, uint64_t answer) {
   absl::MutexLock lock(&mutex_);
   const auto found = answers_.find(id);
   if (found == answers_.end() || found->second.erase(answer) == 0) return;
-  --waiting_answers_;
   if (found->second.empty()) answers_.erase(found);
 }
 
 std::vector<uint64_t> ConnectionTable::Unread(absl::Time now) const {
   absl::MutexLock lock(&mutex_);
   std::vector<std::pair<size_t, uint64_t>> slow;  // how many wait, for whom
+  int waiting = 0;
   for (const auto& [id, its] : answers_) {
+    waiting += static_cast<int>(its.size());
     if (now - its.begin()->second >= limits_.hurried_answer) slow.emplace_back(its.size(), id);
   }
   std::sort(slow.rbegin(), slow.rend());
   std::vector<uint64_t> ids;
-  int waiting = waiting_answers_;
   for (const auto& [count, id] : slow) {
     const bool too_long = now - answers_.at(id).begin()->second >= limits_.answer;
     if (!too_long && waiting <= limits_.many_answers) continue;

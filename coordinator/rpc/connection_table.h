@@ -134,7 +134,6 @@ class ConnectionTable {
   int queued_ ABSL_GUARDED_BY(mutex_) = 0;
   // Since when, by connection and number.
   std::map<uint64_t, std::map<uint64_t, absl::Time>> answers_ ABSL_GUARDED_BY(mutex_);
-  int waiting_answers_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace milepost::coordinator

@@ -4,17 +4,15 @@
 
 #include <algorithm>
 #include <chrono>
-#include <set>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/error_details.h"
 #include "common/proto_time.h"
 #include "common/status_macros.h"
 #include "common/steady_time.h"
-#include "common/utf8.h"
 #include "coordinator/rpc/paging.h"
+#include "coordinator/rpc/worker_limits.h"
 #include "coordinator/rpc/worker_session.h"
 #include "coordinator/security/principal.h"
 #include "coordinator/store/checkpoint_store.h"
@@ -26,13 +24,6 @@ namespace milepost::coordinator {
 namespace {
 
 constexpr int kHeartbeatsPerLease = 5;
-constexpr int kMaxWorkerIdBytes = 128;
-constexpr int kMaxSlots = 1024;
-constexpr size_t kMaxDeviceTextBytes = 256;
-constexpr size_t kMaxHostBytes = 255;  // of its name, and of the version
-constexpr int kMaxThrottleReasons = 16;
-constexpr int kMaxLabels = 32;
-constexpr size_t kMaxLabelBytes = 63;
 // By one List call, so that it does not hold up decisions for long.
 constexpr int kMostLookedAt = 20'000;
 
@@ -46,81 +37,6 @@ class SteadyClock : public Clock {
   const absl::Time wall_ = absl::Now();
   const std::chrono::steady_clock::time_point steady_ = std::chrono::steady_clock::now();
 };
-
-absl::Status CheckSlot(const v1::Slot& slot) {
-  if (slot.index() < 0 || slot.index() >= kMaxSlots) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("slots: indices must be 0 to ", kMaxSlots - 1, ", not ", slot.index()));
-  }
-  if (slot.device() == v1::DEVICE_KIND_CPU || slot.device() == v1::DEVICE_KIND_CUDA) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat("slots: slot ", slot.index(),
-                                                 " is a device of kind ", slot.device(),
-                                                 ", which this coordinator does not know"));
-}
-
-absl::Status CheckHello(const v1::Hello& hello) {
-  const std::string& id = hello.worker_id();
-  const bool good = std::all_of(id.begin(), id.end(), [](char c) {
-    return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
-  });
-  if (id.empty() || id.size() > kMaxWorkerIdBytes || !good) {
-    return absl::InvalidArgumentError(absl::StrCat("worker_id: must be 1 to ", kMaxWorkerIdBytes,
-                                                   " letters, digits, '-', '_' and '.', not '",
-                                                   id.substr(0, 200), "'"));
-  }
-  if (hello.slots_size() < 1 || hello.slots_size() > kMaxSlots) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("slots: must be 1 to ", kMaxSlots, ", not ", hello.slots_size()));
-  }
-  if (hello.incarnation() < 1) {
-    return absl::InvalidArgumentError("incarnation: must be at least 1");
-  }
-  if (hello.labels_size() > kMaxLabels) {
-    return absl::InvalidArgumentError(absl::StrCat("labels: at most ", kMaxLabels));
-  }
-  for (const auto& [key, value] : hello.labels()) {
-    if (!key.empty() && std::max(key.size(), value.size()) <= kMaxLabelBytes) continue;
-    return absl::InvalidArgumentError(absl::StrCat("labels: keys and values must have at most ",
-                                                   kMaxLabelBytes, " bytes, keys at least one"));
-  }
-  if (std::max(hello.host().size(), hello.version().size()) > kMaxHostBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("host and version: must have at most ", kMaxHostBytes, " bytes"));
-  }
-  std::set<int32_t> indices;
-  for (const v1::Slot& slot : hello.slots()) {
-    MP_RETURN_IF_ERROR(CheckSlot(slot));
-    if (!indices.insert(slot.index()).second) {
-      return absl::InvalidArgumentError(absl::StrCat("slots: two have the index ", slot.index(),
-                                                     ": give each slot an index of its own"));
-    }
-    if (std::max(slot.model().size(), slot.uuid().size()) <= kMaxDeviceTextBytes) continue;
-    return absl::InvalidArgumentError(absl::StrCat("slots: model and uuid of slot ", slot.index(),
-                                                   " must have at most ", kMaxDeviceTextBytes,
-                                                   " bytes"));
-  }
-  return absl::OkStatus();
-}
-
-void BoundNotice(v1::SpotNotice* notice) {
-  notice->set_reason(CutUtf8(notice->reason(), kMaxDeviceTextBytes));
-}
-
-// Cuts what a worker measured down to as much of it as is kept.
-void BoundFacts(google::protobuf::RepeatedPtrField<v1::DeviceFacts>* devices) {
-  while (devices->size() > kMaxSlots) devices->RemoveLast();
-  for (v1::DeviceFacts& facts : *devices) {
-    facts.set_problem(CutUtf8(facts.problem(), kMaxDeviceTextBytes));
-    while (facts.throttling_size() > kMaxThrottleReasons) {
-      facts.mutable_throttling()->RemoveLast();
-    }
-    for (std::string& reason : *facts.mutable_throttling()) {
-      reason = CutUtf8(reason, kMaxDeviceTextBytes);
-    }
-  }
-}
 
 }  // namespace
 
@@ -283,10 +199,7 @@ void Coordinator::Attach(const std::shared_ptr<WorkerSession>& session, const v1
   welcome.mutable_welcome()->set_lease_seconds(lease);
   welcome.mutable_welcome()->set_heartbeat_seconds(lease / kHeartbeatsPerLease);
   v1::Hello bounded = hello;
-  BoundFacts(bounded.mutable_devices());
-  bounded.set_driver(CutUtf8(hello.driver(), kMaxDeviceTextBytes));
-  if (hello.has_spot_notice()) BoundNotice(bounded.mutable_spot_notice());
-  bounded.set_device_note(CutUtf8(hello.device_note(), kMaxDeviceTextBytes));
+  BoundWorkerMessage(&bounded);
   // A worker takes it for a sign that all is well, and begins its back-off anew: not before its
   // Hello is stored.
   const auto take_over = [this, session, welcome = std::move(welcome)] {
@@ -305,6 +218,7 @@ void Coordinator::Attach(const std::shared_ptr<WorkerSession>& session, const v1
 void Coordinator::Receive(const std::shared_ptr<WorkerSession>& session, v1::WorkerMessage message,
                           std::function<void()> done) {
   const std::string& worker = session->worker();
+  if (!message.has_logs()) BoundWorkerMessage(&message);
   Event event;
   switch (message.message_case()) {
     case v1::WorkerMessage::kLogs: {
@@ -329,7 +243,6 @@ void Coordinator::Receive(const std::shared_ptr<WorkerSession>& session, v1::Wor
       event = RankProgressed{worker, std::move(*message.mutable_progress())};
       break;
     case v1::WorkerMessage::kSpotNotice:
-      BoundNotice(message.mutable_spot_notice());
       spdlog::warn("{}: its host goes away: {}", worker, message.spot_notice().reason());
       event = SpotNoticed{worker, std::move(*message.mutable_spot_notice())};
       break;
@@ -345,7 +258,6 @@ void Coordinator::Receive(const std::shared_ptr<WorkerSession>& session, v1::Wor
       break;
     default: {
       auto* devices = message.mutable_heartbeat()->mutable_devices();
-      BoundFacts(devices);
       event = WorkerHeartbeat{worker, {devices->begin(), devices->end()}};
     }
   }
@@ -454,8 +366,8 @@ std::vector<v1::Worker> Coordinator::ListWorkers(const std::string& after, PageR
 }
 
 absl::StatusOr<v1::Worker> Coordinator::Drain(const v1::DrainWorkerRequest& request) {
-  if (request.reason().empty() || request.reason().size() > kMaxDeviceTextBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("reason: must have 1 to ", kMaxDeviceTextBytes,
+  if (request.reason().empty() || request.reason().size() > kMaxLineBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("reason: must have 1 to ", kMaxLineBytes,
                                                    " bytes: it is shown wherever the worker is"));
   }
   const absl::Time deadline =

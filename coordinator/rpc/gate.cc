@@ -50,10 +50,10 @@ absl::Status ForNobody(absl::string_view method) {
 
 // Whose user a token says to be is up to who made it, an admin of every project that it grants
 // something in. So a user is one of those projects: a name says nothing in others.
-std::string UserOf(const v1::Principal& principal) {
+std::string ProjectsOf(const v1::Principal& principal) {
   std::set<absl::string_view> projects;
   for (const v1::Grant& grant : principal.grants()) projects.insert(grant.project());
-  return absl::StrCat("projects/", absl::StrJoin(projects, "+"), "/users/", principal.user());
+  return absl::StrCat("projects/", absl::StrJoin(projects, "+"));
 }
 
 }  // namespace
@@ -72,10 +72,9 @@ GateCall::GateCall(Gate* gate, const grpc::ServerContextBase* context, absl::str
 }
 
 GateCall::~GateCall() {
-  if (limited_.empty()) return;
-  gate_->call_ends_.Then(context_, [gate = gate_, caller = limited_, always = always_] {
-    gate->limiter_.End(caller, always);
-  });
+  if (limiter_ == nullptr) return;
+  gate_->call_ends_.Then(context_,
+                         [limiter = limiter_, caller = counted_] { limiter->End(caller); });
 }
 
 absl::Status GateCall::Admit(const Subject& subject) {
@@ -87,12 +86,11 @@ absl::Status GateCall::Admit(const Subject& subject) {
   MP_ASSIGN_OR_RETURN(principal_,
                       gate_->Identify(*context_->auth_context(),
                                       Find(context_->client_metadata(), "authorization")));
-  // Ranks of one host meet in bursts, and would take a refusal for a failure; what they may call is
-  // checked against what runs there.
+  // What ranks may call is checked against what runs on their host.
   const bool is_worker = HasRoleSomewhere(principal_, v1::ROLE_WORKER);
   const bool as_worker = rule_->also_worker && is_worker;
   const bool of_rank = as_worker || (subject.kind == Subject::kAttempt && is_worker);
-  if (gate_->tls_ && !of_rank) MP_RETURN_IF_ERROR(BeginCounting());
+  if (gate_->tls_) MP_RETURN_IF_ERROR(BeginCounting(of_rank));
   const bool somewhere =
       rule_->role == v1::ROLE_UNSPECIFIED || HasRoleSomewhere(principal_, rule_->role);
   if (!somewhere && !as_worker) return Refused("", rule_->role);
@@ -104,14 +102,20 @@ absl::Status GateCall::Admit(const Subject& subject) {
 
 // All tokens of a project's user count as one caller, but for those that only an admin of every
 // project can have made.
-absl::Status GateCall::BeginCounting() {
+absl::Status GateCall::BeginCounting(bool of_rank) {
   const bool of_cluster = HasRole(principal_, kEveryProject, v1::ROLE_VIEWER);
-  const std::string caller =
-      principal_.user().empty() || of_cluster ? principal_.name() : UserOf(principal_);
-  always_ = HasRole(principal_, kEveryProject, v1::ROLE_ADMIN) ||
-            HasRoleSomewhere(principal_, v1::ROLE_WORKER);
-  MP_RETURN_IF_ERROR(gate_->limiter_.Begin(caller, SteadyNow(), always_));
-  limited_ = caller;
+  const bool of_user = !principal_.user().empty() && !of_cluster;
+  RateLimiter::Caller caller = {.name = principal_.name()};
+  if (of_user) {
+    caller.group = ProjectsOf(principal_);
+    caller.name = absl::StrCat(caller.group, "/users/", principal_.user());
+  }
+  caller.always = !of_rank && (HasRole(principal_, kEveryProject, v1::ROLE_ADMIN) ||
+                               HasRoleSomewhere(principal_, v1::ROLE_WORKER));
+  RateLimiter* const limiter = of_rank ? &gate_->rank_limiter_ : &gate_->limiter_;
+  MP_RETURN_IF_ERROR(limiter->Begin(caller, SteadyNow()));
+  counted_ = std::move(caller);
+  limiter_ = limiter;
   return absl::OkStatus();
 }
 
@@ -187,6 +191,13 @@ absl::Status GateCall::StillHolds() const {
   return gate_->tokens_->CheckHolds(principal_.name(), absl::Now());
 }
 
+void GateCall::EndWithAttempt(const std::string& job, int64_t generation) {
+  gate_->watch_.End(watched_);
+  gate_->Watch(this, [coordinator = gate_->coordinator_, job, generation] {
+    return coordinator->CheckGeneration(job, generation).ok();
+  });
+}
+
 void GateCall::WriteBegins() const { gate_->watch_.Writing(watched_, SteadyNow()); }
 
 void GateCall::WriteEnds() const { gate_->watch_.Written(watched_); }
@@ -201,7 +212,7 @@ void GateCall::Record(const absl::Status& status) {
   const absl::StatusCode code = hidden_ ? absl::StatusCode::kPermissionDenied : status.code();
   const bool refused = code == absl::StatusCode::kPermissionDenied ||
                        code == absl::StatusCode::kUnauthenticated ||
-                       (code == absl::StatusCode::kResourceExhausted && limited_.empty());
+                       (code == absl::StatusCode::kResourceExhausted && counted_.name.empty());
   const bool always = rule_ != nullptr && rule_->audit == Audit::kAlways;
   if (!refused && !always) return;
   gate_->audit_->Write({.time = absl::Now(),
@@ -223,11 +234,7 @@ grpc::Status Gate::Serve(const grpc::ServerContextBase* context, absl::string_vi
   GateCall call(this, context, method, &request);
   absl::Status status = call.Admit(subject);
   if (status.ok()) {
-    // Not for a coordinator that may not act: its calls end by themselves, and are tried elsewhere.
-    const auto holds = [this, &call] {
-      return !coordinator_->MayAct().ok() || call.StillHolds().ok();
-    };
-    call.watched_ = watch_.Begin({.holds = holds, .cancel = [context] { context->TryCancel(); }});
+    Watch(&call, [] { return true; });
     status = body(call);
     watch_.End(call.watched_);
   }
@@ -235,6 +242,15 @@ grpc::Status Gate::Serve(const grpc::ServerContextBase* context, absl::string_vi
   if (const absl::Status may = coordinator_->MayAct(); !may.ok()) status = may;
   call.Record(status);
   return ToGrpcStatus(status);
+}
+
+// Not for a coordinator that may not act: its calls end by themselves, and are tried elsewhere.
+void Gate::Watch(GateCall* call, std::function<bool()> goes_on) {
+  const auto holds = [this, call, goes_on = std::move(goes_on)] {
+    return !coordinator_->MayAct().ok() || (call->StillHolds().ok() && goes_on());
+  };
+  const auto cancel = [context = call->context_] { context->TryCancel(); };
+  call->watched_ = watch_.Begin({.holds = holds, .cancel = cancel});
 }
 
 absl::StatusOr<v1::Principal> Gate::Identify(const grpc::AuthContext& connection,

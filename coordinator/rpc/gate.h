@@ -76,6 +76,8 @@ class GateCall {
   absl::Status Check(const Subject& subject, v1::Role role = v1::ROLE_UNSPECIFIED);
   // Is the caller, whose call has gone on for a while, still let in?
   absl::Status StillHolds() const;
+  // The call is cancelled soon after the attempt is over: its sender may never say anything again.
+  void EndWithAttempt(const std::string& job, int64_t generation);
   // Writes to a stream of Serve's: false when its reader has gone, or took too long and was cut.
   template <typename Writer, typename Message>
   bool Send(Writer* writer, const Message& message) const {
@@ -93,7 +95,7 @@ class GateCall {
   void Record(const absl::Status& status);
 
   // Whom the call counts for, wherever callers are counted; empty: nobody in particular.
-  const std::string& caller() const { return limited_; }
+  const std::string& caller() const { return counted_.name; }
 
  private:
   absl::Status CheckJob(const std::string& job, v1::Role role);
@@ -102,7 +104,7 @@ class GateCall {
   absl::Status Refused(const std::string& project, v1::Role role) const;
   // NOT_FOUND to the caller, a refusal in the audit log.
   absl::Status Hidden(absl::Status as_if_missing);
-  absl::Status BeginCounting();
+  absl::Status BeginCounting(bool of_rank);
   friend class Gate;
   void WriteBegins() const;
   void WriteEnds() const;
@@ -116,8 +118,8 @@ class GateCall {
   std::string resource_;
   std::string project_;
   std::string request_id_;
-  std::string limited_;  // whom the call counts for; empty: nobody
-  bool always_ = false;  // as RateLimiter::Begin has it
+  RateLimiter::Caller counted_;     // whom the call counts for
+  RateLimiter* limiter_ = nullptr;  // by which; null: it is not counted
   bool hidden_ = false;
   bool recorded_ = false;
   uint64_t watched_ = 0;  // by the gate's watch
@@ -159,6 +161,7 @@ class Gate {
  private:
   friend class GateCall;
   class MetadataProcessor;
+  void Watch(GateCall* call, std::function<bool()> goes_on);
   absl::Status CheckNotDenied(absl::string_view worker_id) const;
   grpc::Status CheckMetadata(absl::string_view path, absl::string_view authorization,
                              const grpc::AuthContext& connection) const;
@@ -169,6 +172,7 @@ class Gate {
   const bool tls_;
   mutable DenyList denied_;
   RateLimiter limiter_;
+  RateLimiter rank_limiter_{kRankLimits};
   CallEnds call_ends_;
   CallWatch watch_;  // its thread asks the others
 };

@@ -1,5 +1,7 @@
 // What users do with many jobs, and with jobs that there are: labels, filters, bounds, forks,
 // arrays.
+#include "coordinator/rpc/server_fixture.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,7 +9,6 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "common/spec/validate.h"
-#include "coordinator/rpc/server_fixture.h"
 #include "coordinator/webhooks/receiver.h"
 
 namespace milepost::coordinator {

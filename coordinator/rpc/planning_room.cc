@@ -11,7 +11,7 @@ namespace milepost::coordinator {
 namespace {
 
 // How soon one that waits notices that its caller has gone.
-constexpr absl::Duration kPoll = absl::Milliseconds(100);
+constexpr absl::Duration kLookForTurn = absl::Milliseconds(100);
 constexpr absl::Duration kRetry = absl::Seconds(1);
 
 absl::Status TooMany(const std::string& who) {
@@ -35,26 +35,19 @@ absl::StatusOr<uint64_t> PlanningRoom::Enter(const std::string& who,
   const uint64_t id = ++last_;
   Call& call = calls_[id];
   call = {.who = who, .project = project};
-  const auto [its, added] = callers_.try_emplace(who);
-  if (added) its->second.last_turn = id;  // who comes anew passes nobody who waits
-  ++its->second.calls;
-  ++of_project_[project];
+  turns_.try_emplace(who, id);  // who comes anew passes nobody who waits
   while (true) {
-    absl::Status wanted = call.displaced ? TooMany(who) : still_wanted();
+    absl::Status wanted = call.state == Call::kDisplaced ? TooMany(who) : still_wanted();
     if (!wanted.ok()) {
       RemoveLocked(id);
       return wanted;
     }
-    const auto next = NextLocked();
-    if (next != calls_.end() && next->first == id) break;
-    changed_.WaitWithTimeout(&mutex_, kPoll);
+    if (NextLocked() == id) break;
+    changed_.WaitWithTimeout(&mutex_, kLookForTurn);
   }
-  call.plans = true;
-  ++plans_;
-  Caller& caller = callers_[who];
-  ++caller.plans;
-  caller.last_turn = ++last_;
-  if (plans_ < kPlansAtOnce) changed_.SignalAll();  // the next may have looked before
+  call.state = Call::kPlans;
+  turns_[who] = ++last_;
+  changed_.SignalAll();  // there may be place for the next
   return id;
 }
 
@@ -64,58 +57,58 @@ void PlanningRoom::Leave(uint64_t entered) {
 }
 
 absl::Status PlanningRoom::MakePlaceLocked(const std::string& who, const std::string& project) {
-  const auto caller = callers_.find(who);
-  const int own = caller == callers_.end() ? 0 : caller->second.calls;
+  int all = 0, own = 0;
+  std::map<std::string, int> of_project = {{project, 0}};
+  for (const auto& [id, call] : calls_) {
+    own += call.who == who ? 1 : 0;
+    // Those who are displaced have a place until they notice.
+    if (call.state == Call::kDisplaced) continue;
+    ++all;
+    ++of_project[call.project];
+  }
   if (!who.empty() && own >= kMostCallsOfOne) return TooMany(who);
-  // Those who are displaced have a place until they notice.
-  int calls = 0;
-  for (const auto& [id, call] : calls_) calls += call.displaced ? 0 : 1;
-  if (calls < kMostCalls) return absl::OkStatus();
+  if (all < kMostCalls) return absl::OkStatus();
   const auto most = std::max_element(
-      of_project_.begin(), of_project_.end(),
+      of_project.begin(), of_project.end(),
       [](const auto& one, const auto& other) { return one.second < other.second; });
-  const auto its = of_project_.find(project);
-  if (most->second <= 1 + (its == of_project_.end() ? 0 : its->second)) return TooMany(who);
+  if (most->second <= of_project[project] + 1) return TooMany(who);
   for (auto call = calls_.rbegin(); call != calls_.rend(); ++call) {
-    const bool waits = !call->second.plans && !call->second.displaced;
-    if (!waits || call->second.project != most->first) continue;
-    call->second.displaced = true;
-    --most->second;
+    if (call->second.state != Call::kWaits || call->second.project != most->first) continue;
+    call->second.state = Call::kDisplaced;
     changed_.SignalAll();
     return absl::OkStatus();
   }
   return TooMany(who);
 }
 
-PlanningRoom::Calls::iterator PlanningRoom::NextLocked() {
-  auto next = calls_.end();
-  if (plans_ >= kPlansAtOnce) return next;
-  uint64_t longest_ago = 0;
-  for (auto call = calls_.begin(); call != calls_.end(); ++call) {
-    if (call->second.plans || call->second.displaced) continue;
-    const Caller& caller = callers_.at(call->second.who);
-    if (!call->second.who.empty() && caller.plans > 0) continue;
-    if (next != calls_.end() && caller.last_turn >= longest_ago) continue;
-    next = call;
-    longest_ago = caller.last_turn;
+bool PlanningRoom::PlansLocked(const std::string& who) const {
+  return std::any_of(calls_.begin(), calls_.end(), [&](const auto& entry) {
+    return entry.second.state == Call::kPlans && entry.second.who == who;
+  });
+}
+
+uint64_t PlanningRoom::NextLocked() const {
+  const auto plans = std::count_if(calls_.begin(), calls_.end(), [](const auto& entry) {
+    return entry.second.state == Call::kPlans;
+  });
+  if (plans >= kPlansAtOnce) return 0;
+  uint64_t next = 0, longest_ago = 0;
+  for (const auto& [id, call] : calls_) {
+    if (call.state != Call::kWaits || (!call.who.empty() && PlansLocked(call.who))) continue;
+    const uint64_t turn = turns_.at(call.who);
+    if (next != 0 && turn >= longest_ago) continue;
+    next = id;
+    longest_ago = turn;
   }
   return next;
 }
 
 void PlanningRoom::RemoveLocked(uint64_t id) {
-  const auto call = calls_.find(id);
-  Caller& caller = callers_.at(call->second.who);
-  if (call->second.plans) {
-    --plans_;
-    --caller.plans;
-  }
-  if (--caller.calls == 0) callers_.erase(call->second.who);
-  const auto project = of_project_.find(call->second.project);
-  // A displaced one is counted no more.
-  if (project != of_project_.end() && !call->second.displaced && --project->second == 0) {
-    of_project_.erase(project);
-  }
-  calls_.erase(call);
+  const std::string who = calls_.at(id).who;
+  calls_.erase(id);
+  const bool more = std::any_of(calls_.begin(), calls_.end(),
+                                [&](const auto& entry) { return entry.second.who == who; });
+  if (!more) turns_.erase(who);
   changed_.SignalAll();
 }
 

@@ -40,31 +40,26 @@ class PlanningRoom {
 
  private:
   struct Call {
+    enum State { kWaits, kPlans, kDisplaced };  // the last: by one of a project with fewer
     std::string who;
     std::string project;
-    bool plans = false;
-    bool displaced = false;  // by one of a project with fewer
-  };
-  struct Caller {
-    int calls = 0;
-    int plans = 0;
-    uint64_t last_turn = 0;
+    State state = kWaits;
   };
   using Calls = std::map<uint64_t, Call>;
 
   absl::Status MakePlaceLocked(const std::string& who, const std::string& project)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whose turn it is; calls_.end(): nobody's.
-  Calls::iterator NextLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool PlansLocked(const std::string& who) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // Whose turn it is; 0: nobody's.
+  uint64_t NextLocked() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void RemoveLocked(uint64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   absl::Mutex mutex_;
   absl::CondVar changed_;
   uint64_t last_ ABSL_GUARDED_BY(mutex_) = 0;  // of calls and turns
-  int plans_ ABSL_GUARDED_BY(mutex_) = 0;
-  Calls calls_ ABSL_GUARDED_BY(mutex_);  // in the order in which they came
-  std::map<std::string, Caller> callers_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, int> of_project_ ABSL_GUARDED_BY(mutex_);
+  Calls calls_ ABSL_GUARDED_BY(mutex_);        // in the order in which they came; few
+  // Of those who have calls: when the last one began to plan, or the first one came.
+  std::map<std::string, uint64_t> turns_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace milepost::coordinator

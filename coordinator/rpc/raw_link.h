@@ -53,6 +53,7 @@ inline std::string WhoAmICall(const std::string& token, uint32_t stream) {
                                          Field("authorization", absl::StrCat("Bearer ", token)))),
                       Frame(kData, kEndStream, stream, std::string(5, '\0')));
 }
+
 inline sockaddr_in Loopback(const std::string& address) {
   int port = 0;
   EXPECT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port));

@@ -305,7 +305,7 @@ TEST_F(SecureServer, WhoCallsTooMuchIsToldWhenToComeBackAndOthersGoOn) {
   EXPECT_TRUE(WhoAmI(Worker("b")).ok());
 }
 
-// What ranks call is not counted, for workers alone: no token gets more calls through it.
+// What ranks call is counted apart, for workers alone: no token gets more calls through it.
 TEST_F(SecureServer, WhatRanksCallIsCountedForWhoIsNoWorker) {
   options_.limits.calls_per_second = 0.001;
   options_.limits.burst = 3;

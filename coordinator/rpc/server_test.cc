@@ -307,6 +307,26 @@ TEST_F(ServerTest, BadHellosAreRefused) {
   EXPECT_TRUE(newer.Receive().has_start_rank());  // the first still has its stream
 }
 
+// It would keep its thread for ever.
+TEST_F(ServerTest, AnIdleStreamOfChunksEndsWithItsAttempt) {
+  FakeWorker worker(server_->address(), "a", 1);
+  ASSERT_TRUE(worker.Receive().has_welcome());
+  const std::string job = Submit();
+  const v1::StartRank start = worker.Receive().start_rank();
+  v1::WriteChunksRequest message;
+  const grpc::Status first = Write(start, 1, 4, message.mutable_checkpoint());
+  ASSERT_TRUE(first.ok()) << first.error_message();
+  message.set_generation(start.generation());
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+  v1::WriteChunksResponse response;
+  auto writer = checkpoints_->WriteChunks(&context, &response);
+  ASSERT_TRUE(writer->Write(message));
+  worker.Report(start, v1::RANK_STATE_SUCCEEDED);
+  WaitFor(job, v1::JOB_STATE_SUCCEEDED);
+  EXPECT_NE(writer->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+}
+
 TEST_F(ServerTest, HellosThatWouldBreakPlacementOrListsAreRefused) {
   const auto say = [&](const std::function<void(v1::Hello*)>& change) {
     v1::WorkerMessage message;

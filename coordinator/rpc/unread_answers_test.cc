@@ -1,4 +1,6 @@
 // Clients that call, and do not read what is answered.
+#include "coordinator/rpc/raw_link.h"
+
 #include <signal.h>
 
 #include <memory>
@@ -7,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "coordinator/rpc/raw_link.h"
 #include "coordinator/rpc/secure_server.h"
 
 namespace milepost::coordinator {

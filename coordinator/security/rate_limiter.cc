@@ -18,10 +18,10 @@ absl::Status RetryLater(const std::string& caller, const std::string& message,
 
 }  // namespace
 
-absl::Status RateLimiter::Begin(const std::string& caller, absl::Time now, bool always) {
+absl::Status RateLimiter::Begin(const Caller& caller, absl::Time now) {
   absl::MutexLock lock(&mutex_);
-  if (buckets_.size() >= kManyBuckets && !buckets_.contains(caller)) Forget(now);
-  const auto [it, added] = buckets_.try_emplace(caller);
+  if (buckets_.size() >= kManyBuckets && !buckets_.contains(caller.name)) Forget(now);
+  const auto [it, added] = buckets_.try_emplace(caller.name);
   Bucket& bucket = it->second;
   if (added) {
     bucket.tokens = limits_.burst;
@@ -31,12 +31,20 @@ absl::Status RateLimiter::Begin(const std::string& caller, absl::Time now, bool 
   bucket.tokens = std::min(limits_.burst, bucket.tokens + passed * limits_.calls_per_second);
   bucket.filled = std::max(bucket.filled, now);
   if (bucket.calls >= limits_.calls_at_once) {
-    return RetryLater(
-        caller,
-        absl::StrCat(caller, " has ", bucket.calls, " calls and streams open, which is the limit"),
-        kBusyRetry);
+    return RetryLater(caller.name,
+                      absl::StrCat(caller.name, " has ", bucket.calls,
+                                   " calls and streams open, which is the limit"),
+                      kBusyRetry);
   }
-  if (calls_ >= limits_.all_calls_at_once && !always) {
+  const bool of_group = !caller.always && !caller.group.empty();
+  const auto group = of_group ? groups_.find(caller.group) : groups_.end();
+  if (group != groups_.end() && group->second >= limits_.group_calls_at_once) {
+    return RetryLater(caller.group,
+                      absl::StrCat("all callers of ", caller.group, " together have ",
+                                   group->second, " calls and streams open, which is the limit"),
+                      kBusyRetry);
+  }
+  if (calls_ >= limits_.all_calls_at_once && !caller.always) {
     return RetryLater("all callers",
                       absl::StrCat("all callers together have ", calls_,
                                    " calls and streams open, which is the limit"),
@@ -45,22 +53,26 @@ absl::Status RateLimiter::Begin(const std::string& caller, absl::Time now, bool 
   if (bucket.tokens < 1) {
     const double missing = (1 - bucket.tokens) / limits_.calls_per_second;
     return RetryLater(
-        caller,
-        absl::StrCat(caller, " makes more than ", limits_.calls_per_second, " calls a second"),
+        caller.name,
+        absl::StrCat(caller.name, " makes more than ", limits_.calls_per_second, " calls a second"),
         absl::Seconds(missing));
   }
   bucket.tokens -= 1;
   ++bucket.calls;
-  if (!always) ++calls_;
+  if (of_group) ++groups_[caller.group];
+  if (!caller.always) ++calls_;
   return absl::OkStatus();
 }
 
-void RateLimiter::End(const std::string& caller, bool always) {
+void RateLimiter::End(const Caller& caller) {
   absl::MutexLock lock(&mutex_);
-  const auto found = buckets_.find(caller);
+  const auto found = buckets_.find(caller.name);
   if (found == buckets_.end()) return;
   --found->second.calls;
-  if (!always) --calls_;
+  if (caller.always) return;
+  --calls_;
+  const auto group = groups_.find(caller.group);
+  if (group != groups_.end() && --group->second == 0) groups_.erase(group);
 }
 
 // A bucket that would be full by now says nothing that a new one would not.

@@ -1,9 +1,11 @@
-// How much one caller may do: calls a second, and calls at the same time; and how many calls all
-// of them may have open. Pure but for its own counts; time is an argument. Thread-safe.
+// How much one caller may do: calls a second, and calls at the same time; how many calls the
+// callers of one group (a project) may have open, and how many all of them. Pure but for its own
+// counts; time is an argument. Thread-safe.
 //
-//   auto admitted = limiter.Begin("users/alice", now);
+//   const RateLimiter::Caller caller = {.name = "projects/p/users/alice", .group = "p"};
+//   auto admitted = limiter.Begin(caller, now);
 //   if (!admitted.ok()) ...      // RESOURCE_EXHAUSTED with a RetryInfo
-//   limiter.End("users/alice");
+//   limiter.End(caller);
 #ifndef MILEPOST_COORDINATOR_SECURITY_RATE_LIMITER_H_
 #define MILEPOST_COORDINATOR_SECURITY_RATE_LIMITER_H_
 
@@ -21,20 +23,34 @@ struct Limits {
   double calls_per_second = 500;
   double burst = 1000;  // calls after a pause
   int calls_at_once = 256;
+  int group_calls_at_once = 384;
   // Of all callers together. The server has a thread for each call that lasts, and those of ranks
   // and of whoever administers the cluster must find one.
   int all_calls_at_once = 768;
 };
 
+// Of the ranks on workers, which meet in bursts: no limit to their calls a second. What is refused
+// is tried again.
+inline constexpr Limits kRankLimits = {.calls_per_second = 1e9,
+                                       .burst = 1e9,
+                                       .calls_at_once = 512,
+                                       .group_calls_at_once = 1024,
+                                       .all_calls_at_once = 1024};
+
 class RateLimiter {
  public:
+  struct Caller {
+    std::string name;
+    std::string group;    // empty: of none
+    bool always = false;  // counts for itself alone
+  };
+
   explicit RateLimiter(const Limits& limits) : limits_(limits) {}
 
-  // OK: the call may go on, and End must follow. Callers that have not called for long are
-  // forgotten, so that memory is bounded by those that do. `always`: not one of all of them; End
-  // must say the same.
-  absl::Status Begin(const std::string& caller, absl::Time now, bool always = false);
-  void End(const std::string& caller, bool always = false);
+  // OK: the call may go on, and End must follow, with the same caller. Callers that have not called
+  // for long are forgotten, so that memory is bounded by those that do.
+  absl::Status Begin(const Caller& caller, absl::Time now);
+  void End(const Caller& caller);
 
  private:
   struct Bucket {
@@ -47,7 +63,8 @@ class RateLimiter {
   const Limits limits_;
   absl::Mutex mutex_;
   absl::flat_hash_map<std::string, Bucket> buckets_ ABSL_GUARDED_BY(mutex_);
-  int calls_ ABSL_GUARDED_BY(mutex_) = 0;  // of all
+  absl::flat_hash_map<std::string, int> groups_ ABSL_GUARDED_BY(mutex_);  // their calls
+  int calls_ ABSL_GUARDED_BY(mutex_) = 0;                                 // of all
 };
 
 }  // namespace milepost::coordinator

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/error_details.h"
 #include "common/pki/secret.h"
@@ -194,6 +196,14 @@ absl::Status TokenTable::CheckRequest(const v1::CreateTokenRequest& request, abs
   if (request.user().empty() || request.user().size() > kMaxUserBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "user: must have 1 to ", kMaxUserBytes, " bytes: the audit log names whose token it is"));
+  }
+  // Lines of the audit log and of lists name it: no two users may look the same there.
+  const bool plain = std::all_of(request.user().begin(), request.user().end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || absl::StrContains("._-+@:/", c);
+  });
+  if (!plain) {
+    return absl::InvalidArgumentError(
+        "user: may have letters and digits of ASCII and . _ - + @ : / in it");
   }
   if (request.grants().empty() || request.grants_size() > kMaxGrants) {
     return absl::InvalidArgumentError(

@@ -1,4 +1,6 @@
 // A real etcd that talks TLS and asks who one is, with certificates of init-pki.
+#include "coordinator/election/etcd_process.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -9,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "coordinator/election/election.h"
-#include "coordinator/election/etcd_process.h"
 #include "coordinator/security/init_pki.h"
 #include "coordinator/standby/standby.h"
 

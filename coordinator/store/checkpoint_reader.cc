@@ -1,4 +1,6 @@
 // Reading, verifying, flags and retention.
+#include "coordinator/store/open_checkpoint.h"
+
 #include <rocksdb/db.h>
 #include <rocksdb/write_batch.h>
 #include <spdlog/spdlog.h>
@@ -16,7 +18,6 @@
 #include "coordinator/store/database.h"
 #include "coordinator/store/keys.h"
 #include "coordinator/store/manifest.h"
-#include "coordinator/store/open_checkpoint.h"
 
 namespace milepost::coordinator {
 

@@ -37,6 +37,7 @@ namespace milepost::coordinator {
 namespace {
 
 constexpr int kMaxStreams = 1 << 16;
+constexpr int64_t kMaxBytes = int64_t{1} << 56;                  // so that those of many have a sum
 constexpr absl::Duration kDeletionPatience = absl::Seconds(15);  // less than a caller has
 constexpr absl::Duration kCancelPoll = absl::Milliseconds(200);
 
@@ -248,11 +249,14 @@ absl::StatusOr<std::string> CheckpointStore::Begin(const v1::BeginCheckpointRequ
   return TryBegin(request);
 }
 
-absl::StatusOr<std::string> CheckpointStore::TryBegin(const v1::BeginCheckpointRequest& request) {
-  MP_RETURN_IF_ERROR(CheckTensors(request.tensors()));
-  if (request.streams() < 1 || request.streams() > kMaxStreams || request.bytes() < 0) {
+absl::StatusOr<std::string> CheckpointStore::TryBegin(const v1::BeginCheckpointRequest& begun) {
+  MP_RETURN_IF_ERROR(CheckTensors(begun.tensors()));
+  v1::BeginCheckpointRequest request = begun;  // whoever says less than it sends has room for that
+  request.set_bytes(std::max(begun.bytes(), BytesOf(begun.tensors())));
+  if (begun.streams() < 1 || begun.streams() > kMaxStreams || begun.bytes() < 0 ||
+      request.bytes() > kMaxBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("streams: must be in [1, ", kMaxStreams, "]; bytes: at least 0"));
+        absl::StrCat("streams: must be in [1, ", kMaxStreams, "]; bytes: in [0, ", kMaxBytes, "]"));
   }
   AbortOlder(request.job(), request.generation());
   absl::MutexLock lock(&mutex_);

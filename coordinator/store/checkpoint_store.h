@@ -213,7 +213,7 @@ class CheckpointStore {
   CheckpointStore(Database* database, CheckpointStoreOptions options);
   absl::Status Load();
   absl::Status FinishDeletions(const std::set<int64_t>& known);
-  absl::StatusOr<std::string> TryBegin(const v1::BeginCheckpointRequest& request);
+  absl::StatusOr<std::string> TryBegin(const v1::BeginCheckpointRequest& begun);
   // The open or committed twin of what is to begin: its name, or OK and an empty name.
   absl::StatusOr<std::string> FindTwinLocked(const v1::BeginCheckpointRequest& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -127,6 +127,19 @@ TEST_F(CheckpointStoreTest, ReadsOnlyWhatOverlaps) {
             absl::StatusCode::kInvalidArgument);
 }
 
+TEST_F(CheckpointStoreTest, AStreamTakesNoMoreThanTheCheckpointHas) {
+  v1::BeginCheckpointRequest request = Request(1);
+  request.set_bytes(1);  // that its tensors have more counts
+  const std::string name = *checkpoints().Begin(request);
+  const absl::Status again =
+      WriteStream(name, 0, {MakeChunk(0, 0, 10, 'w'), MakeChunk(0, 0, 10, 'w')});
+  EXPECT_EQ(again.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(again.message(), HasSubstr("has 64 bytes, of which stream 0 has sent 40"));
+  EXPECT_TRUE(WriteStream(name, 0, {MakeChunk(0, 0, 10, 'w'), MakeChunk(1, 0, 6, 'b')}).ok());
+  request.set_bytes(std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(checkpoints().Begin(request).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST_F(CheckpointStoreTest, BeginAndCommitAreIdempotent) {
   const std::string name = *checkpoints().Begin(Request(1));
   EXPECT_EQ(*checkpoints().Begin(Request(1)), name);

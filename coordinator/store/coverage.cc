@@ -1,6 +1,7 @@
 #include "coordinator/store/coverage.h"
 
 #include <algorithm>
+#include <limits>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -51,6 +52,19 @@ absl::Status CheckTensors(const google::protobuf::RepeatedPtrField<v1::TensorInf
     }
   }
   return absl::OkStatus();
+}
+
+int64_t BytesOf(const google::protobuf::RepeatedPtrField<v1::TensorInfo>& tensors) {
+  int64_t all = 0;
+  for (const v1::TensorInfo& tensor : tensors) {
+    int64_t bytes = 0;
+    if (__builtin_mul_overflow(ElementCount(tensor).value_or(0), DtypeBytes(tensor.dtype()),
+                               &bytes) ||
+        __builtin_add_overflow(all, bytes, &all)) {
+      return std::numeric_limits<int64_t>::max();
+    }
+  }
+  return all;
 }
 
 absl::Status CheckCoverage(const google::protobuf::RepeatedPtrField<v1::TensorInfo>& tensors,

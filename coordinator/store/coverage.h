@@ -22,6 +22,9 @@ std::optional<int64_t> ElementCount(const v1::TensorInfo& tensor);
 // twice.
 absl::Status CheckTensors(const google::protobuf::RepeatedPtrField<v1::TensorInfo>& tensors);
 
+// Of tensors that CheckTensors has found good; the largest number when it overflows.
+int64_t BytesOf(const google::protobuf::RepeatedPtrField<v1::TensorInfo>& tensors);
+
 // "tensor wte.weight m [0, 1048576)"
 std::string DescribeChunk(const v1::TensorInfo& tensor, int64_t begin, int64_t end);
 

@@ -1,10 +1,11 @@
 // What a damaged disk does to a store: it is refused, or all of it is there; nothing is deleted.
+#include "coordinator/store/damaged_store.h"
+
 #include <algorithm>
 #include <filesystem>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "coordinator/store/damaged_store.h"
 #include "coordinator/store/database.h"
 #include "coordinator/store/keys.h"
 #include "coordinator/store/record_scan.h"

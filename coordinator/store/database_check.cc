@@ -19,6 +19,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/regular_file.h"
 #include "common/status_macros.h"
 #include "coordinator/store/database.h"
 #include "coordinator/store/record_scan.h"
@@ -41,7 +42,7 @@ struct Found {
   std::string manifest;  // what CURRENT names; empty: there is no CURRENT
 };
 
-absl::StatusOr<Found> Look(const std::string& db) {
+absl::StatusOr<Found> FindFiles(const std::string& db) {
   Found found;
   std::error_code error;
   for (fs::directory_iterator it(db, error), end; !error && it != end; it.increment(error)) {
@@ -56,8 +57,9 @@ absl::StatusOr<Found> Look(const std::string& db) {
   }
   if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot read ", db));
   if (!fs::exists(db + "/CURRENT", error)) return found;
-  std::ifstream current(db + "/CURRENT");
-  std::getline(current, found.manifest);
+  MP_ASSIGN_OR_RETURN(const std::string current,
+                      ReadRegularFile(db + "/CURRENT", kMaxCurrentBytes));
+  found.manifest = current.substr(0, current.find('\n'));
   if (!found.manifest.empty()) return found;
   return Damaged(absl::StrCat(db, "/CURRENT names no manifest"));
 }
@@ -80,7 +82,7 @@ bool ReadMark(const std::string& db, uint64_t* number, uint64_t* bytes) {
 }  // namespace
 
 absl::Status CheckFiles(const std::string& db) {
-  MP_ASSIGN_OR_RETURN(const Found found, Look(db));
+  MP_ASSIGN_OR_RETURN(const Found found, FindFiles(db));
   if (found.manifest.empty()) {
     bool written = found.tables;
     for (const auto& [number, bytes] : found.logs) written = written || bytes > 0;

@@ -2,6 +2,7 @@
 #ifndef MILEPOST_COORDINATOR_STORE_DATABASE_CHECK_H_
 #define MILEPOST_COORDINATOR_STORE_DATABASE_CHECK_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -16,6 +17,9 @@ class DB;
 }  // namespace rocksdb
 
 namespace milepost::coordinator {
+
+// Of RocksDB's file CURRENT, which names the newest list of tables.
+inline constexpr size_t kMaxCurrentBytes = 4096;
 
 // In the directory of the database, and in copies of it.
 inline constexpr char kLogMarkFile[] = "synced-log";

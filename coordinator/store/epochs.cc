@@ -17,9 +17,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "common/regular_file.h"
 #include "common/status_macros.h"
 #include "common/unique_fd.h"
 #include "coordinator/store/database_check.h"
+#include "coordinator/store/sync_path.h"
 
 namespace milepost::coordinator {
 namespace {
@@ -29,6 +31,7 @@ namespace fs = std::filesystem;
 constexpr char kPrefix[] = "epoch-";
 constexpr char kUnfinished[] = ".unfinished";
 constexpr char kTrash[] = "trash-";
+constexpr char kBackupPrefix[] = "backup";
 constexpr int kMostLooks = 250;
 constexpr absl::Duration kPause = absl::Milliseconds(20);
 constexpr size_t kCopyBytes = 1 << 20;
@@ -53,12 +56,6 @@ absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& dir) {
   if (error) return ErrorOf(error, absl::StrCat("cannot read ", dir));
   std::sort(names.begin(), names.end());
   return names;
-}
-
-absl::Status Sync(const std::string& path) {
-  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (fd.ok() && fsync(fd.get()) == 0) return absl::OkStatus();
-  return absl::ErrnoToStatus(errno, absl::StrCat("cannot sync ", path));
 }
 
 // NOT_FOUND when `from` is gone.
@@ -114,8 +111,9 @@ absl::StatusOr<Look> LookAt(const std::string& db) {
     if (absl::EndsWith(name, ".sst")) look.tables.push_back(name);
     if (absl::EndsWith(name, ".log")) look.logs.push_back(name);
   }
-  std::ifstream current(db + "/CURRENT");
-  std::getline(current, look.manifest);
+  MP_ASSIGN_OR_RETURN(const std::string current,
+                      ReadRegularFile(db + "/CURRENT", kMaxCurrentBytes));
+  look.manifest = current.substr(0, current.find('\n'));
   if (!absl::StartsWith(look.manifest, "MANIFEST-")) {
     return absl::DataLossError(absl::StrCat(db, "/CURRENT names no manifest"));
   }
@@ -173,7 +171,7 @@ absl::Status CopyDatabase(const std::string& from, const std::string& to,
     MP_RETURN_IF_ERROR(changed);
     MP_RETURN_IF_ERROR(before("look again"));
     const absl::StatusOr<Look> after = LookAt(from);
-    if (after.ok() && *after == *look) return Sync(to);
+    if (after.ok() && *after == *look) return SyncPath(to);
   }
   return absl::UnavailableError(absl::StrCat(
       from, " keeps changing: a coordinator is at work on it; try again, or stop that one"));
@@ -303,7 +301,7 @@ absl::Status FillEpoch(const std::string& dir, int64_t newest, const std::string
     }
     MP_RETURN_IF_ERROR(CopyDatabase(from, epoch + "/db", before));
   }
-  MP_RETURN_IF_ERROR(Sync(epoch));
+  MP_RETURN_IF_ERROR(SyncPath(epoch));
   return before("rename");
 }
 
@@ -336,7 +334,7 @@ absl::StatusOr<Epoch> TakeOver(const std::string& dir, const std::function<absl:
     return absl::UnavailableError(
         absl::StrCat("a later coordinator has removed ", unfinished, ": ", std::strerror(errno)));
   }
-  MP_RETURN_IF_ERROR(Sync(dir));
+  MP_RETURN_IF_ERROR(SyncPath(dir));
   return epoch;
 }
 
@@ -349,11 +347,26 @@ absl::StatusOr<std::string> NewestDatabase(const std::string& dir) {
   return newest > 0 ? absl::StrCat(dir, "/", kPrefix, newest, "/db") : absl::StrCat(dir, "/db");
 }
 
+absl::Status CheckOutside(const std::string& dir, const std::string& to) {
+  std::error_code error;
+  const fs::path whole = fs::canonical(dir, error);
+  const fs::path inside = error ? fs::path() : fs::weakly_canonical(to, error);
+  if (error) return absl::OkStatus();  // reading and making them says why
+  const auto differ = std::mismatch(whole.begin(), whole.end(), inside.begin(), inside.end());
+  if (differ.first != whole.end()) return absl::OkStatus();
+  const bool child = differ.second != inside.end() && std::next(differ.second) == inside.end();
+  if (child && absl::StartsWith(differ.second->string(), kBackupPrefix)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(to, " is in the data directory, where other names have meanings: name ", dir,
+                   "/backup-..., or a place elsewhere on the same file system"));
+}
+
 absl::Status BackUp(const std::string& dir, const std::string& target) {
   const std::string to(absl::StripSuffix(target, "/"));
   MP_ASSIGN_OR_RETURN(const std::string from, NewestDatabase(dir));
   MP_ASSIGN_OR_RETURN(const bool there, HasDatabase(from));
   if (!there) return absl::NotFoundError(absl::StrCat("there is no store in ", dir));
+  MP_RETURN_IF_ERROR(CheckOutside(dir, to));
   std::error_code error;
   if (fs::exists(to, error)) {
     return absl::AlreadyExistsError(absl::StrCat(to, " is there already: name a new directory"));
@@ -367,11 +380,11 @@ absl::Status BackUp(const std::string& dir, const std::string& target) {
     status =
         CopyDatabase(from, unfinished + "/db", [](absl::string_view) { return absl::OkStatus(); });
   }
-  status.Update(Sync(unfinished));
+  status.Update(SyncPath(unfinished));
   if (status.ok() && rename(unfinished.c_str(), to.c_str()) != 0) {
     status = absl::ErrnoToStatus(errno, absl::StrCat("cannot make ", to));
   }
-  if (status.ok()) return Sync(fs::path(fs::absolute(to)).parent_path());
+  if (status.ok()) return SyncPath(fs::path(fs::absolute(to)).parent_path());
   fs::remove_all(unfinished, error);
   return status;
 }

@@ -64,9 +64,14 @@ absl::StatusOr<std::string> NewestDatabase(const std::string& dir);
 // Whether coordinators, one or several, have worked in the directory.
 absl::StatusOr<bool> HasStore(const std::string& dir);
 
+// INVALID_ARGUMENT when a directory `to` would be in the data directory `dir`, where a coordinator
+// may take it for its own, or wipe it: only dir/backup... is nobody's. Links are followed.
+absl::Status CheckOutside(const std::string& dir, const std::string& to);
+
 // A copy of the store in `dir`, one coordinator's or the newest epoch, which may be at work: a
 // store of a coordinator of its own, in a new directory `to` on the same file system, as of one
-// moment. Files that never change are links. ALREADY_EXISTS, NOT_FOUND, and as TakeOver.
+// moment. Files that never change are links. ALREADY_EXISTS, NOT_FOUND,
+// INVALID_ARGUMENT as CheckOutside, and as TakeOver.
 absl::Status BackUp(const std::string& dir, const std::string& to);
 
 // Deletes the epochs before `number`, and what attempts have left behind. Returns soon, with the

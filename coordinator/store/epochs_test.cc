@@ -274,6 +274,17 @@ TEST_F(EpochsTest, AnUnreadableStoreIsNotReplacedByNothing) {
 }
 
 // While the store is at work, and whatever becomes of it then.
+TEST_F(EpochsTest, ABackupTakesNoNameThatHasAMeaning) {
+  for (const char* name : {"/epoch-50", "/db", "/db/backup-1", "/staging/b", "/audit.log", ""}) {
+    EXPECT_EQ(CheckOutside(dir_, dir_ + name).code(), absl::StatusCode::kInvalidArgument) << name;
+  }
+  fs::create_directory_symlink(dir_, dir_ + "-link");
+  EXPECT_FALSE(CheckOutside(dir_, dir_ + "-link/epoch-50").ok());
+  fs::remove(dir_ + "-link");
+  EXPECT_EQ(CheckOutside(dir_, dir_ + "/backup-1"), absl::OkStatus());
+  EXPECT_EQ(CheckOutside(dir_, dir_ + "-new"), absl::OkStatus());
+}
+
 TEST_F(EpochsTest, ABackupIsTheStoreOfOneMoment) {
   for (const bool epoch : {false, true}) {
     store_.reset();

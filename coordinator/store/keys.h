@@ -27,6 +27,11 @@ inline constexpr char kFlagsPrefix = 'f';       // be64(checkpoint) -> EncodeFla
 inline constexpr char kDeletedPrefix = 'd';     // be64(checkpoint) -> nothing: delete its chunks
 inline constexpr char kRendezvousPrefix = 'r';  // be64(job) be64(generation) key -> value
 
+// Whether records of this family are numbered by checkpoint.
+inline bool IsOfCheckpoints(char prefix) {
+  return prefix == kManifestPrefix || prefix == kFlagsPrefix || prefix == kDeletedPrefix;
+}
+
 inline void AppendBe64(uint64_t value, std::string* out) {
   for (int shift = 56; shift >= 0; shift -= 8) out->push_back(static_cast<char>(value >> shift));
 }

@@ -147,10 +147,6 @@ class Reader {
 
 }  // namespace
 
-bool IsOfCheckpoints(char prefix) {
-  return prefix == kManifestPrefix || prefix == kFlagsPrefix || prefix == kDeletedPrefix;
-}
-
 SalvagedRecords ReadRecords(rocksdb::DB* db, rocksdb::ColumnFamilyHandle* meta) {
   return Reader(db, meta).ReadAll();
 }

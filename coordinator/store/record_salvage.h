@@ -26,9 +26,6 @@ struct SalvagedRecords {
 // not at all. Blocks on the disk.
 SalvagedRecords ReadRecords(rocksdb::DB* db, rocksdb::ColumnFamilyHandle* meta);
 
-// Whether records of this prefix (keys.h) are numbered by checkpoint.
-bool IsOfCheckpoints(char prefix);
-
 }  // namespace milepost::coordinator
 
 #endif  // MILEPOST_COORDINATOR_STORE_RECORD_SALVAGE_H_

@@ -6,6 +6,7 @@
 #include <rocksdb/sst_file_reader.h>
 #include <rocksdb/utilities/checkpoint.h>
 #include <rocksdb/write_batch.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -125,7 +126,27 @@ void RaiseNumbers(const Tables& tables, std::map<std::string, std::string>* all)
 
 absl::Status Done(const rocksdb::Status& status) { return FromRocks(status, "the new store"); }
 
-// The files of a family as they are, and `more`; nothing in them is read.
+// RocksDB imports no table without a key, which deletions of ranges alone may make: they are
+// applied. Where that meets damage the tables stay as they are, and CanBeImported finds those.
+void ApplyDeletions(const Tables& from, rocksdb::ColumnFamilyHandle* family) {
+  rocksdb::CompactRangeOptions all;
+  all.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForce;
+  const rocksdb::Status status = from.db()->CompactRange(all, family, nullptr, nullptr);
+  if (!status.ok()) spdlog::warn("{}: {}", family->GetName(), status.ToString());
+}
+
+// RocksDB reads a table's first and last key to import it, and looks at neither's status.
+bool CanBeImported(const rocksdb::Options& options, const std::string& path) {
+  rocksdb::SstFileReader reader(options);
+  if (!reader.Open(path).ok()) return false;
+  std::unique_ptr<rocksdb::Iterator> key(reader.NewIterator(rocksdb::ReadOptions()));
+  key->SeekToFirst();
+  if (!key->Valid()) return false;
+  key->SeekToLast();
+  return key->Valid();
+}
+
+// The files of a family as they are, and `more`; little in them is read.
 absl::Status MoveFamily(const Tables& from, rocksdb::ColumnFamilyHandle* family,
                         const std::vector<std::string>& more, const rocksdb::Options& options,
                         const std::string& exported, rocksdb::DB* to,
@@ -137,9 +158,9 @@ absl::Status MoveFamily(const Tables& from, rocksdb::ColumnFamilyHandle* family,
   MP_RETURN_IF_ERROR(Done(exporter->ExportColumnFamily(family, exported, &files)));
   const std::unique_ptr<rocksdb::ExportImportFilesMetaData> owned_files(files);
   std::erase_if(files->files, [&](const rocksdb::LiveFileMetaData& file) {
-    rocksdb::SstFileReader reader(options);
-    if (reader.Open(absl::StrCat(file.db_path, "/", file.name)).ok()) return false;
-    lost->push_back(absl::StrCat("a table of ", family->GetName(), " that cannot be opened: ",
+    if (CanBeImported(options, absl::StrCat(file.db_path, "/", file.name))) return false;
+    lost->push_back(absl::StrCat("a table of ", family->GetName(),
+                                 ", whose first or last record cannot be read: ",
                                  file.name.substr(file.name.find_first_not_of('/'))));
     return true;
   });
@@ -168,6 +189,7 @@ absl::Status WriteStore(const Tables& from, const std::map<std::string, std::str
   const std::unique_ptr<rocksdb::DB> to(opened);
   MP_RETURN_IF_ERROR(MoveFamily(from, from.chunks(), from.loose().files, ChunkFileOptions(),
                                 scratch + "/chunks", to.get(), lost));
+  ApplyDeletions(from, from.logs());  // no other family has any
   MP_RETURN_IF_ERROR(
       MoveFamily(from, from.logs(), {}, MetaFileOptions(), scratch + "/logs", to.get(), lost));
   rocksdb::WriteBatch batch;
@@ -213,7 +235,9 @@ void MendCurrent(const std::string& path) {
   if (!named.empty() && fs::exists(absl::StrCat(path, "/", named), error)) return;
   for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
-    if (absl::StartsWith(name, "MANIFEST-")) newest = std::max(newest, name);
+    // Their numbers have six digits, or more.
+    const bool newer = std::pair(name.size(), name) > std::pair(newest.size(), newest);
+    if (absl::StartsWith(name, "MANIFEST-") && newer) newest = name;
   }
   if (!newest.empty()) std::ofstream(path + "/CURRENT") << newest << "\n";
 }
@@ -335,6 +359,7 @@ absl::StatusOr<std::vector<std::string>> SalvageInto(const std::string& from,
 absl::StatusOr<std::vector<std::string>> Salvage(const std::string& from,
                                                  const std::string& target) {
   const std::string to(absl::StripSuffix(target, "/"));
+  MP_RETURN_IF_ERROR(CheckOutside(from, to));
   std::error_code error;
   if (fs::exists(to, error)) {
     return absl::AlreadyExistsError(absl::StrCat(to, " is there already: name a new directory"));

@@ -72,6 +72,34 @@ TEST_F(SalvageTest, OfAWholeStoreAllIsKept) {
   EXPECT_EQ(verified->damaged_chunks_size(), 0);
 }
 
+// Deleted logs are a range that is marked as deleted, at first in a table of its own.
+TEST_F(SalvageTest, WhatIsDeletedStaysDeleted) {
+  Fill();
+  options_.dir = whole_;
+  Open();
+  const auto line = [](int64_t job) {
+    v1::LogLine one;
+    one.set_job(absl::StrCat("jobs/", job));
+    one.set_text("text");
+    return std::vector<v1::LogLine>{one};
+  };
+  ASSERT_TRUE(store_->logs().Append(5, line(5)).ok());
+  ASSERT_TRUE(store_->logs().Append(6, line(6)).ok());
+  Open();
+  Outcome deletion;
+  deletion.deleted_jobs.insert(5);
+  deletion.last_job = kJobs;
+  ASSERT_TRUE(store_->Write(deletion).ok());
+  Open();
+  store_.reset();
+  options_.dir = copy_;
+  Copy();
+  EXPECT_THAT(Salvaged(), testing::IsEmpty());
+  EXPECT_FALSE(Jobs().contains(5));
+  EXPECT_EQ(store_->logs().Read(5, 0, 10)->size(), 0U);
+  EXPECT_EQ(store_->logs().Read(6, 0, 10)->size(), 1U);
+}
+
 TEST_F(SalvageTest, RecordsOfAnyKindAreKept) {
   Fill();
   Copy();

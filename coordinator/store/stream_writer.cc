@@ -1,4 +1,6 @@
 // StreamWriter: one SST file, written by its own thread.
+#include "coordinator/store/stream_writer_impl.h"
+
 #include <rocksdb/sst_file_writer.h>
 #include <xxhash.h>
 
@@ -16,7 +18,6 @@
 #include "coordinator/store/database.h"
 #include "coordinator/store/keys.h"
 #include "coordinator/store/open_checkpoint.h"
-#include "coordinator/store/stream_writer_impl.h"
 
 namespace milepost::coordinator {
 
@@ -25,6 +26,8 @@ namespace {
 constexpr int64_t kFirstSequence = 1;
 constexpr int64_t kLastSequence = std::numeric_limits<int64_t>::max();
 constexpr size_t kDirectWriteBytes = 4 << 20;
+// Of a stream's chunks, but for two a tensor: each has a record in memory until the commit.
+constexpr int64_t kLeastMeanChunkBytes = 64 << 10;
 
 // Past the page cache: one copy less, and nothing is left for the sync at the end, which the save
 // waits for.
@@ -122,6 +125,14 @@ absl::Status StreamWriter::Impl::Check(const v1::Chunk& chunk) const {
   if (size != expected) {
     return absl::InvalidArgumentError(
         absl::StrCat(what, " came with ", size, " bytes, not ", expected));
+  }
+  // No two chunks of a checkpoint have bytes in common.
+  const int64_t most_chunks =
+      2 * tensors.size() + open->request.bytes() / kLeastMeanChunkBytes + 64;
+  if (bytes + size > open->request.bytes() || static_cast<int64_t>(chunks.size()) >= most_chunks) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, " is too much: ", open->name, " has ", open->request.bytes(),
+        " bytes, of which stream ", stream, " has sent ", bytes, " in ", chunks.size(), " chunks"));
   }
   if (XXH3_64bits(chunk.data().data(), chunk.data().size()) != chunk.xxh3()) {
     return absl::DataLossError(

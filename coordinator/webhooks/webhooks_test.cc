@@ -1,3 +1,5 @@
+#include "coordinator/webhooks/receiver.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +13,6 @@
 #include "absl/time/clock.h"
 #include "common/proto_time.h"
 #include "coordinator/webhooks/courier.h"
-#include "coordinator/webhooks/receiver.h"
 #include "coordinator/webhooks/webhook_file.h"
 
 namespace milepost::coordinator {

@@ -28,10 +28,10 @@ def same_attempt(before, after):
           f"the attempt was restarted: {before['attempts']}, then {after['attempts']}")
 
 
-def backup(place):
-    """docs/operations.md, Back up and restore."""
-    data = place.folder / "milepost"
-    first = place.coordinator("a", data, "--listen", "127.0.0.1:0")
+def one_done_one_running(place, data):
+    """A coordinator "a" with a worker, a job that has ended and one that has a checkpoint: its
+    process, its address, the two jobs."""
+    process = place.coordinator("a", data, "--listen", "127.0.0.1:0")
     address = place.address_of("a")
     place.login = ["--coordinator", address]
     place.worker("w", address)
@@ -40,6 +40,13 @@ def backup(place):
     running = place.submit(steps=4000)
     place.await_step(running, 60)
     await_that(lambda: running in place.cli("checkpoint", "list"), f"a checkpoint of {running}")
+    return process, address, done, running
+
+
+def backup(place):
+    """docs/operations.md, Back up and restore."""
+    data = place.folder / "milepost"
+    first, address, done, running = one_done_one_running(place, data)
     place.run("milepost-coordinator", "backup", "--data-dir", data, "--to", data / "backup-1")
     shutil.copytree(data / "backup-1", place.folder / "carried-away", symlinks=True)
     later = place.submit(steps=20)
@@ -57,15 +64,7 @@ def backup(place):
 def salvage(place):
     """docs/operations.md, A damaged store."""
     data = place.folder / "milepost"
-    first = place.coordinator("a", data, "--listen", "127.0.0.1:0")
-    address = place.address_of("a")
-    place.login = ["--coordinator", address]
-    place.worker("w", address)
-    done = place.submit(steps=20)
-    place.await_end(done)
-    running = place.submit(steps=4000)
-    place.await_step(running, 60)
-    await_that(lambda: running in place.cli("checkpoint", "list"), f"a checkpoint of {running}")
+    first, address, done, running = one_done_one_running(place, data)
     place.stop(first, signal.SIGKILL)
     log = max((data / "db").glob("*.log"), key=lambda path: path.stat().st_size)
     damaged = bytearray(log.read_bytes())

@@ -19,7 +19,9 @@ namespace {
 
 constexpr absl::Duration kSlice = absl::Seconds(1);
 constexpr absl::Duration kRetryAfter = absl::Milliseconds(50);
+// A coordinator that has too much to do is asked less and less often.
 constexpr absl::Duration kOverloadedRetryAfter = absl::Milliseconds(200);
+constexpr absl::Duration kLongestOverloadedRetry = absl::Seconds(2);
 
 }  // namespace
 
@@ -32,6 +34,7 @@ RendezvousStore::RendezvousStore(const Endpoint& coordinator, std::string job, i
       put_timeout_(put_timeout) {}
 
 absl::Status RendezvousStore::Retry(absl::Time deadline, const Call& call) {
+  absl::Duration overloaded_retry = kOverloadedRetryAfter;
   while (true) {
     if (give_up_()) return absl::CancelledError("told to stop while the ranks were meeting");
     const std::shared_ptr<grpc::Channel> channel = coordinators_.Get();
@@ -49,7 +52,8 @@ absl::Status RendezvousStore::Retry(absl::Time deadline, const Call& call) {
       return overloaded ? absl::UnavailableError(status.message()) : status;
     }
     if (overloaded) {
-      absl::SleepFor(kOverloadedRetryAfter);
+      absl::SleepFor(overloaded_retry);
+      overloaded_retry = std::min(2 * overloaded_retry, kLongestOverloadedRetry);
       continue;
     }
     if (away || channel->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_READY) {
