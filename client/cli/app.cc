@@ -652,7 +652,10 @@ void Tree::AddAuth() {
   token->require_subcommand(1);
   CLI::App* create = Connected(Command(token, "create", "Make a token and print it, this once",
                                        [this] { return TokenCreateCommand(global_, token_); }));
-  create->add_option("--user", token_.user, "whose it is: the audit log says so")->required();
+  create
+      ->add_option("--user", token_.user,
+                   "whose it is, for the audit log: letters, digits, . _ - + @ : /")
+      ->required();
   OneOf(create->add_option("--role", token_.role, "what it may do")->required(),
         {"viewer", "submitter", "admin"});
   create
@@ -755,7 +758,10 @@ int Main(int argc, const char* const* argv) {
     Note(absl::StrCat("milepost: ", status.message()));
     return kExitError;
   }
-  return tree.chosen()();
+  const int exit_code = tree.chosen()();
+  // That of a run is its job's, whoever reads of it.
+  const bool run = Innermost(&tree.app())->get_name() == "run";
+  return run ? exit_code : FinishOutput(exit_code);
 }
 
 }  // namespace milepost::client

@@ -102,23 +102,39 @@ absl::Status MakeDir(const std::string& path) {
   return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot create the directory ", path));
 }
 
-absl::Status CheckOwner(const std::string& dir, uid_t user) {
-  struct stat found = {};
-  if (stat(dir.c_str(), &found) != 0 || found.st_uid == user) return absl::OkStatus();
-  const auto name = [](uid_t one) {
+absl::Status CheckOwner(const std::string& dir, const std::string& file) {
+  struct stat whole = {}, own = {};
+  if (stat(dir.c_str(), &whole) != 0 || stat(file.c_str(), &own) != 0) return absl::OkStatus();
+  if (whole.st_uid == own.st_uid) return absl::OkStatus();
+  const auto name = [](uid_t user) {
     passwd entry = {};
     passwd* known = nullptr;
     char text[4096];
-    getpwuid_r(one, &entry, text, sizeof text, &known);
-    return known == nullptr ? absl::StrCat("user ", one) : std::string(known->pw_name);
+    getpwuid_r(user, &entry, text, sizeof text, &known);
+    return known == nullptr ? absl::StrCat("user ", user) : std::string(known->pw_name);
   };
+  const std::string owner = name(whole.st_uid);
   return absl::FailedPreconditionError(
-      absl::StrCat(dir, " belongs to ", name(found.st_uid), ", not to ", name(user),
-                   ": run this as ", name(found.st_uid), ", or name another --data-dir"));
+      absl::StrCat(dir, " belongs to ", owner, ", and what this command makes there to ",
+                   name(own.st_uid), ": run it as ", owner, ", or name another --data-dir"));
 }
 
+namespace {
+
+// By a file of a moment: of those that are there already, others may have made some.
+absl::Status CheckWhoWrites(const DataDir& dir) {
+  std::string file = dir.path + "/owner-XXXXXX";
+  const UniqueFd fd(mkostemp(file.data(), O_CLOEXEC));
+  if (!fd.ok()) return absl::OkStatus();  // opening the lock says why
+  absl::Status status = CheckOwner(dir.coordinator(), file);
+  std::remove(file.c_str());
+  return status;
+}
+
+}  // namespace
+
 absl::StatusOr<RunLock> RunLock::Acquire(const DataDir& dir, Use use, absl::Time deadline) {
-  MP_RETURN_IF_ERROR(CheckOwner(dir.coordinator(), geteuid()));
+  MP_RETURN_IF_ERROR(CheckWhoWrites(dir));
   RunLock lock;
   lock.fd_.Reset(open(dir.lock().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (!lock.fd_.ok()) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", dir.lock()));

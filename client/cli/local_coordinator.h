@@ -3,8 +3,6 @@
 #ifndef MILEPOST_CLIENT_CLI_LOCAL_COORDINATOR_H_
 #define MILEPOST_CLIENT_CLI_LOCAL_COORDINATOR_H_
 
-#include <sys/types.h>
-
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,18 +29,19 @@ struct DataDir {
   std::string lock() const { return path + "/run.lock"; }
 };
 
+// FAILED_PRECONDITION when the directory belongs to another user than `file`, which this process
+// has made there: what it writes the other could not read. Not for who may not tell users apart
+// there (file systems that give all files one owner).
+absl::Status CheckOwner(const std::string& dir, const std::string& file);
+
 // One `milepost run` at a time on a data directory, or one command that reads what a stopped run
 // has left. The lock is also held by every child that was given fd(), so that it is free only once
 // all processes of a run have ended.
-// FAILED_PRECONDITION when the directory is there and belongs to another user than `user`: what
-// this one writes there the other could not read. Pure but for a look at the directory.
-absl::Status CheckOwner(const std::string& dir, uid_t user);
-
 class RunLock {
  public:
   enum class Use { kRun, kRead };
-  // FAILED_PRECONDITION naming the process that holds it. Waits until `deadline` for who only
-  // reads, and for the children of a `run` that is dead.
+  // FAILED_PRECONDITION naming the process that holds it, or as CheckOwner. Waits until `deadline`
+  // for who only reads, and for the children of a `run` that is dead.
   static absl::StatusOr<RunLock> Acquire(const DataDir& dir, Use use, absl::Time deadline);
   int fd() const { return fd_.get(); }
 

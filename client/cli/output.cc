@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
@@ -438,14 +439,24 @@ std::string RenderWorker(const v1::Worker& worker, OutputFormat format, absl::Ti
   return text;
 }
 
+namespace {
+
+std::atomic<int> output_error = 0;  // errno of the first write to stdout that failed
+
+}  // namespace
+
 void Print(absl::string_view text) {
   const std::string safe = StdoutIsTerminal() ? ForTerminal(text) : std::string(text);
   const bool written = fwrite(safe.data(), 1, safe.size(), stdout) == safe.size();
   if (fflush(stdout) == 0 && written) return;
-  if (errno == EPIPE) return;  // who ignores that signal looks for it
-  // A script that goes by the exit code must not take what is there for the whole.
-  fprintf(stderr, "milepost: the output cannot be written: %s\n", strerror(errno));
-  _exit(kExitError);
+  int none = 0;
+  output_error.compare_exchange_strong(none, errno);
+}
+
+int FinishOutput(int exit_code) {
+  if (exit_code != kExitOk || output_error == 0) return exit_code;
+  Note(absl::StrCat("milepost: the output could not be written: ", strerror(output_error)));
+  return kExitError;
 }
 
 // Stays in stdio's buffer until what is drawn instead follows: no flicker.

@@ -57,6 +57,9 @@ void EraseLines(size_t lines);
 void Hint(absl::string_view text);
 // Prints the failure and gives the exit code that stands for it.
 int Fail(const absl::Status& status);
+// At the end of a command whose output somebody goes by: kExitError, and why, where some of it
+// could not be written and all else went well.
+int FinishOutput(int exit_code);
 
 bool StdoutIsTerminal();
 

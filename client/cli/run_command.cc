@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "client/cli/access.h"
 #include "client/cli/commands.h"
 #include "client/cli/fit.h"
 #include "client/cli/format.h"

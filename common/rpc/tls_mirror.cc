@@ -25,10 +25,11 @@ constexpr absl::Duration kEvery = absl::Seconds(1);
 
 absl::StatusOr<UniqueFd> InMemory(const std::string& text) {
   UniqueFd fd(memfd_create("milepost-tls", MFD_CLOEXEC));
-  if (!fd.ok()) return absl::ErrnoToStatus(errno, "no memory for TLS files");
+  if (!fd.ok()) return absl::ErrnoToStatus(errno, "a file in memory for TLS");
   for (size_t done = 0; done < text.size();) {
     const ssize_t written = write(fd.get(), text.data() + done, text.size() - done);
-    if (written < 0 && errno != EINTR) return absl::ErrnoToStatus(errno, "no memory for TLS files");
+    if (written < 0 && errno != EINTR)
+      return absl::ErrnoToStatus(errno, "a file in memory for TLS");
     done += static_cast<size_t>(std::max<ssize_t>(written, 0));
   }
   return fd;
@@ -86,7 +87,11 @@ class Mirrors {
     absl::MutexLock lock(&mutex_);
     Mirror& mirror = mirrors_.try_emplace(folder.path, folder).first->second;
     MP_RETURN_IF_ERROR(mirror.Refresh());
-    return mirror.paths();
+    const TlsPaths paths = mirror.paths();
+    const UniqueFd seen(open(paths.key.c_str(), O_RDONLY | O_CLOEXEC));
+    if (seen.ok()) return paths;
+    return absl::ErrnoToStatus(
+        errno, absl::StrCat(paths.key, " cannot be opened: is /proc mounted? TLS needs it"));
   }
 
  private:

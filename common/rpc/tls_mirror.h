@@ -4,9 +4,9 @@
 //   FileWatcherCertificateProvider(paths.key, paths.certificate, paths.authority, 1);
 //
 // gRPC 1.51 ends the process when it reads an empty certificate or key, and a file that is copied
-// over another is empty for a moment. The copies change only to three files that are of use
-// together (CheckTlsFolder). They are looked at once a second, by one thread for all folders, for
-// as long as the process lives. Thread-safe. Blocks on the disk.
+// over another is empty for a moment. The copies change, each by itself, only to three files that
+// are of use together (CheckTlsFolder). They are looked at once a second, by one thread for all
+// folders, for as long as the process lives. Thread-safe. Blocks on the disk.
 #ifndef MILEPOST_COMMON_RPC_TLS_MIRROR_H_
 #define MILEPOST_COMMON_RPC_TLS_MIRROR_H_
 

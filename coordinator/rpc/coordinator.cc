@@ -218,7 +218,11 @@ void Coordinator::Attach(const std::shared_ptr<WorkerSession>& session, const v1
 void Coordinator::Receive(const std::shared_ptr<WorkerSession>& session, v1::WorkerMessage message,
                           std::function<void()> done) {
   const std::string& worker = session->worker();
-  if (!message.has_logs()) BoundWorkerMessage(&message);
+  if (message.has_logs()) {
+    message.DiscardUnknownFields();
+  } else {
+    BoundWorkerMessage(&message);
+  }
   Event event;
   switch (message.message_case()) {
     case v1::WorkerMessage::kLogs: {

@@ -5,6 +5,7 @@
 
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -50,10 +51,10 @@ absl::Status ForNobody(absl::string_view method) {
 
 // Whose user a token says to be is up to who made it, an admin of every project that it grants
 // something in. So a user is one of those projects: a name says nothing in others.
-std::string ProjectsOf(const v1::Principal& principal) {
-  std::set<absl::string_view> projects;
-  for (const v1::Grant& grant : principal.grants()) projects.insert(grant.project());
-  return absl::StrCat("projects/", absl::StrJoin(projects, "+"));
+std::vector<std::string> ProjectsOf(const v1::Principal& principal) {
+  std::set<std::string> projects;
+  for (const v1::Grant& grant : principal.grants()) projects.insert("projects/" + grant.project());
+  return {projects.begin(), projects.end()};
 }
 
 }  // namespace
@@ -107,13 +108,20 @@ absl::Status GateCall::BeginCounting(bool of_rank) {
   const bool of_user = !principal_.user().empty() && !of_cluster;
   RateLimiter::Caller caller = {.name = principal_.name()};
   if (of_user) {
-    caller.group = ProjectsOf(principal_);
-    caller.name = absl::StrCat(caller.group, "/users/", principal_.user());
+    caller.groups = ProjectsOf(principal_);
+    caller.name = absl::StrCat(absl::StrJoin(caller.groups, "+"), "/users/", principal_.user());
   }
   caller.always = !of_rank && (HasRole(principal_, kEveryProject, v1::ROLE_ADMIN) ||
                                HasRoleSomewhere(principal_, v1::ROLE_WORKER));
-  RateLimiter* const limiter = of_rank ? &gate_->rank_limiter_ : &gate_->limiter_;
-  MP_RETURN_IF_ERROR(limiter->Begin(caller, SteadyNow()));
+  const bool waits =
+      method_ == "RendezvousService/GetKey" || method_ == "CheckpointService/CommitCheckpoint";
+  RateLimiter* const limiter = !of_rank ? &gate_->limiter_
+                               : waits  ? &gate_->rank_wait_limiter_
+                                        : &gate_->rank_limiter_;
+  if (absl::Status status = limiter->Begin(caller, SteadyNow()); !status.ok()) {
+    recorded_ = of_rank;  // they come back as often as they like: no line each in the audit log
+    return status;
+  }
   counted_ = std::move(caller);
   limiter_ = limiter;
   return absl::OkStatus();

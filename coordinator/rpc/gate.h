@@ -173,6 +173,7 @@ class Gate {
   mutable DenyList denied_;
   RateLimiter limiter_;
   RateLimiter rank_limiter_{kRankLimits};
+  RateLimiter rank_wait_limiter_{kRankWaitLimits};
   CallEnds call_ends_;
   CallWatch watch_;  // its thread asks the others
 };

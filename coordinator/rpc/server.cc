@@ -33,7 +33,8 @@ namespace milepost::coordinator {
 namespace {
 
 // One thread per call in progress: watches, log followers, checkpoint streams. Workers' sessions
-// take none. More than users and ranks together may have (Limits, kRankLimits).
+// take none. More than users and ranks together may have (Limits, kRankLimits,
+// kRankWaitLimits).
 constexpr int kMaxThreads = 2048;
 constexpr size_t kMaxTokenFileBytes = 4096;
 // Of buffers and calls together. Beyond it gRPC ends streams: those who have logged in can do that.

@@ -3,6 +3,7 @@
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
 #include <google/protobuf/timestamp.pb.h>
+#include <google/protobuf/unknown_field_set.h>
 #include <google/protobuf/util/time_util.h>
 
 #include <algorithm>
@@ -165,6 +166,7 @@ absl::Status CheckHello(const v1::Hello& hello) {
 }
 
 void BoundWorkerMessage(Message* message) {
+  message->GetReflection()->MutableUnknownFields(message)->Clear();  // a newer worker's
   std::vector<const FieldDescriptor*> fields;
   message->GetReflection()->ListFields(*message, &fields);
   for (const FieldDescriptor* field : fields) {

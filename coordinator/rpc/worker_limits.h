@@ -24,7 +24,8 @@ inline constexpr size_t kMaxLineBytes = 256;
 // INVALID_ARGUMENT: what is wrong with it.
 absl::Status CheckHello(const v1::Hello& hello);
 
-// Cuts texts and lists in it, at any depth, down to what is kept, and drops times that are none:
+// Cuts texts and lists in it, at any depth, down to what is kept, and drops times that are none and
+// fields that are not known:
 // one worker's words must fit many times into a list that users are sent. No batches of log lines.
 void BoundWorkerMessage(google::protobuf::Message* message);
 

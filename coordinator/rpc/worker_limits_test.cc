@@ -2,6 +2,7 @@
 #include "coordinator/rpc/worker_limits.h"
 
 #include <gmock/gmock.h>
+#include <google/protobuf/unknown_field_set.h>
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -56,6 +57,16 @@ TEST(WorkerLimits, LongTextsAndListsAreCut) {
   BoundWorkerMessage(&message);
   EXPECT_EQ(message.heartbeat().devices_size(), 1024);
   EXPECT_EQ(message.heartbeat().devices(7).throttling(0).size(), 256U);
+}
+
+TEST(WorkerLimits, FieldsThatAreNotKnownAreDropped) {
+  v1::WorkerMessage message;
+  v1::Progress* progress = message.mutable_progress()->mutable_progress();
+  progress->set_step(1);
+  progress->GetReflection()->MutableUnknownFields(progress)->AddLengthDelimited(
+      9999, std::string(1 << 20, 'x'));
+  BoundWorkerMessage(&message);
+  EXPECT_LT(message.ByteSizeLong(), 100U);
 }
 
 TEST(WorkerLimits, TimesThatAreNoneAreDropped) {

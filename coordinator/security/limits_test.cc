@@ -61,21 +61,23 @@ TEST(RateLimiterTest, CallsOfAllAtOnce) {
 
 TEST(RateLimiter, OneGroupLeavesCallsToTheOthers) {
   RateLimiter limiter({.calls_at_once = 2, .group_calls_at_once = 3, .all_calls_at_once = 5});
-  const auto begin = [&](const char* name, const char* group, bool always = false) {
-    return limiter.Begin({.name = name, .group = group, .always = always}, kFirst);
+  using Groups = std::vector<std::string>;
+  const auto begin = [&](const char* name, const Groups& groups, bool always = false) {
+    return limiter.Begin({.name = name, .groups = groups, .always = always}, kFirst);
   };
-  EXPECT_TRUE(begin("p/a", "p").ok());
-  EXPECT_TRUE(begin("p/a", "p").ok());
-  EXPECT_TRUE(begin("p/b", "p").ok());
-  EXPECT_THAT(begin("p/c", "p").message(), ::testing::HasSubstr("all callers of p together"));
-  EXPECT_TRUE(begin("p/admin", "p", true).ok());
-  EXPECT_TRUE(begin("q/a", "q").ok());
-  EXPECT_TRUE(begin("viewer", "").ok());
-  EXPECT_FALSE(begin("viewer", "").ok()) << "all together have five";
-  limiter.End({.name = "p/admin", .group = "p", .always = true});
-  EXPECT_FALSE(begin("p/c", "p").ok());
-  limiter.End({.name = "p/b", .group = "p"});
-  EXPECT_TRUE(begin("p/c", "p").ok());
+  EXPECT_TRUE(begin("p/a", {"p"}).ok());
+  EXPECT_TRUE(begin("p/a", {"p"}).ok());
+  EXPECT_TRUE(begin("p/b", {"p"}).ok());
+  EXPECT_THAT(begin("p/c", {"p"}).message(), ::testing::HasSubstr("all callers of p together"));
+  EXPECT_TRUE(begin("p/admin", {"p"}, true).ok());
+  EXPECT_FALSE(begin("p+q/a", {"p", "q"}).ok()) << "it is of p, too";
+  EXPECT_TRUE(begin("q/a", {"q"}).ok());
+  EXPECT_TRUE(begin("viewer", {}).ok());
+  EXPECT_FALSE(begin("viewer", {}).ok()) << "all together have five";
+  limiter.End({.name = "p/admin", .groups = {"p"}, .always = true});
+  EXPECT_FALSE(begin("p/c", {"p"}).ok());
+  limiter.End({.name = "p/b", .groups = {"p"}});
+  EXPECT_TRUE(begin("p/c", {"p"}).ok());
 }
 
 TEST(RateLimiterTest, ForgetsWhoHasLongBeenSilentButNoOpenCall) {

@@ -36,12 +36,13 @@ absl::Status RateLimiter::Begin(const Caller& caller, absl::Time now) {
                                    " calls and streams open, which is the limit"),
                       kBusyRetry);
   }
-  const bool of_group = !caller.always && !caller.group.empty();
-  const auto group = of_group ? groups_.find(caller.group) : groups_.end();
-  if (group != groups_.end() && group->second >= limits_.group_calls_at_once) {
-    return RetryLater(caller.group,
-                      absl::StrCat("all callers of ", caller.group, " together have ",
-                                   group->second, " calls and streams open, which is the limit"),
+  for (const std::string& group : caller.groups) {
+    const auto its = groups_.find(group);
+    if (caller.always || its == groups_.end() || its->second < limits_.group_calls_at_once)
+      continue;
+    return RetryLater(group,
+                      absl::StrCat("all callers of ", group, " together have ", its->second,
+                                   " calls and streams open, which is the limit"),
                       kBusyRetry);
   }
   if (calls_ >= limits_.all_calls_at_once && !caller.always) {
@@ -59,8 +60,9 @@ absl::Status RateLimiter::Begin(const Caller& caller, absl::Time now) {
   }
   bucket.tokens -= 1;
   ++bucket.calls;
-  if (of_group) ++groups_[caller.group];
-  if (!caller.always) ++calls_;
+  if (caller.always) return absl::OkStatus();
+  for (const std::string& group : caller.groups) ++groups_[group];
+  ++calls_;
   return absl::OkStatus();
 }
 
@@ -71,8 +73,10 @@ void RateLimiter::End(const Caller& caller) {
   --found->second.calls;
   if (caller.always) return;
   --calls_;
-  const auto group = groups_.find(caller.group);
-  if (group != groups_.end() && --group->second == 0) groups_.erase(group);
+  for (const std::string& group : caller.groups) {
+    const auto its = groups_.find(group);
+    if (its != groups_.end() && --its->second == 0) groups_.erase(its);
+  }
 }
 
 // A bucket that would be full by now says nothing that a new one would not.

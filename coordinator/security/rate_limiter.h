@@ -2,7 +2,7 @@
 // callers of one group (a project) may have open, and how many all of them. Pure but for its own
 // counts; time is an argument. Thread-safe.
 //
-//   const RateLimiter::Caller caller = {.name = "projects/p/users/alice", .group = "p"};
+//   const RateLimiter::Caller caller = {.name = "projects/p/users/alice", .groups = {}};
 //   auto admitted = limiter.Begin(caller, now);
 //   if (!admitted.ok()) ...      // RESOURCE_EXHAUSTED with a RetryInfo
 //   limiter.End(caller);
@@ -10,6 +10,7 @@
 #define MILEPOST_COORDINATOR_SECURITY_RATE_LIMITER_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
@@ -31,18 +32,18 @@ struct Limits {
 
 // Of the ranks on workers, which meet in bursts: no limit to their calls a second. What is refused
 // is tried again.
-inline constexpr Limits kRankLimits = {.calls_per_second = 1e9,
-                                       .burst = 1e9,
-                                       .calls_at_once = 512,
-                                       .group_calls_at_once = 1024,
-                                       .all_calls_at_once = 1024};
+inline constexpr Limits kRankLimits = {
+    .calls_per_second = 1e9, .burst = 1e9, .calls_at_once = 512, .all_calls_at_once = 768};
+// Of those of their calls that wait for other ranks, whose calls are of the kind before.
+inline constexpr Limits kRankWaitLimits = {
+    .calls_per_second = 1e9, .burst = 1e9, .calls_at_once = 256, .all_calls_at_once = 384};
 
 class RateLimiter {
  public:
   struct Caller {
     std::string name;
-    std::string group;    // empty: of none
-    bool always = false;  // counts for itself alone
+    std::vector<std::string> groups;  // counts for each of them
+    bool always = false;              // counts for itself alone
   };
 
   explicit RateLimiter(const Limits& limits) : limits_(limits) {}

@@ -85,6 +85,21 @@ TEST_F(TokenTableTest, ATokenIsItsHolderUntilItExpires) {
   EXPECT_FALSE(table->CheckHolds(made->token().name(), kNow + absl::Hours(1)).ok());
 }
 
+TEST_F(TokenTableTest, NoUsersNameLooksLikeAnothers) {
+  auto table = Table();
+  v1::CreateTokenRequest request = Request("p", v1::ROLE_VIEWER);
+  for (const char* name : {"a b", "caf\xc3\xa9",
+                           "\xe2\x80\xae"
+                           "admin",
+                           "a\nb", ""}) {
+    request.set_user(name);
+    EXPECT_TRUE(absl::IsInvalidArgument(table->Create(request, LocalPrincipal(), kNow).status()))
+        << name;
+  }
+  request.set_user("team/alice.b-c_d+e@example.org:1");
+  EXPECT_TRUE(table->Create(request, LocalPrincipal(), kNow).ok());
+}
+
 TEST_F(TokenTableTest, TheStoreHasTheDigestAlone) {
   auto table = Table();
   const auto made = table->Create(Request("p", v1::ROLE_VIEWER), LocalPrincipal(), kNow);

@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
+#include <iterator>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -350,7 +350,7 @@ absl::StatusOr<std::string> NewestDatabase(const std::string& dir) {
 absl::Status CheckOutside(const std::string& dir, const std::string& to) {
   std::error_code error;
   const fs::path whole = fs::canonical(dir, error);
-  const fs::path inside = error ? fs::path() : fs::weakly_canonical(to, error);
+  const fs::path inside = error ? fs::path() : fs::weakly_canonical(fs::absolute(to, error), error);
   if (error) return absl::OkStatus();  // reading and making them says why
   const auto differ = std::mismatch(whole.begin(), whole.end(), inside.begin(), inside.end());
   if (differ.first != whole.end()) return absl::OkStatus();

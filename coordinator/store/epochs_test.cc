@@ -282,6 +282,12 @@ TEST_F(EpochsTest, ABackupTakesNoNameThatHasAMeaning) {
   EXPECT_FALSE(CheckOutside(dir_, dir_ + "-link/epoch-50").ok());
   fs::remove(dir_ + "-link");
   EXPECT_EQ(CheckOutside(dir_, dir_ + "/backup-1"), absl::OkStatus());
+  const fs::path before = fs::current_path();
+  fs::current_path(dir_);
+  EXPECT_FALSE(CheckOutside(".", "epoch-50").ok());
+  EXPECT_FALSE(CheckOutside(dir_, "epoch-50/").ok());
+  EXPECT_EQ(CheckOutside(".", "backup-1"), absl::OkStatus());
+  fs::current_path(before);
   EXPECT_EQ(CheckOutside(dir_, dir_ + "-new"), absl::OkStatus());
 }
 

@@ -6,7 +6,6 @@
 #include <rocksdb/sst_file_reader.h>
 #include <rocksdb/utilities/checkpoint.h>
 #include <rocksdb/write_batch.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -128,11 +127,15 @@ absl::Status Done(const rocksdb::Status& status) { return FromRocks(status, "the
 
 // RocksDB imports no table without a key, which deletions of ranges alone may make: they are
 // applied. Where that meets damage the tables stay as they are, and CanBeImported finds those.
-void ApplyDeletions(const Tables& from, rocksdb::ColumnFamilyHandle* family) {
+void ApplyDeletions(const Tables& from, rocksdb::ColumnFamilyHandle* family,
+                    std::vector<std::string>* lost) {
   rocksdb::CompactRangeOptions all;
   all.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForce;
   const rocksdb::Status status = from.db()->CompactRange(all, family, nullptr, nullptr);
-  if (!status.ok()) spdlog::warn("{}: {}", family->GetName(), status.ToString());
+  if (status.ok()) return;
+  lost->push_back(absl::StrCat("deletions of ", family->GetName(),
+                               ": some that were deleted may be there again (", status.ToString(),
+                               ")"));
 }
 
 // RocksDB reads a table's first and last key to import it, and looks at neither's status.
@@ -189,7 +192,7 @@ absl::Status WriteStore(const Tables& from, const std::map<std::string, std::str
   const std::unique_ptr<rocksdb::DB> to(opened);
   MP_RETURN_IF_ERROR(MoveFamily(from, from.chunks(), from.loose().files, ChunkFileOptions(),
                                 scratch + "/chunks", to.get(), lost));
-  ApplyDeletions(from, from.logs());  // no other family has any
+  ApplyDeletions(from, from.logs(), lost);  // no other family has any
   MP_RETURN_IF_ERROR(
       MoveFamily(from, from.logs(), {}, MetaFileOptions(), scratch + "/logs", to.get(), lost));
   rocksdb::WriteBatch batch;

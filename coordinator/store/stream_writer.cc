@@ -126,7 +126,7 @@ absl::Status StreamWriter::Impl::Check(const v1::Chunk& chunk) const {
     return absl::InvalidArgumentError(
         absl::StrCat(what, " came with ", size, " bytes, not ", expected));
   }
-  // No two chunks of a checkpoint have bytes in common.
+  // No two of a stream's chunks have bytes in common. A stream that is sent anew counts anew.
   const int64_t most_chunks =
       2 * tensors.size() + open->request.bytes() / kLeastMeanChunkBytes + 64;
   if (bytes + size > open->request.bytes() || static_cast<int64_t>(chunks.size()) >= most_chunks) {

@@ -20,7 +20,7 @@ from common import ROOT, report, tracked
 COMMITS = 20
 PROJECT = ("bench/", "client/", "common/", "coordinator/", "engine/", "milepost/", "tests/",
            "worker/")
-RECENT = 24  # files
+RECENT = 40  # files
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.M)
 
 

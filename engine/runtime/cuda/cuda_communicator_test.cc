@@ -28,7 +28,7 @@ namespace {
 
 using Kind = Collective::Kind;
 
-constexpr absl::Duration kTimeout = absl::Seconds(30);
+constexpr absl::Duration kCollectiveTimeout = absl::Seconds(30);
 constexpr int64_t kElements = 1024;
 
 TEST(Nccl, IsTheOneThatItWasBuiltFor) {
@@ -48,11 +48,11 @@ TEST(StagingStream, SaysWhereThereIsNoDriver) {
 }
 
 // A stream with values in the GPU's memory.
-struct OnAGpu {
-  static std::unique_ptr<OnAGpu> Open() {
+struct GpuCommunicator {
+  static std::unique_ptr<GpuCommunicator> Open() {
     auto opened = CudaDevice::Open(0);
     if (!opened.ok()) return nullptr;
-    auto on = std::make_unique<OnAGpu>();
+    auto on = std::make_unique<GpuCommunicator>();
     on->device = *std::move(opened);
     on->stream = *on->device->AddStream();
     on->values = *on->device->Allocate(kElements * 4);
@@ -60,12 +60,12 @@ struct OnAGpu {
   }
   void Put(const std::vector<float>& from) {
     ASSERT_TRUE(device->Copy(stream, values, from.data(), kElements * 4).ok());
-    ASSERT_TRUE(device->Synchronize(stream, kTimeout).ok());
+    ASSERT_TRUE(device->Synchronize(stream, kCollectiveTimeout).ok());
   }
   std::vector<float> Get() {
     std::vector<float> to(kElements);
     EXPECT_TRUE(device->Copy(stream, to.data(), values, kElements * 4).ok());
-    EXPECT_TRUE(device->Synchronize(stream, kTimeout).ok());
+    EXPECT_TRUE(device->Synchronize(stream, kCollectiveTimeout).ok());
     return to;
   }
 
@@ -75,7 +75,7 @@ struct OnAGpu {
 };
 
 TEST(CudaCommunicator, NcclWithOneRank) {
-  const auto on = OnAGpu::Open();
+  const auto on = GpuCommunicator::Open();
   if (on == nullptr) GTEST_SKIP() << "no GPU";
   auto ranks = comm::MakeInProcessGroup(1);
   auto communicator = NcclCommunicator::Create({}, Nccl(), *ranks[0]);
@@ -101,7 +101,7 @@ constexpr char kFolder[] = "MILEPOST_TEST_NCCL_FOLDER";  // and meets the other 
 TEST(CudaCommunicator, DISABLED_AsARankOfTwo) {
   ASSERT_NE(std::getenv(kRank), nullptr);
   const int rank = *std::getenv(kRank) - '0';
-  const auto on = OnAGpu::Open();
+  const auto on = GpuCommunicator::Open();
   ASSERT_NE(on, nullptr);
   comm::FolderStore store(std::getenv(kFolder));
   auto host = comm::ConnectTcp(rank, 2, &store);
@@ -136,7 +136,7 @@ TEST(CudaCommunicator, DISABLED_AsARankOfTwo) {
 // NCCL refuses two ranks on one GPU, unless it takes them for ranks of two hosts: then they talk
 // over the loopback interface.
 TEST(CudaCommunicator, NcclWithTwoRanksOnOneGpu) {
-  if (OnAGpu::Open() == nullptr) GTEST_SKIP() << "no GPU";
+  if (GpuCommunicator::Open() == nullptr) GTEST_SKIP() << "no GPU";
   std::string folder = absl::StrCat(testing::TempDir(), "/milepost_nccl_XXXXXX");
   ASSERT_NE(mkdtemp(folder.data()), nullptr);
   std::vector<Subprocess> ranks;
@@ -153,7 +153,7 @@ TEST(CudaCommunicator, NcclWithTwoRanksOnOneGpu) {
     ASSERT_TRUE(child.ok()) << child.status();
     ranks.push_back(*std::move(child));
   }
-  const absl::Time deadline = absl::Now() + 2 * kTimeout;
+  const absl::Time deadline = absl::Now() + 2 * kCollectiveTimeout;
   for (Subprocess& rank : ranks) {
     const auto end = rank.Wait(deadline);
     EXPECT_TRUE(end.ok() && end->success())
@@ -164,13 +164,13 @@ TEST(CudaCommunicator, NcclWithTwoRanksOnOneGpu) {
 
 // Two ranks of one process, each with a stream of its own on the same GPU.
 TEST(CudaCommunicator, ThroughTheHost) {
-  if (OnAGpu::Open() == nullptr) GTEST_SKIP() << "no GPU";
+  if (GpuCommunicator::Open() == nullptr) GTEST_SKIP() << "no GPU";
   auto ranks = comm::MakeInProcessGroup(2);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
       std::vector<char> memory(kElements * 4 + 256);  // outlives the device
-      const auto on = OnAGpu::Open();
+      const auto on = GpuCommunicator::Open();
       auto stream = CudaStagingStream::Open();
       ASSERT_TRUE(on != nullptr && stream.ok()) << stream.status();
       ASSERT_TRUE(on->device->Pin(memory.data(), static_cast<int64_t>(memory.size())).ok());

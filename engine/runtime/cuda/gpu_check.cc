@@ -13,7 +13,7 @@
 namespace milepost::runtime {
 namespace {
 
-constexpr absl::Duration kTimeout = absl::Seconds(10);
+constexpr absl::Duration kCheckTimeout = absl::Seconds(10);
 constexpr int64_t kMemory = int64_t{512} << 20;
 constexpr int64_t kSize = 4096;  // of square matrices
 constexpr int64_t kMatrix = kSize * kSize * 2;
@@ -36,7 +36,7 @@ absl::Status CheckMemory(CudaDevice& device, StreamId stream, const std::vector<
   const auto bytes = static_cast<int64_t>(noise.size());
   MP_RETURN_IF_ERROR(device.Copy(stream, memory, noise.data(), bytes));
   MP_RETURN_IF_ERROR(device.Copy(stream, back.data(), memory, bytes));
-  MP_RETURN_IF_ERROR(device.Synchronize(stream, kTimeout));
+  MP_RETURN_IF_ERROR(device.Synchronize(stream, kCheckTimeout));
   if (back == noise) return absl::OkStatus();
   return absl::DataLossError("the GPU's memory gives back other bytes than were written");
 }
@@ -56,7 +56,7 @@ absl::Status CheckProducts(CudaDevice& device, StreamId stream, char* memory) {
                                          workspace, device.native_stream(stream)));
     result.resize(static_cast<size_t>(kMatrix));
     MP_RETURN_IF_ERROR(device.Copy(stream, result.data(), c, kMatrix));
-    MP_RETURN_IF_ERROR(device.Synchronize(stream, kTimeout));
+    MP_RETURN_IF_ERROR(device.Synchronize(stream, kCheckTimeout));
   }
   if (results[0] == results[1]) return absl::OkStatus();
   return absl::DataLossError("the GPU gives two results for one matrix product");

@@ -27,12 +27,12 @@ Matrix Numbers(int64_t count, int seed) {
   return numbers;
 }
 
-double Gelu(double x) {
+double TanhGelu(double x) {
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
 }
-double GeluSlope(double x) {
+double TanhGeluSlope(double x) {
   const double h = 1e-5;
-  return (Gelu(x + h) - Gelu(x - h)) / (2 * h);
+  return (TanhGelu(x + h) - TanhGelu(x - h)) / (2 * h);
 }
 
 struct Operands {
@@ -40,11 +40,11 @@ struct Operands {
 };
 
 double Finish(const Product& p, double sum, double bias, double old, double* aux) {
-  if (p.epilogue == Epilogue::kGeluBackward) return sum * GeluSlope(*aux);
+  if (p.epilogue == Epilogue::kGeluBackward) return sum * TanhGeluSlope(*aux);
   sum += bias;
   if (p.epilogue == Epilogue::kNone) return sum + (p.spec.accumulate ? old : 0);
   if (p.epilogue == Epilogue::kGelu) *aux = sum;
-  return Gelu(sum);
+  return TanhGelu(sum);
 }
 
 void RowMajor(const Product& p, Operands* o) {
