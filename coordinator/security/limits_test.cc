@@ -1,4 +1,5 @@
 // The rate limiter and the audit log.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>

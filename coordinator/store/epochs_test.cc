@@ -1,5 +1,6 @@
 #include "coordinator/store/epochs.h"
 
+#include <filesystem>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
@@ -278,16 +279,16 @@ TEST_F(EpochsTest, ABackupTakesNoNameThatHasAMeaning) {
   for (const char* name : {"/epoch-50", "/db", "/db/backup-1", "/staging/b", "/audit.log", ""}) {
     EXPECT_EQ(CheckOutside(dir_, dir_ + name).code(), absl::StatusCode::kInvalidArgument) << name;
   }
-  fs::create_directory_symlink(dir_, dir_ + "-link");
+  std::filesystem::create_directory_symlink(dir_, dir_ + "-link");
   EXPECT_FALSE(CheckOutside(dir_, dir_ + "-link/epoch-50").ok());
-  fs::remove(dir_ + "-link");
+  std::filesystem::remove(dir_ + "-link");
   EXPECT_EQ(CheckOutside(dir_, dir_ + "/backup-1"), absl::OkStatus());
-  const fs::path before = fs::current_path();
-  fs::current_path(dir_);
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(dir_);
   EXPECT_FALSE(CheckOutside(".", "epoch-50").ok());
   EXPECT_FALSE(CheckOutside(dir_, "epoch-50/").ok());
   EXPECT_EQ(CheckOutside(".", "backup-1"), absl::OkStatus());
-  fs::current_path(before);
+  std::filesystem::current_path(before);
   EXPECT_EQ(CheckOutside(dir_, dir_ + "-new"), absl::OkStatus());
 }
 
