@@ -59,6 +59,8 @@ const std::map<std::string, std::string> kExpected = {
     {"WorkerService/ResumeWorker", "nnnnnynnnnn"},
     {"RendezvousService/PutKey", "nnnnnnnnnyf"},
     {"RendezvousService/GetKey", "nnnnnnnnnyf"},
+    {"RendezvousService/PutChoices", "nnnnnnnnnyf"},
+    {"RendezvousService/GetChoices", "nnnnnnnnnyf"},
     {"CheckpointService/BeginCheckpoint", "nnnnnnnnnyf"},
     {"CheckpointService/WriteChunks", "nnnnnnnnnyf"},
     {"CheckpointService/CommitCheckpoint", "nnnnnnnnnyf"},

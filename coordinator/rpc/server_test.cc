@@ -418,6 +418,40 @@ TEST_F(ServerTest, KeysMeetWithinAGeneration) {
   EXPECT_EQ(rendezvous_->PutKey(&context, put, &ignored).error_code(), grpc::StatusCode::ABORTED);
 }
 
+TEST_F(ServerTest, WhatAnAttemptHasChosenIsForLaterOnesToo) {
+  FakeWorker worker(server_->address(), "a", 1);
+  worker.Receive();
+  const std::string job = Submit();
+  worker.Receive();
+  const auto put = [&](int64_t generation, const std::string& choices) {
+    grpc::ClientContext context;
+    v1::PutChoicesRequest request;
+    request.set_job(job);
+    request.set_generation(generation);
+    request.set_choices(choices);
+    v1::PutChoicesResponse ignored;
+    return rendezvous_->PutChoices(&context, request, &ignored).error_code();
+  };
+  const auto get = [&](int64_t generation) -> std::string {
+    grpc::ClientContext context;
+    v1::GetChoicesRequest request;
+    request.set_job(job);
+    request.set_generation(generation);
+    v1::GetChoicesResponse response;
+    const grpc::Status status = rendezvous_->GetChoices(&context, request, &response);
+    return status.ok() ? response.choices() : absl::StrCat("error ", status.error_code());
+  };
+  EXPECT_EQ(get(1), "");
+  EXPECT_EQ(put(1, "first"), grpc::StatusCode::OK);
+  EXPECT_EQ(put(1, "second"), grpc::StatusCode::OK);
+  EXPECT_EQ(put(2, "of another generation"), grpc::StatusCode::ABORTED);
+  EXPECT_EQ(put(1, std::string((64 << 10) + 1, 'x')), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(get(1), "second");
+  EXPECT_EQ(get(2), absl::StrCat("error ", grpc::StatusCode::ABORTED));
+  Start();
+  EXPECT_EQ(get(1), "second");
+}
+
 TEST_F(ServerTest, LogsAreFollowedToTheEnd) {
   FakeWorker worker(server_->address(), "a", 2);
   worker.Receive();

@@ -20,6 +20,7 @@
 #include "coordinator/rpc/paging.h"
 #include "coordinator/rpc/services.h"
 #include "coordinator/security/principal.h"
+#include "coordinator/store/store.h"
 #include "milepost/v1/worker.grpc.pb.h"
 
 namespace milepost::coordinator {
@@ -251,7 +252,41 @@ class RendezvousServiceImpl : public v1::RendezvousService::Service {
                         [&](GateCall& call) { return Get(context, call, *request, response); });
   }
 
+  grpc::Status PutChoices(grpc::ServerContext* context, const v1::PutChoicesRequest* request,
+                          v1::PutChoicesResponse*) override {
+    return gate_->Serve(context, "RendezvousService/PutChoices", *request,
+                        Subject::Attempt(request->job(), request->generation()),
+                        [&](GateCall&) { return Put(*request); });
+  }
+
+  grpc::Status GetChoices(grpc::ServerContext* context, const v1::GetChoicesRequest* request,
+                          v1::GetChoicesResponse* response) override {
+    return gate_->Serve(
+        context, "RendezvousService/GetChoices", *request,
+        Subject::Attempt(request->job(), request->generation()), [&](GateCall&) -> absl::Status {
+          MP_RETURN_IF_ERROR(coordinator_->CheckGeneration(request->job(), request->generation()));
+          MP_ASSIGN_OR_RETURN(*response->mutable_choices(),
+                              coordinator_->store().GetChoices(JobNumber(request->job())));
+          return absl::OkStatus();
+        });
+  }
+
  private:
+  absl::Status Put(const v1::PutChoicesRequest& request) {
+    if (request.choices().size() > RendezvousTable::kMaxValueBytes) {
+      return absl::InvalidArgumentError(absl::StrCat("choices: at most ",
+                                                     RendezvousTable::kMaxValueBytes,
+                                                     " bytes, not ", request.choices().size()));
+    }
+    Store& store = coordinator_->store();
+    // Under the generation's lock: none outlives the job.
+    MP_RETURN_IF_ERROR(
+        coordinator_->WithGeneration(request.job(), request.generation(), [&]() -> absl::Status {
+          return store.PutChoices(JobNumber(request.job()), request.choices());
+        }));
+    return store.SyncKeys();
+  }
+
   absl::Status Put(const v1::PutKeyRequest& request) {
     RendezvousTable& table = coordinator_->rendezvous();
     const int64_t job = JobNumber(request.job());

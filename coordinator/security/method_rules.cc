@@ -49,6 +49,8 @@ constexpr MethodRule kRules[] = {
 
     {"/milepost.v1.RendezvousService/PutKey", ROLE_WORKER, Scope::kAttempt, Audit::kRefusals},
     {"/milepost.v1.RendezvousService/GetKey", ROLE_WORKER, Scope::kAttempt, Audit::kRefusals},
+    {"/milepost.v1.RendezvousService/PutChoices", ROLE_WORKER, Scope::kAttempt, Audit::kRefusals},
+    {"/milepost.v1.RendezvousService/GetChoices", ROLE_WORKER, Scope::kAttempt, Audit::kRefusals},
 
     {"/milepost.v1.CheckpointService/BeginCheckpoint", ROLE_WORKER, Scope::kAttempt,
      Audit::kRefusals},

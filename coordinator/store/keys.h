@@ -26,6 +26,7 @@ inline constexpr char kManifestPrefix = 'm';    // be64(checkpoint) -> StoredMan
 inline constexpr char kFlagsPrefix = 'f';       // be64(checkpoint) -> EncodeFlags
 inline constexpr char kDeletedPrefix = 'd';     // be64(checkpoint) -> nothing: delete its chunks
 inline constexpr char kRendezvousPrefix = 'r';  // be64(job) be64(generation) key -> value
+inline constexpr char kChoicesPrefix = 'c';     // be64(job) -> what its ranks have chosen
 
 // Whether records of this family are numbered by checkpoint.
 inline bool IsOfCheckpoints(char prefix) {

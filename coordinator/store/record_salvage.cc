@@ -34,7 +34,8 @@ constexpr Family kFamilies[] = {{'!', "counters", false},
                                 {kTokenPrefix, "tokens", false},
                                 {kTemplatePrefix, "templates", false},
                                 {kDeliveryPrefix, "webhook messages", false},
-                                {kRendezvousPrefix, "rendezvous keys", false}};
+                                {kRendezvousPrefix, "rendezvous keys", false},
+                                {kChoicesPrefix, "algorithms, of jobs", true}};
 
 constexpr char kAnotherKind[] = "records of another kind";
 

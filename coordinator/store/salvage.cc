@@ -112,8 +112,8 @@ void RaiseNumbers(const Tables& tables, std::map<std::string, std::string>* all)
       checkpoint = std::max(checkpoint, static_cast<int64_t>(ReadBe64(value)));
     } else if (key.size() >= 9 && key[0] != '!') {
       const auto number = static_cast<int64_t>(ReadBe64(absl::string_view(key).substr(1)));
-      const bool of_job =
-          key[0] == kJobPrefix || key[0] == kLogSummaryPrefix || key[0] == kRendezvousPrefix;
+      const bool of_job = key[0] == kJobPrefix || key[0] == kLogSummaryPrefix ||
+                          key[0] == kRendezvousPrefix || key[0] == kChoicesPrefix;
       if (of_job) job = std::max(job, number);
       if (IsOfCheckpoints(key[0])) checkpoint = std::max(checkpoint, number);
     }

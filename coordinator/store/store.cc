@@ -139,6 +139,7 @@ absl::Status Store::WriteDeletions(const Outcome& outcome, rocksdb::WriteBatch* 
   batch->Put(database_->meta(), kLastJobKey, last_job);
   for (const int64_t number : outcome.deleted_jobs) {
     batch->Delete(database_->meta(), NumberKey(kJobPrefix, number));
+    batch->Delete(database_->meta(), NumberKey(kChoicesPrefix, number));
     batch->DeleteRange(database_->meta(), NumberKey(kRendezvousPrefix, number),
                        NumberKey(kRendezvousPrefix, number + 1));
     checkpoints_->AddClaimed(JobName(number), batch);
@@ -237,6 +238,21 @@ absl::StatusOr<std::vector<RendezvousKey>> Store::LoadKeys() {
                     return absl::OkStatus();
                   }));
   return keys;
+}
+
+absl::Status Store::PutChoices(int64_t job, const std::string& choices) {
+  rocksdb::WriteBatch batch;
+  batch.Put(database_->meta(), NumberKey(kChoicesPrefix, job), choices);
+  return database_->Write(&batch, /*sync=*/false);
+}
+
+absl::StatusOr<std::string> Store::GetChoices(int64_t job) {
+  std::string choices;
+  const absl::Status status =
+      database_->Get(database_->meta(), NumberKey(kChoicesPrefix, job), &choices);
+  if (absl::IsNotFound(status)) return "";
+  MP_RETURN_IF_ERROR(status);
+  return choices;
 }
 
 }  // namespace milepost::coordinator

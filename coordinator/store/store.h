@@ -99,6 +99,11 @@ class Store {
   absl::Status SyncKeys();
   absl::StatusOr<std::vector<RendezvousKey>> LoadKeys();
 
+  // Of a job, until it is deleted. As PutKey; the next synced write takes it along.
+  absl::Status PutChoices(int64_t job, const std::string& choices);
+  // Empty: there are none. Blocks on the disk.
+  absl::StatusOr<std::string> GetChoices(int64_t job);
+
   CheckpointStore& checkpoints() { return *checkpoints_; }
   LogStore& logs() { return *logs_; }
 

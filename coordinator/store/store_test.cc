@@ -99,6 +99,24 @@ TEST_F(StoreTest, RendezvousKeysEndWithTheAttempt) {
   EXPECT_EQ(keys->at(0).value, "z");
 }
 
+TEST_F(StoreTest, WhatAJobHasChosenEndsWithTheJobAlone) {
+  Open();
+  ASSERT_TRUE(store_->PutChoices(1, "a").ok());
+  ASSERT_TRUE(store_->PutChoices(2, "b").ok());
+  Outcome ended;
+  ended.ended_attempts = {1};
+  ASSERT_TRUE(store_->Write(ended).ok());
+  Open();
+  EXPECT_EQ(*store_->GetChoices(1), "a");
+  Outcome deleted;
+  deleted.deleted_jobs = {1};
+  deleted.last_job = 2;
+  ASSERT_TRUE(store_->Write(deleted).ok());
+  Open();
+  EXPECT_EQ(*store_->GetChoices(1), "");
+  EXPECT_EQ(*store_->GetChoices(2), "b");
+}
+
 TEST_F(StoreTest, DirectoryOfANewerVersionIsRefused) {
   {
     auto database = Database::Open(dir_);

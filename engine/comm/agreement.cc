@@ -1,5 +1,6 @@
 #include "engine/comm/agreement.h"
 
+#include <cstdint>
 #include <cstring>
 #include <map>
 
@@ -13,6 +14,7 @@ namespace milepost::comm {
 namespace {
 
 constexpr size_t kRecordBytes = 1024;
+constexpr uint64_t kMaxTextBytes = 1 << 20;
 constexpr char kSeparator = '\n';
 
 // {0, 1, 2, 5} -> "ranks 0-2, 5".
@@ -59,6 +61,18 @@ absl::Status CheckAgreement(Communicator& communicator, const Facts& facts) {
                                                       ": ", absl::StrJoin(pieces, "; ")));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> BroadcastText(Communicator& communicator, std::string text) {
+  uint64_t size = text.size();
+  MP_RETURN_IF_ERROR(communicator.Broadcast(&size, sizeof size, 0));
+  if (size > kMaxTextBytes) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("rank 0 wants to send a text of ", size, " bytes: is it of another version?"));
+  }
+  text.resize(static_cast<size_t>(size));
+  MP_RETURN_IF_ERROR(communicator.Broadcast(text.data(), text.size(), 0));
+  return text;
 }
 
 }  // namespace milepost::comm

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "engine/comm/communicator.h"
 
 namespace milepost::comm {
@@ -22,6 +23,10 @@ using Facts = std::vector<std::pair<std::string, std::string>>;
 // and which ranks have what: "device: NVIDIA H100 on rank 3, NVIDIA H200 on ranks 0-2". All facts
 // of a rank take 1 KiB at most. Blocks; errors of the communicator as they are.
 absl::Status CheckAgreement(Communicator& communicator, const Facts& facts);
+
+// Collective: rank 0's `text`, of at most 1 MiB, on every rank. Blocks; errors of the communicator
+// as they are, and FAILED_PRECONDITION, the same on every rank, for a longer one.
+absl::StatusOr<std::string> BroadcastText(Communicator& communicator, std::string text);
 
 }  // namespace milepost::comm
 

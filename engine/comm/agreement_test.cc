@@ -45,6 +45,25 @@ TEST(Agreement, EveryRankHearsWhatDiffers) {
               Each("the ranks' hosts differ: cuDNN: 9.19 on rank 0; 9.8 on rank 1"));
 }
 
+TEST(Agreement, RankZerosTextIsEverybodys) {
+  for (const size_t size : {size_t{0}, size_t{1}, size_t{100'000}}) {
+    auto group = MakeInProcessGroup(3);
+    std::vector<std::string> texts(3);
+    std::vector<std::thread> threads;
+    for (size_t rank = 0; rank < 3; ++rank) {
+      threads.emplace_back([&, rank] {
+        const std::string own(rank == 0 ? size : 7 * rank, static_cast<char>('a' + rank));
+        texts[rank] = *BroadcastText(*group[rank], own);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_THAT(texts, Each(std::string(size, 'a')));
+  }
+  const auto alone = MakeInProcessGroup(1);
+  EXPECT_EQ(*BroadcastText(*alone[0], "abc"), "abc");
+  EXPECT_FALSE(BroadcastText(*alone[0], std::string((1 << 20) + 1, 'a')).ok());
+}
+
 TEST(Agreement, RanksOfOtherVersionsAreSaidToBe) {
   const Facts facts = {{"device", "NVIDIA H200"}};
   EXPECT_THAT(Answers({facts, {}}), Each(HasSubstr("of another version of Milepost")));

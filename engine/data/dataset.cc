@@ -11,6 +11,11 @@
 #include "common/status_macros.h"
 
 namespace milepost::data {
+namespace {
+
+constexpr int64_t kPlaceTokens = 1024;  // looked at for a fingerprint
+
+}  // namespace
 
 absl::StatusOr<std::shared_ptr<const TokenDataset>> TokenDataset::Open(
     const std::string& path, const DatasetOptions& options) {
@@ -75,6 +80,22 @@ std::vector<Field> TokenDataset::fields() const {
   return fields;
 }
 
+absl::Status TokenDataset::AddTo(Fingerprint* print, int64_t places) const {
+  const int64_t size = file_->size();
+  const int64_t length = std::min(size, kPlaceTokens);
+  std::vector<int32_t> part(static_cast<size_t>(length));
+  print->Add(size);
+  for (const int64_t begin : Fingerprint::Places(size - length + 1, places)) {
+    MP_RETURN_IF_ERROR(file_->Read(begin, options_.vocabulary, absl::MakeSpan(part)));
+    print->Add(part);
+    for (const auto& labels : labels_) {
+      MP_RETURN_IF_ERROR(labels->Read(begin, absl::MakeSpan(part)));
+      print->Add(part);
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status TokenDataset::FetchBatch(const SampleOrder& order, int64_t first, int64_t count,
                                       absl::Span<int32_t> tokens, absl::Span<int32_t> targets,
                                       absl::Span<int32_t* const> labels) const {
@@ -131,6 +152,10 @@ absl::StatusOr<int64_t> TokensInOrder::CountTargets(size_t field, int64_t first,
                                                     int64_t count) const {
   if (fields_[field].targets == kVaries) return CountByFetching(*this, field, first, count);
   return SampleSource::CountTargets(field, first, count);
+}
+
+absl::Status TokensInOrder::AddTo(Fingerprint* print) const {
+  return dataset_->AddTo(print, kFingerprintPlaces);
 }
 
 int64_t ValidationTurns(int64_t total, const BatchLayout& layout) {

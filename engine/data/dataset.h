@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "engine/data/fingerprint.h"
 #include "engine/data/label_file.h"
 #include "engine/data/sample_source.h"
 #include "engine/data/sampler.h"
@@ -80,6 +81,9 @@ class TokenDataset {
   // "tokens" and "targets", i32 each, every target valid; then those of the labels.
   std::vector<Field> fields() const;
 
+  // Of tokens and labels at that many places at most. SampleSource::AddTo.
+  absl::Status AddTo(Fingerprint* print, int64_t places) const;
+
  private:
   TokenDataset(std::shared_ptr<const TokenFile> file, const DatasetOptions& options);
   absl::Status FetchSample(int64_t sample, int32_t* tokens, int32_t* targets) const;
@@ -100,6 +104,7 @@ class TokensInOrder : public SampleSource {
   int64_t samples() const override { return dataset_->samples(); }
   absl::Status Fetch(int64_t first, int64_t count, absl::Span<char* const> into) const override;
   absl::StatusOr<int64_t> CountTargets(size_t field, int64_t first, int64_t count) const override;
+  absl::Status AddTo(Fingerprint* print) const override;
 
  private:
   std::shared_ptr<const TokenDataset> dataset_;

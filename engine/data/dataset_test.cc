@@ -5,10 +5,12 @@
 #include <stdlib.h>
 
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "engine/data/fingerprint.h"
 #include "engine/data/mixture.h"
 #include "engine/data/npy.h"
 #include "engine/data/prefetcher.h"
@@ -58,6 +60,44 @@ TEST_F(DatasetTest, SamplesAreInputsAndShiftedTargets) {
     }
   }
   EXPECT_EQ(Open(10, 1)->samples(), 9);
+}
+
+uint64_t FingerprintOfSource(const SampleSource& source) {
+  Fingerprint print;
+  EXPECT_EQ(source.AddTo(&print), absl::OkStatus());
+  return print.value();
+}
+
+TEST(Fingerprint, PlacesAreSpreadFromTheFirstToTheLast) {
+  EXPECT_THAT(Fingerprint::Places(0, 4), ::testing::IsEmpty());
+  EXPECT_THAT(Fingerprint::Places(1, 4), ::testing::ElementsAre(0));
+  EXPECT_THAT(Fingerprint::Places(3, 4), ::testing::ElementsAre(0, 1, 2));
+  EXPECT_THAT(Fingerprint::Places(1001, 5), ::testing::ElementsAre(0, 250, 500, 750, 1000));
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  EXPECT_THAT(Fingerprint::Places(most, 3), ::testing::ElementsAre(0, most / 2, most - 1));
+}
+
+// Checkpoints keep it: never another value for the same data.
+TEST(Fingerprint, ItsValueStays) {
+  Fingerprint print;
+  EXPECT_EQ(print.value(), 0u);
+  print.Add(int64_t{3});
+  print.Add(std::vector<int32_t>{1, -1});
+  print.Add("abc");
+  EXPECT_EQ(print.value(), 5778167290265591951u);
+}
+
+TEST_F(DatasetTest, OtherTokensMoreOrLessHaveAnotherFingerprint) {
+  const auto print = [&](int64_t tokens, int64_t bad = -1) {
+    const auto dataset =
+        TokenDataset::Open(Write(tokens, bad), {.sequence_length = 4, .vocabulary = 65536});
+    return FingerprintOfSource(TokensInOrder(*dataset));
+  };
+  const uint64_t whole = print(3000);
+  EXPECT_EQ(print(3000), whole);
+  EXPECT_NE(print(3001), whole);
+  EXPECT_NE(print(2999), whole);
+  for (const int64_t other : {0, 1500, 2999}) EXPECT_NE(print(3000, other), whole) << other;
 }
 
 TEST_F(DatasetTest, BatchesFollowTheOrderAcrossEpochs) {

@@ -113,6 +113,13 @@ absl::StatusOr<int64_t> TokenMixture::CountTargets(size_t field, int64_t first,
   return SampleSource::CountTargets(field, first, count);
 }
 
+absl::Status TokenMixture::AddTo(Fingerprint* print) const {
+  const int64_t places =
+      std::max<int64_t>(4, kFingerprintPlaces / static_cast<int64_t>(sets_.size()));
+  for (const Set& set : sets_) MP_RETURN_IF_ERROR(set.dataset->AddTo(print, places));
+  return absl::OkStatus();
+}
+
 absl::Status TokenMixture::FetchBatch(int64_t first, int64_t count, absl::Span<int32_t> tokens,
                                       absl::Span<int32_t> targets) const {
   if (order_.empty()) {

@@ -72,6 +72,7 @@ class TokenMixture : public SampleSource {
   int64_t samples() const override;
   absl::Status Fetch(int64_t first, int64_t count, absl::Span<char* const> into) const override;
   absl::StatusOr<int64_t> CountTargets(size_t field, int64_t first, int64_t count) const override;
+  absl::Status AddTo(Fingerprint* print) const override;
 
   // Samples [first, first + count) of the run, row-major [count, T] each. As
   // TokenDataset::FetchBatch.

@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "engine/data/fingerprint.h"
 
 namespace milepost::data {
 
@@ -60,6 +61,9 @@ class SampleSource {
   // Packed documents in those samples, cut at the ends of samples. Reads the samples; 0 where the
   // source knows of no documents.
   virtual absl::StatusOr<int64_t> CountDocuments(int64_t first, int64_t count) const;
+  // Adds what the files hold (fingerprint.h), in whatever form they have it and wherever they lie.
+  // Blocks on the disk, for at most a few hundred small reads. Errors as Fetch.
+  virtual absl::Status AddTo(Fingerprint* print) const = 0;
   // All zero where a sample costs next to nothing.
   virtual SourceStats stats() const { return {}; }
 };

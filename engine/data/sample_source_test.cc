@@ -34,6 +34,7 @@ class Numbers : public SampleSource {
     for (int64_t i = first; i < first + count; ++i) targets += Valid(i);
     return targets;
   }
+  absl::Status AddTo(Fingerprint*) const override { return absl::OkStatus(); }
   static int64_t Valid(int64_t sample) { return sample % 5; }
 
  private:

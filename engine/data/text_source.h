@@ -73,6 +73,7 @@ class TextSource : public SampleSource {
   // Reads the samples.
   absl::StatusOr<int64_t> CountTargets(size_t field, int64_t first, int64_t count) const override;
   absl::StatusOr<int64_t> CountDocuments(int64_t first, int64_t count) const override;
+  absl::Status AddTo(Fingerprint* print) const override { return tokens_->AddTo(print); }
 
  private:
   struct Sample;

@@ -29,6 +29,10 @@ class ListSource : public SampleSource {
     }
     return absl::OkStatus();
   }
+  absl::Status AddTo(Fingerprint* print) const override {
+    print->Add(tokens_);
+    return absl::OkStatus();
+  }
 
  private:
   std::vector<int32_t> tokens_;

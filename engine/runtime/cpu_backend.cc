@@ -11,6 +11,7 @@
 #include "engine/comm/communicator.h"
 #include "engine/kernels/cpu/convolution.h"
 #include "engine/kernels/cpu/matmul.h"
+#include "engine/plan/planner.h"
 #include "engine/runtime/cpu_ops.h"
 #include "engine/runtime/offload.h"
 #include "engine/runtime/randomness.h"
@@ -217,6 +218,17 @@ absl::StatusOr<BoundOp> CpuBackend::Bind(const plan::StepPlan& plan, const plan:
     default:
       return BindImageOp(b);
   }
+}
+
+absl::StatusOr<plan::StepPlan> PlanOnCpu(const v1::JobSpec& spec, plan::PlanOptions options,
+                                         CpuBackend& backend) {
+  MP_ASSIGN_OR_RETURN(plan::StepPlan plan, plan::PlanTraining(spec, options));
+  MP_ASSIGN_OR_RETURN(CpuBackend::MatmulWorkspace workspace, backend.CheckMatmulWorkspace(plan));
+  if (!workspace.missing) return plan;
+  options.min_matmul_workspace_bytes =
+      std::max(options.min_matmul_workspace_bytes, workspace.needed);
+  options.min_convolution_workspace_bytes = workspace.convolution;
+  return plan::PlanTraining(spec, options);
 }
 
 }  // namespace milepost::runtime

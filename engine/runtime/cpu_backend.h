@@ -1,8 +1,8 @@
 // The CPU: every op kind bound to the kernels of engine/kernels/cpu.
 //
 //   CpuBackend backend(threads);
-//   MP_ASSIGN_OR_RETURN(auto workspace, backend.CheckMatmulWorkspace(plan));
-//   // plan again with workspace.needed when some is missing; then allocate the arena
+//   MP_ASSIGN_OR_RETURN(const plan::StepPlan plan, PlanOnCpu(spec, options, backend));
+//   ...                                                             // allocate the arena
 //   backend.Attach(arena.data(), communicator);
 //   MP_ASSIGN_OR_RETURN(auto executor, Executor::Create(plan, plan.train, &backend, ...));
 //
@@ -25,6 +25,9 @@ namespace milepost::kernels {
 class ConvolutionCache;
 class MatmulCache;
 }  // namespace milepost::kernels
+namespace milepost::v1 {
+class JobSpec;
+}
 
 namespace milepost::runtime {
 
@@ -65,6 +68,11 @@ class CpuBackend : public Backend {
   StateDisk* disk_ = nullptr;
   comm::Communicator* communicator_ = nullptr;
 };
+
+// The plan of a training job on this CPU, with the scratch that its products need here; `options`
+// as OptionsFromSpec has them. Errors are the planner's and CheckMatmulWorkspace's.
+absl::StatusOr<plan::StepPlan> PlanOnCpu(const v1::JobSpec& spec, plan::PlanOptions options,
+                                         CpuBackend& backend);
 
 }  // namespace milepost::runtime
 

@@ -96,14 +96,8 @@ absl::Status CpuEngine::Open(const StepEngineArguments& arguments) {
 }
 
 absl::Status CpuEngine::MakePlan(const v1::JobSpec& spec, int threads) {
-  MP_ASSIGN_OR_RETURN(plan::PlanOptions options, plan::OptionsFromSpec(spec, threads));
-  MP_ASSIGN_OR_RETURN(plan_, plan::PlanTraining(spec, options));
-  MP_ASSIGN_OR_RETURN(CpuBackend::MatmulWorkspace workspace, backend_.CheckMatmulWorkspace(plan_));
-  if (!workspace.missing) return absl::OkStatus();
-  options.min_matmul_workspace_bytes =
-      std::max(options.min_matmul_workspace_bytes, workspace.needed);
-  options.min_convolution_workspace_bytes = workspace.convolution;
-  MP_ASSIGN_OR_RETURN(plan_, plan::PlanTraining(spec, options));
+  MP_ASSIGN_OR_RETURN(const plan::PlanOptions options, plan::OptionsFromSpec(spec, threads));
+  MP_ASSIGN_OR_RETURN(plan_, PlanOnCpu(spec, options, backend_));
   return absl::OkStatus();
 }
 

@@ -69,13 +69,15 @@ absl::Status TrainingSessionImpl::Open() {
                         communicator_->world()));
   }
   MP_ASSIGN_OR_RETURN(data_, OpenTrainingData(spec_));
+  MP_RETURN_IF_ERROR(AgreeOnData());
   const StepEngineFactory make_engine = options_.engine ? options_.engine : CpuStepEngine;
   MP_ASSIGN_OR_RETURN(engine_, make_engine({.spec = spec_,
                                             .threads = std::max(1, options_.threads),
                                             .data = data_,
                                             .communicator = communicator_,
                                             .device_communicator = options_.device_communicator,
-                                            .state_folder = StateFolder()}));
+                                            .state_folder = StateFolder(),
+                                            .choices = options_.choices}));
   const plan::StepPlan& plan = engine_->plan();
   layout_ = {.micro_batch = plan.options.micro_batch,
              .accumulation = plan.options.accumulation,
@@ -92,6 +94,23 @@ absl::Status TrainingSessionImpl::Open() {
   agreed_.resize(plan.train.graph.losses.size() + static_cast<size_t>(layout_.accumulation) + 1);
   context_.seed = spec_.train().seed();
   return absl::OkStatus();
+}
+
+// A host may have an older copy at the same path.
+absl::Status TrainingSessionImpl::AgreeOnData() {
+  MP_ASSIGN_OR_RETURN(*state_.mutable_data(), FingerprintOf(data_));
+  if (communicator_->world() == 1) return absl::OkStatus();
+  const v1::DataFingerprint& own = state_.data();
+  uint64_t parts[4] = {static_cast<uint64_t>(own.train_samples()), own.train(),
+                       static_cast<uint64_t>(own.validation_samples()), own.validation()};
+  MP_RETURN_IF_ERROR(communicator_->Broadcast(parts, sizeof parts, 0));
+  v1::DataFingerprint first;
+  first.set_train_samples(static_cast<int64_t>(parts[0]));
+  first.set_train(parts[1]);
+  first.set_validation_samples(static_cast<int64_t>(parts[2]));
+  first.set_validation(parts[3]);
+  return Annotate(CheckSameData(first, own, "rank 0"),
+                  absl::StrCat("rank ", communicator_->rank()));
 }
 
 const std::string& TrainingSessionImpl::StateFolder() const {
@@ -201,7 +220,9 @@ absl::Status TrainingSessionImpl::FinishRestore(const v1::TrainerState& state) {
         state.spec_digest(), state_.spec_digest())));
   }
   engine_->UseThread();
+  const v1::DataFingerprint data = state_.data();  // a fork may go on with others
   state_ = state;
+  *state_.mutable_data() = data;
   // A checkpoint of another precision has none, and one for another precision keeps none.
   if (scaler_.has_value() && state.loss_scale() > 0) {
     scaler_->Restore(state.loss_scale(), state.loss_scale_clean_steps());

@@ -53,6 +53,8 @@ struct SessionOptions {
   comm::Communicator* device_communicator = nullptr;  // as StepEngineArguments has it
   // For state on disk where the spec names no train.offload.path; there already.
   std::string state_folder;
+  // Of an earlier session of the job (TrainingSession::choices); rank 0's counts.
+  std::string choices;
   ActivityBoard* activity = nullptr;  // outlives the session; what Step and Evaluate do goes there
 };
 
@@ -130,8 +132,8 @@ class TrainingSession {
   // Takes what a restore has put there. Blocks where it goes to disk.
   virtual absl::Status StoreState(int part) = 0;
   // FAILED_PRECONDITION when the state does not belong to the spec's model, optimizer kind, seed
-  // and sequence length. Collective: rebuilds the compute-dtype parameters (all-gather at stages 1
-  // and 2).
+  // and sequence length. It may be of other data (CheckSameData): trainer_state() keeps what is
+  // there now. Collective: rebuilds the compute-dtype parameters (all-gather at stages 1 and 2).
   virtual absl::Status FinishRestore(const v1::TrainerState& state) = 0;
   // Whether the state is that of step(), also after a failure: FetchState may still be called then.
   // False where the failed step may have begun to change it.
@@ -165,6 +167,9 @@ class TrainingSession {
   // How optimizer state on disk is read and written: "io_uring, past the page cache"; empty where
   // none is there.
   virtual std::string disk_description() const = 0;
+  // What the engine has chosen by trying (StepEngine::choices): a later attempt that is given it
+  // has the same bits.
+  virtual std::string choices() const = 0;
   // What a device has beside it (step_engine.h); 0 on the CPU.
   virtual int64_t beside_bytes() const = 0;
   // Training ops, by kind and phase, since creation.

@@ -49,6 +49,9 @@ class StepEngine {
   virtual void UseThread() = 0;
 
   virtual const plan::StepPlan& plan() const = 0;
+  // What it has chosen by trying, and its bits depend on, so that another one makes the same of a
+  // job: its StepEngineArguments::choices. Empty: nothing.
+  virtual std::string choices() const { return ""; }
   // Of the arenas, as allocated: plan().arena_bytes and plan().host_arena_bytes.
   virtual int64_t allocated_bytes() const = 0;
   virtual int64_t allocated_host_bytes() const = 0;
@@ -122,6 +125,9 @@ struct StepEngineArguments {
   // session's; the same. Null where world is 1, and on the CPU.
   comm::Communicator* device_communicator = nullptr;
   std::string state_folder = {};  // on a local disk, for state that is to lie there
+  // StepEngine::choices of an earlier one of the job; rank 0's counts for all. What is of another
+  // device or library is not used.
+  std::string choices = {};
 };
 
 // Plans and allocates. INVALID_ARGUMENT, RESOURCE_EXHAUSTED with the figures.

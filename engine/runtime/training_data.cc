@@ -6,13 +6,16 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/spec/model_sizes.h"
 #include "common/status_macros.h"
 #include "engine/data/dataset.h"
+#include "engine/data/fingerprint.h"
 #include "engine/data/images/image_source.h"
 #include "engine/data/mixture.h"
 #include "engine/data/text_source.h"
 #include "engine/models/task_heads.h"
+#include "milepost/v1/checkpoint.pb.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost::runtime {
@@ -96,6 +99,37 @@ absl::StatusOr<TrainingData> OpenImageData(const v1::JobSpec& spec) {
 }
 
 }  // namespace
+
+absl::StatusOr<v1::DataFingerprint> FingerprintOf(const TrainingData& data) {
+  v1::DataFingerprint fingerprint;
+  data::Fingerprint train, validation;
+  MP_RETURN_IF_ERROR(data.train->AddTo(&train));
+  fingerprint.set_train_samples(data.train->samples());
+  fingerprint.set_train(train.value());
+  if (data.validation == nullptr) return fingerprint;
+  MP_RETURN_IF_ERROR(data.validation->AddTo(&validation));
+  fingerprint.set_validation_samples(data.validation->samples());
+  fingerprint.set_validation(validation.value());
+  return fingerprint;
+}
+
+absl::Status CheckSameData(const v1::DataFingerprint& before, const v1::DataFingerprint& now,
+                           absl::string_view whose) {
+  const auto check = [&](const char* what, int64_t samples_before, int64_t samples_now,
+                         bool same) -> absl::Status {
+    if (same && samples_before == samples_now) return absl::OkStatus();
+    const std::string difference =
+        samples_before == samples_now
+            ? absl::StrCat("as many, ", samples_now, " samples, but not the same")
+            : absl::StrCat(samples_now, " samples, not ", samples_before);
+    return absl::FailedPreconditionError(
+        absl::StrCat("the ", what, " data are not those of ", whose, ": ", difference));
+  };
+  MP_RETURN_IF_ERROR(check("training", before.train_samples(), now.train_samples(),
+                           before.train() == now.train()));
+  return check("validation", before.validation_samples(), now.validation_samples(),
+               before.validation() == now.validation());
+}
 
 absl::StatusOr<TrainingData> OpenTrainingData(const v1::JobSpec& spec) {
   if (SizesOf(spec.model()).images) return OpenImageData(spec);

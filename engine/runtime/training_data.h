@@ -6,12 +6,15 @@
 
 #include <memory>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "engine/data/sample_source.h"
 
 namespace milepost::v1 {
+class DataFingerprint;
 class JobSpec;
-}
+}  // namespace milepost::v1
 
 namespace milepost::runtime {
 
@@ -23,6 +26,14 @@ struct TrainingData {
 
 // `spec` is normalised. INVALID_ARGUMENT or NOT_FOUND with the path.
 absl::StatusOr<TrainingData> OpenTrainingData(const v1::JobSpec& spec);
+
+// Blocks on the disk, for some hundred small reads. Errors as SampleSource::Fetch.
+absl::StatusOr<v1::DataFingerprint> FingerprintOf(const TrainingData& data);
+
+// FAILED_PRECONDITION where `now` is of other data than `before`, that of `whose` ("step 90 of
+// jobs/1"): which data, and how many samples there are and were. Pure.
+absl::Status CheckSameData(const v1::DataFingerprint& before, const v1::DataFingerprint& now,
+                           absl::string_view whose);
 
 }  // namespace milepost::runtime
 

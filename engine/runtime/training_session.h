@@ -44,12 +44,15 @@ class TrainingSessionImpl : public TrainingSession {
   int64_t allocated_bytes() const override { return engine_->allocated_bytes(); }
   int64_t allocated_host_bytes() const override { return engine_->allocated_host_bytes(); }
   std::string disk_description() const override;
+  std::string choices() const override { return engine_->choices(); }
   int64_t beside_bytes() const override { return engine_->beside_bytes(); }
   std::vector<OpKindTime> op_times() const override { return engine_->Times(); }
 
  private:
   absl::Status Ready(absl::string_view call) const;
   const std::string& StateFolder() const;
+  // FAILED_PRECONDITION where this rank's data are not rank 0's.
+  absl::Status AgreeOnData();
   // Keeps `status` for every later call and lets no peer wait for this rank.
   absl::Status Fail(const absl::Status& status);
   // The initial or restored state goes where steps find it.

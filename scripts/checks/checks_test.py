@@ -176,6 +176,7 @@ echo '{"used_bytes": 1910, "context_bytes": 910, "arena_bytes": 990, "beside_byt
             "gpu_training_test": self.STAND_IN,
             "gpu_golden_test": self.STAND_IN,
             "gpu_step": self.STEP,
+            "gpu_diff": "#!/bin/bash\necho 9 ops compared, 0 differ\n",
             "nvidia-smi": "#!/bin/bash\necho A stand-in\n",
         }.items():
             program = folder / "bin" / name
@@ -227,6 +228,8 @@ echo '{"used_bytes": 1910, "context_bytes": 910, "arena_bytes": 990, "beside_byt
                 self.assertTrue(all(row["ok"] for row in good))
                 self.assertEqual(log.count("I am whole"), 2 * suites)
                 self.assertTrue(rows["graphs"]["ok"] and rows["op by op"]["ok"])
+                if behaviour != "hang":
+                    self.assertEqual(rows["ops of BERT"]["what"], "9 ops compared, 0 differ")
                 if behaviour == "print":
                     self.assertIn("begin\nyyy", log)
                     self.assertIn("bytes left out", log)

@@ -229,6 +229,33 @@ TEST_F(RunTest, OneThatWasKilledIsToldAsNotRunning) {
   EXPECT_EQ(cancelled.out, "jobs/1\njobs/2\n");
 }
 
+TEST_F(RunTest, AJobGoesOnWithItsOwnDataAlone) {
+  const std::string spec = Write("a.yaml", SmallJob(folder_, 1'000'000));
+  const auto run_to_a_checkpoint = [&](const std::vector<std::string>& argv) {
+    Begin(argv);
+    Until({"checkpoint", "list", "-o", "name"}, "checkpoints/");
+    Until({"job", "list"}, "RUNNING");
+    ASSERT_TRUE(running_->Signal(SIGINT).ok());
+    AwaitEnd();
+  };
+  run_to_a_checkpoint({"run", spec});
+  std::filesystem::rename(Path("train.npy"), Path("before.npy"));
+  std::filesystem::copy_file(Path("validation.npy"), Path("train.npy"));
+  const Ran other = Milepost({"run", spec});
+  EXPECT_EQ(other.exit_code, kExitJobFailed) << other.out;
+  EXPECT_THAT(other.err, AllOf(HasSubstr("the training data are not those of step"),
+                               HasSubstr("milepost job fork --from jobs/1")));
+  EXPECT_THAT(Milepost({"job", "describe", "1", "-o", "json"}).out, HasSubstr("\"USER\""));
+
+  ASSERT_EQ(Milepost({"job", "fork", "--from", "jobs/1"}).exit_code, kExitOk);
+  run_to_a_checkpoint({"run", "--job", "jobs/2"});
+  EXPECT_THAT(TextOf(Path("run.out")), HasSubstr("jobs/2 RUNNING")) << TextOf(Path("run.err"));
+
+  std::filesystem::rename(Path("before.npy"), Path("train.npy"));
+  run_to_a_checkpoint({"run", spec});
+  EXPECT_THAT(TextOf(Path("run.out")), HasSubstr("jobs/1 RUNNING")) << TextOf(Path("run.err"));
+}
+
 TEST_F(RunTest, WhoOnlyLooksIsInNobodysWay) {
   ASSERT_EQ(Milepost({"run", Write("a.yaml", SmallJob(folder_, 4))}).exit_code, kExitOk);
   std::vector<Subprocess> lists;

@@ -1,10 +1,14 @@
 // Training on a mixture of token files of different forms: the samples, and so the losses, are the
 // same at any number of ranks, and after a restart in the middle.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <fstream>
+#include <thread>
 
+#include "absl/strings/str_cat.h"
+#include "engine/comm/in_process.h"
 #include "engine/runtime/testing.h"
 
 namespace milepost::runtime {
@@ -55,6 +59,27 @@ TEST_F(MixtureTest, LossesDoNotDependOnTheRanks) {
   }
   const std::vector<double> alone = TrainFresh(job_.Spec({.ranks = 1}));
   EXPECT_NE(alone, one) << "the second file was never used";
+}
+
+// A host may hold an older copy under the same name.
+TEST_F(MixtureTest, RanksOnOtherDataAreRefused) {
+  const v1::JobSpec spec = Spec({.ranks = 2});
+  v1::JobSpec other = spec;
+  for (const int tokens : {30, 31}) {  // as many samples, or one more
+    const std::string path = job_.path(absl::StrCat("older", tokens, ".bin"));
+    WriteLlmc(path, tokens * TinyJob::kContext + 1);
+    if (tokens == 30) std::fstream(path, std::ios::in | std::ios::out).seekp(1024).write("\5", 1);
+    other.mutable_data()->mutable_mixture(1)->set_path(path);
+    auto group = comm::MakeInProcessGroup(2);
+    std::thread first(
+        [&] { TrainingSession::Create(spec, {}, group[0].get()).status().IgnoreError(); });
+    const absl::Status status = TrainingSession::Create(other, {}, group[1].get()).status();
+    first.join();
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                testing::AllOf(testing::HasSubstr("rank 1: the training data are not those of"),
+                               testing::HasSubstr(tokens == 30 ? "as many" : ", not ")));
+  }
 }
 
 // What a restored position brings is what an uninterrupted run would have had there.

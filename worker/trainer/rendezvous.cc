@@ -89,6 +89,31 @@ absl::StatusOr<std::string> RendezvousStore::Get(absl::string_view key, absl::Ti
   return std::move(*response.mutable_value());
 }
 
+absl::StatusOr<std::string> RendezvousStore::GetChoices(absl::Time deadline) {
+  v1::GetChoicesRequest request;
+  request.set_job(job_);
+  request.set_generation(generation_);
+  v1::GetChoicesResponse response;
+  const absl::Status status =
+      Retry(deadline, [&](v1::RendezvousService::Stub* stub, grpc::ClientContext* context) {
+        return stub->GetChoices(context, request, &response);
+      });
+  if (absl::IsUnimplemented(status)) return "";
+  MP_RETURN_IF_ERROR(status);
+  return std::move(*response.mutable_choices());
+}
+
+absl::Status RendezvousStore::PutChoices(absl::string_view choices, absl::Time deadline) {
+  v1::PutChoicesRequest request;
+  request.set_job(job_);
+  request.set_generation(generation_);
+  request.set_choices(std::string(choices));
+  v1::PutChoicesResponse response;
+  return Retry(deadline, [&](v1::RendezvousService::Stub* stub, grpc::ClientContext* context) {
+    return stub->PutChoices(context, request, &response);
+  });
+}
+
 namespace {
 
 // Empty when it has no address.

@@ -53,7 +53,22 @@ class FakeRendezvous : public v1::RendezvousService::Service {
     return grpc::Status::OK;
   }
 
+  grpc::Status PutChoices(grpc::ServerContext*, const v1::PutChoicesRequest* request,
+                          v1::PutChoicesResponse*) override {
+    std::lock_guard lock(mutex_);
+    choices_ = request->choices();
+    return grpc::Status::OK;
+  }
+  grpc::Status GetChoices(grpc::ServerContext*, const v1::GetChoicesRequest* request,
+                          v1::GetChoicesResponse* response) override {
+    std::lock_guard lock(mutex_);
+    if (request->generation() == 0) return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "older");
+    response->set_choices(choices_);
+    return grpc::Status::OK;
+  }
+
   std::mutex mutex_;
+  std::string choices_;
   std::condition_variable changed_;
   std::map<std::string, std::string> values_;
   std::string address_;
@@ -85,6 +100,16 @@ TEST_F(RendezvousTest, HandsValuesOver) {
   EXPECT_EQ(*value, "address");
   EXPECT_TRUE(
       absl::IsDeadlineExceeded(b->Get("rank1", absl::Now() + absl::Milliseconds(50)).status()));
+}
+
+TEST_F(RendezvousTest, ChoicesAreKeptWhereTheCoordinatorKeepsAny) {
+  FakeRendezvous service;
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  auto store = Store(service.address());
+  EXPECT_EQ(*store->GetChoices(deadline), "");
+  EXPECT_EQ(store->PutChoices("of rank 0", deadline), absl::OkStatus());
+  EXPECT_EQ(*store->GetChoices(deadline), "of rank 0");
+  EXPECT_EQ(*Store(service.address(), /*generation=*/0)->GetChoices(deadline), "");
 }
 
 TEST_F(RendezvousTest, OutlivesTheCoordinator) {

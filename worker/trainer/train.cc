@@ -23,6 +23,7 @@
 #include "engine/plan/step_plan.h"
 #include "engine/runtime/session.h"
 #include "engine/runtime/state_disk.h"
+#include "engine/runtime/training_data.h"
 #include "milepost/v1/trainer.pb.h"
 #include "worker/memory_state/memory_state.h"
 #include "worker/memory_state/peer_copies.h"
@@ -43,6 +44,7 @@ namespace {
 
 constexpr absl::Duration kHandOver = absl::Seconds(10);
 constexpr absl::Duration kMeetingTime = absl::Minutes(5);
+constexpr absl::Duration kKeepChoices = absl::Seconds(10);  // then training begins all the same
 constexpr absl::Duration kRestorePatience = absl::Minutes(10);
 // That a rank waits for others that are still setting up: longer than these may (HangWatch). Who
 // fails is noticed at once.
@@ -73,6 +75,10 @@ class Trainer {
   absl::Status CheckDevice() const;
   absl::Status CheckPathsOfSpec() const;
   absl::Status Meet();
+  // What earlier attempts of the job have chosen by trying, so that this one has their bits; and
+  // for later ones. A rank on a CPU chooses nothing.
+  absl::Status FetchChoices();
+  void KeepChoices();
   // Parameters and the rest of the state, from wherever they come; nullopt: they are there.
   std::optional<TrainerExit> Begin();
   void SettingUp();
@@ -82,6 +88,8 @@ class Trainer {
   absl::StatusOr<bool> RestoreFromMemory();
   // nullopt: the session holds the checkpoint's state.
   std::optional<TrainerExit> Restore();
+  // FAILED_PRECONDITION, with the ways on, where `state` comes of other data than there are now.
+  absl::Status CheckData(const v1::TrainerState& state) const;
   // New parameters: from the seed, or from train.init_from.
   absl::Status Initialize();
   // Where optimizer state lies that is offloaded to disk; empty: it is not. Made if it is the
@@ -121,6 +129,7 @@ class Trainer {
   bool stop_agreed_ = false;
   bool forgot_older_state_ = false;
   std::string restored_from_;  // empty: it began anew
+  std::string choices_;        // rank 0's, of earlier attempts
   std::unique_ptr<comm::Communicator> communicator_;
   std::unique_ptr<comm::Communicator> device_communicator_;  // of several ranks on GPUs
   std::unique_ptr<comm::Communicator> copies_communicator_;  // until copies_ has it
@@ -163,6 +172,29 @@ absl::Status Trainer::Meet() {
   return absl::OkStatus();
 }
 
+absl::Status Trainer::FetchChoices() {
+  if (start_.rank() != 0 || device_.kind == v1::DEVICE_KIND_CPU) return absl::OkStatus();
+  RendezvousStore store(coordinator_, start_.job(), start_.generation(),
+                        [] { return StopRequested() || AbortRequested(); });
+  absl::StatusOr<std::string> choices = store.GetChoices(Now() + kMeetingTime);
+  fenced_ = store.fenced();
+  if (choices.ok()) choices_ = *std::move(choices);
+  return choices.status();
+}
+
+void Trainer::KeepChoices() {
+  if (start_.rank() != 0) return;
+  const std::string choices = session_->choices();
+  if (choices.empty() || choices == choices_) return;
+  RendezvousStore store(coordinator_, start_.job(), start_.generation(),
+                        [] { return StopRequested() || AbortRequested(); });
+  const absl::Status kept = store.PutChoices(choices, Now() + kKeepChoices);
+  if (kept.ok()) return;
+  spdlog::warn(
+      "the choice of algorithms could not be kept, so a later attempt may have other bits: {}",
+      std::string(kept.message()));
+}
+
 std::optional<TrainerExit> Trainer::Begin() {
   // The first attempt has nobody before it that could have left something.
   if (start_.generation() > 1) {
@@ -197,11 +229,23 @@ absl::StatusOr<bool> Trainer::RestoreFromMemory() {
                       TakeUpState(message_.memory_folder(), start_.uid(), start_.generation(),
                                   start_.checkpoint_step(), *session_, *communicator_));
   if (!state.has_value()) return false;
+  MP_RETURN_IF_ERROR(CheckData(*state));
   MP_RETURN_IF_ERROR(session_->FinishRestore(*state));
   restored_from_ = kFromMemory;
   spdlog::info("step {}: restored from the hosts' memory in {:.2f} s", session_->step(),
                absl::ToDoubleSeconds(Now() - begin));
   return true;
+}
+
+absl::Status Trainer::CheckData(const v1::TrainerState& state) const {
+  if (!state.has_data()) return absl::OkStatus();
+  absl::Status status =
+      runtime::CheckSameData(state.data(), session_->trainer_state().data(),
+                             absl::StrCat("step ", state.step(), " of ", start_.job()));
+  if (status.ok()) return status;
+  return absl::FailedPreconditionError(absl::StrCat(
+      status.message(), ". Put back what was there; or go on with what is there now as a job of ",
+      "its own: milepost job fork --from ", start_.job()));
 }
 
 std::optional<TrainerExit> Trainer::Restore() {
@@ -213,6 +257,10 @@ std::optional<TrainerExit> Trainer::Restore() {
   const absl::Time begin = Now();
   auto manifest = reader.Manifest(start_.checkpoint());
   absl::Status status = manifest.status();
+  // A fork may be for the sake of other data.
+  if (status.ok() && manifest->checkpoint().job() == start_.job()) {
+    if (status = CheckData(manifest->state()); !status.ok()) return SetupFailure(status);
+  }
   for (int part = 0; status.ok() && part < session_->state_parts(); ++part) {
     SettingUp();
     if (status = session_->FetchState(part); !status.ok()) return SetupFailure(status);
@@ -357,7 +405,9 @@ TrainerExit Trainer::Run() {
   if (absl::Status status = FindCoordinator(); !status.ok()) return SetupFailure(status);
   if (absl::Status status = CheckDevice(); !status.ok()) return SetupFailure(status);
   if (absl::Status status = CheckPathsOfSpec(); !status.ok()) return SetupFailure(status);
-  if (absl::Status status = Meet(); !status.ok()) {
+  absl::Status status = Meet();
+  if (status.ok()) status = FetchChoices();
+  if (!status.ok()) {
     if (fenced_) return Fenced();
     if (AbortRequested()) return SetupFailure(Aborted());
     if (StopRequested()) return {.code = kExitStopped};
@@ -377,6 +427,7 @@ TrainerExit Trainer::Run() {
                                         .engine = device_.engine,
                                         .device_communicator = device_communicator_.get(),
                                         .state_folder = state_folder_,
+                                        .choices = choices_,
                                         .activity = &activity_},
                                        communicator_.get());
   if (!session.ok()) {
@@ -385,6 +436,7 @@ TrainerExit Trainer::Run() {
     return stopped ? TrainerExit{.code = kExitStopped} : SetupFailure(session.status());
   }
   session_ = *std::move(session);
+  KeepChoices();
   if (!state_folder_.empty()) {
     spdlog::info("optimizer state: {} MiB in {} ({})", session_->plan().disk_bytes >> 20,
                  state_folder_, session_->disk_description());

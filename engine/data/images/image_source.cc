@@ -16,6 +16,7 @@ namespace {
 constexpr int kMaxReplacements = 100;
 // Enough for nearly every header; the whole file is read where it is not.
 constexpr int64_t kHeaderBytes = 64 << 10;
+constexpr int64_t kPrintBytes = 16 << 10;  // of an image, looked at for a fingerprint
 
 int64_t Nanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -205,6 +206,24 @@ absl::Status ImageSource::Fetch(int64_t first, int64_t count, absl::Span<char* c
   fetched_.fetch_add(count, std::memory_order_relaxed);
   busy_nanoseconds_.fetch_add(Nanoseconds() - start, std::memory_order_relaxed);
   return status;
+}
+
+absl::Status ImageSource::AddTo(Fingerprint* print) const {
+  std::vector<int32_t> labels(static_cast<size_t>(set_->size()));
+  for (int64_t image = 0; image < set_->size(); ++image) {
+    labels[static_cast<size_t>(image)] = set_->LabelOf(image);
+  }
+  print->Add(labels);
+  for (const std::vector<int32_t>& of_head : labels_) print->Add(of_head);
+  std::string storage;
+  for (const int64_t image : Fingerprint::Places(set_->size(), kFingerprintPlaces)) {
+    StoredImage stored;
+    const absl::Status status = set_->Read(image, kPrintBytes, &storage, &stored);
+    if (IsDamage(status) && options_.skip_damaged) continue;
+    MP_RETURN_IF_ERROR(status);
+    print->Add(stored.bytes.substr(0, static_cast<size_t>(kPrintBytes)));
+  }
+  return absl::OkStatus();
 }
 
 SourceStats ImageSource::stats() const {

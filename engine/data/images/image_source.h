@@ -63,6 +63,7 @@ class ImageSource : public SampleSource {
   int64_t samples() const override { return order_.samples(); }
   absl::Status Fetch(int64_t first, int64_t count, absl::Span<char* const> into) const override;
   absl::StatusOr<int64_t> CountTargets(size_t field, int64_t first, int64_t count) const override;
+  absl::Status AddTo(Fingerprint* print) const override;
   SourceStats stats() const override;
 
   const ImageSet& set() const { return *set_; }

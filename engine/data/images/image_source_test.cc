@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/data/fingerprint.h"
 #include "engine/data/images/testing.h"
 #include "engine/data/prefetcher.h"
 
@@ -60,6 +61,21 @@ class ImageSourceTest : public testing::Test {
   const ViewOptions small_ = {.image_size = 16, .resize = 20};
   std::string folder_;
 };
+
+TEST_F(ImageSourceTest, OtherImagesHaveAnotherFingerprint) {
+  const auto print = [&] {
+    Fingerprint print;
+    EXPECT_EQ(Open({.view = small_, .classes = 5})->AddTo(&print), absl::OkStatus());
+    return print.value();
+  };
+  const uint64_t before = print();
+  EXPECT_EQ(print(), before);
+  Write("class2/0.img.jpg", Golden("base.png"));
+  const uint64_t another = print();
+  EXPECT_NE(another, before);
+  std::filesystem::rename(folder_ + "/class2/1.img.jpg", folder_ + "/class3/2.img.jpg");
+  EXPECT_NE(print(), another);
+}
 
 TEST_F(ImageSourceTest, EpochsVisitEveryImageOnceAndDiffer) {
   const auto source = Open({.view = small_, .classes = 5, .seed = 3});

@@ -20,6 +20,7 @@
 #include "engine/runtime/cuda/cuda_status.h"
 #include "engine/runtime/cuda_backend/cuda_generation_engine.h"
 #include "engine/runtime/cuda_backend/cuda_step_engine.h"
+#include "engine/runtime/cuda_backend/diff_engine.h"
 
 namespace milepost::runtime {
 namespace {
@@ -103,6 +104,15 @@ std::string Environment(const char* name) {
 
 StepEngineFactory GpuStepEngine(const GpuOptions& options) {
   return [options](const StepEngineArguments& arguments) { return MakeEngine(options, arguments); };
+}
+
+StepEngineFactory GpuDiffEngine(const GpuOptions& options,
+                                std::function<void(const OpDiff&)> report) {
+  return [options, report = std::move(report)](
+             const StepEngineArguments& arguments) -> absl::StatusOr<std::unique_ptr<StepEngine>> {
+    MP_ASSIGN_OR_RETURN(GpuParts gpu, OpenGpu(options));
+    return DiffEngine(arguments, std::move(gpu.parts), report);
+  };
 }
 
 GenerationEngineFactory GpuGenerationEngine(const GpuOptions& options) {

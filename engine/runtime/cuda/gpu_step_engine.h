@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "engine/runtime/cuda_backend/op_diff.h"
 #include "engine/runtime/generation_engine.h"
 #include "engine/runtime/step_engine.h"
 
@@ -34,6 +35,11 @@ struct GpuOptions {
 // The factory's errors: FAILED_PRECONDITION without a driver or a GPU of this number, and those of
 // CudaStepEngine.
 StepEngineFactory GpuStepEngine(const GpuOptions& options);
+
+// Compares each op with the CPU's (cuda_backend/diff_engine.h): the same errors, those of
+// DiffEngine. Nothing is captured.
+StepEngineFactory GpuDiffEngine(const GpuOptions& options,
+                                std::function<void(const OpDiff&)> report);
 
 // Generation on one: the same errors, those of CudaGenerationEngine.
 GenerationEngineFactory GpuGenerationEngine(const GpuOptions& options);

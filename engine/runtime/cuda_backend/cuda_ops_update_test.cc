@@ -32,6 +32,8 @@ using kernels::RandomVector;
 class CpuProducts : public cuda::DeviceProducts {
  public:
   int64_t WorkspaceBytes() const override { return plan::kCudaProductScratch; }
+  absl::Status UseChoices(absl::string_view) override { return absl::OkStatus(); }
+  std::string Choices() const override { return ""; }
   absl::Status Prepare(const cuda::Product& product) override {
     MP_ASSIGN_OR_RETURN(const size_t bytes, cache_.WorkspaceBytes(product.spec));
     largest_ = std::max(largest_, bytes);

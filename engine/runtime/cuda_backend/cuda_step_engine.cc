@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "common/steady_time.h"
+#include "engine/comm/agreement.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/missing_ranks.h"
 #include "engine/plan/estimate.h"
@@ -19,6 +19,7 @@
 #include "engine/plan/required_bytes.h"
 #include "engine/runtime/arena.h"
 #include "engine/runtime/cuda_backend/cuda_backend.h"
+#include "engine/runtime/cuda_backend/device_plan.h"
 #include "engine/runtime/cuda_backend/documents.h"
 #include "engine/runtime/cuda_backend/tables_on_device.h"
 #include "engine/runtime/device/device_executor.h"
@@ -62,17 +63,6 @@ Inputs InputsOf(const plan::StepPlan& plan, const plan::Program& program) {
   return inputs;
 }
 
-// By loss head: what one chunk of a head that gathers rows takes.
-std::vector<int64_t> MostTargets(const plan::Program& program) {
-  std::vector<int64_t> most(program.graph.losses.size(), std::numeric_limits<int64_t>::max());
-  for (const plan::PlannedOp& planned : program.ops) {
-    const graph::Op& op = planned.op;
-    if (op.kind != graph::OpKind::kLmHeadLossBackward || !op.attributes.gathers) continue;
-    most[op.attributes.head] = op.attributes.chunk_rows;
-  }
-  return most;
-}
-
 // What a step needs that a checkpoint has, and what a checkpoint has.
 std::vector<Range> RangesOf(const plan::StepPlan& plan, const std::vector<plan::BufferId>& ids) {
   std::vector<Range> ranges;
@@ -88,6 +78,7 @@ class CudaEngine : public StepEngine {
 
   void UseThread() override { device().UseThread(); }
   const plan::StepPlan& plan() const override { return plan_; }
+  std::string choices() const override { return parts_.products->Choices(); }
   int64_t allocated_bytes() const override { return plan_.arena_bytes; }
   int64_t allocated_host_bytes() const override {
     return host_arena_.has_value() ? host_arena_->bytes() : 0;
@@ -146,6 +137,7 @@ class CudaEngine : public StepEngine {
   absl::Status Synchronize() {
     return WaitFor([this](absl::Duration timeout) { return train_->Synchronize(timeout); });
   }
+  absl::Status Choose(const StepEngineArguments& arguments);
   absl::Status MakePlan(const StepEngineArguments& arguments);
   absl::Status AllocateOnDevice(const std::string& state_folder);
   absl::Status Bind();
@@ -212,7 +204,7 @@ CudaEngine::~CudaEngine() {
 absl::Status CudaEngine::Open(const StepEngineArguments& arguments) {
   host_communicator_ = arguments.communicator;
   rank_ = host_communicator_->rank();
-  MP_RETURN_IF_ERROR(MakePlan(arguments));
+  MP_RETURN_IF_ERROR(Choose(arguments));
   parts_.timeout = StepTimeout(plan_, arguments.threads, parts_.timeout);
   MP_ASSIGN_OR_RETURN(streams_, DeviceStreams::Add(device(), plan_.options.Offloads()));
   if (plan_.options.world > 1) {
@@ -239,21 +231,28 @@ absl::Status CudaEngine::Open(const StepEngineArguments& arguments) {
   return host_communicator_->Barrier();
 }
 
-// What the libraries want is known only once they have been asked, for the plan's ops.
+// Rank 0 chooses first, and the others as it has: all have the same plan, and the job's bits are
+// not to depend on which of its hosts was the faster one at something.
+absl::Status CudaEngine::Choose(const StepEngineArguments& arguments) {
+  kernels::cuda::DeviceProducts& products = *parts_.products;
+  if (rank_ == 0) {
+    const absl::Status used =
+        arguments.choices.empty() ? absl::OkStatus() : products.UseChoices(arguments.choices);
+    if (!used.ok()) parts_.note(absl::StrCat(used.message(), "; chosen anew"));
+    MP_RETURN_IF_ERROR(MakePlan(arguments));
+    return comm::BroadcastText(*host_communicator_, products.Choices()).status();
+  }
+  MP_ASSIGN_OR_RETURN(const std::string choices, comm::BroadcastText(*host_communicator_, ""));
+  MP_RETURN_IF_ERROR(products.UseChoices(choices));
+  return MakePlan(arguments);
+}
+
 absl::Status CudaEngine::MakePlan(const StepEngineArguments& arguments) {
-  MP_ASSIGN_OR_RETURN(plan::PlanOptions options,
+  MP_ASSIGN_OR_RETURN(const plan::PlanOptions options,
                       plan::OptionsFromSpec(arguments.spec, arguments.threads));
-  options.device = plan::DeviceKind::kCuda;  // whatever the spec says, as tests do
-  options.fuse_gelu = true;
-  MP_ASSIGN_OR_RETURN(plan_, plan::PlanTraining(arguments.spec, options));
-  CudaBackend libraries({.products = parts_.products.get(), .graphs = parts_.graphs.get()});
-  CudaScratch needed;
-  const absl::Status enough = libraries.Prepare(plan_, &needed);
-  if (enough.ok() || !absl::IsResourceExhausted(enough)) return enough;
-  options.min_attention_workspace_bytes = needed.attention;
-  options.min_convolution_workspace_bytes = needed.convolution;
-  MP_ASSIGN_OR_RETURN(plan_, plan::PlanTraining(arguments.spec, options));
-  return libraries.Prepare(plan_);
+  MP_ASSIGN_OR_RETURN(plan_,
+                      PlanOnDevice(arguments.spec, options, *parts_.products, *parts_.graphs));
+  return absl::OkStatus();
 }
 
 absl::Status CudaEngine::AllocateOnDevice(const std::string& state_folder) {

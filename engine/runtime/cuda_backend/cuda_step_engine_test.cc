@@ -1,5 +1,6 @@
 // What a whole session on a fake device does where something of the device does not work.
 #include "engine/runtime/cuda_backend/cuda_step_engine.h"
+#include "engine/plan/cuda_workspace.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -92,6 +93,46 @@ TEST(CudaStepEngine, TrainsOnAHostThatPinsNoMemory) {
   EXPECT_THAT(notes, IsEmpty());
   EXPECT_EQ(losses(std::make_unique<UnpinnedDevice>(/*seed=*/3)), pinned);
   EXPECT_THAT(notes, ElementsAre(HasSubstr("no locked pages are left")));
+}
+
+// A job's bits depend on the algorithms of its products: a later attempt takes the first one's.
+TEST(CudaStepEngine, TheSameChoicesGiveTheSameBits) {
+  using Order = kernels::cuda::HostProducts::Order;
+  const TinyJob job;
+  const v1::JobSpec spec = job.Spec({.global_batch = 2, .micro_batch = 1, .layers = 1});
+  std::vector<std::string> notes;
+  std::string choices;
+  const auto losses = [&](Order order, const std::string& given) {
+    const auto group = comm::MakeInProcessGroup(1);
+    SessionOptions options{.choices = given};
+    options.engine = [&](const StepEngineArguments& arguments) {
+      CudaEngineParts parts;
+      parts.device = std::make_unique<FakeDevice>(/*seed=*/3);
+      parts.products =
+          std::make_unique<kernels::cuda::HostProducts>(plan::kCudaProductScratch, order);
+      parts.graphs = std::make_unique<kernels::cuda::HostGraphs>();
+      parts.note = [&](const std::string& note) { notes.push_back(note); };
+      return CudaStepEngine(arguments, std::move(parts));
+    };
+    auto session = TrainingSession::Create(spec, options, group[0].get());
+    EXPECT_TRUE(session.ok()) << session.status();
+    EXPECT_EQ((*session)->InitializeParameters(), absl::OkStatus());
+    std::vector<double> losses;
+    for (int step = 0; step < 4; ++step) losses.push_back((*session)->Step(false)->train_loss);
+    choices = (*session)->choices();
+    return losses;
+  };
+  const std::vector<double> first = losses(Order::kForward, "");
+  const std::string of_job = choices;
+  EXPECT_NE(losses(Order::kBackward, ""), first);
+  EXPECT_EQ(losses(Order::kBackward, of_job), first);
+  EXPECT_EQ(choices, of_job);
+  EXPECT_THAT(notes, IsEmpty());
+
+  const std::string other = kernels::cuda::AlgorithmTable("another GPU").Format();
+  EXPECT_EQ(losses(Order::kForward, other), first);
+  EXPECT_THAT(notes, ElementsAre(HasSubstr("chosen anew")));
+  EXPECT_EQ(choices, of_job);
 }
 
 // The host reads and writes at least 28 bytes of its memory for each parameter that it updates

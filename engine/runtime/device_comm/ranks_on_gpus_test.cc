@@ -14,6 +14,7 @@
 #include "engine/comm/in_process.h"
 #include "engine/kernels/cuda/testing/host_graphs.h"
 #include "engine/kernels/cuda/testing/host_products.h"
+#include "engine/plan/cuda_workspace.h"
 #include "engine/runtime/cuda_backend/cuda_step_engine.h"
 #include "engine/runtime/device/testing/fake_device.h"
 #include "engine/runtime/device_comm/host_staged_communicator.h"
@@ -73,7 +74,8 @@ struct GpuRank {
                                                      const StepEngineArguments& arguments) {
     CudaEngineParts parts;
     parts.device = std::make_unique<FakeDevice>(/*seed=*/5 + ranks.rank());
-    parts.products = std::make_unique<kernels::cuda::HostProducts>();
+    parts.products =
+        std::make_unique<kernels::cuda::HostProducts>(plan::kCudaProductScratch, order);
     parts.graphs = std::make_unique<kernels::cuda::HostGraphs>();
     parts.communicator = [this, transport](const plan::StepPlan& plan) {
       return Connect(transport, plan);
@@ -82,6 +84,7 @@ struct GpuRank {
   }
 
   comm::Communicator& ranks;
+  kernels::cuda::HostProducts::Order order = kernels::cuda::HostProducts::Order::kForward;
   FakeNccl nccl;
   AtOnce stream;
   uint32_t words[2] = {};
@@ -89,7 +92,9 @@ struct GpuRank {
 };
 
 // Losses and norms of every step, as rank 0 has them; all ranks have the same.
-std::vector<double> Train(const v1::JobSpec& spec, Transport transport) {
+std::vector<double> Train(
+    const v1::JobSpec& spec, Transport transport,
+    const std::function<kernels::cuda::HostProducts::Order(int rank)>& order_of = {}) {
   const int world = spec.resources().ranks();
   auto host = comm::MakeInProcessGroup(world);
   auto device = comm::MakeInProcessGroup(world);
@@ -99,6 +104,7 @@ std::vector<double> Train(const v1::JobSpec& spec, Transport transport) {
   for (int r = 0; r < world; ++r) {
     threads.emplace_back([&, r] {
       GpuRank rank(*device[r], cluster);
+      if (order_of) rank.order = order_of(r);
       SessionOptions options;
       if (transport != Transport::kCpu) {
         options.engine = [&](const StepEngineArguments& arguments) {
@@ -163,6 +169,19 @@ TEST(RanksOnGpus, TrainAlikeWithShardsOfGradients) {
 TEST(RanksOnGpus, TrainAlikeInGroupsThatShardEverything) {
   const TinyJob job;
   ExpectAlike(Spec(job, {.ranks = 4, .stage = 3, .group = 2}, 1), 1e-4);
+}
+
+// Whatever a rank's own host finds the fastest.
+TEST(RanksOnGpus, AllTakeTheAlgorithmsOfRankZero) {
+  using Order = kernels::cuda::HostProducts::Order;
+  const TinyJob job;
+  const v1::JobSpec spec = Spec(job, {.ranks = 2, .stage = 1}, 2);
+  const std::vector<double> forward = Train(spec, Transport::kInProcess);
+  const auto train = [&](std::vector<Order> orders) {
+    return Train(spec, Transport::kInProcess, [&](int rank) { return orders[rank]; });
+  };
+  EXPECT_EQ(train({Order::kForward, Order::kBackward}), forward);
+  EXPECT_NE(train({Order::kBackward, Order::kForward}), forward);
 }
 
 // A device whose work is not done for as long as it is told so.

@@ -246,14 +246,14 @@ absl::StatusOr<Operands> AllocateOperands(const Product& product, const ColumnMa
 
 struct CublasProducts::Impl {
   explicit Impl(const CublasOptions& given, std::string identity)
-      : options(given), algorithms(std::move(identity)) {}
+      : options(given), algorithms(identity), used(identity), of_job(std::move(identity)) {}
   ~Impl() {
     if (handle != nullptr) cublasLtDestroy(handle);
   }
 
-  // A choice from the file, if this library still takes it within the workspace.
-  bool TakeKept(const Product& product, Entry& entry) {
-    const Algorithm* kept = algorithms.Find(ProductKey(product));
+  // An earlier choice, if this library still takes it within the workspace.
+  bool TakeKept(const Product& product, Entry& entry, const AlgorithmTable& from) {
+    const Algorithm* kept = from.Find(ProductKey(product));
     if (kept == nullptr) return false;
     static_assert(sizeof entry.algorithm == sizeof kept->words);
     std::memcpy(&entry.algorithm, kept->words.data(), sizeof entry.algorithm);
@@ -369,7 +369,10 @@ struct CublasProducts::Impl {
   }
 
   absl::Status Choose(const Product& product, Entry& entry) {
-    if (TakeKept(product, entry)) return absl::OkStatus();
+    if (TakeKept(product, entry, of_job) || TakeKept(product, entry, algorithms)) {
+      used.Put(ProductKey(product), entry.choice);
+      return absl::OkStatus();
+    }
     MP_ASSIGN_OR_RETURN(const auto proposals, Propose(product, entry));
     // Also where there is one alone: its first run loads it, which waits for all that the device
     // does, and during a step might wait for a peer in the same process that waits for this rank.
@@ -399,11 +402,14 @@ struct CublasProducts::Impl {
     entry.choice.nanoseconds = nanoseconds;
     entry.chosen = true;
     algorithms.Put(ProductKey(product), entry.choice);
+    used.Put(ProductKey(product), entry.choice);
     return absl::OkStatus();
   }
 
   CublasOptions options;
-  AlgorithmTable algorithms;
+  AlgorithmTable algorithms;  // the file's
+  AlgorithmTable used;        // of all that are prepared
+  AlgorithmTable of_job;      // given to UseChoices
   absl::Status algorithms_status;
   cublasLtHandle_t handle = nullptr;
   std::map<Key, std::unique_ptr<Entry>> entries;
@@ -429,6 +435,17 @@ const absl::Status& CublasProducts::algorithms_status() const { return impl_->al
 absl::Status CublasProducts::SaveAlgorithms() const {
   if (impl_->options.algorithms_path.empty()) return absl::OkStatus();
   return impl_->algorithms.Save(impl_->options.algorithms_path);
+}
+
+absl::Status CublasProducts::UseChoices(absl::string_view choices) {
+  return Annotate(impl_->of_job.Parse(choices), "the job's choice of algorithms");
+}
+
+std::string CublasProducts::Choices() const {
+  AlgorithmTable all = impl_->of_job;
+  all.PutAll(impl_->used);
+  std::string text = all.Format();
+  return text.size() <= kMaxChoicesBytes ? text : impl_->used.Format();
 }
 
 int64_t CublasProducts::WorkspaceBytes() const { return impl_->options.workspace_bytes; }

@@ -6,8 +6,9 @@
 //   products->WorkspaceBytes() MP_RETURN_IF_ERROR(products->Execute(product, {x, w, bias, y},
 //   workspace, stream)); MP_RETURN_IF_ERROR(products->SaveAlgorithms());
 //
-// Prepare makes a product's descriptors and chooses its algorithm: the one kept from an earlier
-// start on this device (algorithm_file.h), else the fastest of those that cuBLASLt proposes, each
+// Prepare makes a product's descriptors and chooses its algorithm: the one that UseChoices has, or
+// the one kept from an earlier start on this device (algorithm_file.h), else the fastest of those
+// that cuBLASLt proposes, each
 // run a few times on memory that Prepare allocates and frees. It blocks, for some tens of
 // milliseconds. The same file, device and library: the same algorithms, so the same bits.
 //
@@ -25,6 +26,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "engine/kernels/cuda/libraries/device_products.h"
 
 namespace milepost::kernels::cuda {
@@ -48,6 +50,10 @@ class CublasProducts : public DeviceProducts {
   // Why the file of algorithms was not used; OK: it was, or there was none yet. Worth a log line.
   const absl::Status& algorithms_status() const;
   absl::Status SaveAlgorithms() const;
+
+  // Go before the file's.
+  absl::Status UseChoices(absl::string_view choices) override;
+  std::string Choices() const override;
 
   // Of any product: 256-byte aligned.
   int64_t WorkspaceBytes() const override;

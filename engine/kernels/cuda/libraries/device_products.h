@@ -3,9 +3,12 @@
 #ifndef MILEPOST_ENGINE_KERNELS_CUDA_LIBRARIES_DEVICE_PRODUCTS_H_
 #define MILEPOST_ENGINE_KERNELS_CUDA_LIBRARIES_DEVICE_PRODUCTS_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "engine/kernels/cuda/libraries/product_layout.h"
 
 struct CUstream_st;
@@ -26,12 +29,23 @@ struct ProductArguments {
   const float* b_scale = nullptr;
 };
 
+// Of the text of choices, some 250 bytes a product: a GPT-2's are 20 products.
+inline constexpr size_t kMaxChoicesBytes = 64 << 10;
+
 class DeviceProducts {
  public:
   virtual ~DeviceProducts() = default;
 
   // Of any product: 256-byte aligned.
   virtual int64_t WorkspaceBytes() const = 0;
+
+  // Before the first Prepare, which then takes what Choices() of another one has, as far as it has
+  // the product: so both have the same bits. FAILED_PRECONDITION where that one was for another
+  // device or library, DATA_LOSS where the text is damaged: then it is not used.
+  virtual absl::Status UseChoices(absl::string_view choices) = 0;
+  // All that was given to UseChoices and that Prepare has chosen; only the latter, where both have
+  // more than kMaxChoicesBytes.
+  virtual std::string Choices() const = 0;
 
   // Before the first Execute of a product. Blocks. UNIMPLEMENTED where there is no algorithm.
   virtual absl::Status Prepare(const Product& product) = 0;

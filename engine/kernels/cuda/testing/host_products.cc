@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
@@ -97,6 +98,8 @@ absl::Status HostProducts::Prepare(const Product& product) {
   if (std::find(prepared_.begin(), prepared_.end(), product) == prepared_.end()) {
     prepared_.push_back(product);
   }
+  const std::string key = ProductKey(product);
+  if (choices_.Find(key) == nullptr) choices_.Put(key, {.words = {static_cast<uint64_t>(order_)}});
   return absl::OkStatus();
 }
 
@@ -106,6 +109,9 @@ absl::Status HostProducts::Execute(const Product& product, const ProductArgument
     return Wrong(product, "was not prepared");
   }
   MP_RETURN_IF_ERROR(CheckArguments(product, x, workspace, workspace_bytes_));
+  const Algorithm* chosen = choices_.Find(ProductKey(product));
+  const bool backward =
+      chosen != nullptr && chosen->words[0] == static_cast<uint64_t>(Order::kBackward);
   const MatmulSpec& s = product.spec;
   const int64_t a_row = s.a_row > 0 ? s.a_row : s.transpose_a ? s.m : s.k;
   const int64_t c_row = s.c_row > 0 ? s.c_row : s.n;
@@ -118,7 +124,10 @@ absl::Status HostProducts::Execute(const Product& product, const ProductArgument
       const float* a = a_.data() + i * s.k;
       const float* b = b_.data() + j * s.k;
       float sum = 0;
-      for (int64_t k = 0; k < s.k; ++k) sum += a[k] * b[k];
+      for (int64_t k = 0; k < s.k; ++k) {
+        const int64_t at = backward ? s.k - 1 - k : k;
+        sum += a[at] * b[at];
+      }
       sum *= scale;
       if (s.bias) sum += At(x.bias, s.bias_type, j);
       if (s.accumulate) sum += At(addend, s.c, i * c_row + j);

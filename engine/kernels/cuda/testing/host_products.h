@@ -6,19 +6,27 @@
 #define MILEPOST_ENGINE_KERNELS_CUDA_TESTING_HOST_PRODUCTS_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "engine/kernels/cuda/libraries/algorithm_file.h"
 #include "engine/kernels/cuda/libraries/device_products.h"
 
 namespace milepost::kernels::cuda {
 
 class HostProducts : public DeviceProducts {
  public:
-  explicit HostProducts(int64_t workspace_bytes = int64_t{32} << 20)
-      : workspace_bytes_(workspace_bytes) {}
+  // In which order sums are made: of two, as a library's algorithms give other bits.
+  enum class Order : uint64_t { kForward, kBackward };
+
+  explicit HostProducts(int64_t workspace_bytes = int64_t{32} << 20, Order order = Order::kForward)
+      : workspace_bytes_(workspace_bytes), order_(order) {}
 
   int64_t WorkspaceBytes() const override { return workspace_bytes_; }
+  absl::Status UseChoices(absl::string_view choices) override { return choices_.Parse(choices); }
+  std::string Choices() const override { return choices_.Format(); }
   absl::Status Prepare(const Product& product) override;
   absl::Status Execute(const Product& product, const ProductArguments& arguments, void* workspace,
                        CUstream_st* stream) override;
@@ -27,6 +35,8 @@ class HostProducts : public DeviceProducts {
 
  private:
   const int64_t workspace_bytes_;
+  const Order order_;  // that it chooses
+  AlgorithmTable choices_{"the host"};
   std::vector<Product> prepared_;
   std::vector<float> a_, b_;  // op(A) by row, op(B) by column
 };

@@ -1,0 +1,196 @@
+#include "engine/runtime/cuda_backend/op_diff.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "engine/kernels/cpu/fp8.h"
+#include "engine/kernels/cpu/types.h"
+
+namespace milepost::runtime {
+namespace {
+
+using graph::DType;
+using graph::OpKind;
+
+constexpr int64_t kFew = 256;
+
+template <typename T>
+double Number(T value) {
+  if constexpr (std::is_arithmetic_v<T>) {
+    return static_cast<double>(value);
+  } else {
+    return kernels::ToFloat(value);
+  }
+}
+
+// Calls visit with `data` as a pointer to its elements.
+template <typename Visit>
+auto ByType(DType dtype, const void* data, const Visit& visit) {
+  switch (dtype) {
+    case DType::kBF16:
+      return visit(static_cast<const kernels::bf16*>(data));
+    case DType::kF16:
+      return visit(static_cast<const kernels::f16*>(data));
+    case DType::kF64:
+      return visit(static_cast<const double*>(data));
+    case DType::kI32:
+      return visit(static_cast<const int32_t*>(data));
+    case DType::kU8:
+      return visit(static_cast<const uint8_t*>(data));
+    case DType::kI64:
+      return visit(static_cast<const int64_t*>(data));
+    case DType::kF8E4M3:
+      return visit(static_cast<const kernels::e4m3*>(data));
+    case DType::kF8E5M2:
+      return visit(static_cast<const kernels::e5m2*>(data));
+    default:
+      return visit(static_cast<const float*>(data));
+  }
+}
+
+template <typename T>
+TensorDiff CompareAs(const T* cpu, const T* device, int64_t elements, double least_norm) {
+  TensorDiff diff;
+  double apart = 0, norm = 0, furthest = -1;
+  for (int64_t i = 0; i < elements; ++i) {
+    const double want = Number(cpu[i]), got = Number(device[i]);
+    // Equal infinities, and what is no number on both sides, are alike.
+    double distance =
+        want == got || (std::isnan(want) && std::isnan(got)) ? 0 : std::abs(got - want);
+    if (std::isnan(distance)) distance = std::numeric_limits<double>::infinity();
+    if (distance > furthest) {
+      furthest = distance;
+      diff.worst = i;
+    }
+    apart += distance * distance;
+    if (std::isfinite(want)) norm += want * want;
+  }
+  if (elements == 0) return diff;
+  diff.cpu = Number(cpu[diff.worst]);
+  diff.device = Number(device[diff.worst]);
+  const double divisor = std::max({std::sqrt(norm), least_norm, 1e-15});
+  diff.error = std::sqrt(apart) / divisor;
+  return diff;
+}
+
+const char* PhaseName(graph::Phase phase) {
+  constexpr const char* kNames[] = {"forward", "backward", "update", "recompute"};
+  return kNames[static_cast<int>(phase)];
+}
+
+std::string TensorText(const OpDiff::Tensor& tensor) {
+  return absl::StrCat(tensor.name, " ", graph::Name(tensor.dtype), "[",
+                      absl::StrJoin(tensor.shape, ","), "]");
+}
+
+// "[2,5]" of element 13 of [4,5].
+std::string PlaceText(const graph::Shape& shape, int64_t element) {
+  std::vector<int64_t> place(shape.size());
+  for (size_t i = shape.size(); i-- > 0;) {
+    const int64_t size = std::max<int64_t>(shape[i], 1);
+    place[i] = element % size;
+    element /= size;
+  }
+  return absl::StrCat("[", absl::StrJoin(place, ","), "]");
+}
+
+}  // namespace
+
+Statistics StatisticsOf(DType dtype, const void* data, int64_t elements) {
+  return ByType(dtype, data, [&](const auto* values) {
+    Statistics found;
+    double sum = 0, squares = 0;
+    int64_t numbers = 0;
+    for (int64_t i = 0; i < elements; ++i) {
+      const double value = Number(values[i]);
+      if (!std::isfinite(value)) {
+        ++found.not_numbers;
+        continue;
+      }
+      found.least = numbers == 0 ? value : std::min(found.least, value);
+      found.most = numbers == 0 ? value : std::max(found.most, value);
+      sum += value;
+      squares += value * value;
+      ++numbers;
+    }
+    if (numbers == 0) return found;
+    found.mean = sum / static_cast<double>(numbers);
+    found.rms = std::sqrt(squares / static_cast<double>(numbers));
+    return found;
+  });
+}
+
+double Norm(DType dtype, const void* data, int64_t elements) {
+  const Statistics found = StatisticsOf(dtype, data, elements);
+  return found.rms * std::sqrt(static_cast<double>(elements - found.not_numbers));
+}
+
+TensorDiff Compare(DType dtype, const void* cpu, const void* device, int64_t elements,
+                   double least_norm) {
+  return ByType(dtype, cpu, [&](const auto* values) {
+    return CompareAs(values, static_cast<decltype(values)>(device), elements, least_norm);
+  });
+}
+
+double BoundOf(const graph::Op& op, DType compute_dtype, int64_t elements) {
+  // Five products after each other, of which none is well conditioned.
+  if (op.kind == OpKind::kOrthogonalize) return 1e-4;
+  if (compute_dtype != DType::kBF16 && compute_dtype != DType::kF16) return 1e-5;
+  const bool bf16 = compute_dtype == DType::kBF16;
+  // The CPU's rounds its probabilities.
+  const bool attention = op.kind == OpKind::kAttention || op.kind == OpKind::kAttentionBackward ||
+                         op.kind == OpKind::kCachedAttention;
+  if (attention) return bf16 ? 6e-3 : 6e-4;
+  // Of few elements many may be rounded the other way. The CPU rounds what goes into a fused GELU,
+  // and what its gradient is multiplied by; a GPU a convolution's gradient, before it is added.
+  const bool rounds =
+      elements < kFew || op.attributes.gelu || op.kind == OpKind::kConvolutionBackwardWeights;
+  if (rounds) return bf16 ? 0x1p-8 : 0x1p-11;
+  return bf16 ? 1.5e-3 : 2e-4;
+}
+
+bool OpDiff::Differs() const {
+  return std::any_of(results.begin(), results.end(),
+                     [](const Result& result) { return result.Differs(); });
+}
+
+std::string Line(const OpDiff& op) {
+  std::string text =
+      absl::StrFormat("%4d  %-24s %-9s", op.index, graph::Name(op.kind), PhaseName(op.phase));
+  const auto nearest = std::max_element(
+      op.results.begin(), op.results.end(),
+      [](const auto& a, const auto& b) { return a.diff.error * b.bound < b.diff.error * a.bound; });
+  if (nearest == op.results.end()) return text;
+  absl::StrAppendFormat(&text, " %-36s error %.1e  bound %.1e%s", nearest->tensor.name,
+                        nearest->diff.error, nearest->bound, nearest->Differs() ? "  DIFFERS" : "");
+  return text;
+}
+
+std::string Describe(const OpDiff& op) {
+  std::string text =
+      absl::StrFormat("step %d, micro-step %d, op %d: %s (%s)\n", op.step, op.micro_step, op.index,
+                      graph::Name(op.kind), PhaseName(op.phase));
+  for (const OpDiff::Operand& operand : op.operands) {
+    const Statistics& s = operand.statistics;
+    absl::StrAppendFormat(
+        &text, "  reads  %s  %g to %g, mean %g, rms %g%s\n", TensorText(operand.tensor), s.least,
+        s.most, s.mean, s.rms,
+        s.not_numbers == 0 ? "" : absl::StrCat(", ", s.not_numbers, " no numbers"));
+  }
+  for (const OpDiff::Result& result : op.results) {
+    absl::StrAppendFormat(
+        &text,
+        "  %s  %s  error %.2e, bound %.1e; worst at %s: %.9g on the CPU, %.9g on the device\n",
+        result.Differs() ? "DIFFERS" : "makes  ", TensorText(result.tensor), result.diff.error,
+        result.bound, PlaceText(result.tensor.shape, result.diff.worst), result.diff.cpu,
+        result.diff.device);
+  }
+  return text;
+}
+
+}  // namespace milepost::runtime

@@ -1,0 +1,80 @@
+// What one op has made on a device beside what it has made on the CPU from the same bytes, and how
+// far apart the two may be. Pure; the bytes come from DiffEngine (diff_engine.h).
+//
+//   const TensorDiff diff = Compare(DType::kBF16, cpu, device, elements);
+//   if (diff.error > BoundOf(op, dtype, elements)) ...
+//   std::puts(Describe(op_diff).c_str());
+#ifndef MILEPOST_ENGINE_RUNTIME_CUDA_BACKEND_OP_DIFF_H_
+#define MILEPOST_ENGINE_RUNTIME_CUDA_BACKEND_OP_DIFF_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/graph/graph.h"
+
+namespace milepost::runtime {
+
+// Of a tensor's elements that are numbers.
+struct Statistics {
+  double least = 0;
+  double most = 0;
+  double mean = 0;
+  double rms = 0;
+  int64_t not_numbers = 0;  // NaN or infinite: in none of the above
+};
+Statistics StatisticsOf(graph::DType dtype, const void* data, int64_t elements);
+
+struct TensorDiff {
+  double error = 0;  // ||device - cpu|| / ||cpu||; infinite where one has a number and one has none
+  int64_t worst = 0;  // the element that is furthest apart
+  double cpu = 0;     // its values
+  double device = 0;
+};
+// `least_norm`: what is divided by is at least this. For sums that cancel: a gradient that is zero
+// but for rounding differs by as much as its terms round.
+TensorDiff Compare(graph::DType dtype, const void* cpu, const void* device, int64_t elements,
+                   double least_norm = 0);
+double Norm(graph::DType dtype, const void* data, int64_t elements);
+
+// The largest error of a result of so many elements that the order of sums and one rounding to
+// `compute_dtype` explain.
+double BoundOf(const graph::Op& op, graph::DType compute_dtype, int64_t elements);
+
+struct OpDiff {
+  struct Tensor {
+    std::string name;  // "h.0.attn.qkv", "m of h.0"
+    graph::DType dtype = graph::DType::kF32;
+    graph::Shape shape;
+  };
+  struct Operand {
+    Tensor tensor;
+    Statistics statistics;
+  };
+  struct Result {
+    Tensor tensor;
+    TensorDiff diff;
+    double bound = 0;
+    bool Differs() const { return !(diff.error <= bound); }
+  };
+
+  int64_t step = 0;
+  int64_t micro_step = 0;
+  int64_t index = 0;  // in the program
+  graph::OpKind kind{};
+  graph::Phase phase{};
+  std::vector<Operand> operands;
+  std::vector<Result> results;
+
+  bool Differs() const;
+};
+
+// One line: "  17  Linear  forward  h.0.mlp.c_fc.out  error 2.1e-03  bound 1.5e-03  DIFFERS", of
+// the result that is nearest to its bound or furthest beyond it.
+std::string Line(const OpDiff& op);
+// Several: every operand with its shape and statistics, every result with its worst element.
+std::string Describe(const OpDiff& op);
+
+}  // namespace milepost::runtime
+
+#endif  // MILEPOST_ENGINE_RUNTIME_CUDA_BACKEND_OP_DIFF_H_
