@@ -3,7 +3,7 @@
 //
 //   build/release/bench/gpu_diff spec.yaml             # any spec of one rank
 //   build/release/bench/gpu_diff --family llama --layers 2 --width 256 --heads 4 --precision bf16
-//   build/release/bench/gpu_diff spec.yaml --all       # a line for each op of the first step
+//   build/release/bench/gpu_diff spec.yaml --all       # a line for each op
 //
 // Exit code 1: an op differs, or nothing could be compared.
 #include <CLI/CLI.hpp>
@@ -34,11 +34,12 @@ struct Options {
 struct Seen {
   int64_t ops = 0;
   std::set<int64_t> wrong;
+  std::set<int64_t> told;
 };
 
 void Report(const Options& options, const runtime::OpDiff& op, Seen* seen) {
   ++seen->ops;
-  if (options.all && op.step == 0 && op.micro_step == 0) {
+  if (options.all && seen->told.insert(op.index).second) {
     std::printf("%s\n", runtime::Line(op).c_str());
   }
   if (!op.Differs() || !seen->wrong.insert(op.index).second) return;
@@ -81,7 +82,7 @@ int main(int argc, char** argv) {
   app.add_option("spec", options.spec, "a job spec of one rank; none: the flags' model, on noise")
       ->check(CLI::ExistingFile);
   milepost::bench::AddStepFlags(app, &options.step);
-  app.add_flag("--all", options.all, "a line for each op of the first micro-step");
+  app.add_flag("--all", options.all, "a line for each op, of its first run");
   app.add_option("--most", options.most, "how many ops that differ are described")
       ->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);

@@ -4,9 +4,13 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/cpu_features.h"
 #include "common/host_memory.h"
+#include "common/spec/to_yaml.h"
 #include "common/status_macros.h"
 #include "engine/plan/admission.h"
+#include "engine/plan/faster_precision.h"
 
 namespace milepost::client {
 
@@ -21,9 +25,12 @@ int64_t HostBytesPerRank(int ranks) { return MemoryLimitBytes() / ranks; }
 absl::StatusOr<plan::RankPlace> PlaceOnHost(const v1::JobSpec& spec) {
   const int ranks = spec.resources().ranks();
   const int threads = ThreadsPerRank(spec);
-  MP_ASSIGN_OR_RETURN(const plan::DeviceProfile profile, plan::ProfileOf(spec, threads));
+  MP_ASSIGN_OR_RETURN(plan::DeviceProfile profile, plan::ProfileOf(spec, threads));
+  const bool cpu = spec.resources().device() != v1::DEVICE_KIND_CUDA;
+  // The built-in CPU has instructions for bf16. Without, bf16 goes through fp32.
+  if (cpu && !HostMultipliesBf16()) profile.matmul.erase("BF16");
   plan::RankPlace place = {.profile = profile, .threads = threads};
-  if (spec.resources().device() == v1::DEVICE_KIND_CUDA) {
+  if (!cpu) {
     place.memory_bytes = plan::UsableBytes(profile);
     place.memory_of = absl::StrCat("a rank with one ", profile.name);
     place.host_memory = false;
@@ -37,6 +44,15 @@ absl::StatusOr<plan::RankPlace> PlaceOnHost(const v1::JobSpec& spec) {
     place.memory_of = "a rank, as resources.memory says,";
   }
   return place;
+}
+
+std::string TellFasterPrecision(const v1::JobSpec& spec, const plan::RankPlace& place,
+                                absl::string_view where) {
+  const auto faster = plan::FindFasterPrecision(spec, place.profile, place.threads);
+  if (!faster.has_value()) return "";
+  const auto* name = v1::Precision_descriptor()->FindValueByNumber(faster->precision);
+  return absl::StrFormat("train.precision: %s would be about %.1f times as fast on %s",
+                         EnumYamlName(*name), faster->ratio, where);
 }
 
 }  // namespace milepost::client

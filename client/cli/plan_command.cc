@@ -122,6 +122,9 @@ int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
   const absl::Status readable = CheckReadsHere(resolved->spec, &elsewhere);
   if (!readable.ok()) return Fail(readable);
   if (!elsewhere.empty()) Note(TellElsewhere(elsewhere));
+  const std::string faster = TellFasterPrecision(
+      resolved->spec, *place, options.device.empty() ? "this host" : place->profile.name);
+  if (!faster.empty()) Hint(faster);
   std::string flags;
   for (const std::string& one : options.set) absl::StrAppend(&flags, " --set ", ShellWord(one));
   if (options.device.empty() && place->host_memory) {

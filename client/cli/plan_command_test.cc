@@ -67,6 +67,13 @@ TEST_F(PlanCommandTest, ReadsAMeasuredProfile) {
   EXPECT_THAT(table.out, AllOf(HasSubstr("expected on box"), HasSubstr("bound by compute")));
 }
 
+TEST_F(PlanCommandTest, SaysWhichPrecisionIsFaster) {
+  const char* command = "plan examples/gpt2-124m.yaml --device a100 --set train.precision=";
+  EXPECT_THAT(RunCli(absl::StrCat(command, "fp32")).err,
+              AllOf(HasSubstr("train.precision: bf16 would be about"), HasSubstr("on a100")));
+  EXPECT_THAT(RunCli(absl::StrCat(command, "bf16")).err, Not(HasSubstr("times as fast")));
+}
+
 TEST_F(PlanCommandTest, ABadDeviceIsExplained) {
   const Outcome name = RunCli("plan examples/gpt2-124m.yaml --device h20");
   EXPECT_EQ(name.exit_code, kExitUsage);

@@ -181,6 +181,14 @@ absl::Status CheckSpec(const v1::JobSpec& spec) {
   return CheckWrites(spec);
 }
 
+// On GPUs the workers find out what there is.
+void HintPrecision(const v1::JobSpec& spec) {
+  const auto place = PlaceOnHost(spec);
+  if (!place.ok() || spec.resources().device() == v1::DEVICE_KIND_CUDA) return;
+  const std::string faster = TellFasterPrecision(spec, *place, "this host");
+  if (!faster.empty()) Hint(faster);
+}
+
 // Of the first --job, as it is stored. The names in `options` are full ones then.
 absl::StatusOr<v1::JobSpec> SpecOfJob(const GlobalOptions& global, RunOptions* options) {
   const DataDir dir(global.data_dir);
@@ -251,6 +259,7 @@ int RunCommand(const GlobalOptions& global, const RunOptions& given) {
   const auto spec = SpecOf(global, &options);
   if (!spec.ok()) return Fail(spec.status());
   if (const absl::Status good = CheckSpec(*spec); !good.ok()) return Fail(good);
+  HintPrecision(*spec);
   const auto report = MakeRunReport(KindFor(global.output));
   LocalRun run(global, options, *spec, report.get());
   const Followed followed = FollowAll(&run, started, report.get());

@@ -14,6 +14,7 @@ namespace milepost::data {
 namespace {
 
 constexpr int64_t kPlaceTokens = 1024;  // looked at for a fingerprint
+constexpr int64_t kAnyId = int64_t{1} << 31;
 
 }  // namespace
 
@@ -80,17 +81,19 @@ std::vector<Field> TokenDataset::fields() const {
   return fields;
 }
 
-absl::Status TokenDataset::AddTo(Fingerprint* print, int64_t places) const {
+// Of any id, and of labels that are none too: training may never come to them.
+absl::Status TokenDataset::AddTo(Fingerprint* print, int64_t most_places) const {
   const int64_t size = file_->size();
   const int64_t length = std::min(size, kPlaceTokens);
+  const std::vector<int64_t> places = Fingerprint::Places(size - length + 1, most_places);
+  for (const int64_t begin : places) file_->WillNeed(begin, length);
   std::vector<int32_t> part(static_cast<size_t>(length));
   print->Add(size);
-  for (const int64_t begin : Fingerprint::Places(size - length + 1, places)) {
-    MP_RETURN_IF_ERROR(file_->Read(begin, options_.vocabulary, absl::MakeSpan(part)));
+  for (const int64_t begin : places) {
+    MP_RETURN_IF_ERROR(file_->Read(begin, kAnyId, absl::MakeSpan(part)));
     print->Add(part);
     for (const auto& labels : labels_) {
-      MP_RETURN_IF_ERROR(labels->Read(begin, absl::MakeSpan(part)));
-      print->Add(part);
+      if (labels->Read(begin, absl::MakeSpan(part)).ok()) print->Add(part);
     }
   }
   return absl::OkStatus();

@@ -82,7 +82,7 @@ class TokenDataset {
   std::vector<Field> fields() const;
 
   // Of tokens and labels at that many places at most. SampleSource::AddTo.
-  absl::Status AddTo(Fingerprint* print, int64_t places) const;
+  absl::Status AddTo(Fingerprint* print, int64_t most_places) const;
 
  private:
   TokenDataset(std::shared_ptr<const TokenFile> file, const DatasetOptions& options);

@@ -4,8 +4,10 @@
 //
 //   Fingerprint print;
 //   print.Add(file.size());
-//   for (int64_t place : Fingerprint::Places(file.size(), kFingerprintPlaces)) print.Add(bytes at
-//   place); uint64_t value = print.value();
+//   for (int64_t place : Fingerprint::Places(file.size(), kFingerprintPlaces)) {
+//     print.Add(what lies there);
+//   }
+//   uint64_t value = print.value();
 //
 // The same value on every machine: checkpoints keep it, so what is added must never change. Not
 // thread-safe. Detects mistakes, not forgery.

@@ -62,7 +62,8 @@ class SampleSource {
   // source knows of no documents.
   virtual absl::StatusOr<int64_t> CountDocuments(int64_t first, int64_t count) const;
   // Adds what the files hold (fingerprint.h), in whatever form they have it and wherever they lie.
-  // Blocks on the disk, for at most a few hundred small reads. Errors as Fetch.
+  // Blocks on the disk, for some 64 small reads; of a mixture of many files at least 4 of each.
+  // Errors as Fetch.
   virtual absl::Status AddTo(Fingerprint* print) const = 0;
   // All zero where a sample costs next to nothing.
   virtual SourceStats stats() const { return {}; }

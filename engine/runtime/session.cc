@@ -12,6 +12,7 @@
 #include "common/spec/validate.h"
 #include "common/status_macros.h"
 #include "common/steady_time.h"
+#include "engine/comm/agreement.h"
 #include "engine/comm/communicator.h"
 #include "engine/runtime/state_disk.h"
 #include "engine/runtime/training_session.h"
@@ -96,21 +97,16 @@ absl::Status TrainingSessionImpl::Open() {
   return absl::OkStatus();
 }
 
-// A host may have an older copy at the same path.
+// A host may have an older copy at the same path: all ranks say alike which have what.
 absl::Status TrainingSessionImpl::AgreeOnData() {
   MP_ASSIGN_OR_RETURN(*state_.mutable_data(), FingerprintOf(data_));
-  if (communicator_->world() == 1) return absl::OkStatus();
   const v1::DataFingerprint& own = state_.data();
-  uint64_t parts[4] = {static_cast<uint64_t>(own.train_samples()), own.train(),
-                       static_cast<uint64_t>(own.validation_samples()), own.validation()};
-  MP_RETURN_IF_ERROR(communicator_->Broadcast(parts, sizeof parts, 0));
-  v1::DataFingerprint first;
-  first.set_train_samples(static_cast<int64_t>(parts[0]));
-  first.set_train(parts[1]);
-  first.set_validation_samples(static_cast<int64_t>(parts[2]));
-  first.set_validation(parts[3]);
-  return Annotate(CheckSameData(first, own, "rank 0"),
-                  absl::StrCat("rank ", communicator_->rank()));
+  const auto fact = [](int64_t samples, uint64_t value) {
+    return absl::StrFormat("%d samples (fingerprint %016x)", samples, value);
+  };
+  return comm::CheckAgreement(
+      *communicator_, {{"training data", fact(own.train_samples(), own.train())},
+                       {"validation data", fact(own.validation_samples(), own.validation())}});
 }
 
 const std::string& TrainingSessionImpl::StateFolder() const {

@@ -27,7 +27,7 @@ struct TrainingData {
 // `spec` is normalised. INVALID_ARGUMENT or NOT_FOUND with the path.
 absl::StatusOr<TrainingData> OpenTrainingData(const v1::JobSpec& spec);
 
-// Blocks on the disk, for some hundred small reads. Errors as SampleSource::Fetch.
+// SampleSource::AddTo of both. Blocks on the disk.
 absl::StatusOr<v1::DataFingerprint> FingerprintOf(const TrainingData& data);
 
 // FAILED_PRECONDITION where `now` is of other data than `before`, that of `whose` ("step 90 of

@@ -51,7 +51,7 @@ class TrainingSessionImpl : public TrainingSession {
  private:
   absl::Status Ready(absl::string_view call) const;
   const std::string& StateFolder() const;
-  // FAILED_PRECONDITION where this rank's data are not rank 0's.
+  // FAILED_PRECONDITION, on every rank, where not all have the same data.
   absl::Status AgreeOnData();
   // Keeps `status` for every later call and lets no peer wait for this rank.
   absl::Status Fail(const absl::Status& status);

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "common/cpu_features.h"
 #include "common/host_memory.h"
 #include "worker/doctor/checks.h"
 
@@ -47,6 +48,13 @@ std::optional<int64_t> MemInfo(const std::string& root, const std::string& key) 
 
 std::string GiB(int64_t bytes) {
   return absl::StrFormat("%.1f GiB", static_cast<double>(bytes) / kBytesPerGiB);
+}
+
+void CheckCpu(const std::string& root, Findings* findings) {
+  findings->push_back(
+      Ok("CPU", HostMultipliesBf16(root)
+                    ? "multiplies bf16 (AVX512_BF16): train.precision: bf16 is the fastest"
+                    : "has no products of bf16: fp32 and bf16 train about as fast"));
 }
 
 void CheckMemory(const std::string& root, Findings* findings) {
@@ -161,6 +169,7 @@ void CheckClock(Findings* findings) {
 
 Findings CheckHost(bool gpus, const std::string& root) {
   Findings findings;
+  CheckCpu(root, &findings);
   CheckMemory(root, &findings);
   CheckLimits(gpus, &findings);
   CheckSharedMemory(gpus, &findings);

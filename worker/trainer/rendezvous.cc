@@ -94,12 +94,10 @@ absl::StatusOr<std::string> RendezvousStore::GetChoices(absl::Time deadline) {
   request.set_job(job_);
   request.set_generation(generation_);
   v1::GetChoicesResponse response;
-  const absl::Status status =
+  MP_RETURN_IF_ERROR(
       Retry(deadline, [&](v1::RendezvousService::Stub* stub, grpc::ClientContext* context) {
         return stub->GetChoices(context, request, &response);
-      });
-  if (absl::IsUnimplemented(status)) return "";
-  MP_RETURN_IF_ERROR(status);
+      }));
   return std::move(*response.mutable_choices());
 }
 

@@ -26,8 +26,7 @@ class RendezvousStore : public comm::KeyValueStore {
   absl::Status Put(absl::string_view key, absl::string_view value) override;
   absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) override;
 
-  // What the job's earlier attempts have chosen (RendezvousService.GetChoices); empty: nothing,
-  // also where the coordinator is of a version that keeps none.
+  // What the job's earlier attempts have chosen (RendezvousService.GetChoices); empty: nothing.
   absl::StatusOr<std::string> GetChoices(absl::Time deadline);
   absl::Status PutChoices(absl::string_view choices, absl::Time deadline);
 

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -44,7 +45,6 @@ namespace {
 
 constexpr absl::Duration kHandOver = absl::Seconds(10);
 constexpr absl::Duration kMeetingTime = absl::Minutes(5);
-constexpr absl::Duration kKeepChoices = absl::Seconds(10);  // then training begins all the same
 constexpr absl::Duration kRestorePatience = absl::Minutes(10);
 // That a rank waits for others that are still setting up: longer than these may (HangWatch). Who
 // fails is noticed at once.
@@ -139,6 +139,7 @@ class Trainer {
   std::unique_ptr<PeerCopies> copies_;  // with checkpoint.redundancy
   std::unique_ptr<CheckpointUploader> uploader_;
   std::unique_ptr<ScalarLog> scalars_;  // rank 0's, when asked for
+  std::optional<std::jthread> keeper_;  // of what was chosen; ends first
 };
 
 absl::Status Trainer::Meet() {
@@ -172,27 +173,37 @@ absl::Status Trainer::Meet() {
   return absl::OkStatus();
 }
 
+// They make the bits those of earlier attempts: worth some waiting, and no failure. A coordinator
+// of the version before keeps none, and refuses the call.
 absl::Status Trainer::FetchChoices() {
   if (start_.rank() != 0 || device_.kind == v1::DEVICE_KIND_CPU) return absl::OkStatus();
   RendezvousStore store(coordinator_, start_.job(), start_.generation(),
                         [] { return StopRequested() || AbortRequested(); });
   absl::StatusOr<std::string> choices = store.GetChoices(Now() + kMeetingTime);
   fenced_ = store.fenced();
-  if (choices.ok()) choices_ = *std::move(choices);
+  if (choices.ok()) {
+    choices_ = *std::move(choices);
+  } else if (!fenced_ && !absl::IsCancelled(choices.status())) {
+    spdlog::warn("algorithms are chosen anew, so bits may be others than an earlier attempt's: {}",
+                 std::string(choices.status().message()));
+    return absl::OkStatus();
+  }
   return choices.status();
 }
 
+// Beside the training, which waits for no coordinator.
 void Trainer::KeepChoices() {
-  if (start_.rank() != 0) return;
-  const std::string choices = session_->choices();
-  if (choices.empty() || choices == choices_) return;
-  RendezvousStore store(coordinator_, start_.job(), start_.generation(),
-                        [] { return StopRequested() || AbortRequested(); });
-  const absl::Status kept = store.PutChoices(choices, Now() + kKeepChoices);
-  if (kept.ok()) return;
-  spdlog::warn(
-      "the choice of algorithms could not be kept, so a later attempt may have other bits: {}",
-      std::string(kept.message()));
+  std::string choices = session_->choices();
+  if (start_.rank() != 0 || choices.empty() || choices == choices_) return;
+  keeper_.emplace([this, choices = std::move(choices)](const std::stop_token& ends) {
+    RendezvousStore store(coordinator_, start_.job(), start_.generation(), [&] {
+      return ends.stop_requested() || StopRequested() || AbortRequested();
+    });
+    const absl::Status kept = store.PutChoices(choices, absl::InfiniteFuture());
+    if (kept.ok() || absl::IsCancelled(kept) || absl::IsAborted(kept)) return;
+    spdlog::warn("the choice of algorithms is not kept, so a later attempt may have other bits: {}",
+                 std::string(kept.message()));
+  });
 }
 
 std::optional<TrainerExit> Trainer::Begin() {
@@ -431,9 +442,8 @@ TrainerExit Trainer::Run() {
                                         .activity = &activity_},
                                        communicator_.get());
   if (!session.ok()) {
-    // A stop ends ranks that connect on GPUs, which takes up to minutes.
-    const bool stopped = absl::IsAborted(session.status()) && StopRequested();
-    return stopped ? TrainerExit{.code = kExitStopped} : SetupFailure(session.status());
+    // A stop ends ranks that connect on GPUs, which takes up to minutes, and peers that wait here.
+    return FailedSetUp(session.status());
   }
   session_ = *std::move(session);
   KeepChoices();

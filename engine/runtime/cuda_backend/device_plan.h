@@ -1,6 +1,7 @@
 // The plan of a training job on a GPU, once its libraries have said what they need.
 //
-//   MP_ASSIGN_OR_RETURN(const plan::StepPlan plan, PlanOnDevice(spec, threads, products, graphs));
+//   MP_ASSIGN_OR_RETURN(const plan::StepPlan plan, PlanOnDevice(spec, options, products,
+//                                                       graphs));
 #ifndef MILEPOST_ENGINE_RUNTIME_CUDA_BACKEND_DEVICE_PLAN_H_
 #define MILEPOST_ENGINE_RUNTIME_CUDA_BACKEND_DEVICE_PLAN_H_
 

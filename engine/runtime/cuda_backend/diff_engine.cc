@@ -30,8 +30,6 @@ using graph::OpKind;
 // Of a gradient that may be zero but for rounding: what it is compared with at least, as a part of
 // the norm of what it sums up.
 constexpr double kCancelled = 0.05;
-// Of quantised state: a code may be its neighbour.
-constexpr double kCodes = 2e-2;
 
 // Bytes that an op reads or writes, on both sides.
 struct Piece {
@@ -125,7 +123,8 @@ class Differ : public StepEngine {
   absl::Status ToDevice(const Piece& piece, const char* from);
   absl::Status Prepare(size_t op, const StepContext& context);
   absl::Status RunOnDevice(size_t op, const StepContext& context);
-  absl::StatusOr<OpDiff::Result> CompareResult(size_t op, const Piece& piece, double least_norm);
+  absl::StatusOr<OpDiff::Result> CompareResult(size_t op, const Piece& piece, double least_norm,
+                                               const std::vector<char>& before);
   double LeastNorm(size_t op, const Piece& result) const;
   bool IsTurned(size_t op, const Piece& piece) const;
   void Turn(size_t op, bool to_rows, std::vector<char>* lse) const;
@@ -346,8 +345,14 @@ absl::Status Differ::RunOp(size_t op, const StepContext& context) {
                  .phase = Op(op).op.phase};
   MP_RETURN_IF_ERROR(Prepare(op, context));
   std::vector<double> least_norms;
-  for (const Piece& piece : ops_[op].pieces) {
+  std::vector<std::vector<char>> before(ops_[op].pieces.size());  // of what is changed
+  for (size_t i = 0; i < ops_[op].pieces.size(); ++i) {
+    const Piece& piece = ops_[op].pieces[i];
     least_norms.push_back(LeastNorm(op, piece));
+    const bool state =
+        piece.writes && piece.tensor.dtype != DType::kF64 &&
+        (Op(op).op.kind == OpKind::kOptimizer || Op(op).op.kind == OpKind::kUpdateNorms);
+    if (state) before[i].assign(piece.cpu, piece.cpu + piece.bytes);
     if (!piece.reads) continue;
     const int64_t elements = piece.bytes / graph::ByteSize(piece.tensor.dtype);
     diff.operands.push_back({piece.tensor, StatisticsOf(piece.tensor.dtype, piece.cpu, elements)});
@@ -357,7 +362,7 @@ absl::Status Differ::RunOp(size_t op, const StepContext& context) {
   for (size_t i = 0; i < ops_[op].pieces.size(); ++i) {
     const Piece& piece = ops_[op].pieces[i];
     if (!piece.writes) continue;
-    MP_ASSIGN_OR_RETURN(OpDiff::Result result, CompareResult(op, piece, least_norms[i]));
+    MP_ASSIGN_OR_RETURN(OpDiff::Result result, CompareResult(op, piece, least_norms[i], before[i]));
     diff.results.push_back(std::move(result));
   }
   report_(diff);
@@ -392,17 +397,23 @@ absl::Status Differ::RunOnDevice(size_t op, const StepContext& context) {
 }
 
 absl::StatusOr<OpDiff::Result> Differ::CompareResult(size_t op, const Piece& piece,
-                                                     double least_norm) {
+                                                     double least_norm,
+                                                     const std::vector<char>& before) {
   staged_.resize(static_cast<size_t>(piece.bytes));
   MP_RETURN_IF_ERROR(device().Copy(stream_, staged_.data(), piece.device, piece.bytes));
   MP_RETURN_IF_ERROR(Synchronize());
   if (IsTurned(op, piece)) Turn(op, /*to_rows=*/false, &staged_);
   const DType type = piece.tensor.dtype;
   const int64_t elements = piece.bytes / graph::ByteSize(type);
-  const bool codes = type == DType::kU8 && Op(op).op.phase == graph::Phase::kUpdate;
-  return OpDiff::Result{
-      piece.tensor, Compare(type, piece.cpu, staged_.data(), elements, least_norm),
-      codes ? kCodes : BoundOf(Op(op).op, cpu_plan_.options.compute_dtype, elements)};
+  const bool changed = !before.empty();
+  const DiffBounds bounds =
+      BoundsOf(Op(op).op, cpu_plan_.options.compute_dtype, type, elements, changed);
+  return OpDiff::Result{piece.tensor,
+                        Compare(type, piece.cpu, staged_.data(), elements,
+                                {.bounds = bounds,
+                                 .least_norm = least_norm,
+                                 .before = changed ? before.data() : nullptr}),
+                        bounds};
 }
 
 // A bias's gradient sums up the rows of the last input. That of attention's keys is zero.

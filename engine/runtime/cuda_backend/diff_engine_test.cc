@@ -34,14 +34,16 @@ Products RightProducts() {
 }
 
 // Of every op of two steps.
-std::vector<OpDiff> Diffs(const v1::JobSpec& spec, Products products = RightProducts(),
-                          const kernels::cuda::HostGraphsOptions& graphs = {}) {
+std::vector<OpDiff> Diffs(
+    const v1::JobSpec& spec, Products products = RightProducts(),
+    const kernels::cuda::HostGraphsOptions& graphs = {},
+    std::unique_ptr<Device> device = std::make_unique<FakeDevice>(/*seed=*/7)) {
   std::vector<OpDiff> diffs;
   const auto group = comm::MakeInProcessGroup(1);
   SessionOptions options;
   options.engine = [&](const StepEngineArguments& arguments) {
     CudaEngineParts parts;
-    parts.device = std::make_unique<FakeDevice>(/*seed=*/7);
+    parts.device = std::move(device);
     parts.products = std::move(products);
     parts.graphs = std::make_unique<kernels::cuda::HostGraphs>(graphs);
     return DiffEngine(arguments, std::move(parts), [&](const OpDiff& op) { diffs.push_back(op); });
@@ -174,21 +176,58 @@ TEST(DiffEngine, WhatIsOffloadedIsRefused) {
   EXPECT_THAT(refused(spec, comm::MakeInProcessGroup(1)[0].get()), HasSubstr("train.offload"));
 }
 
+TEST(DiffEngine, NamesAnUpdateThatDoesNothing) {
+  // A device whose parameters stay as they are: the optimizer's op is not issued.
+  class Idle : public FakeDevice {
+   public:
+    using FakeDevice::FakeDevice;
+    absl::Status Enqueue(StreamId stream, Work work) override {
+      if (work.name == graph::Name(OpKind::kOptimizer)) return absl::OkStatus();
+      return FakeDevice::Enqueue(stream, std::move(work));
+    }
+  };
+  const TinyJob job;
+  v1::JobSpec spec = job.Spec(Tiny({.precision = v1::PRECISION_BF16}));
+  spec.mutable_train()->mutable_schedule()->set_warmup_steps(0);
+  std::set<OpKind> wrong;
+  for (const OpDiff& op : Diffs(spec, RightProducts(), {}, std::make_unique<Idle>(/*seed=*/7))) {
+    if (!op.Differs()) continue;
+    wrong.insert(op.kind);
+    for (const OpDiff::Result& result : op.results) EXPECT_TRUE(result.Differs()) << Describe(op);
+  }
+  EXPECT_EQ(wrong, std::set<OpKind>{OpKind::kOptimizer});
+}
+
+constexpr DiffBounds kBounds = {.error = 1e-3, .of_rms = 0.1, .of_own = 0.1};
+
 TEST(OpDiff, ErrorsAreOfTheNormAndWhatIsNoNumberIsFarAway) {
   const std::vector<float> cpu = {3, 0, 4, 0}, device = {3, 0, 4.5, 0};
-  const TensorDiff diff = Compare(graph::DType::kF32, cpu.data(), device.data(), 4);
+  const auto compare = [&](const std::vector<float>& a, const std::vector<float>& b,
+                           const DiffOptions& options = {.bounds = kBounds}) {
+    return Compare(graph::DType::kF32, a.data(), b.data(), static_cast<int64_t>(a.size()), options);
+  };
+  const TensorDiff diff = compare(cpu, device);
   EXPECT_DOUBLE_EQ(diff.error, 0.1);
   EXPECT_EQ(diff.worst, 2);
   EXPECT_EQ(diff.cpu, 4);
   EXPECT_EQ(diff.device, 4.5);
-  EXPECT_DOUBLE_EQ(Compare(graph::DType::kF32, cpu.data(), device.data(), 4, 50).error, 0.01);
+  EXPECT_DOUBLE_EQ(compare(cpu, device, {.bounds = kBounds, .least_norm = 50}).error, 0.01);
   const float none = std::numeric_limits<float>::quiet_NaN();
   const float endless = std::numeric_limits<float>::infinity();
   const std::vector<float> unwritten = {3, none, 4, 0};
-  EXPECT_EQ(Compare(graph::DType::kF32, cpu.data(), unwritten.data(), 4).error, endless);
-  EXPECT_EQ(Compare(graph::DType::kF32, unwritten.data(), unwritten.data(), 4).error, 0);
+  EXPECT_EQ(compare(cpu, unwritten).error, endless);
+  EXPECT_EQ(compare(unwritten, unwritten).error, 0);
   const std::vector<float> masked = {1, -endless};
-  EXPECT_EQ(Compare(graph::DType::kF32, masked.data(), masked.data(), 2).error, 0);
+  EXPECT_EQ(compare(masked, masked).error, 0);
+  // One of very many, and a change that is not made.
+  std::vector<float> many(1 << 20, 1), other = many;
+  other[77'777] = 3;
+  EXPECT_LT(compare(many, other).error, 2e-3);
+  EXPECT_GT(compare(many, other).outlier, 1);
+  EXPECT_EQ(compare(many, other).worst, 77'777);
+  const std::vector<float> before = {1, 1}, after = {1.001F, 0.999F};
+  EXPECT_LT(compare(after, before).error, 2e-3);
+  EXPECT_DOUBLE_EQ(compare(after, before, {.bounds = kBounds, .before = before.data()}).error, 1);
   const Statistics statistics = StatisticsOf(graph::DType::kF32, unwritten.data(), 4);
   EXPECT_EQ(statistics.not_numbers, 1);
   EXPECT_EQ(statistics.least, 0);

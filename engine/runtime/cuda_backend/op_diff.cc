@@ -53,28 +53,42 @@ auto ByType(DType dtype, const void* data, const Visit& visit) {
   }
 }
 
+// Equal infinities, and what is no number on both sides, are alike.
+double Distance(double a, double b) {
+  if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
+  const double distance = std::abs(a - b);
+  return std::isnan(distance) ? std::numeric_limits<double>::infinity() : distance;
+}
+
 template <typename T>
-TensorDiff CompareAs(const T* cpu, const T* device, int64_t elements, double least_norm) {
-  TensorDiff diff;
-  double apart = 0, norm = 0, furthest = -1;
+TensorDiff CompareAs(const T* cpu, const T* device, int64_t elements, const DiffOptions& options) {
+  const auto* before = static_cast<const T*>(options.before);
+  const auto value = [&](const T* values, int64_t i) {
+    return before == nullptr ? Number(values[i]) : Number(values[i]) - Number(before[i]);
+  };
+  double apart = 0, norm = 0;
   for (int64_t i = 0; i < elements; ++i) {
-    const double want = Number(cpu[i]), got = Number(device[i]);
-    // Equal infinities, and what is no number on both sides, are alike.
-    double distance =
-        want == got || (std::isnan(want) && std::isnan(got)) ? 0 : std::abs(got - want);
-    if (std::isnan(distance)) distance = std::numeric_limits<double>::infinity();
-    if (distance > furthest) {
-      furthest = distance;
-      diff.worst = i;
-    }
+    const double want = value(cpu, i), distance = Distance(value(device, i), want);
     apart += distance * distance;
     if (std::isfinite(want)) norm += want * want;
   }
+  TensorDiff diff;
   if (elements == 0) return diff;
+  const double least = std::max(options.least_norm, 1e-15);
+  diff.error = std::sqrt(apart) / std::max(std::sqrt(norm), least);
+  const double rms = std::max(std::sqrt(norm), least) / std::sqrt(static_cast<double>(elements));
+  const DiffBounds& bounds = options.bounds;
+  for (int64_t i = 0; i < elements; ++i) {
+    const double want = value(cpu, i), distance = Distance(value(device, i), want);
+    const double own = std::isfinite(want) ? std::abs(want) : 0;
+    const double may = bounds.of_rms * rms + bounds.of_own * own;
+    const double outlier = distance == 0 ? 0 : distance / may;
+    if (i > 0 && !(outlier > diff.outlier)) continue;
+    diff.outlier = outlier;
+    diff.worst = i;
+  }
   diff.cpu = Number(cpu[diff.worst]);
   diff.device = Number(device[diff.worst]);
-  const double divisor = std::max({std::sqrt(norm), least_norm, 1e-15});
-  diff.error = std::sqrt(apart) / divisor;
   return diff;
 }
 
@@ -86,6 +100,11 @@ const char* PhaseName(graph::Phase phase) {
 std::string TensorText(const OpDiff::Tensor& tensor) {
   return absl::StrCat(tensor.name, " ", graph::Name(tensor.dtype), "[",
                       absl::StrJoin(tensor.shape, ","), "]");
+}
+
+// Above 1: it differs.
+double Nearness(const OpDiff::Result& result) {
+  return std::max(result.diff.error / result.bounds.error, result.diff.outlier);
 }
 
 // "[2,5]" of element 13 of [4,5].
@@ -131,27 +150,36 @@ double Norm(DType dtype, const void* data, int64_t elements) {
 }
 
 TensorDiff Compare(DType dtype, const void* cpu, const void* device, int64_t elements,
-                   double least_norm) {
+                   const DiffOptions& options) {
   return ByType(dtype, cpu, [&](const auto* values) {
-    return CompareAs(values, static_cast<decltype(values)>(device), elements, least_norm);
+    return CompareAs(values, static_cast<decltype(values)>(device), elements, options);
   });
 }
 
-double BoundOf(const graph::Op& op, DType compute_dtype, int64_t elements) {
+DiffBounds BoundsOf(const graph::Op& op, DType compute_dtype, DType dtype, int64_t elements,
+                    bool changed) {
+  const bool wide = dtype == DType::kF32 || dtype == DType::kF64;
+  // A change is small beside what is changed, and rounded with it; a code, or 16 bits, may become
+  // the neighbour of what the CPU made of it.
+  if (changed) return wide ? DiffBounds{1e-3, 0.1, 0.1} : DiffBounds{0.25, 64, 64};
+  // Scalars have nothing to do with each other.
+  if (dtype == DType::kF64 && op.phase == graph::Phase::kUpdate) return {1e-5, 0, 1e-5};
   // Five products after each other, of which none is well conditioned.
-  if (op.kind == OpKind::kOrthogonalize) return 1e-4;
-  if (compute_dtype != DType::kBF16 && compute_dtype != DType::kF16) return 1e-5;
-  const bool bf16 = compute_dtype == DType::kBF16;
+  if (op.kind == OpKind::kOrthogonalize) return {1e-4, 1e-2, 1e-2};
+  const bool half = compute_dtype == DType::kBF16 || compute_dtype == DType::kF16;
+  if (!half || (wide && op.phase == graph::Phase::kUpdate)) return {1e-5, 1e-3, 1e-4};
+  const double unit = compute_dtype == DType::kBF16 ? 1 : 1.0 / 8;
+  DiffBounds bounds = {1.5e-3 * unit, 0.05 * unit, 0.05 * unit};
   // The CPU's rounds its probabilities.
   const bool attention = op.kind == OpKind::kAttention || op.kind == OpKind::kAttentionBackward ||
                          op.kind == OpKind::kCachedAttention;
-  if (attention) return bf16 ? 6e-3 : 6e-4;
   // Of few elements many may be rounded the other way. The CPU rounds what goes into a fused GELU,
   // and what its gradient is multiplied by; a GPU a convolution's gradient, before it is added.
   const bool rounds =
       elements < kFew || op.attributes.gelu || op.kind == OpKind::kConvolutionBackwardWeights;
-  if (rounds) return bf16 ? 0x1p-8 : 0x1p-11;
-  return bf16 ? 1.5e-3 : 2e-4;
+  if (rounds) bounds.error = 0x1p-8 * unit;
+  if (attention) bounds.error = 6e-3 * unit;
+  return bounds;
 }
 
 bool OpDiff::Differs() const {
@@ -162,12 +190,13 @@ bool OpDiff::Differs() const {
 std::string Line(const OpDiff& op) {
   std::string text =
       absl::StrFormat("%4d  %-24s %-9s", op.index, graph::Name(op.kind), PhaseName(op.phase));
-  const auto nearest = std::max_element(
-      op.results.begin(), op.results.end(),
-      [](const auto& a, const auto& b) { return a.diff.error * b.bound < b.diff.error * a.bound; });
+  const auto nearest =
+      std::max_element(op.results.begin(), op.results.end(),
+                       [](const auto& a, const auto& b) { return Nearness(a) < Nearness(b); });
   if (nearest == op.results.end()) return text;
   absl::StrAppendFormat(&text, " %-36s error %.1e  bound %.1e%s", nearest->tensor.name,
-                        nearest->diff.error, nearest->bound, nearest->Differs() ? "  DIFFERS" : "");
+                        nearest->diff.error, nearest->bounds.error,
+                        nearest->Differs() ? "  DIFFERS" : "");
   return text;
 }
 
@@ -187,7 +216,7 @@ std::string Describe(const OpDiff& op) {
         &text,
         "  %s  %s  error %.2e, bound %.1e; worst at %s: %.9g on the CPU, %.9g on the device\n",
         result.Differs() ? "DIFFERS" : "makes  ", TensorText(result.tensor), result.diff.error,
-        result.bound, PlaceText(result.tensor.shape, result.diff.worst), result.diff.cpu,
+        result.bounds.error, PlaceText(result.tensor.shape, result.diff.worst), result.diff.cpu,
         result.diff.device);
   }
   return text;

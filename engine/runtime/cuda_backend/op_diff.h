@@ -1,9 +1,9 @@
 // What one op has made on a device beside what it has made on the CPU from the same bytes, and how
 // far apart the two may be. Pure; the bytes come from DiffEngine (diff_engine.h).
 //
-//   const TensorDiff diff = Compare(DType::kBF16, cpu, device, elements);
-//   if (diff.error > BoundOf(op, dtype, elements)) ...
-//   std::puts(Describe(op_diff).c_str());
+//   const DiffBounds bounds = BoundsOf(op, DType::kBF16, DType::kF32, elements, false);
+//   const TensorDiff diff = Compare(DType::kF32, cpu, device, elements, {.bounds = bounds});
+//   if (diff.error > bounds.error || diff.outlier > 1) ...
 #ifndef MILEPOST_ENGINE_RUNTIME_CUDA_BACKEND_OP_DIFF_H_
 #define MILEPOST_ENGINE_RUNTIME_CUDA_BACKEND_OP_DIFF_H_
 
@@ -27,19 +27,36 @@ Statistics StatisticsOf(graph::DType dtype, const void* data, int64_t elements);
 
 struct TensorDiff {
   double error = 0;  // ||device - cpu|| / ||cpu||; infinite where one has a number and one has none
-  int64_t worst = 0;  // the element that is furthest apart
+  double outlier = 0;  // the largest of the elements' own errors, each by what one may have: above
+                       // 1 one is wrong, however many are right
+  int64_t worst = 0;  // that element
   double cpu = 0;     // its values
   double device = 0;
 };
-// `least_norm`: what is divided by is at least this. For sums that cancel: a gradient that is zero
-// but for rounding differs by as much as its terms round.
+
+// How far apart results may be.
+struct DiffBounds {
+  double error = 0;   // of all elements
+  double of_rms = 0;  // one element: by as much as this part of the tensor's rms,
+  double of_own = 0;  // and this part of its own value
+};
+
+struct DiffOptions {
+  DiffBounds bounds;
+  // What `error` is divided by is at least this. For sums that cancel: a gradient that is zero but
+  // for rounding differs by as much as its terms round.
+  double least_norm = 0;
+  // What was there before, where an update changes it: errors are then of the change.
+  const void* before = nullptr;
+};
 TensorDiff Compare(graph::DType dtype, const void* cpu, const void* device, int64_t elements,
-                   double least_norm = 0);
+                   const DiffOptions& options);
 double Norm(graph::DType dtype, const void* data, int64_t elements);
 
-// The largest error of a result of so many elements that the order of sums and one rounding to
-// `compute_dtype` explain.
-double BoundOf(const graph::Op& op, graph::DType compute_dtype, int64_t elements);
+// What the order of sums and one rounding explain: of a result of `elements` of `dtype`, in a plan
+// that computes in `compute_dtype`. `changed`: it is compared by its change.
+DiffBounds BoundsOf(const graph::Op& op, graph::DType compute_dtype, graph::DType dtype,
+                    int64_t elements, bool changed);
 
 struct OpDiff {
   struct Tensor {
@@ -54,8 +71,8 @@ struct OpDiff {
   struct Result {
     Tensor tensor;
     TensorDiff diff;
-    double bound = 0;
-    bool Differs() const { return !(diff.error <= bound); }
+    DiffBounds bounds;
+    bool Differs() const { return !(diff.error <= bounds.error && diff.outlier <= 1); }
   };
 
   int64_t step = 0;

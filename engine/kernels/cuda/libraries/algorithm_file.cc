@@ -15,7 +15,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "common/check.h"
 #include "common/checksum.h"
 #include "common/regular_file.h"
 #include "common/status_macros.h"
@@ -82,11 +81,6 @@ void AlgorithmTable::Put(absl::string_view key, const Algorithm& algorithm) {
   } else if (size() < kMaxAlgorithms) {
     algorithms_.emplace(key, algorithm);
   }
-}
-
-void AlgorithmTable::PutAll(const AlgorithmTable& other) {
-  MP_CHECK(identity_ == other.identity_) << other.identity_;
-  for (const auto& [key, algorithm] : other.algorithms_) Put(key, algorithm);
 }
 
 std::string AlgorithmTable::Format() const {

@@ -8,8 +8,7 @@
 //   table.Put(key, timed);
 //   MP_RETURN_IF_ERROR(table.Save(path));
 //
-// The text also goes with a job, so that all its ranks and attempts choose alike
-// (DeviceProducts::Choices).
+// The text also goes with a job, so that all its ranks and attempts choose alike (job_choices.h).
 //
 // Text: a line with the format's name and version, one with the identity, then one a product: its
 // algorithm in hexadecimal, its workspace's bytes, the time taken in nanoseconds, its key; at the
@@ -49,8 +48,6 @@ class AlgorithmTable {
   // keeps no further products.
   void Put(absl::string_view key, const Algorithm& algorithm);
   int64_t size() const { return static_cast<int64_t>(algorithms_.size()); }
-  // Of products that both have, the other's. Of the same identity (CHECK).
-  void PutAll(const AlgorithmTable& other);
 
   std::string Format() const;
   // Replaces the table's contents; on errors it becomes empty. FAILED_PRECONDITION: another

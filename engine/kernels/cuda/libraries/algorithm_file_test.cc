@@ -53,18 +53,6 @@ TEST(AlgorithmFileTest, ReadsWhatItWrote) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.File("")), {}), 1);
 }
 
-TEST(AlgorithmFileTest, AnothersChoicesGoBeforeItsOwn) {
-  AlgorithmTable table = SomeTable();
-  AlgorithmTable other("NVIDIA H200, cuBLASLt 130100");
-  other.Put("m=1 n=2", SomeAlgorithm(3));
-  other.Put("m=5 n=6", SomeAlgorithm(4));
-  table.PutAll(other);
-  EXPECT_EQ(table.size(), 3);
-  EXPECT_EQ(*table.Find("m=1 n=2"), SomeAlgorithm(3));
-  EXPECT_EQ(*table.Find("m=3 n=4 ep=1"), SomeAlgorithm(2));
-  EXPECT_EQ(*table.Find("m=5 n=6"), SomeAlgorithm(4));
-}
-
 TEST(AlgorithmFileTest, AMissingFileIsNotFound) {
   const TempFolder folder;
   AlgorithmTable table = SomeTable();

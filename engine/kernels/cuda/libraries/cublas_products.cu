@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "engine/kernels/cuda/libraries/algorithm_file.h"
+#include "engine/kernels/cuda/libraries/job_choices.h"
 #include "engine/kernels/cuda/libraries/noise.h"
 
 namespace milepost::kernels::cuda {
@@ -246,14 +247,13 @@ absl::StatusOr<Operands> AllocateOperands(const Product& product, const ColumnMa
 
 struct CublasProducts::Impl {
   explicit Impl(const CublasOptions& given, std::string identity)
-      : options(given), algorithms(identity), used(identity), of_job(std::move(identity)) {}
+      : options(given), algorithms(identity), of_job(std::move(identity)) {}
   ~Impl() {
     if (handle != nullptr) cublasLtDestroy(handle);
   }
 
   // An earlier choice, if this library still takes it within the workspace.
-  bool TakeKept(const Product& product, Entry& entry, const AlgorithmTable& from) {
-    const Algorithm* kept = from.Find(ProductKey(product));
+  bool TakeKept(const Product& product, Entry& entry, const Algorithm* kept) {
     if (kept == nullptr) return false;
     static_assert(sizeof entry.algorithm == sizeof kept->words);
     std::memcpy(&entry.algorithm, kept->words.data(), sizeof entry.algorithm);
@@ -265,6 +265,10 @@ struct CublasProducts::Impl {
         result.workspaceSize > static_cast<size_t>(options.workspace_bytes)) {
       return false;
     }
+    // Its first run loads it, which waits for all that the device does, and during a step might
+    // wait for a peer in the same process that waits for this rank.
+    const auto memory = AllocateOperands(product, entry.shape, options.workspace_bytes);
+    if (!memory.ok() || !Time(product, entry, entry.algorithm, *memory, 1).ok()) return false;
     entry.choice = *kept;
     entry.chosen = true;
     return true;
@@ -369,13 +373,14 @@ struct CublasProducts::Impl {
   }
 
   absl::Status Choose(const Product& product, Entry& entry) {
-    if (TakeKept(product, entry, of_job) || TakeKept(product, entry, algorithms)) {
-      used.Put(ProductKey(product), entry.choice);
+    const std::string key = ProductKey(product);
+    if (TakeKept(product, entry, of_job.Find(key)) ||
+        TakeKept(product, entry, algorithms.Find(key))) {
+      of_job.Put(key, entry.choice);
       return absl::OkStatus();
     }
     MP_ASSIGN_OR_RETURN(const auto proposals, Propose(product, entry));
-    // Also where there is one alone: its first run loads it, which waits for all that the device
-    // does, and during a step might wait for a peer in the same process that waits for this rank.
+    // Also where there is one alone: it is loaded by its first run.
     MP_ASSIGN_OR_RETURN(const Operands memory,
                         AllocateOperands(product, entry.shape, options.workspace_bytes));
     std::vector<int64_t> times(proposals.size(), 0);
@@ -402,14 +407,13 @@ struct CublasProducts::Impl {
     entry.choice.nanoseconds = nanoseconds;
     entry.chosen = true;
     algorithms.Put(ProductKey(product), entry.choice);
-    used.Put(ProductKey(product), entry.choice);
+    of_job.Put(ProductKey(product), entry.choice);
     return absl::OkStatus();
   }
 
   CublasOptions options;
   AlgorithmTable algorithms;  // the file's
-  AlgorithmTable used;        // of all that are prepared
-  AlgorithmTable of_job;      // given to UseChoices
+  JobChoices of_job;          // of all that are prepared, and what was given to UseChoices
   absl::Status algorithms_status;
   cublasLtHandle_t handle = nullptr;
   std::map<Key, std::unique_ptr<Entry>> entries;
@@ -438,15 +442,10 @@ absl::Status CublasProducts::SaveAlgorithms() const {
 }
 
 absl::Status CublasProducts::UseChoices(absl::string_view choices) {
-  return Annotate(impl_->of_job.Parse(choices), "the job's choice of algorithms");
+  return Annotate(impl_->of_job.Use(choices), "the job's choice of algorithms");
 }
 
-std::string CublasProducts::Choices() const {
-  AlgorithmTable all = impl_->of_job;
-  all.PutAll(impl_->used);
-  std::string text = all.Format();
-  return text.size() <= kMaxChoicesBytes ? text : impl_->used.Format();
-}
+std::string CublasProducts::Choices() const { return impl_->of_job.Text(kMaxChoicesBytes); }
 
 int64_t CublasProducts::WorkspaceBytes() const { return impl_->options.workspace_bytes; }
 

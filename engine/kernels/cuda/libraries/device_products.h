@@ -40,11 +40,11 @@ class DeviceProducts {
   virtual int64_t WorkspaceBytes() const = 0;
 
   // Before the first Prepare, which then takes what Choices() of another one has, as far as it has
-  // the product: so both have the same bits. FAILED_PRECONDITION where that one was for another
-  // device or library, DATA_LOSS where the text is damaged: then it is not used.
+  // the product: so both have the same bits. FAILED_PRECONDITION where it has nothing for this
+  // device and library, DATA_LOSS where that is damaged: then all is chosen anew.
   virtual absl::Status UseChoices(absl::string_view choices) = 0;
-  // All that was given to UseChoices and that Prepare has chosen; only the latter, where both have
-  // more than kMaxChoicesBytes.
+  // All that was given to UseChoices, also for other devices, and that Prepare has chosen
+  // (job_choices.h).
   virtual std::string Choices() const = 0;
 
   // Before the first Execute of a product. Blocks. UNIMPLEMENTED where there is no algorithm.

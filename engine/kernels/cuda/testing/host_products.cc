@@ -98,8 +98,7 @@ absl::Status HostProducts::Prepare(const Product& product) {
   if (std::find(prepared_.begin(), prepared_.end(), product) == prepared_.end()) {
     prepared_.push_back(product);
   }
-  const std::string key = ProductKey(product);
-  if (choices_.Find(key) == nullptr) choices_.Put(key, {.words = {static_cast<uint64_t>(order_)}});
+  choices_.Put(ProductKey(product), {.words = {static_cast<uint64_t>(order_)}});
   return absl::OkStatus();
 }
 

@@ -11,8 +11,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "engine/kernels/cuda/libraries/algorithm_file.h"
 #include "engine/kernels/cuda/libraries/device_products.h"
+#include "engine/kernels/cuda/libraries/job_choices.h"
 
 namespace milepost::kernels::cuda {
 
@@ -25,8 +25,8 @@ class HostProducts : public DeviceProducts {
       : workspace_bytes_(workspace_bytes), order_(order) {}
 
   int64_t WorkspaceBytes() const override { return workspace_bytes_; }
-  absl::Status UseChoices(absl::string_view choices) override { return choices_.Parse(choices); }
-  std::string Choices() const override { return choices_.Format(); }
+  absl::Status UseChoices(absl::string_view choices) override { return choices_.Use(choices); }
+  std::string Choices() const override { return choices_.Text(kMaxChoicesBytes); }
   absl::Status Prepare(const Product& product) override;
   absl::Status Execute(const Product& product, const ProductArguments& arguments, void* workspace,
                        CUstream_st* stream) override;
@@ -36,7 +36,7 @@ class HostProducts : public DeviceProducts {
  private:
   const int64_t workspace_bytes_;
   const Order order_;  // that it chooses
-  AlgorithmTable choices_{"the host"};
+  JobChoices choices_{"the host"};
   std::vector<Product> prepared_;
   std::vector<float> a_, b_;  // op(A) by row, op(B) by column
 };
