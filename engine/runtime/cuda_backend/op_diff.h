@@ -29,8 +29,8 @@ struct TensorDiff {
   double error = 0;  // ||device - cpu|| / ||cpu||; infinite where one has a number and one has none
   double outlier = 0;  // the largest of the elements' own errors, each by what one may have: above
                        // 1 one is wrong, however many are right
-  int64_t worst = 0;  // that element
-  double cpu = 0;     // its values
+  int64_t worst = 0;   // that element
+  double cpu = 0;      // its values
   double device = 0;
 };
 
