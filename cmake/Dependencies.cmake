@@ -17,6 +17,7 @@ find_package(GTest REQUIRED)
 find_package(benchmark REQUIRED)
 find_package(JPEG REQUIRED)
 find_package(PNG REQUIRED)
+find_package(prometheus-cpp CONFIG REQUIRED)
 
 # Debian's dnnl-config.cmake asks for OpenCL's development files, which the CPU engine does not
 # need.
@@ -27,6 +28,10 @@ target_link_libraries(milepost_dnnl INTERFACE ${DNNL_LIBRARY})
 find_library(XXHASH_LIBRARY xxhash REQUIRED)
 add_library(milepost_xxhash INTERFACE)
 target_link_libraries(milepost_xxhash INTERFACE ${XXHASH_LIBRARY})
+
+find_library(MICROHTTPD_LIBRARY microhttpd REQUIRED)
+add_library(milepost_microhttpd INTERFACE)
+target_link_libraries(milepost_microhttpd INTERFACE ${MICROHTTPD_LIBRARY})
 
 find_library(URING_LIBRARY uring REQUIRED)
 add_library(milepost_uring INTERFACE)

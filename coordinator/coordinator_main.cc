@@ -52,6 +52,7 @@ struct Flags {
   StandbyOptions standby;
   double etcd_lease_seconds = 4;
   std::string webhooks;
+  std::string http;
 };
 
 void AddFlags(CLI::App* app, Flags* flags) {
@@ -107,6 +108,9 @@ void AddFlags(CLI::App* app, Flags* flags) {
       ->capture_default_str();
   app->add_option("--webhooks", flags->webhooks,
                   "YAML file: who is told over HTTP of jobs that have ended (docs/webhooks.md)");
+  app->add_option("--http", flags->http,
+                  "HOST:PORT of pages for monitoring: /metrics for Prometheus, /healthz for probes; "
+                  "over TLS where --tls is given (docs/metrics.md)");
   app->add_option("--tls", flags->tls_dir,
                   "Folder with ca.crt, tls.crt and tls.key, as init-pki makes it; needed to listen "
                   "on an address that is not loopback");
@@ -175,6 +179,7 @@ int Run(const Flags& flags, const sigset_t& signals) {
   options.coordinator.most_job_bytes = flags.max_job_bytes;
   options.listen = flags.listen;
   options.tls_dir = flags.tls_dir;
+  options.http = flags.http;
   std::optional<TlsWatch> tls_watch;
   if (!flags.tls_dir.empty()) {
     tls_watch.emplace(TlsFolder(flags.tls_dir), kLookAtTlsFiles, LogTlsFiles);

@@ -11,6 +11,7 @@
 #include "common/proto_time.h"
 #include "common/status_macros.h"
 #include "common/steady_time.h"
+#include "coordinator/metrics/activity.h"
 #include "coordinator/rpc/paging.h"
 #include "coordinator/rpc/worker_limits.h"
 #include "coordinator/rpc/worker_session.h"
@@ -49,6 +50,8 @@ Coordinator::Coordinator(Store* store, CoordinatorOptions options)
       options_(std::move(options)),
       own_clock_(options_.clock == nullptr ? std::make_unique<SteadyClock>() : nullptr),
       clock_(options_.clock == nullptr ? own_clock_.get() : options_.clock),
+      activity_(std::make_unique<Activity>()),
+      started_(clock_->Now()),
       rendezvous_(store),
       log_writer_([this](const v1::LogBatch& batch) { StoreLogs(batch); }) {}
 

@@ -40,8 +40,10 @@
 
 namespace milepost::coordinator {
 
+class Activity;
 class CheckpointReader;
 class PageRoom;
+class Series;
 class Store;
 class WorkerSession;
 struct StoredDelivery;
@@ -227,6 +229,13 @@ class Coordinator {
   // CoordinatorOptions::may_act.
   absl::Status MayAct() const { return options_.may_act ? options_.may_act() : absl::OkStatus(); }
 
+  // ---- metrics ----
+  // What it has done is counted here; thread-safe.
+  Activity& activity() { return *activity_; }
+  // All that there is to tell now. Holds up decisions for as long as it takes to look at the jobs
+  // that have not ended.
+  void CollectMetrics(Series* series);
+
   RendezvousTable& rendezvous() { return rendezvous_; }
   Store& store() { return *store_; }
 
@@ -338,6 +347,8 @@ class Coordinator {
   const CoordinatorOptions options_;
   const std::unique_ptr<Clock> own_clock_;
   Clock* const clock_;
+  const std::unique_ptr<Activity> activity_;
+  const absl::Time started_;
   RendezvousTable rendezvous_;
   PlanningRoom planning_room_;
   std::atomic<bool> plans_end_ = false;  // stopping_, for what holds no lock

@@ -8,6 +8,7 @@
 #include "common/error_details.h"
 #include "common/status_macros.h"
 #include "common/steady_time.h"
+#include "coordinator/metrics/activity.h"
 #include "coordinator/rpc/coordinator.h"
 #include "coordinator/rpc/worker_session.h"
 #include "coordinator/store/checkpoint_store.h"
@@ -174,6 +175,7 @@ std::vector<Coordinator::Entry> Coordinator::TakeBatch(size_t most) {
 }
 
 void Coordinator::DecideBatch(std::vector<Entry> batch) {
+  const absl::Time began = SteadyNow();
   std::vector<Event> events;
   std::vector<Entry*> asking;  // whose events they are
   Outcome outcome;
@@ -193,6 +195,7 @@ void Coordinator::DecideBatch(std::vector<Entry> batch) {
     if (runs) applied.push_back(asking[i]->applied);
   }
   const absl::Status status = events.empty() ? absl::OkStatus() : Commit(outcome, applied);
+  if (!events.empty()) activity_->Decided(SteadyNow() - began);
   if (!status.ok() && events.size() > 1) {
     // One of them may need the disk that others do not.
     for (size_t i = 0; i < events.size(); ++i) {
@@ -215,13 +218,16 @@ void Coordinator::DecideBatch(std::vector<Entry> batch) {
 }
 
 absl::Status Coordinator::Schedule() {
+  const absl::Time began = SteadyNow();
   MP_RETURN_IF_ERROR(NoteUnnoted());
   Outcome outcome;
   {
     absl::ReaderMutexLock lock(&mutex_);
     outcome = DecideSchedule(state_, clock_->Now(), options_.config);
   }
-  return Commit(outcome);
+  const absl::Status status = Commit(outcome);
+  activity_->Scheduled(SteadyNow() - began);
+  return status;
 }
 
 // Of jobs that end with this decision.
@@ -263,7 +269,9 @@ absl::Status Coordinator::Commit(Outcome& outcome,
   MP_RETURN_IF_ERROR(MayAct());
   const std::vector<StoredDelivery> messages = MessagesOf(outcome);
   if (outcome.NeedsWrite()) {
+    const absl::Time began = SteadyNow();
     absl::Status status = store_->Write(outcome, messages);
+    activity_->Wrote(SteadyNow() - began, status.ok());
     if (store_watch_.Wrote(status, SteadyNow()) && options_.on_broken_store) {
       options_.on_broken_store(status);
     }
@@ -297,7 +305,9 @@ absl::Status Coordinator::Commit(Outcome& outcome,
     }
     for (const auto& [number, record] : outcome.jobs) RememberLocked(number, record);
     for (const int64_t number : outcome.durable_jobs) {
-      totals_.Stored(number, outcome.jobs.at(number));
+      const v1::JobRecord& record = outcome.jobs.at(number);
+      activity_->JobChanged(state_.FindJob(number), record);
+      totals_.Stored(number, record);
     }
     for (const int64_t number : outcome.deleted_jobs) ForgetLocked(number);
     state_.Apply(std::move(outcome));

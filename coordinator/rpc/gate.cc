@@ -18,6 +18,7 @@
 #include "common/status_macros.h"
 #include "common/steady_time.h"
 #include "coordinator/core/decide.h"
+#include "coordinator/metrics/activity.h"
 #include "coordinator/rpc/coordinator.h"
 #include "coordinator/security/principal.h"
 #include "coordinator/store/checkpoint_store.h"
@@ -68,7 +69,8 @@ GateCall::GateCall(Gate* gate, const grpc::ServerContextBase* context, absl::str
       peer_(context->peer()),
       method_(method),
       rule_(FindRule(absl::StrCat(kPackage, method))),
-      request_id_(RequestIdOf(request)) {
+      request_id_(RequestIdOf(request)),
+      began_(SteadyNow()) {
   principal_.set_name(kNobody);
 }
 
@@ -216,6 +218,9 @@ void GateCall::About(const std::string& resource, const std::string& project) {
 }
 
 void GateCall::Record(const absl::Status& status) {
+  if (!std::exchange(told_, true)) {
+    gate_->coordinator_->activity().Called(method_, status.code(), SteadyNow() - began_);
+  }
   if (gate_->audit_ == nullptr || std::exchange(recorded_, true)) return;
   const absl::StatusCode code = hidden_ ? absl::StatusCode::kPermissionDenied : status.code();
   const bool refused = code == absl::StatusCode::kPermissionDenied ||
@@ -280,6 +285,31 @@ absl::StatusOr<v1::Principal> Gate::Identify(const grpc::AuthContext& connection
   return Refusal(
       v1::ERROR_REASON_CREDENTIALS_MISSING, "",
       "neither a token nor a worker's certificate: `milepost auth login`, or set MILEPOST_TOKEN");
+}
+
+absl::Status Gate::CheckScrape(absl::string_view authorization) const {
+  if (!tls_) return absl::OkStatus();
+  v1::Principal principal;
+  principal.set_name(kNobody);
+  absl::Status status = Refusal(v1::ERROR_REASON_CREDENTIALS_MISSING, "",
+                                "metrics are for a token: authorization: Bearer TOKEN");
+  if (absl::ConsumePrefix(&authorization, "Bearer ")) {
+    const auto known = tokens_->Authenticate(authorization, absl::Now());
+    status = known.status();
+    if (known.ok()) principal = *known;
+  }
+  if (status.ok() && !HasRole(principal, kEveryProject, v1::ROLE_VIEWER)) {
+    status = Refusal(v1::ERROR_REASON_PERMISSION_DENIED, kEveryProject,
+                     "metrics are for viewers of every project");
+  }
+  if (status.ok() || audit_ == nullptr) return status;
+  audit_->Write({.time = absl::Now(),
+                 .principal = principal.name(),
+                 .user = principal.user(),
+                 .method = "GET /metrics",
+                 .code = status.code(),
+                 .peer = std::string()});
+  return status;
 }
 
 absl::Status Gate::CheckNotDenied(absl::string_view worker_id) const {

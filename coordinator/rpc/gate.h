@@ -122,6 +122,8 @@ class GateCall {
   RateLimiter* limiter_ = nullptr;  // by which; null: it is not counted
   bool hidden_ = false;
   bool recorded_ = false;
+  bool told_ = false;  // to the metrics
+  const absl::Time began_;
   uint64_t watched_ = 0;  // by the gate's watch
 };
 
@@ -149,6 +151,10 @@ class Gate {
   // Who has made the connection, and shows which token.
   absl::StatusOr<v1::Principal> Identify(const grpc::AuthContext& connection,
                                          absl::string_view authorization) const;
+
+  // May whoever shows this HTTP header ("Bearer TOKEN") read the metrics? Without TLS everybody
+  // may. UNAUTHENTICATED, PERMISSION_DENIED.
+  absl::Status CheckScrape(absl::string_view authorization) const;
 
   // For the server's credentials: refuses, before a message is read, whoever is not let in and
   // methods that are not in the table.

@@ -5,9 +5,22 @@
 
 namespace milepost::coordinator {
 
+JobTotals::ByState::iterator JobTotals::Place(const v1::Job& job) {
+  const auto place = by_state_.try_emplace({job.spec().scheduling().queue(), job.state()}).first;
+  ++place->second;
+  return place;
+}
+
+void JobTotals::Leave(ByState::iterator place) {
+  if (--place->second == 0) by_state_.erase(place);
+}
+
 void JobTotals::Stored(int64_t number, const v1::JobRecord& record) {
-  Counted& counted = jobs_[number];
-  const Counted now = {record.ByteSizeLong(), !IsTerminal(record.job().state())};
+  const auto [found, is_new] = jobs_.try_emplace(number);
+  Counted& counted = found->second;
+  const Counted now = {record.ByteSizeLong(), !IsTerminal(record.job().state()),
+                       Place(record.job())};
+  if (!is_new) Leave(counted.place);
   bytes_ = bytes_ - counted.bytes + now.bytes;
   if (now.active != counted.active) {
     const std::string project = ProjectOfJob(record.job());
@@ -22,6 +35,7 @@ void JobTotals::Deleted(int64_t number) {
   const auto found = jobs_.find(number);
   if (found == jobs_.end()) return;
   bytes_ -= found->second.bytes;
+  Leave(found->second.place);
   jobs_.erase(found);
 }
 

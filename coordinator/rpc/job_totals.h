@@ -9,7 +9,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "milepost/v1/store.pb.h"
@@ -28,15 +30,23 @@ class JobTotals {
   size_t ActiveOf(const std::string& project) const;
   // Of all records.
   size_t bytes() const { return bytes_; }
+  // Jobs by queue (empty: the default one) and state; none that has none.
+  using ByState = std::map<std::pair<std::string, v1::JobState>, size_t>;
+  const ByState& by_state() const { return by_state_; }
 
  private:
   struct Counted {
     size_t bytes = 0;
     bool active = false;
+    ByState::iterator place;
   };
+
+  ByState::iterator Place(const v1::Job& job);
+  void Leave(ByState::iterator place);
 
   absl::flat_hash_map<int64_t, Counted> jobs_;
   absl::flat_hash_map<std::string, size_t> active_;  // by project; none that has none
+  ByState by_state_;
   size_t bytes_ = 0;
 };
 

@@ -22,25 +22,6 @@ constexpr int kHandshakeMs = 15'000;
 constexpr int kIdleConnectionMs =
     10 * 60'000;  // a connection without a call; clients then connect again
 
-absl::Status CheckAddress(const std::string& listen, bool tls, std::string* host, int* number) {
-  const size_t colon = listen.rfind(':');
-  int& port = *number;
-  port = -1;
-  if (colon == std::string::npos || colon == 0 ||
-      !absl::SimpleAtoi(listen.substr(colon + 1), &port) || port < 0 || port > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--listen: expected HOST:PORT, not '", listen, "'"));
-  }
-  *host = listen.substr(0, colon);
-  if (IsLoopback(listen) || tls) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--listen: ", listen,
-                   " is not a loopback address, and without TLS anybody who reaches it can ",
-                   "run jobs. Make certificates with `milepost-coordinator init-pki DIR --host ",
-                   *host == "0.0.0.0" || *host == "[::]" ? "NAME" : *host,
-                   "` and give --tls DIR/coordinator, ", "or listen on 127.0.0.1"));
-}
-
 void InitialiseGrpcOnce() {
   static std::once_flag once;
   std::call_once(once, [] {
@@ -51,11 +32,31 @@ void InitialiseGrpcOnce() {
 
 }  // namespace
 
+absl::StatusOr<HostAndPort> CheckListen(const std::string& flag, const std::string& listen,
+                                        const std::string& tls_dir) {
+  const size_t colon = listen.rfind(':');
+  HostAndPort address{.host = listen.substr(0, colon), .port = -1};
+  if (colon == std::string::npos || colon == 0 ||
+      !absl::SimpleAtoi(listen.substr(colon + 1), &address.port) || address.port < 0 ||
+      address.port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, ": expected HOST:PORT, not '", listen, "'"));
+  }
+  if (IsLoopback(listen) || !tls_dir.empty()) return address;
+  const bool any = address.host == "0.0.0.0" || address.host == "[::]";
+  return absl::InvalidArgumentError(absl::StrCat(
+      flag, ": ", listen, " is not a loopback address, and without TLS anybody who reaches it can ",
+      "run jobs. Make certificates with `milepost-coordinator init-pki DIR --host ",
+      any ? "NAME" : address.host, "` and give --tls DIR/coordinator, ", "or listen on 127.0.0.1"));
+}
+
 absl::StatusOr<Listener> Listener::Make(const std::string& listen, const std::string& tls_dir) {
   Listener listener;
   const bool tls = !tls_dir.empty();
   listener.listen_ = listen;
-  MP_RETURN_IF_ERROR(CheckAddress(listen, tls, &listener.host_, &listener.port_));
+  MP_ASSIGN_OR_RETURN(const HostAndPort address, CheckListen("--listen", listen, tls_dir));
+  listener.host_ = address.host;
+  listener.port_ = address.port;
   InitialiseGrpcOnce();
   const ConnectionLimits limits = LimitsFor(RaiseDescriptorLimit(), /*login=*/tls);
   listener.credentials_ = {grpc::InsecureServerCredentials()};

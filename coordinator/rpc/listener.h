@@ -15,6 +15,16 @@
 
 namespace milepost::coordinator {
 
+struct HostAndPort {
+  std::string host;  // "127.0.0.1", "[::1]"
+  int port = 0;
+};
+
+// What a flag of that name says to listen on. INVALID_ARGUMENT: it is not HOST:PORT; or it is not
+// loopback, and there is no TLS.
+absl::StatusOr<HostAndPort> CheckListen(const std::string& flag, const std::string& listen,
+                                        const std::string& tls_dir);
+
 class Listener {
  public:
   // INVALID_ARGUMENT: not HOST:PORT, or not loopback without TLS; and the errors of

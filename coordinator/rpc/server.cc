@@ -19,9 +19,12 @@
 #include "common/regular_file.h"
 #include "common/rpc/status.h"
 #include "common/status_macros.h"
+#include "coordinator/http/http_server.h"
 #include "coordinator/rpc/gate.h"
+#include "coordinator/rpc/http_pages.h"
 #include "coordinator/rpc/listener.h"
 #include "coordinator/rpc/services.h"
+#include "coordinator/rpc/tcp_sockets.h"
 #include "coordinator/rpc/template_table.h"
 #include "coordinator/security/audit_log.h"
 #include "coordinator/security/init_pki.h"
@@ -89,6 +92,23 @@ absl::Status CoordinatorServer::OpenGate(const ServerOptions& options) {
   GateOptions gate{.tls = tls, .limits = options.limits};
   if (tls) gate.denied_workers = absl::StrCat(options.tls_dir, "/", kDeniedWorkersFile);
   gate_ = std::make_unique<Gate>(coordinator_.get(), tokens_.get(), audit_.get(), gate);
+  return absl::OkStatus();
+}
+
+absl::Status CoordinatorServer::OpenHttp(const ServerOptions& options) {
+  MP_ASSIGN_OR_RETURN(HostAndPort address, CheckListen("--http", options.http, options.tls_dir));
+  HttpOptions http{.tls_dir = options.tls_dir};
+  auto sockets = ListenOn(address.host, &address.port);
+  if (!sockets.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat("--http: cannot listen on ", options.http, ": ", sockets.status().message()));
+  }
+  http.sockets = *std::move(sockets);
+  pages_ = std::make_unique<HttpPages>(coordinator_.get(), gate_.get(),
+                                       HttpPagesOptions{.tls_dir = options.tls_dir});
+  http.handler = [this](const HttpRequest& request) { return pages_->Answer(request); };
+  MP_ASSIGN_OR_RETURN(http_, HttpServer::Start(std::move(http)));
+  http_address_ = absl::StrCat(address.host, ":", address.port);
   return absl::OkStatus();
 }
 
@@ -165,6 +185,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   gate->call_ends().Intercept(&builder, [&rpc](const grpc::ServerContextBase& context) {
     return rpc.listener.Answering(context);
   });
+  if (!options.http.empty()) MP_RETURN_IF_ERROR(server->OpenHttp(options));
   if (options.before_listening) options.before_listening();
   rpc.server = builder.BuildAndStart();
   MP_ASSIGN_OR_RETURN(server->address_, rpc.listener.Open(rpc.server.get()));
@@ -172,6 +193,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
 }
 
 void CoordinatorServer::Stop() {
+  http_.reset();  // its pages ask the others
   if (coordinator_ != nullptr) coordinator_->Stop();
   if (webhooks_ != nullptr) webhooks_->Stop();
   if (rpc_ != nullptr && rpc_->server != nullptr) {

@@ -37,6 +37,9 @@ struct ServerOptions {
   std::function<void()> before_listening;
   // Who is told of jobs that have ended.
   std::vector<Webhook> webhooks;
+  // host:port of the pages for monitoring (http_pages.h), with the same certificate; port 0: any
+  // free one. Empty: none. Without TLS loopback only.
+  std::string http;
 };
 
 // For a process that is a coordinator, before its first thread: keeps freed memory of the size of
@@ -47,6 +50,8 @@ void TuneProcess();
 
 class AuditLog;
 class Gate;
+class HttpPages;
+class HttpServer;
 class TemplateTable;
 class TokenTable;
 
@@ -60,6 +65,8 @@ class CoordinatorServer {
 
   // host:port with the port that was bound.
   const std::string& address() const { return address_; }
+  // Of the pages; empty: there are none.
+  const std::string& http_address() const { return http_address_; }
   Coordinator& coordinator() { return *coordinator_; }
 
   // Ends all calls within half a second, and connections that do not take their answers after
@@ -72,6 +79,7 @@ class CoordinatorServer {
   CoordinatorServer();
 
   absl::Status OpenGate(const ServerOptions& options);
+  absl::Status OpenHttp(const ServerOptions& options);
 
   std::unique_ptr<Store> store_;
   std::unique_ptr<WebhookListener> webhooks_;
@@ -81,7 +89,10 @@ class CoordinatorServer {
   std::unique_ptr<AuditLog> audit_;
   std::unique_ptr<Gate> gate_;
   std::unique_ptr<Rpc> rpc_;
+  std::unique_ptr<HttpPages> pages_;
+  std::unique_ptr<HttpServer> http_;
   std::string address_;
+  std::string http_address_;
 };
 
 }  // namespace milepost::coordinator

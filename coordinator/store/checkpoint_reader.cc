@@ -143,6 +143,16 @@ std::optional<v1::Checkpoint> CheckpointStore::Newest(const std::string& job) {
   return NewestLocked(job);
 }
 
+CheckpointStore::Usage CheckpointStore::CountBytes() {
+  absl::MutexLock lock(&mutex_);
+  Usage usage;
+  for (const auto& [number, committed] : committed_) {
+    const v1::Checkpoint& checkpoint = committed.checkpoint;
+    (checkpoint.has_delete_time() ? usage.deleted : usage.kept) += checkpoint.bytes();
+  }
+  return usage;
+}
+
 absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointStore::Read(
     const std::string& name, const std::vector<v1::TensorRange>& ranges) {
   const int64_t number = CheckpointNumber(name);

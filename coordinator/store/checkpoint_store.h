@@ -155,6 +155,12 @@ class CheckpointStore {
   // The checkpoint that the job should resume from: highest step, then highest number, not damaged;
   // one that cannot be read when there is no other.
   std::optional<v1::Checkpoint> Newest(const std::string& job);
+  // Bytes of the tensor data of all that are committed.
+  struct Usage {
+    int64_t kept = 0;
+    int64_t deleted = 0;  // in the bin
+  };
+  Usage CountBytes();
 
   // A reader of the chunks that overlap `ranges` (all when empty). While it lives the checkpoint is
   // not deleted before ReadHold has ended.

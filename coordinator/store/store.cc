@@ -64,6 +64,8 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) 
   return store;
 }
 
+absl::StatusOr<uint64_t> Store::CountFreeBytes() const { return FreeBytes(database_->dir()); }
+
 absl::StatusOr<State> Store::LoadState() {
   State state;
   std::string last_job;

@@ -104,6 +104,9 @@ class Store {
   // Empty: there are none. Blocks on the disk.
   absl::StatusOr<std::string> GetChoices(int64_t job);
 
+  // Bytes that can still be put on the file system of its directory.
+  absl::StatusOr<uint64_t> CountFreeBytes() const;
+
   CheckpointStore& checkpoints() { return *checkpoints_; }
   LogStore& logs() { return *logs_; }
 

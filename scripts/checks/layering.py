@@ -60,7 +60,10 @@ ALLOWED = {
     "coordinator/webhooks": {"common", "common/spec"},
     "coordinator/security": {"common", "common/pki", "common/rpc"},
     "coordinator/election": {"common", "common/rpc"},
+    "coordinator/http": {"common", "common/rpc"},
+    "coordinator/metrics": {"common", "coordinator/core"},
     "coordinator/rpc": {"common", "common/spec", "common/rpc", "common/pki", "coordinator/core",
+                        "coordinator/http", "coordinator/metrics",
                         "coordinator/store", "coordinator/security", "coordinator/webhooks"}
                        | PURE_ENGINE,
     "coordinator/standby": {"common", "common/rpc", "coordinator/election", "coordinator/rpc",

@@ -1,0 +1,116 @@
+// Every metric that a coordinator exports: the one list, which the series and docs/metrics.md
+// follow.
+//
+//   const MetricInfo& info = InfoOf(Metric::kJobStep);   // milepost_job_step, gauge, {"job_id"}
+//
+// Names and units follow https://prometheus.io/docs/practices/naming. A training job is `job_id`:
+// Prometheus has a label `job` of its own.
+#ifndef MILEPOST_COORDINATOR_METRICS_METRIC_TABLE_H_
+#define MILEPOST_COORDINATOR_METRICS_METRIC_TABLE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace milepost::coordinator {
+
+enum class Metric : uint8_t {
+  // Of the coordinator.
+  kBuildInfo,
+  kStartTime,
+  kDecisionSeconds,
+  kSchedulingSeconds,
+  kStoreWriteSeconds,
+  kStoreWriteFailures,
+  kStoreFreeBytes,
+  kStoreCheckpointBytes,
+  kJobRecordBytes,
+  kCalls,
+  kCallSeconds,
+  kCertificateEnd,
+  kSeriesLeftOut,
+  // Of the cluster.
+  kJobs,
+  kJobsWaiting,
+  kOldestWait,
+  kJobsSubmitted,
+  kJobsEnded,
+  kJobWaitSeconds,
+  kAttemptsStarted,
+  kAttemptsFailed,
+  kPreemptions,
+  kQueueSlotsHeld,
+  kQueueSlotsLimit,
+  kSlotsUsable,
+  kSlotsFree,
+  kSlotsHeld,
+  kSlotsWanted,
+  kSlotsMissing,
+  kWorkers,
+  kWorkerInfo,
+  kWorkerConnected,
+  // Of each job that has ranks.
+  kJobInfo,
+  kJobRanks,
+  kJobStep,
+  kJobSteps,
+  kJobTrainLoss,
+  kJobValidationLoss,
+  kJobLearningRate,
+  kJobGradientNorm,
+  kJobSkippedSteps,
+  kJobLossScale,
+  kJobTokensPerSecond,
+  kJobMfu,
+  kJobStepSeconds,
+  kJobStepPartSeconds,
+  kJobMemoryBytes,
+  kJobLastReport,
+  kJobCheckpointStep,
+  kJobCheckpointEvery,
+  kJobCheckpointHoldSeconds,
+  kJobCheckpointFails,
+  kJobGoodput,
+  kJobFailures,
+  kJobAttempts,
+  kJobStragglers,
+  kJobDamagedSamples,
+  // Of each GPU.
+  kGpuInfo,
+  kGpuUsable,
+  kGpuUtilization,
+  kGpuMemoryUsed,
+  kGpuMemory,
+  kGpuPower,
+  kGpuTemperature,
+  kGpuClock,
+  kGpuThrottled,
+  kGpuEccErrors,
+  kGpuXid,
+  kCount,
+};
+
+enum class MetricKind : uint8_t { kGauge, kCounter, kHistogram };
+
+struct MetricInfo {
+  Metric metric;
+  absl::string_view name;
+  MetricKind kind;
+  absl::string_view labels;  // "queue,state"; empty: none
+  absl::string_view help;
+};
+
+// In the order of the enum.
+absl::Span<const MetricInfo> AllMetrics();
+const MetricInfo& InfoOf(Metric metric);
+std::vector<std::string> LabelsOf(const MetricInfo& info);
+
+// The table of docs/metrics.md, in Markdown.
+std::string MetricsAsMarkdown();
+
+}  // namespace milepost::coordinator
+
+#endif  // MILEPOST_COORDINATOR_METRICS_METRIC_TABLE_H_
