@@ -9,6 +9,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr v1::DeviceKind kCuda = v1::DEVICE_KIND_CUDA;
 
@@ -114,6 +115,30 @@ TEST_F(DeviceTest, ASlotWhoseGpuIsLostGetsNothing) {
   Do(WorkerHeartbeat{"workers/a", {Facts(0, "")}});
   EXPECT_TRUE(Starts(job));
   EXPECT_EQ(Worker("a").devices_size(), 2);
+}
+
+TEST_F(DeviceTest, OnlyADrainedWorkerThatFitsIsNamed) {
+  v1::Hello hello = MakeGpuHello("a", {"L4", "H200", "H200", "H200"});
+  for (int i = 0; i < 3; ++i) hello.mutable_slots(i)->set_memory_bytes(int64_t{24 << i} << 30);
+  Do(WorkerHello{hello});
+  Do(WorkerHeartbeat{"workers/a", {Facts(3, "GPU-3 fell off the bus")}});
+  Do(WorkerDrained{"workers/a", "new disk", now});
+  Connect("cpus", 1);
+  const auto submit = [&](const std::string& model, int64_t gib) {
+    JobSubmitted event{.spec = Spec(1), .slot_bytes = gib << 30};
+    event.spec.mutable_resources()->set_device(kCuda);
+    event.spec.mutable_resources()->set_device_model(model);
+    return Do(event).job;
+  };
+  EXPECT_THAT(Reason(submit("", 0)), AllOf(HasSubstr("workers/a with 1 such slot is drained"),
+                                           HasSubstr("workers/a with 2 such slots is drained"),
+                                           HasSubstr("slot 3 of workers/a is out: GPU-3 fell")));
+  EXPECT_THAT(Reason(submit("h200", 0)), AllOf(HasSubstr("workers/a with 2 such slots is drained"),
+                                               Not(HasSubstr("with 1 such slot"))));
+  EXPECT_THAT(Reason(submit("h200", 90)), HasSubstr("workers/a with 1 such slot is drained"));
+  EXPECT_THAT(Reason(submit("", 100)),
+              AllOf(Not(HasSubstr("such slot")), Not(HasSubstr("back from a drain"))));
+  EXPECT_THAT(Reason(submit("b200", 0)), Not(HasSubstr("drained")));
 }
 
 TEST_F(DeviceTest, ALossChangesTheReasonOfAJobThatWaits) {

@@ -197,6 +197,8 @@ TEST_F(HostHealthTest, AHostThatFailsRepeatedlyIsExcludedUntilItPassesACheck) {
   EXPECT_EQ(Record(job).ranks_size(), 0);
   EXPECT_THAT(Job(job).reason_detail(),
               HasSubstr("workers/a is excluded until it passes a health check"));
+  EXPECT_THAT(Job(job).reason_detail(),
+              HasSubstr("; `milepost worker resume workers/a` takes it back without one"));
   AnswerCheck("a", "");
   EXPECT_FALSE(Worker("a").has_exclusion());
   EXPECT_EQ(Record(job).ranks_size(), 1);

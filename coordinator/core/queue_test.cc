@@ -418,6 +418,40 @@ TEST_F(QueueTest, ADrainedWorkerGivesItsJobsAway) {
   EXPECT_EQ(StateOf(next), v1::JOB_STATE_STARTING);
 }
 
+TEST_F(QueueTest, WhoWaitsForADrainedWorkerIsToldOfIt) {
+  Connect("a", 2);
+  Do(WorkerDrained{"workers/a", "new disk", now});
+  const std::string job = Submit(Wish{.ranks = 3});
+  EXPECT_EQ(Job(job).reason_detail(),
+            "needs 3 cpu slots; no worker is ready: start workers with 3 cpu slots, or take one "
+            "back from a drain; workers/a with 2 such slots is drained since 1970-01-01 00:16:40 "
+            "UTC: new disk; `milepost worker resume workers/a` takes it back");
+  Connect("b", 1);
+  EXPECT_THAT(Job(job).reason_detail(),
+              HasSubstr("the workers have 1 cpu slot: start workers with 2 more, or take one back "
+                        "from a drain; workers/a with 2 such slots is drained since"));
+  for (const char* id : {"c", "d", "e", "f", "g"}) {
+    Connect(id, 1);
+    Do(WorkerDrained{WorkerName(id), "move", now});
+  }
+  EXPECT_THAT(Job(job).reason_detail(), HasSubstr("workers/d with 1 such slot is drained"));
+  EXPECT_THAT(Job(job).reason_detail(), HasSubstr("; and 3 more"));
+  EXPECT_TRUE(Do(WorkerResumed{"workers/a"}).status.ok());
+  EXPECT_EQ(StateOf(job), v1::JOB_STATE_STARTING);
+}
+
+TEST_F(QueueTest, ADrainedWorkerIsNamedBesideThoseThatHoldSlots) {
+  Connect("a", 1);
+  Connect("b", 1);
+  Do(WorkerDrained{"workers/b", "update", now + absl::Hours(1)});
+  Run(Submit(Wish{}));
+  const std::string job = Submit(Wish{});
+  EXPECT_THAT(Job(job).reason_detail(),
+              HasSubstr("0 of 1 on 1 ready worker are free; workers/b with 1 such slot is drained "
+                        "since 1970-01-01 00:16:40 UTC: update"));
+  EXPECT_THAT(Job(job).reason_detail(), HasSubstr("; 1 held by jobs/1 until it ends"));
+}
+
 TEST_F(QueueTest, ADrainMayWaitForItsDeadline) {
   Connect("a", 1);
   const std::string job = Submit(Wish{});

@@ -17,6 +17,37 @@ std::string TimeText(absl::Time time) {
 
 int Ranks(const v1::Job& job) { return LeastRanks(job.spec().resources()); }
 
+// "workers/a with 4 such slots is drained since 2026-01-01 10:00:00 UTC: new disk; `milepost
+// worker resume workers/a` takes it back"
+std::string DrainText(const DrainedHost& host, int slots) {
+  std::string text =
+      absl::StrCat(host.worker, " with ", slots, slots == 1 ? " such slot" : " such slots",
+                   " is drained since ", TimeText(host.since));
+  if (!host.reason.empty()) absl::StrAppend(&text, ": ", host.reason);
+  if (!host.goes_away) {
+    absl::StrAppend(&text, "; `milepost worker resume ", host.worker, "` takes it back");
+  }
+  return text;
+}
+
+// Drained workers with slots for the job, before what else is missing: who drains can take back.
+void AddDrained(const KindView& view, const std::string& model, int64_t slot_bytes,
+                SlotSupply* supply) {
+  std::vector<std::string> texts;
+  for (const auto& [of_model, hosts] : view.summary.drained) {
+    if (!IsModel(of_model, model)) continue;
+    for (const DrainedHost& host : hosts.first) {
+      const int slots = host.slots.With(slot_bytes);
+      if (slots == 0) continue;
+      texts.push_back(DrainText(host, slots));
+      supply->can_be_taken_back |= !host.goes_away;
+    }
+    supply->missing_in_all += hosts.in_all - static_cast<int>(hosts.first.size());
+  }
+  supply->missing_in_all += static_cast<int>(texts.size());
+  supply->missing.insert(supply->missing.begin(), texts.begin(), texts.end());
+}
+
 // What the pass left, without the slots that are too small for the job or of another model.
 SlotSupply SupplyFor(const KindView& view, int64_t slot_bytes, const v1::Job& job) {
   const std::string& wanted = job.spec().resources().device_model();
@@ -24,6 +55,7 @@ SlotSupply SupplyFor(const KindView& view, int64_t slot_bytes, const v1::Job& jo
                        .by_kind = view.summary.usable,
                        .missing = view.summary.missing,
                        .missing_in_all = view.summary.missing_in_all};
+  AddDrained(view, wanted, slot_bytes, &supply);
   int too_small = 0;
   int of_other_models = 0;
   for (const auto& [model, slots] : view.models) {

@@ -50,9 +50,24 @@ struct ModelSummary {
   SlotCounts free;
 };
 
+// A worker that would take ranks if it were not drained.
+struct DrainedHost {
+  std::string worker;
+  SlotCounts slots;  // in order
+  absl::Time since;
+  std::string reason;
+  bool goes_away = false;  // its host does, with or without the drain
+};
+
+struct DrainedHosts {
+  std::vector<DrainedHost> first;  // a few
+  int in_all = 0;
+};
+
 struct ClusterSummary {
   int ready_workers = 0;
-  std::map<v1::DeviceKind, int> usable;  // slots by kind
+  std::map<v1::DeviceKind, int> usable;         // slots by kind
+  std::map<std::string, DrainedHosts> drained;  // of the kind, by device model
   // Why slots of the kind are missing: out of order, or not offered. A few of them.
   std::vector<std::string> missing;
   int missing_in_all = 0;

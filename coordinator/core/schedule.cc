@@ -18,6 +18,7 @@ namespace milepost::coordinator {
 namespace {
 
 constexpr size_t kMostMissing = 4;
+constexpr size_t kMostDrained = 4;
 // In a row, without progress: by then the cause may be a host that no failure names.
 constexpr int kFailuresToMove = 2;
 constexpr char kRackLabel[] = "rack";
@@ -31,6 +32,12 @@ bool TakesRanks(const v1::WorkerRecord& record) {
 bool IsAway(const v1::WorkerRecord& record) {
   return record.worker().state() == v1::WORKER_STATE_DISCONNECTED && !record.leaving() &&
          !record.worker().has_drain() && !record.worker().has_exclusion();
+}
+
+// It would take ranks if nobody had drained it.
+bool IsDrainedAlone(const v1::WorkerRecord& record) {
+  return record.worker().has_drain() && IsConnected(record.worker()) && !record.leaving() &&
+         !record.worker().has_exclusion();
 }
 
 // Why nothing can run in the slot; empty: it can be used.
@@ -249,6 +256,7 @@ class Inputs {
     const bool away = IsAway(record);
     const v1::Worker& worker = record.worker();
     if (worker.has_exclusion() && IsConnected(worker)) AddExcluded(worker);
+    if (IsDrainedAlone(record)) AddDrained(worker);
     if (!TakesRanks(record) && !away) return;
     if (!away) ++ready_workers_;
     if (!away && !worker.device_note().empty()) {
@@ -309,9 +317,30 @@ class Inputs {
     std::string reason = absl::StrCat(
         worker.name(), " is excluded until it passes a health check: ", exclusion.reason());
     if (!exclusion.problem().empty()) absl::StrAppend(&reason, "; found: ", exclusion.problem());
+    absl::StrAppend(&reason, "; `milepost worker resume ", worker.name(),
+                    "` takes it back without one");
     for (const v1::DeviceKind kind : kinds) {
       auto input = inputs_.find(kind);
       if (input != inputs_.end()) AddMissing({reason}, input->second.summary);
+    }
+  }
+
+  void AddDrained(const v1::Worker& worker) {
+    std::map<std::pair<v1::DeviceKind, std::string>, SlotCounts> slots;  // by kind and model
+    for (const v1::Slot& slot : worker.slots()) {
+      if (!inputs_.contains(slot.device())) continue;
+      if (!ProblemOf(worker, slot.index()).empty()) {
+        AddOut(worker, slot, ProblemOf(worker, slot.index()));
+        continue;
+      }
+      slots[{slot.device(), slot.model()}].Add(slot.memory_bytes(), 1);
+    }
+    const v1::Drain& drain = worker.drain();
+    for (const auto& [kind, counts] : slots) {
+      DrainedHosts& hosts = inputs_.at(kind.first).summary.drained[kind.second];
+      if (++hosts.in_all > static_cast<int>(kMostDrained)) continue;
+      hosts.first.push_back(
+          {worker.name(), counts, FromProto(drain.request_time()), drain.reason(), drain.spot()});
     }
   }
 

@@ -46,6 +46,16 @@ TEST_F(SpotTest, JobsLeaveAtTheDeadlineAndTheEventSaysWhy) {
   EXPECT_EQ(Worker("a").state(), v1::WORKER_STATE_DRAINED);
 }
 
+TEST_F(SpotTest, WhoWaitsForAHostThatGoesAwayIsNotToldToTakeItBack) {
+  Connect("a", 1);
+  Do(SpotNoticed{"workers/a", Notice(absl::Seconds(2))});
+  const std::string detail = Job(Submit(1)).reason_detail();
+  EXPECT_THAT(detail, HasSubstr("workers/a with 1 such slot is drained since 1970-01-01 00:16:40 "
+                                "UTC: its host goes away: SIGUSR2"));
+  EXPECT_EQ(detail.find("resume"), std::string::npos) << detail;
+  EXPECT_EQ(detail.find("take one back"), std::string::npos) << detail;
+}
+
 TEST_F(SpotTest, AnotherHelloSaysItAgainAndANewStartEndsIt) {
   Connect("a", 1);
   v1::Hello hello = MakeHello("a", 1, 1);

@@ -83,11 +83,12 @@ std::string WaitReason(const SlotWish& wish, const SlotSupply& supply) {
   const int total = Total(supply.by_model);
   const std::string wanted = Wanted(wish, ranks);
   std::string text = absl::StrCat("needs ", wanted);
+  const std::string or_drained = supply.can_be_taken_back ? ", or take one back from a drain" : "";
   if (supply.ready_workers == 0) {
-    absl::StrAppend(&text, "; no worker is ready: start workers with ", wanted);
+    absl::StrAppend(&text, "; no worker is ready: start workers with ", wanted, or_drained);
   } else if (total < ranks) {
     absl::StrAppend(&text, "; the workers have ", Kinds(wish, supply), ": start workers with ",
-                    ranks - total, " more");
+                    ranks - total, " more", or_drained);
   } else if (Largest(supply.by_model) < ranks) {
     absl::StrAppend(&text,
                     " of one device model, as all ranks of a job must have; the workers have ",

@@ -33,10 +33,11 @@ struct SlotSupply {
   // Of those that the job wants, by device model.
   std::map<std::string, int> by_model;
   std::map<std::string, int> free_by_model;
-  // Why slots of that kind are missing: out of order, or not offered. The first ones, and how many
-  // there are; 0: these are all.
+  // Why slots of that kind are missing: drained, out of order, or not offered. The first ones, and
+  // how many there are; 0: these are all.
   std::vector<std::string> missing;
   int missing_in_all = 0;
+  bool can_be_taken_back = false;  // some of these, from a drain
 };
 
 std::string WaitReason(const SlotWish& wish, const SlotSupply& supply);
