@@ -10,6 +10,7 @@ etcd were asked for and there is none. Python's standard library alone.
 """
 
 import argparse
+import json
 import os
 import pathlib
 import shutil
@@ -238,6 +239,43 @@ def rotate_authority(place):
     place.cli("job", "cancel", job)
 
 
+def lost_admin_token(place):
+    """docs/security.md, Rotating: the admin token is lost, while a job runs."""
+    process, init_pki = secure(place)
+    address = place.address_of("a")
+    authority = place.folder / "pki/client/ca.crt"
+    lost = place.folder / "pki/client/admin-token"
+    job = place.submit(steps=1_000_000)
+    before = place.await_step(job, 40)
+
+    def start():
+        return place.coordinator("a", place.folder / "milepost", "--listen", address, "--tls",
+                                 place.folder / "tls-coordinator")
+    check(place.stop(process) == 0, "the coordinator did not end well")
+    init_pki("pki-2")
+    shutil.copy(place.folder / "pki-2/coordinator/admin-token.sha256",
+                place.folder / "tls-coordinator/admin-token.sha256")
+    process = start()
+    log_in(place, authority, place.folder / "pki-2/client/admin-token")
+    tokens = json.loads(place.cli("auth", "token", "list", "-o", "json"))
+    names = {token["name"] for token in tokens if "revoke_time" not in token}
+    own = place.cli("auth", "whoami", "-o", "name").strip()
+    check(len(names) == 2 and own in names, f"not the lost token and the new one: {tokens}")
+    (old,) = names - {own}
+    place.cli("auth", "token", "revoke", old)
+    refused = place.run("milepost", "auth", "login", "--coordinator", address, "--ca", authority,
+                        "--token-file", lost, fails=True)
+    check("revoked" in refused, f"the lost token does not count as revoked: {refused}")
+    step = int(place.job(job)["progress"]["step"])
+    same_attempt(before, place.await_step(job, step + 100))
+    # For good.
+    check(place.stop(process) == 0, "the coordinator did not end well")
+    start()
+    place.run("milepost", "auth", "login", "--coordinator", address, "--ca", authority,
+              "--token-file", lost, fails=True)
+    place.cli("job", "cancel", job)
+
+
 def replace(path, text):
     """By renaming: nobody reads half a file."""
     new = path.with_name(path.name + ".new")
@@ -261,7 +299,7 @@ def presents(place, authority):
 
 
 PROCEDURES = (backup, salvage, upgrade, rotate_certificates, rotate_authority,
-              restore_with_standbys, upgrade_with_standbys)
+              lost_admin_token, restore_with_standbys, upgrade_with_standbys)
 NEED_ETCD = (restore_with_standbys, upgrade_with_standbys)
 
 
