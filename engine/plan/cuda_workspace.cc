@@ -20,11 +20,14 @@ int64_t NormBackwardBytes(const graph::Shape& x) {
   return 2 * std::min(x[0], kMostBlocks) * x[1] * kF32;
 }
 
-// kernels/cuda/embedding_kernels.h: an order of the rows, and two partial sums for each 32 of them.
+// kernels/cuda/embedding_kernels.h: an order of the rows, and two partial sums for each 32 of them,
+// whose place the two lists of 8-byte keys behind the order take first.
 int64_t EmbeddingBackwardBytes(const graph::Shape& dy) {
   constexpr int64_t kRunRows = 32;
+  constexpr int64_t kOrderTile = 1024;  // is sorted without keys in memory
   const int64_t runs = CeilDiv(dy[0], kRunRows);
-  return runs * kRunRows * 4 + 2 * runs * dy[1] * kF32;
+  const int64_t keys = runs * kRunRows <= kOrderTile ? 0 : 2 * runs * kRunRows * 8;
+  return runs * kRunRows * 4 + std::max(2 * runs * dy[1] * kF32, keys);
 }
 
 // kernels/cuda/qk_norm_kernels.h: two partial sums for each warp.

@@ -30,8 +30,10 @@ absl::Status EmbeddingBackward(const EmbeddingRows& rows, const T* dy, int64_t w
   const EmbeddingWorkspace layout(rows.batch * rows.sequence, width);
   char* bytes = static_cast<char*>(workspace);
   auto* heads = reinterpret_cast<float*>(bytes + layout.OrderBytes());
-  const EmbeddingScratch scratch = {reinterpret_cast<int32_t*>(bytes), heads,
-                                    heads + layout.elements};
+  const EmbeddingScratch scratch = {.order = reinterpret_cast<int32_t*>(bytes),
+                                    .keys = reinterpret_cast<RowKey*>(heads),
+                                    .heads = heads,
+                                    .tails = heads + layout.elements};
   return RunEmbeddingBackward<T>(
       rows, dy, width, MaskOf(dropout), {dwte, dwpe, dwse}, scratch, [&](const auto& kernel) {
         return Launch(kernel, kernel.grid(), stream, "EmbeddingBackward");

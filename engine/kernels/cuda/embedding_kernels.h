@@ -2,6 +2,7 @@
 #ifndef MILEPOST_ENGINE_KERNELS_CUDA_EMBEDDING_KERNELS_H_
 #define MILEPOST_ENGINE_KERNELS_CUDA_EMBEDDING_KERNELS_H_
 
+#include <algorithm>
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -13,6 +14,7 @@
 #include "engine/kernels/cuda/norm_any_kernels.h"
 #include "engine/kernels/cuda/norm_kernels.h"
 #include "engine/kernels/cuda/random.h"
+#include "engine/kernels/cuda/row_order_kernels.h"
 #include "engine/kernels/cuda/stream.h"
 
 namespace milepost::kernels::cuda {
@@ -109,39 +111,19 @@ struct EmbeddingForwardKernel {
   }
 };
 
-// order[k] = the k-th row of the batch by (id, row): each row counts those before it.
-struct OrderKernel {
+// Rows by (r % period, r), of whole periods.
+struct PeriodicOrderKernel {
   static constexpr int kThreads = 256;
-  TableIds ids;
-  int64_t rows;
+  int64_t rows, period;
   int32_t* order;
 
   Grid grid() const { return {.x = CeilDiv(rows, kThreads)}; }
   template <typename Context>
   MP_DEVICE void operator()(Context& c) const {
-    auto tile = c.template Shared<int, kThreads, 0>();
     const int64_t row = c.block() * kThreads + c.thread();
-    if (ids.ids == nullptr && rows % ids.period == 0) {  // known without looking
-      const int64_t place = row % ids.period * (rows / ids.period) + row / ids.period;
-      if (row < rows) c.Store(order + place, static_cast<int32_t>(row));
-      return;
-    }
-    const int id = row < rows ? ids.Of(c, row) : 0;
-    int before = 0;
-    for (int64_t begin = 0; begin < rows; begin += kThreads) {
-      const int64_t mine = begin + c.thread();
-      if (mine < rows) tile.Set(c.thread(), ids.Of(c, mine));
-      c.Sync();
-      const int count = rows - begin < kThreads ? static_cast<int>(rows - begin) : kThreads;
-      // Of equal ids those of earlier rows count; `split` is where in the tile this row lies.
-      const int64_t split = row - begin;
-      for (int j = 0; j < count; ++j) {
-        const int other = tile.Get(j);
-        before += other < id || (other == id && j < split) ? 1 : 0;
-      }
-      c.Sync();
-    }
-    if (row < rows) c.Store(order + before, static_cast<int32_t>(row));
+    if (row >= rows) return;
+    const int64_t place = row % period * (rows / period) + row / period;
+    c.Store(order + place, static_cast<int32_t>(row));
   }
 };
 
@@ -253,16 +235,28 @@ struct EmbeddingWorkspace {
       : runs(CeilDiv(rows, kRunRows)), elements(runs * width) {}
   int64_t OrderBytes() const { return runs * kRunRows * static_cast<int64_t>(sizeof(int32_t)); }
   int64_t Bytes() const {
-    return OrderBytes() + 2 * elements * static_cast<int64_t>(sizeof(float));
+    const int64_t sums = 2 * elements * static_cast<int64_t>(sizeof(float));
+    return OrderBytes() + std::max(sums, RowOrderScratchBytes(runs * kRunRows));
   }
 };
 
-// Places of the backward's scratch.
+// Places of the backward's scratch. Keys are needed before the sums are: they may share theirs.
 struct EmbeddingScratch {
   int32_t* order;
+  RowKey* keys;
   float* heads;
   float* tails;
 };
+
+// order[k] = the k-th row of the batch by (id, row).
+template <typename Run>
+absl::Status RunTableOrder(const TableIds& ids, int64_t rows, const EmbeddingScratch& scratch,
+                           const Run& run) {
+  if (ids.ids == nullptr && rows % ids.period == 0) {
+    return run(PeriodicOrderKernel{rows, ids.period, scratch.order});
+  }
+  return RunRowOrder(ids, rows, scratch.keys, scratch.order, run);
+}
 
 template <typename Share, typename T, typename Run>
 absl::Status RunTableGradient(const TableIds& ids, int64_t rows, const T* dy, int64_t width,
@@ -270,7 +264,7 @@ absl::Status RunTableGradient(const TableIds& ids, int64_t rows, const T* dy, in
                               const EmbeddingScratch& scratch, const Run& run) {
   if (table.data == nullptr) return absl::OkStatus();
   if (!table.accumulate) MP_RETURN_IF_ERROR(run(FillKernel{table.data, table.rows * width, 0.0f}));
-  MP_RETURN_IF_ERROR(run(OrderKernel{ids, rows, scratch.order}));
+  MP_RETURN_IF_ERROR(RunTableOrder(ids, rows, scratch, run));
   MP_RETURN_IF_ERROR(run(RunSumKernel<T, Share>{ids, scratch.order, rows, width, dy, mask,
                                                 table.data, scratch.heads, scratch.tails}));
   return run(RunJoinKernel<Share>{ids, scratch.order, rows, width, table.data, scratch.heads,

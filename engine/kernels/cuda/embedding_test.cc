@@ -28,11 +28,9 @@ struct EmbeddingCase {
   float p;
   bool all_given;  // positions and segments
 };
-const EmbeddingCase kEmbeddingCases[] = {{3, 37, 64, 0.2f, true},
-                                         {9, 33, 192, 0, false},
-                                         {2, 40, 24, 0.3f, true},
-                                         {1, 1, 7, 0, false},
-                                         {8, 32, 64, 0.1f, false}};
+const EmbeddingCase kEmbeddingCases[] = {{3, 37, 64, 0.2f, true}, {9, 33, 192, 0, false},
+                                         {2, 40, 24, 0.3f, true}, {1, 1, 7, 0, false},
+                                         {41, 40, 24, 0, true},   {8, 32, 64, 0.1f, false}};
 
 struct Inputs {
   explicit Inputs(const EmbeddingCase& c)
@@ -116,9 +114,10 @@ TYPED_TEST(EmbeddingKernels, BackwardIsTheCpus) {
     const EmbeddingWorkspace layout(in.n, test.width);
     HostArray<int32_t> order(layout.runs * kRunRows);
     HostArray<float> heads(layout.elements), tails(layout.elements);
-    const absl::Status ran =
-        RunEmbeddingBackward<T>(in.rows, dy.data(), test.width, in.mask, tables,
-                                {order.data(), heads.data(), tails.data()}, kRunEmbedding);
+    HostArray<RowKey> keys(RowOrderScratchBytes(in.n) / sizeof(RowKey));
+    const absl::Status ran = RunEmbeddingBackward<T>(
+        in.rows, dy.data(), test.width, in.mask, tables,
+        {order.data(), keys.data(), heads.data(), tails.data()}, kRunEmbedding);
     ASSERT_TRUE(ran.ok()) << ran;
     for (int i = 0; i < 3; ++i) ExpectNear(arrays[i]->values(), want[i], 1e-5, 2e-5, "table");
   }
