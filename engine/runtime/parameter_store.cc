@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/check.h"
 #include "common/status_macros.h"
 #include "engine/comm/communicator.h"
 #include "engine/kernels/cpu/elementwise.h"
+#include "engine/kernels/cpu/parallel.h"
 #include "engine/kernels/cpu/random.h"
 #include "engine/runtime/randomness.h"
 #include "engine/runtime/shard_ranks.h"
@@ -114,27 +116,71 @@ std::vector<StateInterval> ParameterStore::Saved(int part) const {
   });
 }
 
-void ParameterStore::Initialize(uint64_t seed, int part, bool zeroed) {
+void ParameterStore::InitializeParameter(uint64_t seed, int parameter, int64_t begin, int64_t end,
+                                         float* at) const {
+  const graph::Parameter& p = graph_.parameters[parameter];
+  if (p.initializer == graph::Initializer::kZeros) return kernels::Fill(at, end - begin, 0.0F);
+  if (p.initializer == graph::Initializer::kOnes) return kernels::Fill(at, end - begin, 1.0F);
+  kernels::NormalInit(at, end - begin, 0.0F, static_cast<float>(p.stddev), seed,
+                      RandomStream(RandomPurpose::kInitialize, static_cast<uint32_t>(parameter)),
+                      static_cast<uint64_t>(begin));
+}
+
+void ParameterStore::Initialize(uint64_t seed, int part) {
   for (const StateInterval& interval : Held(part)) {
-    const int64_t count = interval.end - interval.begin;
     const auto next = std::upper_bound(first_tensor_.begin(), first_tensor_.end(), interval.tensor);
-    const auto parameter = next - first_tensor_.begin() - 1;
-    const graph::Parameter& p = graph_.parameters[parameter];
-    float* data = reinterpret_cast<float*>(interval.data);
-    if (interval.tensor != first_tensor_[parameter]) {  // m, v and what belongs to them
-      if (zeroed) continue;
-      std::memset(interval.data, 0, static_cast<size_t>(count * item_bytes_[interval.tensor]));
-    } else if (p.initializer == graph::Initializer::kZeros) {
-      kernels::Fill(data, count, 0.0F);
-    } else if (p.initializer == graph::Initializer::kOnes) {
-      kernels::Fill(data, count, 1.0F);
-    } else {
-      kernels::NormalInit(
-          data, count, 0.0F, static_cast<float>(p.stddev), seed,
-          RandomStream(RandomPurpose::kInitialize, static_cast<uint32_t>(parameter)),
-          static_cast<uint64_t>(interval.begin));
+    const auto parameter = static_cast<int>(next - first_tensor_.begin() - 1);
+    if (interval.tensor == first_tensor_[parameter]) {
+      InitializeParameter(seed, parameter, interval.begin, interval.end,
+                          reinterpret_cast<float*>(interval.data));
+    } else {  // m, v and what belongs to them
+      std::memset(
+          interval.data, 0,
+          static_cast<size_t>((interval.end - interval.begin) * item_bytes_[interval.tensor]));
     }
   }
+}
+
+void ParameterStore::InitializeGroup(uint64_t seed, const plan::FlatGroup& group, int64_t begin,
+                                     int64_t end, float* at) const {
+  std::fill(at, at + (end - begin), 0.0F);  // padding stays that
+  for (const plan::GroupParameter& p : group.parameters) {
+    const int64_t from = std::max(p.begin, begin), to = std::min(p.begin + p.elements, end);
+    if (from < to) {
+      InitializeParameter(seed, p.parameter, from - p.begin, to - p.begin, at + (from - begin));
+    }
+  }
+}
+
+void ParameterStore::WriteInitial(uint64_t seed, plan::BufferId buffer, int64_t begin,
+                                  int64_t bytes, char* at) const {
+  const auto group =
+      std::find_if(plan_.groups.begin(), plan_.groups.end(), [&](const plan::FlatGroup& g) {
+        return g.parameter_buffer == buffer || plan::StatesOf(g)[0].buffer == buffer;
+      });
+  MP_CHECK(group != plan_.groups.end());
+  const bool parameters = group->parameter_buffer == buffer;
+  const graph::DType dtype = parameters ? plan_.options.compute_dtype : graph::DType::kF32;
+  const int64_t element = graph::ByteSize(dtype);
+  const int64_t held = HeldBegin(*group);
+  const int64_t first = (parameters ? held - ParameterBegin(*group) : held) + begin / element;
+  // A block's numbers stay in a core's cache.
+  constexpr int64_t kBlock = 4096;
+  kernels::ParallelFor(0, bytes / element, kBlock, [&](int64_t from, int64_t to) {
+    alignas(64) float values[kBlock];
+    for (; from < to; from += kBlock) {
+      const int64_t count = std::min(kBlock, to - from);
+      InitializeGroup(seed, *group, first + from, first + from + count, values);
+      char* const out = at + from * element;
+      if (dtype == graph::DType::kBF16) {
+        kernels::CastToBf16(values, count, reinterpret_cast<kernels::bf16*>(out));
+      } else if (dtype == graph::DType::kF16) {
+        kernels::CastToF16(values, count, reinterpret_cast<kernels::f16*>(out));
+      } else {
+        std::memcpy(out, values, static_cast<size_t>(count * element));
+      }
+    }
+  });
 }
 
 absl::Status ParameterStore::RebuildParameters(StateDisk* disk) {

@@ -39,9 +39,13 @@ class ParameterStore {
   // What it saves: over all ranks, every element exactly once.
   std::vector<StateInterval> Saved(int part) const;
 
-  // Masters from (seed, parameter, element); m and v zero, which they are already where `zeroed`.
-  // Local.
-  void Initialize(uint64_t seed, int part = 0, bool zeroed = false);
+  // Masters from (seed, parameter, element); m and v zero. Local.
+  void Initialize(uint64_t seed, int part = 0);
+  // What Initialize and RebuildParameters leave in bytes [begin, begin + bytes) of a buffer of
+  // masters or parameters, written to `at`; both multiples of an element's. Needs no arena and no
+  // other rank.
+  void WriteInitial(uint64_t seed, plan::BufferId buffer, int64_t begin, int64_t bytes,
+                    char* at) const;
   // Compute-dtype parameters from the masters: a cast and, where parameters are whole but masters
   // are sharded, an all-gather. `disk`: where masters are, which pass through their turns' memory;
   // null: they are in the arenas.
@@ -50,6 +54,11 @@ class ParameterStore {
  private:
   int groups() const { return static_cast<int>(plan_.groups.size()); }
   void RebuildShard(const plan::FlatGroup& group);
+  // Elements [begin, end) of a parameter, of a group.
+  void InitializeParameter(uint64_t seed, int parameter, int64_t begin, int64_t end,
+                           float* at) const;
+  void InitializeGroup(uint64_t seed, const plan::FlatGroup& group, int64_t begin, int64_t end,
+                       float* at) const;
   absl::Status Gather(const plan::FlatGroup& group);
   bool InPart(const plan::FlatGroup& group, int part) const;
   // First of the group's elements whose master this rank holds (stage 0: all; else its shard).

@@ -136,24 +136,40 @@ absl::Status TrainingSessionImpl::Fail(const absl::Status& status) {
 absl::Status TrainingSessionImpl::InitializeParameters() {
   MP_RETURN_IF_ERROR(failure_);
   engine_->UseThread();
-  // A new device's memory is zeros, as its mirror is: of a large model most of the state need not
-  // be written, nor sent.
+  statistics_->Initialize();
   const plan::PlanOptions& options = engine_->plan().options;
-  const bool fresh =
-      !has_parameters_ && options.device == plan::DeviceKind::kCuda && !options.offload_optimizer;
+  if (!has_parameters_ && options.device == plan::DeviceKind::kCuda && !options.offload_optimizer) {
+    return Start(/*initial=*/true);
+  }
   for (int part = 0; part < store_->parts(); ++part) {
     MP_RETURN_IF_ERROR(FetchState(part));  // zeros: padding stays that
-    store_->Initialize(spec_.train().seed(), part, fresh);
+    store_->Initialize(spec_.train().seed(), part);
     MP_RETURN_IF_ERROR(StoreState(part));
   }
-  statistics_->Initialize();
-  return Start(/*with_states=*/!fresh);
+  return Start(/*initial=*/false);
 }
 
-absl::Status TrainingSessionImpl::Start(bool with_states) {
+// A new device's memory is zeros: of a large model most of the state need not be sent. What is, any
+// rank can make alone.
+absl::Status TrainingSessionImpl::UploadInitial() {
+  const plan::StepPlan& plan = engine_->plan();
+  return engine_->UploadInitial([&](plan::BufferId buffer, int64_t begin, int64_t bytes, char* at) {
+    if (buffer != plan.statistics && buffer != plan.scalings) {
+      return store_->WriteInitial(spec_.train().seed(), buffer, begin, bytes, at);
+    }
+    std::memcpy(at, engine_->mirror() + plan.buffers[buffer].offset + begin,
+                static_cast<size_t>(bytes));
+  });
+}
+
+absl::Status TrainingSessionImpl::UploadState() {
+  MP_RETURN_IF_ERROR(store_->RebuildParameters(engine_->disk()));
+  return engine_->Upload();
+}
+
+absl::Status TrainingSessionImpl::Start(bool initial) {
   context_.new_scalings = statistics_->HasNewScalings();
-  absl::Status status = store_->RebuildParameters(engine_->disk());
-  if (status.ok()) status = engine_->Upload(with_states);
+  const absl::Status status = initial ? UploadInitial() : UploadState();
   if (!status.ok()) return Fail(status);
   prefetcher_->Start(state_.samples_consumed());
   has_parameters_ = true;
@@ -224,7 +240,7 @@ absl::Status TrainingSessionImpl::FinishRestore(const v1::TrainerState& state) {
     scaler_->Restore(state.loss_scale(), state.loss_scale_clean_steps());
   }
   KeepLossScale();
-  return Start(/*with_states=*/true);
+  return Start(/*initial=*/false);
 }
 
 void TrainingSessionImpl::KeepLossScale() {

@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -64,8 +65,16 @@ class StepEngine {
   // statistics) it holds what Download has last copied, and what Upload copies to where steps find
   // it, and on a device takes away. On the CPU it is the arena, and both do nothing. Both block.
   virtual char* mirror() = 0;
-  // `with_states` false: a device's optimizer states stay what they are, zeros at the beginning.
-  virtual absl::Status Upload(bool with_states) = 0;
+  virtual absl::Status Upload() = 0;
+  // Instead of Upload, on a device that has just been opened: initial(buffer, begin, bytes, at)
+  // writes bytes of the masters, parameters and statistics to host memory `at`, as they are sent.
+  // The optimizer's states stay zeros. Not where they are offloaded. Blocks.
+  using InitialBytes =
+      absl::FunctionRef<void(plan::BufferId buffer, int64_t begin, int64_t bytes, char* at)>;
+  virtual absl::Status UploadInitial(InitialBytes initial) {
+    (void)initial;
+    return absl::UnimplementedError("this engine's memory is the host's");
+  }
   virtual absl::Status Download() = 0;
   // The plan's arena in host memory; null where nothing is offloaded. Steps use it where it is.
   virtual char* host_arena() = 0;

@@ -56,7 +56,9 @@ class TrainingSessionImpl : public TrainingSession {
   // Keeps `status` for every later call and lets no peer wait for this rank.
   absl::Status Fail(const absl::Status& status);
   // The initial or restored state goes where steps find it.
-  absl::Status Start(bool with_states);
+  absl::Status Start(bool initial);
+  absl::Status UploadInitial();
+  absl::Status UploadState();
   // Whether a part is the states of one group, on disk; the last never is.
   bool IsOnDisk(int part) const { return part + 1 < store_->parts(); }
   // What the context says of this step's update.

@@ -90,7 +90,8 @@ class CudaEngine : public StepEngine {
     return layout_.bytes + static_cast<int64_t>(sizeof(kernels::cuda::UpdateControl)) +
            tables_->bytes();
   }
-  absl::Status Upload(bool with_states) override;
+  absl::Status Upload() override;
+  absl::Status UploadInitial(InitialBytes initial) override;
   absl::Status Download() override;
 
   int64_t most_documents() const override {
@@ -374,12 +375,27 @@ std::vector<StagedCopy::Transfer> CudaEngine::Transfers(const std::vector<plan::
   return transfers;
 }
 
-absl::Status CudaEngine::Upload(bool with_states) {
-  const std::vector<plan::BufferId> buffers =
-      with_states ? plan::StateOnDevice(plan_, true) : plan::InitialisedOnDevice(plan_);
-  MP_RETURN_IF_ERROR(staged_->ToDevice(Transfers(buffers, /*to_device=*/true), parts_.timeout));
+absl::Status CudaEngine::Upload() {
+  MP_RETURN_IF_ERROR(staged_->ToDevice(
+      Transfers(plan::StateOnDevice(plan_, true), /*to_device=*/true), parts_.timeout));
   MP_RETURN_IF_ERROR(Synchronize());
   state_->Clear();  // until there is a checkpoint
+  return absl::OkStatus();
+}
+
+// Without the mirror: what is made where it is sent from needs no pages of its own, which cost more
+// than the numbers in them.
+absl::Status CudaEngine::UploadInitial(InitialBytes initial) {
+  for (const plan::BufferId id : plan::InitialisedOnDevice(plan_)) {
+    const Range range = RangeOf(plan_, id);
+    const auto source = [&](int64_t begin, int64_t bytes, char* at) {
+      initial(id, begin, bytes, at);
+    };
+    MP_RETURN_IF_ERROR(staged_->ToDevice(memory_.arena + range.begin, range.end - range.begin,
+                                         source, parts_.timeout));
+  }
+  MP_RETURN_IF_ERROR(Synchronize());
+  state_->Clear();
   return absl::OkStatus();
 }
 

@@ -68,12 +68,22 @@ absl::Status StagedCopy::ToHost(absl::Span<const Transfer> transfers, absl::Dura
 }
 
 absl::Status StagedCopy::ToDevice(absl::Span<const Transfer> transfers, absl::Duration timeout) {
-  const std::vector<Transfer> pieces = Pieces(transfers);
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    const Slot& slot = SlotOf(i);
+  for (const Transfer& transfer : transfers) {
+    const auto copy = [&](int64_t begin, int64_t bytes, char* at) {
+      CopyOnHost(at, transfer.from + begin, bytes, threads_);
+    };
+    MP_RETURN_IF_ERROR(ToDevice(transfer.to, transfer.bytes, copy, timeout));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StagedCopy::ToDevice(char* to, int64_t bytes, Source source, absl::Duration timeout) {
+  for (int64_t begin = 0; begin < bytes; begin += slot_bytes_) {
+    const int64_t count = std::min(slot_bytes_, bytes - begin);
+    const Slot& slot = SlotOf(turn_++);
     MP_RETURN_IF_ERROR(device_->Await(slot.copied, timeout));
-    CopyOnHost(slot.data, pieces[i].from, pieces[i].bytes, threads_);
-    MP_RETURN_IF_ERROR(Send(slot, pieces[i].to, slot.data, pieces[i].bytes));
+    source(begin, count, slot.data);
+    MP_RETURN_IF_ERROR(Send(slot, to + begin, slot.data, count));
   }
   return absl::OkStatus();
 }

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -47,6 +48,10 @@ class StagedCopy {
   absl::Status ToHost(absl::Span<const Transfer> transfers, absl::Duration timeout);
   // The stream's later work sees it; `from` may change once this has returned. Blocks for slots.
   absl::Status ToDevice(absl::Span<const Transfer> transfers, absl::Duration timeout);
+  // The same of bytes that are made as they are sent: source(begin, bytes, at) writes bytes
+  // [begin, begin + bytes) to host memory `at`. It is called in order, on the calling thread.
+  using Source = absl::FunctionRef<void(int64_t begin, int64_t bytes, char* at)>;
+  absl::Status ToDevice(char* to, int64_t bytes, Source source, absl::Duration timeout);
 
  private:
   struct Slot {
@@ -70,6 +75,7 @@ class StagedCopy {
   int64_t slot_bytes_;
   HostMirror memory_;
   std::vector<Slot> slots_;
+  size_t turn_ = 0;  // of the slot that ToDevice fills next
 };
 
 }  // namespace milepost::runtime

@@ -56,6 +56,33 @@ INSTANTIATE_TEST_SUITE_P(Lengths, StagedCopyTest,
                          testing::Values(0, 1, kSlot - 1, kSlot, kSlot + 1, 3 * kSlot,
                                          3 * kSlot + 5, 10 * kSlot - 3));
 
+// Bytes that are made as they are sent, in the same slots' turns.
+TEST_P(StagedCopyTest, SendsWhatIsMadeInItsSlots) {
+  const std::vector<char> numbers = Numbers(GetParam());
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    FakeDevice device(seed);
+    const StreamId stream = *device.AddStream();
+    auto staged = StagedCopy::Make(&device, stream, 2, {.slots = 3, .slot_bytes = kSlot});
+    ASSERT_TRUE(staged.ok()) << staged.status();
+    char* const on_device = *device.Allocate(2 * GetParam() + 1);
+    for (int copy = 0; copy < 2; ++copy) {
+      int64_t made = 0;
+      const auto make = [&](int64_t begin, int64_t bytes, char* at) {
+        EXPECT_EQ(begin, made);
+        made += bytes;
+        std::copy_n(numbers.begin() + begin, bytes, at);
+      };
+      ASSERT_EQ(staged->ToDevice(on_device + copy * GetParam(), GetParam(), make, kLong),
+                absl::OkStatus());
+      EXPECT_EQ(made, GetParam());
+    }
+    std::vector<char> back(2 * numbers.size());
+    ASSERT_EQ(staged->ToHost({{back.data(), on_device, 2 * GetParam()}}, kLong), absl::OkStatus());
+    EXPECT_TRUE(std::equal(numbers.begin(), numbers.end(), back.begin())) << "seed " << seed;
+    EXPECT_TRUE(std::equal(numbers.begin(), numbers.end(), back.begin() + GetParam()));
+  }
+}
+
 // It comes after what the stream has been given to do.
 TEST(StagedCopy, SeesTheStreamsWork) {
   FakeDevice device(3);
