@@ -30,7 +30,7 @@ TEST_F(RegularFile, IsReadWhole) {
   EXPECT_EQ(ReadRegularFile(Path("a"), 100'000).value(), text);
   std::filesystem::create_symlink("a", Path("link"));
   EXPECT_EQ(ReadRegularFile(Path("link"), 100'000).value(), text);
-  std::ofstream(Path("empty"));
+  const std::ofstream empty(Path("empty"));
   EXPECT_EQ(ReadRegularFile(Path("empty"), 0).value(), "");
 }
 

@@ -68,7 +68,7 @@ TEST(JobSpecDocTest, ExamplesHaveEveryFieldAndAreValid) {
   const std::vector<std::string> parts = absl::StrSplit(text, "```");
   FieldLines lines;
   int examples = 0;
-  for (std::string yaml : parts) {
+  for (const std::string& yaml : parts) {
     if (!absl::StartsWith(yaml, "yaml\n")) continue;
     FieldLines of_one;
     auto spec = ParseJobSpecYaml(yaml.substr(5), "docs/job-spec.md", &of_one);

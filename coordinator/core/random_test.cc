@@ -106,15 +106,14 @@ class Simulation {
   void Deliver(const Action& action) {
     for (SimWorker& worker : workers_) {
       if (WorkerName(worker.id) != action.worker || !worker.connected) continue;
-      if (action.close) {
-        worker.connected = false;
-        lost_streams_.push_back(action.worker);
-      } else if (!faults_ || Pick(0, 19) != 0) {
+      // A message is lost only with its stream.
+      const bool lost = action.close || (faults_ && Pick(0, 19) == 0);
+      if (!lost) {
         Handle(&worker, action.message);
-      } else {
-        worker.connected = false;  // a message is lost only with its stream
-        lost_streams_.push_back(action.worker);
+        continue;
       }
+      worker.connected = false;
+      lost_streams_.push_back(action.worker);
     }
   }
 

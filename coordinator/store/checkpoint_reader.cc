@@ -349,7 +349,7 @@ absl::StatusOr<v1::Checkpoint> CheckpointStore::Pin(const std::string& name, boo
 bool CheckpointStore::AwaitDeletions(absl::Time deadline) { return deleter_.Await(deadline); }
 
 absl::StatusOr<std::vector<std::string>> CheckpointStore::Retain(const std::string& job,
-                                                                 RetentionRule rule,
+                                                                 const RetentionRule& rule,
                                                                  absl::Time now) {
   absl::MutexLock lock(&mutex_);
   const std::optional<v1::Checkpoint> newest = NewestLocked(job);

@@ -346,7 +346,10 @@ absl::Status CheckpointStore::StreamFinished(const std::shared_ptr<OpenCheckpoin
   return absl::OkStatus();
 }
 
-void CheckpointStore::DropLocked(std::shared_ptr<OpenCheckpoint> open, absl::Status reason) {
+// By value: what open_ held may be the last reference.
+void CheckpointStore::DropLocked(
+    std::shared_ptr<OpenCheckpoint> open,  // NOLINT(performance-unnecessary-value-param)
+    absl::Status reason) {
   if (!open->ended.ok() || open_.erase(open->number) == 0) return;
   open->ended = std::move(reason);
   open->dead = true;

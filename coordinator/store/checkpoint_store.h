@@ -197,7 +197,7 @@ class CheckpointStore {
   // Deletes what the rule does not keep: never a pinned one, the newest one, or one being read.
   // Damaged ones do not count as kept, and go only where there is one that can be read. Returns the
   // names.
-  absl::StatusOr<std::vector<std::string>> Retain(const std::string& job, RetentionRule rule,
+  absl::StatusOr<std::vector<std::string>> Retain(const std::string& job, const RetentionRule& rule,
                                                   absl::Time now = SteadyNow());
   // Until the space of everything deleted is free; false when it is not at `deadline`.
   bool AwaitDeletions(absl::Time deadline);

@@ -17,7 +17,7 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-MixtureOrder Order(std::vector<double> weights, uint64_t seed = 5) {
+MixtureOrder Order(const std::vector<double>& weights, uint64_t seed = 5) {
   auto order = MixtureOrder::Create(weights, seed);
   EXPECT_TRUE(order.ok()) << order.status();
   return *std::move(order);

@@ -113,7 +113,7 @@ TEST(TextSource, CountsSegmentsWithinDocuments) {
               ElementsAre(0, 0, 1, 1, 2, 2, 2, 2, 0, 0, 1));
 }
 
-TextOptions Masked(double probability, std::vector<int32_t> special = {}) {
+TextOptions Masked(double probability, const std::vector<int32_t>& special = {}) {
   return {
       .vocabulary = 1000,
       .seed = 5,

@@ -52,7 +52,8 @@ struct Interval {
 
   int64_t size() const { return end - begin; }
   friend bool operator==(const Interval&, const Interval&) = default;
-  friend auto operator<=>(const Interval&, const Interval&) = default;  // tensor, begin, end
+  // By tensor, begin, end. NOLINTNEXTLINE(modernize-use-nullptr): a false alarm of clang-tidy 14.
+  friend auto operator<=>(const Interval&, const Interval&) = default;
 };
 
 // An interval and where its bytes are (element `begin` is at data[0]).

@@ -278,7 +278,7 @@ TEST(ReshardTest, AnyWorldToAnyWorld) {
 TEST(ReshardTest, MissingRangesAreNamed) {
   const StateLayout layout = SmallLayout();
   std::vector<char> source(80), target(80);
-  const auto copy = [&](std::vector<Interval> held, Interval wanted) {
+  const auto copy = [&](const std::vector<Interval>& held, Interval wanted) {
     std::vector<TensorSlice> sources;
     for (const Interval& i : held) sources.push_back({i, source.data()});
     return CopySlices(layout, sources, {{wanted, target.data()}});

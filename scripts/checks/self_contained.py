@@ -4,7 +4,7 @@ A build puts several source files into one (milepost_unity in cmake/MilepostTarg
 it does not show what one of them fails to include. Compiled alone here are
 - the headers that no source file includes before anything else,
 - what the last commits changed, the newest first, as many files as RECENT.
-With --all: every header and source file, some 40 minutes; so does `scripts/build tidy`.
+With --all: every header and source file, some 40 minutes.
 """
 
 import pathlib

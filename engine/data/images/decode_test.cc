@@ -87,7 +87,7 @@ std::string MakeJpeg(int width, int height, int h, int v, bool progressive) {
   for (int y = 0; y < height; ++y) {
     for (int x = 0; x < width; ++x) {
       for (int c = 0; c < 3; ++c) {
-        row[static_cast<size_t>(x * 3 + c)] =
+        row[static_cast<size_t>(x) * 3 + static_cast<size_t>(c)] =
             static_cast<uint8_t>(128 + 120 * std::sin(0.3 * x * (c + 1) + 0.21 * y * (3 - c)));
       }
     }

@@ -104,7 +104,7 @@ class HostStream : public StagingStream {
 
 // One rank's parts.
 struct Rank {
-  Rank(comm::Communicator& ranks, size_t room = 1000) : stream(room), staging(1 << 14) {
+  explicit Rank(comm::Communicator& ranks, size_t room = 1000) : stream(room), staging(1 << 14) {
     communicator = std::make_unique<HostStagedCommunicator>(
         stream, ranks,
         HostStagedCommunicator::Pinned{&words[0], &words[1], staging.data(),

@@ -290,7 +290,7 @@ class SpoiledIo : public BlockIo {
 
 class SpoiledStateFile : public testing::Test {
  protected:
-  std::unique_ptr<StateFile> Create(SpoiledIo::Hooks hooks) {
+  std::unique_ptr<StateFile> Create(const SpoiledIo::Hooks& hooks) {
     auto file = StateFile::Create(
         {.path = folder_.path(),
          .regions = {9 * kMiB, 4096},
