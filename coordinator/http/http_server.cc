@@ -78,7 +78,10 @@ class HttpServer::Daemon {
                                                        const std::string& certificate,
                                                        const std::string& key);
   ~Daemon() {
-    if (daemon_ != nullptr) MHD_stop_daemon(daemon_);  // closes its socket, too
+    if (daemon_ == nullptr) return;
+    // First: a daemon that is stopped with its socket shuts it down for all who listen on it.
+    const UniqueFd listener(MHD_quiesce_daemon(daemon_));
+    MHD_stop_daemon(daemon_);
   }
 
  private:
