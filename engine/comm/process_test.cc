@@ -195,6 +195,33 @@ TEST(TcpTest, StrangersAreRefused) {
   for (const auto& rank : ranks) EXPECT_TRUE(rank.ok()) << rank.status();
 }
 
+// 200 strangers that say nothing, or not all, are in front of the rank: each is given time to
+// speak, and all of them together no more than one.
+TEST(TcpTest, IdleStrangersHoldNobodyUp) {
+  InMemoryKeyValueStore store;
+  absl::StatusOr<std::unique_ptr<Communicator>> ranks[2];
+  std::thread accepting(
+      [&] { ranks[0] = ConnectTcp(0, 2, &store, {.connect_timeout = absl::Seconds(60)}); });
+  const std::vector<std::string> fields =
+      absl::StrSplit(*store.Get("tcp/0", absl::InfiniteFuture()), ' ');
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(std::stoi(fields[1]));
+  std::vector<UniqueFd> strangers;
+  for (int i = 0; i < 200; ++i) {
+    UniqueFd stranger(socket(AF_INET, SOCK_STREAM, 0));
+    ASSERT_EQ(connect(stranger.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    const ssize_t said = i % 2;  // of a greeting: nothing, or its first byte
+    ASSERT_EQ(send(stranger.get(), "\0", said, MSG_NOSIGNAL), said);
+    strangers.push_back(std::move(stranger));
+  }
+  // One after the other they would have 400 seconds.
+  ranks[1] = ConnectTcp(1, 2, &store, {.connect_timeout = absl::Seconds(60)});
+  accepting.join();
+  for (const auto& rank : ranks) EXPECT_TRUE(rank.ok()) << rank.status();
+}
+
 TEST(ScratchTest, IsBounded) {
   EXPECT_EQ(TcpScratchBytes(1), 0);
   EXPECT_EQ(TcpScratchBytes(2), 512 << 10);

@@ -11,7 +11,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <list>
 #include <string>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -27,6 +29,7 @@ namespace {
 constexpr uint64_t kMagic = 0x316d6d6f63504d00;  // "\0MPcomm1"
 // A connection that says nothing is not one of ours; it may not hold up those that are.
 constexpr absl::Duration kGreetingTimeout = absl::Seconds(2);
+constexpr size_t kMostGreeters = 128;  // at a time
 
 // The first bytes on every connection, from the rank that connects. All hosts are little-endian.
 struct Greeting {
@@ -130,43 +133,97 @@ absl::StatusOr<UniqueFd> Connect(const Endpoint& endpoint, const Greeting& greet
   return fd;
 }
 
-// The rank that greets on `fd`, or -1 when it is none of this group's.
-int ReadGreeting(int fd, uint64_t secret, int world, absl::Time deadline) {
+// A connection that was accepted and has not said all of its greeting.
+struct Greeter {
+  UniqueFd fd;
+  absl::Time deadline;
   Greeting greeting;
-  size_t have = 0;
-  while (have < sizeof(greeting)) {
-    if (!PollFd(fd, POLLIN, deadline)) return -1;
+  size_t have = 0;  // bytes of it
+};
+
+enum class Heard : uint8_t { kPart, kAll, kNothingMore };
+
+Heard Hear(Greeter* greeter) {
+  while (greeter->have < sizeof(Greeting)) {
     const ssize_t n =
-        recv(fd, reinterpret_cast<char*>(&greeting) + have, sizeof(greeting) - have, MSG_DONTWAIT);
-    if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (n <= 0) return -1;
-    have += n;
+        recv(greeter->fd.get(), reinterpret_cast<char*>(&greeter->greeting) + greeter->have,
+             sizeof(Greeting) - greeter->have, MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return Heard::kPart;
+    if (n <= 0) return Heard::kNothingMore;
+    greeter->have += static_cast<size_t>(n);
   }
-  const bool ours = greeting.magic == kMagic && greeting.secret == secret &&
-                    greeting.world == world && greeting.rank >= 0 && greeting.rank < world;
-  return ours ? greeting.rank : -1;
+  return Heard::kAll;
 }
 
-// Waits for the connections of the `missing` ranks above this one.
-absl::Status AcceptPeers(int listener, uint64_t secret, int rank, int missing, absl::Time deadline,
-                         std::vector<UniqueFd>* sockets) {
-  const int world = sockets->size();
-  while (missing > 0) {
-    if (!PollFd(listener, POLLIN, deadline)) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          missing, " of ", world, " ranks have not connected to rank ", rank, " in time"));
+// The ranks above this one, as they connect. Strangers may connect too: they are heard beside the
+// ranks, and the one that has said nothing for longest makes room.
+class Reception {
+ public:
+  Reception(int listener, uint64_t secret, int rank, std::vector<UniqueFd>* sockets)
+      : listener_(listener),
+        secret_(secret),
+        rank_(rank),
+        world_(static_cast<int>(sockets->size())),
+        sockets_(sockets) {}
+
+  // Until the `missing` ones are all there.
+  absl::Status Await(int missing, absl::Time deadline) {
+    while (missing > 0) {
+      if (absl::Now() >= deadline) {
+        return absl::DeadlineExceededError(absl::StrCat(
+            missing, " of ", world_, " ranks have not connected to rank ", rank_, " in time"));
+      }
+      WaitForNews(deadline);
+      Accept();
+      for (auto it = greeters_.begin(); it != greeters_.end();) {
+        const Heard heard = Hear(&*it);
+        if (heard == Heard::kPart && absl::Now() < it->deadline) {
+          ++it;
+          continue;
+        }
+        if (heard == Heard::kAll && IsMissing(it->greeting)) {
+          MP_RETURN_IF_ERROR(MakeReady(it->fd.get()));
+          (*sockets_)[static_cast<size_t>(it->greeting.rank)] = std::move(it->fd);
+          --missing;
+        }
+        it = greeters_.erase(it);
+      }
     }
-    UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd.ok()) continue;  // it went away again
-    const int peer =
-        ReadGreeting(fd.get(), secret, world, std::min(deadline, absl::Now() + kGreetingTimeout));
-    if (peer <= rank || (*sockets)[peer].ok()) continue;  // a stranger, or twice the same
-    MP_RETURN_IF_ERROR(MakeReady(fd.get()));
-    (*sockets)[peer] = std::move(fd);
-    --missing;
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
-}
+
+ private:
+  void WaitForNews(absl::Time deadline) const {
+    std::vector<pollfd> entries = {{listener_, POLLIN, 0}};
+    for (const Greeter& greeter : greeters_) {
+      entries.push_back({greeter.fd.get(), POLLIN, 0});
+      deadline = std::min(deadline, greeter.deadline);
+    }
+    poll(entries.data(), entries.size(), PollTimeoutMillis(deadline - absl::Now()));
+  }
+
+  void Accept() {
+    UniqueFd fd(accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!fd.ok()) return;  // there is none, or it went away again
+    if (greeters_.size() == kMostGreeters) greeters_.pop_front();
+    greeters_.push_back({std::move(fd), absl::Now() + kGreetingTimeout, {}, 0});
+  }
+
+  // Neither a stranger nor one that is there already.
+  bool IsMissing(const Greeting& greeting) const {
+    return greeting.magic == kMagic && greeting.secret == secret_ && greeting.world == world_ &&
+           greeting.rank > rank_ && greeting.rank < world_ &&
+           !(*sockets_)[static_cast<size_t>(greeting.rank)].ok();
+  }
+
+  const int listener_;
+  const uint64_t secret_;
+  const int rank_;
+  const int world_;
+  std::vector<UniqueFd>* const sockets_;
+  std::list<Greeter> greeters_;  // the oldest first
+};
 
 }  // namespace
 
@@ -191,8 +248,8 @@ absl::StatusOr<std::vector<UniqueFd>> ConnectSockets(int rank, int world, KeyVal
     }
     sockets[peer] = *std::move(fd);
   }
-  MP_RETURN_IF_ERROR(
-      AcceptPeers(listener.get(), own.secret, rank, world - 1 - rank, deadline, &sockets));
+  Reception reception(listener.get(), own.secret, rank, &sockets);
+  MP_RETURN_IF_ERROR(reception.Await(world - 1 - rank, deadline));
   return sockets;
 }
 
