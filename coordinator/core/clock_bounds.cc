@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/incarnation.h"
 #include "common/proto_time.h"
 
 namespace milepost::coordinator {
@@ -44,6 +45,10 @@ bool BoundTimes(absl::Time now, const Config& config, v1::JobRecord* record) {
 bool BoundTimes(absl::Time now, v1::WorkerRecord* record) {
   const absl::Time ever = absl::InfinitePast();
   bool changed = false;
+  if (record->worker().incarnation() > kNoIncarnation) {
+    record->mutable_worker()->set_incarnation(kMostIncarnation);
+    changed = true;
+  }
   if (record->worker().state() == v1::WORKER_STATE_DOWN) {
     changed |= Bound(ever, now, record->mutable_worker()->mutable_lease_expire_time());
   }

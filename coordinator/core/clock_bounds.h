@@ -18,7 +18,8 @@ namespace milepost::coordinator {
 // not been able to say that they have left.
 bool BoundTimes(absl::Time now, const Config& config, v1::JobRecord* record);
 
-// A drain's jobs have no longer than they were given when it was asked for.
+// A drain's jobs have no longer than they were given when it was asked for. The number of the
+// worker's start, which comes from its clock, is one that a later start can exceed.
 bool BoundTimes(absl::Time now, v1::WorkerRecord* record);
 
 }  // namespace milepost::coordinator

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "common/incarnation.h"
 #include "common/proto_time.h"
 #include "coordinator/core/fake_cluster.h"
 
@@ -86,6 +87,15 @@ TEST_F(ClockBoundsTest, AWorkerThatIsDownWasHeardInThePast) {
   *record.mutable_worker()->mutable_lease_expire_time() = ToProto(now_ + absl::Hours(1000));
   EXPECT_TRUE(BoundTimes(now_, &record));
   EXPECT_EQ(FromProto(record.worker().lease_expire_time()), now_);
+}
+
+TEST_F(ClockBoundsTest, AStartOfAWorkerCanBeExceeded) {
+  v1::WorkerRecord record;
+  record.mutable_worker()->set_incarnation(kMostIncarnation + 1);
+  EXPECT_FALSE(BoundTimes(now_, &record));
+  record.mutable_worker()->set_incarnation(INT64_MAX);
+  EXPECT_TRUE(BoundTimes(now_, &record));
+  EXPECT_EQ(record.worker().incarnation(), kMostIncarnation);
 }
 
 // The clock of the host that takes over is a day behind: a job whose ranks do not leave is not

@@ -125,7 +125,8 @@ struct JobResumed {
   std::string request_id;
   std::optional<int64_t> new_steps;
 };
-// First message of a worker's stream. FAILED_PRECONDITION when a newer incarnation is known.
+// First message of a worker's stream. FAILED_PRECONDITION, with its number, when a newer
+// incarnation is known; INVALID_ARGUMENT for one that is too high (common/incarnation.h).
 struct WorkerHello {
   v1::Hello hello;
 };

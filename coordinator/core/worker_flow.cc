@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/error_details.h"
+#include "common/incarnation.h"
 #include "common/proto_time.h"
 #include "common/rank_state.h"
 #include "coordinator/core/clock_bounds.h"
@@ -75,15 +76,15 @@ bool Transition::Heartbeat(const std::string& name, const std::vector<v1::Device
 void Transition::Hello(const v1::Hello& hello) {
   const std::string name = WorkerName(hello.worker_id());
   const v1::WorkerRecord* known = Worker(name);
-  if (known != nullptr && hello.incarnation() < known->worker().incarnation()) {
-    return Refuse(Refusal(
-        v1::ERROR_REASON_WORKER_SUPERSEDED, name,
-        absl::StrCat(
-            "worker ", hello.worker_id(), ": incarnation ", hello.incarnation(),
-            " is older than the known ", known->worker().incarnation(),
-            ": another process with this id has started since; give each worker its own --id")));
+  const int64_t newest = known == nullptr ? 0 : known->worker().incarnation();
+  if (hello.incarnation() < newest) {
+    return Refuse(Superseded(name, hello.incarnation(), newest));
   }
-  const bool reborn = known != nullptr && hello.incarnation() > known->worker().incarnation();
+  if (hello.incarnation() > std::max(kMostIncarnation, newest + 1)) {
+    return Refuse(absl::InvalidArgumentError(
+        absl::StrCat("incarnation: must be at most ", kMostIncarnation)));
+  }
+  const bool reborn = known != nullptr && hello.incarnation() > newest;
   if (reborn) {
     LoseRanks(name, absl::StrCat("worker ", hello.worker_id(), " restarted"));
   }

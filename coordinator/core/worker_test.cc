@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/error_details.h"
+#include "common/incarnation.h"
 #include "coordinator/core/fake_cluster.h"
 
 namespace milepost::coordinator {
@@ -100,6 +102,22 @@ TEST_F(WorkerTest, OlderIncarnationIsRefused) {
   Outcome outcome = Connect("a", 1, 4);
   EXPECT_EQ(outcome.status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(Worker("a").incarnation(), 5);
+}
+
+// Whoever says the highest number does not keep the worker out: it is told the number to exceed.
+TEST_F(WorkerTest, NoIncarnationIsTheLastOne) {
+  EXPECT_EQ(Connect("a", 1, INT64_MAX).status.code(), absl::StatusCode::kInvalidArgument);
+  int64_t known = kMostIncarnation;
+  ASSERT_TRUE(Connect("a", 1, known).status.ok());
+  for (int start = 0; start < 3; ++start) {
+    const absl::Status refused = Connect("a", 1, 1'800'000'000).status;
+    EXPECT_EQ(ReasonOf(refused), v1::ERROR_REASON_WORKER_SUPERSEDED);
+    ASSERT_EQ(KnownIncarnation(refused), known);
+    EXPECT_EQ(Connect("a", 1, known + 2).status.code(), absl::StatusCode::kInvalidArgument);
+    ASSERT_TRUE(Connect("a", 1, ++known).status.ok());
+    EXPECT_TRUE(Connect("a", 1, known).status.ok()) << "the same process again";
+  }
+  EXPECT_EQ(Connect("a", 1, known - 1).status.code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_F(WorkerTest, StartThatWasNeverSeenIsSentAgain) {

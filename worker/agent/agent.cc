@@ -42,6 +42,9 @@ constexpr double kCheckpointShare = 0.9;
 
 constexpr size_t kMaxCertificateBytes = 1 << 20;
 
+// At processes of another container.
+constexpr absl::Duration kLookForUnseen = absl::Seconds(1);
+
 // Of a measurement of the GPUs, before they count as out of order.
 constexpr absl::Duration kDriverPatience = absl::Minutes(1);
 
@@ -87,6 +90,7 @@ class AgentImpl : public Agent {
   std::string offer() const override { return DescribeSlots(plan_); }
 
  private:
+  void Exceed(int64_t known);
   void WatchGpus();
   void TellOfLeftovers();
   void WakeUp();
@@ -105,7 +109,7 @@ class AgentImpl : public Agent {
 
   const AgentOptions options_;
   const Endpoint coordinator_;
-  const Identity identity_;
+  Identity identity_;  // the session's thread's
   const SlotPlan plan_;
   const UniqueFd wake_;
   std::atomic<bool> stop_requested_{false};
@@ -145,6 +149,17 @@ void AgentImpl::WatchGpus() {
   check_monitor_ = monitor_->CheckProgress(SteadyNow(), kDriverPatience);
 }
 
+void AgentImpl::Exceed(int64_t known) {
+  if (absl::Status status = identity_.Exceed(known); !status.ok()) {
+    spdlog::warn("cannot be newer than the known incarnation {}: {}", known,
+                 std::string(status.message()));
+    return;
+  }
+  spdlog::warn("incarnation {} is known, perhaps of a wrong clock: this one is now {}", known,
+               identity_.incarnation());
+  outbox_.SetIncarnation(identity_.incarnation());
+}
+
 void AgentImpl::TellOfLeftovers() {
   std::map<std::string, int> slots;
   for (const PlannedSlot& planned : plan_.slots) {
@@ -168,13 +183,16 @@ void AgentImpl::Run() {
   TellOfLeftovers();
   WatchGpus();
   SpotWatch spot(options_.spot, [this](const std::string& why) { NoteSpot(why); });
-  Session session(coordinator_, &outbox_, [this](v1::CoordinatorMessage message) {
-    {
-      absl::MutexLock lock(&mutex_);
-      inbox_.push_back(std::move(message));
-    }
-    WakeUp();
-  });
+  Session session(
+      coordinator_, &outbox_,
+      [this](v1::CoordinatorMessage message) {
+        {
+          absl::MutexLock lock(&mutex_);
+          inbox_.push_back(std::move(message));
+        }
+        WakeUp();
+      },
+      [this](int64_t known) { Exceed(known); });
   while (!leaving_ || !ranks_.empty()) {
     WaitForEvents();
     HandleInbox();
@@ -224,8 +242,8 @@ void AgentImpl::WaitForEvents() {
   std::vector<pollfd> entries = {{wake_.get(), POLLIN, 0}};
   for (const auto& [key, rank] : ranks_) rank->AddPollEntries(entries);
   leftovers_.AddPollEntries(entries);
-  const absl::Time next =
-      std::min({abort_time_, kill_time_, check_monitor_, sweep_time_, check_alive_});
+  absl::Time next = std::min({abort_time_, kill_time_, check_monitor_, sweep_time_, check_alive_});
+  if (leftovers_.HasUnseen()) next = std::min(next, SteadyNow() + kLookForUnseen);
   poll(entries.data(), entries.size(), PollTimeoutMillis(next - SteadyNow()));
 }
 
@@ -317,6 +335,8 @@ absl::Status AgentImpl::StartTrainer(const v1::StartRank& start) {
   trainer.silence = options_.silence;
   trainer.memory_folder = memory_.FolderOf(start.job(), start.uid());
   SweepMemory(JobMemory::kKeepFromOthers, trainer.memory_folder);
+  MP_ASSIGN_OR_RETURN(const UniqueFd held, leftovers_.Hold(start));
+  trainer.held = held.get();
   MP_ASSIGN_OR_RETURN(auto rank, RankProcess::Start(start, trainer, &outbox_));
   leftovers_.Started(start, planned.slot.uuid(), rank->pid());
   ranks_[KeyOf(start)] = std::move(rank);

@@ -26,7 +26,9 @@
 
 #include "common/exit_codes.h"
 #include "common/host_memory.h"
+#include "common/incarnation.h"
 #include "common/message_channel.h"
+#include "common/rpc/status.h"
 #include "common/subprocess.h"
 #include "milepost/v1/trainer.pb.h"
 #include "milepost/v1/worker.grpc.pb.h"
@@ -135,6 +137,11 @@ class FakeCoordinator : public v1::WorkerService::Service {
     EXPECT_TRUE(in_time);
     return found;
   }
+  // Until so many Hellos were refused.
+  void AwaitRefusals(int count) {
+    std::unique_lock lock(mutex_);
+    ASSERT_TRUE(changed_.wait_for(lock, seconds(30), [&] { return refused_ >= count; }));
+  }
   v1::Hello AwaitHello() {
     return Await([](const auto& message) { return message.has_hello(); }).hello();
   }
@@ -156,6 +163,12 @@ class FakeCoordinator : public v1::WorkerService::Service {
     while (stream->Read(&message)) {
       std::lock_guard lock(mutex_);
       if (message.has_hello()) {
+        if (message.hello().incarnation() < known_incarnation_) {
+          ++refused_;
+          changed_.notify_all();
+          return ToGrpcStatus(
+              Superseded("workers/w1", message.hello().incarnation(), known_incarnation_));
+        }
         stream->Write(welcome);
         stream_ = stream;
         context_ = context;
@@ -170,11 +183,13 @@ class FakeCoordinator : public v1::WorkerService::Service {
 
  public:
   std::atomic<bool> count_heartbeats_{false};
+  std::atomic<int64_t> known_incarnation_{0};  // Hellos of older ones are refused
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<v1::WorkerMessage> heard_;
+  int refused_ = 0;
   grpc::ServerReaderWriter<v1::CoordinatorMessage, v1::WorkerMessage>* stream_ = nullptr;
   grpc::ServerContext* context_ = nullptr;
   std::string address_;

@@ -21,6 +21,25 @@ TEST_F(AgentTest, SaysHelloAndKeepsItsIdOverRestarts) {
   EXPECT_GT(second.incarnation(), first.incarnation());
 }
 
+// Of a process whose clock was wrong, or of somebody who had the worker's certificate.
+TEST_F(AgentTest, ComesInAfterAnIncarnationFarInTheFuture) {
+  coordinator_->known_incarnation_ = kMostIncarnation;
+  StartAgent();
+  EXPECT_EQ(coordinator_->AwaitHello().incarnation(), kMostIncarnation + 1);
+  coordinator_->DropStream();
+  EXPECT_EQ(coordinator_->AwaitHello().incarnation(), kMostIncarnation + 1) << "the same process";
+}
+
+TEST_F(AgentTest, IsFencedByANewerProcessOnceItWasLetIn) {
+  StartAgent();
+  const int64_t incarnation = coordinator_->AwaitHello().incarnation();
+  coordinator_->known_incarnation_ = incarnation + 1;
+  coordinator_->DropStream();
+  coordinator_->AwaitRefusals(3);
+  coordinator_->known_incarnation_ = incarnation;
+  EXPECT_EQ(coordinator_->AwaitHello().incarnation(), incarnation);
+}
+
 TEST_F(AgentTest, SendsHeartbeatsAsOftenAsTold) {
   coordinator_->count_heartbeats_ = true;
   StartAgent();

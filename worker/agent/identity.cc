@@ -15,6 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/incarnation.h"
 #include "common/regular_file.h"
 #include "common/status_macros.h"
 
@@ -120,9 +121,22 @@ absl::StatusOr<Identity> Identity::Load(const std::string& data_dir, const std::
                                             "\" is not a number; remove the directory to start "
                                             "as a new worker"));
   }
-  identity.incarnation_ = std::max(identity.incarnation_ + 1, absl::ToUnixSeconds(now));
-  MP_RETURN_IF_ERROR(WriteSmallFile(data_dir, "incarnation", absl::StrCat(identity.incarnation_)));
+  // A coordinator that was restored from a backup may not know numbers that are out of the
+  // ordinary.
+  if (identity.incarnation_ > kMostIncarnation) identity.incarnation_ = 0;
+  identity.data_dir_ = data_dir;
+  const int64_t start = absl::ToUnixSeconds(now);
+  MP_RETURN_IF_ERROR(identity.Exceed(std::max(identity.incarnation_, start - 1)));
   return identity;
+}
+
+absl::Status Identity::Exceed(int64_t known) {
+  if (known < 0 || known >= kNoIncarnation) {
+    return absl::InvalidArgumentError(absl::StrCat("incarnation ", known, " cannot be exceeded"));
+  }
+  MP_RETURN_IF_ERROR(WriteSmallFile(data_dir_, "incarnation", absl::StrCat(known + 1)));
+  incarnation_ = known + 1;
+  return absl::OkStatus();
 }
 
 }  // namespace milepost::worker

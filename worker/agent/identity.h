@@ -7,6 +7,9 @@
 // id of its certificate, is newer than the one before; so is one that is started again after
 // another process had taken its id for a while.
 //
+// Where the coordinator knows a higher number all the same, a process that it has never let in goes
+// on from that one (common/incarnation.h).
+//
 // Blocks on a few small synced writes. The lock is held until the object is gone.
 #ifndef MILEPOST_WORKER_AGENT_IDENTITY_H_
 #define MILEPOST_WORKER_AGENT_IDENTITY_H_
@@ -31,9 +34,13 @@ class Identity {
 
   const std::string& id() const { return id_; }
   int64_t incarnation() const { return incarnation_; }
+  // From now on, and for later starts, the number is higher than `known`. Errors: the path and what
+  // failed; the number is as it was.
+  absl::Status Exceed(int64_t known);
 
  private:
   UniqueFd lock_;
+  std::string data_dir_;
   std::string id_;
   int64_t incarnation_ = 0;
 };

@@ -1,11 +1,14 @@
 #include "worker/agent/leftovers.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <stdio.h>
+#include <sys/file.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -13,6 +16,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "common/poll.h"
 #include "worker/agent/exit_class.h"
@@ -74,14 +78,16 @@ std::vector<v1::RankReport> Leftovers::Load(const std::map<std::string, int>& sl
     process.key.job = words[0];
     process.gpu = words[4];
     UniqueFd pidfd = Open(process.pid, process.start_ticks);
-    if (!pidfd.ok()) continue;
-    (void)syscall(SYS_pidfd_send_signal, pidfd.get(), SIGKILL, nullptr, 0);
+    if (!pidfd.ok() && !IsHeld(process.key)) {
+      unlink(LockPath(process.key).c_str());
+      continue;
+    }
+    if (pidfd.ok()) (void)syscall(SYS_pidfd_send_signal, pidfd.get(), SIGKILL, nullptr, 0);
     spdlog::error(
         "pid {}, rank {} of {} generation {}, has outlived the worker that had started it ({}): "
-        "its "
-        "slot is not free before it has ended; `dmesg` may tell what it waits for",
+        "its slot is not free before it has ended; `dmesg` may tell what it waits for",
         process.pid, process.key.rank, process.key.job, process.key.generation,
-        ProcessState(process.pid));
+        pidfd.ok() ? ProcessState(process.pid) : "in another container, which has to end it");
     const auto slot = slots.find(process.gpu);
     const bool offered = process.gpu == kNoGpu || slot != slots.end();
     if (process.gpu != kNoGpu) process.slot = offered ? slot->second : -1;
@@ -93,6 +99,28 @@ std::vector<v1::RankReport> Leftovers::Load(const std::map<std::string, int>& sl
   return reports;
 }
 
+std::string Leftovers::LockPath(const RankKey& key) const {
+  const std::string job = absl::StrReplaceAll(key.job, {{"/", "-"}});
+  return absl::StrCat(data_dir_, "/rank-lock-", job, "-", key.generation, "-", key.rank);
+}
+
+absl::StatusOr<UniqueFd> Leftovers::Hold(const v1::StartRank& start) const {
+  const std::string path = LockPath(KeyOf(start));
+  UniqueFd lock(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (lock.ok() && flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return lock;
+  return absl::ErrnoToStatus(errno, absl::StrCat("cannot open and lock ", path));
+}
+
+bool Leftovers::IsHeld(const RankKey& key) const {
+  const UniqueFd lock(open(LockPath(key).c_str(), O_RDWR | O_CLOEXEC));
+  return lock.ok() && flock(lock.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+}
+
+bool Leftovers::HasUnseen() const {
+  return std::any_of(left_.begin(), left_.end(),
+                     [](const auto& left) { return !left.second.pidfd.ok(); });
+}
+
 void Leftovers::Started(const v1::StartRank& start, const std::string& gpu, pid_t pid) {
   const RankKey key = KeyOf(start);
   running_[key] = {key, start.slot(), gpu.empty() ? kNoGpu : gpu, pid, StartTicks(pid)};
@@ -100,6 +128,7 @@ void Leftovers::Started(const v1::StartRank& start, const std::string& gpu, pid_
 }
 
 void Leftovers::Ended(const RankKey& key) {
+  unlink(LockPath(key).c_str());
   if (running_.erase(key) > 0) Write();
 }
 
@@ -110,13 +139,18 @@ std::vector<int> Leftovers::Slots() const {
 }
 
 void Leftovers::AddPollEntries(std::vector<pollfd>& entries) const {
-  for (const auto& [key, left] : left_) entries.push_back({left.pidfd.get(), POLLIN, 0});
+  for (const auto& [key, left] : left_) {
+    if (left.pidfd.ok()) entries.push_back({left.pidfd.get(), POLLIN, 0});
+  }
 }
 
 std::vector<v1::RankReport> Leftovers::TakeEnded() {
   std::vector<v1::RankReport> reports;
   for (auto it = left_.begin(); it != left_.end();) {
-    if (!PollFd(it->second.pidfd.get(), POLLIN, absl::InfinitePast())) {
+    const Left& left = it->second;
+    const bool ended = left.pidfd.ok() ? PollFd(left.pidfd.get(), POLLIN, absl::InfinitePast())
+                                       : !IsHeld(it->first);
+    if (!ended) {
       ++it;
       continue;
     }

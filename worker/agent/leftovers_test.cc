@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "absl/time/clock.h"
 #include "common/poll.h"
 #include "common/subprocess.h"
@@ -68,6 +70,49 @@ TEST_F(LeftoversTest, AProcessIsToldOfUntilItHasEnded) {
   EXPECT_TRUE(after.TakeEnded().empty());
   EXPECT_TRUE(Leftovers(folder_).Load({}).empty());
   EXPECT_FALSE(PollFd(gone.pidfd(), POLLIN, absl::InfinitePast())) << "it was killed";
+}
+
+// In a container of its own the worker sees no process of the one before: here, one whose id is
+// nobody's. The lock tells of it.
+TEST_F(LeftoversTest, AProcessOfAnotherContainerIsToldOfByItsLock) {
+  for (const std::string gpu : {"", "GPU-a"}) {
+    std::optional<Subprocess> child;
+    {
+      Leftovers before(folder_);
+      auto held = before.Hold(StartOf(1, 1));
+      ASSERT_TRUE(held.ok()) << held.status();
+      SpawnOptions spawn;
+      spawn.argv = {"/bin/sleep", "1000"};
+      spawn.fds = {{4, held->get()}};
+      auto spawned = Subprocess::Spawn(std::move(spawn));
+      ASSERT_TRUE(spawned.ok()) << spawned.status();
+      child.emplace(*std::move(spawned));
+      before.Started(StartOf(1, 1), gpu, child->pid());
+    }
+    std::stringstream text;
+    text << std::ifstream(folder_ + "/rank-processes").rdbuf();
+    std::string list = text.str();
+    const std::string pid = std::to_string(child->pid());
+    list.replace(list.rfind(" " + pid + " ") + 1, pid.size(), "2000000000");
+    std::ofstream(folder_ + "/rank-processes") << list;
+
+    Leftovers after(folder_);
+    const std::vector<v1::RankReport> reports = after.Load({{"GPU-a", 1}});
+    ASSERT_EQ(reports.size(), 1u) << list;
+    EXPECT_EQ(reports[0].slot(), 1);
+    EXPECT_TRUE(after.HasUnseen());
+    std::vector<pollfd> entries;
+    after.AddPollEntries(entries);
+    EXPECT_TRUE(entries.empty());
+    EXPECT_TRUE(after.TakeEnded().empty());
+    EXPECT_FALSE(after.Hold(StartOf(1, 1)).ok()) << "it has it";
+    EXPECT_TRUE(after.Hold(StartOf(2, 1)).ok()) << "of another rank";
+    ASSERT_TRUE(child->Signal(SIGKILL).ok());
+    ASSERT_TRUE(PollFd(child->pidfd(), POLLIN, absl::InfiniteFuture()));
+    EXPECT_EQ(after.TakeEnded().size(), 1u);
+    EXPECT_FALSE(after.HasUnseen());
+    EXPECT_TRUE(Leftovers(folder_).Load({{"GPU-a", 1}}).empty());
+  }
 }
 
 // The worker may have been started with other GPUs.

@@ -72,6 +72,11 @@ void Outbox::SetLeaving(const std::string& reason) {
   leaving_pending_ = true;
 }
 
+void Outbox::SetIncarnation(int64_t incarnation) {
+  absl::MutexLock lock(&mutex_);
+  hello_.set_incarnation(incarnation);
+}
+
 void Outbox::SetSpotNotice(v1::SpotNotice notice) {
   absl::MutexLock lock(&mutex_);
   *hello_.mutable_spot_notice() = std::move(notice);

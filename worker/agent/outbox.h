@@ -56,6 +56,8 @@ class Outbox {
   void SetFacts(v1::DeviceFacts facts);
   void AddLog(v1::LogLine line);
   void SetLeaving(const std::string& reason);
+  // Of the next Hello.
+  void SetIncarnation(int64_t incarnation);
   // Instead of an earlier one.
   void SetSpotNotice(v1::SpotNotice notice);
   // Instead of one that was not sent yet. Lost with its stream: it is asked for again.

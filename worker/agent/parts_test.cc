@@ -308,6 +308,19 @@ TEST_F(IdentityTest, StartedAgainItIsNewerThanWhoeverStartedInBetween) {
   EXPECT_GT(again->incarnation(), other->incarnation());
 }
 
+TEST_F(IdentityTest, ExceedsANumberThatIsKnownElsewhere) {
+  auto identity = Load("w1");
+  ASSERT_TRUE(identity.ok()) << identity.status();
+  ASSERT_TRUE(identity->Exceed(5000).ok());
+  EXPECT_EQ(identity->incarnation(), 5001);
+  EXPECT_EQ(identity->Exceed(INT64_MAX).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(identity->incarnation(), 5001);
+  ASSERT_TRUE((identity = absl::UnknownError("gone"), Load("w1").ok()));
+  EXPECT_EQ(Load("w1")->incarnation(), 5003);
+  std::ofstream(folder_ + "/a/b/incarnation") << INT64_MAX;
+  EXPECT_EQ(Load("w1")->incarnation(), 1000) << "the coordinator's answer leads on from here";
+}
+
 TEST_F(IdentityTest, TellsWhatIsWrong) {
   EXPECT_EQ(Load("no spaces").status().code(), absl::StatusCode::kInvalidArgument);
   ASSERT_TRUE(Load("w1").ok());

@@ -21,6 +21,7 @@ namespace {
 constexpr size_t kLastLines = 100;
 constexpr size_t kLineBytes = 1024;
 constexpr int kChannelFd = 3;
+constexpr int kHeldFd = 4;  // never looked at
 constexpr absl::Duration kHandOver = absl::Seconds(1);
 // It loads libraries before its first sign of life, from wherever they are.
 constexpr absl::Duration kFirstSign = absl::Minutes(5);
@@ -65,6 +66,7 @@ absl::StatusOr<std::unique_ptr<RankProcess>> RankProcess::Start(const v1::StartR
   spawn.out = Redirect::Pipe();
   spawn.err = Redirect::Pipe();
   spawn.fds = {{kChannelFd, channel.second.fd()}};
+  if (options.held >= 0) spawn.fds.emplace_back(kHeldFd, options.held);
   spawn.cores = options.cores;
   MP_ASSIGN_OR_RETURN(Subprocess process, Subprocess::Spawn(std::move(spawn)));
   MP_RETURN_IF_ERROR(SendStart(start, options, channel.first));

@@ -29,6 +29,7 @@ struct TrainerOptions {
   int memory_node = -1;  // NUMA node that host memory comes from while it has some; -1: any
   std::string gpu_uuid;  // the only GPU that it sees; empty: none
   int threads = 1;
+  int held = -1;              // descriptor that it keeps open (Leftovers::Hold); -1: none
   std::string state_folder;   // of v1::TrainerStart
   std::string memory_folder;  // likewise
   PathRoots path_roots;       // likewise

@@ -4,13 +4,16 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "absl/random/random.h"
 #include "absl/synchronization/mutex.h"
 #include "common/clock.h"
+#include "common/incarnation.h"
 #include "common/rpc/coordinators.h"
+#include "common/rpc/status.h"
 #include "milepost/v1/worker.grpc.pb.h"
 
 namespace milepost::worker {
@@ -34,10 +37,11 @@ constexpr absl::Duration kFirstHeartbeat = absl::Seconds(1);
 
 class Session::Impl {
  public:
-  Impl(Endpoint coordinator, Outbox* outbox, Handler handler)
+  Impl(Endpoint coordinator, Outbox* outbox, Handler handler, Superseded superseded)
       : coordinator_(coordinator.address),
         outbox_(outbox),
         handler_(std::move(handler)),
+        superseded_(std::move(superseded)),
         coordinators_(coordinator),
         thread_(&Impl::Loop, this) {}
 
@@ -82,6 +86,9 @@ class Session::Impl {
       }
       if (was_welcomed) backoff = kFirstBackoff;
       LogEnd(status, was_welcomed);
+      ever_welcomed_ = ever_welcomed_ || was_welcomed;
+      const std::optional<int64_t> known = KnownIncarnation(FromGrpcStatus(status));
+      if (!ever_welcomed_ && known.has_value()) superseded_(*known);
       coordinators_.Failed(channel);
       Sleep(backoff * absl::Uniform(bits_, 0.7, 1.3));
       backoff = std::min(backoff * 2, coordinators_.several() ? kLongestRound : kLongestBackoff);
@@ -206,8 +213,10 @@ class Session::Impl {
   const std::string coordinator_;
   Outbox* const outbox_;
   const Handler handler_;
+  const Superseded superseded_;
   CoordinatorChannel coordinators_;
   absl::BitGen bits_;
+  bool ever_welcomed_ = false;
   bool complained_ = false;  // of not being let in; once until it is
 
   absl::Mutex mutex_;
@@ -220,8 +229,9 @@ class Session::Impl {
   std::thread thread_;  // last: starts when all else is there
 };
 
-Session::Session(Endpoint coordinator, Outbox* outbox, Handler handler)
-    : impl_(std::make_unique<Impl>(std::move(coordinator), outbox, std::move(handler))) {}
+Session::Session(Endpoint coordinator, Outbox* outbox, Handler handler, Superseded superseded)
+    : impl_(std::make_unique<Impl>(std::move(coordinator), outbox, std::move(handler),
+                                   std::move(superseded))) {}
 
 Session::~Session() = default;
 

@@ -19,9 +19,13 @@ class Session {
  public:
   // Called on the session's thread, one message at a time; should return quickly. Not for Welcome.
   using Handler = std::function<void(v1::CoordinatorMessage)>;
+  // Called there too, when the coordinator has refused this process for the incarnation `known` and
+  // has never let it in. The next Hello follows. Once it was let in, a refusal means that another
+  // process has started since, and nothing is called.
+  using Superseded = std::function<void(int64_t known)>;
 
   // Starts connecting to `coordinator` in the background. `outbox` outlives this.
-  Session(Endpoint coordinator, Outbox* outbox, Handler handler);
+  Session(Endpoint coordinator, Outbox* outbox, Handler handler, Superseded superseded);
   // Ends the stream after what was already sent, and its threads; bounded by about 2 s.
   ~Session();
 
