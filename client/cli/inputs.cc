@@ -59,6 +59,28 @@ absl::Status CheckImages(const v1::JobSpec& spec, const std::string& path,
   return data::ReadHeadLabels(path, *images, labels).status();
 }
 
+// What can be predicted: no padding, nothing after a document's end, and with masking none of the
+// tokens that are never chosen.
+bool AnyTarget(const v1::DataSpec& data, absl::Span<const int32_t> tokens) {
+  const auto is = [](bool given, int64_t id, int32_t token) { return given && token == id; };
+  const auto padding = [&](int32_t token) { return is(data.has_padding(), data.padding(), token); };
+  const auto ends = [&](int32_t token) {
+    return is(data.has_document_separator(), data.document_separator(), token);
+  };
+  if (!data.has_masking()) {
+    for (size_t i = 0; i + 1 < tokens.size(); ++i) {
+      if (!ends(tokens[i]) && !padding(tokens[i]) && !padding(tokens[i + 1])) return true;
+    }
+    return false;
+  }
+  const auto& special = data.masking().special_tokens();
+  return std::any_of(tokens.begin(), tokens.end(), [&](int32_t token) {
+    return !ends(token) && !padding(token) &&
+           !is(data.has_segment_separator(), data.segment_separator(), token) &&
+           std::find(special.begin(), special.end(), token) == special.end();
+  });
+}
+
 absl::Status CheckTokens(const v1::JobSpec& spec, const std::string& path,
                          const std::vector<data::LabelOptions>& labels) {
   const int64_t vocabulary = SizesOf(spec.model()).vocabulary;
@@ -69,7 +91,15 @@ absl::Status CheckTokens(const v1::JobSpec& spec, const std::string& path,
           .status());
   MP_ASSIGN_OR_RETURN(const auto file, data::TokenFile::Open(path));
   std::vector<int32_t> first(static_cast<size_t>(std::min(file->size(), kTokensLookedAt)));
-  return file->Read(0, vocabulary, absl::MakeSpan(first));
+  MP_RETURN_IF_ERROR(file->Read(0, vocabulary, absl::MakeSpan(first)));
+  const bool all = static_cast<int64_t>(first.size()) == file->size();
+  if (!all || AnyTarget(spec.data(), first)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      path,
+      ": no token can be predicted, so there is nothing to learn: all are padding or separators",
+      spec.data().has_masking() ? ", or never masked" : "",
+      "; look at data.padding, data.document_separator",
+      spec.data().has_masking() ? " and data.masking.special_tokens" : "", ", and at the file"));
 }
 
 // `here`: labels that are not here are left out.

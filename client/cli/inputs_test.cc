@@ -119,6 +119,61 @@ TEST_F(InputsTest, AFolderThatCannotBeWrittenIsRefused) {
               HasSubstr("cannot be written"));
 }
 
+TEST_F(InputsTest, DataWithoutATargetAreRefused) {
+  std::vector<std::string> elsewhere;
+  WriteTokens("train.npy", std::vector<uint32_t>(40, 3));
+  const auto check = [&](const std::string& data) {
+    std::ofstream file(WriteSpec(), std::ios::app);
+    file.close();
+    const auto spec = LoadSpec({.path = Path("spec.yaml"), .base = {}, .overrides = {data}});
+    EXPECT_TRUE(spec.ok()) << spec.status();
+    return spec.ok() ? CheckReadsHere(*spec, &elsewhere) : spec.status();
+  };
+  EXPECT_EQ(check("data.document_separator=7"), absl::OkStatus());
+  EXPECT_THAT(check("data.document_separator=3").message(),
+              AllOf(HasSubstr("data.train: "), HasSubstr("train.npy: no token can be predicted"),
+                    HasSubstr("data.document_separator")));
+  std::vector<uint32_t> tokens(40, 3);
+  tokens[38] = tokens[39] = 5;
+  WriteTokens("train.npy", tokens);
+  EXPECT_EQ(check("data.document_separator=3"), absl::OkStatus()) << "5 after 5 is one";
+}
+
+TEST_F(InputsTest, LabelsThatAreAllNoneAreRefused) {
+  WriteTokens("train.npy", std::vector<uint32_t>(41, 3));
+  WriteTokens("validation.npy", std::vector<uint32_t>(41, 3));
+  const auto write = [&](const std::string& name, int8_t last) {
+    std::string header = "{'descr': '|i1', 'fortran_order': False, 'shape': (41,), }";
+    header.append(63 - (10 + header.size()) % 64, ' ');
+    std::ofstream file(Path(name), std::ios::binary);
+    file << "\x93NUMPY" << '\x01' << '\0' << static_cast<char>(header.size() + 1) << '\0' << header
+         << "\n";
+    for (int i = 0; i < 41; ++i) file.put(static_cast<char>(i == 39 ? last : -1));
+  };
+  write("train-labels.npy", 1);
+  write("validation-labels.npy", -1);
+  const std::string path = Path("spec.yaml");
+  std::ofstream(path)
+      << "name: a\n"
+         "model:\n"
+         "  gpt2: {layers: 1, heads: 1, width: 32, vocabulary: 64, context: 8}\n"
+         "  heads: [{name: tag, classes: 4}]\n"
+         "data:\n"
+         "  train: train.npy\n"
+         "  validation: validation.npy\n"
+         "  labels: [{head: tag, train: train-labels.npy, validation: validation-labels.npy}]\n"
+         "  sequence_length: 8\n"
+         "train: {steps: 2, batch: {global: 2, micro: 2}}\n";
+  const auto spec = LoadSpec({.path = path, .base = std::nullopt});
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_THAT(CheckReads(*spec).message(),
+              AllOf(HasSubstr("data.validation: "),
+                    HasSubstr("validation-labels.npy: every label of the head 'tag' is -1"),
+                    HasSubstr("labels from 0 to 3")));
+  write("validation-labels.npy", 0);
+  EXPECT_EQ(CheckReads(*spec), absl::OkStatus());
+}
+
 TEST_F(InputsTest, TypedPathsAreRelativeToWhereTheyAreTyped) {
   const auto spec = LoadSpec(
       {.path = WriteSpec(), .base = std::nullopt, .overrides = {"data.train=here/../b.npy"}});

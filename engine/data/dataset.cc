@@ -37,6 +37,8 @@ absl::StatusOr<std::shared_ptr<const TokenDataset>> TokenDataset::Open(
           absl::StrCat(wanted.path, ": ", labels->size(), " labels, but ", path, " has ",
                        dataset->file().size(), " tokens: give one label for each, -1 for none"));
     }
+    MP_RETURN_IF_ERROR(
+        labels->CheckAnyLabel(dataset->samples() * options.sequence_length, wanted.head));
     dataset->labels_.push_back(std::move(labels));
   }
   return dataset;

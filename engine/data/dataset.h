@@ -57,7 +57,7 @@ struct BatchLayout {
 class TokenDataset {
  public:
   // TokenFile::Open's errors and LabelFile::Open's, and INVALID_ARGUMENT when the file holds too
-  // few tokens for one sample, or labels are not as many as tokens.
+  // few tokens for one sample, labels are not as many as tokens, or all of them are -1.
   static absl::StatusOr<std::shared_ptr<const TokenDataset>> Open(const std::string& path,
                                                                   const DatasetOptions& options);
 

@@ -1,7 +1,9 @@
 #include "engine/data/label_file.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -10,6 +12,8 @@
 
 namespace milepost::data {
 namespace {
+
+constexpr int64_t kLookedAtOnce = 1 << 16;
 
 // Bytes of an element; 0: no integers, or not little-endian.
 int64_t ElementBytes(absl::string_view descr) {
@@ -54,6 +58,27 @@ absl::StatusOr<std::shared_ptr<const LabelFile>> LabelFile::Open(const std::stri
   }
   MP_RETURN_IF_ERROR(Annotate(CheckNpyBytes(array, bytes), path));
   return std::shared_ptr<const LabelFile>(new LabelFile(path, classes, std::move(array)));
+}
+
+absl::Status NoLabels(absl::string_view path, absl::string_view head, int64_t classes) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ": every label of the head '", head,
+                   "' is -1, which is none: there is nothing to learn or to be measured by; write "
+                   "labels from 0 to ",
+                   classes - 1, ", or leave the head out of model.heads"));
+}
+
+absl::Status LabelFile::CheckAnyLabel(int64_t count, absl::string_view head) const {
+  std::vector<int32_t> part(static_cast<size_t>(std::min(count, kLookedAtOnce)));
+  for (int64_t begin = 0; begin < count; begin += kLookedAtOnce) {
+    part.resize(static_cast<size_t>(std::min(count - begin, kLookedAtOnce)));
+    // What is no label is told where it is read.
+    if (!Read(begin, absl::MakeSpan(part)).ok()) return absl::OkStatus();
+    if (std::any_of(part.begin(), part.end(), [](int32_t label) { return label >= 0; })) {
+      return absl::OkStatus();
+    }
+  }
+  return NoLabels(path_, head, classes_);
 }
 
 absl::Status LabelFile::Read(int64_t begin, absl::Span<int32_t> out) const {

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/data/npy_header.h"
 
@@ -25,6 +26,9 @@ struct LabelOptions {
   std::string head;
 };
 
+// INVALID_ARGUMENT: labels of the head are in `path`, and all are -1.
+absl::Status NoLabels(absl::string_view path, absl::string_view head, int64_t classes);
+
 // Immutable and thread-safe.
 class LabelFile {
  public:
@@ -36,6 +40,10 @@ class LabelFile {
 
   const std::string& path() const { return path_; }
   int64_t size() const { return array_.header.shape[0]; }
+
+  // INVALID_ARGUMENT naming path and `head` when the first `count` are -1, all of them: there is
+  // nothing to learn. Reads up to the first label.
+  absl::Status CheckAnyLabel(int64_t count, absl::string_view head) const;
 
   // Labels [begin, begin + out.size()), inside the file (CHECK). INVALID_ARGUMENT naming path,
   // place, label and `classes` for one that is neither -1 nor below them.

@@ -138,6 +138,33 @@ TEST_F(LabelFileTest, NeedsOneForEachToken) {
       HasSubstr(absl::StrCat("labels.npy: 41 labels, but ", folder_, "/tokens.npy has 42 tokens")));
 }
 
+TEST_F(LabelFileTest, ThatAreAllNoneAreRefused) {
+  Open(42, Options(10));
+  const auto open = [&](int64_t labelled) {
+    std::vector<int16_t> labels(42, -1);
+    if (labelled >= 0) labels[static_cast<size_t>(labelled)] = 4;
+    DatasetOptions options = Options(10);
+    options.labels[0].path = Write<int16_t>("<i2", labels);
+    options.labels[0].head = "tag";
+    return TokenDataset::Open(folder_ + "/tokens.npy", options).status();
+  };
+  const absl::Status none = open(-1);
+  EXPECT_EQ(none.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(none.message(), HasSubstr("labels.npy: every label of the head 'tag' is -1"));
+  EXPECT_EQ(open(39), absl::OkStatus());
+  EXPECT_FALSE(open(41).ok()) << "behind the last sample";
+}
+
+TEST_F(LabelFileTest, OneLabelFarBehindWillDo) {
+  std::vector<int8_t> labels(200'000, -1);
+  const auto many = LabelFile::Open(Write<int8_t>("|i1", labels), 3);
+  EXPECT_FALSE((*many)->CheckAnyLabel(200'000, "tag").ok());
+  labels[199'999] = 2;
+  const auto one = LabelFile::Open(Write<int8_t>("|i1", labels), 3);
+  EXPECT_EQ((*one)->CheckAnyLabel(200'000, "tag"), absl::OkStatus());
+  EXPECT_FALSE((*one)->CheckAnyLabel(199'999, "tag").ok());
+}
+
 // Through masking and packing: a masked token keeps its label, padding has none.
 TEST_F(LabelFileTest, StayWithTheirTokens) {
   DatasetOptions options = Options(21);

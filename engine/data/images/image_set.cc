@@ -87,7 +87,12 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ReadHeadLabels(
       labels.assign(own.begin(), own.end());
       const auto bad = std::find_if(labels.begin(), labels.end(),
                                     [&](int32_t label) { return label >= options.classes; });
-      if (bad == labels.end()) continue;
+      if (bad == labels.end()) {
+        const bool any =
+            std::any_of(labels.begin(), labels.end(), [](int32_t label) { return label >= 0; });
+        if (!any) return NoLabels(path, options.head, options.classes);
+        continue;
+      }
       return absl::InvalidArgumentError(
           absl::StrCat(set.NameOf(bad - labels.begin()), ": its .", options.head, ".cls is ", *bad,
                        ", but the head has ", options.classes, " classes, counted from 0"));
@@ -99,6 +104,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ReadHeadLabels(
                        " images: give one label for each, -1 for none"));
     }
     MP_RETURN_IF_ERROR(file->Read(0, absl::MakeSpan(labels)));
+    MP_RETURN_IF_ERROR(file->CheckAnyLabel(file->size(), options.head));
   }
   return all;
 }

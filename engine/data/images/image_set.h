@@ -77,7 +77,8 @@ absl::StatusOr<std::shared_ptr<const ImageSet>> OpenImageSet(const std::string& 
 
 // Of further tasks: a label for each image of the set at `path`, -1: none. Those without a file of
 // their own are in this order the options' `heads` that the set was opened with. LabelFile's
-// errors; INVALID_ARGUMENT where labels are not as many as images or not below the head's classes.
+// errors; INVALID_ARGUMENT where labels are not as many as images, not below the head's classes, or
+// all -1.
 absl::StatusOr<std::vector<std::vector<int32_t>>> ReadHeadLabels(
     const std::string& path, const ImageSet& set, absl::Span<const LabelOptions> wanted);
 
