@@ -53,6 +53,7 @@ struct Flags {
   double etcd_lease_seconds = 4;
   std::string webhooks;
   std::string http;
+  bool workers_gone = false;
 };
 
 void AddFlags(CLI::App* app, Flags* flags) {
@@ -106,6 +107,11 @@ void AddFlags(CLI::App* app, Flags* flags) {
                   "they are kept in memory, and no more jobs are taken beyond it")
       ->transform(CLI::AsSizeValue(false))
       ->capture_default_str();
+  app->add_flag(
+      "--workers-gone", flags->workers_gone,
+      "No worker of before is alive, nor any of its ranks: what they ran goes on from its "
+      "checkpoints, at no cost to its restart budget. `milepost run` says so of earlier "
+      "runs");
   app->add_option("--webhooks", flags->webhooks,
                   "YAML file: who is told over HTTP of jobs that have ended (docs/webhooks.md)");
   app->add_option("--http", flags->http,
@@ -177,6 +183,7 @@ int Run(const Flags& flags, const sigset_t& signals) {
   options.coordinator.admission = AdmitWhatFits;
   options.coordinator.on_broken_store = GiveUpStore;
   options.coordinator.most_job_bytes = flags.max_job_bytes;
+  options.coordinator.workers_gone = flags.workers_gone;
   options.listen = flags.listen;
   options.tls_dir = flags.tls_dir;
   options.http = flags.http;

@@ -239,6 +239,7 @@ absl::StatusOr<std::unique_ptr<TemporaryCoordinator>> TemporaryCoordinator::Star
   MP_ASSIGN_OR_RETURN(HeldPort port, HeldPort::Take());
   SpawnOptions options;
   options.argv = CoordinatorArgv(dir, port.address(), /*write_address_file=*/false);
+  options.argv.push_back(kEarlierRunIsOver);
   options.out = Redirect::File(dir.log("coordinator"));
   options.err = options.out;
   options.fds = {{3, lock.fd()}};

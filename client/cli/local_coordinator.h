@@ -79,6 +79,10 @@ std::vector<std::string> LastLines(const std::string& path, size_t count);
 // writer goes on at the beginning of the emptied file (it must append).
 void BoundLog(const std::string& path, int64_t limit);
 
+// For the first coordinator that has a RunLock: no process of an earlier run is alive, and the jobs
+// that they ran are not to blame.
+inline constexpr char kEarlierRunIsOver[] = "--workers-gone";
+
 std::vector<std::string> CoordinatorArgv(const DataDir& dir, const std::string& address,
                                          bool write_address_file);
 

@@ -122,10 +122,13 @@ absl::Status LocalRun::Prepare() {
 absl::Status LocalRun::StartProcesses() {
   const absl::Time now = absl::Now();
   supervisor_ = std::make_unique<Supervisor>(lock_->fd());
-  MP_RETURN_IF_ERROR(supervisor_->Start(
-      {"coordinator", CoordinatorArgv(dir_, port_->address(), /*write_address_file=*/true),
-       dir_.log("coordinator"), SIGTERM},
-      now));
+  MP_RETURN_IF_ERROR(
+      supervisor_->Start({"coordinator",
+                          CoordinatorArgv(dir_, port_->address(), /*write_address_file=*/true),
+                          dir_.log("coordinator"),
+                          SIGTERM,
+                          {kEarlierRunIsOver}},
+                         now));
   const int ranks = spec_.resources().ranks();
   const int slots = (ranks + options_.workers - 1) / options_.workers;
   slots_ = slots * options_.workers;

@@ -346,6 +346,25 @@ TEST_F(LocalTest, TheSupervisorRestartsWhatIsKilled) {
   EXPECT_EQ(supervisor.NextTime(), absl::InfiniteFuture());
 }
 
+TEST_F(LocalTest, ArgumentsOfTheFirstStartAreOfThatAlone) {
+  Supervisor supervisor(STDIN_FILENO);
+  ASSERT_TRUE(supervisor
+                  .Start({"coordinator",
+                          {"/bin/sh", "-c", "echo started $*; kill -9 $$", "sh", "always"},
+                          Path("c.log"),
+                          SIGKILL,
+                          {"first"}},
+                         absl::Now())
+                  .ok());
+  std::vector<ProcessEvent> events;
+  ASSERT_TRUE(TickUntilEvent(&supervisor, &events).ok());
+  ASSERT_TRUE(supervisor.Tick(supervisor.NextTime(), &events).ok());
+  events.clear();
+  ASSERT_TRUE(TickUntilEvent(&supervisor, &events).ok());
+  EXPECT_THAT(LastLines(Path("c.log"), 2),
+              testing::ElementsAre("started always first", "started always"));
+}
+
 TEST_F(LocalTest, TheSupervisorQuotesTheLogOfWhatCannotStart) {
   Supervisor supervisor(STDIN_FILENO);
   ASSERT_TRUE(

@@ -46,9 +46,13 @@ absl::Status Supervisor::Spawn(Process* process, absl::Time now) {
 
 absl::Status Supervisor::Start(ProcessSpec spec, absl::Time now) {
   BoundLog(spec.log, kLogLimit);
+  const std::vector<std::string> always = spec.argv;
   Process process;
   process.spec = std::move(spec);
+  process.spec.argv.insert(process.spec.argv.end(), process.spec.first.begin(),
+                           process.spec.first.end());
   MP_RETURN_IF_ERROR(Spawn(&process, now));
+  process.spec.argv = always;
   processes_.push_back(std::move(process));
   return absl::OkStatus();
 }

@@ -39,6 +39,7 @@ struct ProcessSpec {
   std::vector<std::string> argv;
   std::string log;  // stdout and stderr are appended here
   int death_signal = SIGKILL;
+  std::vector<std::string> first = {};  // further arguments of the first start alone
 };
 
 struct ProcessEvent {

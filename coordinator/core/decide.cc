@@ -99,6 +99,10 @@ struct Apply {
     transition->BoundStoredTimes();
     return false;
   }
+  bool operator()(const WorkersGone&) {
+    transition->ForgetRanks();
+    return true;
+  }
   bool operator()(const LeasesLengthened& event) {
     transition->Lengthen(event.by);
     return false;

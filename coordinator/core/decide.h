@@ -163,6 +163,9 @@ struct CheckpointsChanged {
 // Once, after the state was loaded from the store: every lease is extended, and times that were
 // stored by another clock are bounded (clock_bounds.h).
 struct CoordinatorRestarted {};
+// Right after that, where the workers have ended together with who started them, as the processes
+// of `milepost run` do: their ranks have ended as well, at no cost to their jobs.
+struct WorkersGone {};
 // For that long nobody has listened: no lease ends for it.
 struct LeasesLengthened {
   absl::Duration by;
@@ -175,7 +178,7 @@ using Event =
                  JobSuspended, JobResumed, JobUpdated, QueuePut, QueueDeleted, WorkerHello,
                  WorkerHeartbeat, HealthReported, WorkerStreamLost, WorkerLeaving, WorkerDrained,
                  WorkerResumed, SpotNoticed, RankReported, RankProgressed, CheckpointsChanged,
-                 CoordinatorRestarted, LeasesLengthened, Tick>;
+                 CoordinatorRestarted, WorkersGone, LeasesLengthened, Tick>;
 
 Outcome Decide(const State& state, const Event& event, absl::Time now, const Config& config);
 

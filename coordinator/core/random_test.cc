@@ -229,6 +229,14 @@ class Simulation {
     for (SimWorker& worker : workers_) worker.connected = false;
     cluster_.now += absl::Seconds(Pick(0, 20));
     Do(CoordinatorRestarted{});
+    if (Pick(0, 3) != 0) return;
+    for (SimWorker& worker : workers_) Kill(&worker);
+    Do(WorkersGone{});
+    for (const auto& [name, record] : cluster_.state.workers()) {
+      const bool idle = record.worker().state() == v1::WORKER_STATE_DOWN &&
+                        cluster_.state.WithRanksOn(name).empty();
+      if (!idle) cluster_.violation = name + " has not ended";
+    }
   }
 
   std::mt19937_64 random_;

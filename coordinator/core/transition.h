@@ -72,6 +72,8 @@ class Transition {
   void ExtendLeases();
   // Of what was loaded from the store.
   void BoundStoredTimes();
+  // All workers have ended, and their ranks, and no job is to blame.
+  void ForgetRanks();
   void Lengthen(absl::Duration by);
   void ExpireLeases();
   // Those that have been DOWN for long. After all other events of the decision, and only where it

@@ -346,6 +346,26 @@ void Transition::ExtendLeases() {
   }
 }
 
+void Transition::ForgetRanks() {
+  for (const auto& [name, record] : state_.workers()) {
+    if (Worker(name)->worker().state() == v1::WORKER_STATE_DOWN) continue;
+    ChangeWorker(name).mutable_worker()->set_state(v1::WORKER_STATE_DOWN);
+  }
+  for (const int64_t number : JobsWithRanks()) {
+    v1::JobRecord& record = Change(number);
+    for (v1::RankRecord& rank : *record.mutable_ranks()) {
+      if (rank.gone()) continue;
+      rank.set_gone(true);
+      rank.set_state(v1::RANK_STATE_STOPPED);
+      // Others may have lost it as a peer before they ended as well.
+      record.set_rank_stopped(true);
+    }
+    BeginEnding(number, v1::ATTEMPT_ENDING_REQUEUE, v1::JOB_REASON_WORKER_LEAVING,
+                "its workers ended together, with who had started them");
+    Settle(number);
+  }
+}
+
 void Transition::BoundStoredTimes() {
   for (const int64_t number : state_.active()) {
     v1::JobRecord record = *Job(number);

@@ -261,6 +261,67 @@ TEST_F(WorkerTest, RestartedCoordinatorLosesWorkersThatStayAway) {
   EXPECT_EQ(Job(job).state(), v1::JOB_STATE_RECOVERING);
 }
 
+TEST_F(WorkerTest, WorkersThatEndedTogetherAreNoFailureOfTheirJobs) {
+  for (int run = 1; run <= 5; ++run) {
+    Connect("a", 1, run);
+    if (run == 1) Submit(1);
+    ReportAll("jobs/1", v1::RANK_STATE_RUNNING);
+    ASSERT_EQ(Job("jobs/1").state(), v1::JOB_STATE_RUNNING) << "run " << run;
+    Do(CoordinatorRestarted{});
+    Do(WorkersGone{});
+    EXPECT_EQ(Worker("a").state(), v1::WORKER_STATE_DOWN);
+    EXPECT_EQ(Job("jobs/1").state(), v1::JOB_STATE_QUEUED);
+    EXPECT_FALSE(Job("jobs/1").has_first_failure());
+    EXPECT_EQ(Job("jobs/1").failures(), 0);
+    EXPECT_EQ(Job("jobs/1").attempts(), run);
+    EXPECT_EQ(state.FindWorker("workers/a")->failures_size(), 0);
+  }
+}
+
+TEST_F(WorkerTest, WorkersThatEndedTogetherTakeAWishAlong) {
+  Connect("a", 3);
+  const std::string cancelled = Submit(1), suspended = Submit(1), failed = Submit(1);
+  for (const std::string& job : {cancelled, suspended, failed}) {
+    ReportAll(job, v1::RANK_STATE_RUNNING);
+  }
+  Do(JobCancelled{cancelled});
+  Do(JobSuspended{suspended});
+  Send(Report(failed, 0, v1::RANK_STATE_FAILED));
+  Do(CoordinatorRestarted{});
+  Do(WorkersGone{});
+  EXPECT_EQ(Job(cancelled).state(), v1::JOB_STATE_CANCELLED);
+  EXPECT_EQ(Job(suspended).state(), v1::JOB_STATE_SUSPENDED);
+  EXPECT_EQ(Job(failed).state(), v1::JOB_STATE_RECOVERING);
+  EXPECT_EQ(Job(failed).failures(), 1);
+}
+
+TEST_F(WorkerTest, ARankThatLostAPeerBeforeAllEndedIsNoFailureOfItsJob) {
+  Connect("a", 1);
+  Connect("b", 1);
+  const std::string job = Submit(2);
+  ReportAll(job, v1::RANK_STATE_RUNNING);
+  v1::RankReport report = Report(job, 0, v1::RANK_STATE_FAILED);
+  report.set_peer_lost(true);
+  Send(report);
+  ASSERT_EQ(Job(job).state(), v1::JOB_STATE_RECOVERING);
+  Do(CoordinatorRestarted{});
+  Do(WorkersGone{});
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_QUEUED);
+  EXPECT_EQ(Job(job).failures(), 0);
+}
+
+// A rank that failed by itself just before is one.
+TEST_F(WorkerTest, ARankThatFailedBeforeAllEndedIsAFailureOfItsJob) {
+  Connect("a", 2);
+  const std::string job = Submit(2);
+  ReportAll(job, v1::RANK_STATE_RUNNING);
+  Send(Report(job, 1, v1::RANK_STATE_FAILED));
+  Do(CoordinatorRestarted{});
+  Do(WorkersGone{});
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_RECOVERING);
+  EXPECT_EQ(Job(job).failures(), 1);
+}
+
 TEST_F(WorkerTest, HelloDeliversEndsThatWereMissed) {
   Connect("a", 1);
   const std::string job = Submit(1);

@@ -78,9 +78,17 @@ absl::Status Coordinator::Start() {
   MP_RETURN_IF_ERROR(SendStored());
   Outcome outcome = DecideAll(state_, events, clock_->Now(), options_.config);
   MP_RETURN_IF_ERROR(Commit(outcome));
+  if (options_.workers_gone) MP_RETURN_IF_ERROR(NoteWorkersGone());
   schedule_wanted_ = true;  // also jobs that wait say why
   loop_ = std::thread([this] { RunLoop(); });
   return absl::OkStatus();
+}
+
+absl::Status Coordinator::NoteWorkersGone() {
+  Outcome outcome = Decide(state_, WorkersGone{}, clock_->Now(), options_.config);
+  const absl::Status stored = Commit(outcome);
+  // Whoever makes room on a full disk reads what is there first. The next start notes it.
+  return absl::IsResourceExhausted(stored) ? absl::OkStatus() : stored;
 }
 
 void Coordinator::Stop() {

@@ -94,6 +94,9 @@ struct CoordinatorOptions {
   // On top of what every lease is extended by at the start: for workers that have yet to find out
   // that another coordinator serves.
   absl::Duration start_grace = absl::ZeroDuration();
+  // No worker of before this start is alive, nor any of its ranks: they have ended together with
+  // who had started them, which is no failure of their jobs.
+  bool workers_gone = false;
   // nullptr: wall time at the start plus steady time since, so that a set clock expires no lease.
   Clock* clock = nullptr;
   EndListener* listener = nullptr;  // outlives the coordinator
@@ -253,6 +256,9 @@ class Coordinator {
     // Called at last, without a lock, with the job that the event was about. Must not block.
     std::function<void(const absl::StatusOr<std::string>&)> done;
   };
+
+  // For CoordinatorOptions::workers_gone, before the loop runs.
+  absl::Status NoteWorkersGone();
 
   // ---- coordinator_loop.cc: the thread that decides ----
   // Decides on `entry` soon; entries that wait together become one write. When the coordinator

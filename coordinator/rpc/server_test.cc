@@ -281,6 +281,25 @@ TEST_F(ServerTest, RunningRanksAreAdoptedByTheNextCoordinator) {
   EXPECT_EQ(WaitFor(job, v1::JOB_STATE_SUCCEEDED).generation(), 1);
 }
 
+TEST_F(ServerTest, RanksOfWorkersThatAreGoneAreNoFailureOfTheirJob) {
+  const std::string job = Submit();
+  {
+    FakeWorker worker(server_->address(), "a", 1);
+    worker.Receive();  // Welcome
+    const v1::StartRank start = worker.Receive().start_rank();
+    ASSERT_EQ(start.job(), job);
+    worker.Report(start, v1::RANK_STATE_RUNNING);
+    WaitFor(job, v1::JOB_STATE_RUNNING);
+    server_->Stop();
+  }
+  options_.coordinator.workers_gone = true;
+  Start();
+  const v1::Job after = GetJob(job);
+  EXPECT_EQ(after.state(), v1::JOB_STATE_QUEUED);
+  EXPECT_EQ(after.failures(), 0);
+  EXPECT_EQ(after.attempts(), 1);
+}
+
 TEST_F(ServerTest, SilentWorkerLosesItsLease) {
   options_.coordinator.config.lease = absl::Milliseconds(300);
   Start();
