@@ -14,6 +14,9 @@ namespace milepost {
 // (with assertions) dies of the recovery.
 constexpr uint64_t kLowSpaceBytes = 32 << 20;
 
+// Left free beside a new checkpoint: for RocksDB's own logs and memtables.
+constexpr uint64_t kStoreMarginBytes = 64 << 20;
+
 // Bytes that an unprivileged writer can still put on the file system of `path`. INTERNAL: it does
 // not say.
 absl::StatusOr<uint64_t> FreeBytes(const std::string& path);

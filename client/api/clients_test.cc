@@ -199,6 +199,19 @@ TEST_F(ClientsTest, OtherErrorsAreFinal) {
   EXPECT_EQ(fake_.calls, 1);
 }
 
+TEST_F(ClientsTest, ErrorsCallTheCoordinatorAsTheyAreTold) {
+  const auto get = [&](const absl::Status& failure, int failures) {
+    fake_.failures = failures;
+    fake_.failure = failure;
+    const auto connection = Connection::To(
+        address_, {.reach = absl::Milliseconds(20), .called = "the coordinator of here"});
+    return std::string(JobClient(connection).Get("jobs/7").status().message());
+  };
+  EXPECT_EQ(get(absl::NotFoundError("not now"), 1), "the coordinator of here: not now");
+  EXPECT_EQ(get(absl::UnavailableError("not now"), 1000),
+            "cannot reach the coordinator of here (tried for 20ms): not now");
+}
+
 // Who is told when to come back does so; who is not, or not before the call is over, does not.
 TEST_F(ClientsTest, ComesBackWhenItIsTold) {
   const absl::Status limited = Refusal(v1::ERROR_REASON_RATE_LIMITED, "users/a", "too fast");

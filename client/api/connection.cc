@@ -119,9 +119,11 @@ absl::Status Explained(Connection::Core& core, const grpc::Status& status) {
     if (core.cancelled) return absl::CancelledError("cancelled");
   }
   if (absl::IsUnavailable(result)) {
+    const std::string& called = core.options.called;
     result = Annotate(result,
-                      absl::StrCat("cannot reach the coordinator at ", core.address, " (tried for ",
-                                   absl::FormatDuration(core.options.reach), ")"));
+                      absl::StrCat("cannot reach ",
+                                   called.empty() ? "the coordinator at " + core.address : called,
+                                   " (tried for ", absl::FormatDuration(core.options.reach), ")"));
     // It listens, and what came over the connection was nothing to it.
     const bool closed = absl::StrContains(result.message(), "Socket closed") ||
                         absl::StrContains(result.message(), "Connection reset");
@@ -130,7 +132,8 @@ absl::Status Explained(Connection::Core& core, const grpc::Status& status) {
         absl::StrCat(result.message(), "; if it has TLS: milepost auth login --coordinator ",
                      core.address, " --ca FILE --token-file FILE"));
   }
-  return Annotate(result, absl::StrCat("coordinator ", core.address));
+  const std::string& called = core.options.called;
+  return Annotate(result, called.empty() ? absl::StrCat("coordinator ", core.address) : called);
 }
 
 }  // namespace milepost::client

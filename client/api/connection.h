@@ -4,7 +4,8 @@
 //   client::JobClient jobs(connection);
 //   MP_ASSIGN_OR_RETURN(v1::Job job, jobs.Get("jobs/7"));
 //
-// Errors of every call: the server's code and message after "coordinator ADDRESS: ". While the
+// Errors of every call: the server's code and message after "coordinator ADDRESS: ", or what
+// ConnectionOptions::called says. While the
 // coordinator cannot be reached (UNAVAILABLE) a call is tried again, with back-off and jitter, for
 // ConnectionOptions::reach. Who makes too many calls and is told when to come back
 // (RESOURCE_EXHAUSTED with RetryInfo) does so, within ConnectionOptions::call. No other error is
@@ -32,6 +33,9 @@ struct ConnectionOptions {
   // Of a stream that has had a message, where it is longer: whoever follows a job outlasts a
   // coordinator's restart.
   absl::Duration reach_again = absl::ZeroDuration();
+  // What errors call the coordinator, where its address says nothing to who reads them; empty:
+  // "coordinator ADDRESS".
+  std::string called = {};
 };
 
 class Connection {

@@ -115,6 +115,7 @@ absl::StatusOr<Access> Access::Open(const GlobalOptions& options, WhenStopped wh
   access.login_ = std::move(login);
   ConnectionOptions connection;  // that of a run of this host is over when it does not answer
   if (local.empty()) connection.reach_again = kLongestRestart;
+  if (!local.empty()) connection.called = CoordinatorOf(options.data_dir);
   access.connection_ = Connection::To(endpoint, connection);
   return access;
 }
@@ -127,6 +128,10 @@ JobClient Access::jobs() const {
 
 std::string DataDirFlag(const std::string& data_dir) {
   return data_dir == kDefaultDataDir ? "" : " --data-dir " + ShellWord(data_dir);
+}
+
+std::string CoordinatorOf(const std::string& data_dir) {
+  return absl::StrCat("the coordinator of ", data_dir);
 }
 
 std::string FullName(const std::string& collection, const std::string& typed) {

@@ -70,6 +70,9 @@ absl::StatusOr<std::string> ResolveJob(JobClient jobs, const std::string& typed)
 // What a command needs to find the same run; empty where it is the usual one. Pure.
 std::string DataDirFlag(const std::string& data_dir);
 
+// For errors: the port of a coordinator that nobody has named says nothing. Pure.
+std::string CoordinatorOf(const std::string& data_dir);
+
 // "checkpoints/4" or "4"; "workers/a" or "a". Pure.
 std::string FullName(const std::string& collection, const std::string& typed);
 

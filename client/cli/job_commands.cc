@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/commands.h"
+#include "client/cli/disk_needs.h"
 #include "client/cli/format.h"
 #include "client/cli/inputs.h"
 #include "client/cli/interrupt.h"
@@ -57,6 +58,24 @@ void AdviseQueued(const GlobalOptions& global, const Access& access, const std::
   }
 }
 
+// All of them before anything is done with one: then what is typed for another may mean a third.
+absl::StatusOr<std::vector<std::string>> ResolveJobs(JobClient jobs,
+                                                     const std::vector<std::string>& typed) {
+  std::vector<std::string> names;
+  for (const std::string& one : typed) {
+    MP_ASSIGN_OR_RETURN(names.emplace_back(), ResolveJob(jobs, one));
+  }
+  return names;
+}
+
+// The same; NOT_FOUND for one that there is not.
+absl::StatusOr<std::vector<std::string>> JobsThatAre(const Access& access,
+                                                     const std::vector<std::string>& typed) {
+  MP_ASSIGN_OR_RETURN(const std::vector<std::string> names, ResolveJobs(access.jobs(), typed));
+  for (const std::string& name : names) MP_RETURN_IF_ERROR(access.jobs().Get(name).status());
+  return names;
+}
+
 // Does `act` with each of the jobs, in order, until one fails, and prints and tells what became of
 // it.
 int ForEachJob(const GlobalOptions& global, const std::vector<std::string>& typed,
@@ -65,10 +84,10 @@ int ForEachJob(const GlobalOptions& global, const std::vector<std::string>& type
                const std::function<void(const Access&, const v1::Job&)>& tell) {
   const auto access = Access::Open(global, when_stopped);
   if (!access.ok()) return Fail(access.status());
-  for (const std::string& one : typed) {
-    const auto name = ResolveJob(access->jobs(), one);
-    if (!name.ok()) return Fail(name.status());
-    const auto job = act(*access, *name);
+  const auto names = ResolveJobs(access->jobs(), typed);
+  if (!names.ok()) return Fail(names.status());
+  for (const std::string& name : *names) {
+    const auto job = act(*access, name);
     if (!job.ok()) return Fail(job.status());
     PrintActedOn(global, *job);
     tell(*access, *job);
@@ -113,7 +132,8 @@ class Narrator {
     if (state != state_) Note(absl::StrCat(job.name(), " ", state));
     state_ = state;
     const absl::Time now = absl::Now();
-    if (job.progress().step() == step_ || now - last_ < kLineInterval) return;
+    const bool starts = job.state() == v1::JOB_STATE_STARTING;  // not all ranks are at work yet
+    if (starts || job.progress().step() == step_ || now - last_ < kLineInterval) return;
     Note(absl::StrCat(job.name(), " ", PlainProgressLine(job, now)));
     step_ = job.progress().step();
     last_ = now;
@@ -215,6 +235,7 @@ absl::Status CheckFiles(const SubmitOptions& options, const v1::JobSpec& spec) {
   if (options.skip_files) return absl::OkStatus();
   std::vector<std::string> elsewhere;
   absl::Status status = CheckReadsHere(spec, &elsewhere);
+  if (status.ok()) status = CheckStateFolderHere(spec, &elsewhere);
   if (!status.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat(status.message(),
@@ -491,6 +512,10 @@ int JobListCommand(const GlobalOptions& global, int limit, const ListOptions& op
     if (access->stored()) TellNotRunning(global, newest_first);
     if (jobs->empty() && filter->ByteSizeLong() > 0) {
       Hint("no job is like that: milepost job list shows all");
+    } else if (jobs->empty() && !access->login().project.empty()) {
+      Hint(absl::StrCat("project ", Printable(access->login().project),
+                        " has no job, or none that you may see: milepost auth whoami says where "
+                        "you may see some"));
     } else if (jobs->empty()) {
       Hint("no jobs yet: milepost job submit SPEC, or milepost run SPEC");
     }
@@ -553,15 +578,14 @@ int JobWaitCommand(const GlobalOptions& global, const WaitOptions& options) {
   const auto access = Access::Open(global, WhenStopped::kServeDataDir);
   if (!access.ok()) return Fail(access.status());
   detacher.Watch(access->connection());
-  absl::StatusOr<std::vector<std::string>> jobs = options.jobs;
-  if (!options.array.empty()) jobs = JobsOfArray(*access, options.array);
-  if (!jobs.ok()) return detacher.detached() ? int{kExitInterrupted} : Fail(jobs.status());
+  // Before any is waited for: a name that is wrong is not told hours later.
+  const auto names = options.array.empty() ? JobsThatAre(*access, options.jobs)
+                                           : JobsOfArray(*access, options.array);
+  if (!names.ok()) return detacher.detached() ? int{kExitInterrupted} : Fail(names.status());
   int exit_code = kExitOk;  // of the first that did not succeed
-  for (const std::string& typed : *jobs) {
-    const auto name = ResolveJob(access->jobs(), typed);
-    if (!name.ok()) return detacher.detached() ? int{kExitInterrupted} : Fail(name.status());
-    const int ended = access->stored() ? TellStored(global, *access, *name)
-                                       : WaitFor(global, *access, *name, deadline, detacher);
+  for (const std::string& name : *names) {
+    const int ended = access->stored() ? TellStored(global, *access, name)
+                                       : WaitFor(global, *access, name, deadline, detacher);
     if (exit_code == kExitOk) exit_code = ended;
     if (detacher.detached() || absl::Now() >= deadline) break;
   }
@@ -597,14 +621,9 @@ int JobCancelArrayCommand(const GlobalOptions& global, const std::string& typed)
 int JobDeleteCommand(const GlobalOptions& global, const std::vector<std::string>& typed) {
   const auto access = Access::Open(global, WhenStopped::kServeDataDir);
   if (!access.ok()) return Fail(access.status());
-  // All of them first: once one is gone, what is typed for another may mean a third.
-  std::vector<std::string> names;
-  for (const std::string& one : typed) {
-    const auto name = ResolveJob(access->jobs(), one);
-    if (!name.ok()) return Fail(name.status());
-    names.push_back(*name);
-  }
-  for (const std::string& name : names) {
+  const auto names = ResolveJobs(access->jobs(), typed);
+  if (!names.ok()) return Fail(names.status());
+  for (const std::string& name : *names) {
     const auto deleted = access->jobs().Delete(name);
     if (!deleted.ok()) return Fail(deleted.status());
     Print(name + "\n");

@@ -16,6 +16,7 @@
 #include <fstream>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -209,6 +210,17 @@ std::vector<std::string> LastLines(const std::string& path, size_t count) {
   return {lines.begin(), lines.end()};
 }
 
+std::vector<std::string> LastWords(const std::string& path, size_t count) {
+  constexpr size_t kLookedAt = 200;
+  std::vector<std::string> lines = LastLines(path, kLookedAt);
+  const auto raw = [](const std::string& line) { return absl::StrContains(line, ": rocksdb: "); };
+  if (!std::all_of(lines.begin(), lines.end(), raw)) {
+    lines.erase(std::remove_if(lines.begin(), lines.end(), raw), lines.end());
+  }
+  if (lines.size() > count) lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(count));
+  return lines;
+}
+
 void BoundLog(const std::string& path, int64_t limit) {
   std::error_code error;
   const auto size = fs::file_size(path, error);
@@ -248,7 +260,7 @@ absl::StatusOr<std::unique_ptr<TemporaryCoordinator>> TemporaryCoordinator::Star
   while (!Accepts(port.address())) {
     const auto end = process.Wait(absl::Now() + kLookAtServer);
     if (end.ok() || absl::Now() > deadline) {
-      const auto lines = LastLines(dir.log("coordinator"), 1);
+      const auto lines = LastWords(dir.log("coordinator"), 1);
       return absl::UnavailableError(
           absl::StrCat("cannot start a coordinator on ", dir.coordinator(), " (",
                        end.ok() ? end->ToString() : "it does not answer",

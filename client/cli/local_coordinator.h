@@ -75,6 +75,10 @@ absl::Status MakeDir(const std::string& path);
 // The last `count` lines of a text file; empty when it cannot be read.
 std::vector<std::string> LastLines(const std::string& path, size_t count);
 
+// What a process of ours said last, of its log: without RocksDB's warnings, which say nothing to
+// who reads why it ended, unless there is nothing else.
+std::vector<std::string> LastWords(const std::string& path, size_t count);
+
 // Keeps a log file below `limit` bytes: its contents move to PATH.1 (replacing that one). The
 // writer goes on at the beginning of the emptied file (it must append).
 void BoundLog(const std::string& path, int64_t limit);

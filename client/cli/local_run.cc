@@ -40,6 +40,7 @@ constexpr absl::Duration kSampleBudget = absl::Seconds(30);
 constexpr absl::Duration kEarlierRunBudget = absl::Seconds(15);
 constexpr int kSampleTokens = 240;
 constexpr int kBeginAttempts = 5;
+constexpr int kMostInBin = 10'000;
 
 std::vector<int> AllowedCores() {
   cpu_set_t set;
@@ -87,10 +88,11 @@ void BlockPipeSignal() {
 }  // namespace
 
 LocalRun::LocalRun(const GlobalOptions& global, const RunOptions& options, const v1::JobSpec& spec,
-                   RunReport* report)
+                   const DiskNeeds& disk, RunReport* report)
     : global_(global),
       options_(options),
       spec_(spec),
+      disk_(disk),
       dir_(global.data_dir),
       report_(report),
       signals_(BlockInterrupts()) {
@@ -176,7 +178,7 @@ absl::StatusOr<JobClient::Place> LocalRun::PlaceOfRanks() {
   MP_ASSIGN_OR_RETURN(const plan::RankPlace place, PlaceOnHost(spec_));
   if (place.host_memory) return JobClient::Place{place.memory_bytes, place.threads};
   // The workers tell what their GPUs have.
-  WorkerClient workers(Connection::To(port_->address(), {.reach = absl::Milliseconds(500)}));
+  WorkerClient workers(Connect(absl::Milliseconds(500)));
   const absl::Time deadline = absl::Now() + kServeBudget;
   while (true) {
     MP_ASSIGN_OR_RETURN(const std::vector<v1::Worker> known, workers.List());
@@ -208,7 +210,7 @@ absl::StatusOr<std::vector<v1::Checkpoint>> LocalRun::CheckpointsOf(
     const std::vector<v1::Job>& replaced) {
   std::vector<v1::Checkpoint> all;
   if (replaced.empty()) return all;
-  CheckpointClient client(Connection::To(port_->address(), {.reach = absl::Milliseconds(500)}));
+  CheckpointClient client(Connect(absl::Milliseconds(500)));
   for (const v1::Job& job : replaced) {
     MP_ASSIGN_OR_RETURN(const std::vector<v1::Checkpoint> own, client.List(job.name()));
     for (const v1::Checkpoint& checkpoint : own) {
@@ -244,7 +246,7 @@ absl::Status LocalRun::Replace(const std::vector<v1::Job>& replaced,
     }
     MP_ASSIGN_OR_RETURN(checkpoints, CheckpointsOf(replaced));
   }
-  CheckpointClient client(Connection::To(port_->address(), {.reach = absl::Milliseconds(500)}));
+  CheckpointClient client(Connect(absl::Milliseconds(500)));
   int64_t count = 0;
   int64_t bytes = 0;
   int64_t stay = 0;
@@ -289,13 +291,29 @@ absl::Status LocalRun::QueueOthers(const RunChoice& choice, JobClient jobs) {
   return absl::OkStatus();
 }
 
+absl::Status LocalRun::CheckDisk(const RunChoice& choice) {
+  if (disk_.checkpoint_bytes == 0 || choice.action == RunChoice::kDone) return absl::OkStatus();
+  CheckpointClient client(Connect(absl::Milliseconds(500)));
+  MP_ASSIGN_OR_RETURN(std::vector<v1::Checkpoint> goes,
+                      client.List(/*job=*/"", kMostInBin, /*deleted=*/true));
+  MP_ASSIGN_OR_RETURN(const std::vector<v1::Checkpoint> replaced, CheckpointsOf(choice.replaced));
+  goes.insert(goes.end(), replaced.begin(), replaced.end());
+  MP_ASSIGN_OR_RETURN(const uint64_t free, FreeBytes(dir_.path));
+  Room room = {.dir = dir_.path,
+               .free = static_cast<int64_t>(free),
+               .state_is_there = spec_.train().offload().path().empty()};
+  for (const v1::Checkpoint& checkpoint : goes) room.in_bin += checkpoint.bytes();
+  return CheckRoom(disk_, room);
+}
+
 absl::Status LocalRun::BeginJob() {
   // Not for long: restarting a coordinator that died is up to this thread.
-  JobClient jobs(Connection::To(port_->address(), {.reach = absl::Milliseconds(500)}));
+  JobClient jobs(Connect(absl::Milliseconds(500)));
   MP_ASSIGN_OR_RETURN(const std::vector<v1::Job> existing, jobs.List());
   MP_ASSIGN_OR_RETURN(const RunChoice choice, Choose(existing));
   job_ = choice.job;
   already_done_ = choice.action == RunChoice::kDone;
+  MP_RETURN_IF_ERROR(CheckDisk(choice));
   JobClient::Place place;
   if (choice.action == RunChoice::kSubmit) {
     MP_ASSIGN_OR_RETURN(place, PlaceOfRanks());
@@ -318,15 +336,19 @@ absl::Status LocalRun::BeginJob() {
   return absl::OkStatus();
 }
 
+std::shared_ptr<Connection> LocalRun::Connect(absl::Duration reach) const {
+  return Connection::To(port_->address(),
+                        {.reach = reach, .called = CoordinatorOf(global_.data_dir)});
+}
+
 void LocalRun::Watch() {
   watcher_.reset();
-  watcher_ = std::make_unique<JobWatcher>(
-      Connection::To(port_->address(), {.reach = absl::Minutes(1)}), job_.name());
+  watcher_ = std::make_unique<JobWatcher>(Connect(absl::Minutes(1)), job_.name());
 }
 
 std::vector<WaitingJob> LocalRun::Waiting() {
   if (!port_ || !before_ || interrupts_ > 1) return {};
-  const auto jobs = JobClient(Connection::To(port_->address(), {.reach = absl::Seconds(1)})).List();
+  const auto jobs = JobClient(Connect(absl::Seconds(1))).List();
   if (!jobs.ok()) return {};
   std::vector<WaitingJob> waiting =
       WaitingJobs(*jobs, {spec_.resources().device(), slots_}, *before_);
@@ -442,8 +464,7 @@ void LocalRun::Stop() {
   StopAndWait("worker", kWorkerPatience);
   if (watcher_) {
     // The last word about the job, which leaving workers may just have changed.
-    const auto last =
-        JobClient(Connection::To(port_->address(), {.reach = absl::Seconds(1)})).Get(job_.name());
+    const auto last = JobClient(Connect(absl::Seconds(1))).Get(job_.name());
     if (last.ok()) job_ = *last;
   }
   watcher_.reset();
@@ -452,7 +473,7 @@ void LocalRun::Stop() {
 
 std::optional<std::vector<v1::Checkpoint>> LocalRun::Checkpoints() {
   if (!port_ || interrupts_ > 1 || job_.name().empty()) return std::nullopt;
-  CheckpointClient checkpoints(Connection::To(port_->address(), {.reach = absl::Seconds(1)}));
+  CheckpointClient checkpoints(Connect(absl::Seconds(1)));
   auto list = checkpoints.List(job_.name());
   if (!list.ok()) return std::nullopt;
   return *std::move(list);

@@ -1,6 +1,6 @@
 // The processes of one `milepost run` and the job they work on. Internal to client/cli.
 //
-//   LocalRun run(global, options, spec, report.get());
+//   LocalRun run(global, options, spec, disk_needs, report.get());
 //   MP_RETURN_IF_ERROR(run.Start());            // processes are up, the job is submitted
 //   MP_RETURN_IF_ERROR(run.FollowToEnd());      // or to a Ctrl-C
 //   while (auto next = run.Next()) ...          // jobs submitted beside it: GoOnWith, FollowToEnd
@@ -20,6 +20,7 @@
 
 #include "client/api/clients.h"
 #include "client/cli/commands.h"
+#include "client/cli/disk_needs.h"
 #include "client/cli/job_watcher.h"
 #include "client/cli/local_coordinator.h"
 #include "client/cli/run_choice.h"
@@ -30,8 +31,9 @@ namespace milepost::client {
 
 class LocalRun {
  public:
+  // `disk`: what the job needs of the data directory's.
   LocalRun(const GlobalOptions& global, const RunOptions& options, const v1::JobSpec& spec,
-           RunReport* report);
+           const DiskNeeds& disk, RunReport* report);
   ~LocalRun();  // kills what still runs
 
   // CANCELLED when a signal came first.
@@ -69,6 +71,8 @@ class LocalRun {
   absl::StatusOr<JobClient::Place> PlaceOfRanks();
   absl::Status BeginJob();
   absl::StatusOr<RunChoice> Choose(const std::vector<v1::Job>& existing);
+  // RESOURCE_EXHAUSTED when no checkpoint would fit, whatever goes into the bin before.
+  absl::Status CheckDisk(const RunChoice& choice);
   // Has other jobs make room for the chosen one, and says so.
   absl::Status MakeRoom(const RunChoice& choice, JobClient jobs);
   // The further ones of --job.
@@ -79,6 +83,8 @@ class LocalRun {
   // line. `checkpoints`: what they have now.
   absl::Status Replace(const std::vector<v1::Job>& replaced,
                        std::vector<v1::Checkpoint> checkpoints, JobClient jobs);
+  // To the run's coordinator, which is tried for so long.
+  std::shared_ptr<Connection> Connect(absl::Duration reach) const;
   void Watch();
   absl::Status Wait(absl::Time until);
   void OnSignals();
@@ -89,6 +95,7 @@ class LocalRun {
   const GlobalOptions global_;
   const RunOptions options_;
   const v1::JobSpec spec_;
+  const DiskNeeds disk_;
   const DataDir dir_;
   RunReport* report_;
   UniqueFd signals_;

@@ -327,6 +327,16 @@ absl::Status TickUntilEvent(Supervisor* supervisor, std::vector<ProcessEvent>* e
   return absl::DeadlineExceededError("nothing happened");
 }
 
+TEST_F(LocalTest, WhatAProcessSaidLastIsNotRocksDbs) {
+  const std::string log = Path("coordinator.log");
+  std::ofstream(log) << "T info coordinator: serving\n"
+                        "T error coordinator: the disk of d is full\n"
+                        "T warning coordinator: rocksdb: [db/db_impl.cc:42] IO error\n";
+  EXPECT_THAT(LastWords(log, 1), ElementsAre("T error coordinator: the disk of d is full"));
+  std::ofstream(log) << "T warning coordinator: rocksdb: IO error\n";
+  EXPECT_THAT(LastWords(log, 1), ElementsAre("T warning coordinator: rocksdb: IO error"));
+}
+
 TEST_F(LocalTest, TheSupervisorRestartsWhatIsKilled) {
   Supervisor supervisor(STDIN_FILENO);
   ASSERT_TRUE(

@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli/commands.h"
+#include "client/cli/disk_needs.h"
 #include "client/cli/fit.h"
 #include "client/cli/format.h"
 #include "client/cli/inputs.h"
@@ -121,6 +122,8 @@ int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
   std::vector<std::string> elsewhere;
   const absl::Status readable = CheckReadsHere(resolved->spec, &elsewhere);
   if (!readable.ok()) return Fail(readable);
+  const absl::Status writable = CheckStateFolderHere(resolved->spec, &elsewhere);
+  if (!writable.ok()) return Fail(writable);
   if (!elsewhere.empty()) Note(TellElsewhere(elsewhere));
   const std::string faster = TellFasterPrecision(
       resolved->spec, *place, options.device.empty() ? "this host" : place->profile.name);

@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "client/cli/access.h"
 #include "client/cli/commands.h"
+#include "client/cli/disk_needs.h"
 #include "client/cli/fit.h"
 #include "client/cli/format.h"
 #include "client/cli/inputs.h"
@@ -31,14 +32,15 @@ constexpr int kPromptBytes = 24;
 
 // Before anything is started. What GPUs there are the worker finds out, and the coordinator checks;
 // what is offloaded must fit this host.
-absl::Status CheckMemory(const v1::JobSpec& spec) {
+absl::StatusOr<DiskNeeds> CheckMemory(const v1::JobSpec& spec) {
   MP_ASSIGN_OR_RETURN(plan::RankPlace place, PlaceOnHost(spec));
   if (spec.resources().device() == v1::DEVICE_KIND_CUDA) {
-    if (HasAutoFields(spec)) return absl::OkStatus();
+    if (HasAutoFields(spec)) return DiskNeeds();
     place.memory_bytes = 0;
     place.host_bytes = HostBytesPerRank(spec.resources().ranks());
   }
-  return plan::Admit(spec, place).status();
+  MP_ASSIGN_OR_RETURN(const plan::Admission admission, plan::Admit(spec, place));
+  return DiskNeedsOf(admission.plan);
 }
 
 // Predicts the next token; the other families have nothing that `generate` could continue.
@@ -175,10 +177,12 @@ void ExplainFailure(const v1::Job& job) {
 }
 
 // Before anything is started.
-absl::Status CheckSpec(const v1::JobSpec& spec) {
+absl::StatusOr<DiskNeeds> CheckSpec(const v1::JobSpec& spec) {
   MP_RETURN_IF_ERROR(CheckReads(spec));
-  MP_RETURN_IF_ERROR(CheckMemory(spec));
-  return CheckWrites(spec);
+  MP_ASSIGN_OR_RETURN(const DiskNeeds needs, CheckMemory(spec));
+  MP_RETURN_IF_ERROR(CheckStateFolder(spec, needs.state_bytes));
+  MP_RETURN_IF_ERROR(CheckWrites(spec));
+  return needs;
 }
 
 // On GPUs the workers find out what there is.
@@ -197,7 +201,8 @@ absl::StatusOr<v1::JobSpec> SpecOfJob(const GlobalOptions& global, RunOptions* o
         absl::StrCat("there are no jobs in ", global.data_dir, "; make one: milepost run SPEC"));
   }
   MP_ASSIGN_OR_RETURN(const auto coordinator, TemporaryCoordinator::Start(dir));
-  JobClient jobs(Connection::To(coordinator->address()));
+  JobClient jobs(
+      Connection::To(coordinator->address(), {.called = CoordinatorOf(global.data_dir)}));
   for (std::string& name : options->jobs) {
     MP_ASSIGN_OR_RETURN(name, ResolveJob(jobs, name));
   }
@@ -258,10 +263,11 @@ int RunCommand(const GlobalOptions& global, const RunOptions& given) {
   RunOptions options = given;
   const auto spec = SpecOf(global, &options);
   if (!spec.ok()) return Fail(spec.status());
-  if (const absl::Status good = CheckSpec(*spec); !good.ok()) return Fail(good);
+  const absl::StatusOr<DiskNeeds> disk = CheckSpec(*spec);
+  if (!disk.ok()) return Fail(disk.status());
   HintPrecision(*spec);
   const auto report = MakeRunReport(KindFor(global.output));
-  LocalRun run(global, options, *spec, report.get());
+  LocalRun run(global, options, *spec, *disk, report.get());
   const Followed followed = FollowAll(&run, started, report.get());
   RunSummary summary;
   std::vector<WaitingJob> waiting;

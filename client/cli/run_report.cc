@@ -122,6 +122,9 @@ std::string SummaryText(const RunSummary& summary) {
   return text;
 }
 
+// Rank 0 tells of its first step before all ranks have done it, with which the job is RUNNING.
+bool ShowsSteps(const v1::Job& job) { return job.state() != v1::JOB_STATE_STARTING; }
+
 class PlainReport : public RunReport {
  public:
   void Started(const v1::Job& job, const std::string& how, const std::string& address) override {
@@ -144,7 +147,7 @@ class PlainReport : public RunReport {
       told_ = now;
       if (!problem.empty()) Print(problem + "\n");
     }
-    if (progress.step() == step_) return;
+    if (progress.step() == step_ || !ShowsSteps(job)) return;
     const bool first = printed_ == absl::InfinitePast();
     const bool validated = progress.validation_step() != validation_step_;
     const bool last = progress.step() == job.spec().train().steps();
@@ -249,7 +252,7 @@ class JsonReport : public RunReport {
       problem_ = progress.checkpoint_problem();
       Emit({{"event", "checkpoint_problem"}, {"message", problem_}});
     }
-    if (progress.step() != step_) Progress(progress);
+    if (progress.step() != step_ && ShowsSteps(job)) Progress(progress);
     if (Validated(progress) && progress.validation_step() != validation_step_) {
       validation_step_ = progress.validation_step();
       Emit({{"event", "validation"},

@@ -229,6 +229,23 @@ TEST(RestartPolicyTest, ALongLifeStartsTheCountAgain) {
   EXPECT_EQ(policy.OnExit(absl::Seconds(10), kKilled), absl::Milliseconds(20));
 }
 
+// Rank 0 may tell of a step before the last rank has started.
+TEST(RunReportTest, AStepIsShownOnceTheJobIsRunning) {
+  for (const ReportKind kind : {ReportKind::kPlain, ReportKind::kJson}) {
+    const auto report = MakeRunReport(kind);
+    ::testing::internal::CaptureStdout();
+    report->Changed(JobOf("jobs/1", Spec(10), v1::JOB_STATE_STARTING), absl::Now());
+    report->Changed(JobOf("jobs/1", Spec(10), v1::JOB_STATE_STARTING, 1), absl::Now());
+    report->Changed(JobOf("jobs/1", Spec(10), v1::JOB_STATE_RUNNING, 1), absl::Now());
+    const std::string out = ::testing::internal::GetCapturedStdout();
+    const size_t running = out.find("RUNNING");
+    const size_t step = out.find(kind == ReportKind::kPlain ? "step 1/10" : "\"progress\"");
+    EXPECT_LT(out.find("STARTING"), running) << out;
+    EXPECT_LT(running, step) << out;
+    EXPECT_NE(step, std::string::npos) << out;
+  }
+}
+
 RunSummary Summary() {
   RunSummary summary;
   summary.run_started = absl::FromUnixSeconds(1000);

@@ -58,7 +58,7 @@ absl::Status Supervisor::Start(ProcessSpec spec, absl::Time now) {
 }
 
 absl::Status Supervisor::GaveUp(const Process& process, const ExitResult& end) const {
-  const std::vector<std::string> lines = LastLines(process.spec.log, 3);
+  const std::vector<std::string> lines = LastWords(process.spec.log, 3);
   return absl::AbortedError(absl::StrCat(process.spec.name, " ended with ", end.ToString(),
                                          " and is not started again; its log (", process.spec.log,
                                          ") ends:\n  ", absl::StrJoin(lines, "\n  ")));

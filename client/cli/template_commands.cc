@@ -69,7 +69,12 @@ int TemplateListCommand(const GlobalOptions& global, int limit) {
   const auto templates = access->templates().List(access->login().project, limit);
   if (!templates.ok()) return Fail(templates.status());
   Print(RenderTemplates(*templates, global.output, absl::Now()));
-  if (templates->empty()) Hint("no templates yet: milepost template create NAME FILE");
+  const std::string& project = access->login().project;
+  if (templates->empty() && !project.empty()) {
+    Hint(absl::StrCat("project ", Printable(project), " has no templates, or you may not see it"));
+  } else if (templates->empty()) {
+    Hint("no templates yet: milepost template create NAME FILE");
+  }
   return kExitOk;
 }
 

@@ -20,7 +20,9 @@ int WorkerListCommand(const GlobalOptions& global, int limit) {
   const auto workers = access->workers().List(limit);
   if (!workers.ok()) return Fail(workers.status());
   Print(RenderWorkers(*workers, global.output, absl::Now()));
-  if (workers->empty()) {
+  if (workers->empty() && access->stored()) {
+    Hint(absl::StrCat("no run is going on in ", global.data_dir, ", whose workers these would be"));
+  } else if (workers->empty()) {
     Hint(absl::StrCat("no workers yet: milepost-worker --coordinator ", access->address(),
                       " --data-dir DIR --slots N",
                       access->login().authority.empty() ? "" : " --tls DIR"));

@@ -94,6 +94,7 @@ absl::StatusOr<AdmittedSpec> Admit(const v1::JobSpec& spec, const KnownPlace& kn
   if (!host_memory) place.host_bytes = known.most_host_memory;
   MP_ASSIGN_OR_RETURN(plan::Resolved resolved, plan::ResolveAuto(spec, place));
   int64_t slot_bytes = 0;
+  int64_t checkpoint_bytes = 0;
   SetMemory(spec, known.most_memory,
             host_memory ? "the largest slot of the workers" : "the largest GPU of the workers",
             &place);
@@ -101,10 +102,11 @@ absl::StatusOr<AdmittedSpec> Admit(const v1::JobSpec& spec, const KnownPlace& kn
     MP_ASSIGN_OR_RETURN(const plan::StepPlan plan, PlanOf(resolved.spec, place));
     MP_RETURN_IF_ERROR(plan::CheckFits(resolved.spec, plan, place));
     slot_bytes = SlotBytes(plan, place);
+    checkpoint_bytes = plan::SnapshotBytes(plan) * plan.options.world;
   }
   MP_ASSIGN_OR_RETURN(std::vector<v1::JobSize> sizes, SizesThatFit(resolved.spec, place));
   return AdmittedSpec{std::move(resolved.spec), std::move(resolved.choices), slot_bytes,
-                      std::move(sizes)};
+                      std::move(sizes), checkpoint_bytes};
 }
 
 }  // namespace

@@ -52,6 +52,8 @@ class AdmissionTest : public ::testing::Test {
     std::string pattern = (std::filesystem::temp_directory_path() / "milepost-admit-XXXXXX");
     options_.store.dir = mkdtemp(pattern.data());
     options_.coordinator.admission = AdmitWhatFits;
+    // Of no job a checkpoint is too large.
+    options_.store.free_bytes = [](const std::string&) { return uint64_t{1} << 60; };
     Start();
   }
   ~AdmissionTest() override {

@@ -63,6 +63,7 @@ struct AdmittedSpec {
   std::vector<v1::Choice> choices;
   int64_t slot_bytes = 0;  // memory that a GPU must have for a rank; 0: not a job on GPUs
   std::vector<v1::JobSize> sizes = {};  // of an elastic job, ascending; else empty
+  int64_t checkpoint_bytes = 0;         // one of the job's; 0: not known
 };
 
 // Is told of jobs that have ended, at least once each. Called from one thread; must not block.

@@ -233,6 +233,7 @@ absl::Status Coordinator::AdmitSpec(const KnownPlace& told, const Planner& plann
   if (planner.spent != nullptr) *planner.spent += SteadyNow() - begin;
   planning_room_.Leave(entered);
   MP_ASSIGN_OR_RETURN(AdmittedSpec admitted, std::move(answer));
+  MP_RETURN_IF_ERROR(store_->checkpoints().CheckEverFits(admitted.checkpoint_bytes));
   event->slot_bytes = admitted.slot_bytes;
   event->sizes = std::move(admitted.sizes);
   if (admitted.choices.empty()) return absl::OkStatus();

@@ -270,6 +270,28 @@ TEST_F(RefusalsTest, TheRecordsOfAllJobsAreBounded) {
   EXPECT_TRUE(submit().ok());
 }
 
+TEST_F(RefusalsTest, AJobThatCouldNeverSaveAnythingIsRefused) {
+  int64_t bytes = 1000;
+  options_.coordinator.admission = [&](const v1::JobSpec& spec, const KnownPlace&,
+                                       const StillWanted&) -> absl::StatusOr<AdmittedSpec> {
+    return AdmittedSpec{.spec = spec, .choices = {}, .checkpoint_bytes = bytes};
+  };
+  options_.store.free_bytes = [](const std::string&) { return uint64_t{1} << 40; };
+  Start();
+  const auto submit = [&](bool validate_only) {
+    v1::SubmitJobRequest request = Request();
+    request.set_validate_only(validate_only);
+    return Call(jobs_.get(), &v1::JobService::Stub::SubmitJob, request);
+  };
+  EXPECT_TRUE(submit(false).ok());
+  bytes = int64_t{1} << 40;
+  for (const bool validate_only : {true, false}) {
+    const absl::Status status = submit(validate_only);
+    EXPECT_EQ(ReasonOf(status), v1::ERROR_REASON_DISK_FULL) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("would ever fit"));
+  }
+}
+
 TEST_F(RefusalsTest, AnArrayIsPlannedForWhoWaitsForItAlone) {
   std::atomic<int> planned = 0;
   options_.coordinator.admission = [&](const v1::JobSpec& spec, const KnownPlace&,

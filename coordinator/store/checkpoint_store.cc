@@ -172,6 +172,22 @@ absl::Status CheckpointStore::ReserveLocked(const v1::BeginCheckpointRequest& re
                    options_.margin_bytes, " kept back; delete checkpoints or free some space"));
 }
 
+absl::Status CheckpointStore::CheckEverFits(int64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  MP_ASSIGN_OR_RETURN(const uint64_t free, options_.free_bytes(options_.staging_dir));
+  int64_t stored = 0;
+  for (const auto& [number, committed] : committed_) stored += committed.checkpoint.bytes();
+  const auto room = static_cast<int64_t>(free) + stored;
+  if (bytes + static_cast<int64_t>(options_.margin_bytes) <= room) return absl::OkStatus();
+  return Refusal(
+      v1::ERROR_REASON_DISK_FULL, "",
+      absl::StrCat("no checkpoint of this job would ever fit on the coordinator's disk, so nothing "
+                   "that it learns could be saved: one takes ",
+                   bytes, " bytes and ", options_.margin_bytes, " are kept back; ", free,
+                   " are free, and all checkpoints there take ", stored,
+                   "; it needs a larger disk"));
+}
+
 absl::StatusOr<std::string> CheckpointStore::FindTwinLocked(
     const v1::BeginCheckpointRequest& request) {
   for (const auto& [number, committed] : committed_) {

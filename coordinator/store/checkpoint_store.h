@@ -122,6 +122,10 @@ class CheckpointStore {
   // for tensors that are not well-formed.
   absl::StatusOr<std::string> Begin(const v1::BeginCheckpointRequest& request);
 
+  // RESOURCE_EXHAUSTED when a checkpoint of so many bytes would not fit if all others were deleted:
+  // what trains for it could save nothing.
+  absl::Status CheckEverFits(int64_t bytes);
+
   // `stream` is in [0, streams). A second writer of the same stream replaces the first's data when
   // it finishes.
   absl::StatusOr<std::unique_ptr<StreamWriter>> OpenStream(const std::string& name,

@@ -284,6 +284,21 @@ TEST_F(CheckpointStoreTest, ReservesSpace) {
   EXPECT_TRUE(begin("jobs/3").ok());
 }
 
+TEST_F(CheckpointStoreTest, SaysWhatWouldNeverFit) {
+  options_.free_bytes = [](const std::string&) { return uint64_t{200}; };
+  options_.margin_bytes = 50;
+  Open();
+  EXPECT_TRUE(checkpoints().CheckEverFits(150).ok());
+  const absl::Status status = checkpoints().CheckEverFits(151);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("one takes 151 bytes and 50 are kept back; 200 are free, and all "
+                        "checkpoints there take 0; it needs a larger disk"));
+  Commit(1);  // whoever needs its 64 bytes can have them
+  EXPECT_TRUE(checkpoints().CheckEverFits(214).ok());
+  EXPECT_FALSE(checkpoints().CheckEverFits(215).ok());
+}
+
 TEST_F(CheckpointStoreTest, LaterStepSupersedesWhatIsOpen) {
   const std::string first = *checkpoints().Begin(Request(10));
   ASSERT_TRUE(WriteStream(first, 0, {MakeChunk(0, 0, 10, 'w')}).ok());

@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/disk_space.h"
 #include "coordinator/core/state.h"
 #include "coordinator/store/log_store.h"
 #include "milepost/v1/store.pb.h"
@@ -41,7 +42,7 @@ struct StoreOptions {
   // Empty: statvfs.
   std::function<absl::StatusOr<uint64_t>(const std::string& path)> free_bytes;
   // Left free beside all reservations of open checkpoints: RocksDB's own logs and memtables.
-  uint64_t margin_bytes = 64 << 20;
+  uint64_t margin_bytes = kStoreMarginBytes;
   LogLimits logs;
   // How long a checkpoint that somebody has deleted can be restored, where the disk has room.
   absl::Duration bin_time = absl::Hours(24 * 7);

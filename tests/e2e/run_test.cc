@@ -211,6 +211,9 @@ TEST_F(RunTest, OutputThatNobodyReadsStopsItInOrder) {
 TEST_F(RunTest, OneThatWasKilledIsToldAsNotRunning) {
   Begin({"run", Write("a.yaml", SmallJob(folder_, 1'000'000))});
   Until({"checkpoint", "list", "-o", "name"}, "checkpoints/");
+  // A name that is wrong is told before any job is waited for.
+  EXPECT_EQ(Milepost({"job", "wait", "1", "nosuch", "--timeout", "20s"}).exit_code, kExitNotFound);
+  EXPECT_EQ(Milepost({"job", "cancel", "1", "nosuch"}).exit_code, kExitNotFound);
   ASSERT_TRUE(running_->Signal(SIGKILL).ok());
   ASSERT_TRUE(running_->Wait(absl::Now() + kPatience).ok());
 
@@ -220,6 +223,13 @@ TEST_F(RunTest, OneThatWasKilledIsToldAsNotRunning) {
                               HasSubstr("milepost run --job jobs/1")));
   EXPECT_THAT(Milepost({"job", "describe", "1"}).out, HasSubstr("not running; last seen at step"));
   EXPECT_EQ(Milepost({"job", "wait", "1"}).exit_code, kExitJobNotFinished);
+  // Nobody has started a coordinator, and its port says nothing.
+  EXPECT_THAT(Milepost({"job", "describe", "9"}).err,
+              AllOf(HasSubstr("the coordinator of " + Path("data") + ": there is no job"),
+                    Not(HasSubstr("127.0.0.1"))));
+  EXPECT_THAT(Milepost({"worker", "list"}).err, Not(HasSubstr("127.0.0.1")));
+  EXPECT_THAT(Milepost({"job", "list", "--project", "nosuch"}).err,
+              AllOf(HasSubstr("project nosuch has no job"), Not(HasSubstr("no jobs yet"))));
   const Ran fork =
       Milepost({"job", "fork", "--from", "jobs/1", "--set", "train.optimizer.lr=1e-4"});
   EXPECT_EQ(fork.exit_code, kExitOk) << fork.err;
@@ -227,6 +237,50 @@ TEST_F(RunTest, OneThatWasKilledIsToldAsNotRunning) {
   const Ran cancelled = Milepost({"job", "cancel", "jobs/1", "jobs/2"});
   EXPECT_EQ(cancelled.exit_code, kExitOk) << cancelled.err;
   EXPECT_EQ(cancelled.out, "jobs/1\njobs/2\n");
+}
+
+// With the disk of a mount namespace of its own, where that may be made.
+TEST_F(RunTest, ADiskThatHoldsNoCheckpointIsToldAtOnce) {
+  if (geteuid() != 0) GTEST_SKIP() << "mounting needs root";
+  std::filesystem::create_directories(Path("data"));
+  SpawnOptions options = Command({"run", Write("a.yaml", SmallJob(folder_, 20))}, "run");
+  const std::vector<std::string> mount = {
+      "/usr/bin/unshare",
+      "--mount",
+      "/bin/sh",
+      "-c",
+      R"(mount -t tmpfs -o size=60m tmpfs "$0" || exit 99; exec "$@")",
+      Path("data")};
+  options.argv.insert(options.argv.begin(), mount.begin(), mount.end());
+  auto process = Subprocess::Spawn(std::move(options));
+  ASSERT_TRUE(process.ok()) << process.status();
+  const auto end = process->Wait(absl::Now() + kPatience);
+  ASSERT_TRUE(end.ok()) << end.status();
+  const std::string err = TextOf(Path("run.err"));
+  if (end->exit_code == 99 || err.find("unshare") != std::string::npos) GTEST_SKIP() << err;
+  EXPECT_EQ(end->exit_code, kExitError) << err;
+  EXPECT_THAT(err, AllOf(HasSubstr("no checkpoint of this job would fit: one takes"),
+                         HasSubstr("64.0 MiB are kept back"), HasSubstr("--data-dir")));
+  EXPECT_THAT(TextOf(Path("run.out")), Not(HasSubstr("RUNNING")));
+}
+
+TEST_F(RunTest, OneThatIsKilledIsNoFailureOfItsJob) {
+  v1::JobSpec spec = SmallJob(folder_, 1'000'000);
+  spec.mutable_checkpoint()->set_every(1'000'000);  // so that nothing is progress
+  const int most = 1;
+  spec.mutable_restart()->set_max_failures(most);
+  const std::string path = Write("a.yaml", spec);
+  for (int i = 0; i <= most; ++i) {
+    Begin({"run", path});
+    // The store may still say RUNNING of the attempt before.
+    Until({"job", "describe", "1", "-o", "json"}, absl::StrCat("\"attempts\": ", i + 1));
+    Until({"job", "list"}, "RUNNING");
+    ASSERT_TRUE(running_->Signal(SIGKILL).ok());
+    ASSERT_TRUE(running_->Wait(absl::Now() + kPatience).ok());
+    // Also who only looks at what it has left finds it so.
+    const Ran job = Milepost({"job", "describe", "1", "-o", "json"});
+    EXPECT_THAT(job.out, AllOf(HasSubstr("QUEUED"), HasSubstr("\"failures\": 0"))) << job.err;
+  }
 }
 
 TEST_F(RunTest, AJobGoesOnWithItsOwnDataAlone) {
