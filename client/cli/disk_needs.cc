@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <system_error>
@@ -41,6 +42,12 @@ absl::StatusOr<int64_t> StateBytesOfRank(const v1::JobSpec& spec) {
   return plan::DiskBytesNeeded(plan);
 }
 
+// What the job saves from its beginning to its end, if nothing stops it.
+int64_t CheckpointsOfAll(const v1::JobSpec& spec) {
+  const int64_t every = spec.checkpoint().every();
+  return every == 0 ? 1 : (spec.train().steps() + every - 1) / every;
+}
+
 }  // namespace
 
 DiskNeeds DiskNeedsOf(const plan::StepPlan& plan) {
@@ -64,6 +71,27 @@ absl::Status CheckRoom(const DiskNeeds& needs, const Room& room) {
       room.in_bin == 0 ? "" : absl::StrCat(" and ", HumanBytes(room.in_bin), " in the bin"),
       ": nothing that it learns could be saved. Free some space (`milepost checkpoint delete` for "
       "old checkpoints), or name a --data-dir on a larger disk"));
+}
+
+std::string TellTightDisk(const v1::JobSpec& spec, const DiskNeeds& needs, const Room& room,
+                          int64_t kept) {
+  if (needs.checkpoint_bytes == 0) return "";
+  const int64_t keep_last = spec.checkpoint().keep_last();
+  const int64_t wanted = std::min(CheckpointsOfAll(spec), keep_last + 1);
+  const int64_t state = room.state_is_there ? needs.state_bytes : 0;
+  const int64_t left = room.free + room.in_bin - state - static_cast<int64_t>(kStoreMarginBytes);
+  const int64_t fit =
+      std::min(kept, keep_last) + std::max<int64_t>(0, left) / needs.checkpoint_bytes;
+  if (fit >= wanted) return "";
+  const std::string first = fit == 1 ? "the first" : absl::StrCat("the first ", fit);
+  const std::string fewer =
+      fit == 1 ? "Free some space"
+               : absl::StrCat("Set checkpoint.keep_last: ", fit - 1, ", free some space");
+  return absl::StrCat(room.dir, " has room for ", fit, fit == 1 ? " checkpoint" : " checkpoints",
+                      " of ", HumanBytes(needs.checkpoint_bytes),
+                      ", and with checkpoint.keep_last: ", keep_last, " there will be ", wanted,
+                      " at a time: what comes after ", first, " could not be saved. ", fewer,
+                      ", or name a --data-dir on a larger disk");
 }
 
 absl::Status CheckStateFolder(const v1::JobSpec& spec, int64_t bytes) {

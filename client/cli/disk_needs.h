@@ -37,6 +37,12 @@ struct Room {
 // RESOURCE_EXHAUSTED with the figures when not even one checkpoint would fit. Pure.
 absl::Status CheckRoom(const DiskNeeds& needs, const Room& room);
 
+// Says so when the disk takes fewer checkpoints than the job keeps at a time, one more while that
+// is written: from then on none would be saved. Else empty. `kept`: those that it has there
+// already. Pure.
+std::string TellTightDisk(const v1::JobSpec& spec, const DiskNeeds& needs, const Room& room,
+                          int64_t kept);
+
 // INVALID_ARGUMENT when train.offload.path is no folder of this machine, cannot be written, or has
 // less than `bytes` free. OK where the spec names none: it is made in a worker's data directory.
 absl::Status CheckStateFolder(const v1::JobSpec& spec, int64_t bytes);

@@ -44,6 +44,30 @@ TEST(DiskNeedsTest, WhatIsOffloadedCountsWhereItLies) {
   EXPECT_EQ(CheckRoom(needs, room), absl::OkStatus());
 }
 
+TEST(DiskNeedsTest, SaysHowManyCheckpointsFit) {
+  v1::JobSpec spec;
+  spec.mutable_train()->set_steps(100);
+  spec.mutable_checkpoint()->set_every(10);
+  spec.mutable_checkpoint()->set_keep_last(3);
+  const DiskNeeds needs = {.checkpoint_bytes = 100 * kMiB};
+  const auto tell = [&](int64_t free, int64_t kept) {
+    return TellTightDisk(spec, needs, {.dir = "d", .free = free * kMiB + kBack}, kept);
+  };
+  EXPECT_EQ(tell(400, 0), "");
+  EXPECT_EQ(tell(399, 0),
+            "d has room for 3 checkpoints of 100.0 MiB, and with checkpoint.keep_last: 3 there "
+            "will be 4 at a time: what comes after the first 3 could not be saved. Set "
+            "checkpoint.keep_last: 2, free some space, or name a --data-dir on a larger disk");
+  EXPECT_THAT(tell(100, 0), HasSubstr("what comes after the first could not be saved. Free"));
+  EXPECT_EQ(tell(100, 3), "") << "it makes room for each other one";
+  EXPECT_THAT(tell(100, 2), HasSubstr("room for 3 checkpoints"));
+  spec.mutable_checkpoint()->set_every(50);
+  EXPECT_EQ(tell(200, 0), "") << "there will be no more";
+  spec.mutable_checkpoint()->set_every(0);
+  EXPECT_EQ(tell(100, 0), "");
+  EXPECT_EQ(TellTightDisk(spec, {}, {.dir = "d", .free = 0}, 0), "") << "not known";
+}
+
 class StateFolderTest : public ::testing::Test {
  protected:
   StateFolderTest() : folder_(absl::StrCat(::testing::TempDir(), "disk-needs-", getpid())) {

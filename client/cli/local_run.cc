@@ -303,7 +303,14 @@ absl::Status LocalRun::CheckDisk(const RunChoice& choice) {
                .free = static_cast<int64_t>(free),
                .state_is_there = spec_.train().offload().path().empty()};
   for (const v1::Checkpoint& checkpoint : goes) room.in_bin += checkpoint.bytes();
-  return CheckRoom(disk_, room);
+  MP_RETURN_IF_ERROR(CheckRoom(disk_, room));
+  std::vector<v1::Checkpoint> own;
+  if (choice.action != RunChoice::kSubmit) {
+    MP_ASSIGN_OR_RETURN(own, client.List(choice.job.name()));
+  }
+  const std::string tight = TellTightDisk(spec_, disk_, room, static_cast<int64_t>(own.size()));
+  if (!tight.empty()) report_->Note(tight);
+  return absl::OkStatus();
 }
 
 absl::Status LocalRun::BeginJob() {

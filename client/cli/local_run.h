@@ -71,7 +71,8 @@ class LocalRun {
   absl::StatusOr<JobClient::Place> PlaceOfRanks();
   absl::Status BeginJob();
   absl::StatusOr<RunChoice> Choose(const std::vector<v1::Job>& existing);
-  // RESOURCE_EXHAUSTED when no checkpoint would fit, whatever goes into the bin before.
+  // RESOURCE_EXHAUSTED when no checkpoint would fit, whatever goes into the bin before; a note when
+  // there is room for few.
   absl::Status CheckDisk(const RunChoice& choice);
   // Has other jobs make room for the chosen one, and says so.
   absl::Status MakeRoom(const RunChoice& choice, JobClient jobs);
