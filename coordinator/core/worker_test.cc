@@ -278,6 +278,25 @@ TEST_F(WorkerTest, WorkersThatEndedTogetherAreNoFailureOfTheirJobs) {
   }
 }
 
+TEST_F(WorkerTest, TheTimeAfterAllWorkersEndedIsNoneOfAJobsLimit) {
+  Connect("a", 1);
+  v1::JobSpec spec = Spec(1);
+  spec.mutable_scheduling()->set_time_limit(3600);
+  const std::string job = Do(JobSubmitted{.spec = spec}).job;
+  ReportAll(job, v1::RANK_STATE_RUNNING);
+  v1::RankProgress progress;
+  progress.set_job(job);
+  progress.set_generation(1);
+  progress.mutable_progress()->set_step(5);
+  progress.mutable_progress()->set_productive_seconds(600);
+  Do(RankProgressed{"workers/a", progress});
+  now += absl::Hours(12);
+  Do(CoordinatorRestarted{});
+  Do(WorkersGone{});
+  EXPECT_EQ(Job(job).state(), v1::JOB_STATE_QUEUED) << Job(job).reason_detail();
+  EXPECT_EQ(Record(job).held_before(), 600);
+}
+
 TEST_F(WorkerTest, WorkersThatEndedTogetherTakeAWishAlong) {
   Connect("a", 3);
   const std::string cancelled = Submit(1), suspended = Submit(1), failed = Submit(1);
