@@ -29,6 +29,10 @@ void ClearLaterDefaults(v1::ModelSpec* model) {
 
 void ClearLaterDefaults(v1::TrainSpec* train) {
   if (train->max_skipped_steps() == kDefaultSkippedSteps) train->clear_max_skipped_steps();
+  if (train->grad_dtype() == v1::GRAD_DTYPE_FP32) train->clear_grad_dtype();
+  if (train->memory() == v1::MEMORY_USE_EXACT) train->clear_memory();
+  v1::OptimizerSpec* optimizer = train->mutable_optimizer();
+  if (optimizer->master() == v1::MASTER_DTYPE_FP32) optimizer->clear_master();
 }
 
 }  // namespace

@@ -121,6 +121,7 @@ void NormalizeOptimizer(v1::OptimizerSpec* optimizer) {
   const bool sgd = optimizer->type() == v1::OptimizerSpec::TYPE_SGD;
   const bool lion = optimizer->type() == v1::OptimizerSpec::TYPE_LION;
   MP_DEFAULT_ENUM(optimizer, state_dtype, v1::STATE_DTYPE_FP32);
+  MP_DEFAULT_ENUM(optimizer, master, v1::MASTER_DTYPE_FP32);
   const bool lamb = optimizer->type() == v1::OptimizerSpec::TYPE_LAMB;
   const bool muon = optimizer->type() == v1::OptimizerSpec::TYPE_MUON;
   MP_DEFAULT(optimizer, lr, sgd ? 0.01 : lion ? 1e-4 : lamb ? 2e-3 : 6e-4);
@@ -151,6 +152,8 @@ void NormalizeTrain(int32_t ranks, v1::TrainSpec* train) {
   MP_DEFAULT_ENUM(train, precision, v1::PRECISION_BF16);
   MP_DEFAULT_ENUM(train, recompute, v1::RECOMPUTE_NONE);
   MP_DEFAULT_ENUM(train, grad_reduce, v1::GRAD_REDUCE_FP32);
+  MP_DEFAULT_ENUM(train, grad_dtype, v1::GRAD_DTYPE_FP32);
+  MP_DEFAULT_ENUM(train, memory, v1::MEMORY_USE_EXACT);
   MP_DEFAULT_ENUM(train, determinism, v1::DETERMINISM_EXACT);
   if (train->precision() == v1::PRECISION_FP16) NormalizeLossScale(train->mutable_loss_scale());
   DeriveBatch(ranks, train->mutable_batch());

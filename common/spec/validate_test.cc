@@ -480,6 +480,40 @@ TEST(CheckTest, FindsEachBrokenRule) {
        [](auto* s) {
          s->mutable_train()->mutable_optimizer()->set_state_dtype(static_cast<v1::StateDType>(7));
        }},
+      {"train.optimizer.master",
+       [](auto* s) {
+         s->mutable_train()->mutable_optimizer()->set_master(static_cast<v1::MasterDType>(7));
+       }},
+      {"train.optimizer.master",
+       [](auto* s) {
+         s->mutable_train()->set_precision(v1::PRECISION_FP32);
+         s->mutable_train()->mutable_optimizer()->set_master(v1::MASTER_DTYPE_NONE);
+       }},
+      {"train.optimizer.master",
+       [](auto* s) {
+         s->mutable_train()->mutable_optimizer()->set_type(v1::OptimizerSpec::TYPE_MUON);
+         s->mutable_train()->mutable_optimizer()->set_master(v1::MASTER_DTYPE_NONE);
+       }},
+      {"train.optimizer.master",
+       [](auto* s) {
+         s->mutable_train()->mutable_offload()->set_optimizer(v1::OFFLOAD_TARGET_HOST);
+         s->mutable_train()->mutable_optimizer()->set_master(v1::MASTER_DTYPE_NONE);
+       }},
+      {"train.grad_dtype",
+       [](auto* s) { s->mutable_train()->set_grad_dtype(static_cast<v1::GradDType>(7)); }},
+      {"train.grad_dtype",
+       [](auto* s) {
+         s->mutable_train()->set_precision(v1::PRECISION_FP16);
+         s->mutable_train()->set_grad_dtype(v1::GRAD_DTYPE_BF16);
+       }},
+      {"train.grad_dtype",
+       [](auto* s) {
+         s->mutable_train()->set_grad_dtype(v1::GRAD_DTYPE_BF16);
+         s->mutable_train()->mutable_batch()->clear_global();
+         s->mutable_train()->mutable_batch()->set_accumulation(2);
+       }},
+      {"train.memory",
+       [](auto* s) { s->mutable_train()->set_memory(static_cast<v1::MemoryUse>(7)); }},
       {"train.optimizer.beta1",
        [](auto* s) { s->mutable_train()->mutable_optimizer()->set_beta1(1); }},
       {"train.optimizer.beta2",

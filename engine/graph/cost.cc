@@ -104,6 +104,7 @@ double EmbeddingBytes(const Graph& graph, const Op& op) {
 Cost OpCost(const Graph& graph, const Op& op) {
   switch (op.kind) {
     case OpKind::kReduceGradients:
+    case OpKind::kRoundGradients:
     case OpKind::kGradNorm:
     case OpKind::kReduceScalars:
     case OpKind::kOptimizer:

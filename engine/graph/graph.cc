@@ -156,6 +156,8 @@ const char* Name(OpKind kind) {
       return "average_statistics";
     case OpKind::kReduceGradients:
       return "reduce_gradients";
+    case OpKind::kRoundGradients:
+      return "round_gradients";
     case OpKind::kGradNorm:
       return "grad_norm";
     case OpKind::kReduceScalars:

@@ -169,6 +169,7 @@ enum class OpKind : uint8_t {
   // ---- added by the ZeRO pass; work on flat groups (plan::FlatGroup), not on values ----
   kReduceGradients,  // all-reduce (stage 0) or reduce-scatter (stage 1) of one group's gradient;
                      //   from stage 2 on reduce-scatter of a micro-step's, added to a shard
+  kRoundGradients,   // this rank's shard (stage 0: all) of one group's reduced gradient, in bf16
   kGradNorm,         // sum of squares of this rank's 1/world slice of one group's reduced gradient
                      //   (at every stage) -> the group's f64 slot of the scalars
   kReduceScalars,    // sums the groups' norms in group order into scalar 0; then, where world > 1,

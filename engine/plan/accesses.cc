@@ -128,10 +128,17 @@ void AddGroupAccesses(const StepPlan& plan, const Program& program, const graph:
   switch (op.kind) {
     case OpKind::kReduceGradients:
       AddBuffer(plan, group.gradient_buffer, true, accesses);
+      if (plan.options.RoundsGradients()) break;  // that comes next
       AddBuffer(plan, group.gradient_shard_buffer, true, accesses);
       break;
     case OpKind::kReduceReplicas:
-      AddBuffer(plan, ReducedGradient(group), true, accesses);
+      AddBuffer(plan,
+                plan.options.RoundsGradients() ? group.gradient_buffer : ReducedGradient(group),
+                true, accesses);
+      break;
+    case OpKind::kRoundGradients:  // its padding becomes zeros first
+      AddBuffer(plan, group.gradient_buffer, true, accesses);
+      AddBuffer(plan, group.gradient_shard_buffer, true, accesses);
       break;
     case OpKind::kGradNorm:
       AddBuffer(plan, ReducedGradient(group), false, accesses);

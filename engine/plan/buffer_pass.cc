@@ -40,7 +40,7 @@ BufferId AddPersistent(StepPlan& plan, std::string name, BufferClass buffer_clas
 // its first writer to its update only, and activations may use its bytes before that; but padding
 // is written by nobody and must stay zero.
 bool GradientsPersist(const FlatGroup& group, const PlanOptions& options) {
-  if (options.ShardsGradients()) return false;  // reduced, padding and all, in each micro-step
+  if (options.GradientsPass()) return false;  // reduced, padding and all, in each micro-step
   return options.accumulation > 1 || group.elements != group.padded_elements;
 }
 
@@ -250,7 +250,7 @@ void AddStates(StepPlan& plan) {
   };
   for (FlatGroup& group : plan.groups) {
     const bool on_the_host = plan.options.offload_optimizer && !group.frozen;
-    if (plan.options.compute_dtype != DType::kF32 || on_the_host) {
+    if (plan.options.HasMasters() || on_the_host) {
       group.master_buffer = add(group, "master", DType::kF32);
     }
     if (group.frozen) continue;
@@ -340,17 +340,18 @@ void AddPersistentBuffers(StepPlan& plan, bool training) {
                     graph::ByteSize(DType::kF64) *
                         (plan.ReducedScalars() + static_cast<int64_t>(plan.groups.size())));
   if (!training) return;
-  const bool shards = plan.options.ShardsGradients();
+  const bool passes = plan.options.GradientsPass();
   for (FlatGroup& group : plan.groups) {
     if (group.frozen) continue;
     group.gradient_buffer =
         AddBuffer(plan, absl::StrCat("gradients of ", group.name),
-                  shards ? BufferClass::kCommunication : BufferClass::kGradients,
+                  passes ? BufferClass::kCommunication : BufferClass::kGradients,
                   group.padded_elements * f32_size, GradientsPersist(group, plan.options));
-    if (!shards) continue;
+    if (!passes) continue;
     group.gradient_shard_buffer =
         AddBuffer(plan, absl::StrCat("gradient shard of ", group.name), BufferClass::kGradients,
-                  group.shard_elements * f32_size, plan.options.accumulation > 1);
+                  group.shard_elements * graph::ByteSize(plan.options.grad_dtype),
+                  plan.options.accumulation > 1);
   }
   AddStates(plan);
   AddUpdateBuffers(plan);

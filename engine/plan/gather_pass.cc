@@ -165,6 +165,7 @@ void LimitInFlight(Program& program) {
     if (planned.op.kind == OpKind::kGatherParameters || planned.op.kind == OpKind::kCopyToDevice) {
       planned.after = compute;
     } else if (planned.op.kind == OpKind::kReduceGradients ||
+               planned.op.kind == OpKind::kRoundGradients ||
                planned.op.kind == OpKind::kCopyToHost) {
       reduction = static_cast<int32_t>(i);
     } else {

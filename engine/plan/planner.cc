@@ -28,6 +28,26 @@
 namespace milepost::plan {
 namespace {
 
+// Masters and gradients in bf16. `train.batch.accumulation` may be a consequence of the number of
+// ranks, which the spec's own check does not know.
+absl::Status CheckFewerBits(const PlanOptions& options) {
+  if (options.masters && !options.RoundsGradients()) return absl::OkStatus();
+  const char* field = options.masters ? "train.grad_dtype: bf16" : "train.optimizer.master: none";
+  if (options.compute_dtype != graph::DType::kBF16) {
+    return absl::InvalidArgumentError(absl::StrCat(field, " is for train.precision bf16 and fp8"));
+  }
+  if (options.offload_optimizer || options.optimizer == Optimizer::kLamb ||
+      options.optimizer == Optimizer::kMuon) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        field, " works with adamw, adamw_8bit, sgd and lion, where they are not offloaded"));
+  }
+  if (!options.RoundsGradients() || options.accumulation == 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("train.grad_dtype: bf16 needs train.batch.accumulation: 1, and with ",
+                   options.world, " ranks it is ", options.accumulation,
+                   ": give a larger train.batch.micro, more ranks, or fp32"));
+}
+
 absl::Status CheckOptions(const PlanOptions& options) {
   const auto at_least_one = [](absl::string_view field, int64_t value) {
     if (value >= 1) return absl::OkStatus();
@@ -58,6 +78,7 @@ absl::Status CheckOptions(const PlanOptions& options) {
         "train.offload.optimizer: ", options.offload_disk ? "nvme" : "host", " does not work with ",
         Name(options.optimizer), ": take adamw, adamw_8bit, sgd or lion"));
   }
+  MP_RETURN_IF_ERROR(CheckFewerBits(options));
   if (options.offload_disk && !options.offload_optimizer) {
     return absl::InvalidArgumentError("a state on disk is one that is offloaded");
   }
@@ -207,7 +228,7 @@ absl::StatusOr<std::vector<Recompute>> Choose(const PlanOptions& options, const 
   std::vector<Recompute>& known = planning->recomputes()[{
       options.recompute_budget, options.micro_batch, options.zero_stage, options.offload_optimizer,
       options.offload_disk, options.offload_activations, options.world > 1, options.Shards() > 1,
-      options.Replicas() > 1, options.accumulation > 1}];
+      options.Replicas() > 1, options.accumulation > 1, options.RoundsGradients()}];
   if (known.empty()) {
     MP_ASSIGN_OR_RETURN(known, ChooseRecompute(options.recompute_budget, blocks, draft));
   }
@@ -247,6 +268,9 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
       .state_dtype = spec.train().optimizer().state_dtype() == v1::STATE_DTYPE_BF16
                          ? graph::DType::kBF16
                          : graph::DType::kF32,
+      .grad_dtype = spec.train().grad_dtype() == v1::GRAD_DTYPE_BF16 ? graph::DType::kBF16
+                                                                     : graph::DType::kF32,
+      .masters = spec.train().optimizer().master() != v1::MASTER_DTYPE_NONE,
       .micro_batch = triple.micro,
       .sequence = spec.data().sequence_length(),
       .accumulation = triple.accumulation,

@@ -151,6 +151,51 @@ TEST(Planner, StatesInBf16TakeHalfTheBytes) {
   }
 }
 
+// Gradients and parameters of 2 bytes, at every stage, in groups and on one rank.
+TEST(Planner, FewerBitsTakeFewerBytes) {
+  for (const int world : {1, 4}) {
+    for (const int stage : {0, 1, 2, 3}) {
+      for (const int shard_ranks : {0, 2}) {
+        PlanOptions options = OptionsOf(world, stage, DType::kBF16);
+        options.accumulation = 1;
+        options.shard_ranks = stage == 0 || world == 1 ? 0 : shard_ranks;
+        const StepPlan fp32 = PlanTest({.layers = 6}, options);
+        options.grad_dtype = DType::kBF16;
+        options.masters = false;
+        const StepPlan bf16 = PlanTest({.layers = 6}, options);
+        int64_t kept = 0;
+        int64_t states = 0;
+        for (const FlatGroup& group : bf16.groups) {
+          kept += 2 * group.shard_elements;
+          states += 2 * 4 * group.shard_elements;
+          EXPECT_EQ(StatesOf(group)[0].dtype, DType::kBF16);
+        }
+        const auto bytes = [&](BufferClass c) { return bf16.bytes_by_class[static_cast<int>(c)]; };
+        EXPECT_LE(bytes(BufferClass::kGradients), kept);
+        EXPECT_EQ(bytes(BufferClass::kOptimizer), states);
+        EXPECT_LT(bf16.arena_bytes, fp32.arena_bytes) << world << " ranks, stage " << stage;
+        EXPECT_EQ(bf16.wire_bytes_per_step, fp32.wire_bytes_per_step);
+        EXPECT_EQ(CountOps(bf16.train, OpKind::kRoundGradients),
+                  static_cast<int>(bf16.groups.size()));
+      }
+    }
+  }
+  PlanOptions options = OptionsOf(2, 1, DType::kBF16);
+  options.grad_dtype = DType::kBF16;
+  EXPECT_THAT(PlanTraining(SpecOf({}), options).status().message(),
+              HasSubstr("train.grad_dtype: bf16 needs train.batch.accumulation: 1, and with 2 "
+                        "ranks it is 3"));
+  options = OptionsOf(2, 1, DType::kF16);
+  options.masters = false;
+  EXPECT_THAT(PlanTraining(SpecOf({}), options).status().message(),
+              HasSubstr("train.optimizer.master: none is for train.precision bf16 and fp8"));
+  options = OptionsOf(2, 1, DType::kBF16);
+  options.masters = false;
+  options.optimizer = Optimizer::kMuon;
+  EXPECT_THAT(PlanTraining(SpecOf({}), options).status().message(),
+              HasSubstr("works with adamw, adamw_8bit, sgd and lion"));
+}
+
 // Stage 2 pays the reduction in every micro-step; stage 3 pays a gather there in the forward and in
 // the backward instead of one after the update.
 TEST(Planner, WireBytesOfShardedGradientsAndParameters) {

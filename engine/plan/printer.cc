@@ -301,6 +301,8 @@ std::string PlanJson(const StepPlan& plan, const PrintOptions& options, int inde
   json["shards"] = plan.options.Shards();
   json["precision"] = Precision(plan);
   json["state_dtype"] = plan.options.state_dtype == graph::DType::kBF16 ? "bf16" : "fp32";
+  json["grad_dtype"] = plan.options.RoundsGradients() ? "bf16" : "fp32";
+  json["master"] = plan.options.masters ? "fp32" : "none";
   json["grad_reduce"] = plan.options.grad_reduce == graph::DType::kBF16 ? "bf16" : "fp32";
   json["micro_batch"] = plan.options.micro_batch;
   json["sequence"] = plan.options.sequence;

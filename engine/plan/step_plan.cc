@@ -60,7 +60,8 @@ const char* Name(Optimizer optimizer) {
 }
 
 std::vector<GroupState> StatesOf(const FlatGroup& group) {
-  std::vector<GroupState> states = {{.kind = "master", .buffer = group.master_buffer}};
+  std::vector<GroupState> states = {
+      {.kind = "master", .buffer = group.master_buffer, .dtype = group.master_dtype}};
   if (IsQuantized(group.optimizer) && !group.frozen) {
     const auto codes = [](const char* kind, BufferId buffer) {
       return GroupState{.kind = kind, .buffer = buffer, .dtype = graph::DType::kU8};

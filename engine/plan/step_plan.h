@@ -113,6 +113,8 @@ struct FlatGroup {
   // masters, those.
   bool frozen = false;
   graph::DType state_dtype = graph::DType::kF32;  // of m and v: kF32 or kBF16
+  // kF32; kBF16 where the parameters are their own masters in that type.
+  graph::DType master_dtype = graph::DType::kF32;
   std::vector<GroupParameter> parameters;
   int64_t elements = 0;         // without padding
   int64_t padded_elements = 0;  // multiple of world * 128
@@ -120,16 +122,18 @@ struct FlatGroup {
   // Compute dtype: padded_elements, or shard_elements where parameters are sharded. Buffers of
   // gathered parameters have padded_elements and are outputs of their kGatherParameters op.
   BufferId parameter_buffer = kNoBuffer;
-  // padded_elements, f32. Where gradients are sharded: a micro-step's gradient, from its first
-  // writer to its reduction. Otherwise the step's, and not persistent (dead from the update to the
-  // step's first writer, its bytes used by activations meanwhile) when accumulation is 1 and the
-  // group has no padding. Generation plans have neither this buffer nor those below.
+  // padded_elements, f32. Where gradients pass (GradientsPass): a micro-step's gradient, from its
+  // first writer to its reduction or rounding. Otherwise the step's, and not persistent (dead from
+  // the update to the step's first writer, its bytes used by activations meanwhile) when
+  // accumulation is 1 and the group has no padding. Generation plans have neither this buffer nor
+  // those below.
   BufferId gradient_buffer = kNoBuffer;
-  // shard_elements, f32, where gradients are sharded: the step's sum of reduced gradients. Not
-  // persistent (lives from the reduction to the update) when accumulation is 1.
+  // shard_elements of options.grad_dtype, where gradients pass: the step's sum of reduced
+  // gradients. Not persistent (lives from the reduction to the update) when accumulation is 1.
   BufferId gradient_shard_buffer = kNoBuffer;
-  // shard_elements each; the master f32, m and v of state_dtype. At fp32 the master IS this rank's
-  // shard in the parameter buffer, and master_buffer kNoBuffer, unless it is offloaded.
+  // shard_elements each; the master f32, m and v of state_dtype. At fp32, and without masters, the
+  // master IS this rank's shard in the parameter buffer, and master_buffer kNoBuffer, unless it is
+  // offloaded.
   BufferId master_buffer = kNoBuffer;
   BufferId m_buffer = kNoBuffer;
   BufferId v_buffer = kNoBuffer;  // where HasSecondMoment
@@ -272,6 +276,11 @@ struct PlanOptions {
   bool exact = true;
   graph::DType grad_reduce = graph::DType::kF32;  // what gradients travel as: kF32 or kBF16
   graph::DType state_dtype = graph::DType::kF32;  // of the optimizer's m and v: kF32 or kBF16
+  // What the step's reduced gradient is kept in: kF32, or kBF16, with accumulation 1 and a
+  // compute_dtype of kBF16.
+  graph::DType grad_dtype = graph::DType::kF32;
+  // In 16 bits parameters have fp32 masters. false (kBF16 only): updates round them at random.
+  bool masters = true;
   int64_t micro_batch = 1;
   int64_t sequence = 1;  // generation plans: how many positions the caches hold
   int64_t accumulation = 1;
@@ -308,6 +317,11 @@ struct PlanOptions {
   // is sharded, all.
   int MatrixOwners() const { return Shards() > 1 ? Shards() : world; }
   bool ShardsGradients() const { return zero_stage >= 2 && Shards() > 1; }
+  bool RoundsGradients() const { return grad_dtype != graph::DType::kF32; }
+  // A whole gradient in fp32 lives within a micro-step only: what stays of it is its shard, or is
+  // rounded.
+  bool GradientsPass() const { return ShardsGradients() || RoundsGradients(); }
+  bool HasMasters() const { return compute_dtype != graph::DType::kF32 && masters; }
   bool ShardsParameters() const { return zero_stage >= 3 && Shards() > 1; }
   bool Offloads() const { return offload_optimizer || offload_activations; }
   // A chunk's logits stay in a CPU's cache as far as they can. On a GPU each chunk reads and writes

@@ -17,12 +17,14 @@ using graph::OpKind;
 
 int Index(Stream stream) { return static_cast<int>(stream); }
 
-bool IsCollective(OpKind kind) {
-  return kind == OpKind::kReduceGradients || kind == OpKind::kReduceScalars ||
-         kind == OpKind::kGatherParameters || kind == OpKind::kReduceReplicas ||
-         kind == OpKind::kReduceUpdateNorms || kind == OpKind::kGatherUpdates ||
-         kind == OpKind::kScatterUpdates || kind == OpKind::kReduceStatistics ||
-         kind == OpKind::kAverageStatistics || kind == OpKind::kGatherAmaxes;
+// Collectives, and what follows one at once.
+bool IsCommunication(OpKind kind) {
+  return kind == OpKind::kReduceGradients || kind == OpKind::kRoundGradients ||
+         kind == OpKind::kReduceScalars || kind == OpKind::kGatherParameters ||
+         kind == OpKind::kReduceReplicas || kind == OpKind::kReduceUpdateNorms ||
+         kind == OpKind::kGatherUpdates || kind == OpKind::kScatterUpdates ||
+         kind == OpKind::kReduceStatistics || kind == OpKind::kAverageStatistics ||
+         kind == OpKind::kGatherAmaxes;
 }
 
 // What is ordered in a micro-step: the last one, or one before it. Ops are added in program order.
@@ -79,7 +81,7 @@ Stream StreamOf(OpKind kind, const PlanOptions& options) {
     case OpKind::kOptimizer:
       return options.offload_optimizer ? Stream::kHost : Stream::kCompute;
     default:
-      return options.world > 1 && IsCollective(kind) ? Stream::kCommunication : Stream::kCompute;
+      return options.world > 1 && IsCommunication(kind) ? Stream::kCommunication : Stream::kCompute;
   }
 }
 

@@ -88,7 +88,7 @@ absl::Status ExpectBuffer(const StepPlan& plan, const FlatGroup& group, const ch
   const Buffer& found = plan.buffers[buffer];
   const bool one_micro_step = plan.options.accumulation == 1;
   const bool may_die = (buffer == group.gradient_buffer &&
-                        (plan.options.ShardsGradients() ||
+                        (plan.options.GradientsPass() ||
                          (one_micro_step && group.elements == group.padded_elements))) ||
                        (buffer == group.gradient_shard_buffer && one_micro_step) ||
                        buffer == group.update_buffer;
@@ -203,13 +203,18 @@ absl::Status VerifyGroupBuffers(const StepPlan& plan, const FlatGroup& group) {
   if (plan.train.ops.empty()) return absl::OkStatus();
   const int64_t shard = group.shard_elements * graph::ByteSize(DType::kF32);
   const bool master = plan.options.offload_optimizer && !group.frozen;
-  if (plan.options.compute_dtype != DType::kF32 || master) {
+  if (plan.options.HasMasters() || master) {
     MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "master", group.master_buffer, shard));
   }
+  if (group.master_dtype != (plan.options.masters ? DType::kF32 : plan.options.compute_dtype) ||
+      (!plan.options.masters && group.master_buffer != kNoBuffer)) {
+    return Violation("group ", group.name, " has masters of another type than the options say");
+  }
   if (group.frozen) return VerifyFrozenBuffers(group);
-  if (plan.options.ShardsGradients()) {
+  if (plan.options.GradientsPass()) {
     MP_RETURN_IF_ERROR(
-        ExpectBuffer(plan, group, "its gradient shard", group.gradient_shard_buffer, shard));
+        ExpectBuffer(plan, group, "its gradient shard", group.gradient_shard_buffer,
+                     group.shard_elements * graph::ByteSize(plan.options.grad_dtype)));
   } else if (group.gradient_shard_buffer != kNoBuffer) {
     return Violation("group ", group.name, " has a gradient shard, but gradients are whole");
   }

@@ -194,5 +194,28 @@ TEST(Verify, SeesShardsOfGradientsThatWouldNotSurviveAMicroStep) {
   ExpectRefused(plan, "a shard that may die", "must be persistent");
 }
 
+TEST(VerifyRounding, AGradientIsRoundedOnceAndThenRead) {
+  for (const int world : {1, 4}) {
+    PlanOptions options = OptionsOf(world, 1, DType::kBF16);
+    options.accumulation = 1;
+    options.grad_dtype = DType::kBF16;
+    const absl::StatusOr<StepPlan> plan = PlanTraining(SpecOf(TestModel{}), options);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(Verify(*plan), absl::OkStatus());
+    const int rounds = FindOp(plan->train, OpKind::kRoundGradients);
+    StepPlan other = *plan;
+    int32_t& group = other.train.ops[rounds].op.attributes.group;
+    group = group == 0 ? 1 : 0;
+    EXPECT_FALSE(Verify(other).ok());
+    StepPlan twice = *plan;
+    const int norm = FindOp(twice.train, OpKind::kGradNorm);
+    twice.train.ops[norm].op.kind = OpKind::kRoundGradients;
+    EXPECT_FALSE(Verify(twice).ok());
+    StepPlan larger = *plan;
+    larger.buffers[larger.groups[0].gradient_shard_buffer].bytes *= 2;
+    EXPECT_FALSE(Verify(larger).ok());
+  }
+}
+
 }  // namespace
 }  // namespace milepost::plan

@@ -68,6 +68,7 @@ class Simulation {
   struct Group {
     int reductions = 0;
     int across = 0;  // reductions among replicas
+    int rounds = 0;
     int norms = 0;
     int updates = 0;
     int gathers = 0;
@@ -184,24 +185,26 @@ class Simulation {
     if (output.mode == WriteMode::kAccumulateInStep && (each || (micro_step_ == 0) == started)) {
       return Violation(started ? "starts again " : "does not start ", value.name);
     }
-    if (value.kind == ValueKind::kParameterGradient &&
-        groups_[group_of_[output.value]].reductions > (each ? micro_step_ : 0)) {
-      return Violation("writes ", value.name, " after it was reduced");
+    if (value.kind == ValueKind::kParameterGradient) {
+      const Group& group = groups_[group_of_[output.value]];
+      if (std::max(group.reductions, group.rounds) > (each ? micro_step_ : 0)) {
+        return Violation("writes ", value.name, " after it was reduced or rounded");
+      }
     }
     if (!started) Hold(output.value);
     written_in_[output.value] = micro_step_;
     return absl::OkStatus();
   }
 
-  // Gradients that are sharded are started in every micro-step and reduced in it.
+  // Gradients that are sharded or rounded are started in every micro-step and reduced in it.
   bool EveryMicroStep(const graph::Value& value) const {
-    return value.kind == ValueKind::kParameterGradient && plan_.options.ShardsGradients();
+    return value.kind == ValueKind::kParameterGradient && plan_.options.GradientsPass();
   }
 
   // Every gradient of the group holds all micro-steps of this step or, before its reduction into a
   // shard, this micro-step.
   absl::Status CheckComplete(int group) const {
-    const int last = plan_.options.ShardsGradients() ? micro_step_ : micro_steps_ - 1;
+    const int last = plan_.options.GradientsPass() ? micro_step_ : micro_steps_ - 1;
     for (const GroupParameter& p : plan_.groups[group].parameters) {
       const ValueId gradient = program_.graph.parameters[p.parameter].gradient;
       if (gradient == kNoValue || !valid_[gradient] || written_in_[gradient] != last) {
@@ -217,7 +220,7 @@ class Simulation {
     MP_RETURN_IF_ERROR(CheckComplete(index));
     Group& group = groups_[index];
     const std::string& name = plan_.groups[index].name;
-    if (!plan_.options.ShardsGradients()) {
+    if (!plan_.options.ShardsGradients() || plan_.options.RoundsGradients()) {
       ++group.reductions;
       return absl::OkStatus();
     }
@@ -231,19 +234,47 @@ class Simulation {
       return Violation("the gradient shard of ", name, " was lost between micro-steps");
     }
     ++group.reductions;
-    for (const GroupParameter& p : plan_.groups[index].parameters) {  // sums in other ranks' shards
-      valid_[program_.graph.parameters[p.parameter].gradient] = false;
-    }
+    LetGo(index);
     return absl::OkStatus();
   }
 
-  // The group's gradient of the whole step is there, reduced; so often among replicas.
-  absl::Status CheckReduced(int index, int across) const {
+  // Of a whole gradient in fp32: what counts lies in the group's shard.
+  void LetGo(int index) {
+    for (const GroupParameter& p : plan_.groups[index].parameters) {
+      valid_[program_.graph.parameters[p.parameter].gradient] = false;
+    }
+  }
+
+  // The reduced gradient into bf16, once: the step has one micro-step.
+  absl::Status Round(int index) {
+    if (!plan_.options.RoundsGradients() || groups_[index].rounds > 0) {
+      return Violation(plan_.groups[index].name, " is rounded again, or is kept in fp32");
+    }
+    MP_RETURN_IF_ERROR(CheckSummed(index, AcrossReplicas()));
+    HoldBytes(shards_begin_ + index, GroupBytes(plan_.groups[index].gradient_shard_buffer));
+    ++groups_[index].rounds;
+    LetGo(index);
+    return absl::OkStatus();
+  }
+
+  // The group's gradient of the whole step is there, reduced; so often among replicas. It may have
+  // to be rounded yet.
+  absl::Status CheckSummed(int index, int across) const {
     const Group& group = groups_[index];
     if (group.reductions != Reductions() || group.across != across) {
       return Violation(plan_.groups[index].name, " is not reduced");
     }
-    if (!plan_.options.ShardsGradients()) return CheckComplete(index);
+    const bool whole = !plan_.options.ShardsGradients() || plan_.options.RoundsGradients();
+    return whole ? CheckComplete(index) : CheckShard(index);
+  }
+
+  // As the update reads it.
+  absl::Status CheckReduced(int index) const {
+    if (!plan_.options.RoundsGradients()) return CheckSummed(index, AcrossReplicas());
+    return CheckShard(index);
+  }
+
+  absl::Status CheckShard(int index) const {
     if (valid_[shards_begin_ + index]) return absl::OkStatus();
     return Violation("the gradient shard of ", plan_.groups[index].name,
                      " is not written, or its bytes are reused");
@@ -296,7 +327,7 @@ class Simulation {
     const bool lamb = Op().kind == OpKind::kUpdateNorms;
     const ValueId made = lamb ? Norms() : Update(index);
     if (group.prepared == 0) {
-      MP_RETURN_IF_ERROR(CheckReduced(index, AcrossReplicas()));
+      MP_RETURN_IF_ERROR(CheckReduced(index));
       if (!lamb || !valid_[made]) {
         HoldBytes(made, GroupBytes(lamb ? plan_.update_norms : plan_.groups[index].update_buffer));
       }
@@ -324,7 +355,7 @@ class Simulation {
     // The gradient itself has done its part.
     if (!Preparations(index).empty()) return absl::OkStatus();
     if (plan_.groups[index].Offloaded()) return CheckOnHost(index);
-    return CheckReduced(index, AcrossReplicas());
+    return CheckReduced(index);
   }
 
   // Copies of the group's parameters back to the device in a step.
@@ -342,7 +373,7 @@ class Simulation {
   }
 
   absl::Status GradientToHost(int index) {
-    MP_RETURN_IF_ERROR(CheckReduced(index, AcrossReplicas()));
+    MP_RETURN_IF_ERROR(CheckReduced(index));
     if (!plan_.groups[index].Offloaded()) return Violation("is not offloaded");
     HoldBytes(HostGradient(index), GroupBytes(plan_.groups[index].host_gradient_buffer));
     ++groups_[index].copies;
@@ -455,6 +486,7 @@ class Simulation {
     switch (kind) {
       case OpKind::kReduceGradients:
       case OpKind::kReduceReplicas:
+      case OpKind::kRoundGradients:
       case OpKind::kGradNorm:
       case OpKind::kOptimizer:
       case OpKind::kGatherParameters:
@@ -494,11 +526,13 @@ class Simulation {
         return Reduce(index);
       case OpKind::kReduceReplicas:
         // Complete within the shard's ranks, and not yet beyond them.
-        MP_RETURN_IF_ERROR(CheckReduced(index, 0));
+        MP_RETURN_IF_ERROR(CheckSummed(index, 0));
         ++group.across;
         return absl::OkStatus();
+      case OpKind::kRoundGradients:
+        return Round(index);
       case OpKind::kGradNorm:
-        MP_RETURN_IF_ERROR(CheckReduced(index, AcrossReplicas()));
+        MP_RETURN_IF_ERROR(CheckReduced(index));
         ++group.norms;
         return absl::OkStatus();
       case OpKind::kOptimizer:
@@ -655,7 +689,9 @@ class Simulation {
 
   absl::Status CheckUntouched(size_t index) const {
     const Group& group = groups_[index];
-    if (group.reductions + group.across + group.norms + group.updates + group.gathers == 0 &&
+    if (group.reductions + group.across + group.rounds + group.norms + group.updates +
+                group.gathers ==
+            0 &&
         group.prepared == 0 && group.copies + group.returns + group.reads + group.writes == 0) {
       return absl::OkStatus();
     }

@@ -54,7 +54,7 @@ class TrainingOps {
       if (graph_.ops[i].kind == OpKind::kReduceStatistics) {
         ops_.back().wire_bytes = 2 * (1 - sharing_) * ops_.back().bytes / 2;
       }
-      if (options_.ShardsGradients()) StartEveryMicroStep(graph_, ops_.back().op);
+      if (options_.GradientsPass()) StartEveryMicroStep(graph_, ops_.back().op);
       for (int group : completed_by_[i]) Complete(group);
     }
     MeasureUpTo(order_.size());
@@ -105,11 +105,17 @@ class TrainingOps {
 
   double Padded(int group) const { return static_cast<double>(groups_[group].padded_elements); }
   double OtherShards() const { return 1 - 1.0 / options_.Shards(); }
+  // Of an element of the reduced gradient.
+  double GradientBytes() const { return static_cast<double>(graph::ByteSize(options_.grad_dtype)); }
   double Shard(int group) const { return static_cast<double>(groups_[group].shard_elements); }
 
   void Complete(int group) {
     order_.push_back(group);
     if (options_.world > 1) AddReduction(group);
+    if (options_.RoundsGradients()) {
+      Add(OpKind::kRoundGradients, When::kEveryMicroStep, group).bytes =
+          (4 + GradientBytes()) * Shard(group);
+    }
     if (!options_.offload_optimizer) return;
     PlannedOp& copy = Add(OpKind::kGradientsToHost, When::kLastMicroStep, group);
     copy.bytes = 2 * 4 * Shard(group);
@@ -123,12 +129,12 @@ class TrainingOps {
     const When when = options_.offload_optimizer ? When::kLastMicroStep : When::kUpdate;
     for (; measured_ < count; ++measured_) {
       const int group = order_[measured_];
-      Add(OpKind::kGradNorm, when, group).bytes = sharing_ * 4 * Padded(group);
+      Add(OpKind::kGradNorm, when, group).bytes = sharing_ * GradientBytes() * Padded(group);
     }
   }
 
   void AddReduction(int group) {
-    const When when = options_.ShardsGradients() ? When::kEveryMicroStep : When::kLastMicroStep;
+    const When when = options_.GradientsPass() ? When::kEveryMicroStep : When::kLastMicroStep;
     PlannedOp& op = Add(OpKind::kReduceGradients, when, group);
     op.bytes = 2 * 4 * Padded(group);
     // Reduce-scatter, as a ring moves it; an all-reduce is that and an all-gather.
@@ -217,21 +223,24 @@ class TrainingOps {
     scatter.wire_bytes = (options_.Shards() > 1 ? OtherShards() : 2 * (1 - sharing_)) * bytes;
   }
 
-  // Bytes per element of kOptimizer, the compute-dtype copy aside.
-  static double UpdateBytes(Optimizer optimizer, DType state_dtype) {
-    const auto state = static_cast<double>(graph::ByteSize(state_dtype));
-    switch (optimizer) {
-      case Optimizer::kAdamW:  // gradient read; master, m and v read and written
-        return 3 * 4 + 4 * state;
+  // Bytes per element of kOptimizer: master and states read and written, the gradient read, the
+  // parameter written where it is not the master.
+  double UpdateBytes(const FlatGroup& group) const {
+    const auto state = static_cast<double>(graph::ByteSize(group.state_dtype));
+    const double master = 2 * static_cast<double>(graph::ByteSize(group.master_dtype)) +
+                          (options_.HasMasters() ? 2 : 0);
+    switch (group.optimizer) {
+      case Optimizer::kAdamW:
+        return GradientBytes() + master + 4 * state;
       case Optimizer::kSgd:
       case Optimizer::kLion:
-        return 3 * 4 + 2 * state;
-      case Optimizer::kLamb:  // master read and written, m and v read
-        return 4 * 4;
-      case Optimizer::kMuon:  // the update read, master read and written
-        return 3 * 4;
+        return GradientBytes() + master + 2 * state;
+      case Optimizer::kLamb:  // m and v read
+        return 2 * 4 + master;
+      case Optimizer::kMuon:  // the update read
+        return 4 + master;
       case Optimizer::kAdamW8Bit:
-        return 3 * 4 + 4 * (1 + 4.0 / kQuantizedBlock);
+        return GradientBytes() + master + 4 * (1 + 4.0 / kQuantizedBlock);
     }
     return 0;
   }
@@ -268,10 +277,8 @@ class TrainingOps {
   }
 
   void AddUpdate(int group) {
-    const bool copy = options_.compute_dtype != DType::kF32;
-    const FlatGroup& updated = groups_[group];
     Add(OpKind::kOptimizer, When::kUpdate, group).bytes =
-        Shard(group) * (UpdateBytes(updated.optimizer, updated.state_dtype) + (copy ? 2 : 0));
+        Shard(group) * UpdateBytes(groups_[group]);
     if (options_.offload_optimizer) {
       const auto size = static_cast<double>(graph::ByteSize(options_.compute_dtype));
       Add(OpKind::kParametersToDevice, When::kUpdate, group).bytes = 2 * size * Shard(group);
@@ -363,6 +370,7 @@ std::vector<FlatGroup> MakeFlatGroups(const graph::Graph& graph,
   std::map<GroupKey, FlatGroup*> group_of;
   for (FlatGroup& group : groups) {
     group.state_dtype = options.state_dtype;
+    if (!options.masters) group.master_dtype = options.compute_dtype;
     group_of[KeyOf(group.block, group.frozen, group.optimizer)] = &group;
   }
   for (size_t i = 0; i < graph.parameters.size(); ++i) {

@@ -10,9 +10,11 @@
 // gradients are reduce-scattered in every micro-step and added to a shard, so a group's whole
 // gradient is short-lived. Stage 3: no gather follows the update; gather_pass.h adds those before
 // use. A group's reduction stands right after the op that completes its gradient, so it overlaps
-// the rest of the backward; the gather after its update overlaps the next group's update. With
-// hybrid sharding all of that happens within a group of ranks, and the step's reduced shards are
-// then all-reduced among the replicas.
+// the rest of the backward; the gather after its update overlaps the next group's update. Where
+// gradients are kept in bf16, at any stage, a group's is rounded right after its reduction (or,
+// on one rank, its completion), so that its fp32 is short-lived. With hybrid sharding all of that
+// happens within a group of ranks, and the step's reduced shards are then all-reduced among the
+// replicas.
 //
 // Offloaded, a group's reduced gradient is copied to the host beside the rest of the backward and
 // measured right after the next group's completes, so that its bytes come free; the host updates

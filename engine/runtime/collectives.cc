@@ -57,6 +57,8 @@ class CollectiveMaker {
         call = OnBuffer(Kind::kAllGather, plan_.gathered_amaxes,
                         plan_.buffers[plan_.gathered_amaxes].bytes / 4, DType::kF32);
         break;
+      case OpKind::kRoundGradients:  // this rank's own, behind the reduction
+        return std::nullopt;
       default:
         if (planned_.stream != plan::Stream::kCommunication) return std::nullopt;
         return absl::InternalError(absl::StrCat(graph::Name(planned_.op.kind),
@@ -96,7 +98,7 @@ class CollectiveMaker {
     const int shards = plan_.options.Shards();
     Collective call =
         OnBuffer(Kind::kAllReduce, group.gradient_buffer, group.shard_elements, DType::kF32);
-    if (group.gradient_shard_buffer != plan::kNoBuffer) {
+    if (plan_.options.ShardsGradients() && !plan_.options.RoundsGradients()) {
       call.offset = plan_.buffers[group.gradient_shard_buffer].offset;
     } else {
       call.offset += rank_ % shards * group.shard_elements * graph::ByteSize(DType::kF32);

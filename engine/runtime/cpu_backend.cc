@@ -177,6 +177,8 @@ absl::StatusOr<BoundOp> CpuBackend::Bind(const plan::StepPlan& plan, const plan:
       return BindAttentionBackward(b);
     case OpKind::kReduceGradients:
       return BindReduceGradients(b);
+    case OpKind::kRoundGradients:
+      return BindRoundGradients(b);
     case OpKind::kGradNorm:
       return BindGradNorm(b);
     case OpKind::kReduceScalars:

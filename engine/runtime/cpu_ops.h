@@ -110,6 +110,7 @@ absl::StatusOr<BoundOp> BindUpdateScalings(const Binding& b);
 
 absl::StatusOr<BoundOp> BindGatherAmaxes(const Binding& b);
 absl::StatusOr<BoundOp> BindReduceGradients(const Binding& b);
+absl::StatusOr<BoundOp> BindRoundGradients(const Binding& b);
 absl::StatusOr<BoundOp> BindReduceScalars(const Binding& b);
 absl::StatusOr<BoundOp> BindGatherParameters(const Binding& b);
 absl::StatusOr<BoundOp> BindReduceStatistics(const Binding& b);

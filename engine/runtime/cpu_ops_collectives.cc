@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "engine/comm/communicator.h"
+#include "engine/kernels/cpu/elementwise.h"
 #include "engine/plan/statistics.h"
 #include "engine/runtime/collectives.h"
 #include "engine/runtime/cpu_ops.h"
@@ -55,7 +56,8 @@ absl::StatusOr<BoundOp> BindReduceGradients(const Binding& b) {
   float* gradient = BufferOf<float>(b, group.gradient_buffer);
   std::vector<Segment> padding;
   if (b.plan.options.Shards() > 1) padding = PaddingOf(group);
-  float* shard = b.plan.options.ShardsGradients() ? ShardGradient(b) : nullptr;
+  const bool adds = b.plan.options.ShardsGradients() && !b.plan.options.RoundsGradients();
+  float* shard = adds ? ShardGradient(b) : nullptr;
   return [call, gradient, padding = std::move(padding), shard, mine = gradient + ShardBegin(b),
           count = group.shard_elements](const StepContext& context) {
     for (const Segment& s : padding) std::fill(gradient + s.begin, gradient + s.end, 0.0F);
@@ -66,6 +68,20 @@ absl::StatusOr<BoundOp> BindReduceGradients(const Binding& b) {
     } else {
       for (int64_t i = 0; i < count; ++i) shard[i] += mine[i];
     }
+    return absl::OkStatus();
+  };
+}
+
+absl::StatusOr<BoundOp> BindRoundGradients(const Binding& b) {
+  const plan::FlatGroup& group = GroupOf(b);
+  float* gradient = BufferOf<float>(b, group.gradient_buffer);
+  std::vector<Segment> padding;  // where shards are reduced it is zeros already
+  if (b.plan.options.Shards() == 1) padding = PaddingOf(group);
+  return [gradient, padding = std::move(padding), mine = gradient + ShardBegin(b),
+          rounded = ShardGradient<kernels::bf16>(b),
+          count = group.shard_elements](const StepContext&) {
+    for (const Segment& s : padding) std::fill(gradient + s.begin, gradient + s.end, 0.0F);
+    kernels::CastToBf16(mine, count, rounded);
     return absl::OkStatus();
   };
 }

@@ -109,42 +109,85 @@ void Update(plan::Optimizer optimizer, const StepContext& c, const Segment& segm
   }
 }
 
-// m and v in bf16: widened piece by piece, updated in fp32, and rounded back at random.
-struct RoundedStates {
+// What of a group is in bf16: widened piece by piece, updated in fp32, and rounded back at random
+// (the gradient is only read). Null where it is in another type, or is not there.
+struct Bf16Places {
+  // Elements [from, to) of a segment; `at` has what is not in bf16.
   template <typename T>
   void Update(plan::Optimizer optimizer, const StepContext& c, const Segment& segment, int64_t from,
               int64_t to, const UpdatePlaces<T>& at) const {
-    constexpr int64_t kPiece = 1024;
-    float m_values[kPiece];
-    float v_values[kPiece];
+    constexpr int64_t kPiece = 1024;  // whole blocks of quantized states
+    static_assert(kPiece % kernels::kQuantizedBlock == 0);
+    float values[4][kPiece];
     for (int64_t i = from; i < to; i += kPiece) {
       const int64_t n = std::min(kPiece, to - i);
-      const UpdatePlaces<T> here = {.master = at.master + i,
-                                    .m = m_values,
-                                    .v = v_values,
-                                    .gradient = at.gradient + i,
-                                    .copy = at.copy == nullptr ? nullptr : at.copy + i};
-      kernels::CastToFloat(m + i, n, m_values);
-      if (v != nullptr) kernels::CastToFloat(v + i, n, v_values);
+      UpdatePlaces<T> here = From(at, i);
+      const auto widen = [&](const kernels::bf16* bits, int which) -> float* {
+        kernels::CastToFloat(bits + i, n, values[which]);
+        return values[which];
+      };
+      if (gradient != nullptr) here.gradient = widen(gradient, 0);
+      if (master != nullptr) here.master = widen(master, 1);
+      if (m != nullptr) here.m = widen(m, 2);
+      if (v != nullptr) here.v = widen(v, 3);
       runtime::Update(optimizer, c, segment, 0, n, here);
-      const auto round = [&](RandomPurpose purpose, const float* values, kernels::bf16* state) {
+      const auto round = [&](RandomPurpose purpose, int which, kernels::bf16* bits) {
         const auto tensor = static_cast<uint32_t>(segment.parameter);
         const int64_t element = segment.element + i - segment.begin;
-        kernels::RoundToBf16AtRandom(values, n,
+        if (bits == nullptr) return;
+        kernels::RoundToBf16AtRandom(values[which], n,
                                      {.seed = c.seed,
                                       .stream = RandomStream(purpose, tensor),
                                       .step = static_cast<uint64_t>(c.step),
                                       .first_element = static_cast<uint64_t>(element)},
-                                     state + i);
+                                     bits + i);
       };
-      round(RandomPurpose::kRoundM, m_values, m);
-      if (v != nullptr) round(RandomPurpose::kRoundV, v_values, v);
+      round(RandomPurpose::kRoundMaster, 1, master);
+      round(RandomPurpose::kRoundM, 2, m);
+      round(RandomPurpose::kRoundV, 3, v);
     }
   }
 
-  kernels::bf16* m;
-  kernels::bf16* v;  // null where the optimizer has none
+  bool any() const {
+    return master != nullptr || m != nullptr || v != nullptr || gradient != nullptr;
+  }
+
+  kernels::bf16* master = nullptr;
+  kernels::bf16* m = nullptr;
+  kernels::bf16* v = nullptr;
+  const kernels::bf16* gradient = nullptr;
+
+ private:
+  // The same places from element `i` on, which is the first of a block where states are quantized.
+  template <typename T>
+  static UpdatePlaces<T> From(UpdatePlaces<T> at, int64_t i) {
+    const auto move = [](auto*& place, int64_t by) {
+      if (place != nullptr) place += by;
+    };
+    move(at.master, i);
+    move(at.m, i);
+    move(at.v, i);
+    move(at.gradient, i);
+    move(at.copy, i);
+    move(at.m_codes, i);
+    move(at.v_codes, i);
+    move(at.m_scale, i / kernels::kQuantizedBlock);
+    move(at.v_scale, i / kernels::kQuantizedBlock);
+    return at;
+  }
 };
+
+Bf16Places Bf16PlacesOf(const OpBinding& b) {
+  const plan::FlatGroup& group = GroupOf(b);
+  Bf16Places places;
+  if (group.state_dtype == graph::DType::kBF16) {
+    places.m = BufferOf<kernels::bf16>(b, group.m_buffer);
+    places.v = BufferOf<kernels::bf16>(b, group.v_buffer);
+  }
+  if (group.master_dtype == graph::DType::kBF16) places.master = ShardParameters<kernels::bf16>(b);
+  if (b.plan.options.RoundsGradients()) places.gradient = ShardGradient<kernels::bf16>(b);
+  return places;
+}
 
 // What an update by the host leaves for the device. The buffer is other groups' too, so that its
 // padding has to be made zero every time.
@@ -186,8 +229,7 @@ template <typename T>
 T* UpdatedParameters(const OpBinding& b) {
   const plan::FlatGroup& group = GroupOf(b);
   if (group.Offloaded()) return BufferOf<T>(b, group.host_parameter_buffer);
-  return BufferOf<T>(b, group.parameter_buffer) +
-         (b.plan.options.ShardsParameters() ? 0 : ShardBegin(b));
+  return ShardParameters<T>(b);
 }
 
 const float* UpdateGradient(const OpBinding& b) {
@@ -219,11 +261,13 @@ absl::StatusOr<BoundOp> OptimizerOf(const OpBinding& b) {
       at.copy = nullptr;
     }
   }
-  if (at.master == nullptr) return absl::InternalError("a 16-bit group has no master buffer");
-  const bool rounded = group.state_dtype == graph::DType::kBF16;
-  const RoundedStates states = {.m = reinterpret_cast<kernels::bf16*>(b.BufferAt(group.m_buffer)),
-                                .v = reinterpret_cast<kernels::bf16*>(b.BufferAt(group.v_buffer))};
-  return [at, rounded, states, optimizer = group.optimizer, count = group.shard_elements,
+  const Bf16Places bf16 = Bf16PlacesOf(b);
+  if (bf16.master != nullptr) {
+    at.copy = nullptr;
+  } else if (at.master == nullptr) {
+    return absl::InternalError("a 16-bit group has no master buffer");
+  }
+  return [at, bf16, rounded = bf16.any(), optimizer = group.optimizer, count = group.shard_elements,
           staged = HostParameters<T>(b),
           segments = SegmentsOf(group, begin, group.shard_elements)](const StepContext& c) {
     if (c.skip_update) {
@@ -238,10 +282,22 @@ absl::StatusOr<BoundOp> OptimizerOf(const OpBinding& b) {
         const int64_t from = std::max(s.begin, first);
         const int64_t to = std::min(s.end, last);
         if (from >= to) continue;
-        rounded ? states.Update(optimizer, c, s, from, to, at)
+        rounded ? bf16.Update(optimizer, c, s, from, to, at)
                 : Update(optimizer, c, s, from, to, at);
       }
     });
+    return absl::OkStatus();
+  };
+}
+
+// Of `count` elements of the shard: those that are this rank's to measure.
+template <typename T>
+BoundOp GradNormOf(const Binding& b, int64_t count) {
+  const int64_t slice = b.rank / b.plan.options.Shards();
+  const T* gradient = ShardGradient<T>(b) + count * slice;
+  double* slot = Scalars(b) + b.plan.ReducedScalars() + b.attributes().group;
+  return [gradient, count, slot, workspace = b.Workspace()](const StepContext&) {
+    *slot = kernels::SumSquares(gradient, count, workspace);
     return absl::OkStatus();
   };
 }
@@ -253,13 +309,8 @@ absl::StatusOr<BoundOp> BindGradNorm(const Binding& b) {
   const int64_t count = group.padded_elements / b.plan.options.world;
   MP_RETURN_IF_ERROR(
       b.RequireWorkspace(static_cast<int64_t>(kernels::SumSquaresWorkspaceBytes(count))));
-  const int64_t slice = b.rank / b.plan.options.Shards();  // within the shard
-  const float* gradient = ShardGradient(b) + count * slice;
-  double* slot = Scalars(b) + b.plan.ReducedScalars() + b.attributes().group;
-  return [gradient, count, slot, workspace = b.Workspace()](const StepContext&) {
-    *slot = kernels::SumSquares(gradient, count, workspace);
-    return absl::OkStatus();
-  };
+  return b.plan.options.RoundsGradients() ? GradNormOf<kernels::bf16>(b, count)
+                                          : GradNormOf<float>(b, count);
 }
 
 absl::StatusOr<BoundOp> BindOptimizer(const Binding& b) { return MP_BIND_BY_DTYPE(OptimizerOf, b); }

@@ -27,21 +27,28 @@ T* BufferOf(const OpBinding& b, plan::BufferId buffer) {
   return reinterpret_cast<T*>(b.BufferAt(buffer));
 }
 
-// The reduced gradient of this rank's shard.
-inline float* ShardGradient(const OpBinding& b) {
+// The reduced gradient of this rank's shard; T: plan.options.grad_dtype.
+template <typename T = float>
+T* ShardGradient(const OpBinding& b) {
   const plan::FlatGroup& group = GroupOf(b);
   if (group.gradient_shard_buffer != plan::kNoBuffer) {
-    return BufferOf<float>(b, group.gradient_shard_buffer);
+    return BufferOf<T>(b, group.gradient_shard_buffer);
   }
-  return BufferOf<float>(b, group.gradient_buffer) + ShardBegin(b);
+  return BufferOf<T>(b, group.gradient_buffer) + ShardBegin(b);
+}
+
+// This rank's shard of the parameters on the device.
+template <typename T>
+T* ShardParameters(const OpBinding& b) {
+  return BufferOf<T>(b, GroupOf(b).parameter_buffer) +
+         (b.plan.options.ShardsParameters() ? 0 : ShardBegin(b));
 }
 
 // The fp32 parameters of this rank's shard.
 inline float* ShardMaster(const OpBinding& b) {
   const plan::FlatGroup& group = GroupOf(b);
   if (group.master_buffer != plan::kNoBuffer) return BufferOf<float>(b, group.master_buffer);
-  return BufferOf<float>(b, group.parameter_buffer) +
-         (b.plan.options.ShardsParameters() ? 0 : ShardBegin(b));
+  return ShardParameters<float>(b);
 }
 
 // Muon's matrices of the groups before this one: they are dealt out over the whole plan, so that
@@ -96,7 +103,7 @@ inline float MuonFactor(const plan::GroupParameter& p) {
 // LAMB's and Muon's steps are of whole tensors; random rounding is keyed by the tensor.
 inline bool StepsApart(const plan::FlatGroup& group) {
   return group.optimizer == plan::Optimizer::kLamb || group.optimizer == plan::Optimizer::kMuon ||
-         group.state_dtype != graph::DType::kF32;
+         group.state_dtype != graph::DType::kF32 || group.master_dtype != graph::DType::kF32;
 }
 
 // visit(segment) for each of the parameters' pieces within the group's elements [begin, begin +

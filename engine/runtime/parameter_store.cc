@@ -61,7 +61,7 @@ int64_t ParameterStore::ParameterBegin(const plan::FlatGroup& group) const {
 
 char* ParameterStore::Data(const plan::FlatGroup& group, const plan::GroupState& state) const {
   if (state.buffer != plan::kNoBuffer) return BufferAt(state.buffer);
-  // fp32: the parameter is its own master.
+  // The parameter is its own master.
   return BufferAt(group.parameter_buffer) + ParameterBegin(group) * graph::ByteSize(state.dtype);
 }
 
@@ -126,17 +126,32 @@ void ParameterStore::InitializeParameter(uint64_t seed, int parameter, int64_t b
                       static_cast<uint64_t>(begin));
 }
 
+// As parameters that have masters begin: rounded to nearest.
+void ParameterStore::InitializeBf16(uint64_t seed, int parameter,
+                                    const StateInterval& interval) const {
+  constexpr int64_t kPiece = 1 << 20;
+  std::vector<float> values(std::min(kPiece, interval.end - interval.begin));
+  auto* out = reinterpret_cast<kernels::bf16*>(interval.data);
+  for (int64_t at = interval.begin; at < interval.end; at += kPiece) {
+    const int64_t count = std::min(kPiece, interval.end - at);
+    InitializeParameter(seed, parameter, at, at + count, values.data());
+    kernels::CastToBf16(values.data(), count, out + (at - interval.begin));
+  }
+}
+
 void ParameterStore::Initialize(uint64_t seed, int part) {
   for (const StateInterval& interval : Held(part)) {
     const auto next = std::upper_bound(first_tensor_.begin(), first_tensor_.end(), interval.tensor);
     const auto parameter = static_cast<int>(next - first_tensor_.begin() - 1);
-    if (interval.tensor == first_tensor_[parameter]) {
-      InitializeParameter(seed, parameter, interval.begin, interval.end,
-                          reinterpret_cast<float*>(interval.data));
-    } else {  // m, v and what belongs to them
+    if (interval.tensor != first_tensor_[parameter]) {  // m, v and what belongs to them
       std::memset(
           interval.data, 0,
           static_cast<size_t>((interval.end - interval.begin) * item_bytes_[interval.tensor]));
+    } else if (tensors_[interval.tensor].dtype() == graph::Name(graph::DType::kBF16)) {
+      InitializeBf16(seed, parameter, interval);
+    } else {
+      InitializeParameter(seed, parameter, interval.begin, interval.end,
+                          reinterpret_cast<float*>(interval.data));
     }
   }
 }
@@ -193,6 +208,7 @@ absl::Status ParameterStore::RebuildParameters(StateDisk* disk) {
 }
 
 void ParameterStore::RebuildShard(const plan::FlatGroup& group) {
+  if (!plan_.options.masters) return;  // they are it
   const int64_t element = graph::ByteSize(plan_.options.compute_dtype);
   char* mine = BufferAt(group.parameter_buffer) + ParameterBegin(group) * element;
   if (plan_.options.compute_dtype == graph::DType::kBF16) {

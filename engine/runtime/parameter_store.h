@@ -57,6 +57,7 @@ class ParameterStore {
   // Elements [begin, end) of a parameter, of a group.
   void InitializeParameter(uint64_t seed, int parameter, int64_t begin, int64_t end,
                            float* at) const;
+  void InitializeBf16(uint64_t seed, int parameter, const StateInterval& interval) const;
   void InitializeGroup(uint64_t seed, const plan::FlatGroup& group, int64_t begin, int64_t end,
                        float* at) const;
   absl::Status Gather(const plan::FlatGroup& group);

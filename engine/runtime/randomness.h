@@ -8,11 +8,12 @@
 namespace milepost::runtime {
 
 enum class RandomPurpose : uint32_t {
-  kDropout = 1,     // tensor: the op's dropout tag
-  kInitialize = 2,  // tensor: the parameter's index
-  kGenerate = 3,    // tensor: 0
-  kRoundM = 4,      // tensor: the parameter's index
-  kRoundV = 5,      // the same
+  kDropout = 1,      // tensor: the op's dropout tag
+  kInitialize = 2,   // tensor: the parameter's index
+  kGenerate = 3,     // tensor: 0
+  kRoundM = 4,       // tensor: the parameter's index
+  kRoundV = 5,       // the same
+  kRoundMaster = 6,  // the same: parameters that are their own masters
 };
 
 constexpr uint64_t RandomStream(RandomPurpose purpose, uint32_t tensor) {

@@ -13,6 +13,7 @@
 #include "common/clock.h"
 #include "common/rpc/status.h"
 #include "common/status_macros.h"
+#include "engine/state/half.h"
 #include "engine/state/layout.h"
 
 namespace milepost::worker {
@@ -23,9 +24,32 @@ constexpr absl::Duration kFirstPause = absl::Milliseconds(100);
 constexpr absl::Duration kLongestPause = absl::Seconds(1);
 constexpr absl::Duration kReadUnaryTime = absl::Seconds(10);
 
+// A master that is stored in bf16 is one in fp32 too, and the other way round: it is converted.
+bool MayConvert(const v1::TensorInfo& a, const v1::TensorInfo& b) {
+  const auto is_float = [](const std::string& dtype) { return dtype == "F32" || dtype == "BF16"; };
+  return a.kind() == "master" && is_float(a.dtype()) && is_float(b.dtype());
+}
+
 bool SameForm(const v1::TensorInfo& a, const v1::TensorInfo& b) {
-  return a.dtype() == b.dtype() &&
+  return (a.dtype() == b.dtype() || MayConvert(a, b)) &&
          std::equal(a.shape().begin(), a.shape().end(), b.shape().begin(), b.shape().end());
+}
+
+// `count` elements of F32 as BF16, to nearest, or of BF16 as F32.
+void Convert(const char* from, size_t count, state::DType to_dtype, char* to) {
+  for (size_t i = 0; i < count; ++i) {
+    if (to_dtype == state::DType::kBf16) {
+      float value;
+      std::memcpy(&value, from + 4 * i, 4);
+      const uint16_t bits = state::F32ToBf16(value);
+      std::memcpy(to + 2 * i, &bits, 2);
+    } else {
+      uint16_t bits;
+      std::memcpy(&bits, from + 2 * i, 2);
+      const float value = state::Bf16ToF32(bits);
+      std::memcpy(to + 4 * i, &value, 4);
+    }
+  }
 }
 
 // A parameter that was frozen when the checkpoint was made: it has a master only.
@@ -75,8 +99,11 @@ class Scatter {
     MP_ASSIGN_OR_RETURN(state::StateLayout layout,
                         state::StateLayout::FromProto(manifest.tensors()));
     Scatter scatter(manifest.checkpoint().name(), std::move(layout));
-    for (runtime::StateInterval target : targets) {
-      target.tensor = indices[static_cast<size_t>(target.tensor)];
+    for (const runtime::StateInterval& wanted : targets) {
+      Target target = {wanted};
+      MP_ASSIGN_OR_RETURN(target.dtype,
+                          state::ParseDType(tensors[static_cast<size_t>(wanted.tensor)].dtype()));
+      target.tensor = indices[static_cast<size_t>(wanted.tensor)];
       if (target.tensor == kLeftAsItIs) continue;  // as a new session has it
       if (target.begin < target.end) scatter.targets_.push_back(target);
     }
@@ -89,7 +116,7 @@ class Scatter {
   v1::ReadChunksRequest Request() const {
     v1::ReadChunksRequest request;
     request.set_name(name_);
-    for (const runtime::StateInterval& target : targets_) {
+    for (const Target& target : targets_) {
       v1::TensorRange& range = *request.add_ranges();
       range.set_tensor(target.tensor);
       range.set_begin(target.begin);
@@ -103,20 +130,24 @@ class Scatter {
 
   absl::Status Accept(const v1::Chunk& chunk) {
     MP_RETURN_IF_ERROR(Check(chunk));
-    const int64_t size = ElementBytes(chunk.tensor());
+    const state::DType dtype = layout_.tensor(chunk.tensor()).dtype;
+    const int64_t size = state::Bytes(dtype);
     // The first target that ends after the chunk's begin.
-    auto target = std::partition_point(
-        targets_.begin(), targets_.end(), [&](const runtime::StateInterval& t) {
-          return std::pair(t.tensor, t.end) <= std::pair(chunk.tensor(), chunk.begin());
-        });
+    auto target = std::partition_point(targets_.begin(), targets_.end(), [&](const Target& t) {
+      return std::pair(t.tensor, t.end) <= std::pair(chunk.tensor(), chunk.begin());
+    });
     for (; target != targets_.end() && target->tensor == chunk.tensor() &&
            target->begin < chunk.end();
          ++target) {
       const int64_t begin = std::max(target->begin, chunk.begin());
       const int64_t end = std::min(target->end, chunk.end());
-      std::memcpy(target->data + (begin - target->begin) * size,
-                  chunk.data().data() + (begin - chunk.begin()) * size,
-                  static_cast<size_t>((end - begin) * size));
+      const char* from = chunk.data().data() + (begin - chunk.begin()) * size;
+      char* to = target->data + (begin - target->begin) * state::Bytes(target->dtype);
+      if (target->dtype == dtype) {
+        std::memcpy(to, from, static_cast<size_t>((end - begin) * size));
+      } else {
+        Convert(from, static_cast<size_t>(end - begin), target->dtype, to);
+      }
       copied_ += end - begin;
     }
     return absl::OkStatus();
@@ -131,10 +162,12 @@ class Scatter {
   }
 
  private:
+  struct Target : runtime::StateInterval {
+    state::DType dtype = state::DType::kF32;  // of what lies at data
+  };
+
   Scatter(std::string name, state::StateLayout layout)
       : name_(std::move(name)), layout_(std::move(layout)) {}
-
-  int64_t ElementBytes(int32_t tensor) const { return state::Bytes(layout_.tensor(tensor).dtype); }
 
   absl::Status Check(const v1::Chunk& chunk) const {
     const state::Interval interval = {chunk.tensor(), chunk.begin(), chunk.end()};
@@ -152,7 +185,7 @@ class Scatter {
 
   std::string name_;
   state::StateLayout layout_;
-  std::vector<runtime::StateInterval> targets_;
+  std::vector<Target> targets_;
   int64_t copied_ = 0;
 };
 

@@ -15,6 +15,7 @@
 
 #include "common/error_details.h"
 #include "common/rpc/status.h"
+#include "engine/state/half.h"
 #include "worker/trainer/checkpoint_reader.h"
 #include "worker/trainer/checkpoint_uploader.h"
 
@@ -272,6 +273,47 @@ TEST_F(CheckpointTest, TwoRanksSaveAndOneRestores) {
   EXPECT_EQ(restored.values[0][99], 0);  // outside the wanted interval
   EXPECT_EQ(restored.values[0][2000001], 0);
   EXPECT_EQ(restored.values[1], state_.values[1]);
+}
+
+// A run whose parameters are their own masters goes on from one with fp32 masters, and the other
+// way round. Nothing but masters is converted.
+TEST_F(CheckpointTest, MastersAreConvertedBetweenFp32AndBf16) {
+  state_.Fill(0.3F);
+  auto uploader = Single();
+  EXPECT_TRUE(uploader->Save(state_.All(), AtStep(1), false).ok());
+  ASSERT_TRUE(uploader->Wait(Soon()).ok());
+  CheckpointReader reader = Reader();
+  const auto manifest = reader.Manifest("checkpoints/1");
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+
+  std::vector<v1::TensorInfo> tensors = state_.tensors;
+  tensors[0].set_dtype("BF16");
+  std::vector<uint16_t> halves(3000000);
+  const auto half = [&](int64_t begin, int64_t end) {
+    return runtime::StateInterval{0, begin, end, reinterpret_cast<char*>(halves.data() + begin)};
+  };
+  ASSERT_TRUE(reader.Read(*manifest, tensors, {half(5, 2999999)}).ok());
+  EXPECT_EQ(halves[4], 0);
+  EXPECT_EQ(halves[2999999], 0);
+  for (const size_t i : {5, 99, 1048577, 2999998}) {
+    EXPECT_EQ(halves[i], state::F32ToBf16(state_.values[0][i])) << i;
+  }
+
+  UploaderOptions options = Options(0, 1);
+  options.tensors = tensors;
+  const std::vector<runtime::StateInterval> saved = {half(0, 3000000), state_.Interval(1, 0, 10)};
+  CheckpointUploader second(service_->address(), options, saved);
+  EXPECT_TRUE(second.Save(saved, AtStep(2), false).ok());
+  ASSERT_TRUE(second.Wait(Soon()).ok());
+  State restored;
+  ASSERT_TRUE(
+      reader.Read(*reader.Manifest("checkpoints/2"), restored.tensors, restored.All()).ok());
+  for (const size_t i : {0, 5, 99, 1048577, 2999998}) {
+    EXPECT_EQ(restored.values[0][i], state::Bf16ToF32(halves[i])) << i;
+  }
+
+  tensors[1].set_dtype("BF16");
+  EXPECT_FALSE(reader.Read(*manifest, tensors, {half(0, 3000000)}).ok());
 }
 
 TEST_F(CheckpointTest, CutsIntoChunksOfFourMebibytes) {

@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "common/status_macros.h"
 #include "engine/models/hugging_face.h"
+#include "engine/state/half.h"
 #include "engine/state/layout.h"
 #include "engine/state/safetensors.h"
 
@@ -80,6 +81,27 @@ absl::Status CheckNumbers(const Place& place, absl::Span<const float> values) {
       std::isnan(*odd) ? "NaN" : "infinity", ": begin with weights from before the run diverged"));
 }
 
+absl::Status ReadF32(const Place& place, int64_t begin, int64_t end, float* values) {
+  MP_RETURN_IF_ERROR(
+      Annotate(place.file->ReadF32(*place.tensor, begin, end, values), "train.init_from"));
+  return CheckNumbers(place, absl::MakeSpan(values, static_cast<size_t>(end - begin)));
+}
+
+// Of parameters that are their own masters: rounded to nearest.
+absl::Status ReadBf16(const Place& place, const runtime::StateInterval& target) {
+  constexpr int64_t kPiece = 1 << 20;
+  std::vector<float> values(static_cast<size_t>(std::min(kPiece, target.end - target.begin)));
+  auto* out = reinterpret_cast<uint16_t*>(target.data);
+  for (int64_t at = target.begin; at < target.end; at += kPiece) {
+    const int64_t end = std::min(at + kPiece, target.end);
+    MP_RETURN_IF_ERROR(ReadF32(place, at, end, values.data()));
+    for (int64_t i = at; i < end; ++i) {
+      out[i - target.begin] = state::F32ToBf16(values[static_cast<size_t>(i - at)]);
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<InitialWeights> InitialWeights::Open(const std::string& folder,
@@ -121,15 +143,9 @@ absl::Status InitialWeights::Read(const std::vector<runtime::StateInterval>& tar
       MP_RETURN_IF_ERROR(ReadCounter(*place, target));
       continue;
     }
-    if (tensor.dtype() != "F32") {
-      return absl::UnimplementedError(
-          absl::StrCat("train.init_from: master parameters of dtype ", tensor.dtype()));
-    }
-    auto* values = reinterpret_cast<float*>(target.data);
-    MP_RETURN_IF_ERROR(Annotate(
-        place->file->ReadF32(*place->tensor, target.begin, target.end, values), "train.init_from"));
-    MP_RETURN_IF_ERROR(CheckNumbers(
-        *place, absl::MakeSpan(values, static_cast<size_t>(target.end - target.begin))));
+    MP_RETURN_IF_ERROR(tensor.dtype() == "BF16" ? ReadBf16(*place, target)
+                                                : ReadF32(*place, target.begin, target.end,
+                                                          reinterpret_cast<float*>(target.data)));
   }
   return absl::OkStatus();
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/kernels/cpu/elementwise.h"
 #include "engine/kernels/cpu/parallel.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -222,19 +223,37 @@ size_t SumSquaresWorkspaceBytes(int64_t n) {
   return (n + kNormBlock - 1) / kNormBlock * sizeof(double);
 }
 
-double SumSquares(const float* g, int64_t n, void* workspace) {
-  const auto run = HWY_DYNAMIC_DISPATCH(SumSquaresBlock);
+namespace {
+
+// block(at, count): of elements [at, at + count).
+template <typename Block>
+double SumBlocks(int64_t n, void* workspace, const Block& block) {
   double* sums = static_cast<double*>(workspace);
   const int64_t blocks = (n + kNormBlock - 1) / kNormBlock;
   ParallelFor(0, blocks, 8, [&](int64_t first, int64_t last) {
-    for (int64_t block = first; block < last; ++block) {
-      const int64_t at = block * kNormBlock;
-      sums[block] = run(g + at, std::min(kNormBlock, n - at));
+    for (int64_t b = first; b < last; ++b) {
+      sums[b] = block(b * kNormBlock, std::min(kNormBlock, n - b * kNormBlock));
     }
   });
   double sum = 0.0;
-  for (int64_t block = 0; block < blocks; ++block) sum += sums[block];
+  for (int64_t b = 0; b < blocks; ++b) sum += sums[b];
   return sum;
+}
+
+}  // namespace
+
+double SumSquares(const float* g, int64_t n, void* workspace) {
+  const auto run = HWY_DYNAMIC_DISPATCH(SumSquaresBlock);
+  return SumBlocks(n, workspace, [&](int64_t at, int64_t count) { return run(g + at, count); });
+}
+
+double SumSquares(const bf16* g, int64_t n, void* workspace) {
+  const auto run = HWY_DYNAMIC_DISPATCH(SumSquaresBlock);
+  return SumBlocks(n, workspace, [&](int64_t at, int64_t count) {
+    float values[kNormBlock];
+    CastToFloat(g + at, count, values);
+    return run(values, count);
+  });
 }
 
 }  // namespace milepost::kernels

@@ -58,6 +58,7 @@ void Lion(const LionParams& params, int64_t n, float* p, float* m, const float* 
 // g[i] is not finite (a finite float's square cannot overflow fp64).
 size_t SumSquaresWorkspaceBytes(int64_t n);
 double SumSquares(const float* g, int64_t n, void* workspace);
+double SumSquares(const bf16* g, int64_t n, void* workspace);  // the same of the widened values
 
 }  // namespace milepost::kernels
 

@@ -164,6 +164,17 @@ TEST_P(Optimizer, SumSquares) {
   }
 }
 
+TEST_P(Optimizer, SumSquaresOfBf16IsThatOfTheWidened) {
+  for (int64_t n : {1, 17, 4097, 100001}) {
+    const auto g = RandomVector<bf16>(n, 3);
+    std::vector<float> widened(n);
+    CastToFloat(g.data(), n, widened.data());
+    AlignedBuffer workspace(SumSquaresWorkspaceBytes(n));
+    EXPECT_EQ(SumSquares(g.data(), n, workspace.data()),
+              SumSquares(widened.data(), n, workspace.data()));
+  }
+}
+
 TEST_P(Optimizer, SumSquaresIsNotFiniteWhereAGradientIsNot) {
   for (float bad :
        {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {

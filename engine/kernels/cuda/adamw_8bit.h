@@ -14,21 +14,21 @@
 namespace milepost::kernels::cuda {
 
 // As FlatUpdate (optimizer.h); chunks begin at multiples of 256 elements, and so do blocks.
-template <typename T>
+template <typename T, typename P = float, typename G = float>
 struct QuantizedUpdate {
   const FlatChunk* chunks = nullptr;
   int64_t chunk_count = 0;
   const SegmentFactors* factors = nullptr;
   const StepFactors* step = nullptr;
   const UpdateControl* control = nullptr;
-  float* p = nullptr;
+  P* p = nullptr;
   QuantizedMoments state = {};
-  const float* g = nullptr;
+  const G* g = nullptr;
   T* copy = nullptr;  // nullable
 };
 
-template <typename T>
-absl::Status AdamW8Bit(const QuantizedUpdate<T>& update, cudaStream_t stream);
+template <typename T, typename P, typename G>
+absl::Status AdamW8Bit(const QuantizedUpdate<T, P, G>& update, cudaStream_t stream);
 
 }  // namespace milepost::kernels::cuda
 

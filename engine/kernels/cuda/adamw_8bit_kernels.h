@@ -34,11 +34,11 @@ MP_DEVICE uint8_t CodeOf(const CodeBorders& b, float value, float scale) {
   return static_cast<uint8_t>(static_cast<int>(index));
 }
 
-template <typename T>
+template <typename T, typename P = float, typename G = float>
 struct AdamW8BitKernel {
   static constexpr int kThreads = 256;
   static constexpr int kEach = static_cast<int>(kQuantizedBlock) / kWarp;  // of a lane
-  QuantizedUpdate<T> a;
+  QuantizedUpdate<T, P, G> a;
   std::array<float, 256> m_codes, v_codes;
   CodeBorders m_borders, v_borders;
 
@@ -104,6 +104,28 @@ struct AdamW8BitKernel {
     if (c.lane() == 0) c.Store(scale_at, scale);
   }
 
+  // At random where it is bf16: a lane's elements lie within one row of 16, so that each has a word
+  // of a call of its own.
+  template <typename Context>
+  MP_DEVICE void StoreMaster(Context& c, const StepFactors& s, const SegmentFactors& f, int64_t i,
+                             const Floats<kEach>& p, int count) const {
+    if constexpr (sizeof(P) == 2) {
+      const auto element = static_cast<uint64_t>(i + f.element_offset);
+      Pack<bf16, kEach> rounded;
+      MP_UNROLL
+      for (int k = 0; k < kEach; ++k) {
+        rounded.v[k] = RoundAtRandom(p.v[k], WordOf(element + k, s.step, f.round_master));
+      }
+      if (count >= kEach) return c.Store(reinterpret_cast<Pack<bf16, kEach>*>(a.p + i), rounded);
+      MP_UNROLL
+      for (int k = 0; k < kEach; ++k) {
+        if (k < count) c.Store(a.p + i + k, rounded.v[k]);
+      }
+    } else {
+      WriteUpTo(c, a.p + i, p.v, count);
+    }
+  }
+
   // The quantized block from element `begin` of the shard on, of which `count` are the tensor's.
   template <typename Context, typename Array>
   MP_DEVICE void Block(Context& c, const Array& m_table, const Array& v_table, const StepFactors& s,
@@ -122,13 +144,13 @@ struct AdamW8BitKernel {
     for (int k = 0; k < kEach; ++k) AdamWRule::Apply(s, f, scale, g.v[k], p.v[k], m.v[k], v.v[k]);
     Encode(c, m_borders, m, mine, a.state.m + i, a.state.m_scale + block);
     Encode(c, v_borders, v, mine, a.state.v + i, a.state.v_scale + block);
-    WriteUpTo(c, a.p + i, p.v, mine);
+    StoreMaster(c, s, f, i, p, mine);
     if (a.copy != nullptr) WriteUpTo(c, a.copy + i, p.v, mine);
   }
 };
 
-template <typename T>
-AdamW8BitKernel<T> MakeAdamW8Bit(const QuantizedUpdate<T>& update) {
+template <typename T, typename P = float, typename G = float>
+AdamW8BitKernel<T, P, G> MakeAdamW8Bit(const QuantizedUpdate<T, P, G>& update) {
   return {update, SignedCodes(), UnsignedCodes(), SignedBorders(), UnsignedBorders()};
 }
 

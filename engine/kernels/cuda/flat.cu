@@ -10,13 +10,15 @@ int64_t SumSquaresWorkspaceBytes(int64_t n) {
   return CeilDiv(n, kSquaresBlock) * static_cast<int64_t>(sizeof(double));
 }
 
-absl::Status SumSquares(const float* x, int64_t n, double* sum, void* workspace,
-                        cudaStream_t stream) {
-  const SquaresKernel squares = {x, n, static_cast<double*>(workspace)};
+template <typename T>
+absl::Status SumSquares(const T* x, int64_t n, double* sum, void* workspace, cudaStream_t stream) {
+  const SquaresKernel<T> squares = {x, n, static_cast<double*>(workspace)};
   MP_RETURN_IF_ERROR(Launch(squares, squares.grid(), stream, "SumSquares"));
   const SumKernel total = {squares.sums, squares.grid().x, sum};
   return Launch(total, total.grid(), stream, "SumSquares' total");
 }
+template absl::Status SumSquares(const float*, int64_t, double*, void*, cudaStream_t);
+template absl::Status SumSquares(const bf16*, int64_t, double*, void*, cudaStream_t);
 
 absl::Status SumScalars(const double* values, const int32_t* which, int64_t count, double* sum,
                         const double* stop_asked, double* stop, cudaStream_t stream) {

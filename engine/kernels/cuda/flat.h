@@ -45,8 +45,8 @@ inline std::vector<FlatChunk> MakeChunks(const std::vector<FlatRange>& ranges) {
 // *sum = sum of x[i]^2 in fp64: blocks of 4096 elements, then the blocks, in an order that depends
 // on n alone. Not finite exactly if some x[i] is not. `workspace`: SumSquaresWorkspaceBytes.
 int64_t SumSquaresWorkspaceBytes(int64_t n);
-absl::Status SumSquares(const float* x, int64_t n, double* sum, void* workspace,
-                        cudaStream_t stream);
+template <typename T>  // float or bf16
+absl::Status SumSquares(const T* x, int64_t n, double* sum, void* workspace, cudaStream_t stream);
 
 // *sum = sum of values[which[i]], i < count, in that order, and *stop = *stop_asked.
 absl::Status SumScalars(const double* values, const int32_t* which, int64_t count, double* sum,

@@ -12,10 +12,11 @@ namespace milepost::kernels::cuda {
 
 inline constexpr int64_t kSquaresBlock = 4096;
 
-// sums[b] = that of the block's elements.
+// sums[b] = that of the block's elements. T: float or bf16.
+template <typename T>
 struct SquaresKernel {
   static constexpr int kThreads = 256;
-  const float* x;
+  const T* x;
   int64_t n;
   double* sums;
 

@@ -13,11 +13,12 @@
 namespace milepost::kernels::cuda {
 namespace {
 
-double SumOnHost(const std::vector<float>& values, uint64_t seed) {
-  HostArray<float> x(values);
-  const SquaresKernel squares = {x.data(), x.size(), nullptr};
+template <typename T>
+double SumOnHost(const std::vector<T>& values, uint64_t seed) {
+  HostArray<T> x(values);
+  const SquaresKernel<T> squares = {x.data(), x.size(), nullptr};
   HostArray<double> sums(squares.grid().x), sum(1);
-  RunKernel(SquaresKernel{x.data(), x.size(), sums.data()}, seed);
+  RunKernel(SquaresKernel<T>{x.data(), x.size(), sums.data()}, seed);
   RunKernel(SumKernel{sums.data(), sums.size(), sum.data()}, seed);
   return sum.values()[0];
 }
@@ -30,6 +31,11 @@ TEST(Flat, SumOfSquares) {
     const double got = SumOnHost(values, 3);
     EXPECT_NEAR(got, want, 1e-12 * want) << n;
     EXPECT_EQ(got, SumOnHost(values, 4)) << "the order of threads shows";
+    std::vector<bf16> rounded(n);
+    for (int64_t i = 0; i < n; ++i) rounded[i] = FromFloat<bf16>(values[i]);
+    std::vector<float> widened(n);
+    for (int64_t i = 0; i < n; ++i) widened[i] = ToFloat(rounded[i]);
+    EXPECT_EQ(SumOnHost(rounded, 3), SumOnHost(widened, 3));
     values[n / 2] = std::numeric_limits<float>::max();
     EXPECT_TRUE(std::isfinite(SumOnHost(values, 3)));
     values[n / 2] = -INFINITY;

@@ -1,6 +1,6 @@
 // Fused updates over a flat shard: gradient, master, states -> master, states and the rounded
-// parameter, in one pass and one launch for all of the shard's tensors. Bit for bit what the CPU's
-// (cpu/optimizer.h) make, random roundings included.
+// parameter (which may itself be the master), in one pass and one launch for all of the shard's
+// tensors. Bit for bit what the CPU's (cpu/optimizer.h) make, random roundings included.
 //
 //   FlatUpdate<bf16> update{.chunks = ..., .factors = ..., .step = ..., .control = ..., .p =
 //   master,
@@ -30,9 +30,10 @@ struct SegmentFactors {
   float decay = 0;   // SGD, LAMB: added to the gradient or the update, times p
   int32_t norms =
       -1;  // LAMB: its tensor's pair of sums, by which the step is scaled; -1: it is not
-  // Of the tensor's elements: their index in it is their place in the flat buffer plus this.
-  // Rounded states are keyed by it and by the keys.
+  // Of the tensor's elements: their index in it is their place in the flat buffer plus this. Random
+  // roundings are keyed by it and by the keys.
   int64_t element_offset = 0;
+  RandomKey round_master = {};
   RandomKey round_m = {};
   RandomKey round_v = {};
 };
@@ -76,28 +77,29 @@ inline SegmentFactors SegmentFactorsOf(const LionParams& a) {
           .shrink = static_cast<float>(1.0 - double{a.learning_rate} * a.weight_decay)};
 }
 
-// T: the parameter's type. S: that of m and v, float or (rounded at random) bf16. All device memory
-// and 16-byte aligned; element 0 is the shard's first. Chunks begin at multiples of 4 elements.
-template <typename T, typename S = float>
+// T: the parameter's type. S: that of m and v, P: the master's, each float or (rounded at random)
+// bf16. G: the gradient's. All device memory and 16-byte aligned; element 0 is the shard's first.
+// Chunks begin at multiples of 4 elements.
+template <typename T, typename S = float, typename P = float, typename G = float>
 struct FlatUpdate {
   const FlatChunk* chunks = nullptr;
   int64_t chunk_count = 0;
   const SegmentFactors* factors = nullptr;
   const StepFactors* step = nullptr;
   const UpdateControl* control = nullptr;  // skip: nothing is written
-  float* p = nullptr;
+  P* p = nullptr;
   S* m = nullptr;
   S* v = nullptr;  // AdamW alone
-  const float* g = nullptr;
+  const G* g = nullptr;
   T* copy = nullptr;  // nullable: receives p as T
 };
 
-template <typename T, typename S>
-absl::Status AdamW(const FlatUpdate<T, S>& update, cudaStream_t stream);
-template <typename T, typename S>
-absl::Status Sgd(const FlatUpdate<T, S>& update, cudaStream_t stream);
-template <typename T, typename S>
-absl::Status Lion(const FlatUpdate<T, S>& update, cudaStream_t stream);
+template <typename T, typename S, typename P, typename G>
+absl::Status AdamW(const FlatUpdate<T, S, P, G>& update, cudaStream_t stream);
+template <typename T, typename S, typename P, typename G>
+absl::Status Sgd(const FlatUpdate<T, S, P, G>& update, cudaStream_t stream);
+template <typename T, typename S, typename P, typename G>
+absl::Status Lion(const FlatUpdate<T, S, P, G>& update, cudaStream_t stream);
 
 }  // namespace milepost::kernels::cuda
 

@@ -40,13 +40,15 @@ struct LionRule {
   }
 };
 
-// A thread has four times four elements. Where states are rounded these are 16 apart within a group
-// of 64 of the tensor: those whose random words four Philox calls give.
-template <typename Rule, typename T, typename S>
+// A thread has four times four elements. Where anything is rounded at random these are 16 apart
+// within a group of 64 of the tensor: those whose random words four Philox calls give.
+template <typename Rule, typename T, typename S, typename P = float, typename G = float>
 struct FlatUpdateKernel {
   static constexpr int kThreads = 256;
-  static constexpr bool kRounds = sizeof(S) == 2;
-  FlatUpdate<T, S> a;
+  static constexpr bool kRoundsMaster = sizeof(P) == 2;
+  static constexpr bool kRoundsStates = sizeof(S) == 2;
+  static constexpr bool kRounds = kRoundsMaster || kRoundsStates;
+  FlatUpdate<T, S, P, G> a;
 
   Grid grid() const { return {.x = a.chunk_count}; }
 
@@ -80,10 +82,10 @@ struct FlatUpdateKernel {
     return words;
   }
 
-  template <typename Context>
-  MP_DEVICE static void StoreState(Context& c, S* to, const float (&values)[4], const Words& words,
-                                   int j, int64_t count) {
-    if constexpr (kRounds) {
+  template <typename Context, typename V>
+  MP_DEVICE static void StoreRounded(Context& c, V* to, const float (&values)[4],
+                                     const Words& words, int j, int64_t count) {
+    if constexpr (sizeof(V) == 2) {
       Pack<bf16, 4> rounded;
       MP_UNROLL
       for (int k = 0; k < 4; ++k) rounded.v[k] = RoundAtRandom(values[k], words.calls[k][j]);
@@ -104,9 +106,10 @@ struct FlatUpdateKernel {
   template <int kApart, typename Context>
   MP_DEVICE void Sixteen(Context& c, const StepFactors& s, const SegmentFactors& f, float scale,
                          int64_t at, int64_t begin, int64_t end) const {
-    Words m_words, v_words;
-    if constexpr (kRounds) {
-      const auto element = static_cast<uint64_t>(at + f.element_offset);
+    Words p_words, m_words, v_words;
+    const auto element = static_cast<uint64_t>(at + f.element_offset);
+    if constexpr (kRoundsMaster) p_words = WordsFrom(element, s.step, f.round_master);
+    if constexpr (kRoundsStates) {
       m_words = WordsFrom(element, s.step, f.round_m);
       if constexpr (Rule::kHasV) v_words = WordsFrom(element, s.step, f.round_v);
     }
@@ -122,9 +125,9 @@ struct FlatUpdateKernel {
       if constexpr (Rule::kHasV) v = ReadUpTo<4>(c, a.v + i, count);
       MP_UNROLL
       for (int k = 0; k < 4; ++k) Rule::Apply(s, f, scale, g.v[k], p.v[k], m.v[k], v.v[k]);
-      StoreState(c, a.m + i, m.v, m_words, j, count);
-      if constexpr (Rule::kHasV) StoreState(c, a.v + i, v.v, v_words, j, count);
-      WriteUpTo(c, a.p + i, p.v, count);
+      StoreRounded(c, a.m + i, m.v, m_words, j, count);
+      if constexpr (Rule::kHasV) StoreRounded(c, a.v + i, v.v, v_words, j, count);
+      StoreRounded(c, a.p + i, p.v, p_words, j, count);
       if (a.copy != nullptr) WriteUpTo(c, a.copy + i, p.v, count);
     }
   }

@@ -51,7 +51,8 @@ absl::StatusOr<BoundOp> BindReduceGradients(const CudaBinding& b) {
   if (b.plan.options.Shards() > 1) padding = kernels::cuda::MakeChunks(RangesOf(PaddingOf(group)));
   MP_ASSIGN_OR_RETURN(const kernels::cuda::FlatChunk* chunks, b.services.tables->Upload(padding));
   float* gradient = BufferOf<float>(b, group.gradient_buffer);
-  float* shard = b.plan.options.ShardsGradients() ? ShardGradient(b) : nullptr;
+  const bool adds = b.plan.options.ShardsGradients() && !b.plan.options.RoundsGradients();
+  float* shard = adds ? ShardGradient(b) : nullptr;
   return [call, chunks, chunk_count = static_cast<int64_t>(padding.size()), gradient, shard,
           mine = gradient + ShardBegin(b),
           count = group.shard_elements](const StepContext& context) {
@@ -62,6 +63,22 @@ absl::StatusOr<BoundOp> BindReduceGradients(const CudaBinding& b) {
     if (shard == nullptr) return absl::OkStatus();
     return context.first_micro_step ? kernels::cuda::Cast(mine, count, shard, call.stream)
                                     : kernels::cuda::Accumulate(mine, count, shard, call.stream);
+  };
+}
+
+absl::StatusOr<BoundOp> BindRoundGradients(const CudaBinding& b) {
+  const plan::FlatGroup& group = GroupOf(b);
+  std::vector<kernels::cuda::FlatChunk> padding;  // where shards are reduced it is zeros already
+  if (b.plan.options.Shards() == 1) padding = kernels::cuda::MakeChunks(RangesOf(PaddingOf(group)));
+  MP_ASSIGN_OR_RETURN(const kernels::cuda::FlatChunk* chunks, b.services.tables->Upload(padding));
+  float* gradient = BufferOf<float>(b, group.gradient_buffer);
+  return [chunks, chunk_count = static_cast<int64_t>(padding.size()), gradient,
+          mine = gradient + ShardBegin(b), rounded = ShardGradient<kernels::bf16>(b),
+          count = group.shard_elements, stream = b.stream()](const StepContext&) {
+    if (chunk_count > 0) {
+      MP_RETURN_IF_ERROR(kernels::cuda::ZeroRanges(chunks, chunk_count, gradient, stream));
+    }
+    return kernels::cuda::Cast(mine, count, rounded, stream);
   };
 }
 
@@ -107,6 +124,8 @@ absl::StatusOr<BoundOp> BindCollective(const CudaBinding& b) {
   switch (b.planned.op.kind) {
     case OpKind::kReduceGradients:
       return BindReduceGradients(b);
+    case OpKind::kRoundGradients:
+      return BindRoundGradients(b);
     case OpKind::kGatherParameters:
       return b.planned.op.outputs.empty() ? BindCall(b) : MP_BIND_BY_DTYPE(GatherFromShards, b);
     case OpKind::kReduceStatistics:

@@ -51,29 +51,39 @@ absl::StatusOr<Update> StartUpdate(const CudaBinding& b, const Chunks& chunks) {
   return update;
 }
 
-// At fp32 the parameter is its own master.
+// In fp32, and where the parameter is another, that too.
 template <typename T, typename Update>
-absl::Status SetParameters(const CudaBinding& b, Update& update) {
+absl::Status SetMaster(const CudaBinding& b, Update& update) {
   const plan::FlatGroup& group = GroupOf(b);
   update.p = ShardMaster(b);
   if (group.master_buffer == plan::kNoBuffer) {
     if constexpr (std::is_same_v<T, float>) return absl::OkStatus();
     return absl::InternalError("a 16-bit group has no master buffer");
   }
-  update.copy = BufferOf<T>(b, group.parameter_buffer) +
-                (b.plan.options.ShardsParameters() ? 0 : ShardBegin(b));
+  update.copy = ShardParameters<T>(b);
   return absl::OkStatus();
 }
 
-template <typename T, typename S>
+// At fp32, and where masters are in bf16 (update.p's type), the parameter is its own master.
+template <typename T, typename Update>
+absl::Status SetParameters(const CudaBinding& b, Update& update) {
+  if constexpr (std::is_same_v<decltype(update.p), bf16*>) {
+    update.p = ShardParameters<bf16>(b);
+    return absl::OkStatus();
+  } else {
+    return SetMaster<T>(b, update);
+  }
+}
+
+template <typename T, typename S, typename P, typename G>
 absl::StatusOr<BoundOp> FlatOptimizerOf(const CudaBinding& b) {
   const plan::FlatGroup& group = GroupOf(b);
-  using Update = cuda::FlatUpdate<T, S>;
+  using Update = cuda::FlatUpdate<T, S, P, G>;
   MP_ASSIGN_OR_RETURN(Update update, StartUpdate<Update>(b, ChunksOf(b)));
   MP_RETURN_IF_ERROR(SetParameters<T>(b, update));
   update.m = BufferOf<S>(b, group.m_buffer);
   update.v = BufferOf<S>(b, group.v_buffer);
-  update.g = ShardGradient(b);
+  update.g = ShardGradient<G>(b);
   switch (group.optimizer) {
     case Optimizer::kAdamW:
       return
@@ -112,33 +122,41 @@ absl::StatusOr<BoundOp> MuonOf(const CudaBinding& b) {
       [update, stream = b.stream()](const StepContext&) { return cuda::MuonApply(update, stream); };
 }
 
-template <typename T>
+template <typename T, typename P, typename G>
 absl::StatusOr<BoundOp> AdamW8BitOf(const CudaBinding& b) {
   const plan::FlatGroup& group = GroupOf(b);
-  using Update = cuda::QuantizedUpdate<T>;
+  using Update = cuda::QuantizedUpdate<T, P, G>;
   MP_ASSIGN_OR_RETURN(Update update, StartUpdate<Update>(b, ChunksOf(b)));
   MP_RETURN_IF_ERROR(SetParameters<T>(b, update));
   update.state = {BufferOf<uint8_t>(b, group.m_buffer), BufferOf<float>(b, group.m_scale_buffer),
                   BufferOf<uint8_t>(b, group.v_buffer), BufferOf<float>(b, group.v_scale_buffer)};
-  update.g = ShardGradient(b);
+  update.g = ShardGradient<G>(b);
   return
       [update, stream = b.stream()](const StepContext&) { return cuda::AdamW8Bit(update, stream); };
+}
+
+// P: the masters' type, G: the gradient's.
+template <typename T, typename P, typename G>
+absl::StatusOr<BoundOp> ElementwiseOf(const CudaBinding& b) {
+  const plan::FlatGroup& group = GroupOf(b);
+  if (group.optimizer == Optimizer::kAdamW8Bit) return AdamW8BitOf<T, P, G>(b);
+  return group.state_dtype == graph::DType::kBF16 ? FlatOptimizerOf<T, bf16, P, G>(b)
+                                                  : FlatOptimizerOf<T, float, P, G>(b);
 }
 
 template <typename T>
 absl::StatusOr<BoundOp> OptimizerOf(const CudaBinding& b) {
   const plan::FlatGroup& group = GroupOf(b);
-  if (group.state_dtype == graph::DType::kBF16) return FlatOptimizerOf<T, bf16>(b);
-  switch (group.optimizer) {
-    case Optimizer::kLamb:
-      return LambOf<T>(b);
-    case Optimizer::kMuon:
-      return MuonOf<T>(b);
-    case Optimizer::kAdamW8Bit:
-      return AdamW8BitOf<T>(b);
-    default:
-      return FlatOptimizerOf<T, float>(b);
+  const bool masters = group.master_dtype == graph::DType::kF32;
+  const bool rounds = b.plan.options.RoundsGradients();
+  if (group.optimizer == Optimizer::kLamb) return LambOf<T>(b);
+  if (group.optimizer == Optimizer::kMuon) return MuonOf<T>(b);
+  if (masters && !rounds) return ElementwiseOf<T, float, float>(b);
+  if constexpr (std::is_same_v<T, bf16>) {
+    if (masters) return ElementwiseOf<T, float, bf16>(b);
+    return rounds ? ElementwiseOf<T, bf16, bf16>(b) : ElementwiseOf<T, bf16, float>(b);
   }
+  return absl::InternalError("masters or gradients in bf16, but parameters in another type");
 }
 
 kernels::MuonMatrix MatrixOf(const plan::GroupParameter& p) { return {p.shape[0], p.shape[1]}; }

@@ -14,11 +14,12 @@ namespace {
 using graph::OpKind;
 namespace cuda = kernels::cuda;
 
-absl::StatusOr<BoundOp> BindGradNorm(const CudaBinding& b) {
+template <typename T>
+absl::StatusOr<BoundOp> GradNormOf(const CudaBinding& b) {
   const int64_t count = GroupOf(b).padded_elements / b.plan.options.world;
   MP_RETURN_IF_ERROR(b.RequireWorkspace(cuda::SumSquaresWorkspaceBytes(count)));
   const int64_t slice = b.rank / b.plan.options.Shards();  // within the shard
-  return [gradient = ShardGradient(b) + count * slice, count,
+  return [gradient = ShardGradient<T>(b) + count * slice, count,
           slot = Scalars(b) + b.plan.ReducedScalars() + b.attributes().group,
           workspace = b.Workspace(), stream = b.stream()](const StepContext&) {
     return cuda::SumSquares(gradient, count, slot, workspace, stream);
@@ -50,7 +51,7 @@ absl::StatusOr<BoundOp> BindReduceScalars(const CudaBinding& b) {
 absl::StatusOr<BoundOp> BindUpdateOp(const CudaBinding& b) {
   switch (b.planned.op.kind) {
     case OpKind::kGradNorm:
-      return BindGradNorm(b);
+      return b.plan.options.RoundsGradients() ? GradNormOf<kernels::bf16>(b) : GradNormOf<float>(b);
     case OpKind::kReduceScalars:
       return BindReduceScalars(b);
     case OpKind::kOptimizer:

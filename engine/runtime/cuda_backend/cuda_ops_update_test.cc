@@ -81,6 +81,8 @@ struct UpdateCase {
   int rank = 0;
   bool rounded_states = false;
   int group = 0;
+  bool masters = true;
+  bool rounded_gradients = false;
 };
 
 constexpr double kLossScale = 1024;
@@ -89,11 +91,14 @@ constexpr double kMaxNorm = 0.7;
 v1::JobSpec SpecOf(const TinyJob& job, const UpdateCase& c) {
   TinyOptions options{.ranks = c.world, .stage = c.stage, .group = c.group};
   options.global_batch = 4 * c.world;
+  if (c.rounded_gradients) options.micro_batch = 4;  // accumulation 1
   options.precision = c.precision;
   v1::JobSpec spec = job.Spec(options);
   v1::OptimizerSpec& optimizer = *spec.mutable_train()->mutable_optimizer();
   optimizer.set_type(c.optimizer);
   if (c.rounded_states) optimizer.set_state_dtype(v1::STATE_DTYPE_BF16);
+  if (!c.masters) optimizer.set_master(v1::MASTER_DTYPE_NONE);
+  if (c.rounded_gradients) spec.mutable_train()->set_grad_dtype(v1::GRAD_DTYPE_BF16);
   const auto add = [&](const char* match) {
     optimizer.add_groups()->set_match(match);
     return optimizer.mutable_groups(optimizer.groups_size() - 1);
@@ -241,7 +246,12 @@ class UpdateBench {
     Fill<float>(
         group, [](const Group& g) { return g.master_buffer; }, floats(0.3F));
     if (group.frozen) return;
-    Fill<float>(group, Gradient, floats(0.05F * static_cast<float>(kLossScale)));
+    constexpr float kGradient = 0.05F * static_cast<float>(kLossScale);
+    if (plan.options.RoundsGradients()) {
+      Fill<kernels::bf16>(group, Gradient, [](float x) { return kernels::ToBf16(kGradient * x); });
+    } else {
+      Fill<float>(group, Gradient, floats(kGradient));
+    }
     const auto m = [](const Group& g) { return g.m_buffer; };
     const auto v = [](const Group& g) { return g.v_buffer; };
     if (plan::IsQuantized(group.optimizer)) {
@@ -423,6 +433,22 @@ TEST_F(CudaUpdate, RoundsStatesAsTheCpu) {
       c.optimizer = optimizer;
       c.rounded_states = true;
       ExpectTheCpus(c);
+    }
+  }
+}
+
+TEST_F(CudaUpdate, RoundsParametersAndReadsGradientsInBf16AsTheCpu) {
+  for (const auto optimizer : {v1::OptimizerSpec::TYPE_ADAMW, v1::OptimizerSpec::TYPE_SGD,
+                               v1::OptimizerSpec::TYPE_LION, v1::OptimizerSpec::TYPE_ADAMW_8BIT}) {
+    for (UpdateCase c : Layouts()) {
+      for (const int bits : {1, 2, 3, 7}) {
+        c.optimizer = optimizer;
+        c.precision = v1::PRECISION_BF16;
+        c.masters = (bits & 1) == 0;
+        c.rounded_gradients = (bits & 2) != 0;
+        c.rounded_states = (bits & 4) != 0 && optimizer != v1::OptimizerSpec::TYPE_ADAMW_8BIT;
+        ExpectTheCpus(c);
+      }
     }
   }
 }

@@ -49,6 +49,7 @@ std::map<plan::BufferId, DType> TypesOf(const plan::StepPlan& plan) {
     const DType state = plan::IsQuantized(group.optimizer) ? DType::kU8 : group.state_dtype;
     types[group.m_buffer] = types[group.v_buffer] = state;
     types[group.parameter_buffer] = plan.options.compute_dtype;
+    types[group.gradient_shard_buffer] = plan.options.grad_dtype;
   }
   for (const plan::BufferId scalars : {plan.scalars, plan.update_norms}) {
     types[scalars] = DType::kF64;

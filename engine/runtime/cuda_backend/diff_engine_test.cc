@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -106,6 +107,22 @@ TEST(DiffEngine, UpdatesOfEveryOptimizerAreTheCpus) {
     v1::JobSpec spec = job.Spec(Tiny({.precision = v1::PRECISION_BF16}));
     spec.mutable_train()->mutable_optimizer()->set_type(type);
     ExpectAlike(Diffs(spec));
+  }
+}
+
+TEST(DiffEngine, UpdatesInFewerBitsAreTheCpus) {
+  const TinyJob job;
+  for (const auto type : {v1::OptimizerSpec::TYPE_ADAMW, v1::OptimizerSpec::TYPE_ADAMW_8BIT}) {
+    TinyOptions tiny = Tiny({.precision = v1::PRECISION_BF16});
+    tiny.global_batch = 2;
+    v1::JobSpec spec = job.Spec(tiny);
+    spec.mutable_train()->mutable_optimizer()->set_type(type);
+    spec.mutable_train()->mutable_optimizer()->set_master(v1::MASTER_DTYPE_NONE);
+    spec.mutable_train()->set_grad_dtype(v1::GRAD_DTYPE_BF16);
+    const std::vector<OpDiff> diffs = Diffs(spec);
+    ExpectAlike(diffs);
+    EXPECT_TRUE(std::any_of(diffs.begin(), diffs.end(),
+                            [](const OpDiff& op) { return op.kind == OpKind::kRoundGradients; }));
   }
 }
 

@@ -61,6 +61,7 @@ SegmentFactors FactorsOf(const plan::FlatGroup& group, const Segment& segment,
   const auto key = [&](RandomPurpose purpose) {
     return PhiloxKey(c.seed, RandomStream(purpose, static_cast<uint32_t>(segment.parameter)));
   };
+  factors.round_master = key(RandomPurpose::kRoundMaster);
   factors.round_m = key(RandomPurpose::kRoundM);
   factors.round_v = key(RandomPurpose::kRoundV);
   return factors;

@@ -171,6 +171,14 @@ TEST(RanksOnGpus, TrainAlikeInGroupsThatShardEverything) {
   ExpectAlike(Spec(job, {.ranks = 4, .stage = 3, .group = 2}, 1), 1e-4);
 }
 
+TEST(RanksOnGpus, TrainAlikeInFewerBits) {
+  const TinyJob job;
+  v1::JobSpec spec = Spec(job, {.ranks = 2, .stage = 1, .precision = v1::PRECISION_BF16}, 1);
+  spec.mutable_train()->mutable_optimizer()->set_master(v1::MASTER_DTYPE_NONE);
+  spec.mutable_train()->set_grad_dtype(v1::GRAD_DTYPE_BF16);
+  ExpectAlike(spec, 2e-2);
+}
+
 // Whatever a rank's own host finds the fastest.
 TEST(RanksOnGpus, AllTakeTheAlgorithmsOfRankZero) {
   using Order = kernels::cuda::HostProducts::Order;
