@@ -1,5 +1,5 @@
 // Fields that a spec leaves to the planner: `train.batch.micro`, `train.zero.stage` and
-// `train.recompute` may be `auto`.
+// `train.recompute` may be `auto`; with `train.memory: low` it may store less.
 #ifndef MILEPOST_COMMON_SPEC_AUTO_FIELDS_H_
 #define MILEPOST_COMMON_SPEC_AUTO_FIELDS_H_
 
@@ -15,8 +15,11 @@ inline bool StageIsAuto(const v1::JobSpec& spec) { return spec.train().zero().st
 inline bool RecomputeIsAuto(const v1::JobSpec& spec) {
   return spec.train().recompute() == v1::RECOMPUTE_AUTO;
 }
+inline bool MemoryIsLow(const v1::JobSpec& spec) {
+  return spec.train().memory() == v1::MEMORY_USE_LOW;
+}
 inline bool HasAutoFields(const v1::JobSpec& spec) {
-  return MicroIsAuto(spec) || StageIsAuto(spec) || RecomputeIsAuto(spec);
+  return MicroIsAuto(spec) || StageIsAuto(spec) || RecomputeIsAuto(spec) || MemoryIsLow(spec);
 }
 
 }  // namespace milepost

@@ -29,6 +29,9 @@ SettingSpace AutoSpace(const v1::JobSpec& spec) {
   const Setting given = SettingOf(spec);
   SettingSpace space = {{given.micro}, {given.stage}, {given.recompute}, {given.offload}};
   if (MicroIsAuto(spec)) space.micros = MicrosUpTo(spec, kMostSequencesAtOnce);
+  // Gradients in bf16 are of one micro-step, which has all sequences.
+  const bool rounds = spec.train().grad_dtype() == v1::GRAD_DTYPE_BF16;
+  if (rounds && MicroIsAuto(spec)) space.micros = {given.micro * given.accumulation};
   if (StageIsAuto(spec)) {
     space.stages = {1, 0, 2, 3};
     if (spec.resources().ranks() == 1) space.stages = {1};  // all the same
@@ -44,7 +47,8 @@ class Chooser {
   Chooser(const v1::JobSpec& spec, const RankPlace& place)
       : spec_(spec), place_(place), space_(AutoSpace(spec)) {}
 
-  absl::StatusOr<Resolved> Resolve() && {
+  // nullopt: nothing fits; Refusal() says so.
+  absl::StatusOr<std::optional<Resolved>> Resolve() {
     MP_ASSIGN_OR_RETURN(settings_, Search(spec_, space_, place_));
     // By the least bytes a setting may seem to fit that does not quite: then the next one.
     while (!settings_.empty()) {
@@ -53,7 +57,22 @@ class Chooser {
       if (Fits(chosen, place_)) return Explained(chosen);
       MP_RETURN_IF_ERROR(NextSmaller(chosen));
     }
-    return Refusal();
+    return std::nullopt;
+  }
+
+  absl::Status Refusal() const {
+    Setting least = SettingOf(spec_);
+    least.micro = space_.micros.front();
+    least.accumulation = SettingOf(spec_).micro * SettingOf(spec_).accumulation / least.micro;
+    least.stage = space_.stages.back();
+    least.recompute = space_.recomputes.back();
+    MP_RETURN_IF_ERROR(Assess(spec_, place_, /*exact=*/true, &least));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "does not fit whatever is chosen for the fields that are auto: a rank needs ",
+        GiB(least.bytes), " even with train.batch.micro: ", least.micro,
+        ", train.zero.stage: ", least.stage, " and train.recompute: ", Name(least.recompute),
+        ", and ", place_.memory_of, " has ", GiB(place_.memory_bytes),
+        "; shorten data.sequence_length, use more ranks, or make the model smaller"));
   }
 
  private:
@@ -122,7 +141,7 @@ class Chooser {
     return setting;
   }
 
-  absl::StatusOr<Resolved> Explained(const Setting& chosen) const {
+  absl::StatusOr<std::optional<Resolved>> Explained(const Setting& chosen) const {
     Resolved resolved = {.spec = WithSetting(spec_, chosen)};
     const auto add = [&](absl::string_view field, const auto& value, const std::string& reason) {
       v1::Choice& choice = resolved.choices.emplace_back();
@@ -138,6 +157,7 @@ class Chooser {
     if (RecomputeIsAuto(spec_)) {
       add("train.recompute", Name(chosen.recompute), WhyRecompute(chosen));
     }
+    if (resolved.choices.empty()) return resolved;
     v1::Choice& first = resolved.choices.front();
     first.set_reason(absl::StrCat(first.reason(), "; expected ", HumanSeconds(chosen.seconds),
                                   " a step, ", GiB(chosen.bytes), " of the ",
@@ -186,21 +206,6 @@ class Chooser {
     return Others(
         space_.recomputes, chosen, [](const Setting& s) { return s.recompute; },
         [](Recompute recompute) { return std::string(Name(recompute)); });
-  }
-
-  absl::Status Refusal() const {
-    Setting least = SettingOf(spec_);
-    least.micro = space_.micros.front();
-    least.accumulation = SettingOf(spec_).micro * SettingOf(spec_).accumulation / least.micro;
-    least.stage = space_.stages.back();
-    least.recompute = space_.recomputes.back();
-    MP_RETURN_IF_ERROR(Assess(spec_, place_, /*exact=*/true, &least));
-    return absl::InvalidArgumentError(absl::StrCat(
-        "does not fit whatever is chosen for the fields that are auto: a rank needs ",
-        GiB(least.bytes), " even with train.batch.micro: ", least.micro,
-        ", train.zero.stage: ", least.stage, " and train.recompute: ", Name(least.recompute),
-        ", and ", place_.memory_of, " has ", GiB(place_.memory_bytes),
-        "; shorten data.sequence_length, use more ranks, or make the model smaller"));
   }
 
   const v1::JobSpec& spec_;
@@ -268,6 +273,55 @@ std::string Rows(const v1::JobSpec& spec, const std::vector<Setting>& settings) 
   return text;
 }
 
+struct StorageField {
+  const char* field;
+  std::string value;
+};
+
+// What train.memory: low has changed.
+std::vector<StorageField> StorageChanges(const v1::JobSpec& from, const v1::JobSpec& to) {
+  const v1::OptimizerSpec& before = from.train().optimizer();
+  const v1::OptimizerSpec& after = to.train().optimizer();
+  std::vector<StorageField> changes;
+  if (before.type() != after.type()) changes.push_back({"train.optimizer.type", "adamw_8bit"});
+  const bool bf16 = after.state_dtype() == v1::STATE_DTYPE_BF16;
+  if (before.state_dtype() != after.state_dtype() && bf16) {
+    changes.push_back({"train.optimizer.state_dtype", "bf16"});
+  }
+  if (before.master() != after.master()) changes.push_back({"train.optimizer.master", "none"});
+  if (from.train().grad_dtype() != to.train().grad_dtype()) {
+    changes.push_back({"train.grad_dtype", "bf16"});
+  }
+  return changes;
+}
+
+// "train.optimizer.type: adamw_8bit and train.optimizer.master: none"; "what is given".
+std::string StorageDifference(const v1::JobSpec& from, const v1::JobSpec& to) {
+  std::vector<std::string> parts;
+  for (const StorageField& change : StorageChanges(from, to)) {
+    parts.push_back(absl::StrCat(change.field, ": ", change.value));
+  }
+  return parts.empty() ? "what is given" : absl::StrJoin(parts, " and ");
+}
+
+// `tried`: what does less harm, and does not fit.
+void AddStorageChoices(const v1::JobSpec& spec, const std::vector<std::string>& tried,
+                       Resolved* resolved) {
+  const auto add = [&](absl::string_view field, absl::string_view value,
+                       const std::string& reason) {
+    v1::Choice& choice = resolved->choices.emplace_back();
+    choice.set_field(std::string(field));
+    choice.set_value(std::string(value));
+    choice.set_reason(reason);
+  };
+  const std::vector<StorageField> changes = StorageChanges(spec, resolved->spec);
+  if (changes.empty()) return add("train.memory", "exact", "it fits with what is given");
+  for (const StorageField& change : changes) {
+    add(change.field, change.value,
+        absl::StrCat("train.memory: low; does not fit with ", absl::StrJoin(tried, ", nor with ")));
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<DeviceProfile> ProfileOf(const v1::JobSpec& spec, int threads) {
@@ -281,15 +335,31 @@ absl::StatusOr<DeviceProfile> ProfileOf(const v1::JobSpec& spec, int threads) {
 absl::StatusOr<Resolved> ResolveAuto(const v1::JobSpec& spec, const RankPlace& place) {
   if (!HasAutoFields(spec)) return Resolved{.spec = spec};
   if (place.memory_bytes <= 0) {
-    const char* field = MicroIsAuto(spec)   ? "train.batch.micro"
-                        : StageIsAuto(spec) ? "train.zero.stage"
-                                            : "train.recompute";
-    return absl::InvalidArgumentError(absl::StrCat(
-        field,
-        ": auto needs to know the memory of a rank: give resources.memory, or start the "
-        "workers before the job is submitted"));
+    const char* field = MicroIsAuto(spec)       ? "train.batch.micro: auto"
+                        : StageIsAuto(spec)     ? "train.zero.stage: auto"
+                        : RecomputeIsAuto(spec) ? "train.recompute: auto"
+                                                : "train.memory: low";
+    return absl::InvalidArgumentError(
+        absl::StrCat(field,
+                     " needs to know the memory of a rank: give resources.memory, or start the "
+                     "workers before the job is submitted"));
   }
-  return Chooser(spec, place).Resolve();
+  const std::vector<v1::JobSpec> storages =
+      MemoryIsLow(spec) ? StoragesOf(spec) : std::vector<v1::JobSpec>{spec};
+  std::vector<std::string> tried;
+  for (const v1::JobSpec& storage : storages) {
+    Chooser chooser(storage, place);
+    MP_ASSIGN_OR_RETURN(std::optional<Resolved> resolved, chooser.Resolve());
+    if (resolved.has_value()) {
+      if (MemoryIsLow(spec)) AddStorageChoices(spec, tried, &*resolved);
+      return *std::move(resolved);
+    }
+    tried.push_back(StorageDifference(spec, storage));
+    if (&storage != &storages.back()) continue;
+    if (!MemoryIsLow(spec)) return chooser.Refusal();
+    return Annotate(chooser.Refusal(), absl::StrCat("train.memory: low, with ", tried.back()));
+  }
+  return absl::InternalError("there is no storage to choose");
 }
 
 namespace {
@@ -333,11 +403,12 @@ absl::Status CheckFits(const v1::JobSpec& spec, const StepPlan& plan, const Rank
                                   place.memory_of, " has ", shown(place.memory_bytes));
   MP_ASSIGN_OR_RETURN(const std::vector<Setting> nearest, Nearest(spec, place));
   if (nearest.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        text,
-        "; no micro-batch, stage or recomputation makes it fit: shorten "
-        "data.sequence_length, use more ranks with memory of their own, or make the model "
-        "smaller"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(text,
+                     "; no micro-batch, stage or recomputation makes it fit: shorten "
+                     "data.sequence_length, use more ranks with memory of their own, ",
+                     StoragesOf(spec).size() > 1 ? "let train.memory be low, " : "",
+                     "or make the model smaller"));
   }
   return absl::InvalidArgumentError(
       absl::StrCat(text, "; what fits, bytes of a rank and expected time:", Rows(spec, nearest)));

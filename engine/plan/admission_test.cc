@@ -118,6 +118,61 @@ TEST(Admission, AutoIsAsFastAsAnythingThatFits) {
   }
 }
 
+// What does the least harm and fits, at memories from plenty to too little.
+TEST(Admission, LowMemoryStoresAsMuchAsFits) {
+  v1::JobSpec spec = Spec();
+  spec.mutable_train()->set_precision(v1::PRECISION_BF16);
+  spec.mutable_train()->mutable_batch()->set_micro(12);
+  spec.mutable_train()->mutable_batch()->set_accumulation(1);
+  spec.mutable_train()->set_memory(v1::MEMORY_USE_LOW);
+  ASSERT_EQ(ValidateJobSpec(spec), absl::OkStatus());
+  const std::vector<v1::JobSpec> storages = StoragesOf(spec);
+  ASSERT_EQ(storages.size(), 5u);
+  std::vector<int64_t> bytes;
+  for (const v1::JobSpec& storage : storages) {
+    EXPECT_EQ(ValidateJobSpec(storage), absl::OkStatus());
+    Setting setting = SettingOf(storage);
+    ASSERT_EQ(Assess(storage, PlaceWith(0), /*exact=*/true, &setting), absl::OkStatus());
+    if (!bytes.empty()) {
+      EXPECT_LT(setting.bytes, bytes.back());
+    }
+    bytes.push_back(setting.bytes);
+  }
+  for (size_t i = 0; i < storages.size(); ++i) {
+    const auto resolved = ResolveAuto(spec, PlaceWith(bytes[i]));
+    ASSERT_TRUE(resolved.ok()) << resolved.status();
+    EXPECT_EQ(SpecDigest(resolved->spec), SpecDigest(storages[i])) << i;
+    EXPECT_FALSE(HasAutoFields(resolved->spec));
+  }
+  const auto last = ResolveAuto(spec, PlaceWith(bytes[4]));
+  ASSERT_EQ(last->choices.size(), 3u);
+  EXPECT_EQ(last->choices[0].field(), "train.optimizer.type");
+  EXPECT_EQ(last->choices[1].field(), "train.optimizer.master");
+  EXPECT_EQ(last->choices[2].field(), "train.grad_dtype");
+  EXPECT_THAT(last->choices[2].reason(),
+              HasSubstr("train.memory: low; does not fit with what is given, nor with "
+                        "train.optimizer.state_dtype: bf16, nor with "
+                        "train.optimizer.type: adamw_8bit, nor with"));
+  EXPECT_EQ(ResolveAuto(spec, PlaceWith(bytes[0]))->choices[0].value(), "exact");
+  EXPECT_THAT(ResolveAuto(spec, PlaceWith(bytes[4] - 1)).status().message(),
+              HasSubstr("train.memory: low, with train.optimizer.type: adamw_8bit and "));
+}
+
+// Sums of micro-steps are not kept in bf16: one that auto leaves to itself has all sequences.
+TEST(Admission, LowMemoryMindsTheMicroSteps) {
+  v1::JobSpec spec = AutoSpec();
+  spec.mutable_train()->set_precision(v1::PRECISION_BF16);
+  spec.mutable_train()->set_memory(v1::MEMORY_USE_LOW);
+  EXPECT_EQ(StoragesOf(spec).size(), 5u);
+  spec.mutable_train()->mutable_batch()->set_micro(2);
+  spec.mutable_train()->mutable_batch()->set_accumulation(6);
+  const std::vector<v1::JobSpec> storages = StoragesOf(spec);
+  ASSERT_EQ(storages.size(), 4u);
+  EXPECT_EQ(storages.back().train().grad_dtype(), v1::GRAD_DTYPE_FP32);
+  spec.mutable_train()->mutable_optimizer()->set_type(v1::OptimizerSpec::TYPE_MUON);
+  EXPECT_EQ(StoragesOf(spec).size(), 1u);
+}
+
 TEST(Admission, ChoicesSayWhy) {
   const v1::JobSpec spec = AutoSpec();
   Setting tight = {.micro = 2, .accumulation = 6, .stage = 3, .recompute = Recompute::kFull};

@@ -4,7 +4,10 @@
 #include "absl/strings/str_cat.h"
 #include "common/spec/parse.h"
 #include "common/spec/validate.h"
+#include "engine/plan/admission.h"
+#include "engine/plan/device_profile.h"
 #include "engine/plan/planner.h"
+#include "engine/plan/required_bytes.h"
 #include "engine/plan/verify.h"
 #include "gtest/gtest.h"
 #include "milepost/v1/job_spec.pb.h"
@@ -69,6 +72,49 @@ TEST(LlamaPlan, Llama3Has8Billion) {
   const double weights = 8030261248.0 - 128256.0 * 4096 - 65.0 * 4096;
   const double attention = 32.0 * 4096 * (8192 + 1);  // of one product, per token
   EXPECT_NEAR(plan->flops_per_step / (tokens * (6 * weights + 7 * attention)), 1, 1e-9);
+}
+
+constexpr int64_t kBytesOf74GiB = int64_t{74} << 30;
+
+// Sequences of 8192 tokens, everything within a block made once more, nothing in host memory.
+TEST(LlamaPlan, EightBillionTrainOnAnH100) {
+  auto spec = LoadJobSpec("examples/llama3-8b-one-gpu.yaml");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  ASSERT_EQ(ValidateJobSpec(*spec), absl::OkStatus());
+  const auto plan = PlanTraining(*spec, *OptionsFromSpec(*spec, 1));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->parameters, 8030261248);
+  const int64_t needed = RequiredBytes(*plan, plan->arena_bytes, /*arena_in_host_memory=*/false);
+  EXPECT_LE(needed, kBytesOf74GiB);
+  EXPECT_EQ(plan->host_arena_bytes, 0);
+}
+
+// Of a job that sums up 16 micro-steps in fp32: masters go, states become small, gradients stay.
+TEST(LlamaPlan, LowMemoryFindsWhatAnH100CanTrain) {
+  auto spec = LoadJobSpec("examples/llama3-8b-one-gpu.yaml");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  v1::TrainSpec& train = *spec->mutable_train();
+  train.set_memory(v1::MEMORY_USE_LOW);
+  train.set_grad_dtype(v1::GRAD_DTYPE_FP32);
+  train.set_recompute(v1::RECOMPUTE_AUTO);
+  train.mutable_batch()->set_global(16);
+  train.mutable_batch()->set_accumulation(16);
+  train.mutable_optimizer()->set_type(v1::OptimizerSpec::TYPE_ADAMW);
+  train.mutable_optimizer()->set_master(v1::MASTER_DTYPE_FP32);
+  ASSERT_EQ(ValidateJobSpec(*spec), absl::OkStatus());
+  const DeviceProfile h100 = *BuiltInProfile("h100");
+  const RankPlace place = {.memory_bytes = kBytesOf74GiB,
+                           .memory_of = "an h100",
+                           .host_memory = false,
+                           .profile = ForThreads(h100, 1)};
+  const auto admission = Admit(*spec, place);
+  ASSERT_TRUE(admission.ok()) << admission.status();
+  const v1::TrainSpec& chosen = admission->spec.train();
+  EXPECT_EQ(chosen.optimizer().type(), v1::OptimizerSpec::TYPE_ADAMW_8BIT);
+  EXPECT_EQ(chosen.optimizer().master(), v1::MASTER_DTYPE_NONE);
+  EXPECT_EQ(chosen.grad_dtype(), v1::GRAD_DTYPE_FP32);
+  EXPECT_EQ(chosen.recompute(), v1::RECOMPUTE_FULL);
+  EXPECT_LE(RequiredBytes(admission->plan, admission->plan.arena_bytes, false), kBytesOf74GiB);
 }
 
 }  // namespace

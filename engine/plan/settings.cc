@@ -72,6 +72,48 @@ absl::StatusOr<std::optional<Setting>> LargestMicro(const v1::JobSpec& spec,
 
 }  // namespace
 
+// m and v lose the least: they are averages, in 8 bits with a scale for each 256. A parameter that
+// is its own master takes every update with an error of half a unit of its last place, none on
+// average. A gradient in bf16 brings one of its own into each of those.
+std::vector<v1::JobSpec> StoragesOf(const v1::JobSpec& spec) {
+  std::vector<v1::JobSpec> storages = {spec};
+  storages[0].mutable_train()->set_memory(v1::MEMORY_USE_EXACT);
+  const v1::TrainSpec& train = spec.train();
+  const v1::OptimizerSpec& given = train.optimizer();
+  const auto add = [&](const auto& change) {
+    v1::JobSpec next = storages.back();
+    change(*next.mutable_train());
+    storages.push_back(std::move(next));
+  };
+  const bool adamw = given.type() == v1::OptimizerSpec::TYPE_ADAMW;
+  const bool one_state =
+      given.type() == v1::OptimizerSpec::TYPE_SGD || given.type() == v1::OptimizerSpec::TYPE_LION;
+  if ((adamw || one_state) && given.state_dtype() != v1::STATE_DTYPE_BF16) {
+    add([](v1::TrainSpec& t) { t.mutable_optimizer()->set_state_dtype(v1::STATE_DTYPE_BF16); });
+  }
+  if (adamw) {
+    add([](v1::TrainSpec& t) {
+      t.mutable_optimizer()->set_type(v1::OptimizerSpec::TYPE_ADAMW_8BIT);
+      t.mutable_optimizer()->set_state_dtype(v1::STATE_DTYPE_FP32);
+    });
+  }
+  const bool bf16 =
+      train.precision() == v1::PRECISION_BF16 || train.precision() == v1::PRECISION_FP8;
+  const bool element_wise =
+      adamw || one_state || given.type() == v1::OptimizerSpec::TYPE_ADAMW_8BIT;
+  if (!bf16 || !element_wise || train.offload().optimizer() > v1::OFFLOAD_TARGET_NONE) {
+    return storages;
+  }
+  if (given.master() != v1::MASTER_DTYPE_NONE) {
+    add([](v1::TrainSpec& t) { t.mutable_optimizer()->set_master(v1::MASTER_DTYPE_NONE); });
+  }
+  const bool sums = !MicroIsAuto(spec) && train.batch().accumulation() > 1;
+  if (!sums && train.grad_dtype() != v1::GRAD_DTYPE_BF16) {
+    add([](v1::TrainSpec& t) { t.set_grad_dtype(v1::GRAD_DTYPE_BF16); });
+  }
+  return storages;
+}
+
 std::vector<int64_t> MicrosUpTo(const v1::JobSpec& spec, int64_t most) {
   const int64_t per_rank = PerRank(spec);
   std::vector<int64_t> micros;

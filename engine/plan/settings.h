@@ -56,6 +56,11 @@ struct SettingSpace {
   std::vector<bool> offloads = {false};
 };
 
+// The spec, and after it what train.memory: low may make of it: each keeps fewer bytes than the one
+// before, and the one that does the least harm comes first. All of them have train.memory: exact.
+// Pure; empty never.
+std::vector<v1::JobSpec> StoragesOf(const v1::JobSpec& spec);
+
 // The divisors of the sequences that a rank has of the global batch, up to `most`, ascending.
 std::vector<int64_t> MicrosUpTo(const v1::JobSpec& spec, int64_t most);
 
