@@ -25,6 +25,10 @@ find_library(DNNL_LIBRARY dnnl REQUIRED)
 add_library(milepost_dnnl INTERFACE)
 target_link_libraries(milepost_dnnl INTERFACE ${DNNL_LIBRARY})
 
+find_library(SYSTEMD_LIBRARY systemd REQUIRED)
+add_library(milepost_systemd INTERFACE)
+target_link_libraries(milepost_systemd INTERFACE ${SYSTEMD_LIBRARY})
+
 find_library(XXHASH_LIBRARY xxhash REQUIRED)
 add_library(milepost_xxhash INTERFACE)
 target_link_libraries(milepost_xxhash INTERFACE ${XXHASH_LIBRARY})

@@ -76,7 +76,7 @@ absl::Status Coordinator::Start() {
     state_ = std::move(loaded);
   }
   MP_RETURN_IF_ERROR(SendStored());
-  Outcome outcome = DecideAll(state_, events, clock_->Now(), options_.config);
+  Outcome outcome = DecideAll(state_, events, clock_->Now(), Values().config);
   MP_RETURN_IF_ERROR(Commit(outcome));
   if (options_.workers_gone) MP_RETURN_IF_ERROR(NoteWorkersGone());
   schedule_wanted_ = true;  // also jobs that wait say why
@@ -206,7 +206,7 @@ void Coordinator::Attach(const std::shared_ptr<WorkerSession>& session, const v1
                          std::function<void(const absl::Status&)> done) {
   if (absl::Status status = CheckHello(hello); !status.ok()) return done(status);
   v1::CoordinatorMessage welcome;
-  const double lease = absl::ToDoubleSeconds(options_.config.lease);
+  const double lease = absl::ToDoubleSeconds(Values().config.lease);
   welcome.mutable_welcome()->set_lease_seconds(lease);
   welcome.mutable_welcome()->set_heartbeat_seconds(lease / kHeartbeatsPerLease);
   v1::Hello bounded = hello;

@@ -78,6 +78,37 @@ class EndListener {
 
 inline constexpr size_t kMaxRequestIdBytes = 128;
 
+// What may change while a coordinator decides.
+struct LiveValues {
+  Config config;
+  size_t most_job_bytes = 0;
+};
+
+// Thread-safe.
+class LiveSettings {
+ public:
+  explicit LiveSettings(LiveValues values) : values_(std::move(values)) {}
+  LiveValues Get() const {
+    absl::MutexLock lock(&mutex_);
+    return values_;
+  }
+  void Set(const LiveValues& values) {
+    absl::MutexLock lock(&mutex_);
+    values_ = values;
+  }
+
+ private:
+  mutable absl::Mutex mutex_;
+  LiveValues values_ ABSL_GUARDED_BY(mutex_);
+};
+
+// What there is to decide on.
+struct Load {
+  size_t running = 0;  // jobs that hold slots, or are about to
+  size_t waiting = 0;  // in a queue
+  size_t workers = 0;  // connected
+};
+
 struct CoordinatorOptions {
   Config config;
   // Can this normalised, valid spec ever run? Empty: anything may, as it is.
@@ -107,6 +138,12 @@ struct CoordinatorOptions {
   // Of the records of all jobs, also of those that have ended: they are kept, in memory too. A new
   // job that would make them more is refused.
   size_t most_job_bytes = size_t{4} << 30;
+  // Asked for what holds instead of `config` and `most_job_bytes`, and may change; its lease must
+  // not. Outlives the coordinator. Null: those hold.
+  const LiveSettings* live = nullptr;
+  // Called by the thread that decides, between decisions, about once a second for as long as it gets
+  // on. Must not block. May be empty.
+  std::function<void(const Load&)> on_turn;
 };
 
 // Who wants a job to be planned.
@@ -240,6 +277,12 @@ class Coordinator {
   // that have not ended.
   void CollectMetrics(Series* series);
 
+  // That holds now.
+  LiveValues Values() const {
+    if (options_.live != nullptr) return options_.live->Get();
+    return {options_.config, options_.most_job_bytes};
+  }
+
   RendezvousTable& rendezvous() { return rendezvous_; }
   Store& store() { return *store_; }
 
@@ -272,6 +315,7 @@ class Coordinator {
   // Decides on what waits, then on what has become due, and schedules. How long there is nothing
   // more to do, unless posted to.
   absl::Duration Turn();
+  void TellOfTurn();
   void DecideWaiting();
   void LengthenForFailedStore();
   // True when something was due.
@@ -393,6 +437,7 @@ class Coordinator {
   // What leases were not lengthened for yet; InfiniteFuture: nothing.
   absl::Time fails_since_ = absl::InfiniteFuture();
   absl::Time pause_until_ = absl::InfinitePast();  // a write has failed
+  absl::Time told_ = absl::InfinitePast();         // on_turn was
   absl::Time listened_ = absl::InfiniteFuture();   // when what waited was last decided on
   bool due_known_ = false;                         // due_ is no later than NextDeadline(state_)
   absl::Time due_;

@@ -55,10 +55,11 @@ absl::Status Coordinator::CheckRoomFor(const std::string& project, size_t jobs, 
         absl::StrCat("project ", project, " has ", own, " jobs that have not ended, of at most ",
                      most, " of one project: wait until some have, or cancel them"));
   }
-  if (totals_.bytes() + bytes <= options_.most_job_bytes) return absl::OkStatus();
+  const size_t most_bytes = Values().most_job_bytes;
+  if (totals_.bytes() + bytes <= most_bytes) return absl::OkStatus();
   return Refusal(v1::ERROR_REASON_TOO_MANY_JOBS, "jobs",
                  absl::StrCat("the records of all jobs, also of those that have ended, have ",
-                              totals_.bytes(), " bytes, of at most ", options_.most_job_bytes,
+                              totals_.bytes(), " bytes, of at most ", most_bytes,
                               ": start the coordinator with a larger --max-job-bytes, or put its "
                               "--data-dir aside and start it on a new one"));
 }

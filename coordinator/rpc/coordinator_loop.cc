@@ -21,6 +21,8 @@ constexpr absl::Duration kLongestSleep = absl::Seconds(1);
 constexpr absl::Duration kShortestSleep = absl::Milliseconds(1);
 // Of the loop, beyond its sleep, from which on it counts.
 constexpr absl::Duration kDeafness = absl::Milliseconds(500);
+// Between two calls of on_turn.
+constexpr absl::Duration kTellEvery = absl::Milliseconds(500);
 constexpr absl::Duration kPauseAfterFailure = absl::Milliseconds(500);
 // Of the time that a scheduling pass took, until the next one.
 constexpr double kSchedulePause = 4;
@@ -68,6 +70,7 @@ void Coordinator::RunLoop() {
   listened_ = SteadyNow();
   while (true) {
     const absl::Duration idle = Turn();
+    TellOfTurn();
     absl::MutexLock lock(&post_mutex_);
     if (closed_) break;
     if (pending_.empty() && idle > absl::ZeroDuration()) wake_.WaitWithTimeout(&post_mutex_, idle);
@@ -78,6 +81,18 @@ void Coordinator::RunLoop() {
     rest.swap(pending_);
   }
   for (Entry& entry : rest) entry.done(Stopping());
+}
+
+void Coordinator::TellOfTurn() {
+  const absl::Time now = SteadyNow();
+  if (!options_.on_turn || now < told_ + kTellEvery) return;
+  told_ = now;
+  Load load;
+  {
+    absl::ReaderMutexLock lock(&mutex_);
+    load = {totals_.running(), totals_.waiting(), sessions_.size()};
+  }
+  options_.on_turn(load);
 }
 
 absl::Duration Coordinator::Turn() {
@@ -187,7 +202,7 @@ void Coordinator::DecideBatch(std::vector<Entry> batch) {
       events.push_back(*std::move(event));
       asking.push_back(&entry);
     }
-    outcome = DecideAll(state_, events, clock_->Now(), options_.config);
+    outcome = DecideAll(state_, events, clock_->Now(), Values().config);
   }
   std::vector<std::function<void()>> applied;
   for (size_t i = 0; i < asking.size(); ++i) {
@@ -223,7 +238,7 @@ absl::Status Coordinator::Schedule() {
   Outcome outcome;
   {
     absl::ReaderMutexLock lock(&mutex_);
-    outcome = DecideSchedule(state_, clock_->Now(), options_.config);
+    outcome = DecideSchedule(state_, clock_->Now(), Values().config);
   }
   const absl::Status status = Commit(outcome);
   activity_->Scheduled(SteadyNow() - began);

@@ -18,10 +18,15 @@ void JobTotals::Leave(ByState::iterator place) {
 void JobTotals::Stored(int64_t number, const v1::JobRecord& record) {
   const auto [found, is_new] = jobs_.try_emplace(number);
   Counted& counted = found->second;
-  const Counted now = {record.ByteSizeLong(), !IsTerminal(record.job().state()),
-                       Place(record.job())};
+  const v1::JobState state = record.job().state();
+  Counted now = {record.ByteSizeLong(), !IsTerminal(state)};
+  now.waiting = state == v1::JOB_STATE_QUEUED;
+  now.running = now.active && !now.waiting && state != v1::JOB_STATE_SUSPENDED;
+  now.place = Place(record.job());
   if (!is_new) Leave(counted.place);
   bytes_ = bytes_ - counted.bytes + now.bytes;
+  waiting_ = waiting_ - counted.waiting + now.waiting;
+  running_ = running_ - counted.running + now.running;
   if (now.active != counted.active) {
     const std::string project = ProjectOfJob(record.job());
     size_t& active = active_[project];
@@ -36,6 +41,8 @@ void JobTotals::Deleted(int64_t number) {
   if (found == jobs_.end()) return;
   bytes_ -= found->second.bytes;
   Leave(found->second.place);
+  waiting_ -= found->second.waiting;
+  running_ -= found->second.running;
   jobs_.erase(found);
 }
 

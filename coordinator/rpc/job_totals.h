@@ -33,12 +33,17 @@ class JobTotals {
   // Jobs by queue (empty: the default one) and state; none that has none.
   using ByState = std::map<std::pair<std::string, v1::JobState>, size_t>;
   const ByState& by_state() const { return by_state_; }
+  // Jobs that hold slots or are about to, and those that are queued.
+  size_t running() const { return running_; }
+  size_t waiting() const { return waiting_; }
 
  private:
   struct Counted {
     size_t bytes = 0;
     bool active = false;
     ByState::iterator place;
+    bool running = false;
+    bool waiting = false;
   };
 
   ByState::iterator Place(const v1::Job& job);
@@ -48,6 +53,8 @@ class JobTotals {
   absl::flat_hash_map<std::string, size_t> active_;  // by project; none that has none
   ByState by_state_;
   size_t bytes_ = 0;
+  size_t running_ = 0;
+  size_t waiting_ = 0;
 };
 
 }  // namespace milepost::coordinator

@@ -24,16 +24,25 @@ TEST(JobTotalsTest, CountsEachJobOnceAsItIsNow) {
   totals.Stored(1, first);
   totals.Stored(2, other);
   EXPECT_EQ(totals.bytes(), first.ByteSizeLong() + other.ByteSizeLong());
+  EXPECT_EQ(totals.waiting(), 2u);
+  EXPECT_EQ(totals.running(), 0u);
   totals.Stored(1, longer);
+  EXPECT_EQ(totals.waiting(), 1u);
+  EXPECT_EQ(totals.running(), 1u);
   EXPECT_EQ(totals.ActiveOf("p"), 1u);
   EXPECT_EQ(totals.ActiveOf("default"), 1u);
   EXPECT_EQ(totals.bytes(), longer.ByteSizeLong() + other.ByteSizeLong());
   totals.Stored(1, ended);
   totals.Stored(1, ended);
+  EXPECT_EQ(totals.running(), 0u);
   EXPECT_EQ(totals.ActiveOf("p"), 0u);
   EXPECT_EQ(totals.bytes(), ended.ByteSizeLong() + other.ByteSizeLong());
   totals.Stored(1, longer);  // resumed
   EXPECT_EQ(totals.ActiveOf("p"), 1u);
+  totals.Stored(1, Record("p", v1::JOB_STATE_SUSPENDED, 10));
+  EXPECT_EQ(totals.running(), 0u);
+  totals.Deleted(2);
+  EXPECT_EQ(totals.waiting(), 0u);
 }
 
 }  // namespace

@@ -292,6 +292,21 @@ TEST_F(RefusalsTest, AJobThatCouldNeverSaveAnythingIsRefused) {
   }
 }
 
+TEST_F(RefusalsTest, LiveSettingsHoldAtOnce) {
+  LiveSettings live({.most_job_bytes = 1});
+  options_.coordinator.live = &live;
+  Start();
+  const auto submit = [&] {
+    return Call(jobs_.get(), &v1::JobService::Stub::SubmitJob, Request());
+  };
+  EXPECT_EQ(submit().code(), absl::StatusCode::kResourceExhausted);
+  LiveValues more = live.Get();
+  more.most_job_bytes = 1 << 20;
+  live.Set(more);
+  EXPECT_TRUE(submit().ok());
+  server_.reset();  // before what it asks
+}
+
 TEST_F(RefusalsTest, AnArrayIsPlannedForWhoWaitsForItAlone) {
   std::atomic<int> planned = 0;
   options_.coordinator.admission = [&](const v1::JobSpec& spec, const KnownPlace&,

@@ -8,8 +8,11 @@
 
 #include <atomic>
 #include <filesystem>
+#include <functional>
 #include <set>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -311,6 +314,55 @@ TEST_F(ServerTest, SilentWorkerLosesItsLease) {
   EXPECT_EQ(lost.first_failure().class_(), v1::FAILURE_CLASS_HOST);
   grpc::Status status = worker.Finish();  // cut off, so that it comes again
   EXPECT_FALSE(status.ok());
+}
+
+// A watchdog that it feeds is not fed while that thread stands still.
+TEST_F(ServerTest, TheThreadThatDecidesTellsOfItsTurns) {
+  absl::Mutex mutex;
+  std::thread::id decides, turns;
+  Load seen;
+  bool wanted = false;
+  // Asked by the thread that decides.
+  class Listener : public EndListener {
+   public:
+    explicit Listener(std::function<void()> asked) : asked_(std::move(asked)) {}
+    std::vector<v1::WebhookDelivery> MessagesFor(const v1::Job&) override {
+      asked_();
+      return {};
+    }
+    void Send(uint64_t, const v1::WebhookDelivery&) override {}
+
+   private:
+    const std::function<void()> asked_;
+  } listener([&] {
+    absl::MutexLock lock(&mutex);
+    decides = std::this_thread::get_id();
+  });
+  options_.coordinator.listener = &listener;
+  options_.coordinator.on_turn = [&](const Load& load) {
+    absl::MutexLock lock(&mutex);
+    turns = std::this_thread::get_id();
+    seen = load;
+    wanted = load.running == 1 && load.waiting == 1 && load.workers == 1;
+  };
+  Start();
+  FakeWorker worker(server_->address(), "a", 1);
+  EXPECT_TRUE(worker.Receive().has_welcome());
+  Submit();
+  Submit();
+  {
+    absl::MutexLock lock(&mutex);
+    EXPECT_TRUE(mutex.AwaitWithTimeout(absl::Condition(&wanted), absl::Seconds(20)))
+        << seen.running << " run, " << seen.waiting << " wait, " << seen.workers << " workers";
+  }
+  grpc::ClientContext context;
+  v1::CancelJobRequest request;
+  request.set_name("jobs/2");
+  v1::Job job;
+  EXPECT_TRUE(jobs_->CancelJob(&context, request, &job).ok());
+  server_.reset();  // nothing calls either any more
+  EXPECT_NE(decides, std::thread::id());
+  EXPECT_EQ(turns, decides);
 }
 
 TEST_F(ServerTest, BadHellosAreRefused) {

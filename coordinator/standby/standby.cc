@@ -118,6 +118,7 @@ class ActiveStandby {
         spdlog::info("standing by: the active coordinator is at {}", active);
         standby_->SetActive(active);
       }
+      if (options_.standing_by) options_.standing_by(active);
       if (Signalled(signals, kPoll)) return 0;
     }
   }

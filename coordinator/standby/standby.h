@@ -25,6 +25,9 @@ struct StandbyOptions {
   absl::Duration ttl = absl::Seconds(4);
   // An older coordinator that was only slow is long gone then.
   absl::Duration keep_older_epochs = absl::Minutes(1);
+  // Called five times a second while it stands by, with the active one's address (empty: none is
+  // known). May be empty.
+  std::function<void(const std::string& active)> standing_by = nullptr;
   // For tests: called by the thread that deletes older epochs, before it does.
   std::function<void()> before_cleaning = nullptr;
 };

@@ -12,6 +12,8 @@ PURE_ENGINE = {"engine/graph", "engine/models", "engine/plan", "engine/state"}
 ALLOWED = {
     "common": set(),
     "common/spec": {"common"},
+    "common/flags": {"common", "common/spec", "common/systemd"},
+    "common/systemd": {"common"},
     "common/pki": {"common"},
     "common/rpc": {"common", "common/pki"},
     "engine/graph": {"common"},
@@ -69,7 +71,8 @@ ALLOWED = {
     "coordinator/standby": {"common", "common/rpc", "coordinator/election", "coordinator/rpc",
                             "coordinator/security", "coordinator/store"},
     "coordinator": {"common", "coordinator/core", "coordinator/store", "coordinator/security",
-                    "coordinator/standby", "common/rpc", "coordinator/rpc", "coordinator/webhooks"}
+                    "coordinator/standby", "common/flags", "common/rpc", "common/systemd",
+                    "coordinator/rpc", "coordinator/webhooks"}
                    | PURE_ENGINE,
     "worker/gpu": {"common"},
     "worker/gpu/testing": {"common", "worker/gpu"},
@@ -79,8 +82,8 @@ ALLOWED = {
     "worker/trainer": {"common", "common/spec", "common/rpc", "engine/runtime", "engine/comm",
                        "engine/data", "engine/optim", "worker/memory_state"} | PURE_ENGINE,
     # The two trainers' devices.
-    "worker": {"common", "common/rpc", "common/spec", "worker/gpu", "worker/doctor", "worker/agent",
-               "worker/trainer", "engine/runtime", "engine/runtime/cuda"},
+    "worker": {"common", "common/flags", "common/rpc", "common/spec", "common/systemd",
+               "worker/gpu", "worker/doctor", "worker/agent", "worker/trainer", "engine/runtime", "engine/runtime/cuda"},
     "client/api": {"common", "common/rpc"},
     # `dataset tokenize` writes token files; `plan` plans. Neither touches a device.
     "client/cli": {"common", "common/spec", "common/rpc", "client/api", "engine/data",

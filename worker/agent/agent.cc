@@ -72,6 +72,7 @@ class AgentImpl : public Agent {
         identity_(std::move(identity)),
         plan_(std::move(plan)),
         wake_(std::move(wake)),
+        settings_(options_.settings),
         outbox_(
             MakeHello(options_, identity_, plan_, nvml == nullptr ? "" : nvml->versions().driver)),
         nvml_(std::move(nvml)),
@@ -86,6 +87,14 @@ class AgentImpl : public Agent {
     WakeUp();
   }
   void NoteSpot(const std::string& why) override;
+  void Change(const AgentSettings& settings) override {
+    absl::MutexLock lock(&mutex_);
+    settings_ = settings;
+  }
+  AgentSettings settings() const override {
+    absl::MutexLock lock(&mutex_);
+    return settings_;
+  }
   const std::string& id() const override { return identity_.id(); }
   std::string offer() const override { return DescribeSlots(plan_); }
 
@@ -106,18 +115,20 @@ class AgentImpl : public Agent {
   void HandleStop(const v1::StopRank& stop);
   void HandleCheck(const v1::CheckHealth& check);
   void BeginLeaving();
+  void TellOfTurn(Session& session);
 
   const AgentOptions options_;
   const Endpoint coordinator_;
   Identity identity_;  // the session's thread's
   const SlotPlan plan_;
   const UniqueFd wake_;
+  mutable absl::Mutex mutex_;
+  AgentSettings settings_ ABSL_GUARDED_BY(mutex_);
+  std::vector<v1::CoordinatorMessage> inbox_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> stop_requested_{false};
   Outbox outbox_;
   std::shared_ptr<Nvml> nvml_;  // the monitor's once it is there
   HealthCheck health_;
-  absl::Mutex mutex_;
-  std::vector<v1::CoordinatorMessage> inbox_ ABSL_GUARDED_BY(mutex_);
   // The loop's own. Its times are SteadyNow's.
   std::map<RankKey, std::unique_ptr<RankProcess>> ranks_;
   JobMemory memory_;
@@ -169,13 +180,14 @@ void AgentImpl::TellOfLeftovers() {
 }
 
 void AgentImpl::NoteSpot(const std::string& why) {
+  const absl::Duration time = settings().spot_time;
   spdlog::warn("this host goes away ({}): its jobs are to leave in {}", why,
-               absl::FormatDuration(options_.spot.time));
+               absl::FormatDuration(time));
   v1::SpotNotice notice;
   notice.set_reason(why);
   const absl::Time now = Clock::Real()->Now();
   *notice.mutable_time() = ToProto(now);
-  *notice.mutable_deadline() = ToProto(now + options_.spot.time);
+  *notice.mutable_deadline() = ToProto(now + time);
   outbox_.SetSpotNotice(std::move(notice));
 }
 
@@ -192,8 +204,9 @@ void AgentImpl::Run() {
         }
         WakeUp();
       },
-      [this](int64_t known) { Exceed(known); });
+      [this](int64_t known) { Exceed(known); }, [this] { WakeUp(); });
   while (!leaving_ || !ranks_.empty()) {
+    TellOfTurn(session);
     WaitForEvents();
     HandleInbox();
     bool any_ended = false;
@@ -232,6 +245,15 @@ void AgentImpl::Run() {
   }
 }
 
+void AgentImpl::TellOfTurn(Session& session) {
+  if (!options_.on_turn) return;
+  options_.on_turn(absl::StrCat(ranks_.size(), ranks_.size() == 1 ? " rank runs; " : " ranks run; ",
+                                leaving_               ? "leaving"
+                                : session.registered() ? "registered with "
+                                                       : "not registered with ",
+                                leaving_ ? "" : options_.coordinator));
+}
+
 void AgentImpl::WakeUp() {
   const uint64_t one = 1;
   ssize_t written = write(wake_.get(), &one, sizeof one);
@@ -242,7 +264,8 @@ void AgentImpl::WaitForEvents() {
   std::vector<pollfd> entries = {{wake_.get(), POLLIN, 0}};
   for (const auto& [key, rank] : ranks_) rank->AddPollEntries(entries);
   leftovers_.AddPollEntries(entries);
-  absl::Time next = std::min({abort_time_, kill_time_, check_monitor_, sweep_time_, check_alive_});
+  absl::Time next = std::min({abort_time_, kill_time_, check_monitor_, sweep_time_, check_alive_,
+                              SteadyNow() + options_.longest_turn});
   if (leftovers_.HasUnseen()) next = std::min(next, SteadyNow() + kLookForUnseen);
   poll(entries.data(), entries.size(), PollTimeoutMillis(next - SteadyNow()));
 }
@@ -330,8 +353,9 @@ absl::Status AgentImpl::StartTrainer(const v1::StartRank& start) {
   trainer.threads = RankThreads(start.spec().resources().threads_per_rank(),
                                 static_cast<int>(trainer.cores.size()));
   trainer.state_folder = absl::StrCat(options_.data_dir, "/offload");
-  trainer.path_roots = options_.path_roots;
-  trainer.hang_time = options_.hang_time;
+  AgentSettings now = settings();
+  trainer.path_roots = std::move(now.path_roots);
+  trainer.hang_time = now.hang_time;
   trainer.silence = options_.silence;
   trainer.memory_folder = memory_.FolderOf(start.job(), start.uid());
   SweepMemory(JobMemory::kKeepFromOthers, trainer.memory_folder);
@@ -410,12 +434,13 @@ void AgentImpl::HandleCheck(const v1::CheckHealth& check) {
 
 void AgentImpl::BeginLeaving() {
   leaving_ = true;
+  const absl::Duration stop_time = settings().stop_time;
   spdlog::info("leaving: {} ranks checkpoint first, at most {:.0f} s", ranks_.size(),
-               absl::ToDoubleSeconds(options_.stop_time));
+               absl::ToDoubleSeconds(stop_time));
   outbox_.SetLeaving("told to stop");
   for (auto& [key, rank] : ranks_) rank->Stop();
-  abort_time_ = SteadyNow() + options_.stop_time * kCheckpointShare;
-  kill_time_ = SteadyNow() + options_.stop_time;
+  abort_time_ = SteadyNow() + stop_time * kCheckpointShare;
+  kill_time_ = SteadyNow() + stop_time;
 }
 
 // With a certificate the worker is who that says.

@@ -23,7 +23,21 @@
 
 namespace milepost::worker {
 
+// What may change while an agent runs.
+struct AgentSettings {
+  absl::Duration stop_time = absl::Seconds(60);  // for ranks to checkpoint and leave
+  // From a notice that the host goes away on, for the jobs to go on as they are; then they save a
+  // checkpoint and leave.
+  absl::Duration spot_time = absl::ZeroDuration();
+  // A rank whose micro-step or wait for data takes longer hangs, and is ended; so is one whose
+  // process gives no sign of life for AgentOptions::silence. Zero: neither. Of ranks that start
+  // afterwards.
+  absl::Duration hang_time = absl::Minutes(10);
+  PathRoots path_roots;  // where jobs that start afterwards may write and read
+};
+
 struct AgentOptions {
+  AgentSettings settings;
   std::string coordinator;  // host:port
   // Folder with this worker's certificate (common/rpc/endpoint.h); empty: plain text.
   std::string tls_dir;
@@ -36,20 +50,20 @@ struct AgentOptions {
   SlotOptions slots;                          // what it offers (worker/agent/slots.h)
   std::string trainer_binary;                 // milepost-trainer
   std::string cuda_trainer_binary;            // milepost-trainer-cuda, for ranks on GPUs
-  PathRoots path_roots;                       // where its jobs may write and read
   // How often the GPUs are measured.
   absl::Duration measure_interval = absl::Seconds(10);
   // The driver's library; tests replace it.
   std::function<absl::StatusOr<std::unique_ptr<Nvml>>()> open_nvml = [] { return Nvml::Open(); };
-  SpotOptions spot;                              // how it learns that its host goes away
-  HealthOptions health;                          // how its host is checked after failures
-  absl::Duration stop_time = absl::Seconds(60);  // for ranks to checkpoint and leave
-  // A rank whose micro-step or wait for data takes longer hangs, and is ended; so is one whose
-  // process gives no sign of life for `silence`. Zero: neither.
-  absl::Duration hang_time = absl::Minutes(10);
+  SpotOptions spot;      // how it learns that its host goes away
+  HealthOptions health;  // how its host is checked after failures
   absl::Duration silence = absl::Minutes(1);
   // After the last rank ended: for the coordinator to acknowledge the reports.
   absl::Duration acknowledge_time = absl::Seconds(3);
+  // Called by the loop as long as it gets on, at least once in `longest_turn` but for the last
+  // seconds of Run, with how the worker is: "3 ranks run; registered with head:7070". Must not
+  // block. May be empty.
+  std::function<void(const std::string& status)> on_turn;
+  absl::Duration longest_turn = absl::InfiniteDuration();
 };
 
 class Agent {
@@ -64,6 +78,10 @@ class Agent {
 
   // From any thread, also before Run. Does not block.
   virtual void RequestStop() = 0;
+
+  // From any thread. What has begun goes on with the settings before.
+  virtual void Change(const AgentSettings& settings) = 0;
+  virtual AgentSettings settings() const = 0;
 
   // The host is about to be taken away, as spot_watch.h tells it: the coordinator is to drain this
   // worker. Each call is a notice of its own. From any thread, also before Run. Does not block.

@@ -258,7 +258,7 @@ class AgentTest : public testing::Test {
     options.coordinator = coordinator_->address();
     options.data_dir = folder_ + "/data";
     options.trainer_binary = "/proc/self/exe";
-    options.stop_time = absl::Seconds(20);
+    options.settings.stop_time = absl::Seconds(20);
     options.acknowledge_time = absl::ZeroDuration();  // this coordinator forgets nothing by itself
     auto agent = Agent::Create(options);
     ASSERT_TRUE(agent.ok()) << agent.status();

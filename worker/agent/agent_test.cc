@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include "absl/synchronization/mutex.h"
+
 namespace milepost::worker {
 namespace {
 
@@ -195,11 +197,44 @@ TEST_F(AgentTest, ARankThatGivesNoSignOfLifeIsKilled) {
   EXPECT_THAT(report.message(), HasSubstr("gave no sign of life for 100ms (its process is "));
 }
 
+TEST_F(AgentTest, TellsHowItIsWhileItGetsOn) {
+  absl::Mutex mutex;
+  std::string status, wanted;
+  int turns = 0;
+  AgentOptions options;
+  options.slots.count = 1;
+  options.longest_turn = absl::Milliseconds(5);
+  options.on_turn = [&](const std::string& its) {
+    absl::MutexLock lock(&mutex);
+    status = its;
+    ++turns;
+  };
+  StartAgent(options);
+  const auto await = [&](const std::string& text) {
+    absl::MutexLock lock(&mutex);
+    wanted = text;
+    const auto is_there = [&] { return status == wanted; };
+    EXPECT_TRUE(mutex.AwaitWithTimeout(absl::Condition(&is_there), absl::Seconds(20))) << status;
+  };
+  const std::string address = coordinator_->address();
+  await("0 ranks run; registered with " + address);
+  coordinator_->Say(Start("waits"));
+  await("1 rank runs; registered with " + address);
+  {
+    // Also with nothing to do.
+    absl::MutexLock lock(&mutex);
+    const int enough = turns + 20;
+    const auto went_on = [&] { return turns >= enough; };
+    EXPECT_TRUE(mutex.AwaitWithTimeout(absl::Condition(&went_on), absl::Seconds(20)));
+  }
+  StopAgent();  // before what it calls
+}
+
 TEST_F(AgentTest, UnlessHangsAreNoConcern) {
   AgentOptions options;
   options.slots.count = 1;
   options.silence = absl::Milliseconds(1);
-  options.hang_time = absl::ZeroDuration();
+  options.settings.hang_time = absl::ZeroDuration();
   StartAgent(options);
   coordinator_->Say(Start("waits"));
   coordinator_->AwaitReport(v1::RANK_STATE_RUNNING);

@@ -37,11 +37,13 @@ constexpr absl::Duration kFirstHeartbeat = absl::Seconds(1);
 
 class Session::Impl {
  public:
-  Impl(Endpoint coordinator, Outbox* outbox, Handler handler, Superseded superseded)
+  Impl(Endpoint coordinator, Outbox* outbox, Handler handler, Superseded superseded,
+       std::function<void()> changed)
       : coordinator_(coordinator.address),
         outbox_(outbox),
         handler_(std::move(handler)),
         superseded_(std::move(superseded)),
+        changed_(std::move(changed)),
         coordinators_(coordinator),
         thread_(&Impl::Loop, this) {}
 
@@ -60,6 +62,11 @@ class Session::Impl {
       }
     }
     thread_.join();
+  }
+
+  bool registered() {
+    absl::MutexLock lock(&mutex_);
+    return welcomed_;
   }
 
  private:
@@ -85,6 +92,7 @@ class Session::Impl {
         if (stopping_) break;
       }
       if (was_welcomed) backoff = kFirstBackoff;
+      if (was_welcomed && changed_) changed_();
       LogEnd(status, was_welcomed);
       ever_welcomed_ = ever_welcomed_ || was_welcomed;
       const std::optional<int64_t> known = KnownIncarnation(FromGrpcStatus(status));
@@ -189,6 +197,7 @@ class Session::Impl {
       welcomed_ = true;
       heartbeat_ = heartbeat;
     }
+    if (changed_) changed_();
     outbox_->SetHeartbeat(heartbeat);
     outbox_->Wake();  // the wait for the next heartbeat begins anew
     complained_ = false;
@@ -214,6 +223,7 @@ class Session::Impl {
   Outbox* const outbox_;
   const Handler handler_;
   const Superseded superseded_;
+  const std::function<void()> changed_;
   CoordinatorChannel coordinators_;
   absl::BitGen bits_;
   bool ever_welcomed_ = false;
@@ -229,9 +239,12 @@ class Session::Impl {
   std::thread thread_;  // last: starts when all else is there
 };
 
-Session::Session(Endpoint coordinator, Outbox* outbox, Handler handler, Superseded superseded)
+Session::Session(Endpoint coordinator, Outbox* outbox, Handler handler, Superseded superseded,
+                 std::function<void()> changed)
     : impl_(std::make_unique<Impl>(std::move(coordinator), outbox, std::move(handler),
-                                   std::move(superseded))) {}
+                                   std::move(superseded), std::move(changed))) {}
+
+bool Session::registered() const { return impl_->registered(); }
 
 Session::~Session() = default;
 

@@ -24,10 +24,15 @@ class Session {
   // process has started since, and nothing is called.
   using Superseded = std::function<void(int64_t known)>;
 
-  // Starts connecting to `coordinator` in the background. `outbox` outlives this.
-  Session(Endpoint coordinator, Outbox* outbox, Handler handler, Superseded superseded);
+  // Starts connecting to `coordinator` in the background. `outbox` outlives this. `changed` is
+  // called, on the session's thread, when `registered` has changed; may be empty.
+  Session(Endpoint coordinator, Outbox* outbox, Handler handler, Superseded superseded,
+          std::function<void()> changed = nullptr);
   // Ends the stream after what was already sent, and its threads; bounded by about 2 s.
   ~Session();
+
+  // The coordinator has taken this worker in, and the stream has not ended.
+  bool registered() const;
 
  private:
   class Impl;

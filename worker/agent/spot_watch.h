@@ -23,8 +23,6 @@ namespace milepost::worker {
 struct SpotOptions {
   std::string file;     // empty: none is looked for
   std::string command;  // for /bin/sh; empty: none is run
-  // From a notice on, for the jobs to go on as they are; then they save a checkpoint and leave.
-  absl::Duration time = absl::ZeroDuration();
   // Between two looks, and two runs of the command.
   absl::Duration file_interval = absl::Seconds(1);
   absl::Duration command_interval = absl::Seconds(5);

@@ -105,7 +105,7 @@ TEST_F(SpotAgentTest, TheCoordinatorIsToldAtOnceAndInEveryHello) {
   options.slots.count = 1;
   options.spot.file = folder_ + "/spot";
   options.spot.file_interval = absl::Milliseconds(5);
-  options.spot.time = absl::Seconds(30);
+  options.settings.spot_time = absl::Seconds(30);
   const absl::Time before = absl::Now();
   StartAgent(options);
   EXPECT_FALSE(coordinator_->AwaitHello().has_spot_notice());

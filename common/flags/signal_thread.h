@@ -1,0 +1,34 @@
+// A thread that does something whenever a signal comes.
+//
+//   BlockSignal(SIGHUP);  // before the first thread
+//   SignalThread reload(SIGHUP, [] { ... });
+//
+// The signal has to be blocked in every thread. The destructor waits for a call in progress.
+#ifndef MILEPOST_COMMON_FLAGS_SIGNAL_THREAD_H_
+#define MILEPOST_COMMON_FLAGS_SIGNAL_THREAD_H_
+
+#include <atomic>
+#include <functional>
+#include <thread>
+
+namespace milepost {
+
+// In this thread, and those that it starts later.
+void BlockSignal(int signal);
+
+class SignalThread {
+ public:
+  SignalThread(int signal, std::function<void()> action);
+  ~SignalThread();
+  SignalThread(const SignalThread&) = delete;
+  SignalThread& operator=(const SignalThread&) = delete;
+
+ private:
+  const int signal_;
+  std::atomic<bool> ends_ = false;
+  std::thread thread_;
+};
+
+}  // namespace milepost
+
+#endif  // MILEPOST_COMMON_FLAGS_SIGNAL_THREAD_H_

@@ -1,0 +1,126 @@
+#include "coordinator/coordinator_flags.h"
+
+namespace milepost::coordinator {
+
+namespace {
+
+void AddServingFlags(FlagTable* table, Flags* flags) {
+  CLI::App* app = &table->app();
+  table->Required(
+      app->add_option("--data-dir", flags->data_dir, "Where jobs and checkpoints are kept"));
+  app->add_option("--listen", flags->listen, "HOST:PORT; port 0 takes any free one")
+      ->capture_default_str();
+  app->add_option("--address-file", flags->address_file,
+                  "Write HOST:PORT here once the coordinator serves, or listens as a standby");
+  app->add_option("--lease-seconds", flags->lease_seconds,
+                  "A worker that is silent for so long counts as lost")
+      ->check(CLI::Range(0.2, 3600.0))
+      ->capture_default_str();
+  app->add_option("--log-bytes-per-job", flags->logs.bytes_per_job,
+                  "What is kept of a job's log, 64MiB or 1000000; the oldest lines are dropped")
+      ->transform(CLI::AsSizeValue(false))
+      ->capture_default_str();
+  app->add_option("--log-bytes", flags->logs.total_bytes,
+                  "What is kept of all logs together; those of jobs that have ended go first")
+      ->transform(CLI::AsSizeValue(false))
+      ->capture_default_str();
+  app->add_option("--bin-days", flags->bin_days,
+                  "A checkpoint that somebody has deleted can be restored for so long, as long as "
+                  "the disk has room")
+      ->check(CLI::Range(0.0, 36500.0))
+      ->capture_default_str();
+  app->add_option("--webhooks", flags->webhooks,
+                  "YAML file: who is told over HTTP of jobs that have ended (docs/webhooks.md)");
+  app->add_option(
+      "--http", flags->http,
+      "HOST:PORT of pages for monitoring: /metrics for Prometheus, /healthz for probes; "
+      "over TLS where --tls is given (docs/metrics.md)");
+  app->add_flag(
+      "--workers-gone", flags->workers_gone,
+      "No worker of before is alive, nor any of its ranks: what they ran goes on from its "
+      "checkpoints, at no cost to its restart budget. `milepost run` says so of earlier "
+      "runs");
+  app->add_option("--tls", flags->tls_dir,
+                  "Folder with ca.crt, tls.crt and tls.key, as init-pki makes it; needed to listen "
+                  "on an address that is not loopback");
+}
+
+void AddLiveFlags(FlagTable* table, Flags* flags) {
+  CLI::App* app = &table->app();
+  table->Live(
+      app->add_option(
+             "--stop-seconds", flags->stop_seconds,
+             "What the ranks of a job that is suspended, preempted, drained, resized or out of "
+             "time have for a last checkpoint")
+          ->check(CLI::Range(1.0, 86400.0))
+          ->capture_default_str());
+  table->Live(
+      app->add_option(
+             "--resize-seconds", flags->resize_seconds,
+             "An elastic job that may have more ranks is left alone for so long after a start")
+          ->check(CLI::Range(0.0, 1e6))
+          ->capture_default_str());
+  table->Live(
+      app->add_option(
+             "--exclude-after", flags->exclude_after,
+             "A host with so many device or host failures within an hour gets no ranks before "
+             "it has passed a health check; 0: never")
+          ->check(CLI::Range(0, 8))
+          ->capture_default_str());
+  table->Live(
+      app->add_option("--forget-worker-hours", flags->forget_worker_hours,
+                      "A worker that has been DOWN for so long is forgotten, unless somebody has "
+                      "drained it or it is excluded")
+          ->check(CLI::Range(1.0, 1e6))
+          ->capture_default_str());
+  table->Live(app->add_option("--log-level", flags->log_level, "debug, info, warn or error")
+                  ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
+                  ->capture_default_str());
+  table->Live(
+      app->add_option(
+             "--max-job-bytes", flags->max_job_bytes,
+             "What the records of all jobs may have together, also of those that have ended; "
+             "they are kept in memory, and no more jobs are taken beyond it")
+          ->transform(CLI::AsSizeValue(false))
+          ->capture_default_str());
+}
+
+void AddStandbyFlags(FlagTable* table, Flags* flags) {
+  CLI::App* app = &table->app();
+  app->add_option("--etcd", flags->standby.etcd,
+                  "HOST:PORT,... of etcd, where coordinators on one --data-dir elect the one that "
+                  "is active; the others stand by")
+      ->delimiter(',');
+  app->add_option("--etcd-tls", flags->standby.etcd_tls_dir,
+                  "Folder with etcd's ca.crt, and the tls.crt and tls.key to show it");
+  app->add_option("--etcd-key", flags->standby.key, "The key in etcd; one per cluster")
+      ->capture_default_str();
+  app->add_option("--etcd-lease-seconds", flags->etcd_lease_seconds,
+                  "How long etcd may be away before the active coordinator stops; as much later a "
+                  "standby takes over")
+      ->check(CLI::Range(2.0, 3600.0))
+      ->capture_default_str();
+  app->add_option("--advertise", flags->standby.advertise,
+                  "HOST:PORT under which the others reach this one (default: --listen)");
+}
+
+}  // namespace
+
+void AddFlags(FlagTable* table, Flags* flags) {
+  AddServingFlags(table, flags);
+  AddLiveFlags(table, flags);
+  AddStandbyFlags(table, flags);
+}
+
+LiveValues LiveValuesOf(const Flags& flags, absl::Duration lease) {
+  LiveValues live;
+  live.config.lease = lease;
+  live.config.graceful_stop = absl::Seconds(flags.stop_seconds);
+  live.config.resize_interval = absl::Seconds(flags.resize_seconds);
+  live.config.exclude_after = flags.exclude_after;
+  live.config.forget_worker_after = absl::Hours(flags.forget_worker_hours);
+  live.most_job_bytes = flags.max_job_bytes;
+  return live;
+}
+
+}  // namespace milepost::coordinator

@@ -1,0 +1,174 @@
+#include "worker/worker_flags.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/status_macros.h"
+#include "common/subprocess.h"
+#include "worker/agent/cores.h"
+#include "worker/agent/job_memory.h"
+
+namespace milepost::worker {
+namespace {
+
+void AddPlaceFlags(FlagTable* table, Flags* flags) {
+  CLI::App& app = table->app();
+  AgentOptions& options = flags->options;
+  table->Required(app.add_option(
+      "--coordinator", options.coordinator,
+      "host:port of the coordinator; of each with commas between, where others stand by"));
+  app.add_option("--tls", options.tls_dir,
+                 "folder with this worker's ca.crt, tls.crt and tls.key, as `milepost-coordinator "
+                 "init-pki` makes it");
+  table->Required(app.add_option("--data-dir", options.data_dir,
+                                 "where the worker keeps its id; made if not there"));
+  app.add_option("--memory-dir", options.memory_dir,
+                 "on a file system in memory: where ranks keep state that outlives them, so that a "
+                 "lost rank costs no step; empty: nowhere")
+      ->capture_default_str();
+  app.add_option(
+      "--id", options.id,
+      "stable name of this worker (default: its certificate's, else kept in the data dir)");
+  app.add_option("--label", flags->labels,
+                 "KEY=VALUE, may be repeated; ranks of a job are kept within one `rack`");
+}
+
+void AddSlotFlags(FlagTable* table, Flags* flags) {
+  CLI::App& app = table->app();
+  AgentOptions& options = flags->options;
+  const std::map<std::string, v1::DeviceKind> devices = {{"cpu", v1::DEVICE_KIND_CPU},
+                                                         {"cuda", v1::DEVICE_KIND_CUDA}};
+  app.add_option("--device", options.slots.device,
+                 "what a slot is: a share of the cores, or a GPU (default: cuda where there are "
+                 "GPUs and milepost-trainer-cuda, unless --slots is given)")
+      ->transform(CLI::CheckedTransformer(devices));
+  app.add_option("--slots", options.slots.count, "CPU ranks that may run here at once (default: 1)")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--gpus", flags->gpus,
+                 "GPUs to offer, by nvidia-smi's numbers, like 0,2-3 (default: all)");
+  app.add_option("--cores", flags->cores, "CPU cores to use, like 0-3,8 (default: all it may use)");
+  app.add_option("--memory-bytes", options.slots.memory_bytes,
+                 "host memory that the slots share (default: all that it has)")
+      ->check(CLI::NonNegativeNumber);
+}
+
+void AddHostFlags(FlagTable* table, Flags* flags) {
+  CLI::App& app = table->app();
+  AgentOptions& options = flags->options;
+  app.add_option("--spot-file", options.spot.file,
+                 "when this file appears the host is about to go away: the worker is drained");
+  app.add_option("--spot-command", options.spot.command,
+                 "for /bin/sh, every 5 s: when it ends with 0, the same");
+  app.add_flag("--spot-signal", flags->spot_signal, "on SIGUSR2, the same");
+  app.add_option("--health-command", options.health.command,
+                 "for /bin/sh, part of the health check that follows several failures of this "
+                 "host: it has to end with 0 within 5 minutes");
+}
+
+void AddLiveFlags(FlagTable* table, Flags* flags) {
+  CLI::App& app = table->app();
+  table->Live(
+      app.add_option("--write-roots", flags->write_roots,
+                     "folders, with commas between, in which jobs may write (report.tensorboard, "
+                     "train.offload.path); default: wherever this worker's user may")
+          ->delimiter(','));
+  table->Live(
+      app.add_option("--data-roots", flags->data_roots,
+                     "folders from which jobs may read (data, train.init_from), besides those they "
+                     "may write to; default: wherever this worker's user may")
+          ->delimiter(','));
+  table->Live(app.add_option("--stop-seconds", flags->stop_seconds,
+                             "on SIGTERM: time for ranks to checkpoint")
+                  ->check(CLI::NonNegativeNumber)
+                  ->capture_default_str());
+  table->Live(app.add_option("--spot-seconds", flags->spot_seconds,
+                             "from a notice that the host goes away on, until jobs are told to "
+                             "save a checkpoint and leave")
+                  ->check(CLI::Range(0.0, 86400.0))
+                  ->capture_default_str());
+  table->Live(app.add_option("--hang-seconds", flags->hang_seconds,
+                             "a rank whose micro-step, or wait for data, takes longer has failed; "
+                             "0: never; of ranks that start afterwards")
+                  ->check(CLI::NonNegativeNumber)
+                  ->capture_default_str());
+  table->Live(app.add_option("--log-level", flags->log_level, "debug, info, warn or error")
+                  ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
+                  ->capture_default_str());
+}
+
+absl::StatusOr<std::vector<int>> CoresOf(const std::string& text) {
+  MP_ASSIGN_OR_RETURN(std::vector<int> cores, ParseCoreList(text));
+  const std::vector<int> allowed = AllowedCores();
+  for (const int core : cores) {
+    if (std::find(allowed.begin(), allowed.end(), core) != allowed.end()) continue;
+    return absl::InvalidArgumentError(absl::StrCat("--cores: this process may not run on core ",
+                                                   core, ", but on ", absl::StrJoin(allowed, ",")));
+  }
+  return cores;
+}
+
+absl::StatusOr<std::map<std::string, std::string>> LabelsOf(
+    const std::vector<std::string>& labels) {
+  std::map<std::string, std::string> values;
+  for (const std::string& label : labels) {
+    const size_t equals = label.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--label: expected KEY=VALUE such as rack=r12, not '", label, "'"));
+    }
+    values[label.substr(0, equals)] = label.substr(equals + 1);
+  }
+  return values;
+}
+
+}  // namespace
+
+Flags::Flags() {
+  options.trainer_binary = SiblingBinary("milepost-trainer");
+  options.cuda_trainer_binary = SiblingBinary("milepost-trainer-cuda");
+  options.memory_dir = DefaultMemoryDir();
+  hang_seconds = absl::ToDoubleSeconds(AgentSettings().hang_time);
+}
+
+void AddFlags(FlagTable* table, Flags* flags) {
+  AddPlaceFlags(table, flags);
+  AddSlotFlags(table, flags);
+  AddHostFlags(table, flags);
+  AddLiveFlags(table, flags);
+  table->app().footer("milepost-worker doctor --help: checks this host instead");
+}
+
+absl::StatusOr<AgentSettings> SettingsOf(const Flags& flags) {
+  AgentSettings settings;
+  settings.stop_time = absl::Seconds(flags.stop_seconds);
+  settings.spot_time = absl::Seconds(flags.spot_seconds);
+  settings.hang_time = absl::Seconds(flags.hang_seconds);
+  MP_ASSIGN_OR_RETURN(settings.path_roots, MakePathRoots(flags.write_roots, flags.data_roots));
+  return settings;
+}
+
+absl::StatusOr<AgentOptions> AgentOptionsOf(const Flags& flags) {
+  AgentOptions options = flags.options;
+  MP_ASSIGN_OR_RETURN(options.settings, SettingsOf(flags));
+  options.health.doctor = {SiblingBinary("milepost-worker"), "doctor", "--no-gpus", "--data-dir",
+                           options.data_dir};
+  options.health.gpu_trainer = options.cuda_trainer_binary;
+  if (!flags.cores.empty()) {
+    MP_ASSIGN_OR_RETURN(options.slots.cores, CoresOf(flags.cores));
+  }
+  MP_ASSIGN_OR_RETURN(options.labels, LabelsOf(flags.labels));
+  if (!flags.gpus.empty()) {
+    auto parsed = ParseCoreList(flags.gpus);
+    if (!parsed.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--gpus ", flags.gpus, ": numbers and ranges like 0,2-3"));
+    }
+    options.slots.gpus = *std::move(parsed);
+  }
+  return options;
+}
+
+}  // namespace milepost::worker

@@ -1,0 +1,44 @@
+// The flags of milepost-worker, which its --config file may give as well.
+#ifndef MILEPOST_WORKER_WORKER_FLAGS_H_
+#define MILEPOST_WORKER_WORKER_FLAGS_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/flags/flag_table.h"
+#include "worker/agent/agent.h"
+
+namespace milepost::worker {
+
+struct Flags {
+  Flags();  // what depends on the host
+
+  AgentOptions options;  // as far as no flag below is for it
+  std::string cores, gpus, log_level = "info";
+  std::vector<std::string> labels, write_roots, data_roots;
+  double stop_seconds = 60, spot_seconds = 0, hang_seconds = 0;
+  bool spot_signal = false;
+};
+
+// `flags` outlives the table.
+void AddFlags(FlagTable* table, Flags* flags);
+
+// A set of flags and the table that fills it.
+struct WorkerFlags {
+  WorkerFlags() { AddFlags(&table, &flags); }
+
+  Flags flags;
+  FlagTable table{"Offers a host's slots to a Milepost coordinator and runs the ranks it is given.",
+                  "milepost-worker"};
+};
+
+// What SIGHUP changes. INVALID_ARGUMENT names the flag.
+absl::StatusOr<AgentSettings> SettingsOf(const Flags& flags);
+
+// All that the flags say of the agent, checked against this host. INVALID_ARGUMENT names the flag.
+absl::StatusOr<AgentOptions> AgentOptionsOf(const Flags& flags);
+
+}  // namespace milepost::worker
+
+#endif  // MILEPOST_WORKER_WORKER_FLAGS_H_
