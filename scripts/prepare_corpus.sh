@@ -1,12 +1,17 @@
 #!/usr/bin/env bash
 # Makes the text that the examples train on: the King James Bible (Debian package bible-kjv, 4.2
-# million characters) as byte tokens, in examples/data/: the first nine tenths for training, the last
-# for validation. Does nothing when both files are there.
-#   scripts/prepare_corpus.sh [MILEPOST]     MILEPOST: the binary (default: build/release/bin/milepost)
+# million characters) as byte tokens, in data/ beside the examples: the first nine tenths for training,
+# the last for validation. Does nothing when both files are there. It lies in scripts/ of the source,
+# and beside the examples of the package milepost.
+#   prepare_corpus.sh [MILEPOST]     MILEPOST: the binary (default: that of the release build, else the
+#                                    one in PATH)
 set -euo pipefail
-cd "$(dirname "$0")/.."
-milepost=${1:-build/release/bin/milepost}
-folder=examples/data
+here=$(cd "$(dirname "$0")" && pwd)
+examples=$here
+[ ! -d "$here/../examples" ] || examples=$(cd "$here/../examples" && pwd)
+milepost=${1:-$here/../build/release/bin/milepost}
+[ -x "$milepost" ] || [ $# -gt 0 ] || milepost=$(command -v milepost || echo milepost)
+folder=$examples/data
 train=$folder/corpus.train.npy
 validation=$folder/corpus.validation.npy
 
@@ -15,11 +20,11 @@ if [ -s "$train" ] && [ -s "$validation" ]; then
   exit 0
 fi
 if ! command -v bible >/dev/null; then
-  echo "scripts/prepare_corpus.sh: needs the package bible-kjv: scripts/bootstrap installs it" >&2
+  echo "prepare_corpus.sh: needs the package bible-kjv: apt-get install bible-kjv" >&2
   exit 1
 fi
 if [ ! -x "$milepost" ]; then
-  echo "scripts/prepare_corpus.sh: no binary at $milepost: scripts/build release makes it" >&2
+  echo "prepare_corpus.sh: no binary at $milepost: install milepost, or scripts/build release" >&2
   exit 1
 fi
 
