@@ -354,7 +354,8 @@ void Transition::ForgetRanks() {
   for (const int64_t number : JobsWithRanks()) {
     v1::JobRecord& record = Change(number);
     // That may have been days ago: of the time that they held their slots what is known counts.
-    const absl::Duration known = absl::Seconds(record.job().progress().productive_seconds());
+    const absl::Duration known =
+        std::max(absl::ZeroDuration(), absl::Seconds(record.job().progress().productive_seconds()));
     *record.mutable_attempt_start_time() =
         ToProto(std::max(FromProto(record.attempt_start_time()), now_ - known));
     for (v1::RankRecord& rank : *record.mutable_ranks()) {

@@ -295,6 +295,13 @@ TEST_F(WorkerTest, TheTimeAfterAllWorkersEndedIsNoneOfAJobsLimit) {
   Do(WorkersGone{});
   EXPECT_EQ(Job(job).state(), v1::JOB_STATE_QUEUED) << Job(job).reason_detail();
   EXPECT_EQ(Record(job).held_before(), 600);
+  // Nor does what a worker says give it time.
+  Connect("a", 1, 2);
+  progress.set_generation(2);
+  progress.mutable_progress()->set_productive_seconds(-1e9);
+  Do(RankProgressed{"workers/a", progress});
+  Do(WorkersGone{});
+  EXPECT_EQ(Record(job).held_before(), 600);
 }
 
 TEST_F(WorkerTest, WorkersThatEndedTogetherTakeAWishAlong) {

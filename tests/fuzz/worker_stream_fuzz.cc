@@ -175,7 +175,7 @@ Event OfWorker(FuzzedDataProvider& input, const FakeCluster& cluster, const std:
 }
 
 Event OfUser(FuzzedDataProvider& input) {
-  switch (input.ConsumeIntegralInRange(0, 6)) {
+  switch (input.ConsumeIntegralInRange(0, 7)) {
     case 0:
       return JobCancelled{JobOf(input)};
     case 1:
@@ -190,6 +190,8 @@ Event OfUser(FuzzedDataProvider& input) {
       return CoordinatorRestarted{};
     case 5:
       return JobUpdated{JobOf(input), "", Parsed<v1::SchedulingSpec>(input)};
+    case 6:
+      return WorkersGone{};
     default:
       return JobSubmitted{.request_id = input.ConsumeRandomLengthString(4),
                           .spec = FakeCluster::Spec(input.ConsumeIntegralInRange(1, 4))};
