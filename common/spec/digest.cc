@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include "absl/strings/str_format.h"
+#include "common/spec/orthogonalization.h"
 #include "common/spec/validate.h"
 #include "milepost/v1/job_spec.pb.h"
 
@@ -33,6 +34,9 @@ void ClearLaterDefaults(v1::TrainSpec* train) {
   if (train->memory() == v1::MEMORY_USE_EXACT) train->clear_memory();
   v1::OptimizerSpec* optimizer = train->mutable_optimizer();
   if (optimizer->master() == v1::MASTER_DTYPE_FP32) optimizer->clear_master();
+  if (optimizer->orthogonalization() == DefaultOrthogonalization(train->precision())) {
+    optimizer->clear_orthogonalization();
+  }
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "common/spec/model_sizes.h"
+#include "common/spec/orthogonalization.h"
 #include "common/spec/validate.h"
 #include "milepost/v1/job_spec.pb.h"
 
@@ -113,7 +114,7 @@ void NormalizeBert(v1::BertSpec* bert) {
 }
 
 // A field that the type does not have stays absent.
-void NormalizeOptimizer(v1::OptimizerSpec* optimizer) {
+void NormalizeOptimizer(v1::Precision precision, v1::OptimizerSpec* optimizer) {
   for (v1::ParameterGroupSpec& group : *optimizer->mutable_groups()) {
     MP_DEFAULT(&group, lr_scale, 1.0);
     MP_DEFAULT(&group, freeze, false);
@@ -137,6 +138,7 @@ void NormalizeOptimizer(v1::OptimizerSpec* optimizer) {
   MP_DEFAULT(optimizer, momentum, 0.95);
   MP_DEFAULT(optimizer, nesterov, true);
   MP_DEFAULT(optimizer, adamw_lr, optimizer->lr());
+  MP_DEFAULT_ENUM(optimizer, orthogonalization, DefaultOrthogonalization(precision));
 }
 
 void NormalizeLossScale(v1::LossScaleSpec* scale) {
@@ -165,7 +167,7 @@ void NormalizeTrain(int32_t ranks, v1::TrainSpec* train) {
 
   v1::OptimizerSpec* optimizer = train->mutable_optimizer();
   MP_DEFAULT_ENUM(optimizer, type, v1::OptimizerSpec::TYPE_ADAMW);
-  NormalizeOptimizer(optimizer);
+  NormalizeOptimizer(train->precision(), optimizer);
 
   v1::ScheduleSpec* schedule = train->mutable_schedule();
   MP_DEFAULT_ENUM(schedule, type, v1::ScheduleSpec::TYPE_COSINE);

@@ -503,6 +503,11 @@ void CheckOptimizer(const v1::OptimizerSpec& optimizer, Checker* check) {
   if (!muon && optimizer.has_nesterov()) {
     check->Add("train.optimizer.nesterov", absl::StrCat(type, " has none: remove it"));
   }
+  if (!muon && optimizer.orthogonalization() != 0) {
+    check->Add("train.optimizer.orthogonalization", absl::StrCat(type, " has none: remove it"));
+  } else if (!v1::Orthogonalization_IsValid(optimizer.orthogonalization())) {
+    check->Add("train.optimizer.orthogonalization", "expected bf16 or fp32");
+  }
 }
 
 void CheckDecaySteps(const v1::TrainSpec& train, Checker* check) {

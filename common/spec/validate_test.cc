@@ -104,9 +104,10 @@ TEST(NormalizeTest, LeavesNoFieldUnsetAndIsIdempotent) {
                   "milepost.v1.DataSpec.document_separator",
                   "milepost.v1.DataSpec.segment_separator", "milepost.v1.DataSpec.padding",
                   "milepost.v1.OptimizerSpec.momentum", "milepost.v1.OptimizerSpec.nesterov",
-                  "milepost.v1.OptimizerSpec.adamw_lr", "milepost.v1.TrainSpec.recompute_budget",
-                  "milepost.v1.ResourceSpec.memory", "milepost.v1.ResourceSpec.min_ranks",
-                  "milepost.v1.ResourceSpec.max_ranks"));
+                  "milepost.v1.OptimizerSpec.adamw_lr",
+                  "milepost.v1.OptimizerSpec.orthogonalization",
+                  "milepost.v1.TrainSpec.recompute_budget", "milepost.v1.ResourceSpec.memory",
+                  "milepost.v1.ResourceSpec.min_ranks", "milepost.v1.ResourceSpec.max_ranks"));
   const JobSpec once = spec;
   NormalizeJobSpec(&spec);
   EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(spec, once));
@@ -154,6 +155,7 @@ TEST(NormalizeTest, GivesEachOptimizerItsOwnDefaults) {
   EXPECT_TRUE(muon.nesterov());
   EXPECT_EQ(muon.adamw_lr(), muon.lr());
   EXPECT_EQ(muon.beta2(), 0.95);
+  EXPECT_EQ(muon.orthogonalization(), v1::ORTHOGONALIZATION_BF16);
   EXPECT_FALSE(optimizer(v1::OptimizerSpec::TYPE_ADAMW_8BIT).has_momentum());
 }
 
@@ -169,9 +171,11 @@ TEST(NormalizeTest, FillsInLlamasDefaults) {
                   "milepost.v1.DataSpec.masking", "milepost.v1.DataSpec.document_separator",
                   "milepost.v1.DataSpec.segment_separator", "milepost.v1.DataSpec.padding",
                   "milepost.v1.OptimizerSpec.momentum", "milepost.v1.OptimizerSpec.nesterov",
-                  "milepost.v1.OptimizerSpec.adamw_lr", "milepost.v1.TrainSpec.recompute_budget",
-                  "milepost.v1.TrainSpec.loss_scale", "milepost.v1.ResourceSpec.memory",
-                  "milepost.v1.ResourceSpec.min_ranks", "milepost.v1.ResourceSpec.max_ranks"));
+                  "milepost.v1.OptimizerSpec.adamw_lr",
+                  "milepost.v1.OptimizerSpec.orthogonalization",
+                  "milepost.v1.TrainSpec.recompute_budget", "milepost.v1.TrainSpec.loss_scale",
+                  "milepost.v1.ResourceSpec.memory", "milepost.v1.ResourceSpec.min_ranks",
+                  "milepost.v1.ResourceSpec.max_ranks"));
   const v1::LlamaSpec& llama = spec.model().llama();
   EXPECT_EQ(llama.kv_heads(), 4);
   EXPECT_EQ(llama.head_dim(), 16);
@@ -450,6 +454,10 @@ TEST(CheckTest, FindsEachBrokenRule) {
       {"train.zero.prefetch",
        [](auto* s) { s->mutable_train()->mutable_zero()->set_prefetch(-1); }},
       {"train.optimizer.lr", [](auto* s) { s->mutable_train()->mutable_optimizer()->set_lr(0); }},
+      {"train.optimizer.orthogonalization",
+       [](auto* s) {
+         s->mutable_train()->mutable_optimizer()->set_orthogonalization(v1::ORTHOGONALIZATION_FP32);
+       }},
       {"train.offload.optimizer",
        [](auto* s) {
          s->mutable_train()->mutable_offload()->set_optimizer(static_cast<v1::OffloadTarget>(4));
@@ -682,6 +690,29 @@ TEST(DigestTest, ADefaultThatCameLaterIsNoChange) {
   older.mutable_model()->mutable_llama()->set_qk_norm(true);
   EXPECT_NE(StateDigest(older), StateDigest(spec));
   EXPECT_NE(LineageDigest(older), LineageDigest(spec));
+}
+
+TEST(DigestTest, MuonsDefaultCameLater) {
+  const auto muon = [](v1::Precision precision) {
+    return Normalized([precision](JobSpec* s) {
+      s->mutable_train()->set_precision(precision);
+      s->mutable_train()->mutable_optimizer()->set_type(v1::OptimizerSpec::TYPE_MUON);
+    });
+  };
+  for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+    const JobSpec spec = muon(precision);
+    JobSpec older = spec;
+    older.mutable_train()->mutable_optimizer()->clear_orthogonalization();
+    EXPECT_EQ(LineageDigest(older), LineageDigest(spec));
+    EXPECT_EQ(StateDigest(older), StateDigest(spec));
+    const bool rounds = spec.train().optimizer().orthogonalization() == v1::ORTHOGONALIZATION_BF16;
+    EXPECT_EQ(rounds, precision == v1::PRECISION_BF16);
+    JobSpec other = spec;
+    other.mutable_train()->mutable_optimizer()->set_orthogonalization(
+        rounds ? v1::ORTHOGONALIZATION_FP32 : v1::ORTHOGONALIZATION_BF16);
+    EXPECT_NE(LineageDigest(other), LineageDigest(spec));
+    EXPECT_EQ(StateDigest(other), StateDigest(spec)) << "checkpoints go on with the other rule";
+  }
 }
 
 TEST(ValidateTest, OfVeryManyViolationsTheFirstAreTold) {

@@ -15,14 +15,17 @@ constexpr int64_t kElementsPerSum = 4096;
 int64_t CudaSumSquaresBytes(int64_t elements) { return CeilDiv(elements, kElementsPerSum) * 8; }
 
 // runtime/cuda_backend/cuda_ops_optimizers.cc: two squares of the smaller side, a copy of the
-// matrix, whose place the norm's sums take first, and the norm.
+// matrix, whose place the norm's sums take first, where these are rounded a square of sums, and the
+// norm.
 int64_t CudaOrthogonalizeBytes(const FlatGroup& group) {
   int64_t most = 0;
   for (const GroupParameter& p : group.parameters) {
     const int64_t side = std::min(p.shape[0], p.shape[1]);
-    const int64_t copy = std::max(p.elements * 4, CudaSumSquaresBytes(p.elements));
-    most =
-        std::max(most, 2 * DeviceAligned(side * side * 4) + DeviceAligned(copy) + DeviceAligned(8));
+    const int64_t element = graph::ByteSize(group.product_dtype);
+    const int64_t copy = std::max(p.elements * element, CudaSumSquaresBytes(p.elements));
+    const int64_t sums = element == 4 ? 0 : DeviceAligned(side * side * 4);
+    most = std::max(most, 2 * DeviceAligned(side * side * element) + DeviceAligned(copy) + sums +
+                              DeviceAligned(8));
   }
   return most + DeviceAligned(kCudaProductScratch);
 }

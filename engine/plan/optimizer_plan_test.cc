@@ -84,6 +84,27 @@ TEST(OptimizerPlan, MuonUpdatesTheMatricesOfLayers) {
   EXPECT_EQ(plan.flops_per_step, PlanUpdate(OptionsFor(Optimizer::kAdamW, 2, 1)).flops_per_step);
 }
 
+TEST(OptimizerPlan, MuonsProductsAreInTheTypeThatWasChosen) {
+  for (const DeviceKind device : {DeviceKind::kCpu, DeviceKind::kCuda}) {
+    PlanOptions options = OptionsFor(Optimizer::kMuon, 2, 1);
+    options.device = device;
+    const StepPlan exact = PlanUpdate(options);
+    options.orthogonalization = DType::kBF16;
+    const StepPlan rounded = PlanUpdate(options);
+    const auto at = [](const StepPlan& plan) {
+      return plan.train.ops[FindOp(plan.train, OpKind::kOrthogonalize)];
+    };
+    EXPECT_EQ(at(rounded).flops, at(exact).flops);
+    EXPECT_LT(at(rounded).bytes, at(exact).bytes);
+    for (const FlatGroup& group : rounded.groups) {
+      EXPECT_EQ(group.product_dtype == DType::kBF16, group.optimizer == Optimizer::kMuon);
+    }
+    StepPlan wrong = rounded;
+    wrong.options.orthogonalization = DType::kF32;
+    ExpectRefused(wrong, "a rule that the options do not have", "another type");
+  }
+}
+
 TEST(OptimizerPlan, MuonsWireBytesAreThoseOfAGatherAndAScatter) {
   const StepPlan plan = PlanUpdate(OptionsFor(Optimizer::kMuon, 4, 1));
   double padded = 0;

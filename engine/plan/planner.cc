@@ -271,6 +271,10 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
       .grad_dtype = spec.train().grad_dtype() == v1::GRAD_DTYPE_BF16 ? graph::DType::kBF16
                                                                      : graph::DType::kF32,
       .masters = spec.train().optimizer().master() != v1::MASTER_DTYPE_NONE,
+      .orthogonalization =
+          spec.train().optimizer().orthogonalization() == v1::ORTHOGONALIZATION_BF16
+              ? graph::DType::kBF16
+              : graph::DType::kF32,
       .micro_batch = triple.micro,
       .sequence = spec.data().sequence_length(),
       .accumulation = triple.accumulation,

@@ -115,6 +115,8 @@ struct FlatGroup {
   graph::DType state_dtype = graph::DType::kF32;  // of m and v: kF32 or kBF16
   // kF32; kBF16 where the parameters are their own masters in that type.
   graph::DType master_dtype = graph::DType::kF32;
+  // Muon: of the factors of kOrthogonalize's products: kF32 or kBF16.
+  graph::DType product_dtype = graph::DType::kF32;
   std::vector<GroupParameter> parameters;
   int64_t elements = 0;         // without padding
   int64_t padded_elements = 0;  // multiple of world * 128
@@ -281,6 +283,7 @@ struct PlanOptions {
   graph::DType grad_dtype = graph::DType::kF32;
   // In 16 bits parameters have fp32 masters. false (kBF16 only): updates round them at random.
   bool masters = true;
+  graph::DType orthogonalization = graph::DType::kF32;  // FlatGroup::product_dtype of Muon's groups
   int64_t micro_batch = 1;
   int64_t sequence = 1;  // generation plans: how many positions the caches hold
   int64_t accumulation = 1;

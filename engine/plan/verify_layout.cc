@@ -226,6 +226,11 @@ absl::Status VerifyGroupBuffers(const StepPlan& plan, const FlatGroup& group) {
   if (group.state_dtype != plan.options.state_dtype) {
     return Violation("group ", group.name, " keeps its state in another type than the options say");
   }
+  if (group.optimizer == Optimizer::kMuon &&
+      group.product_dtype != plan.options.orthogonalization) {
+    return Violation("group ", group.name,
+                     " is made orthogonal in another type than the options say");
+  }
   const int64_t state = group.shard_elements * graph::ByteSize(plan.options.state_dtype);
   MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "m", group.m_buffer, state));
   if (HasSecondMoment(group.optimizer)) {

@@ -133,14 +133,16 @@ int64_t Fp8Bytes(const graph::Graph& graph, const graph::Op& op) {
 int64_t UpdateNormsBytes(int64_t elements) { return (elements + 4095) / 4096 * 16; }
 
 // kernels/cpu/muon.h: two squares of the smaller side and a copy of the matrix, whose place the
-// norm's sums take first; then the products' scratch.
+// norm's sums take first; where these are rounded, a square of sums; then the products' scratch.
 int64_t OrthogonalizeBytes(const FlatGroup& group) {
   int64_t most = 0;
   for (const GroupParameter& p : group.parameters) {
     const int64_t side = std::min(p.shape[0], p.shape[1]);
-    const int64_t copy = std::max(RoundUp(p.elements * 4, kHostAlignment),
+    const int64_t element = graph::ByteSize(group.product_dtype);
+    const int64_t copy = std::max(RoundUp(p.elements * element, kHostAlignment),
                                   RoundUp(SumSquaresBytes(p.elements), kHostAlignment));
-    most = std::max(most, copy + 2 * RoundUp(side * side * 4, kHostAlignment));
+    const int64_t sums = element == 4 ? 0 : RoundUp(side * side * 4, kHostAlignment);
+    most = std::max(most, copy + 2 * RoundUp(side * side * element, kHostAlignment) + sums);
   }
   return most;
 }

@@ -209,12 +209,17 @@ class TrainingOps {
   void AddOrthogonalize(int group) {
     PlannedOp& op = Add(OpKind::kOrthogonalize, When::kUpdate, group);
     const double share = 1.0 / options_.MatrixOwners();
+    // In bf16 the factors are half as wide, and each sum is written and read once more to be
+    // rounded.
+    const bool rounds = groups_[group].product_dtype == DType::kBF16;
+    const double per_element = rounds ? 2 * 4 + 4 * 2 : 4 * 5;
+    const double per_square = rounds ? 4 * 4 + 5 * 2 : 4 * 5;
     for (const GroupParameter& p : groups_[group].parameters) {
       const auto side = static_cast<double>(std::min(p.shape[0], p.shape[1]));
       const auto elements = static_cast<double>(p.elements);
       // Gram matrix and update: elements times side each; the square: side cubed.
       op.flops += share * kNewtonSchulzSteps * 2 * (2 * elements * side + side * side * side);
-      op.bytes += share * kNewtonSchulzSteps * 4 * (5 * elements + 5 * side * side);
+      op.bytes += share * kNewtonSchulzSteps * (per_element * elements + per_square * side * side);
     }
     if (options_.world == 1) return;
     const double bytes = 4 * Padded(group);
@@ -371,6 +376,7 @@ std::vector<FlatGroup> MakeFlatGroups(const graph::Graph& graph,
   for (FlatGroup& group : groups) {
     group.state_dtype = options.state_dtype;
     if (!options.masters) group.master_dtype = options.compute_dtype;
+    if (group.optimizer == Optimizer::kMuon) group.product_dtype = options.orthogonalization;
     group_of[KeyOf(group.block, group.frozen, group.optimizer)] = &group;
   }
   for (size_t i = 0; i < graph.parameters.size(); ++i) {

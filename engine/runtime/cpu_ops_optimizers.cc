@@ -12,7 +12,10 @@
 namespace milepost::runtime {
 namespace {
 
-kernels::MuonMatrix MatrixOf(const plan::GroupParameter& p) { return {p.shape[0], p.shape[1]}; }
+kernels::MuonMatrix MatrixOf(const plan::FlatGroup& group, const plan::GroupParameter& p) {
+  const bool rounds = group.product_dtype == graph::DType::kBF16;
+  return {p.shape[0], p.shape[1], rounds ? kernels::DType::kBf16 : kernels::DType::kF32};
+}
 
 float* UpdateOf(const Binding& b) { return BufferOf<float>(b, GroupOf(b).update_buffer); }
 
@@ -57,7 +60,7 @@ absl::StatusOr<BoundOp> BindMuonMomentum(const Binding& b) {
 std::vector<kernels::MatmulSpec> OrthogonalizeMatmulSpecs(const plan::FlatGroup& group) {
   std::vector<kernels::MatmulSpec> specs;
   for (const plan::GroupParameter& p : group.parameters) {
-    for (const kernels::MatmulSpec& spec : kernels::OrthogonalizeProducts(MatrixOf(p))) {
+    for (const kernels::MatmulSpec& spec : kernels::OrthogonalizeProducts(MatrixOf(group, p))) {
       if (std::find(specs.begin(), specs.end(), spec) == specs.end()) specs.push_back(spec);
     }
   }
@@ -67,7 +70,7 @@ std::vector<kernels::MatmulSpec> OrthogonalizeMatmulSpecs(const plan::FlatGroup&
 int64_t OrthogonalizeFixedBytes(const plan::FlatGroup& group) {
   int64_t most = 0;
   for (const plan::GroupParameter& p : group.parameters) {
-    most = std::max(most, kernels::OrthogonalizeFixedBytes(MatrixOf(p)));
+    most = std::max(most, kernels::OrthogonalizeFixedBytes(MatrixOf(group, p)));
   }
   return most;
 }
@@ -89,7 +92,8 @@ absl::StatusOr<BoundOp> BindOrthogonalize(const Binding& b) {
   std::vector<Matrix> matrices;
   int64_t index = MuonMatricesBefore(b);
   for (const plan::GroupParameter& p : group.parameters) {
-    matrices.push_back({MatrixOf(p), UpdateOf(b) + p.begin, index++ % owners == b.rank % owners});
+    matrices.push_back(
+        {MatrixOf(group, p), UpdateOf(b) + p.begin, index++ % owners == b.rank % owners});
   }
   return [matmuls = &b.matmuls, matrices = std::move(matrices),
           workspace = b.Workspace()](const StepContext& c) -> absl::Status {

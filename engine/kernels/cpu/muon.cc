@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/status_macros.h"
+#include "engine/kernels/cpu/elementwise.h"
 #include "engine/kernels/cpu/optimizer.h"
 #include "engine/kernels/cpu/parallel.h"
 
@@ -63,6 +64,26 @@ void ScaleRange(float factor, int64_t n, const float* x, float* y) {
                     MP_SIMD { StoreUpTo(hn::Mul(f, LoadUpTo(d, x + i, count)), d, y + i, count); });
 }
 
+// y = the rounded x / divisor, of x rounded.
+void DivideInBf16Range(float divisor, int64_t n, const float* x, bf16* y) {
+  const DF d;
+  const VF by = hn::Set(d, divisor);
+  ForVectors(n, [&](int64_t i, int64_t count) MP_SIMD {
+    StoreUpTo(LoadUpTo(d, x + i, count), d, y + i, count);
+    StoreUpTo(hn::Div(LoadUpTo(d, y + i, count), by), d, y + i, count);
+  });
+}
+
+// out = the rounded b * x + c * y; out may be x.
+void MixToBf16Range(float b, float c, int64_t n, const bf16* x, const float* y, bf16* out) {
+  const DF d;
+  const VF vb = hn::Set(d, b), vc = hn::Set(d, c);
+  ForVectors(n, [&](int64_t i, int64_t count) MP_SIMD {
+    const VF scaled = hn::Mul(vc, LoadUpTo(d, y + i, count));
+    StoreUpTo(hn::MulAdd(vb, LoadUpTo(d, x + i, count), scaled), d, out + i, count);
+  });
+}
+
 // y = b * x + c * y.
 void MixRange(float b, float c, int64_t n, const float* x, float* y) {
   const DF d;
@@ -85,6 +106,8 @@ HWY_EXPORT(MuonApplyBf16);
 HWY_EXPORT(MuonApplyF16);
 HWY_EXPORT(ScaleRange);
 HWY_EXPORT(MixRange);
+HWY_EXPORT(DivideInBf16Range);
+HWY_EXPORT(MixToBf16Range);
 
 namespace {
 
@@ -114,8 +137,23 @@ void Mix(float b, float c, int64_t n, const float* x, float* y) {
               [&](int64_t first, int64_t last) { run(b, c, last - first, x + first, y + first); });
 }
 
-int64_t AlignedBytes(int64_t floats) {
-  return (floats * static_cast<int64_t>(sizeof(float)) + 63) / 64 * 64;
+void DivideInBf16(float divisor, int64_t n, const float* x, bf16* y) {
+  const auto run = HWY_DYNAMIC_DISPATCH(DivideInBf16Range);
+  ParallelFor(0, n, kGrain, [&](int64_t first, int64_t last) {
+    run(divisor, last - first, x + first, y + first);
+  });
+}
+
+void MixToBf16(float b, float c, int64_t n, const bf16* x, const float* y, bf16* out) {
+  const auto run = HWY_DYNAMIC_DISPATCH(MixToBf16Range);
+  ParallelFor(0, n, kGrain, [&](int64_t first, int64_t last) {
+    run(b, c, last - first, x + first, y + first, out + first);
+  });
+}
+
+int64_t Rounded64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+int64_t AlignedBytes(int64_t elements, DType dtype) {
+  return Rounded64(elements * static_cast<int64_t>(ByteSize(dtype)));
 }
 
 // The products of an iteration on a matrix that is never transposed: A = x x^T where it is wide,
@@ -126,7 +164,10 @@ struct Products {
     const bool tall = matrix.rows > matrix.cols;
     gram = {.m = side, .n = side, .k = other, .transpose_a = tall, .transpose_b = !tall};
     square = {.m = side, .n = side, .k = side};
-    update = {.m = matrix.rows, .n = matrix.cols, .k = side, .accumulate = true};
+    // In fp32 it is added to a x, which bf16 has to keep apart until it is rounded.
+    const bool accumulate = matrix.dtype == DType::kF32;
+    update = {.m = matrix.rows, .n = matrix.cols, .k = side, .accumulate = accumulate};
+    for (MatmulSpec* spec : {&gram, &square, &update}) spec->a = spec->b = matrix.dtype;
   }
   int64_t side;
   MatmulSpec gram, square, update;
@@ -159,25 +200,34 @@ std::vector<MatmulSpec> OrthogonalizeProducts(const MuonMatrix& matrix) {
   return {products.gram, products.square, products.update};
 }
 
-int64_t OrthogonalizeFixedBytes(const MuonMatrix& matrix) {
-  const int64_t side = std::min(matrix.rows, matrix.cols);
-  const auto norm = static_cast<int64_t>(SumSquaresWorkspaceBytes(matrix.elements()));
-  // The norm's sums and the next x take turns.
-  return std::max(AlignedBytes(matrix.elements()), (norm + 63) / 64 * 64) +
-         2 * AlignedBytes(side * side);
-}
+namespace {
 
-absl::Status Orthogonalize(const MuonMatrix& matrix, int64_t steps, MatmulCache& cache, float* x,
-                           char* workspace) {
+// Where a matrix's scratch lies: A and b A + c A A; the next x, whose place the norm's sums take
+// first; in bf16 the square of A as it is summed.
+struct Scratch {
+  explicit Scratch(const MuonMatrix& matrix) {
+    const int64_t side = std::min(matrix.rows, matrix.cols);
+    const int64_t factor = AlignedBytes(side * side, matrix.dtype);
+    b = factor;
+    next = 2 * factor;
+    sums = next +
+           std::max(AlignedBytes(matrix.elements(), matrix.dtype),
+                    Rounded64(static_cast<int64_t>(SumSquaresWorkspaceBytes(matrix.elements()))));
+    bytes = sums + (matrix.dtype == DType::kF32 ? 0 : AlignedBytes(side * side, DType::kF32));
+  }
+  int64_t b, next, sums, bytes;
+};
+
+absl::Status IterateInF32(const MuonMatrix& matrix, int64_t steps, MatmulCache& cache, float* x,
+                          char* workspace) {
   const Products products(matrix);
+  const Scratch at(matrix);
   const int64_t n = matrix.elements();
   const int64_t square = products.side * products.side;
   auto* a = reinterpret_cast<float*>(workspace);
-  auto* b = reinterpret_cast<float*>(workspace + AlignedBytes(square));
-  auto* next = reinterpret_cast<float*>(workspace + 2 * AlignedBytes(square));
-  char* scratch = workspace + OrthogonalizeFixedBytes(matrix);
-  const double norm = std::sqrt(SumSquares(x, n, next));
-  Scale(static_cast<float>(1 / std::max(norm, kLeastNorm)), n, x, x);
+  auto* b = reinterpret_cast<float*>(workspace + at.b);
+  auto* next = reinterpret_cast<float*>(workspace + at.next);
+  char* scratch = workspace + at.bytes;
   float* now = x;
   for (int64_t step = 0; step < steps; ++step) {
     MP_RETURN_IF_ERROR(cache.Execute(products.gram, now, now, nullptr, a, scratch));
@@ -192,6 +242,52 @@ absl::Status Orthogonalize(const MuonMatrix& matrix, int64_t steps, MatmulCache&
   }
   if (now != x) Scale(1, n, now, x);
   return absl::OkStatus();
+}
+
+// x itself is where products with it are summed.
+absl::Status IterateInBf16(const MuonMatrix& matrix, int64_t steps, MatmulCache& cache, float* x,
+                           char* workspace) {
+  const Products products(matrix);
+  const Scratch at(matrix);
+  const int64_t n = matrix.elements();
+  const int64_t square = products.side * products.side;
+  auto* a = reinterpret_cast<bf16*>(workspace);
+  auto* b = reinterpret_cast<bf16*>(workspace + at.b);
+  auto* now = reinterpret_cast<bf16*>(workspace + at.next);
+  auto* sums = reinterpret_cast<float*>(workspace + at.sums);
+  char* scratch = workspace + at.bytes;
+  for (int64_t step = 0; step < steps; ++step) {
+    MP_RETURN_IF_ERROR(cache.Execute(products.gram, now, now, nullptr, sums, scratch));
+    CastToBf16(sums, square, a);
+    MP_RETURN_IF_ERROR(cache.Execute(products.square, a, a, nullptr, sums, scratch));
+    MixToBf16(kB, kC, square, a, sums, b);
+    const bool tall = matrix.rows > matrix.cols;
+    const bf16* left = tall ? now : b;
+    const bf16* right = tall ? b : now;
+    MP_RETURN_IF_ERROR(cache.Execute(products.update, left, right, nullptr, x, scratch));
+    MixToBf16(kA, 1, n, now, x, now);
+  }
+  CastToFloat(now, n, x);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int64_t OrthogonalizeFixedBytes(const MuonMatrix& matrix) { return Scratch(matrix).bytes; }
+
+absl::Status Orthogonalize(const MuonMatrix& matrix, int64_t steps, MatmulCache& cache, float* x,
+                           char* workspace) {
+  const int64_t n = matrix.elements();
+  char* next = workspace + Scratch(matrix).next;
+  const double norm = std::sqrt(SumSquares(x, n, next));
+  if (matrix.dtype == DType::kF32) {
+    Scale(static_cast<float>(1 / std::max(norm, kLeastNorm)), n, x, x);
+    return IterateInF32(matrix, steps, cache, x, workspace);
+  }
+  const float rounded = ToFloat(ToBf16(static_cast<float>(norm)));
+  DivideInBf16(std::max(rounded, static_cast<float>(kLeastNorm)), n, x,
+               reinterpret_cast<bf16*>(next));
+  return IterateInBf16(matrix, steps, cache, x, workspace);
 }
 
 }  // namespace milepost::kernels

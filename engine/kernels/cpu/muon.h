@@ -1,8 +1,8 @@
 // Muon (Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024): momentum,
-// then the nearest semi-orthogonal matrix, roughly, by Newton-Schulz iterations. fp32.
+// then the nearest semi-orthogonal matrix, roughly, by Newton-Schulz iterations, in fp32 or bf16.
 //
 //   MuonMomentum({.momentum = 0.95f, .gradient_scale = clip}, n, m, g, u);   // any piece
-//   MP_RETURN_IF_ERROR(Orthogonalize(shape, cache, u, workspace));           // a whole matrix
+//   MP_RETURN_IF_ERROR(Orthogonalize({shape, dtype}, 5, cache, u, workspace));  // a whole matrix
 //   MuonApply<bf16>(shrink, step, n, p, u, parameter);                       // any piece
 //
 // Parallel; results do not depend on the thread count but as far as the products' do.
@@ -36,6 +36,8 @@ void MuonApply(float shrink, float step, int64_t n, float* p, const float* u, T*
 struct MuonMatrix {
   int64_t rows = 0;
   int64_t cols = 0;
+  // kF32 or kBf16: of the products' factors and, rounded once each, of what an iteration leaves.
+  DType dtype = DType::kF32;
   int64_t elements() const { return rows * cols; }
 };
 
@@ -44,8 +46,10 @@ int64_t OrthogonalizeFixedBytes(const MuonMatrix& matrix);
 std::vector<MatmulSpec> OrthogonalizeProducts(const MuonMatrix& matrix);
 
 // x / max(|x|, 1e-7), then `steps` times x = a x + (b A + c A A) x with A = x x^T (of the smaller
-// side) and (a, b, c) = (3.4445, -4.7750, 2.0315): singular values end near 1. In place. Allocates
-// nothing once the cache has the products. `workspace`: 64-byte aligned.
+// side) and (a, b, c) = (3.4445, -4.7750, 2.0315): singular values end near 1. In bf16, as
+// torch.optim.Muon has it, x and its norm are rounded before the division, and what comes of it, A,
+// b A + c A A and each next x after it, each once, after sums in fp32.
+// In place. Allocates nothing once the cache has the products. `workspace`: 64-byte aligned.
 absl::Status Orthogonalize(const MuonMatrix& matrix, int64_t steps, MatmulCache& cache, float* x,
                            char* workspace);
 

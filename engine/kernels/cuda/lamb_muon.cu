@@ -30,12 +30,22 @@ absl::Status MuonMomentum(const StepFactors* step, bool nesterov, const UpdateCo
 }
 
 absl::Status MuonNormalise(const double* sum_squares, int64_t n, float* x, cudaStream_t stream) {
-  const MuonNormaliseKernel kernel = {sum_squares, n, x};
+  const MuonNormaliseKernel<float> kernel = {sum_squares, n, x, x};
+  return Launch(kernel, kernel.grid(), stream, "MuonNormalise");
+}
+absl::Status MuonNormalise(const double* sum_squares, int64_t n, const float* x, bf16* out,
+                           cudaStream_t stream) {
+  const MuonNormaliseKernel<bf16> kernel = {sum_squares, n, x, out};
   return Launch(kernel, kernel.grid(), stream, "MuonNormalise");
 }
 
 absl::Status MuonMix(float b, float c, int64_t n, const float* x, float* y, cudaStream_t stream) {
   const PairKernel<MuonMixFn, float> kernel = {{b, c}, x, y, n, y};
+  return Launch(kernel, kernel.grid(), stream, "MuonMix");
+}
+absl::Status MuonMix(float b, float c, int64_t n, const bf16* x, const float* y, bf16* out,
+                     cudaStream_t stream) {
+  const PairKernel<MuonMixFn, bf16, float> kernel = {{b, c}, x, y, n, out};
   return Launch(kernel, kernel.grid(), stream, "MuonMix");
 }
 

@@ -34,8 +34,16 @@ absl::Status MuonMomentum(const StepFactors* step, bool nesterov, const UpdateCo
 // x *= 1 / max(sqrt(*sum_squares), 1e-7): before the first iteration.
 absl::Status MuonNormalise(const double* sum_squares, int64_t n, float* x, cudaStream_t stream);
 
+// out = x / max(sqrt(*sum_squares), 1e-7) in bf16: x, the root and the quotient are rounded.
+absl::Status MuonNormalise(const double* sum_squares, int64_t n, const float* x, bf16* out,
+                           cudaStream_t stream);
+
 // y = b x + c y: between the iterations' products.
 absl::Status MuonMix(float b, float c, int64_t n, const float* x, float* y, cudaStream_t stream);
+
+// x = the rounded b x + c y, or out where it is another.
+absl::Status MuonMix(float b, float c, int64_t n, const bf16* x, const float* y, bf16* out,
+                     cudaStream_t stream);
 
 // p = shrink p - rate g, where g is the orthogonalised update; m and v are not read.
 template <typename T>

@@ -146,22 +146,32 @@ struct MuonMomentumKernel {
   }
 };
 
+// out may be x.
+template <typename T>
 struct MuonNormaliseKernel {
   static constexpr int kThreads = 256;
   const double* sum_squares;
   int64_t n;
-  float* x;
+  const float* x;
+  T* out;
 
   Grid grid() const { return {.x = CeilDiv(n, kThreads * 4)}; }
   template <typename Context>
   MP_DEVICE void operator()(Context& c) const {
     const int64_t i = (c.block() * kThreads + c.thread()) * 4;
     if (i >= n) return;
-    const auto factor = static_cast<float>(1.0 / fmax(sqrt(c.Load(sum_squares)), 1e-7));
+    const double norm = sqrt(c.Load(sum_squares));
     auto values = ReadUpTo<4>(c, x + i, n - i);
-    MP_UNROLL
-    for (int k = 0; k < 4; ++k) values.v[k] *= factor;
-    WriteUpTo(c, x + i, values.v, n - i);
+    if constexpr (sizeof(T) == 4) {
+      const auto factor = static_cast<float>(1.0 / fmax(norm, 1e-7));
+      MP_UNROLL
+      for (int k = 0; k < 4; ++k) values.v[k] *= factor;
+    } else {
+      const float divisor = fmaxf(Widen(Narrow<T>(static_cast<float>(norm))), 1e-7f);
+      MP_UNROLL
+      for (int k = 0; k < 4; ++k) values.v[k] = Widen(Narrow<T>(values.v[k])) / divisor;
+    }
+    WriteUpTo(c, out + i, values.v, n - i);
   }
 };
 

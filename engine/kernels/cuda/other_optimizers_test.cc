@@ -200,11 +200,20 @@ TEST(Muon, MomentumAndIterationPieces) {
     EXPECT_TRUE(SameBits(m.values(), want_m));
     EXPECT_TRUE(SameBits(u.values(), want_u));
     HostArray<double> sum(std::vector<double>{16.0});
-    RunKernel(MuonNormaliseKernel{sum.data(), kN, g.data()});
+    RunKernel(MuonNormaliseKernel<float>{sum.data(), kN, g.data(), g.data()});
     RunKernel(PairKernel<MuonMixFn, float>{{2.0f, -3.0f}, g.data(), u.data(), kN, u.data()});
+    HostArray<bf16> rounded(kN);
+    RunKernel(MuonNormaliseKernel<bf16>{sum.data(), kN, u.data(), rounded.data()});
+    const std::vector<float> mixed = u.values();
+    const std::vector<bf16> factor = rounded.values();
+    RunKernel(PairKernel<MuonMixFn, bf16, float>{
+        {2.0f, -3.0f}, rounded.data(), g.data(), kN, rounded.data()});
     for (int64_t i = 0; i < kN; ++i) {
       ASSERT_EQ(g.values()[i], gradient[i] / 4);
-      ASSERT_NEAR(u.values()[i], gradient[i] / 2 - 3 * want_u[i], 1e-6);
+      ASSERT_NEAR(mixed[i], gradient[i] / 2 - 3 * want_u[i], 1e-6);
+      ASSERT_EQ(factor[i].bits, ToBf16(ToFloat(ToBf16(mixed[i])) / 4).bits);
+      const float sum_of_both = std::fma(2.0f, ToFloat(factor[i]), -3.0f * (gradient[i] / 4));
+      ASSERT_EQ(rounded.values()[i].bits, ToBf16(sum_of_both).bits);
       if (i > 100) break;
     }
   }

@@ -159,27 +159,32 @@ absl::StatusOr<BoundOp> OptimizerOf(const CudaBinding& b) {
   return absl::InternalError("masters or gradients in bf16, but parameters in another type");
 }
 
-kernels::MuonMatrix MatrixOf(const plan::GroupParameter& p) { return {p.shape[0], p.shape[1]}; }
+kernels::MuonMatrix MatrixOf(const plan::FlatGroup& group, const plan::GroupParameter& p) {
+  const bool rounds = group.product_dtype == graph::DType::kBF16;
+  return {p.shape[0], p.shape[1], rounds ? kernels::DType::kBf16 : kernels::DType::kF32};
+}
 
 // Where a matrix's scratch lies; the products' own comes behind.
 struct MuonScratch {
   explicit MuonScratch(const kernels::MuonMatrix& matrix) {
     const int64_t side = std::min(matrix.rows, matrix.cols);
-    const int64_t square = AlignScratch(side * side * 4);
+    const auto element = static_cast<int64_t>(kernels::ByteSize(matrix.dtype));
+    const int64_t square = AlignScratch(side * side * element);
     b = square;
     next = 2 * square;
     // The norm's sums and the next x take turns.
-    sum = next + AlignScratch(std::max(matrix.elements() * 4,
-                                       cuda::SumSquaresWorkspaceBytes(matrix.elements())));
+    squares = next + AlignScratch(std::max(matrix.elements() * element,
+                                           cuda::SumSquaresWorkspaceBytes(matrix.elements())));
+    sum = squares + (element == 4 ? 0 : AlignScratch(side * side * 4));
     bytes = sum + AlignScratch(sizeof(double));
   }
-  int64_t b, next, sum, bytes;
+  int64_t b, next, squares, sum, bytes;  // `squares`: in bf16, of A before it is rounded
 };
 
 // One of a group's matrices.
 struct MuonWork {
-  explicit MuonWork(const plan::GroupParameter& p)
-      : matrix(MatrixOf(p)), at(matrix), products(kernels::OrthogonalizeProducts(matrix)) {}
+  explicit MuonWork(const kernels::MuonMatrix& of)
+      : matrix(of), at(matrix), products(kernels::OrthogonalizeProducts(matrix)) {}
   bool tall() const { return matrix.rows > matrix.cols; }
 
   kernels::MuonMatrix matrix;
@@ -203,6 +208,14 @@ class Orthogonalizer {
     auto* next = reinterpret_cast<float*>(workspace_ + work.at.next);
     auto* sum = reinterpret_cast<double*>(workspace_ + work.at.sum);
     MP_RETURN_IF_ERROR(cuda::SumSquares(work.x, n, sum, next, stream_));
+    if (work.matrix.dtype == kernels::DType::kBf16) {
+      auto* now = reinterpret_cast<bf16*>(next);
+      MP_RETURN_IF_ERROR(cuda::MuonNormalise(sum, n, work.x, now, stream_));
+      for (int64_t step = 0; step < plan::kNewtonSchulzSteps; ++step) {
+        MP_RETURN_IF_ERROR(IterateInBf16(work, now));
+      }
+      return cuda::Cast(now, n, work.x, stream_);
+    }
     MP_RETURN_IF_ERROR(cuda::MuonNormalise(sum, n, work.x, stream_));
     float* now = work.x;
     for (int64_t step = 0; step < plan::kNewtonSchulzSteps; ++step) {
@@ -229,7 +242,23 @@ class Orthogonalizer {
     return Multiply(work.products[2], work.tall() ? x : b, work.tall() ? b : x, next);
   }
 
-  absl::Status Multiply(const kernels::MatmulSpec& spec, const float* a, const float* b,
+  // x = the rounded a x + (b A + c A A) x, of rounded factors; sums with x lie in the update's own
+  // place.
+  absl::Status IterateInBf16(const MuonWork& work, bf16* x) const {
+    const int64_t side = std::min(work.matrix.rows, work.matrix.cols);
+    auto* a = reinterpret_cast<bf16*>(workspace_);
+    auto* b = reinterpret_cast<bf16*>(workspace_ + work.at.b);
+    auto* sums = reinterpret_cast<float*>(workspace_ + work.at.squares);
+    MP_RETURN_IF_ERROR(Multiply(work.products[0], x, x, sums));
+    MP_RETURN_IF_ERROR(cuda::Cast(sums, side * side, a, stream_));
+    MP_RETURN_IF_ERROR(Multiply(work.products[1], a, a, sums));
+    MP_RETURN_IF_ERROR(cuda::MuonMix(kB, kC, side * side, a, sums, b, stream_));
+    MP_RETURN_IF_ERROR(
+        Multiply(work.products[2], work.tall() ? x : b, work.tall() ? b : x, work.x));
+    return cuda::MuonMix(kA, 1, work.matrix.elements(), x, work.x, x, stream_);
+  }
+
+  absl::Status Multiply(const kernels::MatmulSpec& spec, const void* a, const void* b,
                         float* c) const {
     return products_->Execute({.spec = spec}, {.a = a, .b = b, .c = c}, scratch_, stream_);
   }
@@ -283,7 +312,7 @@ absl::StatusOr<BoundOp> BindMuonMomentum(const CudaBinding& b) {
 int64_t OrthogonalizeBytesBeforeScratch(const plan::FlatGroup& group) {
   int64_t most = 0;
   for (const plan::GroupParameter& p : group.parameters) {
-    most = std::max(most, MuonScratch(MatrixOf(p)).bytes);
+    most = std::max(most, MuonScratch(MatrixOf(group, p)).bytes);
   }
   return most;
 }
@@ -291,7 +320,7 @@ int64_t OrthogonalizeBytesBeforeScratch(const plan::FlatGroup& group) {
 std::vector<cuda::Product> OrthogonalizeProducts(const plan::FlatGroup& group) {
   std::vector<cuda::Product> products;
   for (const plan::GroupParameter& p : group.parameters) {
-    for (const kernels::MatmulSpec& spec : kernels::OrthogonalizeProducts(MatrixOf(p))) {
+    for (const kernels::MatmulSpec& spec : kernels::OrthogonalizeProducts(MatrixOf(group, p))) {
       const cuda::Product product = {.spec = spec};
       if (std::find(products.begin(), products.end(), product) == products.end()) {
         products.push_back(product);
@@ -310,7 +339,7 @@ absl::StatusOr<BoundOp> BindOrthogonalize(const CudaBinding& b) {
   std::vector<MuonWork> works;
   int64_t index = MuonMatricesBefore(b);
   for (const plan::GroupParameter& p : group.parameters) {
-    MuonWork& work = works.emplace_back(p);
+    MuonWork& work = works.emplace_back(MatrixOf(group, p));
     work.x = BufferOf<float>(b, group.update_buffer) + p.begin;
     work.mine = index++ % owners == b.rank % owners;
   }

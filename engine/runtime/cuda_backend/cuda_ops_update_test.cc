@@ -83,6 +83,7 @@ struct UpdateCase {
   int group = 0;
   bool masters = true;
   bool rounded_gradients = false;
+  v1::Orthogonalization orthogonalization = v1::ORTHOGONALIZATION_FP32;
 };
 
 constexpr double kLossScale = 1024;
@@ -99,6 +100,7 @@ v1::JobSpec SpecOf(const TinyJob& job, const UpdateCase& c) {
   if (c.rounded_states) optimizer.set_state_dtype(v1::STATE_DTYPE_BF16);
   if (!c.masters) optimizer.set_master(v1::MASTER_DTYPE_NONE);
   if (c.rounded_gradients) spec.mutable_train()->set_grad_dtype(v1::GRAD_DTYPE_BF16);
+  optimizer.set_orthogonalization(c.orthogonalization);
   const auto add = [&](const char* match) {
     optimizer.add_groups()->set_match(match);
     return optimizer.mutable_groups(optimizer.groups_size() - 1);
@@ -423,6 +425,14 @@ TEST_F(CudaUpdate, IsTheCpus) {
       c.optimizer = optimizer;
       ExpectTheCpus(c);
     }
+  }
+}
+
+TEST_F(CudaUpdate, OrthogonalizesInBf16AsTheCpu) {
+  for (UpdateCase c : Layouts()) {
+    c.optimizer = v1::OptimizerSpec::TYPE_MUON;
+    c.orthogonalization = v1::ORTHOGONALIZATION_BF16;
+    ExpectTheCpus(c);
   }
 }
 

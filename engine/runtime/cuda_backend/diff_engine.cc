@@ -407,8 +407,11 @@ absl::StatusOr<OpDiff::Result> Differ::CompareResult(size_t op, const Piece& pie
   const DType type = piece.tensor.dtype;
   const int64_t elements = piece.bytes / graph::ByteSize(type);
   const bool changed = !before.empty();
+  const plan::PlanOptions& options = cpu_plan_.options;
+  const bool orthogonalizes = Op(op).op.kind == graph::OpKind::kOrthogonalize;
   const DiffBounds bounds =
-      BoundsOf(Op(op).op, cpu_plan_.options.compute_dtype, type, elements, changed);
+      BoundsOf(Op(op).op, orthogonalizes ? options.orthogonalization : options.compute_dtype, type,
+               elements, changed);
   return OpDiff::Result{piece.tensor,
                         Compare(type, piece.cpu, staged_.data(), elements,
                                 {.bounds = bounds,

@@ -107,6 +107,9 @@ TEST(DiffEngine, UpdatesOfEveryOptimizerAreTheCpus) {
     v1::JobSpec spec = job.Spec(Tiny({.precision = v1::PRECISION_BF16}));
     spec.mutable_train()->mutable_optimizer()->set_type(type);
     ExpectAlike(Diffs(spec));
+    if (type != v1::OptimizerSpec::TYPE_MUON) continue;
+    spec.mutable_train()->mutable_optimizer()->set_orthogonalization(v1::ORTHOGONALIZATION_BF16);
+    ExpectAlike(Diffs(spec));
   }
 }
 
