@@ -1,4 +1,4 @@
-"""What torch.optim.Muon's iterations, in bf16, make of a few matrices; stored so that CI needs no torch.
+"""What torch.optim.Muon's iterations, in bf16, make of a few matrices; CI needs no torch.
 
     python3 tests/golden/make_muon_update.py > tests/golden/muon_update.json
 
@@ -18,7 +18,8 @@ EPSILON = 1e-7
 
 
 def bits(matrix):
-    return "".join(f"{b & 0xffff:04x}" for b in matrix.contiguous().view(torch.int16).flatten().tolist())
+    numbers = matrix.contiguous().view(torch.int16).flatten().tolist()
+    return "".join(f"{number & 0xffff:04x}" for number in numbers)
 
 
 def main():
