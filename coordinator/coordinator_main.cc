@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -36,6 +37,7 @@
 #include "coordinator/store/owner_only.h"
 #include "coordinator/store/salvage.h"
 #include "coordinator/store/store_id.h"
+#include "coordinator/store/unnamed_chunks.h"
 
 namespace milepost::coordinator {
 namespace {
@@ -225,6 +227,29 @@ int SalvageMain(int argc, char** argv) {
   return kExitOk;
 }
 
+int UnnamedChunksMain(int argc, char** argv) {
+  std::string dir;
+  bool remove = false;
+  CLI::App app(
+      "Lists what is left of checkpoints that no record names, and removes it when told to: once "
+      "all records have been verified. No coordinator may be at work.",
+      "milepost-coordinator unnamed-chunks");
+  app.add_option("--data-dir", dir, "The coordinator's")->required();
+  app.add_flag("--remove", remove, "Delete what is listed, for good");
+  if (const std::optional<int> ended = Parse(&app, argc, argv)) return *ended;
+  const auto unnamed = UnnamedChunks(dir, remove);
+  if (!unnamed.ok()) return Refuse(unnamed.status());
+  uint64_t bytes = 0;
+  for (const ChunkFiles& chunks : *unnamed) {
+    bytes += chunks.bytes;
+    std::printf("checkpoints/%" PRId64 "  files %" PRId64 "  bytes %" PRIu64 "\n",
+                chunks.checkpoint, chunks.files, chunks.bytes);
+  }
+  std::printf("checkpoints %zu  bytes %" PRIu64 "%s\n", unnamed->size(), bytes,
+              remove ? "  removed" : "");
+  return kExitOk;
+}
+
 int InitStoreMain(int argc, char** argv) {
   std::string dir;
   CLI::App app(
@@ -253,7 +278,8 @@ int Main(int argc, char** argv) {
       "milepost-coordinator init-pki --help: makes certificates\n"
       "milepost-coordinator init-store --help: begins a store that several coordinators share\n"
       "milepost-coordinator backup --help: copies the data directory\n"
-      "milepost-coordinator salvage --help: makes a new one of what is left of a damaged one");
+      "milepost-coordinator salvage --help: makes a new one of what is left of a damaged one\n"
+      "milepost-coordinator unnamed-chunks --help: data of checkpoints that have no record");
   if (const std::optional<int> ended = flags.table.Parse(argc, argv)) return *ended;
   // Without a file to read again a terminal that goes away ends it, as ever.
   if (!flags.table.config().empty()) BlockSignal(SIGHUP);
@@ -280,6 +306,9 @@ int main(int argc, char** argv) {
   }
   if (argc > 1 && absl::string_view(argv[1]) == "salvage") {
     return milepost::coordinator::SalvageMain(argc - 1, argv + 1);
+  }
+  if (argc > 1 && absl::string_view(argv[1]) == "unnamed-chunks") {
+    return milepost::coordinator::UnnamedChunksMain(argc - 1, argv + 1);
   }
   return milepost::coordinator::Main(argc, argv);
 }

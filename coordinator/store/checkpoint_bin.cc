@@ -11,6 +11,7 @@
 #include "common/proto_time.h"
 #include "common/status_macros.h"
 #include "coordinator/store/checkpoint_store.h"
+#include "coordinator/store/damage.h"
 #include "coordinator/store/database.h"
 #include "coordinator/store/keys.h"
 
@@ -136,6 +137,7 @@ absl::Status CheckpointStore::DeleteAllLocked(absl::Span<const int64_t> numbers)
 
 absl::Status CheckpointStore::EmptyBin(absl::Time now) {
   constexpr size_t kMostAtOnce = 1000;
+  if (database_->damage().InRecords()) return absl::OkStatus();
   absl::MutexLock lock(&mutex_);
   MP_ASSIGN_OR_RETURN(const uint64_t free, options_.free_bytes(options_.staging_dir));
   const auto floor = static_cast<int64_t>(2 * options_.margin_bytes);
@@ -158,6 +160,7 @@ absl::Status CheckpointStore::EmptyBin(absl::Time now) {
 }
 
 absl::Status CheckpointStore::EmptyBinFor(const v1::BeginCheckpointRequest& request) {
+  if (database_->damage().InRecords()) return absl::OkStatus();
   absl::MutexLock lock(&mutex_);
   MP_ASSIGN_OR_RETURN(const uint64_t free, options_.free_bytes(options_.staging_dir));
   int64_t lacks = request.bytes() + ReservedLocked() + static_cast<int64_t>(options_.margin_bytes) -

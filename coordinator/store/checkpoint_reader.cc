@@ -15,6 +15,7 @@
 #include "common/steady_time.h"
 #include "coordinator/store/checkpoint_store.h"
 #include "coordinator/store/coverage.h"
+#include "coordinator/store/damage.h"
 #include "coordinator/store/database.h"
 #include "coordinator/store/keys.h"
 #include "coordinator/store/manifest.h"
@@ -171,7 +172,8 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointStore::Read(
       stored.ok() ? FindChunks(*stored, ranges) : stored.status();
   if (!wanted.ok()) {
     ReleaseReader(number, /*keeps=*/false);
-    return wanted.status();
+    return absl::IsDataLoss(stored.status()) ? RecordDamaged(name, stored.status())
+                                             : wanted.status();
   }
   *stored->mutable_manifest()->mutable_checkpoint() = checkpoint;
   return std::unique_ptr<CheckpointReader>(
@@ -325,6 +327,18 @@ absl::Status CheckpointStore::CannotRead(const std::string& name, int chunk,
   return trouble.lasts && !is_best ? absl::DataLossError(message) : absl::UnavailableError(message);
 }
 
+// Its data may be whole, so it is as one that cannot be read, and stays.
+absl::Status CheckpointStore::RecordDamaged(const std::string& name, const absl::Status& status) {
+  absl::MutexLock lock(&mutex_);
+  MP_ASSIGN_OR_RETURN(Committed * committed, FindCommittedLocked(name));
+  ++committed->marks;
+  const absl::Time now = SteadyNow();
+  committed->trouble = {.chunk = 0, .since = now, .last = now, .lasts = true};
+  const std::optional<v1::Checkpoint> newest = NewestLocked(committed->checkpoint.job());
+  const bool is_best = newest.has_value() && newest->name() == name;
+  return is_best ? absl::UnavailableError(status.message()) : status;
+}
+
 bool CheckpointStore::CanReadAgain(int64_t number, int chunk) {
   absl::MutexLock lock(&mutex_);
   const auto found = committed_.find(number);
@@ -354,6 +368,8 @@ absl::StatusOr<std::vector<std::string>> CheckpointStore::Retain(const std::stri
   absl::MutexLock lock(&mutex_);
   const std::optional<v1::Checkpoint> newest = NewestLocked(job);
   std::vector<std::string> deleted;
+  // What counts as kept may be what cannot be read.
+  if (database_->damage().InRecords()) return deleted;
   // All damaged, or not to be read: keep what there is.
   const bool usable =
       newest.has_value() && !committed_.at(CheckpointNumber(newest->name())).trouble.lasts;

@@ -4,7 +4,6 @@
 
 #include <rocksdb/convenience.h>
 #include <rocksdb/db.h>
-#include <rocksdb/metadata.h>
 #include <rocksdb/sst_file_writer.h>
 #include <rocksdb/write_batch.h>
 #include <spdlog/spdlog.h>
@@ -25,12 +24,14 @@
 #include "common/proto_time.h"
 #include "common/status_macros.h"
 #include "coordinator/store/coverage.h"
+#include "coordinator/store/damage.h"
 #include "coordinator/store/database.h"
 #include "coordinator/store/keys.h"
 #include "coordinator/store/manifest.h"
 #include "coordinator/store/open_checkpoint.h"
 #include "coordinator/store/record_scan.h"
 #include "coordinator/store/stream_writer_impl.h"
+#include "coordinator/store/unnamed_chunks.h"
 
 namespace milepost::coordinator {
 
@@ -82,6 +83,7 @@ absl::StatusOr<std::unique_ptr<CheckpointStore>> CheckpointStore::Open(
 absl::Status CheckpointStore::Load() {
   std::set<int64_t> known;
   absl::MutexLock lock(&mutex_);
+  MP_RETURN_IF_ERROR(LoadNextNumberLocked());
   MP_RETURN_IF_ERROR(ScanRecords(
       *database_, kManifestPrefix,
       [&](absl::string_view key, absl::string_view value)
@@ -119,36 +121,35 @@ absl::Status CheckpointStore::FinishDeletions(const std::set<int64_t>& known) {
         if (!known.contains(number)) deleted.insert(number);
         return absl::OkStatus();
       }));
-  std::vector<rocksdb::LiveFileMetaData> files;
-  database_->db()->GetLiveFilesMetaData(&files);
-  std::set<int64_t> unnamed;
-  for (const rocksdb::LiveFileMetaData& file : files) {
-    if (file.column_family_name != "chunks" || file.smallestkey.size() < 8) continue;
-    const auto number = static_cast<int64_t>(ReadBe64(file.smallestkey));
-    if (!known.contains(number) && !deleted.contains(number)) unnamed.insert(number);
-  }
-  for (int64_t number : unnamed) {
-    spdlog::error("checkpoints/{}: has chunks and no manifest; they are kept", number);
+  std::set<int64_t> named = known;
+  named.insert(deleted.begin(), deleted.end());
+  for (const ChunkFiles& chunks : ChunksBeside(*database_, named)) {
+    spdlog::error(
+        "checkpoints/{}: has {} bytes of chunks and no record; they are kept "
+        "(`milepost-coordinator unnamed-chunks` lists and removes such)",
+        chunks.checkpoint, chunks.bytes);
   }
   for (int64_t number : deleted) deleter_.Add(number);
   return absl::OkStatus();
 }
 
-absl::StatusOr<int64_t> CheckpointStore::NextNumberLocked() {
+absl::Status CheckpointStore::LoadNextNumberLocked() {
   std::string stored;
-  int64_t number = 1;
-  absl::Status status = database_->Get(database_->meta(), kNextCheckpointKey, &stored);
-  if (status.ok() && stored.size() == 8) {
-    number = static_cast<int64_t>(ReadBe64(stored));
-  } else if (!absl::IsNotFound(status)) {
-    return status.ok() ? absl::DataLossError("the checkpoint counter is damaged") : status;
-  }
+  const absl::Status status = database_->Get(database_->meta(), kNextCheckpointKey, &stored);
+  if (absl::IsNotFound(status)) return absl::OkStatus();
+  MP_RETURN_IF_ERROR(status);
+  if (stored.size() != 8) return absl::DataLossError("the checkpoint counter is damaged");
+  next_number_ = static_cast<int64_t>(ReadBe64(stored));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> CheckpointStore::NextNumberLocked() {
   std::string next;
-  AppendBe64(static_cast<uint64_t>(number + 1), &next);
+  AppendBe64(static_cast<uint64_t>(next_number_ + 1), &next);
   rocksdb::WriteBatch batch;
   batch.Put(database_->meta(), kNextCheckpointKey, next);
   MP_RETURN_IF_ERROR(database_->Write(&batch, /*sync=*/true));
-  return number;
+  return next_number_++;
 }
 
 int64_t CheckpointStore::ReservedLocked() const {
@@ -475,24 +476,27 @@ absl::StatusOr<v1::Checkpoint> CheckpointStore::Commit(const std::string& name, 
   auto file = WriteManifestFile(open->number, *manifest);
   if (!file.ok()) return release(file.status(), /*drop=*/true);
   const v1::Checkpoint checkpoint = manifest->manifest().checkpoint();
-  auto publish = [&] { return Publish(open, checkpoint, *file); };
+  auto publish = [&] { return Publish(open, *manifest, *file); };
   const absl::Status status = guard ? guard(publish) : publish();
   RemoveFile(*file);
   if (!status.ok()) return release(status, /*drop=*/true);
   return checkpoint;
 }
 
-absl::Status CheckpointStore::Publish(const std::shared_ptr<OpenCheckpoint>& open,
-                                      const v1::Checkpoint& checkpoint,
-                                      const std::string& manifest_file) {
+// All in one atomic write. Ingesting looks for keys in its way, and fails where they may be in a
+// damaged block: there the manifest is written as a record by itself, after the chunks.
+absl::Status CheckpointStore::MakeVisible(const OpenCheckpoint& open,
+                                          const v1::StoredManifest& manifest,
+                                          const std::string& manifest_file) {
   MP_RETURN_IF_ERROR(database_->CheckSpace());
+  const std::string what = absl::StrCat("committing ", open.name);
   rocksdb::IngestExternalFileOptions options;
   options.move_files = true;
   options.write_global_seqno = false;
   rocksdb::IngestExternalFileArg chunks;
   chunks.column_family = database_->chunks();
   chunks.options = options;
-  for (const auto& [stream, slot] : open->streams) {
+  for (const auto& [stream, slot] : open.streams) {
     if (!slot.file.empty()) chunks.external_files.push_back(slot.file);
   }
   rocksdb::IngestExternalFileArg meta;
@@ -502,8 +506,23 @@ absl::Status CheckpointStore::Publish(const std::shared_ptr<OpenCheckpoint>& ope
   std::vector<rocksdb::IngestExternalFileArg> arguments;
   if (!chunks.external_files.empty()) arguments.push_back(chunks);
   arguments.push_back(meta);
-  MP_RETURN_IF_ERROR(FromRocks(database_->db()->IngestExternalFiles(arguments),
-                               absl::StrCat("committing ", open->name)));
+  const absl::Status ingested = FromRocks(database_->db()->IngestExternalFiles(arguments), what);
+  if (!absl::IsDataLoss(ingested)) return ingested;
+  database_->damage().NoteRecords(ingested);
+  arguments.pop_back();
+  if (!arguments.empty()) {
+    MP_RETURN_IF_ERROR(FromRocks(database_->db()->IngestExternalFiles(arguments), what));
+  }
+  rocksdb::WriteBatch batch;
+  batch.Put(database_->meta(), NumberKey(kManifestPrefix, open.number), EncodeManifest(manifest));
+  return database_->Write(&batch, /*sync=*/true);
+}
+
+absl::Status CheckpointStore::Publish(const std::shared_ptr<OpenCheckpoint>& open,
+                                      const v1::StoredManifest& manifest,
+                                      const std::string& manifest_file) {
+  MP_RETURN_IF_ERROR(MakeVisible(*open, manifest, manifest_file));
+  const v1::Checkpoint& checkpoint = manifest.manifest().checkpoint();
   absl::MutexLock lock(&mutex_);
   committed_[open->number] = Committed{.checkpoint = checkpoint};
   open->committing = false;

@@ -199,8 +199,8 @@ class CheckpointStore {
   void AddClaimed(const std::string& job, rocksdb::WriteBatch* batch);
   void ClaimedGone(const std::string& job);
   // Deletes what the rule does not keep: never a pinned one, the newest one, or one being read.
-  // Damaged ones do not count as kept, and go only where there is one that can be read. Returns the
-  // names.
+  // Damaged ones do not count as kept, and go only where there is one that can be read. Nothing
+  // goes once a record was found damaged, here and in EmptyBin. Returns the names.
   absl::StatusOr<std::vector<std::string>> Retain(const std::string& job, const RetentionRule& rule,
                                                   absl::Time now = SteadyNow());
   // Until the space of everything deleted is free; false when it is not at `deadline`.
@@ -231,6 +231,7 @@ class CheckpointStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status ReserveLocked(const v1::BeginCheckpointRequest& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status LoadNextNumberLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<int64_t> NextNumberLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<std::shared_ptr<OpenCheckpoint>> FindOpenLocked(const std::string& name)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -240,8 +241,10 @@ class CheckpointStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The open checkpoint, with `committing` set; null when it is committed.
   absl::StatusOr<std::shared_ptr<OpenCheckpoint>> ClaimCommit(const std::string& name);
+  absl::Status MakeVisible(const OpenCheckpoint& open, const v1::StoredManifest& manifest,
+                           const std::string& manifest_file);
   absl::Status Publish(const std::shared_ptr<OpenCheckpoint>& open,
-                       const v1::Checkpoint& checkpoint, const std::string& manifest_file);
+                       const v1::StoredManifest& manifest, const std::string& manifest_file);
   absl::StatusOr<v1::StoredManifest> BuildManifest(const OpenCheckpoint& open, absl::Time now);
   absl::StatusOr<std::string> WriteManifestFile(int64_t number, const v1::StoredManifest& manifest);
   absl::Status PutFlagsLocked(const v1::Checkpoint& checkpoint)
@@ -249,6 +252,8 @@ class CheckpointStore {
   absl::Status MarkWholeLocked(Committed* committed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What a reader answers; `what`: the chunk, by its index, and the system's error.
   absl::Status CannotRead(const std::string& name, int chunk, const std::string& what);
+  // The same where the record that names its chunks is damaged.
+  absl::Status RecordDamaged(const std::string& name, const absl::Status& status);
   // True when nothing is in the way any more.
   bool CanReadAgain(int64_t number, int chunk);
   absl::StatusOr<Committed*> FindCommittedLocked(const std::string& name)
@@ -284,6 +289,7 @@ class CheckpointStore {
   absl::CondVar streams_changed_;
   std::map<int64_t, std::shared_ptr<OpenCheckpoint>> open_ ABSL_GUARDED_BY(mutex_);
   std::map<int64_t, Committed> committed_ ABSL_GUARDED_BY(mutex_);
+  int64_t next_number_ ABSL_GUARDED_BY(mutex_) = 1;  // as it is stored
   uint64_t files_made_ ABSL_GUARDED_BY(mutex_) = 0;
   ChunkDeleter deleter_;
 };

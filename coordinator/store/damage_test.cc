@@ -9,6 +9,7 @@
 #include "coordinator/store/database.h"
 #include "coordinator/store/keys.h"
 #include "coordinator/store/record_scan.h"
+#include "coordinator/store/unnamed_chunks.h"
 
 namespace milepost::coordinator {
 namespace {
@@ -18,6 +19,12 @@ using ::testing::HasSubstr;
 
 class DamageTest : public DamagedStore {
  protected:
+  int ChunksLeft() const {
+    int left = 0;
+    for (const std::string& chunk : chunks_) left += fs::exists(absl::StrCat(copy_, "/db/", chunk));
+    return left;
+  }
+
   void ExpectRefused(const std::string& naming) {
     const auto store = Store::Open(options_);
     ASSERT_FALSE(store.ok());
@@ -97,6 +104,38 @@ TEST_F(DamageTest, ChunksThatNothingNamesAreKept) {
   Open();
   EXPECT_TRUE(checkpoints().AwaitDeletions(absl::InfiniteFuture()));
   ExpectChunks();
+  EXPECT_EQ(UnnamedChunks(copy_, /*remove=*/true).status().code(),
+            absl::StatusCode::kFailedPrecondition)
+      << "a coordinator is at work";
+  store_.reset();
+
+  const auto listed = UnnamedChunks(copy_, /*remove=*/false);
+  ASSERT_TRUE(listed.ok()) << listed.status();
+  ASSERT_EQ(listed->size(), 1u);
+  EXPECT_EQ(listed->front().checkpoint, 3);
+  EXPECT_EQ(listed->front().files, 1);
+  EXPECT_GT(listed->front().bytes, 64u);
+  ExpectChunks();
+  ASSERT_TRUE(UnnamedChunks(copy_, /*remove=*/true).ok());
+  EXPECT_EQ(ChunksLeft(), kCheckpoints - 1);
+  EXPECT_TRUE(UnnamedChunks(copy_, /*remove=*/true)->empty());
+  Open();
+  EXPECT_EQ(Names().size(), kCheckpoints - 1u);
+  for (const std::string& name : Names()) {
+    EXPECT_TRUE(checkpoints().Verify(name, [] { return false; })->damaged_chunks().empty());
+  }
+}
+
+TEST_F(DamageTest, NothingIsRemovedOfADamagedStore) {
+  Fill();
+  Compact();
+  Copy();
+  for (const std::string& table : tables_) Flip(absl::StrCat(copy_, "/db/", table), 40);
+  EXPECT_EQ(UnnamedChunks(copy_, /*remove=*/true).status().code(), absl::StatusCode::kDataLoss);
+  ExpectChunks();
+  EXPECT_EQ(UnnamedChunks(copy_ + "-none", /*remove=*/true).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_FALSE(fs::exists(copy_ + "-none"));
 }
 
 TEST_F(DamageTest, ADeletionThatWasCutShortIsFinished) {
@@ -113,9 +152,7 @@ TEST_F(DamageTest, ADeletionThatWasCutShortIsFinished) {
   }
   Open();
   EXPECT_TRUE(checkpoints().AwaitDeletions(absl::InfiniteFuture()));
-  int left = 0;
-  for (const std::string& chunk : chunks_) left += fs::exists(absl::StrCat(copy_, "/db/", chunk));
-  EXPECT_EQ(left, kCheckpoints - 1);
+  EXPECT_EQ(ChunksLeft(), kCheckpoints - 1);
 }
 
 TEST_F(DamageTest, AStoreWithoutItsFirstFileIsNotBegunAnew) {

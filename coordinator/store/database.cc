@@ -1,5 +1,6 @@
 #include "coordinator/store/database.h"
 
+#include <rocksdb/convenience.h>
 #include <rocksdb/db.h>
 #include <rocksdb/sst_file_manager.h>
 #include <rocksdb/table.h>
@@ -16,6 +17,7 @@
 #include "common/disk_space.h"
 #include "common/error_details.h"
 #include "common/status_macros.h"
+#include "coordinator/store/damage.h"
 #include "coordinator/store/database_check.h"
 #include "coordinator/store/keys.h"
 #include "coordinator/store/record_scan.h"
@@ -113,9 +115,11 @@ absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what) {
   return absl::InternalError(message);
 }
 
-Database::Database(std::string dir) : dir_(std::move(dir)) {}
+Database::Database(std::string dir) : dir_(std::move(dir)), damage_(std::make_shared<Damage>()) {}
 
 Database::~Database() {
+  if (db_ != nullptr) rocksdb::CancelAllBackgroundWork(db_.get(), /*wait=*/false);
+  damage_->Release();
   for (rocksdb::ColumnFamilyHandle* family : families_) db_->DestroyColumnFamilyHandle(family);
 }
 
@@ -143,9 +147,11 @@ absl::Status Database::OpenRocks() {
       true;  // until it is verified: they read, and delete what they read
   const std::vector<rocksdb::ColumnFamilyDescriptor> wanted = {
       {rocksdb::kDefaultColumnFamilyName, meta}, {"chunks", ChunkFileOptions()}, {"logs", logs}};
+  rocksdb::DBOptions options = DatabaseOptions();
+  options.listeners.push_back(damage_);
   rocksdb::DB* db = nullptr;
-  const rocksdb::Status status = rocksdb::DB::Open(
-      rocksdb::DBOptions(DatabaseOptions()), absl::StrCat(dir_, "/db"), wanted, &families_, &db);
+  const rocksdb::Status status =
+      rocksdb::DB::Open(options, absl::StrCat(dir_, "/db"), wanted, &families_, &db);
   if (status.ok()) {
     db_.reset(db);
     return absl::OkStatus();
@@ -204,6 +210,7 @@ absl::Status Database::CheckFormat() {
 
 absl::Status Database::Write(rocksdb::WriteBatch* batch, bool sync, Space space) {
   MP_RETURN_IF_ERROR(CheckSpace(space));
+  if (damage_->TakeStopCompactions()) StopCompactions();
   rocksdb::WriteOptions options;
   options.sync = sync;
   options.protection_bytes_per_key = 8;
@@ -214,6 +221,13 @@ absl::Status Database::Write(rocksdb::WriteBatch* batch, bool sync, Space space)
   MP_RETURN_IF_ERROR(FromRocks(db_->Write(options, batch), absl::StrCat("writing to ", dir_)));
   if (log > 0 && CurrentLog().first == log) mark_->Note(log, bytes + written);
   return absl::OkStatus();
+}
+
+void Database::StopCompactions() {
+  for (rocksdb::ColumnFamilyHandle* family : {meta(), logs()}) {
+    const rocksdb::Status status = db_->SetOptions(family, {{"disable_auto_compactions", "true"}});
+    if (!status.ok()) spdlog::warn("compactions go on: {}", status.ToString());
+  }
 }
 
 absl::Status Database::SyncLog() {
@@ -238,9 +252,11 @@ absl::Status Database::CheckSpace(Space space) const {
 
 absl::Status Database::Get(rocksdb::ColumnFamilyHandle* family, absl::string_view key,
                            std::string* value) const {
-  return FromRocks(
+  const absl::Status status = FromRocks(
       db_->Get(rocksdb::ReadOptions(), family, rocksdb::Slice(key.data(), key.size()), value),
       absl::StrCat("reading ", dir_));
+  if (family == meta()) damage_->NoteRecords(status);
+  return status;
 }
 
 }  // namespace milepost::coordinator

@@ -23,6 +23,7 @@ class WriteBatch;
 
 namespace milepost::coordinator {
 
+class Damage;
 class LogMark;
 
 // A full disk and an exhausted quota are RESOURCE_EXHAUSTED, a bad checksum is DATA_LOSS. `what`
@@ -53,7 +54,7 @@ class Database {
   // Makes all that was written without a sync durable.
   absl::Status SyncLog();
   absl::Status CheckSpace(Space space = Space::kTakes) const;
-  // NOT_FOUND when there is none.
+  // NOT_FOUND when there is none. Of `meta` DATA_LOSS is noted as damage.
   absl::Status Get(rocksdb::ColumnFamilyHandle* family, absl::string_view key,
                    std::string* value) const;
 
@@ -62,6 +63,8 @@ class Database {
   rocksdb::ColumnFamilyHandle* chunks() const { return families_[1]; }
   rocksdb::ColumnFamilyHandle* logs() const { return families_[2]; }
   const std::string& dir() const { return dir_; }
+  // What was met of damage since it was opened.
+  Damage& damage() const { return *damage_; }
 
  private:
   explicit Database(std::string dir);
@@ -70,8 +73,11 @@ class Database {
   absl::Status CheckTables();
   // Which write-ahead log is written to, and how long it is; 0, 0 when that is not known.
   std::pair<uint64_t, uint64_t> CurrentLog() const;
+  // Or writes would soon wait for the one that waits.
+  void StopCompactions();
 
   const std::string dir_;
+  const std::shared_ptr<Damage> damage_;
   std::unique_ptr<LogMark> mark_;
   std::unique_ptr<rocksdb::DB> db_;
   std::vector<rocksdb::ColumnFamilyHandle*> families_;

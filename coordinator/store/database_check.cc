@@ -106,22 +106,27 @@ absl::Status CheckFiles(const std::string& db) {
       marked->second, bytes));
 }
 
-absl::Status VerifyTables(rocksdb::DB* db, absl::string_view family) {
-  std::vector<rocksdb::LiveFileMetaData> files;
-  db->GetLiveFilesMetaData(&files);
+absl::Status VerifyTable(const std::string& path) {
   rocksdb::ReadOptions options;
   options.fill_cache = false;
   options.readahead_size = 1 << 20;
+  rocksdb::SstFileReader reader(MetaFileOptions());
+  rocksdb::Status status = reader.Open(path);
+  if (status.ok()) status = reader.VerifyChecksum(options);
+  if (status.ok()) return absl::OkStatus();
+  const absl::Status error = FromRocks(status, path);
+  if (!absl::IsDataLoss(error)) return error;
+  return absl::DataLossError(absl::StrCat(path, " is damaged: ", status.ToString()));
+}
+
+absl::Status VerifyTables(rocksdb::DB* db, absl::string_view family) {
+  std::vector<rocksdb::LiveFileMetaData> files;
+  db->GetLiveFilesMetaData(&files);
   for (const rocksdb::LiveFileMetaData& file : files) {
     if (file.column_family_name != family) continue;
-    const std::string path = absl::StrCat(file.db_path, file.name);
-    rocksdb::SstFileReader reader(MetaFileOptions());
-    rocksdb::Status status = reader.Open(path);
-    if (status.ok()) status = reader.VerifyChecksum(options);
-    if (status.ok()) continue;
-    absl::Status error = FromRocks(status, path);
-    if (!absl::IsDataLoss(error)) return error;
-    return Damaged(absl::StrCat(path, " is damaged: ", status.ToString()));
+    const absl::Status status = VerifyTable(absl::StrCat(file.db_path, file.name));
+    if (absl::IsDataLoss(status)) return Damaged(std::string(status.message()));
+    MP_RETURN_IF_ERROR(status);
   }
   return absl::OkStatus();
 }

@@ -28,6 +28,9 @@ inline constexpr char kLogMarkFile[] = "synced-log";
 // need is not there, or its write-ahead log is shorter than what was acknowledged.
 absl::Status CheckFiles(const std::string& db);
 
+// Reads all of a table, by its path, and compares every block with its checksum: DATA_LOSS.
+absl::Status VerifyTable(const std::string& path);
+
 // Reads all of `family` (a column family's name) and compares every block with its checksum.
 // DATA_LOSS names the first file that is damaged. No compaction may be under way.
 absl::Status VerifyTables(rocksdb::DB* db, absl::string_view family);

@@ -11,6 +11,7 @@
 #include "common/proto_time.h"
 #include "common/status_macros.h"
 #include "common/utf8.h"
+#include "coordinator/store/damage.h"
 #include "coordinator/store/database.h"
 #include "coordinator/store/keys.h"
 #include "coordinator/store/record_scan.h"
@@ -39,6 +40,12 @@ uint64_t SequenceOf(const rocksdb::Slice& key) {
 
 }  // namespace
 
+absl::Status LogStore::Checked(const rocksdb::Iterator& it, const char* what) const {
+  const absl::Status status = FromRocks(it.status(), what);
+  database_->damage().NoteLogs(status);
+  return status;
+}
+
 // Of a store that an older version wrote, `summary` is null: its lines are read once.
 absl::StatusOr<LogStore::Range> LogStore::LoadRange(int64_t job,
                                                     const v1::LogSummary* summary) const {
@@ -48,7 +55,7 @@ absl::StatusOr<LogStore::Range> LogStore::LoadRange(int64_t job,
   const std::string prefix = PrefixOf(job);
   it->SeekForPrev(LogKey(job, UINT64_MAX));
   // Numbers would be given twice.
-  MP_RETURN_IF_ERROR(FromRocks(it->status(), "reading a job's log"));
+  MP_RETURN_IF_ERROR(Checked(*it, "reading a job's log"));
   if (it->Valid() && it->key().starts_with(prefix)) range.next = SequenceOf(it->key()) + 1;
   if (summary != nullptr) {
     range.first = summary->first();
@@ -63,7 +70,7 @@ absl::StatusOr<LogStore::Range> LogStore::LoadRange(int64_t job,
   for (; it->Valid() && it->key().starts_with(prefix); it->Next()) {
     range.bytes += static_cast<int64_t>(it->value().size());
   }
-  MP_RETURN_IF_ERROR(FromRocks(it->status(), "reading a job's log"));
+  MP_RETURN_IF_ERROR(Checked(*it, "reading a job's log"));
   return range;
 }
 
@@ -90,7 +97,7 @@ absl::Status LogStore::Load() {
     MP_RETURN_IF_ERROR(FindRange(job).status());
     it->SeekForPrev(PrefixOf(job));
   }
-  MP_RETURN_IF_ERROR(FromRocks(it->status(), "reading the logs"));
+  MP_RETURN_IF_ERROR(Checked(*it, "reading the logs"));
   for (const auto& [job, range] : ranges_) total_bytes_ += range.bytes;
   return absl::OkStatus();
 }
@@ -126,7 +133,7 @@ absl::Status LogStore::Drop(int64_t job, int64_t lines, int64_t bytes, uint64_t 
     ++range->dropped;
     last.ParseFromArray(it->value().data(), static_cast<int>(it->value().size()));
   }
-  MP_RETURN_IF_ERROR(FromRocks(it->status(), "reading a job's log"));
+  MP_RETURN_IF_ERROR(Checked(*it, "reading a job's log"));
   if (range->first == before) return absl::OkStatus();
   if (last.has_time()) range->dropped_until = FromProto(last.time());
   batch->DeleteRange(database_->logs(), LogKey(job, before), LogKey(job, range->first));
@@ -248,7 +255,7 @@ absl::StatusOr<std::vector<v1::LogLine>> LogStore::Read(int64_t job, uint64_t se
     if (!line.ParseFromArray(it->value().data(), static_cast<int>(it->value().size()))) continue;
     lines.push_back(std::move(line));
   }
-  MP_RETURN_IF_ERROR(FromRocks(it->status(), "reading a job's log"));
+  MP_RETURN_IF_ERROR(Checked(*it, "reading a job's log"));
   return lines;
 }
 

@@ -18,8 +18,9 @@
 #include "milepost/v1/store.pb.h"
 
 namespace rocksdb {
+class Iterator;
 class WriteBatch;
-}
+}  // namespace rocksdb
 
 namespace milepost::coordinator {
 
@@ -78,6 +79,8 @@ class LogStore {
   int64_t total_bytes() const;
 
  private:
+  // How reading has ended; damage is noted.
+  absl::Status Checked(const rocksdb::Iterator& it, const char* what) const;
   absl::StatusOr<Range*> FindRange(int64_t job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Range> LoadRange(int64_t job, const v1::LogSummary* summary) const;
   // Moves the range's begin on, to `stored_end` at most, until at least so many lines and bytes are

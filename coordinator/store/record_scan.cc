@@ -31,6 +31,7 @@ absl::Status ScanRecords(
   rocksdb::ManagedSnapshot snapshot(database.db());
   rocksdb::ReadOptions options;
   options.snapshot = snapshot.snapshot();
+  options.fill_cache = false;  // what is read is kept by whoever reads it
   std::unique_ptr<rocksdb::Iterator> it(database.db()->NewIterator(options, database.meta()));
   int64_t there = 0;
   it->SeekForPrev(end);

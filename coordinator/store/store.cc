@@ -7,6 +7,7 @@
 #include "common/disk_space.h"
 #include "common/status_macros.h"
 #include "coordinator/store/checkpoint_store.h"
+#include "coordinator/store/damage.h"
 #include "coordinator/store/database.h"
 #include "coordinator/store/epochs.h"
 #include "coordinator/store/group_sync.h"
@@ -65,6 +66,8 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) 
 }
 
 absl::StatusOr<uint64_t> Store::CountFreeBytes() const { return FreeBytes(database_->dir()); }
+
+std::string Store::DescribeDamage() const { return database_->damage().Describe(); }
 
 absl::StatusOr<State> Store::LoadState() {
   State state;

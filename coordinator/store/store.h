@@ -107,6 +107,9 @@ class Store {
 
   // Bytes that can still be put on the file system of its directory.
   absl::StatusOr<uint64_t> CountFreeBytes() const;
+  // What was met of damaged records or logs since the store was opened, with the way on; empty:
+  // nothing. Nothing is deleted by itself from then on.
+  std::string DescribeDamage() const;
 
   CheckpointStore& checkpoints() { return *checkpoints_; }
   LogStore& logs() { return *logs_; }
