@@ -32,6 +32,7 @@ struct Connection::Core {
   std::condition_variable cancelled_changed;
   bool cancelled = false;
   std::set<grpc::ClientContext*> in_flight;
+  std::set<std::string> warned;  // of these texts
   std::minstd_rand random{std::random_device{}()};
 };
 
@@ -93,6 +94,9 @@ class Backoff {
 // The status of a finished call, with where it happened.
 absl::Status Explained(Connection::Core& core, const grpc::Status& status);
 
+// Passes on what the coordinator warns of in the answer to a call that is over.
+void HearWarning(Connection::Core& core, const grpc::ClientContext& context);
+
 // Whether a call that failed so may have been carried out: it has been sent to a coordinator, which
 // did not say that it was too many.
 bool MayHaveActed(const grpc::ClientContext& context, const grpc::Status& status);
@@ -113,6 +117,7 @@ absl::StatusOr<Response> Call(Connection::Core& core,
     const auto stub = Service::NewStub(channel);
     Response response;
     const grpc::Status status = (stub.get()->*method)(context.get(), request, &response);
+    HearWarning(core, *context.get());
     if (status.ok()) return response;
     if (!backoff.Retry(status, channel)) return Explained(core, status);
     if (sent_before != nullptr && MayHaveActed(*context.get(), status)) *sent_before = true;
@@ -142,6 +147,7 @@ absl::Status Stream(Connection::Core& core,
       return absl::OkStatus();
     }
     const grpc::Status status = reader->Finish();
+    HearWarning(core, *context.get());
     if (status.ok()) return absl::OkStatus();
     if (!backoff.Retry(status, channel)) return Explained(core, status);
   }

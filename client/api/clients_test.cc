@@ -16,6 +16,7 @@
 #include "common/error_details.h"
 #include "common/proto_time.h"
 #include "common/rpc/status.h"
+#include "common/rpc/warning.h"
 #include "milepost/v1/job.grpc.pb.h"
 #include "milepost/v1/queue.grpc.pb.h"
 
@@ -35,8 +36,11 @@ class FakeJobs : public v1::JobService::Service {
     job->set_name(request->name());
     return grpc::Status::OK;
   }
-  grpc::Status ListJobs(grpc::ServerContext*, const v1::ListJobsRequest* request,
+  std::string warning;  // in the answers of ListJobs; empty: none
+
+  grpc::Status ListJobs(grpc::ServerContext* context, const v1::ListJobsRequest* request,
                         v1::ListJobsResponse* response) override {
+    if (!warning.empty()) context->AddTrailingMetadata(kWarningKey, warning);
     const int first = request->page_token().empty() ? 0 : std::stoi(request->page_token());
     const int end = std::min(first + std::min(request->page_size(), 2), 5);
     for (int i = first; i < end; ++i) response->add_jobs()->set_name(absl::StrCat("jobs/", i));
@@ -251,6 +255,19 @@ TEST_F(ClientsTest, RepeatsNothingBeyondTheCallsDeadline) {
 TEST_F(ClientsTest, ListsEveryPageUpToTheLimit) {
   EXPECT_EQ(JobClient(connection_).List()->size(), 5u);
   EXPECT_EQ(JobClient(connection_).List(3)->size(), 3u);
+}
+
+TEST_F(ClientsTest, TellsOnceWhatTheCoordinatorWarnsOf) {
+  std::vector<std::string> heard;
+  ConnectionOptions options;
+  options.on_warning = [&](const std::string& text) { heard.push_back(text); };
+  auto connection = Connection::To(address_, options);
+  EXPECT_EQ(JobClient(connection).List()->size(), 5u);
+  EXPECT_TRUE(heard.empty());
+  fake_.warning = "the store is damaged";
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(JobClient(connection).List()->size(), 5u);
+  EXPECT_THAT(heard, ElementsAre(fake_.warning));
+  EXPECT_EQ(JobClient(connection_).List()->size(), 5u) << "nobody wants to hear it";
 }
 
 TEST_F(ClientsTest, WatchingSurvivesALostStream) {

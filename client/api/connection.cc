@@ -9,6 +9,7 @@
 #include "client/api/call.h"
 #include "common/error_details.h"
 #include "common/rpc/status.h"
+#include "common/rpc/warning.h"
 #include "common/status_macros.h"
 
 namespace milepost::client {
@@ -102,6 +103,19 @@ void Backoff::Wait(std::unique_lock<std::mutex>& lock,
     connected = channel->WaitForConnected(absl::ToChronoTime(slice));
     lock.lock();
   }
+}
+
+void HearWarning(Connection::Core& core, const grpc::ClientContext& context) {
+  const auto& metadata = context.GetServerTrailingMetadata();
+  const auto found = metadata.find(kWarningKey);
+  if (found == metadata.end() || !core.options.on_warning) return;
+  const std::string text(found->second.data(), found->second.size());
+  {
+    std::lock_guard lock(core.mutex);
+    constexpr size_t kMostTexts = 16;
+    if (core.warned.size() >= kMostTexts || !core.warned.insert(text).second) return;
+  }
+  core.options.on_warning(text);
 }
 
 bool MayHaveActed(const grpc::ClientContext& context, const grpc::Status& status) {

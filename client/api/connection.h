@@ -19,6 +19,7 @@
 #ifndef MILEPOST_CLIENT_API_CONNECTION_H_
 #define MILEPOST_CLIENT_API_CONNECTION_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -36,6 +37,9 @@ struct ConnectionOptions {
   // What errors call the coordinator, where its address says nothing to who reads them; empty:
   // "coordinator ADDRESS".
   std::string called = {};
+  // Called with what is wrong with the coordinator's store, where something is, once for each text;
+  // on the thread of a call, so it should return quickly. May be empty.
+  std::function<void(const std::string&)> on_warning;
 };
 
 class Connection {

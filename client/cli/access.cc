@@ -116,6 +116,7 @@ absl::StatusOr<Access> Access::Open(const GlobalOptions& options, WhenStopped wh
   ConnectionOptions connection;  // that of a run of this host is over when it does not answer
   if (local.empty()) connection.reach_again = kLongestRestart;
   if (!local.empty()) connection.called = CoordinatorOf(options.data_dir);
+  connection.on_warning = [](const std::string& text) { Note(absl::StrCat("warning: ", text)); };
   access.connection_ = Connection::To(endpoint, connection);
   return access;
 }

@@ -15,8 +15,10 @@
 #include "common/error_details.h"
 #include "common/pki/certificate.h"
 #include "common/rpc/status.h"
+#include "common/rpc/warning.h"
 #include "common/status_macros.h"
 #include "common/steady_time.h"
+#include "common/utf8.h"
 #include "coordinator/core/decide.h"
 #include "coordinator/metrics/activity.h"
 #include "coordinator/rpc/coordinator.h"
@@ -29,6 +31,7 @@ namespace {
 
 constexpr absl::string_view kPackage = "/milepost.v1.";
 constexpr char kNobody[] = "nobody";
+constexpr size_t kMostWarning = 1024;  // bytes: headers have 8 KiB
 
 absl::string_view ViewOf(grpc::string_ref text) { return {text.data(), text.size()}; }
 
@@ -241,7 +244,7 @@ void GateCall::Record(const absl::Status& status) {
 
 // ---- the gate ----
 
-grpc::Status Gate::Serve(const grpc::ServerContextBase* context, absl::string_view method,
+grpc::Status Gate::Serve(grpc::ServerContextBase* context, absl::string_view method,
                          const google::protobuf::Message& request, const Subject& subject,
                          const std::function<absl::Status(GateCall&)>& body) {
   GateCall call(this, context, method, &request);
@@ -250,6 +253,8 @@ grpc::Status Gate::Serve(const grpc::ServerContextBase* context, absl::string_vi
     Watch(&call, [] { return true; });
     status = body(call);
     watch_.End(call.watched_);
+    const std::string damage = coordinator_->store().DescribeDamage();
+    if (!damage.empty()) context->AddTrailingMetadata(kWarningKey, CutUtf8(damage, kMostWarning));
   }
   // Whatever the answer is, it is not this coordinator's to give any more.
   if (const absl::Status may = coordinator_->MayAct(); !may.ok()) status = may;

@@ -144,7 +144,8 @@ class Gate {
         denied_(options.denied_workers),
         limiter_(options.limits) {}
 
-  grpc::Status Serve(const grpc::ServerContextBase* context, absl::string_view method,
+  // The answer carries what is wrong with the store (kWarningKey) to whoever is let in.
+  grpc::Status Serve(grpc::ServerContextBase* context, absl::string_view method,
                      const google::protobuf::Message& request, const Subject& subject,
                      const std::function<absl::Status(GateCall&)>& body);
 
