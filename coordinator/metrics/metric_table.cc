@@ -24,6 +24,8 @@ constexpr std::array kTable = {
                "Time of a synced write of decisions."},
     MetricInfo{Metric::kStoreWriteFailures, "milepost_store_write_failures_total", kCounter, "",
                "Decisions that could not be stored, and so did not happen."},
+    MetricInfo{Metric::kStoreDamaged, "milepost_store_damaged", kGauge, "",
+               "1: damaged records or logs were met since the start; 0: none."},
     MetricInfo{Metric::kStoreFreeBytes, "milepost_store_free_bytes", kGauge, "",
                "Bytes left on the file system of the data directory."},
     MetricInfo{Metric::kStoreCheckpointBytes, "milepost_store_checkpoint_bytes", kGauge, "state",

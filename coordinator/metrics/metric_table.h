@@ -25,6 +25,7 @@ enum class Metric : uint8_t {
   kSchedulingSeconds,
   kStoreWriteSeconds,
   kStoreWriteFailures,
+  kStoreDamaged,
   kStoreFreeBytes,
   kStoreCheckpointBytes,
   kJobRecordBytes,

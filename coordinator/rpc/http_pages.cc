@@ -74,6 +74,7 @@ std::string HttpPages::MakeText() const {
   if (const auto free = store.CountFreeBytes(); free.ok()) {
     series.Set(Metric::kStoreFreeBytes, {}, static_cast<double>(*free));
   }
+  series.Set(Metric::kStoreDamaged, {}, store.DescribeDamage().empty() ? 0 : 1);
   const CheckpointStore::Usage usage = store.checkpoints().CountBytes();
   series.Set(Metric::kStoreCheckpointBytes, {"kept"}, static_cast<double>(usage.kept));
   series.Set(Metric::kStoreCheckpointBytes, {"deleted"}, static_cast<double>(usage.deleted));

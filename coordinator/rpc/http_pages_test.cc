@@ -77,6 +77,7 @@ TEST_F(HttpPagesTest, TellsOfJobsWorkersAndTheStore) {
               HasSubstr("milepost_rpc_calls_total{code=\"OK\",method=\"JobService/SubmitJob\"} 2"));
   EXPECT_THAT(text, HasSubstr("milepost_decision_duration_seconds_count"));
   EXPECT_THAT(text, HasSubstr("milepost_store_free_bytes"));
+  EXPECT_THAT(text, HasSubstr("milepost_store_damaged 0\n"));
   EXPECT_THAT(text, Not(HasSubstr("milepost_tls_certificate")));
 }
 
