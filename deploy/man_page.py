@@ -84,7 +84,8 @@ def main():
     name = pathlib.Path(program).name
     parsed = Help(help_of(program, []))
     print(f'.TH {name.upper()} {section} {date} "Milepost {version}" "Milepost"')
-    print(f".SH NAME\n{escaped(name)} \\- {escaped(parsed.description[0].removeprefix('Milepost: ').rstrip('.'))}")
+    what = parsed.description[0].removeprefix("Milepost: ").rstrip(".")
+    print(f".SH NAME\n{escaped(name)} \\- {escaped(what)}")
     print(f".SH SYNOPSIS\n\\fB{escaped(parsed.usage)}\\fR")
     if parsed.description[1:]:
         print(".SH DESCRIPTION")

@@ -83,7 +83,8 @@ ALLOWED = {
                        "engine/data", "engine/optim", "worker/memory_state"} | PURE_ENGINE,
     # The two trainers' devices.
     "worker": {"common", "common/flags", "common/rpc", "common/spec", "common/systemd",
-               "worker/gpu", "worker/doctor", "worker/agent", "worker/trainer", "engine/runtime", "engine/runtime/cuda"},
+               "worker/gpu", "worker/doctor", "worker/agent", "worker/trainer",
+               "engine/runtime", "engine/runtime/cuda"},
     "client/api": {"common", "common/rpc"},
     # `dataset tokenize` writes token files; `plan` plans. Neither touches a device.
     "client/cli": {"common", "common/spec", "common/rpc", "client/api", "engine/data",

@@ -173,6 +173,33 @@ def services(place):
         await_step(machine, step_of(stopped) + 1)
 
 
+def certificates(place):
+    """The steps for several hosts, done on one: TLS for both services, and a login."""
+    with place.container("certificates", packages=BOOTS) as machine:
+        install(machine, *place.debs("milepost", "milepost-coordinator", "milepost-worker"))
+        machine.path("/etc/hosts").write_text("127.0.0.1 localhost head.example.com\n")
+        machine.boot()
+        machine.run("milepost-coordinator", "init-pki", "/root/pki", "--host", "head.example.com",
+                    "--worker", "gpu-01")
+        for unit, made, user in (("coordinator", "coordinator", "milepost"),
+                                 ("worker", "workers/gpu-01", "milepost-worker")):
+            folder = f"/etc/milepost/{unit}-tls"
+            machine.run("cp", "-r", f"/root/pki/{made}", folder)
+            machine.run("chown", "-R", f"{user}:", folder)
+            file = machine.path(f"/etc/milepost/{unit}.yaml")
+            text = file.read_text().replace("listen: 127.0.0.1:7070", "listen: 0.0.0.0:7070")
+            text = text.replace("coordinator: 127.0.0.1:7070", "coordinator: head.example.com:7070")
+            file.write_text(f"{text}tls: {folder}\n")
+            machine.run("systemctl", "enable", "--now", f"milepost-{unit}")
+        machine.run("milepost", "auth", "login", "--coordinator", "head.example.com:7070", "--ca",
+                    "/root/pki/client/ca.crt", "--token-file", "/root/pki/client/admin-token")
+        await_that(lambda: "READY" in machine.run("milepost", "worker", "list"), "the worker")
+        check("gpu-01" in machine.run("milepost", "worker", "list"), "it is not who it should be")
+        AT.clear()
+        start_job(machine)
+        await_step(machine, 5)
+
+
 def upgrade(place):
     """Newer packages while a job runs; then they are removed, and purged."""
     names = ("milepost", "milepost-coordinator", "milepost-worker")
@@ -194,7 +221,8 @@ def upgrade(place):
         machine.run("dpkg", "--remove", *names[1:])
         check(machine.path("/var/lib/milepost/db").is_dir(), "remove has deleted the store")
         check(machine.path("/etc/milepost/coordinator.yaml").is_file(), "remove took the conffile")
-        check("milepost-worker" not in machine.run("ps", "-e", "-o", "comm"), "the worker still runs")
+        running = machine.run("ps", "-e", "-o", "comm")
+        check("milepost-worker" not in running, "the worker still runs")
         machine.run("dpkg", "--install", *place.debs(*names[1:], version=place.options.next))
         machine.run("systemctl", "start", "milepost-coordinator", "milepost-worker")
         await_step(machine, step_of(after))
@@ -224,7 +252,7 @@ def tarball(place):
         check("jobs/1 SUCCEEDED" in said, said)
 
 
-CASES = (run_alone, services, upgrade, tarball)
+CASES = (run_alone, services, upgrade, tarball, certificates)
 
 
 def main():
