@@ -141,8 +141,8 @@ struct CoordinatorOptions {
   // Asked for what holds instead of `config` and `most_job_bytes`, and may change; its lease must
   // not. Outlives the coordinator. Null: those hold.
   const LiveSettings* live = nullptr;
-  // Called by the thread that decides, between decisions, about once a second as long as it gets on.
-  // Must not block. May be empty.
+  // Called by the thread that decides, between decisions, about once a second as long as it gets
+  // on. Must not block. May be empty.
   std::function<void(const Load&)> on_turn;
 };
 
