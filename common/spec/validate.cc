@@ -14,6 +14,7 @@
 #include "common/spec/model_sizes.h"
 #include "common/spec/scheduling.h"
 #include "common/spec/sizes.h"
+#include "common/spec/storage_fields.h"
 #include "common/spec/task_heads.h"
 #include "common/spec/to_yaml.h"
 #include "milepost/v1/job_spec.pb.h"
@@ -600,45 +601,6 @@ void CheckOffload(const v1::TrainSpec& train, Checker* check) {
   }
 }
 
-// Masters and gradients in bf16: of which optimizers, in which precisions, and beside what.
-void CheckFewerBits(const v1::TrainSpec& train, Checker* check) {
-  const v1::OptimizerSpec& optimizer = train.optimizer();
-  if (!v1::GradDType_IsValid(train.grad_dtype()) || train.grad_dtype() == 0) {
-    check->Add("train.grad_dtype", "expected fp32 or bf16");
-  }
-  if (!v1::MasterDType_IsValid(optimizer.master()) || optimizer.master() == 0) {
-    check->Add("train.optimizer.master", "expected fp32 or none");
-  }
-  if (!v1::MemoryUse_IsValid(train.memory()) || train.memory() == 0) {
-    check->Add("train.memory", "expected exact or low");
-  }
-  const bool bf16 =
-      train.precision() == v1::PRECISION_BF16 || train.precision() == v1::PRECISION_FP8;
-  const bool whole_tensors = optimizer.type() == v1::OptimizerSpec::TYPE_LAMB ||
-                             optimizer.type() == v1::OptimizerSpec::TYPE_MUON;
-  const bool offloads = train.offload().optimizer() > v1::OFFLOAD_TARGET_NONE;
-  const auto refuses = [&](const char* field, const char* value) {
-    if (bf16 && !whole_tensors && !offloads) return false;
-    const char* problem = !bf16 ? " is for train.precision bf16 and fp8"
-                          : whole_tensors
-                              ? " is for adamw, adamw_8bit, sgd and lion"
-                              : " does not work with train.offload.optimizer, by which masters and "
-                                "gradients are in host memory: keep one of them";
-    check->Add(field, absl::StrCat(value, problem));
-    return true;
-  };
-  if (optimizer.master() == v1::MASTER_DTYPE_NONE) refuses("train.optimizer.master", "none");
-  if (train.grad_dtype() != v1::GRAD_DTYPE_BF16 || refuses("train.grad_dtype", "bf16")) return;
-  if (train.batch().micro() == kAuto) {
-    check->Add("train.grad_dtype",
-               "bf16 needs train.batch.accumulation: 1, which micro: auto may not leave: give it");
-  } else if (train.batch().accumulation() > 1) {
-    check->Add("train.grad_dtype", absl::StrCat("bf16 needs train.batch.accumulation: 1, got ",
-                                                train.batch().accumulation(),
-                                                ": sums of micro-steps are kept in fp32"));
-  }
-}
-
 void CheckTrain(const v1::JobSpec& spec, Checker* check) {
   const v1::TrainSpec& train = spec.train();
   check->Required("train.steps", train.steps(), 1, kMostSteps);
@@ -667,7 +629,9 @@ void CheckTrain(const v1::JobSpec& spec, Checker* check) {
   CheckLossScale(train, check);
   CheckOffload(train, check);
   CheckOptimizer(train.optimizer(), check);
-  CheckFewerBits(train, check);
+  for (const StorageProblem& problem : StorageProblems(train)) {
+    check->Add(problem.field, problem.what);
+  }
   CheckSchedule(train, check);
   if (!train.init_from().empty()) CheckPath("train.init_from", train.init_from(), check);
   if (!train.init_from().empty() && !spec.checkpoint().resume_from().empty()) {

@@ -217,6 +217,13 @@ std::string MicroBatchText(const PlanOptions& options, const std::string& unit) 
              : absl::StrCat(options.micro_batch, " x ", options.sequence, " ", unit);
 }
 
+// What is stored in fewer bits than by default: ", states in bf16, no masters".
+std::string StorageText(const PlanOptions& options) {
+  return absl::StrCat(options.state_dtype == graph::DType::kBF16 ? ", states in bf16" : "",
+                      options.masters ? "" : ", no masters",
+                      options.RoundsGradients() ? ", gradients in bf16" : "");
+}
+
 }  // namespace
 
 std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
@@ -231,7 +238,7 @@ std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
   }
   absl::StrAppendFormat(&text, "parameters     %s\n",
                         HumanCount(static_cast<double>(plan.parameters)));
-  absl::StrAppendFormat(&text, "optimizer      %s\n", Name(o.optimizer));
+  absl::StrAppendFormat(&text, "optimizer      %s%s\n", Name(o.optimizer), StorageText(o));
   absl::StrAppendFormat(&text, "compute        %sFLOP per step and rank\n",
                         HumanCount(plan.flops_per_step));
   if (o.recompute != Recompute::kNone) {

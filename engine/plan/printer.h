@@ -35,10 +35,11 @@ struct PrintOptions {
 std::string PlanTable(const StepPlan& plan, const PrintOptions& options = {});
 
 // One JSON object: {"fits": bool?, "chosen": [{"field", "value", "reason"}]?, "world",
-// "zero_stage", "shards", "precision", "state_dtype", "grad_reduce", "micro_batch", "sequence",
-// "accumulation", "recompute", "recompute_budget": bytes?, "recompute_blocks":
-// {"none": blocks, ...}?, "optimizer", "per_rank": {"parameters": bytes, "gradients",
-// "optimizer", "activations", "workspace", "communication", "inputs", "slack", "total"},
+// "zero_stage", "shards", "precision", "state_dtype", "grad_dtype", "master", "grad_reduce",
+// "micro_batch", "sequence", "accumulation", "recompute", "recompute_budget": bytes?,
+// "recompute_blocks": {"none": blocks, ...}?, "optimizer", "per_rank": {"parameters": bytes,
+// "gradients", "optimizer", "activations", "workspace", "communication", "inputs", "slack",
+// "total"},
 // "per_rank_host": as per_rank?, "offload_bytes_per_step"?, "disk_bytes"?, "disk_bytes_per_step"?,
 // "snapshot_bytes", "host_memory_bytes", "required_bytes"?, "expected": {"device", "seconds",
 // "tokens_per_second", "mfu", "bound", "flop_seconds", "memory_seconds", "start_seconds",

@@ -73,8 +73,8 @@ absl::StatusOr<std::optional<Setting>> LargestMicro(const v1::JobSpec& spec,
 }  // namespace
 
 // m and v lose the least: they are averages, in 8 bits with a scale for each 256. A parameter that
-// is its own master takes every update with an error of half a unit of its last place, none on
-// average. A gradient in bf16 brings one of its own into each of those.
+// is its own master is rounded in every update, right on average. A gradient in bf16 brings an
+// error of its own into each of those.
 std::vector<v1::JobSpec> StoragesOf(const v1::JobSpec& spec) {
   std::vector<v1::JobSpec> storages = {spec};
   storages[0].mutable_train()->set_memory(v1::MEMORY_USE_EXACT);

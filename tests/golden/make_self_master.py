@@ -3,10 +3,10 @@
 
     python3 tests/golden/make_self_master.py > tests/golden/self_master.json
 
-Needs numpy only. The update is in fp32 from the widened numbers, with the multiply-adds fused as the
-kernels fuse them; m and v stay in fp32. The new parameter is rounded at random to one of its two
-bf16 neighbours: 16 random bits are added below the 16 that are kept, and what lies there is cut
-off. The bits are the upper half of word e % 64 / 16 of Philox 4x32-10 at counter
+Needs numpy only. The update is in fp32 from the widened numbers, with the multiply-adds fused as
+the kernels fuse them; m and v stay in fp32. The new parameter is rounded at random to one of its
+two bf16 neighbours: 16 random bits are added below the 16 that are kept, and what lies there is
+cut off. The bits are the upper half of word e % 64 / 16 of Philox 4x32-10 at counter
 (e / 64 * 16 + e % 16, step), for element e of the tensor, with a key made of the seed, the purpose
 and the tensor's number. All of it is written anew here.
 """

@@ -1,0 +1,28 @@
+// The rules of what may be stored in bf16: `train.grad_dtype`, `train.optimizer.master` and
+// `train.memory`.
+//
+//   for (const StorageProblem& problem : StorageProblems(spec.train())) ...
+//
+// Pure.
+#ifndef MILEPOST_COMMON_SPEC_STORAGE_FIELDS_H_
+#define MILEPOST_COMMON_SPEC_STORAGE_FIELDS_H_
+
+#include <string>
+#include <vector>
+
+#include "milepost/v1/job_spec.pb.h"
+
+namespace milepost {
+
+struct StorageProblem {
+  std::string field;  // "train.grad_dtype"
+  std::string what;   // "expected fp32 or bf16"
+};
+
+// Of a normalised spec: of which optimizers, in which precisions, and beside what. At most one of
+// each field.
+std::vector<StorageProblem> StorageProblems(const v1::TrainSpec& train);
+
+}  // namespace milepost
+
+#endif  // MILEPOST_COMMON_SPEC_STORAGE_FIELDS_H_
