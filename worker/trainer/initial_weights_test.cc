@@ -43,6 +43,12 @@ Weights Gather(const v1::JobSpec& spec, const std::string& kind,
       for (const int64_t dimension : tensor.shape()) elements *= dimension;
       std::vector<float>& values = all[tensor.name()];
       values.resize(static_cast<size_t>(elements), NAN);
+      if (tensor.dtype() == "BF16") {
+        const auto* bits = reinterpret_cast<const uint16_t*>(source.data);
+        std::transform(bits, bits + (source.end - source.begin), values.begin() + source.begin,
+                       state::Bf16ToF32);
+        continue;
+      }
       std::memcpy(values.data() + source.begin, source.data,
                   static_cast<size_t>(source.end - source.begin) * sizeof(float));
     }
@@ -105,6 +111,30 @@ absl::Status Load(const std::string& folder, const v1::JobSpec& spec, TrainingSe
       ReadInitialWeights(folder, spec.model(), session.state_tensors(), session.RestoreTargets());
   if (!status.ok()) return status;
   return session.FinishRestore(session.trainer_state());
+}
+
+// Parameters that are their own masters are the files', and those of a fresh start those of one
+// with masters, to the nearest bf16.
+TEST(InitialWeightsTest, WithoutMastersTheyAreRounded) {
+  const TinyJob job;
+  v1::JobSpec from = job.Spec({.precision = v1::PRECISION_BF16, .seed = 11});
+  Weights weights = Gather(from, "master", Initialize);
+  const std::string folder = job.path("fp32");
+  WriteFolder(folder, from, weights, "F32");
+  for (auto& [name, values] : weights) {
+    for (float& value : values) value = state::Bf16ToF32(state::F32ToBf16(value));
+  }
+  for (const auto& [ranks, stage] : std::vector<std::pair<int, int>>{{1, 0}, {2, 1}, {3, 3}}) {
+    v1::JobSpec spec =
+        job.Spec({.ranks = ranks, .stage = stage, .precision = v1::PRECISION_BF16, .seed = 7});
+    spec.mutable_train()->mutable_optimizer()->set_master(v1::MASTER_DTYPE_NONE);
+    const auto load = [&](TrainingSession& session) {
+      ASSERT_EQ(Load(folder, spec, session), absl::OkStatus());
+    };
+    EXPECT_EQ(Gather(spec, "master", load), weights) << ranks << " ranks, stage " << stage;
+    spec.mutable_train()->set_seed(11);
+    EXPECT_EQ(Gather(spec, "master", Initialize), weights) << ranks << " ranks, stage " << stage;
+  }
 }
 
 // At every stage and world, of both families: the masters are the files', bit for bit, and training

@@ -179,8 +179,13 @@ class UpdateBench {
   void Poison(float value) {
     const plan::FlatGroup& group = plan.groups.back();
     const plan::BufferId id = Gradient(group);
+    const int64_t element = group.parameters[0].begin % group.shard_elements;
     for (char* at : {At(id), CpuAt(Gradient(cpu_plan.groups.back()))}) {
-      reinterpret_cast<float*>(at)[group.parameters[0].begin % group.shard_elements] = value;
+      if (plan.options.RoundsGradients()) {
+        reinterpret_cast<kernels::bf16*>(at)[element] = kernels::ToBf16(value);
+      } else {
+        reinterpret_cast<float*>(at)[element] = value;
+      }
     }
   }
 
@@ -475,6 +480,18 @@ TEST_F(CudaUpdate, ANormThatIsNotFiniteChangesNothing) {
         EXPECT_TRUE(bench.Persistent() == before)
             << v1::OptimizerSpec::Type_Name(optimizer) << ", " << poison;
       }
+      if (optimizer == v1::OptimizerSpec::TYPE_LAMB || optimizer == v1::OptimizerSpec::TYPE_MUON) {
+        continue;
+      }
+      UpdateBench bench({.optimizer = optimizer,
+                         .precision = v1::PRECISION_BF16,
+                         .masters = false,
+                         .rounded_gradients = true});
+      bench.Poison(poison);
+      const std::string before = bench.Persistent();
+      bench.Run();
+      EXPECT_TRUE(bench.context.skip_update);
+      EXPECT_TRUE(bench.Persistent() == before) << v1::OptimizerSpec::Type_Name(optimizer);
     }
   }
 }
