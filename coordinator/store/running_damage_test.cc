@@ -133,7 +133,7 @@ TEST_F(RunningDamageTest, DamagedLogsEndNothingElse) {
     return store_->logs().Append(job, std::vector<v1::LogLine>(500, line));
   };
   ASSERT_TRUE(append(1).ok());
-  Open();  // what is in the log becomes a table
+  Open();          // what is in the log becomes a table
   store_.reset();  // or a compaction might be at it just now
   std::string damaged;
   for (const auto& entry : fs::directory_iterator(copy_ + "/db")) {
