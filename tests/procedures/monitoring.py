@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""docs/metrics.md with a real Prometheus: it scrapes a coordinator whose job's trainer is killed, with
-the configuration and rules of deploy/monitoring, and every query of every dashboard has an answer.
+"""docs/metrics.md with a real Prometheus: it scrapes a coordinator whose job's trainer is killed,
+with the configuration and rules of deploy/monitoring, and every query of every dashboard has an
+answer.
 
   tests/procedures/monitoring.py --bin build/dev/bin
 
@@ -102,8 +103,8 @@ def watch(place):
     await_that(lambda: value_of(prometheus, "sum(milepost_attempts_failed_total)") == 0
                and result_of(prometheus, "milepost_attempts_failed_total"), "it is scraped")
     os.kill(trainers_of(worker)[0], signal.SIGKILL)
-    await_that(lambda: value_of(prometheus, "sum(increase(milepost_attempts_failed_total[5m]))") > 0,
-               "the failure is counted")
+    failures = "sum(increase(milepost_attempts_failed_total[5m]))"
+    await_that(lambda: value_of(prometheus, failures) > 0, "the failure is counted")
     place.await_step(job, int(place.job(job)["progress"].get("step", 0)) + 40)
     await_that(lambda: result_of(prometheus, f'milepost_job_train_loss{{job_id="{job}"}}')
                and value_of(prometheus, "milepost_slots_wanted") == 2
