@@ -1,5 +1,7 @@
 #include "coordinator/coordinator_flags.h"
 
+#include "common/flags/number_range.h"
+
 namespace milepost::coordinator {
 
 namespace {
@@ -14,7 +16,7 @@ void AddServingFlags(FlagTable* table, Flags* flags) {
                   "Write HOST:PORT here once the coordinator serves, or listens as a standby");
   app->add_option("--lease-seconds", flags->lease_seconds,
                   "A worker that is silent for so long counts as lost")
-      ->check(CLI::Range(0.2, 3600.0))
+      ->check(NumberRange(0.2, 3600.0))
       ->capture_default_str();
   app->add_option("--log-bytes-per-job", flags->logs.bytes_per_job,
                   "What is kept of a job's log, 64MiB or 1000000; the oldest lines are dropped")
@@ -27,7 +29,7 @@ void AddServingFlags(FlagTable* table, Flags* flags) {
   app->add_option("--bin-days", flags->bin_days,
                   "A checkpoint that somebody has deleted can be restored for so long, as long as "
                   "the disk has room")
-      ->check(CLI::Range(0.0, 36500.0))
+      ->check(NumberRange(0.0, 36500.0))
       ->capture_default_str();
   app->add_option("--webhooks", flags->webhooks,
                   "YAML file: who is told over HTTP of jobs that have ended (docs/webhooks.md)");
@@ -35,11 +37,11 @@ void AddServingFlags(FlagTable* table, Flags* flags) {
       "--http", flags->http,
       "HOST:PORT of pages for monitoring: /metrics for Prometheus, /healthz for probes; "
       "over TLS where --tls is given (docs/metrics.md)");
-  app->add_flag(
+  table->Once(app->add_flag(
       "--workers-gone", flags->workers_gone,
       "No worker of before is alive, nor any of its ranks: what they ran goes on from its "
       "checkpoints, at no cost to its restart budget. `milepost run` says so of earlier "
-      "runs");
+      "runs. Not in a --config file"));
   app->add_option("--tls", flags->tls_dir,
                   "Folder with ca.crt, tls.crt and tls.key, as init-pki makes it; needed to listen "
                   "on an address that is not loopback");
@@ -52,13 +54,13 @@ void AddLiveFlags(FlagTable* table, Flags* flags) {
              "--stop-seconds", flags->stop_seconds,
              "What the ranks of a job that is suspended, preempted, drained, resized or out of "
              "time have for a last checkpoint")
-          ->check(CLI::Range(1.0, 86400.0))
+          ->check(NumberRange(1.0, 86400.0))
           ->capture_default_str());
   table->Live(
       app->add_option(
              "--resize-seconds", flags->resize_seconds,
              "An elastic job that may have more ranks is left alone for so long after a start")
-          ->check(CLI::Range(0.0, 1e6))
+          ->check(NumberRange(0.0, 1e6))
           ->capture_default_str());
   table->Live(
       app->add_option(
@@ -71,7 +73,7 @@ void AddLiveFlags(FlagTable* table, Flags* flags) {
       app->add_option("--forget-worker-hours", flags->forget_worker_hours,
                       "A worker that has been DOWN for so long is forgotten, unless somebody has "
                       "drained it or it is excluded")
-          ->check(CLI::Range(1.0, 1e6))
+          ->check(NumberRange(1.0, 1e6))
           ->capture_default_str());
   table->Live(app->add_option("--log-level", flags->log_level, "debug, info, warn or error")
                   ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
@@ -98,7 +100,7 @@ void AddStandbyFlags(FlagTable* table, Flags* flags) {
   app->add_option("--etcd-lease-seconds", flags->etcd_lease_seconds,
                   "How long etcd may be away before the active coordinator stops; as much later a "
                   "standby takes over")
-      ->check(CLI::Range(2.0, 3600.0))
+      ->check(NumberRange(2.0, 3600.0))
       ->capture_default_str();
   app->add_option("--advertise", flags->standby.advertise,
                   "HOST:PORT under which the others reach this one (default: --listen)");

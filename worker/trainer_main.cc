@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "common/exit_codes.h"
+#include "common/flags/number_range.h"
 #include "common/message_channel.h"
 #include "common/status_macros.h"
 #include "common/version.h"
@@ -51,13 +52,13 @@ void AddGenerateOptions(CLI::App* generate, GenerateRequest* request) {
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
   generate->add_option("--temperature", request->options.temperature, "0: the likeliest token")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NumberRange(0, 100))
       ->capture_default_str();
   generate->add_option("--top-k", request->options.top_k, "only the k likeliest; 0: all")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   generate->add_option("--top-p", request->options.top_p, "the likeliest that reach this sum")
-      ->check(CLI::Range(1e-9, 1.0))
+      ->check(NumberRange(1e-9, 1.0))
       ->capture_default_str();
   generate->add_option("--seed", request->options.seed)->capture_default_str();
   const std::map<std::string, v1::Precision> precisions = {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/flags/number_range.h"
 #include "common/status_macros.h"
 #include "common/subprocess.h"
 #include "worker/agent/cores.h"
@@ -82,17 +83,17 @@ void AddLiveFlags(FlagTable* table, Flags* flags) {
           ->delimiter(','));
   table->Live(app.add_option("--stop-seconds", flags->stop_seconds,
                              "on SIGTERM: time for ranks to checkpoint")
-                  ->check(CLI::NonNegativeNumber)
+                  ->check(NumberRange(0, kMostFlagSeconds))
                   ->capture_default_str());
   table->Live(app.add_option("--spot-seconds", flags->spot_seconds,
                              "from a notice that the host goes away on, until jobs are told to "
                              "save a checkpoint and leave")
-                  ->check(CLI::Range(0.0, 86400.0))
+                  ->check(NumberRange(0.0, 86400.0))
                   ->capture_default_str());
   table->Live(app.add_option("--hang-seconds", flags->hang_seconds,
                              "a rank whose micro-step, or wait for data, takes longer has failed; "
                              "0: never; of ranks that start afterwards")
-                  ->check(CLI::NonNegativeNumber)
+                  ->check(NumberRange(0, kMostFlagSeconds))
                   ->capture_default_str());
   table->Live(app.add_option("--log-level", flags->log_level, "debug, info, warn or error")
                   ->check(CLI::IsMember({"debug", "info", "warn", "error"}))

@@ -17,6 +17,7 @@
 #include "client/cli/output.h"
 #include "common/clock.h"
 #include "common/exit_codes.h"
+#include "common/flags/number_range.h"
 #include "common/spec/duration.h"
 #include "common/spec/nearest.h"
 #include "common/version.h"
@@ -260,7 +261,7 @@ void Tree::AddRun() {
       ->capture_default_str();
   run->add_option("--hang-seconds", run_.hang_seconds,
                   "a rank whose micro-step, or wait for data, takes longer has failed; 0: never")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NumberRange(0, kMostFlagSeconds))
       ->capture_default_str();
   run->add_flag("--fresh", run_.fresh,
                 "a new job from new parameters, where there is one of this spec; that one's "
@@ -354,7 +355,7 @@ void Tree::AddGenerate() {
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
   generate->add_option("--temperature", generate_.temperature, "0: always the likeliest token")
-      ->check(CLI::Range(0.0, 100.0))
+      ->check(NumberRange(0.0, 100.0))
       ->capture_default_str();
   generate->add_option("--top-k", generate_.top_k, "choose among the K likeliest; 0: among all")
       ->check(CLI::Range(0, 1 << 24))
@@ -362,7 +363,7 @@ void Tree::AddGenerate() {
   generate
       ->add_option("--top-p", generate_.top_p,
                    "choose among the likeliest tokens whose probabilities reach this sum")
-      ->check(CLI::Range(1e-9, 1.0))
+      ->check(NumberRange(1e-9, 1.0))
       ->capture_default_str();
   generate->add_option("--seed", generate_.seed, "the same seed gives the same text")
       ->capture_default_str();

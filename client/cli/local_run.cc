@@ -444,7 +444,8 @@ absl::Status LocalRun::FollowToEnd() {
   absl::Time bound_logs_at = absl::Now() + absl::Minutes(1);
   while (!already_done_) {
     TakeNews();
-    if (IsTerminal(job_.state())) return absl::OkStatus();
+    // Somebody has suspended it: only somebody lets it go on.
+    if (IsTerminal(job_.state()) || IsSuspended(job_.state())) return absl::OkStatus();
     if (interrupted() && !supervisor_->AnyAlive("worker")) return absl::OkStatus();
     if (const auto ended = watcher_->ended(); ended && !ended->ok()) return *ended;
     MP_RETURN_IF_ERROR(Wait(absl::Now() + kTick));

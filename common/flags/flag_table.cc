@@ -77,10 +77,12 @@ absl::Status Give(CLI::Option* option, const std::vector<std::string>& values) {
 // A --config file's fields, given to the options that they name.
 class FileReader {
  public:
-  FileReader(absl::string_view filename, const std::vector<CLI::Option*>& options)
-      : filename_(filename) {
+  FileReader(absl::string_view filename, const std::vector<CLI::Option*>& options,
+             const std::set<CLI::Option*>& once)
+      : filename_(filename), once_(once) {
     for (CLI::Option* option : options) {
       options_[FieldOf(*option)] = option;
+      if (once.contains(option)) continue;
       names_.push_back(FieldOf(*option));
     }
   }
@@ -124,6 +126,11 @@ class FileReader {
                      absl::StrCat("unknown field", hint.empty() ? "; expected one of " : hint,
                                   hint.empty() ? absl::StrJoin(names_, ", ") : ""));
     }
+    if (once_.contains(found->second)) {
+      return Problem(key.line, key.scalar,
+                     absl::StrCat("is true of one start alone: give it as ",
+                                  found->second->get_name(), " on the command line"));
+    }
     const std::optional<std::vector<std::string>> values = ValuesOf(*found->second, value);
     if (!values.has_value()) return;
     const absl::Status given = Give(found->second, *values);
@@ -160,6 +167,7 @@ class FileReader {
   }
 
   const std::string filename_;
+  const std::set<CLI::Option*>& once_;
   std::map<std::string, CLI::Option*> options_;
   std::vector<std::string> names_;
   std::vector<std::string> problems_;
@@ -183,6 +191,11 @@ CLI::Option* FlagTable::Required(CLI::Option* option) {
 
 CLI::Option* FlagTable::Live(CLI::Option* option) {
   live_.insert(option->group(kLiveGroup));
+  return option;
+}
+
+CLI::Option* FlagTable::Once(CLI::Option* option) {
+  once_.insert(option);
   return option;
 }
 
@@ -228,7 +241,7 @@ absl::Status FlagTable::ReadFile(absl::string_view text, absl::string_view filen
   for (CLI::Option* option : Fields()) {
     if (option->count() > 0) given[option] = option->results();
   }
-  MP_RETURN_IF_ERROR(FileReader(filename, Fields()).Read(root));
+  MP_RETURN_IF_ERROR(FileReader(filename, Fields(), once_).Read(root));
   for (const auto& [option, values] : given) MP_RETURN_IF_ERROR(Give(option, values));
   return absl::OkStatus();
 }

@@ -42,6 +42,8 @@ class FlagTable {
   CLI::Option* Required(CLI::Option* option);
   // SIGHUP may change it.
   CLI::Option* Live(CLI::Option* option);
+  // It is true of one start: a file, which counts at every one, may not have it.
+  CLI::Option* Once(CLI::Option* option);
 
   // What the process is to end with when there is no more to do: --help, --version, or an error
   // that has been printed. Blocks on the file.
@@ -75,6 +77,7 @@ class FlagTable {
   std::string config_;
   std::set<CLI::Option*> required_;
   std::set<CLI::Option*> live_;
+  std::set<CLI::Option*> once_;
 };
 
 }  // namespace milepost

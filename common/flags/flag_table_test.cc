@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/exit_codes.h"
+#include "common/flags/number_range.h"
 
 namespace milepost {
 namespace {
@@ -23,7 +24,7 @@ struct Values {
   double seconds = 5;
   int count = 3;
   size_t bytes = 64;
-  bool loud = false;
+  bool loud = false, anew = false;
   std::vector<std::string> labels;
 };
 
@@ -37,11 +38,12 @@ class Table : public FlagTable {
              ->capture_default_str());
     app()
         .add_option("--lease-seconds", values->seconds, "how long")
-        ->check(CLI::Range(0.2, 3600.0))
+        ->check(NumberRange(0.2, 3600.0))
         ->capture_default_str();
     Live(app().add_option("--exclude-after", values->count, "how many")->capture_default_str());
     app().add_option("--log-bytes", values->bytes, "how much")->transform(CLI::AsSizeValue(false));
     app().add_flag("--loud", values->loud, "says it aloud");
+    Once(app().add_flag("--anew", values->anew, "forgets"));
     app().add_option("--label", values->labels, "K=V")->delimiter(',');
   }
 };
@@ -101,10 +103,16 @@ TEST(FlagTableTest, NamesPlaceFieldAndRemedy) {
               HasSubstr("unknown field; expected one of data-dir"));
   EXPECT_EQ(Failure(base + "exclude-after: 1\nexclude-after: 2\n"),
             "f.yaml:3: exclude-after: given twice: keep one");
+  EXPECT_EQ(Failure(base + "anew: true\n"),
+            "f.yaml:2: anew: is true of one start alone: give it as --anew on the command line");
+  EXPECT_EQ(Failure(base, {"--anew"}), "OK");
   EXPECT_EQ(Failure(base + "exclude-after: many\n"),
             "f.yaml:2: exclude-after: expected a whole number, got 'many'");
   EXPECT_EQ(Failure(base + "lease-seconds: x\n").substr(0, 25), "f.yaml:2: lease-seconds: ");
-  EXPECT_THAT(Failure(base + "lease-seconds: 9999\n"), HasSubstr("f.yaml:2: lease-seconds: "));
+  EXPECT_EQ(Failure(base + "lease-seconds: 9999\n"),
+            "f.yaml:2: lease-seconds: expected a number in [0.2 - 3600], got '9999'");
+  EXPECT_THAT(Failure(base + "lease-seconds: .nan\n"), HasSubstr("expected a number"));
+  EXPECT_THAT(Failure(base, {"--lease-seconds", "nan"}), HasSubstr("expected a number in [0.2"));
   EXPECT_THAT(Failure(base + "log-level: loud\n"), HasSubstr("f.yaml:2: log-level: loud not in"));
   EXPECT_EQ(Failure(base + "lease-seconds:\n"),
             "f.yaml:2: lease-seconds: expected a value, got nothing");

@@ -7,6 +7,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/regular_file.h"
 #include "common/spec/scheduling.h"
@@ -29,6 +30,19 @@ std::string StateName(const v1::Job& job) {
   return value == nullptr ? "" : absl::AsciiStrToLower(EnumYamlName(*value));
 }
 
+// "host", "host:8080" and "[::1]:8080", with what follows.
+bool HasHostAndPort(absl::string_view url) {
+  url.remove_prefix(url.find("://") + 3);
+  absl::string_view authority = url.substr(0, url.find_first_of("/?#"));
+  if (const size_t at = authority.rfind('@'); at != authority.npos) authority.remove_prefix(at + 1);
+  const size_t colon = authority.find(
+      ':', absl::StartsWith(authority, "[") ? std::min(authority.find(']'), authority.size()) : 0);
+  if (colon == authority.npos) return !authority.empty();
+  int port = 0;
+  return colon > 0 && absl::SimpleAtoi(authority.substr(colon + 1), &port) && port > 0 &&
+         port < 65536;
+}
+
 absl::Status CheckWebhook(const Webhook& webhook) {
   if (!IsQueueId(webhook.name)) {
     return absl::InvalidArgumentError("name: must be 1 to 63 letters, digits, '-', '_' and '.'");
@@ -38,6 +52,9 @@ absl::Status CheckWebhook(const Webhook& webhook) {
   const bool printable = std::all_of(webhook.url.begin(), webhook.url.end(), absl::ascii_isgraph);
   if (!http || !printable || webhook.url.size() > kLongestText) {
     return absl::InvalidArgumentError("url: must begin with https:// or http://");
+  }
+  if (!HasHostAndPort(webhook.url)) {
+    return absl::InvalidArgumentError("url: expected https://HOST/PATH or https://HOST:PORT/PATH");
   }
   if (webhook.secret.size() < kShortestSecret || webhook.secret.size() > kLongestText) {
     return absl::InvalidArgumentError(absl::StrCat("secret: must have at least ", kShortestSecret,

@@ -190,6 +190,20 @@ TEST(WebhookFileTest, SaysWhatIsWrongAndNoSecret) {
   EXPECT_THAT(Problem("webhooks:\n- name: a b\n" + good), HasSubstr("hooks.yaml:2: name"));
   EXPECT_THAT(Problem("webhooks:\n- name: a\n  url: ftp://x\n  secret: 0123456789abcdef\n"),
               HasSubstr("url"));
+  for (const char* url : {"http://", "https:///path", "http://:80/", "http://x:/", "http://x:0",
+                          "http://x:99999/y", "http://u@:1/", "http://[::1]:/"}) {
+    EXPECT_THAT(Problem(absl::StrCat("webhooks:\n- name: a\n  url: '", url,
+                                     "'\n  secret: 0123456789abcdef\n")),
+                HasSubstr("url: expected https://HOST"))
+        << url;
+  }
+  for (const char* url :
+       {"http://x:80", "https://[::1]/", "http://[::1]:8080?q", "http://u:p@x/"}) {
+    const auto taken = ParseWebhooks(
+        absl::StrCat("webhooks:\n- name: a\n  url: '", url, "'\n  secret: 0123456789abcdef\n"),
+        "hooks.yaml");
+    EXPECT_TRUE(taken.ok()) << url << taken.status();
+  }
   EXPECT_THAT(Problem("webhooks:\n- name: a\n  url: http://x\n  secret: hunter2\n"),
               ::testing::AllOf(HasSubstr("secret"), Not(HasSubstr("hunter2"))));
   EXPECT_THAT(Problem("webhooks:\n- name: a\n" + good + "  states: [running]\n"),

@@ -208,6 +208,15 @@ TEST_F(RunTest, OutputThatNobodyReadsStopsItInOrder) {
   EXPECT_THAT(list.out, AllOf(HasSubstr("QUEUED"), Not(HasSubstr("RUNNING"))));
 }
 
+TEST_F(RunTest, OneWhoseJobIsSuspendedEndsAndSaysHowToGoOn) {
+  Begin({"run", Write("a.yaml", SmallJob(folder_, 1'000'000))});
+  Until({"job", "list"}, "RUNNING");
+  ASSERT_EQ(Milepost({"job", "suspend", "1"}).exit_code, kExitOk);
+  EXPECT_EQ(AwaitEnd(), kExitJobNotFinished);
+  EXPECT_THAT(TextOf(Path("run.out")), HasSubstr("jobs/1 SUSPENDED"));
+  EXPECT_THAT(TextOf(Path("run.err")), HasSubstr("resume: milepost run "));
+}
+
 TEST_F(RunTest, OneThatWasKilledIsToldAsNotRunning) {
   Begin({"run", Write("a.yaml", SmallJob(folder_, 1'000'000))});
   Until({"checkpoint", "list", "-o", "name"}, "checkpoints/");

@@ -32,6 +32,13 @@
 namespace milepost::runtime {
 namespace {
 
+// "op 57 (all-gather, block 3)".
+std::string DescribeOp(const plan::Program& program, int32_t index) {
+  const graph::Op& op = program.ops[static_cast<size_t>(index)].op;
+  const std::string block = op.block == graph::kNoBlock ? "" : absl::StrCat(", block ", op.block);
+  return absl::StrCat("op ", index, " (", graph::Name(op.kind), block, ")");
+}
+
 using Range = HostMirror::Range;
 
 constexpr int64_t kTurnsOpByOp = 2;     // of a kind of micro-step, before it is captured
@@ -133,6 +140,11 @@ class CudaEngine : public StepEngine {
   };
 
   Device& device() const { return *parts_.device; }
+  struct UnderWay {
+    int64_t micro_step = 0;  // 0: a step's first, 2: its last, 1: between them
+    int32_t op = 0;
+  };
+  std::optional<UnderWay> FirstUnderWay() const;
   absl::Status Late() const;
   absl::Status WaitFor(absl::FunctionRef<absl::Status(absl::Duration)> wait);
   absl::Status Synchronize() {
@@ -333,13 +345,37 @@ absl::StatusOr<CudaEngine::Slot> CudaEngine::MakeSlot(const TrainingData& data) 
   return slot;
 }
 
-// Without peers it is the device that hangs.
+// Of this step's micro-steps, in program order; nothing where no stamp tells.
+std::optional<CudaEngine::UnderWay> CudaEngine::FirstUnderWay() const {
+  std::optional<UnderWay> first;
+  for (size_t kind = 0; kind < micro_steps_.size(); ++kind) {
+    if (micro_steps_[kind].runs_to_read == 0) continue;
+    const std::vector<int32_t> ops = micro_steps_[kind].timer->UnderWay();
+    if (ops.empty()) continue;
+    const UnderWay its{.micro_step = (kind & 2) != 0   ? 2
+                                     : (kind & 1) != 0 ? 0
+                                                       : 1,
+                       .op = ops.front()};
+    const bool earlier =
+        !first || std::pair(its.micro_step, its.op) < std::pair(first->micro_step, first->op);
+    if (earlier) first = its;
+  }
+  return first;
+}
+
+// Without peers it is the device that hangs. With them all are in one collective, but for those who
+// have not come to it.
 absl::Status CudaEngine::Late() const {
-  const std::string text =
+  std::string text =
       absl::StrCat("the GPU's work is not done after ", absl::FormatDuration(parts_.timeout));
+  const std::optional<UnderWay> now = FirstUnderWay();
+  if (now) absl::StrAppend(&text, "; under way: ", DescribeOp(plan_.train, now->op));
   if (host_communicator_->world() == 1) return DeviceFailure(absl::InternalError(text));
+  const auto ops = static_cast<int64_t>(plan_.train.ops.size());
+  int64_t position = static_cast<int64_t>(turn_) * 3 * (ops + 1);
+  if (now) position += now->micro_step * (ops + 1) + now->op + 1;
   return absl::DeadlineExceededError(
-      absl::StrCat(text, comm::MissingRanks(*host_communicator_, turn_)));
+      absl::StrCat(text, comm::MissingRanks(*host_communicator_, position)));
 }
 
 // In pieces, since a communicator may know of a peer that the device waits for in vain. Nothing is

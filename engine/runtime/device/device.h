@@ -105,7 +105,8 @@ class Device {
   // Notes the time at which the stream's work so far is done; part of a capture: of every launch.
   virtual absl::Status Stamp(TimerId timer, StreamId stream) = 0;
   // Seconds between the latest times of both; less than 0 where `to` is the earlier one.
-  // FAILED_PRECONDITION where the host has not waited for both.
+  // FAILED_PRECONDITION where the work is not known to be done: of a stamp that is not reached yet
+  // it may also be the time of the launch before.
   virtual absl::StatusOr<double> Elapsed(TimerId from, TimerId to) = 0;
 
   // What kernels are launched on: the CUDA stream; null where there is none.

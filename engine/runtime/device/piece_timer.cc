@@ -144,4 +144,20 @@ absl::Status PieceTimer::Read(int64_t runs, StreamTimes* times,
   return absl::OkStatus();
 }
 
+// A stamp that the latest run has not come to tells nothing, or the time of the run before.
+bool PieceTimer::IsUnderWay(const Span& span) const {
+  if (span.part == Part::kExposed || !device_->Elapsed(span.from, span.from).ok()) return false;
+  const absl::StatusOr<double> seconds = device_->Elapsed(span.from, span.to);
+  return !seconds.ok() || *seconds < 0;
+}
+
+std::vector<int32_t> PieceTimer::UnderWay() const {
+  std::vector<int32_t> ops;
+  for (const Span& span : spans_) {
+    if (IsUnderWay(span)) ops.push_back(span.op);
+  }
+  std::sort(ops.begin(), ops.end());
+  return ops;
+}
+
 }  // namespace milepost::runtime

@@ -48,6 +48,10 @@ class PieceTimer {
   // enqueued since Restart has been waited for.
   absl::Status Read(int64_t runs, StreamTimes* times, std::vector<OpKindTime>* ops) const;
 
+  // Of a piece whose latest run does not end: what has begun and has not ended, as far as the
+  // stamps tell, in program order: the first op between two stamps.
+  std::vector<int32_t> UnderWay() const;
+
  private:
   static constexpr int kNone = -1;
   enum class Part : uint8_t { kForward, kBackward, kUpdate, kExposed, kCommunication, kOther };
@@ -69,6 +73,7 @@ class PieceTimer {
     bool has_waited = false;  // the compute stream, since `end`
   };
 
+  bool IsUnderWay(const Span& span) const;
   Line& LineOf(int32_t op);
   Part PartOf(int32_t op) const;
   bool Same(int32_t a, int32_t b) const { return !by_op_ && PartOf(a) == PartOf(b); }

@@ -272,5 +272,74 @@ TEST(RanksOnGpus, AStepThatTakesTooLongEndsForAllRanks) {
   EXPECT_GE(late, 1);
 }
 
+// Two ranks that stop for ever before what `stuck` holds of, in the step after `steps`.
+std::vector<absl::Status> TrainUntilStuckIn(
+    int steps, const std::function<bool(int rank, const std::string& work)>& stuck) {
+  const TinyJob job;
+  const v1::JobSpec spec = Spec(job, {.ranks = 2, .stage = 3}, 2);
+  auto host = comm::MakeInProcessGroup(2);
+  auto device = comm::MakeInProcessGroup(2);
+  std::vector<absl::Status> ends(2);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      bool begun = false;
+      SessionOptions options;
+      options.engine = [&](const StepEngineArguments& arguments) {
+        CudaEngineParts parts;
+        auto fake = std::make_unique<FakeDevice>(3 + r);
+        fake->SetStuck([&, r](const std::string& work) { return begun && stuck(r, work); });
+        parts.device = std::move(fake);
+        parts.products = std::make_unique<kernels::cuda::HostProducts>();
+        parts.graphs = std::make_unique<kernels::cuda::HostGraphs>();
+        parts.communicator = [&](const plan::StepPlan&) {
+          return std::make_unique<InProcessDeviceCommunicator>(*device[r]);
+        };
+        parts.timeout = absl::Milliseconds(20);
+        return CudaStepEngine(arguments, std::move(parts));
+      };
+      auto session = TrainingSession::Create(spec, options, host[r].get());
+      ASSERT_TRUE(session.ok()) << session.status();
+      ASSERT_EQ((*session)->InitializeParameters(), absl::OkStatus());
+      for (int step = 0; step < steps; ++step) ASSERT_TRUE((*session)->Step(false).ok());
+      begun = true;
+      ends[r] = (*session)->Step(false).status();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return ends;
+}
+
+// Op by op, and as a graph that has run before.
+TEST(RanksOnGpus, TheCollectiveThatHangsIsNamed) {
+  for (const int steps : {1, 6}) {
+    const std::vector<absl::Status> ends =
+        TrainUntilStuckIn(steps, [](int, const std::string& work) {
+          return work.find("reduce_gradients") != std::string::npos;
+        });
+    for (const absl::Status& end : ends) {
+      EXPECT_THAT(std::string(end.message()),
+                  testing::AllOf(testing::ContainsRegex("under way: op [0-9]+ .reduce_gradients, block"),
+                                 testing::HasSubstr("every rank waits at the same place")))
+          << steps;
+    }
+  }
+}
+
+TEST(RanksOnGpus, WhoHasNotComeToTheCollectiveIsNamed) {
+  for (const int steps : {1, 6}) {
+    const std::vector<absl::Status> ends =
+        TrainUntilStuckIn(steps, [](int rank, const std::string& work) {
+          return work.find(rank == 0 ? "reduce_gradients" : "(lm_head_loss") != std::string::npos;
+        });
+    for (int rank = 0; rank < 2; ++rank) {
+      EXPECT_THAT(std::string(ends[rank].message()),
+                  testing::AllOf(testing::HasSubstr(rank == 0 ? "(reduce_gradients" : "under way"),
+                                 testing::HasSubstr("; rank 1 is behind the others")))
+          << steps;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace milepost::runtime

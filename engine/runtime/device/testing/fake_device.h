@@ -55,6 +55,9 @@ class FakeDevice : public Device {
 
   // Seconds that the work of this name takes; before it is enqueued. A microsecond if not called.
   void SetCost(std::function<double(const std::string& name)> cost) { cost_ = std::move(cost); }
+  // Work whose name this holds of never runs, nor what waits for it: the host's waits for it end
+  // with DEADLINE_EXCEEDED.
+  void SetStuck(std::function<bool(const std::string& name)> stuck) { stuck_ = std::move(stuck); }
   int64_t allocated_bytes() const { return allocated_bytes_; }
   // Names of what has run, in order.
   const std::vector<std::string>& trace() const { return trace_; }
@@ -117,6 +120,7 @@ class FakeDevice : public Device {
   std::vector<std::string> trace_;
   absl::Status failure_;
   std::function<double(const std::string&)> cost_ = [](const std::string&) { return 1e-6; };
+  std::function<bool(const std::string&)> stuck_;
   double host_seconds_ = 0;  // when all was done that the host has waited for
   std::vector<Time> timers_;
 };

@@ -1,0 +1,32 @@
+// A check of a flag's number, for CLI11: CLI::Range lets NaN through, which is neither below nor
+// above, and CLI::NonNegativeNumber infinity too.
+//
+//   app.add_option("--lease-seconds", seconds)->check(NumberRange(0.2, 3600));
+#ifndef MILEPOST_COMMON_FLAGS_NUMBER_RANGE_H_
+#define MILEPOST_COMMON_FLAGS_NUMBER_RANGE_H_
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace milepost {
+
+inline constexpr double kMostFlagSeconds = 1e9;  // some 30 years: as long as one likes
+
+inline CLI::Validator NumberRange(double least, double most) {
+  const std::string range = absl::StrCat("[", least, " - ", most, "]");
+  return CLI::Validator(
+      [least, most, range](std::string& text) {
+        double value = 0;
+        const bool good = absl::SimpleAtod(text, &value) && value >= least && value <= most;
+        return good ? std::string()
+                    : absl::StrCat("expected a number in ", range, ", got '", text, "'");
+      },
+      absl::StrCat("FLOAT in ", range));
+}
+
+}  // namespace milepost
+
+#endif  // MILEPOST_COMMON_FLAGS_NUMBER_RANGE_H_
