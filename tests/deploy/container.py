@@ -5,32 +5,15 @@ import pathlib
 import shutil
 import signal
 import subprocess
-import time
+import sys
 
-PATIENCE = 180
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from waiting import PATIENCE, Failed, await_that, check
+
 REBOOTS = 133  # systemd-nspawn's exit code
 NSPAWN = ["systemd-nspawn", "--register=no", "--keep-unit", "--quiet"]
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LC_ALL": "C.UTF-8",
                "DEBIAN_FRONTEND": "noninteractive"}
-
-
-class Failed(Exception):
-    """Something is not as it has to be."""
-
-
-def check(holds, what):
-    if not holds:
-        raise Failed(what)
-
-
-def await_that(holds, what, patience=PATIENCE):
-    deadline = time.monotonic() + patience
-    while time.monotonic() < deadline:
-        found = holds()
-        if found:
-            return found
-        time.sleep(0.1)
-    raise Failed(f"not within {patience} s: {what}")
 
 
 def make_base(archive, suite, packages):

@@ -18,7 +18,10 @@ import tempfile
 import time
 import traceback
 
-PATIENCE = 240
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from waiting import await_that, check, free_ports
+
+PATIENCE = 240  # a time limit, and until an allocation begins again
 SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "deploy/slurm"
 SPEC = """name: slurm
 model: {{gpt2: {{layers: 1, heads: 2, width: 32, vocabulary: 256, context: 32}}}}
@@ -50,35 +53,6 @@ NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=2
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=2
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
 """
-
-
-class Failed(Exception):
-    """Something is not as it has to be."""
-
-
-def check(holds, what):
-    if not holds:
-        raise Failed(what)
-
-
-def await_that(holds, what, patience=PATIENCE):
-    deadline = time.monotonic() + patience
-    while time.monotonic() < deadline:
-        found = holds()
-        if found:
-            return found
-        time.sleep(0.1)
-    raise Failed(f"not within {patience} s: {what}")
-
-
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 class Cluster:
@@ -147,7 +121,7 @@ class Cluster:
         return shown.split("JobState=")[1].split()[0]
 
     def await_state(self, allocation, state):
-        await_that(lambda: self.state(allocation) == state, f"allocation {allocation} is {state}")
+        await_that(lambda: self.state(allocation) == state, f"allocation {allocation} is {state}", PATIENCE)
 
     def spec(self, steps):
         data = self.folder / "train.npy"
@@ -240,7 +214,7 @@ def own_coordinator_limit(cluster):
     one = cluster.submit("--nodes=2", "--time=2", "--signal=B:USR1@30", SCRIPTS / "run.sbatch",
                          cluster.spec(1_000_000))
     await_that(lambda: "Restarts=1" in cluster.run("scontrol", "show", "job", one),
-               "it is queued again")
+               "it is queued again", PATIENCE)
     cluster.await_state(one, "RUNNING")
     log = cluster.folder / f"slurm-{one}.out"
     before = log.read_text()

@@ -6,40 +6,14 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
-import time
+import sys
 import urllib.request
 
-PATIENCE = 120
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from waiting import PATIENCE, Failed, await_that, check, free_address
+
 ETCD = "/usr/bin/etcd"
-
-
-class Failed(Exception):
-    """A procedure did not do what the documentation says."""
-
-
-def check(holds, what):
-    if not holds:
-        raise Failed(what)
-
-
-def await_that(holds, what, patience=PATIENCE):
-    """What `holds` returns once it is true."""
-    deadline = time.monotonic() + patience
-    while time.monotonic() < deadline:
-        found = holds()
-        if found:
-            return found
-        time.sleep(0.05)
-    raise Failed(f"not within {patience} s: {what}")
-
-
-def free_address():
-    """Of a port that nobody had a moment ago."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{one.getsockname()[1]}"
 
 
 class Place:
