@@ -160,7 +160,8 @@ class Tree {
     return option;
   }
   CLI::Option* Spec(CLI::App* command, std::string* spec) {
-    return File(command->add_option("spec", *spec, "the job spec, a YAML file")->required());
+    return File(command->add_option("spec", *spec, "the job spec, a YAML file; -: standard input")
+                    ->required());
   }
   CLI::Option* JobNames(CLI::App* command, std::vector<std::string>* jobs) {
     return command->add_option("jobs", *jobs, "jobs/7, 7, or the spec's name when it is unique")
@@ -249,7 +250,8 @@ class Tree {
 void Tree::AddRun() {
   CLI::App* run = Command(&app_, "run", "Train a spec on this machine, all in one: no setup",
                           [this] { return RunCommand(global_, run_); });
-  CLI::Option* spec = File(run->add_option("spec", run_.spec, "the job spec, a YAML file"));
+  CLI::Option* spec =
+      File(run->add_option("spec", run_.spec, "the job spec, a YAML file; -: standard input"));
   Many(run, "--job", &run_.jobs, "go on with this job of the data directory instead: jobs/7 or 7")
       ->excludes(spec);
   Many(run, "--set", &run_.set, "a field instead of the file's: train.optimizer.lr=1e-4")
@@ -385,7 +387,7 @@ void Tree::AddJob() {
   CLI::App* submit =
       InProject(Connected(Command(group, "submit", "Check a spec and queue it",
                                   [this] { return JobSubmitCommand(global_, submit_); })));
-  File(submit->add_option("spec", submit_.spec, "the job spec, a YAML file"));
+  File(submit->add_option("spec", submit_.spec, "the job spec, a YAML file; -: standard input"));
   submit->add_option("--template", submit_.template_name,
                      "gpt2: a stored template, over which the spec is laid; may stand alone");
   submit->add_flag("--validate-only", submit_.validate_only, "only check, also on the coordinator");

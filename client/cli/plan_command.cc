@@ -135,7 +135,7 @@ int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
         "times are those of a built-in profile; of this machine: milepost bench device --out "
         "this.json, then --device this.json");
   }
-  Hint(absl::StrCat("milepost run ", ShellWord(options.spec), flags));
+  if (options.spec != "-") Hint(absl::StrCat("milepost run ", ShellWord(options.spec), flags));
   return kExitOk;
 }
 

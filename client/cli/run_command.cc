@@ -84,7 +84,7 @@ ReportKind KindFor(OutputFormat format) {
 std::string RunAgain(const GlobalOptions& global, const RunOptions& options, const v1::Job& job,
                      bool own) {
   std::string what = "--job " + job.name();
-  if (own && options.jobs.empty()) {
+  if (own && options.jobs.empty() && options.spec != "-") {
     what = ShellWord(options.spec);
     for (const std::string& one : options.set) absl::StrAppend(&what, " --set ", ShellWord(one));
   }
@@ -113,7 +113,7 @@ void AdviseSucceeded(const GlobalOptions& global, const RunOptions& options, con
                      bool own) {
   const std::string generate = WritesText(job.spec()) ? GenerateHint(global, job) : "";
   if (!generate.empty()) Hint(generate);
-  if (own && options.jobs.empty()) {
+  if (own && options.jobs.empty() && options.spec != "-") {
     Hint(absl::StrCat(
         "train for longer: raise train.steps in ", options.spec,
         " and run again; once more from new parameters, with these checkpoints in the bin: ",

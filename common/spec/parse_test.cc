@@ -321,6 +321,19 @@ TEST(ReadJobSpecFileTest, FillsInNameAndAbsolutePaths) {
   EXPECT_EQ(spec->train().init_from(), (dir.path().parent_path() / "hf/").string());
 }
 
+TEST(ReadJobSpecFileTest, TakesStandardInput) {
+  const TempDir dir;
+  const std::string path = dir.Write("input", "data: {train: a.npy}\n");
+  ASSERT_NE(std::freopen(path.c_str(), "r", stdin), nullptr);
+  const auto spec = ReadJobSpecFile("-");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->name(), "stdin");
+  EXPECT_EQ(spec->data().train(), (std::filesystem::current_path() / "a.npy").string());
+  const std::string large = dir.Write("large", std::string((1 << 20) + 1, '#'));
+  ASSERT_NE(std::freopen(large.c_str(), "r", stdin), nullptr);
+  EXPECT_THAT(ReadJobSpecFile("-").status().message(), HasSubstr("bytes on standard input"));
+}
+
 TEST(ReadJobSpecFileTest, ExplainsWhatCannotBeRead) {
   const TempDir dir;
   const auto missing = ReadJobSpecFile((dir.path() / "no.yaml").string());

@@ -1,4 +1,5 @@
 // The part of parse.h that reads files.
+#include <cstdio>
 #include <filesystem>
 #include <vector>
 
@@ -23,8 +24,25 @@ namespace fs = std::filesystem;
 
 constexpr size_t kLongestJobName = 63;
 
+constexpr char kStandardInput[] = "-";
+
+absl::StatusOr<std::string> ReadStandardInput() {
+  std::string text(kMaxSpecBytes + 1, '\0');
+  const size_t size = std::fread(text.data(), 1, text.size(), stdin);
+  if (std::ferror(stdin) != 0) {
+    return absl::InvalidArgumentError("job spec: standard input cannot be read");
+  }
+  if (size > kMaxSpecBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("job spec: more than ", kMaxSpecBytes, " bytes on standard input"));
+  }
+  text.resize(size);
+  return text;
+}
+
 // An invalid argument whatever the reason: "not found" is about jobs.
 absl::StatusOr<std::string> ReadBounded(const std::string& path) {
+  if (path == kStandardInput) return ReadStandardInput();
   auto text = ReadRegularFile(path, kMaxSpecBytes);
   if (text.ok()) return text;
   return absl::InvalidArgumentError(absl::StrCat("job spec: ", text.status().message()));
@@ -32,6 +50,7 @@ absl::StatusOr<std::string> ReadBounded(const std::string& path) {
 
 // The file's name without its extension, as a valid job name.
 std::string DefaultName(const fs::path& path) {
+  if (path == kStandardInput) return "stdin";
   std::string name = path.stem().string().substr(0, kLongestJobName);
   for (char& c : name) {
     if (!absl::ascii_isalnum(c) && c != '-' && c != '_' && c != '.') c = '-';
