@@ -6,7 +6,8 @@
 //
 // - workers, in another process, that beat every ten seconds over connections of their own, and
 //   jobs on all their slots, every rank of which tells what real ones do (simulated_workers.h):
-//   what part of a core the coordinator takes in steady state, and its memory
+//   what part of a core the coordinator takes in steady state, and its memory; then with 200 who
+//   scrape its metrics every 15 seconds
 // - a scheduling pass: every job of the queue looked at, some started
 // - submissions that are durable when they are answered, by many callers at once over gRPC; in
 //   turns with etcd's puts of as many bytes by as many callers, and with plain writes and syncs
@@ -28,6 +29,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "bench/control_plane/parts.h"
+#include "bench/control_plane/scrapers.h"
 #include "bench/control_plane/simulated_workers.h"
 
 namespace milepost::bench {
@@ -76,6 +78,8 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--seconds", options.seconds, "of a round of submitting")->capture_default_str();
   app.add_option("--rounds", options.rounds, "of submitting")->capture_default_str();
+  app.add_option("--scrapers", options.scrapers, "of the metrics")->capture_default_str();
+  app.add_option("--scrape", options.scrape, "seconds between two of one")->capture_default_str();
   app.add_option("--data-dir", options.data_dir)->capture_default_str();
   app.add_option("--only", only, "one part")
       ->check(CLI::IsMember({"running", "pass", "submissions", "lists"}));
@@ -84,13 +88,14 @@ int Main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   coordinator::TuneProcess();
   WorkersProcess workers;  // before any thread
+  ScrapersProcess scrapers;
   setvbuf(stdout, nullptr, _IOLBF, 0);
   spdlog::set_level(spdlog::level::warn);
   std::filesystem::create_directories(options.data_dir);
   nlohmann::json result = Machine(commit);
   result["load_before"] = LoadAverage();
   const auto wanted = [&](const char* part) { return only.empty() || only == part; };
-  if (wanted("running")) result["running"] = MeasureRunning(options, &workers);
+  if (wanted("running")) result["running"] = MeasureRunning(options, &workers, &scrapers);
   if (wanted("pass")) result["pass"] = MeasurePass(options);
   if (wanted("submissions")) result["submissions"] = MeasureSubmissions(options);
   if (wanted("lists")) result["lists"] = MeasureLists(options);

@@ -43,6 +43,7 @@ std::unique_ptr<coordinator::CoordinatorServer> Serve(const std::string& dir,
   std::filesystem::create_directories(dir);
   coordinator::ServerOptions options;
   options.store.dir = dir;
+  options.http = "127.0.0.1:0";
   options.coordinator.config.lease = 5 * heartbeat;
   auto server = coordinator::CoordinatorServer::Start(options);
   MP_CHECK(server.ok()) << server.status().ToString();

@@ -25,14 +25,18 @@ struct Options {
   double steady = 60;     // seconds in which the workers' load is measured
   double seconds = 5;     // of a round of submissions
   int rounds = 5;
+  int scrapers = 200;
+  double scrape = 15;  // seconds between two of one
   std::string data_dir;
 };
 
+class ScrapersProcess;
 class WorkersProcess;
 
 // 5,000 workers of another process, on which jobs run: what the coordinator takes of a core, and
-// its memory.
-nlohmann::json MeasureRunning(const Options& options, WorkersProcess* workers);
+// its memory; then the same beside many who scrape its metrics.
+nlohmann::json MeasureRunning(const Options& options, WorkersProcess* workers,
+                              ScrapersProcess* scrapers);
 // One scheduling pass.
 nlohmann::json MeasurePass(const Options& options);
 // Submissions by many callers, in turns with etcd's puts and with plain syncs of a file.
@@ -46,7 +50,7 @@ double Seconds();  // of a steady clock
 double Median(std::vector<double> values);
 // As large as users' specs are.
 v1::JobSpec Spec(int ranks);
-// In a folder of its own in the data directory, without an end of leases.
+// In a folder of its own in the data directory, without an end of leases; with metrics.
 std::unique_ptr<coordinator::CoordinatorServer> Serve(const std::string& dir,
                                                       absl::Duration heartbeat = absl::Seconds(1));
 

@@ -7,6 +7,7 @@
 
 #include "absl/time/clock.h"
 #include "bench/control_plane/parts.h"
+#include "bench/control_plane/scrapers.h"
 #include "bench/control_plane/simulated_workers.h"
 #include "client/api/clients.h"
 #include "client/api/connection.h"
@@ -46,10 +47,24 @@ int RanksRunning(client::JobClient* jobs, int most) {
 struct Steady {
   double seconds, cores, progress_rate, heartbeat_rate;
   int jobs_that_moved;
+  double decision_ms;  // mean, of those that were made
 };
 
-Steady MeasureSteady(const Options& options, const WorkerCounts& counts, client::JobClient* jobs) {
+// So far.
+struct Decisions {
+  double seconds, count;
+};
+Decisions DecisionsOf(const std::string& http_address) {
+  const std::string page = Scrape(http_address);
+  MP_CHECK(!page.empty());
+  return {SampleOf(page, "milepost_decision_duration_seconds_sum"),
+          SampleOf(page, "milepost_decision_duration_seconds_count")};
+}
+
+Steady MeasureSteady(const Options& options, const WorkerCounts& counts,
+                     const std::string& http_address, client::JobClient* jobs) {
   const auto before = jobs->List(options.running);
+  const Decisions decided = DecisionsOf(http_address);
   const double from = Seconds(), cpu = CpuSeconds();
   const int64_t progress = counts.progress, heartbeats = counts.heartbeats;
   absl::SleepFor(absl::Seconds(options.steady));
@@ -58,6 +73,9 @@ Steady MeasureSteady(const Options& options, const WorkerCounts& counts, client:
   steady.cores = (CpuSeconds() - cpu) / steady.seconds;
   steady.progress_rate = static_cast<double>(counts.progress - progress) / steady.seconds;
   steady.heartbeat_rate = static_cast<double>(counts.heartbeats - heartbeats) / steady.seconds;
+  const Decisions decisions = DecisionsOf(http_address);
+  steady.decision_ms =
+      1e3 * (decisions.seconds - decided.seconds) / std::max(1.0, decisions.count - decided.count);
   const auto after = jobs->List(options.running);
   MP_CHECK(before.ok() && after.ok() && before->size() == after->size());
   for (size_t i = 0; i < after->size(); ++i) {
@@ -69,9 +87,41 @@ Steady MeasureSteady(const Options& options, const WorkerCounts& counts, client:
   return steady;
 }
 
+// Beside many who scrape; `alone`: without them.
+nlohmann::json MeasureScraped(const Options& options, const Steady& alone,
+                              const WorkerCounts& counts, const std::string& http_address,
+                              ScrapersProcess* scrapers, client::JobClient* jobs) {
+  scrapers->Begin(
+      {.address = http_address, .count = options.scrapers, .every = absl::Seconds(options.scrape)});
+  absl::SleepFor(absl::Seconds(options.scrape));
+  const int64_t scrapes = scrapers->counts().scrapes;
+  const Steady steady = MeasureSteady(options, counts, http_address, jobs);
+  const double rate = static_cast<double>(scrapers->counts().scrapes - scrapes) / steady.seconds;
+  const double slowest_ms = static_cast<double>(scrapers->counts().slowest_us) / 1e3;
+  const int64_t failures = scrapers->counts().failures;
+  const int64_t bytes = scrapers->counts().bytes / std::max<int64_t>(1, scrapers->counts().scrapes);
+  printf(
+      "with %d who scrape every %.0f s (%.1f a second, %ld bytes each, the slowest took %.0f ms, "
+      "%ld failed): %.2f of a core, %.3f more; a decision takes %.3f ms on average, %.3f without\n",
+      options.scrapers, options.scrape, rate, static_cast<long>(bytes), slowest_ms,
+      static_cast<long>(failures), steady.cores, steady.cores - alone.cores, steady.decision_ms,
+      alone.decision_ms);
+  return {{"scrapers", options.scrapers},
+          {"scrapes_per_second", rate},
+          {"bytes", bytes},
+          {"slowest_ms", slowest_ms},
+          {"failures", failures},
+          {"cores", steady.cores},
+          {"cores_more", steady.cores - alone.cores},
+          {"bar_cores_more", 0.1},
+          {"decision_ms", steady.decision_ms},
+          {"decision_ms_alone", alone.decision_ms}};
+}
+
 }  // namespace
 
-nlohmann::json MeasureRunning(const Options& options, WorkersProcess* process) {
+nlohmann::json MeasureRunning(const Options& options, WorkersProcess* process,
+                              ScrapersProcess* scrapers) {
   auto server = Serve(options.data_dir + "/workers", absl::Seconds(options.heartbeat));
   const double begin = Seconds();
   process->Connect({.address = server->address(),
@@ -93,14 +143,17 @@ nlohmann::json MeasureRunning(const Options& options, WorkersProcess* process) {
   printf("%d workers connected after %.1f s; %d jobs of %d ranks, all slots, run after %.1f s\n",
          options.workers, connected, options.running, ranks, started);
   absl::SleepFor(absl::Seconds(options.heartbeat));
-  const Steady steady = MeasureSteady(options, process->counts(), &jobs);
+  const Steady steady = MeasureSteady(options, process->counts(), server->http_address(), &jobs);
   const int64_t resident = ResidentMiB();
   printf(
       "steady for %.0f s, beats every %.0f s, steps of %.1f s: %.2f of a core, %ld MiB resident; "
       "%.0f reports of progress and %.0f heartbeats per second; %d of %d jobs moved\n",
       steady.seconds, options.heartbeat, options.step, steady.cores, static_cast<long>(resident),
       steady.progress_rate, steady.heartbeat_rate, steady.jobs_that_moved, options.running);
-  return {{"workers", options.workers},
+  const nlohmann::json scraped =
+      MeasureScraped(options, steady, process->counts(), server->http_address(), scrapers, &jobs);
+  return {{"scraped", scraped},
+          {"workers", options.workers},
           {"slots", options.slots},
           {"jobs", options.running},
           {"ranks_of_each", ranks},

@@ -4,11 +4,14 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/proto_time.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/metrics/names.h"
@@ -207,7 +210,12 @@ void CollectJob(const v1::JobRecord& record, absl::Time now, Series* series) {
 
 // ---- workers and their GPUs ----
 
-using Tenants = std::map<std::pair<std::string, int>, std::pair<std::string, int>>;
+struct Tenant {
+  const v1::Job* job;
+  int rank;
+};
+// Views of the state: a large cluster has tens of thousands.
+using Tenants = absl::flat_hash_map<std::pair<absl::string_view, int>, Tenant>;
 
 // Whose rank is in which worker's slot.
 Tenants FindTenants(const State& state) {
@@ -217,7 +225,7 @@ Tenants FindTenants(const State& state) {
     if (record == nullptr) continue;
     for (const v1::RankRecord& rank : record->ranks()) {
       if (rank.gone()) continue;
-      tenants[{rank.worker(), rank.slot()}] = {record->job().name(), rank.rank()};
+      tenants[{rank.worker(), rank.slot()}] = {&record->job(), rank.rank()};
     }
   }
   return tenants;
@@ -238,6 +246,11 @@ void CollectFacts(const std::string& uuid, const v1::DeviceFacts& facts, Series*
   set(Metric::kGpuXid, facts.last_xid());
 }
 
+// A worker's slots are all of one kind.
+bool HasGpus(const v1::Worker& worker) {
+  return !worker.slots().empty() && !worker.slots(0).uuid().empty();
+}
+
 // Says how many GPUs of the worker have no series, as there were `room` places.
 size_t CollectGpus(const v1::Worker& worker, const Tenants& tenants, size_t* room, Series* series) {
   size_t left_out = 0;
@@ -253,7 +266,7 @@ size_t CollectGpus(const v1::Worker& worker, const Tenants& tenants, size_t* roo
     series->Set(
         Metric::kGpuInfo,
         {worker.name(), worker.host(), absl::StrCat(slot.index()), slot.uuid(), slot.model(),
-         idle ? "" : tenant->second.first, idle ? "" : absl::StrCat(tenant->second.second)},
+         idle ? "" : tenant->second.job->name(), idle ? "" : absl::StrCat(tenant->second.rank)},
         1);
     series->Set(Metric::kGpuMemory, {slot.uuid()}, slot.memory_bytes());
     for (const v1::DeviceFacts& facts : worker.devices()) {
@@ -268,14 +281,17 @@ void CollectWorkers(const State& state, const SeriesLimits& limits, Series* seri
   for (int i = v1::WORKER_STATE_READY; i <= v1::WorkerState_MAX; ++i) {
     by_state[static_cast<v1::WorkerState>(i)] = 0;
   }
-  const Tenants tenants = FindTenants(state);
+  std::optional<Tenants> tenants;  // looked for where there are GPUs
   size_t workers = 0;
   size_t gpu_room = limits.gpus;
   size_t gpus_left_out = 0;
   for (const auto& [name, record] : state.workers()) {
     const v1::Worker& worker = record.worker();
     ++by_state[worker.state()];
-    gpus_left_out += CollectGpus(worker, tenants, &gpu_room, series);
+    if (HasGpus(worker)) {
+      if (!tenants) tenants = FindTenants(state);
+      gpus_left_out += CollectGpus(worker, *tenants, &gpu_room, series);
+    }
     if (++workers > limits.workers) continue;
     series->Set(Metric::kWorkerInfo, {name, worker.host(), worker.version(), worker.driver()}, 1);
     series->Set(Metric::kWorkerConnected, {name}, IsConnected(worker) ? 1 : 0);

@@ -4,7 +4,9 @@
 //   series.Set(Metric::kJobs, {"research", "RUNNING"}, 3);
 //   std::string text = series.Text();   // Prometheus' text format 0.0.4
 //
-// https://prometheus.io/docs/instrumenting/exposition_formats. Not thread-safe.
+// https://prometheus.io/docs/instrumenting/exposition_formats. Gauges are written as text at once:
+// the coordinator's state is held still for as long as that takes, and thousands of workers have tens
+// of thousands of values. Not thread-safe.
 #ifndef MILEPOST_COORDINATOR_METRICS_SERIES_H_
 #define MILEPOST_COORDINATOR_METRICS_SERIES_H_
 
@@ -29,7 +31,14 @@ class Series {
   std::string Text() const;
 
  private:
-  std::map<Metric, prometheus::MetricFamily> gauges_;
+  // What every sample of a gauge begins with, and its samples so far.
+  struct Gauge {
+    std::string name;
+    std::vector<std::string> labels;  // their names
+    std::string text;
+  };
+
+  std::map<Metric, Gauge> gauges_;
   std::vector<prometheus::MetricFamily> counted_;
 };
 

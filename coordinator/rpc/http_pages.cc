@@ -17,7 +17,7 @@
 namespace milepost::coordinator {
 namespace {
 
-constexpr absl::Duration kKept = absl::Seconds(1);
+constexpr absl::Duration kKept = absl::Seconds(2);
 constexpr size_t kMostCertificateBytes = 1 << 20;
 constexpr char kTextFormat[] = "text/plain; version=0.0.4; charset=utf-8";
 

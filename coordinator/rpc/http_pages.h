@@ -4,8 +4,8 @@
 //   HttpResponse response = pages.Answer({.method = "GET", .path = "/healthz"});
 //
 // With TLS /metrics is for tokens that may view every project. /healthz tells nothing but that the
-// coordinator serves, and is for everybody. Thread-safe. What many scrape within a second is made
-// once.
+// coordinator serves, and is for everybody. Thread-safe. What many scrape within two seconds is
+// made once.
 #ifndef MILEPOST_COORDINATOR_RPC_HTTP_PAGES_H_
 #define MILEPOST_COORDINATOR_RPC_HTTP_PAGES_H_
 
