@@ -170,13 +170,18 @@ class Plot {
     }
   }
 
+  // Without gaps, and no thicker than it has to be.
   void Connect(const Dot& from, const Dot& to, char who) {
-    const auto height = [&](size_t x) {
+    if (from.x == to.x) return canvas_.Fill(to.x, from.y, to.y, who);
+    size_t before = from.y;
+    for (size_t x = from.x + 1; x <= to.x; ++x) {
       const double share = static_cast<double>(x - from.x) / static_cast<double>(to.x - from.x);
-      return static_cast<size_t>(std::lround(static_cast<double>(from.y) * (1 - share) +
-                                             static_cast<double>(to.y) * share));
-    };
-    for (size_t x = from.x + 1; x < to.x; ++x) canvas_.Fill(x, height(x), height(x), who);
+      const auto y = static_cast<size_t>(
+          std::lround(std::lerp(static_cast<double>(from.y), static_cast<double>(to.y), share)));
+      const size_t next = y > before ? before + 1 : y < before ? before - 1 : y;
+      canvas_.Fill(x, next, y, who);
+      before = y;
+    }
   }
 
   std::string AxisText(absl::string_view name, size_t row) const {

@@ -130,6 +130,19 @@ TEST(CurveViewTest, ASpikeShowsThoughTheMeanHidesIt) {
   for (int row = 1; row <= 8; ++row) EXPECT_THAT(lines[row], HasSubstr("*")) << row;
 }
 
+TEST(CurveViewTest, ASteepLineHasNoGaps) {
+  const PlotSize size = {.columns = 40, .rows = 8, .unicode = false};
+  for (const auto& points :
+       {std::vector<std::pair<int64_t, float>>{{0, 1}, {10, 1}, {11, 9}, {29, 9}},
+        std::vector<std::pair<int64_t, float>>{{0, 9}, {1000, 1}, {1001, 9}}}) {
+    const std::vector<std::string> lines =
+        LinesOf(CurvePlot("grad_norm", {{"jobs/7", MakeCurve("grad_norm", points)}}, size));
+    for (size_t row = 1; row <= 8; ++row) {
+      EXPECT_THAT(lines[row].substr(12), HasSubstr("*")) << lines[row];
+    }
+  }
+}
+
 TEST(CurveViewTest, SeveralJobsHaveLettersAndALegend) {
   const std::vector<PlottedCurve> curves = {
       {"jobs/7", MakeCurve("train_loss", {{1, 4}, {100, 2}})},
