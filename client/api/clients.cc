@@ -150,6 +150,13 @@ absl::StatusOr<v1::CancelJobArrayResponse> JobClient::CancelArray(const std::str
   return Unary<v1::JobService>(*connection_, &v1::JobService::Stub::CancelJobArray, request);
 }
 
+absl::StatusOr<v1::JobCurves> JobClient::Curves(const std::string& name, int max_points) {
+  v1::GetJobCurvesRequest request;
+  request.set_name(name);
+  request.set_max_points(max_points);
+  return Unary<v1::JobService>(*connection_, &v1::JobService::Stub::GetJobCurves, request);
+}
+
 absl::StatusOr<v1::Job> JobClient::Get(const std::string& name) {
   v1::GetJobRequest request;
   request.set_name(name);

@@ -49,6 +49,8 @@ class JobClient {
   absl::StatusOr<v1::SubmitJobArrayResponse> SubmitArray(v1::SubmitJobArrayRequest request);
   absl::StatusOr<v1::CancelJobArrayResponse> CancelArray(const std::string& array);
   absl::StatusOr<v1::Job> Get(const std::string& name);
+  // `max_points`: of each curve; 0: all that are kept.
+  absl::StatusOr<v1::JobCurves> Curves(const std::string& name, int max_points = 0);
   // Newest first, at most `limit`; those that `filter`, which needs no project, leaves.
   absl::StatusOr<std::vector<v1::Job>> List(int limit = 10'000, v1::ListJobsRequest filter = {});
   absl::StatusOr<v1::Job> Cancel(const std::string& name);

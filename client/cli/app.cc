@@ -202,6 +202,7 @@ class Tree {
   void AddDataset();
   void AddGenerate();
   void AddJob();
+  void AddJobCurves(CLI::App* group);
   void AddJobFork(CLI::App* group);
   void AddJobList(CLI::App* group);
   void AddJobControl(CLI::App* group);
@@ -230,6 +231,7 @@ class Tree {
   ForkOptions fork_;
   ListOptions list_;
   LogsOptions logs_;
+  CurvesOptions curves_;
   WaitOptions wait_;
   UpdateOptions update_;
   TemplateOptions template_;
@@ -415,7 +417,23 @@ void Tree::AddJob() {
   logs->add_option("--rank", logs_.rank, "only this rank")->check(CLI::Range(0, 4095));
   Seconds(logs, "--since", &logs_.since_seconds, "only lines of the last 10m, 1h, ...");
   logs->add_option("--tail", logs_.tail, "only the last N lines")->check(CLI::Range(1, 1'000'000));
+  AddJobCurves(group);
   AddJobControl(group);
+}
+
+void Tree::AddJobCurves(CLI::App* group) {
+  CLI::App* curves =
+      Connected(Command(group, "curves", "Losses, learning rate and the like over a job's steps",
+                        [this] { return JobCurvesCommand(global_, curves_); }),
+                {"table", "wide", "json", "yaml"});
+  JobNames(curves, &curves_.jobs);
+  Many(curves, "--curve", &curves_.curves,
+       "only this one: train_loss, validation_accuracy/lm, mfu (-o json: which there are)");
+  curves->add_flag("--plot", curves_.plot, "draw them; several jobs in one plot");
+  curves
+      ->add_option("--points", curves_.points,
+                   "at most so many of each curve; 0: all (default: 20 rows of a table)")
+      ->check(CLI::Range(0, 100'000));
 }
 
 void Tree::AddJobFork(CLI::App* group) {

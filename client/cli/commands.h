@@ -117,6 +117,14 @@ struct LogsOptions {
 };
 int JobLogsCommand(const GlobalOptions& global, const LogsOptions& options);
 
+struct CurvesOptions {
+  std::vector<std::string> jobs;    // plotted together
+  std::vector<std::string> curves;  // "train_loss"; empty: the foremost
+  bool plot = false;
+  std::optional<int> points;  // of each curve at most; 0: all
+};
+int JobCurvesCommand(const GlobalOptions& global, const CurvesOptions& options);
+
 struct WaitOptions {
   std::vector<std::string> jobs;  // one after the other
   std::string array;              // instead: all of its

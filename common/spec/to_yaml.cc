@@ -42,6 +42,15 @@ std::string ValidUtf8(const std::string& text) {
 
 Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
+// The shortest decimal number that is this float: 0.001, not 0.0010000000474974513.
+double Shortest(float value) {
+  char text[32];
+  const auto [end, error] = std::to_chars(text, text + sizeof(text), value);
+  double shortest = 0;
+  const bool read = std::from_chars(text, end, shortest).ec == std::errc();
+  return error == std::errc() && read ? shortest : value;
+}
+
 // Lengths of time are read without exponents.
 Json WholeIfWhole(double value) {
   const bool whole = std::floor(value) == value && std::fabs(value) < 1e15;
@@ -72,7 +81,7 @@ Json FieldValue(const Message& message, const FieldDescriptor* field, int index,
     case FieldDescriptor::CPPTYPE_UINT64:
       return MP_FIELD(UInt64);
     case FieldDescriptor::CPPTYPE_FLOAT:
-      return Number(MP_FIELD(Float));
+      return Number(Shortest(MP_FIELD(Float)));
     case FieldDescriptor::CPPTYPE_DOUBLE:
       return field->options().GetExtension(v1::is_duration) ? WholeIfWhole(MP_FIELD(Double))
                                                             : Number(MP_FIELD(Double));

@@ -202,8 +202,16 @@ bool Transition::Progressed(const std::string& worker, const v1::RankProgress& r
   }
   if (rank != 0) return false;
   v1::JobRecord& record = ChangeSoft(number);
-  TakeProgress(&record, progress);
+  NoteProgress(progress, &record);
   return NoteStragglers(number, &record);
+}
+
+void Transition::NoteProgress(const v1::Progress& progress, v1::JobRecord* record) {
+  TakeProgress(record, progress);
+  outcome_.reports.push_back({.job = JobNumber(record->job().name()),
+                              .generation = record->job().generation(),
+                              .time = now_,
+                              .progress = progress});
 }
 
 bool Transition::NoteStragglers(int64_t number, v1::JobRecord* record) {
@@ -342,7 +350,7 @@ void Transition::RankReported(int64_t number, int index, const v1::RankReport& r
   v1::JobRecord& record = Change(number);
   v1::RankRecord* rank = record.mutable_ranks(index);
   rank->set_state(report.state());
-  if (index == 0 && report.has_progress()) TakeProgress(&record, report.progress());
+  if (index == 0 && report.has_progress()) NoteProgress(report.progress(), &record);
   if (!HasEnded(report.state())) return;
   rank->set_gone(true);
   SendForget(rank->worker(), report);

@@ -25,6 +25,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "coordinator/core/curve_set.h"
 #include "coordinator/core/queue_view.h"
 #include "coordinator/core/stragglers.h"
 #include "milepost/v1/store.pb.h"
@@ -150,6 +151,7 @@ struct Outcome {
   std::vector<int64_t> ended_attempts;  // jobs whose rendezvous keys can go
   std::vector<Action> actions;
   std::vector<SpeedSample> speeds;
+  std::vector<RankZeroReport> reports;
   std::string job;  // of `status`'s event: the job that a submit, cancel or resume was about
   // Slots may have come free, or be wanted: DecideSchedule has something to do.
   bool schedule = false;

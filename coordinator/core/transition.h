@@ -128,6 +128,7 @@ class Transition {
   bool DependsOn(const v1::SchedulingSpec& scheduling, int64_t other) const;
   void ResumeSuspended(v1::JobRecord* record);
   void StartAttempt(int64_t number, const std::vector<PlacedRank>& placed);
+  void NoteProgress(const v1::Progress& progress, v1::JobRecord* record);
   bool NoteStragglers(int64_t number, v1::JobRecord* record);
   void ReplaceStraggler(int64_t number, const v1::Straggler& straggler);
   void SendStart(const v1::JobRecord& record, const v1::RankRecord& rank);

@@ -40,6 +40,7 @@ const std::map<std::string, std::string> kExpected = {
     {"JobService/ForkJob", "nyynyynnnnn"},
     {"JobService/SubmitJobArray", "nyynyynnnnn"},
     {"JobService/CancelJobArray", "nyynyynhhnn"},
+    {"JobService/GetJobCurves", "yyyyyyhhhnn"},
     {"JobService/StreamLogs", "yyyyyyhhhnn"},
     {"JobService/DeleteJob", "nyynyynhhnn"},
     {"QueueService/GetQueue", "yyyyyyyyynn"},

@@ -53,6 +53,7 @@ Coordinator::Coordinator(Store* store, CoordinatorOptions options)
       activity_(std::make_unique<Activity>()),
       started_(clock_->Now()),
       rendezvous_(store),
+      curves_(&store->curves()),
       log_writer_([this](const v1::LogBatch& batch) { StoreLogs(batch); }) {}
 
 Coordinator::~Coordinator() { Stop(); }
@@ -110,6 +111,7 @@ void Coordinator::Stop() {
   }
   log_writer_.Stop();
   if (loop_.joinable()) loop_.join();
+  curves_.Stop();
 }
 
 // ---- jobs ----
@@ -193,6 +195,16 @@ absl::StatusOr<Coordinator::Snapshot> Coordinator::Wait(const std::string& name,
   if (stopping_) return Stopping();
   MP_ASSIGN_OR_RETURN(v1::Job job, FindLocked(name));
   return Snapshot{std::move(job), VersionLocked(number)};
+}
+
+absl::StatusOr<v1::JobCurves> Coordinator::GetCurves(const std::string& name, int max_points) {
+  if (max_points < 0) return absl::InvalidArgumentError("max_points: must be at least 0");
+  const int64_t number = JobNumber(name);
+  {
+    absl::ReaderMutexLock lock(&mutex_);
+    if (state_.FindJob(number) == nullptr) return NoSuchJob(name);
+  }
+  return curves_.Get(number, static_cast<size_t>(max_points));
 }
 
 void Coordinator::WaitLogs(absl::Duration timeout) {

@@ -32,6 +32,7 @@
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "coordinator/core/decide.h"
+#include "coordinator/rpc/curve_recorder.h"
 #include "coordinator/rpc/job_totals.h"
 #include "coordinator/rpc/log_writer.h"
 #include "coordinator/rpc/planning_room.h"
@@ -218,6 +219,8 @@ class Coordinator {
   };
   // The job as soon as its version differs from `seen`, at the latest after `timeout`.
   absl::StatusOr<Snapshot> Wait(const std::string& name, uint64_t seen, absl::Duration timeout);
+  // `max_points`: of each curve; 0: all that are kept. Blocks on the disk.
+  absl::StatusOr<v1::JobCurves> GetCurves(const std::string& name, int max_points);
   // Returns when a log line may have arrived, a job changed, or after `timeout`.
   void WaitLogs(absl::Duration timeout);
 
@@ -402,6 +405,7 @@ class Coordinator {
   const absl::Time started_;
   RendezvousTable rendezvous_;
   PlanningRoom planning_room_;
+  CurveRecorder curves_;
   std::atomic<bool> plans_end_ = false;  // stopping_, for what holds no lock
 
   // Only the loop's thread writes what it guards.

@@ -325,6 +325,7 @@ absl::Status Coordinator::Commit(Outcome& outcome,
       totals_.Stored(number, record);
     }
     for (const int64_t number : outcome.deleted_jobs) ForgetLocked(number);
+    curves_.Take(std::move(outcome.reports), outcome.deleted_jobs);
     state_.Apply(std::move(outcome));
     // What is only renewed comes due later than is known.
     if (outcome.NeedsWrite()) due_known_ = false;

@@ -86,6 +86,16 @@ class JobServiceImpl : public v1::JobService::Service {
     return OnJob(context, "JobService/GetJob", *request, request->name(), response,
                  [&] { return coordinator_->Get(request->name()); });
   }
+  grpc::Status GetJobCurves(grpc::ServerContext* context, const v1::GetJobCurvesRequest* request,
+                            v1::JobCurves* response) override {
+    return gate_->Serve(context, "JobService/GetJobCurves", *request, Subject::Job(request->name()),
+                        [&](GateCall&) -> absl::Status {
+                          MP_ASSIGN_OR_RETURN(
+                              *response,
+                              coordinator_->GetCurves(request->name(), request->max_points()));
+                          return absl::OkStatus();
+                        });
+  }
   grpc::Status CancelJob(grpc::ServerContext* context, const v1::CancelJobRequest* request,
                          v1::Job* response) override {
     return OnJob(context, "JobService/CancelJob", *request, request->name(), response,

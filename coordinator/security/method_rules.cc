@@ -23,6 +23,7 @@ constexpr MethodRule kRules[] = {
     {"/milepost.v1.JobService/ForkJob", ROLE_SUBMITTER, Scope::kProject, Audit::kAlways},
     {"/milepost.v1.JobService/SubmitJobArray", ROLE_SUBMITTER, Scope::kProject, Audit::kAlways},
     {"/milepost.v1.JobService/CancelJobArray", ROLE_SUBMITTER, Scope::kProject, Audit::kAlways},
+    {"/milepost.v1.JobService/GetJobCurves", ROLE_VIEWER, Scope::kProject, Audit::kRefusals},
     {"/milepost.v1.JobService/StreamLogs", ROLE_VIEWER, Scope::kProject, Audit::kRefusals},
     {"/milepost.v1.JobService/DeleteJob", ROLE_SUBMITTER, Scope::kProject, Audit::kAlways},
 

@@ -19,6 +19,8 @@
 
 #include <rocksdb/listener.h>
 
+#include <array>
+#include <cstdint>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -29,9 +31,10 @@ namespace milepost::coordinator {
 
 class Damage : public rocksdb::EventListener {
  public:
-  // How a read of records, or of logs, has ended: DATA_LOSS is noted, all else is not.
-  void NoteRecords(const absl::Status& status) { Note(status, /*records=*/true); }
-  void NoteLogs(const absl::Status& status) { Note(status, /*records=*/false); }
+  // How a read of records, logs or curves has ended: DATA_LOSS is noted, all else is not.
+  void NoteRecords(const absl::Status& status) { Note(status, kRecords); }
+  void NoteLogs(const absl::Status& status) { Note(status, kLogs); }
+  void NoteCurves(const absl::Status& status) { Note(status, kCurves); }
 
   // The first that was met, in records where there is some, with the way on; empty: none.
   std::string Describe() const;
@@ -44,11 +47,12 @@ class Damage : public rocksdb::EventListener {
   void OnCompactionBegin(rocksdb::DB* db, const rocksdb::CompactionJobInfo& job) override;
 
  private:
-  void Note(const absl::Status& status, bool records);
+  enum Kind : uint8_t { kRecords, kLogs, kCurves, kKinds };
+  static Kind KindOf(const std::string& family);
+  void Note(const absl::Status& status, Kind kind);
 
   mutable absl::Mutex mutex_;
-  std::string records_ ABSL_GUARDED_BY(mutex_);  // what is damaged; empty: nothing
-  std::string logs_ ABSL_GUARDED_BY(mutex_);
+  std::array<std::string, kKinds> met_ ABSL_GUARDED_BY(mutex_);  // empty: nothing
   bool stop_compactions_ ABSL_GUARDED_BY(mutex_) = false;
   bool released_ ABSL_GUARDED_BY(mutex_) = false;
 };

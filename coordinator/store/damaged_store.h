@@ -67,7 +67,8 @@ class DamagedStore : public StoreFixture {
     const std::vector<rocksdb::ColumnFamilyDescriptor> wanted = {
         {rocksdb::kDefaultColumnFamilyName, meta},
         {"chunks", ChunkFileOptions()},
-        {"logs", MetaFileOptions()}};
+        {"logs", MetaFileOptions()},
+        {"curves", MetaFileOptions()}};
     ASSERT_TRUE(rocksdb::DB::Open(meta, whole_ + "/db", wanted, &families, &opened).ok());
     std::unique_ptr<rocksdb::DB> db(opened);
     rocksdb::CompactRangeOptions all;
@@ -76,8 +77,10 @@ class DamagedStore : public StoreFixture {
     std::vector<rocksdb::LiveFileMetaData> files;
     db->GetLiveFilesMetaData(&files);
     for (const rocksdb::LiveFileMetaData& file : files) {
-      (file.column_family_name == "chunks" ? chunks_ : tables_).insert(file.name.substr(1));
-      EXPECT_TRUE(file.level > 0 || file.column_family_name == "chunks");
+      if (file.column_family_name == "chunks") chunks_.insert(file.name.substr(1));
+      if (file.column_family_name != rocksdb::kDefaultColumnFamilyName) continue;
+      tables_.insert(file.name.substr(1));
+      EXPECT_GT(file.level, 0);
     }
     for (rocksdb::ColumnFamilyHandle* family : families) db->DestroyColumnFamilyHandle(family);
   }

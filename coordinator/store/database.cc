@@ -146,7 +146,10 @@ absl::Status Database::OpenRocks() {
   meta.disable_auto_compactions =
       true;  // until it is verified: they read, and delete what they read
   const std::vector<rocksdb::ColumnFamilyDescriptor> wanted = {
-      {rocksdb::kDefaultColumnFamilyName, meta}, {"chunks", ChunkFileOptions()}, {"logs", logs}};
+      {rocksdb::kDefaultColumnFamilyName, meta},
+      {"chunks", ChunkFileOptions()},
+      {"logs", logs},
+      {"curves", logs}};
   rocksdb::DBOptions options = DatabaseOptions();
   options.listeners.push_back(damage_);
   rocksdb::DB* db = nullptr;
@@ -224,7 +227,7 @@ absl::Status Database::Write(rocksdb::WriteBatch* batch, bool sync, Space space)
 }
 
 void Database::StopCompactions() {
-  for (rocksdb::ColumnFamilyHandle* family : {meta(), logs()}) {
+  for (rocksdb::ColumnFamilyHandle* family : {meta(), logs(), curves()}) {
     const rocksdb::Status status = db_->SetOptions(family, {{"disable_auto_compactions", "true"}});
     if (!status.ok()) spdlog::warn("compactions go on: {}", status.ToString());
   }

@@ -62,6 +62,7 @@ class Database {
   rocksdb::ColumnFamilyHandle* meta() const { return families_[0]; }
   rocksdb::ColumnFamilyHandle* chunks() const { return families_[1]; }
   rocksdb::ColumnFamilyHandle* logs() const { return families_[2]; }
+  rocksdb::ColumnFamilyHandle* curves() const { return families_[3]; }
   const std::string& dir() const { return dir_; }
   // What was met of damage since it was opened.
   Damage& damage() const { return *damage_; }

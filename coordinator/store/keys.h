@@ -53,6 +53,13 @@ inline std::string NumberKey(char prefix, int64_t number) {
   return key;
 }
 
+// `bytes` has at least 4 bytes.
+inline uint32_t ReadBe32(absl::string_view bytes) {
+  uint32_t value = 0;
+  for (int i = 0; i < 4; ++i) value = value << 8 | static_cast<uint8_t>(bytes[i]);
+  return value;
+}
+
 // In `chunks`: be64(checkpoint) | be32(stream) | be64(sequence)
 inline std::string ChunkKey(int64_t checkpoint, int32_t stream, int64_t sequence) {
   std::string key;
@@ -67,6 +74,15 @@ inline std::string LogKey(int64_t job, uint64_t sequence) {
   std::string key;
   AppendBe64(static_cast<uint64_t>(job), &key);
   AppendBe64(sequence, &key);
+  return key;
+}
+
+// In `curves`: be64(job) | be32(block) | the curve's name
+inline std::string CurveKey(int64_t job, uint32_t block, absl::string_view name) {
+  std::string key;
+  AppendBe64(static_cast<uint64_t>(job), &key);
+  AppendBe32(block, &key);
+  key.append(name.data(), name.size());
   return key;
 }
 

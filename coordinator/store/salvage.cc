@@ -59,10 +59,12 @@ class Tables {
     rocksdb::Options logs = MetaFileOptions(), meta = MetaFileOptions();
     logs.disable_auto_compactions = meta.disable_auto_compactions = true;
     rocksdb::DB* db = nullptr;
-    const rocksdb::Status status = rocksdb::DB::Open(
-        options, path,
-        {{rocksdb::kDefaultColumnFamilyName, meta}, {"chunks", ChunkFileOptions()}, {"logs", logs}},
-        &families_, &db);
+    const rocksdb::Status status = rocksdb::DB::Open(options, path,
+                                                     {{rocksdb::kDefaultColumnFamilyName, meta},
+                                                      {"chunks", ChunkFileOptions()},
+                                                      {"logs", logs},
+                                                      {"curves", logs}},
+                                                     &families_, &db);
     db_.reset(db);
     if (!status.ok()) families_.clear();
     return status;
@@ -78,6 +80,7 @@ class Tables {
   rocksdb::ColumnFamilyHandle* meta() const { return families_[0]; }
   rocksdb::ColumnFamilyHandle* chunks() const { return families_[1]; }
   rocksdb::ColumnFamilyHandle* logs() const { return families_[2]; }
+  rocksdb::ColumnFamilyHandle* curves() const { return families_[3]; }
 
  private:
   std::unique_ptr<rocksdb::DB> db_;
@@ -192,9 +195,18 @@ absl::Status WriteStore(const Tables& from, const std::map<std::string, std::str
   const std::unique_ptr<rocksdb::DB> to(opened);
   MP_RETURN_IF_ERROR(MoveFamily(from, from.chunks(), from.loose().files, ChunkFileOptions(),
                                 scratch + "/chunks", to.get(), lost));
-  ApplyDeletions(from, from.logs(), lost);  // no other family has any
+  // No other families have any.
+  ApplyDeletions(from, from.logs(), lost);
   MP_RETURN_IF_ERROR(
       MoveFamily(from, from.logs(), {}, MetaFileOptions(), scratch + "/logs", to.get(), lost));
+  ApplyDeletions(from, from.curves(), lost);
+  const absl::Status curves =
+      MoveFamily(from, from.curves(), {}, MetaFileOptions(), scratch + "/curves", to.get(), lost);
+  if (absl::IsDataLoss(curves)) {
+    lost->push_back(absl::StrCat("all curves of jobs (", curves.message(), ")"));
+  } else {
+    MP_RETURN_IF_ERROR(curves);
+  }
   rocksdb::WriteBatch batch;
   for (auto record = all.begin(); record != all.end(); ++record) {
     batch.Put(record->first, record->second);
@@ -258,7 +270,8 @@ LooseChunks SetChunksAside(const std::string& path, const std::string& aside) {
     std::unique_ptr<rocksdb::Iterator> key(reader.NewIterator(rocksdb::ReadOptions()));
     const std::string family = reader.GetTableProperties()->column_family_name;
     key->SeekToLast();
-    if (family == "logs" || !key->Valid() || key->key().size() < 8 || key->key()[0] != 0) continue;
+    const bool by_job = family == "logs" || family == "curves";
+    if (by_job || !key->Valid() || key->key().size() < 8 || key->key()[0] != 0) continue;
     loose.files.push_back(absl::StrCat(aside, "/", it->path().filename().string()));
     loose.last_checkpoint =
         std::max(loose.last_checkpoint,
@@ -274,9 +287,11 @@ absl::Status Relist(const std::string& path, Tables* tables) {
   tables->SetLoose(SetChunksAside(path, path + "-chunks"));
   rocksdb::DBOptions options;
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
-  rocksdb::Status status = rocksdb::RepairDB(
-      path, options,
-      {{rocksdb::kDefaultColumnFamilyName, MetaFileOptions()}, {"logs", MetaFileOptions()}});
+  rocksdb::Status status =
+      rocksdb::RepairDB(path, options,
+                        {{rocksdb::kDefaultColumnFamilyName, MetaFileOptions()},
+                         {"logs", MetaFileOptions()},
+                         {"curves", MetaFileOptions()}});
   if (status.ok()) {
     status = tables->Open(path, options.wal_recovery_mode, /*lenient=*/true);
   }

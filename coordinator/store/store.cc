@@ -34,6 +34,7 @@ std::string RendezvousPrefix(int64_t job, int64_t generation) {
 
 Store::Store() = default;
 Store::~Store() {
+  curves_.reset();
   logs_.reset();
   checkpoints_.reset();
   database_.reset();
@@ -55,6 +56,7 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) 
   }
   store->logs_ = std::make_unique<LogStore>(store->database_.get(), options.logs);
   MP_RETURN_IF_ERROR(store->logs_->Load());
+  store->curves_ = std::make_unique<CurveStore>(store->database_.get());
   CheckpointStoreOptions checkpoint_options;
   checkpoint_options.staging_dir = absl::StrCat(options.dir, "/staging");
   checkpoint_options.free_bytes = options.free_bytes ? options.free_bytes : FreeBytes;
@@ -147,6 +149,7 @@ absl::Status Store::WriteDeletions(const Outcome& outcome, rocksdb::WriteBatch* 
     batch->Delete(database_->meta(), NumberKey(kChoicesPrefix, number));
     batch->DeleteRange(database_->meta(), NumberKey(kRendezvousPrefix, number),
                        NumberKey(kRendezvousPrefix, number + 1));
+    curves_->AddDeletion(number, batch);
     checkpoints_->AddClaimed(JobName(number), batch);
   }
   MP_RETURN_IF_ERROR(logs_->Delete(outcome.deleted_jobs, batch,

@@ -5,7 +5,8 @@
 //   MP_RETURN_IF_ERROR(store->Write(outcome));   // synced before it returns
 //
 // Column families: `meta` (records, manifests, counters, rendezvous keys), `chunks` (checkpoint
-// data, only ever ingested), `logs`. docs/internals/checkpoint-format.md has every key and value.
+// data, only ever ingested), `logs`, `curves`. docs/internals/checkpoint-format.md has every key
+// and value.
 //
 // Thread-safe. Everything blocks on the disk. A full disk gives RESOURCE_EXHAUSTED and leaves the
 // store usable: the same call succeeds once there is space.
@@ -23,6 +24,7 @@
 #include "absl/time/time.h"
 #include "common/disk_space.h"
 #include "coordinator/core/state.h"
+#include "coordinator/store/curve_store.h"
 #include "coordinator/store/log_store.h"
 #include "milepost/v1/store.pb.h"
 
@@ -75,7 +77,8 @@ class Store {
   absl::StatusOr<State> LoadState();
   // One synced write of the outcome's durable records, and the end of rendezvous keys of its ended
   // attempts; with these messages. Nothing is written when there is nothing durable. With a deleted
-  // job go its log and its checkpoints, which must be claimed (CheckpointStore::ClaimJob).
+  // job go its log, its curves and its checkpoints, which must be claimed
+  // (CheckpointStore::ClaimJob).
   absl::Status Write(const Outcome& outcome, const std::vector<StoredDelivery>& deliveries = {});
 
   // By number.
@@ -107,12 +110,13 @@ class Store {
 
   // Bytes that can still be put on the file system of its directory.
   absl::StatusOr<uint64_t> CountFreeBytes() const;
-  // What was met of damaged records or logs since the store was opened, with the way on; empty:
-  // nothing. Nothing is deleted by itself from then on.
+  // What was met of damaged records, logs or curves since the store was opened, with the way on;
+  // empty: nothing. Nothing is deleted by itself from then on.
   std::string DescribeDamage() const;
 
   CheckpointStore& checkpoints() { return *checkpoints_; }
   LogStore& logs() { return *logs_; }
+  CurveStore& curves() { return *curves_; }
 
  private:
   Store();
@@ -123,6 +127,7 @@ class Store {
   std::unique_ptr<GroupSync> key_syncs_;  // nullptr: not shared
   std::unique_ptr<CheckpointStore> checkpoints_;
   std::unique_ptr<LogStore> logs_;
+  std::unique_ptr<CurveStore> curves_;
 };
 
 }  // namespace milepost::coordinator

@@ -149,6 +149,26 @@ TEST_F(RunTest, FreshBeginsASpecAnewAndLeavesAllElse) {
   EXPECT_EQ(list({}), "checkpoints/4\ncheckpoints/3\n");
 }
 
+TEST_F(RunTest, CurvesStayWhenItIsOver) {
+  const std::string a = Write("a.yaml", SmallJob(folder_, 20));
+  const std::string b = Write("b.yaml", WithRate(SmallJob(folder_, 20), 1e-3));
+  ASSERT_EQ(Milepost({"run", a}).exit_code, kExitOk);
+  ASSERT_EQ(Milepost({"run", b}).exit_code, kExitOk);
+  const Ran table = Milepost({"job", "curves", "1"});
+  EXPECT_EQ(table.exit_code, kExitOk) << table.err;
+  EXPECT_THAT(table.out, testing::StartsWith("STEP  TRAIN_LOSS  "));
+  EXPECT_THAT(table.out, AllOf(HasSubstr("GRAD_NORM"), HasSubstr("\n20 ")));
+  const Ran plot = Milepost({"job", "curves", "1", "2", "--plot"});
+  EXPECT_EQ(plot.exit_code, kExitOk) << plot.err;
+  EXPECT_THAT(plot.out, testing::StartsWith("train_loss, nats\n"));
+  EXPECT_THAT(plot.out, AllOf(HasSubstr("\na  jobs/1\n"), HasSubstr("\nb  jobs/2\n")));
+  EXPECT_THAT(Milepost({"job", "curves", "2", "-o", "json"}).out,
+              AllOf(HasSubstr("\"name\": \"lr\""), HasSubstr(" 20\n")));
+  const Ran unknown = Milepost({"job", "curves", "1", "--curve", "train_los"});
+  EXPECT_NE(unknown.exit_code, kExitOk);
+  EXPECT_THAT(unknown.err, HasSubstr("did you mean 'train_loss'?"));
+}
+
 TEST_F(RunTest, FreshEndsAnUnfinishedJobFirst) {
   const std::string a = Write("a.yaml", SmallJob(folder_, 300));
   Begin({"run", a});

@@ -1,7 +1,7 @@
 // Any bytes as what the store keeps: a manifest is refused or is the one that was written; a
 // manifest's tensors and chunks are refused or cover each other; records of jobs, workers and
 // queues, however little sense they make, are loaded and decided on without a crash; and so are
-// those of tokens, templates, webhook messages and logs used.
+// those of tokens, templates, webhook messages, logs and curves used.
 #include <rocksdb/db.h>
 #include <rocksdb/write_batch.h>
 
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/check.h"
+#include "coordinator/core/curve_set.h"
 #include "coordinator/core/decide.h"
 #include "coordinator/rpc/template_table.h"
 #include "coordinator/security/principal.h"
@@ -175,6 +176,36 @@ void LogSummaries(absl::string_view bytes) {
   MP_CHECK(database->Write(&clear, /*sync=*/false).ok());
 }
 
+// Whatever blocks there are, the curve is bounded, takes reports, and is the same once stored.
+void Curves(absl::string_view bytes) {
+  v1::CurveBlock block;
+  if (!Parse(bytes, &block)) return;
+  CurveSet curves;
+  const auto number = static_cast<uint32_t>(block.generation());
+  for (const uint32_t at : {0U, 1U, number}) {
+    curves.Restore("train_loss", at, block);
+    curves.Restore(block.points().name(), at, block);
+  }
+  RankZeroReport report = {.job = 1, .generation = block.generation(), .time = kNow};
+  report.progress.set_step(block.reports_size());
+  report.progress.set_start_step(block.reports_size() / 2);
+  for (int i = 0; i < 3; ++i) {
+    curves.Take(report);
+    report.progress.set_step(report.progress.step() + 1);
+    ++report.generation;
+  }
+  const v1::JobCurves described = curves.Describe(0);
+  for (const v1::Curve& curve : described.curves()) {
+    MP_CHECK(curve.steps_size() <= static_cast<int>(kCurvePoints));
+  }
+  CurveSet again;
+  curves.NotStored();
+  for (const CurveBlockChange& change : curves.TakeChanges()) {
+    if (change.points.has_value()) again.Restore(change.name, change.block, *change.points);
+  }
+  MP_CHECK(again.Describe(0).SerializeAsString() == described.SerializeAsString());
+}
+
 // As the coordinator does after its start.
 void Records(absl::string_view bytes) {
   State state;
@@ -199,8 +230,8 @@ void Records(absl::string_view bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::string_view bytes(reinterpret_cast<const char*>(data), size);
   if (bytes.empty()) return 0;
-  constexpr void (*kKinds[])(absl::string_view) = {Manifest,  Records,    Tokens,
-                                                   Templates, Deliveries, LogSummaries};
+  constexpr void (*kKinds[])(absl::string_view) = {Manifest,   Records,      Tokens, Templates,
+                                                   Deliveries, LogSummaries, Curves};
   kKinds[static_cast<uint8_t>(bytes[0]) % std::size(kKinds)](bytes.substr(1));
   return 0;
 }
