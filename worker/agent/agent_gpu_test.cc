@@ -139,8 +139,16 @@ TEST_F(AgentGpuTest, LooksAtTheGpusWhenARankHasEnded) {
   AwaitFacts([](const auto& facts) { return facts.slot() == 1; });
   Change([&] { fake_.gpus[0].error = kNvmlGpuIsLost; });
   coordinator_->Say(StartOnGpu("fails", 0));
-  coordinator_->AwaitReport(v1::RANK_STATE_FAILED);
-  AwaitFacts([](const auto& facts) { return !facts.problem().empty(); });
+  // Either may be told first.
+  bool failed = false;
+  bool told = false;
+  coordinator_->Await([&](const v1::WorkerMessage& message) {
+    failed |= message.has_rank_report() && message.rank_report().state() == v1::RANK_STATE_FAILED;
+    for (const v1::DeviceFacts& facts : message.heartbeat().devices()) {
+      told |= !facts.problem().empty();
+    }
+    return failed && told;
+  });
 }
 
 }  // namespace

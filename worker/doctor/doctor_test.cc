@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -206,22 +208,26 @@ TEST(NetworkChecksTest, TheCoordinatorAnswersOrNot) {
   EXPECT_EQ(Worst(CheckNetwork("nowhere", "")), Level::kFail);
 }
 
-TEST(DoctorTest, ADriverThatHangsHoldsItNoLongerThanItsPatience) {
+// In a process of its own, which ends without waiting for threads: on a busy host other groups may
+// take longer too.
+TEST(DoctorDeathTest, ADriverThatHangsHoldsItNoLongerThanItsPatience) {
 #ifdef MILEPOST_TSAN
   GTEST_SKIP() << "abseil comes without ThreadSanitizer's instrumentation";
 #endif
-  absl::Notification release, released;
-  DoctorOptions options;
-  options.patience = absl::Milliseconds(300);
-  options.open_nvml = [&]() -> absl::StatusOr<std::unique_ptr<Nvml>> {
-    release.WaitForNotification();
-    released.Notify();
-    return absl::NotFoundError("none");
+  const auto examine = [] {
+    DoctorOptions options;
+    options.patience = absl::Milliseconds(300);
+    options.open_nvml = []() -> absl::StatusOr<std::unique_ptr<Nvml>> {
+      absl::Notification never;
+      never.WaitForNotification();
+      return absl::NotFoundError("none");
+    };
+    const std::string text = FindingsText(RunDoctor(options));
+    std::fputs(text.c_str(), stderr);
+    _exit(0);
   };
-  const Findings findings = RunDoctor(options);
-  EXPECT_THAT(FindingsText(findings), HasSubstr("fail  driver           no answer within 300ms"));
-  release.Notify();
-  released.WaitForNotification();
+  EXPECT_EXIT(examine(), testing::ExitedWithCode(0),
+              "fail  driver           no answer within 300ms");
 }
 
 }  // namespace
