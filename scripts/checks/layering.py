@@ -16,6 +16,8 @@ ALLOWED = {
     "common/systemd": {"common"},
     "common/pki": {"common"},
     "common/rpc": {"common", "common/pki"},
+    # Security for its test alone, which makes certificates.
+    "common/http": {"common", "common/rpc", "coordinator/security"},
     "engine/graph": {"common"},
     "engine/graph/reference": {"common", "engine/graph"},
     "engine/models": {"common", "common/spec", "engine/graph"},
@@ -62,11 +64,9 @@ ALLOWED = {
     "coordinator/webhooks": {"common", "common/spec"},
     "coordinator/security": {"common", "common/pki", "common/rpc"},
     "coordinator/election": {"common", "common/rpc"},
-    # Security for its test alone, which makes certificates.
-    "coordinator/http": {"common", "common/rpc", "coordinator/security"},
     "coordinator/metrics": {"common", "coordinator/core"},
     "coordinator/rpc": {"common", "common/spec", "common/rpc", "common/pki", "coordinator/core",
-                        "coordinator/http", "coordinator/metrics",
+                        "common/http", "coordinator/metrics",
                         "coordinator/store", "coordinator/security", "coordinator/webhooks"}
                        | PURE_ENGINE,
     "coordinator/standby": {"common", "common/rpc", "coordinator/election", "coordinator/rpc",
