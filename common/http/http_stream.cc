@@ -44,6 +44,22 @@ void HttpStream::OnClose(std::function<void()> closed) {
   closed();
 }
 
+bool HttpStream::full() const {
+  absl::MutexLock lock(&mutex_);
+  return Full();
+}
+
+void HttpStream::OnRoom(std::function<void()> room) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (Full() && !closed_) {
+      on_room_ = std::move(room);
+      return;
+    }
+  }
+  room();
+}
+
 void HttpStream::Attach(MHD_Connection* connection) {
   absl::MutexLock lock(&mutex_);
   connection_ = connection;
@@ -57,16 +73,24 @@ void HttpStream::Resume() {
 }
 
 ssize_t HttpStream::Read(char* buffer, size_t most) {
-  absl::MutexLock lock(&mutex_);
+  std::function<void()> room;
+  ssize_t count = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    count = Take(buffer, most);
+    if (!Full()) room.swap(on_room_);
+  }
+  if (room) room();
+  return count;
+}
+
+ssize_t HttpStream::Take(char* buffer, size_t most) {
   if (cut_ || closed_) return MHD_CONTENT_READER_END_WITH_ERROR;
   const size_t count = std::min(most, waiting_.size() - read_);
   if (count > 0) {
     std::memcpy(buffer, waiting_.data() + read_, count);
     read_ += count;
-    if (read_ == waiting_.size()) {
-      waiting_.clear();
-      read_ = 0;
-    } else if (read_ > most_bytes_ / 2) {
+    if (read_ == waiting_.size() || read_ > most_bytes_ / 2) {
       waiting_.erase(0, read_);
       read_ = 0;
     }
@@ -80,6 +104,7 @@ ssize_t HttpStream::Read(char* buffer, size_t most) {
 
 void HttpStream::Close() {
   std::function<void()> closed;
+  std::function<void()> room;
   {
     absl::MutexLock lock(&mutex_);
     if (closed_) return;
@@ -87,9 +112,10 @@ void HttpStream::Close() {
     waiting_ = std::string();
     read_ = 0;
     Resume();
-    closed = std::move(on_close_);
-    on_close_ = nullptr;
+    closed.swap(on_close_);
+    room.swap(on_room_);
   }
+  if (room) room();
   if (closed) closed();
 }
 

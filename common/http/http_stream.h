@@ -33,6 +33,10 @@ class HttpStream {
   bool Write(absl::string_view text);
   // What has been written is still sent.
   void End();
+  // More than half of what may wait does: better write nothing until OnRoom's callback.
+  bool full() const;
+  // Called once, by any thread, when it is not full, or is closed; perhaps at once. At most one.
+  void OnRoom(std::function<void()> room);
   bool open() const;
   // Called once, by whatever thread finds out; at once where it is closed. At most one.
   void OnClose(std::function<void()> closed);
@@ -47,6 +51,10 @@ class HttpStream {
   void Close();
 
   void Resume() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  ssize_t Take(char* buffer, size_t most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Full() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return waiting_.size() - read_ > most_bytes_ / 2;
+  }
 
   const size_t most_bytes_;
   mutable absl::Mutex mutex_;
@@ -58,6 +66,7 @@ class HttpStream {
   std::string waiting_ ABSL_GUARDED_BY(mutex_);
   size_t read_ ABSL_GUARDED_BY(mutex_) = 0;  // of waiting_
   std::function<void()> on_close_ ABSL_GUARDED_BY(mutex_);
+  std::function<void()> on_room_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace milepost
