@@ -50,6 +50,8 @@ class WebServer {
   WebServer& operator=(const WebServer&) = delete;
 
   const std::string& url() const { return url_; }  // "http://127.0.0.1:7080/"
+  // Of the coordinator's, that are open for pages.
+  size_t coordinator_streams() { return api_.watches().streams(); }
 
  private:
   explicit WebServer(WebOptions options);
