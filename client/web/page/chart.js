@@ -27,8 +27,8 @@ export class Group {
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 // 1, 2 or 5 times a power of ten, about so many in the span.
-function ticks(low, high, wanted) {
-  const raw = (high - low) / wanted;
+function ticks(low, high, wanted, least = 0) {
+  const raw = Math.max((high - low) / wanted, least);
   if (!(raw > 0) || !Number.isFinite(raw)) return [low];
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = power * [1, 2, 5, 10].find((one) => one * power >= raw);
@@ -114,7 +114,8 @@ export class Chart {
       const xs = this.#xs(one);
       if (xs.length) { low = Math.min(low, xs[0]); high = Math.max(high, xs[xs.length - 1]); }
     }
-    return this.group.range || (low <= high ? [low, Math.max(high, low + 1)] : null);
+    if (low > high) return this.group.range;
+    return this.group.range || (low === high ? [low - 1, high + 1] : [low, high]);
   }
 
   // What is drawn of a series: for each pixel column the mean, the least and the most.
@@ -156,7 +157,9 @@ export class Chart {
     let [low, high] = [Infinity, -Infinity];
     for (const columns of drawn) for (const c of columns) if (c.n && (!log || c.min > 0)) { low = Math.min(low, c.min); high = Math.max(high, c.max); }
     if (low > high) return this.#tell(pen, width, 'No finite points.');
-    if (low === high) { const pad = Math.abs(low) * 0.05 || 1; low -= log ? low / 2 : pad; high += pad; }
+    // What hardly changes looks so.
+    const least = Math.max(Math.abs(low), Math.abs(high)) * 0.01 || 1;
+    if (high - low < least) { const more = (least - (high - low)) / 2; low -= more; high += more; }
     const scale = log ? Math.log10 : (x) => x;
     const pad = (scale(high) - scale(low)) * 0.06;
     const [bottom, top] = [scale(low) - pad, scale(high) + pad];
@@ -203,7 +206,7 @@ export class Chart {
     pen.textBaseline = 'top';
     const time = this.group.axis === 'time';
     const begin = time ? this.start ?? domain[0] : 0;
-    const marks = ticks(domain[0] - begin, domain[1] - begin, Math.max(2, Math.floor(width / 110)));
+    const marks = ticks(domain[0] - begin, domain[1] - begin, Math.max(2, Math.floor(width / 110)), time ? 0 : 1);
     for (const mark of marks) {
       const px = this.fromX(mark + begin);
       if (px < LEFT - 1 || px > width - RIGHT + 1) continue;

@@ -56,7 +56,7 @@ function kpis(job) {
   const left = etaOf(job);
   return h('dl', {class: 'kpis'}, one('Step', whole(progress.step), `of ${whole(job.spec?.train?.steps)}`), one('Training loss', decimal(progress.trainLoss), num(progress.skippedSteps) ? `${whole(progress.skippedSteps)} steps skipped` : ''),
     one('Validation loss', validation ? decimal(progress.validationLoss) : '–', validation ? `at step ${whole(progress.validationStep)}` : ''), one('Throughput', progress.tokensPerSecond ? count(progress.tokensPerSecond) : '–', 'tokens/s'),
-    one('MFU', percent(progress.mfu), progress.modelFlopsPerSecond ? `${count(progress.modelFlopsPerSecond)}FLOP/s a rank` : ''), one('Goodput', percent(goodput(job)), job.attempts > 1 ? `${job.attempts} attempts, ${num(job.failures)} failed` : ''),
+    one('MFU', percent(progress.mfu), progress.modelFlopsPerSecond ? `${count(progress.modelFlopsPerSecond).replace(/(\D)$/, ' $1')}FLOP/s a rank` : ''), one('Goodput', percent(goodput(job)), job.attempts > 1 && `${job.attempts} attempts`),
     ended(job.state) ? one('Took', duration(at(job.endTime) - at(job.createTime)), clock(job.endTime)) : one('Time left', left ?? '–', left ? `${duration(stepTime(job))} a step` : ''));
 }
 
