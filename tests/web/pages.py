@@ -14,17 +14,19 @@ import signal
 import sys
 import tempfile
 import time
+import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "procedures"))
 from cluster import PATIENCE, Failed, Place, await_that, check, free_address  # noqa: E402
 
 try:
     from selenium import webdriver
+    from selenium.common.exceptions import WebDriverException
     from selenium.webdriver.chrome.service import Service
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
 except ImportError:
-    webdriver = None
+    webdriver, WebDriverException = None, Failed
 
 DRIVER = "/usr/bin/chromedriver"
 EVIL = "<img src=x onerror=window.hacked=1>"
@@ -375,7 +377,59 @@ def phone_and_dark(place, shots):
                 browser.screenshot(shots / ("phone.png" if width < 600 else "dark.png"))
 
 
-CASES = [job_from_start_to_end, actions, restart, hostile_texts, login, phone_and_dark]
+def many_jobs(place, _):
+    """Ten thousand jobs: rows out of sight are no elements, and the oldest can be reached."""
+    url = place.serve()
+    place.make_data()
+    spec = {"name": "many", "data": {"train": str(place.folder / "train.npy"),
+                                     "sequenceLength": "32"},
+            "model": {"gpt2": {"layers": "1", "heads": "2", "width": "32", "vocabulary": "256",
+                               "context": "32"}},
+            "train": {"steps": "10", "batch": {"global": "4", "micro": "2"}},
+            "resources": {"ranks": 64, "device": "DEVICE_KIND_CPU"}}
+    spec["train"]["batch"] = {"global": "64", "micro": "1"}
+    for _ in range(10):
+        elements = [{"overrides": [{"path": "train.seed", "value": str(i)}]} for i in range(1000)]
+        request = urllib.request.Request(
+            f"{url}api/v1/JobService/SubmitJobArray",
+            json.dumps({"spec": spec, "elements": elements}).encode(),
+            {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            check(len(json.load(answer)["jobs"]) == 1000, "an array of a thousand")
+    with Browser(url) as browser:
+        browser.open("#/jobs")
+        browser.await_text("jobs/10000", "waiting")
+        def all_read():
+            browser.driver.execute_script("scrollTo(0, document.body.scrollHeight)")
+            shown = browser.driver.find_element(By.CSS_SELECTOR, ".sub").text
+            return shown if shown.startswith("10,000 jobs") else None
+        await_that(all_read, "all jobs are read")
+        browser.driver.execute_script("scrollTo(0, document.body.scrollHeight)")
+        browser.await_text("jobs/1\n")
+        rows = browser.driver.execute_script("return document.querySelectorAll('tr').length")
+        check(rows < 100, f"{rows} rows are elements")
+        # Every frame of a ride through all of them.
+        browser.driver.set_script_timeout(PATIENCE)
+        frames = browser.driver.execute_async_script("""
+            const done = arguments[0];
+            const took = [];
+            let last = performance.now();
+            let at = document.body.scrollHeight;
+            const step = (now) => {
+              took.push(now - last);
+              last = now;
+              at -= 10000;
+              scrollTo(0, at);
+              if (at > 0) requestAnimationFrame(step); else done(took);
+            };
+            requestAnimationFrame(step);""")
+        frames.sort()
+        print(f"   {len(frames)} frames, median {frames[len(frames) // 2]:.1f} ms, "
+              f"99% within {frames[int(len(frames) * 0.99)]:.1f} ms")
+
+
+CASES = [job_from_start_to_end, actions, restart, hostile_texts, login, phone_and_dark,
+         many_jobs]
 
 
 def main():
@@ -399,7 +453,7 @@ def main():
                 with Web(options.bin, folder) as place:
                     case(place, options.screenshots)
                 print(f"ok {case.__name__} ({time.monotonic() - began:.0f} s)", flush=True)
-            except Failed as problem:
+            except (Failed, WebDriverException) as problem:
                 failed += 1
                 print(f"FAILED {case.__name__}: {problem}", flush=True)
     return 1 if failed else 0

@@ -26,6 +26,8 @@ export function labelRequirements(text) {
   });
 }
 
+let versions = 0;
+
 // Known jobs, the newest first. A page that is read again replaces what it covers.
 class JobList {
   jobs = new Map();
@@ -41,6 +43,8 @@ class JobList {
     const low = page.nextPageToken ? Math.min(...ids, Infinity) : token === '' || ids.length ? -Infinity : Infinity;
     for (const id of this.jobs.keys()) if (id >= low && id <= high) this.jobs.delete(id);
     jobs.forEach((job, i) => this.jobs.set(ids[i], job));
+    ++versions;
+    this.version = versions;
     this.sorted = [...this.jobs.keys()].sort((a, b) => b - a).map((id) => this.jobs.get(id));
     return page.nextPageToken || '';
   }
@@ -86,6 +90,7 @@ export function jobsRoom(root, {life, query}) {
   const filter = {show: query.get('show') || 'all', name: query.get('name') || '', queue: query.get('queue') || '', project: query.get('project') || '', labels: query.get('labels') || ''};
   const picked = new Set();
   let list = null;
+  let drawn = 0;  // version of the list
   let busy = false;
 
   const shows = h('div', {class: 'segmented', role: 'group', 'aria-label': 'Which jobs'}, SHOWS.map(([key, text]) => h('button', {type: 'button', 'data-show': key, onclick: () => change({show: key})}, text)));
@@ -172,13 +177,17 @@ export function jobsRoom(root, {life, query}) {
       place = row;
     }
     for (const row of old.values()) row.remove();
+    if (list.version !== drawn) { drawn = list.version; summarise(jobs); }
+    if (list.more && last > jobs.length - 60 && !busy) more();
+  }
+
+  function summarise(jobs) {
     tableEl.setAttribute('aria-rowcount', list.more ? -1 : jobs.length + 1);
     nothing.hidden = jobs.length > 0 || list.more;
     nothing.textContent = filter.show === 'all' && !filter.name && !filter.labels && !filter.queue && !filter.project ? 'There are no jobs yet: milepost job submit SPEC, or the room Plan.' : 'No job is like that.';
     const states = new Map();
     for (const job of jobs) states.set(stateWord(job.state), (states.get(stateWord(job.state)) || 0) + 1);
     total.textContent = jobs.length ? `${list.more ? `The newest ${whole(jobs.length)}` : `${whole(jobs.length)} job${jobs.length === 1 ? '' : 's'}`}: ${[...states].map(([word, n]) => `${whole(n)} ${word.toLowerCase()}`).join(', ')}` : '';
-    if (list.more && last > jobs.length - 60 && !busy) more();
   }
 
   async function more() {
