@@ -51,6 +51,7 @@ class Tree {
     AddCheckpoint();
     AddWorker();
     AddAuth();
+    AddWeb();
     AddVersionAndCompletion();
   }
 
@@ -139,6 +140,9 @@ class Tree {
   CLI::App* Connected(CLI::App* command, std::vector<std::string> formats = {
                                              "table", "wide", "json", "yaml", "name"}) {
     AddOutput(command, std::move(formats));
+    return AddCoordinator(command);
+  }
+  CLI::App* AddCoordinator(CLI::App* command) {
     command
         ->add_option(
             "--coordinator", global_.coordinator,
@@ -213,6 +217,7 @@ class Tree {
   void AddCheckpoint();
   void AddWorker();
   void AddAuth();
+  void AddWeb();
   void AddVersionAndCompletion();
 
   CLI::App app_;
@@ -238,6 +243,7 @@ class Tree {
   QueueOptions queue_;
   DrainOptions drain_;
   LoginOptions login_;
+  WebCommandOptions web_;
   TokenOptions token_;
   ExportOptions export_;
   std::vector<std::string> names_;
@@ -691,6 +697,19 @@ void Tree::AddAuth() {
                     [this] { return ForEachName(TokenRevokeCommand); }))
       ->add_option("tokens", names_, "tokens/1a2b3c4d5e6f or 1a2b3c4d5e6f")
       ->required();
+}
+
+void Tree::AddWeb() {
+  CLI::App* web = Command(&app_, "web", "Serve the web page and the JSON API of a coordinator",
+                          [this] { return WebCommand(global_, web_); });
+  AddCoordinator(web);
+  web->add_option("--listen", web_.listen,
+                  "HOST:PORT; other than loopback only with --tls-dir; port 0: a free one")
+      ->capture_default_str();
+  web->add_option("--tls-dir", web_.tls_dir,
+                  "folder with tls.crt, tls.key and ca.crt: serve over TLS");
+  Many(web, "--allow-host", &web_.allow_hosts,
+       "a name by which browsers come here, besides localhost");
 }
 
 void Tree::AddVersionAndCompletion() {

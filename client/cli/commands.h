@@ -47,6 +47,14 @@ struct DoctorOptions {
 // Checks this host. 1 when a check failed.
 int DoctorCommand(const GlobalOptions& global, const DoctorOptions& options);
 
+struct WebCommandOptions {
+  std::string listen = "127.0.0.1:7080";
+  std::string tls_dir;
+  std::vector<std::string> allow_hosts;
+};
+// Until it is interrupted.
+int WebCommand(const GlobalOptions& global, const WebCommandOptions& options);
+
 struct TokenizeOptions {
   std::vector<std::string> inputs;
   std::string output;

@@ -16,6 +16,7 @@
 #include "client/cli/format.h"
 #include "client/cli/generate.h"
 #include "client/cli/interrupt.h"
+#include "client/cli/plan_json.h"
 #include "common/check.h"
 #include "common/disk_space.h"
 #include "common/host_memory.h"
@@ -27,6 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int kPageThreads = 4;
 constexpr absl::Duration kServeBudget = absl::Seconds(30);
 constexpr absl::Duration kTick = absl::Seconds(1);
 // `timeout` signals its child and then its whole process group: one wish to stop, not two.
@@ -388,7 +390,23 @@ absl::Status LocalRun::Start() {
     // The coordinator may die in between: it is started again, and a job it has stored is found.
     if (!absl::IsUnavailable(status)) break;
   }
+  if (status.ok()) ServePage();
   return status;
+}
+
+// Training does not depend on it.
+void LocalRun::ServePage() {
+  WebOptions web;
+  web.listen = "127.0.0.1:0";
+  web.coordinator = Endpoint(port_->address());
+  web.plan = PlanJsonOn;
+  web.api.calls.threads = kPageThreads;
+  auto page = WebServer::Start(std::move(web));
+  if (!page.ok()) {
+    return report_->Note(absl::StrCat("there is no web page: ", page.status().message()));
+  }
+  page_ = *std::move(page);
+  report_->Note(absl::StrCat("web page ", page_->url()));
 }
 
 void LocalRun::OnSignals() {
@@ -468,6 +486,7 @@ void LocalRun::StopAndWait(const std::string& prefix, absl::Duration patience) {
 }
 
 void LocalRun::Stop() {
+  page_.reset();
   if (!supervisor_) return;
   StopAndWait("worker", kWorkerPatience);
   if (watcher_) {

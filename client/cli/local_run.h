@@ -26,6 +26,7 @@
 #include "client/cli/run_choice.h"
 #include "client/cli/run_report.h"
 #include "client/cli/supervisor.h"
+#include "client/web/web_server.h"
 
 namespace milepost::client {
 
@@ -70,6 +71,7 @@ class LocalRun {
   // What is known of where the ranks will run; waits for the workers where they tell it.
   absl::StatusOr<JobClient::Place> PlaceOfRanks();
   absl::Status BeginJob();
+  void ServePage();
   absl::StatusOr<RunChoice> Choose(const std::vector<v1::Job>& existing);
   // RESOURCE_EXHAUSTED when no checkpoint would fit, whatever goes into the bin before; a note when
   // there is room for few.
@@ -107,6 +109,7 @@ class LocalRun {
   std::optional<HeldPort> port_;
   std::unique_ptr<Supervisor> supervisor_;
   std::unique_ptr<JobWatcher> watcher_;
+  std::unique_ptr<WebServer> page_;  // of this run; nullptr: there is none
   v1::Job job_;
   bool already_done_ = false;
   std::optional<std::set<std::string>> before_;  // jobs that were there before the run

@@ -10,6 +10,7 @@
 #include "client/cli/format.h"
 #include "client/cli/inputs.h"
 #include "client/cli/job_arguments.h"
+#include "client/cli/plan_json.h"
 #include "client/cli/progress_view.h"
 #include "common/exit_codes.h"
 #include "common/regular_file.h"
@@ -21,6 +22,7 @@
 #include "engine/plan/device_profile.h"
 #include "engine/plan/estimate.h"
 #include "engine/plan/planner.h"
+#include "engine/plan/planning.h"
 #include "engine/plan/printer.h"
 
 namespace milepost::client {
@@ -83,6 +85,34 @@ absl::StatusOr<plan::StepPlan> PlanFor(const v1::JobSpec& spec, const plan::Rank
 }
 
 }  // namespace
+
+absl::StatusOr<std::string> PlanJsonOn(const v1::JobSpec& given, const std::string& device) {
+  v1::JobSpec spec = given;
+  NormalizeJobSpec(&spec);
+  MP_RETURN_IF_ERROR(ValidateJobSpec(spec));
+  if (absl::StrContains(device, '/') || absl::EndsWith(device, ".json")) {
+    return absl::InvalidArgumentError("device: there is no such profile");
+  }
+  MP_ASSIGN_OR_RETURN(plan::RankPlace place, PlaceFor(device, spec));
+  plan::Planning planning(plan::kLimitsOfRequest);
+  place.planning = &planning;
+  if (!device.empty()) {
+    spec.mutable_resources()->set_device(place.host_memory ? v1::DEVICE_KIND_CPU
+                                                           : v1::DEVICE_KIND_CUDA);
+  }
+  MP_ASSIGN_OR_RETURN(const plan::Resolved resolved, plan::ResolveAuto(spec, place));
+  MP_ASSIGN_OR_RETURN(const plan::StepPlan plan, PlanFor(resolved.spec, place));
+  auto json = nlohmann::ordered_json::parse(
+      plan::PlanJson(plan, {.place = place,
+                            .estimate = plan::EstimateStep(plan, place.profile),
+                            .device = place.profile.name,
+                            .choices = resolved.choices,
+                            .unit = absl::StrCat(SampleUnit(spec), "s"),
+                            .schedule = false}));
+  const absl::Status fits = plan::CheckFits(resolved.spec, plan, place);
+  if (!fits.ok()) json["problem"] = std::string(fits.message());
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
 
 int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
   auto spec = LoadSpec({.path = options.spec, .base = std::nullopt, .overrides = options.set});

@@ -22,6 +22,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/http/listen.h"
 #include "common/status_macros.h"
 #include "common/steady_time.h"
 #include "common/unique_fd.h"

@@ -14,7 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "coordinator/http/http_server.h"
+#include "common/http/http_server.h"
 
 namespace milepost::coordinator {
 

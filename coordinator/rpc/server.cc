@@ -15,16 +15,16 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "common/http/http_server.h"
+#include "common/http/listen.h"
 #include "common/proto_time.h"
 #include "common/regular_file.h"
 #include "common/rpc/status.h"
 #include "common/status_macros.h"
-#include "coordinator/http/http_server.h"
 #include "coordinator/rpc/gate.h"
 #include "coordinator/rpc/http_pages.h"
 #include "coordinator/rpc/listener.h"
 #include "coordinator/rpc/services.h"
-#include "coordinator/rpc/tcp_sockets.h"
 #include "coordinator/rpc/template_table.h"
 #include "coordinator/security/audit_log.h"
 #include "coordinator/security/init_pki.h"
@@ -106,7 +106,9 @@ absl::Status CoordinatorServer::OpenHttp(const ServerOptions& options) {
   http.sockets = *std::move(sockets);
   pages_ = std::make_unique<HttpPages>(coordinator_.get(), gate_.get(),
                                        HttpPagesOptions{.tls_dir = options.tls_dir});
-  http.handler = [this](const HttpRequest& request) { return pages_->Answer(request); };
+  http.handler = [this](const HttpRequest& request, const HttpAnswer& answer) {
+    answer(pages_->Answer(request));
+  };
   MP_ASSIGN_OR_RETURN(http_, HttpServer::Start(std::move(http)));
   http_address_ = absl::StrCat(address.host, ":", address.port);
   return absl::OkStatus();

@@ -20,6 +20,10 @@
 #include "coordinator/store/store.h"
 #include "coordinator/webhooks/webhook_file.h"
 
+namespace milepost {
+class HttpServer;
+}
+
 namespace milepost::coordinator {
 
 struct ServerOptions {
@@ -51,7 +55,6 @@ void TuneProcess();
 class AuditLog;
 class Gate;
 class HttpPages;
-class HttpServer;
 class TemplateTable;
 class TokenTable;
 

@@ -6,16 +6,8 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
-
-#include "absl/status/statusor.h"
-#include "common/unique_fd.h"
 
 namespace milepost::coordinator {
-
-// Sockets that listen on every address that `host` means, all with *port; 0: a free one, which is
-// written there. UNAVAILABLE: what the system says. May ask the name service.
-absl::StatusOr<std::vector<UniqueFd>> ListenOn(const std::string& host, int* port);
 
 // Whose limits count: an IPv4 address, or the network that a host of IPv6 has for itself.
 std::string AddressOf(const sockaddr_storage& name);

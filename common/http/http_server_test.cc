@@ -1,4 +1,4 @@
-#include "coordinator/http/http_server.h"
+#include "common/http/http_server.h"
 
 #include <arpa/inet.h>
 #include <curl/curl.h>
@@ -17,7 +17,7 @@
 #include "absl/time/clock.h"
 #include "coordinator/security/init_pki.h"
 
-namespace milepost::coordinator {
+namespace milepost {
 namespace {
 
 using ::testing::HasSubstr;
@@ -39,10 +39,9 @@ class HttpServerTest : public ::testing::Test {
   HttpServerTest() {
     std::string pattern = (std::filesystem::temp_directory_path() / "milepost-http-XXXXXX");
     dir_ = mkdtemp(pattern.data());
-    options_.handler = [](const HttpRequest& request) {
-      if (request.path == "/large") return HttpResponse{.body = std::string(8 << 20, 'x')};
-      return HttpResponse{
-          .body = absl::StrCat(request.method, " ", request.path, " ", request.authorization)};
+    options_.handler = [](const HttpRequest& request, const HttpAnswer& answer) {
+      if (request.path == "/large") return answer({.body = std::string(8 << 20, 'x')});
+      answer({.body = absl::StrCat(request.method, " ", request.path, " ", request.authorization)});
     };
   }
   ~HttpServerTest() override {
@@ -72,9 +71,9 @@ class HttpServerTest : public ::testing::Test {
     Start();
   }
   void MakePki(const std::string& name) {
-    const auto made =
-        InitPki({.dir = dir_ + "/" + name, .hosts = {}, .workers = {}, .lifetime = absl::Hours(24)},
-                absl::Now());
+    const auto made = coordinator::InitPki(
+        {.dir = dir_ + "/" + name, .hosts = {}, .workers = {}, .lifetime = absl::Hours(24)},
+        absl::Now());
     ASSERT_TRUE(made.ok()) << made.status();
   }
 
@@ -226,5 +225,196 @@ TEST_F(HttpServerTest, TakesANewCertificateUp) {
   EXPECT_NE(Get("/x", nullptr, "pki").error, CURLE_OK);
 }
 
+// Bodies, late answers and streams.
+class HttpBodiesTest : public HttpServerTest {
+ protected:
+  HttpBodiesTest() {
+    options_.most_body_bytes = 1 << 20;
+    options_.handler = [this](const HttpRequest& request, const HttpAnswer& answer) {
+      if (request.path == "/never") return;
+      if (request.path == "/later") {
+        absl::MutexLock lock(&mutex_);
+        return later_.push_back(answer);
+      }
+      if (request.path == "/stream") {
+        auto stream = std::make_shared<HttpStream>(64 << 10);
+        stream->OnClose([this] {
+          absl::MutexLock lock(&mutex_);
+          ++closed_;
+        });
+        answer({.content_type = "text/event-stream", .stream = stream});
+        absl::MutexLock lock(&mutex_);
+        return streams_.push_back(std::move(stream));
+      }
+      std::string text = absl::StrCat(request.method, " ", request.body.size(), " ",
+                                      request.content_type, " ", request.host);
+      for (const auto& [name, value] : request.query) absl::StrAppend(&text, " ", name, "=", value);
+      answer({.body = text, .headers = {{"Cache-Control", "max-age=60"}, {"X-Mine", "1"}}});
+    };
+  }
+  ~HttpBodiesTest() override { server_.reset(); }
+
+  Fetched Post(const std::string& path, const std::string& body) {
+    curl_slist* headers = curl_slist_append(nullptr, "Content-Type: application/json");
+    Fetched fetched = Get(path, [&](CURL* curl) {
+      curl_easy_setopt(curl, CURLOPT_POSTFIELDS, body.c_str());
+      curl_easy_setopt(curl, CURLOPT_POSTFIELDSIZE, static_cast<long>(body.size()));  // NOLINT
+      curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
+    });
+    curl_slist_free_all(headers);
+    return fetched;
+  }
+  std::string Ask(const std::string& head) {
+    const UniqueFd fd = Connect();
+    EXPECT_EQ(write(fd.get(), head.data(), head.size()), static_cast<ssize_t>(head.size()));
+    return ReadAll(fd.get());
+  }
+  UniqueFd AskFor(const std::string& path) {
+    UniqueFd fd = Connect();
+    const std::string head = "GET " + path + " HTTP/1.1\r\nHost: a\r\n\r\n";
+    EXPECT_EQ(write(fd.get(), head.data(), head.size()), static_cast<ssize_t>(head.size()));
+    return fd;
+  }
+  std::vector<std::shared_ptr<HttpStream>> AwaitStreams(size_t count) {
+    absl::MutexLock lock(&mutex_);
+    const auto there = [&] { return streams_.size() == count; };
+    mutex_.Await(absl::Condition(&there));
+    return streams_;
+  }
+  void AwaitClosed(int count) {
+    absl::MutexLock lock(&mutex_);
+    const auto there = [&] { return closed_ == count; };
+    mutex_.Await(absl::Condition(&there));
+  }
+  // Until `text` has come.
+  static std::string ReadUntil(int fd, const std::string& text) {
+    std::string all;
+    char buffer[4096];
+    pollfd ready = {.fd = fd, .events = POLLIN};
+    while (!absl::StrContains(all, text) && poll(&ready, 1, 20'000) == 1) {
+      const ssize_t count = read(fd, buffer, sizeof buffer);
+      if (count <= 0) break;
+      all.append(buffer, count);
+    }
+    return all;
+  }
+
+  absl::Mutex mutex_;
+  std::vector<HttpAnswer> later_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<HttpStream>> streams_ ABSL_GUARDED_BY(mutex_);
+  int closed_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+TEST_F(HttpBodiesTest, TakesBodiesAndQueries) {
+  Start();
+  const Fetched small = Post("/x?a=1&b=%2Fy", "{}");
+  EXPECT_EQ(small.body, absl::StrCat("POST 2 application/json 127.0.0.1:", port_, " a=1 b=/y"));
+  EXPECT_THAT(small.head, HasSubstr("X-Mine: 1"));
+  EXPECT_THAT(small.head, HasSubstr("Cache-Control: max-age=60"));
+  EXPECT_FALSE(absl::StrContains(small.head, "no-store"));
+  EXPECT_THAT(Post("/x", std::string(1 << 20, 'a')).body, HasSubstr("POST 1048576 "));
+}
+
+TEST_F(HttpBodiesTest, LargeBodiesAreRefusedUnread) {
+  Start();
+  EXPECT_THAT(Ask("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 1048577\r\n\r\n"),
+              HasSubstr(" 413 "));
+  EXPECT_THAT(Ask("GET /x HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n"), HasSubstr(" 413 "));
+  EXPECT_THAT(Ask("POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"),
+              HasSubstr(" 411 "));
+  EXPECT_THAT(Ask("POST /x HTTP/1.1\r\nHost: a\r\n\r\n"), HasSubstr(" 411 "));
+  EXPECT_THAT(Ask("PUT /x HTTP/1.1\r\nHost: a\r\n\r\n"), HasSubstr(" 405 "));
+}
+
+TEST_F(HttpBodiesTest, AnswersMayComeLater) {
+  Start();
+  std::vector<UniqueFd> asked;
+  for (int i = 0; i < 20; ++i) asked.push_back(AskFor("/later"));
+  EXPECT_THAT(Post("/x", "{}").body, HasSubstr("POST 2"));  // they hold up nobody
+  std::vector<HttpAnswer> answers;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto there = [&] { return later_.size() == 20; };
+    mutex_.Await(absl::Condition(&there));
+    answers.swap(later_);
+  }
+  for (const HttpAnswer& answer : answers) {
+    answer({.body = "first"});
+    answer({.body = "second"});  // goes nowhere
+  }
+  for (const UniqueFd& fd : asked) EXPECT_THAT(ReadUntil(fd.get(), "first"), HasSubstr("first"));
+}
+
+TEST_F(HttpBodiesTest, NoAnswerIsAnError) {
+  Start();
+  EXPECT_EQ(Get("/never").status, 500);
+}
+
+TEST_F(HttpBodiesTest, EndsWithAnswersAndStreamsOutstanding) {
+  Start();
+  const UniqueFd later = AskFor("/later");
+  const UniqueFd reader = AskFor("/stream");
+  const auto streams = AwaitStreams(1);
+  streams[0]->Write("one");
+  EXPECT_THAT(ReadUntil(reader.get(), "one"), HasSubstr("one"));
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto there = [&] { return later_.size() == 1; };
+    mutex_.Await(absl::Condition(&there));
+  }
+  server_.reset();
+  AwaitClosed(1);
+  EXPECT_FALSE(streams[0]->Write("two"));
+  std::vector<HttpAnswer> answers;
+  {
+    absl::MutexLock lock(&mutex_);
+    answers.swap(later_);
+  }
+  answers[0]({.body = "too late"});
+  EXPECT_EQ(ReadAll(later.get()), "");
+}
+
+TEST_F(HttpBodiesTest, StreamsBitByBit) {
+  Start();
+  const UniqueFd fd = AskFor("/stream");
+  const auto streams = AwaitStreams(1);
+  for (const char* text : {"one", "two", "three"}) {
+    EXPECT_TRUE(streams[0]->Write(text));
+    EXPECT_THAT(ReadUntil(fd.get(), text), HasSubstr(text));
+  }
+  streams[0]->Write("last");
+  streams[0]->End();
+  EXPECT_THAT(ReadUntil(fd.get(), "0\r\n\r\n"), HasSubstr("last"));
+  AwaitClosed(1);
+  EXPECT_FALSE(streams[0]->open());
+}
+
+TEST_F(HttpBodiesTest, SlowReadersAreCut) {
+  Start();
+  const UniqueFd slow = AskFor("/stream");
+  AwaitStreams(1);
+  const UniqueFd quick = AskFor("/stream");
+  const auto streams = AwaitStreams(2);
+  const std::string block(32 << 10, 'x');
+  int written = 0;  // what the kernel holds goes first
+  while (streams[0]->Write(block)) {
+    ASSERT_LT(++written, 10'000);
+  }
+  EXPECT_FALSE(streams[0]->open());
+  EXPECT_TRUE(streams[1]->Write("on and on"));
+  EXPECT_THAT(ReadUntil(quick.get(), "on and on"), HasSubstr("on and on"));
+}
+
+TEST_F(HttpBodiesTest, ThatAReaderHasGoneShows) {
+  Start();
+  UniqueFd fd = AskFor("/stream");
+  const auto streams = AwaitStreams(1);
+  ASSERT_TRUE(streams[0]->Write("one"));
+  ReadUntil(fd.get(), "one");
+  fd = UniqueFd();
+  while (streams[0]->Write("more")) absl::SleepFor(absl::Milliseconds(1));
+  AwaitClosed(1);
+}
+
 }  // namespace
-}  // namespace milepost::coordinator
+}  // namespace milepost

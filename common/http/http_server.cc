@@ -1,4 +1,4 @@
-#include "coordinator/http/http_server.h"
+#include "common/http/http_server.h"
 
 #include <fcntl.h>
 #include <microhttpd.h>
@@ -8,12 +8,14 @@
 #include <cstdio>
 #include <cstring>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "common/http/http_exchange.h"
 #include "common/rpc/endpoint.h"
 #include "common/status_macros.h"
 
-namespace milepost::coordinator {
+namespace milepost {
 namespace {
 
 // Of a request's head; more gets 431.
@@ -21,52 +23,11 @@ constexpr size_t kMostHeadBytes = 32 << 10;
 constexpr unsigned kThreads = 2;
 constexpr char kPriorities[] = "NORMAL:-VERS-ALL:+VERS-TLS1.3";
 
-// What every answer says besides: nothing here is to be framed, guessed at or kept.
-constexpr const char* kHeaders[][2] = {{"X-Content-Type-Options", "nosniff"},
-                                       {"X-Frame-Options", "DENY"},
-                                       {"Cache-Control", "no-store"},
-                                       {"Referrer-Policy", "no-referrer"}};
-
 // The library's own complaints are about clients.
 void LogDebug(void*, const char* format, va_list arguments) {
   char text[512];
   std::vsnprintf(text, sizeof text, format, arguments);
   spdlog::debug("http: {}", absl::StripSuffix(text, "\n").data());
-}
-
-MHD_Result Queue(MHD_Connection* connection, const HttpResponse& answer) {
-  MHD_Response* response = MHD_create_response_from_buffer(
-      answer.body.size(), const_cast<char*>(answer.body.data()), MHD_RESPMEM_MUST_COPY);
-  if (response == nullptr) return MHD_NO;
-  MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, answer.content_type.c_str());
-  for (const auto& [name, value] : kHeaders) MHD_add_response_header(response, name, value);
-  if (answer.status == MHD_HTTP_METHOD_NOT_ALLOWED) {
-    MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
-  }
-  if (answer.status == MHD_HTTP_UNAUTHORIZED) {
-    MHD_add_response_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
-  }
-  const MHD_Result queued = MHD_queue_response(connection, answer.status, response);
-  MHD_destroy_response(response);
-  return queued;
-}
-
-HttpResponse Answer(const HttpOptions& options, MHD_Connection* connection, const char* method,
-                    const char* path) {
-  const bool known = std::strcmp(method, MHD_HTTP_METHOD_GET) == 0 ||
-                     std::strcmp(method, MHD_HTTP_METHOD_HEAD) == 0;
-  if (!known) return {.status = MHD_HTTP_METHOD_NOT_ALLOWED, .body = "GET and HEAD alone\n"};
-  const char* authorization =
-      MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
-  return options.handler(
-      {.method = method, .path = path, .authorization = authorization ? authorization : ""});
-}
-
-// Called when a request's head is there; what follows it is never read.
-MHD_Result OnRequest(void* options, MHD_Connection* connection, const char* path,
-                     const char* method, const char*, const char*, size_t*, void**) {
-  return Queue(connection,
-               Answer(*static_cast<const HttpOptions*>(options), connection, method, path));
 }
 
 }  // namespace
@@ -77,16 +38,79 @@ class HttpServer::Daemon {
   static absl::StatusOr<std::unique_ptr<Daemon>> Start(const HttpOptions& options, int socket,
                                                        const std::string& certificate,
                                                        const std::string& key);
-  ~Daemon() {
-    if (daemon_ == nullptr) return;
-    // First: a daemon that is stopped with its socket shuts it down for all who listen on it.
-    const UniqueFd listener(MHD_quiesce_daemon(daemon_));
-    MHD_stop_daemon(daemon_);
-  }
+  explicit Daemon(const HttpOptions& options) : options_(options) {}
+  ~Daemon();
 
  private:
+  static MHD_Result OnRequest(void* daemon, MHD_Connection* connection, const char* path,
+                              const char* method, const char* version, const char* data,
+                              size_t* size, void** exchange);
+  static void OnCompleted(void* daemon, MHD_Connection* connection, void** exchange,
+                          MHD_RequestTerminationCode code);
+  HttpExchange* Begin(MHD_Connection* connection);
+
+  const HttpOptions& options_;
   MHD_Daemon* daemon_ = nullptr;
+  absl::Mutex mutex_;
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::flat_hash_map<HttpExchange*, std::shared_ptr<HttpExchange>> open_ ABSL_GUARDED_BY(mutex_);
 };
+
+HttpServer::Daemon::~Daemon() {
+  if (daemon_ == nullptr) return;
+  // First: a daemon that is stopped with its socket shuts it down for all who listen on it.
+  const UniqueFd listener(MHD_quiesce_daemon(daemon_));
+  std::vector<std::shared_ptr<HttpExchange>> open;
+  {
+    absl::MutexLock lock(&mutex_);
+    ending_ = true;
+    for (const auto& [raw, exchange] : open_) open.push_back(exchange);
+  }
+  // The library must not be stopped while anything of it is suspended.
+  for (const auto& exchange : open) exchange->Abandon();
+  MHD_stop_daemon(daemon_);
+}
+
+HttpExchange* HttpServer::Daemon::Begin(MHD_Connection* connection) {
+  auto exchange = std::make_shared<HttpExchange>(options_, connection);
+  HttpExchange* raw = exchange.get();
+  bool ending = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    ending = ending_;
+    open_[raw] = std::move(exchange);
+  }
+  if (ending) raw->Abandon();
+  return raw;
+}
+
+MHD_Result HttpServer::Daemon::OnRequest(void* daemon, MHD_Connection* connection, const char* path,
+                                         const char* method, const char*, const char* data,
+                                         size_t* size, void** exchange) {
+  auto* its = static_cast<HttpExchange*>(*exchange);
+  if (its == nullptr) {
+    its = static_cast<Daemon*>(daemon)->Begin(connection);
+    *exchange = its;
+    return its->Head(method);
+  }
+  if (*size == 0) return its->End(method, path);
+  const size_t count = *size;
+  *size = 0;
+  return its->Body(data, count);
+}
+
+void HttpServer::Daemon::OnCompleted(void* daemon, MHD_Connection*, void** exchange,
+                                     MHD_RequestTerminationCode) {
+  if (*exchange == nullptr) return;
+  auto* self = static_cast<Daemon*>(daemon);
+  std::shared_ptr<HttpExchange> last;
+  {
+    absl::MutexLock lock(&self->mutex_);
+    auto found = self->open_.extract(static_cast<HttpExchange*>(*exchange));
+    if (found) last = std::move(found.mapped());
+  }
+  *exchange = nullptr;
+}
 
 absl::StatusOr<std::unique_ptr<HttpServer::Daemon>> HttpServer::Daemon::Start(
     const HttpOptions& options, int socket, const std::string& certificate,
@@ -94,7 +118,7 @@ absl::StatusOr<std::unique_ptr<HttpServer::Daemon>> HttpServer::Daemon::Start(
   UniqueFd listener(fcntl(socket, F_DUPFD_CLOEXEC, 0));
   if (!listener.ok()) return absl::ErrnoToStatus(errno, "an HTTP socket");
   std::vector<MHD_OptionItem> tls;
-  unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_ITC | MHD_USE_ERROR_LOG;
+  unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
   if (!certificate.empty()) {
     flags |= MHD_USE_TLS;
     tls.push_back({MHD_OPTION_HTTPS_MEM_CERT, 0, const_cast<char*>(certificate.c_str())});
@@ -104,12 +128,12 @@ absl::StatusOr<std::unique_ptr<HttpServer::Daemon>> HttpServer::Daemon::Start(
   tls.push_back({MHD_OPTION_END, 0, nullptr});
   const unsigned silence =
       static_cast<unsigned>(absl::ToInt64Seconds(absl::Ceil(options.silence, absl::Seconds(1))));
-  auto daemon = std::make_unique<Daemon>();
+  auto daemon = std::make_unique<Daemon>(options);
   daemon->daemon_ = MHD_start_daemon(
-      flags, 0, nullptr, nullptr, OnRequest, const_cast<HttpOptions*>(&options),
-      MHD_OPTION_EXTERNAL_LOGGER, LogDebug, nullptr, MHD_OPTION_LISTEN_SOCKET, listener.get(),
-      MHD_OPTION_THREAD_POOL_SIZE, kThreads, MHD_OPTION_CONNECTION_LIMIT, options.connections,
-      MHD_OPTION_PER_IP_CONNECTION_LIMIT, options.connections_of_address,
+      flags, 0, nullptr, nullptr, OnRequest, daemon.get(), MHD_OPTION_NOTIFY_COMPLETED, OnCompleted,
+      daemon.get(), MHD_OPTION_EXTERNAL_LOGGER, LogDebug, nullptr, MHD_OPTION_LISTEN_SOCKET,
+      listener.get(), MHD_OPTION_THREAD_POOL_SIZE, kThreads, MHD_OPTION_CONNECTION_LIMIT,
+      options.connections, MHD_OPTION_PER_IP_CONNECTION_LIMIT, options.connections_of_address,
       MHD_OPTION_CONNECTION_TIMEOUT, silence, MHD_OPTION_CONNECTION_MEMORY_LIMIT, kMostHeadBytes,
       MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_ARRAY, tls.data(), MHD_OPTION_END);
   if (daemon->daemon_ == nullptr) {
@@ -169,4 +193,4 @@ void HttpServer::WatchFiles() {
   }
 }
 
-}  // namespace milepost::coordinator
+}  // namespace milepost

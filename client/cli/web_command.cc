@@ -1,0 +1,38 @@
+// milepost web
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "client/cli/access.h"
+#include "client/cli/commands.h"
+#include "client/cli/interrupt.h"
+#include "client/cli/plan_json.h"
+#include "client/web/web_server.h"
+#include "common/exit_codes.h"
+
+namespace milepost::client {
+
+int WebCommand(const GlobalOptions& global, const WebCommandOptions& options) {
+  absl::Notification interrupted;
+  const InterruptGuard guard([&] {
+    if (!interrupted.HasBeenNotified()) interrupted.Notify();
+  });
+  const auto access = Access::Open(global, WhenStopped::kServeDataDir);
+  if (!access.ok()) return Fail(access.status());
+  Login login = access->login();
+  login.token.clear();  // visitors show their own
+  const auto coordinator = EndpointOf(login);
+  if (!coordinator.ok()) return Fail(coordinator.status());
+  WebOptions web;
+  web.listen = options.listen;
+  web.tls_dir = options.tls_dir;
+  web.allow_hosts = options.allow_hosts;
+  web.coordinator = *coordinator;
+  web.plan = PlanJsonOn;
+  const auto server = WebServer::Start(std::move(web));
+  if (!server.ok()) return Fail(server.status());
+  Print(absl::StrCat((*server)->url(), "\n"));
+  Note(absl::StrCat("the page of the coordinator at ", login.coordinator, "; Ctrl-C ends it"));
+  interrupted.WaitForNotification();
+  return kExitOk;
+}
+
+}  // namespace milepost::client

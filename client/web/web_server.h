@@ -1,0 +1,87 @@
+// The page and the JSON API, for browsers and programs: docs/web.md.
+//
+//   WebOptions options;
+//   options.listen = "127.0.0.1:7080";
+//   options.coordinator = endpoint;        // without anybody's token
+//   MP_ASSIGN_OR_RETURN(auto server, WebServer::Start(std::move(options)));
+//   Print(server->url());                  // until it is destroyed
+//
+// It has no rights of its own: every call shows the visitor's token. Where the coordinator is in
+// plain text on loopback nobody needs one, and the server is for loopback too. Thread-safe.
+#ifndef MILEPOST_CLIENT_WEB_WEB_SERVER_H_
+#define MILEPOST_CLIENT_WEB_WEB_SERVER_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "client/api/connection.h"
+#include "client/web/json_api.h"
+#include "client/web/sessions.h"
+#include "common/http/http_server.h"
+#include "common/rpc/endpoint.h"
+#include "milepost/v1/job_spec.pb.h"
+
+namespace milepost::client {
+
+struct WebOptions {
+  std::string listen = "127.0.0.1:7080";  // port 0: a free one
+  std::string tls_dir;                    // common/rpc/endpoint.h; empty: plain text, on loopback
+  std::vector<std::string> allow_hosts;   // names by which browsers come, besides loopback's
+  Endpoint coordinator;                   // with TLS or not, and without a token
+  // What a spec needs on a device ("h100"; empty: this host), as JSON. Blocks; may be empty.
+  std::function<absl::StatusOr<std::string>(const v1::JobSpec&, const std::string&)> plan;
+  SessionOptions sessions;
+  JsonApiOptions api;
+};
+
+class WebServer {
+ public:
+  // Answering when it returns. INVALID_ARGUMENT: an address that must not be listened on so;
+  // UNAVAILABLE: it cannot be; and the errors of ReadTlsFolder.
+  static absl::StatusOr<std::unique_ptr<WebServer>> Start(WebOptions options);
+  ~WebServer();
+  WebServer(const WebServer&) = delete;
+  WebServer& operator=(const WebServer&) = delete;
+
+  const std::string& url() const { return url_; }  // "http://127.0.0.1:7080/"
+  // Of the coordinator's, that are open for pages.
+  size_t coordinator_streams() { return api_.watches().streams(); }
+
+ private:
+  explicit WebServer(WebOptions options);
+  absl::Status Listen();
+  void Answer(const HttpRequest& request, const HttpAnswer& answer);
+  void AnswerApi(const HttpRequest& request, const HttpAnswer& answer);
+  void AnswerLogin(const HttpRequest& request, const HttpAnswer& answer);
+  HttpResponse Login(const std::string& token);
+  HttpResponse Logout(const HttpRequest& request);
+  void AnswerSession(const HttpRequest& request, const HttpAnswer& answer);
+  HttpResponse DescribeSession(const Caller& caller, bool logged_in);
+  HttpResponse AnswerSpec(const HttpRequest& request, const std::string& what) const;
+  // UNAUTHENTICATED: there is neither token nor session.
+  absl::StatusOr<Caller> CallerOf(const HttpRequest& request);
+  std::string SetCookie(const std::string& value, bool keep) const;
+  bool login_needed() const { return options_.coordinator.credentials != nullptr; }
+  bool secure() const { return !options_.tls_dir.empty(); }
+
+  WebOptions options_;
+  absl::Mutex mutex_;
+  std::string warning_ ABSL_GUARDED_BY(mutex_);  // the coordinator's
+  const std::shared_ptr<Connection> connection_;
+  GenericClient coordinator_;
+  Sessions sessions_;
+  JsonApi api_;
+  std::string url_;
+  std::string cookie_;  // its name
+  std::unique_ptr<HttpServer> http_;
+};
+
+}  // namespace milepost::client
+
+#endif  // MILEPOST_CLIENT_WEB_WEB_SERVER_H_
