@@ -192,7 +192,7 @@ void Curves(absl::string_view bytes) {
   for (int i = 0; i < 3; ++i) {
     curves.Take(report);
     report.progress.set_step(report.progress.step() + 1);
-    ++report.generation;
+    if (report.generation < INT64_MAX) ++report.generation;
   }
   const v1::JobCurves described = curves.Describe(0);
   for (const v1::Curve& curve : described.curves()) {
