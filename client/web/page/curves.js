@@ -46,7 +46,11 @@ export class Curves {
     }
     const live = this.byName;
     this.byName = new Map();
+    const names = (answer.curves || []).map((curve) => curve.name);
     for (const curve of answer.curves || []) {
+      // Of one head alone it is the same as the whole loss.
+      const [kind, head] = curve.name.split('/');
+      if (head && names.includes(kind) && names.filter((name) => name.startsWith(`${kind}/`)).length === 1) continue;
       const one = {steps: list(curve.steps), means: list(curve.means), mins: list(curve.mins), maxs: list(curve.maxs), seconds: list(curve.seconds)};
       this.byName.set(curve.name, one);
       this.#stored = Math.max(this.#stored, one.steps.at(-1) ?? 0);

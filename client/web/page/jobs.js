@@ -72,7 +72,7 @@ function progressCell(job) {
   const total = num(job.spec?.train?.steps);
   const step = num(job.progress?.step);
   const tone = {good: 'good', bad: 'bad', idle: 'idle', pause: 'idle', wait: 'idle'}[stateTone(job.state)] || '';
-  return h('div', {class: 'two', style: {gap: '5px'}}, meter(total ? step / total : 0, tone, `step ${step} of ${total}`), h('span', {class: 'small muted'}, `${whole(step)} of ${whole(total)} steps`));
+  return h('div', {class: 'two', style: {gap: '5px'}}, meter(total ? step / total : 0, tone, `step ${step} of ${total}`), h('span', {class: 'small muted'}, `${whole(step)} of ${whole(total)}`));
 }
 
 function queueCell(job) {

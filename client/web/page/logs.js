@@ -40,7 +40,7 @@ export function logsTab(root, {life, name, hooks}) {
 
   function row(line) {
     if (num(line.droppedLines) > 0) return h('div', {class: 'gap'}, `${whole(line.droppedLines)} lines until ${clock(line.time)} are not kept any more`);
-    return h('div', {}, h('span', {class: 'rank'}, `${num(line.rank)}`), marked(line.text || ''));
+    return h('div', {}, h('span', {class: 'rank'}, `r${num(line.rank)}`), marked(line.text || ''));
   }
 
   function count() {

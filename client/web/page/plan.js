@@ -63,7 +63,7 @@ export function planRoom(root, {life, me}) {
 
   function devicesCard(plans) {
     if (!plans.length) return null;
-    return card('One rank on', table(['Device', 'Fits', {text: 'Memory', num: true}, {text: 'Step', num: true}, {text: 'Tokens/s', num: true}, {text: 'MFU', num: true}], plans.map(({plan, problem}, i) => {
+    return card('On a device', table(['Device', 'Fits', {text: 'Memory', num: true}, {text: 'Step', num: true}, {text: 'Tokens/s', num: true}, {text: 'MFU', num: true}], plans.map(({plan, problem}, i) => {
       const name = DEVICES[i][1];
       if (!plan) return [name, h('details', {class: 'small'}, h('summary', {class: 'bad'}, '✕ No'), h('span', {class: 'break', style: {'white-space': 'pre-wrap'}}, problem.message)), '–', '–', '–', '–'];
       const expected = plan.expected || {};
