@@ -73,7 +73,7 @@ function whyBox(job) {
   return [
     job.reasonDetail && h('div', {class: failed ? 'why bad' : 'why'}, h('strong', {}, failed ? 'Failed: ' : `${reasonWords(job)}: `), h('span', {class: 'break'}, job.reasonDetail),
       num(job.queuePosition) > 0 && h('div', {class: 'small'}, `Place ${whole(job.queuePosition)} among those that wait for such slots.`), job.nextAttemptTime && h('div', {class: 'small'}, `Next attempt at ${clock(job.nextAttemptTime)}.`)),
-    failure && h('details', {class: 'why bad'}, h('summary', {}, `Latest failure: rank ${num(failure.rank)} on ${short(failure.worker) || '?'}, ${tidy(failure.class) || 'unknown'}, at ${clock(failure.time)}`),
+    failure && h('details', {class: failed ? 'why bad' : 'why past'}, h('summary', {}, `Latest failure: rank ${num(failure.rank)} on ${short(failure.worker) || '?'}, ${tidy(failure.class) || 'unknown'}, at ${clock(failure.time)}`),
       h('p', {class: 'break', style: {'margin-top': '8px'}}, failure.message), lines.length > 0 && h('pre', {}, lines.join('\n'))),
     job.progress?.checkpointProblem && h('div', {class: 'why'}, h('strong', {}, 'The newest checkpoint is not saved: '), h('span', {class: 'break'}, job.progress.checkpointProblem)),
     job.progress?.data?.damagedSamples && h('div', {class: 'why'}, `${whole(job.progress.data.damagedSamples)} damaged samples: ${job.progress.data.firstDamage}`)];
