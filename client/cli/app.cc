@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -13,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "client/cli/commands.h"
+#include "client/cli/describe_app.h"
 #include "client/cli/job_arguments.h"
 #include "client/cli/output.h"
 #include "common/clock.h"
@@ -59,41 +61,7 @@ class Tree {
   // What the parsed command line asks for.
   const std::function<int()>& chosen() const { return chosen_; }
 
-  CommandInfo Describe(const CLI::App& app) const {
-    CommandInfo info;
-    info.name = app.get_name();
-    info.aliases = app.get_aliases();
-    info.help = app.get_description();
-    for (const CLI::Option* option : app.get_options()) {
-      const auto values = values_.find(option);
-      if (option->get_positional()) {
-        if (values != values_.end()) info.positional_values = values->second;
-        info.takes_files = info.takes_files || files_.count(option) > 0;
-        if (info.listed_by.empty()) info.listed_by = ListedBy(option->get_name());
-        continue;
-      }
-      FlagInfo flag;
-      for (const auto& name : option->get_snames()) flag.names.push_back("-" + name);
-      for (const auto& name : option->get_lnames()) flag.names.push_back("--" + name);
-      flag.help = option->get_description();
-      flag.takes_value = option->get_expected_max() > 0;
-      if (values != values_.end()) flag.values = values->second;
-      info.flags.push_back(std::move(flag));
-    }
-    for (const CLI::App* child : app.get_subcommands([](const CLI::App*) { return true; })) {
-      info.commands.push_back(Describe(*child));
-    }
-    return info;
-  }
-
-  // What lists the resources that a positional of that name takes; empty: nothing does.
-  static std::string ListedBy(const std::string& positional) {
-    for (const char* one : {"job", "checkpoint", "worker", "queue", "template"}) {
-      const bool is_it = positional == one || positional == absl::StrCat(one, "s");
-      if (is_it) return absl::StrCat(one, " list -o name --limit 200");
-    }
-    return "";
-  }
+  CommandInfo Describe() const { return DescribeApp(app_, values_, files_); }
 
  private:
   void OneOf(CLI::Option* option, std::vector<std::string> values) {
@@ -160,7 +128,7 @@ class Tree {
   }
 
   CLI::Option* File(CLI::Option* option) {
-    files_.insert({option, true});
+    files_.insert(option);
     return option;
   }
   CLI::Option* Spec(CLI::App* command, std::string* spec) {
@@ -222,8 +190,8 @@ class Tree {
 
   CLI::App app_;
   std::function<int()> chosen_;
-  std::map<const CLI::Option*, std::vector<std::string>> values_;
-  std::map<const CLI::Option*, bool> files_;
+  OptionValues values_;
+  std::set<const CLI::Option*> files_;
 
   GlobalOptions global_;
   RunOptions run_;
@@ -716,7 +684,7 @@ void Tree::AddVersionAndCompletion() {
   AddOutput(Command(&app_, "version", "This release", [this] { return VersionCommand(global_); }),
             {"table", "json", "yaml"});
   CLI::App* completion = Command(&app_, "completion", "Print a shell's completion script", [this] {
-    const auto script = CompletionScript(Describe(app_), shell_);
+    const auto script = CompletionScript(Describe(), shell_);
     if (!script.ok()) return Fail(script.status());
     Print(*script);
     return int{kExitOk};
@@ -775,7 +743,7 @@ std::string Explain(const CLI::App& root, const CLI::ParseError& error) {
 
 CommandInfo DescribeCommands() {
   Tree tree;
-  return tree.Describe(tree.app());
+  return tree.Describe();
 }
 
 int Main(int argc, const char* const* argv) {

@@ -46,8 +46,8 @@ absl::StatusOr<v1::JobSpec> ParseJobSpecYaml(absl::string_view text, absl::strin
                                              FieldLines* lines = nullptr);
 
 // Reads and parses a file; an empty name becomes the file's name without its extension, and
-// relative data paths become absolute, relative to the spec's folder. "-": standard input to its end,
-// in the current folder; blocks for it.
+// relative data paths become absolute, relative to the spec's folder. "-": standard input to its
+// end, in the current folder; blocks for it.
 absl::StatusOr<v1::JobSpec> ReadJobSpecFile(const std::string& path, FieldLines* lines = nullptr);
 
 // ReadJobSpecFile, NormalizeJobSpec and the checks of validate.h; violations come with file and

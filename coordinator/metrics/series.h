@@ -5,8 +5,8 @@
 //   std::string text = series.Text();   // Prometheus' text format 0.0.4
 //
 // https://prometheus.io/docs/instrumenting/exposition_formats. Gauges are written as text at once:
-// the coordinator's state is held still for as long as that takes, and thousands of workers have tens
-// of thousands of values. Not thread-safe.
+// the coordinator's state is held still for as long as that takes, and thousands of workers have
+// tens of thousands of values. Not thread-safe.
 #ifndef MILEPOST_COORDINATOR_METRICS_SERIES_H_
 #define MILEPOST_COORDINATOR_METRICS_SERIES_H_
 

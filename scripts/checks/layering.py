@@ -91,8 +91,8 @@ ALLOWED = {
     "client/web": {"common", "common/http", "common/pki", "common/rpc", "common/spec", "client/api",
                    "coordinator/rpc"},
     # `dataset tokenize` writes token files; `plan` plans. Neither touches a device.
-    "client/cli": {"common", "common/spec", "common/rpc", "client/api", "client/web", "engine/data",
-                   "engine/data/images"}
+    "client/cli": {"common", "common/flags", "common/spec", "common/rpc", "client/api",
+                   "client/web", "engine/data", "engine/data/images"}
                   | PURE_ENGINE,
     "client": {"common", "client/api", "client/cli"},
 }

@@ -76,7 +76,8 @@ class Cluster:
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
         self.start("munged", "munged", "--foreground", "--force", f"--key-file={key}",
-                   *[f"--{what}-file={self.folder}/munge.{what}" for what in ("pid", "log", "seed")],
+                   *[f"--{what}-file={self.folder}/munge.{what}"
+                     for what in ("pid", "log", "seed")],
                    f"--socket={self.folder}/munge.socket")
         await_that((self.folder / "munge.socket").exists, "munged listens")
         self.start("slurmctld", "slurmctld", "-D")
@@ -121,7 +122,8 @@ class Cluster:
         return shown.split("JobState=")[1].split()[0]
 
     def await_state(self, allocation, state):
-        await_that(lambda: self.state(allocation) == state, f"allocation {allocation} is {state}", PATIENCE)
+        await_that(lambda: self.state(allocation) == state, f"allocation {allocation} is {state}",
+                   PATIENCE)
 
     def spec(self, steps):
         data = self.folder / "train.npy"
