@@ -83,8 +83,8 @@ TEST(Calls, ReadsAfterAWriteShowIt) {
   Taken after;
   const auto read = [&] { return HttpResponse{.body = std::to_string(value)}; };
   calls.Read("alice", "x", read, after.answer());  // while the one before is under way
-  EXPECT_EQ(after.Wait().body, "2");
   go_on.Notify();
+  EXPECT_EQ(after.Wait().body, "2");
   EXPECT_EQ(before.Wait().body, "1");
   Taken last;
   calls.Read("alice", "x", read, last.answer());

@@ -69,7 +69,7 @@ void Watches::Add(const Watch& watch, const HttpAnswer& answer) {
     ++open_;
     ++of_principal_[watch.principal];
   }
-  auto stream = std::make_shared<HttpStream>();
+  auto stream = std::make_shared<HttpStream>(options_.most_bytes);
   stream->Write(kRetry);
   const std::shared_ptr<Source> source = Join(watch, stream);
   stream->OnClose([this, source, raw = stream.get(), principal = watch.principal] {

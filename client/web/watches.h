@@ -31,6 +31,7 @@ namespace milepost::client {
 struct WatchOptions {
   size_t most = 512;
   size_t most_of_principal = 256;
+  size_t most_bytes = 1 << 20;  // that wait for one reader
   absl::Duration comment_every = absl::Seconds(5);
 };
 

@@ -77,6 +77,8 @@ class Events {
       : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     const size_t colon = url.rfind(':');
     sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(std::stoi(url.substr(colon + 1)))};
+    const int little = 4096;  // so that what is not read waits in the server
+    setsockopt(fd_.get(), SOL_SOCKET, SO_RCVBUF, &little, sizeof little);
     name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     EXPECT_EQ(connect(fd_.get(), reinterpret_cast<sockaddr*>(&name), sizeof name), 0);
     const std::string head =
@@ -109,6 +111,7 @@ class WebServerTest : public coordinator::ServerTest {
     options_web_.listen = "127.0.0.1:0";
     options_web_.coordinator = Endpoint(server_->address());
     options_web_.api.watches.comment_every = absl::Milliseconds(50);
+    options_web_.api.watches.most_bytes = 128 << 10;
     auto web = WebServer::Start(options_web_);
     ASSERT_TRUE(web.ok()) << web.status();
     web_ = *std::move(web);
