@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "client/web/json_messages.h"
+#include "common/pki/secret.h"
 #include "common/steady_time.h"
 
 namespace milepost::client {
@@ -88,7 +89,7 @@ void Calls::ForgetOld(absl::Time now) {
 
 void Calls::Read(const std::string& principal, const std::string& what, Make make,
                  HttpAnswer answer) {
-  const Key key(principal, what);
+  const Key key(principal, Sha256(what));  // a request may have a megabyte
   auto entry = std::make_shared<Entry>();
   HttpResponse kept;
   {

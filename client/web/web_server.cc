@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -31,6 +32,7 @@ constexpr char kApi[] = "/api/v1/";
 constexpr char kWhoAmI[] = "/milepost.v1.AuthService/WhoAmI";
 constexpr size_t kMostBodyBytes = 1 << 20;
 constexpr size_t kMostTokenBytes = 4096;
+constexpr int kMostPlans = 4;  // one that is made, and those that wait
 constexpr unsigned kConnections = 1000;
 constexpr unsigned kConnectionsOfAddress = 500;
 // The page asks again by itself: better than many calls that wait.
@@ -194,10 +196,30 @@ void WebServer::AnswerApi(const HttpRequest& request, const HttpAnswer& answer) 
   }
   api_.calls().Read(
       caller->principal, absl::StrCat(path, " ", request.body),
-      [this, request, what = std::string(what)] { return AnswerSpec(request, what); }, answer);
+      [this, request, what = std::string(what), its = *caller] {
+        return AnswerSpec(request, what, its);
+      },
+      answer);
 }
 
-HttpResponse WebServer::AnswerSpec(const HttpRequest& request, const std::string& what) const {
+absl::StatusOr<std::string> WebServer::Plan(const v1::JobSpec& spec, const std::string& device) {
+  const int before = plans_++;
+  const absl::Cleanup done = [this] { --plans_; };
+  if (before >= kMostPlans) {
+    return absl::ResourceExhaustedError("others have specs planned; ask again in a few seconds");
+  }
+  absl::MutexLock lock(&plan_mutex_);
+  return options_.plan(spec, device);
+}
+
+// Nothing is worked out for somebody whom the coordinator does not know: no call to it shows that.
+HttpResponse WebServer::AnswerSpec(const HttpRequest& request, const std::string& what,
+                                   const Caller& caller) {
+  if (login_needed()) {
+    const auto known = coordinator_.Call(kWhoAmI, "", caller.token);
+    if (absl::IsUnauthenticated(known.status()) && caller.refused) caller.refused();
+    if (!known.ok()) return ErrorResponse(known.status());
+  }
   const auto body = BodyOf(request);
   if (!body.ok()) return ErrorResponse(body.status());
   absl::StatusOr<std::string> json = absl::NotFoundError("there are spec:parse, render and plan");
@@ -208,9 +230,8 @@ HttpResponse WebServer::AnswerSpec(const HttpRequest& request, const std::string
     if (!yaml.ok()) return ErrorResponse(yaml.status());
     auto spec = ParseJobSpecYaml(*yaml, "spec");
     if (!spec.ok()) return ErrorResponse(spec.status());
-    json =
-        options_.plan(*spec, body->value("device", Json("")).is_string() ? body->value("device", "")
-                                                                         : std::string());
+    json = Plan(*spec, body->value("device", Json("")).is_string() ? body->value("device", "")
+                                                                   : std::string());
   }
   return json.ok() ? JsonResponse(*std::move(json)) : ErrorResponse(json.status());
 }

@@ -11,6 +11,7 @@
 #ifndef MILEPOST_CLIENT_WEB_WEB_SERVER_H_
 #define MILEPOST_CLIENT_WEB_WEB_SERVER_H_
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -63,7 +64,9 @@ class WebServer {
   HttpResponse Logout(const HttpRequest& request);
   void AnswerSession(const HttpRequest& request, const HttpAnswer& answer);
   HttpResponse DescribeSession(const Caller& caller, bool logged_in);
-  HttpResponse AnswerSpec(const HttpRequest& request, const std::string& what) const;
+  HttpResponse AnswerSpec(const HttpRequest& request, const std::string& what,
+                          const Caller& caller);
+  absl::StatusOr<std::string> Plan(const v1::JobSpec& spec, const std::string& device);
   // UNAUTHENTICATED: there is neither token nor session.
   absl::StatusOr<Caller> CallerOf(const HttpRequest& request);
   std::string SetCookie(const std::string& value, bool keep) const;
@@ -71,6 +74,9 @@ class WebServer {
   bool secure() const { return !options_.tls_dir.empty(); }
 
   WebOptions options_;
+  // Plans are large and take a core: one at a time. Those that wait hold threads of `api_`.
+  absl::Mutex plan_mutex_;
+  std::atomic<int> plans_ = 0;
   absl::Mutex mutex_;
   std::string warning_ ABSL_GUARDED_BY(mutex_);  // the coordinator's
   const std::shared_ptr<Connection> connection_;

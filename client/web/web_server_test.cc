@@ -379,6 +379,9 @@ TEST_F(SecureWebTest, TokensOfProgramsArePassedOn) {
   const std::string bearer = "Authorization: Bearer " + AdminToken();
   EXPECT_EQ(Jobs({bearer}).status, 200);
   EXPECT_EQ(Jobs({"Authorization: Bearer mp_forged"}).status, 401);
+  const char kSpec[] = R"({"yaml":"name: a\n"})";
+  EXPECT_EQ(Tell({"/api/v1/spec:parse", kSpec, {"Authorization: Bearer mp_forged"}}).status, 401);
+  EXPECT_EQ(Tell({"/api/v1/spec:parse", kSpec, {bearer}}).status, 200);
 }
 
 TEST_F(SecureWebTest, ALoginIsACookie) {
