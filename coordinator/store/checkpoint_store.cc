@@ -446,7 +446,8 @@ absl::StatusOr<v1::StoredManifest> CheckpointStore::BuildManifest(const OpenChec
 absl::StatusOr<std::string> CheckpointStore::WriteManifestFile(int64_t number,
                                                                const v1::StoredManifest& manifest) {
   const std::string file = absl::StrCat(options_.staging_dir, "/", number, "-manifest.sst");
-  rocksdb::SstFileWriter sst(rocksdb::EnvOptions(), MetaFileOptions());
+  // It says whose it is: where the list of tables is damaged, repairing drops what does not.
+  rocksdb::SstFileWriter sst(rocksdb::EnvOptions(), MetaFileOptions(), database_->meta());
   rocksdb::Status status = sst.Open(file);
   if (status.ok()) status = sst.Put(NumberKey(kManifestPrefix, number), EncodeManifest(manifest));
   if (status.ok()) status = sst.Finish();

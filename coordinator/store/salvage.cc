@@ -35,10 +35,11 @@ namespace fs = std::filesystem;
 
 constexpr size_t kBatchBytes = 1 << 20;
 
-// Files of chunks that no list of tables names any more.
-struct LooseChunks {
-  std::vector<std::string> files;
-  int64_t last_checkpoint = 0;
+// What no list of tables names any more, in tables that say nowhere whose they are.
+struct Loose {
+  std::vector<std::string> chunk_files;
+  int64_t last_checkpoint = 0;                 // of these
+  std::map<std::string, std::string> records;  // by key
 };
 
 // An open database of which anything may be damaged.
@@ -74,8 +75,8 @@ class Tables {
     families_.clear();
     db_.reset();
   }
-  void SetLoose(LooseChunks loose) { loose_ = std::move(loose); }
-  const LooseChunks& loose() const { return loose_; }
+  void SetLoose(Loose loose) { loose_ = std::move(loose); }
+  const Loose& loose() const { return loose_; }
   rocksdb::DB* db() const { return db_.get(); }
   rocksdb::ColumnFamilyHandle* meta() const { return families_[0]; }
   rocksdb::ColumnFamilyHandle* chunks() const { return families_[1]; }
@@ -85,7 +86,7 @@ class Tables {
  private:
   std::unique_ptr<rocksdb::DB> db_;
   std::vector<rocksdb::ColumnFamilyHandle*> families_;
-  LooseChunks loose_;
+  Loose loose_;
 };
 
 // ---- writing ----
@@ -193,7 +194,7 @@ absl::Status WriteStore(const Tables& from, const std::map<std::string, std::str
   rocksdb::DB* opened = nullptr;
   MP_RETURN_IF_ERROR(Done(rocksdb::DB::Open(options, db, &opened)));
   const std::unique_ptr<rocksdb::DB> to(opened);
-  MP_RETURN_IF_ERROR(MoveFamily(from, from.chunks(), from.loose().files, ChunkFileOptions(),
+  MP_RETURN_IF_ERROR(MoveFamily(from, from.chunks(), from.loose().chunk_files, ChunkFileOptions(),
                                 scratch + "/chunks", to.get(), lost));
   // No other families have any.
   ApplyDeletions(from, from.logs(), lost);
@@ -257,10 +258,17 @@ void MendCurrent(const std::string& path) {
   if (!newest.empty()) std::ofstream(path + "/CURRENT") << newest << "\n";
 }
 
-// Files of chunks say nowhere that they are; their keys begin with the number of a checkpoint, and
+void ReadLooseRecords(rocksdb::Iterator* it, Loose* loose) {
+  for (it->SeekToFirst(); it->Valid(); it->Next()) {
+    loose->records[it->key().ToString()] = it->value().ToString();
+  }
+}
+
+// RocksDB's repair drops tables that say nowhere whose they are: those of a checkpoint's commit, as
+// long as no compaction has written them anew. Keys of chunks begin with a checkpoint's number,
 // those of records with a letter.
-LooseChunks SetChunksAside(const std::string& path, const std::string& aside) {
-  LooseChunks loose;
+Loose SetAside(const std::string& path, const std::string& aside) {
+  Loose loose;
   std::error_code error;
   fs::create_directories(aside, error);
   for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
@@ -271,12 +279,17 @@ LooseChunks SetChunksAside(const std::string& path, const std::string& aside) {
     const std::string family = reader.GetTableProperties()->column_family_name;
     key->SeekToLast();
     const bool by_job = family == "logs" || family == "curves";
-    if (by_job || !key->Valid() || key->key().size() < 8 || key->key()[0] != 0) continue;
-    loose.files.push_back(absl::StrCat(aside, "/", it->path().filename().string()));
+    if (by_job || !key->Valid()) continue;
+    const bool of_chunks = key->key().size() >= 8 && key->key()[0] == 0;
+    if (!of_chunks) {
+      if (family.empty()) ReadLooseRecords(key.get(), &loose);
+      continue;
+    }
+    loose.chunk_files.push_back(absl::StrCat(aside, "/", it->path().filename().string()));
     loose.last_checkpoint =
         std::max(loose.last_checkpoint,
                  static_cast<int64_t>(ReadBe64({key->key().data(), key->key().size()})));
-    fs::rename(it->path(), loose.files.back(), error);
+    fs::rename(it->path(), loose.chunk_files.back(), error);
   }
   return loose;
 }
@@ -284,7 +297,7 @@ LooseChunks SetChunksAside(const std::string& path, const std::string& aside) {
 // Of the tables that are there.
 absl::Status Relist(const std::string& path, Tables* tables) {
   tables->Close();
-  tables->SetLoose(SetChunksAside(path, path + "-chunks"));
+  tables->SetLoose(SetAside(path, path + "-chunks"));
   rocksdb::DBOptions options;
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
   rocksdb::Status status =
@@ -361,6 +374,8 @@ absl::StatusOr<std::vector<std::string>> SalvageInto(const std::string& from,
   Tables tables;
   MP_RETURN_IF_ERROR(OpenTables(scratch + "/db", &tables, &lost));
   SalvagedRecords records = ReadRecords(tables.db(), tables.meta());
+  // Written once, when a checkpoint is committed: what is there already is newer, or the same.
+  records.all.insert(tables.loose().records.begin(), tables.loose().records.end());
   lost.insert(lost.end(), records.lost.begin(), records.lost.end());
   RaiseNumbers(tables, &records.all);
   MP_RETURN_IF_ERROR(WriteStore(tables, records.all, scratch, unfinished + "/db", &lost));
