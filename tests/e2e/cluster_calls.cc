@@ -29,7 +29,10 @@ void Cluster::Rpc(const std::string& name, Call call) {
     context.set_deadline(absl::ToChronoTime(absl::Now() + kCallPatience));
     const grpc::Status status = call(&context);
     if (status.ok()) return;
-    if (status.error_code() != grpc::StatusCode::UNAVAILABLE || absl::Now() > deadline) {
+    // A coordinator, or a standby, that stops or becomes the active one cuts calls off: CANCELLED.
+    const bool away = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+                      status.error_code() == grpc::StatusCode::CANCELLED;
+    if (!away || absl::Now() > deadline) {
       Fail(absl::StrCat(name, ": ", status.error_message()));
     }
     if (options_.start_again) StartEndedCoordinators();

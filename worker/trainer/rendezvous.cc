@@ -44,12 +44,13 @@ absl::Status RendezvousStore::Retry(absl::Time deadline, const Call& call) {
     context.set_deadline(absl::ToChronoTime(std::min(deadline, Clock::Real()->Now() + kSlice)));
     const absl::Status status = Annotate(FromGrpcStatus(call(stub.get(), &context)), "rendezvous");
     if (absl::IsAborted(status)) fenced_ = true;
-    const bool away = absl::IsUnavailable(status);
+    // A coordinator, or a standby, that stops or becomes the active one cuts calls off: CANCELLED.
+    const bool away = absl::IsUnavailable(status) || absl::IsCancelled(status);
     // Its disk is full, or it has too much to do: not this rank's memory.
     const bool overloaded = absl::IsResourceExhausted(status);
     if (!away && !overloaded && !absl::IsDeadlineExceeded(status)) return status;
     if (Clock::Real()->Now() >= deadline) {
-      return overloaded ? absl::UnavailableError(status.message()) : status;
+      return overloaded || away ? absl::UnavailableError(status.message()) : status;
     }
     if (overloaded) {
       absl::SleepFor(overloaded_retry);

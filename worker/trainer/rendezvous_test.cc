@@ -30,10 +30,16 @@ class FakeRendezvous : public v1::RendezvousService::Service {
   ~FakeRendezvous() override { server_->Shutdown(std::chrono::system_clock::now()); }
   const std::string& address() const { return address_; }
   std::atomic<int64_t> generation{1};
+  std::atomic<int> to_cut_off{0};  // of calls that come
 
  private:
-  grpc::Status PutKey(grpc::ServerContext*, const v1::PutKeyRequest* request,
+  grpc::Status PutKey(grpc::ServerContext* context, const v1::PutKeyRequest* request,
                       v1::PutKeyResponse*) override {
+    if (to_cut_off > 0) {
+      --to_cut_off;
+      context->TryCancel();
+      return grpc::Status::OK;
+    }
     std::lock_guard lock(mutex_);
     values_[request->job() + request->key()] = request->value();
     changed_.notify_all();
@@ -124,6 +130,16 @@ TEST_F(RendezvousTest, OutlivesTheCoordinator) {
   service = std::make_unique<FakeRendezvous>(address);
   waiter.join();
   EXPECT_EQ(*store->Get("after", absl::Now() + absl::Seconds(30)), "y");
+}
+
+// As a server does that is shut down, to calls which it has not begun with.
+TEST_F(RendezvousTest, ACallThatIsCutOffIsMadeAgain) {
+  FakeRendezvous service;
+  service.to_cut_off = 2;
+  auto store = Store(service.address());
+  EXPECT_EQ(store->Put("key", "value"), absl::OkStatus());
+  EXPECT_EQ(service.to_cut_off, 0);
+  EXPECT_EQ(*store->Get("key", absl::Now() + absl::Seconds(30)), "value");
 }
 
 TEST_F(RendezvousTest, TellsAnOldGeneration) {
