@@ -6,6 +6,16 @@ namespace milepost::coordinator {
 
 namespace {
 
+void AddJoinFlags(CLI::App* app, Flags* flags) {
+  app->add_option("--worker-authority", flags->worker_authority,
+                  "Folder with ca.crt and ca.key, init-pki's `ca`: signs the certificates of "
+                  "workers that join with a token; without it none can join");
+  app->add_option("--worker-certificate-days", flags->worker_certificate_days,
+                  "How long these hold; workers renew them after two thirds of it")
+      ->check(NumberRange(0.01, 398.0))
+      ->capture_default_str();
+}
+
 void AddServingFlags(FlagTable* table, Flags* flags) {
   CLI::App* app = &table->app();
   table->Required(
@@ -45,6 +55,7 @@ void AddServingFlags(FlagTable* table, Flags* flags) {
   app->add_option("--tls", flags->tls_dir,
                   "Folder with ca.crt, tls.crt and tls.key, as init-pki makes it; needed to listen "
                   "on an address that is not loopback");
+  AddJoinFlags(app, flags);
 }
 
 void AddLiveFlags(FlagTable* table, Flags* flags) {

@@ -8,6 +8,7 @@
 #include "common/flags/flag_table.h"
 #include "coordinator/core/state.h"
 #include "coordinator/rpc/coordinator.h"
+#include "coordinator/rpc/server.h"
 #include "coordinator/standby/standby.h"
 #include "coordinator/store/store.h"
 
@@ -24,6 +25,9 @@ struct Flags {
   double forget_worker_hours = absl::ToDoubleHours(Config().forget_worker_after);
   std::string log_level = "info";
   std::string tls_dir;
+  std::string worker_authority;
+  double worker_certificate_days =
+      absl::ToDoubleHours(ServerOptions().worker_certificate_life) / 24;
   LogLimits logs;
   double bin_days = absl::ToDoubleHours(StoreOptions().bin_time) / 24;
   size_t max_job_bytes = CoordinatorOptions().most_job_bytes;

@@ -1,19 +1,27 @@
 #include "worker/worker_flags.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/flags/number_range.h"
+#include "common/regular_file.h"
 #include "common/status_macros.h"
 #include "common/subprocess.h"
 #include "worker/agent/cores.h"
+#include "worker/agent/identity.h"
 #include "worker/agent/job_memory.h"
 
 namespace milepost::worker {
 namespace {
+
+constexpr char kJoinTokenVariable[] = "MILEPOST_JOIN_TOKEN";
+constexpr size_t kMostJoinTokenBytes = 1 << 20;
 
 void AddPlaceFlags(FlagTable* table, Flags* flags) {
   CLI::App& app = table->app();
@@ -23,7 +31,11 @@ void AddPlaceFlags(FlagTable* table, Flags* flags) {
       "host:port of the coordinator; of each with commas between, where others stand by"));
   app.add_option("--tls", options.tls_dir,
                  "folder with this worker's ca.crt, tls.crt and tls.key, as `milepost-coordinator "
-                 "init-pki` makes it");
+                 "init-pki` makes it, or as it is made with a join token (default: tls in the data "
+                 "dir, where there is one, or a token)");
+  app.add_option("--join-token-file", flags->join_token_file,
+                 "what `milepost worker token create` printed: this host makes a key, gets a "
+                 "certificate for it and renews that; MILEPOST_JOIN_TOKEN is the same as text");
   table->Required(app.add_option("--data-dir", options.data_dir,
                                  "where the worker keeps its id; made if not there"));
   app.add_option("--memory-dir", options.memory_dir,
@@ -33,8 +45,10 @@ void AddPlaceFlags(FlagTable* table, Flags* flags) {
   app.add_option(
       "--id", options.id,
       "stable name of this worker (default: its certificate's, else kept in the data dir)");
-  app.add_option("--label", flags->labels,
-                 "KEY=VALUE, may be repeated; ranks of a job are kept within one `rack`");
+  app.add_option(
+      "--label", flags->labels,
+      "KEY=VALUE, may be repeated; ranks of a job are kept within one `rack`, and run in "
+      "one `pool`");
 }
 
 void AddSlotFlags(FlagTable* table, Flags* flags) {
@@ -111,6 +125,29 @@ absl::StatusOr<std::vector<int>> CoresOf(const std::string& text) {
   return cores;
 }
 
+// Once it is read, ranks do not inherit it.
+std::string TakeJoinToken() {
+  const char* value = std::getenv(kJoinTokenVariable);
+  std::string text = value == nullptr ? "" : value;
+  unsetenv(kJoinTokenVariable);
+  return text;
+}
+
+absl::StatusOr<std::optional<JoinToken>> JoinTokenOf(const std::string& path) {
+  std::string text = TakeJoinToken();
+  std::string from = kJoinTokenVariable;
+  if (!path.empty()) {
+    from = absl::StrCat("--join-token-file: ", path);
+    auto read = ReadRegularFile(path, kMostJoinTokenBytes);
+    if (!read.ok()) return Annotate(read.status(), "--join-token-file");
+    text = *std::move(read);
+  }
+  if (text.empty()) return std::nullopt;
+  auto token = ParseJoinToken(text);
+  if (!token.ok()) return Annotate(token.status(), from);
+  return *std::move(token);
+}
+
 absl::StatusOr<std::map<std::string, std::string>> LabelsOf(
     const std::vector<std::string>& labels) {
   std::map<std::string, std::string> values;
@@ -170,6 +207,23 @@ absl::StatusOr<AgentOptions> AgentOptionsOf(const Flags& flags) {
     options.slots.gpus = *std::move(parsed);
   }
   return options;
+}
+
+absl::StatusOr<std::optional<JoinOptions>> JoinOptionsOf(const Flags& flags,
+                                                         AgentOptions* options) {
+  MP_ASSIGN_OR_RETURN(std::optional<JoinToken> token, JoinTokenOf(flags.join_token_file));
+  const std::string own = absl::StrCat(options->data_dir, "/tls");
+  if (options->tls_dir.empty() && (token || std::filesystem::exists(own))) options->tls_dir = own;
+  if (options->tls_dir.empty()) return std::nullopt;
+  JoinOptions join = {.coordinator = options->coordinator,
+                      .tls_dir = options->tls_dir,
+                      .id = options->id,
+                      .token = std::move(token)};
+  if (join.id.empty()) {
+    MP_ASSIGN_OR_RETURN(join.id, StoredWorkerId(options->data_dir));
+  }
+  if (join.id.empty()) join.id = HostName();
+  return join;
 }
 
 }  // namespace milepost::worker

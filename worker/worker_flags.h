@@ -2,12 +2,14 @@
 #ifndef MILEPOST_WORKER_WORKER_FLAGS_H_
 #define MILEPOST_WORKER_WORKER_FLAGS_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/flags/flag_table.h"
 #include "worker/agent/agent.h"
+#include "worker/join/joiner.h"
 
 namespace milepost::worker {
 
@@ -16,6 +18,7 @@ struct Flags {
 
   AgentOptions options;  // as far as no flag below is for it
   std::string cores, gpus, log_level = "info";
+  std::string join_token_file;
   std::vector<std::string> labels, write_roots, data_roots;
   double stop_seconds = 60, spot_seconds = 0, hang_seconds = 0;
   bool spot_signal = false;
@@ -38,6 +41,11 @@ absl::StatusOr<AgentSettings> SettingsOf(const Flags& flags);
 
 // All that the flags say of the agent, checked against this host. INVALID_ARGUMENT names the flag.
 absl::StatusOr<AgentOptions> AgentOptionsOf(const Flags& flags);
+
+// How the worker gets a certificate, or keeps the one that it has. Absent: it has none and wants
+// none. Sets the agent's folder and id where the flags leave them to this. INVALID_ARGUMENT names
+// the flag. Reads and removes MILEPOST_JOIN_TOKEN of the environment, which ranks would inherit.
+absl::StatusOr<std::optional<JoinOptions>> JoinOptionsOf(const Flags& flags, AgentOptions* options);
 
 }  // namespace milepost::worker
 

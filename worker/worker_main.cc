@@ -5,10 +5,12 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -18,10 +20,12 @@
 #include "common/exit_codes.h"
 #include "common/flags/reloader.h"
 #include "common/rpc/tls_watch.h"
+#include "common/steady_time.h"
 #include "common/systemd/daemon_log.h"
 #include "common/systemd/service.h"
 #include "worker/agent/agent.h"
 #include "worker/doctor/doctor.h"
+#include "worker/join/joiner.h"
 #include "worker/worker_flags.h"
 
 namespace milepost::worker {
@@ -79,6 +83,27 @@ void BlockSignals(const WorkerFlags& flags) {
   signal(SIGPIPE, SIG_IGN);
 }
 
+// False: a signal says that the process is to end.
+bool WaitUnlessStopped(absl::Duration duration, Service* service) {
+  const sigset_t signals = StopSignals();
+  const absl::Time end = SteadyNow() + duration;
+  while (true) {
+    service->Alive();
+    const absl::Duration left = std::min(end - SteadyNow(), absl::Seconds(1));
+    if (left <= absl::ZeroDuration()) return true;
+    const timespec wait = absl::ToTimespec(left);
+    if (sigtimedwait(&signals, nullptr, &wait) > 0) return false;
+  }
+}
+
+// Gets a certificate where the worker is to join with a token.
+absl::Status Join(const JoinOptions& options, Service* service) {
+  // It may take as long as the coordinator is away: who starts both must not wait for one of them.
+  if (options.token) service->Ready(absl::StrCat("joins as ", options.id));
+  return JoinIfNeeded(
+      options, [service](absl::Duration duration) { return WaitUnlessStopped(duration, service); });
+}
+
 int Main(int argc, char** argv) {
   WorkerFlags flags;
   if (const std::optional<int> ended = flags.table.Parse(argc, argv)) return *ended;
@@ -94,13 +119,24 @@ int Main(int argc, char** argv) {
     service.Status(status);
   };
   options->longest_turn = service.watchdog() / 4;
+  const auto join = JoinOptionsOf(flags.flags, &*options);
+  if (!join.ok()) return Fail(join.status());
+  std::optional<CertificateRenewer> renewer;
+  if (*join) {
+    const absl::Status joined = Join(**join, &service);
+    if (absl::IsCancelled(joined)) return kExitOk;
+    if (!joined.ok()) return Fail(joined);
+  }
   auto agent = Agent::Create(*options);
   if (!agent.ok()) return Fail(agent.status());
   StartDaemonLog("worker", kLogPattern, absl::StrCat("workers/", (*agent)->id()));
   spdlog::set_level(spdlog::level::from_str(flags.flags.log_level));
   std::optional<TlsWatch> tls_watch;
-  if (!options->tls_dir.empty()) {
+  if (*join) {
     tls_watch.emplace(TlsFolder(options->tls_dir), kLookAtTlsFiles, LogTlsFiles);
+    JoinOptions renewed = **join;
+    renewed.id = (*agent)->id();
+    renewer.emplace(std::move(renewed));
   }
   spdlog::info("worker {} with {}", (*agent)->id(), (*agent)->offer());
   // The agent lives as long as the process: the thread may use it at any time.

@@ -16,6 +16,7 @@
 #include "milepost/v1/auth.grpc.pb.h"
 #include "milepost/v1/checkpoint.grpc.pb.h"
 #include "milepost/v1/job.grpc.pb.h"
+#include "milepost/v1/join.grpc.pb.h"
 #include "milepost/v1/queue.grpc.pb.h"
 #include "milepost/v1/template.grpc.pb.h"
 #include "milepost/v1/worker.grpc.pb.h"
@@ -421,6 +422,26 @@ absl::StatusOr<v1::Token> AuthClient::Revoke(const std::string& name) {
   v1::RevokeTokenRequest request;
   request.set_name(name);
   return Unary<v1::AuthService>(*connection_, &v1::AuthService::Stub::RevokeToken, request);
+}
+
+JoinTokenClient::JoinTokenClient(std::shared_ptr<Connection> connection)
+    : connection_(std::move(connection)) {}
+
+absl::StatusOr<v1::CreateJoinTokenResponse> JoinTokenClient::Create(
+    const v1::CreateJoinTokenRequest& request) {
+  return Unary<v1::JoinService>(*connection_, &v1::JoinService::Stub::CreateJoinToken, request);
+}
+
+absl::StatusOr<std::vector<v1::JoinToken>> JoinTokenClient::List(int limit) {
+  return ListAll<v1::JoinService>(*connection_, &v1::JoinService::Stub::ListJoinTokens,
+                                  v1::ListJoinTokensRequest(),
+                                  &v1::ListJoinTokensResponse::mutable_join_tokens, limit);
+}
+
+absl::StatusOr<v1::JoinToken> JoinTokenClient::Revoke(const std::string& name) {
+  v1::RevokeJoinTokenRequest request;
+  request.set_name(name);
+  return Unary<v1::JoinService>(*connection_, &v1::JoinService::Stub::RevokeJoinToken, request);
 }
 
 }  // namespace milepost::client

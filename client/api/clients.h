@@ -16,6 +16,7 @@
 #include "milepost/v1/auth.pb.h"
 #include "milepost/v1/checkpoint.pb.h"
 #include "milepost/v1/job.pb.h"
+#include "milepost/v1/join.pb.h"
 #include "milepost/v1/queue.pb.h"
 #include "milepost/v1/template.pb.h"
 #include "milepost/v1/worker.pb.h"
@@ -152,6 +153,19 @@ class AuthClient {
   absl::StatusOr<v1::CreateTokenResponse> Create(const v1::CreateTokenRequest& request);
   absl::StatusOr<std::vector<v1::Token>> List(int limit = 10'000);
   absl::StatusOr<v1::Token> Revoke(const std::string& name);
+
+ private:
+  std::shared_ptr<Connection> connection_;
+};
+
+// Of the tokens that hosts join with.
+class JoinTokenClient {
+ public:
+  explicit JoinTokenClient(std::shared_ptr<Connection> connection);
+
+  absl::StatusOr<v1::CreateJoinTokenResponse> Create(const v1::CreateJoinTokenRequest& request);
+  absl::StatusOr<std::vector<v1::JoinToken>> List(int limit = 10'000);
+  absl::StatusOr<v1::JoinToken> Revoke(const std::string& name);
 
  private:
   std::shared_ptr<Connection> connection_;

@@ -53,6 +53,7 @@ class Access {
   AuthClient auth() const { return AuthClient(connection_); }
   CheckpointClient checkpoints() const { return CheckpointClient(connection_); }
   WorkerClient workers() const { return WorkerClient(connection_); }
+  JoinTokenClient join_tokens() const { return JoinTokenClient(connection_); }
   QueueClient queues() const { return QueueClient(connection_); }
   TemplateClient templates() const { return TemplateClient(connection_); }
 

@@ -213,6 +213,7 @@ class Tree {
   LoginOptions login_;
   WebCommandOptions web_;
   TokenOptions token_;
+  JoinTokenOptions join_;
   ExportOptions export_;
   std::vector<std::string> names_;
   std::string job_filter_;
@@ -627,6 +628,22 @@ void Tree::AddWorker() {
   Connected(Command(group, "resume", "Take a drained worker back",
                     [this] { return ForEachName(WorkerResumeCommand); }))
       ->add_option("workers", names_, "workers/a or a")
+      ->required();
+  CLI::App* token = group->add_subcommand("token", "Let hosts join by themselves");
+  token->require_subcommand(1);
+  CLI::App* create = Connected(Command(token, "create", "Make a join token and print it, this once",
+                                       [this] { return JoinTokenCreateCommand(global_, join_); }));
+  create->add_option("--pool", join_.pool, "the pool of who joins with it (default: none)");
+  Seconds(create, "--ttl", &join_.ttl_seconds, "how long it holds: 30m, 90d (default: 1h)");
+  create->add_option("--uses", join_.uses, "how many hosts may join; 0: any number")
+      ->capture_default_str();
+  create->add_option("--name", join_.worker_pattern, "only workers called so: gpu-*");
+  Many(create, "--from", &join_.addresses, "only from these addresses: 10.0.0.0/8");
+  Limit(Connected(Command(token, "list", "All join tokens",
+                          [this] { return JoinTokenListCommand(global_, limit_); })));
+  Connected(Command(token, "revoke", "Let no more hosts join with it, at once",
+                    [this] { return ForEachName(JoinTokenRevokeCommand); }))
+      ->add_option("tokens", names_, "joinTokens/1a2b3c4d5e6f or 1a2b3c4d5e6f")
       ->required();
 }
 

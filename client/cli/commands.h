@@ -223,6 +223,20 @@ struct DrainOptions {
 int WorkerDrainCommand(const GlobalOptions& global, const DrainOptions& options);
 int WorkerResumeCommand(const GlobalOptions& global, const std::string& name);
 
+inline constexpr double kDefaultJoinTtlSeconds = 3600;
+
+struct JoinTokenOptions {
+  std::string pool;
+  std::optional<double> ttl_seconds;  // kDefaultJoinTtlSeconds
+  int uses = 1;                       // 0: any number
+  std::string worker_pattern;
+  std::vector<std::string> addresses;
+};
+// The token and whom who joins is to trust alone on stdout.
+int JoinTokenCreateCommand(const GlobalOptions& global, const JoinTokenOptions& options);
+int JoinTokenListCommand(const GlobalOptions& global, int limit);
+int JoinTokenRevokeCommand(const GlobalOptions& global, const std::string& name);
+
 // What waiting for a job in this state ends with.
 int ExitCodeOfJob(v1::JobState state);
 

@@ -16,6 +16,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/pki/secret.h"
 #include "common/status_macros.h"
 
 namespace milepost {
@@ -24,6 +25,8 @@ namespace {
 constexpr absl::Duration kClocksDiffer = absl::Minutes(10);
 constexpr int kSerialBytes = 16;
 constexpr absl::string_view kWorkerUri = "milepost://workers/";
+constexpr absl::string_view kPoolUri = "milepost://pools/";
+constexpr int kLeastSecurityBits = 112;  // NIST SP 800-57 part 1, table 2
 
 template <typename T, void (*kFree)(T*)>
 struct Freer {
@@ -39,6 +42,7 @@ using OwnedBio = Owned<BIO, FreeBio>;
 using OwnedKey = Owned<EVP_PKEY, EVP_PKEY_free>;
 using OwnedCertificate = Owned<X509, X509_free>;
 using OwnedExtension = Owned<X509_EXTENSION, X509_EXTENSION_free>;
+using OwnedRequest = Owned<X509_REQ, X509_REQ_free>;
 using OwnedNames = Owned<GENERAL_NAMES, FreeNames>;
 
 // OpenSSL's own words for what failed last.
@@ -142,12 +146,27 @@ std::string SubjectAlternatives(const Certificate& wanted) {
   };
   for (const std::string& host : wanted.hosts) add(IsAddress(host) ? "IP" : "DNS", host);
   if (!wanted.uri.empty()) add("URI", wanted.uri);
+  if (!wanted.pool.empty()) add("URI", PoolUri(wanted.pool));
   return list;
 }
 
 std::string TextOf(const ASN1_STRING* text) {
   return std::string(reinterpret_cast<const char*>(ASN1_STRING_get0_data(text)),
                      static_cast<size_t>(ASN1_STRING_length(text)));
+}
+
+absl::Time TimeOf(const ASN1_TIME* time) {
+  std::tm parts = {};
+  ASN1_TIME_to_tm(time, &parts);
+  return absl::FromTM(parts, absl::UTCTimeZone());
+}
+
+void ReadUri(std::string uri, Certificate* read) {
+  if (std::string pool = PoolOfUri(uri); !pool.empty()) {
+    read->pool = std::move(pool);
+  } else {
+    read->uri = std::move(uri);
+  }
 }
 
 void ReadAlternatives(const X509* certificate, Certificate* read) {
@@ -157,13 +176,52 @@ void ReadAlternatives(const X509* certificate, Certificate* read) {
   for (int i = 0; i < sk_GENERAL_NAME_num(names.get()); ++i) {
     const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), i);
     if (name->type == GEN_DNS) read->hosts.push_back(TextOf(name->d.dNSName));
-    if (name->type == GEN_URI) read->uri = TextOf(name->d.uniformResourceIdentifier);
+    if (name->type == GEN_URI) ReadUri(TextOf(name->d.uniformResourceIdentifier), read);
     if (name->type != GEN_IPADD) continue;
     const std::string bytes = TextOf(name->d.iPAddress);
     char text[INET6_ADDRSTRLEN] = "";
     inet_ntop(bytes.size() == 4 ? AF_INET : AF_INET6, bytes.data(), text, sizeof text);
     read->hosts.push_back(text);
   }
+}
+
+absl::StatusOr<std::string> IssueFor(const KeyPair& authority, const Certificate& wanted,
+                                     EVP_PKEY* key, absl::Time now, absl::Duration lifetime) {
+  for (const std::string& host : wanted.hosts) MP_RETURN_IF_ERROR(CheckHost(host));
+  MP_ASSIGN_OR_RETURN(OwnedCertificate issuer, ParseCertificate(authority.certificate));
+  MP_ASSIGN_OR_RETURN(OwnedKey issuer_key, ParseKey(authority.key));
+  MP_ASSIGN_OR_RETURN(OwnedCertificate certificate, Begin(wanted.name, key, now, lifetime));
+  X509* raw = certificate.get();
+  if (X509_set_issuer_name(raw, X509_get_subject_name(issuer.get())) != 1) {
+    return Failed("cannot name the issuer");
+  }
+  const std::string usage = wanted.uri.empty() ? "serverAuth" : "clientAuth";
+  const std::vector<std::pair<int, std::string>> extensions = {
+      {NID_basic_constraints, "critical,CA:FALSE"},
+      {NID_key_usage, "critical,digitalSignature"},
+      {NID_ext_key_usage, usage},
+      {NID_authority_key_identifier, "keyid"},
+      {NID_subject_alt_name, SubjectAlternatives(wanted)}};
+  for (const auto& [nid, value] : extensions) {
+    MP_RETURN_IF_ERROR(AddExtension(raw, issuer.get(), nid, value));
+  }
+  return Sign(raw, issuer_key.get());
+}
+
+absl::StatusOr<OwnedKey> KeyOfRequest(const std::string& pem) {
+  const OwnedRequest request(PEM_read_bio_X509_REQ(Reader(pem).get(), nullptr, nullptr, nullptr));
+  OwnedKey key(request == nullptr ? nullptr : X509_REQ_get_pubkey(request.get()));
+  if (key == nullptr) {
+    ERR_clear_error();
+    return absl::InvalidArgumentError("not a certificate request in PEM form");
+  }
+  if (EVP_PKEY_get_security_bits(key.get()) < kLeastSecurityBits) {
+    return absl::InvalidArgumentError(
+        "the key is too weak: ECDSA over P-256, or RSA of 2048 bits, at least");
+  }
+  if (X509_REQ_verify(request.get(), key.get()) == 1) return key;
+  ERR_clear_error();
+  return absl::InvalidArgumentError("the certificate request is not signed with its own key");
 }
 
 }  // namespace
@@ -196,26 +254,58 @@ absl::StatusOr<KeyPair> MakeAuthority(const std::string& name, const std::string
 absl::StatusOr<std::string> IssueCertificate(const KeyPair& authority, const Certificate& wanted,
                                              const std::string& key, absl::Time now,
                                              absl::Duration lifetime) {
-  for (const std::string& host : wanted.hosts) MP_RETURN_IF_ERROR(CheckHost(host));
-  MP_ASSIGN_OR_RETURN(OwnedCertificate issuer, ParseCertificate(authority.certificate));
-  MP_ASSIGN_OR_RETURN(OwnedKey issuer_key, ParseKey(authority.key));
-  MP_ASSIGN_OR_RETURN(OwnedKey own, ParseKey(key));
-  MP_ASSIGN_OR_RETURN(OwnedCertificate certificate, Begin(wanted.name, own.get(), now, lifetime));
-  X509* raw = certificate.get();
-  if (X509_set_issuer_name(raw, X509_get_subject_name(issuer.get())) != 1) {
-    return Failed("cannot name the issuer");
+  MP_ASSIGN_OR_RETURN(const OwnedKey own, ParseKey(key));
+  return IssueFor(authority, wanted, own.get(), now, lifetime);
+}
+
+absl::StatusOr<std::string> MakeCertificateRequest(const std::string& name,
+                                                   const std::string& key) {
+  MP_ASSIGN_OR_RETURN(const OwnedKey own, ParseKey(key));
+  OwnedRequest request(X509_REQ_new());
+  OwnedBio bio(BIO_new(BIO_s_mem()));
+  const auto* text = reinterpret_cast<const unsigned char*>(name.c_str());
+  const bool made = request != nullptr &&
+                    X509_REQ_set_version(request.get(), X509_REQ_VERSION_1) == 1 &&
+                    X509_REQ_set_pubkey(request.get(), own.get()) == 1 &&
+                    X509_NAME_add_entry_by_txt(X509_REQ_get_subject_name(request.get()), "CN",
+                                               MBSTRING_UTF8, text, -1, -1, 0) == 1 &&
+                    X509_REQ_sign(request.get(), own.get(), EVP_sha256()) != 0 &&
+                    PEM_write_bio_X509_REQ(bio.get(), request.get()) == 1;
+  if (!made) return Failed("cannot make a certificate request");
+  return Written(bio.get());
+}
+
+absl::StatusOr<std::string> IssueForRequest(const KeyPair& authority, const Certificate& wanted,
+                                            const std::string& request, absl::Time now,
+                                            absl::Duration lifetime) {
+  MP_ASSIGN_OR_RETURN(const OwnedKey own, KeyOfRequest(request));
+  return IssueFor(authority, wanted, own.get(), now, lifetime);
+}
+
+absl::StatusOr<std::string> KeyDigestOfRequest(const std::string& request) {
+  MP_ASSIGN_OR_RETURN(const OwnedKey own, KeyOfRequest(request));
+  unsigned char* bytes = nullptr;
+  const int size = i2d_PUBKEY(own.get(), &bytes);
+  if (size <= 0) return Failed("cannot write a public key");
+  std::string digest =
+      Sha256(absl::string_view(reinterpret_cast<char*>(bytes), static_cast<size_t>(size)));
+  OPENSSL_free(bytes);
+  return digest;
+}
+
+absl::StatusOr<bool> HasCertificate(const std::string& bundle, const std::string& certificate) {
+  MP_ASSIGN_OR_RETURN(const OwnedCertificate wanted, ParseCertificate(certificate));
+  const OwnedBio bio = Reader(bundle);
+  bool any = false;
+  while (true) {
+    const OwnedCertificate one(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr));
+    if (one == nullptr) break;
+    any = true;
+    if (X509_cmp(one.get(), wanted.get()) == 0) return true;
   }
-  const std::string usage = wanted.uri.empty() ? "serverAuth" : "clientAuth";
-  const std::vector<std::pair<int, std::string>> extensions = {
-      {NID_basic_constraints, "critical,CA:FALSE"},
-      {NID_key_usage, "critical,digitalSignature"},
-      {NID_ext_key_usage, usage},
-      {NID_authority_key_identifier, "keyid"},
-      {NID_subject_alt_name, SubjectAlternatives(wanted)}};
-  for (const auto& [nid, value] : extensions) {
-    MP_RETURN_IF_ERROR(AddExtension(raw, issuer.get(), nid, value));
-  }
-  return Sign(raw, issuer_key.get());
+  ERR_clear_error();
+  if (!any) return absl::InvalidArgumentError("not a certificate in PEM form");
+  return false;
 }
 
 absl::StatusOr<Certificate> ReadCertificate(const std::string& pem) {
@@ -226,9 +316,8 @@ absl::StatusOr<Certificate> ReadCertificate(const std::string& pem) {
                             sizeof name);
   read.name = name;
   ReadAlternatives(certificate.get(), &read);
-  std::tm end = {};
-  ASN1_TIME_to_tm(X509_get0_notAfter(certificate.get()), &end);
-  read.not_after = absl::FromTM(end, absl::UTCTimeZone());
+  read.not_before = TimeOf(X509_get0_notBefore(certificate.get()));
+  read.not_after = TimeOf(X509_get0_notAfter(certificate.get()));
   return read;
 }
 
@@ -244,6 +333,12 @@ std::string WorkerUri(absl::string_view id) { return absl::StrCat(kWorkerUri, id
 
 std::string WorkerIdOfUri(absl::string_view uri) {
   return absl::ConsumePrefix(&uri, kWorkerUri) ? std::string(uri) : "";
+}
+
+std::string PoolUri(absl::string_view pool) { return absl::StrCat(kPoolUri, pool); }
+
+std::string PoolOfUri(absl::string_view uri) {
+  return absl::ConsumePrefix(&uri, kPoolUri) ? std::string(uri) : "";
 }
 
 }  // namespace milepost

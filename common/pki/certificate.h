@@ -31,7 +31,9 @@ struct Certificate {
   std::string name;                // common name
   std::vector<std::string> hosts;  // DNS names and IP addresses that a server answers to
   std::string uri;                 // who a client is; empty: a server
-  absl::Time not_after;            // output of ReadCertificate
+  std::string pool;                // of a worker; empty: none is named
+  absl::Time not_before;           // output of ReadCertificate
+  absl::Time not_after;            // the same
 };
 
 absl::StatusOr<std::string> MakePrivateKey();
@@ -46,6 +48,24 @@ absl::StatusOr<std::string> IssueCertificate(const KeyPair& authority, const Cer
                                              const std::string& key, absl::Time now,
                                              absl::Duration lifetime);
 
+// A certificate request (PKCS #10, RFC 2986) in PEM form: shows that its maker has `key`.
+absl::StatusOr<std::string> MakeCertificateRequest(const std::string& name, const std::string& key);
+
+// The certificate for the key of a request; what else the request says does not count.
+// INVALID_ARGUMENT: it is none, who made it has not the key, or the key is weaker than 112 bits
+// (RSA of 2048).
+absl::StatusOr<std::string> IssueForRequest(const KeyPair& authority, const Certificate& wanted,
+                                            const std::string& request, absl::Time now,
+                                            absl::Duration lifetime);
+
+// SHA-256 of the public key (SubjectPublicKeyInfo) of a certificate request, 32 bytes.
+// INVALID_ARGUMENT as above.
+absl::StatusOr<std::string> KeyDigestOfRequest(const std::string& request);
+
+// Is one of the certificates in `bundle` the one in `certificate`? INVALID_ARGUMENT: a PEM that is
+// none.
+absl::StatusOr<bool> HasCertificate(const std::string& bundle, const std::string& certificate);
+
 // INVALID_ARGUMENT: not a PEM certificate.
 absl::StatusOr<Certificate> ReadCertificate(const std::string& pem);
 
@@ -56,6 +76,10 @@ absl::Status CheckKeyIsOf(const std::string& certificate_pem, const std::string&
 std::string WorkerUri(absl::string_view id);
 // The id; empty when the URI is not a worker's.
 std::string WorkerIdOfUri(absl::string_view uri);
+// How it names the worker's pool, beside that: "milepost://pools/POOL".
+std::string PoolUri(absl::string_view pool);
+// The pool; empty when the URI is no pool's.
+std::string PoolOfUri(absl::string_view uri);
 
 }  // namespace milepost
 

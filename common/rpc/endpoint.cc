@@ -53,9 +53,15 @@ absl::StatusOr<std::string> ReadPem(const std::string& path, const std::string& 
       path, " holds no ", label.empty() ? "private key" : "certificate", " in PEM form"));
 }
 
-// Who may write it may put his own there, and who may read it may be whose it is. A group may be
-// the one that a secret was mounted for.
-absl::Status CheckKeyMode(const std::string& path) {
+absl::StatusOr<std::shared_ptr<FileWatcherCertificateProvider>> Watch(const TlsFolder& folder) {
+  MP_ASSIGN_OR_RETURN(const TlsPaths paths, MirrorTlsFolder(folder));
+  return std::make_shared<FileWatcherCertificateProvider>(paths.key, paths.certificate,
+                                                          paths.authority, kRefreshSeconds);
+}
+
+}  // namespace
+
+absl::Status CheckPrivateKeyMode(const std::string& path) {
   struct stat info = {};
   if (stat(path.c_str(), &info) != 0) {
     return absl::ErrnoToStatus(errno, absl::StrCat(path, " cannot be read"));
@@ -68,20 +74,12 @@ absl::Status CheckKeyMode(const std::string& path) {
                       path, info.st_mode & 07777, path));
 }
 
-absl::StatusOr<std::shared_ptr<FileWatcherCertificateProvider>> Watch(const TlsFolder& folder) {
-  MP_ASSIGN_OR_RETURN(const TlsPaths paths, MirrorTlsFolder(folder));
-  return std::make_shared<FileWatcherCertificateProvider>(paths.key, paths.certificate,
-                                                          paths.authority, kRefreshSeconds);
-}
-
-}  // namespace
-
 absl::StatusOr<TlsFiles> ReadTlsFolder(const TlsFolder& folder) {
   TlsFiles files;
   MP_ASSIGN_OR_RETURN(files.authority, ReadPem(folder.authority(), "CERTIFICATE"));
   MP_ASSIGN_OR_RETURN(files.certificate, ReadPem(folder.certificate(), "CERTIFICATE"));
   MP_ASSIGN_OR_RETURN(files.key, ReadPem(folder.key(), ""));
-  MP_RETURN_IF_ERROR(CheckKeyMode(folder.key()));
+  MP_RETURN_IF_ERROR(CheckPrivateKeyMode(folder.key()));
   MP_RETURN_IF_ERROR(Annotate(CheckKeyIsOf(files.certificate, files.key),
                               absl::StrCat(folder.certificate(), " and ", folder.key())));
   return files;

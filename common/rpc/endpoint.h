@@ -52,6 +52,10 @@ struct TlsFolder {
   std::string path;
 };
 
+// Who may write a private key may put his own there, and who may read it may be whose it is. A
+// group may be the one that a secret was mounted for. PERMISSION_DENIED otherwise.
+absl::Status CheckPrivateKeyMode(const std::string& path);
+
 // What is in them.
 struct TlsFiles {
   std::string authority;

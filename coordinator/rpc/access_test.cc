@@ -27,56 +27,61 @@ using google::protobuf::MethodDescriptor;
 constexpr const char* kCallers[] = {"viewer of p",      "submitter of p",     "admin of p",
                                     "viewer of *",      "submitter of *",     "admin of *",
                                     "viewer of other",  "submitter of other", "admin of other",
-                                    "the job's worker", "another worker"};
+                                    "the job's worker", "another worker",     "a join token"};
 const std::map<std::string, std::string> kExpected = {
-    {"JobService/SubmitJob", "nyynyynnnnn"},
-    {"JobService/GetJob", "yyyyyyhhhnn"},
-    {"JobService/ListJobs", "yyyyyyyyynn"},
-    {"JobService/WatchJob", "yyyyyyhhhnn"},
-    {"JobService/CancelJob", "nyynyynhhnn"},
-    {"JobService/ResumeJob", "nyynyynhhnn"},
-    {"JobService/SuspendJob", "nyynyynhhnn"},
-    {"JobService/UpdateJob", "nyynyynhhnn"},
-    {"JobService/ForkJob", "nyynyynnnnn"},
-    {"JobService/SubmitJobArray", "nyynyynnnnn"},
-    {"JobService/CancelJobArray", "nyynyynhhnn"},
-    {"JobService/GetJobCurves", "yyyyyyhhhnn"},
-    {"JobService/StreamLogs", "yyyyyyhhhnn"},
-    {"JobService/DeleteJob", "nyynyynhhnn"},
-    {"QueueService/GetQueue", "yyyyyyyyynn"},
-    {"QueueService/ListQueues", "yyyyyyyyynn"},
-    {"QueueService/CreateQueue", "nnnnnynnnnn"},
-    {"QueueService/UpdateQueue", "nnnnnynnnnn"},
-    {"QueueService/DeleteQueue", "nnnnnynnnnn"},
-    {"TemplateService/GetTemplate", "yyyyyynnnnn"},
-    {"TemplateService/ListTemplates", "yyyyyyyyynn"},
-    {"TemplateService/CreateTemplate", "nyynyynnnnn"},
-    {"TemplateService/UpdateTemplate", "nyynyynnnnn"},
-    {"TemplateService/DeleteTemplate", "nyynyynnnnn"},
-    {"WorkerService/Session", "nnnnnnnnnyy"},
-    {"WorkerService/GetWorker", "yyyyyyyyynn"},
-    {"WorkerService/ListWorkers", "yyyyyyyyynn"},
-    {"WorkerService/DrainWorker", "nnnnnynnnnn"},
-    {"WorkerService/ResumeWorker", "nnnnnynnnnn"},
-    {"RendezvousService/PutKey", "nnnnnnnnnyf"},
-    {"RendezvousService/GetKey", "nnnnnnnnnyf"},
-    {"RendezvousService/PutChoices", "nnnnnnnnnyf"},
-    {"RendezvousService/GetChoices", "nnnnnnnnnyf"},
-    {"CheckpointService/BeginCheckpoint", "nnnnnnnnnyf"},
-    {"CheckpointService/WriteChunks", "nnnnnnnnnyf"},
-    {"CheckpointService/CommitCheckpoint", "nnnnnnnnnyf"},
-    {"CheckpointService/AbortCheckpoint", "nnnnnnnnnyf"},
-    {"CheckpointService/GetCheckpoint", "yyyyyyhhhyh"},
-    {"CheckpointService/ListCheckpoints", "yyyyyyyyynn"},
-    {"CheckpointService/ReadChunks", "yyyyyyhhhyh"},
-    {"CheckpointService/VerifyCheckpoint", "nyynyynhhnn"},
-    {"CheckpointService/PinCheckpoint", "nyynyynhhnn"},
-    {"CheckpointService/DeleteCheckpoint", "nyynyynhhnn"},
-    {"CheckpointService/RestoreCheckpoint", "nyynyynhhnn"},
-    {"AuthService/WhoAmI", "yyyyyyyyyyy"},
-    {"AuthService/CreateToken", "nnynnynnynn"},
-    {"AuthService/ListTokens", "yyyyyyyyyyy"},
-    {"AuthService/RevokeToken", "yyyyyyyyyyy"},
+    {"JobService/SubmitJob", "nyynyynnnnnn"},
+    {"JobService/GetJob", "yyyyyyhhhnnn"},
+    {"JobService/ListJobs", "yyyyyyyyynnn"},
+    {"JobService/WatchJob", "yyyyyyhhhnnn"},
+    {"JobService/CancelJob", "nyynyynhhnnn"},
+    {"JobService/ResumeJob", "nyynyynhhnnn"},
+    {"JobService/SuspendJob", "nyynyynhhnnn"},
+    {"JobService/UpdateJob", "nyynyynhhnnn"},
+    {"JobService/ForkJob", "nyynyynnnnnn"},
+    {"JobService/SubmitJobArray", "nyynyynnnnnn"},
+    {"JobService/CancelJobArray", "nyynyynhhnnn"},
+    {"JobService/GetJobCurves", "yyyyyyhhhnnn"},
+    {"JobService/StreamLogs", "yyyyyyhhhnnn"},
+    {"JobService/DeleteJob", "nyynyynhhnnn"},
+    {"QueueService/GetQueue", "yyyyyyyyynnn"},
+    {"QueueService/ListQueues", "yyyyyyyyynnn"},
+    {"QueueService/CreateQueue", "nnnnnynnnnnn"},
+    {"QueueService/UpdateQueue", "nnnnnynnnnnn"},
+    {"QueueService/DeleteQueue", "nnnnnynnnnnn"},
+    {"TemplateService/GetTemplate", "yyyyyynnnnnn"},
+    {"TemplateService/ListTemplates", "yyyyyyyyynnn"},
+    {"TemplateService/CreateTemplate", "nyynyynnnnnn"},
+    {"TemplateService/UpdateTemplate", "nyynyynnnnnn"},
+    {"TemplateService/DeleteTemplate", "nyynyynnnnnn"},
+    {"WorkerService/Session", "nnnnnnnnnyyn"},
+    {"WorkerService/GetWorker", "yyyyyyyyynnn"},
+    {"WorkerService/ListWorkers", "yyyyyyyyynnn"},
+    {"WorkerService/DrainWorker", "nnnnnynnnnnn"},
+    {"WorkerService/ResumeWorker", "nnnnnynnnnnn"},
+    {"RendezvousService/PutKey", "nnnnnnnnnyfn"},
+    {"RendezvousService/GetKey", "nnnnnnnnnyfn"},
+    {"RendezvousService/PutChoices", "nnnnnnnnnyfn"},
+    {"RendezvousService/GetChoices", "nnnnnnnnnyfn"},
+    {"CheckpointService/BeginCheckpoint", "nnnnnnnnnyfn"},
+    {"CheckpointService/WriteChunks", "nnnnnnnnnyfn"},
+    {"CheckpointService/CommitCheckpoint", "nnnnnnnnnyfn"},
+    {"CheckpointService/AbortCheckpoint", "nnnnnnnnnyfn"},
+    {"CheckpointService/GetCheckpoint", "yyyyyyhhhyhn"},
+    {"CheckpointService/ListCheckpoints", "yyyyyyyyynnn"},
+    {"CheckpointService/ReadChunks", "yyyyyyhhhyhn"},
+    {"CheckpointService/VerifyCheckpoint", "nyynyynhhnnn"},
+    {"CheckpointService/PinCheckpoint", "nyynyynhhnnn"},
+    {"CheckpointService/DeleteCheckpoint", "nyynyynhhnnn"},
+    {"CheckpointService/RestoreCheckpoint", "nyynyynhhnnn"},
+    {"AuthService/WhoAmI", "yyyyyyyyyyyn"},
+    {"AuthService/CreateToken", "nnynnynnynnn"},
+    {"AuthService/ListTokens", "yyyyyyyyyyyn"},
+    {"AuthService/RevokeToken", "yyyyyyyyyyyn"},
+    {"JoinService/CreateJoinToken", "nnnnnynnnnnn"},
+    {"JoinService/ListJoinTokens", "nnnnnynnnnnn"},
+    {"JoinService/RevokeJoinToken", "nnnnnynnnnnn"},
+    {"JoinService/JoinWorker", "nnnnnnnnnnny"},
+    {"JoinService/RenewWorkerCertificate", "nnnnnnnnnyyn"},
 };
 
 // Of every .proto in the tree.
@@ -104,6 +109,7 @@ class AccessTest : public SecureServerTest {
   // A running job "jobs/1", which is all of "arrays/1", of project p on worker a, with the pinned
   // "checkpoints/1".
   AccessTest() {
+    options_.worker_authority = dir_ + "/pki/ca";
     Start();
     worker_ = std::make_unique<FakeWorker>(Worker("a"), "a", 1);
     other_ = std::make_unique<FakeWorker>(Worker("b"), "b", 1);
@@ -170,7 +176,8 @@ class AccessTest : public SecureServerTest {
         {"WorkerService", "workers/a"},
         {"CheckpointService", "checkpoints/1"},
         {"TemplateService", "projects/p/templates/none"},
-        {"AuthService", "tokens/none"}};
+        {"AuthService", "tokens/none"},
+        {"JoinService", "joinTokens/none"}};
     const auto named = names.find(method.service()->name());
     const std::string name = named == names.end() ? "" : named->second;
     Fill(request.get(), {{"name", name},
@@ -248,7 +255,8 @@ class AccessTest : public SecureServerTest {
         return 'n';
       case grpc::StatusCode::NOT_FOUND:
         // The name of a template says its project: those who do not see that are refused.
-        return method == "AuthService/RevokeToken" || absl::StartsWith(method, "TemplateService/")
+        return method == "AuthService/RevokeToken" || method == "JoinService/RevokeJoinToken" ||
+                       absl::StartsWith(method, "TemplateService/")
                    ? 'y'
                    : 'h';
       case grpc::StatusCode::ABORTED:
@@ -286,7 +294,8 @@ TEST_F(AccessTest, EveryMethodByEveryRole) {
                                            With("other", v1::ROLE_SUBMITTER),
                                            With("other", v1::ROLE_ADMIN),
                                            Worker("a"),
-                                           Worker("b")};
+                                           Worker("b"),
+                                           User(MakeJoinToken({}).secret())};
   std::vector<std::shared_ptr<grpc::Channel>> channels;
   for (const Endpoint& endpoint : endpoints) channels.push_back(MakeChannel(endpoint));
   for (const MethodDescriptor* method : AllMethods()) {
@@ -310,6 +319,10 @@ TEST_F(AccessTest, NobodyGetsInWithoutCredentialsOrToOtherMethods) {
   }
   const auto admin = MakeChannel(User(AdminToken()));
   EXPECT_EQ(Call(admin, "/milepost.v1.JobService/Other", "").error_code(),
+            grpc::StatusCode::PERMISSION_DENIED);
+  const auto joiner = MakeChannel(User(MakeJoinToken({}).secret()));
+  EXPECT_EQ(Call(joiner, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "")
+                .error_code(),
             grpc::StatusCode::PERMISSION_DENIED);
   EXPECT_EQ(Call(nobody, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "")
                 .error_code(),

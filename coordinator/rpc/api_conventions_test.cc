@@ -207,7 +207,8 @@ TEST_F(ApiConventionsTest, EveryRefusalHasAReason) {
   const std::map<std::string, std::string> names = {
       {"JobService", "jobs/999"},        {"QueueService", "queues/none"},
       {"WorkerService", "workers/none"}, {"CheckpointService", "checkpoints/999"},
-      {"AuthService", "tokens/none"},    {"TemplateService", "projects/p/templates/none"}};
+      {"AuthService", "tokens/none"},    {"TemplateService", "projects/p/templates/none"},
+      {"JoinService", "joinTokens/none"}};
   int refusals = 0;
   for (const MethodDescriptor* method : Methods()) {
     if (absl::StartsWith(method->name(), "List") || exempt.contains(method->name())) continue;
@@ -257,7 +258,7 @@ TEST_F(ApiConventionsTest, UpdatesHaveMasksAndEtags) {
 
 // Or the caller chooses the id; or, of a token, whose text is not kept, a second one does no harm.
 TEST_F(ApiConventionsTest, WhatMakesSomethingCanBeRepeated) {
-  const std::set<std::string> exempt = {"CreateToken"};
+  const std::set<std::string> exempt = {"CreateToken", "CreateJoinToken"};
   for (const MethodDescriptor* method : Methods()) {
     const std::string& name = method->name();
     const bool submits = absl::StartsWith(name, "Submit") || absl::StartsWith(name, "Fork");

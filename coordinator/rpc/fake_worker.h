@@ -4,6 +4,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -18,7 +19,8 @@ class FakeWorker {
   // Connects and says Hello with `ranks`.
   FakeWorker(const Endpoint& address, const std::string& id, int slots, int64_t incarnation = 1,
              const std::vector<v1::RankReport>& ranks = {}, int64_t slot_memory = 0,
-             v1::DeviceKind device = v1::DEVICE_KIND_CPU, int64_t host_memory = 0)
+             v1::DeviceKind device = v1::DEVICE_KIND_CPU, int64_t host_memory = 0,
+             const std::map<std::string, std::string>& labels = {})
       : stub_(v1::WorkerService::NewStub(MakeChannel(address))) {
     context_.set_wait_for_ready(true);
     stream_ = stub_->Session(&context_);
@@ -34,6 +36,7 @@ class FakeWorker {
       slot->set_host_memory_bytes(host_memory);
     }
     for (const v1::RankReport& rank : ranks) *hello->add_ranks() = rank;
+    hello->mutable_labels()->insert(labels.begin(), labels.end());
     stream_->Write(message);
   }
   ~FakeWorker() { Disconnect(); }

@@ -22,6 +22,7 @@
 #include "coordinator/core/decide.h"
 #include "coordinator/metrics/activity.h"
 #include "coordinator/rpc/coordinator.h"
+#include "coordinator/security/join_table.h"
 #include "coordinator/security/principal.h"
 #include "coordinator/store/checkpoint_store.h"
 #include "coordinator/store/store.h"
@@ -51,6 +52,14 @@ std::string RequestIdOf(const google::protobuf::Message* request) {
 absl::Status ForNobody(absl::string_view method) {
   return Refusal(v1::ERROR_REASON_PERMISSION_DENIED, "",
                  absl::StrCat(method.substr(0, 200), " is for nobody"));
+}
+
+// Who shows a join token becomes a worker with it, and does nothing else.
+absl::Status CheckJoiner(const v1::Principal& principal, const MethodRule* rule) {
+  if (!HasRoleSomewhere(principal, v1::ROLE_JOINER)) return absl::OkStatus();
+  if (rule != nullptr && rule->role == v1::ROLE_JOINER) return absl::OkStatus();
+  return Refusal(v1::ERROR_REASON_PERMISSION_DENIED, principal.name(),
+                 absl::StrCat(principal.name(), " lets hosts join, and is for nothing else"));
 }
 
 // Whose user a token says to be is up to who made it, an admin of every project that it grants
@@ -92,6 +101,7 @@ absl::Status GateCall::Admit(const Subject& subject) {
   MP_ASSIGN_OR_RETURN(principal_,
                       gate_->Identify(*context_->auth_context(),
                                       Find(context_->client_metadata(), "authorization")));
+  MP_RETURN_IF_ERROR(CheckJoiner(principal_, rule_));
   // What ranks may call is checked against what runs on their host.
   const bool is_worker = HasRoleSomewhere(principal_, v1::ROLE_WORKER);
   const bool as_worker = rule_->also_worker && is_worker;
@@ -200,6 +210,9 @@ absl::Status GateCall::StillHolds() const {
   MP_RETURN_IF_ERROR(gate_->coordinator_->MayAct());
   absl::string_view name = principal_.name();
   if (absl::ConsumePrefix(&name, "workers/")) return gate_->CheckNotDenied(name);
+  if (absl::StartsWith(name, "joinTokens/")) {
+    return gate_->joins_->CheckHolds(principal_.name(), absl::Now());
+  }
   if (!absl::StartsWith(name, "tokens/")) return absl::OkStatus();
   return gate_->tokens_->CheckHolds(principal_.name(), absl::Now());
 }
@@ -279,13 +292,19 @@ absl::StatusOr<v1::Principal> Gate::Identify(const grpc::AuthContext& connection
       return Refusal(v1::ERROR_REASON_CREDENTIALS_MISSING, "",
                      "authorization: only `Bearer TOKEN` is known");
     }
+    if (joins_ != nullptr && JoinTable::IsJoinToken(authorization)) {
+      return joins_->Authenticate(authorization, absl::Now());
+    }
     return tokens_->Authenticate(authorization, absl::Now());
   }
+  std::string id, pool;
   for (const grpc::string_ref& uri : connection.FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) {
-    const std::string id = WorkerIdOfUri(ViewOf(uri));
-    if (id.empty()) continue;
+    if (id.empty()) id = WorkerIdOfUri(ViewOf(uri));
+    if (pool.empty()) pool = PoolOfUri(ViewOf(uri));
+  }
+  if (!id.empty()) {
     MP_RETURN_IF_ERROR(CheckNotDenied(id));
-    return WorkerPrincipal(WorkerName(id));
+    return WorkerPrincipal(WorkerName(id), pool);
   }
   return Refusal(
       v1::ERROR_REASON_CREDENTIALS_MISSING, "",
@@ -351,6 +370,7 @@ grpc::Status Gate::CheckMetadata(absl::string_view path, absl::string_view autho
   if (status.ok() && FindRule(path) == nullptr && !reflection) {
     status = ForNobody(path);
   }
+  if (status.ok()) status = CheckJoiner(*principal, FindRule(path));
   // Its streams are not counted as the services' are.
   if (status.ok() && reflection && tls_ && !HasRole(*principal, kEveryProject, v1::ROLE_ADMIN)) {
     status = Refusal(v1::ERROR_REASON_PERMISSION_DENIED, kEveryProject,

@@ -40,6 +40,7 @@ namespace milepost::coordinator {
 
 class Coordinator;
 class Gate;
+class JoinTable;
 
 // What a call is about.
 struct Subject {
@@ -88,6 +89,7 @@ class GateCall {
   }
 
   const v1::Principal& principal() const { return principal_; }
+  const std::string& peer() const { return peer_; }  // as gRPC names it
   bool Sees(const std::string& project) const;
   // For the audit log, where the request does not say.
   void About(const std::string& resource, const std::string& project);
@@ -130,6 +132,7 @@ class GateCall {
 struct GateOptions {
   bool tls = false;
   std::string denied_workers;  // the file; empty: none is denied
+  JoinTable* joins = nullptr;  // outlives the gate; null: no join token is known
   Limits limits;
 };
 
@@ -141,6 +144,7 @@ class Gate {
         tokens_(tokens),
         audit_(audit),
         tls_(options.tls),
+        joins_(options.joins),
         denied_(options.denied_workers),
         limiter_(options.limits) {}
 
@@ -161,6 +165,9 @@ class Gate {
   // methods that are not in the table.
   std::shared_ptr<grpc::AuthMetadataProcessor> Processor();
 
+  // UNAUTHENTICATED: the worker of this id is shut out.
+  absl::Status CheckNotDenied(absl::string_view worker_id) const;
+
   TokenTable& tokens() { return *tokens_; }
   // A call counts against limits until then: it has a thread.
   CallEnds& call_ends() { return call_ends_; }
@@ -169,7 +176,6 @@ class Gate {
   friend class GateCall;
   class MetadataProcessor;
   void Watch(GateCall* call, std::function<bool()> goes_on);
-  absl::Status CheckNotDenied(absl::string_view worker_id) const;
   grpc::Status CheckMetadata(absl::string_view path, absl::string_view authorization,
                              const grpc::AuthContext& connection) const;
 
@@ -177,6 +183,7 @@ class Gate {
   TokenTable* const tokens_;
   AuditLog* const audit_;
   const bool tls_;
+  JoinTable* const joins_;
   mutable DenyList denied_;
   RateLimiter limiter_;
   RateLimiter rank_limiter_{kRankLimits};

@@ -20,6 +20,7 @@
 #include "milepost/v1/auth.grpc.pb.h"
 #include "milepost/v1/checkpoint.grpc.pb.h"
 #include "milepost/v1/job.grpc.pb.h"
+#include "milepost/v1/join.grpc.pb.h"
 #include "milepost/v1/queue.grpc.pb.h"
 #include "milepost/v1/worker.grpc.pb.h"
 
@@ -88,6 +89,19 @@ class SecureServerTest : public ::testing::Test {
     v1::CreateTokenResponse response;
     const grpc::Status status = v1::AuthService::NewStub(MakeChannel(User(AdminToken())))
                                     ->CreateToken(&context, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return response;
+  }
+  // Made by the admin, for an hour unless the request says otherwise. Needs
+  // options_.worker_authority.
+  v1::CreateJoinTokenResponse MakeJoinToken(v1::CreateJoinTokenRequest request) {
+    if (!request.has_expire_time()) {
+      *request.mutable_expire_time() = ToProto(absl::Now() + absl::Hours(1));
+    }
+    grpc::ClientContext context;
+    v1::CreateJoinTokenResponse response;
+    const grpc::Status status = v1::JoinService::NewStub(MakeChannel(User(AdminToken())))
+                                    ->CreateJoinToken(&context, request, &response);
     EXPECT_TRUE(status.ok()) << status.error_message();
     return response;
   }

@@ -28,7 +28,9 @@
 #include "coordinator/rpc/template_table.h"
 #include "coordinator/security/audit_log.h"
 #include "coordinator/security/init_pki.h"
+#include "coordinator/security/join_table.h"
 #include "coordinator/security/token_table.h"
+#include "coordinator/security/worker_authority.h"
 #include "coordinator/webhooks/courier.h"
 
 namespace milepost::coordinator {
@@ -73,6 +75,45 @@ struct CoordinatorServer::Rpc {
   std::unique_ptr<grpc::Server> server;
 };
 
+class CoordinatorServer::StoredJoins : public JoinRecords {
+ public:
+  explicit StoredJoins(Store* store) : store_(store) {}
+  absl::Status Put(const v1::JoinTokenRecord& token) override {
+    return store_->PutJoinToken(token);
+  }
+  absl::Status RemoveToken(const std::string& name) override {
+    return store_->DeleteJoinToken(name);
+  }
+  absl::Status Put(const v1::JoinedWorkerRecord& worker, const v1::JoinTokenRecord* used) override {
+    return store_->PutJoined(worker, used);
+  }
+  absl::Status RemoveWorker(const std::string& worker_id) override {
+    return store_->DeleteJoined(worker_id);
+  }
+
+ private:
+  Store* const store_;
+};
+
+// Who becomes a worker with a token.
+absl::Status CoordinatorServer::OpenJoins(const ServerOptions& options) {
+  stored_joins_ = std::make_unique<StoredJoins>(store_.get());
+  MP_ASSIGN_OR_RETURN(std::vector<v1::JoinTokenRecord> tokens, store_->LoadJoinTokens());
+  MP_ASSIGN_OR_RETURN(std::vector<v1::JoinedWorkerRecord> workers, store_->LoadJoined());
+  joins_ = std::make_unique<JoinTable>(stored_joins_.get(), std::move(tokens), std::move(workers));
+  if (options.worker_authority.empty()) return absl::OkStatus();
+  if (options.tls_dir.empty()) {
+    return absl::InvalidArgumentError(
+        "--worker-authority: needs --tls: without it no worker has a certificate");
+  }
+  MP_ASSIGN_OR_RETURN(WorkerAuthority authority,
+                      WorkerAuthority::Open({.dir = options.worker_authority,
+                                             .tls_dir = options.tls_dir,
+                                             .lifetime = options.worker_certificate_life}));
+  authority_ = std::make_unique<WorkerAuthority>(std::move(authority));
+  return absl::OkStatus();
+}
+
 // Whom it lets in.
 absl::Status CoordinatorServer::OpenGate(const ServerOptions& options) {
   MP_ASSIGN_OR_RETURN(std::vector<v1::TokenRecord> records, store_->LoadTokens());
@@ -89,7 +130,8 @@ absl::Status CoordinatorServer::OpenGate(const ServerOptions& options) {
   if (!audit.empty()) {
     MP_ASSIGN_OR_RETURN(audit_, AuditLog::Open({.path = audit}));
   }
-  GateOptions gate{.tls = tls, .limits = options.limits};
+  MP_RETURN_IF_ERROR(OpenJoins(options));
+  GateOptions gate{.tls = tls, .joins = joins_.get(), .limits = options.limits};
   if (tls) gate.denied_workers = absl::StrCat(options.tls_dir, "/", kDeniedWorkersFile);
   gate_ = std::make_unique<Gate>(coordinator_.get(), tokens_.get(), audit_.get(), gate);
   return absl::OkStatus();
@@ -177,6 +219,8 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   Coordinator* coordinator = server->coordinator_.get();
   Gate* gate = server->gate_.get();
   rpc.services.push_back(MakeAuthService(gate));
+  rpc.services.push_back(
+      MakeJoinService(coordinator, gate, server->joins_.get(), server->authority_.get()));
   rpc.services.push_back(MakeJobService(coordinator, gate));
   rpc.services.push_back(MakeQueueService(coordinator, gate));
   rpc.services.push_back(MakeTemplateService(server->templates_.get(), gate));

@@ -33,6 +33,10 @@ struct ServerOptions {
   // The coordinator's certificate, its key, the authority's (common/rpc/endpoint.h), and the digest
   // of the first admin token. Empty: plain text, every caller may do everything; loopback only.
   std::string tls_dir;
+  // ca.crt and ca.key of the authority that signs the certificates of workers which join with a
+  // token. Empty: none is signed. Needs tls_dir.
+  std::string worker_authority;
+  absl::Duration worker_certificate_life = absl::Hours(24 * 7);
   Limits limits;  // of each caller; not on loopback without TLS
   // Where calls that change something and refusals are written; empty: with TLS audit.log in the
   // store's folder, else nowhere.
@@ -55,8 +59,10 @@ void TuneProcess();
 class AuditLog;
 class Gate;
 class HttpPages;
+class JoinTable;
 class TemplateTable;
 class TokenTable;
+class WorkerAuthority;
 
 class CoordinatorServer {
  public:
@@ -78,16 +84,21 @@ class CoordinatorServer {
 
  private:
   struct Rpc;
+  class StoredJoins;
   class WebhookListener;
   CoordinatorServer();
 
   absl::Status OpenGate(const ServerOptions& options);
+  absl::Status OpenJoins(const ServerOptions& options);
   absl::Status OpenHttp(const ServerOptions& options);
 
   std::unique_ptr<Store> store_;
   std::unique_ptr<WebhookListener> webhooks_;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<TokenTable> tokens_;
+  std::unique_ptr<StoredJoins> stored_joins_;
+  std::unique_ptr<JoinTable> joins_;
+  std::unique_ptr<WorkerAuthority> authority_;
   std::unique_ptr<TemplateTable> templates_;
   std::unique_ptr<AuditLog> audit_;
   std::unique_ptr<Gate> gate_;

@@ -1,6 +1,6 @@
 // The gRPC services, each a thin translation to the Coordinator and its store. They block one
 // server thread per call in progress. Each lets in whom
-// the gate lets in. Coordinator, gate and table must outlive them.
+// the gate lets in. Coordinator, gate, tables and authority must outlive them.
 #ifndef MILEPOST_COORDINATOR_RPC_SERVICES_H_
 #define MILEPOST_COORDINATOR_RPC_SERVICES_H_
 
@@ -14,7 +14,9 @@ namespace milepost::coordinator {
 
 class Coordinator;
 class Gate;
+class JoinTable;
 class TemplateTable;
+class WorkerAuthority;
 
 std::unique_ptr<grpc::Service> MakeJobService(Coordinator* coordinator, Gate* gate);
 std::unique_ptr<grpc::Service> MakeQueueService(Coordinator* coordinator, Gate* gate);
@@ -22,6 +24,9 @@ std::unique_ptr<grpc::Service> MakeWorkerService(Coordinator* coordinator, Gate*
 std::unique_ptr<grpc::Service> MakeRendezvousService(Coordinator* coordinator, Gate* gate);
 std::unique_ptr<grpc::Service> MakeCheckpointService(Coordinator* coordinator, Gate* gate);
 std::unique_ptr<grpc::Service> MakeAuthService(Gate* gate);
+// `authority` null: it has no key, and nobody joins.
+std::unique_ptr<grpc::Service> MakeJoinService(Coordinator* coordinator, Gate* gate,
+                                               JoinTable* joins, const WorkerAuthority* authority);
 std::unique_ptr<grpc::Service> MakeTemplateService(TemplateTable* templates, Gate* gate);
 
 }  // namespace milepost::coordinator

@@ -28,6 +28,7 @@ namespace milepost::coordinator {
 namespace {
 
 constexpr char kWorkerList[] = "workers";
+constexpr char kPoolLabel[] = "pool";
 
 constexpr absl::Duration kLongestKeyWait = absl::Minutes(10);
 
@@ -68,8 +69,8 @@ class SessionReactor final
     if (!message_.has_hello()) {
       return End(absl::InvalidArgumentError("the first message must be Hello"));
     }
-    const v1::Hello hello = std::move(*message_.mutable_hello());
-    if (absl::Status status = CheckIsItself(hello); !status.ok()) {
+    v1::Hello hello = std::move(*message_.mutable_hello());
+    if (absl::Status status = CheckIsItself(&hello); !status.ok()) {
       call_.Record(status);
       return End(status);
     }
@@ -101,14 +102,30 @@ class SessionReactor final
         call_(gate, context, "WorkerService/Session", nullptr) {}
 
   // A worker is who its certificate says; on loopback without TLS whoever it says.
-  absl::Status CheckIsItself(const v1::Hello& hello) {
-    const std::string name = WorkerName(hello.worker_id());
+  absl::Status CheckIsItself(v1::Hello* hello) {
+    const std::string name = WorkerName(hello->worker_id());
     call_.About(name, "");
     const std::string& shown = call_.principal().name();
-    if (shown == name || shown == LocalPrincipal().name()) return absl::OkStatus();
+    if (shown == name) return SetPool(name, hello);
+    if (shown == LocalPrincipal().name()) return absl::OkStatus();
     return Refusal(v1::ERROR_REASON_PERMISSION_DENIED, name,
                    absl::StrCat("the certificate is that of ", shown, ", which cannot speak for ",
                                 CutUtf8(name, 200)));
+  }
+
+  // Nor may it say that it is of another pool than its certificate names.
+  absl::Status SetPool(const std::string& name, v1::Hello* hello) {
+    const std::string& pool = call_.principal().pool();
+    if (pool.empty()) return absl::OkStatus();
+    const auto said = hello->labels().find(kPoolLabel);
+    if (said != hello->labels().end() && said->second != pool) {
+      return Refusal(v1::ERROR_REASON_PERMISSION_DENIED, name,
+                     absl::StrCat("the certificate of ", name, " is for pool ", pool,
+                                  ", not for its label ", kPoolLabel, "=",
+                                  CutUtf8(said->second, 200), ": start it without the label"));
+    }
+    (*hello->mutable_labels())[kPoolLabel] = pool;
+    return absl::OkStatus();
   }
 
   void ReadNext() {

@@ -1,22 +1,19 @@
 #include "coordinator/security/init_pki.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <filesystem>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/atomic_file.h"
 #include "common/pki/certificate.h"
 #include "common/regular_file.h"
 #include "common/rpc/endpoint.h"
 #include "common/status_macros.h"
-#include "common/unique_fd.h"
+#include "common/worker_id.h"
 #include "coordinator/security/token_text.h"
 
 namespace milepost::coordinator {
@@ -25,9 +22,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr absl::Duration kAuthorityLifetime = absl::Hours(24 * 3650);
-constexpr mode_t kSecret = 0600;
-constexpr mode_t kPublic = 0644;
-constexpr size_t kMaxWorkerIdBytes = 63;
 constexpr size_t kMaxFileBytes = 1 << 20;
 
 absl::Status MakeFolder(const std::string& path) {
@@ -36,21 +30,6 @@ absl::Status MakeFolder(const std::string& path) {
   const bool made = fs::create_directories(path, error);
   if (!error && (!made || chmod(path.c_str(), 0700) == 0)) return absl::OkStatus();
   return absl::ErrnoToStatus(error ? error.value() : errno, absl::StrCat("cannot make ", path));
-}
-
-// All or nothing, and never readable by others in between.
-absl::Status WriteFile(const std::string& path, const std::string& text, mode_t mode) {
-  const std::string temporary = absl::StrCat(path, ".tmp.", getpid());
-  unlink(temporary.c_str());
-  UniqueFd fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
-  const bool written =
-      fd.ok() && fchmod(fd.get(), mode) == 0 &&
-      write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
-      fsync(fd.get()) == 0 && std::rename(temporary.c_str(), path.c_str()) == 0;
-  if (written) return absl::OkStatus();
-  const absl::Status status = absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
-  unlink(temporary.c_str());
-  return status;
 }
 
 // Empty: there is no such file.
@@ -64,20 +43,8 @@ absl::StatusOr<std::string> KeyIn(const std::string& path) {
   MP_ASSIGN_OR_RETURN(std::string key, ReadFile(path));
   if (!key.empty()) return key;
   MP_ASSIGN_OR_RETURN(key, MakePrivateKey());
-  MP_RETURN_IF_ERROR(WriteFile(path, key, kSecret));
+  MP_RETURN_IF_ERROR(WriteFileAtOnce(path, key, kSecretMode));
   return key;
-}
-
-absl::Status CheckWorkerId(const std::string& id) {
-  const bool good = std::all_of(id.begin(), id.end(), [](char c) {
-    return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
-  });
-  if (good && !id.empty() && id.size() <= kMaxWorkerIdBytes && id[0] != '.') {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat("--worker: must be 1 to ", kMaxWorkerIdBytes,
-                                                 " letters, digits, '-', '_' and '.', not '",
-                                                 id.substr(0, 100), "'"));
 }
 
 class Maker {
@@ -85,7 +52,8 @@ class Maker {
   Maker(const PkiRequest& request, absl::Time now) : request_(request), now_(now) {}
 
   absl::StatusOr<std::vector<std::string>> Run() {
-    for (const std::string& id : request_.workers) MP_RETURN_IF_ERROR(CheckWorkerId(id));
+    for (const std::string& id : request_.workers)
+      MP_RETURN_IF_ERROR(Annotate(CheckWorkerId(id), "--worker"));
     MP_RETURN_IF_ERROR(MakeFolder(request_.dir));
     MP_RETURN_IF_ERROR(FindAuthority());
     MP_RETURN_IF_ERROR(IssueCoordinator());
@@ -115,7 +83,7 @@ class Maker {
     MP_ASSIGN_OR_RETURN(const std::string key, KeyIn(Path("ca/ca.key")));
     MP_ASSIGN_OR_RETURN(authority_,
                         MakeAuthority("milepost authority", key, now_, kAuthorityLifetime));
-    MP_RETURN_IF_ERROR(WriteFile(Path("ca/ca.crt"), authority_.certificate, kPublic));
+    MP_RETURN_IF_ERROR(WriteFileAtOnce(Path("ca/ca.crt"), authority_.certificate, kPublicMode));
     made_.push_back(absl::StrCat(Path("ca"), ": the authority; its key signs whoever is let in"));
     return absl::OkStatus();
   }
@@ -140,8 +108,8 @@ class Maker {
     MP_ASSIGN_OR_RETURN(const std::string key, KeyIn(folder.key()));
     MP_ASSIGN_OR_RETURN(const std::string certificate,
                         IssueCertificate(authority_, wanted, key, now_, request_.lifetime));
-    MP_RETURN_IF_ERROR(WriteFile(folder.authority(), authority_.certificate, kPublic));
-    MP_RETURN_IF_ERROR(WriteFile(folder.certificate(), certificate, kPublic));
+    MP_RETURN_IF_ERROR(WriteFileAtOnce(folder.authority(), authority_.certificate, kPublicMode));
+    MP_RETURN_IF_ERROR(WriteFileAtOnce(folder.certificate(), certificate, kPublicMode));
     made_.push_back(
         absl::StrCat(folder.path, ": until ",
                      absl::FormatTime("%Y-%m-%d", now_ + request_.lifetime, absl::UTCTimeZone()),
@@ -151,12 +119,12 @@ class Maker {
 
   absl::Status MakeAdmin() {
     MP_RETURN_IF_ERROR(MakeFolder(Path("client")));
-    MP_RETURN_IF_ERROR(WriteFile(Path("client/ca.crt"), authority_.certificate, kPublic));
+    MP_RETURN_IF_ERROR(WriteFileAtOnce(Path("client/ca.crt"), authority_.certificate, kPublicMode));
     const std::string digest = absl::StrCat(Path("coordinator/"), kAdminTokenFile);
     if (fs::exists(digest)) return absl::OkStatus();
     const NewToken token = MakeToken();
-    MP_RETURN_IF_ERROR(WriteFile(Path("client/admin-token"), token.text + "\n", kSecret));
-    MP_RETURN_IF_ERROR(WriteFile(digest, TokenDigestLine(token), kSecret));
+    MP_RETURN_IF_ERROR(WriteFileAtOnce(Path("client/admin-token"), token.text + "\n", kSecretMode));
+    MP_RETURN_IF_ERROR(WriteFileAtOnce(digest, TokenDigestLine(token), kSecretMode));
     made_.push_back(absl::StrCat(Path("client"),
                                  ": the first admin token: milepost auth login "
                                  "--coordinator HOST:PORT --ca ",

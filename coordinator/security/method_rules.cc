@@ -6,6 +6,7 @@ namespace milepost::coordinator {
 namespace {
 
 using v1::ROLE_ADMIN;
+using v1::ROLE_JOINER;
 using v1::ROLE_SUBMITTER;
 using v1::ROLE_UNSPECIFIED;
 using v1::ROLE_VIEWER;
@@ -79,6 +80,13 @@ constexpr MethodRule kRules[] = {
     {"/milepost.v1.AuthService/CreateToken", ROLE_ADMIN, Scope::kVisible, Audit::kAlways},
     {"/milepost.v1.AuthService/ListTokens", ROLE_UNSPECIFIED, Scope::kVisible, Audit::kRefusals},
     {"/milepost.v1.AuthService/RevokeToken", ROLE_UNSPECIFIED, Scope::kVisible, Audit::kAlways},
+
+    {"/milepost.v1.JoinService/CreateJoinToken", ROLE_ADMIN, Scope::kCluster, Audit::kAlways},
+    {"/milepost.v1.JoinService/ListJoinTokens", ROLE_ADMIN, Scope::kCluster, Audit::kRefusals},
+    {"/milepost.v1.JoinService/RevokeJoinToken", ROLE_ADMIN, Scope::kCluster, Audit::kAlways},
+    {"/milepost.v1.JoinService/JoinWorker", ROLE_JOINER, Scope::kCluster, Audit::kAlways},
+    {"/milepost.v1.JoinService/RenewWorkerCertificate", ROLE_WORKER, Scope::kCluster,
+     Audit::kAlways},
 };
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace milepost::coordinator {
 enum class Scope {
   kProject,  // a job, a checkpoint or a project that the request names
   kVisible,  // nothing by itself: the answer holds what the caller may see
-  kCluster,  // queues, workers: a role for "*"
+  kCluster,  // queues, workers, who joins: a role for "*"
   kAttempt,  // a worker's own jobs
 };
 

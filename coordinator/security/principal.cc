@@ -19,8 +19,10 @@ v1::Principal WithGrant(std::string name, v1::Role role) {
   return principal;
 }
 
+bool StandsAlone(v1::Role role) { return role == v1::ROLE_WORKER || role == v1::ROLE_JOINER; }
+
 bool RoleIncludes(v1::Role held, v1::Role wanted) {
-  if (held == v1::ROLE_WORKER || wanted == v1::ROLE_WORKER) return held == wanted;
+  if (StandsAlone(held) || StandsAlone(wanted)) return held == wanted;
   return held != v1::ROLE_UNSPECIFIED && held >= wanted;
 }
 
@@ -34,8 +36,14 @@ v1::Principal LocalPrincipal() {
   return local;
 }
 
-v1::Principal WorkerPrincipal(const std::string& worker) {
-  return WithGrant(worker, v1::ROLE_WORKER);
+v1::Principal WorkerPrincipal(const std::string& worker, const std::string& pool) {
+  v1::Principal principal = WithGrant(worker, v1::ROLE_WORKER);
+  principal.set_pool(pool);
+  return principal;
+}
+
+v1::Principal JoinerPrincipal(const std::string& token) {
+  return WithGrant(token, v1::ROLE_JOINER);
 }
 
 bool HasRole(const v1::Principal& principal, absl::string_view project, v1::Role role) {

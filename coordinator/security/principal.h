@@ -15,8 +15,10 @@ inline constexpr char kDefaultProject[] = "default";
 
 // "local": everybody on loopback without TLS, who may do everything.
 v1::Principal LocalPrincipal();
-// The holder of the certificate of "workers/<id>".
-v1::Principal WorkerPrincipal(const std::string& worker);
+// The holder of the certificate of "workers/<id>", of this pool where it names one.
+v1::Principal WorkerPrincipal(const std::string& worker, const std::string& pool = "");
+// The holder of "joinTokens/<id>".
+v1::Principal JoinerPrincipal(const std::string& token);
 
 // Does it have `role`, or one that includes it, for the project ("*": for all of them)? An admin is
 // a submitter, and that a viewer; a worker is neither.

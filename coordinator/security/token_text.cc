@@ -13,9 +13,10 @@
 namespace milepost::coordinator {
 namespace {
 
-constexpr absl::string_view kTokenPrefix = "mpt_";
 constexpr size_t kIdDigits = 12;
 constexpr size_t kSecretBytes = 32;
+
+absl::string_view PrefixOf(TokenKind kind) { return kind == TokenKind::kUser ? "mpt_" : "mpj_"; }
 
 bool IsHex(absl::string_view text, size_t digits) {
   return text.size() == digits && std::all_of(text.begin(), text.end(), [](char c) {
@@ -25,16 +26,16 @@ bool IsHex(absl::string_view text, size_t digits) {
 
 }  // namespace
 
-NewToken MakeToken() {
+NewToken MakeToken(TokenKind kind) {
   NewToken token;
   token.id = RandomHex(kIdDigits / 2);
-  token.text = absl::StrCat(kTokenPrefix, token.id, "_", RandomHex(kSecretBytes));
+  token.text = absl::StrCat(PrefixOf(kind), token.id, "_", RandomHex(kSecretBytes));
   token.sha256 = Sha256(token.text);
   return token;
 }
 
-std::string TokenIdOf(absl::string_view text) {
-  if (!absl::ConsumePrefix(&text, kTokenPrefix)) return "";
+std::string TokenIdOf(absl::string_view text, TokenKind kind) {
+  if (!absl::ConsumePrefix(&text, PrefixOf(kind))) return "";
   const bool good = text.size() == kIdDigits + 1 + 2 * kSecretBytes && text[kIdDigits] == '_' &&
                     IsHex(text.substr(0, kIdDigits), kIdDigits) &&
                     IsHex(text.substr(kIdDigits + 1), 2 * kSecretBytes);

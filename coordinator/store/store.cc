@@ -200,6 +200,54 @@ absl::StatusOr<std::vector<v1::TokenRecord>> Store::LoadTokens() {
   return records;
 }
 
+absl::Status Store::PutJoinToken(const v1::JoinTokenRecord& record) {
+  rocksdb::WriteBatch batch;
+  batch.Put(database_->meta(), kJoinTokenPrefix + record.token().name(),
+            record.SerializeAsString());
+  return database_->Write(&batch, /*sync=*/true);
+}
+
+absl::Status Store::DeleteJoinToken(const std::string& name) {
+  rocksdb::WriteBatch batch;
+  batch.Delete(database_->meta(), kJoinTokenPrefix + name);
+  return database_->Write(&batch, /*sync=*/true);
+}
+
+absl::Status Store::PutJoined(const v1::JoinedWorkerRecord& record,
+                              const v1::JoinTokenRecord* used) {
+  rocksdb::WriteBatch batch;
+  batch.Put(database_->meta(), kJoinedPrefix + record.worker_id(), record.SerializeAsString());
+  if (used != nullptr) {
+    batch.Put(database_->meta(), kJoinTokenPrefix + used->token().name(),
+              used->SerializeAsString());
+  }
+  return database_->Write(&batch, /*sync=*/true);
+}
+
+absl::Status Store::DeleteJoined(const std::string& worker_id) {
+  rocksdb::WriteBatch batch;
+  batch.Delete(database_->meta(), kJoinedPrefix + worker_id);
+  return database_->Write(&batch, /*sync=*/true);
+}
+
+absl::StatusOr<std::vector<v1::JoinTokenRecord>> Store::LoadJoinTokens() {
+  std::vector<v1::JoinTokenRecord> records;
+  MP_RETURN_IF_ERROR(
+      ScanRecords(*database_, kJoinTokenPrefix, [&](absl::string_view, absl::string_view value) {
+        return ParseRecord(value, "join token", &records.emplace_back());
+      }));
+  return records;
+}
+
+absl::StatusOr<std::vector<v1::JoinedWorkerRecord>> Store::LoadJoined() {
+  std::vector<v1::JoinedWorkerRecord> records;
+  MP_RETURN_IF_ERROR(
+      ScanRecords(*database_, kJoinedPrefix, [&](absl::string_view, absl::string_view value) {
+        return ParseRecord(value, "worker that has joined", &records.emplace_back());
+      }));
+  return records;
+}
+
 absl::Status Store::PutTemplate(const v1::TemplateRecord& record) {
   rocksdb::WriteBatch batch;
   batch.Put(database_->meta(), kTemplatePrefix + record.template_().name(),

@@ -92,6 +92,15 @@ class Store {
   absl::StatusOr<std::vector<v1::TokenRecord>> LoadTokens();
 
   // On the disk when they return.
+  absl::Status PutJoinToken(const v1::JoinTokenRecord& record);
+  absl::Status DeleteJoinToken(const std::string& name);
+  // Both or neither. `used` may be null.
+  absl::Status PutJoined(const v1::JoinedWorkerRecord& record, const v1::JoinTokenRecord* used);
+  absl::Status DeleteJoined(const std::string& worker_id);
+  absl::StatusOr<std::vector<v1::JoinTokenRecord>> LoadJoinTokens();
+  absl::StatusOr<std::vector<v1::JoinedWorkerRecord>> LoadJoined();
+
+  // On the disk when they return.
   absl::Status PutTemplate(const v1::TemplateRecord& record);
   absl::Status DeleteTemplate(const std::string& name);
   absl::StatusOr<std::vector<v1::TemplateRecord>> LoadTemplates();

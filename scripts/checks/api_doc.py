@@ -14,7 +14,7 @@ DOCUMENT = "docs/api.md"
 FOLDER = "proto/milepost/v1"
 # In this order. The job spec has a page of its own; records of the store and what passes between a
 # worker and its trainers are not on the network.
-FILES = ["job", "queue", "worker", "template", "checkpoint", "auth",
+FILES = ["job", "queue", "worker", "join", "template", "checkpoint", "auth",
          "error_details"]
 
 INTRODUCTION = """# API

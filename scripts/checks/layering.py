@@ -62,7 +62,7 @@ ALLOWED = {
     "coordinator/core": {"common", "common/spec"},
     "coordinator/store": {"common", "coordinator/core", "engine/state"},
     "coordinator/webhooks": {"common", "common/spec"},
-    "coordinator/security": {"common", "common/pki", "common/rpc"},
+    "coordinator/security": {"common", "common/pki", "common/rpc", "common/spec"},
     "coordinator/election": {"common", "common/rpc"},
     "coordinator/metrics": {"common", "coordinator/core"},
     "coordinator/rpc": {"common", "common/spec", "common/rpc", "common/pki", "coordinator/core",
@@ -79,12 +79,14 @@ ALLOWED = {
     "worker/gpu/testing": {"common", "worker/gpu"},
     "worker/doctor": {"common", "worker/gpu"},
     "worker/agent": {"common", "common/pki", "common/rpc", "common/spec", "worker/gpu"},
+    # The coordinator for its tests alone, which ask one.
+    "worker/join": {"common", "common/pki", "common/rpc", "coordinator/rpc"},
     "worker/memory_state": {"common", "engine/runtime", "engine/comm"} | PURE_ENGINE,
     "worker/trainer": {"common", "common/spec", "common/rpc", "engine/runtime", "engine/comm",
                        "engine/data", "engine/optim", "worker/memory_state"} | PURE_ENGINE,
     # The two trainers' devices.
     "worker": {"common", "common/flags", "common/rpc", "common/spec", "common/systemd",
-               "worker/gpu", "worker/doctor", "worker/agent", "worker/trainer",
+               "worker/gpu", "worker/doctor", "worker/agent", "worker/join", "worker/trainer",
                "engine/runtime", "engine/runtime/cuda"},
     "client/api": {"common", "common/rpc"},
     # The coordinator for its tests alone, which ask one.

@@ -190,7 +190,10 @@ std::vector<std::string> Cluster::CoordinatorCommand(const std::string& data_dir
                                    "--resize-seconds", absl::StrCat(options_.resize_seconds),
                                    // Hosts are made to fail here more often than in years.
                                    "--exclude-after", "0"};
-  if (options_.tls) argv.insert(argv.end(), {"--tls", folder_ + "/pki/coordinator"});
+  if (options_.tls) {
+    argv.insert(argv.end(),
+                {"--tls", folder_ + "/pki/coordinator", "--worker-authority", folder_ + "/pki/ca"});
+  }
   if (options_.coordinators == 1) return argv;
   argv.insert(argv.end(), {"--etcd", etcd_->address()});
   if (options_.tls) argv.insert(argv.end(), {"--etcd-tls", EtcdIdentity()});

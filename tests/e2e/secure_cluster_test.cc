@@ -55,6 +55,30 @@ class SecureClusterTest : public testing::Test {
     EXPECT_TRUE(end.ok()) << end.status();
     return {end.ok() ? end->exit_code : -1, TextOf(base + ".out"), TextOf(base + ".err")};
   }
+  // A host's worker, of two slots, with these flags too.
+  Subprocess JoiningWorker(const std::vector<std::string>& flags) {
+    SpawnOptions options;
+    options.argv = {SiblingBinary("milepost-worker"),
+                    "--coordinator",
+                    cluster_.address(),
+                    "--data-dir",
+                    folder_ + "/joined",
+                    "--slots",
+                    "2",
+                    "--memory-dir",
+                    "",
+                    "--id",
+                    "joined-1"};
+    if (const char* bin = std::getenv("MILEPOST_BIN_DIR")) {
+      options.argv[0] = std::string(bin) + "/milepost-worker";
+    }
+    options.argv.insert(options.argv.end(), flags.begin(), flags.end());
+    options.out = Redirect::File(folder_ + "/joined.log");
+    options.err = Redirect::File(folder_ + "/joined.log");
+    auto process = Subprocess::Spawn(std::move(options));
+    EXPECT_TRUE(process.ok()) << process.status();
+    return *std::move(process);
+  }
   std::string Pki(const std::string& file) const { return folder_ + "/pki/" + file; }
 
   const std::string folder_ = MakeFolder("milepost_secure");
@@ -129,6 +153,41 @@ TEST_F(SecureClusterTest, UsersLogInAndAreHeldToTheirRoles) {
   ran = Milepost("alice", {"job", "list"});
   EXPECT_EQ(ran.exit_code, 1);
   EXPECT_THAT(ran.err, HasSubstr("chmod 600"));
+}
+
+TEST_F(SecureClusterTest, AHostJoinsWithATokenAndNeedsItNoMore) {
+  Ran ran = Milepost("admin", {"auth", "login", "--coordinator", cluster_.address(), "--ca",
+                               Pki("client/ca.crt"), "--token-file", Pki("client/admin-token")});
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  ran = Milepost("admin", {"worker", "token", "create", "--pool", "cpu", "--name", "joined-*"});
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_THAT(ran.out, testing::StartsWith("mpj_"));
+  EXPECT_THAT(ran.err, HasSubstr("one host may join pool cpu"));
+  const std::string token = folder_ + "/join-token";
+  std::ofstream(token) << ran.out;
+  // The jobs below run on this host alone.
+  EXPECT_EQ(cluster_.StopWorker(0), 0);
+  EXPECT_EQ(cluster_.StopWorker(1), 0);
+  Subprocess worker = JoiningWorker({"--join-token-file", token});
+  v1::Job end = cluster_.Await(cluster_.Submit(SmallJob(folder_, 5)), IsTerminal);
+  EXPECT_EQ(end.state(), v1::JOB_STATE_SUCCEEDED) << end.DebugString();
+  ran = Milepost("admin", {"worker", "describe", "joined-1", "-o", "json"});
+  EXPECT_THAT(ran.out, HasSubstr("\"pool\": \"cpu\"")) << ran.err;
+  ran = Milepost("admin", {"worker", "token", "list"});
+  EXPECT_THAT(ran.out, HasSubstr("1/1"));
+  ran = Milepost("admin", {"worker", "token", "list", "-o", "name"});
+  const std::string name = ran.out.substr(0, ran.out.find('\n'));
+  ran = Milepost("admin", {"worker", "token", "revoke", name});
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+
+  (void)worker.Signal(SIGTERM);
+  EXPECT_EQ(worker.Wait(absl::Now() + absl::Seconds(60))->exit_code, 0);
+  std::filesystem::remove(token);
+  Subprocess again = JoiningWorker({});
+  end = cluster_.Await(cluster_.Submit(SmallJob(folder_, 5)), IsTerminal);
+  EXPECT_EQ(end.state(), v1::JOB_STATE_SUCCEEDED) << end.DebugString();
+  (void)again.Signal(SIGTERM);
+  EXPECT_EQ(again.Wait(absl::Now() + absl::Seconds(60))->exit_code, 0);
 }
 
 }  // namespace

@@ -11,13 +11,13 @@
 #include <random>
 #include <system_error>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/incarnation.h"
 #include "common/regular_file.h"
 #include "common/status_macros.h"
+#include "common/worker_id.h"
 
 namespace milepost::worker {
 
@@ -85,12 +85,8 @@ absl::StatusOr<UniqueFd> LockFolder(const std::string& folder) {
 
 }  // namespace
 
-absl::Status CheckWorkerId(const std::string& id) {
-  bool valid = !id.empty() && id.size() <= 63;
-  for (char c : id) valid = valid && (absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.');
-  if (valid) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "worker id \"", id, "\": letters, digits, '-', '_' and '.', 1 to 63 characters"));
+absl::StatusOr<std::string> StoredWorkerId(const std::string& data_dir) {
+  return ReadSmallFile(data_dir + "/worker-id");
 }
 
 std::string HostName() {
@@ -104,7 +100,7 @@ absl::StatusOr<Identity> Identity::Load(const std::string& data_dir, const std::
   if (!wanted_id.empty()) MP_RETURN_IF_ERROR(CheckWorkerId(wanted_id));
   Identity identity;
   MP_ASSIGN_OR_RETURN(identity.lock_, LockFolder(data_dir));
-  MP_ASSIGN_OR_RETURN(std::string stored_id, ReadSmallFile(data_dir + "/worker-id"));
+  MP_ASSIGN_OR_RETURN(std::string stored_id, StoredWorkerId(data_dir));
   if (!stored_id.empty() && !wanted_id.empty() && stored_id != wanted_id) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the data directory ", data_dir, " belongs to worker \"", stored_id, "\", not \"",

@@ -45,8 +45,9 @@ class Identity {
   int64_t incarnation_ = 0;
 };
 
-// Letters, digits, '-', '_' and '.', 1 to 63 characters.
-absl::Status CheckWorkerId(const std::string& id);
+// The id that a data directory belongs to; empty: it has none yet. Blocks on the disk. Errors: the
+// path and what failed.
+absl::StatusOr<std::string> StoredWorkerId(const std::string& data_dir);
 
 // This host's name; "host" when it has none that is a valid id.
 std::string HostName();

@@ -1,0 +1,60 @@
+// Signs the certificates of workers that join with a token.
+//
+//   MP_ASSIGN_OR_RETURN(WorkerAuthority authority, WorkerAuthority::Open({.dir = "/etc/pki/ca",
+//                                                                         .tls_dir = tls_dir}));
+//   MP_ASSIGN_OR_RETURN(KeyPair keys, authority.Read());
+//   MP_ASSIGN_OR_RETURN(v1::WorkerCertificate made,
+//                       authority.Issue(keys, "gpu-01", "a100", request, now));
+//
+// Files are read each time: what replaces them counts from then on. Thread-safe; blocks on the
+// disk.
+#ifndef MILEPOST_COORDINATOR_SECURITY_WORKER_AUTHORITY_H_
+#define MILEPOST_COORDINATOR_SECURITY_WORKER_AUTHORITY_H_
+
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/pki/certificate.h"
+#include "milepost/v1/join.pb.h"
+
+namespace milepost::coordinator {
+
+inline constexpr size_t kMostRequestBytes = 16 << 10;
+
+struct WorkerAuthorityOptions {
+  std::string dir;      // holds ca.crt and ca.key
+  std::string tls_dir;  // the coordinator's, whose ca.crt says whom it trusts
+  absl::Duration lifetime = absl::Hours(24 * 7);
+};
+
+class WorkerAuthority {
+ public:
+  // Errors as those of Read.
+  static absl::StatusOr<WorkerAuthority> Open(WorkerAuthorityOptions options);
+
+  // NOT_FOUND, PERMISSION_DENIED: a file that is missing, or a key that others may read;
+  // INVALID_ARGUMENT: they do not belong together; FAILED_PRECONDITION: the coordinator does not
+  // trust what it signs.
+  absl::StatusOr<KeyPair> Read() const;
+
+  // INVALID_ARGUMENT: the request.
+  absl::StatusOr<v1::WorkerCertificate> Issue(const KeyPair& keys, const std::string& worker_id,
+                                              const std::string& pool, const std::string& request,
+                                              absl::Time now) const;
+
+  // Whom who joins is to trust: the coordinator's ca.crt.
+  absl::StatusOr<std::string> Trusted() const;
+  // Of a certificate.
+  absl::Duration lifetime() const { return options_.lifetime; }
+
+ private:
+  explicit WorkerAuthority(WorkerAuthorityOptions options) : options_(std::move(options)) {}
+
+  WorkerAuthorityOptions options_;
+};
+
+}  // namespace milepost::coordinator
+
+#endif  // MILEPOST_COORDINATOR_SECURITY_WORKER_AUTHORITY_H_

@@ -1,0 +1,220 @@
+#include "worker/join/joiner.h"
+
+#include <grpcpp/grpcpp.h>
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/atomic_file.h"
+#include "common/error_details.h"
+#include "common/regular_file.h"
+#include "common/rpc/coordinators.h"
+#include "common/rpc/endpoint.h"
+#include "common/rpc/status.h"
+#include "common/status_macros.h"
+#include "milepost/v1/join.grpc.pb.h"
+
+namespace milepost::worker {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr absl::Duration kCallTime = absl::Seconds(10);
+constexpr absl::Duration kFirstPause = absl::Milliseconds(500);
+constexpr absl::Duration kLongestPause = absl::Seconds(15);
+constexpr absl::Duration kWaitForConnected = absl::Minutes(1);
+constexpr absl::Duration kLookEvery = absl::Minutes(10);
+constexpr absl::Duration kTryAgain = absl::Minutes(1);
+constexpr absl::Duration kClocksDiffer = absl::Minutes(1);
+constexpr size_t kMostPemBytes = 1 << 20;
+
+absl::Status MakeTlsFolder(const std::string& path) {
+  std::error_code error;
+  const bool made = fs::create_directories(path, error);
+  if (!error && (!made || chmod(path.c_str(), 0700) == 0)) return absl::OkStatus();
+  return absl::ErrnoToStatus(error ? error.value() : errno, absl::StrCat("cannot make ", path));
+}
+
+absl::StatusOr<std::string> KeyOf(const TlsFolder& folder) {
+  auto key = ReadRegularFile(folder.key(), kMostPemBytes);
+  if (!absl::IsNotFound(key.status())) return key;
+  MP_ASSIGN_OR_RETURN(std::string made, MakePrivateKey());
+  MP_RETURN_IF_ERROR(WriteFileAtOnce(folder.key(), made, kSecretMode));
+  return made;
+}
+
+// The certificate comes last: with it the folder is whole.
+absl::Status Keep(const TlsFolder& folder, const v1::WorkerCertificate& made) {
+  MP_RETURN_IF_ERROR(WriteFileAtOnce(folder.authority(), made.authority(), kPublicMode));
+  return WriteFileAtOnce(folder.certificate(), made.certificate(), kPublicMode);
+}
+
+absl::StatusOr<Certificate> CertificateIn(const TlsFolder& folder) {
+  MP_RETURN_IF_ERROR(CheckTlsFolder(folder));
+  MP_ASSIGN_OR_RETURN(const std::string text, ReadRegularFile(folder.certificate(), kMostPemBytes));
+  return ReadCertificate(text);
+}
+
+template <typename Request>
+using JoinCall = grpc::Status (v1::JoinService::Stub::*)(grpc::ClientContext*, const Request&,
+                                                         v1::WorkerCertificate*);
+
+// Once; of several coordinators, each until one answers.
+template <typename Request>
+absl::StatusOr<v1::WorkerCertificate> Ask(const Endpoint& endpoint, JoinCall<Request> method,
+                                          const Request& request) {
+  CoordinatorChannel coordinator(endpoint);
+  const size_t addresses = SplitAddresses(endpoint.address).size();
+  absl::Status status;
+  for (size_t i = 0; i < addresses; ++i) {
+    const auto channel = coordinator.Get();
+    const auto stub = v1::JoinService::NewStub(channel);
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoSeconds(kCallTime));
+    v1::WorkerCertificate made;
+    status = FromGrpcStatus((stub.get()->*method)(&context, request, &made));
+    if (status.ok()) return made;
+    if (!absl::IsUnavailable(status)) return status;
+    coordinator.Failed(channel);
+  }
+  return status;
+}
+
+absl::Status JoinOnce(const JoinOptions& options) {
+  const TlsFolder folder(options.tls_dir);
+  MP_RETURN_IF_ERROR(MakeTlsFolder(folder.path));
+  MP_ASSIGN_OR_RETURN(const std::string key, KeyOf(folder));
+  MP_RETURN_IF_ERROR(CheckPrivateKeyMode(folder.key()));
+  if (!options.token->authority.empty()) {
+    MP_RETURN_IF_ERROR(WriteFileAtOnce(folder.authority(), options.token->authority, kPublicMode));
+  }
+  v1::JoinWorkerRequest request;
+  request.set_worker_id(options.id);
+  auto made = MakeCertificateRequest(options.id, key);
+  if (!made.ok()) return Annotate(made.status(), folder.key());
+  request.set_certificate_request(*std::move(made));
+  MP_ASSIGN_OR_RETURN(auto credentials, UserCredentials(folder.authority(), options.token->secret));
+  MP_ASSIGN_OR_RETURN(const v1::WorkerCertificate certificate,
+                      Ask(Endpoint(options.coordinator, std::move(credentials)),
+                          &v1::JoinService::Stub::JoinWorker, request));
+  MP_RETURN_IF_ERROR(Keep(folder, certificate));
+  spdlog::info("joined as {}{}; the certificate in {} holds until {}", options.id,
+               certificate.pool().empty() ? "" : " in pool " + certificate.pool(), folder.path,
+               absl::FormatTime(absl::RFC3339_sec,
+                                absl::FromUnixSeconds(certificate.expire_time().seconds()),
+                                absl::UTCTimeZone()));
+  return absl::OkStatus();
+}
+
+bool MayPass(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+         absl::IsCancelled(status) ||  // cut off by a coordinator that stops
+         ReasonOf(status) == v1::ERROR_REASON_RATE_LIMITED ||
+         ReasonOf(status) == v1::ERROR_REASON_COORDINATOR_BUSY;
+}
+
+double RandomSpread() {
+  std::random_device device;
+  return std::uniform_real_distribution<double>(0, 1)(device);
+}
+
+}  // namespace
+
+absl::Time RenewTime(const Certificate& certificate, double spread) {
+  const absl::Duration life = certificate.not_after - certificate.not_before;
+  return certificate.not_before + life * 2 / 3 - life * (spread / 10);
+}
+
+absl::Status JoinIfNeeded(const JoinOptions& options, const Pause& pause) {
+  const TlsFolder folder(options.tls_dir);
+  const auto there = CertificateIn(folder);
+  if (there.ok() && there->not_after > absl::Now() + kClocksDiffer) return absl::OkStatus();
+  if (!options.token) return there.ok() ? absl::OkStatus() : there.status();
+  std::string said;
+  absl::Duration connected_for;
+  for (absl::Duration wait = kFirstPause;; wait = std::min(wait * 2, kLongestPause)) {
+    const absl::Status status = JoinOnce(options);
+    if (status.ok()) return status;
+    const bool connected = ReasonOf(status) == v1::ERROR_REASON_WORKER_CONNECTED;
+    if (!MayPass(status) && !(connected && connected_for < kWaitForConnected)) {
+      return Annotate(status, absl::StrCat("cannot join as ", options.id));
+    }
+    if (connected) connected_for += wait;
+    if (said != status.message()) {
+      said = std::string(status.message());
+      spdlog::warn("cannot join as {} yet: {}; trying again", options.id, said);
+    }
+    if (!pause(wait)) return absl::CancelledError("told to stop before it had joined");
+  }
+}
+
+CertificateRenewer::CertificateRenewer(JoinOptions options)
+    : options_(std::move(options)), spread_(RandomSpread()), thread_([this] { Run(); }) {}
+
+CertificateRenewer::~CertificateRenewer() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stop_ = true;
+  }
+  thread_.join();
+}
+
+void CertificateRenewer::Run() {
+  while (Sleep(Look())) continue;
+}
+
+bool CertificateRenewer::Sleep(absl::Duration duration) {
+  absl::MutexLock lock(&mutex_);
+  mutex_.AwaitWithTimeout(absl::Condition(&stop_), duration);
+  return !stop_;
+}
+
+absl::Duration CertificateRenewer::Look() {
+  const auto certificate = CertificateIn(TlsFolder(options_.tls_dir));
+  if (!certificate.ok()) return kLookEvery;  // TlsWatch says what is wrong
+  const absl::Time now = absl::Now();
+  const absl::Time due = RenewTime(*certificate, spread_);
+  if (now < due) return std::min(due - now, kLookEvery);
+  const bool over = certificate->not_after <= now;
+  const absl::Status status = over && options_.token ? JoinOnce(options_) : Renew();
+  if (status.ok()) {
+    said_.clear();
+    return absl::ZeroDuration();
+  }
+  if (said_ != status.message()) {
+    said_ = std::string(status.message());
+    spdlog::warn(
+        "the certificate in {}, which holds until {}, is not renewed: {}", options_.tls_dir,
+        absl::FormatTime(absl::RFC3339_sec, certificate->not_after, absl::UTCTimeZone()), said_);
+  }
+  return absl::IsPermissionDenied(status) ? kLookEvery : kTryAgain;
+}
+
+absl::Status CertificateRenewer::Renew() {
+  const TlsFolder folder(options_.tls_dir);
+  MP_ASSIGN_OR_RETURN(const TlsFiles files, ReadTlsFolder(folder));
+  v1::RenewWorkerCertificateRequest request;
+  MP_ASSIGN_OR_RETURN(*request.mutable_certificate_request(),
+                      MakeCertificateRequest(options_.id, files.key));
+  MP_ASSIGN_OR_RETURN(auto credentials, WorkerCredentials(folder.path));
+  MP_ASSIGN_OR_RETURN(const v1::WorkerCertificate certificate,
+                      Ask(Endpoint(options_.coordinator, std::move(credentials)),
+                          &v1::JoinService::Stub::RenewWorkerCertificate, request));
+  MP_RETURN_IF_ERROR(Keep(folder, certificate));
+  spdlog::info("the certificate in {} is renewed until {}", folder.path,
+               absl::FormatTime(absl::RFC3339_sec,
+                                absl::FromUnixSeconds(certificate.expire_time().seconds()),
+                                absl::UTCTimeZone()));
+  return absl::OkStatus();
+}
+
+}  // namespace milepost::worker
