@@ -75,12 +75,11 @@ absl::StatusOr<BoundOp> BindDecidingHostOptimizer(const OpBinding& b, int thread
   MP_ASSIGN_OR_RETURN(BoundOp update, BindHostOptimizer(b));
   const absl::Span<const double> scalars(BufferOf<double>(b, b.plan.host_scalars),
                                          static_cast<size_t>(b.plan.ReducedScalars()));
-  return [update = std::move(update), scalars, threads](const StepContext& context) {
 #ifdef MILEPOST_TSAN
-    omp_set_num_threads(1);  // libgomp is not instrumented
-#else
-    omp_set_num_threads(threads);
+  threads = 1;  // libgomp is not instrumented
 #endif
+  return [update = std::move(update), scalars, threads](const StepContext& context) {
+    omp_set_num_threads(threads);
     const optim::ClipResult clip = ClipOf(scalars, context);
     StepContext decided = context;
     decided.skip_update = !clip.finite;
