@@ -18,6 +18,8 @@ inline constexpr mode_t kPublicMode = 0644;
 // The file has `mode` from its first byte on, whatever the umask. Blocks on the disk. Errors: the
 // path and what failed.
 absl::Status WriteFileAtOnce(const std::string& path, absl::string_view text, mode_t mode);
+// ALREADY_EXISTS: there is a file of that name, which stays.
+absl::Status CreateFileAtOnce(const std::string& path, absl::string_view text, mode_t mode);
 
 }  // namespace milepost
 

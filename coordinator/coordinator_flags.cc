@@ -11,7 +11,7 @@ void AddJoinFlags(CLI::App* app, Flags* flags) {
                   "Folder with ca.crt and ca.key, init-pki's `ca`: signs the certificates of "
                   "workers that join with a token; without it none can join");
   app->add_option("--worker-certificate-days", flags->worker_certificate_days,
-                  "How long these hold; workers renew them after two thirds of it")
+                  "How long these hold; workers renew them after half of it")
       ->check(NumberRange(0.01, 398.0))
       ->capture_default_str();
 }

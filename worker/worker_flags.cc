@@ -11,8 +11,10 @@
 #include "absl/strings/str_join.h"
 #include "common/flags/number_range.h"
 #include "common/regular_file.h"
+#include "common/rpc/endpoint.h"
 #include "common/status_macros.h"
 #include "common/subprocess.h"
+#include "common/worker_id.h"
 #include "worker/agent/cores.h"
 #include "worker/agent/identity.h"
 #include "worker/agent/job_memory.h"
@@ -68,6 +70,17 @@ void AddSlotFlags(FlagTable* table, Flags* flags) {
   app.add_option("--memory-bytes", options.slots.memory_bytes,
                  "host memory that the slots share (default: all that it has)")
       ->check(CLI::NonNegativeNumber);
+}
+
+void AddPageFlags(FlagTable* table, Flags* flags) {
+  CLI::App& app = table->app();
+  app.add_option("--http", flags->pages.listen,
+                 "HOST:PORT of pages for monitoring: /metrics for Prometheus, /healthz and /readyz "
+                 "for probes (docs/metrics.md)");
+  app.add_option("--http-tls", flags->pages.tls_dir,
+                 "folder with ca.crt, tls.crt and tls.key of a server, for --http off loopback");
+  app.add_option("--http-token-file", flags->pages.token_file,
+                 "what a scraper of /metrics has to show, at least 16 characters");
 }
 
 void AddHostFlags(FlagTable* table, Flags* flags) {
@@ -127,8 +140,10 @@ absl::StatusOr<std::vector<int>> CoresOf(const std::string& text) {
 
 // Once it is read, ranks do not inherit it.
 std::string TakeJoinToken() {
-  const char* value = std::getenv(kJoinTokenVariable);
-  std::string text = value == nullptr ? "" : value;
+  char* value = std::getenv(kJoinTokenVariable);
+  if (value == nullptr) return "";
+  std::string text = value;
+  std::fill_n(value, text.size(), '\0');  // /proc shows it to processes of this user
   unsetenv(kJoinTokenVariable);
   return text;
 }
@@ -142,7 +157,7 @@ absl::StatusOr<std::optional<JoinToken>> JoinTokenOf(const std::string& path) {
     if (!read.ok()) return Annotate(read.status(), "--join-token-file");
     text = *std::move(read);
   }
-  if (text.empty()) return std::nullopt;
+  if (text.empty() && path.empty()) return std::nullopt;
   auto token = ParseJoinToken(text);
   if (!token.ok()) return Annotate(token.status(), from);
   return *std::move(token);
@@ -175,6 +190,7 @@ void AddFlags(FlagTable* table, Flags* flags) {
   AddPlaceFlags(table, flags);
   AddSlotFlags(table, flags);
   AddHostFlags(table, flags);
+  AddPageFlags(table, flags);
   AddLiveFlags(table, flags);
   table->app().footer("milepost-worker doctor --help: checks this host instead");
 }
@@ -213,7 +229,10 @@ absl::StatusOr<std::optional<JoinOptions>> JoinOptionsOf(const Flags& flags,
                                                          AgentOptions* options) {
   MP_ASSIGN_OR_RETURN(std::optional<JoinToken> token, JoinTokenOf(flags.join_token_file));
   const std::string own = absl::StrCat(options->data_dir, "/tls");
-  if (options->tls_dir.empty() && (token || std::filesystem::exists(own))) options->tls_dir = own;
+  if (options->tls_dir.empty() &&
+      (token || std::filesystem::exists(TlsFolder(own).certificate()))) {
+    options->tls_dir = own;
+  }
   if (options->tls_dir.empty()) return std::nullopt;
   JoinOptions join = {.coordinator = options->coordinator,
                       .tls_dir = options->tls_dir,
@@ -223,6 +242,7 @@ absl::StatusOr<std::optional<JoinOptions>> JoinOptionsOf(const Flags& flags,
     MP_ASSIGN_OR_RETURN(join.id, StoredWorkerId(options->data_dir));
   }
   if (join.id.empty()) join.id = HostName();
+  MP_RETURN_IF_ERROR(Annotate(CheckWorkerId(join.id), "--id"));
   return join;
 }
 

@@ -10,6 +10,7 @@
 #include "common/flags/flag_table.h"
 #include "worker/agent/agent.h"
 #include "worker/join/joiner.h"
+#include "worker/metrics/worker_pages.h"
 
 namespace milepost::worker {
 
@@ -19,6 +20,7 @@ struct Flags {
   AgentOptions options;  // as far as no flag below is for it
   std::string cores, gpus, log_level = "info";
   std::string join_token_file;
+  WorkerPagesOptions pages;  // none where it has no address
   std::vector<std::string> labels, write_roots, data_roots;
   double stop_seconds = 60, spot_seconds = 0, hang_seconds = 0;
   bool spot_signal = false;

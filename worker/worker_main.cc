@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -26,6 +27,7 @@
 #include "worker/agent/agent.h"
 #include "worker/doctor/doctor.h"
 #include "worker/join/joiner.h"
+#include "worker/metrics/worker_pages.h"
 #include "worker/worker_flags.h"
 
 namespace milepost::worker {
@@ -67,6 +69,18 @@ void HandleSignals(Agent* agent, bool spot_signal,
 int Fail(const absl::Status& status) {
   spdlog::error("{}", std::string(status.message()));
   return ExitCodeOf(status);
+}
+
+// So that /healthz tells a loop that waits from one that stands still.
+constexpr absl::Duration kTurnWithPages = kStandsStill / 6;
+
+// The pages of an agent that lives as long as they do.
+absl::StatusOr<std::unique_ptr<WorkerPages>> StartPages(WorkerPagesOptions options,
+                                                        const AgentOptions& agent_options,
+                                                        const Agent* agent) {
+  options.worker_tls_dir = agent_options.tls_dir;
+  options.standing = [agent] { return agent->Describe(); };
+  return WorkerPages::Start(std::move(options));
 }
 
 constexpr char kLogPattern[] = "%Y-%m-%dT%H:%M:%S.%e %L worker: %v";
@@ -119,6 +133,8 @@ int Main(int argc, char** argv) {
     service.Status(status);
   };
   options->longest_turn = service.watchdog() / 4;
+  const bool has_pages = !flags.flags.pages.listen.empty();
+  if (has_pages) options->longest_turn = std::min(options->longest_turn, kTurnWithPages);
   const auto join = JoinOptionsOf(flags.flags, &*options);
   if (!join.ok()) return Fail(join.status());
   std::optional<CertificateRenewer> renewer;
@@ -139,6 +155,13 @@ int Main(int argc, char** argv) {
     renewer.emplace(std::move(renewed));
   }
   spdlog::info("worker {} with {}", (*agent)->id(), (*agent)->offer());
+  std::unique_ptr<WorkerPages> pages;
+  if (has_pages) {
+    auto started = StartPages(flags.flags.pages, *options, agent->get());
+    if (!started.ok()) return Fail(started.status());
+    pages = *std::move(started);
+    spdlog::info("pages for monitoring on {}", pages->address());
+  }
   // The agent lives as long as the process: the thread may use it at any time.
   Agent* running = agent->release();
   Reloader<WorkerFlags> reloader(std::vector<std::string>(argv + 1, argv + argc), &flags, &service,

@@ -10,10 +10,10 @@
 //                 target of 80 % (nodes * share / 0.8, nothing within a tenth of it)
 //   slots_wanted  milepost_slots_held + milepost_slots_wanted, over a node's slots
 //
-// The last two look every 30 s and shrink to the most that was asked for within 5 minutes, as the
-// autoscaler does by default. A new node takes 3 minutes. Nodes go in the order of a StatefulSet,
-// the highest number first: their worker leaves, its jobs save a checkpoint within 30 s and are
-// queued again, and lose a minute each.
+// The last two look every 30 s and shrink to the most that was asked for within 5 minutes
+// (--calm-minutes), as the autoscaler does by default. A new node takes 3 minutes. Nodes go in the
+// order of a StatefulSet, the highest number first: their worker leaves, its jobs save a checkpoint
+// within 30 s and are queued again, and lose a minute each.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -38,7 +38,6 @@ namespace {
 
 constexpr absl::Duration kStep = absl::Seconds(5);
 constexpr absl::Duration kLook = absl::Seconds(30);
-constexpr absl::Duration kCalmDown = absl::Minutes(5);
 constexpr absl::Duration kBoot = absl::Minutes(3);
 constexpr absl::Duration kSave = absl::Seconds(30);
 constexpr absl::Duration kLostByMoving = absl::Minutes(1);
@@ -102,7 +101,8 @@ struct Result {
 
 class Fleet {
  public:
-  Fleet(const std::string& policy, int nodes) : policy_(policy), most_(nodes) {
+  Fleet(const std::string& policy, int nodes, absl::Duration calm)
+      : policy_(policy), most_(nodes), calm_(calm) {
     config_.lease = absl::Hours(10'000);
     config_.graceful_stop = kSave * 2;
     Resize(policy == "fixed" ? nodes : kFewestNodes);
@@ -266,7 +266,7 @@ class Fleet {
     }
     const int bounded = std::clamp(static_cast<int>(wanted), kFewestNodes, most_);
     asked_.push_back({now_, bounded});
-    while (asked_.front().first < now_ - kCalmDown) asked_.pop_front();
+    while (asked_.front().first < now_ - calm_) asked_.pop_front();
     int most = 0;
     for (const auto& [time, nodes] : asked_) most = std::max(most, nodes);
     return bounded >= now ? bounded : std::min(now, most);
@@ -296,6 +296,7 @@ class Fleet {
 
   const std::string policy_;
   const int most_;
+  const absl::Duration calm_;  // before it shrinks
   Config config_;
   State state_;
   absl::Time now_ = absl::FromUnixSeconds(1'800'000'000);
@@ -317,16 +318,20 @@ int Main(int argc, char** argv) {
   int nodes = 200;
   uint64_t seed = 1;
   bool json = false;
+  double calm = 5;
   CLI::App app("A day of jobs on a fleet that grows and shrinks");
   app.add_option("--nodes", nodes, "the most there may be, of 8 slots each")
       ->check(CLI::Range(10, 2000));
   app.add_option("--seed", seed, "of the arrivals");
+  app.add_option("--calm-minutes", calm, "it shrinks to the most that was asked for in so long")
+      ->check(CLI::Range(0.0, 600.0))
+      ->capture_default_str();
   app.add_flag("--json", json, "for programs");
   CLI11_PARSE(app, argc, argv);
   const std::vector<Arrival> arrivals = MakeArrivals(nodes, seed);
   nlohmann::ordered_json all;
   for (const char* policy : {"fixed", "utilisation", "slots_wanted"}) {
-    const Result result = Fleet(policy, nodes).Run(arrivals);
+    const Result result = Fleet(policy, nodes, absl::Minutes(calm)).Run(arrivals);
     double sum = 0;
     for (const double wait : result.waits) sum += wait;
     const double mean = result.waits.empty() ? 0 : sum / static_cast<double>(result.waits.size());

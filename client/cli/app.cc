@@ -632,8 +632,9 @@ void Tree::AddWorker() {
   CLI::App* token = group->add_subcommand("token", "Let hosts join by themselves");
   token->require_subcommand(1);
   CLI::App* create = Connected(Command(token, "create", "Make a join token and print it, this once",
-                                       [this] { return JoinTokenCreateCommand(global_, join_); }));
-  create->add_option("--pool", join_.pool, "the pool of who joins with it (default: none)");
+                                       [this] { return JoinTokenCreateCommand(global_, join_); }),
+                               {"table", "json", "yaml"});
+  create->add_option("--pool", join_.pool, "the pool of who joins with it")->required();
   Seconds(create, "--ttl", &join_.ttl_seconds, "how long it holds: 30m, 90d (default: 1h)");
   create->add_option("--uses", join_.uses, "how many hosts may join; 0: any number")
       ->capture_default_str();

@@ -36,9 +36,9 @@ std::string DescribeToken(const v1::JoinToken& token) {
   const std::string uses = token.uses() == 0   ? "any number of hosts"
                            : token.uses() == 1 ? "one host"
                                                : absl::StrCat(token.uses(), " hosts");
-  return absl::StrCat(token.name(), ": ", uses, " may join",
-                      token.pool().empty() ? "" : " pool " + Printable(token.pool()), " until ",
-                      TimeText(token.expire_time()), " (", WhoJoins(token), "); shown this once");
+  return absl::StrCat(token.name(), ": ", uses, " may join", " pool ", Printable(token.pool()),
+                      " until ", TimeText(token.expire_time()), " (", WhoJoins(token),
+                      "); shown this once");
 }
 
 }  // namespace

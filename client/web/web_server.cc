@@ -5,7 +5,6 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "client/web/json_messages.h"
@@ -115,14 +114,9 @@ absl::StatusOr<std::unique_ptr<WebServer>> WebServer::Start(WebOptions options) 
 
 absl::Status WebServer::Listen() {
   const std::string& listen = options_.listen;
-  const size_t colon = listen.rfind(':');
-  int port = -1;
-  if (colon == std::string::npos || !absl::SimpleAtoi(listen.substr(colon + 1), &port) ||
-      port < 0 || port > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--listen: expected HOST:PORT, not '", listen, "'"));
-  }
-  const std::string host = listen.substr(0, colon);
+  MP_ASSIGN_OR_RETURN(HostAndPort address, ParseListen("--listen", listen));
+  const std::string& host = address.host;
+  int& port = address.port;
   options_.allow_hosts.push_back(host);
   HttpOptions http{.tls_dir = options_.tls_dir};
   auto sockets = ListenOn(host, &port);

@@ -11,6 +11,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/status_macros.h"
@@ -73,6 +74,17 @@ absl::StatusOr<Addresses> Resolve(const std::string& host) {
 }
 
 // Empty with errno in `error`: this machine has none of the name's addresses.
+absl::StatusOr<HostAndPort> ParseListen(const std::string& flag, const std::string& listen) {
+  const size_t colon = listen.rfind(':');
+  HostAndPort address{.host = listen.substr(0, colon), .port = -1};
+  if (colon != std::string::npos && colon > 0 &&
+      absl::SimpleAtoi(listen.substr(colon + 1), &address.port) && address.port >= 0 &&
+      address.port <= 65535) {
+    return address;
+  }
+  return absl::InvalidArgumentError(absl::StrCat(flag, ": expected HOST:PORT, not '", listen, "'"));
+}
+
 absl::StatusOr<std::vector<UniqueFd>> ListenOn(const std::string& host, int* port, int* error) {
   MP_ASSIGN_OR_RETURN(const Addresses addresses, Resolve(host));
   std::vector<UniqueFd> listeners;

@@ -10,6 +10,14 @@
 
 namespace milepost {
 
+struct HostAndPort {
+  std::string host;  // "127.0.0.1", "[::1]"
+  int port = 0;
+};
+
+// What a flag of this name says to listen on. INVALID_ARGUMENT: it is not HOST:PORT.
+absl::StatusOr<HostAndPort> ParseListen(const std::string& flag, const std::string& listen);
+
 // Sockets that listen on every address that `host` means, all with *port; 0: a free one, which is
 // written there. UNAVAILABLE: what the system says. May ask the name service. Thread-safe.
 absl::StatusOr<std::vector<UniqueFd>> ListenOn(const std::string& host, int* port);

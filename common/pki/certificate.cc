@@ -55,6 +55,9 @@ absl::Status Failed(absl::string_view what) {
   return absl::InternalError(absl::StrCat(what, ": ", reason));
 }
 
+// Else OpenSSL asks for one at the terminal, for ever, of a PEM that says to be encrypted.
+int NoPassPhrase(char*, int, int, void*) { return -1; }
+
 OwnedBio Reader(const std::string& text) {
   return OwnedBio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
 }
@@ -66,14 +69,15 @@ std::string Written(BIO* bio) {
 }
 
 absl::StatusOr<OwnedKey> ParseKey(const std::string& pem) {
-  OwnedKey key(PEM_read_bio_PrivateKey(Reader(pem).get(), nullptr, nullptr, nullptr));
+  OwnedKey key(PEM_read_bio_PrivateKey(Reader(pem).get(), nullptr, NoPassPhrase, nullptr));
   if (key != nullptr) return key;
   ERR_clear_error();
   return absl::InvalidArgumentError("not a private key in PEM form");
 }
 
 absl::StatusOr<OwnedCertificate> ParseCertificate(const std::string& pem) {
-  OwnedCertificate certificate(PEM_read_bio_X509(Reader(pem).get(), nullptr, nullptr, nullptr));
+  OwnedCertificate certificate(
+      PEM_read_bio_X509(Reader(pem).get(), nullptr, NoPassPhrase, nullptr));
   if (certificate != nullptr) return certificate;
   ERR_clear_error();
   return absl::InvalidArgumentError("not a certificate in PEM form");
@@ -209,7 +213,8 @@ absl::StatusOr<std::string> IssueFor(const KeyPair& authority, const Certificate
 }
 
 absl::StatusOr<OwnedKey> KeyOfRequest(const std::string& pem) {
-  const OwnedRequest request(PEM_read_bio_X509_REQ(Reader(pem).get(), nullptr, nullptr, nullptr));
+  const OwnedRequest request(
+      PEM_read_bio_X509_REQ(Reader(pem).get(), nullptr, NoPassPhrase, nullptr));
   OwnedKey key(request == nullptr ? nullptr : X509_REQ_get_pubkey(request.get()));
   if (key == nullptr) {
     ERR_clear_error();
@@ -298,7 +303,7 @@ absl::StatusOr<bool> HasCertificate(const std::string& bundle, const std::string
   const OwnedBio bio = Reader(bundle);
   bool any = false;
   while (true) {
-    const OwnedCertificate one(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr));
+    const OwnedCertificate one(PEM_read_bio_X509(bio.get(), nullptr, NoPassPhrase, nullptr));
     if (one == nullptr) break;
     any = true;
     if (X509_cmp(one.get(), wanted.get()) == 0) return true;

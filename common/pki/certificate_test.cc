@@ -2,7 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include "absl/strings/str_cat.h"
 #include "common/pki/secret.h"
 
 namespace milepost {
@@ -88,6 +90,24 @@ TEST_F(CertificateTest, NonsenseIsNoRequest) {
     EXPECT_EQ(digest.status().code(), absl::StatusCode::kInvalidArgument) << digest.status();
     EXPECT_THAT(digest.status().message(), HasSubstr("certificate request"));
   }
+}
+
+// Nobody is asked for a pass phrase: the call would never end.
+TEST_F(CertificateTest, WhatSaysToBeEncryptedIsRefused) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);  // what would be asked: it says nothing
+  const int before = dup(STDIN_FILENO);
+  ASSERT_EQ(dup2(ends[0], STDIN_FILENO), STDIN_FILENO);
+  for (const char* kind : {"CERTIFICATE REQUEST", "CERTIFICATE"}) {
+    const std::string text = absl::StrCat(
+        "-----BEGIN ", kind, "-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,",
+        std::string(32, '0'), "\n\n", std::string(64, 'A'), "\n-----END ", kind, "-----\n");
+    EXPECT_FALSE(KeyDigestOfRequest(text).ok());
+    EXPECT_FALSE(ReadCertificate(text).ok());
+    EXPECT_FALSE(HasCertificate(text, authority_.certificate).ok());
+  }
+  dup2(before, STDIN_FILENO);
+  for (const int fd : {before, ends[0], ends[1]}) close(fd);
 }
 
 TEST_F(CertificateTest, ABundleHasItsCertificates) {

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "common/gauge_text.h"
 #include "coordinator/metrics/metric_table.h"
 
 namespace milepost::coordinator {
@@ -31,14 +32,7 @@ class Series {
   std::string Text() const;
 
  private:
-  // What every sample of a gauge begins with, and its samples so far.
-  struct Gauge {
-    std::string name;
-    std::vector<std::string> labels;  // their names
-    std::string text;
-  };
-
-  std::map<Metric, Gauge> gauges_;
+  std::map<Metric, GaugeText> gauges_;
   std::vector<prometheus::MetricFamily> counted_;
 };
 

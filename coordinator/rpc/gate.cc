@@ -364,6 +364,10 @@ std::shared_ptr<grpc::AuthMetadataProcessor> Gate::Processor() {
 grpc::Status Gate::CheckMetadata(absl::string_view path, absl::string_view authorization,
                                  const grpc::AuthContext& connection) const {
   if (absl::StartsWith(path, "/grpc.health.v1.Health/")) return grpc::Status::OK;
+  // One that another has taken over from knows nothing of that one's tokens.
+  if (const absl::Status may = coordinator_->MayAct(); !may.ok()) {
+    return ToGrpcStatusWithoutDetails(may);
+  }
   const absl::StatusOr<v1::Principal> principal = Identify(connection, authorization);
   absl::Status status = principal.status();
   const bool reflection = absl::StartsWith(path, "/grpc.reflection.");

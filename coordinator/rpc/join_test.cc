@@ -111,10 +111,13 @@ TEST_F(JoinTest, AStolenTokenStartsWorkersOfItsPoolAndNothingElse) {
   const Endpoint thief = User(token.secret());
   EXPECT_TRUE(absl::IsPermissionDenied(FromGrpcStatus(WhoAmI(thief))));
 
-  // Not as a worker that is there, nor as one that is to be there, nor under another pool's name.
+  // Not as a worker that is there, nor under a name that it is not for, nor as another pool's.
   FakeWorker own(Worker("a"), "a", 1);
   ASSERT_TRUE(own.Receive().has_welcome());
-  EXPECT_TRUE(absl::IsPermissionDenied(Join(NewHost("a"), thief)));
+  const absl::Status as_own =
+      Join(NewHost("a"), User(MakeJoinToken(Pool("a100")).secret()));  // for any name
+  EXPECT_TRUE(absl::IsPermissionDenied(as_own)) << as_own;
+  EXPECT_THAT(as_own.message(), HasSubstr("a certificate of its own"));
   EXPECT_TRUE(absl::IsPermissionDenied(Join(NewHost("head"), thief)));
   const v1::CreateJoinTokenResponse other = MakeJoinToken(Pool("h200"));
   ASSERT_TRUE(Join(NewHost("gpu-h"), User(other.secret())).ok());
@@ -204,6 +207,27 @@ TEST_F(JoinTest, TheAuditLogTellsWhoJoinedWithWhat) {
   }
   EXPECT_TRUE(created);
   EXPECT_TRUE(joined);
+}
+
+// Its lease holds yet, as those of all workers do after a coordinator's restart.
+TEST_F(JoinTest, AWorkerThatWasJustThereIsNotReplaced) {
+  const v1::CreateJoinTokenResponse token = MakeJoinToken(Pool("a100"));
+  const Host host = NewHost("gpu-01");
+  ASSERT_TRUE(Join(host, User(token.secret())).ok());
+  FakeWorker worker(As(host), "gpu-01", 1);
+  ASSERT_TRUE(worker.Receive().has_welcome());
+  Start();
+  EXPECT_EQ(ReasonOf(Join(NewHost("gpu-01"), User(token.secret()))),
+            v1::ERROR_REASON_WORKER_CONNECTED);
+  EXPECT_TRUE(Join(host, User(token.secret())).ok()) << "it itself may";
+}
+
+TEST_F(JoinTest, FilesThatAreBeingReplacedCostNobodyItsPlace) {
+  const v1::CreateJoinTokenResponse token = MakeJoinToken(Pool("a100"));
+  ASSERT_TRUE(WriteFileAtOnce(dir_ + "/pki/ca/ca.key", *MakePrivateKey(), kSecretMode).ok());
+  const absl::Status status = Join(NewHost("gpu-01"), User(token.secret()));
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_EQ(status.message().find(dir_), absl::string_view::npos) << status;
 }
 
 TEST_F(JoinTest, WithoutAnAuthorityNobodyJoins) {

@@ -5,7 +5,6 @@
 
 #include <mutex>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/rpc/endpoint.h"
 #include "common/rpc/status.h"
@@ -34,14 +33,7 @@ void InitialiseGrpcOnce() {
 
 absl::StatusOr<HostAndPort> CheckListen(const std::string& flag, const std::string& listen,
                                         const std::string& tls_dir) {
-  const size_t colon = listen.rfind(':');
-  HostAndPort address{.host = listen.substr(0, colon), .port = -1};
-  if (colon == std::string::npos || colon == 0 ||
-      !absl::SimpleAtoi(listen.substr(colon + 1), &address.port) || address.port < 0 ||
-      address.port > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(flag, ": expected HOST:PORT, not '", listen, "'"));
-  }
+  MP_ASSIGN_OR_RETURN(HostAndPort address, ParseListen(flag, listen));
   if (IsLoopback(listen) || !tls_dir.empty()) return address;
   const bool any = address.host == "0.0.0.0" || address.host == "[::]";
   return absl::InvalidArgumentError(absl::StrCat(

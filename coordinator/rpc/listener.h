@@ -11,14 +11,10 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/http/listen.h"
 #include "coordinator/rpc/acceptor.h"
 
 namespace milepost::coordinator {
-
-struct HostAndPort {
-  std::string host;  // "127.0.0.1", "[::1]"
-  int port = 0;
-};
 
 // What a flag of that name says to listen on. INVALID_ARGUMENT: it is not HOST:PORT; or it is not
 // loopback, and there is no TLS.

@@ -92,9 +92,10 @@ class SecureServerTest : public ::testing::Test {
     EXPECT_TRUE(status.ok()) << status.error_message();
     return response;
   }
-  // Made by the admin, for an hour unless the request says otherwise. Needs
+  // Made by the admin, for pool cpu and an hour unless the request says otherwise. Needs
   // options_.worker_authority.
   v1::CreateJoinTokenResponse MakeJoinToken(v1::CreateJoinTokenRequest request) {
+    if (request.pool().empty()) request.set_pool("cpu");
     if (!request.has_expire_time()) {
       *request.mutable_expire_time() = ToProto(absl::Now() + absl::Hours(1));
     }

@@ -2,6 +2,9 @@
 
 #include <arpa/inet.h>
 
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -14,14 +17,28 @@ namespace {
 
 constexpr absl::string_view kMapped("\0\0\0\0\0\0\0\0\0\0\xff\xff", 12);  // RFC 4291, 2.5.5.2
 
+constexpr size_t kMostRangeBytes = 64;
+
 // 4 or 16 bytes; empty: no address.
 std::string BytesOf(absl::string_view text) {
+  const bool plain = std::all_of(text.begin(), text.end(), [](char c) {
+    return absl::ascii_isxdigit(c) || c == '.' || c == ':';
+  });
+  if (!plain || text.size() > kMostRangeBytes) return "";
   const std::string host(text);
   char bytes[sizeof(in6_addr)];
   if (inet_pton(AF_INET, host.c_str(), bytes) == 1) return std::string(bytes, sizeof(in_addr));
   if (inet_pton(AF_INET6, host.c_str(), bytes) != 1) return "";
   absl::string_view all(bytes, sizeof bytes);
   return std::string(absl::ConsumePrefix(&all, kMapped) ? all : absl::string_view(bytes, 16));
+}
+
+// One to three digits; -1: it is none.
+int LengthOf(absl::string_view text) {
+  const bool digits = std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
+  int length = -1;
+  if (!digits || text.size() > 3 || !absl::SimpleAtoi(text, &length)) return -1;
+  return length;
 }
 
 bool BitOf(const std::string& bytes, int bit) {
@@ -41,10 +58,11 @@ absl::StatusOr<AddressRange> AddressRange::Parse(absl::string_view text) {
   const int most = static_cast<int>(range.bytes_.size()) * 8;
   range.bits_ = most;
   const bool mapped = most == 32 && absl::StrContains(text, ':');
-  const bool good =
-      most > 0 && (slash == absl::string_view::npos ||
-                   (!mapped && absl::SimpleAtoi(text.substr(slash + 1), &range.bits_) &&
-                    range.bits_ >= 0 && range.bits_ <= most));
+  bool good = most > 0;
+  if (slash != absl::string_view::npos) {
+    range.bits_ = LengthOf(text.substr(slash + 1));
+    good = good && !mapped && range.bits_ >= 0 && range.bits_ <= most;
+  }
   if (!good) return none("is no range of addresses such as 10.0.0.0/8 or 2001:db8::/32");
   for (int bit = range.bits_; bit < most; ++bit) {
     if (BitOf(range.bytes_, bit)) {

@@ -32,12 +32,17 @@ TEST(AddressRangeTest, FamiliesAreApartButForMappedAddresses) {
 }
 
 TEST(AddressRangeTest, WhatIsNoneIsRefused) {
-  for (const char* text :
-       {"", "/8", "10.0.0.0/", "10.0.0.0/33", "10.0.0.0/-1", "10.0.0/8", "gpu-01", "10.0.0.1/8",
-        "2001:db8::1/32", "::/129", "::ffff:10.0.0.0/104"}) {
+  for (const char* text : {"", "/8", "10.0.0.0/", "10.0.0.0/33", "10.0.0.0/-1", "10.0.0/8",
+                           "gpu-01", "10.0.0.1/8", "2001:db8::1/32", "::/129",
+                           "::ffff:10.0.0.0/104", "10.0.0.0/ 8", "10.0.0.0/+8", "10.0.0.0/0008"}) {
     EXPECT_EQ(AddressRange::Parse(text).status().code(), absl::StatusCode::kInvalidArgument)
         << text;
   }
+}
+
+TEST(AddressRangeTest, BytesBehindTheTextAreNotSkipped) {
+  EXPECT_FALSE(AddressRange::Parse(absl::string_view("10.0.0.1\0evil", 13)).ok());
+  EXPECT_FALSE(AddressRange::Parse("10.0.0.0/8\n").ok());
 }
 
 TEST(AddressRangeTest, ReadsThePeersOfGrpc) {

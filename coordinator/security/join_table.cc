@@ -23,6 +23,9 @@
 namespace milepost::coordinator {
 namespace {
 
+// For who has joined to connect.
+constexpr absl::Duration kSettles = absl::Minutes(2);
+constexpr int kMostUsed = 1'000'000'000;
 constexpr int kMostStars = 4;  // fnmatch tries every length of each
 
 std::string NameOf(const std::string& id) { return absl::StrCat("joinTokens/", id); }
@@ -64,9 +67,9 @@ absl::Status CheckPattern(const std::string& pattern) {
 }
 
 absl::Status CheckCreate(const v1::CreateJoinTokenRequest& request, absl::Time now) {
-  if (!IsLabelValue(request.pool())) {
+  if (!IsLabelValue(request.pool()) || request.pool().empty()) {
     return absl::InvalidArgumentError(
-        "pool: must be at most 63 letters, digits, '-', '_' and '.', such as a100");
+        "pool: must be 1 to 63 letters, digits, '-', '_' and '.', such as a100");
   }
   if (request.uses() < 0 || request.uses() > JoinTable::kMostUses) {
     return absl::InvalidArgumentError(absl::StrCat("uses: must be 0, for any number, to ",
@@ -88,6 +91,8 @@ absl::Status CheckCreate(const v1::CreateJoinTokenRequest& request, absl::Time n
   return absl::InvalidArgumentError("expire_time: must be in the future, and within a year");
 }
 
+absl::Time EndOf(const v1::JoinedWorkerRecord& worker) { return FromProto(worker.expire_time()); }
+
 bool MayComeFrom(const v1::JoinToken& token, const std::string& address) {
   return token.addresses().empty() ||
          std::any_of(token.addresses().begin(), token.addresses().end(),
@@ -99,10 +104,6 @@ bool MayComeFrom(const v1::JoinToken& token, const std::string& address) {
 
 absl::Status NotAllowed(const std::string& worker_id, const std::string& why) {
   return Refusal(v1::ERROR_REASON_PERMISSION_DENIED, absl::StrCat("workers/", worker_id), why);
-}
-
-std::string PoolText(const std::string& pool) {
-  return pool.empty() ? "no pool" : absl::StrCat("pool ", pool);
 }
 
 }  // namespace
@@ -118,6 +119,7 @@ JoinTable::JoinTable(JoinRecords* records, std::vector<v1::JoinTokenRecord> toke
   }
   for (v1::JoinedWorkerRecord& record : workers) {
     const std::string id = record.worker_id();
+    ++joined_with_[record.join_token()];
     workers_[id] = std::move(record);
   }
 }
@@ -240,46 +242,63 @@ absl::Status JoinTable::CheckAsk(const v1::JoinToken& token, const JoinAsk& ask,
                          ", not for ", ask.address.empty() ? "this one" : ask.address));
   }
   const auto found = workers_.find(id);
-  const bool joined =
-      found != workers_.end() && (ask.known || FromProto(found->second.expire_time()) > now);
+  const bool joined = found != workers_.end() && (ask.known || EndOf(found->second) > now);
   if (joined && found->second.pool() != token.pool()) {
-    return NotAllowed(id, absl::StrCat("worker ", id, " is of ", PoolText(found->second.pool()),
-                                       ", and ", token.name(), " of ", PoolText(token.pool()),
-                                       ": start it with another --id"));
+    return NotAllowed(
+        id, absl::StrCat("worker ", id, " is of pool ", found->second.pool(), ", and ",
+                         token.name(), " of pool ", token.pool(), ": start it with another --id"));
   }
   if (!joined && ask.known) {
     return NotAllowed(id, absl::StrCat("worker ", id,
                                        " has not joined with a token: it has a certificate of its "
                                        "own. Start this one with another --id"));
   }
-  if (again) return absl::OkStatus();
-  if (ask.connected) {
+  // Two hosts of one name, started together, would take each other's place without end.
+  const bool fresh = joined && now - FromProto(found->second.join_time()) < kSettles;
+  if (!again && (ask.alive || fresh)) {
     return Refusal(v1::ERROR_REASON_WORKER_CONNECTED, absl::StrCat("workers/", id),
-                   absl::StrCat("worker ", id,
-                                " is connected: stop it, or start this one with "
-                                "another --id"));
+                   absl::StrCat("worker ", id, fresh ? " has just joined" : " is connected",
+                                ": stop it, or start this one with another --id"));
   }
+  // An answer that was lost.
+  if (again && found->second.join_token() == token.name()) return absl::OkStatus();
   if (token.uses() == 0 || token.used() < token.uses()) return absl::OkStatus();
   return Refusal(v1::ERROR_REASON_JOIN_TOKEN_USED_UP, token.name(),
-                 absl::StrCat(token.used(), " hosts have joined with ", token.name(),
-                              ", as many as may: `milepost worker token create` makes another"));
+                 absl::StrCat(token.name(), " was for ", token.uses(),
+                              token.uses() == 1 ? " host, which has" : " hosts, which have",
+                              " joined: `milepost worker token create` makes another"));
 }
 
-absl::Status JoinTable::MakeRoomForWorker(const std::string& worker_id, absl::Time now) {
-  if (workers_.contains(worker_id) || workers_.size() < limits_.workers) return absl::OkStatus();
-  const auto first =
-      std::min_element(workers_.begin(), workers_.end(), [](const auto& a, const auto& b) {
-        return FromProto(a.second.expire_time()) < FromProto(b.second.expire_time());
-      });
-  if (FromProto(first->second.expire_time()) > now) {
-    return Refusal(
-        v1::ERROR_REASON_TOO_MANY_JOINED, "workers",
-        absl::StrCat(workers_.size(), " workers have joined whose certificates hold, of at most ",
-                     limits_.workers, ": wait until some have ended"));
+// The longest ended one goes: of the token's own, when these are too many.
+absl::Status JoinTable::MakeRoomForWorker(const std::string& worker_id, const std::string& token,
+                                          absl::Time now) {
+  if (workers_.contains(worker_id)) return absl::OkStatus();
+  const auto counted = joined_with_.find(token);
+  const size_t own = counted == joined_with_.end() ? 0 : counted->second;
+  const bool too_many_of_own = own >= limits_.workers_of_token;
+  if (!too_many_of_own && workers_.size() < limits_.workers) return absl::OkStatus();
+  auto first = workers_.end();
+  for (auto it = workers_.begin(); it != workers_.end(); ++it) {
+    if (too_many_of_own && it->second.join_token() != token) continue;
+    if (first == workers_.end() || EndOf(it->second) < EndOf(first->second)) first = it;
+  }
+  if (EndOf(first->second) > now) {
+    return Refusal(v1::ERROR_REASON_TOO_MANY_JOINED, too_many_of_own ? token : "workers",
+                   absl::StrCat(too_many_of_own ? own : workers_.size(),
+                                " workers have joined whose certificates hold, of at most ",
+                                too_many_of_own ? limits_.workers_of_token : limits_.workers,
+                                too_many_of_own ? " with one token: make another"
+                                                : ": wait until some have ended"));
   }
   MP_RETURN_IF_ERROR(records_->RemoveWorker(first->first));
+  Uncount(first->second.join_token());
   workers_.erase(first);
   return absl::OkStatus();
+}
+
+void JoinTable::Uncount(const std::string& token) {
+  const auto found = joined_with_.find(token);
+  if (found != joined_with_.end() && --found->second == 0) joined_with_.erase(found);
 }
 
 absl::StatusOr<std::string> JoinTable::Join(const std::string& token, const JoinAsk& ask,
@@ -291,7 +310,7 @@ absl::StatusOr<std::string> JoinTable::Join(const std::string& token, const Join
   const auto found = workers_.find(ask.worker_id);
   const bool again = found != workers_.end() && found->second.key_sha256() == ask.key_sha256;
   MP_RETURN_IF_ERROR(CheckAsk(record.token(), ask, again, now));
-  MP_RETURN_IF_ERROR(MakeRoomForWorker(ask.worker_id, now));
+  MP_RETURN_IF_ERROR(MakeRoomForWorker(ask.worker_id, token, now));
   v1::JoinedWorkerRecord worker;
   worker.set_worker_id(ask.worker_id);
   worker.set_pool(record.token().pool());
@@ -299,9 +318,15 @@ absl::StatusOr<std::string> JoinTable::Join(const std::string& token, const Join
   worker.set_join_token(token);
   *worker.mutable_join_time() = ToProto(now);
   *worker.mutable_expire_time() = ToProto(expire);
-  if (!again) record.mutable_token()->set_used(record.token().used() + 1);
+  // One that it has had before may hold longer.
+  if (again) *worker.mutable_expire_time() = ToProto(std::max(expire, EndOf(found->second)));
+  if (!again || found->second.join_token() != token) {
+    record.mutable_token()->set_used(std::min(record.token().used(), kMostUsed - 1) + 1);
+  }
   *record.mutable_token()->mutable_last_use_time() = ToProto(now);
   MP_RETURN_IF_ERROR(records_->Put(worker, &record));
+  if (found != workers_.end()) Uncount(found->second.join_token());
+  ++joined_with_[token];
   workers_[ask.worker_id] = worker;
   absl::MutexLock lock(&mutex_);
   tokens_[token] = std::move(record);
@@ -322,7 +347,7 @@ absl::StatusOr<std::string> JoinTable::Renew(const std::string& worker_id,
                       absl::StrCat("worker ", worker_id, " has joined with another key since"));
   }
   v1::JoinedWorkerRecord worker = found->second;
-  *worker.mutable_expire_time() = ToProto(expire);
+  *worker.mutable_expire_time() = ToProto(std::max(expire, EndOf(worker)));
   MP_RETURN_IF_ERROR(records_->Put(worker, nullptr));
   found->second = worker;
   return worker.pool();

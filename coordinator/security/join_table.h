@@ -8,7 +8,8 @@
 //
 // A worker's id belongs to the pool that it has joined, for as long as its certificate holds or the
 // coordinator knows the worker: nobody takes it over with a token of another pool, nor the id of a
-// worker that has not joined with a token, nor that of one that is connected.
+// worker that has not joined with a token, nor that of one that is connected
+// or has just joined.
 //
 // What changes is stored before the call returns. Where a place is needed, tokens that have expired
 // or were revoked go, and workers whose certificates have ended, the longest ended first.
@@ -46,6 +47,7 @@ class JoinRecords {
 struct JoinLimits {
   size_t tokens = 10'000;
   size_t workers = 100'000;
+  size_t workers_of_token = 20'000;  // so that one token leaves places to others
 };
 
 // Who wants to join, and what the coordinator knows of the id.
@@ -54,7 +56,7 @@ struct JoinAsk {
   std::string key_sha256;  // of its public key
   std::string address;     // from where it asks
   bool known = false;      // there is a worker of that id
-  bool connected = false;  // now
+  bool alive = false;      // connected, or was just now
 };
 
 class JoinTable {
@@ -96,8 +98,10 @@ class JoinTable {
   absl::Status CheckAsk(const v1::JoinToken& token, const JoinAsk& ask, bool again, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
   absl::Status MakeRoomForToken(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
-  absl::Status MakeRoomForWorker(const std::string& worker_id, absl::Time now)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
+  absl::Status MakeRoomForWorker(const std::string& worker_id, const std::string& token,
+                                 absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
+  // One fewer of its workers.
+  void Uncount(const std::string& token) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
 
   JoinRecords* const records_;
   const JoinLimits limits_;
@@ -107,6 +111,7 @@ class JoinTable {
   absl::Mutex mutex_;
   std::map<std::string, v1::JoinTokenRecord> tokens_ ABSL_GUARDED_BY(mutex_);        // by name
   std::map<std::string, v1::JoinedWorkerRecord> workers_ ABSL_GUARDED_BY(writing_);  // by id
+  std::map<std::string, size_t> joined_with_ ABSL_GUARDED_BY(writing_);  // workers, by token
 };
 
 }  // namespace milepost::coordinator

@@ -93,16 +93,16 @@ TEST_F(JoinTableTest, AnAnswerThatWasLostCostsNoUse) {
   ASSERT_TRUE(Join(token, Ask("gpu-01", "k1")).ok());
   JoinAsk again = Ask("gpu-01", "k1");
   EXPECT_TRUE(Join(token, again).ok());
-  again.known = again.connected = true;
+  again.known = again.alive = true;
   EXPECT_TRUE(Join(token, again).ok()) << "it is that worker";
   EXPECT_EQ(Used(token), 1);
 }
 
 TEST_F(JoinTableTest, ATokenWithoutANumberLetsAnyNumberIn) {
-  const std::string token = Make(Request("", 0));
+  const std::string token = Make(Request("a", 0));
   for (int i = 0; i < 20; ++i) {
     const std::string n = std::to_string(i);
-    EXPECT_EQ(*Join(token, Ask("gpu-" + n, "k" + n)), "");
+    EXPECT_EQ(*Join(token, Ask("gpu-" + n, "k" + n)), "a");
   }
   EXPECT_EQ(Used(token), 20);
 }
@@ -186,14 +186,50 @@ TEST_F(JoinTableTest, AConnectedWorkerIsNotReplacedAndOneThatHasGoneIs) {
   const std::string token = Make(Request("a100", 0));
   ASSERT_TRUE(Join(token, Ask("gpu-01", "k1")).ok());
   JoinAsk anew = Ask("gpu-01", "k2");  // the host was installed anew
-  anew.known = anew.connected = true;
+  anew.known = anew.alive = true;
   EXPECT_EQ(ReasonOf(Join(token, anew).status()), v1::ERROR_REASON_WORKER_CONNECTED);
-  anew.connected = false;
-  EXPECT_TRUE(Join(token, anew).ok());
+  anew.alive = false;
+  EXPECT_TRUE(Join(token, anew, kJoinNow + absl::Minutes(5)).ok());
   EXPECT_EQ(Used(token), 2);
   const auto before = table_->Renew("gpu-01", "k1", kJoinNow + absl::Hours(48));
   EXPECT_TRUE(absl::IsPermissionDenied(before.status()))
       << "the key of before: " << before.status();
+}
+
+TEST_F(JoinTableTest, OfTwoHostsOfOneNameTheSecondWaits) {
+  const std::string token = Make(Request("a100", 0));
+  ASSERT_TRUE(Join(token, Ask("clone", "k1")).ok());
+  const auto second = Join(token, Ask("clone", "k2"));  // the first is not connected yet
+  EXPECT_EQ(ReasonOf(second.status()), v1::ERROR_REASON_WORKER_CONNECTED) << second.status();
+  EXPECT_TRUE(Join(token, Ask("clone", "k2"), kJoinNow + absl::Minutes(3)).ok());
+}
+
+TEST_F(JoinTableTest, AnotherTokenOfThePoolCountsItsOwn) {
+  const std::string first = Make(Request("a100", 1));
+  const std::string second = Make(Request("a100", 1));
+  ASSERT_TRUE(Join(first, Ask("gpu-01", "k1")).ok());
+  ASSERT_TRUE(Join(second, Ask("gpu-02", "k2")).ok());
+  const auto paid = Join(second, Ask("gpu-01", "k1"));
+  EXPECT_EQ(ReasonOf(paid.status()), v1::ERROR_REASON_JOIN_TOKEN_USED_UP) << paid.status();
+}
+
+TEST_F(JoinTableTest, OneTokenLeavesPlacesToOthers) {
+  limits_ = {.tokens = 10, .workers = 4, .workers_of_token = 2};
+  Restart();
+  const std::string stolen = Make(Request("a", 0));
+  const std::string other = Make(Request("b", 0));
+  ASSERT_TRUE(Join(stolen, Ask("w1", "k1")).ok());
+  ASSERT_TRUE(Join(stolen, Ask("w2", "k2")).ok());
+  Restart();  // counted anew
+  EXPECT_EQ(ReasonOf(Join(stolen, Ask("w3", "k3")).status()), v1::ERROR_REASON_TOO_MANY_JOINED);
+  EXPECT_TRUE(Join(other, Ask("w4", "k4")).ok());
+}
+
+TEST_F(JoinTableTest, AShorterCertificateEndsNoLongerOne) {
+  const std::string token = Make(Request("a100", 0));
+  ASSERT_TRUE(Join(token, Ask("gpu-01", "k1")).ok());  // 24 hours
+  ASSERT_TRUE(table_->Renew("gpu-01", "k1", kJoinNow + absl::Hours(1)).ok());
+  EXPECT_EQ(FromProto(workers_["gpu-01"].expire_time()), kJoinNow + absl::Hours(24));
 }
 
 TEST_F(JoinTableTest, AnIdIsFreeWhenItsCertificateHasEndedAndNobodyKnowsIt) {
@@ -260,6 +296,7 @@ TEST_F(JoinTableTest, RequestsAreChecked) {
     return std::string(made.status().message());
   };
   EXPECT_THAT(refusal([](auto* r) { r->set_pool("a/b"); }), HasSubstr("pool: "));
+  EXPECT_THAT(refusal([](auto* r) { r->clear_pool(); }), HasSubstr("pool: "));
   EXPECT_THAT(refusal([](auto* r) { r->set_uses(-1); }), HasSubstr("uses: "));
   EXPECT_THAT(refusal([](auto* r) { r->set_uses(2'000'000); }), HasSubstr("uses: "));
   EXPECT_THAT(refusal([](auto* r) { r->set_worker_pattern("[a-z]*"); }), HasSubstr("pattern: "));

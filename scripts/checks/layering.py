@@ -81,12 +81,14 @@ ALLOWED = {
     "worker/agent": {"common", "common/pki", "common/rpc", "common/spec", "worker/gpu"},
     # The coordinator for its tests alone, which ask one.
     "worker/join": {"common", "common/pki", "common/rpc", "coordinator/rpc"},
+    "worker/metrics": {"common", "common/http", "common/pki", "common/rpc", "worker/agent"},
     "worker/memory_state": {"common", "engine/runtime", "engine/comm"} | PURE_ENGINE,
     "worker/trainer": {"common", "common/spec", "common/rpc", "engine/runtime", "engine/comm",
                        "engine/data", "engine/optim", "worker/memory_state"} | PURE_ENGINE,
     # The two trainers' devices.
     "worker": {"common", "common/flags", "common/rpc", "common/spec", "common/systemd",
-               "worker/gpu", "worker/doctor", "worker/agent", "worker/join", "worker/trainer",
+               "worker/gpu", "worker/doctor", "worker/agent", "worker/join", "worker/metrics",
+               "worker/trainer",
                "engine/runtime", "engine/runtime/cuda"},
     "client/api": {"common", "common/rpc"},
     # The coordinator for its tests alone, which ask one.

@@ -95,6 +95,13 @@ class AgentImpl : public Agent {
     absl::MutexLock lock(&mutex_);
     return settings_;
   }
+  AgentStanding Describe() const override {
+    AgentStanding standing = {.hello = outbox_.Describe(), .last_turn = absl::InfinitePast()};
+    absl::MutexLock lock(&mutex_);
+    standing.registered = registered_;
+    standing.last_turn = last_turn_;
+    return standing;
+  }
   const std::string& id() const override { return identity_.id(); }
   std::string offer() const override { return DescribeSlots(plan_); }
 
@@ -124,6 +131,8 @@ class AgentImpl : public Agent {
   const UniqueFd wake_;
   mutable absl::Mutex mutex_;
   AgentSettings settings_ ABSL_GUARDED_BY(mutex_);
+  bool registered_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time last_turn_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // SteadyNow
   std::vector<v1::CoordinatorMessage> inbox_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> stop_requested_{false};
   Outbox outbox_;
@@ -246,11 +255,17 @@ void AgentImpl::Run() {
 }
 
 void AgentImpl::TellOfTurn(Session& session) {
+  const bool registered = session.registered();
+  {
+    absl::MutexLock lock(&mutex_);
+    registered_ = registered;
+    last_turn_ = SteadyNow();
+  }
   if (!options_.on_turn) return;
   options_.on_turn(absl::StrCat(ranks_.size(), ranks_.size() == 1 ? " rank runs; " : " ranks run; ",
-                                leaving_               ? "leaving"
-                                : session.registered() ? "registered with "
-                                                       : "not registered with ",
+                                leaving_     ? "leaving"
+                                : registered ? "registered with "
+                                             : "not registered with ",
                                 leaving_ ? "" : options_.coordinator));
 }
 

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/spec/path_roots.h"
+#include "milepost/v1/worker.pb.h"
 #include "worker/agent/health_check.h"
 #include "worker/agent/slots.h"
 #include "worker/agent/spot_watch.h"
@@ -66,6 +67,13 @@ struct AgentOptions {
   absl::Duration longest_turn = absl::InfiniteDuration();
 };
 
+// How a worker is, for whoever watches it.
+struct AgentStanding {
+  v1::Hello hello;          // as the next stream would begin: slots, ranks, GPUs
+  bool registered = false;  // the coordinator has it
+  absl::Time last_turn;     // of the loop, by SteadyNow; InfinitePast: it has not begun
+};
+
 class Agent {
  public:
   // Takes the data directory, makes the identity. Errors name the flag or the path.
@@ -86,6 +94,9 @@ class Agent {
   // The host is about to be taken away, as spot_watch.h tells it: the coordinator is to drain this
   // worker. Each call is a notice of its own. From any thread, also before Run. Does not block.
   virtual void NoteSpot(const std::string& why) = 0;
+
+  // From any thread, also before Run. Does not block.
+  virtual AgentStanding Describe() const = 0;
 
   virtual const std::string& id() const = 0;
   // "2 cpu slots", "8 cuda slots (NVIDIA H200)"

@@ -106,6 +106,17 @@ bool Outbox::AwaitAllForgotten(absl::Time deadline) const {
   return mutex_.AwaitWithDeadline(absl::Condition(&none), deadline);
 }
 
+v1::Hello Outbox::Describe() const {
+  absl::MutexLock lock(&mutex_);
+  v1::Hello hello = hello_;
+  for (const auto& [key, entry] : ranks_) {
+    *hello.add_ranks() = entry.report;
+    hello.mutable_ranks()->rbegin()->clear_last_lines();
+  }
+  for (const auto& [slot, facts] : facts_) *hello.add_devices() = facts;
+  return hello;
+}
+
 v1::WorkerMessage Outbox::StartStream() {
   const absl::Time now = SteadyNow();
   absl::MutexLock lock(&mutex_);

@@ -65,6 +65,8 @@ class Outbox {
   void Forget(const RankKey& key);
 
   std::optional<v1::RankReport> Find(const RankKey& key) const;
+  // All that the next stream would begin with, but for the ranks' last lines.
+  v1::Hello Describe() const;
   // Waits until every rank is forgotten; false: not by `deadline`.
   bool AwaitAllForgotten(absl::Time deadline) const;
 

@@ -12,6 +12,7 @@
 #include <random>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/atomic_file.h"
@@ -30,10 +31,13 @@ namespace fs = std::filesystem;
 
 constexpr absl::Duration kCallTime = absl::Seconds(10);
 constexpr absl::Duration kFirstPause = absl::Milliseconds(500);
-constexpr absl::Duration kLongestPause = absl::Seconds(15);
-constexpr absl::Duration kWaitForConnected = absl::Minutes(1);
+constexpr absl::Duration kLongestPause = absl::Seconds(30);
+// A host that was replaced may have left its connection, or its lease, behind.
+constexpr absl::Duration kWaitForConnected = absl::Minutes(3);
 constexpr absl::Duration kLookEvery = absl::Minutes(10);
 constexpr absl::Duration kTryAgain = absl::Minutes(1);
+constexpr absl::Duration kAskRefused = absl::Hours(6);
+constexpr absl::Duration kSayAgain = absl::Hours(6);
 constexpr absl::Duration kClocksDiffer = absl::Minutes(1);
 constexpr size_t kMostPemBytes = 1 << 20;
 
@@ -44,12 +48,28 @@ absl::Status MakeTlsFolder(const std::string& path) {
   return absl::ErrnoToStatus(error ? error.value() : errno, absl::StrCat("cannot make ", path));
 }
 
+// Of two processes that begin at once both get the same.
 absl::StatusOr<std::string> KeyOf(const TlsFolder& folder) {
   auto key = ReadRegularFile(folder.key(), kMostPemBytes);
   if (!absl::IsNotFound(key.status())) return key;
-  MP_ASSIGN_OR_RETURN(std::string made, MakePrivateKey());
-  MP_RETURN_IF_ERROR(WriteFileAtOnce(folder.key(), made, kSecretMode));
-  return made;
+  MP_ASSIGN_OR_RETURN(const std::string made, MakePrivateKey());
+  const absl::Status created = CreateFileAtOnce(folder.key(), made, kSecretMode);
+  if (!created.ok() && !absl::IsAlreadyExists(created)) return created;
+  return ReadRegularFile(folder.key(), kMostPemBytes);
+}
+
+// Whom to trust while joining: kept apart, as the folder's own may be newer than the token.
+absl::StatusOr<std::string> AuthorityToJoinWith(const TlsFolder& folder, const JoinToken& token) {
+  if (token.authority.empty()) {
+    if (fs::exists(folder.authority())) return folder.authority();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the join token comes without the authority's certificate, which `milepost worker token "
+        "create` prints after it: give all of that, or put the certificate into ",
+        folder.authority()));
+  }
+  std::string path = absl::StrCat(folder.path, "/join-ca.crt");
+  MP_RETURN_IF_ERROR(WriteFileAtOnce(path, token.authority, kPublicMode));
+  return path;
 }
 
 // The certificate comes last: with it the folder is whole.
@@ -94,15 +114,13 @@ absl::Status JoinOnce(const JoinOptions& options) {
   MP_RETURN_IF_ERROR(MakeTlsFolder(folder.path));
   MP_ASSIGN_OR_RETURN(const std::string key, KeyOf(folder));
   MP_RETURN_IF_ERROR(CheckPrivateKeyMode(folder.key()));
-  if (!options.token->authority.empty()) {
-    MP_RETURN_IF_ERROR(WriteFileAtOnce(folder.authority(), options.token->authority, kPublicMode));
-  }
+  MP_ASSIGN_OR_RETURN(const std::string authority, AuthorityToJoinWith(folder, *options.token));
   v1::JoinWorkerRequest request;
   request.set_worker_id(options.id);
   auto made = MakeCertificateRequest(options.id, key);
   if (!made.ok()) return Annotate(made.status(), folder.key());
   request.set_certificate_request(*std::move(made));
-  MP_ASSIGN_OR_RETURN(auto credentials, UserCredentials(folder.authority(), options.token->secret));
+  MP_ASSIGN_OR_RETURN(auto credentials, UserCredentials(authority, options.token->secret));
   MP_ASSIGN_OR_RETURN(const v1::WorkerCertificate certificate,
                       Ask(Endpoint(options.coordinator, std::move(credentials)),
                           &v1::JoinService::Stub::JoinWorker, request));
@@ -116,10 +134,23 @@ absl::Status JoinOnce(const JoinOptions& options) {
 }
 
 bool MayPass(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
-         absl::IsCancelled(status) ||  // cut off by a coordinator that stops
-         ReasonOf(status) == v1::ERROR_REASON_RATE_LIMITED ||
-         ReasonOf(status) == v1::ERROR_REASON_COORDINATOR_BUSY;
+  switch (ReasonOf(status)) {
+    case v1::ERROR_REASON_RATE_LIMITED:
+    case v1::ERROR_REASON_COORDINATOR_BUSY:
+    case v1::ERROR_REASON_DISK_FULL:
+    case v1::ERROR_REASON_TOO_MANY_JOINED:
+      return true;
+    default:
+      return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+             absl::IsCancelled(status);  // cut off by a coordinator that stops
+  }
+}
+
+// gRPC's words for it say nothing of what to do.
+std::string Remedy(const JoinOptions& options, const absl::Status& status) {
+  if (!absl::StrContains(status.message(), "certificate verify failed")) return "";
+  return absl::StrCat("; is the join token of the coordinator at ", options.coordinator,
+                      ", and does its certificate have that name (init-pki --host)?");
 }
 
 double RandomSpread() {
@@ -131,7 +162,7 @@ double RandomSpread() {
 
 absl::Time RenewTime(const Certificate& certificate, double spread) {
   const absl::Duration life = certificate.not_after - certificate.not_before;
-  return certificate.not_before + life * 2 / 3 - life * (spread / 10);
+  return certificate.not_before + life / 2 - life * (spread / 10);
 }
 
 absl::Status JoinIfNeeded(const JoinOptions& options, const Pause& pause) {
@@ -151,9 +182,11 @@ absl::Status JoinIfNeeded(const JoinOptions& options, const Pause& pause) {
     if (connected) connected_for += wait;
     if (said != status.message()) {
       said = std::string(status.message());
-      spdlog::warn("cannot join as {} yet: {}; trying again", options.id, said);
+      spdlog::warn("cannot join as {} yet: {}{}; trying again", options.id, said,
+                   Remedy(options, status));
     }
-    if (!pause(wait)) return absl::CancelledError("told to stop before it had joined");
+    if (!pause(wait * (0.5 + RandomSpread() / 2)))
+      return absl::CancelledError("told to stop before it had joined");
   }
 }
 
@@ -180,7 +213,8 @@ bool CertificateRenewer::Sleep(absl::Duration duration) {
 
 absl::Duration CertificateRenewer::Look() {
   const auto certificate = CertificateIn(TlsFolder(options_.tls_dir));
-  if (!certificate.ok()) return kLookEvery;  // TlsWatch says what is wrong
+  if (!certificate.ok()) return kLookEvery;          // TlsWatch says what is wrong
+  if (certificate->pool.empty()) return kLookEvery;  // it did not come of a join token
   const absl::Time now = absl::Now();
   const absl::Time due = RenewTime(*certificate, spread_);
   if (now < due) return std::min(due - now, kLookEvery);
@@ -188,15 +222,19 @@ absl::Duration CertificateRenewer::Look() {
   const absl::Status status = over && options_.token ? JoinOnce(options_) : Renew();
   if (status.ok()) {
     said_.clear();
-    return absl::ZeroDuration();
+    return kTryAgain;  // whatever this host's clock makes of the new one
   }
-  if (said_ != status.message()) {
+  if (said_ != status.message() || now >= say_again_) {
     said_ = std::string(status.message());
+    say_again_ = now + kSayAgain;
     spdlog::warn(
         "the certificate in {}, which holds until {}, is not renewed: {}", options_.tls_dir,
         absl::FormatTime(absl::RFC3339_sec, certificate->not_after, absl::UTCTimeZone()), said_);
   }
-  return absl::IsPermissionDenied(status) ? kLookEvery : kTryAgain;
+  // Each is in the coordinator's audit log.
+  const bool refused = absl::IsPermissionDenied(status) || absl::IsFailedPrecondition(status) ||
+                       absl::IsUnimplemented(status);
+  return refused ? kAskRefused : kTryAgain;
 }
 
 absl::Status CertificateRenewer::Renew() {

@@ -31,7 +31,7 @@ struct JoinOptions {
   std::optional<JoinToken> token;  // absent: a certificate is renewed, none is got anew
 };
 
-// When a certificate is to be renewed: after two thirds of its life, less up to a tenth of it, so
+// When a certificate is to be renewed: after half of its life, less up to a tenth of it, so
 // that hosts which joined together do not come together again. `spread`: [0, 1). Pure.
 absl::Time RenewTime(const Certificate& certificate, double spread);
 
@@ -40,8 +40,8 @@ using Pause = std::function<bool(absl::Duration)>;
 
 // Joins unless the folder has a certificate that holds. While the coordinator cannot be reached, or
 // is busy, it is tried again for as long as `pause` says so (CANCELLED when it does not), with a
-// line in the log where something new is wrong; while a worker of this id is connected, for a
-// minute, as a host that was replaced may have left its connection behind. Other errors: what the
+// line in the log where something new is wrong; while a worker of this id is connected, for three
+// minutes, as a host that was replaced may have left its connection behind. Other errors: what the
 // coordinator, or this host, has against it.
 absl::Status JoinIfNeeded(const JoinOptions& options, const Pause& pause);
 
@@ -66,6 +66,7 @@ class CertificateRenewer {
   const JoinOptions options_;
   const double spread_;
   std::string said_;  // of the thread
+  absl::Time say_again_ = absl::InfinitePast();
   absl::Mutex mutex_;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
