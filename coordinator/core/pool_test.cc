@@ -84,5 +84,18 @@ TEST_F(PoolTest, AWorkerMayComeBackWithAnotherPool) {
   EXPECT_THAT(Reason(SubmitTo("left", 1)), HasSubstr("the workers have 0 of these"));
 }
 
+TEST_F(PoolTest, OfAGangWhoseWorkerChangedPoolOnePoolsSlotsAreAwaited) {
+  Join("left", "a", 1);
+  Join("left", "b", 1);
+  const std::string job = Submit(2);
+  ReportAll(job, v1::RANK_STATE_RUNNING);
+  v1::Hello hello = MakeHello("a", 1, 1);
+  (*hello.mutable_labels())["pool"] = "right";
+  *hello.add_ranks() = Report(job, 0, v1::RANK_STATE_RUNNING);
+  Do(WorkerHello{hello});
+  ASSERT_EQ(Job(job).state(), v1::JOB_STATE_RUNNING);
+  EXPECT_THAT(Reason(SubmitTo("right", 1)), HasSubstr("1 held by jobs/1 until it ends"));
+}
+
 }  // namespace
 }  // namespace milepost::coordinator
