@@ -217,11 +217,11 @@ SlotCounts SlotPool::Take(const std::vector<PlacedRank>& placed) {
   return taken;
 }
 
-bool IsModel(const std::string& model, const std::string& wanted) {
+bool IsModel(absl::string_view model, absl::string_view wanted) {
   return absl::StrContains(absl::AsciiStrToLower(model), absl::AsciiStrToLower(wanted));
 }
 
-bool IsPool(const std::string& pool, const std::string& wanted) {
+bool IsPool(absl::string_view pool, absl::string_view wanted) {
   return wanted.empty() || pool == wanted;
 }
 

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
 
 namespace milepost::coordinator {
 
@@ -129,9 +130,9 @@ using SlotPools = std::map<SlotClass, SlotPool>;
 
 // True when `model` is one that a job asked for by `wanted`: the same, or with `wanted` in it,
 // capitals or not ("h200" of "NVIDIA H200"). An empty wish is any.
-bool IsModel(const std::string& model, const std::string& wanted);
+bool IsModel(absl::string_view model, absl::string_view wanted);
 // The same of a pool: this one, or any where none is wanted.
-bool IsPool(const std::string& pool, const std::string& wanted);
+bool IsPool(absl::string_view pool, absl::string_view wanted);
 
 }  // namespace milepost::coordinator
 

@@ -24,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "coordinator/core/placement.h"
 #include "coordinator/core/queue_view.h"
@@ -70,8 +71,9 @@ struct Demand {
   int wanted = 0;  // what it had before it had to start again, or is to grow to
   std::vector<std::string> last_workers;  // which it has run on, and had better again
   bool elsewhere = false;                 // or rather not: it has failed there more than once
-  std::string pool;                       // empty: any
-  std::string device_model;               // empty: any
+  // Views of its spec, which outlives the pass; empty: any.
+  absl::string_view pool;
+  absl::string_view device_model;
   absl::Duration time_limit = absl::InfiniteDuration();  // that it may still hold its slots
   // Counted in its queue's `used` already, and before all that are not.
   Admission admission = Admission::kNone;
