@@ -47,10 +47,9 @@ void AddPlaceFlags(FlagTable* table, Flags* flags) {
   app.add_option(
       "--id", options.id,
       "stable name of this worker (default: its certificate's, else kept in the data dir)");
-  app.add_option(
-      "--label", flags->labels,
-      "KEY=VALUE, may be repeated; ranks of a job are kept within one `rack`, and run in "
-      "one `pool`");
+  app.add_option("--label", flags->labels,
+                 "KEY=VALUE, may be repeated; all ranks of a job run in one `pool`, and are kept "
+                 "within one `rack`");
 }
 
 void AddSlotFlags(FlagTable* table, Flags* flags) {

@@ -308,7 +308,7 @@ std::string RenderWorkers(const std::vector<v1::Worker>& workers, OutputFormat f
   const bool wide = format == OutputFormat::kWide;
   std::vector<std::string> header = {"NAME", "STATE",  "HOST",   "SLOTS",
                                      "BUSY", "DEVICE", "MEMORY", "CONNECTED"};
-  if (wide) header.insert(header.end(), {"INCARNATION", "VERSION", "DRIVER"});
+  if (wide) header.insert(header.end(), {"POOL", "INCARNATION", "VERSION", "DRIVER"});
   return RenderList(workers, format, header, [&](const v1::Worker& worker) {
     std::vector<std::string> row = {
         worker.name(),
@@ -320,6 +320,8 @@ std::string RenderWorkers(const std::vector<v1::Worker>& workers, OutputFormat f
         SlotMemoryText(worker),
         AgeText(worker.connect_time(), now)};
     if (wide) {
+      const auto pool = worker.labels().find("pool");
+      row.push_back(pool == worker.labels().end() || pool->second.empty() ? "-" : pool->second);
       row.push_back(absl::StrCat(worker.incarnation()));
       row.push_back(worker.version().empty() ? "-" : worker.version());
       row.push_back(worker.driver().empty() ? "-" : worker.driver());

@@ -71,6 +71,9 @@ TEST(WorkerViewTest, TablesShowModelAndMemory) {
   const std::string list = RenderWorkers({worker}, OutputFormat::kTable, kNow);
   EXPECT_THAT(list, AllOf(HasSubstr("DEVICE"), HasSubstr("NVIDIA H200"), HasSubstr("141.0 GiB")));
   EXPECT_THAT(RenderWorkers({worker}, OutputFormat::kWide, kNow), HasSubstr("580.65.06"));
+  (*worker.mutable_labels())["pool"] = "h200-east";
+  EXPECT_THAT(RenderWorkers({worker}, OutputFormat::kWide, kNow),
+              AllOf(HasSubstr("POOL"), HasSubstr("h200-east")));
   const std::string text = RenderWorker(worker, OutputFormat::kTable, kNow);
   EXPECT_THAT(text,
               AllOf(HasSubstr("NVIDIA H200, 141.0 GiB, capability 9.0, 16 cores of NUMA node "

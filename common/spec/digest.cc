@@ -64,7 +64,9 @@ std::string LineageDigest(const v1::JobSpec& normalized) {
   v1::JobSpec lineage = normalized;
   lineage.clear_name();
   lineage.clear_scheduling();  // when it runs is not what it computes
+  // Nor where: on which devices, and in which pool.
   lineage.mutable_resources()->clear_device_model();
+  lineage.mutable_resources()->clear_pool();
   ClearLaterDefaults(lineage.mutable_model());
   ClearLaterDefaults(lineage.mutable_train());
   lineage.mutable_train()->clear_steps();

@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "common/error_details.h"
 #include "common/spec/auto_fields.h"
+#include "common/spec/labels.h"
 #include "common/spec/model_sizes.h"
 #include "common/spec/scheduling.h"
 #include "common/spec/sizes.h"
@@ -708,6 +709,11 @@ void CheckResources(const v1::JobSpec& spec, Checker* check) {
   }
   if (resources.device_model().size() > 63) {
     check->Add("resources.device_model", "has at most 63 characters, such as h200");
+  }
+  if (!IsLabelValue(resources.pool())) {
+    check->Add("resources.pool",
+               "must be the value of workers' label `pool`, such as a100: at most 63 letters, "
+               "digits, '-', '_' and '.'");
   }
   if (resources.profile().size() > 63) {
     check->Add("resources.profile", "the name of a device profile has at most 63 characters");

@@ -617,6 +617,8 @@ TEST(CheckTest, FindsEachBrokenRule) {
       {"resources.ranks", [](auto* s) { s->mutable_resources()->set_ranks(0); }},
       {"resources.threads_per_rank",
        [](auto* s) { s->mutable_resources()->set_threads_per_rank(-1); }},
+      {"resources.pool", [](auto* s) { s->mutable_resources()->set_pool("a 100"); }},
+      {"resources.pool", [](auto* s) { s->mutable_resources()->set_pool(std::string(64, 'a')); }},
       {"checkpoint.every", [](auto* s) { s->mutable_checkpoint()->set_every(-1); }},
       {"checkpoint.keep_last", [](auto* s) { s->mutable_checkpoint()->set_keep_last(0); }},
       {"checkpoint.keep_every", [](auto* s) { s->mutable_checkpoint()->set_keep_every(5); }},
@@ -663,6 +665,9 @@ TEST(DigestTest, EachCoversWhatItSays) {
   EXPECT_NE(SpecDigest(base), SpecDigest(longer));
   EXPECT_EQ(LineageDigest(base), LineageDigest(longer));
   EXPECT_NE(LineageDigest(base), LineageDigest(ranks));
+  const JobSpec pool = Normalized([](JobSpec* s) { s->mutable_resources()->set_pool("a-1_b.c"); });
+  EXPECT_EQ(LineageDigest(base), LineageDigest(pool));
+  EXPECT_NE(SpecDigest(base), SpecDigest(pool));
   EXPECT_EQ(StateDigest(base), StateDigest(longer));
   EXPECT_EQ(StateDigest(base), StateDigest(ranks));
   EXPECT_NE(StateDigest(base), StateDigest(seed));

@@ -126,7 +126,7 @@ std::vector<int> SlotPool::ChooseHosts(int ranks) const {
 }
 
 SlotPool SlotPool::WithRoomFor(int64_t slot_bytes) const {
-  SlotPool pool(model_);
+  SlotPool pool(class_);
   for (PoolHost host : hosts_) {
     std::erase_if(host.slots, [&](const PoolSlot& slot) {
       return slot.memory_bytes != 0 && slot.memory_bytes < slot_bytes;
@@ -153,7 +153,7 @@ std::vector<PlacedRank> SlotPool::Find(int ranks, int64_t slot_bytes) const {
 std::vector<PlacedRank> SlotPool::Find(int ranks, int64_t slot_bytes,
                                        const std::vector<std::string>& first) const {
   if (first.empty()) return Find(ranks, slot_bytes);
-  SlotPool known(model_);
+  SlotPool known(class_);
   for (const std::string& worker : first) {
     const auto found = host_by_worker_.find(worker);
     if (found != host_by_worker_.end() && !hosts_[found->second].avoided) {
@@ -217,8 +217,12 @@ SlotCounts SlotPool::Take(const std::vector<PlacedRank>& placed) {
   return taken;
 }
 
-bool IsModel(const std::string& model, const std::string& wanted) {
+bool IsModel(absl::string_view model, absl::string_view wanted) {
   return absl::StrContains(absl::AsciiStrToLower(model), absl::AsciiStrToLower(wanted));
+}
+
+bool IsPool(absl::string_view pool, absl::string_view wanted) {
+  return wanted.empty() || pool == wanted;
 }
 
 }  // namespace milepost::coordinator

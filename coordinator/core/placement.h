@@ -1,6 +1,7 @@
-// Which free slots a gang gets: all its ranks or none, on devices of one model, close together.
+// Which free slots a gang gets: all its ranks or none, in one pool of workers, on devices of one
+// model, close together.
 //
-//   SlotPool pool("NVIDIA H200");
+//   SlotPool pool({.pool = "batch", .model = "NVIDIA H200"});
 //   pool.AddHost({.worker = "workers/a", .rack = "r1", .slots = {{0, bytes, true}, ...}});
 //   std::vector<PlacedRank> placed = pool.Find(8, /*slot_bytes=*/0);   // empty: too few are free
 //   pool.Take(placed);
@@ -14,6 +15,7 @@
 #ifndef MILEPOST_COORDINATOR_CORE_PLACEMENT_H_
 #define MILEPOST_COORDINATOR_CORE_PLACEMENT_H_
 
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -21,6 +23,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
 
 namespace milepost::coordinator {
 
@@ -54,15 +57,23 @@ struct SlotCounts {
   int With(int64_t slot_bytes) const;
 };
 
-// The slots of one device model that can be used, free or not.
+// What the slots of a gang have in common.
+struct SlotClass {
+  std::string pool = {};   // of their workers; empty: that of workers without one
+  std::string model = {};  // of their devices; empty for CPU slots
+
+  auto operator<=>(const SlotClass&) const = default;
+};
+
+// The slots of one class that can be used, free or not.
 class SlotPool {
  public:
-  explicit SlotPool(std::string model) : model_(std::move(model)) {}
+  explicit SlotPool(SlotClass slot_class) : class_(std::move(slot_class)) {}
 
   // Hosts in order of their names, each once.
   void AddHost(PoolHost host);
 
-  const std::string& model() const { return model_; }
+  const SlotClass& slot_class() const { return class_; }
   // Slots with room for `slot_bytes`.
   int CountFree(int64_t slot_bytes) const { return free_.With(slot_bytes); }
   // Of hosts that are not avoided.
@@ -103,7 +114,7 @@ class SlotPool {
   SlotPool WithRoomFor(int64_t slot_bytes) const;
   static int FreeOf(const PoolHost& host);
 
-  std::string model_;
+  SlotClass class_;
   std::vector<PoolHost> hosts_;
   absl::flat_hash_map<std::string, int> host_by_worker_;
   std::map<std::string, Group> racks_;  // without the avoided
@@ -115,12 +126,13 @@ class SlotPool {
   SlotCounts away_;
 };
 
-// By a device's model; CPU slots have the empty model.
-using SlotPools = std::map<std::string, SlotPool>;
+using SlotPools = std::map<SlotClass, SlotPool>;
 
 // True when `model` is one that a job asked for by `wanted`: the same, or with `wanted` in it,
 // capitals or not ("h200" of "NVIDIA H200"). An empty wish is any.
-bool IsModel(const std::string& model, const std::string& wanted);
+bool IsModel(absl::string_view model, absl::string_view wanted);
+// The same of a pool: this one, or any where none is wanted.
+bool IsPool(absl::string_view pool, absl::string_view wanted);
 
 }  // namespace milepost::coordinator
 

@@ -28,7 +28,7 @@ struct Host {
 };
 
 SlotPool MakePool(const std::vector<Host>& hosts) {
-  SlotPool pool("H200");
+  SlotPool pool({.model = "H200"});
   for (const Host& host : hosts) {
     PoolHost made = {.worker = host.worker, .rack = host.rack, .avoided = host.avoided};
     for (const int slot : host.free) made.slots.push_back({slot, host.memory, true});

@@ -36,8 +36,8 @@ std::vector<int> ChooseVictims(const Shortage& shortage, const std::vector<Queue
                                const std::vector<Holding>& holdings,
                                const std::vector<int>& order) {
   const Demand& demand = *shortage.demand;
-  const auto of_pool = [&](const Holding& victim) {
-    return victim.model == shortage.model ? victim.slots.With(demand.slot_bytes) : 0;
+  const auto of_class = [&](const Holding& victim) {
+    return victim.slot_class == shortage.slot_class ? victim.slots.With(demand.slot_bytes) : 0;
   };
   const auto of_queue = [&](const Holding& victim) {
     return victim.queue == demand.queue ? victim.held : 0;
@@ -50,10 +50,10 @@ std::vector<int> ChooseVictims(const Shortage& shortage, const std::vector<Queue
   for (const int i : order) {
     if (slots <= 0 && quota <= 0) break;
     const Holding& victim = holdings[i];
-    const bool helps = (slots > 0 && of_pool(victim) > 0) || (quota > 0 && of_queue(victim) > 0);
+    const bool helps = (slots > 0 && of_class(victim) > 0) || (quota > 0 && of_queue(victim) > 0);
     if (victim.leaving || !helps || victim.release < shortage.held_until) continue;
     if (!MustYield(demand, victim, queues, used)) continue;
-    slots -= of_pool(victim);
+    slots -= of_class(victim);
     quota -= of_queue(victim);
     used[victim.queue] -= victim.held;
     chosen.push_back(i);
@@ -62,8 +62,8 @@ std::vector<int> ChooseVictims(const Shortage& shortage, const std::vector<Queue
   // Who was taken first may not be needed beside who came later.
   for (size_t k = chosen.size(); k-- > 0;) {
     const Holding& victim = holdings[chosen[k]];
-    if (slots + of_pool(victim) > 0 || quota + of_queue(victim) > 0) continue;
-    slots += of_pool(victim);
+    if (slots + of_class(victim) > 0 || quota + of_queue(victim) > 0) continue;
+    slots += of_class(victim);
     quota += of_queue(victim);
     chosen.erase(chosen.begin() + static_cast<int64_t>(k));
   }

@@ -17,19 +17,18 @@
 #ifndef MILEPOST_COORDINATOR_CORE_PREEMPTION_H_
 #define MILEPOST_COORDINATOR_CORE_PREEMPTION_H_
 
-#include <string>
 #include <vector>
 
 #include "coordinator/core/scheduler.h"
 
 namespace milepost::coordinator {
 
-// What is missing of a job, in one pool.
+// What is missing of a job, in one class of slots.
 struct Shortage {
   const Demand* demand = nullptr;
-  std::string model;  // of the pool
-  int slots = 0;      // that are not free and do not come free by themselves
-  int quota = 0;      // slots of the queue's limit, likewise
+  SlotClass slot_class;
+  int slots = 0;  // that are not free and do not come free by themselves
+  int quota = 0;  // slots of the queue's limit, likewise
   // Only those help that would have held their slots until then at least.
   absl::Time held_until = absl::InfinitePast();
 };

@@ -31,11 +31,11 @@ std::string DrainText(const DrainedHost& host, int slots) {
 }
 
 // Drained workers with slots for the job, before what else is missing: who drains can take back.
-void AddDrained(const KindView& view, const std::string& model, int64_t slot_bytes,
+void AddDrained(const KindView& view, const v1::ResourceSpec& wanted, int64_t slot_bytes,
                 SlotSupply* supply) {
   std::vector<std::string> texts;
-  for (const auto& [of_model, hosts] : view.summary.drained) {
-    if (!IsModel(of_model, model)) continue;
+  for (const auto& [of, hosts] : view.summary.drained) {
+    if (!IsPool(of.pool, wanted.pool()) || !IsModel(of.model, wanted.device_model())) continue;
     for (const DrainedHost& host : hosts.first) {
       const int slots = host.slots.With(slot_bytes);
       if (slots == 0) continue;
@@ -48,9 +48,10 @@ void AddDrained(const KindView& view, const std::string& model, int64_t slot_byt
   supply->missing.insert(supply->missing.begin(), texts.begin(), texts.end());
 }
 
-// What the pass left, without the slots that are too small for the job or of another model.
+// What the pass left, without the slots that are too small for the job, or of another pool or
+// model.
 SlotSupply SupplyFor(const KindView& view, int64_t slot_bytes, const v1::Job& job) {
-  const std::string& wanted = job.spec().resources().device_model();
+  const v1::ResourceSpec& wanted = job.spec().resources();
   SlotSupply supply = {.ready_workers = view.summary.ready_workers,
                        .by_kind = view.summary.usable,
                        .missing = view.summary.missing,
@@ -58,22 +59,32 @@ SlotSupply SupplyFor(const KindView& view, int64_t slot_bytes, const v1::Job& jo
   AddDrained(view, wanted, slot_bytes, &supply);
   int too_small = 0;
   int of_other_models = 0;
-  for (const auto& [model, slots] : view.models) {
-    if (!IsModel(model, wanted)) {
+  int of_other_pools = 0;
+  for (const auto& [of, slots] : view.slots) {
+    if (!IsPool(of.pool, wanted.pool())) {
+      of_other_pools += slots.usable.total;
+      continue;
+    }
+    if (!IsModel(of.model, wanted.device_model())) {
       of_other_models += slots.usable.total;
       continue;
     }
     const int usable = slots.usable.With(slot_bytes);
     const int free = slots.free.With(slot_bytes);
     too_small += slots.usable.total - usable;
-    if (usable > 0) supply.by_model[model] = usable;
-    if (free > 0) supply.free_by_model[model] = free;
+    if (usable > 0) supply.by_class[of] = usable;
+    if (free > 0) supply.free_by_class[of] = free;
   }
   const auto add = [&](std::string why) {
     supply.missing.insert(supply.missing.begin(), std::move(why));
     ++supply.missing_in_all;
   };
-  if (of_other_models > 0) add(absl::StrCat(of_other_models, " of other models than ", wanted));
+  if (of_other_pools > 0) {
+    add(absl::StrCat(of_other_pools, " in other pools than ", wanted.pool()));
+  }
+  if (of_other_models > 0) {
+    add(absl::StrCat(of_other_models, " of other models than ", wanted.device_model()));
+  }
   if (too_small > 0) {
     add(absl::StrCat(too_small, too_small == 1 ? " has" : " have", " less than the ",
                      GiBText(slot_bytes), " that a rank needs"));
@@ -119,7 +130,10 @@ std::string DetailOf(const KindView& view, const Waiting& waiting, int64_t slot_
     case WaitCode::kSlots:
     case WaitCode::kTooFewSlots: {
       const v1::ResourceSpec& resources = job.spec().resources();
-      const SlotWish wish = {Ranks(job), resources.device(), resources.device_model(), slot_bytes};
+      const SlotWish wish = {.ranks = Ranks(job),
+                             .device = resources.device(),
+                             .of = {resources.pool(), resources.device_model()},
+                             .slot_bytes = slot_bytes};
       const std::string text = WaitReason(wish, SupplyFor(view, slot_bytes, job));
       return waiting.code == WaitCode::kSlots ? text + HoldersText(view) : text;
     }

@@ -44,8 +44,8 @@ struct Waiting {
   int64_t blocker = 0;  // the job that has to go first, or that it depends on
 };
 
-// A device model's slots, as the pass left them.
-struct ModelSummary {
+// A class's slots, as the pass left them.
+struct ClassSummary {
   SlotCounts usable;
   SlotCounts free;
 };
@@ -66,8 +66,8 @@ struct DrainedHosts {
 
 struct ClusterSummary {
   int ready_workers = 0;
-  std::map<v1::DeviceKind, int> usable;         // slots by kind
-  std::map<std::string, DrainedHosts> drained;  // of the kind, by device model
+  std::map<v1::DeviceKind, int> usable;       // slots by kind
+  std::map<SlotClass, DrainedHosts> drained;  // of the kind
   // Why slots of the kind are missing: out of order, or not offered. A few of them.
   std::vector<std::string> missing;
   int missing_in_all = 0;
@@ -88,7 +88,7 @@ struct QueueSummary {
 // Of one kind of device.
 struct KindView {
   ClusterSummary summary;
-  std::map<std::string, ModelSummary> models;
+  std::map<SlotClass, ClassSummary> slots;
   std::map<std::string, QueueSummary> queues;
   absl::flat_hash_map<int64_t, Waiting> waiting;  // by job
   // Of the job at the head: who holds slots that it could use, the ones that end first; and when it

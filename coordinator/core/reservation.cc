@@ -11,10 +11,10 @@ int Reservations::Claims::Of(const SlotCounts& there) const {
   return slots + std::max(0, of_less - too_small);
 }
 
-Reservations::Claims Reservations::ClaimsOn(const std::string& model, int64_t slot_bytes) const {
+Reservations::Claims Reservations::ClaimsOn(const SlotClass& slot_class, int64_t slot_bytes) const {
   Claims claims = {.slot_bytes = slot_bytes};
   for (const Reservation& reservation : reservations_) {
-    if (reservation.model != model) continue;
+    if (reservation.slot_class != slot_class) continue;
     if (reservation.slot_bytes >= slot_bytes) {
       claims.slots += reservation.slots;
       continue;
@@ -25,29 +25,29 @@ Reservations::Claims Reservations::ClaimsOn(const std::string& model, int64_t sl
   return claims;
 }
 
-int Reservations::Claimed(const std::string& model, int64_t slot_bytes,
+int Reservations::Claimed(const SlotClass& slot_class, int64_t slot_bytes,
                           const SlotCounts& there) const {
-  return ClaimsOn(model, slot_bytes).Of(there);
+  return ClaimsOn(slot_class, slot_bytes).Of(there);
 }
 
-// Holdings of the model come free in the order of their release, after what is free now, as far as
+// Holdings of the class come free in the order of their release, after what is free now, as far as
 // their slots have room; earlier reservations are served first.
 Reservations::Reservation Reservations::Plan(const Demand& demand, const SlotPool& pool,
                                              const std::vector<Holding>& holdings) const {
-  const std::string& model = pool.model();
+  const SlotClass& slot_class = pool.slot_class();
   std::vector<std::pair<absl::Time, const SlotCounts*>> releases;
   for (const Holding& holding : holdings) {
-    if (holding.model == model && holding.release < absl::InfiniteFuture()) {
+    if (holding.slot_class == slot_class && holding.release < absl::InfiniteFuture()) {
       releases.emplace_back(std::max(holding.release, now_), &holding.slots);
     }
   }
   std::stable_sort(releases.begin(), releases.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   SlotCounts there = pool.free();
-  const Claims claims = ClaimsOn(model, demand.slot_bytes);
+  const Claims claims = ClaimsOn(slot_class, demand.slot_bytes);
   const auto left = [&] { return there.With(demand.slot_bytes) - claims.Of(there); };
   int free = left();
-  Reservation reservation = {.model = model,
+  Reservation reservation = {.slot_class = slot_class,
                              .slots = demand.ranks,
                              .slot_bytes = demand.slot_bytes,
                              .start = free >= demand.ranks ? now_ : absl::InfiniteFuture()};
@@ -78,17 +78,17 @@ absl::Time Reservations::Add(const Demand& demand, absl::Span<SlotPool* const> p
   return first;
 }
 
-bool Reservations::Delays(const std::string& model, int slots, absl::Time release) const {
+bool Reservations::Delays(const SlotClass& slot_class, int slots, absl::Time release) const {
   return std::any_of(reservations_.begin(), reservations_.end(), [&](const Reservation& reserved) {
-    if (reserved.model != model || slots <= reserved.left_over) return false;
+    if (reserved.slot_class != slot_class || slots <= reserved.left_over) return false;
     return reserved.start == absl::InfiniteFuture() || release > reserved.start;
   });
 }
 
-void Reservations::Lend(const std::string& model, int slots, absl::Time release) {
+void Reservations::Lend(const SlotClass& slot_class, int slots, absl::Time release) {
   for (Reservation& reserved : reservations_) {
     const bool known = reserved.start < absl::InfiniteFuture();
-    if (reserved.model != model || (known && release <= reserved.start)) continue;
+    if (reserved.slot_class != slot_class || (known && release <= reserved.start)) continue;
     reserved.left_over -= slots;
   }
 }

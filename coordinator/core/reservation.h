@@ -3,16 +3,15 @@
 //
 //   Reservations reserved(now);
 //   reserved.Add(demand, eligible, holdings);
-//   if (!reserved.Delays("NVIDIA H200", ranks, release)) ... start ...
+//   if (!reserved.Delays(pool.slot_class(), ranks, release)) ... start ...
 //
-// A reservation is of a device model: the time at which, by the time limits of the jobs that run,
+// A reservation is of a class of slots: the time at which, by the time limits of the jobs that run,
 // enough slots are free, and how many are left over then. A job that ends by then, or gets along
 // with what is left over, delays nobody. Where no such time is known, because jobs without a limit
-// are in the way, nothing of the model is lent.
+// are in the way, nothing of the class is lent.
 #ifndef MILEPOST_COORDINATOR_CORE_RESERVATION_H_
 #define MILEPOST_COORDINATOR_CORE_RESERVATION_H_
 
-#include <string>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -29,24 +28,24 @@ class Reservations {
   // where it starts first, all of them where that is not known. Returns the time.
   absl::Time Add(const Demand& demand, absl::Span<SlotPool* const> pools,
                  const std::vector<Holding>& holdings);
-  // Whether a job that takes `slots` of the model now, until `release`, delays one of them.
-  bool Delays(const std::string& model, int slots, absl::Time release) const;
+  // Whether a job that takes `slots` of the class now, until `release`, delays one of them.
+  bool Delays(const SlotClass& slot_class, int slots, absl::Time release) const;
   // It does not, and has started.
-  void Lend(const std::string& model, int slots, absl::Time release);
+  void Lend(const SlotClass& slot_class, int slots, absl::Time release);
   bool Any() const { return !reservations_.empty(); }
-  // Slots of the model with room for `slot_bytes` that reservations will need of `there`, which are
+  // Slots of the class with room for `slot_bytes` that reservations will need of `there`, which are
   // or come free: those that ask for less memory take what is too small for `slot_bytes` first.
-  int Claimed(const std::string& model, int64_t slot_bytes, const SlotCounts& there) const;
+  int Claimed(const SlotClass& slot_class, int64_t slot_bytes, const SlotCounts& there) const;
 
  private:
   struct Reservation {
-    std::string model;
+    SlotClass slot_class;
     int slots = 0;
     int64_t slot_bytes = 0;
     absl::Time start;
     int left_over = 0;
   };
-  // What reservations of a model need, seen by one who asks for `slot_bytes`.
+  // What reservations of a class need, seen by one who asks for `slot_bytes`.
   struct Claims {
     int slots = 0;
     int64_t slot_bytes = 0;
@@ -55,7 +54,7 @@ class Reservations {
 
     int Of(const SlotCounts& there) const;
   };
-  Claims ClaimsOn(const std::string& model, int64_t slot_bytes) const;
+  Claims ClaimsOn(const SlotClass& slot_class, int64_t slot_bytes) const;
   Reservation Plan(const Demand& demand, const SlotPool& pool,
                    const std::vector<Holding>& holdings) const;
 

@@ -183,12 +183,14 @@ class Inputs {
     // Ranks of one worker follow each other, as a rule.
     const std::string* name = nullptr;
     const v1::WorkerRecord* worker = nullptr;
+    const std::string* pool = nullptr;
     SlotNumbers* taken = nullptr;
     for (const v1::RankRecord& rank : record.ranks()) {
       if (rank.gone()) continue;
       if (name == nullptr || *name != rank.worker()) {
         name = &rank.worker();
         worker = state_.FindWorker(*name);
+        if (worker != nullptr) pool = &PoolOf(worker->worker());
         taken = &taken_[*name];
       }
       taken->push_back(rank.slot());
@@ -196,8 +198,10 @@ class Inputs {
       if (worker == nullptr) continue;
       for (const v1::Slot& slot : worker->worker().slots()) {
         if (slot.index() != rank.slot()) continue;
-        if (holding.held == 1) holding.model = slot.model();
-        const bool comes_back = TakesRanks(*worker) || IsAway(*worker);
+        if (holding.held == 1) holding.slot_class = {*pool, slot.model()};
+        // A worker may have come back with another label while its ranks leave.
+        const bool comes_back =
+            (TakesRanks(*worker) || IsAway(*worker)) && *pool == holding.slot_class.pool;
         if (comes_back && ProblemOf(worker->worker(), slot.index()).empty()) {
           holding.slots.Add(slot.memory_bytes(), 1);
         }
@@ -227,6 +231,7 @@ class Inputs {
                      .slot_bytes = record.slot_bytes(),
                      .usual = std::max(job.spec().resources().ranks(), record.wanted_ranks()),
                      .wanted = std::max(record.ranks_size(), record.wanted_ranks()),
+                     .pool = job.spec().resources().pool(),
                      .device_model = job.spec().resources().device_model(),
                      .admission = AdmissionOf(record),
                      .winding_up = !record.ranks().empty()};
@@ -291,7 +296,8 @@ class Inputs {
       std::sort(pool_host.slots.begin(), pool_host.slots.end(),
                 [](const PoolSlot& a, const PoolSlot& b) { return a.index < b.index; });
       SlotPools& pools = inputs_.at(slot->device()).pools;
-      pools.try_emplace(slot->model(), slot->model()).first->second.AddHost(std::move(pool_host));
+      const SlotClass slot_class = {PoolOf(worker), slot->model()};
+      pools.try_emplace(slot_class, slot_class).first->second.AddHost(std::move(pool_host));
     }
   }
 
@@ -337,7 +343,7 @@ class Inputs {
     }
     const v1::Drain& drain = worker.drain();
     for (const auto& [kind, counts] : slots) {
-      DrainedHosts& hosts = inputs_.at(kind.first).summary.drained[kind.second];
+      DrainedHosts& hosts = inputs_.at(kind.first).summary.drained[{PoolOf(worker), kind.second}];
       if (++hosts.in_all > static_cast<int>(kMostDrained)) continue;
       hosts.first.push_back(
           {worker.name(), counts, FromProto(drain.request_time()), drain.reason(), drain.spot()});

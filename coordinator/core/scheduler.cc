@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/strings/string_view.h"
 #include "coordinator/core/fair_share.h"
 #include "coordinator/core/preemption.h"
 #include "coordinator/core/reservation.h"
@@ -39,7 +40,7 @@ class Pass {
   Schedule Run() {
     SortDemands();
     for (const Holding& holding : input_.holdings) {
-      if (holding.leaving) comes_free_[holding.model].Add(holding.slots);
+      if (holding.leaving) comes_free_[holding.slot_class].Add(holding.slots);
     }
     CountWanting();
     Admitted();
@@ -188,8 +189,10 @@ class Pass {
   // The pools that could hold it if all their slots were free.
   Pools EligiblePools(const Demand& demand) {
     Pools pools;
-    for (auto& [model, pool] : input_.pools) {
-      const bool wanted = demand.device_model.empty() || IsModel(model, demand.device_model);
+    for (auto& [slot_class, pool] : input_.pools) {
+      if (!IsPool(slot_class.pool, demand.pool)) continue;
+      const bool wanted =
+          demand.device_model.empty() || IsModel(slot_class.model, demand.device_model);
       if (wanted && pool.CountUsable(demand.slot_bytes) >= demand.ranks) pools.push_back(&pool);
     }
     return pools;
@@ -234,7 +237,7 @@ class Pass {
     std::vector<PlacedRank> placed;
     for (SlotPool* pool : pools) {
       const int free = pool->CountFree(size.slot_bytes);
-      if (free < size.ranks || reserved_.Delays(pool->model(), size.ranks, release)) continue;
+      if (free < size.ranks || reserved_.Delays(pool->slot_class(), size.ranks, release)) continue;
       const std::vector<std::string>& last = demand.last_workers;
       std::vector<PlacedRank> found = demand.elsewhere
                                           ? pool->FindElsewhere(size.ranks, size.slot_bytes, last)
@@ -248,13 +251,13 @@ class Pass {
     }
     if (best == nullptr) return false;
     const SlotCounts taken = best->Take(placed);
-    reserved_.Lend(best->model(), size.ranks, release);
+    reserved_.Lend(best->slot_class(), size.ranks, release);
     CountInArray(demand);
     input_.queues[demand.queue].used += size.ranks - demand.counted;
     input_.holdings.push_back({.job = demand.job,
                                .queue = demand.queue,
                                .priority = demand.priority,
-                               .model = best->model(),
+                               .slot_class = best->slot_class(),
                                .slots = taken,
                                .held = size.ranks,
                                .start = input_.now,
@@ -278,9 +281,10 @@ class Pass {
     return !takes_back && lowest_priority_[demand.queue] >= demand.priority;
   }
 
-  using DemandKind = std::tuple<int, std::string, int64_t>;
+  // Views of the demand.
+  using DemandKind = std::tuple<int, absl::string_view, absl::string_view, int64_t>;
   static DemandKind KindOf(const Demand& demand) {
-    return {demand.queue, demand.device_model, demand.slot_bytes};
+    return {demand.queue, demand.pool, demand.device_model, demand.slot_bytes};
   }
 
   // Tells the fewest others to leave. The job at the head counts with all that is free; one behind
@@ -294,12 +298,12 @@ class Pass {
     for (const SlotPool* pool : pools) {
       SlotCounts comes = pool->free();
       comes.Add(pool->away());
-      comes.Add(comes_free_[pool->model()]);
+      comes.Add(comes_free_[pool->slot_class()]);
       const int there = comes.With(demand.slot_bytes) -
-                        reserved_.Claimed(pool->model(), demand.slot_bytes, comes);
+                        reserved_.Claimed(pool->slot_class(), demand.slot_bytes, comes);
       const Shortage shortage = {
           .demand = &demand,
-          .model = pool->model(),
+          .slot_class = pool->slot_class(),
           .slots = first ? std::max(0, demand.ranks - std::max(0, there)) : demand.ranks,
           .quota = std::max(0, queue.used + demand.ranks - queue.leaving - queue.limit),
           .held_until = first ? absl::InfinitePast() : ReleaseOf(demand)};
@@ -332,7 +336,7 @@ class Pass {
     victim.leaves_for = winner;
     victim.release = std::min(victim.release, input_.now + input_.graceful_stop);
     input_.queues[victim.queue].leaving += victim.held;
-    comes_free_[victim.model].Add(victim.slots);
+    comes_free_[victim.slot_class].Add(victim.slots);
     schedule_.preemptions.push_back({victim.job, winner});
   }
 
@@ -365,7 +369,7 @@ class Pass {
       return std::make_tuple(a->held, a->job) < std::make_tuple(b->held, b->job);
     });
     for (const Holding* holding : elastic) {
-      const auto pool = input_.pools.find(holding->model);
+      const auto pool = input_.pools.find(holding->slot_class);
       if (pool != input_.pools.end() && Grow(*holding, pool->second)) return;
     }
   }
@@ -392,7 +396,7 @@ class Pass {
     if (!view.holders.empty() || view.holders_in_all > 0) return;
     for (const Holding& holding : input_.holdings) {
       const bool useful = std::any_of(pools.begin(), pools.end(), [&](const SlotPool* pool) {
-        return pool->model() == holding.model;
+        return pool->slot_class() == holding.slot_class;
       });
       const int slots = holding.slots.With(demand.slot_bytes);
       if (slots == 0 || !useful) continue;
@@ -410,8 +414,8 @@ class Pass {
   void Summarize() {
     KindView& view = schedule_.view;
     view.summary = std::move(input_.summary);
-    for (const auto& [model, pool] : input_.pools) {
-      view.models[model] = {pool.usable(), pool.free()};
+    for (const auto& [slot_class, pool] : input_.pools) {
+      view.slots[slot_class] = {pool.usable(), pool.free()};
     }
     for (const QueueShare& queue : input_.queues)
       view.queues[queue.name] = {queue.used, queue.limit};
@@ -420,13 +424,13 @@ class Pass {
   ScheduleInput input_;
   Reservations reserved_;
   Schedule schedule_;
-  std::vector<int64_t> limit_blockers_;           // by queue: the job that waits for its limit
-  std::vector<int> victims_;                      // who may be told to leave, in order
-  std::map<std::string, SlotCounts> comes_free_;  // by model: slots of jobs that leave
-  std::map<DemandKind, int> hopeless_;            // ranks for which nobody could make room
-  std::vector<int> lowest_priority_;              // by queue: of the jobs that may be told to leave
-  int wanting_ = 0;                               // jobs that nothing but slots keeps from starting
-  int64_t head_ = 0;                              // the first job that waits for slots
+  std::vector<int64_t> limit_blockers_;         // by queue: the job that waits for its limit
+  std::vector<int> victims_;                    // who may be told to leave, in order
+  std::map<SlotClass, SlotCounts> comes_free_;  // slots of jobs that leave
+  std::map<DemandKind, int> hopeless_;          // ranks for which nobody could make room
+  std::vector<int> lowest_priority_;            // by queue: of the jobs that may be told to leave
+  int wanting_ = 0;                             // jobs that nothing but slots keeps from starting
+  int64_t head_ = 0;                            // the first job that waits for slots
   int position_ = 0;
 };
 

@@ -13,7 +13,7 @@
 //    the highest priority, then the one that came first.
 // A job starts when all its ranks find slots, its queue's limit allows it, and it delays no
 // reservation. The first one that must wait for slots reserves them: from then on a job starts only
-// on slots of another model, or that this one will not need, or if it ends, by its time limit,
+// on slots of another class, or that this one will not need, or if it ends, by its time limit,
 // before they come free. It may also have others make room (preemption.h).
 // 3. Where nobody waits for slots, elastic jobs that run are told to go on with more ranks.
 #ifndef MILEPOST_COORDINATOR_CORE_SCHEDULER_H_
@@ -24,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "coordinator/core/placement.h"
 #include "coordinator/core/queue_view.h"
@@ -70,7 +71,9 @@ struct Demand {
   int wanted = 0;  // what it had before it had to start again, or is to grow to
   std::vector<std::string> last_workers;  // which it has run on, and had better again
   bool elsewhere = false;                 // or rather not: it has failed there more than once
-  std::string device_model;               // empty: any
+  // Views of its spec, which outlives the pass; empty: any.
+  absl::string_view pool;
+  absl::string_view device_model;
   absl::Duration time_limit = absl::InfiniteDuration();  // that it may still hold its slots
   // Counted in its queue's `used` already, and before all that are not.
   Admission admission = Admission::kNone;
@@ -93,9 +96,9 @@ struct Holding {
   int64_t job = 0;
   int queue = 0;
   int priority = 0;
-  std::string model;  // of its devices
-  SlotCounts slots =
-      {};        // that come back to the pool when it leaves: not those of a host that drains
+  SlotClass slot_class = {};
+  // That come back to the class when it leaves: not those of a host that drains.
+  SlotCounts slots = {};
   int held = 0;  // in all
   absl::Time start = absl::InfinitePast();
   absl::Time release = absl::InfiniteFuture();  // at the latest, by its time limit

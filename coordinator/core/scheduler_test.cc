@@ -13,15 +13,19 @@ namespace milepost::coordinator {
 namespace {
 
 const absl::Time kNow = absl::FromUnixSeconds(1'000'000);
+const SlotClass kA100 = {.model = "A100"};
+const SlotClass kH200 = {.model = "H200"};
+const SlotClass kLeft = {.pool = "left"};
+const SlotClass kRight = {.pool = "right"};
 
 class SchedulerTest : public ::testing::Test {
  protected:
   // `free` of `slots` slots of one worker.
-  void Host(const std::string& worker, int slots, int free, const std::string& model = "",
+  void Host(const std::string& worker, int slots, int free, const SlotClass& of = {},
             int64_t memory = 0) {
     PoolHost host = {.worker = worker};
     for (int i = 0; i < slots; ++i) host.slots.push_back({i, memory, i < free});
-    input_.pools.try_emplace(model, model).first->second.AddHost(std::move(host));
+    input_.pools.try_emplace(of, of).first->second.AddHost(std::move(host));
   }
   Demand& Wants(int64_t job, int ranks, int queue = 0, int priority = 0) {
     input_.demands.push_back(
@@ -34,15 +38,15 @@ class SchedulerTest : public ::testing::Test {
     demand.admission = Admission::kHeld;
     demand.winding_up = true;
   }
-  Holding& Holds(int64_t job, int slots, int queue = 0, int priority = 0,
-                 const std::string& model = "", int64_t memory = 0) {
+  Holding& Holds(int64_t job, int slots, int queue = 0, int priority = 0, const SlotClass& of = {},
+                 int64_t memory = 0) {
     input_.queues[queue].used += slots;
     SlotCounts counts;
     counts.Add(memory, slots);
     input_.holdings.push_back({.job = job,
                                .queue = queue,
                                .priority = priority,
-                               .model = model,
+                               .slot_class = of,
                                .slots = counts,
                                .held = slots,
                                .start = kNow - absl::Hours(1)});
@@ -154,15 +158,79 @@ TEST_F(SchedulerTest, BackfillsWhatEndsBeforeTheHeadStarts) {
 }
 
 TEST_F(SchedulerTest, OnlyTheModelThatTheHeadWaitsForIsReserved) {
-  Host("a", 4, 2, "H200");
-  Host("b", 4, 2, "A100");
-  Holds(9, 2, 0, 0, "H200");
+  Host("a", 4, 2, kH200);
+  Host("b", 4, 2, kA100);
+  Holds(9, 2, 0, 0, kH200);
   Demand& head = Wants(1, 4);
   head.device_model = "h200";
   Wants(2, 2);
   Run();
   EXPECT_EQ(Started(), "2");
   EXPECT_EQ(schedule_.starts[0].placed[0].worker, "b");
+}
+
+TEST_F(SchedulerTest, AGangIsInOnePool) {
+  Host("a", 4, 3, kLeft);
+  Host("b", 4, 4, kRight);
+  Host("c", 2, 2);
+  Wants(1, 5);
+  Wants(2, 4);
+  Wants(3, 3);
+  Wants(4, 2).pool = "right";
+  Wants(5, 2).pool = "rig";
+  Run();
+  EXPECT_EQ(Started(), "2 3");
+  EXPECT_EQ(schedule_.starts[0].placed[3].worker, "b");
+  EXPECT_EQ(schedule_.starts[1].placed[2].worker, "a");
+  EXPECT_EQ(Code(1), WaitCode::kTooFewSlots);
+  EXPECT_EQ(Code(4), WaitCode::kSlots) << "in other pools there is room";
+  EXPECT_EQ(Code(5), WaitCode::kTooFewSlots) << "no part of a pool's name";
+}
+
+TEST_F(SchedulerTest, OnlyThePoolThatTheHeadWaitsForIsReserved) {
+  Host("a", 4, 2, kLeft);
+  Host("b", 4, 2, kRight);
+  Holds(9, 2, 0, 0, kLeft).release = kNow + absl::Minutes(30);
+  Holds(8, 2, 0, 0, kRight).release = kNow + absl::Minutes(5);
+  Wants(1, 4).pool = "left";
+  Wants(2, 1).pool = "left";
+  Wants(3, 2);
+  Run();
+  EXPECT_EQ(Started(), "3");
+  EXPECT_EQ(schedule_.starts[0].placed[0].worker, "b");
+  EXPECT_EQ(schedule_.view.head_start, kNow + absl::Minutes(30));
+  ASSERT_EQ(schedule_.view.holders.size(), 1u);
+  EXPECT_EQ(schedule_.view.holders[0].job, 9);
+}
+
+TEST_F(SchedulerTest, OnlyJobsOfThePoolMakeRoom) {
+  Host("a", 4, 0, kLeft);
+  Host("b", 4, 0, kRight);
+  Holds(1, 4, 0, 0, kLeft);
+  Holds(2, 4, 0, 1, kRight);
+  Wants(3, 4, 0, 5).pool = "right";
+  Run();
+  EXPECT_EQ(Victims(), "2");
+}
+
+TEST_F(SchedulerTest, InAnotherPoolSomebodyMayMakeRoom) {
+  Host("a", 4, 0, kLeft);
+  Host("b", 4, 0, kRight);
+  Holds(1, 4, 0, 9, kLeft);
+  Holds(2, 4, 0, 1, kRight);
+  Wants(3, 4, 0, 5).pool = "left";  // nobody can
+  Wants(4, 4, 0, 5).pool = "right";
+  Run();
+  EXPECT_EQ(Victims(), "2");
+}
+
+TEST_F(SchedulerTest, AnElasticJobGrowsInItsPool) {
+  Host("a", 4, 2, kLeft);
+  Host("b", 4, 4, kRight);
+  Holds(1, 2, 0, 0, kLeft).larger = {{.ranks = 4}, {.ranks = 6}};
+  Run();
+  ASSERT_EQ(schedule_.resizes.size(), 1u);
+  EXPECT_EQ(schedule_.resizes[0].ranks, 4);
 }
 
 TEST_F(SchedulerTest, AHigherPriorityMakesTheLowestLeave) {
@@ -335,18 +403,18 @@ TEST_F(SchedulerTest, RoomThatWasMadeIsNotTakenByWhoeverRecovers) {
 
 TEST_F(SchedulerTest, NobodyLeavesForWhatComesFreeByItself) {
   input_.queues = {{.name = "a", .limit = 4}};
-  Host("a", 4, 0, "A100");
-  Host("b", 4, 0, "H200");
-  Holds(8, 2, 0, 0, "A100").leaving = true;
+  Host("a", 4, 0, kA100);
+  Host("b", 4, 0, kH200);
+  Holds(8, 2, 0, 0, kA100).leaving = true;
   input_.queues[0].leaving += 2;
-  Holds(9, 2, 0, 0, "A100");
+  Holds(9, 2, 0, 0, kA100);
   Wants(1, 2, 0, 5);
   Run();
   EXPECT_EQ(Victims(), "") << "of the limit";
   input_.queues[0] = {.name = "a"};
   input_.holdings.clear();
-  Holds(8, 4, 0, 0, "A100").leaving = true;
-  Holds(9, 4, 0, 0, "H200");
+  Holds(8, 4, 0, 0, kA100).leaving = true;
+  Holds(9, 4, 0, 0, kH200);
   Run();
   EXPECT_EQ(Victims(), "") << "of another model";
 }
@@ -362,10 +430,10 @@ TEST_F(SchedulerTest, SlotsThatDoNotComeBackHelpNobody) {
 
 // Slots of one model, and half of them too small for the head.
 TEST_F(SchedulerTest, SlotsThatAreTooSmallComeFreeForOthers) {
-  Host("a", 4, 0, "A100", 40);
-  Host("b", 4, 0, "A100", 80);
-  Holds(1, 4, 0, 5, "A100", 40).release = kNow + absl::Minutes(10);
-  Holds(2, 4, 0, 5, "A100", 80).release = kNow + absl::Hours(1);
+  Host("a", 4, 0, kA100, 40);
+  Host("b", 4, 0, kA100, 80);
+  Holds(1, 4, 0, 5, kA100, 40).release = kNow + absl::Minutes(10);
+  Holds(2, 4, 0, 5, kA100, 80).release = kNow + absl::Hours(1);
   Wants(3, 4).slot_bytes = 80;
   Run();
   EXPECT_EQ(schedule_.view.head_start, kNow + absl::Hours(1));
@@ -374,20 +442,20 @@ TEST_F(SchedulerTest, SlotsThatAreTooSmallComeFreeForOthers) {
 }
 
 TEST_F(SchedulerTest, NobodyLeavesWhoseSlotsAreTooSmall) {
-  Host("a", 4, 0, "A100", 40);
-  Host("b", 4, 0, "A100", 80);
-  Holds(1, 4, 0, 0, "A100", 40);
-  Holds(2, 4, 0, 1, "A100", 80);
+  Host("a", 4, 0, kA100, 40);
+  Host("b", 4, 0, kA100, 80);
+  Holds(1, 4, 0, 0, kA100, 40);
+  Holds(2, 4, 0, 1, kA100, 80);
   Wants(3, 4, 0, 5).slot_bytes = 80;
   Run();
   EXPECT_EQ(Victims(), "2");
 }
 
 TEST_F(SchedulerTest, WhatLeavesAndIsTooSmallIsNotWaitedFor) {
-  Host("a", 4, 0, "A100", 40);
-  Host("b", 4, 0, "A100", 80);
-  Holds(1, 4, 0, 1, "A100", 40).leaving = true;
-  Holds(2, 4, 0, 1, "A100", 80);
+  Host("a", 4, 0, kA100, 40);
+  Host("b", 4, 0, kA100, 80);
+  Holds(1, 4, 0, 1, kA100, 40).leaving = true;
+  Holds(2, 4, 0, 1, kA100, 80);
   Wants(3, 4, 0, 5).slot_bytes = 80;
   Run();
   EXPECT_EQ(Victims(), "2");
@@ -395,10 +463,10 @@ TEST_F(SchedulerTest, WhatLeavesAndIsTooSmallIsNotWaitedFor) {
 
 // The slots that it will need again are those that it leaves, which are too small for others.
 TEST_F(SchedulerTest, WhatWindsUpOnSmallSlotsClaimsThose) {
-  Host("a", 4, 0, "A100", 40);
-  Host("b", 8, 4, "A100", 80);
-  Holds(1, 4, 0, 5, "A100", 40).leaving = true;
-  Holds(2, 4, 0, 1, "A100", 80);
+  Host("a", 4, 0, kA100, 40);
+  Host("b", 8, 4, kA100, 80);
+  Holds(1, 4, 0, 5, kA100, 40).leaving = true;
+  Holds(2, 4, 0, 1, kA100, 80);
   WindsUpOnSmallSlots(1, 4, 0, 5);
   Wants(3, 4, 0, 5).slot_bytes = 80;
   Run();
@@ -406,12 +474,12 @@ TEST_F(SchedulerTest, WhatWindsUpOnSmallSlotsClaimsThose) {
 }
 
 TEST_F(SchedulerTest, SmallSlotsThatAreClaimedDoNotHideWhenLargeOnesComeFree) {
-  Host("a", 4, 0, "A100", 40);
-  Host("b", 4, 0, "A100", 80);
-  Holding& small = Holds(1, 4, 0, 5, "A100", 40);
+  Host("a", 4, 0, kA100, 40);
+  Host("b", 4, 0, kA100, 80);
+  Holding& small = Holds(1, 4, 0, 5, kA100, 40);
   small.leaving = true;
   small.release = kNow + absl::Minutes(1);
-  Holds(2, 4, 0, 5, "A100", 80).release = kNow + absl::Hours(1);
+  Holds(2, 4, 0, 5, kA100, 80).release = kNow + absl::Hours(1);
   WindsUpOnSmallSlots(1, 4, 0, 5);
   Wants(3, 4).slot_bytes = 80;
   Run();
@@ -421,7 +489,7 @@ TEST_F(SchedulerTest, SmallSlotsThatAreClaimedDoNotHideWhenLargeOnesComeFree) {
 TEST_F(SchedulerTest, WhatIsAwayIsNeitherPlacedOnNorForgotten) {
   PoolHost away = {.worker = "a", .away = true};
   for (int i = 0; i < 4; ++i) away.slots.push_back({i, 0, true});
-  input_.pools.try_emplace("", "").first->second.AddHost(std::move(away));
+  input_.pools.try_emplace(SlotClass(), SlotClass()).first->second.AddHost(std::move(away));
   Host("b", 4, 4);
   Holds(9, 0);
   Wants(1, 8);

@@ -1,6 +1,7 @@
 // What holds of scheduling whatever the load: random clusters, queues and jobs, simulated from
 // event to event. A failure prints its seed.
 //
+// - No gang spans pools, and a job that asks for one is in that.
 // - No slot is given twice, no job has fewer slots than ranks, none has some and waits for more.
 // - No queue exceeds its limit by a start.
 // - No two jobs make each other leave by turns: a victim of a job never makes that job leave.
@@ -27,6 +28,7 @@ struct Load {
   bool queues = true;
   bool limits = true;  // every job has a time limit
   bool elastic = false;
+  int pools = 0;  // of workers, beside those that are of none
 };
 
 class LoadedCluster {
@@ -38,6 +40,10 @@ class LoadedCluster {
     for (int i = 0; i < load.hosts; ++i) {
       v1::Hello hello = FakeCluster::MakeHello(absl::StrCat("w", i), load.slots, 1);
       (*hello.mutable_labels())["rack"] = absl::StrCat("r", i / 2);
+      if (const std::string pool = PickPool(); !pool.empty()) {
+        (*hello.mutable_labels())["pool"] = pool;
+      }
+      slots_of_[hello.labels().contains("pool") ? hello.labels().at("pool") : ""] += load.slots;
       cluster_.Do(WorkerHello{hello});
     }
     if (load.queues) {
@@ -65,6 +71,21 @@ class LoadedCluster {
 
   int Pick(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
 
+  // Draws nothing where there are none.
+  std::string PickPool() {
+    const int pool = load_.pools == 0 ? 0 : Pick(0, load_.pools);
+    return pool == 0 ? "" : absl::StrCat("p", pool);
+  }
+
+  // The most that one gang can have in the pool; empty: in any.
+  int MostSlots(const std::string& pool) const {
+    int most = 0;
+    for (const auto& [of, slots] : slots_of_) {
+      if (pool.empty() || pool == of) most = std::max(most, slots);
+    }
+    return most;
+  }
+
   void Queue(const std::string& id, int guaranteed, int limit) {
     v1::Queue queue;
     queue.set_name(QueueName(id));
@@ -77,7 +98,10 @@ class LoadedCluster {
   }
 
   void Submit() {
-    v1::JobSpec spec = FakeCluster::Spec(Pick(1, load_.hosts * load_.slots));
+    const std::string pool = PickPool();
+    if (MostSlots(pool) == 0) return;
+    v1::JobSpec spec = FakeCluster::Spec(Pick(1, MostSlots(pool)));
+    spec.mutable_resources()->set_pool(pool);
     v1::SchedulingSpec* scheduling = spec.mutable_scheduling();
     if (load_.queues) scheduling->set_queue(Pick(0, 1) == 0 ? "a" : "b");
     if (load_.priorities) scheduling->set_priority(Pick(-2, 2));
@@ -96,7 +120,7 @@ class LoadedCluster {
   void MakeElastic(JobSubmitted& event) {
     v1::ResourceSpec* resources = event.spec.mutable_resources();
     std::set<int> sizes = {resources->ranks()};
-    for (int i = Pick(1, 3); i > 0; --i) sizes.insert(Pick(1, load_.hosts * load_.slots));
+    for (int i = Pick(1, 3); i > 0; --i) sizes.insert(Pick(1, MostSlots(resources->pool())));
     resources->set_min_ranks(*sizes.begin());
     resources->set_max_ranks(*sizes.rbegin());
     for (const int ranks : sizes) event.sizes.emplace_back().set_ranks(ranks);
@@ -109,6 +133,15 @@ class LoadedCluster {
     return std::any_of(record.sizes().begin(), record.sizes().end(), [&](const v1::JobSize& size) {
       return size.ranks() == record.ranks_size();
     });
+  }
+
+  bool IsInOnePool(const v1::JobRecord& record) const {
+    const std::string& wanted = record.job().spec().resources().pool();
+    std::set<std::string> pools;
+    for (const v1::RankRecord& rank : record.ranks()) {
+      pools.insert(PoolOf(cluster_.state.FindWorker(rank.worker())->worker()));
+    }
+    return pools.size() == 1 && (wanted.empty() || pools.contains(wanted));
   }
 
   // To the next thing that happens: a job ends by itself, or a rank that was told to leaves.
@@ -164,6 +197,7 @@ class LoadedCluster {
       const v1::JobRecord& record = cluster_.Record(job);
       if (record.ending() != v1::ATTEMPT_ENDING_NONE || running_.contains(job)) continue;
       if (!IsSize(record)) error_ = absl::StrCat(job, " has only some of its slots");
+      if (!IsInOnePool(record)) error_ = absl::StrCat(job, " is not in one pool, or in another");
       // Somebody may have come meanwhile; not time and again.
       const bool in_vain = grows_.contains(number) && record.ranks_size() <= grows_[number];
       if (in_vain && ++in_vain_[number] > 3) {
@@ -216,6 +250,7 @@ class LoadedCluster {
   const Load load_;
   std::mt19937_64 random_;
   FakeCluster cluster_;
+  std::map<std::string, int> slots_of_;  // by pool
   std::map<std::string, int> limits_;
   std::map<std::string, absl::Duration> needs_;
   std::map<std::string, Running> running_;
@@ -238,6 +273,20 @@ TEST(SchedulingPropertiesTest, HoldOfElasticJobs) {
         << "seed " << seed;
     ASSERT_EQ(LoadedCluster(seed, {.priorities = false, .queues = false, .elastic = true}).Run(30),
               "")
+        << "seed " << seed << " without queues";
+  }
+}
+
+TEST(SchedulingPropertiesTest, HoldInPools) {
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    const int pools = seed % 3 == 0 ? 3 : 1;
+    const Load load = {
+        .hosts = 6, .limits = seed % 2 == 0, .elastic = seed % 4 < 2, .pools = pools};
+    ASSERT_EQ(LoadedCluster(seed, load).Run(30), "") << "seed " << seed;
+    ASSERT_EQ(
+        LoadedCluster(seed, {.hosts = 6, .priorities = false, .queues = false, .pools = pools})
+            .Run(40),
+        "")
         << "seed " << seed << " without queues";
   }
 }

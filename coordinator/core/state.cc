@@ -14,6 +14,8 @@ namespace milepost::coordinator {
 
 namespace {
 
+constexpr char kPoolLabel[] = "pool";
+
 int64_t NumberOf(absl::string_view name, absl::string_view prefix) {
   int64_t number = 0;
   if (!absl::ConsumePrefix(&name, prefix) || !absl::SimpleAtoi(name, &number)) return 0;
@@ -74,6 +76,12 @@ bool IsAvoided(const v1::WorkerRecord& record, absl::Time since) {
 bool IsConnected(const v1::Worker& worker) {
   return worker.state() == v1::WORKER_STATE_READY || worker.state() == v1::WORKER_STATE_DRAINING ||
          worker.state() == v1::WORKER_STATE_DRAINED;
+}
+
+const std::string& PoolOf(const v1::Worker& worker) {
+  static const auto* const kNone = new std::string;
+  const auto pool = worker.labels().find(kPoolLabel);
+  return pool == worker.labels().end() ? *kNone : pool->second;
 }
 
 std::string AwaitedCheckpoint(const v1::JobRecord& record) {

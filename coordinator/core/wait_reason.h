@@ -2,8 +2,8 @@
 //
 //   WaitReason({.ranks = 2, .device = v1::DEVICE_KIND_CUDA}, supply);
 //   // "needs 2 cuda slots; the workers have 0 cuda slots, 4 cpu: start workers with 2 more"
-//   WaitReason({8, v1::DEVICE_KIND_CUDA, "h200", int64_t{141} << 30}, supply);
-//   // "needs 8 x h200 with 141.0 GiB; 6 of 8 on 1 ready worker are free"
+//   WaitReason({8, v1::DEVICE_KIND_CUDA, {"batch", "h200"}, int64_t{141} << 30}, supply);
+//   // "needs 8 x h200 in pool batch with 141.0 GiB; 6 of 8 on 1 ready worker are free"
 //
 // Pure.
 #ifndef MILEPOST_COORDINATOR_CORE_WAIT_REASON_H_
@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/core/placement.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost::coordinator {
@@ -22,7 +23,7 @@ namespace milepost::coordinator {
 struct SlotWish {
   int ranks = 1;
   v1::DeviceKind device = v1::DEVICE_KIND_CPU;
-  std::string model = {};  // empty: any
+  SlotClass of = {};       // any where empty
   int64_t slot_bytes = 0;  // that each slot must have; 0: any will do
 };
 
@@ -30,9 +31,9 @@ struct SlotWish {
 struct SlotSupply {
   int ready_workers = 0;
   std::map<v1::DeviceKind, int> by_kind;
-  // Of those that the job wants, by device model.
-  std::map<std::string, int> by_model;
-  std::map<std::string, int> free_by_model;
+  // Of those that the job wants.
+  std::map<SlotClass, int> by_class;
+  std::map<SlotClass, int> free_by_class;
   // Why slots of that kind are missing: drained, out of order, or not offered. The first ones, and
   // how many there are; 0: these are all.
   std::vector<std::string> missing;

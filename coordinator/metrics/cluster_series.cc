@@ -104,8 +104,9 @@ class WaitSeries {
   // Gang by gang: what its queue may not hold, or only a part of a gang, is not wanted.
   void CountWanted(v1::DeviceKind device, const KindView& view,
                    const std::vector<std::pair<int, const v1::JobRecord*>>& wanting) {
-    std::map<std::string, int64_t> by_model;
-    for (const auto& [model, summary] : view.models) by_model[model] = 0;
+    // By pool and device model, as the view and the specs name them.
+    std::map<std::pair<absl::string_view, absl::string_view>, int64_t> wanted;
+    for (const auto& [of, summary] : view.slots) wanted[{of.pool, of.model}] = 0;
     std::map<std::string, int64_t> held;  // by queue, with those counted here
     for (const auto& [position, record] : wanting) {
       const std::string queue = QueueLabel(record->job());
@@ -120,10 +121,12 @@ class WaitSeries {
       const int64_t ranks = LeastRanksOf(*record);
       if (its + ranks > limit) continue;
       its += ranks;
-      by_model[record->job().spec().resources().device_model()] += ranks;
+      const v1::ResourceSpec& resources = record->job().spec().resources();
+      wanted[{resources.pool(), resources.device_model()}] += ranks;
     }
-    for (const auto& [model, slots] : by_model) {
-      series_->Set(Metric::kSlotsWanted, {DeviceLabel(device), model}, slots);
+    for (const auto& [of, slots] : wanted) {
+      series_->Set(Metric::kSlotsWanted,
+                   {DeviceLabel(device), std::string(of.second), std::string(of.first)}, slots);
     }
   }
 
@@ -135,10 +138,12 @@ class WaitSeries {
 
 void CollectKind(v1::DeviceKind device, const KindView& view, Series* series) {
   const std::string kind = DeviceLabel(device);
-  for (const auto& [model, summary] : view.models) {
-    series->Set(Metric::kSlotsUsable, {kind, model}, summary.usable.total);
-    series->Set(Metric::kSlotsFree, {kind, model}, summary.free.total);
-    series->Set(Metric::kSlotsHeld, {kind, model}, summary.usable.total - summary.free.total);
+  for (const auto& [of, summary] : view.slots) {
+    const int usable = summary.usable.total;
+    const int free = summary.free.total;
+    series->Set(Metric::kSlotsUsable, {kind, of.model, of.pool}, usable);
+    series->Set(Metric::kSlotsFree, {kind, of.model, of.pool}, free);
+    series->Set(Metric::kSlotsHeld, {kind, of.model, of.pool}, usable - free);
   }
   series->Set(Metric::kSlotsMissing, {kind}, view.summary.missing_in_all);
   for (const auto& [queue, summary] : view.queues) {

@@ -54,8 +54,10 @@ TEST(ClusterSeriesTest, TellsOfAJobThatRuns) {
                                            "\",kind=\"planned\"} 4096\n")));
   EXPECT_THAT(text, Not(HasSubstr("milepost_job_validation_loss")));
   EXPECT_THAT(text, Not(HasSubstr("milepost_job_loss_scale")));
-  EXPECT_THAT(text, HasSubstr("milepost_slots_held{device=\"cpu\",device_model=\"\"} 2\n"));
-  EXPECT_THAT(text, HasSubstr("milepost_slots_free{device=\"cpu\",device_model=\"\"} 0\n"));
+  EXPECT_THAT(text,
+              HasSubstr("milepost_slots_held{device=\"cpu\",device_model=\"\",pool=\"\"} 2\n"));
+  EXPECT_THAT(text,
+              HasSubstr("milepost_slots_free{device=\"cpu\",device_model=\"\",pool=\"\"} 0\n"));
   EXPECT_THAT(text, HasSubstr("milepost_workers{state=\"READY\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("milepost_workers{state=\"DOWN\"} 0\n"));
 }
@@ -78,9 +80,40 @@ TEST(ClusterSeriesTest, SlotsAreWantedForWholeGangs) {
   cluster.Submit(8);
   cluster.Advance(absl::Seconds(3));
   const std::string text = TextOf(cluster);
-  EXPECT_THAT(text, HasSubstr("milepost_slots_wanted{device=\"cpu\",device_model=\"\"} 10\n"));
-  EXPECT_THAT(text, HasSubstr("milepost_slots_held{device=\"cpu\",device_model=\"\"} 3\n"));
+  EXPECT_THAT(text,
+              HasSubstr("milepost_slots_wanted{device=\"cpu\",device_model=\"\",pool=\"\"} 10\n"));
+  EXPECT_THAT(text,
+              HasSubstr("milepost_slots_held{device=\"cpu\",device_model=\"\",pool=\"\"} 3\n"));
   EXPECT_THAT(text, HasSubstr("milepost_queue_oldest_wait_seconds{queue=\"default\"} 3\n"));
+}
+
+TEST(ClusterSeriesTest, SlotsAreWantedOfThePoolThatAJobAsksFor) {
+  FakeCluster cluster;
+  v1::Hello hello = FakeCluster::MakeHello("a", 2, 1);
+  (*hello.mutable_labels())["pool"] = "left";
+  cluster.Do(WorkerHello{hello});
+  cluster.Connect("b", 1);
+  const auto submit = [&](const std::string& pool, int ranks) {
+    JobSubmitted event{.spec = FakeCluster::Spec(ranks)};
+    event.spec.mutable_resources()->set_pool(pool);
+    cluster.Do(event);
+  };
+  submit("left", 1);  // runs
+  submit("left", 4);
+  submit("right", 3);  // which has no workers yet
+  submit("", 5);
+  const std::string text = TextOf(cluster);
+  const auto has = [&](const std::string& name, const std::string& pool, int value) {
+    EXPECT_THAT(text, HasSubstr(absl::StrCat(name, "{device=\"cpu\",device_model=\"\",pool=\"",
+                                             pool, "\"} ", value, "\n")));
+  };
+  has("milepost_slots_usable", "left", 2);
+  has("milepost_slots_free", "left", 1);
+  has("milepost_slots_held", "left", 1);
+  has("milepost_slots_held", "", 0);
+  has("milepost_slots_wanted", "left", 4);
+  has("milepost_slots_wanted", "right", 3);
+  has("milepost_slots_wanted", "", 5);
 }
 
 // More slots would not start it: no host is to be bought for it.
@@ -99,7 +132,8 @@ TEST(ClusterSeriesTest, WhatAQueuesLimitForbidsIsNotWanted) {
   cluster.Submit(2);
   cluster.Submit(2);
   const std::string text = TextOf(cluster);
-  EXPECT_THAT(text, HasSubstr("milepost_slots_wanted{device=\"cpu\",device_model=\"\"} 4\n"));
+  EXPECT_THAT(text,
+              HasSubstr("milepost_slots_wanted{device=\"cpu\",device_model=\"\",pool=\"\"} 4\n"));
   EXPECT_THAT(text, HasSubstr("milepost_queue_slots_limit{queue=\"default\",device=\"cpu\"} 5\n"));
 }
 

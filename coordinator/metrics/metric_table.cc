@@ -62,16 +62,16 @@ constexpr std::array kTable = {
                "Slots that the queue's jobs hold, or are about to."},
     MetricInfo{Metric::kQueueSlotsLimit, "milepost_queue_slots_limit", kGauge, "queue,device",
                "Slots that the queue never exceeds; none where it has no limit."},
-    MetricInfo{Metric::kSlotsUsable, "milepost_slots_usable", kGauge, "device,device_model",
+    MetricInfo{Metric::kSlotsUsable, "milepost_slots_usable", kGauge, "device,device_model,pool",
                "Slots of workers that are ready, free or not."},
-    MetricInfo{Metric::kSlotsFree, "milepost_slots_free", kGauge, "device,device_model",
+    MetricInfo{Metric::kSlotsFree, "milepost_slots_free", kGauge, "device,device_model,pool",
                "Of these, slots that nobody holds."},
-    MetricInfo{Metric::kSlotsHeld, "milepost_slots_held", kGauge, "device,device_model",
+    MetricInfo{Metric::kSlotsHeld, "milepost_slots_held", kGauge, "device,device_model,pool",
                "Of these, slots that somebody holds."},
-    MetricInfo{Metric::kSlotsWanted, "milepost_slots_wanted", kGauge, "device,device_model",
+    MetricInfo{Metric::kSlotsWanted, "milepost_slots_wanted", kGauge, "device,device_model,pool",
                "Slots that the waiting jobs would start on, whole gangs only, within their queues' "
-               "limits. With milepost_slots_held: how many there should be. device_model is empty "
-               "where any will do."},
+               "limits. With milepost_slots_held: how many there should be. device_model and "
+               "pool are what the jobs ask for, empty where any will do."},
     MetricInfo{Metric::kSlotsMissing, "milepost_slots_missing", kGauge, "device",
                "Slots that are out of order, or that a worker does not offer for a fault."},
     MetricInfo{Metric::kWorkers, "milepost_workers", kGauge, "state", "Workers by state."},

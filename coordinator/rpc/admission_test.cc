@@ -72,10 +72,10 @@ class AdmissionTest : public ::testing::Test {
   // Returns when the coordinator knows the worker.
   std::unique_ptr<FakeWorker> Connect(const std::string& id, int64_t slot_memory,
                                       v1::DeviceKind device = v1::DEVICE_KIND_CPU,
-                                      int64_t host_memory = 0) {
+                                      int64_t host_memory = 0, const std::string& pool = "") {
     auto worker =
         std::make_unique<FakeWorker>(server_->address(), id, 1, 1, std::vector<v1::RankReport>(),
-                                     slot_memory, device, host_memory);
+                                     slot_memory, device, host_memory, pool);
     const auto stub = v1::WorkerService::NewStub(MakeChannel(server_->address()));
     EXPECT_TRUE(worker->Receive().has_welcome());
     v1::Worker known;
@@ -156,6 +156,7 @@ TEST_F(AdmissionTest, WorkersTellWhatTheyHave) {
 
 TEST_F(AdmissionTest, AGpusMemoryIsTheGpusAlone) {
   v1::JobSpec spec = Spec();
+  spec.mutable_resources()->set_ranks(1);
   spec.mutable_resources()->set_device(v1::DEVICE_KIND_CUDA);
   v1::Job job;
   const auto cpu = Connect("cpu", 1 * kMiB);
@@ -166,7 +167,22 @@ TEST_F(AdmissionTest, AGpusMemoryIsTheGpusAlone) {
               AllOf(HasSubstr("does not fit"), HasSubstr("the largest GPU of the workers")));
   const auto large = Connect("large", 24 * 1024 * kMiB, v1::DEVICE_KIND_CUDA);
   ASSERT_TRUE(Submit(spec, &job).ok());
-  EXPECT_EQ(large->Receive().start_rank().slot(), 0) << "the small one has no room";
+  EXPECT_TRUE(large->Receive().has_start_rank()) << "the small one has no room";
+}
+
+TEST_F(AdmissionTest, AJobIsHeldAgainstTheSlotsOfItsPool) {
+  const auto small = Connect("small", 30 * kMiB, v1::DEVICE_KIND_CPU, 0, "old");
+  const auto large = Connect("large", 1024 * kMiB, v1::DEVICE_KIND_CPU, 0, "new");
+  v1::JobSpec spec = Spec();
+  spec.mutable_resources()->set_ranks(1);
+  v1::Job job;
+  spec.mutable_resources()->set_pool("old");
+  EXPECT_THAT(Submit(spec, &job).error_message(), HasSubstr("the largest slot of the workers"));
+  spec.mutable_resources()->set_pool("new");
+  ASSERT_TRUE(Submit(spec, &job).ok());
+  EXPECT_EQ(large->Receive().start_rank().job(), job.name());
+  spec.mutable_resources()->set_pool("next");
+  EXPECT_TRUE(Submit(spec, &job).ok()) << "its workers may have room once they come";
 }
 
 // What is offloaded has to fit into the host's memory, and what fits instead is said.

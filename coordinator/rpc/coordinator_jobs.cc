@@ -176,6 +176,7 @@ KnownPlace Coordinator::PlaceLocked(const KnownPlace& told, const v1::ResourceSp
   for (const auto& [name, record] : state_.workers()) {
     const v1::Worker& worker = record.worker();
     if (worker.state() == v1::WORKER_STATE_DOWN || record.leaving() || worker.has_drain()) continue;
+    if (!IsPool(PoolOf(worker), resources.pool())) continue;
     for (const v1::Slot& slot : worker.slots()) {
       const bool wanted =
           slot.device() == resources.device() && IsModel(slot.model(), resources.device_model());

@@ -20,7 +20,11 @@ class FakeWorker {
   FakeWorker(const Endpoint& address, const std::string& id, int slots, int64_t incarnation = 1,
              const std::vector<v1::RankReport>& ranks = {}, int64_t slot_memory = 0,
              v1::DeviceKind device = v1::DEVICE_KIND_CPU, int64_t host_memory = 0,
+<<<<<<< HEAD
              const std::map<std::string, std::string>& labels = {})
+=======
+             const std::string& pool = "")
+>>>>>>> e5f7554b3181822e86f184a3fb69f7f4157f43c1
       : stub_(v1::WorkerService::NewStub(MakeChannel(address))) {
     context_.set_wait_for_ready(true);
     stream_ = stub_->Session(&context_);
@@ -35,6 +39,7 @@ class FakeWorker {
       slot->set_memory_bytes(slot_memory);
       slot->set_host_memory_bytes(host_memory);
     }
+    if (!pool.empty()) (*hello->mutable_labels())["pool"] = pool;
     for (const v1::RankReport& rank : ranks) *hello->add_ranks() = rank;
     hello->mutable_labels()->insert(labels.begin(), labels.end());
     stream_->Write(message);

@@ -14,6 +14,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/spec/labels.h"
 #include "common/status_macros.h"
 #include "common/utf8.h"
 
@@ -83,7 +84,11 @@ absl::Status CheckLabels(const v1::Hello& hello) {
     return absl::InvalidArgumentError(absl::StrCat("labels: keys and values must have at most ",
                                                    kMaxLabelBytes, " bytes, keys at least one"));
   }
-  return absl::OkStatus();
+  const auto pool = hello.labels().find("pool");
+  if (pool == hello.labels().end() || IsLabelValue(pool->second)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "labels: pool is what jobs name in resources.pool: give it letters, digits, '-', '_' and "
+      "'.' alone, such as --label pool=a100");
 }
 
 size_t MaxBytes(const FieldDescriptor& field) {

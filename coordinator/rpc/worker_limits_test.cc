@@ -32,6 +32,15 @@ TEST(WorkerLimits, AHelloHasRanksForItsSlots) {
   EXPECT_THAT(CheckHello(hello).message(), HasSubstr("ranks: at most 72 of 2 slots, not 73"));
 }
 
+TEST(WorkerLimits, APoolHasANameThatAJobCanAskFor) {
+  v1::Hello hello = TwoSlots();
+  (*hello.mutable_labels())["rack"] = "row 7";
+  (*hello.mutable_labels())["pool"] = "a100-80.new_1";
+  EXPECT_EQ(CheckHello(hello), absl::OkStatus());
+  (*hello.mutable_labels())["pool"] = "a 100";
+  EXPECT_THAT(CheckHello(hello).message(), HasSubstr("labels: pool is what jobs name"));
+}
+
 TEST(WorkerLimits, LongTextsAndListsAreCut) {
   const std::string text(1 << 20, 'x');
   v1::WorkerMessage message;

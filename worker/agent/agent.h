@@ -47,7 +47,7 @@ struct AgentOptions {
   std::string memory_dir;
   // Empty: that of the certificate, or stored, or made up at the first start.
   std::string id;
-  std::map<std::string, std::string> labels;  // "rack" is used in placement
+  std::map<std::string, std::string> labels;  // "pool" and "rack" are used in placement
   SlotOptions slots;                          // what it offers (worker/agent/slots.h)
   std::string trainer_binary;                 // milepost-trainer
   std::string cuda_trainer_binary;            // milepost-trainer-cuda, for ranks on GPUs
