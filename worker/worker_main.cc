@@ -72,7 +72,7 @@ int Fail(const absl::Status& status) {
 }
 
 // So that /healthz tells a loop that waits from one that stands still.
-constexpr absl::Duration kTurnWithPages = kStandsStill / 6;
+constexpr absl::Duration kTurnWithPages = absl::Seconds(5);
 
 // The pages of an agent that lives as long as they do.
 absl::StatusOr<std::unique_ptr<WorkerPages>> StartPages(WorkerPagesOptions options,

@@ -74,17 +74,6 @@ absl::StatusOr<Addresses> Resolve(const std::string& host) {
 }
 
 // Empty with errno in `error`: this machine has none of the name's addresses.
-absl::StatusOr<HostAndPort> ParseListen(const std::string& flag, const std::string& listen) {
-  const size_t colon = listen.rfind(':');
-  HostAndPort address{.host = listen.substr(0, colon), .port = -1};
-  if (colon != std::string::npos && colon > 0 &&
-      absl::SimpleAtoi(listen.substr(colon + 1), &address.port) && address.port >= 0 &&
-      address.port <= 65535) {
-    return address;
-  }
-  return absl::InvalidArgumentError(absl::StrCat(flag, ": expected HOST:PORT, not '", listen, "'"));
-}
-
 absl::StatusOr<std::vector<UniqueFd>> ListenOn(const std::string& host, int* port, int* error) {
   MP_ASSIGN_OR_RETURN(const Addresses addresses, Resolve(host));
   std::vector<UniqueFd> listeners;
@@ -105,6 +94,17 @@ absl::StatusOr<std::vector<UniqueFd>> ListenOn(const std::string& host, int* por
 }
 
 }  // namespace
+
+absl::StatusOr<HostAndPort> ParseListen(const std::string& flag, const std::string& listen) {
+  const size_t colon = listen.rfind(':');
+  HostAndPort address{.host = listen.substr(0, colon), .port = -1};
+  if (colon != std::string::npos && colon > 0 &&
+      absl::SimpleAtoi(listen.substr(colon + 1), &address.port) && address.port >= 0 &&
+      address.port <= 65535) {
+    return address;
+  }
+  return absl::InvalidArgumentError(absl::StrCat(flag, ": expected HOST:PORT, not '", listen, "'"));
+}
 
 absl::StatusOr<std::vector<UniqueFd>> ListenOn(const std::string& host, int* port) {
   int error = 0;

@@ -4,7 +4,6 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -20,11 +19,7 @@ class FakeWorker {
   FakeWorker(const Endpoint& address, const std::string& id, int slots, int64_t incarnation = 1,
              const std::vector<v1::RankReport>& ranks = {}, int64_t slot_memory = 0,
              v1::DeviceKind device = v1::DEVICE_KIND_CPU, int64_t host_memory = 0,
-<<<<<<< HEAD
-             const std::map<std::string, std::string>& labels = {})
-=======
              const std::string& pool = "")
->>>>>>> e5f7554b3181822e86f184a3fb69f7f4157f43c1
       : stub_(v1::WorkerService::NewStub(MakeChannel(address))) {
     context_.set_wait_for_ready(true);
     stream_ = stub_->Session(&context_);
@@ -41,7 +36,6 @@ class FakeWorker {
     }
     if (!pool.empty()) (*hello->mutable_labels())["pool"] = pool;
     for (const v1::RankReport& rank : ranks) *hello->add_ranks() = rank;
-    hello->mutable_labels()->insert(labels.begin(), labels.end());
     stream_->Write(message);
   }
   ~FakeWorker() { Disconnect(); }

@@ -128,7 +128,7 @@ TEST_F(JoinTest, AStolenTokenStartsWorkersOfItsPoolAndNothingElse) {
   ASSERT_TRUE(Join(host, thief).ok());
   FakeWorker as_other(As(host), "a", 2);
   EXPECT_EQ(as_other.Finish().error_code(), grpc::StatusCode::PERMISSION_DENIED);
-  FakeWorker in_other(As(host), "gpu-t", 1, 1, {}, 0, v1::DEVICE_KIND_CPU, 0, {{"pool", "h200"}});
+  FakeWorker in_other(As(host), "gpu-t", 1, 1, {}, 0, v1::DEVICE_KIND_CPU, 0, "h200");
   const grpc::Status refused = in_other.Finish();
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::PERMISSION_DENIED);
   EXPECT_THAT(refused.error_message(), HasSubstr("pool a100"));

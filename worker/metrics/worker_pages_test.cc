@@ -78,7 +78,8 @@ TEST(WorkerSeriesTest, EachNameHasOneHeadAndAPlaceInTheTable) {
   std::set<std::string> heads;
   std::istringstream lines(Text());
   for (std::string line; std::getline(lines, line);) {
-    if (absl::StartsWith(line, "# TYPE ")) EXPECT_TRUE(heads.insert(line).second) << line;
+    if (!absl::StartsWith(line, "# TYPE ")) continue;
+    EXPECT_TRUE(heads.insert(line).second) << line;
   }
   EXPECT_GT(heads.size(), 12u);
   for (const WorkerMetricInfo& info : AllWorkerMetrics()) {
