@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "common/error_details.h"
 #include "common/pki/certificate.h"
+#include "common/proto_time.h"
 #include "common/status_macros.h"
 #include "common/utf8.h"
 #include "common/worker_id.h"
@@ -131,6 +132,7 @@ class JoinServiceImpl : public v1::JoinService::Service {
     if (const auto worker = coordinator_->GetWorker(name); worker.ok()) {
       ask.known = true;
       ask.alive = worker->state() != v1::WORKER_STATE_DOWN;
+      if (IsSet(worker->connect_time())) ask.connected = FromProto(worker->connect_time());
     }
     MP_ASSIGN_OR_RETURN(const KeyPair keys, ReadKeys());
     const absl::Time now = absl::Now();

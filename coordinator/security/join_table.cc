@@ -254,7 +254,8 @@ absl::Status JoinTable::CheckAsk(const v1::JoinToken& token, const JoinAsk& ask,
                                        "own. Start this one with another --id"));
   }
   // Two hosts of one name, started together, would take each other's place without end.
-  const bool fresh = joined && now - FromProto(found->second.join_time()) < kSettles;
+  const absl::Time since = joined ? FromProto(found->second.join_time()) : absl::InfinitePast();
+  const bool fresh = now - since < kSettles && ask.connected < since;
   if (!again && (ask.alive || fresh)) {
     return Refusal(v1::ERROR_REASON_WORKER_CONNECTED, absl::StrCat("workers/", id),
                    absl::StrCat("worker ", id, fresh ? " has just joined" : " is connected",

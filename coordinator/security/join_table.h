@@ -53,10 +53,11 @@ struct JoinLimits {
 // Who wants to join, and what the coordinator knows of the id.
 struct JoinAsk {
   std::string worker_id;
-  std::string key_sha256;  // of its public key
-  std::string address;     // from where it asks
-  bool known = false;      // there is a worker of that id
-  bool alive = false;      // connected, or was just now
+  std::string key_sha256;                       // of its public key
+  std::string address;                          // from where it asks
+  bool known = false;                           // there is a worker of that id
+  bool alive = false;                           // connected, or was just now
+  absl::Time connected = absl::InfinitePast();  // last
 };
 
 class JoinTable {

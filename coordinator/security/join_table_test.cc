@@ -202,6 +202,12 @@ TEST_F(JoinTableTest, OfTwoHostsOfOneNameTheSecondWaits) {
   const auto second = Join(token, Ask("clone", "k2"));  // the first is not connected yet
   EXPECT_EQ(ReasonOf(second.status()), v1::ERROR_REASON_WORKER_CONNECTED) << second.status();
   EXPECT_TRUE(Join(token, Ask("clone", "k2"), kJoinNow + absl::Minutes(3)).ok());
+  // One that has been connected since, and has gone, may be replaced at once.
+  ASSERT_TRUE(Join(token, Ask("pod", "k3")).ok());
+  JoinAsk anew = Ask("pod", "k4");
+  anew.known = true;
+  anew.connected = kJoinNow + absl::Seconds(1);
+  EXPECT_TRUE(Join(token, anew, kJoinNow + absl::Seconds(10)).ok());
 }
 
 TEST_F(JoinTableTest, AnotherTokenOfThePoolCountsItsOwn) {
