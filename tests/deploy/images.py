@@ -120,7 +120,7 @@ class Host:
         os.chown(folder, UID, UID)
         return folder
 
-    def start(self, name, image, arguments, network=None, binds=()):
+    def start(self, name, image, arguments, network=None, binds=(), variables=None, command=None):
         """As careful as can be: root read-only, no capabilities, no new privileges."""
         bundle = self.images.bundle(image)
         config = json.loads((bundle / "config.json").read_text())
@@ -128,9 +128,11 @@ class Host:
         process = config["process"]
         check((process["user"]["uid"], process["user"]["gid"]) == (UID, UID), f"user: {process}")
         process.update(terminal=False, capabilities={}, rlimits=[], noNewPrivileges=True)
-        process["args"] += map(str, arguments)
+        process["args"] = [*(command or process["args"]), *map(str, arguments)]
+        process["env"] += [f"{key}={value}" for key, value in (variables or {}).items()]
         config["hostname"] = name
-        config["mounts"] += [{"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"}]
+        if "/tmp" not in [inside for _, inside, _ in binds]:
+            config["mounts"] += [{"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"}]
         config["mounts"] += [{"destination": inside, "type": "bind", "source": str(outside),
                               "options": ["rbind", mode]} for outside, inside, mode in binds]
         namespaces = [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")]
