@@ -92,7 +92,8 @@ class Host:
 
     def __exit__(self, *_):
         for name, process in self.containers.items():
-            subprocess.run([*self.runc, "delete", "--force", name], capture_output=True, check=False)
+            subprocess.run([*self.runc, "delete", "--force", name], capture_output=True,
+                           check=False)
             process.wait(PATIENCE)
         for name in self.namespaces:
             run("ip", "netns", "delete", name)
@@ -246,11 +247,12 @@ def nothing_else(images, folder):
     for image, daemon in DAEMONS.items():
         bundle = images.bundle(image)
         root = bundle / "rootfs"
-        programs = run("find", root, "-type", "f", "-perm", "/111", "!", "-name", "*.so*", "-printf",
-                       "%P\n").split()
+        programs = run("find", root, "-type", "f", "-perm", "/111", "!", "-name", "*.so*",
+                       "-printf", "%P\n").split()
         check({pathlib.Path(path).name for path in programs} == PROGRAMS[image],
               f"{image}: {programs}")
-        strange = run("find", root, "-perm", "/7022", "!", "-type", "l", "!", "-path", f"{root}/tmp")
+        strange = run("find", root, "-perm", "/7022", "!", "-type", "l", "!", "-path",
+                      f"{root}/tmp")
         check(strange == "", f"{image}: anybody may write, or is given rights by: {strange}")
         owned = run("find", root, "-mindepth", "1", "!", "-uid", "0").split()
         check(owned == [f"{root}/var/lib/milepost"], f"{image}: not root's: {owned}")
@@ -277,8 +279,8 @@ def job_goes_on(images, folder):
         cluster.worker("two")
         after = cluster.await_state("SUCCEEDED", 12000)
         check(int(after["progress"]["start_step"]) >= 200, f"it began anew: {after}")
-        check(host.kill("one", "TERM") == 0, "a worker that is asked to end does not end well")
-        check(host.kill("head", "TERM") == 0, "a coordinator that is asked to end does not end well")
+        check(host.kill("one", "TERM") == 0, "the worker does not end well")
+        check(host.kill("head", "TERM") == 0, "the coordinator does not end well")
 
 
 CASES = {case.__name__: case for case in (nothing_else, job_goes_on, same_bytes)}

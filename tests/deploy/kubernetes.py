@@ -76,8 +76,9 @@ BREAKS = [
 
 def render(values, chart=CHART, version=VERSIONS[0]):
     """What helm makes of a file of values, as objects."""
-    done = subprocess.run([HELM, "template", "milepost", chart, "--namespace", "ml", "--values", values,
-                           "--kube-version", version], text=True, capture_output=True, check=False)
+    done = subprocess.run([HELM, "template", "milepost", chart, "--namespace", "ml", "--values",
+                           values, "--kube-version", version], text=True, capture_output=True,
+                          check=False)
     check(done.returncode == 0, f"{values}: {done.stderr}")
     return [found for found in yaml.safe_load_all(done.stdout) if found]
 
@@ -101,7 +102,7 @@ def check_schema(objects, where):
 
 
 def check_careful(objects, where):
-    """No root, nothing writable, no rights, but for devices that only a privileged container sees."""
+    """No root, nothing writable, no rights, but for what only a privileged container sees."""
     for found in objects:
         pod = template_of(found)
         if pod is None:
@@ -228,6 +229,15 @@ def flags(options):
     return None
 
 
+def rules(_):
+    """The PrometheusRule has the rules that are tested where they lie."""
+    there = [group for name in ("recording", "alerts") for group in
+             yaml.safe_load((ROOT / f"deploy/monitoring/{name}.yaml").read_text())["groups"]]
+    made, = [found["spec"]["groups"] for found in render(CHART / "ci/monitoring.yaml")
+             if found["kind"] == "PrometheusRule"]
+    check(made == there, f"{made} is not {there}")
+
+
 def plain(_):
     done = subprocess.run([ROOT / "deploy/kubernetes/render_plain", HELM, "--check"], text=True,
                           capture_output=True, check=False)
@@ -239,7 +249,7 @@ def plain(_):
             check_all(objects, path.name)
 
 
-CASES = {case.__name__: case for case in (lint, valid, refused, broken, flags, plain)}
+CASES = {case.__name__: case for case in (lint, valid, refused, broken, flags, rules, plain)}
 
 
 def main():

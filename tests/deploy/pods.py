@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """The chart's pods, run by runc as a kubelet would run them, since there is no Kubernetes here:
 
-  build/deploy-venv/bin/python tests/deploy/pods.py --packages build/package   (or --bin build/dev/bin)
+  build/deploy-venv/bin/python tests/deploy/pods.py --packages build/package
+  build/deploy-venv/bin/python tests/deploy/pods.py --bin build/dev/bin
 
-Arguments, variables, users, volumes, names and probes are what Helm has rendered. Needs what images.py
-needs, and scripts/bootstrap_deploy.
+Arguments, variables, users, volumes, names and probes are what Helm has rendered. Needs what
+images.py needs, and scripts/bootstrap_deploy.
 """
 
 import argparse
@@ -178,7 +179,8 @@ class Kubelet:
 
 
 def files_of(folder):
-    return {path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir() if path.is_file()}
+    return {path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir()
+            if path.is_file()}
 
 
 class Cluster:
@@ -228,8 +230,9 @@ def job_over_a_deleted_pod(images, folder):
         write_tokens(data / "train.npy")
         with Kubelet(host, VALUES.format(data=data)) as kubelet:
             cluster = Cluster(host, kubelet)
-            for kind, owner, pod in (("StatefulSet", "milepost-coordinator", "milepost-coordinator-0"),
-                                     ("Deployment", "milepost-web", "milepost-web")):
+            for kind, owner, pod in (
+                    ("StatefulSet", "milepost-coordinator", "milepost-coordinator-0"),
+                    ("Deployment", "milepost-web", "milepost-web")):
                 one = kubelet.start(kind, owner, pod)
                 await_that(lambda: kubelet.ready(pod, one), f"{pod} is ready")
             token = cluster.milepost("worker", "token", "create", "--pool", "cpu", "--uses", "0",
@@ -245,9 +248,9 @@ def job_over_a_deleted_pod(images, folder):
             kubelet.start("StatefulSet", "milepost-cpu", "milepost-cpu-1")
             done = cluster.await_state("SUCCEEDED", 8000)
             check(int(done["progress"]["start_step"]) >= 400, f"it began anew: {done}")
-            workers = json.loads(cluster.milepost("worker", "list", "-o", "json"))
-            labels = str(workers)
-            check("milepost-cpu-0" in labels and "'pool': 'cpu'" in labels and "'r1'" in labels, labels)
+            labels = str(json.loads(cluster.milepost("worker", "list", "-o", "json")))
+            for word in ("milepost-cpu-0", "milepost-cpu-1", "'pool': 'cpu'", "'rack': 'r1'"):
+                check(word in labels, f"no {word} in {labels}")
             for pod in ("milepost-cpu-0", "milepost-coordinator-0"):
                 check(kubelet.delete(pod) == 0, f"{pod} does not end well")
 
