@@ -79,6 +79,7 @@ class Host:
     def __init__(self, images, folder):
         self.images = images
         self.folder = pathlib.Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
         self.name = f"milepost-{os.getpid()}"
         self.runc = ["runc", "--root", str(self.folder / "runc")]
         self.containers = {}

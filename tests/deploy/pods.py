@@ -5,10 +5,12 @@
   build/deploy-venv/bin/python tests/deploy/pods.py --bin build/dev/bin
 
 Arguments, variables, users, volumes, names and probes are what Helm has rendered. Needs what
-images.py needs, and scripts/bootstrap_deploy.
+images.py needs, etcd, and scripts/bootstrap_deploy.
 """
 
 import argparse
+import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -28,8 +30,11 @@ from waiting import await_that, check
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HELM = pathlib.Path(sys.prefix) / "bin/helm"
 SERVICE = "milepost-coordinator.ml.svc"
-ADDRESSES = {"milepost-coordinator-0": "10.0.0.1", "milepost-cpu-0": "10.0.0.2",
-             "milepost-cpu-1": "10.0.0.3", "milepost-web": "10.0.0.4"}
+PODS = [f"milepost-coordinator-{number}.milepost-coordinator-pods.ml.svc" for number in (0, 1)]
+ADDRESSES = {"milepost-coordinator-0": "10.0.0.1", "milepost-coordinator-1": "10.0.0.5",
+             "milepost-cpu-0": "10.0.0.2", "milepost-cpu-1": "10.0.0.3", "milepost-web": "10.0.0.4"}
+BRIDGE = "10.0.0.254"
+ETCD = f"{BRIDGE}:2379"
 SPEC = """name: pods
 model: {gpt2: {layers: 1, heads: 2, width: 32, vocabulary: 256, context: 32}}
 data: {train: /data/train.npy, sequence_length: 32}
@@ -57,6 +62,14 @@ web:
   enabled: true
   tlsSecretName: milepost-web-tls
 """
+STANDBY = f"""
+coordinator:
+  replicas: 2
+  tls: {{secretName: milepost-tls}}
+  adminTokenSecretName: milepost-admin
+  etcd: {{endpoints: ["{ETCD}"], tlsSecretName: etcd-client}}
+  persistence: {{accessModes: [ReadWriteMany]}}
+"""
 
 
 class Kubelet:
@@ -64,23 +77,28 @@ class Kubelet:
 
     def __init__(self, host, values):
         self.host = host
-        file = host.folder / "values.yaml"
-        file.write_text(values)
-        rendered = run(HELM, "template", "milepost", ROOT / "deploy/kubernetes/milepost",
-                       "--namespace", "ml", "--values", file)
-        self.objects = {(found["kind"], found["metadata"]["name"]): found
-                        for found in yaml.safe_load_all(rendered) if found}
+        self.objects = {}
+        self.apply(values)
         self.secrets = {}
         self.networks = {}
         self.mounted = []
 
     def __enter__(self):
-        run("ip", "-n", self.host.name, "address", "add", "10.0.0.254/24", "dev", "bridge")
+        run("ip", "-n", self.host.name, "address", "add", f"{BRIDGE}/24", "dev", "bridge")
         return self
 
     def __exit__(self, *_):
         for folder in self.mounted:
             subprocess.run(["umount", "--lazy", str(folder)], check=False)
+
+    def apply(self, values):
+        """What Helm makes of the values; pods that run stay as they are."""
+        file = self.host.folder / "values.yaml"
+        file.write_text(values)
+        rendered = run(HELM, "template", "milepost", ROOT / "deploy/kubernetes/milepost",
+                       "--namespace", "ml", "--values", file)
+        self.objects = {(found["kind"], found["metadata"]["name"]): found
+                        for found in yaml.safe_load_all(rendered) if found}
 
     def secret(self, name, files):
         """`files`: name to bytes."""
@@ -150,19 +168,23 @@ class Kubelet:
         claims = {name for kind, name in self.objects if kind == "PersistentVolumeClaim"}
         folders = {volume["name"]: self.volume(pod, volume, claims) for volume in spec["volumes"]}
         hosts = self.host.folder / "hosts"
-        hosts.write_text(f"127.0.0.1 localhost\n{ADDRESSES['milepost-coordinator-0']} {SERVICE}\n")
+        names = [f"{ADDRESSES[name.split('.')[0]]} {name}\n" for name in PODS]
+        hosts.write_text(f"127.0.0.1 localhost\n{ADDRESSES['milepost-coordinator-0']} {SERVICE}\n"
+                         + "".join(names))
         binds = [(folders[mount["name"]], mount["mountPath"],
                   "ro" if mount.get("readOnly") else "rw") for mount in one["volumeMounts"]]
         binds.append((hosts, "/etc/hosts", "ro"))
         if pod not in self.networks:
-            self.networks[pod] = self.host.join(pod[-11:], ADDRESSES[pod])
+            self.networks[pod] = self.host.join(pod[-13:], ADDRESSES[pod])
         self.host.start(pod, image, arguments, self.networks[pod], binds, variables,
                         one.get("command"))
         return one
 
     def ready(self, pod, one):
         """What its readiness probe says."""
-        probe = one["readinessProbe"]["httpGet"]
+        probe = one["readinessProbe"].get("httpGet")
+        if probe is None:
+            return self.connects(pod, one["readinessProbe"]["tcpSocket"]["port"], one)
         port, = [port["containerPort"] for port in one["ports"] if port["name"] == probe["port"]]
         headers = [text for header in probe.get("httpHeaders", [])
                    for text in ("--header", f"{header['name']}: {header['value']}")]
@@ -172,6 +194,12 @@ class Kubelet:
              f"{probe['scheme'].lower()}://{ADDRESSES[pod]}:{port}{probe['path']}"],
             text=True, capture_output=True, check=False)
         return done.stdout.isdigit() and 200 <= int(done.stdout) < 400
+
+    def connects(self, pod, name, one):
+        port, = [port["containerPort"] for port in one["ports"] if port["name"] == name]
+        connect = f"import socket; socket.create_connection(('{ADDRESSES[pod]}', {port}), 5)"
+        return subprocess.run(["ip", "netns", "exec", self.host.name, sys.executable, "-c", connect],
+                              capture_output=True, check=False).returncode == 0
 
     def delete(self, pod):
         """SIGTERM, and time to end."""
@@ -190,7 +218,9 @@ class Cluster:
         self.host = host
         self.kubelet = kubelet
         pki = host.mine("pki")
-        host.finish("pki", "coordinator", ["init-pki", "/pki/made", "--host", SERVICE],
+        host.finish("pki", "coordinator", ["init-pki", "/pki/made", *[text for name in (SERVICE, *PODS, BRIDGE)
+                                                for text in ("--host", name)],
+                     "--worker", "etcd-client"],
                     [(pki, "/pki", "rw")])
         made = pki / "made"
         coordinator = files_of(made / "coordinator")
@@ -199,14 +229,17 @@ class Cluster:
         kubelet.secret("milepost-admin", {"admin-token.sha256": admin})
         kubelet.secret("milepost-authority", files_of(made / "ca"))
         kubelet.secret("milepost-web-tls", coordinator)
+        kubelet.secret("etcd-client", files_of(made / "workers/etcd-client"))
+        self.made = made
+        self.address = f"{SERVICE}:7070"
         self.token = (made / "client/admin-token").read_text().strip()
 
-    def milepost(self, *arguments):
-        """As `kubectl exec` in the coordinator's pod."""
+    def milepost(self, *arguments, pod="milepost-coordinator-0"):
+        """As `kubectl exec` in a coordinator's pod."""
         return run(*self.host.runc, "exec", "--user", f"{UID}:{UID}", "--env",
-                   f"MILEPOST_COORDINATOR={SERVICE}:7070", "--env",
+                   f"MILEPOST_COORDINATOR={self.address}", "--env",
                    "MILEPOST_CA=/etc/milepost/tls/ca.crt", "--env", f"MILEPOST_TOKEN={self.token}",
-                   "milepost-coordinator-0", "/usr/bin/milepost", *arguments)
+                   pod, "/usr/bin/milepost", *arguments)
 
     def submit(self, spec):
         path = self.host.folder / "claims/milepost-coordinator-store/spec.yaml"
@@ -255,25 +288,75 @@ def job_over_a_deleted_pod(images, folder):
                 check(kubelet.delete(pod) == 0, f"{pod} does not end well")
 
 
+@contextlib.contextmanager
+def etcd(cluster):
+    """One that listens on the bridge, over TLS."""
+    host, tls = cluster.host, cluster.made / "coordinator"
+    with open(host.folder / "etcd.log", "wb") as log:
+        process = subprocess.Popen(
+            ["ip", "netns", "exec", host.name, "etcd", "--data-dir", str(host.folder / "etcd"),
+             "--listen-client-urls", f"https://{ETCD}", "--advertise-client-urls", f"https://{ETCD}",
+             "--cert-file", str(tls / "tls.crt"), "--key-file", str(tls / "tls.key"),
+             "--client-cert-auth", "--trusted-ca-file", str(tls / "ca.crt")],
+            stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def standby_takes_over(images, folder):
+    """One coordinator, then two on its volume; the active one is killed."""
+    with Host(images, folder) as host, Kubelet(host, VALUES.format(data="/")) as kubelet:
+        cluster = Cluster(host, kubelet)
+        start = functools.partial(kubelet.start, "StatefulSet", "milepost-coordinator")
+        names = ("milepost-coordinator-0", "milepost-coordinator-1")
+        one = start(names[0])
+        await_that(lambda: kubelet.ready(names[0], one), "one coordinator is ready")
+        cluster.submit(SPEC)
+        check(kubelet.delete(names[0]) == 0, "the coordinator does not end well")
+        kubelet.apply(STANDBY)
+        cluster.address = ",".join(f"{name}:7070" for name in PODS)
+        with etcd(cluster):
+            for name in names:
+                one = start(name)
+                await_that(lambda: kubelet.ready(name, one), f"{name} is ready")
+            check("jobs/1" in cluster.milepost("job", "list"), "the job is not there")
+            # A standby has no pages.
+            active, = [name for name in names if kubelet.connects(name, "http", one)]
+            other, = [name for name in names if name != active]
+            host.kill(active, "KILL")
+            check("jobs/1" in cluster.milepost("job", "list", pod=other), "no one took over")
+            kubelet.delete(other)
+
+
+CASES = {case.__name__: case for case in (job_over_a_deleted_pod, standby_takes_over)}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     origin = parser.add_mutually_exclusive_group(required=True)
     origin.add_argument("--packages")
     origin.add_argument("--bin")
+    parser.add_argument("--only", choices=CASES, action="append")
     options = parser.parse_args()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="milepost-pods-"))
     images = Images(["--bin", pathlib.Path(options.bin).resolve()] if options.bin else
                     ["--packages", pathlib.Path(options.packages).resolve()], folder)
-    try:
-        job_over_a_deleted_pod(images, folder / "pods")
-    except Exception:  # pylint: disable=broad-except
-        traceback.print_exc()
-        print(f"FAILED  job_over_a_deleted_pod; see {folder}", flush=True)
-        return 1
-    shutil.rmtree(folder)
-    print("ok      job_over_a_deleted_pod", flush=True)
-    return 0
+    failed = 0
+    for name in options.only or CASES:
+        try:
+            CASES[name](images, folder / name)
+            print(f"ok      {name}", flush=True)
+        except Exception:  # pylint: disable=broad-except
+            failed += 1
+            traceback.print_exc()
+            print(f"FAILED  {name}; see {folder}", flush=True)
+    if not failed:
+        shutil.rmtree(folder)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
