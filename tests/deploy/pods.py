@@ -198,8 +198,8 @@ class Kubelet:
     def connects(self, pod, name, one):
         port, = [port["containerPort"] for port in one["ports"] if port["name"] == name]
         connect = f"import socket; socket.create_connection(('{ADDRESSES[pod]}', {port}), 5)"
-        return subprocess.run(["ip", "netns", "exec", self.host.name, sys.executable, "-c", connect],
-                              capture_output=True, check=False).returncode == 0
+        return subprocess.run(["ip", "netns", "exec", self.host.name, sys.executable, "-c",
+                               connect], capture_output=True, check=False).returncode == 0
 
     def delete(self, pod):
         """SIGTERM, and time to end."""
@@ -218,9 +218,9 @@ class Cluster:
         self.host = host
         self.kubelet = kubelet
         pki = host.mine("pki")
-        host.finish("pki", "coordinator", ["init-pki", "/pki/made", *[text for name in (SERVICE, *PODS, BRIDGE)
-                                                for text in ("--host", name)],
-                     "--worker", "etcd-client"],
+        hosts = [text for name in (SERVICE, *PODS, BRIDGE) for text in ("--host", name)]
+        host.finish("pki", "coordinator",
+                    ["init-pki", "/pki/made", *hosts, "--worker", "etcd-client"],
                     [(pki, "/pki", "rw")])
         made = pki / "made"
         coordinator = files_of(made / "coordinator")
@@ -295,7 +295,8 @@ def etcd(cluster):
     with open(host.folder / "etcd.log", "wb") as log:
         process = subprocess.Popen(
             ["ip", "netns", "exec", host.name, "etcd", "--data-dir", str(host.folder / "etcd"),
-             "--listen-client-urls", f"https://{ETCD}", "--advertise-client-urls", f"https://{ETCD}",
+             "--listen-client-urls", f"https://{ETCD}",
+             "--advertise-client-urls", f"https://{ETCD}",
              "--cert-file", str(tls / "tls.crt"), "--key-file", str(tls / "tls.key"),
              "--client-cert-auth", "--trusted-ca-file", str(tls / "ca.crt")],
             stdout=log, stderr=log, stdin=subprocess.DEVNULL)
