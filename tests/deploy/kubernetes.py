@@ -229,6 +229,18 @@ def flags(options):
     return None
 
 
+def upgrades(_):
+    """What a StatefulSet cannot change later is the same for one coordinator and for several."""
+    free = {"replicas", "template", "updateStrategy", "minReadySeconds", "ordinals"}
+    fixed = []
+    for case in ("one-gpu-pool", "standby"):
+        spec, = [found["spec"] for found in render(CHART / f"ci/{case}.yaml")
+                 if found["metadata"]["name"] == "milepost-coordinator"
+                 and found["kind"] == "StatefulSet"]
+        fixed.append({key: value for key, value in spec.items() if key not in free})
+    check(fixed[0] == fixed[1], f"an upgrade would be refused: {fixed}")
+
+
 def rules(_):
     """The PrometheusRule has the rules that are tested where they lie."""
     there = [group for name in ("recording", "alerts") for group in
@@ -249,7 +261,7 @@ def plain(_):
             check_all(objects, path.name)
 
 
-CASES = {case.__name__: case for case in (lint, valid, refused, broken, flags, rules, plain)}
+CASES = {case.__name__: case for case in (lint, valid, refused, broken, flags, upgrades, rules, plain)}
 
 
 def main():
