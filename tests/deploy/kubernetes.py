@@ -261,7 +261,8 @@ def plain(_):
             check_all(objects, path.name)
 
 
-CASES = {case.__name__: case for case in (lint, valid, refused, broken, flags, upgrades, rules, plain)}
+CASES = {case.__name__: case
+         for case in (lint, valid, refused, broken, flags, upgrades, rules, plain)}
 
 
 def main():
