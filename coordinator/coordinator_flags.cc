@@ -30,11 +30,11 @@ void AddServingFlags(FlagTable* table, Flags* flags) {
       ->capture_default_str();
   app->add_option("--log-bytes-per-job", flags->logs.bytes_per_job,
                   "What is kept of a job's log, 64MiB or 1000000; the oldest lines are dropped")
-      ->transform(CLI::AsSizeValue(false))
+      ->transform(SizeValue())
       ->capture_default_str();
   app->add_option("--log-bytes", flags->logs.total_bytes,
                   "What is kept of all logs together; those of jobs that have ended go first")
-      ->transform(CLI::AsSizeValue(false))
+      ->transform(SizeValue())
       ->capture_default_str();
   app->add_option("--bin-days", flags->bin_days,
                   "A checkpoint that somebody has deleted can be restored for so long, as long as "
@@ -94,7 +94,7 @@ void AddLiveFlags(FlagTable* table, Flags* flags) {
              "--max-job-bytes", flags->max_job_bytes,
              "What the records of all jobs may have together, also of those that have ended; "
              "they are kept in memory, and no more jobs are taken beyond it")
-          ->transform(CLI::AsSizeValue(false))
+          ->transform(SizeValue())
           ->capture_default_str());
 }
 

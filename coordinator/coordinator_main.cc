@@ -24,6 +24,7 @@
 #include "common/exit_codes.h"
 #include "common/flags/reloader.h"
 #include "common/rpc/tls_watch.h"
+#include "common/standard_fds.h"
 #include "common/status_macros.h"
 #include "common/systemd/daemon_log.h"
 #include "common/systemd/service.h"
@@ -296,6 +297,7 @@ int Main(int argc, char** argv) {
 }  // namespace milepost::coordinator
 
 int main(int argc, char** argv) {
+  milepost::OpenStandardFds();
   umask(077);  // what it keeps is every project's; what others are to read is made so by name
   if (argc > 1 && absl::string_view(argv[1]) == "init-pki") {
     return milepost::coordinator::InitPkiMain(argc - 1, argv + 1);

@@ -14,6 +14,7 @@
 #include "common/exit_codes.h"
 #include "common/flags/number_range.h"
 #include "common/message_channel.h"
+#include "common/standard_fds.h"
 #include "common/status_macros.h"
 #include "common/version.h"
 #include "milepost/v1/job_spec.pb.h"
@@ -128,4 +129,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace milepost::worker
 
-int main(int argc, char** argv) { return milepost::worker::Main(argc, argv); }
+int main(int argc, char** argv) {
+  milepost::OpenStandardFds();
+  return milepost::worker::Main(argc, argv);
+}

@@ -21,6 +21,7 @@
 #include "common/exit_codes.h"
 #include "common/flags/reloader.h"
 #include "common/rpc/tls_watch.h"
+#include "common/standard_fds.h"
 #include "common/steady_time.h"
 #include "common/systemd/daemon_log.h"
 #include "common/systemd/service.h"
@@ -186,6 +187,7 @@ int Main(int argc, char** argv) {
 }  // namespace milepost::worker
 
 int main(int argc, char** argv) {
+  milepost::OpenStandardFds();
   if (argc > 1 && absl::string_view(argv[1]) == "doctor") {
     milepost::worker::DoctorMain(argc - 1, argv + 1);
   }

@@ -76,7 +76,7 @@ absl::StatusOr<std::string> ServeDataDir(const DataDir& dir,
 absl::StatusOr<Access> Access::Open(const GlobalOptions& options, WhenStopped when_stopped) {
   Access access;
   const DataDir dir(options.data_dir);
-  const bool anywhere = options.data_dir == kDefaultDataDir;
+  const bool anywhere = options.data_dir == kDefaultDataDir && !options.data_dir_given;
   std::string local;  // a coordinator of this data directory
   Login login{.coordinator = options.coordinator, .authority = "", .token = "", .project = ""};
   if (login.coordinator.empty()) {
@@ -128,7 +128,10 @@ JobClient Access::jobs() const {
 }
 
 std::string DataDirFlag(const std::string& data_dir) {
-  return data_dir == kDefaultDataDir ? "" : " --data-dir " + ShellWord(data_dir);
+  const auto login = FindLogin("");
+  const bool elsewhere = login.ok() && !login->coordinator.empty();
+  if (data_dir == kDefaultDataDir && !elsewhere) return "";
+  return " --data-dir " + ShellWord(data_dir);
 }
 
 std::string CoordinatorOf(const std::string& data_dir) {

@@ -19,7 +19,8 @@ inline constexpr char kDefaultDataDir[] = ".milepost";
 struct GlobalOptions {
   std::string coordinator;  // --coordinator or MILEPOST_COORDINATOR; empty: find it
   std::string data_dir = kDefaultDataDir;
-  std::string project;  // --project; empty: the environment's or the login's
+  bool data_dir_given = false;  // --data-dir, also of the usual one
+  std::string project;          // --project; empty: the environment's or the login's
   OutputFormat output = OutputFormat::kTable;
 };
 
@@ -68,7 +69,8 @@ class Access {
 // name).
 absl::StatusOr<std::string> ResolveJob(JobClient jobs, const std::string& typed);
 
-// What a command needs to find the same run; empty where it is the usual one. Pure.
+// What a command needs to find the same run; empty where it is the usual one, unless the user has
+// logged in somewhere: then commands go there. Reads the login.
 std::string DataDirFlag(const std::string& data_dir);
 
 // For errors: the port of a coordinator that nobody has named says nothing. Pure.

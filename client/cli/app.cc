@@ -101,6 +101,7 @@ class Tree {
 
   void AddDataDir(CLI::App* command) {
     command->add_option("--data-dir", global_.data_dir, "where `milepost run` keeps everything")
+        ->each([this](const std::string&) { global_.data_dir_given = true; })
         ->capture_default_str();
   }
 

@@ -1,4 +1,6 @@
 // milepost bench device: measured by the device's trainer, which owns it.
+#include <sys/stat.h>
+
 #include "client/cli/commands.h"
 
 #include <unistd.h>
@@ -51,6 +53,11 @@ int BenchDeviceCommand(const BenchOptions& options) {
   if (options.output.empty()) {
     const absl::Status status = Measure(options, Redirect::Inherit());
     return status.ok() ? int{kExitOk} : Fail(status);
+  }
+  struct stat there = {};
+  if (lstat(options.output.c_str(), &there) == 0 && !S_ISREG(there.st_mode)) {
+    return Fail(absl::InvalidArgumentError(absl::StrCat(
+        "--out: ", options.output, " is no plain file, and would be replaced by one")));
   }
   // Whole or not at all: it may replace a profile that is in use.
   const std::string unfinished = options.output + ".new";

@@ -137,8 +137,9 @@ absl::Status CheckWhoWrites(const DataDir& dir) {
 absl::StatusOr<RunLock> RunLock::Acquire(const DataDir& dir, Use use, absl::Time deadline) {
   MP_RETURN_IF_ERROR(CheckWhoWrites(dir));
   RunLock lock;
-  lock.fd_.Reset(open(dir.lock().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  lock.fd_.Reset(open(dir.lock().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!lock.fd_.ok()) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", dir.lock()));
+  (void)fchmod(lock.fd(), 0600);  // who can open it can lock it
   while (flock(lock.fd(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK && errno != EINTR) {
       return absl::ErrnoToStatus(errno, absl::StrCat("cannot lock ", dir.lock()));

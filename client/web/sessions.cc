@@ -1,7 +1,5 @@
 #include "client/web/sessions.h"
 
-#include <algorithm>
-
 #include "common/pki/secret.h"
 
 namespace milepost::client {
@@ -14,18 +12,28 @@ constexpr size_t kIdBytes = 32;
 std::string Sessions::Add(const std::string& token, absl::Time now) {
   const std::string id = RandomHex(kIdBytes);
   absl::MutexLock lock(&mutex_);
-  MakeRoom(now);
+  MakeRoom(token, now);
   sessions_[Sha256(id)] = {.token = token, .made = now, .used = now};
   return id;
 }
 
-void Sessions::MakeRoom(absl::Time now) {
-  if (sessions_.size() < options_.most) return;
+void Sessions::MakeRoom(const std::string& token, absl::Time now) {
   absl::erase_if(sessions_, [&](const auto& one) { return Over(one.second, now); });
-  if (sessions_.size() < options_.most) return;
-  sessions_.erase(
-      std::min_element(sessions_.begin(), sessions_.end(),
-                       [](const auto& a, const auto& b) { return a.second.used < b.second.used; }));
+  size_t of_token = 0;
+  auto oldest = sessions_.end(), oldest_of_token = sessions_.end();
+  for (auto it = sessions_.begin(); it != sessions_.end(); ++it) {
+    if (oldest == sessions_.end() || it->second.used < oldest->second.used) oldest = it;
+    if (it->second.token != token) continue;
+    ++of_token;
+    const bool older =
+        oldest_of_token == sessions_.end() || it->second.used < oldest_of_token->second.used;
+    if (older) oldest_of_token = it;
+  }
+  if (of_token >= options_.most_of_token) {
+    sessions_.erase(oldest_of_token);
+  } else if (sessions_.size() >= options_.most) {
+    sessions_.erase(oldest);
+  }
 }
 
 std::optional<std::string> Sessions::Find(const std::string& id, absl::Time now, bool uses) {

@@ -4,7 +4,7 @@
 //   const std::optional<std::string> token = sessions.Find(id, now);
 //
 // In memory alone: a restart ends them all. Ids have 256 random bits, and are kept as digests. At
-// most `most`: the one unused for longest makes room. Thread-safe.
+// most `most`, of one token most_of_token: the one unused for longest makes room. Thread-safe.
 #ifndef MILEPOST_CLIENT_WEB_SESSIONS_H_
 #define MILEPOST_CLIENT_WEB_SESSIONS_H_
 
@@ -23,6 +23,7 @@ struct SessionOptions {
   absl::Duration idle = absl::Hours(1);      // unused for so long: over
   absl::Duration longest = absl::Hours(12);  // from the login on
   size_t most = 1000;
+  size_t most_of_token = 20;  // so that nobody's logins end those of others
 };
 
 class Sessions {
@@ -45,7 +46,7 @@ class Sessions {
   bool Over(const Session& session, absl::Time now) const {
     return now >= session.used + options_.idle || now >= session.made + options_.longest;
   }
-  void MakeRoom(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void MakeRoom(const std::string& token, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const SessionOptions options_;
   absl::Mutex mutex_;

@@ -48,5 +48,14 @@ TEST(Sessions, AreBounded) {
   EXPECT_TRUE(sessions.Find(first, kLoginTime + absl::Seconds(5)).has_value());
 }
 
+TEST(Sessions, OneTokensLoginsEndNobodyElses) {
+  Sessions sessions({.most = 10, .most_of_token = 3});
+  const std::string other = sessions.Add("other", kLoginTime);
+  std::string last;
+  for (int i = 1; i <= 50; ++i) last = sessions.Add("flood", kLoginTime + absl::Seconds(i));
+  EXPECT_TRUE(sessions.Find(other, kLoginTime + absl::Minutes(2)).has_value());
+  EXPECT_TRUE(sessions.Find(last, kLoginTime + absl::Minutes(2)).has_value());
+}
+
 }  // namespace
 }  // namespace milepost::client

@@ -6,6 +6,7 @@
 #define MILEPOST_COMMON_FLAGS_NUMBER_RANGE_H_
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/numbers.h"
@@ -25,6 +26,19 @@ inline CLI::Validator NumberRange(double least, double most) {
                     : absl::StrCat("expected a number in ", range, ", got '", text, "'");
       },
       absl::StrCat("FLOAT in ", range));
+}
+
+// 64MiB or 1000000, as CLI::AsSizeValue, which takes -1 for the largest number there is.
+inline CLI::Validator SizeValue() {
+  return CLI::Validator(
+      [as_size = CLI::AsSizeValue(false)](std::string& text) {
+        const size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
+        double value = 0;
+        const bool good = absl::SimpleAtod(text.substr(0, digits), &value) && value < 1e19;
+        if (!good) return absl::StrCat("expected a size such as 64MiB, got '", text, "'");
+        return as_size(text);
+      },
+      "SIZE");
 }
 
 }  // namespace milepost

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -72,8 +73,9 @@ absl::StatusOr<UniqueFd> LockFolder(const std::string& folder) {
                                absl::StrCat("cannot make the data directory ", folder));
   }
   const std::string path = folder + "/lock";
-  UniqueFd lock(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  UniqueFd lock(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!lock.ok()) return ErrnoAt("cannot open", path);
+  (void)fchmod(lock.get(), 0600);  // who can open it can lock it
   if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return ErrnoAt("cannot lock", path);
     return absl::FailedPreconditionError(
