@@ -38,6 +38,9 @@ namespace milepost::coordinator {
 namespace {
 
 constexpr int kMaxStreams = 1 << 16;
+constexpr int64_t kMostStepOfAnyJob = 1'000'000'000;
+// Of tensors' names and shapes, the model and the state.
+constexpr size_t kMostDescriptionBytes = 4 << 20;
 constexpr int64_t kMaxBytes = int64_t{1} << 56;                  // so that those of many have a sum
 constexpr absl::Duration kDeletionPatience = absl::Seconds(15);  // less than a caller has
 constexpr absl::Duration kCancelPoll = absl::Milliseconds(200);
@@ -274,6 +277,16 @@ absl::StatusOr<std::string> CheckpointStore::TryBegin(const v1::BeginCheckpointR
       request.bytes() > kMaxBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("streams: must be in [1, ", kMaxStreams, "]; bytes: in [0, ", kMaxBytes, "]"));
+  }
+  if (begun.step() < 0 || begun.step() > kMostStepOfAnyJob) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step: must be in [0, ", kMostStepOfAnyJob, "]"));
+  }
+  // It is kept, and read into memory by whoever looks at the checkpoint, beside the bytes.
+  if (begun.ByteSizeLong() > kMostDescriptionBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("the description of the checkpoint has ",
+                                                   begun.ByteSizeLong(), " bytes, of at most ",
+                                                   kMostDescriptionBytes));
   }
   AbortOlder(request.job(), request.generation());
   absl::MutexLock lock(&mutex_);

@@ -141,6 +141,23 @@ TEST_F(CheckpointStoreTest, AStreamTakesNoMoreThanTheCheckpointHas) {
   EXPECT_EQ(checkpoints().Begin(request).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+// It is kept beside the bytes, and is in memory whenever somebody looks.
+TEST_F(CheckpointStoreTest, DescriptionsAndStepsAreBounded) {
+  v1::BeginCheckpointRequest request = Request(1);
+  request.set_model_yaml(std::string(3 << 20, 'm'));
+  EXPECT_TRUE(checkpoints().Begin(request).ok());
+  request = Request(2);
+  request.set_model_yaml(std::string(5 << 20, 'm'));
+  absl::Status refused = checkpoints().Begin(request).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.message(), HasSubstr("description"));
+  for (const int64_t step : {int64_t{-1}, std::numeric_limits<int64_t>::max()}) {
+    refused = checkpoints().Begin(Request(step)).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << step;
+    EXPECT_THAT(refused.message(), HasSubstr("step: "));
+  }
+}
+
 TEST_F(CheckpointStoreTest, BeginAndCommitAreIdempotent) {
   const std::string name = *checkpoints().Begin(Request(1));
   EXPECT_EQ(*checkpoints().Begin(Request(1)), name);

@@ -1,5 +1,7 @@
 #include "worker/trainer/generate.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <memory>
 #include <vector>
@@ -44,9 +46,14 @@ absl::StatusOr<std::vector<int32_t>> PromptIds(const GenerateRequest& request, i
   return ids;
 }
 
+// A model may have learnt what rings a terminal's bell or hides its lines.
+bool IsControl(int32_t id) { return (id < ' ' && id != '\n' && id != '\t') || id == 0x7f; }
+
+// A file or a pipe gets the bytes as they are.
 void Print(int32_t id, bool bytes) {
+  static const bool terminal = isatty(STDOUT_FILENO) != 0;
   if (bytes) {
-    std::putchar(id);
+    std::putchar(terminal && IsControl(id) ? '?' : id);
   } else {
     std::printf("%d ", id);
   }
@@ -77,7 +84,8 @@ absl::Status Generate(const GenerateRequest& request) {
   MP_RETURN_IF_ERROR(
       generator->Generate(prompt, request.options, [bytes](int32_t id) { Print(id, bytes); }));
   std::putchar('\n');
-  return absl::OkStatus();
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return absl::OkStatus();
+  return absl::UnknownError("what was generated could not be written to stdout, or not all of it");
 }
 
 }  // namespace milepost::worker
