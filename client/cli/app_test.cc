@@ -50,6 +50,9 @@ TEST(MainTest, WrongCommandLinesSayWhatWasMeant) {
       {"job wait 7 --timeout soon", "expected a length of time such as 30s, 5m or 1h"},
       {"generate --checkpoint 1 --job 2 --prompt x", "excludes"},
       {"completion tcsh", "expected one of bash, zsh, fish, got 'tcsh'"},
+      {"dataset tokenize --tokenizer bytes --output no/a.npy --validation-output ./no/../no/a.npy "
+       "--validation-fraction 0.1 --input in.txt",
+       "--output and --validation-output are the same file"},
       {"run a.yaml -o yaml", "expected one of table, json, got 'yaml'"},
   };
   for (const auto& [line, message] : cases) {

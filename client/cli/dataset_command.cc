@@ -1,4 +1,8 @@
 // milepost dataset tokenize
+#include <filesystem>
+#include <string>
+#include <system_error>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli/commands.h"
@@ -7,6 +11,14 @@
 
 namespace milepost::client {
 namespace {
+
+// Also by other names: ./a, and a path through a link.
+std::filesystem::path OneNameOf(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path name =
+      std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
+  return error ? std::filesystem::path(path) : name;
+}
 
 absl::Status CheckOptions(const TokenizeOptions& options) {
   const bool fraction = options.validation_fraction > 0;
@@ -35,7 +47,7 @@ absl::Status CheckOptions(const TokenizeOptions& options) {
           "--tokenizer FILE, or a file of the text alone"));
     }
   }
-  if (options.output == options.validation_output) {
+  if (OneNameOf(options.output) == OneNameOf(options.validation_output)) {
     return absl::InvalidArgumentError("--output and --validation-output are the same file");
   }
   return absl::OkStatus();

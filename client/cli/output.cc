@@ -19,6 +19,7 @@
 #include "client/cli/table.h"
 #include "client/cli/worker_view.h"
 #include "common/exit_codes.h"
+#include "common/spec/labels.h"
 #include "common/spec/sizes.h"
 #include "common/spec/to_yaml.h"
 #include "milepost/v1/checkpoint.pb.h"
@@ -320,7 +321,7 @@ std::string RenderWorkers(const std::vector<v1::Worker>& workers, OutputFormat f
         SlotMemoryText(worker),
         AgeText(worker.connect_time(), now)};
     if (wide) {
-      const auto pool = worker.labels().find("pool");
+      const auto pool = worker.labels().find(kPoolLabel);
       row.push_back(pool == worker.labels().end() || pool->second.empty() ? "-" : pool->second);
       row.push_back(absl::StrCat(worker.incarnation()));
       row.push_back(worker.version().empty() ? "-" : worker.version());

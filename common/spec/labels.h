@@ -13,6 +13,9 @@ namespace milepost {
 
 inline constexpr int kMostLabels = 32;
 
+// Of a worker: what jobs name in resources.pool.
+inline constexpr char kPoolLabel[] = "pool";
+
 // 1 to 63 letters, digits, '-', '_', '.' and '/', the first a letter or a digit.
 bool IsLabelKey(absl::string_view key);
 // At most 63 letters, digits, '-', '_' and '.'; may be empty.

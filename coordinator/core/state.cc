@@ -8,13 +8,12 @@
 #include "absl/strings/strip.h"
 #include "common/error_details.h"
 #include "common/proto_time.h"
+#include "common/spec/labels.h"
 #include "common/spec/sizes.h"
 
 namespace milepost::coordinator {
 
 namespace {
-
-constexpr char kPoolLabel[] = "pool";
 
 int64_t NumberOf(absl::string_view name, absl::string_view prefix) {
   int64_t number = 0;

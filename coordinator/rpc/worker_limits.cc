@@ -84,7 +84,7 @@ absl::Status CheckLabels(const v1::Hello& hello) {
     return absl::InvalidArgumentError(absl::StrCat("labels: keys and values must have at most ",
                                                    kMaxLabelBytes, " bytes, keys at least one"));
   }
-  const auto pool = hello.labels().find("pool");
+  const auto pool = hello.labels().find(kPoolLabel);
   if (pool == hello.labels().end() || IsLabelValue(pool->second)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "labels: pool is what jobs name in resources.pool: give it letters, digits, '-', '_' and "

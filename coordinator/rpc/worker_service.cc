@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/error_details.h"
 #include "common/rpc/status.h"
+#include "common/spec/labels.h"
 #include "common/status_macros.h"
 #include "common/utf8.h"
 #include "coordinator/rpc/coordinator.h"
@@ -28,8 +29,6 @@ namespace milepost::coordinator {
 namespace {
 
 constexpr char kWorkerList[] = "workers";
-constexpr char kPoolLabel[] = "pool";
-
 constexpr absl::Duration kLongestKeyWait = absl::Minutes(10);
 
 // One worker's stream. It is read one message after the other: the next one when the coordinator

@@ -8,13 +8,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
-#include <fstream>
 #include <random>
 #include <system_error>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/atomic_file.h"
 #include "common/incarnation.h"
 #include "common/regular_file.h"
 #include "common/status_macros.h"
@@ -36,28 +36,6 @@ absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
   if (absl::IsNotFound(text.status())) return "";
   if (!text.ok()) return text.status();
   return std::string(absl::StripAsciiWhitespace(*text));
-}
-
-absl::Status SyncPath(const std::string& path, int flags) {
-  UniqueFd fd(open(path.c_str(), flags | O_CLOEXEC));
-  if (!fd.ok() || fsync(fd.get()) != 0) return ErrnoAt("cannot sync", path);
-  return absl::OkStatus();
-}
-
-// Whole or not at all, also through a power cut.
-absl::Status WriteSmallFile(const std::string& folder, const std::string& name,
-                            const std::string& text) {
-  const std::string path = folder + "/" + name;
-  const std::string temporary = path + ".new";
-  {
-    std::ofstream file(temporary, std::ios::trunc);
-    file << text << "\n";
-    file.flush();
-    if (!file) return ErrnoAt("cannot write", temporary);
-  }
-  MP_RETURN_IF_ERROR(SyncPath(temporary, O_WRONLY));
-  if (rename(temporary.c_str(), path.c_str()) != 0) return ErrnoAt("cannot write", path);
-  return SyncPath(folder, O_RDONLY | O_DIRECTORY);
 }
 
 std::string NewId() {
@@ -111,7 +89,7 @@ absl::StatusOr<Identity> Identity::Load(const std::string& data_dir, const std::
   identity.id_ = !stored_id.empty() ? stored_id : !wanted_id.empty() ? wanted_id : NewId();
   MP_RETURN_IF_ERROR(Annotate(CheckWorkerId(identity.id_), data_dir + "/worker-id"));
   if (stored_id.empty()) {
-    MP_RETURN_IF_ERROR(WriteSmallFile(data_dir, "worker-id", identity.id_));
+    MP_RETURN_IF_ERROR(WriteFileAtOnce(data_dir + "/worker-id", identity.id_ + "\n", kPublicMode));
   }
   MP_ASSIGN_OR_RETURN(std::string stored, ReadSmallFile(data_dir + "/incarnation"));
   if (!stored.empty() && !absl::SimpleAtoi(stored, &identity.incarnation_)) {
@@ -132,7 +110,8 @@ absl::Status Identity::Exceed(int64_t known) {
   if (known < 0 || known >= kNoIncarnation) {
     return absl::InvalidArgumentError(absl::StrCat("incarnation ", known, " cannot be exceeded"));
   }
-  MP_RETURN_IF_ERROR(WriteSmallFile(data_dir_, "incarnation", absl::StrCat(known + 1)));
+  MP_RETURN_IF_ERROR(
+      WriteFileAtOnce(data_dir_ + "/incarnation", absl::StrCat(known + 1, "\n"), kPublicMode));
   incarnation_ = known + 1;
   return absl::OkStatus();
 }
