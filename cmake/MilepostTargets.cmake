@@ -18,6 +18,15 @@ if(MILEPOST_SANITIZE)
   add_link_options(-fsanitize=${MILEPOST_SANITIZE})
   if(MILEPOST_SANITIZE MATCHES "thread")
     add_compile_definitions(MILEPOST_TSAN=1)
+    # Abseil, Protocol Buffers and gRPC with its instrumentation, for what they load in turn as well.
+    set(tsan_home /opt/milepost/tsan)
+    if(DEFINED ENV{MILEPOST_TSAN_HOME})
+      set(tsan_home $ENV{MILEPOST_TSAN_HOME})
+    endif()
+    if(NOT EXISTS ${tsan_home}/built)
+      message(FATAL_ERROR "${tsan_home} has no libraries for ThreadSanitizer: run scripts/bootstrap --tsan")
+    endif()
+    add_link_options(-Wl,--disable-new-dtags,-rpath,${tsan_home}/lib)
   endif()
 endif()
 if(MILEPOST_TIDY)
@@ -138,15 +147,19 @@ function(milepost_test)
   endforeach()
 endfunction()
 
+# Of every test. die_after_fork: some fork children, with a limit of their own or to be killed, whose
+# threads do what the test is about.
+set(tsan_suppressions "${PROJECT_SOURCE_DIR}/cmake/tsan.supp")
+set(milepost_test_environment "MILEPOST_BIN_DIR=${CMAKE_BINARY_DIR}/bin"
+  "TSAN_OPTIONS=ignore_noninstrumented_modules=1:die_after_fork=0:suppressions=${tsan_suppressions}"
+  "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/cmake/lsan.supp:print_suppressions=0")
+
 # milepost_discover(<target> <prefix> <gtest filter> <timeout> [<variable=value>...])
 # Registers a test binary's cases with ctest, in their environment. This is set by a file of its
 # own, which ctest reads afterwards: gtest_discover_tests takes all but the first of several
 # variables for properties.
 function(milepost_discover target prefix filter timeout)
-  set(tsan_suppressions "${PROJECT_SOURCE_DIR}/cmake/tsan.supp")
-  set(environment "MILEPOST_BIN_DIR=${CMAKE_BINARY_DIR}/bin" "OMP_NUM_THREADS=1"
-    "TSAN_OPTIONS=ignore_noninstrumented_modules=1:suppressions=${tsan_suppressions}"
-    "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/cmake/lsan.supp:print_suppressions=0" ${ARGN})
+  set(environment ${milepost_test_environment} "OMP_NUM_THREADS=1" ${ARGN})
   include(GoogleTest)
   gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
     TEST_FILTER "${filter}" TEST_LIST ${prefix}_tests

@@ -47,9 +47,6 @@ TEST(EndpointTest, SplitsAddresses) {
 }
 
 TEST(EndpointTest, AKeyThatOthersMayReadOrChangeIsRefused) {
-#ifdef MILEPOST_TSAN
-  GTEST_SKIP() << "abseil's locks come without ThreadSanitizer's instrumentation";
-#endif
   std::string folder = std::filesystem::temp_directory_path() / "endpoint_test_XXXXXX";
   ASSERT_NE(mkdtemp(folder.data()), nullptr);
   const std::string key = folder + "/tls.key";
@@ -76,9 +73,6 @@ TEST(EndpointTest, AKeyThatOthersMayReadOrChangeIsRefused) {
 class TlsFolderTest : public testing::Test {
  protected:
   void SetUp() override {
-#ifdef MILEPOST_TSAN
-    GTEST_SKIP() << "abseil's locks come without ThreadSanitizer's instrumentation";
-#endif
     ASSERT_NE(mkdtemp(folder_.data()), nullptr);
     const absl::Time now = absl::Now();
     const std::string key = MakePrivateKey().value();

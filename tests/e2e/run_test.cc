@@ -31,11 +31,6 @@ class RunTest : public testing::Test {
     running_.reset();
     if (!HasFailure()) std::filesystem::remove_all(folder_);
   }
-  void SetUp() override {
-#ifdef MILEPOST_TSAN
-    GTEST_SKIP() << "gRPC and abseil come without ThreadSanitizer's instrumentation";
-#endif
-  }
 
   struct Ran {
     int exit_code = -1;

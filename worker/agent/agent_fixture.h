@@ -236,12 +236,7 @@ class AgentTest : public testing::Test {
     folder_ = testing::TempDir() + "agent_XXXXXX";
     if (mkdtemp(folder_.data()) == nullptr) abort();
   }
-  void SetUp() override {
-#ifdef MILEPOST_TSAN
-    GTEST_SKIP() << "gRPC and abseil come without ThreadSanitizer's instrumentation";
-#endif
-    coordinator_ = std::make_unique<FakeCoordinator>();
-  }
+  void SetUp() override { coordinator_ = std::make_unique<FakeCoordinator>(); }
   ~AgentTest() override {
     StopAgent();
     std::filesystem::remove_all(folder_);

@@ -22,9 +22,6 @@ constexpr absl::Duration kPatience = absl::Minutes(1);
 absl::Status NoCheck(int) { return absl::InternalError("nobody asked for a check"); }
 
 TEST(GpuMonitorTest, ADriverThatHangsTakesTheSlotsOutAndHoldsNobody) {
-#ifdef MILEPOST_TSAN
-  GTEST_SKIP() << "abseil comes without ThreadSanitizer's instrumentation";
-#endif
   FakeNvml fake;
   fake.gpus = {{.uuid = "GPU-a"}, {.uuid = "GPU-b"}};
   auto nvml = *Nvml::Open(FakeNvml::Functions());
@@ -55,9 +52,6 @@ TEST(GpuMonitorTest, ADriverThatHangsTakesTheSlotsOutAndHoldsNobody) {
 }
 
 TEST(GpuMonitorTest, IsNotOverdueWhileItRests) {
-#ifdef MILEPOST_TSAN
-  GTEST_SKIP() << "abseil comes without ThreadSanitizer's instrumentation";
-#endif
   FakeNvml fake;
   fake.gpus = {{.uuid = "GPU-a"}};
   absl::Notification measured;
@@ -76,9 +70,6 @@ TEST(GpuMonitorTest, IsNotOverdueWhileItRests) {
 // What a program did wrong is not the GPU's. A check that fails is made again at every tenth
 // measurement.
 TEST(GpuMonitorTest, GraveErrorsAreCheckedAndOthersAreNot) {
-#ifdef MILEPOST_TSAN
-  GTEST_SKIP() << "abseil comes without ThreadSanitizer's instrumentation";
-#endif
   FakeNvml fake;
   fake.gpus = {{.uuid = "GPU-a"}, {.uuid = "GPU-b"}};
   fake.xids = {{0, 79}, {1, 31}};

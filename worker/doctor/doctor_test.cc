@@ -211,9 +211,6 @@ TEST(NetworkChecksTest, TheCoordinatorAnswersOrNot) {
 // In a process of its own, which ends without waiting for threads: on a busy host other groups may
 // take longer too.
 TEST(DoctorDeathTest, ADriverThatHangsHoldsItNoLongerThanItsPatience) {
-#ifdef MILEPOST_TSAN
-  GTEST_SKIP() << "abseil comes without ThreadSanitizer's instrumentation";
-#endif
   const auto examine = [] {
     DoctorOptions options;
     options.patience = absl::Milliseconds(300);

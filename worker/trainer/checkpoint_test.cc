@@ -216,12 +216,7 @@ v1::TrainerState AtStep(int64_t step) {
 
 class CheckpointTest : public testing::Test {
  protected:
-  void SetUp() override {
-#ifdef MILEPOST_TSAN
-    GTEST_SKIP() << "gRPC and abseil come without ThreadSanitizer's instrumentation";
-#endif
-    service_ = std::make_unique<FakeService>();
-  }
+  void SetUp() override { service_ = std::make_unique<FakeService>(); }
 
   UploaderOptions Options(int rank, int world) {
     UploaderOptions options;

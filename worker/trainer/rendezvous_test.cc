@@ -88,15 +88,7 @@ std::unique_ptr<RendezvousStore> Store(
                                            absl::Seconds(30));
 }
 
-class RendezvousTest : public testing::Test {
-#ifdef MILEPOST_TSAN
-  void SetUp() override {
-    GTEST_SKIP() << "gRPC and abseil come without ThreadSanitizer's instrumentation";
-  }
-#endif
-};
-
-TEST_F(RendezvousTest, HandsValuesOver) {
+TEST(RendezvousTest, HandsValuesOver) {
   FakeRendezvous service;
   auto a = Store(service.address()), b = Store(service.address());
   std::thread putter([&] { EXPECT_TRUE(a->Put("rank0", "address").ok()); });
@@ -108,7 +100,7 @@ TEST_F(RendezvousTest, HandsValuesOver) {
       absl::IsDeadlineExceeded(b->Get("rank1", absl::Now() + absl::Milliseconds(50)).status()));
 }
 
-TEST_F(RendezvousTest, ChoicesAreKept) {
+TEST(RendezvousTest, ChoicesAreKept) {
   FakeRendezvous service;
   const absl::Time deadline = absl::Now() + absl::Seconds(30);
   auto store = Store(service.address());
@@ -119,7 +111,7 @@ TEST_F(RendezvousTest, ChoicesAreKept) {
       Store(service.address(), /*generation=*/0)->GetChoices(deadline).status()));
 }
 
-TEST_F(RendezvousTest, OutlivesTheCoordinator) {
+TEST(RendezvousTest, OutlivesTheCoordinator) {
   auto service = std::make_unique<FakeRendezvous>();
   const std::string address = service->address();
   auto store = Store(address);
@@ -133,7 +125,7 @@ TEST_F(RendezvousTest, OutlivesTheCoordinator) {
 }
 
 // As a server does that is shut down, to calls which it has not begun with.
-TEST_F(RendezvousTest, ACallThatIsCutOffIsMadeAgain) {
+TEST(RendezvousTest, ACallThatIsCutOffIsMadeAgain) {
   FakeRendezvous service;
   service.to_cut_off = 2;
   auto store = Store(service.address());
@@ -142,7 +134,7 @@ TEST_F(RendezvousTest, ACallThatIsCutOffIsMadeAgain) {
   EXPECT_EQ(*store->Get("key", absl::Now() + absl::Seconds(30)), "value");
 }
 
-TEST_F(RendezvousTest, TellsAnOldGeneration) {
+TEST(RendezvousTest, TellsAnOldGeneration) {
   FakeRendezvous service;
   service.generation = 2;
   auto store = Store(service.address());
@@ -150,7 +142,7 @@ TEST_F(RendezvousTest, TellsAnOldGeneration) {
   EXPECT_TRUE(store->fenced());
 }
 
-TEST_F(RendezvousTest, GivesUpWhenTold) {
+TEST(RendezvousTest, GivesUpWhenTold) {
   FakeRendezvous service;
   int asked = 0;
   auto store = Store(service.address(), 1, [&] { return ++asked > 1; });
