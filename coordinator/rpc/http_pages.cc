@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/open_metrics.h"
 #include "common/pki/certificate.h"
 #include "common/regular_file.h"
 #include "common/rpc/endpoint.h"
@@ -19,7 +20,6 @@ namespace {
 
 constexpr absl::Duration kKept = absl::Seconds(2);
 constexpr size_t kMostCertificateBytes = 1 << 20;
-constexpr char kTextFormat[] = "text/plain; version=0.0.4; charset=utf-8";
 
 HttpResponse Refused(const absl::Status& status) {
   const bool unknown = absl::IsUnauthenticated(status);
@@ -58,12 +58,16 @@ HttpResponse HttpPages::AnswerMetrics(const HttpRequest& request) {
   if (absl::Status status = gate_->CheckScrape(request.authorization); !status.ok()) {
     return Refused(status);
   }
+  const bool open = WantsOpenMetrics(request.accept);
   absl::MutexLock lock(&mutex_);
   if (SteadyNow() >= made_ + kKept) {
     text_ = MakeText();
+    open_text_.clear();
     made_ = SteadyNow();
   }
-  return {.content_type = kTextFormat, .body = text_};
+  if (!open) return {.content_type = kPrometheusTextType, .body = text_};
+  if (open_text_.empty()) open_text_ = ToOpenMetrics(text_);
+  return {.content_type = kOpenMetricsType, .body = open_text_};
 }
 
 std::string HttpPages::MakeText() const {

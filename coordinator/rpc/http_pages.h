@@ -42,6 +42,8 @@ class HttpPages {
   const HttpPagesOptions options_;
   absl::Mutex mutex_;
   std::string text_ ABSL_GUARDED_BY(mutex_);
+  // text_ as OpenMetrics, once somebody asked for it.
+  std::string open_text_ ABSL_GUARDED_BY(mutex_);
   absl::Time made_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // by SteadyNow
 };
 

@@ -15,12 +15,14 @@
 namespace milepost::coordinator {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
 struct Fetched {
   long status = 0;  // NOLINT: curl's type
   std::string body;
+  std::string content_type;
 };
 
 size_t Append(char* data, size_t size, size_t count, void* text) {
@@ -30,7 +32,7 @@ size_t Append(char* data, size_t size, size_t count, void* text) {
 
 // `authority`: of a server with TLS; empty: plain text.
 Fetched Get(const std::string& address, const std::string& path, const std::string& authority = "",
-            const std::string& token = "") {
+            const std::string& token = "", const std::string& accept = "*/*") {
   Fetched fetched;
   CURL* curl = curl_easy_init();
   const std::string url = absl::StrCat(authority.empty() ? "http://" : "https://", address, path);
@@ -43,8 +45,14 @@ Fetched Get(const std::string& address, const std::string& path, const std::stri
     curl_easy_setopt(curl, CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
     curl_easy_setopt(curl, CURLOPT_XOAUTH2_BEARER, token.c_str());
   }
+  curl_slist* headers = curl_slist_append(nullptr, absl::StrCat("Accept: ", accept).c_str());
+  curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
   EXPECT_EQ(curl_easy_perform(curl), CURLE_OK);
   curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &fetched.status);
+  const char* content_type = nullptr;
+  curl_easy_getinfo(curl, CURLINFO_CONTENT_TYPE, &content_type);
+  fetched.content_type = content_type == nullptr ? "" : content_type;
+  curl_slist_free_all(headers);
   curl_easy_cleanup(curl);
   return fetched;
 }
@@ -79,6 +87,23 @@ TEST_F(HttpPagesTest, TellsOfJobsWorkersAndTheStore) {
   EXPECT_THAT(text, HasSubstr("milepost_store_free_bytes"));
   EXPECT_THAT(text, HasSubstr("milepost_store_damaged 0\n"));
   EXPECT_THAT(text, Not(HasSubstr("milepost_tls_certificate")));
+}
+
+// Prometheus itself asks for it: procedures.monitoring.
+TEST_F(HttpPagesTest, SpeaksOpenMetricsToWhoAsksForIt) {
+  Submit();
+  const auto get = [&](const std::string& accept) {
+    return Get(server_->http_address(), "/metrics", "", "", accept);
+  };
+  EXPECT_EQ(get("*/*").content_type, "text/plain; version=0.0.4; charset=utf-8");
+  for (int i = 0; i < 2; ++i) {  // the second is the first one's page
+    const Fetched page = get("application/openmetrics-text;version=1.0.0,text/plain;q=0.5");
+    EXPECT_EQ(page.content_type, "application/openmetrics-text; version=1.0.0; charset=utf-8");
+    EXPECT_THAT(page.body, HasSubstr("# TYPE milepost_jobs_submitted counter\n"));
+    EXPECT_THAT(page.body, HasSubstr("milepost_jobs_submitted_total{queue=\"default\"} 1\n"));
+    EXPECT_THAT(page.body, EndsWith("\n# EOF\n"));
+  }
+  EXPECT_THAT(get("text/plain").body, Not(HasSubstr("# EOF")));
 }
 
 // What Prometheus itself says of the names, kinds and texts.

@@ -7,6 +7,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "common/http/listen.h"
+#include "common/open_metrics.h"
 #include "common/pki/certificate.h"
 #include "common/pki/secret.h"
 #include "common/regular_file.h"
@@ -18,7 +19,6 @@
 namespace milepost::worker {
 namespace {
 
-constexpr char kPrometheusText[] = "text/plain; version=0.0.4; charset=utf-8";
 constexpr size_t kMostFileBytes = 1 << 20;
 constexpr size_t kLeastTokenBytes = 16;
 
@@ -105,11 +105,14 @@ HttpResponse WorkerPages::AnswerMetrics(const HttpRequest& request) const {
   if (!may) {
     return {.status = 401, .body = "metrics are for a token: authorization: Bearer TOKEN\n"};
   }
-  return {
-      .content_type = kPrometheusText,
-      .body = WorkerMetricsText({.standing = options_.standing(),
-                                 .start = start_,
-                                 .certificate_end = EndOfCertificate(options_.worker_tls_dir)})};
+  const std::string text =
+      WorkerMetricsText({.standing = options_.standing(),
+                         .start = start_,
+                         .certificate_end = EndOfCertificate(options_.worker_tls_dir)});
+  if (!WantsOpenMetrics(request.accept)) {
+    return {.content_type = kPrometheusTextType, .body = text};
+  }
+  return {.content_type = kOpenMetricsType, .body = ToOpenMetrics(text)};
 }
 
 }  // namespace milepost::worker

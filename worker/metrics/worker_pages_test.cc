@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/atomic_file.h"
+#include "common/open_metrics.h"
 #include "common/proto_time.h"
 #include "common/steady_time.h"
 #include "worker/metrics/worker_series.h"
@@ -137,6 +138,17 @@ TEST_F(WorkerPagesTest, MetricsAreForTheToken) {
   EXPECT_EQ(StatusOf("/metrics", "0123456789abcdef"), 401);
   EXPECT_EQ(StatusOf("/metrics", "Bearer 0123456789abcdef"), 200);
   EXPECT_EQ(StatusOf("/healthz"), 200);
+}
+
+TEST_F(WorkerPagesTest, SpeaksOpenMetricsToWhoAsksForIt) {
+  auto pages = WorkerPages::Start(options_);
+  ASSERT_TRUE(pages.ok()) << pages.status();
+  const HttpResponse plain = (*pages)->Answer({.method = "GET", .path = "/metrics"});
+  EXPECT_EQ(plain.content_type, kPrometheusTextType);
+  const HttpResponse open = (*pages)->Answer(
+      {.method = "GET", .path = "/metrics", .accept = "application/openmetrics-text"});
+  EXPECT_EQ(open.content_type, kOpenMetricsType);
+  EXPECT_EQ(open.body, ToOpenMetrics(plain.body));
 }
 
 TEST_F(WorkerPagesTest, WhatIsNotSafeIsRefused) {
