@@ -66,8 +66,8 @@ absl::Time QueuedSince(const v1::JobRecord& record) {
 
 class WaitSeries {
  public:
-  WaitSeries(const State& state, absl::Time now, Series* series)
-      : state_(state), now_(now), series_(series) {}
+  WaitSeries(const State& state, absl::Time now, size_t most_pools, Series* series)
+      : state_(state), now_(now), most_pools_(most_pools), series_(series) {}
 
   void Collect(v1::DeviceKind device, const KindView& view) {
     std::map<WaitCode, int> by_code;
@@ -85,6 +85,10 @@ class WaitSeries {
     }
     std::sort(wanting.begin(), wanting.end());
     CountWanted(device, view, wanting);
+  }
+
+  void SetLeftOut() {
+    series_->Set(Metric::kSeriesLeftOut, {"pools"}, static_cast<double>(pools_left_out_));
   }
 
   void SetOldest() {
@@ -124,7 +128,14 @@ class WaitSeries {
       const v1::ResourceSpec& resources = record->job().spec().resources();
       wanted[{resources.pool(), resources.device_model()}] += ranks;
     }
+    size_t asked = 0;
     for (const auto& [of, slots] : wanted) {
+      const bool known =
+          view.slots.contains(SlotClass{std::string(of.first), std::string(of.second)});
+      if (!known && ++asked > most_pools_) {
+        ++pools_left_out_;
+        continue;
+      }
       series_->Set(Metric::kSlotsWanted,
                    {DeviceLabel(device), std::string(of.second), std::string(of.first)}, slots);
     }
@@ -132,7 +143,9 @@ class WaitSeries {
 
   const State& state_;
   const absl::Time now_;
+  const size_t most_pools_;
   Series* const series_;
+  size_t pools_left_out_ = 0;
   std::map<std::string, absl::Time> oldest_;  // by queue
 };
 
@@ -312,12 +325,13 @@ void CollectWorkers(const State& state, const SeriesLimits& limits, Series* seri
 }  // namespace
 
 void CollectState(const State& state, absl::Time now, const SeriesLimits& limits, Series* series) {
-  WaitSeries waits(state, now, series);
+  WaitSeries waits(state, now, limits.pools, series);
   for (const auto& [device, view] : state.queue_view()->kinds) {
     CollectKind(device, view, series);
     waits.Collect(device, view);
   }
   waits.SetOldest();
+  waits.SetLeftOut();
   size_t jobs = 0;
   for (const int64_t number : state.with_ranks()) {
     const v1::JobRecord* record = state.FindJob(number);

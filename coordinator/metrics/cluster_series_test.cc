@@ -116,6 +116,26 @@ TEST(ClusterSeriesTest, SlotsAreWantedOfThePoolThatAJobAsksFor) {
   has("milepost_slots_wanted", "", 5);
 }
 
+// Jobs may ask for any number of pools. What workers have is never left out.
+TEST(ClusterSeriesTest, OnlySoManyPoolsThatJobsAskForHaveSeries) {
+  FakeCluster cluster;
+  v1::Hello hello = FakeCluster::MakeHello("a", 1, 1);
+  (*hello.mutable_labels())["pool"] = "there";
+  cluster.Do(WorkerHello{hello});
+  for (const char* pool : {"a", "b", "c", "there"}) {
+    JobSubmitted event{.spec = FakeCluster::Spec(2)};
+    event.spec.mutable_resources()->set_pool(pool);
+    cluster.Do(event);
+  }
+  const std::string text = TextOf(cluster, {.pools = 2});
+  EXPECT_THAT(text, HasSubstr("pool=\"b\"} 2\n"));
+  EXPECT_THAT(text, Not(HasSubstr("pool=\"c\"}")));
+  EXPECT_THAT(
+      text,
+      HasSubstr("milepost_slots_wanted{device=\"cpu\",device_model=\"\",pool=\"there\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("milepost_series_left_out{of=\"pools\"} 1\n"));
+}
+
 // More slots would not start it: no host is to be bought for it.
 TEST(ClusterSeriesTest, WhatAQueuesLimitForbidsIsNotWanted) {
   FakeCluster cluster;

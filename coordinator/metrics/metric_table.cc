@@ -38,8 +38,9 @@ constexpr std::array kTable = {
                "How long calls took; those that watch or follow take as long as they like."},
     MetricInfo{Metric::kCertificateEnd, "milepost_tls_certificate_end_timestamp_seconds", kGauge,
                "", "When the coordinator's certificate ends, in Unix time; none without TLS."},
-    MetricInfo{Metric::kSeriesLeftOut, "milepost_series_left_out", kGauge, "of",
-               "Jobs and GPUs that have no series of their own, as there are too many."},
+    MetricInfo{
+        Metric::kSeriesLeftOut, "milepost_series_left_out", kGauge, "of",
+        "Jobs, workers, GPUs and pools that have no series of their own, as there are too many."},
 
     MetricInfo{Metric::kJobs, "milepost_jobs", kGauge, "queue,state", "Jobs by state."},
     MetricInfo{Metric::kJobsWaiting, "milepost_jobs_waiting", kGauge, "device,reason",
