@@ -1,5 +1,7 @@
 #include "common/host_memory.h"
 
+#include <sys/sysinfo.h>
+
 #include <algorithm>
 #include <fstream>
 #include <limits>
@@ -42,6 +44,21 @@ std::optional<int64_t> Number(const std::string& path) {
 }
 
 enum class Part { kAll, kFree };
+
+// Where /proc is not mounted. The kernel does not tell here how much of the file cache it would
+// give back.
+int64_t KernelsBytes(Part part) {
+  struct sysinfo info = {};
+  if (sysinfo(&info) != 0) return kUnknown;
+  const uint64_t units = part == Part::kAll ? info.totalram : info.freeram + info.bufferram;
+  return static_cast<int64_t>(units * info.mem_unit);
+}
+
+int64_t HostBytes(Part part, const std::string& root) {
+  const std::optional<int64_t> kib = Field(ReadSmallFile(root + "/proc/meminfo"),
+                                           part == Part::kAll ? "MemTotal:" : "MemAvailable:");
+  return kib ? *kib * 1024 : KernelsBytes(part);
+}
 
 // File cache counts as used by the cgroup but the kernel gives it back before it kills.
 int64_t PartOf(Part part, std::optional<int64_t> limit, std::optional<int64_t> used,
@@ -90,13 +107,11 @@ int64_t CgroupBytes(Part part, const std::string& root) {
 }  // namespace
 
 int64_t AvailableMemoryBytes(const std::string& root) {
-  const std::optional<int64_t> kib = Field(ReadSmallFile(root + "/proc/meminfo"), "MemAvailable:");
-  return std::min(kib ? *kib * 1024 : kUnknown, CgroupBytes(Part::kFree, root));
+  return std::min(HostBytes(Part::kFree, root), CgroupBytes(Part::kFree, root));
 }
 
 int64_t MemoryLimitBytes(const std::string& root) {
-  const std::optional<int64_t> kib = Field(ReadSmallFile(root + "/proc/meminfo"), "MemTotal:");
-  return std::min(kib ? *kib * 1024 : kUnknown, CgroupBytes(Part::kAll, root));
+  return std::min(HostBytes(Part::kAll, root), CgroupBytes(Part::kAll, root));
 }
 
 }  // namespace milepost

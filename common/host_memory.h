@@ -12,8 +12,8 @@
 namespace milepost {
 
 // What this process may still allocate: the smaller of the host's MemAvailable and what its cgroup
-// (v2 or v1) leaves, reclaimable file cache included. INT64_MAX where nothing can be read. `root`
-// stands before /proc and /sys; tests use it.
+// (v2 or v1) leaves, reclaimable file cache included. Without /proc, the host's free memory by
+// sysinfo(2). `root` stands before /proc and /sys; tests use it.
 int64_t AvailableMemoryBytes(const std::string& root = "");
 // The same if nothing else were running: the host's MemTotal, or its cgroup's limit.
 int64_t MemoryLimitBytes(const std::string& root = "");

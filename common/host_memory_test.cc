@@ -2,10 +2,10 @@
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
-#include <limits>
 
 namespace milepost {
 namespace {
@@ -29,10 +29,18 @@ class FakeRoot {
 
 TEST(AvailableMemory, IsTheHostsWhereThereIsNoCgroup) {
   FakeRoot root;
-  EXPECT_EQ(AvailableMemoryBytes(root.path()), std::numeric_limits<int64_t>::max());
   root.Write("/proc/meminfo", "MemTotal:  100 kB\nMemAvailable:     64 kB\n");
   EXPECT_EQ(AvailableMemoryBytes(root.path()), 64 * 1024);
   EXPECT_EQ(MemoryLimitBytes(root.path()), 100 * 1024);
+}
+
+// As in a chroot: a slot is not given more than there is.
+TEST(AvailableMemory, IsTheKernelsWithoutProc) {
+  FakeRoot root;
+  const int64_t host = sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+  EXPECT_EQ(MemoryLimitBytes(root.path()), host);
+  EXPECT_GT(AvailableMemoryBytes(root.path()), 0);
+  EXPECT_LE(AvailableMemoryBytes(root.path()), host);
 }
 
 TEST(AvailableMemory, HonoursTheTightestCgroupAbove) {
