@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
@@ -28,10 +30,27 @@ std::string Header(MHD_Connection* connection, const char* name) {
   return value == nullptr ? "" : value;
 }
 
-MHD_Result AddArgument(void* query, MHD_ValueKind, const char* key, const char* value) {
-  static_cast<std::vector<std::pair<std::string, std::string>>*>(query)->emplace_back(
+MHD_Result AddValue(void* values, MHD_ValueKind, const char* key, const char* value) {
+  static_cast<std::vector<std::pair<std::string, std::string>>*>(values)->emplace_back(
       key, value == nullptr ? "" : value);
   return MHD_YES;
+}
+
+// Two of a kind, or a number in a form of its own, may mean one thing here and another to a proxy
+// before us (RFC 9110, 8.6; RFC 9112, 3.2).
+bool IsAmbiguous(MHD_Connection* connection) {
+  std::vector<std::pair<std::string, std::string>> headers;
+  MHD_get_connection_values(connection, MHD_HEADER_KIND, AddValue, &headers);
+  int hosts = 0;
+  int lengths = 0;
+  for (const auto& [name, value] : headers) {
+    if (absl::EqualsIgnoreCase(name, MHD_HTTP_HEADER_HOST) && ++hosts > 1) return true;
+    if (!absl::EqualsIgnoreCase(name, MHD_HTTP_HEADER_CONTENT_LENGTH)) continue;
+    const bool number =
+        !value.empty() && std::all_of(value.begin(), value.end(), absl::ascii_isdigit);
+    if (!number || ++lengths > 1) return true;
+  }
+  return false;
 }
 
 void AddHeaders(MHD_Response* response, const HttpResponse& answer) {
@@ -113,6 +132,9 @@ MHD_Result HttpExchange::Head(const char* method) {
     return Refuse(MHD_HTTP_METHOD_NOT_ALLOWED,
                   takes_body ? "GET, HEAD and POST alone" : "GET and HEAD alone");
   }
+  if (IsAmbiguous(connection)) {
+    return Refuse(MHD_HTTP_BAD_REQUEST, "one Host, and one Content-Length of digits");
+  }
   const std::string length = Header(connection, MHD_HTTP_HEADER_CONTENT_LENGTH);
   const bool chunked = !Header(connection, MHD_HTTP_HEADER_TRANSFER_ENCODING).empty();
   uint64_t bytes = 0;
@@ -135,7 +157,7 @@ MHD_Result HttpExchange::Body(const char* data, size_t size) {
 
 HttpRequest HttpExchange::Request(const char* method, const char* path) {
   HttpRequest request{.method = method, .path = path, .body = std::move(body)};
-  MHD_get_connection_values(connection, MHD_GET_ARGUMENT_KIND, AddArgument, &request.query);
+  MHD_get_connection_values(connection, MHD_GET_ARGUMENT_KIND, AddValue, &request.query);
   request.authorization = Header(connection, MHD_HTTP_HEADER_AUTHORIZATION);
   request.host = Header(connection, MHD_HTTP_HEADER_HOST);
   request.origin = Header(connection, MHD_HTTP_HEADER_ORIGIN);
