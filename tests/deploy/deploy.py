@@ -13,11 +13,10 @@ import pathlib
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
-import traceback
 
 from container import Container, Failed, await_that, check, make_base
+from cases import add_only, run_cases
 
 SKIPPED = 77
 BOOTS = ("systemd", "systemd-sysv", "dbus", "procps")
@@ -78,6 +77,16 @@ def show(machine, unit, field):
     return machine.run("systemctl", "show", "--value", "-p", field, unit).strip()
 
 
+def page_of(machine, path):
+    """What milepost-web answers; empty: nothing yet. The root has no curl."""
+    request = rf"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n"
+    try:
+        return machine.run("bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/7080 && "
+                           f"printf '{request}' >&3 && cat <&3")
+    except Failed:
+        return ""
+
+
 def start_job(machine):
     machine.path("/srv/text").write_text("In the beginning was the word, and it was long. " * 400)
     machine.run("milepost", "dataset", "tokenize", "--input", "/srv/text", "--output",
@@ -120,9 +129,10 @@ def run_alone(place):
 def services(place):
     """Two commands start both; the log is in the journal; reload, watchdog, reboot."""
     with place.container("services", packages=BOOTS) as machine:
-        install(machine, *place.debs("milepost", "milepost-coordinator", "milepost-worker"))
+        units = ("milepost-coordinator", "milepost-worker", "milepost-web")
+        install(machine, *place.debs("milepost", *units))
         machine.boot()
-        for unit in ("milepost-coordinator", "milepost-worker"):
+        for unit in units:
             check(show(machine, unit, "ActiveState") == "inactive", f"{unit} runs unasked")
             machine.run("systemctl", "enable", "--now", unit)
             check(show(machine, unit, "ActiveState") == "active", f"{unit} does not run")
@@ -134,6 +144,7 @@ def services(place):
               == "1 rank runs; registered with 127.0.0.1:7070", "the worker's status")
         owner = machine.run("stat", "-c", "%U %a", "/var/lib/milepost").strip()
         check(owner == "milepost 700", owner)
+        await_that(lambda: "<title>Milepost" in page_of(machine, "/"), "the page")
         lines = machine.run("journalctl", "-o", "json", "MILEPOST_JOB=jobs/1").splitlines()
         texts = [json.loads(line) for line in lines]
         check(any("RUNNING" in one["MESSAGE"] and one["PRIORITY"] == "6" for one in texts), texts)
@@ -176,7 +187,8 @@ def services(place):
 def certificates(place):
     """The steps for several hosts, done on one: TLS for both services, and a login."""
     with place.container("certificates", packages=BOOTS) as machine:
-        install(machine, *place.debs("milepost", "milepost-coordinator", "milepost-worker"))
+        install(machine, *place.debs("milepost", "milepost-coordinator", "milepost-worker",
+                                     "milepost-web"))
         machine.path("/etc/hosts").write_text("127.0.0.1 localhost head.example.com\n")
         machine.boot()
         machine.run("milepost-coordinator", "init-pki", "/root/pki", "--host", "head.example.com",
@@ -191,6 +203,15 @@ def certificates(place):
             text = text.replace("coordinator: 127.0.0.1:7070", "coordinator: head.example.com:7070")
             file.write_text(f"{text}tls: {folder}\n")
             machine.run("systemctl", "enable", "--now", f"milepost-{unit}")
+        # The page, of a coordinator with TLS.
+        machine.run("cp", "/root/pki/client/ca.crt", "/etc/milepost/ca.crt")
+        settings = machine.path("/etc/default/milepost-web")
+        settings.write_text(settings.read_text().replace("127.0.0.1:7070", "head.example.com:7070")
+                            .replace("#MILEPOST_CA", "MILEPOST_CA"))
+        machine.run("systemctl", "enable", "--now", "milepost-web")
+        await_that(lambda: "<title>Milepost" in page_of(machine, "/"), "the page")
+        refused = page_of(machine, "/api/v1/JobService/ListJobs")
+        check("HTTP/1.1 40" in refused or "HTTP/1.0 40" in refused, refused)
         machine.run("milepost", "auth", "login", "--coordinator", "head.example.com:7070", "--ca",
                     "/root/pki/client/ca.crt", "--token-file", "/root/pki/client/admin-token")
         await_that(lambda: "READY" in machine.run("milepost", "worker", "list"), "the worker")
@@ -262,25 +283,12 @@ def main():
     parser.add_argument("--version", required=True)
     parser.add_argument("--next", required=True)
     parser.add_argument("--cache", default="build/deploy", help="where made roots are kept")
-    parser.add_argument("--only", choices=[case.__name__ for case in CASES], action="append")
+    add_only(parser, CASES)
     options = parser.parse_args()
     if os.geteuid() != 0 or not shutil.which("systemd-nspawn") or not shutil.which("mmdebstrap"):
         print("SKIPPED: needs root, systemd-nspawn and mmdebstrap (scripts/bootstrap --deploy)")
         return SKIPPED
-    failed = False
-    for case in CASES:
-        if options.only and case.__name__ not in options.only:
-            continue
-        began = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="milepost-deploy-") as folder:
-            try:
-                case(Place(options, folder))
-                print(f"ok    {case.__name__} ({time.monotonic() - began:.0f} s)", flush=True)
-            except Exception:  # pylint: disable=broad-except
-                failed = True
-                traceback.print_exc()
-                print(f"FAIL  {case.__name__}", flush=True)
-    return 1 if failed else 0
+    return run_cases(CASES, options.only, lambda case, folder: case(Place(options, folder)))
 
 
 if __name__ == "__main__":
