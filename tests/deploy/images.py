@@ -11,14 +11,12 @@ import argparse
 import json
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 import tempfile
-import time
-import traceback
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from cases import add_only, run_cases
 from waiting import PATIENCE, await_that, check
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -284,7 +282,7 @@ def job_goes_on(images, folder):
         check(host.kill("head", "TERM") == 0, "the coordinator does not end well")
 
 
-CASES = {case.__name__: case for case in (nothing_else, job_goes_on, same_bytes)}
+CASES = (nothing_else, job_goes_on, same_bytes)
 
 
 def main():
@@ -293,24 +291,13 @@ def main():
     origin = parser.add_mutually_exclusive_group(required=True)
     origin.add_argument("--packages")
     origin.add_argument("--bin")
-    parser.add_argument("--only", choices=CASES, action="append")
+    add_only(parser, CASES)
     options = parser.parse_args()
-    failed = 0
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="milepost-images-"))
-    images = Images(["--bin", pathlib.Path(options.bin).resolve()] if options.bin else
-                    ["--packages", pathlib.Path(options.packages).resolve()], folder)
-    for name in options.only or CASES:
-        begin = time.monotonic()
-        try:
-            CASES[name](images, folder / name)
-            print(f"ok      {name}  {time.monotonic() - begin:.0f} s", flush=True)
-        except Exception:  # pylint: disable=broad-except
-            failed += 1
-            traceback.print_exc()
-            print(f"FAILED  {name}; see {folder}", flush=True)
-    if not failed:
-        shutil.rmtree(folder)
-    return 1 if failed else 0
+    with tempfile.TemporaryDirectory(prefix="milepost-images-") as folder:
+        images = Images(["--bin", pathlib.Path(options.bin).resolve()] if options.bin else
+                        ["--packages", pathlib.Path(options.packages).resolve()],
+                        pathlib.Path(folder))
+        return run_cases(CASES, options.only, lambda case, place: case(images, place))
 
 
 if __name__ == "__main__":

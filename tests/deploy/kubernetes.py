@@ -14,12 +14,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import traceback
 
 import kubernetes_validate
 import yaml
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from cases import add_only, run_cases
 from waiting import Failed, check
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -261,25 +261,16 @@ def plain(_):
             check_all(objects, path.name)
 
 
-CASES = {case.__name__: case
-         for case in (lint, valid, refused, broken, flags, upgrades, rules, plain)}
+CASES = (lint, valid, refused, broken, flags, upgrades, rules, plain)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin")
-    parser.add_argument("--only", choices=CASES, action="append")
+    add_only(parser, CASES)
     options = parser.parse_args()
-    failed = 0
-    for name in options.only or CASES:
-        try:
-            print(f"ok      {name}  {CASES[name](options) or ''}", flush=True)
-        except Exception:  # pylint: disable=broad-except
-            failed += 1
-            traceback.print_exc()
-            print(f"FAILED  {name}", flush=True)
-    return 1 if failed else 0
+    return run_cases(CASES, options.only, lambda case, _: case(options))
 
 
 if __name__ == "__main__":

@@ -19,12 +19,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import traceback
 
 import yaml
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 from images import UID, Host, Images, run, write_tokens
+from cases import add_only, run_cases
 from waiting import await_that, check
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -332,7 +332,7 @@ def standby_takes_over(images, folder):
             kubelet.delete(other)
 
 
-CASES = {case.__name__: case for case in (job_over_a_deleted_pod, standby_takes_over)}
+CASES = (job_over_a_deleted_pod, standby_takes_over)
 
 
 def main():
@@ -341,23 +341,13 @@ def main():
     origin = parser.add_mutually_exclusive_group(required=True)
     origin.add_argument("--packages")
     origin.add_argument("--bin")
-    parser.add_argument("--only", choices=CASES, action="append")
+    add_only(parser, CASES)
     options = parser.parse_args()
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="milepost-pods-"))
-    images = Images(["--bin", pathlib.Path(options.bin).resolve()] if options.bin else
-                    ["--packages", pathlib.Path(options.packages).resolve()], folder)
-    failed = 0
-    for name in options.only or CASES:
-        try:
-            CASES[name](images, folder / name)
-            print(f"ok      {name}", flush=True)
-        except Exception:  # pylint: disable=broad-except
-            failed += 1
-            traceback.print_exc()
-            print(f"FAILED  {name}; see {folder}", flush=True)
-    if not failed:
-        shutil.rmtree(folder)
-    return 1 if failed else 0
+    with tempfile.TemporaryDirectory(prefix="milepost-pods-") as folder:
+        images = Images(["--bin", pathlib.Path(options.bin).resolve()] if options.bin else
+                        ["--packages", pathlib.Path(options.packages).resolve()],
+                        pathlib.Path(folder))
+        return run_cases(CASES, options.only, lambda case, place: case(images, place))
 
 
 if __name__ == "__main__":

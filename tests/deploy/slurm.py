@@ -10,15 +10,12 @@ import argparse
 import json
 import os
 import pathlib
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
-import time
-import traceback
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from cases import add_only, run_cases
 from waiting import await_that, check, free_ports
 
 PATIENCE = 240  # a time limit, and until an allocation begins again
@@ -225,29 +222,22 @@ def own_coordinator_limit(cluster):
     cluster.await_state(one, "CANCELLED")
 
 
-CASES = {case.__name__: case for case in (pool, time_limit, own_coordinator, own_coordinator_limit)}
+CASES = (pool, time_limit, own_coordinator, own_coordinator_limit)
+
+
+def with_cluster(binaries, folder, case):
+    with Cluster(binaries, folder) as cluster:
+        case(cluster)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("binaries")
-    parser.add_argument("--only", choices=CASES, action="append")
+    add_only(parser, CASES)
     options = parser.parse_args()
-    failed = 0
-    for name in options.only or CASES:
-        begin = time.monotonic()
-        folder = tempfile.mkdtemp(prefix="milepost-slurm-")
-        try:
-            with Cluster(options.binaries, folder) as cluster:
-                CASES[name](cluster)
-            shutil.rmtree(folder)
-            print(f"ok      {name}  {time.monotonic() - begin:.0f} s", flush=True)
-        except Exception:  # pylint: disable=broad-except
-            failed += 1
-            traceback.print_exc()
-            print(f"FAILED  {name}; see {folder}", flush=True)
-    return 1 if failed else 0
+    return run_cases(CASES, options.only,
+                     lambda case, folder: with_cluster(options.binaries, folder, case))
 
 
 if __name__ == "__main__":

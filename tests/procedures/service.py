@@ -5,15 +5,12 @@
 """
 
 import argparse
-import os
 import signal
 import socket
 import sys
-import tempfile
-import time
-import traceback
 
 from cluster import PATIENCE, Failed, Place, await_that, check
+from cases import add_only, run_cases
 
 
 class Notifications:
@@ -145,31 +142,22 @@ def worker(place):
     check(place.cli("checkpoint", "list", "-o", "name").strip() != "", "it left a checkpoint")
 
 
+CASES = (config, coordinator, worker)
+
+
+def with_place(binaries, folder, case):
+    with Place(binaries, folder) as place:
+        case(place)
+
+
 def main():
-    cases = {case.__name__: case for case in (config, coordinator, worker)}
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bin", required=True)
-    parser.add_argument("--only", choices=list(cases))
-    arguments = parser.parse_args()
-    failed = False
-    for name, case in cases.items():
-        if arguments.only not in (None, name):
-            continue
-        with tempfile.TemporaryDirectory(prefix="milepost_") as folder:
-            begin = time.monotonic()
-            try:
-                with Place(arguments.bin, folder) as place:
-                    case(place)
-                print(f"ok    {name} ({time.monotonic() - begin:.1f} s)")
-            except Exception:  # pylint: disable=broad-except
-                failed = True
-                traceback.print_exc()
-                for log in sorted(os.listdir(folder)):
-                    if log.endswith(".log"):
-                        print(f"--- {log}\n{open(os.path.join(folder, log)).read()[-4000:]}")
-                print(f"FAIL  {name}")
-    sys.exit(1 if failed else 0)
+    add_only(parser, CASES)
+    options = parser.parse_args()
+    return run_cases(CASES, options.only,
+                     lambda case, folder: with_place(options.bin, folder, case))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -12,21 +12,20 @@ import os
 import pathlib
 import signal
 import sys
-import tempfile
 import time
 import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "procedures"))
 from cluster import PATIENCE, Failed, Place, await_that, check, free_address  # noqa: E402
+from cases import add_only, run_cases  # noqa: E402
 
 try:
     from selenium import webdriver
-    from selenium.common.exceptions import WebDriverException
     from selenium.webdriver.chrome.service import Service
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
 except ImportError:
-    webdriver, WebDriverException = None, Failed
+    webdriver = None
 
 DRIVER = "/usr/bin/chromedriver"
 EVIL = "<img src=x onerror=window.hacked=1>"
@@ -432,10 +431,15 @@ CASES = [job_from_start_to_end, actions, restart, hostile_texts, login, phone_an
          many_jobs]
 
 
+def with_web(options, folder, case):
+    with Web(options.bin, folder) as place:
+        case(place, options.screenshots)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bin", required=True)
-    parser.add_argument("--only")
+    add_only(parser, CASES)
     parser.add_argument("--screenshots", type=pathlib.Path)
     options = parser.parse_args()
     if webdriver is None or not os.path.exists(DRIVER):
@@ -443,20 +447,8 @@ def main():
         return 77
     if options.screenshots:
         options.screenshots.mkdir(parents=True, exist_ok=True)
-    failed = 0
-    for case in CASES:
-        if options.only and case.__name__ != options.only:
-            continue
-        with tempfile.TemporaryDirectory(prefix="milepost-web-") as folder:
-            began = time.monotonic()
-            try:
-                with Web(options.bin, folder) as place:
-                    case(place, options.screenshots)
-                print(f"ok {case.__name__} ({time.monotonic() - began:.0f} s)", flush=True)
-            except (Failed, WebDriverException) as problem:
-                failed += 1
-                print(f"FAILED {case.__name__}: {problem}", flush=True)
-    return 1 if failed else 0
+    return run_cases(CASES, options.only,
+                     lambda case, folder: with_web(options, folder, case))
 
 
 if __name__ == "__main__":
