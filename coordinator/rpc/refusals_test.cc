@@ -271,7 +271,7 @@ TEST_F(RefusalsTest, TheRecordsOfAllJobsAreBounded) {
 }
 
 TEST_F(RefusalsTest, AJobThatCouldNeverSaveAnythingIsRefused) {
-  int64_t bytes = 1000;
+  std::atomic<int64_t> bytes = 1000;
   options_.coordinator.admission = [&](const v1::JobSpec& spec, const KnownPlace&,
                                        const StillWanted&) -> absl::StatusOr<AdmittedSpec> {
     return AdmittedSpec{.spec = spec, .choices = {}, .checkpoint_bytes = bytes};
