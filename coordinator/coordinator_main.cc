@@ -1,5 +1,4 @@
 // milepost-coordinator: parses, wires and runs.
-#include <grpc/support/log.h>
 #include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
@@ -23,6 +22,7 @@
 #include "common/clock.h"
 #include "common/exit_codes.h"
 #include "common/flags/reloader.h"
+#include "common/rpc/grpc_log.h"
 #include "common/rpc/tls_watch.h"
 #include "common/standard_fds.h"
 #include "common/status_macros.h"
@@ -42,11 +42,6 @@
 
 namespace milepost::coordinator {
 namespace {
-
-// gRPC's own complaints repeat what we say better.
-void ForwardGrpcLog(gpr_log_func_args* args) {
-  spdlog::debug("grpc: {}:{}: {}", args->file, args->line, args->message);
-}
 
 // All or nothing: a reader sees the whole address or no file.
 absl::Status WriteAddress(const std::string& path, const std::string& address) {
@@ -289,7 +284,7 @@ int Main(int argc, char** argv) {
   StartDaemonLog("coordinator", "%Y-%m-%dT%H:%M:%S.%e %^%l%$ coordinator: %v");
   spdlog::set_level(spdlog::level::from_str(flags.flags.log_level));
   spdlog::flush_on(spdlog::level::info);
-  gpr_set_log_function(ForwardGrpcLog);
+  ForwardGrpcLog();
   return Run(&flags, std::vector<std::string>(argv + 1, argv + argc), signals);
 }
 

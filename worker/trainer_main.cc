@@ -14,6 +14,7 @@
 #include "common/exit_codes.h"
 #include "common/flags/number_range.h"
 #include "common/message_channel.h"
+#include "common/rpc/grpc_log.h"
 #include "common/standard_fds.h"
 #include "common/status_macros.h"
 #include "common/version.h"
@@ -131,5 +132,6 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   milepost::OpenStandardFds();
+  milepost::ForwardGrpcLog();
   return milepost::worker::Main(argc, argv);
 }

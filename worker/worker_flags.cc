@@ -205,6 +205,7 @@ absl::StatusOr<AgentSettings> SettingsOf(const Flags& flags) {
 
 absl::StatusOr<AgentOptions> AgentOptionsOf(const Flags& flags) {
   AgentOptions options = flags.options;
+  MP_RETURN_IF_ERROR(Annotate(CheckAddresses(options.coordinator), "--coordinator"));
   MP_ASSIGN_OR_RETURN(options.settings, SettingsOf(flags));
   options.health.doctor = {SiblingBinary("milepost-worker"), "doctor", "--no-gpus", "--data-dir",
                            options.data_dir};

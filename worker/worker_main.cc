@@ -20,6 +20,7 @@
 #include "common/clock.h"
 #include "common/exit_codes.h"
 #include "common/flags/reloader.h"
+#include "common/rpc/grpc_log.h"
 #include "common/rpc/tls_watch.h"
 #include "common/standard_fds.h"
 #include "common/steady_time.h"
@@ -188,6 +189,7 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   milepost::OpenStandardFds();
+  milepost::ForwardGrpcLog();
   if (argc > 1 && absl::string_view(argv[1]) == "doctor") {
     milepost::worker::DoctorMain(argc - 1, argv + 1);
   }

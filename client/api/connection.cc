@@ -141,7 +141,11 @@ absl::Status Explained(Connection::Core& core, const grpc::Status& status) {
     // It listens, and what came over the connection was nothing to it.
     const bool closed = absl::StrContains(result.message(), "Socket closed") ||
                         absl::StrContains(result.message(), "Connection reset");
-    if (core.tls || !closed) return result;
+    if (core.tls || !closed) {
+      const std::string remedy = TlsRemedy(result.message());
+      if (remedy.empty()) return result;
+      return absl::UnavailableError(absl::StrCat(result.message(), remedy));
+    }
     return absl::UnavailableError(
         absl::StrCat(result.message(), "; if it has TLS: milepost auth login --coordinator ",
                      core.address, " --ca FILE --token-file FILE"));

@@ -142,6 +142,7 @@ Login WithEnvironment(Login login) {
 }
 
 absl::StatusOr<Endpoint> EndpointOf(const Login& login) {
+  MP_RETURN_IF_ERROR(Annotate(CheckAddresses(login.coordinator), "--coordinator"));
   if (!login.authority.empty()) {
     MP_ASSIGN_OR_RETURN(auto credentials, UserCredentials(login.authority, login.token));
     return Endpoint(login.coordinator, std::move(credentials));

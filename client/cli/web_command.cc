@@ -4,9 +4,11 @@
 #include "client/cli/access.h"
 #include "client/cli/commands.h"
 #include "client/cli/interrupt.h"
+#include "client/cli/output.h"
 #include "client/cli/plan_json.h"
 #include "client/web/web_server.h"
 #include "common/exit_codes.h"
+#include "common/systemd/service.h"
 
 namespace milepost::client {
 
@@ -30,7 +32,10 @@ int WebCommand(const GlobalOptions& global, const WebCommandOptions& options) {
   const auto server = WebServer::Start(std::move(web));
   if (!server.ok()) return Fail(server.status());
   Print(absl::StrCat((*server)->url(), "\n"));
-  Note(absl::StrCat("the page of the coordinator at ", login.coordinator, "; Ctrl-C ends it"));
+  const std::string said = absl::StrCat("the page of the coordinator at ", login.coordinator);
+  Note(StdoutIsTerminal() ? absl::StrCat(said, "; Ctrl-C ends it") : said);
+  Service service;
+  service.Ready(said);
   interrupted.WaitForNotification();
   return kExitOk;
 }

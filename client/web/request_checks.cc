@@ -42,7 +42,7 @@ absl::Status CheckSite(const HttpRequest& request, bool secure, bool by_cookie) 
   if (request.method != "POST") return absl::OkStatus();
   if (by_cookie && request.origin.empty()) {
     return absl::PermissionDeniedError(
-        "a POST with a cookie needs its Origin; programs send Authorization: Bearer instead");
+        "a POST without Authorization: Bearer, as programs send it, needs a browser's Origin");
   }
   const std::string type = absl::AsciiStrToLower(absl::StripAsciiWhitespace(
       absl::string_view(request.content_type).substr(0, request.content_type.find(';'))));

@@ -13,6 +13,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
@@ -41,9 +42,13 @@ void OnlyTls13() {
 absl::StatusOr<std::string> ReadPem(const std::string& path, const std::string& label) {
   auto text = ReadRegularFile(path, kMaxPemBytes);
   if (!text.ok()) {
-    return absl::Status(text.status().code(),
-                        absl::StrCat(text.status().message(),
-                                     "; `milepost-coordinator init-pki` makes certificates"));
+    return absl::Status(
+        text.status().code(),
+        absl::StrCat(
+            text.status().message(),
+            absl::IsNotFound(text.status())
+                ? "; `milepost-coordinator init-pki` makes certificates"
+                : "; it has to belong to the user who runs this, whom chown makes its owner"));
   }
   if (absl::StrContains(*text, "-----BEGIN " + label) &&
       (!label.empty() || absl::StrContains(*text, "PRIVATE KEY-----"))) {
@@ -95,6 +100,34 @@ std::vector<std::string> SplitAddresses(absl::string_view addresses) {
   }
   if (split.empty()) split.emplace_back();
   return split;
+}
+
+absl::Status CheckAddresses(absl::string_view addresses) {
+  for (const std::string& address : SplitAddresses(addresses)) {
+    const size_t colon = address.rfind(':');
+    int port = 0;
+    if (colon != std::string::npos && colon > 0 && address.find(']', colon) == std::string::npos &&
+        absl::SimpleAtoi(address.substr(colon + 1), &port) && port > 0 && port < 65536) {
+      continue;
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected HOST:PORT, such as head.example.com:7070, not '", address, "'"));
+  }
+  return absl::OkStatus();
+}
+
+std::string TlsRemedy(absl::string_view message) {
+  if (absl::StrContains(message, "certificate verify failed")) {
+    return "; its certificate is of no authority that is trusted here: is ca.crt (--tls, --ca) "
+           "that of "
+           "this coordinator?";
+  }
+  if (absl::StrContains(message, "Hostname Verification Check failed")) {
+    return "; its certificate does not have that name: `milepost-coordinator init-pki --host` "
+           "makes "
+           "one that has";
+  }
+  return "";
 }
 
 bool IsLoopback(absl::string_view address) {

@@ -39,6 +39,13 @@ struct Endpoint {
 // "a:1, b:2" -> {"a:1", "b:2"}; at least one, which may be empty.
 std::vector<std::string> SplitAddresses(absl::string_view addresses);
 
+// INVALID_ARGUMENT: one of them has no host or no port, for which gRPC would take 443.
+absl::Status CheckAddresses(absl::string_view addresses);
+
+// What to do about a connection that failed with these words of gRPC's, after "; "; empty: they say
+// it.
+std::string TlsRemedy(absl::string_view message);
+
 // True for "127.0.0.1:7070", "[::1]:7070", "localhost:7070": what never leaves this host. Of
 // several: none does.
 bool IsLoopback(absl::string_view address);

@@ -22,6 +22,7 @@ namespace milepost {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 TEST(EndpointTest, OnlyAddressesOfThisHostAreLoopback) {
   for (const char* address : {"localhost:1", "127.0.0.1:7070", "127.1.2.3:0", "[::1]:7070"}) {
@@ -44,6 +45,25 @@ TEST(EndpointTest, SplitsAddresses) {
   EXPECT_THAT(SplitAddresses("a:1"), ElementsAre("a:1"));
   EXPECT_THAT(SplitAddresses("a:1, b:2,,[::1]:3,"), ElementsAre("a:1", "b:2", "[::1]:3"));
   EXPECT_THAT(SplitAddresses(""), ElementsAre(""));
+}
+
+// gRPC takes port 443 where there is none.
+TEST(EndpointTest, AnAddressHasAHostAndAPort) {
+  for (const char* good : {"a:1", "head.example.com:7070", "[::1]:3", "a:1, b:65535"}) {
+    EXPECT_TRUE(CheckAddresses(good).ok()) << good;
+  }
+  for (const char* bad : {"", "a", ":1", "a:", "a:0", "a:65536", "a:x", "[::1]", "a:1,b"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(CheckAddresses(bad))) << bad;
+  }
+}
+
+TEST(EndpointTest, CertificatesThatDoNotFitHaveARemedy) {
+  EXPECT_THAT(TlsRemedy("SSL routines::certificate verify failed: Invalid certificate"),
+              HasSubstr("--ca"));
+  EXPECT_THAT(TlsRemedy("Custom verification check failed with error: Hostname Verification Check "
+                        "failed."),
+              HasSubstr("init-pki --host"));
+  EXPECT_EQ(TlsRemedy("Connection refused"), "");
 }
 
 TEST(EndpointTest, AKeyThatOthersMayReadOrChangeIsRefused) {

@@ -194,7 +194,8 @@ absl::Status GateCall::Refused(const std::string& project, v1::Role role) const 
                                                        : absl::StrCat(" for project ", project);
   return Refusal(v1::ERROR_REASON_PERMISSION_DENIED, project,
                  absl::StrCat(method_, " needs the role ", RoleName(role), where, ", which ",
-                              principal_.name(), " has not"));
+                              principal_.name(), " has not",
+                              project == kDefaultProject ? ": --project names another one" : ""));
 }
 
 absl::Status GateCall::Hidden(absl::Status as_if_missing) {

@@ -95,10 +95,10 @@ ALLOWED = {
     "client/web": {"common", "common/http", "common/pki", "common/rpc", "common/spec", "client/api",
                    "coordinator/rpc"},
     # `dataset tokenize` writes token files; `plan` plans. Neither touches a device.
-    "client/cli": {"common", "common/flags", "common/spec", "common/rpc", "client/api",
-                   "client/web", "engine/data", "engine/data/images"}
+    "client/cli": {"common", "common/flags", "common/spec", "common/rpc", "common/systemd",
+                   "client/api", "client/web", "engine/data", "engine/data/images"}
                   | PURE_ENGINE,
-    "client": {"common", "client/api", "client/cli"},
+    "client": {"common", "common/rpc", "client/api", "client/cli"},
 }
 
 # Third-party headers that must not leak into a part that promises to live without them.

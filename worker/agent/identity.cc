@@ -82,9 +82,11 @@ absl::StatusOr<Identity> Identity::Load(const std::string& data_dir, const std::
   MP_ASSIGN_OR_RETURN(identity.lock_, LockFolder(data_dir));
   MP_ASSIGN_OR_RETURN(std::string stored_id, StoredWorkerId(data_dir));
   if (!stored_id.empty() && !wanted_id.empty() && stored_id != wanted_id) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the data directory ", data_dir, " belongs to worker \"", stored_id, "\", not \"",
-        wanted_id, "\"; leave out --id, or give --data-dir another directory"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the data directory ", data_dir, " belongs to worker \"", stored_id, "\", not to \"",
+        wanted_id,
+        "\", as --id or the certificate says: give --data-dir another directory, or, if ",
+        stored_id, " is not to come back, remove ", data_dir, "/worker-id"));
   }
   identity.id_ = !stored_id.empty() ? stored_id : !wanted_id.empty() ? wanted_id : NewId();
   MP_RETURN_IF_ERROR(Annotate(CheckWorkerId(identity.id_), data_dir + "/worker-id"));

@@ -284,7 +284,10 @@ TEST_F(IdentityTest, KeepsTheIdAndCountsStarts) {
     if (id.empty()) id = identity->id();
     EXPECT_EQ(identity->id(), id);
   }
-  EXPECT_THAT(Load("other").status().message(), HasSubstr("belongs to worker"));
+  const absl::Status other = Load("other").status();
+  EXPECT_TRUE(absl::IsInvalidArgument(other)) << "a service does not start with it again and again";
+  EXPECT_THAT(std::string(other.message()), HasSubstr("belongs to worker"));
+  EXPECT_THAT(std::string(other.message()), HasSubstr("/worker-id"));
 }
 
 // Of a host that was installed anew, with its old certificate.

@@ -13,6 +13,7 @@
 #include "common/clock.h"
 #include "common/incarnation.h"
 #include "common/rpc/coordinators.h"
+#include "common/rpc/endpoint.h"
 #include "common/rpc/status.h"
 #include "milepost/v1/worker.grpc.pb.h"
 
@@ -129,8 +130,9 @@ class Session::Impl {
     std::unique_ptr<Stream> stream = stub->Session(&context);
     v1::CoordinatorMessage ignored;
     while (stream->Read(&ignored)) continue;
-    spdlog::warn("cannot reach the coordinator at {}: {}; trying on", coordinator_,
-                 stream->Finish().error_message());
+    const std::string why = stream->Finish().error_message();
+    spdlog::warn("cannot reach the coordinator at {}: {}{}; trying on", coordinator_, why,
+                 TlsRemedy(why));
   }
 
   bool IsStopping() {
