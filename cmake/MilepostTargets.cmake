@@ -18,13 +18,14 @@ if(MILEPOST_SANITIZE)
   add_link_options(-fsanitize=${MILEPOST_SANITIZE})
   if(MILEPOST_SANITIZE MATCHES "thread")
     add_compile_definitions(MILEPOST_TSAN=1)
-    # Abseil, Protocol Buffers and gRPC with its instrumentation, for what they load in turn as well.
+    # Abseil, Protocol Buffers and gRPC with its instrumentation; also for what they load in turn.
     set(tsan_home /opt/milepost/tsan)
     if(DEFINED ENV{MILEPOST_TSAN_HOME})
       set(tsan_home $ENV{MILEPOST_TSAN_HOME})
     endif()
     if(NOT EXISTS ${tsan_home}/built)
-      message(FATAL_ERROR "${tsan_home} has no libraries for ThreadSanitizer: run scripts/bootstrap --tsan")
+      message(FATAL_ERROR
+        "${tsan_home} has no libraries for ThreadSanitizer: run scripts/bootstrap --tsan")
     endif()
     add_link_options(-Wl,--disable-new-dtags,-rpath,${tsan_home}/lib)
   endif()
@@ -147,8 +148,8 @@ function(milepost_test)
   endforeach()
 endfunction()
 
-# Of every test. die_after_fork: some fork children, with a limit of their own or to be killed, whose
-# threads do what the test is about.
+# Of every test. die_after_fork: some fork children, with a limit of their own or to be killed,
+# whose threads do what the test is about.
 set(tsan_suppressions "${PROJECT_SOURCE_DIR}/cmake/tsan.supp")
 set(milepost_test_environment "MILEPOST_BIN_DIR=${CMAKE_BINARY_DIR}/bin"
   "TSAN_OPTIONS=ignore_noninstrumented_modules=1:die_after_fork=0:suppressions=${tsan_suppressions}"

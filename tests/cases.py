@@ -21,8 +21,8 @@ def add_only(parser, cases):
 
 
 def run_cases(cases, only, call):
-    """Calls `call(case, folder)` for those that `only` names, or all; prints how each ended, with what
-    it returned. Returns the exit code. The folder of a case that failed stays, for a look at it."""
+    """Calls `call(case, folder)` for those that `only` names, or all; prints how each ended, with
+    what it returned. Returns the exit code. The folder of a case that failed stays."""
     failed = False
     for case in cases:
         if only and case.__name__ not in only:
