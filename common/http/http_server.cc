@@ -118,7 +118,9 @@ absl::StatusOr<std::unique_ptr<HttpServer::Daemon>> HttpServer::Daemon::Start(
   UniqueFd listener(fcntl(socket, F_DUPFD_CLOEXEC, 0));
   if (!listener.ok()) return absl::ErrnoToStatus(errno, "an HTTP socket");
   std::vector<MHD_OptionItem> tls;
-  unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
+  // Not epoll: there MHD_quiesce_daemon races with the pool's threads for who takes the socket out
+  // of their sets, and the loser aborts the process (0.9.75).
+  unsigned flags = MHD_USE_POLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
   if (!certificate.empty()) {
     flags |= MHD_USE_TLS;
     tls.push_back({MHD_OPTION_HTTPS_MEM_CERT, 0, const_cast<char*>(certificate.c_str())});

@@ -14,6 +14,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "coordinator/security/init_pki.h"
 
@@ -246,6 +247,26 @@ TEST_F(HttpServerTest, TakesANewCertificateUp) {
   }
   while (Get("/x", nullptr, "other").error != CURLE_OK) absl::SleepFor(absl::Milliseconds(10));
   EXPECT_NE(Get("/x", nullptr, "pki").error, CURLE_OK);
+}
+
+// Ends the moment after a request has come, when the library's threads go round once more. With
+// epoll it aborted after some thousand rounds.
+TEST_F(HttpServerTest, EndsWhileItIsAsked) {
+  absl::Notification* asked = nullptr;
+  const auto note = [&](const HttpRequest&, const HttpAnswer& answer) {
+    asked->Notify();
+    answer({.body = "ok"});
+  };
+  for (int round = 0; round < 1000; ++round) {
+    absl::Notification noted;
+    asked = &noted;
+    options_ = HttpOptions{.handler = note};
+    Start();
+    const UniqueFd fd = Connect();
+    ASSERT_EQ(write(fd.get(), "GET / HTTP/1.1\r\nHost: a\r\n\r\n", 27), 27);
+    noted.WaitForNotification();
+    server_.reset();
+  }
 }
 
 // Bodies, late answers and streams.
