@@ -89,6 +89,7 @@ class RawLink {
     SSL_CTX_free(context_);
   }
   bool ok() const { return ok_; }
+  int fd() const { return fd_.get(); }
   bool Send(const std::string& bytes) {
     return SSL_write(ssl_, bytes.data(), static_cast<int>(bytes.size())) > 0;
   }
