@@ -182,7 +182,8 @@ int InitPkiMain(int argc, char** argv) {
       "milepost-coordinator init-pki");
   app.add_option("dir", request.dir, "The folder to make or renew")->required();
   app.add_option("--host", request.hosts,
-                 "A name or address under which the coordinator is reached; may be repeated")
+                 "A name or address under which the coordinator is reached; may be repeated. "
+                 "With none the certificate keeps those that it has")
       ->allow_extra_args(false);
   app.add_option("--worker", request.workers, "A worker's id; may be repeated")
       ->allow_extra_args(false);

@@ -92,14 +92,29 @@ class Maker {
     std::vector<std::string> hosts = request_.hosts;
     MP_ASSIGN_OR_RETURN(const std::string known,
                         ReadFile(TlsFolder(Path("coordinator")).certificate()));
-    if (hosts.empty() && !known.empty()) {
-      MP_ASSIGN_OR_RETURN(const Certificate certificate, ReadCertificate(known));
-      hosts = certificate.hosts;
+    Certificate before;
+    if (!known.empty()) {
+      MP_ASSIGN_OR_RETURN(before, ReadCertificate(known));
     }
+    if (hosts.empty()) hosts = before.hosts;
+    const auto has = [&](const std::string& host) {
+      return std::find(hosts.begin(), hosts.end(), host) != hosts.end();
+    };
     for (const char* own : {"localhost", "127.0.0.1"}) {
-      if (std::find(hosts.begin(), hosts.end(), own) == hosts.end()) hosts.push_back(own);
+      if (!has(own)) hosts.push_back(own);
     }
-    return Issue("coordinator", {.name = "milepost-coordinator", .hosts = hosts, .uri = ""});
+    MP_RETURN_IF_ERROR(
+        Issue("coordinator", {.name = "milepost-coordinator", .hosts = hosts, .uri = ""}));
+    std::vector<std::string> lost;
+    for (const std::string& host : before.hosts) {
+      if (!has(host)) lost.push_back(host);
+    }
+    if (!lost.empty()) {
+      made_.push_back(absl::StrCat(Path("coordinator"), ": no longer as ", absl::StrJoin(lost, ", "),
+                                   "; who knows the coordinator by such a name is refused: name all "
+                                   "with --host, or none to keep those of before"));
+    }
+    return absl::OkStatus();
   }
 
   absl::Status Issue(const std::string& name, const Certificate& wanted) {

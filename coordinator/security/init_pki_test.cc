@@ -15,7 +15,10 @@
 namespace milepost::coordinator {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 const absl::Time kMade = absl::FromUnixSeconds(1'800'000'000);
 
@@ -88,6 +91,16 @@ TEST_F(InitPkiTest, AgainRenewsCertificatesAndKeepsTheRest) {
   EXPECT_EQ(coordinator->hosts.size(), 5u);
   EXPECT_EQ(coordinator->not_after, kMade + absl::Hours(36));
   EXPECT_FALSE(Read("workers/b/tls.crt").empty());
+}
+
+TEST_F(InitPkiTest, SaysWhichNamesTheCoordinatorLoses) {
+  ASSERT_TRUE(InitPki(request_, kMade).ok());
+  request_.hosts = {"head", "head-2"};
+  const auto made = InitPki(request_, kMade);
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_THAT(*made, Contains(HasSubstr("no longer as 10.0.0.1, fd00::1;")));
+  const auto again = InitPki(request_, kMade);
+  EXPECT_THAT(*again, Not(Contains(HasSubstr("no longer"))));
 }
 
 TEST_F(InitPkiTest, RefusesWhatIsNoNameAndALostKey) {
