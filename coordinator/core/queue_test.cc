@@ -9,6 +9,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 struct Wish {
   int ranks = 1;
@@ -438,6 +439,27 @@ TEST_F(QueueTest, WhoWaitsForADrainedWorkerIsToldOfIt) {
   EXPECT_THAT(Job(job).reason_detail(), HasSubstr("; and 3 more"));
   EXPECT_TRUE(Do(WorkerResumed{"workers/a"}).status.ok());
   EXPECT_EQ(StateOf(job), v1::JOB_STATE_STARTING);
+}
+
+TEST_F(QueueTest, WhoWaitsForAWorkerThatIsDownIsToldOfIt) {
+  Connect("a", 2);
+  Advance(config.lease);
+  const std::string job = Submit(Wish{.ranks = 3});
+  EXPECT_EQ(Job(job).reason_detail(),
+            "needs 3 cpu slots; no worker is ready: start workers with 3 cpu slots; workers/a with "
+            "2 such slots is down since 1970-01-01 00:16:45 UTC");
+  Connect("b", 1);
+  Connect("c", 1);
+  Advance(config.lease);
+  EXPECT_THAT(Job(job).reason_detail(), HasSubstr("workers/c with 1 such slot is down since"));
+  EXPECT_THAT(Job(job).reason_detail(), HasSubstr("workers/a with 2 such slots is down since"));
+  EXPECT_LT(Job(job).reason_detail().find("workers/b"), Job(job).reason_detail().find("workers/a"))
+      << "the newest first";
+  Connect("a", 2);
+  Connect("b", 1);
+  EXPECT_EQ(StateOf(job), v1::JOB_STATE_STARTING);
+  const std::string next = Submit(Wish{.ranks = 3});
+  EXPECT_THAT(Job(next).reason_detail(), Not(HasSubstr("is down"))) << "it waits for jobs";
 }
 
 TEST_F(QueueTest, ADrainedWorkerIsNamedBesideThoseThatHoldSlots) {

@@ -17,12 +17,16 @@ std::string TimeText(absl::Time time) {
 
 int Ranks(const v1::Job& job) { return LeastRanks(job.spec().resources()); }
 
+// "workers/a with 4 such slots is down since 2026-01-01 10:00:00 UTC"
+std::string AbsentText(const AbsentHost& host, int slots, absl::string_view what) {
+  return absl::StrCat(host.worker, " with ", slots, slots == 1 ? " such slot" : " such slots",
+                      " is ", what, " since ", TimeText(host.since));
+}
+
 // "workers/a with 4 such slots is drained since 2026-01-01 10:00:00 UTC: new disk; `milepost
 // worker resume workers/a` takes it back"
-std::string DrainText(const DrainedHost& host, int slots) {
-  std::string text =
-      absl::StrCat(host.worker, " with ", slots, slots == 1 ? " such slot" : " such slots",
-                   " is drained since ", TimeText(host.since));
+std::string DrainText(const AbsentHost& host, int slots) {
+  std::string text = AbsentText(host, slots, "drained");
   if (!host.reason.empty()) absl::StrAppend(&text, ": ", host.reason);
   if (!host.goes_away) {
     absl::StrAppend(&text, "; `milepost worker resume ", host.worker, "` takes it back");
@@ -36,16 +40,31 @@ void AddDrained(const KindView& view, const v1::ResourceSpec& wanted, int64_t sl
   std::vector<std::string> texts;
   for (const auto& [of, hosts] : view.summary.drained) {
     if (!IsPool(of.pool, wanted.pool()) || !IsModel(of.model, wanted.device_model())) continue;
-    for (const DrainedHost& host : hosts.first) {
+    for (const AbsentHost& host : hosts.some) {
       const int slots = host.slots.With(slot_bytes);
       if (slots == 0) continue;
       texts.push_back(DrainText(host, slots));
       supply->can_be_taken_back |= !host.goes_away;
     }
-    supply->missing_in_all += hosts.in_all - static_cast<int>(hosts.first.size());
+    supply->missing_in_all += hosts.in_all - static_cast<int>(hosts.some.size());
   }
   supply->missing_in_all += static_cast<int>(texts.size());
   supply->missing.insert(supply->missing.begin(), texts.begin(), texts.end());
+}
+
+// Workers that are down, after what else is missing: some of them may be gone for good.
+void AddDown(const KindView& view, const v1::ResourceSpec& wanted, int64_t slot_bytes,
+             SlotSupply* supply) {
+  for (const auto& [of, hosts] : view.summary.down) {
+    if (!IsPool(of.pool, wanted.pool()) || !IsModel(of.model, wanted.device_model())) continue;
+    for (const AbsentHost& host : hosts.some) {
+      const int slots = host.slots.With(slot_bytes);
+      if (slots == 0) continue;
+      supply->missing.push_back(AbsentText(host, slots, "down"));
+      ++supply->missing_in_all;
+    }
+    supply->missing_in_all += hosts.in_all - static_cast<int>(hosts.some.size());
+  }
 }
 
 // What the pass left, without the slots that are too small for the job, or of another pool or
@@ -134,8 +153,10 @@ std::string DetailOf(const KindView& view, const Waiting& waiting, int64_t slot_
                              .device = resources.device(),
                              .of = {resources.pool(), resources.device_model()},
                              .slot_bytes = slot_bytes};
-      const std::string text = WaitReason(wish, SupplyFor(view, slot_bytes, job));
-      return waiting.code == WaitCode::kSlots ? text + HoldersText(view) : text;
+      SlotSupply supply = SupplyFor(view, slot_bytes, job);
+      if (waiting.code == WaitCode::kSlots) return WaitReason(wish, supply) + HoldersText(view);
+      AddDown(view, resources, slot_bytes, &supply);
+      return WaitReason(wish, supply);
     }
     case WaitCode::kTurn:
       return absl::StrCat(ahead, ahead == 1 ? " job is" : " jobs are", " ahead in the queue; ",

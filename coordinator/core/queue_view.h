@@ -50,24 +50,25 @@ struct ClassSummary {
   SlotCounts free;
 };
 
-// A worker that would take ranks if it were not drained.
-struct DrainedHost {
+// A worker that would take ranks if it were not drained, or down.
+struct AbsentHost {
   std::string worker;
   SlotCounts slots;  // in order
   absl::Time since;
-  std::string reason;
-  bool goes_away = false;  // its host does, with or without the drain
+  std::string reason = {};  // of a drain
+  bool goes_away = false;   // its host does, with or without the drain
 };
 
-struct DrainedHosts {
-  std::vector<DrainedHost> first;  // a few
+struct AbsentHosts {
+  std::vector<AbsentHost> some;
   int in_all = 0;
 };
 
 struct ClusterSummary {
   int ready_workers = 0;
   std::map<v1::DeviceKind, int> usable;       // slots by kind
-  std::map<SlotClass, DrainedHosts> drained;  // of the kind
+  std::map<SlotClass, AbsentHosts> drained;   // of the kind
+  std::map<SlotClass, AbsentHosts> down;      // of the kind; the newest first
   // Why slots of the kind are missing: out of order, or not offered. A few of them.
   std::vector<std::string> missing;
   int missing_in_all = 0;

@@ -18,7 +18,7 @@ namespace milepost::coordinator {
 namespace {
 
 constexpr size_t kMostMissing = 4;
-constexpr size_t kMostDrained = 4;
+constexpr size_t kMostAbsent = 4;
 // In a row, without progress: by then the cause may be a host that no failure names.
 constexpr int kFailuresToMove = 2;
 constexpr char kRackLabel[] = "rack";
@@ -262,6 +262,7 @@ class Inputs {
     const v1::Worker& worker = record.worker();
     if (worker.has_exclusion() && IsConnected(worker)) AddExcluded(worker);
     if (IsDrainedAlone(record)) AddDrained(worker);
+    if (worker.state() == v1::WORKER_STATE_DOWN) AddDown(worker);
     if (!TakesRanks(record) && !away) return;
     if (!away) ++ready_workers_;
     if (!away && !worker.device_note().empty()) {
@@ -331,22 +332,45 @@ class Inputs {
     }
   }
 
-  void AddDrained(const v1::Worker& worker) {
-    std::map<std::pair<v1::DeviceKind, std::string>, SlotCounts> slots;  // by kind and model
+  using KindAndModel = std::pair<v1::DeviceKind, std::string>;
+  static std::map<KindAndModel, SlotCounts> SlotsInOrder(const v1::Worker& worker) {
+    std::map<KindAndModel, SlotCounts> slots;
     for (const v1::Slot& slot : worker.slots()) {
-      if (!inputs_.contains(slot.device())) continue;
-      if (!ProblemOf(worker, slot.index()).empty()) {
-        AddOut(worker, slot, ProblemOf(worker, slot.index()));
-        continue;
-      }
+      if (!ProblemOf(worker, slot.index()).empty()) continue;
       slots[{slot.device(), slot.model()}].Add(slot.memory_bytes(), 1);
     }
+    return slots;
+  }
+
+  void AddDrained(const v1::Worker& worker) {
+    for (const v1::Slot& slot : worker.slots()) {
+      const std::string& problem = ProblemOf(worker, slot.index());
+      if (!problem.empty()) AddOut(worker, slot, problem);
+    }
     const v1::Drain& drain = worker.drain();
-    for (const auto& [kind, counts] : slots) {
-      DrainedHosts& hosts = inputs_.at(kind.first).summary.drained[{PoolOf(worker), kind.second}];
-      if (++hosts.in_all > static_cast<int>(kMostDrained)) continue;
-      hosts.first.push_back(
+    for (const auto& [kind, counts] : SlotsInOrder(worker)) {
+      const auto input = inputs_.find(kind.first);
+      if (input == inputs_.end()) continue;
+      AbsentHosts& hosts = input->second.summary.drained[{PoolOf(worker), kind.second}];
+      if (++hosts.in_all > static_cast<int>(kMostAbsent)) continue;
+      hosts.some.push_back(
           {worker.name(), counts, FromProto(drain.request_time()), drain.reason(), drain.spot()});
+    }
+  }
+
+  // Who went last comes back first, as a rule.
+  void AddDown(const v1::Worker& worker) {
+    const absl::Time since = FromProto(worker.lease_expire_time());
+    for (const auto& [kind, counts] : SlotsInOrder(worker)) {
+      const auto input = inputs_.find(kind.first);
+      if (input == inputs_.end()) continue;
+      AbsentHosts& hosts = input->second.summary.down[{PoolOf(worker), kind.second}];
+      ++hosts.in_all;
+      const auto at = std::find_if(hosts.some.begin(), hosts.some.end(),
+                                   [&](const AbsentHost& other) { return other.since < since; });
+      if (at == hosts.some.end() && hosts.some.size() == kMostAbsent) continue;
+      hosts.some.insert(at, {.worker = worker.name(), .slots = counts, .since = since});
+      if (hosts.some.size() > kMostAbsent) hosts.some.pop_back();
     }
   }
 
