@@ -322,6 +322,13 @@ absl::StatusOr<v1::Worker> WorkerClient::Resume(const std::string& name) {
   return Unary<v1::WorkerService>(*connection_, &v1::WorkerService::Stub::ResumeWorker, request);
 }
 
+absl::Status WorkerClient::Delete(const std::string& name) {
+  v1::DeleteWorkerRequest request;
+  request.set_name(name);
+  return UnaryDelete<v1::WorkerService>(*connection_, &v1::WorkerService::Stub::DeleteWorker,
+                                        request);
+}
+
 QueueClient::QueueClient(std::shared_ptr<Connection> connection)
     : connection_(std::move(connection)) {}
 

@@ -110,6 +110,7 @@ class WorkerClient {
   absl::StatusOr<std::vector<v1::Worker>> List(int limit = 10'000);
   absl::StatusOr<v1::Worker> Drain(const v1::DrainWorkerRequest& request);
   absl::StatusOr<v1::Worker> Resume(const std::string& name);
+  absl::Status Delete(const std::string& name);
 
  private:
   std::shared_ptr<Connection> connection_;

@@ -630,6 +630,11 @@ void Tree::AddWorker() {
                     [this] { return ForEachName(WorkerResumeCommand); }))
       ->add_option("workers", names_, "workers/a or a")
       ->required();
+  Connected(Command(group, "delete", "Forget a worker that is DOWN and does not come back",
+                    [this] { return ForEachName(WorkerDeleteCommand); }),
+            {"table", "name"})
+      ->add_option("workers", names_, "workers/a or a")
+      ->required();
   CLI::App* token = group->add_subcommand("token", "Let hosts join by themselves");
   token->require_subcommand(1);
   CLI::App* create = Connected(Command(token, "create", "Make a join token and print it, this once",

@@ -222,6 +222,7 @@ struct DrainOptions {
 };
 int WorkerDrainCommand(const GlobalOptions& global, const DrainOptions& options);
 int WorkerResumeCommand(const GlobalOptions& global, const std::string& name);
+int WorkerDeleteCommand(const GlobalOptions& global, const std::string& name);
 
 inline constexpr double kDefaultJoinTtlSeconds = 3600;
 

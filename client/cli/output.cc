@@ -319,7 +319,9 @@ std::string RenderWorkers(const std::vector<v1::Worker>& workers, OutputFormat f
         absl::StrCat(worker.assignments_size()),
         DevicesText(worker),
         SlotMemoryText(worker),
-        AgeText(worker.connect_time(), now)};
+        worker.state() == v1::WORKER_STATE_DOWN
+            ? absl::StrCat("gone ", AgeText(worker.lease_expire_time(), now))
+            : AgeText(worker.connect_time(), now)};
     if (wide) {
       const auto pool = worker.labels().find(kPoolLabel);
       row.push_back(pool == worker.labels().end() || pool->second.empty() ? "-" : pool->second);

@@ -107,6 +107,16 @@ int WorkerResumeCommand(const GlobalOptions& global, const std::string& name) {
   return kExitOk;
 }
 
+int WorkerDeleteCommand(const GlobalOptions& global, const std::string& name) {
+  const auto access = Access::Open(global, WhenStopped::kFail);
+  if (!access.ok()) return Fail(access.status());
+  const std::string full = FullName("workers", name);
+  if (absl::Status status = access->workers().Delete(full); !status.ok()) return Fail(status);
+  Print(full + "\n");
+  Note(absl::StrCat("deleted ", full));
+  return kExitOk;
+}
+
 int VersionCommand(const GlobalOptions& global) {
   const nlohmann::ordered_json version = {{"version", kVersion}};
   switch (global.output) {

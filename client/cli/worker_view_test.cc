@@ -66,6 +66,13 @@ TEST(WorkerViewTest, SaysHowAGpuDoes) {
   EXPECT_EQ(FactsText(lost, kNow), "tells nothing; 0s ago");
 }
 
+TEST(WorkerViewTest, OneThatIsDownShowsSinceWhen) {
+  v1::Worker worker = GpuWorker();
+  worker.set_state(v1::WORKER_STATE_DOWN);
+  *worker.mutable_lease_expire_time() = ToProto(kNow - absl::Minutes(3));
+  EXPECT_THAT(RenderWorkers({worker}, OutputFormat::kTable, kNow), HasSubstr("gone 3m"));
+}
+
 TEST(WorkerViewTest, TablesShowModelAndMemory) {
   v1::Worker worker = GpuWorker();
   const std::string list = RenderWorkers({worker}, OutputFormat::kTable, kNow);

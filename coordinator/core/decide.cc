@@ -61,6 +61,10 @@ struct Apply {
     transition->EndDrain(event.worker);
     return true;
   }
+  bool operator()(const WorkerDeleted& event) {
+    transition->DeleteWorker(event.worker);
+    return true;
+  }
   bool operator()(const SpotNoticed& event) {
     transition->NoteSpot(event.worker, event.notice);
     return true;

@@ -114,6 +114,10 @@ struct WorkerDrained {
 struct WorkerResumed {
   std::string worker;
 };
+// FAILED_PRECONDITION unless it is DOWN.
+struct WorkerDeleted {
+  std::string worker;
+};
 // The worker's host is about to be taken away.
 struct SpotNoticed {
   std::string worker;
@@ -177,7 +181,7 @@ using Event =
     std::variant<JobSubmitted, JobArraySubmitted, JobCancelled, JobArrayCancelled, JobDeleted,
                  JobSuspended, JobResumed, JobUpdated, QueuePut, QueueDeleted, WorkerHello,
                  WorkerHeartbeat, HealthReported, WorkerStreamLost, WorkerLeaving, WorkerDrained,
-                 WorkerResumed, SpotNoticed, RankReported, RankProgressed, CheckpointsChanged,
+                 WorkerResumed, WorkerDeleted, SpotNoticed, RankReported, RankProgressed, CheckpointsChanged,
                  CoordinatorRestarted, WorkersGone, LeasesLengthened, Tick>;
 
 Outcome Decide(const State& state, const Event& event, absl::Time now, const Config& config);

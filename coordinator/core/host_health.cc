@@ -69,7 +69,8 @@ void Transition::Exclude(const std::string& name) {
 
 void Transition::CheckHosts() {
   for (const auto& [name, record] : state_.workers()) {
-    if (NextHealthCheck(Worker(name)->worker()) > now_) continue;
+    const v1::WorkerRecord* known = Worker(name);
+    if (known == nullptr || NextHealthCheck(known->worker()) > now_) continue;
     v1::Exclusion* exclusion = ChangeWorkerSoft(name).mutable_worker()->mutable_exclusion();
     *exclusion->mutable_next_check_time() = ToProto(now_ + kCheckPatience);
     Action action{.worker = name};

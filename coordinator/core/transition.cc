@@ -21,6 +21,7 @@ const v1::JobRecord* Transition::Job(int64_t number) const {
 }
 
 const v1::WorkerRecord* Transition::Worker(const std::string& name) const {
+  if (outcome_.forgotten_workers.contains(name)) return nullptr;
   auto found = outcome_.workers.find(name);
   return found != outcome_.workers.end() ? &found->second : state_.FindWorker(name);
 }

@@ -65,6 +65,7 @@ class Transition {
   void Leaving(const std::string& worker, const std::string& reason);
   void Drain(const std::string& worker, const std::string& reason, absl::Time deadline);
   void EndDrain(const std::string& worker);
+  void DeleteWorker(const std::string& worker);
   void NoteSpot(const std::string& worker, const v1::SpotNotice& notice);
   // Has the jobs leave whose workers' drains have come to their deadline.
   void BeginDrains();
@@ -100,6 +101,7 @@ class Transition {
   // A record as this decision sees it, without copying. nullptr when unknown.
   const v1::JobRecord* Job(int64_t number) const;
   const v1::WorkerRecord* Worker(const std::string& name) const;
+  bool IsDown(const std::string& name) const;  // or unknown
   // A copy to change. The Soft ones do not make the change durable: progress, leases, wait reasons.
   v1::JobRecord& Change(int64_t number);
   v1::JobRecord& ChangeSoft(int64_t number);

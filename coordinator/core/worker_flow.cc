@@ -55,9 +55,13 @@ bool ReplaceFacts(const v1::DeviceFacts& facts, v1::Worker* worker) {
 
 std::string WorkerName(absl::string_view worker_id) { return absl::StrCat("workers/", worker_id); }
 
-void Transition::Renew(const std::string& name) {
+bool Transition::IsDown(const std::string& name) const {
   const v1::WorkerRecord* known = Worker(name);
-  if (known == nullptr || known->worker().state() == v1::WORKER_STATE_DOWN) return;
+  return known == nullptr || known->worker().state() == v1::WORKER_STATE_DOWN;
+}
+
+void Transition::Renew(const std::string& name) {
+  if (IsDown(name)) return;
   *ChangeWorkerSoft(name).mutable_worker()->mutable_lease_expire_time() =
       ToProto(now_ + config_.lease);
 }
@@ -91,6 +95,7 @@ void Transition::Hello(const v1::Hello& hello) {
   v1::WorkerRecord& record = outcome_.workers.contains(name) ? outcome_.workers[name]
                              : known != nullptr              ? ChangeWorkerSoft(name)
                                                              : outcome_.workers[name];
+  outcome_.forgotten_workers.erase(name);
   outcome_.durable_workers.insert(name);
   if (reborn) record.set_leaving(false);
   record.clear_stale();
@@ -207,13 +212,14 @@ void Transition::LoseRanks(const std::string& name, const std::string& why) {
 }
 
 void Transition::StreamLost(const std::string& name) {
-  const v1::WorkerRecord* known = Worker(name);
-  if (known == nullptr || known->worker().state() == v1::WORKER_STATE_DOWN) return;
+  if (IsDown(name)) return;
   v1::WorkerRecord& record = ChangeWorkerSoft(name);
   const bool has_ranks = HasRanks(name);
   const bool left = record.leaving() && !has_ranks;
   if (left) outcome_.durable_workers.insert(name);
-  record.mutable_worker()->set_state(left ? v1::WORKER_STATE_DOWN : v1::WORKER_STATE_DISCONNECTED);
+  v1::Worker* worker = record.mutable_worker();
+  worker->set_state(left ? v1::WORKER_STATE_DOWN : v1::WORKER_STATE_DISCONNECTED);
+  if (left) *worker->mutable_lease_expire_time() = ToProto(now_);
 }
 
 void Transition::Leaving(const std::string& name, const std::string& reason) {
@@ -312,13 +318,41 @@ void Transition::EndDrain(const std::string& name) {
   if (connected && !record.leaving()) worker->set_state(v1::WORKER_STATE_READY);
 }
 
+void Transition::DeleteWorker(const std::string& name) {
+  const v1::WorkerRecord* known = Worker(name);
+  if (known == nullptr) {
+    return Refuse(Refusal(v1::ERROR_REASON_WORKER_NOT_FOUND, name,
+                          absl::StrCat("there is no worker '", name, "'")));
+  }
+  if (known->worker().state() != v1::WORKER_STATE_DOWN) {
+    return Refuse(Refusal(
+        v1::ERROR_REASON_WORKER_NOT_DOWN, name,
+        absl::StrCat(name, " is ", v1::WorkerState_Name(known->worker().state()).substr(13),
+                     "; only a worker that is DOWN can be deleted: stop it first, or wait until "
+                     "its lease is over")));
+  }
+  for (const int64_t number : JobsOn(name)) {
+    const auto& ranks = Job(number)->ranks();
+    const bool there = std::any_of(ranks.begin(), ranks.end(),
+                                   [&](const v1::RankRecord& rank) { return rank.worker() == name; });
+    if (!there) continue;
+    return Refuse(Refusal(v1::ERROR_REASON_WORKER_NOT_DOWN, name,
+                          absl::StrCat("an attempt of ", JobName(number), " that had ranks on ", name,
+                                       " is still ending; try again in a moment")));
+  }
+  outcome_.workers.erase(name);
+  outcome_.durable_workers.erase(name);
+  outcome_.forgotten_workers.insert(name);
+}
+
 void Transition::BeginDrains() {
-  const auto begin = [&](const std::string& name, const v1::WorkerRecord& record) {
-    const v1::Drain& drain = record.worker().drain();
-    if (!IsSet(drain.deadline()) || FromProto(drain.deadline()) > now_) return;
+  for (const auto& [name, record] : state_.workers()) {
+    const v1::WorkerRecord* known = Worker(name);
+    if (known == nullptr) continue;
+    const v1::Drain& drain = known->worker().drain();
+    if (!IsSet(drain.deadline()) || FromProto(drain.deadline()) > now_) continue;
     Evict(name, absl::StrCat(name, " is drained: ", drain.reason()));
-  };
-  for (const auto& [name, record] : state_.workers()) begin(name, *Worker(name));
+  }
 }
 
 // A drained worker that is connected and has no ranks left is DRAINED.
@@ -331,7 +365,7 @@ void Transition::SettleDrain(const std::string& name) {
 
 void Transition::Lengthen(absl::Duration by) {
   for (const auto& [name, record] : state_.workers()) {
-    if (Worker(name)->worker().state() == v1::WORKER_STATE_DOWN) continue;
+    if (IsDown(name)) continue;
     v1::Worker* worker = ChangeWorkerSoft(name).mutable_worker();
     *worker->mutable_lease_expire_time() = ToProto(FromProto(worker->lease_expire_time()) + by);
   }
@@ -339,7 +373,7 @@ void Transition::Lengthen(absl::Duration by) {
 
 void Transition::ExtendLeases() {
   for (const auto& [name, record] : state_.workers()) {
-    if (record.worker().state() == v1::WORKER_STATE_DOWN) continue;
+    if (IsDown(name)) continue;
     v1::Worker* worker = ChangeWorkerSoft(name).mutable_worker();
     worker->set_state(v1::WORKER_STATE_DISCONNECTED);
     *worker->mutable_lease_expire_time() = ToProto(now_ + config_.lease);
@@ -348,7 +382,7 @@ void Transition::ExtendLeases() {
 
 void Transition::ForgetRanks() {
   for (const auto& [name, record] : state_.workers()) {
-    if (Worker(name)->worker().state() == v1::WORKER_STATE_DOWN) continue;
+    if (IsDown(name)) continue;
     ChangeWorker(name).mutable_worker()->set_state(v1::WORKER_STATE_DOWN);
   }
   for (const int64_t number : JobsWithRanks()) {
@@ -377,16 +411,17 @@ void Transition::BoundStoredTimes() {
     if (BoundTimes(now_, config_, &record)) ChangeSoft(number) = std::move(record);
   }
   for (const auto& [name, unused] : state_.workers()) {
-    v1::WorkerRecord record = *Worker(name);
+    const v1::WorkerRecord* known = Worker(name);
+    if (known == nullptr) continue;
+    v1::WorkerRecord record = *known;
     if (BoundTimes(now_, &record)) ChangeWorkerSoft(name) = std::move(record);
   }
 }
 
 void Transition::ExpireLeases() {
   for (const auto& [name, record] : state_.workers()) {
-    const v1::Worker& worker = Worker(name)->worker();
-    if (worker.state() == v1::WORKER_STATE_DOWN) continue;
-    if (FromProto(worker.lease_expire_time()) > now_) continue;
+    if (IsDown(name)) continue;
+    if (FromProto(Worker(name)->worker().lease_expire_time()) > now_) continue;
     ChangeWorker(name).mutable_worker()->set_state(v1::WORKER_STATE_DOWN);
     const std::string why =
         absl::StrCat("nothing was heard of ", name, " for ", absl::FormatDuration(config_.lease));

@@ -405,6 +405,66 @@ TEST_F(WorkerTest, WhatSomebodyHasDecidedAboutAHostIsNotForgotten) {
   EXPECT_EQ(state.FindWorker("workers/spot"), nullptr);
 }
 
+TEST_F(WorkerTest, OneThatIsDownCanBeDeleted) {
+  Connect("a", 1);
+  Do(WorkerDrained{"workers/a", "new memory", now});
+  const absl::Status alive = Do(WorkerDeleted{"workers/a"}).status;
+  EXPECT_EQ(ReasonOf(alive), v1::ERROR_REASON_WORKER_NOT_DOWN) << alive;
+  EXPECT_THAT(std::string(alive.message()), HasSubstr("is DRAINED; only a worker that is DOWN"));
+  Advance(config.lease);
+  EXPECT_TRUE(Do(WorkerDeleted{"workers/a"}).status.ok());
+  EXPECT_EQ(state.FindWorker("workers/a"), nullptr);
+  EXPECT_EQ(ReasonOf(Do(WorkerDeleted{"workers/a"}).status), v1::ERROR_REASON_WORKER_NOT_FOUND);
+  Do(WorkerHeartbeat{"workers/a"});  // of a stream that was still open
+  Do(Tick{});
+  EXPECT_EQ(state.FindWorker("workers/a"), nullptr);
+  Connect("a", 1);
+  EXPECT_EQ(Worker("a").state(), v1::WORKER_STATE_READY) << "as good as new";
+}
+
+TEST_F(WorkerTest, OneThatLeavesIsDownSinceThen) {
+  Connect("a", 1);
+  Do(WorkerLeaving{"workers/a", "SIGTERM"});
+  Do(WorkerStreamLost{"workers/a"});
+  EXPECT_EQ(Worker("a").state(), v1::WORKER_STATE_DOWN);
+  EXPECT_EQ(FromProto(Worker("a").lease_expire_time()), now);
+  EXPECT_TRUE(Do(WorkerDeleted{"workers/a"}).status.ok());
+}
+
+// The ranks of the attempt name it until the others have gone as well.
+TEST_F(WorkerTest, OneWhoseAttemptIsEndingCannotBeDeletedYet) {
+  Connect("a", 1);
+  Connect("b", 1);
+  const std::string job = Submit(2);
+  ReportAll(job, v1::RANK_STATE_RUNNING);
+  now += config.lease - absl::Seconds(1);
+  Do(WorkerHeartbeat{"workers/b"});
+  Advance(absl::Seconds(1));
+  ASSERT_EQ(Worker("a").state(), v1::WORKER_STATE_DOWN);
+  ASSERT_GT(Record(job).ranks_size(), 0);
+  const absl::Status refused = Do(WorkerDeleted{"workers/a"}).status;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr(job + " that had ranks on workers/a"));
+  Do(RankReported{"workers/b", Report(job, 1, v1::RANK_STATE_STOPPED)});
+  ASSERT_EQ(Record(job).ranks_size(), 0);
+  EXPECT_TRUE(Do(WorkerDeleted{"workers/a"}).status.ok());
+}
+
+// As if each had been decided on and applied before the next.
+TEST_F(WorkerTest, DeletedAndBackInOneDecision) {
+  Connect("a", 1);
+  Do(WorkerDrained{"workers/a", "new memory", now});
+  Advance(config.lease);
+  const std::vector<Event> events = {
+      WorkerDeleted{"workers/a"}, WorkerDeleted{"workers/a"}, Tick{}, LeasesLengthened{config.lease},
+      WorkerHello{MakeHello("a", 1, 1)}};
+  const Outcome outcome = DecideAll(state, events, now, config);
+  EXPECT_TRUE(outcome.results[0].status.ok());
+  EXPECT_TRUE(absl::IsNotFound(outcome.results[1].status));
+  EXPECT_TRUE(outcome.forgotten_workers.empty());
+  Apply(outcome);
+  EXPECT_EQ(Worker("a").state(), v1::WORKER_STATE_READY) << "and not drained any more";
+}
+
 // Whoever is heard in the very decision in which the time is up is still known.
 TEST_F(WorkerTest, OneThatComesBackAtTheLastMomentStays) {
   Connect("a", 1);

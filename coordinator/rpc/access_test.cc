@@ -58,6 +58,7 @@ const std::map<std::string, std::string> kExpected = {
     {"WorkerService/ListWorkers", "yyyyyyyyynnn"},
     {"WorkerService/DrainWorker", "nnnnnynnnnnn"},
     {"WorkerService/ResumeWorker", "nnnnnynnnnnn"},
+    {"WorkerService/DeleteWorker", "nnnnnynnnnnn"},
     {"RendezvousService/PutKey", "nnnnnnnnnyfn"},
     {"RendezvousService/GetKey", "nnnnnnnnnyfn"},
     {"RendezvousService/PutChoices", "nnnnnnnnnyfn"},

@@ -408,6 +408,10 @@ absl::StatusOr<v1::Worker> Coordinator::ResumeWorker(const std::string& name) {
   return GetWorker(name);
 }
 
+absl::Status Coordinator::DeleteWorker(const std::string& name) {
+  return Do(WorkerDeleted{name}).status();
+}
+
 // ---- attempts ----
 
 absl::Status Coordinator::CheckGenerationLocked(const std::string& job, int64_t generation) {

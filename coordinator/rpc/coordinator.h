@@ -239,6 +239,7 @@ class Coordinator {
   std::vector<v1::Worker> ListWorkers(const std::string& after, PageRoom* room);
   absl::StatusOr<v1::Worker> Drain(const v1::DrainWorkerRequest& request);
   absl::StatusOr<v1::Worker> ResumeWorker(const std::string& name);
+  absl::Status DeleteWorker(const std::string& name);
 
   // ---- attempts ----
   // ABORTED unless `generation` is the job's current one and its attempt runs.

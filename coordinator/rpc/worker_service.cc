@@ -199,6 +199,14 @@ class WorkerServiceImpl : public WorkerServiceBase {
     return Serve(context, "WorkerService/ResumeWorker", *request, request->name(), response,
                  [&] { return coordinator_->ResumeWorker(request->name()); });
   }
+  grpc::Status DeleteWorker(grpc::ServerContext* context, const v1::DeleteWorkerRequest* request,
+                            v1::DeleteWorkerResponse*) override {
+    return gate_->Serve(context, "WorkerService/DeleteWorker", *request, Subject::Nothing(),
+                        [&](GateCall& call) {
+                          call.About(request->name(), "");
+                          return coordinator_->DeleteWorker(request->name());
+                        });
+  }
   grpc::Status ListWorkers(grpc::ServerContext* context, const v1::ListWorkersRequest* request,
                            v1::ListWorkersResponse* response) override {
     return gate_->Serve(context, "WorkerService/ListWorkers", *request, Subject::Nothing(),

@@ -48,6 +48,7 @@ constexpr MethodRule kRules[] = {
     {"/milepost.v1.WorkerService/ListWorkers", ROLE_VIEWER, Scope::kVisible, Audit::kRefusals},
     {"/milepost.v1.WorkerService/DrainWorker", ROLE_ADMIN, Scope::kCluster, Audit::kAlways},
     {"/milepost.v1.WorkerService/ResumeWorker", ROLE_ADMIN, Scope::kCluster, Audit::kAlways},
+    {"/milepost.v1.WorkerService/DeleteWorker", ROLE_ADMIN, Scope::kCluster, Audit::kAlways},
 
     {"/milepost.v1.RendezvousService/PutKey", ROLE_WORKER, Scope::kAttempt, Audit::kRefusals},
     {"/milepost.v1.RendezvousService/GetKey", ROLE_WORKER, Scope::kAttempt, Audit::kRefusals},

@@ -87,6 +87,7 @@ class Checker {
   std::map<int64_t, Record> in_doubt_;                     // stored, not applied
   std::vector<int> heard_now_;                             // workers, by the decision under way
   std::set<int> taken_back_;                               // workers, by the same
+  std::set<int> deleted_;                                  // workers, by the same
   std::set<int64_t> resumed_;                              // jobs, by the same
   std::vector<absl::Time> heard_;                          // of workers: when last
   absl::Time decided_;

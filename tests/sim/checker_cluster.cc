@@ -40,12 +40,18 @@ void Checker::Decided(const coordinator::State& state,
                       const coordinator::Outcome& outcome) {
   heard_now_.clear();
   taken_back_.clear();
+  deleted_.clear();
   resumed_.clear();
   decided_ = world_.now();
   for (size_t i = 0; i < events.size(); ++i) {
     if (!outcome.results[i].status.ok()) continue;
     const auto* resumed = std::get_if<coordinator::WorkerResumed>(&events[i]);
     if (resumed != nullptr) taken_back_.insert(WorkerIndex(resumed->worker));
+    const auto* deleted = std::get_if<coordinator::WorkerDeleted>(&events[i]);
+    if (deleted != nullptr) {
+      taken_back_.insert(WorkerIndex(deleted->worker));
+      deleted_.insert(WorkerIndex(deleted->worker));
+    }
     const auto* job = std::get_if<coordinator::JobResumed>(&events[i]);
     if (job != nullptr) resumed_.insert(JobNumber(job->job));
     const auto* health = std::get_if<coordinator::HealthReported>(&events[i]);
@@ -245,6 +251,7 @@ void Checker::CheckForgotten(const coordinator::State& before, const std::string
   };
   const v1::WorkerRecord* old = before.FindWorker(name);
   if (old == nullptr) return fail("answers", "not known");
+  if (deleted_.contains(index)) return;  // what it was like by then is not known here
   if (old->worker().state() != v1::WORKER_STATE_DOWN) fail("leases", "not down");
   if (drained_.contains(index)) fail("answers", "its drain was answered");
   if (old->worker().has_exclusion()) fail("gangs", "has passed no health check");

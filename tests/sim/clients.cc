@@ -43,6 +43,9 @@ struct Told {
   void operator()(const coordinator::WorkerResumed& event) const {
     world->Note("end of drain", 0, WorkerIndex(event.worker));
   }
+  void operator()(const coordinator::WorkerDeleted& event) const {
+    world->Note("delete", 0, WorkerIndex(event.worker));
+  }
   template <typename Other>
   void operator()(const Other&) const {}
   void Note(const char* what, const std::string& job) const {
@@ -86,6 +89,7 @@ void Clients::Begin() {
   SubmitNext();
   world_.events.After(absl::Minutes(10), [this] { UseNext(); });
   world_.events.After(absl::Minutes(20), [this] { DrainSome(); });
+  world_.events.After(absl::Minutes(20), [this] { DeleteSome(); });
 }
 
 // ---- queues ----

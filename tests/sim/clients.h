@@ -51,12 +51,13 @@ class Clients {
   void DrainSome();
   void Drain(int worker, absl::Duration deadline, absl::Duration time);
   void EndDrain(int worker);
+  void DeleteSome();
   // One that has been answered and has not ended; nullptr: none.
   JobTruth* AnyJob();
 
   World& world_;
   int64_t calls_ = 0;
-  std::vector<int> drained_;
+  std::vector<int> drained_;  // or being deleted
 };
 
 }  // namespace milepost::sim

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/error_details.h"
 #include "tests/sim/agent.h"
 #include "tests/sim/checker.h"
 #include "tests/sim/clients.h"
@@ -20,6 +21,7 @@ using coordinator::State;
 // In which a repetition of what was answered may still come.
 constexpr absl::Duration kRepetitions = absl::Minutes(1);
 constexpr absl::Duration kBetweenDrains = absl::Minutes(50);
+constexpr absl::Duration kBetweenDeletions = absl::Minutes(20);
 
 }  // namespace
 
@@ -155,6 +157,28 @@ void Clients::EndDrain(int worker) {
        [this, worker](const auto&) {
          world_.events.After(kRepetitions, [this, worker] { std::erase(drained_, worker); });
        });
+}
+
+// Whoever is down, if somebody is.
+void Clients::DeleteSome() {
+  if (!world_.faults) return;
+  world_.events.After(world_.random.Until(kBetweenDeletions), [this] { DeleteSome(); });
+  if (!world_.loop->up()) return;
+  for (const auto& [name, record] : world_.loop->state().workers()) {
+    const int worker = WorkerIndex(name);
+    if (record.worker().state() != v1::WORKER_STATE_DOWN) continue;
+    if (std::find(drained_.begin(), drained_.end(), worker) != drained_.end()) continue;
+    drained_.push_back(worker);
+    return Call([name = name](
+                    const State&) -> std::optional<Event> { return coordinator::WorkerDeleted{name}; },
+                [this, worker](const auto& result) {
+                  if (result.ok()) world_.Hit(Probe::kDeleted);
+                  if (ReasonOf(result.status()) == v1::ERROR_REASON_WORKER_NOT_DOWN) {
+                    world_.Hit(Probe::kDeletedWhenBack);
+                  }
+                  world_.events.After(kRepetitions, [this, worker] { std::erase(drained_, worker); });
+                });
+  }
 }
 
 // ---- the end ----

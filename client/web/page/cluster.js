@@ -46,6 +46,11 @@ function resume(worker, again) {
     run: async () => { await call('WorkerService/ResumeWorker', {name: worker.name}); toast(`${worker.name} takes ranks again.`); again(); }});
 }
 
+function remove(worker, again) {
+  ask({title: `Delete ${worker.name}`, text: 'Forgets the host, with its drain, its exclusion and its failures. Should it connect again it is a new one.', action: 'Delete', danger: true,
+    run: async () => { await call('WorkerService/DeleteWorker', {name: worker.name}); toast(`${worker.name} is deleted.`); again(); }});
+}
+
 function hostCard(worker, again) {
   const slots = worker.slots || [];
   const used = new Set((worker.assignments || []).map((one) => num(one.slot))).size;
@@ -57,6 +62,7 @@ function hostCard(worker, again) {
       h('div', {class: 'slots'}, slots.map((slot) => slotBox(worker, slot))), gpuLines(worker), notes(worker),
       h('div', {class: 'row small muted'}, h('span', {class: 'break'}, [worker.host, worker.version && `version ${worker.version}`, worker.driver && `driver ${worker.driver}`].filter(Boolean).join(' · ')),
         labels.map(([key, value]) => h('span', {class: 'tag'}, `${key}=${value}`)),
+        worker.state === 'WORKER_STATE_DOWN' ? h('button', {class: 'quiet push', type: 'button', onclick: () => remove(worker, again)}, 'Delete…') : null,
         held ? h('button', {class: 'push', type: 'button', onclick: () => resume(worker, again)}, 'Resume…') : h('button', {class: 'quiet push', type: 'button', onclick: () => drain(worker, again)}, 'Drain…'))));
 }
 
