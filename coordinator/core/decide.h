@@ -181,8 +181,8 @@ using Event =
     std::variant<JobSubmitted, JobArraySubmitted, JobCancelled, JobArrayCancelled, JobDeleted,
                  JobSuspended, JobResumed, JobUpdated, QueuePut, QueueDeleted, WorkerHello,
                  WorkerHeartbeat, HealthReported, WorkerStreamLost, WorkerLeaving, WorkerDrained,
-                 WorkerResumed, WorkerDeleted, SpotNoticed, RankReported, RankProgressed, CheckpointsChanged,
-                 CoordinatorRestarted, WorkersGone, LeasesLengthened, Tick>;
+                 WorkerResumed, WorkerDeleted, SpotNoticed, RankReported, RankProgressed,
+                 CheckpointsChanged, CoordinatorRestarted, WorkersGone, LeasesLengthened, Tick>;
 
 Outcome Decide(const State& state, const Event& event, absl::Time now, const Config& config);
 

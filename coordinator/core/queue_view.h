@@ -66,9 +66,9 @@ struct AbsentHosts {
 
 struct ClusterSummary {
   int ready_workers = 0;
-  std::map<v1::DeviceKind, int> usable;       // slots by kind
-  std::map<SlotClass, AbsentHosts> drained;   // of the kind
-  std::map<SlotClass, AbsentHosts> down;      // of the kind; the newest first
+  std::map<v1::DeviceKind, int> usable;      // slots by kind
+  std::map<SlotClass, AbsentHosts> drained;  // of the kind
+  std::map<SlotClass, AbsentHosts> down;     // of the kind; the newest first
   // Why slots of the kind are missing: out of order, or not offered. A few of them.
   std::vector<std::string> missing;
   int missing_in_all = 0;

@@ -333,12 +333,13 @@ void Transition::DeleteWorker(const std::string& name) {
   }
   for (const int64_t number : JobsOn(name)) {
     const auto& ranks = Job(number)->ranks();
-    const bool there = std::any_of(ranks.begin(), ranks.end(),
-                                   [&](const v1::RankRecord& rank) { return rank.worker() == name; });
+    const bool there = std::any_of(ranks.begin(), ranks.end(), [&](const v1::RankRecord& rank) {
+      return rank.worker() == name;
+    });
     if (!there) continue;
     return Refuse(Refusal(v1::ERROR_REASON_WORKER_NOT_DOWN, name,
-                          absl::StrCat("an attempt of ", JobName(number), " that had ranks on ", name,
-                                       " is still ending; try again in a moment")));
+                          absl::StrCat("an attempt of ", JobName(number), " that had ranks on ",
+                                       name, " is still ending; try again in a moment")));
   }
   outcome_.workers.erase(name);
   outcome_.durable_workers.erase(name);

@@ -454,9 +454,9 @@ TEST_F(WorkerTest, DeletedAndBackInOneDecision) {
   Connect("a", 1);
   Do(WorkerDrained{"workers/a", "new memory", now});
   Advance(config.lease);
-  const std::vector<Event> events = {
-      WorkerDeleted{"workers/a"}, WorkerDeleted{"workers/a"}, Tick{}, LeasesLengthened{config.lease},
-      WorkerHello{MakeHello("a", 1, 1)}};
+  const std::vector<Event> events = {WorkerDeleted{"workers/a"}, WorkerDeleted{"workers/a"}, Tick{},
+                                     LeasesLengthened{config.lease},
+                                     WorkerHello{MakeHello("a", 1, 1)}};
   const Outcome outcome = DecideAll(state, events, now, config);
   EXPECT_TRUE(outcome.results[0].status.ok());
   EXPECT_TRUE(absl::IsNotFound(outcome.results[1].status));

@@ -110,9 +110,10 @@ class Maker {
       if (!has(host)) lost.push_back(host);
     }
     if (!lost.empty()) {
-      made_.push_back(absl::StrCat(Path("coordinator"), ": no longer as ", absl::StrJoin(lost, ", "),
-                                   "; who knows the coordinator by such a name is refused: name all "
-                                   "with --host, or none to keep those of before"));
+      made_.push_back(
+          absl::StrCat(Path("coordinator"), ": no longer as ", absl::StrJoin(lost, ", "),
+                       "; who knows the coordinator by such a name is refused: name all "
+                       "with --host, or none to keep those of before"));
     }
     return absl::OkStatus();
   }

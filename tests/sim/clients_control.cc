@@ -169,15 +169,17 @@ void Clients::DeleteSome() {
     if (record.worker().state() != v1::WORKER_STATE_DOWN) continue;
     if (std::find(drained_.begin(), drained_.end(), worker) != drained_.end()) continue;
     drained_.push_back(worker);
-    return Call([name = name](
-                    const State&) -> std::optional<Event> { return coordinator::WorkerDeleted{name}; },
-                [this, worker](const auto& result) {
-                  if (result.ok()) world_.Hit(Probe::kDeleted);
-                  if (ReasonOf(result.status()) == v1::ERROR_REASON_WORKER_NOT_DOWN) {
-                    world_.Hit(Probe::kDeletedWhenBack);
-                  }
-                  world_.events.After(kRepetitions, [this, worker] { std::erase(drained_, worker); });
-                });
+    return Call(
+        [name = name](const State&) -> std::optional<Event> {
+          return coordinator::WorkerDeleted{name};
+        },
+        [this, worker](const auto& result) {
+          if (result.ok()) world_.Hit(Probe::kDeleted);
+          if (ReasonOf(result.status()) == v1::ERROR_REASON_WORKER_NOT_DOWN) {
+            world_.Hit(Probe::kDeletedWhenBack);
+          }
+          world_.events.After(kRepetitions, [this, worker] { std::erase(drained_, worker); });
+        });
   }
 }
 
