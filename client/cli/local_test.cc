@@ -356,6 +356,29 @@ TEST_F(LocalTest, TheSupervisorRestartsWhatIsKilled) {
   EXPECT_EQ(supervisor.NextTime(), absl::InfiniteFuture());
 }
 
+// A program that has been removed meanwhile, say, as its package was: once it spun for ever.
+TEST_F(LocalTest, WhatCannotStartAgainKeepsNoneFromEnding) {
+  const std::string program = Write("program", "#!/bin/sh\nrm $0; kill -9 $$\n");
+  fs::permissions(program, fs::perms::owner_all);
+  Supervisor supervisor(STDIN_FILENO);
+  ASSERT_TRUE(supervisor.Start({"coordinator", {program}, Path("c.log")}, absl::Now()).ok());
+  ASSERT_TRUE(
+      supervisor.Start({"worker-0", {"/bin/sleep", "1000"}, Path("w.log")}, absl::Now()).ok());
+  std::vector<ProcessEvent> events;
+  ASSERT_TRUE(TickUntilEvent(&supervisor, &events).ok());
+  const absl::Status status = supervisor.Tick(supervisor.NextTime(), &events);
+  EXPECT_THAT(status.message(), HasSubstr(program));
+  supervisor.Stop("worker", SIGTERM);
+  EXPECT_EQ(supervisor.NextTime(), absl::InfiniteFuture()) << "an error is final";
+  const absl::Time give_up = absl::Now() + absl::Seconds(20);
+  while (supervisor.AnyAlive("worker") && absl::Now() < give_up) {
+    pollfd fd = {supervisor.pidfds()[0], POLLIN, 0};
+    poll(&fd, 1, 1000);
+    EXPECT_TRUE(supervisor.Tick(absl::Now(), &events).ok());
+  }
+  EXPECT_FALSE(supervisor.AnyAlive("worker"));
+}
+
 TEST_F(LocalTest, ArgumentsOfTheFirstStartAreOfThatAlone) {
   Supervisor supervisor(STDIN_FILENO);
   ASSERT_TRUE(supervisor

@@ -64,22 +64,27 @@ absl::Status Supervisor::GaveUp(const Process& process, const ExitResult& end) c
                                          ") ends:\n  ", absl::StrJoin(lines, "\n  ")));
 }
 
+// Whatever is wrong with one, the others are looked after: whoever stops them waits for their ends.
 absl::Status Supervisor::Tick(absl::Time now, std::vector<ProcessEvent>* events) {
+  absl::Status status;
   for (Process& process : processes_) {
-    if (process.child) {
-      const auto end = process.child->Wait(absl::InfinitePast());
-      if (!end.ok()) continue;  // DEADLINE_EXCEEDED: it lives
-      process.child.reset();
-      if (process.stopping) continue;
-      const auto delay = process.policy.OnExit(now - process.started, *end);
-      if (!delay) return GaveUp(process, *end);
-      process.restart_at = now + *delay;
-      events->push_back({process.spec.name, *end, *delay});
-    }
-    if (!process.child && !process.stopping && process.restart_at <= now) {
-      MP_RETURN_IF_ERROR(Spawn(&process, now));
-    }
+    if (process.child) status.Update(Reap(&process, now, events));
+    if (process.child || process.stopping || process.restart_at > now) continue;
+    process.restart_at = absl::InfiniteFuture();  // what does not start is not tried again
+    status.Update(Spawn(&process, now));
   }
+  return status;
+}
+
+absl::Status Supervisor::Reap(Process* process, absl::Time now, std::vector<ProcessEvent>* events) {
+  const auto end = process->child->Wait(absl::InfinitePast());
+  if (!end.ok()) return absl::OkStatus();  // DEADLINE_EXCEEDED: it lives
+  process->child.reset();
+  if (process->stopping) return absl::OkStatus();
+  const auto delay = process->policy.OnExit(now - process->started, *end);
+  if (!delay) return GaveUp(*process, *end);
+  process->restart_at = now + *delay;
+  events->push_back({process->spec.name, *end, *delay});
   return absl::OkStatus();
 }
 

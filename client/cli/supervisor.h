@@ -79,6 +79,7 @@ class Supervisor {
     bool stopping = false;
   };
   absl::Status Spawn(Process* process, absl::Time now);
+  absl::Status Reap(Process* process, absl::Time now, std::vector<ProcessEvent>* events);
   absl::Status GaveUp(const Process& process, const ExitResult& end) const;
 
   int lock_fd_;
