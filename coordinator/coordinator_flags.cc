@@ -16,6 +16,23 @@ void AddJoinFlags(CLI::App* app, Flags* flags) {
       ->capture_default_str();
 }
 
+void AddServiceAccountFlags(CLI::App* app, ServiceAccountOptions* accounts) {
+  app->add_option("--service-account-keys", accounts->keys,
+                  "Lets pods of a Kubernetes cluster join by their service accounts: the cluster's "
+                  "keys, a file or an https:// address such as "
+                  "https://kubernetes.default.svc/openid/v1/jwks (docs/kubernetes.md)");
+  app->add_option("--service-account-issuer", accounts->claims.issuer,
+                  "The cluster, as its tokens name it: the API server's --service-account-issuer");
+  app->add_option("--service-account-audience", accounts->claims.audience,
+                  "Whom these tokens must be for")
+      ->capture_default_str();
+  app->add_option("--service-account-keys-ca", accounts->authority,
+                  "PEM file of the authority that the address of the keys is trusted by (default: "
+                  "the system's)");
+  app->add_option("--service-account-keys-token", accounts->token,
+                  "File with the bearer token that the address of the keys asks for");
+}
+
 void AddServingFlags(FlagTable* table, Flags* flags) {
   CLI::App* app = &table->app();
   table->Required(
@@ -56,6 +73,7 @@ void AddServingFlags(FlagTable* table, Flags* flags) {
                   "Folder with ca.crt, tls.crt and tls.key, as init-pki makes it; needed to listen "
                   "on an address that is not loopback");
   AddJoinFlags(app, flags);
+  AddServiceAccountFlags(app, &flags->service_accounts);
 }
 
 void AddLiveFlags(FlagTable* table, Flags* flags) {

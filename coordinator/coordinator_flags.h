@@ -28,6 +28,7 @@ struct Flags {
   std::string worker_authority;
   double worker_certificate_days =
       absl::ToDoubleHours(ServerOptions().worker_certificate_life) / 24;
+  ServiceAccountOptions service_accounts;
   LogLimits logs;
   double bin_days = absl::ToDoubleHours(StoreOptions().bin_time) / 24;
   size_t max_job_bytes = CoordinatorOptions().most_job_bytes;

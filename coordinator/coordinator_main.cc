@@ -95,6 +95,7 @@ absl::StatusOr<ServerOptions> MakeServerOptions(const Flags& flags, const LiveSe
   options.tls_dir = flags.tls_dir;
   options.worker_authority = flags.worker_authority;
   options.worker_certificate_life = absl::Hours(24 * flags.worker_certificate_days);
+  options.service_accounts = flags.service_accounts;
   options.http = flags.http;
   if (!flags.webhooks.empty()) {
     MP_ASSIGN_OR_RETURN(options.webhooks, ReadWebhooks(flags.webhooks));

@@ -35,9 +35,13 @@ void AddPlaceFlags(FlagTable* table, Flags* flags) {
                  "folder with this worker's ca.crt, tls.crt and tls.key, as `milepost-coordinator "
                  "init-pki` makes it, or as it is made with a join token (default: tls in the data "
                  "dir, where there is one, or a token)");
-  app.add_option("--join-token-file", flags->join_token_file,
-                 "what `milepost worker token create` printed: this host makes a key, gets a "
-                 "certificate for it and renews that; MILEPOST_JOIN_TOKEN is the same as text");
+  app.add_option(
+      "--join-token-file", flags->join_token_file,
+      "what `milepost worker token create` printed: this host makes a key, gets a "
+      "certificate for it and renews that; MILEPOST_JOIN_TOKEN is the same as text. Or the "
+      "token of a Kubernetes service account, as the cluster puts it into a pod");
+  app.add_option("--join-authority", flags->join_authority,
+                 "PEM file: whom to trust while joining, where the token file does not say");
   table->Required(app.add_option("--data-dir", options.data_dir,
                                  "where the worker keeps its id; made if not there"));
   app.add_option("--memory-dir", options.memory_dir,
@@ -147,19 +151,29 @@ std::string TakeJoinToken() {
   return text;
 }
 
-absl::StatusOr<std::optional<JoinToken>> JoinTokenOf(const std::string& path) {
-  std::string text = TakeJoinToken();
-  std::string from = kJoinTokenVariable;
-  if (!path.empty()) {
-    from = absl::StrCat("--join-token-file: ", path);
-    auto read = ReadRegularFile(path, kMostJoinTokenBytes);
-    if (!read.ok()) return Annotate(read.status(), "--join-token-file");
-    text = *std::move(read);
-  }
-  if (text.empty() && path.empty()) return std::nullopt;
+absl::StatusOr<JoinToken> ReadJoinToken(const std::string& path) {
+  MP_ASSIGN_OR_RETURN(const std::string text, ReadRegularFile(path, kMostJoinTokenBytes));
   auto token = ParseJoinToken(text);
-  if (!token.ok()) return Annotate(token.status(), from);
-  return *std::move(token);
+  if (!token.ok()) return Annotate(token.status(), path);
+  return token;
+}
+
+// Empty where there is neither a file nor the variable. A file is read anew each time; once it is
+// gone, what it had at first counts.
+absl::StatusOr<JoinTokenSource> JoinTokenOf(const std::string& path) {
+  const std::string text = TakeJoinToken();
+  if (!path.empty()) {
+    auto first = ReadJoinToken(path);
+    if (!first.ok()) return Annotate(first.status(), "--join-token-file");
+    return [path, first = *std::move(first)] {
+      auto token = ReadJoinToken(path);
+      return token.ok() ? *std::move(token) : first;
+    };
+  }
+  if (text.empty()) return JoinTokenSource();
+  auto token = ParseJoinToken(text);
+  if (!token.ok()) return Annotate(token.status(), kJoinTokenVariable);
+  return [token = *std::move(token)] { return token; };
 }
 
 absl::StatusOr<std::map<std::string, std::string>> LabelsOf(
@@ -227,7 +241,7 @@ absl::StatusOr<AgentOptions> AgentOptionsOf(const Flags& flags) {
 
 absl::StatusOr<std::optional<JoinOptions>> JoinOptionsOf(const Flags& flags,
                                                          AgentOptions* options) {
-  MP_ASSIGN_OR_RETURN(std::optional<JoinToken> token, JoinTokenOf(flags.join_token_file));
+  MP_ASSIGN_OR_RETURN(JoinTokenSource token, JoinTokenOf(flags.join_token_file));
   const std::string own = absl::StrCat(options->data_dir, "/tls");
   if (options->tls_dir.empty() &&
       (token || std::filesystem::exists(TlsFolder(own).certificate()))) {
@@ -237,7 +251,8 @@ absl::StatusOr<std::optional<JoinOptions>> JoinOptionsOf(const Flags& flags,
   JoinOptions join = {.coordinator = options->coordinator,
                       .tls_dir = options->tls_dir,
                       .id = options->id,
-                      .token = std::move(token)};
+                      .token = std::move(token),
+                      .authority = flags.join_authority};
   if (join.id.empty()) {
     MP_ASSIGN_OR_RETURN(join.id, StoredWorkerId(options->data_dir));
   }

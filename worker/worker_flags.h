@@ -19,7 +19,7 @@ struct Flags {
 
   AgentOptions options;  // as far as no flag below is for it
   std::string cores, gpus, log_level = "info";
-  std::string join_token_file;
+  std::string join_token_file, join_authority;
   WorkerPagesOptions pages;  // none where it has no address
   std::vector<std::string> labels, write_roots, data_roots;
   double stop_seconds = 60, spot_seconds = 0, hang_seconds = 0;

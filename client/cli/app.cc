@@ -614,10 +614,11 @@ void Tree::AddWorker() {
   CLI::App* group = Group("worker", "Look at the hosts that train");
   Limit(Connected(Command(group, "list", "All workers",
                           [this] { return WorkerListCommand(global_, limit_); })));
-  Connected(Command(group, "describe", "One worker: its slots and what they do",
-                    [this] { return ForEachName(WorkerDescribeCommand); }))
-      ->add_option("workers", names_, "workers/a or a")
-      ->required();
+  const auto several = [this](CLI::App* command) {
+    command->add_option("workers", names_, "workers/a or a")->required();
+  };
+  several(Connected(Command(group, "describe", "One worker: its slots and what they do",
+                            [this] { return ForEachName(WorkerDescribeCommand); })));
   CLI::App* drain =
       Connected(Command(group, "drain", "Have a worker's jobs move elsewhere, and give it no more",
                         [this] { return WorkerDrainCommand(global_, drain_); }));
@@ -626,15 +627,11 @@ void Tree::AddWorker() {
   Seconds(drain, "--deadline", &drain_.deadline_seconds,
           "jobs may go on for 30m, 2h, ...; then they save a checkpoint and move (default: now)");
   drain->add_flag("--monitor", drain_.monitor, "wait until it is drained");
-  Connected(Command(group, "resume", "Take a drained worker back",
-                    [this] { return ForEachName(WorkerResumeCommand); }))
-      ->add_option("workers", names_, "workers/a or a")
-      ->required();
-  Connected(Command(group, "delete", "Forget a worker that is DOWN and does not come back",
-                    [this] { return ForEachName(WorkerDeleteCommand); }),
-            {"table", "name"})
-      ->add_option("workers", names_, "workers/a or a")
-      ->required();
+  several(Connected(Command(group, "resume", "Take a drained worker back",
+                            [this] { return ForEachName(WorkerResumeCommand); })));
+  several(Connected(Command(group, "delete", "Forget a worker that is DOWN and does not come back",
+                            [this] { return ForEachName(WorkerDeleteCommand); }),
+                    {"table", "name"}));
   CLI::App* token = group->add_subcommand("token", "Let hosts join by themselves");
   token->require_subcommand(1);
   CLI::App* create = Connected(Command(token, "create", "Make a join token and print it, this once",
@@ -646,6 +643,8 @@ void Tree::AddWorker() {
       ->capture_default_str();
   create->add_option("--name", join_.worker_pattern, "only workers called so: gpu-*");
   Many(create, "--from", &join_.addresses, "only from these addresses: 10.0.0.0/8");
+  create->add_option("--service-account", join_.service_account,
+                     "NAMESPACE/NAME in Kubernetes, whose pods join without a secret of ours");
   Limit(Connected(Command(token, "list", "All join tokens",
                           [this] { return JoinTokenListCommand(global_, limit_); })));
   Connected(Command(token, "revoke", "Let no more hosts join with it, at once",

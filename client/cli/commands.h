@@ -232,6 +232,7 @@ struct JoinTokenOptions {
   int uses = 1;                       // 0: any number
   std::string worker_pattern;
   std::vector<std::string> addresses;
+  std::string service_account;
 };
 // The token and whom who joins is to trust alone on stdout.
 int JoinTokenCreateCommand(const GlobalOptions& global, const JoinTokenOptions& options);

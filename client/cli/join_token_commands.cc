@@ -26,6 +26,9 @@ std::string UsesText(const v1::JoinToken& token) {
 // "any host" or whom it is bound to.
 std::string WhoJoins(const v1::JoinToken& token) {
   std::string who = token.worker_pattern().empty() ? "any host" : token.worker_pattern();
+  if (!token.service_account().empty()) {
+    absl::StrAppend(&who, " by service account ", token.service_account());
+  }
   if (!token.addresses().empty()) {
     absl::StrAppend(&who, " from ", absl::StrJoin(token.addresses(), ", "));
   }
@@ -37,8 +40,8 @@ std::string DescribeToken(const v1::JoinToken& token) {
                            : token.uses() == 1 ? "one host"
                                                : absl::StrCat(token.uses(), " hosts");
   return absl::StrCat(token.name(), ": ", uses, " may join", " pool ", Printable(token.pool()),
-                      " until ", TimeText(token.expire_time()), " (", WhoJoins(token),
-                      "); shown this once");
+                      " until ", TimeText(token.expire_time()), " (", WhoJoins(token), ")",
+                      token.service_account().empty() ? "; shown this once" : "");
 }
 
 }  // namespace
@@ -50,14 +53,23 @@ int JoinTokenCreateCommand(const GlobalOptions& global, const JoinTokenOptions& 
   request.set_pool(options.pool);
   request.set_uses(options.uses);
   request.set_worker_pattern(options.worker_pattern);
+  request.set_service_account(options.service_account);
   request.mutable_addresses()->Assign(options.addresses.begin(), options.addresses.end());
   *request.mutable_expire_time() =
       ToProto(absl::Now() + absl::Seconds(options.ttl_seconds.value_or(kDefaultJoinTtlSeconds)));
   const auto made = access->join_tokens().Create(request);
   if (!made.ok()) return Fail(made.status());
+  const bool has_secret = !made->secret().empty();
   Print(AsMessage(global) ? RenderMessage(*made, global.output)
-                          : absl::StrCat(made->secret(), "\n", made->authority()));
+        : has_secret      ? absl::StrCat(made->secret(), "\n", made->authority())
+                          : made->authority());
   Note(DescribeToken(made->token()));
+  if (!has_secret) {
+    Hint(
+        "in each pod: milepost-worker --join-token-file the token that the cluster projects, "
+        "--join-authority what was printed (docs/kubernetes.md)");
+    return kExitOk;
+  }
   Hint(absl::StrCat("on each host, with what was printed in a file: milepost-worker --coordinator ",
                     access->address(), " --data-dir DIR --join-token-file FILE"));
   return kExitOk;

@@ -24,6 +24,7 @@
 #include "coordinator/rpc/coordinator.h"
 #include "coordinator/security/join_table.h"
 #include "coordinator/security/principal.h"
+#include "coordinator/security/service_accounts.h"
 #include "coordinator/store/checkpoint_store.h"
 #include "coordinator/store/store.h"
 
@@ -295,6 +296,11 @@ absl::StatusOr<v1::Principal> Gate::Identify(const grpc::AuthContext& connection
     }
     if (joins_ != nullptr && JoinTable::IsJoinToken(authorization)) {
       return joins_->Authenticate(authorization, absl::Now());
+    }
+    if (joins_ != nullptr && accounts_ != nullptr && IsAccountToken(authorization)) {
+      MP_ASSIGN_OR_RETURN(const ServiceAccount account,
+                          accounts_->Identify(authorization, absl::Now()));
+      return joins_->AuthenticateAccount(account, absl::Now());
     }
     return tokens_->Authenticate(authorization, absl::Now());
   }

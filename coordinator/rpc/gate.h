@@ -41,6 +41,7 @@ namespace milepost::coordinator {
 class Coordinator;
 class Gate;
 class JoinTable;
+class ServiceAccounts;
 
 // What a call is about.
 struct Subject {
@@ -131,8 +132,9 @@ class GateCall {
 
 struct GateOptions {
   bool tls = false;
-  std::string denied_workers;  // the file; empty: none is denied
-  JoinTable* joins = nullptr;  // outlives the gate; null: no join token is known
+  std::string denied_workers;           // the file; empty: none is denied
+  JoinTable* joins = nullptr;           // outlives the gate; null: no join token is known
+  ServiceAccounts* accounts = nullptr;  // the same; null: no service account's token is
   Limits limits;
 };
 
@@ -145,6 +147,7 @@ class Gate {
         audit_(audit),
         tls_(options.tls),
         joins_(options.joins),
+        accounts_(options.accounts),
         denied_(options.denied_workers),
         limiter_(options.limits) {}
 
@@ -184,6 +187,7 @@ class Gate {
   AuditLog* const audit_;
   const bool tls_;
   JoinTable* const joins_;
+  ServiceAccounts* const accounts_;
   mutable DenyList denied_;
   RateLimiter limiter_;
   RateLimiter rank_limiter_{kRankLimits};

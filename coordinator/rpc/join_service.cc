@@ -35,9 +35,12 @@ absl::Status CheckSize(const std::string& request) {
 
 class JoinServiceImpl : public v1::JoinService::Service {
  public:
-  JoinServiceImpl(Coordinator* coordinator, Gate* gate, JoinTable* joins,
-                  const WorkerAuthority* authority)
-      : coordinator_(coordinator), gate_(gate), joins_(joins), authority_(authority) {}
+  JoinServiceImpl(Coordinator* coordinator, Gate* gate, const JoinServiceOptions& options)
+      : coordinator_(coordinator),
+        gate_(gate),
+        joins_(options.joins),
+        authority_(options.authority),
+        knows_accounts_(options.knows_accounts) {}
 
   grpc::Status CreateJoinToken(grpc::ServerContext* context,
                                const v1::CreateJoinTokenRequest* request,
@@ -99,6 +102,11 @@ class JoinServiceImpl : public v1::JoinService::Service {
   absl::Status Create(const v1::CreateJoinTokenRequest& request, GateCall& call,
                       v1::CreateJoinTokenResponse* response) {
     MP_RETURN_IF_ERROR(CheckSigns());
+    if (!request.service_account().empty() && !knows_accounts_) {
+      return Refusal(v1::ERROR_REASON_NO_WORKER_AUTHORITY, "",
+                     "this coordinator knows no cluster's service accounts: start it with "
+                     "--service-account-keys");
+    }
     MP_ASSIGN_OR_RETURN(std::string trusted, authority_->Trusted());
     MP_ASSIGN_OR_RETURN(*response, joins_->Create(request, call.principal(), absl::Now()));
     response->set_authority(std::move(trusted));
@@ -164,13 +172,14 @@ class JoinServiceImpl : public v1::JoinService::Service {
   Gate* const gate_;
   JoinTable* const joins_;
   const WorkerAuthority* const authority_;
+  const bool knows_accounts_;
 };
 
 }  // namespace
 
 std::unique_ptr<grpc::Service> MakeJoinService(Coordinator* coordinator, Gate* gate,
-                                               JoinTable* joins, const WorkerAuthority* authority) {
-  return std::make_unique<JoinServiceImpl>(coordinator, gate, joins, authority);
+                                               const JoinServiceOptions& options) {
+  return std::make_unique<JoinServiceImpl>(coordinator, gate, options);
 }
 
 }  // namespace milepost::coordinator

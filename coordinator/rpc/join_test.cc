@@ -10,6 +10,7 @@
 #include "common/pki/certificate.h"
 #include "coordinator/rpc/fake_worker.h"
 #include "coordinator/rpc/secure_server.h"
+#include "coordinator/security/fake_cluster_keys.h"
 
 namespace milepost::coordinator {
 namespace {
@@ -101,6 +102,64 @@ TEST_F(JoinTest, AHostJoinsItsPoolAndRenews) {
   EXPECT_EQ(renewed.pool(), "a100");
   EXPECT_NE(renewed.certificate(), made.certificate());
   EXPECT_TRUE(CheckKeyIsOf(renewed.certificate(), host.key).ok());
+}
+
+// A pod shows the token of its service account.
+TEST_F(JoinTest, AServiceAccountJoinsThePoolThatItIsFor) {
+  const FakeClusterKeys cluster("a"), stranger("a");
+  options_.service_accounts.keys = dir_ + "/jwks.json";
+  options_.service_accounts.claims.issuer = FakeClusterKeys::kIssuer;
+  ASSERT_TRUE(WriteFileAtOnce(options_.service_accounts.keys, cluster.Jwks(), kPublicMode).ok());
+  Start();
+  const absl::Time now = absl::Now();
+  const Endpoint pod = User(cluster.Token("ml", "h100", now));
+  const absl::Status too_early = Join(NewHost("gpu-01"), pod);
+  EXPECT_TRUE(absl::IsUnauthenticated(too_early)) << too_early;
+  EXPECT_THAT(too_early.message(), HasSubstr("--service-account ml/h100"));
+
+  v1::CreateJoinTokenRequest request = Pool("h100");
+  request.set_service_account("ml/h100");
+  request.set_worker_pattern("gpu-*");
+  const v1::CreateJoinTokenResponse token = MakeJoinToken(request);
+  EXPECT_EQ(token.secret(), "");
+  EXPECT_EQ(token.token().service_account(), "ml/h100");
+  v1::WorkerCertificate made;
+  const absl::Status joined = Join(NewHost("gpu-01"), pod, &made);
+  ASSERT_TRUE(joined.ok()) << joined;
+  EXPECT_EQ(made.pool(), "h100");
+
+  // Nothing else by it: what a join token is bound to, it is bound to as well.
+  EXPECT_TRUE(absl::IsPermissionDenied(FromGrpcStatus(WhoAmI(pod))));
+  EXPECT_TRUE(absl::IsPermissionDenied(Join(NewHost("cpu-01"), pod)));
+  for (const std::string& other :
+       {cluster.Token("ml", "other", now), cluster.Token("h100", "ml", now),
+        stranger.Token("ml", "h100", now), cluster.Token("ml", "h100", now - absl::Hours(2))}) {
+    EXPECT_TRUE(absl::IsUnauthenticated(Join(NewHost("gpu-02"), User(other))));
+  }
+  grpc::ClientContext context;
+  v1::RevokeJoinTokenRequest revoke;
+  revoke.set_name(token.token().name());
+  v1::JoinToken revoked;
+  ASSERT_TRUE(v1::JoinService::NewStub(MakeChannel(User(AdminToken())))
+                  ->RevokeJoinToken(&context, revoke, &revoked)
+                  .ok());
+  EXPECT_EQ(ReasonOf(Join(NewHost("gpu-03"), pod)), v1::ERROR_REASON_TOKEN_REVOKED);
+}
+
+TEST_F(JoinTest, WithoutAClustersKeysNoServiceAccountJoins) {
+  v1::CreateJoinTokenRequest request = Pool("h100");
+  request.set_service_account("ml/h100");
+  *request.mutable_expire_time() = ToProto(absl::Now() + absl::Hours(1));
+  grpc::ClientContext context;
+  v1::CreateJoinTokenResponse made;
+  const absl::Status status =
+      FromGrpcStatus(v1::JoinService::NewStub(MakeChannel(User(AdminToken())))
+                         ->CreateJoinToken(&context, request, &made));
+  EXPECT_EQ(ReasonOf(status), v1::ERROR_REASON_NO_WORKER_AUTHORITY) << status;
+  EXPECT_THAT(status.message(), HasSubstr("--service-account-keys"));
+  const FakeClusterKeys cluster("a");
+  EXPECT_TRUE(absl::IsUnauthenticated(
+      Join(NewHost("gpu-01"), User(cluster.Token("ml", "h100", absl::Now())))));
 }
 
 // All methods by a join token: access_test.cc.

@@ -101,7 +101,11 @@ absl::Status CoordinatorServer::OpenJoins(const ServerOptions& options) {
   MP_ASSIGN_OR_RETURN(std::vector<v1::JoinTokenRecord> tokens, store_->LoadJoinTokens());
   MP_ASSIGN_OR_RETURN(std::vector<v1::JoinedWorkerRecord> workers, store_->LoadJoined());
   joins_ = std::make_unique<JoinTable>(stored_joins_.get(), std::move(tokens), std::move(workers));
-  if (options.worker_authority.empty()) return absl::OkStatus();
+  if (options.worker_authority.empty()) {
+    if (options.service_accounts.keys.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "--service-account-keys: needs --worker-authority, for the certificates of who joins");
+  }
   if (options.tls_dir.empty()) {
     return absl::InvalidArgumentError(
         "--worker-authority: needs --tls: without it no worker has a certificate");
@@ -111,6 +115,8 @@ absl::Status CoordinatorServer::OpenJoins(const ServerOptions& options) {
                                              .tls_dir = options.tls_dir,
                                              .lifetime = options.worker_certificate_life}));
   authority_ = std::make_unique<WorkerAuthority>(std::move(authority));
+  if (options.service_accounts.keys.empty()) return absl::OkStatus();
+  MP_ASSIGN_OR_RETURN(accounts_, ServiceAccounts::Open(options.service_accounts));
   return absl::OkStatus();
 }
 
@@ -131,7 +137,8 @@ absl::Status CoordinatorServer::OpenGate(const ServerOptions& options) {
     MP_ASSIGN_OR_RETURN(audit_, AuditLog::Open({.path = audit}));
   }
   MP_RETURN_IF_ERROR(OpenJoins(options));
-  GateOptions gate{.tls = tls, .joins = joins_.get(), .limits = options.limits};
+  GateOptions gate{
+      .tls = tls, .joins = joins_.get(), .accounts = accounts_.get(), .limits = options.limits};
   if (tls) gate.denied_workers = absl::StrCat(options.tls_dir, "/", kDeniedWorkersFile);
   gate_ = std::make_unique<Gate>(coordinator_.get(), tokens_.get(), audit_.get(), gate);
   return absl::OkStatus();
@@ -219,8 +226,10 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   Coordinator* coordinator = server->coordinator_.get();
   Gate* gate = server->gate_.get();
   rpc.services.push_back(MakeAuthService(gate));
-  rpc.services.push_back(
-      MakeJoinService(coordinator, gate, server->joins_.get(), server->authority_.get()));
+  rpc.services.push_back(MakeJoinService(coordinator, gate,
+                                         {.joins = server->joins_.get(),
+                                          .authority = server->authority_.get(),
+                                          .knows_accounts = server->accounts_ != nullptr}));
   rpc.services.push_back(MakeJobService(coordinator, gate));
   rpc.services.push_back(MakeQueueService(coordinator, gate));
   rpc.services.push_back(MakeTemplateService(server->templates_.get(), gate));

@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "coordinator/rpc/coordinator.h"
 #include "coordinator/security/rate_limiter.h"
+#include "coordinator/security/service_accounts.h"
 #include "coordinator/store/store.h"
 #include "coordinator/webhooks/webhook_file.h"
 
@@ -37,6 +38,9 @@ struct ServerOptions {
   // token. Empty: none is signed. Needs tls_dir.
   std::string worker_authority;
   absl::Duration worker_certificate_life = absl::Hours(24 * 7);
+  // The cluster whose service accounts' tokens stand for join tokens. Without `keys` none do. Needs
+  // worker_authority.
+  ServiceAccountOptions service_accounts;
   Limits limits;  // of each caller; not on loopback without TLS
   // Where calls that change something and refusals are written; empty: with TLS audit.log in the
   // store's folder, else nowhere.
@@ -98,6 +102,7 @@ class CoordinatorServer {
   std::unique_ptr<TokenTable> tokens_;
   std::unique_ptr<StoredJoins> stored_joins_;
   std::unique_ptr<JoinTable> joins_;
+  std::unique_ptr<ServiceAccounts> accounts_;
   std::unique_ptr<WorkerAuthority> authority_;
   std::unique_ptr<TemplateTable> templates_;
   std::unique_ptr<AuditLog> audit_;

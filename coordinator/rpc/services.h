@@ -24,9 +24,13 @@ std::unique_ptr<grpc::Service> MakeWorkerService(Coordinator* coordinator, Gate*
 std::unique_ptr<grpc::Service> MakeRendezvousService(Coordinator* coordinator, Gate* gate);
 std::unique_ptr<grpc::Service> MakeCheckpointService(Coordinator* coordinator, Gate* gate);
 std::unique_ptr<grpc::Service> MakeAuthService(Gate* gate);
-// `authority` null: it has no key, and nobody joins.
+struct JoinServiceOptions {
+  JoinTable* joins = nullptr;
+  const WorkerAuthority* authority = nullptr;  // null: it has no key, and nobody joins
+  bool knows_accounts = false;                 // a cluster's service accounts may join
+};
 std::unique_ptr<grpc::Service> MakeJoinService(Coordinator* coordinator, Gate* gate,
-                                               JoinTable* joins, const WorkerAuthority* authority);
+                                               const JoinServiceOptions& options);
 std::unique_ptr<grpc::Service> MakeTemplateService(TemplateTable* templates, Gate* gate);
 
 }  // namespace milepost::coordinator

@@ -83,6 +83,11 @@ absl::Status CheckCreate(const v1::CreateJoinTokenRequest& request, absl::Time n
   for (const std::string& range : request.addresses()) {
     MP_RETURN_IF_ERROR(Annotate(AddressRange::Parse(range).status(), "addresses"));
   }
+  if (!request.service_account().empty() && !IsServiceAccountName(request.service_account())) {
+    return absl::InvalidArgumentError(
+        "service_account: must be NAMESPACE/NAME of a Kubernetes service account, such as "
+        "ml/milepost-h100");
+  }
   if (!IsSet(request.expire_time())) {
     return absl::InvalidArgumentError("expire_time: is required: a join token ends");
   }
@@ -141,6 +146,26 @@ absl::StatusOr<v1::Principal> JoinTable::Authenticate(absl::string_view text, ab
   return principal;
 }
 
+absl::StatusOr<v1::Principal> JoinTable::AuthenticateAccount(const ServiceAccount& account,
+                                                             absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  absl::Status problem = Refusal(
+      v1::ERROR_REASON_TOKEN_UNKNOWN, "",
+      absl::StrCat("no join token is for the service account ", account.name,
+                   ": `milepost worker token create --service-account ", account.name, "`"));
+  for (const auto& [name, record] : tokens_) {
+    const v1::JoinToken& token = record.token();
+    if (token.service_account() != account.name) continue;
+    problem = StillGood(token, now);
+    if (!problem.ok()) continue;
+    v1::Principal principal = JoinerPrincipal(name);
+    *principal.mutable_expire_time() =
+        ToProto(std::min(account.expire, FromProto(token.expire_time())));
+    return principal;
+  }
+  return problem;
+}
+
 absl::Status JoinTable::CheckHolds(const std::string& name, absl::Time now) {
   absl::MutexLock lock(&mutex_);
   const auto found = tokens_.find(name);
@@ -154,6 +179,19 @@ absl::StatusOr<v1::JoinTokenRecord> JoinTable::Find(const std::string& name) {
   if (found != tokens_.end()) return found->second;
   return Refusal(v1::ERROR_REASON_JOIN_TOKEN_NOT_FOUND, name,
                  absl::StrCat("there is no join token '", CutUtf8(name, 100), "'"));
+}
+
+absl::Status JoinTable::CheckAccountIsFree(const std::string& account, absl::Time now) {
+  if (account.empty()) return absl::OkStatus();
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [name, record] : tokens_) {
+    if (record.token().service_account() != account || EndOfJoin(record.token()) <= now) continue;
+    return Refusal(
+        v1::ERROR_REASON_SERVICE_ACCOUNT_TAKEN, name,
+        absl::StrCat(name, " is for the service account ", account, ", of pool ",
+                     record.token().pool(), ": `milepost worker token revoke ", name, "` first"));
+  }
+  return absl::OkStatus();
 }
 
 // The longest ended one goes.
@@ -185,8 +223,10 @@ absl::StatusOr<v1::CreateJoinTokenResponse> JoinTable::Create(
   MP_RETURN_IF_ERROR(CheckCreate(request, now));
   const NewToken made = MakeToken(TokenKind::kJoin);
   v1::JoinTokenRecord record;
-  record.set_sha256(made.sha256);
+  const bool has_secret = request.service_account().empty();
+  if (has_secret) record.set_sha256(made.sha256);
   v1::JoinToken* token = record.mutable_token();
+  token->set_service_account(request.service_account());
   token->set_name(NameOf(made.id));
   token->set_pool(request.pool());
   token->set_uses(request.uses());
@@ -196,11 +236,12 @@ absl::StatusOr<v1::CreateJoinTokenResponse> JoinTable::Create(
   *token->mutable_expire_time() = request.expire_time();
   token->set_creator(creator.name());
   absl::MutexLock writing(&writing_);
+  MP_RETURN_IF_ERROR(CheckAccountIsFree(request.service_account(), now));
   MP_RETURN_IF_ERROR(MakeRoomForToken(now));
   MP_RETURN_IF_ERROR(records_->Put(record));
   v1::CreateJoinTokenResponse response;
   *response.mutable_token() = *token;
-  response.set_secret(made.text);
+  if (has_secret) response.set_secret(made.text);
   absl::MutexLock lock(&mutex_);
   tokens_[record.token().name()] = std::move(record);
   return response;

@@ -88,6 +88,36 @@ TEST_F(JoinTableTest, HostsJoinThePoolAsOftenAsTheTokenSays) {
   EXPECT_EQ(table_->List("", 10).at(0).used(), 2);
 }
 
+TEST_F(JoinTableTest, AServiceAccountStandsForOneTokenThatHolds) {
+  v1::CreateJoinTokenRequest request = Request("h100", 0);
+  for (const char* bad : {"h100", "ml/", "/h100", "ml/a/b", "ML/a", "ml/a b"}) {
+    request.set_service_account(bad);
+    EXPECT_TRUE(
+        absl::IsInvalidArgument(table_->Create(request, LocalPrincipal(), kJoinNow).status()))
+        << bad;
+  }
+  request.set_service_account("ml/h100");
+  const std::string token = Make(request);
+  EXPECT_EQ(secret_, "") << "there is nothing to steal";
+  EXPECT_EQ(ReasonOf(table_->Create(request, LocalPrincipal(), kJoinNow).status()),
+            v1::ERROR_REASON_SERVICE_ACCOUNT_TAKEN);
+  Restart();
+  const ServiceAccount account = {.name = "ml/h100", .expire = kJoinNow + absl::Minutes(5)};
+  const auto who = table_->AuthenticateAccount(account, kJoinNow);
+  ASSERT_TRUE(who.ok()) << who.status();
+  EXPECT_EQ(who->name(), token);
+  EXPECT_EQ(FromProto(who->expire_time()), account.expire);
+  EXPECT_TRUE(absl::IsUnauthenticated(
+      table_->AuthenticateAccount({"ml/other", account.expire}, kJoinNow).status()));
+  EXPECT_EQ(*Join(token, Ask("gpu-01", "k1")), "h100");
+
+  ASSERT_TRUE(table_->Revoke(token, kJoinNow).ok());
+  EXPECT_EQ(ReasonOf(table_->AuthenticateAccount(account, kJoinNow).status()),
+            v1::ERROR_REASON_TOKEN_REVOKED);
+  const std::string next = Make(request);
+  EXPECT_EQ(table_->AuthenticateAccount(account, kJoinNow)->name(), next);
+}
+
 TEST_F(JoinTableTest, AnAnswerThatWasLostCostsNoUse) {
   const std::string token = Make(Request("a100", 1));
   ASSERT_TRUE(Join(token, Ask("gpu-01", "k1")).ok());

@@ -58,6 +58,14 @@ REFUSED = [
     (TOKEN + "kind: DaemonSet, replicas: 2}]}", ["/workers/pools/0/replicas"]),
     (TOKEN + "kind: DaemonSet, data: {size: 1Gi}}]}", ["/workers/pools/0/data/size"]),
     (TOKEN + "tlsSecretName: s}]}", ["/workers/pools/0"]),
+    (TOKEN + "joinServiceAccount: true}]}", ["/workers/pools/0"]),
+    (POOL + "joinServiceAccount: false}]}", ["/workers/pools/0/joinServiceAccount"]),
+    ("coordinator: {tls: {secretName: t}, serviceAccounts: {enabled: true}, "
+     "workerAuthoritySecretName: a}", ["coordinator.serviceAccounts.issuer"]),
+    ("coordinator: {tls: {secretName: t}, serviceAccounts: {enabled: true, issuer: i}}",
+     ["coordinator.workerAuthoritySecretName"]),
+    ("coordinator: {enabled: false}\nworkers: {coordinator: 'c:1', pools: "
+     "[{name: a, joinServiceAccount: true}]}", ["workers.authoritySecretName"]),
     (POOL + "gpus: 1}]}", ["joinTokenSecretName", "tlsSecretName"]),
     (POOL + "tlsSecretName: s, replicas: 2}]}", ["/workers/pools/0/replicas"]),
     (TOKEN + "}, {name: a, joinTokenSecretName: t}]}", ["two are called a"]),
@@ -70,7 +78,7 @@ BREAKS = [
     ("templates/coordinator.yaml", "replicas: {{ $of.replicas }}", "replicas: {{ $of.replicas }}x"),
     ("templates/coordinator.yaml", "{name: tmp, mountPath: /tmp}", "{name: temp, mountPath: /tmp}"),
     ("templates/workers.yaml", "maxUnavailable: {{", "maximumUnavailable: {{"),
-    ("templates/coordinator.yaml", "targetPort: grpc, appProtocol", "targetPort: rpc, appProtocol"),
+    ("templates/coordinator.yaml", "targetPort: grpc, protocol", "targetPort: rpc, protocol"),
 ]
 
 

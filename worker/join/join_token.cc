@@ -12,11 +12,21 @@ namespace {
 
 constexpr absl::string_view kPrefix = "mpj_";
 constexpr size_t kMostTokenBytes = 256;
+constexpr absl::string_view kAccountPrefix = "eyJ";  // {" in base64
+constexpr size_t kMostAccountTokenBytes = 8 << 10;
+
+bool HasOnly(absl::string_view line, absl::string_view others) {
+  return std::all_of(line.begin(), line.end(), [&](char c) {
+    return absl::ascii_isalnum(c) || absl::StrContains(others, c);
+  });
+}
 
 bool IsToken(absl::string_view line) {
-  return line.size() <= kMostTokenBytes && absl::StartsWith(line, kPrefix) &&
-         std::all_of(line.begin(), line.end(),
-                     [](char c) { return absl::ascii_isalnum(c) || c == '_'; });
+  if (absl::StartsWith(line, kAccountPrefix)) {
+    return line.size() <= kMostAccountTokenBytes && HasOnly(line, "-_.") &&
+           std::count(line.begin(), line.end(), '.') == 2;
+  }
+  return line.size() <= kMostTokenBytes && absl::StartsWith(line, kPrefix) && HasOnly(line, "_");
 }
 
 }  // namespace
@@ -28,7 +38,8 @@ absl::StatusOr<JoinToken> ParseJoinToken(absl::string_view text) {
   token.secret = std::string(absl::StripAsciiWhitespace(text.substr(0, end)));
   if (!IsToken(token.secret)) {
     return absl::InvalidArgumentError(
-        "the first line is no join token (mpj_...), as `milepost worker token create` prints it");
+        "the first line is no join token (mpj_...), as `milepost worker token create` prints it, "
+        "nor the token of a service account, as Kubernetes puts it into a pod");
   }
   if (end == absl::string_view::npos) return token;
   token.authority = std::string(absl::StripAsciiWhitespace(text.substr(end))) + "\n";

@@ -4,10 +4,12 @@
 //   -----BEGIN CERTIFICATE-----      the authority that signs the coordinator's certificate;
 //   ...                              may be left out where it comes in another way
 //
-// `milepost worker token create` prints it in this form. Pure.
+// `milepost worker token create` prints it in this form. Instead of a join token there may be the
+// token of a Kubernetes service account, as the cluster puts it into a pod ("eyJ..."). Pure.
 #ifndef MILEPOST_WORKER_JOIN_JOIN_TOKEN_H_
 #define MILEPOST_WORKER_JOIN_JOIN_TOKEN_H_
 
+#include <functional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -20,7 +22,10 @@ struct JoinToken {
   std::string authority;  // PEM; empty: none came with it
 };
 
-// INVALID_ARGUMENT: the first line is no join token, or what follows is no certificate. Says
+// Reads it anew each time: a cluster replaces a service account's token before it ends.
+using JoinTokenSource = std::function<absl::StatusOr<JoinToken>()>;
+
+// INVALID_ARGUMENT: the first line is no such token, or what follows is no certificate. Says
 // nothing of the text itself, which is a secret.
 absl::StatusOr<JoinToken> ParseJoinToken(absl::string_view text);
 

@@ -59,12 +59,20 @@ absl::StatusOr<std::string> KeyOf(const TlsFolder& folder) {
 }
 
 // Whom to trust while joining: kept apart, as the folder's own may be newer than the token.
-absl::StatusOr<std::string> AuthorityToJoinWith(const TlsFolder& folder, const JoinToken& token) {
+absl::StatusOr<std::string> AuthorityToJoinWith(const JoinOptions& options, const TlsFolder& folder,
+                                                const JoinToken& token) {
+  if (!options.authority.empty()) {
+    MP_ASSIGN_OR_RETURN(const std::string text, ReadRegularFile(options.authority, kMostPemBytes));
+    MP_RETURN_IF_ERROR(Annotate(ReadCertificate(text).status(),
+                                absl::StrCat("--join-authority: ", options.authority)));
+    return options.authority;
+  }
   if (token.authority.empty()) {
     if (fs::exists(folder.authority())) return folder.authority();
     return absl::InvalidArgumentError(absl::StrCat(
         "the join token comes without the authority's certificate, which `milepost worker token "
-        "create` prints after it: give all of that, or put the certificate into ",
+        "create` prints after it: give all of that, or --join-authority, or put the certificate "
+        "into ",
         folder.authority()));
   }
   std::string path = absl::StrCat(folder.path, "/join-ca.crt");
@@ -110,17 +118,18 @@ absl::StatusOr<v1::WorkerCertificate> Ask(const Endpoint& endpoint, JoinCall<Req
 }
 
 absl::Status JoinOnce(const JoinOptions& options) {
+  MP_ASSIGN_OR_RETURN(const JoinToken token, options.token());
   const TlsFolder folder(options.tls_dir);
   MP_RETURN_IF_ERROR(MakeTlsFolder(folder.path));
   MP_ASSIGN_OR_RETURN(const std::string key, KeyOf(folder));
   MP_RETURN_IF_ERROR(CheckPrivateKeyMode(folder.key()));
-  MP_ASSIGN_OR_RETURN(const std::string authority, AuthorityToJoinWith(folder, *options.token));
+  MP_ASSIGN_OR_RETURN(const std::string authority, AuthorityToJoinWith(options, folder, token));
   v1::JoinWorkerRequest request;
   request.set_worker_id(options.id);
   auto made = MakeCertificateRequest(options.id, key);
   if (!made.ok()) return Annotate(made.status(), folder.key());
   request.set_certificate_request(*std::move(made));
-  MP_ASSIGN_OR_RETURN(auto credentials, UserCredentials(authority, options.token->secret));
+  MP_ASSIGN_OR_RETURN(auto credentials, UserCredentials(authority, token.secret));
   MP_ASSIGN_OR_RETURN(const v1::WorkerCertificate certificate,
                       Ask(Endpoint(options.coordinator, std::move(credentials)),
                           &v1::JoinService::Stub::JoinWorker, request));

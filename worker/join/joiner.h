@@ -1,7 +1,7 @@
 // How this host gets a worker's certificate with a join token, and keeps it from ending.
 //
 //   const JoinOptions options = {.coordinator = "head:7070", .tls_dir = dir + "/tls",
-//                                .id = "gpu-01", .token = token};
+//                                .id = "gpu-01", .token = [] { return token; }};
 //   MP_RETURN_IF_ERROR(JoinIfNeeded(options, pause));   // the folder has a good certificate
 //   CertificateRenewer renewer(options);                // and keeps it so
 //
@@ -11,7 +11,6 @@
 #define MILEPOST_WORKER_JOIN_JOINER_H_
 
 #include <functional>
-#include <optional>
 #include <string>
 #include <thread>
 
@@ -25,10 +24,13 @@
 namespace milepost::worker {
 
 struct JoinOptions {
-  std::string coordinator;         // host:port, or several with commas between
-  std::string tls_dir;             // made if it is not there
-  std::string id;                  // the worker's
-  std::optional<JoinToken> token;  // absent: a certificate is renewed, none is got anew
+  std::string coordinator;  // host:port, or several with commas between
+  std::string tls_dir;      // made if it is not there
+  std::string id;           // the worker's
+  JoinTokenSource token;    // empty: a certificate is renewed, none is got anew
+  // PEM file of whom to trust while joining, where the token does not say. Empty: the ca.crt that
+  // the folder has.
+  std::string authority;
 };
 
 // When a certificate is to be renewed: after half of its life, less up to a tenth of it, so

@@ -44,6 +44,17 @@ TEST(JoinTokenTest, IsALineAndACertificate) {
   }
 }
 
+TEST(JoinTokenTest, MayBeThatOfAServiceAccount) {
+  const std::string token = "eyJhbGciOiJFUzI1NiJ9.eyJpc3MiOiJqb2UifQ.DtEhU3_-x";
+  const auto parsed = ParseJoinToken(token + "\n");
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->secret, token);
+  for (const std::string& bad : {std::string("eyJhbGci.eyJpc3"), token + ".x", token + "\x01",
+                                 "eyJ." + std::string(9'000, 'a') + ".x"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(ParseJoinToken(bad).status()));
+  }
+}
+
 class JoinerTest : public coordinator::SecureServerTest {
  protected:
   JoinerTest() {
@@ -57,7 +68,10 @@ class JoinerTest : public coordinator::SecureServerTest {
     return {.coordinator = server_->address(),
             .tls_dir = dir_ + "/hosts/" + id,
             .id = id,
-            .token = JoinToken{made.secret(), made.authority()}};
+            .token = Always({made.secret(), made.authority()})};
+  }
+  static JoinTokenSource Always(JoinToken token) {
+    return [token = std::move(token)] { return token; };
   }
   std::string CertificateOf(const JoinOptions& options) {
     return *ReadRegularFile(options.tls_dir + "/tls.crt", 1 << 20);
@@ -85,7 +99,7 @@ TEST_F(JoinerTest, AHostWithATokenBecomesAWorker) {
   // The next start needs no token.
   const std::string before = CertificateOf(options);
   JoinOptions again = options;
-  again.token.reset();
+  again.token = nullptr;
   EXPECT_TRUE(JoinIfNeeded(again, kNever).ok());
   EXPECT_TRUE(JoinIfNeeded(options, kNever).ok());
   EXPECT_EQ(CertificateOf(options), before);
@@ -93,7 +107,7 @@ TEST_F(JoinerTest, AHostWithATokenBecomesAWorker) {
 
 TEST_F(JoinerTest, WithoutATokenTheMissingCertificateIsNamed) {
   JoinOptions options = Options("gpu-01");
-  options.token.reset();
+  options.token = nullptr;
   const absl::Status status = JoinIfNeeded(options, kNever);
   EXPECT_TRUE(absl::IsNotFound(status)) << status;
   EXPECT_THAT(status.message(), HasSubstr("ca.crt"));
@@ -121,18 +135,21 @@ TEST_F(JoinerTest, WhoIsToldToStopStops) {
 
 TEST_F(JoinerTest, ARefusalEndsIt) {
   JoinOptions options = Options("gpu-01");
-  options.token->secret.back() = options.token->secret.back() == '0' ? '1' : '0';
+  JoinToken token = *options.token();
+  token.secret.back() = token.secret.back() == '0' ? '1' : '0';
+  options.token = Always(token);
   absl::Status status = JoinIfNeeded(options, [](absl::Duration) { return true; });
   EXPECT_TRUE(absl::IsUnauthenticated(status)) << status;
   EXPECT_THAT(status.message(), HasSubstr("cannot join as gpu-01"));
-  EXPECT_EQ(std::string(status.message()).find(options.token->secret), std::string::npos);
+  EXPECT_EQ(std::string(status.message()).find(token.secret), std::string::npos);
 }
 
 // Nobody else is told the token.
 TEST_F(JoinerTest, ACoordinatorOfAnotherAuthorityGetsNothing) {
   JoinOptions options = Options("gpu-01");
   MakePki("other");
-  options.token->authority = *ReadRegularFile(dir_ + "/other/client/ca.crt", 1 << 20);
+  options.token =
+      Always({options.token()->secret, *ReadRegularFile(dir_ + "/other/client/ca.crt", 1 << 20)});
   EXPECT_TRUE(absl::IsCancelled(JoinIfNeeded(options, kNever)));
   grpc::ClientContext context;
   v1::ListJoinTokensResponse tokens;
@@ -145,10 +162,38 @@ TEST_F(JoinerTest, ACoordinatorOfAnotherAuthorityGetsNothing) {
 
 TEST_F(JoinerTest, ATokenWithoutItsAuthorityIsToldSo) {
   JoinOptions options = Options("gpu-01");
-  options.token->authority.clear();
+  options.token = Always({options.token()->secret, ""});
   const absl::Status status = JoinIfNeeded(options, kNever);
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(status.message(), HasSubstr("prints after it"));
+}
+
+TEST_F(JoinerTest, TheAuthorityMayComeInAFileOfItsOwn) {
+  JoinOptions options = Options("gpu-01");
+  options.token = Always({options.token()->secret, ""});
+  options.authority = dir_ + "/no.crt";
+  EXPECT_TRUE(absl::IsNotFound(JoinIfNeeded(options, kNever)));
+  options.authority = dir_ + "/pki/client/ca.crt";
+  EXPECT_TRUE(JoinIfNeeded(options, kNever).ok());
+  EXPECT_TRUE(LetsIn(options));
+}
+
+// A cluster replaces a service account's token before it ends.
+TEST_F(JoinerTest, EachTryReadsTheTokenAnew) {
+  JoinOptions options = Options("gpu-01");
+  const JoinToken good = *options.token();
+  options_.listen = server_->address();
+  server_.reset();
+  int reads = 0;
+  options.token = [&]() -> absl::StatusOr<JoinToken> {
+    return ++reads == 1 ? JoinToken{"mpj_0123456789ab_ff", good.authority} : good;
+  };
+  const absl::Status joined = JoinIfNeeded(options, [&](absl::Duration) {
+    Start();
+    return true;
+  });
+  EXPECT_TRUE(joined.ok()) << joined;
+  EXPECT_EQ(reads, 2);
 }
 
 TEST_F(JoinerTest, OneThatHasEndedIsGotAnewAndTheNewerAuthoritiesStay) {

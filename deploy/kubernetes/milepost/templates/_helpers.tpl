@@ -57,9 +57,10 @@ capabilities:
   drop: [ALL]
 {{- end -}}
 
-{{/* Where a pod may run, and the like; (dict "root" $ "of" .Values.coordinator). */}}
+{{/* Where a pod may run, and the like; (dict "root" $ "of" .Values.coordinator), "account" where it
+is one of its own. */}}
 {{- define "milepost.placement" -}}
-serviceAccountName: {{ include "milepost.account" .root }}
+serviceAccountName: {{ default (include "milepost.account" .root) .account }}
 automountServiceAccountToken: false
 enableServiceLinks: false
 {{- with .root.Values.imagePullSecrets }}
@@ -88,6 +89,17 @@ affinity:
 
 {{- define "milepost.coordinatorTls" -}}
 {{- default (printf "%s-tls" (include "milepost.coordinator" .)) .Values.coordinator.tls.secretName -}}
+{{- end -}}
+
+{{/* The secret whose ca.crt says whom workers trust. */}}
+{{- define "milepost.authority" -}}
+{{- if .Values.workers.authoritySecretName -}}
+{{- .Values.workers.authoritySecretName -}}
+{{- else if .Values.coordinator.enabled -}}
+{{- include "milepost.coordinatorTls" . -}}
+{{- else -}}
+{{- fail "workers.authoritySecretName: needed for joinServiceAccount where coordinator.enabled is false" -}}
+{{- end -}}
 {{- end -}}
 
 {{/* The name of one coordinator; (dict "root" $ "number" 0). */}}
