@@ -41,7 +41,7 @@ void AddPlaceFlags(FlagTable* table, Flags* flags) {
       "certificate for it and renews that; MILEPOST_JOIN_TOKEN is the same as text. Or the "
       "token of a Kubernetes service account, as the cluster puts it into a pod");
   app.add_option("--join-authority", flags->join_authority,
-                 "PEM file: whom to trust while joining, where the token file does not say");
+                 "PEM file: whom to trust while joining, instead of what the token file says");
   table->Required(app.add_option("--data-dir", options.data_dir,
                                  "where the worker keeps its id; made if not there"));
   app.add_option("--memory-dir", options.memory_dir,

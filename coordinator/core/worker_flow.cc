@@ -384,7 +384,9 @@ void Transition::ExtendLeases() {
 void Transition::ForgetRanks() {
   for (const auto& [name, record] : state_.workers()) {
     if (IsDown(name)) continue;
-    ChangeWorker(name).mutable_worker()->set_state(v1::WORKER_STATE_DOWN);
+    v1::Worker* worker = ChangeWorker(name).mutable_worker();
+    worker->set_state(v1::WORKER_STATE_DOWN);
+    *worker->mutable_lease_expire_time() = ToProto(now_);
   }
   for (const int64_t number : JobsWithRanks()) {
     v1::JobRecord& record = Change(number);

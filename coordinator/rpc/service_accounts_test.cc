@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <vector>
 
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
@@ -27,7 +28,8 @@ class ServiceAccountsTest : public ::testing::Test {
   ServiceAccountsTest() {
     std::filesystem::create_directories(dir_);
     options_.claims.issuer = FakeClusterKeys::kIssuer;
-    options_.every = options_.again = absl::Milliseconds(20);
+    options_.every = absl::Hours(1);
+    options_.again = absl::Milliseconds(20);
   }
   void Write(const std::string& name, const std::string& text) {
     ASSERT_TRUE(WriteFileAtOnce(dir_ + "/" + name, text, kPublicMode).ok());
@@ -44,6 +46,7 @@ class ServiceAccountsTest : public ::testing::Test {
     http.handler = [this](const HttpRequest& request, const HttpAnswer& answer) {
       absl::MutexLock lock(&mutex_);
       ++asked_;
+      if (silent_) return kept_.push_back(answer);
       if (request.authorization != "Bearer api-token") {
         return answer({.status = 401, .body = "who are you?"});
       }
@@ -88,6 +91,8 @@ class ServiceAccountsTest : public ::testing::Test {
   absl::Mutex mutex_;
   int asked_ ABSL_GUARDED_BY(mutex_) = 0;
   int status_ ABSL_GUARDED_BY(mutex_) = 200;
+  bool silent_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<HttpAnswer> kept_ ABSL_GUARDED_BY(mutex_);
   std::string body_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<HttpServer> server_;  // last: its handler uses what is above
 };
@@ -101,15 +106,16 @@ TEST_F(ServiceAccountsTest, AFileIsReadAgain) {
   ASSERT_TRUE(who.ok()) << who.status();
   EXPECT_EQ(who->name, "ml/a");
   const absl::Status unknown = Try(accounts->get(), second_);
-  EXPECT_TRUE(absl::IsUnauthenticated(unknown)) << unknown;
+  EXPECT_TRUE(absl::IsUnavailable(unknown)) << unknown;
   EXPECT_THAT(unknown.message(), HasSubstr("a key that this coordinator does not know"));
-  Write("jwks.json", second_.Jwks());
+  Write("jwks.json", second_.Jwks());  // which an unknown key has it read, long before its time
   EXPECT_TRUE(Await(accounts->get(), second_));
   EXPECT_FALSE(Try(accounts->get(), first_).ok()) << "the cluster has given it up";
 }
 
 // Half a file, or none, is no reason to shut everybody out.
 TEST_F(ServiceAccountsTest, WhatCannotBeReadChangesNothing) {
+  options_.every = options_.again;
   StartServer();
   Serve(200, first_.Jwks());
   auto accounts = ServiceAccounts::Open(options_);
@@ -132,6 +138,26 @@ TEST_F(ServiceAccountsTest, AnAddressThatIsNotThereYetIsTriedAgain) {
   EXPECT_TRUE(absl::IsUnavailable(Try(accounts->get(), first_)));
   Serve(200, first_.Jwks());
   EXPECT_TRUE(Await(accounts->get(), first_));
+}
+
+TEST_F(ServiceAccountsTest, AServerThatDoesNotAnswerKeepsNobodyFromEnding) {
+  StartServer();
+  {
+    absl::MutexLock lock(&mutex_);
+    silent_ = true;
+  }
+  auto accounts = ServiceAccounts::Open(options_);
+  ASSERT_TRUE(accounts.ok()) << accounts.status();
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto asked = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return asked_ > 0; };
+    ASSERT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&asked), kAccountsPatience));
+  }
+  const absl::Time begin = absl::Now();
+  accounts->reset();
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(8)) << "it waited for the answer's time to be over";
+  absl::MutexLock lock(&mutex_);
+  kept_.clear();
 }
 
 TEST_F(ServiceAccountsTest, OnlyTheAuthorityThatIsNamedIsTrusted) {

@@ -94,7 +94,10 @@ class Maker {
                         ReadFile(TlsFolder(Path("coordinator")).certificate()));
     Certificate before;
     if (!known.empty()) {
-      MP_ASSIGN_OR_RETURN(before, ReadCertificate(known));
+      auto read = ReadCertificate(known);
+      // A damaged one is made anew, where its names are not needed.
+      if (!read.ok() && hosts.empty()) return read.status();
+      if (read.ok()) before = *std::move(read);
     }
     if (hosts.empty()) hosts = before.hosts;
     const auto has = [&](const std::string& host) {

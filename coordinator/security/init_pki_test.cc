@@ -8,6 +8,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "common/atomic_file.h"
 #include "common/pki/certificate.h"
 #include "common/pki/secret.h"
 #include "coordinator/security/token_text.h"
@@ -101,6 +102,17 @@ TEST_F(InitPkiTest, SaysWhichNamesTheCoordinatorLoses) {
   EXPECT_THAT(*made, Contains(HasSubstr("no longer as 10.0.0.1, fd00::1;")));
   const auto again = InitPki(request_, kMade);
   EXPECT_THAT(*again, Not(Contains(HasSubstr("no longer"))));
+}
+
+TEST_F(InitPkiTest, ADamagedCertificateIsMadeAnewWhereTheNamesAreGiven) {
+  ASSERT_TRUE(InitPki(request_, kMade).ok());
+  const std::string path = dir_ + "/pki/coordinator/tls.crt";
+  ASSERT_TRUE(WriteFileAtOnce(path, "damaged", kPublicMode).ok());
+  PkiRequest without = request_;
+  without.hosts.clear();
+  EXPECT_FALSE(InitPki(without, kMade).ok());
+  const auto made = InitPki(request_, kMade);
+  EXPECT_TRUE(made.ok()) << made.status();
 }
 
 TEST_F(InitPkiTest, RefusesWhatIsNoNameAndALostKey) {

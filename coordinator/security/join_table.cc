@@ -153,17 +153,23 @@ absl::StatusOr<v1::Principal> JoinTable::AuthenticateAccount(const ServiceAccoun
       v1::ERROR_REASON_TOKEN_UNKNOWN, "",
       absl::StrCat("no join token is for the service account ", account.name,
                    ": `milepost worker token create --service-account ", account.name, "`"));
+  const v1::JoinToken* latest = nullptr;
   for (const auto& [name, record] : tokens_) {
     const v1::JoinToken& token = record.token();
     if (token.service_account() != account.name) continue;
-    problem = StillGood(token, now);
-    if (!problem.ok()) continue;
-    v1::Principal principal = JoinerPrincipal(name);
-    *principal.mutable_expire_time() =
-        ToProto(std::min(account.expire, FromProto(token.expire_time())));
-    return principal;
+    const absl::Status good = StillGood(token, now);
+    if (!good.ok()) {
+      problem = good;
+    } else if (latest == nullptr ||
+               FromProto(latest->expire_time()) < FromProto(token.expire_time())) {
+      latest = &token;
+    }
   }
-  return problem;
+  if (latest == nullptr) return problem;
+  v1::Principal principal = JoinerPrincipal(latest->name());
+  *principal.mutable_expire_time() =
+      ToProto(std::min(account.expire, FromProto(latest->expire_time())));
+  return principal;
 }
 
 absl::Status JoinTable::CheckHolds(const std::string& name, absl::Time now) {
@@ -181,15 +187,17 @@ absl::StatusOr<v1::JoinTokenRecord> JoinTable::Find(const std::string& name) {
                  absl::StrCat("there is no join token '", CutUtf8(name, 100), "'"));
 }
 
-absl::Status JoinTable::CheckAccountIsFree(const std::string& account, absl::Time now) {
+absl::Status JoinTable::CheckAccount(const v1::CreateJoinTokenRequest& request, absl::Time now) {
+  const std::string& account = request.service_account();
   if (account.empty()) return absl::OkStatus();
   absl::MutexLock lock(&mutex_);
   for (const auto& [name, record] : tokens_) {
-    if (record.token().service_account() != account || EndOfJoin(record.token()) <= now) continue;
-    return Refusal(
-        v1::ERROR_REASON_SERVICE_ACCOUNT_TAKEN, name,
-        absl::StrCat(name, " is for the service account ", account, ", of pool ",
-                     record.token().pool(), ": `milepost worker token revoke ", name, "` first"));
+    const v1::JoinToken& token = record.token();
+    if (token.service_account() != account || EndOfJoin(token) <= now) continue;
+    if (token.pool() == request.pool()) continue;  // what comes after it
+    return Refusal(v1::ERROR_REASON_SERVICE_ACCOUNT_TAKEN, name,
+                   absl::StrCat(name, " is for the service account ", account, ", and of pool ",
+                                token.pool(), ": `milepost worker token revoke ", name, "` first"));
   }
   return absl::OkStatus();
 }
@@ -236,7 +244,7 @@ absl::StatusOr<v1::CreateJoinTokenResponse> JoinTable::Create(
   *token->mutable_expire_time() = request.expire_time();
   token->set_creator(creator.name());
   absl::MutexLock writing(&writing_);
-  MP_RETURN_IF_ERROR(CheckAccountIsFree(request.service_account(), now));
+  MP_RETURN_IF_ERROR(CheckAccount(request, now));
   MP_RETURN_IF_ERROR(MakeRoomForToken(now));
   MP_RETURN_IF_ERROR(records_->Put(record));
   v1::CreateJoinTokenResponse response;

@@ -76,13 +76,14 @@ class JoinTable {
   // UNAUTHENTICATED, saying no more than that, unless the token is genuine: then also that it is
   // expired or revoked. Never waits for the disk.
   absl::StatusOr<v1::Principal> Authenticate(absl::string_view text, absl::Time now);
-  // The same for who has shown a genuine token of the service account: by the join token for it.
+  // The same for who has shown a genuine token of the service account: by the join token for it, of
+  // several by the one that ends last.
   absl::StatusOr<v1::Principal> AuthenticateAccount(const ServiceAccount& account, absl::Time now);
   // Of a token that was authenticated before: does it still hold?
   absl::Status CheckHolds(const std::string& name, absl::Time now);
 
-  // Without `authority`. INVALID_ARGUMENT; ALREADY_EXISTS: another that holds is for the service
-  // account; RESOURCE_EXHAUSTED: there are too many that hold.
+  // Without `authority`. INVALID_ARGUMENT; ALREADY_EXISTS: another that holds has the service
+  // account join another pool; RESOURCE_EXHAUSTED: there are too many that hold.
   absl::StatusOr<v1::CreateJoinTokenResponse> Create(const v1::CreateJoinTokenRequest& request,
                                                      const v1::Principal& creator, absl::Time now);
   // By name, after `after`.
@@ -102,7 +103,7 @@ class JoinTable {
   absl::StatusOr<v1::JoinTokenRecord> Find(const std::string& name);
   absl::Status CheckAsk(const v1::JoinToken& token, const JoinAsk& ask, bool again, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
-  absl::Status CheckAccountIsFree(const std::string& account, absl::Time now);
+  absl::Status CheckAccount(const v1::CreateJoinTokenRequest& request, absl::Time now);
   absl::Status MakeRoomForToken(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);
   absl::Status MakeRoomForWorker(const std::string& worker_id, const std::string& token,
                                  absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_);

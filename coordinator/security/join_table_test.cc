@@ -99,7 +99,9 @@ TEST_F(JoinTableTest, AServiceAccountStandsForOneTokenThatHolds) {
   request.set_service_account("ml/h100");
   const std::string token = Make(request);
   EXPECT_EQ(secret_, "") << "there is nothing to steal";
-  EXPECT_EQ(ReasonOf(table_->Create(request, LocalPrincipal(), kJoinNow).status()),
+  v1::CreateJoinTokenRequest other_pool = request;
+  other_pool.set_pool("a100");
+  EXPECT_EQ(ReasonOf(table_->Create(other_pool, LocalPrincipal(), kJoinNow).status()),
             v1::ERROR_REASON_SERVICE_ACCOUNT_TAKEN);
   Restart();
   const ServiceAccount account = {.name = "ml/h100", .expire = kJoinNow + absl::Minutes(5)};
@@ -110,6 +112,13 @@ TEST_F(JoinTableTest, AServiceAccountStandsForOneTokenThatHolds) {
   EXPECT_TRUE(absl::IsUnauthenticated(
       table_->AuthenticateAccount({"ml/other", account.expire}, kJoinNow).status()));
   EXPECT_EQ(*Join(token, Ask("gpu-01", "k1")), "h100");
+
+  // Before its year is over another takes its place.
+  *request.mutable_expire_time() = ToProto(kJoinNow + absl::Hours(2));
+  const std::string later = Make(request);
+  EXPECT_EQ(table_->AuthenticateAccount(account, kJoinNow)->name(), later);
+  ASSERT_TRUE(table_->Revoke(later, kJoinNow).ok());
+  EXPECT_EQ(table_->AuthenticateAccount(account, kJoinNow)->name(), token);
 
   ASSERT_TRUE(table_->Revoke(token, kJoinNow).ok());
   EXPECT_EQ(ReasonOf(table_->AuthenticateAccount(account, kJoinNow).status()),

@@ -102,6 +102,7 @@ PublicKey MakeKey(const char* kind, OSSL_PARAM_BLD* builder) {
 PublicKey RsaKey(const std::string& modulus, const std::string& exponent) {
   if (modulus.size() > kMostRsaBits / 8 || exponent.size() > 8) return nullptr;
   const Owned<OSSL_PARAM_BLD> builder(OSSL_PARAM_BLD_new());
+  if (builder == nullptr) return nullptr;
   const Owned<BIGNUM> n(BN_bin2bn(BytesOf(modulus), static_cast<int>(modulus.size()), nullptr));
   const Owned<BIGNUM> e(BN_bin2bn(BytesOf(exponent), static_cast<int>(exponent.size()), nullptr));
   OSSL_PARAM_BLD_push_BN(builder.get(), OSSL_PKEY_PARAM_RSA_N, n.get());
@@ -113,6 +114,7 @@ PublicKey CurveKey(const Curve& curve, const std::string& x, const std::string& 
   if (x.size() != curve.bytes || y.size() != curve.bytes) return nullptr;
   const std::string point = absl::StrCat("\x04", x, y);  // not compressed
   const Owned<OSSL_PARAM_BLD> builder(OSSL_PARAM_BLD_new());
+  if (builder == nullptr) return nullptr;
   OSSL_PARAM_BLD_push_utf8_string(builder.get(), OSSL_PKEY_PARAM_GROUP_NAME, curve.openssl_name, 0);
   OSSL_PARAM_BLD_push_octet_string(builder.get(), OSSL_PKEY_PARAM_PUB_KEY, point.data(),
                                    point.size());
@@ -125,7 +127,7 @@ std::string DerOf(absl::string_view numbers, size_t bytes) {
   const Owned<ECDSA_SIG> signature(ECDSA_SIG_new());
   Owned<BIGNUM> r(BN_bin2bn(BytesOf(numbers), static_cast<int>(bytes), nullptr));
   Owned<BIGNUM> s(BN_bin2bn(BytesOf(numbers.substr(bytes)), static_cast<int>(bytes), nullptr));
-  if (ECDSA_SIG_set0(signature.get(), r.get(), s.get()) != 1) return "";
+  if (signature == nullptr || ECDSA_SIG_set0(signature.get(), r.get(), s.get()) != 1) return "";
   r.release();
   s.release();
   unsigned char* der = nullptr;
@@ -140,6 +142,7 @@ bool IsSignedBy(EVP_PKEY* key, const Algorithm& algorithm, absl::string_view bod
                 absl::string_view signature) {
   const Owned<EVP_MD_CTX> context(EVP_MD_CTX_new());
   const bool good =
+      context != nullptr &&
       EVP_DigestVerifyInit(context.get(), nullptr, algorithm.digest(), nullptr, key) == 1 &&
       EVP_DigestVerify(context.get(), BytesOf(signature), signature.size(), BytesOf(body),
                        body.size()) == 1;
@@ -249,6 +252,8 @@ absl::StatusOr<std::string> KeySet::Verify(absl::string_view token) const {
   const std::string proof = curve_bytes > 0 ? DerOf(*signature, curve_bytes) : *signature;
   const absl::string_view body = token.substr(0, parts[0].size() + 1 + parts[1].size());
   const std::string id = TextOf(header, "kid");
+  // Clusters name it. So that nobody has us try all of them.
+  if (id.empty() && keys_.size() > 1) return Refused("does not name its key");
   bool known = id.empty();
   for (const auto& key : keys_) {
     if (!id.empty() && key->id != id) continue;

@@ -55,10 +55,10 @@ std::string RfcToken(const json& header, const std::string& signature) {
 }
 
 TEST(KeySetTest, ReadsTheTokensOfTheStandard) {
-  const auto keys = Set({Rsa(), Ec()});
-  ASSERT_TRUE(keys.ok()) << keys.status();
-  for (const auto& [algorithm, signature] :
-       {std::pair{"RS256", kRfcRsaSignature}, {"ES256", kRfcEcSignature}}) {
+  for (const auto& [key, algorithm, signature] :
+       {std::tuple{Rsa(), "RS256", kRfcRsaSignature}, {Ec(), "ES256", kRfcEcSignature}}) {
+    const auto keys = Set({key});
+    ASSERT_TRUE(keys.ok()) << keys.status();
     const std::string token = RfcToken({{"alg", algorithm}}, signature);
     EXPECT_TRUE(IsAccountToken(token));
     const auto claims = keys->Verify(token);
@@ -67,8 +67,17 @@ TEST(KeySetTest, ReadsTheTokensOfTheStandard) {
   }
 }
 
+TEST(KeySetTest, OfSeveralKeysATokenNamesItsOwn) {
+  json rsa = Rsa(), ec = Ec();
+  rsa["kid"] = ec["kid"] = "a";
+  const auto keys = Set({rsa, ec});
+  ASSERT_TRUE(keys.ok()) << keys.status();
+  const auto unnamed = keys->Verify(RfcToken({{"alg", "RS256"}}, kRfcRsaSignature));
+  EXPECT_THAT(unnamed.status().message(), HasSubstr("does not name its key"));
+}
+
 TEST(KeySetTest, WhatIsForgedIsRefused) {
-  const auto keys = Set({Rsa(), Ec()});
+  const auto keys = Set({Rsa()});
   ASSERT_TRUE(keys.ok()) << keys.status();
   const std::string genuine = RfcToken({{"alg", "RS256"}}, kRfcRsaSignature);
   ASSERT_TRUE(keys->Verify(genuine).ok());

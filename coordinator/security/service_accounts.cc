@@ -3,6 +3,7 @@
 #include <curl/curl.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <functional>
 #include <mutex>
 #include <utility>
@@ -47,7 +48,11 @@ absl::StatusOr<std::string> Get(const ServiceAccountOptions& options, std::funct
   if (!options.token.empty()) {
     MP_ASSIGN_OR_RETURN(const std::string token,
                         ReadRegularFile(options.token, kMostAccountTokenBytes));
-    bearer = absl::StrCat("Authorization: Bearer ", absl::StripAsciiWhitespace(token));
+    const absl::string_view text = absl::StripAsciiWhitespace(token);
+    if (!std::all_of(text.begin(), text.end(), absl::ascii_isgraph)) {
+      return absl::InvalidArgumentError(absl::StrCat(options.token, ": no token"));
+    }
+    bearer = absl::StrCat("Authorization: Bearer ", text);
   }
   static std::once_flag once;
   std::call_once(once, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });
@@ -68,6 +73,7 @@ absl::StatusOr<std::string> Get(const ServiceAccountOptions& options, std::funct
   curl_easy_setopt(curl, CURLOPT_USERAGENT, absl::StrCat("milepost/", kVersion).c_str());
   curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, absl::ToInt64Milliseconds(kAnswerTime));
   curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
+  curl_easy_setopt(curl, CURLOPT_QUICK_EXIT, 1L);  // not for a name service that hangs, either
   curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, detail);
   curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, Append);
   curl_easy_setopt(curl, CURLOPT_WRITEDATA, &body);
@@ -192,9 +198,9 @@ absl::StatusOr<ServiceAccount> ServiceAccounts::Identify(absl::string_view token
   if (absl::IsNotFound(claims.status())) {
     absl::MutexLock lock(&mutex_);
     wanted_ = true;
-    return Refusal(v1::ERROR_REASON_TOKEN_UNKNOWN, "",
-                   "the service account's token is signed with a key that this coordinator does "
-                   "not know: it reads them anew now; try again in a moment");
+    return absl::UnavailableError(
+        "the service account's token names a key that this coordinator does not know: it reads the "
+        "cluster's keys anew now; try again in a moment");
   }
   MP_RETURN_IF_ERROR(claims.status());
   return ReadClaims(*claims, options_.claims, now);

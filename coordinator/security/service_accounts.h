@@ -46,7 +46,7 @@ class ServiceAccounts {
   ServiceAccounts& operator=(const ServiceAccounts&) = delete;
 
   // UNAUTHENTICATED: it is not genuine, or not for this coordinator; UNAVAILABLE: the keys have not
-  // been read yet. Blocks on nothing.
+  // been read yet, or not since the cluster has changed them. Blocks on nothing.
   absl::StatusOr<ServiceAccount> Identify(absl::string_view token, absl::Time now);
 
  private:

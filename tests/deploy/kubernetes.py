@@ -59,6 +59,7 @@ REFUSED = [
     (TOKEN + "kind: DaemonSet, data: {size: 1Gi}}]}", ["/workers/pools/0/data/size"]),
     (TOKEN + "tlsSecretName: s}]}", ["/workers/pools/0"]),
     (TOKEN + "joinServiceAccount: true}]}", ["/workers/pools/0"]),
+    (POOL + "joinServiceAccount: true}]}", ["a has joinServiceAccount", "serviceAccounts.enabled"]),
     (POOL + "joinServiceAccount: false}]}", ["/workers/pools/0/joinServiceAccount"]),
     ("coordinator: {tls: {secretName: t}, serviceAccounts: {enabled: true}, "
      "workerAuthoritySecretName: a}", ["coordinator.serviceAccounts.issuer"]),

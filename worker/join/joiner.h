@@ -28,7 +28,7 @@ struct JoinOptions {
   std::string tls_dir;      // made if it is not there
   std::string id;           // the worker's
   JoinTokenSource token;    // empty: a certificate is renewed, none is got anew
-  // PEM file of whom to trust while joining, where the token does not say. Empty: the ca.crt that
+  // PEM file of whom to trust while joining. Empty: what comes with the token, else the ca.crt that
   // the folder has.
   std::string authority;
 };

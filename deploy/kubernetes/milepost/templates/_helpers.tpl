@@ -95,10 +95,10 @@ affinity:
 {{- define "milepost.authority" -}}
 {{- if .Values.workers.authoritySecretName -}}
 {{- .Values.workers.authoritySecretName -}}
-{{- else if .Values.coordinator.enabled -}}
+{{- else if and .Values.coordinator.enabled (not .Values.workers.coordinator) -}}
 {{- include "milepost.coordinatorTls" . -}}
 {{- else -}}
-{{- fail "workers.authoritySecretName: needed for joinServiceAccount where coordinator.enabled is false" -}}
+{{- fail "workers.authoritySecretName: needed for joinServiceAccount with coordinators elsewhere" -}}
 {{- end -}}
 {{- end -}}
 
