@@ -3,9 +3,9 @@
 
   build/deploy-venv/bin/python tests/deploy/api_server.py --kubernetes DIR --bin build/dev/bin
 
-DIR has kube-apiserver, kube-controller-manager and kubectl, such as those that Debian's source package
-`kubernetes` (1.20.2) makes with `make WHAT="cmd/kube-apiserver cmd/kube-controller-manager cmd/kubectl"`,
-golang-go and rsync. Needs etcd too. There is no kubelet: pods stay pending.
+DIR has kube-apiserver, kube-controller-manager and kubectl, such as those that Debian's source
+package `kubernetes` (1.20.2) makes, with golang-go and rsync:
+`make WHAT="cmd/kube-apiserver cmd/kube-controller-manager cmd/kubectl"`. Needs etcd too. There is no kubelet: pods stay pending.
 """
 
 import argparse
@@ -57,8 +57,8 @@ class Cluster:
         self.running = []
 
     def __enter__(self):
-        run(pathlib.Path(self.options.bin) / "milepost-coordinator", "init-pki", self.folder / "pki",
-            "--host", "localhost")
+        run(pathlib.Path(self.options.bin) / "milepost-coordinator", "init-pki",
+            self.folder / "pki", "--host", "localhost")
         self.authority = self.folder / "pki/client/ca.crt"
         run("openssl", "genrsa", "-out", self.folder / "accounts.key", "2048")
         (self.folder / "tokens.csv").write_text(f"{ADMIN},admin,1,system:masters\n")
@@ -146,8 +146,8 @@ def chart(options, folder):
                             "--set", f"networkPolicy.enabled={policies}")
                 check("STATUS: deployed" in said, said)
             helm("uninstall", "milepost", *place)
-            left = cluster.kubectl("get", "statefulset,daemonset,deployment,service,networkpolicy,pdb",
-                                   *place, "-o", "name")
+            kinds = "statefulset,daemonset,deployment,service,networkpolicy,pdb"
+            left = cluster.kubectl("get", kinds, *place, "-o", "name")
             check("milepost" not in left, f"{path.stem}: left: {left}")
     return f"{len(values)} cases"
 
