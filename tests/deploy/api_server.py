@@ -5,8 +5,8 @@
 
 DIR has kube-apiserver, kube-controller-manager and kubectl, such as those that Debian's source
 package `kubernetes` (1.20.2) makes, with golang-go and rsync:
-`make WHAT="cmd/kube-apiserver cmd/kube-controller-manager cmd/kubectl"`. Needs etcd too. There is no
-kubelet: pods stay pending.
+`make WHAT="cmd/kube-apiserver cmd/kube-controller-manager cmd/kubectl"`. Needs etcd too. There is
+no kubelet: pods stay pending.
 """
 
 import argparse
