@@ -1,17 +1,16 @@
 #include "coordinator/security/service_accounts.h"
 
-#include <curl/curl.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <functional>
-#include <mutex>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/curl.h"
 #include "common/error_details.h"
 #include "common/regular_file.h"
 #include "common/status_macros.h"
@@ -21,13 +20,6 @@ namespace milepost::coordinator {
 namespace {
 
 constexpr absl::Duration kAnswerTime = absl::Seconds(10);
-
-struct FreeCurl {
-  void operator()(CURL* curl) const { curl_easy_cleanup(curl); }
-};
-struct FreeList {
-  void operator()(curl_slist* list) const { curl_slist_free_all(list); }
-};
 
 bool IsAddress(const std::string& keys) { return absl::StrContains(keys, "://"); }
 
@@ -43,26 +35,27 @@ int Ask(void* stop, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
   return (*static_cast<const std::function<bool()>*>(stop))() ? 1 : 0;
 }
 
-absl::StatusOr<std::string> Get(const ServiceAccountOptions& options, std::function<bool()> stop) {
-  std::string bearer;
-  if (!options.token.empty()) {
-    MP_ASSIGN_OR_RETURN(const std::string token,
-                        ReadRegularFile(options.token, kMostAccountTokenBytes));
-    const absl::string_view text = absl::StripAsciiWhitespace(token);
-    if (!std::all_of(text.begin(), text.end(), absl::ascii_isgraph)) {
-      return absl::InvalidArgumentError(absl::StrCat(options.token, ": no token"));
-    }
-    bearer = absl::StrCat("Authorization: Bearer ", text);
+// The header that shows the token of a file; empty without one.
+absl::StatusOr<std::string> BearerOf(const std::string& path) {
+  if (path.empty()) return "";
+  MP_ASSIGN_OR_RETURN(const std::string token, ReadRegularFile(path, kMostAccountTokenBytes));
+  const absl::string_view text = absl::StripAsciiWhitespace(token);
+  if (!std::all_of(text.begin(), text.end(), absl::ascii_isgraph)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": no token"));
   }
-  static std::once_flag once;
-  std::call_once(once, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });
-  const std::unique_ptr<CURL, FreeCurl> owned(curl_easy_init());
+  return absl::StrCat("Authorization: Bearer ", text);
+}
+
+absl::StatusOr<std::string> Get(const ServiceAccountOptions& options, std::function<bool()> stop) {
+  MP_ASSIGN_OR_RETURN(const std::string bearer, BearerOf(options.token));
+  InitialiseCurlOnce();
+  const OwnedCurl owned(curl_easy_init());
   CURL* curl = owned.get();
   if (curl == nullptr) return absl::UnavailableError("no memory for a connection");
   std::string body;
   char detail[CURL_ERROR_SIZE] = "";
-  const std::unique_ptr<curl_slist, FreeList> headers(
-      bearer.empty() ? nullptr : curl_slist_append(nullptr, bearer.c_str()));
+  const OwnedCurlList headers(bearer.empty() ? nullptr
+                                             : curl_slist_append(nullptr, bearer.c_str()));
   curl_easy_setopt(curl, CURLOPT_URL, options.keys.c_str());
   curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "https");
   curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers.get());

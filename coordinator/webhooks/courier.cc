@@ -1,6 +1,5 @@
 #include "coordinator/webhooks/courier.h"
 
-#include <curl/curl.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <spdlog/spdlog.h>
@@ -9,7 +8,6 @@
 #include <atomic>
 #include <deque>
 #include <iterator>
-#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -19,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "common/curl.h"
 #include "common/proto_time.h"
 #include "common/version.h"
 
@@ -39,18 +38,6 @@ size_t Discard(char*, size_t size, size_t count, void*) { return size * count; }
 int IsStopping(void* stopping, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
   return static_cast<std::atomic<bool>*>(stopping)->load() ? 1 : 0;
 }
-
-void InitialiseCurlOnce() {
-  static std::once_flag once;
-  std::call_once(once, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });
-}
-
-struct FreeCurl {
-  void operator()(CURL* curl) const { curl_easy_cleanup(curl); }
-};
-struct FreeList {
-  void operator()(curl_slist* list) const { curl_slist_free_all(list); }
-};
 
 }  // namespace
 
@@ -156,7 +143,7 @@ class Courier::Lane {
     const std::string& body = delivery.delivery.body();
     const int64_t now = absl::ToUnixSeconds(absl::Now());
     const std::string signature = HmacSha256Hex(webhook_.secret, absl::StrCat(now, ".", body));
-    std::unique_ptr<curl_slist, FreeList> headers;
+    OwnedCurlList headers;
     for (const std::string& header :
          {std::string("Content-Type: application/json"), std::string("Expect:"),
           absl::StrCat("Milepost-Delivery: ", delivery.number),
@@ -188,7 +175,7 @@ class Courier::Lane {
 
   const Webhook webhook_;
   const CourierOptions options_;
-  std::unique_ptr<CURL, FreeCurl> curl_;
+  OwnedCurl curl_;
   absl::BitGen bits_;
   std::atomic<bool> stopping_{false};
   absl::Mutex mutex_;
