@@ -1,6 +1,9 @@
 #include "coordinator/coordinator_flags.h"
 
 #include "common/flags/number_range.h"
+#include "common/flags/value_check.h"
+#include "common/http/listen.h"
+#include "common/rpc/endpoint.h"
 
 namespace milepost::coordinator {
 
@@ -38,6 +41,7 @@ void AddServingFlags(FlagTable* table, Flags* flags) {
   table->Required(
       app->add_option("--data-dir", flags->data_dir, "Where jobs and checkpoints are kept"));
   app->add_option("--listen", flags->listen, "HOST:PORT; port 0 takes any free one")
+      ->check(ValueCheck(CheckListenAddress))
       ->capture_default_str();
   app->add_option("--address-file", flags->address_file,
                   "Write HOST:PORT here once the coordinator serves, or listens as a standby");
@@ -61,9 +65,10 @@ void AddServingFlags(FlagTable* table, Flags* flags) {
   app->add_option("--webhooks", flags->webhooks,
                   "YAML file: who is told over HTTP of jobs that have ended (docs/webhooks.md)");
   app->add_option(
-      "--http", flags->http,
-      "HOST:PORT of pages for monitoring: /metrics for Prometheus, /healthz for probes; "
-      "over TLS where --tls is given (docs/metrics.md)");
+         "--http", flags->http,
+         "HOST:PORT of pages for monitoring: /metrics for Prometheus, /healthz for probes; "
+         "over TLS where --tls is given (docs/metrics.md)")
+      ->check(ValueCheck(CheckListenAddress));
   table->Once(app->add_flag(
       "--workers-gone", flags->workers_gone,
       "No worker of before is alive, nor any of its ranks: what they ran goes on from its "
@@ -132,7 +137,8 @@ void AddStandbyFlags(FlagTable* table, Flags* flags) {
       ->check(NumberRange(2.0, 3600.0))
       ->capture_default_str();
   app->add_option("--advertise", flags->standby.advertise,
-                  "HOST:PORT under which the others reach this one (default: --listen)");
+                  "HOST:PORT under which the others reach this one (default: --listen)")
+      ->check(ValueCheck(CheckAddresses));
 }
 
 }  // namespace

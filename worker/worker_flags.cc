@@ -10,6 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/flags/number_range.h"
+#include "common/flags/value_check.h"
+#include "common/http/listen.h"
 #include "common/regular_file.h"
 #include "common/rpc/endpoint.h"
 #include "common/status_macros.h"
@@ -28,9 +30,11 @@ constexpr size_t kMostJoinTokenBytes = 1 << 20;
 void AddPlaceFlags(FlagTable* table, Flags* flags) {
   CLI::App& app = table->app();
   AgentOptions& options = flags->options;
-  table->Required(app.add_option(
-      "--coordinator", options.coordinator,
-      "host:port of the coordinator; of each with commas between, where others stand by"));
+  table->Required(
+      app.add_option("--coordinator", options.coordinator,
+                     "host:port of the coordinator; of each with commas between, where others "
+                     "stand by")
+          ->check(ValueCheck(CheckAddresses)));
   app.add_option("--tls", options.tls_dir,
                  "folder with this worker's ca.crt, tls.crt and tls.key, as `milepost-coordinator "
                  "init-pki` makes it, or as it is made with a join token (default: tls in the data "
@@ -79,7 +83,8 @@ void AddPageFlags(FlagTable* table, Flags* flags) {
   CLI::App& app = table->app();
   app.add_option("--http", flags->pages.listen,
                  "HOST:PORT of pages for monitoring: /metrics for Prometheus, /healthz and /readyz "
-                 "for probes (docs/metrics.md)");
+                 "for probes (docs/metrics.md)")
+      ->check(ValueCheck(CheckListenAddress));
   app.add_option("--http-tls", flags->pages.tls_dir,
                  "folder with ca.crt, tls.crt and tls.key of a server, for --http off loopback");
   app.add_option("--http-token-file", flags->pages.token_file,
@@ -219,7 +224,6 @@ absl::StatusOr<AgentSettings> SettingsOf(const Flags& flags) {
 
 absl::StatusOr<AgentOptions> AgentOptionsOf(const Flags& flags) {
   AgentOptions options = flags.options;
-  MP_RETURN_IF_ERROR(Annotate(CheckAddresses(options.coordinator), "--coordinator"));
   MP_ASSIGN_OR_RETURN(options.settings, SettingsOf(flags));
   options.health.doctor = {SiblingBinary("milepost-worker"), "doctor", "--no-gpus", "--data-dir",
                            options.data_dir};

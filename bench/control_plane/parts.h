@@ -27,6 +27,7 @@ struct Options {
   int rounds = 5;
   int scrapers = 200;
   double scrape = 15;  // seconds between two of one
+  int pages = 200;
   std::string data_dir;
 };
 
@@ -34,7 +35,7 @@ class ScrapersProcess;
 class WorkersProcess;
 
 // 5,000 workers of another process, on which jobs run: what the coordinator takes of a core, and
-// its memory; then the same beside many who scrape its metrics.
+// its memory; then the same beside many who scrape its metrics, and beside them and open pages.
 nlohmann::json MeasureRunning(const Options& options, WorkersProcess* workers,
                               ScrapersProcess* scrapers);
 // One scheduling pass.

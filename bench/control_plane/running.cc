@@ -5,7 +5,9 @@
 #include <cstdio>
 #include <fstream>
 
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "bench/control_plane/open_pages.h"
 #include "bench/control_plane/parts.h"
 #include "bench/control_plane/scrapers.h"
 #include "bench/control_plane/simulated_workers.h"
@@ -87,6 +89,20 @@ Steady MeasureSteady(const Options& options, const WorkerCounts& counts,
   return steady;
 }
 
+nlohmann::json Beside(const Steady& alone, const Steady& steady) {
+  return {{"cores", steady.cores},
+          {"cores_more", steady.cores - alone.cores},
+          {"bar_cores_more", 0.1},
+          {"decision_ms", steady.decision_ms},
+          {"decision_ms_alone", alone.decision_ms}};
+}
+
+std::string BesideText(const Steady& alone, const Steady& steady) {
+  return absl::StrFormat(
+      "%.2f of a core, %.3f more; a decision takes %.3f ms on average, %.3f without", steady.cores,
+      steady.cores - alone.cores, steady.decision_ms, alone.decision_ms);
+}
+
 // Beside many who scrape; `alone`: without them.
 nlohmann::json MeasureScraped(const Options& options, const Steady& alone,
                               const WorkerCounts& counts, const std::string& http_address,
@@ -102,20 +118,38 @@ nlohmann::json MeasureScraped(const Options& options, const Steady& alone,
   const int64_t bytes = scrapers->counts().bytes / std::max<int64_t>(1, scrapers->counts().scrapes);
   printf(
       "with %d who scrape every %.0f s (%.1f a second, %ld bytes each, the slowest took %.0f ms, "
-      "%ld failed): %.2f of a core, %.3f more; a decision takes %.3f ms on average, %.3f without\n",
+      "%ld failed): %s\n",
       options.scrapers, options.scrape, rate, static_cast<long>(bytes), slowest_ms,
-      static_cast<long>(failures), steady.cores, steady.cores - alone.cores, steady.decision_ms,
-      alone.decision_ms);
-  return {{"scrapers", options.scrapers},
-          {"scrapes_per_second", rate},
-          {"bytes", bytes},
-          {"slowest_ms", slowest_ms},
-          {"failures", failures},
-          {"cores", steady.cores},
-          {"cores_more", steady.cores - alone.cores},
-          {"bar_cores_more", 0.1},
-          {"decision_ms", steady.decision_ms},
-          {"decision_ms_alone", alone.decision_ms}};
+      static_cast<long>(failures), BesideText(alone, steady).c_str());
+  nlohmann::json result = Beside(alone, steady);
+  result.update({{"scrapers", options.scrapers},
+                 {"scrapes_per_second", rate},
+                 {"bytes", bytes},
+                 {"slowest_ms", slowest_ms},
+                 {"failures", failures}});
+  return result;
+}
+
+// Beside pages that are open as well.
+nlohmann::json MeasureWatched(const Options& options, const Steady& alone,
+                              const WorkerCounts& counts,
+                              const coordinator::CoordinatorServer& server,
+                              client::JobClient* jobs) {
+  constexpr double kToOpen = 5;  // seconds
+  const int shown = std::clamp(options.pages / 2, 1, options.running);
+  OpenPages pages({.coordinator = server.address(),
+                   .count = options.pages,
+                   .jobs = shown,
+                   .seconds = options.steady + 2 * kToOpen,
+                   .folder = options.data_dir});
+  absl::SleepFor(absl::Seconds(kToOpen));
+  const Steady steady = MeasureSteady(options, counts, server.http_address(), jobs);
+  const nlohmann::json seen = pages.Close();
+  printf("and %d open pages, half of them of %d jobs: %s\n  pages: %s\n", options.pages, shown,
+         BesideText(alone, steady).c_str(), seen.dump().c_str());
+  nlohmann::json result = Beside(alone, steady);
+  result.update(seen);
+  return result;
 }
 
 }  // namespace
@@ -152,7 +186,11 @@ nlohmann::json MeasureRunning(const Options& options, WorkersProcess* process,
       steady.progress_rate, steady.heartbeat_rate, steady.jobs_that_moved, options.running);
   const nlohmann::json scraped =
       MeasureScraped(options, steady, process->counts(), server->http_address(), scrapers, &jobs);
+  const nlohmann::json watched =
+      options.pages == 0 ? nlohmann::json()
+                         : MeasureWatched(options, steady, process->counts(), *server, &jobs);
   return {{"scraped", scraped},
+          {"scraped_and_watched", watched},
           {"workers", options.workers},
           {"slots", options.slots},
           {"jobs", options.running},

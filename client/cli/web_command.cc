@@ -1,6 +1,10 @@
 // milepost web
+#include <memory>
+#include <thread>
+
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "client/api/clients.h"
 #include "client/cli/access.h"
 #include "client/cli/commands.h"
 #include "client/cli/interrupt.h"
@@ -11,6 +15,17 @@
 #include "common/systemd/service.h"
 
 namespace milepost::client {
+namespace {
+
+// Pages say so too, but whoever starts this looks here.
+void SayWhetherItAnswers(const std::shared_ptr<Connection>& coordinator) {
+  const absl::Status status = AuthClient(coordinator).WhoAmI().status();
+  // Without a token a coordinator with TLS says no more than that.
+  if (status.ok() || absl::IsUnauthenticated(status) || absl::IsCancelled(status)) return;
+  Note(absl::StrCat("pages cannot show anything yet: ", status.message()));
+}
+
+}  // namespace
 
 int WebCommand(const GlobalOptions& global, const WebCommandOptions& options) {
   absl::Notification interrupted;
@@ -36,7 +51,11 @@ int WebCommand(const GlobalOptions& global, const WebCommandOptions& options) {
   Note(StdoutIsTerminal() ? absl::StrCat(said, "; Ctrl-C ends it") : said);
   Service service;
   service.Ready(said);
+  const auto connection = Connection::To(*coordinator);
+  std::thread asks([&] { SayWhetherItAnswers(connection); });
   interrupted.WaitForNotification();
+  connection->Cancel();
+  asks.join();
   return kExitOk;
 }
 

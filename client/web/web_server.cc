@@ -114,7 +114,9 @@ absl::StatusOr<std::unique_ptr<WebServer>> WebServer::Start(WebOptions options) 
 
 absl::Status WebServer::Listen() {
   const std::string& listen = options_.listen;
-  MP_ASSIGN_OR_RETURN(HostAndPort address, ParseListen("--listen", listen));
+  auto parsed = ParseListen(listen);
+  if (!parsed.ok()) return Annotate(parsed.status(), "--listen");
+  HostAndPort address = *std::move(parsed);
   const std::string& host = address.host;
   int& port = address.port;
   options_.allow_hosts.push_back(host);

@@ -95,7 +95,7 @@ absl::StatusOr<std::vector<UniqueFd>> ListenOn(const std::string& host, int* por
 
 }  // namespace
 
-absl::StatusOr<HostAndPort> ParseListen(const std::string& flag, const std::string& listen) {
+absl::StatusOr<HostAndPort> ParseListen(const std::string& listen) {
   const size_t colon = listen.rfind(':');
   HostAndPort address{.host = listen.substr(0, colon), .port = -1};
   if (colon != std::string::npos && colon > 0 &&
@@ -103,7 +103,12 @@ absl::StatusOr<HostAndPort> ParseListen(const std::string& flag, const std::stri
       address.port <= 65535) {
     return address;
   }
-  return absl::InvalidArgumentError(absl::StrCat(flag, ": expected HOST:PORT, not '", listen, "'"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("expected HOST:PORT, such as 127.0.0.1:7070, not '", listen, "'"));
+}
+
+absl::Status CheckListenAddress(const std::string& listen) {
+  return listen.empty() ? absl::OkStatus() : ParseListen(listen).status();
 }
 
 absl::StatusOr<std::vector<UniqueFd>> ListenOn(const std::string& host, int* port) {

@@ -15,8 +15,10 @@ struct HostAndPort {
   int port = 0;
 };
 
-// What a flag of this name says to listen on. INVALID_ARGUMENT: it is not HOST:PORT.
-absl::StatusOr<HostAndPort> ParseListen(const std::string& flag, const std::string& listen);
+// INVALID_ARGUMENT: it is not HOST:PORT. Port 0 is any free one.
+absl::StatusOr<HostAndPort> ParseListen(const std::string& listen);
+// The same, for flags; an empty one, which means not to listen, is well.
+absl::Status CheckListenAddress(const std::string& listen);
 
 // Sockets that listen on every address that `host` means, all with *port; 0: a free one, which is
 // written there. UNAVAILABLE: what the system says. May ask the name service. Thread-safe.

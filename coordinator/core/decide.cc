@@ -181,10 +181,13 @@ v1::Job Describe(const State& state, const v1::JobRecord& record) {
   return job;
 }
 
-v1::Job DescribeWithEvents(const State& state, const v1::JobRecord& record) {
+v1::Job DescribeInFull(const State& state, const v1::JobRecord& record) {
   v1::Job job = Describe(state, record);
   *job.mutable_events() = record.events();
   job.set_events_left_out(record.events_left_out());
+  for (v1::RankStats& stats : state.speeds().Stats(JobNumber(job.name()), job.generation())) {
+    *job.add_rank_stats() = std::move(stats);
+  }
   return job;
 }
 

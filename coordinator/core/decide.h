@@ -196,8 +196,8 @@ Outcome DecideSchedule(const State& state, absl::Time now, const Config& config)
 
 // The job as users see it: with the reason why it waits.
 v1::Job Describe(const State& state, const v1::JobRecord& record);
-// And with its events.
-v1::Job DescribeWithEvents(const State& state, const v1::JobRecord& record);
+// And with its events, and what its ranks have last told.
+v1::Job DescribeInFull(const State& state, const v1::JobRecord& record);
 
 // OK when a request of this digest, for an array or not, is the one that made `record`; where no
 // digest is known, the kind alone is compared. ALREADY_EXISTS otherwise: its id has been used.

@@ -95,7 +95,7 @@ bool Transition::NoteHealth(const std::string& name, const v1::HealthReport& rep
   exclusion->set_problem(CutUtf8(report.problem(), kMaxProblemBytes));
   *exclusion->mutable_next_check_time() =
       ToProto(now_ + CheckDelay(config_.check_backoff, exclusion->failed_checks()));
-  return false;
+  return true;  // what waits says what was found
 }
 
 }  // namespace milepost::coordinator

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "coordinator/core/fake_cluster.h"
+#include "coordinator/core/wait_reason.h"
 
 namespace milepost::coordinator {
 namespace {
@@ -217,14 +218,17 @@ TEST_F(HostHealthTest, AnotherHostTakesTheJobMeanwhile) {
 TEST_F(HostHealthTest, ACheckThatFailsIsMadeAgainLater) {
   Connect("a", 1);
   const std::string job = ExcludeHost();
+  Advance(config.backoff_cap);
   for (int minutes : {1, 2, 4, 8, 16, 30, 30}) {
     AnswerCheck("a", "disk: read-only");
     EXPECT_EQ(UntilNextCheck("a"), absl::Minutes(minutes));
+    EXPECT_THAT(Job(job).reason_detail(),
+                HasSubstr(absl::StrCat("; the last one found: disk: read-only; the next is at ",
+                                       TimeText(now + absl::Minutes(minutes)))));
   }
   EXPECT_EQ(Worker("a").exclusion().failed_checks(), 7);
   Clear();
   Advance(absl::Minutes(30) - absl::Seconds(1));
-  EXPECT_THAT(Job(job).reason_detail(), HasSubstr("found: disk: read-only"));
   EXPECT_EQ(Checks(), 0);
   EXPECT_EQ(NextDeadline(state), now + absl::Seconds(1));
   Advance(absl::Seconds(1));

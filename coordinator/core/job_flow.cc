@@ -191,15 +191,17 @@ bool Transition::Progressed(const std::string& worker, const v1::RankProgress& r
     return false;
   const v1::Progress& progress = report.progress();
   const double own = progress.step_seconds() - progress.communication_wait_seconds();
-  if (known->ranks_size() > 1 && own > 0) {
-    outcome_.speeds.push_back({.job = number,
-                               .generation = report.generation(),
-                               .rank = rank,
-                               .world = known->ranks_size(),
-                               .step = progress.step(),
-                               .seconds = own,
-                               .time = now_});
-  }
+  outcome_.speeds.push_back({.job = number,
+                             .generation = report.generation(),
+                             .rank = rank,
+                             .world = known->ranks_size(),
+                             .step = progress.step(),
+                             .seconds = own,
+                             .time = now_,
+                             .memory = {.planned = progress.planned_bytes(),
+                                        .allocated = progress.allocated_bytes(),
+                                        .required = progress.required_bytes(),
+                                        .peak_resident = progress.peak_resident_bytes()}});
   if (rank != 0) return false;
   v1::JobRecord& record = ChangeSoft(number);
   NoteProgress(progress, &record);

@@ -11,10 +11,6 @@
 namespace milepost::coordinator {
 namespace {
 
-std::string TimeText(absl::Time time) {
-  return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", time, absl::UTCTimeZone());
-}
-
 int Ranks(const v1::Job& job) { return LeastRanks(job.spec().resources()); }
 
 // "workers/a with 4 such slots is down since 2026-01-01 10:00:00 UTC"

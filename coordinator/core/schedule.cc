@@ -13,6 +13,7 @@
 #include "common/proto_time.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/core/transition.h"
+#include "coordinator/core/wait_reason.h"
 
 namespace milepost::coordinator {
 namespace {
@@ -323,7 +324,10 @@ class Inputs {
     const v1::Exclusion& exclusion = worker.exclusion();
     std::string reason = absl::StrCat(
         worker.name(), " is excluded until it passes a health check: ", exclusion.reason());
-    if (!exclusion.problem().empty()) absl::StrAppend(&reason, "; found: ", exclusion.problem());
+    if (!exclusion.problem().empty()) {
+      absl::StrAppend(&reason, "; the last one found: ", exclusion.problem(), "; the next is at ",
+                      TimeText(FromProto(exclusion.next_check_time())));
+    }
     absl::StrAppend(&reason, "; `milepost worker resume ", worker.name(),
                     "` takes it back without one");
     for (const v1::DeviceKind kind : kinds) {

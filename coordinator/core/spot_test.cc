@@ -38,7 +38,7 @@ TEST_F(SpotTest, JobsLeaveAtTheDeadlineAndTheEventSaysWhy) {
   EXPECT_EQ(Job(job).state(), v1::JOB_STATE_RECOVERING);
   EXPECT_EQ(Job(job).reason(), v1::JOB_REASON_WORKER_LEAVING);
   EXPECT_THAT(Job(job).reason_detail(), HasSubstr("its host goes away: SIGUSR2"));
-  const v1::Job described = DescribeWithEvents(state, Record(job));
+  const v1::Job described = DescribeInFull(state, Record(job));
   EXPECT_THAT(described.events(described.events_size() - 1).detail(), HasSubstr("SIGUSR2"));
   Send(Report(job, 0, v1::RANK_STATE_STOPPED));
   EXPECT_EQ(Job(job).placements(0).worker(), "workers/b");

@@ -24,7 +24,8 @@ void Speeds::Add(const SpeedSample& sample) {
   if (sample.step <= rank.step) return;
   const bool first = rank.step == 0;
   rank.step = sample.step;
-  if (first) return;
+  rank.memory = sample.memory;
+  if (first || sample.seconds <= 0) return;
   rank.mean =
       rank.mean <= 0 ? sample.seconds : rank.mean + kNewestWeight * (sample.seconds - rank.mean);
   if (job.median <= 0 || sample.seconds <= kSlowRatio * job.median) {
@@ -53,6 +54,7 @@ std::vector<v1::Straggler> Speeds::Stragglers(int64_t number, int64_t generation
   const auto found = jobs_.find(number);
   if (found == jobs_.end() || found->second.generation != generation) return stragglers;
   const Job& job = found->second;
+  if (job.ranks.size() < 2) return stragglers;
   for (size_t i = 0; i < job.ranks.size(); ++i) {
     const Rank& rank = job.ranks[i];
     if (job.median <= 0 || rank.slow_steps < kSlowSteps || now - rank.slow_since < after) continue;
@@ -64,6 +66,26 @@ std::vector<v1::Straggler> Speeds::Stragglers(int64_t number, int64_t generation
   std::sort(stragglers.begin(), stragglers.end(),
             [](const v1::Straggler& a, const v1::Straggler& b) { return a.ratio() > b.ratio(); });
   return stragglers;
+}
+
+std::vector<v1::RankStats> Speeds::Stats(int64_t number, int64_t generation) const {
+  std::vector<v1::RankStats> all;
+  const auto found = jobs_.find(number);
+  if (found == jobs_.end() || found->second.generation != generation) return all;
+  const std::vector<Rank>& ranks = found->second.ranks;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const Rank& rank = ranks[i];
+    if (rank.step == 0) continue;
+    v1::RankStats& stats = all.emplace_back();
+    stats.set_rank(static_cast<int>(i));
+    stats.set_step(rank.step);
+    stats.set_own_seconds(rank.mean);
+    stats.set_planned_bytes(rank.memory.planned);
+    stats.set_allocated_bytes(rank.memory.allocated);
+    stats.set_required_bytes(rank.memory.required);
+    stats.set_peak_resident_bytes(rank.memory.peak_resident);
+  }
+  return all;
 }
 
 }  // namespace milepost::coordinator

@@ -1,8 +1,10 @@
-// Which ranks hold up the others. Soft: never stored, gone with the coordinator.
+// What the ranks of running attempts last told, and which of them hold up the others. Soft: never
+// stored, gone with the coordinator.
 //
 //   speeds.Add({.job = 7, .generation = 3, .rank = 1, .world = 8, .step = 120, .seconds = 0.4,
 //               .time = now});
-//   for (const v1::Straggler& straggler : speeds.Stragglers(7, now, after)) ...
+//   for (const v1::Straggler& straggler : speeds.Stragglers(7, 3, now, after)) ...
+//   for (const v1::RankStats& stats : speeds.Stats(7, 3)) ...
 //
 // A rank's own time is its step's without the wait for other ranks. One that has been longer than
 // kSlowRatio times the median over all ranks in kSlowSteps reported steps in a row, and for as long
@@ -23,14 +25,23 @@ namespace milepost::coordinator {
 inline constexpr double kSlowRatio = 1.25;
 inline constexpr int kSlowSteps = 10;
 
+// Bytes, as v1::RankStats has them.
+struct RankMemory {
+  int64_t planned = 0;
+  int64_t allocated = 0;
+  int64_t required = 0;
+  int64_t peak_resident = 0;
+};
+
 struct SpeedSample {
   int64_t job = 0;
   int64_t generation = 0;
   int rank = 0;
   int world = 0;
   int64_t step = 0;
-  double seconds = 0;
+  double seconds = 0;  // its own; 0: not known
   absl::Time time;
+  RankMemory memory = {};
 };
 
 class Speeds {
@@ -42,10 +53,13 @@ class Speeds {
   // The slowest first, without their workers.
   std::vector<v1::Straggler> Stragglers(int64_t job, int64_t generation, absl::Time now,
                                         absl::Duration after) const;
+  // Of the ranks that have told something, by rank.
+  std::vector<v1::RankStats> Stats(int64_t job, int64_t generation) const;
 
  private:
   struct Rank {
     int64_t step = 0;
+    RankMemory memory;
     double mean = 0;  // running, of its own seconds; 0: not known
     int slow_steps = 0;
     absl::Time slow_since = absl::InfiniteFuture();

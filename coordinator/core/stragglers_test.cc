@@ -76,6 +76,50 @@ TEST_F(StragglersTest, OneOfTwoIsFound) {
   EXPECT_EQ(cluster_.Job(job).stragglers(0).rank(), 0);
 }
 
+TEST_F(StragglersTest, WhatEachRankUsesIsKnownWhileItRuns) {
+  cluster_.Connect("a", 2);
+  const std::string job = Run(FakeCluster::Spec(2));
+  Step(job, {20, 10});
+  v1::RankProgress told;
+  told.set_job(job);
+  told.set_generation(cluster_.Job(job).generation());
+  told.set_rank(1);
+  told.mutable_progress()->set_step(++step_);
+  told.mutable_progress()->set_step_seconds(7);
+  told.mutable_progress()->set_planned_bytes(100);
+  told.mutable_progress()->set_allocated_bytes(101);
+  told.mutable_progress()->set_required_bytes(120);
+  told.mutable_progress()->set_peak_resident_bytes(130);
+  const std::string worker = cluster_.Record(job).ranks(1).worker();
+  cluster_.Do(RankProgressed{worker, told});
+  const v1::Job known = DescribeInFull(cluster_.state, cluster_.Record(job));
+  ASSERT_EQ(known.rank_stats_size(), 2);
+  EXPECT_EQ(known.rank_stats(0).step(), 1);
+  const v1::RankStats& stats = known.rank_stats(1);
+  EXPECT_EQ(stats.rank(), 1);
+  EXPECT_EQ(stats.step(), 2);
+  EXPECT_EQ(stats.own_seconds(), 7);
+  EXPECT_EQ(stats.planned_bytes(), 100);
+  EXPECT_EQ(stats.allocated_bytes(), 101);
+  EXPECT_EQ(stats.required_bytes(), 120);
+  EXPECT_EQ(stats.peak_resident_bytes(), 130);
+  told.mutable_progress()->set_step(1);
+  told.mutable_progress()->set_peak_resident_bytes(1);
+  cluster_.Do(RankProgressed{worker, told});
+  EXPECT_EQ(DescribeInFull(cluster_.state, cluster_.Record(job)).rank_stats(1).step(), 2)
+      << "it was told before";
+  cluster_.ReportAll(job, v1::RANK_STATE_SUCCEEDED);
+  EXPECT_EQ(DescribeInFull(cluster_.state, cluster_.Record(job)).rank_stats_size(), 0);
+}
+
+TEST_F(StragglersTest, ARankAloneHoldsUpNobody) {
+  cluster_.Connect("a", 1);
+  const std::string job = Run(FakeCluster::Spec(1));
+  for (int i = 0; i < 20; ++i) Step(job, {1});
+  for (int i = 0; i < 20; ++i) Step(job, {100});
+  EXPECT_EQ(cluster_.Job(job).stragglers_size(), 0);
+}
+
 TEST_F(StragglersTest, IsReplacedWhereTheJobWantsIt) {
   cluster_.Connect("a", 1);
   cluster_.Connect("b", 1);

@@ -84,7 +84,7 @@ class Transition {
   // ---- host_health.cc ----
   // Asks for the health checks that are due.
   void CheckHosts();
-  // True when the host may be given ranks again.
+  // True when the host may be given ranks again, or what waits has more to say of it.
   bool NoteHealth(const std::string& worker, const v1::HealthReport& report);
 
   // ---- schedule.cc ----

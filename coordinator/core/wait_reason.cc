@@ -137,6 +137,10 @@ std::string GiBText(int64_t bytes) {
   return absl::StrFormat("%.1f GiB", static_cast<double>(bytes) / kBytesPerGiB);
 }
 
+std::string TimeText(absl::Time time) {
+  return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", time, absl::UTCTimeZone());
+}
+
 std::string WaitReason(const SlotWish& wish, const SlotSupply& supply) {
   const std::string wanted = Wanted(wish, wish.ranks);
   std::string text = absl::StrCat("needs ", wanted);

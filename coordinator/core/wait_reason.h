@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "coordinator/core/placement.h"
 #include "milepost/v1/job_spec.pb.h"
 
@@ -45,6 +46,8 @@ std::string WaitReason(const SlotWish& wish, const SlotSupply& supply);
 
 // "141.0 GiB"
 std::string GiBText(int64_t bytes);
+// "2026-01-01 10:00:00 UTC"
+std::string TimeText(absl::Time time);
 
 }  // namespace milepost::coordinator
 

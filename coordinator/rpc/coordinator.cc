@@ -135,7 +135,7 @@ absl::StatusOr<v1::Job> Coordinator::Get(const std::string& name) {
   absl::ReaderMutexLock lock(&mutex_);
   const v1::JobRecord* record = state_.FindJob(JobNumber(name));
   if (record == nullptr) return FindLocked(name);
-  return DescribeWithEvents(state_, *record);
+  return DescribeInFull(state_, *record);
 }
 
 Coordinator::JobPage Coordinator::List(int64_t before, int limit,

@@ -33,7 +33,9 @@ void InitialiseGrpcOnce() {
 
 absl::StatusOr<HostAndPort> CheckListen(const std::string& flag, const std::string& listen,
                                         const std::string& tls_dir) {
-  MP_ASSIGN_OR_RETURN(HostAndPort address, ParseListen(flag, listen));
+  auto parsed = ParseListen(listen);
+  if (!parsed.ok()) return Annotate(parsed.status(), flag);
+  HostAndPort address = *std::move(parsed);
   if (IsLoopback(listen) || !tls_dir.empty()) return address;
   const bool any = address.host == "0.0.0.0" || address.host == "[::]";
   return absl::InvalidArgumentError(absl::StrCat(

@@ -72,8 +72,8 @@ ALLOWED = {
     "coordinator/standby": {"common", "common/rpc", "coordinator/election", "coordinator/rpc",
                             "coordinator/security", "coordinator/store"},
     "coordinator": {"common", "coordinator/core", "coordinator/store", "coordinator/security",
-                    "coordinator/standby", "common/flags", "common/rpc", "common/systemd",
-                    "coordinator/rpc", "coordinator/webhooks"}
+                    "coordinator/standby", "common/flags", "common/http", "common/rpc",
+                    "common/systemd", "coordinator/rpc", "coordinator/webhooks"}
                    | PURE_ENGINE,
     "worker/gpu": {"common"},
     "worker/gpu/testing": {"common", "worker/gpu"},
@@ -86,8 +86,8 @@ ALLOWED = {
     "worker/trainer": {"common", "common/spec", "common/rpc", "engine/runtime", "engine/comm",
                        "engine/data", "engine/optim", "worker/memory_state"} | PURE_ENGINE,
     # The two trainers' devices.
-    "worker": {"common", "common/flags", "common/rpc", "common/spec", "common/systemd",
-               "worker/gpu", "worker/doctor", "worker/agent", "worker/join", "worker/metrics",
+    "worker": {"common", "common/flags", "common/http", "common/rpc", "common/spec",
+               "common/systemd", "worker/gpu", "worker/doctor", "worker/agent", "worker/join", "worker/metrics",
                "worker/trainer",
                "engine/runtime", "engine/runtime/cuda"},
     "client/api": {"common", "common/rpc"},

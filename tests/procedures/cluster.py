@@ -106,6 +106,17 @@ class Place:
                                 {"key": base64.b64encode(key.encode()).decode()})
         check(answer and answer.get("deleted") == "1", f"etcd had no {key}: {answer}")
 
+    def standbys(self, data, etcd, names=("a", "b")):
+        """Coordinators on one directory; their addresses stay the same when they start again."""
+        processes = {}
+        for name in names:
+            listen = self.address_of(name) if (self.folder / f"{name}.address").exists() else \
+                "127.0.0.1:0"
+            processes[name] = self.coordinator(name, data, "--listen", listen, "--etcd", etcd,
+                                               "--etcd-lease-seconds", 2)
+        self.login = ["--coordinator", ",".join(self.address_of(name) for name in names)]
+        return processes
+
     # ---- jobs ----
 
     def make_data(self):

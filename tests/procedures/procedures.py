@@ -85,24 +85,12 @@ def salvage(place):
     place.cli("job", "cancel", running)
 
 
-def start_standbys(place, data, etcd, names=("a", "b")):
-    """Coordinators on one directory; their addresses stay the same when they start again."""
-    processes = {}
-    for name in names:
-        listen = place.address_of(name) if (place.folder / f"{name}.address").exists() else \
-            "127.0.0.1:0"
-        processes[name] = place.coordinator(name, data, "--listen", listen, "--etcd", etcd,
-                                            "--etcd-lease-seconds", 2)
-    place.login = ["--coordinator", ",".join(place.address_of(name) for name in names)]
-    return processes
-
-
 def restore_with_standbys(place):
     """docs/operations.md, Back up and restore: with standbys, the store-id kept and lost."""
     etcd = place.etcd()
     data = place.folder / "milepost"
     place.run("milepost-coordinator", "init-store", data)
-    processes = start_standbys(place, data, etcd)
+    processes = place.standbys(data, etcd)
     place.worker("w", place.login[1])
     done = place.submit(steps=20)
     place.await_end(done)
@@ -116,7 +104,7 @@ def restore_with_standbys(place):
             shutil.copy(data / "store-id", restored / "store-id")
         else:
             place.forget_store(etcd)
-        processes = start_standbys(place, restored, etcd)
+        processes = place.standbys(restored, etcd)
         check(place.job(done)["state"] == "SUCCEEDED", "a job that had ended is not known")
         place.await_end(place.submit(steps=20))
         for process in processes.values():
@@ -151,8 +139,8 @@ def upgrade_with_standbys(place):
     etcd = place.etcd()
     data = place.folder / "milepost"
     place.run("milepost-coordinator", "init-store", data)
-    processes = start_standbys(place, data, etcd, ("a",))
-    processes.update(start_standbys(place, data, etcd, ("b",)))
+    processes = place.standbys(data, etcd, ("a",))
+    processes.update(place.standbys(data, etcd, ("b",)))
     place.login = ["--coordinator", f"{place.address_of('a')},{place.address_of('b')}"]
     place.worker("w", place.login[1])
     job = place.submit(steps=4000)
@@ -162,7 +150,7 @@ def upgrade_with_standbys(place):
         began = time.monotonic()
         step = int(place.job(job).get("progress", {}).get("step", 0))
         check(time.monotonic() - began < 10, f"nobody served for 10 s after {name} ended")
-        processes[name] = start_standbys(place, data, etcd, (name,))[name]
+        processes[name] = place.standbys(data, etcd, (name,))[name]
         place.login = ["--coordinator", f"{place.address_of('a')},{place.address_of('b')}"]
         same_attempt(before, place.await_step(job, step + 50))
     place.cli("job", "cancel", job)

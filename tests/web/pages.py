@@ -139,6 +139,14 @@ class Web(Place):
         return found
 
 
+def sizes_of_ranks(browser):
+    """How many sizes the table of ranks has."""
+    return browser.driver.execute_script(r"""
+        const table = document.querySelector('section[aria-label="Ranks"]');
+        return table ? [...table.querySelectorAll('td.num')].filter(
+            (one) => /^[0-9.,]+ [KMG]iB$/.test(one.textContent)).length : 0""")
+
+
 def job_from_start_to_end(place, shots):
     """Planned, submitted, watched and looked into; a trainer is killed in the middle."""
     url = place.serve()
@@ -157,6 +165,8 @@ def job_from_start_to_end(place, shots):
         browser.click("Submit", "dialog")
         browser.await_text("jobs/1", "Running")
         place.await_step("jobs/1", 60)
+        browser.await_text("Arena planned", "Process used")
+        await_that(lambda: sizes_of_ranks(browser) == 8, "the memory of each rank is shown")
         os.kill(await_that(place.trainers, "there are trainers")[0], signal.SIGKILL)
         browser.await_text("Latest failure")
         browser.await_text("killed by", "Recovering")
@@ -236,6 +246,10 @@ def actions(place, _):
         browser.await_text("Cancelled")
 
 
+def step_shown(browser):
+    return int(browser.find(".kpi dd").text.split("\n")[0].replace(",", ""))
+
+
 def restart(place, _):
     """The coordinator dies and comes back; the page says so, and goes on by itself."""
     url = place.serve()
@@ -252,8 +266,32 @@ def restart(place, _):
         browser.await_text("Live")
         check("tries again" not in browser.text(), "the banner is gone")
         step = int(place.job("jobs/1")["progress"]["step"])
-        await_that(lambda: int(browser.find(".kpi dd").text.split("\n")[0].replace(",", "")) > step,
-                   "steps go on in the page")
+        await_that(lambda: step_shown(browser) > step, "steps go on in the page")
+
+
+def standbys(place, _):
+    """The active coordinator dies, and a standby takes over: the page follows, to and fro."""
+    etcd = place.etcd()
+    data = place.folder / "store"
+    place.run("milepost-coordinator", "init-store", data)
+    active = place.standbys(data, etcd)
+    both = place.login
+    url = place.page(*place.login)
+    place.agent = place.worker("host-a", place.login[1])
+    place.make_data()
+    place.await_ready("host-a")
+    place.submit(10_000_000)
+    with Browser(url) as browser:
+        browser.open("#/jobs/1")
+        browser.await_text("Running", "Live")
+        for name in ("a", "b"):
+            place.stop(active[name], signal.SIGKILL)
+            step = int(place.job("jobs/1")["progress"]["step"])  # as the other one has it
+            await_that(lambda least=step: step_shown(browser) > least, "steps go on in the page")
+            browser.await_text("Live")
+            active[name] = place.standbys(data, etcd, (name,))[name]
+            place.login = both
+        check(place.job("jobs/1")["attempts"] == 1, "the attempt has gone on")
 
 
 def hostile_texts(place, _):
@@ -427,7 +465,7 @@ def many_jobs(place, _):
               f"99% within {frames[int(len(frames) * 0.99)]:.1f} ms")
 
 
-CASES = [job_from_start_to_end, actions, restart, hostile_texts, login, phone_and_dark,
+CASES = [job_from_start_to_end, actions, restart, standbys, hostile_texts, login, phone_and_dark,
          many_jobs]
 
 

@@ -55,7 +55,7 @@ WorkerPages::WorkerPages(WorkerPagesOptions options)
     : options_(std::move(options)), start_(absl::Now()) {}
 
 absl::StatusOr<std::unique_ptr<WorkerPages>> WorkerPages::Start(WorkerPagesOptions options) {
-  MP_RETURN_IF_ERROR(ParseListen("--http", options.listen).status());
+  MP_RETURN_IF_ERROR(Annotate(CheckListenAddress(options.listen), "--http"));
   MP_RETURN_IF_ERROR(CheckReach(options));
   std::unique_ptr<WorkerPages> pages(new WorkerPages(std::move(options)));
   MP_RETURN_IF_ERROR(pages->Listen());
@@ -66,7 +66,7 @@ absl::Status WorkerPages::Listen() {
   if (!options_.token_file.empty()) {
     MP_ASSIGN_OR_RETURN(token_sha256_, DigestOfTokenIn(options_.token_file));
   }
-  MP_ASSIGN_OR_RETURN(HostAndPort address, ParseListen("--http", options_.listen));
+  MP_ASSIGN_OR_RETURN(HostAndPort address, ParseListen(options_.listen));
   HttpOptions http{.tls_dir = options_.tls_dir};
   auto sockets = ListenOn(address.host, &address.port);
   if (!sockets.ok()) {

@@ -110,12 +110,25 @@ function memory(job, plan) {
   return [plan?.per_rank && memoryClasses(plan.per_rank), rows.length ? h('div', {style: {margin: '10px -16px 0'}}, table(['Each rank', {text: 'Planned', num: true}, {text: 'Used', num: true}, ''], rows)) : h('p', {class: 'muted'}, 'Nothing is allocated yet.')];
 }
 
-function ranks(job) {
+// Of thousands of ranks, the slow ones and the first.
+const MOST_RANKS = 256;
+function rankRows(job) {
   const slow = new Map((job.stragglers || []).map((one) => [num(one.rank), one]));
-  return table(['Rank', 'Host', 'Slot', 'Speed'], (job.placements || []).map((one) => {
-    const straggler = slow.get(num(one.rank));
-    return [whole(one.rank), h('a', {href: '#/cluster'}, short(one.worker)), whole(one.slot), straggler ? h('span', {class: 'wait'}, h('strong', {}, `▲ Slow: ${num(straggler.ratio).toFixed(2)}× the median`), h('span', {class: 'muted'}, ` since ${clock(straggler.since)}`)) : h('span', {class: 'muted'}, 'as the others')];
-  }), 'It holds no slots now.');
+  const told = new Map((job.rankStats || []).map((one) => [num(one.rank), one]));
+  const all = job.placements || [];
+  const shown = all.length <= MOST_RANKS ? all : [...all.filter((one) => slow.has(num(one.rank))), ...all.filter((one) => !slow.has(num(one.rank)))].slice(0, MOST_RANKS);
+  return shown.map((one) => {
+    const stats = told.get(num(one.rank)) || {};
+    const size = (value) => (num(value) ? bytes(value) : '–');
+    return {placement: one, straggler: slow.get(num(one.rank)), planned: size(stats.plannedBytes), used: size(stats.allocatedBytes), process: size(stats.peakResidentBytes), required: size(stats.requiredBytes), own: num(stats.ownSeconds) ? duration(stats.ownSeconds) : '–'};
+  });
+}
+
+function ranks(rows, total) {
+  const columns = ['Rank', 'Host', 'Slot', {text: 'Arena planned', num: true}, {text: 'Arena used', num: true}, {text: 'Process planned', num: true}, {text: 'Process used', num: true}, {text: 'Own time a step', num: true}, 'Speed'];
+  return [table(columns, rows.map(({placement, straggler, planned, used, process, required, own}) => [whole(placement.rank), h('a', {href: '#/cluster'}, short(placement.worker)), whole(placement.slot), planned, used, required, process, own,
+    straggler ? h('span', {class: 'wait'}, h('strong', {}, `▲ Slow: ${num(straggler.ratio).toFixed(2)}× the median`), h('span', {class: 'muted'}, ` since ${clock(straggler.since)}`)) : h('span', {class: 'muted'}, 'as the others')]), 'It holds no slots now.'),
+  total > rows.length && h('p', {class: 'muted small'}, `${whole(rows.length)} of ${whole(total)} ranks: the slow ones and the first. JobService/GetJob has all.`)];
 }
 
 function events(job) {
@@ -197,7 +210,8 @@ function overview(content, {life, name, me, hooks, seen}) {
     fillOnce(line.el, JSON.stringify([job.events, checkpoints, ended(job.state) ? 0 : Math.floor(now() / 5)]), () => [timeRoad(job, checkpoints), roadLegend(job)]);
     fill(split.el, stepSplit(job));
     fillOnce(used.el, JSON.stringify([job.progress?.plannedBytes, job.progress?.allocatedBytes, job.progress?.peakResidentBytes, plan?.per_rank]), () => memory(job, plan));
-    fillOnce(rankBox, JSON.stringify([job.placements, job.stragglers]), () => ranks(job));
+    const rows = rankRows(job);
+    fillOnce(rankBox, JSON.stringify(rows), () => ranks(rows, (job.placements || []).length));
     fillOnce(eventBox, JSON.stringify(job.events), () => events(job));
     fillOnce(about.el, JSON.stringify([job.spec, job.choices]), () => facts(job));
     if (plan === null && me.plans) { plan = {}; planOf(job).then((found) => { plan = found; }).catch(() => {}); }
