@@ -286,7 +286,7 @@ int Main(int argc, char** argv) {
   StartDaemonLog("coordinator", "%Y-%m-%dT%H:%M:%S.%e %^%l%$ coordinator: %v");
   spdlog::set_level(spdlog::level::from_str(flags.flags.log_level));
   spdlog::flush_on(spdlog::level::info);
-  ForwardGrpcLog();
+  ForwardGrpcLogOfServer();
   return Run(&flags, std::vector<std::string>(argv + 1, argv + argc), signals);
 }
 

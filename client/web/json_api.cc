@@ -9,12 +9,14 @@
 #include "client/api/clients.h"
 #include "client/web/json_messages.h"
 #include "common/status_macros.h"
+#include "milepost/v1/job.pb.h"
 
 namespace milepost::client {
 namespace {
 
 constexpr char kJson[] = "application/json";
 constexpr char kFields[] = "$fields";
+constexpr char kListJobs[] = "JobService/ListJobs";
 
 std::string FieldsOf(const HttpRequest& request) {
   for (const auto& [name, value] : request.query) {
@@ -33,6 +35,14 @@ void SetRequestId(google::protobuf::Message* message) {
   }
 }
 
+// So that the coordinator leaves out what the caller does not want.
+void SetReadMask(absl::string_view fields, v1::ListJobsRequest* request) {
+  if (request->has_read_mask()) return;
+  for (std::string& path : MaskWithin(fields, *v1::ListJobsResponse::descriptor(), "jobs")) {
+    request->mutable_read_mask()->add_paths(std::move(path));
+  }
+}
+
 absl::StatusOr<std::string> RequestBytes(const ApiMethod& method, const HttpRequest& request) {
   const auto message = method.NewRequest();
   MP_RETURN_IF_ERROR(FromQuery(request.query, message.get()));
@@ -41,6 +51,9 @@ absl::StatusOr<std::string> RequestBytes(const ApiMethod& method, const HttpRequ
     MP_RETURN_IF_ERROR(FromJson(request.body, message.get()));
   }
   if (!method.reads) SetRequestId(message.get());
+  if (method.path == kListJobs) {
+    SetReadMask(FieldsOf(request), static_cast<v1::ListJobsRequest*>(message.get()));
+  }
   return message->SerializeAsString();
 }
 

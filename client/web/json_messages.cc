@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/error_details.h"
@@ -153,6 +154,26 @@ absl::Status KeepFields(absl::string_view fields, Message* message) {
   }
   Keep(kept, message);
   return absl::OkStatus();
+}
+
+std::vector<std::string> MaskWithin(absl::string_view fields, const Descriptor& answer,
+                                    absl::string_view list) {
+  std::vector<std::string> mask;
+  for (const absl::string_view path : absl::StrSplit(fields, ',')) {
+    const std::vector<absl::string_view> names = absl::StrSplit(path, '.');
+    const FieldDescriptor* field = FindField(&answer, names[0]);
+    if (field == nullptr || field->name() != list) continue;
+    if (names.size() == 1) return {};
+    std::vector<std::string> within;
+    for (size_t i = 1; i < names.size() && (i == 1 || !field->is_repeated()); ++i) {
+      const Descriptor* type = field->message_type();
+      field = type == nullptr ? nullptr : FindField(type, names[i]);
+      if (field == nullptr) return {};  // KeepFields says so
+      within.push_back(field->name());
+    }
+    mask.push_back(absl::StrJoin(within, "."));
+  }
+  return mask;
 }
 
 int HttpStatusOf(const absl::Status& status) {

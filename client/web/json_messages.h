@@ -16,8 +16,9 @@
 #include "absl/strings/string_view.h"
 
 namespace google::protobuf {
+class Descriptor;
 class Message;
-}
+}  // namespace google::protobuf
 
 namespace milepost::client {
 
@@ -37,6 +38,13 @@ absl::Status FromQuery(const Query& query, google::protobuf::Message* message);
 // Leaves only these fields, with commas between: each a path through messages and lists of them.
 // Empty: all. INVALID_ARGUMENT: there is no such field.
 absl::Status KeepFields(absl::string_view fields, google::protobuf::Message* message);
+
+// Of `fields` the paths within a list that an answer of this type has ("jobs.spec.name":
+// spec.name), as google.protobuf.FieldMask has them: no deeper than the first list. None: all are
+// wanted.
+std::vector<std::string> MaskWithin(absl::string_view fields,
+                                    const google::protobuf::Descriptor& answer,
+                                    absl::string_view list);
 
 // The answer's status code, as google.rpc.Code has it.
 int HttpStatusOf(const absl::Status& status);

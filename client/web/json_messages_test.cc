@@ -15,6 +15,7 @@
 namespace milepost::client {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(JsonMessages, QueriesAreFields) {
@@ -68,6 +69,18 @@ TEST(JsonMessages, LeavesTheFieldsThatAreWanted) {
   EXPECT_FALSE(KeepFields("jobs.nme", &jobs).ok());
   EXPECT_FALSE(KeepFields("jobs.name.x", &jobs).ok());
   EXPECT_FALSE(KeepFields(",", &jobs).ok());
+}
+
+TEST(JsonMessages, TellsTheMaskOfAList) {
+  const auto mask = [](const char* fields) {
+    return MaskWithin(fields, *v1::ListJobsResponse::descriptor(), "jobs");
+  };
+  EXPECT_THAT(mask("jobs.name,jobs.reasonDetail,jobs.spec.train.steps,nextPageToken"),
+              ElementsAre("name", "reason_detail", "spec.train.steps"));
+  EXPECT_THAT(mask("jobs.stragglers.rank,jobs.labels"), ElementsAre("stragglers", "labels"));
+  EXPECT_THAT(mask("jobs.name,jobs"), ElementsAre()) << "all of them";
+  EXPECT_THAT(mask(""), ElementsAre());
+  EXPECT_THAT(mask("jobs.name.x"), ElementsAre());
 }
 
 TEST(JsonMessages, ErrorsHaveTheirDetails) {

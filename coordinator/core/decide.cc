@@ -1,5 +1,7 @@
 #include "coordinator/core/decide.h"
 
+#include <google/protobuf/util/field_mask_util.h>
+
 #include <algorithm>
 
 #include "common/proto_time.h"
@@ -178,6 +180,24 @@ v1::Job Describe(const State& state, const v1::JobRecord& record) {
   const int64_t slot_bytes =
       record.sizes_size() > 0 ? record.sizes(0).slot_bytes() : record.slot_bytes();
   DescribeWait(*state.queue_view(), JobNumber(job.name()), slot_bytes, &job);
+  return job;
+}
+
+v1::Job Describe(const State& state, const v1::JobRecord& record,
+                 const google::protobuf::FieldMask& fields) {
+  using google::protobuf::util::FieldMaskUtil;
+  if (fields.paths().empty()) return Describe(state, record);
+  v1::Job job;
+  if (record.job().state() == v1::JOB_STATE_QUEUED ||
+      record.job().state() == v1::JOB_STATE_RECOVERING) {
+    job = Describe(state, record);  // why it waits is made of more than is asked for
+    FieldMaskUtil::TrimMessage(fields, &job);
+    return job;
+  }
+  FieldMaskUtil::MergeMessageTo(record.job(), fields, {}, &job);
+  if (FieldMaskUtil::IsPathInFieldMask("etag", fields)) {
+    job.set_etag(EtagOf(record.scheduling_version()));
+  }
   return job;
 }
 

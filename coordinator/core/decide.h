@@ -196,6 +196,9 @@ Outcome DecideSchedule(const State& state, absl::Time now, const Config& config)
 
 // The job as users see it: with the reason why it waits.
 v1::Job Describe(const State& state, const v1::JobRecord& record);
+// Of it what `fields` names; all where that is empty. They are known to be fields of a job.
+v1::Job Describe(const State& state, const v1::JobRecord& record,
+                 const google::protobuf::FieldMask& fields);
 // And with its events, and what its ranks have last told.
 v1::Job DescribeInFull(const State& state, const v1::JobRecord& record);
 

@@ -2,6 +2,7 @@
 #include "coordinator/core/decide.h"
 
 #include <gmock/gmock.h>
+#include <google/protobuf/util/field_mask_util.h>
 #include <gtest/gtest.h>
 
 #include "coordinator/core/fake_cluster.h"
@@ -75,6 +76,29 @@ TEST(DecideAllTest, ALeaseRenewedInTheSameDecisionDoesNotEnd) {
   cluster.Do(LeasesLengthened{absl::Seconds(10)});
   cluster.Advance(cluster.config.lease + absl::Seconds(9));
   EXPECT_EQ(cluster.Worker("a").state(), v1::WORKER_STATE_READY);
+}
+
+TEST(DescribeTest, FieldsThatAreAskedForAreThoseOfTheWhole) {
+  FakeCluster cluster;
+  cluster.Connect("a", 2);
+  const std::string running = cluster.Submit(2), waiting = cluster.Submit(2);
+  cluster.ReportAll(running, v1::RANK_STATE_RUNNING);
+  google::protobuf::FieldMask fields;
+  for (const char* path : {"name", "state", "reason_detail", "queue_position", "etag",
+                           "spec.resources.ranks", "progress.step", "events"}) {
+    fields.add_paths(path);
+  }
+  for (const std::string& name : {running, waiting}) {
+    v1::Job whole = Describe(cluster.state, cluster.Record(name));
+    const v1::Job part = Describe(cluster.state, cluster.Record(name), fields);
+    google::protobuf::util::FieldMaskUtil::TrimMessage(fields, &whole);
+    EXPECT_EQ(part.DebugString(), whole.DebugString());
+    EXPECT_EQ(part.name(), name);
+    EXPECT_EQ(part.placements_size(), 0);
+    EXPECT_FALSE(part.etag().empty());
+  }
+  EXPECT_EQ(Describe(cluster.state, cluster.Record(waiting), fields).queue_position(), 1);
+  EXPECT_EQ(Describe(cluster.state, cluster.Record(running), {}).placements_size(), 2);
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "coordinator/core/job_filter.h"
 
+#include <google/protobuf/util/field_mask_util.h>
+
 #include <algorithm>
 
 #include "absl/strings/match.h"
@@ -15,6 +17,7 @@ namespace {
 
 constexpr int kMostStates = 64;
 constexpr size_t kMostPrefixBytes = 63;
+constexpr int kMostFields = 100;
 
 bool Holds(const v1::LabelRequirement& requirement, const v1::Job& job) {
   const auto found = job.labels().find(requirement.key());
@@ -75,6 +78,14 @@ absl::Status CheckFilter(const v1::ListJobsRequest& request) {
   if (request.label_requirements_size() > kMostLabels) {
     return absl::InvalidArgumentError(absl::StrCat("label_requirements: at most ", kMostLabels));
   }
+  const auto& fields = request.read_mask().paths();
+  if (fields.size() > kMostFields) {
+    return absl::InvalidArgumentError(absl::StrCat("read_mask: at most ", kMostFields));
+  }
+  for (const std::string& field : fields) {
+    if (google::protobuf::util::FieldMaskUtil::IsValidPath<v1::Job>(field)) continue;
+    return absl::InvalidArgumentError(absl::StrCat("read_mask: a job has no field '", field, "'"));
+  }
   for (int i = 0; i < request.label_requirements_size(); ++i) {
     absl::Status status = CheckRequirement(request.label_requirements(i), i);
     if (!status.ok()) return status;
@@ -102,6 +113,7 @@ std::string FilterDigest(const v1::ListJobsRequest& request) {
   v1::ListJobsRequest filter = request;
   filter.clear_page_size();
   filter.clear_page_token();
+  filter.clear_read_mask();
   // No map is in it: equal requests have equal bytes.
   const std::string bytes = filter.SerializeAsString();
   return absl::StrFormat("%016x", Xxh3(bytes.data(), bytes.size()));

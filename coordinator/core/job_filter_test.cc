@@ -29,6 +29,17 @@ TEST(JobFilterTest, EmptyMatchesEverything) {
   EXPECT_TRUE(Check("").ok());
 }
 
+TEST(JobFilterTest, WhatIsReadIsFieldsOfAJob) {
+  EXPECT_TRUE(Check("read_mask { paths: 'state' paths: 'spec.train.steps' }").ok());
+  EXPECT_EQ(Check("read_mask { paths: 'state' paths: 'spec.stepps' }").message(),
+            "read_mask: a job has no field 'spec.stepps'");
+  v1::ListJobsRequest many;
+  for (int i = 0; i < 101; ++i) many.mutable_read_mask()->add_paths("state");
+  EXPECT_EQ(CheckFilter(many).message(), "read_mask: at most 100");
+  EXPECT_EQ(FilterDigest(Of<v1::ListJobsRequest>("read_mask { paths: 'state' }")), FilterDigest({}))
+      << "a page token stays good";
+}
+
 TEST(JobFilterTest, EachFieldNarrows) {
   const std::string job = R"(
       state: JOB_STATE_RUNNING

@@ -99,7 +99,7 @@ void Coordinator::Stop() {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
     sessions.swap(sessions_);  // a stream that ends now says nothing about its worker
-    changed_.SignalAll();
+    waits_.WakeAll();
   }
   {
     absl::MutexLock lock(&post_mutex_);
@@ -139,7 +139,8 @@ absl::StatusOr<v1::Job> Coordinator::Get(const std::string& name) {
 }
 
 Coordinator::JobPage Coordinator::List(int64_t before, int limit,
-                                       const std::function<bool(const v1::Job&)>& wanted) {
+                                       const std::function<bool(const v1::Job&)>& wanted,
+                                       const google::protobuf::FieldMask& fields) {
   absl::ReaderMutexLock lock(&mutex_);
   JobPage page;
   PageRoom room(limit);
@@ -148,7 +149,7 @@ Coordinator::JobPage Coordinator::List(int64_t before, int limit,
   for (auto it = std::make_reverse_iterator(end); it != state_.jobs().rend(); ++it) {
     if (looked_at++ < kMostLookedAt) {
       if (wanted != nullptr && !wanted(it->second.job())) continue;
-      v1::Job job = Describe(state_, it->second);
+      v1::Job job = Describe(state_, it->second, fields);
       if (room.Take(job)) {
         page.jobs.push_back(std::move(job));
         continue;
@@ -189,10 +190,12 @@ absl::StatusOr<Coordinator::Snapshot> Coordinator::Wait(const std::string& name,
   const int64_t number = JobNumber(name);
   const absl::Time deadline = SteadyNow() + timeout;
   absl::ReaderMutexLock lock(&mutex_);
+  JobWaits::Waiter waiter(&waits_, number);
   while (!stopping_ && state_.FindJob(number) != nullptr && VersionLocked(number) == seen) {
-    if (changed_.WaitWithTimeout(&mutex_, deadline - SteadyNow())) break;
+    if (waiter.Wait(&mutex_, deadline - SteadyNow())) break;
   }
   if (stopping_) return Stopping();
+  if (state_.FindJob(number) != nullptr && VersionLocked(number) == seen) return Snapshot{{}, seen};
   MP_ASSIGN_OR_RETURN(v1::Job job, FindLocked(name));
   return Snapshot{std::move(job), VersionLocked(number)};
 }
@@ -207,9 +210,10 @@ absl::StatusOr<v1::JobCurves> Coordinator::GetCurves(const std::string& name, in
   return curves_.Get(number, static_cast<size_t>(max_points));
 }
 
-void Coordinator::WaitLogs(absl::Duration timeout) {
+void Coordinator::WaitLogs(const std::string& name, absl::Duration timeout) {
   absl::ReaderMutexLock lock(&mutex_);
-  if (!stopping_) changed_.WaitWithTimeout(&mutex_, timeout);
+  JobWaits::Waiter waiter(&waits_, JobNumber(name));
+  if (!stopping_) waiter.Wait(&mutex_, timeout);
 }
 
 // ---- workers ----
@@ -337,8 +341,7 @@ void Coordinator::StoreLogs(const v1::LogBatch& batch) {
   }
   for (const int64_t number : deleted) store_->logs().DeleteLate(number).IgnoreError();
   TrimLogs();
-  absl::MutexLock lock(&mutex_);
-  changed_.SignalAll();
+  for (const auto& [number, lines] : by_job) waits_.Wake(number);
 }
 
 void Coordinator::TrimLogs() {

@@ -34,6 +34,7 @@
 #include "coordinator/core/decide.h"
 #include "coordinator/rpc/curve_recorder.h"
 #include "coordinator/rpc/job_totals.h"
+#include "coordinator/rpc/job_waits.h"
 #include "coordinator/rpc/log_writer.h"
 #include "coordinator/rpc/planning_room.h"
 #include "coordinator/rpc/rendezvous.h"
@@ -182,8 +183,10 @@ class Coordinator {
   // Newest first, from below job number `before` (0: from the newest); those that `wanted` answers
   // true to (with a lock held), all when it is empty. May be fewer than `limit`, even none, when
   // there is more: one call looks at 20,000 jobs, and a page has room for some MiB (paging.h).
+  // `fields`: as decide.h has it.
   JobPage List(int64_t before, int limit,
-               const std::function<bool(const v1::Job&)>& wanted = nullptr);
+               const std::function<bool(const v1::Job&)>& wanted = nullptr,
+               const google::protobuf::FieldMask& fields = {});
   absl::StatusOr<v1::Job> Cancel(const std::string& name);
   // For good, with its checkpoints and its log.
   absl::StatusOr<v1::DeleteJobResponse> DeleteJob(const std::string& name);
@@ -217,12 +220,13 @@ class Coordinator {
     v1::Job job;
     uint64_t version = 0;
   };
-  // The job as soon as its version differs from `seen`, at the latest after `timeout`.
+  // The job as soon as its version differs from `seen`; after `timeout` without that, `seen` and no
+  // job.
   absl::StatusOr<Snapshot> Wait(const std::string& name, uint64_t seen, absl::Duration timeout);
   // `max_points`: of each curve; 0: all that are kept. Blocks on the disk.
   absl::StatusOr<v1::JobCurves> GetCurves(const std::string& name, int max_points);
-  // Returns when a log line may have arrived, a job changed, or after `timeout`.
-  void WaitLogs(absl::Duration timeout);
+  // Returns when a log line of the job may have arrived, it has changed, or after `timeout`.
+  void WaitLogs(const std::string& name, absl::Duration timeout);
 
   // ---- workers ----
   // The session of a worker that said Hello: it gets Welcome, then all that is wanted of it.
@@ -411,7 +415,7 @@ class Coordinator {
 
   // Only the loop's thread writes what it guards.
   absl::Mutex mutex_;
-  absl::CondVar changed_;  // a job or a log
+  JobWaits waits_;
   State state_ ABSL_GUARDED_BY(mutex_);
   JobTotals totals_ ABSL_GUARDED_BY(mutex_);
   struct Attempt {

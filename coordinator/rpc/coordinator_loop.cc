@@ -346,10 +346,15 @@ void Coordinator::DispatchLocked(const Outcome& outcome) {
     const int64_t next = record->job().generation() + 1;
     store_->checkpoints().AbortOlder(JobName(number), next);
   }
-  for (const auto& [number, record] : outcome.jobs) ++versions_[number];
-  if (outcome.view != nullptr) ++view_version_;
-  const bool changed = !outcome.jobs.empty() || !outcome.deleted_jobs.empty();
-  if (changed || outcome.view != nullptr) changed_.SignalAll();
+  for (const auto& [number, record] : outcome.jobs) {
+    ++versions_[number];
+    waits_.Wake(number);
+  }
+  for (const int64_t number : outcome.deleted_jobs) waits_.Wake(number);
+  if (outcome.view != nullptr) {  // who waits, and why
+    ++view_version_;
+    waits_.WakeAll();
+  }
   for (const Action& action : outcome.actions) {
     auto session = sessions_.find(action.worker);
     if (session == sessions_.end()) continue;

@@ -252,7 +252,7 @@ class JobServiceImpl : public v1::JobService::Service {
       return (request.project().empty() || project == request.project()) && call.Sees(project) &&
              Matches(request, job);
     };
-    Coordinator::JobPage page = coordinator_->List(before, size, wanted);
+    Coordinator::JobPage page = coordinator_->List(before, size, wanted, request.read_mask());
     if (page.next_before > 0) {
       response->set_next_page_token(TokenOfNumber(page.next_before, filter));
     }
@@ -330,7 +330,7 @@ class JobServiceImpl : public v1::JobService::Service {
         if (Wanted(line, request)) MP_RETURN_IF_ERROR(Send(call, line, writer));
       }
       if (lines.empty() && last) return absl::OkStatus();
-      if (lines.empty()) coordinator_->WaitLogs(kPoll);
+      if (lines.empty()) coordinator_->WaitLogs(request.name(), kPoll);
       MP_RETURN_IF_ERROR(coordinator_->Wait(request.name(), 0, absl::ZeroDuration()).status());
     }
     return absl::CancelledError("the call was cancelled");

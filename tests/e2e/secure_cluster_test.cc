@@ -6,6 +6,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "absl/strings/match.h"
+#include "absl/time/clock.h"
 #include "common/subprocess.h"
 #include "tests/e2e/cluster.h"
 
@@ -148,6 +150,26 @@ TEST_F(SecureClusterTest, UsersLogInAndAreHeldToTheirRoles) {
   ran = Milepost("alice", {"job", "list"});
   EXPECT_EQ(ran.exit_code, 1);
   EXPECT_THAT(ran.err, HasSubstr("chmod 600"));
+}
+
+TEST_F(SecureClusterTest, ACertificateOfAnotherAuthorityIsSaid) {
+  const std::string other = folder_ + "/other";
+  SpawnOptions options;
+  options.argv = {SiblingBinary("milepost-coordinator"), "init-pki", other, "--worker", "joined-1"};
+  if (const char* bin = std::getenv("MILEPOST_BIN_DIR")) {
+    options.argv[0] = std::string(bin) + "/milepost-coordinator";
+  }
+  ASSERT_TRUE(Subprocess::Spawn(std::move(options))->Wait()->success());
+  std::filesystem::copy_file(Pki("client/ca.crt"), other + "/workers/joined-1/ca.crt",
+                             std::filesystem::copy_options::overwrite_existing);
+  Subprocess worker = JoiningWorker({"--tls", other + "/workers/joined-1"});
+  const absl::Time end = absl::Now() + absl::Seconds(60);
+  const auto said = [&] { return TextOf(folder_ + "/coordinator.log"); };
+  const std::string wanted = "a certificate that was shown here is refused";
+  while (!absl::StrContains(said(), wanted) && absl::Now() < end) {
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  EXPECT_THAT(said(), HasSubstr(wanted));
 }
 
 TEST_F(SecureClusterTest, AHostJoinsWithATokenAndNeedsItNoMore) {
