@@ -87,7 +87,8 @@ ALLOWED = {
                        "engine/data", "engine/optim", "worker/memory_state"} | PURE_ENGINE,
     # The two trainers' devices.
     "worker": {"common", "common/flags", "common/http", "common/rpc", "common/spec",
-               "common/systemd", "worker/gpu", "worker/doctor", "worker/agent", "worker/join", "worker/metrics",
+               "common/systemd", "worker/gpu", "worker/doctor", "worker/agent", "worker/join",
+               "worker/metrics",
                "worker/trainer",
                "engine/runtime", "engine/runtime/cuda"},
     "client/api": {"common", "common/rpc"},
