@@ -247,7 +247,10 @@ def actions(place, _):
 
 
 def step_shown(browser):
-    return int(browser.find(".kpi dd").text.split("\n")[0].replace(",", ""))
+    # In one go: the page draws its figures anew all the time.
+    text = browser.driver.execute_script(
+        "return document.querySelector('.kpi dd')?.innerText ?? '0'")
+    return int(text.split("\n")[0].replace(",", ""))
 
 
 def restart(place, _):
