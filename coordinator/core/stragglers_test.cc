@@ -115,8 +115,8 @@ TEST_F(StragglersTest, WhatEachRankUsesIsKnownWhileItRuns) {
 TEST_F(StragglersTest, ARankAloneHoldsUpNobody) {
   cluster_.Connect("a", 1);
   const std::string job = Run(FakeCluster::Spec(1));
-  for (int i = 0; i < 20; ++i) Step(job, {1});
-  for (int i = 0; i < 20; ++i) Step(job, {100});
+  // Each step is slower than the mean of those before it.
+  for (double seconds = 10; seconds < 7000; seconds *= 1.3) Step(job, {seconds});
   EXPECT_EQ(cluster_.Job(job).stragglers_size(), 0);
 }
 
