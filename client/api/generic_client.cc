@@ -36,6 +36,13 @@ void ShowToken(const Connection::Core& core, const std::string& token,
   if (core.tls && !token.empty()) context->set_credentials(grpc::AccessTokenCredentials(token));
 }
 
+// gRPC 1.51 runs callbacks on threads that end with the process's last channel that had any, and
+// aborts where that channel ends on one of them, as at a stream's end: so the first one is kept.
+void KeepThreadsOfCallbacks(const std::shared_ptr<grpc::Channel>& channel) {
+  static const auto* kept = new std::shared_ptr<grpc::Channel>(channel);
+  static_cast<void>(kept);
+}
+
 // Waits in gRPC, as its synchronous API does: so it gets on with connecting.
 grpc::Status CallOnce(Stub* stub, grpc::ClientContext* context, const std::string& method,
                       const grpc::ByteBuffer& request, grpc::ByteBuffer* answer) {
@@ -77,6 +84,7 @@ class Reader : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer
     ShowToken(connection_->core(), token, context_.get());
     self_ = shared_from_this();
     stub_.PrepareBidiStreamingCall(context_.get(), method, {}, this);
+    KeepThreadsOfCallbacks(channel_);
     StartWriteLast(&request_, {});
     StartRead(&message_);
     StartCall();

@@ -1,10 +1,8 @@
 #include "common/rpc/coordinators.h"
 
 #include <algorithm>
-#include <iterator>
 #include <map>
 #include <mutex>
-#include <utility>
 
 #include "absl/time/clock.h"
 #include "common/rpc/status.h"
@@ -65,12 +63,7 @@ CoordinatorChannel::CoordinatorChannel(const Endpoint& all)
 }
 
 std::shared_ptr<grpc::Channel> CoordinatorChannel::Get() const {
-  std::vector<std::shared_ptr<grpc::Channel>> unused;  // end without the lock
   absl::MutexLock lock(&mutex_);
-  const auto used = std::partition(left_.begin(), left_.end(),
-                                   [](const auto& one) { return one.use_count() > 1; });
-  unused.assign(std::make_move_iterator(used), std::make_move_iterator(left_.end()));
-  left_.erase(used, left_.end());
   return channel_;
 }
 
@@ -80,7 +73,6 @@ void CoordinatorChannel::Failed(const std::shared_ptr<grpc::Channel>& channel) {
   if (channel != channel_) return;
   coordinators_.Failed(address_);
   address_ = coordinators_.Current().address;
-  left_.push_back(std::move(channel_));
   channel_ = coordinators_.Connect();
 }
 

@@ -56,7 +56,6 @@ class CoordinatorChannel {
   explicit CoordinatorChannel(const Endpoint& all);
 
   bool several() const { return coordinators_.several(); }
-  // Not on a thread of gRPC's: it may end a channel (below).
   std::shared_ptr<grpc::Channel> Get() const;
   // A call on `channel`, which Get answered, said UNAVAILABLE or did not get through.
   void Failed(const std::shared_ptr<grpc::Channel>& channel);
@@ -71,9 +70,6 @@ class CoordinatorChannel {
   mutable absl::Mutex mutex_;
   std::string address_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<grpc::Channel> channel_ ABSL_GUARDED_BY(mutex_);
-  // Those that have failed, until a Get finds that no call uses them. gRPC 1.51 aborts where the
-  // process's last channel with streams ends on a thread of its own, as at a stream's end.
-  mutable std::vector<std::shared_ptr<grpc::Channel>> left_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace milepost
