@@ -6,8 +6,9 @@
 //
 // - workers, in another process, that beat every ten seconds over connections of their own, and
 //   jobs on all their slots, every rank of which tells what real ones do (simulated_workers.h):
-//   what part of a core the coordinator takes in steady state, and its memory; then with 200 who
-//   scrape its metrics every 15 seconds, and then with 200 open pages of `milepost web` as well
+//   what part of a core the coordinator takes in steady state, and its memory; in turns with that,
+//   beside 200 who scrape its metrics every 15 seconds, and beside 200 open pages as well
+//   (beside.h)
 // - a scheduling pass: every job of the queue looked at, some started
 // - submissions that are durable when they are answered, by many callers at once over gRPC; in
 //   turns with etcd's puts of as many bytes by as many callers, and with plain writes and syncs
@@ -81,6 +82,9 @@ int Main(int argc, char** argv) {
   app.add_option("--scrapers", options.scrapers, "of the metrics")->capture_default_str();
   app.add_option("--scrape", options.scrape, "seconds between two of one")->capture_default_str();
   app.add_option("--pages", options.pages, "of milepost web, open beside them; 0: none")
+      ->capture_default_str();
+  app.add_option("--beside", options.beside, "rounds of measuring with and without them")
+      ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--data-dir", options.data_dir)->capture_default_str();
   app.add_option("--only", only, "one part")

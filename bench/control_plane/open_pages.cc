@@ -1,5 +1,6 @@
 #include "bench/control_plane/open_pages.h"
 
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <utility>
@@ -17,6 +18,7 @@ constexpr absl::Duration kPatience = absl::Seconds(30);
 Subprocess Start(std::vector<std::string> argv, const std::string& out) {
   SpawnOptions options;
   options.argv = std::move(argv);
+  std::filesystem::remove(out);  // of pages that were open before
   options.out = Redirect::File(out);
   auto child = Subprocess::Spawn(std::move(options));
   MP_CHECK(child.ok()) << child.status().ToString();

@@ -28,6 +28,7 @@ struct Options {
   int scrapers = 200;
   double scrape = 15;  // seconds between two of one
   int pages = 200;
+  int beside = 3;  // rounds of alone, scraped, scraped and watched
   std::string data_dir;
 };
 

@@ -7,6 +7,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,6 +32,10 @@ void ScrapeForEver(const ScraperOptions& options, int which, ScrapeCounts* count
   absl::SleepFor(options.every * which / options.count);
   while (true) {
     const double begin = Seconds();
+    if (!counts->go) {
+      absl::SleepFor(options.every);
+      continue;
+    }
     const std::string page = Scrape(options.address);
     const auto took = static_cast<int64_t>((Seconds() - begin) * 1e6);
     ++(page.empty() ? counts->failures : counts->scrapes);
@@ -97,6 +102,13 @@ ScrapersProcess::~ScrapersProcess() {
   close(to_);
   kill(child_, SIGKILL);
   waitpid(child_, nullptr, 0);
+}
+
+double ScrapersProcess::CpuSeconds() const {
+  clockid_t clock = 0;
+  timespec time = {};
+  MP_CHECK(clock_getcpuclockid(child_, &clock) == 0 && clock_gettime(clock, &time) == 0);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
 void ScrapersProcess::Begin(const ScraperOptions& options) {

@@ -20,6 +20,7 @@ struct ScrapeCounts {
   std::atomic<int64_t> failures = 0;
   std::atomic<int64_t> bytes = 0;
   std::atomic<int64_t> slowest_us = 0;
+  std::atomic<bool> go = false;
 };
 
 struct ScraperOptions {
@@ -32,8 +33,11 @@ class ScrapersProcess {
  public:
   ScrapersProcess();
   ~ScrapersProcess();  // kills it
-  // They spread evenly over the interval.
+  // They spread evenly over the interval, and wait for Go.
   void Begin(const ScraperOptions& options);
+  void Go() { counts_->go = true; }
+  void Stop() { counts_->go = false; }
+  double CpuSeconds() const;  // that it took so far
   const ScrapeCounts& counts() const { return *counts_; }
 
  private:
