@@ -229,6 +229,28 @@ void AppendFailure(const v1::Failure& failure, std::string* text) {
   }
 }
 
+// Where each rank runs, and what it has told of itself.
+void AppendRanks(const v1::Job& job, std::string* text) {
+  std::map<int, const v1::RankStats*> told;
+  for (const v1::RankStats& stats : job.rank_stats()) told[stats.rank()] = &stats;
+  for (const v1::RankPlacement& placement : job.placements()) {
+    std::string line = absl::StrFormat("%s slot %d", placement.worker(), placement.slot());
+    const auto found = told.find(placement.rank());
+    if (found != told.end()) {
+      const v1::RankStats& stats = *found->second;
+      absl::StrAppend(&line, ": ", HumanBytes(stats.planned_bytes()), " planned, ",
+                      HumanBytes(stats.allocated_bytes()), " used");
+      if (stats.peak_resident_bytes() > 0) {
+        absl::StrAppend(&line, ", ", HumanBytes(stats.peak_resident_bytes()), " resident");
+      }
+      if (stats.own_seconds() > 0) {
+        absl::StrAppendFormat(&line, "; %.1f ms of a step its own", stats.own_seconds() * 1e3);
+      }
+    }
+    Line(text, absl::StrCat("Rank ", placement.rank()), line);
+  }
+}
+
 }  // namespace
 
 std::string RenderJobs(const std::vector<v1::Job>& jobs, OutputFormat format, absl::Time now) {
@@ -380,10 +402,7 @@ std::string RenderJob(const v1::Job& job, OutputFormat format, absl::Time now) {
   }
   if (job.preemptions() > 0) Line(&text, "Preempted", absl::StrCat(job.preemptions(), " times"));
   for (const v1::Choice& choice : job.choices()) Line(&text, "Chosen", ChoiceText(choice));
-  for (const v1::RankPlacement& placement : job.placements()) {
-    Line(&text, absl::StrCat("Rank ", placement.rank()),
-         absl::StrFormat("%s slot %d", placement.worker(), placement.slot()));
-  }
+  AppendRanks(job, &text);
   AppendProgress(job, now, &text);
   if (!job.latest_checkpoint().empty()) Line(&text, "Checkpoint", job.latest_checkpoint());
   AppendStragglers(job, &text);

@@ -40,6 +40,27 @@ std::string OnTerminal(int number, const std::function<void()>& write) {
   return text;
 }
 
+TEST(OutputTest, AJobsRanksTellOfThemselves) {
+  v1::Job job;
+  for (int rank = 0; rank < 2; ++rank) {
+    v1::RankPlacement* placement = job.add_placements();
+    placement->set_rank(rank);
+    placement->set_worker("workers/a");
+    placement->set_slot(3 + rank);
+  }
+  v1::RankStats* stats = job.add_rank_stats();  // rank 0 has told nothing yet
+  stats->set_rank(1);
+  stats->set_planned_bytes(3 << 20);
+  stats->set_allocated_bytes(2 << 20);
+  std::string text = RenderJob(job, OutputFormat::kTable, absl::UnixEpoch());
+  EXPECT_THAT(text, HasSubstr("Rank 0:       workers/a slot 3\n"));
+  EXPECT_THAT(text, HasSubstr("Rank 1:       workers/a slot 4: 3.0 MiB planned, 2.0 MiB used\n"));
+  stats->set_peak_resident_bytes(5 << 20);
+  stats->set_own_seconds(0.0123);
+  text = RenderJob(job, OutputFormat::kTable, absl::UnixEpoch());
+  EXPECT_THAT(text, HasSubstr("2.0 MiB used, 5.0 MiB resident; 12.3 ms of a step its own\n"));
+}
+
 TEST(OutputTest, NoControlCharacterOfOthersReachesATerminal) {
   const std::string evil =
       "a\x1b[2J\x1b]0;title\x07\xc2\x9b"

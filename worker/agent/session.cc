@@ -207,12 +207,14 @@ class Session::Impl {
   }
 
   void LogEnd(const grpc::Status& status, bool was_welcomed) {
-    const std::string why = status.ok() ? "it closed the stream" : status.error_message();
+    // CANCELLED: a coordinator that ends.
+    const bool closed = status.ok() || status.error_code() == grpc::StatusCode::CANCELLED;
+    const std::string why = closed ? "it closed the stream" : status.error_message();
     if (was_welcomed) {
       spdlog::warn("lost the coordinator at {} ({}); ranks go on, reconnecting", coordinator_, why);
     } else if (!std::exchange(complained_, true)) {
-      spdlog::warn("the coordinator at {} refused this worker ({}); trying again", coordinator_,
-                   why);
+      spdlog::warn("the coordinator at {} has not let this worker in ({}); trying again",
+                   coordinator_, why);
     }
   }
 

@@ -484,7 +484,12 @@ absl::Status Trainer::OpenScalars() {
   scalars_ = std::make_unique<ScalarLog>(ScalarFolder(folder, start_.job(), start_.uid()),
                                          session_->step(), Now());
   const absl::Status status = Annotate(scalars_->status(), "report.tensorboard");
-  if (status.ok() || session_->step() == 0) return status;
+  if (status.ok()) return status;
+  if (session_->step() == 0) {
+    return {status.code(),
+            absl::StrCat(status.message(), "; name a folder where this host's worker may write ",
+                         "(under systemd: one of ReadWritePaths= of milepost-worker)")};
+  }
   spdlog::warn("{}; training goes on without", std::string(status.message()));
   return absl::OkStatus();
 }
