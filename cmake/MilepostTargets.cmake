@@ -76,16 +76,34 @@ function(milepost_unity variable target)
   set(${variable} ${compiled} PARENT_SCOPE)
 endfunction()
 
-# milepost_library(DEPS <targets>... [TEST_DEPS <targets>...] [CPU_FILTER <gtest filter>])
+# milepost_rooms(<variable> <suffix>)
+# Sets the variable to the files of engine/ops' rooms that end so, as <room>_cpu.cc. Suffix "": those
+# that end in no suffix of milepost_room_suffixes, without tests.
+set(milepost_room_suffixes reference cpu cuda)
+function(milepost_rooms variable suffix)
+  if(suffix)
+    file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/ops/*/*_${suffix}.cc)
+  else()
+    file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/ops/*/*.cc)
+    list(JOIN milepost_room_suffixes "|" suffixes)
+    list(FILTER files EXCLUDE REGEX "_(${suffixes}|test)\\.cc$|/ops/reference/")
+  endif()
+  set(${variable} ${files} PARENT_SCOPE)
+endfunction()
+
+# milepost_library(DEPS <targets>... [TEST_DEPS <targets>...] [CPU_FILTER <gtest filter>]
+#   [SOURCES <files>...])
 # Library from *.cc (without *_test.cc and *_main.cc), *.cu where there is CUDA and, where there are
-# *_test.cc, a test binary <target>_test whose every case is registered with ctest.
+# *_test.cc, a test binary <target>_test whose every case is registered with ctest. SOURCES: of
+# other folders.
 function(milepost_library)
-  cmake_parse_arguments(ARG "" "CPU_FILTER" "DEPS;TEST_DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "CPU_FILTER" "DEPS;TEST_DEPS;SOURCES" ${ARGN})
   file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
   string(REPLACE "/" "_" target ${folder})
   file(GLOB sources CONFIGURE_DEPENDS *.cc)
   file(GLOB tests CONFIGURE_DEPENDS *_test.cc)
   file(GLOB mains CONFIGURE_DEPENDS *_main.cc)
+  list(APPEND sources ${ARG_SOURCES})
   if(tests)
     list(REMOVE_ITEM sources ${tests})
   endif()

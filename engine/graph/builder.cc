@@ -61,240 +61,18 @@ ValueId Builder::Tokens() { return Input("tokens", DType::kI32, {rows()}); }
 ValueId Builder::Positions() { return Input("positions", DType::kI32, {rows()}); }
 ValueId Builder::Targets() { return Input("targets", DType::kI32, {rows()}); }
 
-ValueId Builder::Embedding(absl::string_view name, ValueId tokens, ValueId wte,
-                           const EmbeddingTables& tables, double dropout) {
-  const DType dtype = options_.compute_dtype;
-  const int64_t width = Dimension(name, "wte", wte, 1);
-  const bool learned = tables.wpe != kNoValue;
-  const bool segmented = tables.wse != kNoValue;
-  const int64_t positions = learned ? Dimension(name, "wpe", tables.wpe, 0) : 0;
-  const int64_t segments = segmented ? Dimension(name, "wse", tables.wse, 0) : 0;
-  if (!Expect(name, "tokens", tokens, DType::kI32, {rows()}) ||
-      !Expect(name, "wte", wte, dtype, {Dimension(name, "wte", wte, 0), width}) ||
-      (learned && !Expect(name, "wpe", tables.wpe, dtype, {positions, width})) ||
-      (segmented && !Expect(name, "wse", tables.wse, dtype, {segments, width})) ||
-      !ExpectRowsOf(name, "positions", tables.positions) ||
-      !ExpectRowsOf(name, "segments", tables.segments)) {
-    return kNoValue;
-  }
-  const int64_t needed = std::max(options_.sequence, options_.cached_positions);
-  if (learned && positions < needed) {
-    Fail(name, absl::StrCat("sequences of ", needed, " tokens are longer than the ", positions,
-                            " positions of wpe"));
-  }
-  const ValueId out = AddActivation(name, "", dtype, {rows(), width});
-  const ValueId places = learned && caches() ? Positions() : tables.positions;
-  Op& op =
-      AddOp(OpKind::kEmbedding, {tokens, wte, tables.wpe, places, tables.wse, tables.segments});
-  op.attributes.dropout = dropout;
-  op.attributes.dropout_tag = NextDropoutTag(dropout);
-  op.outputs = {{.value = out}};
-  return out;
+ValueId Builder::Images(int64_t height, int64_t width) {
+  return Input("images", DType::kU8, {options_.batch, height, width, kImageChannels});
 }
 
-LayerNormResult Builder::LayerNorm(absl::string_view name, ValueId x, ValueId gamma, ValueId beta,
-                                   double epsilon) {
-  const DType dtype = options_.compute_dtype;
-  const int64_t width = Dimension(name, "x", x, 1);
-  if (!Expect(name, "x", x, dtype, {rows(), width}) ||
-      !Expect(name, "gamma", gamma, dtype, {width}) ||
-      !Expect(name, "beta", beta, dtype, {width})) {
-    return {};
+ValueId Builder::Statistic(absl::string_view name, DType dtype, const Shape& shape,
+                           double initial) {
+  if (dtype != DType::kF32 && dtype != DType::kI64) {
+    Fail(name, absl::StrCat("a statistic is F32 or I64, not ", Name(dtype)));
   }
-  const LayerNormResult result = {
-      .y = AddActivation(name, "", dtype, {rows(), width}),
-      .mean = AddActivation(name, ".mean", DType::kF32, {rows()}),
-      .rstd = AddActivation(name, ".rstd", DType::kF32, {rows()}),
-  };
-  Op& op = AddOp(OpKind::kLayerNorm, {x, gamma, beta});
-  op.attributes.epsilon = epsilon;
-  op.outputs = {{.value = result.y}, {.value = result.mean}, {.value = result.rstd}};
-  return result;
-}
-
-ResidualLayerNormResult Builder::ResidualLayerNorm(absl::string_view name, ValueId residual,
-                                                   ValueId delta, ValueId gamma, ValueId beta,
-                                                   double dropout, double epsilon) {
-  const DType dtype = options_.compute_dtype;
-  const int64_t width = Dimension(name, "residual", residual, 1);
-  if (!Expect(name, "residual", residual, dtype, {rows(), width}) ||
-      !Expect(name, "delta", delta, dtype, {rows(), width}) ||
-      !Expect(name, "gamma", gamma, dtype, {width}) ||
-      !Expect(name, "beta", beta, dtype, {width})) {
-    return {};
-  }
-  const ResidualLayerNormResult result = {
-      .sum = AddActivation(name, ".sum", dtype, {rows(), width}),
-      .y = AddActivation(name, "", dtype, {rows(), width}),
-      .mean = AddActivation(name, ".mean", DType::kF32, {rows()}),
-      .rstd = AddActivation(name, ".rstd", DType::kF32, {rows()}),
-  };
-  Op& op = AddOp(OpKind::kResidualLayerNorm, {residual, delta, gamma, beta});
-  op.attributes.epsilon = epsilon;
-  op.attributes.dropout = dropout;
-  op.attributes.dropout_tag = NextDropoutTag(dropout);
-  op.outputs = {{.value = result.sum, .may_overwrite = delta},
-                {.value = result.y},
-                {.value = result.mean},
-                {.value = result.rstd}};
-  return result;
-}
-
-RmsNormResult Builder::RmsNorm(absl::string_view name, ValueId x, ValueId gamma, double epsilon) {
-  const DType dtype = options_.compute_dtype;
-  const int64_t width = Dimension(name, "x", x, 1);
-  if (!Expect(name, "x", x, dtype, {rows(), width}) ||
-      !Expect(name, "gamma", gamma, dtype, {width})) {
-    return {};
-  }
-  const RmsNormResult result = {
-      .y = AddActivation(name, "", dtype, {rows(), width}),
-      .rstd = AddActivation(name, ".rstd", DType::kF32, {rows()}),
-  };
-  Op& op = AddOp(OpKind::kRmsNorm, {x, gamma});
-  op.attributes.epsilon = epsilon;
-  op.outputs = {{.value = result.y}, {.value = result.rstd}};
-  return result;
-}
-
-ResidualRmsNormResult Builder::ResidualRmsNorm(absl::string_view name, ValueId residual,
-                                               ValueId delta, ValueId gamma, double epsilon) {
-  const DType dtype = options_.compute_dtype;
-  const int64_t width = Dimension(name, "residual", residual, 1);
-  if (!Expect(name, "residual", residual, dtype, {rows(), width}) ||
-      !Expect(name, "delta", delta, dtype, {rows(), width}) ||
-      !Expect(name, "gamma", gamma, dtype, {width})) {
-    return {};
-  }
-  const ResidualRmsNormResult result = {
-      .sum = AddActivation(name, ".sum", dtype, {rows(), width}),
-      .y = AddActivation(name, "", dtype, {rows(), width}),
-      .rstd = AddActivation(name, ".rstd", DType::kF32, {rows()}),
-  };
-  Op& op = AddOp(OpKind::kResidualRmsNorm, {residual, delta, gamma});
-  op.attributes.epsilon = epsilon;
-  op.outputs = {
-      {.value = result.sum, .may_overwrite = delta}, {.value = result.y}, {.value = result.rstd}};
-  return result;
-}
-
-ValueId Builder::Linear(absl::string_view name, ValueId x, ValueId weight, ValueId bias) {
-  const DType dtype = options_.compute_dtype;
-  const int64_t in = Dimension(name, "x", x, 1);
-  const int64_t out = Dimension(name, "weight", weight, 1);
-  if (!Expect(name, "x", x, dtype, {rows(), in}) ||
-      !Expect(name, "weight", weight, dtype, {in, out}) ||
-      !Expect(name, "bias", bias, dtype, {out})) {
-    return kNoValue;
-  }
-  const ValueId y = AddActivation(name, "", dtype, {rows(), out});
-  AddOp(OpKind::kLinear, {x, weight, bias}).outputs = {{.value = y}};
-  return y;
-}
-
-ValueId Builder::LinearRows(absl::string_view name, ValueId x, absl::Span<const ValueId> weights,
-                            absl::Span<const ValueId> biases) {
-  const DType dtype = options_.compute_dtype;
-  const int64_t in = Dimension(name, "x", x, 1);
-  if (weights.empty() || (!biases.empty() && biases.size() != weights.size())) {
-    Fail(name, absl::StrCat(weights.size(), " weights and ", biases.size(), " biases"));
-    return kNoValue;
-  }
-  if (!Expect(name, "x", x, dtype, {rows(), in})) return kNoValue;
-  int64_t width = 0;
-  for (size_t i = 0; i < weights.size(); ++i) {
-    const int64_t out = Dimension(name, "weight", weights[i], 0);
-    if (!Expect(name, "weight", weights[i], dtype, {out, in}) ||
-        (!biases.empty() && !Expect(name, "bias", biases[i], dtype, {out}))) {
-      return kNoValue;
-    }
-    width += out;
-  }
-  const ValueId y = AddActivation(name, "", dtype, {rows(), width});
-  Op& op = AddOp(OpKind::kLinear, {x});
-  op.inputs.insert(op.inputs.end(), weights.begin(), weights.end());
-  op.inputs.insert(op.inputs.end(), biases.begin(), biases.end());
-  op.attributes.parts = static_cast<int64_t>(weights.size());
-  op.attributes.transposed = true;
-  op.outputs = {{.value = y}};
-  return y;
-}
-
-ValueId Builder::Gelu(absl::string_view name, ValueId x, bool exact) {
-  const int64_t width = Dimension(name, "x", x, 1);
-  if (!Expect(name, "x", x, options_.compute_dtype, {rows(), width})) return kNoValue;
-  const ValueId y = AddActivation(name, "", options_.compute_dtype, {rows(), width});
-  Op& op = AddOp(OpKind::kGelu, {x});
-  op.attributes.exact = exact;
-  op.outputs = {{.value = y, .may_overwrite = x}};
-  return y;
-}
-
-ValueId Builder::Dropout(absl::string_view name, ValueId x, double dropout) {
-  const int64_t width = Dimension(name, "x", x, 1);
-  if (!Expect(name, "x", x, options_.compute_dtype, {rows(), width})) return kNoValue;
-  const ValueId y = AddActivation(name, "", options_.compute_dtype, {rows(), width});
-  Op& op = AddOp(OpKind::kDropout, {x});
-  op.attributes.dropout = dropout;
-  op.attributes.dropout_tag = NextDropoutTag(dropout);
-  op.outputs = {{.value = y, .may_overwrite = x}};
-  return y;
-}
-
-ValueId Builder::SwiGlu(absl::string_view name, ValueId x) {
-  const int64_t width = Dimension(name, "x", x, 1);
-  if (!Expect(name, "x", x, options_.compute_dtype, {rows(), width})) return kNoValue;
-  if (width % 2 != 0) Fail(name, absl::StrCat("width ", width, " is not two halves"));
-  const ValueId y = AddActivation(name, "", options_.compute_dtype, {rows(), width / 2});
-  AddOp(OpKind::kSwiGlu, {x}).outputs = {{.value = y}};
-  return y;
-}
-
-ValueId Builder::RopeTable(absl::string_view name, int64_t head_dim, const RopeAttributes& rope) {
-  if (head_dim < 2 || head_dim % 2 != 0) {
-    Fail(name, absl::StrCat("heads of width ", head_dim, " have no two halves"));
-    return kNoValue;
-  }
-  const ValueId table = AddActivation(name, "", DType::kF32, {options_.sequence, head_dim});
-  Op& op = AddOp(OpKind::kRopeTable, {caches() ? Positions() : kNoValue});
-  op.attributes.rope = rope;
-  op.outputs = {{.value = table}};
-  return table;
-}
-
-ValueId Builder::Rope(absl::string_view name, ValueId qkv, ValueId table, int64_t heads,
-                      int64_t kv_heads, ValueId positions) {
-  const DType dtype = options_.compute_dtype;
-  const int64_t head_dim = HeadDim(name, qkv, heads, kv_heads);
-  if (head_dim == 0 || !Expect(name, "table", table, DType::kF32, {options_.sequence, head_dim}) ||
-      !ExpectRowsOf(name, "positions", positions)) {
-    return kNoValue;
-  }
-  const Shape shape = graph_.values[qkv].shape;
-  const ValueId out = AddActivation(name, "", dtype, shape);
-  Op& op = AddOp(OpKind::kRope, {qkv, table, positions});
-  op.attributes.heads = heads;
-  op.attributes.kv_heads = kv_heads;
-  op.outputs = {{.value = out, .may_overwrite = qkv}};
-  return out;
-}
-
-ValueId Builder::QkNorm(absl::string_view name, ValueId qkv, ValueId gamma_q, ValueId gamma_k,
-                        int64_t heads, int64_t kv_heads, double epsilon) {
-  const DType dtype = options_.compute_dtype;
-  const int64_t head_dim = HeadDim(name, qkv, heads, kv_heads);
-  if (head_dim == 0 || !Expect(name, "gamma_q", gamma_q, dtype, {head_dim}) ||
-      !Expect(name, "gamma_k", gamma_k, dtype, {head_dim})) {
-    return kNoValue;
-  }
-  const Shape shape = graph_.values[qkv].shape;
-  const ValueId out = AddActivation(name, "", dtype, shape);
-  Op& op = AddOp(OpKind::kQkNorm, {qkv, gamma_q, gamma_k});
-  op.attributes.heads = heads;
-  op.attributes.kv_heads = kv_heads;
-  op.attributes.epsilon = epsilon;
-  op.outputs = {{.value = out, .may_overwrite = qkv}};
-  return out;
+  const ValueId id = AddValue(name, dtype, shape, ValueKind::kStatistic);
+  graph_.statistics.push_back({.value = id, .initial = initial});
+  return id;
 }
 
 int64_t Builder::HeadDim(absl::string_view op, ValueId qkv, int64_t heads, int64_t kv_heads) {
@@ -311,85 +89,6 @@ int64_t Builder::HeadDim(absl::string_view op, ValueId qkv, int64_t heads, int64
   return 0;
 }
 
-ValueId Builder::CachedAttention(absl::string_view name, ValueId qkv,
-                                 const AttentionOptions& options) {
-  const DType dtype = options_.compute_dtype;
-  const int64_t kv_heads = options.kv_heads == 0 ? options.heads : options.kv_heads;
-  const int64_t head_dim = HeadDim(name, qkv, options.heads, kv_heads);
-  if (head_dim == 0) return kNoValue;
-  if (!options.causal || options.documents != kNoValue) {
-    Fail(name, "only causal attention over one document can be continued from a cache");
-    return kNoValue;
-  }
-  const ValueId positions = Positions();
-  const ValueId cache =
-      AddValue(absl::StrCat(name, ".cache"), dtype,
-               {2, kv_heads, options_.cached_positions, head_dim}, ValueKind::kCache);
-  const ValueId out = AddActivation(name, "", dtype, {rows(), options.heads * head_dim});
-  Op& op = AddOp(OpKind::kCachedAttention, {qkv, positions, cache});
-  op.attributes.heads = options.heads;
-  op.attributes.kv_heads = kv_heads;
-  op.outputs = {{.value = out}, {.value = cache, .mode = WriteMode::kAccumulate}};
-  return out;
-}
-
-ValueId Builder::Attention(absl::string_view name, ValueId qkv, const AttentionOptions& options) {
-  if (caches()) return CachedAttention(name, qkv, options);
-  const DType dtype = options_.compute_dtype;
-  const int64_t heads = options.heads;
-  const int64_t kv_heads = options.kv_heads == 0 ? heads : options.kv_heads;
-  const int64_t head_dim = HeadDim(name, qkv, heads, kv_heads);
-  if (head_dim == 0 || !ExpectRowsOf(name, "documents", options.documents)) {
-    return kNoValue;
-  }
-  const ValueId out = AddActivation(name, "", dtype, {rows(), heads * head_dim});
-  const ValueId lse =
-      AddActivation(name, ".lse", DType::kF32, {options_.batch, heads, options_.sequence});
-  Op& op = AddOp(OpKind::kAttention, {qkv, options.documents});
-  op.attributes.heads = heads;
-  op.attributes.kv_heads = kv_heads;
-  op.attributes.causal = options.causal;
-  op.outputs = {{.value = out}, {.value = lse}};
-  return out;
-}
-
-ValueId Builder::LmHeadLoss(absl::string_view name, ValueId x, ValueId wte, ValueId targets,
-                            int64_t chunk_rows, double weight) {
-  return AddLmHeadLoss(name, {x, wte, targets, kNoValue}, chunk_rows, /*gathers=*/false, weight);
-}
-
-ValueId Builder::TokenClassifierLoss(absl::string_view name, ValueId x, ValueId weights,
-                                     ValueId bias, ValueId targets, int64_t chunk_rows,
-                                     double weight) {
-  return AddLmHeadLoss(name, {x, weights, targets, bias}, chunk_rows, /*gathers=*/false, weight);
-}
-
-ValueId Builder::MaskedLmHeadLoss(absl::string_view name, ValueId x, ValueId wte, ValueId bias,
-                                  ValueId targets, int64_t chunk_rows, double weight) {
-  return AddLmHeadLoss(name, {x, wte, targets, bias}, chunk_rows, /*gathers=*/true, weight);
-}
-
-ValueId Builder::AddLmHeadLoss(absl::string_view name, std::array<ValueId, 4> inputs,
-                               int64_t chunk_rows, bool gathers, double weight) {
-  const auto [x, wte, targets, bias] = inputs;
-  const DType dtype = options_.compute_dtype;
-  const int64_t width = Dimension(name, "x", x, 1);
-  const int64_t vocabulary = Dimension(name, "wte", wte, 0);
-  if (!Expect(name, "x", x, dtype, {rows(), width}) ||
-      !Expect(name, "wte", wte, dtype, {vocabulary, width}) ||
-      !Expect(name, "targets", targets, DType::kI32, {rows()}) ||
-      (bias != kNoValue && !Expect(name, "bias", bias, dtype, {vocabulary}))) {
-    return kNoValue;
-  }
-  if (chunk_rows < 1 || chunk_rows > rows()) {
-    Fail(name, absl::StrCat("chunk_rows ", chunk_rows, " is not in [1, ", rows(), "]"));
-  }
-  Op& op = AddOp(OpKind::kLmHeadLoss, {x, wte, targets, bias});
-  op.attributes.chunk_rows = chunk_rows;
-  op.attributes.gathers = gathers;
-  return AddLoss(name, targets, weight, op);
-}
-
 ValueId Builder::AddLoss(absl::string_view name, ValueId targets, double weight, Op& op) {
   if (graph_.losses.size() == kMaxLosses) {
     Fail(name, absl::StrCat("the graph has ", kMaxLosses, " losses already"));
@@ -403,19 +102,9 @@ ValueId Builder::AddLoss(absl::string_view name, ValueId targets, double weight,
   return sums;
 }
 
-ValueId Builder::LmHeadLogits(absl::string_view name, ValueId x, ValueId wte, ValueId bias) {
-  const DType dtype = options_.compute_dtype;
-  const int64_t width = Dimension(name, "x", x, 1);
-  const int64_t vocabulary = Dimension(name, "wte", wte, 0);
-  if (!Expect(name, "x", x, dtype, {rows(), width}) ||
-      !Expect(name, "wte", wte, dtype, {vocabulary, width}) ||
-      (bias != kNoValue && !Expect(name, "bias", bias, dtype, {vocabulary}))) {
-    return kNoValue;
-  }
+void Builder::SetLogits(absl::string_view name, ValueId logits) {
   if (graph_.logits != kNoValue) Fail(name, "the graph has logits already");
-  graph_.logits = AddActivation(name, "", DType::kF32, {options_.batch, vocabulary});
-  AddOp(OpKind::kLmHeadLogits, {x, wte, bias}).outputs = {{.value = graph_.logits}};
-  return graph_.logits;
+  graph_.logits = logits;
 }
 
 absl::StatusOr<Graph> Builder::Finish() && {
@@ -446,6 +135,34 @@ Op& Builder::AddOp(OpKind kind, std::initializer_list<ValueId> inputs) {
            .inputs = inputs,
            .attributes = {.batch = options_.batch, .sequence = options_.sequence}};
   return graph_.ops.emplace_back(std::move(op));
+}
+
+Shape Builder::ImageShape(absl::string_view op, absl::string_view operand, ValueId value) {
+  if (value < 0 || value >= static_cast<ValueId>(graph_.values.size())) {
+    Fail(op, absl::StrCat(operand, " is no value of this graph"));
+    return {};
+  }
+  const Value& found = graph_.values[value];
+  if (found.shape.size() == 4 && found.dtype == options_.compute_dtype) return found.shape;
+  Fail(op, absl::StrCat(operand, " (", found.name, ") is ", Name(found.dtype), "[",
+                        absl::StrJoin(found.shape, ","), "], expected images of ",
+                        Name(options_.compute_dtype)));
+  return {};
+}
+
+Shape Builder::WindowedShape(absl::string_view op, const Shape& shape, int64_t kernel,
+                             const WindowOptions& options) {
+  const int64_t smallest = std::min(shape[1], shape[2]) + 2 * options.padding;
+  if (kernel < 1 || kernel > 15 || options.stride < 1 || options.padding < 0 ||
+      options.padding >= kernel || smallest < kernel) {
+    Fail(op, absl::StrCat("windows of ", kernel, " with stride ", options.stride, " and padding ",
+                          options.padding, " do not fit images of ", shape[1], " x ", shape[2]));
+    return {};
+  }
+  const auto windows = [&](int64_t size) {
+    return (size + 2 * options.padding - kernel) / options.stride + 1;
+  };
+  return {shape[0], windows(shape[1]), windows(shape[2]), shape[3]};
 }
 
 uint32_t Builder::NextDropoutTag(double dropout) {

@@ -1,11 +1,12 @@
-// Builds the forward part of a Graph, op by op, with shape checks.
+// Builds the forward part of a Graph: its blocks, parameters and inputs here, its ops by the calls
+// of their rooms (engine/ops/<room>/<room>.h), which check shapes.
 //
 //   Builder b({.compute_dtype = DType::kBF16, .batch = 2, .sequence = 512});
 //   b.BeginBlock("embedding");
 //   ValueId wte = b.Parameter("wte.weight", {vocabulary, width}, Initializer::kNormal, 0.02);
 //   ...
-//   ValueId x = b.Embedding("embedding.out", b.Tokens(), wte, wpe, dropout);
-//   b.LmHeadLoss("loss", y, wte, b.Targets());
+//   ValueId x = ops::Embedding(b, "embedding.out", b.Tokens(), wte, {.wpe = wpe}, dropout);
+//   ops::LmHeadLoss(b, "loss", y, wte, b.Targets(), chunk_rows);
 //   MP_ASSIGN_OR_RETURN(Graph graph, std::move(b).Finish());
 //
 // The first misuse (a shape that does not fit, an operand that does not exist) is kept, further
@@ -14,15 +15,14 @@
 #ifndef MILEPOST_ENGINE_GRAPH_BUILDER_H_
 #define MILEPOST_ENGINE_GRAPH_BUILDER_H_
 
-#include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "engine/graph/graph.h"
 
 namespace milepost::graph {
@@ -37,65 +37,10 @@ struct BuilderOptions {
   int64_t cached_positions = 0;
 };
 
-struct LayerNormResult {
-  ValueId y = kNoValue;
-  ValueId mean = kNoValue;
-  ValueId rstd = kNoValue;
-};
-
-struct ResidualLayerNormResult {
-  ValueId sum = kNoValue;
-  ValueId y = kNoValue;
-  ValueId mean = kNoValue;
-  ValueId rstd = kNoValue;
-};
-
-struct RmsNormResult {
-  ValueId y = kNoValue;
-  ValueId rstd = kNoValue;
-};
-
-struct ResidualRmsNormResult {
-  ValueId sum = kNoValue;
-  ValueId y = kNoValue;
-  ValueId rstd = kNoValue;
-};
-
-// Tables beside the tokens', and the rows that they are read at (kEmbedding). kNoValue: none.
-struct EmbeddingTables {
-  ValueId wpe = kNoValue;        // [P,C]
-  ValueId positions = kNoValue;  // i32[N], each below P; kNoValue: BuilderOptions'
-  ValueId wse = kNoValue;        // [S,C]
-  ValueId segments = kNoValue;   // i32[N], each below S
-};
-
-struct AttentionOptions {
-  int64_t heads = 1;
-  int64_t kv_heads = 0;  // 0: as many as heads
-  bool causal = true;
-  ValueId documents = kNoValue;  // i32[N], ids of documents that do not see each other
-};
-
-struct ConvolutionOptions {
+// Square windows over images.
+struct WindowOptions {
   int64_t stride = 1;
   int64_t padding = 0;
-};
-
-struct BatchNormParameters {
-  ValueId gamma = kNoValue;
-  ValueId beta = kNoValue;
-  ValueId running_mean = kNoValue;  // statistics
-  ValueId running_variance = kNoValue;
-  ValueId batches = kNoValue;  // i64[]: how many have been seen
-};
-
-struct BatchNormOptions {
-  bool training = true;         // else the running statistics are used
-  bool synchronised = false;    // over the rows of all ranks
-  bool relu = false;            // y = max(0, ...)
-  ValueId residual = kNoValue;  // added before the ReLU
-  double epsilon = 1e-5;
-  double momentum = 0.1;
 };
 
 class Builder {
@@ -119,88 +64,32 @@ class Builder {
   // A value of the model's state that is not trained. F32 or I64; on every rank the same.
   ValueId Statistic(absl::string_view name, DType dtype, const Shape& shape, double initial);
 
-  // Each op names its outputs after `name`: "<name>", or "<name>.sum", "<name>.mean" and so on.
-  ValueId Embedding(absl::string_view name, ValueId tokens, ValueId wte,
-                    const EmbeddingTables& tables, double dropout);
-  LayerNormResult LayerNorm(absl::string_view name, ValueId x, ValueId gamma, ValueId beta,
-                            double epsilon = 1e-5);
-  ResidualLayerNormResult ResidualLayerNorm(absl::string_view name, ValueId residual, ValueId delta,
-                                            ValueId gamma, ValueId beta, double dropout,
-                                            double epsilon = 1e-5);
-  RmsNormResult RmsNorm(absl::string_view name, ValueId x, ValueId gamma, double epsilon);
-  ResidualRmsNormResult ResidualRmsNorm(absl::string_view name, ValueId residual, ValueId delta,
-                                        ValueId gamma, double epsilon);
-  ValueId Linear(absl::string_view name, ValueId x, ValueId weight, ValueId bias);
-  // y = x [w0; w1; ...]^T + biases: weights [Mi,K] as in torch's nn.Linear, one or several, whose
-  // results lie side by side. One product serves them all where they follow each other in their
-  // block: define them in this order, one after the other. `biases`: none, or one for each weight.
-  ValueId LinearRows(absl::string_view name, ValueId x, absl::Span<const ValueId> weights,
-                     absl::Span<const ValueId> biases = {});
-  ValueId Gelu(absl::string_view name, ValueId x, bool exact = false);
-  ValueId Dropout(absl::string_view name, ValueId x, double dropout);
-  ValueId SwiGlu(absl::string_view name, ValueId x);
-  // One table serves every layer: row t is of position t or, with cached_positions, of the
-  // t-th row's.
-  ValueId RopeTable(absl::string_view name, int64_t head_dim, const RopeAttributes& rope);
-  // `positions`: i32[N], each below the sequence length; kNoValue: the place in the sequence.
-  ValueId Rope(absl::string_view name, ValueId qkv, ValueId table, int64_t heads, int64_t kv_heads,
-               ValueId positions = kNoValue);
-  // Gammas: [D].
-  ValueId QkNorm(absl::string_view name, ValueId qkv, ValueId gamma_q, ValueId gamma_k,
-                 int64_t heads, int64_t kv_heads, double epsilon);
-  ValueId Attention(absl::string_view name, ValueId qkv, const AttentionOptions& options);
-  // ---- images, [B,Y,X,C] (builder_images.cc) ----
-  // By channel: (byte / 255 - mean) / deviation.
-  ValueId NormalizeImages(absl::string_view name, ValueId images,
-                          const std::array<double, kImageChannels>& mean,
-                          const std::array<double, kImageChannels>& deviation);
-  // `weight`: [out, in, k, k], as torch has it.
-  ValueId Convolution(absl::string_view name, ValueId x, ValueId weight,
-                      const ConvolutionOptions& options);
-  // In training with its own statistics, of at least two rows, which also move the running ones.
-  ValueId BatchNorm(absl::string_view name, ValueId x, const BatchNormParameters& parameters,
-                    const BatchNormOptions& options);
-  ValueId MaxPool(absl::string_view name, ValueId x, int64_t kernel,
-                  const ConvolutionOptions& options);
-  ValueId AveragePool(absl::string_view name, ValueId x);  // -> [B,C]
-  // Adds a loss head, called `name`: the sums. `chunk_rows`: rows of logits that exist at once, in
-  // [1, N].
-  ValueId LmHeadLoss(absl::string_view name, ValueId x, ValueId wte, ValueId targets,
-                     int64_t chunk_rows, double weight = 1);
-  // The same over a layer of its own: weight [V,C], bias [V].
-  ValueId TokenClassifierLoss(absl::string_view name, ValueId x, ValueId weights, ValueId bias,
-                              ValueId targets, int64_t chunk_rows, double weight = 1);
-  // The same where few rows have a target: logits of the others are never made.
-  ValueId MaskedLmHeadLoss(absl::string_view name, ValueId x, ValueId wte, ValueId bias,
-                           ValueId targets, int64_t chunk_rows, double weight = 1);
-  // Adds a loss head over logits that the model makes itself; `label_smoothing` in [0, 1) as
-  // torch's cross_entropy has it.
-  ValueId ClassifierLoss(absl::string_view name, ValueId logits, ValueId targets,
-                         double label_smoothing, double weight = 1);
-  // Sets Graph::logits.
-  ValueId LmHeadLogits(absl::string_view name, ValueId x, ValueId wte, ValueId bias = kNoValue);
-
   int64_t rows() const { return options_.batch * options_.sequence; }  // N
   absl::StatusOr<Graph> Finish() &&;
 
- private:
-  ValueId AddValue(absl::string_view name, DType dtype, const Shape& shape, ValueKind kind);
-  ValueId AddActivation(absl::string_view name, absl::string_view suffix, DType dtype,
-                        const Shape& shape);
-  Op& AddOp(OpKind kind, std::initializer_list<ValueId> inputs);
+  // ---- for rooms of ops ----
+  const BuilderOptions& options() const { return options_; }
+  DType compute_dtype() const { return options_.compute_dtype; }
   bool caches() const { return options_.cached_positions > 0; }
   ValueId Positions();  // "positions" i32[N]
-  ValueId CachedAttention(absl::string_view name, ValueId qkv, const AttentionOptions& options);
-  ValueId AddLmHeadLoss(absl::string_view name, std::array<ValueId, 4> inputs, int64_t chunk_rows,
-                        bool gathers, double weight);
+  const Value& ValueOf(ValueId value) const { return graph_.values[value]; }
+
+  ValueId AddValue(absl::string_view name, DType dtype, const Shape& shape, ValueKind kind);
+  // Called `name` and `suffix`: "<name>", "<name>.mean".
+  ValueId AddActivation(absl::string_view name, absl::string_view suffix, DType dtype,
+                        const Shape& shape);
+  // Valid until the next one is added.
+  Op& AddOp(OpKind kind, std::initializer_list<ValueId> inputs);
   // A loss head whose sums are the output of `op`.
   ValueId AddLoss(absl::string_view name, ValueId targets, double weight, Op& op);
+  void SetLogits(absl::string_view name, ValueId logits);  // Graph::logits
   uint32_t NextDropoutTag(double dropout);
+
   // The shape of an image value of the compute dtype; empty after a failure.
   Shape ImageShape(absl::string_view op, absl::string_view operand, ValueId value);
   // What windows make of `shape`, but for the channels; empty after a failure.
   Shape WindowedShape(absl::string_view op, const Shape& shape, int64_t kernel,
-                      const ConvolutionOptions& options);
+                      const WindowOptions& options);
   // True where an i32 of each row is not given, or is one.
   bool ExpectRowsOf(absl::string_view op, absl::string_view operand, ValueId value);
   // True when `value` exists and has this type and shape; otherwise keeps the error.
@@ -212,6 +101,7 @@ class Builder {
   int64_t Dimension(absl::string_view op, absl::string_view operand, ValueId value, int axis);
   void Fail(absl::string_view op, absl::string_view message);
 
+ private:
   BuilderOptions options_;
   Graph graph_;
   absl::flat_hash_set<std::string> names_;

@@ -1,6 +1,6 @@
 // Takes parameters that are never updated out of the backward.
 //
-//   MP_RETURN_IF_ERROR(graph::AddBackward(graph));
+//   MP_RETURN_IF_ERROR(ops::AddBackward(graph));
 //   graph::FreezeParameters(graph, frozen);  // by parameter
 //
 // A frozen parameter has no `gradient`. Backward ops that now serve nothing are dropped: where the

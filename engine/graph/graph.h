@@ -1,7 +1,7 @@
 // The graph IR: typed, shaped values and the ops that make them, for ONE micro-batch.
 //
 //   MP_ASSIGN_OR_RETURN(Graph graph, models::BuildModel(spec, options));  // builder.h inside
-//   MP_RETURN_IF_ERROR(graph::AddBackward(graph));                        // autodiff.h
+//   MP_RETURN_IF_ERROR(ops::AddBackward(graph));                          // ops/backward.h
 //   plan::PlanTraining(...)                                // plan/planner.h: all of it, and more
 //
 // A graph is plain data: copyable, no pointers, no device. Values are in definition order, ops in
@@ -62,149 +62,13 @@ struct Value {
   int block = kNoBlock;
 };
 
+// What each reads, makes and computes: engine/ops/<room>/.
 enum class OpKind : uint8_t {
-  // ---- forward: inputs -> outputs ----
-  kEmbedding,          // tokens i32[N], wte[V,C], wpe[P,C]|kNoValue, positions i32[N]|kNoValue,
-                       //   wse[S,C]|kNoValue, segments i32[N]|kNoValue -> x[N,C] (with dropout)
-                       //   a row's position: positions', or its place in the sequence; its
-                       //   segment: segments', or 0
-  kLayerNorm,          // x[N,C], gamma[C], beta[C] -> y[N,C], mean f32[N], rstd f32[N]
-  kResidualLayerNorm,  // residual[N,C], delta[N,C], gamma, beta -> sum[N,C], y[N,C], mean, rstd
-                       //   sum = residual + dropout(delta); y = LayerNorm(sum)
-  kRmsNorm,            // x[N,C], gamma[C] -> y[N,C], rstd f32[N]
-  kResidualRmsNorm,    // residual[N,C], delta[N,C], gamma -> sum[N,C], y[N,C], rstd
-                       //   sum = residual + delta; y = RmsNorm(sum)
-  kLinear,             // x[N,K], w[K,M], bias[M] -> y[N,M]  (Hugging Face's Conv1D layout)
-                       //   transposed: x[N,K], `parts` weights w[Mi,K] (torch's nn.Linear layout),
-                       //   then as many biases[Mi] or none -> y[N, sum of Mi], part beside part
-                       //   gelu: -> y|kNoValue, gelu(y)[N,M]; of one part, the tanh form
-                       //   fp8: codes of x[N,K], of the weights[M,K], their scalings, the biases
-  kGelu,               // x[N,M] -> y[N,M]  (tanh form; exact: by the error function)
-  kSwiGlu,             // x[N,2M]: gate, then up -> y[N,M] = silu(gate) up
-  kQuantize,         // `parts` matrices [Ri,C] as one [R,C], bf16; scaling -> codes[R,C]|kNoValue,
-                     //   turned codes[C,R]|kNoValue, amax|kNoValue, scaling|kNoValue
-                     //   codes = round(scale x) in 8 bits; amax of x. In any phase
-  kRopeTable,        // positions i32[T]|kNoValue -> table f32[T,D]: row t is the cosines of D/2
-                     //   angles, then their sines, of the position t or positions[t]
-  kRope,             // qkv[N,(H+2G)D], table, positions i32[N]|kNoValue -> the same with every
-                     //   head of q and k rotated: element i of a head's first half with element
-                     //   i of its second half, by the row's position as for kEmbedding
-  kQkNorm,           // qkv[N,(H+2G)D], gamma_q[D], gamma_k[D] -> the same with every head of q
-                     //   and k normalised as by kRmsNorm
-  kDropout,          // x[N,M] -> y[N,M]; also its own backward: dy -> dx
-  kAttention,        // qkv[N,(H+2G)D], documents i32[N]|kNoValue -> out[N,HD], lse f32[B,H,T]
-                     //   scale 1/sqrt(D); head h reads the keys and values of head h / (H/G);
-                     //   documents: a position sees those of its own id only. Ids never fall
-                     //   along a sequence
-  kCachedAttention,  // qkv[N,(H+2G)D], positions i32[N], cache[2,G,P,D] -> out[N,HD], cache, in
-                     //   place; of one sequence (B = 1). How many rows there are is given at run
-                     //   time, so that a chunk of text may be partly filled: row r's keys and
-                     //   values are put into the cache at its position, positions[0] + r, and its
-                     //   query sees the cached ones up to that. out of other rows: zeros
-  kLmHeadLoss,       // x[N,C], wte[V,C], targets i32[N], bias[V]|kNoValue -> sums f64[3]
-                     //   (accumulate; LossHead); gathers: rows without a target are left out
-  kLmHeadLogits,     // x[N,C], wte[V,C], bias[V]|kNoValue -> logits f32[B,V] of ONE position of
-                     //   each sequence, the same in all: given at run time, so that a window may
-                     //   be partly filled
-  // Of images:
-  kNormalizeImages,      // images u8[B,Y,X,C] -> x[B,Y,X,C] = (images / 255 - mean) / deviation
-  kConvolution,          // x[B,Y,X,I], w[O,I,k,k] -> y[B,Y',X',O]
-  kBatchNormSums,        // x[B,Y,X,C] -> sums f64[2,C]: of x and of its squares over N rows
-  kReduceStatistics,     // sums f64[2,C] -> the same, all-reduced over the ranks
-  kBatchNormStatistics,  // sums, running mean, running variance, batches -> mean f32[C], rstd
-                         //   f32[C], and the three statistics, updated
-  kBatchNormRunning,     // running mean, running variance -> mean, rstd: what evaluation uses
-  kBatchNorm,            // x, mean, rstd, gamma[C], beta[C], residual[B,Y,X,C]|kNoValue -> y
-                         //   y = (x - mean) rstd gamma + beta + residual; max(0, y) with `relu`
-  kMaxPool,              // x[B,Y,X,C] -> y[B,Y',X',C], winners u8[B,Y',X',C]
-  kAveragePool,          // x[B,Y,X,C] -> y[B,C]: over all pixels
-  kClassifierLoss,       // logits[N,V], targets i32[N] -> sums f64[3] (accumulate; LossHead)
-  // ---- backward ----
-  kEmbeddingBackward,          // tokens, dx[N,C], positions, segments -> dwte, dwpe, dwse (the last
-                               //   four or kNoValue)
-  kLayerNormBackward,          // x, gamma, mean, rstd, dy, dsum|kNoValue -> dx, dgamma, dbeta
-                               //   dx = dsum + LayerNorm backward(dy); dsum: what other consumers
-                               //   of x added to its gradient
-  kResidualLayerNormBackward,  // sum, gamma, mean, rstd, dy, dsum|kNoValue -> dx, ddelta|kNoValue,
-                               //   dgamma, dbeta
-                               //   dx as above: gradient of sum and so of the residual;
-                               //   ddelta = dropout mask(dx); without dropout ddelta IS dx
-                               //   (kNoValue)
-  kRmsNormBackward,            // x, gamma, rstd, dy, dsum|kNoValue -> dx, dgamma
-                               //   dx as above; serves kResidualRmsNorm too, where x is sum and
-                               //   dx the gradient of both the residual and delta
-  kLinearBackwardInput,        // dy[N,M], the weights[, dsum] -> dx[N,K]
-                               //   dsum: what other consumers of x added to its gradient
-                               //   gelu: dy, w, z[N,K] -> dz, where x = gelu(z)
-                               //   fp8: codes of dy[N,M], of the weights[K,M], their scalings
-                               //   [, dsum]
-  kLinearBackwardWeight,       // x[N,K], dy[N,M] -> the weights' gradients, then the biases'
-                               //   fp8: codes of x[K,N], of dy[M,N], their scalings[, dy: where
-                               //   there are biases]
-  kGeluBackward,               // x, dy -> dx
-  kSwiGluBackward,             // x[N,2M], dy[N,M] -> dx[N,2M]
-  kRopeBackward,               // dout, table, positions|kNoValue -> dqkv: rotated back
-  kQkNormBackward,             // qkv, gamma_q, gamma_k, dout -> dqkv, dgamma_q, dgamma_k
-  kAttentionBackward,          // qkv, out, lse, dout, documents|kNoValue -> dqkv
-  kLmHeadLossBackward,         // x, wte, targets, bias|kNoValue, dsum|kNoValue -> sums, dx, dwte,
-  //   dbias|kNoValue: forward AND backward, in chunks of rows, so that logits
-  //   of the whole batch never exist at once. Gradients carry the head's
-  //   weight / its valid targets in the global batch.
-  //   dx = dsum + the head's; dsum: what other consumers of x (the heads
-  //   after it) added to its gradient. Without one dx may lie over x: a
-  //   chunk's dwte comes before its dx.
-  // Of images:
-  kConvolutionBackwardData,     // dy, w -> dx
-  kConvolutionBackwardWeights,  // x, dy -> dw
-  kBatchNormBackwardSums,       // x, mean, rstd, gamma, beta, dy, dy2|kNoValue, y|kNoValue
-                                //   -> sums f64[2,C], dgamma, dbeta, g|kNoValue
-                                //   g = dy + dy2 where the ReLU let through (told by y or, where it
-                                //   is kNoValue, by x); sums of g and of g xhat. dy2: what the
-                                //   second of two consumers of y adds to its gradient
-  kBatchNormBackward,           // x, mean, rstd, gamma, beta, g or dy, sums -> dx; with `relu` dy
-                                //   goes through the ReLU here, told by x
-  kMaxPoolBackward,             // winners, dy, dy2|kNoValue -> dx
-  kAveragePoolBackward,         // dy -> dx
-  kClassifierLossBackward,      // logits, targets -> sums, dlogits: as kLmHeadLossBackward
-  // ---- added by the ZeRO pass; work on flat groups (plan::FlatGroup), not on values ----
-  kReduceGradients,  // all-reduce (stage 0) or reduce-scatter (stage 1) of one group's gradient;
-                     //   from stage 2 on reduce-scatter of a micro-step's, added to a shard
-  kRoundGradients,   // this rank's shard (stage 0: all) of one group's reduced gradient, in bf16
-  kGradNorm,         // sum of squares of this rank's 1/world slice of one group's reduced gradient
-                     //   (at every stage) -> the group's f64 slot of the scalars
-  kReduceScalars,    // sums the groups' norms in group order into scalar 0; then, where world > 1,
-                     //   all-reduce (sum) of the step's scalars: norm, loss, stop flag
-  kOptimizer,  // one group's shard (stage 0: all of it): gradient, master, m, v where the optimizer
-               //   has it -> all but the gradient, and the parameter shard. Offloaded: on the host,
-               //   of what lies there, for kParametersToDevice
-  kGatherParameters,  // all-gather of one group's parameters: in place, after the update (stages 1
-                      //   and 2), or (stage 3) -> every parameter of the group, gathered
-  // ---- of some optimizers, between the scalars' reduction and kOptimizer ----
-  kUpdateNorms,  // LAMB; one group's shard: gradient, master, m, v -> m, v, and of each tensor
-                 //   the sums of squares of this rank's part of it and of its update
-  kReduceUpdateNorms,  // LAMB: those of all groups, all-reduced among the ranks of the shards
-  kMuonMomentum,       // Muon; one group's shard: gradient, m -> m, and its slice of the update
-  kGatherUpdates,      // Muon: all-gather of one group's updates, in place
-  kOrthogonalize,      // Muon: those of one group's matrices that this rank owns, in place; where
-                       //   there are other owners, theirs become zero
-  kScatterUpdates,     // Muon: sum over the owners; each rank needs its shard of it
-  kReduceReplicas,  // hybrid sharding: all-reduce of one group's reduced gradient shard among the
-                    //   ranks that hold the same shard, once a step
-  kAverageStatistics,  // running statistics that are not synchronised: their mean over the ranks
-  // ---- copies between the device's memory and its host's, where something is offloaded ----
-  kGradientsToHost,  // this rank's shard of one group's reduced gradient -> its place on the host
-  kScalarsToHost,    // the step's reduced scalars -> a copy on the host, whose kOptimizer they
-                     //   tell whether and how to update
-  kParametersToDevice,  // one group's parameters, as the host's kOptimizer made them -> the shard
-  // Where that state lies on disk between updates:
-  kReadState,     // one group's master, m and v, from the disk to their place on the host
-  kWriteState,    // the other way, after the group's kOptimizer
-  kCopyToHost,    // x -> x, on the host
-  kCopyToDevice,  // x, on the host -> x
-  // ---- of 8-bit products ----
-  kGatherAmaxes,    // every tensor's largest magnitude in the step, of all ranks
-  kUpdateScalings,  // from those, every tensor's scaling in the next step, if this one updates
+#define MP_OP(kind, name) k##kind,
+#include "engine/graph/op_kinds.inc"
+#undef MP_OP
 };
+inline constexpr OpKind kNoOpKind = static_cast<OpKind>(UINT8_MAX);
 const char* Name(OpKind kind);
 // A forward op that ends a task: its backward makes the loss too, and takes its place.
 inline bool IsLoss(OpKind kind) {

@@ -9,6 +9,13 @@
 #include "common/status_macros.h"
 #include "engine/graph/builder.h"
 #include "engine/models/task_heads.h"
+#include "engine/ops/attention/attention.h"
+#include "engine/ops/dropout/dropout.h"
+#include "engine/ops/embedding/embedding.h"
+#include "engine/ops/gelu/gelu.h"
+#include "engine/ops/linear/linear.h"
+#include "engine/ops/lm_head/lm_head.h"
+#include "engine/ops/norm/norm.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost::models {
@@ -92,19 +99,19 @@ class BertBuilder {
     const ValueId positions = Weight(hf + "position_embeddings", spec_.context(), width);
     const ValueId segments = Weight(hf + "token_type_embeddings", spec_.segments(), width);
     const LinearWeights norm = Norm(hf + "LayerNorm");
-    const ValueId sum = b_.Embedding(
-        "embeddings.sum", b_.Tokens(), words_,
+    const ValueId sum = ops::Embedding(
+        b_, "embeddings.sum", b_.Tokens(), words_,
         {.wpe = positions, .positions = positions_, .wse = segments, .segments = segments_},
         /*dropout=*/0);
-    y_ = b_.LayerNorm("embeddings.norm", sum, norm.weight, norm.bias, spec_.norm_epsilon()).y;
-    if (dropout_ > 0) y_ = b_.Dropout("embeddings.dropped", y_, dropout_);
+    y_ = ops::LayerNorm(b_, "embeddings.norm", sum, norm.weight, norm.bias, spec_.norm_epsilon()).y;
+    if (dropout_ > 0) y_ = ops::Dropout(b_, "embeddings.dropped", y_, dropout_);
   }
 
   // y_ = LayerNorm(y_ + dropout(delta)).
   void AddAndNorm(const std::string& hf, const std::string& name, ValueId delta) {
     const LinearWeights norm = Norm(hf + ".output.LayerNorm");
-    y_ = b_.ResidualLayerNorm(name, y_, delta, norm.weight, norm.bias, dropout_,
-                              spec_.norm_epsilon())
+    y_ = ops::ResidualLayerNorm(b_, name, y_, delta, norm.weight, norm.bias, dropout_,
+                                spec_.norm_epsilon())
              .y;
   }
 
@@ -128,10 +135,10 @@ class BertBuilder {
     }
     const ValueId weight = Weight(hf + ".output.dense", width, width);
     const ValueId bias = Bias(hf + ".output.dense", width);
-    const ValueId qkv = b_.LinearRows(name + ".qkv", y_, weights, biases);
-    const ValueId out = b_.Attention(
-        name + ".out", qkv, {.heads = spec_.heads(), .causal = false, .documents = documents_});
-    return b_.LinearRows(name + ".delta", out, {weight}, {bias});
+    const ValueId qkv = ops::LinearRows(b_, name + ".qkv", y_, weights, biases);
+    const ValueId out = ops::Attention(
+        b_, name + ".out", qkv, {.heads = spec_.heads(), .causal = false, .documents = documents_});
+    return ops::LinearRows(b_, name + ".delta", out, {weight}, {bias});
   }
 
   ValueId FeedForward(const std::string& hf, const std::string& name) {
@@ -139,9 +146,9 @@ class BertBuilder {
     const ValueId up_bias = Bias(hf + ".intermediate.dense", spec_.hidden());
     const ValueId down = Weight(hf + ".output.dense", spec_.width(), spec_.hidden());
     const ValueId down_bias = Bias(hf + ".output.dense", spec_.width());
-    const ValueId hidden = b_.LinearRows(name + ".fc", y_, {up}, {up_bias});
-    const ValueId active = b_.Gelu(name + ".gelu", hidden, /*exact=*/true);
-    return b_.LinearRows(name + ".delta", active, {down}, {down_bias});
+    const ValueId hidden = ops::LinearRows(b_, name + ".fc", y_, {up}, {up_bias});
+    const ValueId active = ops::Gelu(b_, name + ".gelu", hidden, /*exact=*/true);
+    return ops::LinearRows(b_, name + ".delta", active, {down}, {down_bias});
   }
 
   void Head() {
@@ -152,15 +159,16 @@ class BertBuilder {
     const ValueId dense = Weight(hf + ".transform.dense", width, width);
     const ValueId dense_bias = Bias(hf + ".transform.dense", width);
     const LinearWeights norm = Norm(hf + ".transform.LayerNorm");
-    const ValueId x = b_.LinearRows("head.fc", y_, {dense}, {dense_bias});
-    const ValueId active = b_.Gelu("head.gelu", x, /*exact=*/true);
+    const ValueId x = ops::LinearRows(b_, "head.fc", y_, {dense}, {dense_bias});
+    const ValueId active = ops::Gelu(b_, "head.gelu", x, /*exact=*/true);
     const ValueId y =
-        b_.LayerNorm("head.norm", active, norm.weight, norm.bias, spec_.norm_epsilon()).y;
+        ops::LayerNorm(b_, "head.norm", active, norm.weight, norm.bias, spec_.norm_epsilon()).y;
     if (options_.mode == Mode::kGeneration) {
-      b_.LmHeadLogits("logits", y, words_, bias);
+      ops::LmHeadLogits(b_, "logits", y, words_, bias);
       return;
     }
-    b_.MaskedLmHeadLoss("mlm", y, words_, bias, b_.Targets(), ChunkRows(), HeadWeight(model_));
+    ops::MaskedLmHeadLoss(b_, "mlm", y, words_, bias, b_.Targets(), ChunkRows(),
+                          HeadWeight(model_));
   }
 
   // Rows of logits at once. With the usual share of masked tokens, 0.15, one such chunk mostly

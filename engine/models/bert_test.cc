@@ -4,8 +4,8 @@
 #include <string>
 
 #include "common/spec/validate.h"
-#include "engine/graph/reference/gradient_check.h"
 #include "engine/models/model.h"
+#include "engine/ops/reference/gradient_check.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "milepost/v1/job_spec.pb.h"

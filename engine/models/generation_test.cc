@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "common/spec/validate.h"
-#include "engine/graph/reference/gradient_check.h"
-#include "engine/graph/reference/reference_interpreter.h"
 #include "engine/models/model.h"
+#include "engine/ops/reference/gradient_check.h"
+#include "engine/ops/reference/reference_interpreter.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost::models {

@@ -9,6 +9,12 @@
 #include "common/status_macros.h"
 #include "engine/graph/builder.h"
 #include "engine/models/task_heads.h"
+#include "engine/ops/attention/attention.h"
+#include "engine/ops/embedding/embedding.h"
+#include "engine/ops/gelu/gelu.h"
+#include "engine/ops/linear/linear.h"
+#include "engine/ops/lm_head/lm_head.h"
+#include "engine/ops/norm/norm.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost::models {
@@ -94,19 +100,19 @@ class Gpt2Builder {
                                      Initializer::kNormal, kGpt2Stddev);
     if (options_.documents) documents_ = b_.Input("documents", graph::DType::kI32, {b_.rows()});
     if (options_.documents) positions = b_.Input("positions", graph::DType::kI32, {b_.rows()});
-    residual_ = b_.Embedding("embedding", b_.Tokens(), wte_, {.wpe = wpe, .positions = positions},
-                             dropout_);
+    residual_ = ops::Embedding(b_, "embedding", b_.Tokens(), wte_,
+                               {.wpe = wpe, .positions = positions}, dropout_);
   }
 
   // Adds what the last sub-layer left to the residual stream and normalises it: y_.
   void Norm(absl::string_view name) {
     const Affine norm = NormParameters(name);
     if (delta_ == graph::kNoValue) {
-      y_ = b_.LayerNorm(name, residual_, norm.weight, norm.bias).y;
+      y_ = ops::LayerNorm(b_, name, residual_, norm.weight, norm.bias).y;
       return;
     }
     const auto result =
-        b_.ResidualLayerNorm(name, residual_, delta_, norm.weight, norm.bias, dropout_);
+        ops::ResidualLayerNorm(b_, name, residual_, delta_, norm.weight, norm.bias, dropout_);
     residual_ = result.sum;
     y_ = result.y;
   }
@@ -122,26 +128,27 @@ class Gpt2Builder {
     Norm(named("ln_1"));
     const Affine attend = LinearParameters(named("attn.c_attn"), width, 3 * width, kGpt2Stddev);
     const Affine project = LinearParameters(named("attn.c_proj"), width, width, residual_stddev);
-    const ValueId qkv = b_.Linear(named("attn.qkv"), y_, attend.weight, attend.bias);
-    const ValueId attention =
-        b_.Attention(named("attn.out"), qkv, {.heads = spec_.heads(), .documents = documents_});
-    delta_ = b_.Linear(named("attn.delta"), attention, project.weight, project.bias);
+    const ValueId qkv = ops::Linear(b_, named("attn.qkv"), y_, attend.weight, attend.bias);
+    const ValueId attention = ops::Attention(b_, named("attn.out"), qkv,
+                                             {.heads = spec_.heads(), .documents = documents_});
+    delta_ = ops::Linear(b_, named("attn.delta"), attention, project.weight, project.bias);
 
     Norm(named("ln_2"));
     const Affine up = LinearParameters(named("mlp.c_fc"), width, 4 * width, kGpt2Stddev);
     const Affine down = LinearParameters(named("mlp.c_proj"), 4 * width, width, residual_stddev);
-    const ValueId hidden = b_.Linear(named("mlp.fc"), y_, up.weight, up.bias);
-    const ValueId active = b_.Gelu(named("mlp.gelu"), hidden);
-    delta_ = b_.Linear(named("mlp.delta"), active, down.weight, down.bias);
+    const ValueId hidden = ops::Linear(b_, named("mlp.fc"), y_, up.weight, up.bias);
+    const ValueId active = ops::Gelu(b_, named("mlp.gelu"), hidden);
+    delta_ = ops::Linear(b_, named("mlp.delta"), active, down.weight, down.bias);
   }
 
   void Head() {
     if (options_.mode == Mode::kGeneration) {
-      b_.LmHeadLogits("logits", y_, wte_);
+      ops::LmHeadLogits(b_, "logits", y_, wte_);
       return;
     }
     const int64_t chunk = options_.lm_head_chunk_rows;
-    b_.LmHeadLoss("lm", y_, wte_, b_.Targets(), chunk == 0 ? b_.rows() : chunk, HeadWeight(model_));
+    ops::LmHeadLoss(b_, "lm", y_, wte_, b_.Targets(), chunk == 0 ? b_.rows() : chunk,
+                    HeadWeight(model_));
   }
 
   const v1::ModelSpec& model_;

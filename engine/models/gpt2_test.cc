@@ -4,9 +4,9 @@
 #include <map>
 #include <string>
 
-#include "engine/graph/autodiff.h"
-#include "engine/graph/reference/gradient_check.h"
 #include "engine/models/model.h"
+#include "engine/ops/backward.h"
+#include "engine/ops/reference/gradient_check.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "milepost/v1/job_spec.pb.h"

@@ -10,6 +10,14 @@
 #include "common/status_macros.h"
 #include "engine/graph/builder.h"
 #include "engine/models/task_heads.h"
+#include "engine/ops/attention/attention.h"
+#include "engine/ops/embedding/embedding.h"
+#include "engine/ops/linear/linear.h"
+#include "engine/ops/lm_head/lm_head.h"
+#include "engine/ops/norm/norm.h"
+#include "engine/ops/qk_norm/qk_norm.h"
+#include "engine/ops/rope/rope.h"
+#include "engine/ops/swiglu/swiglu.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost::models {
@@ -69,12 +77,12 @@ class LlamaBuilder {
   absl::StatusOr<graph::Graph> Build() && {
     b_.BeginBlock("embedding");
     embedding_ = Weight("model.embed_tokens", spec_.vocabulary(), spec_.width(), kLlamaStddev);
-    residual_ = b_.Embedding("embedding", b_.Tokens(), embedding_, {}, 0);
+    residual_ = ops::Embedding(b_, "embedding", b_.Tokens(), embedding_, {}, 0);
     if (options_.documents) {
       documents_ = b_.Input("documents", graph::DType::kI32, {b_.rows()});
       positions_ = b_.Input("positions", graph::DType::kI32, {b_.rows()});
     }
-    rope_ = b_.RopeTable("rope", spec_.head_dim(), RopeOf(spec_));
+    rope_ = ops::RopeTable(b_, "rope", spec_.head_dim(), RopeOf(spec_));
     for (int64_t layer = 0; layer < spec_.layers(); ++layer) Layer(layer);
     b_.BeginBlock("norm");
     Norm("model.norm", "norm");
@@ -100,10 +108,11 @@ class LlamaBuilder {
     const ValueId gamma =
         b_.Parameter(absl::StrCat(parameter, ".weight"), {spec_.width()}, Initializer::kOnes);
     if (delta_ == graph::kNoValue) {
-      y_ = b_.RmsNorm(name, residual_, gamma, spec_.norm_epsilon()).y;
+      y_ = ops::RmsNorm(b_, name, residual_, gamma, spec_.norm_epsilon()).y;
       return;
     }
-    const auto result = b_.ResidualRmsNorm(name, residual_, delta_, gamma, spec_.norm_epsilon());
+    const auto result =
+        ops::ResidualRmsNorm(b_, name, residual_, delta_, gamma, spec_.norm_epsilon());
     residual_ = result.sum;
     y_ = result.y;
   }
@@ -131,19 +140,19 @@ class LlamaBuilder {
                 Bias(hf + ".v_proj", keys)};
     }
     const ValueId output = Weight(hf + ".o_proj", width, queries, residual_stddev_);
-    ValueId qkv = b_.LinearRows(name + ".qkv", y_, weights, biases);
+    ValueId qkv = ops::LinearRows(b_, name + ".qkv", y_, weights, biases);
     if (spec_.qk_norm()) {
       const ValueId gamma_q = HeadNorm(hf + ".q_norm");
       const ValueId gamma_k = HeadNorm(hf + ".k_norm");
-      qkv = b_.QkNorm(name + ".normed", qkv, gamma_q, gamma_k, spec_.heads(), spec_.kv_heads(),
-                      spec_.norm_epsilon());
+      qkv = ops::QkNorm(b_, name + ".normed", qkv, gamma_q, gamma_k, spec_.heads(),
+                        spec_.kv_heads(), spec_.norm_epsilon());
     }
     const ValueId rotated =
-        b_.Rope(name + ".rotated", qkv, rope_, spec_.heads(), spec_.kv_heads(), positions_);
-    const ValueId out = b_.Attention(
-        name + ".out", rotated,
+        ops::Rope(b_, name + ".rotated", qkv, rope_, spec_.heads(), spec_.kv_heads(), positions_);
+    const ValueId out = ops::Attention(
+        b_, name + ".out", rotated,
         {.heads = spec_.heads(), .kv_heads = spec_.kv_heads(), .documents = documents_});
-    delta_ = b_.LinearRows(name + ".delta", out, {output});
+    delta_ = ops::LinearRows(b_, name + ".delta", out, {output});
   }
 
   void FeedForward(const std::string& hf, const std::string& name) {
@@ -152,9 +161,9 @@ class LlamaBuilder {
     const std::vector<ValueId> weights = {Weight(hf + ".gate_proj", hidden, width, kLlamaStddev),
                                           Weight(hf + ".up_proj", hidden, width, kLlamaStddev)};
     const ValueId down = Weight(hf + ".down_proj", width, hidden, residual_stddev_);
-    const ValueId both = b_.LinearRows(name + ".gate_up", y_, weights);
-    const ValueId active = b_.SwiGlu(name + ".swiglu", both);
-    delta_ = b_.LinearRows(name + ".delta", active, {down});
+    const ValueId both = ops::LinearRows(b_, name + ".gate_up", y_, weights);
+    const ValueId active = ops::SwiGlu(b_, name + ".swiglu", both);
+    delta_ = ops::LinearRows(b_, name + ".delta", active, {down});
   }
 
   void Head() {
@@ -162,11 +171,12 @@ class LlamaBuilder {
                              ? embedding_
                              : Weight("lm_head", spec_.vocabulary(), spec_.width(), kLlamaStddev);
     if (options_.mode == Mode::kGeneration) {
-      b_.LmHeadLogits("logits", y_, head);
+      ops::LmHeadLogits(b_, "logits", y_, head);
       return;
     }
     const int64_t chunk = options_.lm_head_chunk_rows;
-    b_.LmHeadLoss("lm", y_, head, b_.Targets(), chunk == 0 ? b_.rows() : chunk, HeadWeight(model_));
+    ops::LmHeadLoss(b_, "lm", y_, head, b_.Targets(), chunk == 0 ? b_.rows() : chunk,
+                    HeadWeight(model_));
   }
 
   const v1::ModelSpec& model_;

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/graph/graph.h"
+#include "engine/ops/backward.h"
 
 namespace milepost::v1 {
 class ModelSpec;
@@ -16,7 +17,7 @@ class ModelSpec;
 namespace milepost::models {
 
 enum class Mode : uint8_t {
-  kTraining,    // ends in the loss, with dropout; ready for graph::AddBackward
+  kTraining,    // ends in the loss, with dropout; ready for ops::AddBackward
   kEvaluation,  // ends in the loss, no dropout
   kGeneration,  // ends in logits of one position of each sequence, no dropout
 };

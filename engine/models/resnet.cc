@@ -8,6 +8,12 @@
 #include "common/status_macros.h"
 #include "engine/graph/builder.h"
 #include "engine/models/task_heads.h"
+#include "engine/ops/batch_norm/batch_norm.h"
+#include "engine/ops/classifier/classifier.h"
+#include "engine/ops/convolution/convolution.h"
+#include "engine/ops/images/images.h"
+#include "engine/ops/linear/linear.h"
+#include "engine/ops/pooling/pooling.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost::models {
@@ -76,8 +82,8 @@ class ResNetBuilder {
     bool zero_gamma = false;
   };
 
-  graph::BatchNormParameters NormParameters(const std::string& name, int64_t channels,
-                                            bool zero_gamma) {
+  ops::BatchNormParameters NormParameters(const std::string& name, int64_t channels,
+                                          bool zero_gamma) {
     const auto statistic = [&](const char* field, double initial) {
       return b_.Statistic(name + field, DType::kF32, {channels}, initial);
     };
@@ -96,12 +102,13 @@ class ResNetBuilder {
     const ValueId weight = b_.Parameter(hf + ".convolution.weight", {out, in, kernel, kernel},
                                         Initializer::kNormal, stddev);
     const auto parameters = NormParameters(hf + ".normalization", out, norm.zero_gamma);
-    const ValueId y = b_.Convolution(value, x, weight, {.stride = stride, .padding = kernel / 2});
-    return b_.BatchNorm(value + ".norm", y, parameters,
-                        {.training = training_,
-                         .synchronised = spec_.sync_statistics(),
-                         .relu = norm.relu,
-                         .residual = norm.residual});
+    const ValueId y =
+        ops::Convolution(b_, value, x, weight, {.stride = stride, .padding = kernel / 2});
+    return ops::BatchNorm(b_, value + ".norm", y, parameters,
+                          {.training = training_,
+                           .synchronised = spec_.sync_statistics(),
+                           .relu = norm.relu,
+                           .residual = norm.residual});
   }
 
   void Embed() {
@@ -110,12 +117,12 @@ class ResNetBuilder {
     const v1::RgbSpec& mean = spec_.pixel_mean();
     const v1::RgbSpec& deviation = spec_.pixel_deviation();
     const ValueId pixels =
-        b_.NormalizeImages("pixels", images, {mean.red(), mean.green(), mean.blue()},
-                           {deviation.red(), deviation.green(), deviation.blue()});
+        ops::NormalizeImages(b_, "pixels", images, {mean.red(), mean.green(), mean.blue()},
+                             {deviation.red(), deviation.green(), deviation.blue()});
     channels_ = spec_.width();
     const ValueId stem = ConvolveAndNorm("resnet.embedder.embedder", "embedder", pixels,
                                          graph::kImageChannels, channels_, 7, 2, {.relu = true});
-    x_ = b_.MaxPool("pool", stem, 3, {.stride = 2, .padding = 1});
+    x_ = ops::MaxPool(b_, "pool", stem, 3, {.stride = 2, .padding = 1});
   }
 
   void Layer(int stage, int64_t layer) {
@@ -154,10 +161,10 @@ class ResNetBuilder {
     const ValueId weight = b_.Parameter("classifier.1.weight", {spec_.classes(), channels_},
                                         Initializer::kNormal, stddev);
     const ValueId bias = b_.Parameter("classifier.1.bias", {spec_.classes()}, Initializer::kZeros);
-    const ValueId features = b_.AveragePool("features", x_);
-    const ValueId logits = b_.LinearRows("logits", features, {weight}, {bias});
-    b_.ClassifierLoss("class", logits, b_.Targets(), training_ ? spec_.label_smoothing() : 0,
-                      HeadWeight(model_));
+    const ValueId features = ops::AveragePool(b_, "features", x_);
+    const ValueId logits = ops::LinearRows(b_, "logits", features, {weight}, {bias});
+    ops::ClassifierLoss(b_, "class", logits, b_.Targets(), training_ ? spec_.label_smoothing() : 0,
+                        HeadWeight(model_));
     AddFeatureHeads(model_, options_, features, b_);
   }
 

@@ -5,6 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/spec/model_sizes.h"
+#include "engine/ops/classifier/classifier.h"
+#include "engine/ops/linear/linear.h"
+#include "engine/ops/lm_head/lm_head.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost::models {
@@ -49,8 +52,8 @@ void AddTokenHeads(const v1::ModelSpec& model, const ModelOptions& options, Valu
     const int64_t bounded = std::max<int64_t>(
         16, options.lm_head_chunk_rows * sizes.vocabulary / std::max<int64_t>(1, head.classes()));
     const int64_t chunk = options.lm_head_chunk_rows == 0 ? b.rows() : std::min(b.rows(), bounded);
-    b.TokenClassifierLoss(head.name(), x, layer.weight, layer.bias, Labels(head, b), chunk,
-                          Weight(head));
+    ops::TokenClassifierLoss(b, head.name(), x, layer.weight, layer.bias, Labels(head, b), chunk,
+                             Weight(head));
   }
 }
 
@@ -61,9 +64,10 @@ void AddFeatureHeads(const v1::ModelSpec& model, const ModelOptions& options, Va
   for (const v1::TaskHeadSpec& head : model.heads()) {
     const Layer layer = Parameters(head, width, stddev, b);
     if (options.mode == Mode::kGeneration) continue;
-    const ValueId logits = b.LinearRows(absl::StrCat("heads.", head.name(), ".logits"), x,
-                                        {layer.weight}, {layer.bias});
-    b.ClassifierLoss(head.name(), logits, Labels(head, b), /*label_smoothing=*/0, Weight(head));
+    const ValueId logits = ops::LinearRows(b, absl::StrCat("heads.", head.name(), ".logits"), x,
+                                           {layer.weight}, {layer.bias});
+    ops::ClassifierLoss(b, head.name(), logits, Labels(head, b), /*label_smoothing=*/0,
+                        Weight(head));
   }
 }
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "common/spec/validate.h"
-#include "engine/graph/autodiff.h"
-#include "engine/graph/reference/gradient_check.h"
+#include "engine/ops/backward.h"
+#include "engine/ops/reference/gradient_check.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost::models {

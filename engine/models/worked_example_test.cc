@@ -4,8 +4,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/graph/builder.h"
-#include "engine/graph/reference/gradient_check.h"
 #include "engine/models/model.h"
+#include "engine/ops/attention/attention.h"
+#include "engine/ops/embedding/embedding.h"
+#include "engine/ops/gelu/gelu.h"
+#include "engine/ops/linear/linear.h"
+#include "engine/ops/lm_head/lm_head.h"
+#include "engine/ops/norm/norm.h"
+#include "engine/ops/reference/gradient_check.h"
+#include "engine/ops/rope/rope.h"
 
 namespace milepost::models {
 namespace {
@@ -32,16 +39,16 @@ class RotaryGptBuilder {
   absl::StatusOr<graph::Graph> Build() && {
     b_.BeginBlock("embedding");
     const ValueId wte = Weight("wte.weight", spec_.vocabulary, spec_.width);
-    rope_ = b_.RopeTable("rope", spec_.width / spec_.heads, {.theta = 10000});
-    residual_ = b_.Embedding("embedding", b_.Tokens(), wte, {}, /*dropout=*/0);
+    rope_ = ops::RopeTable(b_, "rope", spec_.width / spec_.heads, {.theta = 10000});
+    residual_ = ops::Embedding(b_, "embedding", b_.Tokens(), wte, {}, /*dropout=*/0);
     for (int64_t layer = 0; layer < spec_.layers; ++layer) Layer(absl::StrCat("h.", layer));
     b_.BeginBlock("ln_f");
     const ValueId y = Norm("ln_f");
     if (options_.mode == Mode::kGeneration) {
-      b_.LmHeadLogits("logits", y, wte);
+      ops::LmHeadLogits(b_, "logits", y, wte);
     } else {
       const int64_t chunk = options_.lm_head_chunk_rows;
-      b_.LmHeadLoss("lm", y, wte, b_.Targets(), chunk == 0 ? b_.rows() : chunk);
+      ops::LmHeadLoss(b_, "lm", y, wte, b_.Targets(), chunk == 0 ? b_.rows() : chunk);
     }
     return std::move(b_).Finish();
   }
@@ -55,8 +62,8 @@ class RotaryGptBuilder {
   ValueId Norm(absl::string_view name) {
     const ValueId gamma =
         b_.Parameter(absl::StrCat(name, ".weight"), {spec_.width}, Initializer::kOnes);
-    if (delta_ == graph::kNoValue) return b_.RmsNorm(name, residual_, gamma, 1e-5).y;
-    const auto result = b_.ResidualRmsNorm(name, residual_, delta_, gamma, 1e-5);
+    if (delta_ == graph::kNoValue) return ops::RmsNorm(b_, name, residual_, gamma, 1e-5).y;
+    const auto result = ops::ResidualRmsNorm(b_, name, residual_, delta_, gamma, 1e-5);
     residual_ = result.sum;
     return result.y;
   }
@@ -65,14 +72,14 @@ class RotaryGptBuilder {
     const int64_t width = spec_.width;
     b_.BeginBlock(h);
     ValueId x = Norm(h + ".ln_1");
-    x = b_.LinearRows(h + ".qkv", x, {Weight(h + ".qkv.weight", 3 * width, width)});
-    x = b_.Rope(h + ".rope", x, rope_, spec_.heads, spec_.heads);
-    x = b_.Attention(h + ".attention", x, {.heads = spec_.heads});
-    delta_ = b_.LinearRows(h + ".out", x, {Weight(h + ".out.weight", width, width)});
+    x = ops::LinearRows(b_, h + ".qkv", x, {Weight(h + ".qkv.weight", 3 * width, width)});
+    x = ops::Rope(b_, h + ".rope", x, rope_, spec_.heads, spec_.heads);
+    x = ops::Attention(b_, h + ".attention", x, {.heads = spec_.heads});
+    delta_ = ops::LinearRows(b_, h + ".out", x, {Weight(h + ".out.weight", width, width)});
     x = Norm(h + ".ln_2");
-    x = b_.LinearRows(h + ".up", x, {Weight(h + ".up.weight", 4 * width, width)});
-    x = b_.Gelu(h + ".gelu", x);
-    delta_ = b_.LinearRows(h + ".down", x, {Weight(h + ".down.weight", width, 4 * width)});
+    x = ops::LinearRows(b_, h + ".up", x, {Weight(h + ".up.weight", 4 * width, width)});
+    x = ops::Gelu(b_, h + ".gelu", x);
+    delta_ = ops::LinearRows(b_, h + ".down", x, {Weight(h + ".down.weight", width, 4 * width)});
   }
 
   const RotaryGptSpec spec_;

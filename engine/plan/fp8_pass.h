@@ -4,7 +4,7 @@
 // E5M2.
 //
 //   MarkFp8(graph);                      // numbers the layers, before
-//   MP_RETURN_IF_ERROR(graph::AddBackward(graph));
+//   MP_RETURN_IF_ERROR(ops::AddBackward(graph));
 //   AddRecompute(graph, by_block);
 //   AddFp8(graph);                       // puts kQuantize ops in front of the layers' products
 //

@@ -7,7 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "common/spec/validate.h"
-#include "engine/graph/reference/reference_interpreter.h"
+#include "engine/ops/reference/reference_interpreter.h"
 #include "engine/plan/plan_fixture.h"
 #include "engine/plan/scalings.h"
 #include "engine/plan/verify.h"

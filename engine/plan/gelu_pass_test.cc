@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "engine/graph/reference/reference_interpreter.h"
+#include "engine/ops/reference/reference_interpreter.h"
 #include "engine/plan/plan_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/spec/model_sizes.h"
 #include "common/status_macros.h"
-#include "engine/graph/autodiff.h"
+#include "engine/ops/backward.h"
 #include "engine/graph/freeze.h"
 #include "engine/models/model.h"
 #include "engine/optim/batch.h"
@@ -310,7 +310,7 @@ absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOption
         "train.precision: fp8: no layer can be one of 8 bits, since its rows (train.batch.micro x "
         "data.sequence_length) or its widths are no multiples of 16; choose bf16 or other sizes");
   }
-  MP_RETURN_IF_ERROR(graph::AddBackward(parts.train));
+  MP_RETURN_IF_ERROR(ops::AddBackward(parts.train));
   if (planning != nullptr) {
     MP_RETURN_IF_ERROR(planning->Make(static_cast<int64_t>(parts.train.ops.size())));
   }

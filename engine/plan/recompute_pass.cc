@@ -7,6 +7,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "engine/ops/op_definition.h"
 
 namespace milepost::plan {
 namespace {
@@ -16,35 +17,9 @@ using graph::Op;
 using graph::OpKind;
 using graph::ValueId;
 
-// Norms that first add to the residual stream: outputs are the sum, then those of the plain norm,
-// whose inputs are the sum and, from the third on, this op's.
-bool IsResidualNorm(OpKind kind) {
-  return kind == OpKind::kResidualLayerNorm || kind == OpKind::kResidualRmsNorm;
-}
+bool IsResidualNorm(OpKind kind) { return ops::DefinitionOf(kind).after_sum != graph::kNoOpKind; }
 
-OpKind PlainNorm(OpKind kind) {
-  return kind == OpKind::kResidualLayerNorm ? OpKind::kLayerNorm : OpKind::kRmsNorm;
-}
-
-// Bound by memory alone: replaying them costs next to nothing beside the matrix products.
-bool IsCheap(OpKind kind) {
-  return IsResidualNorm(kind) || kind == OpKind::kLayerNorm || kind == OpKind::kRmsNorm ||
-         kind == OpKind::kQkNorm || kind == OpKind::kGelu || kind == OpKind::kSwiGlu ||
-         kind == OpKind::kNormalizeImages;
-}
-
-// What adds to the residual stream is kept: replaying it would replay the stream from its begin.
-bool IsCheap(const Op& op) {
-  if (op.kind == OpKind::kBatchNorm) return op.inputs[5] == kNoValue;
-  return IsCheap(op.kind);
-}
-
-// Batch statistics: a few numbers, made once, as they move the running ones and pass by the other
-// ranks.
-bool IsStatistics(OpKind kind) {
-  return kind == OpKind::kBatchNormSums || kind == OpKind::kReduceStatistics ||
-         kind == OpKind::kBatchNormStatistics;
-}
+bool IsCheap(const Op& op) { return ops::DefinitionOf(op.kind).cheap(op); }
 
 class RecomputePass {
  public:
@@ -99,7 +74,7 @@ class RecomputePass {
   bool Dropped(ValueId value, int block) const {
     const Op* producer = producer_[value];
     if (producer == nullptr || producer->block == forward_.back().block) return false;
-    if (IsStatistics(producer->kind)) return false;
+    if (ops::DefinitionOf(producer->kind).once) return false;
     const Recompute recompute = LevelOf(producer->block);
     if (recompute == Recompute::kNone) return false;
     if (recompute == Recompute::kFull) {
@@ -127,7 +102,7 @@ class RecomputePass {
     Op op = forward;
     op.phase = graph::Phase::kRecompute;
     if (IsResidualNorm(op.kind) && !Dropped(op.outputs[0].value, op.block)) {
-      op.kind = PlainNorm(op.kind);
+      op.kind = ops::DefinitionOf(op.kind).after_sum;
       op.attributes.dropout = 0;  // is in the sum
       op.inputs.erase(op.inputs.begin());
       op.inputs[0] = op.outputs[0].value;

@@ -2,7 +2,7 @@
 // backward, by the same ops on the same inputs, so every bit of the result stays as it was (dropout
 // masks are keyed by position, not by when they are drawn).
 //
-//   MP_RETURN_IF_ERROR(graph::AddBackward(graph));
+//   MP_RETURN_IF_ERROR(ops::AddBackward(graph));
 //   AddRecompute(graph, std::vector<Recompute>(graph.blocks.size(), Recompute::kSelective));
 //
 // Replayed ops stand right before the backward op that first needs one of their outputs, in

@@ -225,7 +225,7 @@ struct PlannedOp {
   BufferId workspace = kNoBuffer;
   int64_t workspace_bytes = 0;
   double flops = 0;       // of matrix products
-  double bytes = 0;       // read and written, at least (graph/cost.h)
+  double bytes = 0;       // read and written, at least (ops/cost.h)
   double wire_bytes = 0;  // sent by this rank
 };
 

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/round_up.h"
-#include "engine/graph/cost.h"
+#include "engine/ops/cost.h"
 #include "engine/plan/scalings.h"
 #include "engine/plan/statistics.h"
 
@@ -21,7 +21,7 @@ using graph::DType;
 using graph::OpKind;
 
 PlannedOp FromGraph(const graph::Graph& graph, const graph::Op& op) {
-  const graph::Cost cost = graph::OpCost(graph, op);
+  const ops::Cost cost = ops::OpCost(graph, op);
   return {.op = op, .flops = cost.flops, .bytes = cost.bytes};
 }
 

@@ -12,7 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_replace.h"
-#include "engine/graph/reference/reference_interpreter.h"
+#include "engine/ops/reference/reference_interpreter.h"
 #include "engine/kernels/cpu/random.h"
 #include "engine/kernels/cpu/types.h"
 #include "engine/plan/planner.h"

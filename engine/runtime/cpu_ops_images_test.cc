@@ -11,7 +11,7 @@
 
 #include "common/philox.h"
 #include "common/spec/validate.h"
-#include "engine/graph/reference/reference_interpreter.h"
+#include "engine/ops/reference/reference_interpreter.h"
 #include "engine/kernels/cpu/random.h"
 #include "engine/kernels/cpu/types.h"
 #include "engine/plan/planner.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/spec/validate.h"
-#include "engine/graph/reference/reference_interpreter.h"
+#include "engine/ops/reference/reference_interpreter.h"
 #include "engine/kernels/cpu/random.h"
 #include "engine/kernels/cpu/types.h"
 #include "engine/models/model.h"

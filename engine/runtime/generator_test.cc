@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/spec/validate.h"
-#include "engine/graph/reference/reference_interpreter.h"
+#include "engine/ops/reference/reference_interpreter.h"
 #include "engine/kernels/cpu/random.h"
 #include "engine/models/model.h"
 

@@ -1,7 +1,7 @@
 // Trains tiny BERTs from the weights and on the tokens that make_bert_curve.py gave Hugging Face's
 // transformers. Which tokens are masked, that program found out by itself.
-#include "engine/graph/autodiff.h"
-#include "engine/graph/reference/reference_interpreter.h"
+#include "engine/ops/backward.h"
+#include "engine/ops/reference/reference_interpreter.h"
 #include "engine/models/model.h"
 #include "tests/golden/curve.h"
 
@@ -124,7 +124,7 @@ TEST_F(BertCurve, LogitsAndGradients) {
   options.batch = golden_["samples"];
   auto training = models::BuildModel(Model(), options);
   ASSERT_TRUE(training.ok()) << training.status();
-  ASSERT_EQ(graph::AddBackward(*training), absl::OkStatus());
+  ASSERT_EQ(ops::AddBackward(*training), absl::OkStatus());
   graph::ReferenceInterpreter backward = Initialised(*training, "bert");
   int64_t valid = 0;
   for (int64_t b = 0; b < options.batch; ++b) {

@@ -16,7 +16,7 @@
 #include "common/spec/parse.h"
 #include "common/spec/validate.h"
 #include "common/status_macros.h"
-#include "engine/graph/reference/reference_interpreter.h"
+#include "engine/ops/reference/reference_interpreter.h"
 #include "engine/models/hugging_face.h"
 #include "engine/models/model.h"
 #include "engine/state/safetensors.h"

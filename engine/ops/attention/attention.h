@@ -1,0 +1,40 @@
+// Attention of packed queries, keys and values (Dao et al. 2022 for how it is computed), and the
+// form that continues a text from a cache of its keys and values.
+//
+//   const ValueId out = ops::Attention(b, "h.0.attn", qkv, {.heads = 12});
+//
+// kAttention:         qkv[N,(H+2G)D], documents i32[N]|kNoValue -> out[N,HD], lse f32[B,H,T]
+//                     scale 1/sqrt(D); head h reads the keys and values of head h / (H/G).
+//                     documents: a position sees those of its own id only. Ids never fall along a
+//                     sequence
+// kCachedAttention:   qkv[N,(H+2G)D], positions i32[N], cache[2,G,P,D] -> out[N,HD], cache, in
+//                     place; of one sequence (B = 1). How many rows there are is given at run
+//                     time, so that a chunk of text may be partly filled: row r's keys and values
+//                     are put into the cache at its position, positions[0] + r, and its query sees
+//                     the cached ones up to that. out of other rows: zeros
+// kAttentionBackward: qkv, out, lse, dout, documents|kNoValue -> dqkv
+#ifndef MILEPOST_ENGINE_OPS_ATTENTION_ATTENTION_H_
+#define MILEPOST_ENGINE_OPS_ATTENTION_ATTENTION_H_
+
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+#include "engine/graph/builder.h"
+
+namespace milepost::ops {
+
+struct AttentionOptions {
+  int64_t heads = 1;
+  int64_t kv_heads = 0;  // 0: as many as heads
+  bool causal = true;
+  graph::ValueId documents =
+      graph::kNoValue;  // i32[N], ids of documents that do not see each other
+};
+
+// kCachedAttention where the builder has cached_positions.
+graph::ValueId Attention(graph::Builder& b, absl::string_view name, graph::ValueId qkv,
+                         const AttentionOptions& options);
+
+}  // namespace milepost::ops
+
+#endif  // MILEPOST_ENGINE_OPS_ATTENTION_ATTENTION_H_

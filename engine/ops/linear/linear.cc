@@ -1,0 +1,105 @@
+#include "engine/ops/linear/linear.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "engine/ops/backward.h"
+#include "engine/ops/op_definition.h"
+
+namespace milepost::ops {
+namespace {
+
+using graph::Builder;
+using graph::DType;
+using graph::Graph;
+using graph::kNoValue;
+using graph::Op;
+using graph::OpKind;
+using graph::Output;
+using graph::Shape;
+using graph::ValueId;
+
+absl::Status LinearGradient(Backward& backward, const Op& op) {
+  const ValueId x = op.inputs[0];
+  MP_ASSIGN_OR_RETURN(const ValueId dy, backward.RequireGradient(op, op.outputs[0].value));
+  std::vector<Output> gradients;  // of the weights, then of the biases
+  for (size_t i = 1; i < op.inputs.size(); ++i) {
+    gradients.push_back(backward.ParameterGradient(op.inputs[i]));
+  }
+  // The weight's gradient first: then x is dead and dx can take its bytes.
+  backward.Emit(op, OpKind::kLinearBackwardWeight, {x, dy}, std::move(gradients));
+  const ValueId dsum = backward.Gradient(x);
+  const ValueId dx = backward.NewGradient(x);
+  std::vector<ValueId> inputs = {dy};
+  inputs.insert(inputs.end(), op.inputs.begin() + 1, op.inputs.begin() + 1 + op.attributes.parts);
+  if (dsum != kNoValue) inputs.push_back(dsum);
+  backward.Emit(op, OpKind::kLinearBackwardInput, std::move(inputs),
+                {{.value = dx, .may_overwrite = dsum}});
+  backward.ReplaceGradient(x, dx);
+  return absl::OkStatus();
+}
+
+// kLinear and kLinearBackwardInput.
+Cost LinearCost(const Graph& graph, const Op& op) {
+  const Shape& x = graph.values[op.inputs[0]].shape;
+  return {.flops = ProductFlops(x, graph.values[op.outputs.back().value].shape[1]),
+          .bytes = OperandBytes(graph, op)};
+}
+
+Cost WeightGradientCost(const Graph& graph, const Op& op) {
+  const Shape& dy = graph.values[op.inputs[1]].shape;
+  return {.flops = ProductFlops(graph.values[op.inputs[0]].shape, dy[op.attributes.fp8 ? 0 : 1]),
+          .bytes = OperandBytes(graph, op)};
+}
+
+}  // namespace
+
+constinit const OpDefinition kLinear = {.gradient = LinearGradient, .cost = LinearCost};
+constinit const OpDefinition kLinearBackwardInput = {.cost = LinearCost};
+constinit const OpDefinition kLinearBackwardWeight = {.cost = WeightGradientCost};
+
+ValueId Linear(Builder& b, absl::string_view name, ValueId x, ValueId weight, ValueId bias) {
+  const DType dtype = b.compute_dtype();
+  const int64_t in = b.Dimension(name, "x", x, 1);
+  const int64_t out = b.Dimension(name, "weight", weight, 1);
+  if (!b.Expect(name, "x", x, dtype, {b.rows(), in}) ||
+      !b.Expect(name, "weight", weight, dtype, {in, out}) ||
+      !b.Expect(name, "bias", bias, dtype, {out})) {
+    return kNoValue;
+  }
+  const ValueId y = b.AddActivation(name, "", dtype, {b.rows(), out});
+  b.AddOp(OpKind::kLinear, {x, weight, bias}).outputs = {{.value = y}};
+  return y;
+}
+
+ValueId LinearRows(Builder& b, absl::string_view name, ValueId x, absl::Span<const ValueId> weights,
+                   absl::Span<const ValueId> biases) {
+  const DType dtype = b.compute_dtype();
+  const int64_t in = b.Dimension(name, "x", x, 1);
+  if (weights.empty() || (!biases.empty() && biases.size() != weights.size())) {
+    b.Fail(name, absl::StrCat(weights.size(), " weights and ", biases.size(), " biases"));
+    return kNoValue;
+  }
+  if (!b.Expect(name, "x", x, dtype, {b.rows(), in})) return kNoValue;
+  int64_t width = 0;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const int64_t out = b.Dimension(name, "weight", weights[i], 0);
+    if (!b.Expect(name, "weight", weights[i], dtype, {out, in}) ||
+        (!biases.empty() && !b.Expect(name, "bias", biases[i], dtype, {out}))) {
+      return kNoValue;
+    }
+    width += out;
+  }
+  const ValueId y = b.AddActivation(name, "", dtype, {b.rows(), width});
+  Op& op = b.AddOp(OpKind::kLinear, {x});
+  op.inputs.insert(op.inputs.end(), weights.begin(), weights.end());
+  op.inputs.insert(op.inputs.end(), biases.begin(), biases.end());
+  op.attributes.parts = static_cast<int64_t>(weights.size());
+  op.attributes.transposed = true;
+  op.outputs = {{.value = y}};
+  return y;
+}
+
+}  // namespace milepost::ops

@@ -1,0 +1,123 @@
+#include "engine/ops/lm_head/lm_head.h"
+
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/ops/backward.h"
+#include "engine/ops/op_definition.h"
+
+namespace milepost::ops {
+namespace {
+
+using graph::Builder;
+using graph::DType;
+using graph::Elements;
+using graph::Graph;
+using graph::kNoValue;
+using graph::Op;
+using graph::OpKind;
+using graph::Output;
+using graph::ValueId;
+
+// Forward and backward in one op, so it takes the forward op's place. Of several heads over x the
+// last one's comes first: none of them may lie over x while another still reads it.
+absl::Status LmHeadLossGradient(Backward& backward, const Op& op) {
+  const ValueId x = op.inputs[0];
+  const ValueId dsum = backward.Gradient(x);
+  const ValueId dx = backward.NewGradient(x);
+  const Output dwte = backward.ParameterGradient(op.inputs[1]);
+  const ValueId bias = op.inputs[3];
+  const Output dbias = bias == kNoValue ? Output{} : backward.ParameterGradient(bias);
+  std::vector<ValueId> inputs = op.inputs;
+  inputs.push_back(dsum);
+  backward.Emit(
+      op, OpKind::kLmHeadLossBackward, std::move(inputs),
+      {op.outputs[0], {.value = dx, .may_overwrite = dsum != kNoValue ? dsum : x}, dwte, dbias});
+  backward.ReplaceGradient(x, dx);
+  return absl::OkStatus();
+}
+
+// Logits of every row. Where only rows with a target have some, how many those are is not known
+// before they are read: counted as if they were one chunk.
+double LogitsProduct(const Graph& graph, const Op& op) {
+  const int64_t rows =
+      op.attributes.gathers ? op.attributes.chunk_rows : graph.values[op.inputs[0]].shape[0];
+  return ProductFlops(graph.values[op.inputs[1]].shape, rows);
+}
+
+Cost LossCost(const Graph& graph, const Op& op) {
+  return {.flops = LogitsProduct(graph, op), .bytes = OperandBytes(graph, op)};
+}
+
+// Logits, dx, dwte.
+Cost LossBackwardCost(const Graph& graph, const Op& op) {
+  return {.flops = 3 * LogitsProduct(graph, op), .bytes = OperandBytes(graph, op)};
+}
+
+// Of x one row of each sequence: as good as nothing.
+Cost LogitsCost(const Graph& graph, const Op& op) {
+  const int64_t weights = Elements(graph.values[op.inputs[1]].shape);
+  return {.flops = 2.0 * static_cast<double>(op.attributes.batch * weights),
+          .bytes = OperandBytes(graph, op, 1)};
+}
+
+ValueId AddLmHeadLoss(Builder& b, absl::string_view name, std::array<ValueId, 4> inputs,
+                      int64_t chunk_rows, bool gathers, double weight) {
+  const auto [x, wte, targets, bias] = inputs;
+  const DType dtype = b.compute_dtype();
+  const int64_t width = b.Dimension(name, "x", x, 1);
+  const int64_t vocabulary = b.Dimension(name, "wte", wte, 0);
+  if (!b.Expect(name, "x", x, dtype, {b.rows(), width}) ||
+      !b.Expect(name, "wte", wte, dtype, {vocabulary, width}) ||
+      !b.Expect(name, "targets", targets, DType::kI32, {b.rows()}) ||
+      (bias != kNoValue && !b.Expect(name, "bias", bias, dtype, {vocabulary}))) {
+    return kNoValue;
+  }
+  if (chunk_rows < 1 || chunk_rows > b.rows()) {
+    b.Fail(name, absl::StrCat("chunk_rows ", chunk_rows, " is not in [1, ", b.rows(), "]"));
+  }
+  Op& op = b.AddOp(OpKind::kLmHeadLoss, {x, wte, targets, bias});
+  op.attributes.chunk_rows = chunk_rows;
+  op.attributes.gathers = gathers;
+  return b.AddLoss(name, targets, weight, op);
+}
+
+}  // namespace
+
+constinit const OpDefinition kLmHeadLoss = {.gradient = LmHeadLossGradient, .cost = LossCost};
+constinit const OpDefinition kLmHeadLossBackward = {.cost = LossBackwardCost};
+constinit const OpDefinition kLmHeadLogits = {.cost = LogitsCost};
+
+ValueId LmHeadLoss(Builder& b, absl::string_view name, ValueId x, ValueId wte, ValueId targets,
+                   int64_t chunk_rows, double weight) {
+  return AddLmHeadLoss(b, name, {x, wte, targets, kNoValue}, chunk_rows, /*gathers=*/false, weight);
+}
+
+ValueId TokenClassifierLoss(Builder& b, absl::string_view name, ValueId x, ValueId weights,
+                            ValueId bias, ValueId targets, int64_t chunk_rows, double weight) {
+  return AddLmHeadLoss(b, name, {x, weights, targets, bias}, chunk_rows, /*gathers=*/false, weight);
+}
+
+ValueId MaskedLmHeadLoss(Builder& b, absl::string_view name, ValueId x, ValueId wte, ValueId bias,
+                         ValueId targets, int64_t chunk_rows, double weight) {
+  return AddLmHeadLoss(b, name, {x, wte, targets, bias}, chunk_rows, /*gathers=*/true, weight);
+}
+
+ValueId LmHeadLogits(Builder& b, absl::string_view name, ValueId x, ValueId wte, ValueId bias) {
+  const DType dtype = b.compute_dtype();
+  const int64_t width = b.Dimension(name, "x", x, 1);
+  const int64_t vocabulary = b.Dimension(name, "wte", wte, 0);
+  if (!b.Expect(name, "x", x, dtype, {b.rows(), width}) ||
+      !b.Expect(name, "wte", wte, dtype, {vocabulary, width}) ||
+      (bias != kNoValue && !b.Expect(name, "bias", bias, dtype, {vocabulary}))) {
+    return kNoValue;
+  }
+  const ValueId logits = b.AddActivation(name, "", DType::kF32, {b.options().batch, vocabulary});
+  b.AddOp(OpKind::kLmHeadLogits, {x, wte, bias}).outputs = {{.value = logits}};
+  b.SetLogits(name, logits);
+  return logits;
+}
+
+}  // namespace milepost::ops

@@ -1,0 +1,48 @@
+// The head of a language model: logits of a vocabulary, and the loss over them. The loss works in
+// chunks of rows, so that logits of the whole batch never exist at once.
+//
+//   ops::LmHeadLoss(b, "lm", y, wte, b.Targets(), chunk_rows);
+//
+// kLmHeadLoss:         x[N,C], wte[V,C], targets i32[N], bias[V]|kNoValue -> sums f64[3]
+//                      (accumulate; graph::LossHead); gathers: rows without a target are left out
+// kLmHeadLossBackward: x, wte, targets, bias|kNoValue, dsum|kNoValue -> sums, dx, dwte,
+//                      dbias|kNoValue: forward and backward. Gradients carry the head's weight /
+//                      its valid targets in the global batch. dx = dsum + the head's; dsum: what
+//                      other consumers of x (the heads after it) added to its gradient. Without
+//                      one dx may lie over x: a chunk's dwte comes before its dx
+// kLmHeadLogits:       x[N,C], wte[V,C], bias[V]|kNoValue -> logits f32[B,V] of ONE position of
+//                      each sequence, the same in all: given at run time, so that a window may be
+//                      partly filled
+#ifndef MILEPOST_ENGINE_OPS_LM_HEAD_LM_HEAD_H_
+#define MILEPOST_ENGINE_OPS_LM_HEAD_LM_HEAD_H_
+
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+#include "engine/graph/builder.h"
+
+namespace milepost::ops {
+
+// Adds a loss head, called `name`: the sums. `chunk_rows`: rows of logits that exist at once, in
+// [1, N].
+graph::ValueId LmHeadLoss(graph::Builder& b, absl::string_view name, graph::ValueId x,
+                          graph::ValueId wte, graph::ValueId targets, int64_t chunk_rows,
+                          double weight = 1);
+
+// The same over a layer of its own: weight [V,C], bias [V].
+graph::ValueId TokenClassifierLoss(graph::Builder& b, absl::string_view name, graph::ValueId x,
+                                   graph::ValueId weights, graph::ValueId bias,
+                                   graph::ValueId targets, int64_t chunk_rows, double weight = 1);
+
+// The same where few rows have a target: logits of the others are never made.
+graph::ValueId MaskedLmHeadLoss(graph::Builder& b, absl::string_view name, graph::ValueId x,
+                                graph::ValueId wte, graph::ValueId bias, graph::ValueId targets,
+                                int64_t chunk_rows, double weight = 1);
+
+// Sets Graph::logits.
+graph::ValueId LmHeadLogits(graph::Builder& b, absl::string_view name, graph::ValueId x,
+                            graph::ValueId wte, graph::ValueId bias = graph::kNoValue);
+
+}  // namespace milepost::ops
+
+#endif  // MILEPOST_ENGINE_OPS_LM_HEAD_LM_HEAD_H_

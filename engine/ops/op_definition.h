@@ -1,0 +1,60 @@
+// What an op is to the compiler: a record of plain functions for each kind, which the op's room
+// defines (engine/ops/<room>/<room>.cc).
+//
+//   const OpDefinition& definition = ops::DefinitionOf(op.kind);
+//   const Cost cost = definition.cost(graph, op);
+//
+// A new op is a room and a line in engine/graph/op_kinds.inc for each of its kinds. A kind without
+// a definition does not link.
+#ifndef MILEPOST_ENGINE_OPS_OP_DEFINITION_H_
+#define MILEPOST_ENGINE_OPS_OP_DEFINITION_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "engine/graph/graph.h"
+#include "engine/ops/cost.h"
+
+namespace milepost::ops {
+
+class Backward;
+
+// Emits the backward of a forward op (backward.h).
+using GradientRule = absl::Status (*)(Backward& backward, const graph::Op& op);
+using CostRule = Cost (*)(const graph::Graph& graph, const graph::Op& op);
+using CheapRule = bool (*)(const graph::Op& op);
+
+Cost OperandCost(const graph::Graph& graph, const graph::Op& op);  // no product, all operands
+Cost NoCost(const graph::Graph& graph, const graph::Op& op);       // counted elsewhere
+absl::Status NoGradient(Backward& backward, const graph::Op& op);  // nothing to emit
+bool Always(const graph::Op& op);
+bool Never(const graph::Op& op);
+
+struct OpDefinition {
+  GradientRule gradient = nullptr;  // null: the op has no backward
+  CostRule cost = OperandCost;
+  // Bound by memory alone: making its outputs once more costs next to nothing beside the products.
+  CheapRule cheap = Never;
+  // Made once, never again: it moves running values and passes by the other ranks.
+  bool once = false;
+  // Of what first adds to the residual stream: the kind that does the rest. Its outputs are the
+  // sum, then those of that kind, whose inputs are the sum and, from the third on, this op's.
+  graph::OpKind after_sum = graph::kNoOpKind;
+};
+
+const OpDefinition& DefinitionOf(graph::OpKind kind);
+
+// ---- for cost rules ----
+// Bytes of every operand, with the first `skip` inputs left out; accumulated outputs twice.
+double OperandBytes(const graph::Graph& graph, const graph::Op& op, size_t skip = 0);
+// Of a product of `a` and a matrix of so many columns.
+double ProductFlops(const graph::Shape& a, int64_t columns);
+
+#define MP_OP(kind, name) extern const OpDefinition k##kind;
+#include "engine/graph/op_kinds.inc"
+#undef MP_OP
+
+}  // namespace milepost::ops
+
+#endif  // MILEPOST_ENGINE_OPS_OP_DEFINITION_H_

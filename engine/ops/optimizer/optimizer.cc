@@ -1,0 +1,32 @@
+// The update, and what LAMB and Muon do between the scalars' reduction and it. These work
+// on flat groups (plan::FlatGroup), not on values.
+#include "engine/ops/op_definition.h"
+
+namespace milepost::ops {
+
+// One group's shard (stage 0: all of it): gradient, master, m, v where the optimizer has it -> all
+// but the gradient, and the parameter shard. Offloaded: on the host, of what lies there, for
+// kParametersToDevice.
+constinit const OpDefinition kOptimizer = {.cost = NoCost};
+
+// LAMB; one group's shard: gradient, master, m, v -> m, v, and of each tensor the sums of squares
+// of this rank's part of it and of its update.
+constinit const OpDefinition kUpdateNorms = {.cost = NoCost};
+
+// LAMB: those of all groups, all-reduced among the ranks of the shards.
+constinit const OpDefinition kReduceUpdateNorms = {.cost = NoCost};
+
+// Muon; one group's shard: gradient, m -> m, and its slice of the update.
+constinit const OpDefinition kMuonMomentum = {.cost = NoCost};
+
+// Muon: all-gather of one group's updates, in place.
+constinit const OpDefinition kGatherUpdates = {.cost = NoCost};
+
+// Muon: those of one group's matrices that this rank owns, in place; where there are other owners,
+// theirs become zero.
+constinit const OpDefinition kOrthogonalize = {.cost = NoCost};
+
+// Muon: sum over the owners; each rank needs its shard of it.
+constinit const OpDefinition kScatterUpdates = {.cost = NoCost};
+
+}  // namespace milepost::ops

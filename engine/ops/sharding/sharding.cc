@@ -1,0 +1,30 @@
+// What the ZeRO pass adds (Rajbhandari et al. 2020). These work on flat groups
+// (plan::FlatGroup), not on values.
+#include "engine/ops/op_definition.h"
+
+namespace milepost::ops {
+
+// All-reduce (stage 0) or reduce-scatter (stage 1) of one group's gradient; from stage 2 on
+// reduce-scatter of a micro-step's, added to a shard.
+constinit const OpDefinition kReduceGradients = {.cost = NoCost};
+
+// This rank's shard (stage 0: all) of one group's reduced gradient, in bf16.
+constinit const OpDefinition kRoundGradients = {.cost = NoCost};
+
+// Sum of squares of this rank's 1/world slice of one group's reduced gradient (at every stage) ->
+// the group's f64 slot of the scalars.
+constinit const OpDefinition kGradNorm = {.cost = NoCost};
+
+// Sums the groups' norms in group order into scalar 0; then, where world > 1, all-reduce (sum) of
+// the step's scalars: norm, loss, stop flag.
+constinit const OpDefinition kReduceScalars = {.cost = NoCost};
+
+// All-gather of one group's parameters: in place, after the update (stages 1 and 2), or (stage 3)
+// -> every parameter of the group, gathered.
+constinit const OpDefinition kGatherParameters = {.cost = NoCost};
+
+// Hybrid sharding: all-reduce of one group's reduced gradient shard among the ranks that hold the
+// same shard, once a step.
+constinit const OpDefinition kReduceReplicas = {.cost = NoCost};
+
+}  // namespace milepost::ops
