@@ -77,8 +77,8 @@ function(milepost_unity variable target)
 endfunction()
 
 # milepost_rooms(<variable> <suffix>)
-# Sets the variable to the files of engine/ops' rooms that end so, as <room>_cpu.cc. Suffix "": those
-# that end in no suffix of milepost_room_suffixes, without tests.
+# Sets the variable to the files of engine/ops' rooms that end so, as <room>_cpu.cc. Suffix "":
+# those that end in no suffix of milepost_room_suffixes, without tests.
 set(milepost_room_suffixes reference cpu cuda)
 function(milepost_rooms variable suffix)
   if(suffix)

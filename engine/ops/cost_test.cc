@@ -4,6 +4,7 @@
 
 #include "engine/graph/builder.h"
 #include "engine/ops/attention/attention.h"
+#include "engine/ops/backward.h"
 #include "engine/ops/embedding/embedding.h"
 #include "engine/ops/linear/linear.h"
 #include "engine/ops/lm_head/lm_head.h"

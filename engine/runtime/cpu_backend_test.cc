@@ -12,9 +12,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_replace.h"
-#include "engine/ops/reference/reference_interpreter.h"
 #include "engine/kernels/cpu/random.h"
 #include "engine/kernels/cpu/types.h"
+#include "engine/ops/reference/reference_interpreter.h"
 #include "engine/plan/planner.h"
 #include "engine/runtime/arena.h"
 #include "engine/runtime/executor.h"

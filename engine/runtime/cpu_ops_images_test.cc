@@ -11,9 +11,9 @@
 
 #include "common/philox.h"
 #include "common/spec/validate.h"
-#include "engine/ops/reference/reference_interpreter.h"
 #include "engine/kernels/cpu/random.h"
 #include "engine/kernels/cpu/types.h"
+#include "engine/ops/reference/reference_interpreter.h"
 #include "engine/plan/planner.h"
 #include "engine/runtime/arena.h"
 #include "engine/runtime/cpu_backend.h"

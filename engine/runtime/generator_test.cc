@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "common/spec/validate.h"
-#include "engine/ops/reference/reference_interpreter.h"
 #include "engine/kernels/cpu/random.h"
 #include "engine/models/model.h"
+#include "engine/ops/reference/reference_interpreter.h"
 
 namespace milepost::runtime {
 namespace {

@@ -32,6 +32,14 @@ class LayeringTest(unittest.TestCase):
         self.assertFalse(layering.check_file("engine/plan/x.cc", graph))
         self.assertFalse(layering.check_file("coordinator/rpc/x.cc", planner))
 
+    def test_room(self):
+        run = '#include "engine/ops/reference/reference_run.h"\n'
+        self.assertTrue(layering.check_file("engine/ops/gelu/gelu.cc", run))
+        self.assertFalse(layering.check_file("engine/ops/gelu/gelu_reference.cc", run))
+        tanh = '#include "engine/ops/gelu/gelu_reference.h"\n'
+        self.assertTrue(layering.check_file("engine/ops/linear/linear.cc", tanh))
+        self.assertFalse(layering.check_file("engine/ops/linear/linear_reference.cc", tanh))
+
     def test_unknown_folder(self):
         self.assertTrue(layering.check_file("novel/x.cc", ""))
 

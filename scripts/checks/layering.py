@@ -120,8 +120,16 @@ FORBIDDEN_HEADERS = [
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 
+# What a file of an op's room belongs to is told by how its name ends: swiglu_reference.cc.
+ROOM_FILE = re.compile(r"^engine/ops/\w+/\w+_(reference)\.(cc|h)$")
+ROOM_SUFFIXES = {"reference": "engine/ops/reference"}
+
+
 def folder_of(path, folders):
-    """The longest known folder that holds the path, or None."""
+    """The longest known folder that holds the path, or None; of a room's file its suffix's."""
+    room = ROOM_FILE.match(path)
+    if room:
+        return ROOM_SUFFIXES[room.group(1)]
     best = None
     for folder in folders:
         if path.startswith(folder + "/") and (best is None or len(folder) > len(best)):

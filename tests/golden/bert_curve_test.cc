@@ -1,8 +1,8 @@
 // Trains tiny BERTs from the weights and on the tokens that make_bert_curve.py gave Hugging Face's
 // transformers. Which tokens are masked, that program found out by itself.
+#include "engine/models/model.h"
 #include "engine/ops/backward.h"
 #include "engine/ops/reference/reference_interpreter.h"
-#include "engine/models/model.h"
 #include "tests/golden/curve.h"
 
 namespace milepost {

@@ -16,9 +16,9 @@
 #include "common/spec/parse.h"
 #include "common/spec/validate.h"
 #include "common/status_macros.h"
-#include "engine/ops/reference/reference_interpreter.h"
 #include "engine/models/hugging_face.h"
 #include "engine/models/model.h"
+#include "engine/ops/reference/reference_interpreter.h"
 #include "engine/state/safetensors.h"
 #include "milepost/v1/job_spec.pb.h"
 
