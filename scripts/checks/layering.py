@@ -35,7 +35,8 @@ ALLOWED = {
     "engine/data": {"common"},
     "engine/data/images": {"common", "engine/data"},
     "engine/state": {"common"},
-    "engine/runtime": {"common", "common/spec", "engine/graph", "engine/models", "engine/plan",
+    "engine/runtime": {"common", "common/spec", "engine/graph", "engine/models", "engine/ops",
+                       "engine/plan",
                        "engine/kernels/cpu", "engine/kernels/cuda",
                        "engine/kernels/cuda/libraries", "engine/comm",
                        "engine/optim", "engine/data",
@@ -121,8 +122,8 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 
 # What a file of an op's room belongs to is told by how its name ends: swiglu_reference.cc.
-ROOM_FILE = re.compile(r"^engine/ops/\w+/\w+_(reference)\.(cc|h)$")
-ROOM_SUFFIXES = {"reference": "engine/ops/reference"}
+ROOM_FILE = re.compile(r"^engine/ops/\w+/\w+_(reference|cpu)\.(cc|h)$")
+ROOM_SUFFIXES = {"reference": "engine/ops/reference", "cpu": "engine/runtime"}
 
 
 def folder_of(path, folders):

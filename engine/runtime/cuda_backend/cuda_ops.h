@@ -1,4 +1,4 @@
-// Internal to cuda_backend: one binder per op family, as cpu_ops.h has them.
+// Internal to cuda_backend: one binder per op family, as cpu_op.h has them.
 #ifndef MILEPOST_ENGINE_RUNTIME_CUDA_BACKEND_CUDA_OPS_H_
 #define MILEPOST_ENGINE_RUNTIME_CUDA_BACKEND_CUDA_OPS_H_
 

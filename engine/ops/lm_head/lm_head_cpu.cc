@@ -1,18 +1,24 @@
-// The language-model head on the CPU. An op's workspace holds its fixed part (the chunk of logits)
-// and behind it the product's own scratch.
+// An op's workspace holds its fixed part (the chunk of logits) and behind it the product's own
+// scratch.
 #include <algorithm>
+#include <vector>
 
 #include "common/status_macros.h"
 #include "engine/kernels/cpu/classifier.h"
 #include "engine/kernels/cpu/elementwise.h"
 #include "engine/kernels/cpu/matmul.h"
-#include "engine/runtime/cpu_ops.h"
+#include "engine/runtime/cpu_op.h"
 
-namespace milepost::runtime {
+namespace milepost::ops::cpu {
 namespace {
 
 using graph::OpKind;
 using kernels::MatmulSpec;
+using runtime::Binding;
+using runtime::BoundOp;
+using runtime::KernelDType;
+using runtime::LineAligned;
+using runtime::StepContext;
 
 // rows x V logits of the head and the three products around them. `adds`: dx is added to.
 struct HeadProducts {
@@ -81,66 +87,39 @@ MatmulSpec LogitsOfOneRow(const graph::Graph& graph, const graph::Op& op) {
   return spec;
 }
 
+std::vector<MatmulSpec> HeadMatmulSpecs(const plan::StepPlan&, const plan::Program& program,
+                                        const graph::Op& op) {
+  const HeadSizes sizes(program.graph, op);
+  std::vector<MatmulSpec> specs;
+  for (int64_t rows : {sizes.chunk, sizes.gathers ? 0 : sizes.rows % sizes.chunk}) {
+    if (rows == 0) continue;
+    const HeadProducts p = sizes.Products(rows);
+    specs.push_back(p.logits);
+    if (op.kind == OpKind::kLmHeadLoss) continue;
+    specs.insert(specs.end(), {p.dx, p.dw_assign, p.dw_add});
+  }
+  return specs;
+}
+
+std::vector<MatmulSpec> LogitsMatmulSpecs(const plan::StepPlan&, const plan::Program& program,
+                                          const graph::Op& op) {
+  return {LogitsOfOneRow(program.graph, op)};
+}
+
+int64_t HeadFixedBytes(const plan::StepPlan&, const plan::Program& program, const graph::Op& op) {
+  return HeadSizes(program.graph, op).FixedBytes();
+}
+
 // Asks for the primitives, so that none is created during a step.
-absl::Status PrepareProducts(const Binding& b) {
+absl::Status PrepareProducts(const Binding& b, const std::vector<MatmulSpec>& specs,
+                             int64_t fixed) {
   int64_t scratch = 0;
-  for (const MatmulSpec& spec : MatmulSpecsOf(b.plan, b.program, b.planned.op)) {
+  for (const MatmulSpec& spec : specs) {
     MP_ASSIGN_OR_RETURN(const size_t bytes, b.matmuls.WorkspaceBytes(spec));
     scratch = std::max(scratch, static_cast<int64_t>(bytes));
   }
-  return b.RequireWorkspace(MatmulOpFixedBytes(b.plan, b.program, b.planned.op) + scratch);
+  return b.RequireWorkspace(fixed + scratch);
 }
-
-}  // namespace
-
-std::vector<MatmulSpec> MatmulSpecsOf(const plan::StepPlan& plan, const plan::Program& program,
-                                      const graph::Op& op) {
-  const graph::Graph& graph = program.graph;
-  switch (op.kind) {
-    case OpKind::kLinear:
-    case OpKind::kLinearBackwardInput:
-    case OpKind::kLinearBackwardWeight:
-      return LinearMatmulSpecs(program, op);
-    case OpKind::kOrthogonalize:
-      return OrthogonalizeMatmulSpecs(plan.groups[op.attributes.group]);
-    case OpKind::kLmHeadLogits:
-      return {LogitsOfOneRow(graph, op)};
-    case OpKind::kLmHeadLoss:
-    case OpKind::kLmHeadLossBackward: {
-      const HeadSizes sizes(graph, op);
-      std::vector<MatmulSpec> specs;
-      for (int64_t rows : {sizes.chunk, sizes.gathers ? 0 : sizes.rows % sizes.chunk}) {
-        if (rows == 0) continue;
-        const HeadProducts p = sizes.Products(rows);
-        specs.push_back(p.logits);
-        if (op.kind == OpKind::kLmHeadLoss) continue;
-        specs.insert(specs.end(), {p.dx, p.dw_assign, p.dw_add});
-      }
-      return specs;
-    }
-    default:
-      return {};
-  }
-}
-
-int64_t MatmulOpFixedBytes(const plan::StepPlan& plan, const plan::Program& program,
-                           const graph::Op& op) {
-  switch (op.kind) {
-    case OpKind::kLinear:
-    case OpKind::kLinearBackwardInput:
-    case OpKind::kLinearBackwardWeight:
-      return LinearFixedBytes(program, op);
-    case OpKind::kOrthogonalize:
-      return OrthogonalizeFixedBytes(plan.groups[op.attributes.group]);
-    case OpKind::kLmHeadLoss:
-    case OpKind::kLmHeadLossBackward:
-      return HeadSizes(program.graph, op).FixedBytes();
-    default:
-      return 0;
-  }
-}
-
-namespace {
 
 // The head over one micro-batch, chunk by chunk of rows.
 template <typename T>
@@ -300,18 +279,17 @@ struct Head {
 
 template <typename T>
 absl::StatusOr<BoundOp> LmHeadLossOf(const Binding& b) {
-  MP_RETURN_IF_ERROR(PrepareProducts(b));
+  MP_RETURN_IF_ERROR(PrepareProducts(b, HeadMatmulSpecs(b.plan, b.program, b.planned.op),
+                                     HeadFixedBytes(b.plan, b.program, b.planned.op)));
   return [head = Head<T>(b)](const StepContext& context) { return head.Run(context); };
 }
-
-}  // namespace
 
 absl::StatusOr<BoundOp> BindLmHeadLoss(const Binding& b) {
   return MP_BIND_BY_DTYPE(LmHeadLossOf, b);
 }
 
 absl::StatusOr<BoundOp> BindLmHeadLogits(const Binding& b) {
-  MP_RETURN_IF_ERROR(PrepareProducts(b));
+  MP_RETURN_IF_ERROR(PrepareProducts(b, LogitsMatmulSpecs(b.plan, b.program, b.planned.op), 0));
   const graph::Attributes& a = b.attributes();
   const HeadSizes sizes(b.program.graph, b.planned.op);
   const int64_t row_bytes = sizes.width * graph::ByteSize(sizes.dtype);
@@ -329,4 +307,12 @@ absl::StatusOr<BoundOp> BindLmHeadLogits(const Binding& b) {
   };
 }
 
-}  // namespace milepost::runtime
+}  // namespace
+
+constinit const CpuOp kLmHeadLoss = {
+    .bind = BindLmHeadLoss, .products = HeadMatmulSpecs, .fixed_bytes = HeadFixedBytes};
+constinit const CpuOp kLmHeadLossBackward = {
+    .bind = BindLmHeadLoss, .products = HeadMatmulSpecs, .fixed_bytes = HeadFixedBytes};
+constinit const CpuOp kLmHeadLogits = {.bind = BindLmHeadLogits, .products = LogitsMatmulSpecs};
+
+}  // namespace milepost::ops::cpu

@@ -1,54 +1,31 @@
-// The communication stream's ops on the CPU: each is the call that CollectiveOf tells, and what is
-// done to the values around it.
 #include <algorithm>
 #include <cstring>
-#include <optional>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "engine/comm/communicator.h"
 #include "engine/kernels/cpu/elementwise.h"
-#include "engine/plan/statistics.h"
-#include "engine/runtime/collectives.h"
-#include "engine/runtime/cpu_ops.h"
-#include "engine/runtime/fp8_layer.h"
+#include "engine/kernels/cpu/optimizer.h"
+#include "engine/runtime/cpu_collective_call.h"
+#include "engine/runtime/cpu_op.h"
 #include "engine/runtime/group_ops.h"
 
-namespace milepost::runtime {
+namespace milepost::ops::cpu {
 namespace {
 
-// An op's call, if it has one.
-struct BoundCall {
-  absl::Status Run(const StepContext& context) const {
-    if (!call.has_value()) return absl::OkStatus();
-    // Every rank has the same reduced norm, so all of them skip or none.
-    if (call->of_update && context.skip_update) return absl::OkStatus();
-    return CallOnHost(*call, data, *communicator);
-  }
-
-  std::optional<Collective> call;
-  char* data = nullptr;
-  comm::Communicator* communicator = nullptr;
-};
-
-absl::StatusOr<BoundCall> CallOf(const Binding& b) {
-  BoundCall bound = {.communicator = b.communicator};
-  MP_ASSIGN_OR_RETURN(bound.call, CollectiveOf(b.plan, b.program, b.planned, b.rank));
-  if (!bound.call.has_value()) return bound;
-  bound.data = b.arena + bound.call->offset;
-  if (b.communicator != nullptr) return bound;
-  return absl::InternalError(
-      absl::StrCat(graph::Name(b.planned.op.kind), " is planned, but there is no communicator"));
-}
-
-}  // namespace
-
-absl::StatusOr<BoundOp> BindCall(const Binding& b) {
-  MP_ASSIGN_OR_RETURN(const BoundCall call, CallOf(b));
-  return [call](const StepContext& context) { return call.Run(context); };
-}
+using runtime::BindCall;
+using runtime::Binding;
+using runtime::BoundCall;
+using runtime::BoundOp;
+using runtime::BufferOf;
+using runtime::CallOf;
+using runtime::GroupOf;
+using runtime::PaddingOf;
+using runtime::Scalars;
+using runtime::Segment;
+using runtime::ShardBegin;
+using runtime::ShardGradient;
+using runtime::StepContext;
 
 absl::StatusOr<BoundOp> BindReduceGradients(const Binding& b) {
   MP_ASSIGN_OR_RETURN(const BoundCall call, CallOf(b));
@@ -115,38 +92,34 @@ absl::StatusOr<BoundOp> BindGatherParameters(const Binding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindReduceStatistics(const Binding& b) {
-  MP_ASSIGN_OR_RETURN(const BoundCall call, CallOf(b));
-  return [call, from = b.Input<double>(0), sums = b.Output<double>(0),
-          count = graph::Elements(b.OutputShape(0))](const StepContext& context) {
-    if (from != sums) std::copy_n(from, count, sums);
-    return call.Run(context);
-  };
-}
-
-absl::StatusOr<BoundOp> BindGatherAmaxes(const Binding& b) {
-  MP_ASSIGN_OR_RETURN(const BoundCall call, CallOf(b));
-  const int64_t tensors = QuantizedTensors(b);
-  return [call, tensors, slots = BufferOf<float>(b, b.plan.amaxes),
-          own = BufferOf<float>(b, b.plan.gathered_amaxes) +
-                b.rank * tensors](const StepContext& context) {
-    for (int64_t t = 0; t < tensors; ++t) {
-      own[t] = kernels::AmaxOf(slots + t * kernels::kAmaxSlots);
-    }
-    return call.Run(context);
-  };
-}
-
-absl::StatusOr<BoundOp> BindAverageStatistics(const Binding& b) {
-  MP_ASSIGN_OR_RETURN(const BoundCall call, CallOf(b));
-  float* statistics = BufferOf<float>(b, b.plan.statistics);
-  const int64_t count = plan::LayOutStatistics(b.program.graph).f32_elements;
-  const float share = 1.0F / static_cast<float>(b.plan.options.world);
-  return [call, statistics, count, share](const StepContext& context) {
-    MP_RETURN_IF_ERROR(call.Run(context));
-    for (int64_t i = 0; i < count; ++i) statistics[i] *= share;
+// Of `count` elements of the shard: those that are this rank's to measure.
+template <typename T>
+BoundOp GradNormOf(const Binding& b, int64_t count) {
+  const int64_t slice = b.rank / b.plan.options.Shards();
+  const T* gradient = ShardGradient<T>(b) + count * slice;
+  double* slot = Scalars(b) + b.plan.ReducedScalars() + b.attributes().group;
+  return [gradient, count, slot, workspace = b.Workspace()](const StepContext&) {
+    *slot = kernels::SumSquares(gradient, count, workspace);
     return absl::OkStatus();
   };
 }
 
-}  // namespace milepost::runtime
+absl::StatusOr<BoundOp> BindGradNorm(const Binding& b) {
+  const plan::FlatGroup& group = GroupOf(b);
+  const int64_t count = group.padded_elements / b.plan.options.world;
+  MP_RETURN_IF_ERROR(
+      b.RequireWorkspace(static_cast<int64_t>(kernels::SumSquaresWorkspaceBytes(count))));
+  return b.plan.options.RoundsGradients() ? GradNormOf<kernels::bf16>(b, count)
+                                          : GradNormOf<float>(b, count);
+}
+
+}  // namespace
+
+constinit const CpuOp kReduceGradients = {.bind = BindReduceGradients};
+constinit const CpuOp kRoundGradients = {.bind = BindRoundGradients};
+constinit const CpuOp kGradNorm = {.bind = BindGradNorm};
+constinit const CpuOp kReduceScalars = {.bind = BindReduceScalars};
+constinit const CpuOp kGatherParameters = {.bind = BindGatherParameters};
+constinit const CpuOp kReduceReplicas = {.bind = BindCall};
+
+}  // namespace milepost::ops::cpu

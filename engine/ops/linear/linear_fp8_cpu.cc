@@ -1,5 +1,5 @@
-// 8-bit products on the CPU, which has none: codes are widened to bf16, in which they are exact,
-// and multiplied with fp32 sums, so that what a GPU computes differs by the order of sums alone.
+// The CPU has no 8-bit products: codes are widened to bf16, in which they are exact, and multiplied
+// with fp32 sums, so that what a GPU computes differs by the order of sums alone.
 //
 // A product's workspace holds both operands in bf16, the bias gradients' sums and the products' own
 // scratch.
@@ -11,17 +11,28 @@
 #include "common/status_macros.h"
 #include "engine/kernels/cpu/fp8.h"
 #include "engine/kernels/cpu/matmul.h"
+#include "engine/ops/linear/linear_fp8_cpu.h"
 #include "engine/runtime/cpu_bias_gradients.h"
-#include "engine/runtime/cpu_ops.h"
+#include "engine/runtime/cpu_op.h"
 #include "engine/runtime/fp8_layer.h"
 
-namespace milepost::runtime {
+namespace milepost::ops::cpu {
 namespace {
 
 using graph::OpKind;
 using graph::ValueId;
 using kernels::bf16;
 using kernels::MatmulSpec;
+using runtime::BiasColumns;
+using runtime::BiasesOf;
+using runtime::BiasGradients;
+using runtime::Binding;
+using runtime::BoundOp;
+using runtime::Fp8BiasColumns;
+using runtime::Fp8Product;
+using runtime::Fp8Products;
+using runtime::LineAligned;
+using runtime::StepContext;
 
 MatmulSpec Widened(MatmulSpec spec) {
   spec.a = spec.b = kernels::DType::kBf16;
@@ -31,6 +42,7 @@ MatmulSpec Widened(MatmulSpec spec) {
 int64_t CodesOf(const plan::Program& program, const graph::Op& op, int input) {
   return graph::Elements(program.graph.values[op.inputs[input]].shape);
 }
+
 int64_t WideBytes(const plan::Program& program, const graph::Op& op, int input) {
   return LineAligned(CodesOf(program, op, input) * static_cast<int64_t>(sizeof(bf16)));
 }
@@ -111,23 +123,6 @@ absl::StatusOr<Products> ProductsOf(const Binding& b) {
   return made;
 }
 
-template <typename Code>
-absl::StatusOr<BoundOp> QuantizeAs(const Binding& b) {
-  const int record = static_cast<int>(b.attributes().parts);
-  return [x = StackedOf(b), record = const_cast<float*>(b.Input<float>(record)),
-          codes = b.Output<Code>(0), codes_t = b.Output<Code>(1), slots = b.Output<float>(2),
-          calibrates = Calibrates(b)](const StepContext& context) {
-    const auto quantize = [&] {
-      kernels::Quantize(x, record, context.first_micro_step, codes, codes_t, slots);
-    };
-    quantize();
-    if (!calibrates || !context.new_scalings) return absl::OkStatus();
-    kernels::SetScale(kernels::AmaxOf(slots), record);
-    quantize();
-    return absl::OkStatus();
-  };
-}
-
 }  // namespace
 
 std::vector<MatmulSpec> Fp8MatmulSpecs(const plan::Program& program, const graph::Op& op) {
@@ -148,10 +143,6 @@ int64_t Fp8FixedBytes(const plan::Program& program, const graph::Op& op) {
   const graph::Shape& dy = program.graph.values[op.inputs[4]].shape;
   bytes += LineAligned(static_cast<int64_t>(kernels::BiasGradientWorkspaceBytes(dy[0], dy[1])));
   return bytes + (biases > 1 ? LineAligned(dy[1] * static_cast<int64_t>(sizeof(float))) : 0);
-}
-
-absl::StatusOr<BoundOp> BindQuantize(const Binding& b) {
-  return QuantizesToE5M2(b) ? QuantizeAs<kernels::e5m2>(b) : QuantizeAs<kernels::e4m3>(b);
 }
 
 absl::StatusOr<BoundOp> BindFp8Linear(const Binding& b) {
@@ -193,20 +184,4 @@ absl::StatusOr<BoundOp> BindFp8BackwardWeight(const Binding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindUpdateScalings(const Binding& b) {
-  return [amaxes = reinterpret_cast<const float*>(b.BufferAt(b.plan.gathered_amaxes)),
-          records = reinterpret_cast<float*>(b.BufferAt(b.plan.scalings)),
-          tensors = QuantizedTensors(b), ranks = b.plan.options.world](const StepContext& context) {
-    if (context.skip_update) return absl::OkStatus();
-    for (int64_t t = 0; t < tensors; ++t) {
-      float amax = 0;
-      for (int64_t rank = 0; rank < ranks; ++rank) {
-        amax = std::max(amax, amaxes[rank * tensors + t]);
-      }
-      kernels::UpdateScaling(amax, records + t * kernels::kScalingFloats);
-    }
-    return absl::OkStatus();
-  };
-}
-
-}  // namespace milepost::runtime
+}  // namespace milepost::ops::cpu

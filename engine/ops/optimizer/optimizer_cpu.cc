@@ -1,24 +1,42 @@
-// Norm and optimizer of flat groups on the CPU.
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "common/status_macros.h"
 #include "engine/kernels/cpu/adamw_8bit.h"
 #include "engine/kernels/cpu/elementwise.h"
 #include "engine/kernels/cpu/lamb.h"
 #include "engine/kernels/cpu/muon.h"
 #include "engine/kernels/cpu/optimizer.h"
 #include "engine/kernels/cpu/parallel.h"
-#include "engine/runtime/cpu_ops.h"
+#include "engine/runtime/cpu_op.h"
 #include "engine/runtime/group_ops.h"
 #include "engine/runtime/offload.h"
 #include "engine/runtime/randomness.h"
+#include "engine/runtime/state_disk.h"
 
-namespace milepost::runtime {
+namespace milepost::ops::cpu {
 namespace {
+
+using kernels::bf16;
+using runtime::AfterItsState;
+using runtime::Binding;
+using runtime::BoundOp;
+using runtime::BufferOf;
+using runtime::GroupOf;
+using runtime::MuonFactor;
+using runtime::NormsOf;
+using runtime::OpBinding;
+using runtime::PaddingOf;
+using runtime::RandomPurpose;
+using runtime::RandomStream;
+using runtime::Segment;
+using runtime::SegmentsOf;
+using runtime::ShardBegin;
+using runtime::ShardGradient;
+using runtime::ShardParameters;
+using runtime::StepContext;
 
 constexpr int64_t kUpdateGrain = 4096;  // elements
 
@@ -130,7 +148,7 @@ struct Bf16Places {
       if (master != nullptr) here.master = widen(master, 1);
       if (m != nullptr) here.m = widen(m, 2);
       if (v != nullptr) here.v = widen(v, 3);
-      runtime::Update(optimizer, c, segment, 0, n, here);
+      cpu::Update(optimizer, c, segment, 0, n, here);
       const auto round = [&](RandomPurpose purpose, int which, kernels::bf16* bits) {
         const auto tensor = static_cast<uint32_t>(segment.parameter);
         const int64_t element = segment.element + i - segment.begin;
@@ -290,34 +308,21 @@ absl::StatusOr<BoundOp> OptimizerOf(const OpBinding& b) {
   };
 }
 
-// Of `count` elements of the shard: those that are this rank's to measure.
-template <typename T>
-BoundOp GradNormOf(const Binding& b, int64_t count) {
-  const int64_t slice = b.rank / b.plan.options.Shards();
-  const T* gradient = ShardGradient<T>(b) + count * slice;
-  double* slot = Scalars(b) + b.plan.ReducedScalars() + b.attributes().group;
-  return [gradient, count, slot, workspace = b.Workspace()](const StepContext&) {
-    *slot = kernels::SumSquares(gradient, count, workspace);
-    return absl::OkStatus();
-  };
+absl::StatusOr<BoundOp> BindOptimizer(const Binding& b) {
+  return AfterItsState(b, MP_BIND_BY_DTYPE(OptimizerOf, b));
 }
 
 }  // namespace
 
-absl::StatusOr<BoundOp> BindGradNorm(const Binding& b) {
-  const plan::FlatGroup& group = GroupOf(b);
-  const int64_t count = group.padded_elements / b.plan.options.world;
-  MP_RETURN_IF_ERROR(
-      b.RequireWorkspace(static_cast<int64_t>(kernels::SumSquaresWorkspaceBytes(count))));
-  return b.plan.options.RoundsGradients() ? GradNormOf<kernels::bf16>(b, count)
-                                          : GradNormOf<float>(b, count);
-}
+constinit const CpuOp kOptimizer = {.bind = BindOptimizer};
 
-absl::StatusOr<BoundOp> BindOptimizer(const Binding& b) { return MP_BIND_BY_DTYPE(OptimizerOf, b); }
+}  // namespace milepost::ops::cpu
+
+namespace milepost::runtime {
 
 absl::StatusOr<BoundOp> BindHostOptimizer(const OpBinding& b) {
   if (!GroupOf(b).Offloaded()) return absl::InternalError("the group is not offloaded");
-  return MP_BIND_BY_DTYPE(OptimizerOf, b);
+  return MP_BIND_BY_DTYPE(ops::cpu::OptimizerOf, b);
 }
 
 }  // namespace milepost::runtime

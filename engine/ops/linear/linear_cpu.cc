@@ -1,9 +1,5 @@
-// Linear layers on the CPU (linear_layer.h).
-//
 // An op's workspace holds its fixed part (packed biases, or the bias gradients' sums) and behind it
 // the products' own scratch.
-#include "engine/runtime/cpu_ops.h"
-
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -13,15 +9,24 @@
 #include "common/status_macros.h"
 #include "engine/kernels/cpu/elementwise.h"
 #include "engine/kernels/cpu/matmul.h"
+#include "engine/ops/linear/linear_fp8_cpu.h"
 #include "engine/runtime/cpu_bias_gradients.h"
+#include "engine/runtime/cpu_op.h"
 #include "engine/runtime/linear_layer.h"
 
-namespace milepost::runtime {
+namespace milepost::ops::cpu {
 namespace {
 
 using graph::OpKind;
-using graph::ValueId;
 using kernels::MatmulSpec;
+using runtime::BiasBytes;
+using runtime::BiasesOf;
+using runtime::BiasGradients;
+using runtime::Binding;
+using runtime::BoundOp;
+using runtime::LineAligned;
+using runtime::LinearLayer;
+using runtime::StepContext;
 
 // Biases that do not lie side by side are gathered, and their gradients dealt out, in packed form.
 struct Layer : LinearLayer {
@@ -36,14 +41,40 @@ struct Layer : LinearLayer {
   }
 };
 
+std::vector<MatmulSpec> LinearMatmulSpecs(const plan::StepPlan&, const plan::Program& program,
+                                          const graph::Op& op) {
+  if (op.attributes.fp8) return Fp8MatmulSpecs(program, op);
+  const Layer layer(program, op);
+  std::vector<MatmulSpec> specs;
+  for (const LinearLayer::Run& run : layer.runs) {
+    if (op.kind == OpKind::kLinear) {
+      specs.push_back(layer.Forward(run));
+    } else if (op.kind == OpKind::kLinearBackwardInput) {
+      specs.push_back(layer.InputGradient(run));
+    } else {
+      specs.push_back(layer.WeightGradient(run, false));
+      specs.push_back(layer.WeightGradient(run, true));
+    }
+  }
+  return specs;
+}
+
+int64_t LinearFixedBytes(const plan::StepPlan&, const plan::Program& program, const graph::Op& op) {
+  if (op.attributes.fp8) return Fp8FixedBytes(program, op);
+  const Layer layer(program, op);
+  if (op.kind == OpKind::kLinear) return layer.PackedBiasBytes(layer.element);
+  if (op.kind == OpKind::kLinearBackwardInput) return 0;
+  return layer.BiasSumBytes() + layer.PackedBiasBytes(sizeof(float));
+}
+
 // Asks for the primitives, so that none is created during a step.
 absl::Status Prepare(const Binding& b) {
   int64_t scratch = 0;
-  for (const MatmulSpec& spec : LinearMatmulSpecs(b.program, b.planned.op)) {
+  for (const MatmulSpec& spec : LinearMatmulSpecs(b.plan, b.program, b.planned.op)) {
     MP_ASSIGN_OR_RETURN(const size_t bytes, b.matmuls.WorkspaceBytes(spec));
     scratch = std::max(scratch, static_cast<int64_t>(bytes));
   }
-  return b.RequireWorkspace(LinearFixedBytes(b.program, b.planned.op) + scratch);
+  return b.RequireWorkspace(LinearFixedBytes(b.plan, b.program, b.planned.op) + scratch);
 }
 
 struct LayerProduct {
@@ -77,33 +108,6 @@ Gelu NoGelu() {
   return [] {};
 }
 
-}  // namespace
-
-std::vector<MatmulSpec> LinearMatmulSpecs(const plan::Program& program, const graph::Op& op) {
-  if (op.attributes.fp8) return Fp8MatmulSpecs(program, op);
-  const Layer layer(program, op);
-  std::vector<MatmulSpec> specs;
-  for (const LinearLayer::Run& run : layer.runs) {
-    if (op.kind == OpKind::kLinear) {
-      specs.push_back(layer.Forward(run));
-    } else if (op.kind == OpKind::kLinearBackwardInput) {
-      specs.push_back(layer.InputGradient(run));
-    } else {
-      specs.push_back(layer.WeightGradient(run, false));
-      specs.push_back(layer.WeightGradient(run, true));
-    }
-  }
-  return specs;
-}
-
-int64_t LinearFixedBytes(const plan::Program& program, const graph::Op& op) {
-  if (op.attributes.fp8) return Fp8FixedBytes(program, op);
-  const Layer layer(program, op);
-  if (op.kind == OpKind::kLinear) return layer.PackedBiasBytes(layer.element);
-  if (op.kind == OpKind::kLinearBackwardInput) return 0;
-  return layer.BiasSumBytes() + layer.PackedBiasBytes(sizeof(float));
-}
-
 absl::StatusOr<BoundOp> BindLinear(const Binding& b) {
   if (b.attributes().fp8) return BindFp8Linear(b);
   const Layer layer(b.program, b.planned.op);
@@ -122,7 +126,7 @@ absl::StatusOr<BoundOp> BindLinear(const Binding& b) {
                         .bias = bias == nullptr ? nullptr : bias + at,
                         .c = y + at});
   }
-  char* scratch = b.Workspace() + LinearFixedBytes(b.program, b.planned.op);
+  char* scratch = b.Workspace() + LinearFixedBytes(b.plan, b.program, b.planned.op);
   return [matmuls = &b.matmuls, products = std::move(products), biases, packed, scratch,
           gelu](const StepContext&) -> absl::Status {
     char* to = packed;
@@ -164,8 +168,6 @@ absl::StatusOr<BoundOp> BindLinearBackwardInput(const Binding& b) {
   };
 }
 
-namespace {
-
 template <typename T>
 absl::StatusOr<BoundOp> LinearBackwardWeightOf(const Binding& b) {
   const Layer layer(b.program, b.planned.op);
@@ -191,7 +193,7 @@ absl::StatusOr<BoundOp> LinearBackwardWeightOf(const Binding& b) {
                           .biases = BiasesOf(b, layer.biases),
                           .workspace = b.Workspace(),
                           .sums = reinterpret_cast<float*>(b.Workspace() + layer.BiasSumBytes())};
-  char* scratch = b.Workspace() + LinearFixedBytes(b.program, b.planned.op);
+  char* scratch = b.Workspace() + LinearFixedBytes(b.plan, b.program, b.planned.op);
   return [matmuls = &b.matmuls, products = std::move(products), biases = std::move(biases), scratch,
           accumulation = b.OutputAccumulation(0)](const StepContext& context) -> absl::Status {
     const bool add = accumulation.At(context);
@@ -204,11 +206,20 @@ absl::StatusOr<BoundOp> LinearBackwardWeightOf(const Binding& b) {
   };
 }
 
-}  // namespace
-
 absl::StatusOr<BoundOp> BindLinearBackwardWeight(const Binding& b) {
   if (b.attributes().fp8) return BindFp8BackwardWeight(b);
   return MP_BIND_BY_DTYPE(LinearBackwardWeightOf, b);
 }
 
-}  // namespace milepost::runtime
+}  // namespace
+
+constinit const CpuOp kLinear = {
+    .bind = BindLinear, .products = LinearMatmulSpecs, .fixed_bytes = LinearFixedBytes};
+constinit const CpuOp kLinearBackwardInput = {.bind = BindLinearBackwardInput,
+                                              .products = LinearMatmulSpecs,
+                                              .fixed_bytes = LinearFixedBytes};
+constinit const CpuOp kLinearBackwardWeight = {.bind = BindLinearBackwardWeight,
+                                               .products = LinearMatmulSpecs,
+                                               .fixed_bytes = LinearFixedBytes};
+
+}  // namespace milepost::ops::cpu

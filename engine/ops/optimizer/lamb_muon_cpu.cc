@@ -1,4 +1,4 @@
-// What LAMB and Muon do before the step itself, on the CPU.
+// What LAMB and Muon do before the step itself.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -6,11 +6,27 @@
 #include "common/status_macros.h"
 #include "engine/kernels/cpu/lamb.h"
 #include "engine/kernels/cpu/muon.h"
-#include "engine/runtime/cpu_ops.h"
+#include "engine/runtime/cpu_collective_call.h"
+#include "engine/runtime/cpu_op.h"
 #include "engine/runtime/group_ops.h"
 
-namespace milepost::runtime {
+namespace milepost::ops::cpu {
 namespace {
+
+using kernels::MatmulSpec;
+using runtime::BindCall;
+using runtime::Binding;
+using runtime::BoundOp;
+using runtime::BufferOf;
+using runtime::GroupOf;
+using runtime::MuonMatricesBefore;
+using runtime::NormsOf;
+using runtime::Segment;
+using runtime::SegmentsOf;
+using runtime::ShardBegin;
+using runtime::ShardGradient;
+using runtime::ShardMaster;
+using runtime::StepContext;
 
 kernels::MuonMatrix MatrixOf(const plan::FlatGroup& group, const plan::GroupParameter& p) {
   const bool rounds = group.product_dtype == graph::DType::kBF16;
@@ -18,8 +34,6 @@ kernels::MuonMatrix MatrixOf(const plan::FlatGroup& group, const plan::GroupPara
 }
 
 float* UpdateOf(const Binding& b) { return BufferOf<float>(b, GroupOf(b).update_buffer); }
-
-}  // namespace
 
 absl::StatusOr<BoundOp> BindUpdateNorms(const Binding& b) {
   const plan::FlatGroup& group = GroupOf(b);
@@ -75,6 +89,15 @@ int64_t OrthogonalizeFixedBytes(const plan::FlatGroup& group) {
   return most;
 }
 
+std::vector<MatmulSpec> MuonProducts(const plan::StepPlan& plan, const plan::Program&,
+                                     const graph::Op& op) {
+  return OrthogonalizeMatmulSpecs(plan.groups[op.attributes.group]);
+}
+
+int64_t MuonFixedBytes(const plan::StepPlan& plan, const plan::Program&, const graph::Op& op) {
+  return OrthogonalizeFixedBytes(plan.groups[op.attributes.group]);
+}
+
 absl::StatusOr<BoundOp> BindOrthogonalize(const Binding& b) {
   const plan::FlatGroup& group = GroupOf(b);
   int64_t scratch = 0;
@@ -110,4 +133,14 @@ absl::StatusOr<BoundOp> BindOrthogonalize(const Binding& b) {
   };
 }
 
-}  // namespace milepost::runtime
+}  // namespace
+
+constinit const CpuOp kUpdateNorms = {.bind = BindUpdateNorms};
+constinit const CpuOp kReduceUpdateNorms = {.bind = BindCall};
+constinit const CpuOp kMuonMomentum = {.bind = BindMuonMomentum};
+constinit const CpuOp kGatherUpdates = {.bind = BindCall};
+constinit const CpuOp kOrthogonalize = {
+    .bind = BindOrthogonalize, .products = MuonProducts, .fixed_bytes = MuonFixedBytes};
+constinit const CpuOp kScatterUpdates = {.bind = BindCall};
+
+}  // namespace milepost::ops::cpu

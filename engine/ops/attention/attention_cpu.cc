@@ -1,0 +1,97 @@
+#include <algorithm>
+
+#include "common/status_macros.h"
+#include "engine/kernels/cpu/attention.h"
+#include "engine/kernels/cpu/cached_attention.h"
+#include "engine/runtime/cpu_op.h"
+
+namespace milepost::ops::cpu {
+namespace {
+
+using runtime::Binding;
+using runtime::BoundOp;
+using runtime::StepContext;
+
+absl::StatusOr<kernels::AttentionShape> AttentionShapeOf(const Binding& b) {
+  const graph::Attributes& a = b.attributes();
+  const kernels::AttentionShape shape{
+      .batch = a.batch,
+      .sequence = a.sequence,
+      .heads = a.heads,
+      .head_dim = b.InputShape(0).back() / (a.heads + 2 * a.kv_heads),
+      .kv_heads = a.kv_heads,
+      .causal = a.causal};
+  MP_RETURN_IF_ERROR(kernels::CheckAttentionShape(shape));
+  return shape;
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> AttentionOf(const Binding& b) {
+  MP_ASSIGN_OR_RETURN(const kernels::AttentionShape shape, AttentionShapeOf(b));
+  MP_RETURN_IF_ERROR(b.RequireWorkspace(static_cast<int64_t>(
+      kernels::AttentionForwardWorkspaceBytes(shape, kernels::kDTypeOf<T>, b.threads))));
+  return [shape, qkv = b.Input<T>(0), documents = b.Input<int32_t>(1), out = b.Output<T>(0),
+          lse = b.Output<float>(1), workspace = b.Workspace()](const StepContext&) {
+    kernels::AttentionForward<T>(shape, qkv, documents, out, lse, workspace);
+    return absl::OkStatus();
+  };
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> AttentionBackwardOf(const Binding& b) {
+  MP_ASSIGN_OR_RETURN(const kernels::AttentionShape shape, AttentionShapeOf(b));
+  MP_RETURN_IF_ERROR(b.RequireWorkspace(static_cast<int64_t>(
+      kernels::AttentionBackwardWorkspaceBytes(shape, kernels::kDTypeOf<T>, b.threads))));
+  return [shape, qkv = b.Input<T>(0), out = b.Input<T>(1), lse = b.Input<float>(2),
+          dout = b.Input<T>(3), documents = b.Input<int32_t>(4), dqkv = b.Output<T>(0),
+          workspace = b.Workspace()](const StepContext&) {
+    kernels::AttentionBackward<T>(shape, qkv, documents, out, lse, dout, dqkv, workspace);
+    return absl::OkStatus();
+  };
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> CachedAttentionOf(const Binding& b) {
+  const graph::Attributes& a = b.attributes();
+  const graph::Shape& cache = b.InputShape(2);
+  const kernels::CachedAttentionShape shape{
+      .positions = cache[2], .heads = a.heads, .head_dim = cache[3], .kv_heads = a.kv_heads};
+  MP_RETURN_IF_ERROR(kernels::CheckAttentionShape({.batch = 1,
+                                                   .sequence = shape.positions,
+                                                   .heads = shape.heads,
+                                                   .head_dim = shape.head_dim,
+                                                   .kv_heads = shape.kv_heads}));
+  const int64_t most = b.OutputShape(0)[0];
+  MP_RETURN_IF_ERROR(b.RequireWorkspace(static_cast<int64_t>(
+      kernels::CachedAttentionWorkspaceBytes(shape, most, kernels::kDTypeOf<T>, b.threads))));
+  return [shape, most, qkv = b.Input<T>(0), positions = b.Input<int32_t>(1),
+          cached = b.Output<T>(1), out = b.Output<T>(0), width = b.OutputShape(0)[1],
+          workspace = b.Workspace()](const StepContext& context) -> absl::Status {
+    const int64_t first = positions[0];
+    const int64_t rows = context.position + 1;
+    if (first < 0 || rows < 1 || rows > most || first + rows > shape.positions) {
+      return absl::InternalError("the rows do not fit the program or its caches");
+    }
+    kernels::CachedAttention<T>(shape, first, rows, qkv, cached, out, workspace);
+    std::fill(out + rows * width, out + most * width, T{});
+    return absl::OkStatus();
+  };
+}
+
+absl::StatusOr<BoundOp> BindAttention(const Binding& b) { return MP_BIND_BY_DTYPE(AttentionOf, b); }
+
+absl::StatusOr<BoundOp> BindAttentionBackward(const Binding& b) {
+  return MP_BIND_BY_DTYPE(AttentionBackwardOf, b);
+}
+
+absl::StatusOr<BoundOp> BindCachedAttention(const Binding& b) {
+  return MP_BIND_BY_DTYPE(CachedAttentionOf, b);
+}
+
+}  // namespace
+
+constinit const CpuOp kAttention = {.bind = BindAttention};
+constinit const CpuOp kAttentionBackward = {.bind = BindAttentionBackward};
+constinit const CpuOp kCachedAttention = {.bind = BindCachedAttention};
+
+}  // namespace milepost::ops::cpu

@@ -1,0 +1,27 @@
+#include "engine/kernels/cpu/dropout.h"
+#include "engine/runtime/cpu_op.h"
+
+namespace milepost::ops::cpu {
+namespace {
+
+using runtime::Binding;
+using runtime::BoundOp;
+using runtime::DropoutBinding;
+using runtime::StepContext;
+
+template <typename T>
+absl::StatusOr<BoundOp> DropoutOf(const Binding& b) {
+  return [x = b.Input<T>(0), n = graph::Elements(b.InputShape(0)), y = b.Output<T>(0),
+          dropout = DropoutBinding(b, b.InputShape(0)[1])](const StepContext& context) {
+    kernels::Dropout<T>(x, n, dropout.At(context), y);
+    return absl::OkStatus();
+  };
+}
+
+absl::StatusOr<BoundOp> BindDropout(const Binding& b) { return MP_BIND_BY_DTYPE(DropoutOf, b); }
+
+}  // namespace
+
+constinit const CpuOp kDropout = {.bind = BindDropout};
+
+}  // namespace milepost::ops::cpu

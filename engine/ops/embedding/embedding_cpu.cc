@@ -1,0 +1,64 @@
+#include "engine/kernels/cpu/embedding.h"
+#include "engine/runtime/cpu_op.h"
+
+namespace milepost::ops::cpu {
+namespace {
+
+using runtime::Binding;
+using runtime::BoundOp;
+using runtime::DropoutBinding;
+using runtime::StepContext;
+
+kernels::EmbeddingRows EmbeddingRowsOf(const Binding& b, int positions, int segments) {
+  return {b.Input<int32_t>(0), b.Input<int32_t>(positions), b.Input<int32_t>(segments),
+          b.attributes().batch, b.attributes().sequence};
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> EmbeddingOf(const Binding& b) {
+  const int64_t width = b.InputShape(1)[1];
+  const kernels::EmbeddingTables<T> tables{b.Input<T>(1), b.Input<T>(2), b.Input<T>(4)};
+  return [rows = EmbeddingRowsOf(b, 3, 5), tables, x = b.Output<T>(0), width,
+          dropout = DropoutBinding(b, width)](const StepContext& context) {
+    kernels::EmbeddingForward<T>(rows, tables, width, dropout.At(context), x);
+    return absl::OkStatus();
+  };
+}
+
+// wte's gradient may already hold the head's, the others have no other writer: each accumulates or
+// not for itself.
+template <typename T>
+absl::StatusOr<BoundOp> EmbeddingBackwardOf(const Binding& b) {
+  struct Table {
+    kernels::TableGradient gradient;
+    Binding::Accumulation accumulation;
+    kernels::TableGradient At(const StepContext& context) const {
+      return {gradient.data, gradient.rows, accumulation.At(context)};
+    }
+  };
+  const auto table = [&b](int output) -> Table {
+    if (b.OutputId(output) == graph::kNoValue) return {};
+    return {{b.Output<float>(output), b.OutputShape(output)[0]}, b.OutputAccumulation(output)};
+  };
+  const int64_t width = b.InputShape(1)[1];
+  return
+      [rows = EmbeddingRowsOf(b, 2, 3), dy = b.Input<T>(1), width, wte = table(0), wpe = table(1),
+       wse = table(2), dropout = DropoutBinding(b, width)](const StepContext& context) {
+        kernels::EmbeddingBackward<T>(rows, dy, width, dropout.At(context), wte.At(context),
+                                      wpe.At(context), wse.At(context));
+        return absl::OkStatus();
+      };
+}
+
+absl::StatusOr<BoundOp> BindEmbedding(const Binding& b) { return MP_BIND_BY_DTYPE(EmbeddingOf, b); }
+
+absl::StatusOr<BoundOp> BindEmbeddingBackward(const Binding& b) {
+  return MP_BIND_BY_DTYPE(EmbeddingBackwardOf, b);
+}
+
+}  // namespace
+
+constinit const CpuOp kEmbedding = {.bind = BindEmbedding};
+constinit const CpuOp kEmbeddingBackward = {.bind = BindEmbeddingBackward};
+
+}  // namespace milepost::ops::cpu

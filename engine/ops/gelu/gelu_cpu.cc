@@ -1,0 +1,43 @@
+#include "engine/kernels/cpu/elementwise.h"
+#include "engine/kernels/cpu/gelu_erf.h"
+#include "engine/runtime/cpu_op.h"
+
+namespace milepost::ops::cpu {
+namespace {
+
+using runtime::Binding;
+using runtime::BoundOp;
+using runtime::StepContext;
+
+template <typename T>
+absl::StatusOr<BoundOp> GeluOf(const Binding& b) {
+  const auto run = b.attributes().exact ? kernels::GeluErfForward<T> : kernels::GeluForward<T>;
+  return [run, x = b.Input<T>(0), n = graph::Elements(b.InputShape(0)),
+          y = b.Output<T>(0)](const StepContext&) {
+    run(x, n, y);
+    return absl::OkStatus();
+  };
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> GeluBackwardOf(const Binding& b) {
+  const auto run = b.attributes().exact ? kernels::GeluErfBackward<T> : kernels::GeluBackward<T>;
+  return [run, x = b.Input<T>(0), dy = b.Input<T>(1), n = graph::Elements(b.InputShape(0)),
+          dx = b.Output<T>(0)](const StepContext&) {
+    run(x, dy, n, dx);
+    return absl::OkStatus();
+  };
+}
+
+absl::StatusOr<BoundOp> BindGelu(const Binding& b) { return MP_BIND_BY_DTYPE(GeluOf, b); }
+
+absl::StatusOr<BoundOp> BindGeluBackward(const Binding& b) {
+  return MP_BIND_BY_DTYPE(GeluBackwardOf, b);
+}
+
+}  // namespace
+
+constinit const CpuOp kGelu = {.bind = BindGelu};
+constinit const CpuOp kGeluBackward = {.bind = BindGeluBackward};
+
+}  // namespace milepost::ops::cpu

@@ -1,0 +1,40 @@
+#include <utility>
+#include <vector>
+
+#include "engine/kernels/cpu/pooling.h"
+#include "engine/runtime/cpu_images.h"
+#include "engine/runtime/cpu_op.h"
+
+namespace milepost::ops::cpu {
+namespace {
+
+using runtime::Binding;
+using runtime::BoundOp;
+using runtime::ImageRows;
+using runtime::StepContext;
+
+template <typename T>
+absl::StatusOr<BoundOp> NormalizeImagesOf(const Binding& b) {
+  const graph::ImageAttributes& a = b.attributes().image;
+  std::vector<T> table(256 * graph::kImageChannels);
+  for (size_t i = 0; i < table.size(); ++i) {
+    const double value =
+        (static_cast<double>(i % 256) / 255 - a.mean[i / 256]) / a.deviation[i / 256];
+    table[i] = kernels::FromFloat<T>(static_cast<float>(value));
+  }
+  return [x = b.Input<uint8_t>(0), y = b.Output<T>(0), table = std::move(table),
+          pixels = ImageRows(b.InputShape(0)).rows](const StepContext&) {
+    kernels::LookUpChannels<T>(x, pixels, graph::kImageChannels, table.data(), y);
+    return absl::OkStatus();
+  };
+}
+
+absl::StatusOr<BoundOp> BindNormalizeImages(const Binding& b) {
+  return MP_BIND_F32_OR_BF16(NormalizeImagesOf, b);
+}
+
+}  // namespace
+
+constinit const CpuOp kNormalizeImages = {.bind = BindNormalizeImages};
+
+}  // namespace milepost::ops::cpu

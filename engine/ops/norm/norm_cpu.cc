@@ -1,0 +1,149 @@
+#include "common/status_macros.h"
+#include "engine/kernels/cpu/layernorm.h"
+#include "engine/kernels/cpu/rmsnorm.h"
+#include "engine/runtime/cpu_op.h"
+
+namespace milepost::ops::cpu {
+namespace {
+
+using runtime::Binding;
+using runtime::BoundOp;
+using runtime::DropoutBinding;
+using runtime::StepContext;
+
+int64_t Rows(const graph::Shape& shape) { return graph::Elements(shape) / shape.back(); }
+
+template <typename T>
+absl::StatusOr<BoundOp> LayerNormOf(const Binding& b) {
+  const graph::Shape& shape = b.InputShape(0);
+  return [x = b.Input<T>(0), gamma = b.Input<T>(1), beta = b.Input<T>(2), y = b.Output<T>(0),
+          mean = b.Output<float>(1), rstd = b.Output<float>(2), rows = Rows(shape),
+          width = shape.back(),
+          epsilon = static_cast<float>(b.attributes().epsilon)](const StepContext&) {
+    kernels::LayerNormForward<T>(x, gamma, beta, rows, width, epsilon, y, mean, rstd);
+    return absl::OkStatus();
+  };
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> ResidualLayerNormOf(const Binding& b) {
+  const graph::Shape& shape = b.InputShape(0);
+  return [residual = b.Input<T>(0), delta = b.Input<T>(1), gamma = b.Input<T>(2),
+          beta = b.Input<T>(3), sum = b.Output<T>(0), y = b.Output<T>(1), mean = b.Output<float>(2),
+          rstd = b.Output<float>(3), rows = Rows(shape), width = shape.back(),
+          epsilon = static_cast<float>(b.attributes().epsilon),
+          dropout = DropoutBinding(b, shape.back())](const StepContext& context) {
+    kernels::ResidualLayerNormForward<T>(residual, delta, dropout.At(context), gamma, beta, rows,
+                                         width, epsilon, sum, y, mean, rstd);
+    return absl::OkStatus();
+  };
+}
+
+// kLayerNormBackward: outputs dx, dgamma, dbeta; kResidualLayerNormBackward: dx, ddelta, dgamma,
+// dbeta. Inputs are the same.
+template <typename T>
+absl::StatusOr<BoundOp> LayerNormBackwardOf(const Binding& b) {
+  const graph::Shape& shape = b.InputShape(0);
+  const int64_t rows = Rows(shape);
+  const int64_t width = shape.back();
+  const bool fused = b.planned.op.kind == graph::OpKind::kResidualLayerNormBackward;
+  const int gamma_output = fused ? 2 : 1;
+  MP_RETURN_IF_ERROR(b.RequireWorkspace(
+      static_cast<int64_t>(kernels::LayerNormBackwardWorkspaceBytes(rows, width))));
+  kernels::LayerNormBackwardArgs<T> args;
+  args.x = b.Input<T>(0);
+  args.gamma = b.Input<T>(1);
+  args.mean = b.Input<float>(2);
+  args.rstd = b.Input<float>(3);
+  args.dy = b.Input<T>(4);
+  args.dx_upstream = b.Input<T>(5);
+  args.dx = b.Output<T>(0);
+  args.d_delta = fused ? b.Output<T>(1) : nullptr;
+  args.dgamma = b.Output<float>(gamma_output);
+  args.dbeta = b.Output<float>(gamma_output + 1);
+  return [args, rows, width, workspace = b.Workspace(),
+          accumulation = b.OutputAccumulation(gamma_output),
+          dropout = DropoutBinding(b, width)](const StepContext& context) {
+    kernels::LayerNormBackwardArgs<T> now = args;
+    now.accumulate = accumulation.At(context);
+    now.dropout = dropout.At(context);
+    kernels::LayerNormBackward<T>(now, rows, width, workspace);
+    return absl::OkStatus();
+  };
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> RmsNormOf(const Binding& b) {
+  const graph::Shape& shape = b.InputShape(0);
+  return [x = b.Input<T>(0), gamma = b.Input<T>(1), y = b.Output<T>(0), rstd = b.Output<float>(1),
+          rows = shape[0], width = shape[1],
+          epsilon = static_cast<float>(b.attributes().epsilon)](const StepContext&) {
+    kernels::RmsNormForward<T>(x, gamma, rows, width, epsilon, y, rstd);
+    return absl::OkStatus();
+  };
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> ResidualRmsNormOf(const Binding& b) {
+  const graph::Shape& shape = b.InputShape(0);
+  return [residual = b.Input<T>(0), delta = b.Input<T>(1), gamma = b.Input<T>(2),
+          sum = b.Output<T>(0), y = b.Output<T>(1), rstd = b.Output<float>(2), rows = shape[0],
+          width = shape[1],
+          epsilon = static_cast<float>(b.attributes().epsilon)](const StepContext&) {
+    kernels::ResidualRmsNormForward<T>(residual, delta, gamma, rows, width, epsilon, sum, y, rstd);
+    return absl::OkStatus();
+  };
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> RmsNormBackwardOf(const Binding& b) {
+  const graph::Shape& shape = b.InputShape(0);
+  MP_RETURN_IF_ERROR(b.RequireWorkspace(
+      static_cast<int64_t>(kernels::RmsNormBackwardWorkspaceBytes(shape[0], shape[1]))));
+  const kernels::RmsNormBackwardArgs<T> args{.x = b.Input<T>(0),
+                                             .gamma = b.Input<T>(1),
+                                             .rstd = b.Input<float>(2),
+                                             .dy = b.Input<T>(3),
+                                             .dx_upstream = b.Input<T>(4),
+                                             .dx = b.Output<T>(0),
+                                             .dgamma = b.Output<float>(1)};
+  return [args, rows = shape[0], width = shape[1], accumulation = b.OutputAccumulation(1),
+          workspace = b.Workspace()](const StepContext& context) {
+    kernels::RmsNormBackwardArgs<T> now = args;
+    now.accumulate = accumulation.At(context);
+    kernels::RmsNormBackward<T>(now, rows, width, workspace);
+    return absl::OkStatus();
+  };
+}
+
+absl::StatusOr<BoundOp> BindLayerNorm(const Binding& b) { return MP_BIND_BY_DTYPE(LayerNormOf, b); }
+
+absl::StatusOr<BoundOp> BindResidualLayerNorm(const Binding& b) {
+  return MP_BIND_BY_DTYPE(ResidualLayerNormOf, b);
+}
+
+absl::StatusOr<BoundOp> BindLayerNormBackward(const Binding& b) {
+  return MP_BIND_BY_DTYPE(LayerNormBackwardOf, b);
+}
+
+absl::StatusOr<BoundOp> BindRmsNorm(const Binding& b) { return MP_BIND_BY_DTYPE(RmsNormOf, b); }
+
+absl::StatusOr<BoundOp> BindResidualRmsNorm(const Binding& b) {
+  return MP_BIND_BY_DTYPE(ResidualRmsNormOf, b);
+}
+
+absl::StatusOr<BoundOp> BindRmsNormBackward(const Binding& b) {
+  return MP_BIND_BY_DTYPE(RmsNormBackwardOf, b);
+}
+
+}  // namespace
+
+constinit const CpuOp kLayerNorm = {.bind = BindLayerNorm};
+constinit const CpuOp kResidualLayerNorm = {.bind = BindResidualLayerNorm};
+constinit const CpuOp kLayerNormBackward = {.bind = BindLayerNormBackward};
+constinit const CpuOp kResidualLayerNormBackward = {.bind = BindLayerNormBackward};
+constinit const CpuOp kRmsNorm = {.bind = BindRmsNorm};
+constinit const CpuOp kResidualRmsNorm = {.bind = BindResidualRmsNorm};
+constinit const CpuOp kRmsNormBackward = {.bind = BindRmsNormBackward};
+
+}  // namespace milepost::ops::cpu

@@ -1,0 +1,62 @@
+#include "common/status_macros.h"
+#include "engine/kernels/cpu/qk_norm.h"
+#include "engine/runtime/cpu_op.h"
+
+namespace milepost::ops::cpu {
+namespace {
+
+using runtime::Binding;
+using runtime::BoundOp;
+using runtime::StepContext;
+
+kernels::QkNormShape QkNormShapeOf(const Binding& b) {
+  return {.rows = b.InputShape(0)[0],
+          .heads = b.attributes().heads,
+          .kv_heads = b.attributes().kv_heads,
+          .head_dim = b.InputShape(1)[0],
+          .epsilon = static_cast<float>(b.attributes().epsilon)};
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> QkNormOf(const Binding& b) {
+  return [shape = QkNormShapeOf(b), qkv = b.Input<T>(0), gamma_q = b.Input<T>(1),
+          gamma_k = b.Input<T>(2), out = b.Output<T>(0)](const StepContext&) {
+    kernels::QkNormForward<T>(shape, qkv, gamma_q, gamma_k, out);
+    return absl::OkStatus();
+  };
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> QkNormBackwardOf(const Binding& b) {
+  const kernels::QkNormShape shape = QkNormShapeOf(b);
+  MP_RETURN_IF_ERROR(b.RequireWorkspace(
+      static_cast<int64_t>(kernels::QkNormBackwardWorkspaceBytes(shape.rows, shape.head_dim))));
+  const kernels::QkNormBackwardArgs<T> args{.qkv = b.Input<T>(0),
+                                            .gamma_q = b.Input<T>(1),
+                                            .gamma_k = b.Input<T>(2),
+                                            .dout = b.Input<T>(3),
+                                            .dqkv = b.Output<T>(0),
+                                            .dgamma_q = b.Output<float>(1),
+                                            .dgamma_k = b.Output<float>(2)};
+  return [shape, args, q = b.OutputAccumulation(1), k = b.OutputAccumulation(2),
+          workspace = b.Workspace()](const StepContext& context) {
+    kernels::QkNormBackwardArgs<T> now = args;
+    now.accumulate_q = q.At(context);
+    now.accumulate_k = k.At(context);
+    kernels::QkNormBackward<T>(shape, now, workspace);
+    return absl::OkStatus();
+  };
+}
+
+absl::StatusOr<BoundOp> BindQkNorm(const Binding& b) { return MP_BIND_BY_DTYPE(QkNormOf, b); }
+
+absl::StatusOr<BoundOp> BindQkNormBackward(const Binding& b) {
+  return MP_BIND_BY_DTYPE(QkNormBackwardOf, b);
+}
+
+}  // namespace
+
+constinit const CpuOp kQkNorm = {.bind = BindQkNorm};
+constinit const CpuOp kQkNormBackward = {.bind = BindQkNormBackward};
+
+}  // namespace milepost::ops::cpu

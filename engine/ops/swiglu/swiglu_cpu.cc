@@ -1,0 +1,42 @@
+#include "engine/kernels/cpu/swiglu.h"
+#include "engine/runtime/cpu_op.h"
+
+namespace milepost::ops::cpu {
+namespace {
+
+using runtime::Binding;
+using runtime::BoundOp;
+using runtime::StepContext;
+
+template <typename T>
+absl::StatusOr<BoundOp> SwiGluOf(const Binding& b) {
+  const graph::Shape& shape = b.OutputShape(0);
+  return [x = b.Input<T>(0), y = b.Output<T>(0), rows = shape[0],
+          width = shape[1]](const StepContext&) {
+    kernels::SwiGluForward<T>(x, rows, width, y);
+    return absl::OkStatus();
+  };
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> SwiGluBackwardOf(const Binding& b) {
+  const graph::Shape& shape = b.InputShape(1);
+  return [x = b.Input<T>(0), dy = b.Input<T>(1), dx = b.Output<T>(0), rows = shape[0],
+          width = shape[1]](const StepContext&) {
+    kernels::SwiGluBackward<T>(x, dy, rows, width, dx);
+    return absl::OkStatus();
+  };
+}
+
+absl::StatusOr<BoundOp> BindSwiGlu(const Binding& b) { return MP_BIND_BY_DTYPE(SwiGluOf, b); }
+
+absl::StatusOr<BoundOp> BindSwiGluBackward(const Binding& b) {
+  return MP_BIND_BY_DTYPE(SwiGluBackwardOf, b);
+}
+
+}  // namespace
+
+constinit const CpuOp kSwiGlu = {.bind = BindSwiGlu};
+constinit const CpuOp kSwiGluBackward = {.bind = BindSwiGluBackward};
+
+}  // namespace milepost::ops::cpu

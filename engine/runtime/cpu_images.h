@@ -1,0 +1,38 @@
+// Internal to cpu_backend and to the rooms of ops on images.
+#ifndef MILEPOST_ENGINE_RUNTIME_CPU_IMAGES_H_
+#define MILEPOST_ENGINE_RUNTIME_CPU_IMAGES_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "engine/runtime/cpu_op.h"
+
+namespace milepost::runtime {
+
+// Rows and channels of images.
+struct ImageRows {
+  explicit ImageRows(const graph::Shape& shape)
+      : channels(shape[3]), rows(graph::Elements(shape) / channels) {}
+  int64_t channels;
+  int64_t rows;
+};
+
+inline absl::StatusOr<BoundOp> NoKernel(const Binding& b) {
+  return absl::UnimplementedError(absl::StrCat(graph::Name(b.planned.op.kind), ": the CPU has no ",
+                                               "kernel for ",
+                                               graph::Name(b.plan.options.compute_dtype)));
+}
+
+}  // namespace milepost::runtime
+
+// Images have no kernels on halves: a spec that asks for them is refused.
+#define MP_BIND_F32_OR_BF16(binder, b)                                \
+  ((b).plan.options.compute_dtype == ::milepost::graph::DType::kBF16  \
+       ? binder<::milepost::kernels::bf16>(b)                         \
+   : (b).plan.options.compute_dtype == ::milepost::graph::DType::kF32 \
+       ? binder<float>(b)                                             \
+       : ::milepost::runtime::NoKernel(b))
+
+#endif  // MILEPOST_ENGINE_RUNTIME_CPU_IMAGES_H_

@@ -1,0 +1,77 @@
+// Internal to cpu_backend and to the rooms of ops: what the CPU does for each kind of op.
+//
+//   constinit const CpuOp kSwiGlu = {.bind = BindSwiGlu};   // engine/ops/swiglu/swiglu_cpu.cc
+//
+// A kind without one does not link.
+#ifndef MILEPOST_ENGINE_RUNTIME_CPU_OP_H_
+#define MILEPOST_ENGINE_RUNTIME_CPU_OP_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/round_up.h"
+#include "engine/kernels/cpu/convolution.h"
+#include "engine/kernels/cpu/matmul.h"
+#include "engine/kernels/cpu/random.h"
+#include "engine/kernels/cpu/types.h"
+#include "engine/plan/step_plan.h"
+#include "engine/runtime/backend.h"
+#include "engine/runtime/op_binding.h"
+
+namespace milepost::comm {
+class Communicator;
+}
+
+namespace milepost::runtime {
+
+// Parts of workspaces begin with cache lines.
+constexpr int64_t LineAligned(int64_t bytes) { return RoundUp(bytes, 64); }
+
+// What a binder is given.
+struct Binding : OpBinding {
+  kernels::MatmulCache& matmuls;
+  kernels::ConvolutionCache& convolutions;
+  comm::Communicator* communicator;  // null: world 1
+  int threads;
+};
+
+// A dropout mask's parameters for the rows of the current micro-batch.
+struct DropoutBinding {
+  explicit DropoutBinding(const Binding& binding, int64_t width);
+  kernels::DropoutParams At(const StepContext& context) const;
+
+  double p;
+  uint32_t tag;
+  int64_t elements_per_sample;
+};
+
+// What the CPU does for one kind of op: the op's room defines it (engine/ops/<room>/<room>_cpu.cc).
+struct CpuOp {
+  // Resolves addresses and sizes once, and returns the call.
+  absl::StatusOr<BoundOp> (*bind)(const Binding& b) = nullptr;
+  // The matrix products that it makes, for the workspace check; null: none.
+  std::vector<kernels::MatmulSpec> (*products)(const plan::StepPlan& plan,
+                                               const plan::Program& program,
+                                               const graph::Op& op) = nullptr;
+  // Bytes in front of the products' own scratch (the chunk of logits and so on); null: none.
+  int64_t (*fixed_bytes)(const plan::StepPlan& plan, const plan::Program& program,
+                         const graph::Op& op) = nullptr;
+  // What oneDNN needs for a convolution; null: it is none.
+  absl::StatusOr<int64_t> (*convolution_bytes)(const graph::Graph& graph, const graph::Op& op,
+                                               kernels::ConvolutionCache& convolutions) = nullptr;
+};
+
+}  // namespace milepost::runtime
+
+namespace milepost::ops::cpu {
+
+using runtime::CpuOp;
+
+#define MP_OP(kind, name) extern const CpuOp k##kind;
+#include "engine/graph/op_kinds.inc"
+#undef MP_OP
+
+}  // namespace milepost::ops::cpu
+
+#endif  // MILEPOST_ENGINE_RUNTIME_CPU_OP_H_
