@@ -14,7 +14,7 @@ using graph::OpKind;
 constexpr int64_t kElementsPerSum = 4096;
 int64_t CudaSumSquaresBytes(int64_t elements) { return CeilDiv(elements, kElementsPerSum) * 8; }
 
-// runtime/cuda_backend/cuda_ops_optimizers.cc: two squares of the smaller side, a copy of the
+// ops/optimizer/lamb_muon_cuda.cc: two squares of the smaller side, a copy of the
 // matrix, whose place the norm's sums take first, where these are rounded a square of sums, and the
 // norm.
 int64_t CudaOrthogonalizeBytes(const FlatGroup& group) {

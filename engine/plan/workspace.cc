@@ -118,7 +118,7 @@ int64_t BiasGradientBytes(const graph::Shape& dy, const graph::Op& op) {
   return RoundUp(ColumnSumBytes(dy[0], dy[1]), kHostAlignment) + packed;
 }
 
-// runtime/cpu_ops_fp8.cc: both operands in bf16, and the biases' gradients.
+// ops/linear/linear_fp8_cpu.cc: both operands in bf16, and the biases' gradients.
 int64_t Fp8Bytes(const graph::Graph& graph, const graph::Op& op) {
   const auto shape = [&](size_t input) -> const graph::Shape& {
     return graph.values[op.inputs[input]].shape;

@@ -2,22 +2,13 @@
 #ifndef MILEPOST_ENGINE_RUNTIME_CPU_IMAGES_H_
 #define MILEPOST_ENGINE_RUNTIME_CPU_IMAGES_H_
 
-#include <cstdint>
-
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "engine/runtime/cpu_op.h"
+#include "engine/runtime/image_rows.h"
 
 namespace milepost::runtime {
-
-// Rows and channels of images.
-struct ImageRows {
-  explicit ImageRows(const graph::Shape& shape)
-      : channels(shape[3]), rows(graph::Elements(shape) / channels) {}
-  int64_t channels;
-  int64_t rows;
-};
 
 inline absl::StatusOr<BoundOp> NoKernel(const Binding& b) {
   return absl::UnimplementedError(absl::StrCat(graph::Name(b.planned.op.kind), ": the CPU has no ",

@@ -3,7 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "engine/kernels/cuda/libraries/cudnn_graphs.h"
-#include "engine/runtime/cuda_backend/cuda_ops.h"
+#include "engine/ops/attention/attention_cuda.h"
+#include "engine/runtime/cuda_backend/cuda_op.h"
 
 namespace milepost::runtime {
 namespace {
@@ -37,12 +38,12 @@ void ExpectPlanned(CudnnGraphs& cudnn, const AttentionGraph& graph, int64_t call
   plan::PlanOptions options;
   options.exact = exact;
   options.attention_call_bytes = call_bytes;
-  const plan::LibraryAttention library = LibraryAttentionOf(graph, options);
+  const plan::LibraryAttention library = ops::gpu::LibraryAttentionOf(graph, options);
   ASSERT_TRUE(library.taken);
   const auto forward = cudnn.ExpectedWorkspaceBytes(graph, AttentionPass::kForward);
   ASSERT_TRUE(forward.ok()) << forward.status();
   EXPECT_LE(*forward, library.forward_bytes);
-  const AttentionGraph call = BackwardCallOf(graph, library, exact);
+  const AttentionGraph call = ops::gpu::BackwardCallOf(graph, library, exact);
   const auto backward = cudnn.ExpectedWorkspaceBytes(call, AttentionPass::kBackward);
   ASSERT_TRUE(backward.ok()) << backward.status();
   EXPECT_LE(*backward, library.backward_bytes);

@@ -5,8 +5,10 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "engine/ops/attention/attention_cuda.h"
+#include "engine/ops/convolution/convolution_cuda.h"
 #include "engine/plan/cuda_workspace.h"
-#include "engine/runtime/cuda_backend/cuda_ops.h"
+#include "engine/runtime/cuda_backend/cuda_op.h"
 #include "engine/runtime/offload.h"
 #include "engine/runtime/state_disk.h"
 
@@ -19,6 +21,22 @@ using kernels::cuda::Product;
 
 namespace {
 
+using ops::gpu::AttentionGraphOf;
+using ops::gpu::BackwardCallOf;
+using ops::gpu::ConvolutionBytesBeforeScratch;
+using ops::gpu::ConvolutionPassOf;
+using ops::gpu::ConvolutionSpecOf;
+using ops::gpu::LibraryAttentionOf;
+
+const CudaOp& CudaOpOf(OpKind kind) {
+  static constexpr const CudaOp* kOps[] = {
+#define MP_OP(kind, name) &ops::gpu::k##kind,
+#include "engine/graph/op_kinds.inc"
+#undef MP_OP
+  };
+  return *kOps[static_cast<size_t>(kind)];
+}
+
 // "linear -> h.3.mlp.up"
 std::string NameOf(const plan::Program& program, const graph::Op& op) {
   for (const graph::Output& output : op.outputs) {
@@ -28,8 +46,8 @@ std::string NameOf(const plan::Program& program, const graph::Op& op) {
   return graph::Name(op.kind);
 }
 
-absl::Status Annotate(const plan::Program& program, const graph::Op& op,
-                      const absl::Status& status) {
+absl::Status AnnotateOp(const plan::Program& program, const graph::Op& op,
+                        const absl::Status& status) {
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat(NameOf(program, op), ": ", status.message()));
 }
@@ -53,36 +71,14 @@ bool IsConvolution(OpKind kind) {
 
 std::vector<Product> ProductsOf(const plan::StepPlan& plan, const plan::Program& program,
                                 const graph::Op& op) {
-  switch (op.kind) {
-    case OpKind::kLinear:
-    case OpKind::kLinearBackwardInput:
-    case OpKind::kLinearBackwardWeight:
-      return LinearProducts(program, op);
-    case OpKind::kLmHeadLogits:
-    case OpKind::kLmHeadLoss:
-    case OpKind::kLmHeadLossBackward:
-      return HeadProducts(program.graph, op);
-    case OpKind::kOrthogonalize:
-      return OrthogonalizeProducts(plan.groups[op.attributes.group]);
-    default:
-      return {};
-  }
+  const auto products = CudaOpOf(op.kind).products;
+  return products == nullptr ? std::vector<Product>() : products(plan, program, op);
 }
 
 int64_t BytesBeforeScratch(const plan::StepPlan& plan, const plan::Program& program,
                            const graph::Op& op) {
-  switch (op.kind) {
-    case OpKind::kLinearBackwardWeight:
-      return LinearBytesBeforeScratch(program, op);
-    case OpKind::kLmHeadLogits:
-    case OpKind::kLmHeadLoss:
-    case OpKind::kLmHeadLossBackward:
-      return HeadBytesBeforeScratch(program.graph, op);
-    case OpKind::kOrthogonalize:
-      return OrthogonalizeBytesBeforeScratch(plan.groups[op.attributes.group]);
-    default:
-      return 0;
-  }
+  const auto bytes = CudaOpOf(op.kind).bytes_before_scratch;
+  return bytes == nullptr ? 0 : bytes(plan, program, op);
 }
 
 bool CudaBackend::TakesGraph(const AttentionGraph& graph, const plan::PlanOptions& options) {
@@ -144,7 +140,7 @@ absl::Status CudaBackend::Prepare(const plan::StepPlan& plan, CudaScratch* neede
   for (const plan::Program* program : plan.Programs()) {
     for (const plan::PlannedOp& planned : program->ops) {
       const absl::Status status =
-          Annotate(*program, planned.op, PrepareOp(plan, *program, planned, &found));
+          AnnotateOp(*program, planned.op, PrepareOp(plan, *program, planned, &found));
       if (absl::IsResourceExhausted(status)) {
         exhausted.Update(status);
       } else {
@@ -156,76 +152,6 @@ absl::Status CudaBackend::Prepare(const plan::StepPlan& plan, CudaScratch* neede
   return exhausted;
 }
 
-namespace {
-
-absl::StatusOr<BoundOp> BindComputeOp(const CudaBinding& b) {
-  switch (b.planned.op.kind) {
-    case OpKind::kEmbedding:
-      return BindEmbedding(b);
-    case OpKind::kEmbeddingBackward:
-      return BindEmbeddingBackward(b);
-    case OpKind::kLayerNorm:
-    case OpKind::kResidualLayerNorm:
-    case OpKind::kRmsNorm:
-    case OpKind::kResidualRmsNorm:
-      return BindNorm(b);
-    case OpKind::kLayerNormBackward:
-    case OpKind::kResidualLayerNormBackward:
-    case OpKind::kRmsNormBackward:
-      return BindNormBackward(b);
-    case OpKind::kLinear:
-      return BindLinear(b);
-    case OpKind::kLinearBackwardInput:
-      return BindLinearBackwardInput(b);
-    case OpKind::kLinearBackwardWeight:
-      return BindLinearBackwardWeight(b);
-    case OpKind::kQuantize:
-      return BindQuantize(b);
-    case OpKind::kUpdateScalings:
-      return BindUpdateScalings(b);
-    case OpKind::kGelu:
-    case OpKind::kGeluBackward:
-      return BindGelu(b);
-    case OpKind::kSwiGlu:
-    case OpKind::kSwiGluBackward:
-      return BindSwiGlu(b);
-    case OpKind::kDropout:
-      return BindDropout(b);
-    case OpKind::kQkNorm:
-      return BindQkNorm(b);
-    case OpKind::kQkNormBackward:
-      return BindQkNormBackward(b);
-    case OpKind::kRopeTable:
-      return BindRopeTable(b);
-    case OpKind::kRope:
-    case OpKind::kRopeBackward:
-      return BindRope(b);
-    case OpKind::kAttention:
-      return BindAttention(b);
-    case OpKind::kAttentionBackward:
-      return BindAttentionBackward(b);
-    case OpKind::kCachedAttention:
-      return BindCachedAttention(b);
-    case OpKind::kLmHeadLoss:
-    case OpKind::kLmHeadLossBackward:
-      return BindLmHeadLoss(b);
-    case OpKind::kLmHeadLogits:
-      return BindLmHeadLogits(b);
-    default:
-      break;
-  }
-  // A rank by itself has one stream: what reduces statistics is on it too.
-  absl::StatusOr<BoundOp> bound = BindImageOp(b);
-  for (const auto bind : {&BindUpdateOp, &BindCollective}) {
-    if (!absl::IsUnimplemented(bound.status())) return bound;
-    absl::StatusOr<BoundOp> other = bind(b);
-    if (!absl::IsUnimplemented(other.status())) return other;
-  }
-  return bound;
-}
-
-}  // namespace
-
 absl::StatusOr<BoundOp> CudaBackend::Bind(const plan::StepPlan& plan, const plan::Program& program,
                                           const plan::PlannedOp& planned) {
   MP_CHECK(memory_.arena != nullptr) << "Attach comes first";
@@ -233,8 +159,7 @@ absl::StatusOr<BoundOp> CudaBackend::Bind(const plan::StepPlan& plan, const plan
   CudaBinding b{{plan, program, planned, memory_.arena, rank, memory_.host_arena, memory_.disk},
                 services_,
                 memory_};
-  if (IsDiskTransfer(planned.op.kind)) return BindDiskTransfer(b);
-  if (planned.stream == plan::Stream::kHost) {
+  if (planned.stream == plan::Stream::kHost && !IsDiskTransfer(planned.op.kind)) {
     return AfterItsState(b, BindDecidingHostOptimizer(b, memory_.host_threads));
   }
   if (IsAttention(planned.op.kind)) {
@@ -245,10 +170,11 @@ absl::StatusOr<BoundOp> CudaBackend::Bind(const plan::StepPlan& plan, const plan
     b.graph_attention = has_tables && TakesGraph(graph, plan.options);
     takes_documents_ |= b.graph_attention && graph.max_documents > 0;
   }
-  absl::StatusOr<BoundOp> bound =
-      planned.stream == plan::Stream::kCommunication ? BindCollective(b) : BindComputeOp(b);
+  const auto bind = CudaOpOf(planned.op.kind).bind;
+  absl::StatusOr<BoundOp> bound = absl::UnimplementedError("the GPU has no kernel for it");
+  if (bind != nullptr) bound = bind(b);
   if (bound.ok()) return bound;
-  return Annotate(program, planned.op, bound.status());
+  return AnnotateOp(program, planned.op, bound.status());
 }
 
 }  // namespace milepost::runtime

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "engine/runtime/cuda_backend/cuda_ops.h"
+#include "engine/runtime/cuda_backend/cuda_op.h"
 #include "engine/runtime/cuda_backend/testing.h"
 #include "engine/runtime/testing.h"
 

@@ -13,11 +13,12 @@
 #include "engine/kernels/cuda/qk_norm.h"
 #include "engine/kernels/cuda/testing/host_graphs.h"
 #include "engine/kernels/cuda/testing/host_products.h"
+#include "engine/ops/attention/attention_cuda.h"
 #include "engine/plan/cuda_beside.h"
 #include "engine/plan/cuda_workspace.h"
 #include "engine/plan/planner.h"
 #include "engine/runtime/cuda_backend/cuda_backend.h"
-#include "engine/runtime/cuda_backend/cuda_ops.h"
+#include "engine/runtime/cuda_backend/cuda_op.h"
 #include "engine/runtime/cuda_backend/cuda_step_engine.h"
 #include "engine/runtime/device/testing/fake_device.h"
 #include "engine/runtime/session.h"
@@ -68,7 +69,7 @@ int64_t AskedFor(const plan::StepPlan& plan, const plan::Program& program, const
     case OpKind::kAttention:
       return 0;
     case OpKind::kAttentionBackward:
-      return cuda::AttentionWorkspaceBytes(AttentionGraphOf(program.graph, op).shape);
+      return cuda::AttentionWorkspaceBytes(ops::gpu::AttentionGraphOf(program.graph, op).shape);
     case OpKind::kLinear:
     case OpKind::kLinearBackwardInput:
     case OpKind::kLinearBackwardWeight:

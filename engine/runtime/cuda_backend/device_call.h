@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/runtime/collectives.h"
-#include "engine/runtime/cuda_backend/cuda_ops.h"
+#include "engine/runtime/cuda_backend/cuda_op.h"
 #include "engine/runtime/cuda_backend/device_communicator.h"
 
 namespace milepost::runtime {
@@ -29,6 +29,8 @@ struct DeviceCall {
 
 // INTERNAL where the op communicates and there is no communicator, or it has too little scratch.
 absl::StatusOr<DeviceCall> DeviceCallOf(const CudaBinding& b);
+// The call alone.
+absl::StatusOr<BoundOp> BindCall(const CudaBinding& b);
 
 }  // namespace milepost::runtime
 

@@ -3,7 +3,8 @@
 #include "absl/types/span.h"
 #include "common/check.h"
 #include "common/status_macros.h"
-#include "engine/runtime/cuda_backend/cuda_ops.h"
+#include "engine/ops/attention/attention_cuda.h"
+#include "engine/runtime/cuda_backend/cuda_op.h"
 
 namespace milepost::runtime {
 
@@ -14,7 +15,7 @@ std::optional<PackedDocuments> PackedDocumentsOf(const plan::StepPlan& plan,
     const graph::ValueId ids = planned.op.inputs[1];
     if (ids == graph::kNoValue) return std::nullopt;
     const plan::Place& place = program.places[ids];
-    return PackedDocuments{.graph = AttentionGraphOf(program.graph, planned.op),
+    return PackedDocuments{.graph = ops::gpu::AttentionGraphOf(program.graph, planned.op),
                            .ids = plan.buffers[place.buffer].offset + place.offset};
   }
   return std::nullopt;

@@ -31,7 +31,7 @@ kernels::AdamWParams AdamWParamsOf(const StepContext& c, float learning_rate, fl
           .step = c.update};
 }
 
-// What the CPU computes of a segment before it touches an element (cpu_ops_update.cc).
+// What the CPU computes of a segment before it touches an element (ops/optimizer/optimizer_cpu.cc).
 SegmentFactors RatesOf(const plan::FlatGroup& group, const Segment& segment, const StepContext& c) {
   const float rate = segment.LearningRate(c);
   const float decay = segment.WeightDecay(c);

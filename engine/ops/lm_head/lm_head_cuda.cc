@@ -1,4 +1,4 @@
-// The language-model head on the GPU. An op's workspace holds its own part (the chunk of logits and
+// An op's workspace holds its own part (the chunk of logits and
 // what belongs to it, or the rows whose logits are wanted) and behind it the products' scratch.
 //
 // Where the op says `gathers`, its chunks are of rows that have a target: they are copied side by
@@ -12,15 +12,21 @@
 #include "engine/kernels/cuda/classifier.h"
 #include "engine/kernels/cuda/qk_norm.h"
 #include "engine/kernels/cuda/rows.h"
-#include "engine/runtime/cuda_backend/cuda_ops.h"
+#include "engine/runtime/cuda_backend/cuda_op.h"
 
-namespace milepost::runtime {
+namespace milepost::ops::gpu {
 namespace {
 
+namespace cuda = kernels::cuda;
 using graph::OpKind;
 using kernels::cuda::DeviceProducts;
 using kernels::cuda::Product;
-namespace cuda = kernels::cuda;
+using runtime::AlignScratch;
+using runtime::BoundOp;
+using runtime::CudaBinding;
+using runtime::KernelDType;
+using runtime::OpBinding;
+using runtime::StepContext;
 
 struct HeadSizes {
   HeadSizes(const graph::Graph& graph, const graph::Op& op)
@@ -112,14 +118,14 @@ Product LogitsOfRows(const HeadSizes& s, int64_t batch) {
   product.alignment = 16;
   return product;
 }
+
 int64_t TakenRowsBytes(const HeadSizes& s, int64_t batch) {
   return AlignScratch(batch * s.width * s.Element());
 }
 
-}  // namespace
-
-std::vector<Product> HeadProducts(const graph::Graph& graph, const graph::Op& op) {
-  const HeadSizes sizes(graph, op);
+std::vector<Product> HeadProducts(const plan::StepPlan&, const plan::Program& program,
+                                  const graph::Op& op) {
+  const HeadSizes sizes(program.graph, op);
   if (op.kind == OpKind::kLmHeadLogits) return {LogitsOfRows(sizes, op.attributes.batch)};
   std::vector<Product> products;
   for (int64_t rows : {sizes.chunk, sizes.rows % sizes.chunk}) {
@@ -132,13 +138,12 @@ std::vector<Product> HeadProducts(const graph::Graph& graph, const graph::Op& op
   return products;
 }
 
-int64_t HeadBytesBeforeScratch(const graph::Graph& graph, const graph::Op& op) {
-  const HeadSizes sizes(graph, op);
+int64_t HeadBytesBeforeScratch(const plan::StepPlan&, const plan::Program& program,
+                               const graph::Op& op) {
+  const HeadSizes sizes(program.graph, op);
   return op.kind == OpKind::kLmHeadLogits ? TakenRowsBytes(sizes, op.attributes.batch)
                                           : sizes.Bytes();
 }
-
-namespace {
 
 // The head over one micro-batch, chunk by chunk of rows.
 template <typename T>
@@ -284,7 +289,7 @@ struct Head {
 };
 
 absl::Status RequireHeadWorkspace(const CudaBinding& b) {
-  return b.RequireWorkspace(HeadBytesBeforeScratch(b.program.graph, b.planned.op) +
+  return b.RequireWorkspace(HeadBytesBeforeScratch(b.plan, b.program, b.planned.op) +
                             b.services.products->WorkspaceBytes());
 }
 
@@ -313,13 +318,24 @@ absl::StatusOr<BoundOp> LmHeadLogitsOf(const CudaBinding& b) {
   };
 }
 
-}  // namespace
-
 absl::StatusOr<BoundOp> BindLmHeadLoss(const CudaBinding& b) {
   return MP_BIND_BY_DTYPE(LmHeadLossOf, b);
 }
+
 absl::StatusOr<BoundOp> BindLmHeadLogits(const CudaBinding& b) {
   return MP_BIND_BY_DTYPE(LmHeadLogitsOf, b);
 }
 
-}  // namespace milepost::runtime
+}  // namespace
+
+constinit const CudaOp kLmHeadLoss = {.bind = BindLmHeadLoss,
+                                      .products = HeadProducts,
+                                      .bytes_before_scratch = HeadBytesBeforeScratch};
+constinit const CudaOp kLmHeadLossBackward = {.bind = BindLmHeadLoss,
+                                              .products = HeadProducts,
+                                              .bytes_before_scratch = HeadBytesBeforeScratch};
+constinit const CudaOp kLmHeadLogits = {.bind = BindLmHeadLogits,
+                                        .products = HeadProducts,
+                                        .bytes_before_scratch = HeadBytesBeforeScratch};
+
+}  // namespace milepost::ops::gpu

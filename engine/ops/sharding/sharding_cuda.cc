@@ -1,42 +1,33 @@
-// The communication stream's ops on a GPU: each is the call that CollectiveOf tells, and kernels
-// around it on the same stream.
-#include "engine/runtime/cuda_backend/device_call.h"
-
+// On the communication stream each is the call that CollectiveOf tells, and kernels around it on
+// the same stream.
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "engine/kernels/cuda/collectives.h"
 #include "engine/kernels/cuda/elementwise.h"
 #include "engine/kernels/cuda/flat.h"
-#include "engine/plan/statistics.h"
-#include "engine/runtime/cuda_backend/cuda_ops.h"
+#include "engine/runtime/cuda_backend/cuda_op.h"
+#include "engine/runtime/cuda_backend/device_call.h"
 #include "engine/runtime/group_ops.h"
 
-namespace milepost::runtime {
-
-using graph::OpKind;
-
-absl::StatusOr<DeviceCall> DeviceCallOf(const CudaBinding& b) {
-  DeviceCall bound = {.communicator = b.services.communicator,
-                      .arena = b.arena,
-                      .scratch = b.Workspace(),
-                      .stream = b.stream()};
-  MP_ASSIGN_OR_RETURN(bound.call, CollectiveOf(b.plan, b.program, b.planned, b.rank));
-  if (!bound.call.has_value()) return bound;
-  MP_RETURN_IF_ERROR(b.RequireWorkspace(CollectiveScratchBytes(*bound.call)));
-  if (b.services.communicator != nullptr) return bound;
-  return absl::InternalError(
-      absl::StrCat(graph::Name(b.planned.op.kind), " is planned, but there is no communicator"));
-}
-
+namespace milepost::ops::gpu {
 namespace {
 
-absl::StatusOr<BoundOp> BindCall(const CudaBinding& b) {
-  MP_ASSIGN_OR_RETURN(const DeviceCall call, DeviceCallOf(b));
-  return [call](const StepContext&) { return call.Enqueue(); };
-}
+namespace cuda = kernels::cuda;
+using runtime::BindCall;
+using runtime::BoundOp;
+using runtime::BufferOf;
+using runtime::CudaBinding;
+using runtime::DeviceCall;
+using runtime::DeviceCallOf;
+using runtime::GroupOf;
+using runtime::PaddingOf;
+using runtime::Scalars;
+using runtime::Segment;
+using runtime::ShardBegin;
+using runtime::ShardGradient;
+using runtime::StepContext;
 
 std::vector<kernels::cuda::FlatRange> RangesOf(const std::vector<Segment>& segments) {
   std::vector<kernels::cuda::FlatRange> ranges;
@@ -95,56 +86,53 @@ absl::StatusOr<BoundOp> GatherFromShards(const CudaBinding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindReduceStatistics(const CudaBinding& b) {
-  MP_ASSIGN_OR_RETURN(const DeviceCall call, DeviceCallOf(b));
-  // Sums of two f64 for each channel, moved as they are.
-  const int64_t floats = 2 * graph::Elements(b.OutputShape(0));
-  return [call, from = b.Input<float>(0), sums = b.Output<float>(0), floats](const StepContext&) {
-    if (from != sums) {
-      MP_RETURN_IF_ERROR(kernels::cuda::Cast(from, floats, sums, call.stream));
-    }
-    return call.Enqueue();
+absl::StatusOr<BoundOp> BindGatherParameters(const CudaBinding& b) {
+  return b.planned.op.outputs.empty() ? BindCall(b) : MP_BIND_BY_DTYPE(GatherFromShards, b);
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> GradNormOf(const CudaBinding& b) {
+  const int64_t count = GroupOf(b).padded_elements / b.plan.options.world;
+  MP_RETURN_IF_ERROR(b.RequireWorkspace(cuda::SumSquaresWorkspaceBytes(count)));
+  const int64_t slice = b.rank / b.plan.options.Shards();  // within the shard
+  return [gradient = ShardGradient<T>(b) + count * slice, count,
+          slot = Scalars(b) + b.plan.ReducedScalars() + b.attributes().group,
+          workspace = b.Workspace(), stream = b.stream()](const StepContext&) {
+    return cuda::SumSquares(gradient, count, slot, workspace, stream);
   };
 }
 
-absl::StatusOr<BoundOp> BindAverageStatistics(const CudaBinding& b) {
+absl::StatusOr<BoundOp> BindGradNorm(const CudaBinding& b) {
+  return b.plan.options.RoundsGradients() ? GradNormOf<kernels::bf16>(b) : GradNormOf<float>(b);
+}
+
+// The ranks' sum and the decision follow on the stream of the sums: what waits for the scalars
+// waits for the decision too.
+absl::StatusOr<BoundOp> BindReduceScalars(const CudaBinding& b) {
   MP_ASSIGN_OR_RETURN(const DeviceCall call, DeviceCallOf(b));
-  float* statistics = BufferOf<float>(b, b.plan.statistics);
-  const int64_t count = plan::LayOutStatistics(b.program.graph).f32_elements;
-  const float share = 1.0F / static_cast<float>(b.plan.options.world);
-  return [call, statistics, count, share](const StepContext&) {
+  std::vector<int32_t> slots;  // of the groups' norms, in group order
+  for (size_t g = 0; g < b.plan.groups.size(); ++g) {
+    if (b.plan.groups[g].frozen) continue;
+    slots.push_back(b.plan.ReducedScalars() + static_cast<int32_t>(g));
+  }
+  MP_ASSIGN_OR_RETURN(const int32_t* table, b.services.tables->Upload(slots));
+  return [call, table, count = static_cast<int64_t>(slots.size()), scalars = Scalars(b),
+          control = b.control(), update = b.memory.update](const StepContext&) {
+    double* norm = scalars + plan::kNormScalar;
+    MP_RETURN_IF_ERROR(cuda::SumScalars(scalars, table, count, norm, &control->stop,
+                                        scalars + plan::kStopScalar, call.stream));
     MP_RETURN_IF_ERROR(call.Enqueue());
-    return kernels::cuda::Scale(statistics, count, share, call.stream);
+    return cuda::DecideUpdate(norm, &control->clip, update, call.stream);
   };
 }
 
 }  // namespace
 
-absl::StatusOr<BoundOp> BindCollective(const CudaBinding& b) {
-  switch (b.planned.op.kind) {
-    case OpKind::kReduceGradients:
-      return BindReduceGradients(b);
-    case OpKind::kRoundGradients:
-      return BindRoundGradients(b);
-    case OpKind::kGatherParameters:
-      return b.planned.op.outputs.empty() ? BindCall(b) : MP_BIND_BY_DTYPE(GatherFromShards, b);
-    case OpKind::kReduceStatistics:
-      return BindReduceStatistics(b);
-    case OpKind::kAverageStatistics:
-      return BindAverageStatistics(b);
-    case OpKind::kGatherAmaxes:
-      return BindGatherAmaxes(b);
-    case OpKind::kReduceScalars:
-      return BindUpdateOp(b);
-    case OpKind::kReduceReplicas:
-    case OpKind::kReduceUpdateNorms:
-    case OpKind::kGatherUpdates:
-    case OpKind::kScatterUpdates:
-      return BindCall(b);
-    default:
-      return absl::UnimplementedError(
-          absl::StrCat(graph::Name(b.planned.op.kind), " is none of the collectives"));
-  }
-}
+constinit const CudaOp kReduceGradients = {.bind = BindReduceGradients};
+constinit const CudaOp kRoundGradients = {.bind = BindRoundGradients};
+constinit const CudaOp kGradNorm = {.bind = BindGradNorm};
+constinit const CudaOp kReduceScalars = {.bind = BindReduceScalars};
+constinit const CudaOp kGatherParameters = {.bind = BindGatherParameters};
+constinit const CudaOp kReduceReplicas = {.bind = BindCall};
 
-}  // namespace milepost::runtime
+}  // namespace milepost::ops::gpu

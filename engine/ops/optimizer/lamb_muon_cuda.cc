@@ -1,163 +1,36 @@
-// The optimizers on flat shards. What a step changes, and whether it updates at all, the kernels
-// read from device memory (step_control.h, UpdateControl).
-#include "engine/runtime/group_ops.h"
-
+// What LAMB and Muon do before the step itself.
 #include <algorithm>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "engine/kernels/cpu/muon.h"
-#include "engine/kernels/cuda/adamw_8bit.h"
 #include "engine/kernels/cuda/elementwise.h"
 #include "engine/kernels/cuda/flat.h"
 #include "engine/kernels/cuda/lamb_muon.h"
-#include "engine/kernels/cuda/optimizer.h"
-#include "engine/runtime/cuda_backend/cuda_ops.h"
+#include "engine/ops/optimizer/optimizer_chunks_cuda.h"
+#include "engine/runtime/cuda_backend/cuda_op.h"
+#include "engine/runtime/cuda_backend/device_call.h"
+#include "engine/runtime/group_ops.h"
 
-namespace milepost::runtime {
+namespace milepost::ops::gpu {
 namespace {
 
 namespace cuda = kernels::cuda;
 using kernels::bf16;
-using plan::Optimizer;
-
-// The shard's segments, cut into chunks: chunk.segment is one's place among them.
-struct Chunks {
-  std::vector<Segment> segments;
-  std::vector<cuda::FlatChunk> chunks;
-};
-Chunks ChunksOf(const OpBinding& b) {
-  Chunks out = {.segments = SegmentsOf(GroupOf(b), ShardBegin(b), GroupOf(b).shard_elements)};
-  std::vector<cuda::FlatRange> ranges;
-  for (const Segment& s : out.segments) ranges.push_back({s.begin, s.end});
-  out.chunks = cuda::MakeChunks(ranges);
-  return out;
-}
-
-// Everything but where the parameters, their gradients and states lie. Update: FlatUpdate or
-// QuantizedUpdate.
-template <typename Update>
-absl::StatusOr<Update> StartUpdate(const CudaBinding& b, const Chunks& chunks) {
-  Update update;
-  MP_ASSIGN_OR_RETURN(update.chunks, b.services.tables->Upload(chunks.chunks));
-  update.chunk_count = static_cast<int64_t>(chunks.chunks.size());
-  const int64_t offset = ControlLayoutOf(b.plan, b.rank).factors[b.attributes().group];
-  update.factors = reinterpret_cast<const cuda::SegmentFactors*>(b.memory.control + offset);
-  update.step = &b.control()->factors;
-  update.control = b.memory.update;
-  return update;
-}
-
-// In fp32, and where the parameter is another, that too.
-template <typename T, typename Update>
-absl::Status SetMaster(const CudaBinding& b, Update& update) {
-  const plan::FlatGroup& group = GroupOf(b);
-  update.p = ShardMaster(b);
-  if (group.master_buffer == plan::kNoBuffer) {
-    if constexpr (std::is_same_v<T, float>) return absl::OkStatus();
-    return absl::InternalError("a 16-bit group has no master buffer");
-  }
-  update.copy = ShardParameters<T>(b);
-  return absl::OkStatus();
-}
-
-// At fp32, and where masters are in bf16 (update.p's type), the parameter is its own master.
-template <typename T, typename Update>
-absl::Status SetParameters(const CudaBinding& b, Update& update) {
-  if constexpr (std::is_same_v<decltype(update.p), bf16*>) {
-    update.p = ShardParameters<bf16>(b);
-    return absl::OkStatus();
-  } else {
-    return SetMaster<T>(b, update);
-  }
-}
-
-template <typename T, typename S, typename P, typename G>
-absl::StatusOr<BoundOp> FlatOptimizerOf(const CudaBinding& b) {
-  const plan::FlatGroup& group = GroupOf(b);
-  using Update = cuda::FlatUpdate<T, S, P, G>;
-  MP_ASSIGN_OR_RETURN(Update update, StartUpdate<Update>(b, ChunksOf(b)));
-  MP_RETURN_IF_ERROR(SetParameters<T>(b, update));
-  update.m = BufferOf<S>(b, group.m_buffer);
-  update.v = BufferOf<S>(b, group.v_buffer);
-  update.g = ShardGradient<G>(b);
-  switch (group.optimizer) {
-    case Optimizer::kAdamW:
-      return
-          [update, stream = b.stream()](const StepContext&) { return cuda::AdamW(update, stream); };
-    case Optimizer::kSgd:
-      return
-          [update, stream = b.stream()](const StepContext&) { return cuda::Sgd(update, stream); };
-    case Optimizer::kLion:
-      return
-          [update, stream = b.stream()](const StepContext&) { return cuda::Lion(update, stream); };
-    default:
-      return absl::InternalError(absl::StrCat(plan::Name(group.optimizer), " has no states in ",
-                                              graph::Name(group.state_dtype)));
-  }
-}
-
-template <typename T>
-absl::StatusOr<BoundOp> LambOf(const CudaBinding& b) {
-  using Update = cuda::FlatUpdate<T>;
-  MP_ASSIGN_OR_RETURN(Update update, StartUpdate<Update>(b, ChunksOf(b)));
-  MP_RETURN_IF_ERROR(SetParameters<T>(b, update));
-  update.m = BufferOf<float>(b, GroupOf(b).m_buffer);
-  update.v = BufferOf<float>(b, GroupOf(b).v_buffer);
-  return [update, norms = NormsOf(b), stream = b.stream()](const StepContext&) {
-    return cuda::LambApply(update, norms, stream);
-  };
-}
-
-template <typename T>
-absl::StatusOr<BoundOp> MuonOf(const CudaBinding& b) {
-  using Update = cuda::FlatUpdate<T>;
-  MP_ASSIGN_OR_RETURN(Update update, StartUpdate<Update>(b, ChunksOf(b)));
-  MP_RETURN_IF_ERROR(SetParameters<T>(b, update));
-  update.g = BufferOf<float>(b, GroupOf(b).update_buffer) + ShardBegin(b);
-  return
-      [update, stream = b.stream()](const StepContext&) { return cuda::MuonApply(update, stream); };
-}
-
-template <typename T, typename P, typename G>
-absl::StatusOr<BoundOp> AdamW8BitOf(const CudaBinding& b) {
-  const plan::FlatGroup& group = GroupOf(b);
-  using Update = cuda::QuantizedUpdate<T, P, G>;
-  MP_ASSIGN_OR_RETURN(Update update, StartUpdate<Update>(b, ChunksOf(b)));
-  MP_RETURN_IF_ERROR(SetParameters<T>(b, update));
-  update.state = {BufferOf<uint8_t>(b, group.m_buffer), BufferOf<float>(b, group.m_scale_buffer),
-                  BufferOf<uint8_t>(b, group.v_buffer), BufferOf<float>(b, group.v_scale_buffer)};
-  update.g = ShardGradient<G>(b);
-  return
-      [update, stream = b.stream()](const StepContext&) { return cuda::AdamW8Bit(update, stream); };
-}
-
-// P: the masters' type, G: the gradient's.
-template <typename T, typename P, typename G>
-absl::StatusOr<BoundOp> ElementwiseOf(const CudaBinding& b) {
-  const plan::FlatGroup& group = GroupOf(b);
-  if (group.optimizer == Optimizer::kAdamW8Bit) return AdamW8BitOf<T, P, G>(b);
-  return group.state_dtype == graph::DType::kBF16 ? FlatOptimizerOf<T, bf16, P, G>(b)
-                                                  : FlatOptimizerOf<T, float, P, G>(b);
-}
-
-template <typename T>
-absl::StatusOr<BoundOp> OptimizerOf(const CudaBinding& b) {
-  const plan::FlatGroup& group = GroupOf(b);
-  const bool masters = group.master_dtype == graph::DType::kF32;
-  const bool rounds = b.plan.options.RoundsGradients();
-  if (group.optimizer == Optimizer::kLamb) return LambOf<T>(b);
-  if (group.optimizer == Optimizer::kMuon) return MuonOf<T>(b);
-  if (masters && !rounds) return ElementwiseOf<T, float, float>(b);
-  if constexpr (std::is_same_v<T, bf16>) {
-    if (masters) return ElementwiseOf<T, float, bf16>(b);
-    return rounds ? ElementwiseOf<T, bf16, bf16>(b) : ElementwiseOf<T, bf16, float>(b);
-  }
-  return absl::InternalError("masters or gradients in bf16, but parameters in another type");
-}
+using kernels::cuda::Product;
+using runtime::AlignScratch;
+using runtime::BindCall;
+using runtime::BoundOp;
+using runtime::BufferOf;
+using runtime::CudaBinding;
+using runtime::GroupOf;
+using runtime::MuonMatricesBefore;
+using runtime::NormsOf;
+using runtime::ShardBegin;
+using runtime::ShardGradient;
+using runtime::ShardMaster;
+using runtime::StepContext;
 
 kernels::MuonMatrix MatrixOf(const plan::FlatGroup& group, const plan::GroupParameter& p) {
   const bool rounds = group.product_dtype == graph::DType::kBF16;
@@ -269,12 +142,6 @@ class Orthogonalizer {
   cudaStream_t stream_;
 };
 
-}  // namespace
-
-absl::StatusOr<BoundOp> BindOptimizer(const CudaBinding& b) {
-  return MP_BIND_BY_DTYPE(OptimizerOf, b);
-}
-
 absl::StatusOr<BoundOp> BindUpdateNorms(const CudaBinding& b) {
   const plan::FlatGroup& group = GroupOf(b);
   const Chunks chunks = ChunksOf(b);
@@ -330,6 +197,16 @@ std::vector<cuda::Product> OrthogonalizeProducts(const plan::FlatGroup& group) {
   return products;
 }
 
+std::vector<Product> MuonProducts(const plan::StepPlan& plan, const plan::Program&,
+                                  const graph::Op& op) {
+  return OrthogonalizeProducts(plan.groups[op.attributes.group]);
+}
+
+int64_t MuonBytesBeforeScratch(const plan::StepPlan& plan, const plan::Program&,
+                               const graph::Op& op) {
+  return OrthogonalizeBytesBeforeScratch(plan.groups[op.attributes.group]);
+}
+
 // A skipped step's updates are made orthogonal too: whatever they hold, nobody uses it.
 absl::StatusOr<BoundOp> BindOrthogonalize(const CudaBinding& b) {
   const plan::FlatGroup& group = GroupOf(b);
@@ -353,4 +230,15 @@ absl::StatusOr<BoundOp> BindOrthogonalize(const CudaBinding& b) {
   };
 }
 
-}  // namespace milepost::runtime
+}  // namespace
+
+constinit const CudaOp kUpdateNorms = {.bind = BindUpdateNorms};
+constinit const CudaOp kReduceUpdateNorms = {.bind = BindCall};
+constinit const CudaOp kMuonMomentum = {.bind = BindMuonMomentum};
+constinit const CudaOp kGatherUpdates = {.bind = BindCall};
+constinit const CudaOp kOrthogonalize = {.bind = BindOrthogonalize,
+                                         .products = MuonProducts,
+                                         .bytes_before_scratch = MuonBytesBeforeScratch};
+constinit const CudaOp kScatterUpdates = {.bind = BindCall};
+
+}  // namespace milepost::ops::gpu

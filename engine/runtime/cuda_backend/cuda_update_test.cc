@@ -17,7 +17,7 @@
 #include "engine/runtime/arena.h"
 #include "engine/runtime/cpu_backend.h"
 #include "engine/runtime/cuda_backend/cuda_backend.h"
-#include "engine/runtime/cuda_backend/cuda_ops.h"
+#include "engine/runtime/cuda_backend/cuda_op.h"
 #include "engine/runtime/cuda_backend/testing.h"
 #include "engine/runtime/testing.h"
 
@@ -151,7 +151,7 @@ class UpdateBench {
     cpu_.Attach(cpu_arena_->data(), in_process_[which.rank].get());
     for (const plan::PlannedOp& op : plan.train.ops) {
       if (op.op.kind != OpKind::kOrthogonalize) continue;
-      for (const auto& product : OrthogonalizeProducts(plan.groups[op.op.attributes.group])) {
+      for (const auto& product : ProductsOf(plan, plan.train, op.op)) {
         EXPECT_EQ(products_.Prepare(product), absl::OkStatus());
       }
     }

@@ -1,6 +1,6 @@
-// Attention on the GPU: by the library where it has both passes (CudaBinding::graph_attention), its
-// backward in the calls that plan/library_attention.h says; else by the own kernels, which also
-// take micro-batches with more documents than were planned for.
+// By the library where it has both passes (CudaBinding::graph_attention), its backward in the calls
+// that plan/library_attention.h says; else by the own kernels, which also take micro-batches with
+// more documents than were planned for.
 #include <utility>
 #include <vector>
 
@@ -8,55 +8,20 @@
 #include "engine/kernels/cpu/attention.h"
 #include "engine/kernels/cuda/attention.h"
 #include "engine/kernels/cuda/cached_attention.h"
+#include "engine/ops/attention/attention_cuda.h"
 #include "engine/plan/library_attention.h"
-#include "engine/runtime/cuda_backend/cuda_ops.h"
+#include "engine/runtime/cuda_backend/cuda_op.h"
 
-namespace milepost::runtime {
+namespace milepost::ops::gpu {
+namespace {
 
 namespace cuda = kernels::cuda;
 using graph::OpKind;
-
-cuda::AttentionGraph AttentionGraphOf(const graph::Graph& graph, const graph::Op& op) {
-  const graph::Attributes& a = op.attributes;
-  const graph::Value& qkv = graph.values[op.inputs[0]];
-  const size_t documents = op.kind == OpKind::kAttention ? 1 : 4;
-  const bool packed = documents < op.inputs.size() && op.inputs[documents] != graph::kNoValue;
-  return {.shape = {.batch = a.batch,
-                    .sequence = a.sequence,
-                    .heads = a.heads,
-                    .head_dim = qkv.shape.back() / (a.heads + 2 * a.kv_heads),
-                    .kv_heads = a.kv_heads,
-                    .causal = a.causal},
-          .type = KernelDType(qkv.dtype),
-          .max_documents = packed ? plan::PlannedDocuments(a.batch, a.sequence) : 0};
-}
-
-plan::LibraryAttention LibraryAttentionOf(const cuda::AttentionGraph& graph,
-                                          const plan::PlanOptions& options) {
-  return plan::LibraryAttentionOf(
-      {.batch = graph.shape.batch,
-       .sequence = graph.shape.sequence,
-       .heads = graph.shape.heads,
-       .kv_heads = graph.KvHeads(),
-       .head_dim = graph.shape.head_dim,
-       .element_bytes = static_cast<int64_t>(kernels::ByteSize(graph.type)),
-       .documents = graph.max_documents > 0,
-       .exact = options.exact},
-      options.attention_call_bytes);
-}
-
-cuda::AttentionGraph BackwardCallOf(const cuda::AttentionGraph& graph,
-                                    const plan::LibraryAttention& library, bool exact) {
-  cuda::AttentionGraph call = graph;
-  call.deterministic = exact;
-  call.shape.batch = library.sequences;
-  call.shape.kv_heads = library.kv_heads;
-  call.shape.heads = library.kv_heads * graph.Group();
-  call.row_kv_heads = graph.KvHeads();
-  return call;
-}
-
-namespace {
+using runtime::BoundOp;
+using runtime::ControlLayoutOf;
+using runtime::CudaBinding;
+using runtime::KernelDType;
+using runtime::StepContext;
 
 // Null without documents.
 const int32_t* TablesOf(const CudaBinding& b, const cuda::AttentionGraph& graph) {
@@ -177,16 +142,62 @@ absl::StatusOr<BoundOp> CachedAttentionOf(const CudaBinding& b) {
        stream = b.stream()](const StepContext&) { return cuda::CachedAttention<T>(args, stream); };
 }
 
-}  // namespace
-
 absl::StatusOr<BoundOp> BindAttention(const CudaBinding& b) {
   return MP_BIND_BY_DTYPE(AttentionOf, b);
 }
+
 absl::StatusOr<BoundOp> BindAttentionBackward(const CudaBinding& b) {
   return MP_BIND_BY_DTYPE(AttentionBackwardOf, b);
 }
+
 absl::StatusOr<BoundOp> BindCachedAttention(const CudaBinding& b) {
   return MP_BIND_BY_DTYPE(CachedAttentionOf, b);
 }
 
-}  // namespace milepost::runtime
+}  // namespace
+
+cuda::AttentionGraph AttentionGraphOf(const graph::Graph& graph, const graph::Op& op) {
+  const graph::Attributes& a = op.attributes;
+  const graph::Value& qkv = graph.values[op.inputs[0]];
+  const size_t documents = op.kind == OpKind::kAttention ? 1 : 4;
+  const bool packed = documents < op.inputs.size() && op.inputs[documents] != graph::kNoValue;
+  return {.shape = {.batch = a.batch,
+                    .sequence = a.sequence,
+                    .heads = a.heads,
+                    .head_dim = qkv.shape.back() / (a.heads + 2 * a.kv_heads),
+                    .kv_heads = a.kv_heads,
+                    .causal = a.causal},
+          .type = KernelDType(qkv.dtype),
+          .max_documents = packed ? plan::PlannedDocuments(a.batch, a.sequence) : 0};
+}
+
+plan::LibraryAttention LibraryAttentionOf(const cuda::AttentionGraph& graph,
+                                          const plan::PlanOptions& options) {
+  return plan::LibraryAttentionOf(
+      {.batch = graph.shape.batch,
+       .sequence = graph.shape.sequence,
+       .heads = graph.shape.heads,
+       .kv_heads = graph.KvHeads(),
+       .head_dim = graph.shape.head_dim,
+       .element_bytes = static_cast<int64_t>(kernels::ByteSize(graph.type)),
+       .documents = graph.max_documents > 0,
+       .exact = options.exact},
+      options.attention_call_bytes);
+}
+
+cuda::AttentionGraph BackwardCallOf(const cuda::AttentionGraph& graph,
+                                    const plan::LibraryAttention& library, bool exact) {
+  cuda::AttentionGraph call = graph;
+  call.deterministic = exact;
+  call.shape.batch = library.sequences;
+  call.shape.kv_heads = library.kv_heads;
+  call.shape.heads = library.kv_heads * graph.Group();
+  call.row_kv_heads = graph.KvHeads();
+  return call;
+}
+
+constinit const CudaOp kAttention = {.bind = BindAttention};
+constinit const CudaOp kAttentionBackward = {.bind = BindAttentionBackward};
+constinit const CudaOp kCachedAttention = {.bind = BindCachedAttention};
+
+}  // namespace milepost::ops::gpu

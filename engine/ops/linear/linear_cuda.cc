@@ -1,26 +1,28 @@
-// Linear layers on the GPU (linear_layer.h).
-//
 // An op's workspace holds the bias gradients' sums and behind them the products' scratch.
-#include "engine/runtime/cuda_backend/cuda_ops.h"
-
 #include <utility>
 #include <vector>
 
 #include "common/status_macros.h"
 #include "engine/kernels/cuda/qk_norm.h"
+#include "engine/ops/linear/linear_fp8_cuda.h"
+#include "engine/runtime/cuda_backend/cuda_op.h"
 #include "engine/runtime/linear_layer.h"
 
-namespace milepost::runtime {
+namespace milepost::ops::gpu {
 namespace {
 
+namespace cuda = kernels::cuda;
 using graph::OpKind;
-using graph::ValueId;
 using kernels::MatmulSpec;
 using kernels::cuda::DeviceProducts;
 using kernels::cuda::Epilogue;
 using kernels::cuda::Product;
 using kernels::cuda::ProductArguments;
-namespace cuda = kernels::cuda;
+using runtime::AlignScratch;
+using runtime::BoundOp;
+using runtime::CudaBinding;
+using runtime::LinearLayer;
+using runtime::StepContext;
 
 struct Layer : LinearLayer {
   Layer(const plan::Program& program, const graph::Op& op)
@@ -52,9 +54,8 @@ struct Call {
   ProductArguments arguments;
 };
 
-}  // namespace
-
-std::vector<Product> LinearProducts(const plan::Program& program, const graph::Op& op) {
+std::vector<Product> LinearProducts(const plan::StepPlan&, const plan::Program& program,
+                                    const graph::Op& op) {
   if (op.attributes.fp8) return Fp8LayerProducts(program, op);
   const Layer layer(program, op);
   std::vector<Product> products;
@@ -71,7 +72,8 @@ std::vector<Product> LinearProducts(const plan::Program& program, const graph::O
   return products;
 }
 
-int64_t LinearBytesBeforeScratch(const plan::Program& program, const graph::Op& op) {
+int64_t LinearBytesBeforeScratch(const plan::StepPlan&, const plan::Program& program,
+                                 const graph::Op& op) {
   if (op.attributes.fp8) return Fp8BytesBeforeScratch(program, op);
   const Layer layer(program, op);
   if (op.kind != OpKind::kLinearBackwardWeight || layer.biases.empty()) return 0;
@@ -128,8 +130,6 @@ absl::StatusOr<BoundOp> BindLinearBackwardInput(const CudaBinding& b) {
   };
 }
 
-namespace {
-
 // A run's gradients: of its weights, and of its biases, the columns' sums of dy.
 template <typename T>
 struct Gradients {
@@ -153,7 +153,7 @@ template <typename T>
 absl::StatusOr<BoundOp> LinearBackwardWeightOf(const CudaBinding& b) {
   const Layer layer(b.program, b.planned.op);
   DeviceProducts* products = b.services.products;
-  const int64_t before = LinearBytesBeforeScratch(b.program, b.planned.op);
+  const int64_t before = LinearBytesBeforeScratch(b.plan, b.program, b.planned.op);
   MP_RETURN_IF_ERROR(b.RequireWorkspace(before + products->WorkspaceBytes()));
   for (size_t i = 1; i < b.planned.op.outputs.size(); ++i) {
     if (b.planned.op.outputs[i].mode == b.planned.op.outputs[0].mode) continue;
@@ -185,11 +185,18 @@ absl::StatusOr<BoundOp> LinearBackwardWeightOf(const CudaBinding& b) {
   };
 }
 
-}  // namespace
-
 absl::StatusOr<BoundOp> BindLinearBackwardWeight(const CudaBinding& b) {
   if (b.attributes().fp8) return BindFp8Layer(b);
   return MP_BIND_BY_DTYPE(LinearBackwardWeightOf, b);
 }
 
-}  // namespace milepost::runtime
+}  // namespace
+
+constinit const CudaOp kLinear = {.bind = BindLinear, .products = LinearProducts};
+constinit const CudaOp kLinearBackwardInput = {.bind = BindLinearBackwardInput,
+                                               .products = LinearProducts};
+constinit const CudaOp kLinearBackwardWeight = {.bind = BindLinearBackwardWeight,
+                                                .products = LinearProducts,
+                                                .bytes_before_scratch = LinearBytesBeforeScratch};
+
+}  // namespace milepost::ops::gpu

@@ -1,27 +1,32 @@
-// 8-bit products on the GPU, and what makes codes and scalings.
-//
 // A weight gradient's workspace holds the bias gradients' sums and behind them the products'
 // scratch.
 #include <utility>
 #include <vector>
 
 #include "common/status_macros.h"
-#include "engine/kernels/cuda/fp8.h"
 #include "engine/kernels/cuda/qk_norm.h"
-#include "engine/runtime/cuda_backend/cuda_ops.h"
-#include "engine/runtime/cuda_backend/device_call.h"
+#include "engine/ops/linear/linear_fp8_cuda.h"
+#include "engine/runtime/cuda_backend/cuda_op.h"
 #include "engine/runtime/fp8_layer.h"
-#include "engine/runtime/group_ops.h"
 
-namespace milepost::runtime {
+namespace milepost::ops::gpu {
 namespace {
 
+namespace cuda = kernels::cuda;
 using graph::OpKind;
 using kernels::bf16;
 using kernels::cuda::DeviceProducts;
 using kernels::cuda::Product;
 using kernels::cuda::ProductArguments;
-namespace cuda = kernels::cuda;
+using runtime::AlignScratch;
+using runtime::BiasColumns;
+using runtime::BoundOp;
+using runtime::CudaBinding;
+using runtime::Fp8BiasColumns;
+using runtime::Fp8Product;
+using runtime::Fp8Products;
+using runtime::OpBinding;
+using runtime::StepContext;
 
 struct Fp8Call {
   Product assigning, accumulating;
@@ -69,22 +74,6 @@ void AddBiases(const CudaBinding& b, Fp8LayerCalls& layer) {
     layer.biases.push_back({reinterpret_cast<float*>(b.ValueAt(bias.gradient)),
                             b.Input<bf16>(4) + bias.column, bias.columns});
   }
-}
-
-template <typename Code>
-absl::StatusOr<BoundOp> QuantizeAs(const CudaBinding& b) {
-  const int record = static_cast<int>(b.attributes().parts);
-  return [x = StackedOf(b), record = const_cast<float*>(b.Input<float>(record)),
-          codes = b.Output<Code>(0), codes_t = b.Output<Code>(1), slots = b.Output<float>(2),
-          calibrates = Calibrates(b), stream = b.stream()](const StepContext& context) {
-    const auto quantize = [&] {
-      return cuda::Quantize(x, record, context.first_micro_step, codes, codes_t, slots, stream);
-    };
-    MP_RETURN_IF_ERROR(quantize());
-    if (!calibrates || !context.new_scalings) return absl::OkStatus();
-    MP_RETURN_IF_ERROR(cuda::CalibrateScaling(slots, record, stream));
-    return quantize();
-  };
 }
 
 }  // namespace
@@ -138,27 +127,4 @@ absl::StatusOr<BoundOp> BindFp8Layer(const CudaBinding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindQuantize(const CudaBinding& b) {
-  return QuantizesToE5M2(b) ? QuantizeAs<kernels::e5m2>(b) : QuantizeAs<kernels::e4m3>(b);
-}
-
-absl::StatusOr<BoundOp> BindGatherAmaxes(const CudaBinding& b) {
-  MP_ASSIGN_OR_RETURN(const DeviceCall call, DeviceCallOf(b));
-  const int64_t tensors = QuantizedTensors(b);
-  return [call, tensors, slots = BufferOf<float>(b, b.plan.amaxes),
-          own = BufferOf<float>(b, b.plan.gathered_amaxes) + b.rank * tensors](const StepContext&) {
-    MP_RETURN_IF_ERROR(cuda::CollectAmaxes(slots, tensors, own, call.stream));
-    return call.Enqueue();
-  };
-}
-
-absl::StatusOr<BoundOp> BindUpdateScalings(const CudaBinding& b) {
-  return [amaxes = BufferOf<float>(b, b.plan.gathered_amaxes),
-          records = BufferOf<float>(b, b.plan.scalings), tensors = QuantizedTensors(b),
-          ranks = b.plan.options.world, control = b.memory.update,
-          stream = b.stream()](const StepContext&) {
-    return cuda::UpdateScalings(amaxes, ranks, tensors, control, records, stream);
-  };
-}
-
-}  // namespace milepost::runtime
+}  // namespace milepost::ops::gpu

@@ -19,11 +19,12 @@
 #include "engine/kernels/cuda/classifier.h"
 #include "engine/kernels/cuda/testing/host_graphs.h"
 #include "engine/kernels/cuda/testing/host_products.h"
+#include "engine/ops/convolution/convolution_cuda.h"
 #include "engine/plan/planner.h"
 #include "engine/runtime/arena.h"
 #include "engine/runtime/cpu_backend.h"
 #include "engine/runtime/cuda_backend/cuda_backend.h"
-#include "engine/runtime/cuda_backend/cuda_ops.h"
+#include "engine/runtime/cuda_backend/cuda_op.h"
 #include "engine/runtime/parameter_store.h"
 #include "engine/runtime/statistics_store.h"
 #include "engine/runtime/testing_images.h"
@@ -306,7 +307,7 @@ TEST(CudaImageOps, ThePlannerKnowsWorkspaces) {
           ++seen;
         } else if (kind == OpKind::kConvolutionBackwardWeights) {
           EXPECT_GT(planned.workspace_bytes,
-                    ConvolutionBytesBeforeScratch(plan.train.graph, planned.op));
+                    ops::gpu::ConvolutionBytesBeforeScratch(plan.train.graph, planned.op));
           ++seen;
         }
       }

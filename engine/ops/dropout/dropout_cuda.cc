@@ -1,0 +1,26 @@
+#include "engine/kernels/cuda/elementwise.h"
+#include "engine/runtime/cuda_backend/cuda_op.h"
+
+namespace milepost::ops::gpu {
+namespace {
+
+namespace cuda = kernels::cuda;
+using runtime::BoundOp;
+using runtime::CudaBinding;
+using runtime::StepContext;
+
+template <typename T>
+absl::StatusOr<BoundOp> DropoutOf(const CudaBinding& b) {
+  return [x = b.Input<T>(0), n = graph::Elements(b.InputShape(0)), y = b.Output<T>(0),
+          dropout = b.Dropout(b.InputShape(0)[1]), stream = b.stream()](const StepContext&) {
+    return cuda::Dropout<T>(x, n, dropout, y, stream);
+  };
+}
+
+absl::StatusOr<BoundOp> BindDropout(const CudaBinding& b) { return MP_BIND_BY_DTYPE(DropoutOf, b); }
+
+}  // namespace
+
+constinit const CudaOp kDropout = {.bind = BindDropout};
+
+}  // namespace milepost::ops::gpu

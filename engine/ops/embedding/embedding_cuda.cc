@@ -1,0 +1,67 @@
+#include "common/status_macros.h"
+#include "engine/kernels/cuda/embedding.h"
+#include "engine/runtime/cuda_backend/cuda_op.h"
+
+namespace milepost::ops::gpu {
+namespace {
+
+namespace cuda = kernels::cuda;
+using runtime::BoundOp;
+using runtime::CudaBinding;
+using runtime::OpBinding;
+using runtime::StepContext;
+
+kernels::EmbeddingRows EmbeddingRowsOf(const CudaBinding& b, int positions, int segments) {
+  return {b.Input<int32_t>(0), b.Input<int32_t>(positions), b.Input<int32_t>(segments),
+          b.attributes().batch, b.attributes().sequence};
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> EmbeddingOf(const CudaBinding& b) {
+  const int64_t width = b.InputShape(1)[1];
+  const kernels::EmbeddingTables<T> tables{b.Input<T>(1), b.Input<T>(2), b.Input<T>(4)};
+  return [rows = EmbeddingRowsOf(b, 3, 5), tables, x = b.Output<T>(0), width,
+          dropout = b.Dropout(width), stream = b.stream()](const StepContext&) {
+    return cuda::EmbeddingForward<T>(rows, tables, width, dropout, x, stream);
+  };
+}
+
+// wte's gradient may already hold the head's, the others have no other writer: each accumulates or
+// not for itself.
+template <typename T>
+absl::StatusOr<BoundOp> EmbeddingBackwardOf(const CudaBinding& b) {
+  struct Table {
+    kernels::TableGradient gradient;
+    OpBinding::Accumulation accumulation;
+    kernels::TableGradient At(const StepContext& context) const {
+      return {gradient.data, gradient.rows, accumulation.At(context)};
+    }
+  };
+  const auto table = [&b](int output) -> Table {
+    if (b.OutputId(output) == graph::kNoValue) return {};
+    return {{b.Output<float>(output), b.OutputShape(output)[0]}, b.OutputAccumulation(output)};
+  };
+  const graph::Shape& dy = b.InputShape(1);
+  MP_RETURN_IF_ERROR(b.RequireWorkspace(cuda::EmbeddingBackwardWorkspaceBytes(dy[0], dy[1])));
+  return [rows = EmbeddingRowsOf(b, 2, 3), dy = b.Input<T>(1), width = dy[1], wte = table(0),
+          wpe = table(1), wse = table(2), dropout = b.Dropout(dy[1]), workspace = b.Workspace(),
+          stream = b.stream()](const StepContext& context) {
+    return cuda::EmbeddingBackward<T>(rows, dy, width, dropout, wte.At(context), wpe.At(context),
+                                      wse.At(context), workspace, stream);
+  };
+}
+
+absl::StatusOr<BoundOp> BindEmbedding(const CudaBinding& b) {
+  return MP_BIND_BY_DTYPE(EmbeddingOf, b);
+}
+
+absl::StatusOr<BoundOp> BindEmbeddingBackward(const CudaBinding& b) {
+  return MP_BIND_BY_DTYPE(EmbeddingBackwardOf, b);
+}
+
+}  // namespace
+
+constinit const CudaOp kEmbedding = {.bind = BindEmbedding};
+constinit const CudaOp kEmbeddingBackward = {.bind = BindEmbeddingBackward};
+
+}  // namespace milepost::ops::gpu

@@ -1,0 +1,42 @@
+#include <vector>
+
+#include "common/status_macros.h"
+#include "engine/kernels/cuda/elementwise.h"
+#include "engine/kernels/cuda/pooling.h"
+#include "engine/runtime/cuda_backend/cuda_images.h"
+#include "engine/runtime/cuda_backend/cuda_op.h"
+
+namespace milepost::ops::gpu {
+namespace {
+
+namespace cuda = kernels::cuda;
+using runtime::BoundOp;
+using runtime::CudaBinding;
+using runtime::ImageRows;
+using runtime::StepContext;
+
+template <typename T>
+absl::StatusOr<BoundOp> NormalizeImagesOf(const CudaBinding& b) {
+  const graph::ImageAttributes& a = b.attributes().image;
+  std::vector<T> table(256 * graph::kImageChannels);
+  for (size_t i = 0; i < table.size(); ++i) {
+    const double value =
+        (static_cast<double>(i % 256) / 255 - a.mean[i / 256]) / a.deviation[i / 256];
+    table[i] = kernels::FromFloat<T>(static_cast<float>(value));
+  }
+  MP_ASSIGN_OR_RETURN(const T* uploaded, b.services.tables->Upload(table));
+  return [x = b.Input<uint8_t>(0), y = b.Output<T>(0), uploaded,
+          pixels = ImageRows(b.InputShape(0)).rows, stream = b.stream()](const StepContext&) {
+    return cuda::LookUpChannels(x, pixels, graph::kImageChannels, uploaded, y, stream);
+  };
+}
+
+absl::StatusOr<BoundOp> BindNormalizeImages(const CudaBinding& b) {
+  return MP_BIND_F32_OR_BF16_ON_GPU(NormalizeImagesOf, b);
+}
+
+}  // namespace
+
+constinit const CudaOp kNormalizeImages = {.bind = BindNormalizeImages};
+
+}  // namespace milepost::ops::gpu

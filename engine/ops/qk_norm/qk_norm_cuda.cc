@@ -1,0 +1,60 @@
+#include "common/status_macros.h"
+#include "engine/kernels/cuda/qk_norm.h"
+#include "engine/runtime/cuda_backend/cuda_op.h"
+
+namespace milepost::ops::gpu {
+namespace {
+
+namespace cuda = kernels::cuda;
+using runtime::BoundOp;
+using runtime::CudaBinding;
+using runtime::StepContext;
+
+kernels::QkNormShape QkNormShapeOf(const CudaBinding& b) {
+  return {.rows = b.InputShape(0)[0],
+          .heads = b.attributes().heads,
+          .kv_heads = b.attributes().kv_heads,
+          .head_dim = b.InputShape(1)[0],
+          .epsilon = static_cast<float>(b.attributes().epsilon)};
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> QkNormOf(const CudaBinding& b) {
+  return [shape = QkNormShapeOf(b), qkv = b.Input<T>(0), gamma_q = b.Input<T>(1),
+          gamma_k = b.Input<T>(2), out = b.Output<T>(0), stream = b.stream()](const StepContext&) {
+    return cuda::QkNormForward<T>(shape, qkv, gamma_q, gamma_k, out, stream);
+  };
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> QkNormBackwardOf(const CudaBinding& b) {
+  const kernels::QkNormShape shape = QkNormShapeOf(b);
+  MP_RETURN_IF_ERROR(b.RequireWorkspace(cuda::QkNormBackwardWorkspaceBytes(shape)));
+  const kernels::QkNormBackwardArgs<T> args{.qkv = b.Input<T>(0),
+                                            .gamma_q = b.Input<T>(1),
+                                            .gamma_k = b.Input<T>(2),
+                                            .dout = b.Input<T>(3),
+                                            .dqkv = b.Output<T>(0),
+                                            .dgamma_q = b.Output<float>(1),
+                                            .dgamma_k = b.Output<float>(2)};
+  return [shape, args, q = b.OutputAccumulation(1), k = b.OutputAccumulation(2),
+          workspace = b.Workspace(), stream = b.stream()](const StepContext& context) {
+    kernels::QkNormBackwardArgs<T> now = args;
+    now.accumulate_q = q.At(context);
+    now.accumulate_k = k.At(context);
+    return cuda::QkNormBackward<T>(shape, now, workspace, stream);
+  };
+}
+
+absl::StatusOr<BoundOp> BindQkNorm(const CudaBinding& b) { return MP_BIND_BY_DTYPE(QkNormOf, b); }
+
+absl::StatusOr<BoundOp> BindQkNormBackward(const CudaBinding& b) {
+  return MP_BIND_BY_DTYPE(QkNormBackwardOf, b);
+}
+
+}  // namespace
+
+constinit const CudaOp kQkNorm = {.bind = BindQkNorm};
+constinit const CudaOp kQkNormBackward = {.bind = BindQkNormBackward};
+
+}  // namespace milepost::ops::gpu

@@ -1,0 +1,36 @@
+#include "engine/kernels/cuda/elementwise.h"
+#include "engine/runtime/cuda_backend/cuda_op.h"
+
+namespace milepost::ops::gpu {
+namespace {
+
+namespace cuda = kernels::cuda;
+using graph::OpKind;
+using runtime::BoundOp;
+using runtime::CudaBinding;
+using runtime::StepContext;
+
+template <typename T>
+absl::StatusOr<BoundOp> SwiGluOf(const CudaBinding& b) {
+  if (b.planned.op.kind == OpKind::kSwiGlu) {
+    const graph::Shape& shape = b.OutputShape(0);
+    return [x = b.Input<T>(0), y = b.Output<T>(0), rows = shape[0], width = shape[1],
+            stream = b.stream()](const StepContext&) {
+      return cuda::SwiGluForward<T>(x, rows, width, y, stream);
+    };
+  }
+  const graph::Shape& shape = b.InputShape(1);
+  return [x = b.Input<T>(0), dy = b.Input<T>(1), dx = b.Output<T>(0), rows = shape[0],
+          width = shape[1], stream = b.stream()](const StepContext&) {
+    return cuda::SwiGluBackward<T>(x, dy, rows, width, dx, stream);
+  };
+}
+
+absl::StatusOr<BoundOp> BindSwiGlu(const CudaBinding& b) { return MP_BIND_BY_DTYPE(SwiGluOf, b); }
+
+}  // namespace
+
+constinit const CudaOp kSwiGlu = {.bind = BindSwiGlu};
+constinit const CudaOp kSwiGluBackward = {.bind = BindSwiGlu};
+
+}  // namespace milepost::ops::gpu
