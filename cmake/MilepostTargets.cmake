@@ -1,6 +1,6 @@
 # One CMake target per folder, made by these helpers. The target is named after its folder
-# (engine/graph -> engine_graph); sources are the folder's own *.cc; DEPS are the only folders
-# whose headers it may include, which scripts/check_layering.py verifies.
+# (engine/graph -> engine_graph); sources are the folder's own *.cc and SOURCES; DEPS are the only
+# folders whose headers it may include, which scripts/checks/layering.py verifies.
 
 add_library(milepost_options INTERFACE)
 set(warnings -Wall -Wextra -Werror -Wno-unused-parameter -Wno-missing-field-initializers)
@@ -92,18 +92,19 @@ function(milepost_rooms variable suffix)
 endfunction()
 
 # milepost_library(DEPS <targets>... [TEST_DEPS <targets>...] [CPU_FILTER <gtest filter>]
-#   [SOURCES <files>...])
+#   [SOURCES <files>...] [TESTS <files>...])
 # Library from *.cc (without *_test.cc and *_main.cc), *.cu where there is CUDA and, where there are
-# *_test.cc, a test binary <target>_test whose every case is registered with ctest. SOURCES: of
-# other folders.
+# *_test.cc, a test binary <target>_test whose every case is registered with ctest. SOURCES,
+# TESTS: of other folders.
 function(milepost_library)
-  cmake_parse_arguments(ARG "" "CPU_FILTER" "DEPS;TEST_DEPS;SOURCES" ${ARGN})
+  cmake_parse_arguments(ARG "" "CPU_FILTER" "DEPS;TEST_DEPS;SOURCES;TESTS" ${ARGN})
   file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
   string(REPLACE "/" "_" target ${folder})
   file(GLOB sources CONFIGURE_DEPENDS *.cc)
   file(GLOB tests CONFIGURE_DEPENDS *_test.cc)
   file(GLOB mains CONFIGURE_DEPENDS *_main.cc)
   list(APPEND sources ${ARG_SOURCES})
+  list(APPEND tests ${ARG_TESTS})
   if(tests)
     list(REMOVE_ITEM sources ${tests})
   endif()

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <functional>
-#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -150,14 +152,19 @@ std::vector<Round> MeasureRounds(const Measured& measured, ScrapersProcess* scra
     Round round = {};
     round.alone = MeasureSteady(measured);
     round.scraped = MeasureScraped(measured, scrapers);
+    if (measured.options.pages > 0) round.watched = MeasureWatched(measured, scrapers);
+    scrapers->Stop();
     if (measured.options.pages > 0) {
-      round.watched = MeasureWatched(measured, scrapers);
-      scrapers->Stop();
       round.crowded = MeasureCrowded(measured, round.watched.cores_of_others);
     }
-    scrapers->Stop();
     rounds.push_back(std::move(round));
   }
+  const ScrapeCounts& counts = scrapers->counts();
+  printf("%ld scrapes of %ld bytes, the slowest took %.0f ms; %ld failed\n",
+         static_cast<long>(counts.scrapes),
+         static_cast<long>(counts.bytes / std::max<int64_t>(1, counts.scrapes)),
+         static_cast<double>(counts.slowest_us) / 1e3, static_cast<long>(counts.failures));
+  MP_CHECK(counts.failures == 0);
   return rounds;
 }
 

@@ -45,7 +45,8 @@ struct Round {
   Steady crowded;   // beside programs as busy as those
 };
 
-// Blocks for four times `options.steady` a round, and what it takes to begin and end.
+// Blocks for four times `options.steady` a round (twice, without pages), and what it takes to begin
+// and end.
 std::vector<Round> MeasureRounds(const Measured& measured, ScrapersProcess* scrapers);
 
 // Prints the medians of all rounds; answers with them and with what each round had.

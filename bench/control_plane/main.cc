@@ -7,8 +7,8 @@
 // - workers, in another process, that beat every ten seconds over connections of their own, and
 //   jobs on all their slots, every rank of which tells what real ones do (simulated_workers.h):
 //   what part of a core the coordinator takes in steady state, and its memory; in turns with that,
-//   beside 200 who scrape its metrics every 15 seconds, and beside 200 open pages as well
-//   (beside.h)
+//   beside 200 who scrape its metrics every 15 seconds, beside 200 open pages as well, and beside
+//   programs as busy that ask nothing (beside.h)
 // - a scheduling pass: every job of the queue looked at, some started
 // - submissions that are durable when they are answered, by many callers at once over gRPC; in
 //   turns with etcd's puts of as many bytes by as many callers, and with plain writes and syncs

@@ -28,7 +28,7 @@ struct Options {
   int scrapers = 200;
   double scrape = 15;  // seconds between two of one
   int pages = 200;
-  int beside = 3;  // rounds of alone, scraped, scraped and watched
+  int beside = 3;  // rounds of what beside.h measures
   std::string data_dir;
 };
 

@@ -3,6 +3,7 @@
 //
 //   ScrapersProcess scrapers;                       // before any thread
 //   scrapers.Begin({.address = "127.0.0.1:9090", .count = 200, .every = absl::Seconds(15)});
+//   scrapers.Go();
 //   scrapers.counts().scrapes;
 #ifndef MILEPOST_BENCH_CONTROL_PLANE_SCRAPERS_H_
 #define MILEPOST_BENCH_CONTROL_PLANE_SCRAPERS_H_
@@ -35,6 +36,7 @@ class ScrapersProcess {
   ~ScrapersProcess();  // kills it
   // They spread evenly over the interval, and wait for Go.
   void Begin(const ScraperOptions& options);
+  // Both take effect within the interval.
   void Go() { counts_->go = true; }
   void Stop() { counts_->go = false; }
   double CpuSeconds() const;  // that it took so far

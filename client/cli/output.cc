@@ -239,12 +239,13 @@ void AppendRanks(const v1::Job& job, std::string* text) {
     if (found != told.end()) {
       const v1::RankStats& stats = *found->second;
       absl::StrAppend(&line, ": ", HumanBytes(stats.planned_bytes()), " planned, ",
-                      HumanBytes(stats.allocated_bytes()), " used");
+                      HumanBytes(stats.allocated_bytes()), " allocated");
       if (stats.peak_resident_bytes() > 0) {
         absl::StrAppend(&line, ", ", HumanBytes(stats.peak_resident_bytes()), " resident");
       }
       if (stats.own_seconds() > 0) {
-        absl::StrAppendFormat(&line, "; %.1f ms of a step its own", stats.own_seconds() * 1e3);
+        absl::StrAppendFormat(&line, "; %.1f ms of each step are its own",
+                              stats.own_seconds() * 1e3);
       }
     }
     Line(text, absl::StrCat("Rank ", placement.rank()), line);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "common/unique_fd.h"
+#include "milepost/v1/job.pb.h"
 
 namespace milepost::client {
 namespace {
@@ -54,11 +55,13 @@ TEST(OutputTest, AJobsRanksTellOfThemselves) {
   stats->set_allocated_bytes(2 << 20);
   std::string text = RenderJob(job, OutputFormat::kTable, absl::UnixEpoch());
   EXPECT_THAT(text, HasSubstr("Rank 0:       workers/a slot 3\n"));
-  EXPECT_THAT(text, HasSubstr("Rank 1:       workers/a slot 4: 3.0 MiB planned, 2.0 MiB used\n"));
+  EXPECT_THAT(text,
+              HasSubstr("Rank 1:       workers/a slot 4: 3.0 MiB planned, 2.0 MiB allocated\n"));
   stats->set_peak_resident_bytes(5 << 20);
   stats->set_own_seconds(0.0123);
   text = RenderJob(job, OutputFormat::kTable, absl::UnixEpoch());
-  EXPECT_THAT(text, HasSubstr("2.0 MiB used, 5.0 MiB resident; 12.3 ms of a step its own\n"));
+  EXPECT_THAT(text,
+              HasSubstr("2.0 MiB allocated, 5.0 MiB resident; 12.3 ms of each step are its own\n"));
 }
 
 TEST(OutputTest, NoControlCharacterOfOthersReachesATerminal) {

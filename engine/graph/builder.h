@@ -68,6 +68,8 @@ class Builder {
   absl::StatusOr<Graph> Finish() &&;
 
   // ---- for rooms of ops ----
+  // Each op names its outputs after the `name` that it is called with: "<name>", or "<name>.sum",
+  // "<name>.mean" and so on.
   const BuilderOptions& options() const { return options_; }
   DType compute_dtype() const { return options_.compute_dtype; }
   bool caches() const { return options_.cached_positions > 0; }

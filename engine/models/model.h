@@ -8,7 +8,6 @@
 
 #include "absl/status/statusor.h"
 #include "engine/graph/graph.h"
-#include "engine/ops/backward.h"
 
 namespace milepost::v1 {
 class ModelSpec;

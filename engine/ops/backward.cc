@@ -5,6 +5,7 @@
 #include "engine/ops/op_definition.h"
 
 namespace milepost::ops {
+namespace {
 
 using graph::kNoValue;
 using graph::Op;
@@ -12,6 +13,8 @@ using graph::OpKind;
 using graph::Output;
 using graph::Value;
 using graph::ValueId;
+
+}  // namespace
 
 Backward::Backward(graph::Graph& graph)
     : graph_(graph),

@@ -12,7 +12,6 @@
 #ifndef MILEPOST_ENGINE_OPS_BACKWARD_H_
 #define MILEPOST_ENGINE_OPS_BACKWARD_H_
 
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -1,4 +1,7 @@
 #include "engine/graph/builder.h"
+
+#include <utility>
+
 #include "engine/ops/attention/attention.h"
 #include "engine/ops/embedding/embedding.h"
 #include "engine/ops/gelu/gelu.h"

@@ -1,4 +1,9 @@
 #include "engine/graph/freeze.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "engine/graph/builder.h"
 #include "engine/ops/backward.h"
 #include "engine/ops/embedding/embedding.h"

@@ -1,5 +1,7 @@
 #include "engine/ops/op_definition.h"
 
+#include "common/check.h"
+
 namespace milepost::ops {
 namespace {
 
@@ -16,6 +18,7 @@ double ValueBytes(const graph::Value& value) {
 }  // namespace
 
 const OpDefinition& DefinitionOf(graph::OpKind kind) {
+  MP_CHECK(kind != graph::kNoOpKind);
   return *kDefinitions[static_cast<size_t>(kind)];
 }
 

@@ -36,10 +36,12 @@ struct OpDefinition {
   CostRule cost = OperandCost;
   // Bound by memory alone: making its outputs once more costs next to nothing beside the products.
   CheapRule cheap = Never;
-  // Made once, never again: it moves running values and passes by the other ranks.
+  // Statistics of a batch: made once and kept, since making them moves the running ones and
+  // exchanges sums with the other ranks.
   bool once = false;
-  // Of what first adds to the residual stream: the kind that does the rest. Its outputs are the
-  // sum, then those of that kind, whose inputs are the sum and, from the third on, this op's.
+  // Of an op that first adds to the residual stream: the kind of norm that follows. The op's
+  // outputs are the sum, then that norm's outputs. The norm's inputs are the sum and this op's
+  // inputs from the third on.
   graph::OpKind after_sum = graph::kNoOpKind;
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "engine/comm/communicator.h"
@@ -103,7 +104,10 @@ absl::StatusOr<BoundOp> CpuBackend::Bind(const plan::StepPlan& plan, const plan:
                   *convolutions_,
                   communicator_,
                   threads_};
-  return CpuOpOf(planned.op.kind).bind(b);
+  const auto bind = CpuOpOf(planned.op.kind).bind;
+  if (bind != nullptr) return bind(b);
+  return absl::UnimplementedError(
+      absl::StrCat("the CPU has no kernel for ", graph::Name(planned.op.kind)));
 }
 
 absl::StatusOr<plan::StepPlan> PlanOnCpu(const v1::JobSpec& spec, plan::PlanOptions options,

@@ -1,4 +1,4 @@
-// Internal to the CPU backend: the gradients of a layer's biases.
+// Internal to the CPU backend and to the rooms of ops: the gradients of a layer's biases.
 #ifndef MILEPOST_ENGINE_RUNTIME_CPU_BIAS_GRADIENTS_H_
 #define MILEPOST_ENGINE_RUNTIME_CPU_BIAS_GRADIENTS_H_
 

@@ -48,7 +48,7 @@ struct DropoutBinding {
 
 // What the CPU does for one kind of op: the op's room defines it (engine/ops/<room>/<room>_cpu.cc).
 struct CpuOp {
-  // Resolves addresses and sizes once, and returns the call.
+  // Resolves addresses and sizes once, and returns the call; null: the CPU has no kernel.
   absl::StatusOr<BoundOp> (*bind)(const Binding& b) = nullptr;
   // The matrix products that it makes, for the workspace check; null: none.
   std::vector<kernels::MatmulSpec> (*products)(const plan::StepPlan& plan,

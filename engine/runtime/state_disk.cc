@@ -132,10 +132,6 @@ absl::Status StateDisk::Store(int group) {
   return Await(plan_.groups[group].disk_turn);
 }
 
-bool IsDiskTransfer(graph::OpKind kind) {
-  return kind == graph::OpKind::kReadState || kind == graph::OpKind::kWriteState;
-}
-
 absl::StatusOr<BoundOp> BindDiskTransfer(const OpBinding& b) {
   if (b.disk == nullptr) return absl::InternalError("the state is on disk, and there is no file");
   return [disk = b.disk, group = b.attributes().group,

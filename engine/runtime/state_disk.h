@@ -83,9 +83,7 @@ bool IsDiskFailure(const absl::Status& status);
 // An error that it is. A time-out gets another code: it is not a peer's.
 absl::Status DiskFailure(const absl::Status& status);
 
-// Whether the op reads or writes states on disk.
-bool IsDiskTransfer(graph::OpKind kind);
-// Its begin. INTERNAL without a disk.
+// The begin of a kReadState or kWriteState. INTERNAL without a disk.
 absl::StatusOr<BoundOp> BindDiskTransfer(const OpBinding& b);
 // `update`, kOptimizer of b's group, once the state is there.
 absl::StatusOr<BoundOp> AfterItsState(const OpBinding& b, absl::StatusOr<BoundOp> update);

@@ -39,6 +39,12 @@ class LayeringTest(unittest.TestCase):
         tanh = '#include "engine/ops/gelu/gelu_reference.h"\n'
         self.assertTrue(layering.check_file("engine/ops/linear/linear.cc", tanh))
         self.assertFalse(layering.check_file("engine/ops/linear/linear_reference.cc", tanh))
+        cpu = '#include "engine/ops/linear/linear_fp8_cpu.h"\n'
+        self.assertTrue(layering.check_file("engine/ops/linear/linear.cc", cpu))
+        self.assertFalse(layering.check_file("engine/ops/linear/linear_cpu.cc", cpu))
+        cuda = '#include "engine/runtime/cuda_backend/cuda_op.h"\n'
+        self.assertTrue(layering.check_file("engine/ops/gelu/gelu_cpu.cc", cuda))
+        self.assertFalse(layering.check_file("engine/ops/gelu/gelu_cuda.cc", cuda))
 
     def test_unknown_folder(self):
         self.assertTrue(layering.check_file("novel/x.cc", ""))

@@ -7,7 +7,7 @@ from common import ROOT, report, tracked
 MAX_LINES = 800
 MAX_COLUMNS = 100
 MAX_BYTES = 512 * 1024
-CODE = (".h", ".cc", ".cu", ".proto", ".py", ".cmake")
+CODE = (".h", ".cc", ".cu", ".proto", ".py", ".cmake", ".inc")
 
 
 def guard_of(path):

@@ -172,8 +172,7 @@ TEST(RootsOfAWorker, PathsElsewhereAreTheUsersToMend) {
   spec.mutable_report()->set_tensorboard(boards + "/file/runs");
   const v1::Job unwritable = cluster.Await(cluster.Submit(spec), IsTerminal);
   EXPECT_EQ(unwritable.first_failure().class_(), v1::FAILURE_CLASS_USER);
-  EXPECT_THAT(unwritable.first_failure().message(),
-              AllOf(HasSubstr("report.tensorboard: "), HasSubstr("ReadWritePaths=")));
+  EXPECT_THAT(unwritable.first_failure().message(), HasSubstr("report.tensorboard: "));
   if (!::testing::Test::HasFailure()) std::filesystem::remove_all(folder);
 }
 

@@ -33,9 +33,16 @@ std::string ScalarFolder(const std::string& base, const std::string& job, const 
   return folder;
 }
 
+absl::Status WithRemedy(const absl::Status& status) {
+  if (!absl::IsPermissionDenied(status)) return status;
+  return absl::PermissionDeniedError(
+      absl::StrCat(status.message(), "; name a folder where this host's worker may write (under ",
+                   "systemd: one of ReadWritePaths= of milepost-worker)"));
+}
+
 ScalarLog::ScalarLog(const std::string& folder, int64_t start_step, absl::Time now) {
   auto events = TensorBoardWriter::Create(folder, start_step, now);
-  status_ = events.status();
+  status_ = WithRemedy(events.status());
   if (events.ok()) events_ = *std::move(events);
 }
 

@@ -26,6 +26,9 @@ namespace milepost::worker {
 // ScalarLog says so.
 std::string ScalarFolder(const std::string& base, const std::string& job, const std::string& uid);
 
+// What a folder that may not be written, or lies on a read-only disk, asks of the user.
+absl::Status WithRemedy(const absl::Status& status);
+
 class ScalarLog {
  public:
   ScalarLog(const std::string& folder, int64_t start_step, absl::Time now);

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <cerrno>
 #include <filesystem>
+#include <string>
 
 namespace milepost::worker {
 namespace {
@@ -49,6 +51,18 @@ TEST_F(ScalarLogTest, AResumedJobGoesOnInItsOwnAndAnotherOfItsNameDoesNot) {
   const std::string other = ScalarFolder(base_, "jobs/7", "99887766554433");
   EXPECT_EQ(other, base_ + "/jobs-7-99887766");
   EXPECT_EQ(ScalarFolder(base_, "jobs/7", "99887766554433"), other);
+}
+
+TEST(ScalarLogRemedy, IsOfWhatMayNotBeWrittenAlone) {
+  const auto of = [](int error) {
+    return std::string(WithRemedy(absl::ErrnoToStatus(error, "cannot write /a")).message());
+  };
+  for (const int error : {EACCES, EPERM, EROFS}) {
+    EXPECT_NE(of(error).find("cannot write /a: "), std::string::npos);
+    EXPECT_NE(of(error).find("ReadWritePaths="), std::string::npos) << error;
+  }
+  EXPECT_EQ(of(ENOSPC).find("ReadWritePaths="), std::string::npos);
+  EXPECT_TRUE(WithRemedy(absl::OkStatus()).ok());
 }
 
 TEST_F(ScalarLogTest, AFolderThatCannotBeMadeStopsNobody) {

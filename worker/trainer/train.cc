@@ -485,11 +485,7 @@ absl::Status Trainer::OpenScalars() {
                                          session_->step(), Now());
   const absl::Status status = Annotate(scalars_->status(), "report.tensorboard");
   if (status.ok()) return status;
-  if (session_->step() == 0) {
-    return {status.code(),
-            absl::StrCat(status.message(), "; name a folder where this host's worker may write ",
-                         "(under systemd: one of ReadWritePaths= of milepost-worker)")};
-  }
+  if (session_->step() == 0) return status;
   spdlog::warn("{}; training goes on without", std::string(status.message()));
   return absl::OkStatus();
 }

@@ -1,6 +1,8 @@
 // By the library where it has both passes (CudaBinding::graph_attention), its backward in the calls
 // that plan/library_attention.h says; else by the own kernels, which also take micro-batches with
 // more documents than were planned for.
+#include "engine/ops/attention/attention_cuda.h"
+
 #include <utility>
 #include <vector>
 
@@ -8,7 +10,6 @@
 #include "engine/kernels/cpu/attention.h"
 #include "engine/kernels/cuda/attention.h"
 #include "engine/kernels/cuda/cached_attention.h"
-#include "engine/ops/attention/attention_cuda.h"
 #include "engine/plan/library_attention.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
 

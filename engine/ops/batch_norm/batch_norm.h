@@ -14,9 +14,8 @@
 //                       g = dy + dy2 where the ReLU let through (told by y or, where it is
 //                       kNoValue, by x); sums of g and of g xhat. dy2: what the second of two
 //                       consumers of y adds to its gradient
-// kBatchNormBackward:   x, mean, rstd, gamma, beta, g or dy, sums -> dx; with `relu` dy goes
-// through
-//                       the ReLU here, told by x
+// kBatchNormBackward:   x, mean, rstd, gamma, beta, g or dy, sums -> dx
+//                       with `relu` dy goes through the ReLU here, told by x
 // kAverageStatistics:   running statistics that are not synchronised: their mean over the ranks
 #ifndef MILEPOST_ENGINE_OPS_BATCH_NORM_BATCH_NORM_H_
 #define MILEPOST_ENGINE_OPS_BATCH_NORM_BATCH_NORM_H_

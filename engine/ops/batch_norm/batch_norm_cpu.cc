@@ -5,9 +5,9 @@
 #include "engine/kernels/cpu/batch_norm.h"
 #include "engine/plan/statistics.h"
 #include "engine/runtime/cpu_collective_call.h"
-#include "engine/runtime/cpu_images.h"
 #include "engine/runtime/cpu_op.h"
 #include "engine/runtime/group_ops.h"
+#include "engine/runtime/image_ops.h"
 
 namespace milepost::ops::cpu {
 namespace {

@@ -1,13 +1,11 @@
 #include "common/status_macros.h"
 #include "engine/kernels/cuda/batch_norm.h"
-#include "engine/kernels/cuda/collectives.h"
 #include "engine/kernels/cuda/elementwise.h"
-#include "engine/kernels/cuda/flat.h"
 #include "engine/plan/statistics.h"
-#include "engine/runtime/cuda_backend/cuda_images.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
 #include "engine/runtime/cuda_backend/device_call.h"
 #include "engine/runtime/group_ops.h"
+#include "engine/runtime/image_ops.h"
 
 namespace milepost::ops::gpu {
 namespace {
@@ -142,19 +140,19 @@ absl::StatusOr<BoundOp> BindAverageStatistics(const CudaBinding& b) {
 }
 
 absl::StatusOr<BoundOp> BindBatchNormSums(const CudaBinding& b) {
-  return MP_BIND_F32_OR_BF16_ON_GPU(BatchNormSumsOf, b);
+  return MP_BIND_F32_OR_BF16(BatchNormSumsOf, b);
 }
 
 absl::StatusOr<BoundOp> BindBatchNorm(const CudaBinding& b) {
-  return MP_BIND_F32_OR_BF16_ON_GPU(BatchNormOf, b);
+  return MP_BIND_F32_OR_BF16(BatchNormOf, b);
 }
 
 absl::StatusOr<BoundOp> BindBatchNormBackwardSums(const CudaBinding& b) {
-  return MP_BIND_F32_OR_BF16_ON_GPU(BatchNormBackwardSumsOf, b);
+  return MP_BIND_F32_OR_BF16(BatchNormBackwardSumsOf, b);
 }
 
 absl::StatusOr<BoundOp> BindBatchNormBackward(const CudaBinding& b) {
-  return MP_BIND_F32_OR_BF16_ON_GPU(BatchNormBackwardOf, b);
+  return MP_BIND_F32_OR_BF16(BatchNormBackwardOf, b);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ using graph::Op;
 using graph::OpKind;
 using graph::ValueId;
 
-// Likewise.
+// Forward and backward in one op, so it takes the forward op's place.
 absl::Status ClassifierLossGradient(Backward& backward, const Op& op) {
   const ValueId logits = op.inputs[0];
   const ValueId dlogits = backward.NewGradient(logits);

@@ -3,8 +3,8 @@
 #include "common/status_macros.h"
 #include "engine/kernels/cpu/classifier.h"
 #include "engine/kernels/cpu/label_smoothing.h"
-#include "engine/runtime/cpu_images.h"
 #include "engine/runtime/cpu_op.h"
+#include "engine/runtime/image_ops.h"
 
 namespace milepost::ops::cpu {
 namespace {

@@ -1,8 +1,8 @@
 #include "common/status_macros.h"
 #include "engine/kernels/cuda/classifier.h"
 #include "engine/kernels/cuda/elementwise.h"
-#include "engine/runtime/cuda_backend/cuda_images.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
+#include "engine/runtime/image_ops.h"
 
 namespace milepost::ops::gpu {
 namespace {
@@ -39,7 +39,7 @@ absl::StatusOr<BoundOp> ClassifierLossOf(const CudaBinding& b) {
 }
 
 absl::StatusOr<BoundOp> BindClassifierLoss(const CudaBinding& b) {
-  return MP_BIND_F32_OR_BF16_ON_GPU(ClassifierLossOf, b);
+  return MP_BIND_F32_OR_BF16(ClassifierLossOf, b);
 }
 
 }  // namespace

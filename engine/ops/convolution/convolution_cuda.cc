@@ -1,8 +1,9 @@
 #include "engine/ops/convolution/convolution_cuda.h"
+
 #include "common/status_macros.h"
 #include "engine/kernels/cuda/elementwise.h"
-#include "engine/runtime/cuda_backend/cuda_images.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
+#include "engine/runtime/image_ops.h"
 
 namespace milepost::ops::gpu {
 namespace {
@@ -70,7 +71,7 @@ absl::StatusOr<BoundOp> ConvolutionOf(const CudaBinding& b) {
 }
 
 absl::StatusOr<BoundOp> BindConvolution(const CudaBinding& b) {
-  return MP_BIND_F32_OR_BF16_ON_GPU(ConvolutionOf, b);
+  return MP_BIND_F32_OR_BF16(ConvolutionOf, b);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 #include "engine/ops/gelu/gelu_reference.h"
+
 #include "engine/ops/reference/reference_run.h"
 
 namespace milepost::ops::reference {

@@ -3,6 +3,7 @@
 #include "engine/ops/op_definition.h"
 
 namespace milepost::ops {
+namespace {
 
 using graph::Builder;
 using graph::DType;
@@ -12,6 +13,9 @@ using graph::Op;
 using graph::OpKind;
 using graph::Shape;
 using graph::ValueId;
+
+}  // namespace
+
 constinit const OpDefinition kNormalizeImages = {.gradient = NoGradient, .cheap = Always};
 
 ValueId NormalizeImages(Builder& b, absl::string_view name, ValueId images,

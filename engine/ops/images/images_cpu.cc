@@ -2,8 +2,8 @@
 #include <vector>
 
 #include "engine/kernels/cpu/pooling.h"
-#include "engine/runtime/cpu_images.h"
 #include "engine/runtime/cpu_op.h"
+#include "engine/runtime/image_ops.h"
 
 namespace milepost::ops::cpu {
 namespace {

@@ -1,10 +1,9 @@
 #include <vector>
 
 #include "common/status_macros.h"
-#include "engine/kernels/cuda/elementwise.h"
 #include "engine/kernels/cuda/pooling.h"
-#include "engine/runtime/cuda_backend/cuda_images.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
+#include "engine/runtime/image_ops.h"
 
 namespace milepost::ops::gpu {
 namespace {
@@ -32,7 +31,7 @@ absl::StatusOr<BoundOp> NormalizeImagesOf(const CudaBinding& b) {
 }
 
 absl::StatusOr<BoundOp> BindNormalizeImages(const CudaBinding& b) {
-  return MP_BIND_F32_OR_BF16_ON_GPU(NormalizeImagesOf, b);
+  return MP_BIND_F32_OR_BF16(NormalizeImagesOf, b);
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 //
 // A product's workspace holds both operands in bf16, the bias gradients' sums and the products' own
 // scratch.
+#include "engine/ops/linear/linear_fp8_cpu.h"
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -11,7 +13,6 @@
 #include "common/status_macros.h"
 #include "engine/kernels/cpu/fp8.h"
 #include "engine/kernels/cpu/matmul.h"
-#include "engine/ops/linear/linear_fp8_cpu.h"
 #include "engine/runtime/cpu_bias_gradients.h"
 #include "engine/runtime/cpu_op.h"
 #include "engine/runtime/fp8_layer.h"

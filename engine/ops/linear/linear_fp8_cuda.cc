@@ -1,11 +1,12 @@
 // A weight gradient's workspace holds the bias gradients' sums and behind them the products'
 // scratch.
+#include "engine/ops/linear/linear_fp8_cuda.h"
+
 #include <utility>
 #include <vector>
 
 #include "common/status_macros.h"
 #include "engine/kernels/cuda/qk_norm.h"
-#include "engine/ops/linear/linear_fp8_cuda.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
 #include "engine/runtime/fp8_layer.h"
 

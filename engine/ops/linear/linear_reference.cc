@@ -66,7 +66,7 @@ void Linear(const Run& run) {
   }
   Array y = MatMul(run.in(0), false, LinearWeight(run), a.transposed, run.dim(0, 0), width,
                    run.dim(0, 1));
-  for (size_t i = 0; !bias.empty() && i < y.size(); ++i) y[i] += bias[i % width];
+  AddBias(y, width, bias);
   run.Write(0, y);
   if (!a.gelu) return;
   for (double& v : y) v = TanhGelu(v);

@@ -7,6 +7,7 @@
 // StepContext::many_targets, as many as all rows need. Evaluation takes all rows as they lie.
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "common/status_macros.h"
 #include "engine/kernels/cuda/classifier.h"

@@ -13,11 +13,11 @@ constinit const OpDefinition kScalarsToHost = {.cost = NoCost};
 // One group's parameters, as the host's kOptimizer made them -> the shard.
 constinit const OpDefinition kParametersToDevice = {.cost = NoCost};
 
-// Where that state lies on disk between updates: one group's master, m and v, from the disk to
-// their place on the host.
+// Where a group's state lies on disk between updates: its master, m and v, from the disk to their
+// place on the host.
 constinit const OpDefinition kReadState = {.cost = NoCost};
 
-// The other way, after the group's kOptimizer.
+// kReadState's other way, after the group's kOptimizer.
 constinit const OpDefinition kWriteState = {.cost = NoCost};
 
 // x -> x, on the host.

@@ -1,19 +1,17 @@
 // The optimizers on flat shards. What a step changes, and whether it updates at all, the kernels
 // read from device memory (step_control.h, UpdateControl).
 #include <type_traits>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "engine/kernels/cuda/adamw_8bit.h"
-#include "engine/kernels/cuda/elementwise.h"
-#include "engine/kernels/cuda/flat.h"
 #include "engine/kernels/cuda/lamb_muon.h"
 #include "engine/kernels/cuda/optimizer.h"
 #include "engine/ops/optimizer/optimizer_chunks_cuda.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
 #include "engine/runtime/group_ops.h"
+#include "engine/runtime/offload.h"
+#include "engine/runtime/state_disk.h"
 
 namespace milepost::ops::gpu {
 namespace {
@@ -140,7 +138,11 @@ absl::StatusOr<BoundOp> OptimizerOf(const CudaBinding& b) {
   return absl::InternalError("masters or gradients in bf16, but parameters in another type");
 }
 
+// Offloaded: on the host, of what lies there.
 absl::StatusOr<BoundOp> BindOptimizer(const CudaBinding& b) {
+  if (b.planned.stream == plan::Stream::kHost) {
+    return runtime::AfterItsState(b, runtime::BindDecidingHostOptimizer(b, b.memory.host_threads));
+  }
   return MP_BIND_BY_DTYPE(OptimizerOf, b);
 }
 

@@ -1,6 +1,6 @@
 #include "engine/kernels/cpu/pooling.h"
-#include "engine/runtime/cpu_images.h"
 #include "engine/runtime/cpu_op.h"
+#include "engine/runtime/image_ops.h"
 
 namespace milepost::ops::cpu {
 namespace {

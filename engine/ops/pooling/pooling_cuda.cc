@@ -1,6 +1,6 @@
 #include "engine/kernels/cuda/pooling.h"
-#include "engine/runtime/cuda_backend/cuda_images.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
+#include "engine/runtime/image_ops.h"
 
 namespace milepost::ops::gpu {
 namespace {
@@ -50,15 +50,15 @@ absl::StatusOr<BoundOp> AveragePoolOf(const CudaBinding& b) {
 }
 
 absl::StatusOr<BoundOp> BindMaxPool(const CudaBinding& b) {
-  return MP_BIND_F32_OR_BF16_ON_GPU(MaxPoolOf, b);
+  return MP_BIND_F32_OR_BF16(MaxPoolOf, b);
 }
 
 absl::StatusOr<BoundOp> BindMaxPoolBackward(const CudaBinding& b) {
-  return MP_BIND_F32_OR_BF16_ON_GPU(MaxPoolBackwardOf, b);
+  return MP_BIND_F32_OR_BF16(MaxPoolBackwardOf, b);
 }
 
 absl::StatusOr<BoundOp> BindAveragePool(const CudaBinding& b) {
-  return MP_BIND_F32_OR_BF16_ON_GPU(AveragePoolOf, b);
+  return MP_BIND_F32_OR_BF16(AveragePoolOf, b);
 }
 
 }  // namespace

@@ -9,8 +9,8 @@
 //
 // Holds every value of the graph as its own array, whatever the value's dtype, zero at first; the
 // arrays keep their contents between runs. Write modes are honoured; may_overwrite is not used.
-// Flat-group ops (kReduceGradients and later) are refused by MP_CHECK. Not thread-safe; `graph`
-// must outlive it.
+// Flat-group ops (kReduceGradients and later) and copies are refused by MP_CHECK. Not thread-safe;
+// `graph` must outlive it.
 #ifndef MILEPOST_ENGINE_OPS_REFERENCE_REFERENCE_INTERPRETER_H_
 #define MILEPOST_ENGINE_OPS_REFERENCE_REFERENCE_INTERPRETER_H_
 

@@ -59,7 +59,8 @@ Array MatMul(const Array& a, bool transpose_a, const Array& b, bool transpose_b,
              int64_t n, int64_t k);
 Array ColumnSums(const Array& a, int64_t columns);
 
-// What one kind of op does; null: it works on flat groups, or moves what values are, not on values.
+// What one kind of op does; null: the reference has none, as the op works on flat groups or only
+// copies between memories.
 using Rule = void (*)(const Run& run);
 inline constexpr Rule kNotOnValues = nullptr;
 

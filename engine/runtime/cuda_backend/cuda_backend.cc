@@ -9,8 +9,6 @@
 #include "engine/ops/convolution/convolution_cuda.h"
 #include "engine/plan/cuda_workspace.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
-#include "engine/runtime/offload.h"
-#include "engine/runtime/state_disk.h"
 
 namespace milepost::runtime {
 
@@ -159,9 +157,6 @@ absl::StatusOr<BoundOp> CudaBackend::Bind(const plan::StepPlan& plan, const plan
   CudaBinding b{{plan, program, planned, memory_.arena, rank, memory_.host_arena, memory_.disk},
                 services_,
                 memory_};
-  if (planned.stream == plan::Stream::kHost && !IsDiskTransfer(planned.op.kind)) {
-    return AfterItsState(b, BindDecidingHostOptimizer(b, memory_.host_threads));
-  }
   if (IsAttention(planned.op.kind)) {
     const AttentionGraph graph = AttentionGraphOf(program.graph, planned.op);
     // The tables are of training's attention.
@@ -171,8 +166,11 @@ absl::StatusOr<BoundOp> CudaBackend::Bind(const plan::StepPlan& plan, const plan
     takes_documents_ |= b.graph_attention && graph.max_documents > 0;
   }
   const auto bind = CudaOpOf(planned.op.kind).bind;
-  absl::StatusOr<BoundOp> bound = absl::UnimplementedError("the GPU has no kernel for it");
-  if (bind != nullptr) bound = bind(b);
+  if (bind == nullptr) {
+    return absl::InternalError(
+        absl::StrCat(graph::Name(planned.op.kind), " is copied by the device's executor"));
+  }
+  absl::StatusOr<BoundOp> bound = bind(b);
   if (bound.ok()) return bound;
   return AnnotateOp(program, planned.op, bound.status());
 }

@@ -45,7 +45,8 @@ constexpr int64_t AlignScratch(int64_t bytes) { return (bytes + 255) / 256 * 256
 
 // What a GPU does for one kind of op: the op's room defines it (engine/ops/<room>/<room>_cuda.cc).
 struct CudaOp {
-  // Resolves addresses and sizes once, and returns what enqueues it; null: it is not the backend's.
+  // Resolves addresses and sizes once, and returns what enqueues it; null: the device's executor
+  // copies, not the backend.
   absl::StatusOr<BoundOp> (*bind)(const CudaBinding& b) = nullptr;
   // The matrix products that it makes; null: none.
   std::vector<kernels::cuda::Product> (*products)(const plan::StepPlan& plan,

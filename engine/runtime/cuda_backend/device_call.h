@@ -1,4 +1,5 @@
-// Internal to cuda_backend: the call of a communicator that an op is (CollectiveOf), bound.
+// Internal to cuda_backend and to the rooms of ops: the call of a communicator that an op is
+// (CollectiveOf), bound.
 #ifndef MILEPOST_ENGINE_RUNTIME_CUDA_BACKEND_DEVICE_CALL_H_
 #define MILEPOST_ENGINE_RUNTIME_CUDA_BACKEND_DEVICE_CALL_H_
 

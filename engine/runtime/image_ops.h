@@ -1,0 +1,39 @@
+// Internal to backends and to the rooms of ops on images.
+#ifndef MILEPOST_ENGINE_RUNTIME_IMAGE_OPS_H_
+#define MILEPOST_ENGINE_RUNTIME_IMAGE_OPS_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "engine/kernels/cpu/types.h"
+#include "engine/runtime/op_binding.h"
+
+namespace milepost::runtime {
+
+// Rows and channels of images.
+struct ImageRows {
+  explicit ImageRows(const graph::Shape& shape)
+      : channels(shape[3]), rows(graph::Elements(shape) / channels) {}
+  int64_t channels;
+  int64_t rows;
+};
+
+inline absl::Status NoImageKernel(const OpBinding& b) {
+  return absl::UnimplementedError(absl::StrCat(graph::Name(b.planned.op.kind),
+                                               ": there is no kernel for ",
+                                               graph::Name(b.plan.options.compute_dtype)));
+}
+
+}  // namespace milepost::runtime
+
+// Calls binder<T>(b) with the plan's compute dtype. Images have no kernels on halves: a spec that
+// asks for them is refused.
+#define MP_BIND_F32_OR_BF16(binder, b)                                \
+  ((b).plan.options.compute_dtype == ::milepost::graph::DType::kBF16  \
+       ? binder<::milepost::kernels::bf16>(b)                         \
+   : (b).plan.options.compute_dtype == ::milepost::graph::DType::kF32 \
+       ? binder<float>(b)                                             \
+       : ::milepost::runtime::NoImageKernel(b))
+
+#endif  // MILEPOST_ENGINE_RUNTIME_IMAGE_OPS_H_
