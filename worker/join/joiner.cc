@@ -162,23 +162,27 @@ std::string Remedy(const JoinOptions& options, const absl::Status& status) {
                       ", and does its certificate have that name (init-pki --host)?");
 }
 
+// Whether the token comes with an authority that the folder does not know and that began no earlier
+// than the folder's: the coordinator's authority was made anew, and the certificate is of a
+// coordinator that is no more. One that began earlier has been replaced since the token was made.
+bool TokenIsOfANewerAuthority(const JoinOptions& options, const TlsFolder& folder) {
+  if (!options.token) return false;
+  const auto token = options.token();
+  const auto known = ReadRegularFile(folder.authority(), kMostPemBytes);
+  if (!token.ok() || token->authority.empty() || !known.ok()) return false;
+  if (HasCertificate(*known, token->authority).value_or(true)) return false;
+  const auto of_folder = ReadCertificate(*known);
+  const auto of_token = ReadCertificate(token->authority);
+  return of_folder.ok() && of_token.ok() && of_token->not_before >= of_folder->not_before;
+}
+
 double RandomSpread() {
   std::random_device device;
   return std::uniform_real_distribution<double>(0, 1)(device);
 }
 
-}  // namespace
-
-absl::Time RenewTime(const Certificate& certificate, double spread) {
-  const absl::Duration life = certificate.not_after - certificate.not_before;
-  return certificate.not_before + life / 2 - life * (spread / 10);
-}
-
-absl::Status JoinIfNeeded(const JoinOptions& options, const Pause& pause) {
-  const TlsFolder folder(options.tls_dir);
-  const auto there = CertificateIn(folder);
-  if (there.ok() && there->not_after > absl::Now() + kClocksDiffer) return absl::OkStatus();
-  if (!options.token) return there.ok() ? absl::OkStatus() : there.status();
+// Again and again where that may help.
+absl::Status Join(const JoinOptions& options, const Pause& pause) {
   std::string said;
   absl::Duration connected_for;
   for (absl::Duration wait = kFirstPause;; wait = std::min(wait * 2, kLongestPause)) {
@@ -197,6 +201,30 @@ absl::Status JoinIfNeeded(const JoinOptions& options, const Pause& pause) {
     if (!pause(wait * (0.5 + RandomSpread() / 2)))
       return absl::CancelledError("told to stop before it had joined");
   }
+}
+
+}  // namespace
+
+absl::Time RenewTime(const Certificate& certificate, double spread) {
+  const absl::Duration life = certificate.not_after - certificate.not_before;
+  return certificate.not_before + life / 2 - life * (spread / 10);
+}
+
+absl::Status JoinIfNeeded(const JoinOptions& options, const Pause& pause) {
+  const TlsFolder folder(options.tls_dir);
+  const auto there = CertificateIn(folder);
+  if (there.ok() && there->not_after > absl::Now() + kClocksDiffer) {
+    const bool by_hand = there->pool.empty();
+    if (by_hand || !TokenIsOfANewerAuthority(options, folder)) return absl::OkStatus();
+    spdlog::info("the join token is of a newer authority than the certificate in {}: joining anew",
+                 folder.path);
+    const absl::Status joined = Join(options, pause);
+    if (joined.ok() || absl::IsCancelled(joined)) return joined;
+    spdlog::warn("{}; going on with the certificate that is there", std::string(joined.message()));
+    return absl::OkStatus();
+  }
+  if (!options.token) return there.ok() ? absl::OkStatus() : there.status();
+  return Join(options, pause);
 }
 
 CertificateRenewer::CertificateRenewer(JoinOptions options)

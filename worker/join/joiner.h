@@ -40,11 +40,12 @@ absl::Time RenewTime(const Certificate& certificate, double spread);
 // Waits for so long. False: the process is to end.
 using Pause = std::function<bool(absl::Duration)>;
 
-// Joins unless the folder has a certificate that holds. While the coordinator cannot be reached, or
-// is busy, it is tried again for as long as `pause` says so (CANCELLED when it does not), with a
-// line in the log where something new is wrong; while a worker of this id is connected, for three
-// minutes, as a host that was replaced may have left its connection behind. Other errors: what the
-// coordinator, or this host, has against it.
+// Joins unless the folder has a certificate that holds; and where one that came of a join token is
+// of an older authority than the token, as after the coordinator's was made anew. While the
+// coordinator cannot be reached, or is busy, it is tried again for as long as `pause` says so
+// (CANCELLED when it does not), with a line in the log where something new is wrong; while a worker
+// of this id is connected, for three minutes, as a host that was replaced may have left its
+// connection behind. Other errors: what the coordinator, or this host, has against it.
 absl::Status JoinIfNeeded(const JoinOptions& options, const Pause& pause);
 
 // Renews the folder's certificate from a thread of its own until it is destroyed, which waits for a

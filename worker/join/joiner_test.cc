@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <filesystem>
+
 #include "absl/time/clock.h"
 #include "common/atomic_file.h"
 #include "common/error_details.h"
@@ -215,6 +217,41 @@ TEST_F(JoinerTest, OneThatHasEndedIsGotAnewAndTheNewerAuthoritiesStay) {
   Start();
   EXPECT_TRUE(JoinIfNeeded(options, kNever).ok());
   EXPECT_NE(CertificateOf(options), before);
+  EXPECT_TRUE(LetsIn(options));
+}
+
+// The store was purged, and the authority with it.
+TEST_F(JoinerTest, ATokenOfANewerAuthorityIsUsedThoughACertificateHolds) {
+  const JoinOptions before = Options("gpu-01");
+  ASSERT_TRUE(JoinIfNeeded(before, kNever).ok());
+  const std::string gone = CertificateOf(before);
+  server_.reset();
+  std::filesystem::rename(dir_ + "/pki", dir_ + "/old");
+  std::filesystem::remove_all(options_.store.dir);
+  MakePki("pki");
+  Start();
+  const JoinOptions now = Options("gpu-01");
+  ASSERT_TRUE(JoinIfNeeded(now, kNever).ok());
+  ASSERT_NE(CertificateOf(now), gone);
+  EXPECT_TRUE(LetsIn(now));
+  // The next start finds what it knows.
+  const std::string certificate = CertificateOf(now);
+  EXPECT_TRUE(JoinIfNeeded(now, kNever).ok());
+  EXPECT_EQ(CertificateOf(now), certificate);
+}
+
+// What holds is not given up for a token that is refused.
+TEST_F(JoinerTest, ARefusedTokenOfANewerAuthorityCostsNothing) {
+  const JoinOptions options = Options("gpu-01");
+  ASSERT_TRUE(JoinIfNeeded(options, kNever).ok());
+  const std::string certificate = CertificateOf(options);
+  MakePki("next");
+  JoinOptions refused = options;
+  refused.authority = dir_ + "/pki/client/ca.crt";
+  refused.token = Always({"mpj_0123456789ab_" + std::string(64, 'f'),
+                          *ReadRegularFile(dir_ + "/next/client/ca.crt", 1 << 20)});
+  EXPECT_TRUE(JoinIfNeeded(refused, kNever).ok());
+  EXPECT_EQ(CertificateOf(options), certificate);
   EXPECT_TRUE(LetsIn(options));
 }
 
