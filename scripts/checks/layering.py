@@ -122,8 +122,9 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 
 # What a file of an op's room belongs to is told by how its name ends: swiglu_reference.cc.
-ROOM_FILE = re.compile(r"^engine/ops/\w+/\w+_(reference|cpu|cuda)\.(cc|h)$")
-ROOM_SUFFIXES = {"reference": "engine/ops/reference", "cpu": "engine/runtime",
+ROOM_FILE = re.compile(r"^engine/ops/\w+/\w+_(reference|binding|cpu|cuda)\.(cc|h)$")
+ROOM_SUFFIXES = {"reference": "engine/ops/reference", "binding": "engine/runtime",
+                 "cpu": "engine/runtime",
                  "cuda": "engine/runtime/cuda_backend"}
 
 

@@ -3,6 +3,7 @@
 
 #include "common/status_macros.h"
 #include "engine/kernels/cpu/batch_norm.h"
+#include "engine/ops/batch_norm/batch_norm_binding.h"
 #include "engine/plan/statistics.h"
 #include "engine/runtime/cpu_collective_call.h"
 #include "engine/runtime/cpu_op.h"
@@ -52,22 +53,11 @@ absl::StatusOr<BoundOp> BatchNormOf(const Binding& b) {
 }
 
 template <typename T>
-kernels::BatchNormBackwardArgs<T> BackwardArgs(const Binding& b) {
-  return {.x = b.Input<T>(0),
-          .mean = b.Input<float>(1),
-          .rstd = b.Input<float>(2),
-          .gamma = b.Input<T>(3),
-          .beta = b.Input<T>(4),
-          .dy = b.Input<T>(5),
-          .relu = b.attributes().image.relu};
-}
-
-template <typename T>
 absl::StatusOr<BoundOp> BatchNormBackwardSumsOf(const Binding& b) {
   const ImageRows size(b.InputShape(0));
   MP_RETURN_IF_ERROR(b.RequireWorkspace(
       static_cast<int64_t>(kernels::BatchNormWorkspaceBytes(size.rows, size.channels))));
-  kernels::BatchNormBackwardArgs<T> args = BackwardArgs<T>(b);
+  kernels::BatchNormBackwardArgs<T> args = BatchNormBackwardArgsOf<T>(b);
   args.dy2 = b.Input<T>(6);
   args.y = b.Input<T>(7);
   return [args, size, sums = b.Output<double>(0), dgamma = b.Output<float>(1),
@@ -79,17 +69,12 @@ absl::StatusOr<BoundOp> BatchNormBackwardSumsOf(const Binding& b) {
   };
 }
 
-// Over how many ranks' rows statistics go.
-int64_t StatisticsRanks(const Binding& b) {
-  return b.attributes().image.synchronised ? b.plan.options.world : 1;
-}
-
 template <typename T>
 absl::StatusOr<BoundOp> BatchNormBackwardOf(const Binding& b) {
   const ImageRows size(b.InputShape(0));
   MP_RETURN_IF_ERROR(b.RequireWorkspace(
       static_cast<int64_t>(kernels::BatchNormWorkspaceBytes(size.rows, size.channels))));
-  return [args = BackwardArgs<T>(b), size, sums = b.Input<double>(6),
+  return [args = BatchNormBackwardArgsOf<T>(b), size, sums = b.Input<double>(6),
           count = size.rows * StatisticsRanks(b), dx = b.Output<T>(0),
           workspace = b.Workspace()](const StepContext&) {
     kernels::BatchNormBackward<T>(args, sums, count, size.rows, size.channels, dx, workspace);

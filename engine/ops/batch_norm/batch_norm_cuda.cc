@@ -1,6 +1,7 @@
 #include "common/status_macros.h"
 #include "engine/kernels/cuda/batch_norm.h"
 #include "engine/kernels/cuda/elementwise.h"
+#include "engine/ops/batch_norm/batch_norm_binding.h"
 #include "engine/plan/statistics.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
 #include "engine/runtime/cuda_backend/device_call.h"
@@ -50,21 +51,10 @@ absl::StatusOr<BoundOp> BatchNormOf(const CudaBinding& b) {
 }
 
 template <typename T>
-kernels::BatchNormBackwardArgs<T> BackwardArgs(const CudaBinding& b) {
-  return {.x = b.Input<T>(0),
-          .mean = b.Input<float>(1),
-          .rstd = b.Input<float>(2),
-          .gamma = b.Input<T>(3),
-          .beta = b.Input<T>(4),
-          .dy = b.Input<T>(5),
-          .relu = b.attributes().image.relu};
-}
-
-template <typename T>
 absl::StatusOr<BoundOp> BatchNormBackwardSumsOf(const CudaBinding& b) {
   const ImageRows size(b.InputShape(0));
   MP_RETURN_IF_ERROR(RequireSums(b, size));
-  kernels::BatchNormBackwardArgs<T> args = BackwardArgs<T>(b);
+  kernels::BatchNormBackwardArgs<T> args = BatchNormBackwardArgsOf<T>(b);
   args.dy2 = b.Input<T>(6);
   args.y = b.Input<T>(7);
   return [args, size, sums = b.Output<double>(0), dgamma = b.Output<float>(1),
@@ -75,15 +65,10 @@ absl::StatusOr<BoundOp> BatchNormBackwardSumsOf(const CudaBinding& b) {
   };
 }
 
-// Over how many ranks' rows statistics go.
-int64_t StatisticsRanks(const CudaBinding& b) {
-  return b.attributes().image.synchronised ? b.plan.options.world : 1;
-}
-
 template <typename T>
 absl::StatusOr<BoundOp> BatchNormBackwardOf(const CudaBinding& b) {
   const ImageRows size(b.InputShape(0));
-  return [args = BackwardArgs<T>(b), size, sums = b.Input<double>(6),
+  return [args = BatchNormBackwardArgsOf<T>(b), size, sums = b.Input<double>(6),
           count = size.rows * StatisticsRanks(b), dx = b.Output<T>(0),
           stream = b.stream()](const StepContext&) {
     return cuda::BatchNormBackward(args, sums, count, size.rows, size.channels, dx, stream);

@@ -1,5 +1,6 @@
 #include "common/status_macros.h"
 #include "engine/kernels/cpu/convolution.h"
+#include "engine/ops/convolution/convolution_binding.h"
 #include "engine/runtime/cpu_op.h"
 
 namespace milepost::ops::cpu {
@@ -12,34 +13,10 @@ using runtime::Binding;
 using runtime::BoundOp;
 using runtime::StepContext;
 
-ConvolutionPass PassOf(OpKind kind) {
-  return kind == OpKind::kConvolution               ? ConvolutionPass::kForward
-         : kind == OpKind::kConvolutionBackwardData ? ConvolutionPass::kBackwardData
-                                                    : ConvolutionPass::kBackwardWeights;
-}
-
-ConvolutionSpec SpecOf(const graph::Graph& graph, const graph::Op& op) {
-  const auto value = [&](graph::ValueId id) -> const graph::Value& { return graph.values[id]; };
-  const bool forward = op.kind == OpKind::kConvolution;
-  const bool data = op.kind == OpKind::kConvolutionBackwardData;
-  const graph::Value& x = value(data ? op.outputs[0].value : op.inputs[0]);
-  const graph::Value& y = value(forward ? op.outputs[0].value : op.inputs[data ? 0 : 1]);
-  const graph::ImageAttributes& a = op.attributes.image;
-  return {.batch = x.shape[0],
-          .height = x.shape[1],
-          .width = x.shape[2],
-          .in = x.shape[3],
-          .out = y.shape[3],
-          .kernel = a.kernel,
-          .stride = a.stride,
-          .padding = a.padding,
-          .type = x.dtype == graph::DType::kBF16 ? kernels::DType::kBf16 : kernels::DType::kF32};
-}
-
 absl::StatusOr<int64_t> ConvolutionBytes(const graph::Graph& graph, const graph::Op& op,
                                          kernels::ConvolutionCache& convolutions) {
-  MP_ASSIGN_OR_RETURN(const size_t bytes,
-                      convolutions.WorkspaceBytes(SpecOf(graph, op), PassOf(op.kind)));
+  MP_ASSIGN_OR_RETURN(const size_t bytes, convolutions.WorkspaceBytes(ConvolutionSpecOf(graph, op),
+                                                                      ConvolutionPassOf(op.kind)));
   return static_cast<int64_t>(bytes);
 }
 
@@ -47,7 +24,7 @@ absl::StatusOr<BoundOp> BindConvolution(const Binding& b) {
   MP_ASSIGN_OR_RETURN(const int64_t bytes,
                       ConvolutionBytes(b.program.graph, b.planned.op, b.convolutions));
   MP_RETURN_IF_ERROR(b.RequireWorkspace(bytes));
-  const ConvolutionSpec spec = SpecOf(b.program.graph, b.planned.op);
+  const ConvolutionSpec spec = ConvolutionSpecOf(b.program.graph, b.planned.op);
   kernels::ConvolutionCache* cache = &b.convolutions;
   const char* first = b.Input<char>(0);
   const char* second = b.Input<char>(1);

@@ -2,6 +2,7 @@
 
 #include "common/status_macros.h"
 #include "engine/kernels/cuda/elementwise.h"
+#include "engine/ops/convolution/convolution_binding.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
 #include "engine/runtime/image_ops.h"
 
@@ -75,30 +76,6 @@ absl::StatusOr<BoundOp> BindConvolution(const CudaBinding& b) {
 }
 
 }  // namespace
-
-ConvolutionPass ConvolutionPassOf(OpKind kind) {
-  return kind == OpKind::kConvolution               ? ConvolutionPass::kForward
-         : kind == OpKind::kConvolutionBackwardData ? ConvolutionPass::kBackwardData
-                                                    : ConvolutionPass::kBackwardWeights;
-}
-
-ConvolutionSpec ConvolutionSpecOf(const graph::Graph& graph, const graph::Op& op) {
-  const auto value = [&](graph::ValueId id) -> const graph::Value& { return graph.values[id]; };
-  const bool forward = op.kind == OpKind::kConvolution;
-  const bool data = op.kind == OpKind::kConvolutionBackwardData;
-  const graph::Value& x = value(data ? op.outputs[0].value : op.inputs[0]);
-  const graph::Value& y = value(forward ? op.outputs[0].value : op.inputs[data ? 0 : 1]);
-  const graph::ImageAttributes& a = op.attributes.image;
-  return {.batch = x.shape[0],
-          .height = x.shape[1],
-          .width = x.shape[2],
-          .in = x.shape[3],
-          .out = y.shape[3],
-          .kernel = a.kernel,
-          .stride = a.stride,
-          .padding = a.padding,
-          .type = KernelDType(x.dtype)};
-}
 
 int64_t ConvolutionBytesBeforeScratch(const graph::Graph& graph, const graph::Op& op) {
   if (op.kind != OpKind::kConvolutionBackwardWeights) return 0;

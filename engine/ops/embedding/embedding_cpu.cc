@@ -1,4 +1,5 @@
 #include "engine/kernels/cpu/embedding.h"
+#include "engine/ops/embedding/embedding_binding.h"
 #include "engine/runtime/cpu_op.h"
 
 namespace milepost::ops::cpu {
@@ -8,11 +9,6 @@ using runtime::Binding;
 using runtime::BoundOp;
 using runtime::DropoutBinding;
 using runtime::StepContext;
-
-kernels::EmbeddingRows EmbeddingRowsOf(const Binding& b, int positions, int segments) {
-  return {b.Input<int32_t>(0), b.Input<int32_t>(positions), b.Input<int32_t>(segments),
-          b.attributes().batch, b.attributes().sequence};
-}
 
 template <typename T>
 absl::StatusOr<BoundOp> EmbeddingOf(const Binding& b) {

@@ -1,5 +1,6 @@
 #include "common/status_macros.h"
 #include "engine/kernels/cuda/embedding.h"
+#include "engine/ops/embedding/embedding_binding.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
 
 namespace milepost::ops::gpu {
@@ -10,11 +11,6 @@ using runtime::BoundOp;
 using runtime::CudaBinding;
 using runtime::OpBinding;
 using runtime::StepContext;
-
-kernels::EmbeddingRows EmbeddingRowsOf(const CudaBinding& b, int positions, int segments) {
-  return {b.Input<int32_t>(0), b.Input<int32_t>(positions), b.Input<int32_t>(segments),
-          b.attributes().batch, b.attributes().sequence};
-}
 
 template <typename T>
 absl::StatusOr<BoundOp> EmbeddingOf(const CudaBinding& b) {

@@ -1,4 +1,5 @@
 #include "engine/kernels/cpu/pooling.h"
+#include "engine/ops/pooling/pooling_binding.h"
 #include "engine/runtime/cpu_op.h"
 #include "engine/runtime/image_ops.h"
 
@@ -9,17 +10,6 @@ using graph::OpKind;
 using runtime::Binding;
 using runtime::BoundOp;
 using runtime::StepContext;
-
-kernels::PoolSpec PoolOf(const Binding& b, const graph::Shape& images) {
-  const graph::ImageAttributes& a = b.attributes().image;
-  return {.batch = images[0],
-          .height = images[1],
-          .width = images[2],
-          .channels = images[3],
-          .kernel = a.kernel,
-          .stride = a.stride,
-          .padding = a.padding};
-}
 
 template <typename T>
 absl::StatusOr<BoundOp> MaxPoolOf(const Binding& b) {

@@ -1,4 +1,5 @@
 #include "engine/kernels/cuda/pooling.h"
+#include "engine/ops/pooling/pooling_binding.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
 #include "engine/runtime/image_ops.h"
 
@@ -10,17 +11,6 @@ using graph::OpKind;
 using runtime::BoundOp;
 using runtime::CudaBinding;
 using runtime::StepContext;
-
-kernels::PoolSpec PoolOf(const CudaBinding& b, const graph::Shape& images) {
-  const graph::ImageAttributes& a = b.attributes().image;
-  return {.batch = images[0],
-          .height = images[1],
-          .width = images[2],
-          .channels = images[3],
-          .kernel = a.kernel,
-          .stride = a.stride,
-          .padding = a.padding};
-}
 
 template <typename T>
 absl::StatusOr<BoundOp> MaxPoolOf(const CudaBinding& b) {

@@ -1,5 +1,6 @@
 #include "common/status_macros.h"
 #include "engine/kernels/cpu/qk_norm.h"
+#include "engine/ops/qk_norm/qk_norm_binding.h"
 #include "engine/runtime/cpu_op.h"
 
 namespace milepost::ops::cpu {
@@ -8,14 +9,6 @@ namespace {
 using runtime::Binding;
 using runtime::BoundOp;
 using runtime::StepContext;
-
-kernels::QkNormShape QkNormShapeOf(const Binding& b) {
-  return {.rows = b.InputShape(0)[0],
-          .heads = b.attributes().heads,
-          .kv_heads = b.attributes().kv_heads,
-          .head_dim = b.InputShape(1)[0],
-          .epsilon = static_cast<float>(b.attributes().epsilon)};
-}
 
 template <typename T>
 absl::StatusOr<BoundOp> QkNormOf(const Binding& b) {

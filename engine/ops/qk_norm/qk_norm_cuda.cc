@@ -1,5 +1,6 @@
 #include "common/status_macros.h"
 #include "engine/kernels/cuda/qk_norm.h"
+#include "engine/ops/qk_norm/qk_norm_binding.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
 
 namespace milepost::ops::gpu {
@@ -9,14 +10,6 @@ namespace cuda = kernels::cuda;
 using runtime::BoundOp;
 using runtime::CudaBinding;
 using runtime::StepContext;
-
-kernels::QkNormShape QkNormShapeOf(const CudaBinding& b) {
-  return {.rows = b.InputShape(0)[0],
-          .heads = b.attributes().heads,
-          .kv_heads = b.attributes().kv_heads,
-          .head_dim = b.InputShape(1)[0],
-          .epsilon = static_cast<float>(b.attributes().epsilon)};
-}
 
 template <typename T>
 absl::StatusOr<BoundOp> QkNormOf(const CudaBinding& b) {

@@ -1,4 +1,5 @@
 #include "engine/kernels/cuda/rope.h"
+#include "engine/ops/rope/rope_binding.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
 
 namespace milepost::ops::gpu {
@@ -13,33 +14,20 @@ using runtime::StepContext;
 // Forward, and backward the other way.
 template <typename T>
 absl::StatusOr<BoundOp> RopeOf(const CudaBinding& b) {
-  const graph::Attributes& a = b.attributes();
-  const kernels::RopeShape shape{.batch = a.batch,
-                                 .sequence = a.sequence,
-                                 .width = b.InputShape(0)[1],
-                                 .heads = a.heads + a.kv_heads,
-                                 .head_dim = b.InputShape(1)[1],
-                                 .positions = b.Input<int32_t>(2)};
-  return [shape, x = b.Input<T>(0), table = b.Input<float>(1), out = b.Output<T>(0),
-          forward = b.planned.op.kind == OpKind::kRope, stream = b.stream()](const StepContext&) {
-    return cuda::Rope<T>(shape, x, table, forward, out, stream);
-  };
+  return [shape = RopeShapeOf(b), x = b.Input<T>(0), table = b.Input<float>(1),
+          out = b.Output<T>(0), forward = b.planned.op.kind == OpKind::kRope, stream = b.stream()](
+             const StepContext&) { return cuda::Rope<T>(shape, x, table, forward, out, stream); };
 }
 
 absl::StatusOr<BoundOp> BindRope(const CudaBinding& b) { return MP_BIND_BY_DTYPE(RopeOf, b); }
 
 absl::StatusOr<BoundOp> BindRopeTable(const CudaBinding& b) {
-  const graph::RopeAttributes& rope = b.attributes().rope;
-  const kernels::RopeParams params{.theta = rope.theta,
-                                   .factor = rope.factor,
-                                   .low_frequency = rope.low_frequency,
-                                   .high_frequency = rope.high_frequency,
-                                   .original_context = rope.original_context};
   const graph::Shape& shape = b.OutputShape(0);
-  return [params, positions = b.Input<int32_t>(0), rows = shape[0], head_dim = shape[1],
-          table = b.Output<float>(0), stream = b.stream()](const StepContext&) {
-    return cuda::RopeTable(params, positions, rows, head_dim, table, stream);
-  };
+  return
+      [params = RopeParamsOf(b), positions = b.Input<int32_t>(0), rows = shape[0],
+       head_dim = shape[1], table = b.Output<float>(0), stream = b.stream()](const StepContext&) {
+        return cuda::RopeTable(params, positions, rows, head_dim, table, stream);
+      };
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "engine/ops/attention/attention_cuda.h"
+#include "engine/ops/convolution/convolution_binding.h"
 #include "engine/ops/convolution/convolution_cuda.h"
 #include "engine/plan/cuda_workspace.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
@@ -19,11 +20,11 @@ using kernels::cuda::Product;
 
 namespace {
 
+using ops::ConvolutionPassOf;
+using ops::ConvolutionSpecOf;
 using ops::gpu::AttentionGraphOf;
 using ops::gpu::BackwardCallOf;
 using ops::gpu::ConvolutionBytesBeforeScratch;
-using ops::gpu::ConvolutionPassOf;
-using ops::gpu::ConvolutionSpecOf;
 using ops::gpu::LibraryAttentionOf;
 
 const CudaOp& CudaOpOf(OpKind kind) {
