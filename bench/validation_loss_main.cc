@@ -3,7 +3,7 @@
 //
 //   build/release/bench/validation_loss examples/quickstart.yaml --set train.optimizer.master=none
 //
-// Prints a line of JSON. Its figures are in docs/numerics.md.
+// Prints a line of JSON. Its figures are in docs/internals/numerics.md.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <string>

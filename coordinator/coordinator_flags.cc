@@ -23,7 +23,7 @@ void AddServiceAccountFlags(CLI::App* app, ServiceAccountOptions* accounts) {
   app->add_option("--service-account-keys", accounts->keys,
                   "Lets pods of a Kubernetes cluster join by their service accounts: the cluster's "
                   "keys, a file or an https:// address such as "
-                  "https://kubernetes.default.svc/openid/v1/jwks (docs/kubernetes.md)");
+                  "https://kubernetes.default.svc/openid/v1/jwks (docs/operate/kubernetes.md)");
   app->add_option("--service-account-issuer", accounts->claims.issuer,
                   "The cluster, as its tokens name it: the API server's --service-account-issuer");
   app->add_option("--service-account-audience", accounts->claims.audience,
@@ -63,11 +63,12 @@ void AddServingFlags(FlagTable* table, Flags* flags) {
       ->check(NumberRange(0.0, 36500.0))
       ->capture_default_str();
   app->add_option("--webhooks", flags->webhooks,
-                  "YAML file: who is told over HTTP of jobs that have ended (docs/webhooks.md)");
+                  "YAML file: who is told over HTTP of jobs that have ended "
+                  "(docs/operate/webhooks.md)");
   app->add_option(
          "--http", flags->http,
          "HOST:PORT of pages for monitoring: /metrics for Prometheus, /healthz for probes; "
-         "over TLS where --tls is given (docs/metrics.md)")
+         "over TLS where --tls is given (docs/operate/metrics.md)")
       ->check(ValueCheck(CheckListenAddress));
   table->Once(app->add_flag(
       "--workers-gone", flags->workers_gone,

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the tables of docs/memory.md: bytes per rank by ZeRO stage, recomputation,
+"""Prints the tables of docs/use/memory.md: bytes per rank by ZeRO stage, recomputation,
 precision and optimizer.
 
     scripts/memory_table.py --milepost build/dev/bin/milepost > tables.md

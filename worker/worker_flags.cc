@@ -83,7 +83,7 @@ void AddPageFlags(FlagTable* table, Flags* flags) {
   CLI::App& app = table->app();
   app.add_option("--http", flags->pages.listen,
                  "HOST:PORT of pages for monitoring: /metrics for Prometheus, /healthz and /readyz "
-                 "for probes (docs/metrics.md)")
+                 "for probes (docs/operate/metrics.md)")
       ->check(ValueCheck(CheckListenAddress));
   app.add_option("--http-tls", flags->pages.tls_dir,
                  "folder with ca.crt, tls.crt and tls.key of a server, for --http off loopback");

@@ -67,7 +67,7 @@ int JoinTokenCreateCommand(const GlobalOptions& global, const JoinTokenOptions& 
   if (!has_secret) {
     Hint(
         "in each pod: milepost-worker --join-token-file the token that the cluster projects, "
-        "--join-authority what was printed (docs/kubernetes.md)");
+        "--join-authority what was printed (docs/operate/kubernetes.md)");
     return kExitOk;
   }
   Hint(absl::StrCat("on each host, with what was printed in a file: milepost-worker --coordinator ",

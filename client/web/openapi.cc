@@ -152,7 +152,7 @@ std::string OpenApiJson() {
       {"info",
        {{"title", "Milepost"},
         {"version", kVersion},
-        {"description", "docs/api.md says what methods and fields mean."}}},
+        {"description", "docs/use/api.md says what methods and fields mean."}}},
       {"servers", {{{"url", "/api/v1"}}}},
       {"security", {{{"token", Schema::array()}}}},
       {"paths", paths},

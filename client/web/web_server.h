@@ -1,4 +1,4 @@
-// The page and the JSON API, for browsers and programs: docs/web.md.
+// The page and the JSON API, for browsers and programs: docs/use/web.md.
 //
 //   WebOptions options;
 //   options.listen = "127.0.0.1:7080";

@@ -1,4 +1,4 @@
-// docs/job-spec.md and the examples against the proto. Runs in the source folder.
+// docs/use/job-spec.md and the examples against the proto. Runs in the source folder.
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.h>
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ TEST(JobSpecDocTest, HasARowForEveryFieldAndNoOther) {
   std::map<std::string, const google::protobuf::FieldDescriptor*> fields;
   Collect(*v1::JobSpec::descriptor(), "", &fields);
   ASSERT_GT(fields.size(), 40u);
-  const std::string text = ReadText("docs/job-spec.md");
+  const std::string text = ReadText("docs/use/job-spec.md");
   std::map<std::string, std::string> rows;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     if (!absl::StartsWith(line, "| `")) continue;
@@ -51,7 +51,7 @@ TEST(JobSpecDocTest, HasARowForEveryFieldAndNoOther) {
     EXPECT_TRUE(rows.emplace(std::string(parts[1]), std::string(line)).second) << line;
   }
   for (const auto& [path, field] : fields) {
-    ASSERT_EQ(rows.count(path), 1u) << "docs/job-spec.md has no row for " << path;
+    ASSERT_EQ(rows.count(path), 1u) << "docs/use/job-spec.md has no row for " << path;
     if (field->enum_type() == nullptr) continue;
     for (int i = 1; i < field->enum_type()->value_count(); ++i) {
       const std::string value = EnumYamlName(*field->enum_type()->value(i));
@@ -63,7 +63,7 @@ TEST(JobSpecDocTest, HasARowForEveryFieldAndNoOther) {
 
 // One example per model family; together they have every field.
 TEST(JobSpecDocTest, ExamplesHaveEveryFieldAndAreValid) {
-  std::string text = ReadText("docs/job-spec.md");
+  std::string text = ReadText("docs/use/job-spec.md");
   text.erase(0, text.find("## Every field in one example"));
   const std::vector<std::string> parts = absl::StrSplit(text, "```");
   FieldLines lines;
@@ -71,7 +71,7 @@ TEST(JobSpecDocTest, ExamplesHaveEveryFieldAndAreValid) {
   for (const std::string& yaml : parts) {
     if (!absl::StartsWith(yaml, "yaml\n")) continue;
     FieldLines of_one;
-    auto spec = ParseJobSpecYaml(yaml.substr(5), "docs/job-spec.md", &of_one);
+    auto spec = ParseJobSpecYaml(yaml.substr(5), "docs/use/job-spec.md", &of_one);
     ASSERT_TRUE(spec.ok()) << spec.status();
     spec->set_name("example");
     if (!spec->data().train().empty()) {

@@ -55,7 +55,7 @@ absl::StatusOr<v1::JobSpec> ReadJobSpecFile(const std::string& path, FieldLines*
 absl::StatusOr<v1::JobSpec> LoadJobSpec(const std::string& path);
 
 // A part of a job spec, that a spec's file is laid over: mappings field by field, lists and other
-// values as a whole (docs/jobs.md, "Templates").
+// values as a whole (docs/use/jobs.md, "Templates").
 struct SpecTemplate {
   std::string name;
   std::string yaml;

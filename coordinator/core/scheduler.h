@@ -4,7 +4,8 @@
 //   Schedule schedule = PlanSchedule(std::move(input));
 //   for (const Schedule::Start& start : schedule.starts) ...
 //
-// Pure. docs/scheduling.md has the rules and the argument why no gangs can block each other.
+// Pure. docs/operate/scheduling.md has the rules, and the argument why no gangs can block each
+// other.
 //
 // Per kind of device (CPU and GPU slots have nothing to do with each other), in this order:
 // 1. Jobs that were admitted already: those that others have made room for, and those that recover

@@ -1,5 +1,5 @@
-// Every metric that a coordinator exports: the one list, which the series and docs/metrics.md
-// follow.
+// Every metric that a coordinator exports: the one list, which the series and
+// docs/operate/metrics.md follow.
 //
 //   const MetricInfo& info = InfoOf(Metric::kJobStep);   // milepost_job_step, gauge, {"job_id"}
 //
@@ -109,7 +109,7 @@ absl::Span<const MetricInfo> AllMetrics();
 const MetricInfo& InfoOf(Metric metric);
 std::vector<std::string> LabelsOf(const MetricInfo& info);
 
-// The table of docs/metrics.md, in Markdown.
+// The table of docs/operate/metrics.md, in Markdown.
 std::string MetricsAsMarkdown();
 
 }  // namespace milepost::coordinator

@@ -41,8 +41,8 @@ std::string ReadText(const std::string& path) {
 }
 
 TEST(MetricTableTest, TheDocsHaveThisTable) {
-  EXPECT_TRUE(absl::StrContains(ReadText("docs/metrics.md"), MetricsAsMarkdown()))
-      << "docs/metrics.md must have this table:\n"
+  EXPECT_TRUE(absl::StrContains(ReadText("docs/operate/metrics.md"), MetricsAsMarkdown()))
+      << "docs/operate/metrics.md must have this table:\n"
       << MetricsAsMarkdown();
 }
 
@@ -71,12 +71,12 @@ TEST(MonitoringTest, RulesAskForMetricsThatThereAre) {
 TEST(MonitoringTest, EachAlertIsTestedAndHasARunbook) {
   const std::string alerts = ReadText("deploy/monitoring/alerts.yaml");
   const std::string tests = ReadText("deploy/monitoring/alerts_test.yaml");
-  const std::string docs = ReadText("docs/metrics.md");
+  const std::string docs = ReadText("docs/operate/metrics.md");
   const std::set<std::string> names = MatchesOf("alert: ([A-Za-z]+)", alerts);
   ASSERT_GT(names.size(), 10u);
   for (const std::string& name : names) {
     const std::string anchor = absl::AsciiStrToLower(name);
-    EXPECT_TRUE(absl::StrContains(alerts, "docs/metrics.md#" + anchor + "\n")) << name;
+    EXPECT_TRUE(absl::StrContains(alerts, "docs/operate/metrics.md#" + anchor + "\n")) << name;
     EXPECT_TRUE(absl::StrContains(docs, "<a id=\"" + anchor + "\"></a>`" + name)) << name;
     EXPECT_TRUE(absl::StrContains(tests, "alertname: " + name + "\n        exp_alerts")) << name;
   }

@@ -1,4 +1,5 @@
-// Every method held to the conventions of docs/api.md, as far as descriptors and answers show them.
+// Every method held to the conventions of docs/use/api.md, as far as descriptors and answers show
+// them.
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/dynamic_message.h>

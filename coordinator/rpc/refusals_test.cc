@@ -1,5 +1,5 @@
 // Refusals that need something to be there first: checkpoints that jobs are to begin with, request
-// ids that are taken, limits. Their reasons are told (docs/api.md).
+// ids that are taken, limits. Their reasons are told (docs/use/api.md).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// The templates of all projects (docs/jobs.md, "Templates"). Thread-safe; changes block on the
+// The templates of all projects (docs/use/jobs.md, "Templates"). Thread-safe; changes block on the
 // disk, and whoever reads meanwhile waits for them.
 //
 //   TemplateTable templates(store);

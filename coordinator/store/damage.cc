@@ -16,7 +16,7 @@ constexpr const char* kWhat[] = {
     "lines of jobs' logs are damaged: ", "jobs' curves are damaged: "};
 constexpr char kWayOn[] =
     " At a good moment stop the coordinator, keep a copy of its data directory, and restore a "
-    "backup or salvage what is whole (docs/operations.md, \"A damaged store\")";
+    "backup or salvage what is whole (docs/operate/operations.md, \"A damaged store\")";
 
 // Of a Damage::Kind.
 std::string TextOf(size_t kind, const std::string& met) {

@@ -13,7 +13,8 @@ class Database;
 // The way on from a store that cannot be trusted: ends every message about one.
 inline constexpr char kStoreIsDamaged[] =
     "; nothing was deleted. Keep a copy of the directory, then restore a backup, or see what "
-    "`milepost-coordinator salvage` can read of it (docs/operations.md, \"A damaged store\")";
+    "`milepost-coordinator salvage` can read of it (docs/operate/operations.md, "
+    "\"A damaged store\")";
 
 // Calls visit(key, value) for every key of `meta` that starts with `prefix`, in order. DATA_LOSS
 // when some cannot be read, before any is visited or after some were: RocksDB's iterator may end

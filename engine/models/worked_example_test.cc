@@ -1,4 +1,4 @@
-// The family of docs/models.md: the part between the two markers is what the page shows.
+// The family of docs/use/models.md: the part between the two markers is what the page shows.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

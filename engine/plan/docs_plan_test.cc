@@ -21,7 +21,7 @@ namespace {
 
 std::vector<std::filesystem::path> FilesOf(const std::string& folder, const char* extension) {
   std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
     if (entry.path().extension() == extension) files.push_back(entry.path());
   }
   return files;

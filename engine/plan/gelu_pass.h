@@ -12,7 +12,7 @@
 // cuBLASLt has not, fp32, 8-bit products, layers of several weights, widths that are no multiple of
 // 8 (rows of the epilogue's operand are 16-byte aligned), and gradients that others add to.
 //
-// Results differ from those of the two ops by less than one rounding: docs/numerics.md.
+// Results differ from those of the two ops by less than one rounding: docs/internals/numerics.md.
 #ifndef MILEPOST_ENGINE_PLAN_GELU_PASS_H_
 #define MILEPOST_ENGINE_PLAN_GELU_PASS_H_
 

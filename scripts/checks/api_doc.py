@@ -1,7 +1,7 @@
-"""Fails where docs/api.md is not what the protos say, or a proto breaks the API's conventions.
+"""Fails where docs/use/api.md is not what the protos say, or a proto breaks the API's conventions.
 
-`--write` makes docs/api.md. What the protos' comments say is the reference; the conventions that
-can be seen in descriptors alone are tested by coordinator/rpc/api_conventions_test.cc.
+`--write` makes docs/use/api.md. What the protos' comments say is the reference; the conventions
+that can be seen in descriptors alone are tested by coordinator/rpc/api_conventions_test.cc.
 """
 
 import re
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from common import ROOT, report
 
-DOCUMENT = "docs/api.md"
+DOCUMENT = "docs/use/api.md"
 FOLDER = "proto/milepost/v1"
 # In this order. The job spec has a page of its own; records of the store and what passes between a
 # worker and its trainers are not on the network.
@@ -22,7 +22,7 @@ INTRODUCTION = """# API
 Made from the comments in `proto/milepost/v1` by `scripts/checks/api_doc.py --write`; the protos
 are what counts. The coordinator serves gRPC, with reflection (for admins of every project) and
 the health service. The fields of a job's spec are in [job-spec.md](job-spec.md), who may call
-what in [security.md](security.md).
+what in [security.md](../operate/security.md).
 
 What holds for all methods:
 
@@ -150,7 +150,7 @@ def render(item, outer=""):
 
 
 def document(files):
-    """docs/api.md, of [(name, parsed file)]."""
+    """docs/use/api.md, of [(name, parsed file)]."""
     lines = [INTRODUCTION, ""]
     for name, root in files:
         lines += [f"## {name}.proto", "", root.comment, ""]

@@ -56,7 +56,7 @@ def milepost(args, *words, **options):
 
 def make_data(args, folder):
     text = folder / "docs.txt"
-    text.write_text("".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))))
+    text.write_text("".join(path.read_text() for path in sorted((ROOT / "docs").rglob("*.md"))))
     done = milepost(args, "dataset", "tokenize", "--input", text, "--output", folder / "docs.npy")
     if done.returncode != 0:
         sys.exit(f"dataset tokenize: {done.stdout}")

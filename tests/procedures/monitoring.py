@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""docs/metrics.md with a real Prometheus: it scrapes a coordinator whose job's trainer is killed,
-with the configuration and rules of deploy/monitoring, and every query of every dashboard has an
-answer.
+"""docs/operate/metrics.md with a real Prometheus: it scrapes a coordinator whose job's trainer is
+killed, with the configuration and rules of deploy/monitoring, and every query of every dashboard
+has an answer.
 
   tests/procedures/monitoring.py --bin build/dev/bin
 
@@ -66,7 +66,8 @@ def start_prometheus(place, target):
     for rules in ("alerts.yaml", "recording.yaml"):
         shutil.copy(MONITORING / rules, place.folder)
     text = (MONITORING / "prometheus.yaml").read_text()
-    check("127.0.0.1:7071" in text, "prometheus.yaml has another address than docs/metrics.md")
+    page = "docs/operate/metrics.md"
+    check("127.0.0.1:7071" in text, f"prometheus.yaml has another address than {page}")
     text = text.replace("127.0.0.1:7071", target).replace("interval: 15s", "interval: 1s")
     (place.folder / "prometheus.yaml").write_text(text)
     address = free_address()

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Carries out the procedures of docs/operations.md and docs/security.md, word by word, with real
-processes on loopback, and checks what the documentation promises of them.
+"""Carries out the procedures of docs/operate/operations.md and docs/operate/security.md, word by
+word, with real processes on loopback, and checks what the documentation promises of them.
 
   tests/procedures/procedures.py --bin build/dev/bin                # all of them
   tests/procedures/procedures.py --bin build/dev/bin --only backup  # one
@@ -45,7 +45,7 @@ def one_done_one_running(place, data):
 
 
 def backup(place):
-    """docs/operations.md, Back up and restore."""
+    """docs/operate/operations.md, Back up and restore."""
     data = place.folder / "milepost"
     first, address, done, running = one_done_one_running(place, data)
     place.run("milepost-coordinator", "backup", "--data-dir", data, "--to", data / "backup-1")
@@ -63,7 +63,7 @@ def backup(place):
 
 
 def salvage(place):
-    """docs/operations.md, A damaged store."""
+    """docs/operate/operations.md, A damaged store."""
     data = place.folder / "milepost"
     first, address, done, running = one_done_one_running(place, data)
     place.stop(first, signal.SIGKILL)
@@ -86,7 +86,7 @@ def salvage(place):
 
 
 def restore_with_standbys(place):
-    """docs/operations.md, Back up and restore: with standbys, the store-id kept and lost."""
+    """docs/operate/operations.md, Back up and restore: with standbys, store-id kept and lost."""
     etcd = place.etcd()
     data = place.folder / "milepost"
     place.run("milepost-coordinator", "init-store", data)
@@ -112,7 +112,7 @@ def restore_with_standbys(place):
 
 
 def upgrade(place):
-    """docs/operations.md, Upgrade: a single coordinator, and a worker."""
+    """docs/operate/operations.md, Upgrade: a single coordinator, and a worker."""
     data = place.folder / "milepost"
     coordinator = place.coordinator("a", data, "--listen", "127.0.0.1:0")
     address = place.address_of("a")
@@ -135,7 +135,7 @@ def upgrade(place):
 
 
 def upgrade_with_standbys(place):
-    """docs/operations.md, Upgrade: the standbys first, the active one last."""
+    """docs/operate/operations.md, Upgrade: the standbys first, the active one last."""
     etcd = place.etcd()
     data = place.folder / "milepost"
     place.run("milepost-coordinator", "init-store", data)
@@ -157,7 +157,7 @@ def upgrade_with_standbys(place):
 
 
 def secure(place):
-    """A cluster over TLS, its admin logged in, as docs/security.md sets it up."""
+    """A cluster over TLS, its admin logged in, as docs/operate/security.md sets it up."""
     def init_pki(folder):
         place.run("milepost-coordinator", "init-pki", folder, "--host", "127.0.0.1", "--worker",
                   "w")
@@ -190,7 +190,7 @@ def copy_certificate(place, pki, names=("tls.crt", "tls.key")):
 
 
 def rotate_certificates(place):
-    """docs/security.md, Rotating: new certificates of the same authority, while a job runs."""
+    """docs/operate/security.md, Rotating: certificates of the same authority, while a job runs."""
     _, init_pki = secure(place)
     job = place.submit(steps=3000)
     before = place.await_step(job, 40)
@@ -203,7 +203,7 @@ def rotate_certificates(place):
 
 
 def rotate_authority(place):
-    """docs/security.md, Rotating: another authority, while a job runs."""
+    """docs/operate/security.md, Rotating: another authority, while a job runs."""
     secure(place)
     job = place.submit(steps=6000)
     before = place.await_step(job, 40)
@@ -228,7 +228,7 @@ def rotate_authority(place):
 
 
 def lost_admin_token(place):
-    """docs/security.md, Rotating: the admin token is lost, while a job runs."""
+    """docs/operate/security.md, Rotating: the admin token is lost, while a job runs."""
     process, init_pki = secure(place)
     address = place.address_of("a")
     authority = place.folder / "pki/client/ca.crt"

@@ -121,7 +121,7 @@ TEST(LibraryChecksTest, Versions) {
 TEST(LibraryChecksTest, OnlyGpusNeedThem) {
   EXPECT_EQ(Worst(CheckLibraries(/*cuda_driver=*/0, /*cuda_trainer=*/false)), Level::kOk);
   const Findings findings = CheckLibraries(13000, false);
-  EXPECT_THAT(Saying(findings, "milepost-trainer-cuda"), HasSubstr("docs/cuda.md"));
+  EXPECT_THAT(Saying(findings, "milepost-trainer-cuda"), HasSubstr("docs/internals/cuda.md"));
 }
 
 class FolderTest : public ::testing::Test {

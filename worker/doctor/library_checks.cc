@@ -79,7 +79,7 @@ Findings CheckLibraries(int cuda_driver, bool cuda_trainer) {
     findings.push_back(Warn("trainer",
                             "milepost-trainer-cuda is not beside milepost-worker: the "
                             "GPUs are not offered",
-                            "build Milepost with CUDA (docs/cuda.md)"));
+                            "build Milepost with CUDA (docs/internals/cuda.md)"));
   }
   return findings;
 }

@@ -91,11 +91,11 @@ TEST(WorkerSeriesTest, EachNameHasOneHeadAndAPlaceInTheTable) {
 
 // Tests run in the source folder.
 TEST(WorkerSeriesTest, TheDocsHaveThisTable) {
-  std::ifstream file("docs/metrics.md");
+  std::ifstream file("docs/operate/metrics.md");
   std::stringstream docs;
   docs << file.rdbuf();
   EXPECT_TRUE(absl::StrContains(docs.str(), WorkerMetricsAsMarkdown()))
-      << "docs/metrics.md must have this table:\n"
+      << "docs/operate/metrics.md must have this table:\n"
       << WorkerMetricsAsMarkdown();
 }
 

@@ -26,7 +26,7 @@ struct WorkerMetricInfo {
 
 // All of them are gauges.
 absl::Span<const WorkerMetricInfo> AllWorkerMetrics();
-// The table of docs/metrics.md.
+// The table of docs/operate/metrics.md.
 std::string WorkerMetricsAsMarkdown();
 
 struct WorkerFacts {

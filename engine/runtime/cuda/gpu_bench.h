@@ -3,7 +3,7 @@
 //
 //   MP_ASSIGN_OR_RETURN(plan::DeviceProfile profile, MeasureGpu({.name = "node7"}));
 //
-// Its collectives have not run yet, which need several GPUs (docs/cuda.md).
+// Its collectives have not run yet, which need several GPUs (docs/internals/cuda.md).
 #ifndef MILEPOST_ENGINE_RUNTIME_CUDA_GPU_BENCH_H_
 #define MILEPOST_ENGINE_RUNTIME_CUDA_GPU_BENCH_H_
 

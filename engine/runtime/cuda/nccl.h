@@ -1,4 +1,5 @@
-// NCCL itself, as NcclCommunicator calls it. Has run with ranks on one GPU alone (docs/cuda.md).
+// NCCL itself, as NcclCommunicator calls it. Has run with ranks on one GPU alone
+// (docs/internals/cuda.md).
 #ifndef MILEPOST_ENGINE_RUNTIME_CUDA_NCCL_H_
 #define MILEPOST_ENGINE_RUNTIME_CUDA_NCCL_H_
 

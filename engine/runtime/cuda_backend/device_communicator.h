@@ -4,8 +4,8 @@
 //
 // Every rank of the collective enqueues the same calls in the same order (CollectivesOfStep), all
 // of them on one stream. What arrives is what comm::Communicator defines, with one difference: fp32
-// and fp64 sums may be added in another order than the ranks' (docs/numerics.md). Sums of rounded
-// values are added in rank order everywhere: the CPU's bits.
+// and fp64 sums may be added in another order than the ranks' (docs/internals/numerics.md). Sums of
+// rounded values are added in rank order everywhere: the CPU's bits.
 //
 // Errors of peers show in Health and in the device's Synchronize, and in Enqueue where they are
 // known by then. After the first one the communicator is of no further use.

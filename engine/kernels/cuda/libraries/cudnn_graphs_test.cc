@@ -100,8 +100,8 @@ TEST(CudnnAttentionTest, RaggedSizesHaveAnEngineOnHopper) {
   EXPECT_TRUE(graphs->Check(graph, AttentionPass::kBackward).ok());
 }
 
-// Of cuDNN 9.19: where the own kernels are needed. A newer one may do better; then docs/cuda.md
-// changes.
+// Of cuDNN 9.19: where the own kernels are needed. A newer one may do better; then
+// docs/internals/cuda.md changes.
 TEST(CudnnAttentionTest, OnAnA100OnlyDocumentsBackwardIsRefused) {
   if (!LoadDriver()) GTEST_SKIP() << "no libcuda.so.1, and no stub of it in the toolkit";
   DeviceDescription a100 = HopperH200();
