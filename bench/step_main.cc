@@ -1,8 +1,8 @@
 // Training steps of a GPT-2, a Llama, a BERT or a ResNet on this machine, one rank, with where the
 // time goes. Prints one line of JSON; torch_step.py is its peer, step_vs_torch runs both.
 //
-//   build/release/bench/step --layers 12 --width 768 --heads 12 --vocabulary 50257 --context 512
-//   --batch 2
+//   build/release/bench/step --layers 12 --width 768 --heads 12 --vocabulary 50257
+//       --context 512 --batch 2
 //
 // The floor is the step's matrix products (attention's included) at the rate of one large oneDNN
 // product of the same precision, measured between the steps.

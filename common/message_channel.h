@@ -2,9 +2,8 @@
 // boundaries (SOCK_SEQPACKET).
 //
 //   MP_ASSIGN_OR_RETURN(auto ends, MessageChannel::CreatePair());
-//   options.fds = {{3, ends.second.fd()}};           // the child wraps it:
-//   MessageChannel(UniqueFd(3)) MP_RETURN_IF_ERROR(ends.first.Send(start, absl::Now() +
-//   absl::Seconds(1)));
+//   options.fds = {{3, ends.second.fd()}};   // the child wraps it: MessageChannel(UniqueFd(3))
+//   MP_RETURN_IF_ERROR(ends.first.Send(start, absl::Now() + absl::Seconds(1)));
 //
 // Messages are at most kMaxBytes serialized. Several threads may send, while one receives.
 #ifndef MILEPOST_COMMON_MESSAGE_CHANNEL_H_

@@ -2,8 +2,10 @@
 //
 //   Supervisor supervisor(lock.fd());
 //   MP_RETURN_IF_ERROR(supervisor.Start({.name = "coordinator", .argv = {...}, .log = path}));
-//   while (...) { poll(supervisor.pidfds() ..., supervisor.NextTime()); supervisor.Tick(now,
-//   &events); }
+//   while (...) {
+//     poll(supervisor.pidfds() ..., supervisor.NextTime());
+//     supervisor.Tick(now, &events);
+//   }
 //
 // One thread. Blocks only for the length of a fork.
 #ifndef MILEPOST_CLIENT_CLI_SUPERVISOR_H_

@@ -1,9 +1,8 @@
 // X.509 certificates of a small private authority: made here, read here. TLS itself is gRPC's.
 //
 //   MP_ASSIGN_OR_RETURN(KeyPair authority, MakeAuthority("milepost", key, now, absl::Hours(24)));
-//   MP_ASSIGN_OR_RETURN(std::string pem,
-//                       IssueCertificate(authority, {.name = "a", .uri = WorkerUri("a")}, key,
-//                       now));
+//   const Certificate wanted = {.name = "a", .uri = WorkerUri("a")};
+//   MP_ASSIGN_OR_RETURN(std::string pem, IssueCertificate(authority, wanted, key, now));
 //
 // Keys are ECDSA over P-256, signatures SHA-256, everything is PEM. A certificate is either a
 // server's or a client's (extended key usage), so that neither can stand in for the other. Pure but

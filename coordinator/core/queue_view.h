@@ -3,8 +3,8 @@
 // thousands of jobs writes no texts.
 //
 //   v1::Job job = record.job();
-//   DescribeWait(view, number, record.slot_bytes(), &job);   // reason, reason_detail,
-//   queue_position
+//   // fills reason, reason_detail, queue_position:
+//   DescribeWait(view, number, record.slot_bytes(), &job);
 //
 // Plain data; immutable once made.
 #ifndef MILEPOST_COORDINATOR_CORE_QUEUE_VIEW_H_

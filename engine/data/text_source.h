@@ -3,9 +3,10 @@
 // labels, which stay with their tokens: those of padding become -1.
 //
 //   TextOptions options{.vocabulary = 30522, .seed = 7};
-//   options.masking = Masking{.probability = 0.15, .mask_token = 103, .special_tokens = {101,
-//   102}}; auto source = std::make_shared<TextSource>(tokens, options); source->fields();   //
-//   "tokens", "targets", and what the options ask for beyond them
+//   options.masking =
+//       Masking{.probability = 0.15, .mask_token = 103, .special_tokens = {101, 102}};
+//   auto source = std::make_shared<TextSource>(tokens, options);
+//   source->fields();   // "tokens", "targets", and what the options ask for beyond them
 //
 // With masking: a token is chosen with the given probability, each by itself; separators, padding
 // and special tokens never are. Its target is the token, all other targets are -1. Of those chosen

@@ -1,7 +1,7 @@
 // GPT-2: pre-norm, learned positions, tied head, tanh GELU. Forward only.
 //
-//   MP_ASSIGN_OR_RETURN(graph::Graph graph, models::BuildGpt2(model, {.mode = Mode::kTraining,
-//   ...}));
+//   MP_ASSIGN_OR_RETURN(graph::Graph graph,
+//                       models::BuildGpt2(model, {.mode = Mode::kTraining, ...}));
 //
 // Parameters have the names and shapes of Hugging Face's GPT2LMHeadModel state dict, so that a
 // safetensors file with them loads with `from_pretrained` as it is: "transformer.wte.weight" [V,C],

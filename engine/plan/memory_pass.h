@@ -1,7 +1,7 @@
 // Gives every buffer its offset in its arena.
 //
-//   MP_RETURN_IF_ERROR(AssignOffsets(plan));  // buffers, accesses and streams of all programs are
-//   set
+//   // buffers, accesses and streams of all programs are set:
+//   MP_RETURN_IF_ERROR(AssignOffsets(plan));
 //
 // Persistent buffers come first, each with bytes of its own. The others share what follows: within
 // a program by liveness (from the first access to the last; an access by an op of another stream

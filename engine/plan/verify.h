@@ -11,8 +11,7 @@
 //     and 2); from stage 2 on it is started and reduced exactly once in every micro-step; with
 //     replicas of shards these are reduced among them exactly once, after the last micro-step's;
 //   - LAMB's norms and Muon's updates are made from the reduced gradient after the scalars,
-//   exchanged
-//     exactly as often as the shards need, and there when the group is updated;
+//     exchanged exactly as often as the shards need, and there when the group is updated;
 //   - stage 3: ops read parameters only where a gather has put them, from the gather on and until
 //     their bytes are reused;
 //   - gradients (or their shards) and step accumulators are started once a step and never lost

@@ -1,8 +1,8 @@
 // What chaos_test strikes a cluster with.
 //
 //   Striker striker(&place, &cluster, /*coordinators=*/1, &random);
-//   const std::string what = striker.Strike(*FindFault("kill-worker"));   // "kill-worker 1"; "":
-//   nothing
+//   // "kill-worker 1"; "": nothing
+//   const std::string what = striker.Strike(*FindFault("kill-worker"));
 //
 // A strike blocks while it lasts, at most twice the lease, and then everything that it took away is
 // there again: processes are started as systemd would, links are clean, the disk has room. Only a

@@ -17,9 +17,8 @@
 //              everywhere: packets get lost (2 to 30 %), are late and overtake each other (up to
 //              350 ms), none gets through, or none for a part of each period
 //   clock-*    the wall clock of one coordinator, worker or trainer steps by a second to a day,
-//   there
-//              or back (stepped_clock.h); half of the time it is put right after up to twice the
-//              lease. Certificates hold at all these times
+//              there or back (stepped_clock.h); half of the time it is put right after up to twice
+//              the lease. Certificates hold at all these times
 //
 // What cannot be here is left out, with a line that says so: the network and the disk need root and
 // /dev/net/tun, clocks a build without sanitizers, the standby an etcd.

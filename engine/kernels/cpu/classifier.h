@@ -3,8 +3,7 @@
 //
 //   LossSum loss;
 //   ClassifierForwardBackward<bf16>(logits, targets, rows, vocabulary, 1.0f / valid_targets,
-//   row_loss,
-//                                   &loss);
+//                                   row_loss, &loss);
 #ifndef MILEPOST_ENGINE_KERNELS_CPU_CLASSIFIER_H_
 #define MILEPOST_ENGINE_KERNELS_CPU_CLASSIFIER_H_
 

@@ -2,8 +2,9 @@
 // Internal to the kernels; serial; no allocation.
 //
 // Both types are addressed in 4-byte words: one float, or two bf16 that are neighbours along k.
-//   A's word (row i, step s) is a[i * a_row + s * a_step]    (rows or columns may be the contiguous
-//   ones) B's word (step s, column j) is b[s * b_step + j] C's element (i, j) is c[i * c_row + j]
+//   A's word (row i, step s)      a[i * a_row + s * a_step]   (rows or columns may be contiguous)
+//   B's word (step s, column j)   b[s * b_step + j]
+//   C's element (i, j)            c[i * c_row + j]
 // steps = k for float, k / 2 for bf16. m is a multiple of 4, n of 16.
 #ifndef MILEPOST_ENGINE_KERNELS_CPU_TILE_PRODUCT_H_
 #define MILEPOST_ENGINE_KERNELS_CPU_TILE_PRODUCT_H_

@@ -1,8 +1,8 @@
 // Work over flat buffers that hold many tensors, in one launch: the buffer is cut into chunks that
 // lie within one tensor each, and a block takes a chunk.
 //
-//   std::vector<FlatChunk> chunks = MakeChunks({{0, 1000}, {1024, 50000}});   // copied to the
-//   device
+//   // copied to the device:
+//   std::vector<FlatChunk> chunks = MakeChunks({{0, 1000}, {1024, 50000}});
 //
 // Tensors begin at multiples of 4 elements (plan::kParameterAlignment is 32).
 #ifndef MILEPOST_ENGINE_KERNELS_CUDA_FLAT_H_

@@ -2,9 +2,8 @@
 // parameter (which may itself be the master), in one pass and one launch for all of the shard's
 // tensors. Bit for bit what the CPU's (cpu/optimizer.h) make, random roundings included.
 //
-//   FlatUpdate<bf16> update{.chunks = ..., .factors = ..., .step = ..., .control = ..., .p =
-//   master,
-//                           .m = m, .v = v, .g = gradient, .copy = parameter};
+//   FlatUpdate<bf16> update{.chunks = ..., .factors = ..., .step = ..., .control = ...,
+//                           .p = master, .m = m, .v = v, .g = gradient, .copy = parameter};
 //   MP_RETURN_IF_ERROR(AdamW(update, stream));
 //
 // Everything a step changes lies in device memory and is read when the kernel runs, so that a

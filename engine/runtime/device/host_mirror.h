@@ -2,8 +2,8 @@
 // the pages that are touched take memory.
 //
 //   MP_ASSIGN_OR_RETURN(HostMirror mirror, HostMirror::Make(plan.arena_bytes));
-//   MP_RETURN_IF_ERROR(mirror.Pin(device, {{offset, offset + bytes}}));   // optional: faster
-//   copies
+//   // optional: faster copies
+//   MP_RETURN_IF_ERROR(mirror.Pin(device, {{offset, offset + bytes}}));
 //
 // Movable. Zeroed. The owner shares data() as it likes.
 #ifndef MILEPOST_ENGINE_RUNTIME_DEVICE_HOST_MIRROR_H_

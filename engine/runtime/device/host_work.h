@@ -2,8 +2,8 @@
 // sees it: a GPU that has failed ends every wait at once, and what was running on the host when it
 // did still runs, in memory that is about to be freed.
 //
-//   absl::Status Called(Work work) { return host_work.Run(work.issue); }    // on the driver's
-//   thread
+//   // on the driver's thread:
+//   absl::Status Called(Work work) { return host_work.Run(work.issue); }
 //   ...
 //   MP_RETURN_IF_ERROR(host_work.Stop(absl::Seconds(60)));   // none runs, and none begins any more
 //

@@ -1,16 +1,16 @@
 // Matrix products through cuBLASLt, row-major as the ops have them.
 //
 //   MP_ASSIGN_OR_RETURN(auto products, CublasProducts::Create({.algorithms_path = path}));
-//   MP_RETURN_IF_ERROR(products->Prepare(product));      // while planning: the arena is not there
-//   ...                                                  // the plan holds
-//   products->WorkspaceBytes() MP_RETURN_IF_ERROR(products->Execute(product, {x, w, bias, y},
-//   workspace, stream)); MP_RETURN_IF_ERROR(products->SaveAlgorithms());
+//   MP_RETURN_IF_ERROR(products->Prepare(product));   // while planning: the arena is not there
+//   ...                                               // the plan holds products->WorkspaceBytes()
+//   MP_RETURN_IF_ERROR(products->Execute(product, {x, w, bias, y}, workspace, stream));
+//   MP_RETURN_IF_ERROR(products->SaveAlgorithms());
 //
 // Prepare makes a product's descriptors and chooses its algorithm: the one that UseChoices has, or
 // the one kept from an earlier start on this device (algorithm_file.h), else the fastest of those
-// that cuBLASLt proposes, each
-// run a few times on memory that Prepare allocates and frees. It blocks, for some tens of
-// milliseconds. The same file, device and library: the same algorithms, so the same bits.
+// that cuBLASLt proposes, each run a few times on memory that Prepare allocates and frees. It
+// blocks, for some tens of milliseconds. The same file, device and library: the same algorithms, so
+// the same bits.
 //
 // Sums are fp32; fp32 operands are not rounded to TF32. Execute allocates nothing, does not wait
 // and may be captured. Errors: INVALID_ARGUMENT for products that LayoutOf refuses and for ones
