@@ -14,6 +14,7 @@ import doc_paths
 import doc_snippets
 import files
 import layering
+import sentences
 
 
 class LayeringTest(unittest.TestCase):
@@ -126,6 +127,39 @@ class DocSnippetsTest(unittest.TestCase):
     def test_no_such_part(self):
         lost = "<!-- source: README.md nothing -->\n```cpp\n```\n"
         self.assertTrue(list(doc_snippets.differing("x.md", lost)))
+
+
+class SentencesTest(unittest.TestCase):
+    SHORT = "A worker starts one trainer process for each rank. "
+    LONG = "One sentence has " + "more and " * 14 + "more. "  # 32 words
+
+    def test_long_sentences(self):
+        errors = list(sentences.too_long("x.md", self.SHORT * 8 + self.LONG * 2))
+        self.assertIn("x.md: prose: 32 words at the 90th percentile", errors[0])
+        self.assertIn("32 words: One sentence has more", errors[1])
+        self.assertEqual(len(errors), 1 + sentences.LONGEST_SHOWN)
+        self.assertFalse(list(sentences.too_long("x.md", self.SHORT * 9 + self.LONG)))
+
+    def test_limit(self):
+        self.assertFalse(list(sentences.too_long("x.md", "Words are " + "very " * 27 + "well.")))
+        self.assertTrue(list(sentences.too_long("x.md", "Words are " + "very " * 28 + "well.")))
+
+    def test_list_items_are_sentences(self):
+        items = "- half of it " + "on " * 13 + "\n"
+        self.assertFalse(list(sentences.too_long("x.md", items * 4)))
+        self.assertTrue(list(sentences.too_long("x.md", items.replace("- half", "half") * 4)))
+
+    def test_short_cells_hide_no_long_sentence(self):
+        rows = "| a short cell here | and another one here |\n" * 50
+        self.assertTrue(list(sentences.too_long("x.md", rows + "\n" + self.LONG)))
+        cells = "| a short cell here |\n" * 8 + f"| {self.LONG} |\n" * 2
+        errors = list(sentences.too_long("x.md", self.SHORT * 50 + "\n\n" + cells))
+        self.assertIn("x.md: tables: 32 words", errors[0])
+
+    def test_code_and_headings_are_left_out(self):
+        self.assertFalse(list(sentences.too_long("x.md", f"```\n{self.LONG}\n```\n")))
+        self.assertFalse(list(sentences.too_long("x.md", f"## {self.LONG}\n")))
+        self.assertTrue(list(sentences.too_long("x.md", f"```\na\n```\n{self.LONG}\n")))
 
 
 class GpuCheckTest(unittest.TestCase):
