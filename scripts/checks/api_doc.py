@@ -19,35 +19,37 @@ FILES = ["job", "queue", "worker", "join", "template", "checkpoint", "auth",
 
 INTRODUCTION = """# API
 
-Made from the comments in `proto/milepost/v1` by `scripts/checks/api_doc.py --write`; the protos
-are what counts. The coordinator serves gRPC, with reflection (for admins of every project) and
-the health service. The fields of a job's spec are in [job-spec.md](job-spec.md), who may call
-what in [security.md](../operate/security.md).
+`scripts/checks/api_doc.py --write` makes this page from the comments in `proto/milepost/v1`. The
+protos are the reference. The coordinator serves gRPC, with the health service, and with reflection
+for admins of every project. [job-spec.md](job-spec.md) has the fields of a job's spec, and
+[security.md](../operate/security.md) says who may call what.
 
-What holds for all methods:
+These rules hold for all methods:
 
-- Resources have names such as `jobs/7`, which are never used again, and jobs also a `uid`.
+- Resources have names such as `jobs/7`, which are never used again. Jobs also have a `uid`.
 - `List` methods take `page_size` (0: 100; at most 1000; negative is INVALID_ARGUMENT) and
-  `page_token`, which is opaque and good for the same call alone. There is more as long as
-  `next_page_token` is not empty, however few a page has: it holds at most 4 MiB, or one entry.
-- `Update` methods take `update_mask`. Where an `etag` is given and is not the resource's any more
-  the answer is ABORTED: read again and repeat the change.
-- Methods that make jobs take a `request_id` (a UUID): the same one gives the same answer, also
-  after a restart of the coordinator. Without one a call that is repeated makes another job.
-  Queues and templates have the id that the caller chooses, so that a repeated call is
-  ALREADY_EXISTS.
+  `page_token`, which is opaque and valid only for the same call. There is more as long as
+  `next_page_token` is not empty, however few entries a page has. A page holds at most 4 MiB, or one
+  entry.
+- `Update` methods take `update_mask`. If an `etag` is given and is no longer the resource's, the
+  answer is ABORTED: read again and repeat the change.
+- Methods that make jobs take a `request_id` (a UUID). The same one gives the same answer, also
+  after a restart of the coordinator. Without one, a repeated call makes another job. The caller
+  chooses the id of queues and templates, so a repeated call is ALREADY_EXISTS.
 - With `validate_only` everything is checked, permissions too, and nothing is changed.
 - Errors have a canonical code and a message that says what to do. NOT_FOUND, ALREADY_EXISTS,
   ABORTED, FAILED_PRECONDITION, RESOURCE_EXHAUSTED, PERMISSION_DENIED and a coordinator's own
-  UNAVAILABLE carry `google.rpc.ErrorInfo`: an [ErrorReason](#errorreason) of the domain
-  `milepost`, and what it is about. FAILED_PRECONDITION carries `google.rpc.PreconditionFailure`
-  too, RESOURCE_EXHAUSTED `google.rpc.QuotaFailure`, too many calls `google.rpc.RetryInfo`,
-  INVALID_ARGUMENT for a spec `google.rpc.BadRequest`. UNAUTHENTICATED is answered before the
-  request is read, where gRPC carries no details: its message begins with the reason.
-- Only UNAVAILABLE is worth trying again as it is, with back-off and jitter, and what has a
-  `RetryInfo`, after that time. ABORTED, FAILED_PRECONDITION and other RESOURCE_EXHAUSTED tell
-  what has to change first.
-- What a caller may not see is NOT_FOUND, as if it were not there.
+  UNAVAILABLE carry `google.rpc.ErrorInfo`. It has an [ErrorReason](#errorreason) of the domain
+  `milepost`, and the subject.
+- Some errors carry more: FAILED_PRECONDITION carries `google.rpc.PreconditionFailure`,
+  RESOURCE_EXHAUSTED carries `google.rpc.QuotaFailure`, and too many calls carry
+  `google.rpc.RetryInfo`. INVALID_ARGUMENT for a spec carries `google.rpc.BadRequest`.
+- UNAUTHENTICATED is answered before the request is read. There gRPC carries no details, so its
+  message begins with the reason.
+- Repeat a call as it is only after UNAVAILABLE, with back-off and jitter, or after the time of a
+  `RetryInfo`. ABORTED, FAILED_PRECONDITION and other RESOURCE_EXHAUSTED say what has to change
+  first.
+- What a caller may not see is NOT_FOUND, as if it did not exist.
 """
 
 
