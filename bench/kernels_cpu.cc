@@ -380,8 +380,8 @@ void RegisterAll(const std::string& suffix) {
 }  // namespace milepost::kernels
 
 int main(int argc, char** argv) {
-  using milepost::kernels::DType;
-  milepost::kernels::RegisterAll<milepost::kernels::bf16>("bf16");
+  using milepost::DType;
+  milepost::kernels::RegisterAll<milepost::bf16>("bf16");
   milepost::kernels::RegisterAll<float>("f32");
   using milepost::kernels::UseTime;
   benchmark::RegisterBenchmark("sum_squares", milepost::kernels::Norm2)->Apply(UseTime);

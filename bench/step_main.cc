@@ -19,8 +19,8 @@
 #include "bench/step_model.h"
 #include "common/status_macros.h"
 #include "engine/comm/in_process.h"
+#include "engine/dtype/half.h"
 #include "engine/kernels/cpu/matmul.h"
-#include "engine/kernels/cpu/types.h"
 
 namespace milepost::bench {
 namespace {
@@ -28,8 +28,8 @@ namespace {
 // FLOP/s of C[n,n] = A[n,n] B[n,n], plain or with packed weights, whichever is faster here.
 class Floor {
  public:
-  explicit Floor(bool bf16) {
-    const kernels::DType type = bf16 ? kernels::DType::kBf16 : kernels::DType::kF32;
+  explicit Floor(bool rounds) {
+    const DType type = rounds ? DType::kBf16 : DType::kF32;
     plain_ = {.m = kSize, .n = kSize, .k = kSize, .a = type, .b = type, .c = type};
     packed_ = plain_;
     packed_.packed_b = true;
@@ -39,9 +39,9 @@ class Floor {
       // Small numbers: zeros would flatter, NaNs slow down.
       for (int64_t i = 0; i < kSize * kSize; ++i) {
         const float value = static_cast<float>(i * 7919 % 201 - 100) / 1024;
-        const kernels::bf16 half = kernels::ToBf16(value);
+        const bf16 half = ToBf16(value);
         std::memcpy(matrix->data() + i * element,
-                    bf16 ? static_cast<const void*>(&half) : static_cast<const void*>(&value),
+                    rounds ? static_cast<const void*>(&half) : static_cast<const void*>(&value),
                     static_cast<size_t>(element));
       }
     }

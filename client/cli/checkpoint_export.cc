@@ -133,16 +133,15 @@ class Exporter {
       const state::TensorSpec& source = layout_.tensor(i);
       const bool statistic = source.kind == state::kStatisticKind;
       if (!statistic && source.kind != kParameterKind) continue;
-      if (!statistic && source.dtype != state::DType::kF32 && source.dtype != state::DType::kBf16) {
-        return absl::InvalidArgumentError(absl::StrCat("tensor ", source.name, " is ",
-                                                       state::Name(source.dtype),
-                                                       "; F32 and BF16 can be exported"));
+      if (!statistic && source.dtype != DType::kF32 && source.dtype != DType::kBf16) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "tensor ", source.name, " is ", Name(source.dtype), "; F32 and BF16 can be exported"));
       }
       outputs_[static_cast<size_t>(i)] = static_cast<int64_t>(tensors.size());
       sources_.push_back(i);
       state::SafetensorsTensor& tensor = tensors.emplace_back();
       tensor.name = source.name;
-      tensor.dtype = state::Name(statistic ? source.dtype : settings_.dtype);
+      tensor.dtype = Name(statistic ? source.dtype : settings_.dtype);
       tensor.shape = source.shape;
       if (source.elements == 0) continue;
       v1::TensorRange& range = *request_.add_ranges();
@@ -176,7 +175,7 @@ class Exporter {
     // A stream that is opened again gives its chunks again.
     if (!received_.insert(interval).second) return absl::OkStatus();
     const int64_t element =
-        state::Bytes(AsItIs(chunk) ? layout_.tensor(chunk.tensor()).dtype : settings_.dtype);
+        ByteSize(AsItIs(chunk) ? layout_.tensor(chunk.tensor()).dtype : settings_.dtype);
     return writer_->Write(static_cast<size_t>(outputs_[static_cast<size_t>(chunk.tensor())]),
                           chunk.begin() * element, Converted(chunk));
   }
@@ -188,11 +187,11 @@ class Exporter {
 
   // The chunk's bytes in the output's dtype.
   absl::string_view Converted(const v1::Chunk& chunk) {
-    const state::DType from = layout_.tensor(chunk.tensor()).dtype;
+    const DType from = layout_.tensor(chunk.tensor()).dtype;
     if (AsItIs(chunk) || from == settings_.dtype) return chunk.data();
     const auto count = static_cast<size_t>(chunk.end() - chunk.begin());
     const auto load = [&](size_t i) {
-      if (from == state::DType::kBf16) {
+      if (from == DType::kBf16) {
         uint16_t bits;
         std::memcpy(&bits, chunk.data().data() + 2 * i, 2);
         return state::Bf16ToF32(bits);
@@ -201,14 +200,14 @@ class Exporter {
       std::memcpy(&value, chunk.data().data() + 4 * i, 4);
       return value;
     };
-    converted_.resize(count * (settings_.dtype == state::DType::kF32 ? 4 : 2));
+    converted_.resize(count * (settings_.dtype == DType::kF32 ? 4 : 2));
     for (size_t i = 0; i < count; ++i) {
       const float value = load(i);
-      if (settings_.dtype == state::DType::kF32) {
+      if (settings_.dtype == DType::kF32) {
         std::memcpy(converted_.data() + 4 * i, &value, 4);
         continue;
       }
-      const bool bf16 = settings_.dtype == state::DType::kBf16;
+      const bool bf16 = settings_.dtype == DType::kBf16;
       const uint16_t bits = bf16 ? state::F32ToBf16(value) : state::F32ToF16(value);
       std::memcpy(converted_.data() + 2 * i, &bits, 2);
     }
@@ -243,10 +242,8 @@ class Exporter {
   std::string converted_;
 };
 
-const char* TorchName(state::DType dtype) {
-  return dtype == state::DType::kBf16  ? "bfloat16"
-         : dtype == state::DType::kF16 ? "float16"
-                                       : "float32";
+const char* TorchName(DType dtype) {
+  return dtype == DType::kBf16 ? "bfloat16" : dtype == DType::kF16 ? "float16" : "float32";
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ using ChunkReader = std::function<absl::Status(const v1::ReadChunksRequest&,
 struct ExportSettings {
   std::string folder;
   // Of the weights: kF32 (the master copy, bit for bit), kBf16 or kF16.
-  state::DType dtype = state::DType::kF32;
+  DType dtype = DType::kF32;
   int64_t max_shard_bytes = state::kSafetensorsShardBytes;
 };
 

@@ -115,9 +115,8 @@ TEST_F(CheckpointExportTest, WritesTheMastersAndTheConfig) {
 }
 
 TEST_F(CheckpointExportTest, RoundsToBf16InShards) {
-  const auto report =
-      ExportCheckpoint(manifest_, Reader(Good()),
-                       {.folder = Out(), .dtype = state::DType::kBf16, .max_shard_bytes = 100});
+  const auto report = ExportCheckpoint(
+      manifest_, Reader(Good()), {.folder = Out(), .dtype = DType::kBf16, .max_shard_bytes = 100});
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(report->files, 2);
   EXPECT_EQ(report->bytes, (128 + 8) * 2);
@@ -134,7 +133,7 @@ TEST_F(CheckpointExportTest, RoundsToBf16InShards) {
 
 TEST_F(CheckpointExportTest, RoundsToHalves) {
   const auto report =
-      ExportCheckpoint(manifest_, Reader(Good()), {.folder = Out(), .dtype = state::DType::kF16});
+      ExportCheckpoint(manifest_, Reader(Good()), {.folder = Out(), .dtype = DType::kF16});
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(report->bytes, (128 + 8) * 2);
   const auto weights = state::SafetensorsFolder::Open(Out());
@@ -165,7 +164,7 @@ TEST_F(CheckpointExportTest, KeepsRunningStatistics) {
   std::vector<v1::Chunk> chunks = Good();
   chunks.insert(chunks.end(), {ChunkOf(4, 0, 3), counter});
   const auto report =
-      ExportCheckpoint(manifest_, Reader(chunks), {.folder = Out(), .dtype = state::DType::kBf16});
+      ExportCheckpoint(manifest_, Reader(chunks), {.folder = Out(), .dtype = DType::kBf16});
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(report->bytes, (128 + 8) * 2 + 3 * 4 + 8);
   const auto weights = state::SafetensorsFolder::Open(Out());

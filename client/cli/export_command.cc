@@ -15,10 +15,8 @@ namespace milepost::client {
 namespace {
 
 // Of --dtype, which the command line has checked.
-state::DType DTypeOf(const std::string& name) {
-  return name == "bf16"   ? state::DType::kBf16
-         : name == "fp16" ? state::DType::kF16
-                          : state::DType::kF32;
+DType DTypeOf(const std::string& name) {
+  return name == "bf16" ? DType::kBf16 : name == "fp16" ? DType::kF16 : DType::kF32;
 }
 
 absl::StatusOr<ExportReport> Export(const Access& access, const std::string& checkpoint,

@@ -21,7 +21,7 @@ Builder::Builder(const BuilderOptions& options) : options_(options) {
     Fail("graph", absl::StrCat("batch ", options.batch, " and sequence ", options.sequence,
                                " must be at least 1"));
   }
-  if (options.compute_dtype != DType::kF32 && options.compute_dtype != DType::kBF16 &&
+  if (options.compute_dtype != DType::kF32 && options.compute_dtype != DType::kBf16 &&
       options.compute_dtype != DType::kF16) {
     Fail("graph", absl::StrCat("compute dtype ", Name(options.compute_dtype),
                                " is none of F32, BF16 and F16"));

@@ -1,7 +1,7 @@
 // Builds the forward part of a Graph: its blocks, parameters and inputs here, its ops by the calls
 // of their rooms (engine/ops/<room>/<room>.h), which check shapes.
 //
-//   Builder b({.compute_dtype = DType::kBF16, .batch = 2, .sequence = 512});
+//   Builder b({.compute_dtype = DType::kBf16, .batch = 2, .sequence = 512});
 //   b.BeginBlock("embedding");
 //   ValueId wte = b.Parameter("wte.weight", {vocabulary, width}, Initializer::kNormal, 0.02);
 //   ...

@@ -21,13 +21,9 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/string_view.h"
+#include "engine/dtype/dtype.h"
 
 namespace milepost::graph {
-
-enum class DType : uint8_t { kF32, kBF16, kF16, kF64, kI32, kU8, kI64, kF8E4M3, kF8E5M2 };
-int64_t ByteSize(DType dtype);
-// safetensors' names: "F32", "BF16", "F16", "F64", "I32", "U8", "I64", "F8_E4M3", "F8_E5M2"
-const char* Name(DType dtype);
 
 using Shape = absl::InlinedVector<int64_t, 4>;
 int64_t Elements(const Shape& shape);
@@ -191,7 +187,7 @@ struct Statistic {
 struct Scaling {
   ValueId scaling = kNoValue;
   ValueId amax = kNoValue;
-  DType dtype = DType::kF8E4M3;  // of its codes
+  DType dtype = DType::kE4M3;  // of its codes
 };
 
 struct Graph {

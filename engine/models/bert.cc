@@ -22,7 +22,6 @@ namespace milepost::models {
 namespace {
 
 using graph::Builder;
-using graph::DType;
 using graph::Initializer;
 using graph::ValueId;
 

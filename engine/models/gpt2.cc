@@ -98,8 +98,8 @@ class Gpt2Builder {
     ValueId positions = graph::kNoValue;
     const ValueId wpe = b_.Parameter(Hf("wpe.weight"), {spec_.context(), spec_.width()},
                                      Initializer::kNormal, kGpt2Stddev);
-    if (options_.documents) documents_ = b_.Input("documents", graph::DType::kI32, {b_.rows()});
-    if (options_.documents) positions = b_.Input("positions", graph::DType::kI32, {b_.rows()});
+    if (options_.documents) documents_ = b_.Input("documents", DType::kI32, {b_.rows()});
+    if (options_.documents) positions = b_.Input("positions", DType::kI32, {b_.rows()});
     residual_ = ops::Embedding(b_, "embedding", b_.Tokens(), wte_,
                                {.wpe = wpe, .positions = positions}, dropout_);
   }

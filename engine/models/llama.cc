@@ -79,8 +79,8 @@ class LlamaBuilder {
     embedding_ = Weight("model.embed_tokens", spec_.vocabulary(), spec_.width(), kLlamaStddev);
     residual_ = ops::Embedding(b_, "embedding", b_.Tokens(), embedding_, {}, 0);
     if (options_.documents) {
-      documents_ = b_.Input("documents", graph::DType::kI32, {b_.rows()});
-      positions_ = b_.Input("positions", graph::DType::kI32, {b_.rows()});
+      documents_ = b_.Input("documents", DType::kI32, {b_.rows()});
+      positions_ = b_.Input("positions", DType::kI32, {b_.rows()});
     }
     rope_ = ops::RopeTable(b_, "rope", spec_.head_dim(), RopeOf(spec_));
     for (int64_t layer = 0; layer < spec_.layers(); ++layer) Layer(layer);

@@ -23,7 +23,7 @@ enum class Mode : uint8_t {
 
 struct ModelOptions {
   Mode mode = Mode::kTraining;
-  graph::DType compute_dtype = graph::DType::kF32;
+  DType compute_dtype = DType::kF32;
   int64_t batch = 1;
   int64_t sequence = 1;
   // kGeneration; above 0: `sequence` tokens of one text go on from cached keys and values of at

@@ -20,7 +20,6 @@ namespace milepost::models {
 namespace {
 
 using graph::Builder;
-using graph::DType;
 using graph::Initializer;
 using graph::kNoValue;
 using graph::ValueId;
@@ -40,10 +39,10 @@ absl::Status CheckSizes(const v1::ResNetSpec& spec, const ModelOptions& options)
   for (int i = 0; i < spec.stages_size(); ++i) {
     MP_RETURN_IF_ERROR(positive(absl::StrCat("stages[", i, "].layers"), spec.stages(i).layers()));
   }
-  if (options.compute_dtype != DType::kF32 && options.compute_dtype != DType::kBF16) {
+  if (options.compute_dtype != DType::kF32 && options.compute_dtype != DType::kBf16) {
     return absl::InvalidArgumentError(
         absl::StrCat("train.precision: model.resnet is trained in fp32 or bf16, not in ",
-                     graph::Name(options.compute_dtype)));
+                     Name(options.compute_dtype)));
   }
   if (options.sequence != 1) {
     return absl::InvalidArgumentError(

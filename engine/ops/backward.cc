@@ -65,7 +65,7 @@ ValueId Backward::NewGradient(ValueId of) {
 ValueId Backward::NewSums(const Op& op) {
   Value value = graph_.values[op.inputs[1]];  // the mean
   value.name = absl::StrCat("grad sums ", sums_++, " ", graph_.values[op.outputs[0].value].name);
-  value.dtype = graph::DType::kF64;
+  value.dtype = DType::kF64;
   value.shape = {2, value.shape[0]};
   graph_.values.push_back(std::move(value));
   return static_cast<ValueId>(graph_.values.size()) - 1;
@@ -78,7 +78,7 @@ Output Backward::ParameterGradient(ValueId parameter) {
   }
   Value value = graph_.values[parameter];
   value.name = absl::StrCat("grad ", value.name);
-  value.dtype = graph::DType::kF32;
+  value.dtype = DType::kF32;
   value.kind = graph::ValueKind::kParameterGradient;
   graph_.values.push_back(std::move(value));
   entry.gradient = static_cast<ValueId>(graph_.values.size()) - 1;

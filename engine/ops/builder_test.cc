@@ -33,7 +33,7 @@ class BuilderTest : public testing::Test {
     return std::string(graph.status().message());
   }
 
-  Builder b{{.compute_dtype = DType::kBF16, .batch = 3, .sequence = 4}};
+  Builder b{{.compute_dtype = DType::kBf16, .batch = 3, .sequence = 4}};
 };
 
 TEST_F(BuilderTest, GivesValuesShapesTypesAndBlocks) {
@@ -46,7 +46,7 @@ TEST_F(BuilderTest, GivesValuesShapesTypesAndBlocks) {
   const absl::StatusOr<Graph> graph = std::move(b).Finish();
   ASSERT_TRUE(graph.ok()) << graph.status();
   EXPECT_EQ(graph->values[y].shape, (Shape{12, 6}));
-  EXPECT_EQ(graph->values[y].dtype, DType::kBF16);
+  EXPECT_EQ(graph->values[y].dtype, DType::kBf16);
   EXPECT_EQ(graph->values[attention].shape, (Shape{12, 2}));
   EXPECT_EQ(graph->values[x].block, 0);
   EXPECT_EQ(graph->values[y].block, 1);

@@ -14,7 +14,7 @@ namespace milepost::graph {
 namespace {
 
 Graph TrainingGraph(bool causal = true) {
-  Builder b({.compute_dtype = DType::kBF16, .batch = 2, .sequence = 4});
+  Builder b({.compute_dtype = DType::kBf16, .batch = 2, .sequence = 4});
   b.BeginBlock("only");
   const auto parameter = [&b](const char* name, const Shape& shape) {
     return b.Parameter(name, shape, Initializer::kNormal, 1);

@@ -12,7 +12,7 @@ constexpr const OpDefinition* kDefinitions[] = {
 };
 
 double ValueBytes(const graph::Value& value) {
-  return static_cast<double>(graph::Elements(value.shape) * graph::ByteSize(value.dtype));
+  return static_cast<double>(graph::Elements(value.shape) * ByteSize(value.dtype));
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ void AddHostParameters(const StepPlan& plan, const FlatGroup& group, bool write,
     AddBuffer(plan, group.master_buffer, write, accesses);
     return;
   }
-  const int64_t bytes = group.shard_elements * graph::ByteSize(plan.options.compute_dtype);
+  const int64_t bytes = group.shard_elements * ByteSize(plan.options.compute_dtype);
   accesses.push_back({group.host_parameter_buffer, 0, bytes, write});
 }
 
@@ -62,7 +62,7 @@ void AddDiskStates(const FlatGroup& group, bool write, std::vector<Access>& acce
   for (const GroupState& state : StatesOf(group)) {
     if (state.buffer == kNoBuffer) continue;
     const int64_t items = group.shard_elements / state.elements_per_item;
-    accesses.push_back({state.buffer, 0, DiskBytes(items * graph::ByteSize(state.dtype)), write});
+    accesses.push_back({state.buffer, 0, DiskBytes(items * ByteSize(state.dtype)), write});
   }
 }
 
@@ -196,8 +196,8 @@ void AddGroupAccesses(const StepPlan& plan, const Program& program, const graph:
 Access ValueAccess(const Program& program, graph::ValueId value, bool write) {
   const graph::Value& v = program.graph.values[value];
   const Place& place = program.places[value];
-  return {place.buffer, place.offset,
-          place.offset + graph::Elements(v.shape) * graph::ByteSize(v.dtype), write};
+  return {place.buffer, place.offset, place.offset + graph::Elements(v.shape) * ByteSize(v.dtype),
+          write};
 }
 
 std::vector<Access> OpAccesses(const StepPlan& plan, const Program& program,

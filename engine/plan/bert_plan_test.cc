@@ -16,7 +16,6 @@
 namespace milepost::plan {
 namespace {
 
-using graph::DType;
 using graph::OpKind;
 using graph::Phase;
 
@@ -44,7 +43,7 @@ TEST(BertPlan, EveryCombinationVerifies) {
           PlanOptions options{.world = world,
                               .zero_stage = stage,
                               .recompute = recompute,
-                              .compute_dtype = DType::kBF16,
+                              .compute_dtype = DType::kBf16,
                               .micro_batch = 2,
                               .sequence = 16,
                               .accumulation = 2};

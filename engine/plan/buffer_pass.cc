@@ -15,7 +15,6 @@
 namespace milepost::plan {
 namespace {
 
-using graph::DType;
 using graph::kNoValue;
 using graph::Value;
 using graph::ValueId;
@@ -44,9 +43,7 @@ bool GradientsPersist(const FlatGroup& group, const PlanOptions& options) {
   return options.accumulation > 1 || group.elements != group.padded_elements;
 }
 
-int64_t Bytes(const Value& value) {
-  return graph::Elements(value.shape) * graph::ByteSize(value.dtype);
-}
+int64_t Bytes(const Value& value) { return graph::Elements(value.shape) * ByteSize(value.dtype); }
 
 class BufferAssignment {
  public:
@@ -75,13 +72,13 @@ class BufferAssignment {
     for (const FlatGroup& group : plan_.groups) {
       for (const GroupParameter& p : group.parameters) {
         const graph::Parameter& parameter = program_.graph.parameters[p.parameter];
-        const int64_t size = graph::ByteSize(ValueOf(parameter.value).dtype);
+        const int64_t size = ByteSize(ValueOf(parameter.value).dtype);
         if (!plan_.options.ShardsParameters()) {
           program_.places[parameter.value] = {group.parameter_buffer, p.begin * size};
         }
         if (parameter.gradient == kNoValue) continue;
         program_.places[parameter.gradient] = {group.gradient_buffer,
-                                               p.begin * graph::ByteSize(DType::kF32)};
+                                               p.begin * ByteSize(DType::kF32)};
       }
     }
   }
@@ -148,7 +145,7 @@ class BufferAssignment {
   // Gathered parameters lie as in their flat group.
   void PlaceGathered(const graph::Op& op) {
     const FlatGroup& group = plan_.groups[op.attributes.group];
-    const int64_t size = graph::ByteSize(plan_.options.compute_dtype);
+    const int64_t size = ByteSize(plan_.options.compute_dtype);
     const BufferId buffer =
         AddBuffer(plan_, absl::StrCat("gathered parameters of ", group.name),
                   BufferClass::kCommunication, group.padded_elements * size, false);
@@ -164,7 +161,7 @@ class BufferAssignment {
       const Value& value = ValueOf(output.value);
       Place& place = program_.places[output.value];
       if (value.kind == ValueKind::kStepAccumulator) {
-        place = {plan_.scalars, LossScalar(op.attributes.head) * graph::ByteSize(DType::kF64)};
+        place = {plan_.scalars, LossScalar(op.attributes.head) * ByteSize(DType::kF64)};
       } else if (CanOverwrite(op, output, index)) {
         place = program_.places[output.may_overwrite];
       } else {
@@ -235,7 +232,7 @@ class StateBuffers {
 };
 
 void AddQuantizedState(FlatGroup& group, StateBuffers& states) {
-  const int64_t scales = group.shard_elements / kQuantizedBlock * graph::ByteSize(DType::kF32);
+  const int64_t scales = group.shard_elements / kQuantizedBlock * ByteSize(DType::kF32);
   group.m_buffer = states.Add(group, "m", group.shard_elements);
   group.m_scale_buffer = states.Add(group, "m.scale", scales);
   group.v_buffer = states.Add(group, "v", group.shard_elements);
@@ -246,7 +243,7 @@ void AddQuantizedState(FlatGroup& group, StateBuffers& states) {
 void AddStates(StepPlan& plan) {
   StateBuffers states(plan);
   const auto add = [&](const FlatGroup& group, absl::string_view kind, DType dtype) {
-    return states.Add(group, kind, group.shard_elements * graph::ByteSize(dtype));
+    return states.Add(group, kind, group.shard_elements * ByteSize(dtype));
   };
   for (FlatGroup& group : plan.groups) {
     const bool on_the_host = plan.options.offload_optimizer && !group.frozen;
@@ -266,10 +263,9 @@ void AddStates(StepPlan& plan) {
 // The host's side of offloaded updates: gradients in, parameters out. While a group's parameters
 // are copied the next one's are made, so two buffers in turn are enough.
 void AddHostBuffers(StepPlan& plan) {
-  plan.host_scalars =
-      AddPersistent(plan, "scalars on the host", BufferClass::kCommunication,
-                    graph::ByteSize(DType::kF64) * plan.ReducedScalars(), Memory::kHost);
-  const int64_t compute_size = graph::ByteSize(plan.options.compute_dtype);
+  plan.host_scalars = AddPersistent(plan, "scalars on the host", BufferClass::kCommunication,
+                                    ByteSize(DType::kF64) * plan.ReducedScalars(), Memory::kHost);
+  const int64_t compute_size = ByteSize(plan.options.compute_dtype);
   const bool copies = plan.options.compute_dtype != DType::kF32;
   BufferId turns[2] = {kNoBuffer, kNoBuffer};
   int turn = 0;
@@ -277,7 +273,7 @@ void AddHostBuffers(StepPlan& plan) {
     if (group.frozen) continue;
     group.host_gradient_buffer = AddPersistent(
         plan, absl::StrCat("gradients of ", group.name, " on the host"), BufferClass::kGradients,
-        group.shard_elements * graph::ByteSize(DType::kF32), Memory::kHost);
+        group.shard_elements * ByteSize(DType::kF32), Memory::kHost);
     if (!copies) continue;
     BufferId& buffer = turns[turn++ % 2];
     if (buffer == kNoBuffer) {
@@ -298,13 +294,13 @@ void AddUpdateBuffers(StepPlan& plan) {
     if (group.optimizer == Optimizer::kMuon) {
       group.update_buffer =
           AddBuffer(plan, absl::StrCat("update of ", group.name), BufferClass::kCommunication,
-                    group.padded_elements * graph::ByteSize(DType::kF32), false);
+                    group.padded_elements * ByteSize(DType::kF32), false);
     }
     if (group.optimizer == Optimizer::kLamb) norms += static_cast<int64_t>(group.parameters.size());
   }
   if (norms == 0) return;
   plan.update_norms = AddBuffer(plan, "norms of updates", BufferClass::kCommunication,
-                                norms * 2 * graph::ByteSize(DType::kF64), false);
+                                norms * 2 * ByteSize(DType::kF64), false);
 }
 
 void AddScalingBuffers(StepPlan& plan) {
@@ -316,14 +312,14 @@ void AddScalingBuffers(StepPlan& plan) {
                               BufferClass::kCommunication, tensors * kAmaxBytes);
   plan.gathered_amaxes =
       AddBuffer(plan, "largest magnitudes of all ranks", BufferClass::kCommunication,
-                plan.options.world * tensors * graph::ByteSize(DType::kF32), false);
+                plan.options.world * tensors * ByteSize(DType::kF32), false);
 }
 
 }  // namespace
 
 void AddPersistentBuffers(StepPlan& plan, bool training) {
-  const int64_t compute_size = graph::ByteSize(plan.options.compute_dtype);
-  const int64_t f32_size = graph::ByteSize(DType::kF32);
+  const int64_t compute_size = ByteSize(plan.options.compute_dtype);
+  const int64_t f32_size = ByteSize(DType::kF32);
   for (FlatGroup& group : plan.groups) {
     const int64_t held =
         plan.options.ShardsParameters() ? group.shard_elements : group.padded_elements;
@@ -335,10 +331,9 @@ void AddPersistentBuffers(StepPlan& plan, bool training) {
     plan.statistics =
         AddPersistent(plan, "running statistics", BufferClass::kParameters, statistics);
   }
-  plan.scalars =
-      AddPersistent(plan, "scalars", BufferClass::kCommunication,
-                    graph::ByteSize(DType::kF64) *
-                        (plan.ReducedScalars() + static_cast<int64_t>(plan.groups.size())));
+  plan.scalars = AddPersistent(
+      plan, "scalars", BufferClass::kCommunication,
+      ByteSize(DType::kF64) * (plan.ReducedScalars() + static_cast<int64_t>(plan.groups.size())));
   if (!training) return;
   const bool passes = plan.options.GradientsPass();
   for (FlatGroup& group : plan.groups) {
@@ -348,10 +343,9 @@ void AddPersistentBuffers(StepPlan& plan, bool training) {
                   passes ? BufferClass::kCommunication : BufferClass::kGradients,
                   group.padded_elements * f32_size, GradientsPersist(group, plan.options));
     if (!passes) continue;
-    group.gradient_shard_buffer =
-        AddBuffer(plan, absl::StrCat("gradient shard of ", group.name), BufferClass::kGradients,
-                  group.shard_elements * graph::ByteSize(plan.options.grad_dtype),
-                  plan.options.accumulation > 1);
+    group.gradient_shard_buffer = AddBuffer(
+        plan, absl::StrCat("gradient shard of ", group.name), BufferClass::kGradients,
+        group.shard_elements * ByteSize(plan.options.grad_dtype), plan.options.accumulation > 1);
   }
   AddStates(plan);
   AddUpdateBuffers(plan);

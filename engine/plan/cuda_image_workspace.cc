@@ -30,9 +30,9 @@ int64_t LibraryBytes(const graph::Value& x, const graph::Value& y, int64_t weigh
   int64_t bytes = weights * 4 + kLittle;
   for (const graph::Value* images : {&x, &y}) {
     const int64_t channels = images->shape[3];
-    if (channels % 8 == 0 && images->dtype != graph::DType::kF32) continue;
+    if (channels % 8 == 0 && images->dtype != DType::kF32) continue;
     bytes += graph::Elements(images->shape) / channels * CeilDiv(channels, 8) * 8 *
-             graph::ByteSize(images->dtype);
+             ByteSize(images->dtype);
   }
   return bytes;
 }
@@ -48,7 +48,7 @@ int64_t CudaConvolutionBytes(const graph::Graph& graph, const graph::Op& op,
   const graph::Value& y = value(forward ? op.outputs[0].value : op.inputs[data ? 0 : 1]);
   const int64_t kernel = op.attributes.image.kernel;
   const int64_t weights = x.shape[3] * y.shape[3] * kernel * kernel;
-  const int64_t gradient = forward || data ? 0 : DeviceAligned(weights * graph::ByteSize(x.dtype));
+  const int64_t gradient = forward || data ? 0 : DeviceAligned(weights * ByteSize(x.dtype));
   return std::max(gradient + LibraryBytes(x, y, weights), options.min_convolution_workspace_bytes);
 }
 

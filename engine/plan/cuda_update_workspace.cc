@@ -21,7 +21,7 @@ int64_t CudaOrthogonalizeBytes(const FlatGroup& group) {
   int64_t most = 0;
   for (const GroupParameter& p : group.parameters) {
     const int64_t side = std::min(p.shape[0], p.shape[1]);
-    const int64_t element = graph::ByteSize(group.product_dtype);
+    const int64_t element = ByteSize(group.product_dtype);
     const int64_t copy = std::max(p.elements * element, CudaSumSquaresBytes(p.elements));
     const int64_t sums = element == 4 ? 0 : DeviceAligned(side * side * 4);
     most = std::max(most, 2 * DeviceAligned(side * side * element) + DeviceAligned(copy) + sums +

@@ -49,7 +49,7 @@ int64_t CudaClassifierBytes(int64_t rows) { return rows * 16; }
 int64_t HeadBytes(const graph::Graph& graph, const graph::Op& op) {
   const graph::Shape& x = graph.values[op.inputs[0]].shape;
   const int64_t vocabulary = graph.values[op.inputs[1]].shape[0];
-  const int64_t element = graph::ByteSize(graph.values[op.inputs[0]].dtype);
+  const int64_t element = ByteSize(graph.values[op.inputs[0]].dtype);
   if (op.kind == OpKind::kLmHeadLogits) return DeviceAligned(op.attributes.batch * x[1] * element);
   const int64_t rows =
       op.attributes.chunk_rows > 0 ? std::min(op.attributes.chunk_rows, x[0]) : x[0];
@@ -81,7 +81,7 @@ int64_t CudaAttentionBytes(const graph::Graph& graph, const graph::Op& op,
        .heads = a.heads,
        .kv_heads = a.kv_heads,
        .head_dim = qkv.shape[1] / (a.heads + 2 * a.kv_heads),
-       .element_bytes = graph::ByteSize(qkv.dtype),
+       .element_bytes = ByteSize(qkv.dtype),
        .documents = documents < op.inputs.size() && op.inputs[documents] != graph::kNoValue,
        .exact = options.exact},
       options.attention_call_bytes);
@@ -92,7 +92,7 @@ int64_t CudaAttentionBytes(const graph::Graph& graph, const graph::Op& op,
 
 // runtime/cuda_backend/device_communicator.h: what a rounded sum sends, in bf16.
 int64_t RoundedSumBytes(const FlatGroup& group, const graph::Op& op, const PlanOptions& options) {
-  if (options.grad_reduce != graph::DType::kBF16 || options.world == 1) return 0;
+  if (options.grad_reduce != DType::kBf16 || options.world == 1) return 0;
   const bool of_shard = op.kind == OpKind::kReduceReplicas;
   return DeviceAligned(2 * (of_shard ? group.shard_elements : group.padded_elements));
 }

@@ -262,10 +262,10 @@ DeviceProfile ForThreads(DeviceProfile profile, int threads) {
   return profile;
 }
 
-MatmulRate RateOf(const DeviceProfile& profile, graph::DType dtype) {
-  auto rate = profile.matmul.find(graph::Name(dtype));
-  if (rate == profile.matmul.end() && graph::ByteSize(dtype) == 1) {
-    rate = profile.matmul.find(graph::Name(graph::DType::kBF16));
+MatmulRate RateOf(const DeviceProfile& profile, DType dtype) {
+  auto rate = profile.matmul.find(Name(dtype));
+  if (rate == profile.matmul.end() && ByteSize(dtype) == 1) {
+    rate = profile.matmul.find(Name(DType::kBf16));
   }
   if (rate == profile.matmul.end()) rate = profile.matmul.find("F32");
   return rate == profile.matmul.end() ? MatmulRate{1, 1} : rate->second;

@@ -74,7 +74,7 @@ DeviceProfile ForThreads(DeviceProfile profile, int threads);
 
 // The rate for operands of a type; that of F32 where the profile does not say, of 8
 // bits that of BF16.
-MatmulRate RateOf(const DeviceProfile& profile, graph::DType dtype);
+MatmulRate RateOf(const DeviceProfile& profile, DType dtype);
 
 // What an arena may have of memory_bytes: all but what driver, libraries and collectives take.
 int64_t UsableBytes(const DeviceProfile& profile);

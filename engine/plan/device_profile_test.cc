@@ -29,7 +29,7 @@ TEST(DeviceProfile, BuiltInOnesAreWhole) {
     EXPECT_EQ(profile->memory_bytes == 0, name == "cpu");
   }
   const DeviceProfile h200 = *BuiltInProfile("h200");
-  EXPECT_DOUBLE_EQ(RateOf(h200, graph::DType::kBF16).achieved, 790e12);  // measured
+  EXPECT_DOUBLE_EQ(RateOf(h200, DType::kBf16).achieved, 790e12);  // measured
   EXPECT_DOUBLE_EQ(h200.memory_bandwidth, 4.3e12);
   EXPECT_GT(UsableBytes(h200), int64_t{137} << 30);
 }
@@ -54,8 +54,8 @@ TEST(DeviceProfile, ReadsTheLeastAndScalesWithThreads) {
   EXPECT_DOUBLE_EQ(profile->matmul.at("F32").peak, 1e11);
   EXPECT_EQ(profile->overlap, 1);
   const DeviceProfile one = ForThreads(*profile, 1);
-  EXPECT_DOUBLE_EQ(RateOf(one, graph::DType::kF32).achieved, 5e10);
-  EXPECT_DOUBLE_EQ(RateOf(one, graph::DType::kBF16).achieved, 5e10);  // not said: that of F32
+  EXPECT_DOUBLE_EQ(RateOf(one, DType::kF32).achieved, 5e10);
+  EXPECT_DOUBLE_EQ(RateOf(one, DType::kBf16).achieved, 5e10);  // not said: that of F32
   EXPECT_DOUBLE_EQ(one.memory_bandwidth, 1e10);
   const DeviceProfile h200 = *BuiltInProfile("h200");
   EXPECT_EQ(ProfileJson(ForThreads(h200, 7)), ProfileJson(h200));

@@ -15,13 +15,12 @@
 namespace milepost::plan {
 namespace {
 
-using graph::DType;
 using graph::OpKind;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-PlanOptions OnDisk(int world, int stage, DType dtype = DType::kBF16,
+PlanOptions OnDisk(int world, int stage, DType dtype = DType::kBf16,
                    Optimizer optimizer = Optimizer::kAdamW) {
   PlanOptions options = OptionsOf(world, stage, dtype);
   options.optimizer = optimizer;
@@ -43,7 +42,7 @@ bool IsTransfer(const PlannedOp& op) {
 
 // Master, m and v, by hand: all of them in the file, and three groups' in memory.
 TEST(DiskPlan, StateLiesInTheFileToTheByte) {
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+  for (const DType dtype : {DType::kF32, DType::kBf16}) {
     const StepPlan plan = PlanFor(OnDisk(2, 1, dtype), {.layers = 7});
     int64_t file = 0;
     int64_t largest[3] = {};
@@ -77,7 +76,7 @@ TEST(DiskPlan, EveryKindIsProved) {
   std::vector<PlanOptions> all;
   for (const int world : {1, 2, 4}) {
     for (int stage = 0; stage <= 3; ++stage) {
-      for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+      for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {
         for (const int64_t accumulation : {1, 3}) {
           all.push_back(OnDisk(world, stage, dtype));
           all.back().accumulation = accumulation;
@@ -88,7 +87,7 @@ TEST(DiskPlan, EveryKindIsProved) {
     }
   }
   for (const Optimizer optimizer : {Optimizer::kSgd, Optimizer::kLion, Optimizer::kAdamW8Bit}) {
-    all.push_back(OnDisk(2, 2, DType::kBF16, optimizer));
+    all.push_back(OnDisk(2, 2, DType::kBf16, optimizer));
     all.push_back(OnDisk(1, 0, DType::kF32, optimizer));
   }
   for (const PlanOptions& options : all) {
@@ -106,7 +105,7 @@ TEST(DiskPlan, FewAndFrozenGroups) {
   v1::ParameterGroupSpec* frozen = spec.mutable_train()->mutable_optimizer()->add_groups();
   frozen->set_match("h.1.*");
   frozen->set_freeze(true);
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+  for (const DType dtype : {DType::kF32, DType::kBf16}) {
     const auto plan = PlanTraining(spec, OnDisk(2, 1, dtype));
     ASSERT_TRUE(plan.ok()) << plan.status();
     int regions = 0;
@@ -139,7 +138,7 @@ TEST(DiskPlan, ReadsAndWritesGoOnBesideUpdates) {
 }
 
 TEST(DiskPlan, EveryMissingWaitIsSeen) {
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+  for (const DType dtype : {DType::kF32, DType::kBf16}) {
     PlanOptions options = OnDisk(2, 1, dtype);
     options.accumulation = 1;
     const StepPlan valid = PlanFor(options, {.layers = 5, .width = 256});

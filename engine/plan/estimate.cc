@@ -98,10 +98,10 @@ Duration DurationOf(const PlannedOp& planned, const PlanOptions& options,
     return duration;
   }
   const double part = IsAttention(planned.op.kind) ? profile.attention_fraction : 1;
-  const graph::DType operands = planned.op.attributes.fp8 ? graph::DType::kF8E4M3
-                                : planned.op.kind == graph::OpKind::kOrthogonalize
-                                    ? options.orthogonalization
-                                    : options.compute_dtype;
+  const DType operands = planned.op.attributes.fp8 ? DType::kE4M3
+                         : planned.op.kind == graph::OpKind::kOrthogonalize
+                             ? options.orthogonalization
+                             : options.compute_dtype;
   duration.flops = planned.flops / (part * RateOf(profile, operands).achieved);
   duration.memory = planned.bytes / profile.memory_bandwidth;
   return duration;

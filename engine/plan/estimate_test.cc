@@ -12,7 +12,6 @@
 namespace milepost::plan {
 namespace {
 
-using graph::DType;
 using graph::OpKind;
 
 // A second for 1 FLOP, 1 byte, or 1 byte on the wire; ops start at once.
@@ -132,7 +131,7 @@ TEST(Estimate, CollectivesUseTheLinksTheyCross) {
 }
 
 absl::StatusOr<StepPlan> Gpt2Plan(int world, int stage, int64_t micro) {
-  PlanOptions options = OptionsOf(world, stage, DType::kBF16);
+  PlanOptions options = OptionsOf(world, stage, DType::kBf16);
   options.sequence = 1024;
   options.micro_batch = micro;
   options.accumulation = 1;
@@ -144,7 +143,7 @@ TEST(Estimate, Gpt2OnAnH200IsNearItsFloor) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   const DeviceProfile h200 = *BuiltInProfile("h200");
   const StepEstimate e = EstimateStep(*plan, h200);
-  const double floor = plan->flops_per_step / RateOf(h200, DType::kBF16).achieved;
+  const double floor = plan->flops_per_step / RateOf(h200, DType::kBf16).achieved;
   EXPECT_GT(e.seconds, floor);
   EXPECT_LT(e.seconds, 3 * floor);
   EXPECT_EQ(e.exposed_seconds, 0);

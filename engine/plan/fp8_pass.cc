@@ -13,7 +13,6 @@
 namespace milepost::plan {
 namespace {
 
-using graph::DType;
 using graph::kNoValue;
 using graph::Op;
 using graph::OpKind;
@@ -141,7 +140,7 @@ class Fp8Pass {
     return graph_.scalings[scalings_.at({op.attributes.fp8_layer, role})];
   }
   static DType DTypeOf(Role role) {
-    return role == Role::kOutputGradient ? DType::kF8E5M2 : DType::kF8E4M3;
+    return role == Role::kOutputGradient ? DType::kE5M2 : DType::kE4M3;
   }
 
   ValueId NewCodes(const Op& op, const Tensor& tensor, bool turned) {

@@ -18,7 +18,6 @@
 namespace milepost::plan {
 namespace {
 
-using graph::DType;
 using graph::kNoValue;
 using graph::Op;
 using graph::OpKind;
@@ -59,7 +58,7 @@ v1::JobSpec Bert() {
 
 PlanOptions Options(int world = 1, int stage = 0, Recompute recompute = Recompute::kNone,
                     bool fp8 = true) {
-  PlanOptions options = OptionsOf(world, stage, DType::kBF16);
+  PlanOptions options = OptionsOf(world, stage, DType::kBf16);
   options.recompute = recompute;
   options.fp8 = fp8;
   return options;
@@ -98,7 +97,7 @@ Computed Compute(const graph::Graph& graph, float scale) {
     }
   }
   for (const graph::Scaling& scaling : graph.scalings) {
-    reference.values(scaling.scaling)[1] = scaling.dtype == DType::kF8E5M2 ? scale * 1024 : scale;
+    reference.values(scaling.scaling)[1] = scaling.dtype == DType::kE5M2 ? scale * 1024 : scale;
   }
   reference.Run({.gradient_scale = 1.0 / 32});
   Computed computed = {.loss = reference.values(graph.losses[0].sums)[0]};

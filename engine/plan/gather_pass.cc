@@ -102,7 +102,7 @@ class GatherPass {
     planned.op.attributes.group = region.group;
     for (ValueId value : region.values) planned.op.outputs.push_back({.value = value});
     planned.bytes = static_cast<double>(groups_[region.group].padded_elements *
-                                        graph::ByteSize(options_.compute_dtype));
+                                        ByteSize(options_.compute_dtype));
     planned.wire_bytes = (1 - 1.0 / options_.Shards()) * planned.bytes;
     return planned;
   }

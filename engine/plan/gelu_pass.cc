@@ -49,7 +49,7 @@ class GeluPass {
     }
     const graph::ValueId between = product.outputs[0].value;
     const graph::Value& value = graph_.values[between];
-    if (value.dtype == graph::DType::kF32 || value.shape[1] % kWidthMultiple != 0) return false;
+    if (value.dtype == DType::kF32 || value.shape[1] % kWidthMultiple != 0) return false;
     return forward ? gelu.inputs[0] == between
                    : gelu.inputs[1] == between && readers_[between] == 1;
   }

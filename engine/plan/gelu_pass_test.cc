@@ -13,7 +13,6 @@
 namespace milepost::plan {
 namespace {
 
-using graph::DType;
 using graph::OpKind;
 using graph::Phase;
 
@@ -23,7 +22,7 @@ StepPlan PlanGelu(const v1::JobSpec& spec, PlanOptions options) {
   return plan.ok() ? *std::move(plan) : StepPlan{};
 }
 
-StepPlan PlanGelu(Recompute recompute, bool fuse, DType dtype = DType::kBF16) {
+StepPlan PlanGelu(Recompute recompute, bool fuse, DType dtype = DType::kBf16) {
   PlanOptions options = OptionsOf(1, 0, dtype);
   options.recompute = recompute;
   options.fuse_gelu = fuse;
@@ -91,7 +90,7 @@ TEST(FuseGelu, LeavesOthersAlone) {
   bert.set_context(32);
   bert.set_vocabulary(96);
   bert.set_segments(2);
-  PlanOptions options = OptionsOf(1, 0, DType::kBF16);
+  PlanOptions options = OptionsOf(1, 0, DType::kBf16);
   options.fuse_gelu = true;
   const StepPlan plan = PlanGelu(spec, options);
   EXPECT_EQ(CountOf(plan.train, OpKind::kLinear, Phase::kForward).fused, 0);

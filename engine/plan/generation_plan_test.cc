@@ -16,7 +16,7 @@ using graph::ValueKind;
 using graph::WriteMode;
 
 StepPlan GenerationPlan() {
-  PlanOptions options{.compute_dtype = graph::DType::kBF16, .sequence = 32, .threads = 2};
+  PlanOptions options{.compute_dtype = DType::kBf16, .sequence = 32, .threads = 2};
   absl::StatusOr<StepPlan> plan = PlanGeneration(SpecOf({}).model(), options);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return *std::move(plan);

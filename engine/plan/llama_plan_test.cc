@@ -15,8 +15,6 @@
 namespace milepost::plan {
 namespace {
 
-using graph::DType;
-
 v1::JobSpec TinyLlama(int64_t kv_heads) {
   v1::JobSpec spec;
   v1::LlamaSpec& llama = *spec.mutable_model()->mutable_llama();
@@ -45,7 +43,7 @@ TEST(LlamaPlan, EveryCombinationVerifies) {
           const auto plan = PlanTraining(TinyLlama(kv_heads), {.world = world,
                                                                .zero_stage = stage,
                                                                .recompute = recompute,
-                                                               .compute_dtype = DType::kBF16,
+                                                               .compute_dtype = DType::kBf16,
                                                                .micro_batch = 2,
                                                                .sequence = 16,
                                                                .accumulation = 2,

@@ -126,8 +126,8 @@ TEST_F(PassTest, OneRankStaysOnOneStream) {
 // Every pair of buffers that live at once lies apart, in plans of real models.
 TEST(MemoryPass, LiveBuffersNeverOverlap) {
   for (double dropout : {0.0, 0.1}) {
-    const absl::StatusOr<StepPlan> plan = PlanTraining(SpecOf({.layers = 5, .dropout = dropout}),
-                                                       OptionsOf(2, 1, graph::DType::kBF16));
+    const absl::StatusOr<StepPlan> plan =
+        PlanTraining(SpecOf({.layers = 5, .dropout = dropout}), OptionsOf(2, 1, DType::kBf16));
     ASSERT_TRUE(plan.ok()) << plan.status();
     for (const Program* program : {&plan->train, &plan->evaluate}) {
       const std::vector<Lifetime> lifetimes = LifetimesOf(*plan, *program);
@@ -148,11 +148,11 @@ TEST(MemoryPass, LiveBuffersNeverOverlap) {
 }
 
 TEST(Workspace, ChunksOfTheHeadFitTheirBytes) {
-  EXPECT_EQ(LmHeadChunkRows(1024, 50257, graph::DType::kBF16, 64 << 20), 512);
-  EXPECT_EQ(LmHeadChunkRows(1024, 50257, graph::DType::kF32, 64 << 20), 256);
-  EXPECT_EQ(LmHeadChunkRows(1024, 256, graph::DType::kF32, 64 << 20), 1024);  // all rows
-  EXPECT_EQ(LmHeadChunkRows(1024, 50257, graph::DType::kF32, 1), 16);         // at least
-  EXPECT_EQ(LmHeadChunkRows(9, 50257, graph::DType::kF32, 1), 9);  // never more than rows
+  EXPECT_EQ(LmHeadChunkRows(1024, 50257, DType::kBf16, 64 << 20), 512);
+  EXPECT_EQ(LmHeadChunkRows(1024, 50257, DType::kF32, 64 << 20), 256);
+  EXPECT_EQ(LmHeadChunkRows(1024, 256, DType::kF32, 64 << 20), 1024);  // all rows
+  EXPECT_EQ(LmHeadChunkRows(1024, 50257, DType::kF32, 1), 16);         // at least
+  EXPECT_EQ(LmHeadChunkRows(9, 50257, DType::kF32, 1), 9);             // never more than rows
 }
 
 }  // namespace

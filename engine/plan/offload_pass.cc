@@ -79,7 +79,7 @@ class OffloadPass {
     const graph::Value& value = graph_.values[id];
     return made_[id] && value.kind == graph::ValueKind::kActivation &&
            first_visit_[id] >= kFirstVisits &&
-           graph::Elements(value.shape) * graph::ByteSize(value.dtype) >= kLeastOffloadBytes;
+           graph::Elements(value.shape) * ByteSize(value.dtype) >= kLeastOffloadBytes;
   }
 
   ValueId Add(ValueId like, absl::string_view prefix) {

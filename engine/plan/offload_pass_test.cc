@@ -12,14 +12,13 @@
 namespace milepost::plan {
 namespace {
 
-using graph::DType;
 using graph::OpKind;
 using graph::ValueId;
 
 constexpr TestModel kModel = {.layers = 6, .width = 256};
 
 PlanOptions PassOptions(int world = 1, int stage = 1, Recompute recompute = Recompute::kNone) {
-  PlanOptions options = OptionsOf(world, stage, DType::kBF16);
+  PlanOptions options = OptionsOf(world, stage, DType::kBf16);
   options.device = DeviceKind::kCuda;
   options.micro_batch = 4;
   options.recompute = recompute;
@@ -34,7 +33,7 @@ StepPlan PlanOffload(const PlanOptions& options, const TestModel& model = kModel
 }
 
 int64_t Bytes(const graph::Value& value) {
-  return graph::Elements(value.shape) * graph::ByteSize(value.dtype);
+  return graph::Elements(value.shape) * ByteSize(value.dtype);
 }
 
 // What the plan without offloading keeps from the forward to a backward that is far enough, is

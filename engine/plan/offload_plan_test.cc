@@ -17,13 +17,12 @@
 namespace milepost::plan {
 namespace {
 
-using graph::DType;
 using graph::OpKind;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-PlanOptions Offloaded(int world, int stage, DType dtype = DType::kBF16,
+PlanOptions Offloaded(int world, int stage, DType dtype = DType::kBf16,
                       Optimizer optimizer = Optimizer::kAdamW) {
   PlanOptions options = OptionsOf(world, stage, dtype);
   options.optimizer = optimizer;
@@ -43,7 +42,7 @@ std::vector<PlanOptions> AllOptions() {
   std::vector<PlanOptions> all;
   for (const int world : {1, 2, 4}) {
     for (int stage = 0; stage <= 3; ++stage) {
-      for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+      for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {
         for (const int64_t accumulation : {1, 3}) {
           all.push_back(Offloaded(world, stage, dtype));
           all.back().accumulation = accumulation;
@@ -53,14 +52,14 @@ std::vector<PlanOptions> AllOptions() {
     }
   }
   for (const Optimizer optimizer : {Optimizer::kSgd, Optimizer::kLion, Optimizer::kAdamW8Bit}) {
-    all.push_back(Offloaded(2, 2, DType::kBF16, optimizer));
+    all.push_back(Offloaded(2, 2, DType::kBf16, optimizer));
   }
   return all;
 }
 
 // Master, m and v, by hand.
 TEST(OffloadPlan, StateLiesOnTheHostToTheByte) {
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+  for (const DType dtype : {DType::kF32, DType::kBf16}) {
     const StepPlan plan = PlanOffloaded(Offloaded(2, 1, dtype));
     PlanOptions options = plan.options;
     options.offload_optimizer = false;
@@ -82,7 +81,7 @@ TEST(OffloadPlan, StateLiesOnTheHostToTheByte) {
     EXPECT_EQ(HostBytes(plan), plan.host_arena_bytes + SnapshotBytes(plan));
     // Gradients there once, parameters back once, and the scalars.
     const double copied = 4.0 * static_cast<double>(elements) +
-                          static_cast<double>(graph::ByteSize(dtype) * elements) +
+                          static_cast<double>(ByteSize(dtype) * elements) +
                           8.0 * plan.ReducedScalars();
     EXPECT_EQ(plan.offload_bytes_per_step, copied);
   }
@@ -119,7 +118,7 @@ TEST(OffloadPlan, FrozenGroupsHaveTheirMastersOnTheHostAndNothingElse) {
   v1::ParameterGroupSpec* frozen = spec.mutable_train()->mutable_optimizer()->add_groups();
   frozen->set_match("h.0.*");
   frozen->set_freeze(true);
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+  for (const DType dtype : {DType::kF32, DType::kBf16}) {
     const auto plan = PlanTraining(spec, Offloaded(2, 1, dtype));
     ASSERT_TRUE(plan.ok()) << plan.status();
     int count = 0;
@@ -206,7 +205,7 @@ TEST(OffloadPlan, TheWrongMemoryIsSeen) {
 
 TEST(OffloadPlan, NotForOptimizersThatReduceWithinTheUpdate) {
   for (const Optimizer optimizer : {Optimizer::kLamb, Optimizer::kMuon}) {
-    const auto plan = PlanTraining(SpecOf({}), Offloaded(2, 1, DType::kBF16, optimizer));
+    const auto plan = PlanTraining(SpecOf({}), Offloaded(2, 1, DType::kBf16, optimizer));
     EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(plan.status().message(), HasSubstr("train.offload.optimizer: host"));
   }

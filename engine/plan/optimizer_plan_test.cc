@@ -9,11 +9,10 @@
 namespace milepost::plan {
 namespace {
 
-using graph::DType;
 using graph::OpKind;
 
 PlanOptions OptionsFor(Optimizer optimizer, int world, int stage, int group = 0,
-                       DType dtype = DType::kBF16) {
+                       DType dtype = DType::kBf16) {
   PlanOptions options = OptionsOf(world, stage, dtype);
   options.optimizer = optimizer;
   options.shard_ranks = group;
@@ -43,7 +42,7 @@ TEST(OptimizerPlan, EveryCombinationVerifies) {
     int group;
   };
   for (Optimizer optimizer : {Optimizer::kLamb, Optimizer::kMuon, Optimizer::kAdamW8Bit}) {
-    for (DType dtype : {DType::kF32, DType::kBF16}) {
+    for (DType dtype : {DType::kF32, DType::kBf16}) {
       for (const Layout& l :
            {Layout{1, 0, 0}, Layout{1, 3, 0}, Layout{2, 0, 0}, Layout{3, 1, 0}, Layout{4, 2, 0},
             Layout{4, 3, 0}, Layout{6, 1, 3}, Layout{4, 3, 2}, Layout{3, 2, 1}}) {
@@ -89,7 +88,7 @@ TEST(OptimizerPlan, MuonsProductsAreInTheTypeThatWasChosen) {
     PlanOptions options = OptionsFor(Optimizer::kMuon, 2, 1);
     options.device = device;
     const StepPlan exact = PlanUpdate(options);
-    options.orthogonalization = DType::kBF16;
+    options.orthogonalization = DType::kBf16;
     const StepPlan rounded = PlanUpdate(options);
     const auto at = [](const StepPlan& plan) {
       return plan.train.ops[FindOp(plan.train, OpKind::kOrthogonalize)];
@@ -97,7 +96,7 @@ TEST(OptimizerPlan, MuonsProductsAreInTheTypeThatWasChosen) {
     EXPECT_EQ(at(rounded).flops, at(exact).flops);
     EXPECT_LT(at(rounded).bytes, at(exact).bytes);
     for (const FlatGroup& group : rounded.groups) {
-      EXPECT_EQ(group.product_dtype == DType::kBF16, group.optimizer == Optimizer::kMuon);
+      EXPECT_EQ(group.product_dtype == DType::kBf16, group.optimizer == Optimizer::kMuon);
     }
     StepPlan wrong = rounded;
     wrong.options.orthogonalization = DType::kF32;

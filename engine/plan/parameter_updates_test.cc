@@ -14,7 +14,6 @@
 namespace milepost::plan {
 namespace {
 
-using graph::DType;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -151,7 +150,7 @@ int64_t ClassBytes(const StepPlan& plan, BufferClass c) {
 
 // Neither gradient nor state; the master is what checkpoints hold.
 TEST(ParameterUpdates, FrozenParametersCostTheirParametersAndTheMaster) {
-  for (DType dtype : {DType::kF32, DType::kBF16}) {
+  for (DType dtype : {DType::kF32, DType::kBf16}) {
     for (int world : {1, 2, 3}) {
       for (int stage : {0, 1, 2, 3}) {
         const PlanOptions options = OptionsOf(world, stage, dtype);
@@ -176,7 +175,7 @@ TEST(ParameterUpdates, FrozenParametersCostTheirParametersAndTheMaster) {
 }
 
 TEST(ParameterUpdates, HybridShardingOfFrozenParametersVerifies) {
-  PlanOptions options = OptionsOf(4, 3, DType::kBF16);
+  PlanOptions options = OptionsOf(4, 3, DType::kBf16);
   options.shard_ranks = 2;
   options.recompute = Recompute::kFull;
   EXPECT_EQ(PlanTraining(Freezing({"h.1.attn.*", "wpe.weight"}), options).status(),
@@ -195,7 +194,7 @@ TEST(ParameterUpdates, TheBackwardEndsAboveFrozenLayers) {
 }
 
 TEST(ParameterUpdates, FrozenGroupsWithStateAreRefused) {
-  const auto valid = PlanTraining(Freezing({"h.0.*"}), OptionsOf(2, 1, DType::kBF16));
+  const auto valid = PlanTraining(Freezing({"h.0.*"}), OptionsOf(2, 1, DType::kBf16));
   ASSERT_TRUE(valid.ok());
   for (size_t i = 0; i < valid->groups.size(); ++i) {
     if (!valid->groups[i].frozen) continue;

@@ -33,7 +33,7 @@ inline TestModel Gpt2Small() {
   return {.layers = 12, .width = 768, .heads = 12, .context = 1024, .vocabulary = 50257};
 }
 
-inline PlanOptions OptionsOf(int world, int stage, graph::DType dtype) {
+inline PlanOptions OptionsOf(int world, int stage, DType dtype) {
   return {.world = world,
           .zero_stage = stage,
           .compute_dtype = dtype,

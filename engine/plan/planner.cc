@@ -33,7 +33,7 @@ namespace {
 absl::Status CheckFewerBits(const PlanOptions& options) {
   if (options.masters && !options.RoundsGradients()) return absl::OkStatus();
   const char* field = options.masters ? "train.grad_dtype: bf16" : "train.optimizer.master: none";
-  if (options.compute_dtype != graph::DType::kBF16) {
+  if (options.compute_dtype != DType::kBf16) {
     return absl::InvalidArgumentError(absl::StrCat(field, " is for train.precision bf16 and fp8"));
   }
   if (options.offload_optimizer || options.optimizer == Optimizer::kLamb ||
@@ -138,14 +138,14 @@ void FreezeParameters(const ParameterUpdates& updates, graph::Graph& graph) {
   if (absl::c_linear_search(frozen, true)) graph::FreezeParameters(graph, frozen);
 }
 
-graph::DType ComputeDType(v1::Precision precision) {
+DType ComputeDType(v1::Precision precision) {
   switch (precision) {
     case v1::PRECISION_FP32:
-      return graph::DType::kF32;
+      return DType::kF32;
     case v1::PRECISION_FP16:
-      return graph::DType::kF16;
+      return DType::kF16;
     default:
-      return graph::DType::kBF16;
+      return DType::kBf16;
   }
 }
 
@@ -263,18 +263,15 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
       .fp8 = spec.train().precision() == v1::PRECISION_FP8,
       .fuse_gelu = spec.resources().device() == v1::DEVICE_KIND_CUDA,
       .exact = spec.train().determinism() != v1::DETERMINISM_FAST,
-      .grad_reduce = spec.train().grad_reduce() == v1::GRAD_REDUCE_BF16 ? graph::DType::kBF16
-                                                                        : graph::DType::kF32,
-      .state_dtype = spec.train().optimizer().state_dtype() == v1::STATE_DTYPE_BF16
-                         ? graph::DType::kBF16
-                         : graph::DType::kF32,
-      .grad_dtype = spec.train().grad_dtype() == v1::GRAD_DTYPE_BF16 ? graph::DType::kBF16
-                                                                     : graph::DType::kF32,
+      .grad_reduce =
+          spec.train().grad_reduce() == v1::GRAD_REDUCE_BF16 ? DType::kBf16 : DType::kF32,
+      .state_dtype = spec.train().optimizer().state_dtype() == v1::STATE_DTYPE_BF16 ? DType::kBf16
+                                                                                    : DType::kF32,
+      .grad_dtype = spec.train().grad_dtype() == v1::GRAD_DTYPE_BF16 ? DType::kBf16 : DType::kF32,
       .masters = spec.train().optimizer().master() != v1::MASTER_DTYPE_NONE,
       .orthogonalization =
-          spec.train().optimizer().orthogonalization() == v1::ORTHOGONALIZATION_BF16
-              ? graph::DType::kBF16
-              : graph::DType::kF32,
+          spec.train().optimizer().orthogonalization() == v1::ORTHOGONALIZATION_BF16 ? DType::kBf16
+                                                                                     : DType::kF32,
       .micro_batch = triple.micro,
       .sequence = spec.data().sequence_length(),
       .accumulation = triple.accumulation,

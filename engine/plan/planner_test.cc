@@ -18,7 +18,6 @@
 namespace milepost::plan {
 namespace {
 
-using graph::DType;
 using graph::OpKind;
 using testing::HasSubstr;
 
@@ -41,9 +40,9 @@ int64_t BytesOfClass(const StepPlan& plan, BufferClass c) {
 TEST(Planner, EveryCombinationVerifies) {
   for (int world : {1, 2, 3, 5, 7, 8}) {
     for (int stage : {0, 1, 2, 3}) {
-      for (DType dtype : {DType::kF32, DType::kBF16}) {
+      for (DType dtype : {DType::kF32, DType::kBf16}) {
         for (double dropout : {0.0, 0.1}) {
-          SCOPED_TRACE(absl::StrCat(world, " ranks, stage ", stage, " ", graph::Name(dtype)));
+          SCOPED_TRACE(absl::StrCat(world, " ranks, stage ", stage, " ", Name(dtype)));
           const StepPlan plan = PlanTest({.dropout = dropout}, OptionsOf(world, stage, dtype));
           EXPECT_TRUE(Verify(plan).ok()) << Verify(plan);
         }
@@ -53,7 +52,7 @@ TEST(Planner, EveryCombinationVerifies) {
 }
 
 TEST(Planner, CountsGpt2SmallParameters) {
-  PlanOptions options = OptionsOf(1, 0, DType::kBF16);
+  PlanOptions options = OptionsOf(1, 0, DType::kBf16);
   options.sequence = 512;
   options.accumulation = 1;
   const StepPlan plan = PlanTest(Gpt2Small(), options);
@@ -66,11 +65,11 @@ TEST(Planner, CountsGpt2SmallParameters) {
 }
 
 TEST(Planner, ClassesAddUpToTheArena) {
-  for (DType dtype : {DType::kF32, DType::kBF16}) {
+  for (DType dtype : {DType::kF32, DType::kBf16}) {
     const StepPlan plan = PlanTest({}, OptionsOf(2, 1, dtype));
     int64_t padded = 0;
     for (const FlatGroup& group : plan.groups) padded += group.padded_elements;
-    EXPECT_EQ(BytesOfClass(plan, BufferClass::kParameters), padded * graph::ByteSize(dtype));
+    EXPECT_EQ(BytesOfClass(plan, BufferClass::kParameters), padded * ByteSize(dtype));
     EXPECT_EQ(BytesOfClass(plan, BufferClass::kGradients), padded * 4);
     const int64_t states = dtype == DType::kF32 ? 2 : 3;  // fp32: the parameters are the master
     EXPECT_EQ(BytesOfClass(plan, BufferClass::kOptimizer), padded / 2 * 4 * states);
@@ -81,7 +80,7 @@ TEST(Planner, ClassesAddUpToTheArena) {
 }
 
 TEST(Planner, HybridShardingKeepsGathersInItsGroup) {
-  PlanOptions options = OptionsOf(8, 1, DType::kBF16);
+  PlanOptions options = OptionsOf(8, 1, DType::kBf16);
   options.shard_ranks = 4;
   const StepPlan plan = PlanTest({}, options);
   double padded = 0;
@@ -109,8 +108,8 @@ TEST(Planner, OneRankHasNoCommunication) {
 }
 
 TEST(Planner, WireBytesAreThoseOfRings) {
-  const StepPlan all = PlanTest({}, OptionsOf(4, 0, DType::kBF16));
-  const StepPlan sharded = PlanTest({}, OptionsOf(4, 1, DType::kBF16));
+  const StepPlan all = PlanTest({}, OptionsOf(4, 0, DType::kBf16));
+  const StepPlan sharded = PlanTest({}, OptionsOf(4, 1, DType::kBf16));
   double padded = 0;
   for (const FlatGroup& group : all.groups) padded += static_cast<double>(group.padded_elements);
   const double scalars = 2 * 0.75 * 40;
@@ -121,10 +120,10 @@ TEST(Planner, WireBytesAreThoseOfRings) {
 TEST(Planner, GradientsThatTravelAsBf16HalveTheirWireBytes) {
   for (const int shard_ranks : {0, 2}) {
     for (const int stage : {0, 1, 2, 3}) {
-      PlanOptions options = OptionsOf(4, stage, DType::kBF16);
+      PlanOptions options = OptionsOf(4, stage, DType::kBf16);
       options.shard_ranks = stage == 0 ? 0 : shard_ranks;
       const StepPlan fp32 = PlanTest({}, options);
-      options.grad_reduce = DType::kBF16;
+      options.grad_reduce = DType::kBf16;
       const StepPlan bf16 = PlanTest({}, options);
       EXPECT_EQ(bf16.arena_bytes, fp32.arena_bytes);
       ASSERT_EQ(bf16.train.ops.size(), fp32.train.ops.size());
@@ -141,9 +140,9 @@ TEST(Planner, GradientsThatTravelAsBf16HalveTheirWireBytes) {
 
 TEST(Planner, StatesInBf16TakeHalfTheBytes) {
   for (const int stage : {0, 1, 3}) {
-    PlanOptions options = OptionsOf(4, stage, DType::kBF16);
+    PlanOptions options = OptionsOf(4, stage, DType::kBf16);
     const StepPlan fp32 = PlanTest({}, options);
-    options.state_dtype = DType::kBF16;
+    options.state_dtype = DType::kBf16;
     const StepPlan bf16 = PlanTest({}, options);
     const int optimizer = static_cast<int>(BufferClass::kOptimizer);
     EXPECT_EQ(bf16.bytes_by_class[optimizer] * 12, fp32.bytes_by_class[optimizer] * 8);
@@ -156,11 +155,11 @@ TEST(Planner, FewerBitsTakeFewerBytes) {
   for (const int world : {1, 4}) {
     for (const int stage : {0, 1, 2, 3}) {
       for (const int shard_ranks : {0, 2}) {
-        PlanOptions options = OptionsOf(world, stage, DType::kBF16);
+        PlanOptions options = OptionsOf(world, stage, DType::kBf16);
         options.accumulation = 1;
         options.shard_ranks = stage == 0 || world == 1 ? 0 : shard_ranks;
         const StepPlan fp32 = PlanTest({.layers = 6}, options);
-        options.grad_dtype = DType::kBF16;
+        options.grad_dtype = DType::kBf16;
         options.masters = false;
         const StepPlan bf16 = PlanTest({.layers = 6}, options);
         int64_t kept = 0;
@@ -168,7 +167,7 @@ TEST(Planner, FewerBitsTakeFewerBytes) {
         for (const FlatGroup& group : bf16.groups) {
           kept += 2 * group.shard_elements;
           states += 2 * 4 * group.shard_elements;
-          EXPECT_EQ(StatesOf(group)[0].dtype, DType::kBF16);
+          EXPECT_EQ(StatesOf(group)[0].dtype, DType::kBf16);
         }
         const auto bytes = [&](BufferClass c) { return bf16.bytes_by_class[static_cast<int>(c)]; };
         EXPECT_LE(bytes(BufferClass::kGradients), kept);
@@ -180,8 +179,8 @@ TEST(Planner, FewerBitsTakeFewerBytes) {
       }
     }
   }
-  PlanOptions options = OptionsOf(2, 1, DType::kBF16);
-  options.grad_dtype = DType::kBF16;
+  PlanOptions options = OptionsOf(2, 1, DType::kBf16);
+  options.grad_dtype = DType::kBf16;
   EXPECT_THAT(PlanTraining(SpecOf({}), options).status().message(),
               HasSubstr("train.grad_dtype: bf16 needs train.batch.accumulation: 1, and with 2 "
                         "ranks it is 3"));
@@ -189,7 +188,7 @@ TEST(Planner, FewerBitsTakeFewerBytes) {
   options.masters = false;
   EXPECT_THAT(PlanTraining(SpecOf({}), options).status().message(),
               HasSubstr("train.optimizer.master: none is for train.precision bf16 and fp8"));
-  options = OptionsOf(2, 1, DType::kBF16);
+  options = OptionsOf(2, 1, DType::kBf16);
   options.masters = false;
   options.optimizer = Optimizer::kMuon;
   EXPECT_THAT(PlanTraining(SpecOf({}), options).status().message(),
@@ -199,7 +198,7 @@ TEST(Planner, FewerBitsTakeFewerBytes) {
 // Stage 2 pays the reduction in every micro-step; stage 3 pays a gather there in the forward and in
 // the backward instead of one after the update.
 TEST(Planner, WireBytesOfShardedGradientsAndParameters) {
-  PlanOptions options = OptionsOf(4, 2, DType::kBF16);
+  PlanOptions options = OptionsOf(4, 2, DType::kBf16);
   const TestModel model = {.layers = 5};
   const StepPlan gradients = PlanTest(model, options);
   double padded = 0;
@@ -251,7 +250,7 @@ int BlocksBegun(const Program& program, size_t from, size_t to) {
 
 TEST(Planner, GathersStandAsFarAheadAsAskedFor) {
   for (int prefetch : {0, 1, 2}) {
-    PlanOptions options = OptionsOf(2, 3, DType::kBF16);
+    PlanOptions options = OptionsOf(2, 3, DType::kBf16);
     options.prefetch = prefetch;
     const StepPlan plan = PlanTest({.layers = 6}, options);
     for (const Program* program : {&plan.train, &plan.evaluate}) {
@@ -274,7 +273,7 @@ TEST(Planner, GathersStandAsFarAheadAsAskedFor) {
 
 // What a stage keeps, and what it needs for a while.
 TEST(Planner, EveryStageNeedsLess) {
-  PlanOptions options = OptionsOf(4, 0, DType::kBF16);
+  PlanOptions options = OptionsOf(4, 0, DType::kBf16);
   options.sequence = 512;
   for (int64_t accumulation : {1, 4}) {
     options.accumulation = accumulation;
@@ -310,7 +309,7 @@ TEST(Planner, ReductionsOverlapTheBackward) {
 }
 
 TEST(Planner, GathersOverlapUpdates) {
-  const StepPlan plan = PlanTest({}, OptionsOf(2, 1, DType::kBF16));
+  const StepPlan plan = PlanTest({}, OptionsOf(2, 1, DType::kBf16));
   const auto& ops = plan.train.ops;
   for (size_t i = 0; i < ops.size(); ++i) {
     if (ops[i].op.kind != OpKind::kGatherParameters) continue;
@@ -323,7 +322,7 @@ TEST(Planner, GathersOverlapUpdates) {
 }
 
 TEST(Planner, GroupsArePaddedToAlignedShards) {
-  const StepPlan plan = PlanTest({.width = 24, .heads = 3}, OptionsOf(3, 1, DType::kBF16));
+  const StepPlan plan = PlanTest({.width = 24, .heads = 3}, OptionsOf(3, 1, DType::kBf16));
   ASSERT_EQ(plan.groups.size(), 4u);
   EXPECT_EQ(plan.groups[0].name, "embedding");
   EXPECT_EQ(plan.groups[1].parameters[2].name, "transformer.h.0.attn.c_attn.weight");
@@ -335,7 +334,7 @@ TEST(Planner, GroupsArePaddedToAlignedShards) {
 }
 
 TEST(Planner, EvaluationAddsNothingToTheArena) {
-  const StepPlan plan = PlanTest(Gpt2Small(), OptionsOf(1, 0, DType::kBF16));
+  const StepPlan plan = PlanTest(Gpt2Small(), OptionsOf(1, 0, DType::kBf16));
   StepPlan alone = plan;
   alone.evaluate = {};
   ASSERT_EQ(AssignOffsets(alone), absl::OkStatus());
@@ -344,7 +343,7 @@ TEST(Planner, EvaluationAddsNothingToTheArena) {
 
 TEST(Planner, SlackIsSmall) {
   for (int64_t accumulation : {1, 4}) {
-    for (DType dtype : {DType::kF32, DType::kBF16}) {
+    for (DType dtype : {DType::kF32, DType::kBf16}) {
       PlanOptions options = OptionsOf(1, 0, dtype);
       options.sequence = 512;
       options.accumulation = accumulation;
@@ -357,7 +356,7 @@ TEST(Planner, SlackIsSmall) {
 
 // With one micro-step activations use the bytes of gradients that are not there yet.
 TEST(Planner, WithoutAccumulationGradientsLiveOnlyWhileTheyMust) {
-  PlanOptions options = OptionsOf(1, 0, DType::kBF16);
+  PlanOptions options = OptionsOf(1, 0, DType::kBf16);
   options.sequence = 512;
   const StepPlan kept = PlanTest(Gpt2Small(), options);
   options.accumulation = 1;
@@ -372,7 +371,7 @@ TEST(Planner, WithoutAccumulationGradientsLiveOnlyWhileTheyMust) {
 }
 
 TEST(Planner, GradientsWithPaddingKeepTheirBytes) {
-  PlanOptions options = OptionsOf(1, 0, DType::kBF16);
+  PlanOptions options = OptionsOf(1, 0, DType::kBf16);
   options.accumulation = 1;
   const StepPlan plan = PlanTest({.width = 24, .heads = 3}, options);
   for (const FlatGroup& group : plan.groups) {
@@ -385,11 +384,11 @@ TEST(Planner, GradientsWithPaddingKeepTheirBytes) {
 TEST(Planner, LargeModelsHaveAGroupForEachLayer) {
   TestModel model = Gpt2Small();
   model.layers = 48;
-  EXPECT_EQ(PlanTest(model, OptionsOf(8, 1, DType::kBF16)).groups.size(), 50u);
+  EXPECT_EQ(PlanTest(model, OptionsOf(8, 1, DType::kBf16)).groups.size(), 50u);
 }
 
 TEST(Planner, GenerationHoldsParametersAndCaches) {
-  PlanOptions options = OptionsOf(1, 0, DType::kBF16);
+  PlanOptions options = OptionsOf(1, 0, DType::kBf16);
   options.micro_batch = 1;
   const absl::StatusOr<StepPlan> plan = PlanGeneration(SpecOf({}).model(), options);
   ASSERT_TRUE(plan.ok()) << plan.status();
@@ -449,14 +448,14 @@ TEST(Planner, OptionsComeFromTheSpec) {
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->world, 2);
   EXPECT_EQ(options->accumulation, 3);
-  EXPECT_EQ(options->compute_dtype, DType::kBF16);
+  EXPECT_EQ(options->compute_dtype, DType::kBf16);
   EXPECT_EQ(options->threads, 3);
   spec.mutable_train()->mutable_batch()->set_global(25);
   EXPECT_EQ(OptionsFromSpec(spec, 3).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(Printer, JsonHasWhatTheCommandLineDocuments) {
-  const StepPlan plan = PlanTest({}, OptionsOf(2, 1, DType::kBF16));
+  const StepPlan plan = PlanTest({}, OptionsOf(2, 1, DType::kBf16));
   const int64_t copy = SnapshotBytes(plan);
   RankPlace place = {.memory_bytes = plan.arena_bytes + copy};
   const auto json = nlohmann::json::parse(PlanJson(plan, {.place = place, .schedule = true}));

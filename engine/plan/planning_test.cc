@@ -12,11 +12,10 @@
 namespace milepost::plan {
 namespace {
 
-using graph::DType;
 using testing::HasSubstr;
 
 PlanOptions SizesAndStage(int world, int stage, Recompute recompute, int64_t budget = 0) {
-  PlanOptions options = OptionsOf(world, stage, DType::kBF16);
+  PlanOptions options = OptionsOf(world, stage, DType::kBf16);
   options.recompute = recompute;
   options.recompute_budget = budget;
   return options;

@@ -42,9 +42,9 @@ bool Fits(const StepPlan& plan, const RankPlace& place) {
 
 const char* Precision(const StepPlan& plan) {
   switch (plan.options.compute_dtype) {
-    case graph::DType::kBF16:
+    case DType::kBf16:
       return plan.options.fp8 ? "fp8" : "bf16";
-    case graph::DType::kF16:
+    case DType::kF16:
       return "fp16";
     default:
       return "fp32";
@@ -219,7 +219,7 @@ std::string MicroBatchText(const PlanOptions& options, const std::string& unit) 
 
 // What is stored in fewer bits than by default: ", states in bf16, no masters".
 std::string StorageText(const PlanOptions& options) {
-  return absl::StrCat(options.state_dtype == graph::DType::kBF16 ? ", states in bf16" : "",
+  return absl::StrCat(options.state_dtype == DType::kBf16 ? ", states in bf16" : "",
                       options.masters ? "" : ", no masters",
                       options.RoundsGradients() ? ", gradients in bf16" : "");
 }
@@ -307,10 +307,10 @@ std::string PlanJson(const StepPlan& plan, const PrintOptions& options, int inde
   json["zero_stage"] = plan.options.zero_stage;
   json["shards"] = plan.options.Shards();
   json["precision"] = Precision(plan);
-  json["state_dtype"] = plan.options.state_dtype == graph::DType::kBF16 ? "bf16" : "fp32";
+  json["state_dtype"] = plan.options.state_dtype == DType::kBf16 ? "bf16" : "fp32";
   json["grad_dtype"] = plan.options.RoundsGradients() ? "bf16" : "fp32";
   json["master"] = plan.options.masters ? "fp32" : "none";
-  json["grad_reduce"] = plan.options.grad_reduce == graph::DType::kBF16 ? "bf16" : "fp32";
+  json["grad_reduce"] = plan.options.grad_reduce == DType::kBf16 ? "bf16" : "fp32";
   json["micro_batch"] = plan.options.micro_batch;
   json["sequence"] = plan.options.sequence;
   json["accumulation"] = plan.options.accumulation;

@@ -16,7 +16,6 @@
 namespace milepost::plan {
 namespace {
 
-using graph::DType;
 using testing::HasSubstr;
 
 constexpr TestModel kBudgetModel = {.layers = 8, .width = 64, .heads = 4, .context = 64};
@@ -36,7 +35,7 @@ int64_t Count(const StepPlan& plan, Recompute level) {
 
 TEST(RecomputeBudget, KeepsWithinIt) {
   for (int stage : {0, 3}) {
-    const PlanOptions options = OptionsOf(2, stage, DType::kBF16);
+    const PlanOptions options = OptionsOf(2, stage, DType::kBf16);
     const StepPlan none = Plan(options, Recompute::kNone);
     const int64_t most = PeakActivationBytes(none);
     const int64_t least = PeakActivationBytes(Plan(options, Recompute::kFull));
@@ -58,7 +57,7 @@ TEST(RecomputeBudget, KeepsWithinIt) {
 }
 
 TEST(RecomputeBudget, SpendsNoFlopsWhereCheapOutputsAreEnough) {
-  const PlanOptions options = OptionsOf(1, 0, DType::kBF16);
+  const PlanOptions options = OptionsOf(1, 0, DType::kBf16);
   const int64_t most = PeakActivationBytes(Plan(options, Recompute::kNone));
   const int64_t selective = PeakActivationBytes(Plan(options, Recompute::kSelective));
   const StepPlan all = Plan(options, Recompute::kBudget, most);
@@ -120,8 +119,8 @@ TEST(RecomputeBudget, IsPrinted) {
 }
 
 TEST(KeptBytes, IsWhatTheBackwardReads) {
-  const StepPlan none = Plan(OptionsOf(1, 0, DType::kBF16), Recompute::kNone);
-  const StepPlan full = Plan(OptionsOf(1, 0, DType::kBF16), Recompute::kFull);
+  const StepPlan none = Plan(OptionsOf(1, 0, DType::kBf16), Recompute::kNone);
+  const StepPlan full = Plan(OptionsOf(1, 0, DType::kBf16), Recompute::kFull);
   const int64_t unit = 2 * 64 * 64 * 2;             // one activation, bf16
   const int64_t statistics = 2 * 64 * (4 + 4) * 4;  // of two norms, and attention's sums
   EXPECT_EQ(KeptBytes(none.train.graph)[3], 16 * unit + statistics);

@@ -155,7 +155,7 @@ std::vector<int64_t> KeptBytes(const graph::Graph& graph) {
       if (input == kNoValue || made_by[input] == graph::kNoBlock) continue;
       const graph::Value& value = graph.values[input];
       if (value.kind == graph::ValueKind::kActivation) {
-        bytes[made_by[input]] += graph::Elements(value.shape) * graph::ByteSize(value.dtype);
+        bytes[made_by[input]] += graph::Elements(value.shape) * ByteSize(value.dtype);
       }
       made_by[input] = graph::kNoBlock;  // counted
     }

@@ -14,7 +14,6 @@
 namespace milepost::plan {
 namespace {
 
-using graph::DType;
 using graph::OpKind;
 using graph::Phase;
 
@@ -52,7 +51,7 @@ std::set<std::string> KeptByPass(const StepPlan& plan) {
 }
 
 TEST(Recompute, SelectiveReplaysNormsAndActivations) {
-  const PlanOptions options = OptionsOf(1, 0, DType::kBF16);
+  const PlanOptions options = OptionsOf(1, 0, DType::kBf16);
   const StepPlan none = Plan({.layers = 2}, options, Recompute::kNone);
   EXPECT_TRUE(Replayed(none).empty());
   EXPECT_EQ(none.recompute_flops_per_step, 0);
@@ -73,7 +72,7 @@ TEST(Recompute, SelectiveReplaysNormsAndActivations) {
 TEST(Recompute, FullKeepsTheResidualStreamBetweenBlocks) {
   for (double dropout : {0.0, 0.1}) {
     const StepPlan plan =
-        Plan({.layers = 3, .dropout = dropout}, OptionsOf(1, 0, DType::kBF16), Recompute::kFull);
+        Plan({.layers = 3, .dropout = dropout}, OptionsOf(1, 0, DType::kBf16), Recompute::kFull);
     EXPECT_EQ(KeptByPass(plan), (std::set<std::string>{"h.1.ln_1.sum", "h.2.ln_1.sum"}));
     // All of a layer but its last product, whose output only the next layer reads.
     EXPECT_THAT(Replayed(plan).size(), 3 * 7);
@@ -84,7 +83,7 @@ TEST(Recompute, FullKeepsTheResidualStreamBetweenBlocks) {
 }
 
 TEST(Recompute, ReplaysRightBeforeTheFirstUse) {
-  const StepPlan plan = Plan({.layers = 3}, OptionsOf(1, 0, DType::kBF16), Recompute::kFull);
+  const StepPlan plan = Plan({.layers = 3}, OptionsOf(1, 0, DType::kBf16), Recompute::kFull);
   int block = graph::kNoBlock;
   std::set<int> seen;
   for (const PlannedOp& op : plan.train.ops) {
@@ -99,7 +98,7 @@ TEST(Recompute, ReplaysRightBeforeTheFirstUse) {
 TEST(Recompute, EveryCombinationVerifies) {
   for (Recompute recompute : {Recompute::kSelective, Recompute::kFull}) {
     for (int stage : {0, 1, 2, 3}) {
-      for (DType dtype : {DType::kF32, DType::kBF16}) {
+      for (DType dtype : {DType::kF32, DType::kBf16}) {
         for (double dropout : {0.0, 0.1}) {
           SCOPED_TRACE(absl::StrCat("stage ", stage, " ", Name(recompute), " ", dropout));
           const StepPlan plan =
@@ -114,7 +113,7 @@ TEST(Recompute, EveryCombinationVerifies) {
 // Per token of a layer's width, in bf16: 16 kept without recomputation (sums 2, norms 2, qkv 3,
 // attention 1, MLP 4 + 4), 10 with selective, 1 with full.
 TEST(Recompute, ShrinksActivationsAsFarAsItSays) {
-  PlanOptions options = OptionsOf(1, 0, DType::kBF16);
+  PlanOptions options = OptionsOf(1, 0, DType::kBf16);
   options.sequence = 1024;
   TestModel model = Gpt2Small();
   const auto layer_bytes = [&](Recompute recompute) {

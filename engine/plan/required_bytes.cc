@@ -15,7 +15,7 @@ int64_t StateBytes(const StepPlan& plan, int parts) {
   for (const FlatGroup& group : plan.groups) {
     const int64_t elements = group.padded_elements / parts;
     for (const GroupState& state : StatesOf(group)) {
-      bytes += elements / state.elements_per_item * graph::ByteSize(state.dtype);
+      bytes += elements / state.elements_per_item * ByteSize(state.dtype);
     }
   }
   return bytes;

@@ -143,15 +143,15 @@ TEST_F(ResNetVerify, WireBytesOfTheAverage) {
 
 TEST(StatisticsLayout, FloatsComeFirst) {
   graph::Graph graph;
-  const auto add = [&](graph::DType dtype, const graph::Shape& shape) {
+  const auto add = [&](DType dtype, const graph::Shape& shape) {
     graph.values.push_back(
         {.name = "s", .dtype = dtype, .shape = shape, .kind = graph::ValueKind::kStatistic});
     graph.statistics.push_back({.value = static_cast<graph::ValueId>(graph.values.size()) - 1});
   };
-  add(graph::DType::kF32, {3});
-  add(graph::DType::kI64, {});
-  add(graph::DType::kF32, {2});
-  add(graph::DType::kI64, {});
+  add(DType::kF32, {3});
+  add(DType::kI64, {});
+  add(DType::kF32, {2});
+  add(DType::kI64, {});
   const StatisticsLayout layout = LayOutStatistics(graph);
   EXPECT_THAT(layout.offsets, testing::ElementsAre(0, 24, 12, 32));
   EXPECT_EQ(layout.f32_elements, 5);

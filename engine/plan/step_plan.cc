@@ -64,7 +64,7 @@ std::vector<GroupState> StatesOf(const FlatGroup& group) {
       {.kind = "master", .buffer = group.master_buffer, .dtype = group.master_dtype}};
   if (IsQuantized(group.optimizer) && !group.frozen) {
     const auto codes = [](const char* kind, BufferId buffer) {
-      return GroupState{.kind = kind, .buffer = buffer, .dtype = graph::DType::kU8};
+      return GroupState{.kind = kind, .buffer = buffer, .dtype = DType::kU8};
     };
     const auto scales = [](const char* kind, BufferId buffer) {
       return GroupState{.kind = kind, .buffer = buffer, .elements_per_item = kQuantizedBlock};

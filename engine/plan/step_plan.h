@@ -112,11 +112,11 @@ struct FlatGroup {
   // Its parameters are never updated: of the buffers below it has theirs and, where there are
   // masters, those.
   bool frozen = false;
-  graph::DType state_dtype = graph::DType::kF32;  // of m and v: kF32 or kBF16
+  DType state_dtype = DType::kF32;  // of m and v: kF32 or kBF16
   // kF32; kBF16 where the parameters are their own masters in that type.
-  graph::DType master_dtype = graph::DType::kF32;
+  DType master_dtype = DType::kF32;
   // Muon: of the factors of kOrthogonalize's products: kF32 or kBF16.
-  graph::DType product_dtype = graph::DType::kF32;
+  DType product_dtype = DType::kF32;
   std::vector<GroupParameter> parameters;
   int64_t elements = 0;         // without padding
   int64_t padded_elements = 0;  // multiple of world * 128
@@ -164,7 +164,7 @@ struct FlatGroup {
 struct GroupState {
   const char* kind;             // "master", "m", "v"
   BufferId buffer = kNoBuffer;  // kNoBuffer: this rank's shard of the parameters themselves
-  graph::DType dtype = graph::DType::kF32;
+  DType dtype = DType::kF32;
   int64_t elements_per_item = 1;  // elements of the parameter that share one item
 };
 // Of one group: master first.
@@ -269,21 +269,21 @@ struct PlanOptions {
   Recompute recompute = Recompute::kNone;
   int64_t recompute_budget = 0;  // kBudget: bytes of activations at most
   Optimizer optimizer = Optimizer::kAdamW;
-  graph::DType compute_dtype = graph::DType::kF32;
+  DType compute_dtype = DType::kF32;
   // The layers of blocks multiply 8 bits (fp8_pass.h); compute_dtype is kBF16.
   bool fp8 = false;
   // GELUs are computed within the products before and behind them (gelu_pass.h).
   bool fuse_gelu = false;
   // A GPU's attention backward has the same bits in every run (library_attention.h).
   bool exact = true;
-  graph::DType grad_reduce = graph::DType::kF32;  // what gradients travel as: kF32 or kBF16
-  graph::DType state_dtype = graph::DType::kF32;  // of the optimizer's m and v: kF32 or kBF16
+  DType grad_reduce = DType::kF32;  // what gradients travel as: kF32 or kBF16
+  DType state_dtype = DType::kF32;  // of the optimizer's m and v: kF32 or kBF16
   // What the step's reduced gradient is kept in: kF32, or kBF16, with accumulation 1 and a
   // compute_dtype of kBF16.
-  graph::DType grad_dtype = graph::DType::kF32;
+  DType grad_dtype = DType::kF32;
   // In 16 bits parameters have fp32 masters. false (kBF16 only): updates round them at random.
   bool masters = true;
-  graph::DType orthogonalization = graph::DType::kF32;  // FlatGroup::product_dtype of Muon's groups
+  DType orthogonalization = DType::kF32;  // FlatGroup::product_dtype of Muon's groups
   int64_t micro_batch = 1;
   int64_t sequence = 1;  // generation plans: how many positions the caches hold
   int64_t accumulation = 1;
@@ -320,11 +320,11 @@ struct PlanOptions {
   // is sharded, all.
   int MatrixOwners() const { return Shards() > 1 ? Shards() : world; }
   bool ShardsGradients() const { return zero_stage >= 2 && Shards() > 1; }
-  bool RoundsGradients() const { return grad_dtype != graph::DType::kF32; }
+  bool RoundsGradients() const { return grad_dtype != DType::kF32; }
   // A whole gradient in fp32 lives within a micro-step only: what stays of it is its shard, or is
   // rounded.
   bool GradientsPass() const { return ShardsGradients() || RoundsGradients(); }
-  bool HasMasters() const { return compute_dtype != graph::DType::kF32 && masters; }
+  bool HasMasters() const { return compute_dtype != DType::kF32 && masters; }
   bool ShardsParameters() const { return zero_stage >= 3 && Shards() > 1; }
   bool Offloads() const { return offload_optimizer || offload_activations; }
   // A chunk's logits stay in a CPU's cache as far as they can. On a GPU each chunk reads and writes

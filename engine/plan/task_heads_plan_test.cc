@@ -23,7 +23,7 @@ v1::JobSpec WithHeads(int count) {
 }
 
 StepPlan PlanOf(int heads, int world, int stage, Recompute recompute = Recompute::kNone) {
-  PlanOptions options = OptionsOf(world, stage, graph::DType::kBF16);
+  PlanOptions options = OptionsOf(world, stage, DType::kBf16);
   options.recompute = recompute;
   absl::StatusOr<StepPlan> plan = PlanTraining(WithHeads(heads), options);
   EXPECT_TRUE(plan.ok()) << plan.status();
@@ -66,9 +66,9 @@ TEST(TaskHeadsPlan, OfAFrozenTrunk) {
   v1::ParameterGroupSpec& group = *spec.mutable_train()->mutable_optimizer()->add_groups();
   group.set_match("transformer.*");
   group.set_freeze(true);
-  const auto sharded = PlanTraining(spec, OptionsOf(2, 3, graph::DType::kF32));
+  const auto sharded = PlanTraining(spec, OptionsOf(2, 3, DType::kF32));
   EXPECT_TRUE(sharded.ok()) << sharded.status();
-  const auto plan = PlanTraining(spec, OptionsOf(1, 0, graph::DType::kF32));
+  const auto plan = PlanTraining(spec, OptionsOf(1, 0, DType::kF32));
   ASSERT_TRUE(plan.ok()) << plan.status();
   int backward = 0;
   for (const PlannedOp& op : plan->train.ops) {

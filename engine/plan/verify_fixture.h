@@ -16,7 +16,7 @@ namespace milepost::plan {
 
 inline StepPlan ValidPlan(int world = 2, int stage = 1, double dropout = 0) {
   absl::StatusOr<StepPlan> plan =
-      PlanTraining(SpecOf({.dropout = dropout}), OptionsOf(world, stage, graph::DType::kBF16));
+      PlanTraining(SpecOf({.dropout = dropout}), OptionsOf(world, stage, DType::kBf16));
   EXPECT_TRUE(plan.ok()) << plan.status();
   return *std::move(plan);
 }

@@ -16,8 +16,6 @@
 namespace milepost::plan {
 namespace {
 
-using graph::DType;
-
 template <typename... Parts>
 absl::Status Violation(const Parts&... parts) {
   return absl::InternalError(absl::StrCat("plan: ", parts...));
@@ -127,7 +125,7 @@ absl::Status VerifyUpdateBuffers(const StepPlan& plan, const FlatGroup& group) {
     if (p.shape.size() != 2) return Violation(p.name, " is no matrix, but Muon is to update it");
   }
   return ExpectBuffer(plan, group, "its update", group.update_buffer,
-                      group.padded_elements * graph::ByteSize(DType::kF32));
+                      group.padded_elements * ByteSize(DType::kF32));
 }
 
 // Where the host finds a gradient and leaves parameters.
@@ -142,8 +140,8 @@ absl::Status VerifyHostBuffers(const StepPlan& plan, const FlatGroup& group) {
     return Violation("the host has no place for the scalars");
   }
   MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "gradients on the host", group.host_gradient_buffer,
-                                  group.shard_elements * graph::ByteSize(DType::kF32)));
-  const int64_t size = graph::ByteSize(plan.options.compute_dtype);
+                                  group.shard_elements * ByteSize(DType::kF32)));
+  const int64_t size = ByteSize(plan.options.compute_dtype);
   if (plan.options.compute_dtype == DType::kF32) return absl::OkStatus();
   if (group.host_parameter_buffer == kNoBuffer ||
       plan.buffers[group.host_parameter_buffer].memory != Memory::kHost ||
@@ -195,13 +193,13 @@ absl::Status VerifyFrozenBuffers(const FlatGroup& group) {
 }
 
 absl::Status VerifyGroupBuffers(const StepPlan& plan, const FlatGroup& group) {
-  const int64_t compute = graph::ByteSize(plan.options.compute_dtype);
+  const int64_t compute = ByteSize(plan.options.compute_dtype);
   const int64_t held =
       plan.options.ShardsParameters() ? group.shard_elements : group.padded_elements;
   MP_RETURN_IF_ERROR(
       ExpectBuffer(plan, group, "parameters", group.parameter_buffer, held * compute));
   if (plan.train.ops.empty()) return absl::OkStatus();
-  const int64_t shard = group.shard_elements * graph::ByteSize(DType::kF32);
+  const int64_t shard = group.shard_elements * ByteSize(DType::kF32);
   const bool master = plan.options.offload_optimizer && !group.frozen;
   if (plan.options.HasMasters() || master) {
     MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "master", group.master_buffer, shard));
@@ -212,14 +210,13 @@ absl::Status VerifyGroupBuffers(const StepPlan& plan, const FlatGroup& group) {
   }
   if (group.frozen) return VerifyFrozenBuffers(group);
   if (plan.options.GradientsPass()) {
-    MP_RETURN_IF_ERROR(
-        ExpectBuffer(plan, group, "its gradient shard", group.gradient_shard_buffer,
-                     group.shard_elements * graph::ByteSize(plan.options.grad_dtype)));
+    MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "its gradient shard", group.gradient_shard_buffer,
+                                    group.shard_elements * ByteSize(plan.options.grad_dtype)));
   } else if (group.gradient_shard_buffer != kNoBuffer) {
     return Violation("group ", group.name, " has a gradient shard, but gradients are whole");
   }
   MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "gradients", group.gradient_buffer,
-                                  group.padded_elements * graph::ByteSize(DType::kF32)));
+                                  group.padded_elements * ByteSize(DType::kF32)));
   MP_RETURN_IF_ERROR(VerifyUpdateBuffers(plan, group));
   MP_RETURN_IF_ERROR(VerifyHostBuffers(plan, group));
   if (IsQuantized(group.optimizer)) return VerifyQuantizedBuffers(plan, group);
@@ -231,7 +228,7 @@ absl::Status VerifyGroupBuffers(const StepPlan& plan, const FlatGroup& group) {
     return Violation("group ", group.name,
                      " is made orthogonal in another type than the options say");
   }
-  const int64_t state = group.shard_elements * graph::ByteSize(plan.options.state_dtype);
+  const int64_t state = group.shard_elements * ByteSize(plan.options.state_dtype);
   MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "m", group.m_buffer, state));
   if (HasSecondMoment(group.optimizer)) {
     return ExpectBuffer(plan, group, "v", group.v_buffer, state);
@@ -302,7 +299,7 @@ double WireBytes(const StepPlan& plan, const PlannedOp& planned) {
   const int32_t index = planned.op.attributes.group;
   if (index < 0 || index >= static_cast<int32_t>(plan.groups.size())) return 0;
   const auto elements = static_cast<double>(plan.groups[index].padded_elements);
-  const double gradient = options.grad_reduce == graph::DType::kBF16 ? 2 : 4;
+  const double gradient = options.grad_reduce == DType::kBf16 ? 2 : 4;
   if (planned.op.kind == graph::OpKind::kReduceGradients) {
     return (options.Shards() == 1 ? 2 * (1 - 1.0 / options.world) : others) * gradient * elements;
   }
@@ -314,7 +311,7 @@ double WireBytes(const StepPlan& plan, const PlannedOp& planned) {
     return 2 * (1 - 1.0 / options.Replicas()) * gradient * (elements / options.Shards());
   }
   if (planned.op.kind != graph::OpKind::kGatherParameters) return 0;
-  return others * static_cast<double>(graph::ByteSize(options.compute_dtype)) * elements;
+  return others * static_cast<double>(ByteSize(options.compute_dtype)) * elements;
 }
 
 // Both programs have the same statistics, in a buffer that outlives the steps.
@@ -361,7 +358,7 @@ absl::Status VerifyCaches(const StepPlan& plan) {
       if (place.buffer < 0 || place.buffer >= static_cast<BufferId>(plan.buffers.size()) ||
           !plan.buffers[place.buffer].persistent || place.offset != 0 ||
           plan.buffers[place.buffer].bytes !=
-              graph::Elements(value.shape) * graph::ByteSize(value.dtype)) {
+              graph::Elements(value.shape) * ByteSize(value.dtype)) {
         return Violation(value.name, " has no persistent buffer of its size");
       }
       const Place& first = places.try_emplace(value.name, place).first->second;

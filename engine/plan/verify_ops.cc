@@ -114,7 +114,7 @@ class OpVerifier {
       return Violation("does not gather a whole flat group");
     }
     const FlatGroup& group = plan_.groups[index];
-    const int64_t size = graph::ByteSize(plan_.options.compute_dtype);
+    const int64_t size = ByteSize(plan_.options.compute_dtype);
     const BufferId buffer = program_.places[planned_.op.outputs[0].value].buffer;
     if (plan_.buffers[buffer].bytes != group.padded_elements * size) {
       return Violation("gathers ", group.name, " into ", plan_.buffers[buffer].bytes, " bytes");
@@ -253,7 +253,7 @@ absl::Status VerifyPlaces(const StepPlan& plan, const Program& program) {
     for (const GroupParameter& p : group.parameters) {
       const graph::Parameter& parameter = graph.parameters[p.parameter];
       const Place& place = program.places[parameter.value];
-      const int64_t size = graph::ByteSize(plan.options.compute_dtype);
+      const int64_t size = ByteSize(plan.options.compute_dtype);
       bool ok = sharded ? place.buffer == kNoBuffer
                         : place.buffer == group.parameter_buffer && place.offset == p.begin * size;
       if (parameter.gradient != kNoValue) {

@@ -8,7 +8,6 @@
 namespace milepost::plan {
 namespace {
 
-using graph::DType;
 using graph::kNoValue;
 using graph::OpKind;
 using graph::ValueId;
@@ -77,7 +76,7 @@ TEST(Verify, SeesAGatherAfterItsUse) {
 
 TEST(Verify, SeesReplicasThatAreNotReduced) {
   for (int stage : {1, 2, 3}) {
-    PlanOptions options = OptionsOf(4, stage, DType::kBF16);
+    PlanOptions options = OptionsOf(4, stage, DType::kBf16);
     options.shard_ranks = 2;
     const absl::StatusOr<StepPlan> valid = PlanTraining(SpecOf({}), options);
     ASSERT_TRUE(valid.ok()) << valid.status();
@@ -168,7 +167,7 @@ TEST(Verify, SeesGatheredParametersOverwrittenBeforeTheirUse) {
 }
 
 TEST(Verify, SeesShardsOfGradientsOverwrittenBeforeTheUpdate) {
-  PlanOptions options = OptionsOf(2, 2, DType::kBF16);
+  PlanOptions options = OptionsOf(2, 2, DType::kBf16);
   options.accumulation = 1;  // the shards are short-lived
   const absl::StatusOr<StepPlan> plan = PlanTraining(SpecOf({}), options);
   ASSERT_TRUE(plan.ok()) << plan.status();
@@ -196,9 +195,9 @@ TEST(Verify, SeesShardsOfGradientsThatWouldNotSurviveAMicroStep) {
 
 TEST(VerifyRounding, AGradientIsRoundedOnceAndThenRead) {
   for (const int world : {1, 4}) {
-    PlanOptions options = OptionsOf(world, 1, DType::kBF16);
+    PlanOptions options = OptionsOf(world, 1, DType::kBf16);
     options.accumulation = 1;
-    options.grad_dtype = DType::kBF16;
+    options.grad_dtype = DType::kBf16;
     const absl::StatusOr<StepPlan> plan = PlanTraining(SpecOf(TestModel{}), options);
     ASSERT_TRUE(plan.ok()) << plan.status();
     EXPECT_EQ(Verify(*plan), absl::OkStatus());

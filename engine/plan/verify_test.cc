@@ -17,7 +17,6 @@
 namespace milepost::plan {
 namespace {
 
-using graph::DType;
 using graph::kNoValue;
 using graph::OpKind;
 using graph::WriteMode;
@@ -25,7 +24,7 @@ using testing::HasSubstr;
 
 // One micro-step and no padding: gradients share their bytes with activations.
 StepPlan PlanWithShortLivedGradients(int world) {
-  PlanOptions options = OptionsOf(world, 1, DType::kBF16);
+  PlanOptions options = OptionsOf(world, 1, DType::kBf16);
   options.accumulation = 1;
   absl::StatusOr<StepPlan> plan = PlanTraining(SpecOf({.width = 256}), options);
   EXPECT_TRUE(plan.ok()) << plan.status();
@@ -308,7 +307,7 @@ TEST(Verify, SeesWrongWireBytes) {
     plan.train.ops[FindOp(plan.train, OpKind::kReduceGradients)].wire_bytes *= 2;
     ExpectRefused(plan, "twice an op's bytes", "expected");
     plan = ValidPlan(4, stage);
-    plan.options.grad_reduce = graph::DType::kBF16;
+    plan.options.grad_reduce = DType::kBf16;
     ExpectRefused(plan, "bytes of fp32 gradients", "expected");
   }
 }

@@ -27,11 +27,10 @@ int64_t SumSquaresBytes(int64_t elements) { return (elements + 4095) / 4096 * 8;
 
 // kernels/cpu/attention_layout.h: one thread's arrays for one head, each whole cache lines. With
 // f32 elements, as which halves are packed, some arrays serve twice.
-int64_t AttentionBytesPerThread(const graph::Op& op, int64_t sequence, int64_t dim,
-                                graph::DType dtype) {
+int64_t AttentionBytesPerThread(const graph::Op& op, int64_t sequence, int64_t dim, DType dtype) {
   constexpr int64_t kBlock = 64;
   constexpr int64_t kKeyTile = 256;
-  const bool f32 = dtype != graph::DType::kBF16;
+  const bool f32 = dtype != DType::kBf16;
   const int64_t element = f32 ? 4 : 2;
   const int64_t padded = RoundUp(sequence, kBlock);
   const int64_t padded_dim = RoundUp(dim, 16);
@@ -64,7 +63,7 @@ int64_t AttentionBytes(const graph::Graph& graph, const graph::Op& op, const Pla
 int64_t PackedBiasBytes(const graph::Graph& graph, const graph::Op& op) {
   const int64_t biases = static_cast<int64_t>(op.inputs.size()) - 1 - op.attributes.parts;
   const graph::Value& y = graph.values[op.outputs.back().value];
-  return biases > 1 ? RoundUp(y.shape[1] * graph::ByteSize(y.dtype), kHostAlignment) : 0;
+  return biases > 1 ? RoundUp(y.shape[1] * ByteSize(y.dtype), kHostAlignment) : 0;
 }
 
 // kernels/cpu/batch_norm.h: five floats per channel, and two f64 sums per channel of each block.
@@ -91,7 +90,7 @@ int64_t ConvolutionBytes(const graph::Graph& graph, const graph::Op& op,
   const graph::Shape& y = shape(forward ? op.outputs[0].value : op.inputs[data ? 0 : 1]);
   const int64_t weights =
       RoundUp(x[3], kBlock) * RoundUp(y[3], kBlock) * image.kernel * image.kernel;
-  const int64_t element = graph::ByteSize(graph.values[op.inputs[0]].dtype);
+  const int64_t element = ByteSize(graph.values[op.inputs[0]].dtype);
   int64_t scratch = options.threads * kFixed;
   if (!forward) {
     scratch +=
@@ -138,7 +137,7 @@ int64_t OrthogonalizeBytes(const FlatGroup& group) {
   int64_t most = 0;
   for (const GroupParameter& p : group.parameters) {
     const int64_t side = std::min(p.shape[0], p.shape[1]);
-    const int64_t element = graph::ByteSize(group.product_dtype);
+    const int64_t element = ByteSize(group.product_dtype);
     const int64_t copy = std::max(RoundUp(p.elements * element, kHostAlignment),
                                   RoundUp(SumSquaresBytes(p.elements), kHostAlignment));
     const int64_t sums = element == 4 ? 0 : RoundUp(side * side * 4, kHostAlignment);
@@ -150,7 +149,7 @@ int64_t OrthogonalizeBytes(const FlatGroup& group) {
 int64_t LmHeadBytes(const graph::Graph& graph, const graph::Op& op) {
   const graph::Shape& wte = graph.values[op.inputs[1]].shape;
   const int64_t rows = op.attributes.chunk_rows;
-  const int64_t element = graph::ByteSize(graph.values[op.inputs[1]].dtype);
+  const int64_t element = ByteSize(graph.values[op.inputs[1]].dtype);
   int64_t bytes = RoundUp(rows * wte[0] * element, kHostAlignment) +
                   RoundUp(ClassifierBytes(rows), kHostAlignment);
   if (op.kind == OpKind::kLmHeadLossBackward && op.outputs[3].value != graph::kNoValue) {
@@ -220,21 +219,21 @@ int64_t WorkspaceBytes(const graph::Graph& graph, const std::vector<FlatGroup>& 
   }
 }
 
-int64_t MatmulWorkspaceReserve(int threads, graph::DType dtype, int64_t chunk_rows, int64_t width,
+int64_t MatmulWorkspaceReserve(int threads, DType dtype, int64_t chunk_rows, int64_t width,
                                int64_t vocabulary) {
   constexpr int64_t kBytesPerThread = 2 << 20;
   constexpr int64_t kLongInner = 16384;  // bf16 products this deep are summed in fp32 pieces
-  const bool partial = dtype == graph::DType::kBF16 && vocabulary > kLongInner;
+  const bool partial = dtype == DType::kBf16 && vocabulary > kLongInner;
   // With the above, what kernels/cpu/matmul_widened.h takes; which CPU will run it is unknown here.
   constexpr int64_t kPieceElements = 512 * 1024 + 1024 * 1024 + 1024 + 512 * 1024;
-  const int64_t pieces = dtype == graph::DType::kF32 ? 0 : 4 * kPieceElements;
+  const int64_t pieces = dtype == DType::kF32 ? 0 : 4 * kPieceElements;
   return threads * kBytesPerThread + pieces +
          (partial ? RoundUp(chunk_rows * width * 4, kHostAlignment) : 0);
 }
 
-int64_t LmHeadChunkRows(int64_t rows, int64_t vocabulary, graph::DType dtype, int64_t chunk_bytes) {
+int64_t LmHeadChunkRows(int64_t rows, int64_t vocabulary, DType dtype, int64_t chunk_bytes) {
   const int64_t fitting =
-      std::max<int64_t>(16, chunk_bytes / (vocabulary * graph::ByteSize(dtype)) / 16 * 16);
+      std::max<int64_t>(16, chunk_bytes / (vocabulary * ByteSize(dtype)) / 16 * 16);
   const int64_t chunks = (rows + fitting - 1) / fitting;
   return std::min(rows, RoundUp((rows + chunks - 1) / chunks, 16));
 }

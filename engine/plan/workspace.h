@@ -31,12 +31,12 @@ int64_t WorkspaceBytes(const graph::Graph& graph, const std::vector<FlatGroup>& 
 // tried (at most 1.64 MiB a thread), fp32 partial sums of a large bf16 vocabulary, and what a
 // product of widened factors takes. A backend that needs more plans once again with what it found,
 // so a plan made without one may fall short, by a scratch, only there.
-int64_t MatmulWorkspaceReserve(int threads, graph::DType dtype, int64_t chunk_rows, int64_t width,
+int64_t MatmulWorkspaceReserve(int threads, DType dtype, int64_t chunk_rows, int64_t width,
                                int64_t vocabulary);
 
 // Rows of logits that exist at once: as few chunks as fit `chunk_bytes` allow, of even size (a
 // short last one would waste products), a multiple of 16, at least 16 and at most `rows`.
-int64_t LmHeadChunkRows(int64_t rows, int64_t vocabulary, graph::DType dtype, int64_t chunk_bytes);
+int64_t LmHeadChunkRows(int64_t rows, int64_t vocabulary, DType dtype, int64_t chunk_bytes);
 
 }  // namespace milepost::plan
 

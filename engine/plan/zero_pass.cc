@@ -17,7 +17,6 @@
 namespace milepost::plan {
 namespace {
 
-using graph::DType;
 using graph::OpKind;
 
 PlannedOp FromGraph(const graph::Graph& graph, const graph::Op& op) {
@@ -106,7 +105,7 @@ class TrainingOps {
   double Padded(int group) const { return static_cast<double>(groups_[group].padded_elements); }
   double OtherShards() const { return 1 - 1.0 / options_.Shards(); }
   // Of an element of the reduced gradient.
-  double GradientBytes() const { return static_cast<double>(graph::ByteSize(options_.grad_dtype)); }
+  double GradientBytes() const { return static_cast<double>(ByteSize(options_.grad_dtype)); }
   double Shard(int group) const { return static_cast<double>(groups_[group].shard_elements); }
 
   void Complete(int group) {
@@ -138,7 +137,7 @@ class TrainingOps {
     PlannedOp& op = Add(OpKind::kReduceGradients, when, group);
     op.bytes = 2 * 4 * Padded(group);
     // Reduce-scatter, as a ring moves it; an all-reduce is that and an all-gather.
-    const auto wire = static_cast<double>(graph::ByteSize(options_.grad_reduce));
+    const auto wire = static_cast<double>(ByteSize(options_.grad_reduce));
     op.wire_bytes = options_.Shards() == 1 ? 2 * (1 - sharing_) * wire * Padded(group)
                                            : OtherShards() * wire * Padded(group);
     if (options_.Replicas() == 1) return;
@@ -211,7 +210,7 @@ class TrainingOps {
     const double share = 1.0 / options_.MatrixOwners();
     // In bf16 the factors are half as wide, and each sum is written and read once more to be
     // rounded.
-    const bool rounds = groups_[group].product_dtype == DType::kBF16;
+    const bool rounds = groups_[group].product_dtype == DType::kBf16;
     const double per_element = rounds ? 2 * 4 + 4 * 2 : 4 * 5;
     const double per_square = rounds ? 4 * 4 + 5 * 2 : 4 * 5;
     for (const GroupParameter& p : groups_[group].parameters) {
@@ -231,9 +230,9 @@ class TrainingOps {
   // Bytes per element of kOptimizer: master and states read and written, the gradient read, the
   // parameter written where it is not the master.
   double UpdateBytes(const FlatGroup& group) const {
-    const auto state = static_cast<double>(graph::ByteSize(group.state_dtype));
-    const double master = 2 * static_cast<double>(graph::ByteSize(group.master_dtype)) +
-                          (options_.HasMasters() ? 2 : 0);
+    const auto state = static_cast<double>(ByteSize(group.state_dtype));
+    const double master =
+        2 * static_cast<double>(ByteSize(group.master_dtype)) + (options_.HasMasters() ? 2 : 0);
     switch (group.optimizer) {
       case Optimizer::kAdamW:
         return GradientBytes() + master + 4 * state;
@@ -268,7 +267,7 @@ class TrainingOps {
     op.stream = DiskStream(groups_[group].disk_turn);
     for (const GroupState& state : StatesOf(groups_[group])) {
       const int64_t items = groups_[group].shard_elements / state.elements_per_item;
-      op.bytes += static_cast<double>(DiskBytes(items * graph::ByteSize(state.dtype)));
+      op.bytes += static_cast<double>(DiskBytes(items * ByteSize(state.dtype)));
     }
   }
 
@@ -285,13 +284,12 @@ class TrainingOps {
     Add(OpKind::kOptimizer, When::kUpdate, group).bytes =
         Shard(group) * UpdateBytes(groups_[group]);
     if (options_.offload_optimizer) {
-      const auto size = static_cast<double>(graph::ByteSize(options_.compute_dtype));
+      const auto size = static_cast<double>(ByteSize(options_.compute_dtype));
       Add(OpKind::kParametersToDevice, When::kUpdate, group).bytes = 2 * size * Shard(group);
     }
     if (options_.offload_disk) ReplaceState(group);
     if (options_.Shards() == 1 || options_.ShardsParameters()) return;
-    const double bytes =
-        Padded(group) * static_cast<double>(graph::ByteSize(options_.compute_dtype));
+    const double bytes = Padded(group) * static_cast<double>(ByteSize(options_.compute_dtype));
     PlannedOp& op = Add(OpKind::kGatherParameters, When::kUpdate, group);
     op.bytes = bytes;
     op.wire_bytes = OtherShards() * bytes;

@@ -12,7 +12,6 @@
 namespace milepost::runtime {
 namespace {
 
-using graph::DType;
 using graph::OpKind;
 using Kind = Collective::Kind;
 
@@ -72,7 +71,7 @@ class CollectiveMaker {
  private:
   const plan::FlatGroup& Group() const { return plan_.groups[planned_.op.attributes.group]; }
   comm::RankSet Shards() const { return ShardRanks(plan_.options, rank_); }
-  bool Rounded() const { return plan_.options.grad_reduce == DType::kBF16; }
+  bool Rounded() const { return plan_.options.grad_reduce == DType::kBf16; }
 
   Collective OnBuffer(Kind kind, plan::BufferId buffer, int64_t elements, DType dtype) const {
     return {
@@ -101,7 +100,7 @@ class CollectiveMaker {
     if (plan_.options.ShardsGradients() && !plan_.options.RoundsGradients()) {
       call.offset = plan_.buffers[group.gradient_shard_buffer].offset;
     } else {
-      call.offset += rank_ % shards * group.shard_elements * graph::ByteSize(DType::kF32);
+      call.offset += rank_ % shards * group.shard_elements * ByteSize(DType::kF32);
     }
     call.rounded = Rounded();
     call.among = {.first = rank_ % shards, .count = plan_.options.Replicas(), .stride = shards};
@@ -164,7 +163,7 @@ absl::Status CallOnHost(const Collective& call, char* data, comm::Communicator& 
     return communicator.AllReduce(absl::MakeSpan(reinterpret_cast<double*>(data), count),
                                   comm::ReduceOp::kSum, call.among);
   }
-  MP_CHECK(call.dtype == DType::kF32) << "sums of " << graph::Name(call.dtype);
+  MP_CHECK(call.dtype == DType::kF32) << "sums of " << Name(call.dtype);
   const absl::Span<float> values(reinterpret_cast<float*>(data), count);
   if (call.kind == Kind::kReduceScatter) {
     return call.rounded ? communicator.ReduceScatterBf16(values, call.among)

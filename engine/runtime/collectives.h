@@ -25,14 +25,14 @@ struct Collective {
   Kind kind = Kind::kAllReduce;
   int64_t offset = 0;  // bytes from the arena's begin to the first element
   int64_t elements = 0;
-  graph::DType dtype = graph::DType::kF32;  // of the elements; gathers move it as it is
+  DType dtype = DType::kF32;  // of the elements; gathers move it as it is
   // Values are rounded to bf16 on the wire, and summed in fp32 (grad_reduce: bf16).
   bool rounded = false;
   comm::RankSet among;  // whose count is above 1
   // Left out where a step's update is skipped.
   bool of_update = false;
 
-  int64_t bytes() const { return elements * graph::ByteSize(dtype); }
+  int64_t bytes() const { return elements * ByteSize(dtype); }
   bool operator==(const Collective&) const = default;
   // Of one rank of the set, where each has its own.
   int64_t shard_elements() const { return elements / among.count; }

@@ -12,8 +12,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_replace.h"
+#include "engine/dtype/half.h"
 #include "engine/kernels/cpu/random.h"
-#include "engine/kernels/cpu/types.h"
 #include "engine/ops/reference/reference_interpreter.h"
 #include "engine/plan/planner.h"
 #include "engine/runtime/arena.h"
@@ -24,7 +24,6 @@
 namespace milepost::runtime {
 namespace {
 
-using graph::DType;
 using graph::OpKind;
 using graph::ValueId;
 
@@ -37,7 +36,7 @@ class StepBench {
     const v1::JobSpec spec = job.Spec(options);
     plan::PlanOptions plan_options = *plan::OptionsFromSpec(spec, threads);
     // Several chunks of the head, the last one shorter: 72 rows by 32.
-    plan_options.lm_head_chunk_bytes = 32 * TinyJob::kVocabulary * (bf16() ? 2 : 4);
+    plan_options.lm_head_chunk_bytes = 32 * TinyJob::kVocabulary * (IsBf16() ? 2 : 4);
     plan = *plan::PlanTraining(spec, plan_options);
     plan_options.min_matmul_workspace_bytes = backend.CheckMatmulWorkspace(plan)->needed;
     plan = *plan::PlanTraining(spec, plan_options);
@@ -58,8 +57,8 @@ class StepBench {
     }
   }
 
-  bool bf16() const { return plan.options.compute_dtype == DType::kBF16; }
-  bool f16() const { return plan.options.compute_dtype == DType::kF16; }
+  bool IsBf16() const { return plan.options.compute_dtype == DType::kBf16; }
+  bool IsF16() const { return plan.options.compute_dtype == DType::kF16; }
   const graph::Graph& graph() const { return plan.train.graph; }
 
   char* At(ValueId id) const {
@@ -86,11 +85,11 @@ class StepBench {
         case DType::kF32:
           out[i] = reinterpret_cast<const float*>(At(id))[i];
           break;
-        case DType::kBF16:
-          out[i] = kernels::ToFloat(reinterpret_cast<const kernels::bf16*>(At(id))[i]);
+        case DType::kBf16:
+          out[i] = ToFloat(reinterpret_cast<const bf16*>(At(id))[i]);
           break;
         case DType::kF16:
-          out[i] = kernels::ToFloat(reinterpret_cast<const kernels::f16*>(At(id))[i]);
+          out[i] = ToFloat(reinterpret_cast<const f16*>(At(id))[i]);
           break;
         case DType::kF64:
           out[i] = reinterpret_cast<const double*>(At(id))[i];
@@ -153,12 +152,12 @@ class StepBench {
       kernels::NormalInit(noise.data(), static_cast<int64_t>(noise.size()), 0, 0.2F, 3,
                           static_cast<uint64_t>(parameter.value), 0);
       for (size_t i = 0; i < noise.size(); ++i) {
-        if (bf16()) {
-          auto* data = reinterpret_cast<kernels::bf16*>(At(parameter.value));
-          data[i] = kernels::ToBf16(kernels::ToFloat(data[i]) + noise[i]);
-        } else if (f16()) {
-          auto* data = reinterpret_cast<kernels::f16*>(At(parameter.value));
-          data[i] = kernels::ToF16(kernels::ToFloat(data[i]) + noise[i]);
+        if (IsBf16()) {
+          auto* data = reinterpret_cast<bf16*>(At(parameter.value));
+          data[i] = ToBf16(ToFloat(data[i]) + noise[i]);
+        } else if (IsF16()) {
+          auto* data = reinterpret_cast<f16*>(At(parameter.value));
+          data[i] = ToF16(ToFloat(data[i]) + noise[i]);
         } else {
           reinterpret_cast<float*>(At(parameter.value))[i] += noise[i];
         }
@@ -225,7 +224,7 @@ class EveryOp : public ::testing::TestWithParam<Case> {};
 TEST_P(EveryOp, MatchesTheReference) {
   StepBench bench(GetParam().options, GetParam().threads);
   // bf16: results are rounded to 8 bits, and attention rounds its probabilities. Halves: to 11.
-  const double tolerance = bench.bf16() ? 6e-3 : bench.f16() ? 5e-4 : 3e-6;
+  const double tolerance = bench.IsBf16() ? 6e-3 : bench.IsF16() ? 5e-4 : 3e-6;
   std::set<OpKind> seen;
   for (bool first : {true, false}) {
     bench.context.first_micro_step = first;

@@ -22,7 +22,7 @@ inline std::vector<BiasBytes> BiasesOf(const OpBinding& b,
   std::vector<BiasBytes> biases;
   for (const graph::ValueId id : values) {
     const graph::Value& value = b.ValueOf(id);
-    biases.push_back({b.ValueAt(id), graph::Elements(value.shape) * graph::ByteSize(value.dtype)});
+    biases.push_back({b.ValueAt(id), graph::Elements(value.shape) * ByteSize(value.dtype)});
   }
   return biases;
 }

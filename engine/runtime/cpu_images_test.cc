@@ -11,8 +11,8 @@
 
 #include "common/philox.h"
 #include "common/spec/validate.h"
+#include "engine/dtype/half.h"
 #include "engine/kernels/cpu/random.h"
-#include "engine/kernels/cpu/types.h"
 #include "engine/ops/reference/reference_interpreter.h"
 #include "engine/plan/planner.h"
 #include "engine/runtime/arena.h"
@@ -24,7 +24,6 @@
 namespace milepost::runtime {
 namespace {
 
-using graph::DType;
 using graph::OpKind;
 using graph::ValueId;
 
@@ -51,7 +50,7 @@ class ImageBench {
     }
   }
 
-  bool bf16() const { return plan.options.compute_dtype == DType::kBF16; }
+  bool IsBf16() const { return plan.options.compute_dtype == DType::kBf16; }
   const graph::Graph& graph() const { return plan.train.graph; }
   char* At(ValueId id) const {
     const plan::Place& place = plan.train.places[id];
@@ -77,9 +76,9 @@ class ImageBench {
       case DType::kI64:
         read(reinterpret_cast<const int64_t*>(At(id)));
         break;
-      case DType::kBF16:
+      case DType::kBf16:
         for (size_t i = 0; i < out.size(); ++i) {
-          out[i] = kernels::ToFloat(reinterpret_cast<const kernels::bf16*>(At(id))[i]);
+          out[i] = ToFloat(reinterpret_cast<const bf16*>(At(id))[i]);
         }
         break;
       default:
@@ -128,9 +127,9 @@ class ImageBench {
       kernels::NormalInit(noise.data(), static_cast<int64_t>(noise.size()), 0, 0.2F, 3,
                           static_cast<uint64_t>(parameter.value), 0);
       for (size_t i = 0; i < noise.size(); ++i) {
-        if (bf16()) {
-          auto* data = reinterpret_cast<kernels::bf16*>(At(parameter.value));
-          data[i] = kernels::ToBf16(kernels::ToFloat(data[i]) + noise[i]);
+        if (IsBf16()) {
+          auto* data = reinterpret_cast<bf16*>(At(parameter.value));
+          data[i] = ToBf16(ToFloat(data[i]) + noise[i]);
         } else {
           reinterpret_cast<float*>(At(parameter.value))[i] += noise[i];
         }
@@ -187,7 +186,7 @@ TEST(ImageOps, MatchTheReference) {
           for (const graph::Output& output : planned.op.outputs) {
             if (output.value == graph::kNoValue) continue;
             EXPECT_LT(ImageError(bench.Read(output.value), bench.reference->values(output.value)),
-                      bench.bf16() ? 6e-3 : 5e-6)
+                      bench.IsBf16() ? 6e-3 : 5e-6)
                 << graph::Name(planned.op.kind) << " -> "
                 << bench.graph().values[output.value].name;
           }

@@ -11,10 +11,10 @@
 
 #include "absl/status/statusor.h"
 #include "common/round_up.h"
+#include "engine/dtype/half.h"
 #include "engine/kernels/cpu/convolution.h"
 #include "engine/kernels/cpu/matmul.h"
 #include "engine/kernels/cpu/random.h"
-#include "engine/kernels/cpu/types.h"
 #include "engine/plan/step_plan.h"
 #include "engine/runtime/backend.h"
 #include "engine/runtime/op_binding.h"

@@ -16,10 +16,10 @@
 #include "common/steady_time.h"
 #include "engine/comm/key_value_store.h"
 #include "engine/comm/tcp.h"
+#include "engine/dtype/half.h"
 #include "engine/kernels/cpu/attention.h"
 #include "engine/kernels/cpu/matmul.h"
 #include "engine/kernels/cpu/parallel.h"
-#include "engine/kernels/cpu/types.h"
 #include "engine/runtime/arena.h"
 
 namespace milepost::runtime {
@@ -46,14 +46,14 @@ absl::StatusOr<double> LeastSeconds(int repeats, const Fn& fn) {
 template <typename T>
 void Fill(T* values, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
-    values[i] = kernels::FromFloat<T>(static_cast<float>(i * 7919 % 201 - 100) / 1024);
+    values[i] = FromFloat<T>(static_cast<float>(i * 7919 % 201 - 100) / 1024);
   }
 }
 
 template <typename T>
 absl::StatusOr<double> ProductRate(const DeviceBenchOptions& options) {
   const int64_t n = options.product;
-  const kernels::DType type = kernels::kDTypeOf<T>;
+  const DType type = kDTypeOf<T>;
   const kernels::MatmulSpec spec = {.m = n, .n = n, .k = n, .a = type, .b = type, .c = type};
   kernels::MatmulCache cache;
   MP_ASSIGN_OR_RETURN(const size_t scratch, cache.WorkspaceBytes(spec));
@@ -78,7 +78,7 @@ absl::StatusOr<double> AttentionRate(const DeviceBenchOptions& options) {
   const kernels::AttentionShape shape = {
       .batch = 1, .sequence = options.sequence, .heads = 12, .head_dim = 64};
   MP_RETURN_IF_ERROR(kernels::CheckAttentionShape(shape));
-  const kernels::DType type = kernels::kDTypeOf<T>;
+  const DType type = kDTypeOf<T>;
   const int threads = kernels::MaxThreads();
   const size_t scratch = std::max(kernels::AttentionForwardWorkspaceBytes(shape, type, threads),
                                   kernels::AttentionBackwardWorkspaceBytes(shape, type, threads));
@@ -184,10 +184,10 @@ absl::StatusOr<plan::DeviceProfile> MeasureCpu(const DeviceBenchOptions& options
   MP_ASSIGN_OR_RETURN(double product, ProductRate<float>(options));
   MP_ASSIGN_OR_RETURN(double attention, AttentionRate<float>(options));
   profile.matmul["F32"] = {Rounded(product), Rounded(product)};
-  const auto half = ProductRate<kernels::bf16>(options);
+  const auto half = ProductRate<bf16>(options);
   if (half.ok()) {
     product = *half;
-    MP_ASSIGN_OR_RETURN(attention, AttentionRate<kernels::bf16>(options));
+    MP_ASSIGN_OR_RETURN(attention, AttentionRate<bf16>(options));
     profile.matmul["BF16"] = {Rounded(product), Rounded(product)};
   } else if (!absl::IsUnimplemented(half.status())) {
     return half.status();

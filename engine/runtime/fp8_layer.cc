@@ -38,9 +38,9 @@ class Maker {
             .n = columns,
             .k = Shape(a)[1],
             .transpose_b = true,
-            .a = KernelDType(ValueOf(op_.inputs[a]).dtype),
-            .b = KernelDType(ValueOf(op_.inputs[b]).dtype),
-            .c = KernelDType(ValueOf(op_.outputs[0].value).dtype)};
+            .a = ValueOf(op_.inputs[a]).dtype,
+            .b = ValueOf(op_.inputs[b]).dtype,
+            .c = ValueOf(op_.outputs[0].value).dtype};
   }
 
   bool Follows(ValueId before, ValueId id) const {
@@ -49,7 +49,7 @@ class Maker {
     return a.buffer == b.buffer && a.offset + Bytes(before) == b.offset;
   }
   int64_t Bytes(ValueId id) const {
-    return graph::Elements(ValueOf(id).shape) * graph::ByteSize(ValueOf(id).dtype);
+    return graph::Elements(ValueOf(id).shape) * ByteSize(ValueOf(id).dtype);
   }
 
   // A product for each run of biases, on columns of y.
@@ -77,7 +77,7 @@ class Maker {
     Fp8Product product = {.spec = Spec(0, 1, columns),
                           .b_byte = column * Shape(1)[1],
                           .c = op_.outputs[0].value,
-                          .c_byte = column * graph::ByteSize(ValueOf(op_.outputs[0].value).dtype),
+                          .c_byte = column * ByteSize(ValueOf(op_.outputs[0].value).dtype),
                           .bias = bias};
     product.spec.bias = bias != graph::kNoValue;
     product.spec.bias_type = product.spec.c;
@@ -135,7 +135,7 @@ std::vector<BiasColumns> Fp8BiasColumns(const plan::Program& program, const grap
 kernels::Stacked StackedOf(const OpBinding& b) {
   kernels::Stacked stacked = {.columns = b.InputShape(0)[1]};
   for (int i = 0; i < b.attributes().parts; ++i) {
-    stacked.parts[i] = b.Input<kernels::bf16>(i);
+    stacked.parts[i] = b.Input<bf16>(i);
     stacked.first_row[i] = stacked.rows;
     stacked.rows += b.InputShape(i)[0];
   }
@@ -146,7 +146,7 @@ kernels::Stacked StackedOf(const OpBinding& b) {
 
 bool QuantizesToE5M2(const OpBinding& b) {
   const ValueId codes = b.OutputId(b.OutputId(0) != graph::kNoValue ? 0 : 1);
-  return b.ValueOf(codes).dtype == graph::DType::kF8E5M2;
+  return b.ValueOf(codes).dtype == DType::kE5M2;
 }
 
 }  // namespace milepost::runtime

@@ -85,7 +85,7 @@ GenerationPlaces GenerationPlaces::Find(const plan::StepPlan& plan, const plan::
           .tokens = OffsetOf(plan, program, tokens),
           .positions = OffsetOf(plan, program, graph.Input("positions")),
           .logits = OffsetOf(plan, program, graph.logits),
-          .logit_bytes = graph::Elements(logits.shape) * graph::ByteSize(logits.dtype)};
+          .logit_bytes = graph::Elements(logits.shape) * ByteSize(logits.dtype)};
 }
 
 void GenerationPlaces::Fill(absl::Span<const int32_t> given, int64_t first, char* arena) const {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "common/spec/validate.h"
+#include "engine/dtype/half.h"
 #include "engine/kernels/cpu/random.h"
-#include "engine/kernels/cpu/types.h"
 #include "engine/models/model.h"
 #include "engine/ops/reference/reference_interpreter.h"
 #include "engine/plan/planner.h"
@@ -20,8 +20,6 @@
 
 namespace milepost::runtime {
 namespace {
-
-using graph::DType;
 
 constexpr int64_t kContext = 96;
 constexpr int64_t kVocabulary = 61;
@@ -69,8 +67,8 @@ std::vector<float> Weights(size_t parameter, int64_t elements, DType dtype) {
   std::vector<float> weights(static_cast<size_t>(elements));
   kernels::NormalInit(weights.data(), elements, 0, 0.2F, 3, parameter, 0);
   for (float& w : weights) {
-    if (dtype == DType::kBF16) w = kernels::ToFloat(kernels::ToBf16(w));
-    if (dtype == DType::kF16) w = kernels::ToFloat(kernels::ToF16(w));
+    if (dtype == DType::kBf16) w = ToFloat(ToBf16(w));
+    if (dtype == DType::kF16) w = ToFloat(ToF16(w));
   }
   return weights;
 }
@@ -137,10 +135,10 @@ class Programs {
       const graph::ValueId id = graph.parameters[p].value;
       const std::vector<float> weights = Weights(p, graph::Elements(graph.values[id].shape), dtype);
       for (size_t i = 0; i < weights.size(); ++i) {
-        if (dtype == DType::kBF16) {
-          At<kernels::bf16>(plan_.prompt, id)[i] = kernels::ToBf16(weights[i]);
+        if (dtype == DType::kBf16) {
+          At<bf16>(plan_.prompt, id)[i] = ToBf16(weights[i]);
         } else if (dtype == DType::kF16) {
-          At<kernels::f16>(plan_.prompt, id)[i] = kernels::ToF16(weights[i]);
+          At<f16>(plan_.prompt, id)[i] = ToF16(weights[i]);
         } else {
           At<float>(plan_.prompt, id)[i] = weights[i];
         }
@@ -193,7 +191,7 @@ void ExpectClose(const std::vector<float>& got, const std::vector<double>& want,
 
 // A prompt in two chunks, the second partly filled, then token by token up to the context's end.
 void CheckModel(const v1::ModelSpec& model, DType dtype, double tolerance) {
-  SCOPED_TRACE(testing::Message() << model.ShortDebugString() << " " << graph::Name(dtype));
+  SCOPED_TRACE(testing::Message() << model.ShortDebugString() << " " << Name(dtype));
   Programs programs(model, dtype, 1);
   Reference reference(model, dtype);
   const plan::StepPlan& plan = programs.plan();
@@ -207,7 +205,7 @@ void CheckModel(const v1::ModelSpec& model, DType dtype, double tolerance) {
 TEST(GenerationPrograms, LogitsAreTheReferencesOfTheWholeText) {
   for (const v1::ModelSpec& model : {Gpt2(), Llama(false), Llama(true)}) {
     CheckModel(model, DType::kF32, 1e-5);
-    CheckModel(model, DType::kBF16, 1.0 / 32);
+    CheckModel(model, DType::kBf16, 1.0 / 32);
     CheckModel(model, DType::kF16, 1.0 / 256);
   }
 }

@@ -56,9 +56,9 @@ absl::Status GeneratorImpl::Open(const v1::ModelSpec& model, const GeneratorOpti
   const ModelSizes sizes = SizesOf(model);
   vocabulary_ = sizes.vocabulary;
   plan::PlanOptions options;
-  options.compute_dtype = wanted.precision == v1::PRECISION_BF16   ? graph::DType::kBF16
-                          : wanted.precision == v1::PRECISION_FP16 ? graph::DType::kF16
-                                                                   : graph::DType::kF32;
+  options.compute_dtype = wanted.precision == v1::PRECISION_BF16   ? DType::kBf16
+                          : wanted.precision == v1::PRECISION_FP16 ? DType::kF16
+                                                                   : DType::kF32;
   options.sequence = wanted.window > 0 ? std::min(wanted.window, sizes.context) : sizes.context;
   options.threads = std::max(1, wanted.threads);
   v1::ModelSpec trunk = model;  // further heads make no text
@@ -72,7 +72,7 @@ absl::Status GeneratorImpl::Open(const v1::ModelSpec& model, const GeneratorOpti
     v1::TensorInfo& info = tensors_.emplace_back();
     info.set_name(value.name);
     info.set_kind("master");
-    info.set_dtype(graph::Name(graph::DType::kF32));
+    info.set_dtype(Name(DType::kF32));
     for (int64_t dimension : value.shape) info.add_shape(dimension);
     elements += graph::Elements(value.shape);
   }
@@ -102,10 +102,10 @@ absl::Status GeneratorImpl::FinishLoad() {
     const graph::Value& value = Graph().values[parameter.value];
     const int64_t elements = graph::Elements(value.shape);
     char* target = ParameterAt(parameter.value);
-    if (value.dtype == graph::DType::kBF16) {
-      kernels::CastToBf16(data, elements, reinterpret_cast<kernels::bf16*>(target));
-    } else if (value.dtype == graph::DType::kF16) {
-      kernels::CastToF16(data, elements, reinterpret_cast<kernels::f16*>(target));
+    if (value.dtype == DType::kBf16) {
+      kernels::CastToBf16(data, elements, reinterpret_cast<bf16*>(target));
+    } else if (value.dtype == DType::kF16) {
+      kernels::CastToF16(data, elements, reinterpret_cast<f16*>(target));
     } else {
       std::memcpy(target, data, static_cast<size_t>(elements) * sizeof(float));
     }

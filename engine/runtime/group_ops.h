@@ -103,7 +103,7 @@ inline float MuonFactor(const plan::GroupParameter& p) {
 // LAMB's and Muon's steps are of whole tensors; random rounding is keyed by the tensor.
 inline bool StepsApart(const plan::FlatGroup& group) {
   return group.optimizer == plan::Optimizer::kLamb || group.optimizer == plan::Optimizer::kMuon ||
-         group.state_dtype != graph::DType::kF32 || group.master_dtype != graph::DType::kF32;
+         group.state_dtype != DType::kF32 || group.master_dtype != DType::kF32;
 }
 
 // visit(segment) for each of the parameters' pieces within the group's elements [begin, begin +

@@ -9,7 +9,7 @@ namespace milepost::runtime {
 namespace {
 
 int64_t Bytes(const graph::Value& value) {
-  return graph::Elements(value.shape) * graph::ByteSize(value.dtype);
+  return graph::Elements(value.shape) * ByteSize(value.dtype);
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "engine/kernels/cpu/types.h"
+#include "engine/dtype/half.h"
 #include "engine/runtime/op_binding.h"
 
 namespace milepost::runtime {
@@ -22,18 +22,17 @@ struct ImageRows {
 inline absl::Status NoImageKernel(const OpBinding& b) {
   return absl::UnimplementedError(absl::StrCat(graph::Name(b.planned.op.kind),
                                                ": there is no kernel for ",
-                                               graph::Name(b.plan.options.compute_dtype)));
+                                               Name(b.plan.options.compute_dtype)));
 }
 
 }  // namespace milepost::runtime
 
 // Calls binder<T>(b) with the plan's compute dtype. Images have no kernels on halves: a spec that
 // asks for them is refused.
-#define MP_BIND_F32_OR_BF16(binder, b)                                \
-  ((b).plan.options.compute_dtype == ::milepost::graph::DType::kBF16  \
-       ? binder<::milepost::kernels::bf16>(b)                         \
-   : (b).plan.options.compute_dtype == ::milepost::graph::DType::kF32 \
-       ? binder<float>(b)                                             \
+#define MP_BIND_F32_OR_BF16(binder, b)                                                      \
+  ((b).plan.options.compute_dtype == ::milepost::DType::kBf16 ? binder<::milepost::bf16>(b) \
+   : (b).plan.options.compute_dtype == ::milepost::DType::kF32                              \
+       ? binder<float>(b)                                                                   \
        : ::milepost::runtime::NoImageKernel(b))
 
 #endif  // MILEPOST_ENGINE_RUNTIME_IMAGE_OPS_H_

@@ -16,9 +16,9 @@ LinearLayer::LinearLayer(const plan::Program& program, const graph::Op& op, bool
   const bool forward = op.kind == OpKind::kLinear;
   const graph::Shape& narrow = shape(op.inputs[0]);
   rows = narrow[0];
-  const graph::DType dtype = graph.values[op.inputs[0]].dtype;
-  element = graph::ByteSize(dtype);
-  type = KernelDType(dtype);
+  const DType dtype = graph.values[op.inputs[0]].dtype;
+  element = ByteSize(dtype);
+  type = dtype;
   if (op.kind == OpKind::kLinearBackwardWeight) {  // x, dy -> the weights', the biases' gradients
     in = narrow[1];
     out = shape(op.inputs[1])[1];
@@ -43,7 +43,7 @@ void LinearLayer::FindRuns(const plan::Program& program, bool with_biases) {
     const plan::Place& a = program.places[before];
     const plan::Place& b = program.places[id];
     return a.buffer == b.buffer &&
-           a.offset + graph::Elements(value.shape) * graph::ByteSize(value.dtype) == b.offset;
+           a.offset + graph::Elements(value.shape) * ByteSize(value.dtype) == b.offset;
   };
   int64_t column = 0;
   for (size_t i = 0; i < weights.size(); ++i) {

@@ -39,7 +39,7 @@ struct LinearLayer {
   bool keeps_sums = false;  // kLinear with gelu: what goes into it is wanted
   int64_t rows = 0, in = 0, out = 0;
   int64_t element;  // bytes
-  kernels::DType type;
+  DType type;
   std::vector<graph::ValueId> weights, biases;  // kLinearBackwardWeight: their gradients
   std::vector<Run> runs;
 

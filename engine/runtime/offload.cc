@@ -16,14 +16,13 @@ namespace {
 using graph::OpKind;
 
 int64_t ShardBytes(const OpBinding& b) {
-  return GroupOf(b).shard_elements * graph::ByteSize(b.plan.options.compute_dtype);
+  return GroupOf(b).shard_elements * ByteSize(b.plan.options.compute_dtype);
 }
 
 // This rank's shard in the device's parameters.
 char* ShardParameters(const OpBinding& b) {
   const int64_t begin = b.plan.options.ShardsParameters() ? 0 : ShardBegin(b);
-  return b.BufferAt(GroupOf(b).parameter_buffer) +
-         begin * graph::ByteSize(b.plan.options.compute_dtype);
+  return b.BufferAt(GroupOf(b).parameter_buffer) + begin * ByteSize(b.plan.options.compute_dtype);
 }
 
 const char* ParametersOnHost(const OpBinding& b) {
@@ -45,7 +44,7 @@ OffloadCopy OffloadCopyOf(const OpBinding& b) {
     case OpKind::kGradientsToHost:
       return {.to = b.BufferAt(GroupOf(b).host_gradient_buffer),
               .from = reinterpret_cast<const char*>(ShardGradient(b)),
-              .bytes = GroupOf(b).shard_elements * graph::ByteSize(graph::DType::kF32)};
+              .bytes = GroupOf(b).shard_elements * ByteSize(DType::kF32)};
     case OpKind::kScalarsToHost:
       return {.to = b.BufferAt(b.plan.host_scalars),
               .from = b.BufferAt(b.plan.scalars),
@@ -56,7 +55,7 @@ OffloadCopy OffloadCopyOf(const OpBinding& b) {
       const graph::Value& value = b.ValueOf(b.OutputId(0));
       return {.to = b.Output<char>(0),
               .from = b.Input<char>(0),
-              .bytes = graph::Elements(value.shape) * graph::ByteSize(value.dtype)};
+              .bytes = graph::Elements(value.shape) * ByteSize(value.dtype)};
     }
   }
 }

@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
-#include "engine/kernels/cpu/types.h"
+#include "engine/dtype/half.h"
 #include "engine/plan/step_plan.h"
 #include "engine/runtime/step_context.h"
 
@@ -74,23 +74,12 @@ struct OpBinding {
   }
 };
 
-// The kernels' name of what products read.
-constexpr kernels::DType KernelDType(graph::DType dtype) {
-  return dtype == graph::DType::kBF16     ? kernels::DType::kBf16
-         : dtype == graph::DType::kF16    ? kernels::DType::kF16
-         : dtype == graph::DType::kF8E4M3 ? kernels::DType::kE4M3
-         : dtype == graph::DType::kF8E5M2 ? kernels::DType::kE5M2
-                                          : kernels::DType::kF32;
-}
-
 }  // namespace milepost::runtime
 
 // Calls binder<T>(b) with the plan's compute dtype.
-#define MP_BIND_BY_DTYPE(binder, b)                                   \
-  ((b).plan.options.compute_dtype == ::milepost::graph::DType::kBF16  \
-       ? binder<::milepost::kernels::bf16>(b)                         \
-   : (b).plan.options.compute_dtype == ::milepost::graph::DType::kF16 \
-       ? binder<::milepost::kernels::f16>(b)                          \
-       : binder<float>(b))
+#define MP_BIND_BY_DTYPE(binder, b)                                                          \
+  ((b).plan.options.compute_dtype == ::milepost::DType::kBf16  ? binder<::milepost::bf16>(b) \
+   : (b).plan.options.compute_dtype == ::milepost::DType::kF16 ? binder<::milepost::f16>(b)  \
+                                                               : binder<float>(b))
 
 #endif  // MILEPOST_ENGINE_RUNTIME_OP_BINDING_H_

@@ -40,8 +40,8 @@ ParameterStore::ParameterStore(const plan::StepPlan& plan, const graph::Graph& g
       v1::TensorInfo& info = tensors_.emplace_back();
       info.set_name(value.name);
       info.set_kind(state.kind);
-      info.set_dtype(graph::Name(state.dtype));
-      item_bytes_.push_back(graph::ByteSize(state.dtype));
+      info.set_dtype(Name(state.dtype));
+      item_bytes_.push_back(ByteSize(state.dtype));
       if (state.elements_per_item == 1) {
         for (int64_t dimension : value.shape) info.add_shape(dimension);
       } else {
@@ -62,7 +62,7 @@ int64_t ParameterStore::ParameterBegin(const plan::FlatGroup& group) const {
 char* ParameterStore::Data(const plan::FlatGroup& group, const plan::GroupState& state) const {
   if (state.buffer != plan::kNoBuffer) return BufferAt(state.buffer);
   // The parameter is its own master.
-  return BufferAt(group.parameter_buffer) + ParameterBegin(group) * graph::ByteSize(state.dtype);
+  return BufferAt(group.parameter_buffer) + ParameterBegin(group) * ByteSize(state.dtype);
 }
 
 float* ParameterStore::Master(const plan::FlatGroup& group) const {
@@ -92,7 +92,7 @@ std::vector<StateInterval> ParameterStore::Intervals(int part, RangeOf range_of)
         intervals.push_back({.tensor = first_tensor_[p.parameter] + static_cast<int32_t>(kind),
                              .begin = (begin - p.begin) / state.elements_per_item,
                              .end = Items(end - p.begin, state),
-                             .data = Data(group, state) + item * graph::ByteSize(state.dtype)});
+                             .data = Data(group, state) + item * ByteSize(state.dtype)});
       }
     }
   }
@@ -131,7 +131,7 @@ void ParameterStore::InitializeBf16(uint64_t seed, int parameter,
                                     const StateInterval& interval) const {
   constexpr int64_t kPiece = 1 << 20;
   std::vector<float> values(std::min(kPiece, interval.end - interval.begin));
-  auto* out = reinterpret_cast<kernels::bf16*>(interval.data);
+  auto* out = reinterpret_cast<bf16*>(interval.data);
   for (int64_t at = interval.begin; at < interval.end; at += kPiece) {
     const int64_t count = std::min(kPiece, interval.end - at);
     InitializeParameter(seed, parameter, at, at + count, values.data());
@@ -147,7 +147,7 @@ void ParameterStore::Initialize(uint64_t seed, int part) {
       std::memset(
           interval.data, 0,
           static_cast<size_t>((interval.end - interval.begin) * item_bytes_[interval.tensor]));
-    } else if (tensors_[interval.tensor].dtype() == graph::Name(graph::DType::kBF16)) {
+    } else if (tensors_[interval.tensor].dtype() == Name(DType::kBf16)) {
       InitializeBf16(seed, parameter, interval);
     } else {
       InitializeParameter(seed, parameter, interval.begin, interval.end,
@@ -175,8 +175,8 @@ void ParameterStore::WriteInitial(uint64_t seed, plan::BufferId buffer, int64_t 
       });
   MP_CHECK(group != plan_.groups.end());
   const bool parameters = group->parameter_buffer == buffer;
-  const graph::DType dtype = parameters ? plan_.options.compute_dtype : graph::DType::kF32;
-  const int64_t element = graph::ByteSize(dtype);
+  const DType dtype = parameters ? plan_.options.compute_dtype : DType::kF32;
+  const int64_t element = ByteSize(dtype);
   const int64_t held = HeldBegin(*group);
   const int64_t first = (parameters ? held - ParameterBegin(*group) : held) + begin / element;
   // A block's numbers stay in a core's cache.
@@ -187,10 +187,10 @@ void ParameterStore::WriteInitial(uint64_t seed, plan::BufferId buffer, int64_t 
       const int64_t count = std::min(kBlock, to - from);
       InitializeGroup(seed, *group, first + from, first + from + count, values);
       char* const out = at + from * element;
-      if (dtype == graph::DType::kBF16) {
-        kernels::CastToBf16(values, count, reinterpret_cast<kernels::bf16*>(out));
-      } else if (dtype == graph::DType::kF16) {
-        kernels::CastToF16(values, count, reinterpret_cast<kernels::f16*>(out));
+      if (dtype == DType::kBf16) {
+        kernels::CastToBf16(values, count, reinterpret_cast<bf16*>(out));
+      } else if (dtype == DType::kF16) {
+        kernels::CastToF16(values, count, reinterpret_cast<f16*>(out));
       } else {
         std::memcpy(out, values, static_cast<size_t>(count * element));
       }
@@ -209,13 +209,12 @@ absl::Status ParameterStore::RebuildParameters(StateDisk* disk) {
 
 void ParameterStore::RebuildShard(const plan::FlatGroup& group) {
   if (!plan_.options.masters) return;  // they are it
-  const int64_t element = graph::ByteSize(plan_.options.compute_dtype);
+  const int64_t element = ByteSize(plan_.options.compute_dtype);
   char* mine = BufferAt(group.parameter_buffer) + ParameterBegin(group) * element;
-  if (plan_.options.compute_dtype == graph::DType::kBF16) {
-    kernels::CastToBf16(Master(group), group.shard_elements,
-                        reinterpret_cast<kernels::bf16*>(mine));
-  } else if (plan_.options.compute_dtype == graph::DType::kF16) {
-    kernels::CastToF16(Master(group), group.shard_elements, reinterpret_cast<kernels::f16*>(mine));
+  if (plan_.options.compute_dtype == DType::kBf16) {
+    kernels::CastToBf16(Master(group), group.shard_elements, reinterpret_cast<bf16*>(mine));
+  } else if (plan_.options.compute_dtype == DType::kF16) {
+    kernels::CastToF16(Master(group), group.shard_elements, reinterpret_cast<f16*>(mine));
   } else if (group.master_buffer != plan::kNoBuffer) {
     std::memcpy(mine, Master(group), static_cast<size_t>(group.shard_elements * element));
   }
@@ -223,7 +222,7 @@ void ParameterStore::RebuildShard(const plan::FlatGroup& group) {
 
 absl::Status ParameterStore::Gather(const plan::FlatGroup& group) {
   if (plan_.options.Shards() == 1 || plan_.options.ShardsParameters()) return absl::OkStatus();
-  const int64_t element = graph::ByteSize(plan_.options.compute_dtype);
+  const int64_t element = ByteSize(plan_.options.compute_dtype);
   return communicator_->AllGather(BufferAt(group.parameter_buffer),
                                   static_cast<size_t>(group.padded_elements * element),
                                   ShardRanks(plan_.options, rank_));

@@ -24,7 +24,7 @@ struct InitialCase {
   int world;
   int stage;
   int group;
-  graph::DType dtype;
+  DType dtype;
 };
 
 // In pieces of odd lengths, as slots end anywhere.
@@ -66,9 +66,9 @@ TEST_P(InitialValues, AreTheSameInPieces) {
   for (std::thread& rank : ranks) rank.join();
 }
 
-constexpr auto kFloat = graph::DType::kF32;
-constexpr auto kHalf = graph::DType::kF16;
-constexpr auto kBrain = graph::DType::kBF16;
+constexpr auto kFloat = DType::kF32;
+constexpr auto kHalf = DType::kF16;
+constexpr auto kBrain = DType::kBf16;
 INSTANTIATE_TEST_SUITE_P(Plans, InitialValues,
                          testing::Values(InitialCase{1, 0, 0, kFloat}, InitialCase{1, 0, 0, kBrain},
                                          InitialCase{3, 1, 0, kBrain}, InitialCase{2, 1, 0, kFloat},

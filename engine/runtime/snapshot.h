@@ -24,8 +24,8 @@ namespace milepost::runtime {
 class TensorData {
  public:
   TensorData() = default;
-  TensorData(state::DType dtype, int64_t elements)
-      : element_(state::Bytes(dtype)), bytes_(static_cast<size_t>(elements * element_)) {}
+  TensorData(DType dtype, int64_t elements)
+      : element_(ByteSize(dtype)), bytes_(static_cast<size_t>(elements * element_)) {}
 
   size_t size() const { return bytes_.size() / element_; }
   char* at(int64_t element) { return bytes_.data() + element * element_; }

@@ -18,7 +18,7 @@ StatisticsStore::StatisticsStore(const plan::StepPlan& plan, const graph::Graph&
     v1::TensorInfo& info = tensors_.emplace_back();
     info.set_name(value.name);
     info.set_kind(state::kStatisticKind);
-    info.set_dtype(graph::Name(value.dtype));
+    info.set_dtype(Name(value.dtype));
     for (int64_t dimension : value.shape) info.add_shape(dimension);
     intervals_.push_back(
         {.tensor = first_tensor + static_cast<int32_t>(i),
@@ -33,7 +33,7 @@ StatisticsStore::StatisticsStore(const plan::StepPlan& plan, const graph::Graph&
   v1::TensorInfo& info = tensors_.emplace_back();
   info.set_name("fp8");
   info.set_kind(state::kScalingKind);
-  info.set_dtype(graph::Name(graph::DType::kF32));
+  info.set_dtype(Name(DType::kF32));
   info.add_shape(tensors);
   info.add_shape(plan::kScalingFloats);
   intervals_.push_back({.tensor = first_tensor + static_cast<int32_t>(graph.statistics.size()),
@@ -43,9 +43,9 @@ StatisticsStore::StatisticsStore(const plan::StepPlan& plan, const graph::Graph&
 
 void StatisticsStore::InitializeScalings() const {
   for (size_t i = 0; i < graph_.scalings.size(); ++i) {
-    const bool e5m2 = graph_.scalings[i].dtype == graph::DType::kF8E5M2;
+    const bool e5m2 = graph_.scalings[i].dtype == DType::kE5M2;
     kernels::InitializeScaling(
-        e5m2 ? kernels::kLargestE5M2 : kernels::kLargestE4M3,
+        e5m2 ? kLargestE5M2 : kLargestE4M3,
         reinterpret_cast<float*>(intervals_.back().data) + i * kernels::kScalingFloats);
   }
 }
@@ -55,7 +55,7 @@ void StatisticsStore::Initialize() const {
   for (size_t i = 0; i < graph_.statistics.size(); ++i) {
     const double initial = graph_.statistics[i].initial;
     const int64_t count = intervals_[i].end;
-    if (graph_.values[graph_.statistics[i].value].dtype == graph::DType::kF32) {
+    if (graph_.values[graph_.statistics[i].value].dtype == DType::kF32) {
       std::fill_n(reinterpret_cast<float*>(intervals_[i].data), count, static_cast<float>(initial));
     } else {
       std::fill_n(reinterpret_cast<int64_t*>(intervals_[i].data), count,

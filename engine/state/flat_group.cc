@@ -53,7 +53,7 @@ absl::Status CopySlices(const StateLayout& layout, absl::Span<const TensorSlice>
   const std::vector<Overlap> overlaps = Intersect(IntervalsOf(targets), IntervalsOf(sources));
   std::vector<int64_t> filled(targets.size());  // a target's elements without a gap so far
   for (const auto& [interval, wanted, held] : overlaps) {
-    const int64_t element = Bytes(layout.tensor(interval.tensor).dtype);
+    const int64_t element = ByteSize(layout.tensor(interval.tensor).dtype);
     const TensorSlice& source = sources[held];
     const TensorSlice& target = targets[wanted];
     const int64_t offset = interval.begin - target.interval.begin;

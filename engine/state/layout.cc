@@ -13,16 +13,9 @@
 namespace milepost::state {
 namespace {
 
-struct StateDType {
-  DType dtype;
-  const char* name;
-  int64_t bytes;
-};
-constexpr StateDType kStateDTypes[] = {
-    {DType::kF64, "F64", 8},   {DType::kF32, "F32", 4}, {DType::kF16, "F16", 2},
-    {DType::kBf16, "BF16", 2}, {DType::kI64, "I64", 8}, {DType::kI32, "I32", 4},
-    {DType::kU8, "U8", 1},
-};
+// Those of checkpoints.
+constexpr DType kStateDTypes[] = {DType::kF64, DType::kF32, DType::kF16, DType::kBf16,
+                                  DType::kI64, DType::kI32, DType::kU8};
 // Leaves room for sums and byte offsets in 64 bits.
 constexpr int64_t kMaxStateBytes = int64_t{1} << 60;
 
@@ -56,14 +49,11 @@ std::vector<int32_t> SortedOrder(absl::Span<const Interval> intervals) {
 
 }  // namespace
 
-int64_t Bytes(DType dtype) { return kStateDTypes[static_cast<int>(dtype)].bytes; }
-const char* Name(DType dtype) { return kStateDTypes[static_cast<int>(dtype)].name; }
-
 absl::StatusOr<DType> ParseDType(absl::string_view name) {
   std::string known;
-  for (const StateDType& info : kStateDTypes) {
-    if (name == info.name) return info.dtype;
-    absl::StrAppend(&known, known.empty() ? "" : ", ", info.name);
+  for (const DType dtype : kStateDTypes) {
+    if (name == Name(dtype)) return dtype;
+    absl::StrAppend(&known, known.empty() ? "" : ", ", Name(dtype));
   }
   return absl::InvalidArgumentError(absl::StrCat("unknown dtype '", name, "'; known are ", known));
 }
@@ -81,7 +71,7 @@ absl::StatusOr<StateLayout> StateLayout::Create(std::vector<TensorSpec> tensors)
           absl::StrCat("tensor ", tensor.name, " (", tensor.kind, ") is listed twice"));
     }
     MP_ASSIGN_OR_RETURN(tensor.elements, ElementsOf(tensor));
-    layout.bytes_ += std::min(tensor.elements, kMaxStateBytes / 16) * state::Bytes(tensor.dtype);
+    layout.bytes_ += std::min(tensor.elements, kMaxStateBytes / 16) * ByteSize(tensor.dtype);
     if (tensor.elements > kMaxStateBytes / 16 || layout.bytes_ > kMaxStateBytes) {
       return absl::InvalidArgumentError(absl::StrCat("the tensors up to ", tensor.name, " (",
                                                      tensor.kind, ") are larger than 2^60 bytes"));
@@ -186,7 +176,7 @@ std::vector<TensorSlice> SplitIntoChunks(const StateLayout& layout,
                                          absl::Span<const TensorSlice> slices, int64_t max_bytes) {
   std::vector<TensorSlice> chunks;
   for (const TensorSlice& slice : slices) {
-    const int64_t element = Bytes(layout.tensor(slice.interval.tensor).dtype);
+    const int64_t element = ByteSize(layout.tensor(slice.interval.tensor).dtype);
     const int64_t step = max_bytes / element;
     MP_CHECK(step >= 1) << "a chunk of " << max_bytes << " bytes holds no element";
     const auto [tensor, begin, end] = slice.interval;

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "engine/dtype/dtype.h"
 
 namespace milepost::v1 {
 class TensorInfo;
@@ -23,9 +24,6 @@ class TensorInfo;
 
 namespace milepost::state {
 
-enum class DType : uint8_t { kF64, kF32, kF16, kBf16, kI64, kI32, kU8 };
-int64_t Bytes(DType dtype);
-const char* Name(DType dtype);                             // "F32": safetensors' names
 absl::StatusOr<DType> ParseDType(absl::string_view name);  // INVALID_ARGUMENT lists the names
 
 // The kind of tensors that are part of the model but not trained: a batch norm's running
@@ -76,7 +74,7 @@ class StateLayout {
   int64_t bytes() const { return bytes_; }  // of all tensors
 
   int64_t BytesOf(const Interval& interval) const {
-    return interval.size() * Bytes(tensors_[interval.tensor].dtype);
+    return interval.size() * ByteSize(tensors_[interval.tensor].dtype);
   }
   // "wte.weight (m) [0, 1048576)"
   std::string Describe(const Interval& interval) const;

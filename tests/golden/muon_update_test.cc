@@ -11,7 +11,6 @@
 namespace milepost {
 namespace {
 
-using kernels::DType;
 using kernels::MuonMatrix;
 
 class MuonUpdate : public GoldenCurve {
@@ -38,7 +37,7 @@ class MuonUpdate : public GoldenCurve {
     double differences = 0, squares = 0;
     for (size_t i = 0; i < x.size(); ++i) {
       const auto stored = static_cast<uint16_t>(std::stoul(bits.substr(4 * i, 4), nullptr, 16));
-      const double want = kernels::ToFloat(kernels::bf16{stored});
+      const double want = ToFloat(bf16{stored});
       differences += std::pow(x[i] - want, 2);
       squares += want * want;
     }

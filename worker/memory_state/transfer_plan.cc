@@ -99,7 +99,7 @@ std::vector<Move> PlanMoves(const state::StateLayout& layout,
   for (int to = 0; to < static_cast<int>(holdings.size()); ++to) {
     for (int target = 0; target < holdings[to].targets_size(); ++target) {
       const state::Interval wanted = IntervalOf(holdings[to].targets(target));
-      const int64_t size = state::Bytes(layout.tensor(wanted.tensor).dtype);
+      const int64_t size = ByteSize(layout.tensor(wanted.tensor).dtype);
       for (int64_t at = wanted.begin; at < wanted.end;) {
         const Held& piece = Choose(held[wanted.tensor], at, to, target);
         const int64_t end = std::min(wanted.end, piece.end);

@@ -36,9 +36,9 @@ bool SameForm(const v1::TensorInfo& a, const v1::TensorInfo& b) {
 }
 
 // `count` elements of F32 as BF16, to nearest, or of BF16 as F32.
-void Convert(const char* from, size_t count, state::DType to_dtype, char* to) {
+void Convert(const char* from, size_t count, DType to_dtype, char* to) {
   for (size_t i = 0; i < count; ++i) {
-    if (to_dtype == state::DType::kBf16) {
+    if (to_dtype == DType::kBf16) {
       float value;
       std::memcpy(&value, from + 4 * i, 4);
       const uint16_t bits = state::F32ToBf16(value);
@@ -130,8 +130,8 @@ class Scatter {
 
   absl::Status Accept(const v1::Chunk& chunk) {
     MP_RETURN_IF_ERROR(Check(chunk));
-    const state::DType dtype = layout_.tensor(chunk.tensor()).dtype;
-    const int64_t size = state::Bytes(dtype);
+    const DType dtype = layout_.tensor(chunk.tensor()).dtype;
+    const int64_t size = ByteSize(dtype);
     // The first target that ends after the chunk's begin.
     auto target = std::partition_point(targets_.begin(), targets_.end(), [&](const Target& t) {
       return std::pair(t.tensor, t.end) <= std::pair(chunk.tensor(), chunk.begin());
@@ -142,7 +142,7 @@ class Scatter {
       const int64_t begin = std::max(target->begin, chunk.begin());
       const int64_t end = std::min(target->end, chunk.end());
       const char* from = chunk.data().data() + (begin - chunk.begin()) * size;
-      char* to = target->data + (begin - target->begin) * state::Bytes(target->dtype);
+      char* to = target->data + (begin - target->begin) * ByteSize(target->dtype);
       if (target->dtype == dtype) {
         std::memcpy(to, from, static_cast<size_t>((end - begin) * size));
       } else {
@@ -163,7 +163,7 @@ class Scatter {
 
  private:
   struct Target : runtime::StateInterval {
-    state::DType dtype = state::DType::kF32;  // of what lies at data
+    DType dtype = DType::kF32;  // of what lies at data
   };
 
   Scatter(std::string name, state::StateLayout layout)

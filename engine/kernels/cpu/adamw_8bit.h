@@ -13,8 +13,8 @@
 #include <array>
 #include <cstdint>
 
+#include "engine/dtype/half.h"
 #include "engine/kernels/cpu/optimizer.h"
-#include "engine/kernels/cpu/types.h"
 
 namespace milepost::kernels {
 

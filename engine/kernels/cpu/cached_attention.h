@@ -14,7 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "engine/kernels/cpu/types.h"
+#include "engine/dtype/half.h"
 
 namespace milepost::kernels {
 

@@ -19,8 +19,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/dtype/half.h"
 #include "engine/kernels/cpu/cpu_features.h"
-#include "engine/kernels/cpu/types.h"
 
 namespace milepost::kernels {
 

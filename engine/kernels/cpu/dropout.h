@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
+#include "engine/dtype/half.h"
 #include "engine/kernels/cpu/random.h"
-#include "engine/kernels/cpu/types.h"
 
 namespace milepost::kernels {
 

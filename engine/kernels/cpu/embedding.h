@@ -7,8 +7,8 @@
 
 #include <cstdint>
 
+#include "engine/dtype/half.h"
 #include "engine/kernels/cpu/random.h"
-#include "engine/kernels/cpu/types.h"
 
 namespace milepost::kernels {
 

@@ -8,8 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "engine/dtype/half.h"
 #include "engine/kernels/cpu/random.h"
-#include "engine/kernels/cpu/types.h"
 
 namespace milepost::kernels {
 

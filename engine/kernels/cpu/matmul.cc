@@ -44,10 +44,6 @@ int64_t ARow(const MatmulSpec& s) {
 }
 int64_t CRow(const MatmulSpec& s) { return s.c_row > 0 ? s.c_row : s.n; }
 
-const char* Name(DType type) {
-  return type == DType::kF32 ? "f32" : type == DType::kBf16 ? "bf16" : "f16";
-}
-
 std::string Describe(const MatmulSpec& s) {
   return absl::StrFormat("matmul m=%d n=%d k=%d a_row=%d c_row=%d %s -> %s%s%s%s%s%s", s.m, s.n,
                          s.k, ARow(s), CRow(s), Name(s.a), Name(s.c),

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "engine/dtype/half.h"
 #include "engine/kernels/cpu/matmul.h"
-#include "engine/kernels/cpu/types.h"
 
 namespace milepost::kernels {
 

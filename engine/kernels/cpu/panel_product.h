@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "engine/kernels/cpu/types.h"
+#include "engine/dtype/half.h"
 
 namespace milepost::kernels {
 

@@ -15,8 +15,8 @@
 #include <cstring>
 
 #include "common/philox.h"
+#include "engine/dtype/half.h"
 #include "engine/kernels/cpu/random.h"
-#include "engine/kernels/cpu/types.h"
 #include "hwy/highway.h"
 
 // On a lambda that runs once per vector: it must become part of its loop.

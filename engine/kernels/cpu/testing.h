@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/kernels/cpu/types.h"
+#include "engine/dtype/half.h"
 #include "hwy/targets.h"
 
 namespace milepost::kernels {

@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-#include "engine/kernels/cpu/types.h"
+#include "engine/dtype/half.h"
 
 namespace milepost::kernels {
 

@@ -31,7 +31,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "engine/kernels/cpu/types.h"
+#include "engine/dtype/half.h"
 
 #if defined(__CUDACC__)
 #include <cuda_bf16.h>

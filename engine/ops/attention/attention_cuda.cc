@@ -21,7 +21,6 @@ using graph::OpKind;
 using runtime::BoundOp;
 using runtime::ControlLayoutOf;
 using runtime::CudaBinding;
-using runtime::KernelDType;
 using runtime::StepContext;
 
 // Null without documents.
@@ -63,7 +62,7 @@ absl::StatusOr<BoundOp> AttentionOf(const CudaBinding& b) {
 std::vector<cuda::AttentionBackwardArguments> PartsOf(
     const cuda::AttentionGraph& graph, const cuda::AttentionGraph& call,
     const cuda::AttentionBackwardArguments& whole) {
-  const auto element = static_cast<int64_t>(kernels::ByteSize(graph.type));
+  const auto element = static_cast<int64_t>(ByteSize(graph.type));
   const auto at = [element](const void* data, int64_t elements) {
     return static_cast<char*>(const_cast<void*>(data)) + elements * element;
   };
@@ -168,22 +167,21 @@ cuda::AttentionGraph AttentionGraphOf(const graph::Graph& graph, const graph::Op
                     .head_dim = qkv.shape.back() / (a.heads + 2 * a.kv_heads),
                     .kv_heads = a.kv_heads,
                     .causal = a.causal},
-          .type = KernelDType(qkv.dtype),
+          .type = qkv.dtype,
           .max_documents = packed ? plan::PlannedDocuments(a.batch, a.sequence) : 0};
 }
 
 plan::LibraryAttention LibraryAttentionOf(const cuda::AttentionGraph& graph,
                                           const plan::PlanOptions& options) {
-  return plan::LibraryAttentionOf(
-      {.batch = graph.shape.batch,
-       .sequence = graph.shape.sequence,
-       .heads = graph.shape.heads,
-       .kv_heads = graph.KvHeads(),
-       .head_dim = graph.shape.head_dim,
-       .element_bytes = static_cast<int64_t>(kernels::ByteSize(graph.type)),
-       .documents = graph.max_documents > 0,
-       .exact = options.exact},
-      options.attention_call_bytes);
+  return plan::LibraryAttentionOf({.batch = graph.shape.batch,
+                                   .sequence = graph.shape.sequence,
+                                   .heads = graph.shape.heads,
+                                   .kv_heads = graph.KvHeads(),
+                                   .head_dim = graph.shape.head_dim,
+                                   .element_bytes = static_cast<int64_t>(ByteSize(graph.type)),
+                                   .documents = graph.max_documents > 0,
+                                   .exact = options.exact},
+                                  options.attention_call_bytes);
 }
 
 cuda::AttentionGraph BackwardCallOf(const cuda::AttentionGraph& graph,

@@ -11,7 +11,6 @@ namespace milepost::ops {
 namespace {
 
 using graph::Builder;
-using graph::DType;
 using graph::Elements;
 using graph::ImageAttributes;
 using graph::kNoValue;

@@ -31,7 +31,7 @@ inline kernels::ConvolutionSpec ConvolutionSpecOf(const graph::Graph& graph, con
           .kernel = a.kernel,
           .stride = a.stride,
           .padding = a.padding,
-          .type = runtime::KernelDType(x.dtype)};
+          .type = x.dtype};
 }
 
 }  // namespace milepost::ops

@@ -16,7 +16,6 @@ using kernels::ConvolutionSpec;
 using runtime::AlignScratch;
 using runtime::BoundOp;
 using runtime::CudaBinding;
-using runtime::KernelDType;
 using runtime::StepContext;
 
 // The weights' gradient comes in the activations' type, in the workspace, and is added to the fp32
@@ -80,7 +79,7 @@ absl::StatusOr<BoundOp> BindConvolution(const CudaBinding& b) {
 int64_t ConvolutionBytesBeforeScratch(const graph::Graph& graph, const graph::Op& op) {
   if (op.kind != OpKind::kConvolutionBackwardWeights) return 0;
   return AlignScratch(ConvolutionSpecOf(graph, op).WeightElements() *
-                      milepost::graph::ByteSize(graph.values[op.inputs[0]].dtype));
+                      ByteSize(graph.values[op.inputs[0]].dtype));
 }
 
 constinit const CudaOp kConvolution = {.bind = BindConvolution};

@@ -39,7 +39,7 @@ absl::StatusOr<BoundOp> QuantizeAs(const Binding& b) {
 }
 
 absl::StatusOr<BoundOp> BindQuantize(const Binding& b) {
-  return QuantizesToE5M2(b) ? QuantizeAs<kernels::e5m2>(b) : QuantizeAs<kernels::e4m3>(b);
+  return QuantizesToE5M2(b) ? QuantizeAs<e5m2>(b) : QuantizeAs<e4m3>(b);
 }
 
 absl::StatusOr<BoundOp> BindGatherAmaxes(const Binding& b) {

@@ -37,7 +37,7 @@ absl::StatusOr<BoundOp> QuantizeAs(const CudaBinding& b) {
 }
 
 absl::StatusOr<BoundOp> BindQuantize(const CudaBinding& b) {
-  return QuantizesToE5M2(b) ? QuantizeAs<kernels::e5m2>(b) : QuantizeAs<kernels::e4m3>(b);
+  return QuantizesToE5M2(b) ? QuantizeAs<e5m2>(b) : QuantizeAs<e4m3>(b);
 }
 
 absl::StatusOr<BoundOp> BindGatherAmaxes(const CudaBinding& b) {

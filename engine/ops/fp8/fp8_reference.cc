@@ -8,7 +8,6 @@
 namespace milepost::ops::reference {
 namespace {
 
-using graph::DType;
 using graph::kNoValue;
 using graph::ValueId;
 
@@ -23,7 +22,7 @@ double Nearest(double x, int mantissa, int least, double largest) {
 }
 
 double Rounded(double x, DType dtype) {
-  return dtype == DType::kF8E5M2 ? Nearest(x, 2, -14, 57344) : Nearest(x, 3, -6, 448);
+  return dtype == DType::kE5M2 ? Nearest(x, 2, -14, 57344) : Nearest(x, 3, -6, 448);
 }
 
 void Quantize(const Run& run) {

@@ -6,7 +6,6 @@ namespace milepost::ops {
 namespace {
 
 using graph::Builder;
-using graph::DType;
 using graph::kImageChannels;
 using graph::kNoValue;
 using graph::Op;

@@ -20,7 +20,7 @@ absl::StatusOr<BoundOp> NormalizeImagesOf(const Binding& b) {
   for (size_t i = 0; i < table.size(); ++i) {
     const double value =
         (static_cast<double>(i % 256) / 255 - a.mean[i / 256]) / a.deviation[i / 256];
-    table[i] = kernels::FromFloat<T>(static_cast<float>(value));
+    table[i] = FromFloat<T>(static_cast<float>(value));
   }
   return [x = b.Input<uint8_t>(0), y = b.Output<T>(0), table = std::move(table),
           pixels = ImageRows(b.InputShape(0)).rows](const StepContext&) {

@@ -21,7 +21,7 @@ absl::StatusOr<BoundOp> NormalizeImagesOf(const CudaBinding& b) {
   for (size_t i = 0; i < table.size(); ++i) {
     const double value =
         (static_cast<double>(i % 256) / 255 - a.mean[i / 256]) / a.deviation[i / 256];
-    table[i] = kernels::FromFloat<T>(static_cast<float>(value));
+    table[i] = FromFloat<T>(static_cast<float>(value));
   }
   MP_ASSIGN_OR_RETURN(const T* uploaded, b.services.tables->Upload(table));
   return [x = b.Input<uint8_t>(0), y = b.Output<T>(0), uploaded,

@@ -22,7 +22,6 @@ namespace {
 
 using graph::OpKind;
 using graph::ValueId;
-using kernels::bf16;
 using kernels::MatmulSpec;
 using runtime::BiasColumns;
 using runtime::BiasesOf;
@@ -36,7 +35,7 @@ using runtime::LineAligned;
 using runtime::StepContext;
 
 MatmulSpec Widened(MatmulSpec spec) {
-  spec.a = spec.b = kernels::DType::kBf16;
+  spec.a = spec.b = DType::kBf16;
   return spec;
 }
 
@@ -53,21 +52,21 @@ struct Operand {
   Operand(const Binding& b, int input, char* to)
       : codes(b.Input<uint8_t>(input)),
         count(CodesOf(b.program, b.planned.op, input)),
-        e5m2(b.ValueOf(b.planned.op.inputs[input]).dtype == graph::DType::kF8E5M2),
+        is_e5m2(b.ValueOf(b.planned.op.inputs[input]).dtype == DType::kE5M2),
         record(b.Input<float>(2 + input)),
         wide(reinterpret_cast<bf16*>(to)) {}
 
   void Widen() const {
-    if (e5m2) {
-      kernels::Dequantize(reinterpret_cast<const kernels::e5m2*>(codes), count, record, wide);
+    if (is_e5m2) {
+      kernels::Dequantize(reinterpret_cast<const e5m2*>(codes), count, record, wide);
     } else {
-      kernels::Dequantize(reinterpret_cast<const kernels::e4m3*>(codes), count, record, wide);
+      kernels::Dequantize(reinterpret_cast<const e4m3*>(codes), count, record, wide);
     }
   }
 
   const uint8_t* codes;
   int64_t count;
-  bool e5m2;
+  bool is_e5m2;
   const float* record;
   bf16* wide;
 };

@@ -15,7 +15,6 @@ namespace {
 
 namespace cuda = kernels::cuda;
 using graph::OpKind;
-using kernels::bf16;
 using kernels::cuda::DeviceProducts;
 using kernels::cuda::Product;
 using kernels::cuda::ProductArguments;

@@ -16,14 +16,12 @@ using graph::OpKind;
 using kernels::MatmulSpec;
 using runtime::Binding;
 using runtime::BoundOp;
-using runtime::KernelDType;
 using runtime::LineAligned;
 using runtime::StepContext;
 
 // rows x V logits of the head and the three products around them. `adds`: dx is added to.
 struct HeadProducts {
-  HeadProducts(int64_t rows, int64_t width, int64_t vocabulary, kernels::DType t, bool bias,
-               bool adds)
+  HeadProducts(int64_t rows, int64_t width, int64_t vocabulary, DType t, bool bias, bool adds)
       : logits{.m = rows,
                .n = vocabulary,
                .k = width,
@@ -52,7 +50,7 @@ struct HeadSizes {
         bias(op.inputs[op.kind == OpKind::kLmHeadLogits ? 2 : 3] != graph::kNoValue),
         bias_gradient(bias && op.kind == OpKind::kLmHeadLossBackward),
         adds(op.kind == OpKind::kLmHeadLossBackward && op.inputs[4] != graph::kNoValue) {}
-  int64_t LogitsBytes() const { return LineAligned(chunk * vocabulary * graph::ByteSize(dtype)); }
+  int64_t LogitsBytes() const { return LineAligned(chunk * vocabulary * ByteSize(dtype)); }
   int64_t ClassifierBytes() const {
     return LineAligned(static_cast<int64_t>(kernels::ClassifierWorkspaceBytes(chunk)));
   }
@@ -62,7 +60,7 @@ struct HeadSizes {
                                kernels::BiasGradientWorkspaceBytes(chunk, vocabulary)))
                          : 0;
   }
-  int64_t RowsBytes() const { return LineAligned(chunk * width * graph::ByteSize(dtype)); }
+  int64_t RowsBytes() const { return LineAligned(chunk * width * ByteSize(dtype)); }
   int64_t NumbersBytes() const {
     return LineAligned(chunk * static_cast<int64_t>(sizeof(int32_t)));
   }
@@ -71,11 +69,11 @@ struct HeadSizes {
            (gathers ? RowsBytes() + 2 * NumbersBytes() : 0);
   }
   HeadProducts Products(int64_t rows_at_once) const {
-    return HeadProducts(rows_at_once, width, vocabulary, KernelDType(dtype), bias, adds);
+    return HeadProducts(rows_at_once, width, vocabulary, dtype, bias, adds);
   }
 
   int64_t rows, width, vocabulary, chunk;
-  graph::DType dtype;
+  DType dtype;
   bool gathers;
   bool bias, bias_gradient;
   bool adds;  // dx adds to what its last input holds
@@ -83,7 +81,7 @@ struct HeadSizes {
 
 MatmulSpec LogitsOfOneRow(const graph::Graph& graph, const graph::Op& op) {
   MatmulSpec spec = HeadSizes(graph, op).Products(1).logits;
-  spec.c = kernels::DType::kF32;
+  spec.c = DType::kF32;
   return spec;
 }
 
@@ -292,7 +290,7 @@ absl::StatusOr<BoundOp> BindLmHeadLogits(const Binding& b) {
   MP_RETURN_IF_ERROR(PrepareProducts(b, LogitsMatmulSpecs(b.plan, b.program, b.planned.op), 0));
   const graph::Attributes& a = b.attributes();
   const HeadSizes sizes(b.program.graph, b.planned.op);
-  const int64_t row_bytes = sizes.width * graph::ByteSize(sizes.dtype);
+  const int64_t row_bytes = sizes.width * ByteSize(sizes.dtype);
   return [matmuls = &b.matmuls, spec = LogitsOfOneRow(b.program.graph, b.planned.op),
           x = b.Input<char>(0), wte = b.Input<char>(1), bias = b.Input<char>(2),
           logits = b.Output<float>(0), batch = a.batch, sequence = a.sequence,

@@ -25,7 +25,6 @@ using kernels::cuda::Product;
 using runtime::AlignScratch;
 using runtime::BoundOp;
 using runtime::CudaBinding;
-using runtime::KernelDType;
 using runtime::OpBinding;
 using runtime::StepContext;
 
@@ -35,13 +34,13 @@ struct HeadSizes {
         width(graph.values[op.inputs[0]].shape[1]),
         vocabulary(graph.values[op.inputs[1]].shape[0]),
         chunk(op.attributes.chunk_rows > 0 ? std::min(op.attributes.chunk_rows, rows) : rows),
-        type(KernelDType(graph.values[op.inputs[0]].dtype)),
+        type(graph.values[op.inputs[0]].dtype),
         bias(op.inputs[op.kind == OpKind::kLmHeadLogits ? 2 : 3] != graph::kNoValue),
         bias_gradient(bias && op.kind == OpKind::kLmHeadLossBackward),
         adds(op.kind == OpKind::kLmHeadLossBackward && op.inputs[4] != graph::kNoValue),
         gathers(op.kind == OpKind::kLmHeadLossBackward && op.attributes.gathers) {}
 
-  int64_t Element() const { return static_cast<int64_t>(kernels::ByteSize(type)); }
+  int64_t Element() const { return static_cast<int64_t>(ByteSize(type)); }
   // Of the logits' rows: products of rows that begin at odd places are slower (BERT-large's head on
   // an H100: 15.6 ms instead of 11.4).
   int64_t Stride() const {
@@ -64,7 +63,7 @@ struct HeadSizes {
 
   static constexpr int64_t kNumber = sizeof(int32_t);
   int64_t rows, width, vocabulary, chunk;
-  kernels::DType type;
+  DType type;
   bool bias, bias_gradient;
   bool adds;  // dx adds to what its last input holds
   bool gathers;
@@ -113,7 +112,7 @@ struct Products {
 // and it is not.
 Product LogitsOfRows(const HeadSizes& s, int64_t batch) {
   Product product = Products(s, batch).logits;
-  product.spec.c = kernels::DType::kF32;
+  product.spec.c = DType::kF32;
   product.spec.bias = false;
   product.spec.c_row = 0;
   product.alignment = 16;

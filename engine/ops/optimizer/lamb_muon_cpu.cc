@@ -29,8 +29,8 @@ using runtime::ShardMaster;
 using runtime::StepContext;
 
 kernels::MuonMatrix MatrixOf(const plan::FlatGroup& group, const plan::GroupParameter& p) {
-  const bool rounds = group.product_dtype == graph::DType::kBF16;
-  return {p.shape[0], p.shape[1], rounds ? kernels::DType::kBf16 : kernels::DType::kF32};
+  const bool rounds = group.product_dtype == DType::kBf16;
+  return {p.shape[0], p.shape[1], rounds ? DType::kBf16 : DType::kF32};
 }
 
 float* UpdateOf(const Binding& b) { return BufferOf<float>(b, GroupOf(b).update_buffer); }

@@ -17,7 +17,6 @@ namespace milepost::ops::gpu {
 namespace {
 
 namespace cuda = kernels::cuda;
-using kernels::bf16;
 using kernels::cuda::Product;
 using runtime::AlignScratch;
 using runtime::BindCall;
@@ -33,15 +32,15 @@ using runtime::ShardMaster;
 using runtime::StepContext;
 
 kernels::MuonMatrix MatrixOf(const plan::FlatGroup& group, const plan::GroupParameter& p) {
-  const bool rounds = group.product_dtype == graph::DType::kBF16;
-  return {p.shape[0], p.shape[1], rounds ? kernels::DType::kBf16 : kernels::DType::kF32};
+  const bool rounds = group.product_dtype == DType::kBf16;
+  return {p.shape[0], p.shape[1], rounds ? DType::kBf16 : DType::kF32};
 }
 
 // Where a matrix's scratch lies; the products' own comes behind.
 struct MuonScratch {
   explicit MuonScratch(const kernels::MuonMatrix& matrix) {
     const int64_t side = std::min(matrix.rows, matrix.cols);
-    const auto element = static_cast<int64_t>(kernels::ByteSize(matrix.dtype));
+    const auto element = static_cast<int64_t>(ByteSize(matrix.dtype));
     const int64_t square = AlignScratch(side * side * element);
     b = square;
     next = 2 * square;
@@ -81,7 +80,7 @@ class Orthogonalizer {
     auto* next = reinterpret_cast<float*>(workspace_ + work.at.next);
     auto* sum = reinterpret_cast<double*>(workspace_ + work.at.sum);
     MP_RETURN_IF_ERROR(cuda::SumSquares(work.x, n, sum, next, stream_));
-    if (work.matrix.dtype == kernels::DType::kBf16) {
+    if (work.matrix.dtype == DType::kBf16) {
       auto* now = reinterpret_cast<bf16*>(next);
       MP_RETURN_IF_ERROR(cuda::MuonNormalise(sum, n, work.x, now, stream_));
       for (int64_t step = 0; step < plan::kNewtonSchulzSteps; ++step) {

@@ -19,7 +19,6 @@
 namespace milepost::ops::cpu {
 namespace {
 
-using kernels::bf16;
 using runtime::AfterItsState;
 using runtime::Binding;
 using runtime::BoundOp;
@@ -140,7 +139,7 @@ struct Bf16Places {
     for (int64_t i = from; i < to; i += kPiece) {
       const int64_t n = std::min(kPiece, to - i);
       UpdatePlaces<T> here = From(at, i);
-      const auto widen = [&](const kernels::bf16* bits, int which) -> float* {
+      const auto widen = [&](const bf16* bits, int which) -> float* {
         kernels::CastToFloat(bits + i, n, values[which]);
         return values[which];
       };
@@ -149,7 +148,7 @@ struct Bf16Places {
       if (m != nullptr) here.m = widen(m, 2);
       if (v != nullptr) here.v = widen(v, 3);
       cpu::Update(optimizer, c, segment, 0, n, here);
-      const auto round = [&](RandomPurpose purpose, int which, kernels::bf16* bits) {
+      const auto round = [&](RandomPurpose purpose, int which, bf16* bits) {
         const auto tensor = static_cast<uint32_t>(segment.parameter);
         const int64_t element = segment.element + i - segment.begin;
         if (bits == nullptr) return;
@@ -170,10 +169,10 @@ struct Bf16Places {
     return master != nullptr || m != nullptr || v != nullptr || gradient != nullptr;
   }
 
-  kernels::bf16* master = nullptr;
-  kernels::bf16* m = nullptr;
-  kernels::bf16* v = nullptr;
-  const kernels::bf16* gradient = nullptr;
+  bf16* master = nullptr;
+  bf16* m = nullptr;
+  bf16* v = nullptr;
+  const bf16* gradient = nullptr;
 
  private:
   // The same places from element `i` on, which is the first of a block where states are quantized.
@@ -198,12 +197,12 @@ struct Bf16Places {
 Bf16Places Bf16PlacesOf(const OpBinding& b) {
   const plan::FlatGroup& group = GroupOf(b);
   Bf16Places places;
-  if (group.state_dtype == graph::DType::kBF16) {
-    places.m = BufferOf<kernels::bf16>(b, group.m_buffer);
-    places.v = BufferOf<kernels::bf16>(b, group.v_buffer);
+  if (group.state_dtype == DType::kBf16) {
+    places.m = BufferOf<bf16>(b, group.m_buffer);
+    places.v = BufferOf<bf16>(b, group.v_buffer);
   }
-  if (group.master_dtype == graph::DType::kBF16) places.master = ShardParameters<kernels::bf16>(b);
-  if (b.plan.options.RoundsGradients()) places.gradient = ShardGradient<kernels::bf16>(b);
+  if (group.master_dtype == DType::kBf16) places.master = ShardParameters<bf16>(b);
+  if (b.plan.options.RoundsGradients()) places.gradient = ShardGradient<bf16>(b);
   return places;
 }
 
@@ -230,9 +229,9 @@ struct HostParameters {
   // As they were: of a step that is skipped.
   void Restore() const {
     if (parameters == nullptr) return;
-    if constexpr (std::is_same_v<T, kernels::bf16>) {
+    if constexpr (std::is_same_v<T, bf16>) {
       kernels::CastToBf16(master, count, parameters);
-    } else if constexpr (std::is_same_v<T, kernels::f16>) {
+    } else if constexpr (std::is_same_v<T, f16>) {
       kernels::CastToF16(master, count, parameters);
     }
   }

@@ -17,7 +17,6 @@ namespace milepost::ops::gpu {
 namespace {
 
 namespace cuda = kernels::cuda;
-using kernels::bf16;
 using plan::Optimizer;
 using runtime::BoundOp;
 using runtime::BufferOf;
@@ -74,8 +73,8 @@ absl::StatusOr<BoundOp> FlatOptimizerOf(const CudaBinding& b) {
       return
           [update, stream = b.stream()](const StepContext&) { return cuda::Lion(update, stream); };
     default:
-      return absl::InternalError(absl::StrCat(plan::Name(group.optimizer), " has no states in ",
-                                              graph::Name(group.state_dtype)));
+      return absl::InternalError(
+          absl::StrCat(plan::Name(group.optimizer), " has no states in ", Name(group.state_dtype)));
   }
 }
 
@@ -119,14 +118,14 @@ template <typename T, typename P, typename G>
 absl::StatusOr<BoundOp> ElementwiseOf(const CudaBinding& b) {
   const plan::FlatGroup& group = GroupOf(b);
   if (group.optimizer == Optimizer::kAdamW8Bit) return AdamW8BitOf<T, P, G>(b);
-  return group.state_dtype == graph::DType::kBF16 ? FlatOptimizerOf<T, bf16, P, G>(b)
-                                                  : FlatOptimizerOf<T, float, P, G>(b);
+  return group.state_dtype == DType::kBf16 ? FlatOptimizerOf<T, bf16, P, G>(b)
+                                           : FlatOptimizerOf<T, float, P, G>(b);
 }
 
 template <typename T>
 absl::StatusOr<BoundOp> OptimizerOf(const CudaBinding& b) {
   const plan::FlatGroup& group = GroupOf(b);
-  const bool masters = group.master_dtype == graph::DType::kF32;
+  const bool masters = group.master_dtype == DType::kF32;
   const bool rounds = b.plan.options.RoundsGradients();
   if (group.optimizer == Optimizer::kLamb) return LambOf<T>(b);
   if (group.optimizer == Optimizer::kMuon) return MuonOf<T>(b);

@@ -9,7 +9,6 @@ namespace milepost::ops {
 namespace {
 
 using graph::Builder;
-using graph::DType;
 using graph::kNoValue;
 using graph::Op;
 using graph::OpKind;

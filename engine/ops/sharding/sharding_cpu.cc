@@ -55,8 +55,7 @@ absl::StatusOr<BoundOp> BindRoundGradients(const Binding& b) {
   std::vector<Segment> padding;  // where shards are reduced it is zeros already
   if (b.plan.options.Shards() == 1) padding = PaddingOf(group);
   return [gradient, padding = std::move(padding), mine = gradient + ShardBegin(b),
-          rounded = ShardGradient<kernels::bf16>(b),
-          count = group.shard_elements](const StepContext&) {
+          rounded = ShardGradient<bf16>(b), count = group.shard_elements](const StepContext&) {
     for (const Segment& s : padding) std::fill(gradient + s.begin, gradient + s.end, 0.0F);
     kernels::CastToBf16(mine, count, rounded);
     return absl::OkStatus();
@@ -83,7 +82,7 @@ absl::StatusOr<BoundOp> BindGatherParameters(const Binding& b) {
   if (b.planned.op.outputs.empty()) return BindCall(b);
   MP_ASSIGN_OR_RETURN(const BoundCall call, CallOf(b));
   const plan::FlatGroup& group = GroupOf(b);
-  const int64_t element = graph::ByteSize(b.plan.options.compute_dtype);
+  const int64_t element = ByteSize(b.plan.options.compute_dtype);
   char* whole = b.BufferAt(b.program.places[b.OutputId(0)].buffer);
   return [call, mine = whole + ShardBegin(b) * element, shard = b.BufferAt(group.parameter_buffer),
           bytes = static_cast<size_t>(group.shard_elements * element)](const StepContext& context) {
@@ -109,7 +108,7 @@ absl::StatusOr<BoundOp> BindGradNorm(const Binding& b) {
   const int64_t count = group.padded_elements / b.plan.options.world;
   MP_RETURN_IF_ERROR(
       b.RequireWorkspace(static_cast<int64_t>(kernels::SumSquaresWorkspaceBytes(count))));
-  return b.plan.options.RoundsGradients() ? GradNormOf<kernels::bf16>(b, count)
+  return b.plan.options.RoundsGradients() ? GradNormOf<bf16>(b, count)
                                           : GradNormOf<float>(b, count);
 }
 

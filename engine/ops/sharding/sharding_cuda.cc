@@ -64,7 +64,7 @@ absl::StatusOr<BoundOp> BindRoundGradients(const CudaBinding& b) {
   MP_ASSIGN_OR_RETURN(const kernels::cuda::FlatChunk* chunks, b.services.tables->Upload(padding));
   float* gradient = BufferOf<float>(b, group.gradient_buffer);
   return [chunks, chunk_count = static_cast<int64_t>(padding.size()), gradient,
-          mine = gradient + ShardBegin(b), rounded = ShardGradient<kernels::bf16>(b),
+          mine = gradient + ShardBegin(b), rounded = ShardGradient<bf16>(b),
           count = group.shard_elements, stream = b.stream()](const StepContext&) {
     if (chunk_count > 0) {
       MP_RETURN_IF_ERROR(kernels::cuda::ZeroRanges(chunks, chunk_count, gradient, stream));
@@ -103,7 +103,7 @@ absl::StatusOr<BoundOp> GradNormOf(const CudaBinding& b) {
 }
 
 absl::StatusOr<BoundOp> BindGradNorm(const CudaBinding& b) {
-  return b.plan.options.RoundsGradients() ? GradNormOf<kernels::bf16>(b) : GradNormOf<float>(b);
+  return b.plan.options.RoundsGradients() ? GradNormOf<bf16>(b) : GradNormOf<float>(b);
 }
 
 // The ranks' sum and the decision follow on the stream of the sums: what waits for the scalars

@@ -9,7 +9,6 @@
 namespace milepost::runtime {
 namespace {
 
-using kernels::DType;
 using kernels::cuda::AttentionGraph;
 using kernels::cuda::AttentionPass;
 using kernels::cuda::CudnnGraphs;

@@ -73,21 +73,21 @@ class Bench {
   cudaEvent_t end_ = nullptr;
 };
 
-absl::StatusOr<kernels::DType> TypeOf(const std::string& dtype) {
-  if (dtype == "BF16") return kernels::DType::kBf16;
-  if (dtype == "F16" || dtype == "FP16") return kernels::DType::kF16;
-  if (dtype == "F32" || dtype == "FP32") return kernels::DType::kF32;
-  if (dtype == "FP8") return kernels::DType::kE4M3;
+absl::StatusOr<DType> TypeOf(const std::string& dtype) {
+  if (dtype == "BF16") return DType::kBf16;
+  if (dtype == "F16" || dtype == "FP16") return DType::kF16;
+  if (dtype == "F32" || dtype == "FP32") return DType::kF32;
+  if (dtype == "FP8") return DType::kE4M3;
   return absl::InvalidArgumentError(
       absl::StrCat("no rate of products in ", dtype, "; there are F32, BF16, F16 and FP8"));
 }
 
 absl::StatusOr<double> ProductRate(Bench& bench, const std::string& dtype,
                                    const GpuBenchOptions& options) {
-  MP_ASSIGN_OR_RETURN(const kernels::DType type, TypeOf(dtype));
-  const bool fp8 = kernels::IsFp8(type);
+  MP_ASSIGN_OR_RETURN(const DType type, TypeOf(dtype));
+  const bool fp8 = IsFp8(type);
   // fp32 products are an order of magnitude slower.
-  const int64_t n = type == kernels::DType::kF32 ? options.product / 2 : options.product;
+  const int64_t n = type == DType::kF32 ? options.product / 2 : options.product;
   MP_ASSIGN_OR_RETURN(auto products, kernels::cuda::CublasProducts::Create({}));
   // Of 8 bits both operands must have the inner dimension innermost, and results have 16.
   const kernels::cuda::Product product{.spec = {.m = n,
@@ -96,7 +96,7 @@ absl::StatusOr<double> ProductRate(Bench& bench, const std::string& dtype,
                                                 .transpose_b = fp8,
                                                 .a = type,
                                                 .b = type,
-                                                .c = fp8 ? kernels::DType::kBf16 : type}};
+                                                .c = fp8 ? DType::kBf16 : type}};
   MP_RETURN_IF_ERROR(products->Prepare(product));
   char* matrices[3];
   for (char*& matrix : matrices) {

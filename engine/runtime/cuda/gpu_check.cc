@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/status_macros.h"
-#include "engine/kernels/cpu/types.h"
+#include "engine/dtype/half.h"
 #include "engine/kernels/cuda/libraries/cublas_products.h"
 #include "engine/runtime/cuda/cuda_device.h"
 
@@ -43,7 +43,7 @@ absl::Status CheckMemory(CudaDevice& device, StreamId stream, const std::vector<
 
 absl::Status CheckProducts(CudaDevice& device, StreamId stream, char* memory) {
   MP_ASSIGN_OR_RETURN(auto products, kernels::cuda::CublasProducts::Create({}));
-  constexpr kernels::DType kBf16 = kernels::DType::kBf16;
+  constexpr DType kBf16 = DType::kBf16;
   const kernels::cuda::Product product{
       .spec = {.m = kSize, .n = kSize, .k = kSize, .a = kBf16, .b = kBf16, .c = kBf16}};
   MP_RETURN_IF_ERROR(products->Prepare(product));

@@ -9,8 +9,6 @@
 namespace milepost::runtime {
 namespace {
 
-using graph::DType;
-
 static_assert(sizeof(NcclId) == sizeof(ncclUniqueId));
 static_assert(static_cast<int>(NcclResult::kRemoteError) == ncclRemoteError);
 static_assert(static_cast<int>(NcclResult::kInProgress) == ncclInProgress);
@@ -23,12 +21,12 @@ ncclDataType_t TypeOf(DType type) {
       return ncclFloat32;
     case DType::kF64:
       return ncclFloat64;
-    case DType::kBF16:
+    case DType::kBf16:
       return ncclBfloat16;
     case DType::kF16:
       return ncclFloat16;
     default:
-      MP_CHECK(false) << "no collectives of " << graph::Name(type);
+      MP_CHECK(false) << "no collectives of " << Name(type);
       return ncclFloat32;
   }
 }

@@ -18,7 +18,6 @@
 namespace milepost::runtime {
 namespace {
 
-using graph::DType;
 using graph::OpKind;
 using ::testing::HasSubstr;
 
@@ -27,11 +26,11 @@ using ::testing::HasSubstr;
 double BarOf(const graph::Op& op, DType dtype) {
   const OpKind kind = op.kind;
   // The CPU rounds what goes into a fused GELU, and what its gradient is multiplied by.
-  if (op.attributes.gelu) return dtype == DType::kBF16 ? 0x1p-8 : 0x1p-11;
+  if (op.attributes.gelu) return dtype == DType::kBf16 ? 0x1p-8 : 0x1p-11;
   const bool attention = kind == OpKind::kAttention || kind == OpKind::kAttentionBackward ||
                          kind == OpKind::kCachedAttention;
   switch (dtype) {
-    case DType::kBF16:
+    case DType::kBf16:
       return attention ? 6e-3 : 1.5e-3;
     case DType::kF16:
       return attention ? 6e-4 : 2e-4;
@@ -62,7 +61,7 @@ v1::JobSpec SpecOf(const TinyJob& job, TinyOptions options) {
 plan::PlanOptions OptionsOf(const v1::JobSpec& spec) {
   plan::PlanOptions options = *plan::OptionsFromSpec(spec, 1);
   // Several chunks of the head, the last one shorter: 72 rows by 32.
-  options.lm_head_chunk_bytes = 32 * TinyJob::kVocabulary * graph::ByteSize(options.compute_dtype);
+  options.lm_head_chunk_bytes = 32 * TinyJob::kVocabulary * ByteSize(options.compute_dtype);
   return options;
 }
 
@@ -325,7 +324,7 @@ TEST(CudaBackend, GeneratesAsTheCpu) {
   const v1::JobSpec gpt2 = job.Spec({.layers = 1});
   const v1::JobSpec llama = job.Spec({.layers = 1, .llama = true, .qk_norm = true});
   TestGeneration(gpt2.model(), DType::kF32);
-  TestGeneration(llama.model(), DType::kBF16);
+  TestGeneration(llama.model(), DType::kBf16);
   TestGeneration(llama.model(), DType::kF16);
 }
 

@@ -129,7 +129,7 @@ absl::Status CudaDecoder::Upload() {
     const plan::Place& place = plan_.prompt.places[parameter.value];
     const int64_t at = plan_.buffers[place.buffer].offset + place.offset;
     MP_RETURN_IF_ERROR(device().Copy(streams_.compute, memory_.arena + at, parameters_->data() + at,
-                                     graph::Elements(value.shape) * graph::ByteSize(value.dtype)));
+                                     graph::Elements(value.shape) * ByteSize(value.dtype)));
   }
   MP_RETURN_IF_ERROR(device().Synchronize(streams_.compute, parts_.timeout));
   parameters_.reset();

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "common/philox.h"
+#include "engine/dtype/half.h"
 #include "engine/kernels/cpu/random.h"
 #include "engine/kernels/cpu/testing.h"
-#include "engine/kernels/cpu/types.h"
 #include "engine/kernels/cuda/batch_norm.h"
 #include "engine/kernels/cuda/classifier.h"
 #include "engine/kernels/cuda/testing/host_graphs.h"
@@ -33,7 +33,6 @@ namespace milepost::runtime {
 namespace {
 
 namespace cuda = kernels::cuda;
-using graph::DType;
 using graph::OpKind;
 using graph::ValueId;
 
@@ -83,7 +82,7 @@ class ImageBench {
     context.gradient_factors = {1.0F / 7, 1.0F / 9};
   }
 
-  bool bf16() const { return plan_.options.compute_dtype == DType::kBF16; }
+  bool IsBf16() const { return plan_.options.compute_dtype == DType::kBf16; }
 
   // The micro-step's ops of a program: `first`: gradients are assigned. CPU's values go on.
   void Run(bool training, bool first) {
@@ -107,7 +106,7 @@ class ImageBench {
  private:
   const graph::Value& ValueOf(ValueId id) const { return ours_->graph.values[id]; }
   int64_t Bytes(ValueId id) const {
-    return graph::Elements(ValueOf(id).shape) * graph::ByteSize(ValueOf(id).dtype);
+    return graph::Elements(ValueOf(id).shape) * ByteSize(ValueOf(id).dtype);
   }
   char* At(ValueId id) const {
     const plan::Place& place = ours_->places[id];
@@ -157,13 +156,13 @@ class ImageBench {
   // Relative to the largest: what is not the CPU's to the bit. Sums have another order; what is
   // made of 16-bit sums differs by one rounding; weights' gradients come in the inputs' type.
   double Tolerance(OpKind kind, ValueId id) const {
-    const bool rounded = ValueOf(id).dtype == DType::kBF16;
+    const bool rounded = ValueOf(id).dtype == DType::kBf16;
     switch (kind) {
       case OpKind::kBatchNormSums:
       case OpKind::kBatchNormBackwardSums:
         return rounded ? 0 : 2e-6;
       case OpKind::kConvolutionBackwardWeights:
-        return bf16() ? 1.0 / 128 : 1e-6;
+        return IsBf16() ? 1.0 / 128 : 1e-6;
       case OpKind::kAveragePool:
         return rounded ? 1.0 / 128 : 1e-6;
       case OpKind::kClassifierLoss:
@@ -180,10 +179,10 @@ class ImageBench {
         return reinterpret_cast<const float*>(data)[i];
       case DType::kF64:
         return reinterpret_cast<const double*>(data)[i];
-      case DType::kBF16:
-        return kernels::ToFloat(reinterpret_cast<const kernels::bf16*>(data)[i]);
+      case DType::kBf16:
+        return ToFloat(reinterpret_cast<const bf16*>(data)[i]);
       default:
-        ADD_FAILURE() << graph::Name(dtype);
+        ADD_FAILURE() << Name(dtype);
         return 0;
     }
   }
@@ -215,9 +214,9 @@ class ImageBench {
       std::vector<float> noise(static_cast<size_t>(n));
       kernels::NormalInit(noise.data(), n, 0, 0.2F, 3, static_cast<uint64_t>(parameter.value), 0);
       for (int64_t i = 0; i < n; ++i) {
-        if (bf16()) {
-          auto* data = reinterpret_cast<kernels::bf16*>(CpuAt(parameter.value));
-          data[i] = kernels::ToBf16(kernels::ToFloat(data[i]) + noise[i]);
+        if (IsBf16()) {
+          auto* data = reinterpret_cast<bf16*>(CpuAt(parameter.value));
+          data[i] = ToBf16(ToFloat(data[i]) + noise[i]);
         } else {
           reinterpret_cast<float*>(CpuAt(parameter.value))[i] += noise[i];
         }

@@ -61,8 +61,7 @@ Inputs InputsOf(const plan::StepPlan& plan, const plan::Program& program) {
     const graph::Value& value = program.graph.values[id];
     const plan::Place& place = program.places[id];
     const int64_t begin = plan.buffers[place.buffer].offset + place.offset;
-    inputs.ranges.push_back(
-        {begin, begin + graph::Elements(value.shape) * graph::ByteSize(value.dtype)});
+    inputs.ranges.push_back({begin, begin + graph::Elements(value.shape) * ByteSize(value.dtype)});
   }
   if (const auto packed = PackedDocumentsOf(plan, program); packed.has_value()) {
     inputs.documents = packed->ids;

@@ -182,7 +182,7 @@ class UpdateBench {
     const int64_t element = group.parameters[0].begin % group.shard_elements;
     for (char* at : {At(id), CpuAt(Gradient(cpu_plan.groups.back()))}) {
       if (plan.options.RoundsGradients()) {
-        reinterpret_cast<kernels::bf16*>(at)[element] = kernels::ToBf16(value);
+        reinterpret_cast<bf16*>(at)[element] = ToBf16(value);
       } else {
         reinterpret_cast<float*>(at)[element] = value;
       }
@@ -245,17 +245,17 @@ class UpdateBench {
     const auto code = [](float x) { return static_cast<uint8_t>(std::lround(40 * x) + 127); };
     const auto positive = [](float x) { return 1e-3F * x * x; };
     const auto parameters = [](const Group& g) { return g.parameter_buffer; };
-    if (plan.options.compute_dtype == graph::DType::kF32) {
+    if (plan.options.compute_dtype == DType::kF32) {
       Fill<float>(group, parameters, floats(0.3F));
     } else {
-      Fill<kernels::bf16>(group, parameters, [](float x) { return kernels::ToBf16(0.3F * x); });
+      Fill<bf16>(group, parameters, [](float x) { return ToBf16(0.3F * x); });
     }
     Fill<float>(
         group, [](const Group& g) { return g.master_buffer; }, floats(0.3F));
     if (group.frozen) return;
     constexpr float kGradient = 0.05F * static_cast<float>(kLossScale);
     if (plan.options.RoundsGradients()) {
-      Fill<kernels::bf16>(group, Gradient, [](float x) { return kernels::ToBf16(kGradient * x); });
+      Fill<bf16>(group, Gradient, [](float x) { return ToBf16(kGradient * x); });
     } else {
       Fill<float>(group, Gradient, floats(kGradient));
     }
@@ -268,9 +268,9 @@ class UpdateBench {
           group, [](const Group& g) { return g.m_scale_buffer; }, positive);
       Fill<float>(
           group, [](const Group& g) { return g.v_scale_buffer; }, positive);
-    } else if (group.state_dtype == graph::DType::kBF16) {
-      Fill<kernels::bf16>(group, m, [](float x) { return kernels::ToBf16(0.01F * x); });
-      Fill<kernels::bf16>(group, v, [](float x) { return kernels::ToBf16(1e-3F * x * x); });
+    } else if (group.state_dtype == DType::kBf16) {
+      Fill<bf16>(group, m, [](float x) { return ToBf16(0.01F * x); });
+      Fill<bf16>(group, v, [](float x) { return ToBf16(1e-3F * x * x); });
     } else {
       Fill<float>(group, m, floats(0.01F));
       Fill<float>(group, v, positive);

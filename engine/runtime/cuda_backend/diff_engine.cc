@@ -24,7 +24,6 @@
 namespace milepost::runtime {
 namespace {
 
-using graph::DType;
 using graph::OpKind;
 
 // Of a gradient that may be zero but for rounding: what it is compared with at least, as a part of
@@ -250,7 +249,7 @@ void Differ::AddValues(size_t op, std::vector<Piece>* pieces) const {
     return Piece{.tensor = {value.name, value.dtype, value.shape},
                  .cpu = cpu.ValueAt(id),
                  .device = device.ValueAt(id),
-                 .bytes = graph::Elements(value.shape) * graph::ByteSize(value.dtype)};
+                 .bytes = graph::Elements(value.shape) * ByteSize(value.dtype)};
   };
   const graph::Op& made = Op(op).op;
   for (size_t i = 0; i < made.outputs.size(); ++i) {
@@ -284,7 +283,7 @@ absl::Status Differ::AddBuffers(size_t op, std::vector<Piece>* pieces) const {
     const int64_t bytes = cpu[i].end - cpu[i].begin;
     alike = device[i].end - device[i].begin == bytes && device[i].write == cpu[i].write;
     pieces->push_back(
-        {.tensor = {buffer.name, type, {bytes / graph::ByteSize(type)}},
+        {.tensor = {buffer.name, type, {bytes / ByteSize(type)}},
          .cpu = cpu_arena_->data() + buffer.offset + cpu[i].begin,
          .device = memory_.arena + device_plan_.buffers[device[i].buffer].offset + device[i].begin,
          .bytes = bytes,
@@ -355,7 +354,7 @@ absl::Status Differ::RunOp(size_t op, const StepContext& context) {
         (Op(op).op.kind == OpKind::kOptimizer || Op(op).op.kind == OpKind::kUpdateNorms);
     if (state) before[i].assign(piece.cpu, piece.cpu + piece.bytes);
     if (!piece.reads) continue;
-    const int64_t elements = piece.bytes / graph::ByteSize(piece.tensor.dtype);
+    const int64_t elements = piece.bytes / ByteSize(piece.tensor.dtype);
     diff.operands.push_back({piece.tensor, StatisticsOf(piece.tensor.dtype, piece.cpu, elements)});
   }
   MP_RETURN_IF_ERROR(RunOnDevice(op, context));
@@ -405,7 +404,7 @@ absl::StatusOr<OpDiff::Result> Differ::CompareResult(size_t op, const Piece& pie
   MP_RETURN_IF_ERROR(Synchronize());
   if (IsTurned(op, piece)) Turn(op, /*to_rows=*/false, &staged_);
   const DType type = piece.tensor.dtype;
-  const int64_t elements = piece.bytes / graph::ByteSize(type);
+  const int64_t elements = piece.bytes / ByteSize(type);
   const bool changed = !before.empty();
   const plan::PlanOptions& options = cpu_plan_.options;
   const bool orthogonalizes = Op(op).op.kind == graph::OpKind::kOrthogonalize;
@@ -426,8 +425,7 @@ double Differ::LeastNorm(size_t op, const Piece& result) const {
                     result.tensor.shape.size() == 1;
   if (!bias) return 0;
   const Piece& rows = ops_[op].pieces.back();
-  return kCancelled *
-         Norm(rows.tensor.dtype, rows.cpu, rows.bytes / graph::ByteSize(rows.tensor.dtype));
+  return kCancelled * Norm(rows.tensor.dtype, rows.cpu, rows.bytes / ByteSize(rows.tensor.dtype));
 }
 
 // With documents a library's log-sum-exps are [N,H], where the CPU's are [B,H,T].

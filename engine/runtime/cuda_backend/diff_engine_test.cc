@@ -224,7 +224,7 @@ TEST(OpDiff, ErrorsAreOfTheNormAndWhatIsNoNumberIsFarAway) {
   const std::vector<float> cpu = {3, 0, 4, 0}, device = {3, 0, 4.5, 0};
   const auto compare = [&](const std::vector<float>& a, const std::vector<float>& b,
                            const DiffOptions& options = {.bounds = kBounds}) {
-    return Compare(graph::DType::kF32, a.data(), b.data(), static_cast<int64_t>(a.size()), options);
+    return Compare(DType::kF32, a.data(), b.data(), static_cast<int64_t>(a.size()), options);
   };
   const TensorDiff diff = compare(cpu, device);
   EXPECT_DOUBLE_EQ(diff.error, 0.1);
@@ -248,7 +248,7 @@ TEST(OpDiff, ErrorsAreOfTheNormAndWhatIsNoNumberIsFarAway) {
   const std::vector<float> before = {1, 1}, after = {1.001F, 0.999F};
   EXPECT_LT(compare(after, before).error, 2e-3);
   EXPECT_DOUBLE_EQ(compare(after, before, {.bounds = kBounds, .before = before.data()}).error, 1);
-  const Statistics statistics = StatisticsOf(graph::DType::kF32, unwritten.data(), 4);
+  const Statistics statistics = StatisticsOf(DType::kF32, unwritten.data(), 4);
   EXPECT_EQ(statistics.not_numbers, 1);
   EXPECT_EQ(statistics.least, 0);
   EXPECT_EQ(statistics.most, 4);

@@ -8,13 +8,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "engine/dtype/half.h"
 #include "engine/kernels/cpu/fp8.h"
-#include "engine/kernels/cpu/types.h"
 
 namespace milepost::runtime {
 namespace {
 
-using graph::DType;
 using graph::OpKind;
 
 constexpr int64_t kFew = 256;
@@ -24,7 +23,7 @@ double Number(T value) {
   if constexpr (std::is_arithmetic_v<T>) {
     return static_cast<double>(value);
   } else {
-    return kernels::ToFloat(value);
+    return ToFloat(value);
   }
 }
 
@@ -32,10 +31,10 @@ double Number(T value) {
 template <typename Visit>
 auto ByType(DType dtype, const void* data, const Visit& visit) {
   switch (dtype) {
-    case DType::kBF16:
-      return visit(static_cast<const kernels::bf16*>(data));
+    case DType::kBf16:
+      return visit(static_cast<const bf16*>(data));
     case DType::kF16:
-      return visit(static_cast<const kernels::f16*>(data));
+      return visit(static_cast<const f16*>(data));
     case DType::kF64:
       return visit(static_cast<const double*>(data));
     case DType::kI32:
@@ -44,10 +43,10 @@ auto ByType(DType dtype, const void* data, const Visit& visit) {
       return visit(static_cast<const uint8_t*>(data));
     case DType::kI64:
       return visit(static_cast<const int64_t*>(data));
-    case DType::kF8E4M3:
-      return visit(static_cast<const kernels::e4m3*>(data));
-    case DType::kF8E5M2:
-      return visit(static_cast<const kernels::e5m2*>(data));
+    case DType::kE4M3:
+      return visit(static_cast<const e4m3*>(data));
+    case DType::kE5M2:
+      return visit(static_cast<const e5m2*>(data));
     default:
       return visit(static_cast<const float*>(data));
   }
@@ -98,8 +97,8 @@ const char* PhaseName(graph::Phase phase) {
 }
 
 std::string TensorText(const OpDiff::Tensor& tensor) {
-  return absl::StrCat(tensor.name, " ", graph::Name(tensor.dtype), "[",
-                      absl::StrJoin(tensor.shape, ","), "]");
+  return absl::StrCat(tensor.name, " ", Name(tensor.dtype), "[", absl::StrJoin(tensor.shape, ","),
+                      "]");
 }
 
 // Above 1: it differs.
@@ -167,12 +166,12 @@ DiffBounds BoundsOf(const graph::Op& op, DType compute_dtype, DType dtype, int64
   // Fifteen products after each other, of which none is well conditioned; in bf16 what each leaves
   // is rounded, and some of it the other way.
   if (op.kind == OpKind::kOrthogonalize) {
-    return compute_dtype == DType::kBF16 ? DiffBounds{2e-2, 0.2, 0.2}
+    return compute_dtype == DType::kBf16 ? DiffBounds{2e-2, 0.2, 0.2}
                                          : DiffBounds{1e-4, 1e-2, 1e-2};
   }
-  const bool half = compute_dtype == DType::kBF16 || compute_dtype == DType::kF16;
+  const bool half = compute_dtype == DType::kBf16 || compute_dtype == DType::kF16;
   if (!half || (wide && op.phase == graph::Phase::kUpdate)) return {1e-5, 1e-3, 1e-4};
-  const double unit = compute_dtype == DType::kBF16 ? 1 : 1.0 / 8;
+  const double unit = compute_dtype == DType::kBf16 ? 1 : 1.0 / 8;
   DiffBounds bounds = {1.5e-3 * unit, 0.05 * unit, 0.05 * unit};
   // The CPU's rounds its probabilities.
   const bool attention = op.kind == OpKind::kAttention || op.kind == OpKind::kAttentionBackward ||

@@ -1,7 +1,7 @@
 // What one op has made on a device beside what it has made on the CPU from the same bytes, and how
 // far apart the two may be. Pure; the bytes come from DiffEngine (diff_engine.h).
 //
-//   const DiffBounds bounds = BoundsOf(op, DType::kBF16, DType::kF32, elements, false);
+//   const DiffBounds bounds = BoundsOf(op, DType::kBf16, DType::kF32, elements, false);
 //   const TensorDiff diff = Compare(DType::kF32, cpu, device, elements, {.bounds = bounds});
 //   if (diff.error > bounds.error || diff.outlier > 1) ...
 #ifndef MILEPOST_ENGINE_RUNTIME_CUDA_BACKEND_OP_DIFF_H_
@@ -23,7 +23,7 @@ struct Statistics {
   double rms = 0;
   int64_t not_numbers = 0;  // NaN or infinite: in none of the above
 };
-Statistics StatisticsOf(graph::DType dtype, const void* data, int64_t elements);
+Statistics StatisticsOf(DType dtype, const void* data, int64_t elements);
 
 struct TensorDiff {
   double error = 0;  // ||device - cpu|| / ||cpu||; infinite where one has a number and one has none
@@ -49,19 +49,19 @@ struct DiffOptions {
   // What was there before, where an update changes it: errors are then of the change.
   const void* before = nullptr;
 };
-TensorDiff Compare(graph::DType dtype, const void* cpu, const void* device, int64_t elements,
+TensorDiff Compare(DType dtype, const void* cpu, const void* device, int64_t elements,
                    const DiffOptions& options);
-double Norm(graph::DType dtype, const void* data, int64_t elements);
+double Norm(DType dtype, const void* data, int64_t elements);
 
 // What the order of sums and one rounding explain: of a result of `elements` of `dtype`, in a plan
 // that computes in `compute_dtype`. `changed`: it is compared by its change.
-DiffBounds BoundsOf(const graph::Op& op, graph::DType compute_dtype, graph::DType dtype,
-                    int64_t elements, bool changed);
+DiffBounds BoundsOf(const graph::Op& op, DType compute_dtype, DType dtype, int64_t elements,
+                    bool changed);
 
 struct OpDiff {
   struct Tensor {
     std::string name;  // "h.0.attn.qkv", "m of h.0"
-    graph::DType dtype = graph::DType::kF32;
+    DType dtype = DType::kF32;
     graph::Shape shape;
   };
   struct Operand {

@@ -21,9 +21,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/dtype/half.h"
 #include "engine/kernels/cpu/fp8.h"
 #include "engine/kernels/cpu/random.h"
-#include "engine/kernels/cpu/types.h"
 #include "engine/kernels/cuda/testing/host_graphs.h"
 #include "engine/kernels/cuda/testing/host_products.h"
 #include "engine/plan/cuda_workspace.h"
@@ -180,32 +180,32 @@ class OpBench {
     std::vector<double> out(static_cast<size_t>(graph::Elements(value.shape)));
     for (size_t i = 0; i < out.size(); ++i) {
       switch (value.dtype) {
-        case graph::DType::kF32:
+        case DType::kF32:
           out[i] = reinterpret_cast<const float*>(data)[i];
           break;
-        case graph::DType::kBF16:
-          out[i] = kernels::ToFloat(reinterpret_cast<const kernels::bf16*>(data)[i]);
+        case DType::kBf16:
+          out[i] = ToFloat(reinterpret_cast<const bf16*>(data)[i]);
           break;
-        case graph::DType::kF16:
-          out[i] = kernels::ToFloat(reinterpret_cast<const kernels::f16*>(data)[i]);
+        case DType::kF16:
+          out[i] = ToFloat(reinterpret_cast<const f16*>(data)[i]);
           break;
-        case graph::DType::kF64:
+        case DType::kF64:
           out[i] = reinterpret_cast<const double*>(data)[i];
           break;
-        case graph::DType::kI32:
+        case DType::kI32:
           out[i] = reinterpret_cast<const int32_t*>(data)[i];
           break;
-        case graph::DType::kU8:
+        case DType::kU8:
           out[i] = reinterpret_cast<const uint8_t*>(data)[i];
           break;
-        case graph::DType::kI64:
+        case DType::kI64:
           out[i] = static_cast<double>(reinterpret_cast<const int64_t*>(data)[i]);
           break;
-        case graph::DType::kF8E4M3:
-          out[i] = kernels::ToFloat(reinterpret_cast<const kernels::e4m3*>(data)[i]);
+        case DType::kE4M3:
+          out[i] = ToFloat(reinterpret_cast<const e4m3*>(data)[i]);
           break;
-        case graph::DType::kF8E5M2:
-          out[i] = kernels::ToFloat(reinterpret_cast<const kernels::e5m2*>(data)[i]);
+        case DType::kE5M2:
+          out[i] = ToFloat(reinterpret_cast<const e5m2*>(data)[i]);
           break;
       }
     }
@@ -250,9 +250,8 @@ class OpBench {
       if ((program == &plan::StepPlan::train) == trains) SetParameters(program);
     }
     for (const graph::Scaling& scaling : cpu_plan_.train.graph.scalings) {
-      kernels::InitializeScaling(
-          scaling.dtype == graph::DType::kF8E5M2 ? kernels::kLargestE5M2 : kernels::kLargestE4M3,
-          At<float>(&plan::StepPlan::train, scaling.scaling));
+      kernels::InitializeScaling(scaling.dtype == DType::kE5M2 ? kLargestE5M2 : kLargestE4M3,
+                                 At<float>(&plan::StepPlan::train, scaling.scaling));
     }
     const auto& scalars = cpu_plan_.buffers[cpu_plan_.scalars];
     std::memset(cpu_arena_->data() + scalars.offset, 0, static_cast<size_t>(scalars.bytes));
@@ -265,7 +264,7 @@ class OpBench {
   }
   size_t Bytes(ProgramOf program, graph::ValueId id) const {
     const graph::Value& value = (cpu_plan_.*program).graph.values[id];
-    return static_cast<size_t>(graph::Elements(value.shape) * graph::ByteSize(value.dtype));
+    return static_cast<size_t>(graph::Elements(value.shape) * ByteSize(value.dtype));
   }
 
   // No zeros or ones, which would hide a mix-up.
@@ -279,10 +278,10 @@ class OpBench {
       const float center = parameter.initializer == graph::Initializer::kOnes ? 1.0F : 0.0F;
       for (size_t i = 0; i < values.size(); ++i) {
         const float v = values[i] + center;
-        if (value.dtype == graph::DType::kBF16) {
-          At<kernels::bf16>(program, parameter.value)[i] = kernels::ToBf16(v);
-        } else if (value.dtype == graph::DType::kF16) {
-          At<kernels::f16>(program, parameter.value)[i] = kernels::ToF16(v);
+        if (value.dtype == DType::kBf16) {
+          At<bf16>(program, parameter.value)[i] = ToBf16(v);
+        } else if (value.dtype == DType::kF16) {
+          At<f16>(program, parameter.value)[i] = ToF16(v);
         } else {
           At<float>(program, parameter.value)[i] = v;
         }

@@ -22,7 +22,6 @@
 namespace milepost::runtime {
 namespace {
 
-using graph::DType;
 using testing::HasSubstr;
 using Kind = Collective::Kind;
 
@@ -140,7 +139,7 @@ std::vector<Collective> CallsOfFour(int rank) {
        {comm::RankSet{0, 4, 1}, comm::RankSet{rank / 2 * 2, 2, 1}, comm::RankSet{rank % 2, 2, 2}}) {
     for (const Kind kind : {Kind::kAllReduce, Kind::kReduceScatter, Kind::kAllGather}) {
       calls.push_back({.kind = kind, .offset = 64, .elements = 512, .among = set});
-      if (kind == Kind::kAllGather) calls.back().dtype = DType::kBF16;
+      if (kind == Kind::kAllGather) calls.back().dtype = DType::kBf16;
       if (kind == Kind::kAllGather) continue;
       calls.push_back(calls.back());
       calls.back().rounded = true;

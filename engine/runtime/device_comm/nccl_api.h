@@ -51,16 +51,16 @@ class NcclApi {
   virtual NcclResult Deregister(NcclComm comm, void* handle) = 0;
 
   // `count`: elements of what a rank sends to each other rank, as NCCL counts. Sums.
-  virtual NcclResult AllReduce(const void* send, void* receive, size_t count, graph::DType type,
+  virtual NcclResult AllReduce(const void* send, void* receive, size_t count, DType type,
                                NcclComm comm, cudaStream_t stream) = 0;
-  virtual NcclResult ReduceScatter(const void* send, void* receive, size_t count, graph::DType type,
+  virtual NcclResult ReduceScatter(const void* send, void* receive, size_t count, DType type,
                                    NcclComm comm, cudaStream_t stream) = 0;
-  virtual NcclResult AllGather(const void* send, void* receive, size_t count, graph::DType type,
+  virtual NcclResult AllGather(const void* send, void* receive, size_t count, DType type,
                                NcclComm comm, cudaStream_t stream) = 0;
-  virtual NcclResult Send(const void* send, size_t count, graph::DType type, int peer,
-                          NcclComm comm, cudaStream_t stream) = 0;
-  virtual NcclResult Receive(void* receive, size_t count, graph::DType type, int peer,
-                             NcclComm comm, cudaStream_t stream) = 0;
+  virtual NcclResult Send(const void* send, size_t count, DType type, int peer, NcclComm comm,
+                          cudaStream_t stream) = 0;
+  virtual NcclResult Receive(void* receive, size_t count, DType type, int peer, NcclComm comm,
+                             cudaStream_t stream) = 0;
   virtual NcclResult GroupStart() = 0;
   virtual NcclResult GroupEnd() = 0;
 

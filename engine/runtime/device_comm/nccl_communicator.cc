@@ -9,15 +9,13 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/status_macros.h"
-#include "engine/kernels/cpu/types.h"
+#include "engine/dtype/half.h"
 #include "engine/kernels/cuda/collectives.h"
 #include "engine/kernels/cuda/elementwise.h"
 
 namespace milepost::runtime {
 namespace {
 
-using graph::DType;
-using kernels::bf16;
 using Kind = Collective::Kind;
 
 constexpr absl::Duration kShortestPoll = absl::Microseconds(5);
@@ -277,7 +275,7 @@ absl::Status NcclCommunicator::EnqueuePlain(const Bound& b) {
   const Collective& call = b.call;
   NcclComm& comm = b.link.comm;
   const auto shard = static_cast<size_t>(call.shard_elements());
-  char* mine = b.data + call.shard_elements() * b.own * graph::ByteSize(call.dtype);
+  char* mine = b.data + call.shard_elements() * b.own * ByteSize(call.dtype);
   switch (call.kind) {
     case Kind::kAllReduce:
       return Do(&comm, "all-reduce", b.deadline, [&] {
@@ -316,7 +314,7 @@ absl::Status NcclCommunicator::EnqueueRounded(const Bound& b, char* scratch) {
   MP_RETURN_IF_ERROR(kernels::cuda::SumInRankOrder(pieces, shard, mine, b.stream));
   NcclComm& comm = b.link.comm;
   MP_RETURN_IF_ERROR(Do(&comm, "all-gather of rounded sums", b.deadline, [&] {
-    return nccl_.AllGather(mine, rounded, static_cast<size_t>(shard), DType::kBF16, comm, b.stream);
+    return nccl_.AllGather(mine, rounded, static_cast<size_t>(shard), DType::kBf16, comm, b.stream);
   }));
   return kernels::cuda::Cast(rounded, call.elements, values, b.stream);
 }
@@ -333,8 +331,8 @@ absl::Status NcclCommunicator::Exchange(const Bound& b, const char* rounded) {
     };
     for (int peer = 0; peer < b.call.among.count; ++peer) {
       if (peer == b.own) continue;
-      keep(nccl_.Send(rounded + 2 * shard * peer, count, DType::kBF16, peer, comm, b.stream));
-      keep(nccl_.Receive(b.data + 4 * shard * peer, count, DType::kBF16, peer, comm, b.stream));
+      keep(nccl_.Send(rounded + 2 * shard * peer, count, DType::kBf16, peer, comm, b.stream));
+      keep(nccl_.Receive(b.data + 4 * shard * peer, count, DType::kBf16, peer, comm, b.stream));
     }
     const NcclResult ended = nccl_.GroupEnd();
     return failed == NcclResult::kSuccess ? ended : failed;

@@ -21,7 +21,6 @@
 namespace milepost::runtime {
 namespace {
 
-using graph::DType;
 using testing::AllOf;
 using testing::Contains;
 using testing::ElementsAre;
@@ -67,7 +66,7 @@ std::vector<Collective> NcclCallsOfFour(int rank) {
        {comm::RankSet{0, 4, 1}, SetsOfFour(rank)[0], SetsOfFour(rank)[1]}) {
     for (const Kind kind : {Kind::kAllReduce, Kind::kReduceScatter, Kind::kAllGather}) {
       calls.push_back({.kind = kind, .offset = 64, .elements = 512, .among = set});
-      if (kind == Kind::kAllGather) calls.back().dtype = DType::kBF16;
+      if (kind == Kind::kAllGather) calls.back().dtype = DType::kBf16;
       if (kind == Kind::kAllGather) continue;
       calls.push_back(calls.back());
       calls.back().rounded = true;

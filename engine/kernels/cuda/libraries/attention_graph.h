@@ -12,8 +12,8 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "engine/dtype/half.h"
 #include "engine/kernels/cpu/attention.h"
-#include "engine/kernels/cpu/types.h"
 
 namespace milepost::kernels::cuda {
 

@@ -52,8 +52,9 @@ cudaDataType_t DataType(DType type) {
       return CUDA_R_8F_E4M3;
     case DType::kE5M2:
       return CUDA_R_8F_E5M2;
+    default:
+      return CUDA_R_32F;
   }
-  return CUDA_R_32F;
 }
 
 cublasLtEpilogue_t EpilogueOf(const Product& product) {

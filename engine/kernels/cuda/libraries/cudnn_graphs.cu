@@ -40,10 +40,6 @@ fe::DataType_t DataType(DType type) {
                                 : fe::DataType_t::HALF;
 }
 
-const char* Name(DType type) {
-  return type == DType::kF32 ? "fp32" : type == DType::kBf16 ? "bf16" : "f16";
-}
-
 std::string Describe(const AttentionGraph& g, AttentionPass pass) {
   return absl::StrCat(Name(g.type), g.shape.causal ? " causal" : "", " attention",
                       pass == AttentionPass::kBackward ? " backward" : "", " of ", g.shape.batch,

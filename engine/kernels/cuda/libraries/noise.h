@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "engine/kernels/cpu/types.h"
+#include "engine/dtype/half.h"
 
 namespace milepost::kernels::cuda {
 

@@ -5,7 +5,8 @@
 namespace milepost::kernels::cuda {
 namespace {
 
-const char* Name(DType type) {
+// Of keys, which are stored with jobs: they stay as they are.
+const char* KeyName(DType type) {
   switch (type) {
     case DType::kF32:
       return "f32";
@@ -17,8 +18,9 @@ const char* Name(DType type) {
       return "e4m3";
     case DType::kE5M2:
       return "e5m2";
+    default:
+      return "unknown";
   }
-  return "unknown";
 }
 
 // Elements from row to row of a stored row-major matrix `width` wide.
@@ -122,9 +124,9 @@ bool Aligned(const Product& product, const ColumnMajorProduct& layout) {
 std::string ProductKey(const Product& product) {
   const MatmulSpec& s = product.spec;
   return absl::StrCat("m=", s.m, " n=", s.n, " k=", s.k, " ta=", s.transpose_a ? 1 : 0,
-                      " tb=", s.transpose_b ? 1 : 0, " in=", Name(s.a), s.b == s.a ? "" : "x",
-                      s.b == s.a ? "" : Name(s.b), " out=", Name(s.c),
-                      " bias=", s.bias ? Name(s.bias_type) : "no", " add=", s.accumulate ? 1 : 0,
+                      " tb=", s.transpose_b ? 1 : 0, " in=", KeyName(s.a), s.b == s.a ? "" : "x",
+                      s.b == s.a ? "" : KeyName(s.b), " out=", KeyName(s.c),
+                      " bias=", s.bias ? KeyName(s.bias_type) : "no", " add=", s.accumulate ? 1 : 0,
                       " ar=", RowOf(s.a_row, s.transpose_a ? s.m : s.k),
                       " cr=", RowOf(s.c_row, s.n), " ep=", static_cast<int>(product.epilogue),
                       product.alignment == 16 ? "" : " unaligned");

@@ -6,8 +6,8 @@
 #include <cstdint>
 
 #include "common/status_macros.h"
+#include "engine/dtype/half.h"
 #include "engine/kernels/cpu/attention.h"
-#include "engine/kernels/cpu/types.h"
 
 namespace milepost::kernels::cuda {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "engine/dtype/half.h"
 #include "engine/kernels/cpu/fp8.h"
-#include "engine/kernels/cpu/types.h"
 
 namespace milepost::kernels::cuda {
 namespace {

@@ -224,40 +224,40 @@ NcclResult FakeNccl::Deregister(NcclComm comm, void* handle) {
   return Begin("deregister", comm);
 }
 
-NcclResult FakeNccl::Sum(NcclComm comm, void* receive, size_t count, graph::DType type) {
+NcclResult FakeNccl::Sum(NcclComm comm, void* receive, size_t count, DType type) {
   absl::Status status = absl::InvalidArgumentError("no sums of this type");
-  if (type == graph::DType::kF32) {
+  if (type == DType::kF32) {
     status = comm->group->AllReduce(absl::MakeSpan(static_cast<float*>(receive), count));
-  } else if (type == graph::DType::kF64) {
+  } else if (type == DType::kF64) {
     status = comm->group->AllReduce(absl::MakeSpan(static_cast<double*>(receive), count));
   }
   return status.ok() ? Lag(comm) : NcclResult::kRemoteError;
 }
 
-NcclResult FakeNccl::AllReduce(const void* send, void* receive, size_t count, graph::DType type,
+NcclResult FakeNccl::AllReduce(const void* send, void* receive, size_t count, DType type,
                                NcclComm comm, cudaStream_t) {
   const NcclResult begun = Begin("all-reduce", comm);
   if (begun != NcclResult::kSuccess || stuck) return stuck ? Lag(comm) : begun;
-  if (send != receive) std::memcpy(receive, send, count * graph::ByteSize(type));
+  if (send != receive) std::memcpy(receive, send, count * ByteSize(type));
   return Sum(comm, receive, count, type);
 }
 
-NcclResult FakeNccl::ReduceScatter(const void* send, void* receive, size_t count, graph::DType type,
+NcclResult FakeNccl::ReduceScatter(const void* send, void* receive, size_t count, DType type,
                                    NcclComm comm, cudaStream_t) {
   const NcclResult begun = Begin("reduce-scatter", comm);
   if (begun != NcclResult::kSuccess || stuck) return stuck ? Lag(comm) : begun;
-  const size_t bytes = count * graph::ByteSize(type);
+  const size_t bytes = count * ByteSize(type);
   std::string all(static_cast<const char*>(send), bytes * comm->ranks);
   const NcclResult summed = Sum(comm, all.data(), count * comm->ranks, type);
   std::memcpy(receive, all.data() + bytes * comm->rank, bytes);
   return summed;
 }
 
-NcclResult FakeNccl::AllGather(const void* send, void* receive, size_t count, graph::DType type,
+NcclResult FakeNccl::AllGather(const void* send, void* receive, size_t count, DType type,
                                NcclComm comm, cudaStream_t) {
   const NcclResult begun = Begin("all-gather", comm);
   if (begun != NcclResult::kSuccess || stuck) return stuck ? Lag(comm) : begun;
-  const size_t bytes = count * graph::ByteSize(type);
+  const size_t bytes = count * ByteSize(type);
   std::string all(bytes * comm->ranks, '\0');
   std::memcpy(all.data() + bytes * comm->rank, send, bytes);
   if (!comm->group->AllGather(all.data(), all.size()).ok()) return NcclResult::kRemoteError;
@@ -265,21 +265,21 @@ NcclResult FakeNccl::AllGather(const void* send, void* receive, size_t count, gr
   return Lag(comm);
 }
 
-NcclResult FakeNccl::Send(const void* send, size_t count, graph::DType type, int peer,
-                          NcclComm comm, cudaStream_t) {
+NcclResult FakeNccl::Send(const void* send, size_t count, DType type, int peer, NcclComm comm,
+                          cudaStream_t) {
   if (!grouped_) misuse.push_back("sent outside of a group");
   const NcclResult begun = Begin("send", comm);
   if (begun != NcclResult::kSuccess) return begun;
-  messages_.push_back({comm, peer, send, nullptr, count * graph::ByteSize(type)});
+  messages_.push_back({comm, peer, send, nullptr, count * ByteSize(type)});
   return NcclResult::kInProgress;
 }
 
-NcclResult FakeNccl::Receive(void* receive, size_t count, graph::DType type, int peer,
-                             NcclComm comm, cudaStream_t) {
+NcclResult FakeNccl::Receive(void* receive, size_t count, DType type, int peer, NcclComm comm,
+                             cudaStream_t) {
   if (!grouped_) misuse.push_back("received outside of a group");
   const NcclResult begun = Begin("receive", comm);
   if (begun != NcclResult::kSuccess) return begun;
-  messages_.push_back({comm, peer, nullptr, receive, count * graph::ByteSize(type)});
+  messages_.push_back({comm, peer, nullptr, receive, count * ByteSize(type)});
   return NcclResult::kInProgress;
 }
 

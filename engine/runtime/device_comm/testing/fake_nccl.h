@@ -99,15 +99,15 @@ class FakeNccl : public NcclApi {
   NcclResult Abort(NcclComm comm) override;
   NcclResult Register(NcclComm comm, void* buffer, size_t bytes, void** handle) override;
   NcclResult Deregister(NcclComm comm, void* handle) override;
-  NcclResult AllReduce(const void* send, void* receive, size_t count, graph::DType type,
-                       NcclComm comm, cudaStream_t stream) override;
-  NcclResult ReduceScatter(const void* send, void* receive, size_t count, graph::DType type,
-                           NcclComm comm, cudaStream_t stream) override;
-  NcclResult AllGather(const void* send, void* receive, size_t count, graph::DType type,
-                       NcclComm comm, cudaStream_t stream) override;
-  NcclResult Send(const void* send, size_t count, graph::DType type, int peer, NcclComm comm,
+  NcclResult AllReduce(const void* send, void* receive, size_t count, DType type, NcclComm comm,
+                       cudaStream_t stream) override;
+  NcclResult ReduceScatter(const void* send, void* receive, size_t count, DType type, NcclComm comm,
+                           cudaStream_t stream) override;
+  NcclResult AllGather(const void* send, void* receive, size_t count, DType type, NcclComm comm,
+                       cudaStream_t stream) override;
+  NcclResult Send(const void* send, size_t count, DType type, int peer, NcclComm comm,
                   cudaStream_t stream) override;
-  NcclResult Receive(void* receive, size_t count, graph::DType type, int peer, NcclComm comm,
+  NcclResult Receive(void* receive, size_t count, DType type, int peer, NcclComm comm,
                      cudaStream_t stream) override;
   NcclResult GroupStart() override;
   NcclResult GroupEnd() override;
@@ -128,7 +128,7 @@ class FakeNccl : public NcclApi {
   // The call's result: under way where there is a lag.
   NcclResult Lag(NcclComm comm);
   NcclComm Add(const std::string& name, int ranks, int rank);
-  NcclResult Sum(NcclComm comm, void* receive, size_t count, graph::DType type);
+  NcclResult Sum(NcclComm comm, void* receive, size_t count, DType type);
   bool Ready(NcclComm comm);
   void Remove(NcclComm comm);
 

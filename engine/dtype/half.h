@@ -1,17 +1,16 @@
-// Element types of the CPU kernels. A kernel is a template over float, bf16 or f16 and is defined
-// for exactly these three. The 16-bit ones are storage: arithmetic is fp32. Those of 8 bits are
-// what products on a GPU may read (fp8.h).
+// Numbers of 16 bits. Storage only: arithmetic is fp32.
 //
 //   bf16 h = ToBf16(1.5f);
 //   float f = ToFloat(h);
-#ifndef MILEPOST_ENGINE_KERNELS_CPU_TYPES_H_
-#define MILEPOST_ENGINE_KERNELS_CPU_TYPES_H_
+#ifndef MILEPOST_ENGINE_DTYPE_HALF_H_
+#define MILEPOST_ENGINE_DTYPE_HALF_H_
 
 #include <bit>
-#include <cstddef>
 #include <cstdint>
 
-namespace milepost::kernels {
+#include "engine/dtype/dtype.h"
+
+namespace milepost {
 
 // The upper half of an IEEE binary32. Plain storage: no arithmetic of its own.
 struct bf16 {
@@ -25,11 +24,7 @@ struct f16 {
 };
 static_assert(sizeof(f16) == 2);
 
-enum class DType : uint8_t { kF32, kBf16, kF16, kE4M3, kE5M2 };
-
-constexpr bool IsFp8(DType type) { return type == DType::kE4M3 || type == DType::kE5M2; }
-constexpr size_t ByteSize(DType type) { return type == DType::kF32 ? 4 : IsFp8(type) ? 1 : 2; }
-
+// Of float, bf16, f16 and fp8.h's.
 template <typename T>
 inline constexpr DType kDTypeOf = DType::kF32;
 template <>
@@ -94,6 +89,6 @@ constexpr f16 FromFloat<f16>(float value) {
   return ToF16(value);
 }
 
-}  // namespace milepost::kernels
+}  // namespace milepost
 
-#endif  // MILEPOST_ENGINE_KERNELS_CPU_TYPES_H_
+#endif  // MILEPOST_ENGINE_DTYPE_HALF_H_
