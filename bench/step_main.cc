@@ -33,7 +33,7 @@ class Floor {
     plain_ = {.m = kSize, .n = kSize, .k = kSize, .a = type, .b = type, .c = type};
     packed_ = plain_;
     packed_.packed_b = true;
-    const auto element = static_cast<int64_t>(ByteSize(type));
+    const auto element = ByteSize(type);
     for (auto* matrix : {&a_, &b_, &c_}) {
       matrix->resize(static_cast<size_t>(kSize * kSize * element));
       // Small numbers: zeros would flatter, NaNs slow down.

@@ -79,7 +79,7 @@ endfunction()
 # milepost_rooms(<variable> <suffix>)
 # Sets the variable to the files of engine/ops' rooms that end so, as <room>_cpu.cc. Suffix "":
 # those that end in no suffix of milepost_room_suffixes, without tests.
-set(milepost_room_suffixes reference cpu cuda)
+set(milepost_room_suffixes contract reference cpu cuda)
 function(milepost_rooms variable suffix)
   if(suffix)
     file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/ops/*/*_${suffix}.cc)

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "engine/graph/graph.h"
 #include "engine/ops/cost.h"
+#include "engine/ops/workspace.h"
 
 namespace milepost::ops {
 
@@ -23,6 +24,8 @@ class Backward;
 // Emits the backward of a forward op (backward.h).
 using GradientRule = absl::Status (*)(Backward& backward, const graph::Op& op);
 using CostRule = Cost (*)(const graph::Graph& graph, const graph::Op& op);
+// Bytes of scratch; those of its parts are aligned (contract/alignment.h), the whole need not be.
+using WorkspaceRule = int64_t (*)(const WorkspaceContext& context);
 using CheapRule = bool (*)(const graph::Op& op);
 
 Cost OperandCost(const graph::Graph& graph, const graph::Op& op);  // no product, all operands
@@ -34,6 +37,11 @@ bool Never(const graph::Op& op);
 struct OpDefinition {
   GradientRule gradient = nullptr;  // null: the op has no backward
   CostRule cost = OperandCost;
+  // Null: it needs none. Where it multiplies matrices, what lies in front of their scratch.
+  WorkspaceRule cpu_workspace = nullptr;
+  WorkspaceRule gpu_workspace = nullptr;
+  // Its workspace ends with the scratch of the device's matrix products.
+  bool multiplies = false;
   // Bound by memory alone: making its outputs once more costs next to nothing beside the products.
   CheapRule cheap = Never;
   // Statistics of a batch: made once and kept, since making them moves the running ones and

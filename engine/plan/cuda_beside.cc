@@ -1,7 +1,8 @@
 #include "engine/plan/cuda_beside.h"
 
-#include "engine/plan/cuda_workspace.h"
-#include "engine/plan/library_attention.h"
+#include "engine/ops/attention/library_attention.h"
+#include "engine/ops/contract/alignment.h"
+#include "engine/ops/linear/linear_contract.h"
 
 namespace milepost::plan {
 namespace {
@@ -46,7 +47,7 @@ int64_t CudaBesideBytes(const StepPlan& plan) {
   }
   bytes += TableBytes(4 * static_cast<int64_t>(plan.groups.size()));
   if (plan.options.documents) {
-    const int64_t documents = PlannedDocuments(plan.options.micro_batch, plan.options.sequence);
+    const int64_t documents = ops::PlannedDocuments(plan.options.micro_batch, plan.options.sequence);
     constexpr int64_t kTables = 4;
     bytes += DeviceAligned(kTables * 4 * (documents + 32));
   }

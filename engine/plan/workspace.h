@@ -1,6 +1,5 @@
-// How much scratch each op needs: a pure model of the kernels' ...WorkspaceBytes functions
-// (engine/kernels), which the planner may not link. engine/runtime tests that the two agree. The
-// CPU's is here; a GPU's in cuda_workspace.h.
+// How much scratch each op needs: its room's formula (engine/ops/workspace.h), as the plan sets it
+// aside.
 #ifndef MILEPOST_ENGINE_PLAN_WORKSPACE_H_
 #define MILEPOST_ENGINE_PLAN_WORKSPACE_H_
 
@@ -11,21 +10,14 @@
 
 namespace milepost::plan {
 
-// Bytes of `op`'s workspace, a multiple of 64; 0: none. The parts lie in this order, each rounded
-// up to 64:
-//   kLinear:                              several biases, gathered | the product's scratch
-//   kLinear* with fp8:                    both operands in bf16 | sums of bias gradients | several
-//                                         of them, gathered | the product's scratch
-//   kLinearBackwardInput, kLmHeadLogits:  the product's scratch
-//   kLinearBackwardWeight:                sums of bias gradients | several of them, gathered |
-//                                         the product's scratch
-//   kOrthogonalize:                       squares and a copy of the largest matrix | the product's
-//                                         scratch
-//   kLmHeadLoss, kLmHeadLossBackward:     chunk of logits (compute dtype) | classifier | scratch
-//   kConvolution*:                        weights in oneDNN's layout | its scratch
-// The scratch of products is options.min_matmul_workspace_bytes (MatmulWorkspaceReserve).
+// Bytes of `op`'s workspace, a multiple of 64 (on a GPU of 256); 0: none. What the op's own kernels
+// need lies first; then, where it multiplies matrices, the products' scratch: on a CPU
+// options.min_matmul_workspace_bytes (MatmulWorkspaceReserve), on a GPU kProductScratchBytes.
 int64_t WorkspaceBytes(const graph::Graph& graph, const std::vector<FlatGroup>& groups,
                        const graph::Op& op, const PlanOptions& options);
+// Of these, what lies in front of the products' scratch.
+int64_t BytesBeforeScratch(const graph::Graph& graph, const std::vector<FlatGroup>& groups,
+                           const graph::Op& op, const PlanOptions& options);
 
 // Scratch to reserve for matrix products: at least what oneDNN 2.6 asked for at every GPT-2 size
 // tried (at most 1.64 MiB a thread), fp32 partial sums of a large bf16 vocabulary, and what a

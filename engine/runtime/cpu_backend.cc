@@ -11,6 +11,7 @@
 #include "engine/kernels/cpu/convolution.h"
 #include "engine/kernels/cpu/matmul.h"
 #include "engine/plan/planner.h"
+#include "engine/plan/workspace.h"
 #include "engine/runtime/cpu_op.h"
 #include "engine/runtime/randomness.h"
 
@@ -73,7 +74,7 @@ absl::StatusOr<CpuBackend::MatmulWorkspace> CpuBackend::CheckMatmulWorkspace(
         }
         result.needed = std::max(result.needed, scratch);
         const int64_t fixed =
-            op.fixed_bytes == nullptr ? 0 : op.fixed_bytes(plan, *program, planned.op);
+            plan::BytesBeforeScratch(program->graph, plan.groups, planned.op, plan.options);
         result.missing |= scratch > 0 && planned.workspace_bytes < fixed + scratch;
       }
       if (op.convolution_bytes == nullptr) continue;

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/round_up.h"
 #include "engine/dtype/half.h"
 #include "engine/kernels/cpu/convolution.h"
 #include "engine/kernels/cpu/matmul.h"
 #include "engine/kernels/cpu/random.h"
+#include "engine/ops/contract/alignment.h"
 #include "engine/plan/step_plan.h"
 #include "engine/runtime/backend.h"
 #include "engine/runtime/op_binding.h"
@@ -24,9 +24,6 @@ class Communicator;
 }
 
 namespace milepost::runtime {
-
-// Parts of workspaces begin with cache lines.
-constexpr int64_t LineAligned(int64_t bytes) { return RoundUp(bytes, 64); }
 
 // What a binder is given.
 struct Binding : OpBinding {
@@ -54,9 +51,6 @@ struct CpuOp {
   std::vector<kernels::MatmulSpec> (*products)(const plan::StepPlan& plan,
                                                const plan::Program& program,
                                                const graph::Op& op) = nullptr;
-  // Bytes in front of the products' own scratch (the chunk of logits and so on); null: none.
-  int64_t (*fixed_bytes)(const plan::StepPlan& plan, const plan::Program& program,
-                         const graph::Op& op) = nullptr;
   // What oneDNN needs for a convolution; null: it is none.
   absl::StatusOr<int64_t> (*convolution_bytes)(const graph::Graph& graph, const graph::Op& op,
                                                kernels::ConvolutionCache& convolutions) = nullptr;

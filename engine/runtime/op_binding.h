@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "engine/dtype/half.h"
 #include "engine/plan/step_plan.h"
+#include "engine/plan/workspace.h"
 #include "engine/runtime/step_context.h"
 
 namespace milepost::runtime {
@@ -53,6 +54,10 @@ struct OpBinding {
   template <typename T>
   T* Output(int i) const {
     return reinterpret_cast<T*>(ValueAt(OutputId(i)));
+  }
+  // Of the workspace: what lies in front of the products' scratch.
+  int64_t BytesBeforeScratch() const {
+    return plan::BytesBeforeScratch(program.graph, plan.groups, planned.op, plan.options);
   }
   char* Workspace() const { return BufferAt(planned.workspace); }
 

@@ -7,7 +7,7 @@ import re
 
 from common import ROOT, report, tracked
 
-PURE_ENGINE = {"engine/dtype", "engine/graph", "engine/ops", "engine/models", "engine/plan",
+PURE_ENGINE = {"engine/dtype", "engine/graph", "engine/ops", "engine/ops/contract", "engine/models", "engine/plan",
                "engine/state"}
 
 ALLOWED = {
@@ -21,15 +21,17 @@ ALLOWED = {
     "common/http": {"common", "common/rpc", "coordinator/security"},
     "engine/dtype": set(),
     "engine/graph": {"common"},
-    "engine/ops": {"common", "engine/graph"},
+    # A kernel's contract: what both devices' kernels and the plan agree on.
+    "engine/ops/contract": {"common"},
+    "engine/ops": {"common", "engine/graph", "engine/ops/contract"},
     "engine/ops/reference": {"common", "engine/graph", "engine/ops"},
     "engine/models": {"common", "common/spec", "engine/graph", "engine/ops"},
     "engine/plan": {"common", "common/spec", "engine/graph", "engine/models", "engine/ops",
+                    "engine/ops/contract",
                     "engine/optim"},
-    "engine/kernels/cpu": {"common"},
-    # Storage types and the parameters of a kernel are the same on both devices.
-    "engine/kernels/cuda": {"common", "engine/kernels/cpu"},
-    "engine/kernels/cuda/libraries": {"common", "engine/kernels/cpu"},
+    "engine/kernels/cpu": {"common", "engine/ops/contract"},
+    "engine/kernels/cuda": {"common", "engine/ops/contract"},
+    "engine/kernels/cuda/libraries": {"common", "engine/ops/contract", "engine/kernels/cuda"},
     "engine/kernels/cuda/testing": {"common", "engine/kernels/cpu", "engine/kernels/cuda",
                                     "engine/kernels/cuda/libraries"},
     "engine/comm": {"common"},
@@ -38,6 +40,7 @@ ALLOWED = {
     "engine/data/images": {"common", "engine/data"},
     "engine/state": {"common"},
     "engine/runtime": {"common", "common/spec", "engine/graph", "engine/models", "engine/ops",
+                       "engine/ops/contract",
                        "engine/plan",
                        "engine/kernels/cpu", "engine/kernels/cuda",
                        "engine/kernels/cuda/libraries", "engine/comm",
@@ -127,8 +130,9 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 
 # What a file of an op's room belongs to is told by how its name ends: swiglu_reference.cc.
-ROOM_FILE = re.compile(r"^engine/ops/\w+/\w+_(reference|binding|cpu|cuda)\.(cc|h)$")
-ROOM_SUFFIXES = {"reference": "engine/ops/reference", "binding": "engine/runtime",
+ROOM_FILE = re.compile(r"^engine/ops/\w+/\w+_(contract|reference|binding|cpu|cuda)\.(cc|h)$")
+ROOM_SUFFIXES = {"contract": "engine/ops/contract", "reference": "engine/ops/reference",
+                 "binding": "engine/runtime",
                  "cpu": "engine/runtime",
                  "cuda": "engine/runtime/cuda_backend"}
 

@@ -24,7 +24,7 @@ class MuonUpdate : public GoldenCurve {
     for (const kernels::MatmulSpec& spec : kernels::OrthogonalizeProducts(matrix)) {
       scratch = std::max(scratch, *cache.WorkspaceBytes(spec));
     }
-    kernels::AlignedBuffer workspace(static_cast<size_t>(kernels::OrthogonalizeFixedBytes(matrix)) +
+    kernels::AlignedBuffer workspace(static_cast<size_t>(kernels::OrthogonalizeScratch(matrix).bytes) +
                                      scratch);
     EXPECT_EQ(kernels::Orthogonalize(matrix, test["steps"], cache, x.data(),
                                      static_cast<char*>(workspace.data())),

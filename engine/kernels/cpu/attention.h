@@ -5,7 +5,7 @@
 //   AttentionShape shape{.batch = 2, .sequence = 512, .heads = 12, .head_dim = 64};
 //   AttentionForward<bf16>(shape, qkv, nullptr, out, lse, workspace);
 //
-// workspace: AttentionForwardWorkspaceBytes.
+// Shapes and workspaces: attention_contract.h.
 //
 // qkv: [batch, sequence, (heads + 2 * kv_heads) * head_dim] as Hugging Face's GPT-2 c_attn packs it
 // (all of q, then all of k, then all of v; heads inside each). Query head h reads the keys and
@@ -26,25 +26,9 @@
 
 #include "absl/status/status.h"
 #include "engine/dtype/half.h"
+#include "engine/ops/attention/attention_contract.h"
 
 namespace milepost::kernels {
-
-struct AttentionShape {
-  int64_t batch = 0;
-  int64_t sequence = 0;
-  int64_t heads = 0;
-  int64_t head_dim = 0;  // a multiple of 8, at most 256
-  int64_t kv_heads = 0;  // divides heads; 0: as many
-  bool causal = true;    // a query sees no key after it
-};
-
-// InvalidArgument where head_dim is not supported, a size is not positive or kv_heads does not
-// divide heads. Check once, when planning.
-absl::Status CheckAttentionShape(const AttentionShape& shape);
-
-// Workspace is per thread: `threads` is MaxThreads() of the thread that will call. 64-byte aligned.
-size_t AttentionForwardWorkspaceBytes(const AttentionShape& shape, DType type, int threads);
-size_t AttentionBackwardWorkspaceBytes(const AttentionShape& shape, DType type, int threads);
 
 // T in {float, bf16}. Parallel over (batch, head, group of queries).
 template <typename T>

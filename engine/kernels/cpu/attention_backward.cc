@@ -1,11 +1,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "absl/strings/str_format.h"
 #include "engine/kernels/cpu/attention.h"
-#include "engine/kernels/cpu/attention_layout.h"
 #include "engine/kernels/cpu/parallel.h"
 #include "engine/kernels/cpu/tile_product.h"
+#include "engine/ops/attention/attention_layout_contract.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/kernels/cpu/attention_backward.cc"
@@ -261,16 +260,10 @@ HWY_EXPORT(BackwardHeadF16);
 
 namespace {
 
-size_t BytesPerThread(const AttentionShape& shape, DType type) {
-  const AttentionSizes sizes(shape);
-  return type == DType::kBf16 ? BackwardArrays<bf16>(sizes, Carver(nullptr)).bytes
-                              : BackwardArrays<float>(sizes, Carver(nullptr)).bytes;
-}
-
 template <typename T, typename Head>
 void BackwardWith(Head run, const AttentionShape& shape, const T* qkv, const int32_t* documents,
                   const T* out, const float* lse, const T* d_out, T* dqkv, void* workspace) {
-  const size_t bytes = BytesPerThread(shape, kDTypeOf<T>);
+  const int64_t bytes = AttentionBackwardWorkspaceBytes(shape, kDTypeOf<T>, 1);
   const int64_t heads = AttentionSizes(shape).kv_heads;
   ParallelTasks(shape.batch * heads, [&](int64_t task, int thread) {
     run(shape, task / heads, task % heads, qkv, documents, out, lse, d_out, dqkv,
@@ -279,22 +272,6 @@ void BackwardWith(Head run, const AttentionShape& shape, const T* qkv, const int
 }
 
 }  // namespace
-
-absl::Status CheckAttentionShape(const AttentionShape& s) {
-  if (s.batch > 0 && s.sequence > 0 && s.heads > 0 && s.head_dim > 0 && s.head_dim <= 256 &&
-      s.head_dim % 8 == 0 && (s.kv_heads == 0 || (s.kv_heads > 0 && s.heads % s.kv_heads == 0))) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrFormat(
-      "attention over batch=%d sequence=%d heads=%d head_dim=%d kv_heads=%d: sizes must be "
-      "positive, the width of a head a multiple of 8 and at most 256, and kv_heads a divisor of "
-      "heads",
-      s.batch, s.sequence, s.heads, s.head_dim, s.kv_heads));
-}
-
-size_t AttentionBackwardWorkspaceBytes(const AttentionShape& shape, DType type, int threads) {
-  return BytesPerThread(shape, type) * threads;
-}
 
 template <>
 void AttentionBackward(const AttentionShape& shape, const float* qkv, const int32_t* documents,

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "engine/kernels/cpu/attention_layout.h"
+#include "engine/ops/attention/attention_layout_contract.h"
 
 namespace milepost::kernels {
 

@@ -2,9 +2,9 @@
 #include <cmath>
 
 #include "engine/kernels/cpu/attention.h"
-#include "engine/kernels/cpu/attention_layout.h"
 #include "engine/kernels/cpu/parallel.h"
 #include "engine/kernels/cpu/tile_product.h"
+#include "engine/ops/attention/attention_layout_contract.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/kernels/cpu/attention_forward.cc"
@@ -109,12 +109,6 @@ HWY_EXPORT(ForwardHeadF16);
 
 namespace {
 
-size_t BytesPerThread(const AttentionShape& shape, DType type) {
-  const AttentionSizes sizes(shape);
-  return type == DType::kBf16 ? ForwardArrays<bf16>(sizes, Carver(nullptr)).bytes
-                              : ForwardArrays<float>(sizes, Carver(nullptr)).bytes;
-}
-
 template <typename T, typename Head>
 void ForwardWith(Head run, const AttentionShape& shape, const T* qkv, const int32_t* documents,
                  T* out, float* lse, void* workspace) {
@@ -123,7 +117,7 @@ void ForwardWith(Head run, const AttentionShape& shape, const T* qkv, const int3
   const int64_t all = shape.batch * shape.heads;
   const int64_t wanted = (4 * MaxThreads() + all - 1) / all;
   const int64_t parts = std::clamp<int64_t>(wanted, 1, AttentionSizes(shape).blocks);
-  const size_t bytes = BytesPerThread(shape, kDTypeOf<T>);
+  const int64_t bytes = AttentionForwardWorkspaceBytes(shape, kDTypeOf<T>, 1);
   ParallelTasks(all * parts, [&](int64_t task, int thread) {
     const int64_t which = task / parts;
     run(shape, which / shape.heads, which % shape.heads, task % parts, parts, qkv, documents, out,
@@ -132,10 +126,6 @@ void ForwardWith(Head run, const AttentionShape& shape, const T* qkv, const int3
 }
 
 }  // namespace
-
-size_t AttentionForwardWorkspaceBytes(const AttentionShape& shape, DType type, int threads) {
-  return BytesPerThread(shape, type) * threads;
-}
 
 template <>
 void AttentionForward(const AttentionShape& shape, const float* qkv, const int32_t* documents,

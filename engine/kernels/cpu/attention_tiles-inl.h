@@ -14,9 +14,9 @@
 #include <cstring>
 
 #include "engine/kernels/cpu/attention_bounds.h"
-#include "engine/kernels/cpu/attention_layout.h"
 #include "engine/kernels/cpu/simd-inl.h"
 #include "engine/kernels/cpu/transpose-inl.h"
+#include "engine/ops/attention/attention_layout_contract.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -192,8 +192,6 @@ HWY_EXPORT(BackwardRowsBf16);
 
 namespace {
 
-constexpr int kCoefficients = 5;
-
 Coefficients CoefficientsAt(void* workspace, int64_t channels) {
   float* base = static_cast<float*>(workspace);
   const int64_t stride = PartialStride(channels);
@@ -218,7 +216,8 @@ struct Partials {
       : blocks(rows),
         channels(channel_count),
         stride(PartialStride(channel_count)),
-        data(reinterpret_cast<double*>(static_cast<float*>(workspace) + kCoefficients * stride)) {}
+        data(reinterpret_cast<double*>(static_cast<float*>(workspace) +
+                                       kBatchNormCoefficients * stride)) {}
   double* Sum(int64_t block) const { return data + 2 * block * stride; }
   double* Second(int64_t block) const { return Sum(block) + stride; }
 
@@ -239,11 +238,6 @@ struct Partials {
 };
 
 }  // namespace
-
-size_t BatchNormWorkspaceBytes(int64_t rows, int64_t channels) {
-  const int64_t stride = PartialStride(channels);
-  return stride * (kCoefficients * sizeof(float) + RowBlocks(rows).count * 2 * sizeof(double));
-}
 
 template <typename T>
 static void BatchNormSumsOf(const T* x, int64_t rows, int64_t channels, double* sums,

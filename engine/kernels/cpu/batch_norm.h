@@ -20,10 +20,9 @@
 #include <cstdint>
 
 #include "engine/dtype/half.h"
+#include "engine/ops/batch_norm/batch_norm_contract.h"
 
 namespace milepost::kernels {
-
-size_t BatchNormWorkspaceBytes(int64_t rows, int64_t channels);
 
 // sums[c] = sum of x[., c]; sums[channels + c] = sum of its squares.
 template <typename T>
@@ -38,38 +37,10 @@ void BatchNormStatistics(const double* sums, int64_t count, int64_t channels, do
 void BatchNormUpdateRunning(const double* sums, int64_t count, int64_t channels, double momentum,
                             float* running_mean, float* running_variance);
 
-template <typename T>
-struct BatchNormForwardArgs {
-  const T* x = nullptr;
-  const float* mean = nullptr;
-  const float* rstd = nullptr;
-  const T* gamma = nullptr;
-  const T* beta = nullptr;
-  const T* residual = nullptr;  // null: none
-  bool relu = false;
-  T* y = nullptr;  // may be x or residual
-};
-
 // y = (x - mean) rstd gamma + beta (+ residual), then max(0, y) where `relu`.
 template <typename T>
 void BatchNormForward(const BatchNormForwardArgs<T>& args, int64_t rows, int64_t channels,
                       void* workspace);
-
-template <typename T>
-struct BatchNormBackwardArgs {
-  const T* x = nullptr;
-  const float* mean = nullptr;
-  const float* rstd = nullptr;
-  const T* gamma = nullptr;
-  const T* beta = nullptr;
-  // The gradient of y and, where y has two consumers, what the second adds to it (null: nothing).
-  const T* dy = nullptr;
-  const T* dy2 = nullptr;
-  // What tells where the ReLU let through: y itself, or (null) what x gives once more, which there
-  // is without a residual only.
-  bool relu = false;
-  const T* y = nullptr;
-};
 
 // Through the ReLU: g = (dy + dy2) where y > 0, else 0; written to `g` (may be dy or dy2; null:
 // not wanted). sums[c] = sum of g, sums[channels + c] = sum of g (x - mean) rstd: the gradients of

@@ -85,10 +85,6 @@ void AddPartials(const float* partials, int64_t blocks, int64_t stride, int64_t 
   HWY_DYNAMIC_DISPATCH(AddPartialsImpl)(partials, blocks, stride, width, accumulate, out);
 }
 
-size_t BiasGradientWorkspaceBytes(int64_t rows, int64_t width) {
-  return RowBlocks(rows).count * PartialStride(width) * sizeof(float);
-}
-
 namespace {
 template <typename T, typename Sum>
 void BiasGradientWith(Sum sum, const T* dy, int64_t rows, int64_t width, bool accumulate, float* db,

@@ -3,23 +3,14 @@
 #include <algorithm>
 
 #include "engine/kernels/cpu/attention.h"
-#include "engine/kernels/cpu/attention_layout.h"
 #include "engine/kernels/cpu/parallel.h"
 #include "engine/kernels/cpu/tile_product.h"
+#include "engine/ops/attention/attention_layout_contract.h"
 
 #ifndef MILEPOST_ENGINE_KERNELS_CPU_CACHED_ATTENTION_SIZES_
 #define MILEPOST_ENGINE_KERNELS_CPU_CACHED_ATTENTION_SIZES_  // once, not once per target
 namespace milepost::kernels {
 namespace {
-
-// The forward's sizes and arrays, of one tile of keys.
-AttentionShape TileShape(const CachedAttentionShape& shape) {
-  return {.batch = 1,
-          .sequence = kKeyTile,
-          .heads = shape.heads,
-          .head_dim = shape.head_dim,
-          .kv_heads = shape.kv_heads};
-}
 
 struct CacheLayout {
   explicit CacheLayout(const CachedAttentionShape& shape)
@@ -66,7 +57,7 @@ void QueryBlock(const CachedAttentionShape& shape, int64_t first, int64_t rows, 
                 int64_t block, const Stored* qkv, const Stored* cache, Stored* out,
                 void* workspace) {
   using T = PackedAs<Stored>;
-  const AttentionSizes s(TileShape(shape));
+  const AttentionSizes s(KeyTileOf(shape));
   const CacheLayout layout(shape);
   const ForwardArrays<T> w(s, Carver(workspace));
   const TileProduct product = ChooseTileProduct(kDTypeOf<T>);
@@ -280,12 +271,6 @@ HWY_EXPORT(CachedRowF16);
 
 namespace {
 
-size_t BytesPerThread(const CachedAttentionShape& shape, DType type) {
-  const AttentionSizes sizes(TileShape(shape));
-  return type == DType::kBf16 ? ForwardArrays<bf16>(sizes, Carver(nullptr)).bytes
-                              : ForwardArrays<float>(sizes, Carver(nullptr)).bytes;
-}
-
 template <typename T>
 void Remember(const CachedAttentionShape& shape, int64_t first, int64_t rows, const T* qkv,
               T* cache) {
@@ -320,7 +305,7 @@ void Attend(Block block, Row one, const CachedAttentionShape& shape, int64_t fir
     return;
   }
   const int64_t blocks = (rows + kBlock - 1) / kBlock;
-  const size_t bytes = BytesPerThread(shape, kDTypeOf<T>);
+  const int64_t bytes = CachedAttentionWorkspaceBytes(shape, rows, kDTypeOf<T>, 1);
   ParallelTasks(shape.heads * blocks, [&](int64_t task, int thread) {
     block(shape, first, rows, task / blocks, task % blocks, qkv, cache, out,
           static_cast<char*>(workspace) + thread * bytes);
@@ -328,11 +313,6 @@ void Attend(Block block, Row one, const CachedAttentionShape& shape, int64_t fir
 }
 
 }  // namespace
-
-size_t CachedAttentionWorkspaceBytes(const CachedAttentionShape& shape, int64_t rows, DType type,
-                                     int threads) {
-  return rows == 1 ? 0 : BytesPerThread(shape, type) * threads;
-}
 
 template <>
 void CachedAttention(const CachedAttentionShape& shape, int64_t first, int64_t rows,

@@ -15,19 +15,9 @@
 #include <cstdint>
 
 #include "engine/dtype/half.h"
+#include "engine/ops/attention/attention_contract.h"
 
 namespace milepost::kernels {
-
-struct CachedAttentionShape {
-  int64_t positions = 0;  // that the cache holds
-  int64_t heads = 0;
-  int64_t head_dim = 0;  // as CheckAttentionShape wants it
-  int64_t kv_heads = 0;  // divides heads
-};
-
-// For calls of up to `rows` rows; it does not grow with the positions. 0 for one row.
-size_t CachedAttentionWorkspaceBytes(const CachedAttentionShape& shape, int64_t rows, DType type,
-                                     int threads);
 
 // Copies the keys and values of `rows` rows to the cache's positions [first, first + rows), which
 // it has, then attends: row r sees the positions up to first + r, all of which must have been

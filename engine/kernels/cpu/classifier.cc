@@ -150,8 +150,6 @@ void SumForward(const T* logits, const int32_t* targets, int64_t rows, int64_t v
 
 }  // namespace
 
-size_t ClassifierWorkspaceBytes(int64_t rows) { return rows * (sizeof(double) + sizeof(uint8_t)); }
-
 template <>
 void ClassifierForwardBackward(float* logits, const int32_t* targets, int64_t rows,
                                int64_t vocabulary, float scale, void* workspace, LossSum* sum) {

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "engine/dtype/half.h"
+#include "engine/ops/classifier/classifier_contract.h"
 
 namespace milepost::kernels {
 
@@ -19,8 +20,6 @@ struct LossSum {
   int64_t targets = 0;  // how many rows were valid
   int64_t correct = 0;  // of those: whose largest logit (the first of equal ones) is the target's
 };
-
-size_t ClassifierWorkspaceBytes(int64_t rows);
 
 // logits[rows, vocabulary] becomes (softmax - onehot(target)) * scale; a row whose target is -1 is
 // ignored: its gradient is 0. *sum is added to, in row order, but for `correct`, which would cost a

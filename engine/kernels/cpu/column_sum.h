@@ -11,24 +11,9 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "engine/ops/contract/sums.h"
+
 namespace milepost::kernels {
-
-// At least 16 rows a block, at most 64 blocks.
-struct RowBlocks {
-  explicit RowBlocks(int64_t row_count)
-      : rows(row_count),
-        size(std::max<int64_t>(16, (row_count + 63) / 64)),
-        count((row_count + size - 1) / size) {}
-  int64_t First(int64_t block) const { return block * size; }
-  int64_t Last(int64_t block) const { return std::min(rows, (block + 1) * size); }
-
-  int64_t rows;
-  int64_t size;
-  int64_t count;
-};
-
-// Floats from one partial to the next: whole cache lines, so that threads share none.
-inline int64_t PartialStride(int64_t width) { return (width + 15) / 16 * 16; }
 
 // out[i] (+)= sum over blocks, in order, of partials[block * stride + i]. Parallel over columns.
 void AddPartials(const float* partials, int64_t blocks, int64_t stride, int64_t width,

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "engine/dtype/half.h"
+#include "engine/ops/contract/sums.h"
 
 namespace milepost::kernels {
 
@@ -18,8 +19,8 @@ void GeluForward(const T* x, int64_t n, T* y);
 template <typename T>
 void GeluBackward(const T* x, const T* dy, int64_t n, T* dx);
 
-// db[j] (+)= sum over rows of dy[row, j]. `workspace` is 64-byte aligned.
-size_t BiasGradientWorkspaceBytes(int64_t rows, int64_t width);
+// db[j] (+)= sum over rows of dy[row, j]. `workspace`: BiasGradientWorkspaceBytes,
+// 64-byte aligned.
 template <typename T>
 void BiasGradient(const T* dy, int64_t rows, int64_t width, bool accumulate, float* db,
                   void* workspace);

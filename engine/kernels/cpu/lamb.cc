@@ -99,7 +99,7 @@ HWY_EXPORT(LambApplyF16);
 
 namespace {
 constexpr int64_t kGrain = 16384;
-constexpr int64_t kBlock = 4096;  // as SumSquares has it: one block is one sum there
+constexpr int64_t kBlock = kSquaresBlock;  // one block is one sum
 
 template <typename Run, typename T>
 void Apply(Run run, const AdamWParams& params, int64_t n, float* p, const float* m, const float* v,
@@ -110,8 +110,6 @@ void Apply(Run run, const AdamWParams& params, int64_t n, float* p, const float*
   });
 }
 }  // namespace
-
-size_t LambWorkspaceBytes(int64_t n) { return (n + kBlock - 1) / kBlock * 2 * sizeof(double); }
 
 void LambMoments(const AdamWParams& params, int64_t n, const float* p, float* m, float* v,
                  const float* g, void* workspace, double sums[2]) {

@@ -15,11 +15,9 @@
 
 #include "engine/dtype/half.h"
 #include "engine/kernels/cpu/optimizer.h"
+#include "engine/ops/optimizer/optimizer_contract.h"
 
 namespace milepost::kernels {
-
-// A pair of f64 sums per block.
-size_t LambWorkspaceBytes(int64_t n);
 
 // m and v as AdamW has them; sums[0] = sum of p^2, sums[1] = sum of u^2 in fp64, where
 // u = mhat / (sqrt(vhat) + eps) + weight_decay * p. Uses all of `params` but the learning rate.

@@ -270,10 +270,6 @@ void BackwardWith(Rows backward_rows, const LayerNormBackwardArgs<T>& args, int6
 
 }  // namespace
 
-size_t LayerNormBackwardWorkspaceBytes(int64_t rows, int64_t width) {
-  return 2 * RowBlocks(rows).count * PartialStride(width) * sizeof(float);
-}
-
 template <>
 void LayerNormForward(const float* x, const float* gamma, const float* beta, int64_t rows,
                       int64_t width, float epsilon, float* y, float* mean, float* rstd) {

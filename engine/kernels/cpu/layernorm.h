@@ -10,6 +10,7 @@
 
 #include "engine/dtype/half.h"
 #include "engine/kernels/cpu/random.h"
+#include "engine/ops/norm/norm_contract.h"
 
 namespace milepost::kernels {
 
@@ -41,8 +42,6 @@ struct LayerNormBackwardArgs {
   float* dbeta = nullptr;   // [width]
   bool accumulate = false;  // dgamma, dbeta: += instead of =
 };
-
-size_t LayerNormBackwardWorkspaceBytes(int64_t rows, int64_t width);
 
 // dx = dx_upstream + LayerNorm'(dy). `workspace` is 64-byte aligned.
 template <typename T>

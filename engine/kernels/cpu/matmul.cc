@@ -126,8 +126,8 @@ Part MakePart(const MatmulSpec& s, Slice rows, Slice inner, DType c_type,
   }
   const auto desc = part.has_bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
   const dnnl::matmul::primitive_desc primitive(desc, attributes, engine);
-  const auto a_bytes = static_cast<int64_t>(ByteSize(s.a));
-  const auto c_bytes = static_cast<int64_t>(ByteSize(c_type));
+  const auto a_bytes = ByteSize(s.a);
+  const auto c_bytes = ByteSize(c_type);
   part.a_offset = a_bytes * (s.transpose_a ? inner.first * ARow(s) + rows.first
                                            : rows.first * ARow(s) + inner.first);
   part.b_offset = a_bytes * inner.first * (s.transpose_b ? 1 : s.n);
@@ -229,7 +229,7 @@ std::unique_ptr<MatmulCache::Entry> MatmulCache::Impl::Build(const MatmulSpec& s
   const bool whole_rows = CRow(spec) == spec.n;  // partial sums are rounded all at once
   if (!spec.transpose_a && !spec.packed_b && spec.k > LongInner(spec.a) &&
       !(rounds && (spec.accumulate || !whole_rows))) {
-    inner = kInnerBytes / static_cast<int64_t>(ByteSize(spec.a));
+    inner = kInnerBytes / ByteSize(spec.a);
     if (rounds) entry->partial_bytes = (spec.m * spec.n * sizeof(float) + 63) / 64 * 64;
   }
   const bool share = spec.transpose_a && !spec.packed_b && spec.m >= threads * kShareRows;

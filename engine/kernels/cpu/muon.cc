@@ -151,11 +151,6 @@ void MixToBf16(float b, float c, int64_t n, const bf16* x, const float* y, bf16*
   });
 }
 
-int64_t Rounded64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
-int64_t AlignedBytes(int64_t elements, DType dtype) {
-  return Rounded64(elements * static_cast<int64_t>(ByteSize(dtype)));
-}
-
 // The products of an iteration on a matrix that is never transposed: A = x x^T where it is wide,
 // x^T x where it is tall.
 struct Products {
@@ -202,26 +197,10 @@ std::vector<MatmulSpec> OrthogonalizeProducts(const MuonMatrix& matrix) {
 
 namespace {
 
-// Where a matrix's scratch lies: A and b A + c A A; the next x, whose place the norm's sums take
-// first; in bf16 the square of A as it is summed.
-struct Scratch {
-  explicit Scratch(const MuonMatrix& matrix) {
-    const int64_t side = std::min(matrix.rows, matrix.cols);
-    const int64_t factor = AlignedBytes(side * side, matrix.dtype);
-    b = factor;
-    next = 2 * factor;
-    sums = next +
-           std::max(AlignedBytes(matrix.elements(), matrix.dtype),
-                    Rounded64(static_cast<int64_t>(SumSquaresWorkspaceBytes(matrix.elements()))));
-    bytes = sums + (matrix.dtype == DType::kF32 ? 0 : AlignedBytes(side * side, DType::kF32));
-  }
-  int64_t b, next, sums, bytes;
-};
-
 absl::Status IterateInF32(const MuonMatrix& matrix, int64_t steps, MatmulCache& cache, float* x,
                           char* workspace) {
   const Products products(matrix);
-  const Scratch at(matrix);
+  const OrthogonalizeScratch at(matrix);
   const int64_t n = matrix.elements();
   const int64_t square = products.side * products.side;
   auto* a = reinterpret_cast<float*>(workspace);
@@ -248,7 +227,7 @@ absl::Status IterateInF32(const MuonMatrix& matrix, int64_t steps, MatmulCache& 
 absl::Status IterateInBf16(const MuonMatrix& matrix, int64_t steps, MatmulCache& cache, float* x,
                            char* workspace) {
   const Products products(matrix);
-  const Scratch at(matrix);
+  const OrthogonalizeScratch at(matrix);
   const int64_t n = matrix.elements();
   const int64_t square = products.side * products.side;
   auto* a = reinterpret_cast<bf16*>(workspace);
@@ -273,12 +252,10 @@ absl::Status IterateInBf16(const MuonMatrix& matrix, int64_t steps, MatmulCache&
 
 }  // namespace
 
-int64_t OrthogonalizeFixedBytes(const MuonMatrix& matrix) { return Scratch(matrix).bytes; }
-
 absl::Status Orthogonalize(const MuonMatrix& matrix, int64_t steps, MatmulCache& cache, float* x,
                            char* workspace) {
   const int64_t n = matrix.elements();
-  char* next = workspace + Scratch(matrix).next;
+  char* next = workspace + OrthogonalizeScratch(matrix).next;
   const double norm = std::sqrt(SumSquares(x, n, next));
   if (matrix.dtype == DType::kF32) {
     Scale(static_cast<float>(1 / std::max(norm, kLeastNorm)), n, x, x);

@@ -16,14 +16,9 @@
 #include "absl/status/status.h"
 #include "engine/dtype/half.h"
 #include "engine/kernels/cpu/matmul.h"
+#include "engine/ops/optimizer/optimizer_contract.h"
 
 namespace milepost::kernels {
-
-struct MuonParams {
-  float momentum = 0.95f;
-  bool nesterov = true;
-  float gradient_scale = 1.0f;
-};
 
 // m = momentum * m + (1 - momentum) * g;  u = nesterov ? momentum * m + (1 - momentum) * g : m, as
 // torch.optim.Muon has it.
@@ -33,16 +28,6 @@ void MuonMomentum(const MuonParams& params, int64_t n, float* m, const float* g,
 template <typename T>
 void MuonApply(float shrink, float step, int64_t n, float* p, const float* u, T* copy);
 
-struct MuonMatrix {
-  int64_t rows = 0;
-  int64_t cols = 0;
-  // kF32 or kBf16: of the products' factors and, rounded once each, of what an iteration leaves.
-  DType dtype = DType::kF32;
-  int64_t elements() const { return rows * cols; }
-};
-
-// Scratch of one matrix but for the products' own, which lies behind it; a multiple of 64.
-int64_t OrthogonalizeFixedBytes(const MuonMatrix& matrix);
 std::vector<MatmulSpec> OrthogonalizeProducts(const MuonMatrix& matrix);
 
 // x / max(|x|, 1e-7), then `steps` times x = a x + (b A + c A A) x with A = x x^T (of the smaller

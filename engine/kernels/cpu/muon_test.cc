@@ -72,7 +72,7 @@ std::vector<float> Orthogonalized(std::vector<float> x, const MuonMatrix& shape,
   for (const MatmulSpec& spec : OrthogonalizeProducts(shape)) {
     scratch = std::max(scratch, *cache.WorkspaceBytes(spec));
   }
-  AlignedBuffer workspace(static_cast<size_t>(OrthogonalizeFixedBytes(shape)) + scratch);
+  AlignedBuffer workspace(static_cast<size_t>(OrthogonalizeScratch(shape).bytes) + scratch);
   EXPECT_EQ(Orthogonalize(shape, steps, cache, x.data(), static_cast<char*>(workspace.data())),
             absl::OkStatus());
   return x;

@@ -156,7 +156,6 @@ HWY_EXPORT(SumSquaresBlock);
 
 namespace {
 constexpr int64_t kGrain = 16384;
-constexpr int64_t kNormBlock = 4096;
 
 // AdamW.
 template <typename Run, typename T>
@@ -219,20 +218,16 @@ void AdamW(const AdamWParams& params, int64_t n, float* p, float* m, float* v, c
   RunRanges(HWY_DYNAMIC_DISPATCH(AdamWRangeF16), params, n, p, m, v, g, copy);
 }
 
-size_t SumSquaresWorkspaceBytes(int64_t n) {
-  return (n + kNormBlock - 1) / kNormBlock * sizeof(double);
-}
-
 namespace {
 
 // block(at, count): of elements [at, at + count).
 template <typename Block>
 double SumBlocks(int64_t n, void* workspace, const Block& block) {
   double* sums = static_cast<double*>(workspace);
-  const int64_t blocks = (n + kNormBlock - 1) / kNormBlock;
+  const int64_t blocks = (n + kSquaresBlock - 1) / kSquaresBlock;
   ParallelFor(0, blocks, 8, [&](int64_t first, int64_t last) {
     for (int64_t b = first; b < last; ++b) {
-      sums[b] = block(b * kNormBlock, std::min(kNormBlock, n - b * kNormBlock));
+      sums[b] = block(b * kSquaresBlock, std::min(kSquaresBlock, n - b * kSquaresBlock));
     }
   });
   double sum = 0.0;
@@ -250,7 +245,7 @@ double SumSquares(const float* g, int64_t n, void* workspace) {
 double SumSquares(const bf16* g, int64_t n, void* workspace) {
   const auto run = HWY_DYNAMIC_DISPATCH(SumSquaresBlock);
   return SumBlocks(n, workspace, [&](int64_t at, int64_t count) {
-    float values[kNormBlock];
+    float values[kSquaresBlock];
     CastToFloat(g + at, count, values);
     return run(values, count);
   });

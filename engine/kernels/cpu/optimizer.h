@@ -10,18 +10,10 @@
 #include <cstdint>
 
 #include "engine/dtype/half.h"
+#include "engine/ops/contract/sums.h"
+#include "engine/ops/optimizer/optimizer_contract.h"
 
 namespace milepost::kernels {
-
-struct AdamWParams {
-  float learning_rate = 0.0f;
-  float beta1 = 0.9f;
-  float beta2 = 0.999f;
-  float epsilon = 1e-8f;
-  float weight_decay = 0.0f;    // decoupled; 0 for tensors without decay: call once per segment
-  float gradient_scale = 1.0f;  // multiplies g: the clip factor, and 1 / loss scale
-  int64_t step = 1;             // 1 for the first update: bias correction
-};
 
 // p -= lr * (mhat / (sqrt(vhat) + eps) + weight_decay * p), one pass. `copy` (nullable) receives p
 // as T; p, m, v are fp32 and updated in place. g is not changed.
@@ -29,24 +21,9 @@ template <typename T>
 void AdamW(const AdamWParams& params, int64_t n, float* p, float* m, float* v, const float* g,
            T* copy);
 
-struct SgdParams {
-  float learning_rate = 0.0f;
-  float momentum = 0.9f;
-  float weight_decay = 0.0f;  // added to the gradient, as torch.optim.SGD does
-  float gradient_scale = 1.0f;
-};
-
 // m = momentum * m + (g + weight_decay * p);  p -= lr * m. Otherwise as AdamW.
 template <typename T>
 void Sgd(const SgdParams& params, int64_t n, float* p, float* m, const float* g, T* copy);
-
-struct LionParams {
-  float learning_rate = 0.0f;
-  float beta1 = 0.9f;
-  float beta2 = 0.99f;
-  float weight_decay = 0.0f;  // decoupled
-  float gradient_scale = 1.0f;
-};
 
 // p -= lr * (sign(beta1 * m + (1 - beta1) * g) + weight_decay * p);  m = beta2 * m + (1 - beta2) *
 // g (Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023, algorithm 2; sign(0) is
@@ -56,7 +33,6 @@ void Lion(const LionParams& params, int64_t n, float* p, float* m, const float* 
 
 // Sum of g[i]^2 in fp64: 4096-element blocks, then the blocks in order. Not finite exactly if some
 // g[i] is not finite (a finite float's square cannot overflow fp64).
-size_t SumSquaresWorkspaceBytes(int64_t n);
 double SumSquares(const float* g, int64_t n, void* workspace);
 double SumSquares(const bf16* g, int64_t n, void* workspace);  // the same of the widened values
 

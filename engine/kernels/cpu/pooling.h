@@ -12,22 +12,9 @@
 #include <cstdint>
 
 #include "engine/dtype/half.h"
+#include "engine/ops/pooling/pooling_contract.h"
 
 namespace milepost::kernels {
-
-// Square windows of at most 15 x 15, of which every one holds a pixel: padding < kernel.
-struct PoolSpec {
-  int64_t batch = 0;
-  int64_t height = 0;  // of the input
-  int64_t width = 0;
-  int64_t channels = 0;
-  int64_t kernel = 3;
-  int64_t stride = 2;
-  int64_t padding = 1;
-
-  int64_t OutHeight() const { return (height + 2 * padding - kernel) / stride + 1; }
-  int64_t OutWidth() const { return (width + 2 * padding - kernel) / stride + 1; }
-};
 
 // winners: for each element of y, which pixel of its window it is, row by row; the first of equal
 // ones. A NaN wins over any number.

@@ -171,10 +171,6 @@ void BackwardWith(Rows backward_rows, const QkNormShape& shape, const QkNormBack
 
 }  // namespace
 
-size_t QkNormBackwardWorkspaceBytes(int64_t rows, int64_t head_dim) {
-  return 2 * RowBlocks(rows).count * PartialStride(head_dim) * sizeof(float);
-}
-
 template <>
 void QkNormForward(const QkNormShape& shape, const float* qkv, const float* gamma_q,
                    const float* gamma_k, float* out) {

@@ -12,37 +12,15 @@
 #include <cstdint>
 
 #include "engine/dtype/half.h"
+#include "engine/ops/qk_norm/qk_norm_contract.h"
 
 namespace milepost::kernels {
-
-struct QkNormShape {
-  int64_t rows = 0;
-  int64_t heads = 0;     // of queries
-  int64_t kv_heads = 0;  // of keys, and as many of values
-  int64_t head_dim = 0;
-  float epsilon = 0;
-};
 
 // out = qkv [rows, (heads + 2 kv_heads) head_dim] with each head h of q and k replaced by
 // h / sqrt(mean(h^2) + epsilon) * gamma [head_dim]. out may be qkv.
 template <typename T>
 void QkNormForward(const QkNormShape& shape, const T* qkv, const T* gamma_q, const T* gamma_k,
                    T* out);
-
-template <typename T>
-struct QkNormBackwardArgs {
-  const T* qkv = nullptr;  // the forward's input
-  const T* gamma_q = nullptr;
-  const T* gamma_k = nullptr;
-  const T* dout = nullptr;
-  T* dqkv = nullptr;  // may be dout
-  float* dgamma_q = nullptr;
-  float* dgamma_k = nullptr;
-  bool accumulate_q = false;  // dgamma_q: += instead of =
-  bool accumulate_k = false;
-};
-
-size_t QkNormBackwardWorkspaceBytes(int64_t rows, int64_t head_dim);
 
 // `workspace` is 64-byte aligned.
 template <typename T>

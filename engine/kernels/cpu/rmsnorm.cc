@@ -171,10 +171,6 @@ void BackwardWith(Rows backward_rows, const RmsNormBackwardArgs<T>& args, int64_
 
 }  // namespace
 
-size_t RmsNormBackwardWorkspaceBytes(int64_t rows, int64_t width) {
-  return RowBlocks(rows).count * PartialStride(width) * sizeof(float);
-}
-
 template <>
 void RmsNormForward(const float* x, const float* gamma, int64_t rows, int64_t width, float epsilon,
                     float* y, float* rstd) {

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "engine/dtype/half.h"
+#include "engine/ops/norm/norm_contract.h"
 
 namespace milepost::kernels {
 
@@ -36,8 +37,6 @@ struct RmsNormBackwardArgs {
   float* dgamma = nullptr;         // [width]
   bool accumulate = false;         // dgamma: += instead of =
 };
-
-size_t RmsNormBackwardWorkspaceBytes(int64_t rows, int64_t width);
 
 // dx = dx_upstream + RmsNorm'(dy). `workspace` is 64-byte aligned.
 template <typename T>

@@ -6,10 +6,10 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "engine/kernels/cpu/adamw_8bit.h"
 #include "engine/kernels/cuda/flat.h"
 #include "engine/kernels/cuda/optimizer.h"
 #include "engine/kernels/cuda/stream.h"
+#include "engine/ops/optimizer/optimizer_contract.h"
 
 namespace milepost::kernels::cuda {
 

@@ -13,10 +13,6 @@ absl::Status AttentionForward(const AttentionShape& shape, const T* qkv, const i
   });
 }
 
-int64_t AttentionWorkspaceBytes(const AttentionShape& shape) {
-  return shape.batch * shape.heads * shape.sequence * static_cast<int64_t>(sizeof(float));
-}
-
 template <typename T>
 absl::Status AttentionBackward(const AttentionShape& shape, const T* qkv, const int32_t* documents,
                                const T* out, const float* lse, const T* d_out, T* dqkv,

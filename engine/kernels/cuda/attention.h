@@ -8,8 +8,8 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "engine/kernels/cpu/attention.h"
 #include "engine/kernels/cuda/stream.h"
+#include "engine/ops/attention/attention_contract.h"
 
 namespace milepost::kernels::cuda {
 
@@ -19,7 +19,6 @@ absl::Status AttentionForward(const AttentionShape& shape, const T* qkv, const i
                               T* out, float* lse, cudaStream_t stream);
 
 // dqkv is overwritten and may not alias anything read. `workspace`: AttentionWorkspaceBytes.
-int64_t AttentionWorkspaceBytes(const AttentionShape& shape);
 template <typename T>
 absl::Status AttentionBackward(const AttentionShape& shape, const T* qkv, const int32_t* documents,
                                const T* out, const float* lse, const T* d_out, T* dqkv,

@@ -8,9 +8,9 @@
 
 #include "absl/status/status.h"
 #include "common/status_macros.h"
-#include "engine/kernels/cpu/attention.h"
 #include "engine/kernels/cuda/context.h"
 #include "engine/kernels/cuda/stream.h"
+#include "engine/ops/attention/attention_contract.h"
 
 namespace milepost::kernels::cuda {
 

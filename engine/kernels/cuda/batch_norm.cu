@@ -12,12 +12,6 @@ auto Launcher(cudaStream_t stream, const char* name) {
 
 }  // namespace
 
-int64_t BatchNormWorkspaceBytes(int64_t rows, int64_t channels) {
-  const int64_t blocks = channels % 8 == 0 ? TileOfSums<8>(rows, channels).row_blocks()
-                                           : TileOfSums<1>(rows, channels).row_blocks();
-  return blocks * 2 * channels * static_cast<int64_t>(sizeof(double));
-}
-
 template <typename T>
 absl::Status BatchNormSums(const T* x, int64_t rows, int64_t channels, double* sums,
                            void* workspace, cudaStream_t stream) {

@@ -16,13 +16,10 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "engine/kernels/cpu/batch_norm.h"
 #include "engine/kernels/cuda/stream.h"
+#include "engine/ops/batch_norm/batch_norm_contract.h"
 
 namespace milepost::kernels::cuda {
-
-// Of both kinds of sums; 8-byte aligned.
-int64_t BatchNormWorkspaceBytes(int64_t rows, int64_t channels);
 
 // sums[c] = sum of x[., c]; sums[channels + c] = sum of its squares.
 template <typename T>

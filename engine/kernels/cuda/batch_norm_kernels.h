@@ -45,15 +45,11 @@ struct ImageTile {
   }
 };
 
-// For kernels that sum over rows: about a thousand blocks, each of many rows.
+// For kernels that sum over rows.
 template <int N>
 ImageTile<N> TileOfSums(int64_t rows, int64_t channels) {
-  constexpr int64_t kBlocks = 1024, kLeastRows = 256, kMultiple = 32;
-  const int64_t tiles = CeilDiv(channels, ImageTile<N>::kWidth);
-  const int64_t most = std::max<int64_t>(1, kBlocks / tiles);
-  const int64_t blocks = std::clamp<int64_t>(CeilDiv(rows, kLeastRows), 1, most);
-  const int64_t each = CeilDiv(CeilDiv(rows, blocks), kMultiple) * kMultiple;
-  return {rows, channels, std::max(each, kMultiple)};
+  static_assert(ImageTile<N>::kWidth == BatchNormTileWidth(N));
+  return {rows, channels, BatchNormBlockRows(rows, channels)};
 }
 // For the others.
 template <int N>

@@ -1,3 +1,4 @@
+#include "engine/kernels/cpu/batch_norm.h"
 #include "engine/kernels/cuda/batch_norm.h"
 
 #include <gtest/gtest.h>

@@ -8,8 +8,8 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "engine/kernels/cpu/cached_attention.h"
 #include "engine/kernels/cuda/stream.h"
+#include "engine/ops/attention/attention_contract.h"
 
 namespace milepost::kernels::cuda {
 

@@ -1,3 +1,4 @@
+#include "engine/kernels/cpu/cached_attention.h"
 #include "engine/kernels/cuda/cached_attention.h"
 
 #include <gtest/gtest.h>

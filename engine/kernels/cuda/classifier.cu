@@ -5,10 +5,6 @@
 
 namespace milepost::kernels::cuda {
 
-int64_t ClassifierWorkspaceBytes(int64_t rows) {
-  return rows * static_cast<int64_t>(sizeof(RowLoss));
-}
-
 template <typename T>
 absl::Status ClassifierLossAndGradient(const ClassifierArgs<T>& args, void* workspace,
                                        cudaStream_t stream) {

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "engine/kernels/cuda/stream.h"
+#include "engine/ops/classifier/classifier_contract.h"
 
 namespace milepost::kernels::cuda {
 
@@ -27,8 +28,6 @@ struct ClassifierArgs {
   bool accumulate = false;       // sums += instead of =
   int64_t stride = 0;            // elements from row to row; 0: vocabulary
 };
-
-int64_t ClassifierWorkspaceBytes(int64_t rows);
 
 // logits become (softmax - target) * scale, 0 in rows without a target. `workspace`: 8-byte
 // aligned.

@@ -13,13 +13,6 @@
 
 namespace milepost::kernels::cuda {
 
-// Of a row.
-struct RowLoss {
-  double loss = 0;
-  float target = 0;  // 1: has one
-  float correct = 0;
-};
-
 // A running sum of e^(x - max), rescaled where the maximum grows.
 struct OnlineSum {
   float max = -INFINITY;

@@ -18,10 +18,6 @@ absl::Status EmbeddingForward(const EmbeddingRows& rows, const EmbeddingTables<T
   return Launch(kernel, kernel.grid(), stream, "EmbeddingForward");
 }
 
-int64_t EmbeddingBackwardWorkspaceBytes(int64_t rows, int64_t width) {
-  return EmbeddingWorkspace(rows, width).Bytes();
-}
-
 template <typename T>
 absl::Status EmbeddingBackward(const EmbeddingRows& rows, const T* dy, int64_t width,
                                const DropoutArgs& dropout, const TableGradient& dwte,

@@ -7,9 +7,9 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "engine/kernels/cpu/embedding.h"
 #include "engine/kernels/cuda/random.h"
 #include "engine/kernels/cuda/stream.h"
+#include "engine/ops/embedding/embedding_contract.h"
 
 namespace milepost::kernels::cuda {
 
@@ -23,7 +23,6 @@ absl::Status EmbeddingForward(const EmbeddingRows& rows, const EmbeddingTables<T
 // ordered by the table's row that they read, runs of 32 are summed, and the sums of runs that
 // belong together are added in order. The same inputs give the same bits. `workspace`:
 // EmbeddingBackwardWorkspaceBytes, 16-byte aligned; serves the tables one after the other.
-int64_t EmbeddingBackwardWorkspaceBytes(int64_t rows, int64_t width);
 template <typename T>
 absl::Status EmbeddingBackward(const EmbeddingRows& rows, const T* dy, int64_t width,
                                const DropoutArgs& dropout, const TableGradient& dwte,

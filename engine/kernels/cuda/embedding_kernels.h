@@ -7,7 +7,6 @@
 
 #include "absl/status/status.h"
 #include "common/status_macros.h"
-#include "engine/kernels/cpu/embedding.h"
 #include "engine/kernels/cuda/context.h"
 #include "engine/kernels/cuda/elementwise_kernels.h"
 #include "engine/kernels/cuda/embedding.h"
@@ -16,6 +15,7 @@
 #include "engine/kernels/cuda/random.h"
 #include "engine/kernels/cuda/row_order_kernels.h"
 #include "engine/kernels/cuda/stream.h"
+#include "engine/ops/embedding/embedding_contract.h"
 
 namespace milepost::kernels::cuda {
 
@@ -127,8 +127,6 @@ struct PeriodicOrderKernel {
   }
 };
 
-inline constexpr int kRunRows = 32;
-
 // Sums runs of one id within kRunRows ordered rows. A run that lies in them as a whole goes to the
 // table; what continues a run of earlier ones goes to heads[block], what goes on in later ones to
 // tails[block].
@@ -224,19 +222,6 @@ struct RunJoinKernel {
   template <typename Context>
   MP_DEVICE int IdAt(Context& c, int64_t k) const {
     return ids.Of(c, c.Load(order + k));
-  }
-};
-
-// What lies in the workspace of the backward.
-struct EmbeddingWorkspace {
-  int64_t runs, elements;  // blocks of RunSumKernel; floats of heads, and of tails
-
-  EmbeddingWorkspace(int64_t rows, int64_t width)
-      : runs(CeilDiv(rows, kRunRows)), elements(runs * width) {}
-  int64_t OrderBytes() const { return runs * kRunRows * static_cast<int64_t>(sizeof(int32_t)); }
-  int64_t Bytes() const {
-    const int64_t sums = 2 * elements * static_cast<int64_t>(sizeof(float));
-    return OrderBytes() + std::max(sums, RowOrderScratchBytes(runs * kRunRows));
   }
 };
 

@@ -6,10 +6,6 @@
 
 namespace milepost::kernels::cuda {
 
-int64_t SumSquaresWorkspaceBytes(int64_t n) {
-  return CeilDiv(n, kSquaresBlock) * static_cast<int64_t>(sizeof(double));
-}
-
 template <typename T>
 absl::Status SumSquares(const T* x, int64_t n, double* sum, void* workspace, cudaStream_t stream) {
   const SquaresKernel<T> squares = {x, n, static_cast<double*>(workspace)};

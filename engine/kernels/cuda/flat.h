@@ -14,10 +14,10 @@
 
 #include "absl/status/status.h"
 #include "engine/kernels/cuda/stream.h"
+#include "engine/ops/contract/sums.h"
+#include "engine/ops/optimizer/optimizer_contract.h"
 
 namespace milepost::kernels::cuda {
-
-inline constexpr int64_t kChunkElements = 4096;
 
 struct FlatRange {
   int64_t begin = 0;
@@ -44,7 +44,6 @@ inline std::vector<FlatChunk> MakeChunks(const std::vector<FlatRange>& ranges) {
 
 // *sum = sum of x[i]^2 in fp64: blocks of 4096 elements, then the blocks, in an order that depends
 // on n alone. Not finite exactly if some x[i] is not. `workspace`: SumSquaresWorkspaceBytes.
-int64_t SumSquaresWorkspaceBytes(int64_t n);
 template <typename T>  // float or bf16
 absl::Status SumSquares(const T* x, int64_t n, double* sum, void* workspace, cudaStream_t stream);
 

@@ -10,8 +10,6 @@
 
 namespace milepost::kernels::cuda {
 
-inline constexpr int64_t kSquaresBlock = 4096;
-
 // sums[b] = that of the block's elements. T: float or bf16.
 template <typename T>
 struct SquaresKernel {

@@ -1,3 +1,4 @@
+#include "engine/kernels/cpu/optimizer.h"
 #include "engine/kernels/cuda/flat.h"
 
 #include <gtest/gtest.h>

@@ -6,9 +6,9 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "engine/kernels/cpu/fp8.h"
 #include "engine/kernels/cuda/flat.h"
 #include "engine/kernels/cuda/stream.h"
+#include "engine/ops/fp8/fp8_contract.h"
 
 namespace milepost::kernels::cuda {
 

@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <limits>
 
-#include "engine/kernels/cpu/fp8.h"
 #include "engine/kernels/cuda/context.h"
 #include "engine/kernels/cuda/flat.h"
 #include "engine/kernels/cuda/stream.h"
+#include "engine/ops/fp8/fp8_contract.h"
 
 #if defined(__CUDACC__)
 #include <cuda_fp8.h>

@@ -1,3 +1,4 @@
+#include "engine/kernels/cpu/fp8.h"
 #include "engine/kernels/cuda/fp8.h"
 
 #include <gtest/gtest.h>

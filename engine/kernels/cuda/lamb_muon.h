@@ -6,17 +6,16 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "engine/kernels/cpu/muon.h"
 #include "engine/kernels/cuda/flat.h"
 #include "engine/kernels/cuda/optimizer.h"
 #include "engine/kernels/cuda/stream.h"
+#include "engine/ops/optimizer/optimizer_contract.h"
 
 namespace milepost::kernels::cuda {
 
 // m and v as AdamW has them, and of each tensor the sums of squares of p and of the update, which
 // uses factors' `decay` and not its `rate`: norms[2 t] and norms[2 t + 1]. `ranges`: of the chunks
 // of each tensor (device memory). `workspace`: LambWorkspaceBytes.
-inline int64_t LambWorkspaceBytes(int64_t chunk_count) { return chunk_count * 2 * 8; }
 absl::Status LambMoments(const FlatUpdate<float>& update, const FlatRange* ranges,
                          int64_t tensor_count, double* norms, void* workspace, cudaStream_t stream);
 

@@ -15,10 +15,6 @@ absl::Status NormForward(const NormForwardArgs<T>& args, cudaStream_t stream) {
   return args.beta != nullptr ? RunNormForward<true>(args, run) : RunNormForward<false>(args, run);
 }
 
-int64_t NormBackwardWorkspaceBytes(int64_t rows, int64_t width) {
-  return 2 * std::min(rows, kMaxNormBlocks) * width * static_cast<int64_t>(sizeof(float));
-}
-
 template <typename T>
 absl::Status NormBackward(const NormBackwardArgs<T>& args, void* workspace, cudaStream_t stream) {
   const auto run = [&](const auto& kernel) {

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "engine/kernels/cuda/random.h"
 #include "engine/kernels/cuda/stream.h"
+#include "engine/ops/norm/norm_contract.h"
 
 namespace milepost::kernels::cuda {
 
@@ -56,7 +57,6 @@ struct NormBackwardArgs {
   DropoutArgs dropout;  // the forward's; read only for d_delta
 };
 
-int64_t NormBackwardWorkspaceBytes(int64_t rows, int64_t width);
 template <typename T>
 absl::Status NormBackward(const NormBackwardArgs<T>& args, void* workspace, cudaStream_t stream);
 

@@ -148,10 +148,6 @@ struct NormForwardKernel {
   }
 };
 
-// Blocks take every so many-th row, so that how rows are added up depends on sizes alone.
-// Four to each multiprocessor of a Hopper, which have the shared memory of six.
-inline constexpr int64_t kMaxNormBlocks = 528;
-
 // With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)), the
 // first mean of LayerNorm alone; dgamma += dy xhat; dbeta += dy. The last two into partials of the
 // block, [blocks, width]; the block's shared memory holds them meanwhile, each thread its own.

@@ -15,10 +15,10 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "engine/kernels/cpu/optimizer.h"
 #include "engine/kernels/cuda/flat.h"
 #include "engine/kernels/cuda/random.h"
 #include "engine/kernels/cuda/stream.h"
+#include "engine/ops/optimizer/optimizer_contract.h"
 
 namespace milepost::kernels::cuda {
 

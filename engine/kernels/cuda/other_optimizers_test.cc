@@ -1,3 +1,4 @@
+#include "engine/kernels/cpu/optimizer.h"
 #include "engine/kernels/cuda/lamb_muon_kernels.h"
 
 #include <gtest/gtest.h>

@@ -6,8 +6,8 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "engine/kernels/cpu/pooling.h"
 #include "engine/kernels/cuda/stream.h"
+#include "engine/ops/pooling/pooling_contract.h"
 
 namespace milepost::kernels::cuda {
 

@@ -5,9 +5,9 @@
 
 #include <cstdint>
 
-#include "engine/kernels/cpu/pooling.h"
 #include "engine/kernels/cuda/context.h"
 #include "engine/kernels/cuda/stream.h"
+#include "engine/ops/pooling/pooling_contract.h"
 
 namespace milepost::kernels::cuda {
 

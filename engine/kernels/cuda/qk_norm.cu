@@ -16,12 +16,6 @@ absl::Status QkNormForward(const QkNormShape& shape, const T* qkv, const T* gamm
   return Launch(kernel, kernel.grid(), stream, "QkNormForward");
 }
 
-int64_t QkNormBackwardWorkspaceBytes(const QkNormShape& shape) {
-  using Kernel = QkNormBackwardKernel<float, 1>;
-  const int64_t partials = Kernel{.s = shape}.grid().x * Kernel::kWarps;
-  return 2 * partials * shape.head_dim * static_cast<int64_t>(sizeof(float));
-}
-
 template <typename T>
 absl::Status QkNormBackward(const QkNormShape& shape, const QkNormBackwardArgs<T>& args,
                             void* workspace, cudaStream_t stream) {
@@ -31,10 +25,6 @@ absl::Status QkNormBackward(const QkNormShape& shape, const QkNormBackwardArgs<T
   auto* partials = static_cast<float*>(workspace);
   return shape.head_dim % 4 == 0 ? RunQkNormBackward<4>(shape, args, partials, run)
                                  : RunQkNormBackward<1>(shape, args, partials, run);
-}
-
-int64_t BiasGradientWorkspaceBytes(int64_t rows, int64_t width) {
-  return CeilDiv(rows, BiasRowsPerBlock(rows)) * width * static_cast<int64_t>(sizeof(float));
 }
 
 template <typename T>

@@ -7,8 +7,9 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "engine/kernels/cpu/qk_norm.h"
 #include "engine/kernels/cuda/stream.h"
+#include "engine/ops/contract/sums.h"
+#include "engine/ops/qk_norm/qk_norm_contract.h"
 
 namespace milepost::kernels::cuda {
 
@@ -18,7 +19,6 @@ absl::Status QkNormForward(const QkNormShape& shape, const T* qkv, const T* gamm
                            const T* gamma_k, T* out, cudaStream_t stream);
 
 // dqkv may be dout. `workspace`: QkNormBackwardWorkspaceBytes.
-int64_t QkNormBackwardWorkspaceBytes(const QkNormShape& shape);
 template <typename T>
 absl::Status QkNormBackward(const QkNormShape& shape, const QkNormBackwardArgs<T>& args,
                             void* workspace, cudaStream_t stream);
@@ -26,7 +26,6 @@ absl::Status QkNormBackward(const QkNormShape& shape, const QkNormBackwardArgs<T
 // db[j] (+)= sum over rows of dy[row, j], j < width. dy may be columns of a wider matrix, from one
 // row of which to the next there are `row_stride` elements; it then need not be aligned.
 // `workspace`: BiasGradientWorkspaceBytes.
-int64_t BiasGradientWorkspaceBytes(int64_t rows, int64_t width);
 template <typename T>
 absl::Status BiasGradient(const T* dy, int64_t rows, int64_t width, int64_t row_stride,
                           bool accumulate, float* db, void* workspace, cudaStream_t stream);

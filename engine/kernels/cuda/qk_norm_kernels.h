@@ -6,10 +6,10 @@
 
 #include "absl/status/status.h"
 #include "common/status_macros.h"
-#include "engine/kernels/cpu/qk_norm.h"
 #include "engine/kernels/cuda/column_sum_kernels.h"
 #include "engine/kernels/cuda/context.h"
 #include "engine/kernels/cuda/stream.h"
+#include "engine/ops/qk_norm/qk_norm_contract.h"
 
 namespace milepost::kernels::cuda {
 
@@ -116,17 +116,14 @@ template <typename T, int N>
 struct QkNormBackwardKernel {
   static constexpr int kThreads = 256;
   static constexpr int kWarps = kThreads / kWarp;
-  static constexpr int64_t kMaxBlocks = 132;
+  static_assert(kWarps == kQkNormWarps);
   using Share = HeadShare<N>;
   QkNormShape s;
   QkNormBackwardArgs<T> a;
   float* partial_q;
   float* partial_k;
 
-  Grid grid() const {
-    const int64_t blocks = CeilDiv(AllHeads(s), kWarps);
-    return {.x = blocks < kMaxBlocks ? blocks : kMaxBlocks};
-  }
+  Grid grid() const { return {.x = QkNormBackwardBlocks(s)}; }
   template <typename Context>
   MP_DEVICE void operator()(Context& c) const {
     const int64_t per_row = s.heads + 2 * s.kv_heads;
@@ -210,12 +207,6 @@ struct BiasGradientKernel {
     Write(c, partials + c.block() * width + column, sum.v);
   }
 };
-
-// At most 256 blocks of at least 32 rows.
-inline int64_t BiasRowsPerBlock(int64_t rows) {
-  const int64_t each = CeilDiv(rows, 256);
-  return each < 32 ? 32 : each;
-}
 
 // run(kernel) launches it.
 template <typename T, typename Run>

@@ -6,8 +6,8 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "engine/kernels/cpu/rope.h"
 #include "engine/kernels/cuda/stream.h"
+#include "engine/ops/rope/rope_contract.h"
 
 namespace milepost::kernels::cuda {
 

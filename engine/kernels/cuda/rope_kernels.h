@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-#include "engine/kernels/cpu/rope.h"
 #include "engine/kernels/cuda/context.h"
 #include "engine/kernels/cuda/stream.h"
+#include "engine/ops/rope/rope_contract.h"
 
 namespace milepost::kernels::cuda {
 

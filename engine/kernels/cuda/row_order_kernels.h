@@ -15,13 +15,9 @@
 #include "common/status_macros.h"
 #include "engine/kernels/cuda/context.h"
 #include "engine/kernels/cuda/stream.h"
+#include "engine/ops/embedding/embedding_contract.h"
 
 namespace milepost::kernels::cuda {
-
-inline constexpr int kOrderTile = 1024;
-
-// The id above the row: all keys differ.
-using RowKey = uint64_t;
 
 // Where sorted keys go: on to the next merge or, as rows alone, to those who asked.
 struct SortedRows {
@@ -110,11 +106,6 @@ struct MergeRunsKernel {
  private:
   MP_DEVICE int64_t Within(int64_t at) const { return at < rows ? at : rows; }
 };
-
-// Two lists of keys, which merges read and write in turn; none where one tile holds all.
-inline int64_t RowOrderScratchBytes(int64_t rows) {
-  return rows <= kOrderTile ? 0 : 2 * CeilDiv(rows, 2) * 2 * static_cast<int64_t>(sizeof(RowKey));
-}
 
 template <typename Ids, typename Run>
 absl::Status RunRowOrder(const Ids& ids, int64_t rows, RowKey* scratch, int32_t* order,

@@ -2,6 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "engine/ops/attention/attention_contract.h"
+#include "engine/ops/attention/library_attention.h"
 #include "engine/ops/backward.h"
 #include "engine/ops/op_definition.h"
 
@@ -79,11 +81,69 @@ ValueId CachedAttention(Builder& b, absl::string_view name, ValueId qkv,
   return out;
 }
 
+int64_t HeadDim(const WorkspaceContext& c) {
+  return c.Shape(0)[1] / (c.op.attributes.heads + 2 * c.op.attributes.kv_heads);
+}
+
+kernels::AttentionShape ShapeOf(const WorkspaceContext& c) {
+  const graph::Attributes& a = c.op.attributes;
+  return {.batch = a.batch,
+          .sequence = a.sequence,
+          .heads = a.heads,
+          .head_dim = HeadDim(c),
+          .kv_heads = a.kv_heads};
+}
+
+int64_t ForwardWorkspace(const WorkspaceContext& c) {
+  return kernels::AttentionForwardWorkspaceBytes(ShapeOf(c), c.Input(0).dtype, c.threads);
+}
+int64_t BackwardWorkspace(const WorkspaceContext& c) {
+  return kernels::AttentionBackwardWorkspaceBytes(ShapeOf(c), c.Input(0).dtype, c.threads);
+}
+int64_t CachedWorkspace(const WorkspaceContext& c) {
+  return kernels::CachedAttentionWorkspaceBytes({.heads = c.op.attributes.heads,
+                                                 .head_dim = HeadDim(c),
+                                                 .kv_heads = c.op.attributes.kv_heads},
+                                                c.Shape(0)[0], c.Input(0).dtype, c.threads);
+}
+
+// What cuDNN is known to keep, where it may be taken. `documents`: the input that says where they are.
+LibraryAttention LibraryOf(const WorkspaceContext& c, size_t documents) {
+  const graph::Attributes& a = c.op.attributes;
+  return LibraryAttentionOf(
+      {.batch = a.batch,
+       .sequence = a.sequence,
+       .heads = a.heads,
+       .kv_heads = a.kv_heads,
+       .head_dim = HeadDim(c),
+       .element_bytes = ByteSize(c.Input(0).dtype),
+       .documents = documents < c.op.inputs.size() && c.op.inputs[documents] != kNoValue,
+       .exact = c.exact},
+      c.attention_call_bytes);
+}
+
+int64_t GpuForwardWorkspace(const WorkspaceContext& c) {
+  const LibraryAttention library = LibraryOf(c, 1);
+  return library.taken ? std::max(library.forward_bytes, c.min_attention_bytes) : 0;
+}
+// That of the own kernels, and the library's: a micro-batch may take either.
+int64_t GpuBackwardWorkspace(const WorkspaceContext& c) {
+  const int64_t own = kernels::cuda::AttentionWorkspaceBytes(ShapeOf(c));
+  const LibraryAttention library = LibraryOf(c, 4);
+  return library.taken ? std::max({own, library.backward_bytes, c.min_attention_bytes}) : own;
+}
+
 }  // namespace
 
-constinit const OpDefinition kAttention = {.gradient = AttentionGradient, .cost = AttentionCost};
-constinit const OpDefinition kCachedAttention = {.cost = CachedAttentionCost};
-constinit const OpDefinition kAttentionBackward = {.cost = AttentionBackwardCost};
+constinit const OpDefinition kAttention = {.gradient = AttentionGradient,
+                                           .cost = AttentionCost,
+                                           .cpu_workspace = ForwardWorkspace,
+                                           .gpu_workspace = GpuForwardWorkspace};
+constinit const OpDefinition kCachedAttention = {.cost = CachedAttentionCost,
+                                                 .cpu_workspace = CachedWorkspace};
+constinit const OpDefinition kAttentionBackward = {.cost = AttentionBackwardCost,
+                                                   .cpu_workspace = BackwardWorkspace,
+                                                   .gpu_workspace = GpuBackwardWorkspace};
 
 ValueId Attention(Builder& b, absl::string_view name, ValueId qkv,
                   const AttentionOptions& options) {

@@ -28,8 +28,8 @@ absl::StatusOr<kernels::AttentionShape> AttentionShapeOf(const Binding& b) {
 template <typename T>
 absl::StatusOr<BoundOp> AttentionOf(const Binding& b) {
   MP_ASSIGN_OR_RETURN(const kernels::AttentionShape shape, AttentionShapeOf(b));
-  MP_RETURN_IF_ERROR(b.RequireWorkspace(static_cast<int64_t>(
-      kernels::AttentionForwardWorkspaceBytes(shape, kDTypeOf<T>, b.threads))));
+  MP_RETURN_IF_ERROR(
+      b.RequireWorkspace(kernels::AttentionForwardWorkspaceBytes(shape, kDTypeOf<T>, b.threads)));
   return [shape, qkv = b.Input<T>(0), documents = b.Input<int32_t>(1), out = b.Output<T>(0),
           lse = b.Output<float>(1), workspace = b.Workspace()](const StepContext&) {
     kernels::AttentionForward<T>(shape, qkv, documents, out, lse, workspace);
@@ -40,8 +40,8 @@ absl::StatusOr<BoundOp> AttentionOf(const Binding& b) {
 template <typename T>
 absl::StatusOr<BoundOp> AttentionBackwardOf(const Binding& b) {
   MP_ASSIGN_OR_RETURN(const kernels::AttentionShape shape, AttentionShapeOf(b));
-  MP_RETURN_IF_ERROR(b.RequireWorkspace(static_cast<int64_t>(
-      kernels::AttentionBackwardWorkspaceBytes(shape, kDTypeOf<T>, b.threads))));
+  MP_RETURN_IF_ERROR(
+      b.RequireWorkspace(kernels::AttentionBackwardWorkspaceBytes(shape, kDTypeOf<T>, b.threads)));
   return [shape, qkv = b.Input<T>(0), out = b.Input<T>(1), lse = b.Input<float>(2),
           dout = b.Input<T>(3), documents = b.Input<int32_t>(4), dqkv = b.Output<T>(0),
           workspace = b.Workspace()](const StepContext&) {
@@ -62,8 +62,8 @@ absl::StatusOr<BoundOp> CachedAttentionOf(const Binding& b) {
                                                    .head_dim = shape.head_dim,
                                                    .kv_heads = shape.kv_heads}));
   const int64_t most = b.OutputShape(0)[0];
-  MP_RETURN_IF_ERROR(b.RequireWorkspace(static_cast<int64_t>(
-      kernels::CachedAttentionWorkspaceBytes(shape, most, kDTypeOf<T>, b.threads))));
+  MP_RETURN_IF_ERROR(b.RequireWorkspace(
+      kernels::CachedAttentionWorkspaceBytes(shape, most, kDTypeOf<T>, b.threads)));
   return [shape, most, qkv = b.Input<T>(0), positions = b.Input<int32_t>(1),
           cached = b.Output<T>(1), out = b.Output<T>(0), width = b.OutputShape(0)[1],
           workspace = b.Workspace()](const StepContext& context) -> absl::Status {

@@ -1,5 +1,5 @@
 // By the library where it has both passes (CudaBinding::graph_attention), its backward in the calls
-// that plan/library_attention.h says; else by the own kernels, which also take micro-batches with
+// that ops/attention/library_attention.h says; else by the own kernels, which also take micro-batches with
 // more documents than were planned for.
 #include "engine/ops/attention/attention_cuda.h"
 
@@ -10,7 +10,7 @@
 #include "engine/kernels/cpu/attention.h"
 #include "engine/kernels/cuda/attention.h"
 #include "engine/kernels/cuda/cached_attention.h"
-#include "engine/plan/library_attention.h"
+#include "engine/ops/attention/library_attention.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
 
 namespace milepost::ops::gpu {
@@ -62,7 +62,7 @@ absl::StatusOr<BoundOp> AttentionOf(const CudaBinding& b) {
 std::vector<cuda::AttentionBackwardArguments> PartsOf(
     const cuda::AttentionGraph& graph, const cuda::AttentionGraph& call,
     const cuda::AttentionBackwardArguments& whole) {
-  const auto element = static_cast<int64_t>(ByteSize(graph.type));
+  const auto element = ByteSize(graph.type);
   const auto at = [element](const void* data, int64_t elements) {
     return static_cast<char*>(const_cast<void*>(data)) + elements * element;
   };
@@ -168,24 +168,24 @@ cuda::AttentionGraph AttentionGraphOf(const graph::Graph& graph, const graph::Op
                     .kv_heads = a.kv_heads,
                     .causal = a.causal},
           .type = qkv.dtype,
-          .max_documents = packed ? plan::PlannedDocuments(a.batch, a.sequence) : 0};
+          .max_documents = packed ? ops::PlannedDocuments(a.batch, a.sequence) : 0};
 }
 
-plan::LibraryAttention LibraryAttentionOf(const cuda::AttentionGraph& graph,
-                                          const plan::PlanOptions& options) {
-  return plan::LibraryAttentionOf({.batch = graph.shape.batch,
-                                   .sequence = graph.shape.sequence,
-                                   .heads = graph.shape.heads,
-                                   .kv_heads = graph.KvHeads(),
-                                   .head_dim = graph.shape.head_dim,
-                                   .element_bytes = static_cast<int64_t>(ByteSize(graph.type)),
-                                   .documents = graph.max_documents > 0,
-                                   .exact = options.exact},
-                                  options.attention_call_bytes);
+ops::LibraryAttention LibraryAttentionOf(const cuda::AttentionGraph& graph,
+                                         const plan::PlanOptions& options) {
+  return ops::LibraryAttentionOf({.batch = graph.shape.batch,
+                                  .sequence = graph.shape.sequence,
+                                  .heads = graph.shape.heads,
+                                  .kv_heads = graph.KvHeads(),
+                                  .head_dim = graph.shape.head_dim,
+                                  .element_bytes = ByteSize(graph.type),
+                                  .documents = graph.max_documents > 0,
+                                  .exact = options.exact},
+                                 options.attention_call_bytes);
 }
 
 cuda::AttentionGraph BackwardCallOf(const cuda::AttentionGraph& graph,
-                                    const plan::LibraryAttention& library, bool exact) {
+                                    const ops::LibraryAttention& library, bool exact) {
   cuda::AttentionGraph call = graph;
   call.deterministic = exact;
   call.shape.batch = library.sequences;

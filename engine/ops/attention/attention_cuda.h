@@ -4,7 +4,7 @@
 
 #include "engine/graph/graph.h"
 #include "engine/kernels/cuda/libraries/attention_graph.h"
-#include "engine/plan/library_attention.h"
+#include "engine/ops/attention/library_attention.h"
 #include "engine/plan/step_plan.h"
 
 namespace milepost::ops::gpu {
@@ -12,11 +12,11 @@ namespace milepost::ops::gpu {
 // Of a kAttention or kAttentionBackward, all of it.
 kernels::cuda::AttentionGraph AttentionGraphOf(const graph::Graph& graph, const graph::Op& op);
 // What of it is the library's.
-plan::LibraryAttention LibraryAttentionOf(const kernels::cuda::AttentionGraph& graph,
-                                          const plan::PlanOptions& options);
+ops::LibraryAttention LibraryAttentionOf(const kernels::cuda::AttentionGraph& graph,
+                                         const plan::PlanOptions& options);
 // What one call of its backward computes.
 kernels::cuda::AttentionGraph BackwardCallOf(const kernels::cuda::AttentionGraph& graph,
-                                             const plan::LibraryAttention& library, bool exact);
+                                             const ops::LibraryAttention& library, bool exact);
 
 }  // namespace milepost::ops::gpu
 

@@ -5,6 +5,7 @@
 
 #include "common/status_macros.h"
 #include "engine/ops/backward.h"
+#include "engine/ops/batch_norm/batch_norm_contract.h"
 #include "engine/ops/op_definition.h"
 
 namespace milepost::ops {
@@ -63,15 +64,29 @@ absl::Status BatchNormGradient(Backward& backward, const Op& op) {
 // What adds to the residual stream is kept: replaying it would replay the stream from its begin.
 bool WithoutResidual(const Op& op) { return op.inputs[5] == kNoValue; }
 
+int64_t BatchNormWorkspace(const WorkspaceContext& c) {
+  const graph::Shape& images = c.Shape(0);
+  return kernels::BatchNormWorkspaceBytes(graph::Elements(images) / images[3], images[3]);
+}
+int64_t GpuBatchNormWorkspace(const WorkspaceContext& c) {
+  const graph::Shape& images = c.Shape(0);
+  return kernels::cuda::BatchNormWorkspaceBytes(graph::Elements(images) / images[3], images[3]);
+}
+
 }  // namespace
 
-constinit const OpDefinition kBatchNormSums = {.gradient = NoGradient, .once = true};
+constinit const OpDefinition kBatchNormSums = {.gradient = NoGradient,
+                                               .cpu_workspace = BatchNormWorkspace,
+                                               .gpu_workspace = GpuBatchNormWorkspace,
+                                               .once = true};
 constinit const OpDefinition kReduceStatistics = {.gradient = NoGradient, .once = true};
 constinit const OpDefinition kBatchNormStatistics = {.gradient = NoGradient, .once = true};
 constinit const OpDefinition kBatchNormRunning = {};
-constinit const OpDefinition kBatchNorm = {.gradient = BatchNormGradient, .cheap = WithoutResidual};
-constinit const OpDefinition kBatchNormBackwardSums = {};
-constinit const OpDefinition kBatchNormBackward = {};
+constinit const OpDefinition kBatchNorm = {
+    .gradient = BatchNormGradient, .cpu_workspace = BatchNormWorkspace, .cheap = WithoutResidual};
+constinit const OpDefinition kBatchNormBackwardSums = {.cpu_workspace = BatchNormWorkspace,
+                                                       .gpu_workspace = GpuBatchNormWorkspace};
+constinit const OpDefinition kBatchNormBackward = {.cpu_workspace = BatchNormWorkspace};
 constinit const OpDefinition kAverageStatistics = {.cost = NoCost};
 
 ValueId BatchNorm(Builder& b, absl::string_view name, ValueId x,

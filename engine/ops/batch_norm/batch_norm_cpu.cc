@@ -24,8 +24,8 @@ using runtime::StepContext;
 template <typename T>
 absl::StatusOr<BoundOp> BatchNormSumsOf(const Binding& b) {
   const ImageRows size(b.InputShape(0));
-  MP_RETURN_IF_ERROR(b.RequireWorkspace(
-      static_cast<int64_t>(kernels::BatchNormWorkspaceBytes(size.rows, size.channels))));
+  MP_RETURN_IF_ERROR(
+      b.RequireWorkspace(kernels::BatchNormWorkspaceBytes(size.rows, size.channels)));
   return [x = b.Input<T>(0), sums = b.Output<double>(0), size,
           workspace = b.Workspace()](const StepContext&) {
     kernels::BatchNormSums<T>(x, size.rows, size.channels, sums, workspace);
@@ -36,8 +36,8 @@ absl::StatusOr<BoundOp> BatchNormSumsOf(const Binding& b) {
 template <typename T>
 absl::StatusOr<BoundOp> BatchNormOf(const Binding& b) {
   const ImageRows size(b.InputShape(0));
-  MP_RETURN_IF_ERROR(b.RequireWorkspace(
-      static_cast<int64_t>(kernels::BatchNormWorkspaceBytes(size.rows, size.channels))));
+  MP_RETURN_IF_ERROR(
+      b.RequireWorkspace(kernels::BatchNormWorkspaceBytes(size.rows, size.channels)));
   const kernels::BatchNormForwardArgs<T> args{.x = b.Input<T>(0),
                                               .mean = b.Input<float>(1),
                                               .rstd = b.Input<float>(2),
@@ -55,8 +55,8 @@ absl::StatusOr<BoundOp> BatchNormOf(const Binding& b) {
 template <typename T>
 absl::StatusOr<BoundOp> BatchNormBackwardSumsOf(const Binding& b) {
   const ImageRows size(b.InputShape(0));
-  MP_RETURN_IF_ERROR(b.RequireWorkspace(
-      static_cast<int64_t>(kernels::BatchNormWorkspaceBytes(size.rows, size.channels))));
+  MP_RETURN_IF_ERROR(
+      b.RequireWorkspace(kernels::BatchNormWorkspaceBytes(size.rows, size.channels)));
   kernels::BatchNormBackwardArgs<T> args = BatchNormBackwardArgsOf<T>(b);
   args.dy2 = b.Input<T>(6);
   args.y = b.Input<T>(7);
@@ -72,8 +72,8 @@ absl::StatusOr<BoundOp> BatchNormBackwardSumsOf(const Binding& b) {
 template <typename T>
 absl::StatusOr<BoundOp> BatchNormBackwardOf(const Binding& b) {
   const ImageRows size(b.InputShape(0));
-  MP_RETURN_IF_ERROR(b.RequireWorkspace(
-      static_cast<int64_t>(kernels::BatchNormWorkspaceBytes(size.rows, size.channels))));
+  MP_RETURN_IF_ERROR(
+      b.RequireWorkspace(kernels::BatchNormWorkspaceBytes(size.rows, size.channels)));
   return [args = BatchNormBackwardArgsOf<T>(b), size, sums = b.Input<double>(6),
           count = size.rows * StatisticsRanks(b), dx = b.Output<T>(0),
           workspace = b.Workspace()](const StepContext&) {

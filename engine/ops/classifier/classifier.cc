@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/ops/backward.h"
+#include "engine/ops/classifier/classifier_contract.h"
 #include "engine/ops/op_definition.h"
 
 namespace milepost::ops {
@@ -22,10 +23,20 @@ absl::Status ClassifierLossGradient(Backward& backward, const Op& op) {
   return backward.SetGradient(op, logits, dlogits);
 }
 
+int64_t ClassifierWorkspace(const WorkspaceContext& c) {
+  return kernels::ClassifierWorkspaceBytes(c.Shape(0)[0]);
+}
+int64_t GpuClassifierWorkspace(const WorkspaceContext& c) {
+  return kernels::cuda::ClassifierWorkspaceBytes(c.Shape(0)[0]);
+}
+
 }  // namespace
 
-constinit const OpDefinition kClassifierLoss = {.gradient = ClassifierLossGradient};
-constinit const OpDefinition kClassifierLossBackward = {};
+constinit const OpDefinition kClassifierLoss = {.gradient = ClassifierLossGradient,
+                                                .cpu_workspace = ClassifierWorkspace,
+                                                .gpu_workspace = GpuClassifierWorkspace};
+constinit const OpDefinition kClassifierLossBackward = {.cpu_workspace = ClassifierWorkspace,
+                                                        .gpu_workspace = GpuClassifierWorkspace};
 
 ValueId ClassifierLoss(Builder& b, absl::string_view name, ValueId logits, ValueId targets,
                        double label_smoothing, double weight) {

@@ -61,8 +61,7 @@ absl::StatusOr<BoundOp> ClassifierLossOf(const Binding& b) {
                                  .accumulation = b.OutputAccumulation(0),
                                  .gradient = b.Output<T>(1),
                                  .workspace = b.Workspace()};
-  MP_RETURN_IF_ERROR(
-      b.RequireWorkspace(static_cast<int64_t>(kernels::ClassifierWorkspaceBytes(classifier.rows))));
+  MP_RETURN_IF_ERROR(b.RequireWorkspace(kernels::ClassifierWorkspaceBytes(classifier.rows)));
   return [classifier](const StepContext& context) {
     classifier.Run(context);
     return absl::OkStatus();

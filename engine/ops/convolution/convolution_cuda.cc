@@ -13,7 +13,6 @@ namespace cuda = kernels::cuda;
 using graph::OpKind;
 using kernels::ConvolutionPass;
 using kernels::ConvolutionSpec;
-using runtime::AlignScratch;
 using runtime::BoundOp;
 using runtime::CudaBinding;
 using runtime::StepContext;
@@ -78,8 +77,8 @@ absl::StatusOr<BoundOp> BindConvolution(const CudaBinding& b) {
 
 int64_t ConvolutionBytesBeforeScratch(const graph::Graph& graph, const graph::Op& op) {
   if (op.kind != OpKind::kConvolutionBackwardWeights) return 0;
-  return AlignScratch(ConvolutionSpecOf(graph, op).WeightElements() *
-                      ByteSize(graph.values[op.inputs[0]].dtype));
+  return DeviceAligned(ConvolutionSpecOf(graph, op).WeightElements() *
+                       ByteSize(graph.values[op.inputs[0]].dtype));
 }
 
 constinit const CudaOp kConvolution = {.bind = BindConvolution};

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "engine/ops/backward.h"
+#include "engine/ops/embedding/embedding_contract.h"
 #include "engine/ops/op_definition.h"
 
 namespace milepost::ops {
@@ -54,10 +55,15 @@ Cost EmbeddingBackwardCost(const Graph& graph, const Op& op) {
                   static_cast<double>(Elements(graph.values[dx].shape) * ByteSize(DType::kF32))};
 }
 
+int64_t GpuEmbeddingWorkspace(const WorkspaceContext& c) {
+  return kernels::cuda::EmbeddingBackwardWorkspaceBytes(c.Shape(1)[0], c.Shape(1)[1]);
+}
+
 }  // namespace
 
 constinit const OpDefinition kEmbedding = {.gradient = EmbeddingGradient, .cost = EmbeddingCost};
-constinit const OpDefinition kEmbeddingBackward = {.cost = EmbeddingBackwardCost};
+constinit const OpDefinition kEmbeddingBackward = {.cost = EmbeddingBackwardCost,
+                                                   .gpu_workspace = GpuEmbeddingWorkspace};
 
 ValueId Embedding(Builder& b, absl::string_view name, ValueId tokens, ValueId wte,
                   const EmbeddingTables& tables, double dropout) {

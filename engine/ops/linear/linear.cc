@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "engine/ops/backward.h"
+#include "engine/ops/contract/alignment.h"
+#include "engine/ops/contract/sums.h"
 #include "engine/ops/op_definition.h"
 
 namespace milepost::ops {
@@ -53,11 +55,57 @@ Cost WeightGradientCost(const Graph& graph, const Op& op) {
           .bytes = OperandBytes(graph, op)};
 }
 
+// A layer of 8 bits on the CPU: both operands in bf16.
+int64_t Fp8OperandBytes(const WorkspaceContext& c) {
+  const int64_t element = ByteSize(DType::kBf16);
+  return LineAligned(element * graph::Elements(c.Shape(0))) +
+         LineAligned(element * graph::Elements(c.Shape(1)));
+}
+
+// The columns' sums of dy; where several biases do not lie side by side, these in packed form.
+int64_t BiasGradientBytes(const WorkspaceContext& c, const Shape& dy) {
+  const int64_t biases = static_cast<int64_t>(c.op.outputs.size()) - c.op.attributes.parts;
+  if (biases == 0) return 0;
+  const int64_t packed = biases > 1 ? LineAligned(dy[1] * ByteSize(DType::kF32)) : 0;
+  return LineAligned(kernels::BiasGradientWorkspaceBytes(dy[0], dy[1])) + packed;
+}
+
+// Several biases are gathered in front of the product.
+int64_t LinearWorkspace(const WorkspaceContext& c) {
+  if (c.op.attributes.fp8) return Fp8OperandBytes(c);
+  const int64_t biases = static_cast<int64_t>(c.op.inputs.size()) - 1 - c.op.attributes.parts;
+  const graph::Value& y = c.graph.values[c.op.outputs.back().value];
+  return biases > 1 ? LineAligned(y.shape[1] * ByteSize(y.dtype)) : 0;
+}
+
+int64_t BackwardInputWorkspace(const WorkspaceContext& c) {
+  return c.op.attributes.fp8 ? Fp8OperandBytes(c) : 0;
+}
+
+int64_t BackwardWeightWorkspace(const WorkspaceContext& c) {
+  if (!c.op.attributes.fp8) return BiasGradientBytes(c, c.Shape(1));
+  const bool biases = c.op.inputs.size() > 4;
+  return Fp8OperandBytes(c) + (biases ? BiasGradientBytes(c, c.Shape(4)) : 0);
+}
+
+int64_t GpuBackwardWeightWorkspace(const WorkspaceContext& c) {
+  if (static_cast<int64_t>(c.op.outputs.size()) == c.op.attributes.parts) return 0;
+  const Shape& dy = c.Shape(c.op.attributes.fp8 ? 4 : 1);
+  return kernels::cuda::BiasGradientWorkspaceBytes(dy[0], dy[1]);
+}
+
 }  // namespace
 
-constinit const OpDefinition kLinear = {.gradient = LinearGradient, .cost = LinearCost};
-constinit const OpDefinition kLinearBackwardInput = {.cost = LinearCost};
-constinit const OpDefinition kLinearBackwardWeight = {.cost = WeightGradientCost};
+constinit const OpDefinition kLinear = {.gradient = LinearGradient,
+                                        .cost = LinearCost,
+                                        .cpu_workspace = LinearWorkspace,
+                                        .multiplies = true};
+constinit const OpDefinition kLinearBackwardInput = {
+    .cost = LinearCost, .cpu_workspace = BackwardInputWorkspace, .multiplies = true};
+constinit const OpDefinition kLinearBackwardWeight = {.cost = WeightGradientCost,
+                                                      .cpu_workspace = BackwardWeightWorkspace,
+                                                      .gpu_workspace = GpuBackwardWeightWorkspace,
+                                                      .multiplies = true};
 
 ValueId Linear(Builder& b, absl::string_view name, ValueId x, ValueId weight, ValueId bias) {
   const DType dtype = b.compute_dtype();

@@ -24,7 +24,6 @@ using runtime::BiasesOf;
 using runtime::BiasGradients;
 using runtime::Binding;
 using runtime::BoundOp;
-using runtime::LineAligned;
 using runtime::LinearLayer;
 using runtime::StepContext;
 
@@ -37,7 +36,7 @@ struct Layer : LinearLayer {
   }
   int64_t BiasSumBytes() const {
     if (biases.empty()) return 0;
-    return LineAligned(static_cast<int64_t>(kernels::BiasGradientWorkspaceBytes(rows, out)));
+    return LineAligned(kernels::BiasGradientWorkspaceBytes(rows, out));
   }
 };
 
@@ -59,14 +58,6 @@ std::vector<MatmulSpec> LinearMatmulSpecs(const plan::StepPlan&, const plan::Pro
   return specs;
 }
 
-int64_t LinearFixedBytes(const plan::StepPlan&, const plan::Program& program, const graph::Op& op) {
-  if (op.attributes.fp8) return Fp8FixedBytes(program, op);
-  const Layer layer(program, op);
-  if (op.kind == OpKind::kLinear) return layer.PackedBiasBytes(layer.element);
-  if (op.kind == OpKind::kLinearBackwardInput) return 0;
-  return layer.BiasSumBytes() + layer.PackedBiasBytes(sizeof(float));
-}
-
 // Asks for the primitives, so that none is created during a step.
 absl::Status Prepare(const Binding& b) {
   int64_t scratch = 0;
@@ -74,7 +65,7 @@ absl::Status Prepare(const Binding& b) {
     MP_ASSIGN_OR_RETURN(const size_t bytes, b.matmuls.WorkspaceBytes(spec));
     scratch = std::max(scratch, static_cast<int64_t>(bytes));
   }
-  return b.RequireWorkspace(LinearFixedBytes(b.plan, b.program, b.planned.op) + scratch);
+  return b.RequireWorkspace(b.BytesBeforeScratch() + scratch);
 }
 
 struct LayerProduct {
@@ -126,7 +117,7 @@ absl::StatusOr<BoundOp> BindLinear(const Binding& b) {
                         .bias = bias == nullptr ? nullptr : bias + at,
                         .c = y + at});
   }
-  char* scratch = b.Workspace() + LinearFixedBytes(b.plan, b.program, b.planned.op);
+  char* scratch = b.Workspace() + b.BytesBeforeScratch();
   return [matmuls = &b.matmuls, products = std::move(products), biases, packed, scratch,
           gelu](const StepContext&) -> absl::Status {
     char* to = packed;
@@ -193,7 +184,7 @@ absl::StatusOr<BoundOp> LinearBackwardWeightOf(const Binding& b) {
                           .biases = BiasesOf(b, layer.biases),
                           .workspace = b.Workspace(),
                           .sums = reinterpret_cast<float*>(b.Workspace() + layer.BiasSumBytes())};
-  char* scratch = b.Workspace() + LinearFixedBytes(b.plan, b.program, b.planned.op);
+  char* scratch = b.Workspace() + b.BytesBeforeScratch();
   return [matmuls = &b.matmuls, products = std::move(products), biases = std::move(biases), scratch,
           accumulation = b.OutputAccumulation(0)](const StepContext& context) -> absl::Status {
     const bool add = accumulation.At(context);
@@ -213,13 +204,10 @@ absl::StatusOr<BoundOp> BindLinearBackwardWeight(const Binding& b) {
 
 }  // namespace
 
-constinit const CpuOp kLinear = {
-    .bind = BindLinear, .products = LinearMatmulSpecs, .fixed_bytes = LinearFixedBytes};
+constinit const CpuOp kLinear = {.bind = BindLinear, .products = LinearMatmulSpecs};
 constinit const CpuOp kLinearBackwardInput = {.bind = BindLinearBackwardInput,
-                                              .products = LinearMatmulSpecs,
-                                              .fixed_bytes = LinearFixedBytes};
+                                              .products = LinearMatmulSpecs};
 constinit const CpuOp kLinearBackwardWeight = {.bind = BindLinearBackwardWeight,
-                                               .products = LinearMatmulSpecs,
-                                               .fixed_bytes = LinearFixedBytes};
+                                               .products = LinearMatmulSpecs};
 
 }  // namespace milepost::ops::cpu

@@ -18,7 +18,6 @@ using kernels::cuda::DeviceProducts;
 using kernels::cuda::Epilogue;
 using kernels::cuda::Product;
 using kernels::cuda::ProductArguments;
-using runtime::AlignScratch;
 using runtime::BoundOp;
 using runtime::CudaBinding;
 using runtime::LinearLayer;
@@ -70,14 +69,6 @@ std::vector<Product> LinearProducts(const plan::StepPlan&, const plan::Program& 
     }
   }
   return products;
-}
-
-int64_t LinearBytesBeforeScratch(const plan::StepPlan&, const plan::Program& program,
-                                 const graph::Op& op) {
-  if (op.attributes.fp8) return Fp8BytesBeforeScratch(program, op);
-  const Layer layer(program, op);
-  if (op.kind != OpKind::kLinearBackwardWeight || layer.biases.empty()) return 0;
-  return AlignScratch(cuda::BiasGradientWorkspaceBytes(layer.rows, layer.out));
 }
 
 absl::StatusOr<BoundOp> BindLinear(const CudaBinding& b) {
@@ -153,7 +144,7 @@ template <typename T>
 absl::StatusOr<BoundOp> LinearBackwardWeightOf(const CudaBinding& b) {
   const Layer layer(b.program, b.planned.op);
   DeviceProducts* products = b.services.products;
-  const int64_t before = LinearBytesBeforeScratch(b.plan, b.program, b.planned.op);
+  const int64_t before = b.BytesBeforeScratch();
   MP_RETURN_IF_ERROR(b.RequireWorkspace(before + products->WorkspaceBytes()));
   for (size_t i = 1; i < b.planned.op.outputs.size(); ++i) {
     if (b.planned.op.outputs[i].mode == b.planned.op.outputs[0].mode) continue;
@@ -196,7 +187,6 @@ constinit const CudaOp kLinear = {.bind = BindLinear, .products = LinearProducts
 constinit const CudaOp kLinearBackwardInput = {.bind = BindLinearBackwardInput,
                                                .products = LinearProducts};
 constinit const CudaOp kLinearBackwardWeight = {.bind = BindLinearBackwardWeight,
-                                                .products = LinearProducts,
-                                                .bytes_before_scratch = LinearBytesBeforeScratch};
+                                                .products = LinearProducts};
 
 }  // namespace milepost::ops::gpu

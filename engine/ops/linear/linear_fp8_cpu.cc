@@ -31,7 +31,6 @@ using runtime::BoundOp;
 using runtime::Fp8BiasColumns;
 using runtime::Fp8Product;
 using runtime::Fp8Products;
-using runtime::LineAligned;
 using runtime::StepContext;
 
 MatmulSpec Widened(MatmulSpec spec) {
@@ -141,7 +140,7 @@ int64_t Fp8FixedBytes(const plan::Program& program, const graph::Op& op) {
   const int64_t biases = static_cast<int64_t>(op.outputs.size()) - op.attributes.parts;
   if (op.kind != OpKind::kLinearBackwardWeight || biases == 0) return bytes;
   const graph::Shape& dy = program.graph.values[op.inputs[4]].shape;
-  bytes += LineAligned(static_cast<int64_t>(kernels::BiasGradientWorkspaceBytes(dy[0], dy[1])));
+  bytes += LineAligned(kernels::BiasGradientWorkspaceBytes(dy[0], dy[1]));
   return bytes + (biases > 1 ? LineAligned(dy[1] * static_cast<int64_t>(sizeof(float))) : 0);
 }
 
@@ -169,7 +168,7 @@ absl::StatusOr<BoundOp> BindFp8BackwardWeight(const Binding& b) {
   if (!gradients.empty()) {
     const graph::Shape& dy = b.InputShape(4);
     char* sums = b.Workspace() + WideBytes(b.program, op, 0) + WideBytes(b.program, op, 1);
-    const auto before = static_cast<int64_t>(kernels::BiasGradientWorkspaceBytes(dy[0], dy[1]));
+    const auto before = kernels::BiasGradientWorkspaceBytes(dy[0], dy[1]);
     biases = {.dy = b.Input<bf16>(4),
               .rows = dy[0],
               .width = dy[1],

@@ -18,7 +18,6 @@ using graph::OpKind;
 using kernels::cuda::DeviceProducts;
 using kernels::cuda::Product;
 using kernels::cuda::ProductArguments;
-using runtime::AlignScratch;
 using runtime::BiasColumns;
 using runtime::BoundOp;
 using runtime::CudaBinding;
@@ -90,7 +89,7 @@ std::vector<Product> Fp8LayerProducts(const plan::Program& program, const graph:
 int64_t Fp8BytesBeforeScratch(const plan::Program& program, const graph::Op& op) {
   if (op.kind != OpKind::kLinearBackwardWeight || op.inputs.size() <= 4) return 0;
   const graph::Shape& dy = program.graph.values[op.inputs[4]].shape;
-  return AlignScratch(cuda::BiasGradientWorkspaceBytes(dy[0], dy[1]));
+  return DeviceAligned(cuda::BiasGradientWorkspaceBytes(dy[0], dy[1]));
 }
 
 absl::StatusOr<BoundOp> BindFp8Layer(const CudaBinding& b) {

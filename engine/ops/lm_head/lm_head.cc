@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/ops/backward.h"
+#include "engine/ops/lm_head/lm_head_workspace.h"
 #include "engine/ops/op_definition.h"
 
 namespace milepost::ops {
@@ -83,11 +84,25 @@ ValueId AddLmHeadLoss(Builder& b, absl::string_view name, std::array<ValueId, 4>
   return b.AddLoss(name, targets, weight, op);
 }
 
+int64_t LossWorkspace(const WorkspaceContext& c) { return CpuHeadLayout(c.graph, c.op).Bytes(); }
+int64_t GpuLossWorkspace(const WorkspaceContext& c) { return GpuHeadLayout(c.graph, c.op).Bytes(); }
+int64_t GpuLogitsWorkspace(const WorkspaceContext& c) {
+  return GpuHeadLayout(c.graph, c.op).TakenRowsBytes(c.op.attributes.batch);
+}
+
 }  // namespace
 
-constinit const OpDefinition kLmHeadLoss = {.gradient = LmHeadLossGradient, .cost = LossCost};
-constinit const OpDefinition kLmHeadLossBackward = {.cost = LossBackwardCost};
-constinit const OpDefinition kLmHeadLogits = {.cost = LogitsCost};
+constinit const OpDefinition kLmHeadLoss = {.gradient = LmHeadLossGradient,
+                                            .cost = LossCost,
+                                            .cpu_workspace = LossWorkspace,
+                                            .gpu_workspace = GpuLossWorkspace,
+                                            .multiplies = true};
+constinit const OpDefinition kLmHeadLossBackward = {.cost = LossBackwardCost,
+                                                    .cpu_workspace = LossWorkspace,
+                                                    .gpu_workspace = GpuLossWorkspace,
+                                                    .multiplies = true};
+constinit const OpDefinition kLmHeadLogits = {
+    .cost = LogitsCost, .gpu_workspace = GpuLogitsWorkspace, .multiplies = true};
 
 ValueId LmHeadLoss(Builder& b, absl::string_view name, ValueId x, ValueId wte, ValueId targets,
                    int64_t chunk_rows, double weight) {

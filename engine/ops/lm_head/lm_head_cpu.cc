@@ -7,6 +7,7 @@
 #include "engine/kernels/cpu/classifier.h"
 #include "engine/kernels/cpu/elementwise.h"
 #include "engine/kernels/cpu/matmul.h"
+#include "engine/ops/lm_head/lm_head_workspace.h"
 #include "engine/runtime/cpu_op.h"
 
 namespace milepost::ops::cpu {
@@ -16,7 +17,6 @@ using graph::OpKind;
 using kernels::MatmulSpec;
 using runtime::Binding;
 using runtime::BoundOp;
-using runtime::LineAligned;
 using runtime::StepContext;
 
 // rows x V logits of the head and the three products around them. `adds`: dx is added to.
@@ -39,44 +39,11 @@ struct HeadProducts {
   MatmulSpec logits, dx, dw_assign, dw_add;
 };
 
-struct HeadSizes {
-  HeadSizes(const graph::Graph& graph, const graph::Op& op)
-      : rows(graph.values[op.inputs[0]].shape[0]),
-        width(graph.values[op.inputs[0]].shape[1]),
-        vocabulary(graph.values[op.inputs[1]].shape[0]),
-        chunk(op.attributes.chunk_rows > 0 ? std::min(op.attributes.chunk_rows, rows) : rows),
-        dtype(graph.values[op.inputs[0]].dtype),
-        gathers(op.attributes.gathers),
-        bias(op.inputs[op.kind == OpKind::kLmHeadLogits ? 2 : 3] != graph::kNoValue),
-        bias_gradient(bias && op.kind == OpKind::kLmHeadLossBackward),
-        adds(op.kind == OpKind::kLmHeadLossBackward && op.inputs[4] != graph::kNoValue) {}
-  int64_t LogitsBytes() const { return LineAligned(chunk * vocabulary * ByteSize(dtype)); }
-  int64_t ClassifierBytes() const {
-    return LineAligned(static_cast<int64_t>(kernels::ClassifierWorkspaceBytes(chunk)));
-  }
-
-  int64_t BiasGradientBytes() const {
-    return bias_gradient ? LineAligned(static_cast<int64_t>(
-                               kernels::BiasGradientWorkspaceBytes(chunk, vocabulary)))
-                         : 0;
-  }
-  int64_t RowsBytes() const { return LineAligned(chunk * width * ByteSize(dtype)); }
-  int64_t NumbersBytes() const {
-    return LineAligned(chunk * static_cast<int64_t>(sizeof(int32_t)));
-  }
-  int64_t FixedBytes() const {
-    return LogitsBytes() + ClassifierBytes() + BiasGradientBytes() +
-           (gathers ? RowsBytes() + 2 * NumbersBytes() : 0);
-  }
+struct HeadSizes : CpuHeadLayout {
+  using CpuHeadLayout::CpuHeadLayout;
   HeadProducts Products(int64_t rows_at_once) const {
     return HeadProducts(rows_at_once, width, vocabulary, dtype, bias, adds);
   }
-
-  int64_t rows, width, vocabulary, chunk;
-  DType dtype;
-  bool gathers;
-  bool bias, bias_gradient;
-  bool adds;  // dx adds to what its last input holds
 };
 
 MatmulSpec LogitsOfOneRow(const graph::Graph& graph, const graph::Op& op) {
@@ -102,10 +69,6 @@ std::vector<MatmulSpec> HeadMatmulSpecs(const plan::StepPlan&, const plan::Progr
 std::vector<MatmulSpec> LogitsMatmulSpecs(const plan::StepPlan&, const plan::Program& program,
                                           const graph::Op& op) {
   return {LogitsOfOneRow(program.graph, op)};
-}
-
-int64_t HeadFixedBytes(const plan::StepPlan&, const plan::Program& program, const graph::Op& op) {
-  return HeadSizes(program.graph, op).FixedBytes();
 }
 
 // Asks for the primitives, so that none is created during a step.
@@ -141,7 +104,7 @@ struct Head {
         logits(reinterpret_cast<T*>(b.Workspace())),
         classifier(b.Workspace() + sizes.LogitsBytes()),
         bias_sums(classifier + sizes.ClassifierBytes()),
-        scratch(b.Workspace() + sizes.FixedBytes()) {
+        scratch(b.Workspace() + sizes.Bytes()) {
     if (dwte != nullptr) dwte_accumulation = b.OutputAccumulation(2);
     if (dbias != nullptr) dbias_accumulation = b.OutputAccumulation(3);
     char* gathered = bias_sums + sizes.BiasGradientBytes();
@@ -277,8 +240,8 @@ struct Head {
 
 template <typename T>
 absl::StatusOr<BoundOp> LmHeadLossOf(const Binding& b) {
-  MP_RETURN_IF_ERROR(PrepareProducts(b, HeadMatmulSpecs(b.plan, b.program, b.planned.op),
-                                     HeadFixedBytes(b.plan, b.program, b.planned.op)));
+  MP_RETURN_IF_ERROR(
+      PrepareProducts(b, HeadMatmulSpecs(b.plan, b.program, b.planned.op), b.BytesBeforeScratch()));
   return [head = Head<T>(b)](const StepContext& context) { return head.Run(context); };
 }
 
@@ -307,10 +270,8 @@ absl::StatusOr<BoundOp> BindLmHeadLogits(const Binding& b) {
 
 }  // namespace
 
-constinit const CpuOp kLmHeadLoss = {
-    .bind = BindLmHeadLoss, .products = HeadMatmulSpecs, .fixed_bytes = HeadFixedBytes};
-constinit const CpuOp kLmHeadLossBackward = {
-    .bind = BindLmHeadLoss, .products = HeadMatmulSpecs, .fixed_bytes = HeadFixedBytes};
+constinit const CpuOp kLmHeadLoss = {.bind = BindLmHeadLoss, .products = HeadMatmulSpecs};
+constinit const CpuOp kLmHeadLossBackward = {.bind = BindLmHeadLoss, .products = HeadMatmulSpecs};
 constinit const CpuOp kLmHeadLogits = {.bind = BindLmHeadLogits, .products = LogitsMatmulSpecs};
 
 }  // namespace milepost::ops::cpu

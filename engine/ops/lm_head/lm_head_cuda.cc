@@ -13,6 +13,7 @@
 #include "engine/kernels/cuda/classifier.h"
 #include "engine/kernels/cuda/qk_norm.h"
 #include "engine/kernels/cuda/rows.h"
+#include "engine/ops/lm_head/lm_head_workspace.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
 
 namespace milepost::ops::gpu {
@@ -22,52 +23,12 @@ namespace cuda = kernels::cuda;
 using graph::OpKind;
 using kernels::cuda::DeviceProducts;
 using kernels::cuda::Product;
-using runtime::AlignScratch;
 using runtime::BoundOp;
 using runtime::CudaBinding;
 using runtime::OpBinding;
 using runtime::StepContext;
 
-struct HeadSizes {
-  HeadSizes(const graph::Graph& graph, const graph::Op& op)
-      : rows(graph.values[op.inputs[0]].shape[0]),
-        width(graph.values[op.inputs[0]].shape[1]),
-        vocabulary(graph.values[op.inputs[1]].shape[0]),
-        chunk(op.attributes.chunk_rows > 0 ? std::min(op.attributes.chunk_rows, rows) : rows),
-        type(graph.values[op.inputs[0]].dtype),
-        bias(op.inputs[op.kind == OpKind::kLmHeadLogits ? 2 : 3] != graph::kNoValue),
-        bias_gradient(bias && op.kind == OpKind::kLmHeadLossBackward),
-        adds(op.kind == OpKind::kLmHeadLossBackward && op.inputs[4] != graph::kNoValue),
-        gathers(op.kind == OpKind::kLmHeadLossBackward && op.attributes.gathers) {}
-
-  int64_t Element() const { return static_cast<int64_t>(ByteSize(type)); }
-  // Of the logits' rows: products of rows that begin at odd places are slower (BERT-large's head on
-  // an H100: 15.6 ms instead of 11.4).
-  int64_t Stride() const {
-    const int64_t step = 16 / Element();
-    return (vocabulary + step - 1) / step * step;
-  }
-  int64_t LogitsBytes() const { return AlignScratch(chunk * Stride() * Element()); }
-  int64_t ClassifierBytes() const { return AlignScratch(cuda::ClassifierWorkspaceBytes(chunk)); }
-  int64_t BiasGradientBytes() const {
-    return bias_gradient ? AlignScratch(cuda::BiasGradientWorkspaceBytes(chunk, vocabulary)) : 0;
-  }
-  // Of rows that are gathered: they themselves, their targets, and the order of all rows.
-  int64_t RowsBytes() const { return gathers ? AlignScratch(chunk * width * Element()) : 0; }
-  int64_t TargetsBytes() const { return gathers ? AlignScratch(chunk * kNumber) : 0; }
-  int64_t OrderBytes() const { return gathers ? AlignScratch(rows * kNumber) : 0; }
-  int64_t Bytes() const {
-    return LogitsBytes() + ClassifierBytes() + BiasGradientBytes() + RowsBytes() + TargetsBytes() +
-           OrderBytes();
-  }
-
-  static constexpr int64_t kNumber = sizeof(int32_t);
-  int64_t rows, width, vocabulary, chunk;
-  DType type;
-  bool bias, bias_gradient;
-  bool adds;  // dx adds to what its last input holds
-  bool gathers;
-};
+using HeadSizes = GpuHeadLayout;
 
 // rows x V logits of the head and the three products around them.
 struct Products {
@@ -76,26 +37,26 @@ struct Products {
                         .n = s.vocabulary,
                         .k = s.width,
                         .transpose_b = true,
-                        .a = s.type,
-                        .b = s.type,
-                        .c = s.type,
+                        .a = s.dtype,
+                        .b = s.dtype,
+                        .c = s.dtype,
                         .bias = s.bias,
-                        .bias_type = s.type,
+                        .bias_type = s.dtype,
                         .c_row = s.Stride()}},
         dx{.spec = {.m = rows,
                     .n = s.width,
                     .k = s.vocabulary,
-                    .a = s.type,
-                    .b = s.type,
-                    .c = s.type,
+                    .a = s.dtype,
+                    .b = s.dtype,
+                    .c = s.dtype,
                     .accumulate = s.adds,
                     .a_row = s.Stride()}},
         dw_assign{.spec = {.m = s.vocabulary,
                            .n = s.width,
                            .k = rows,
                            .transpose_a = true,
-                           .a = s.type,
-                           .b = s.type,
+                           .a = s.dtype,
+                           .b = s.dtype,
                            .a_row = s.Stride()}},
         dw_add(dw_assign) {
     dw_add.spec.accumulate = true;
@@ -119,10 +80,6 @@ Product LogitsOfRows(const HeadSizes& s, int64_t batch) {
   return product;
 }
 
-int64_t TakenRowsBytes(const HeadSizes& s, int64_t batch) {
-  return AlignScratch(batch * s.width * s.Element());
-}
-
 std::vector<Product> HeadProducts(const plan::StepPlan&, const plan::Program& program,
                                   const graph::Op& op) {
   const HeadSizes sizes(program.graph, op);
@@ -136,13 +93,6 @@ std::vector<Product> HeadProducts(const plan::StepPlan&, const plan::Program& pr
     products.insert(products.end(), {p.dx, p.dw_assign, p.dw_add});
   }
   return products;
-}
-
-int64_t HeadBytesBeforeScratch(const plan::StepPlan&, const plan::Program& program,
-                               const graph::Op& op) {
-  const HeadSizes sizes(program.graph, op);
-  return op.kind == OpKind::kLmHeadLogits ? TakenRowsBytes(sizes, op.attributes.batch)
-                                          : sizes.Bytes();
 }
 
 // The head over one micro-batch, chunk by chunk of rows.
@@ -171,7 +121,7 @@ struct Head {
         gathered(reinterpret_cast<T*>(bias_sums + sizes.BiasGradientBytes())),
         gathered_targets(
             reinterpret_cast<int32_t*>(bias_sums + sizes.BiasGradientBytes() + sizes.RowsBytes())),
-        order(gathered_targets + sizes.TargetsBytes() / HeadSizes::kNumber),
+        order(gathered_targets + sizes.TargetsBytes() / static_cast<int64_t>(sizeof(int32_t))),
         scratch(b.Workspace() + sizes.Bytes()) {
     if (dwte != nullptr) dwte_accumulation = b.OutputAccumulation(2);
     if (dbias != nullptr) dbias_accumulation = b.OutputAccumulation(3);
@@ -289,8 +239,7 @@ struct Head {
 };
 
 absl::Status RequireHeadWorkspace(const CudaBinding& b) {
-  return b.RequireWorkspace(HeadBytesBeforeScratch(b.plan, b.program, b.planned.op) +
-                            b.services.products->WorkspaceBytes());
+  return b.RequireWorkspace(b.BytesBeforeScratch() + b.services.products->WorkspaceBytes());
 }
 
 template <typename T>
@@ -308,7 +257,7 @@ absl::StatusOr<BoundOp> LmHeadLogitsOf(const CudaBinding& b) {
           x = b.Input<T>(0), wte = b.Input<T>(1), bias = b.Input<T>(2), logits = b.Output<float>(0),
           batch = a.batch, sequence = a.sequence, row = &b.control()->row,
           taken = reinterpret_cast<T*>(b.Workspace()),
-          scratch = b.Workspace() + TakenRowsBytes(sizes, a.batch),
+          scratch = b.Workspace() + sizes.TakenRowsBytes(a.batch),
           stream = b.stream()](const StepContext&) -> absl::Status {
     MP_RETURN_IF_ERROR(cuda::TakeRow<T>(x, batch, sequence, sizes.width, row, taken, stream));
     MP_RETURN_IF_ERROR(
@@ -328,14 +277,8 @@ absl::StatusOr<BoundOp> BindLmHeadLogits(const CudaBinding& b) {
 
 }  // namespace
 
-constinit const CudaOp kLmHeadLoss = {.bind = BindLmHeadLoss,
-                                      .products = HeadProducts,
-                                      .bytes_before_scratch = HeadBytesBeforeScratch};
-constinit const CudaOp kLmHeadLossBackward = {.bind = BindLmHeadLoss,
-                                              .products = HeadProducts,
-                                              .bytes_before_scratch = HeadBytesBeforeScratch};
-constinit const CudaOp kLmHeadLogits = {.bind = BindLmHeadLogits,
-                                        .products = HeadProducts,
-                                        .bytes_before_scratch = HeadBytesBeforeScratch};
+constinit const CudaOp kLmHeadLoss = {.bind = BindLmHeadLoss, .products = HeadProducts};
+constinit const CudaOp kLmHeadLossBackward = {.bind = BindLmHeadLoss, .products = HeadProducts};
+constinit const CudaOp kLmHeadLogits = {.bind = BindLmHeadLogits, .products = HeadProducts};
 
 }  // namespace milepost::ops::gpu

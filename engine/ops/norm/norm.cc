@@ -2,6 +2,7 @@
 
 #include "common/status_macros.h"
 #include "engine/ops/backward.h"
+#include "engine/ops/norm/norm_contract.h"
 #include "engine/ops/op_definition.h"
 
 namespace milepost::ops {
@@ -79,6 +80,16 @@ absl::Status ResidualRmsNormGradient(Backward& backward, const Op& op) {
   return backward.SetGradient(op, op.inputs[1], dx);
 }
 
+int64_t LayerNormWorkspace(const WorkspaceContext& c) {
+  return kernels::LayerNormBackwardWorkspaceBytes(c.Shape(0)[0], c.Shape(0)[1]);
+}
+int64_t RmsNormWorkspace(const WorkspaceContext& c) {
+  return kernels::RmsNormBackwardWorkspaceBytes(c.Shape(0)[0], c.Shape(0)[1]);
+}
+int64_t GpuNormWorkspace(const WorkspaceContext& c) {
+  return kernels::cuda::NormBackwardWorkspaceBytes(c.Shape(0)[0], c.Shape(0)[1]);
+}
+
 }  // namespace
 
 constinit const OpDefinition kLayerNorm = {.gradient = LayerNormGradient, .cheap = Always};
@@ -87,9 +98,12 @@ constinit const OpDefinition kResidualLayerNorm = {
 constinit const OpDefinition kRmsNorm = {.gradient = RmsNormGradient, .cheap = Always};
 constinit const OpDefinition kResidualRmsNorm = {
     .gradient = ResidualRmsNormGradient, .cheap = Always, .after_sum = OpKind::kRmsNorm};
-constinit const OpDefinition kLayerNormBackward = {};
-constinit const OpDefinition kResidualLayerNormBackward = {};
-constinit const OpDefinition kRmsNormBackward = {};
+constinit const OpDefinition kLayerNormBackward = {.cpu_workspace = LayerNormWorkspace,
+                                                   .gpu_workspace = GpuNormWorkspace};
+constinit const OpDefinition kResidualLayerNormBackward = {.cpu_workspace = LayerNormWorkspace,
+                                                           .gpu_workspace = GpuNormWorkspace};
+constinit const OpDefinition kRmsNormBackward = {.cpu_workspace = RmsNormWorkspace,
+                                                 .gpu_workspace = GpuNormWorkspace};
 
 LayerNormResult LayerNorm(Builder& b, absl::string_view name, ValueId x, ValueId gamma,
                           ValueId beta, double epsilon) {

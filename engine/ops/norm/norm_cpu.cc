@@ -48,8 +48,7 @@ absl::StatusOr<BoundOp> LayerNormBackwardOf(const Binding& b) {
   const int64_t width = shape.back();
   const bool fused = b.planned.op.kind == graph::OpKind::kResidualLayerNormBackward;
   const int gamma_output = fused ? 2 : 1;
-  MP_RETURN_IF_ERROR(b.RequireWorkspace(
-      static_cast<int64_t>(kernels::LayerNormBackwardWorkspaceBytes(rows, width))));
+  MP_RETURN_IF_ERROR(b.RequireWorkspace(kernels::LayerNormBackwardWorkspaceBytes(rows, width)));
   kernels::LayerNormBackwardArgs<T> args;
   args.x = b.Input<T>(0);
   args.gamma = b.Input<T>(1);
@@ -98,8 +97,8 @@ absl::StatusOr<BoundOp> ResidualRmsNormOf(const Binding& b) {
 template <typename T>
 absl::StatusOr<BoundOp> RmsNormBackwardOf(const Binding& b) {
   const graph::Shape& shape = b.InputShape(0);
-  MP_RETURN_IF_ERROR(b.RequireWorkspace(
-      static_cast<int64_t>(kernels::RmsNormBackwardWorkspaceBytes(shape[0], shape[1]))));
+  MP_RETURN_IF_ERROR(
+      b.RequireWorkspace(kernels::RmsNormBackwardWorkspaceBytes(shape[0], shape[1])));
   const kernels::RmsNormBackwardArgs<T> args{.x = b.Input<T>(0),
                                              .gamma = b.Input<T>(1),
                                              .rstd = b.Input<float>(2),

@@ -38,7 +38,7 @@ float* UpdateOf(const Binding& b) { return BufferOf<float>(b, GroupOf(b).update_
 absl::StatusOr<BoundOp> BindUpdateNorms(const Binding& b) {
   const plan::FlatGroup& group = GroupOf(b);
   const int64_t count = group.shard_elements;
-  MP_RETURN_IF_ERROR(b.RequireWorkspace(static_cast<int64_t>(kernels::LambWorkspaceBytes(count))));
+  MP_RETURN_IF_ERROR(b.RequireWorkspace(kernels::LambWorkspaceBytes(count)));
   return [segments = SegmentsOf(group, ShardBegin(b), count), p = ShardMaster(b),
           m = BufferOf<float>(b, group.m_buffer), v = BufferOf<float>(b, group.v_buffer),
           g = ShardGradient(b), norms = NormsOf(b), tensors = group.parameters.size(),
@@ -81,21 +81,9 @@ std::vector<kernels::MatmulSpec> OrthogonalizeMatmulSpecs(const plan::FlatGroup&
   return specs;
 }
 
-int64_t OrthogonalizeFixedBytes(const plan::FlatGroup& group) {
-  int64_t most = 0;
-  for (const plan::GroupParameter& p : group.parameters) {
-    most = std::max(most, kernels::OrthogonalizeFixedBytes(MatrixOf(group, p)));
-  }
-  return most;
-}
-
 std::vector<MatmulSpec> MuonProducts(const plan::StepPlan& plan, const plan::Program&,
                                      const graph::Op& op) {
   return OrthogonalizeMatmulSpecs(plan.groups[op.attributes.group]);
-}
-
-int64_t MuonFixedBytes(const plan::StepPlan& plan, const plan::Program&, const graph::Op& op) {
-  return OrthogonalizeFixedBytes(plan.groups[op.attributes.group]);
 }
 
 absl::StatusOr<BoundOp> BindOrthogonalize(const Binding& b) {
@@ -105,7 +93,7 @@ absl::StatusOr<BoundOp> BindOrthogonalize(const Binding& b) {
     MP_ASSIGN_OR_RETURN(const size_t bytes, b.matmuls.WorkspaceBytes(spec));
     scratch = std::max(scratch, static_cast<int64_t>(bytes));
   }
-  MP_RETURN_IF_ERROR(b.RequireWorkspace(OrthogonalizeFixedBytes(group) + scratch));
+  MP_RETURN_IF_ERROR(b.RequireWorkspace(b.BytesBeforeScratch() + scratch));
   struct Matrix {
     kernels::MuonMatrix shape;
     float* data;
@@ -139,8 +127,7 @@ constinit const CpuOp kUpdateNorms = {.bind = BindUpdateNorms};
 constinit const CpuOp kReduceUpdateNorms = {.bind = BindCall};
 constinit const CpuOp kMuonMomentum = {.bind = BindMuonMomentum};
 constinit const CpuOp kGatherUpdates = {.bind = BindCall};
-constinit const CpuOp kOrthogonalize = {
-    .bind = BindOrthogonalize, .products = MuonProducts, .fixed_bytes = MuonFixedBytes};
+constinit const CpuOp kOrthogonalize = {.bind = BindOrthogonalize, .products = MuonProducts};
 constinit const CpuOp kScatterUpdates = {.bind = BindCall};
 
 }  // namespace milepost::ops::cpu

@@ -18,7 +18,6 @@ namespace {
 
 namespace cuda = kernels::cuda;
 using kernels::cuda::Product;
-using runtime::AlignScratch;
 using runtime::BindCall;
 using runtime::BoundOp;
 using runtime::BufferOf;
@@ -36,23 +35,6 @@ kernels::MuonMatrix MatrixOf(const plan::FlatGroup& group, const plan::GroupPara
   return {p.shape[0], p.shape[1], rounds ? DType::kBf16 : DType::kF32};
 }
 
-// Where a matrix's scratch lies; the products' own comes behind.
-struct MuonScratch {
-  explicit MuonScratch(const kernels::MuonMatrix& matrix) {
-    const int64_t side = std::min(matrix.rows, matrix.cols);
-    const auto element = static_cast<int64_t>(ByteSize(matrix.dtype));
-    const int64_t square = AlignScratch(side * side * element);
-    b = square;
-    next = 2 * square;
-    // The norm's sums and the next x take turns.
-    squares = next + AlignScratch(std::max(matrix.elements() * element,
-                                           cuda::SumSquaresWorkspaceBytes(matrix.elements())));
-    sum = squares + (element == 4 ? 0 : AlignScratch(side * side * 4));
-    bytes = sum + AlignScratch(sizeof(double));
-  }
-  int64_t b, next, squares, sum, bytes;  // `squares`: in bf16, of A before it is rounded
-};
-
 // One of a group's matrices.
 struct MuonWork {
   explicit MuonWork(const kernels::MuonMatrix& of)
@@ -60,7 +42,7 @@ struct MuonWork {
   bool tall() const { return matrix.rows > matrix.cols; }
 
   kernels::MuonMatrix matrix;
-  MuonScratch at;
+  kernels::cuda::OrthogonalizeScratch at;
   std::vector<kernels::MatmulSpec> products;  // of x with itself, of its square, of that with x
   float* x = nullptr;
   bool mine = false;
@@ -175,14 +157,6 @@ absl::StatusOr<BoundOp> BindMuonMomentum(const CudaBinding& b) {
   };
 }
 
-int64_t OrthogonalizeBytesBeforeScratch(const plan::FlatGroup& group) {
-  int64_t most = 0;
-  for (const plan::GroupParameter& p : group.parameters) {
-    most = std::max(most, MuonScratch(MatrixOf(group, p)).bytes);
-  }
-  return most;
-}
-
 std::vector<cuda::Product> OrthogonalizeProducts(const plan::FlatGroup& group) {
   std::vector<cuda::Product> products;
   for (const plan::GroupParameter& p : group.parameters) {
@@ -201,15 +175,10 @@ std::vector<Product> MuonProducts(const plan::StepPlan& plan, const plan::Progra
   return OrthogonalizeProducts(plan.groups[op.attributes.group]);
 }
 
-int64_t MuonBytesBeforeScratch(const plan::StepPlan& plan, const plan::Program&,
-                               const graph::Op& op) {
-  return OrthogonalizeBytesBeforeScratch(plan.groups[op.attributes.group]);
-}
-
 // A skipped step's updates are made orthogonal too: whatever they hold, nobody uses it.
 absl::StatusOr<BoundOp> BindOrthogonalize(const CudaBinding& b) {
   const plan::FlatGroup& group = GroupOf(b);
-  const int64_t fixed = OrthogonalizeBytesBeforeScratch(group);
+  const int64_t fixed = b.BytesBeforeScratch();
   MP_RETURN_IF_ERROR(b.RequireWorkspace(fixed + b.services.products->WorkspaceBytes()));
   const int64_t owners = b.plan.options.MatrixOwners();
   std::vector<MuonWork> works;
@@ -235,9 +204,7 @@ constinit const CudaOp kUpdateNorms = {.bind = BindUpdateNorms};
 constinit const CudaOp kReduceUpdateNorms = {.bind = BindCall};
 constinit const CudaOp kMuonMomentum = {.bind = BindMuonMomentum};
 constinit const CudaOp kGatherUpdates = {.bind = BindCall};
-constinit const CudaOp kOrthogonalize = {.bind = BindOrthogonalize,
-                                         .products = MuonProducts,
-                                         .bytes_before_scratch = MuonBytesBeforeScratch};
+constinit const CudaOp kOrthogonalize = {.bind = BindOrthogonalize, .products = MuonProducts};
 constinit const CudaOp kScatterUpdates = {.bind = BindCall};
 
 }  // namespace milepost::ops::gpu

@@ -3,6 +3,7 @@
 #include "common/status_macros.h"
 #include "engine/ops/backward.h"
 #include "engine/ops/op_definition.h"
+#include "engine/ops/qk_norm/qk_norm_contract.h"
 
 namespace milepost::ops {
 namespace {
@@ -26,10 +27,21 @@ absl::Status QkNormGradient(Backward& backward, const Op& op) {
   return backward.SetGradient(op, qkv, dqkv);
 }
 
+int64_t QkNormWorkspace(const WorkspaceContext& c) {
+  return kernels::QkNormBackwardWorkspaceBytes(c.Shape(0)[0], c.Shape(1)[0]);
+}
+int64_t GpuQkNormWorkspace(const WorkspaceContext& c) {
+  return kernels::cuda::QkNormBackwardWorkspaceBytes({.rows = c.Shape(0)[0],
+                                                      .heads = c.op.attributes.heads,
+                                                      .kv_heads = c.op.attributes.kv_heads,
+                                                      .head_dim = c.Shape(1)[0]});
+}
+
 }  // namespace
 
 constinit const OpDefinition kQkNorm = {.gradient = QkNormGradient, .cheap = Always};
-constinit const OpDefinition kQkNormBackward = {};
+constinit const OpDefinition kQkNormBackward = {.cpu_workspace = QkNormWorkspace,
+                                                .gpu_workspace = GpuQkNormWorkspace};
 
 ValueId QkNorm(Builder& b, absl::string_view name, ValueId qkv, ValueId gamma_q, ValueId gamma_k,
                int64_t heads, int64_t kv_heads, double epsilon) {

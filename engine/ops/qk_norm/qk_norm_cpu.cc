@@ -22,8 +22,8 @@ absl::StatusOr<BoundOp> QkNormOf(const Binding& b) {
 template <typename T>
 absl::StatusOr<BoundOp> QkNormBackwardOf(const Binding& b) {
   const kernels::QkNormShape shape = QkNormShapeOf(b);
-  MP_RETURN_IF_ERROR(b.RequireWorkspace(
-      static_cast<int64_t>(kernels::QkNormBackwardWorkspaceBytes(shape.rows, shape.head_dim))));
+  MP_RETURN_IF_ERROR(
+      b.RequireWorkspace(kernels::QkNormBackwardWorkspaceBytes(shape.rows, shape.head_dim)));
   const kernels::QkNormBackwardArgs<T> args{.qkv = b.Input<T>(0),
                                             .gamma_q = b.Input<T>(1),
                                             .gamma_k = b.Input<T>(2),

@@ -106,8 +106,7 @@ BoundOp GradNormOf(const Binding& b, int64_t count) {
 absl::StatusOr<BoundOp> BindGradNorm(const Binding& b) {
   const plan::FlatGroup& group = GroupOf(b);
   const int64_t count = group.padded_elements / b.plan.options.world;
-  MP_RETURN_IF_ERROR(
-      b.RequireWorkspace(static_cast<int64_t>(kernels::SumSquaresWorkspaceBytes(count))));
+  MP_RETURN_IF_ERROR(b.RequireWorkspace(kernels::SumSquaresWorkspaceBytes(count)));
   return b.plan.options.RoundsGradients() ? GradNormOf<bf16>(b, count)
                                           : GradNormOf<float>(b, count);
 }

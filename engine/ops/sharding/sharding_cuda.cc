@@ -93,7 +93,7 @@ absl::StatusOr<BoundOp> BindGatherParameters(const CudaBinding& b) {
 template <typename T>
 absl::StatusOr<BoundOp> GradNormOf(const CudaBinding& b) {
   const int64_t count = GroupOf(b).padded_elements / b.plan.options.world;
-  MP_RETURN_IF_ERROR(b.RequireWorkspace(cuda::SumSquaresWorkspaceBytes(count)));
+  MP_RETURN_IF_ERROR(b.RequireWorkspace(kernels::SumSquaresWorkspaceBytes(count)));
   const int64_t slice = b.rank / b.plan.options.Shards();  // within the shard
   return [gradient = ShardGradient<T>(b) + count * slice, count,
           slot = Scalars(b) + b.plan.ReducedScalars() + b.attributes().group,

@@ -29,7 +29,7 @@ AttentionGraph GraphOf(int64_t batch, int64_t sequence, int64_t kv_heads, int64_
                     .heads = 24,
                     .head_dim = head_dim,
                     .kv_heads = kv_heads},
-          .max_documents = documents ? plan::PlannedDocuments(batch, sequence) : 0};
+          .max_documents = documents ? ops::PlannedDocuments(batch, sequence) : 0};
 }
 
 void ExpectPlanned(CudnnGraphs& cudnn, const AttentionGraph& graph, int64_t call_bytes,
@@ -37,7 +37,7 @@ void ExpectPlanned(CudnnGraphs& cudnn, const AttentionGraph& graph, int64_t call
   plan::PlanOptions options;
   options.exact = exact;
   options.attention_call_bytes = call_bytes;
-  const plan::LibraryAttention library = ops::gpu::LibraryAttentionOf(graph, options);
+  const ops::LibraryAttention library = ops::gpu::LibraryAttentionOf(graph, options);
   ASSERT_TRUE(library.taken);
   const auto forward = cudnn.ExpectedWorkspaceBytes(graph, AttentionPass::kForward);
   ASSERT_TRUE(forward.ok()) << forward.status();

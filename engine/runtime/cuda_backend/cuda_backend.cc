@@ -8,7 +8,7 @@
 #include "engine/ops/attention/attention_cuda.h"
 #include "engine/ops/convolution/convolution_binding.h"
 #include "engine/ops/convolution/convolution_cuda.h"
-#include "engine/plan/cuda_workspace.h"
+#include "engine/plan/workspace.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
 
 namespace milepost::runtime {
@@ -74,17 +74,11 @@ std::vector<Product> ProductsOf(const plan::StepPlan& plan, const plan::Program&
   return products == nullptr ? std::vector<Product>() : products(plan, program, op);
 }
 
-int64_t BytesBeforeScratch(const plan::StepPlan& plan, const plan::Program& program,
-                           const graph::Op& op) {
-  const auto bytes = CudaOpOf(op.kind).bytes_before_scratch;
-  return bytes == nullptr ? 0 : bytes(plan, program, op);
-}
-
 bool CudaBackend::TakesGraph(const AttentionGraph& graph, const plan::PlanOptions& options) {
   for (const auto& [known, taken] : attentions_) {
     if (known == graph) return taken;
   }
-  const plan::LibraryAttention library = LibraryAttentionOf(graph, options);
+  const ops::LibraryAttention library = LibraryAttentionOf(graph, options);
   // That it has an engine, and that it can be built here.
   const auto has = [&](const AttentionGraph& call, AttentionPass pass) {
     return services_.graphs->Check(call, pass).ok() &&
@@ -105,7 +99,7 @@ absl::Status CudaBackend::PrepareOp(const plan::StepPlan& plan, const plan::Prog
     MP_RETURN_IF_ERROR(services_.products->Prepare(product));
   }
   if (!products.empty()) {
-    const int64_t before = BytesBeforeScratch(plan, program, op);
+    const int64_t before = plan::BytesBeforeScratch(program.graph, plan.groups, op, plan.options);
     return RequireScratch(planned, before + services_.products->WorkspaceBytes());
   }
   if (IsAttention(op.kind)) {
@@ -119,7 +113,7 @@ absl::Status CudaBackend::PrepareOp(const plan::StepPlan& plan, const plan::Prog
     MP_ASSIGN_OR_RETURN(const int64_t bytes,
                         services_.graphs->WorkspaceBytes(
                             call, forward ? AttentionPass::kForward : AttentionPass::kBackward));
-    needed->attention = std::max(needed->attention, AlignScratch(bytes));
+    needed->attention = std::max(needed->attention, DeviceAligned(bytes));
     return RequireScratch(planned, bytes);
   }
   if (IsConvolution(op.kind)) {
@@ -127,7 +121,7 @@ absl::Status CudaBackend::PrepareOp(const plan::StepPlan& plan, const plan::Prog
                         services_.graphs->WorkspaceBytes(ConvolutionSpecOf(program.graph, op),
                                                          ConvolutionPassOf(op.kind)));
     const int64_t all = ConvolutionBytesBeforeScratch(program.graph, op) + bytes;
-    needed->convolution = std::max(needed->convolution, AlignScratch(all));
+    needed->convolution = std::max(needed->convolution, DeviceAligned(all));
     return RequireScratch(planned, all);
   }
   return absl::OkStatus();

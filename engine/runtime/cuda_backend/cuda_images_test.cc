@@ -299,10 +299,11 @@ TEST(CudaImageOps, ThePlannerKnowsWorkspaces) {
         if (kind == OpKind::kBatchNormSums || kind == OpKind::kBatchNormBackwardSums) {
           const int64_t rows = graph::Elements(*x) / (*x)[3];
           EXPECT_EQ(planned.workspace_bytes,
-                    AlignScratch(cuda::BatchNormWorkspaceBytes(rows, (*x)[3])));
+                    DeviceAligned(cuda::BatchNormWorkspaceBytes(rows, (*x)[3])));
           ++seen;
         } else if (kind == OpKind::kClassifierLossBackward) {
-          EXPECT_EQ(planned.workspace_bytes, AlignScratch(cuda::ClassifierWorkspaceBytes((*x)[0])));
+          EXPECT_EQ(planned.workspace_bytes,
+                    DeviceAligned(cuda::ClassifierWorkspaceBytes((*x)[0])));
           ++seen;
         } else if (kind == OpKind::kConvolutionBackwardWeights) {
           EXPECT_GT(planned.workspace_bytes,

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/kernels/cuda/libraries/product_layout.h"
+#include "engine/ops/contract/alignment.h"
 #include "engine/runtime/backend.h"
 #include "engine/runtime/cuda_backend/cuda_backend.h"
 #include "engine/runtime/op_binding.h"
@@ -40,9 +41,6 @@ struct CudaBinding : OpBinding {
   }
 };
 
-// The pieces of a workspace begin at multiples of it (plan/cuda_workspace.h).
-constexpr int64_t AlignScratch(int64_t bytes) { return (bytes + 255) / 256 * 256; }
-
 // What a GPU does for one kind of op: the op's room defines it (engine/ops/<room>/<room>_cuda.cc).
 struct CudaOp {
   // Resolves addresses and sizes once, and returns what enqueues it; null: the device's executor
@@ -52,16 +50,11 @@ struct CudaOp {
   std::vector<kernels::cuda::Product> (*products)(const plan::StepPlan& plan,
                                                   const plan::Program& program,
                                                   const graph::Op& op) = nullptr;
-  // How many bytes of its workspace lie in front of the libraries' scratch; null: none.
-  int64_t (*bytes_before_scratch)(const plan::StepPlan& plan, const plan::Program& program,
-                                  const graph::Op& op) = nullptr;
 };
 
 // What an op asks the libraries for, before anything is bound.
 std::vector<kernels::cuda::Product> ProductsOf(const plan::StepPlan& plan,
                                                const plan::Program& program, const graph::Op& op);
-int64_t BytesBeforeScratch(const plan::StepPlan& plan, const plan::Program& program,
-                           const graph::Op& op);
 
 }  // namespace milepost::runtime
 

@@ -1,6 +1,6 @@
 // What a whole session on a fake device does where something of the device does not work.
 #include "engine/runtime/cuda_backend/cuda_step_engine.h"
-#include "engine/plan/cuda_workspace.h"
+#include "engine/ops/linear/linear_contract.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -109,7 +109,7 @@ TEST(CudaStepEngine, TheSameChoicesGiveTheSameBits) {
       CudaEngineParts parts;
       parts.device = std::make_unique<FakeDevice>(/*seed=*/3);
       parts.products =
-          std::make_unique<kernels::cuda::HostProducts>(plan::kCudaProductScratch, order);
+          std::make_unique<kernels::cuda::HostProducts>(kernels::cuda::kProductScratchBytes, order);
       parts.graphs = std::make_unique<kernels::cuda::HostGraphs>();
       parts.note = [&](const std::string& note) { notes.push_back(note); };
       return CudaStepEngine(arguments, std::move(parts));

@@ -10,8 +10,8 @@
 #include "engine/comm/in_process.h"
 #include "engine/kernels/cpu/matmul.h"
 #include "engine/kernels/cpu/testing.h"
+#include "engine/ops/linear/linear_contract.h"
 #include "engine/optim/optimizer.h"
-#include "engine/plan/cuda_workspace.h"
 #include "engine/plan/planner.h"
 #include "engine/plan/stream_pass.h"
 #include "engine/runtime/arena.h"
@@ -31,7 +31,7 @@ using kernels::RandomVector;
 // The CPU's own, so that iterations over matrices end with its bits.
 class CpuProducts : public cuda::DeviceProducts {
  public:
-  int64_t WorkspaceBytes() const override { return plan::kCudaProductScratch; }
+  int64_t WorkspaceBytes() const override { return kernels::cuda::kProductScratchBytes; }
   absl::Status UseChoices(absl::string_view) override { return absl::OkStatus(); }
   std::string Choices() const override { return ""; }
   absl::Status Prepare(const cuda::Product& product) override {

@@ -14,8 +14,8 @@
 #include "engine/kernels/cuda/testing/host_graphs.h"
 #include "engine/kernels/cuda/testing/host_products.h"
 #include "engine/ops/attention/attention_cuda.h"
+#include "engine/ops/linear/linear_contract.h"
 #include "engine/plan/cuda_beside.h"
-#include "engine/plan/cuda_workspace.h"
 #include "engine/plan/planner.h"
 #include "engine/runtime/cuda_backend/cuda_backend.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
@@ -75,7 +75,8 @@ int64_t AskedFor(const plan::StepPlan& plan, const plan::Program& program, const
     case OpKind::kLinearBackwardWeight:
     case OpKind::kLmHeadLoss:
     case OpKind::kLmHeadLossBackward:
-      return BytesBeforeScratch(plan, program, op) + plan::kCudaProductScratch;
+      return plan::BytesBeforeScratch(program.graph, plan.groups, op, plan.options) +
+             kernels::cuda::kProductScratchBytes;
     default:
       return -1;
   }
@@ -95,7 +96,7 @@ TEST(CudaWorkspace, IsTheKernelsOwn) {
       for (const plan::PlannedOp& planned : program->ops) {
         const int64_t asked = AskedFor(plan, *program, planned.op);
         if (asked < 0) continue;
-        EXPECT_EQ(planned.workspace_bytes, AlignScratch(asked)) << graph::Name(planned.op.kind);
+        EXPECT_EQ(planned.workspace_bytes, DeviceAligned(asked)) << graph::Name(planned.op.kind);
         seen.insert(planned.op.kind);
       }
     }
@@ -137,7 +138,7 @@ TEST(CudaWorkspace, WhatALibraryWantsBeyondItIsSaid) {
   used.min_attention_workspace_bytes = needed.attention;
   EXPECT_EQ(backend.Prepare(PlanOf(job, options, 24, &used)), absl::OkStatus());
 
-  cuda::HostProducts greedy(plan::kCudaProductScratch + 256);
+  cuda::HostProducts greedy(kernels::cuda::kProductScratchBytes + 256);
   CudaBackend other({.products = &greedy});
   EXPECT_TRUE(absl::IsResourceExhausted(other.Prepare(plan)));
 }

@@ -1,4 +1,5 @@
 #include "engine/runtime/cuda_backend/diff_engine.h"
+#include "engine/ops/linear/linear_contract.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,7 +17,6 @@
 #include "engine/comm/in_process.h"
 #include "engine/kernels/cuda/testing/host_graphs.h"
 #include "engine/kernels/cuda/testing/host_products.h"
-#include "engine/plan/cuda_workspace.h"
 #include "engine/runtime/device/testing/fake_device.h"
 #include "engine/runtime/testing.h"
 #include "engine/runtime/testing_images.h"
@@ -31,7 +31,7 @@ using ::testing::HasSubstr;
 using Products = std::unique_ptr<kernels::cuda::DeviceProducts>;
 
 Products RightProducts() {
-  return std::make_unique<kernels::cuda::HostProducts>(plan::kCudaProductScratch);
+  return std::make_unique<kernels::cuda::HostProducts>(kernels::cuda::kProductScratchBytes);
 }
 
 // Of every op of two steps.
@@ -140,7 +140,7 @@ TEST(DiffEngine, DocumentsOfALibrarysAttention) {
 class WrongProducts : public kernels::cuda::HostProducts {
  public:
   explicit WrongProducts(std::function<bool(const kernels::cuda::Product&)> is_wrong)
-      : HostProducts(plan::kCudaProductScratch), is_wrong_(std::move(is_wrong)) {}
+      : HostProducts(kernels::cuda::kProductScratchBytes), is_wrong_(std::move(is_wrong)) {}
   absl::Status Execute(const kernels::cuda::Product& product,
                        const kernels::cuda::ProductArguments& arguments, void* workspace,
                        CUstream_st* stream) override {

@@ -5,7 +5,7 @@
 //   MP_ASSIGN_OR_RETURN(const bool fit, WriteDocumentTables(layout, ids, control));
 //   context.many_documents = !fit;                // the own kernels, this time, on every rank
 //
-// A plan is for so many documents (plan::PlannedDocuments): a library takes each for a sequence of
+// A plan is for so many documents (ops::PlannedDocuments): a library takes each for a sequence of
 // the longest's length, so that one for every position would cost much, however few there are.
 #ifndef MILEPOST_ENGINE_RUNTIME_CUDA_BACKEND_DOCUMENTS_H_
 #define MILEPOST_ENGINE_RUNTIME_CUDA_BACKEND_DOCUMENTS_H_

@@ -26,7 +26,7 @@
 #include "engine/kernels/cpu/random.h"
 #include "engine/kernels/cuda/testing/host_graphs.h"
 #include "engine/kernels/cuda/testing/host_products.h"
-#include "engine/plan/cuda_workspace.h"
+#include "engine/ops/linear/linear_contract.h"
 #include "engine/plan/planner.h"
 #include "engine/runtime/cpu_backend.h"
 #include "engine/runtime/cuda_backend/cuda_backend.h"
@@ -213,7 +213,7 @@ class OpBench {
   }
 
   StepContext context;
-  kernels::cuda::HostProducts products{plan::kCudaProductScratch};
+  kernels::cuda::HostProducts products{kernels::cuda::kProductScratchBytes};
   std::unique_ptr<kernels::cuda::HostGraphs> graphs;
   HostTables tables;
 

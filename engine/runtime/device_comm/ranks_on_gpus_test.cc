@@ -14,7 +14,7 @@
 #include "engine/comm/in_process.h"
 #include "engine/kernels/cuda/testing/host_graphs.h"
 #include "engine/kernels/cuda/testing/host_products.h"
-#include "engine/plan/cuda_workspace.h"
+#include "engine/ops/linear/linear_contract.h"
 #include "engine/runtime/cuda_backend/cuda_step_engine.h"
 #include "engine/runtime/device/testing/fake_device.h"
 #include "engine/runtime/device_comm/host_staged_communicator.h"
@@ -75,7 +75,7 @@ struct GpuRank {
     CudaEngineParts parts;
     parts.device = std::make_unique<FakeDevice>(/*seed=*/5 + ranks.rank());
     parts.products =
-        std::make_unique<kernels::cuda::HostProducts>(plan::kCudaProductScratch, order);
+        std::make_unique<kernels::cuda::HostProducts>(kernels::cuda::kProductScratchBytes, order);
     parts.graphs = std::make_unique<kernels::cuda::HostGraphs>();
     parts.communicator = [this, transport](const plan::StepPlan& plan) {
       return Connect(transport, plan);

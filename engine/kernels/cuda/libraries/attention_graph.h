@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "engine/dtype/half.h"
-#include "engine/kernels/cpu/attention.h"
+#include "engine/ops/attention/attention_contract.h"
 
 namespace milepost::kernels::cuda {
 

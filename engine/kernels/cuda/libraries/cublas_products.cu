@@ -126,7 +126,7 @@ absl::StatusOr<EventPtr> MakeEvent() {
 }
 
 int64_t Bytes(const ColumnMajor& matrix, DType type) {
-  return matrix.stride * matrix.columns * static_cast<int64_t>(ByteSize(type));
+  return matrix.stride * matrix.columns * ByteSize(type);
 }
 
 // What a product is to cuBLASLt.
@@ -231,7 +231,7 @@ absl::StatusOr<Operands> AllocateOperands(const Product& product, const ColumnMa
   MP_ASSIGN_OR_RETURN(memory.b, Allocate(Bytes(shape.first, s.b), s.b));
   MP_ASSIGN_OR_RETURN(memory.c, Allocate(Bytes(shape.result, s.c), s.c));
   MP_ASSIGN_OR_RETURN(memory.workspace, Allocate(workspace_bytes, DType::kF32));
-  const int64_t element = static_cast<int64_t>(ByteSize(s.c));
+  const int64_t element = ByteSize(s.c);
   if (s.bias) {
     MP_ASSIGN_OR_RETURN(memory.bias, Allocate(s.n * element, s.c));
   }

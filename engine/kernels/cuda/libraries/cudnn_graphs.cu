@@ -450,7 +450,7 @@ absl::StatusOr<int64_t> CudnnGraphs::WorkspaceBytes(const ConvolutionSpec& spec,
 namespace {
 
 int64_t HeadBytes(const AttentionGraph& graph) {
-  return graph.shape.head_dim * static_cast<int64_t>(ByteSize(graph.type));
+  return graph.shape.head_dim * ByteSize(graph.type);
 }
 
 // The begins of q, k and v in a packed row, for one that may be written or not.

@@ -55,7 +55,7 @@ TEST_P(CudnnAttentionTest, EveryShapeHasAnEngineOnHopper) {
   int checked = 0;
   for (const int64_t sequence : {512, 1024, 2048, 4096, 8192}) {
     for (const int64_t kv_heads : {32, 8}) {
-      // As many as a plan has (plan::PlannedDocuments).
+      // As many as a plan has (ops::PlannedDocuments).
       for (const int64_t documents : {int64_t{0}, 2 * (4 + sequence / 128)}) {
         for (const bool deterministic : {true, false}) {
           const AttentionGraph graph{.shape = {.batch = 2,

@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/kernels/cpu/convolution.h"
 #include "engine/kernels/cuda/libraries/attention_graph.h"
+#include "engine/ops/convolution/convolution_contract.h"
 
 struct CUstream_st;
 

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "engine/kernels/cpu/fp8.h"
+#include "engine/ops/fp8/fp8_contract.h"
 
 namespace milepost::kernels::cuda {
 namespace {

@@ -115,8 +115,8 @@ absl::StatusOr<ColumnMajorProduct> LayoutOf(const Product& product) {
 }
 
 bool Aligned(const Product& product, const ColumnMajorProduct& layout) {
-  const int64_t in = 16 / static_cast<int64_t>(ByteSize(product.spec.a));
-  const int64_t out = 16 / static_cast<int64_t>(ByteSize(product.spec.c));
+  const int64_t in = 16 / ByteSize(product.spec.a);
+  const int64_t out = 16 / ByteSize(product.spec.c);
   return layout.first.stride % in == 0 && layout.second.stride % in == 0 &&
          layout.result.stride % out == 0;
 }

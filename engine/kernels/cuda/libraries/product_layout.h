@@ -1,6 +1,6 @@
 // Row-major matrix products said in cuBLASLt's column-major words. Pure: no CUDA needed.
 //
-//   Product product{.spec = {.m = rows, .n = out, .k = in, .bias = true},   // kernels/cpu/matmul.h
+//   Product product{.spec = {.m = rows, .n = out, .k = in, .bias = true},   // ops/linear/linear_contract.h
 //                   .epilogue = Epilogue::kGelu};
 //   MP_ASSIGN_OR_RETURN(ColumnMajorProduct layout, LayoutOf(product));
 //
@@ -16,7 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/kernels/cpu/matmul.h"
+#include "engine/ops/linear/linear_contract.h"
 
 namespace milepost::kernels::cuda {
 

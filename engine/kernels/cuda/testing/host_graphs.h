@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/kernels/cpu/convolution.h"
 #include "engine/kernels/cuda/libraries/neural_graphs.h"
 
 namespace milepost::kernels::cuda {

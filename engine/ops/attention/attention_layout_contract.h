@@ -1,6 +1,7 @@
-// Sizes and workspace layouts that attention's forward and backward share. Internal to the kernels.
-#ifndef MILEPOST_ENGINE_KERNELS_CPU_ATTENTION_LAYOUT_H_
-#define MILEPOST_ENGINE_KERNELS_CPU_ATTENTION_LAYOUT_H_
+// How a thread's workspace of attention on the CPU is cut into arrays, for one head at a time.
+// attention_contract.cc counts it, the kernels use it.
+#ifndef MILEPOST_ENGINE_OPS_ATTENTION_ATTENTION_LAYOUT_CONTRACT_H_
+#define MILEPOST_ENGINE_OPS_ATTENTION_ATTENTION_LAYOUT_CONTRACT_H_
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +9,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "engine/kernels/cpu/attention.h"
+#include "engine/dtype/half.h"
+#include "engine/ops/attention/attention_contract.h"
 
 namespace milepost::kernels {
 
@@ -50,6 +52,15 @@ struct AttentionSizes {
   int64_t Key(int64_t kv_head) const { return channels + kv_head * dim; }
   int64_t Value(int64_t kv_head) const { return channels + (kv_heads + kv_head) * dim; }
 };
+
+// The forward's sizes and arrays, of one tile of keys: what attention over a cache takes.
+inline AttentionShape KeyTileOf(const CachedAttentionShape& shape) {
+  return {.batch = 1,
+          .sequence = kKeyTile,
+          .heads = shape.heads,
+          .head_dim = shape.head_dim,
+          .kv_heads = shape.kv_heads};
+}
 
 // Cuts a workspace into arrays; with a null base it only counts.
 class Carver {
@@ -144,4 +155,4 @@ struct BackwardArrays {
 
 }  // namespace milepost::kernels
 
-#endif  // MILEPOST_ENGINE_KERNELS_CPU_ATTENTION_LAYOUT_H_
+#endif  // MILEPOST_ENGINE_OPS_ATTENTION_ATTENTION_LAYOUT_CONTRACT_H_

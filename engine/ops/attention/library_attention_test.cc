@@ -1,13 +1,13 @@
-#include "engine/plan/library_attention.h"
+#include "engine/ops/attention/library_attention.h"
 
 #include <gtest/gtest.h>
 
-namespace milepost::plan {
+namespace milepost::ops {
 namespace {
 
 constexpr int64_t kGiB = int64_t{1} << 30;
 
-LibraryAttention Of(const AttentionSizes& sizes) {
+LibraryAttention Of(const LibraryAttentionSizes& sizes) {
   return LibraryAttentionOf(sizes, kAttentionCallBytes);
 }
 
@@ -25,12 +25,12 @@ TEST(LibraryAttention, ACallIsAsLargeAsItsScratchMayBe) {
   EXPECT_GE(gpt2.backward_bytes, int64_t{16} * 12 * 1024 * 1024 * 2);
   EXPECT_LT(gpt2.backward_bytes, int64_t{16} * 12 * 1024 * 1024 * 2 + (16 << 20));
 
-  AttentionSizes llama = {.batch = 2,
-                          .sequence = 8192,
-                          .heads = 32,
-                          .kv_heads = 8,
-                          .head_dim = 128,
-                          .element_bytes = 2};
+  LibraryAttentionSizes llama = {.batch = 2,
+                                 .sequence = 8192,
+                                 .heads = 32,
+                                 .kv_heads = 8,
+                                 .head_dim = 128,
+                                 .element_bytes = 2};
   EXPECT_EQ(Of(llama).sequences, 1);
   EXPECT_EQ(Of(llama).kv_heads, 1);  // with its 4 heads of queries: 512 MiB
   llama.sequence = 4096;
@@ -39,12 +39,12 @@ TEST(LibraryAttention, ACallIsAsLargeAsItsScratchMayBe) {
 }
 
 TEST(LibraryAttention, WhatCannotBeSplitHasABound) {
-  AttentionSizes llama = {.batch = 1,
-                          .sequence = 32768,
-                          .heads = 32,
-                          .kv_heads = 8,
-                          .head_dim = 128,
-                          .element_bytes = 2};
+  LibraryAttentionSizes llama = {.batch = 1,
+                                 .sequence = 32768,
+                                 .heads = 32,
+                                 .kv_heads = 8,
+                                 .head_dim = 128,
+                                 .element_bytes = 2};
   EXPECT_TRUE(Of(llama).taken);
   EXPECT_GE(Of(llama).backward_bytes, kMostAttentionCallBytes);
   llama.sequence += 128;
@@ -60,7 +60,7 @@ TEST(LibraryAttention, WhatCannotBeSplitHasABound) {
 }
 
 TEST(LibraryAttention, TypesWidthsAndOffsetsThatItTakes) {
-  AttentionSizes sizes = {
+  LibraryAttentionSizes sizes = {
       .batch = 4, .sequence = 512, .heads = 4, .kv_heads = 4, .head_dim = 40, .element_bytes = 2};
   EXPECT_TRUE(Of(sizes).taken);
   sizes.documents = true;
@@ -73,15 +73,15 @@ TEST(LibraryAttention, TypesWidthsAndOffsetsThatItTakes) {
   sizes.head_dim = 144;
   EXPECT_FALSE(Of(sizes).taken);
   // 2^17 rows of 6144 numbers, four heads of queries for each of keys: 3 x 2^30 offsets.
-  const AttentionSizes wide = {.batch = 256,
-                               .sequence = 512,
-                               .heads = 32,
-                               .kv_heads = 8,
-                               .head_dim = 128,
-                               .element_bytes = 2,
-                               .documents = true};
+  const LibraryAttentionSizes wide = {.batch = 256,
+                                      .sequence = 512,
+                                      .heads = 32,
+                                      .kv_heads = 8,
+                                      .head_dim = 128,
+                                      .element_bytes = 2,
+                                      .documents = true};
   EXPECT_FALSE(Of(wide).taken);
 }
 
 }  // namespace
-}  // namespace milepost::plan
+}  // namespace milepost::ops

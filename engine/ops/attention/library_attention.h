@@ -2,7 +2,7 @@
 // plans are the same on machines without it.
 //
 //   const LibraryAttention found = LibraryAttentionOf({.batch = 4, .sequence = 8192, .heads = 32,
-//       .kv_heads = 8, .head_dim = 128, .element_bytes = 2}, options.attention_call_bytes);
+//       .kv_heads = 8, .head_dim = 128, .element_bytes = 2}, plan::PlanOptions::attention_call_bytes);
 //   if (found.taken) ...        // found.sequences x found.kv_heads a call of the backward
 //
 // cuDNN's deterministic backward (9.19, all devices but compute capability 10.x) keeps the gradient
@@ -12,13 +12,13 @@
 // them, as large as kAttentionCallBytes allows, with the same results. The other backward
 // (`train.determinism: fast`) keeps sums of the queries' gradients in fp32 instead and is one
 // call; its results differ in the last bits from run to run.
-#ifndef MILEPOST_ENGINE_PLAN_LIBRARY_ATTENTION_H_
-#define MILEPOST_ENGINE_PLAN_LIBRARY_ATTENTION_H_
+#ifndef MILEPOST_ENGINE_OPS_ATTENTION_LIBRARY_ATTENTION_H_
+#define MILEPOST_ENGINE_OPS_ATTENTION_LIBRARY_ATTENTION_H_
 
 #include <algorithm>
 #include <cstdint>
 
-namespace milepost::plan {
+namespace milepost::ops {
 
 // Of probabilities' gradients in one call, where it can be split: 256 heads at 1024 positions, 4 at
 // 8192. That is thousands of tiles of 128 x 128, more than a GPU has room for at once, so that
@@ -34,7 +34,7 @@ constexpr int64_t PlannedDocuments(int64_t batch, int64_t sequence) {
   return batch * std::min(sequence, 4 + (sequence + 127) / 128);
 }
 
-struct AttentionSizes {
+struct LibraryAttentionSizes {
   int64_t batch = 0;
   int64_t sequence = 0;
   int64_t heads = 0;
@@ -57,8 +57,8 @@ struct LibraryAttention {
 };
 
 // `call_bytes`: PlanOptions::attention_call_bytes, kAttentionCallBytes but in tests.
-LibraryAttention LibraryAttentionOf(const AttentionSizes& sizes, int64_t call_bytes);
+LibraryAttention LibraryAttentionOf(const LibraryAttentionSizes& sizes, int64_t call_bytes);
 
-}  // namespace milepost::plan
+}  // namespace milepost::ops
 
-#endif  // MILEPOST_ENGINE_PLAN_LIBRARY_ATTENTION_H_
+#endif  // MILEPOST_ENGINE_OPS_ATTENTION_LIBRARY_ATTENTION_H_

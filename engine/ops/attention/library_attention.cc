@@ -1,10 +1,10 @@
-#include "engine/plan/library_attention.h"
+#include "engine/ops/attention/library_attention.h"
 
 #include <limits>
 
 #include "common/round_up.h"
 
-namespace milepost::plan {
+namespace milepost::ops {
 namespace {
 
 // Of every call: what is small (descriptors, alignment), and what each document adds to that.
@@ -17,10 +17,10 @@ bool TakesHeads(int64_t head_dim, bool documents) {
   return head_dim <= 128 && head_dim % (documents ? 16 : 8) == 0;
 }
 
-int64_t RowWidth(const AttentionSizes& s) { return (s.heads + 2 * s.kv_heads) * s.head_dim; }
+int64_t RowWidth(const LibraryAttentionSizes& s) { return (s.heads + 2 * s.kv_heads) * s.head_dim; }
 
 // cuDNN's offsets of documents are 32 bits, and those of grouped heads' gradients are multiplied.
-bool OffsetsFit(const AttentionSizes& s) {
+bool OffsetsFit(const LibraryAttentionSizes& s) {
   const int64_t largest = s.batch * s.sequence * RowWidth(s) * (s.heads / s.kv_heads);
   return !s.documents || largest <= std::numeric_limits<int32_t>::max();
 }
@@ -41,7 +41,7 @@ int64_t LargestPart(int64_t count, int64_t bytes, int64_t most) {
 
 // Besides the probabilities' gradients: a number for each row and head, and with grouped heads the
 // gradients of keys and values by head of queries; with documents these are laid out like qkv.
-int64_t OtherBytes(const AttentionSizes& s, const LibraryAttention& call) {
+int64_t OtherBytes(const LibraryAttentionSizes& s, const LibraryAttention& call) {
   const int64_t group = s.heads / s.kv_heads;
   const int64_t rows = call.sequences * s.sequence;
   const int64_t heads = call.kv_heads * group;
@@ -56,7 +56,7 @@ int64_t OtherBytes(const AttentionSizes& s, const LibraryAttention& call) {
 
 // Beside the rest, sums of the queries' gradients; with documents these, too, are laid out like
 // qkv.
-LibraryAttention InOneCall(const AttentionSizes& s, int64_t documents) {
+LibraryAttention InOneCall(const LibraryAttentionSizes& s, int64_t documents) {
   LibraryAttention call = {.taken = true, .sequences = s.batch, .kv_heads = s.kv_heads};
   call.forward_bytes = kFixedBytes + documents * kBytesPerDocument;
   const int64_t width = s.documents ? RowWidth(s) : s.heads * s.head_dim;
@@ -67,7 +67,7 @@ LibraryAttention InOneCall(const AttentionSizes& s, int64_t documents) {
 
 }  // namespace
 
-LibraryAttention LibraryAttentionOf(const AttentionSizes& s, int64_t call_bytes) {
+LibraryAttention LibraryAttentionOf(const LibraryAttentionSizes& s, int64_t call_bytes) {
   if (s.element_bytes != 2 || !TakesHeads(s.head_dim, s.documents) || !OffsetsFit(s)) return {};
   const int64_t documents = s.documents ? PlannedDocuments(s.batch, s.sequence) : 0;
   if (!s.exact) return InOneCall(s, documents);
@@ -85,4 +85,4 @@ LibraryAttention LibraryAttentionOf(const AttentionSizes& s, int64_t call_bytes)
   return call;
 }
 
-}  // namespace milepost::plan
+}  // namespace milepost::ops

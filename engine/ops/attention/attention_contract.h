@@ -1,0 +1,49 @@
+// What attention's kernels on both devices agree on with the plan: sizes and workspaces.
+//
+//   const int64_t bytes = AttentionBackwardWorkspaceBytes(shape, DType::kBf16, threads);
+#ifndef MILEPOST_ENGINE_OPS_ATTENTION_ATTENTION_CONTRACT_H_
+#define MILEPOST_ENGINE_OPS_ATTENTION_ATTENTION_CONTRACT_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "engine/dtype/dtype.h"
+
+namespace milepost::kernels {
+
+struct AttentionShape {
+  int64_t batch = 0;
+  int64_t sequence = 0;
+  int64_t heads = 0;
+  int64_t head_dim = 0;  // a multiple of 8, at most 256
+  int64_t kv_heads = 0;  // divides heads; 0: as many
+  bool causal = true;    // a query sees no key after it
+};
+
+struct CachedAttentionShape {
+  int64_t positions = 0;  // that the cache holds
+  int64_t heads = 0;
+  int64_t head_dim = 0;  // as CheckAttentionShape wants it
+  int64_t kv_heads = 0;  // divides heads
+};
+
+// InvalidArgument where head_dim is not supported, a size is not positive or kv_heads does not
+// divide heads. Check once, when planning.
+absl::Status CheckAttentionShape(const AttentionShape& shape);
+
+// ---- on the CPU, 64-byte aligned ----
+// Per thread: `threads` is MaxThreads() of the thread that will call.
+int64_t AttentionForwardWorkspaceBytes(const AttentionShape& shape, DType type, int threads);
+int64_t AttentionBackwardWorkspaceBytes(const AttentionShape& shape, DType type, int threads);
+// For calls of up to `rows` rows; it does not grow with the positions. 0 for one row.
+int64_t CachedAttentionWorkspaceBytes(const CachedAttentionShape& shape, int64_t rows, DType type,
+                                      int threads);
+
+// ---- on a GPU ----
+namespace cuda {
+int64_t AttentionWorkspaceBytes(const AttentionShape& shape);  // of the backward: sums of rows
+}  // namespace cuda
+
+}  // namespace milepost::kernels
+
+#endif  // MILEPOST_ENGINE_OPS_ATTENTION_ATTENTION_CONTRACT_H_

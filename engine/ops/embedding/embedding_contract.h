@@ -1,0 +1,74 @@
+// What the embedding's kernels agree on, on both devices: which rows of the tables are read, and the
+// workspace of the backward on a GPU.
+#ifndef MILEPOST_ENGINE_OPS_EMBEDDING_EMBEDDING_CONTRACT_H_
+#define MILEPOST_ENGINE_OPS_EMBEDDING_EMBEDDING_CONTRACT_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "common/round_up.h"
+
+namespace milepost::kernels {
+
+// Which rows of the tables each of the batch * sequence rows reads. They must lie inside the
+// tables: the data loader checks.
+struct EmbeddingRows {
+  const int32_t* tokens = nullptr;
+  const int32_t* positions = nullptr;  // null: a row's place in its sequence
+  const int32_t* segments = nullptr;   // null: 0
+  int64_t batch = 0;
+  int64_t sequence = 0;
+};
+
+template <typename T>
+struct EmbeddingTables {
+  const T* wte = nullptr;
+  const T* wpe = nullptr;  // null: no positions
+  const T* wse = nullptr;  // null: no segments
+};
+
+// A table's gradient [rows, width]; null data: not wanted. Not accumulating, it is zeroed first.
+struct TableGradient {
+  float* data = nullptr;
+  int64_t rows = 0;
+  bool accumulate = false;
+};
+
+// ---- on a GPU ----
+namespace cuda {
+
+// Rows that are sorted at once, without keys in memory (row_order_kernels.h).
+inline constexpr int kOrderTile = 1024;
+
+// The id above the row: all keys differ.
+using RowKey = uint64_t;
+
+// Two lists of keys, which merges read and write in turn; none where one tile holds all.
+inline int64_t RowOrderScratchBytes(int64_t rows) {
+  return rows <= kOrderTile ? 0 : 2 * CeilDiv(rows, 2) * 2 * static_cast<int64_t>(sizeof(RowKey));
+}
+
+// Ordered rows whose gradients a block sums.
+inline constexpr int kRunRows = 32;
+
+// What lies in the workspace of the backward.
+struct EmbeddingWorkspace {
+  int64_t runs, elements;  // blocks of RunSumKernel; floats of heads, and of tails
+
+  EmbeddingWorkspace(int64_t rows, int64_t width)
+      : runs(CeilDiv(rows, kRunRows)), elements(runs * width) {}
+  int64_t OrderBytes() const { return runs * kRunRows * static_cast<int64_t>(sizeof(int32_t)); }
+  int64_t Bytes() const {
+    const int64_t sums = 2 * elements * static_cast<int64_t>(sizeof(float));
+    return OrderBytes() + std::max(sums, RowOrderScratchBytes(runs * kRunRows));
+  }
+};
+inline int64_t EmbeddingBackwardWorkspaceBytes(int64_t rows, int64_t width) {
+  return EmbeddingWorkspace(rows, width).Bytes();
+}
+
+}  // namespace cuda
+
+}  // namespace milepost::kernels
+
+#endif  // MILEPOST_ENGINE_OPS_EMBEDDING_EMBEDDING_CONTRACT_H_

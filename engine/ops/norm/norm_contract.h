@@ -1,0 +1,34 @@
+// The workspaces of the norms' backward: sums over rows of dgamma and dbeta.
+#ifndef MILEPOST_ENGINE_OPS_NORM_NORM_CONTRACT_H_
+#define MILEPOST_ENGINE_OPS_NORM_NORM_CONTRACT_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "engine/ops/contract/sums.h"
+
+namespace milepost::kernels {
+
+// ---- on the CPU, 64-byte aligned ----
+inline int64_t LayerNormBackwardWorkspaceBytes(int64_t rows, int64_t width) {
+  return 2 * BiasGradientWorkspaceBytes(rows, width);
+}
+inline int64_t RmsNormBackwardWorkspaceBytes(int64_t rows, int64_t width) {
+  return BiasGradientWorkspaceBytes(rows, width);
+}
+
+// ---- on a GPU ----
+namespace cuda {
+
+// Blocks take every so many-th row, so that how rows are added up depends on sizes alone.
+// Four to each multiprocessor of a Hopper, which have the shared memory of six.
+inline constexpr int64_t kMaxNormBlocks = 528;
+inline int64_t NormBackwardWorkspaceBytes(int64_t rows, int64_t width) {
+  return 2 * std::min(rows, kMaxNormBlocks) * width * static_cast<int64_t>(sizeof(float));
+}
+
+}  // namespace cuda
+
+}  // namespace milepost::kernels
+
+#endif  // MILEPOST_ENGINE_OPS_NORM_NORM_CONTRACT_H_
