@@ -19,14 +19,14 @@
 #include <vector>
 
 #include "common/check.h"
-#include "engine/kernels/cpu/attention.h"
-#include "engine/kernels/cpu/classifier.h"
 #include "engine/kernels/cpu/elementwise.h"
-#include "engine/kernels/cpu/embedding.h"
-#include "engine/kernels/cpu/layernorm.h"
 #include "engine/kernels/cpu/matmul.h"
-#include "engine/kernels/cpu/optimizer.h"
 #include "engine/kernels/cpu/parallel.h"
+#include "engine/ops/attention/attention_cpu_kernel.h"
+#include "engine/ops/classifier/classifier_cpu_kernel.h"
+#include "engine/ops/embedding/embedding_cpu_kernel.h"
+#include "engine/ops/norm/layernorm_cpu_kernel.h"
+#include "engine/ops/optimizer/optimizer_cpu_kernel.h"
 
 namespace milepost::kernels {
 namespace {

@@ -78,11 +78,18 @@ endfunction()
 
 # milepost_rooms(<variable> <suffix>)
 # Sets the variable to the files of engine/ops' rooms that end so, as <room>_cpu.cc. Suffix "":
-# those that end in no suffix of milepost_room_suffixes, without tests.
-set(milepost_room_suffixes contract reference cpu cuda)
+# those that end in no suffix of milepost_room_suffixes, without tests; "test": their tests.
+set(milepost_room_suffixes contract reference cpu cuda cpu_kernel cuda_kernel)
 function(milepost_rooms variable suffix)
   if(suffix)
-    file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/ops/*/*_${suffix}.cc)
+    set(type cc)
+    if(suffix STREQUAL "cuda_kernel")
+      set(type cu)
+    endif()
+    file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/ops/*/*_${suffix}.${type})
+    if(suffix STREQUAL "test")
+      list(FILTER files EXCLUDE REGEX "_kernel_test\\.cc$")
+    endif()
   else()
     file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/ops/*/*.cc)
     list(JOIN milepost_room_suffixes "|" suffixes)

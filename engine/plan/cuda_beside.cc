@@ -9,7 +9,7 @@ namespace {
 
 // runtime/cuda_backend/tables_on_device.cc: small tables share pieces, of which some is left over.
 constexpr int64_t kPiece = 256 << 10;
-// runtime/cuda_backend/step_control.h, kernels/cuda/optimizer.h, kernels/cuda/flat.h
+// runtime/cuda_backend/step_control.h, ops/optimizer/optimizer_cuda_kernel.h, kernels/cuda/flat.h
 constexpr int64_t kControl = 512;
 constexpr int64_t kUpdateControl = 256;
 constexpr int64_t kSegment = 64;
@@ -47,7 +47,8 @@ int64_t CudaBesideBytes(const StepPlan& plan) {
   }
   bytes += TableBytes(4 * static_cast<int64_t>(plan.groups.size()));
   if (plan.options.documents) {
-    const int64_t documents = ops::PlannedDocuments(plan.options.micro_batch, plan.options.sequence);
+    const int64_t documents =
+        ops::PlannedDocuments(plan.options.micro_batch, plan.options.sequence);
     constexpr int64_t kTables = 4;
     bytes += DeviceAligned(kTables * 4 * (documents + 32));
   }

@@ -11,10 +11,10 @@
 
 #include "absl/status/statusor.h"
 #include "engine/dtype/half.h"
-#include "engine/kernels/cpu/convolution.h"
 #include "engine/kernels/cpu/matmul.h"
 #include "engine/kernels/cpu/random.h"
 #include "engine/ops/contract/alignment.h"
+#include "engine/ops/convolution/convolution_cpu_kernel.h"
 #include "engine/plan/step_plan.h"
 #include "engine/runtime/backend.h"
 #include "engine/runtime/op_binding.h"

@@ -17,9 +17,9 @@
 #include "engine/comm/key_value_store.h"
 #include "engine/comm/tcp.h"
 #include "engine/dtype/half.h"
-#include "engine/kernels/cpu/attention.h"
 #include "engine/kernels/cpu/matmul.h"
 #include "engine/kernels/cpu/parallel.h"
+#include "engine/ops/attention/attention_cpu_kernel.h"
 #include "engine/runtime/arena.h"
 
 namespace milepost::runtime {

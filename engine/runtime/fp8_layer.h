@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/kernels/cpu/fp8.h"
 #include "engine/kernels/cpu/matmul.h"
+#include "engine/ops/fp8/fp8_cpu_kernel.h"
 #include "engine/plan/step_plan.h"
 #include "engine/runtime/op_binding.h"
 

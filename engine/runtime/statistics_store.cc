@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/kernels/cpu/fp8.h"
+#include "engine/ops/fp8/fp8_cpu_kernel.h"
 #include "engine/plan/scalings.h"
 #include "engine/plan/statistics.h"
 #include "engine/state/layout.h"

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/kernels/cpu/muon.h"
 #include "engine/kernels/cpu/testing.h"
+#include "engine/ops/optimizer/muon_cpu_kernel.h"
 #include "tests/golden/curve.h"
 
 namespace milepost {
@@ -24,8 +24,8 @@ class MuonUpdate : public GoldenCurve {
     for (const kernels::MatmulSpec& spec : kernels::OrthogonalizeProducts(matrix)) {
       scratch = std::max(scratch, *cache.WorkspaceBytes(spec));
     }
-    kernels::AlignedBuffer workspace(static_cast<size_t>(kernels::OrthogonalizeScratch(matrix).bytes) +
-                                     scratch);
+    kernels::AlignedBuffer workspace(
+        static_cast<size_t>(kernels::OrthogonalizeScratch(matrix).bytes) + scratch);
     EXPECT_EQ(kernels::Orthogonalize(matrix, test["steps"], cache, x.data(),
                                      static_cast<char*>(workspace.data())),
               absl::OkStatus());

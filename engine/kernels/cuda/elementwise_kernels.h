@@ -98,8 +98,9 @@ MP_DEVICE float ReciprocalOf(float x) {
 #endif
 }
 
-// Phi(x) of the normal distribution, and exp(-x^2 / 2). By kernels/cpu/gelu_erf.cc's polynomial,
-// relative error 2.3e-7: with the device's erfcf the arithmetic is what a GELU waits for.
+// Phi(x) of the normal distribution, and exp(-x^2 / 2). By ops/gelu/gelu_erf_cpu_kernel.cc's
+// polynomial, relative error 2.3e-7: with the device's erfcf the arithmetic is what a GELU waits
+// for.
 struct Normal {
   float cumulative, bell;
 };

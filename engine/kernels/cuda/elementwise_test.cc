@@ -4,12 +4,12 @@
 
 #include <cmath>
 
-#include "engine/kernels/cpu/dropout.h"
 #include "engine/kernels/cpu/elementwise.h"
-#include "engine/kernels/cpu/gelu_erf.h"
-#include "engine/kernels/cpu/swiglu.h"
 #include "engine/kernels/cpu/testing.h"
 #include "engine/kernels/cuda/testing/run_kernel.h"
+#include "engine/ops/dropout/dropout_cpu_kernel.h"
+#include "engine/ops/gelu/gelu_erf_cpu_kernel.h"
+#include "engine/ops/swiglu/swiglu_cpu_kernel.h"
 
 namespace milepost::kernels::cuda {
 namespace {

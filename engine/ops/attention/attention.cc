@@ -107,7 +107,8 @@ int64_t CachedWorkspace(const WorkspaceContext& c) {
                                                 c.Shape(0)[0], c.Input(0).dtype, c.threads);
 }
 
-// What cuDNN is known to keep, where it may be taken. `documents`: the input that says where they are.
+// What cuDNN is known to keep, where it may be taken. `documents`: the input that says where they
+// are.
 LibraryAttention LibraryOf(const WorkspaceContext& c, size_t documents) {
   const graph::Attributes& a = c.op.attributes;
   return LibraryAttentionOf(

@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "common/status_macros.h"
-#include "engine/kernels/cpu/attention.h"
-#include "engine/kernels/cpu/cached_attention.h"
+#include "engine/ops/attention/attention_cpu_kernel.h"
+#include "engine/ops/attention/cached_attention_cpu_kernel.h"
 #include "engine/runtime/cpu_op.h"
 
 namespace milepost::ops::cpu {

@@ -1,15 +1,15 @@
 // By the library where it has both passes (CudaBinding::graph_attention), its backward in the calls
-// that ops/attention/library_attention.h says; else by the own kernels, which also take micro-batches with
-// more documents than were planned for.
+// that ops/attention/library_attention.h says; else by the own kernels, which also take
+// micro-batches with more documents than were planned for.
 #include "engine/ops/attention/attention_cuda.h"
 
 #include <utility>
 #include <vector>
 
 #include "common/status_macros.h"
-#include "engine/kernels/cpu/attention.h"
-#include "engine/kernels/cuda/attention.h"
-#include "engine/kernels/cuda/cached_attention.h"
+#include "engine/ops/attention/attention_cpu_kernel.h"
+#include "engine/ops/attention/attention_cuda_kernel.h"
+#include "engine/ops/attention/cached_attention_cuda_kernel.h"
 #include "engine/ops/attention/library_attention.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
 

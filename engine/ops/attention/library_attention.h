@@ -2,7 +2,8 @@
 // plans are the same on machines without it.
 //
 //   const LibraryAttention found = LibraryAttentionOf({.batch = 4, .sequence = 8192, .heads = 32,
-//       .kv_heads = 8, .head_dim = 128, .element_bytes = 2}, plan::PlanOptions::attention_call_bytes);
+//       .kv_heads = 8, .head_dim = 128, .element_bytes = 2},
+// plan::PlanOptions::attention_call_bytes);
 //   if (found.taken) ...        // found.sequences x found.kv_heads a call of the backward
 //
 // cuDNN's deterministic backward (9.19, all devices but compute capability 10.x) keeps the gradient

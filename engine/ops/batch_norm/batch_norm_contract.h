@@ -1,5 +1,5 @@
-// What batch normalisation's kernels agree on, on both devices: arguments and workspaces. `rows` are
-// pixels of all images.
+// What batch normalisation's kernels agree on, on both devices: arguments and workspaces. `rows`
+// are pixels of all images.
 #ifndef MILEPOST_ENGINE_OPS_BATCH_NORM_BATCH_NORM_CONTRACT_H_
 #define MILEPOST_ENGINE_OPS_BATCH_NORM_BATCH_NORM_CONTRACT_H_
 
@@ -50,8 +50,8 @@ inline int64_t BatchNormWorkspaceBytes(int64_t rows, int64_t channels) {
 // ---- on a GPU ----
 namespace cuda {
 
-// Channels of a block of threads: 8 threads of 8 side by side; 32 of one where the number of channels
-// is no multiple of 8.
+// Channels of a block of threads: 8 threads of 8 side by side; 32 of one where the number of
+// channels is no multiple of 8.
 constexpr int64_t BatchNormTileWidth(int64_t at_once) { return at_once == 1 ? 32 : 8 * at_once; }
 // Rows of a block that sums: about a thousand blocks, each of many rows.
 inline int64_t BatchNormBlockRows(int64_t rows, int64_t channels) {

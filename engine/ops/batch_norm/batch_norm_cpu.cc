@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "common/status_macros.h"
-#include "engine/kernels/cpu/batch_norm.h"
 #include "engine/ops/batch_norm/batch_norm_binding.h"
+#include "engine/ops/batch_norm/batch_norm_cpu_kernel.h"
 #include "engine/plan/statistics.h"
 #include "engine/runtime/cpu_collective_call.h"
 #include "engine/runtime/cpu_op.h"

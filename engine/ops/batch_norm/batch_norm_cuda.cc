@@ -1,7 +1,7 @@
 #include "common/status_macros.h"
-#include "engine/kernels/cuda/batch_norm.h"
 #include "engine/kernels/cuda/elementwise.h"
 #include "engine/ops/batch_norm/batch_norm_binding.h"
+#include "engine/ops/batch_norm/batch_norm_cuda_kernel.h"
 #include "engine/plan/statistics.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
 #include "engine/runtime/cuda_backend/device_call.h"

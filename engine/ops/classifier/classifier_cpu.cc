@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "common/status_macros.h"
-#include "engine/kernels/cpu/classifier.h"
-#include "engine/kernels/cpu/label_smoothing.h"
+#include "engine/ops/classifier/classifier_cpu_kernel.h"
+#include "engine/ops/classifier/label_smoothing_cpu_kernel.h"
 #include "engine/runtime/cpu_op.h"
 #include "engine/runtime/image_ops.h"
 

@@ -1,6 +1,6 @@
 #include "common/status_macros.h"
-#include "engine/kernels/cuda/classifier.h"
 #include "engine/kernels/cuda/elementwise.h"
+#include "engine/ops/classifier/classifier_cuda_kernel.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
 #include "engine/runtime/image_ops.h"
 

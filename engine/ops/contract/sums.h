@@ -1,6 +1,6 @@
-// How kernels cut sums into blocks, and the workspace that this takes: sums over rows, of each column,
-// and sums over a flat buffer. The cut depends on sizes only, so that sums have the same bits on any
-// number of threads.
+// How kernels cut sums into blocks, and the workspace that this takes: sums over rows, of each
+// column, and sums over a flat buffer. The cut depends on sizes only, so that sums have the same
+// bits on any number of threads.
 //
 //   const int64_t bytes = BiasGradientWorkspaceBytes(rows, width);         // on the CPU
 //   const int64_t on_gpu = cuda::BiasGradientWorkspaceBytes(rows, width);

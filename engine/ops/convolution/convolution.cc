@@ -68,9 +68,10 @@ struct Images {
   int64_t kernel;
 };
 
-// kernels/cpu/convolution.h: weights, or their gradient, in oneDNN's layout, channels filled up to
-// whole blocks; then its own scratch, as measured with oneDNN 2.6: at most five bytes per element
-// of an image of input and of output for each thread and, for the weights' gradient, that in f32.
+// ops/convolution/convolution_cpu_kernel.h: weights, or their gradient, in oneDNN's layout,
+// channels filled up to whole blocks; then its own scratch, as measured with oneDNN 2.6: at most
+// five bytes per element of an image of input and of output for each thread and, for the weights'
+// gradient, that in f32.
 int64_t ConvolutionWorkspace(const WorkspaceContext& c) {
   constexpr int64_t kBlock = 64;
   constexpr int64_t kFixed = 256 << 10;
@@ -91,7 +92,8 @@ int64_t ConvolutionWorkspace(const WorkspaceContext& c) {
     scratch += c.threads * 4 * y[1] * y[2] * x[3];
   }
   int64_t packed = weights * (gradient ? 4 : element);
-  if (element < 4) {  // a CPU without bf16 products widens (kernels/cpu/convolution_widened.h)
+  if (element <
+      4) {  // a CPU without bf16 products widens (ops/convolution/convolution_widened_cpu_kernel.h)
     const int64_t elements = graph::Elements(x) / x[0] + graph::Elements(y) / y[0];
     const int64_t at_once = std::clamp<int64_t>((2 << 20) / elements, 1, x[0]);
     packed = 4 * (weights + at_once * elements + x[3] * y[3] * kernel) + 3 * LineAligned(1);

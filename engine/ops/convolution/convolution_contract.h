@@ -1,5 +1,5 @@
-// What convolutions are to both devices' libraries. Activations are [batch, height, width, channels],
-// weights [out, in, kernel, kernel].
+// What convolutions are to both devices' libraries. Activations are [batch, height, width,
+// channels], weights [out, in, kernel, kernel].
 #ifndef MILEPOST_ENGINE_OPS_CONVOLUTION_CONVOLUTION_CONTRACT_H_
 #define MILEPOST_ENGINE_OPS_CONVOLUTION_CONVOLUTION_CONTRACT_H_
 

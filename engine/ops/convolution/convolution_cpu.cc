@@ -1,6 +1,6 @@
 #include "common/status_macros.h"
-#include "engine/kernels/cpu/convolution.h"
 #include "engine/ops/convolution/convolution_binding.h"
+#include "engine/ops/convolution/convolution_cpu_kernel.h"
 #include "engine/runtime/cpu_op.h"
 
 namespace milepost::ops::cpu {

@@ -1,4 +1,4 @@
-#include "engine/kernels/cpu/dropout.h"
+#include "engine/ops/dropout/dropout_cpu_kernel.h"
 #include "engine/runtime/cpu_op.h"
 
 namespace milepost::ops::cpu {

@@ -1,5 +1,5 @@
-// What the embedding's kernels agree on, on both devices: which rows of the tables are read, and the
-// workspace of the backward on a GPU.
+// What the embedding's kernels agree on, on both devices: which rows of the tables are read, and
+// the workspace of the backward on a GPU.
 #ifndef MILEPOST_ENGINE_OPS_EMBEDDING_EMBEDDING_CONTRACT_H_
 #define MILEPOST_ENGINE_OPS_EMBEDDING_EMBEDDING_CONTRACT_H_
 

@@ -1,5 +1,5 @@
-#include "engine/kernels/cpu/embedding.h"
 #include "engine/ops/embedding/embedding_binding.h"
+#include "engine/ops/embedding/embedding_cpu_kernel.h"
 #include "engine/runtime/cpu_op.h"
 
 namespace milepost::ops::cpu {

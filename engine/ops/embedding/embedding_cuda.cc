@@ -1,6 +1,6 @@
 #include "common/status_macros.h"
-#include "engine/kernels/cuda/embedding.h"
 #include "engine/ops/embedding/embedding_binding.h"
+#include "engine/ops/embedding/embedding_cuda_kernel.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
 
 namespace milepost::ops::gpu {

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "common/status_macros.h"
-#include "engine/kernels/cpu/fp8.h"
+#include "engine/ops/fp8/fp8_cpu_kernel.h"
 #include "engine/runtime/cpu_collective_call.h"
 #include "engine/runtime/cpu_op.h"
 #include "engine/runtime/fp8_layer.h"

@@ -1,5 +1,5 @@
 #include "common/status_macros.h"
-#include "engine/kernels/cuda/fp8.h"
+#include "engine/ops/fp8/fp8_cuda_kernel.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
 #include "engine/runtime/cuda_backend/device_call.h"
 #include "engine/runtime/fp8_layer.h"

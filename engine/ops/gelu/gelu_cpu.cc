@@ -1,5 +1,5 @@
 #include "engine/kernels/cpu/elementwise.h"
-#include "engine/kernels/cpu/gelu_erf.h"
+#include "engine/ops/gelu/gelu_erf_cpu_kernel.h"
 #include "engine/runtime/cpu_op.h"
 
 namespace milepost::ops::cpu {

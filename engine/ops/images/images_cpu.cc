@@ -1,7 +1,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/kernels/cpu/pooling.h"
+#include "engine/ops/pooling/pooling_cpu_kernel.h"
 #include "engine/runtime/cpu_op.h"
 #include "engine/runtime/image_ops.h"
 

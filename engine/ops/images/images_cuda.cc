@@ -1,7 +1,7 @@
 #include <vector>
 
 #include "common/status_macros.h"
-#include "engine/kernels/cuda/pooling.h"
+#include "engine/ops/pooling/pooling_cuda_kernel.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
 #include "engine/runtime/image_ops.h"
 

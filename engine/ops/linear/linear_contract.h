@@ -1,5 +1,5 @@
-// A matrix product, as both devices' libraries get it: C[m,n] (+)= op(A)[m,k] * op(B)[k,n] (+ bias[n]),
-// row-major.
+// A matrix product, as both devices' libraries get it: C[m,n] (+)= op(A)[m,k] * op(B)[k,n] (+
+// bias[n]), row-major.
 //
 //   MatmulSpec forward{.m = tokens, .n = out, .k = in, .a = DType::kBf16, .b = DType::kBf16,
 //                      .c = DType::kBf16, .bias = true};

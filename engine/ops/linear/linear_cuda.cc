@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "common/status_macros.h"
-#include "engine/kernels/cuda/qk_norm.h"
 #include "engine/ops/linear/linear_fp8_cuda.h"
+#include "engine/ops/qk_norm/qk_norm_cuda_kernel.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
 #include "engine/runtime/linear_layer.h"
 

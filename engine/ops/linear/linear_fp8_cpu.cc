@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "common/status_macros.h"
-#include "engine/kernels/cpu/fp8.h"
 #include "engine/kernels/cpu/matmul.h"
+#include "engine/ops/fp8/fp8_cpu_kernel.h"
 #include "engine/runtime/cpu_bias_gradients.h"
 #include "engine/runtime/cpu_op.h"
 #include "engine/runtime/fp8_layer.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/status_macros.h"
-#include "engine/kernels/cuda/qk_norm.h"
+#include "engine/ops/qk_norm/qk_norm_cuda_kernel.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
 #include "engine/runtime/fp8_layer.h"
 

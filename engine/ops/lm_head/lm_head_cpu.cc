@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "common/status_macros.h"
-#include "engine/kernels/cpu/classifier.h"
 #include "engine/kernels/cpu/elementwise.h"
 #include "engine/kernels/cpu/matmul.h"
+#include "engine/ops/classifier/classifier_cpu_kernel.h"
 #include "engine/ops/lm_head/lm_head_workspace.h"
 #include "engine/runtime/cpu_op.h"
 

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "common/status_macros.h"
-#include "engine/kernels/cuda/classifier.h"
-#include "engine/kernels/cuda/qk_norm.h"
 #include "engine/kernels/cuda/rows.h"
+#include "engine/ops/classifier/classifier_cuda_kernel.h"
 #include "engine/ops/lm_head/lm_head_workspace.h"
+#include "engine/ops/qk_norm/qk_norm_cuda_kernel.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
 
 namespace milepost::ops::gpu {

@@ -1,6 +1,6 @@
 #include "common/status_macros.h"
-#include "engine/kernels/cpu/layernorm.h"
-#include "engine/kernels/cpu/rmsnorm.h"
+#include "engine/ops/norm/layernorm_cpu_kernel.h"
+#include "engine/ops/norm/rmsnorm_cpu_kernel.h"
 #include "engine/runtime/cpu_op.h"
 
 namespace milepost::ops::cpu {

@@ -1,5 +1,5 @@
 #include "common/status_macros.h"
-#include "engine/kernels/cuda/norm.h"
+#include "engine/ops/norm/norm_cuda_kernel.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
 
 namespace milepost::ops::gpu {

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "common/status_macros.h"
-#include "engine/kernels/cpu/lamb.h"
-#include "engine/kernels/cpu/muon.h"
+#include "engine/ops/optimizer/lamb_cpu_kernel.h"
+#include "engine/ops/optimizer/muon_cpu_kernel.h"
 #include "engine/runtime/cpu_collective_call.h"
 #include "engine/runtime/cpu_op.h"
 #include "engine/runtime/group_ops.h"

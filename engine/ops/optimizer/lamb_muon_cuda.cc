@@ -4,10 +4,10 @@
 #include <vector>
 
 #include "common/status_macros.h"
-#include "engine/kernels/cpu/muon.h"
 #include "engine/kernels/cuda/elementwise.h"
 #include "engine/kernels/cuda/flat.h"
-#include "engine/kernels/cuda/lamb_muon.h"
+#include "engine/ops/optimizer/lamb_muon_cuda_kernel.h"
+#include "engine/ops/optimizer/muon_cpu_kernel.h"
 #include "engine/ops/optimizer/optimizer_chunks_cuda.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
 #include "engine/runtime/cuda_backend/device_call.h"
@@ -48,7 +48,7 @@ struct MuonWork {
   bool mine = false;
 };
 
-// kernels/cpu/muon.cc's iteration, in the same order.
+// ops/optimizer/muon_cpu_kernel.cc's iteration, in the same order.
 class Orthogonalizer {
  public:
   Orthogonalizer(const CudaBinding& b, int64_t fixed_bytes)

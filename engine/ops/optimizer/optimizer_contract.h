@@ -1,5 +1,5 @@
-// What the optimizers' kernels agree on, on both devices: parameters, the layout of 8-bit moments, and
-// workspaces.
+// What the optimizers' kernels agree on, on both devices: parameters, the layout of 8-bit moments,
+// and workspaces.
 #ifndef MILEPOST_ENGINE_OPS_OPTIMIZER_OPTIMIZER_CONTRACT_H_
 #define MILEPOST_ENGINE_OPS_OPTIMIZER_OPTIMIZER_CONTRACT_H_
 
@@ -39,7 +39,7 @@ struct LionParams {
   float gradient_scale = 1.0f;
 };
 
-// ---- AdamW with moments of 8 bits (kernels/cpu/adamw_8bit.h) ----
+// ---- AdamW with moments of 8 bits (ops/optimizer/adamw_8bit_cpu_kernel.h) ----
 inline constexpr int64_t kQuantizedBlock = 256;  // elements
 
 // The 256 numbers that codes stand for, ascending. Signed: for e = 0 to 6 the middles of 2^e equal
@@ -89,9 +89,9 @@ struct MuonMatrix {
   int64_t elements() const { return rows * cols; }
 };
 
-// Where the scratch of a matrix lies on the CPU: A at 0 and b A + c A A; the next x, whose place the
-// sums of the norm take first; in bf16 the square of A as it is summed. The scratch of the products
-// follows.
+// Where the scratch of a matrix lies on the CPU: A at 0 and b A + c A A; the next x, whose place
+// the sums of the norm take first; in bf16 the square of A as it is summed. The scratch of the
+// products follows.
 struct OrthogonalizeScratch {
   explicit OrthogonalizeScratch(const MuonMatrix& matrix) {
     const int64_t side = std::min(matrix.rows, matrix.cols);
@@ -113,8 +113,8 @@ inline int64_t LambWorkspaceBytes(int64_t chunk_count) {
   return chunk_count * 2 * static_cast<int64_t>(sizeof(double));
 }
 
-// The same on a GPU: A at 0, b A + c A A, the next x or the sums of the norm, in bf16 the square of A
-// before it is rounded, and the norm's sum.
+// The same on a GPU: A at 0, b A + c A A, the next x or the sums of the norm, in bf16 the square of
+// A before it is rounded, and the norm's sum.
 struct OrthogonalizeScratch {
   explicit OrthogonalizeScratch(const MuonMatrix& matrix) {
     const int64_t side = std::min(matrix.rows, matrix.cols);

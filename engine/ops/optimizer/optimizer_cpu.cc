@@ -4,12 +4,12 @@
 #include <utility>
 #include <vector>
 
-#include "engine/kernels/cpu/adamw_8bit.h"
 #include "engine/kernels/cpu/elementwise.h"
-#include "engine/kernels/cpu/lamb.h"
-#include "engine/kernels/cpu/muon.h"
-#include "engine/kernels/cpu/optimizer.h"
 #include "engine/kernels/cpu/parallel.h"
+#include "engine/ops/optimizer/adamw_8bit_cpu_kernel.h"
+#include "engine/ops/optimizer/lamb_cpu_kernel.h"
+#include "engine/ops/optimizer/muon_cpu_kernel.h"
+#include "engine/ops/optimizer/optimizer_cpu_kernel.h"
 #include "engine/runtime/cpu_op.h"
 #include "engine/runtime/group_ops.h"
 #include "engine/runtime/offload.h"

@@ -4,10 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "engine/kernels/cuda/adamw_8bit.h"
-#include "engine/kernels/cuda/lamb_muon.h"
-#include "engine/kernels/cuda/optimizer.h"
+#include "engine/ops/optimizer/adamw_8bit_cuda_kernel.h"
+#include "engine/ops/optimizer/lamb_muon_cuda_kernel.h"
 #include "engine/ops/optimizer/optimizer_chunks_cuda.h"
+#include "engine/ops/optimizer/optimizer_cuda_kernel.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
 #include "engine/runtime/group_ops.h"
 #include "engine/runtime/offload.h"

@@ -1,5 +1,5 @@
-#include "engine/kernels/cpu/pooling.h"
 #include "engine/ops/pooling/pooling_binding.h"
+#include "engine/ops/pooling/pooling_cpu_kernel.h"
 #include "engine/runtime/cpu_op.h"
 #include "engine/runtime/image_ops.h"
 

@@ -1,5 +1,5 @@
-#include "engine/kernels/cuda/pooling.h"
 #include "engine/ops/pooling/pooling_binding.h"
+#include "engine/ops/pooling/pooling_cuda_kernel.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
 #include "engine/runtime/image_ops.h"
 

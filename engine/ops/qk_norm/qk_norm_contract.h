@@ -1,4 +1,5 @@
-// What the kernels that norm queries and keys agree on, on both devices: shapes, arguments, workspaces.
+// What the kernels that norm queries and keys agree on, on both devices: shapes, arguments,
+// workspaces.
 #ifndef MILEPOST_ENGINE_OPS_QK_NORM_QK_NORM_CONTRACT_H_
 #define MILEPOST_ENGINE_OPS_QK_NORM_QK_NORM_CONTRACT_H_
 

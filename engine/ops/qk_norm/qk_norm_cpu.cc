@@ -1,6 +1,6 @@
 #include "common/status_macros.h"
-#include "engine/kernels/cpu/qk_norm.h"
 #include "engine/ops/qk_norm/qk_norm_binding.h"
+#include "engine/ops/qk_norm/qk_norm_cpu_kernel.h"
 #include "engine/runtime/cpu_op.h"
 
 namespace milepost::ops::cpu {

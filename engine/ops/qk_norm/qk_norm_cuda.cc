@@ -1,6 +1,6 @@
 #include "common/status_macros.h"
-#include "engine/kernels/cuda/qk_norm.h"
 #include "engine/ops/qk_norm/qk_norm_binding.h"
+#include "engine/ops/qk_norm/qk_norm_cuda_kernel.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
 
 namespace milepost::ops::gpu {

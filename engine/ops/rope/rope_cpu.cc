@@ -1,5 +1,5 @@
-#include "engine/kernels/cpu/rope.h"
 #include "engine/ops/rope/rope_binding.h"
+#include "engine/ops/rope/rope_cpu_kernel.h"
 #include "engine/runtime/cpu_op.h"
 
 namespace milepost::ops::cpu {

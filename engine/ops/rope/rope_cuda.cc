@@ -1,5 +1,5 @@
-#include "engine/kernels/cuda/rope.h"
 #include "engine/ops/rope/rope_binding.h"
+#include "engine/ops/rope/rope_cuda_kernel.h"
 #include "engine/runtime/cuda_backend/cuda_op.h"
 
 namespace milepost::ops::gpu {

@@ -1,4 +1,4 @@
-#include "engine/kernels/cpu/swiglu.h"
+#include "engine/ops/swiglu/swiglu_cpu_kernel.h"
 #include "engine/runtime/cpu_op.h"
 
 namespace milepost::ops::cpu {

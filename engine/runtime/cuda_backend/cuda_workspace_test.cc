@@ -7,14 +7,14 @@
 #include <utility>
 
 #include "engine/comm/in_process.h"
-#include "engine/kernels/cuda/attention.h"
-#include "engine/kernels/cuda/embedding.h"
-#include "engine/kernels/cuda/norm.h"
-#include "engine/kernels/cuda/qk_norm.h"
 #include "engine/kernels/cuda/testing/host_graphs.h"
 #include "engine/kernels/cuda/testing/host_products.h"
 #include "engine/ops/attention/attention_cuda.h"
+#include "engine/ops/attention/attention_cuda_kernel.h"
+#include "engine/ops/embedding/embedding_cuda_kernel.h"
 #include "engine/ops/linear/linear_contract.h"
+#include "engine/ops/norm/norm_cuda_kernel.h"
+#include "engine/ops/qk_norm/qk_norm_cuda_kernel.h"
 #include "engine/plan/cuda_beside.h"
 #include "engine/plan/planner.h"
 #include "engine/runtime/cuda_backend/cuda_backend.h"

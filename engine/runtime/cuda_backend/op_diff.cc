@@ -9,7 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "engine/dtype/half.h"
-#include "engine/kernels/cpu/fp8.h"
+#include "engine/ops/fp8/fp8_cpu_kernel.h"
 
 namespace milepost::runtime {
 namespace {

@@ -22,10 +22,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/dtype/half.h"
-#include "engine/kernels/cpu/fp8.h"
 #include "engine/kernels/cpu/random.h"
 #include "engine/kernels/cuda/testing/host_graphs.h"
 #include "engine/kernels/cuda/testing/host_products.h"
+#include "engine/ops/fp8/fp8_cpu_kernel.h"
 #include "engine/ops/linear/linear_contract.h"
 #include "engine/plan/planner.h"
 #include "engine/runtime/cpu_backend.h"

@@ -18,7 +18,7 @@
 namespace milepost::kernels::cuda {
 
 struct AttentionGraph {
-  AttentionShape shape;       // kernels/cpu/attention.h: the op's layouts
+  AttentionShape shape;       // ops/attention/attention_cpu_kernel.h: the op's layouts
   DType type = DType::kBf16;  // or kF16
   // Packed documents: at most so many in a micro-batch, each of them cut at the ends of sequences;
   // 0: every sequence is one. cuDNN takes the documents for the batch, so that no work is done

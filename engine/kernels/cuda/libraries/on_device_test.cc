@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "common/status_macros.h"
-#include "engine/kernels/cpu/attention.h"
-#include "engine/kernels/cpu/convolution.h"
-#include "engine/kernels/cpu/fp8.h"
 #include "engine/kernels/cpu/matmul.h"
 #include "engine/kernels/cpu/parallel.h"
 #include "engine/kernels/cuda/libraries/cublas_products.h"
 #include "engine/kernels/cuda/libraries/cudnn_graphs.h"
+#include "engine/ops/attention/attention_cpu_kernel.h"
+#include "engine/ops/convolution/convolution_cpu_kernel.h"
+#include "engine/ops/fp8/fp8_cpu_kernel.h"
 
 namespace milepost::kernels::cuda {
 namespace {

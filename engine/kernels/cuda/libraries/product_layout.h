@@ -1,6 +1,7 @@
 // Row-major matrix products said in cuBLASLt's column-major words. Pure: no CUDA needed.
 //
-//   Product product{.spec = {.m = rows, .n = out, .k = in, .bias = true},   // ops/linear/linear_contract.h
+//   Product product{.spec = {.m = rows, .n = out, .k = in, .bias = true},   //
+// ops/linear/linear_contract.h
 //                   .epilogue = Epilogue::kGelu};
 //   MP_ASSIGN_OR_RETURN(ColumnMajorProduct layout, LayoutOf(product));
 //

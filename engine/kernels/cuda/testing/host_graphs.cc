@@ -7,7 +7,7 @@
 
 #include "common/status_macros.h"
 #include "engine/dtype/half.h"
-#include "engine/kernels/cpu/attention.h"
+#include "engine/ops/attention/attention_cpu_kernel.h"
 
 namespace milepost::kernels::cuda {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/kernels/cpu/convolution.h"
 #include "engine/kernels/cuda/libraries/neural_graphs.h"
+#include "engine/ops/convolution/convolution_cpu_kernel.h"
 
 namespace milepost::kernels::cuda {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "engine/kernels/cpu/testing.h"
-#include "engine/kernels/cuda/attention.h"
 #include "engine/kernels/cuda/elementwise.h"
+#include "engine/ops/attention/attention_cuda_kernel.h"
 
 namespace milepost::kernels::cuda {
 namespace {

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "engine/kernels/cpu/elementwise.h"
-#include "engine/kernels/cpu/fp8.h"
 #include "engine/kernels/cpu/testing.h"
 #include "engine/kernels/cuda/testing/host_graphs.h"
 #include "engine/kernels/cuda/testing/host_products.h"
+#include "engine/ops/fp8/fp8_cpu_kernel.h"
 
 namespace milepost::kernels::cuda {
 namespace {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "engine/dtype/half.h"
-#include "engine/kernels/cpu/fp8.h"
+#include "engine/ops/fp8/fp8_cpu_kernel.h"
 
 namespace milepost::kernels::cuda {
 namespace {

@@ -1,0 +1,33 @@
+// Causal attention of the newest rows of one text over the keys and values of all its rows, which
+// are kept in a cache.
+//
+//   CachedAttentionShape shape{.positions = 1024, .heads = 12, .head_dim = 64, .kv_heads = 12};
+//   CachedAttention<bf16>(shape, /*first=*/0, prompt_rows, qkv, cache, out, workspace);
+//   CachedAttention<bf16>(shape, /*first=*/prompt_rows, 1, qkv, cache, out, nullptr);
+//
+// qkv: [rows, (heads + 2 * kv_heads) * head_dim], packed as attention.h has it. cache: [2,
+// kv_heads, positions, head_dim], keys, then values, so that one head's lie end to end. out: [rows,
+// heads * head_dim].
+#ifndef MILEPOST_ENGINE_OPS_ATTENTION_CACHED_ATTENTION_CPU_KERNEL_H_
+#define MILEPOST_ENGINE_OPS_ATTENTION_CACHED_ATTENTION_CPU_KERNEL_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/dtype/half.h"
+#include "engine/ops/attention/attention_contract.h"
+
+namespace milepost::kernels {
+
+// Copies the keys and values of `rows` rows to the cache's positions [first, first + rows), which
+// it has, then attends: row r sees the positions up to first + r, all of which must have been
+// written. Results do not depend on the thread count. Of several rows, probabilities are rounded to
+// bf16 before their product where T is; of a single one they are not. Parallel over heads and
+// blocks of rows; one row: over heads.
+template <typename T>
+void CachedAttention(const CachedAttentionShape& shape, int64_t first, int64_t rows, const T* qkv,
+                     T* cache, T* out, void* workspace);
+
+}  // namespace milepost::kernels
+
+#endif  // MILEPOST_ENGINE_OPS_ATTENTION_CACHED_ATTENTION_CPU_KERNEL_H_

@@ -1,0 +1,142 @@
+// The kernel behind cached_attention.h.
+#ifndef MILEPOST_ENGINE_OPS_ATTENTION_CACHED_ATTENTION_CUDA_KERNEL_INL_H_
+#define MILEPOST_ENGINE_OPS_ATTENTION_CACHED_ATTENTION_CUDA_KERNEL_INL_H_
+
+#include <cstdint>
+
+#include "engine/kernels/cuda/context.h"
+#include "engine/kernels/cuda/stream.h"
+#include "engine/ops/attention/cached_attention_cuda_kernel.h"
+
+namespace milepost::kernels::cuda {
+
+// A warp takes every kWarps-th key, a lane kEach elements of the head; the warps' results are put
+// together at the end. Keys and values of this call's own rows are read from qkv: other blocks may
+// not have put them into the cache yet.
+template <typename T>
+struct CachedAttentionKernel {
+  static constexpr int kThreads = 128;
+  static constexpr int kWarps = kThreads / kWarp;
+  static constexpr int kEach = 8;  // 256 / kWarp
+  CachedAttentionArgs<T> a;
+  float scale;
+
+  Grid grid() const { return {.x = a.rows, .y = a.shape.heads}; }
+
+  template <typename Context>
+  MP_DEVICE void operator()(Context& c) const {
+    const int64_t row = c.block(), head = c.block_y(), dim = a.shape.head_dim;
+    T* out = a.out + (row * a.shape.heads + head) * dim;
+    if (row > c.Load(a.last)) {
+      for (int64_t i = c.thread(); i < dim; i += kThreads) c.Store(out + i, Narrow<T>(0.0f));
+      return;
+    }
+    const int64_t first = c.Load(a.positions);
+    const int64_t group = a.shape.heads / a.shape.kv_heads;
+    if (head % group == 0) Keep(c, row, head / group, first + row);
+    Lane lane = Attend(c, row, head, first);
+    Combine(c, lane, out);
+  }
+
+ private:
+  struct Lane {
+    float max = -INFINITY;
+    float weight = 0;
+    float sum[kEach] = {};
+  };
+
+  MP_DEVICE int64_t Width() const {
+    return (a.shape.heads + 2 * a.shape.kv_heads) * a.shape.head_dim;
+  }
+  // Of a head of keys in a row of qkv; values are `kv_heads` further.
+  MP_DEVICE const T* RowKey(int64_t row, int64_t g) const {
+    return a.qkv + row * Width() + (a.shape.heads + g) * a.shape.head_dim;
+  }
+  MP_DEVICE T* CacheKey(int64_t position, int64_t g) const {
+    return a.cache + (g * a.shape.positions + position) * a.shape.head_dim;
+  }
+  MP_DEVICE int64_t RowValues() const { return a.shape.kv_heads * a.shape.head_dim; }
+  MP_DEVICE int64_t CacheValues() const { return RowValues() * a.shape.positions; }
+
+  template <typename Context>
+  MP_DEVICE void Keep(Context& c, int64_t row, int64_t g, int64_t position) const {
+    if (position >= a.shape.positions) return;
+    const T* from = RowKey(row, g);
+    T* to = CacheKey(position, g);
+    for (int64_t i = c.thread(); i < a.shape.head_dim; i += kThreads) {
+      c.Store(to + i, c.Load(from + i));
+      c.Store(to + CacheValues() + i, c.Load(from + RowValues() + i));
+    }
+  }
+
+  template <typename Context>
+  MP_DEVICE Lane Attend(Context& c, int64_t row, int64_t head, int64_t first) const {
+    const int64_t dim = a.shape.head_dim;
+    const int64_t g = head / (a.shape.heads / a.shape.kv_heads);
+    const T* query = a.qkv + row * Width() + head * dim;
+    float q[kEach];
+    MP_UNROLL
+    for (int i = 0; i < kEach; ++i) q[i] = Element(c, query, i) * scale;
+    Lane lane;
+    for (int64_t key = c.warp(); key <= first + row; key += kWarps) {
+      const bool own = key >= first;
+      const T* keys = own ? RowKey(key - first, g) : CacheKey(key, g);
+      const T* values = keys + (own ? RowValues() : CacheValues());
+      float score = 0;
+      MP_UNROLL
+      for (int i = 0; i < kEach; ++i) score = fmaf(q[i], Element(c, keys, i), score);
+      score = WarpSum(c, score);
+      const float max = fmaxf(lane.max, score);
+      const float shrink = expf(lane.max - max), p = expf(score - max);
+      lane.max = max;
+      lane.weight = lane.weight * shrink + p;
+      MP_UNROLL
+      for (int i = 0; i < kEach; ++i) {
+        lane.sum[i] = fmaf(p, Element(c, values, i), lane.sum[i] * shrink);
+      }
+    }
+    return lane;
+  }
+
+  template <typename Context>
+  MP_DEVICE float Element(Context& c, const T* head, int i) const {
+    const int64_t at = i * kWarp + c.lane();
+    return at < a.shape.head_dim ? Widen(c.Load(head + at)) : 0.0f;
+  }
+
+  template <typename Context>
+  MP_DEVICE void Combine(Context& c, const Lane& lane, T* out) const {
+    const auto maxima = c.template Shared<float, kWarps, 0>();
+    const auto weights = c.template Shared<float, kWarps, 1>();
+    const auto sums = c.template Shared<float, kWarps * kWarp * kEach, 2>();
+    if (c.lane() == 0) {
+      maxima.Set(c.warp(), lane.max);
+      weights.Set(c.warp(), lane.weight);
+    }
+    MP_UNROLL
+    for (int i = 0; i < kEach; ++i) {
+      sums.Set((c.warp() * kEach + i) * kWarp + c.lane(), lane.sum[i]);
+    }
+    c.Sync();
+    float max = maxima.Get(0);  // warp 0 always has a key
+    for (int w = 1; w < kWarps; ++w) max = fmaxf(max, maxima.Get(w));
+    float weight = 0;
+    for (int w = 0; w < kWarps; ++w) weight += weights.Get(w) * expf(maxima.Get(w) - max);
+    for (int64_t i = c.thread(); i < a.shape.head_dim; i += kThreads) {
+      float sum = 0;
+      for (int w = 0; w < kWarps; ++w) {
+        sum += sums.Get(static_cast<int>(w * kEach * kWarp + i)) * expf(maxima.Get(w) - max);
+      }
+      c.Store(out + i, Narrow<T>(sum / weight));
+    }
+  }
+};
+
+template <typename T>
+CachedAttentionKernel<T> MakeCachedAttention(const CachedAttentionArgs<T>& args) {
+  return {args, 1.0f / sqrtf(static_cast<float>(args.shape.head_dim))};
+}
+
+}  // namespace milepost::kernels::cuda
+
+#endif  // MILEPOST_ENGINE_OPS_ATTENTION_CACHED_ATTENTION_CUDA_KERNEL_INL_H_

@@ -1,0 +1,195 @@
+#include "engine/ops/classifier/classifier_cpu_kernel.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/kernels/cpu/parallel.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "engine/ops/classifier/classifier_cpu_kernel.cc"
+#include "hwy/foreach_target.h"
+//
+#include "engine/kernels/cpu/simd-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace milepost::kernels::HWY_NAMESPACE {
+namespace {
+
+// A row stays in the second-level cache, so it is read three times: maximum, sum, result.
+template <typename T>
+HWY_INLINE float RowMax(const T* row, int64_t n) {
+  const DF d;
+  const int64_t lanes = hn::Lanes(d);
+  VF best0 = hn::Set(d, ToFloat(row[0])), best1 = best0;
+  int64_t i = 0;
+  for (; i + 2 * lanes <= n; i += 2 * lanes) {
+    best0 = hn::Max(best0, LoadF(d, row + i));
+    best1 = hn::Max(best1, LoadF(d, row + i + lanes));
+  }
+  float best = hn::GetLane(hn::MaxOfLanes(d, hn::Max(best0, best1)));
+  for (; i < n; ++i) best = std::max(best, ToFloat(row[i]));
+  return best;
+}
+
+// Sum of e^(x - max); what is left of a vector at the end counts lane by lane.
+template <typename T>
+HWY_INLINE double RowSum(const T* row, int64_t n, float max) {
+  const DF d;
+  const int64_t lanes = hn::Lanes(d);
+  const VF vmax = hn::Set(d, max);
+  VF sum0 = hn::Zero(d), sum1 = sum0;
+  int64_t i = 0;
+  for (; i + 2 * lanes <= n; i += 2 * lanes) {
+    sum0 = hn::Add(sum0, FastExp(d, hn::Sub(LoadF(d, row + i), vmax)));
+    sum1 = hn::Add(sum1, FastExp(d, hn::Sub(LoadF(d, row + i + lanes), vmax)));
+  }
+  alignas(64) float parts[kMaxLanes];
+  hn::Store(hn::Add(sum0, sum1), d, parts);
+  double sum = 0.0;
+  for (int64_t lane = 0; lane < lanes; ++lane) sum += parts[lane];
+  for (; i < n; ++i) sum += std::exp(ToFloat(row[i]) - max);
+  return sum;
+}
+
+// -log p(target); NaN where a logit is not finite.
+template <typename T>
+double RowLoss(const T* row, int32_t target, int64_t n) {
+  const float max = RowMax(row, n);
+  return std::log(RowSum(row, n, max)) + max - ToFloat(row[target]);
+}
+
+template <typename T>
+double RowLossAndGradient(T* row, int32_t target, int64_t n, float scale) {
+  const DF d;
+  if (target < 0) {
+    std::fill(row, row + n, FromFloat<T>(0.0f));
+    return 0.0;
+  }
+  const float max = RowMax(row, n);
+  const double sum = RowSum(row, n, max);
+  const double at_target = ToFloat(row[target]);
+  const VF vmax = hn::Set(d, max);
+  const VF factor = hn::Set(d, static_cast<float>(scale / sum));
+  ForVectors(n, [&](int64_t i, int64_t count) MP_SIMD {
+    const VF e = FastExp(d, hn::Sub(LoadUpTo(d, row + i, count), vmax));
+    StoreUpTo(hn::Mul(e, factor), d, row + i, count);
+  });
+  row[target] = FromFloat<T>(static_cast<float>((std::exp(at_target - max) / sum - 1.0) * scale));
+  return std::log(sum) + max - at_target;
+}
+
+}  // namespace
+
+double RowLossF32(const float* row, int32_t target, int64_t n) { return RowLoss(row, target, n); }
+double RowLossBf16(const bf16* row, int32_t target, int64_t n) { return RowLoss(row, target, n); }
+double RowLossF16(const f16* row, int32_t target, int64_t n) { return RowLoss(row, target, n); }
+double RowLossAndGradientF32(float* row, int32_t target, int64_t n, float scale) {
+  return RowLossAndGradient(row, target, n, scale);
+}
+double RowLossAndGradientBf16(bf16* row, int32_t target, int64_t n, float scale) {
+  return RowLossAndGradient(row, target, n, scale);
+}
+double RowLossAndGradientF16(f16* row, int32_t target, int64_t n, float scale) {
+  return RowLossAndGradient(row, target, n, scale);
+}
+
+}  // namespace milepost::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace milepost::kernels {
+
+HWY_EXPORT(RowLossF32);
+HWY_EXPORT(RowLossBf16);
+HWY_EXPORT(RowLossF16);
+HWY_EXPORT(RowLossAndGradientF32);
+HWY_EXPORT(RowLossAndGradientBf16);
+HWY_EXPORT(RowLossAndGradientF16);
+
+namespace {
+
+// row_loss(row) for every row in parallel, then the sum in row order.
+template <typename RowLoss>
+void SumLosses(const int32_t* targets, int64_t rows, int64_t vocabulary, void* workspace,
+               LossSum* sum, const RowLoss& row_loss) {
+  double* losses = static_cast<double*>(workspace);
+  const int64_t grain = std::max<int64_t>(1, 4096 / vocabulary);
+  ParallelFor(0, rows, grain, [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row) losses[row] = row_loss(row);
+  });
+  for (int64_t row = 0; row < rows; ++row) {
+    if (targets[row] < 0) continue;
+    sum->loss += losses[row];
+    ++sum->targets;
+  }
+}
+
+// Whether the target's logit is the first of the largest; what is not finite is never right.
+template <typename T>
+bool IsCorrect(const T* row, int32_t target, int64_t n) {
+  const float wanted = ToFloat(row[target]);
+  bool wrong = !std::isfinite(wanted);
+  for (int64_t i = 0; i < target; ++i) wrong |= !(ToFloat(row[i]) < wanted);
+  for (int64_t i = target; i < n; ++i) wrong |= !(ToFloat(row[i]) <= wanted);
+  return !wrong;
+}
+
+// SumLosses of the loss alone, and how many rows are right.
+template <typename T, typename RowLoss>
+void SumForward(const T* logits, const int32_t* targets, int64_t rows, int64_t vocabulary,
+                void* workspace, LossSum* sum, const RowLoss& row_loss) {
+  auto* correct = reinterpret_cast<uint8_t*>(static_cast<double*>(workspace) + rows);
+  SumLosses(targets, rows, vocabulary, workspace, sum, [&](int64_t row) {
+    const T* x = logits + row * vocabulary;
+    correct[row] = targets[row] >= 0 && IsCorrect(x, targets[row], vocabulary);
+    return targets[row] < 0 ? 0.0 : row_loss(x, targets[row], vocabulary);
+  });
+  for (int64_t row = 0; row < rows; ++row) sum->correct += correct[row];
+}
+
+}  // namespace
+
+template <>
+void ClassifierForwardBackward(float* logits, const int32_t* targets, int64_t rows,
+                               int64_t vocabulary, float scale, void* workspace, LossSum* sum) {
+  const auto run = HWY_DYNAMIC_DISPATCH(RowLossAndGradientF32);
+  SumLosses(targets, rows, vocabulary, workspace, sum, [&](int64_t row) {
+    return run(logits + row * vocabulary, targets[row], vocabulary, scale);
+  });
+}
+template <>
+void ClassifierForwardBackward(bf16* logits, const int32_t* targets, int64_t rows,
+                               int64_t vocabulary, float scale, void* workspace, LossSum* sum) {
+  const auto run = HWY_DYNAMIC_DISPATCH(RowLossAndGradientBf16);
+  SumLosses(targets, rows, vocabulary, workspace, sum, [&](int64_t row) {
+    return run(logits + row * vocabulary, targets[row], vocabulary, scale);
+  });
+}
+template <>
+void ClassifierForwardBackward(f16* logits, const int32_t* targets, int64_t rows,
+                               int64_t vocabulary, float scale, void* workspace, LossSum* sum) {
+  const auto run = HWY_DYNAMIC_DISPATCH(RowLossAndGradientF16);
+  SumLosses(targets, rows, vocabulary, workspace, sum, [&](int64_t row) {
+    return run(logits + row * vocabulary, targets[row], vocabulary, scale);
+  });
+}
+
+template <>
+void ClassifierForward(const float* logits, const int32_t* targets, int64_t rows,
+                       int64_t vocabulary, void* workspace, LossSum* sum) {
+  SumForward(logits, targets, rows, vocabulary, workspace, sum, HWY_DYNAMIC_DISPATCH(RowLossF32));
+}
+template <>
+void ClassifierForward(const bf16* logits, const int32_t* targets, int64_t rows, int64_t vocabulary,
+                       void* workspace, LossSum* sum) {
+  SumForward(logits, targets, rows, vocabulary, workspace, sum, HWY_DYNAMIC_DISPATCH(RowLossBf16));
+}
+template <>
+void ClassifierForward(const f16* logits, const int32_t* targets, int64_t rows, int64_t vocabulary,
+                       void* workspace, LossSum* sum) {
+  SumForward(logits, targets, rows, vocabulary, workspace, sum, HWY_DYNAMIC_DISPATCH(RowLossF16));
+}
+
+}  // namespace milepost::kernels
+#endif  // HWY_ONCE

@@ -1,0 +1,189 @@
+// The kernels behind classifier.h.
+#ifndef MILEPOST_ENGINE_OPS_CLASSIFIER_CLASSIFIER_CUDA_KERNEL_INL_H_
+#define MILEPOST_ENGINE_OPS_CLASSIFIER_CLASSIFIER_CUDA_KERNEL_INL_H_
+
+#include <cstdint>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "common/status_macros.h"
+#include "engine/kernels/cuda/context.h"
+#include "engine/kernels/cuda/stream.h"
+#include "engine/ops/classifier/classifier_cuda_kernel.h"
+
+namespace milepost::kernels::cuda {
+
+// A running sum of e^(x - max), rescaled where the maximum grows.
+struct OnlineSum {
+  float max = -INFINITY;
+  float sum = 0;
+
+  // What exponents are relative to: -inf minus itself would be a NaN.
+  MP_DEVICE static float Base(float max) { return max == -INFINITY ? 0.0f : max; }
+  MP_DEVICE void Rebase(float new_max) {
+    sum *= expf(max - Base(new_max));
+    max = new_max;
+  }
+};
+
+// body(width, i) for every piece of the row that is this thread's: width elements from i on, a
+// constant: a pack where the row's address is aligned to it, single elements before and after.
+template <int kThreads, typename T, typename Body>
+MP_DEVICE void ForPieces(const T* row, int64_t n, int thread, const Body& body) {
+  constexpr int kN = kPack<T>;
+  const auto behind = static_cast<int>(reinterpret_cast<uintptr_t>(row) % 16 / sizeof(T));
+  const int64_t head = behind == 0 ? 0 : kN - behind < n ? kN - behind : n;
+  const int64_t packs = (n - head) / kN;
+  if (thread < head) body(std::integral_constant<int, 1>(), thread);
+  for (int64_t pack = thread; pack < packs; pack += kThreads) {
+    body(std::integral_constant<int, kN>(), head + pack * kN);
+  }
+  const int64_t tail = head + packs * kN + thread;
+  if (tail < n) body(std::integral_constant<int, 1>(), tail);
+}
+
+// A block has a row.
+template <typename T, bool kGradient, int kBlock>
+struct ClassifierKernel {
+  static constexpr int kThreads = kBlock;
+  ClassifierArgs<T> a;
+  RowLoss* losses;
+
+  Grid grid() const { return {.x = a.rows}; }
+
+  template <typename Context>
+  MP_DEVICE void operator()(Context& c) const {
+    T* row = a.logits + c.block() * (a.stride > 0 ? a.stride : a.vocabulary);
+    const int target = c.Load(a.targets + c.block());
+    if (target < 0) return Leave(c, row);
+    const float wanted = Widen(c.Load(row + target));
+    Sums sums = {.wrong = wanted - wanted == 0.0f ? 0 : 1};
+    ForPieces<kThreads>(row, a.vocabulary, c.thread(), [&](auto width, int64_t i) {
+      constexpr int kN = decltype(width)::value;
+      Add(Read<kN>(c, row + i), i, target, wanted, sums);
+    });
+    const float max = BlockMax(c, sums.online.max);
+    sums.online.Rebase(max);
+    const float sum =
+        BlockSum<kThreads, 1>(c, sums.online.sum);  // behind it all have read `wanted`
+    if (a.smoothing > 0) sums.total = BlockSum<kThreads, 2>(c, sums.total);
+    if constexpr (!kGradient) sums.wrong = BlockSum<kThreads, 3>(c, sums.wrong);
+    if (c.thread() == 0) c.Store(losses + c.block(), LossOf(wanted, max, sum, sums));
+    if constexpr (kGradient) Gradient(c, row, target, wanted, max, sum);
+  }
+
+ private:
+  struct Sums {
+    OnlineSum online;
+    float total = 0;  // of the logits
+    int wrong = 0;    // logits that come before the target's, or it is not finite
+  };
+
+  template <typename Context>
+  MP_DEVICE void Leave(Context& c, T* row) const {
+    if (c.thread() == 0) c.Store(losses + c.block(), RowLoss{});
+    if constexpr (kGradient) {
+      ForPieces<kThreads>(row, a.vocabulary, c.thread(), [&](auto width, int64_t i) {
+        const float zeros[decltype(width)::value] = {};
+        Write(c, row + i, zeros);
+      });
+    }
+  }
+
+  template <int kN>
+  MP_DEVICE void Add(const Floats<kN>& x, int64_t i, int target, float wanted, Sums& sums) const {
+    float max = x.v[0];
+    MP_UNROLL
+    for (int k = 1; k < kN; ++k) max = fmaxf(max, x.v[k]);
+    if (!(max <= sums.online.max)) sums.online.Rebase(fmaxf(max, sums.online.max));
+    MP_UNROLL
+    for (int k = 0; k < kN; ++k) {
+      sums.online.sum += expf(x.v[k] - OnlineSum::Base(sums.online.max));
+      if (a.smoothing > 0) sums.total += x.v[k];
+      if constexpr (!kGradient) {
+        const bool before = i + k < target ? x.v[k] < wanted : x.v[k] <= wanted;
+        if (!before) ++sums.wrong;
+      }
+    }
+  }
+
+  template <typename Context>
+  MP_DEVICE float BlockMax(Context& c, float value) const {
+    value = WarpMax(c, value);
+    auto parts = c.template Shared<float, kThreads / kWarp, 0>();
+    if (c.lane() == 0) parts.Set(c.warp(), value);
+    c.Sync();
+    for (int w = 0; w < kThreads / kWarp; ++w) value = fmaxf(value, parts.Get(w));
+    return value;
+  }
+
+  MP_DEVICE RowLoss LossOf(float wanted, float max, float sum, const Sums& sums) const {
+    RowLoss row = {.target = 1, .correct = sums.wrong == 0 ? 1.0f : 0.0f};
+    row.loss = log(static_cast<double>(sum)) + max - wanted;
+    if (a.smoothing > 0) {
+      const double mean = static_cast<double>(sums.total) / static_cast<double>(a.vocabulary);
+      row.loss += a.smoothing * (wanted - mean);
+    }
+    return row;
+  }
+
+  template <typename Context>
+  MP_DEVICE void Gradient(Context& c, T* row, int target, float wanted, float max,
+                          float sum) const {
+    const float scale = c.Load(a.scale);
+    const float factor = scale / sum;
+    const float spread = scale * a.smoothing / static_cast<float>(a.vocabulary);
+    const double at_target =
+        exp(static_cast<double>(wanted) - max) / sum - 1.0 + static_cast<double>(a.smoothing);
+    ForPieces<kThreads>(row, a.vocabulary, c.thread(), [&](auto width, int64_t i) {
+      constexpr int kN = decltype(width)::value;
+      auto x = Read<kN>(c, row + i);
+      MP_UNROLL
+      for (int k = 0; k < kN; ++k) {
+        x.v[k] = expf(x.v[k] - max) * factor - spread;
+        if (i + k == target) x.v[k] = static_cast<float>(at_target * scale) - spread;
+      }
+      Write(c, row + i, x.v);
+    });
+  }
+};
+
+// sums = (or +=) those of all rows; one block.
+struct LossSumKernel {
+  static constexpr int kThreads = 256;
+  const RowLoss* losses;
+  int64_t rows;
+  bool with_correct, accumulate;
+  double* sums;
+
+  Grid grid() const { return {.x = 1}; }
+  template <typename Context>
+  MP_DEVICE void operator()(Context& c) const {
+    double loss = 0, targets = 0, correct = 0;
+    for (int64_t i = c.thread(); i < rows; i += kThreads) {
+      loss += c.Load(&losses[i].loss);
+      targets += c.Load(&losses[i].target);
+      if (with_correct) correct += c.Load(&losses[i].correct);
+    }
+    const double totals[3] = {BlockSum<kThreads, 0>(c, loss), BlockSum<kThreads, 0>(c, targets),
+                              BlockSum<kThreads, 0>(c, correct)};
+    if (c.thread() != 0) return;
+    MP_UNROLL
+    for (int i = 0; i < 3; ++i) {
+      c.Store(sums + i, accumulate ? c.Load(sums + i) + totals[i] : totals[i]);
+    }
+  }
+};
+
+// run(kernel) launches it. `losses`: [rows].
+template <bool kGradient, typename T, typename Run>
+absl::Status RunClassifier(const ClassifierArgs<T>& a, RowLoss* losses, const Run& run) {
+  constexpr int64_t kSmall = 4096;  // a smaller vocabulary leaves most of a large block idle
+  MP_RETURN_IF_ERROR(a.vocabulary < kSmall ? run(ClassifierKernel<T, kGradient, 128>{a, losses})
+                                           : run(ClassifierKernel<T, kGradient, 512>{a, losses}));
+  return run(LossSumKernel{losses, a.rows, !kGradient, a.accumulate, a.sums});
+}
+
+}  // namespace milepost::kernels::cuda
+
+#endif  // MILEPOST_ENGINE_OPS_CLASSIFIER_CLASSIFIER_CUDA_KERNEL_INL_H_

@@ -1,0 +1,30 @@
+#include "engine/ops/classifier/classifier_cuda_kernel.h"
+
+#include "engine/kernels/cuda/launch-inl.h"
+#include "engine/ops/classifier/classifier_cuda_kernel-inl.h"
+
+namespace milepost::kernels::cuda {
+
+template <typename T>
+absl::Status ClassifierLossAndGradient(const ClassifierArgs<T>& args, void* workspace,
+                                       cudaStream_t stream) {
+  return RunClassifier<true>(args, static_cast<RowLoss*>(workspace), [&](const auto& kernel) {
+    return Launch(kernel, kernel.grid(), stream, "ClassifierLossAndGradient");
+  });
+}
+
+template <typename T>
+absl::Status ClassifierLoss(const ClassifierArgs<T>& args, void* workspace, cudaStream_t stream) {
+  return RunClassifier<false>(args, static_cast<RowLoss*>(workspace), [&](const auto& kernel) {
+    return Launch(kernel, kernel.grid(), stream, "ClassifierLoss");
+  });
+}
+
+#define MP_INSTANTIATE(T)                                                                         \
+  template absl::Status ClassifierLossAndGradient(const ClassifierArgs<T>&, void*, cudaStream_t); \
+  template absl::Status ClassifierLoss(const ClassifierArgs<T>&, void*, cudaStream_t)
+MP_INSTANTIATE(float);
+MP_INSTANTIATE(bf16);
+MP_INSTANTIATE(f16);
+
+}  // namespace milepost::kernels::cuda

@@ -1,0 +1,44 @@
+// Softmax, cross-entropy and its gradient over rows of logits, in place, for vocabularies of any
+// size: one pass for the sum (online softmax), one for the result, which finds the row in the
+// second-level cache. T in {float, bf16, f16}. Semantics of the CPU's (classifier_cpu_kernel.h,
+// label_smoothing_cpu_kernel.h).
+//
+//   ClassifierArgs<bf16> args{.logits = logits, .targets = targets, .rows = 512, ...};
+//   MP_RETURN_IF_ERROR(ClassifierLossAndGradient(args, workspace, stream));
+#ifndef MILEPOST_ENGINE_OPS_CLASSIFIER_CLASSIFIER_CUDA_KERNEL_H_
+#define MILEPOST_ENGINE_OPS_CLASSIFIER_CLASSIFIER_CUDA_KERNEL_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "engine/kernels/cuda/stream.h"
+#include "engine/ops/classifier/classifier_contract.h"
+
+namespace milepost::kernels::cuda {
+
+template <typename T>
+struct ClassifierArgs {
+  T* logits = nullptr;               // [rows, stride], 16-byte aligned; rows need not be
+  const int32_t* targets = nullptr;  // [rows], -1: none
+  int64_t rows = 0;
+  int64_t vocabulary = 0;
+  float smoothing = 0;           // label smoothing
+  const float* scale = nullptr;  // device: of gradients
+  double* sums = nullptr;        // graph::kLossSums: loss, targets, correct (0 with a gradient)
+  bool accumulate = false;       // sums += instead of =
+  int64_t stride = 0;            // elements from row to row; 0: vocabulary
+};
+
+// logits become (softmax - target) * scale, 0 in rows without a target. `workspace`: 8-byte
+// aligned.
+template <typename T>
+absl::Status ClassifierLossAndGradient(const ClassifierArgs<T>& args, void* workspace,
+                                       cudaStream_t stream);
+
+// The sums alone; logits stay as they are. `scale` is not read.
+template <typename T>
+absl::Status ClassifierLoss(const ClassifierArgs<T>& args, void* workspace, cudaStream_t stream);
+
+}  // namespace milepost::kernels::cuda
+
+#endif  // MILEPOST_ENGINE_OPS_CLASSIFIER_CLASSIFIER_CUDA_KERNEL_H_

@@ -1,0 +1,231 @@
+#include "engine/ops/norm/rmsnorm_cpu_kernel.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/kernels/cpu/column_sum.h"
+#include "engine/kernels/cpu/parallel.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "engine/ops/norm/rmsnorm_cpu_kernel.cc"
+#include "hwy/foreach_target.h"
+//
+#include "engine/kernels/cpu/simd-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace milepost::kernels::HWY_NAMESPACE {
+namespace {
+
+// Four running sums: a multiply-add has a latency of several cycles.
+template <typename T>
+HWY_INLINE float SumOfSquares(const T* x, int64_t n) {
+  const DF d;
+  const int64_t lanes = hn::Lanes(d);
+  VF sum0 = hn::Zero(d), sum1 = sum0, sum2 = sum0, sum3 = sum0;
+  int64_t i = 0;
+  for (; i + 4 * lanes <= n; i += 4 * lanes) {
+    const VF a = LoadF(d, x + i), b = LoadF(d, x + i + lanes);
+    const VF c = LoadF(d, x + i + 2 * lanes), e = LoadF(d, x + i + 3 * lanes);
+    sum0 = hn::MulAdd(a, a, sum0);
+    sum1 = hn::MulAdd(b, b, sum1);
+    sum2 = hn::MulAdd(c, c, sum2);
+    sum3 = hn::MulAdd(e, e, sum3);
+  }
+  for (; i < n; i += lanes) {
+    const VF a = LoadUpTo(d, x + i, std::min(lanes, n - i));
+    sum0 = hn::MulAdd(a, a, sum0);
+  }
+  return hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3))));
+}
+
+template <typename T>
+HWY_INLINE void NormaliseRow(const T* x, const T* gamma, int64_t width, float epsilon, T* y,
+                             float* rstd_out) {
+  const DF d;
+  const float rstd = 1.0f / std::sqrt(SumOfSquares(x, width) / static_cast<float>(width) + epsilon);
+  const VF vrstd = hn::Set(d, rstd);
+  ForVectors(width, [&](int64_t i, int64_t n) MP_SIMD {
+    const VF normal = hn::Mul(LoadUpTo(d, x + i, n), vrstd);
+    StoreUpTo(hn::Mul(normal, LoadUpTo(d, gamma + i, n)), d, y + i, n);
+  });
+  *rstd_out = rstd;
+}
+
+// `residual` null: x is the input itself; else x is where their sum goes.
+template <typename T>
+void ForwardRows(const T* residual, const T* delta, const T* gamma, int64_t first, int64_t last,
+                 int64_t width, float epsilon, T* x, T* y, float* rstd) {
+  const DF d;
+  for (int64_t row = first; row < last; ++row) {
+    const int64_t at = row * width;
+    if (residual != nullptr) {
+      ForVectors(width, [&](int64_t i, int64_t n) MP_SIMD {
+        const VF sum = hn::Add(LoadUpTo(d, residual + at + i, n), LoadUpTo(d, delta + at + i, n));
+        StoreUpTo(sum, d, x + at + i, n);
+      });
+    }
+    NormaliseRow(x + at, gamma, width, epsilon, y + at, rstd + row);
+  }
+}
+
+// With xhat = x rstd and g = dy gamma: dx = rstd (g - xhat mean(g xhat)); dgamma += dy xhat.
+template <typename T>
+HWY_INLINE void BackwardRow(const RmsNormBackwardArgs<T>& a, int64_t row, int64_t width,
+                            float* dgamma) {
+  const DF d;
+  const T* dy = a.dy + row * width;
+  const T* x = a.x + row * width;
+  const VF rstd = hn::Set(d, a.rstd[row]);
+  VF sum = hn::Zero(d);
+  ForVectors(width, [&](int64_t i, int64_t n) MP_SIMD {
+    const VF gradient = LoadUpTo(d, dy + i, n);  // lanes from n on are 0, and so is all they feed
+    const VF product = hn::Mul(gradient, hn::Mul(LoadUpTo(d, x + i, n), rstd));
+    sum = hn::MulAdd(product, LoadUpTo(d, a.gamma + i, n), sum);
+    StoreUpTo(hn::Add(product, LoadUpTo(d, dgamma + i, n)), d, dgamma + i, n);
+  });
+  const float scale = 1.0f / static_cast<float>(width);
+  const VF mean = hn::Set(d, hn::GetLane(hn::SumOfLanes(d, sum)) * scale);
+  const T* upstream = a.dx_upstream == nullptr ? nullptr : a.dx_upstream + row * width;
+  T* dx = a.dx + row * width;
+  ForVectors(width, [&](int64_t i, int64_t n) MP_SIMD {
+    const VF xhat = hn::Mul(LoadUpTo(d, x + i, n), rstd);
+    const VF g = hn::Mul(LoadUpTo(d, dy + i, n), LoadUpTo(d, a.gamma + i, n));
+    VF out = hn::Mul(rstd, hn::NegMulAdd(xhat, mean, g));
+    if (upstream != nullptr) out = hn::Add(out, LoadUpTo(d, upstream + i, n));
+    StoreUpTo(out, d, dx + i, n);
+  });
+}
+
+template <typename T>
+void BackwardRows(const RmsNormBackwardArgs<T>& a, int64_t first, int64_t last, int64_t width,
+                  float* dgamma) {
+  std::fill(dgamma, dgamma + width, 0.0f);
+  for (int64_t row = first; row < last; ++row) BackwardRow(a, row, width, dgamma);
+}
+
+}  // namespace
+
+void RmsForwardRowsF32(const float* residual, const float* delta, const float* gamma, int64_t first,
+                       int64_t last, int64_t width, float epsilon, float* x, float* y,
+                       float* rstd) {
+  ForwardRows(residual, delta, gamma, first, last, width, epsilon, x, y, rstd);
+}
+void RmsForwardRowsBf16(const bf16* residual, const bf16* delta, const bf16* gamma, int64_t first,
+                        int64_t last, int64_t width, float epsilon, bf16* x, bf16* y, float* rstd) {
+  ForwardRows(residual, delta, gamma, first, last, width, epsilon, x, y, rstd);
+}
+void RmsForwardRowsF16(const f16* residual, const f16* delta, const f16* gamma, int64_t first,
+                       int64_t last, int64_t width, float epsilon, f16* x, f16* y, float* rstd) {
+  ForwardRows(residual, delta, gamma, first, last, width, epsilon, x, y, rstd);
+}
+void RmsBackwardRowsF32(const RmsNormBackwardArgs<float>& args, int64_t first, int64_t last,
+                        int64_t width, float* dgamma) {
+  BackwardRows(args, first, last, width, dgamma);
+}
+void RmsBackwardRowsBf16(const RmsNormBackwardArgs<bf16>& args, int64_t first, int64_t last,
+                         int64_t width, float* dgamma) {
+  BackwardRows(args, first, last, width, dgamma);
+}
+void RmsBackwardRowsF16(const RmsNormBackwardArgs<f16>& args, int64_t first, int64_t last,
+                        int64_t width, float* dgamma) {
+  BackwardRows(args, first, last, width, dgamma);
+}
+
+}  // namespace milepost::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace milepost::kernels {
+
+HWY_EXPORT(RmsForwardRowsF32);
+HWY_EXPORT(RmsForwardRowsBf16);
+HWY_EXPORT(RmsForwardRowsF16);
+HWY_EXPORT(RmsBackwardRowsF32);
+HWY_EXPORT(RmsBackwardRowsBf16);
+HWY_EXPORT(RmsBackwardRowsF16);
+
+namespace {
+
+template <typename T, typename Rows>
+void ForwardWith(Rows forward_rows, const T* residual, const T* delta, const T* gamma, int64_t rows,
+                 int64_t width, float epsilon, T* x, T* y, float* rstd) {
+  // Rows per thread at least: below this a fork costs more than it saves.
+  const int64_t grain = std::max<int64_t>(1, 8192 / width);
+  ParallelFor(0, rows, grain, [&](int64_t first, int64_t last) {
+    forward_rows(residual, delta, gamma, first, last, width, epsilon, x, y, rstd);
+  });
+}
+
+template <typename T, typename Rows>
+void BackwardWith(Rows backward_rows, const RmsNormBackwardArgs<T>& args, int64_t rows,
+                  int64_t width, void* workspace) {
+  const RowBlocks blocks(rows);
+  const int64_t stride = PartialStride(width);
+  float* dgamma = static_cast<float*>(workspace);
+  ParallelTasks(blocks.count, [&](int64_t block, int) {
+    backward_rows(args, blocks.First(block), blocks.Last(block), width, dgamma + block * stride);
+  });
+  AddPartials(dgamma, blocks.count, stride, width, args.accumulate, args.dgamma);
+}
+
+}  // namespace
+
+template <>
+void RmsNormForward(const float* x, const float* gamma, int64_t rows, int64_t width, float epsilon,
+                    float* y, float* rstd) {
+  ForwardWith<float>(HWY_DYNAMIC_DISPATCH(RmsForwardRowsF32), nullptr, nullptr, gamma, rows, width,
+                     epsilon, const_cast<float*>(x), y, rstd);  // x is only read
+}
+template <>
+void RmsNormForward(const bf16* x, const bf16* gamma, int64_t rows, int64_t width, float epsilon,
+                    bf16* y, float* rstd) {
+  ForwardWith<bf16>(HWY_DYNAMIC_DISPATCH(RmsForwardRowsBf16), nullptr, nullptr, gamma, rows, width,
+                    epsilon, const_cast<bf16*>(x), y, rstd);  // x is only read
+}
+template <>
+void RmsNormForward(const f16* x, const f16* gamma, int64_t rows, int64_t width, float epsilon,
+                    f16* y, float* rstd) {
+  ForwardWith<f16>(HWY_DYNAMIC_DISPATCH(RmsForwardRowsF16), nullptr, nullptr, gamma, rows, width,
+                   epsilon, const_cast<f16*>(x), y, rstd);  // x is only read
+}
+
+template <>
+void ResidualRmsNormForward(const float* residual, const float* delta, const float* gamma,
+                            int64_t rows, int64_t width, float epsilon, float* sum, float* y,
+                            float* rstd) {
+  ForwardWith(HWY_DYNAMIC_DISPATCH(RmsForwardRowsF32), residual, delta, gamma, rows, width, epsilon,
+              sum, y, rstd);
+}
+template <>
+void ResidualRmsNormForward(const bf16* residual, const bf16* delta, const bf16* gamma,
+                            int64_t rows, int64_t width, float epsilon, bf16* sum, bf16* y,
+                            float* rstd) {
+  ForwardWith(HWY_DYNAMIC_DISPATCH(RmsForwardRowsBf16), residual, delta, gamma, rows, width,
+              epsilon, sum, y, rstd);
+}
+template <>
+void ResidualRmsNormForward(const f16* residual, const f16* delta, const f16* gamma, int64_t rows,
+                            int64_t width, float epsilon, f16* sum, f16* y, float* rstd) {
+  ForwardWith(HWY_DYNAMIC_DISPATCH(RmsForwardRowsF16), residual, delta, gamma, rows, width, epsilon,
+              sum, y, rstd);
+}
+
+template <>
+void RmsNormBackward(const RmsNormBackwardArgs<float>& args, int64_t rows, int64_t width,
+                     void* workspace) {
+  BackwardWith(HWY_DYNAMIC_DISPATCH(RmsBackwardRowsF32), args, rows, width, workspace);
+}
+template <>
+void RmsNormBackward(const RmsNormBackwardArgs<bf16>& args, int64_t rows, int64_t width,
+                     void* workspace) {
+  BackwardWith(HWY_DYNAMIC_DISPATCH(RmsBackwardRowsBf16), args, rows, width, workspace);
+}
+template <>
+void RmsNormBackward(const RmsNormBackwardArgs<f16>& args, int64_t rows, int64_t width,
+                     void* workspace) {
+  BackwardWith(HWY_DYNAMIC_DISPATCH(RmsBackwardRowsF16), args, rows, width, workspace);
+}
+
+}  // namespace milepost::kernels
+#endif  // HWY_ONCE

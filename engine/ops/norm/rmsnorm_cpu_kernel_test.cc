@@ -1,0 +1,140 @@
+#include "engine/ops/norm/rmsnorm_cpu_kernel.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "engine/kernels/cpu/testing.h"
+
+namespace milepost::kernels {
+namespace {
+
+class RmsNorm : public OnEveryTarget {};
+MP_ON_EVERY_TARGET(RmsNorm);
+
+constexpr float kRmsNormEpsilon = 1e-3f;
+
+// The definition, in fp64.
+std::vector<double> Normalise(const std::vector<double>& x, const std::vector<double>& gamma) {
+  const size_t width = gamma.size();
+  std::vector<double> y(x.size());
+  for (size_t row = 0; row < x.size() / width; ++row) {
+    double squares = 0;
+    for (size_t i = 0; i < width; ++i) squares += x[row * width + i] * x[row * width + i];
+    const double rms = std::sqrt(squares / static_cast<double>(width) + kRmsNormEpsilon);
+    for (size_t i = 0; i < width; ++i) y[row * width + i] = x[row * width + i] / rms * gamma[i];
+  }
+  return y;
+}
+
+template <typename T>
+void CheckRmsNorm(int64_t rows, int64_t width) {
+  SCOPED_TRACE(testing::Message() << rows << "x" << width << " bytes " << sizeof(T));
+  const int64_t n = rows * width;
+  const auto x = RandomVector<T>(n, 1), gamma = RandomVector<T>(width, 2);
+  const auto dy = RandomVector<T>(n, 3);
+  std::vector<T> y(n), dx(n);
+  std::vector<float> rstd(rows), dgamma(width, 7.0f);
+  RmsNormForward(x.data(), gamma.data(), rows, width, kRmsNormEpsilon, y.data(), rstd.data());
+  ExpectClose(y, Normalise(ToDouble(x), ToDouble(gamma)), kTolerance<T>, "y");
+
+  AlignedBuffer workspace(RmsNormBackwardWorkspaceBytes(rows, width));
+  RmsNormBackwardArgs<T> args{.x = x.data(),
+                              .gamma = gamma.data(),
+                              .rstd = rstd.data(),
+                              .dy = dy.data(),
+                              .dx = dx.data(),
+                              .dgamma = dgamma.data()};
+  RmsNormBackward(args, rows, width, workspace.data());
+  const auto x64 = ToDouble(x), gamma64 = ToDouble(gamma), dy64 = ToDouble(dy);
+  ExpectGradient(
+      dx, x64, [&](const auto& v) { return Dot(Normalise(v, gamma64), dy64); }, kTolerance<T>,
+      "dx");
+  ExpectGradient(
+      dgamma, gamma64, [&](const auto& v) { return Dot(Normalise(x64, v), dy64); }, 1e-4, "dgamma");
+
+  // Again with the residual's gradient, in place, and dgamma added to.
+  const auto alone = ToDouble(dx);
+  const auto once = ToDouble(dgamma);
+  const auto upstream = RandomVector<T>(n, 4);
+  dx = upstream;
+  args.dx_upstream = dx.data();
+  args.accumulate = true;
+  RmsNormBackward(args, rows, width, workspace.data());
+  for (int64_t i = 0; i < n; ++i) {
+    ASSERT_NEAR(ToFloat(dx[i]), ToFloat(upstream[i]) + alone[i],
+                kTolerance<T> * (1 + std::abs(alone[i])));
+  }
+  for (int64_t i = 0; i < width; ++i) ASSERT_FLOAT_EQ(dgamma[i], 2 * once[i]);
+}
+
+TEST_P(RmsNorm, MatchesDefinition) {
+  for (int64_t rows : {1, 3, 37}) {
+    for (int64_t width : {3, 17, 64, 127, 200}) {
+      CheckRmsNorm<float>(rows, width);
+      CheckRmsNorm<bf16>(rows, width);
+      CheckRmsNorm<f16>(rows, width);
+    }
+  }
+}
+
+template <typename T>
+void CheckResidualRmsNorm(int64_t rows, int64_t width) {
+  const int64_t n = rows * width;
+  const auto residual = RandomVector<T>(n, 6), delta = RandomVector<T>(n, 7);
+  const auto gamma = RandomVector<T>(width, 8);
+  std::vector<T> sum = delta, y(n), expected(n);  // in place of delta
+  std::vector<float> rstd(rows);
+  ResidualRmsNormForward(residual.data(), sum.data(), gamma.data(), rows, width, kRmsNormEpsilon,
+                         sum.data(), y.data(), rstd.data());
+  for (int64_t i = 0; i < n; ++i) {
+    expected[i] = FromFloat<T>(ToFloat(residual[i]) + ToFloat(delta[i]));
+  }
+  ASSERT_TRUE(SameBits(sum, expected));
+  ExpectClose(y, Normalise(ToDouble(sum), ToDouble(gamma)), kTolerance<T>, "y");
+}
+
+TEST_P(RmsNorm, AddsTheResidual) {
+  for (int64_t width : {33, 320}) {
+    CheckResidualRmsNorm<float>(19, width);
+    CheckResidualRmsNorm<bf16>(19, width);
+    CheckResidualRmsNorm<f16>(19, width);
+  }
+}
+
+TEST_P(RmsNorm, NanStaysInItsRow) {
+  std::vector<float> x(2 * 20, 1.0f), gamma(20, 1.0f), y(40), rstd(2);
+  x[7] = std::numeric_limits<float>::quiet_NaN();
+  RmsNormForward(x.data(), gamma.data(), 2, 20, kRmsNormEpsilon, y.data(), rstd.data());
+  EXPECT_TRUE(std::isnan(y[0]));
+  EXPECT_TRUE(std::isfinite(y[20]));
+}
+
+TEST_P(RmsNorm, SameBitsOnAnyThreadCount) {
+  constexpr int64_t kRows = 300, kWidth = 130;
+  const auto x = RandomVector<float>(kRows * kWidth, 1), gamma = RandomVector<float>(kWidth, 2);
+  const auto dy = RandomVector<float>(kRows * kWidth, 3);
+  std::vector<std::vector<float>> results;
+  for (int threads : {1, 2, 3}) {
+    const ThreadCount scope(threads);
+    std::vector<float> y(kRows * kWidth), dx(kRows * kWidth), rstd(kRows), dgamma(kWidth);
+    RmsNormForward(x.data(), gamma.data(), kRows, kWidth, kRmsNormEpsilon, y.data(), rstd.data());
+    AlignedBuffer workspace(RmsNormBackwardWorkspaceBytes(kRows, kWidth));
+    RmsNormBackward<float>({.x = x.data(),
+                            .gamma = gamma.data(),
+                            .rstd = rstd.data(),
+                            .dy = dy.data(),
+                            .dx = dx.data(),
+                            .dgamma = dgamma.data()},
+                           kRows, kWidth, workspace.data());
+    std::vector<float> all = dgamma;
+    all.insert(all.end(), y.begin(), y.end());
+    all.insert(all.end(), dx.begin(), dx.end());
+    results.push_back(all);
+  }
+  EXPECT_TRUE(SameBits(results[0], results[1]));
+  EXPECT_TRUE(SameBits(results[0], results[2]));
+}
+
+}  // namespace
+}  // namespace milepost::kernels

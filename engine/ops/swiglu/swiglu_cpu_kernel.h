@@ -1,0 +1,22 @@
+// SwiGLU on packed rows, T in {float, bf16}: x [rows, 2 * width] holds gate, then up, in each row.
+// Parallel over rows; results do not depend on the thread count.
+#ifndef MILEPOST_ENGINE_OPS_SWIGLU_SWIGLU_CPU_KERNEL_H_
+#define MILEPOST_ENGINE_OPS_SWIGLU_SWIGLU_CPU_KERNEL_H_
+
+#include <cstdint>
+
+#include "engine/dtype/half.h"
+
+namespace milepost::kernels {
+
+// y [rows, width] = silu(gate) * up, silu(g) = g / (1 + e^-g). y may not alias x.
+template <typename T>
+void SwiGluForward(const T* x, int64_t rows, int64_t width, T* y);
+
+// dx [rows, 2 * width], from dy [rows, width]. dx may alias x.
+template <typename T>
+void SwiGluBackward(const T* x, const T* dy, int64_t rows, int64_t width, T* dx);
+
+}  // namespace milepost::kernels
+
+#endif  // MILEPOST_ENGINE_OPS_SWIGLU_SWIGLU_CPU_KERNEL_H_
