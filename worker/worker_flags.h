@@ -1,4 +1,4 @@
-// The flags of milepost-worker, which its --config file may give as well.
+// The flags of milepost-worker. Its --config file may set the same flags.
 #ifndef MILEPOST_WORKER_WORKER_FLAGS_H_
 #define MILEPOST_WORKER_WORKER_FLAGS_H_
 
@@ -15,18 +15,18 @@
 namespace milepost::worker {
 
 struct Flags {
-  Flags();  // what depends on the host
+  Flags();  // defaults that depend on the host
 
-  AgentOptions options;  // as far as no flag below is for it
+  AgentOptions options;  // only the fields that no flag below sets
   std::string cores, gpus, log_level = "info";
   std::string join_token_file, join_authority;
-  WorkerPagesOptions pages;  // none where it has no address
+  WorkerPagesOptions pages;  // not served while `listen` is empty
   std::vector<std::string> labels, write_roots, data_roots;
   double stop_seconds = 60, spot_seconds = 0, hang_seconds = 0;
   bool spot_signal = false;
 };
 
-// `flags` outlives the table.
+// `flags` must outlive the table.
 void AddFlags(FlagTable* table, Flags* flags);
 
 // A set of flags and the table that fills it.
@@ -38,15 +38,15 @@ struct WorkerFlags {
                   "milepost-worker"};
 };
 
-// What SIGHUP changes. INVALID_ARGUMENT names the flag.
+// The settings that SIGHUP changes. INVALID_ARGUMENT names the flag.
 absl::StatusOr<AgentSettings> SettingsOf(const Flags& flags);
 
-// All that the flags say of the agent, checked against this host. INVALID_ARGUMENT names the flag.
+// The agent's options from all flags, checked against this host. INVALID_ARGUMENT names the flag.
 absl::StatusOr<AgentOptions> AgentOptionsOf(const Flags& flags);
 
-// How the worker gets a certificate, or keeps the one that it has. Absent: it has none and wants
-// none. Sets the agent's folder and id where the flags leave them to this. INVALID_ARGUMENT names
-// the flag. Reads and removes MILEPOST_JOIN_TOKEN of the environment, which ranks would inherit.
+// How the worker gets a certificate, or keeps the one that it has. Absent: it has no certificate
+// and wants none. Sets the agent's folder and id where the flags do not. INVALID_ARGUMENT names the
+// flag. Reads MILEPOST_JOIN_TOKEN and removes it from the environment, which ranks would inherit.
 absl::StatusOr<std::optional<JoinOptions>> JoinOptionsOf(const Flags& flags, AgentOptions* options);
 
 }  // namespace milepost::worker

@@ -1,4 +1,4 @@
-// For tests of the agent: a coordinator in this process, and this binary as the trainer.
+// For tests of the agent: a coordinator in this process, with this binary as the trainer.
 //
 //   StartAgent(2);
 //   coordinator_->Say(Start("succeeds"));
@@ -76,7 +76,7 @@ inline int FakeTrainer() {
   return kExitStopped;
 }
 
-// `check` of a GPU: of those of the tests GPU-a is not well.
+// The trainer's `check` of a GPU. Of the tests' GPUs only GPU-a fails it.
 inline bool IsACheck() {
   std::ifstream file("/proc/self/cmdline");
   std::string words{std::istreambuf_iterator<char>(file), {}};
@@ -105,7 +105,7 @@ class FakeCoordinator : public v1::WorkerService::Service {
     server_ = builder.BuildAndStart();
     address_ = "127.0.0.1:" + std::to_string(port);
   }
-  // As a killed coordinator: streams end with an error.
+  // Behaves like a killed coordinator: streams end with an error.
   ~FakeCoordinator() override { server_->Shutdown(std::chrono::system_clock::now()); }
 
   const std::string& address() const { return address_; }
@@ -122,7 +122,7 @@ class FakeCoordinator : public v1::WorkerService::Service {
     context_->TryCancel();
   }
 
-  // The first message of those not yet returned that `wanted` accepts; earlier ones are dropped.
+  // Returns the first message not yet returned that `wanted` accepts. Earlier ones are dropped.
   v1::WorkerMessage Await(const std::function<bool(const v1::WorkerMessage&)>& wanted) {
     std::unique_lock lock(mutex_);
     v1::WorkerMessage found;
@@ -137,7 +137,7 @@ class FakeCoordinator : public v1::WorkerService::Service {
     EXPECT_TRUE(in_time);
     return found;
   }
-  // Until so many Hellos were refused.
+  // Waits until `count` Hellos were refused.
   void AwaitRefusals(int count) {
     std::unique_lock lock(mutex_);
     ASSERT_TRUE(changed_.wait_for(lock, seconds(30), [&] { return refused_ >= count; }));
@@ -183,7 +183,7 @@ class FakeCoordinator : public v1::WorkerService::Service {
 
  public:
   std::atomic<bool> count_heartbeats_{false};
-  std::atomic<int64_t> known_incarnation_{0};  // Hellos of older ones are refused
+  std::atomic<int64_t> known_incarnation_{0};  // Hellos with a lower one are refused
 
  private:
   std::mutex mutex_;
@@ -248,13 +248,13 @@ class AgentTest : public testing::Test {
     StartAgent(std::move(options));
   }
 
-  // Fills in the rest of the options.
+  // Fills in the other options.
   void StartAgent(AgentOptions options) {
     options.coordinator = coordinator_->address();
     options.data_dir = folder_ + "/data";
     options.trainer_binary = "/proc/self/exe";
     options.settings.stop_time = absl::Seconds(20);
-    options.acknowledge_time = absl::ZeroDuration();  // this coordinator forgets nothing by itself
+    options.acknowledge_time = absl::ZeroDuration();  // this coordinator forgets only on demand
     auto agent = Agent::Create(options);
     ASSERT_TRUE(agent.ok()) << agent.status();
     agent_ = *std::move(agent);

@@ -1,4 +1,4 @@
-// What a trainer's end means: the one place that turns exit codes and signals into rank reports.
+// What a trainer's end means: the only place that turns exit codes and signals into rank reports.
 #ifndef MILEPOST_WORKER_AGENT_EXIT_CLASS_H_
 #define MILEPOST_WORKER_AGENT_EXIT_CLASS_H_
 
@@ -14,21 +14,23 @@ namespace milepost::worker {
 
 struct TrainerEnd {
   ExitResult exit;
-  bool asked_to_stop = false;  // SIGTERM from us
-  bool killed_by_us = false;   // SIGKILL: told to by the coordinator, or out of time while stopping
-  bool oom_kill_seen = false;  // the kernel's OOM killer struck in our cgroup while it ran
-  std::string silence;         // why we took it to hang, and killed it; empty: we did not
-  std::optional<v1::TrainerFailure> failure;  // what it said itself
+  bool asked_to_stop = false;  // we sent SIGTERM
+  bool killed_by_us = false;   // SIGKILL, as the coordinator said or because stopping took too long
+  bool oom_kill_seen = false;  // the OOM killer struck in our cgroup while it ran
+  std::string silence;         // why we took it for hung and killed it; empty: we did not
+  std::optional<v1::TrainerFailure> failure;  // what it reported itself
   std::vector<std::string> last_lines;
 };
 
 // Fills state, exit_code, signal, failure_class, message, last_lines and peer_lost.
 void DescribeEnd(const TrainerEnd& end, v1::RankReport& report);
 
-// Of a process, in words: "stopped (T)", "waiting for a disk or device (D)"; empty: not known.
+// The state of a process in words: "stopped (T)", "waiting for a disk or device (D)". Empty: not
+// known.
 std::string ProcessState(int pid);
 
-// OOM kills so far in this process's cgroup (memory.events); 0 when that cannot be read.
+// The number of OOM kills so far in this process's cgroup (memory.events). 0 when that cannot be
+// read.
 int64_t CgroupOomKills();
 
 }  // namespace milepost::worker

@@ -1,5 +1,5 @@
-// Whether a GPU that has reported an error computes as it should: asked of the trainer's binary,
-// which owns devices, in a process of its own.
+// Checks whether a GPU that has reported an error computes correctly. The trainer's binary, which
+// owns devices, does this in a process of its own.
 //
 //   const absl::Status health = CheckGpu(binary, "GPU-7f...");
 #ifndef MILEPOST_WORKER_AGENT_GPU_CHECK_H_
@@ -11,8 +11,8 @@
 
 namespace milepost::worker {
 
-// Starts `binary check`, which sees that GPU alone; what it says goes to this process's stderr.
-// Blocks for half a minute at most. An error says what was tried, and how it ended.
+// Starts `binary check`, which sees only that GPU. Its output goes to this process's stderr. Blocks
+// for at most half a minute. An error says what was tried and how it ended.
 absl::Status CheckGpu(const std::string& binary, const std::string& uuid);
 
 }  // namespace milepost::worker

@@ -1,12 +1,13 @@
-// Measures a worker's GPUs every few seconds, on a thread of its own: the driver may take its time,
-// or hang on a broken GPU, and nobody else waits for it.
+// Measures a worker's GPUs every few seconds on a thread of its own. The driver may be slow or hang
+// on a broken GPU, and then nobody else waits for it.
 //
 //   GpuMonitor monitor(nvml, {{.slot = 0, .gpu = 3}}, absl::Seconds(10),
 //                      [&](v1::DeviceFacts facts) { outbox.SetFacts(std::move(facts)); });
 //   monitor.MeasureSoon();   // a rank has just failed: is its GPU still there?
 //
-// A GPU that the driver reports a grave error of (XidNeedsCheck) is out of order, with the reason,
-// until it has passed a check: at the next measurement, then at every tenth.
+// When the driver reports a grave error of a GPU (XidNeedsCheck), the GPU is out of order, with the
+// reason, until it passes a check. The check is made at the next measurement, and then at every
+// tenth.
 //
 // Thread-safe. The destructor does not wait for a call that hangs: that thread and the library are
 // then left behind.
@@ -30,11 +31,11 @@ class GpuMonitor {
     int slot = 0;
     int gpu = 0;
   };
-  // Called on the monitor's thread, or that of a call of CheckProgress; not by or after the
-  // destructor. Should return quickly and call nothing of the monitor.
+  // Called on the monitor's thread, or on the thread that calls CheckProgress. Never called by or
+  // after the destructor. Should return quickly, and must not call the monitor.
   using Report = std::function<void(v1::DeviceFacts)>;
-  // Whether a GPU, by its number, computes as it should. Called on the monitor's thread; should
-  // take less than CheckProgress's patience.
+  // Checks whether a GPU computes correctly. `gpu` is its number. Called on the monitor's thread;
+  // should take less than CheckProgress's patience.
   using Check = std::function<absl::Status(int gpu)>;
 
   // The first measurement starts at once.
@@ -48,7 +49,7 @@ class GpuMonitor {
   void MeasureSoon();
 
   // Reports every slot as out of order once a measurement has taken longer than `patience`. Returns
-  // when to call again. Times are SteadyNow's. Does not block.
+  // when to call it again. Times are SteadyNow's. Does not block.
   absl::Time CheckProgress(absl::Time now, absl::Duration patience);
 
  private:

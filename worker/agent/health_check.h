@@ -1,10 +1,10 @@
-// Whether this host is fit to run ranks, as commands find out. Each is a process of its own, so
-// that a disk or a driver that hangs holds nobody but that process.
+// Checks by commands whether this host is fit to run ranks. Each command is a process of its own,
+// so a disk or driver that hangs holds up only that process.
 //
 //   HealthCheck check(options, [&](v1::HealthReport report) { ... });
 //   check.Begin(request, {"GPU-7f..."});   // later, on another thread: the report
 //
-// Thread-safe. Nothing here blocks: a check that does not come to an end is left behind.
+// Thread-safe. Nothing here blocks: a check that does not end is left behind.
 #ifndef MILEPOST_WORKER_AGENT_HEALTH_CHECK_H_
 #define MILEPOST_WORKER_AGENT_HEALTH_CHECK_H_
 
@@ -21,9 +21,9 @@ namespace milepost::worker {
 struct HealthOptions {
   // `milepost-worker doctor` and its arguments; empty: not run.
   std::vector<std::string> doctor;
-  std::string command;      // for /bin/sh, besides; empty: none
-  std::string gpu_trainer;  // whose `check` computes on a GPU (worker/agent/gpu_check.h)
-  // For each of them; then it is killed, and has failed.
+  std::string command;      // for /bin/sh, run in addition; empty: none
+  std::string gpu_trainer;  // its `check` computes on a GPU (worker/agent/gpu_check.h)
+  // The time limit of each command. A command that exceeds it is killed and has failed.
   absl::Duration patience = absl::Minutes(5);
 };
 
@@ -31,12 +31,12 @@ class HealthCheck {
  public:
   using Done = std::function<void(v1::HealthReport report)>;
 
-  // `done` is called from a thread of the check's, never after this object's end.
+  // `done` is called on a thread of the check, and never after this object's end.
   HealthCheck(HealthOptions options, Done done);
   ~HealthCheck();
 
-  // While a check runs its report answers this request instead of the one before.
-  // `gpus`: the uuids of those that no rank uses.
+  // If a check is already running, its report answers this request instead of the earlier one.
+  // `gpus` are the UUIDs of the GPUs that no rank uses.
   void Begin(const v1::CheckHealth& request, std::vector<std::string> gpus);
 
  private:
@@ -48,8 +48,9 @@ class HealthCheck {
   const std::shared_ptr<Shared> shared_;
 };
 
-// What the command found wrong: empty when it ends with 0. Else its lines that begin with "fail",
-// or its last one. Blocks for `patience` at most, unless its process cannot be killed.
+// Runs the command and returns what it found wrong. Empty: it ended with 0. Otherwise its lines
+// that begin with "fail", or else its last line. Blocks for at most `patience`, unless its process
+// cannot be killed.
 std::string ProblemFoundBy(const std::vector<std::string>& argv, absl::Duration patience);
 
 }  // namespace milepost::worker

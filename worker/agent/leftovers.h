@@ -1,7 +1,7 @@
-// Trainer processes that outlive the worker process that had started them. They should not: SIGKILL
-// follows the worker's end. But one that waits in the kernel, for a disk or a driver, ends only
-// when that answers, and until then it may hold its GPU. So the worker keeps a list of its ranks'
-// processes in its data folder, and looks after a start which of them are still there.
+// Trainer processes that outlived the worker process that started them. Normally SIGKILL follows
+// the worker's end. A process that waits in the kernel, for a disk or a driver, ends only when that
+// answers. Until then it may hold its GPU. So the worker keeps a list of its ranks' processes in
+// its data folder. After a start it checks which of them still exist.
 //
 //   Leftovers leftovers(data_dir);
 //   for (v1::RankReport& report : leftovers.Load({})) outbox.SetReport(std::move(report));
@@ -9,10 +9,10 @@
 //   leftovers.Started(start, gpu_uuid, pid);   // a rank of this worker process
 //   leftovers.Ended(key);
 //
-// A process is known by its id, its start time and the host's boot, so no other one is taken for
-// it. In a container of its own the worker sees no process of the one before, and cannot end it.
-// What tells then is a lock on a file of its own that each rank's process holds for as long as it
-// has descriptors. For one thread.
+// A process is identified by its id, its start time and the host's boot, so no other process is
+// mistaken for it. In a container the worker cannot see or end the processes of the container
+// before it. Locks help there: each rank's process holds a lock on a file of its own for as long as
+// it has open descriptors. Not thread-safe.
 #ifndef MILEPOST_WORKER_AGENT_LEFTOVERS_H_
 #define MILEPOST_WORKER_AGENT_LEFTOVERS_H_
 
@@ -35,25 +35,25 @@ class Leftovers {
   explicit Leftovers(const std::string& data_dir)
       : data_dir_(data_dir), path_(data_dir + "/rank-processes") {}
 
-  // Sends SIGKILL to those of the list that are there, and tells of each as of a rank that has
-  // started. `slots`: the slot of each GPU, by UUID; of a GPU that has none nothing is told. Once,
-  // first. A list that cannot be read is logged, and counts as empty.
+  // Sends SIGKILL to every listed process that still exists, and returns for each a report that its
+  // rank is STARTING. `slots` maps a GPU's UUID to its slot. A process whose GPU has no slot is not
+  // reported. Call it once, first. A list that cannot be read is logged and counts as empty.
   std::vector<v1::RankReport> Load(const std::map<std::string, int>& slots);
 
-  // The lock that the process of a rank is to inherit. Errors: the path and what failed.
+  // Takes the lock that the rank's process is to inherit. Errors name the path and what failed.
   absl::StatusOr<UniqueFd> Hold(const v1::StartRank& start) const;
 
-  // The list is written anew; what hinders that is logged. `gpu`: its UUID; empty: none.
+  // Both write the list anew and log errors. `gpu` is the GPU's UUID; empty: none.
   void Started(const v1::StartRank& start, const std::string& gpu, pid_t pid);
   void Ended(const RankKey& key);
 
-  // Of those that were loaded and have not ended:
+  // These speak of loaded processes that have not ended.
   bool Has(const RankKey& key) const { return left_.contains(key); }
   std::vector<int> Slots() const;
   void AddPollEntries(std::vector<pollfd>& entries) const;
-  // Whether there are some whose end no descriptor tells: TakeEnded has to be called now and then.
+  // True when no descriptor shows the end of some process. Then call TakeEnded now and then.
   bool HasUnseen() const;
-  // The last reports of those that have ended since.
+  // Returns the last reports of processes that have ended since the last call.
   std::vector<v1::RankReport> TakeEnded();
 
  private:
@@ -72,7 +72,7 @@ class Leftovers {
 
   void Write() const;
   std::string LockPath(const RankKey& key) const;
-  // Whether a process has the rank's lock.
+  // True while a process holds the rank's lock.
   bool IsHeld(const RankKey& key) const;
 
   const std::string data_dir_;

@@ -1,5 +1,4 @@
-// A trainer's output: bytes to lines, and the bounded queue of lines on their way to the
-// coordinator.
+// A trainer's output: splits bytes into lines, and queues lines for the coordinator.
 #ifndef MILEPOST_WORKER_AGENT_LOG_LINES_H_
 #define MILEPOST_WORKER_AGENT_LOG_LINES_H_
 
@@ -19,13 +18,13 @@ inline constexpr size_t kMaxLineBytes = 8 << 10;
 // `text` with every byte that is not part of valid UTF-8 replaced by '?'.
 std::string ReplaceInvalidUtf8(absl::string_view text);
 
-// Cuts a byte stream into lines: at '\n' (a '\r' before it goes too), and after kMaxLineBytes, in
-// which case the rest of that line is left out and the line ends in " [cut]". Lines are valid
+// Splits a byte stream into lines at '\n', and drops a '\r' before it. A line longer than
+// kMaxLineBytes is cut there and ends in " [cut]"; the rest of it is dropped. Lines are valid
 // UTF-8. Not thread-safe.
 class LineSplitter {
  public:
   void Add(absl::string_view bytes, const std::function<void(std::string)>& emit);
-  // What is left without its '\n', once the stream has ended.
+  // Emits the rest that has no '\n'. Call it when the stream has ended.
   void Finish(const std::function<void(std::string)>& emit);
 
  private:
@@ -34,18 +33,18 @@ class LineSplitter {
   bool cut_ = false;
 };
 
-// Bounded first-in first-out queue of lines. When it is full new lines are dropped and counted;
-// once there is room again a line saying how many takes their place. Not thread-safe.
+// A bounded first-in first-out queue of lines. When it is full, it drops new lines and counts them.
+// Once there is room again, a line that states their number takes their place. Not thread-safe.
 class LogQueue {
  public:
   LogQueue(size_t max_lines, size_t max_bytes) : max_lines_(max_lines), max_bytes_(max_bytes) {}
 
   void Push(v1::LogLine line);
   bool empty() const { return lines_.empty() && dropped_ == 0; }
-  // Lines that were let in so far, and those of them that were taken out.
+  // The number of lines let in so far, and the number of those taken out.
   uint64_t pushed() const { return popped_ + lines_.size(); }
   uint64_t popped() const { return popped_; }
-  // At most 256 lines and about 64 KiB, oldest first.
+  // Returns the oldest lines: at most 256, and about 64 KiB.
   v1::LogBatch Pop();
 
  private:

@@ -1,10 +1,12 @@
-// What the worker has to tell the coordinator. Rank reports and progress are levels, not events:
-// the newest one of each rank is kept, sent when it changes, and said again in the Hello of every
-// new stream until the coordinator forgets the rank. What was measured of each GPU slot likewise.
-// Logs are a bounded queue. How often progress is let out follows the heartbeats, which the
-// coordinator sets: with thousands of workers it hears of every rank, yet not of every step.
+// What the worker has to tell the coordinator. Rank reports and progress are levels, not events.
+// The outbox keeps the newest one of each rank and sends it when it changes. The Hello of every new
+// stream repeats it, until the coordinator forgets the rank. The measurements of each GPU slot are
+// handled the same way. Logs are a bounded queue.
 //
-// Thread-safe: the agent's loop puts things in, the session's writer takes messages out.
+// The rate of progress messages follows the heartbeats, whose interval the coordinator sets. With
+// thousands of workers the coordinator hears of every rank, but not of every step.
+//
+// Thread-safe: the agent's loop puts things in, and the session's writer takes messages out.
 #ifndef MILEPOST_WORKER_AGENT_OUTBOX_H_
 #define MILEPOST_WORKER_AGENT_OUTBOX_H_
 
@@ -32,54 +34,56 @@ struct RankKey {
   }
 };
 
-// Of any message that names job, generation and rank.
+// The key of any message that names job, generation and rank.
 template <typename Message>
 RankKey KeyOf(const Message& message) {
   return {message.job(), message.generation(), message.rank()};
 }
 
-// As of now.
+// A report with the current time.
 v1::RankReport NewRankReport(const RankKey& key, int slot, v1::RankState state);
 
 class Outbox {
  public:
-  // `hello`: all of the Hello but its ranks and devices.
+  // `hello`: the whole Hello except its ranks and devices.
   explicit Outbox(v1::Hello hello) : hello_(std::move(hello)) {}
 
-  // Replaces the rank's report; its latest progress stays with it.
+  // Replaces the rank's report and keeps the rank's latest progress.
   void SetReport(v1::RankReport report);
-  // Whether what was last said of the slot's GPU is that nothing can run there.
+  // True when the newest facts of the slot's GPU say that nothing can run there.
   bool IsOut(int32_t slot) const;
-  // Of a rank that has a report.
+  // Has an effect only for a rank that has a report.
   void SetProgress(const RankKey& key, v1::Progress progress);
-  // Of the slot that it names.
+  // Replaces the facts of the slot that `facts` names.
   void SetFacts(v1::DeviceFacts facts);
   void AddLog(v1::LogLine line);
   void SetLeaving(const std::string& reason);
-  // Of the next Hello.
+  // Sets the incarnation of the next Hello.
   void SetIncarnation(int64_t incarnation);
-  // Instead of an earlier one.
+  // Replaces an earlier notice.
   void SetSpotNotice(v1::SpotNotice notice);
-  // Instead of one that was not sent yet. Lost with its stream: it is asked for again.
+  // Replaces a report that was not sent yet. A report is lost with its stream; the coordinator then
+  // asks again.
   void SetHealthReport(v1::HealthReport report);
   void Forget(const RankKey& key);
 
   std::optional<v1::RankReport> Find(const RankKey& key) const;
-  // All that the next stream would begin with, but for the ranks' last lines.
+  // What the next stream would begin with, without the ranks' last lines.
   v1::Hello Describe() const;
-  // Waits until every rank is forgotten; false: not by `deadline`.
+  // Blocks until every rank is forgotten. False: `deadline` came first.
   bool AwaitAllForgotten(absl::Time deadline) const;
 
   // ---- the session's side: one stream at a time ----
-  // The first message of a new stream: says everything, so nothing else is pending after it but
-  // logs.
+  // The first message of a new stream. It says everything, so afterwards only logs are pending.
   v1::WorkerMessage StartStream();
-  // Lets out the progress of ranks 0, which is their jobs', ten times in such a time, and that of
-  // others, which tells who holds the job up, once. Zero, as at first: whenever it is new.
+  // Limits progress messages. A rank 0 speaks for its job and sends at most ten per `heartbeat`.
+  // Other ranks, which show who holds the job up, send at most one. Zero, the initial value: new
+  // progress is sent at once.
   void SetHeartbeat(absl::Duration heartbeat);
-  // Waits for something to say; nothing by `deadline`, or after Wake. Order: Leaving, the
-  // spot notice, reports, progress, devices, health, logs. The lines that were there before the
-  // report of a rank's end go before it: who follows a job's log until it ends misses none.
+  // Blocks until there is something to say. Returns nullopt at `deadline` or after Wake. The order
+  // is: Leaving, the spot notice, reports, progress, devices, health, logs. Lines that were queued
+  // before the report of a rank's end are sent before it. So a client that follows a job's log
+  // until its end misses no line.
   std::optional<v1::WorkerMessage> Next(absl::Time deadline);
   // Makes a waiting Next return.
   void Wake();
@@ -90,17 +94,17 @@ class Outbox {
     bool report_pending = false;
     uint64_t lines_before = 0;  // LogQueue::pushed() when the rank's end was reported
     bool progress_pending = false;
-    absl::Time progress_sent = absl::InfinitePast();  // of a steady clock
+    absl::Time progress_sent = absl::InfinitePast();  // time of a steady clock
   };
 
-  // When the rank's progress, if there is any to send, may be sent.
+  // When the rank's pending progress may be sent. InfiniteFuture: none is pending.
   absl::Time DueOf(const RankKey& key, const Entry& entry) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // When there is something to say. InfinitePast: at once; InfiniteFuture: there is nothing.
+  // When there is something to say. InfinitePast: at once; InfiniteFuture: nothing is pending.
   absl::Time Due() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Null: there is none, or lines go before it.
+  // Null: no report is pending, or log lines must be sent first.
   Entry* NextReport() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // At `now`, when something is due.
+  // Call it only when something is due at `now`.
   v1::WorkerMessage Take(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable absl::Mutex mutex_;

@@ -1,5 +1,5 @@
-// One trainer process: started from a StartRank, its output read and its end described. Every call
-// is made by the agent's loop, which polls the descriptors; nothing here blocks.
+// One trainer process. It is started from a StartRank; its output is read, and its end is reported.
+// The agent's loop makes every call and polls the descriptors. Nothing here blocks.
 #ifndef MILEPOST_WORKER_AGENT_RANK_PROCESS_H_
 #define MILEPOST_WORKER_AGENT_RANK_PROCESS_H_
 
@@ -23,24 +23,24 @@ namespace milepost::worker {
 
 struct TrainerOptions {
   std::string binary;       // milepost-trainer, or milepost-trainer-cuda
-  std::string coordinator;  // host:port, for the trainer's own calls,
-  std::string tls_dir;      // which it makes with the worker's certificate; empty: plain text
+  std::string coordinator;  // host:port, for the trainer's own calls
+  std::string tls_dir;      // the worker's certificate, for these calls; empty: plain text
   std::vector<int> cores;
-  int memory_node = -1;  // NUMA node that host memory comes from while it has some; -1: any
+  int memory_node = -1;  // NUMA node for host memory while it has some; -1: any
   std::string gpu_uuid;  // the only GPU that it sees; empty: none
   int threads = 1;
-  int held = -1;              // descriptor that it keeps open (Leftovers::Hold); -1: none
+  int held = -1;              // descriptor that the process keeps open (Leftovers::Hold); -1: none
   std::string state_folder;   // of v1::TrainerStart
   std::string memory_folder;  // likewise
   PathRoots path_roots;       // likewise
-  absl::Duration hang_time;   // of v1::TrainerStart; zero: it is let hang, silent too
-  absl::Duration silence;     // after which it is killed, once it has given a sign of life
+  absl::Duration hang_time;   // of v1::TrainerStart; zero: a hang or silence does not end it
+  absl::Duration silence;     // kills it after so long without a sign of life, once it gave one
 };
 
 class RankProcess {
  public:
-  // Starts `binary train --channel-fd 3`, and puts the rank's STARTING report into `outbox`, which
-  // outlives this.
+  // Starts `binary train --channel-fd 3` and puts the rank's STARTING report into `outbox`, which
+  // must outlive this object.
   static absl::StatusOr<std::unique_ptr<RankProcess>> Start(const v1::StartRank& start,
                                                             const TrainerOptions& options,
                                                             Outbox* outbox);
@@ -50,22 +50,22 @@ class RankProcess {
   pid_t pid() const { return process_.pid(); }
   const std::string& memory_folder() const { return memory_folder_; }
 
-  // SIGTERM: checkpoint at the step boundary and leave.
+  // Sends SIGTERM: save a checkpoint at the step boundary and leave.
   void Stop();
-  // SIGUSR1: another rank is lost; leave at once.
+  // Sends SIGUSR1: another rank is lost; leave at once.
   void Abort();
-  // SIGKILL.
+  // Sends SIGKILL.
   void Kill();
 
-  // Kills a process that has not said for long that it is alive: stopped, or stuck in the kernel.
-  // In how long to look again.
+  // Kills the process when it has given no sign of life for too long: it is stopped, or stuck in
+  // the kernel. Returns how long to wait until the next check.
   absl::Duration CheckAlive();
 
-  // The descriptors to poll for POLLIN: those that are still open. Call HandleEvents when any is
-  // ready.
+  // Adds the descriptors that are still open, to be polled for POLLIN. Call HandleEvents when any
+  // of them is ready.
   void AddPollEntries(std::vector<pollfd>& entries) const;
-  // Reads what is there. True once the process has ended and all that it said has been put into the
-  // outbox, its final report last: then this object is done with.
+  // Reads what is there. Returns true once the process has ended and everything that it said is in
+  // the outbox, its final report last. Then this object has no more work.
   bool HandleEvents();
 
  private:
@@ -95,7 +95,7 @@ class RankProcess {
   bool running_ = false;  // RUNNING has been reported
   const bool watched_;
   const absl::Duration silence_;
-  absl::Time silent_from_;  // steady: it is taken to hang, unless it says something before
+  absl::Time silent_from_;  // steady clock: a silent process counts as hung from then on
   bool heard_ = false;
   TrainerEnd end_;
   std::deque<std::string> last_lines_;

@@ -1,7 +1,7 @@
-// The worker's stream to the coordinator, kept open for ever: connects, says Hello, sends what the
-// outbox has and heartbeats, hands what the coordinator says to a callback, and starts over when
-// the stream ends (after 50 ms, growing to 1 s, with jitter), with the next one where there are
-// several coordinators.
+// The worker's stream to the coordinator, which is kept open all the time. The session connects,
+// says Hello, and sends heartbeats and what the outbox has. It passes the coordinator's messages to
+// a callback. When the stream ends, the session connects again after 50 ms, growing to 1 s, with
+// jitter. With several coordinators it then tries the next one.
 #ifndef MILEPOST_WORKER_AGENT_SESSION_H_
 #define MILEPOST_WORKER_AGENT_SESSION_H_
 
@@ -17,21 +17,23 @@ namespace milepost::worker {
 
 class Session {
  public:
-  // Called on the session's thread, one message at a time; should return quickly. Not for Welcome.
+  // Called on the session's thread, with one message at a time. Should return quickly. It does not
+  // get Welcome.
   using Handler = std::function<void(v1::CoordinatorMessage)>;
-  // Called there too, when the coordinator has refused this process for the incarnation `known` and
-  // has never let it in. The next Hello follows. Once it was let in, a refusal means that another
-  // process has started since, and nothing is called.
+  // Called on the session's thread when the coordinator refuses this process because it knows the
+  // higher incarnation `known`, and has never let this process in. The next Hello follows. Once the
+  // process was let in, a refusal means that another process has started since; then this is not
+  // called.
   using Superseded = std::function<void(int64_t known)>;
 
-  // Starts connecting to `coordinator` in the background. `outbox` outlives this. `changed` is
-  // called, on the session's thread, when `registered` has changed; may be empty.
+  // Starts connecting to `coordinator` in the background. `outbox` must outlive this object.
+  // `changed` is called on the session's thread when `registered` has changed. It may be empty.
   Session(Endpoint coordinator, Outbox* outbox, Handler handler, Superseded superseded,
           std::function<void()> changed = nullptr);
-  // Ends the stream after what was already sent, and its threads; bounded by about 2 s.
+  // Sends what was already queued, then ends the stream and its threads. Takes at most about 2 s.
   ~Session();
 
-  // The coordinator has taken this worker in, and the stream has not ended.
+  // True while the coordinator has registered this worker and the stream has not ended.
   bool registered() const;
 
  private:

@@ -1,11 +1,11 @@
-// Notices that the host is about to be taken away, as hosts that are rented by the minute are: by
-// a file that appears, or by a command that ends with 0.
+// Notices that the host is about to be taken away, as a spot instance is. The notice is a file that
+// appears, or a command that ends with 0.
 //
 //   SpotWatch watch({.file = "/run/spot-notice"}, [&](const std::string& why) { ... });
 //
-// `notice` is called when the file appears or the command ends with 0, and again only after the
-// file was gone or the command has ended otherwise: a notice that was taken back and given anew.
-// From the watch's thread; the end of the watch waits for it.
+// `notice` is called when the file appears or the command ends with 0. It is called again only
+// after the file was gone, or the command ended differently: the notice was then withdrawn and
+// given anew. Calls come from the watch's thread. The destructor waits for a running call.
 #ifndef MILEPOST_WORKER_AGENT_SPOT_WATCH_H_
 #define MILEPOST_WORKER_AGENT_SPOT_WATCH_H_
 
@@ -21,12 +21,12 @@
 namespace milepost::worker {
 
 struct SpotOptions {
-  std::string file;     // empty: none is looked for
-  std::string command;  // for /bin/sh; empty: none is run
-  // Between two looks, and two runs of the command.
+  std::string file;     // empty: no file is watched
+  std::string command;  // for /bin/sh; empty: no command is run
+  // The time between two looks at the file, and between two runs of the command.
   absl::Duration file_interval = absl::Seconds(1);
   absl::Duration command_interval = absl::Seconds(5);
-  // After which the command is killed.
+  // The command is killed after this time.
   absl::Duration command_patience = absl::Seconds(10);
 };
 
@@ -34,22 +34,22 @@ class SpotWatch {
  public:
   using Notice = std::function<void(const std::string& why)>;
 
-  // Without a file and a command nothing is watched, and no thread started.
+  // With neither file nor command it watches nothing and starts no thread.
   SpotWatch(SpotOptions options, Notice notice);
-  ~SpotWatch();  // takes as long as the command that runs, at most its patience
+  ~SpotWatch();  // waits for a running command, at most its patience
 
  private:
   void Run();
-  // Calls `notice_` where the source says so now and did not when it was looked at before.
+  // Calls `notice_` when the source reports a notice now and did not at the look before.
   void Look(bool says, bool* said, const std::string& why);
-  // Nothing: it could not be run, or was killed.
+  // Nullopt: the command could not be run, or was killed.
   std::optional<bool> CommandNotices();
 
   const SpotOptions options_;
   const Notice notice_;
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  bool complained_ = false;  // of a command that cannot be run; once
+  bool complained_ = false;  // of a command that cannot be run: only once
   std::thread thread_;
 };
 

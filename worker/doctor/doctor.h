@@ -1,10 +1,10 @@
-// All checks of this host, each bounded in time, and the command around them.
+// Runs all checks of this host, each bounded in time, and is the command `milepost doctor`.
 //
 //   milepost-worker doctor --data-dir DIR -o json
 //
 //   Findings findings = RunDoctor(options);
 //
-// Uses no GPU memory and changes nothing; writes 256 MiB to a file that has no name.
+// It uses no GPU memory and changes nothing. It writes 256 MiB to a file without a name.
 #ifndef MILEPOST_WORKER_DOCTOR_DOCTOR_H_
 #define MILEPOST_WORKER_DOCTOR_DOCTOR_H_
 
@@ -31,12 +31,12 @@ struct DoctorOptions {
   std::function<absl::StatusOr<std::unique_ptr<Nvml>>()> open_nvml = [] { return Nvml::Open(); };
 };
 
-// A group that does not end within `patience` is a failure, and its thread is left behind: end the
-// process without waiting for threads.
+// A group that does not end within `patience` counts as a failure, and its thread is left behind.
+// End the process without waiting for threads.
 Findings RunDoctor(const DoctorOptions& options);
 
-// `milepost-worker doctor ARGUMENTS`: prints the findings. Exits with 1 when one is a failure, 2
-// for a wrong command line, else 0; does not return.
+// The command `milepost-worker doctor ARGUMENTS`: prints the findings and ends the process. Exit
+// codes: 1 when a finding is a failure, 2 for a wrong command line, otherwise 0.
 [[noreturn]] void DoctorMain(int argc, char** argv);
 
 }  // namespace milepost::worker

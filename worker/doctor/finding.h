@@ -1,4 +1,4 @@
-// What a check of this host found: one line, and what to change where something is wrong.
+// A finding of `milepost doctor`: one line about this host, and advice where something is wrong.
 #ifndef MILEPOST_WORKER_DOCTOR_FINDING_H_
 #define MILEPOST_WORKER_DOCTOR_FINDING_H_
 
@@ -30,8 +30,8 @@ inline Finding Fail(std::string check, std::string text, std::string advice) {
 
 Level Worst(const Findings& findings);
 
-// A line each, advice below; ends in a line that counts them. Or one JSON object with `findings`
-// and `worst`.
+// Text: one line for each finding, with its advice below it, and a last line that counts the
+// findings. JSON: one object with `findings` and `worst`.
 std::string FindingsText(const Findings& findings);
 std::string FindingsJson(const Findings& findings);
 

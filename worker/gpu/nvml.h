@@ -1,5 +1,5 @@
-// What NVIDIA's management library knows of this host's GPUs: what they are, how they do, how they
-// are connected.
+// What NVIDIA's management library (NVML) reports about this host's GPUs: what they are, how they
+// do, and how they are connected.
 //
 //   MP_ASSIGN_OR_RETURN(std::unique_ptr<Nvml> nvml, Nvml::Open());
 //   for (const Gpu& gpu : nvml->gpus()) {
@@ -7,9 +7,9 @@
 //     if (!facts.problem().empty()) ...
 //   }
 //
-// Calls into the driver: they take milliseconds, and have been seen to hang on a broken GPU, so
-// keep them off threads that others wait for. One thread at a time. Does not touch CUDA: makes no
-// context and takes no GPU memory.
+// Calls go into the driver. They take milliseconds, and have been seen to hang on a broken GPU. So
+// keep them off threads that others wait for. Use one thread at a time. NVML does not touch CUDA:
+// it makes no context and takes no GPU memory.
 #ifndef MILEPOST_WORKER_GPU_NVML_H_
 #define MILEPOST_WORKER_GPU_NVML_H_
 
@@ -27,39 +27,40 @@
 namespace milepost::worker {
 
 struct DriverVersions {
-  std::string driver;  // "580.65.06"; empty: not told
+  std::string driver;  // "580.65.06"; empty: not reported
   std::string nvml;
-  int cuda = 0;  // the newest CUDA that the driver runs: 13000 is 13.0
+  int cuda = 0;  // the newest CUDA that the driver runs; 13000 is 13.0
 };
 
-// What does not change of one GPU.
+// The facts about one GPU that do not change.
 struct Gpu {
-  int index = 0;        // NVML's: by PCI address
-  std::string problem;  // why it cannot be used; the rest may then be empty
+  int index = 0;        // NVML's index: by PCI address
+  std::string problem;  // why it cannot be used; the other fields may then be empty
   std::string model;    // "NVIDIA H200"
   std::string uuid;     // "GPU-...": what CUDA_VISIBLE_DEVICES takes
   int64_t memory_bytes = 0;
-  int compute_capability = 0;      // 90: 9.0
+  int compute_capability = 0;      // 90 is 9.0
   std::string pci_address;         // "0000:3b:00.0", as under /sys/bus/pci/devices
-  std::optional<int> numa_node;    // that it is attached to
-  std::string local_cores;         // of that node: "0-31,64-95"; empty: not known
+  std::optional<int> numa_node;    // the node that it is attached to
+  std::string local_cores;         // the cores of that node: "0-31,64-95"; empty: not known
   std::optional<bool> persistent;  // the driver stays loaded while nobody uses it
 };
 
 // How two GPUs reach each other.
 struct PeerLink {
-  // "PCIe switch", "PCIe switches", "host bridge", "NUMA node", "between NUMA nodes"; empty: not
-  // told.
+  // "PCIe switch", "PCIe switches", "host bridge", "NUMA node", "between NUMA nodes". Empty: not
+  // reported.
   std::string path;
-  std::optional<bool> direct;  // one may read the other's memory
+  std::optional<bool> direct;  // one GPU may read the other's memory
 };
 
 class Nvml {
  public:
-  // NOT_FOUND: no driver here; UNAVAILABLE: it is not loaded; FAILED_PRECONDITION: the library and
-  // the kernel's driver do not fit; PERMISSION_DENIED. Each says what to do.
+  // NOT_FOUND: no driver is installed. UNAVAILABLE: it is not loaded. FAILED_PRECONDITION: the
+  // library and the kernel's driver do not match. PERMISSION_DENIED: access is denied. Each error
+  // says what to do.
   static absl::StatusOr<std::unique_ptr<Nvml>> Open(const std::string& library = kNvmlLibrary);
-  // `root` stands before /sys; tests use it.
+  // `root` is put before /sys, for tests.
   static absl::StatusOr<std::unique_ptr<Nvml>> Open(const NvmlFunctions& functions,
                                                     std::string root = "");
   ~Nvml();
@@ -70,16 +71,16 @@ class Nvml {
   // By index: gpus()[i].index == i.
   const std::vector<Gpu>& gpus() const { return gpus_; }
 
-  // How the GPU does now; what it does not tell is absent. `problem` when it is lost, or could not
-  // be used from the start. slot, time and last_xid are the caller's. NVLinks' traffic is that
-  // since the call before: the first has none.
+  // Returns the GPU's present facts; those that it does not report are absent. `problem` is set
+  // when the GPU is lost, or could not be used from the start. The caller fills in slot, time and
+  // last_xid. The traffic of NVLinks counts from the call before, so the first call has none.
   v1::DeviceFacts Measure(int gpu);
 
   struct Xid {
     int gpu = 0;
     int code = 0;
   };
-  // The error reports of the driver since the last call; at most 64 at once. Does not wait.
+  // Returns the driver's error reports since the last call, at most 64. Does not wait.
   std::vector<Xid> TakeXids();
 
   PeerLink Link(int gpu, int other);
@@ -97,8 +98,8 @@ class Nvml {
   void MeasureNvlinkTraffic(int gpu, v1::DeviceFacts* facts);
   std::optional<int> Temperature(NvmlDevice device);
 
-  // The answer of an optional function: nullopt where it is missing or refuses. A GPU that is lost
-  // is remembered.
+  // Calls an optional function and returns its answer. Nullopt: the function is missing, or
+  // refuses. A lost GPU is recorded in lost_.
   template <typename Value, typename Function, typename... Arguments>
   std::optional<Value> Ask(Function* function, Arguments... arguments);
 
@@ -107,17 +108,17 @@ class Nvml {
   DriverVersions versions_;
   std::vector<Gpu> gpus_;
   std::vector<NvmlDevice> handles_;
-  // What a GPU's NVLinks had carried at the measurement before.
+  // The bytes that a GPU's NVLinks had carried at the last measurement.
   struct NvlinkTraffic {
     NvmlFieldValue sent = {};
     NvmlFieldValue received = {};
   };
   std::vector<NvlinkTraffic> nvlink_traffic_;
   NvmlEventSet events_ = nullptr;
-  int lost_ = 0;  // the error of the latest call that said that a GPU is gone
+  int lost_ = 0;  // the error of the latest call that reported a lost GPU
 };
 
-// "power cap", "hot (hardware)", ... of NVML's mask of reasons; that it is idle is none.
+// Names the reasons in NVML's mask: "power cap", "hot (hardware)", ... Idleness is not named.
 std::vector<std::string> ThrottleReasons(unsigned long long mask);
 
 }  // namespace milepost::worker

@@ -1,11 +1,12 @@
-// The part of NVIDIA's management library (NVML) that Milepost calls, found at run time: neither
-// the toolkit nor the driver is needed to build. The declarations follow the NVML API reference
-// (docs.nvidia.com/deploy/nvml-api); sizes are checked below, as they are the binary interface.
+// The part of NVIDIA's management library (NVML) that Milepost calls. It is found at run time, so
+// neither the toolkit nor the driver is needed to build. The declarations follow the NVML API
+// reference (docs.nvidia.com/deploy/nvml-api). Sizes are the binary interface, and are checked
+// below.
 //
 //   MP_ASSIGN_OR_RETURN(NvmlFunctions functions, LoadNvmlFunctions(kNvmlLibrary));
-//   if (functions.DeviceGetPcieThroughput != nullptr) ...  // old drivers lack some
+//   if (functions.DeviceGetPcieThroughput != nullptr) ...  // old drivers lack some functions
 //
-// Tests make a table of their own (worker/gpu/testing/fake_nvml.h).
+// Tests make their own table (worker/gpu/testing/fake_nvml.h).
 #ifndef MILEPOST_WORKER_GPU_NVML_FUNCTIONS_H_
 #define MILEPOST_WORKER_GPU_NVML_FUNCTIONS_H_
 
@@ -18,7 +19,7 @@ namespace milepost::worker {
 
 inline constexpr char kNvmlLibrary[] = "libnvidia-ml.so.1";
 
-// nvmlReturn_t. Values that are not here are told by their number.
+// nvmlReturn_t. Messages show values that are not listed here as numbers.
 enum NvmlReturn : int {
   kNvmlSuccess = 0,
   kNvmlUninitialized = 1,
@@ -51,7 +52,7 @@ struct NvmlPciInfo {
 };
 static_assert(sizeof(NvmlPciInfo) == 68);
 
-// nvmlMemory_t: version 1, which has no version field and is in every driver. Bytes.
+// nvmlMemory_t, version 1: it has no version field and is in every driver. Bytes.
 struct NvmlMemory {
   unsigned long long total;
   unsigned long long free;
@@ -59,7 +60,7 @@ struct NvmlMemory {
 };
 static_assert(sizeof(NvmlMemory) == 24);
 
-// nvmlUtilization_t: percent of the last sample period, up to a second.
+// nvmlUtilization_t: percent of the last sample period, which lasts up to a second.
 struct NvmlUtilization {
   unsigned int gpu;
   unsigned int memory;
@@ -69,7 +70,7 @@ struct NvmlUtilization {
 struct NvmlEventData {
   NvmlDevice device;
   unsigned long long type;
-  unsigned long long data;  // of an XID event the XID
+  unsigned long long data;  // the XID, in an XID event
   unsigned int gpu_instance;
   unsigned int compute_instance;
 };
@@ -86,11 +87,11 @@ inline constexpr unsigned int kNvmlTemperatureVersion = sizeof(NvmlTemperature) 
 // nvmlFieldValue_t.
 struct NvmlFieldValue {
   unsigned int field;
-  unsigned int scope;   // of NVLink counters the link, or kNvmlAllLinks
+  unsigned int scope;   // for NVLink counters: the link, or kNvmlAllLinks
   long long timestamp;  // microseconds since 1970
   long long latency;
-  int type;                  // of `value`: kNvmlUnsignedLongLong, ...
-  int error;                 // `value` is there only with kNvmlSuccess
+  int type;                  // type of `value`: kNvmlUnsignedLongLong, ...
+  int error;                 // `value` is valid only with kNvmlSuccess
   unsigned long long value;  // a union in NVML
 };
 static_assert(sizeof(NvmlFieldValue) == 40);
@@ -104,9 +105,9 @@ inline constexpr int kNvmlUnsignedLongLong = 3;
 inline constexpr unsigned int kNvmlTemperatureGpu = 0;  // sensor
 inline constexpr unsigned int kNvmlClockSm = 1;         // clock type
 inline constexpr unsigned int kNvmlUncorrected = 1;     // memory error type
-inline constexpr unsigned int kNvmlVolatileEcc = 0;     // counter type: since the driver's load
-inline constexpr unsigned int kNvmlPcieTx = 0;          // PCIe counter: the GPU sends, KB/s
-inline constexpr unsigned int kNvmlPcieRx = 1;          // PCIe counter: the GPU receives, KB/s
+inline constexpr unsigned int kNvmlVolatileEcc = 0;     // counter type: since the driver was loaded
+inline constexpr unsigned int kNvmlPcieTx = 0;          // PCIe counter: sent by the GPU, KB/s
+inline constexpr unsigned int kNvmlPcieRx = 1;          // PCIe counter: received by the GPU, KB/s
 inline constexpr unsigned int kNvmlP2pRead = 0;         // P2P capability
 inline constexpr unsigned int kNvmlMostNvlinks = 18;    // NVML_NVLINK_MAX_LINKS
 inline constexpr unsigned long long kNvmlEventXid = 8;  // event type: XidCriticalError
@@ -114,8 +115,8 @@ inline constexpr unsigned int kNvmlNameBytes = 96;      // NVML_DEVICE_NAME_V2_B
 inline constexpr unsigned int kNvmlUuidBytes = 96;      // NVML_DEVICE_UUID_V2_BUFFER_SIZE
 inline constexpr unsigned int kNvmlVersionBytes = 80;   // NVML_SYSTEM_*_VERSION_BUFFER_SIZE
 
-// Named after NVML's functions, without "nvml" and the version. nullptr: the driver's library does
-// not have it. Init to DeviceGetUuid are always there.
+// Members have the names of NVML's functions, without "nvml" and the version. nullptr: the driver's
+// library lacks the function. Init to DeviceGetUuid are always set.
 struct NvmlFunctions {
   int (*Init)() = nullptr;
   int (*Shutdown)() = nullptr;
@@ -137,17 +138,17 @@ struct NvmlFunctions {
   int (*DeviceGetPowerUsage)(NvmlDevice, unsigned int* milliwatts) = nullptr;
   int (*DeviceGetEnforcedPowerLimit)(NvmlDevice, unsigned int* milliwatts) = nullptr;
   int (*DeviceGetTemperature)(NvmlDevice, unsigned int sensor, unsigned int*) = nullptr;
-  int (*DeviceGetTemperatureV)(NvmlDevice, NvmlTemperature*) = nullptr;  // drivers that lack it
+  int (*DeviceGetTemperatureV)(NvmlDevice, NvmlTemperature*) = nullptr;  // if the one above fails
   int (*DeviceGetClockInfo)(NvmlDevice, unsigned int type, unsigned int* mhz) = nullptr;
   int (*DeviceGetMaxClockInfo)(NvmlDevice, unsigned int type, unsigned int* mhz) = nullptr;
-  // Under its new name or its old one.
+  // Found under its new name or its old one.
   int (*DeviceGetCurrentClocksEventReasons)(NvmlDevice, unsigned long long*) = nullptr;
   int (*DeviceGetTotalEccErrors)(NvmlDevice, unsigned int type, unsigned int counter,
                                  unsigned long long*) = nullptr;
   // Measures for 20 ms.
   int (*DeviceGetPcieThroughput)(NvmlDevice, unsigned int counter, unsigned int* kb) = nullptr;
   int (*DeviceGetNvLinkState)(NvmlDevice, unsigned int link, unsigned int* active) = nullptr;
-  // The answer to each value is in it.
+  // Each value has its own answer.
   int (*DeviceGetFieldValues)(NvmlDevice, int count, NvmlFieldValue*) = nullptr;
   int (*DeviceGetTopologyCommonAncestor)(NvmlDevice, NvmlDevice, unsigned int*) = nullptr;
   int (*DeviceGetP2PStatus)(NvmlDevice, NvmlDevice, unsigned int, unsigned int*) = nullptr;
@@ -157,8 +158,8 @@ struct NvmlFunctions {
   int (*EventSetWait)(NvmlEventSet, NvmlEventData*, unsigned int milliseconds) = nullptr;
 };
 
-// Stays loaded as long as the process. NOT_FOUND: the library is not on this host: there is no
-// driver; FAILED_PRECONDITION: it is, and lacks what every NVML has.
+// The library stays loaded as long as the process lives. NOT_FOUND: the library is not on this
+// host, so there is no driver. FAILED_PRECONDITION: it lacks a function that every NVML has.
 absl::StatusOr<NvmlFunctions> LoadNvmlFunctions(const std::string& library);
 
 }  // namespace milepost::worker

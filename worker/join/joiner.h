@@ -1,12 +1,12 @@
-// How this host gets a worker's certificate with a join token, and keeps it from ending.
+// Gets a worker's certificate for this host with a join token, and renews it before it expires.
 //
 //   const JoinOptions options = {.coordinator = "head:7070", .tls_dir = dir + "/tls",
 //                                .id = "gpu-01", .token = [] { return token; }};
 //   MP_RETURN_IF_ERROR(JoinIfNeeded(options, pause));   // the folder has a good certificate
-//   CertificateRenewer renewer(options);                // and keeps it so
+//   CertificateRenewer renewer(options);                // and keeps it good
 //
-// The key is made here and never leaves the host. Files of the folder are replaced one by one, each
-// at once; connections that are open go on.
+// The key is made here and never leaves the host. The folder's files are replaced one by one, each
+// atomically. Open connections go on.
 #ifndef MILEPOST_WORKER_JOIN_JOINER_H_
 #define MILEPOST_WORKER_JOIN_JOINER_H_
 
@@ -24,33 +24,35 @@
 namespace milepost::worker {
 
 struct JoinOptions {
-  std::string coordinator;  // host:port, or several with commas between
-  std::string tls_dir;      // made if it is not there
+  std::string coordinator;  // host:port, or several separated by commas
+  std::string tls_dir;      // made if it does not exist
   std::string id;           // the worker's
-  JoinTokenSource token;    // empty: a certificate is renewed, none is got anew
-  // PEM file of whom to trust while joining. Empty: what comes with the token, else the ca.crt that
-  // the folder has.
+  JoinTokenSource token;    // empty: the certificate is renewed, but never got anew
+  // PEM file of the authority to trust while joining. Empty: the authority that comes with the
+  // token, or else ca.crt in the folder.
   std::string authority;
 };
 
-// When a certificate is to be renewed: after half of its life, less up to a tenth of it, so
-// that hosts which joined together do not come together again. `spread`: [0, 1). Pure.
+// When to renew a certificate: after half of its life, minus `spread` times a tenth of its life. So
+// hosts that joined together do not renew together. `spread`: [0, 1). Pure.
 absl::Time RenewTime(const Certificate& certificate, double spread);
 
-// Waits for so long. False: the process is to end.
+// Waits for the given time. False: the process is to end.
 using Pause = std::function<bool(absl::Duration)>;
 
-// Joins unless the folder has a certificate that holds; and where one that came of a join token is
-// of an older authority than the token, as after the coordinator's was made anew. While the
-// coordinator cannot be reached, or is busy, it is tried again for as long as `pause` says so
-// (CANCELLED when it does not), with a line in the log where something new is wrong; while a worker
-// of this id is connected, for three minutes, as a host that was replaced may have left its
-// connection behind. Other errors: what the coordinator, or this host, has against it.
+// Joins unless the folder has a valid certificate. It also joins when that certificate came from a
+// join token and the new token is of a newer authority, as after the coordinator's authority was
+// made anew. If this fails, it logs a warning and keeps the certificate.
+//
+// It tries again while the coordinator is busy or cannot be reached, for as long as `pause` returns
+// true. Otherwise it returns CANCELLED. The log gets a line when a new problem appears. It also
+// tries for three minutes while a worker of this id is connected: a replaced host may have left its
+// connection behind. Other errors say why the coordinator, or this host, refuses.
 absl::Status JoinIfNeeded(const JoinOptions& options, const Pause& pause);
 
-// Renews the folder's certificate from a thread of its own until it is destroyed, which waits for a
-// call in progress (10 s at most). A certificate that did not come of a join token is left alone.
-// One that has ended all the same is got anew with the token, where there is one that holds.
+// Renews the folder's certificate on a thread of its own. The destructor waits for a running call,
+// at most 10 s. A certificate that did not come from a join token is left alone. A certificate that
+// has expired is got anew with the token, if there is a valid one.
 class CertificateRenewer {
  public:
   explicit CertificateRenewer(JoinOptions options);
@@ -60,7 +62,7 @@ class CertificateRenewer {
 
  private:
   void Run();
-  // How long until the next look.
+  // Renews if due. Returns how long to wait until the next look.
   absl::Duration Look();
   // False: the renewer is to end.
   bool Sleep(absl::Duration duration);
@@ -68,7 +70,7 @@ class CertificateRenewer {
 
   const JoinOptions options_;
   const double spread_;
-  std::string said_;  // of the thread
+  std::string said_;  // used by the thread only
   absl::Time say_again_ = absl::InfinitePast();
   absl::Mutex mutex_;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,9 +1,10 @@
-// State of a job that its hosts keep in memory, so that an attempt goes on where the one before it
-// was lost, without reading a checkpoint:
-// - a rank that loses its peers, and was not changing its state just then, leaves it there
-//   (KeepState): enough where the ranks that are left have all state between them (stage 0, hybrid
-//   sharding);
-// - with checkpoint.redundancy every rank's state is there after every step, and again in another
+// A job's state that its hosts keep in memory. The next attempt goes on from it where the one
+// before was lost, without reading a checkpoint. There are two sources:
+// - A rank that loses its peers while it is not changing its state leaves the state there
+//   (KeepState). This suffices where the remaining ranks together have all state (stage 0, hybrid
+//   sharding).
+// - With checkpoint.redundancy every rank's state is there after every step, and again on another
+//   rank's host (peer_copies.h).
 //   rank's host (peer_copies.h).
 //
 //   // before leaving:
@@ -12,8 +13,8 @@
 //   MP_ASSIGN_OR_RETURN(auto state, TakeUpState(folder, job, generation, step, *session, comm));
 //   if (state) session.FinishRestore(*state) ... else read the checkpoint
 //
-// `folder` is the job's, on a file system in memory, of this host; empty: there is none. `job`:
-// uid.
+// `folder` is the job's folder on this host, on a file system in memory; empty: there is none.
+// `job` is the job's uid.
 #ifndef MILEPOST_WORKER_MEMORY_STATE_MEMORY_STATE_H_
 #define MILEPOST_WORKER_MEMORY_STATE_MEMORY_STATE_H_
 
@@ -33,24 +34,24 @@ namespace milepost::worker {
 
 std::vector<state::Interval> IntervalsOf(const std::vector<runtime::StateInterval>& intervals);
 
-// The session's state of step(), all that this rank holds. Where its last step failed:
-// FAILED_PRECONDITION unless state_is_whole(). RESOURCE_EXHAUSTED: too little memory.
+// Keeps the session's state at step(): everything that this rank holds. FAILED_PRECONDITION: the
+// last step failed, and state_is_whole() is false. RESOURCE_EXHAUSTED: too little memory.
 absl::Status KeepState(const std::string& folder, const SnapshotId& id,
                        runtime::TrainingSession& session);
 
-// Fills the session's RestoreTargets with the newest state, of `least_step` or later, that all
-// hosts together have whole, and returns what FinishRestore needs with it; nullopt where there is
-// none. Collective: the same result on every rank. Errors are the communicator's. Blocks.
+// Looks for the newest state, of `least_step` or later, that all hosts together have completely.
+// Fills the session's RestoreTargets with it, and returns what FinishRestore needs. Nullopt: there
+// is none. Collective: every rank gets the same result. Errors are the communicator's. Blocks.
 absl::StatusOr<std::optional<v1::TrainerState>> TakeUpState(const std::string& folder,
                                                             const std::string& job,
                                                             int64_t generation, int64_t least_step,
                                                             runtime::TrainingSession& session,
                                                             comm::Communicator& communicator);
 
-// Snapshots of generations before this one: they are not needed any more.
+// Removes snapshots of generations before this one, which are no longer needed.
 void ForgetState(const std::string& folder, int64_t generation);
 
-// Every rank's bytes, by rank. Collective. INTERNAL, on every rank: more than 64 MiB.
+// Returns every rank's bytes, by rank. Collective. INTERNAL, on every rank: more than 64 MiB.
 absl::StatusOr<std::vector<std::string>> GatherBytes(const std::string& bytes,
                                                      comm::Communicator& communicator);
 

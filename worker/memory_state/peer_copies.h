@@ -1,16 +1,17 @@
-// Every rank's state after every step in its host's memory and in another rank's, so that a rank,
-// or a host, can be lost without losing a step (checkpoint.redundancy: 1; in-memory checkpoints as
-// in Wang et al., "GEMINI", SOSP 2023).
+// Keeps every rank's state after every step in the memory of its own host and of another rank's
+// host. So a rank, or a host, can be lost without losing a step. The job sets
+// checkpoint.redundancy: 1. The method is that of in-memory checkpoints in Wang et al., "GEMINI",
+// SOSP 2023.
 //
 //   MP_ASSIGN_OR_RETURN(auto copies, PeerCopies::Create(folder, {job, generation, rank},
 //                                                      *session, *communicator, ...));
 //   // after every step, on every rank:
 //   MP_RETURN_IF_ERROR(copies->AfterStep(*session, *communicator));
 //
-// The step's state is copied to the host's memory at once; a thread sends it on while training goes
-// on. Of own and received state there are two copies each, written by turns, so that one moment is
-// whole everywhere whenever something is lost. Where copying takes longer than a step, some steps
-// are not copied, the same ones on every rank.
+// The step's state is copied to the host's memory at once. A thread sends the copy on while
+// training goes on. There are two copies each of own and received state, written in turn, so that
+// one moment is always whole everywhere. When copying takes longer than a step, some steps are not
+// copied. They are the same ones on every rank.
 #ifndef MILEPOST_WORKER_MEMORY_STATE_PEER_COPIES_H_
 #define MILEPOST_WORKER_MEMORY_STATE_PEER_COPIES_H_
 
@@ -32,20 +33,21 @@ namespace milepost::worker {
 
 class PeerCopies {
  public:
-  // Takes all the memory that it will need (RESOURCE_EXHAUSTED). `background` is one of its own
-  // among the same ranks as `communicator`; null where there is one rank. Collective.
+  // Allocates all the memory that it will need; RESOURCE_EXHAUSTED: there is too little.
+  // `background` is a separate communicator of the same ranks as `communicator`, and null when
+  // there is one rank. Collective.
   static absl::StatusOr<std::unique_ptr<PeerCopies>> Create(
       const std::string& folder, const SnapshotId& id, runtime::TrainingSession& session,
       comm::Communicator& communicator, std::unique_ptr<comm::Communicator> background);
   ~PeerCopies();
 
-  // Collective. Blocks for as long as a copy to the host's memory takes. The errors are the
-  // session's and the communicator's; when the background's fails there are no more copies.
+  // Collective. Blocks while the state is copied to the host's memory. Errors are those of the
+  // session and of `communicator`. When the background communicator fails, no more copies are made.
   absl::Status AfterStep(runtime::TrainingSession& session, comm::Communicator& communicator);
 
-  // The newest step of which every rank has both copies. After AfterStep only.
+  // The newest step of which every rank has both copies. Valid only after AfterStep.
   int64_t copied_step() const { return copied_step_; }
-  // Waits for what is under way.
+  // Waits for the copy that is being sent.
   void Finish();
 
  private:
@@ -64,10 +66,10 @@ class PeerCopies {
 
   std::unique_ptr<comm::Communicator> background_;
   std::vector<v1::TensorInfo> tensors_;
-  int to_ = 0;    // the rank that keeps this one's copy
-  int from_ = 0;  // the one whose copy this one keeps
+  int to_ = 0;    // the rank that keeps this rank's copy
+  int from_ = 0;  // the rank whose copy this rank keeps
   std::vector<state::Interval> received_intervals_;
-  int64_t most_bytes_ = 0;  // of any rank's state
+  int64_t most_bytes_ = 0;  // the largest state of any rank
   std::array<Slot, 2> slots_;
   int next_ = 0;  // slot of the next step's copy
   int64_t copied_step_ = 0;
@@ -80,7 +82,7 @@ class PeerCopies {
   bool ending_ = false;
   int slot_ = 0;
   v1::TrainerState state_;
-  std::thread thread_;  // last: it uses the rest
+  std::thread thread_;  // declared last: it uses the other members
 };
 
 }  // namespace milepost::worker

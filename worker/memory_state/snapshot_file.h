@@ -1,4 +1,4 @@
-// One rank's state after a step, in a file in memory (tmpfs), so that it outlives the process.
+// One rank's state after a step, in a file in memory (tmpfs). It outlives the process.
 //
 //   MP_ASSIGN_OR_RETURN(auto file, SnapshotFile::Create(folder, {job, generation, rank}, tensors,
 //                                                       intervals));
@@ -8,8 +8,8 @@
 //   ...
 //   MP_ASSIGN_OR_RETURN(auto found, OpenSnapshot(path));   // the next attempt
 //
-// The file is there at its full size from Create on (RESOURCE_EXHAUSTED otherwise), so that writing
-// to it cannot fail later. One writer; not thread-safe.
+// Create makes the file at its full size, or returns RESOURCE_EXHAUSTED. So later writes to it
+// cannot fail. One writer; not thread-safe.
 #ifndef MILEPOST_WORKER_MEMORY_STATE_SNAPSHOT_FILE_H_
 #define MILEPOST_WORKER_MEMORY_STATE_SNAPSHOT_FILE_H_
 
@@ -28,7 +28,7 @@
 
 namespace milepost::worker {
 
-// What tells the state's tensors from others'.
+// A digest that tells this state's tensors from those of another state.
 uint64_t TensorsDigest(const std::vector<v1::TensorInfo>& tensors);
 
 // A file mapped as a whole.
@@ -44,36 +44,36 @@ class MappedFile {
   size_t bytes() const { return bytes_; }
 
  private:
-  const UniqueFd fd_;  // with its lock
+  const UniqueFd fd_;  // holds the file's lock
   char* const data_;
   const size_t bytes_;
 };
 
-// Whose it is. A file's name says it: "g3-r7-left.state".
+// Identifies a snapshot. The file's name states it: "g3-r7-left.state".
 struct SnapshotId {
   std::string job;  // its uid
   int64_t generation = 0;
   int rank = 0;
-  std::string which = "own";  // of that rank's files
+  std::string which = "own";  // which of that rank's files
 };
 inline constexpr char kSnapshotSuffix[] = ".state";
 
 class SnapshotFile {
  public:
-  // Replaces what is there. `intervals` index `tensors`.
+  // Replaces an existing file. `intervals` index `tensors`.
   static absl::StatusOr<std::unique_ptr<SnapshotFile>> Create(
       const std::string& folder, const SnapshotId& id, const std::vector<v1::TensorInfo>& tensors,
       const std::vector<state::Interval>& intervals);
 
   size_t intervals() const { return offsets_.size() - 1; }
-  // Where interval i's bytes go.
+  // Where the bytes of interval i go.
   char* data(size_t i) const { return begin_ + offsets_[i]; }
   size_t bytes(size_t i) const { return offsets_[i + 1] - offsets_[i]; }
-  // All of them, one after the other.
+  // All intervals, one after the other.
   absl::Span<char> all() const { return {begin_, offsets_.back()}; }
   uint64_t Checksum() const;
 
-  // Removes it: what is mapped stays so.
+  // Removes the file. Existing mappings stay valid.
   void Discard();
   void Begin();
   void Commit(const v1::TrainerState& state) { Commit(state, Checksum()); }
@@ -91,7 +91,7 @@ class SnapshotFile {
   const std::string path_;
   const std::unique_ptr<MappedFile> file_;
   v1::MemorySnapshot snapshot_;
-  const std::vector<size_t> offsets_;  // of the intervals' bytes, and their end
+  const std::vector<size_t> offsets_;  // of the intervals' bytes, and the end of the last
   char* const begin_;
 };
 
@@ -102,8 +102,9 @@ struct FoundSnapshot {
   std::shared_ptr<const MappedFile> file;
 };
 
-// NOT_FOUND: no file, not a committed snapshot, or claimed by another process: as long as `file`
-// lives it is this one's. DATA_LOSS: its bytes are not what was written. Reads it all.
+// Reads the whole file. NOT_FOUND: there is no file, it is not a committed snapshot, or another
+// process has claimed it. This process's claim lasts as long as `file` lives. DATA_LOSS: the bytes
+// are not what was written.
 absl::StatusOr<FoundSnapshot> OpenSnapshot(const std::string& path);
 
 }  // namespace milepost::worker

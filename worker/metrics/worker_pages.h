@@ -2,9 +2,9 @@
 //
 //   MP_ASSIGN_OR_RETURN(auto pages, WorkerPages::Start({.listen = "127.0.0.1:7072", ...}));
 //
-//   /metrics   worker_series.h; for who shows the token, where there is one
-//   /healthz   200 while the worker's loop gets on; 503 otherwise: start it again
-//   /readyz    200 while a coordinator has taken it in as well
+//   /metrics   worker_series.h; needs the token, where one is configured
+//   /healthz   200 while the worker's loop runs; 503 otherwise: restart the process
+//   /readyz    200 while, in addition, a coordinator has registered the worker
 //
 // Thread-safe.
 #ifndef MILEPOST_WORKER_METRICS_WORKER_PAGES_H_
@@ -21,22 +21,23 @@
 
 namespace milepost::worker {
 
-// A loop that has not turned for so long stands still.
+// A loop that has not turned for this long counts as hung.
 inline constexpr absl::Duration kStandsStill = absl::Seconds(30);
 
 struct WorkerPagesOptions {
-  std::string listen;          // HOST:PORT; port 0: any free one
-  std::string tls_dir;         // a server's certificate; empty: plain text, on loopback alone
-  std::string token_file;      // holds what a scraper shows; empty: nothing, on loopback alone
-  std::string worker_tls_dir;  // whose certificate's end is told; empty: it has none
+  std::string listen;  // HOST:PORT; port 0: any free one
+  // Folder of the server's certificate. Empty: plain text, only on loopback.
+  std::string tls_dir;
+  std::string token_file;      // holds a scraper's token; empty: no token, only on loopback
+  std::string worker_tls_dir;  // folder of the certificate whose end is exported; empty: none
   std::function<AgentStanding()> standing;  // must not block
 };
 
 class WorkerPages {
  public:
-  // Answering when it returns. INVALID_ARGUMENT: not HOST:PORT, not loopback without TLS and a
-  // token, or a token of fewer than 16 characters; UNAVAILABLE: the address cannot be had; and the
-  // errors of reading the files.
+  // The server answers when this returns. INVALID_ARGUMENT: `listen` is not HOST:PORT, is not
+  // loopback although TLS or the token is missing, or the token has fewer than 16 characters.
+  // UNAVAILABLE: the address cannot be bound. Otherwise the errors of reading the files.
   static absl::StatusOr<std::unique_ptr<WorkerPages>> Start(WorkerPagesOptions options);
 
   // host:port with the port that was bound.
@@ -50,7 +51,7 @@ class WorkerPages {
 
   const WorkerPagesOptions options_;
   const absl::Time start_;
-  std::string token_sha256_;  // empty: none is asked for
+  std::string token_sha256_;  // empty: no token is required
   std::string address_;
   std::unique_ptr<HttpServer> server_;  // its threads use the others
 };

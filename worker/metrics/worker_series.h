@@ -1,10 +1,10 @@
-// What one worker tells Prometheus of itself, its ranks and its GPUs.
+// What a worker exports for Prometheus about itself, its ranks and its GPUs.
 //
 //   const std::string page = WorkerMetricsText({.standing = agent->Describe(), ...});
 //
-// The coordinator tells the same of all workers, as it hears it; this is for who scrapes hosts, or
-// has more ranks than the coordinator's page lists. Names are other ones, so that no sum counts a
-// rank twice. Pure.
+// The coordinator exports the same facts about all workers, as it receives them. This page serves
+// those who scrape hosts, or who have more ranks than the coordinator's page lists. The names
+// differ from the coordinator's, so that no sum counts a rank twice. Pure.
 #ifndef MILEPOST_WORKER_METRICS_WORKER_SERIES_H_
 #define MILEPOST_WORKER_METRICS_WORKER_SERIES_H_
 
@@ -26,7 +26,7 @@ struct WorkerMetricInfo {
 
 // All of them are gauges.
 absl::Span<const WorkerMetricInfo> AllWorkerMetrics();
-// The table of docs/operate/metrics.md.
+// The table in docs/operate/metrics.md.
 std::string WorkerMetricsAsMarkdown();
 
 struct WorkerFacts {
@@ -35,7 +35,7 @@ struct WorkerFacts {
   std::optional<absl::Time> certificate_end;  // absent: it has none
 };
 
-// Prometheus' text format 0.0.4. At most some thirty series for each rank and GPU.
+// The page in Prometheus' text format 0.0.4: at most about thirty series for each rank and GPU.
 std::string WorkerMetricsText(const WorkerFacts& facts);
 
 }  // namespace milepost::worker

@@ -1,13 +1,13 @@
-// What a checkpoint is uploaded from while training goes on: host memory or, where the state itself
-// is on disk because memory does not hold it, a file there, mapped. The kernel then keeps of it in
-// memory what there is room for.
+// The copy from which a checkpoint is uploaded while training goes on. It lies in host memory. When
+// the state itself is on disk because memory cannot hold it, the copy is a mapped file on that
+// disk. The kernel then keeps as much of the file in memory as there is room for.
 //
 //   MP_ASSIGN_OR_RETURN(CheckpointCopy copy, CheckpointCopy::Make(bytes, /*folder=*/""));
 //   memcpy(copy.data(), ...);
 //   copy.Written(0, n);   // optional: a file's bytes are on their way to the disk
 //
-// The file has no name: its disk is given back with it, however the process ends. Movable. Not
-// synchronised.
+// The file has no name, so the disk space is freed however the process ends. Movable. Not
+// thread-safe.
 #ifndef MILEPOST_WORKER_TRAINER_CHECKPOINT_COPY_H_
 #define MILEPOST_WORKER_TRAINER_CHECKPOINT_COPY_H_
 
@@ -23,9 +23,9 @@ namespace milepost::worker {
 
 class CheckpointCopy {
  public:
-  // In memory, faulted in, with an empty `folder`; otherwise all of its disk space is reserved
-  // there. RESOURCE_EXHAUSTED with the bytes needed and free; the system's errors with the folder.
-  // Blocks.
+  // With an empty `folder` the copy is in memory, and all its pages are faulted in. Otherwise its
+  // whole disk space is reserved in `folder`. RESOURCE_EXHAUSTED states the bytes needed and the
+  // bytes free. Other system errors name the folder. Blocks.
   static absl::StatusOr<CheckpointCopy> Make(int64_t bytes, const std::string& folder);
   CheckpointCopy() = default;
   CheckpointCopy(CheckpointCopy&& other) noexcept;

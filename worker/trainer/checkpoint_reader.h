@@ -1,5 +1,5 @@
-// Fills tensors in memory from a committed checkpoint: asks the coordinator for the wanted
-// intervals only, verifies every chunk's checksum where it arrives, and copies it into place.
+// Fills tensors in memory from a committed checkpoint. It asks the coordinator only for the wanted
+// intervals, verifies the checksum of every arriving chunk, and copies it into place.
 //
 //   MP_ASSIGN_OR_RETURN(v1::CheckpointManifest manifest, reader.Manifest("checkpoints/12"));
 //   MP_RETURN_IF_ERROR(reader.Read(manifest, session->state_tensors(), session->RestoreTargets()));
@@ -20,8 +20,9 @@
 
 namespace milepost::worker {
 
-// Calls block, and are tried again while the coordinator is away, until `patience` has passed
-// without an answer (UNAVAILABLE then) or `give_up` answers true (CANCELLED). Thread-safe.
+// Calls block. While the coordinator is away they are tried again. They end with UNAVAILABLE when
+// `patience` has passed without an answer, and with CANCELLED when `give_up` returns true.
+// Thread-safe.
 class CheckpointReader {
  public:
   CheckpointReader(const Endpoint& coordinator, absl::Duration patience,
@@ -29,11 +30,14 @@ class CheckpointReader {
 
   absl::StatusOr<v1::CheckpointManifest> Manifest(const std::string& name);
 
-  // `targets` index `tensors`, do not overlap, and are filled completely on OK. Tensors are matched
-  // by name and kind. FAILED_PRECONDITION: the checkpoint has no such tensor, or of another dtype
-  // or shape; DATA_LOSS: a chunk whose bytes are not what was saved, named. Other kinds of a tensor
-  // that the checkpoint has a master of, and nothing else (it was frozen), are left as they are; so
-  // are scalings, which a run in another precision has not. Calls `came` after every chunk.
+  // `targets` index `tensors` and do not overlap. On OK they are filled completely, apart from the
+  // exceptions below. Tensors are matched by name and kind. FAILED_PRECONDITION: the checkpoint
+  // lacks a tensor, or has it with another dtype or shape. DATA_LOSS: the bytes of a chunk, which
+  // the message names, are not what was saved.
+  //
+  // Two sorts of tensors are left as they are when the checkpoint lacks them. One is a tensor of a
+  // parameter that was frozen, so that the checkpoint has only its master. The other is a scaling,
+  // which a run in another precision does not have. `came` is called after every chunk.
   absl::Status Read(
       const v1::CheckpointManifest& manifest, const std::vector<v1::TensorInfo>& tensors,
       const std::vector<runtime::StateInterval>& targets,

@@ -1,5 +1,5 @@
-// Saves checkpoints behind the training loop's back: a copy of the state in host memory, then the
-// upload on a thread of its own.
+// Saves checkpoints in the background. It copies the state to host memory, and a thread of its own
+// uploads the copy.
 //
 //   CheckpointUploader uploader(address, options);
 //   MP_ASSIGN_OR_RETURN(absl::Duration held,
@@ -7,9 +7,10 @@
 //   ...                                                                     // training goes on
 //   absl::Status last = uploader.Wait(absl::InfiniteFuture());              // committed
 //
-// One copy exists at a time. While the coordinator is away the upload is tried again from the start
-// until it is back, and a newer Save replaces the one that waits: training never waits for the
-// coordinator. A full disk there ends the upload with a warning; the next Save tries anew.
+// Only one copy exists at a time. While the coordinator is away, the upload starts again from the
+// beginning until it succeeds. A newer Save replaces an upload that waits, so training never waits
+// for the coordinator. A full disk at the coordinator ends the upload with a warning, and the next
+// Save tries again.
 #ifndef MILEPOST_WORKER_TRAINER_CHECKPOINT_UPLOADER_H_
 #define MILEPOST_WORKER_TRAINER_CHECKPOINT_UPLOADER_H_
 
@@ -32,51 +33,53 @@ struct UploaderOptions {
   int rank = 0;
   int world = 1;
   std::string model_yaml;
-  std::vector<v1::TensorInfo> tensors;                 // what StateInterval::tensor indexes
+  std::vector<v1::TensorInfo> tensors;                 // StateInterval::tensor indexes these
   absl::Duration full_disk_retry = absl::Seconds(60);  // for a final Save
-  // The copy is made in a file there (checkpoint_copy.h); empty: in memory.
+  // The folder of the file that holds the copy (checkpoint_copy.h). Empty: the copy is in memory.
   std::string copy_folder;
 };
 
-// Calls its argument with the sources, part after part; an error ends it.
+// Calls its argument with the sources, one part after the other. An error ends it.
 using SourceParts = absl::FunctionRef<absl::Status(
     absl::FunctionRef<void(const std::vector<runtime::StateInterval>&)>)>;
 
-// How the newest Save stands.
+// The state of the newest Save.
 struct UploadState {
-  bool active = false;  // not committed and not given up
+  bool active = false;  // neither committed nor given up
   absl::Status last =
       absl::OkStatus();  // how the last one ended; ABORTED: a newer generation exists
-  // Why the newest Save is not committed, when it should be by now: one line for the user.
+  // Why the newest Save is overdue: one line for the user. Empty: it is not.
   std::string problem;
-  int64_t committed_step = -1;  // newest that this rank knows to be committed
+  int64_t committed_step = -1;  // newest step that this rank knows to be committed
 };
 
-// Save and Wait are for one thread; State for any.
+// Call Save and Wait from one thread. State may be called from any thread.
 class CheckpointUploader {
  public:
-  // Allocates and faults in the copy's memory (on the upload thread, in the background): as large
-  // as `sources`, which every Save has the size of.
+  // Allocates and faults in the memory of the copy, on the upload thread in the background. The
+  // copy is as large as `sources`; every Save must have the same size.
   CheckpointUploader(const Endpoint& coordinator, UploaderOptions options,
                      const std::vector<runtime::StateInterval>& sources);
-  // Ends an upload in progress at once.
+  // Ends a running upload at once.
   ~CheckpointUploader();
 
-  // Copies the sources and returns; the time it took the caller, waiting for an active upload of
-  // the previous Save included. `final`: there is no next one, so that a full disk is tried again
-  // for options.full_disk_retry. RESOURCE_EXHAUSTED: there is no place for the copy.
+  // Copies the sources and returns how long the caller was held, including the wait for an active
+  // upload of the previous Save. `final` says that no Save follows, so that a full disk is retried
+  // for options.full_disk_retry. RESOURCE_EXHAUSTED: there is no room for the copy.
   absl::StatusOr<absl::Duration> Save(const std::vector<runtime::StateInterval>& sources,
                                       const v1::TrainerState& state, bool final);
-  // The same of sources that come in parts, each copied before the next one is asked for. The
-  // errors of `sources`, and of making the copy's file: nothing is saved then.
+  // Does the same with sources that arrive in parts. Each part is copied before the next one is
+  // requested. Also returns the errors of `sources` and of making the copy's file; then nothing is
+  // saved.
   absl::StatusOr<absl::Duration> Save(SourceParts sources, const v1::TrainerState& state,
                                       bool final);
 
-  // Until there is a place for the copy, which Save waits for too: why there is none.
+  // Blocks until the copy's memory or file is ready, as Save does too. An error says why it could
+  // not be made.
   absl::Status AwaitCopy();
 
-  // Until the newest Save is committed or given up: how it ended. DEADLINE_EXCEEDED: not by
-  // `deadline`.
+  // Blocks until the newest Save is committed or given up, and returns how it ended.
+  // DEADLINE_EXCEEDED: `deadline` came first.
   absl::Status Wait(absl::Time deadline);
 
   UploadState State() const;

@@ -1,5 +1,5 @@
-// One WriteChunks call whose data goes to gRPC by reference: the protobuf message that the service
-// expects, byte for byte, without the two copies that a protobuf object would cost.
+// One WriteChunks call that passes its data to gRPC by reference. The bytes sent are exactly the
+// protobuf message that the service expects, without the two copies that a protobuf object costs.
 //
 //   Loans loans;
 //   ChunkStream stream(channel, &context);
@@ -22,12 +22,12 @@
 
 namespace milepost::worker {
 
-// Counts the memory that gRPC still refers to. A call can be over (cancelled, timed out) while its
-// connection still holds bytes of it; they come back when they are sent or the channel is gone.
-// Thread-safe; outlives every slice that it lent.
+// Counts the memory that gRPC still refers to. When a call is over (cancelled, timed out), its
+// connection may still hold slices. They return when they are sent or when the channel is gone.
+// Thread-safe. Must outlive every slice that it lent.
 class Loans {
  public:
-  // The memory stays as it is until the slice and all its copies are gone.
+  // The memory must not change until the slice and all its copies are gone.
   grpc::Slice Lend(const char* data, size_t size);
   // Blocks until nothing is lent.
   void AwaitReturned();
@@ -41,23 +41,23 @@ class Loans {
 };
 
 grpc::ByteBuffer EncodeMessage(const v1::WriteChunksRequest& message);
-// `message` without chunk.data, and the data: the serialised WriteChunksRequest.
+// The serialised WriteChunksRequest, made of `data` and of `message` without chunk.data.
 grpc::ByteBuffer EncodeChunkMessage(const v1::WriteChunksRequest& message, grpc::Slice data);
 
-// Not thread-safe. Every method blocks until gRPC answers; the context's deadline and TryCancel end
-// that.
+// Not thread-safe. Every method blocks until gRPC answers. The context's deadline or TryCancel ends
+// the wait.
 class ChunkStream {
  public:
   ChunkStream(const std::shared_ptr<grpc::Channel>& channel, grpc::ClientContext* context);
   ~ChunkStream();
 
-  // False: the call is over, Finish says why.
+  // False: the call is over, and Finish returns why.
   bool Write(const grpc::ByteBuffer& message);
-  // Says that this was all and waits for the answer. Exactly once, last.
+  // Says that nothing more follows, and waits for the answer. Call it exactly once, last.
   absl::Status Finish();
 
  private:
-  bool Await();  // the operation that was just started
+  bool Await();  // waits for the operation that was just started
 
   grpc::CompletionQueue queue_;
   grpc::GenericStub stub_;

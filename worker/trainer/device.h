@@ -1,4 +1,4 @@
-// What a trainer binary trains on: there is one binary for the CPU and one for NVIDIA GPUs, so that
+// The device that a trainer binary trains on. The CPU and NVIDIA GPUs have a binary each, so that
 // neither loads the other's libraries.
 #ifndef MILEPOST_WORKER_TRAINER_DEVICE_H_
 #define MILEPOST_WORKER_TRAINER_DEVICE_H_
@@ -18,13 +18,14 @@ struct TrainerDevice {
   v1::DeviceKind kind = v1::DEVICE_KIND_CPU;
   runtime::StepEngineFactory engine;
   runtime::GenerationEngineFactory generation;
-  // A profile of this name, of a rank with so many threads. Blocks for seconds.
+  // Measures a device profile named `name`, for a rank with `threads` threads. Blocks for seconds.
   std::function<absl::StatusOr<plan::DeviceProfile>(const std::string& name, int threads)> measure;
-  // Whether the device computes as it should. Blocks for seconds. None: there is nothing to check.
+  // Checks that the device computes correctly. Blocks for seconds. Empty: there is nothing to
+  // check.
   std::function<absl::Status()> check;
 };
 
-// Of the binary that this is linked into: worker/trainer_cpu.cc, worker/trainer_cuda.cc.
+// Defined by the file linked into the binary: worker/trainer_cpu.cc or worker/trainer_cuda.cc.
 TrainerDevice DeviceOfThisBinary();
 
 }  // namespace milepost::worker

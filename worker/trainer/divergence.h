@@ -1,5 +1,6 @@
-// Whether a run has diverged: skipped steps one after the other, or a final loss that is no number.
-// Every rank sees the same reports and comes to the same end. Not thread-safe; no I/O.
+// Detects that a run has diverged: too many skipped steps in a row, or a final loss that is not a
+// finite number. Every rank sees the same reports and reaches the same verdict. Not thread-safe; no
+// I/O.
 //
 //   DivergenceWatch watch(spec.train().max_skipped_steps());
 //   MP_RETURN_IF_ERROR(watch.Step(report));           // after every step
@@ -17,14 +18,16 @@ namespace milepost::worker {
 
 class DivergenceWatch {
  public:
-  // `most`: skipped steps in order, as train.max_skipped_steps has them; 0: any number.
+  // `most`: how many steps in a row make a failure (train.max_skipped_steps); 0: no number does.
   explicit DivergenceWatch(int64_t most) : most_(most) {}
 
-  // FAILED_PRECONDITION once there were so many, with what loss and norm did before. A step whose
-  // overflow a lower loss scale may mend does not count, and ends no series.
+  // FAILED_PRECONDITION once that many steps in a row were skipped; the message has the loss and
+  // the norm of the steps before. A step whose overflow a lower loss scale may mend does not count,
+  // and does not end a series either.
   absl::Status Step(const runtime::StepReport& report);
 
-  // The last step was skipped, and not for the loss scale: parameters may be no numbers any more.
+  // Steps were skipped since the last good one, and not for the loss scale. The parameters may hold
+  // NaN or infinity.
   bool suspicious() const { return in_order_ > 0; }
 
  private:
@@ -32,11 +35,12 @@ class DivergenceWatch {
 
   const int64_t most_;
   int64_t in_order_ = 0;
-  bool at_floor_ = false;                 // before the next step: its overflow cannot be mended
+  // The loss scale is at its minimum: a lower one cannot mend the next overflow.
+  bool at_floor_ = false;
   std::deque<runtime::StepReport> good_;  // the last few that were not skipped
 };
 
-// FAILED_PRECONDITION where the loss of the last step, or the validation loss after it, is NaN or
+// FAILED_PRECONDITION when the loss of the last step, or the validation loss after it, is NaN or
 // infinite.
 absl::Status CheckFinalLoss(const v1::TrainerState& state);
 

@@ -1,4 +1,4 @@
-// How a trainer ends: one mapping from what went wrong to exit code and failure class.
+// How a trainer ends: the one mapping from an error to an exit code and a failure class.
 #ifndef MILEPOST_WORKER_TRAINER_FAILURE_H_
 #define MILEPOST_WORKER_TRAINER_FAILURE_H_
 
@@ -14,13 +14,14 @@ struct TrainerExit {
   std::string message;  // empty: nothing went wrong
 };
 
-// Before the first step: a bad spec or file is the user's to mend.
+// A failure before the first step: a bad spec or file is the user's to mend.
 TrainerExit SetupFailure(const absl::Status& status);
-// Of memory for copies of the state (checkpoint.redundancy): another host may have it.
+// A failure to get memory for copies of the state (checkpoint.redundancy): another host may have
+// it.
 TrainerExit CopiesFailure(const absl::Status& status);
-// Of reading a checkpoint.
+// A failure to read a checkpoint.
 TrainerExit RestoreFailure(const absl::Status& status);
-// Of a step, a validation or another collective call.
+// A failure in a step, a validation or another collective call.
 TrainerExit StepFailure(const absl::Status& status);
 
 }  // namespace milepost::worker

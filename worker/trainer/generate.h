@@ -1,4 +1,4 @@
-// Text from a checkpoint: `milepost-trainer generate`.
+// Generates text from a checkpoint: `milepost-trainer generate`.
 #ifndef MILEPOST_WORKER_TRAINER_GENERATE_H_
 #define MILEPOST_WORKER_TRAINER_GENERATE_H_
 
@@ -14,7 +14,8 @@ namespace milepost::worker {
 struct GenerateRequest {
   Endpoint coordinator;
   std::string checkpoint;  // "checkpoints/12"
-  // Text for a byte-level model (vocabulary 256); token ids, separated by commas, for others.
+  // The prompt: text for a byte-level model (vocabulary 256), or token ids separated by commas for
+  // other models.
   std::string prompt;
   std::string prompt_ids;
   runtime::GenerateOptions options;
@@ -23,7 +24,7 @@ struct GenerateRequest {
   runtime::GenerationEngineFactory engine;
 };
 
-// Writes the prompt and what follows it to stdout as it comes. Blocks.
+// Writes the prompt and its continuation to stdout as it is generated. Blocks.
 absl::Status Generate(const GenerateRequest& request);
 
 }  // namespace milepost::worker

@@ -1,10 +1,11 @@
-// Finds out that the training loop hangs, which it cannot do itself, and ends the process with the
-// reason: data that does not come, a device that does not answer. A wait for other ranks has a
-// deadline of its own (engine/comm), and a wait for the coordinator none.
+// Detects that the training loop hangs, which the loop cannot do itself. Causes are data that does
+// not arrive and a device that does not answer. The watch calls `on_hang` with the reason, which
+// ends the process. It does not judge waits for other ranks, which have a deadline in engine/comm,
+// or waits for the coordinator, which have none.
 //
 //   HangWatch watch(&board, options, [&](const Hang& hang) { channel.Send(...); _exit(1); });
 //
-// The same thread tells the worker now and then that the process is alive.
+// The same thread tells the worker every second that the process is alive.
 #ifndef MILEPOST_WORKER_TRAINER_HANG_WATCH_H_
 #define MILEPOST_WORKER_TRAINER_HANG_WATCH_H_
 
@@ -27,18 +28,18 @@ struct Hang {
   std::string message;
 };
 
-// Pure but for what it has seen before; time is an argument.
+// Decides whether an activity hangs. It remembers how long activities took; time is an argument.
 class HangJudge {
  public:
-  // `patience`: how long the same may take; 20 times the longest that it ever took is let pass too,
-  // and the first of its kind, of which nothing is known, may take six times as long; so may each
-  // piece of setting up.
-  // InfiniteDuration: for ever.
+  // `patience` is how long one activity may take. An activity may also take 20 times as long as the
+  // longest of its kind so far. The first of a kind may take six times `patience`, because nothing
+  // is known of it. The same holds for every piece of setting up. InfiniteDuration: nothing counts
+  // as a hang.
   HangJudge(absl::Duration patience, bool on_gpu) : patience_(patience), on_gpu_(on_gpu) {}
 
-  // `aborting`: this rank was told to leave, since others are lost or have lost patience with one.
-  // A wait for data that had gone on for long by then, and goes on, is the cause; what computes is
-  // only late in noticing.
+  // `aborting`: this rank was told to leave, because others are lost or no longer wait. A wait for
+  // data is then the cause if it had lasted long before and still goes on. A rank that computes
+  // only notices the abort late, and is not the cause.
   std::optional<Hang> Look(const runtime::ActivityBoard::Seen& seen, absl::Time now, bool aborting);
 
  private:
@@ -58,11 +59,11 @@ class HangWatch {
     absl::Duration patience = absl::InfiniteDuration();
     bool on_gpu = false;
     std::function<bool()> aborting;
-    std::function<void()> alive;  // every second
+    std::function<void()> alive;  // called every second
     std::function<void(const Hang&)> on_hang;
   };
 
-  // `board` outlives this. All functions are called by the watch's own thread.
+  // `board` must outlive this object. The watch's own thread calls all functions.
   HangWatch(const runtime::ActivityBoard* board, Options options);
   ~HangWatch();
   HangWatch(const HangWatch&) = delete;

@@ -1,4 +1,4 @@
-// train.init_from: parameters out of a folder of Hugging Face's layout.
+// Reads the initial parameters (train.init_from) from a folder in Hugging Face's layout.
 //
 //   MP_RETURN_IF_ERROR(session->InitializeParameters());     // what the files do not bring: m, v,
 //   MP_ASSIGN_OR_RETURN(const InitialWeights weights,
@@ -19,19 +19,20 @@
 
 namespace milepost::worker {
 
-// Both block on the disk.
+// Both calls block on the disk.
 //
-// NOT_FOUND: no such folder, config or weights. INVALID_ARGUMENT, naming the file: a config of
-// another model (the field and both values), a tensor that is missing, or of another shape or a
-// dtype that is not F32, BF16 or F16, a malformed file. DATA_LOSS: a truncated one.
+// NOT_FOUND: the folder, its config or its weights do not exist. INVALID_ARGUMENT names the file:
+// the config is of another model (with the field and both values), a tensor is missing or has
+// another shape, its dtype is not F32, BF16 or F16, or the file is malformed. DATA_LOSS: a file is
+// truncated.
 class InitialWeights {
  public:
-  // Checks the folder's config.json against the model, and that the files have every one of
-  // `tensors` that they must have.
+  // Checks the folder's config.json against the model. Also checks that the files have every tensor
+  // of `tensors` that they must have.
   static absl::StatusOr<InitialWeights> Open(const std::string& folder, const v1::ModelSpec& model,
                                              const std::vector<v1::TensorInfo>& tensors);
-  // Fills the master intervals among `targets`, which index `tensors`; all others stay as they are.
-  // Reads the bytes of those intervals only: a rank that holds a shard reads a shard.
+  // Fills the master intervals in `targets`, which index `tensors`. All other intervals stay as
+  // they are. Only the bytes of those intervals are read: a rank that holds a shard reads a shard.
   absl::Status Read(const std::vector<runtime::StateInterval>& targets) const;
 
  private:
@@ -40,7 +41,7 @@ class InitialWeights {
   std::vector<const state::SafetensorsFolder::Place*> places_;  // by tensor; null: not read
 };
 
-// Both in one.
+// Calls Open and Read.
 absl::Status ReadInitialWeights(const std::string& folder, const v1::ModelSpec& model,
                                 const std::vector<v1::TensorInfo>& tensors,
                                 const std::vector<runtime::StateInterval>& targets);

@@ -1,4 +1,5 @@
-// What this machine can do: `milepost-trainer measure`, behind `milepost bench device`.
+// Measures what this machine can do: `milepost-trainer measure`, which `milepost bench device`
+// runs.
 #ifndef MILEPOST_WORKER_TRAINER_MEASURE_H_
 #define MILEPOST_WORKER_TRAINER_MEASURE_H_
 
@@ -9,8 +10,8 @@
 
 namespace milepost::worker {
 
-// Prints a device profile (plan/device_profile.h) named `name` on stdout, with the rates of the
-// disk under `disk_folder` unless that is empty. Blocks for seconds.
+// Prints a device profile (plan/device_profile.h) named `name` on stdout. It includes the rates of
+// the disk under `disk_folder`, unless `disk_folder` is empty. Blocks for seconds.
 absl::Status Measure(const TrainerDevice& device, const std::string& name, int threads,
                      const std::string& disk_folder);
 

@@ -10,22 +10,22 @@
 
 namespace milepost::worker {
 
-// Collects the figures of an attempt and sends them, never more often than ten times a second
-// unless told to, and never waiting for the worker. Not thread-safe.
+// Collects the figures of an attempt and sends them to the worker, at most ten times a second
+// unless a call demands more. It never waits for the worker. Not thread-safe.
 class ProgressReporter {
  public:
-  // `channel` outlives this.
+  // `channel` must outlive this object.
   ProgressReporter(MessageChannel* channel, bool log_steps) : channel_(channel), log_(log_steps) {}
 
-  // Before the first step.
+  // Call it before the first step.
   void Begin(const v1::TrainerState& state, const runtime::TrainingSession& session,
              const v1::JobSpec& spec, const std::string& restored_from = "");
   void Step(const runtime::StepReport& report, absl::Time now);
   void Validation(int64_t step, const runtime::EvaluationReport& report);
   void Hold(absl::Duration held);
-  // Empty: none. A change is sent at once.
+  // Empty: there is no problem. A change is sent at once.
   void CheckpointProblem(const std::string& problem, absl::Time now);
-  // `must`: at once; else when it is time.
+  // With `must` it sends at once, otherwise only when the next report is due.
   void Send(absl::Time now, bool must);
 
   const v1::Progress& progress() const { return progress_; }
@@ -40,7 +40,7 @@ class ProgressReporter {
   int64_t total_steps_ = 0;
   double flops_per_step_ = 0;  // of this rank
   double matmul_rate_ = 0;     // of its device, FLOP/s
-  bool pending_ = false;       // a Send that must be was refused
+  bool pending_ = false;       // a Send with `must` was refused
   absl::Time last_sent_ = absl::InfinitePast();
   absl::Time last_logged_ = absl::InfinitePast();
   int64_t logged_step_ = 0;

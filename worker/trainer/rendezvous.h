@@ -1,5 +1,5 @@
-// The ranks' meeting place over the coordinator's RendezvousService: what engine/comm connects
-// with.
+// The key-value store of the coordinator's RendezvousService, through which ranks meet. engine/comm
+// uses it to connect them.
 #ifndef MILEPOST_WORKER_TRAINER_RENDEZVOUS_H_
 #define MILEPOST_WORKER_TRAINER_RENDEZVOUS_H_
 
@@ -15,22 +15,23 @@
 
 namespace milepost::worker {
 
-// Calls outlive coordinator restarts: UNAVAILABLE is tried again until the deadline (Put:
-// `put_timeout`). Thread-safe; calls block.
+// Calls survive restarts of the coordinator: UNAVAILABLE is retried until the deadline, and in Put
+// for `put_timeout`. Thread-safe. Calls block.
 class RendezvousStore : public comm::KeyValueStore {
  public:
-  // `give_up` is asked about once a second while a call waits; once true, calls answer CANCELLED.
+  // A waiting call asks `give_up` about once a second. Once it returns true, calls return
+  // CANCELLED.
   RendezvousStore(const Endpoint& coordinator, std::string job, int64_t generation,
                   std::function<bool()> give_up, absl::Duration put_timeout = absl::Minutes(5));
 
   absl::Status Put(absl::string_view key, absl::string_view value) override;
   absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) override;
 
-  // What the job's earlier attempts have chosen (RendezvousService.GetChoices); empty: nothing.
+  // What earlier attempts of the job have chosen (RendezvousService.GetChoices). Empty: nothing.
   absl::StatusOr<std::string> GetChoices(absl::Time deadline);
   absl::Status PutChoices(absl::string_view choices, absl::Time deadline);
 
-  // The coordinator said that a newer generation exists.
+  // True once the coordinator has said that a newer generation exists.
   bool fenced() const { return fenced_; }
 
  private:
@@ -45,8 +46,9 @@ class RendezvousStore : public comm::KeyValueStore {
   std::atomic<bool> fenced_{false};
 };
 
-// The address of this host that packets to `target` (host:port, or the first of several with commas
-// between that has an address) leave from; 127.0.0.1 when that cannot be told.
+// The address of this host from which packets to `target` leave. `target` is host:port, or several
+// of them separated by commas; the first one that gives an address counts. Returns 127.0.0.1 when
+// the address cannot be found.
 std::string LocalAddressTowards(const std::string& target);
 
 }  // namespace milepost::worker

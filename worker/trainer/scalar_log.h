@@ -1,11 +1,12 @@
-// What a training run leaves for TensorBoard. Training never fails because of it: a folder that
-// cannot be written is said once in the log, and that is all.
+// The scalars that a training run leaves for TensorBoard. Training never fails because of them: a
+// folder that cannot be written causes one line in the log and nothing else.
 //
 //   ScalarLog log(ScalarFolder("/runs/a", "jobs/7", uid), session.step(), now);
 //   log.Step(progress, now);         // after every step
 //   log.Validation(progress, now);   // after a validation
 //
-// At most ten points a second. Not thread-safe; writes a few KiB to a file about once a second.
+// It writes at most ten points a second. Not thread-safe. About once a second it writes a few KiB
+// to a file.
 #ifndef MILEPOST_WORKER_TRAINER_SCALAR_LOG_H_
 #define MILEPOST_WORKER_TRAINER_SCALAR_LOG_H_
 
@@ -20,22 +21,22 @@
 
 namespace milepost::worker {
 
-// The job's own folder in `base`, which jobs of one spec share (an array, a fork):
-// "/runs/a/jobs-7". Made, with the job's uid in it: where another data directory's jobs/7 has it
-// already, this one's is "/runs/a/jobs-7-1a2b3c4d", after its uid. Where it cannot be made
-// ScalarLog says so.
+// The job's own folder inside `base`, for example "/runs/a/jobs-7". Jobs of one spec share `base`
+// (an array, a fork). The folder is created, and the job's uid is stored in it. When a jobs/7 of
+// another data directory has that folder, this job gets "/runs/a/jobs-7-1a2b3c4d", after its uid.
+// When the folder cannot be made, ScalarLog reports it.
 std::string ScalarFolder(const std::string& base, const std::string& job, const std::string& uid);
 
-// What a folder that may not be written, or lies on a read-only disk, asks of the user.
+// Adds a remedy for the user when a folder may not be written or lies on a read-only disk.
 absl::Status WithRemedy(const absl::Status& status);
 
 class ScalarLog {
  public:
   ScalarLog(const std::string& folder, int64_t start_step, absl::Time now);
-  // Writes what is still held back.
+  // Writes the points that are still buffered.
   ~ScalarLog();
 
-  // Why nothing is written, without "report.tensorboard".
+  // Why nothing is written. The message does not name the field "report.tensorboard".
   const absl::Status& status() const { return status_; }
 
   void Step(const v1::Progress& progress, absl::Time now);
@@ -45,7 +46,7 @@ class ScalarLog {
   void Flush();
 
   absl::Status status_;
-  std::unique_ptr<TensorBoardWriter> events_;  // null: it cannot be written
+  std::unique_ptr<TensorBoardWriter> events_;  // null: the file cannot be written
   absl::Time last_point_ = absl::InfinitePast();
   absl::Time last_flush_ = absl::InfinitePast();
 };

@@ -1,10 +1,11 @@
-// The trainer process's signals: SIGTERM and SIGINT ask it to stop at a step boundary; SIGUSR1 to
-// abort, since another rank is lost; SIGBUS (a mapped data file became shorter) ends it with
-// kExitData and a message.
+// The trainer process's signals. SIGTERM and SIGINT ask it to stop at a step boundary. SIGUSR1 asks
+// it to abort, because another rank is lost. SIGBUS (a mapped data file became shorter) ends it
+// with kExitData and a message.
 //
-// A thread of its own waits for those that ask; all other threads have them blocked, as no handler
-// may run on a thread that computes: oneDNN 2.6's fp32 products for AVX2 (jit_avx_gemm_f32) have
-// the stack pointer in a block of the heap while they run, and the kernel would write the
+// A dedicated thread waits for SIGTERM, SIGINT and SIGUSR1; all other threads block them. No
+// handler may run on a thread that computes. While oneDNN 2.6's fp32 products for AVX2
+// (jit_avx_gemm_f32) run, the stack pointer points into a heap block. The kernel would write the
+// handler's frame over whatever lies below it.
 // handler's frame over whatever lies below.
 #ifndef MILEPOST_WORKER_TRAINER_SIGNALS_H_
 #define MILEPOST_WORKER_TRAINER_SIGNALS_H_
@@ -16,16 +17,16 @@
 
 namespace milepost::worker {
 
-// Once, before any other thread is made.
+// Call it once, before any other thread starts.
 void InstallTrainerSignals();
 
-// Whether a stop was asked for. Thread-safe.
+// True once a stop was requested. Thread-safe.
 bool StopRequested();
 
-// Likewise of an abort.
+// True once an abort was requested. Thread-safe.
 bool AbortRequested();
 
-// Calls `abort` in another thread as soon as an abort is asked for.
+// Calls `abort` on another thread as soon as an abort is requested.
 class AbortWatch {
  public:
   explicit AbortWatch(std::function<void()> abort);

@@ -7,9 +7,10 @@
 
 namespace milepost::worker {
 
-// Reads TrainerStart from `channel`, meets the other ranks, restores or initialises, steps to the
-// end or until a stop is agreed, and waits for the last checkpoint. Reports progress and failures
-// on `channel` and logs to spdlog's default logger. Returns an exit code of common/exit_codes.h.
+// Reads TrainerStart from `channel`, meets the other ranks, and restores or initialises the state.
+// Then it steps to the end, or until the ranks agree to stop, and waits for the last checkpoint.
+// Progress and failures go to `channel`, logs to spdlog's default logger. Blocks. Returns an exit
+// code of common/exit_codes.h.
 int Train(MessageChannel channel, const TrainerDevice& device);
 
 }  // namespace milepost::worker

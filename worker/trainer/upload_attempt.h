@@ -1,4 +1,4 @@
-// One attempt to bring a checkpoint's copy to the coordinator: Begin, this rank's streams, Commit.
+// One attempt to upload a checkpoint's copy to the coordinator: Begin, this rank's streams, Commit.
 #ifndef MILEPOST_WORKER_TRAINER_UPLOAD_ATTEMPT_H_
 #define MILEPOST_WORKER_TRAINER_UPLOAD_ATTEMPT_H_
 
@@ -17,25 +17,25 @@
 
 namespace milepost::worker {
 
-// Streams of each rank: small checkpoints need one, large ones fill two connections.
+// The number of streams of each rank. Small checkpoints need one; large ones fill two connections.
 int StreamsPerRank(int64_t checkpoint_bytes, int world);
 
 struct Upload {
   v1::BeginCheckpointRequest begin;
   int rank = 0;
   int streams_of_rank = 1;
-  // This rank's part, cut into chunks; the memory stays as it is during the attempt.
+  // This rank's part, cut into chunks. Its memory must not change during the attempt.
   std::vector<state::TensorSlice> chunks;
-  // Of the chunks, where their bytes are on a disk meanwhile; empty: made as they are sent.
+  // The chunks' checksums, where the bytes lie on a disk meanwhile. Empty: computed while sending.
   std::vector<uint64_t> checksums;
   const state::StateLayout* layout = nullptr;
 };
 
 enum class UploadEnd {
   kCommitted,
-  kRetry,  // the coordinator is away or forgot what was sent: from the start again
+  kRetry,  // the coordinator is away or has forgotten the data: start again
   kFullDisk,
-  kSuperseded,  // a later checkpoint of this job was begun: this one can never be complete
+  kSuperseded,  // a later checkpoint of this job was begun: this one can never complete
   kFenced,      // a newer generation exists
   kFailed,      // anything else
 };
@@ -51,14 +51,14 @@ class Uploader {
   Uploader(const Endpoint& coordinator, int streams_of_rank);
   ~Uploader();
 
-  // Blocks; every call in it has a deadline, so that a silent coordinator is kRetry. Of several,
-  // the next Run asks another one then.
+  // Blocks. Every call has a deadline, so a silent coordinator gives kRetry. With several
+  // coordinators the next Run then asks another one.
   UploadResult Run(const Upload& upload);
-  // Between Runs, on their thread. With several coordinators the first is always true. gRPC gets on
-  // with connecting only while some thread waits in it.
+  // Call these between Runs, on the thread that calls Run. With several coordinators Connected
+  // always returns true. gRPC makes progress with connecting only while a thread waits in it.
   bool Connected();
   bool AwaitConnection(absl::Time deadline);
-  // Ends a Run in progress, and all later ones, at once (kRetry). Any thread.
+  // Ends a running Run, and all later ones, at once with kRetry. May be called from any thread.
   void Cancel();
 
  private:
@@ -73,8 +73,8 @@ class Uploader {
   void Connect();
 
   Coordinators coordinators_;
-  std::string address_;  // of the one that the channels go to
-  Loans loans_;          // before the channels, which may hold the last of them
+  std::string address_;  // of the coordinator that the channels lead to
+  Loans loans_;          // declared before the channels, which may hold the last slices
   std::vector<std::shared_ptr<grpc::Channel>> channels_;  // one per stream
   std::unique_ptr<v1::CheckpointService::StubInterface> stub_;
   absl::Mutex mutex_;

@@ -1,11 +1,12 @@
-// An NVML without a driver: GPUs that a test describes and breaks.
+// An NVML without a driver. A test describes its GPUs and breaks them.
 //
 //   FakeNvml fake;
 //   fake.gpus = {{.uuid = "GPU-a"}, {.uuid = "GPU-b"}};
 //   auto nvml = Nvml::Open(fake.Functions(), fake_sysfs);
 //   fake.gpus[1].error = kNvmlGpuIsLost;
 //
-// One at a time: NVML's functions have no context. Fields may be changed between calls.
+// Only one may exist at a time, because NVML's functions have no context. Fields may be changed
+// between calls.
 #ifndef MILEPOST_WORKER_GPU_TESTING_FAKE_NVML_H_
 #define MILEPOST_WORKER_GPU_TESTING_FAKE_NVML_H_
 
@@ -26,8 +27,8 @@ struct FakeGpu {
   unsigned long long used = 1ull << 30;
   int major = 9, minor = 0;
   unsigned int bus = 0x3b;
-  int error = kNvmlSuccess;  // of every call about it
-  bool no_handle = false;    // also of finding it
+  int error = kNvmlSuccess;  // returned by every call about this GPU
+  bool no_handle = false;    // the GPU cannot even be found
   unsigned int mig = 0;
   unsigned int utilization = 97;
   unsigned int milliwatts = 650'000;
@@ -37,7 +38,7 @@ struct FakeGpu {
   unsigned long long ecc = 0;
   unsigned int nvlinks = 18;
   unsigned int broken_nvlinks = 0;  // the last ones
-  // What they have carried, and when that was read: microseconds.
+  // What the NVLinks have carried, and when that was read (microseconds).
   unsigned long long sent_kib = 1000, received_kib = 2000;
   long long counted_at = 1;
 };
@@ -47,14 +48,14 @@ class FakeNvml {
   FakeNvml();
   ~FakeNvml();
 
-  // All that it has; a test takes away what an old driver lacks.
+  // All functions. A test removes those that an old driver lacks.
   static NvmlFunctions Functions();
 
   int init_error = kNvmlSuccess;
   std::vector<FakeGpu> gpus;
-  std::deque<std::pair<int, int>> xids;  // (gpu, code): taken by EventSetWait
-  int opened = 0;                        // Init less Shutdown
-  std::mutex mutex;                      // held by every call: lock it to change things meanwhile
+  std::deque<std::pair<int, int>> xids;  // (gpu, code); EventSetWait takes them
+  int opened = 0;                        // calls of Init minus calls of Shutdown
+  std::mutex mutex;                      // every call holds it; lock it to change fields meanwhile
 };
 
 }  // namespace milepost::worker
